@@ -1,6 +1,7 @@
 /* Where a list of instructions on several streams needs RECORD and WAIT: between each pair of different streams that
  * touches the same bytes, one of them writing, unless they are in order already. What a stream knows of another is the
- * last instruction there that it runs behind; a WAIT makes it know what the recording stream knew. */
+ * last instruction there that it runs behind; a WAIT makes it know what the recording stream knew. It knows more in the last
+ * micro-batch of a step than in the others, where the WAIT before a sum of gradients does not run. */
 #include "codegen/streams.h"
 
 typedef struct {
@@ -12,6 +13,7 @@ typedef struct {
 /* From an instruction to a later one. */
 typedef struct {
 	int from, to;
+	RunWhen when; /* RUN_LAST or RUN_ALWAYS */
 } Edge;
 
 typedef struct {
@@ -19,15 +21,22 @@ typedef struct {
 		[N_STREAMS]; /* of each stream: the last instruction that this one runs behind; -1: none */
 } Clock;
 
+/* Whether an order is wanted in each micro-batch, or in the last at least. */
+typedef enum { IN_EACH, IN_LAST, N_WHERE } Where;
+
+typedef struct {
+	Clock in[N_WHERE];
+} Clocks;
+
 typedef struct {
 	Arena *arena;
 	const FormatWriter *w;
 	const Instructions *list;
 	VEC(int) on[N_STREAMS]; /* indices, ascending */
-	Clock now[N_STREAMS];
+	Clocks now[N_STREAMS];
 	const int *depth; /* of each instruction: loops around it */
-	Clock *at;        /* of each instruction's stream, when it has run */
-	Clock *events;    /* of the newest RECORD; by event */
+	Clocks *at;       /* of each instruction's stream, when it has run */
+	Clocks *events;   /* of the newest RECORD; by event */
 	VEC(Edge) edges;  /* by their ends, ascending */
 } Order;
 
@@ -72,24 +81,44 @@ conflict(const Order *o, const Instruction *a, const Instruction *b)
 	return false;
 }
 
+/* By what runs only in the last micro-batch nothing is known of the others. */
 static void
-learn(Clock *c, const Clock *from)
+learn(Clocks *c, const Clocks *from, RunWhen when)
 {
-	for (int s = 0; s < N_STREAMS; s++)
-		if (from->known[s] > c->known[s])
-			c->known[s] = from->known[s];
+	for (int where = when == RUN_LAST ? IN_LAST : IN_EACH; where < N_WHERE; where++)
+		for (int s = 0; s < N_STREAMS; s++)
+			if (from->in[where].known[s] > c->in[where].known[s])
+				c->in[where].known[s] = from->in[where].known[s];
+}
+
+/* The end that runs less often: what is on the compute stream runs always. */
+static const Instruction *
+less_often(const Order *o, int from, int to)
+{
+	const Instruction *first = &o->list->at[from];
+
+	return first->stream == STREAM_COMPUTE ? &o->list->at[to] : first;
+}
+
+/* An event may be what another instruction on its stream needs, too, which runs at another time. */
+static RunWhen
+edge_when(const Order *o, int from, int to)
+{
+	return less_often(o, from, to)->when == RUN_LAST ? RUN_LAST : RUN_ALWAYS;
 }
 
 /* The last one on that stream, behind what is known, that `at` has to wait for; -1: none. */
 static int
-last_conflict(const Order *o, int at, int stream)
+last_conflict(const Order *o, int at, int stream, Where where)
 {
 	const Instruction *n = &o->list->at[at];
 
 	for (int k = o->on[stream].n - 1; k >= 0; k--) {
 		int i = o->on[stream].at[k];
-		if (i <= o->now[n->stream].known[stream])
+		if (i <= o->now[n->stream].in[where].known[stream])
 			return -1;
+		if (where == IN_EACH && edge_when(o, i, at) == RUN_LAST)
+			continue;
 		if (conflict(o, &o->list->at[i], n))
 			return i;
 	}
@@ -119,53 +148,52 @@ loop_depths(const Order *o)
 }
 
 static void
-order_one(Order *o, int at)
+order_behind(Order *o, int at, int stream, Where where)
 {
-	const Instruction *n = &o->list->at[at];
-	Clock *now = &o->now[n->stream];
+	Clocks *now = &o->now[o->list->at[at].stream];
+	int from = last_conflict(o, at, stream, where);
 
-	for (int s = 0; s < N_STREAMS; s++) {
-		int from = s == n->stream ? -1 : last_conflict(o, at, s);
-		if (from < 0)
-			continue;
-		vec_push(o->arena, &o->edges,
-		         ((Edge){outside(o, from, END), outside(o, at, LOOP)}));
-		learn(now, &o->at[from]);
-	}
-	if (n->kind == WAIT)
-		learn(now, &o->events[n->what]);
-	now->known[n->stream] = at;
-	o->at[at] = *now;
-	vec_push(o->arena, &o->on[n->stream], at);
-	if (n->kind == RECORD)
-		o->events[n->what] = *now;
+	if (from < 0)
+		return;
+	RunWhen when = edge_when(o, from, at);
+	vec_push(o->arena, &o->edges, ((Edge){outside(o, from, END), outside(o, at, LOOP), when}));
+	learn(now, &o->at[from], when);
 }
 
 static void
-add(Order *o, Instructions *out, InstructionKind kind, const Instruction *on,
-    const Instruction *end, uint32_t event)
+order_one(Order *o, int at)
 {
+	const Instruction *n = &o->list->at[at];
+	Clocks *now = &o->now[n->stream];
+
+	for (int s = 0; s < N_STREAMS; s++)
+		for (int where = 0; where < N_WHERE && s != (int)n->stream; where++)
+			order_behind(o, at, s, (Where)where);
+	if (n->kind == WAIT)
+		learn(now, &o->events[n->what], n->when);
+	for (int where = 0; where < N_WHERE; where++)
+		now->in[where].known[n->stream] = at;
+	o->at[at] = *now;
+	vec_push(o->arena, &o->on[n->stream], at);
+	if (n->kind == RECORD)
+		for (int where = n->when == RUN_LAST ? IN_LAST : IN_EACH; where < N_WHERE; where++)
+			o->events[n->what].in[where] = now->in[where];
+}
+
+static void
+add(Order *o, Instructions *out, InstructionKind kind, int on, const Edge *e, uint32_t event)
+{
+	const Instruction *here = &o->list->at[on];
 	/* The collective behind a staged copy needs this, too, also in runs without staging. */
-	uint32_t only = end->only & (ONLY_RANKS | ONLY_APART);
-	/* What another instruction on its stream needs, too, which runs at another time. */
-	RunWhen when = end->when == RUN_LAST ? RUN_LAST : RUN_ALWAYS;
+	uint32_t only = less_often(o, e->from, e->to)->only & (ONLY_RANKS | ONLY_APART);
 	Instruction n = {.kind = kind,
-	                 .stream = on->stream,
-	                 .when = when,
+	                 .stream = here->stream,
+	                 .when = e->when,
 	                 .only = only,
-	                 .phase = on->phase,
+	                 .phase = here->phase,
 	                 .what = event};
 
 	vec_push(o->arena, out, n);
-}
-
-/* The end that runs less often: what is on the compute stream runs always. */
-static const Instruction *
-less_often(const Order *o, const Edge *e)
-{
-	const Instruction *from = &o->list->at[e->from], *to = &o->list->at[e->to];
-
-	return from->stream == STREAM_COMPUTE ? to : from;
 }
 
 /* Of the edges from an instruction the last one; each has the one before it. -1: none. */
@@ -198,13 +226,11 @@ insert_edges(Order *o, uint32_t *n_events)
 
 	for (int i = 0; i < o->list->n; i++) {
 		for (; next < o->edges.n && o->edges.at[next].to == i; next++)
-			add(o, &out, WAIT, &o->list->at[i], less_often(o, &o->edges.at[next]),
-			    event[next]);
+			add(o, &out, WAIT, i, &o->edges.at[next], event[next]);
 		vec_push(o->arena, &out, o->list->at[i]);
 		for (int k = from.last[i]; k >= 0; k = from.before[k]) {
 			event[k] = N_SHARED_EVENTS + (*n_events)++;
-			add(o, &out, RECORD, &o->list->at[i], less_often(o, &o->edges.at[k]),
-			    event[k]);
+			add(o, &out, RECORD, i, &o->edges.at[k], event[k]);
 		}
 	}
 	return out;
@@ -214,11 +240,11 @@ Instructions
 streams_order(Arena *arena, const FormatWriter *w, const Instructions *list, uint32_t *n_events)
 {
 	Order o = {.arena = arena, .w = w, .list = list};
-	const Clock nothing = {{-1, -1, -1, -1}};
+	const Clocks nothing = {{{{-1, -1, -1, -1}}, {{-1, -1, -1, -1}}}};
 
 	o.depth = loop_depths(&o);
-	o.at = NEW_ARRAY(arena, Clock, list->n + 1);
-	o.events = NEW_ARRAY(arena, Clock, N_SHARED_EVENTS + *n_events + 1);
+	o.at = NEW_ARRAY(arena, Clocks, list->n + 1);
+	o.events = NEW_ARRAY(arena, Clocks, N_SHARED_EVENTS + *n_events + 1);
 	for (int s = 0; s < N_STREAMS; s++)
 		o.now[s] = nothing;
 	for (uint32_t e = 0; e < N_SHARED_EVENTS + *n_events; e++)
