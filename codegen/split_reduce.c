@@ -115,7 +115,8 @@ cut_reduce(Node *n, const ReduceCut *cut)
 
 	Value *chunks = b_cast(&b, b_reshape(&b, x, cut->shape), wide);
 	Value *partial = b_reduce(&b, kind, chunks, cut->inner);
-	if (n->function->role == FUNCTION_UPDATE) /* ranks have some of them each */
+	/* Ranks have some of them each. */
+	if (n->function->role == FUNCTION_UPDATE || n->function->role == FUNCTION_REFRESH)
 		partial = b_unary(&b, OP_barrier, partial);
 	replace(&b, n, b_cast(&b, b_reduce(&b, kind, partial, cut->outer), dtype));
 }

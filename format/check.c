@@ -61,6 +61,11 @@ state_elements(const Format *f, int i)
 	return n;
 }
 
+/* Other states are read and written whole, by each rank. */
+static const bool has_parts[N_SAVE_KINDS] = {
+	[SAVE_PARAMETER] = true, [SAVE_MOMENT] = true,  [SAVE_GRADIENT] = true,
+	[SAVE_UNIT] = true,      [SAVE_WORKING] = true, [SAVE_AVERAGE] = true};
+
 static Status
 check_state(const Format *f, int i)
 {
@@ -107,6 +112,8 @@ check_state(const Format *f, int i)
 	if (s->sharded >= N_MODES || (s->block && (!s->sharded || bytes == 0)) ||
 	    s->block > INT32_MAX)
 		return FAULT("state %d: sharded %u by %u", i, s->sharded, s->block);
+	if (s->sharded && !has_parts[s->kind])
+		return FAULT("state %d: ranks have parts of a %s", i, state_kind_names[s->kind]);
 	if (s->init == FROM_DATA && (s->data_offset < 0 || bytes > h->weights_bytes ||
 	                             s->data_offset > h->weights_bytes - bytes))
 		return FAULT("state %d: data at %lld of %lld bytes of weights", i,
@@ -576,21 +583,41 @@ static const struct {
 	{SECTION_KEPT_ADAPTERS, format_check_kept_adapter},
 };
 
+/* Whatever the mode: each is checked for its own, so there is one of each key. */
+static Status
+check_keys_of_programs(const Format *f)
+{
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
+		const ProgramRecord *p = &f->programs[i];
+		const ProgramKey key = {(Role)p->role, (int)p->binding, (int)p->stage, (int)p->mode,
+		                        (int)p->target};
+
+		if (p->mode >= N_MODES)
+			return FAULT("program %d: mode %u", i, p->mode);
+		if (format_program(f, &key) != p)
+			return FAULT("program %d: another before it has the same role, binding, "
+			             "stage, mode and target",
+			             i);
+	}
+	return NULL;
+}
+
 /* Each is a program's: they lie one behind the other. */
 static Status
 check_instructions_of_programs(const Format *f)
 {
-	uint32_t end = 0;
+	uint64_t end = 0;
 
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
 		if (f->programs[i].first_instruction != end)
-			return FAULT("program %d: first instruction %u, the one before ends at %u",
-			             i, f->programs[i].first_instruction, end);
+			return FAULT(
+				"program %d: first instruction %u, the one before ends at %llu", i,
+				f->programs[i].first_instruction, (unsigned long long)end);
 		end += f->programs[i].n_instructions;
 	}
-	if (end != (uint32_t)f->n[SECTION_INSTRUCTIONS])
-		return FAULT("%d instructions, the programs have %u", f->n[SECTION_INSTRUCTIONS],
-		             end);
+	if (end != (uint64_t)f->n[SECTION_INSTRUCTIONS])
+		return FAULT("%d instructions, the programs have %llu", f->n[SECTION_INSTRUCTIONS],
+		             (unsigned long long)end);
 	return NULL;
 }
 
@@ -644,6 +671,7 @@ format_check(const Format *f)
 	for (int c = 0; c < COUNT(record_checks); c++)
 		for (int i = 0; i < f->n[record_checks[c].section]; i++)
 			RETURN_IF_ERROR(record_checks[c].check(f, i));
+	RETURN_IF_ERROR(check_keys_of_programs(f));
 	RETURN_IF_ERROR(check_instructions_of_programs(f));
 	RETURN_IF_ERROR(check_state_overlap(f));
 	RETURN_IF_ERROR(check_order_of_states(f));

@@ -188,6 +188,8 @@ Status
 gradients_check(Gradc *run, const GradcCheckOptions *o)
 {
 	Pass backward = {0}, loss = {0};
+
+	RETURN_IF_ERROR(sharing_needs_whole(run, "--check-gradients"));
 	Status status = check_gradients(run, &backward, &loss, o);
 
 	dataset_close(backward.data);

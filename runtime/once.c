@@ -24,6 +24,7 @@ once_dump_gradients(Gradc *run, const char *folder)
 	NamedFiles files;
 	double factor;
 
+	RETURN_IF_ERROR(sharing_needs_whole(run, "--dump-gradients"));
 	RETURN_IF_ERROR(gradient_factor(run, &factor));
 	RETURN_IF_ERROR(named_open(run->arena, folder, &files));
 	return named_close(&files, outputs_write_gradients(run, &files, run->loss, factor));
@@ -114,6 +115,7 @@ once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder
 	Dataset *d = NULL;
 	NamedFiles files;
 
+	RETURN_IF_ERROR(sharing_needs_whole(run, "--once"));
 	if (!program_any(run, role, 0))
 		return status_error(EXIT_UNSUPPORTED, "--once: this executable has no %s program",
 		                    role_names[role]);

@@ -48,13 +48,10 @@ pick_mode(Gradc *run)
 }
 
 /* What looks at gradients, or at all that a kernel reads, needs them whole. */
-static Status
-check_mode(const Gradc *run)
+Status
+sharing_needs_whole(const Gradc *run, const char *what)
 {
-	const GradcOptions *o = &run->options;
-	const char *what = o->find_nan ? "--find-nan" : NULL;
-
-	if (run->mode == MODE_REPLICATED || !what)
+	if (run->mode == MODE_REPLICATED)
 		return NULL;
 	return status_error(
 		EXIT_USAGE,
@@ -108,6 +105,7 @@ sharing_pick(Gradc *run)
 {
 	RETURN_IF_ERROR(pick_reduction(run));
 	RETURN_IF_ERROR(pick_mode(run));
-	RETURN_IF_ERROR(check_mode(run));
+	if (run->options.find_nan)
+		RETURN_IF_ERROR(sharing_needs_whole(run, "--find-nan"));
 	return check_shard_size(run);
 }

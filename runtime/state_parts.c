@@ -103,14 +103,15 @@ gather_parts(const Gradc *run, int state, char *to, Arena *arena)
 	char *own = arena_alloc(arena, (size_t)room + 1);
 	char *all = arena_alloc(arena, (size_t)(room * x->facts.ranks) + 1);
 	StatePart p = state_part(x, state);
-	if (p.at.bytes)
-		RETURN_IF_ERROR(executor_read((Executor *)&run->executor, own, p.at));
-	RETURN_IF_ERROR(run->comm.control_ops->all_gather(run->comm.control, own, all, room));
-	for (int r = 0; r < ranks && to; r++) {
+	Status fault = p.at.bytes ? executor_read((Executor *)&run->executor, own, p.at) : NULL;
+	/* The others wait for this rank also where it has nothing to give. */
+	fault = status_first(fault,
+	                     run->comm.control_ops->all_gather(run->comm.control, own, all, room));
+	for (int r = 0; r < ranks && to && !fault; r++) {
 		StateRange part = state_range(x->format, &x->facts, state, r);
 		memcpy(to + part.first, all + r * room, (size_t)part.bytes);
 	}
-	return NULL;
+	return fault;
 }
 
 static Status

@@ -501,15 +501,24 @@ run_eval(Gradc *run, const EvalPart *part, const MicroBatch *micro)
 	return executor_run(&run->executor, d->program, micro);
 }
 
-/* Where ranks hold parts a pass may gather weights, so all ranks make as many: one with fewer rows than others makes one more
- * of rows that are not its own, before it counts. */
+static bool
+has_collective(const Format *f, const ProgramRecord *p)
+{
+	for (uint32_t i = 0; i < p->n_instructions; i++)
+		if (f->instructions[p->first_instruction + i].kind == COLLECTIVE)
+			return true;
+	return false;
+}
+
+/* Where a pass gathers weights, all ranks make as many passes: a rank with one fewer first makes one of rows that are not its
+ * own, whose sums are then cleared. */
 static Status
 even_out(Gradc *run, int64_t covered, MicroBatch *micro)
 {
 	Dataset *d = run->eval;
 	int64_t rest = (covered + d->micro_rows - 1) / d->micro_rows % gradc_ranks(run);
 
-	if (run->mode == MODE_REPLICATED || rest == 0 || gradc_rank(run) < rest)
+	if (rest == 0 || gradc_rank(run) < rest || !has_collective(&run->format, d->program))
 		return NULL;
 	EvalPart part = {{d, 0, 0, lower(d->micro_rows, covered)}, covered, -1};
 	Status status = run_eval(run, &part, micro);

@@ -344,6 +344,7 @@ CONTRADICTIONS = [
     (["--repair=ties", "--no-repair=ties"], ["--repair=ties", "--no-repair=ties"]),
     (["--train-mode=keep", "--train-mode=restore"], ["--train-mode=keep", "--train-mode=restore"]),
     (["--init=random", "--init=model"], ["--init=random", "--init=model"]),
+    (["--sync-batchnorm", "--eval-mode=as-exported"], ["--sync-batchnorm", "--eval-mode=as-exported"]),
     (["--dim=input[0]=4", "--dim=batch=8"], ["--dim input[0]=4", "--dim batch=8", "both bind batch"]),
 ]
 

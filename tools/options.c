@@ -653,6 +653,12 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 		diag_error(diag, EXIT_USAGE, "--gradients=bf16 and --precision=f64: one of them");
 		ok = false;
 	}
+	if (ok && o->sync_batchnorm && o->eval_mode && strcmp(o->eval_mode, "as-exported") == 0) {
+		diag_error(diag, EXIT_USAGE,
+		           "--sync-batchnorm and --eval-mode=as-exported: one of them: in an "
+		           "evaluation ranks have different numbers of batches");
+		ok = false;
+	}
 	if (!o->printer)
 		o->printer = o->keep_sources ? &printer_c : kernel_printers[0];
 	if (ok && o->keep_sources && o->printer != &printer_c) {

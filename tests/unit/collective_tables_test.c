@@ -129,6 +129,33 @@ event_elsewhere(FormatWriter *w)
 		.kind = RECORD, .stream = STREAM_COMMUNICATION, .what = EVENT_IO_FREE};
 }
 
+static void
+unknown_mode(FormatWriter *w)
+{
+	w->programs.at[0].mode = 9;
+}
+static void
+twice(FormatWriter *w)
+{
+	ProgramRecord again = w->programs.at[0];
+
+	again.first_instruction = again.n_instructions;
+	again.n_instructions = 0;
+	vec_push(w->arena, &w->programs, again);
+}
+static void
+parts_of_a_sum(FormatWriter *w)
+{
+	const StateRecord sum = {.name = format_string(w, "loss.sum"),
+	                         .dtype = F32,
+	                         .kind = SAVE_LOSS_SUM,
+	                         .bytes = 4,
+	                         .sharded = 1};
+
+	vec_push(w->arena, &w->states, sum);
+	w->state_bytes = 64;
+}
+
 static const struct {
 	void (*spoil)(FormatWriter *w);
 	const char *words;
@@ -146,6 +173,9 @@ static const struct {
 	{unaligned_scalars, "bytes at 68 of io"},
 	{few_scalars, "program 0: scalars in"},
 	{event_elsewhere, "instruction 0: io_free recorded on communication"},
+	{unknown_mode, "program 0: mode 9"},
+	{twice, "program 1: another before it has the same role"},
+	{parts_of_a_sum, "state 0: ranks have parts of a loss"},
 };
 
 static void
