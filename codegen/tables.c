@@ -245,17 +245,18 @@ write_scalars(TableWriter *tw, const Function *f)
 	return (uint32_t)tw->w->slots.n;
 }
 
-/* An update's result that is a state as it was: the host reads a copy. */
+/* A result that is a state as it is: the host reads a copy, for of a state a rank may have a part. */
 static void
-report_state(TableWriter *tw, PortRecord *port)
+report_state(TableWriter *tw, PortRecord *port, uint16_t phase)
 {
 	FormatWriter *w = tw->w;
 	Slot s = w->slots.at[port->slot];
-	Instruction in = {.kind = COPY, .phase = 3, .args = (uint32_t)w->arguments.n, .n_args = 2};
+	Instruction in = {
+		.kind = COPY, .phase = phase, .args = (uint32_t)w->arguments.n, .n_args = 2};
 
 	if (s.space != SPACE_STATE)
 		return;
-	s.space = SPACE_STEP;
+	s.space = tw->io_space;
 	s.offset = (tw->io + SCALARS_ALIGNMENT - 1) / SCALARS_ALIGNMENT * SCALARS_ALIGNMENT;
 	grow(&tw->io, s.offset + s.bytes);
 	vec_push(w->arena, &w->arguments, (Argument){.slot = (uint32_t)w->slots.n});
@@ -320,8 +321,9 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 		else if (n->op == OP_store)
 			write_store(tw, n);
 	}
-	for (uint32_t i = 0; i < p.n_outputs && row->role == ROLE_UPDATE; i++)
-		report_state(tw, &w->ports.at[p.first_output + i]);
+	for (uint32_t i = 0; i < p.n_outputs; i++)
+		report_state(tw, &w->ports.at[p.first_output + i],
+		             row->role == ROLE_UPDATE ? PHASE_UPDATE : PHASE_FORWARD);
 	p.scalars = write_scalars(tw, f);
 	if (p.scalars)
 		vec_push(tw->arena, &plan.inputs, p.scalars - 1);

@@ -1,6 +1,7 @@
 """Ranks that hold parts of states (--data-parallel zero1, zero2, zero3): the bits of one that holds all."""
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -68,6 +69,24 @@ def test_sums_of_the_library(openmpi, gpt2, tmp_path, mode, device):  # noqa: F8
     got = train(openmpi(3), exe, data, tmp_path, mode, "--steps=4", "--accumulate=2", f"--data-parallel={mode}", "--reduce=fast",
                 f"--device={device}")
     assert got[0] == pytest.approx(alone[0], rel=1e-6)
+
+
+def test_a_weight_that_is_an_output(openmpi, gradc, models, tmp_path):  # noqa: F811
+    """As of CLIP, whose scale is one: the ranks have parts of it, and whoever reads the output has all."""
+    import onnx
+    folder = tmp_path / "mlp_digits"
+    shutil.copytree(models / "mlp_digits", folder)
+    model = onnx.load(folder / "model.onnx")
+    weight = next(i for i in model.graph.initializer if i.name == "2.weight")
+    model.graph.node.append(onnx.helper.make_node("Identity", [weight.name], ["w_out"]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("w_out", onnx.TensorProto.FLOAT, list(weight.dims)))
+    onnx.save(model, folder / "model.onnx")
+    (tmp_path / "exe").mkdir()
+    exe, data = shard_executable(gradc, tmp_path, tmp_path / "exe", "mlp_digits")
+    same(openmpi, exe, data, tmp_path, "zero3", 2, 3)
+    np.save(tmp_path / "input.npy", np.load(folder / "input.npy")[:4])
+    call([exe, "--once", f"--input=input={tmp_path}/input.npy", f"--output-dir={tmp_path}/once"])
+    assert np.array_equal(np.load(tmp_path / "once/w_out.npy"), onnx.numpy_helper.to_array(weight))
 
 
 RECIPES = {
