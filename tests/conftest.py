@@ -24,6 +24,14 @@ test_names.py::test_each_word_in_each_place[dimension] test_names.py::test_each_
 test_names.py::test_each_word_in_each_place[input] test_names.py::test_each_word_in_each_place[value]
 test_together.py::test_every_optimizer_trains_them[nesterov] test_together.py::test_every_optimizer_trains_them[lamb]
 test_together.py::test_every_optimizer_trains_them[rmsprop] test_together.py::test_every_optimizer_trains_them[adam]
+test_shard.py::test_groups_that_hold_copies[async-fast-zero1] test_shard.py::test_groups_that_hold_copies[async-fast-zero2]
+test_shard.py::test_groups_that_hold_copies[cpu-ordered-zero1] test_shard.py::test_groups_that_hold_copies[cpu-ordered-zero2]
+test_shard.py::test_modes_are_accumulation[2-options4-zero1] test_shard.py::test_modes_are_accumulation[2-options4-zero2]
+test_shard.py::test_evaluations_of_uneven_shares[6]
+test_shard_checkpoints.py::test_each_mode_reads_each[zero1-cpu] test_shard_checkpoints.py::test_each_mode_reads_each[zero3-async]
+test_deepspeed_config.py::test_no_value_of_any_key_is_a_crash[[]] test_deepspeed_config.py::test_no_value_of_any_key_is_a_crash[[[[]]]]
+test_deepspeed_config.py::test_no_value_of_any_key_is_a_crash[-1e+300]
+test_launch.py::test_with_fewer_a_step_keeps_its_rows[mpich] test_launch.py::test_ranks_that_do_not_divide_a_step[mpich]
 """.split()
 
 

@@ -123,6 +123,15 @@ def test_what_would_happen_again_is_not_tried_again(tmp_path, code, restarts):
     assert (tmp_path / "starts").read_text().count("started") == 1 + restarts
 
 
+def test_an_abort_behind_a_checkpoint_is_a_loss(tmp_path):
+    """MPICH ends with the signal's number, which of SIGABRT is the exit code of faults in data."""
+    (tmp_path / "fails").write_text(f"#!/bin/sh\necho started >> {tmp_path}/starts\nmkdir -p {tmp_path}/s/step-1\n"
+                                    f"touch {tmp_path}/s/step-1/manifest.json\nexit 6\n")
+    (tmp_path / "fails").chmod(0o755)
+    call([LAUNCH, "-n", "4", "--mpirun", tmp_path / "fails", "exe", "--save", tmp_path / "s", "--global-batch", "8"], exit=6)
+    assert (tmp_path / "starts").read_text().count("started") == 2
+
+
 def test_restarts_are_counted(tmp_path):
     (tmp_path / "fails").write_text("#!/bin/sh\nexit 9\n")
     (tmp_path / "fails").chmod(0o755)
