@@ -137,7 +137,7 @@ works_by_block(const Sharding *sh, const Kernel *k, const Touch *t)
 
 /* Leaves whole what a launch does not take by blocks, and what it takes besides. True: something was left. */
 static bool
-visit(Sharding *sh, const Touches *list)
+leave_whole(Sharding *sh, const Touches *list)
 {
 	int64_t blocks = 0;
 	bool fits = !list->writes_whole, left = false;
@@ -158,11 +158,12 @@ visit(Sharding *sh, const Touches *list)
 	return left;
 }
 
+/* Of all launches of updates. True: one of them has changed something. */
 static bool
-visit_all(Sharding *sh)
+for_each_update(Sharding *sh, bool (*visit)(Sharding *, const Touches *))
 {
 	Touches touches = {0};
-	bool left = false;
+	bool changed = false;
 
 	for_each_function(sh->m, f) {
 		if (!is_update(f))
@@ -171,10 +172,10 @@ visit_all(Sharding *sh)
 			if (n->op != OP_launch)
 				continue;
 			touches_of(sh, n, &touches);
-			left |= visit(sh, &touches);
+			changed |= visit(sh, &touches);
 		}
 	}
-	return left;
+	return changed;
 }
 
 /* ---- blocks */
@@ -190,26 +191,16 @@ gcd(int64_t a, int64_t b)
 }
 
 /* Of a state that lies in no unit: as many as all kernels agree on. Sums over ranks take whole blocks of their own. */
-static void
-agree(Sharding *sh)
+static bool
+agree(Sharding *sh, const Touches *t)
 {
-	Touches touches = {0};
+	for (int i = 0; i < t->touches.n; i++) {
+		const State *s = t->touches.at[i].state;
 
-	for_each_function(sh->m, f) {
-		if (!is_update(f))
-			continue;
-		for_each_node(f, n) {
-			if (n->op != OP_launch)
-				continue;
-			touches_of(sh, n, &touches);
-			for (int i = 0; i < touches.touches.n; i++) {
-				const State *s = touches.touches.at[i].state;
-				if (sh->blocks[s->id] && !sh->has_members[s->id])
-					sh->blocks[s->id] = gcd(sh->blocks[s->id],
-					                        touches.kernel->iterations);
-			}
-		}
+		if (sh->blocks[s->id] && !sh->has_members[s->id])
+			sh->blocks[s->id] = gcd(sh->blocks[s->id], t->kernel->iterations);
 	}
+	return false;
 }
 
 /* A parameter's gradient and moments are divided as it is. */
@@ -288,10 +279,10 @@ shard_states(Module *m, Arena *arena)
 
 	find_readers(&sh);
 	find_candidates(&sh);
-	agree(&sh);
+	for_each_update(&sh, agree);
 	agree_with_owners(&sh);
 	drop_few(&sh);
-	while (visit_all(&sh))
+	while (for_each_update(&sh, leave_whole))
 		;
 	for (int i = 0; i < m->states.n; i++) {
 		State *s = m->states.at[i];

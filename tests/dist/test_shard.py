@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_ranks import LAUNCHERS, call, losses, openmpi, train  # noqa: E402, F401  openmpi is a fixture
+from test_ranks import LAUNCHERS, call, losses, openmpi, script_of, train  # noqa: E402, F401  openmpi is a fixture
 
 MODES = ["zero1", "zero2", "zero3"]
 WITHOUT_STATISTICS = ["mlp_digits", "mlp_diabetes", "lr_iris_ml", "gpt2_mini", "llama_mini", "bert_mini", "vit_mini", "moe_mini", "unet_mini"]
@@ -117,6 +117,13 @@ def test_states_of_another_mode_and_world(openmpi, gpt2, tmp_path):  # noqa: F81
         got += train(openmpi(ranks) if ranks > 1 else [], exe, data, tmp_path, mode, f"--steps={steps}", f"--accumulate={each}",
                      f"--data-parallel={mode}", "--save", tmp_path / "ck", "--save-every=2", "--resume=auto")[0]
     assert got == pytest.approx(alone[0], rel=1e-6)
+
+
+def test_ranks_with_another_shard_size(openmpi, gpt2, tmp_path):  # noqa: F811
+    exe, data = gpt2
+    script = script_of(tmp_path, f'[ $rank -lt 2 ] && size=--shard-size=2; exec {exe} "$@" $size')
+    done = call(openmpi(4, script, *data, "--steps=2", "--data-parallel=zero3", "--progress=off"), exit=9)
+    assert "rank 2 has other options than rank 0: --shard-size 0, not 2" in done.stderr
 
 
 @pytest.mark.parametrize("rows", [1, 6, 8])
