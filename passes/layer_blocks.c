@@ -29,13 +29,20 @@ is_forward(const Node *n)
 	return n->phase != PHASE_BACKWARD && n->phase != PHASE_UPDATE && !op_row(n)->effect;
 }
 
+/* The parameter that it is, or a copy of. */
+static const State *
+weight_of(const State *s)
+{
+	return s->kind == STATE_PARAMETER ? s : s->kind == STATE_WORKING ? s->of : NULL;
+}
+
 static uint8_t
 origin_of(const Forward *w, const Value *v)
 {
 	if (v->kind == VALUE_PARAM)
 		return v->param == PARAM_INPUT ? FROM_INPUT : 0;
 	if (v->kind == VALUE_STATE)
-		return v->state->kind == STATE_PARAMETER ? FROM_PARAMETER : 0;
+		return weight_of(v->state) ? FROM_PARAMETER : 0;
 	return w->origin[v->id];
 }
 
@@ -54,8 +61,11 @@ note_reader(Forward *w, Value *v, int position)
 	vec_push(w->arena, &w->pending, v);
 	while (w->pending.n) {
 		v = w->pending.at[--w->pending.n];
-		if (v->kind == VALUE_STATE && w->block[v->state->id] == 0)
-			w->block[v->state->id] = position;
+		const State *s = v->kind == VALUE_STATE ? v->state : NULL;
+		if (s && w->block[s->id] == 0)
+			w->block[s->id] = position;
+		if (s && weight_of(s) && w->block[weight_of(s)->id] == 0)
+			w->block[weight_of(s)->id] = position;
 		if (!v->node || w->visited[v->node->id] || (w->origin[v->id] & FROM_INPUT))
 			continue;
 		w->visited[v->node->id] = true;
