@@ -117,7 +117,7 @@ def steps_for(exe, model, o):
 def unsettled(runs):
     """By how much the second fastest run of a build is slower than its fastest, of the build where that is most."""
     fastest = [sorted(times)[:2] for times in runs.values()]
-    return max(second / first - 1 for first, second in fastest)
+    return max(second / first - 1 if first > 0 else math.inf for first, second in fastest)
 
 
 def one_round(executables, model, steps, o):

@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # The longest cases among others like them. `make thorough` runs them, too.
 THOROUGH = """
 test_touched.py::test_parts_touch_little_twice[resnet50]
-test_cuda.py::test_models[resnet_mini]
+test_cuda.py::test_models[resnet_mini] test_curves.py::test_losses[resnet_mini-0-f32] test_curves.py::test_losses[cnn_mnist-0-f64]
+test_cubins.py::test_resources[unet_mini] test_names.py::test_all_words_over_all_names[gpt2_mini_raw]
+test_names.py::test_all_words_over_all_names[gpt2_mini_external] test_ranks.py::test_conformance[mpich-3]
 test_printers.py::test_same_bits[resnet_mini-f32] test_printers.py::test_same_bits[unet_mini-f32]
 test_curves.py::test_losses[bert_mini-0-f32] test_curves.py::test_losses[mobilenet_mini-0-f32] test_curves.py::test_losses[gpt2_mini-2-f32]
 test_epilogues.py::test_16_bits[f16]

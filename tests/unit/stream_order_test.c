@@ -58,6 +58,7 @@ test_what_runs_in_the_last_micro_batch_orders_no_other(void **state)
 		assert_int_equal(n[0], c->in_each);
 		assert_int_equal(n[1], c->in_last);
 		assert_int_equal(all.n, 4 + 2 * (n[0] + n[1]));
+		format_writer_free(w);
 		arena_free(arena);
 	}
 }
