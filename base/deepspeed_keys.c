@@ -5,9 +5,9 @@
 /* clang-format off */
 #define SUMS "ranks add gradients in f32, or round them once, whatever they are scaled by before"
 #define BUCKETS "gradients and weights travel in units of whole layer blocks (`gradc compile --unit-bytes`), which fit no number of elements"
-#define OFFLOAD "weights, gradients and moments stay in the memory of the device"
-#define LESS "zero_optimization.stage 3 and more ranks keep less on each"
 #define OFF(key) .says = "read where " key " is set, which is refused"
+#define COPIES "the schedule says when which unit is copied, and the plan what memory that takes"
+#define PINNED "memory that a GPU copies from is pinned, but for a file"
 #define SHOWN "of what is shown meanwhile"
 const DeepspeedKey deepspeed_keys[] = {
 	/* ---- batches */
@@ -140,27 +140,27 @@ const DeepspeedKey deepspeed_keys[] = {
 	{"zero_optimization.contiguous_gradients", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = "all memory is planned, and gradients of a unit lie together"},
 	{"zero_optimization.load_from_fp32_weights", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = "checkpoints hold the f32 weights"},
 	{"zero_optimization.grad_hooks", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = "there are no hooks: the order is compiled"},
-	{"zero_optimization.round_robin_gradients", KEY_BOOL, KEY_IGNORED, OF_BOTH, OFF("zero_optimization.offload_optimizer")},
+	{"zero_optimization.round_robin_gradients", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = COPIES},
 	{"zero_optimization.offload_param", KEY_BLOCK, KEY_MAPPED, OF_BOTH, .says = "a block without a `device`, or with `none`, asks for nothing"},
-	{"zero_optimization.offload_param.device", KEY_WORD, KEY_REFUSED, OF_BOTH, .words = "none", .says = OFFLOAD, .hint = LESS},
-	{"zero_optimization.offload_param.nvme_path", KEY_WORD, KEY_IGNORED, OF_BOTH, OFF("`device`")},
-	{"zero_optimization.offload_param.pin_memory", KEY_BOOL, KEY_IGNORED, OF_BOTH, OFF("`device`")},
-	{"zero_optimization.offload_param.buffer_count", KEY_WHOLE, KEY_IGNORED, OF_BOTH, OFF("`device`")},
-	{"zero_optimization.offload_param.buffer_size", KEY_WHOLE, KEY_IGNORED, OF_BOTH, OFF("`device`")},
-	{"zero_optimization.offload_param.max_in_cpu", KEY_WHOLE, KEY_IGNORED, OF_BOTH, OFF("`device`")},
+	{"zero_optimization.offload_param.device", KEY_WORD, KEY_MAPPED, OF_BOTH, .words = "none|cpu|nvme", .says = "`gradc compile --offload=params`; with nvme `nvme_path` is `--offload-dir` of the executable"},
+	{"zero_optimization.offload_param.nvme_path", KEY_WORD, KEY_MAPPED, OF_EXECUTABLE, .says = "`--offload-dir` where `device` is nvme; both blocks have one folder"},
+	{"zero_optimization.offload_param.pin_memory", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = PINNED},
+	{"zero_optimization.offload_param.buffer_count", KEY_WHOLE, KEY_IGNORED, OF_BOTH, .says = COPIES},
+	{"zero_optimization.offload_param.buffer_size", KEY_WHOLE, KEY_IGNORED, OF_BOTH, .says = COPIES},
+	{"zero_optimization.offload_param.max_in_cpu", KEY_WHOLE, KEY_IGNORED, OF_BOTH, .says = COPIES},
 	{"zero_optimization.offload_optimizer", KEY_BLOCK, KEY_MAPPED, OF_BOTH, .says = "a block without a `device`, or with `none`, asks for nothing"},
-	{"zero_optimization.offload_optimizer.device", KEY_WORD, KEY_REFUSED, OF_BOTH, .words = "none", .says = OFFLOAD, .hint = LESS},
-	{"zero_optimization.offload_optimizer.nvme_path", KEY_WORD, KEY_IGNORED, OF_BOTH, OFF("`device`")},
-	{"zero_optimization.offload_optimizer.pin_memory", KEY_BOOL, KEY_IGNORED, OF_BOTH, OFF("`device`")},
-	{"zero_optimization.offload_optimizer.ratio", KEY_NUMBER, KEY_IGNORED, OF_BOTH, OFF("`device`")},
-	{"zero_optimization.offload_optimizer.buffer_count", KEY_WHOLE, KEY_IGNORED, OF_BOTH, OFF("`device`")},
-	{"zero_optimization.offload_optimizer.fast_init", KEY_BOOL, KEY_IGNORED, OF_BOTH, OFF("`device`")},
-	{"zero_optimization.offload_optimizer.pipeline", KEY_BOOL, KEY_IGNORED, OF_BOTH, OFF("`device`")},
-	{"zero_optimization.offload_optimizer.pipeline_read", KEY_BOOL, KEY_IGNORED, OF_BOTH, OFF("`device`")},
-	{"zero_optimization.offload_optimizer.pipeline_write", KEY_BOOL, KEY_IGNORED, OF_BOTH, OFF("`device`")},
-	{"zero_optimization.cpu_offload", KEY_BOOL, KEY_REFUSED, OF_BOTH, .says = OFFLOAD, .hint = LESS},
-	{"zero_optimization.cpu_offload_param", KEY_BOOL, KEY_REFUSED, OF_BOTH, .says = OFFLOAD, .hint = LESS},
-	{"zero_optimization.cpu_offload_use_pin_memory", KEY_BOOL, KEY_IGNORED, OF_BOTH, OFF("zero_optimization.cpu_offload")},
+	{"zero_optimization.offload_optimizer.device", KEY_WORD, KEY_MAPPED, OF_BOTH, .words = "none|cpu|nvme", .says = "`gradc compile --offload=optimizer`; with nvme `nvme_path` is `--offload-dir` of the executable"},
+	{"zero_optimization.offload_optimizer.nvme_path", KEY_WORD, KEY_MAPPED, OF_EXECUTABLE, .says = "`--offload-dir` where `device` is nvme; both blocks have one folder"},
+	{"zero_optimization.offload_optimizer.pin_memory", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = PINNED},
+	{"zero_optimization.offload_optimizer.ratio", KEY_NUMBER, KEY_IGNORED, OF_BOTH, .says = "all of it lies in the host's memory"},
+	{"zero_optimization.offload_optimizer.buffer_count", KEY_WHOLE, KEY_IGNORED, OF_BOTH, .says = COPIES},
+	{"zero_optimization.offload_optimizer.fast_init", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = COPIES},
+	{"zero_optimization.offload_optimizer.pipeline", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = COPIES},
+	{"zero_optimization.offload_optimizer.pipeline_read", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = COPIES},
+	{"zero_optimization.offload_optimizer.pipeline_write", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = COPIES},
+	{"zero_optimization.cpu_offload", KEY_BOOL, KEY_MAPPED, OF_GRADC, .says = "`--offload=optimizer`"},
+	{"zero_optimization.cpu_offload_param", KEY_BOOL, KEY_MAPPED, OF_GRADC, .says = "`--offload=params`"},
+	{"zero_optimization.cpu_offload_use_pin_memory", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = PINNED},
 	{"zero_optimization.stage3_max_live_parameters", KEY_WHOLE, KEY_IGNORED, OF_BOTH, .least = 0, .most = 1e18, .says = "the plan says which units are there at a time, and what memory they take"},
 	{"zero_optimization.stage3_max_reuse_distance", KEY_WHOLE, KEY_IGNORED, OF_BOTH, .least = 0, .most = 1e18, .says = "the plan says when a unit is let go"},
 	{"zero_optimization.stage3_prefetch_bucket_size", KEY_WHOLE, KEY_IGNORED, OF_BOTH, .least = 0, .most = 1e18, .says = BUCKETS},
@@ -189,13 +189,13 @@ const DeepspeedKey deepspeed_keys[] = {
 	{"zero_optimization.override_module_apply", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = "there are no modules"},
 	{"zero_optimization.log_trace_cache_warnings", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = "nothing is traced: the order is compiled"},
 	{"zero_optimization.enable_sanity_checks", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = "the plan is checked when it is made"},
-	{"zero_optimization.save_muon_momentum_buffer_in_memory", KEY_BOOL, KEY_IGNORED, OF_BOTH, OFF("zero_optimization.offload_optimizer")},
+	{"zero_optimization.save_muon_momentum_buffer_in_memory", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = COPIES},
 	{"zero_optimization.leaf_module", KEY_ANY, KEY_IGNORED, OF_BOTH, .says = "units are cut from the graph, not from modules"},
-	{"zero_optimization.zenflow", KEY_ANY, KEY_REFUSED, OF_BOTH, .says = OFFLOAD, .hint = LESS},
+	{"zero_optimization.zenflow", KEY_ANY, KEY_REFUSED, OF_BOTH, .says = "gradients are offloaded whole: `offload_optimizer`"},
 	{"zero_allow_untested_optimizer", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = "what an optimizer cannot do is told when it is compiled"},
-	{"zero_force_ds_cpu_optimizer", KEY_BOOL, KEY_IGNORED, OF_BOTH, OFF("zero_optimization.offload_optimizer")},
-	{"aio", KEY_BLOCK, KEY_IGNORED, OF_BOTH, OFF("a device `nvme`")},
-	{"aio.*", KEY_ANY, KEY_IGNORED, OF_BOTH, .words = "block_size|queue_depth|thread_count|single_submit|overlap_events|intra_op_parallelism|use_gds", OFF("a device `nvme`")},
+	{"zero_force_ds_cpu_optimizer", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = COPIES},
+	{"aio", KEY_BLOCK, KEY_IGNORED, OF_BOTH, .says = "the file is mapped: the system reads and writes its pages"},
+	{"aio.*", KEY_ANY, KEY_IGNORED, OF_BOTH, .words = "block_size|queue_depth|thread_count|single_submit|overlap_events|intra_op_parallelism|use_gds", .says = "the file is mapped: the system reads and writes its pages"},
 
 	/* ---- other parallelism */
 	{"tensor_parallel", KEY_BLOCK, KEY_IGNORED, OF_GRADC, .says = "as long as it asks for nothing"},

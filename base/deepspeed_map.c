@@ -177,6 +177,54 @@ map_gradients(DeepspeedReader *r)
 	}
 }
 
+/* ---- offload */
+/* What of a block is asked for: its device's name, NULL where nothing is. */
+static const char *
+device_of(const DeepspeedReader *r, const char *block)
+{
+	const char *path = arena_printf(r->arena, "zero_optimization.%s.device", block);
+	const char *device = json_string_value(deepspeed_get(r, path));
+
+	return device && strcmp(device, "none") != 0 ? device : NULL;
+}
+
+static void
+map_offload(DeepspeedReader *r)
+{
+	bool optimizer = device_of(r, "offload_optimizer") ||
+	                 deepspeed_is_on(r, "zero_optimization.cpu_offload");
+	bool params = device_of(r, "offload_param") ||
+	              deepspeed_is_on(r, "zero_optimization.cpu_offload_param");
+
+	if ((optimizer || params) && !deepspeed_is_given(r, "offload"))
+		deepspeed_put(r, "offload",
+		              !params     ? "optimizer"
+		              : optimizer ? "optimizer,params"
+		                          : "params",
+		              "zero_optimization", NULL);
+}
+
+/* The first block that has a file says where. */
+static void
+map_offload_dir(DeepspeedReader *r)
+{
+	static const char *const blocks[] = {"offload_optimizer", "offload_param"};
+
+	for (int i = 0; i < COUNT(blocks) && !deepspeed_is_given(r, "offload-dir"); i++) {
+		const char *device = device_of(r, blocks[i]);
+		const char *key = arena_printf(r->arena, "zero_optimization.%s.nvme_path",
+		                               blocks[i]);
+		const char *folder = json_string_value(deepspeed_get(r, key));
+		if (!device || strcmp(device, "nvme") != 0)
+			continue;
+		if (folder && *folder)
+			deepspeed_put(r, "offload-dir", arena_strdup(r->arena, folder), key, NULL);
+		else
+			deepspeed_fault(r, key, NULL, "device nvme needs a folder", NULL);
+		return;
+	}
+}
+
 /* ---- what is written */
 static void
 map_tensorboard(DeepspeedReader *r)
@@ -200,8 +248,10 @@ deepspeed_map(DeepspeedReader *r)
 		check_precisions(r);
 		map_loss_scale(r);
 		map_gradients(r);
+		map_offload(r);
 	} else {
 		map_tensorboard(r);
+		map_offload_dir(r);
 	}
 	deepspeed_map_types(r);
 }

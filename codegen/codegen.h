@@ -41,7 +41,8 @@ typedef struct {
 
 /* ---- memory.c: options of the pass */
 typedef struct {
-	const char *modes; /* data-parallel modes, with `+` between them */
+	const char *modes;   /* data-parallel modes, with `+` between them */
+	const char *offload; /* what lies in the host's memory, likewise */
 } MemoryOptions;
 
 /* ---- by_iteration.c */

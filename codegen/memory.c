@@ -235,23 +235,22 @@ place_function(Pass *pass, Module *m, Function *f)
 	m->io_bytes = p.io > m->io_bytes ? p.io : m->io_bytes;
 }
 
-/* "ddp+zero3" */
+/* "ddp+zero3": a bit for each, in the order of `known`. */
 static bool
-read_modes(Pass *p, uint32_t *out)
+read_words(Pass *p, const char *option, const char *words, const char *const *known, uint32_t *out)
 {
-	const char *names = ((const MemoryOptions *)p->options)->modes;
-	char *copy = arena_strdup(p->scratch, names), *save = NULL;
+	char *copy = arena_strdup(p->scratch, words), *save = NULL;
 
-	for (char *name = strtok_r(copy, "+", &save); name; name = strtok_r(NULL, "+", &save)) {
-		int mode = 0;
-		while (mode < N_MODES && strcmp(name, mode_names[mode]) != 0)
-			mode++;
-		if (mode == N_MODES) {
-			diag_error(p->diag, EXIT_USAGE,
-			           "pass memory: modes=%s: there is no mode \"%s\"", names, name);
+	for (char *word = strtok_r(copy, "+", &save); word; word = strtok_r(NULL, "+", &save)) {
+		int i = 0;
+		while (known[i] && strcmp(word, known[i]) != 0)
+			i++;
+		if (!known[i]) {
+			diag_error(p->diag, EXIT_USAGE, "pass memory: %s=%s: there is no \"%s\"",
+			           option, words, word);
 			return false;
 		}
-		*out |= mode != MODE_DDP ? 1u << mode : 0;
+		*out |= 1u << i;
 	}
 	return true;
 }
@@ -259,10 +258,15 @@ read_modes(Pass *p, uint32_t *out)
 static bool
 run_memory(Pass *p, Module *m)
 {
-	if (!read_modes(p, &m->modes))
+	const MemoryOptions *o = p->options;
+	uint32_t offload = 0;
+
+	if (!read_words(p, "modes", o->modes, mode_names, &m->modes) ||
+	    !read_words(p, "offload", o->offload, offload_names, &offload))
 		return false;
+	m->modes &= ~(1u << MODE_DDP); /* which is always there */
 	if (m->modes && module_program(m, FUNCTION_UPDATE, 0))
-		shard_states(m, p->scratch);
+		shard_states(m, offload, p->scratch);
 	place_states(m);
 	for_each_function(m, f)
 		place_function(p, m, f);
@@ -274,9 +278,11 @@ run_memory(Pass *p, Module *m)
 static const PassOption memory_options[] = {
 	{"modes", "how ranks may share states, of ddp, zero1, zero2, zero3: ddp+zero3",
          OPTION_STRING, offsetof(MemoryOptions, modes)},
+	{"offload", "what of their parts lies in the host's memory: optimizer, params",
+         OPTION_STRING, offsetof(MemoryOptions, offload)},
 	{0},
 };
-static const MemoryOptions memory_defaults = {.modes = "ddp"};
+static const MemoryOptions memory_defaults = {.modes = "ddp", .offload = ""};
 const PassRow pass_memory = {.name = "memory",
                              .help = "give every value a place",
                              .needed = true,

@@ -60,7 +60,7 @@ access_of(const Order *o, const Instruction *n, uint32_t i)
 
 	bool writes = argument_is_written(o, n, i);
 
-	if (s->space == SPACE_SHARD) /* a room of its own, wherever that is */
+	if (space_has_parts(s->space)) /* a room of its own, wherever that is */
 		return (Access){s->space, s->state, s->state + 1, writes};
 	/* Where rooms end is not known here. */
 	int64_t end = s->share > SLOT_PART ? INT64_MAX : s->offset + s->bytes;

@@ -37,8 +37,10 @@ shard_changes(const Function *f, DataParallelMode mode)
 void
 shard_program(ShardPlan *plan)
 {
-	if (is_update((Role)plan->program->role))
+	if (is_update((Role)plan->program->role)) {
 		shard_update(plan);
-	else
+		if (plan->offloads)
+			offload_update(plan);
+	} else
 		shard_gather(plan);
 }

@@ -5,18 +5,21 @@
 #include "codegen/codegen.h"
 #include "codegen/travel.h"
 
-/* ---- shard_states.c: sets State.sharded and State.block; before states have places. */
-void shard_states(Module *m, Arena *arena);
+/* ---- shard_states.c: sets State.sharded, State.block and State.offloaded; before states have places. */
+/* offload: of format.h's Offload, by bits. */
+void shard_states(Module *m, uint32_t offload, Arena *arena);
 
 /* ---- shard.c, of a program's instructions, the last of w: they become those of that mode. */
 typedef struct {
 	Arena *arena;
 	FormatWriter *w;
 	const Module *m;
-	const ProgramRecord *program;
+	ProgramRecord *program;
 	DataParallelMode mode;
-	Travels travels;  /* out: what ranks exchange meanwhile */
-	int64_t gathered; /* out: bytes that it needs of SPACE_GATHERED */
+	int first_slot;         /* of its slots */
+	bool offloads, on_host; /* offload_changes, offload_on_host */
+	Travels travels;        /* out: what ranks exchange meanwhile */
+	int64_t gathered;       /* out: bytes that it needs of SPACE_GATHERED */
 } ShardPlan;
 void shard_program(ShardPlan *plan);
 /* Is it another program in that mode? */
@@ -25,6 +28,13 @@ bool shard_changes(const Function *f, DataParallelMode mode);
 /* ---- shard_update.c */
 /* Launches of @update that touch what is divided become one for each piece, over this rank's part of it. */
 void shard_update(ShardPlan *plan);
+
+/* ---- offload.c, behind shard_update */
+/* Is it, in that mode, an update of states that lie in the host's memory? Of what the optimizer keeps: then the host's
+ * cores run it. */
+bool offload_changes(const Function *f, DataParallelMode mode);
+bool offload_on_host(const Function *f, DataParallelMode mode);
+void offload_update(ShardPlan *plan);
 
 /* ---- shard_gather.c */
 /* Programs that read weights and make gradients: weights are gathered before they are read, gradients reduced when they are made. */

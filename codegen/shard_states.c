@@ -267,8 +267,15 @@ is_piece(const Sharding *sh, const State *s)
 	return is_unit || (!s->unit && !sh->has_members[s->id]);
 }
 
+/* Of what lies in the host's memory: what the optimizer alone touches, gradients too; what programs compute with. */
+static bool
+is_offloaded(DataParallelMode mode, uint32_t offload)
+{
+	return (offload >> (mode == MODE_ZERO3 ? OFFLOAD_PARAMS : OFFLOAD_OPTIMIZER) & 1) != 0;
+}
+
 void
-shard_states(Module *m, Arena *arena)
+shard_states(Module *m, uint32_t offload, Arena *arena)
 {
 	Sharding sh = {.m = m,
 	               .arena = arena,
@@ -290,6 +297,7 @@ shard_states(Module *m, Arena *arena)
 		if (!sh.blocks[all->id])
 			continue;
 		s->sharded = mode_of(&sh, all);
+		s->offloaded = is_offloaded(s->sharded, offload);
 		s->block = is_piece(&sh, s) ? all->type->n / sh.blocks[all->id] : 0;
 	}
 }

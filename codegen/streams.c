@@ -236,12 +236,26 @@ begins_with_travel(const Streams *s)
 	return false;
 }
 
-/* What is gathered first overwrites what the program before may still read. */
+static bool
+copies_on(const Streams *s, Stream stream)
+{
+	for (int i = 0; i < s->computed.n; i++)
+		if (s->computed.at[i].stream == stream)
+			return true;
+	return false;
+}
+
+/* What is gathered first overwrites what the program before may still read; what is copied out it has computed. */
 static void
 compute(Streams *s)
 {
+	static const Stream copying[] = {STREAM_COPY_IN, STREAM_COPY_OUT};
+
 	add_buckets(s);
 	add_sums(s);
+	for (int i = 0; i < COUNT(copying); i++)
+		if (copies_on(s, copying[i]))
+			meet(s, STREAM_COMPUTE, copying[i], RUN_ALWAYS);
 	if (begins_with_travel(s))
 		meet(s, STREAM_COMPUTE, STREAM_COMMUNICATION, RUN_ALWAYS);
 	add_travels(s, -1);
@@ -249,6 +263,9 @@ compute(Streams *s)
 		add(s, s->computed.at[i]);
 		add_travels(s, i);
 	}
+	for (int i = 0; i < COUNT(copying); i++)
+		if (copies_on(s, copying[i]))
+			meet(s, copying[i], STREAM_COMPUTE, RUN_ALWAYS);
 	add_event(s, RECORD, STREAM_COMPUTE, ONLY_ALWAYS, exchange_of(s)->free);
 	if (s->travels.n > 0) /* what comes next computes with the sums */
 		meet(s, STREAM_COMMUNICATION, STREAM_COMPUTE, when_travels(s));

@@ -332,7 +332,14 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 	p.bytes[SPACE_WORKSPACE] = tw->workspace;
 	p.bytes[tw->io_space] = tw->io;
 	p.flops = tw->flops;
-	ShardPlan shard = {tw->arena, w, tw->t->m, &p, mode, {0}, 0};
+	ShardPlan shard = {.arena = tw->arena,
+	                   .w = w,
+	                   .m = tw->t->m,
+	                   .program = &p,
+	                   .mode = mode,
+	                   .first_slot = first_slot,
+	                   .offloads = offload_changes(f, mode),
+	                   .on_host = offload_on_host(f, mode)};
 	if (mode != MODE_DDP)
 		shard_program(&shard);
 	plan.travels = &shard.travels;
@@ -350,13 +357,22 @@ is_for(const Versions *v, const Function *f, int target)
 	return strcmp(f->target ? f->target : "", v->names.at[target]) == 0;
 }
 
+/* In a run on a GPU the host runs it, as the program that it is for the host. */
+static bool
+is_the_hosts(const Function *f, DataParallelMode mode)
+{
+	const Target *t = f->target ? target_find(f->target) : NULL;
+
+	return t && t->kind != TARGET_CPU && offload_on_host(f, mode);
+}
+
 /* Every program for ranks that hold all; for other modes those that differ. */
 static void
 write_modes(TableWriter *tw, const Function *f, const RoleRow *row, int target)
 {
 	write_program(tw, f, row, target, MODE_DDP);
 	for (DataParallelMode mode = MODE_ZERO1; mode < N_DATA_PARALLEL_MODES; mode++)
-		if (tw->t->m->modes >> mode & 1 && shard_changes(f, mode))
+		if (tw->t->m->modes >> mode & 1 && shard_changes(f, mode) && !is_the_hosts(f, mode))
 			write_program(tw, f, row, target, mode);
 }
 
@@ -428,7 +444,8 @@ write_state(TableWriter *tw, const State *s)
 		.transposed = source && source->transposed,
 		.number = (uint32_t)s->number,
 		.sharded = s->sharded,
-		.block = (uint32_t)s->block};
+		.block = (uint32_t)s->block,
+		.offloaded = s->offloaded};
 
 	if (s->init == INIT_DATA && s->data)
 		r.data_offset = place_weights(tw, s);

@@ -1,4 +1,5 @@
-/* The instructions of a travel. Where the communicator cannot read the device's memory (`staged`), a copy in the host's stands in
+/* The instructions of a travel. A part in the host's memory (`offloaded`) is copied to the device before it is gathered, and from
+ * there when it is reduced. Where the communicator cannot read the device's memory (`staged`), a copy in the host's stands in
  * for the whole and for the part; travels follow each other on one stream, so they share it. Sums in the order of ranks are
  * an all_to_all, after which each rank has everybody's version of its part in rooms, and a kernel that adds them, the next one
  * to the sum so far. */
@@ -11,6 +12,8 @@ typedef struct {
 	const TravelWriter *w;
 	const Travel *t;
 	uint32_t whole, part, copy, copy_part;
+	uint32_t home; /* of the part: itself, or where it lies in the host's memory */
+	uint32_t only; /* of all that is written */
 } Writing;
 
 static uint32_t
@@ -27,7 +30,7 @@ add(const Writing *x, InstructionKind kind, RunWhen when, uint32_t only, uint32_
 	FormatWriter *w = x->w->w;
 	Instruction in = {.kind = kind,
 	                  .stream = STREAM_COMMUNICATION,
-	                  .only = ONLY_RANKS | only,
+	                  .only = ONLY_RANKS | x->only | only,
 	                  .when = when,
 	                  .what = what,
 	                  .args = (uint32_t)w->arguments.n,
@@ -36,6 +39,12 @@ add(const Writing *x, InstructionKind kind, RunWhen when, uint32_t only, uint32_
 	for (int i = 0; i < n; i++)
 		vec_push(w->arena, &w->arguments, ((Argument){.slot = slots[i]}));
 	vec_push(x->w->arena, x->w->list, in);
+}
+
+static bool
+is_offloaded(const Writing *x)
+{
+	return x->home != x->part;
 }
 
 static void
@@ -160,7 +169,9 @@ reduce_fast(const Writing *x, bool in_order)
 static void
 write_gather(const Writing *x, uint32_t only)
 {
-	add_copy(x, only, x->copy_part, x->part);
+	if (is_offloaded(x))
+		add(x, COPY, x->t->when, only, 0, 2, (const uint32_t[]){x->part, x->home});
+	add_copy(x, only, x->copy_part, x->home);
 	add_collective(x, COMM_ALL_GATHER, x->t->when, only,
 	               (const uint32_t[]){x->whole, x->part, x->copy, x->copy_part});
 }
@@ -202,16 +213,60 @@ sum_replicas(const Writing *x)
 	    (const uint32_t[]){x->part, x->copy_part});
 }
 
+/* One rank's sum is what it has: to where it lies, and in later micro-batches with what is there. */
+static void
+offload_alone(const Writing *x)
+{
+	Slot s = x->t->whole;
+
+	s.share = SLOT_PART;
+	s.block = x->t->part.block;
+	s.group = x->t->part.group;
+	s.only = ONLY_RANKS | ONLY_ALONE;
+	uint32_t own = add_slot(x->w, s);
+	s.space = SPACE_GATHERED;
+	s.offset = x->w->rooms_at;
+	uint32_t before = add_slot(x->w, s);
+	if (x->t->adds && rank_sum_has(x->t->whole.dtype)) {
+		add(x, COPY, RUN_LATER, 0, 0, 2, (const uint32_t[]){before, x->home});
+		add(x, RUN_KERNEL, RUN_LATER, 0, sum_kernel(x), 3,
+		    (const uint32_t[]){before, own, own});
+	}
+	add(x, COPY, x->t->when, 0, 0, 2, (const uint32_t[]){x->home, own});
+}
+
 static void
 write_reduce(const Writing *x)
 {
 	bool in_order = rank_sum_has(x->t->whole.dtype);
 
+	if (is_offloaded(x) && x->t->adds)
+		add(x, COPY, RUN_LATER, 0, 0, 2, (const uint32_t[]){x->part, x->home});
 	add_copy(x, 0, x->copy, x->whole);
 	if (in_order)
 		sum_in_order(x);
 	reduce_fast(x, in_order);
 	sum_replicas(x);
+	if (is_offloaded(x))
+		add(x, COPY, x->t->when, 0, 0, 2, (const uint32_t[]){x->home, x->part});
+}
+
+/* Where a part is while it travels: what is gathered in the whole, what is reduced behind the rooms of all ranks. */
+static Slot
+part_on_device(const TravelWriter *w, const Travel *t)
+{
+	Slot s = t->whole;
+
+	if (t->part.space != SPACE_OFFLOAD)
+		return t->part;
+	s.share = t->kind == TRAVEL_GATHER ? SLOT_PART : SLOT_BEHIND_ROOMS;
+	s.block = t->part.block;
+	s.group = t->part.group;
+	if (t->kind == TRAVEL_REDUCE) {
+		s.offset = w->rooms_at;
+		s.only = ONLY_RANKS | ONLY_PEERS;
+	}
+	return s;
 }
 
 void
@@ -225,15 +280,25 @@ travel_write(const TravelWriter *w, const Travel *t)
 	copy_part.share = SLOT_PART;
 	copy_part.block = t->part.block;
 	copy_part.group = t->part.group;
-	const Writing x = {w,
-	                   t,
-	                   add_slot(w, t->whole),
-	                   add_slot(w, t->part),
-	                   add_slot(w, copy),
-	                   add_slot(w, copy_part)};
+	Writing x = {w,
+	             t,
+	             add_slot(w, t->whole),
+	             add_slot(w, part_on_device(w, t)),
+	             add_slot(w, copy),
+	             add_slot(w, copy_part),
+	             0,
+	             0};
+	x.home = t->part.space == SPACE_OFFLOAD ? add_slot(w, t->part) : x.part;
 	switch (t->kind) {
 	case TRAVEL_SUM: write_sum(&x); break;
-	case TRAVEL_REDUCE: write_reduce(&x); break;
+	case TRAVEL_REDUCE:
+		if (is_offloaded(&x)) {
+			x.only = ONLY_ALONE;
+			offload_alone(&x);
+			x.only = ONLY_PEERS;
+		}
+		write_reduce(&x);
+		break;
 	case TRAVEL_FILL: /* a number and zeros: their sum is exact in any order */
 		add_copy(&x, 0, x.copy, x.whole);
 		add_collective(&x, COMM_ALL_REDUCE, t->when, 0,

@@ -110,8 +110,9 @@ check_state(const Format *f, int i)
 	if (s->offset * 8 % dtype_info[s->dtype].bits != 0)
 		return FAULT("state %d: offset %lld is unaligned", i, (long long)s->offset);
 	if (s->sharded >= N_MODES || (s->block && (!s->sharded || bytes == 0)) ||
-	    s->block > INT32_MAX)
-		return FAULT("state %d: sharded %u by %u", i, s->sharded, s->block);
+	    s->block > INT32_MAX || s->offloaded > (s->sharded != 0))
+		return FAULT("state %d: sharded %u by %u, offloaded %u", i, s->sharded, s->block,
+		             s->offloaded);
 	if (s->sharded && !has_parts[s->kind])
 		return FAULT("state %d: ranks have parts of a %s", i, state_kind_names[s->kind]);
 	if (s->init == FROM_DATA && (s->data_offset < 0 || bytes > h->weights_bytes ||
@@ -184,16 +185,16 @@ static Status
 check_shard_slot(const Format *f, int i)
 {
 	const Slot *s = &f->slots[i];
-	bool is_shard = s->space == SPACE_SHARD;
+	bool is_shard = space_has_parts(s->space);
 
 	if (is_shard != (s->state != 0) || s->state > (uint32_t)f->n[SECTION_STATES])
 		return FAULT("slot %d: state %u in %s", i, s->state, space_table[s->space].name);
 	if (!is_shard)
 		return NULL;
 	const StateRecord *state = &f->states[s->state - 1];
-	if (s->share != SLOT_PART || s->offset != 0 || !state_is_sharded(state, (int)s->mode) ||
-	    s->group != GROUP_SHARD || s->block != state->block || s->dtype != state->dtype ||
-	    s->bytes != state->bytes)
+	if (s->share != SLOT_PART || s->offset != 0 || s->space != state_space(state) ||
+	    !state_is_sharded(state, (int)s->mode) || s->group != GROUP_SHARD ||
+	    s->block != state->block || s->dtype != state->dtype || s->bytes != state->bytes)
 		return FAULT(
 			"slot %d: %lld bytes of %s by %u, a part of state %u, which has %lld by %u",
 			i, (long long)s->bytes, dtype_info[s->dtype].name, s->block, s->state - 1,
@@ -636,9 +637,13 @@ check_order_of_states(const Format *f)
 					"have parts of in mode %s",
 					i, (long long)s->bytes, (long long)s->offset,
 					mode_names[mode]);
-			if (s->unit && s->sharded != f->states[s->unit - 1].sharded)
-				return FAULT("state %d: sharded %u in a unit that is %u", i,
-				             s->sharded, f->states[s->unit - 1].sharded);
+			if (s->unit && (s->sharded != f->states[s->unit - 1].sharded ||
+			                s->offloaded != f->states[s->unit - 1].offloaded))
+				return FAULT("state %d: sharded %u, offloaded %u in a unit that is "
+				             "%u, %u",
+				             i, s->sharded, s->offloaded,
+				             f->states[s->unit - 1].sharded,
+				             f->states[s->unit - 1].offloaded);
 		}
 	}
 	return NULL;
@@ -655,7 +660,7 @@ check_worlds(const Format *f)
 		if (!format_has_mode(f, mode))
 			continue;
 		RunFacts facts = {.holds = N_ONLY - 1, .ranks = 3, .mode = mode, .shard_at = at};
-		status = format_shard_places(f, &facts, at) == INT64_MAX
+		status = format_shard_places(f, &facts, SPACE_SHARD, at) == INT64_MAX
 		                 ? FAULT("the parts of states in mode %s are too large",
 		                         mode_names[mode])
 		                 : format_check_world(f, &facts);

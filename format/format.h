@@ -8,9 +8,9 @@
 #include "base/library_call.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 19
-#define GRADC_ABI 13
-#define GRADC_ABI_NAME "gradc_abi_13" /* a symbol of the runtime; a mismatch fails at link */
+#define FORMAT_VERSION 20
+#define GRADC_ABI 14
+#define GRADC_ABI_NAME "gradc_abi_14" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
@@ -31,6 +31,13 @@ enum {
 	N_MODES = 4
 }; /* data-parallel modes, in the IR's order: ddp, zero1, zero2, zero3 */
 extern const char *const mode_names[];
+/* What of a rank's parts lies in the host's memory. */
+typedef enum {
+	OFFLOAD_OPTIMIZER, /* what the optimizer keeps and reads: moments, masters, gradients */
+	OFFLOAD_PARAMS,    /* weights, of ZeRO-3 */
+	N_OFFLOADS,
+} Offload;
+extern const char *const offload_names[];
 
 /* An entry of the program table is told by all of these. */
 typedef struct {
@@ -58,7 +65,9 @@ typedef enum {
 	ONLY_ORDERED = 8,   /* several ranks; the schedule adds up, in their order */
 	ONLY_FAST = 16,     /* several ranks; their communicator adds up */
 	ONLY_REPLICAS = 32, /* several groups of ranks have all parts of the states each */
-	N_ONLY = 64,
+	ONLY_PEERS = 64,    /* other ranks have parts, too */
+	ONLY_ALONE = 128,   /* one rank has all parts */
+	N_ONLY = 256,
 } RunOnly;
 extern const char *const only_names[]; /* of the bits */
 /* What decides that, and how what is shared is divided. */
@@ -68,7 +77,7 @@ typedef struct {
 	int shard_ranks, shard_rank; /* of those that have all parts together; 0: all ranks do */
 	int mode; /* how ranks share states; but for MODE_REPLICATED a run of one rank has ONLY_RANKS, too */
 	const int64_t *
-		shard_at; /* by state: where this rank's part lies in SPACE_SHARD; NULL: nothing is divided */
+		shard_at; /* by state: where this rank's part lies in state_space; NULL: nothing is divided */
 } RunFacts;
 static inline bool
 only_applies(uint32_t only, const RunFacts *facts)
@@ -89,6 +98,7 @@ typedef enum {
 	SPACE_PINNED,   /* what travels, for communicators that cannot read the device's memory */
 	SPACE_GATHERED, /* what other ranks have sent */
 	SPACE_SHARD,    /* this rank's rooms of what ranks share */
+	SPACE_OFFLOAD,  /* and of that what lies in the host's memory: StateRecord.offloaded */
 	SPACE_HOST,     /* what lies in the host's memory and not in the device's */
 	N_SPACES,
 } Space;
@@ -232,11 +242,12 @@ typedef struct {
  * part. The numbers of a slot are of the whole; how much memory it takes is known when the world is. */
 typedef enum {
 	SLOT_WHOLE,
-	SLOT_PART,        /* this rank's, where it lies in the whole */
-	SLOT_ROOMS,       /* one room for each rank's version of this rank's part */
-	SLOT_FIRST_ROOM,  /* that of rank 0 */
-	SLOT_SECOND_ROOM, /* that of rank 1 */
-	SLOT_LATER_ROOM,  /* that of rank 2 + the loop's counter */
+	SLOT_PART,         /* this rank's, where it lies in the whole */
+	SLOT_ROOMS,        /* one room for each rank's version of this rank's part */
+	SLOT_FIRST_ROOM,   /* that of rank 0 */
+	SLOT_SECOND_ROOM,  /* that of rank 1 */
+	SLOT_LATER_ROOM,   /* that of rank 2 + the loop's counter */
+	SLOT_BEHIND_ROOMS, /* this rank's part, alone, behind the rooms of all ranks */
 	N_SLOT_SHARES,
 } SlotShare;
 extern const char *const share_names[];
@@ -244,7 +255,7 @@ extern const char *const share_names[];
 typedef struct {
 	uint32_t space; /* Space */
 	uint32_t dtype;
-	int64_t offset, bytes; /* in SPACE_SHARD offset is 0: RunFacts.shard_at has the place */
+	int64_t offset, bytes; /* in a state_space offset is 0: RunFacts.shard_at has the place */
 	/* Of a part that a kernel takes: bytes of the kernel's argument in front of the whole that this is a part of. The launch
 	 * runs the iterations that take the part. */
 	int64_t before;
@@ -252,7 +263,7 @@ typedef struct {
 	uint32_t share; /* SlotShare */
 	uint32_t block; /* elements that parts are multiples of; 0: of a whole */
 	uint32_t group; /* CommGroup: which ranks share it */
-	uint32_t state; /* in SPACE_SHARD: 1 + the state whose part it is; else 0 */
+	uint32_t state; /* in a state_space: 1 + the state whose part it is; else 0 */
 	uint32_t mode;  /* of its program */
 	uint32_t only;  /* RunOnly: which runs touch it */
 } Slot;
@@ -439,7 +450,7 @@ typedef struct {
 		sharded; /* the first mode in which ranks hold parts of it; MODE_REPLICATED: none */
 	uint32_t
 		block; /* elements that its parts are multiples of; 0: it is divided with its unit, or as its units are */
-	uint32_t reserved;
+	uint32_t offloaded; /* 1: its parts lie in the host's memory */
 } StateRecord;
 extern const char *const state_kind_names[];
 extern const char *const lifetime_names[];
@@ -674,6 +685,8 @@ typedef struct {
 	int n, own;
 } RunGroup;
 RunGroup run_group(const RunFacts *facts, uint32_t group);
+/* What holds (RunOnly) of a run that shares by these facts: of several ranks, or of one in a mode in which ranks have parts. */
+uint32_t run_holds(const RunFacts *facts, bool ordered);
 /* Elements that a collective takes. */
 int64_t format_collective_elements(const CollectiveRecord *c, const RunFacts *facts);
 /* What all its slots need of a region. INT64_MAX: too much. */
@@ -684,12 +697,31 @@ state_is_sharded(const StateRecord *s, int mode)
 {
 	return s->sharded != MODE_REPLICATED && s->sharded <= (uint32_t)mode;
 }
-/* Where the rooms for parts lie in SPACE_SHARD, by state; -1: it has none. The bytes of all. INT64_MAX: too much. */
-int64_t format_shard_places(const Format *f, const RunFacts *facts, int64_t *at);
+/* Where a rank's parts of it lie. */
+static inline Space
+state_space(const StateRecord *s)
+{
+	return s->offloaded ? SPACE_OFFLOAD : SPACE_SHARD;
+}
+static inline bool
+space_has_parts(uint32_t space)
+{
+	return space == SPACE_SHARD || space == SPACE_OFFLOAD;
+}
+/* Does it stand in for the device's memory? */
+static inline bool
+space_is_offload(uint32_t space)
+{
+	return space == SPACE_OFFLOAD || space == SPACE_HOST;
+}
+/* Where the rooms for parts lie, each in its state_space, by state; -1: it has none. NULL: nobody asks. The bytes of those in
+ * `space`. INT64_MAX: too much. */
+int64_t format_shard_places(const Format *f, const RunFacts *facts, Space space, int64_t *at);
 int64_t format_state_bytes(const Format *f,
                            int mode);            /* of the region: what is whole comes first */
 bool format_has_mode(const Format *f, int mode); /* some program is for it */
-/* The program that a run in that mode takes: where nothing is divided, that of MODE_REPLICATED. */
+/* The program that a run in that mode takes: where nothing is divided, that of MODE_REPLICATED. NULL: there is none, or the
+ * host runs one for another target. */
 const ProgramRecord *format_program_in(const Format *f, const ProgramKey *key);
 /* Every access of every program of a run in this world lies in its region. format_read has checked worlds of three. */
 Status format_check_world(const Format *f, const RunFacts *facts);

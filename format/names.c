@@ -4,6 +4,7 @@
 const char *const role_names[] = {"forward",  "eval",    "accumulate", "update",
                                   "estimate", "refresh", NULL};
 const char *const mode_names[] = {"ddp", "zero1", "zero2", "zero3", NULL};
+const char *const offload_names[] = {"optimizer", "params", NULL};
 const SpaceRow space_table[] = {
 	[SPACE_STATE] = {"state", .twin = SPACE_STATE},
 	[SPACE_WORKSPACE] = {"workspace", .twin = SPACE_WORKSPACE},
@@ -18,6 +19,8 @@ const SpaceRow space_table[] = {
 	[SPACE_GATHERED] = {"gathered", .only = ONLY_RANKS, .by_slots = true,
                             .twin = SPACE_GATHERED},
 	[SPACE_SHARD] = {"shard", .only = ONLY_RANKS, .by_slots = true, .twin = SPACE_SHARD},
+	[SPACE_OFFLOAD] = {"offload", .only = ONLY_RANKS, .on_host = true, .by_slots = true,
+                           .twin = SPACE_OFFLOAD},
 	[SPACE_HOST] = {"host", .on_host = true, .by_slots = true, .twin = SPACE_HOST},
 };
 const char *const instruction_names[] = {
@@ -31,10 +34,11 @@ const EventRow event_table[] = {
 	[EVENT_STEP_FREE] = {"step_free", TURN_STEP, STREAM_COMPUTE},
 	[EVENT_REPORT] = {"report", TURN_STEP, STREAM_COPY_OUT},
 };
-const char *const only_names[] = {"apart", "ranks", "staged", "ordered", "fast", "replicas", NULL};
+const char *const only_names[] = {"apart",    "ranks", "staged", "ordered", "fast",
+                                  "replicas", "peers", "alone",  NULL};
 const RunFacts run_alone = {.ranks = 1};
-const char *const share_names[] = {"whole",       "part",       "rooms", "first room",
-                                   "second room", "later room", NULL};
+const char *const share_names[] = {"whole",       "part",       "rooms",        "first room",
+                                   "second room", "later room", "behind rooms", NULL};
 const char *const collective_names[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                         "broadcast",  "send",       "recv",           NULL};
 const char *const comm_reduction_names[] = {"sum", "max", NULL};

@@ -16,12 +16,10 @@ static const Math product_math[N_DTYPES] = {
 RunFacts
 predict_facts(const Outlook *o)
 {
-	uint32_t ranks = o->ranks > 1 || o->mode ? ONLY_RANKS | ONLY_FAST : 0;
+	RunFacts facts = {.ranks = o->ranks, .mode = o->mode, .shard_at = o->shard_at};
 
-	return (RunFacts){.holds = ONLY_APART | ranks,
-	                  .ranks = o->ranks,
-	                  .mode = o->mode,
-	                  .shard_at = o->shard_at};
+	facts.holds = ONLY_APART | (o->ranks > 1 || o->mode ? run_holds(&facts, false) : 0);
+	return facts;
 }
 
 /* ---- parts */

@@ -20,6 +20,16 @@ run_group(const RunFacts *facts, uint32_t group)
 	return (RunGroup){facts->ranks, facts->rank};
 }
 
+uint32_t
+run_holds(const RunFacts *facts, bool ordered)
+{
+	bool replicas = facts->mode && run_group(facts, GROUP_REPLICATE).n > 1;
+	bool peers = run_group(facts, GROUP_SHARD).n > 1;
+
+	return ONLY_RANKS | (ordered && facts->ranks > 1 ? ONLY_ORDERED : ONLY_FAST) |
+	       (replicas ? ONLY_REPLICAS : 0u) | (uint32_t)(peers ? ONLY_PEERS : ONLY_ALONE);
+}
+
 int64_t
 format_collective_elements(const CollectiveRecord *c, const RunFacts *facts)
 {
@@ -63,6 +73,11 @@ format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace 
 			return false;
 		out->bytes = room;
 		break;
+	case SLOT_BEHIND_ROOMS:
+		if (!size_mul(room, g.n, &before))
+			return false;
+		out->bytes = dtype_bytes((DType)s->dtype, part.n);
+		break;
 	default: out->bytes = room; break; /* the first */
 	}
 	return size_add(out->offset, before, &out->offset);
@@ -73,8 +88,8 @@ format_slots_bytes(const Format *f, Space space, const RunFacts *facts)
 {
 	int64_t most = 0, end;
 
-	if (space == SPACE_SHARD)
-		return format_shard_places(f, facts, NULL);
+	if (space_has_parts(space))
+		return format_shard_places(f, facts, space, NULL);
 	for (int i = 0; i < f->n[SECTION_SLOTS]; i++) {
 		const Slot *s = &f->slots[i];
 		SlotPlace at;
@@ -99,26 +114,27 @@ format_slots_bytes(const Format *f, Space space, const RunFacts *facts)
 enum { SHARD_ALIGNMENT = 64 };
 
 int64_t
-format_shard_places(const Format *f, const RunFacts *facts, int64_t *at)
+format_shard_places(const Format *f, const RunFacts *facts, Space space, int64_t *at)
 {
-	int64_t end = 0;
+	int64_t ends[N_SPACES] = {0};
 
 	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
 		const StateRecord *s = &f->states[i];
 		bool divided = state_is_sharded(s, facts->mode) && s->block;
+		int64_t *end = &ends[state_space(s)];
 		if (at)
-			at[i] = divided ? end : -1;
+			at[i] = divided ? *end : -1;
 		if (!divided)
 			continue;
 		int64_t n = format_elements(f, s->first_dim, s->rank);
 		int64_t room = dtype_bytes(
 			(DType)s->dtype,
 			comm_part_room(n, run_group(facts, GROUP_SHARD).n, s->block));
-		if (!size_add(end, room + SHARD_ALIGNMENT - 1, &end) || end > INT64_MAX / 16)
+		if (!size_add(*end, room + SHARD_ALIGNMENT - 1, end) || *end > INT64_MAX / 16)
 			return INT64_MAX;
-		end = end / SHARD_ALIGNMENT * SHARD_ALIGNMENT;
+		*end = *end / SHARD_ALIGNMENT * SHARD_ALIGNMENT;
 	}
-	return end;
+	return ends[space];
 }
 
 int64_t
@@ -168,6 +184,18 @@ format_has_mode(const Format *f, int mode)
 	return false;
 }
 
+/* Is there a program for another target alone? */
+static bool
+is_the_hosts(const Format *f, const ProgramKey *key)
+{
+	ProgramKey other = *key;
+
+	for (other.target = 0; other.target < f->n[SECTION_TARGETS]; other.target++)
+		if (format_program(f, &other))
+			return true;
+	return false;
+}
+
 const ProgramRecord *
 format_program_in(const Format *f, const ProgramKey *key)
 {
@@ -175,7 +203,7 @@ format_program_in(const Format *f, const ProgramKey *key)
 	const ProgramRecord *p = format_program(f, key);
 
 	whole.mode = MODE_REPLICATED;
-	return p ? p : format_program(f, &whole);
+	return p || is_the_hosts(f, key) ? p : format_program(f, &whole);
 }
 
 static bool

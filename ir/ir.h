@@ -238,6 +238,7 @@ struct State {
 	 * in multiples of `block` elements; 0: with the unit that it lies in, or as its own units. */
 	DataParallelMode sharded;
 	int64_t block;
+	bool offloaded; /* such a part lies in the host's memory */
 };
 
 /* Who reads a weight that has an adapter: products that sum over it, or nodes that take its rows by place, as an

@@ -110,7 +110,7 @@ resolve_references(Reader *r, const References *list)
 	}
 }
 
-/* zero1 by 4096; zero1 */
+/* zero1 by 4096; zero1; zero1 offloaded */
 static void
 read_sharded(Reader *r, State *s)
 {
@@ -121,6 +121,7 @@ read_sharded(Reader *r, State *s)
 	s->sharded = (DataParallelMode)mode;
 	if (read_word(r, "by"))
 		read_int(r, &s->block);
+	s->offloaded = read_word(r, "offloaded");
 }
 
 /* state @w : f32[4] parameter saved trainable init data f32[4] [...] ... */

@@ -423,6 +423,8 @@ print_state(Printer *p, const State *s)
 		text_printf(out, " sharded %s", mode_texts[s->sharded]);
 	if (s->block)
 		text_printf(out, " by %lld", (long long)s->block);
+	if (s->offloaded)
+		text_add(out, " offloaded");
 	if (s->path) {
 		text_add(out, " path ");
 		text_add_quoted(out, s->path);

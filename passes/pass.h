@@ -74,6 +74,11 @@ typedef struct {
 	double decay; /* of the average, at each update; 0: there is none */
 } EmaOptions;
 
+/* ---- working.c */
+typedef struct {
+	bool all; /* weights that are read as they are have a copy, too */
+} WorkingOptions;
+
 /* ---- loss.c */
 typedef struct {
 	const char *kind; /* a name of loss_list.def, or "output" */

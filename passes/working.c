@@ -9,6 +9,7 @@
  *	  store %2 {state = @w}                    store %2 {state = @w}
  *	                                           store cast(%2) {state = @working.w}
  *
+ * With the option `all` other readers have a copy, too: then @w may lie where only @update reaches it.
  * A checkpoint does not have it: it is made anew from the weight. Linear in nodes times casts of weights. */
 #include "passes/pass.h"
 
@@ -43,6 +44,26 @@ working_state(Working *w, State *of, DType d)
 			return s;
 	}
 	return state_copy(m, "working", of, d, STATE_WORKING, LIFE_DERIVED);
+}
+
+static bool
+is_updated(const Working *w, State *s)
+{
+	return s->kind == STATE_PARAMETER && s->trainable && function_store_of(w->update, s);
+}
+
+/* Whatever reads it as it is. */
+static void
+use_copies(Working *w, Function *f)
+{
+	for (int i = 0, n = f->states.n; i < n; i++) {
+		Value *v = f->states.at[i];
+		State *s = v->state;
+		if (!value_used(v) || !is_updated(w, s))
+			continue;
+		value_replace_uses(v, function_state(f, working_state(w, s, s->type->dtype)));
+		w->p->changed = true;
+	}
 }
 
 static void
@@ -84,18 +105,30 @@ run_working(Pass *p, Module *m)
 	if (!w.update)
 		return true;
 	for_each_function(m, f)
-		if (f != w.update)
+		if (f != w.update) {
 			use_working(&w, f);
+			if (((const WorkingOptions *)p->options)->all)
+				use_copies(&w, f);
+		}
 	for (int i = 0; i < m->states.n; i++)
 		if (m->states.at[i]->kind == STATE_WORKING)
 			store_working(&w, m->states.at[i]);
 	return true;
 }
 
+static const PassOption working_options[] = {
+	{"all", "copies of weights that are read as they are, too", OPTION_BOOL,
+         offsetof(WorkingOptions, all)},
+	{0},
+};
+static const WorkingOptions working_defaults = {0};
 const PassRow pass_working = {.name = "working",
                               .help = "keep weights' casts from step to step",
                               .takes = STAGE_ANY,
                               .until = STAGE_TRAIN,
                               .leaves = STAGE_ANY,
                               .when = PASS_WITH_OPTIMIZER,
+                              .options = working_options,
+                              .options_size = sizeof(WorkingOptions),
+                              .defaults = &working_defaults,
                               .run = run_working};

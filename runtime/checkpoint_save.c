@@ -40,8 +40,7 @@ saver_open(Gradc *run)
 	lay_out(run, s->together ? gradc_ranks(run) : 1);
 	RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED, SAVE_WINDOW, &s->window));
 	if (s->layouts[rank].bytes > 0)
-		RETURN_IF_ERROR(x->ops->alloc(x->device, MEMORY_PINNED, s->layouts[rank].bytes,
-		                              &s->snapshot));
+		RETURN_IF_ERROR(offload_alloc(x, s->layouts[rank].bytes, &s->snapshot));
 	return checkpoint_writer_open(run->arena, s->snapshot, &run->orphans, &s->writer);
 }
 
@@ -80,7 +79,7 @@ saver_close(Gradc *run)
 	if (s->window.at)
 		x->ops->free(x->device, MEMORY_PINNED, s->window);
 	if (s->snapshot.at)
-		x->ops->free(x->device, MEMORY_PINNED, s->snapshot);
+		offload_free(x, s->snapshot);
 	s->window = s->snapshot = (Span){0};
 	folder_close(&s->folder);
 }

@@ -53,6 +53,7 @@ typedef struct {
 	int64_t parts; /* of those that are divided, on all ranks together */
 	int64_t shard; /* of a rank's parts: parts / ranks + padding */
 	int64_t padding;
+	int64_t host; /* of shard: in the host's memory */
 	int64_t gathered; /* of units and gradients while they are whole, and of what other ranks sent */
 	int64_t all;      /* of all regions of the device */
 } RankBytes;

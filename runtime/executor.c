@@ -19,9 +19,8 @@ run_facts(const ExecutorOptions *o)
 	facts.rank = o->comm->rank;
 	facts.shard_ranks = o->shard_ranks;
 	facts.shard_rank = o->shard_ranks ? facts.rank % o->shard_ranks : 0;
-	facts.holds |= facts.mode && run_group(&facts, GROUP_REPLICATE).n > 1 ? ONLY_REPLICAS : 0;
-	facts.holds |= ONLY_RANKS | (o->ordered && facts.ranks > 1 ? ONLY_ORDERED : ONLY_FAST);
-	if (apart && !o->comm->data_ops->reads_device_memory)
+	facts.holds |= run_holds(&facts, o->ordered);
+	if (apart && facts.ranks > 1 && !o->comm->data_ops->reads_device_memory)
 		facts.holds |= ONLY_STAGED;
 	return facts;
 }
@@ -79,12 +78,13 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	                  .host_target = (int)image->target,
 	                  .ops = ops,
 	                  .comm = options->comm,
+	                  .offload_folder = options->offload_folder,
 	                  .facts = run_facts(options)};
 	for (int i = 0; i < f->n[SECTION_INSTRUCTIONS]; i++)
 		if (f->instructions[i].n_args > most)
 			most = f->instructions[i].n_args;
 	out->shard_at = NEW_ARRAY(arena, int64_t, f->n[SECTION_STATES] + 1);
-	if (format_shard_places(f, &out->facts, out->shard_at) == INT64_MAX)
+	if (format_shard_places(f, &out->facts, SPACE_SHARD, out->shard_at) == INT64_MAX)
 		return status_error(EXIT_SYSTEM, "parts of states are too large");
 	out->facts.shard_at = out->shard_at;
 	out->most_arguments = most;
@@ -217,7 +217,7 @@ event_of(SharedEvent event, int turn)
 static int
 image_event(const Executor *x, int turn)
 {
-	return event_of(executor_is_apart(x) && !x->host_device ? EVENT_IO_FILLED : EVENT_IO_FREE,
+	return event_of(executor_is_apart(x) && !x->host_reads_io ? EVENT_IO_FILLED : EVENT_IO_FREE,
 	                turn);
 }
 
@@ -276,6 +276,12 @@ set_timer(Walk *w, int phase)
 	return x->ops->record(x->device, STREAM_COMPUTE, timer_event(x->turns[TURN_STEP], t->n++));
 }
 
+static bool
+is_hosts(const Walk *w)
+{
+	return w->program->target != (uint32_t)w->x->target;
+}
+
 static Span
 argument_part(const Walk *w, const Instruction *n, uint32_t i, int64_t *first)
 {
@@ -289,7 +295,8 @@ argument_part(const Walk *w, const Instruction *n, uint32_t i, int64_t *first)
 	else
 		at.offset += a->stride * done;
 	*first = at.first;
-	return (Span){place(w->x, (Space)s->space, at.offset), at.bytes};
+	Space space = is_hosts(w) ? host_side(w->x, (Space)s->space) : (Space)s->space;
+	return (Span){place(w->x, space, at.offset), at.bytes};
 }
 
 static Span
@@ -341,16 +348,31 @@ run_kernel(Walk *w, const Instruction *n)
 		                  &launch.end);
 	if (launch.begin == launch.end)
 		return NULL;
-	return w->program->target == (uint32_t)x->target
-	               ? x->ops->run(x->device, n->stream, x->code, &launch)
-	               : host_launch(x, n->stream, &launch);
+	return is_hosts(w) ? host_launch(x, n->stream, &launch)
+	                   : x->ops->run(x->device, n->stream, x->code, &launch);
+}
+
+/* Between the device's memory and what lies in the host's for want of room there. */
+static void
+count_copy(Executor *x, const Instruction *n, int64_t bytes)
+{
+	const Format *f = x->format;
+	bool to = space_is_offload(f->slots[f->arguments[n->args].slot].space);
+	bool from = space_is_offload(f->slots[f->arguments[n->args + 1u].slot].space);
+
+	x->copied_out += to && !from ? bytes : 0;
+	x->copied_in += from && !to ? bytes : 0;
 }
 
 static Status
 run_copy(Walk *w, const Instruction *n)
 {
-	return w->x->ops->copy(w->x->device, n->stream, argument_span(w, n, 0),
-	                       argument_span(w, n, 1).at);
+	Span to = argument_span(w, n, 0), from = argument_span(w, n, 1);
+
+	if (to.at == from.at)
+		return NULL;
+	count_copy(w->x, n, to.bytes);
+	return w->x->ops->copy(w->x->device, n->stream, to, from.at);
 }
 
 static Status

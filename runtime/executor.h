@@ -56,6 +56,7 @@ typedef struct {
 	int host_target; /* whose programs the host's processors run; `target`: none other */
 	Device *host_device;
 	Code *host_code;
+	bool host_reads_io; /* some of them read a micro-batch's inputs */
 	Span host_library;
 	VEC(HostLaunch *) host_launches;
 	const Comm *comm; /* NULL: of one rank */
@@ -70,12 +71,15 @@ typedef struct {
 	StepTimers timers[2]; /* by the step's turn */
 	bool timed;           /* runs belong to a step */
 	bool poison;
-	int64_t host_waits; /* how often the host has waited for the device */
-	int most_observed;  /* instructions that a program runs; 0: they are never timed */
-	Observer *observer; /* NULL: they are not timed */
-	Trace *trace;       /* of collectives; NULL: none */
-	Finder *finder;     /* of numbers that are not finite; NULL: nobody looks */
-	Span *spans;        /* for it: room for an instruction's arguments */
+	int64_t copied_in,
+		copied_out; /* bytes: of what is offloaded, to the device and from there, as queued so far */
+	const char *offload_folder; /* of files in place of SPACE_OFFLOAD; NULL: it is memory */
+	int64_t host_waits;         /* how often the host has waited for the device */
+	int most_observed;          /* instructions that a program runs; 0: they are never timed */
+	Observer *observer;         /* NULL: they are not timed */
+	Trace *trace;               /* of collectives; NULL: none */
+	Finder *finder;             /* of numbers that are not finite; NULL: nobody looks */
+	Span *spans;                /* for it: room for an instruction's arguments */
 	VEC(RecordedRun) recorded;
 } Executor;
 typedef struct {
@@ -88,6 +92,7 @@ typedef struct {
 	int mode;              /* how ranks share states */
 	int shard_ranks;       /* that have all parts of them together; 0: all */
 	bool observed;         /* instructions may be timed */
+	const char *offload_folder;
 } ExecutorOptions;
 Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);
 void executor_stop(Executor *x); /* waits; then nothing touches the regions */
@@ -136,6 +141,7 @@ Status finder_after(Executor *x, const FinderCall *call);
 /* ---- host_launch.c: programs of another target, which the host's processors run */
 Status host_open(Executor *x, const CodeImage *image, const DeviceOptions *options);
 void host_close(Executor *x);
+bool host_runs(const Executor *x, const ProgramRecord *p);         /* in this run */
 Status host_launch(Executor *x, int stream, const Launch *launch); /* has its turn in the stream */
 
 /* ---- collective.c: an instruction of the communication stream */
@@ -147,6 +153,10 @@ void regions_free(Executor *x);
 /* Memory for the code's libraries, freed by library_free behind unload. */
 Status library_alloc(const DeviceOps *ops, Device *device, Code *code, Span *out);
 void library_free(const DeviceOps *ops, Device *device, Span *library);
+
+/* ---- offload.c: memory of the host, or what stands in for it */
+Status offload_alloc(const Executor *x, int64_t bytes, Span *out);
+void offload_free(const Executor *x, Span span);
 
 /* ---- recorded.c */
 void recorded_free(Executor *x);

@@ -71,6 +71,9 @@ typedef struct {
 	const char *reduce;
 	const char *
 		data_parallel; /* "ddp", "zero1", "zero2" or "zero3", of those compiled in; NULL: the first of them */
+	const char *
+		offload; /* what lies in the host's memory, as it was compiled: "optimizer,params"; NULL: the same */
+	const char *offload_folder; /* where it lies in a file without a name; NULL: in memory */
 	int64_t shard_size; /* ranks that hold all parts together; several such groups hold copies; 0: all ranks */
 	bool alone; /* nothing is trained: gradc_once or gradc_check_gradients, by one rank with whole states */
 	const char *trace; /* a file for what happens when; NULL: none */
@@ -140,6 +143,8 @@ typedef struct {
 	double phase_seconds[N_PHASES];
 	double data_seconds; /* of `seconds`: until the rows were in place */
 	int64_t data_waits;  /* micro-batches that were still being read when their turn came */
+	int64_t offload_in_bytes,
+		offload_out_bytes; /* copied to the device, and from there, for --offload */
 	/* Not of `seconds`: since the step before, until checkpoints were copied, and the ones before them written. */
 	double save_seconds;
 	/* With options.find_nan, of a step that ends with EXIT_NON_FINITE: where it began. It lives as long as the run. NULL: it is not

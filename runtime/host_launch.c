@@ -59,13 +59,24 @@ check_slot(const Executor *x, const Instruction *n, uint32_t i)
 	const Format *f = x->format;
 	const Slot *s = &f->slots[f->arguments[n->args + i].slot];
 
-	if (!executor_is_apart(x) || space_table[s->space].on_host)
+	if (!executor_is_apart(x) || space_table[space_table[s->space].twin].on_host)
 		return NULL;
 	return status_error(
 		EXIT_SYSTEM,
 		"kernel \"%s\" is for the host and reads or writes %s, which is in the memory of "
 		"device %s",
 		format_text(f, f->kernels[n->what].name), space_table[s->space].name, x->ops->name);
+}
+
+/* There is none for the device. */
+bool
+host_runs(const Executor *x, const ProgramRecord *p)
+{
+	const ProgramKey on_device = {(Role)p->role, (int)p->binding, (int)p->stage, (int)p->mode,
+	                              x->target};
+
+	return x->host_target != x->target && p->target == (uint32_t)x->host_target &&
+	       p->mode == (uint32_t)x->facts.mode && !format_program(x->format, &on_device);
 }
 
 static Status
@@ -86,9 +97,13 @@ host_open(Executor *x, const CodeImage *image, const DeviceOptions *options)
 	CodeSource source = {image, 1, x->format, (int)image->target};
 
 	x->host_target = (int)image->target;
-	for (int i = 0; i < x->format->n[SECTION_PROGRAMS]; i++)
-		if (x->format->programs[i].target == (uint32_t)x->host_target)
-			RETURN_IF_ERROR(check_program(x, &x->format->programs[i]));
+	for (int i = 0; i < x->format->n[SECTION_PROGRAMS]; i++) {
+		const ProgramRecord *p = &x->format->programs[i];
+		if (!host_runs(x, p))
+			continue;
+		RETURN_IF_ERROR(check_program(x, p));
+		x->host_reads_io |= p->role != ROLE_UPDATE;
+	}
 	RETURN_IF_ERROR(device_cpu.open(options, &x->host_device));
 	RETURN_IF_ERROR(device_cpu.load(x->host_device, &source, &x->host_code));
 	return library_alloc(&device_cpu, x->host_device, x->host_code, &x->host_library);

@@ -173,6 +173,10 @@ add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 	}
 	json_object_set_new(line, "data_ms", json_number(1e3 * s->data_seconds));
 	json_object_set_new(line, "data_waits", json_integer(s->data_waits));
+	if (s->offload_in_bytes > 0) {
+		json_object_set_new(line, "offload_in_bytes", json_integer(s->offload_in_bytes));
+		json_object_set_new(line, "offload_out_bytes", json_integer(s->offload_out_bytes));
+	}
 	json_object_set_new(line, "save_ms", json_number(1e3 * s->save_seconds));
 }
 

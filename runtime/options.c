@@ -192,6 +192,9 @@ static const OptionRow rows[] = {
 	{"data-parallel", "ddp|zero1|zero2|zero3",
 	 "what ranks hold parts of: nothing; what the optimizer keeps; gradients, too; weights, too; of those compiled in", TAKES_CHOICE,
 	 RUN(data_parallel), .commands = TRAINING},
+	{"offload", "optimizer,params", "what lies in the host's memory: as it was compiled", TAKES_STRING, RUN(offload), .commands = TRAINING},
+	{"offload-dir", "DIR", "what lies in the host's memory lies in a file there instead, without a name", TAKES_STRING, RUN(offload_folder),
+	 .commands = TRAINING},
 	{"shard-size", "N", "so many ranks hold all parts together, each such group a copy of them (all ranks)", TAKES_INT, RUN(shard_size),
 	 .least = 1, .commands = TRAINING},
 	{"reduce", "ordered|fast", "sums over ranks: in their order, or as the library likes (ordered up to 8 ranks)",
@@ -207,7 +210,6 @@ static const OptionRow rows[] = {
 	{"output-format", "npy", NULL, TAKES_KNOWN, CLI(ignored)},
 	{"poison", NULL, NULL, TAKES_FLAG, RUN(poison)},      /* for tests: freed memory holds NaN */
 	{"shard-bytes", "N", NULL, TAKES_INT, RUN(shard_bytes), .least = 1}, /* for tests */
-	{"offload", "WHAT", NULL, TAKES_NOTHING, .optional = true},
 };
 /* clang-format on */
 

@@ -7,7 +7,9 @@ RankBytes
 rank_bytes(const Format *f, const RunFacts *facts)
 {
 	RankBytes b = {.whole = format_state_bytes(f, facts->mode),
-	               .shard = format_region_bytes(f, SPACE_SHARD, EVERY_TARGET, facts)};
+	               .host = format_region_bytes(f, SPACE_OFFLOAD, EVERY_TARGET, facts)};
+
+	b.shard = b.host + format_region_bytes(f, SPACE_SHARD, EVERY_TARGET, facts);
 
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
 		if (state_is_sharded(&f->states[i], facts->mode) && f->states[i].block)
@@ -30,6 +32,9 @@ rank_bytes_text(Text *out, const RankBytes *b, int ranks)
 	text_printf(out, ", parts %s", bytes_text(text, (double)b->parts));
 	text_printf(out, " / %d rank%s", ranks, ranks == 1 ? "" : "s");
 	text_printf(out, " + %s", bytes_text(text, (double)b->padding));
+	if (b->host)
+		text_printf(out, ", of it %s in the host's memory",
+		            bytes_text(text, (double)b->host));
 }
 
 bool
@@ -59,10 +64,8 @@ visit_mode(const Worlds *w, int mode)
 	static const int worlds[] = {1, 2, 4, 8, 64, 512};
 
 	for (int k = 0; k < COUNT(worlds); k++) {
-		bool in_order = worlds[k] > 1 && worlds[k] <= MOST_ORDERED;
-		RunFacts facts = {.holds = ONLY_RANKS | (in_order ? ONLY_ORDERED : ONLY_FAST),
-		                  .ranks = worlds[k],
-		                  .mode = mode};
+		RunFacts facts = {.ranks = worlds[k], .mode = mode};
+		facts.holds = run_holds(&facts, worlds[k] <= MOST_ORDERED);
 		RankBytes b = rank_bytes(w->f, &facts);
 		w->row(w->context, &facts, &b);
 	}
@@ -79,13 +82,13 @@ for_each_world(const Worlds *w)
 static void
 add_json(void *context, const RunFacts *facts, const RankBytes *b)
 {
-	json_array_append_new(context,
-	                      json_pack("{s:s,s:i,s:I,s:I,s:I,s:I,s:I,s:I}", "mode",
-	                                mode_names[facts->mode], "ranks", facts->ranks, "whole",
-	                                (json_int_t)b->whole, "parts", (json_int_t)b->parts,
-	                                "shard", (json_int_t)b->shard, "padding",
-	                                (json_int_t)b->padding, "gathered", (json_int_t)b->gathered,
-	                                "bytes", (json_int_t)b->all));
+	json_array_append_new(
+		context,
+		json_pack("{s:s,s:i,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "mode", mode_names[facts->mode],
+	                  "ranks", facts->ranks, "whole", (json_int_t)b->whole, "parts",
+	                  (json_int_t)b->parts, "shard", (json_int_t)b->shard, "padding",
+	                  (json_int_t)b->padding, "host", (json_int_t)b->host, "gathered",
+	                  (json_int_t)b->gathered, "bytes", (json_int_t)b->all));
 }
 
 json_t *

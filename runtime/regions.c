@@ -90,8 +90,11 @@ regions_alloc(Executor *x)
 
 		for (int turn = 0; turn < turns_of(row) && only_applies(row->only, &x->facts);
 		     turn++) {
-			Status status = x->ops->alloc(x->device, kind, region_bytes(x, (Space)s),
-			                              &x->regions[s][turn]);
+			int64_t bytes = region_bytes(x, (Space)s);
+			Span *out = &x->regions[s][turn];
+			Status status = s == SPACE_OFFLOAD
+			                        ? offload_alloc(x, bytes, out)
+			                        : x->ops->alloc(x->device, kind, bytes, out);
 			if (status)
 				return not_enough(x, row->on_host, status);
 		}
@@ -128,7 +131,9 @@ regions_free(Executor *x)
 {
 	for (int s = 0; s < N_SPACES; s++)
 		for (int turn = 0; turn < 2; turn++)
-			if (x->regions[s][turn].at)
+			if (s == SPACE_OFFLOAD)
+				offload_free(x, x->regions[s][turn]);
+			else if (x->regions[s][turn].at)
 				x->ops->free(x->device,
 				             space_table[s].on_host ? MEMORY_PINNED : MEMORY_DEVICE,
 				             x->regions[s][turn]);

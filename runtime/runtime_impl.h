@@ -573,6 +573,8 @@ Status outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, doubl
 
 /* ---- sharing.c: how ranks share, as options say; EXIT_USAGE where they cannot */
 Status sharing_pick(Gradc *run);
+/* ---- offload.c: EXIT_USAGE where --offload and --offload-dir ask for what is not compiled in */
+Status offload_check(const Gradc *run);
 /* EXIT_USAGE, naming `what`, where ranks hold parts. */
 Status sharing_needs_whole(const Gradc *run, const char *what);
 void sharing_mesh(void *context, int rank, int size,

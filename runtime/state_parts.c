@@ -71,7 +71,8 @@ state_part(const Executor *x, int state)
 	                          run_group(&x->facts, GROUP_SHARD).own);
 	if (p.range.bytes == 0)
 		return (StatePart){0};
-	char *piece = x->regions[SPACE_SHARD][0].at + x->shard_at[p.of];
+	Space space = state_space(&x->format->states[state]);
+	char *piece = x->regions[space][0].at + x->shard_at[p.of];
 	return (StatePart){{piece + p.inside, p.range.bytes}, p.range.first};
 }
 

@@ -127,7 +127,9 @@ begin_step(Gradc *run, const StepRows *rows)
 	                          .grad_norm = NAN,
 	                          .rows = rows->end - rows->first,
 	                          .samples = rows->next,
-	                          .save_seconds = run->saver.seconds}};
+	                          .save_seconds = run->saver.seconds,
+	                          .offload_in_bytes = -x->copied_in,
+	                          .offload_out_bytes = -x->copied_out}};
 	run->saver.seconds = 0;
 	observe_step(run, q->out.step);
 	return q;
@@ -197,6 +199,8 @@ queue_update(Gradc *run)
 	run->executor.timed = false;
 	if (status)
 		return status;
+	run->queued[run->n_queued].out.offload_in_bytes += run->executor.copied_in;
+	run->queued[run->n_queued].out.offload_out_bytes += run->executor.copied_out;
 	run->step++;
 	run->n_queued++;
 	run->step_turn ^= 1;

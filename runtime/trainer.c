@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int gradc_abi_13 = 13; /* what compiled objects refer to */
+const int gradc_abi_14 = 14; /* what compiled objects refer to */
 
 Status
 fault_join(Diag *diag, Status first, Status second)
@@ -43,8 +43,11 @@ program_find(const Gradc *run, Role role, int binding)
 {
 	const ProgramKey key = {
 		.role = role, .binding = binding, .mode = run->mode, .target = gradc_target(run)};
+	ProgramKey on_host = key;
 
-	return format_program_in(&run->format, &key);
+	on_host.target = run->executor.host_target;
+	const ProgramRecord *p = format_program_in(&run->format, &key);
+	return p ? p : format_program(&run->format, &on_host);
 }
 
 const ProgramRecord *
@@ -181,26 +184,44 @@ open_tables(Gradc *run, const GradcModel *model, uint64_t *variants)
 	return format_read(model->blob, model->bytes, &run->format);
 }
 
+/* What updates run where the device's code is another's: NULL where it is the host's own. */
+static Status
+pick_host(Gradc *run, const CodeImage **out)
+{
+	const DeviceChoice cpu = {.ops = &device_cpu};
+
+	*out = NULL;
+	if (run->mode == MODE_REPLICATED || !format_info_get(&run->format, "offload") ||
+	    run->device.ops->image_kind == device_cpu.image_kind)
+		return NULL;
+	return variant_pick(run->model.images, NULL, &cpu, out);
+}
+
 static Status
 open_all(Gradc *run, const GradcOptions *options)
 {
 	char name[CPU_NAME];
+	const CodeImage *host;
 
 	run->processor = arena_strdup(run->arena, cpu_name(name));
 	RETURN_IF_ERROR(check_options(&run->format, options));
 	RETURN_IF_ERROR(export_check(&run->format, options));
 	RETURN_IF_ERROR(sharing_pick(run));
+	RETURN_IF_ERROR(offload_check(run));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
 	run->hyper.values[SCALAR_RANKS] = options->alone ? 1 : gradc_ranks(run);
+	RETURN_IF_ERROR(pick_host(run, &host));
 	ExecutorOptions executor = {.ops = run->device.ops,
 	                            .device = device_options(&run->format, gradc_target(run),
 	                                                     run->device.ordinal, options),
 	                            .variant = run->variant,
+	                            .host = host,
 	                            .comm = &run->comm,
 	                            .ordered = run->reduce_ordered,
 	                            .mode = run->mode,
 	                            .shard_ranks = (int)options->shard_size,
-	                            .observed = options->trace || options->profile};
+	                            .observed = options->trace || options->profile,
+	                            .offload_folder = options->offload_folder};
 	RETURN_IF_ERROR(check_autotune(run, &executor.device));
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;

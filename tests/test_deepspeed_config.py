@@ -53,6 +53,12 @@ EXAMPLES = {
         "stage3_param_persistence_threshold": 1e6, "sub_group_size": 1e12, "elastic_checkpoint": False, "stage3_gather_16bit_weights_on_model_save": True,
         "ignore_unused_parameters": True, "round_robin_gradients": True, "zero_hpz_partition_size": 1, "zero_quantized_weights": False,
         "zero_quantized_gradients": False, "log_trace_cache_warnings": True}}, {"data-parallel": "zero2"}, {"data-parallel": "zero2"}),
+    "offload_param": ({"zero_optimization": {"stage": 3, "offload_param": {
+        "device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True, "buffer_count": 5, "buffer_size": 1e8, "max_in_cpu": 1e9}}},
+        {"data-parallel": "zero3", "offload": "params"}, {"data-parallel": "zero3", "offload-dir": "/local_nvme"}),
+    "offload_optimizer": ({"zero_optimization": {"offload_optimizer": {
+        "device": "cpu", "nvme_path": "/local_nvme", "pin_memory": False, "ratio": 0.3, "buffer_count": 4, "fast_init": False}}},
+        {"offload": "optimizer"}, {}),
     "aio": ({"aio": {"block_size": 1048576, "queue_depth": 8, "thread_count": 1, "single_submit": False, "overlap_events": True}}, {}, {}),
     "autotuning": ({"autotuning": {
         "enabled": False, "results_dir": "autotuning_results", "exps_dir": "autotuning_exps", "overwrite": False, "metric": "throughput", "start_profile_step": 3,
@@ -87,9 +93,9 @@ def test_examples_together(options, of):
     """Those that do not say one thing twice."""
     config = {}
     for name in EXAMPLES:
-        if name not in ("muon", "fp16", "torch_autocast"):
+        if name not in ("muon", "fp16", "torch_autocast", "offload_param", "offload_optimizer"):
             config |= EXAMPLES[name][0]
-    want = {k: v for name in EXAMPLES if name not in ("muon", "fp16", "torch_autocast") for k, v in EXAMPLES[name][1 if of == "gradc" else 2].items()}
+    want = {k: v for name in EXAMPLES if name not in ("muon", "fp16", "torch_autocast", "offload_param", "offload_optimizer") for k, v in EXAMPLES[name][1 if of == "gradc" else 2].items()}
     assert options(config, of) == want
 
 
@@ -106,12 +112,6 @@ REFUSED = {
         "coeff_beta": 0.9, "factor_max": 4.0, "factor_min": 0.5, "factor_threshold": 0.1}}}, ["optimizer.type"], ("gradc",)),
     "bias_correction": ({"optimizer": {"type": "Adam", "params": {"bias_correction": False}}}, ["optimizer.params.bias_correction"], ("gradc",)),
     "amp": ({"amp": {"enabled": True, "opt_level": "O1"}}, ["amp.enabled"], ("gradc",)),
-    "offload_param": ({"zero_optimization": {"stage": 3, "offload_param": {
-        "device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True, "buffer_count": 5, "buffer_size": 1e8, "max_in_cpu": 1e9}}},
-        ["zero_optimization.offload_param.device"], BOTH),
-    "offload_optimizer": ({"zero_optimization": {"offload_optimizer": {
-        "device": "cpu", "nvme_path": "/local_nvme", "pin_memory": False, "ratio": 0.3, "buffer_count": 4, "fast_init": False}}},
-        ["zero_optimization.offload_optimizer.device"], BOTH),
     "tensor_parallel": ({"tensor_parallel": {"autotp_size": 4, "preset_model": "llama", "tp_overlap_comm": False, "partition_config": {
         "use_default_specs": False, "layer_specs": [{"patterns": [".*\\.o_proj\\.weight$"], "partition_type": "row"}]}}}, ["tensor_parallel.autotp_size"], ("gradc",)),
     "sparse_attention": ({"sparse_attention": {"mode": "fixed", "block": 16, "different_layout_per_head": True, "num_local_blocks": 4, "num_global_blocks": 1,
@@ -324,6 +324,8 @@ def test_learning_rates_are_deepspeeds(run, small, options, tmp_path, kind, para
     ({"scheduler": {"type": "CosineAnnealingLR"}}, "WarmupDecayLR"), ({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "cubic"}}}, "need one of linear|log"),
     ({"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": [0.1, 0.2]}}}, "warmup_max_lr = [0.1,0.2]: need a number"),
     ({"gradient_clipping": -1}, "gradient_clipping = -1: need a number from 0"),
+    ({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}}, "zero_optimization.offload_optimizer.nvme_path: device nvme needs a folder"),
+    ({"zero_optimization": {"offload_param": {"device": "disk"}}}, "offload_param.device = \"disk\": need one of none|cpu|nvme"),
 ])
 def test_faults_of_running(options, config, says):
     assert says in options(config, "executable", exit=2)

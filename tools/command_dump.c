@@ -272,7 +272,7 @@ print_tables(Text *out, const Format *f, const char *stage, const Options *o, Di
 		outlook.mode = predicted_mode(f, o);
 		outlook.shard_at = shard_at;
 		RunFacts facts = predict_facts(where);
-		format_shard_places(f, &facts, shard_at);
+		format_shard_places(f, &facts, SPACE_SHARD, shard_at);
 		if (diag_status(diag, format_check_world(f, &facts))) {
 			arena_free(arena);
 			return false;

@@ -216,6 +216,8 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 		format_info(w, "init_seed", "%llu", (unsigned long long)s->o->init_seed);
 	format_info(w, "sync_batch_norm", "%d", s->o->sync_batchnorm);
 	format_info(w, "data_parallel", "%s", s->o->data_parallel ? s->o->data_parallel : "ddp");
+	if (s->o->offload)
+		format_info(w, "offload", "%s", s->o->offload);
 	format_info(w, "max_accumulate", "%lld", (long long)s->o->max_accumulate);
 	if (!s->has_loss)
 		return;

@@ -224,30 +224,42 @@ set_bytes(const OptionUse *u, void *at)
 	return false;
 }
 
-/* ddp,zero3: each once. */
+/* Some of the known words, each once. need: for the message. */
 static bool
-set_modes(const OptionUse *u, void *at)
+set_words(const OptionUse *u, void *at, const char *const *known, const char *need)
 {
 	char *copy = arena_strdup(u->arena, u->value), *save = NULL;
 	uint32_t seen = 0;
 
 	*(const char **)at = u->value;
 	for (char *name = strtok_r(copy, ",", &save); name; name = strtok_r(NULL, ",", &save)) {
-		int mode = 0;
-		while (mode < N_MODES && strcmp(name, mode_names[mode]) != 0)
-			mode++;
-		if (mode == N_MODES || seen >> mode & 1) {
-			diag_error(u->diag, EXIT_USAGE,
-			           "%s--%s=%s: need some of ddp, zero1, zero2, zero3", u->origin,
-			           u->row->name, u->value);
+		int i = 0;
+		while (known[i] && strcmp(name, known[i]) != 0)
+			i++;
+		if (!known[i] || seen >> i & 1) {
+			diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: need some of %s", u->origin,
+			           u->row->name, u->value, need);
 			return false;
 		}
-		seen |= 1u << mode;
+		seen |= 1u << i;
 	}
 	if (!seen)
-		diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: need some of ddp, zero1, zero2, zero3",
-		           u->origin, u->row->name, u->value);
+		diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: need some of %s", u->origin,
+		           u->row->name, u->value, need);
 	return seen != 0;
+}
+
+/* ddp,zero3 */
+static bool
+set_modes(const OptionUse *u, void *at)
+{
+	return set_words(u, at, mode_names, "ddp, zero1, zero2, zero3");
+}
+
+static bool
+set_offload(const OptionUse *u, void *at)
+{
+	return set_words(u, at, offload_names, "optimizer, params");
 }
 
 static const char *
@@ -561,6 +573,9 @@ static const OptionRow option_rows[] = {
 	{"data-parallel", "ddp,zero1,zero2,zero3",
 	 "what ranks hold parts of: nothing (ddp); what the optimizer keeps; gradients, too; weights, too; several: the executable picks at start",
 	 TAKES_CALL, AT(data_parallel), .set = set_modes, .commands = COMPILE | DUMP},
+	{"offload", "optimizer,params",
+	 "what lies in the host's memory: what the optimizer keeps, and the host's cores update; weights, which are copied before they are read",
+	 TAKES_CALL, AT(offload), .set = set_offload, .commands = COMPILE | DUMP},
 	{"sync-batchnorm", NULL, "batch norms take the statistics of the batches of all ranks together", TAKES_FLAG, AT(sync_batchnorm),
 	 .commands = COMPILE | DUMP},
 	{"unit-bytes", "N", "parameters of so many bytes are gathered at once, or of one layer block (32M)", TAKES_CALL,
@@ -642,29 +657,7 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 	if (o->cpus.n == 0 && o->gpus.n == 0)
 		add_cpu(o, arena, "native", cpu_features(arena, "native"));
 
-	if (ok && o->gradients && strcmp(o->gradients, "bf16") == 0 && o->max_accumulate != 1) {
-		diag_error(
-			diag, EXIT_USAGE,
-			"--gradients=bf16 needs --max-accumulate=1: sums over micro-batches are of f32");
-		ok = false;
-	}
-	if (ok && o->gradients && strcmp(o->gradients, "bf16") == 0 && o->precision &&
-	    strcmp(o->precision, "f64") == 0) {
-		diag_error(diag, EXIT_USAGE, "--gradients=bf16 and --precision=f64: one of them");
-		ok = false;
-	}
-	if (ok && o->sync_batchnorm && o->eval_mode && strcmp(o->eval_mode, "as-exported") == 0) {
-		diag_error(diag, EXIT_USAGE,
-		           "--sync-batchnorm and --eval-mode=as-exported: one of them: in an "
-		           "evaluation ranks have different numbers of batches");
-		ok = false;
-	}
-	if (!o->printer)
-		o->printer = o->keep_sources ? &printer_c : kernel_printers[0];
-	if (ok && o->keep_sources && o->printer != &printer_c) {
-		diag_error(diag, EXIT_USAGE, "--keep-sources: only --printer=c writes sources");
-		ok = false;
-	}
+	ok = ok && options_together(o, diag);
 	if (ok && o->help) {
 		print_help(command, &table, arena);
 		*exit_code = EXIT_OK;

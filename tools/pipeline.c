@@ -178,17 +178,32 @@ fill_units(const Session *s, void *options)
 		((UnitsOptions *)options)->unit_bytes = s->o->unit_bytes;
 }
 
+/* An option of a pass has no commas in it. */
+static const char *
+with_plus(const Session *s, const char *list)
+{
+	char *copy = arena_strdup(s->arena, list);
+
+	for (char *c = copy; *c; c++)
+		*c = *c == ',' ? '+' : *c;
+	return copy;
+}
+
 static void
 fill_memory(const Session *s, void *options)
 {
-	char *modes;
+	MemoryOptions *m = options;
 
-	if (!s->o->data_parallel)
-		return;
-	modes = arena_strdup(s->arena, s->o->data_parallel);
-	for (char *c = modes; *c; c++)
-		*c = *c == ',' ? '+' : *c;
-	((MemoryOptions *)options)->modes = modes;
+	m->modes = s->o->data_parallel ? with_plus(s, s->o->data_parallel) : m->modes;
+	m->offload = s->o->offload ? with_plus(s, s->o->offload) : m->offload;
+}
+
+/* A weight that the host updates and the device reads is on both. */
+static void
+fill_working(const Session *s, void *options)
+{
+	((WorkingOptions *)options)->all = s->o->offload &&
+	                                   !strstr(s->o->offload, offload_names[OFFLOAD_PARAMS]);
 }
 
 /* CPUs with vectors of one width share a target, so also its programs; GPUs do, of a generation. A machine that is only
@@ -259,6 +274,7 @@ static const struct {
 	{&pass_mixed, .fill = fill_mixed},
 	{&pass_layer_decay, .fill = fill_layer_decay, .asked = asked_by_layer_decay},
 	{&pass_ema, .fill = fill_ema},
+	{&pass_working, .fill = fill_working},
 };
 
 static bool

@@ -14,7 +14,7 @@ typedef struct {
 	const char *stage, *format, *log, *after, *passes, *dump_after, *dump_dir, *stop_after;
 	const char *keep_sources, *class_weight, *match, *train_mode, *statistics, *output_format,
 		*eval_mode, *cc, *emit;
-	const char *data_parallel, *table, *ignored, *abort_in, *fail_in;
+	const char *data_parallel, *offload, *table, *ignored, *abort_in, *fail_in;
 	const char *weight_type, *activation_type, *calibrate, *algorithm; /* of quantize */
 	const char *scale_learning, *scale_grad, *quantize;
 	bool learn_zero_points, sync_batchnorm;
@@ -71,6 +71,8 @@ int command_cache(Options *o, Arena *arena, Diag *diag);
 /* Of --loss-scale, or what fits --precision: gradients of f16 want one. */
 const char *options_loss_scale(const Options *o);
 /* Fills *o from the command line and --config; false after reporting, or after --help (*exit_code). */
+bool options_together(Options *o,
+                      Diag *diag); /* ---- options_together.c; settles what others imply */
 bool options_parse(Options *o, const Command *command, int argc, char **argv, Arena *arena,
                    Diag *diag, int *exit_code);
 void options_print_all(

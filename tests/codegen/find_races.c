@@ -273,9 +273,10 @@ find(const Format *f, const RunFacts *facts, int64_t accumulate, int64_t without
 	          .facts = *facts,
 	          .accumulate = accumulate,
 	          .without = without};
-	const ProgramRecord *micro_batch = format_program(f,
-	                                                  &(ProgramKey){.role = ROLE_ACCUMULATE});
-	const ProgramRecord *update = format_program(f, &(ProgramKey){.role = ROLE_UPDATE});
+	const ProgramKey keys[] = {{.role = ROLE_ACCUMULATE, .mode = facts->mode},
+	                           {.role = ROLE_UPDATE, .mode = facts->mode}};
+	const ProgramRecord *micro_batch = format_program_in(f, &keys[0]);
+	const ProgramRecord *update = format_program_in(f, &keys[1]);
 
 	w.events = NEW_ARRAY(w.arena, Known, N_DEVICE_EVENTS);
 	w.recorded = NEW_ARRAY(w.arena, bool, N_DEVICE_EVENTS);
@@ -325,15 +326,21 @@ main(int argc, char **argv)
 	bool apart = staged || strcmp(argv[2], "direct") == 0,
 	     ordered = strcmp(argv[4], "ordered") == 0;
 	facts.ranks = atoi(argv[3]);
+	bool every = argc > 6 && strcmp(argv[argc - 1], "every") == 0;
+	for (int mode = 0; argc > 6 && mode < N_MODES; mode++)
+		facts.mode = strcmp(argv[6], mode_names[mode]) == 0 ? mode : facts.mode;
+	int64_t *shard_at = NEW_ARRAY(arena, int64_t, f.n[SECTION_STATES] + 1);
+	format_shard_places(&f, &facts, SPACE_SHARD, shard_at);
+	facts.shard_at = shard_at;
 	facts.holds = apart ? ONLY_APART : 0;
-	if (facts.ranks > 1)
-		facts.holds |= ONLY_RANKS | (ordered ? ONLY_ORDERED : ONLY_FAST) |
-		               (staged ? ONLY_STAGED : 0);
+	if (facts.ranks > 1 || facts.mode)
+		facts.holds |= run_holds(&facts, ordered) |
+		               (staged && facts.ranks > 1 ? ONLY_STAGED : 0u);
 	int64_t accumulate = atoll(argv[5]);
 	bool found = find(&f, &facts, accumulate, -1, &used);
 	if (!found)
 		printf("no race\n");
-	for (int64_t i = 0; argc > 6 && !found && i < f.n[SECTION_INSTRUCTIONS]; i++)
+	for (int64_t i = 0; every && !found && i < f.n[SECTION_INSTRUCTIONS]; i++)
 		if (f.instructions[i].kind == WAIT && !find(&f, &facts, accumulate, i, &used) &&
 		    used)
 			printf("not needed: instruction %lld\n", (long long)i);

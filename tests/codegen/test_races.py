@@ -23,6 +23,18 @@ def test_no_schedule_races(run, build, of_trace, name):
         assert find(run, build, of_trace(name), how) == ["no race"], how
 
 
+SHARED = [("zero1", []), ("zero2", []), ("zero3", []), ("zero2", ["--offload=optimizer"]), ("zero3", ["--offload=optimizer,params"]),
+          ("zero3", ["--offload=params"])]
+
+
+@pytest.mark.parametrize("mode, offload", SHARED)
+def test_no_schedule_of_parts_races(run, build, models, tmp_path, mode, offload):
+    options = reference.compile_options("gpt2_mini", "f32", 0, ["-o"])
+    run("compile", models / "gpt2_mini/model.onnx", "-o", tmp_path / "exe", *options, f"--data-parallel={mode}", "--unit-bytes=1", *offload)
+    for how in RUNS:
+        assert find(run, build, tmp_path / "exe", how, mode) == ["no race"], how
+
+
 @pytest.mark.parametrize("name", ["mlp_digits", "cnn_mnist"])
 def test_every_wait_is_needed(run, build, of_trace, name):
     """In some run: with one micro-batch a step others of them are than with three, and with ranks than alone."""

@@ -1,0 +1,35 @@
+"""--offload on pretended GPUs: the host's cores update what lies in the host's memory, and losses are those of a GPU that has all."""
+import pytest
+from pretended import ON_GPU, openmpi
+
+
+@pytest.fixture(scope="module")
+def exe(gpu):
+    return gpu.compile("gpt2_mini", "f32", 0, "--data-parallel=ddp,zero3", "--unit-bytes=1", "--offload=optimizer,params")
+
+
+@pytest.fixture(scope="module")
+def optimizer_alone(gpu):
+    return gpu.compile("gpt2_mini", "f32", 0, "--data-parallel=ddp,zero2", "--unit-bytes=1", "--offload=optimizer")
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_one_gpu(gpu, exe, tmp_path, accumulate):
+    options = ["--steps=3", "--clip-norm=1", f"--accumulate={accumulate}"]
+    want = gpu.trainer(exe, tmp_path).losses(ON_GPU, "--data-parallel=ddp", *options, name="alone")
+    assert gpu.trainer(exe, tmp_path).losses(ON_GPU, *options, "--data-parallel=zero3", name="offloaded") == pytest.approx(want, rel=1e-6)
+
+
+def test_its_optimizer(gpu, optimizer_alone, tmp_path):
+    options = ["--steps=3", "--clip-norm=1"]
+    want = gpu.trainer(optimizer_alone, tmp_path).losses(ON_GPU, "--data-parallel=ddp", *options, name="alone")
+    got = gpu.trainer(optimizer_alone, tmp_path).losses(ON_GPU, *options, "--data-parallel=zero2", name="offloaded")
+    assert got == pytest.approx(want, rel=1e-6)
+
+
+def test_two_gpus(gpu, exe, tmp_path):
+    want = gpu.trainer(exe, tmp_path).losses(ON_GPU, "--data-parallel=ddp", "--accumulate=2", "--steps=2", "--clip-norm=1", name="alone")
+    ranks = gpu.trainer(exe, tmp_path)
+    ranks.launcher = openmpi()
+    got = ranks.losses(ON_GPU, "--data-parallel=zero3", "--steps=2", "--clip-norm=1", name="ranks")
+    assert got == pytest.approx(want, rel=1e-6)

@@ -1,0 +1,95 @@
+/* Options that mean something only together, or not together. */
+#include "tools/tools.h"
+
+#include <string.h>
+
+static bool
+is(const char *option, const char *value)
+{
+	return option && strcmp(option, value) == 0;
+}
+
+static bool
+fault(Diag *diag, const char *why)
+{
+	diag_error(diag, EXIT_USAGE, "%s", why);
+	return false;
+}
+
+static bool
+check_gradients(const Options *o, Diag *diag)
+{
+	if (!is(o->gradients, "bf16"))
+		return true;
+	if (o->max_accumulate != 1)
+		return fault(diag, "--gradients=bf16 needs --max-accumulate=1: sums over "
+		                   "micro-batches are of f32");
+	return !is(o->precision, "f64") ||
+	       fault(diag, "--gradients=bf16 and --precision=f64: one of them");
+}
+
+static bool
+check_sync_batchnorm(const Options *o, Diag *diag)
+{
+	return !o->sync_batchnorm || !is(o->eval_mode, "as-exported") ||
+	       fault(diag, "--sync-batchnorm and --eval-mode=as-exported: one of them: in an "
+	                   "evaluation ranks have different numbers of batches");
+}
+
+static bool
+check_printer(Options *o, Diag *diag)
+{
+	if (!o->printer)
+		o->printer = o->keep_sources ? &printer_c : kernel_printers[0];
+	return !o->keep_sources || o->printer == &printer_c ||
+	       fault(diag, "--keep-sources: only --printer=c writes sources");
+}
+
+static bool
+has_word(const char *list, const char *word)
+{
+	size_t n = strlen(word);
+
+	for (const char *at = list; at && (at = strstr(at, word)); at += n)
+		if ((at == list || at[-1] == ',') && (at[n] == '\0' || at[n] == ','))
+			return true;
+	return false;
+}
+
+/* What lies in the host's memory is what ranks have parts of; one rank alone has all parts. */
+static bool
+settle_offload(Options *o, Diag *diag)
+{
+	bool params = has_word(o->offload, offload_names[OFFLOAD_PARAMS]);
+
+	if (!o->offload)
+		return true;
+	if (o->gpus.n > 0 && o->cpus.n == 0 &&
+	    has_word(o->offload, offload_names[OFFLOAD_OPTIMIZER]))
+		return fault(
+			diag,
+			"--offload=optimizer: the host's cores update, so --target needs a CPU, too: "
+			"--target=cpu,cuda");
+	if (!o->data_parallel)
+		o->data_parallel = mode_names[params ? 3 : 2];
+	if (has_word(o->data_parallel, "zero1") ||
+	    (params && has_word(o->data_parallel, "zero2"))) {
+		diag_error(diag, EXIT_USAGE, "--offload=%s and --data-parallel=%s: need %s",
+		           o->offload, o->data_parallel,
+		           params ? "zero3, in which weights are gathered before they are read"
+		                  : "zero2 or zero3, in which ranks have parts of gradients");
+		return false;
+	}
+	if (!has_word(o->data_parallel, "zero2") && !has_word(o->data_parallel, "zero3"))
+		return fault(diag,
+		             "--offload and --data-parallel=ddp: ddp keeps all on the device; "
+		             "need zero2 or zero3");
+	return true;
+}
+
+bool
+options_together(Options *o, Diag *diag)
+{
+	return check_gradients(o, diag) && check_sync_batchnorm(o, diag) &&
+	       settle_offload(o, diag) && check_printer(o, diag);
+}
