@@ -100,6 +100,31 @@ mpi_launched_ranks(void)
 	return ranks;
 }
 
+bool
+mpi_launched_by_srun(void)
+{
+	const char *wrong;
+
+	for (int i = 0; i < COUNT(abis); i++)
+		for (int k = 0; k < COUNT(abis[i].variables); k++)
+			if (variable(abis[i].variables[k], &wrong))
+				return false;
+	return variable("SLURM_STEP_NUM_TASKS", &wrong) > 1;
+}
+
+bool
+mpi_starts_by_srun(void)
+{
+	static const char *const pmi[] = {"PMIX_RANK", "PMI_RANK", "PMI_FD"};
+	bool has_pmi = false, has_library = false;
+
+	for (int i = 0; i < COUNT(pmi); i++)
+		has_pmi = has_pmi || getenv(pmi[i]);
+	for (int i = 0; i < COUNT(abis) && has_pmi; i++)
+		has_library = has_library || open_library(abis[i].libraries[0]);
+	return has_library;
+}
+
 Status
 mpi_check_environment(void)
 {
