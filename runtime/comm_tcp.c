@@ -173,13 +173,13 @@ check_frame(const CommControl *c, const Call *call, int rank, const Frame *f, in
 	                    (long long)h->number, (long long)h->bytes);
 }
 
-/* The ranks whose parts rank 0 does not have. */
+/* The ranks whose parts rank 0 does not have; it has those before `from`. */
 static void
-list_missing(const CommControl *c, Call *call)
+list_missing(const CommControl *c, Call *call, int from)
 {
 	int n = 0;
 
-	for (int r = 1; r < c->size; r++)
+	for (int r = from; r < c->size; r++)
 		if (!c->peers[r].in.first)
 			call->ranks[n++] = r;
 	call->wait.n = n;
@@ -200,7 +200,7 @@ look(CommControl *c, Call *call, int rank, Frame **out, Text *line)
 		                    "it",
 		                    c->rank, rank, call_names[call->kind], (long long)call->number);
 	if (c->rank == 0 && call->kind == CALL_GATHER)
-		list_missing(c, call);
+		list_missing(c, call, rank);
 	RETURN_IF_ERROR(tcp_beat(c, &call->wait, line));
 	if (!line->n)
 		sleep_a_little(c);
