@@ -52,6 +52,7 @@ read_answer(int fd, double seconds, Answer *out, const char **why)
 	return memcmp(out->magic, tcp_magic, sizeof(out->magic)) == 0;
 }
 
+/* NULL: it does not refuse. */
 static Status
 refusal(const Search *s, const Answer *a)
 {
@@ -217,7 +218,7 @@ await_start(const Search *s, int fd)
 			                    "an answer: stopped or hanging",
 			                    s->c->rank, now - heard);
 	}
-	return NULL;
+	return refusal(s, &answer);
 }
 
 Status

@@ -159,7 +159,7 @@ hear_hello(Host *h, int i)
 	if (kind == ANSWER_WELCOME && sent)
 		return NULL;
 	Status status = kind > ANSWER_OTHER_JOB ? misfit(h, g, kind) : NULL;
-	if (kind == ANSWER_OTHER_JOB)
+	if (kind == ANSWER_OTHER_JOB && h->place->n_ports == 1) /* else it looks for its own */
 		tell_of_stranger(h, g->from, "a rank of another job");
 	drop_guest(h, i);
 	return status;
