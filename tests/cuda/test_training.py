@@ -188,16 +188,16 @@ def test_a_launcher_shows_each_rank_another_gpu(digits):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("place, gpu", [
+@pytest.mark.parametrize("place, ordinal", [
     ({"LOCAL_RANK": 2, "LOCAL_WORLD_SIZE": 4}, 2), ({"SLURM_LOCALID": 3, "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}, 3),
     ({"SLURM_LOCALID": 1, "SLURM_STEP_TASKS_PER_NODE": "1,2(x3)", "SLURM_NODEID": 3}, 1),
     ({"SLURM_LOCALID": 2, "SLURM_NTASKS_PER_NODE": 3, "SLURM_STEP_TASKS_PER_NODE": "1,3", "SLURM_NODEID": 1}, 2),
     ({"LOCAL_RANK": 2, "LOCAL_WORLD_SIZE": 4, "TORCHELASTIC_RUN_ID": "x", "SLURM_LOCALID": 1, "SLURM_STEP_TASKS_PER_NODE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": 0,
       "OMPI_COMM_WORLD_LOCAL_SIZE": 1}, 2),
     ({"LOCAL_RANK": 2, "LOCAL_WORLD_SIZE": 4, "OMPI_COMM_WORLD_LOCAL_RANK": 1, "OMPI_COMM_WORLD_LOCAL_SIZE": 2}, 1)])
-def test_a_rank_takes_the_gpu_of_its_place(digits, place, gpu):
+def test_a_rank_takes_the_gpu_of_its_place(digits, place, ordinal):
     done = digits.run("--info", ON_GPU, env={name: str(value) for name, value in place.items()}, fake={"DEVICES": 4})
-    assert f"bus 0000:{0x1b + gpu:02x}:00.0" in done.stdout
+    assert f"bus 0000:{0x1b + ordinal:02x}:00.0" in done.stdout
 
 
 @pytest.mark.parametrize("rank", range(2))

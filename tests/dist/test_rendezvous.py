@@ -323,6 +323,28 @@ def test_processors_of_ranks_need_mpi(start, digits, tmp_path, way):  # noqa: F8
     assert said[1] == ""
 
 
+MANY = {"OMPI_COMM_WORLD_SIZE": 3}
+
+
+@pytest.mark.parametrize("environment, says", [
+    (torchrun(2, free_port())[0], "TCP"), ({**torchrun(2, free_port())[0], **MANY, **srun(3)[0]}, "TCP"),  # one torchrun for each machine
+    (srun(2)[0], "TCP"), ({**srun(2)[0], "RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": free_port()}, "TCP"),
+    ({"SLURM_PROCID": 0, "SLURM_NTASKS": 2, "SLURM_JOB_ID": 1}, "alone"),  # a batch script
+    ({**srun(2)[0], **MANY}, "MPI of 3"), ({"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": 1, **MANY}, "MPI of 3"),
+    ({**srun(2)[0], "PMI_FD": 1}, "MPI of 2")])
+def test_which_way(start, digits, environment, says):  # noqa: F811
+    exe, data = digits
+    process = start(environment, *data, "--steps=1", "--progress=off", command=[exe])
+    if says == "TCP":
+        line_of(process, r"rank 0: has waited 1 s at port \d+ for rank 1 to start; 1 of 2 are there")
+    elif says == "alone":
+        ends([process], 0)
+    else:
+        ranks = says.split()[-1]
+        said, = ends([process], 9)
+        assert f"the launcher's variables say {ranks} ranks, its MPI library knows 1" in said
+
+
 @pytest.mark.parametrize("environment", [{"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}, srun(1)[0]])
 def test_one_rank_meets_nobody(start, digits, environment):  # noqa: F811
     exe, data = digits
