@@ -247,7 +247,7 @@ take_abort(CommControl *c, int rank, Frame *f)
 
 	if (c->rank == 0)
 		tell_others(c, &f->head, rank);
-	if (!c->fault)
+	if (c->must_end == 0)
 		c->must_end = seconds_now() + GRACE;
 	tcp_fail(c, status_error((int)f->head.number, "%s", ""));
 }

@@ -36,7 +36,7 @@ send_answer(int fd, AnswerKind kind, int value, uint64_t nonce)
 	return send(fd, &a, sizeof(a), MSG_NOSIGNAL) == sizeof(a);
 }
 
-enum { MOST_GUESTS = 64 };
+enum { MOST_GUESTS = 256 };
 /* Who has connected, and has not said who it is. */
 typedef struct {
 	int fd;
@@ -65,15 +65,21 @@ drop_guest(Host *h, int i)
 	h->guests[i] = h->guests[--h->n_guests];
 }
 
-static void
+static Status
 let_in(Host *h)
 {
 	Guest g = {.since = seconds_now()};
 
 	for (;;) {
 		g.fd = socket_accept(h->listener, g.from);
+		if (g.fd < 0 && (errno == EMFILE || errno == ENFILE))
+			return status_error(
+				EXIT_COMM,
+				"rank 0: %d of %d ranks are there, and no more files may "
+				"be open (`ulimit -n`)",
+				h->n_there + 1, h->c->size);
 		if (g.fd < 0)
-			return;
+			return NULL;
 		if (h->n_guests == MOST_GUESTS)
 			drop_guest(h, 0);
 		h->guests[h->n_guests++] = g;
@@ -86,12 +92,12 @@ judge(const Host *h, const Hello *hello, int *value)
 	const CommControl *c = h->c;
 
 	*value = 0;
+	if (hello->job != h->place->job || hello->nonce != h->nonce)
+		return ANSWER_OTHER_JOB;
 	if (hello->version != TCP_VERSION) {
 		*value = TCP_VERSION;
 		return ANSWER_VERSION;
 	}
-	if (hello->job != h->place->job || hello->nonce != h->nonce)
-		return ANSWER_OTHER_JOB;
 	*value = c->size;
 	if (hello->size != c->size)
 		return ANSWER_SIZE;
@@ -273,7 +279,7 @@ gather_ranks(Host *h)
 		for (int i = n - 1; i >= 0; i--) /* one that goes is replaced by the last */
 			if (sockets[i].revents)
 				RETURN_IF_ERROR(read_guest(h, i));
-		let_in(h);
+		RETURN_IF_ERROR(let_in(h));
 		RETURN_IF_ERROR(look_after_ranks(h, since));
 	}
 	for (int r = 1; r < h->c->size; r++)

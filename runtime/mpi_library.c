@@ -2,7 +2,6 @@
 #include "runtime/mpi_library.h"
 
 #include <dlfcn.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,13 +130,7 @@ mpi_check_environment(void)
 	int ranks;
 	const char *wrong;
 
-	const char *patience = getenv("GRADC_COMM_TIMEOUT");
-	double seconds;
-
 	launched_by(&ranks, &wrong);
-	if (patience && (!parse_double(patience, &seconds) || !(seconds > 0) || !isfinite(seconds)))
-		return status_error(EXIT_USAGE, "GRADC_COMM_TIMEOUT=%s: need seconds above 0",
-		                    patience);
 	return wrong ? status_error(EXIT_USAGE,
 	                            "%s=%s: no number of ranks, though a launcher sets it", wrong,
 	                            getenv(wrong))

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import time
 
@@ -201,6 +202,25 @@ def test_an_unknown_host(start):
 def test_ranks_of_another_world(start, tmp_path, other, of_zero, of_other):
     said = ends([start({**env, **(other if r else {})}, 3) for r, env in enumerate(meet(tmp_path, 2))], 9)
     assert re.search(re.escape(of_zero).replace(r"\{\}", r"\S+"), said[0]) and of_other in said[1]
+
+
+@pytest.mark.parametrize("version, rank, size, says", [(2, 1, 2, "rank 0 speaks version 1, a rank from \\S+ version 2"), (1, 5, 2, "a rank from \\S+ has RANK=5, and ranks are 0 to 1"),
+                                                       (1, 0, 2, "a rank from \\S+ has RANK=0"), (1, -1, 2, "a rank from \\S+ has RANK=-1")])
+def test_first_words(start, tmp_path, version, rank, size, says):
+    """Of a rank that says what no rank of this version does."""
+    port = free_port()
+    first = start({**meet(tmp_path, 2)[0], "GRADC_RENDEZVOUS": f"tcp://localhost:{port}"}, 3)
+    line_of(first, "has waited")
+    with socket.create_connection(("localhost", port)) as other:
+        other.sendall(struct.pack("8sIiiIQQ", b"gradcTCP", version, rank, size, 0, 0, 0))
+        assert other.recv(8) == b"gradcTCP"
+    said, = ends([first], 9)
+    assert re.search(says, said)
+
+
+def test_no_more_files(start, program, tmp_path):
+    processes = [start(env, 3, command=["sh", "-c", 'ulimit -n 8; exec "$0" "$@"', program] if r == 0 else None) for r, env in enumerate(meet(tmp_path, 9))]
+    assert re.search(r"rank 0: \d of 9 ranks are there, and no more files may be open", ends(processes[:1], 9)[0])
 
 
 def test_a_rank_that_is_there_twice(start, tmp_path):
