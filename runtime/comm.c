@@ -1,7 +1,10 @@
 /* The list of communicators, and what is made of their calls. */
 #include "runtime/comm.h"
+#include "runtime/comm_tcp.h"
 #include "runtime/mpi_library.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 const CommRow comm_table[] = {
@@ -11,23 +14,67 @@ const CommRow comm_table[] = {
 	{0},
 };
 
+Status
+comm_patience(double *seconds)
+{
+	const char *text = getenv("GRADC_COMM_TIMEOUT");
+
+	*seconds = 20;
+	if (text && (!parse_double(text, seconds) || !(*seconds > 0) || !isfinite(*seconds)))
+		return status_error(EXIT_USAGE, "GRADC_COMM_TIMEOUT=%s: need seconds above 0",
+		                    text);
+	return NULL;
+}
+
 static const CommRow *
 find(const char *name)
 {
-	if (strcmp(name, "auto") == 0)
-		name = mpi_launched_ranks() > 1 ? "mpi" : comm_table[0].name;
 	for (int i = 0; comm_table[i].name; i++)
 		if (strcmp(comm_table[i].name, name) == 0)
 			return &comm_table[i];
 	return NULL;
 }
 
+/* Processes of torchrun may have been started by mpirun or srun in turn, with one for each machine: then torchrun's variables
+ * count. Else those of an MPI's launcher do. */
+static Status
+choose(const CommRow **out)
+{
+	bool torchrun = getenv("TORCHELASTIC_RUN_ID") != NULL;
+	int n_mpi = torchrun ? 1 : mpi_launched_ranks();
+	TcpPlace place;
+
+	*out = &comm_table[0];
+	if (!torchrun)
+		RETURN_IF_ERROR(mpi_check_environment());
+	if (n_mpi > 1)
+		*out = find("mpi");
+	if (n_mpi > 1 && !mpi_launched_by_srun())
+		return NULL;
+	RETURN_IF_ERROR(tcp_place(&place));
+	if (place.size > 1 && !(place.is_srun && mpi_starts_by_srun()))
+		*out = find("tcp");
+	return NULL;
+}
+
+static Status
+pick(const char *name, const CommRow **out)
+{
+	double patience;
+
+	RETURN_IF_ERROR(comm_patience(&patience));
+	if (strcmp(name, "auto") == 0)
+		return choose(out);
+	*out = find(name);
+	return *out ? NULL : status_error(EXIT_USAGE, "unknown communicator %s", name);
+}
+
 Status
 comm_check(const char *name)
 {
-	if (!find(name))
-		return status_error(EXIT_USAGE, "unknown communicator %s", name);
-	return strcmp(name, "auto") == 0 ? mpi_check_environment() : NULL;
+	const CommRow *row;
+
+	return pick(name, &row);
 }
 
 /* Else each of them would train alone, and write the same files. */
@@ -48,14 +95,15 @@ check_launched(int size)
 Status
 comm_open(const char *name, const CommOptions *options, Comm *out)
 {
+	const CommRow *row;
+
 	*out = (Comm){.size = 1};
-	RETURN_IF_ERROR(comm_check(name));
-	const CommRow *row = find(name);
+	RETURN_IF_ERROR(pick(name, &row));
 	RETURN_IF_ERROR(row->control->open(options, &out->control));
 	out->control_ops = row->control;
 	out->rank = row->control->rank(out->control);
 	out->size = row->control->size(out->control);
-	if (strcmp(name, "auto") == 0)
+	if (strcmp(name, "auto") == 0 && row->control == &comm_control_mpi)
 		RETURN_IF_ERROR(check_launched(out->size));
 	RETURN_IF_ERROR(row->data->open(row->control, out->control, options, &out->data));
 	out->data_ops = row->data;

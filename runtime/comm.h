@@ -107,6 +107,7 @@ typedef struct {
 /* EXIT_USAGE: there is none of that name, or a launcher's variables make no sense. "auto": the one for the launcher that
  * started this process. */
 Status comm_check(const char *name);
+Status comm_patience(double *seconds); /* GRADC_COMM_TIMEOUT, or 20 */
 /* On a fault *out is what there is of it, to be closed. */
 Status comm_open(const char *name, const CommOptions *options, Comm *out);
 /* Both of what was never opened, too. Data sooner than the rest, before the memory of collectives is freed: false, it must

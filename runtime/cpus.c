@@ -4,15 +4,20 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-/* How launchers tell a process its place on the machine. */
+/* How launchers tell a process its place on the machine. One of them may have started another. */
 static const struct {
 	const char *rank, *ranks;
+	const char *with; /* is there, too; NULL: nothing more */
 } launchers[] = {
-	{"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-	{"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-	{"SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
+	{"LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
+	{"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
+	{"MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL},
+	{"LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL},
+	{"SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", NULL},
+	{"SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", NULL},
 };
 
 static int
@@ -23,15 +28,34 @@ number_of(const char *variable)
 	return text ? (int)strtol(text, NULL, 10) : -1;
 }
 
+/* srun's "4(x2),3" of three machines: of the one that this is. A plain number is of each. */
+static int
+ranks_of(const char *variable)
+{
+	const char *text = getenv(variable);
+	int machine = number_of("SLURM_NODEID");
+	long n = text ? strtol(text, NULL, 10) : -1;
+
+	for (char *end; text && machine >= 0; text = *end == ',' ? end + 1 : NULL) {
+		n = strtol(text, &end, 10);
+		long machines = strncmp(end, "(x", 2) == 0 ? strtol(end + 2, &end, 10) : 1;
+		end += *end == ')';
+		if (machine < machines)
+			break;
+		machine -= (int)machines;
+	}
+	return (int)n;
+}
+
 void
 local_rank(int *local, int *ranks)
 {
 	*local = 0;
 	*ranks = 1;
 	for (int i = 0; i < COUNT(launchers); i++) {
-		int r = number_of(launchers[i].rank), n = number_of(launchers[i].ranks);
+		int r = number_of(launchers[i].rank), n = ranks_of(launchers[i].ranks);
 
-		if (r < 0 || n <= r)
+		if (r < 0 || n <= r || (launchers[i].with && !getenv(launchers[i].with)))
 			continue;
 		*local = r;
 		*ranks = n;

@@ -89,6 +89,9 @@ typedef struct {
 	ImageKind image_kind; /* of the code that it runs */
 	bool for_tests;       /* not offered to people */
 	int (*count)(void);   /* devices of its kind; NULL: one */
+	/* What tells that device from all others, of other machines, too, for those that each belong to one rank; NULL: ranks
+	 * share them. */
+	Status (*identity)(int ordinal, uint64_t out[2]);
 	/* NULL: the device of that number runs the image, which is of its kind; else why not. */
 	Status (*runs)(int ordinal, const CodeImage *image);
 	Status (*open)(const DeviceOptions *options, Device **out);

@@ -159,6 +159,18 @@ cuda_count(void)
 }
 
 static Status
+cuda_identity(int ordinal, uint64_t out[2])
+{
+	CudaDriver driver;
+	Gpu gpu;
+
+	RETURN_IF_ERROR(cuda_driver_open(&driver));
+	RETURN_IF_ERROR(gpu_find(&driver, ordinal, &gpu));
+	memcpy(out, gpu.uuid, sizeof(gpu.uuid));
+	return NULL;
+}
+
+static Status
 cuda_runs(int ordinal, const CodeImage *image)
 {
 	CudaDriver driver;
@@ -467,6 +479,7 @@ const DeviceOps device_cuda = {
 	.name = "cuda",
 	.image_kind = IMAGE_BYTES,
 	.count = cuda_count,
+	.identity = cuda_identity,
 	.runs = cuda_runs,
 	.open = cuda_open,
 	.close = cuda_close,

@@ -2,7 +2,6 @@
 #include "runtime/mpi_library.h"
 
 #include <dlfcn.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,19 +99,38 @@ mpi_launched_ranks(void)
 	return ranks;
 }
 
+bool
+mpi_launched_by_srun(void)
+{
+	const char *wrong;
+
+	for (int i = 0; i < COUNT(abis); i++)
+		for (int k = 0; k < COUNT(abis[i].variables); k++)
+			if (variable(abis[i].variables[k], &wrong))
+				return false;
+	return variable("SLURM_STEP_NUM_TASKS", &wrong) > 1;
+}
+
+bool
+mpi_starts_by_srun(void)
+{
+	static const char *const pmi[] = {"PMIX_RANK", "PMI_RANK", "PMI_FD"};
+	bool has_pmi = false, has_library = false;
+
+	for (int i = 0; i < COUNT(pmi); i++)
+		has_pmi = has_pmi || getenv(pmi[i]);
+	for (int i = 0; i < COUNT(abis) && has_pmi; i++)
+		has_library = has_library || open_library(abis[i].libraries[0]);
+	return has_library;
+}
+
 Status
 mpi_check_environment(void)
 {
 	int ranks;
 	const char *wrong;
 
-	const char *patience = getenv("GRADC_COMM_TIMEOUT");
-	double seconds;
-
 	launched_by(&ranks, &wrong);
-	if (patience && (!parse_double(patience, &seconds) || !(seconds > 0) || !isfinite(seconds)))
-		return status_error(EXIT_USAGE, "GRADC_COMM_TIMEOUT=%s: need seconds above 0",
-		                    patience);
 	return wrong ? status_error(EXIT_USAGE,
 	                            "%s=%s: no number of ranks, though a launcher sets it", wrong,
 	                            getenv(wrong))

@@ -23,6 +23,9 @@ typedef struct {
 const char *mpi_launcher(void);
 /* Ranks that the launcher started; 1 without one. */
 int mpi_launched_ranks(void);
+/* Did srun, which does not say whether it also starts MPI? Then its variables of PMI or PMIx do, and there must be a library. */
+bool mpi_launched_by_srun(void);
+bool mpi_starts_by_srun(void);
 Status mpi_check_environment(void); /* EXIT_USAGE: a launcher's variable makes no sense */
 /* EXIT_COMM, naming what was looked for, when it is not there. Never closed: MPI does not survive it. */
 Status mpi_library_open(MpiLibrary *out);

@@ -616,6 +616,10 @@ Status ranks_sum_state(Gradc *run, int state);      /* a scalar, over all ranks 
 /* Rank 0's text becomes everybody's; NULL is one too. */
 Status ranks_broadcast_text(Gradc *run, const char **text);
 
+/* ---- ranks_devices.c */
+/* EXIT_USAGE on all ranks, saying why: two have one device, of a kind of which each belongs to one rank. */
+Status ranks_check_devices(Gradc *run);
+
 /* ---- ranks_compare.c */
 /* EXIT_COMM, naming both values, when a rank has another executable, other options, data or weights than rank 0. */
 Status ranks_compare(Gradc *run);

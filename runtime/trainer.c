@@ -267,6 +267,8 @@ trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, G
 	if (!status)
 		status = ranks_pick_variant(run, variants);
 	if (!status)
+		status = ranks_check_devices(run);
+	if (!status)
 		status = ranks_share(run, open_all(run, options));
 	return status;
 }

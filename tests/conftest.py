@@ -34,6 +34,7 @@ test_shard_checkpoints.py::test_each_mode_reads_each[zero1-cpu] test_shard_check
 test_deepspeed_config.py::test_no_value_of_any_key_is_a_crash[[]] test_deepspeed_config.py::test_no_value_of_any_key_is_a_crash[[[[]]]]
 test_deepspeed_config.py::test_no_value_of_any_key_is_a_crash[-1e+300]
 test_launch.py::test_with_fewer_a_step_keeps_its_rows[mpich] test_launch.py::test_ranks_that_do_not_divide_a_step[mpich]
+test_launch.py::test_srun_goes_on_with_fewer_tasks[mpich] test_launch.py::test_srun_takes_the_allocations_tasks[mpich]
 """.split()
 
 

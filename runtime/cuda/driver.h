@@ -69,6 +69,7 @@ Status cuda_status(const CudaDriver *driver, int code, const char *what);
 typedef struct {
 	int ordinal, device; /* the driver's number for it */
 	char name[128];      /* "NVIDIA H100 80GB HBM3" */
+	uint64_t uuid[2];    /* of all GPUs, and of all instances of one */
 	char bus[32];        /* "0000:1b:00.0" */
 	int major, minor;    /* compute capability */
 	int processors;

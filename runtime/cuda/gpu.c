@@ -66,6 +66,8 @@ gpu_find(const CudaDriver *d, int ordinal, Gpu *out)
 	RETURN_IF_ERROR(cuda_status(d, d->DeviceGetName(out->name, sizeof(out->name), out->device),
 	                            "name of a GPU"));
 	RETURN_IF_ERROR(cuda_status(d, d->DeviceTotalMem(&bytes, out->device), "memory of a GPU"));
+	RETURN_IF_ERROR(cuda_status(d, d->DeviceGetUuid((unsigned char *)out->uuid, out->device),
+	                            "number of a GPU"));
 	d->DeviceGetPCIBusId(out->bus, sizeof(out->bus), out->device);
 	out->bytes = (int64_t)bytes;
 	return read_attributes(d, out);

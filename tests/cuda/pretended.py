@@ -114,7 +114,9 @@ class OnGpu(Trainer):
         return [*self.launcher, *super().command("--libraries=off", *self.options, *options)]
 
     def around(self, env, fake):
-        return {**self.environment, **settings(fake), **(env or {})}
+        """Each of two ranks has a GPU."""
+        of_ranks = settings({"DEVICES": 2}) if self.launcher else {}
+        return {**self.environment, **of_ranks, **settings(fake), **(env or {})}
 
     def run(self, *options, env=None, fake=None, **more):
         return super().run(*options, env=self.around(env, fake), **more)

@@ -157,13 +157,47 @@ def test_a_checkpoint_changes_devices(trainer, first, then):
 
 
 # ---- ranks
-@pytest.mark.parametrize("gpus", [1, 2])
-def test_two_ranks_are_two_micro_batches(trainer, gpus):
-    """Bit for bit, on a GPU each or on one for both."""
+def test_two_ranks_are_two_micro_batches(trainer):
+    """Bit for bit."""
     launcher = openmpi()
     want = trainer.result(ON_GPU, "--steps=4", "--accumulate=2", name="alone")
     trainer.launcher = launcher
-    assert trainer.result(ON_GPU, "--steps=4", name="together", fake={"DEVICES": gpus}) == want
+    assert trainer.result(ON_GPU, "--steps=4", name="together") == want
+
+
+ONE_VISIBLE, SAME, ANOTHER = {"CUDA_VISIBLE_DEVICES": "1"}, "cuda:0: 2 ranks on this machine, ", "without the number in --device each takes another one"
+
+
+@pytest.mark.parametrize("device, gpus, env, says", [
+    (ON_GPU, 1, {}, f"{SAME}1 GPU: start as many ranks as there are GPUs"),
+    (None, 1, {}, f"{SAME}1 GPU: start"), ("--device=cuda:0", 1, {}, f"{SAME}1 GPU: start"),
+    (ON_GPU, 2, ONE_VISIBLE, f"{SAME}1 GPU with CUDA_VISIBLE_DEVICES=1: start"), ("--device=cuda:0", 2, {}, f"{SAME}2 GPUs: {ANOTHER}")])
+def test_two_ranks_do_not_share_a_gpu(digits, device, gpus, env, says):
+    digits.launcher = openmpi()
+    done = digits.run(*([device] if device else []), "--steps=4", "--log=log.jsonl", fake={"DEVICES": gpus}, env=env, exit=2)
+    assert done.stderr.count("gradc: error") == 1 and f"ranks 0 and 1 have the same GPU, {says}" in done.stderr
+    assert not (digits.folder / "log.jsonl").exists()
+
+
+def test_a_launcher_shows_each_rank_another_gpu(digits):
+    """As cuda:0, both of them."""
+    *start, _, _ = openmpi()
+    ranks = [["-n", "1", "env", f"CUDA_VISIBLE_DEVICES={r}", *digits.command(ON_GPU, "--steps=2")] for r in range(2)]
+    done = subprocess.run([*start, *ranks[0], ":", *ranks[1]], text=True, capture_output=True, timeout=120,
+                          env={**os.environ, **digits.environment, "FAKE_CUDA_DEVICES": "2"})
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("place, ordinal", [
+    ({"LOCAL_RANK": 2, "LOCAL_WORLD_SIZE": 4}, 2), ({"SLURM_LOCALID": 3, "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}, 3),
+    ({"SLURM_LOCALID": 1, "SLURM_STEP_TASKS_PER_NODE": "1,2(x3)", "SLURM_NODEID": 3}, 1),
+    ({"SLURM_LOCALID": 2, "SLURM_NTASKS_PER_NODE": 3, "SLURM_STEP_TASKS_PER_NODE": "1,3", "SLURM_NODEID": 1}, 2),
+    ({"LOCAL_RANK": 2, "LOCAL_WORLD_SIZE": 4, "TORCHELASTIC_RUN_ID": "x", "SLURM_LOCALID": 1, "SLURM_STEP_TASKS_PER_NODE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": 0,
+      "OMPI_COMM_WORLD_LOCAL_SIZE": 1}, 2),
+    ({"LOCAL_RANK": 2, "LOCAL_WORLD_SIZE": 4, "OMPI_COMM_WORLD_LOCAL_RANK": 1, "OMPI_COMM_WORLD_LOCAL_SIZE": 2}, 1)])
+def test_a_rank_takes_the_gpu_of_its_place(digits, place, ordinal):
+    done = digits.run("--info", ON_GPU, env={name: str(value) for name, value in place.items()}, fake={"DEVICES": 4})
+    assert f"bus 0000:{0x1b + ordinal:02x}:00.0" in done.stdout
 
 
 @pytest.mark.parametrize("rank", range(2))

@@ -1,4 +1,4 @@
-"""scripts/launch/mpirun: after a loss training goes on from the last checkpoint, on as many ranks or on fewer."""
+"""scripts/launch/mpirun and srun: after a loss training goes on from the last checkpoint, on as many ranks or on fewer."""
 import json
 import os
 import re
@@ -12,6 +12,7 @@ import pytest
 from test_ranks import LAUNCHERS, TESTS, call, digits, losses, ranks_of  # noqa: F401
 
 LAUNCH = TESTS.parent / "scripts/launch/mpirun"
+SRUN = TESTS.parent / "scripts/launch/srun"
 
 
 @pytest.fixture(params=sorted(LAUNCHERS))
@@ -27,9 +28,9 @@ def start(tmp_path):
     """start(ARGUMENT...): the launcher in the background, in a group of its own."""
     started = []
 
-    def begin(*arguments):
-        env = dict(os.environ, TEST_RUN=str(tmp_path), GRADC_COMM_TIMEOUT="4")
-        process = subprocess.Popen([LAUNCH, *map(str, arguments)], env=env, text=True, stdout=subprocess.PIPE,
+    def begin(*arguments, script=LAUNCH, **more):
+        env = dict(os.environ, TEST_RUN=str(tmp_path), GRADC_COMM_TIMEOUT="4", **more)
+        process = subprocess.Popen([script, *map(str, arguments)], env=env, text=True, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, start_new_session=True)
         started.append(process)
         return process
@@ -148,3 +149,77 @@ def test_restarts_are_counted(tmp_path):
 ])
 def test_usage(arguments, said):
     assert said in call([LAUNCH, *arguments], exit=2).stderr
+
+
+# ---- srun
+# What Slurm sets for a task. Processors of ranks exchange data by MPI, so mpirun starts the tasks here, in place of Slurm's PMIx; like
+# `srun --kill-on-bad-exit` it ends all when one ends badly.
+FAKE_SRUN = """#!/usr/bin/env bash
+[ "$1" = --kill-on-bad-exit=1 ] && shift
+[ "$1" = -n ] || exit 1
+echo "$2" >> {folder}/started
+[ "$2" -le "$(cat {folder}/tasks)" ] || {{ echo "srun: error: Unable to create step: More processors requested than permitted" >&2; exit 1; }}
+export SLURM_JOB_ID=7 SLURM_STEP_ID=$(($(wc -l < {folder}/started) - 1)) SLURM_STEP_NUM_TASKS=$2 SLURM_NTASKS=$2 SLURM_STEP_NODELIST=localhost
+exec {mpirun} -n "$2" {folder}/task "${{@:3}}"
+"""
+FAKE_TASK = """#!/bin/sh
+SLURM_PROCID=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+SLURM_LOCALID=$SLURM_PROCID
+export SLURM_PROCID SLURM_LOCALID
+exec "$@"
+"""
+
+
+@pytest.fixture
+def slurm(mpirun, tmp_path):
+    """slurm(TASKS): the allocation has room for so many from now on. A folder with srun."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    for name, text in ("srun", FAKE_SRUN.format(folder=folder, mpirun=mpirun)), ("task", FAKE_TASK):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+    def room(tasks):
+        (folder / "tasks").write_text(str(tasks))
+        return folder
+
+    return room
+
+
+def test_srun_goes_on_with_fewer_tasks(slurm, mpirun, start, digits, tmp_path):
+    """A task is killed, and then the allocation has room for two."""
+    folder = slurm(4)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    options = ["--steps=600", "--save-every=200"]
+    call([*mpirun.split(), "-n", "4", *training(digits, whole, *options)])
+    process = start("-n", "4,2", *training(digits, tmp_path, *options), script=SRUN, PATH=f"{folder}:{os.environ['PATH']}")
+    wait_for_checkpoint(process, tmp_path)
+    slurm(2)
+    os.kill(ranks_of(str(tmp_path))[3], signal.SIGKILL)
+    said = process.communicate(timeout=90)[1]
+    assert process.returncode == 0, said
+    assert "More processors requested than permitted" in said and "with 2 ranks" in said
+    assert re.fullmatch(r"4\n(4\n)+2\n", (folder / "started").read_text())
+    assert losses(tmp_path / "log.jsonl") == pytest.approx(losses(whole / "log.jsonl"), rel=1e-4)
+    assert len(resumed_lines(tmp_path)) == 1
+
+
+def test_srun_takes_the_allocations_tasks(slurm, start, digits, tmp_path):
+    """And is told to end by a signal, as Slurm does before the time is up."""
+    folder = slurm(2)
+    process = start("--srun", folder / "srun", *training(digits, tmp_path, "--epochs=1000000", "--save-every=100"), script=SRUN, SLURM_NTASKS="2")
+    wait_for_checkpoint(process, tmp_path)
+    assert len(ranks_of(str(tmp_path))) == 2
+    process.terminate()
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == 75 and "restart" not in said and not ranks_of(str(tmp_path))
+
+
+@pytest.mark.parametrize("tasks, arguments, said", [
+    (None, ["exe"], "-n: how many ranks?"), ("x", ["exe"], '-n x: "x" is no number of ranks'), ("2", [], "no executable"),
+    ("2", ["--mpirun", "m", "exe"], "--mpirun: no such option"), ("2", ["exe", "--save=s"], "--global-batch ROWS is missing")])
+def test_usage_of_srun(tasks, arguments, said, monkeypatch):
+    monkeypatch.delenv("SLURM_NTASKS", raising=False)
+    done = call([SRUN, *arguments], exit=2, env={"SLURM_NTASKS": tasks} if tasks else {})
+    assert said in done.stderr and "usage: scripts/launch/srun" in done.stderr

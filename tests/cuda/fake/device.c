@@ -130,6 +130,17 @@ fake_DeviceGetPCIBusId(char *id, int bytes, int device)
 }
 
 int
+fake_DeviceGetUuid(unsigned char *uuid, int device)
+{
+	ENTER(DeviceGetUuid);
+	if (!is_visible(device))
+		return BAD_DEVICE;
+	memset(uuid, 0x1b, 16);
+	uuid[15] = (unsigned char)device;
+	return 0;
+}
+
+int
 fake_DeviceTotalMem(size_t *bytes, int device)
 {
 	ENTER(DeviceTotalMem);

@@ -182,6 +182,7 @@ static const unsigned char call_flags[N_CALLS] = {
 	[CALL_DeviceGetName] = ANY_CONTEXT | DESPITE_FAULT,
 	[CALL_DeviceGetAttribute] = ANY_CONTEXT | DESPITE_FAULT,
 	[CALL_DeviceGetPCIBusId] = ANY_CONTEXT | DESPITE_FAULT,
+	[CALL_DeviceGetUuid] = ANY_CONTEXT | DESPITE_FAULT,
 	[CALL_DeviceTotalMem] = ANY_CONTEXT | DESPITE_FAULT,
 	[CALL_DevicePrimaryCtxRetain] = ANY_CONTEXT,
 	[CALL_DevicePrimaryCtxRelease] = ANY_CONTEXT | NO_CAPTURE,
