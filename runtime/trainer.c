@@ -182,7 +182,7 @@ open_tables(Gradc *run, const GradcModel *model, uint64_t *variants)
 }
 
 static Status
-open_all(Gradc *run, const GradcOptions *options)
+open_plan(Gradc *run, const GradcOptions *options)
 {
 	char name[CPU_NAME];
 
@@ -192,6 +192,12 @@ open_all(Gradc *run, const GradcOptions *options)
 	RETURN_IF_ERROR(sharing_pick(run));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
 	run->hyper.values[SCALAR_RANKS] = options->alone ? 1 : gradc_ranks(run);
+	return NULL;
+}
+
+static Status
+open_executor(Gradc *run, const GradcOptions *options)
+{
 	ExecutorOptions executor = {.ops = run->device.ops,
 	                            .device = device_options(&run->format, gradc_target(run),
 	                                                     run->device.ordinal, options),
@@ -204,6 +210,12 @@ open_all(Gradc *run, const GradcOptions *options)
 	RETURN_IF_ERROR(check_autotune(run, &executor.device));
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
+	return NULL;
+}
+
+static Status
+open_states(Gradc *run, const GradcOptions *options)
+{
 	run->loss_sum = format_state_of_kind(&run->format, SAVE_LOSS_SUM);
 	run->loss_count = format_state_of_kind(&run->format, SAVE_LOSS_COUNT);
 	run->metric_correct = format_state_of_kind(&run->format, SAVE_CORRECT);
@@ -246,7 +258,15 @@ trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, G
 	if (!status)
 		status = ranks_pick_variant(run, variants);
 	if (!status)
-		status = ranks_share(run, open_all(run, options));
+		status = ranks_share(run, open_plan(run, options));
+	if (!status)
+		status = carrier_pick(run, &comm);
+	if (!status)
+		status = ranks_share(run, open_executor(run, options));
+	if (!status)
+		status = carrier_attach(run);
+	if (!status)
+		status = ranks_share(run, open_states(run, options));
 	return status;
 }
 
