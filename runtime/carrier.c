@@ -204,7 +204,8 @@ carrier_pick(Gradc *run, const CommOptions *options)
 	return status;
 }
 
-/* Runs with collectives of GPUs are recorded by all ranks or by none, and a rank that is observed records none. */
+/* Runs with collectives of GPUs are recorded by all ranks or by none, and a rank that is observed records none. Whoever fails here
+ * must end the others, which may wait for it in NCCL, and not meet them. */
 Status
 carrier_attach(Gradc *run)
 {
@@ -214,7 +215,7 @@ carrier_attach(Gradc *run)
 	if (!comm_enqueues(&run->comm))
 		return NULL;
 	RETURN_IF_ERROR(ranks_agree(run, observed, &anywhere));
-	return ranks_share(run, executor_attach(&run->executor, !anywhere));
+	return executor_attach(&run->executor, !anywhere);
 }
 
 const char *

@@ -115,10 +115,10 @@ typedef struct {
 	/* Queues it on a stream of the device, or adds it to what is recorded of one. A group of one member has none. */
 	Status (*enqueue)(CommData *data, const Collective *c, void *stream);
 	/* For whoever waits for the device, which was last seen to move at `moved`, from any thread: is the communicator
-	 * whole, do the other ranks live? After a fault nothing that it has queued holds up the streams. *late: the device may
-	 * be waiting for ranks that have not come as far. */
+	 * whole, do the other ranks live? *late: the device may be waiting for ranks that have not come as far. */
 	Status (*watch)(CommData *data, double moved, bool *late);
-	/* Ends what is under way, done or not. It starts nothing more. */
+	/* Ends what is under way, made or not, so that streams become idle: when the device has a fault, and nobody believes
+	 * what comes out of them. It starts nothing more. */
 	void (*abort)(CommData *data);
 	/* What was started so far, and that much more, because a recording was launched again. */
 	void (*counts)(const CommData *data, CommCount out[N_GROUPS]);

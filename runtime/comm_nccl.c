@@ -2,8 +2,8 @@
  * the ranks to each other, and knows whether they live.
  *
  * Calls do not block (NcclConfig.blocking): while NCCL waits for other ranks, and while anybody waits for the device, control is
- * asked about them. NCCL itself would wait for a lost rank without end. Behind a fault all is aborted, so that streams become
- * idle, and every call tells the fault. */
+ * asked about them. NCCL itself would wait for a lost rank without end. Behind a fault every call tells it, and nothing is started.
+ * What is under way stays so until abort: a stream that went on would compute with sums that nobody has made. */
 #include "runtime/comm_nccl.h"
 
 #include <string.h>
@@ -31,10 +31,8 @@ abort_all(CommData *d)
 static Status
 keep(CommData *d, Status status)
 {
-	if (status && !d->fault) {
+	if (status && !d->fault)
 		d->fault = status_copy(status);
-		abort_all(d);
-	}
 	return status;
 }
 
@@ -313,6 +311,7 @@ data_abort(CommData *d)
 {
 	pthread_mutex_lock(&d->lock);
 	status_free(keep(d, status_error(EXIT_COMM, "rank %d: NCCL has been aborted", d->rank)));
+	abort_all(d);
 	pthread_mutex_unlock(&d->lock);
 }
 
@@ -340,6 +339,8 @@ data_close(CommData *d)
 {
 	if (!d)
 		return true;
+	if (d->fault)
+		abort_all(d);
 	for (int i = 0; i < d->n_lent; i++)
 		d->nccl.CommDeregister(d->lent[i].comm, d->lent[i].handle);
 	for (int g = 0; g < N_GROUPS; g++)

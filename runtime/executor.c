@@ -78,6 +78,15 @@ look_after_ranks(void *context, double moved, bool *waits)
 	return status;
 }
 
+static void
+leave_ranks(void *context)
+{
+	const Executor *x = context;
+
+	if (comm_enqueues(x->comm))
+		x->comm->data_ops->abort(x->comm->data);
+}
+
 Status
 executor_attach(Executor *x, bool records)
 {
@@ -125,7 +134,7 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	out->before = NEW_ARRAY(arena, int64_t, most);
 	RETURN_IF_ERROR(format_check_world(f, &out->facts));
 	out->most_observed = options->observed ? most_observed(out) : 0;
-	device.watch = (DeviceWatch){look_after_ranks, out};
+	device.watch = (DeviceWatch){look_after_ranks, leave_ranks, out};
 	device.n_events = FIRST_OBSERVED + out->most_observed * 2;
 	Status status = ops->open(&device, &out->device);
 	if (!status)
@@ -141,8 +150,8 @@ executor_stop(Executor *x)
 	if (!x->device)
 		return;
 	Status status = x->ops->sync(x->device);
-	if (status && comm_enqueues(x->comm)) /* its streams must become idle */
-		x->comm->data_ops->abort(x->comm->data);
+	if (status)
+		leave_ranks(x);
 	status_free(status);
 	recorded_free(x);
 }

@@ -31,8 +31,8 @@ const CodeImage *variant_best(const CodeImage *all, uint64_t of);
 Status variant_pick(const CodeImage *all, const char *asked, const DeviceChoice *device,
                     const CodeImage **out);
 
-/* ---- carrier.c: NCCL, or the launcher's communicator. All ranks call both, and have the same status. */
-Status carrier_pick(Gradc *run, const CommOptions *options);
+/* ---- carrier.c: NCCL, or the launcher's communicator. All ranks call both. */
+Status carrier_pick(Gradc *run, const CommOptions *options); /* all have the same status */
 Status carrier_attach(Gradc *run); /* when all have opened their executors */
 
 /* ---- trace.c: spans of time, in a file. */

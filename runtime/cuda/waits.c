@@ -75,6 +75,19 @@ interval(const Device *d)
 	return d->watch.look && d->patience / 10 > others ? others : d->patience / 10;
 }
 
+/* The fault is known before streams go on with what nobody has made. */
+static void
+look_after_others(Device *d, const Wait *w, bool *waits)
+{
+	if (!d->watch.look)
+		return;
+	Status status = d->watch.look(d->watch.context, w->moved, waits);
+	if (!status)
+		return;
+	cuda_keep_fault(d, status);
+	d->watch.end(d->watch.context);
+}
+
 /* Whoever comes back late was suspended, and so were others whom the GPU waits for. */
 static Status
 wait_more(Device *d, Wait *w)
@@ -88,8 +101,7 @@ wait_more(Device *d, Wait *w)
 	uint64_t progress = progress_of(d);
 	if (progress != w->progress)
 		w->moved = now;
-	if (d->watch.look)
-		cuda_keep_fault(d, d->watch.look(d->watch.context, w->moved, &waits));
+	look_after_others(d, w, &waits);
 	if (w->moved == now || waits || now - w->looked > d->patience / 2)
 		w->fine = now;
 	w->progress = progress;

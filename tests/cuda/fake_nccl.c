@@ -177,8 +177,7 @@ join_ranks(void *argument)
 {
 	Handle *c = argument;
 
-	if (atomic_fetch_add(&c->shared->joined, 1) + 1 == c->size)
-		shared_forget(&c->id);
+	atomic_fetch_add(&c->shared->joined, 1);
 	while (atomic_load(&c->shared->joined) < c->size && !atomic_load(&c->aborted))
 		nap();
 	atomic_store(&c->joined, true);
@@ -203,7 +202,7 @@ fake_CommInitRankConfig(NcclComm *out, int size, NcclId id, int rank, NcclConfig
 	*out = NULL;
 	if (!c)
 		abort();
-	*c = (Handle){.id = id, .rank = rank, .size = size, .blocks = config->blocking != 0};
+	*c = (Handle){.rank = rank, .size = size, .blocks = config->blocking != 0};
 	code = code ? code : planned(CALL_CommInitRankConfig, c, NULL);
 	if (!code && (size < 1 || size > MOST_RANKS || rank < 0 || rank >= size))
 		code = complain(NCCL_INVALID_ARGUMENT, "rank %d of %d", rank, size);

@@ -43,16 +43,13 @@ typedef struct {
 	atomic_int failed; /* a code that all ranks have from then on */
 	Mailbox from_to[MOST_RANKS][MOST_RANKS];
 } Shared;
-/* Gives the memory of an id its name. */
-bool shared_create(NcclId *id);
+bool shared_create(NcclId *id);        /* the id says where it is */
 Shared *shared_open(const NcclId *id); /* NULL: there is none */
-void shared_forget(const NcclId *id);  /* those that have it keep it */
 
 /* ---- fake_nccl.c */
 typedef struct NcclHandle Handle;
 struct NcclHandle {
 	struct NcclHandle *next; /* all that ever were: work in a stream may still point there */
-	NcclId id;
 	Shared *shared;
 	int rank, size;
 	bool blocks;
