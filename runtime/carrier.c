@@ -204,8 +204,8 @@ carrier_pick(Gradc *run, const CommOptions *options)
 	return status;
 }
 
-/* Runs with collectives of GPUs are recorded by all ranks or by none, and a rank that is observed records none. Whoever fails here
- * must end the others, which may wait for it in NCCL, and not meet them. */
+/* Runs with collectives of GPUs are recorded by all ranks or by none, and a rank that is observed records none. Whoever fails to
+ * join the others says so and ends them: they wait for it in NCCL, where it cannot tell them. */
 Status
 carrier_attach(Gradc *run)
 {
@@ -215,7 +215,12 @@ carrier_attach(Gradc *run)
 	if (!comm_enqueues(&run->comm))
 		return NULL;
 	RETURN_IF_ERROR(ranks_agree(run, observed, &anywhere));
-	return executor_attach(&run->executor, !anywhere);
+	Status status = executor_attach(&run->executor, !anywhere);
+	if (status && run->diag)
+		diag_status(run->diag, status_copy(status));
+	if (status)
+		gradc_abort(run, status->exit_code);
+	return status;
 }
 
 const char *

@@ -69,7 +69,8 @@ typedef struct {
 	DType dtype;
 	CommReduction reduction;
 	/* Sums are made in the order of the ranks, so that W ranks give the bits of W accumulation steps. Otherwise the
-	 * library's own collective makes them. f16 and bf16 are added in f32 and rounded once; NCCL rounds each sum of two. */
+	 * library's own collective makes them. f16 and bf16 are added in f32 and rounded once.
+	 * NCCL has no order of its callers' and rounds each sum of two, so it refuses ordered sums of these of more than two ranks. */
 	bool ordered;
 	/* `to` may be `from` (all_reduce, broadcast), or this rank's part may lie where it is in the whole (all_gather,
 	 * reduce_scatter). Otherwise they do not overlap. */

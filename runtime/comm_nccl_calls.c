@@ -213,7 +213,8 @@ nccl_call(const CommData *d, const Collective *c, void *stream, int64_t *bytes)
 	return c->n > 0 ? calls[c->kind](&call) : NCCL_OK;
 }
 
-/* The sum of two does not depend on their order, and that of whole numbers on none. */
+/* The schedule adds by itself what is to be added in the order of the ranks, but for sums that are exact in any order and narrow
+ * ones. Of those NCCL rounds each sum of two, which is as good for two ranks. */
 Status
 nccl_check(const CommData *d, const Collective *c)
 {
@@ -222,7 +223,7 @@ nccl_check(const CommData *d, const Collective *c)
 
 	RETURN_IF_ERROR(comm_check_collective(c, group->rank, group->size));
 	if (!reduces || !c->ordered || c->reduction != COMM_SUM || group->size <= 2 ||
-	    !dtype_is_float(c->dtype))
+	    (c->dtype != F16 && c->dtype != BF16))
 		return NULL;
 	return status_error(EXIT_COMM,
 	                    "NCCL adds %s of %d ranks in no order of its callers': --reduce=fast "
