@@ -223,6 +223,20 @@ carrier_attach(Gradc *run)
 	return status;
 }
 
+void
+carrier_describe(Text *out)
+{
+	char text[NCCL_VERSION_TEXT];
+	NcclLibrary nccl;
+	Status status = nccl_library_open(&nccl);
+
+	if (status)
+		text_printf(out, "through the host's memory: %s", status->message);
+	else
+		text_printf(out, "NCCL %s", nccl_version_text(nccl.version, text));
+	status_free(status);
+}
+
 const char *
 gradc_collectives(const Gradc *run)
 {

@@ -34,6 +34,7 @@ Status variant_pick(const CodeImage *all, const char *asked, const DeviceChoice 
 /* ---- carrier.c: NCCL, or the launcher's communicator. All ranks call both. */
 Status carrier_pick(Gradc *run, const CommOptions *options); /* all have the same status */
 Status carrier_attach(Gradc *run); /* when all have opened their executors */
+void carrier_describe(Text *out);  /* "NCCL 2.27.5", or why there is none here */
 
 /* ---- trace.c: spans of time, in a file. */
 typedef enum {

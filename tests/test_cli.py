@@ -75,6 +75,7 @@ GRADC = {
                                                              ("=0.*,rank=0", "rank=0"), ("=0.*,alpha=x", "alpha=x"), ("=0.*,foo", "no option foo")]),
     "--qlora": (["=0.*", " 0.weight,rank=2,bits=fp4,double=off"], [("=foo", "fits no parameter"), ("=0.bias", "can be adapted"), ("=0.weight,bits=5", "is not nf4 or fp4")]),
     "--adapter-name": ([], [("=0.weight", "NAME=VALUE"), ("=foo=a", "is no parameter"), ("=0.weight=head", "need PARAM=MODULE.NAME")]),
+    "--collectives": (["=auto", " host", "=nccl"], [("=x", "x")]),
     "--load-adapter": ([], [("=a", "need NAME=VALUE"), ("=a=b", "there are no adapters: --lora")]),
     "--quantize": (["=w8a8", " w8-tensor"], [("=int8", "need wN[aN]"), ("=w8-token", "need wN[aN]")]),
     "--opset": ([], [("=21", "needs --quantize"), ("=x", "x")]),

@@ -240,14 +240,14 @@ def test_a_suspended_rank_is_waited_for(digits):
 
 
 def test_a_slow_rank_is_named_and_waited_for(gpu, digits, tmp_path):
-    """Rank 1 waits for its disk, twice as long as a silent rank has, and longer than a kernel may take. The data is too large to be
-    kept, so each micro-batch is read."""
+    """In the middle of a step rank 1 waits for its disk, twice as long as a silent rank has, and longer than a kernel may take. The data is too large to be
+    kept: 66 reads check it, then each micro-batch is one."""
     rows = (80 << 20) // 256
     np.save(tmp_path / "input.npy", np.resize(np.load(gpu.models / "mlp_digits/input.npy"), (rows, 64)))
     np.save(tmp_path / "labels.npy", np.resize(np.load(gpu.models / "mlp_digits/labels.npy"), rows))
     digits.data = ["--data", "input=input.npy", "--data", "labels=labels.npy"]
-    options = (ON_GPU, "--steps=40", "--log=log.jsonl")
-    slow = [f"{name}={value}" for name, value in fault(build_faults(tmp_path), "pread", 500, "slow", path="input.npy").items()]
+    options = (ON_GPU, "--steps=10", "--accumulate=8", "--data-parallel=zero3", "--log=log.jsonl")
+    slow = [f"{name}={value}" for name, value in fault(build_faults(tmp_path), "pread", 94, "slow", path="input.npy").items()]
     *start, _, _ = digits.launcher
     digits.launcher = []
     one = digits.command(*options)
@@ -256,9 +256,9 @@ def test_a_slow_rank_is_named_and_waited_for(gpu, digits, tmp_path):
     done = subprocess.run([*start, "-n", "1", *one, ":", "-n", "1", "env", *slow, *one], cwd=tmp_path, env=env, text=True,
                           capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    found = re.findall(r"warning: rank 0: has waited (\d) s in \w+ \d+ of group data for (.*)", done.stderr)
-    assert [int(seconds) for seconds, _ in found] == [2, 4] and {who for _, who in found} == {"rank 1, which answers"}, done.stderr
-    assert len((tmp_path / "log.jsonl").read_text().splitlines()) >= 40
+    found = re.findall(r"warning: rank 0: has waited (\d) s in \w+ \d+ of group shard for (.*)", done.stderr)
+    assert [int(seconds) for seconds, _ in found] == [2, 4] and {who for _, who in found} == {"rank 1 (computing a step), which answers"}, done.stderr
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) >= 10
 
 
 def test_a_stuck_kernel_ends_all(digits):
