@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy thorough kills cubins cuda-full docs fuzz fuzz-differential faults format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy thorough kills cubins cuda-full nccl-full docs fuzz fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -93,6 +93,10 @@ cubins: build ## all kernels of the test and bench models for the GPUs that test
 cuda-full: build ## all steps of all reference models on the pretended GPU, hours
 	@scripts/setup --quiet test
 	GRADC_CUDA_FULL=1 .venv/bin/pytest -q -p no:cacheprovider tests/cuda/test_curves.py
+
+nccl-full: build ## the models of tests/dist on four pretended GPUs, over NCCL and over the host, half an hour
+	@scripts/setup --quiet test
+	GRADC_NCCL_FULL=1 .venv/bin/pytest -q -p no:cacheprovider tests/cuda/test_nccl.py
 
 docs: build ## writes docs/ops.md from the rows of ops, docs/deepspeed.md from those of its keys, the man page from the rows of options, docs/recipes.md from dumps
 	cmake --build --preset release --target ops_page executable_help deepspeed_page

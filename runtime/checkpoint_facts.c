@@ -148,6 +148,8 @@ add_machine(Settings *s, const Gradc *run)
 	add(s, "deterministic", json_boolean(run->options.deterministic));
 	if (gradc_ranks(run) > 1)
 		add(s, "reduce", json_string(gradc_reduce(run)));
+	if (comm_enqueues(&run->comm)) /* a version may add in another order */
+		add(s, "collectives", json_string(gradc_collectives(run)));
 	if (!x->ops->facts)
 		return;
 	DeviceFacts facts = x->ops->facts(x->device);

@@ -1,4 +1,5 @@
-/* A collective as a task of the host's in its stream: started when the stream is there, tested until it is over. */
+/* A collective in its stream: queued there by the communicator, where that works on streams of the device; else as a task of the
+ * host's, started when the stream is there, tested until it is over. */
 #include "runtime/runtime_impl.h"
 
 typedef struct {
@@ -11,34 +12,38 @@ typedef struct {
 } Task;
 _Static_assert(sizeof(Task) <= sizeof(((HostTask *)NULL)->state), "a collective fits into a task");
 
-static void
-trace_collective(const Task *c)
+void
+collective_trace(Trace *trace, const CollectiveRecord *record, double begin, double end)
 {
-	trace_span(c->x->trace,
-	           &(TraceSpan){.track = TRACK_COMMUNICATION,
-	                        .category = "communication",
-	                        .name = collective_names[c->record->kind],
-	                        .begin = c->begin,
-	                        .end = seconds_now(),
-	                        .count_of = "bytes",
-	                        .count = dtype_bytes((DType)c->record->dtype, c->record->n)});
+	trace_span(trace, &(TraceSpan){.track = TRACK_COMMUNICATION,
+	                               .category = "communication",
+	                               .name = collective_names[record->kind],
+	                               .begin = begin,
+	                               .end = end,
+	                               .count_of = "bytes",
+	                               .count = dtype_bytes((DType)record->dtype, record->n)});
+}
+
+static Collective
+collective_of(const Executor *x, const CollectiveRecord *r, void *to, const void *from)
+{
+	return (Collective){.kind = (CollectiveKind)r->kind,
+	                    .group = (CommGroup)r->group,
+	                    .dtype = (DType)r->dtype,
+	                    .reduction = (CommReduction)r->reduction,
+	                    .ordered = (x->facts.holds & ONLY_ORDERED) != 0,
+	                    .from = from,
+	                    .to = to,
+	                    .n = format_collective_elements(r, &x->facts),
+	                    .peer = (int)r->peer,
+	                    .block = r->block};
 }
 
 static Status
 start(Task *t)
 {
-	const CollectiveRecord *r = t->record;
 	const Comm *comm = t->x->comm;
-	const Collective c = {.kind = (CollectiveKind)r->kind,
-	                      .group = (CommGroup)r->group,
-	                      .dtype = (DType)r->dtype,
-	                      .reduction = (CommReduction)r->reduction,
-	                      .ordered = (t->x->facts.holds & ONLY_ORDERED) != 0,
-	                      .from = t->from,
-	                      .to = t->to,
-	                      .n = format_collective_elements(r, &t->x->facts),
-	                      .peer = (int)r->peer,
-	                      .block = r->block};
+	const Collective c = collective_of(t->x, t->record, t->to, t->from);
 
 	t->begin = seconds_now();
 	return comm->data_ops->start(comm->data, &c, &t->request);
@@ -57,22 +62,50 @@ poll(HostTask *task, bool *done)
 	if (!*done)
 		return NULL;
 	RETURN_IF_ERROR(comm->data_ops->finish(comm->data, t->request));
-	trace_collective(t);
+	collective_trace(t->x->trace, t->record, t->begin, seconds_now());
 	return NULL;
+}
+
+/* ---- on the device's own streams */
+/* A group of one member. */
+static Status
+copy_alone(Executor *x, int stream, Collective c)
+{
+	Span to = {c.to, dtype_bytes(c.dtype, c.n)};
+	const void *from = c.from;
+
+	c.from = c.to; /* so that nothing is left but what is refused */
+	RETURN_IF_ERROR(comm_alone(&c));
+	return to.at == from ? NULL : x->ops->copy(x->device, stream, to, from);
+}
+
+static Status
+enqueue(Executor *x, int stream, const Collective *c)
+{
+	const Comm *comm = x->comm;
+	void *native;
+
+	if (comm->data_ops->group_size(comm->data, c->group) == 1)
+		return copy_alone(x, stream, *c);
+	RETURN_IF_ERROR(x->ops->native_stream(x->device, stream, &native));
+	return comm->data_ops->enqueue(comm->data, c, native);
 }
 
 Status
 collective_start(Executor *x, const Instruction *n, void *to, const void *from)
 {
-	const CollectiveRecord *r = &x->format->collectives[n->what];
+	const CollectiveRecord *record = &x->format->collectives[n->what];
 	HostTask task = {.poll = poll};
 
 	if (x->facts.ranks == 1) /* it is a copy */
-		return to == from
-		               ? NULL
-		               : x->ops->copy(x->device, n->stream,
-		                              (Span){to, dtype_bytes((DType)r->dtype, r->n)}, from);
-
-	*(Task *)(void *)task.state = (Task){.x = x, .record = r, .to = to, .from = from};
+		return to == from ? NULL
+		                  : x->ops->copy(x->device, n->stream,
+		                                 (Span){to, dtype_bytes((DType)record->dtype, record->n)},
+		                                 from);
+	if (comm_enqueues(x->comm)) {
+		const Collective c = collective_of(x, record, to, from);
+		return enqueue(x, n->stream, &c);
+	}
+	*(Task *)(void *)task.state = (Task){.x = x, .record = record, .to = to, .from = from};
 	return x->ops->call(x->device, n->stream, &task);
 }

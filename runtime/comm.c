@@ -120,6 +120,24 @@ comm_close_data(Comm *comm)
 	return over;
 }
 
+Status
+comm_carry(Comm *comm, const CommDataOps *ops, const CommOptions *options)
+{
+	CommData *data;
+
+	RETURN_IF_ERROR(ops->open(comm->control_ops, comm->control, options, &data));
+	comm->data_ops->close(comm->data);
+	comm->data_ops = ops;
+	comm->data = data;
+	return NULL;
+}
+
+bool
+comm_enqueues(const Comm *comm)
+{
+	return comm && comm->data_ops && comm->data_ops->enqueue;
+}
+
 void
 comm_close(Comm *comm)
 {

@@ -27,6 +27,19 @@ typedef struct {
 	void *context;
 } CommOptions;
 
+/* Collectives that a device runs on its streams, where control sees nothing of them, while a rank waits for them. */
+typedef struct {
+	CommGroup group;
+	const int *members; /* ranks of the world, ascending; this one is among them */
+	int size;
+	const char *
+		what; /* the last that this rank has started, "all_reduce"; its number in the group, from 0 on. -1: the */
+	int64_t number; /* group itself is being made */
+	double since;   /* when something was last seen to move */
+	double told;    /* control's: the last report; 0 at first */
+	bool late; /* out: some others may not have started it yet; else all have said since then that they have */
+} CommWatch;
+
 typedef struct {
 	const char *name;
 	Status (*open)(const CommOptions *options, CommControl **out);
@@ -42,6 +55,12 @@ typedef struct {
 	/* What this rank does, for those that wait for it: "saving a checkpoint". A constant; NULL: nothing to say.
 	 * Allowed at any time, never waits. */
 	void (*doing)(CommControl *control, const char *what);
+	/* Both NULL: there is nobody to ask. Of collectives that the device runs this rank has started so many in the group:
+	 * for those that wait for it. Never waits long. */
+	void (*started)(CommControl *control, CommGroup group, int64_t n);
+	/* Called again and again while this rank waits for them: asks the others whether they live. EXIT_HANG: one has been
+	 * silent for `patience` seconds; other faults: control knows that one is gone. One that is late is reported. */
+	Status (*watch)(CommControl *control, CommWatch *watch);
 } CommControlOps;
 
 typedef struct {
@@ -50,7 +69,8 @@ typedef struct {
 	DType dtype;
 	CommReduction reduction;
 	/* Sums are made in the order of the ranks, so that W ranks give the bits of W accumulation steps. Otherwise the
-	 * library's own collective makes them. Either way f16 and bf16 are added in f32 and rounded once. */
+	 * library's own collective makes them. f16 and bf16 are added in f32 and rounded once.
+	 * NCCL has no order of its callers' and rounds each sum of two, so it refuses ordered sums of these of more than two ranks. */
 	bool ordered;
 	/* `to` may be `from` (all_reduce, broadcast), or this rank's part may lie where it is in the whole (all_gather,
 	 * reduce_scatter). Otherwise they do not overlap. */
@@ -60,6 +80,12 @@ typedef struct {
 	int64_t block; /* elements that parts are multiples of; 0: 1 */
 	int peer;      /* broadcast: from whom; send, recv: the other; counted in the group */
 } Collective;
+
+/* Of a group's collectives on streams: how many were started, the bytes that this rank sends for them, which came last. */
+typedef struct {
+	int64_t started, bytes;
+	CollectiveKind last;
+} CommCount;
 
 typedef struct {
 	const char *name;
@@ -72,7 +98,8 @@ typedef struct {
 	bool (*close)(CommData *data);
 	int (*group_rank)(const CommData *data, CommGroup group);
 	int (*group_size)(const CommData *data, CommGroup group);
-	/* The memory belongs to the communicator until the collective is done; after a fault, until close. */
+	/* ---- of the host's memory; NULL where the next ones are
+	 * The memory belongs to the communicator until the collective is done; after a fault, until close. */
 	Status (*start)(CommData *data, const Collective *c, CommRequest **out);
 	/* After a fault the request is gone, and the communicator, control included, starts nothing more: it tells the fault. */
 	Status (*test)(CommData *data, CommRequest *request, bool *done);
@@ -81,6 +108,22 @@ typedef struct {
 	void (*progress)(CommData *data);
 	/* Bytes that this rank has sent. Of the library's own collectives: what the best of algorithms sends. */
 	int64_t (*traffic)(const CommData *data, CommGroup group);
+	/* ---- of the device's memory, on its streams; NULL where those above are
+	 * Makes the groups on the device that is current in this thread. All ranks call it, before they start anything. */
+	Status (*attach)(CommData *data);
+	/* Memory in which collectives will work, until close. */
+	void (*lend)(CommData *data, void *at, int64_t bytes);
+	/* Queues it on a stream of the device, or adds it to what is recorded of one. A group of one member has none. */
+	Status (*enqueue)(CommData *data, const Collective *c, void *stream);
+	/* For whoever waits for the device, which was last seen to move at `moved`, from any thread: is the communicator
+	 * whole, do the other ranks live? *late: the device may be waiting for ranks that have not come as far. */
+	Status (*watch)(CommData *data, double moved, bool *late);
+	/* Ends what is under way, made or not, so that streams become idle: when the device has a fault, and nobody believes
+	 * what comes out of them. It starts nothing more. */
+	void (*abort)(CommData *data);
+	/* What was started so far, and that much more, because a recording was launched again. */
+	void (*counts)(const CommData *data, CommCount out[N_GROUPS]);
+	void (*repeat)(CommData *data, const CommCount more[N_GROUPS]);
 } CommDataOps;
 
 /* A communicator: one of each. */
@@ -114,11 +157,29 @@ Status comm_open(const char *name, const CommOptions *options, Comm *out);
  * stay. */
 bool comm_close_data(Comm *comm);
 void comm_close(Comm *comm);
+/* Other data over the same control, in place of what is there. On a fault that stays. All ranks call it. */
+Status comm_carry(Comm *comm, const CommDataOps *ops, const CommOptions *options);
+/* On streams of the device; else start, test and finish. */
+bool comm_enqueues(const Comm *comm);
 void comm_doing(const Comm *comm, const char *what); /* as of control; of what is not open, too */
 /* n values of s64 or f64 in the host's memory, in place, in the order of the ranks; by way of control. */
 Status comm_reduce(const Comm *comm, void *values, int64_t n, DType dtype, CommReduction reduction);
 /* A collective of one member, which is a copy. EXIT_COMM: it has another peer. */
 Status comm_alone(const Collective *c);
+
+/* ---- comm_groups.c: who is in which group, and what collectives a group can make */
+typedef struct {
+	int rank, size; /* of this one; members */
+	int *members;   /* ranks of the world, ascending */
+	bool is_shared; /* by several ranks somewhere */
+	int same;       /* the first group that divides the ranks alike */
+} CommMembers;
+/* By the options' mesh. All ranks call it. What it got is freed by comm_members_free, also after a fault. */
+Status comm_members(const CommControlOps *ops, CommControl *control, const CommOptions *options,
+                    CommMembers out[N_GROUPS]);
+void comm_members_free(CommMembers groups[N_GROUPS]);
+/* Of a group of several, whose member this rank is; EXIT_COMM where it has no such collective. */
+Status comm_check_collective(const Collective *c, int rank, int size);
 
 /* ---- comm_sums.c */
 /* z = x[0] + x[1] + ... in this order, or the largest: n elements of each of so many terms, the next one `stride`

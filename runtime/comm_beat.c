@@ -259,6 +259,16 @@ is_late(const CommControl *c, const Wait *w, int rank)
 	return w->number < 0 || last->started[channel] <= w->number;
 }
 
+bool
+beat_has_late(const CommControl *c, const Wait *w, const int *ranks, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (ranks[i] != c->rank &&
+		    (c->beat->peers[ranks[i]].heard <= w->since || is_late(c, w, ranks[i])))
+			return true;
+	return false;
+}
+
 /* "all_reduce 12 of group data" */
 static void
 add_place(Text *to, const CommControl *c, const Wait *w)
@@ -347,7 +357,7 @@ report(CommControl *c, Wait *w, const int *ranks, int n, Text *line)
 		if (ranks[i] != c->rank && is_late(c, w, ranks[i]))
 			late[n_late++] = ranks[i];
 	w->told = seconds_now();
-	if (is_speaker(c, w, late, n_late))
+	if ((n_late > 0 || !w->queued) && is_speaker(c, w, late, n_late))
 		tell(c, w, late, n_late, line);
 	memory_free(late);
 }

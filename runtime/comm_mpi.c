@@ -14,47 +14,23 @@ enum { TAGS = 32767, TAG_MESSAGE = 32767 };
 enum { LEAST_MOST_BYTES = 8 };
 
 /* ---- opening */
-/* Without a mesh all ranks share the data, and nothing else is divided. */
-static void
-plain_mesh(void *context, int rank, int size, int colors[N_GROUPS])
-{
-	(void)context;
-	(void)size;
-	for (int g = 0; g < N_GROUPS; g++)
-		colors[g] = g == GROUP_WORLD || g == GROUP_DATA || g == GROUP_REPLICATE ? 0 : rank;
-}
-
-/* Two ranks are members of one group. */
-static bool
-is_shared(const int (*colors)[N_GROUPS], int size, CommGroup group)
-{
-	for (int r = 1; r < size; r++)
-		for (int other = 0; other < r; other++)
-			if (colors[r][group] == colors[other][group])
-				return true;
-	return false;
-}
-
-/* colors: of all ranks. */
+/* Groups that have several members somewhere get a communicator of the library. */
 static Status
-open_group(CommControl *c, CommGroup group, const int (*colors)[N_GROUPS])
+open_group(CommControl *c, CommGroup group, CommMembers *m)
 {
 	Channel *ch = &c->channels[CHANNEL_GROUP + group];
-	int color = colors[c->rank][group], code;
+	int code;
 
+	memory_free(ch->members);
 	*ch = (Channel){.name = comm_group_names[group],
-	                .members = memory_get(sizeof(int) * (size_t)c->size)};
-	for (int r = 0; r < c->size; r++) {
-		if (colors[r][group] != color)
-			continue;
-		if (r == c->rank)
-			ch->rank = ch->size;
-		ch->members[ch->size++] = r;
-	}
-	if (!is_shared(colors, c->size, group))
+	                .rank = m->rank,
+	                .size = m->size,
+	                .members = m->members};
+	m->members = NULL;
+	if (!m->is_shared)
 		return NULL;
 	mpi_lock(c);
-	code = c->mpi.Comm_split(c->mpi.world, color, c->rank, &ch->comm);
+	code = c->mpi.Comm_split(c->mpi.world, ch->members[0], c->rank, &ch->comm);
 	if (!code)
 		c->mpi.Comm_set_errhandler(ch->comm, c->mpi.errors_return);
 	Status status = code ? mpi_fault(c, code, "MPI_Comm_split", -1) : NULL;
@@ -62,18 +38,15 @@ open_group(CommControl *c, CommGroup group, const int (*colors)[N_GROUPS])
 	return status;
 }
 
-/* Those that have several members somewhere get a communicator of the library. */
 static Status
 open_groups(CommControl *c, const CommOptions *options)
 {
-	int own[N_GROUPS], (*colors)[N_GROUPS] = memory_get(sizeof(own) * (size_t)c->size);
-	Status status;
+	CommMembers groups[N_GROUPS];
+	Status status = comm_members(&comm_control_mpi, c, options, groups);
 
-	(options->mesh ? options->mesh : plain_mesh)(options->context, c->rank, c->size, own);
-	status = comm_control_mpi.all_gather(c, own, colors, sizeof(own));
 	for (int g = 0; g < N_GROUPS && !status; g++)
-		status = open_group(c, (CommGroup)g, (const int(*)[N_GROUPS])colors);
-	memory_free(colors);
+		status = open_group(c, (CommGroup)g, &groups[g]);
+	comm_members_free(groups);
 	return status;
 }
 
@@ -152,38 +125,6 @@ is_message(const Collective *c)
 	return c->kind == COMM_SEND || c->kind == COMM_RECV;
 }
 
-static Status
-check_peer(const Collective *c, const Channel *ch)
-{
-	bool itself = is_message(c) && c->peer == ch->rank;
-
-	if (c->peer >= 0 && c->peer < ch->size && !itself)
-		return NULL;
-	return status_error(EXIT_COMM, "%s: rank %d is %s in group %s, which has %d",
-	                    collective_names[c->kind], c->peer, itself ? "this one" : "not",
-	                    ch->name, ch->size);
-}
-
-static Status
-check(const Collective *c, const Channel *ch)
-{
-	int64_t block = c->block ? c->block : 1, bits = dtype_info[c->dtype].bits;
-	bool reduces = c->kind == COMM_ALL_REDUCE || c->kind == COMM_REDUCE_SCATTER;
-
-	if (c->n < 0 || block < 0)
-		return status_error(EXIT_COMM, "%s of %lld elements in blocks of %lld",
-		                    collective_names[c->kind], (long long)c->n, (long long)block);
-	if (reduces && !comm_sum_has(c->dtype))
-		return status_error(EXIT_COMM, "no sums of %s over ranks",
-		                    dtype_info[c->dtype].name);
-	if (is_message(c) || c->kind == COMM_BROADCAST)
-		return check_peer(c, ch);
-	if (block * bits % 8 != 0)
-		return status_error(EXIT_COMM, "blocks of %lld elements of %s are no whole bytes",
-		                    (long long)block, dtype_info[c->dtype].name);
-	return NULL;
-}
-
 /* What of the result is this rank's already. */
 static void
 copy_own(const CommRequest *r)
@@ -250,7 +191,8 @@ data_start(CommData *d, const Collective *c, CommRequest **out)
 	Channel *ch = &d->control->channels[CHANNEL_GROUP + c->group];
 
 	*out = NULL;
-	RETURN_IF_ERROR(ch->size == 1 ? comm_alone(c) : check(c, ch));
+	RETURN_IF_ERROR(ch->size == 1 ? comm_alone(c)
+	                              : comm_check_collective(c, ch->rank, ch->size));
 	CommRequest *r = new_request(d, c, ch);
 	mpi_lock(d->control);
 	put_in(&d->running, r);

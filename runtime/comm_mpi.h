@@ -41,6 +41,7 @@ typedef struct {
 	const char *what; /* "all_reduce" */
 	int64_t number;   /* of the channel's collectives; -1: of no collective, but of two ranks */
 	bool sends;       /* they only have to take what is sent to them */
+	bool queued; /* on the device, which may compute before: nobody says so while no rank is late */
 	double since, told; /* the last progress; the last report */
 } Wait;
 
@@ -107,5 +108,7 @@ void beat_doing(CommControl *c, const char *what);
 /* While it is not over, with the lock: asks these n ranks of the world (this one among them is not) and hears their
  * answers. EXIT_HANG: one has been silent for `patience` seconds. *line: what is to be reported. */
 Status beat_wait(CommControl *c, Wait *w, const int *ranks, int n, Text *line);
+/* Has one of them not started it, or not said since `since` that it has? */
+bool beat_has_late(const CommControl *c, const Wait *w, const int *ranks, int n);
 
 #endif

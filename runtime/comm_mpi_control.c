@@ -336,6 +336,52 @@ control_broadcast(CommControl *c, void *at, int64_t bytes, int root)
 	return NULL;
 }
 
+/* ---- what devices wait for */
+static void
+control_started(CommControl *c, CommGroup group, int64_t n)
+{
+	mpi_lock(c);
+	c->channels[CHANNEL_GROUP + group].started = n;
+	mpi_unlock(c);
+}
+
+/* With the lock. Where the data is not MPI's nobody else has opened it. */
+static const Channel *
+channel_of(CommControl *c, const CommWatch *watch)
+{
+	Channel *ch = &c->channels[CHANNEL_GROUP + watch->group];
+	size_t bytes = sizeof(int) * (size_t)watch->size;
+
+	if (ch->members)
+		return ch;
+	ch->name = comm_group_names[watch->group];
+	ch->size = watch->size;
+	ch->members = memcpy(memory_get(bytes), watch->members, bytes);
+	return ch;
+}
+
+static Status
+control_watch(CommControl *c, CommWatch *watch)
+{
+	Wait w = {.what = watch->what,
+	          .number = watch->number,
+	          .queued = watch->number >= 0,
+	          .since = watch->since,
+	          .told = watch->told};
+	Text line = {0};
+
+	mpi_lock(c);
+	w.channel = channel_of(c, watch);
+	Status status = mpi_kept(c);
+	if (!status)
+		status = mpi_keep(c, beat_wait(c, &w, watch->members, watch->size, &line));
+	watch->told = w.told;
+	watch->late = beat_has_late(c, &w, watch->members, watch->size);
+	mpi_unlock(c);
+	mpi_report(c, &line);
+	return status;
+}
+
 const CommControlOps comm_control_mpi = {
 	.name = "mpi",
 	.open = control_open,
@@ -346,4 +392,6 @@ const CommControlOps comm_control_mpi = {
 	.all_gather = control_all_gather,
 	.broadcast = control_broadcast,
 	.doing = beat_doing,
+	.started = control_started,
+	.watch = control_watch,
 };

@@ -396,4 +396,6 @@ const CommControlOps comm_control_tcp = {
 	.all_gather = tcp_all_gather,
 	.broadcast = tcp_broadcast,
 	.doing = tcp_doing,
+	.started = tcp_started,
+	.watch = tcp_watch_collective,
 };

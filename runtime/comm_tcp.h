@@ -66,6 +66,7 @@ typedef struct {
 	int32_t waits;   /* for others: it is not late */
 	int32_t speaker; /* which of those that wait for it tells the user */
 	char doing[DOING_BYTES];
+	int64_t started[N_GROUPS]; /* collectives of the device's; of rank 0: the fewest of all ranks */
 } Pong;
 /* Another rank. */
 typedef struct {
@@ -96,6 +97,7 @@ struct CommControl {
 	double watched; /* when one last did by other means */
 	double looked;  /* when one of them last looked for answers */
 	_Atomic(const char *) doing;
+	int64_t started[N_GROUPS]; /* collectives that the device runs */
 	Status fault; /* the first; all calls tell it */
 	double must_end; /* another rank ends all: when this process does at the latest; 0: none does */
 	bool closing;
@@ -139,6 +141,9 @@ void tcp_add_place(Text *to, const TcpWait *w); /* "all_gather 12 of control" */
 /* For who waits for all ranks by other means, since a moment, in `what`: "all_reduce 3 of group data". Reports what there is to
  * say; *told is when it last did. A fault: a rank is lost, or ends all. */
 Status tcp_watch(CommControl *c, const char *what, double since, double *told);
+/* As in CommControlOps. */
+void tcp_started(CommControl *c, CommGroup group, int64_t n);
+Status tcp_watch_collective(CommControl *c, CommWatch *watch);
 
 /* ---- comm_tcp_start.c: connects all ranks */
 Status tcp_start(CommControl *c, const TcpPlace *place);

@@ -21,6 +21,17 @@ first_asker(const CommControl *c)
 	return -1;
 }
 
+/* Of all that this rank has heard of. */
+static int64_t
+fewest_started(const CommControl *c, int group)
+{
+	int64_t n = c->started[group];
+
+	for (int r = 1; r < c->size && c->rank == 0; r++)
+		n = c->peers[r].last.started[group] < n ? c->peers[r].last.started[group] : n;
+	return n;
+}
+
 void
 tcp_answer(CommControl *c, int rank)
 {
@@ -32,6 +43,8 @@ tcp_answer(CommControl *c, int rank)
 
 	c->peers[rank].asks = now;
 	pong.speaker = first_asker(c);
+	for (int g = 0; g < N_GROUPS; g++)
+		pong.started[g] = fewest_started(c, g);
 	if (doing)
 		strncpy(pong.doing, doing, DOING_BYTES - 1);
 	tcp_send(c, rank, &head, &pong);
@@ -199,5 +212,45 @@ tcp_watch(CommControl *c, const char *what, double since, double *told)
 	*told = w.told;
 	memory_free(ranks);
 	tcp_report(c, &line);
+	return status;
+}
+
+/* ---- collectives that the device runs */
+void
+tcp_started(CommControl *c, CommGroup group, int64_t n)
+{
+	tcp_lock(c);
+	c->started[group] = n;
+	tcp_unlock(c);
+}
+
+/* Rank 0 knows of each rank, the others by rank 0. Ranks of other groups of that kind count, too: they do the same. */
+static bool
+has_late(CommControl *c, const CommWatch *watch)
+{
+	bool late = watch->number < 0;
+
+	tcp_lock(c);
+	for (int r = 0; r < c->size && !late; r++) {
+		const TcpPeer *p = &c->peers[r];
+		if (r != c->rank && (c->rank == 0 || r == 0))
+			late = p->heard <= watch->since || p->last.started[watch->group] <= watch->number;
+	}
+	tcp_unlock(c);
+	return late;
+}
+
+Status
+tcp_watch_collective(CommControl *c, CommWatch *watch)
+{
+	Text what = {0};
+
+	text_add(&what, watch->what);
+	if (watch->number >= 0)
+		text_printf(&what, " %lld", (long long)watch->number);
+	text_printf(&what, " of group %s", comm_group_names[watch->group]);
+	Status status = tcp_watch(c, what.at, watch->since, &watch->told);
+	watch->late = has_late(c, watch);
+	text_free(&what);
 	return status;
 }

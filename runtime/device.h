@@ -50,6 +50,14 @@ struct HostTask {
 	void *context;
 	void *state[14]; /* the caller's own */
 };
+/* Called now and then while the host waits for the device, from any thread: looks after others for whom that may be waiting. It was
+ * last seen to finish something at `moved`, of seconds_now. *waits: it may be waiting for them, so it is not stuck. A fault is the
+ * device's from then on, and `end` is called: what was queued for them shall end, so that streams become idle. */
+typedef struct {
+	Status (*look)(void *context, double moved, bool *waits); /* NULL: there are none */
+	void (*end)(void *context);
+	void *context;
+} DeviceWatch;
 typedef struct {
 	int ordinal; /* of the devices of its kind */
 	int threads; /* that compute on the host; 0: one for each CPU that the process may use */
@@ -60,6 +68,7 @@ typedef struct {
 	const char *
 		autotune; /* of a GPU: the file of what its libraries found by trying, as long as the device; NULL: none */
 	bool autotune_times; /* what it lacks is tried */
+	DeviceWatch watch;
 } DeviceOptions;
 /* What a device runs. All of it must outlive the Code. */
 typedef struct {
@@ -83,6 +92,7 @@ typedef struct {
 	int64_t own, free, total;
 } DeviceMemory;
 
+enum { DEVICE_ADDRESS = 32 };
 typedef struct {
 	const char *name;
 	bool host_memory; /* MEMORY_DEVICE is the host's to read and write, in the order of its calls */
@@ -94,6 +104,8 @@ typedef struct {
 	Status (*identity)(int ordinal, uint64_t out[2]);
 	/* NULL: the device of that number runs the image, which is of its kind; else why not. */
 	Status (*runs)(int ordinal, const CodeImage *image);
+	/* What tells it apart from others of its machine, "0000:1b:00.0"; false: it cannot be told. NULL: none can. */
+	bool (*address)(int ordinal, char out[DEVICE_ADDRESS]);
 	Status (*open)(const DeviceOptions *options, Device **out);
 	void (*close)(Device *device); /* NULL is allowed; waits for what runs */
 	Status (*alloc)(Device *device, MemoryKind kind, int64_t bytes, Span *out); /* zeroed */
@@ -128,6 +140,9 @@ typedef struct {
 	bool (*is_done)(Device *device, int event);
 	Status (*elapsed)(Device *device, int from_event, int to_event, double *seconds);
 	Status (*sync)(Device *device); /* waits for everything; the first that failed */
+	/* The stream as libraries know it, for work that one queues there at once, or into what is recorded; the device is current in
+	 * this thread from then on. NULL where libraries know none. */
+	Status (*native_stream)(Device *device, int stream, void **out);
 	/* What is queued between begin and end, on all streams, is recorded and not run; launch runs it, as often as one likes. NULL
 	 * where the device has none. */
 	Status (*capture_begin)(Device *device);

@@ -66,6 +66,7 @@ start(Device *d, const DeviceOptions *options)
 	                           d->gpu.name));
 	cuda_enter(d);
 	RETURN_IF_ERROR(open_pool(d));
+	d->watch = options->watch;
 	d->trials = cuda_trials(d, options);
 	if (!options->no_libraries)
 		libraries_open(&d->libraries,
@@ -185,6 +186,20 @@ cuda_runs(int ordinal, const CodeImage *image)
 		"cuda:%d: %s has compute capability %d.%d, and does not run the code for "
 		"%s: --target=cuda makes code for all GPUs from 8.0 on",
 		ordinal, gpu.name, gpu.major, gpu.minor, image->name);
+}
+
+static bool
+cuda_address(int ordinal, char out[DEVICE_ADDRESS])
+{
+	CudaDriver driver;
+	Gpu gpu = {0};
+	Status status = cuda_driver_open(&driver);
+
+	if (!status)
+		status = gpu_find(&driver, ordinal, &gpu);
+	snprintf(out, DEVICE_ADDRESS, "%s", status ? "" : gpu.bus);
+	status_free(status);
+	return *out != '\0';
 }
 
 /* ---- memory */
@@ -481,6 +496,7 @@ const DeviceOps device_cuda = {
 	.count = cuda_count,
 	.identity = cuda_identity,
 	.runs = cuda_runs,
+	.address = cuda_address,
 	.open = cuda_open,
 	.close = cuda_close,
 	.alloc = cuda_alloc,
@@ -498,6 +514,7 @@ const DeviceOps device_cuda = {
 	.is_done = cuda_is_done,
 	.elapsed = cuda_elapsed,
 	.sync = cuda_wait_streams,
+	.native_stream = cuda_stream,
 	.capture_begin = cuda_capture_begin,
 	.capture_end = cuda_capture_end,
 	.launch = cuda_replay,

@@ -63,6 +63,48 @@ most_observed(const Executor *x)
 	return (int)most;
 }
 
+/* While the host waits for the device, and that for collectives. */
+static Status
+look_after_ranks(void *context, double moved, bool *waits)
+{
+	const Executor *x = context;
+	bool late = false;
+
+	if (!comm_enqueues(x->comm))
+		return NULL;
+	Status status = x->comm->data_ops->watch(x->comm->data, moved, &late);
+	*waits |= late;
+	return status;
+}
+
+static void
+leave_ranks(void *context)
+{
+	const Executor *x = context;
+
+	if (comm_enqueues(x->comm))
+		x->comm->data_ops->abort(x->comm->data);
+}
+
+Status
+executor_attach(Executor *x, bool records)
+{
+	const Comm *comm = x->comm;
+	void *stream;
+
+	if (!comm_enqueues(comm))
+		return NULL;
+	x->records_ranks = records;
+	RETURN_IF_ERROR(x->ops->native_stream(x->device, STREAM_COMMUNICATION, &stream));
+	RETURN_IF_ERROR(comm->data_ops->attach(comm->data));
+	for (int s = 0; s < N_SPACES; s++)
+		for (int turn = 0; turn < 2 && !space_table[s].on_host; turn++)
+			if (x->regions[s][turn].at)
+				comm->data_ops->lend(comm->data, x->regions[s][turn].at,
+				                     x->regions[s][turn].bytes);
+	return NULL;
+}
+
 Status
 executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out)
 {
@@ -92,6 +134,7 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	out->before = NEW_ARRAY(arena, int64_t, most);
 	RETURN_IF_ERROR(format_check_world(f, &out->facts));
 	out->most_observed = options->observed ? most_observed(out) : 0;
+	device.watch = (DeviceWatch){look_after_ranks, leave_ranks, out};
 	device.n_events = FIRST_OBSERVED + out->most_observed * 2;
 	Status status = ops->open(&device, &out->device);
 	if (!status)
@@ -106,7 +149,10 @@ executor_stop(Executor *x)
 {
 	if (!x->device)
 		return;
-	status_free(x->ops->sync(x->device));
+	Status status = x->ops->sync(x->device);
+	if (status)
+		leave_ranks(x);
+	status_free(status);
 	recorded_free(x);
 }
 

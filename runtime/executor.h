@@ -44,7 +44,8 @@ typedef struct {
 	Recorded *recorded;        /* NULL: not yet */
 	int first_timer, n_timers; /* of the step's; their phases */
 	int8_t *phases;
-	bool full; /* there were more changes of the phase than timers */
+	bool full;                  /* there were more changes of the phase than timers */
+	CommCount counts[N_GROUPS]; /* of its collectives */
 } RecordedRun;
 typedef struct {
 	Arena *arena;
@@ -81,6 +82,7 @@ typedef struct {
 	Finder *finder;             /* of numbers that are not finite; NULL: nobody looks */
 	Span *spans;                /* for it: room for an instruction's arguments */
 	VEC(RecordedRun) recorded;
+	bool records_ranks; /* runs with collectives are recorded: on all ranks, or on none */
 } Executor;
 typedef struct {
 	const DeviceOps *ops;
@@ -95,6 +97,8 @@ typedef struct {
 	const char *offload_folder;
 } ExecutorOptions;
 Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);
+/* Joins the other ranks' devices, where collectives run there. All ranks call it, and the same `records`: runs are recorded. */
+Status executor_attach(Executor *x, bool records);
 void executor_stop(Executor *x); /* waits; then nothing touches the regions */
 void executor_close(Executor *x);
 /* In the device's memory, at the present turns. */
@@ -146,6 +150,7 @@ Status host_launch(Executor *x, int stream, const Launch *launch); /* has its tu
 
 /* ---- collective.c: an instruction of the communication stream */
 Status collective_start(Executor *x, const Instruction *n, void *to, const void *from);
+void collective_trace(Trace *trace, const CollectiveRecord *record, double begin, double end);
 
 /* ---- regions.c */
 Status regions_alloc(Executor *x); /* what it got is freed by regions_free, also after a fault */

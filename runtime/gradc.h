@@ -75,6 +75,9 @@ typedef struct {
 		offload; /* what lies in the host's memory, as it was compiled: "optimizer,params"; NULL: the same */
 	const char *offload_folder; /* where it lies in a file without a name; NULL: in memory */
 	int64_t shard_size; /* ranks that hold all parts together; several such groups hold copies; 0: all ranks */
+	/* What carries collectives of GPUs: "nccl"; "host", the launcher's library; "auto" or NULL: NCCL where each rank has a GPU of its
+	 * own, else the host. */
+	const char *collectives;
 	bool alone; /* nothing is trained: gradc_once or gradc_check_gradients, by one rank with whole states */
 	const char *trace; /* a file for what happens when; NULL: none */
 	bool profile;      /* measure the instructions of a few steps */
@@ -201,6 +204,8 @@ bool gradc_gpu_memory(const Gradc *run, int64_t *taken, int64_t *total);
 int gradc_rank(const Gradc *run);
 int gradc_ranks(const Gradc *run);
 const char *gradc_reduce(const Gradc *run); /* "ordered" or "fast" */
+const char *gradc_collectives(
+	const Gradc *run); /* "NCCL 2.27.5", or "mpi ..." with the reason; of one rank, "self" */
 /* The largest of what the ranks say; every rank must ask. */
 Status gradc_agree(Gradc *run, int own, int *most);
 /* EXIT_COMM where a rank has another value of an option than rank 0; the message has both. Every rank must ask. */

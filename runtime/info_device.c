@@ -73,6 +73,12 @@ info_device(const GradcModel *model, const Format *f, const GradcOptions *option
 	for (int i = 0; !status && i < f->n[SECTION_KERNELS]; i++)
 		if (f->kernels[i].library && f->kernels[i].targets >> o.target & 1)
 			add_product(list, f, &o, i);
+	if (!status && o.ops->native_stream) {
+		Text carrier = {0};
+		carrier_describe(&carrier);
+		json_object_set_new(root, "collectives", json_string(carrier.at));
+		text_free(&carrier);
+	}
 	json_object_set_new(root, "library_calls", list);
 	json_object_set_new(
 		root, "library_bytes",
@@ -90,6 +96,9 @@ info_device_print(const GradcModel *model, const Format *f, const GradcOptions *
 	size_t i;
 
 	printf("%-24s %s\n", "device", json_string_value(json_object_get(root, "device")));
+	if (json_object_get(root, "collectives"))
+		printf("%-24s %s\n", "collectives",
+		       json_string_value(json_object_get(root, "collectives")));
 	printf("%-24s %lld bytes of scratch\n", "region library",
 	       (long long)json_integer_value(json_object_get(root, "library_bytes")));
 	json_array_foreach(json_object_get(root, "library_calls"), i, call)

@@ -20,7 +20,8 @@ observe_open(Gradc *run)
 	const GradcOptions *o = &run->options;
 	size_t n = (size_t)run->format.n[SECTION_INSTRUCTIONS];
 
-	run->observer = (Observer){.format = &run->format};
+	run->observer = (Observer){.format = &run->format,
+	                           .sees_collectives = comm_enqueues(&run->comm)};
 	if (o->profile)
 		run->observer.profile = (GradcProfile){.seconds = NEW_ARRAY(run->arena, double, n),
 		                                       .runs = NEW_ARRAY(run->arena, int64_t, n)};
@@ -90,7 +91,6 @@ begin_phase(Observer *o, const Instruction *n, double begin)
 	o->phase_begin = begin;
 }
 
-/* A collective has a span of its own (collective.c). */
 static void
 trace_instruction(Observer *o, uint32_t index, double begin, double end)
 {
@@ -99,8 +99,11 @@ trace_instruction(Observer *o, uint32_t index, double begin, double end)
 	const KernelRecord *k = n->kind == RUN_KERNEL ? &f->kernels[n->what] : NULL;
 	bool sync = n->kind == RECORD || n->kind == WAIT;
 
-	if (n->kind == COLLECTIVE)
+	if (n->kind == COLLECTIVE) {
+		if (o->sees_collectives)
+			collective_trace(o->trace, &f->collectives[n->what], begin, end);
 		return;
+	}
 	if (n->stream == STREAM_COMPUTE && !sync) {
 		begin_phase(o, n, begin);
 		o->last_end = end;

@@ -199,6 +199,8 @@ static const OptionRow rows[] = {
 	 .least = 1, .commands = TRAINING},
 	{"reduce", "ordered|fast", "sums over ranks: in their order, or as the library likes (ordered up to 8 ranks)",
 	 TAKES_CHOICE, RUN(reduce), .commands = TRAINING},
+	{"collectives", "auto|nccl|host", "of GPUs: by NCCL, or through the host's memory (NCCL where each rank has a GPU of its own)",
+	 TAKES_CHOICE, RUN(collectives), .commands = TRAINING},
 	{"info", NULL, "what is compiled in; nothing is run", TAKES_FLAG, CLI(info),
 	 .group = "Other"},
 	{"json", NULL, "results as JSON", TAKES_FLAG, CLI(json)},

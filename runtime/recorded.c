@@ -1,7 +1,8 @@
 /* Programs are recorded where the device can: one run by itself, so that all it needs is loaded, one that is recorded, and
  * from then on the recording is launched. A recording holds addresses and events, so there is one for each turn and each
  * micro-batch of a step. What has tasks of the host is not recorded: collectives of a communicator without streams, and
- * programs for the host's processors. */
+ * programs for the host's processors. Collectives on streams are recorded by all ranks in the same run: which runs those are follows
+ * from what all ranks do alike, and from executor_attach. */
 #include "runtime/runtime_impl.h"
 
 #include <string.h>
@@ -9,11 +10,18 @@
 enum { MOST = 64 }; /* recordings; others run by themselves */
 
 static bool
+has_host_tasks(const Executor *x)
+{
+	bool alone = x->facts.ranks == 1 && x->facts.mode == MODE_REPLICATED;
+
+	return !alone && !(comm_enqueues(x->comm) && x->records_ranks);
+}
+
+static bool
 is_recordable(const Executor *x, const ProgramRecord *p)
 {
 	return x->ops->capture_begin && x->timed && !x->observer && !x->poison &&
-	       x->facts.ranks == 1 && x->facts.mode == MODE_REPLICATED &&
-	       p->target == (uint32_t)x->target;
+	       !has_host_tasks(x) && p->target == (uint32_t)x->target;
 }
 
 static bool
@@ -40,15 +48,39 @@ find_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 	return &x->recorded.at[x->recorded.n - 1];
 }
 
+/* ---- what the communicator has started */
+static void
+count(const Executor *x, CommCount out[N_GROUPS])
+{
+	memset(out, 0, sizeof(*out) * N_GROUPS);
+	if (comm_enqueues(x->comm))
+		x->comm->data_ops->counts(x->comm->data, out);
+}
+
+static void
+count_since(const Executor *x, const CommCount before[N_GROUPS], CommCount out[N_GROUPS])
+{
+	count(x, out);
+	for (int g = 0; g < N_GROUPS; g++) {
+		out[g].started -= before[g].started;
+		out[g].bytes -= before[g].bytes;
+	}
+}
+
+/* ---- recording */
 static Status
 record_run(Executor *x, RecordedRun *r, const MicroBatch *micro)
 {
 	StepTimers *t = &x->timers[x->turns[TURN_STEP]];
 
+	CommCount before[N_GROUPS];
+
+	count(x, before);
 	r->first_timer = t->n;
 	RETURN_IF_ERROR(x->ops->capture_begin(x->device));
 	Status status = executor_walk(x, r->program, micro);
 	Status ended = x->ops->capture_end(x->device, &r->recorded);
+	count_since(x, before, r->counts);
 	r->n_timers = t->n - r->first_timer;
 	r->full = t->full;
 	r->phases = arena_copy(x->arena, t->phase + r->first_timer, (size_t)r->n_timers);
@@ -74,6 +106,8 @@ executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 		memcpy(t->phase + t->n, r->phases, (size_t)r->n_timers);
 		t->n += r->n_timers;
 		t->full |= r->full;
+		if (comm_enqueues(x->comm))
+			x->comm->data_ops->repeat(x->comm->data, r->counts);
 	}
 	return x->ops->launch(x->device, r->recorded);
 }

@@ -31,6 +31,11 @@ const CodeImage *variant_best(const CodeImage *all, uint64_t of);
 Status variant_pick(const CodeImage *all, const char *asked, const DeviceChoice *device,
                     const CodeImage **out);
 
+/* ---- carrier.c: NCCL, or the launcher's communicator. All ranks call both. */
+Status carrier_pick(Gradc *run, const CommOptions *options); /* all have the same status */
+Status carrier_attach(Gradc *run); /* when all have opened their executors */
+void carrier_describe(Text *out);  /* "NCCL 2.27.5", or why there is none here */
+
 /* ---- trace.c: spans of time, in a file. */
 typedef enum {
 	TRACK_TRAINING,
@@ -67,6 +72,7 @@ struct Observer {
 	double base;       /* when it began */
 	int phase;
 	double phase_begin, last_end;
+	bool sees_collectives; /* they take their time on streams; else each has a span of its own (collective.c) */
 };
 Status observe_open(Gradc *run);
 void observe_step(Gradc *run, int64_t step);
@@ -718,6 +724,7 @@ struct Gradc {
 	Executor executor;
 	VEC(Span) mapped; /* of the executable's weights, until the first update */
 	Comm comm;
+	const char *carrier; /* of collectives, for people */
 	bool reduce_ordered; /* sums over ranks are made in their order */
 	int mode;            /* how they share states: of format.h's modes */
 	bool is_served;      /* rank 0 reads states, and the others lend it their parts */

@@ -200,6 +200,8 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 		        strcmp(gradc_reduce(run), "fast") == 0 ? "as the library adds"
 		                                               : "in their order",
 		        gradc_reduce(run));
+	if (gradc_ranks(run) > 1)
+		fprintf(out, "collectives: %s\n", gradc_collectives(run));
 	print_parts(out, run);
 	const char *binding = format_text(f, f->bindings[gradc_binding(run)].text);
 	if (*binding) {

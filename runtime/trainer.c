@@ -198,10 +198,9 @@ pick_host(Gradc *run, const CodeImage **out)
 }
 
 static Status
-open_all(Gradc *run, const GradcOptions *options)
+open_plan(Gradc *run, const GradcOptions *options)
 {
 	char name[CPU_NAME];
-	const CodeImage *host;
 
 	run->processor = arena_strdup(run->arena, cpu_name(name));
 	RETURN_IF_ERROR(check_options(&run->format, options));
@@ -210,6 +209,14 @@ open_all(Gradc *run, const GradcOptions *options)
 	RETURN_IF_ERROR(offload_check(run));
 	RETURN_IF_ERROR(hyper_new(&run->format, options, &run->hyper));
 	run->hyper.values[SCALAR_RANKS] = options->alone ? 1 : gradc_ranks(run);
+	return NULL;
+}
+
+static Status
+open_executor(Gradc *run, const GradcOptions *options)
+{
+	const CodeImage *host;
+
 	RETURN_IF_ERROR(pick_host(run, &host));
 	ExecutorOptions executor = {.ops = run->device.ops,
 	                            .device = device_options(&run->format, gradc_target(run),
@@ -225,6 +232,12 @@ open_all(Gradc *run, const GradcOptions *options)
 	RETURN_IF_ERROR(check_autotune(run, &executor.device));
 	RETURN_IF_ERROR(executor_open(run->arena, &run->format, &executor, &run->executor));
 	run->executor.poison = options->poison;
+	return NULL;
+}
+
+static Status
+open_states(Gradc *run, const GradcOptions *options)
+{
 	run->loss_sum = format_state_of_kind(&run->format, SAVE_LOSS_SUM);
 	run->loss_count = format_state_of_kind(&run->format, SAVE_LOSS_COUNT);
 	run->metric_correct = format_state_of_kind(&run->format, SAVE_CORRECT);
@@ -269,7 +282,15 @@ trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, G
 	if (!status)
 		status = ranks_check_devices(run);
 	if (!status)
-		status = ranks_share(run, open_all(run, options));
+		status = ranks_share(run, open_plan(run, options));
+	if (!status)
+		status = carrier_pick(run, &comm);
+	if (!status)
+		status = ranks_share(run, open_executor(run, options));
+	if (!status)
+		status = carrier_attach(run);
+	if (!status)
+		status = ranks_share(run, open_states(run, options));
 	return status;
 }
 

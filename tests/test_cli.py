@@ -175,6 +175,7 @@ EXECUTABLE = {
     "--help": ([""], [("=x", "x")]),
     "--find-nan": ([""], [("=x", "x")]),
     "--reduce": (["=ordered", " fast"], [("=x", "x")]),
+    "--collectives": (["=auto", " host", "=nccl"], [("=x", "x")]),
     "--load-adapter": ([], [("=a", "has no adapters")]),
     "--adapter": ([], [("=a", "this executable has none")]),
     "--merge": ([], [("", "--merge needs --load-adapter"), ("=x", "x")]),

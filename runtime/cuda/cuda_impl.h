@@ -38,6 +38,7 @@ struct Device {
 	atomic_int
 		n_polled; /* tasks that have their turn: they wait for the host or for other ranks, the GPU for them */
 	Device *next_left;
+	DeviceWatch watch;
 	double patience; /* seconds without anything being done, after which it is stuck */
 	int n_events;
 	_Atomic(void *) events[]; /* NULL: never recorded */

@@ -41,7 +41,9 @@ progress_of(Device *d)
 }
 
 typedef struct {
-	double begin, moved, looked;
+	double begin, looked;
+	double moved; /* when something was last done */
+	double fine;  /* when it was last known not to be stuck */
 	uint64_t progress;
 } Wait;
 
@@ -50,7 +52,7 @@ wait_begin(void)
 {
 	double now = seconds_now();
 
-	return (Wait){.begin = now, .moved = now, .looked = now};
+	return (Wait){.begin = now, .looked = now, .moved = now, .fine = now};
 }
 
 static Status
@@ -64,22 +66,47 @@ stuck(const Device *d)
 		d->gpu.ordinal, d->gpu.name, d->patience);
 }
 
-/* Looked at ten times within the patience. Whoever comes back late was suspended, and so were others whom the GPU waits for. */
+/* Ten times within the patience; others want to be looked after more often. */
+static double
+interval(const Device *d)
+{
+	const double others = 0.25;
+
+	return d->watch.look && d->patience / 10 > others ? others : d->patience / 10;
+}
+
+/* The fault is known before streams go on with what nobody has made. */
+static void
+look_after_others(Device *d, const Wait *w, bool *waits)
+{
+	if (!d->watch.look)
+		return;
+	Status status = d->watch.look(d->watch.context, w->moved, waits);
+	if (!status)
+		return;
+	cuda_keep_fault(d, status);
+	d->watch.end(d->watch.context);
+}
+
+/* Whoever comes back late was suspended, and so were others whom the GPU waits for. */
 static Status
 wait_more(Device *d, Wait *w)
 {
 	double now = seconds_now();
+	bool waits = atomic_load(&d->n_polled) > 0;
 
 	pause_after(now - w->begin);
-	if (now - w->looked < d->patience / 10)
+	if (now - w->looked < interval(d))
 		return NULL;
 	uint64_t progress = progress_of(d);
-	if (progress != w->progress || atomic_load(&d->n_polled) > 0 ||
-	    now - w->looked > d->patience / 2)
+	if (progress != w->progress)
 		w->moved = now;
+	look_after_others(d, w, &waits);
+	if (w->moved == now || waits || now - w->looked > d->patience / 2)
+		w->fine = now;
 	w->progress = progress;
 	w->looked = now;
-	return now - w->moved > d->patience ? stuck(d) : NULL;
+	return now - w->fine > d->patience ? stuck(d) : NULL;
 }
 
 static bool

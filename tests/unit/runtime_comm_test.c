@@ -1,7 +1,10 @@
 /* Conformance of communicators, on as many ranks as there are: one here, several when a launcher starts the
  * program (tests/dist). Every collective in every group and type, against what follows from the ranks' values, which every
- * rank knows. Messages have at most 1001 bytes, so that larger ones are cut. */
+ * rank knows. Messages have at most 1001 bytes, so that larger ones are cut.
+ *
+ * An argument names the communicator. One that works on streams has the values in the memory of a GPU, one for each rank. */
 #include "runtime/comm.h"
+#include "runtime/device.h"
 #include "tests/unit/runtime_tiny.h"
 
 #include <pthread.h>
@@ -10,6 +13,8 @@ enum { MOST = 4099, MOST_RANKS = 8 }; /* elements: more than ranks, and no multi
 
 static Comm comm;
 static const CommDataOps *ops;
+static const DeviceOps *gpu; /* NULL: collectives are of the host's memory */
+static Device *device;
 
 /* World, data: all ranks. Shard: every second rank. Replicate: all. Tensor: pairs of neighbours. Pipeline: rank 0 alone,
  * and the others. */
@@ -92,7 +97,8 @@ reduced(const Members *m, const Collective *c, int64_t i)
 		if (c->reduction == COMM_MAX)
 			sum = x > sum ? x : sum;
 		else
-			sum = held(narrow ? F32 : c->dtype, sum + x);
+			sum = held(narrow ? F32 : c->dtype,
+			           sum + x); /* whole numbers: exact in any */
 	}
 	return held(c->dtype, sum);
 }
@@ -104,6 +110,7 @@ typedef struct {
 	char *from, *to;
 	int64_t n_from, n_to; /* elements */
 	CommRequest *request;
+	Span on_gpu[2]; /* from, to */
 } Case;
 enum { GUARD = 64 }; /* bytes behind the result that nobody touches */
 
@@ -135,6 +142,76 @@ make_buffers(Case *k, bool in_place)
 		k->c.to = k->from;
 }
 
+/* ---- where it works */
+static int64_t
+buffer_bytes(const Case *k, int which)
+{
+	return dtype_bytes(k->c.dtype, which ? k->n_to : k->c.n) + GUARD;
+}
+
+/* The same place in the GPU's copy of a buffer. */
+static void *
+moved(const Case *k, const void *at)
+{
+	for (int i = 0; i < 2; i++) {
+		const char *base = i ? k->to : k->from;
+		ptrdiff_t offset = (const char *)at - base;
+
+		if (offset >= 0 && offset < buffer_bytes(k, i))
+			return k->on_gpu[i].at + offset;
+	}
+	return NULL;
+}
+
+static void
+start_on_gpu(Case *k)
+{
+	Collective c = k->c;
+	void *stream;
+
+	for (int i = 0; i < 2; i++) {
+		must(gpu->alloc(device, MEMORY_DEVICE, buffer_bytes(k, i), &k->on_gpu[i]));
+		must(gpu->copy(device, STREAM_COMMUNICATION, k->on_gpu[i], i ? k->to : k->from));
+	}
+	c.from = moved(k, k->c.from);
+	c.to = moved(k, k->c.to);
+	must(gpu->native_stream(device, STREAM_COMMUNICATION, &stream));
+	must(ops->enqueue(comm.data, &c, stream));
+}
+
+static void
+finish_on_gpu(Case *k)
+{
+	for (int i = 0; i < 2; i++) {
+		Span to = {i ? k->to : k->from, k->on_gpu[i].bytes};
+		must(gpu->copy(device, STREAM_COMMUNICATION, to, k->on_gpu[i].at));
+	}
+	must(gpu->sync(device));
+	for (int i = 0; i < 2; i++)
+		gpu->free(device, MEMORY_DEVICE, k->on_gpu[i]);
+}
+
+static void
+start(Case *k)
+{
+	if (!gpu) {
+		must(ops->start(comm.data, &k->c, &k->request));
+		assert_non_null(k->request);
+	} else if (k->m.n > 1)
+		start_on_gpu(k);
+	else
+		must(comm_alone(&k->c));
+}
+
+static void
+finish(Case *k)
+{
+	if (!gpu)
+		must(ops->finish(comm.data, k->request));
+	else if (k->m.n > 1)
+		finish_on_gpu(k);
+}
+
 static void
 begin(Case *k, bool in_place)
 {
@@ -146,8 +223,7 @@ begin(Case *k, bool in_place)
 	for (int64_t i = 0; i < k->n_from; i++)
 		put(k->c.dtype, (void *)(uintptr_t)k->c.from, i,
 		    value(comm.rank, first + i, k->c.ordered));
-	must(ops->start(comm.data, &k->c, &k->request));
-	assert_non_null(k->request);
+	start(k);
 }
 
 /* What is at place i of the result; NaN: nothing is promised. */
@@ -173,7 +249,7 @@ expected(const Case *k, int64_t i)
 static void
 end(Case *k)
 {
-	must(ops->finish(comm.data, k->request));
+	finish(k);
 	for (int64_t i = 0; i < k->n_to; i++) {
 		double right = expected(k, i);
 		if (!isnan(right) && get(k->c.dtype, k->c.to, i) != right)
@@ -215,18 +291,42 @@ check_all(Collective c, int first, bool may_be_in_place)
 			}
 }
 
+/* Of a library that rounds as it likes. */
+static bool
+is_refused(const Collective *c)
+{
+	return gpu && c->ordered && c->reduction == COMM_SUM &&
+	       (c->dtype == F16 || c->dtype == BF16) && comm.size > 2;
+}
+
+static void
+check_unless_refused(Collective c)
+{
+	double x = 0;
+	void *stream;
+
+	if (!is_refused(&c)) {
+		check_all(c, GROUP_SHARD, true);
+		return;
+	}
+	c.from = c.to = &x;
+	c.n = 1;
+	must(gpu->native_stream(device, STREAM_COMMUNICATION, &stream));
+	expect_status(ops->enqueue(comm.data, &c, stream), EXIT_COMM, "in no order");
+}
+
 /* Ordered and fast, sums and maxima. */
 static void
 check_reduction(CollectiveKind kind, int64_t block)
 {
 	for (int t = 0; t < COUNT(dtypes); t++)
 		for (int how = 0; how < 4; how++)
-			check_all((Collective){.kind = kind,
-			                       .dtype = dtypes[t],
-			                       .ordered = how & 1,
-			                       .reduction = how & 2 ? COMM_MAX : COMM_SUM,
-			                       .block = block},
-			          GROUP_SHARD, true);
+			check_unless_refused(
+				(Collective){.kind = kind,
+			                     .dtype = dtypes[t],
+			                     .ordered = how & 1,
+			                     .reduction = how & 2 ? COMM_MAX : COMM_SUM,
+			                     .block = block});
 }
 
 static void
@@ -296,7 +396,7 @@ test_send_and_recv(void **state)
 	CommRequest *sends[2], *recvs[2];
 
 	(void)state;
-	if (comm.size == 1)
+	if (comm.size == 1 || gpu)
 		return;
 	for (int k = 0; k < 2; k++) { /* the second is shorter, and does not overtake */
 		Collective c = {COMM_SEND,       GROUP_WORLD, F64,
@@ -322,6 +422,32 @@ test_send_and_recv(void **state)
 	}
 }
 
+/* On a stream a message ends when it is received: of two neighbours one sends first. */
+static void
+test_messages_on_streams(void **state)
+{
+	Members m = members_of(GROUP_WORLD);
+	int next = (m.own + 1) % m.n, last = (m.own + m.n - 1) % m.n;
+
+	(void)state;
+	if (comm.size == 1 || !gpu)
+		return;
+	for (int k = 0; k < 2; k++) {
+		bool sends = m.own % 2 == k;
+		Case x = {.c = {.kind = sends ? COMM_SEND : COMM_RECV,
+		                .dtype = F64,
+		                .n = MOST,
+		                .peer = sends ? next : last}};
+
+		begin(&x, false);
+		finish(&x);
+		for (int64_t i = 0; i < MOST && !sends; i++)
+			assert_true(get(F64, x.to, i) == value(m.ranks[last], i, false));
+		free(x.from);
+		free(x.to);
+	}
+}
+
 /* ---- several under way */
 /* Of all groups; they end in any order. */
 static void
@@ -329,13 +455,14 @@ test_several_at_once(void **state)
 {
 	enum { N = 12 };
 	Case k[N];
+	bool in_order = !gpu || comm.size <= 2;
 
 	(void)state;
 	for (int i = 0; i < N; i++) {
 		k[i] = (Case){.c = {.kind = (CollectiveKind)(i % 4),
 		                    .group = (CommGroup)(i % N_GROUPS),
 		                    .dtype = i % 3 ? F32 : BF16,
-		                    .ordered = i & 1,
+		                    .ordered = in_order && (i & 1),
 		                    .n = 1000 + i}};
 		begin(&k[i], false);
 	}
@@ -352,6 +479,8 @@ test_progress(void **state)
 	bool done = false;
 
 	(void)state;
+	if (gpu)
+		return;
 	begin(&k, false);
 	for (int i = 0; i < 4; i++) {
 		for (double until = seconds_now() + 0.05; seconds_now() < until;)
@@ -380,6 +509,8 @@ test_threads(void **state)
 	pthread_t thread;
 
 	(void)state;
+	if (gpu)
+		return;
 	begin(&k, false);
 	assert_int_equal(pthread_create(&thread, NULL, move_on, &stop), 0);
 	for (int i = 0; i < 20; i++) {
@@ -437,8 +568,14 @@ refuse(Collective c, const char *says)
 	CommRequest *request;
 
 	c.from = c.to = x;
-	expect_status(ops->start(comm.data, &c, &request), EXIT_COMM, says);
-	assert_null(request);
+	if (gpu && comm.size > 1)
+		expect_status(ops->enqueue(comm.data, &c, NULL), EXIT_COMM, says);
+	else if (gpu)
+		expect_status(comm_alone(&c), EXIT_COMM, says);
+	else {
+		expect_status(ops->start(comm.data, &c, &request), EXIT_COMM, says);
+		assert_null(request);
+	}
 }
 
 static void
@@ -459,28 +596,17 @@ test_refusals(void **state)
 	status_free(status);
 }
 
-static Status
-run_whole(const Collective *c)
-{
-	CommRequest *request;
-
-	RETURN_IF_ERROR(ops->start(comm.data, c, &request));
-	return ops->finish(comm.data, request);
-}
-
 static void
 test_traffic(void **state)
 {
-	int64_t n = 6 * MOST_RANKS, before = ops->traffic(comm.data, GROUP_DATA);
-	double x[6 * MOST_RANKS] = {0};
-	Collective c = {COMM_ALL_REDUCE, GROUP_DATA, F64, .from = x, .to = x, .n = n};
+	int64_t n = (int64_t)6 * MOST_RANKS / comm.size * comm.size,
+		before = ops->traffic(comm.data, GROUP_DATA);
+	Collective c = {COMM_ALL_REDUCE, GROUP_DATA, F64, .n = n};
 
 	(void)state;
-	n = n / comm.size * comm.size;
-	c.n = n;
-	for (int ordered = 0; ordered < 2; ordered++) {
-		c.ordered = ordered;
-		must(run_whole(&c));
+	for (int k = 0; k < 2; k++) {
+		c.ordered = k;
+		check(c, true);
 	}
 	/* 2 n (W - 1) / W elements, either way */
 	assert_int_equal(ops->traffic(comm.data, GROUP_DATA) - before,
@@ -500,8 +626,37 @@ test_groups(void **state)
 	}
 }
 
+/* ---- the GPU */
+static Status
+look(void *context, double moved, bool *waits)
+{
+	(void)context;
+	return ops->watch(comm.data, moved, waits);
+}
+
+static void
+end_all(void *context)
+{
+	(void)context;
+	ops->abort(comm.data);
+}
+
+static Status
+attach(void)
+{
+	void *stream;
+
+	if (!comm_enqueues(&comm))
+		return NULL;
+	gpu = device_find("cuda");
+	RETURN_IF_ERROR(gpu->open(&(DeviceOptions){.ordinal = comm.rank, .watch = {look, end_all}},
+	                          &device));
+	RETURN_IF_ERROR(gpu->native_stream(device, STREAM_COMMUNICATION, &stream));
+	return ops->attach(comm.data);
+}
+
 int
-main(void)
+main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_parts),           cmocka_unit_test(test_groups),
@@ -510,21 +665,26 @@ main(void)
 		cmocka_unit_test(test_several_at_once), cmocka_unit_test(test_progress),
 		cmocka_unit_test(test_threads),         cmocka_unit_test(test_control),
 		cmocka_unit_test(test_control_sums),    cmocka_unit_test(test_refusals),
-		cmocka_unit_test(test_traffic),
+		cmocka_unit_test(test_traffic),         cmocka_unit_test(test_messages_on_streams),
 	};
 	CommOptions options = {.mesh = mesh, .most_bytes = 1001};
 
-	Status status = comm_open("auto", &options, &comm);
+	Status status = comm_open(argc > 1 ? argv[1] : "auto", &options, &comm);
+	ops = comm.data_ops;
+	if (!status)
+		status = attach();
 	if (status) {
 		fprintf(stderr, "%s\n", status->message);
 		return 1;
 	}
 	if (comm.size > MOST_RANKS)
 		return 1;
-	ops = comm.data_ops;
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	if (failed)
 		comm.control_ops->abort(comm.control, 1);
+	comm_close_data(&comm);
+	if (gpu)
+		gpu->close(device);
 	comm_close(&comm);
 	return failed;
 }
