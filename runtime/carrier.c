@@ -1,5 +1,4 @@
-/* What carries a run's collectives: NCCL on the GPUs' streams, where each rank of a machine has a GPU of its own; else the
- * communicator of the launcher, by way of the host's memory. All ranks come to the same, and rank 0 can say why. */
+/* What carries a run's collectives: NCCL on the GPUs' streams; else the communicator of the launcher, by way of the host's memory. All ranks come to the same, and rank 0 can say why. */
 #include "runtime/nccl_library.h"
 #include "runtime/runtime_impl.h"
 
@@ -7,10 +6,9 @@
 
 /* What a rank says of itself. */
 typedef struct {
-	int64_t why_not;          /* WhyNot */
-	int64_t asked;            /* CARRY_NCCL: it takes nothing else */
-	int64_t version;          /* of NCCL */
-	uint64_t machine, device; /* hashes */
+	int64_t why_not; /* WhyNot */
+	int64_t asked;   /* CARRY_NCCL: it takes nothing else */
+	int64_t version; /* of NCCL */
 } Answer;
 enum { CARRY_AUTO, CARRY_NCCL, CARRY_HOST };
 static const char *const carrier_names[] = {"auto", "nccl", "host"};
@@ -23,7 +21,6 @@ typedef enum {
 	WHY_CONTROL,
 	WHY_LIBRARY,
 	WHY_VERSION,
-	WHY_SHARED,
 	WHY_ORDER,
 	N_WHY
 } WhyNot;
@@ -33,7 +30,6 @@ static const char *const why_texts[N_WHY] = {
 	[WHY_CONTROL] = "its launcher's library does not watch over ranks",
 	[WHY_LIBRARY] = "it has no NCCL that is new enough",
 	[WHY_VERSION] = "it has another version of NCCL than rank 0",
-	[WHY_SHARED] = "it shares its GPU with a rank before it",
 	[WHY_ORDER] =
 		"its sums of f16 or bf16 are made in the order of more than two ranks, which needs --reduce=fast",
 };
@@ -49,21 +45,6 @@ read_asked(const char *asked, int64_t *out)
 		}
 	return asked ? status_error(EXIT_USAGE, "--collectives: %s: need auto, nccl or host", asked)
 	             : NULL;
-}
-
-/* The same in all containers of a machine, as its GPUs' addresses are. */
-static uint64_t
-machine_hash(void)
-{
-	char id[64] = "";
-	FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
-
-	if (file) {
-		if (!fgets(id, sizeof(id), file))
-			*id = '\0';
-		fclose(file);
-	}
-	return hash_bytes(id, strlen(id), 0);
 }
 
 /* NCCL rounds each sum of two, in an order of its own. */
@@ -89,12 +70,11 @@ static WhyNot
 find_obstacle(const Gradc *run, Answer *own, Status *library)
 {
 	const DeviceOps *ops = run->device.ops;
-	char address[DEVICE_ADDRESS];
 	NcclLibrary nccl;
 
 	if (own->asked == CARRY_HOST)
 		return WHY_ASKED;
-	if (!ops->native_stream || !ops->address || !ops->address(run->device.ordinal, address))
+	if (!ops->native_stream)
 		return WHY_DEVICE;
 	if (!run->comm.control_ops->watch)
 		return WHY_CONTROL;
@@ -102,18 +82,7 @@ find_obstacle(const Gradc *run, Answer *own, Status *library)
 	if (*library)
 		return WHY_LIBRARY;
 	own->version = nccl.version;
-	own->machine = machine_hash();
-	own->device = hash_bytes(address, strlen(address), 0);
 	return needs_order(run) ? WHY_ORDER : NCCL_CARRIES;
-}
-
-static bool
-shares_device(const Answer *all, int rank)
-{
-	for (int r = 0; r < rank; r++)
-		if (all[r].machine == all[rank].machine && all[r].device == all[rank].device)
-			return true;
-	return false;
 }
 
 /* The first rank with an obstacle, its own or one that shows beside others; -1: none. */
@@ -123,8 +92,6 @@ first_without(Answer *all, int size)
 	for (int r = 0; r < size; r++) {
 		if (all[r].why_not == NCCL_CARRIES && all[r].version != all[0].version)
 			all[r].why_not = WHY_VERSION;
-		if (all[r].why_not == NCCL_CARRIES && shares_device(all, r))
-			all[r].why_not = WHY_SHARED;
 		if (all[r].why_not != NCCL_CARRIES)
 			return r;
 	}

@@ -100,7 +100,8 @@ collective_start(Executor *x, const Instruction *n, void *to, const void *from)
 	if (x->facts.ranks == 1) /* it is a copy */
 		return to == from ? NULL
 		                  : x->ops->copy(x->device, n->stream,
-		                                 (Span){to, dtype_bytes((DType)record->dtype, record->n)},
+		                                 (Span){to, dtype_bytes((DType)record->dtype,
+		                                                        record->n)},
 		                                 from);
 	if (comm_enqueues(x->comm)) {
 		const Collective c = collective_of(x, record, to, from);

@@ -66,7 +66,8 @@ typedef struct {
 	int32_t waits;   /* for others: it is not late */
 	int32_t speaker; /* which of those that wait for it tells the user */
 	char doing[DOING_BYTES];
-	int64_t started[N_GROUPS]; /* collectives of the device's; of rank 0: the fewest of all ranks */
+	int64_t started
+		[N_GROUPS]; /* collectives of the device's; of rank 0: the fewest of all ranks */
 } Pong;
 /* Another rank. */
 typedef struct {
@@ -98,7 +99,7 @@ struct CommControl {
 	double looked;  /* when one of them last looked for answers */
 	_Atomic(const char *) doing;
 	int64_t started[N_GROUPS]; /* collectives that the device runs */
-	Status fault; /* the first; all calls tell it */
+	Status fault;              /* the first; all calls tell it */
 	double must_end; /* another rank ends all: when this process does at the latest; 0: none does */
 	bool closing;
 	bool has_thread;

@@ -234,7 +234,8 @@ has_late(CommControl *c, const CommWatch *watch)
 	for (int r = 0; r < c->size && !late; r++) {
 		const TcpPeer *p = &c->peers[r];
 		if (r != c->rank && (c->rank == 0 || r == 0))
-			late = p->heard <= watch->since || p->last.started[watch->group] <= watch->number;
+			late = p->heard <= watch->since ||
+			       p->last.started[watch->group] <= watch->number;
 	}
 	tcp_unlock(c);
 	return late;

@@ -92,7 +92,6 @@ typedef struct {
 	int64_t own, free, total;
 } DeviceMemory;
 
-enum { DEVICE_ADDRESS = 32 };
 typedef struct {
 	const char *name;
 	bool host_memory; /* MEMORY_DEVICE is the host's to read and write, in the order of its calls */
@@ -104,8 +103,6 @@ typedef struct {
 	Status (*identity)(int ordinal, uint64_t out[2]);
 	/* NULL: the device of that number runs the image, which is of its kind; else why not. */
 	Status (*runs)(int ordinal, const CodeImage *image);
-	/* What tells it apart from others of its machine, "0000:1b:00.0"; false: it cannot be told. NULL: none can. */
-	bool (*address)(int ordinal, char out[DEVICE_ADDRESS]);
 	Status (*open)(const DeviceOptions *options, Device **out);
 	void (*close)(Device *device); /* NULL is allowed; waits for what runs */
 	Status (*alloc)(Device *device, MemoryKind kind, int64_t bytes, Span *out); /* zeroed */

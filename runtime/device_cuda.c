@@ -188,20 +188,6 @@ cuda_runs(int ordinal, const CodeImage *image)
 		ordinal, gpu.name, gpu.major, gpu.minor, image->name);
 }
 
-static bool
-cuda_address(int ordinal, char out[DEVICE_ADDRESS])
-{
-	CudaDriver driver;
-	Gpu gpu = {0};
-	Status status = cuda_driver_open(&driver);
-
-	if (!status)
-		status = gpu_find(&driver, ordinal, &gpu);
-	snprintf(out, DEVICE_ADDRESS, "%s", status ? "" : gpu.bus);
-	status_free(status);
-	return *out != '\0';
-}
-
 /* ---- memory */
 static Status
 alloc_device(Device *d, size_t bytes, void **out)
@@ -496,7 +482,6 @@ const DeviceOps device_cuda = {
 	.count = cuda_count,
 	.identity = cuda_identity,
 	.runs = cuda_runs,
-	.address = cuda_address,
 	.open = cuda_open,
 	.close = cuda_close,
 	.alloc = cuda_alloc,

@@ -8,7 +8,9 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -130,7 +132,6 @@ def test_the_pretended_nccl_finds_misuse(gpu, build, case, says):
 @pytest.mark.parametrize("options, fake, env, says", [
     ([], GPUS, {}, "collectives: NCCL 2.27.5"),
     (["--collectives=host"], GPUS, {}, r"collectives: mpi, through the host's memory, without NCCL \(rank 0: it has --collectives=host\)"),
-    ([], {"DEVICES": 1}, {}, r"collectives: mpi, .* \(rank 1: it shares its GPU with a rank before it\)"),
     ([], GPUS, {"FAKE_NCCL_VERSION": "21304"}, r"\(rank 0: .* NCCL 2.13.4 is too old: 2.14.0 or newer is needed\)")])
 def test_who_carries_them_is_said(digits, options, fake, env, says):
     done = digits.run(ON_GPU, "--steps=1", "--table=auto", *options, fake=fake, env=env)
@@ -156,6 +157,64 @@ def test_without_the_library(digits):
     assert done.stderr.count("gradc: error: --collectives=nccl: rank 0: it has no NCCL") == 1
 
 
+# What torchrun does: it starts a process for each rank, tells each its place by variables, and ends with a code that is not 0 if one does.
+TORCHRUN = """import os, subprocess, sys
+n, port, *command = sys.argv[1:]
+ranks = [subprocess.Popen(command, env={**os.environ, "RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n,
+                                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": port})
+         for r in range(int(n))]
+sys.exit(max(r.wait() % 256 for r in ranks))
+"""
+
+
+@pytest.fixture
+def without_mpi(digits):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    script = digits.folder / "torchrun.py"
+    script.write_text(TORCHRUN)
+    digits.launcher = [sys.executable, str(script), "2", str(port)]
+    return digits
+
+
+@pytest.mark.parametrize("mode", ["ddp", "zero3"])
+def test_ranks_that_torchrun_starts(gpu, without_mpi, tmp_path, mode):
+    """Control over TCP, data over NCCL."""
+    options = ["--steps=6", "--data-parallel=ddp", "--accumulate=2"]
+    want = gpu.trainer(gpu.compile("mlp_digits", "f32", 0, *PARTS), tmp_path).losses(ON_GPU, *options, name="alone")
+    got = without_mpi.losses(ON_GPU, "--steps=6", f"--data-parallel={mode}", "--save=ck", "--save-every=3", fake=GPUS, name="torchrun")
+    assert got == want and checkpoints(tmp_path / "ck") == [3, 6]
+
+
+def test_a_stopped_rank_of_torchruns(without_mpi):
+    """The others say which, and are gone within seconds."""
+    process = without_mpi.start(ON_GPU, ENDLESS, "--log=log.jsonl", fake=GPUS, env={"GRADC_COMM_TIMEOUT": "2"})
+    ranks = []
+    try:
+        deadline = time.monotonic() + 60
+        while not ((without_mpi.folder / "log.jsonl").exists() and (without_mpi.folder / "log.jsonl").read_text()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        ranks = ranks_of(without_mpi.exe, rb"(?:^|\0)RANK=(\d+)")
+        os.kill(ranks[1], signal.SIGSTOP)
+        deadline = time.monotonic() + 30
+        while Path(f"/proc/{ranks[0]}/status").exists() and "zombie" not in Path(f"/proc/{ranks[0]}/status").read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(ranks[1], signal.SIGKILL)
+        said = process.communicate(timeout=30)[1]
+    finally:
+        for rank in ranks_of(without_mpi.exe, rb"(?:^|\0)RANK=(\d+)").values():
+            os.kill(rank, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+    assert re.search(r"gradc: error: rank 0: waited 2 s for rank 1 in \w+ \d+ of (group data|control), without an answer: stopped or hanging", said), said
+
+
+def test_no_gpus_and_no_mpi(without_mpi):
+    done = without_mpi.run("--device=cpu", "--steps=1", exit=9)
+    assert done.stderr.count("gradc: error: 2 ranks without MPI need --device=cuda and NCCL: rank 0: it uses no NVIDIA GPU") == 1
+
+
 def test_a_trace_has_collectives(digits):
     digits.run(ON_GPU, "--steps=4", "--trace=t.json", fake=GPUS)
     events = json.loads((digits.folder / "t.json").read_text())["traceEvents"]
@@ -165,13 +224,13 @@ def test_a_trace_has_collectives(digits):
 
 
 # ---- faults
-def ranks_of(exe):
+def ranks_of(exe, variable=rb"OMPI_COMM_WORLD_RANK=(\d+)"):
     """{rank: process} of an executable."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if path.read_bytes().split(b"\0")[0] == str(exe).encode():
-                found[int(re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", (path.parent / "environ").read_bytes())[1])] = int(path.parent.name)
+                found[int(re.search(variable, (path.parent / "environ").read_bytes())[1])] = int(path.parent.name)
     return found
 
 
