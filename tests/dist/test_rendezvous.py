@@ -264,10 +264,10 @@ def run(start, folder, size, *words, rounds=5):
 
 @pytest.mark.parametrize("late, teller", [(0, 1), (1, 0), (2, 0)])
 def test_a_late_rank_is_named_and_waited_for(start, tmp_path, late, teller):
-    said = ends(run(start, tmp_path, 3, f"{late}:2:sleep:2.6"), 0)
-    assert re.search(rf"warning: rank {teller}: has waited [12] s in all_gather 4 of control for rank {late} \(saving a checkpoint\), "
+    said = ends(run(start, tmp_path, 3, f"{late}:2:sleep:1.6"), 0)
+    assert re.search(rf"warning: rank {teller}: has waited 1 s in all_gather 4 of control for rank {late} \(saving a checkpoint\), "
                      "which answers\n", said[teller])
-    assert sum("warning" in s for s in said) == 1 and said[teller].count("warning") == 2
+    assert sum("warning" in s for s in said) == 1 and said[teller].count("warning") == 1
 
 
 @pytest.mark.parametrize("by", [signal.SIGSTOP, signal.SIGKILL])
@@ -299,17 +299,17 @@ def test_a_suspended_rank_comes_back(start, tmp_path):
     ends(processes, 0)
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_fault_of_one_ends_all(start, tmp_path, rank):
+@pytest.mark.parametrize("rank, sleeper", [(0, []), (2, ["1:1:sleep:30"])])
+def test_a_fault_of_one_ends_all(start, tmp_path, rank, sleeper):
     """Those that wait, and one that computes for long."""
-    said = ends(run(start, tmp_path, 3, f"{rank}:1:fail:6", "1:1:sleep:30"), 6)
+    said = ends(run(start, tmp_path, 3, f"{rank}:1:sleep:0.3", f"{rank}:1:fail:6", *sleeper), 6)
     assert [s.count("error") for s in said] == [int(r == rank) for r in range(3)] and f"rank {rank} fails" in said[rank]
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_has_ended_is_not_waited_for(start, tmp_path, rank):
     said = ends(run(start, tmp_path, 3, f"{rank}:1:leave:0"), *[0 if r == rank else 9 for r in range(3)])
-    assert f"rank {rank} has ended, and all_gather 2 of control waits for it" in said[1 if rank == 0 else 0]
+    assert f"rank {rank} has ended, and all_gather 2 of control waits for it" in "".join(said)  # who finds it first says so
 
 
 def test_ranks_that_no_longer_do_the_same(start, tmp_path):
