@@ -254,7 +254,7 @@ const DeepspeedKey deepspeed_keys[] = {
 	/* ---- activations */
 	{"activation_checkpointing", KEY_BLOCK, KEY_IGNORED, OF_GRADC, .says = "as long as it asks for nothing"},
 	{"activation_checkpointing.partition_activations", KEY_BOOL, KEY_IGNORED, OF_BOTH, OFF("tensor_parallel.autotp_size")},
-	{"activation_checkpointing.cpu_checkpointing", KEY_BOOL, KEY_REFUSED, OF_GRADC, .says = "activations stay in the memory of the device"},
+	{"activation_checkpointing.cpu_checkpointing", KEY_BOOL, KEY_MAPPED, OF_GRADC, .says = "`--offload=activations`"},
 	{"activation_checkpointing.contiguous_memory_optimization", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = "all memory is planned"},
 	{"activation_checkpointing.number_checkpoints", KEY_WHOLE, KEY_IGNORED, OF_BOTH, .says = "all memory is planned"},
 	{"activation_checkpointing.synchronize_checkpoint_boundary", KEY_BOOL, KEY_IGNORED, OF_BOTH, .says = "nothing is computed twice"},

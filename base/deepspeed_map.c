@@ -196,12 +196,15 @@ map_offload(DeepspeedReader *r)
 	bool params = device_of(r, "offload_param") ||
 	              deepspeed_is_on(r, "zero_optimization.cpu_offload_param");
 
-	if ((optimizer || params) && !deepspeed_is_given(r, "offload"))
-		deepspeed_put(r, "offload",
-		              !params     ? "optimizer"
-		              : optimizer ? "optimizer,params"
-		                          : "params",
-		              "zero_optimization", NULL);
+	bool activations = deepspeed_is_on(r, "activation_checkpointing.cpu_checkpointing");
+	const char *list = arena_printf(r->arena, "%s%s%s", optimizer ? ",optimizer" : "",
+	                                params ? ",params" : "", activations ? ",activations" : "");
+
+	if (*list && !deepspeed_is_given(r, "offload"))
+		deepspeed_put(r, "offload", list + 1,
+		              optimizer || params ? "zero_optimization"
+		                                  : "activation_checkpointing",
+		              NULL);
 }
 
 /* The first block that has a file says where. */

@@ -56,10 +56,10 @@ typedef struct {
 	Module *m;
 	Function *f;
 	Arena *arena;
-	int *position; /* by node id */
-	int *last_use; /* by value id */
-	FreeBlocks free;
-	int64_t top, io;
+	int *position;              /* by node id */
+	int *last_use;              /* by value id */
+	FreeBlocks free, host_free; /* of the workspace; of the host's memory */
+	int64_t top, host_top, io;
 } Plan;
 
 static void
@@ -139,13 +139,21 @@ workspace_bytes(const Value *v)
 static void
 allocate(Plan *p, Value *v)
 {
-	int64_t bytes = workspace_bytes(v);
+	const Kernel *k = v->node->op == OP_launch ? ((LaunchAttr *)v->node->attr)->kernel : NULL;
+	bool host = k && k->moves == MOVES_TO_HOST;
+	int64_t bytes = workspace_bytes(v), *top = host ? &p->host_top : &p->top;
 
-	v->region = REGION_WORKSPACE;
-	if (free_blocks_take(&p->free, bytes, &v->offset))
+	v->region = host ? REGION_HOST : REGION_WORKSPACE;
+	if (free_blocks_take(host ? &p->host_free : &p->free, bytes, &v->offset))
 		return;
-	v->offset = p->top;
-	p->top += bytes;
+	v->offset = *top;
+	*top += bytes;
+}
+
+static bool
+is_planned(const Value *v)
+{
+	return v->region == REGION_WORKSPACE || v->region == REGION_HOST;
 }
 
 static bool
@@ -164,7 +172,7 @@ overwrite(Plan *p, const Node *n, Value *v)
 {
 	const Kernel *k = n->op == OP_launch ? ((LaunchAttr *)n->attr)->kernel : NULL;
 
-	for (int i = 0; k && i < n->n_operands; i++) {
+	for (int i = 0; k && !k->moves && i < n->n_operands; i++) {
 		Value *u = node_operand(n, i);
 		if (u->region != REGION_WORKSPACE || p->last_use[u->id] != p->position[n->id] ||
 		    workspace_bytes(u) != workspace_bytes(v) || !reads_once(n, u) ||
@@ -181,7 +189,8 @@ overwrite(Plan *p, const Node *n, Value *v)
 static void
 release(Plan *p, const Value *v)
 {
-	free_blocks_put(&p->free, v->offset, workspace_bytes(v));
+	free_blocks_put(v->region == REGION_HOST ? &p->host_free : &p->free, v->offset,
+	                workspace_bytes(v));
 }
 
 static void
@@ -196,14 +205,13 @@ place_workspace(Plan *p)
 		/* What was read for the last time makes room for later nodes. */
 		for (int i = 0; i < n->n_operands; i++) {
 			Value *v = node_operand(n, i);
-			if (v->region == REGION_WORKSPACE && p->last_use[v->id] == here) {
+			if (is_planned(v) && p->last_use[v->id] == here) {
 				release(p, v);
 				p->last_use[v->id] = -1; /* once */
 			}
 		}
 		for (int i = 0; i < n->n_results; i++)
-			if (node_result(n, i)->region == REGION_WORKSPACE &&
-			    !value_used(node_result(n, i)))
+			if (is_planned(node_result(n, i)) && !value_used(node_result(n, i)))
 				release(p, node_result(n, i));
 	}
 }
@@ -211,7 +219,11 @@ place_workspace(Plan *p)
 static void
 place_function(Pass *pass, Module *m, Function *f)
 {
-	Plan p = {.m = m, .f = f, .arena = pass->scratch, .free.arena = pass->scratch};
+	Plan p = {.m = m,
+	          .f = f,
+	          .arena = pass->scratch,
+	          .free.arena = pass->scratch,
+	          .host_free.arena = pass->scratch};
 	Node *ret = function_return(f);
 
 	number_nodes(&p);

@@ -25,7 +25,13 @@ typedef struct {
 static Space
 space_of(const TableWriter *tw, Region r)
 {
-	return r == REGION_STATE ? SPACE_STATE : r == REGION_IO ? tw->io_space : SPACE_WORKSPACE;
+	const Space spaces[] = {[REGION_NONE] = SPACE_WORKSPACE,
+	                        [REGION_WORKSPACE] = SPACE_WORKSPACE,
+	                        [REGION_STATE] = SPACE_STATE,
+	                        [REGION_IO] = tw->io_space,
+	                        [REGION_HOST] = SPACE_HOST};
+
+	return spaces[r];
 }
 
 static const char *
@@ -112,16 +118,23 @@ write_launch(TableWriter *tw, const Node *n)
 {
 	const Kernel *k = ((LaunchAttr *)n->attr)->kernel;
 	bool zeros = kernel_fills_zero(k);
-	Instruction in = {.kind = zeros ? FILL_ZERO : RUN_KERNEL,
+	Instruction in = {.kind = zeros      ? FILL_ZERO
+	                          : k->moves ? COPY
+	                                     : RUN_KERNEL,
+	                  .stream = k->moves == MOVES_TO_HOST     ? STREAM_COPY_OUT
+	                            : k->moves == MOVES_TO_DEVICE ? STREAM_COPY_IN
+	                                                          : STREAM_COMPUTE,
 	                  .when = n->when,
 	                  .phase = n->phase,
-	                  .what = zeros ? 0 : (uint32_t)kernel_index(tw->t->m, k),
+	                  .what = zeros || k->moves ? 0 : (uint32_t)kernel_index(tw->t->m, k),
 	                  .args = (uint32_t)tw->w->arguments.n,
 	                  .origin = write_origin(tw->w, n)};
 
+	for (int i = 0; i < n->n_results && k->moves; i++) /* to, from */
+		add_argument(tw, node_result(n, i));
 	for (int i = 0; i < n->n_operands; i++)
 		add_argument(tw, node_operand(n, i));
-	for (int i = 0; i < n->n_results; i++)
+	for (int i = 0; i < n->n_results && !k->moves; i++)
 		add_argument(tw, node_result(n, i));
 	in.n_args = count_arguments(tw, n, k);
 	if (when_runs(n->when) & when_runs(WHEN_FIRST)) /* later ones do it in place of this */

@@ -33,8 +33,9 @@ enum {
 extern const char *const mode_names[];
 /* What of a rank's parts lies in the host's memory. */
 typedef enum {
-	OFFLOAD_OPTIMIZER, /* what the optimizer keeps and reads: moments, masters, gradients */
-	OFFLOAD_PARAMS,    /* weights, of ZeRO-3 */
+	OFFLOAD_OPTIMIZER,   /* what the optimizer keeps and reads: moments, masters, gradients */
+	OFFLOAD_PARAMS,      /* weights, of ZeRO-3 */
+	OFFLOAD_ACTIVATIONS, /* and in any mode, what the forward pass makes for the backward pass */
 	N_OFFLOADS,
 } Offload;
 extern const char *const offload_names[];
@@ -647,6 +648,7 @@ Status format_read(const void *blob, int64_t bytes, Format *out);
 const char *format_text(const Format *f, StrRef s);
 const ProgramRecord *format_program(const Format *f, const ProgramKey *key); /* NULL: none */
 const char *format_info_get(const Format *f, const char *key);               /* NULL: not there */
+bool format_offloads(const Format *f, Offload what);
 const FourBitRecord *format_four_bit(const Format *f,
                                      int state); /* whose codes it holds; NULL: numbers */
 /* What a state holds, or its codes stand for: dims are f->dims + first_dim. */

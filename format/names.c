@@ -4,7 +4,7 @@
 const char *const role_names[] = {"forward",  "eval",    "accumulate", "update",
                                   "estimate", "refresh", NULL};
 const char *const mode_names[] = {"ddp", "zero1", "zero2", "zero3", NULL};
-const char *const offload_names[] = {"optimizer", "params", NULL};
+const char *const offload_names[] = {"optimizer", "params", "activations", NULL};
 const SpaceRow space_table[] = {
 	[SPACE_STATE] = {"state", .twin = SPACE_STATE},
 	[SPACE_WORKSPACE] = {"workspace", .twin = SPACE_WORKSPACE},

@@ -144,6 +144,14 @@ format_program(const Format *f, const ProgramKey *key)
 	return NULL;
 }
 
+bool
+format_offloads(const Format *f, Offload what)
+{
+	const char *list = format_info_get(f, "offload");
+
+	return list && strstr(list, offload_names[what]);
+}
+
 const char *
 format_info_get(const Format *f, const char *key)
 {

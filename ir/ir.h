@@ -136,7 +136,7 @@ typedef enum {
 	PARAM_RESULT,    /* result `number` */
 	PARAM_COTANGENT, /* the cotangent of result `number`, a float */
 } ParamKind;
-typedef enum { REGION_NONE, REGION_STATE, REGION_WORKSPACE, REGION_IO } Region;
+typedef enum { REGION_NONE, REGION_STATE, REGION_WORKSPACE, REGION_IO, REGION_HOST } Region;
 struct Value {
 	uint32_t id; /* dense within the function */
 	ValueKind kind;

@@ -142,6 +142,9 @@ buffer_is_param(const LoopBuffer *b)
 	return b->kind < BUFFER_LOCAL;
 }
 
+/* A kernel that is a copy between memories. */
+typedef enum { MOVES_NOT, MOVES_TO_HOST, MOVES_TO_DEVICE } KernelMoves;
+
 enum { MAX_TEAM = 2 };
 struct Kernel {
 	const char *name;
@@ -159,8 +162,9 @@ struct Kernel {
 		serves; /* the kernel whose loops read what this one makes: where a library runs that, this does not
 	                       * run; NULL: none */
 	bool sums; /* adds what ranks sent: launched on any number of its iterations, for a part of the elements */
-	bool all_reduces; /* ranks add up what it makes, its only result, where that lies */
-	uint64_t hash;    /* of everything but name and loc */
+	KernelMoves moves; /* a copy, from the device's memory to the host's or back */
+	bool all_reduces;  /* ranks add up what it makes, its only result, where that lies */
+	uint64_t hash;     /* of everything but name and loc */
 };
 
 /* How many parallel loops begin at statement `at`, each directly inside of the one before: part p of the kernel is iteration

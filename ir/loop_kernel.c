@@ -159,6 +159,7 @@ kernel_finish(Kernel *k)
 			k->iterations = INT64_MAX; /* a fault to the checker */
 	}
 	h = hash_mix(h, k->all_reduces);
+	h = hash_mix(h, k->moves);
 	h = hash_mix(h, k->serves ? k->serves->hash + 1 : 0);
 	k->hash = hash_mix(h, library_hash(k->library));
 }
@@ -194,7 +195,7 @@ kernel_equal(const Kernel *a, const Kernel *b)
 	if (a->hash != b->hash || a->body.n != b->body.n || a->buffers.n != b->buffers.n ||
 	    a->n_inputs != b->n_inputs || a->n_outputs != b->n_outputs || a->flops != b->flops ||
 	    a->serves != b->serves || !library_equal(a->library, b->library) ||
-	    a->n_team != b->n_team || a->all_reduces != b->all_reduces ||
+	    a->n_team != b->n_team || a->all_reduces != b->all_reduces || a->moves != b->moves ||
 	    memcmp(a->team, b->team, sizeof(*a->team) * (size_t)a->n_team) != 0)
 		return false;
 	for (int i = 0; i < a->buffers.n; i++) {

@@ -494,6 +494,10 @@ read_facts(KernelReader *kr)
 		read_int(r, &kr->k->flops);
 	kr->k->sums = read_word(r, "sums");
 	kr->k->all_reduces = read_word(r, "all_reduces");
+	if (read_word(r, "to_host"))
+		kr->k->moves = MOVES_TO_HOST;
+	else if (read_word(r, "to_device"))
+		kr->k->moves = MOVES_TO_DEVICE;
 	if (read_word(r, "serves"))
 		kr->k->serves = read_served(r);
 	if (read_word(r, "library") && !(kr->k->library = read_library(r, kr->k))) {

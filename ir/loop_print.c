@@ -222,6 +222,8 @@ print_header(Text *out, const Kernel *k, const PrintOptions *options)
 		text_add(out, " sums");
 	if (k->all_reduces)
 		text_add(out, " all_reduces");
+	if (k->moves)
+		text_add(out, k->moves == MOVES_TO_HOST ? " to_host" : " to_device");
 	if (k->serves)
 		text_printf(out, " serves @%s", k->serves->name);
 	if (k->library) {

@@ -95,6 +95,10 @@ Status
 host_open(Executor *x, const CodeImage *image, const DeviceOptions *options)
 {
 	CodeSource source = {image, 1, x->format, (int)image->target};
+	DeviceOptions host = *options;
+
+	host.ordinal = 0; /* that of the other device is no number of a CPU */
+	host.watch = (DeviceWatch){0};
 
 	x->host_target = (int)image->target;
 	for (int i = 0; i < x->format->n[SECTION_PROGRAMS]; i++) {
@@ -104,7 +108,7 @@ host_open(Executor *x, const CodeImage *image, const DeviceOptions *options)
 		RETURN_IF_ERROR(check_program(x, p));
 		x->host_reads_io |= p->role != ROLE_UPDATE;
 	}
-	RETURN_IF_ERROR(device_cpu.open(options, &x->host_device));
+	RETURN_IF_ERROR(device_cpu.open(&host, &x->host_device));
 	RETURN_IF_ERROR(device_cpu.load(x->host_device, &source, &x->host_code));
 	return library_alloc(&device_cpu, x->host_device, x->host_code, &x->host_library);
 }

@@ -163,6 +163,15 @@ typedef struct {
 	int64_t snapshot; /* bytes */
 } Shown;
 
+/* Regions of every run, and of those that this run has. */
+static bool
+is_shown(Space space, int64_t bytes)
+{
+	const SpaceRow *row = &space_table[space];
+
+	return row->only == ONLY_ALWAYS && (!row->by_slots || bytes > 0);
+}
+
 static json_t *
 collect(const Format *f, const Shown *shown)
 {
@@ -177,7 +186,7 @@ collect(const Format *f, const Shown *shown)
 	for (int s = 0; s < N_SPACES; s++) {
 		int64_t bytes = format_region_bytes(f, (Space)s, shown->target, &run_alone);
 		total += bytes;
-		if (space_table[s].only == ONLY_ALWAYS && !space_table[s].by_slots)
+		if (is_shown((Space)s, bytes))
 			json_object_set_new(regions, space_table[s].name, json_integer(bytes));
 	}
 	json_object_set_new(regions, "snapshot", json_integer(shown->snapshot)); /* with --save */
@@ -288,11 +297,12 @@ print_text(const Format *f, const Shown *shown)
 	print_variants(f, arena, shown->variants);
 	printf("%-24s %s (%s)\n", "weights", bytes_text(text, (double)f->header->weights_bytes),
 	       shown->weights_ok ? "verified" : "damaged or missing");
-	for (int s = 0; s < N_SPACES; s++)
-		if (space_table[s].only == ONLY_ALWAYS && !space_table[s].by_slots)
+	for (int s = 0; s < N_SPACES; s++) {
+		int64_t bytes = format_region_bytes(f, (Space)s, shown->target, &run_alone);
+		if (is_shown((Space)s, bytes))
 			printf("region %-17s %s\n", space_table[s].name,
-			       bytes_text(text, (double)format_region_bytes(
-							f, (Space)s, shown->target, &run_alone)));
+			       bytes_text(text, (double)bytes));
+	}
 	printf("region %-17s %s (with --save)\n", "snapshot",
 	       bytes_text(text, (double)shown->snapshot));
 	rank_bytes_print(stdout, f);

@@ -15,16 +15,19 @@ offload_check(const Gradc *run)
 {
 	const char *list = format_info_get(&run->format, "offload");
 	const GradcOptions *o = &run->options;
+	bool states = format_offloads(&run->format, OFFLOAD_OPTIMIZER) ||
+	              format_offloads(&run->format, OFFLOAD_PARAMS);
 
 	if (o->offload && (!list || strcmp(o->offload, list) != 0))
 		return status_error(EXIT_USAGE, "--offload=%s: compiled %s%s", o->offload,
 		                    list ? "with --offload=" : "without --offload",
 		                    list ? list : "");
-	if (list && (o->offload || o->offload_folder) && run->mode == MODE_REPLICATED && !o->alone)
+	if (states && (o->offload || o->offload_folder) && run->mode == MODE_REPLICATED &&
+	    !o->alone)
 		return status_error(EXIT_USAGE,
 		                    "--offload%s: with --data-parallel=ddp all lies on the device",
 		                    o->offload ? "" : "-dir");
-	if (o->offload_folder && !list)
+	if (o->offload_folder && !states)
 		return status_error(EXIT_USAGE,
 		                    "--offload-dir: compile with --offload=optimizer, too");
 	return NULL;

@@ -191,7 +191,7 @@ pick_host(Gradc *run, const CodeImage **out)
 	const DeviceChoice cpu = {.ops = &device_cpu};
 
 	*out = NULL;
-	if (run->mode == MODE_REPLICATED || !format_info_get(&run->format, "offload") ||
+	if (run->mode == MODE_REPLICATED || !format_offloads(&run->format, OFFLOAD_OPTIMIZER) ||
 	    run->device.ops->image_kind == device_cpu.image_kind)
 		return NULL;
 	return variant_pick(run->model.images, NULL, &cpu, out);

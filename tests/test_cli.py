@@ -58,7 +58,7 @@ GRADC = {
                     [("=foo", "foo")]),
     "--max-accumulate": (["=1", " 4"], [("=0", "0"), ("=x", "x")]),
     "--sync-batchnorm": ([], [("=x", "x")]),
-    "--offload": (["=optimizer", "=params", "=optimizer,params"], [("=moments", "need some of optimizer, params"),
+    "--offload": (["=optimizer", "=params", "=activations", "=optimizer,params"], [("=moments", "need some of optimizer, params"),
                   ("=params,params", "need some of optimizer, params"), ("=", "offload")]),
     "--data-parallel": (["=ddp", "=zero1", "=zero2,zero3"], [("=zero4", "need some of ddp"), ("=ddp,ddp", "need some of ddp"),
                                                              ("=,", "need some of ddp")]),

@@ -59,6 +59,9 @@ EXAMPLES = {
     "offload_optimizer": ({"zero_optimization": {"offload_optimizer": {
         "device": "cpu", "nvme_path": "/local_nvme", "pin_memory": False, "ratio": 0.3, "buffer_count": 4, "fast_init": False}}},
         {"offload": "optimizer"}, {}),
+    "all_of_offload": ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/disk"}, "cpu_offload_param": True},
+                        "activation_checkpointing": {"cpu_checkpointing": True}},
+                       {"data-parallel": "zero3", "offload": "optimizer,params,activations"}, {"data-parallel": "zero3", "offload-dir": "/disk"}),
     "aio": ({"aio": {"block_size": 1048576, "queue_depth": 8, "thread_count": 1, "single_submit": False, "overlap_events": True}}, {}, {}),
     "autotuning": ({"autotuning": {
         "enabled": False, "results_dir": "autotuning_results", "exps_dir": "autotuning_exps", "overwrite": False, "metric": "throughput", "start_profile_step": 3,
@@ -93,9 +96,9 @@ def test_examples_together(options, of):
     """Those that do not say one thing twice."""
     config = {}
     for name in EXAMPLES:
-        if name not in ("muon", "fp16", "torch_autocast", "offload_param", "offload_optimizer"):
+        if name not in ("muon", "fp16", "torch_autocast", "offload_param", "offload_optimizer", "all_of_offload"):
             config |= EXAMPLES[name][0]
-    want = {k: v for name in EXAMPLES if name not in ("muon", "fp16", "torch_autocast", "offload_param", "offload_optimizer") for k, v in EXAMPLES[name][1 if of == "gradc" else 2].items()}
+    want = {k: v for name in EXAMPLES if name not in ("muon", "fp16", "torch_autocast", "offload_param", "offload_optimizer", "all_of_offload") for k, v in EXAMPLES[name][1 if of == "gradc" else 2].items()}
     assert options(config, of) == want
 
 

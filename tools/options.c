@@ -259,7 +259,7 @@ set_modes(const OptionUse *u, void *at)
 static bool
 set_offload(const OptionUse *u, void *at)
 {
-	return set_words(u, at, offload_names, "optimizer, params");
+	return set_words(u, at, offload_names, "optimizer, params, activations");
 }
 
 static const char *
@@ -573,8 +573,8 @@ static const OptionRow option_rows[] = {
 	{"data-parallel", "ddp,zero1,zero2,zero3",
 	 "what ranks hold parts of: nothing (ddp); what the optimizer keeps; gradients, too; weights, too; several: the executable picks at start",
 	 TAKES_CALL, AT(data_parallel), .set = set_modes, .commands = COMPILE | DUMP},
-	{"offload", "optimizer,params",
-	 "what lies in the host's memory: what the optimizer keeps, and the host's cores update; weights, which are copied before they are read",
+	{"offload", "optimizer,params,activations",
+	 "what lies in the host's memory: what the optimizer keeps, and the host's cores update; weights, which are copied before they are read; activations between the passes",
 	 TAKES_CALL, AT(offload), .set = set_offload, .commands = COMPILE | DUMP},
 	{"sync-batchnorm", NULL, "batch norms take the statistics of the batches of all ranks together", TAKES_FLAG, AT(sync_batchnorm),
 	 .commands = COMPILE | DUMP},

@@ -61,11 +61,11 @@ static bool
 settle_offload(Options *o, Diag *diag)
 {
 	bool params = has_word(o->offload, offload_names[OFFLOAD_PARAMS]);
+	bool optimizer = has_word(o->offload, offload_names[OFFLOAD_OPTIMIZER]);
 
-	if (!o->offload)
+	if (!params && !optimizer)
 		return true;
-	if (o->gpus.n > 0 && o->cpus.n == 0 &&
-	    has_word(o->offload, offload_names[OFFLOAD_OPTIMIZER]))
+	if (o->gpus.n > 0 && o->cpus.n == 0 && optimizer)
 		return fault(
 			diag,
 			"--offload=optimizer: the host's cores update, so --target needs a CPU, too: "

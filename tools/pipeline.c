@@ -203,6 +203,8 @@ static void
 fill_working(const Session *s, void *options)
 {
 	((WorkingOptions *)options)->all = s->o->offload &&
+	                                   strstr(s->o->offload,
+	                                          offload_names[OFFLOAD_OPTIMIZER]) &&
 	                                   !strstr(s->o->offload, offload_names[OFFLOAD_PARAMS]);
 }
 
@@ -230,6 +232,12 @@ fill_cores(const Session *s, void *options)
 {
 	if (s->o->cores)
 		((TargetOptions *)options)->cores = s->o->cores;
+}
+
+static bool
+asked_by_offload(const Options *o)
+{
+	return o->offload && strstr(o->offload, offload_names[OFFLOAD_ACTIVATIONS]);
 }
 
 static bool
@@ -270,6 +278,7 @@ static const struct {
 	{&pass_inline, .fill = fill_inline},
 	{&pass_multiversion, .fill = fill_targets},
 	{&pass_units, .fill = fill_units},
+	{&pass_offload, .asked = asked_by_offload},
 	{&pass_memory, .fill = fill_memory},
 	{&pass_mixed, .fill = fill_mixed},
 	{&pass_layer_decay, .fill = fill_layer_decay, .asked = asked_by_layer_decay},

@@ -24,7 +24,7 @@ def test_no_schedule_races(run, build, of_trace, name):
 
 
 SHARED = [("zero1", []), ("zero2", []), ("zero3", []), ("zero2", ["--offload=optimizer"]), ("zero3", ["--offload=optimizer,params"]),
-          ("zero3", ["--offload=params"])]
+          ("zero3", ["--offload=params"]), ("ddp", ["--offload=activations"]), ("zero3", ["--offload=optimizer,params,activations"])]
 
 
 @pytest.mark.parametrize("mode, offload", SHARED)

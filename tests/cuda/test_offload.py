@@ -27,6 +27,13 @@ def test_its_optimizer(gpu, optimizer_alone, tmp_path):
     assert got == pytest.approx(want, rel=1e-6)
 
 
+def test_activations(gpu, tmp_path):
+    """Graphs have their copies."""
+    exe = gpu.compile("gpt2_mini", "f32", 0, "--offload=activations")
+    want = gpu.trainer(gpu.compile("gpt2_mini"), tmp_path).losses(ON_GPU, "--steps=5", "--accumulate=2", name="alone")
+    assert gpu.trainer(exe, tmp_path).losses(ON_GPU, "--steps=5", "--accumulate=2", name="offloaded") == want
+
+
 def test_two_gpus(gpu, exe, tmp_path):
     want = gpu.trainer(exe, tmp_path).losses(ON_GPU, "--data-parallel=ddp", "--accumulate=2", "--steps=2", "--clip-norm=1", name="alone")
     ranks = gpu.trainer(exe, tmp_path)

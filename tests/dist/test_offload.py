@@ -139,6 +139,59 @@ def test_checkpoints_know_nothing_of_it(openmpi, gpt2, tmp_path, first, then):  
     assert one[0] + two[0] == whole[0] and two[1] == whole[1]
 
 
+# ---- activations
+@pytest.mark.parametrize("name", ["gpt2_mini", "llama_mini", "resnet_mini", "bert_mini", "unet_mini"])
+@pytest.mark.parametrize("device", ["cpu", "async"])
+def test_activations_change_nothing(gradc, models, tmp_path, name, device):
+    (tmp_path / "plain").mkdir()
+    plain, data = shard_executable(gradc, models, tmp_path / "plain", name, modes="ddp")
+    exe, _ = shard_executable(gradc, models, tmp_path, name, "--offload=activations", modes="ddp")
+    options = ["--steps=3", "--accumulate=2", "--clip-norm=1", f"--device={device}"]
+    want = train([], plain, data, tmp_path, "plain", *options)
+    got = train([], exe, data, tmp_path, "offloaded", *options)
+    assert got[:2] == want[:2]
+    line = last_line(tmp_path, "offloaded")
+    assert line["offload_in_bytes"] == line["offload_out_bytes"] > 0
+    of, held = info(plain)["regions"], info(exe)["regions"]
+    assert held["workspace"] < of["workspace"] and held["host"] > 0
+
+
+def test_all_of_it_together(openmpi, gradc, models, tmp_path):  # noqa: F811
+    exe, data = offloaded(gradc, models, tmp_path, "gpt2_mini", ("optimizer,params,activations", "zero3"), batch=1)
+    same(openmpi, exe, data, tmp_path, "zero3", 2, 3, "--device=async")
+
+
+def layers(folder, n, width=256, rows=64):
+    """A model of n layers, and what trains it."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    r, nodes, weights, x = np.random.default_rng(n), [], [], "x"
+    for i in range(n):
+        weights.append(numpy_helper.from_array((r.normal(size=(width, width)) / width**0.5).astype("f"), f"w{i}"))
+        nodes += [helper.make_node("MatMul", [x, f"w{i}"], [f"h{i}"]), helper.make_node("Tanh", [f"h{i}"], [f"t{i}"])]
+        x = f"t{i}"
+    graph = helper.make_graph(nodes, "layers", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", width])],
+                              [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["batch", width])], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / f"layers{n}.onnx")
+    return folder / f"layers{n}.onnx", [f"--batch={rows}", "--loss=mse"]
+
+
+def test_memory_of_activations_does_not_grow_with_depth(gradc, tmp_path):
+    """Of twice as many layers the device has as much as of half of them, but for a part of one layer's; what waits is the host's."""
+    def workspace(n, *more):
+        model, options = layers(tmp_path, n)
+        call([gradc, "compile", model, "-o", tmp_path / "exe", *options, *more])
+        return info(tmp_path / "exe")["regions"]
+
+    layer = 64 * 256 * 4
+    plain = [workspace(n)["workspace"] for n in (24, 48)]
+    moved = [workspace(n, "--offload=activations") for n in (24, 48)]
+    assert plain[1] - plain[0] >= 20 * layer
+    assert moved[1]["workspace"] - moved[0]["workspace"] <= layer
+    assert moved[1]["host"] - moved[0]["host"] >= 20 * layer
+
+
 # ---- in a file
 def test_in_a_file(openmpi, gpt2, tmp_path):  # noqa: F811
     (exe, data), mode = gpt2
@@ -202,7 +255,7 @@ def test_no_folder(gpt2, tmp_path):
     (["--offload=optimizer", "--data-parallel=zero1"], "need zero2 or zero3, in which ranks have parts of gradients"),
     (["--offload=params", "--data-parallel=zero2"], "need zero3, in which weights are gathered"),
     (["--offload=optimizer", "--data-parallel=ddp"], "ddp keeps all on the device"),
-    (["--offload=moments"], "--offload=moments: need some of optimizer, params"),
+    (["--offload=moments"], "--offload=moments: need some of optimizer, params, activations"),
     (["--offload=optimizer", "--target=cuda:sm_90a"], "the host's cores update, so --target needs a CPU, too"),
 ])
 def test_compiling_what_makes_no_sense(gradc, models, tmp_path, options, said):
