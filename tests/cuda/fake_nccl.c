@@ -230,8 +230,10 @@ fake_CommInitRankConfig(NcclComm *out, int size, NcclId id, int rank, NcclConfig
 	if (pthread_create(&c->thread, NULL, join_ranks, c) != 0)
 		abort();
 	*out = c;
-	if (!c->blocks)
+	if (!c->blocks) {
+		pthread_detach(c->thread);
 		return NCCL_IN_PROGRESS;
+	}
 	pthread_join(c->thread, NULL);
 	atomic_store(&c->state, NCCL_OK);
 	return NCCL_OK;

@@ -627,10 +627,14 @@ test_groups(void **state)
 }
 
 /* ---- the GPU */
+static bool gives_up;
+
 static Status
 look(void *context, double moved, bool *waits)
 {
 	(void)context;
+	if (gives_up)
+		return status_error(EXIT_HANG, "a rank is lost");
 	return ops->watch(comm.data, moved, waits);
 }
 
@@ -639,6 +643,31 @@ end_all(void *context)
 {
 	(void)context;
 	ops->abort(comm.data);
+}
+
+/* The last: rank 0 waits for a sum that no other comes to. It hears of a fault, and its streams become idle. */
+static void
+test_abort(void **state)
+{
+	Case k = {.c = {.kind = COMM_ALL_REDUCE, .dtype = F32, .n = 100}};
+	void *stream;
+
+	(void)state;
+	if (comm.size == 1 || !gpu)
+		return;
+	if (comm.rank > 0) {
+		ops->abort(comm.data);
+		return;
+	}
+	begin(&k, false);
+	must(gpu->native_stream(device, STREAM_COMMUNICATION, &stream));
+	gives_up = true;
+	expect_status(gpu->sync(device), EXIT_HANG, "a rank is lost");
+	expect_status(ops->enqueue(comm.data, &k.c, stream), EXIT_COMM, "aborted");
+	gpu->close(device); /* waits for them, faults or not */
+	device = NULL;
+	free(k.from);
+	free(k.to);
 }
 
 static Status
@@ -666,6 +695,7 @@ main(int argc, char **argv)
 		cmocka_unit_test(test_threads),         cmocka_unit_test(test_control),
 		cmocka_unit_test(test_control_sums),    cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_traffic),         cmocka_unit_test(test_messages_on_streams),
+		cmocka_unit_test(test_abort),
 	};
 	CommOptions options = {.mesh = mesh, .most_bytes = 1001};
 
