@@ -190,11 +190,12 @@ typedef struct {
 	const char *name;
 	int64_t bytes;
 	bool on_host; /* also of a training on a GPU */
+	bool in_file; /* of --offload-dir: the system keeps in memory what there is room for */
 } GradcRegion;
 enum { GRADC_MAX_REGIONS = N_SPACES + 2 };
 /* The memory of a training: those regions that have any, and how many these are. */
 int gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS]);
-int64_t gradc_peak_bytes(const Gradc *run); /* of all regions */
+int64_t gradc_peak_bytes(const Gradc *run); /* of all regions that are no files */
 /* Of those that are in a GPU's memory; 0: it computes on the CPU. */
 int64_t gradc_gpu_bytes(const Gradc *run);
 /* Bytes of a GPU's memory: taken by whomever, and all; false: it computes on the CPU. */

@@ -187,8 +187,9 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 	print_rows(out, f, strcmp(o->table, "full") == 0);
 	fprintf(out, "memory:");
 	for (int i = 0; i < n; i++)
-		fprintf(out, " %s %s,", regions[i].name,
-		        bytes_text(text, (double)regions[i].bytes));
+		fprintf(out, " %s %s%s,", regions[i].name,
+		        bytes_text(text, (double)regions[i].bytes),
+		        regions[i].in_file ? " in a file" : "");
 	fprintf(out, " peak %s", bytes_text(text, (double)gradc_peak_bytes(run)));
 	if (on_gpu > 0)
 		fprintf(out, ", %s of it on the GPU", bytes_text(text, (double)on_gpu));

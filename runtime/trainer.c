@@ -554,14 +554,16 @@ int
 gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS])
 {
 	const Executor *x = &run->executor;
+	bool in_file = x->offload_folder != NULL;
 	int n = 0, with_bytes = 0;
 
 	for (int s = 0; s < N_SPACES; s++)
 		out[n++] = (GradcRegion){
 			space_table[s].name,
 			format_region_bytes(&run->format, (Space)s, gradc_target(run), &x->facts),
-			space_table[s].on_host};
-	out[n++] = (GradcRegion){"snapshot", run->saver.snapshot.bytes, .on_host = true};
+			space_table[s].on_host, in_file && s == SPACE_OFFLOAD};
+	out[n++] = (GradcRegion){"snapshot", run->saver.snapshot.bytes, .on_host = true,
+	                         .in_file = in_file};
 	out[n++] = (GradcRegion){"library",
 	                         x->ops->library_bytes ? x->ops->library_bytes(x->code) : 0};
 	for (int i = 0; i < n; i++)
@@ -577,7 +579,7 @@ gradc_peak_bytes(const Gradc *run)
 	int64_t bytes = 0;
 
 	for (int i = gradc_regions(run, regions) - 1; i >= 0; i--)
-		bytes += regions[i].bytes;
+		bytes += regions[i].in_file ? 0 : regions[i].bytes;
 	return bytes;
 }
 

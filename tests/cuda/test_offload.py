@@ -40,3 +40,11 @@ def test_two_gpus(gpu, exe, tmp_path):
     ranks.launcher = openmpi()
     got = ranks.losses(ON_GPU, "--data-parallel=zero3", "--steps=2", "--clip-norm=1", name="ranks")
     assert got == pytest.approx(want, rel=1e-6)
+
+
+def test_an_optimizer_with_estimates(gpu, tmp_path):
+    """Sophia's second program of the host reads what a micro-batch has."""
+    exe = gpu.compile("mlp_digits", "f32", 0, "--optimizer=sophia", "--offload=optimizer", "--data-parallel=ddp,zero2")
+    options, exe.options = ["--steps=24", "--lr=0.001"], []
+    want = gpu.trainer(exe, tmp_path).losses(ON_GPU, "--data-parallel=ddp", *options, name="alone")
+    assert gpu.trainer(exe, tmp_path).losses(ON_GPU, "--data-parallel=zero2", *options, name="offloaded") == pytest.approx(want, rel=1e-6)

@@ -201,6 +201,7 @@ def test_in_a_file(openmpi, gpt2, tmp_path):  # noqa: F811
     got = train(openmpi(2), exe, data, tmp_path, "file", "--steps=3", f"--data-parallel={mode}", f"--offload-dir={tmp_path}/disk",
                 "--save", tmp_path / "ck", "--save-every=1")
     assert got[:2] == alone[:2] and not list((tmp_path / "disk").iterdir())
+    assert re.search(r"memory: .* offload [\d.]+ MiB in a file,", got[2].stderr)
 
 
 def wait_for(path, n, process):
