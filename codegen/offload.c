@@ -9,6 +9,8 @@
  * Weights alone are copied to the device in the same way. Copies have two places by turns. Linear in instructions. */
 #include "codegen/shard.h"
 
+#include <assert.h>
+
 enum { ALIGNMENT = 64 };
 
 typedef struct {
@@ -52,8 +54,8 @@ aligned(int64_t bytes)
 static bool
 is_far(const Staging *o, const Slot *s)
 {
-	if (!o->plan->on_host)
-		return s->space == SPACE_OFFLOAD;
+	if (!o->plan->program->on_host)
+		return space_is_offload(s->space);
 	return s->space == SPACE_STATE || s->space == SPACE_SHARD;
 }
 
@@ -142,8 +144,8 @@ static void
 run_on_copies(Staging *o, Instruction n, StagedList *list)
 {
 	FormatWriter *w = o->plan->w;
-	Stream there = o->plan->on_host ? STREAM_COPY_OUT : STREAM_COPY_IN;
-	Stream back = o->plan->on_host ? STREAM_COPY_IN : STREAM_COPY_OUT;
+	Stream there = o->plan->program->on_host ? STREAM_COPY_OUT : STREAM_COPY_IN;
+	Stream back = o->plan->program->on_host ? STREAM_COPY_IN : STREAM_COPY_OUT;
 	uint32_t args = (uint32_t)w->arguments.n;
 
 	place_copies(o, list);
@@ -151,6 +153,7 @@ run_on_copies(Staging *o, Instruction n, StagedList *list)
 		Slot s = slot_of(o, &n, i);
 		const Staged *copied = is_far(o, &s) ? find(list, &s) : NULL;
 		Argument a = w->arguments.at[n.args + i];
+		assert(!a.loop && !n.only); /* of @update: the copies would be others */
 		a.slot = copied ? copied->copy : a.slot;
 		vec_push(w->arena, &w->arguments, a);
 	}
@@ -190,9 +193,10 @@ place_all(Staging *o)
 {
 	ShardPlan *plan = o->plan;
 
-	o->space = plan->on_host ? SPACE_HOST : SPACE_GATHERED;
-	o->begin = aligned(plan->on_host ? plan->program->bytes[SPACE_WORKSPACE] : plan->gathered);
-	if (plan->on_host)
+	o->space = plan->program->on_host ? SPACE_HOST : SPACE_GATHERED;
+	o->begin = aligned(plan->program->on_host ? plan->program->bytes[SPACE_WORKSPACE]
+	                                          : plan->gathered);
+	if (plan->program->on_host)
 		move_workspace(plan);
 	else
 		plan->gathered = o->begin + 2 * o->place;

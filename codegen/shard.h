@@ -16,10 +16,10 @@ typedef struct {
 	const Module *m;
 	ProgramRecord *program;
 	DataParallelMode mode;
-	int first_slot;         /* of its slots */
-	bool offloads, on_host; /* offload_changes, offload_on_host */
-	Travels travels;        /* out: what ranks exchange meanwhile */
-	int64_t gathered;       /* out: bytes that it needs of SPACE_GATHERED */
+	int first_slot;   /* of its slots */
+	bool offloads;    /* offload_changes */
+	Travels travels;  /* out: what ranks exchange meanwhile */
+	int64_t gathered; /* out: bytes that it needs of SPACE_GATHERED */
 } ShardPlan;
 void shard_program(ShardPlan *plan);
 /* Is it another program in that mode? */
@@ -42,6 +42,12 @@ void shard_gather(ShardPlan *plan);
 
 /* The state that a slot lies in, a unit or what lies in none; NULL: ranks do not hold parts of it in that mode. */
 const State *shard_piece(const ShardPlan *plan, const Slot *slot);
+/* Where a rank's parts of it lie, as format.h's state_space. */
+static inline Space
+shard_space(const State *s)
+{
+	return state_space(&(StateRecord){.sharded = s->sharded, .offloaded = s->offloaded});
+}
 /* In that mode each rank has a right sum of its own part alone. */
 static inline bool
 shard_is_partial(const State *s, DataParallelMode mode)

@@ -261,7 +261,7 @@ gathered_slot(const Gathering *g, const Stay *s)
 static Slot
 shard_slot(const Gathering *g, const State *s)
 {
-	return (Slot){.space = s->offloaded ? SPACE_OFFLOAD : SPACE_SHARD,
+	return (Slot){.space = shard_space(s),
 	              .dtype = s->type->dtype,
 	              .bytes = type_bytes(s->type),
 	              .name = format_string(g->plan->w, s->name),

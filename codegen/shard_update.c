@@ -113,7 +113,7 @@ part_of(const Cutting *c, Slot whole, const Blocks *b)
 	part.group = GROUP_SHARD;
 	part.block = (uint32_t)(each * 8 / dtype_info[whole.dtype].bits);
 	if (state && state->sharded <= c->plan->mode) {
-		part.space = state->offloaded ? SPACE_OFFLOAD : SPACE_SHARD;
+		part.space = shard_space(state);
 		part.offset = 0;
 		part.state = (uint32_t)state->id + 1;
 		part.name = format_string(c->plan->w, state->name);

@@ -345,14 +345,14 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 	p.bytes[SPACE_WORKSPACE] = tw->workspace;
 	p.bytes[tw->io_space] = tw->io;
 	p.flops = tw->flops;
+	p.on_host = offload_on_host(f, mode);
 	ShardPlan shard = {.arena = tw->arena,
 	                   .w = w,
 	                   .m = tw->t->m,
 	                   .program = &p,
 	                   .mode = mode,
 	                   .first_slot = first_slot,
-	                   .offloads = offload_changes(f, mode),
-	                   .on_host = offload_on_host(f, mode)};
+	                   .offloads = offload_changes(f, mode)};
 	if (mode != MODE_DDP)
 		shard_program(&shard);
 	plan.travels = &shard.travels;

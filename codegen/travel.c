@@ -170,7 +170,8 @@ static void
 write_gather(const Writing *x, uint32_t only)
 {
 	if (is_offloaded(x))
-		add(x, COPY, x->t->when, only, 0, 2, (const uint32_t[]){x->part, x->home});
+		add(x, COPY, x->t->when, only | ONLY_DIRECT, 0, 2,
+		    (const uint32_t[]){x->part, x->home});
 	add_copy(x, only, x->copy_part, x->home);
 	add_collective(x, COMM_ALL_GATHER, x->t->when, only,
 	               (const uint32_t[]){x->whole, x->part, x->copy, x->copy_part});

@@ -28,6 +28,7 @@ typedef enum {
 extern const char *const role_names[];
 enum {
 	MODE_REPLICATED,
+	FIRST_SHARDED, /* in which ranks have parts of what the optimizer keeps */
 	N_MODES = 4
 }; /* data-parallel modes, in the IR's order: ddp, zero1, zero2, zero3 */
 extern const char *const mode_names[];
@@ -68,7 +69,8 @@ typedef enum {
 	ONLY_REPLICAS = 32, /* several groups of ranks have all parts of the states each */
 	ONLY_PEERS = 64,    /* other ranks have parts, too */
 	ONLY_ALONE = 128,   /* one rank has all parts */
-	N_ONLY = 256,
+	ONLY_DIRECT = 256,  /* several ranks whose communicator reads the device's memory; or one */
+	N_ONLY = 512,
 } RunOnly;
 extern const char *const only_names[]; /* of the bits */
 /* What decides that, and how what is shared is divided. */
@@ -96,11 +98,12 @@ typedef enum {
 	SPACE_STEP,      /* of an update: scalars, results */
 	SPACE_IO_HOST,
 	SPACE_STEP_HOST,
-	SPACE_PINNED,   /* what travels, for communicators that cannot read the device's memory */
-	SPACE_GATHERED, /* what other ranks have sent */
-	SPACE_SHARD,    /* this rank's rooms of what ranks share */
-	SPACE_OFFLOAD,  /* and of that what lies in the host's memory: StateRecord.offloaded */
-	SPACE_HOST,     /* what lies in the host's memory and not in the device's */
+	SPACE_PINNED,    /* what travels, for communicators that cannot read the device's memory */
+	SPACE_GATHERED,  /* what other ranks have sent */
+	SPACE_SHARD,     /* this rank's rooms of what ranks share */
+	SPACE_OFFLOAD,   /* and of that what lies in the host's memory: StateRecord.offloaded */
+	SPACE_OPTIMIZER, /* and of that what only programs of the host touch */
+	SPACE_HOST,      /* what lies in the host's memory and not in the device's */
 	N_SPACES,
 } Space;
 typedef struct {
@@ -358,7 +361,8 @@ typedef struct {
 
 typedef struct {
 	uint32_t role, binding, stage, mode, target; /* as in ProgramKey */
-	uint32_t reserved;
+	uint32_t
+		on_host; /* 1: beside a device with programs of another target the host's processors run it */
 	uint32_t first_instruction, n_instructions;
 	uint32_t first_input, n_inputs; /* in the port table */
 	uint32_t first_output, n_outputs;
@@ -648,6 +652,8 @@ Status format_read(const void *blob, int64_t bytes, Format *out);
 const char *format_text(const Format *f, StrRef s);
 const ProgramRecord *format_program(const Format *f, const ProgramKey *key); /* NULL: none */
 const char *format_info_get(const Format *f, const char *key);               /* NULL: not there */
+/* Of a list of words, "optimizer,params": bits by Offload; that of the executable. */
+uint32_t offload_set(const char *list);
 bool format_offloads(const Format *f, Offload what);
 const FourBitRecord *format_four_bit(const Format *f,
                                      int state); /* whose codes it holds; NULL: numbers */
@@ -688,7 +694,7 @@ typedef struct {
 } RunGroup;
 RunGroup run_group(const RunFacts *facts, uint32_t group);
 /* What holds (RunOnly) of a run that shares by these facts: of several ranks, or of one in a mode in which ranks have parts. */
-uint32_t run_holds(const RunFacts *facts, bool ordered);
+uint32_t run_holds(const RunFacts *facts, bool ordered, bool staged);
 /* Elements that a collective takes. */
 int64_t format_collective_elements(const CollectiveRecord *c, const RunFacts *facts);
 /* What all its slots need of a region. INT64_MAX: too much. */
@@ -703,18 +709,20 @@ state_is_sharded(const StateRecord *s, int mode)
 static inline Space
 state_space(const StateRecord *s)
 {
-	return s->offloaded ? SPACE_OFFLOAD : SPACE_SHARD;
+	if (!s->offloaded)
+		return SPACE_SHARD;
+	return s->sharded == FIRST_SHARDED ? SPACE_OPTIMIZER : SPACE_OFFLOAD;
 }
 static inline bool
 space_has_parts(uint32_t space)
 {
-	return space == SPACE_SHARD || space == SPACE_OFFLOAD;
+	return space == SPACE_SHARD || space == SPACE_OFFLOAD || space == SPACE_OPTIMIZER;
 }
 /* Does it stand in for the device's memory? */
 static inline bool
 space_is_offload(uint32_t space)
 {
-	return space == SPACE_OFFLOAD || space == SPACE_HOST;
+	return space == SPACE_OFFLOAD || space == SPACE_OPTIMIZER || space == SPACE_HOST;
 }
 /* Where the rooms for parts lie, each in its state_space, by state; -1: it has none. NULL: nobody asks. The bytes of those in
  * `space`. INT64_MAX: too much. */

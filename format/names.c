@@ -21,6 +21,8 @@ const SpaceRow space_table[] = {
 	[SPACE_SHARD] = {"shard", .only = ONLY_RANKS, .by_slots = true, .twin = SPACE_SHARD},
 	[SPACE_OFFLOAD] = {"offload", .only = ONLY_RANKS, .on_host = true, .by_slots = true,
                            .twin = SPACE_OFFLOAD},
+	[SPACE_OPTIMIZER] = {"optimizer", .only = ONLY_RANKS, .on_host = true, .by_slots = true,
+                             .twin = SPACE_OPTIMIZER},
 	[SPACE_HOST] = {"host", .on_host = true, .by_slots = true, .twin = SPACE_HOST},
 };
 const char *const instruction_names[] = {

@@ -18,7 +18,7 @@ predict_facts(const Outlook *o)
 {
 	RunFacts facts = {.ranks = o->ranks, .mode = o->mode, .shard_at = o->shard_at};
 
-	facts.holds = ONLY_APART | (o->ranks > 1 || o->mode ? run_holds(&facts, false) : 0);
+	facts.holds = ONLY_APART | (o->ranks > 1 || o->mode ? run_holds(&facts, false, false) : 0);
 	return facts;
 }
 

@@ -144,12 +144,23 @@ format_program(const Format *f, const ProgramKey *key)
 	return NULL;
 }
 
+uint32_t
+offload_set(const char *list)
+{
+	uint32_t set = 0;
+
+	for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',')
+		for (int i = 0; i < N_OFFLOADS; i++)
+			if (strcspn(at, ",") == strlen(offload_names[i]) &&
+			    strncmp(at, offload_names[i], strlen(offload_names[i])) == 0)
+				set |= 1u << i;
+	return set;
+}
+
 bool
 format_offloads(const Format *f, Offload what)
 {
-	const char *list = format_info_get(f, "offload");
-
-	return list && strstr(list, offload_names[what]);
+	return offload_set(format_info_get(f, "offload")) >> what & 1;
 }
 
 const char *

@@ -21,13 +21,14 @@ run_group(const RunFacts *facts, uint32_t group)
 }
 
 uint32_t
-run_holds(const RunFacts *facts, bool ordered)
+run_holds(const RunFacts *facts, bool ordered, bool staged)
 {
 	bool replicas = facts->mode && run_group(facts, GROUP_REPLICATE).n > 1;
 	bool peers = run_group(facts, GROUP_SHARD).n > 1;
 
 	return ONLY_RANKS | (ordered && facts->ranks > 1 ? ONLY_ORDERED : ONLY_FAST) |
-	       (replicas ? ONLY_REPLICAS : 0u) | (uint32_t)(peers ? ONLY_PEERS : ONLY_ALONE);
+	       (replicas ? ONLY_REPLICAS : 0u) | (uint32_t)(staged ? ONLY_STAGED : ONLY_DIRECT) |
+	       (uint32_t)(peers ? ONLY_PEERS : ONLY_ALONE);
 }
 
 int64_t
@@ -184,16 +185,18 @@ format_has_mode(const Format *f, int mode)
 	return false;
 }
 
-/* Is there a program for another target alone? */
-static bool
-is_the_hosts(const Format *f, const ProgramKey *key)
+/* The program that the host runs beside devices of other targets; NULL: there is none. */
+static const ProgramRecord *
+program_of_host(const Format *f, const ProgramKey *key)
 {
 	ProgramKey other = *key;
 
-	for (other.target = 0; other.target < f->n[SECTION_TARGETS]; other.target++)
-		if (format_program(f, &other))
-			return true;
-	return false;
+	for (other.target = 0; other.target < f->n[SECTION_TARGETS]; other.target++) {
+		const ProgramRecord *p = format_program(f, &other);
+		if (p && p->on_host)
+			return p;
+	}
+	return NULL;
 }
 
 const ProgramRecord *
@@ -203,7 +206,7 @@ format_program_in(const Format *f, const ProgramKey *key)
 	const ProgramRecord *p = format_program(f, key);
 
 	whole.mode = MODE_REPLICATED;
-	return p || is_the_hosts(f, key) ? p : format_program(f, &whole);
+	return p || program_of_host(f, key) ? p : format_program(f, &whole);
 }
 
 static bool

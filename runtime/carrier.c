@@ -1,4 +1,5 @@
-/* What carries a run's collectives: NCCL on the GPUs' streams; else the communicator of the launcher, by way of the host's memory. All ranks come to the same, and rank 0 can say why. */
+/* What carries a run's collectives: NCCL on the GPUs' streams; else the communicator of the launcher, by way of the host's
+ * memory. All ranks come to the same, and rank 0 can say why. */
 #include "runtime/nccl_library.h"
 #include "runtime/runtime_impl.h"
 

@@ -11,6 +11,7 @@ copy_all(const Executor *x, Snapshot *s)
 		s->hashed = true;
 		return ops->copy_hashed(x->device, s->copies, s->n);
 	}
+	RETURN_IF_ERROR(ops->sync(x->device)); /* of a file a driver copies when it is asked */
 	for (int i = 0; i < s->n; i++)
 		RETURN_IF_ERROR(ops->copy(x->device, 0, s->copies[i].to, s->copies[i].from));
 	return ops->sync(x->device);

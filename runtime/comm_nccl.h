@@ -26,7 +26,7 @@ struct CommData {
 	CommWatch watches[N_GROUPS];
 	Lent *lent;
 	int n_lent;
-	Status fault; /* the first: everything has been aborted */
+	Status fault; /* the first; nothing is started behind it */
 };
 static inline NcclComm
 nccl_comm(const CommData *d, CommGroup group)

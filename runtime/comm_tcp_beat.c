@@ -250,8 +250,10 @@ tcp_watch_collective(CommControl *c, CommWatch *watch)
 	if (watch->number >= 0)
 		text_printf(&what, " %lld", (long long)watch->number);
 	text_printf(&what, " of group %s", comm_group_names[watch->group]);
-	Status status = tcp_watch(c, what.at, watch->since, &watch->told);
 	watch->late = has_late(c, watch);
+	double quiet = seconds_now(), *told = watch->late ? &watch->told : &quiet;
+	Status status = tcp_watch(c, what.at, watch->since,
+	                          told); /* nobody is late: nothing to tell */
 	text_free(&what);
 	return status;
 }

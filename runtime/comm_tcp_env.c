@@ -51,6 +51,12 @@ check_half(void)
 		                    "GRADC_RENDEZVOUS=%s: RANK and WORLD_SIZE must say which of "
 		                    "how many ranks this process is",
 		                    getenv("GRADC_RENDEZVOUS"));
+	if (variable("RANK") && variable("WORLD_SIZE") && strcmp(getenv("WORLD_SIZE"), "1") != 0)
+		return status_error(
+			EXIT_USAGE,
+			"RANK=%s and WORLD_SIZE=%s without MASTER_ADDR: where rank 0 is it or "
+			"GRADC_RENDEZVOUS must say; unset both to train alone",
+			getenv("RANK"), getenv("WORLD_SIZE"));
 	if (half && variable("MASTER_ADDR"))
 		return status_error(
 			EXIT_USAGE,

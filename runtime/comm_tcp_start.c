@@ -70,7 +70,7 @@ let_in(Host *h)
 {
 	Guest g = {.since = seconds_now()};
 
-	for (;;) {
+	while (h->n_guests < MOST_GUESTS) { /* who has not come in yet waits before the door */
 		g.fd = socket_accept(h->listener, g.from);
 		if (g.fd < 0 && (errno == EMFILE || errno == ENFILE))
 			return status_error(
@@ -80,10 +80,9 @@ let_in(Host *h)
 				h->n_there + 1, h->c->size);
 		if (g.fd < 0)
 			return NULL;
-		if (h->n_guests == MOST_GUESTS)
-			drop_guest(h, 0);
 		h->guests[h->n_guests++] = g;
 	}
+	return NULL;
 }
 
 static AnswerKind
@@ -275,7 +274,7 @@ gather_ranks(Host *h)
 		for (int i = 0; i <= n; i++)
 			sockets[i] = (struct pollfd){.fd = i < n ? h->guests[i].fd : h->listener,
 			                             .events = POLLIN};
-		poll(sockets, (nfds_t)n + 1, pause);
+		poll(sockets, (nfds_t)n + (n < MOST_GUESTS), pause);
 		for (int i = n - 1; i >= 0; i--) /* one that goes is replaced by the last */
 			if (sockets[i].revents)
 				RETURN_IF_ERROR(read_guest(h, i));

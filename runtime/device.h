@@ -51,8 +51,8 @@ struct HostTask {
 	void *state[14]; /* the caller's own */
 };
 /* Called now and then while the host waits for the device, from any thread: looks after others for whom that may be waiting. It was
- * last seen to finish something at `moved`, of seconds_now. *waits: it may be waiting for them, so it is not stuck. A fault is the
- * device's from then on, and `end` is called: what was queued for them shall end, so that streams become idle. */
+ * last seen to finish something at `moved`, of seconds_now. *waits: it may be waiting for them, so it is not stuck. A fault the
+ * device keeps; then it calls `end`, which ends what was queued for them, so that streams drain. */
 typedef struct {
 	Status (*look)(void *context, double moved, bool *waits); /* NULL: there are none */
 	void (*end)(void *context);

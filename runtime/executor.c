@@ -19,9 +19,8 @@ run_facts(const ExecutorOptions *o)
 	facts.rank = o->comm->rank;
 	facts.shard_ranks = o->shard_ranks;
 	facts.shard_rank = o->shard_ranks ? facts.rank % o->shard_ranks : 0;
-	facts.holds |= run_holds(&facts, o->ordered);
-	if (apart && facts.ranks > 1 && !o->comm->data_ops->reads_device_memory)
-		facts.holds |= ONLY_STAGED;
+	bool staged = apart && facts.ranks > 1 && !o->comm->data_ops->reads_device_memory;
+	facts.holds |= run_holds(&facts, o->ordered, staged);
 	return facts;
 }
 

@@ -44,8 +44,9 @@ typedef struct {
 	Recorded *recorded;        /* NULL: not yet */
 	int first_timer, n_timers; /* of the step's; their phases */
 	int8_t *phases;
-	bool full;                  /* there were more changes of the phase than timers */
-	CommCount counts[N_GROUPS]; /* of its collectives */
+	bool full;                     /* there were more changes of the phase than timers */
+	CommCount counts[N_GROUPS];    /* of its collectives */
+	int64_t copied_in, copied_out; /* as the executor's, of this run */
 } RecordedRun;
 typedef struct {
 	Arena *arena;
@@ -160,6 +161,8 @@ Status library_alloc(const DeviceOps *ops, Device *device, Code *code, Span *out
 void library_free(const DeviceOps *ops, Device *device, Span *library);
 
 /* ---- offload.c: memory of the host, or what stands in for it */
+/* What a device copies in its turn is memory: a driver would copy of a file when it is asked. */
+bool offload_in_file(const Executor *x, Space space);
 Status offload_alloc(const Executor *x, int64_t bytes, Span *out);
 void offload_free(const Executor *x, Span span);
 

@@ -68,15 +68,11 @@ check_slot(const Executor *x, const Instruction *n, uint32_t i)
 		format_text(f, f->kernels[n->what].name), space_table[s->space].name, x->ops->name);
 }
 
-/* There is none for the device. */
 bool
 host_runs(const Executor *x, const ProgramRecord *p)
 {
-	const ProgramKey on_device = {(Role)p->role, (int)p->binding, (int)p->stage, (int)p->mode,
-	                              x->target};
-
 	return x->host_target != x->target && p->target == (uint32_t)x->host_target &&
-	       p->mode == (uint32_t)x->facts.mode && !format_program(x->format, &on_device);
+	       p->mode == (uint32_t)x->facts.mode && p->on_host;
 }
 
 static Status

@@ -10,6 +10,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Each word is known, and there once. */
+static bool
+is_same_set(const char *asked, const char *list)
+{
+	uint32_t set = offload_set(asked);
+	int words = 1;
+
+	for (const char *c = asked; *c; c++)
+		words += *c == ',';
+	return set == offload_set(list) && words == __builtin_popcount(set);
+}
+
 Status
 offload_check(const Gradc *run)
 {
@@ -18,7 +30,7 @@ offload_check(const Gradc *run)
 	bool states = format_offloads(&run->format, OFFLOAD_OPTIMIZER) ||
 	              format_offloads(&run->format, OFFLOAD_PARAMS);
 
-	if (o->offload && (!list || strcmp(o->offload, list) != 0))
+	if (o->offload && (!list || !is_same_set(o->offload, list)))
 		return status_error(EXIT_USAGE, "--offload=%s: compiled %s%s", o->offload,
 		                    list ? "with --offload=" : "without --offload",
 		                    list ? list : "");
@@ -65,6 +77,13 @@ map_file(const char *folder, int fd, int64_t bytes, Span *out)
 		                    strerror(error ? error : errno));
 	*out = (Span){at, bytes};
 	return NULL;
+}
+
+bool
+offload_in_file(const Executor *x, Space space)
+{
+	return x->offload_folder &&
+	       (space == SPACE_OPTIMIZER || (space == SPACE_OFFLOAD && !executor_is_apart(x)));
 }
 
 Status

@@ -7,7 +7,8 @@ RankBytes
 rank_bytes(const Format *f, const RunFacts *facts)
 {
 	RankBytes b = {.whole = format_state_bytes(f, facts->mode),
-	               .host = format_region_bytes(f, SPACE_OFFLOAD, EVERY_TARGET, facts)};
+	               .host = format_region_bytes(f, SPACE_OFFLOAD, EVERY_TARGET, facts) +
+	                       format_region_bytes(f, SPACE_OPTIMIZER, EVERY_TARGET, facts)};
 
 	b.shard = b.host + format_region_bytes(f, SPACE_SHARD, EVERY_TARGET, facts);
 
@@ -65,7 +66,7 @@ visit_mode(const Worlds *w, int mode)
 
 	for (int k = 0; k < COUNT(worlds); k++) {
 		RunFacts facts = {.ranks = worlds[k], .mode = mode};
-		facts.holds = run_holds(&facts, worlds[k] <= MOST_ORDERED);
+		facts.holds = run_holds(&facts, worlds[k] <= MOST_ORDERED, false);
 		RankBytes b = rank_bytes(w->f, &facts);
 		w->row(w->context, &facts, &b);
 	}

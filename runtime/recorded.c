@@ -12,9 +12,7 @@ enum { MOST = 64 }; /* recordings; others run by themselves */
 static bool
 has_host_tasks(const Executor *x)
 {
-	bool alone = x->facts.ranks == 1 && x->facts.mode == MODE_REPLICATED;
-
-	return !alone && !(comm_enqueues(x->comm) && x->records_ranks);
+	return x->facts.ranks > 1 && !(comm_enqueues(x->comm) && x->records_ranks);
 }
 
 static bool
@@ -76,11 +74,15 @@ record_run(Executor *x, RecordedRun *r, const MicroBatch *micro)
 	CommCount before[N_GROUPS];
 
 	count(x, before);
+	int64_t copied_in = x->copied_in, copied_out = x->copied_out;
+
 	r->first_timer = t->n;
 	RETURN_IF_ERROR(x->ops->capture_begin(x->device));
 	Status status = executor_walk(x, r->program, micro);
 	Status ended = x->ops->capture_end(x->device, &r->recorded);
 	count_since(x, before, r->counts);
+	r->copied_in = x->copied_in - copied_in;
+	r->copied_out = x->copied_out - copied_out;
 	r->n_timers = t->n - r->first_timer;
 	r->full = t->full;
 	r->phases = arena_copy(x->arena, t->phase + r->first_timer, (size_t)r->n_timers);
@@ -108,6 +110,8 @@ executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 		t->full |= r->full;
 		if (comm_enqueues(x->comm))
 			x->comm->data_ops->repeat(x->comm->data, r->counts);
+		x->copied_in += r->copied_in;
+		x->copied_out += r->copied_out;
 	}
 	return x->ops->launch(x->device, r->recorded);
 }

@@ -92,7 +92,7 @@ regions_alloc(Executor *x)
 		     turn++) {
 			int64_t bytes = region_bytes(x, (Space)s);
 			Span *out = &x->regions[s][turn];
-			Status status = s == SPACE_OFFLOAD
+			Status status = offload_in_file(x, (Space)s)
 			                        ? offload_alloc(x, bytes, out)
 			                        : x->ops->alloc(x->device, kind, bytes, out);
 			if (status)
@@ -131,7 +131,7 @@ regions_free(Executor *x)
 {
 	for (int s = 0; s < N_SPACES; s++)
 		for (int turn = 0; turn < 2; turn++)
-			if (s == SPACE_OFFLOAD)
+			if (offload_in_file(x, (Space)s))
 				offload_free(x, x->regions[s][turn]);
 			else if (x->regions[s][turn].at)
 				x->ops->free(x->device,

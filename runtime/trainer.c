@@ -561,7 +561,7 @@ gradc_regions(const Gradc *run, GradcRegion out[GRADC_MAX_REGIONS])
 		out[n++] = (GradcRegion){
 			space_table[s].name,
 			format_region_bytes(&run->format, (Space)s, gradc_target(run), &x->facts),
-			space_table[s].on_host, in_file && s == SPACE_OFFLOAD};
+			space_table[s].on_host, offload_in_file(x, (Space)s)};
 	out[n++] = (GradcRegion){"snapshot", run->saver.snapshot.bytes, .on_host = true,
 	                         .in_file = in_file};
 	out[n++] = (GradcRegion){"library",

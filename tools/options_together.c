@@ -56,12 +56,18 @@ has_word(const char *list, const char *word)
 	return false;
 }
 
+bool
+options_offload(const Options *o, Offload what)
+{
+	return offload_set(o->offload) >> what & 1;
+}
+
 /* What lies in the host's memory is what ranks have parts of; one rank alone has all parts. */
 static bool
 settle_offload(Options *o, Diag *diag)
 {
-	bool params = has_word(o->offload, offload_names[OFFLOAD_PARAMS]);
-	bool optimizer = has_word(o->offload, offload_names[OFFLOAD_OPTIMIZER]);
+	bool params = options_offload(o, OFFLOAD_PARAMS);
+	bool optimizer = options_offload(o, OFFLOAD_OPTIMIZER);
 
 	if (!params && !optimizer)
 		return true;

@@ -202,10 +202,8 @@ fill_memory(const Session *s, void *options)
 static void
 fill_working(const Session *s, void *options)
 {
-	((WorkingOptions *)options)->all = s->o->offload &&
-	                                   strstr(s->o->offload,
-	                                          offload_names[OFFLOAD_OPTIMIZER]) &&
-	                                   !strstr(s->o->offload, offload_names[OFFLOAD_PARAMS]);
+	((WorkingOptions *)options)->all = options_offload(s->o, OFFLOAD_OPTIMIZER) &&
+	                                   !options_offload(s->o, OFFLOAD_PARAMS);
 }
 
 /* CPUs with vectors of one width share a target, so also its programs; GPUs do, of a generation. A machine that is only
@@ -237,7 +235,7 @@ fill_cores(const Session *s, void *options)
 static bool
 asked_by_offload(const Options *o)
 {
-	return o->offload && strstr(o->offload, offload_names[OFFLOAD_ACTIVATIONS]);
+	return options_offload(o, OFFLOAD_ACTIVATIONS);
 }
 
 static bool

@@ -71,6 +71,7 @@ int command_cache(Options *o, Arena *arena, Diag *diag);
 /* Of --loss-scale, or what fits --precision: gradients of f16 want one. */
 const char *options_loss_scale(const Options *o);
 /* Fills *o from the command line and --config; false after reporting, or after --help (*exit_code). */
+bool options_offload(const Options *o, Offload what);
 bool options_together(Options *o,
                       Diag *diag); /* ---- options_together.c; settles what others imply */
 bool options_parse(Options *o, const Command *command, int argc, char **argv, Arena *arena,

@@ -58,7 +58,13 @@ option() {
 
 folder=$(option save "$@")
 [ -n "$folder" ] || usage "--save DIR is missing among the options of $1: there would be nothing to go on from"
-[ -n "$(option global-batch "$@")$(option config "$@")" ] ||
+has_global_batch() { # among the options, or in their file
+	local config
+	config=$(option config "$@")
+	[ -n "$(option global-batch "$@")" ] ||
+		{ [ -n "$config" ] && grep -qE '^[[:space:]]*global-batch[[:space:]]*=|"train_batch_size"[[:space:]]*:' "$config"; }
+}
+has_global_batch "$@" ||
 	usage "--global-batch ROWS is missing among the options of $1: fewer ranks would make smaller steps"
 [ -z "$(option resume "$@")" ] || usage "--resume among the options of $1: --resume=auto is added here"
 

@@ -334,8 +334,7 @@ main(int argc, char **argv)
 	facts.shard_at = shard_at;
 	facts.holds = apart ? ONLY_APART : 0;
 	if (facts.ranks > 1 || facts.mode)
-		facts.holds |= run_holds(&facts, ordered) |
-		               (staged && facts.ranks > 1 ? ONLY_STAGED : 0u);
+		facts.holds |= run_holds(&facts, ordered, staged && facts.ranks > 1);
 	int64_t accumulate = atoll(argv[5]);
 	bool found = find(&f, &facts, accumulate, -1, &used);
 	if (!found)

@@ -1,4 +1,6 @@
 """--offload on pretended GPUs: the host's cores update what lies in the host's memory, and losses are those of a GPU that has all."""
+import json
+
 import pytest
 from pretended import ON_GPU, openmpi
 
@@ -25,6 +27,20 @@ def test_its_optimizer(gpu, optimizer_alone, tmp_path):
     want = gpu.trainer(optimizer_alone, tmp_path).losses(ON_GPU, "--data-parallel=ddp", *options, name="alone")
     got = gpu.trainer(optimizer_alone, tmp_path).losses(ON_GPU, *options, "--data-parallel=zero2", name="offloaded")
     assert got == pytest.approx(want, rel=1e-6)
+
+
+def test_moments_in_a_file(gpu, exe, tmp_path):
+    """Weights and gradients, which the GPU copies in their turn, stay in memory; steps are recorded, and counted as before."""
+    options = ["--steps=6", "--clip-norm=1"]
+    want = gpu.trainer(exe, tmp_path).losses(ON_GPU, "--data-parallel=ddp", *options, name="alone")
+    trainer = gpu.trainer(exe, tmp_path)
+    got = trainer.losses(ON_GPU, *options, "--data-parallel=zero3", "--offload-dir=.", "--save=ck", "--save-every=3", name="filed")
+    assert got == pytest.approx(want, rel=1e-6)
+    lines = [json.loads(line) for line in (tmp_path / "filed.jsonl").read_text().splitlines()]
+    copied = {(line["offload_in_bytes"], line["offload_out_bytes"]) for line in lines if "loss" in line}
+    assert len(copied) == 1 and min(min(copied)) > 0
+    rest = trainer.losses(ON_GPU, "--steps=6", "--clip-norm=1", "--data-parallel=ddp", "--resume=ck/step-00000003", name="rest")
+    assert rest == pytest.approx(want[3:], rel=1e-6)
 
 
 def test_activations(gpu, tmp_path):

@@ -68,6 +68,12 @@ def test_recipes(openmpi, gradc, models, tmp_path, recipe):  # noqa: F811
     same(openmpi, exe, data, tmp_path, how[1], 2, 3)
 
 
+def test_optimizer_of_zero3(openmpi, gradc, models, tmp_path):  # noqa: F811
+    """Weights are on the device, a part of them on each rank: they are copied for the update."""
+    exe, data = offloaded(gradc, models, tmp_path, "gpt2_mini", ("optimizer", "zero3"), batch=1)
+    same(openmpi, exe, data, tmp_path, "zero3", 2, 3, "--device=async")
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_weights_alone(openmpi, gradc, models, tmp_path, ranks):  # noqa: F811
     """They are copied to the device for the update, too, which is the device's."""
@@ -100,7 +106,7 @@ def test_what_the_device_holds(gpt2, tmp_path):
     assert held["host"] == held["shard"] == held["parts"] == 4 * sum(units)
     assert held["whole"] <= (4096 if mode == "zero3" else sum(units) + 4096)
     done = train([], exe, data, tmp_path, "one", "--steps=2", f"--data-parallel={mode}")[2]
-    assert regions(done)["offload"] == pytest.approx(held["host"], rel=0.02)
+    assert regions(done)["offload"] + regions(done)["optimizer"] == pytest.approx(held["host"], rel=0.02)
 
 
 def test_copies_are_counted(gpt2, tmp_path):
@@ -201,7 +207,7 @@ def test_in_a_file(openmpi, gpt2, tmp_path):  # noqa: F811
     got = train(openmpi(2), exe, data, tmp_path, "file", "--steps=3", f"--data-parallel={mode}", f"--offload-dir={tmp_path}/disk",
                 "--save", tmp_path / "ck", "--save-every=1")
     assert got[:2] == alone[:2] and not list((tmp_path / "disk").iterdir())
-    assert re.search(r"memory: .* offload [\d.]+ MiB in a file,", got[2].stderr)
+    assert re.search(r"memory: .* offload [\d.]+ [KM]iB in a file, optimizer [\d.]+ [KM]iB in a file,", got[2].stderr)
 
 
 def wait_for(path, n, process):
@@ -242,7 +248,7 @@ def test_a_disk_without_room(gpt2, tmp_path):
         done = call([exe, *data, "--steps=1", f"--data-parallel={mode}", f"--offload-dir={small}", "--progress=off"], exit=5)
     finally:
         subprocess.run(["umount", small], check=True)
-    assert re.search(r"--offload-dir=.*small: a file of [\d.]+ MiB: No space left on device", done.stderr)
+    assert re.search(r"--offload-dir=.*small: a file of [\d.]+ [KM]iB: No space left on device", done.stderr)
 
 
 def test_no_folder(gpt2, tmp_path):
@@ -266,6 +272,7 @@ def test_compiling_what_makes_no_sense(gradc, models, tmp_path, options, said):
 
 @pytest.mark.parametrize("options, said", [
     (["--offload=params"], "--offload=params: compiled with --offload=optimizer"),
+    (["--offload=optimizer,moments"], "--offload=optimizer,moments: compiled with --offload=optimizer"),
     (["--offload=optimizer", "--data-parallel=ddp"], "with --data-parallel=ddp all lies on the device"),
     (["--offload-dir=/tmp", "--data-parallel=ddp"], "--offload-dir: with --data-parallel=ddp all lies on the device"),
 ])
