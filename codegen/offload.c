@@ -20,24 +20,24 @@ typedef struct {
 	int64_t begin; /* of their two places */
 	int64_t place; /* bytes of each */
 	int turn;
-} Staging;
+} FarCopies;
 
 /* An argument, and its copy on the side that computes. */
 typedef struct {
 	Slot slot;
 	uint32_t copy;
 	bool read, written;
-} Staged;
-typedef VEC(Staged) StagedList;
+} FarState;
+typedef VEC(FarState) FarStates;
 
 static Slot
-slot_of(const Staging *o, const Instruction *n, uint32_t i)
+slot_of(const FarCopies *o, const Instruction *n, uint32_t i)
 {
 	return o->plan->w->slots.at[o->plan->w->arguments.at[n->args + i].slot];
 }
 
 static uint32_t
-access_of(const Staging *o, const Instruction *n, uint32_t i)
+access_of(const FarCopies *o, const Instruction *n, uint32_t i)
 {
 	const FormatWriter *w = o->plan->w;
 
@@ -52,7 +52,7 @@ aligned(int64_t bytes)
 
 /* A state on the other side. */
 static bool
-is_far(const Staging *o, const Slot *s)
+is_far(const FarCopies *o, const Slot *s)
 {
 	if (!o->plan->program->on_host)
 		return space_is_offload(s->space);
@@ -67,8 +67,8 @@ is_same(const Slot *a, const Slot *b)
 }
 
 /* What a kernel computes in place is one. */
-static Staged *
-find(const StagedList *list, const Slot *slot)
+static FarState *
+find(const FarStates *list, const Slot *slot)
 {
 	for (int i = 0; i < list->n; i++)
 		if (is_same(&list->at[i].slot, slot))
@@ -78,7 +78,7 @@ find(const StagedList *list, const Slot *slot)
 
 /* The arguments that are copied; their bytes. */
 static int64_t
-staged_of(const Staging *o, const Instruction *n, StagedList *out)
+far_states_of(const FarCopies *o, const Instruction *n, FarStates *out)
 {
 	int64_t bytes = 0;
 
@@ -87,9 +87,9 @@ staged_of(const Staging *o, const Instruction *n, StagedList *out)
 		Slot s = slot_of(o, n, i);
 		if (!is_far(o, &s))
 			continue;
-		Staged *known = find(out, &s);
+		FarState *known = find(out, &s);
 		if (!known) {
-			vec_push(o->plan->arena, out, ((Staged){.slot = s}));
+			vec_push(o->plan->arena, out, ((FarState){.slot = s}));
 			known = &out->at[out->n - 1];
 			bytes += aligned(s.bytes);
 		}
@@ -100,7 +100,7 @@ staged_of(const Staging *o, const Instruction *n, StagedList *out)
 }
 
 static uint32_t
-add_slot(const Staging *o, Slot slot)
+add_slot(const FarCopies *o, Slot slot)
 {
 	FormatWriter *w = o->plan->w;
 
@@ -109,7 +109,7 @@ add_slot(const Staging *o, Slot slot)
 }
 
 static void
-place_copies(Staging *o, StagedList *list)
+place_copies(FarCopies *o, FarStates *list)
 {
 	int64_t at = o->begin + o->turn * o->place;
 
@@ -124,7 +124,7 @@ place_copies(Staging *o, StagedList *list)
 }
 
 static void
-add_copy(Staging *o, const Instruction *of, Stream stream, uint32_t to, uint32_t from)
+add_copy(FarCopies *o, const Instruction *of, Stream stream, uint32_t to, uint32_t from)
 {
 	FormatWriter *w = o->plan->w;
 	Instruction n = {.kind = COPY,
@@ -141,7 +141,7 @@ add_copy(Staging *o, const Instruction *of, Stream stream, uint32_t to, uint32_t
 }
 
 static void
-run_on_copies(Staging *o, Instruction n, StagedList *list)
+run_on_copies(FarCopies *o, Instruction n, FarStates *list)
 {
 	FormatWriter *w = o->plan->w;
 	Stream there = o->plan->program->on_host ? STREAM_COPY_OUT : STREAM_COPY_IN;
@@ -151,7 +151,7 @@ run_on_copies(Staging *o, Instruction n, StagedList *list)
 	place_copies(o, list);
 	for (uint32_t i = 0; i < n.n_args; i++) {
 		Slot s = slot_of(o, &n, i);
-		const Staged *copied = is_far(o, &s) ? find(list, &s) : NULL;
+		const FarState *copied = is_far(o, &s) ? find(list, &s) : NULL;
 		Argument a = w->arguments.at[n.args + i];
 		assert(!a.loop && !n.only); /* of @update: the copies would be others */
 		a.slot = copied ? copied->copy : a.slot;
@@ -189,7 +189,7 @@ move_workspace(ShardPlan *plan)
 
 /* Behind what the program has there by itself. */
 static void
-place_all(Staging *o)
+place_all(FarCopies *o)
 {
 	ShardPlan *plan = o->plan;
 
@@ -203,12 +203,12 @@ place_all(Staging *o)
 }
 
 static void
-measure(Staging *o)
+measure(FarCopies *o)
 {
-	StagedList list = {0};
+	FarStates list = {0};
 
 	for (int i = 0; i < o->old.n; i++) {
-		int64_t bytes = staged_of(o, &o->old.at[i], &list);
+		int64_t bytes = far_states_of(o, &o->old.at[i], &list);
 		o->place = bytes > o->place ? bytes : o->place;
 	}
 }
@@ -243,16 +243,16 @@ offload_update(ShardPlan *plan)
 {
 	FormatWriter *w = plan->w;
 	int first = (int)plan->program->first_instruction;
-	Staging o = {.plan = plan};
+	FarCopies o = {.plan = plan};
 	int *behind = NEW_ARRAY(plan->arena, int, w->instructions.n - first + 1);
-	StagedList list = {0};
+	FarStates list = {0};
 
 	for (int i = first; i < w->instructions.n; i++)
 		vec_push(plan->arena, &o.old, w->instructions.at[i]);
 	measure(&o);
 	place_all(&o);
 	for (int i = 0; i < o.old.n; i++) {
-		if (staged_of(&o, &o.old.at[i], &list) > 0)
+		if (far_states_of(&o, &o.old.at[i], &list) > 0)
 			run_on_copies(&o, o.old.at[i], &list);
 		else
 			vec_push(plan->arena, &o.out, o.old.at[i]);
