@@ -27,6 +27,7 @@ add_program(FormatWriter *w, Role role, uint32_t target, uint32_t first)
 	                   .target = target,
 	                   .first_instruction = first,
 	                   .n_instructions = (uint32_t)w->instructions.n - first,
+	                   .on_host = target == ON_HOST,
 	                   .scalars = target == ON_HOST ? SLOT_STEP_SCALARS + 1 : 0,
 	                   .bytes = {[SPACE_WORKSPACE] = 8,
 	                             [SPACE_STEP] = SCALARS_BYTES,
