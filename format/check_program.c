@@ -425,7 +425,7 @@ format_check_program(const Format *f, int index, const RunFacts *facts)
 	if (p->role >= N_ROLES || p->binding >= (uint32_t)f->n[SECTION_BINDINGS])
 		return FAULT("program %d: role %u, binding %u of %d", index, p->role, p->binding,
 		             f->n[SECTION_BINDINGS]);
-	if (p->target >= (uint32_t)f->n[SECTION_TARGETS])
+	if (p->target >= (uint32_t)f->n[SECTION_TARGETS] || p->on_host > 1)
 		return FAULT("program %d: target %u of %d", index, p->target,
 		             f->n[SECTION_TARGETS]);
 	if (p->stage > MAX_STAGES || p->mode >= N_MODES)
