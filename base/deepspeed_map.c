@@ -254,6 +254,7 @@ deepspeed_map(DeepspeedReader *r)
 		map_offload(r);
 	} else {
 		map_tensorboard(r);
+		map_offload(r);
 		map_offload_dir(r);
 	}
 	deepspeed_map_types(r);

@@ -20,8 +20,9 @@ comm_patience(double *seconds)
 	const char *text = getenv("GRADC_COMM_TIMEOUT");
 
 	*seconds = 20;
-	if (text && (!parse_double(text, seconds) || !(*seconds > 0) || !isfinite(*seconds)))
-		return status_error(EXIT_USAGE, "GRADC_COMM_TIMEOUT=%s: need seconds above 0",
+	if (text && (!parse_double(text, seconds) || !(*seconds > 0) || *seconds > 1e6))
+		return status_error(EXIT_USAGE,
+		                    "GRADC_COMM_TIMEOUT=%s: need seconds above 0, at most 1e6",
 		                    text);
 	return NULL;
 }

@@ -107,9 +107,9 @@ read_patience(CommControl *c)
 	const char *text = getenv("GRADC_COMM_TIMEOUT");
 
 	c->patience = 20;
-	if (text &&
-	    (!parse_double(text, &c->patience) || !(c->patience > 0) || !isfinite(c->patience)))
-		return status_error(EXIT_USAGE, "GRADC_COMM_TIMEOUT=%s: need seconds above 0",
+	if (text && (!parse_double(text, &c->patience) || !(c->patience > 0) || c->patience > 1e6))
+		return status_error(EXIT_USAGE,
+		                    "GRADC_COMM_TIMEOUT=%s: need seconds above 0, at most 1e6",
 		                    text);
 	return NULL;
 }

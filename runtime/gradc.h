@@ -183,6 +183,8 @@ bool gradc_describe_parts(const Gradc *run, Text *out);
 /* Products and convolutions of 16 bits that a library could run, and how many of them loops run here, as where the CPU has no
  * instructions for them. */
 int gradc_narrow_products(const Gradc *run, int *by_loops);
+int64_t
+gradc_step_flops(const Gradc *run); /* of one step of this rank: its micro-batches and the update */
 int64_t gradc_tokens_per_row(const Gradc *run); /* 0: rows are not token sequences */
 
 /* A name of space_table, "snapshot" (what checkpoints are written from) or "library" (its scratch). */

@@ -96,7 +96,9 @@ regions_alloc(Executor *x)
 			                        ? offload_alloc(x, bytes, out)
 			                        : x->ops->alloc(x->device, kind, bytes, out);
 			if (status)
-				return not_enough(x, row->on_host, status);
+				return offload_in_file(x, (Space)s)
+				               ? status
+				               : not_enough(x, row->on_host, status);
 		}
 	}
 	Status status = library_alloc(x->ops, x->device, x->code, &x->library);

@@ -117,25 +117,6 @@ print_rows(FILE *out, const Format *f, bool full)
 	}
 }
 
-static int64_t
-step_flops(const Gradc *run)
-{
-	const Format *f = gradc_tables(run);
-	uint32_t binding = (uint32_t)gradc_binding(run);
-	int64_t flops = 0;
-
-	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
-		const ProgramRecord *p = &f->programs[i];
-		if (p->target != (uint32_t)gradc_target(run))
-			continue;
-		if (p->role == ROLE_ACCUMULATE && p->binding == binding)
-			flops += p->flops * gradc_accumulation(run);
-		if (p->role == ROLE_UPDATE)
-			flops += p->flops;
-	}
-	return flops;
-}
-
 /* Where no library runs products of 16 bits: they are right, and slow. */
 static void
 print_loops(FILE *out, const Gradc *run)
@@ -194,7 +175,7 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 	if (on_gpu > 0)
 		fprintf(out, ", %s of it on the GPU", bytes_text(text, (double)on_gpu));
 	fprintf(out, "; ");
-	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)step_flops(run)));
+	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)gradc_step_flops(run)));
 	state_bytes_print(out, f);
 	if (gradc_ranks(run) > 1)
 		fprintf(out, "ranks: %d, sums over them %s (--reduce=%s)\n", gradc_ranks(run),

@@ -545,6 +545,15 @@ gradc_narrow_products(const Gradc *run, int *by_loops)
 }
 
 int64_t
+gradc_step_flops(const Gradc *run)
+{
+	const ProgramRecord *micro = program_find(run, ROLE_ACCUMULATE, gradc_binding(run));
+	const ProgramRecord *update = program_any(run, ROLE_UPDATE, gradc_binding(run));
+
+	return (micro ? micro->flops * gradc_accumulation(run) : 0) + (update ? update->flops : 0);
+}
+
+int64_t
 gradc_tokens_per_row(const Gradc *run)
 {
 	return run->train ? run->train->token_elements : 0;

@@ -55,13 +55,14 @@ EXAMPLES = {
         "zero_quantized_gradients": False, "log_trace_cache_warnings": True}}, {"data-parallel": "zero2"}, {"data-parallel": "zero2"}),
     "offload_param": ({"zero_optimization": {"stage": 3, "offload_param": {
         "device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True, "buffer_count": 5, "buffer_size": 1e8, "max_in_cpu": 1e9}}},
-        {"data-parallel": "zero3", "offload": "params"}, {"data-parallel": "zero3", "offload-dir": "/local_nvme"}),
+        {"data-parallel": "zero3", "offload": "params"}, {"data-parallel": "zero3", "offload": "params", "offload-dir": "/local_nvme"}),
     "offload_optimizer": ({"zero_optimization": {"offload_optimizer": {
         "device": "cpu", "nvme_path": "/local_nvme", "pin_memory": False, "ratio": 0.3, "buffer_count": 4, "fast_init": False}}},
-        {"offload": "optimizer"}, {}),
+        {"offload": "optimizer"}, {"offload": "optimizer"}),
     "all_of_offload": ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/disk"}, "cpu_offload_param": True},
                         "activation_checkpointing": {"cpu_checkpointing": True}},
-                       {"data-parallel": "zero3", "offload": "optimizer,params,activations"}, {"data-parallel": "zero3", "offload-dir": "/disk"}),
+                       {"data-parallel": "zero3", "offload": "optimizer,params,activations"},
+                       {"data-parallel": "zero3", "offload": "optimizer,params,activations", "offload-dir": "/disk"}),
     "aio": ({"aio": {"block_size": 1048576, "queue_depth": 8, "thread_count": 1, "single_submit": False, "overlap_events": True}}, {}, {}),
     "autotuning": ({"autotuning": {
         "enabled": False, "results_dir": "autotuning_results", "exps_dir": "autotuning_exps", "overwrite": False, "metric": "throughput", "start_profile_step": 3,
