@@ -208,7 +208,7 @@ def test_collectives_are_counted(openmpi, gpt2, tmp_path, mode):  # noqa: F811
 def test_a_trace_shows_them_beside_computation(openmpi, gpt2, tmp_path, mode):  # noqa: F811
     """On a device whose streams run by themselves: weights arrive while layers before are computed, gradients leave while layers behind are."""
     exe, data = gpt2
-    train(openmpi(2), exe, data, tmp_path, mode, "--steps=8", f"--data-parallel={mode}", "--device=async", "--reduce=fast", "--trace",
+    train(openmpi(2), exe, data, tmp_path, mode, "--steps=48", f"--data-parallel={mode}", "--device=async", "--reduce=fast", "--trace",
           tmp_path / "t.json")
     events = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if "dur" in e]
     computed = [e for e in events if e.get("args", {}).get("kernel", "").startswith("dot")]
