@@ -11,25 +11,14 @@
  * ZeRO-2 and 3: gradients of a unit are made in a buffer of their own, in each micro-batch anew, and added to the rank's part
  * when the last one is there. While they travel the next unit has another buffer. ZeRO-1 adds up over micro-batches
  * as every rank alone does, and reduces in the last. */
-#include "codegen/free_blocks.h"
 #include "codegen/shard.h"
-
-enum { ALIGNMENT = 64 };
-
-/* A unit's time in SPACE_GATHERED, in computed instructions. */
-typedef struct {
-	const State *piece;
-	int first, last; /* that touch it */
-	int begin, end;  /* it has its place from before the one until behind the other */
-	int64_t offset;
-	bool gradient;
-} Stay;
+#include "codegen/stays.h"
 
 typedef struct {
 	ShardPlan *plan;
 	Instructions old;
 	bool *dropped; /* by instruction */
-	VEC(Stay) stays;
+	Stays stays;
 	int *behind; /* by instruction: the last one that there is up to it, by its new number */
 	Instructions out;
 } Gathering;
@@ -146,6 +135,7 @@ note_touch(Gathering *g, const State *piece, bool backward, int at)
 	if (!s) {
 		vec_push(g->plan->arena, &g->stays,
 		         ((Stay){.piece = piece,
+		                 .bytes = type_bytes(piece->type),
 		                 .first = at,
 		                 .begin = backward,
 		                 .gradient = gradient}));
@@ -194,57 +184,6 @@ join_stays(Gathering *g)
 			g->stays.at[n++] = *s;
 	}
 	g->stays.n = n;
-}
-
-/* A weight is gathered when the one before begins to be read; a gradient leaves its place when the next one is complete. */
-static void
-time_stays(Gathering *g)
-{
-	const Stay *before = NULL;
-
-	for (int i = 0; i < g->stays.n; i++) {
-		Stay *s = &g->stays.at[i];
-		s->begin = s->gradient ? s->first : before ? before->first : 0;
-		s->end = s->last;
-		before = s->gradient ? before : s;
-		for (int k = 0; k < g->stays.n && s->gradient; k++) {
-			const Stay *next = &g->stays.at[k];
-			bool later = next->gradient && next->last > s->last;
-			if (later && (s->end == s->last || next->last < s->end))
-				s->end = next->last;
-		}
-		if (s->gradient && s->end == s->last)
-			s->end = g->old.n; /* the last one travels until the end */
-	}
-}
-
-static int64_t
-stay_bytes(const Stay *s)
-{
-	return (type_bytes(s->piece->type) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
-/* What ends in front of an instruction makes room for what begins there. */
-static void
-place_stays(Gathering *g)
-{
-	FreeBlocks free = {.arena = g->plan->arena};
-	int64_t top = 0;
-
-	for (int k = 0; k <= g->old.n; k++) {
-		for (int i = 0; i < g->stays.n; i++)
-			if (g->stays.at[i].end == k - 1)
-				free_blocks_put(&free, g->stays.at[i].offset,
-				                stay_bytes(&g->stays.at[i]));
-		for (int i = 0; i < g->stays.n; i++) {
-			Stay *s = &g->stays.at[i];
-			if (s->begin != k || free_blocks_take(&free, stay_bytes(s), &s->offset))
-				continue;
-			s->offset = top;
-			top += stay_bytes(s);
-		}
-	}
-	g->plan->gathered = top;
 }
 
 /* ---- the program */
@@ -426,8 +365,8 @@ shard_gather(ShardPlan *plan)
 	}
 	find_stays(&g);
 	join_stays(&g);
-	time_stays(&g);
-	place_stays(&g);
+	stays_time(&g.stays, g.old.n);
+	plan->gathered = stays_place(&g.stays, plan->arena);
 	write_program(&g);
 	add_stays(&g);
 	if (makes_gradients)

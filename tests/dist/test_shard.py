@@ -283,6 +283,31 @@ def test_bytes_of_a_rank(gradc, models, tmp_path, recipe):
         assert b["shard"] == rooms(of, b["mode"], b["ranks"]) == b["parts"] // b["ranks"] + b["padding"]
 
 
+@pytest.mark.parametrize("batch", [4, 64])
+def test_four_units_are_gathered(gradc, tmp_path, batch):
+    """Two of weights and two of gradients, of layers whose biases' gradients are there before those of the layer behind: nine
+    units of about 1.9 MiB."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    sizes = [64] + [700] * 9 + [10]
+    nodes, weights, x = [], [], "x"
+    for i, shape in enumerate(zip(sizes, sizes[1:])):
+        weights += [numpy_helper.from_array(np.zeros(shape, "f"), f"w{i}"), numpy_helper.from_array(np.zeros(shape[1], "f"), f"b{i}")]
+        nodes += [helper.make_node("Gemm", [x, f"w{i}", f"b{i}"], [f"h{i}"]), helper.make_node("Relu", [f"h{i}"], [f"r{i}"])]
+        x = f"r{i}"
+    graph = helper.make_graph(nodes, "deep", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 64])],
+                              [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["batch", 10])], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "deep.onnx")
+    call([gradc, "compile", tmp_path / "deep.onnx", "-o", tmp_path / "deep", f"--batch={batch}", "--loss=cross_entropy", "--unit-bytes=1",
+          "--data-parallel=zero3"])
+    of = info(tmp_path / "deep")
+    assert len(units(of, "unit")) == 8
+    gathered = {b["ranks"]: b["gathered"] for b in of["rank_bytes"]}
+    assert gathered[64] <= 4 * max(units(of, "unit"))
+    assert gathered[2] <= 5 * max(units(of, "unit"))  # beside them everybody's version of a part, added in the order of ranks
+
+
 def test_sizes_that_do_not_divide(openmpi, gradc, tmp_path):  # noqa: F811
     """Weights of 13 x 7 and 7 x 1 elements on four ranks: one has a block, the others room for one."""
     import onnx
