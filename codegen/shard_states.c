@@ -49,7 +49,7 @@ mode_of(const Sharding *sh, const State *s)
 	case STATE_PARAMETER:
 	case STATE_UNIT:
 	case STATE_WORKING: return sh->is_read[s->id] ? MODE_ZERO3 : MODE_ZERO1;
-	default: return MODE_DDP;
+	default: return s->lifetime == LIFE_CONSTANT ? MODE_ZERO3 : MODE_DDP;
 	}
 }
 
@@ -57,6 +57,27 @@ static bool
 is_updated(const State *s)
 {
 	return s->lifetime != LIFE_CONSTANT && (s->kind != STATE_PARAMETER || s->trainable);
+}
+
+/* As large a power of two as divides it, up to some cache lines. */
+static int64_t
+frozen_block(const State *s)
+{
+	enum { MOST = 64 };
+	int64_t block = 1;
+
+	while (block < MOST && s->type->n % (2 * block) == 0)
+		block *= 2;
+	return block;
+}
+
+/* Weights that stay as they are, codes of 4 bits among them: each by itself. Small ones, as biases, stay whole. */
+static bool
+is_frozen(const Sharding *sh, const State *s)
+{
+	return s->lifetime == LIFE_CONSTANT && s->init == INIT_DATA && !s->unit &&
+	       s->type->n >= UNIT_BLOCK && sh->is_read[s->id] &&
+	       dtype_info[s->type->dtype].bits * frozen_block(s) % 8 == 0;
 }
 
 /* A unit of statistics is one of pending ones, too, which all ranks add up. */
@@ -254,6 +275,8 @@ find_candidates(Sharding *sh)
 		const State *s = sh->m->states.at[i];
 		if (!s->unit && has_kind(sh, s))
 			sh->blocks[i] = sh->has_members[i] ? s->type->n / UNIT_BLOCK : s->type->n;
+		else if (is_frozen(sh, s))
+			sh->blocks[i] = s->type->n / frozen_block(s);
 	}
 }
 

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static uint64_t
 mix_text(uint64_t hash, const char *text)
@@ -50,24 +51,42 @@ facts_model(const Format *f)
 
 enum { BLOCKS = 64, BLOCK = 4096 };
 
-/* Blocks spread evenly over the file: a fingerprint must not cost a pass over all data. */
+/* Blocks spread evenly over the n bytes from `first` on: a fingerprint must not cost a pass over all data. */
 static Status
-mix_file(const DataFile *file, uint64_t *hash)
+mix_blocks(int fd, const char *path, int64_t first, int64_t n, uint64_t *hash)
 {
-	int64_t n = file->info.n_bytes, blocks = n / BLOCK < BLOCKS ? n / BLOCK + 1 : BLOCKS;
+	int64_t blocks = n / BLOCK < BLOCKS ? n / BLOCK + 1 : BLOCKS;
 	char block[BLOCK];
 
-	*hash = mix_dims(*hash, file->info.dtype, (uint32_t)file->info.rank, file->info.dims);
 	for (int64_t i = 0; i < blocks; i++) {
 		int64_t last = n > BLOCK ? n - BLOCK : 0;
 		int64_t at = blocks > 1 ? last / (blocks - 1) * i : 0;
 		int64_t bytes = n - at < BLOCK ? n - at : BLOCK;
 
-		RETURN_IF_ERROR(file_pread(file->fd, file->path, block, bytes,
-		                           file->info.data_offset + at));
+		RETURN_IF_ERROR(file_pread(fd, path, block, bytes, first + at));
 		*hash = hash_bytes(block, (size_t)bytes, *hash);
 	}
 	return NULL;
+}
+
+static Status
+mix_file(const DataFile *file, uint64_t *hash)
+{
+	*hash = mix_dims(*hash, file->info.dtype, (uint32_t)file->info.rank, file->info.dims);
+	return mix_blocks(file->fd, file->path, file->info.data_offset, file->info.n_bytes, hash);
+}
+
+Status
+facts_file(const char *path, uint64_t *out)
+{
+	int fd;
+	int64_t n;
+
+	RETURN_IF_ERROR(file_open_regular(path, EXIT_CHECKPOINT, &fd, &n));
+	*out = hash_mix(0, (uint64_t)n);
+	Status status = mix_blocks(fd, path, 0, n, out);
+	close(fd);
+	return status;
 }
 
 Status

@@ -277,6 +277,8 @@ resume_checkpoint(Gradc *run, GradcResume *out)
 		return NULL;
 	if (automatic && !o->save)
 		return status_error(EXIT_USAGE, "--resume=auto: needs --save DIR");
+	if (run->saver.together)
+		RETURN_IF_ERROR(ranks_share(run, saver_constants(run)));
 	RETURN_IF_ERROR(ranks_share(run, pick(run, automatic, &c)));
 	if (!c.path)
 		return NULL;

@@ -96,18 +96,17 @@ saver_constants(Gradc *run)
 	SavedTensor *list = NEW_ARRAY(run->arena, SavedTensor, f->n[SECTION_STATES]);
 	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
 		Arena *arena = arena_new();
-		Span from = executor_state(&run->executor, i);
+		const StateRecord *s = &f->states[i];
 		Status status = NULL;
 
-		from.bytes = saved_bytes(f, &f->states[i]);
-		if (f->states[i].lifetime == LASTS_CONSTANT) {
-			void *bytes = arena_alloc(arena, (size_t)from.bytes);
+		if (s->lifetime == LASTS_CONSTANT) {
+			void *bytes = arena_alloc(arena, (size_t)s->bytes + 1);
 			SavedTensor *t = &list[saver->n_constants++];
 
-			*t = saved_tensor(f, &f->states[i]);
-			status = executor_read(&run->executor, bytes, from);
+			*t = saved_tensor(f, s);
+			status = state_read(run, i, bytes);
 			t->pieces = saved_whole(run->arena, t, -1,
-			                        checksum_bytes(bytes, from.bytes));
+			                        checksum_bytes(bytes, saved_bytes(f, s)));
 			t->n_pieces = 1;
 		}
 		arena_free(arena);

@@ -92,8 +92,10 @@ Status
 together_start(Gradc *run, double eval_loss)
 {
 	Saver *saver = &run->saver;
-	SaveJob *job = saver->job = saver_job(run);
 	char name[PATH_MAX] = "";
+
+	RETURN_IF_ERROR(saver_constants(run));
+	SaveJob *job = saver->job = saver_job(run);
 	Status why = gradc_rank(run) == 0 ? describe(run, job, eval_loss, name) : NULL;
 	Status status = share_name(run, job, name);
 

@@ -1,5 +1,6 @@
 /* Before the first step: whatever decides what ranks compute, and when they meet, is the same on all of them; what is not
  * is named with both values. */
+#include "runtime/peft.h"
 #include "runtime/runtime_impl.h"
 
 #include <string.h>
@@ -106,6 +107,36 @@ add_states(Facts *f, Gradc *run)
 }
 
 static Status
+add_file(Facts *f, const char *option, const char *path)
+{
+	uint64_t hash = 0;
+
+	if (path)
+		RETURN_IF_ERROR(facts_file(path, &hash));
+	add_hash(f, SAME_STATES, option, hash);
+	return NULL;
+}
+
+/* What --load and its like read: weights that are divided no rank can compare. */
+static Status
+collect_weights(Facts *f, Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+	const char *peft = o->load_adapter;
+
+	RETURN_IF_ERROR(add_file(f, "--load, by its checksum", o->load));
+	RETURN_IF_ERROR(add_file(f, "--load-adapter, by its checksum",
+	                         peft ? path_join(run->arena, peft, PEFT_TENSORS) : NULL));
+	RETURN_IF_ERROR(add_file(f, "settings of --load-adapter, by their checksum",
+	                         peft ? path_join(run->arena, peft, PEFT_CONFIG) : NULL));
+	add_hash(f, SAME_STATES, "--adapter, by its checksum",
+	         o->adapter ? hash_bytes(o->adapter, strlen(o->adapter), 0) : 0);
+	add(f, SAME_STATES, "--merge", FACT_GIVEN, o->merge);
+	add(f, SAME_STATES, "--unmerge", FACT_GIVEN, o->unmerge);
+	return NULL;
+}
+
+static Status
 collect(Facts *f, Gradc *run)
 {
 	add(f, SAME_EXECUTABLE, "bytes of its tables", FACT_INTEGER, run->model.bytes);
@@ -173,6 +204,17 @@ ranks_compare(Gradc *run)
 	if (run->comm.size == 1)
 		return NULL;
 	RETURN_IF_ERROR(ranks_share(run, collect(&own, run)));
+	return compare(run, &own);
+}
+
+Status
+ranks_compare_weights(Gradc *run)
+{
+	Facts own = {0};
+
+	if (run->comm.size == 1 || run->mode == MODE_REPLICATED)
+		return NULL;
+	RETURN_IF_ERROR(ranks_share(run, collect_weights(&own, run)));
 	return compare(run, &own);
 }
 

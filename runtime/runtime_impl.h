@@ -367,6 +367,7 @@ Status manifest_parse(Arena *arena, const char *path, const char *text, size_t n
 /* ---- checkpoint_facts.c: what a checkpoint knows of the run that wrote it. */
 uint64_t facts_model(const Format *f);
 Status facts_data(const Dataset *d, uint64_t *out);
+Status facts_file(const char *path, uint64_t *out); /* likewise, of a file of weights */
 /* Step, samples, fingerprints and settings; the tensors are the caller's. */
 Status facts_collect(Gradc *run, Manifest *out);
 const GradcPair *facts_settings(Gradc *run, int *n); /* as gradc_settings */
@@ -521,6 +522,7 @@ typedef struct {
 Status saver_open(Gradc *run);
 void saver_wait(Gradc *run);  /* for the writer, whose faults are dropped */
 void saver_close(Gradc *run); /* waits for the writer */
+/* Before saving and resuming: by all ranks together, where they have parts. */
 Status saver_constants(Gradc *run);
 SaveJob *saver_job(Gradc *run); /* a new one, of this step */
 /* What the manifest says of the run, and the folder: of the rank that writes them. */
@@ -629,6 +631,8 @@ Status ranks_check_devices(Gradc *run);
 /* ---- ranks_compare.c */
 /* EXIT_COMM, naming both values, when a rank has another executable, other options, data or weights than rank 0. */
 Status ranks_compare(Gradc *run);
+/* Where ranks hold parts, before weights get other values than they were compiled with: for these they read each other's parts. */
+Status ranks_compare_weights(Gradc *run);
 Status ranks_compare_option(Gradc *run, const char *name, int64_t value); /* as gradc_compare */
 
 /* ---- what guard.c puts a guard around: the calls of gradc.h with the same arguments */

@@ -242,13 +242,25 @@ open_states(Gradc *run, const GradcOptions *options)
 	run->loss_count = format_state_of_kind(&run->format, SAVE_LOSS_COUNT);
 	run->metric_correct = format_state_of_kind(&run->format, SAVE_CORRECT);
 	RETURN_IF_ERROR(weights_init(run));
-	RETURN_IF_ERROR(observe_open(run));
+	return observe_open(run);
+}
+
+/* Other values than they were compiled with. */
+static Status
+load_weights(Gradc *run, const GradcOptions *options)
+{
 	if (options->load)
 		RETURN_IF_ERROR(weights_load(run, options->load));
 	if (options->load_adapter)
 		RETURN_IF_ERROR(peft_load(run, options->load_adapter));
 	if (options->adapter)
 		RETURN_IF_ERROR(peft_load_kept(run, options->adapter));
+	return NULL;
+}
+
+static Status
+merge_weights(Gradc *run, const GradcOptions *options)
+{
 	if (options->merge)
 		RETURN_IF_ERROR(adapters_merge(run));
 	if (options->unmerge)
@@ -291,6 +303,12 @@ trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, G
 		status = carrier_attach(run);
 	if (!status)
 		status = ranks_share(run, open_states(run, options));
+	if (!status)
+		status = ranks_compare_weights(run);
+	if (!status)
+		status = ranks_share(run, load_weights(run, options));
+	if (!status)
+		status = ranks_share(run, merge_weights(run, options));
 	return status;
 }
 
