@@ -187,6 +187,12 @@ run_offload(Pass *p, Module *m)
 	for_each_function(m, f)
 		if (f->role == FUNCTION_ACCUMULATE || f->role == FUNCTION_ESTIMATE)
 			offload_function(p, f);
+	if (!p->changed)
+		diag_warning(
+			p->diag,
+			"--offload=activations changes nothing: of what the backward pass reads "
+			"nothing has %lld bytes",
+			(long long)((const OffloadOptions *)p->options)->least);
 	return true;
 }
 

@@ -10,7 +10,15 @@ static const char *const same_names[] = {"another executable", "other options", 
                                          "other initial weights"};
 
 /* How a fact's 64 bits read. */
-typedef enum { FACT_INTEGER, FACT_UNSIGNED, FACT_GIVEN, FACT_REAL, FACT_HASH } FactKind;
+typedef enum {
+	FACT_INTEGER,
+	FACT_UNSIGNED,
+	FACT_GIVEN,
+	FACT_REAL,
+	FACT_HASH,
+	FACT_MODE,
+	FACT_SUMS
+} FactKind;
 
 typedef struct {
 	Same of;
@@ -63,8 +71,7 @@ add_options(Facts *f, const Gradc *run)
 	add(f, SAME_OPTIONS, "--keep-best", FACT_GIVEN, o->keep_best);
 	add(f, SAME_OPTIONS, "evaluation data", FACT_GIVEN, gradc_has_eval(run));
 	add(f, SAME_OPTIONS, "--find-nan", FACT_GIVEN, o->find_nan);
-	add(f, SAME_OPTIONS, "--reduce=ordered", FACT_GIVEN, run->reduce_ordered);
-	add(f, SAME_OPTIONS, "--data-parallel, by its number", FACT_INTEGER, run->mode);
+	add(f, SAME_OPTIONS, "--reduce", FACT_SUMS, run->reduce_ordered);
 	add(f, SAME_OPTIONS, "--shard-size", FACT_INTEGER, o->shard_size);
 	add(f, SAME_OPTIONS, "--shard-bytes", FACT_INTEGER, o->shard_bytes);
 }
@@ -117,7 +124,7 @@ add_file(Facts *f, const char *option, const char *path)
 	return NULL;
 }
 
-/* What --load and its like read: weights that are divided no rank can compare. */
+/* What --load and its like read: of weights that are divided no rank has all. */
 static Status
 collect_weights(Facts *f, Gradc *run)
 {
@@ -158,6 +165,8 @@ value_text(Arena *arena, FactKind kind, int64_t bits)
 	case FACT_INTEGER: return arena_printf(arena, "%lld", (long long)bits);
 	case FACT_UNSIGNED: return arena_printf(arena, "%llu", (unsigned long long)bits);
 	case FACT_GIVEN: return bits ? "on" : "off";
+	case FACT_SUMS: return bits ? "ordered" : "fast";
+	case FACT_MODE: return bits >= 0 && bits < N_MODES ? mode_names[bits] : "?";
 	case FACT_HASH: return arena_printf(arena, "%016llx", (unsigned long long)bits);
 	case FACT_REAL: break;
 	}
@@ -212,8 +221,9 @@ ranks_compare_weights(Gradc *run)
 {
 	Facts own = {0};
 
-	if (run->comm.size == 1 || run->mode == MODE_REPLICATED)
+	if (run->comm.size == 1)
 		return NULL;
+	add(&own, SAME_OPTIONS, "--data-parallel", FACT_MODE, run->mode);
 	RETURN_IF_ERROR(ranks_share(run, collect_weights(&own, run)));
 	return compare(run, &own);
 }

@@ -61,7 +61,7 @@ GRADC = {
     "--offload": (["=optimizer", "=params", "=activations", "=optimizer,params"], [("=moments", "need some of optimizer, params"),
                   ("=params,params", "need some of optimizer, params"), ("=", "offload")]),
     "--data-parallel": (["=ddp", "=zero1", "=zero2,zero3"], [("=zero4", "need some of ddp"), ("=ddp,ddp", "need some of ddp"),
-                                                             ("=,", "need some of ddp")]),
+                                                             ("=,", "need some of ddp"), ("=zero3,", "need some of ddp")]),
     "--weights": (["=embed"], [("=", "--weights")]),
     "--keep-metadata": ([""], [("=yes", "--keep-metadata=yes")]),
     "--label-smoothing": (["=0.1", " 0"], [("=x", "x"), ("=1.5", "1.5"), ("=-0.1", "-0.1")]),

@@ -121,11 +121,12 @@ write_defaults(FormatWriter *w, const OptimizerChoice *choice, Arena *arena)
 	}
 }
 
+/* Those of frozen layers stay as they are. */
 static bool
 has_batch_statistics(const Module *m)
 {
 	for (int i = 0; i < m->states.n; i++)
-		if (m->states.at[i]->kind == STATE_STATISTIC)
+		if (m->states.at[i]->kind == STATE_PENDING)
 			return true;
 	return false;
 }

@@ -20,6 +20,7 @@ while [ $# -gt 0 ]; do
 	case $1 in
 	-n | --restarts | "$starter") [ $# -gt 1 ] || usage "$1: a value is missing" ;;&
 	-n)
+		[[ $2 != *, ]] || usage "-n $2: a number of ranks is missing"
 		IFS=, read -r -a ranks <<<"$2"
 		shift 2
 		;;

@@ -142,7 +142,7 @@ def test_restarts_are_counted(tmp_path):
 
 @pytest.mark.parametrize("arguments, said", [
     ([], "-n: how many ranks?"), (["-n"], "-n: a value is missing"), (["-n", "4,x", "exe"], '"x" is no number of ranks'),
-    (["-n", "0", "exe"], '"0" is no number of ranks'), (["-n", "2"], "no executable"),
+    (["-n", "2,", "exe"], "-n 2,: a number of ranks is missing"), (["-n", "0", "exe"], '"0" is no number of ranks'), (["-n", "2"], "no executable"),
     (["-n", "2", "--restarts", "-1", "exe"], "--restarts -1"), (["-n", "2", "--other", "exe"], "--other: no such option"),
     (["-n", "2", "exe", "--global-batch=8"], "--save DIR is missing"), (["-n", "2", "exe", "--save=s"], "--global-batch ROWS is missing"),
     (["-n", "2", "exe", "--save=s", "--global-batch=8", "--resume=auto"], "--resume=auto is added"),

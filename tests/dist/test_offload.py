@@ -162,6 +162,12 @@ def test_activations_change_nothing(gradc, models, tmp_path, name, device):
     assert held["workspace"] < of["workspace"] and held["host"] > 0
 
 
+def test_activations_too_small_to_move(gradc, models, tmp_path):
+    options = ["--batch=4", "--loss=cross_entropy", "--offload=activations"]
+    done = call([gradc, "compile", models / "mlp_digits/model.onnx", "-o", tmp_path / "exe", *options])
+    assert "warning: --offload=activations changes nothing: of what the backward pass reads nothing has 65536 bytes" in done.stderr
+
+
 def test_all_of_it_together(openmpi, gradc, models, tmp_path):  # noqa: F811
     exe, data = offloaded(gradc, models, tmp_path, "gpt2_mini", ("optimizer,params,activations", "zero3"), batch=1)
     same(openmpi, exe, data, tmp_path, "zero3", 2, 3, "--device=async")

@@ -301,14 +301,14 @@ def test_a_fault_of_all_is_told_once(launch, digits, tmp_path):
 @pytest.mark.parametrize("option, other", [
     ("--seed=$rank", "options than rank 0: --seed 1, not 0"),
     ("--lr=0.$((rank + 1))", "options than rank 0: lr 0.2, not 0.1"),
-    ("--reduce=$([ $rank = 0 ] && echo fast || echo ordered)", "options than rank 0: --reduce=ordered on, not off"),
+    ("--reduce=$([ $rank = 0 ] && echo fast || echo ordered)", "options than rank 0: --reduce ordered, not fast"),
     ("$([ $rank = 0 ] && echo --save=c)", "options than rank 0: --save off, not on"),
     ("--save=c $([ $rank = 0 ] && echo --resume=auto)", "options than rank 0: --resume off, not on"),
     ("--save=c --save-every=$((rank + 1))", "options than rank 0: --save-every 2, not 1"),
     ("{eval} --eval-every=$((rank + 2))", "options than rank 0: --eval-every 3, not 2"),
     ("$([ $rank = 0 ] && echo {eval})", "options than rank 0: evaluation data off, not on"),
     ("--data=input=changed$rank.npy", "data than rank 0: checksum "),
-    ("$([ $rank = 1 ] && echo --load=w.safetensors)", "initial weights than rank 0: checksum ")])
+    ("$([ $rank = 1 ] && echo --load=w.safetensors)", "initial weights than rank 0: --load, by its checksum ")])
 def test_ranks_must_agree(launch, digits, models, tmp_path, option, other):
     """In all that decides what they compute, and when they meet."""
     exe, data = digits

@@ -126,6 +126,13 @@ def test_ranks_with_another_shard_size(openmpi, gpt2, tmp_path):  # noqa: F811
     assert "rank 2 has other options than rank 0: --shard-size 0, not 2" in done.stderr
 
 
+def test_ranks_with_another_mode(openmpi, gpt2, tmp_path):  # noqa: F811
+    exe, data = gpt2
+    script = script_of(tmp_path, f'[ $rank = 1 ] && mode=--data-parallel=zero1; exec {exe} "$@" $mode')
+    done = call(openmpi(2, script, *data, "--steps=2", "--progress=off"), exit=9)
+    assert "rank 1 has other options than rank 0: --data-parallel zero1, not ddp" in done.stderr
+
+
 @pytest.mark.parametrize("rows", [1, 6, 8])
 def test_evaluations_of_uneven_shares(openmpi, gradc, models, tmp_path, rows):  # noqa: F811
     """Batches of 4: a rank that has fewer rows than others takes part in the weights' exchange all the same."""

@@ -306,15 +306,15 @@ def test_damage_is_refused(gpt2, saved, tmp_path, how, says):
     assert "left out" in done.stderr and "resumed from ck/step-00000001: step 1" in done.stderr
 
 
-def test_damage_is_found_by_ranks(gpt2, saved, tmp_path):
+@pytest.mark.parametrize("victim", range(4))
+def test_damage_is_found_by_ranks(gpt2, saved, tmp_path, victim):
     """Told once, whichever ranks would read the damaged piece."""
-    for victim in range(4):
-        copy(saved, tmp_path / "ck")
-        flipped(f"shard-{victim:05d}-00000.safetensors")(tmp_path / "ck/step-00000002")
-        done = gpt2.run(3, "--data-parallel=zero3", "--steps=3", "--resume=ck/step-00000002", exit=7)
-        assert len(errors_of(done)) == 1 and f"shard-{victim:05d}-00000.safetensors" in errors_of(done)[0]
-        done = gpt2.run(3, "--data-parallel=zero2", "--steps=3", "--resume=auto", "--save=ck")
-        assert done.stderr.count("left out") == 1 and "resumed from ck/step-00000001" in done.stderr
+    copy(saved, tmp_path / "ck")
+    flipped(f"shard-{victim:05d}-00000.safetensors")(tmp_path / "ck/step-00000002")
+    done = gpt2.run(3, "--data-parallel=zero3", "--steps=3", "--resume=ck/step-00000002", exit=7)
+    assert len(errors_of(done)) == 1 and f"shard-{victim:05d}-00000.safetensors" in errors_of(done)[0]
+    done = gpt2.run(3, "--data-parallel=zero2", "--steps=3", "--resume=auto", "--save=ck")
+    assert done.stderr.count("left out") == 1 and "resumed from ck/step-00000001" in done.stderr
 
 
 @pytest.mark.parametrize("victim, file", [(0, "shard-00001"), (2, "shard-00003")])

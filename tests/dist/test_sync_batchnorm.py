@@ -55,6 +55,13 @@ def test_without_it_they_are_not(openmpi, gradc, models, tmp_path):  # noqa: F81
     assert "batch statistics are those of each of 2 micro-batches" in got[2].stderr
 
 
+def test_statistics_that_stay_are_not_told(gradc, models, tmp_path):
+    """Of frozen layers."""
+    exe, data = compiled(gradc, models, tmp_path, "cnn_mnist", 4, "--freeze=*", "--train=fc*")
+    done = call([exe, *data, "--steps=1", "--accumulate=2", "--progress=off"])
+    assert "batch statistics" not in done.stderr
+
+
 def test_accumulation_is_still_told(gradc, models, tmp_path):
     """Micro-batches of a rank follow each other: they cannot be one batch."""
     half, data = compiled(gradc, models, tmp_path, "cnn_mnist", 4, "--sync-batchnorm")
