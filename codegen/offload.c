@@ -99,15 +99,6 @@ far_states_of(const FarCopies *o, const Instruction *n, FarStates *out)
 	return bytes;
 }
 
-static uint32_t
-add_slot(const FarCopies *o, Slot slot)
-{
-	FormatWriter *w = o->plan->w;
-
-	vec_push(w->arena, &w->slots, slot);
-	return (uint32_t)w->slots.n - 1;
-}
-
 static void
 place_copies(FarCopies *o, FarStates *list)
 {
@@ -119,7 +110,7 @@ place_copies(FarCopies *o, FarStates *list)
 		copy.offset = at;
 		copy.state = 0;
 		at += aligned(copy.bytes);
-		list->at[i].copy = add_slot(o, copy);
+		list->at[i].copy = format_slot(o->plan->w, copy);
 	}
 }
 
@@ -159,12 +150,14 @@ run_on_copies(FarCopies *o, Instruction n, FarStates *list)
 	}
 	for (int i = 0; i < list->n; i++)
 		if (list->at[i].read)
-			add_copy(o, &n, there, list->at[i].copy, add_slot(o, list->at[i].slot));
+			add_copy(o, &n, there, list->at[i].copy,
+			         format_slot(o->plan->w, list->at[i].slot));
 	n.args = args;
 	vec_push(o->plan->arena, &o->out, n);
 	for (int i = 0; i < list->n; i++)
 		if (list->at[i].written)
-			add_copy(o, &n, back, add_slot(o, list->at[i].slot), list->at[i].copy);
+			add_copy(o, &n, back, format_slot(o->plan->w, list->at[i].slot),
+			         list->at[i].copy);
 	o->turn = !o->turn;
 }
 

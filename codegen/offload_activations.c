@@ -190,8 +190,7 @@ run_offload(Pass *p, Module *m)
 	if (!p->changed)
 		diag_warning(
 			p->diag,
-			"--offload=activations changes nothing: of what the backward pass reads "
-			"nothing has %lld bytes",
+			"--offload=activations changes nothing: nothing of %lld bytes waits for the backward pass long enough",
 			(long long)((const OffloadOptions *)p->options)->least);
 	return true;
 }

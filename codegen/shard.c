@@ -3,6 +3,8 @@
  * no number of ranks is in the IR. */
 #include "codegen/shard.h"
 
+#include <stdlib.h>
+
 static bool
 is_update(Role role)
 {
@@ -12,15 +14,41 @@ is_update(Role role)
 const State *
 shard_piece(const ShardPlan *plan, const Slot *slot)
 {
-	if (slot->space != SPACE_STATE)
-		return NULL;
-	for (int i = 0; i < plan->m->states.n; i++) {
-		const State *s = plan->m->states.at[i];
-		if (s->block && slot->offset >= s->offset &&
-		    slot->offset < s->offset + type_bytes(s->type))
-			return shard_is_partial(s, plan->mode) ? s : NULL;
+	int low = 0, high = plan->n_pieces;
+
+	while (slot->space == SPACE_STATE &&
+	       low < high) { /* the last that does not begin behind it */
+		int middle = low + (high - low) / 2;
+		if (plan->pieces[middle]->offset <= slot->offset)
+			low = middle + 1;
+		else
+			high = middle;
 	}
-	return NULL;
+	const State *s = slot->space == SPACE_STATE && low ? plan->pieces[low - 1] : NULL;
+	return s && slot->offset < s->offset + type_bytes(s->type) &&
+	                       shard_is_partial(s, plan->mode)
+	               ? s
+	               : NULL;
+}
+
+static int
+by_offset(const void *a, const void *b)
+{
+	const State *const *x = a, *const *y = b;
+
+	return ((*x)->offset > (*y)->offset) - ((*x)->offset < (*y)->offset);
+}
+
+static void
+sort_pieces(ShardPlan *plan)
+{
+	const Module *m = plan->m;
+
+	plan->pieces = NEW_ARRAY(plan->arena, const State *, m->states.n + 1);
+	for (int i = 0; i < m->states.n; i++)
+		if (m->states.at[i]->block)
+			plan->pieces[plan->n_pieces++] = m->states.at[i];
+	qsort(plan->pieces, (size_t)plan->n_pieces, sizeof(State *), by_offset);
 }
 
 bool
@@ -37,6 +65,7 @@ shard_changes(const Function *f, DataParallelMode mode)
 void
 shard_program(ShardPlan *plan)
 {
+	sort_pieces(plan);
 	if (is_update((Role)plan->program->role)) {
 		shard_update(plan);
 		if (plan->offloads)

@@ -16,7 +16,9 @@ typedef struct {
 	const Module *m;
 	ProgramRecord *program;
 	DataParallelMode mode;
-	int first_slot;   /* of its slots */
+	int first_slot;       /* of its slots */
+	const State **pieces; /* shard_program's: by offset, of what ranks may hold parts of */
+	int n_pieces;
 	bool offloads;    /* offload_changes */
 	Travels travels;  /* out: what ranks exchange meanwhile */
 	int64_t gathered; /* out: bytes that it needs of SPACE_GATHERED */
@@ -39,6 +41,33 @@ void offload_update(ShardPlan *plan);
 /* ---- shard_gather.c */
 /* Programs that read weights and make gradients: weights are gathered before they are read, gradients reduced when they are made. */
 void shard_gather(ShardPlan *plan);
+
+/* Of its argument i. */
+static inline uint32_t
+shard_slot_number(const ShardPlan *plan, const Instruction *n, uint32_t i)
+{
+	return plan->w->arguments.at[n->args + i].slot;
+}
+static inline const KernelArgument *
+shard_argument(const ShardPlan *plan, const Instruction *n, uint32_t i)
+{
+	return &plan->w->kernel_arguments.at[plan->w->kernels.at[n->what].first_argument + i];
+}
+/* Of what is no launch the first argument is written. */
+static inline bool
+shard_is_written(const ShardPlan *plan, const Instruction *n, uint32_t i)
+{
+	return n->kind == RUN_KERNEL ? (shard_argument(plan, n, i)->access & ACCESS_WRITE) != 0
+	                             : i == 0;
+}
+/* The run of units, the unit or itself: what lies in no other. */
+static inline const State *
+shard_outermost(const State *s)
+{
+	while (s->unit)
+		s = s->unit;
+	return s;
+}
 
 /* The state that a slot lies in, a unit or what lies in none; NULL: ranks do not hold parts of it in that mode. */
 const State *shard_piece(const ShardPlan *plan, const Slot *slot);

@@ -23,27 +23,10 @@ typedef struct {
 	Instructions out;
 } Gathering;
 
-static uint32_t
-slot_number(const Gathering *g, const Instruction *n, uint32_t i)
-{
-	return g->plan->w->arguments.at[n->args + i].slot;
-}
-
 static const State *
 piece_of(const Gathering *g, const Instruction *n, uint32_t i)
 {
-	return shard_piece(g->plan, &g->plan->w->slots.at[slot_number(g, n, i)]);
-}
-
-static bool
-is_written(const Gathering *g, const Instruction *n, uint32_t i)
-{
-	const FormatWriter *w = g->plan->w;
-
-	if (n->kind != RUN_KERNEL)
-		return i == 0;
-	return (w->kernel_arguments.at[w->kernels.at[n->what].first_argument + i].access &
-	        ACCESS_WRITE) != 0;
+	return shard_piece(g->plan, &g->plan->w->slots.at[shard_slot_number(g->plan, n, i)]);
 }
 
 static bool
@@ -68,13 +51,13 @@ is_useless(const Gathering *g, const Instruction *n, const bool *is_read)
 	bool useful = false, gradient = false;
 
 	for (uint32_t i = 0; i < n->n_args; i++) {
-		if (!is_written(g, n, i))
+		if (!shard_is_written(g->plan, n, i))
 			continue;
-		const Slot *s = &g->plan->w->slots.at[slot_number(g, n, i)];
+		const Slot *s = &g->plan->w->slots.at[shard_slot_number(g->plan, n, i)];
 		bool to_gradient = writes_gradient(g, n, i);
 		gradient |= to_gradient;
-		useful |= !to_gradient &&
-		          (s->space != SPACE_WORKSPACE || is_read[slot_number(g, n, i)]);
+		useful |= !to_gradient && (s->space != SPACE_WORKSPACE ||
+		                           is_read[shard_slot_number(g->plan, n, i)]);
 	}
 	return !useful && (gradient || n->kind == RUN_KERNEL);
 }
@@ -89,8 +72,9 @@ drop_additions(Gathering *g)
 		bool makes = false;
 		g->dropped[k] = n->when == RUN_LATER && is_useless(g, n, is_read);
 		for (uint32_t i = 0; !g->dropped[k] && i < n->n_args; i++) {
-			makes |= is_written(g, n, i) && writes_gradient(g, n, i);
-			is_read[slot_number(g, n, i)] |= !is_written(g, n, i);
+			makes |= shard_is_written(g->plan, n, i) && writes_gradient(g, n, i);
+			is_read[shard_slot_number(g->plan, n, i)] |= !shard_is_written(g->plan, n,
+			                                                               i);
 		}
 		if (makes && n->when == RUN_FIRST)
 			n->when = RUN_ALWAYS;
@@ -106,11 +90,12 @@ widen_producers(Gathering *g)
 	for (int k = g->old.n - 1; k >= 0; k--) {
 		Instruction *n = &g->old.at[k];
 		for (uint32_t i = 0; i < n->n_args && n->when == RUN_FIRST; i++)
-			if (is_written(g, n, i) && always[slot_number(g, n, i)])
+			if (shard_is_written(g->plan, n, i) &&
+			    always[shard_slot_number(g->plan, n, i)])
 				n->when = RUN_ALWAYS;
 		for (uint32_t i = 0; i < n->n_args && n->when == RUN_ALWAYS; i++)
-			if (!is_written(g, n, i))
-				always[slot_number(g, n, i)] = true;
+			if (!shard_is_written(g->plan, n, i))
+				always[shard_slot_number(g->plan, n, i)] = true;
 	}
 }
 
@@ -120,12 +105,11 @@ stay_of(Gathering *g, const State *piece, bool backward)
 {
 	for (int i = g->stays.n - 1; i >= 0; i--)
 		if (g->stays.at[i].piece == piece &&
-		    (g->stays.at[i].gradient || g->stays.at[i].begin == backward))
+		    (g->stays.at[i].gradient || g->stays.at[i].backward == backward))
 			return &g->stays.at[i];
 	return NULL;
 }
 
-/* `begin` is first which pass it is of. */
 static void
 note_touch(Gathering *g, const State *piece, bool backward, int at)
 {
@@ -137,7 +121,7 @@ note_touch(Gathering *g, const State *piece, bool backward, int at)
 		         ((Stay){.piece = piece,
 		                 .bytes = type_bytes(piece->type),
 		                 .first = at,
-		                 .begin = backward,
+		                 .backward = backward,
 		                 .gradient = gradient}));
 		s = &g->stays.at[g->stays.n - 1];
 	}
@@ -210,13 +194,6 @@ shard_slot(const Gathering *g, const State *s)
 	              .state = (uint32_t)s->id + 1};
 }
 
-static uint32_t
-add_slot(Gathering *g, Slot slot)
-{
-	vec_push(g->plan->w->arena, &g->plan->w->slots, slot);
-	return (uint32_t)g->plan->w->slots.n - 1;
-}
-
 static const Stay *
 stay_at(const Gathering *g, const State *piece, int at)
 {
@@ -254,7 +231,7 @@ clear_gradients(Gathering *g, int at)
 		                 .args = (uint32_t)g->plan->w->arguments.n,
 		                 .n_args = 1};
 		vec_push(g->plan->w->arena, &g->plan->w->arguments,
-		         ((Argument){.slot = add_slot(g, gathered_slot(g, s))}));
+		         ((Argument){.slot = format_slot(g->plan->w, gathered_slot(g, s))}));
 		vec_push(g->plan->arena, &g->out, n);
 	}
 }
@@ -270,10 +247,10 @@ move_arguments(Gathering *g, int at)
 		const State *piece = piece_of(g, n, i);
 		if (!is_divided(g, piece))
 			continue;
-		Slot slot = w->slots.at[slot_number(g, n, i)];
+		Slot slot = w->slots.at[shard_slot_number(g->plan, n, i)];
 		slot.space = SPACE_GATHERED;
 		slot.offset += stay_at(g, piece, at)->offset - piece->offset;
-		w->arguments.at[n->args + i].slot = add_slot(g, slot);
+		w->arguments.at[n->args + i].slot = format_slot(g->plan->w, slot);
 	}
 }
 

@@ -1,7 +1,8 @@
 /* Which states ranks may hold parts of, and from which data-parallel mode on. What the optimizer alone reads is divided from
  * ZeRO-1 on, gradients from ZeRO-2, what the model reads from ZeRO-3. A part is a range of blocks, and a rank updates
  * what it holds by running its part of the iterations of each kernel. So a state is divided only where every kernel of @update
- * that touches it works block by block (by_iteration.c); an optimizer that needs whole matrices keeps them whole.
+ * that touches it works block by block (by_iteration.c); an optimizer that needs whole matrices keeps them whole. What is
+ * frozen is touched by none, and divided as finely as one likes.
  *
  * States are divided where they begin: a unit of a run, or a state that lies in no unit. Linear in nodes, as often as a state
  * has to be left whole because another one is. */
@@ -17,14 +18,6 @@ typedef struct {
 	bool *has_members, *is_run; /* by state id; of a run members have members */
 	bool *is_read; /* by state id, of those that lie in no other: by programs besides @update */
 } Sharding;
-
-static const State *
-outermost(const State *s)
-{
-	while (s->unit)
-		s = s->unit;
-	return s;
-}
 
 static bool
 is_update(const Function *f)
@@ -49,7 +42,7 @@ mode_of(const Sharding *sh, const State *s)
 	case STATE_PARAMETER:
 	case STATE_UNIT:
 	case STATE_WORKING: return sh->is_read[s->id] ? MODE_ZERO3 : MODE_ZERO1;
-	default: return s->lifetime == LIFE_CONSTANT ? MODE_ZERO3 : MODE_DDP;
+	default: return MODE_DDP;
 	}
 }
 
@@ -71,12 +64,13 @@ frozen_block(const State *s)
 	return block;
 }
 
-/* Weights that stay as they are, codes of 4 bits among them: each by itself. Small ones, as biases, stay whole. */
+/* Matrices that stay as they are, and codes of 4 bits: each by itself. Small ones and vectors stay whole. */
 static bool
 is_frozen(const Sharding *sh, const State *s)
 {
-	return s->lifetime == LIFE_CONSTANT && s->init == INIT_DATA && !s->unit &&
-	       s->type->n >= UNIT_BLOCK && sh->is_read[s->id] &&
+	return s->kind == STATE_PARAMETER && s->lifetime == LIFE_CONSTANT && s->init == INIT_DATA &&
+	       !s->unit && s->type->n >= UNIT_BLOCK && sh->is_read[s->id] &&
+	       (s->type->rank > 1 || !dtype_is_float(s->type->dtype)) &&
 	       dtype_info[s->type->dtype].bits * frozen_block(s) % 8 == 0;
 }
 
@@ -88,7 +82,7 @@ has_kind(const Sharding *sh, const State *s)
 		return mode_of(sh, s) != MODE_DDP && is_updated(s);
 	for (int i = 0; i < sh->m->states.n; i++)
 		if (sh->m->states.at[i]->kind == STATE_PARAMETER &&
-		    outermost(sh->m->states.at[i]) == s)
+		    shard_outermost(sh->m->states.at[i]) == s)
 			return true;
 	return false;
 }
@@ -108,7 +102,7 @@ typedef struct {
 static const State *
 state_of(const Value *v)
 {
-	return v->kind == VALUE_STATE ? outermost(v->state) : NULL;
+	return v->kind == VALUE_STATE ? shard_outermost(v->state) : NULL;
 }
 
 /* The state that a result is stored to; NULL: none, or several. */
@@ -120,7 +114,7 @@ stored_to(const Value *v)
 	for_each_use(v, u) {
 		if (u->user->op != OP_store)
 			continue;
-		const State *s = outermost(((StoreAttr *)u->user->attr)->state);
+		const State *s = shard_outermost(((StoreAttr *)u->user->attr)->state);
 		found = found && found != s ? NULL : s;
 	}
 	return found;
@@ -257,7 +251,7 @@ find_readers(Sharding *sh)
 {
 	for_each_function(sh->m, f)
 		for (int i = 0; is_program(f) && !is_update(f) && i < f->states.n; i++)
-			sh->is_read[outermost(f->states.at[i]->state)->id] |= value_used(
+			sh->is_read[shard_outermost(f->states.at[i]->state)->id] |= value_used(
 				f->states.at[i]);
 }
 
@@ -316,7 +310,7 @@ shard_states(Module *m, uint32_t offload, Arena *arena)
 		;
 	for (int i = 0; i < m->states.n; i++) {
 		State *s = m->states.at[i];
-		const State *all = outermost(s);
+		const State *all = shard_outermost(s);
 		if (!sh.blocks[all->id])
 			continue;
 		s->sharded = mode_of(&sh, all);

@@ -15,30 +15,10 @@ typedef struct {
 	Instructions old, out;
 } Cutting;
 
-static const KernelArgument *
-argument_of(const Cutting *c, const Instruction *n, uint32_t i)
-{
-	return &c->plan->w->kernel_arguments.at[c->plan->w->kernels.at[n->what].first_argument + i];
-}
-
-static uint32_t
-slot_number(const Cutting *c, const Instruction *n, uint32_t i)
-{
-	return c->plan->w->arguments.at[n->args + i].slot;
-}
-
 static Slot
 slot_of(const Cutting *c, const Instruction *n, uint32_t i)
 {
-	return c->plan->w->slots.at[slot_number(c, n, i)];
-}
-
-static const State *
-outermost(const State *s)
-{
-	while (s->unit)
-		s = s->unit;
-	return s;
+	return c->plan->w->slots.at[shard_slot_number(c->plan, n, i)];
 }
 
 /* ---- what is cut */
@@ -54,20 +34,12 @@ pieces_of(const Cutting *c, const Instruction *n)
 	for (uint32_t i = 0; i < n->n_args && !all; i++) {
 		Slot s = slot_of(c, n, i);
 		const State *piece = shard_piece(c->plan, &s);
-		all = piece ? outermost(piece) : NULL;
+		all = piece ? shard_outermost(piece) : NULL;
 	}
 	for (int i = 0; i < m->states.n && all; i++)
-		if (m->states.at[i]->block && outermost(m->states.at[i]) == all)
+		if (m->states.at[i]->block && shard_outermost(m->states.at[i]) == all)
 			vec_push(c->plan->arena, &list, m->states.at[i]);
 	return list;
-}
-
-static bool
-is_written(const Cutting *c, const Instruction *n, uint32_t i)
-{
-	if (n->kind == RUN_KERNEL)
-		return (argument_of(c, n, i)->access & ACCESS_WRITE) != 0;
-	return i == 0;
 }
 
 /* ---- arguments */
@@ -83,7 +55,7 @@ blocks_of(const State *piece)
 	int64_t before = piece->unit ? piece->unit_offset : 0;
 
 	return (Blocks){piece, before / piece->block, piece->type->n / piece->block,
-	                outermost(piece)->type->n / piece->block};
+	                shard_outermost(piece)->type->n / piece->block};
 }
 
 /* The state at that place of the same run that an argument is. */
@@ -129,15 +101,6 @@ is_shard(const Cutting *c, const Slot *slot)
 	return s && s->sharded <= c->plan->mode;
 }
 
-static uint32_t
-add_slot(Cutting *c, Slot slot)
-{
-	FormatWriter *w = c->plan->w;
-
-	vec_push(w->arena, &w->slots, slot);
-	return (uint32_t)w->slots.n - 1;
-}
-
 /* ---- what is gathered */
 /* Has a rank the same blocks of both? */
 static bool
@@ -157,7 +120,7 @@ is_cut_alike(const Cutting *c, const Instruction *a, const Instruction *b)
 static bool
 is_by_block(const Cutting *c, const Instruction *n, uint32_t i)
 {
-	return n->kind != RUN_KERNEL || argument_of(c, n, i)->each > 0;
+	return n->kind != RUN_KERNEL || shard_argument(c->plan, n, i)->each > 0;
 }
 
 /* Does a later instruction read it other than by parts? */
@@ -170,7 +133,7 @@ is_read_whole(const Cutting *c, int at, uint32_t slot)
 	for (int k = at + 1; k < c->old.n; k++) {
 		const Instruction *n = &c->old.at[k];
 		for (uint32_t i = 0; i < n->n_args; i++)
-			if (slot_number(c, n, i) == slot &&
+			if (shard_slot_number(c->plan, n, i) == slot &&
 			    (!is_by_block(c, n, i) || !is_cut_alike(c, n, &c->old.at[at])))
 				return true;
 	}
@@ -228,8 +191,8 @@ is_gathered(const Cutting *c, int at, uint32_t i)
 	const Instruction *n = &c->old.at[at];
 	Slot s = slot_of(c, n, i);
 
-	return is_written(c, n, i) && !is_shard(c, &s) &&
-	       (s.space == SPACE_STATE || is_read_whole(c, at, slot_number(c, n, i)));
+	return shard_is_written(c->plan, n, i) && !is_shard(c, &s) &&
+	       (s.space == SPACE_STATE || is_read_whole(c, at, shard_slot_number(c->plan, n, i)));
 }
 
 static void
@@ -242,7 +205,7 @@ clear_small(Cutting *c, int at, uint32_t i)
 	                     .args = (uint32_t)w->arguments.n,
 	                     .n_args = 1};
 
-	vec_push(w->arena, &w->arguments, ((Argument){.slot = slot_number(c, n, i)}));
+	vec_push(w->arena, &w->arguments, ((Argument){.slot = shard_slot_number(c->plan, n, i)}));
 	vec_push(c->plan->arena, &c->out, zeros);
 }
 
@@ -295,11 +258,11 @@ cut_piece(Cutting *c, int at, const State *piece)
 	cut.args = (uint32_t)c->plan->w->arguments.n;
 	for (uint32_t i = 0; i < n.n_args; i++) {
 		Slot s = slot_of(c, &n, i);
-		bool part = n.kind != RUN_KERNEL || is_written(c, &n, i) || is_shard(c, &s) ||
-		            is_of_blocks(c, &n, i, &b);
-		uint32_t number = slot_number(c, &n, i);
+		bool part = n.kind != RUN_KERNEL || shard_is_written(c->plan, &n, i) ||
+		            is_shard(c, &s) || is_of_blocks(c, &n, i, &b);
+		uint32_t number = shard_slot_number(c->plan, &n, i);
 		Slot of = part ? part_of(c, s, &b) : s;
-		Argument a = {.slot = part ? add_slot(c, of) : number};
+		Argument a = {.slot = part ? format_slot(c->plan->w, of) : number};
 		vec_push(c->plan->w->arena, &c->plan->w->arguments, a);
 		if (is_gathered(c, at, i) && !is_small(c, at, i, &of))
 			vec_push(c->plan->arena, &apart, of);

@@ -12,29 +12,31 @@ lies_around(const Stay *around, const Stay *s)
 	return around->first <= s->first && around->last >= s->last;
 }
 
-/* Behind all but the last to end of those before it. */
+/* The first instruction at which but one of the earlier stays is left; such as begin to be read together are one. */
 static int
-behind_all_but_one(const Stays *stays, const Stay *s)
+one_is_left(const Stays *stays, const Stay *s)
 {
-	int last = -1, one_before = -1;
+	int last = -1, last_but_one = -1;
 
-	for (const Stay *k = stays->at; k < s; k++) {
-		if (k->gradient || lies_around(k, s))
-			continue;
-		if (k->last > last) {
-			one_before = last;
-			last = k->last;
-		} else if (k->last > one_before) {
-			one_before = k->last;
+	for (const Stay *k = stays->at; k < s && k->first < s->first;) {
+		int group = k->first, end = -1;
+		for (; k < s && k->first == group; k++)
+			if (!k->gradient && !lies_around(k, s) && k->last > end)
+				end = k->last;
+		if (end > last) {
+			last_but_one = last;
+			last = end;
+		} else if (end > last_but_one) {
+			last_but_one = end;
 		}
 	}
-	return one_before + 1;
+	return last_but_one + 1;
 }
 
 static void
 time_weight(const Stays *stays, Stay *s, const Stay *before)
 {
-	int earliest = behind_all_but_one(stays, s);
+	int earliest = one_is_left(stays, s);
 
 	s->begin = before ? before->first : 0;
 	s->begin = s->begin < earliest ? earliest : s->begin;
@@ -48,7 +50,7 @@ begins_beside(const Stays *stays, const Stay *t)
 {
 	for (int i = 0; i < stays->n; i++) {
 		const Stay *k = &stays->at[i];
-		if (k != t && k->gradient && k->first < t->first && k->last >= t->first &&
+		if (k != t && k->gradient && k->first <= t->first && k->last >= t->first &&
 		    !lies_around(k, t))
 			return true;
 	}
@@ -75,7 +77,8 @@ time_gradient(const Stays *stays, Stay *s, int n_instructions)
 void
 stays_time(Stays *stays, int n_instructions)
 {
-	const Stay *before = NULL;
+	const Stay *before = NULL,
+		   *last = NULL; /* weights; the one that begins to be read earlier */
 
 	for (int i = 0; i < stays->n; i++) {
 		Stay *s = &stays->at[i];
@@ -83,8 +86,9 @@ stays_time(Stays *stays, int n_instructions)
 			time_gradient(stays, s, n_instructions);
 			continue;
 		}
+		before = last && last->first < s->first ? last : before;
 		time_weight(stays, s, before);
-		before = s;
+		last = s;
 	}
 }
 
@@ -113,7 +117,9 @@ best_place(Place *places, int n, const Stay *s)
 		if (p->last->end >= s->begin)
 			continue;
 		bool fits = p->bytes >= s->bytes, best_fits = best && best->bytes >= s->bytes;
-		if (!best || (fits == best_fits ? (p->bytes < best->bytes) == fits : fits))
+		bool smaller = best && p->bytes < best->bytes;
+		if (!best || (fits && !best_fits) || (fits && smaller) ||
+		    (!fits && !best_fits && !smaller))
 			best = p;
 	}
 	return best;

@@ -74,8 +74,7 @@ twin(Streams *s, uint32_t slot)
 	Slot t = s->w->slots.at[slot];
 
 	t.space = space_table[t.space].twin;
-	vec_push(s->w->arena, &s->w->slots, t);
-	return (uint32_t)s->w->slots.n - 1;
+	return format_slot(s->w, t);
 }
 
 static void

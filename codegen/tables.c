@@ -161,8 +161,7 @@ write_store(TableWriter *tw, const Node *n)
 	             .offset = s->offset,
 	             .bytes = type_bytes(s->type),
 	             .name = format_string(tw->w, s->name)};
-	vec_push(tw->w->arena, &tw->w->slots, slot);
-	Argument to = {.slot = (uint32_t)tw->w->slots.n - 1};
+	Argument to = {.slot = format_slot(tw->w, slot)};
 	vec_push(tw->w->arena, &tw->w->arguments, to);
 	add_argument(tw, v);
 	vec_push(tw->w->arena, &tw->w->instructions, in);

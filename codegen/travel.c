@@ -16,13 +16,6 @@ typedef struct {
 	uint32_t only; /* of all that is written */
 } Writing;
 
-static uint32_t
-add_slot(const TravelWriter *w, Slot slot)
-{
-	vec_push(w->w->arena, &w->w->slots, slot);
-	return (uint32_t)w->w->slots.n - 1;
-}
-
 static void
 add(const Writing *x, InstructionKind kind, RunWhen when, uint32_t only, uint32_t what, int n,
     const uint32_t *slots)
@@ -84,7 +77,7 @@ room(const Writing *x, Space space, SlotShare share)
 	                                   : x->t->whole.bytes; /* behind the copy */
 	s.only = ONLY_RANKS | (share == SLOT_FIRST_ROOM ? 0 : ONLY_ORDERED) |
 	         (space == SPACE_PINNED ? ONLY_STAGED : 0);
-	return add_slot(x->w, s);
+	return format_slot(x->w->w, s);
 }
 
 /* ---- sums in order */
@@ -224,10 +217,10 @@ offload_alone(const Writing *x)
 	s.block = x->t->part.block;
 	s.group = x->t->part.group;
 	s.only = ONLY_RANKS | ONLY_ALONE;
-	uint32_t own = add_slot(x->w, s);
+	uint32_t own = format_slot(x->w->w, s);
 	s.space = SPACE_GATHERED;
 	s.offset = x->w->rooms_at;
-	uint32_t before = add_slot(x->w, s);
+	uint32_t before = format_slot(x->w->w, s);
 	if (x->t->adds && rank_sum_has(x->t->whole.dtype)) {
 		add(x, COPY, RUN_LATER, 0, 0, 2, (const uint32_t[]){before, x->home});
 		add(x, RUN_KERNEL, RUN_LATER, 0, sum_kernel(x), 3,
@@ -283,13 +276,13 @@ travel_write(const TravelWriter *w, const Travel *t)
 	copy_part.group = t->part.group;
 	Writing x = {w,
 	             t,
-	             add_slot(w, t->whole),
-	             add_slot(w, part_on_device(w, t)),
-	             add_slot(w, copy),
-	             add_slot(w, copy_part),
+	             format_slot(w->w, t->whole),
+	             format_slot(w->w, part_on_device(w, t)),
+	             format_slot(w->w, copy),
+	             format_slot(w->w, copy_part),
 	             0,
 	             0};
-	x.home = t->part.space == SPACE_OFFLOAD ? add_slot(w, t->part) : x.part;
+	x.home = t->part.space == SPACE_OFFLOAD ? format_slot(w->w, t->part) : x.part;
 	switch (t->kind) {
 	case TRAVEL_SUM: write_sum(&x); break;
 	case TRAVEL_REDUCE:

@@ -615,6 +615,7 @@ format_writer_new(Arena *arena);          /* format_finish frees what it holds o
 void format_writer_free(FormatWriter *w); /* and so does this, of one that is not finished */
 StrRef format_string(FormatWriter *w, const char *text); /* equal texts share a reference */
 uint32_t format_dims(FormatWriter *w, int rank, const int64_t *dims);
+uint32_t format_slot(FormatWriter *w, Slot slot); /* its number */
 void format_info(FormatWriter *w, const char *key, const char *fmt, ...) PRINTF(3, 4);
 /* The blob, allocated in the writer's arena. EXIT_UNSUPPORTED where a section has more records than a reference can
  * number: so no reference was cut. */

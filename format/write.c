@@ -40,6 +40,13 @@ format_dims(FormatWriter *w, int rank, const int64_t *dims)
 	return first;
 }
 
+uint32_t
+format_slot(FormatWriter *w, Slot slot)
+{
+	vec_push(w->arena, &w->slots, slot);
+	return (uint32_t)w->slots.n - 1;
+}
+
 void
 format_info(FormatWriter *w, const char *key, const char *fmt, ...)
 {

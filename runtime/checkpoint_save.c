@@ -91,6 +91,9 @@ saver_constants(Gradc *run)
 	const Format *f = &run->format;
 	Saver *saver = &run->saver;
 
+	int count = 0;
+	Status fault = NULL;
+
 	if (saver->constants)
 		return NULL;
 	SavedTensor *list = NEW_ARRAY(run->arena, SavedTensor, f->n[SECTION_STATES]);
@@ -101,7 +104,7 @@ saver_constants(Gradc *run)
 
 		if (s->lifetime == LASTS_CONSTANT) {
 			void *bytes = arena_alloc(arena, (size_t)s->bytes + 1);
-			SavedTensor *t = &list[saver->n_constants++];
+			SavedTensor *t = &list[count++];
 
 			*t = saved_tensor(f, s);
 			status = state_read(run, i, bytes);
@@ -110,9 +113,11 @@ saver_constants(Gradc *run)
 			t->n_pieces = 1;
 		}
 		arena_free(arena);
-		RETURN_IF_ERROR(status);
+		fault = status_first(fault, status); /* the other ranks go on to the next */
 	}
+	RETURN_IF_ERROR(fault);
 	saver->constants = list;
+	saver->n_constants = count;
 	return NULL;
 }
 

@@ -76,6 +76,7 @@ typedef struct {
 	int n_images;
 	const Format *tables; /* of these kernels; NULL: no libraries for them */
 	int target;           /* of the tables: whose programs are run, so which kernels */
+	int mode;             /* in which those are run */
 } CodeSource;
 
 /* On what, beside the options, results may depend in their last bits. */

@@ -109,7 +109,7 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 {
 	const DeviceOps *ops = options->ops;
 	const CodeImage *image = options->variant;
-	CodeSource source = {image, 1, f, (int)image->target};
+	CodeSource source = {image, 1, f, (int)image->target, options->mode};
 	DeviceOptions device = options->device;
 	uint32_t most = 1;
 

@@ -90,7 +90,7 @@ check_program(const Executor *x, const ProgramRecord *p)
 Status
 host_open(Executor *x, const CodeImage *image, const DeviceOptions *options)
 {
-	CodeSource source = {image, 1, x->format, (int)image->target};
+	CodeSource source = {image, 1, x->format, (int)image->target, x->facts.mode};
 	DeviceOptions host = *options;
 
 	host.ordinal = 0; /* that of the other device is no number of a CPU */

@@ -73,6 +73,24 @@ look_at_launch(const LibraryCalls *calls, const Instruction *n)
 	return NULL;
 }
 
+/* Of the programs that are run. Which a mode has none of its own of, it takes from MODE_REPLICATED. */
+static Status
+look_at_programs(const LibraryCalls *calls, const CodeSource *source)
+{
+	const Format *f = calls->tables;
+
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
+		const ProgramRecord *p = &f->programs[i];
+		if ((int)p->target != source->target ||
+		    (p->mode != MODE_REPLICATED && (int)p->mode != source->mode))
+			continue;
+		for (uint32_t k = 0; k < p->n_instructions; k++)
+			RETURN_IF_ERROR(
+				look_at_launch(calls, &f->instructions[p->first_instruction + k]));
+	}
+	return NULL;
+}
+
 /* ---- making */
 static int64_t
 packed_bytes(const Call *c)
@@ -176,12 +194,10 @@ library_calls_open(Libraries *libraries, const CodeSource *source, LibraryCalls 
 	calls->tables = tables;
 	calls->n = n;
 	memory_hold(close_calls, calls);
-	Status status = NULL;
 	for (int i = 0; i < n; i++)
 		calls->at[i] = (Call){.record = &tables->library[i].call,
 		                      .fixed = (1u << N_READ) - 1};
-	for (int i = 0; n && i < tables->n[SECTION_INSTRUCTIONS] && !status; i++)
-		status = look_at_launch(calls, &tables->instructions[i]);
+	Status status = n ? look_at_programs(calls, source) : NULL;
 	for (int i = 0; n && i < tables->n[SECTION_KERNELS] && !status; i++)
 		if (is_called(&tables->kernels[i], source->target))
 			make_call(calls, libraries, (int)tables->kernels[i].library - 1);

@@ -144,5 +144,5 @@ weights_load(Gradc *run, const char *path)
 		safetensors_close(&st);
 	}
 	arena_free(arena);
-	return status ? status : weights_copy(run, false);
+	return status;
 }

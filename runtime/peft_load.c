@@ -493,9 +493,8 @@ finish(Loader *l, Status status)
 		safetensors_close(&l->st);
 	}
 	json_decref(l->config);
-	Gradc *run = l->run;
 	arena_free(l->arena);
-	return status ? status : weights_copy(run, false);
+	return status;
 }
 
 Status

@@ -72,7 +72,6 @@ add_options(Facts *f, const Gradc *run)
 	add(f, SAME_OPTIONS, "evaluation data", FACT_GIVEN, gradc_has_eval(run));
 	add(f, SAME_OPTIONS, "--find-nan", FACT_GIVEN, o->find_nan);
 	add(f, SAME_OPTIONS, "--reduce", FACT_SUMS, run->reduce_ordered);
-	add(f, SAME_OPTIONS, "--shard-size", FACT_INTEGER, o->shard_size);
 	add(f, SAME_OPTIONS, "--shard-bytes", FACT_INTEGER, o->shard_bytes);
 }
 
@@ -217,13 +216,24 @@ ranks_compare(Gradc *run)
 }
 
 Status
-ranks_compare_weights(Gradc *run)
+ranks_compare_parts(Gradc *run)
 {
 	Facts own = {0};
 
 	if (run->comm.size == 1)
 		return NULL;
 	add(&own, SAME_OPTIONS, "--data-parallel", FACT_MODE, run->mode);
+	add(&own, SAME_OPTIONS, "--shard-size", FACT_INTEGER, run->options.shard_size);
+	return compare(run, &own);
+}
+
+Status
+ranks_compare_weights(Gradc *run)
+{
+	Facts own = {0};
+
+	if (run->comm.size == 1)
+		return NULL;
 	RETURN_IF_ERROR(ranks_share(run, collect_weights(&own, run)));
 	return compare(run, &own);
 }

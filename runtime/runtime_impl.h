@@ -631,6 +631,8 @@ Status ranks_check_devices(Gradc *run);
 /* ---- ranks_compare.c */
 /* EXIT_COMM, naming both values, when a rank has another executable, other options, data or weights than rank 0. */
 Status ranks_compare(Gradc *run);
+/* Which parts ranks have: before anything reads those of others. */
+Status ranks_compare_parts(Gradc *run);
 /* Before weights get other values than they were compiled with: where ranks hold parts, they may read each other's for these. */
 Status ranks_compare_weights(Gradc *run);
 Status ranks_compare_option(Gradc *run, const char *name, int64_t value); /* as gradc_compare */

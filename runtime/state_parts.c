@@ -89,29 +89,53 @@ state_write(Executor *x, int state, int64_t offset, const void *from, int64_t by
 	                                      (const char *)from + first - offset);
 }
 
-/* Each rank's part, in rooms of the largest. */
+static int64_t
+least(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* A window of each rank's part, `from` bytes behind its beginning. */
 static Status
-gather_parts(const Gradc *run, int state, char *to, Arena *arena)
+gather_window(const Gradc *run, int state, char *to, int64_t from, int64_t room, char *own,
+              char *all)
 {
 	const Executor *x = &run->executor;
 	int ranks = run_group(&x->facts, GROUP_SHARD).n; /* the first ones have all parts */
-	int64_t room = 0;
-
-	for (int r = 0; r < ranks; r++) {
-		StateRange part = state_range(x->format, &x->facts, state, r);
-		room = part.bytes > room ? part.bytes : room;
-	}
-	char *own = arena_alloc(arena, (size_t)room + 1);
-	char *all = arena_alloc(arena, (size_t)(room * x->facts.ranks) + 1);
 	StatePart p = state_part(x, state);
-	Status fault = p.at.bytes ? executor_read((Executor *)&run->executor, own, p.at) : NULL;
+	int64_t n = least(room, p.at.bytes - from);
+	Status fault = n > 0 ? executor_read((Executor *)x, own, (Span){p.at.at + from, n}) : NULL;
+
 	/* The others wait for this rank also where it has nothing to give. */
 	fault = status_first(fault,
 	                     run->comm.control_ops->all_gather(run->comm.control, own, all, room));
 	for (int r = 0; r < ranks && to && !fault; r++) {
 		StateRange part = state_range(x->format, &x->facts, state, r);
-		memcpy(to + part.first, all + r * room, (size_t)part.bytes);
+		n = least(room, part.bytes - from);
+		if (n > 0)
+			memcpy(to + part.first + from, all + r * room, (size_t)n);
 	}
+	return fault;
+}
+
+static Status
+gather_parts(const Gradc *run, int state, char *to, Arena *arena)
+{
+	enum { WINDOW = 16 << 20 }; /* of each rank: a tensor may be larger than a message */
+	const Executor *x = &run->executor;
+	int ranks = run_group(&x->facts, GROUP_SHARD).n;
+	int64_t room = 0;
+	Status fault = NULL;
+
+	for (int r = 0; r < ranks; r++) {
+		StateRange part = state_range(x->format, &x->facts, state, r);
+		room = part.bytes > room ? part.bytes : room;
+	}
+	int64_t window = least(room, WINDOW);
+	char *own = arena_alloc(arena, (size_t)window + 1);
+	char *all = arena_alloc(arena, (size_t)(window * x->facts.ranks) + 1);
+	for (int64_t from = 0; from < room; from += window)
+		fault = status_first(fault, gather_window(run, state, to, from, window, own, all));
 	return fault;
 }
 

@@ -236,7 +236,7 @@ open_executor(Gradc *run, const GradcOptions *options)
 }
 
 static Status
-open_states(Gradc *run, const GradcOptions *options)
+open_states(Gradc *run)
 {
 	run->loss_sum = format_state_of_kind(&run->format, SAVE_LOSS_SUM);
 	run->loss_count = format_state_of_kind(&run->format, SAVE_LOSS_COUNT);
@@ -258,14 +258,17 @@ load_weights(Gradc *run, const GradcOptions *options)
 	return NULL;
 }
 
+/* All ranks have read their files: from here on they may read each other's parts. */
 static Status
 merge_weights(Gradc *run, const GradcOptions *options)
 {
+	if (options->load || options->load_adapter || options->adapter)
+		RETURN_IF_ERROR(weights_copy(run, false));
 	if (options->merge)
 		RETURN_IF_ERROR(adapters_merge(run));
 	if (options->unmerge)
 		RETURN_IF_ERROR(adapters_unmerge(run));
-	return saver_open(run);
+	return NULL;
 }
 
 static void
@@ -296,19 +299,23 @@ trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, G
 	if (!status)
 		status = ranks_share(run, open_plan(run, options));
 	if (!status)
+		status = ranks_compare_parts(run);
+	if (!status)
 		status = carrier_pick(run, &comm);
 	if (!status)
 		status = ranks_share(run, open_executor(run, options));
 	if (!status)
 		status = carrier_attach(run);
 	if (!status)
-		status = ranks_share(run, open_states(run, options));
+		status = ranks_share(run, open_states(run));
 	if (!status)
 		status = ranks_compare_weights(run);
 	if (!status)
 		status = ranks_share(run, load_weights(run, options));
 	if (!status)
 		status = ranks_share(run, merge_weights(run, options));
+	if (!status)
+		status = ranks_share(run, saver_open(run));
 	return status;
 }
 

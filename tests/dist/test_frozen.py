@@ -32,6 +32,27 @@ def test_frozen_weights_are_divided(openmpi, gradc, models, tmp_path, name, opti
     assert sum(s["bytes"] for s in large if "sharded" in s) > 0.8 * sum(s["bytes"] for s in frozen)
 
 
+def test_constants_are_whole(openmpi, gradc, tmp_path):  # noqa: F811
+    """Tables of the graph, and the scales of 4-bit codes: a mask of 64 x 64, a weight of 512 x 512."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    r = np.random.default_rng(0)
+    held = {"w": r.normal(size=(512, 512)) / 30, "v": r.normal(size=(512, 64)) / 30, "mask": np.tril(np.ones((64, 64)))}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Tanh", ["h"], ["t"]), helper.make_node("MatMul", ["t", "v"], ["m"]),
+             helper.make_node("Mul", ["m", "mask"], ["y"])]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [64, 512]), ("y", [64, 64]))]
+    graph = helper.make_graph(nodes, "masked", values[:1], values[1:], [numpy_helper.from_array(a.astype("f"), n) for n, a in held.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "masked.onnx")
+    np.save(tmp_path / "x.npy", r.normal(size=(256, 512)).astype("f"))
+    np.save(tmp_path / "labels.npy", r.normal(size=(256, 64)).astype("f"))
+    call([gradc, "compile", tmp_path / "masked.onnx", "-o", tmp_path / "masked", "--loss=mse", "--data-parallel=zero3,ddp", "--qlora=w", "--freeze=mask"])
+    data = [f"--data=x={tmp_path}/x.npy", f"--data=labels={tmp_path}/labels.npy"]
+    same(openmpi, tmp_path / "masked", data, tmp_path, "zero3", 2, 2)
+    constants = [s for s in info(tmp_path / "masked")["states"] if s["lifetime"] == "constant" and s["kind"] == "constant"]
+    assert max(np.prod(s["shape"]) for s in constants) >= 4096 and not any("sharded" in s for s in constants)
+
+
 def test_one_rank_has_them_in_the_hosts_memory(gradc, models, tmp_path):
     """--offload=params, of codes of 4 bits."""
     exe, data = shard_executable(gradc, models, tmp_path, "gpt2_mini", "--qlora=*attn*,rank=4", "--offload=params", batch=1, modes="zero3,ddp")

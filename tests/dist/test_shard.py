@@ -126,8 +126,9 @@ def test_ranks_with_another_shard_size(openmpi, gpt2, tmp_path):  # noqa: F811
     assert "rank 2 has other options than rank 0: --shard-size 0, not 2" in done.stderr
 
 
-def test_ranks_with_another_mode(openmpi, gpt2, tmp_path):  # noqa: F811
-    exe, data = gpt2
+def test_ranks_with_another_mode(openmpi, gradc, models, tmp_path):  # noqa: F811
+    """Told before one of them makes its copies of 16 bits, for which it asks the others for their parts."""
+    exe, data = shard_executable(gradc, models, tmp_path, "mlp_digits", "--precision=bf16")
     script = script_of(tmp_path, f'[ $rank = 1 ] && mode=--data-parallel=zero1; exec {exe} "$@" $mode')
     done = call(openmpi(2, script, *data, "--steps=2", "--progress=off"), exit=9)
     assert "rank 1 has other options than rank 0: --data-parallel zero1, not ddp" in done.stderr

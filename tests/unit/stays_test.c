@@ -135,6 +135,24 @@ test_travels_beside_computation(void **state)
 	arena_free(arena);
 }
 
+/* Two that begin to be read together travel together, while what stands before them is read. */
+static void
+test_read_together(void **state)
+{
+	Arena *arena = arena_new();
+	Stays stays = {0};
+
+	add(arena, &stays, false, 0, 9, 1);
+	add(arena, &stays, false, 10, 19, 1);
+	add(arena, &stays, false, 10, 19, 1);
+	add(arena, &stays, false, 20, 29, 1);
+	stays_time(&stays, 30);
+	assert_int_equal(stays.at[1].begin, 0);
+	assert_int_equal(stays.at[2].begin, 0);
+	assert_int_equal(stays.at[3].begin, 10);
+	arena_free(arena);
+}
+
 /* The program itself reads three at a time. */
 static void
 test_three_that_are_touched(void **state)
@@ -156,6 +174,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_of_a_kind),
 	                                   cmocka_unit_test(test_travels_beside_computation),
+	                                   cmocka_unit_test(test_read_together),
 	                                   cmocka_unit_test(test_three_that_are_touched)};
 
 	return cmocka_run_group_tests_name("stays", tests, NULL, NULL);
