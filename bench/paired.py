@@ -78,6 +78,9 @@ def compile_seconds(gradc, model, exe):
     return time.monotonic() - start
 
 
+RESOLUTION = 1e-3  # milliseconds: lines that a busy machine hands over together have no time between them
+
+
 def fast_step(times):
     """Milliseconds from one line of the log to the next, logging and all, of the steps whose lines came at these times.
     Without the first fifth, which meets fresh pages and cold caches, and the last line: a step's may come when the next one is
@@ -86,7 +89,7 @@ def fast_step(times):
     n = min(WINDOWS, last - first)
     ends = [first + (last - first) * i // n for i in range(n + 1)]
     steps = sorted(1e3 * (times[b] - times[a]) / (b - a) for a, b in zip(ends, ends[1:]))
-    return steps[n // 10]
+    return max(steps[n // 10], RESOLUTION)
 
 
 def lines_at(exe, model, steps, o):
