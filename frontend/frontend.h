@@ -106,6 +106,15 @@ typedef struct {
 	int opset;            /* of the exported model; 0: its own */
 } FakeQuantization;
 
+/* An input whose numbers are known, as those of `gradc run --input`. */
+typedef struct {
+	const char *name;
+	DType dtype;
+	int rank;
+	int64_t dims[MAX_RANK];
+	const void *data;
+} GivenInput;
+
 typedef struct {
 	const Binding *bindings; /* at least one; each has its own functions over one state table */
 	int n_bindings;
@@ -114,6 +123,9 @@ typedef struct {
 	enum { OPEN_ERROR, OPEN_ONE } open_dims;
 	const Fill *fills;
 	int n_fills;
+	/* Axes, sizes and the like may depend on these: what is imported is then right for these numbers alone. They stay inputs. */
+	const GivenInput *given;
+	int n_given;
 	const TieOption *ties;
 	int n_ties;
 	const char *const *repairs; /* --repair, NULL-terminated; NULL for none */

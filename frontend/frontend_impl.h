@@ -17,7 +17,7 @@ typedef Onnx__ValueInfoProto ValueInfoProto;
 enum {
 	OLDEST_IR = 3,
 	NEWEST_IR = 13,
-	OLDEST_OPSET = 7,
+	OLDEST_OPSET = 6,
 	NEWEST_OPSET = 27,
 	MAX_MESSAGE_DEPTH = 100,
 	MAX_CALL_DEPTH = 100,

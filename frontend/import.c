@@ -193,12 +193,29 @@ fold_new(OnnxNode *on, Node *before)
 	}
 }
 
+/* The numbers that are given for an input; NULL: none, or of another type. */
+static const Tensor *
+given(const Importer *im, const Value *v)
+{
+	const ImportOptions *o = im->options;
+
+	for (int i = 0; i < o->n_given && v->param == PARAM_INPUT; i++) {
+		const GivenInput *g = &o->given[i];
+		Type type = type_new(im->m, g->dtype, g->rank, g->dims);
+		if (strcmp(g->name, v->name) == 0)
+			return type == v->type ? tensor_new(im->m, type, g->data) : NULL;
+	}
+	return NULL;
+}
+
 static const Tensor *
 known(Importer *im, Value *v, int depth)
 {
 	const Tensor *t = value_constant(v);
 	Tensor *results[8];
 
+	if (!t && v->kind == VALUE_PARAM)
+		return given(im, v);
 	if (t || v->kind != VALUE_RESULT)
 		return t;
 	Node *n = v->node;

@@ -78,6 +78,41 @@ want_input(OnnxNode *n, int i)
 	return b ? fake_quantized(n, i, b->value) : NULL;
 }
 
+/* Ones behind the axes of y, so that these begin at the given axis of x. */
+static Value *
+at_axis(OnnxNode *n, const Value *x, Value *y)
+{
+	int64_t axis = want_int(n, "axis", 0), behind = x->type->rank - axis - y->type->rank;
+	Ints shape = shape_of(y);
+
+	if (axis < 0 || behind < 0) {
+		report_invalid(n, "axis %lld, input 0 has rank %d and input 1 has rank %d",
+		               (long long)axis, x->type->rank, y->type->rank);
+		return NULL;
+	}
+	while (behind-- > 0)
+		shape.at[shape.n++] = 1;
+	return e_reshape(n, y, shape);
+}
+
+Value *
+want_second_input(OnnxNode *n, const Value *x)
+{
+	enum { NUMPYS = 7 };
+	Value *y = want_input(n, 1);
+
+	if (!x || !y || n->opset >= NUMPYS)
+		return y;
+	if (want_int(n, "broadcast", 0))
+		return has_attribute(n, "axis") ? at_axis(n, x, y) : y;
+	Ints a = shape_of(x), b = shape_of(y);
+	if (a.n != b.n || memcmp(a.at, b.at, sizeof(*a.at) * (size_t)a.n) != 0) {
+		report_invalid(n, "the inputs have other shapes, and there is no broadcast = 1");
+		return NULL;
+	}
+	return y;
+}
+
 Value *
 want_float_input(OnnxNode *n, int i)
 {

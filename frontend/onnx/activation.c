@@ -165,6 +165,9 @@ import_prelu(OnnxNode *n)
 {
 	Value *x = want_float_input(n, 0), *slope = want_input(n, 1);
 
+	/* Before opset 7 a list has a slope for each channel. */
+	if (x && slope && n->opset < 7 && slope->type->rank == 1 && slope->type->n > 1)
+		slope = e_channel(n, slope, x, 1);
 	if (x && slope)
 		set_output(
 			n, 0,
@@ -192,6 +195,6 @@ const ImportRow import_activation_rows[] = {
 	ACTIVATION("HardSwish", 14, hard_swish),
 	ACTIVATION("Gelu", 20, gelu),
 	ACTIVATION("Shrink", 9, shrink),
-	{"PRelu", 7, 0, import_prelu, {0}, NULL},
+	{"PRelu", 6, 0, import_prelu, {0}, NULL},
 	{0},
 };

@@ -156,7 +156,7 @@ import_batch_norm(OnnxNode *n)
 
 const ImportRow import_batchnorm_rows[] = {
 	/* name               from  to  importer  extra */
-	{"BatchNormalization", 7, 13, import_batch_norm, {0}, NULL},
+	{"BatchNormalization", 6, 13, import_batch_norm, {0}, NULL},
 	{"BatchNormalization", 14, 0, import_batch_norm, {.flag = true}, NULL},
 	{0},
 };

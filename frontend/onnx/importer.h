@@ -114,6 +114,9 @@ bool has_input(const OnnxNode *n, int i);
 bool has_output(const OnnxNode *n, int i);
 bool has_attribute(const OnnxNode *n, const char *name);
 Value *want_input(OnnxNode *n, int i);
+/* Input 1 of a binary operator, as x, input 0, is aligned with it: from opset 7 on as NumPy does it; before, `broadcast` lets it have
+ * fewer axes, which begin at `axis` of x (https://onnx.ai/onnx/operators/onnx__Add.html, version 6). */
+Value *want_second_input(OnnxNode *n, const Value *x);
 Value *want_float_input(OnnxNode *n, int i); /* of a float type */
 Bound *want_bound(OnnxNode *n, int i);
 const Tensor *want_constant(OnnxNode *n, int i);

@@ -6,7 +6,9 @@
 static void
 import_compare(OnnxNode *n)
 {
-	set_output(n, 0, e_binary(n, (OpKind)n->extra->op, want_input(n, 0), want_input(n, 1)));
+	Value *x = want_input(n, 0);
+
+	set_output(n, 0, e_binary(n, (OpKind)n->extra->op, x, want_second_input(n, x)));
 }
 
 static Value *
@@ -24,7 +26,11 @@ want_bool(OnnxNode *n, int i)
 static void
 import_logic(OnnxNode *n)
 {
-	set_output(n, 0, e_binary(n, (OpKind)n->extra->op, want_bool(n, 0), want_bool(n, 1)));
+	Value *x = want_bool(n, 0);
+
+	set_output(n, 0,
+	           want_bool(n, 1) ? e_binary(n, (OpKind)n->extra->op, x, want_second_input(n, x))
+	                           : NULL);
 }
 
 static void
@@ -67,13 +73,13 @@ import_is_inf(OnnxNode *n)
 	}
 #define LOGIC(name, ir_op)                                    \
 	{                                                     \
-		name, 7, 0, import_logic, {.op = ir_op}, NULL \
+		name, 6, 0, import_logic, {.op = ir_op}, NULL \
 	}
 
 const ImportRow import_logic_rows[] = {
-	COMPARE("Equal", OP_eq, 7),
-	COMPARE("Less", OP_lt, 7),
-	COMPARE("Greater", OP_gt, 7),
+	COMPARE("Equal", OP_eq, 6),
+	COMPARE("Less", OP_lt, 6),
+	COMPARE("Greater", OP_gt, 6),
 	COMPARE("LessOrEqual", OP_le, 12),
 	COMPARE("GreaterOrEqual", OP_ge, 12),
 	LOGIC("And", OP_and),

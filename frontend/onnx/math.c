@@ -1,5 +1,5 @@
 /* Arithmetic and elementary functions: https://onnx.ai/onnx/operators/ Add to Xor, Sum, Cast.
- * Before opset 7 binary operators had `axis` and `broadcast`; those opsets are not read. */
+ */
 #include "frontend/onnx/importer.h"
 
 #include <math.h>
@@ -33,7 +33,7 @@ divides(OnnxNode *n, const Value *x, const Value *y)
 static void
 import_div(OnnxNode *n)
 {
-	Value *x = want_input(n, 0), *y = want_input(n, 1);
+	Value *x = want_input(n, 0), *y = want_second_input(n, x);
 
 	if (x && y && divides(n, x, y))
 		set_output(n, 0, e_binary(n, OP_div, x, y));
@@ -42,7 +42,9 @@ import_div(OnnxNode *n)
 static void
 import_binary(OnnxNode *n)
 {
-	set_output(n, 0, e_binary(n, (OpKind)n->extra->op, want_input(n, 0), want_input(n, 1)));
+	Value *x = want_input(n, 0);
+
+	set_output(n, 0, e_binary(n, (OpKind)n->extra->op, x, want_second_input(n, x)));
 }
 
 /* y = f(x) by several nodes. */
@@ -146,7 +148,7 @@ cosh_of(OnnxNode *n, Value *x)
 static void
 import_pow(OnnxNode *n)
 {
-	Value *x = want_input(n, 0), *y = want_input(n, 1);
+	Value *x = want_input(n, 0), *y = want_second_input(n, x);
 
 	if (x && y && is_float(y) && !is_float(x)) {
 		Value *z = e_binary(n, OP_pow, e_cast(n, x, y->type->dtype), y);
@@ -323,7 +325,7 @@ import_clip(OnnxNode *n)
 	}
 #define BINARY(name, ir_op)                                    \
 	{                                                      \
-		name, 7, 0, import_binary, {.op = ir_op}, NULL \
+		name, 6, 0, import_binary, {.op = ir_op}, NULL \
 	}
 
 const ImportRow import_math_rows[] = {
@@ -352,8 +354,8 @@ const ImportRow import_math_rows[] = {
 	BINARY("Add", OP_add),
 	BINARY("Sub", OP_sub),
 	BINARY("Mul", OP_mul),
-	{"Div", 7, 0, import_div, {0}, NULL},
-	{"Pow", 7, 0, import_pow, {0}, NULL},
+	{"Div", 6, 0, import_div, {0}, NULL},
+	{"Pow", 6, 0, import_pow, {0}, NULL},
 	{"Mod", 10, 0, import_mod, {0}, NULL},
 	{"Sum", 6, 0, import_variadic, {.op = OP_add}, NULL},
 	{"Mean", 6, 0, import_variadic, {.op = OP_add, .flag = true}, NULL},

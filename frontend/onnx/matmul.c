@@ -122,6 +122,6 @@ import_gemm(OnnxNode *n)
 const ImportRow import_matmul_rows[] = {
 	/* name   from  to  importer  extra */
 	{"MatMul", 1, 0, import_matmul, {0}, NULL},
-	{"Gemm", 7, 0, import_gemm, {0}, NULL},
+	{"Gemm", 6, 0, import_gemm, {0}, NULL},
 	{0},
 };

@@ -204,7 +204,7 @@ import_multinomial(OnnxNode *n)
 
 const ImportRow import_random_rows[] = {
 	/* name             from  to  importer            extra */
-	{"Dropout", 7, 11, import_dropout, {0}, NULL},
+	{"Dropout", 6, 11, import_dropout, {0}, NULL},
 	{"Dropout", 12, 0, import_dropout, {.input = true}, NULL},
 	{"RandomUniform", 1, 0, import_uniform, {0}, NULL},
 	{"RandomUniformLike", 1, 0, import_uniform, {.flag = true}, NULL},
