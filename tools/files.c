@@ -17,10 +17,10 @@ has_suffix(const char *text, const char *suffix)
 static const char *
 end_of_name(const Session *s, const char *text)
 {
-	const ImportPorts *inputs = &s->import->bindings.at[0].inputs;
+	const ImportPorts *inputs = s->import ? &s->import->bindings.at[0].inputs : NULL;
 	const char *end = strchr(text, '=');
 
-	for (int i = 0; i < inputs->n; i++) {
+	for (int i = 0; inputs && i < inputs->n; i++) {
 		const char *name = inputs->at[i].name;
 		size_t n = strlen(name);
 		if (strncmp(text, name, n) == 0 && text[n] == '=' && text + n > end)

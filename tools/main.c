@@ -4,25 +4,6 @@
 #include <signal.h>
 #include <string.h>
 
-const Command commands[] = {
-	{"compile", "writes a training executable (-o)", command_compile, "MODEL.onnx",
-         COMMAND_COMPILE},
-	{"check", "reads, verifies, lists parameters and what is unsupported", command_check,
-         "MODEL.onnx", COMMAND_CHECK},
-	{"run", "forward once, results to --output-dir", command_run, "MODEL.onnx", COMMAND_RUN},
-	{"grad", "loss and gradients once, results to --output-dir", command_grad, "MODEL.onnx",
-         COMMAND_GRAD},
-	{"dump", "the module after a stage", command_dump, "MODEL.onnx|EXE|FILE.gir", COMMAND_DUMP},
-	{"opt", "runs --passes on text IR", command_opt, "FILE.gir", COMMAND_OPT},
-	{"quantize", "writes the model in codes of few bits (-o)", command_quantize, "MODEL.onnx",
-         COMMAND_QUANTIZE},
-	{"ops", "the ONNX operators that can be read", command_ops, "", COMMAND_OPS},
-	{"passes", "the passes in order", command_passes, "", COMMAND_PASSES},
-	{"cache", "compiled CUDA kernels kept on disk: --list, --clear", command_cache, "",
-         COMMAND_CACHE},
-	{0},
-};
-
 static void
 usage(FILE *out)
 {
@@ -35,15 +16,6 @@ usage(FILE *out)
 	fprintf(out,
 	        "\n`gradc COMMAND --help` lists its options, `gradc --help --all` those of every command; "
 	        "`man gradc` says more.\n");
-}
-
-static const Command *
-find_command(const char *name)
-{
-	for (const Command *c = commands; c->name; c++)
-		if (strcmp(c->name, name) == 0)
-			return c;
-	return NULL;
 }
 
 static int
@@ -96,11 +68,11 @@ main(int argc, char **argv)
 	} else if (strcmp(argv[1], "--version") == 0) {
 		printf("gradc %s\n", GRADC_VERSION);
 		code = EXIT_OK;
-	} else if (!find_command(argv[1])) {
+	} else if (!command_find(argv[1])) {
 		code = refuse(diag, argv[1]);
-	} else if (options_parse(&o, find_command(argv[1]), argc - 1, argv + 1, arena, diag,
+	} else if (options_parse(&o, command_find(argv[1]), argc - 1, argv + 1, arena, diag,
 	                         &code)) {
-		code = find_command(argv[1])->run(&o, arena, diag);
+		code = command_find(argv[1])->run(&o, arena, diag);
 	}
 	code = diag_finish_stdout(diag, code);
 	arena_free(arena);

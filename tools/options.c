@@ -523,7 +523,7 @@ static const OptionRow option_rows[] = {
 	{"emit", "executable|library", "what to write: a program, or a shared library for runtime/gradc.h",
 	 TAKES_KNOWN, AT(emit), .commands = COMPILE},
 	{"cc", "PROGRAM", "the C compiler ($CC, cc)", TAKES_STRING, AT(cc), .commands = COMPILE | RUN | GRAD},
-	{"input", "NAME=FILE", "an input of the model; repeatable", TAKES_LIST, AT(inputs), .one_per_name = true,
+	{"input", "NAME=FILE", "an input of the model; axes and sizes may depend on small ones; repeatable", TAKES_LIST, AT(inputs), .one_per_name = true,
 	 .group = "run and grad", .commands = RUN | GRAD},
 	{"wrt", "INPUT", "also this input's gradient; repeatable", TAKES_LIST, AT(wrt), .commands = GRAD},
 	{"check-gradients", "N", "N random entries per parameter against differences", TAKES_INT,

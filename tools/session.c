@@ -3,6 +3,7 @@
 #include "tools/tools.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- option texts */
 bool
@@ -146,13 +147,45 @@ session_read(Session *s, const Options *o, Arena *arena, Diag *diag)
 	return s->model != NULL;
 }
 
+/* Small ones: an axis is no image. A file that is not there is told later. */
+static bool
+is_small(const char *input)
+{
+	enum { MOST = 1 << 16 }; /* bytes */
+	const char *equal = strchr(input, '=');
+	struct stat st;
+
+	return equal && stat(equal + 1, &st) == 0 && st.st_size <= MOST;
+}
+
+static bool
+give_inputs(Session *s, ImportOptions *io)
+{
+	const StringList *list = &s->o->inputs;
+	GivenInput *given = NEW_ARRAY(s->arena, GivenInput, list->n + 1);
+	NamedTensor t;
+
+	for (int i = 0; i < list->n; i++) {
+		if (!is_small(list->at[i]))
+			continue;
+		if (!input_read(s, list->at[i], &t))
+			return false;
+		GivenInput *g = &given[io->n_given++];
+		*g = (GivenInput){.name = t.name, .dtype = t.dtype, .rank = t.rank, .data = t.data};
+		memcpy(g->dims, t.dims, sizeof(g->dims));
+	}
+	io->given = given;
+	return true;
+}
+
 bool
 session_import(Session *s, OpenDims open, const char *const *outputs)
 {
 	ImportOptions io = {.outputs = outputs};
 	const Options *o = s->o;
 
-	if (!import_options(s, &io) || !session_bind(s, open, &io) || !session_quantize(s))
+	if (!import_options(s, &io) || !session_bind(s, open, &io) || !session_quantize(s) ||
+	    (open == OPEN_DIMS_FROM_INPUTS && !give_inputs(s, &io)))
 		return false;
 	io.quantize = s->quantize;
 	s->m = model_import(s->model, &io, s->diag);

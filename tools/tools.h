@@ -44,7 +44,8 @@ typedef struct {
 	const char *what; /* the file it takes: "MODEL.onnx" */
 	unsigned bit;     /* of COMMAND_... */
 } Command;
-extern const Command commands[]; /* ends with a zero row */
+extern const Command commands[];               /* ends with a zero row */
+const Command *command_find(const char *name); /* NULL: unknown */
 enum {
 	COMMAND_COMPILE = 1,
 	COMMAND_CHECK = 2,

@@ -1,0 +1,318 @@
+/* ONNX's backend tests (https://github.com/onnx/onnx/blob/main/docs/OnnxBackendTest.md), each through `gradc run` in one engine, all in one
+ * process; what became of each is held against a manifest.
+ *
+ *	backend DATA MANIFEST interp|compiled FOLDER [--write | WORD...]
+ *
+ * DATA has node/, simple/ and others. FOLDER is for results. With --write the manifest is printed as it is now; with words only tests are
+ * run whose names have one of them. Exits 1 where a test ends in another way than the manifest says. */
+#include "frontend/frontend.h"
+#include "tools/tools.h"
+
+#include "onnx.pb-c.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The suite's own, of numpy.testing.assert_allclose. */
+#define RTOL 1e-3
+#define ATOL 1e-7
+
+/* How a test may end; the words of the manifest. */
+typedef enum {
+	PASSES,
+	REFUSED, /* exit 4: what it asks for is not supported */
+	FAILS,   /* with another exit code */
+	DIFFERS, /* in type, shape or values */
+	OTHER,   /* its data are no tensors: sequences, optionals, strings */
+	N_ENDS,
+} End;
+static const char *const end_names[N_ENDS] = {"pass", "refused", "fails", "differs", "other"};
+enum { N_ENGINES = 2 };
+static const char *const engines[N_ENGINES] = {"interp", "compiled"};
+
+typedef struct {
+	const char *name; /* "node/test_add" */
+	End expected[N_ENGINES];
+} Case;
+typedef struct {
+	const char *data, *folder;
+	int engine;
+	VEC(Case) cases;
+} Suite;
+/* Of one test: all in `arena`. */
+typedef struct {
+	const Suite *suite;
+	Arena *arena;
+	const char *path, *results; /* folders: of the test, of what was written */
+	Onnx__ModelProto *model;
+	Text why; /* it did not pass; one line */
+} Run;
+
+/* ---- results */
+static bool
+read_tensor(Run *r, const char *path, NamedTensor *out)
+{
+	void *data = NULL;
+	Status status = tensor_proto_read(r->arena, path, &out->dtype, &out->rank, out->dims,
+	                                  &data);
+
+	out->data = data;
+	if (status)
+		text_printf(&r->why, "%s", status->message);
+	status_free(status);
+	return !status;
+}
+
+static double
+number(const NamedTensor *t, int64_t i)
+{
+	return dtype_is_float(t->dtype) ? dtype_load_float(t->dtype, t->data, i)
+	                                : (double)dtype_load_int(t->dtype, t->data, i);
+}
+
+static bool
+is_near(double got, double want)
+{
+	if (isnan(want) || isinf(want) || isnan(got) || isinf(got))
+		return (isnan(want) && isnan(got)) || got == want;
+	return fabs(got - want) <= ATOL + RTOL * fabs(want);
+}
+
+static bool
+is_equal(Run *r, const char *name, const NamedTensor *got, const NamedTensor *want)
+{
+	int64_t n = 1;
+
+	if (got->dtype != want->dtype || got->rank != want->rank ||
+	    memcmp(got->dims, want->dims, sizeof(int64_t) * (size_t)got->rank) != 0) {
+		text_printf(&r->why, "%s: %s%s, not %s%s", name, dtype_info[got->dtype].name,
+		            shape_text(r->arena, got->rank, got->dims),
+		            dtype_info[want->dtype].name,
+		            shape_text(r->arena, want->rank, want->dims));
+		return false;
+	}
+	for (int i = 0; i < want->rank; i++)
+		n *= want->dims[i];
+	for (int64_t i = 0; i < n; i++)
+		if (!is_near(number(got, i), number(want, i))) {
+			text_printf(&r->why, "%s: element %lld is %.9g, not %.9g", name,
+			            (long long)i, number(got, i), number(want, i));
+			return false;
+		}
+	return true;
+}
+
+static char *
+data_path(const Run *r, const char *what, size_t i)
+{
+	return arena_printf(r->arena, "%s/test_data_set_0/%s_%zu.pb", r->path, what, i);
+}
+
+static bool
+is_tensor(const Onnx__ValueInfoProto *value)
+{
+	return value->type && value->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE &&
+	       value->type->tensor_type->elem_type != ONNX__TENSOR_PROTO__DATA_TYPE__STRING;
+}
+
+static End
+compare(Run *r)
+{
+	const Onnx__GraphProto *g = r->model->graph;
+	json_t *names = json_load_file(path_join(r->arena, r->results, "names.json"), 0, NULL);
+	End end = names ? PASSES : FAILS;
+
+	for (size_t i = 0; i < g->n_output && end == PASSES; i++) {
+		const char *name = g->output[i]->name;
+		const char *file = json_string_value(
+			json_object_get(json_object_get(names, name), "file"));
+		NamedTensor got, want;
+		if (!*name)
+			continue;
+		if (!file)
+			text_printf(&r->why, "%s: no result", name);
+		bool equal = file && read_tensor(r, data_path(r, "output", i), &want) &&
+		             read_tensor(r, path_join(r->arena, r->results, file), &got) &&
+		             is_equal(r, name, &got, &want);
+		end = equal ? PASSES : DIFFERS;
+	}
+	json_decref(names);
+	return end;
+}
+
+/* ---- one test */
+static void
+add_first_line(Text *out, const char *text)
+{
+	const char *from = text ? strstr(text, "error: ") : NULL;
+
+	from = from ? from + strlen("error: ") : text ? text : "";
+	text_printf(out, "%.*s", (int)strcspn(from, "\n"), from);
+}
+
+static int
+call_gradc(Run *r, int argc, char **argv)
+{
+	char *said = NULL;
+	size_t n = 0;
+	FILE *stream = open_memstream(&said, &n);
+	Diag *diag = diag_new("gradc", stream);
+	Options o = {0};
+	int code = EXIT_USAGE;
+
+	if (options_parse(&o, command_find("run"), argc, argv, r->arena, diag, &code))
+		code = command_run(&o, r->arena, diag);
+	diag_free(diag);
+	fclose(stream);
+	if (code)
+		add_first_line(&r->why, said);
+	free(said);
+	return code;
+}
+
+static End
+run_model(Run *r)
+{
+	const Onnx__GraphProto *g = r->model->graph;
+	char **argv = NEW_ARRAY(r->arena, char *, 2 * g->n_input + 8);
+	int argc = 0;
+
+	argv[argc++] = "run";
+	argv[argc++] = path_join(r->arena, r->path, "model.onnx");
+	argv[argc++] = arena_printf(r->arena, "--engine=%s", engines[r->suite->engine]);
+	argv[argc++] = "--output-format=pb";
+	argv[argc++] = arena_printf(r->arena, "--output-dir=%s", r->results);
+	for (size_t i = 0; i < g->n_input; i++) {
+		if (!is_tensor(g->input[i]))
+			return OTHER;
+		char *file = data_path(r, "input", i);
+		if (!access(file, R_OK) == 0)
+			continue;
+		argv[argc++] = "--input";
+		argv[argc++] = arena_printf(r->arena, "%s=%s", g->input[i]->name, file);
+	}
+	for (size_t i = 0; i < g->n_output; i++)
+		if (!is_tensor(g->output[i]))
+			return OTHER;
+	int code = call_gradc(r, argc, argv);
+	return code == EXIT_OK ? compare(r) : code == EXIT_UNSUPPORTED ? REFUSED : FAILS;
+}
+
+static End
+run_case(const Suite *suite, const Case *c, Text *why)
+{
+	Arena *arena = arena_new();
+	Run r = {.suite = suite,
+	         .arena = arena,
+	         .path = path_join(arena, suite->data, c->name),
+	         .results = arena_printf(arena, "%s/%s.%s", suite->folder, engines[suite->engine],
+	                                 strrchr(c->name, '/') + 1)};
+	void *bytes;
+	int64_t n;
+	End end = FAILS;
+	Status status = file_read_regular(arena, path_join(arena, r.path, "model.onnx"),
+	                                  EXIT_SYSTEM, INT64_MAX, &bytes, &n);
+
+	if (!status)
+		r.model = onnx__model_proto__unpack(NULL, (size_t)n, bytes);
+	if (r.model)
+		end = run_model(&r);
+	else
+		text_printf(&r.why, "%s", status ? status->message : "not a model");
+	status_free(status);
+	if (r.model)
+		onnx__model_proto__free_unpacked(r.model, NULL);
+	*why = r.why;
+	arena_free(arena);
+	return end;
+}
+
+/* ---- the manifest: "node/test_add pass pass", a line each */
+static End
+parse_end(const char *word)
+{
+	for (int e = 0; e < N_ENDS; e++)
+		if (strcmp(word, end_names[e]) == 0)
+			return (End)e;
+	return N_ENDS;
+}
+
+static bool
+read_manifest(Suite *s, const char *path, Arena *arena)
+{
+	FILE *in = fopen(path, "r");
+	char line[512], name[256], of[N_ENGINES][16];
+
+	for (int n = 1; in && fgets(line, sizeof(line), in); n++) {
+		if (*line == '#' || *line == '\n')
+			continue;
+		Case c = {0};
+		bool ok = sscanf(line, "%255s %15s %15s", name, of[0], of[1]) == 3 &&
+		          strchr(name, '/');
+		for (int e = 0; ok && e < N_ENGINES; e++)
+			ok = (c.expected[e] = parse_end(of[e])) != N_ENDS;
+		if (!ok) {
+			fprintf(stderr, "%s:%d: need NAME and how it ends in each engine\n", path,
+			        n);
+			fclose(in);
+			return false;
+		}
+		c.name = arena_strdup(arena, name);
+		vec_push(arena, &s->cases, c);
+	}
+	if (!in)
+		perror(path);
+	else
+		fclose(in);
+	return in != NULL;
+}
+
+static bool
+is_chosen(const Case *c, char *const *words)
+{
+	bool chosen = !*words;
+
+	for (; *words; words++)
+		chosen |= strstr(c->name, *words) != NULL;
+	return chosen;
+}
+
+int
+main(int argc, char **argv)
+{
+	Arena *arena = arena_new();
+	Suite suite = {0};
+	int changed = 0, n = 0;
+
+	if (argc < 5 || !read_manifest(&suite, argv[2], arena))
+		return 2;
+	bool writes = argc == 6 && strcmp(argv[5], "--write") == 0;
+	suite.data = argv[1];
+	suite.engine = strcmp(argv[3], engines[1]) == 0;
+	suite.folder = argv[4];
+	memory_serve_json(true);
+	for (int i = 0; i < suite.cases.n; i++) {
+		const Case *c = &suite.cases.at[i];
+		Text why = {0};
+		if (!writes && !is_chosen(c, argv + 5))
+			continue;
+		End end = run_case(&suite, c, &why), expected = c->expected[suite.engine];
+		n++;
+		if (writes)
+			printf("%s %s\n", c->name, end_names[end]);
+		else if (end != expected || argc > 5)
+			printf("%s %s: %s, the manifest says %s: %s\n", c->name,
+			       engines[suite.engine], end_names[end], end_names[expected],
+			       why.at ? why.at : "");
+		fflush(stdout);
+		changed += end != expected;
+		text_free(&why);
+	}
+	if (!writes)
+		printf("%d of %d as the manifest says\n", n - changed, n);
+	arena_free(arena);
+	return changed && !writes;
+}
