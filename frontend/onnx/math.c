@@ -242,6 +242,9 @@ convert(OnnxNode *n, Value *x, DType to)
 	}
 	if (to == E8M0 && !want_rounding(n, &a.round))
 		return NULL;
+	/* Below 8 bits what does not fit keeps its low bits, as in ONNX's tests; the standard leaves it open. */
+	if (!f && dtype_info[to].bits < 8 && to != BOOL && is_float(x))
+		x = e_cast(n, x, S32);
 	return e_op(n, OP_cast, 1, &x, &a);
 }
 

@@ -207,13 +207,13 @@ def test_gradc_alone(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(facts, "limits", lambda threads: LIMITS)
     monkeypatch.setattr(compare, "prepare", lambda: None)
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert compare.main(["--models=tiny", "--contenders=gradc", "--steps=30", "--rounds=2", "--threads=1",
+    assert compare.main(["--models=tiny", "--contenders=gradc", "--steps=30000", "--rounds=2", "--threads=1",
                          f"--onnx={tmp_path}", f"--out={tmp_path / 'results'}"]) == 0
     written = json.loads((tmp_path / "results/tiny.json").read_text())
     jsonschema.validate(written, SCHEMA)
     assert written["settings"]["environment"]["OMP_WAIT_POLICY"] == "passive"
     gradc = written["contenders"]["gradc"]
-    assert gradc["step_ms"]["n"] == 2 * 27 and 0 < gradc["step_ms"]["median"] < gradc["start_ms"]["max"]
+    assert gradc["step_ms"]["n"] == 2 * 29997 and 0 < gradc["step_ms"]["median"] < gradc["start_ms"]["max"]
     assert gradc["peak_bytes"] >= gradc["planned_bytes"] > 0 and 1e5 < gradc["binary_bytes"] < 1e7
     assert gradc["first_loss"] != gradc["last_loss"]
     assert any('"/fc"' in k["origin"] and k["flops"] >= 2 * 4 * 6 * 3 for k in written["kernels"])
@@ -222,7 +222,7 @@ def test_gradc_alone(tmp_path, monkeypatch, capsys):
     assert (forward["read_bytes"], forward["written_bytes"]) == (4 * (4 * 6 + 6 * 3 + 4 * 3), 4 * 4 * 3)
     rounded = 0.1  # ms, of the end
     assert 0 < gradc["start_ms"]["max"] <= 1e3 * gradc["first_step_end_s"]["max"] + rounded
-    assert "tiny: 4x6, f32, 1 threads, 2 rounds of 30 steps" in capsys.readouterr().out
+    assert "tiny: 4x6, f32, 1 threads, 2 rounds of 30000 steps" in capsys.readouterr().out
 
 
 def test_a_model_that_fails_is_said(tmp_path, monkeypatch, capsys):
