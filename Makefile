@@ -63,6 +63,7 @@ references: build ## makes tests/references anew, by PyTorch in a virtual enviro
 	tests/references/.venv/bin/python tests/references/autocast.py $(or $(MODELS),../shared/models)
 	tests/references/.venv/bin/python tests/references/dynamic_map.py
 	tests/references/.venv/bin/python tests/references/four_bit.py
+	tests/references/.venv/bin/python tests/references/operators.py
 	tests/references/.venv/bin/python tests/references/peft_curves.py $(or $(MODELS),../shared/models)
 	tests/references/.venv/bin/python tests/references/peft_curves.py --check build/gradc $(or $(MODELS),../shared/models)
 
