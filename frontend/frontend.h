@@ -114,6 +114,17 @@ typedef struct {
 	int64_t dims[MAX_RANK];
 	const void *data;
 } GivenInput;
+/* A graph's input or output that is a list: a sequence, an optional tensor, or an optional sequence. Its elements are inputs and
+ * outputs of their own, NAME[0], NAME[1] ... */
+typedef struct {
+	const char *name;
+	bool sequence, optional;
+	bool absent; /* an optional that has nothing */
+	int n;
+	const GivenInput
+		*elements; /* of inputs; NULL: of outputs, which are results from `first` on */
+	int first;
+} GivenList;
 
 typedef struct {
 	const Binding *bindings; /* at least one; each has its own functions over one state table */
@@ -126,6 +137,8 @@ typedef struct {
 	/* Axes, sizes and the like may depend on these: what is imported is then right for these numbers alone. They stay inputs. */
 	const GivenInput *given;
 	int n_given;
+	const GivenList *lists; /* their lengths and shapes are those of the module */
+	int n_lists;
 	const TieOption *ties;
 	int n_ties;
 	const char *const *repairs; /* --repair, NULL-terminated; NULL for none */
@@ -165,6 +178,7 @@ typedef struct {
 	const char *text;
 	ImportPorts inputs; /* in file order, without those that initializers or --fill give */
 	ImportPorts outputs;
+	VEC(GivenList) lists; /* outputs that are lists, in order */
 	int64_t rows; /* the leading dimension of the samples: of the first open input, else the first */
 } ImportBinding;
 
@@ -281,5 +295,10 @@ Status tensor_proto_read(Arena *arena, const char *path, DType *dtype, int *rank
                          int64_t dims[MAX_RANK], void **data);
 Status tensor_proto_write(const char *path, const char *name, DType dtype, int rank,
                           const int64_t *dims, const void *data);
+/* SequenceProto and OptionalProto files, as list->sequence and list->optional say. */
+Status list_proto_read(Arena *arena, const char *path, GivenList *list);
+Status list_proto_write(const char *path, const GivenList *list);
+/* Is the graph's input of that name a list? Says which, without elements. */
+bool model_list_input(const Model *model, const char *name, GivenList *out);
 
 #endif

@@ -165,6 +165,19 @@ void model_file_close(ModelFile *f);
 Status scan_model(ModelFile *file, int64_t *n_nodes);
 /* The same for a TensorProto. */
 Status scan_tensor(const uint8_t *bytes, int64_t n);
+/* The same for a SequenceProto or an OptionalProto. */
+Status scan_list(const uint8_t *bytes, int64_t n, bool optional);
+
+/* ---- tensor_file.c */
+/* A serialized TensorProto; path: of messages. */
+Status tensor_proto_decode(Arena *arena, const char *path, const uint8_t *bytes, int64_t n,
+                           DType *dtype, int *rank, int64_t dims[MAX_RANK], void **data);
+uint8_t *tensor_proto_encode(Arena *arena, const char *name, DType dtype, int rank,
+                             const int64_t *dims, const void *data, size_t *n);
+
+/* ---- list_file.c */
+/* NAME[I] */
+const char *list_element_name(Arena *arena, const char *name, int i);
 
 /* ---- errors.c: faults with the file and the node in front. */
 void model_error(const Model *model, Diag *diag, int exit_code, const char *fmt, ...) PRINTF(4, 5);

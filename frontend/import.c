@@ -303,7 +303,7 @@ import_node(Importer *im, const FlatNode *flat)
 	}
 	fold_new(&n, before);
 	for (size_t i = 0; i < p->n_output; i++) {
-		bool empty = !n.out[i].value && !n.out[i].sequence;
+		bool empty = is_poisoned(&n.out[i]);
 		if (!*p->output[i])
 			continue;
 		if (empty && !n.failed && diag_errors(im->diag) == errors)

@@ -219,6 +219,17 @@ count_inputs(const Function *f)
 	return n;
 }
 
+Value *
+bind_tensor_port(Importer *im, ImportInfo *info, const ImportPort *port)
+{
+	Function *f = im->b.f;
+	Type type = type_new(im->m, port->dtype, port->rank, port->dims);
+
+	if (!im->inference)
+		vec_push(im->m->arena, &info->base.bindings.at[im->binding].inputs, *port);
+	return function_param_as(f, type, port->name, PARAM_INPUT, count_inputs(f));
+}
+
 void
 import_inputs(Importer *im, ImportInfo *info)
 {
@@ -230,6 +241,8 @@ import_inputs(Importer *im, ImportInfo *info)
 	for (size_t i = 0; i < g->n_input; i++) {
 		const ValueInfoProto *v = g->input[i];
 		if (strmap_get(im->model->initializers, v->name))
+			continue;
+		if (import_list_input(im, info, v))
 			continue;
 		if (!bind_port(in, v, &port)) {
 			importer_bind(im, v->name, NULL);
@@ -244,11 +257,7 @@ import_inputs(Importer *im, ImportInfo *info)
 		} else if (fill) {
 			importer_bind(im, v->name, fill_value(im, type, fill));
 		} else {
-			importer_bind(im, v->name,
-			              function_param_as(im->b.f, type, port.name, PARAM_INPUT,
-			                                count_inputs(im->b.f)));
-			if (!im->inference)
-				vec_push(im->m->arena, &binding->inputs, port);
+			importer_bind(im, v->name, bind_tensor_port(im, info, &port));
 		}
 	}
 	for (int i = 0; i < im->options->n_fills && !im->inference; i++)
@@ -350,33 +359,60 @@ all_outputs(const Importer *im, int *n)
 	return all;
 }
 
+typedef VEC(Value *) Results;
+
+static void
+add_result(Importer *im, Results *results, const char *name, Value *v)
+{
+	vec_push(im->arena, results, v);
+	function_name_result(im->b.f, name);
+}
+
+/* A tensor is a result, a list one for each of its elements. */
+static void
+import_output(Importer *im, ImportInfo *info, const ValueInfoProto *output, Results *results)
+{
+	Bound *b = importer_lookup(im, output->name);
+	bool is_list = b && (b->sequence || b->optional);
+	int n = !b || b->absent ? 0 : b->sequence ? b->n_list : 1;
+
+	if (!b || is_poisoned(b)) {
+		vec_push(im->arena, results, NULL);
+		return;
+	}
+	if (is_list && !im->inference)
+		add_output_list(im, info, output->name, b, results->n);
+	for (int i = 0; i < n; i++) {
+		Value *v = b->sequence ? b->list[i] : b->value;
+		ValueInfoProto element = ONNX__VALUE_INFO_PROTO__INIT;
+		element.name = is_list ? (char *)(uintptr_t)list_element_name(im->m->arena,
+		                                                              output->name, i)
+		                       : output->name;
+		element.type = is_list ? NULL : output->type;
+		add_result(im, results, element.name, v);
+		if (!v || im->inference)
+			continue;
+		check_output(im, &element, v->type);
+		add_output_port(im, info, &element, v->type);
+	}
+}
+
 void
 import_outputs(Importer *im, ImportInfo *info)
 {
 	int n;
 	const ValueInfoProto **outputs = all_outputs(im, &n);
-	Value **values = NEW_ARRAY(im->arena, Value *, n);
-	bool complete = true;
+	Results results = {0};
 
-	for (int i = 0; i < n; i++) {
-		Bound *b = importer_lookup(im, outputs[i]->name);
-		if (b && b->sequence)
-			model_error(im->model, im->diag, EXIT_UNSUPPORTED,
-			            "output %s is a sequence", quoted(im->model, outputs[i]->name));
-		values[i] = b ? b->value : NULL;
-		complete &= values[i] != NULL;
-		function_name_result(im->b.f, outputs[i]->name);
-		if (!values[i] || im->inference)
-			continue;
-		check_output(im, outputs[i], values[i]->type);
-		add_output_port(im, info, outputs[i], values[i]->type);
-	}
-	if (!complete)
-		return;
+	for (int i = 0; i < n; i++)
+		import_output(im, info, outputs[i], &results);
+	for (int i = 0; i < results.n; i++)
+		if (!results.at[i])
+			return;
 	for (int i = 0; i < im->pending_states.n; i++)
 		store_pending(im, im->pending_states.at[i], im->pending_values.at[i]);
 	find_row_outputs(&info->base.bindings.at[im->binding]);
-	b_return(&im->b, n, values);
+	b_return(&im->b, results.n, results.at);
 }
 
 void

@@ -227,6 +227,14 @@ scan_model(ModelFile *file, int64_t *n_nodes)
 }
 
 Status
+scan_list(const uint8_t *bytes, int64_t n, bool optional)
+{
+	int64_t n_nodes;
+
+	return scan(NULL, bytes, n, optional ? M_OptionalProto : M_SequenceProto, &n_nodes);
+}
+
+Status
 scan_tensor(const uint8_t *bytes, int64_t n)
 {
 	int64_t n_nodes;

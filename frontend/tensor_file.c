@@ -6,17 +6,14 @@
 #define MAX_TENSOR_FILE INT32_MAX
 
 Status
-tensor_proto_read(Arena *arena, const char *path, DType *dtype, int *rank, int64_t dims[MAX_RANK],
-                  void **data)
+tensor_proto_decode(Arena *arena, const char *path, const uint8_t *bytes, int64_t n, DType *dtype,
+                    int *rank, int64_t dims[MAX_RANK], void **data)
 {
 	TensorData t;
-	void *bytes;
-	int64_t n;
 	int exit_code;
+	Status status = scan_tensor(bytes, n);
 
 	*data = NULL;
-	RETURN_IF_ERROR(file_read(arena, path, MAX_TENSOR_FILE, &bytes, &n));
-	Status status = scan_tensor(bytes, n);
 	if (status) {
 		status->exit_code = EXIT_DATA;
 		return status_annotate(status, "%s", path);
@@ -40,16 +37,27 @@ tensor_proto_read(Arena *arena, const char *path, DType *dtype, int *rank, int64
 }
 
 Status
-tensor_proto_write(const char *path, const char *name, DType dtype, int rank, const int64_t *dims,
-                   const void *data)
+tensor_proto_read(Arena *arena, const char *path, DType *dtype, int *rank, int64_t dims[MAX_RANK],
+                  void **data)
+{
+	void *bytes;
+	int64_t n;
+
+	*data = NULL;
+	RETURN_IF_ERROR(file_read(arena, path, MAX_TENSOR_FILE, &bytes, &n));
+	return tensor_proto_decode(arena, path, bytes, n, dtype, rank, dims, data);
+}
+
+uint8_t *
+tensor_proto_encode(Arena *arena, const char *name, DType dtype, int rank, const int64_t *dims,
+                    const void *data, size_t *n_bytes)
 {
 	TensorProto t = ONNX__TENSOR_PROTO__INIT;
-	Arena *arena = arena_new();
 	int64_t n = 1;
 
 	for (int i = 0; i < rank; i++)
 		n *= dims[i];
-	t.name = arena_strdup(arena, name);
+	t.name = *name ? arena_strdup(arena, name) : NULL;
 	t.has_data_type = 1;
 	t.data_type = tensor_onnx_type(dtype);
 	t.n_dims = (size_t)rank;
@@ -57,10 +65,21 @@ tensor_proto_write(const char *path, const char *name, DType dtype, int rank, co
 	t.has_raw_data = 1;
 	t.raw_data.len = (size_t)dtype_bytes(dtype, n);
 	t.raw_data.data = (uint8_t *)(uintptr_t)data;
-	size_t size = onnx__tensor_proto__get_packed_size(&t);
-	uint8_t *bytes = arena_alloc(arena, size);
+	*n_bytes = onnx__tensor_proto__get_packed_size(&t);
+	uint8_t *bytes = arena_alloc(arena, *n_bytes);
 	onnx__tensor_proto__pack(&t, bytes);
-	Status status = file_write(path, bytes, (int64_t)size);
+	return bytes;
+}
+
+Status
+tensor_proto_write(const char *path, const char *name, DType dtype, int rank, const int64_t *dims,
+                   const void *data)
+{
+	Arena *arena = arena_new();
+	size_t n;
+	uint8_t *bytes = tensor_proto_encode(arena, name, dtype, rank, dims, data, &n);
+	Status status = file_write(path, bytes, (int64_t)n);
+
 	arena_free(arena);
 	return status;
 }

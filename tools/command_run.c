@@ -18,9 +18,15 @@ read_inputs(Run *r)
 {
 	const StringList *list = &r->s->o->inputs;
 
-	r->inputs = NEW_ARRAY(r->s->arena, NamedTensor, list->n);
+	NamedTensor *elements;
+	int n = list_elements(r->s, &elements);
+
+	r->inputs = NEW_ARRAY(r->s->arena, NamedTensor, list->n + n);
+	for (; r->n_inputs < n; r->n_inputs++)
+		r->inputs[r->n_inputs] = elements[r->n_inputs];
 	for (int i = 0; i < list->n; i++)
-		if (!input_read(r->s, list->at[i], &r->inputs[r->n_inputs++]))
+		if (!is_list_input(r->s, list->at[i]) &&
+		    !input_read(r->s, list->at[i], &r->inputs[r->n_inputs++]))
 			return false;
 	return true;
 }
@@ -159,7 +165,8 @@ interpret_forward(Run *r)
 			declare(s, &out[i], ports->at[i].dtype, &results[i]);
 	}
 	return !diag_status(s->diag,
-	                    tensors_write(s->arena, s->o->output_dir, "", out, n, as_pb(s)));
+	                    tensors_write(s->arena, s->o->output_dir, "", out, n, as_pb(s))) &&
+	       lists_write(s, s->o->output_dir, as_pb(s));
 }
 
 static bool

@@ -88,7 +88,22 @@ npy_dtype(DType d)
 	return dtype_is_float(d) ? F32 : t->class == CLASS_SIGNED ? S8 : U8;
 }
 
-/* NAME=FILE.pb as NAME=FOLDER/inputI.npy; any other text as it is. NULL after reporting. */
+/* NAME=FOLDER/inputI.npy of a tensor; NULL after reporting. */
+static const char *
+as_npy(Session *s, const NamedTensor *t, const char *folder, int i)
+{
+	char *path = path_join(s->arena, folder, arena_printf(s->arena, "input%d.npy", i));
+	DType as = npy_dtype(t->dtype);
+	int64_t n = n_elements(t->rank, t->dims);
+	void *data = arena_alloc(s->arena, (size_t)dtype_bytes(as, n) + 1);
+
+	dtype_convert(as, data, t->dtype, t->data, n);
+	if (diag_status(s->diag, npy_write(path, as, t->rank, t->dims, data)))
+		return NULL;
+	return arena_printf(s->arena, "%s=%s", t->name, path);
+}
+
+/* NAME=FILE.pb as a .npy file; any other text as it is. NULL after reporting. */
 static const char *
 npy_input(Session *s, const char *text, const char *folder, int i)
 {
@@ -96,16 +111,28 @@ npy_input(Session *s, const char *text, const char *folder, int i)
 
 	if (!has_suffix(text, ".pb"))
 		return text;
-	if (!input_read(s, text, &t))
-		return NULL;
-	char *path = path_join(s->arena, folder, arena_printf(s->arena, "input%d.npy", i));
-	DType as = npy_dtype(t.dtype);
-	int64_t n = n_elements(t.rank, t.dims);
-	void *data = arena_alloc(s->arena, (size_t)dtype_bytes(as, n) + 1);
-	dtype_convert(as, data, t.dtype, t.data, n);
-	if (diag_status(s->diag, npy_write(path, as, t.rank, t.dims, data)))
-		return NULL;
-	return arena_printf(s->arena, "%s=%s", t.name, path);
+	return input_read(s, text, &t) ? as_npy(s, &t, folder, i) : NULL;
+}
+
+/* Adds "--input" and a text for each input; false after reporting. */
+static bool
+add_inputs(Session *s, const char *folder, char **argv, int *n)
+{
+	const StringList *list = &s->o->inputs;
+	NamedTensor *elements;
+	int n_list = list_elements(s, &elements);
+
+	for (int i = 0; i < list->n + n_list; i++) {
+		if (i < list->n && is_list_input(s, list->at[i]))
+			continue;
+		const char *text = i < list->n ? npy_input(s, list->at[i], folder, i)
+		                               : as_npy(s, &elements[i - list->n], folder, i);
+		if (!text)
+			return false;
+		argv[(*n)++] = "--input";
+		argv[(*n)++] = (char *)text;
+	}
+	return true;
 }
 
 /* Elements smaller than a byte lie in a .npy file one a byte. */
@@ -203,8 +230,10 @@ run_compiled(Session *s, bool backward)
 {
 	const Options *o = s->o;
 	TemporaryFolder temporary;
-	char **argv = NEW_ARRAY(s->arena, char *, 2 * o->inputs.n + 20);
-	bool as_pb = o->output_format && strcmp(o->output_format, "pb") == 0, ok = true;
+	NamedTensor *elements;
+	int n_inputs = o->inputs.n + list_elements(s, &elements);
+	char **argv = NEW_ARRAY(s->arena, char *, 2 * n_inputs + 20);
+	bool as_pb = o->output_format && strcmp(o->output_format, "pb") == 0;
 	int n = 0, code = EXIT_USAGE;
 
 	if (diag_status(s->diag, temporary_folder_open(s->arena, &temporary)))
@@ -219,11 +248,7 @@ run_compiled(Session *s, bool backward)
 	argv[n++] = arena_printf(s->arena, "%ld", (long)getpid());
 	if (backward)
 		argv[n++] = "--backward";
-	for (int i = 0; i < o->inputs.n && ok; i++) {
-		argv[n++] = "--input";
-		argv[n++] = (char *)npy_input(s, o->inputs.at[i], folder, i);
-		ok = argv[n - 1] != NULL;
-	}
+	bool ok = add_inputs(s, folder, argv, &n);
 	if (ok)
 		code = session_link(s, exe, false) ? EXIT_OK : EXIT_USAGE;
 	if (ok && code == EXIT_OK && o->output_dir)
@@ -232,6 +257,8 @@ run_compiled(Session *s, bool backward)
 		code = run_check(s, argv, n, folder);
 	if (ok && code == EXIT_OK && as_pb)
 		ok = convert_results(s, folder, o->output_dir);
+	if (ok && code == EXIT_OK && o->output_dir)
+		lists_write(s, o->output_dir, as_pb);
 	temporary_folder_close(&temporary);
 	return diag_exit_code(s->diag) ? diag_exit_code(s->diag) : code;
 }

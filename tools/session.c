@@ -162,11 +162,17 @@ static bool
 give_inputs(Session *s, ImportOptions *io)
 {
 	const StringList *list = &s->o->inputs;
-	GivenInput *given = NEW_ARRAY(s->arena, GivenInput, list->n + 1);
-	NamedTensor t;
+	NamedTensor t, *elements;
 
+	if (!lists_read(s, io))
+		return false;
+	int n_elements = list_elements(s, &elements);
+	GivenInput *given = NEW_ARRAY(s->arena, GivenInput, list->n + n_elements + 1);
+	for (int i = 0; i < s->lists.n; i++)
+		for (int k = 0; k < s->lists.at[i].n; k++)
+			given[io->n_given++] = s->lists.at[i].elements[k];
 	for (int i = 0; i < list->n; i++) {
-		if (!is_small(list->at[i]))
+		if (is_list_input(s, list->at[i]) || !is_small(list->at[i]))
 			continue;
 		if (!input_read(s, list->at[i], &t))
 			return false;

@@ -97,6 +97,7 @@ typedef struct {
 	bool has_loss;
 	const char *loss_kind;
 	StringList outputs;   /* names of the graph's outputs */
+	VEC(GivenList) lists; /* inputs that are sequences or optionals, as files give them */
 	VEC(int) wrt;         /* numbers of the inputs that --wrt names */
 	GpuReport gpu_report; /* of the link */
 	struct json_t
@@ -174,6 +175,15 @@ bool input_for(Session *s, const NamedTensor *list, int n, const Value *param, E
 /* FOLDER/PREFIX.NAME.npy (or .pb) each, and names.json. */
 Status tensors_write(Arena *arena, const char *folder, const char *prefix, const NamedTensor *list,
                      int n, bool as_pb);
+
+/* ---- lists.c: sequences and optionals of `gradc run` */
+/* Is a NAME=FILE of --input one's? */
+bool is_list_input(const Session *s, const char *text);
+bool lists_read(Session *s, ImportOptions *io); /* false after reporting */
+/* All elements of the inputs; how many. */
+int list_elements(const Session *s, NamedTensor **out);
+/* Of results in that folder that are elements: as the outputs that they belong to; false after reporting. */
+bool lists_write(Session *s, const char *folder, bool as_pb);
 
 /* ---- command_dump.c */
 bool parse_stage(const char *text, Stage *stage,

@@ -63,9 +63,15 @@ want_bound(OnnxNode *n, int i)
 		return NULL;
 	}
 	Bound *b = importer_lookup(n->im, n->proto->input[i]);
-	if (!b || (!b->sequence && !b->value))
+	if (!b || is_poisoned(b))
 		n->failed = true; /* reported where it was made */
 	return b;
+}
+
+bool
+is_poisoned(const Bound *b)
+{
+	return !b->value && !b->sequence && !b->absent;
 }
 
 Value *
@@ -73,9 +79,10 @@ want_input(OnnxNode *n, int i)
 {
 	Bound *b = want_bound(n, i);
 
-	if (b && b->sequence)
-		report_invalid(n, "input %d is a sequence, need a tensor", i);
-	return b ? fake_quantized(n, i, b->value) : NULL;
+	if (b && (b->sequence || b->optional))
+		report_invalid(n, "input %d is %s, need a tensor", i,
+		               b->optional ? "an optional" : "a sequence");
+	return b && !b->sequence && !b->optional ? fake_quantized(n, i, b->value) : NULL;
 }
 
 /* Ones behind the axes of y, so that these begin at the given axis of x. */
@@ -338,4 +345,11 @@ set_output_list(OnnxNode *n, int i, int n_list, Value **list)
 	n->out[i] = (Bound){.list = arena_copy(n->im->arena, list, sizeof(*list) * (size_t)n_list),
 	                    .n_list = n_list,
 	                    .sequence = true};
+}
+
+void
+set_output_bound(OnnxNode *n, int i, const Bound *b)
+{
+	if (i < n_outputs(n))
+		n->out[i] = *b;
 }

@@ -17,26 +17,34 @@ is_as_declared(OnnxNode *n, const ValueInfoProto *v, const Value *x)
 	return false;
 }
 
-static void
-import_branch(OnnxNode *n, const GraphProto *g)
+void
+import_subgraph(OnnxNode *n, const GraphProto *g)
 {
 	Importer *im = n->im;
 
 	for (size_t i = 0; i < g->n_initializer; i++) {
 		TensorData d;
-		if (!tensor_load(im->model, g->initializer[i], false, &d, im->diag))
+		if (!tensor_load(im->model, g->initializer[i], false, &d, im->diag)) {
+			n->failed = true;
 			return;
+		}
 		Type type = type_new(im->m, d.dtype, d.rank, d.dims);
 		importer_bind(im, g->initializer[i]->name,
 		              b_constant(&im->b, tensor_borrow(im->m, type, d.data)));
 	}
 	const FlatNodes *nodes = subgraph_nodes(im->model, g);
 	import_nodes(im, nodes->n, nodes->at);
-	for (size_t i = 0; i < g->n_output && (int)i < n_outputs(n); i++) {
-		Bound *b = importer_lookup(im, g->output[i]->name);
+}
+
+static void
+import_branch(OnnxNode *n, const GraphProto *g)
+{
+	import_subgraph(n, g);
+	for (size_t i = 0; !n->failed && i < g->n_output && (int)i < n_outputs(n); i++) {
+		Bound *b = importer_lookup(n->im, g->output[i]->name);
 		if (b && is_as_declared(n, g->output[i], b->value))
 			n->out[i] = *b;
-		n->failed |= !b || (!b->value && !b->sequence);
+		n->failed |= !b || is_poisoned(b);
 	}
 }
 

@@ -14,6 +14,8 @@ typedef struct {
 	Value **list; /* elements of a sequence */
 	int n_list;
 	bool sequence;
+	bool optional; /* what it has, a tensor or a sequence, may be missing */
+	bool absent;   /* an optional that has nothing */
 } Bound;
 
 typedef struct OnnxNode OnnxNode;
@@ -94,12 +96,24 @@ State *input_state(OnnxNode *n, int i);
 /* Computes v if it depends on constants and iotas alone; NULL when it does not. */
 const Tensor *known_value(Importer *im, Value *v);
 
+/* ---- control.c */
+/* The nodes of an attribute's graph, in the node's place; the caller binds the graph's inputs before, and looks its outputs up after. */
+void import_subgraph(OnnxNode *n, const GraphProto *g);
+
 /* ---- fake_quantize.c */
 void fake_quantize_open(Importer *im, ImportInfo *info);
 /* What input i of the node reads in place of v: numbers that went through codes, with --quantize; else v. */
 Value *fake_quantized(OnnxNode *n, int i, Value *v);
 
+/* ---- list_ports.c: inputs and outputs that are sequences or optionals */
+/* False where v is a tensor. */
+bool import_list_input(Importer *im, ImportInfo *info, const ValueInfoProto *v);
+/* The elements of b, from result `first` on. */
+void add_output_list(Importer *im, ImportInfo *info, const char *name, const Bound *b, int first);
+
 /* ---- ports.c */
+/* An input of the module, and its parameter. */
+Value *bind_tensor_port(Importer *im, ImportInfo *info, const ImportPort *port);
 void import_inputs(Importer *im, ImportInfo *info);
 void import_outputs(Importer *im, ImportInfo *info); /* and the end of the function */
 const Onnx__TypeProto__Tensor *tensor_type(const ValueInfoProto *v); /* NULL: no tensor */
@@ -140,6 +154,9 @@ bool want_axes_list(OnnxNode *n, const char *name, int i, Ints *out);
 bool want_dtype(OnnxNode *n, int64_t onnx_type, DType *out);
 void set_output(OnnxNode *n, int i, Value *v);
 void set_output_list(OnnxNode *n, int i, int n_list, Value **list);
+void set_output_bound(OnnxNode *n, int i, const Bound *b);
+/* Nothing is known of b: what made it reported a fault. */
+bool is_poisoned(const Bound *b);
 
 /* ---- builders.c: builders that take NULL and check what inference would assert. */
 Value *e_op(OnnxNode *n, OpKind op, int n_operands, Value *const *operands, const void *attr);

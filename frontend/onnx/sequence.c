@@ -14,6 +14,22 @@ want_sequence(OnnxNode *n, int i)
 	return b;
 }
 
+/* Elements are of one type: those of a sequence, and x (NULL: none). False after reporting. */
+static bool
+is_of_one_type(OnnxNode *n, int count, Value *const *list, const Value *x)
+{
+	for (int i = 0; i < count; i++) {
+		x = x ? x : list[i];
+		if (x->type->dtype == list[i]->type->dtype)
+			continue;
+		report_invalid(n, "elements of %s and %s in one sequence",
+		               dtype_info[list[i]->type->dtype].name,
+		               dtype_info[x->type->dtype].name);
+		return false;
+	}
+	return true;
+}
+
 /* A place of a sequence of `count`, negative counting from its end; `end` itself is one to insert at. */
 static bool
 want_position(OnnxNode *n, int i, int count, bool end, int64_t *out)
@@ -104,7 +120,7 @@ import_sequence_construct(OnnxNode *n)
 
 	for (int i = 0; i < n_inputs(n); i++)
 		list[i] = want_input(n, i);
-	if (!n->failed)
+	if (!n->failed && is_of_one_type(n, n_inputs(n), list, NULL))
 		set_output_list(n, 0, n_inputs(n), list);
 }
 
@@ -120,7 +136,7 @@ import_sequence_insert(OnnxNode *n)
 	Bound *b = want_sequence(n, 0);
 	Value *x = want_input(n, 1);
 
-	if (!b || !x)
+	if (!b || !x || !is_of_one_type(n, b->n_list, b->list, x))
 		return;
 	int64_t at = b->n_list;
 	if (has_input(n, 2) && !want_position(n, 2, b->n_list, true, &at))
@@ -192,10 +208,72 @@ import_concat_from_sequence(OnnxNode *n)
 	set_output(n, 0, e_concat(n, b->n_list, list, axis));
 }
 
+/* ---- SequenceMap: the body once for each element */
+enum { MAX_MAPPED = 4096 };
+
+/* How often the body runs; the sequences all have as many elements. -1 after reporting. */
+static int
+mapped_count(OnnxNode *n, const GraphProto *body)
+{
+	Bound *first = want_sequence(n, 0);
+
+	for (int i = 1; i < n_inputs(n); i++) {
+		Bound *b = want_bound(n, i);
+		if (b && first && b->sequence && b->n_list != first->n_list)
+			report_invalid(n, "input %d has %d elements, input 0 has %d", i, b->n_list,
+			               first->n_list);
+		else if (b && b->optional)
+			report_invalid(n, "input %d is an optional", i);
+	}
+	if ((size_t)n_inputs(n) != body->n_input || (size_t)n_outputs(n) != body->n_output)
+		report_invalid(n, "%d inputs and %d outputs, the body has %zu and %zu", n_inputs(n),
+		               n_outputs(n), body->n_input, body->n_output);
+	if (first && first->n_list > MAX_MAPPED)
+		report_unsupported(n, "%d elements, at most %d are supported", first->n_list,
+		                   MAX_MAPPED);
+	return n->failed || !first ? -1 : first->n_list;
+}
+
+/* The body of element `at`; lists[i][at] is what it gives. */
+static void
+map_element(OnnxNode *n, const GraphProto *body, int at, Value ***lists)
+{
+	for (size_t i = 0; i < body->n_input; i++) {
+		Bound *b = want_bound(n, (int)i);
+		importer_bind(n->im, body->input[i]->name, b->sequence ? b->list[at] : b->value);
+	}
+	import_subgraph(n, body);
+	for (size_t i = 0; !n->failed && i < body->n_output; i++) {
+		Bound *b = importer_lookup(n->im, body->output[i]->name);
+		lists[i][at] = b ? b->value : NULL;
+		n->failed |= !lists[i][at];
+		if (b && b->sequence)
+			report_invalid(n, "output %zu of the body is a sequence", i);
+	}
+}
+
+static void
+import_sequence_map(OnnxNode *n)
+{
+	const AttributeProto *a = node_attribute(n->proto, "body");
+	int count = a && a->g ? mapped_count(n, a->g) : -1;
+
+	if (count < 0)
+		return;
+	Value ***lists = NEW_ARRAY(n->im->arena, Value **, n_outputs(n));
+	for (int i = 0; i < n_outputs(n); i++)
+		lists[i] = NEW_ARRAY(n->im->arena, Value *, count + 1);
+	for (int at = 0; at < count && !n->failed; at++)
+		map_element(n, a->g, at, lists);
+	for (int i = 0; i < n_outputs(n) && !n->failed; i++)
+		set_output_list(n, i, count, lists[i]);
+}
+
 const ImportRow import_sequence_rows[] = {
 	/* name                from  to  importer  extra */
 	{"SplitToSequence", 11, 0, import_split_to_sequence, {0}, NULL},
 	{"SequenceAt", 11, 0, import_sequence_at, {0}, NULL},
+	{"SequenceMap", 17, 0, import_sequence_map, {0}, NULL},
 	{"SequenceConstruct", 11, 0, import_sequence_construct, {0}, NULL},
 	{"SequenceEmpty", 11, 0, import_sequence_empty, {0}, NULL},
 	{"SequenceInsert", 11, 0, import_sequence_insert, {0}, NULL},

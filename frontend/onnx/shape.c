@@ -179,10 +179,8 @@ import_identity(OnnxNode *n)
 {
 	Bound *b = want_bound(n, 0);
 
-	if (b && b->sequence)
-		set_output_list(n, 0, b->n_list, b->list);
-	else
-		set_output(n, 0, b ? b->value : NULL);
+	if (b)
+		set_output_bound(n, 0, b);
 }
 
 static bool

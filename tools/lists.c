@@ -1,0 +1,168 @@
+/* Sequences and optionals of `gradc run`: files of inputs, elements that are inputs and results of their own, files of outputs. */
+#include "tools/tools.h"
+
+#include <jansson.h>
+#include <string.h>
+#include <unistd.h>
+
+/* NAME=FILE of an input that is a list: its name, which may itself hold a `=`, and the file. NULL: of none. */
+static const char *
+list_file(const Session *s, const char *text, GivenList *out)
+{
+	for (const char *equal = strchr(text, '='); equal; equal = strchr(equal + 1, '=')) {
+		const char *name = arena_strndup(s->arena, text, (size_t)(equal - text));
+		if (model_list_input(s->model, name, out)) {
+			out->name = name;
+			return equal + 1;
+		}
+	}
+	return NULL;
+}
+
+bool
+is_list_input(const Session *s, const char *text)
+{
+	GivenList list;
+
+	return list_file(s, text, &list) != NULL;
+}
+
+bool
+lists_read(Session *s, ImportOptions *io)
+{
+	const StringList *inputs = &s->o->inputs;
+	GivenList list;
+
+	s->lists.n = 0;
+	for (int i = 0; i < inputs->n; i++) {
+		const char *path = list_file(s, inputs->at[i], &list);
+		if (!path)
+			continue;
+		if (diag_status(s->diag, list_proto_read(s->arena, path, &list)))
+			return false;
+		vec_push(s->arena, &s->lists, list);
+	}
+	io->lists = s->lists.at;
+	io->n_lists = s->lists.n;
+	return true;
+}
+
+static NamedTensor
+element_tensor(const GivenInput *e)
+{
+	NamedTensor t = {.name = e->name, .dtype = e->dtype, .rank = e->rank, .data = e->data};
+
+	memcpy(t.dims, e->dims, sizeof(t.dims));
+	return t;
+}
+
+int
+list_elements(const Session *s, NamedTensor **out)
+{
+	int n = 0;
+
+	for (int i = 0; i < s->lists.n; i++)
+		n += s->lists.at[i].n;
+	*out = NEW_ARRAY(s->arena, NamedTensor, n + 1);
+	n = 0;
+	for (int i = 0; i < s->lists.n; i++)
+		for (int k = 0; k < s->lists.at[i].n; k++)
+			(*out)[n++] = element_tensor(&s->lists.at[i].elements[k]);
+	return n;
+}
+
+/* ---- outputs */
+static const char *
+kind_of(const GivenList *list)
+{
+	if (list->optional)
+		return list->sequence ? "optional sequence" : "optional";
+	return "sequence";
+}
+
+/* The name of an element that is a result. */
+static const char *
+result_name(const Session *s, const GivenList *list, int i)
+{
+	return s->import->bindings.at[0].outputs.at[list->first + i].name;
+}
+
+static bool
+is_taken(json_t *names, const char *file)
+{
+	const char *name;
+	json_t *entry;
+
+	json_object_foreach(names, name, entry) {
+		const char *other = json_string_value(json_object_get(entry, "file"));
+		if (other && strcmp(other, file) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* In place of the elements' files, which go. */
+static Status
+write_proto(Session *s, const char *folder, json_t *names, const GivenList *list, json_t *entry)
+{
+	GivenList whole = *list;
+	GivenInput *elements = NEW_ARRAY(s->arena, GivenInput, list->n + 1);
+
+	whole.elements = elements;
+	for (int i = 0; i < list->n; i++) {
+		const char *name = result_name(s, list, i);
+		json_t *of = json_object_get(names, name);
+		const char *file = json_string_value(json_object_get(of, "file"));
+		char *path = path_join(s->arena, folder, file ? file : "");
+		GivenInput *e = &elements[i];
+		void *data;
+		RETURN_IF_ERROR(
+			tensor_proto_read(s->arena, path, &e->dtype, &e->rank, e->dims, &data));
+		e->data = data;
+		unlink(path);
+		json_object_del(names, name);
+	}
+	const char *stem = file_name_of(s->arena, list->name);
+	char *file = arena_printf(s->arena, "%s.pb", stem);
+	for (int i = 2; is_taken(names, file); i++)
+		file = arena_printf(s->arena, "%s.%d.pb", stem, i);
+	json_object_set_new(entry, "file", json_string(file));
+	return list_proto_write(path_join(s->arena, folder, file), &whole);
+}
+
+static json_t *
+element_names(const Session *s, const GivenList *list)
+{
+	json_t *all = json_array();
+
+	for (int i = 0; i < list->n; i++)
+		json_array_append_new(all, json_string(result_name(s, list, i)));
+	return all;
+}
+
+bool
+lists_write(Session *s, const char *folder, bool as_pb)
+{
+	char *path = path_join(s->arena, folder, "names.json");
+	Status status = NULL;
+
+	if (!s->import || s->import->bindings.at[0].lists.n == 0)
+		return true;
+	json_t *names = json_load_file(path, 0, NULL);
+	for (int i = 0; names && !status && i < s->import->bindings.at[0].lists.n; i++) {
+		const GivenList *list = &s->import->bindings.at[0].lists.at[i];
+		json_t *entry = json_pack("{s:s}", "kind", kind_of(list));
+		if (as_pb)
+			status = write_proto(s, folder, names, list, entry);
+		else
+			json_object_set_new(entry, "elements", element_names(s, list));
+		json_object_set_new(names, list->name, entry);
+	}
+	if (!status) {
+		char *text = json_dumps(names, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+		status = file_write(path, text, (int64_t)strlen(text));
+		memory_free(text);
+	}
+	json_decref(names);
+	return !diag_status(s->diag, status);
+}
