@@ -133,6 +133,46 @@ atanh_of(OnnxNode *n, Value *x)
 	return e_with(n, OP_div, e_binary(n, OP_sub, up, down), 2);
 }
 
+/* acos |x| = 2 atan(sqrt((1 - |x|) / (1 + |x|))), of |x| given */
+static Value *
+acos_of_size(OnnxNode *n, Value *size)
+{
+	Value *one = e_number(n, size, 1);
+	Value *ratio = e_binary(n, OP_div, e_binary(n, OP_sub, one, size),
+	                        e_with(n, OP_add, size, 1));
+
+	return e_with(n, OP_mul, e_unary(n, OP_atan, e_unary(n, OP_sqrt, ratio)), 2);
+}
+
+/* acos |x|, for negative x pi - acos |x|. The derivative at 1 and -1 is infinite, as it is. */
+static Value *
+acos_of(OnnxNode *n, Value *x)
+{
+	Value *negative = e_with(n, OP_lt, x, 0);
+	Value *y = acos_of_size(n, e_select(n, negative, e_unary(n, OP_neg, x), x));
+
+	return e_select(n, negative, e_binary(n, OP_sub, e_number(n, y, 0x1.921fb54442d18p+1), y),
+	                y);
+}
+
+/* atan(x / sqrt((1 - x) (1 + x))) below 1/2, pi/2 - acos |x| with the sign of x above */
+static Value *
+asin_of(OnnxNode *n, Value *x)
+{
+	Value *negative = e_with(n, OP_lt, x, 0);
+	Value *size = e_select(n, negative, e_unary(n, OP_neg, x), x);
+	Value *large = e_with(n, OP_gt, size, 0.5), *zero = e_number(n, x, 0),
+	      *one = e_number(n, x, 1);
+	Value *s = e_select(n, large, zero, size);
+	Value *square = e_binary(n, OP_mul, e_binary(n, OP_sub, one, s), e_with(n, OP_add, s, 1));
+	Value *near = e_unary(n, OP_atan, e_binary(n, OP_div, s, e_unary(n, OP_sqrt, square)));
+	Value *far = acos_of_size(n, e_select(n, large, size, zero));
+	far = e_binary(n, OP_sub, e_number(n, far, 0x1.921fb54442d18p+0), far);
+	Value *y = e_select(n, large, far, near);
+
+	return e_select(n, negative, e_unary(n, OP_neg, y), y);
+}
+
 /* (e^x + e^-x) / 2, each as (e^(x/2))^2, finite wherever the result is */
 static Value *
 cosh_of(OnnxNode *n, Value *x)
@@ -345,10 +385,13 @@ const ImportRow import_math_rows[] = {
 	UNARY("Erf", 9, OP_erf),
 	UNARY("Sin", 7, OP_sin),
 	UNARY("Cos", 7, OP_cos),
+	UNARY("Atan", 7, OP_atan),
 	UNARY("Tanh", 6, OP_tanh),
 	UNARY("Sigmoid", 6, OP_sigmoid),
 	COMPOSED("Reciprocal", 6, reciprocal),
 	COMPOSED("Tan", 7, tangent),
+	COMPOSED("Asin", 7, asin_of),
+	COMPOSED("Acos", 7, acos_of),
 	COMPOSED("Sinh", 9, sinh_of),
 	COMPOSED("Cosh", 9, cosh_of),
 	COMPOSED("Asinh", 9, asinh_of),

@@ -8,7 +8,7 @@ FLOAT1(rsqrt, 1 / sqrt(x))
 FLOAT1(sigmoid, x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x)))
 
 DIRECT(exp) DIRECT(expm1) DIRECT(log) DIRECT(log1p) DIRECT(sqrt) DIRECT(sin) DIRECT(cos)
-DIRECT(tanh) DIRECT(erf) DIRECT(pow)
+DIRECT(atan) DIRECT(tanh) DIRECT(erf) DIRECT(pow)
 
 /* d exp = y */
 static void grad_exp(Grad *g) { grad_add(g, 0, mul(g, DY, Y)); }
@@ -41,6 +41,13 @@ grad_rsqrt(Grad *g)
 	Value *y3 = mul(g, mul(g, Y, Y), Y);
 
 	grad_add(g, 0, mul(g, DY, mul(g, y3, number(g, Y, -0.5))));
+}
+
+/* d atan = 1 / (1 + x^2) */
+static void
+grad_atan(Grad *g)
+{
+	grad_add(g, 0, divide(g, DY, add(g, mul(g, X, X), number(g, X, 1))));
 }
 
 /* d tanh = 1 - y^2 */
@@ -270,6 +277,8 @@ UNARY(sin, "sine, x in radians", FLOATS, false, sin, NULL, 10,
       flops_one, PRECISION_FOLLOW, grad_sin, unary_samples)
 UNARY(cos, "cosine, x in radians", FLOATS, false, cos, NULL, 10,
       flops_one, PRECISION_FOLLOW, grad_cos, unary_samples)
+UNARY(atan, "arctangent", FLOATS, false, atan, NULL, 10,
+      flops_one, PRECISION_FOLLOW, grad_atan, unary_samples)
 UNARY(tanh, "hyperbolic tangent", FLOATS, false, tanh, NULL, 10,
       flops_one, PRECISION_FOLLOW, grad_tanh, unary_samples)
 UNARY(erf, "error function", FLOATS, false, erf, NULL, 10,
