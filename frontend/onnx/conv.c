@@ -222,9 +222,10 @@ import_conv(OnnxNode *n)
 	set_output(n, 0, add_bias(n, y, 2));
 }
 
-/* The result's spatial size, and pads where the size is given. */
+/* The result's spatial size, and pads where the size is given. What output_shape has more than the convolution gives, no window
+ * reaches: it is 0 and follows (`more`). */
 static bool
-transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size)
+transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size, Ints *more)
 {
 	const char *auto_pad = want_string(n, "auto_pad", "NOTSET");
 	Ints extra, given = {0};
@@ -232,7 +233,7 @@ transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size)
 
 	if (!want_ints(n, "output_padding", &extra))
 		extra = (Ints){.n = w->spatial};
-	*size = (Ints){.n = w->spatial};
+	*size = *more = (Ints){.n = w->spatial};
 	if (extra.n != w->spatial || (sized && given.n < w->spatial)) {
 		report_invalid(
 			n,
@@ -254,8 +255,9 @@ transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size)
 		size->at[i] = sized ? given.at[given.n - w->spatial + i] : in * s;
 		int64_t total = full - size->at[i];
 		if (total < 0) {
-			report_unsupported(n, "an output_shape larger than the convolution gives");
-			return false;
+			more->at[i] = -total;
+			size->at[i] = full;
+			total = 0;
 		}
 		w->low.at[i] = !strcmp(auto_pad, "SAME_UPPER") ? total / 2 : total - total / 2;
 		w->high.at[i] = total - w->low.at[i];
@@ -263,16 +265,27 @@ transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size)
 	return true;
 }
 
+/* y with zeros behind it along its spatial axes */
+static Value *
+lengthened(OnnxNode *n, Value *y, Ints more)
+{
+	Ints none = {.n = more.n + 2}, high = none;
+
+	for (int i = 0; i < more.n; i++)
+		high.at[i + 2] = more.at[i];
+	return e_pad(n, y, none, high, 0);
+}
+
 static void
 import_conv_transpose(OnnxNode *n)
 {
 	Value *x = want_input(n, 0), *w = want_input(n, 1);
 	int64_t groups = want_int(n, "group", 1);
-	Ints kernel, size;
+	Ints kernel, size, more;
 	Window window;
 
 	if (!weight_kernel(n, x, w, &kernel) || !want_window(n, x, &kernel, &window) ||
-	    !transpose_size(n, x, &window, &size))
+	    !transpose_size(n, x, &window, &size, &more))
 		return;
 	if (groups < 1 || w->type->dims[0] != x->type->dims[1] || x->type->dims[1] % groups) {
 		report_invalid(n, "weight has %lld input channels, input has %lld in %lld groups",
@@ -289,7 +302,7 @@ import_conv_transpose(OnnxNode *n)
 	ConvAttr a = conv_attr(&window, groups);
 	a.size = size;
 	Value *y = e_op(n, OP_conv_grad_input, 2, (Value *[]){x, w}, &a);
-	set_output(n, 0, add_bias(n, y, 2));
+	set_output(n, 0, add_bias(n, lengthened(n, y, more), 2));
 }
 
 const ImportRow import_conv_rows[] = {

@@ -165,6 +165,44 @@ import_mean_variance(OnnxNode *n)
 	set_output(n, 0, e_binary(n, OP_div, e_binary(n, OP_sub, x, mean), deviation));
 }
 
+/* https://onnx.ai/onnx/operators/onnx__LRN.html: x / (bias + alpha / size * sum x^2)^beta, the sum over channels
+ * [c - floor((size - 1) / 2), c + ceil((size - 1) / 2)], as a pool over them */
+static void
+import_lrn(OnnxNode *n)
+{
+	enum { MOST = 1 << 30 };
+	Value *x = want_float_input(n, 0);
+	int64_t size = want_int(n, "size", 0);
+	double alpha = want_float(n, "alpha", 0.0001), beta = want_float(n, "beta", 0.75),
+	       bias = want_float(n, "bias", 1);
+
+	if (!x)
+		return;
+	if (size < 1 || size > MOST || x->type->rank < 2) {
+		report_invalid(n, "size is %lld, the input has rank %d", (long long)size,
+		               x->type->rank);
+		return;
+	}
+	int64_t rows = x->type->dims[0], channels = x->type->dims[1];
+	int64_t rest = x->type->n ? x->type->n / (rows * channels) : 0;
+	Ints one = {.n = 2, .at = {1, 1}};
+	PoolAttr a = {.kind = POOL_SUM,
+	              .window = {.n = 2, .at = {size, 1}},
+	              .stride = one,
+	              .dilation = one,
+	              .low = {.n = 2, .at = {(size - 1) / 2, 0}},
+	              .high = {.n = 2, .at = {size / 2, 0}}};
+	if (x->type->n == 0) {
+		set_output(n, 0, x);
+		return;
+	}
+	Value *square = e_reshape(n, e_binary(n, OP_mul, x, x),
+	                          (Ints){.n = 4, .at = {rows, 1, channels, rest}});
+	Value *sum = e_reshape(n, e_op(n, OP_pool, 1, &square, &a), shape_of(x));
+	Value *base = e_with(n, OP_add, e_with(n, OP_mul, sum, alpha / (double)size), bias);
+	set_output(n, 0, e_binary(n, OP_div, x, e_with(n, OP_pow, base, beta)));
+}
+
 const ImportRow import_norm_rows[] = {
 	/* name                   from  to  importer  extra */
 	{"LayerNormalization", 17, 0, import_layer_norm, {0}, NULL},
@@ -174,5 +212,6 @@ const ImportRow import_norm_rows[] = {
 	{"GroupNormalization", 21, 0, import_group_norm, {.flag = true}, NULL},
 	{"LpNormalization", 1, 0, import_lp_norm, {0}, NULL},
 	{"MeanVarianceNormalization", 9, 0, import_mean_variance, {0}, NULL},
+	{"LRN", 1, 0, import_lrn, {0}, NULL},
 	{0},
 };
