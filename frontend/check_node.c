@@ -1,4 +1,4 @@
-/* One node against ONNX's own schema: arity, attributes, their types. */
+/* One node against its operator's schema: arity, attributes, their types. */
 #include "frontend/frontend_impl.h"
 
 #include <string.h>
@@ -194,8 +194,8 @@ check_node(Model *model, const FlatNode *n, bool in_function, Diag *diag)
 		check_call(model, n, callee, diag);
 	else if (!*domain_of(p->domain) && n->opset == 0)
 		node_error(model, diag, n, EXIT_INVALID, "no opset is imported for its domain");
-	else if (!*domain_of(p->domain))
-		schema = schema_find(p->op_type, n->opset);
+	else
+		schema = schema_of(p->domain, p->op_type, n->opset);
 	if (schema && schema->attributes[0] == '-')
 		schema = NULL; /* deprecated: refused as unsupported */
 	if (schema) {

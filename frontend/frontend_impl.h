@@ -198,7 +198,7 @@ const char *domain_of(const char *domain); /* "" for ai.onnx */
 /* Version that an import list gives a domain; 0 when it has none. */
 int opset_version(size_t n, Onnx__OperatorSetIdProto **imports, const char *domain);
 
-/* ---- schema.c: what ONNX itself says of an operator, out of its package. */
+/* ---- schema.c: what ONNX itself says of an operator, out of its package; of other domains what onnxruntime says. */
 typedef struct {
 	const char *name;
 	int since;
@@ -209,6 +209,8 @@ typedef struct {
 } SchemaRow;
 /* The newest row not above opset; NULL when there is none. */
 const SchemaRow *schema_find(const char *name, int opset);
+/* The same in any domain: NULL for most operators of other domains. */
+const SchemaRow *schema_of(const char *domain, const char *name, int opset);
 /* Kind letter of an attribute and whether it is required; 0 when the schema has none. */
 char schema_attribute(const SchemaRow *row, const char *name);
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Writes schema_list.def: what ONNX itself says of each operator of the default domain.
+"""Writes schema_list.def: what ONNX itself says of each operator of the default domain, and onnxruntime of those of its own that gradc
+reads. Names of other domains stand with the domain in front.
 
-usage: make_schema.py > schema_list.def      (needs the pinned onnx package)
+usage: make_schema.py > schema_list.def      (needs the pinned onnx and onnxruntime packages)
 """
 import onnx.defs as defs
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 LETTERS = {
     "FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g", "FLOATS": "F",
@@ -30,6 +32,39 @@ FLAGS = {
     "StringNormalizer": "is_case_sensitive", "TopK": "largest sorted", "Trilu": "upper", "Unique": "sorted",
 }
 
+MICROSOFT = "com.microsoft"
+# Operators of other domains, and the flags of each.
+OTHERS = {
+    ("ai.onnx.preview", "FlexAttention"): "",
+    ("", "SimplifiedLayerNormalization"): "",  # onnxruntime writes it in the default domain
+    (MICROSOFT, "Attention"): "unidirectional do_rotary past_present_share_buffer",
+    (MICROSOFT, "BiasGelu"): "",
+    (MICROSOFT, "EmbedLayerNormalization"): "mask_index_type",
+    (MICROSOFT, "FastGelu"): "",
+    (MICROSOFT, "FusedConv"): "",
+    (MICROSOFT, "FusedMatMul"): "transA transB transBatchA transBatchB",
+    (MICROSOFT, "Gelu"): "",
+    (MICROSOFT, "GroupNorm"): "channels_last activation",
+    (MICROSOFT, "GroupQueryAttention"): "do_rotary rotary_interleaved",
+    (MICROSOFT, "MoE"): "use_sparse_mixer normalize_routing_weights",
+    (MICROSOFT, "MultiHeadAttention"): "unidirectional",
+    (MICROSOFT, "NhwcConv"): "",
+    (MICROSOFT, "QuickGelu"): "",
+    (MICROSOFT, "RotaryEmbedding"): "interleaved is_packed_batching",
+    (MICROSOFT, "SkipGroupNorm"): "channels_last activation",
+    (MICROSOFT, "SkipLayerNormalization"): "",
+    (MICROSOFT, "SkipSimplifiedLayerNormalization"): "",
+}
+
+
+def flags(schema):
+    known = FLAGS.get(schema.name, "") if schema.domain == "" else ""
+    return OTHERS.get((schema.domain, schema.name), known).split()
+
+
+def key(schema):
+    return f"{schema.domain}.{schema.name}" if schema.domain else schema.name
+
 
 def attributes(schema):
     if schema.deprecated:
@@ -37,7 +72,7 @@ def attributes(schema):
     words = []
     for name, a in sorted(schema.attributes.items()):
         kind = LETTERS[str(a.type).rsplit(".", 1)[-1]]
-        if name in FLAGS.get(schema.name, "").split():
+        if name in flags(schema):
             assert kind == "i", f"{schema.name}: {name} is no integer"
             kind = "b"
         words.append(f"{name}:{kind}{'!' if a.required else ''}")
@@ -45,20 +80,22 @@ def attributes(schema):
 
 
 def main():
-    print("/* Every operator of the default domain in ONNX 1.22: made by make_schema.py.")
+    print("/* Every operator of the default domain in ONNX 1.22, and some of others: made by make_schema.py.")
     print(" * SCHEMA(name, since, min in, max in, min out, max out, required inputs, attributes);")
     print(" * rows of a name stand together, the newest first. */")
-    rows = [s for s in defs.get_all_schemas_with_history() if s.domain == ""]
-    rows.sort(key=lambda s: (s.name, -s.since_version))
+    every = defs.get_all_schemas_with_history()
+    rows = [s for s in every if s.domain == ""]
     known = {(s.name, a) for s in rows for a in s.attributes}
+    rows += [s for s in [*every, *get_all_operator_schema()] if (s.domain, s.name) in OTHERS]
+    rows.sort(key=lambda s: (key(s), -s.since_version))
     for op, names in FLAGS.items():
         assert all((op, name) in known for name in names.split()), f"{op} lacks one of {names}"
     for s in rows:
         required = 0
         for i, formal in enumerate(s.inputs[:32]):
-            if formal.option == defs.OpSchema.FormalParameterOption.Single:
+            if formal.option.name == "Single":
                 required |= 1 << i
-        text = (f'SCHEMA("{s.name}", {s.since_version}, {s.min_input}, {min(s.max_input, ANY)}, '
+        text = (f'SCHEMA("{key(s)}", {s.since_version}, {s.min_input}, {min(s.max_input, ANY)}, '
                 f'{s.min_output}, {min(s.max_output, ANY)}, 0x{required:x},')
         print(f'{text}\n       "{attributes(s)}")')
 

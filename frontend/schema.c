@@ -1,6 +1,7 @@
 /* The operator schemas of the ONNX package, as a sorted table. */
 #include "frontend/frontend_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const SchemaRow rows[] = {
@@ -26,6 +27,18 @@ schema_find(const char *name, int opset)
 		if (rows[lo].since <= opset)
 			return &rows[lo];
 	return NULL;
+}
+
+const SchemaRow *
+schema_of(const char *domain, const char *name, int opset)
+{
+	char key[128];
+
+	if (!*domain_of(domain))
+		return schema_find(name, opset);
+	if (snprintf(key, sizeof(key), "%s.%s", domain, name) >= (int)sizeof(key))
+		return NULL;
+	return schema_find(key, opset);
 }
 
 char
