@@ -17,7 +17,8 @@ typedef Onnx__ValueInfoProto ValueInfoProto;
 enum {
 	OLDEST_IR = 3,
 	NEWEST_IR = 13,
-	OLDEST_OPSET = 6,
+	OLDEST_OPSET = 1,
+	OLDEST_FULL_OPSET = 6, /* before it, operators that it left as they were */
 	NEWEST_OPSET = 27,
 	MAX_MESSAGE_DEPTH = 100,
 	MAX_CALL_DEPTH = 100,

@@ -257,6 +257,7 @@ typedef struct {
 	int round, overflow;   /* Rounding, Overflow: of floats below f32 */
 	RandomCounter counter; /* of ROUND_STOCHASTIC */
 } CastAttr;
+typedef struct { int from, to; DType as; } BitcastAttr; /* DType: enums, which no widening changes */
 #define LEAST_SCALE 0x1p-23 /* what a learned scale is read as, where it is less: as PyTorch's */
 typedef enum { DIVISION_EXACT, DIVISION_RECIPROCAL } Division;
 typedef enum { CLIP_ROUNDED, CLIP_REAL } Clip;

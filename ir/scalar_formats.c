@@ -317,9 +317,20 @@ build_cast_format(B *b, const FunctionRow *row, const V *x)
 	return decode(b, f, encode(b, f, row->how, as_float(b, x[0]), x[1]));
 }
 
-/* The lowest bits of a word, as the integer that they are. */
-static V
-low_bits(B *b, DType storage, V word)
+V
+scalar_code(B *b, DType storage, V x)
+{
+	return encode(b, float_format(storage), (Conversion){0}, x, -1);
+}
+
+V
+scalar_of_code(B *b, DType storage, V code)
+{
+	return decode(b, float_format(storage), code);
+}
+
+V
+scalar_low_bits(B *b, DType storage, V word)
 {
 	int width = dtype_info[storage].bits;
 
@@ -332,7 +343,7 @@ low_bits(B *b, DType storage, V word)
 V
 build_load_packed(B *b, const FunctionRow *row, const V *x)
 {
-	return low_bits(b, row->storage, x[0]);
+	return scalar_low_bits(b, row->storage, x[0]);
 }
 
 /* An integer wraps. */
@@ -342,5 +353,5 @@ build_wrap_packed(B *b, const FunctionRow *row, const V *x)
 	bool is_signed = dtype_info[lb_type(b, x[0])].class == CLASS_SIGNED;
 	V word = lb_cast(b, is_signed ? S32 : U32, x[0]);
 
-	return low_bits(b, row->storage, is_signed ? bits(b, U32, word) : word);
+	return scalar_low_bits(b, row->storage, is_signed ? bits(b, U32, word) : word);
 }

@@ -20,11 +20,23 @@ same_operator(const ImportRow *row, const NodeProto *p)
 	       !strcmp(row->domain ? row->domain : "", domain_of(p->domain));
 }
 
+/* The operator's form in an opset before the first that is read in full is that of this one, or not supported. */
+static bool
+is_as_in_full_opset(const FlatNode *n)
+{
+	const char *op = n->proto->op_type;
+
+	return *domain_of(n->proto->domain) || n->opset >= OLDEST_FULL_OPSET ||
+	       schema_find(op, n->opset) == schema_find(op, OLDEST_FULL_OPSET);
+}
+
 const ImportRow *
 importer_find(const FlatNode *n)
 {
 	if (!n->proto->op_type ||
 	    (!*domain_of(n->proto->domain) && !schema_find(n->proto->op_type, n->opset)))
+		return NULL;
+	if (!is_as_in_full_opset(n))
 		return NULL;
 	for (int i = 0; i < COUNT(families); i++)
 		for (const ImportRow *row = families[i]; row->name; row++)
@@ -50,6 +62,8 @@ importer_missing(const FlatNode *n)
 		return "the operator does not exist in this opset yet";
 	if (schema->attributes[0] == '-')
 		return "the operator is deprecated in this opset";
+	if (!is_as_in_full_opset(n))
+		return "of opsets before 6, operators are supported that 6 left as they were";
 	return "this operator is not supported";
 }
 

@@ -297,6 +297,23 @@ import_cast(OnnxNode *n)
 		set_output(n, 0, convert(n, want_input(n, 0), to));
 }
 
+/* https://onnx.ai/onnx/operators/onnx__BitCast.html */
+static void
+import_bit_cast(OnnxNode *n)
+{
+	Value *x = want_input(n, 0);
+	DType to;
+
+	if (!want_dtype(n, want_int(n, "to", 0), &to) || !x)
+		return;
+	if (x->type->dtype == to) {
+		set_output(n, 0, x);
+		return;
+	}
+	BitcastAttr a = {.from = (int)x->type->dtype, .to = (int)to, .as = to};
+	set_output(n, 0, e_op(n, OP_bitcast, 1, &x, &a));
+}
+
 static void
 import_cast_like(OnnxNode *n)
 {
@@ -408,6 +425,7 @@ const ImportRow import_math_rows[] = {
 	{"Max", 6, 0, import_variadic, {.op = OP_max}, NULL},
 	{"Min", 6, 0, import_variadic, {.op = OP_min}, NULL},
 	{"Cast", 6, 0, import_cast, {0}, NULL},
+	{"BitCast", 26, 0, import_bit_cast, {0}, NULL},
 	{"CastLike", 15, 0, import_cast_like, {0}, NULL},
 	{"Clip", 6, 10, import_clip, {0}, NULL},
 	{"Clip", 11, 0, import_clip, {.input = true}, NULL},
