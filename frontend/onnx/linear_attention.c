@@ -76,8 +76,276 @@ import_causal_conv(OnnxNode *n)
 	set_output(n, 1, padded ? e_slice_axis(n, padded, 2, length, length + k - 1) : NULL);
 }
 
+/* ---- https://onnx.ai/onnx/operators/onnx__LinearAttention.html
+ * S[t] = e^g[t] S[t-1] + k[t] w[t]',   w[t] = v[t], or with the delta rule beta[t] (v[t] - (e^g[t] S[t-1])' k[t]),   o[t] = scale S[t]' q[t].
+ * q is [B, H, T, D], k and g [B, Hkv, T, D], v [B, Hkv, T, Dv], S [B, Hkv, D, Dv]; g may be [B, Hkv, T, 1], beta is [B, Hkv or 1, T, 1]. */
+typedef struct {
+	Value *q, *k, *v, *g, *beta, *state; /* g, beta: NULL where the rule has none */
+	double scale;
+	DType wide;
+} Linear;
+
+/* Input i, of `size` numbers a token for each of `heads`. */
+static Value *
+linear_heads(OnnxNode *n, Linear *l, int i, int64_t heads)
+{
+	Value *x = want_float_input(n, i);
+
+	return x ? e_split_heads(n, e_cast(n, x, l->wide), heads, i) : NULL;
+}
+
+/* g or beta: there if, and only if, the rule has it. */
+static bool
+gate_fits(OnnxNode *n, int i, bool needed)
+{
+	if (has_input(n, i) == needed)
+		return true;
+	report_invalid(n, "input %d is %s, update_rule says otherwise", i,
+	               needed ? "missing" : "given");
+	return false;
+}
+
+static bool
+same_tokens(OnnxNode *n, const Value *x, const Value *q, int input)
+{
+	if (x->type->dims[0] == q->type->dims[0] && x->type->dims[2] == q->type->dims[2])
+		return true;
+	report_invalid(n, "input %d has %lld samples of %lld tokens, the query %lld of %lld", input,
+	               (long long)x->type->dims[0], (long long)x->type->dims[2],
+	               (long long)q->type->dims[0], (long long)q->type->dims[2]);
+	return false;
+}
+
+/* decay has one number a head or one for each of the key; beta one a head or one in all. */
+static bool
+linear_gates(OnnxNode *n, Linear *l, bool gated, bool delta)
+{
+	int64_t heads = l->k->type->dims[1];
+
+	if (!gate_fits(n, 4, gated) || !gate_fits(n, 5, delta))
+		return false;
+	Value *beta = delta ? want_float_input(n, 5) : NULL;
+	l->g = gated ? linear_heads(n, l, 4, heads) : NULL;
+	l->beta = beta ? linear_heads(n, l, 5,
+	                              beta->type->rank == 3 && beta->type->dims[2] == 1 ? 1 : heads)
+	               : NULL;
+	if ((gated && !l->g) || (delta && !l->beta))
+		return false;
+	if (l->g && l->g->type->dims[3] != 1 && l->g->type->dims[3] != l->k->type->dims[3]) {
+		report_invalid(n, "decay has %lld numbers a head, needs 1 or %lld",
+		               (long long)l->g->type->dims[3], (long long)l->k->type->dims[3]);
+		return false;
+	}
+	if (l->beta && l->beta->type->dims[3] != 1) {
+		report_invalid(n, "beta has %lld numbers a head, needs 1",
+		               (long long)l->beta->type->dims[3]);
+		return false;
+	}
+	return (!l->g || same_tokens(n, l->g, l->q, 4)) &&
+	       (!l->beta || same_tokens(n, l->beta, l->q, 5));
+}
+
+static bool
+linear_state(OnnxNode *n, Linear *l)
+{
+	const int64_t *k = l->k->type->dims;
+	Ints shape = {.n = 4, .at = {k[0], k[1], k[3], l->v->type->dims[3]}};
+	Value *given = has_input(n, 3) ? want_float_input(n, 3) : NULL;
+
+	if (!has_input(n, 3)) {
+		l->state = e_splat(n, l->wide, shape, 0);
+		return l->state;
+	}
+	if (!given)
+		return false;
+	Ints have = shape_of(given);
+	if (memcmp(&have, &shape, sizeof(shape))) {
+		report_invalid(n, "past_state does not have the shape [%lld, %lld, %lld, %lld]",
+		               (long long)shape.at[0], (long long)shape.at[1],
+		               (long long)shape.at[2], (long long)shape.at[3]);
+		return false;
+	}
+	l->state = e_cast(n, given, l->wide);
+	return l->state;
+}
+
+static bool
+linear_inputs(OnnxNode *n, Linear *l, bool gated, bool delta)
+{
+	Value *q = want_float_input(n, 0);
+
+	if (!q)
+		return false;
+	l->wide = at_least_f32(q->type->dtype);
+	l->q = linear_heads(n, l, 0, want_int(n, "q_num_heads", 0));
+	l->k = linear_heads(n, l, 1, want_int(n, "kv_num_heads", 0));
+	l->v = linear_heads(n, l, 2, want_int(n, "kv_num_heads", 0));
+	if (!l->q || !l->k || !l->v || !attention_fits(n, l->q, l->k, l->v) ||
+	    !same_tokens(n, l->k, l->q, 1))
+		return false;
+	int64_t size = l->q->type->dims[3];
+	l->scale = want_float(n, "scale", 0);
+	if (l->scale == 0)
+		l->scale = size ? 1 / sqrt((double)size) : 1;
+	return linear_gates(n, l, gated, delta) && linear_state(n, l);
+}
+
+/* The axis of heads of y as [Hkv, H / Hkv], so that what a key's head has can be broadcast to those that share it. */
+static Value *
+by_group(OnnxNode *n, Value *x, int64_t kv_heads)
+{
+	if (!x)
+		return NULL;
+	const int64_t *d = x->type->dims;
+	int64_t group = kv_heads ? d[1] / kv_heads : 1;
+	return e_reshape(n, x, (Ints){.n = 5, .at = {d[0], kv_heads, group, d[2], d[3]}});
+}
+
+/* x [B, H, T, *] times y [B, Hkv, T, *], the same for all heads of a group. */
+static Value *
+times_group(OnnxNode *n, Value *x, Value *y)
+{
+	if (!x || !y)
+		return NULL;
+	int64_t heads = y->type->dims[1];
+	Value *z = e_binary(n, OP_mul, by_group(n, x, heads), by_group(n, y, heads));
+	return e_reshape(n, z, shape_of(x));
+}
+
+/* Without the delta rule, where a head has one decay: all tokens at once, as o = scale (A V + e^G q S0), S = e^G[T] (S0 + (e^-G k)' v),
+ * A[i,j] = e^(G[i] - G[j]) q[i] k[j]' for j <= i, G = g[1] + .. + g[i]. */
+static void
+linear_at_once(OnnxNode *n, const Linear *l, Value **y, Value **state)
+{
+	int64_t tokens = l->k->type->dims[2];
+	Value *scores = e_scores(n, l->q, l->k), *k = l->k, *start = l->state, *sum = NULL;
+	Value *seen = e_causal(n, tokens, tokens, 0);
+	Value *from_start = e_weigh(n, l->q, start);
+
+	if (!l->g) {
+		scores = e_mask(n, scores, seen, 0);
+	} else {
+		sum = e_op(n, OP_cumulate, 1, (Value *const *)&l->g,
+		           &(CumulateAttr){.kind = REDUCE_SUM, .axis = 2});
+		Ints swap = {.n = 4, .at = {0, 1, 3, 2}};
+		Value *between = e_binary(n, OP_sub, sum, e_transpose(n, sum, swap));
+		Value *fade = e_unary(n, OP_exp, e_mask(n, between, seen, -HUGE_VAL));
+		scores = times_group(n, scores, fade);
+		from_start = times_group(n, from_start, e_unary(n, OP_exp, sum));
+	}
+	*y = e_binary(n, OP_add, e_weigh(n, scores, l->v), from_start);
+	if (sum && tokens) {
+		Value *all = e_slice_axis(n, sum, 2, tokens - 1, tokens);
+		k = e_binary(n, OP_mul, k, e_unary(n, OP_exp, e_binary(n, OP_sub, all, sum)));
+		start = e_binary(n, OP_mul, start, e_unary(n, OP_exp, all));
+	}
+	DotAttr a = {.x_batch = ints_range(0, 2),
+	             .y_batch = ints_range(0, 2),
+	             .x_contract = {.n = 1, .at = {2}},
+	             .y_contract = {.n = 1, .at = {2}}};
+	*state = e_binary(n, OP_add, start, e_dot(n, k, l->v, &a));
+}
+
+/* ---- the other rules: a loop over tokens */
+/* [B, H, T, D] -> [T, B, H, 1, D], what the loop takes a row of */
+static Value *
+tokens_first(OnnxNode *n, Value *x)
+{
+	if (!x)
+		return NULL;
+	const int64_t *d = x->type->dims;
+	Ints shape = {.n = 5, .at = {d[2], d[0], d[1], 1, d[3]}};
+	return e_reshape(n, e_transpose(n, x, (Ints){.n = 4, .at = {2, 0, 1, 3}}), shape);
+}
+
+/* One token: everything has one row more than in the formulas, so that products of heads serve. */
+static void
+linear_step(OnnxNode *n, const Linear *l, Value **y, Value **state)
+{
+	const Ints swap = {.n = 4, .at = {0, 1, 3, 2}};
+	Value *s = l->state, *w = l->v;
+
+	if (l->g)
+		s = e_binary(n, OP_mul, s, e_transpose(n, e_unary(n, OP_exp, l->g), swap));
+	if (l->beta)
+		w = e_binary(n, OP_mul, e_binary(n, OP_sub, w, e_weigh(n, l->k, s)), l->beta);
+	*state = e_binary(n, OP_add, s, e_binary(n, OP_mul, e_transpose(n, l->k, swap), w));
+	*y = e_weigh(n, l->q, *state);
+}
+
+/* The function @linear_step(t, state, q, k, v, g, beta) -> (true, state, o) */
+static Function *
+linear_body(OnnxNode *n, int n_rows, Value *const *rows, const Linear *l)
+{
+	Module *m = n->b->m;
+	Builder outer = *n->b;
+	Function *f = function_new(m, module_fresh_name(m, "linear_step"));
+	Linear step = {.wide = l->wide};
+	Value **to[] = {&step.q, &step.k, &step.v, l->g ? &step.g : &step.beta, &step.beta}, *y,
+	      *state;
+
+	*n->b = (Builder){.m = m, .f = f, .loc = outer.loc, .phase = outer.phase};
+	function_param(f, type_scalar(m, S64), "t");
+	step.state = function_param(f, l->state->type, "state");
+	for (int i = 0; i < n_rows; i++)
+		*to[i] = function_param(f, type_drop_axis(m, rows[i]->type, 0),
+		                        arena_printf(m->arena, "x%d", i));
+	linear_step(n, &step, &y, &state);
+	if (y && state)
+		b_return(n->b, 3, (Value *[]){e_scalar(n, BOOL, 1), state, y});
+	*n->b = outer;
+	return y && state ? f : NULL;
+}
+
+static void
+linear_loop(OnnxNode *n, const Linear *l, Value **y, Value **state)
+{
+	Value *rows[] = {l->q, l->k, l->v, l->g ? l->g : l->beta, l->beta},
+	      *operands[6] = {l->state};
+	int n_rows = 3 + (l->g != NULL) + (l->beta != NULL);
+
+	for (int i = 0; i < n_rows; i++) {
+		rows[i] = operands[1 + i] = tokens_first(n, rows[i]);
+		if (!rows[i])
+			return;
+	}
+	LoopAttr a = {.bound = l->k->type->dims[2], .carried = 1, .sliced = n_rows};
+	a.body = linear_body(n, n_rows, rows, l);
+	Value *last = a.body ? e_op(n, OP_loop, 1 + n_rows, operands, &a) : NULL;
+	if (!last)
+		return;
+	const int64_t *q = l->q->type->dims;
+	Ints shape = {.n = 4, .at = {q[2], q[0], q[1], l->v->type->dims[3]}};
+	*state = last;
+	*y = e_transpose(n, e_reshape(n, node_result(last->node, 1), shape),
+	                 (Ints){.n = 4, .at = {1, 2, 0, 3}});
+}
+
+static void
+import_linear_attention(OnnxNode *n)
+{
+	const char *rule = want_word(n, "update_rule", "gated_delta linear gated delta");
+	bool delta = strstr(rule, "delta"), gated = !strncmp(rule, "gated", 5);
+	Linear l = {0};
+	Value *y = NULL, *state = NULL;
+
+	if (!linear_inputs(n, &l, gated, delta))
+		return;
+	if (l.k->type->dims[2] == 1)
+		linear_step(n, &l, &y, &state);
+	else if (delta || (l.g && l.g->type->dims[3] != 1))
+		linear_loop(n, &l, &y, &state);
+	else
+		linear_at_once(n, &l, &y, &state);
+	Value *q = want_input(n, 0), *past = has_input(n, 3) ? want_input(n, 3) : q;
+	y = e_with(n, OP_mul, y, l.scale);
+	set_output(n, 0, y ? e_join_heads(n, e_cast(n, y, q->type->dtype)) : NULL);
+	set_output(n, 1, e_cast(n, state, past->type->dtype));
+}
+
 const ImportRow import_linear_attention_rows[] = {
 	/* name                 from  to  importer  extra */
+	{"LinearAttention", 27, 0, import_linear_attention, {0}, NULL},
 	{"CausalConvWithState", 27, 0, import_causal_conv, {0}, NULL},
 	{0},
 };
