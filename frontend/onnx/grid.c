@@ -138,9 +138,8 @@ sample_rows(OnnxNode *n, Value *rows, Value *base, int axes, const Taps *taps,
 	return sum;
 }
 
-/* [group, channel, spatial..] -> [group * spatial, channel] */
-static Value *
-rows_of_places(OnnxNode *n, Value *x)
+Value *
+e_rows_of_places(OnnxNode *n, Value *x)
 {
 	Ints order = {.n = x->type->rank}, shape = {.n = 2};
 
@@ -203,7 +202,7 @@ sample_grid(OnnxNode *n, Value *x, Value *grid, Sampler s)
 		taps[i] = taps_at(n, &s, in_elements(n, c, &s));
 	}
 	Value *base = e_with(n, OP_mul, e_iota(n, S64, places, 0), (double)(strides[1]));
-	Value *y = sample_rows(n, rows_of_places(n, x), base, spatial, taps, strides + 2);
+	Value *y = sample_rows(n, e_rows_of_places(n, x), base, spatial, taps, strides + 2);
 	for (int i = 0; i < rank; i++)
 		order.at[i] = i == 0 ? 0 : i == 1 ? rank - 1 : i - 1;
 	return e_transpose(n, y, order);
@@ -414,7 +413,7 @@ deformed(OnnxNode *n, const Deform *d, Value *x, Value *offset)
 	Value *base = e_with(n, OP_mul, e_iota(n, S64, d->places, 0), (double)d->offset_groups);
 	base = e_with(n, OP_mul, e_binary(n, OP_add, base, e_iota(n, S64, d->places, 1)),
 	              (double)plane);
-	return sample_rows(n, rows_of_places(n, e_reshape(n, x, groups)), base, spatial, taps,
+	return sample_rows(n, e_rows_of_places(n, e_reshape(n, x, groups)), base, spatial, taps,
 	                   strides + 2);
 }
 

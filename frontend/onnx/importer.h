@@ -206,6 +206,8 @@ Value *e_matmul(OnnxNode *n, Value *x, Value *y);
 /* A convolution with the node's attributes; `weight`: the number of the input that w is. */
 Value *e_conv(OnnxNode *n, Value *x, Value *w, int weight);
 Value *e_channel(OnnxNode *n, Value *per_channel, Value *like, int axis);
+/* [group, channel, spatial..] -> [group * spatial, channel] */
+Value *e_rows_of_places(OnnxNode *n, Value *x);
 Value *e_mod(OnnxNode *n, Value *x, Value *y);
 /* DynamicQuantizeLinear's scale and zero point, for u8, of x over these axes, which keep one element. No gradient passes them. */
 void e_dynamic_range(OnnxNode *n, Value *x, Ints axes, Value **scale, Value **zero);
