@@ -94,6 +94,14 @@ pad_ceil(Window *w, const Value *x)
 }
 
 bool
+want_steps(OnnxNode *n, int spatial, Window *out)
+{
+	*out = (Window){.spatial = spatial};
+	return want_positive(n, "strides", spatial, &out->stride) &&
+	       want_positive(n, "dilations", spatial, &out->dilation) && want_pads(n, out);
+}
+
+bool
 want_window(OnnxNode *n, const Value *x, const Ints *kernel, Window *out)
 {
 	const char *auto_pad = want_string(n, "auto_pad", "NOTSET");
@@ -104,9 +112,8 @@ want_window(OnnxNode *n, const Value *x, const Ints *kernel, Window *out)
 		report_invalid(n, "input of rank %d, needs 3 or more", x->type->rank);
 		return false;
 	}
-	if (!want_positive(n, "strides", out->spatial, &out->stride) ||
-	    !want_positive(n, "dilations", out->spatial, &out->dilation) ||
-	    !want_positive(n, "kernel_shape", out->spatial, &given) || !want_pads(n, out))
+	if (!want_steps(n, out->spatial, out) ||
+	    !want_positive(n, "kernel_shape", out->spatial, &given))
 		return false;
 	out->kernel = kernel ? *kernel : given;
 	for (int i = 0; i < out->spatial; i++) {

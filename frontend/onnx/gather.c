@@ -240,6 +240,61 @@ import_scatter_nd(OnnxNode *n)
 	set_output(n, 0, e_reshape(n, y, shape_of(x)));
 }
 
+/* ---- https://onnx.ai/onnx/operators/onnx__ReverseSequence.html: along time the first lens[b] elements of batch b in reverse */
+static bool
+want_lengths(OnnxNode *n, const Value *lens, int64_t batches, int64_t longest)
+{
+	const Tensor *t = value_constant(lens);
+
+	if (lens->type->rank != 1 || lens->type->n != batches) {
+		report_invalid(
+			n,
+			"sequence_lens has %lld numbers of rank %d, needs one for each of %lld batches",
+			(long long)lens->type->n, lens->type->rank, (long long)batches);
+		return false;
+	}
+	for (int64_t i = 0; t && i < t->type->n; i++)
+		if (tensor_int(t, i) < 0 || tensor_int(t, i) > longest) {
+			report_invalid(n, "a length of %lld, there are %lld elements",
+			               (long long)tensor_int(t, i), (long long)longest);
+			return false;
+		}
+	return true;
+}
+
+static void
+import_reverse_sequence(OnnxNode *n)
+{
+	Value *x = want_input(n, 0), *lens = want_input(n, 1);
+	int64_t time = want_int(n, "time_axis", 0), batch = want_int(n, "batch_axis", 1);
+
+	if (!x || !lens)
+		return;
+	if (x->type->rank < 2 || time + batch != 1 || time * batch != 0) {
+		report_invalid(
+			n,
+			"time_axis %lld and batch_axis %lld of rank %d, need 0 and 1 of rank 2 or more",
+			(long long)time, (long long)batch, x->type->rank);
+		return;
+	}
+	int64_t longest = x->type->dims[time];
+	Ints shape = {.n = 2, .at = {x->type->dims[0], x->type->dims[1]}}, column = shape;
+	if (!want_lengths(n, lens, shape.at[batch], longest))
+		return;
+	column.at[time] = 1;
+	lens = e_reshape(n, e_cast(n, lens, S64), column);
+	Value *at = e_iota(n, S64, shape, (int)time);
+	Value *back = e_with(n, OP_sub, e_binary(n, OP_sub, lens, at), 1);
+	Value *kept = e_binary(n, OP_or, e_with(n, OP_lt, back, 0),
+	                       e_with(n, OP_ge, back, (double)longest));
+	at = e_select(n, kept, at, back);
+	Value *row = e_with(n, OP_mul, e_iota(n, S64, shape, 0), (double)shape.at[1]);
+	Value *other = e_iota(n, S64, shape, 1);
+	row = time == 1 ? e_binary(n, OP_add, row, at)
+	                : e_binary(n, OP_add, e_with(n, OP_mul, at, (double)shape.at[1]), other);
+	set_output(n, 0, e_gather(n, join_leading(n, x, 2), row, 0));
+}
+
 /* values = [off, on]; on where an index equals the place along the new axis */
 static void
 import_one_hot(OnnxNode *n)
@@ -279,6 +334,7 @@ const ImportRow import_gather_rows[] = {
 	{"Scatter", 9, 10, import_scatter_elements, {0}, NULL},
 	{"ScatterElements", 11, 0, import_scatter_elements, {0}, NULL},
 	{"ScatterND", 11, 0, import_scatter_nd, {0}, NULL},
+	{"ReverseSequence", 10, 0, import_reverse_sequence, {0}, NULL},
 	{"OneHot", 9, 0, import_one_hot, {0}, NULL},
 	{0},
 };

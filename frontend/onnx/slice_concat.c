@@ -1,4 +1,4 @@
-/* Cutting and joining: Concat, Split, Slice, Pad, Tile, Trilu. */
+/* Cutting and joining: Concat, Split, Slice, Pad, CenterCropPad, Tile, Trilu. */
 #include "frontend/onnx/importer.h"
 
 #include <string.h>
@@ -348,6 +348,41 @@ import_trilu(OnnxNode *n)
 	set_output(n, 0, e_select(n, keep, x, e_number(n, x, 0)));
 }
 
+/* https://onnx.ai/onnx/operators/onnx__CenterCropPad.html: of an odd difference the larger half is cut, or added, at the end */
+static void
+import_center_crop_pad(OnnxNode *n)
+{
+	Value *x = want_input(n, 0);
+	Ints given, axes, named, low = {0}, high = {0};
+
+	if (!x || !want_constant_ints(n, 1, &given))
+		return;
+	if (!want_ints(n, "axes", &axes))
+		axes = ints_range(0, x->type->rank);
+	if (n->failed || !want_axes(n, axes, x->type->rank, &named))
+		return;
+	low.n = high.n = x->type->rank;
+	if (given.n != axes.n) {
+		report_invalid(n, "shape has %d numbers for %d axes", given.n, axes.n);
+		return;
+	}
+	for (int i = 0; i < axes.n; i++) {
+		int axis = want_axis(n, axes.at[i], x->type->rank);
+		int64_t size = x->type->dims[axis], want = given.at[i], cut = size - want;
+		if (want < 0 || want > MAX_ELEMENTS) {
+			report_invalid(n, "a size of %lld along axis %d", (long long)want, axis);
+			return;
+		}
+		if (cut > 0)
+			x = e_slice_axis(n, x, axis, cut / 2, cut / 2 + want);
+		low.at[axis] = cut < 0 ? -cut / 2 : 0;
+		high.at[axis] = cut < 0 ? -cut - low.at[axis] : 0;
+		if (!x)
+			return;
+	}
+	set_output(n, 0, e_pad(n, x, low, high, 0));
+}
+
 const ImportRow import_slice_concat_rows[] = {
 	/* name      from  to  importer  extra */
 	{"Concat", 4, 0, import_concat, {0}, NULL},
@@ -358,6 +393,7 @@ const ImportRow import_slice_concat_rows[] = {
 	{"Pad", 2, 10, import_pad, {0}, NULL},
 	{"Pad", 11, 0, import_pad, {.input = true}, NULL},
 	{"Tile", 6, 0, import_tile, {0}, NULL},
+	{"CenterCropPad", 18, 0, import_center_crop_pad, {0}, NULL},
 	{"Trilu", 14, 0, import_trilu, {0}, NULL},
 	{0},
 };

@@ -14,6 +14,8 @@ typedef struct {
 /* Reads kernel_shape (or takes `kernel`), strides, dilations, pads and auto_pad for an input x;
  * ceil_mode lengthens `high`. false after reporting. */
 bool want_window(OnnxNode *n, const Value *x, const Ints *kernel, Window *out);
+/* Reads strides, dilations and pads for so many spatial axes; the kernel is left empty. false after reporting. */
+bool want_steps(OnnxNode *n, int spatial, Window *out);
 /* Elements that the window covers along spatial axis i. */
 int64_t window_reach(const Window *w, int i);
 /* Result size along spatial axis i of an input of that size; negative: it does not fit. */
