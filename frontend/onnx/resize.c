@@ -1,5 +1,6 @@
 /* https://onnx.ai/onnx/operators/onnx__Resize.html: separable. Along each resized axis a result is a
- * weighted sum of 1 (nearest), 2 (linear) or 4 (cubic) gathers; places and weights are constants. */
+ * weighted sum of 1 (nearest), 2 (linear) or 4 (cubic) gathers; places and weights are constants. With antialias fewer results are sums
+ * of more elements: a product with a matrix of weights. */
 #include "frontend/onnx/importer.h"
 
 #include <math.h>
@@ -8,13 +9,13 @@
 typedef struct {
 	const char *mode, *coordinates, *nearest;
 	double cubic_a, extrapolation;
-	bool exclude_outside;
+	bool exclude_outside, antialias;
 } Resize;
 typedef struct {
 	int64_t in, out;
 	double scale, roi_start, roi_end;
 } ResizeAxis;
-enum { MAX_TAPS = 4, MAX_RESIZED = 1 << 24 };
+enum { MOST_GATHERS = 4, MAX_RESIZED = 1 << 24, LARGEST_MATRIX = 1 << 25 };
 
 /* Where result place i lies in the input. */
 static double
@@ -52,72 +53,129 @@ nearest_of(const Resize *r, double x)
 	return !strcmp(r->nearest, "round_prefer_ceil") ? floor(x + 0.5) : ceil(x - 0.5);
 }
 
-/* Keys' kernel with parameter a, for taps at -1, 0, 1, 2 around floor(x); t = x - floor(x) */
-static void
-cubic_weights(double a, double t, double w[4])
+/* Keys' kernel with parameter a */
+static double
+cubic_weight(double a, double x)
 {
-	double u = 1 - t;
-
-	w[0] = ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a;
-	w[1] = ((a + 2) * t - (a + 3)) * t * t + 1;
-	w[2] = ((a + 2) * u - (a + 3)) * u * u + 1;
-	w[3] = ((a * (u + 1) - 5 * a) * (u + 1) + 8 * a) * (u + 1) - 4 * a;
+	x = fabs(x);
+	if (x <= 1)
+		return ((a + 2) * x - (a + 3)) * x * x + 1;
+	return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
-/* Taps of result place i: input places (clamped) and weights. Returns their number. */
-static int
-taps_of(const Resize *r, const ResizeAxis *a, double x, int64_t *at, double *w)
+/* How far apart elements count as one: with antialias as far as results are. */
+static double
+stretch_of(const Resize *r, const ResizeAxis *a)
 {
-	int taps = !strcmp(r->mode, "nearest") ? 1 : !strcmp(r->mode, "cubic") ? 4 : 2;
-	double base = taps == 1 ? nearest_of(r, x) : floor(x) - (taps == 4), sum = 0;
+	return r->antialias && a->scale < 1 ? a->scale : 1;
+}
 
-	if (taps == 1)
-		w[0] = 1;
-	else if (taps == 2)
-		w[1] = x - floor(x), w[0] = 1 - w[1];
-	else
-		cubic_weights(r->cubic_a, x - floor(x), w);
-	for (int k = 0; k < taps; k++) {
-		double p = base + k;
+/* The kernel reaches 1 (linear) or 2 (cubic) elements to each side, stretched. */
+static int64_t
+tap_count(const Resize *r, const ResizeAxis *a)
+{
+	double reach = !strcmp(r->mode, "cubic") ? 2 : 1;
+
+	return !strcmp(r->mode, "nearest") ? 1 : 2 * (int64_t)ceil(reach / stretch_of(r, a));
+}
+
+/* Taps of the result whose place in the input is x: input places (clamped) and weights, whose sum is 1. */
+static void
+taps_of(const Resize *r, const ResizeAxis *a, double x, int64_t taps, int64_t *at, double *w)
+{
+	bool nearest = !strcmp(r->mode, "nearest"), cubic = !strcmp(r->mode, "cubic");
+	double base = nearest ? nearest_of(r, x) : floor(x) - (double)(taps / 2 - 1), sum = 0;
+
+	for (int64_t k = 0; k < taps; k++) {
+		double p = base + (double)k, far = (p - x) * stretch_of(r, a);
+		w[k] = nearest         ? 1
+		       : cubic         ? cubic_weight(r->cubic_a, far)
+		       : fabs(far) < 1 ? 1 - fabs(far)
+		                       : 0;
 		if (r->exclude_outside && (p < 0 || p > (double)a->in - 1))
 			w[k] = 0;
 		sum += w[k];
 		at[k] = p < 0 ? 0 : p > (double)a->in - 1 ? a->in - 1 : (int64_t)p;
 	}
-	for (int k = 0; k < taps && r->exclude_outside && sum != 0; k++)
+	for (int64_t k = 0; k < taps && (r->exclude_outside || r->antialias) && sum != 0; k++)
 		w[k] /= sum;
-	return taps;
+}
+
+/* Tap k of result i is at[k * out + i]. */
+typedef struct {
+	int64_t n, *at;
+	double *weight;
+} TapTable;
+
+static TapTable
+tap_table(OnnxNode *n, const Resize *r, const ResizeAxis *a)
+{
+	Arena *arena = n->im->arena;
+	TapTable t = {.n = tap_count(r, a)};
+	int64_t *at = NEW_ARRAY(arena, int64_t, t.n);
+	double *weight = NEW_ARRAY(arena, double, t.n);
+
+	t.at = NEW_ARRAY(arena, int64_t, t.n * a->out);
+	t.weight = NEW_ARRAY(arena, double, t.n * a->out);
+	for (int64_t i = 0; i < a->out; i++) {
+		taps_of(r, a, source_of(r, a, i), t.n, at, weight);
+		for (int64_t k = 0; k < t.n; k++) {
+			t.at[k * a->out + i] = at[k];
+			t.weight[k * a->out + i] = weight[k];
+		}
+	}
+	return t;
+}
+
+static Value *
+resize_by_gathers(OnnxNode *n, const TapTable *t, int64_t out, Value *x, int axis)
+{
+	Value *sum = NULL;
+
+	for (int64_t k = 0; k < t->n; k++) {
+		Value *y = e_gather(n, x, e_constant_ints(n, (int)out, t->at + k * out), axis);
+		if (t->n > 1 && y)
+			y = e_binary(n, OP_mul, y,
+			             e_channel(n,
+			                       e_vector(n, x->type->dtype, (int)out,
+			                                t->weight + k * out),
+			                       y, axis));
+		sum = sum ? e_binary(n, OP_add, sum, y) : y;
+	}
+	return sum;
+}
+
+static Value *
+resize_by_matrix(OnnxNode *n, const TapTable *t, const ResizeAxis *a, Value *x, int axis)
+{
+	double *m = NEW_ARRAY(n->im->arena, double, a->out * a->in);
+	Ints order = {.n = x->type->rank};
+	DotAttr dot = {.x_contract = {.n = 1, .at = {axis}}, .y_contract = {.n = 1, .at = {1}}};
+
+	memset(m, 0, sizeof(*m) * (size_t)(a->out * a->in));
+	for (int64_t i = 0; i < a->out; i++)
+		for (int64_t k = 0; k < t->n; k++)
+			m[i * a->in + t->at[k * a->out + i]] += t->weight[k * a->out + i];
+	Value *matrix = e_reshape(n, e_vector(n, x->type->dtype, (int)(a->out * a->in), m),
+	                          (Ints){.n = 2, .at = {a->out, a->in}});
+	for (int i = 0; i < order.n; i++) /* the product has the resized axis last */
+		order.at[i] = i < axis ? i : i == axis ? order.n - 1 : i - 1;
+	return e_transpose(n, e_dot(n, x, matrix, &dot), order);
 }
 
 static Value *
 resize_axis(OnnxNode *n, const Resize *r, const ResizeAxis *a, Value *x, int axis)
 {
-	Arena *arena = n->im->arena;
-	int64_t *at[MAX_TAPS], places[MAX_TAPS];
-	double *w[MAX_TAPS], weights[MAX_TAPS];
-	int taps = 0;
-	Value *sum = NULL;
+	bool gathers = tap_count(r, a) <= MOST_GATHERS;
 
-	for (int k = 0; k < MAX_TAPS; k++) {
-		at[k] = NEW_ARRAY(arena, int64_t, a->out);
-		w[k] = NEW_ARRAY(arena, double, a->out);
+	if (!gathers && a->in > LARGEST_MATRIX / a->out) {
+		report_unsupported(n, "axis %d: antialias of %lld elements to %lld", axis,
+		                   (long long)a->in, (long long)a->out);
+		return NULL;
 	}
-	for (int64_t i = 0; i < a->out; i++) {
-		taps = taps_of(r, a, source_of(r, a, i), places, weights);
-		for (int k = 0; k < taps; k++) {
-			at[k][i] = places[k];
-			w[k][i] = weights[k];
-		}
-	}
-	for (int k = 0; k < taps; k++) {
-		Value *y = e_gather(n, x, e_constant_ints(n, (int)a->out, at[k]), axis);
-		if (taps > 1 && y)
-			y = e_binary(n, OP_mul, y,
-			             e_channel(n, e_vector(n, x->type->dtype, (int)a->out, w[k]), y,
-			                       axis));
-		sum = sum ? e_binary(n, OP_add, sum, y) : y;
-	}
-	return sum;
+	TapTable t = tap_table(n, r, a);
+	return gathers ? resize_by_gathers(n, &t, a->out, x, axis)
+	               : resize_by_matrix(n, &t, a, x, axis);
 }
 
 /* tf_crop_and_resize: places outside the input get one value. */
@@ -246,6 +304,9 @@ resize_by(OnnxNode *n, Value *x, const Resize *r, Ints axes, const ResizeAxis *a
 			report_unsupported(n, "axis %lld: %lld elements, at most %d can be made",
 			                   (long long)axes.at[i], (long long)a[i].out, LONGEST);
 	}
+	DType t = x->type->dtype;
+	if (strcmp(r->mode, "nearest") && !is_float(x)) /* sums of integers are truncated */
+		x = e_cast(n, x, F64);
 	for (int i = 0; i < axes.n && x && !n->failed; i++)
 		if (a[i].out != a[i].in || a[i].scale != 1 || crop)
 			x = resize_axis(n, r, &a[i], x, (int)axes.at[i]);
@@ -253,21 +314,16 @@ resize_by(OnnxNode *n, Value *x, const Resize *r, Ints axes, const ResizeAxis *a
 		return;
 	for (int i = 0; i < axes.n && crop; i++)
 		x = extrapolate(n, r, &a[i], x, (int)axes.at[i]);
-	set_output(n, 0, x);
+	set_output(n, 0, e_cast(n, x, t));
 }
 
+/* "bilinear" is an old name. */
 static bool
-known_mode(OnnxNode *n, Resize *r, const Value *x)
+known_mode(OnnxNode *n, Resize *r)
 {
 	if (!strcmp(r->mode, "bilinear"))
 		r->mode = "linear";
-	if (n->failed)
-		return false;
-	if (strcmp(r->mode, "nearest") && !dtype_is_float(x->type->dtype)) {
-		report_unsupported(n, "mode %s of %s", r->mode, dtype_info[x->type->dtype].name);
-		return false;
-	}
-	return true;
+	return !n->failed;
 }
 
 static void
@@ -283,17 +339,14 @@ import_resize(OnnxNode *n)
 	                                 "round_prefer_floor round_prefer_ceil floor ceil"),
 	            .cubic_a = want_float(n, "cubic_coeff_a", -0.75),
 	            .extrapolation = want_float(n, "extrapolation_value", 0),
-	            .exclude_outside = want_int(n, "exclude_outside", 0)};
+	            .exclude_outside = want_int(n, "exclude_outside", 0),
+	            .antialias = want_int(n, "antialias", 0)};
 	ResizeAxis a[MAX_RANK];
 	double roi[2 * MAX_RANK];
 	Ints axes;
 
-	if (!x || !known_mode(n, &r, x))
+	if (!x || !known_mode(n, &r))
 		return;
-	if (want_int(n, "antialias", 0)) {
-		report_unsupported(n, "antialias");
-		return;
-	}
 	if (!want_ints(n, "axes", &axes))
 		axes = ints_range(0, x->type->rank);
 	for (int i = 0; i < axes.n; i++)
@@ -324,7 +377,7 @@ import_upsample(OnnxNode *n)
 	const AttributeProto *scales = node_attribute(n->proto, "scales");
 	ResizeAxis a[MAX_RANK];
 
-	if (!x || !known_mode(n, &r, x))
+	if (!x || !known_mode(n, &r))
 		return;
 	Ints axes = ints_range(0, x->type->rank);
 	if (n->extra->input) {
