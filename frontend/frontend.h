@@ -126,6 +126,18 @@ typedef struct {
 	int first;
 } GivenList;
 
+/* --bound: how many elements an operator's result has at most, where the data say it. */
+typedef struct {
+	const char *name; /* of the result */
+	int64_t value;
+	bool *used;
+} SizeBound;
+/* An output that is padded: result `first`, with the count behind it. */
+typedef struct {
+	const char *name;
+	int axis, first;
+} PaddedOutput;
+
 typedef struct {
 	const Binding *bindings; /* at least one; each has its own functions over one state table */
 	int n_bindings;
@@ -137,6 +149,8 @@ typedef struct {
 	/* Axes, sizes and the like may depend on these: what is imported is then right for these numbers alone. They stay inputs. */
 	const GivenInput *given;
 	int n_given;
+	const SizeBound *bounds;
+	int n_bounds;
 	const GivenList *lists; /* their lengths and shapes are those of the module */
 	int n_lists;
 	const TieOption *ties;
@@ -179,6 +193,7 @@ typedef struct {
 	ImportPorts inputs; /* in file order, without those that initializers or --fill give */
 	ImportPorts outputs;
 	VEC(GivenList) lists; /* outputs that are lists, in order */
+	VEC(PaddedOutput) padded;
 	int64_t rows; /* the leading dimension of the samples: of the first open input, else the first */
 } ImportBinding;
 

@@ -185,6 +185,8 @@ fold_new(OnnxNode *on, Node *before)
 			for (int k = 0; k < n_outputs(on); k++) {
 				if (on->out[k].value == from)
 					on->out[k].value = to;
+				if (on->out[k].count == from)
+					on->out[k].count = to;
 				for (int j = 0; j < on->out[k].n_list; j++)
 					if (on->out[k].list[j] == from)
 						on->out[k].list[j] = to;
@@ -298,6 +300,7 @@ import_node(Importer *im, const FlatNode *flat)
 	if (n.row) {
 		n.extra = &n.row->extra;
 		n.row->import(&n);
+		padded_outputs(&n);
 	} else {
 		report_unsupported(&n, "%s", importer_missing(flat));
 	}

@@ -273,8 +273,9 @@ import_inputs(Importer *im, ImportInfo *info)
 }
 
 /* ---- outputs */
+/* padded: the axis whose size is a bound; -1: none. */
 static void
-check_output(Importer *im, const ValueInfoProto *v, Type type)
+check_output(Importer *im, const ValueInfoProto *v, Type type, int padded)
 {
 	const Onnx__TypeProto__Tensor *t = tensor_type(v);
 	const char *name = quoted(im->model, v->name);
@@ -297,7 +298,7 @@ check_output(Importer *im, const ValueInfoProto *v, Type type)
 	for (int i = 0; i < type->rank; i++) {
 		const Onnx__TensorShapeProto__Dimension *d = t->shape->dim[i];
 		bool rebound = i == 0 && im->baked_batch && d->dim_value == im->baked_batch;
-		if (!dim_symbol(d) && d->dim_value != type->dims[i] && !rebound)
+		if (!dim_symbol(d) && d->dim_value != type->dims[i] && !rebound && i != padded)
 			model_error(
 				im->model, im->diag, EXIT_INVALID,
 				"output %s is declared with %lld elements along axis %d, it has "
@@ -368,6 +369,22 @@ add_result(Importer *im, Results *results, const char *name, Value *v)
 	function_name_result(im->b.f, name);
 }
 
+/* The count of a padded output is a result behind it. */
+static void
+import_output_count(Importer *im, ImportInfo *info, const char *name, const Bound *b,
+                    Results *results)
+{
+	PaddedOutput padded = {arena_strdup(im->m->arena, name), b->axis, results->n - 1};
+	ValueInfoProto count = ONNX__VALUE_INFO_PROTO__INIT;
+
+	count.name = arena_printf(im->m->arena, "%s.count", name);
+	add_result(im, results, count.name, b->count);
+	if (im->inference)
+		return;
+	add_output_port(im, info, &count, b->count->type);
+	vec_push(im->m->arena, &info->base.bindings.at[im->binding].padded, padded);
+}
+
 /* A tensor is a result, a list one for each of its elements. */
 static void
 import_output(Importer *im, ImportInfo *info, const ValueInfoProto *output, Results *results)
@@ -392,9 +409,11 @@ import_output(Importer *im, ImportInfo *info, const ValueInfoProto *output, Resu
 		add_result(im, results, element.name, v);
 		if (!v || im->inference)
 			continue;
-		check_output(im, &element, v->type);
+		check_output(im, &element, v->type, b->count ? b->axis : -1);
 		add_output_port(im, info, &element, v->type);
 	}
+	if (b->count)
+		import_output_count(im, info, output->name, b, results);
 }
 
 void

@@ -166,7 +166,7 @@ interpret_forward(Run *r)
 	}
 	return !diag_status(s->diag,
 	                    tensors_write(s->arena, s->o->output_dir, "", out, n, as_pb(s))) &&
-	       lists_write(s, s->o->output_dir, as_pb(s));
+	       results_finish(s, s->o->output_dir, as_pb(s));
 }
 
 static bool

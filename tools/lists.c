@@ -1,4 +1,5 @@
-/* Sequences and optionals of `gradc run`: files of inputs, elements that are inputs and results of their own, files of outputs. */
+/* Sequences and optionals of `gradc run`: files of inputs, elements that are inputs and results of their own, files of outputs; and
+ * outputs whose size depends on data. */
 #include "tools/tools.h"
 
 #include <jansson.h>
@@ -140,17 +141,14 @@ element_names(const Session *s, const GivenList *list)
 	return all;
 }
 
-bool
-lists_write(Session *s, const char *folder, bool as_pb)
+static Status
+write_lists(Session *s, const char *folder, json_t *names, bool as_pb)
 {
-	char *path = path_join(s->arena, folder, "names.json");
+	const ImportBinding *b = &s->import->bindings.at[0];
 	Status status = NULL;
 
-	if (!s->import || s->import->bindings.at[0].lists.n == 0)
-		return true;
-	json_t *names = json_load_file(path, 0, NULL);
-	for (int i = 0; names && !status && i < s->import->bindings.at[0].lists.n; i++) {
-		const GivenList *list = &s->import->bindings.at[0].lists.at[i];
+	for (int i = 0; !status && i < b->lists.n; i++) {
+		const GivenList *list = &b->lists.at[i];
 		json_t *entry = json_pack("{s:s}", "kind", kind_of(list));
 		if (as_pb)
 			status = write_proto(s, folder, names, list, entry);
@@ -158,6 +156,111 @@ lists_write(Session *s, const char *folder, bool as_pb)
 			json_object_set_new(entry, "elements", element_names(s, list));
 		json_object_set_new(names, list->name, entry);
 	}
+	return status;
+}
+
+/* ---- padded outputs, cut to their counts */
+static Status
+read_result(Session *s, const char *path, bool as_pb, NamedTensor *out)
+{
+	NpyInfo info;
+	void *data;
+
+	if (as_pb) {
+		RETURN_IF_ERROR(tensor_proto_read(s->arena, path, &out->dtype, &out->rank,
+		                                  out->dims, &data));
+	} else {
+		RETURN_IF_ERROR(npy_read(s->arena, path, &info, &data));
+		out->dtype = info.dtype;
+		out->rank = info.rank;
+		memcpy(out->dims, info.dims, sizeof(out->dims));
+	}
+	out->data = data;
+	return NULL;
+}
+
+/* The type of the bits: elements are moved as they are. */
+static DType
+raw_type(DType d)
+{
+	switch (dtype_info[d].bits) {
+	case 2: return U2;
+	case 4: return U4;
+	case 8: return U8;
+	case 16: return U16;
+	case 32: return U32;
+	default: return U64;
+	}
+}
+
+static void
+cut(Arena *arena, NamedTensor *t, int axis, int64_t count)
+{
+	int64_t outer = 1, inner = 1, size = t->dims[axis];
+	DType raw = raw_type(t->dtype);
+
+	for (int i = 0; i < t->rank; i++)
+		if (i != axis)
+			*(i < axis ? &outer : &inner) *= t->dims[i];
+	char *to = arena_alloc(arena, (size_t)dtype_bytes(raw, outer * count * inner) + 1);
+	for (int64_t o = 0; o < outer; o++)
+		for (int64_t i = 0; i < count * inner; i++)
+			dtype_store_int(raw, to, o * count * inner + i,
+			                dtype_load_int(raw, t->data, o * size * inner + i));
+	t->dims[axis] = count;
+	t->data = to;
+}
+
+static Status
+cut_output(Session *s, const char *folder, json_t *names, const PaddedOutput *p, bool as_pb)
+{
+	const char *counted = s->import->bindings.at[0].outputs.at[p->first + 1].name;
+	json_t *entry = json_object_get(names, p->name);
+	const char *file = json_string_value(json_object_get(entry, "file"));
+	const char *count_file = json_string_value(
+		json_object_get(json_object_get(names, counted), "file"));
+	char *path = path_join(s->arena, folder, file ? file : "");
+	char *count_path = path_join(s->arena, folder, count_file ? count_file : "");
+	NamedTensor t, count;
+
+	RETURN_IF_ERROR(read_result(s, path, as_pb, &t));
+	RETURN_IF_ERROR(read_result(s, count_path, as_pb, &count));
+	int64_t n = dtype_load_int(count.dtype, count.data, 0), most = t.dims[p->axis];
+	if (n < 0 || n > most)
+		return status_error(EXIT_USAGE,
+		                    "output \"%s\" has %lld elements along axis %d, --bound allows "
+		                    "%lld",
+		                    p->name, (long long)n, p->axis, (long long)most);
+	cut(s->arena, &t, p->axis, n);
+	unlink(count_path);
+	json_object_del(names, counted);
+	json_array_set_new(json_object_get(entry, "shape"), (size_t)p->axis, json_integer(n));
+	return as_pb ? tensor_proto_write(path, p->name, t.dtype, t.rank, t.dims, t.data)
+	             : npy_write(path, t.dtype, t.rank, t.dims, t.data);
+}
+
+static Status
+cut_outputs(Session *s, const char *folder, json_t *names, bool as_pb)
+{
+	const ImportBinding *b = &s->import->bindings.at[0];
+
+	for (int i = 0; i < b->padded.n; i++)
+		RETURN_IF_ERROR(cut_output(s, folder, names, &b->padded.at[i], as_pb));
+	return NULL;
+}
+
+bool
+results_finish(Session *s, const char *folder, bool as_pb)
+{
+	char *path = path_join(s->arena, folder, "names.json");
+
+	if (!s->import ||
+	    (s->import->bindings.at[0].lists.n == 0 && s->import->bindings.at[0].padded.n == 0))
+		return true;
+	json_t *names = json_load_file(path, 0, NULL);
+	Status status = cut_outputs(s, folder, names, as_pb);
+	if (!status)
+		status = write_lists(s, folder, names, as_pb);
 	if (!status) {
 		char *text = json_dumps(names, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 		status = file_write(path, text, (int64_t)strlen(text));

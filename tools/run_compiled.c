@@ -258,7 +258,7 @@ run_compiled(Session *s, bool backward)
 	if (ok && code == EXIT_OK && as_pb)
 		ok = convert_results(s, folder, o->output_dir);
 	if (ok && code == EXIT_OK && o->output_dir)
-		lists_write(s, o->output_dir, as_pb);
+		results_finish(s, o->output_dir, as_pb);
 	temporary_folder_close(&temporary);
 	return diag_exit_code(s->diag) ? diag_exit_code(s->diag) : code;
 }

@@ -68,6 +68,38 @@ read_fills(Session *s, ImportOptions *io)
 }
 
 static bool
+read_bounds(Session *s, ImportOptions *io)
+{
+	const StringList *list = &s->o->bounds;
+	SizeBound *bounds = NEW_ARRAY(s->arena, SizeBound, list->n + 1);
+	const char *value;
+
+	for (int i = 0; i < list->n; i++) {
+		if (!split_pair(s, "bound", list->at[i], &bounds[i].name, &value))
+			return false;
+		if (!parse_int(value, &bounds[i].value) || bounds[i].value < 0) {
+			diag_error(s->diag, EXIT_USAGE, "--bound %s: need NAME=N", list->at[i]);
+			return false;
+		}
+		bounds[i].used = NEW(s->arena, bool);
+	}
+	io->bounds = bounds;
+	io->n_bounds = list->n;
+	return true;
+}
+
+static void
+warn_idle_bounds(Session *s, const ImportOptions *io)
+{
+	for (int i = 0; i < io->n_bounds; i++)
+		if (!*io->bounds[i].used)
+			diag_warning(s->diag,
+			             "--bound %s: no result of this name has a size that depends "
+			             "on data",
+			             s->o->bounds.at[i]);
+}
+
+static bool
 read_ties(Session *s, ImportOptions *io)
 {
 	const Options *o = s->o;
@@ -121,7 +153,7 @@ import_options(Session *s, ImportOptions *io)
 			           o->repairs.at[i]);
 			return false;
 		}
-	if (!read_fills(s, io) || !read_ties(s, io))
+	if (!read_fills(s, io) || !read_ties(s, io) || !read_bounds(s, io))
 		return false;
 	io->repairs = terminated(s->arena, &o->repairs);
 	io->no_repairs = terminated(s->arena, &o->no_repairs);
@@ -197,6 +229,7 @@ session_import(Session *s, OpenDims open, const char *const *outputs)
 	s->m = model_import(s->model, &io, s->diag);
 	if (!s->m)
 		return false;
+	warn_idle_bounds(s, &io);
 	s->import = s->m->import;
 	if (s->m->name != o->input)
 		s->m->name = arena_strdup(s->m->arena, o->input);

@@ -26,7 +26,7 @@ typedef struct {
 	VEC(const CudaArchitecture *) gpus;
 	const KernelPrinter *printer;
 	Outlook machine; /* of --machine; without, its machine is NULL */
-	StringList configs, dims, fills, ties, no_ties, repairs, no_repairs, rules, mixed,
+	StringList configs, dims, bounds, fills, ties, no_ties, repairs, no_repairs, rules, mixed,
 		optimizers_for, lora, adapter_names, kept_adapters, inputs, disable, enable, wrt,
 		pass_options, data, only, skip;
 	int64_t block_size, opset;                                         /* of quantize */
@@ -182,8 +182,8 @@ bool is_list_input(const Session *s, const char *text);
 bool lists_read(Session *s, ImportOptions *io); /* false after reporting */
 /* All elements of the inputs; how many. */
 int list_elements(const Session *s, NamedTensor **out);
-/* Of results in that folder that are elements: as the outputs that they belong to; false after reporting. */
-bool lists_write(Session *s, const char *folder, bool as_pb);
+/* Results in that folder that are elements become the outputs that they belong to, padded ones are cut; false after reporting. */
+bool results_finish(Session *s, const char *folder, bool as_pb);
 
 /* ---- command_dump.c */
 bool parse_stage(const char *text, Stage *stage,

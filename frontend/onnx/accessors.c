@@ -82,6 +82,8 @@ want_input(OnnxNode *n, int i)
 	if (b && (b->sequence || b->optional))
 		report_invalid(n, "input %d is %s, need a tensor", i,
 		               b->optional ? "an optional" : "a sequence");
+	if (b && b->count)
+		return padded_input(n, i, b);
 	return b && !b->sequence && !b->optional ? fake_quantized(n, i, b->value) : NULL;
 }
 

@@ -16,6 +16,9 @@ typedef struct {
 	bool sequence;
 	bool optional; /* what it has, a tensor or a sequence, may be missing */
 	bool absent;   /* an optional that has nothing */
+	/* s64[]: so many elements of `value` along `axis` are data, the others padding; NULL: all are. */
+	Value *count;
+	int axis;
 } Bound;
 
 typedef struct OnnxNode OnnxNode;
@@ -76,7 +79,9 @@ struct OnnxNode {
 	int opset;
 	Builder *b;
 	bool failed;
-	Bound *out; /* per output */
+	Bound *out;          /* per output */
+	const Bound *padded; /* the first padded input that was read; NULL: none */
+	int padded_at;       /* which input that is */
 };
 
 /* ---- importers.c: the tables of the families. */
@@ -104,6 +109,20 @@ void import_subgraph(OnnxNode *n, const GraphProto *g);
 void fake_quantize_open(Importer *im, ImportInfo *info);
 /* What input i of the node reads in place of v: numbers that went through codes, with --quantize; else v. */
 Value *fake_quantized(OnnxNode *n, int i, Value *v);
+
+/* ---- padded.c: values whose size depends on data */
+/* The size at most that --bound declares for an output of the node; false after reporting. */
+bool want_size_bound(OnnxNode *n, int64_t *out);
+/* count NULL: all of v is data. */
+void set_output_padded(OnnxNode *n, int i, Value *v, int axis, Value *count);
+/* What the operator reads of a padded input; NULL after reporting. */
+Value *padded_input(OnnxNode *n, int i, const Bound *b);
+/* Outputs of a node that read one are padded in turn. */
+void padded_outputs(OnnxNode *n);
+
+/* ---- reduce.c */
+/* The axes that a reduction of x is over: an attribute or an input; false after reporting. */
+bool want_reduce_axes(OnnxNode *n, const Value *x, Ints *axes);
 
 /* ---- list_ports.c: inputs and outputs that are sequences or optionals */
 /* False where v is a tensor. */

@@ -31,8 +31,8 @@ logarithm(OnnxNode *n, Value *x)
 	return e_unary(n, OP_log, x);
 }
 
-static bool
-reduce_axes(OnnxNode *n, const Value *x, Ints *axes)
+bool
+want_reduce_axes(OnnxNode *n, const Value *x, Ints *axes)
 {
 	Ints list;
 
@@ -54,7 +54,7 @@ import_reduce(OnnxNode *n)
 	bool keep = want_int(n, "keepdims", 1);
 	Ints axes;
 
-	if (!x || !reduce_axes(n, x, &axes))
+	if (!x || !want_reduce_axes(n, x, &axes))
 		return;
 	DType t = x->type->dtype;
 	if (t == BOOL)
@@ -73,7 +73,7 @@ import_reduce_mean(OnnxNode *n)
 	Value *x = want_input(n, 0);
 	Ints axes;
 
-	if (x && reduce_axes(n, x, &axes))
+	if (x && want_reduce_axes(n, x, &axes))
 		set_output(n, 0, e_mean(n, x, axes, want_int(n, "keepdims", 1)));
 }
 
@@ -85,7 +85,7 @@ import_log_sum_exp(OnnxNode *n)
 	bool keep = want_int(n, "keepdims", 1);
 	Ints axes;
 
-	if (!x || !reduce_axes(n, x, &axes))
+	if (!x || !want_reduce_axes(n, x, &axes))
 		return;
 	Value *m = e_unary(n, OP_stop_gradient, e_reduce(n, REDUCE_MAX, x, axes, true));
 	Value *infinite = e_with(n, OP_eq, e_unary(n, OP_abs, m), HUGE_VAL);

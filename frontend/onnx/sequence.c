@@ -224,6 +224,8 @@ mapped_count(OnnxNode *n, const GraphProto *body)
 			               first->n_list);
 		else if (b && b->optional)
 			report_invalid(n, "input %d is an optional", i);
+		else if (b && b->count)
+			report_unsupported(n, "input %d has a size that depends on data", i);
 	}
 	if ((size_t)n_inputs(n) != body->n_input || (size_t)n_outputs(n) != body->n_output)
 		report_invalid(n, "%d inputs and %d outputs, the body has %zu and %zu", n_inputs(n),
