@@ -232,11 +232,36 @@ insert_call(const Outline *o, Node *before)
 		fu->stored[o->results.at[i]->id] = node_result(call, i);
 }
 
+/* A loop or a branch stays a node: its functions are fused by themselves. */
+static void
+insert_control(Fuse *fu, const Node *n, Node *before)
+{
+	Value **operands = NEW_ARRAY(fu->arena, Value *, n->n_operands);
+	Type *types = NEW_ARRAY(fu->arena, Type, n->n_results);
+
+	for (int i = 0; i < n->n_operands; i++) {
+		Value *v = node_operand(n, i);
+		operands[i] = fu->stored[v->id] ? fu->stored[v->id] : v;
+	}
+	for (int i = 0; i < n->n_results; i++)
+		types[i] = node_result(n, i)->type;
+	Node *copy = node_insert(fu->f, before, n->op, n->n_operands, operands, n->attr,
+	                         n->n_results, types, n->loc);
+	copy->phase = n->phase;
+	for (int i = 0; i < n->n_results; i++)
+		fu->stored[node_result(n, i)->id] = node_result(copy, i);
+}
+
 void
 fuse_outline_group(Fuse *fu, int gi, Node *before)
 {
 	const Group *g = &fu->plan->groups.at[gi];
 	Outline o = {.fu = fu, .gi = gi};
+
+	if (fuse_class_of(g->members.at[0]) == FUSE_CONTROL) {
+		insert_control(fu, g->members.at[0], before);
+		return;
+	}
 
 	for (int i = 0; i < g->members.n; i++)
 		outline_member(&o, g->members.at[i]);

@@ -1,7 +1,8 @@
 /* Rewrites what kernels cannot compute as it stands. A constant other than a splat becomes data of the state region. A
  * reduction with few results becomes sums of blocks, so that its order of addition is fixed and it has parts, and sums of
  * small floats are made in f32. Operands of products and convolutions are copied to memory where their views would be computed again
- * for every element. Control flow is refused. Keeps: every value, up to the order of addition. Linear in nodes. */
+ * for every element. Loops and branches get functions of their own. Keeps: every value, up to the order of addition. Linear in nodes. */
+#include "codegen/bodies.h"
 #include "codegen/codegen.h"
 #include "codegen/kernels/kernels.h"
 
@@ -127,8 +128,9 @@ copy_views(Pass *p, const Target *target, Node *n, Value **copies)
 	}
 }
 
+/* A call with a gradient of its own is inlined behind autograd. */
 static bool
-refuse_control(const Pass *p, const Node *n)
+refuse_call(const Pass *p, const Node *n)
 {
 	FuseClass c = op_row(n)->fuse;
 
@@ -146,7 +148,7 @@ run_legalize(Pass *p, Module *m)
 	const TargetOptions *o = p->options;
 	bool refused = false;
 
-	if (!pass_check_cores(p))
+	if (!pass_check_cores(p) || !bodies_own(m, p->scratch, p->diag))
 		return false;
 
 	for_each_function(m, f) {
@@ -161,7 +163,7 @@ run_legalize(Pass *p, Module *m)
 		sorts_split(f);
 		reduces_split(f, target, target_parts(target, o->cores), p->scratch);
 		for_each_node(f, n) {
-			refused |= refuse_control(p, n);
+			refused |= refuse_call(p, n);
 			if (n->op == OP_constant)
 				store_constant(n);
 			else

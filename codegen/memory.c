@@ -2,6 +2,7 @@
  * else in one workspace by liveness. A value that becomes a state's new content is computed in the state's place when
  * the old content has no later reader. A value whose last reader is a kernel gives its place to a result where the
  * kernel allows that. */
+#include "codegen/bodies.h"
 #include "codegen/codegen.h"
 #include "codegen/free_blocks.h"
 #include "codegen/shard.h"
@@ -60,6 +61,8 @@ typedef struct {
 	int *last_use;              /* by value id */
 	FreeBlocks free, host_free; /* of the workspace; of the host's memory */
 	int64_t top, host_top, io;
+	int64_t inner;  /* the most that one of its loops and branches takes behind its workspace */
+	const Node *by; /* the loop or branch that runs it; NULL: a program */
 } Plan;
 
 static void
@@ -111,12 +114,107 @@ place_in_state(Plan *p, Node *store)
 	Value *v = node_operand(store, 0);
 	State *s = ((StoreAttr *)store->attr)->state;
 
-	if (!v->node || v->region != REGION_NONE ||
+	if (!v->node || v->node->op != OP_launch || v->region != REGION_NONE ||
 	    (store->when == WHEN_FIRST && v->node->when != WHEN_FIRST) ||
 	    storage_any_value(p->f, s, old_read_later, &(Overwrite){p, s, v}))
 		return;
 	v->region = REGION_STATE;
 	v->offset = s->offset;
+}
+
+/* ---- functions that loops and branches run */
+/* Is the value that parameter i had before read behind v, or by v's kernel in a way that does not let it write there? */
+static bool
+param_read_later(const Plan *p, const Value *param, const Value *v)
+{
+	const Kernel *k = ((LaunchAttr *)v->node->attr)->kernel;
+
+	for_each_use(param, u) {
+		if (u->user == v->node ? !kernel_may_overwrite(k, u->index, k->n_inputs + v->index)
+		                       : p->position[u->user->id] > p->position[v->node->id])
+			return true;
+	}
+	return false;
+}
+
+/* Code for teams may read 16 bytes at a time, of the place where a row begins, too. */
+enum { ROW_ALIGNMENT = 16 };
+
+static bool
+row_is_aligned(const Plan *p, Type row)
+{
+	const Target *t = p->f->target ? target_find(p->f->target) : NULL;
+
+	return type_bytes(row) % ROW_ALIGNMENT == 0 || (t && t->kind == TARGET_CPU);
+}
+
+static void
+place_params(Plan *p)
+{
+	for (int i = 0; i < p->f->params.n; i++) {
+		Value *v = p->f->params.at[i];
+		bool row = loop_of(p->by) && i > 0 && loop_part(p->by, i - 1) == LOOP_SLICED;
+		v->region = REGION_PARAM;
+		v->offset = i;
+		if (!row || row_is_aligned(p, v->type) || !value_used(v))
+			continue;
+		v->region = REGION_WORKSPACE; /* a copy */
+		v->offset = p->top;
+		p->top += aligned(type_bytes(v->type));
+	}
+}
+
+static bool
+may_be_placed(const Value *v)
+{
+	if (!v->node || v->node->op != OP_launch || v->region != REGION_NONE)
+		return false;
+	for_each_use(v, u) /* the place of a row moves with one loop */
+		if (op_row(u->user)->fuse == FUSE_CONTROL)
+			return false;
+	return true;
+}
+
+/* Results are computed in their place where that may be: what a loop carries on over what it was, rows in the stack. */
+static void
+place_results(Plan *p)
+{
+	const Node *ret = function_return(p->f);
+	const LoopAttr *loop = loop_of(p->by);
+	int64_t carried = loop ? loop->carried : 0;
+	int first = loop != NULL;
+
+	for (int i = first; i < ret->n_operands; i++) {
+		Value *v = node_operand(ret, i);
+		bool carries = first && i <= carried;
+		if (!may_be_placed(v) || (carries ? param_read_later(p, p->f->params.at[i], v)
+		                                  : !row_is_aligned(p, v->type)))
+			continue;
+		v->region = carries ? REGION_PARAM : REGION_RESULT;
+		v->offset = carries ? i : i - first;
+	}
+}
+
+int64_t
+function_workspace(const Function *f)
+{
+	int64_t top = 0;
+
+	for (int i = 0; i < f->params.n; i++) {
+		const Value *v = f->params.at[i];
+		int64_t end = v->region == REGION_WORKSPACE
+		                      ? v->offset + aligned(type_bytes(v->type))
+		                      : 0;
+		top = end > top ? end : top;
+	}
+	for_each_node(f, n)
+		for (int i = 0; i < n->n_results; i++) {
+			const Value *v = node_result(n, i);
+			int64_t bytes = aligned(type_bytes(v->type));
+			int64_t end = v->offset + (bytes ? bytes : ALIGNMENT);
+			top = v->region == REGION_WORKSPACE && end > top ? end : top;
+		}
+	return top;
 }
 
 static void
@@ -166,17 +264,26 @@ reads_once(const Node *n, const Value *v)
 	return times == 1;
 }
 
-/* A result takes the place of an operand that is read for the last time, where the kernel allows that. */
+/* May the kernel write result r over operand i? A loop begins with what it carries. */
 static bool
-overwrite(Plan *p, const Node *n, Value *v)
+may_overwrite(const Node *n, int i, int r)
 {
 	const Kernel *k = n->op == OP_launch ? ((LaunchAttr *)n->attr)->kernel : NULL;
 
-	for (int i = 0; k && !k->moves && i < n->n_operands; i++) {
+	if (loop_of(n))
+		return i == r && loop_part(n, i) == LOOP_CARRIED;
+	return k && !k->moves && kernel_may_overwrite(k, i, k->n_inputs + r);
+}
+
+/* A result takes the place of an operand that is read for the last time, where that may be. */
+static bool
+overwrite(Plan *p, const Node *n, Value *v)
+{
+	for (int i = 0; i < n->n_operands; i++) {
 		Value *u = node_operand(n, i);
 		if (u->region != REGION_WORKSPACE || p->last_use[u->id] != p->position[n->id] ||
 		    workspace_bytes(u) != workspace_bytes(v) || !reads_once(n, u) ||
-		    !kernel_may_overwrite(k, i, k->n_inputs + v->index))
+		    !may_overwrite(n, i, v->index))
 			continue;
 		v->region = REGION_WORKSPACE;
 		v->offset = u->offset;
@@ -216,35 +323,70 @@ place_workspace(Plan *p)
 	}
 }
 
+static int64_t place_function(Pass *pass, Module *m, Function *f, const Node *by);
+
+/* What loops and branches run lies behind the workspace, of one at a time. */
 static void
-place_function(Pass *pass, Module *m, Function *f)
+place_bodies(Pass *pass, Plan *p)
+{
+	for_each_node(p->f, n) {
+		Function *bodies[2] = {NULL, NULL};
+		if (op_row(n)->fuse != FUSE_CONTROL)
+			continue;
+		node_bodies(n, bodies);
+		for (int i = 0; i < 2 && bodies[i]; i++) {
+			int64_t bytes = place_function(pass, p->m, bodies[i], n);
+			p->inner = bytes > p->inner ? bytes : p->inner;
+		}
+	}
+}
+
+static void
+place_ports(Plan *p)
+{
+	const Node *ret = function_return(p->f);
+
+	for (int i = 0; i < p->f->params.n; i++)
+		if (p->f->params.at[i]->param != PARAM_HYPERPARAMETER)
+			place_io(p, p->f->params.at[i]);
+	for (int i = 0; i < ret->n_operands; i++)
+		if (node_operand(ret, i)->region == REGION_NONE)
+			place_io(p, node_operand(ret, i));
+}
+
+/* The bytes of its workspace, and of what its loops and branches run; by: the one that runs it, NULL: it is a program. */
+static int64_t
+place_function(Pass *pass, Module *m, Function *f, const Node *by)
 {
 	Plan p = {.m = m,
 	          .f = f,
 	          .arena = pass->scratch,
+	          .by = by,
 	          .free.arena = pass->scratch,
 	          .host_free.arena = pass->scratch};
-	Node *ret = function_return(f);
 
 	number_nodes(&p);
 	for (int i = 0; i < f->states.n; i++) {
 		f->states.at[i]->region = REGION_STATE;
 		f->states.at[i]->offset = f->states.at[i]->state->offset;
 	}
-	for (int i = 0; i < f->params.n; i++)
-		if (f->params.at[i]->param != PARAM_HYPERPARAMETER)
-			place_io(&p, f->params.at[i]);
-	for (int i = 0; i < ret->n_operands; i++)
-		if (node_operand(ret, i)->region == REGION_NONE)
-			place_io(&p, node_operand(ret, i));
+	if (by) {
+		place_params(&p);
+		place_results(&p);
+	} else {
+		place_ports(&p);
+	}
 	for_each_node(f, n)
 		if (n->op == OP_store)
 			place_in_state(&p, n);
 	place_workspace(&p);
+	place_bodies(pass, &p);
 	if (function_find_param(f, PARAM_HYPERPARAMETER, -1))
 		p.io = aligned(p.io) + aligned(SCALARS_BYTES); /* that its kernels read */
-	m->workspace_bytes = p.top > m->workspace_bytes ? p.top : m->workspace_bytes;
+	int64_t bytes = p.top + p.inner;
+	m->workspace_bytes = bytes > m->workspace_bytes ? bytes : m->workspace_bytes;
 	m->io_bytes = p.io > m->io_bytes ? p.io : m->io_bytes;
+	return bytes;
 }
 
 /* "ddp+zero3": a bit for each, in the order of `known`. */
@@ -280,8 +422,11 @@ run_memory(Pass *p, Module *m)
 	if (m->modes && module_program(m, FUNCTION_UPDATE, 0))
 		shard_states(m, offload, p->scratch);
 	place_states(m);
+	IntMap *inner = functions_run_by_others(m, p->scratch);
+	uint64_t seen;
 	for_each_function(m, f)
-		place_function(p, m, f);
+		if (!intmap_get(inner, (uint64_t)(uintptr_t)f, &seen))
+			place_function(p, m, f, NULL);
 	rank_sums_add(p, m);
 	p->changed = true;
 	return true;

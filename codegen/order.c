@@ -46,7 +46,7 @@ argument_is_written(const Order *o, const Instruction *n, uint32_t i)
 	const FormatWriter *w = o->w;
 
 	if (n->kind != RUN_KERNEL)
-		return n->kind == COLLECTIVE || i == 0;
+		return n->kind == COLLECTIVE || (i == 0 && !instruction_asks(n->kind));
 	const KernelArgument *a =
 		&w->kernel_arguments.at[w->kernels.at[n->what].first_argument + i];
 	return (a->access & ACCESS_WRITE) != 0;
@@ -62,8 +62,8 @@ access_of(const Order *o, const Instruction *n, uint32_t i)
 
 	if (space_has_parts(s->space)) /* a room of its own, wherever that is */
 		return (Access){s->space, s->state, s->state + 1, writes};
-	/* Where rooms end is not known here. */
-	int64_t end = s->share > SLOT_PART ? INT64_MAX : s->offset + s->bytes;
+	/* Where rooms end is not known here, nor what a loop passes over. */
+	int64_t end = s->share > SLOT_PART || a->stride ? INT64_MAX : s->offset + s->bytes;
 
 	return (Access){s->space, s->offset, end, writes};
 }
@@ -142,7 +142,7 @@ loop_depths(const Order *o)
 	for (int i = 0; i < o->list->n; i++) { /* LOOP and END are outside */
 		d -= o->list->at[i].kind == END;
 		depth[i] = d;
-		d += o->list->at[i].kind == LOOP;
+		d += instruction_opens(o->list->at[i].kind);
 	}
 	return depth;
 }

@@ -8,9 +8,9 @@ static int
 group_new(StorePlan *p, const Node *n)
 {
 	FuseClass class = fuse_class_of(n);
-	Group g = {.opaque = class == FUSE_OPAQUE,
-	           .closed = class == FUSE_ROOT || (class == FUSE_REDUCE && !reduces(n)) ||
-	                     epilogue_alone(p->target, n),
+	Group g = {.opaque = class == FUSE_OPAQUE || class == FUSE_CONTROL,
+	           .closed = class == FUSE_ROOT || class == FUSE_CONTROL ||
+	                     (class == FUSE_REDUCE && !reduces(n)) || epilogue_alone(p->target, n),
 	           .domain = domain_full(node_result(n, 0)->type),
 	           .merged_into = -1};
 

@@ -7,6 +7,12 @@ fuse_class_of(const Node *n)
 	return op_row(n)->fuse;
 }
 
+bool
+plan_stands_outside(const Node *n)
+{
+	return fuse_class_of(n) == FUSE_NONE || fuse_class_of(n) == FUSE_CONTROL;
+}
+
 /* Nodes that every reader copies: views, iota, splats. gather is none: it has a group. */
 bool
 plan_is_copied(const StorePlan *p, const Node *n)
@@ -57,7 +63,7 @@ plan_must_be_stored(const Node *n)
 {
 	for (int i = 0; i < n->n_results; i++)
 		for_each_use(node_result(n, i), u)
-			if (fuse_class_of(u->user) == FUSE_NONE)
+			if (plan_stands_outside(u->user))
 				return true;
 	return false;
 }

@@ -5,7 +5,7 @@
 static bool
 needs_memory(const StorePlan *p, const Node *reader, int gi)
 {
-	if (fuse_class_of(reader) == FUSE_NONE)
+	if (plan_stands_outside(reader))
 		return true;
 	int g = plan_group_of(p, node_result(reader, 0));
 	return g != gi && (p->groups.at[g].opaque || fuse_class_of(reader) == FUSE_INDEX);

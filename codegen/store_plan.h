@@ -39,6 +39,8 @@ typedef struct {
 StorePlan *store_plan(const Function *f, const Target *target, int64_t cores, Arena *arena);
 
 FuseClass fuse_class_of(const Node *n);
+/* It reads its operands in memory, and is part of no kernel. */
+bool plan_stands_outside(const Node *n);
 /* Nodes that every reader copies: views, iota, splats, arithmetic on single numbers that no group
  * computes (learning rates), and on stored values for one reader. gather is none: it has a group. */
 bool plan_is_copied(const StorePlan *p, const Node *n);

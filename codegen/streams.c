@@ -134,7 +134,7 @@ last_touch(const Streams *s, const Bucket *b)
 	for (int i = 0; i < s->computed.n; i++) {
 		const Instruction *n = &s->computed.at[i];
 
-		depth += (n->kind == LOOP) - (n->kind == END);
+		depth += instruction_opens(n->kind) - (n->kind == END);
 		inside = touches(s, n, b) || (inside && (depth > 0 || n->kind == END));
 		if (inside)
 			last = i;

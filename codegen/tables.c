@@ -1,171 +1,12 @@
 /* The module after `memory` as the executable's tables. */
 #include "codegen/codegen.h"
 #include "codegen/shard.h"
+#include "codegen/tables_impl.h"
 #include "codegen/target.h"
 
 #include <string.h>
 
 enum { SCALARS_ALIGNMENT = 64 };
-
-typedef struct {
-	FormatWriter *w;
-	const Tables *t;
-	Diag *diag;
-	bool ok;
-	Arena *arena;
-	Versions versions;
-	Buckets buckets[N_MODES];
-	uint32_t *slots; /* by value id: 1 + slot; 0 not yet */
-	Space io_space;  /* of the program: where its inputs and results lie */
-	int64_t workspace, io, flops;
-	int64_t shift,
-		state_end; /* of the last weights: where they are less the state's offset, end */
-} TableWriter;
-
-static Space
-space_of(const TableWriter *tw, Region r)
-{
-	const Space spaces[] = {[REGION_NONE] = SPACE_WORKSPACE,
-	                        [REGION_WORKSPACE] = SPACE_WORKSPACE,
-	                        [REGION_STATE] = SPACE_STATE,
-	                        [REGION_IO] = tw->io_space,
-	                        [REGION_HOST] = SPACE_HOST};
-
-	return spaces[r];
-}
-
-static const char *
-value_origin(const Value *v)
-{
-	return v->kind == VALUE_STATE   ? v->state->name
-	       : v->kind == VALUE_PARAM ? v->name
-	                                : loc_origin(v->node->loc);
-}
-
-static void
-grow(int64_t *most, int64_t end)
-{
-	if (end > *most)
-		*most = end;
-}
-
-static uint32_t
-slot_of(TableWriter *tw, const Value *v)
-{
-	if (tw->slots[v->id])
-		return tw->slots[v->id] - 1;
-	Slot s = {.space = space_of(tw, v->region),
-	          .dtype = v->type->dtype,
-	          .offset = v->offset,
-	          .bytes = type_bytes(v->type),
-	          .name = format_string(tw->w, value_origin(v))};
-	vec_push(tw->w->arena, &tw->w->slots, s);
-	if (v->region == REGION_WORKSPACE)
-		grow(&tw->workspace, v->offset + (s.bytes ? s.bytes : 1));
-	if (v->region == REGION_IO)
-		grow(&tw->io, v->offset + s.bytes);
-	tw->slots[v->id] = (uint32_t)tw->w->slots.n;
-	return tw->slots[v->id] - 1;
-}
-
-static void
-add_argument(TableWriter *tw, const Value *v)
-{
-	Argument a = {.slot = slot_of(tw, v)};
-
-	vec_push(tw->w->arena, &tw->w->arguments, a);
-}
-
-/* ---- instructions */
-static StrRef
-write_origin(FormatWriter *w, const Node *n)
-{
-	Text loc = {0};
-
-	loc_text(&loc, n->loc);
-	StrRef origin = format_string(w, loc.at ? loc.at : "");
-	text_free(&loc);
-	return origin;
-}
-
-static int
-kernel_index(const Module *m, const Kernel *k)
-{
-	for (int i = 0; i < m->kernels.n; i++)
-		if (m->kernels.at[i] == k)
-			return i;
-	return -1;
-}
-
-/* Of a launch: a record's field has 16 bits. */
-static uint16_t
-count_arguments(TableWriter *tw, const Node *n, const Kernel *k)
-{
-	int count = n->n_operands + n->n_results;
-
-	if (count <= UINT16_MAX)
-		return (uint16_t)count;
-	diag_error(tw->diag, EXIT_UNSUPPORTED,
-	           "node \"%s\": its kernel @%s has %d arguments, at most %d have room in the "
-	           "executable's tables",
-	           loc_origin(n->loc), k->name, count, UINT16_MAX);
-	tw->ok = false;
-	return 0;
-}
-
-static void
-write_launch(TableWriter *tw, const Node *n)
-{
-	const Kernel *k = ((LaunchAttr *)n->attr)->kernel;
-	bool zeros = kernel_fills_zero(k);
-	Instruction in = {.kind = zeros      ? FILL_ZERO
-	                          : k->moves ? COPY
-	                                     : RUN_KERNEL,
-	                  .stream = k->moves == MOVES_TO_HOST     ? STREAM_COPY_OUT
-	                            : k->moves == MOVES_TO_DEVICE ? STREAM_COPY_IN
-	                                                          : STREAM_COMPUTE,
-	                  .when = n->when,
-	                  .phase = n->phase,
-	                  .what = zeros || k->moves ? 0 : (uint32_t)kernel_index(tw->t->m, k),
-	                  .args = (uint32_t)tw->w->arguments.n,
-	                  .origin = write_origin(tw->w, n)};
-
-	for (int i = 0; i < n->n_results && k->moves; i++) /* to, from */
-		add_argument(tw, node_result(n, i));
-	for (int i = 0; i < n->n_operands; i++)
-		add_argument(tw, node_operand(n, i));
-	for (int i = 0; i < n->n_results && !k->moves; i++)
-		add_argument(tw, node_result(n, i));
-	in.n_args = count_arguments(tw, n, k);
-	if (when_runs(n->when) & when_runs(WHEN_FIRST)) /* later ones do it in place of this */
-		tw->flops += k->flops;
-	vec_push(tw->w->arena, &tw->w->instructions, in);
-}
-
-static void
-write_store(TableWriter *tw, const Node *n)
-{
-	const Value *v = node_operand(n, 0);
-	State *s = ((StoreAttr *)n->attr)->state;
-
-	if (v->region == REGION_STATE && v->offset == s->offset)
-		return; /* computed in place */
-	Instruction in = {.kind = COPY,
-	                  .when = n->when,
-	                  .phase = n->phase,
-	                  .args = (uint32_t)tw->w->arguments.n,
-	                  .n_args = 2,
-	                  .origin = write_origin(tw->w, n)};
-	Slot slot = {.space = SPACE_STATE,
-	             .dtype = s->type->dtype,
-	             .offset = s->offset,
-	             .bytes = type_bytes(s->type),
-	             .name = format_string(tw->w, s->name)};
-	Argument to = {.slot = format_slot(tw->w, slot)};
-	vec_push(tw->w->arena, &tw->w->arguments, to);
-	add_argument(tw, v);
-	vec_push(tw->w->arena, &tw->w->instructions, in);
-}
 
 /* ---- ports */
 static void
@@ -176,7 +17,7 @@ write_port(TableWriter *tw, const Value *v, const char *name, PortKind kind, con
 	                .dtype = v->type->dtype,
 	                .rank = (uint32_t)v->type->rank,
 	                .first_dim = format_dims(tw->w, v->type->rank, v->type->dims),
-	                .slot = slot_of(tw, v),
+	                .slot = table_slot(tw, v),
 	                .file_dtype = info ? info->file_dtype : v->type->dtype,
 	                .sample_axis = info ? info->sample_axis : -1};
 
@@ -253,7 +94,7 @@ write_scalars(TableWriter *tw, const Function *f)
 	if (!function_find_param(f, PARAM_HYPERPARAMETER, -1))
 		return 0;
 	vec_push(tw->w->arena, &tw->w->slots, s);
-	grow(&tw->io, s.offset + s.bytes);
+	table_grow(&tw->io, s.offset + s.bytes);
 	return (uint32_t)tw->w->slots.n;
 }
 
@@ -270,7 +111,7 @@ report_state(TableWriter *tw, PortRecord *port, uint16_t phase)
 		return;
 	s.space = tw->io_space;
 	s.offset = (tw->io + SCALARS_ALIGNMENT - 1) / SCALARS_ALIGNMENT * SCALARS_ALIGNMENT;
-	grow(&tw->io, s.offset + s.bytes);
+	table_grow(&tw->io, s.offset + s.bytes);
 	vec_push(w->arena, &w->arguments, (Argument){.slot = (uint32_t)w->slots.n});
 	vec_push(w->arena, &w->arguments, (Argument){.slot = port->slot});
 	vec_push(w->arena, &w->instructions, in);
@@ -327,12 +168,7 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 	p.first_output = (uint32_t)w->ports.n;
 	write_results(tw, f, row);
 	p.n_outputs = (uint32_t)w->ports.n - p.first_output;
-	for_each_node(f, n) {
-		if (n->op == OP_launch)
-			write_launch(tw, n);
-		else if (n->op == OP_store)
-			write_store(tw, n);
-	}
+	instructions_write(tw, f);
 	for (uint32_t i = 0; i < p.n_outputs; i++)
 		report_state(tw, &w->ports.at[p.first_output + i],
 		             row->role == ROLE_UPDATE ? PHASE_UPDATE : PHASE_FORWARD);
@@ -552,7 +388,7 @@ write_kernel(TableWriter *tw, int index)
 		r.targets |= (uint32_t)tw->versions.needs[t][index] << t;
 	r.grain = kernel_grain(&r);
 	r.library = write_library(w, k);
-	r.serves = k->serves ? (uint32_t)kernel_index(m, k->serves) + 1 : 0;
+	r.serves = k->serves ? (uint32_t)table_kernel(m, k->serves) + 1 : 0;
 	vec_push(w->arena, &w->kernels, r);
 }
 

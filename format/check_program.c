@@ -9,6 +9,7 @@ typedef struct {
 	int index;
 	int depth;
 	int64_t counts[MAX_LOOPS];
+	bool is_branch[MAX_LOOPS];
 	int64_t limits[N_SPACES]; /* bytes of each region */
 } Walk;
 /* Iterations of a launch. */
@@ -122,8 +123,48 @@ check_loop(Walk *w, const Instruction *n, int at)
 	if (all > MAX_ITERATIONS)
 		return FAULT("program %d, instruction %d: %lld iterations, at most %d", w->index,
 		             at, (long long)all, MAX_ITERATIONS);
+	w->is_branch[w->depth] = false;
 	w->counts[w->depth++] = count;
 	return NULL;
+}
+
+/* Its argument is a number that the host reads. */
+static Status
+check_flag(const Walk *w, const Instruction *n, int at)
+{
+	const Slot *s = &w->f->slots[w->f->arguments[n->args].slot];
+
+	if (s->dtype != BOOL || s->bytes < 1 || s->share != SLOT_WHOLE)
+		return FAULT("program %d, instruction %d: %s asks %lld bytes of %s", w->index, at,
+		             instruction_names[n->kind], (long long)s->bytes,
+		             dtype_info[s->dtype].name);
+	if (n->when != RUN_ALWAYS || n->only != ONLY_ALWAYS || n->stream != STREAM_COMPUTE)
+		return FAULT("program %d, instruction %d: %s not in every run", w->index, at,
+		             instruction_names[n->kind]);
+	return NULL;
+}
+
+static Status
+check_branch(Walk *w, const Instruction *n, int at)
+{
+	if (w->depth == MAX_LOOPS)
+		return FAULT("program %d, instruction %d: loops nest deeper than %d", w->index, at,
+		             MAX_LOOPS);
+	if (n->what > 1)
+		return FAULT("program %d, instruction %d: a branch where a bool is %u", w->index,
+		             at, n->what);
+	RETURN_IF_ERROR(check_flag(w, n, at));
+	w->is_branch[w->depth] = true;
+	w->counts[w->depth++] = 1;
+	return NULL;
+}
+
+static Status
+check_leave(Walk *w, const Instruction *n, int at)
+{
+	if (w->depth == 0 || w->is_branch[w->depth - 1])
+		return FAULT("program %d, instruction %d: LEAVE outside of a LOOP", w->index, at);
+	return check_flag(w, n, at);
 }
 
 static Status
@@ -323,6 +364,8 @@ static const struct {
 	[COLLECTIVE] = {-1, check_collective},
 	[WAIT] = {0, check_event},
 	[LOOP] = {0, check_loop},
+	[BRANCH] = {1, check_branch},
+	[LEAVE] = {1, check_leave},
 	[END] = {0, check_end},
 };
 
@@ -342,7 +385,7 @@ check_instruction(Walk *w, int at)
 	if (n->origin >= (uint32_t)w->f->n[SECTION_STRINGS])
 		return FAULT("program %d, instruction %d: string %u of %d", w->index, at, n->origin,
 		             w->f->n[SECTION_STRINGS]);
-	if (!only_applies(n->only, w->facts) && n->kind != LOOP && n->kind != END)
+	if (!only_applies(n->only, w->facts) && !instruction_opens(n->kind) && n->kind != END)
 		return NULL;
 	RETURN_IF_ERROR(check_arguments(w, n, at));
 	return kinds[n->kind].check ? kinds[n->kind].check(w, n, at) : NULL;

@@ -23,8 +23,10 @@ program_estimate(const Format *f, const ProgramRecord *p)
 
 		if (in->kind == RUN_KERNEL && only_applies(in->only, &run_alone))
 			total += times[depth] * kernel_estimate(&f->kernels[in->what]);
-		else if (in->kind == LOOP) {
-			double count = (double)format_loop_count(in->what, &run_alone);
+		else if (instruction_opens(in->kind)) {
+			double count = in->kind == BRANCH
+			                       ? 1
+			                       : (double)format_loop_count(in->what, &run_alone);
 			times[depth + 1] = times[depth] * count;
 			depth++;
 		} else if (in->kind == END)

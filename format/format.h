@@ -8,7 +8,7 @@
 #include "base/library_call.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 20
+#define FORMAT_VERSION 21
 #define GRADC_ABI 14
 #define GRADC_ABI_NAME "gradc_abi_14" /* a symbol of the runtime; a mismatch fails at link */
 #define GRADC_MODEL_NAME "gradc_model"
@@ -123,11 +123,25 @@ typedef enum {
 	COLLECTIVE,
 	RECORD,
 	WAIT,
-	LOOP,
+	LOOP,   /* `what` times what stands before its END */
+	BRANCH, /* what stands before its END, where its argument, a bool, is `what` */
+	LEAVE,  /* goes behind the END of the LOOP around where its argument, a bool, is false */
 	END,
 	N_INSTRUCTIONS
 } InstructionKind;
 extern const char *const instruction_names[];
+/* Does an END close it? Such blocks are the levels that Argument.loop counts. */
+static inline bool
+instruction_opens(InstructionKind kind)
+{
+	return kind == LOOP || kind == BRANCH;
+}
+/* The host waits for the number that decides. */
+static inline bool
+instruction_asks(InstructionKind kind)
+{
+	return kind == BRANCH || kind == LEAVE;
+}
 
 /* Instructions on one stream run in order; on two, only RECORD and WAIT order them. Data come in while results of
  * the step before go out: hence two streams of copies. */
@@ -238,7 +252,7 @@ typedef struct {
 
 typedef struct {
 	uint32_t slot;
-	uint32_t loop;  /* 0: none; else nesting depth of the LOOP that advances it */
+	uint32_t loop;  /* 0: none; else the level of the LOOP that advances it */
 	int64_t stride; /* bytes an iteration */
 } Argument;
 

@@ -26,7 +26,8 @@ const SpaceRow space_table[] = {
 	[SPACE_HOST] = {"host", .on_host = true, .by_slots = true, .twin = SPACE_HOST},
 };
 const char *const instruction_names[] = {
-	"run", "copy", "fill_zero", "collective", "record", "wait", "loop", "end", NULL,
+	"run",  "copy",   "fill_zero", "collective", "record", "wait",
+	"loop", "branch", "leave",     "end",        NULL,
 };
 const char *const stream_names[] = {"compute", "copy_in", "copy_out", "communication", NULL};
 const EventRow event_table[] = {

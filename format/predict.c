@@ -294,8 +294,9 @@ predict_times(const Format *f, const ProgramRecord *p, const Outlook *o, int64_t
 		depth -= in->kind == END;
 		times[i] = in->when != RUN_LATER && only_applies(in->only, &facts) ? around[depth]
 		                                                                   : 0;
-		if (in->kind == LOOP) {
-			int64_t count = format_loop_count(in->what, &facts);
+		if (instruction_opens(in->kind)) {
+			int64_t count = in->kind == BRANCH ? 1
+			                                   : format_loop_count(in->what, &facts);
 			if (!size_mul(around[depth], count, &around[depth + 1]))
 				around[depth + 1] = INT64_MAX;
 			depth++;

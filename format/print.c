@@ -83,10 +83,17 @@ print_loop(Text *out, const Format *f, const Instruction *n)
 		text_printf(out, " %u times", n->what);
 }
 
+static void
+print_branch(Text *out, const Format *f, const Instruction *n)
+{
+	(void)f;
+	text_add(out, n->what ? " if true" : " if false");
+}
+
 static void (*const print_what[N_INSTRUCTIONS])(Text *, const Format *, const Instruction *) = {
 	[RUN_KERNEL] = print_run, [COLLECTIVE] = print_collective,
 	[RECORD] = print_event,   [WAIT] = print_event,
-	[LOOP] = print_loop,
+	[LOOP] = print_loop,      [BRANCH] = print_branch,
 };
 
 /* The head of the columns: which stream each is. */
@@ -208,7 +215,7 @@ print_program(Text *out, const Format *f, const ProgramRecord *p)
 
 		depth -= n->kind == END;
 		print_instruction(out, f, n, (int)i, depth);
-		depth += n->kind == LOOP;
+		depth += instruction_opens(n->kind);
 	}
 	print_ports(out, f, p->first_output, p->n_outputs);
 	text_add(out, "\n");

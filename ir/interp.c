@@ -193,7 +193,7 @@ node_fold(Module *m, const Node *n, Tensor **results)
 	for (int i = 0; i < n->n_operands; i++)
 		if (!node_operand(n, i) || !value_constant(node_operand(n, i)))
 			return false;
-	if (op_row(n)->effect || op_row(n)->fuse == FUSE_NONE)
+	if (op_row(n)->effect || op_row(n)->fuse == FUSE_NONE || op_row(n)->fuse == FUSE_CONTROL)
 		return false;
 	Arena *arena = arena_new();
 	Interp in = {.module = m, .arena = arena};

@@ -136,7 +136,17 @@ typedef enum {
 	PARAM_RESULT,    /* result `number` */
 	PARAM_COTANGENT, /* the cotangent of result `number`, a float */
 } ParamKind;
-typedef enum { REGION_NONE, REGION_STATE, REGION_WORKSPACE, REGION_IO, REGION_HOST } Region;
+/* Of functions that loops and branches run: workspace offsets count from where the caller's workspace ends, and a value may lie
+ * where the node has what a parameter stands for, or a result; `offset` is then the number of the parameter or result. */
+typedef enum {
+	REGION_NONE,
+	REGION_STATE,
+	REGION_WORKSPACE,
+	REGION_IO,
+	REGION_HOST,
+	REGION_PARAM,
+	REGION_RESULT,
+} Region;
 struct Value {
 	uint32_t id; /* dense within the function */
 	ValueKind kind;
@@ -152,7 +162,7 @@ struct Value {
 	Use *uses;
 	/* Set by the `memory` pass. */
 	Region region;
-	int64_t offset; /* bytes */
+	int64_t offset; /* bytes; see Region */
 };
 
 /* In which micro-batches of a step a node runs. */

@@ -62,7 +62,8 @@ typedef enum {
 	FUSE_REDUCE, /* ReduceAttr */
 	FUSE_ROOT,   /* writes parts of its result: `parts` (concat, pad) */
 	FUSE_OPAQUE, /* a kernel of its own: codegen/kernels/ */
-	FUSE_NONE,   /* no code: store, return, call */
+	FUSE_CONTROL, /* runs functions of the module, whose nodes become kernels on their own: loop, cond */
+	FUSE_NONE, /* no code: store, return, call */
 } FuseClass;
 
 typedef struct Lower Lower; /* codegen's view of one kernel, ir/loop.h */
@@ -284,7 +285,10 @@ typedef enum { POOL_MAX, POOL_SUM } PoolKind;
 typedef struct { int kind; Ints window, stride, low, high, dilation; Ints size; } PoolAttr;
 typedef struct { State *state; } StoreAttr;
 typedef struct { Function *callee, *gradient; } CallAttr;
-typedef struct { Function *body; int64_t bound, carried, sliced; } LoopAttr;
+typedef struct { Function *body; int64_t bound, carried, sliced; bool always; } LoopAttr;
+/* What operand i of a loop is; its body's parameter i + 1 has that, or a row of it. */
+typedef enum { LOOP_CARRIED, LOOP_SLICED, LOOP_INVARIANT } LoopPart;
+LoopPart loop_part(const Node *n, int i);
 typedef struct { Function *then_branch, *else_branch; } CondAttr;
 typedef struct { Kernel *kernel; } LaunchAttr;
 /* clang-format on */

@@ -120,7 +120,7 @@ op_row_check(const OpRow *row, Diag *diag)
 	row_needs(&c.check, "eval", row->eval != NULL);
 	row_needs(&c.check, "grad", row->grad != NULL);
 	row_needs(&c.check, "samples", row->samples && row->samples[0].attrs);
-	row_needs(&c.check, "results", row->results[0] || row->fuse == FUSE_NONE);
+	row_needs(&c.check, "results", row->results[0] || row->fuse >= FUSE_CONTROL);
 	check_fields(&c);
 	check_code(&c);
 	check_facts(&c);

@@ -21,7 +21,8 @@ const char *const mode_texts[] = {"ddp", "zero1", "zero2", "zero3", NULL};
 const char *const lifetime_texts[] = {"saved", "step", "derived", "constant", NULL};
 const char *const init_texts[] = {"zeros", "ones", "data", "normal", "uniform", "copy", NULL};
 const char *const adapter_readers_texts[] = {"products", "tables", "both", NULL};
-const char *const region_texts[] = {"none", "state", "workspace", "io", "host", NULL};
+const char *const region_texts[] = {"none", "state", "workspace", "io",
+                                    "host", "param", "result",    NULL};
 const char *const when_texts[] = {"always", "first", "later", "last", NULL};
 const char *const phase_texts[] = {"none", "forward", "backward", "update", NULL};
 

@@ -1,5 +1,5 @@
 /* Walks a program: each instruction's kind picks a function, each argument's slot an address. Everything is queued on the
- * device's streams; the host waits nowhere here. Timers are recorded where the phase changes, so that a report needs no clock
+ * device's streams; the host waits nowhere here but where a BRANCH or LEAVE asks for a number. Timers are recorded where the phase changes, so that a report needs no clock
  * in between. */
 #include "runtime/runtime_impl.h"
 
@@ -41,8 +41,10 @@ observed_of(const Executor *x, const ProgramRecord *p)
 		const Instruction *in = &x->format->instructions[p->first_instruction + i];
 
 		n += times[depth];
-		if (in->kind == LOOP) {
-			times[depth + 1] = times[depth] * format_loop_count(in->what, &x->facts);
+		if (instruction_opens(in->kind)) {
+			int64_t count = in->kind == BRANCH ? 1
+			                                   : format_loop_count(in->what, &x->facts);
+			times[depth + 1] = times[depth] * count;
 			depth++;
 		} else if (in->kind == END)
 			depth--;
@@ -60,6 +62,15 @@ most_observed(const Executor *x)
 		most = n > most ? n : most;
 	}
 	return (int)most;
+}
+
+static bool
+program_asks(const Executor *x, const ProgramRecord *p)
+{
+	for (uint32_t i = 0; i < p->n_instructions; i++)
+		if (instruction_asks(x->format->instructions[p->first_instruction + i].kind))
+			return true;
+	return false;
 }
 
 /* While the host waits for the device, and that for collectives. */
@@ -128,6 +139,9 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	if (format_shard_places(f, &out->facts, SPACE_SHARD, out->shard_at) == INT64_MAX)
 		return status_error(EXIT_SYSTEM, "parts of states are too large");
 	out->facts.shard_at = out->shard_at;
+	out->asks = NEW_ARRAY(arena, bool, f->n[SECTION_PROGRAMS] + 1);
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		out->asks[i] = program_asks(out, &f->programs[i]);
 	out->most_arguments = most;
 	out->buffers = NEW_ARRAY(arena, void *, most);
 	out->before = NEW_ARRAY(arena, int64_t, most);
@@ -451,31 +465,69 @@ run_collective(Walk *w, const Instruction *n)
 	                        argument_span(w, n, first + 1).at);
 }
 
-/* Moves to the END of the LOOP at pc. */
+/* Moves to the END of the block that is open at pc. */
 static void
-skip_loop(Walk *w)
+skip_block(Walk *w)
 {
 	const Instruction *at = w->x->format->instructions + w->program->first_instruction;
 
 	for (int depth = 1; depth > 0;) {
 		w->pc++;
-		depth += (at[w->pc].kind == LOOP) - (at[w->pc].kind == END);
+		depth += instruction_opens(at[w->pc].kind) - (at[w->pc].kind == END);
 	}
 }
 
 static Status
-run_loop(Walk *w, const Instruction *n)
+open_block(Walk *w, uint32_t count)
 {
-	uint32_t count = (uint32_t)format_loop_count(n->what, &w->x->facts);
-
 	if (count == 0) {
-		skip_loop(w);
+		skip_block(w);
 		return NULL;
 	}
 	w->loops[w->depth].start = w->pc;
 	w->loops[w->depth].count = count;
 	w->loops[w->depth].done = 0;
 	w->depth++;
+	return NULL;
+}
+
+static Status
+run_loop(Walk *w, const Instruction *n)
+{
+	return open_block(w, (uint32_t)format_loop_count(n->what, &w->x->facts));
+}
+
+/* The host waits for all that is queued: what runs next depends on it. */
+static Status
+ask(Walk *w, const Instruction *n, bool *answer)
+{
+	uint8_t byte = 0;
+	Span flag = argument_span(w, n, 0);
+
+	RETURN_IF_ERROR(executor_read(w->x, &byte, (Span){flag.at, 1}));
+	*answer = byte != 0;
+	return NULL;
+}
+
+static Status
+run_branch(Walk *w, const Instruction *n)
+{
+	bool holds;
+
+	RETURN_IF_ERROR(ask(w, n, &holds));
+	return open_block(w, holds == (n->what != 0));
+}
+
+static Status
+run_leave(Walk *w, const Instruction *n)
+{
+	bool goes_on;
+
+	RETURN_IF_ERROR(ask(w, n, &goes_on));
+	if (!goes_on) {
+		w->depth--;
+		skip_block(w);
+	}
 	return NULL;
 }
 
@@ -494,7 +546,8 @@ static Status (*const execute[N_INSTRUCTIONS])(Walk *, const Instruction *) = {
 	[RUN_KERNEL] = run_kernel,   [COPY] = run_copy,
 	[FILL_ZERO] = run_fill_zero, [COLLECTIVE] = run_collective,
 	[RECORD] = run_record,       [WAIT] = run_wait,
-	[LOOP] = run_loop,           [END] = run_end,
+	[LOOP] = run_loop,           [BRANCH] = run_branch,
+	[LEAVE] = run_leave,         [END] = run_end,
 };
 
 /* Nothing else runs meanwhile. */
@@ -563,7 +616,7 @@ run_one(Walk *w)
 
 	if (!is_due(w, n)) {
 		if (n->kind == LOOP)
-			skip_loop(w);
+			skip_block(w);
 		return NULL;
 	}
 	RETURN_IF_ERROR(time_phase(w, n));

@@ -68,6 +68,7 @@ typedef struct {
 	Span library;              /* what libraries work in */
 	uint8_t turns[N_TURNS];    /* which one programs run on */
 	uint32_t most_arguments;   /* of an instruction */
+	bool *asks;                /* by program: it has instructions that ask for a number */
 	void **buffers;            /* room for them */
 	int64_t *before;
 	StepTimers timers[2]; /* by the step's turn */

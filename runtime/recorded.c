@@ -1,7 +1,7 @@
 /* Programs are recorded where the device can: one run by itself, so that all it needs is loaded, one that is recorded, and
  * from then on the recording is launched. A recording holds addresses and events, so there is one for each turn and each
  * micro-batch of a step. What has tasks of the host is not recorded: collectives of a communicator without streams, and
- * programs for the host's processors. Collectives on streams are recorded by all ranks in the same run: which runs those are follows
+ * programs for the host's processors; nor what asks for a number. Collectives on streams are recorded by all ranks in the same run: which runs those are follows
  * from what all ranks do alike, and from executor_attach. */
 #include "runtime/runtime_impl.h"
 
@@ -18,8 +18,8 @@ has_host_tasks(const Executor *x)
 static bool
 is_recordable(const Executor *x, const ProgramRecord *p)
 {
-	return x->ops->capture_begin && x->timed && !x->observer && !x->poison &&
-	       !has_host_tasks(x) && p->target == (uint32_t)x->target;
+	return !x->asks[p - x->format->programs] && x->ops->capture_begin && x->timed &&
+	       !x->observer && !x->poison && !has_host_tasks(x) && p->target == (uint32_t)x->target;
 }
 
 static bool

@@ -275,7 +275,7 @@ const OpRow op_cond = {
 	.infer = cond_infer,
 	.eval = cond_eval,
 	.grad = cond_grad,
-	.fuse = FUSE_NONE,
+	.fuse = FUSE_CONTROL,
 	.flops = cond_flops,
 	.precision = PRECISION_FIXED,
 	.partition = {.factors = partition_none,

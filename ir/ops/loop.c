@@ -4,15 +4,26 @@
 
 #include <string.h>
 
-/* ---- loop {body, bound, carried, sliced}: operands are carried values, sliced ones (leading
+/* ---- loop {body, bound, carried, sliced, always}: operands are carried values, sliced ones (leading
  * dimension `bound`) and invariants. body(i: s64[], carried, slices, invariants) -> (continue:
- * bool[], carried, rows) runs while continue holds, at most bound times. Results: carried, stacked
+ * bool[], carried, rows) runs while continue holds, or always, at most bound times. Results: carried, stacked
  * rows (zero behind the last), the trip count. */
 static const Field loop_fields[] = {{"body", FIELD_FUNC, offsetof(LoopAttr, body), NULL, false},
                                     {"bound", FIELD_INT, offsetof(LoopAttr, bound), NULL, false},
                                     {"carried", FIELD_INT, offsetof(LoopAttr, carried), NULL, true},
                                     {"sliced", FIELD_INT, offsetof(LoopAttr, sliced), NULL, true},
+                                    {"always", FIELD_BOOL, offsetof(LoopAttr, always), NULL, true},
                                     {0}};
+
+LoopPart
+loop_part(const Node *n, int i)
+{
+	const LoopAttr *a = n->attr;
+
+	return i < a->carried               ? LOOP_CARRIED
+	       : i < a->carried + a->sliced ? LOOP_SLICED
+	                                    : LOOP_INVARIANT;
+}
 
 static Type
 stacked_type(Module *m, Type row, int64_t n)
@@ -85,7 +96,7 @@ loop_eval(Eval *ev)
 			args[1 + i].i = ev->operand[i].i + trip * args[1 + i].type->n;
 		}
 		interp_run(ev->interp, f, args, rows);
-		go = rows[0].i[0];
+		go = a->always || rows[0].i[0];
 		memcpy(args + 1, rows + 1, sizeof(EvalTensor) * (size_t)carried);
 		for (int i = carried; i + 1 < outs; i++)
 			memcpy(ev->result[i].i + trip * rows[1 + i].type->n, rows[1 + i].i,
@@ -289,7 +300,7 @@ const OpRow op_loop = {.name = "loop",
                        .infer = loop_infer,
                        .eval = loop_eval,
                        .grad = loop_grad,
-                       .fuse = FUSE_NONE,
+                       .fuse = FUSE_CONTROL,
                        .flops = loop_flops,
                        .precision = PRECISION_FIXED,
                        .partition = {.factors = partition_none,
