@@ -114,16 +114,17 @@ importer_lookup(Importer *im, const char *name)
 	Bound *found = strmap_get(im->values, name);
 
 	if (found)
-		return found;
+		return scope_bound(im, found);
 	const TensorProto *t = strmap_get(im->model->initializers, name);
 	if (!t)
 		return NULL;
 	Weight *w = im->repairs ? repairs_weight(im->repairs, name) : NULL;
-	Loc reader = im->b.loc;
+	Builder reader = im->b;
+	im->b = scope_program(im);
 	im->b.loc = loc_name(im->m, name);
 	importer_bind(im, name, w ? weight_value(im, w) : constant_of(im, t));
-	im->b.loc = reader;
-	return strmap_get(im->values, name);
+	im->b = reader;
+	return scope_bound(im, strmap_get(im->values, name));
 }
 
 State *

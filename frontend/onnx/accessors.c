@@ -87,6 +87,20 @@ want_input(OnnxNode *n, int i)
 	return b && !b->sequence && !b->optional ? fake_quantized(n, i, b->value) : NULL;
 }
 
+const char *
+type_text(OnnxNode *n, Type t)
+{
+	Text text = {0};
+
+	text_printf(&text, "%s[", dtype_info[t->dtype].name);
+	for (int i = 0; i < t->rank; i++)
+		text_printf(&text, "%s%lld", i ? "," : "", (long long)t->dims[i]);
+	text_add(&text, "]");
+	const char *copy = arena_strdup(n->im->arena, text.at);
+	text_free(&text);
+	return copy;
+}
+
 /* Ones behind the axes of y, so that these begin at the given axis of x. */
 static Value *
 at_axis(OnnxNode *n, const Value *x, Value *y)

@@ -35,7 +35,7 @@ update(OnnxNode *n, Value *running, Value *batch, int input, int output)
 	set_output(n, output, next);
 	if (output + 2 < n_outputs(n)) /* opset 13 and before: saved batch statistics */
 		set_output(n, output + 2, batch);
-	if (!state || !next)
+	if (!state || !next || !outside_of_bodies(n, "running statistics"))
 		return;
 	vec_push(n->im->arena, &n->im->pending_states, state);
 	vec_push(n->im->arena, &n->im->pending_values, next);

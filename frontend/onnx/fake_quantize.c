@@ -303,7 +303,7 @@ fake_quantized(OnnxNode *n, int i, Value *v)
 {
 	uint64_t found, made = 0;
 
-	if (!v || !n->im->quantized ||
+	if (!v || !n->im->quantized || n->im->scope ||
 	    !intmap_get(n->im->quantized, reader_key(n->proto, i), &found))
 		return v;
 	if (intmap_get(n->im->fakes, found, &made))

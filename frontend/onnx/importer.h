@@ -45,12 +45,23 @@ typedef struct {
 	Value *random, *rows_of;
 } PendingRandom;
 
+/* A function that is being built for a node to run (scope.c). */
+typedef struct Scope {
+	struct Scope *up;
+	Function *f;
+	Builder around;
+	IntMap *params; /* a value of the function around -> the parameter that stands for it */
+	VEC(Value *) captured; /* those values, in the order of their parameters, which come last */
+} Scope;
+
 struct Importer {
 	Model *model;
+	Scope *scope; /* NULL: it builds a program */
 	Module *m;
 	Builder b;
 	Diag *diag;
 	const ImportOptions *options;
+	bool *bounds_read;           /* of options->bounds: some node wanted it */
 	Repairs *repairs;            /* NULL: every initializer is a constant (loss graphs) */
 	Arena *arena;                /* scratch */
 	StrMap *values;              /* name -> Bound */
@@ -105,6 +116,18 @@ const Tensor *known_value(Importer *im, Value *v);
 /* The nodes of an attribute's graph, in the node's place; the caller binds the graph's inputs before, and looks its outputs up after. */
 void import_subgraph(OnnxNode *n, const GraphProto *g);
 
+/* ---- scope.c */
+/* What the importers build from now on is the body of a new function. Its parameters are to be made before anything is read. */
+void scope_open(OnnxNode *n, Scope *s, const char *name);
+/* Ends it with these results (NULL: a poisoned one, as which the node fails). */
+void scope_close(OnnxNode *n, Scope *s, int n_results, Value **results);
+void scope_leave(OnnxNode *n, Scope *s); /* without an end */
+/* b as the function that is being built may read it. */
+Bound *scope_bound(Importer *im, Bound *b);
+Builder scope_program(const Importer *im); /* of the program around all bodies */
+/* False after reporting that the node stands in a body, where `what` is not supported. */
+bool outside_of_bodies(OnnxNode *n, const char *what);
+
 /* ---- fake_quantize.c */
 void fake_quantize_open(Importer *im, ImportInfo *info);
 /* What input i of the node reads in place of v: numbers that went through codes, with --quantize; else v. */
@@ -147,6 +170,7 @@ bool has_input(const OnnxNode *n, int i);
 bool has_output(const OnnxNode *n, int i);
 bool has_attribute(const OnnxNode *n, const char *name);
 Value *want_input(OnnxNode *n, int i);
+const char *type_text(OnnxNode *n, Type t); /* "f32[2,3]" */
 /* Input 1 of a binary operator, as x, input 0, is aligned with it: from opset 7 on as NumPy does it; before, `broadcast` lets it have
  * fewer axes, which begin at `axis` of x (https://onnx.ai/onnx/operators/onnx__Add.html, version 6). */
 Value *want_second_input(OnnxNode *n, const Value *x);

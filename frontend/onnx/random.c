@@ -23,6 +23,9 @@ uniform(OnnxNode *n, DType dtype, Ints shape, Value *rows_of, int k)
 {
 	Importer *im = n->im;
 	Function *f = n->b->f;
+
+	if (!outside_of_bodies(n, "random numbers"))
+		return NULL;
 	RandomAttr a = {.dtype = dtype, .shape = shape, .counter.stream = stream_of(n, k)};
 	Value *operands[] = {function_hyperparameter(f, SCALAR_SEED),
 	                     function_hyperparameter(f, SCALAR_STEP),
