@@ -312,6 +312,7 @@ int all_readers(const Repairs *r, const char *name,
                 const Reader **out); /* all of them, in r's arena */
 /* "repair: text" for the table before training. */
 void repairs_note(Repairs *r, const char *repair, const char *fmt, ...) PRINTF(3, 4);
+/* Of another domain than ONNX's own the name has it in front: "com.microsoft.Gelu". */
 bool node_is(const FlatNode *n, const char *op);
 /* Sets kind, why and doubt. */
 void weight_judge(Repairs *r, Weight *w);

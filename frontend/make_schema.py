@@ -42,6 +42,7 @@ OTHERS = {
     (MICROSOFT, "EmbedLayerNormalization"): "mask_index_type",
     (MICROSOFT, "FastGelu"): "",
     (MICROSOFT, "FusedConv"): "",
+    (MICROSOFT, "FusedGemm"): "transA transB",
     (MICROSOFT, "FusedMatMul"): "transA transB transBatchA transBatchB",
     (MICROSOFT, "Gelu"): "",
     (MICROSOFT, "GroupNorm"): "channels_last activation",
@@ -49,11 +50,13 @@ OTHERS = {
     (MICROSOFT, "MoE"): "use_sparse_mixer normalize_routing_weights",
     (MICROSOFT, "MultiHeadAttention"): "unidirectional",
     (MICROSOFT, "NhwcConv"): "",
+    (MICROSOFT, "NhwcFusedConv"): "",
     (MICROSOFT, "QuickGelu"): "",
     (MICROSOFT, "RotaryEmbedding"): "interleaved is_packed_batching",
     (MICROSOFT, "SkipGroupNorm"): "channels_last activation",
     (MICROSOFT, "SkipLayerNormalization"): "",
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): "",
+    (MICROSOFT, "TransposeMatMul"): "transA transB",
 }
 
 

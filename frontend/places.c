@@ -1,6 +1,7 @@
 /* What a node does with each of its inputs, as far as that tells what a tensor there is. */
 #include "frontend/roles_impl.h"
 
+#define MICROSOFT "com.microsoft."
 static const struct {
 	PlaceKind kind;
 	const char *op;
@@ -16,6 +17,24 @@ static const struct {
 	{WEIGHT_PLACE, "GroupNormalization", 6},
 	{WEIGHT_PLACE, "RMSNormalization", 2},
 	{WEIGHT_PLACE, "PRelu", 2},
+	{WEIGHT_PLACE, "CausalConvWithState", 6},
+	{WEIGHT_PLACE, "SimplifiedLayerNormalization", 2},
+	{WEIGHT_PLACE, MICROSOFT "Attention", 6},
+	{WEIGHT_PLACE, MICROSOFT "BiasGelu", 2},
+	{WEIGHT_PLACE, MICROSOFT "EmbedLayerNormalization", 124},
+	{WEIGHT_PLACE, MICROSOFT "FastGelu", 2},
+	{WEIGHT_PLACE, MICROSOFT "FusedConv", 6},
+	{WEIGHT_PLACE, MICROSOFT "FusedGemm", 7},
+	{WEIGHT_PLACE, MICROSOFT "FusedMatMul", 3},
+	{WEIGHT_PLACE, MICROSOFT "GroupNorm", 6},
+	{WEIGHT_PLACE, MICROSOFT "MoE", 252},
+	{WEIGHT_PLACE, MICROSOFT "MultiHeadAttention", 8},
+	{WEIGHT_PLACE, MICROSOFT "NhwcConv", 6},
+	{WEIGHT_PLACE, MICROSOFT "NhwcFusedConv", 6},
+	{WEIGHT_PLACE, MICROSOFT "SkipGroupNorm", 22},
+	{WEIGHT_PLACE, MICROSOFT "SkipLayerNormalization", 28},
+	{WEIGHT_PLACE, MICROSOFT "SkipSimplifiedLayerNormalization", 12},
+	{WEIGHT_PLACE, MICROSOFT "TransposeMatMul", 3},
 	{WEIGHT_PLACE, "Einsum", 7},
 	{WEIGHT_PLACE, "Gather", 1},
 	{STEERING_PLACE, "Resize", 14},
@@ -60,6 +79,8 @@ static const struct {
 	{JOINING_PLACE, "Mul", 3},
 	{LAYER_PLACE, "MatMul", 1},
 	{LAYER_PLACE, "Gemm", 1},
+	{LAYER_PLACE, MICROSOFT "FusedGemm", 1},
+	{LAYER_PLACE, MICROSOFT "FusedMatMul", 1},
 	{STATISTIC_PLACE, "BatchNormalization", 24},
 };
 

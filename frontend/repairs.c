@@ -9,7 +9,15 @@
 bool
 node_is(const FlatNode *n, const char *op)
 {
-	return !*domain_of(n->proto->domain) && !strcmp(n->proto->op_type, op);
+	const char *domain = domain_of(n->proto->domain);
+	size_t length = strlen(domain);
+
+	if (length) {
+		if (strncmp(op, domain, length) || op[length] != '.')
+			return false;
+		op += length + 1;
+	}
+	return !strcmp(n->proto->op_type, op);
 }
 
 static bool

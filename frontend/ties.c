@@ -65,7 +65,8 @@ read_by_gather(const Repairs *r, const Weight *w)
 static bool
 read_by_product(const Repairs *r, const Weight *w)
 {
-	static const char *const ops[] = {"MatMul", "Gemm", NULL};
+	static const char *const ops[] = {"MatMul", "Gemm", "com.microsoft.FusedMatMul",
+	                                  "com.microsoft.FusedGemm", NULL};
 
 	return read_by(r, w, ops);
 }

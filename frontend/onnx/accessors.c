@@ -290,6 +290,23 @@ want_ints(OnnxNode *n, const char *name, Ints *out)
 }
 
 int
+want_floats(OnnxNode *n, const char *name, int most, double *out)
+{
+	const AttributeProto *a = node_attribute(n->proto, name);
+
+	if (!a)
+		return 0;
+	if (a->n_floats > (size_t)most) {
+		report_invalid(n, "attribute \"%s\" has %zu numbers, at most %d are known", name,
+		               a->n_floats, most);
+		return 0;
+	}
+	for (size_t i = 0; i < a->n_floats; i++)
+		out[i] = (double)a->floats[i];
+	return (int)a->n_floats;
+}
+
+int
 want_axis(OnnxNode *n, int64_t axis, int rank)
 {
 	if (axis < -rank || axis >= rank) {

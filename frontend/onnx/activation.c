@@ -20,11 +20,16 @@ relu(OnnxNode *n, Value *x)
 }
 
 static Value *
+leaky(OnnxNode *n, Value *x, double a, double b)
+{
+	(void)b;
+	return positive_else(n, x, x, e_with(n, OP_mul, x, a));
+}
+
+static Value *
 leaky_relu(OnnxNode *n, Value *x)
 {
-	double alpha = want_float(n, "alpha", 0.01f);
-
-	return positive_else(n, x, x, e_with(n, OP_mul, x, alpha));
+	return leaky(n, x, want_float(n, "alpha", 0.01f), 0);
 }
 
 /* a (e^(x/s) - 1) up to 0; the exponential sees no positive x, whose overflow would make NaN. */
@@ -38,9 +43,16 @@ exponential_below(OnnxNode *n, Value *x, double a, double s)
 }
 
 static Value *
+exponential(OnnxNode *n, Value *x, double a, double b)
+{
+	(void)b;
+	return positive_else(n, x, x, exponential_below(n, x, a, 1));
+}
+
+static Value *
 elu(OnnxNode *n, Value *x)
 {
-	return positive_else(n, x, x, exponential_below(n, x, want_float(n, "alpha", 1), 1));
+	return exponential(n, x, want_float(n, "alpha", 1), 0);
 }
 
 static Value *
@@ -55,19 +67,33 @@ celu(OnnxNode *n, Value *x)
 	return positive_else(n, x, x, exponential_below(n, x, alpha, alpha));
 }
 
+/* b (e^x - 1) a up to 0, b x above */
+static Value *
+scaled_exponential(OnnxNode *n, Value *x, double a, double b)
+{
+	return e_with(n, OP_mul, positive_else(n, x, x, exponential_below(n, x, a, 1)), b);
+}
+
 static Value *
 selu(OnnxNode *n, Value *x)
 {
 	double alpha = want_float(n, "alpha", 1.67326319217681884765625f);
 	double gamma = want_float(n, "gamma", 1.05070102214813232421875f);
 
-	return e_with(n, OP_mul, positive_else(n, x, x, exponential_below(n, x, alpha, 1)), gamma);
+	return scaled_exponential(n, x, alpha, gamma);
+}
+
+static Value *
+thresholded(OnnxNode *n, Value *x, double a, double b)
+{
+	(void)b;
+	return e_select(n, e_with(n, OP_gt, x, a), x, e_number(n, x, 0));
 }
 
 static Value *
 thresholded_relu(OnnxNode *n, Value *x)
 {
-	return e_select(n, e_with(n, OP_gt, x, want_float(n, "alpha", 1)), x, e_number(n, x, 0));
+	return thresholded(n, x, want_float(n, "alpha", 1), 0);
 }
 
 /* log(1 + e^x) = max(x, 0) + log1p(e^-|x|), both with the negative side's derivative at 0: their sum is 1/2 there. */
@@ -107,11 +133,15 @@ clamp01(OnnxNode *n, Value *x)
 }
 
 static Value *
+hard(OnnxNode *n, Value *x, double a, double b)
+{
+	return clamp01(n, e_with(n, OP_add, e_with(n, OP_mul, x, a), b));
+}
+
+static Value *
 hard_sigmoid(OnnxNode *n, Value *x)
 {
-	double alpha = want_float(n, "alpha", 0.2f), beta = want_float(n, "beta", 0.5);
-
-	return clamp01(n, e_with(n, OP_add, e_with(n, OP_mul, x, alpha), beta));
+	return hard(n, x, want_float(n, "alpha", 0.2f), want_float(n, "beta", 0.5));
 }
 
 /* x clamp(x/6 + 1/2). As in ONNX's function body the 1/6 is a float, in f64 too: 3e-8 from PyTorch's. */
@@ -125,10 +155,9 @@ hard_swish(OnnxNode *n, Value *x)
 
 /* none: x/2 (1 + erf(x / sqrt 2));  tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), its 2/pi and
  * 0.044715 floats as in ONNX's function body, in f64 too. */
-static Value *
-gelu(OnnxNode *n, Value *x)
+Value *
+e_gelu(OnnxNode *n, Value *x, bool tanh)
 {
-	bool tanh = !strcmp(want_word(n, "approximate", "none tanh"), "tanh");
 	Value *t;
 
 	if (!tanh) {
@@ -139,6 +168,70 @@ gelu(OnnxNode *n, Value *x)
 		t = e_unary(n, OP_tanh, e_with(n, OP_mul, inner, sqrt(0.63661977236758134308f)));
 	}
 	return e_binary(n, OP_mul, e_with(n, OP_mul, x, 0.5), e_with(n, OP_add, t, 1));
+}
+
+static Value *
+gelu(OnnxNode *n, Value *x)
+{
+	return e_gelu(n, x, !strcmp(want_word(n, "approximate", "none tanh"), "tanh"));
+}
+
+static Value *
+clip(OnnxNode *n, Value *x, double a, double b)
+{
+	return e_at_most(n, e_at_least(n, x, e_number(n, x, a)), e_number(n, x, b));
+}
+
+static Value *
+affine(OnnxNode *n, Value *x, double a, double b)
+{
+	return e_with(n, OP_add, e_with(n, OP_mul, x, a), b);
+}
+
+/* a tanh(b x) */
+static Value *
+scaled_tanh(OnnxNode *n, Value *x, double a, double b)
+{
+	return e_with(n, OP_mul, e_unary(n, OP_tanh, e_with(n, OP_mul, x, b)), a);
+}
+
+Value *
+e_curve(OnnxNode *n, Value *x, const char *name, int count, const double *numbers)
+{
+	static const struct {
+		const char *name;
+		OpKind op; /* where it is one */
+		Value *(*plain)(OnnxNode *n, Value *x);
+		Value *(*curve)(OnnxNode *n, Value *x, double a, double b);
+		double a, b;
+	} rows[] = {{.name = "Tanh", .op = OP_tanh},
+	            {.name = "Sigmoid", .op = OP_sigmoid},
+	            {.name = "Relu", .plain = relu},
+	            {.name = "Softplus", .plain = softplus},
+	            {.name = "Softsign", .plain = softsign},
+	            {.name = "HardSwish", .plain = hard_swish},
+	            {.name = "LeakyRelu", .curve = leaky, .a = 0.01f},
+	            {.name = "ThresholdedRelu", .curve = thresholded, .a = 1},
+	            {.name = "Elu", .curve = exponential, .a = 1},
+	            {.name = "Selu",
+	             .curve = scaled_exponential,
+	             .a = 1.67326319217681884765625f,
+	             .b = 1.05070102214813232421875f},
+	            {.name = "HardSigmoid", .curve = hard, .a = 0.2f, .b = 0.5},
+	            {.name = "Clip", .curve = clip, .a = -HUGE_VAL, .b = HUGE_VAL},
+	            {.name = "Affine", .curve = affine, .a = 1},
+	            {.name = "ScaledTanh", .curve = scaled_tanh, .a = 1, .b = 1}};
+
+	for (int i = 0; i < COUNT(rows); i++) {
+		if (strcmp(rows[i].name, name))
+			continue;
+		if (rows[i].curve)
+			return rows[i].curve(n, x, count > 0 ? numbers[0] : rows[i].a,
+			                     count > 1 ? numbers[1] : rows[i].b);
+		return rows[i].plain ? rows[i].plain(n, x) : e_unary(n, rows[i].op, x);
+	}
+	report_unsupported(n, "activation %s", quoted(n->im->model, name));
+	return NULL;
 }
 
 static void

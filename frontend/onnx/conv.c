@@ -229,6 +229,42 @@ import_conv(OnnxNode *n)
 	set_output(n, 0, add_bias(n, y, 2));
 }
 
+/* ---- com.microsoft: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md */
+/* [N, C, ...] -> [N, ..., C], or back */
+static Value *
+move_channels(OnnxNode *n, Value *x, bool last)
+{
+	Ints order = {0};
+
+	for (int i = 0; x && i < x->type->rank; i++)
+		order.at[order.n++] = i;
+	for (int i = 1; last && i + 1 < order.n; i++)
+		order.at[i] = i + 1;
+	for (int i = 2; !last && i < order.n; i++)
+		order.at[i] = i - 1;
+	if (order.n > 2)
+		order.at[last ? order.n - 1 : 1] = last ? 1 : order.n - 1;
+	return e_transpose(n, x, order);
+}
+
+/* FusedConv, NhwcConv and NhwcFusedConv (flag: channels are last, but not those of weights): activation(conv + B + Z) */
+static void
+import_fused_conv(OnnxNode *n)
+{
+	const char *activation = want_string(n, "activation", "");
+	Value *x = want_input(n, 0), *y;
+	double numbers[2];
+	int count = want_floats(n, "activation_params", 2, numbers);
+
+	y = e_conv(n, n->extra->flag ? move_channels(n, x, false) : x, want_input(n, 1), 1);
+	y = add_bias(n, y, 2);
+	if (n->extra->flag)
+		y = move_channels(n, y, true);
+	if (y && has_input(n, 3))
+		y = e_binary(n, OP_add, y, e_broadcast(n, want_input(n, 3), shape_of(y)));
+	set_output(n, 0, *activation ? e_curve(n, y, activation, count, numbers) : y);
+}
+
 /* The result's spatial size, and pads where the size is given. What output_shape has more than the convolution gives, no window
  * reaches: it is 0 and follows (`more`). */
 static bool
@@ -316,5 +352,8 @@ const ImportRow import_conv_rows[] = {
 	/* name          from  to  importer  extra */
 	{"Conv", 1, 0, import_conv, {0}, NULL},
 	{"ConvTranspose", 1, 0, import_conv_transpose, {0}, NULL},
+	{"FusedConv", 1, 0, import_fused_conv, {0}, "com.microsoft"},
+	{"NhwcConv", 1, 0, import_fused_conv, {.flag = true}, "com.microsoft"},
+	{"NhwcFusedConv", 1, 0, import_fused_conv, {.flag = true}, "com.microsoft"},
 	{0},
 };

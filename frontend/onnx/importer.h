@@ -188,6 +188,8 @@ const char *want_string(OnnxNode *n, const char *name, const char *otherwise);
 const char *want_word(OnnxNode *n, const char *name, const char *words);
 /* false where the attribute is absent, or too long (reported). */
 bool want_ints(OnnxNode *n, const char *name, Ints *out);
+/* The first numbers of an attribute, at most `most`; more are reported. How many: 0 where it is absent. */
+int want_floats(OnnxNode *n, const char *name, int most, double *out);
 /* An axis of a rank, negative counting from the end; -1 after reporting. */
 int want_axis(OnnxNode *n, int64_t axis, int rank);
 /* All of a list, sorted, without repetition. */
@@ -246,6 +248,11 @@ bool is_float(const Value *v);
 Value *e_softmax(OnnxNode *n, Value *x, Ints axes, bool log);
 Value *e_normalize(OnnxNode *n, Value *x, Ints axes, double epsilon, Value **mean, Value **inverse);
 Value *e_matmul(OnnxNode *n, Value *x, Value *y);
+/* By the error function, or ONNX's approximation by tanh. */
+Value *e_gelu(OnnxNode *n, Value *x, bool tanh);
+/* The activation of that name, as operators name it that have one in them. numbers: its alpha and beta (of Selu alpha and gamma, of Clip
+ * the bounds), as many as are given; the others are the standard's. NULL after reporting. */
+Value *e_curve(OnnxNode *n, Value *x, const char *name, int count, const double *numbers);
 /* A convolution with the node's attributes; `weight`: the number of the input that w is. */
 Value *e_conv(OnnxNode *n, Value *x, Value *w, int weight);
 Value *e_channel(OnnxNode *n, Value *per_channel, Value *like, int axis);

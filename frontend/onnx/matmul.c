@@ -1,6 +1,8 @@
 /* MatMul and Gemm. A weight is contracted as it lies: no transpose, no broadcast of it. */
 #include "frontend/onnx/importer.h"
 
+#include <string.h>
+
 /* Batch axes of x and y (all but the last two), broadcast to their common shape. */
 static bool
 match_batches(OnnxNode *n, Value **x, Value **y, Ints *batch)
@@ -86,8 +88,8 @@ import_matmul(OnnxNode *n)
 }
 
 /* alpha A' B' + beta C */
-static void
-import_gemm(OnnxNode *n)
+static Value *
+gemm(OnnxNode *n)
 {
 	Value *x = want_input(n, 0), *y = want_input(n, 1);
 	Value *c = has_input(n, 2) ? want_input(n, 2) : NULL;
@@ -95,33 +97,95 @@ import_gemm(OnnxNode *n)
 	int tx = want_int(n, "transA", 0) != 0, ty = want_int(n, "transB", 0) != 0;
 
 	if (!x || !y)
-		return;
+		return NULL;
 	if (x->type->rank != 2 || y->type->rank != 2) {
 		report_invalid(n, "operands of rank %d and %d, need 2", x->type->rank,
 		               y->type->rank);
-		return;
+		return NULL;
 	}
 	if (x->type->dims[!tx] != y->type->dims[ty]) {
 		report_invalid(n, "inner dimensions differ: %lld and %lld",
 		               (long long)x->type->dims[!tx], (long long)y->type->dims[ty]);
-		return;
+		return NULL;
 	}
 	DotAttr a = {.x_contract = {.n = 1, .at = {!tx}}, .y_contract = {.n = 1, .at = {ty}}};
 	Value *z = e_dot(n, x, y, &a);
 	if (alpha != 1)
 		z = e_with(n, OP_mul, z, alpha);
-	if (!z || !has_input(n, 2) || beta == 0) {
-		set_output(n, 0, z);
-		return;
-	}
+	if (!z || !has_input(n, 2) || beta == 0)
+		return z;
 	if (beta != 1)
 		c = e_with(n, OP_mul, c, beta);
-	set_output(n, 0, e_binary(n, OP_add, z, e_broadcast(n, c, shape_of(z))));
+	return e_binary(n, OP_add, z, e_broadcast(n, c, shape_of(z)));
+}
+
+static void
+import_gemm(OnnxNode *n)
+{
+	set_output(n, 0, gemm(n));
+}
+
+/* ---- https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.FusedGemm */
+static void
+import_fused_gemm(OnnxNode *n)
+{
+	static const char *const names[] = {"activation_alpha", "activation_beta"};
+	const char *activation = want_string(n, "activation", "");
+	double numbers[2];
+	int count = 0;
+
+	while (count < 2 && has_attribute(n, names[count])) {
+		numbers[count] = want_float(n, names[count], 0);
+		count++;
+	}
+	if (!strcmp(activation, "Selu") && has_attribute(n, "activation_gamma")) {
+		numbers[1] = want_float(n, "activation_gamma", 0);
+		count += count == 1;
+	}
+	Value *y = gemm(n);
+	set_output(n, 0, *activation ? e_curve(n, y, activation, count, numbers) : y);
+}
+
+/* transBatch: the first axis goes behind the other batch axes; trans: the last two change places. */
+static Value *
+arranged(OnnxNode *n, Value *x, bool batch, bool trans)
+{
+	Ints order = {0};
+	int rank = x ? x->type->rank : 0;
+
+	if (rank < 2)
+		return x;
+	for (int i = 0; i < rank; i++)
+		order.at[order.n++] = batch && i < rank - 2 ? i + 1 : i;
+	if (batch)
+		order.at[rank - 2] = 0;
+	if (trans) {
+		int64_t last = order.at[rank - 1];
+		order.at[rank - 1] = order.at[rank - 2];
+		order.at[rank - 2] = last;
+	}
+	return e_transpose(n, x, order);
+}
+
+/* https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.FusedMatMul: alpha A' B' */
+static void
+import_fused_matmul(OnnxNode *n)
+{
+	double alpha = want_float(n, "alpha", 1);
+	Value *x = want_input(n, 0), *y = want_input(n, 1), *z;
+
+	x = arranged(n, x, want_int(n, "transBatchA", 0), want_int(n, "transA", 0));
+	y = arranged(n, y, want_int(n, "transBatchB", 0), want_int(n, "transB", 0));
+	z = e_matmul(n, x, y);
+	set_output(n, 0, alpha == 1 ? z : e_with(n, OP_mul, z, alpha));
 }
 
 const ImportRow import_matmul_rows[] = {
 	/* name   from  to  importer  extra */
 	{"MatMul", 1, 0, import_matmul, {0}, NULL},
 	{"Gemm", 6, 0, import_gemm, {0}, NULL},
+	{"FusedGemm", 1, 0, import_fused_gemm, {0}, "com.microsoft"},
+	{"FusedMatMul", 1, 0, import_fused_matmul, {0}, "com.microsoft"},
+	{"TransposeMatMul", 1, 0, import_fused_matmul, {0}, "com.microsoft"},
 	{0},
 };

@@ -50,7 +50,7 @@ import_layer_norm(OnnxNode *n)
 	set_output(n, 2, e_cast(n, inverse, stash));
 }
 
-/* x / sqrt(mean x^2 + epsilon) * scale */
+/* x / sqrt(mean x^2 + epsilon) * scale; SimplifiedLayerNormalization has the inverted root, too. */
 static void
 import_rms_norm(OnnxNode *n)
 {
@@ -66,7 +66,9 @@ import_rms_norm(OnnxNode *n)
 	Value *square = e_mean(n, e_binary(n, OP_mul, wide, wide), ints_range(axis, x->type->rank),
 	                       true);
 	square = e_with(n, OP_add, square, want_float(n, "epsilon", 1e-5f));
-	Value *y = e_binary(n, OP_mul, wide, e_unary(n, OP_rsqrt, square));
+	Value *inverse = e_unary(n, OP_rsqrt, square);
+	Value *y = e_binary(n, OP_mul, wide, inverse);
+	set_output(n, 1, inverse);
 	set_output(n, 0,
 	           e_binary(n, OP_mul, e_cast(n, y, x->type->dtype),
 	                    e_broadcast(n, scale, shape_of(x))));
@@ -207,6 +209,7 @@ const ImportRow import_norm_rows[] = {
 	/* name                   from  to  importer  extra */
 	{"LayerNormalization", 17, 0, import_layer_norm, {0}, NULL},
 	{"RMSNormalization", 23, 0, import_rms_norm, {0}, NULL},
+	{"SimplifiedLayerNormalization", 1, 0, import_rms_norm, {0}, NULL}, /* onnxruntime's */
 	{"InstanceNormalization", 6, 0, import_instance_norm, {0}, NULL},
 	{"GroupNormalization", 18, 20, import_group_norm, {0}, NULL},
 	{"GroupNormalization", 21, 0, import_group_norm, {.flag = true}, NULL},
