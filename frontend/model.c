@@ -82,14 +82,35 @@ check_supported(Model *model, Diag *diag)
 
 	for (int i = 0; i < model->nodes.n; i++) {
 		const FlatNode *n = &model->nodes.at[i];
-		const char *fault = importer_missing(n);
-		if (fault)
-			node_error(model, diag, n, EXIT_UNSUPPORTED, "%s", fault);
-		missing |= fault != NULL;
+		const char *fault = importer_missing(n), *hint = fault ? importer_hint(n) : NULL;
+		if (!fault)
+			continue;
+		node_error(model, diag, n, EXIT_UNSUPPORTED, "%s", fault);
+		if (hint)
+			diag_hint(diag, "%s", hint);
+		else
+			missing = true;
 	}
 	if (missing)
 		diag_hint(diag, "`gradc ops` lists what can be read; model-local functions are "
 		                "inlined by themselves");
+}
+
+/* There are no strings at run time. */
+static void
+check_inputs(Model *model, Diag *diag)
+{
+	const GraphProto *g = model->proto->graph;
+
+	for (size_t i = 0; i < g->n_input; i++) {
+		const Onnx__TypeProto *t = g->input[i]->type;
+		if (!t || t->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE ||
+		    t->tensor_type->elem_type != ONNX__TENSOR_PROTO__DATA_TYPE__STRING)
+			continue;
+		model_error(model, diag, EXIT_UNSUPPORTED, "input %s is of strings",
+		            quoted(model, g->input[i]->name));
+		diag_hint(diag, "turn text into numbers (a tokenizer's ids) before the model");
+	}
 }
 
 static void
@@ -107,6 +128,7 @@ check_all(Model *model, Diag *diag)
 			strmap_put(model->initializers, g->initializer[i]->name, g->initializer[i]);
 	inline_functions(model);
 	check_supported(model, diag);
+	check_inputs(model, diag);
 	for (size_t i = 0; i < g->n_sparse_initializer; i++)
 		model_error(model, diag, EXIT_UNSUPPORTED, "sparse initializers are not supported");
 }

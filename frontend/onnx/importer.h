@@ -99,6 +99,8 @@ struct OnnxNode {
 const ImportRow *importer_find(const FlatNode *n);
 /* NULL, or why there is no importer. */
 const char *importer_missing(const FlatNode *n);
+/* What to do without an operator that has no importer; NULL: nothing is known. */
+const char *importer_hint(const FlatNode *n);
 
 /* ---- import.c */
 /* Imports one node into im->values. */

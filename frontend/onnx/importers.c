@@ -1,6 +1,7 @@
 /* The tables of all families, looked up by domain, name and opset. */
 #include "frontend/onnx/importer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define IMPORTER(family) extern const ImportRow import_##family##_rows[];
@@ -54,6 +55,8 @@ importer_missing(const FlatNode *n)
 
 	if (importer_find(n))
 		return NULL;
+	if (!strcmp(domain_of(n->proto->domain), "ai.onnx.ml"))
+		return "operators of ai.onnx.ml are not supported";
 	if (*domain_of(n->proto->domain))
 		return "unknown operator of this domain";
 	if (!(schema = schema_find(op, NEWEST_OPSET)))
@@ -65,6 +68,34 @@ importer_missing(const FlatNode *n)
 	if (!is_as_in_full_opset(n))
 		return "of opsets before 6, operators are supported that 6 left as they were";
 	return "this operator is not supported";
+}
+
+/* What to do instead of an operator that stays out: names with a space around each, "" for all of the domain. */
+static const struct {
+	const char *domain, *names, *hint;
+} hints[] = {
+	{"", " StringConcat StringNormalizer StringSplit RegexFullMatch ",
+         "gradc has no strings: turn text into numbers (a tokenizer's ids) before the model, and let the model begin behind "
+         "the nodes that read strings"},
+	{"", " ImageDecoder ",
+         "decode images before, and let the model begin with their pixels, a tensor of u8 or floats"},
+	{"ai.onnx.ml", "",
+         "trees, encoders and scikit-learn's models become tensor operators by Microsoft's hummingbird-ml; or let the model begin "
+         "behind them"},
+};
+
+const char *
+importer_hint(const FlatNode *n)
+{
+	const char *op = n->proto->op_type ? n->proto->op_type : "";
+	char name[64];
+
+	snprintf(name, sizeof(name), " %.60s ", op);
+	for (int i = 0; i < COUNT(hints); i++)
+		if (!strcmp(hints[i].domain, domain_of(n->proto->domain)) &&
+		    (!*hints[i].names || strstr(hints[i].names, name)))
+			return hints[i].hint;
+	return NULL;
 }
 
 void
