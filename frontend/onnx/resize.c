@@ -17,29 +17,29 @@ typedef struct {
 } ResizeAxis;
 enum { MOST_GATHERS = 4, MAX_RESIZED = 1 << 24, LARGEST_MATRIX = 1 << 25 };
 
-/* Where result place i lies in the input. */
+/* Where result place i lies in the input. Lengths of results are what scales make them, whole or not. */
 static double
 source_of(const Resize *r, const ResizeAxis *a, int64_t i)
 {
 	const char *c = r->coordinates;
-	double x = (double)i, in = (double)a->in, out = (double)a->out;
+	double x = (double)i, in = (double)a->in, length = a->scale * in;
 
 	if (!strcmp(c, "asymmetric"))
 		return x / a->scale;
 	if (!strcmp(c, "align_corners"))
-		return a->scale * in == 1 ? 0 : x * (in - 1) / (a->scale * in - 1);
-	if (!strcmp(c, "pytorch_half_pixel") && a->out == 1)
+		return length == 1 ? 0 : x * (in - 1) / (length - 1);
+	if (!strcmp(c, "pytorch_half_pixel") && length <= 1)
 		return 0;
 	if (!strcmp(c, "tf_half_pixel_for_nn"))
 		return (x + 0.5) / a->scale;
 	if (!strcmp(c, "tf_crop_and_resize")) {
 		double from = a->roi_start * (in - 1), to = a->roi_end * (in - 1);
-		return a->out == 1 ? (from + to) / 2 : from + x * (to - from) / (out - 1);
+		double t = length == 1 ? 0.5 : x / (length - 1);
+		return from * (1 - t) +
+		       to * t; /* the ends to the last bit: what is beyond the input is another value */
 	}
-	if (!strcmp(c, "half_pixel_symmetric")) {
-		double adjustment = out / (a->scale * in);
-		return in / 2 * (1 - adjustment) + (x + 0.5) / a->scale - 0.5;
-	}
+	if (!strcmp(c, "half_pixel_symmetric"))
+		return in / 2 * (1 - (double)a->out / length) + (x + 0.5) / a->scale - 0.5;
 	return (x + 0.5) / a->scale - 0.5;
 }
 
@@ -292,11 +292,14 @@ static void
 resize_by(OnnxNode *n, Value *x, const Resize *r, Ints axes, const ResizeAxis *a)
 {
 	enum { LONGEST = 1 << 20 }; /* of an axis, whose places and weights are tables */
-	bool crop = !strcmp(r->coordinates, "tf_crop_and_resize");
+	bool crop = !strcmp(r->coordinates, "tf_crop_and_resize"), none = false;
+	Ints shape = shape_of(x);
 
 	for (int i = 0; i < axes.n; i++) {
 		bool same = a[i].out == a[i].in && a[i].scale == 1 && !crop;
-		if (!same && (a[i].in < 1 || a[i].out < 1))
+		none |= a[i].out == 0;
+		shape.at[axes.at[i]] = a[i].out;
+		if (!same && (a[i].in < 1 || a[i].out < 0))
 			report_invalid(n, "axis %lld: %lld elements from %lld",
 			               (long long)axes.at[i], (long long)a[i].out,
 			               (long long)a[i].in);
@@ -305,6 +308,10 @@ resize_by(OnnxNode *n, Value *x, const Resize *r, Ints axes, const ResizeAxis *a
 			                   (long long)axes.at[i], (long long)a[i].out, LONGEST);
 	}
 	DType t = x->type->dtype;
+	if (none) {
+		set_output(n, 0, e_splat(n, t, shape, 0));
+		return;
+	}
 	if (strcmp(r->mode, "nearest") && !is_float(x)) /* sums of integers are truncated */
 		x = e_cast(n, x, F64);
 	for (int i = 0; i < axes.n && x && !n->failed; i++)
