@@ -87,43 +87,44 @@ import_max_pool(OnnxNode *n)
 }
 
 /* ---- https://onnx.ai/onnx/operators/onnx__LpPool.html: (sum |x|^p)^(1/p) */
+/* In version 1 it is a float. */
 static bool
-want_p(OnnxNode *n, int64_t *p)
+want_p(OnnxNode *n, double *p)
 {
 	enum { MOST = 1 << 20 };
 
-	*p = want_int(n, "p", 2);
-	if (*p >= 1 && *p <= MOST)
+	*p = n->extra->flag ? want_float(n, "p", 2) : (double)want_int(n, "p", 2);
+	if (*p > 0 && *p <= MOST)
 		return true;
-	report_invalid(n, "p is %lld, needs 1 to %d", (long long)*p, MOST);
+	report_invalid(n, "p is %g, needs more than 0, up to %d", *p, MOST);
 	return false;
 }
 
 /* |x|^p */
 static Value *
-to_power(OnnxNode *n, Value *x, int64_t p)
+to_power(OnnxNode *n, Value *x, double p)
 {
 	if (p == 2)
 		return e_binary(n, OP_mul, x, x);
 	x = e_unary(n, OP_abs, x);
-	return p == 1 ? x : e_with(n, OP_pow, x, (double)p);
+	return p == 1 ? x : e_with(n, OP_pow, x, p);
 }
 
 /* y^(1/p), whose gradient at 0, where all x are 0, is 0 as PyTorch's */
 static Value *
-to_root(OnnxNode *n, Value *y, int64_t p)
+to_root(OnnxNode *n, Value *y, double p)
 {
 	if (p == 1)
 		return y;
 	Value *none = e_with(n, OP_eq, y, 0), *safe = e_select(n, none, e_number(n, y, 1), y);
-	Value *root = p == 2 ? e_unary(n, OP_sqrt, safe) : e_with(n, OP_pow, safe, 1 / (double)p);
+	Value *root = p == 2 ? e_unary(n, OP_sqrt, safe) : e_with(n, OP_pow, safe, 1 / p);
 	return e_select(n, none, y, root);
 }
 
 static void
 import_lp_pool(OnnxNode *n)
 {
-	int64_t p;
+	double p;
 	Value *x = want_float_input(n, 0);
 	Window w;
 
@@ -271,7 +272,7 @@ has_spatial_axes(OnnxNode *n, const Value *x)
 static void
 import_global_lp_pool(OnnxNode *n)
 {
-	int64_t p;
+	double p;
 	Value *x = want_float_input(n, 0);
 
 	if (!want_p(n, &p) || !has_spatial_axes(n, x))
@@ -297,8 +298,10 @@ const ImportRow import_pool_rows[] = {
 	/* name              from  to  importer  extra */
 	{"MaxPool", 1, 0, import_max_pool, {0}, NULL},
 	{"AveragePool", 1, 0, import_average_pool, {0}, NULL},
+	{"LpPool", 1, 1, import_lp_pool, {.flag = true}, NULL},
 	{"LpPool", 2, 0, import_lp_pool, {0}, NULL},
 	{"MaxUnpool", 9, 0, import_max_unpool, {0}, NULL},
+	{"GlobalLpPool", 1, 1, import_global_lp_pool, {.flag = true}, NULL},
 	{"GlobalLpPool", 2, 0, import_global_lp_pool, {0}, NULL},
 	{"GlobalMaxPool", 1, 0, import_global_pool, {0}, NULL},
 	{"GlobalAveragePool", 1, 0, import_global_pool, {.flag = true}, NULL},

@@ -372,6 +372,34 @@ import_resize(OnnxNode *n)
 	resize_by(n, x, &r, axes, a);
 }
 
+/* The scales of Upsample 1: of height and width. */
+static bool
+plane_scales(OnnxNode *n, Ints axes, double *scales)
+{
+	for (int i = 0; i < axes.n; i++)
+		scales[i] = i == 2   ? want_float(n, "height_scale", 0)
+		            : i == 3 ? want_float(n, "width_scale", 0)
+		                     : 1;
+	if (axes.n != 4)
+		report_invalid(n, "an input of rank %d, needs 4", axes.n);
+	return axes.n == 4;
+}
+
+/* Those of Upsample 7. */
+static bool
+listed_scales(OnnxNode *n, Ints axes, double *scales)
+{
+	const AttributeProto *a = node_attribute(n->proto, "scales");
+
+	if (!a || a->n_floats != (size_t)axes.n) {
+		report_invalid(n, "scales for %d axes are missing", axes.n);
+		return false;
+	}
+	for (int i = 0; i < axes.n; i++)
+		scales[i] = a->floats[i];
+	return true;
+}
+
 /* Resize 10 and Upsample: places are i / scale, rounded down. */
 static void
 import_upsample(OnnxNode *n)
@@ -381,8 +409,8 @@ import_upsample(OnnxNode *n)
 	            .coordinates = "asymmetric",
 	            .nearest = "floor",
 	            .cubic_a = -0.75};
-	const AttributeProto *scales = node_attribute(n->proto, "scales");
 	ResizeAxis a[MAX_RANK];
+	double scales[MAX_RANK];
 
 	if (!x || !known_mode(n, &r))
 		return;
@@ -392,13 +420,11 @@ import_upsample(OnnxNode *n)
 			resize_by(n, x, &r, axes, a);
 		return;
 	}
-	if (!scales || scales->n_floats != (size_t)axes.n) {
-		report_invalid(n, "scales for %d axes are missing", axes.n);
+	if (!(n->extra->flag ? plane_scales : listed_scales)(n, axes, scales))
 		return;
-	}
 	for (int i = 0; i < axes.n; i++) {
 		a[i] = (ResizeAxis){.in = x->type->dims[i]};
-		if (!axis_from_scale(n, &a[i], scales->floats[i]))
+		if (!axis_from_scale(n, &a[i], scales[i]))
 			return;
 	}
 	resize_by(n, x, &r, axes, a);
@@ -406,6 +432,7 @@ import_upsample(OnnxNode *n)
 
 const ImportRow import_resize_rows[] = {
 	/* name    from  to  importer  extra */
+	{"Upsample", 1, 6, import_upsample, {.flag = true}, NULL},
 	{"Upsample", 7, 8, import_upsample, {0}, NULL},
 	{"Upsample", 9, 9, import_upsample, {.input = true}, NULL},
 	{"Resize", 10, 10, import_upsample, {.input = true}, NULL},
