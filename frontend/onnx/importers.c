@@ -21,7 +21,7 @@ same_operator(const ImportRow *row, const NodeProto *p)
 	       !strcmp(row->domain ? row->domain : "", domain_of(p->domain));
 }
 
-/* The operator's form in an opset before the first that is read in full is that of this one, or not supported. */
+/* The operator's form in an opset before the first that is read in full is that of this one, or has a row of its own, or is not supported. */
 static bool
 is_as_in_full_opset(const FlatNode *n)
 {
@@ -37,12 +37,12 @@ importer_find(const FlatNode *n)
 	if (!n->proto->op_type ||
 	    (!*domain_of(n->proto->domain) && !schema_find(n->proto->op_type, n->opset)))
 		return NULL;
-	if (!is_as_in_full_opset(n))
-		return NULL;
+	bool full = is_as_in_full_opset(n);
 	for (int i = 0; i < COUNT(families); i++)
 		for (const ImportRow *row = families[i]; row->name; row++)
 			if (same_operator(row, n->proto) && n->opset >= row->from &&
-			    (!row->to || n->opset <= row->to))
+			    (!row->to || n->opset <= row->to) &&
+			    (full || (row->to && row->to < OLDEST_FULL_OPSET)))
 				return row;
 	return NULL;
 }
