@@ -17,7 +17,7 @@ import_optional(OnnxNode *n)
 	set_output_bound(n, 0, &wrapped);
 }
 
-/* From 18 on, a tensor or a sequence is taken as it is. */
+/* A tensor or a sequence is taken as it is: from 18 on, and before it where a loop carries one in an optional's place. */
 static void
 import_get_element(OnnxNode *n)
 {
@@ -25,9 +25,7 @@ import_get_element(OnnxNode *n)
 
 	if (!b)
 		return;
-	if (!b->optional && n->opset < 18)
-		report_invalid(n, "input 0 is no optional");
-	else if (b->absent)
+	if (b->absent)
 		report_invalid(n, "the optional has no element");
 	if (n->failed)
 		return;
@@ -41,11 +39,7 @@ import_has_element(OnnxNode *n)
 {
 	Bound *b = has_input(n, 0) ? want_bound(n, 0) : NULL;
 
-	if (n->failed)
-		return;
-	if (b && !b->optional && n->opset < 18)
-		report_invalid(n, "input 0 is no optional");
-	else
+	if (!n->failed)
 		set_output(n, 0, e_scalar(n, BOOL, b && !b->absent));
 }
 

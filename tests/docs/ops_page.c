@@ -15,6 +15,7 @@ static const char *const fuse_words[] = {
 	[FUSE_REDUCE] = "a reduction",
 	[FUSE_ROOT] = "ends a kernel, written in parts",
 	[FUSE_OPAQUE] = "a kernel of its own",
+	[FUSE_CONTROL] = "that of its functions",
 	[FUSE_NONE] = "no code",
 };
 static const char *const field_words[] = {
