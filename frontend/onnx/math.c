@@ -47,6 +47,21 @@ import_binary(OnnxNode *n)
 	set_output(n, 0, e_binary(n, (OpKind)n->extra->op, x, want_second_input(n, x)));
 }
 
+/* x + (round(x) - x), which is exact; the difference counts as a constant, so that gradients pass as if nothing were rounded (straight
+ * through, Bengio et al. 2013, arXiv:1308.3432): what is trained with roundings, or exported from x + (round(x) - x).detach(), would not
+ * be trained otherwise. */
+static void
+import_round(OnnxNode *n)
+{
+	Value *x = want_float_input(n, 0), *y = e_unary(n, OP_round, x);
+
+	if (!y)
+		return;
+	Value *whole = e_binary(n, OP_eq, x, y); /* also infinite */
+	Value *rest = e_select(n, whole, e_number(n, x, 0), e_binary(n, OP_sub, y, x));
+	set_output(n, 0, e_binary(n, OP_add, x, e_unary(n, OP_stop_gradient, rest)));
+}
+
 /* y = f(x) by several nodes. */
 static void
 import_composed(OnnxNode *n)
@@ -397,7 +412,7 @@ const ImportRow import_math_rows[] = {
 	UNARY("Sqrt", 6, OP_sqrt),
 	UNARY("Floor", 6, OP_floor),
 	UNARY("Ceil", 6, OP_ceil),
-	UNARY("Round", 11, OP_round),
+	{"Round", 11, 0, import_round, {0}, NULL},
 	UNARY("Sign", 9, OP_sign),
 	UNARY("Erf", 9, OP_erf),
 	UNARY("Sin", 7, OP_sin),
