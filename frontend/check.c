@@ -249,3 +249,12 @@ check_model(Model *model, Diag *diag)
 	for (size_t i = 0; i < p->n_functions; i++)
 		check_function(&c, p->functions[i]);
 }
+
+void
+check_combined(Model *model, const GraphProto *g, Diag *diag)
+{
+	const ModelProto *p = model->proto;
+	Check c = {model, diag, p->n_opset_import, p->opset_import, false};
+
+	check_graph(&c, NULL, g, "graph with its training algorithm");
+}

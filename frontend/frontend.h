@@ -298,6 +298,16 @@ void model_quantize_warn(const QuantizedTensors *list, Diag *diag);
 bool model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char *path,
                           Diag *diag);
 
+/* ---- training_info.c: the training algorithm that the file carries */
+typedef struct {
+	const char *loss;        /* the value */
+	const char *optimizer;   /* as --optimizer takes it */
+	StringList parameters;   /* names of initializers */
+	StringList first_values; /* "NAME=HOW", as --init takes it */
+} TrainingInfo;
+/* The nodes and inputs of its loss become the model's; what does not fit is reported. */
+bool model_take_training(Model *model, TrainingInfo *out, Diag *diag);
+
 /* What `gradc ops` prints: calls visit for each importer row. */
 typedef struct {
 	const char *domain, *name;

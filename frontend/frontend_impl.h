@@ -118,8 +118,9 @@ struct Model {
 	ModelProto *proto;
 	ProtobufCAllocator allocator;
 	Budget budget;
-	int opset;            /* of ai.onnx */
-	FlatNodes nodes;      /* of the main graph */
+	int opset;       /* of ai.onnx */
+	FlatNodes nodes; /* of the main graph, and of a loss that it carries */
+	VEC(Onnx__ValueInfoProto *) training_inputs; /* of that loss alone: further inputs */
 	IntMap *subgraphs;    /* address of a node's GraphProto -> its FlatNodes */
 	int n_flat;           /* nodes of all these lists */
 	StrMap *functions;    /* "domain\nname" -> FunctionProto */
@@ -191,6 +192,8 @@ const char *quoted(const Model *model, const char *name);
 
 /* ---- check.c, check_node.c: the structure of the graph. Report all faults. */
 void check_model(Model *model, Diag *diag);
+/* The model's graph with a training algorithm behind it. */
+void check_combined(Model *model, const GraphProto *g, Diag *diag);
 void check_node(Model *model, const FlatNode *n, bool in_function, Diag *diag);
 const AttributeProto *node_attribute(const NodeProto *n, const char *name);
 int64_t node_int(const NodeProto *n, const char *name,
@@ -217,6 +220,8 @@ char schema_attribute(const SchemaRow *row, const char *name);
 
 /* ---- inline.c: model-local functions replaced by their bodies, in subgraphs too. */
 void inline_functions(Model *model);
+/* One more node behind those of the main graph. */
+void model_add_node(Model *model, const NodeProto *n);
 /* The nodes of a subgraph, after inline_functions. */
 const FlatNodes *subgraph_nodes(const Model *model, const GraphProto *g);
 /* They are known, acyclic, and expand to few enough nodes. Before inline_functions. */

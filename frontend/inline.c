@@ -354,3 +354,11 @@ inline_functions(Model *model)
 		flatten(model, &model->nodes, p->graph->node[i], p->n_opset_import,
 		        p->opset_import);
 }
+
+void
+model_add_node(Model *model, const NodeProto *n)
+{
+	const ModelProto *p = model->proto;
+
+	flatten(model, &model->nodes, n, p->n_opset_import, p->opset_import);
+}

@@ -230,16 +230,27 @@ bind_tensor_port(Importer *im, ImportInfo *info, const ImportPort *port)
 	return function_param_as(f, type, port->name, PARAM_INPUT, count_inputs(f));
 }
 
+/* Input i of the graph, and behind them those of a loss that the file carries; NULL: there are no more. */
+static const ValueInfoProto *
+nth_input(const Model *model, size_t i)
+{
+	const GraphProto *g = model->proto->graph;
+
+	if (i < g->n_input)
+		return g->input[i];
+	i -= g->n_input;
+	return i < (size_t)model->training_inputs.n ? model->training_inputs.at[i] : NULL;
+}
+
 void
 import_inputs(Importer *im, ImportInfo *info)
 {
 	Inputs inputs = {.im = im, .info = info}, *in = &inputs;
 	ImportBinding *binding = &info->base.bindings.at[im->binding];
-	const GraphProto *g = im->model->proto->graph;
+	const ValueInfoProto *v;
 	ImportPort port;
 
-	for (size_t i = 0; i < g->n_input; i++) {
-		const ValueInfoProto *v = g->input[i];
+	for (size_t i = 0; (v = nth_input(im->model, i)); i++) {
 		if (strmap_get(im->model->initializers, v->name))
 			continue;
 		if (import_list_input(im, info, v))
@@ -336,26 +347,35 @@ store_pending(Importer *im, State *state, Value *value)
 	b_store(&b, state, value);
 }
 
+static bool
+is_graph_output(const GraphProto *g, const char *name)
+{
+	for (size_t i = 0; i < g->n_output; i++)
+		if (strcmp(g->output[i]->name, name) == 0)
+			return true;
+	return false;
+}
+
 /* The graph's outputs, and what else was asked for. */
 static const ValueInfoProto **
 all_outputs(const Importer *im, int *n)
 {
 	const GraphProto *g = im->model->proto->graph;
 	const char *const *asked = im->options->outputs;
+	int most = (int)g->n_output;
 
-	*n = (int)g->n_output;
 	for (int i = 0; asked && asked[i]; i++)
-		++*n;
-	const ValueInfoProto **all = NEW_ARRAY(im->arena, const ValueInfoProto *, *n);
-	for (int i = 0; i < *n; i++) {
-		if (i < (int)g->n_output) {
-			all[i] = g->output[i];
+		most++;
+	const ValueInfoProto **all = NEW_ARRAY(im->arena, const ValueInfoProto *, most);
+	for (*n = 0; *n < (int)g->n_output; ++*n)
+		all[*n] = g->output[*n];
+	for (int i = 0; asked && asked[i]; i++) {
+		if (is_graph_output(g, asked[i]))
 			continue;
-		}
 		ValueInfoProto *made = NEW(im->arena, ValueInfoProto);
 		onnx__value_info_proto__init(made);
-		made->name = (char *)(uintptr_t)asked[i - (int)g->n_output];
-		all[i] = made;
+		made->name = (char *)(uintptr_t)asked[i];
+		all[(*n)++] = made;
 	}
 	return all;
 }
@@ -438,16 +458,16 @@ void
 model_open_dims(const Model *model,
                 void (*visit)(void *ctx, const char *input, int axis, const char *name), void *ctx)
 {
-	const GraphProto *g = model->proto->graph;
+	const ValueInfoProto *v;
 	Text scratch = {0};
 
-	for (size_t i = 0; i < g->n_input; i++) {
-		const Onnx__TypeProto__Tensor *t = tensor_type(g->input[i]);
-		if (strmap_get(model->initializers, g->input[i]->name) || !t || !t->shape)
+	for (size_t i = 0; (v = nth_input(model, i)); i++) {
+		const Onnx__TypeProto__Tensor *t = tensor_type(v);
+		if (strmap_get(model->initializers, v->name) || !t || !t->shape)
 			continue;
 		for (size_t k = 0; k < t->shape->n_dim; k++) {
 			const char *symbol = dim_symbol(t->shape->dim[k]);
-			const char *input = g->input[i]->name;
+			const char *input = v->name;
 			if (symbol)
 				visit(ctx, input, (int)k,
 				      dim_name(&scratch, input, (int)k, symbol));

@@ -1,6 +1,8 @@
 /* gradc compile and gradc check. */
 #include "tools/tools.h"
 
+#include <string.h>
+
 /* The loss where none is given: cross entropy of the first output. */
 static bool
 default_loss(Session *s)
@@ -17,7 +19,7 @@ command_compile(Options *o, Arena *arena, Diag *diag)
 		diag_error(diag, EXIT_USAGE, "no output: give -o EXE");
 		return EXIT_USAGE;
 	}
-	if (!o->optimizer)
+	if (!o->optimizer && !(o->loss && strcmp(o->loss, "model") == 0))
 		o->optimizer = "adamw";
 	bool ok = session_open(&s, o, OPEN_DIMS_REFUSE, arena, diag) && default_loss(&s);
 	if (ok && o->stop_after) {

@@ -167,6 +167,34 @@ import_options(Session *s, ImportOptions *io)
 	return true;
 }
 
+/* --loss=model: what the file says of training, as if it were given; what is given goes before. */
+static bool
+take_training(Session *s)
+{
+	Options *o = arena_copy(s->arena, s->o, sizeof(*o));
+	TrainingInfo info;
+	StringList rules = {0};
+
+	if (!model_take_training(s->model, &info, s->diag))
+		return false;
+	s->own_loss = info.loss;
+	o->loss = arena_printf(s->arena, "output:%s", info.loss);
+	if (!o->optimizer)
+		o->optimizer = info.optimizer;
+	vec_push(s->arena, &rules, "freeze *");
+	for (int i = 0; i < info.parameters.n; i++)
+		vec_push(s->arena, &rules,
+		         (const char *)arena_printf(s->arena, "train %s", info.parameters.at[i]));
+	for (int i = 0; i < info.first_values.n && !o->init; i++)
+		vec_push(s->arena, &rules,
+		         (const char *)arena_printf(s->arena, "init %s", info.first_values.at[i]));
+	for (int i = 0; i < o->rules.n; i++)
+		vec_push(s->arena, &rules, o->rules.at[i]);
+	o->rules = rules;
+	s->o = o;
+	return true;
+}
+
 bool
 session_read(Session *s, const Options *o, Arena *arena, Diag *diag)
 {
@@ -176,7 +204,7 @@ session_read(Session *s, const Options *o, Arena *arena, Diag *diag)
 		return false;
 	}
 	s->model = model_open(o->input, diag);
-	return s->model != NULL;
+	return s->model && (!o->loss || strcmp(o->loss, "model") != 0 || take_training(s));
 }
 
 /* Small ones: an axis is no image. A file that is not there is told later. */
@@ -221,7 +249,10 @@ session_import(Session *s, OpenDims open, const char *const *outputs)
 {
 	ImportOptions io = {.outputs = outputs};
 	const Options *o = s->o;
+	const char *own[] = {s->own_loss, NULL};
 
+	if (s->own_loss && !outputs)
+		io.outputs = own;
 	if (!import_options(s, &io) || !session_bind(s, open, &io) || !session_quantize(s) ||
 	    (open == OPEN_DIMS_FROM_INPUTS && !give_inputs(s, &io)))
 		return false;

@@ -95,6 +95,8 @@ typedef struct {
 	Stage stage;
 	LossOptions loss;
 	bool has_loss;
+	const char *
+		own_loss; /* --loss=model: a value that the file's training algorithm names; else NULL */
 	const char *loss_kind;
 	StringList outputs;   /* names of the graph's outputs */
 	VEC(GivenList) lists; /* inputs that are sequences or optionals, as files give them */
