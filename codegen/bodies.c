@@ -104,7 +104,7 @@ loop_body(Bodies *o, const Node *n, bool counted)
 	Node *old = function_return(a->body);
 	Builder b = {.m = o->m, .f = f, .loc = n->loc};
 	Value *one = counted ? b_splat(&b, count->type, 1) : NULL;
-	Value *next = counted ? b_binary(&b, OP_add, count, one) : NULL;
+	Value *next = counted ? b_binary(&b, a->reverse ? OP_sub : OP_add, count, one) : NULL;
 	for (int i = 0; i < old->n_operands; i++) {
 		if (i == 1 + carried && counted)
 			out[n_out++] = next;
@@ -134,6 +134,18 @@ return_no_condition(Node *n, Function *f, Value **operands, int *n_operands)
 	node_set_operand(function_return(f), 0, function_param(f, t, "go"));
 }
 
+/* How often a loop ran, by where its count ended. */
+static Value *
+trips(Builder *b, const LoopAttr *a, Value *count)
+{
+	Type t = type_scalar(b->m, S64);
+
+	if (!count)
+		return b_splat(b, t, (double)a->bound);
+	return a->reverse ? b_binary(b, OP_sub, b_splat(b, t, (double)(a->bound - 1)), count)
+	                  : count;
+}
+
 static Node *
 own_loop(Bodies *o, Node *n, const Node *around)
 {
@@ -149,7 +161,8 @@ own_loop(Bodies *o, Node *n, const Node *around)
 
 	for (int i = 0; i <= n->n_operands; i++) {
 		if (i == carried && counted)
-			operands[k++] = b_splat(&b, type_scalar(o->m, S64), 0);
+			operands[k++] = b_splat(&b, type_scalar(o->m, S64),
+			                        a.reverse ? (double)(a.bound - 1) : 0);
 		if (i < n->n_operands)
 			operands[k++] = readable(n, node_operand(n, i),
 			                         loop_part(n, i) == LOOP_SLICED, around);
@@ -165,9 +178,10 @@ own_loop(Bodies *o, Node *n, const Node *around)
 		value_replace_uses(node_result(n, carried + i),
 		                   node_result(own, carried + counted + i));
 	Value *trip = node_result(n, n->n_results - 1);
+	b.before = own->next;
 	if (value_used(trip))
-		value_replace_uses(trip, a.always ? b_splat(&b, trip->type, (double)a.bound)
-		                                  : node_result(own, carried));
+		value_replace_uses(trip,
+		                   trips(&b, &a, a.always ? NULL : node_result(own, carried)));
 	node_erase(n);
 	return own;
 }

@@ -78,10 +78,15 @@ static Argument place_of(TableWriter *tw, const Frame *frame, const Value *v);
 static Argument
 row_of(TableWriter *tw, const Frame *frame, Argument whole, Type row)
 {
+	const LoopAttr *a = loop_of(frame->by);
 	Slot s = tw->w->slots.at[whole.slot];
+	int64_t bytes = type_bytes(row);
 
-	s.bytes = type_bytes(row);
-	return (Argument){.slot = format_slot(tw->w, s), .loop = frame->level, .stride = s.bytes};
+	s.bytes = bytes;
+	s.offset += a->reverse && a->bound ? (a->bound - 1) * bytes : 0;
+	return (Argument){.slot = format_slot(tw->w, s),
+	                  .loop = frame->level,
+	                  .stride = a->reverse ? -bytes : bytes};
 }
 
 static Argument

@@ -64,8 +64,9 @@ access_of(const Order *o, const Instruction *n, uint32_t i)
 		return (Access){s->space, s->state, s->state + 1, writes};
 	/* Where rooms end is not known here, nor what a loop passes over. */
 	int64_t end = s->share > SLOT_PART || a->stride ? INT64_MAX : s->offset + s->bytes;
+	int64_t from = a->stride < 0 ? 0 : s->offset;
 
-	return (Access){s->space, s->offset, end, writes};
+	return (Access){s->space, from, end, writes};
 }
 
 static bool

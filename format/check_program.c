@@ -37,7 +37,7 @@ never_runs(const Walk *w)
 	return false;
 }
 
-/* A slot, moved `stride` bytes an iteration, stays inside its region. What is shared moves by itself. */
+/* A slot, moved `stride` bytes an iteration in either direction, stays inside its region. What is shared moves by itself. */
 static Status
 check_reach(const Walk *w, const Argument *a, int at)
 {
@@ -48,10 +48,13 @@ check_reach(const Walk *w, const Argument *a, int at)
 	int64_t last = 0;
 	SlotPlace place;
 
-	if (count > 1 && (a->stride < 0 || !size_mul(a->stride, count - 1, &last) ||
-	                  (a->stride > 0 && s->share != SLOT_WHOLE)))
+	bool back = a->stride < 0;
+	if (count > 1 &&
+	    (a->stride == INT64_MIN || !size_mul(back ? -a->stride : a->stride, count - 1, &last) ||
+	     (a->stride != 0 && s->share != SLOT_WHOLE) || (back && last > s->offset)))
 		return FAULT("program %d, instruction %d: stride %lld over %lld iterations",
 		             w->index, at, (long long)a->stride, (long long)count);
+	last = back ? 0 : last;
 	if (!format_place(s, w->facts, count > 1 ? count - 1 : 0, &place) ||
 	    !size_add(last, place.offset, &last) || !size_add(last, place.bytes, &last) ||
 	    last > limit)

@@ -253,7 +253,7 @@ typedef struct {
 typedef struct {
 	uint32_t slot;
 	uint32_t loop;  /* 0: none; else the level of the LOOP that advances it */
-	int64_t stride; /* bytes an iteration */
+	int64_t stride; /* bytes an iteration; below 0: towards the beginning */
 } Argument;
 
 /* What of a slot's elements is meant. Ranks divide them as comm_part does, in whole blocks; a room holds the largest

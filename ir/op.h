@@ -285,7 +285,7 @@ typedef enum { POOL_MAX, POOL_SUM } PoolKind;
 typedef struct { int kind; Ints window, stride, low, high, dilation; Ints size; } PoolAttr;
 typedef struct { State *state; } StoreAttr;
 typedef struct { Function *callee, *gradient; } CallAttr;
-typedef struct { Function *body; int64_t bound, carried, sliced; bool always; } LoopAttr;
+typedef struct { Function *body; int64_t bound, carried, sliced; bool always, reverse; } LoopAttr;
 /* What operand i of a loop is; its body's parameter i + 1 has that, or a row of it. */
 typedef enum { LOOP_CARRIED, LOOP_SLICED, LOOP_INVARIANT } LoopPart;
 LoopPart loop_part(const Node *n, int i);

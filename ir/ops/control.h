@@ -8,6 +8,7 @@ int control_results(const Function *f);
 /* Do operands from..from+n of the node fit params at..at+n of the function? */
 void control_check_params(Infer *in, const Function *f, int from, int at, int n);
 Value **control_values(Grad *g, int n);
+void loop_grad(Grad *g);               /* loop_grad.c */
 extern const Sample control_samples[]; /* covered by tests/ir/control.gir */
 
 #endif
