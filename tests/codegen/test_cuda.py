@@ -73,7 +73,7 @@ def lower(run, models, folder, name, *dims):
     return folder / "lowered.gir"
 
 
-NAMES = ["mlp_digits"] if SANITIZED else [n for n in unpack.names() if n != "lstm_chars" and unpack.has_kernels_of_its_own(n)]
+NAMES = ["mlp_digits"] if SANITIZED else [n for n in unpack.names() if unpack.has_kernels_of_its_own(n)]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,7 +21,7 @@ def lower(run, models, name, precision, path):
         "--optimizer=adamw", f"--precision={precision}", "--stage=lowered", "-o", path)
 
 
-CASES = [(name, "f32") for name in unpack.names() if name != "lstm_chars" and unpack.has_kernels_of_its_own(name)]
+CASES = [(name, "f32") for name in unpack.names() if unpack.has_kernels_of_its_own(name)]
 CASES += [(name, "f64") for name in ["cnn_mnist", "gpt2_mini", "mlp_digits"]]
 OPTIMIZED = [("cnn_mnist", "f32"), ("gpt2_mini", "f32"), ("mlp_digits", "f64")]  # by the compiler of C, whose time that is
 

@@ -20,7 +20,7 @@ from unpack import external_bytes, raw_tensors
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 15_000_000
-LEFT_OUT = ["lstm_chars"]           # not supported yet
+LEFT_OUT = []
 SAME_TENSORS = {"gpt2_mini_external": "gpt2_mini"}
 # Variants of gpt2_mini, whose gradients are here.
 NO_GRADIENTS = ["gpt2_mini_opset14", "gpt2_mini_raw"]
