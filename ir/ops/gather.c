@@ -308,51 +308,127 @@ scatter_eval(Eval *ev)
 	            ((const ScatterAttr *)ev->attr)->axis, scatter_visit, ev);
 }
 
-/* add: ddata = dy, dupdates = gather(dy)
- * set: ddata = dy with zeros where it was overwritten; dupdates = gather(dy) for the last writer
- * mul, max, min: for indices without repeats, as elementwise */
+/* What a scatter's gradient is made of. */
+typedef struct {
+	Grad *g;
+	Value *data, *indices, *updates, *dy;
+	int axis;
+} ScatterGrad;
+
+/* Of something for each element of the result: that of the place where an update went. */
+static Value *
+at_updates(const ScatterGrad *s, Value *v)
+{
+	return b_gather(s->g->b, v, s->indices, s->axis);
+}
+
+/* x + the sum of v, one for each update */
+static Value *
+with_sum(const ScatterGrad *s, Value *x, Value *v)
+{
+	return b_scatter(s->g->b, SCATTER_ADD, x, s->indices, v, s->axis);
+}
+
+/* Which updates were written last, and so are there. */
+static Value *
+last_writers(const ScatterGrad *s)
+{
+	Builder *b = s->g->b;
+	Ints shape = ints_of_type(s->indices->type), axes = {.n = shape.n};
+	Ints flat = {.n = 1, .at = {s->indices->type->n}},
+	     line = {.n = 1, .at = {s->data->type->dims[s->axis]}};
+	Type t = type_new(b->m, S64, 1, line.at);
+	Value *at = b_reshape(b, s->indices, flat), *order = b_iota(b, S64, flat, 0);
+	Value *last = b_scatter(b, SCATTER_SET, b_splat(b, t, -1), at, order, 0);
+	Value *won = b_binary(b, OP_eq, order, b_gather(b, last, at, 0));
+
+	for (int i = 0; i < shape.n; i++)
+		axes.at[i] = s->axis + i;
+	return b_broadcast(b, b_reshape(b, won, shape), ints_of_type(s->updates->type), axes);
+}
+
+/* ddata = dy with zeros where it was overwritten; dupdates = gather(dy) for the last writer */
+static void
+scatter_set_grad(const ScatterGrad *s)
+{
+	Grad *g = s->g;
+	Value *zeros = zeros_like(g->b, s->updates);
+
+	if (g->needs[0])
+		grad_add(g, 0, b_scatter(g->b, SCATTER_SET, s->dy, s->indices, zeros, s->axis));
+	if (g->needs[2])
+		grad_add(g, 2, b_select(g->b, last_writers(s), at_updates(s, s->dy), zeros));
+}
+
+/* All that are equal to the result share dy evenly, as with torch.scatter_reduce. */
+static void
+scatter_extremum_grad(const ScatterGrad *s)
+{
+	Grad *g = s->g;
+	Value *y = node_result(g->node, 0), *one = number(g, y, 1);
+	Value *kept = b_binary(B, OP_eq, s->data, y),
+	      *hit = b_binary(B, OP_eq, s->updates, at_updates(s, y));
+	Value *count = with_sum(s, b_cast(B, kept, y->type->dtype), b_cast(B, hit, y->type->dtype));
+	Value *share = divide(g, s->dy, b_binary(B, OP_max, count, one));
+
+	grad_add(g, 0, b_select(B, kept, share, zeros_like(B, s->data)));
+	if (g->needs[2])
+		grad_add(g, 2, b_select(B, hit, at_updates(s, share), zeros_like(B, s->updates)));
+}
+
+/* The product of all others, p that of all that are not 0, and of these there are `zeros`. */
+static Value *
+others_product(Grad *g, Value *x, Value *p, Value *zeros)
+{
+	Value *none = zeros_like(B, x), *is0 = b_binary(B, OP_eq, x, none), *one = number(g, x, 1);
+	Value *only = b_select(B, b_binary(B, OP_eq, zeros, one), p, none);
+	Value *rest = divide(g, p, b_select(B, is0, one, x));
+
+	return b_select(B, is0, only, b_select(B, b_binary(B, OP_eq, zeros, none), rest, none));
+}
+
+static void
+scatter_product_grad(const ScatterGrad *s)
+{
+	Grad *g = s->g;
+	Value *d0 = b_binary(B, OP_eq, s->data, zeros_like(B, s->data));
+	Value *u0 = b_binary(B, OP_eq, s->updates, zeros_like(B, s->updates));
+	DType t = s->data->type->dtype;
+	Value *zeros = with_sum(s, b_cast(B, d0, t), b_cast(B, u0, t));
+	Value *p = b_scatter(B, SCATTER_MUL, b_select(B, d0, number(g, s->data, 1), s->data),
+	                     s->indices, b_select(B, u0, number(g, s->updates, 1), s->updates),
+	                     s->axis);
+
+	if (g->needs[0])
+		grad_add(g, 0, mul(g, s->dy, others_product(g, s->data, p, zeros)));
+	if (g->needs[2]) {
+		Value *rest = others_product(g, s->updates, at_updates(s, p), at_updates(s, zeros));
+		grad_add(g, 2, mul(g, at_updates(s, s->dy), rest));
+	}
+}
+
+/* add: ddata = dy, dupdates = gather(dy) */
 static void
 scatter_grad(Grad *g)
 {
 	const ScatterAttr *a = g->node->attr;
-	Builder *b = g->b;
-	Value *data = node_operand(g->node, 0), *indices = node_operand(g->node, 1);
-	Value *updates = node_operand(g->node, 2), *dy = g->dresult[0];
-	int axis = (int)a->axis;
+	ScatterGrad s = {g,
+	                 node_operand(g->node, 0),
+	                 node_operand(g->node, 1),
+	                 node_operand(g->node, 2),
+	                 g->dresult[0],
+	                 (int)a->axis};
 
-	if (a->kind == SCATTER_ADD) {
-		grad_add(g, 0, dy);
+	switch (a->kind) {
+	case SCATTER_ADD:
+		grad_add(g, 0, s.dy);
 		if (g->needs[2])
-			grad_add(g, 2, b_gather(b, dy, indices, axis));
+			grad_add(g, 2, at_updates(&s, s.dy));
 		return;
+	case SCATTER_SET: scatter_set_grad(&s); return;
+	case SCATTER_MUL: scatter_product_grad(&s); return;
+	default: scatter_extremum_grad(&s);
 	}
-	if (a->kind == SCATTER_SET) {
-		if (g->needs[0])
-			grad_add(g, 0,
-			         b_scatter(b, SCATTER_SET, dy, indices, zeros_like(b, updates),
-			                   axis));
-		if (g->needs[2]) {
-			Ints shape = ints_of_type(indices->type),
-			     flat = {.n = 1, .at = {indices->type->n}};
-			Ints line = {.n = 1, .at = {data->type->dims[axis]}};
-			Type t = type_new(b->m, S64, 1, line.at);
-			Value *order = b_iota(b, S64, flat, 0);
-			Value *last = b_scatter(b, SCATTER_SET, b_splat(b, t, -1),
-			                        b_reshape(b, indices, flat), order, 0);
-			Value *won = b_binary(b, OP_eq, order,
-			                      b_gather(b, last, b_reshape(b, indices, flat), 0));
-			Ints axes = {.n = shape.n};
-			for (int i = 0; i < shape.n; i++)
-				axes.at[i] = axis + i;
-			Value *mask = b_broadcast(b, b_reshape(b, won, shape),
-			                          ints_of_type(updates->type), axes);
-			grad_add(g, 2,
-			         b_select(b, mask, b_gather(b, dy, indices, axis),
-			                  zeros_like(b, updates)));
-		}
-		return;
-	}
-	grad_none(g);
 }
 
 /* Is y read by n alone, but for what a step's first micro-batch stores? */
