@@ -63,7 +63,7 @@ want_angles(OnnxNode *n, int i, Value *positions, int64_t pairs)
 {
 	Value *cache = want_float_input(n, i);
 
-	if (!cache || (has_input(n, 3) && !positions))
+	if (!cache)
 		return NULL;
 	int rank = cache->type->rank, needed = positions ? 2 : 3;
 	if (rank != needed || cache->type->dims[rank - 1] != pairs) {
@@ -93,43 +93,75 @@ rotary_size(OnnxNode *n, int64_t head)
 	return 0;
 }
 
-/* https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html: tokens are axis 1 of a 3-D input, which has all heads behind, and axis 2
- * of a 4-D one. */
-static void
-import_rotary_embedding(OnnxNode *n)
+/* x [B, S, numbers] or [B, H, S, D], turned by angles in inputs `cos` and cos + 1. */
+static Value *
+rotated(OnnxNode *n, Value *x, int64_t heads, Value *positions, int cos)
 {
-	Value *x = want_float_input(n, 0), *positions = has_input(n, 3) ? want_input(n, 3) : NULL;
-	int64_t heads = want_int(n, "num_heads", 0);
-
-	if (!x)
-		return;
 	Ints shape = shape_of(x), angles = {.n = 4};
 	int tokens = shape.n == 3 ? 1 : 2;
-	if (shape.n != 3 && shape.n != 4) {
-		report_invalid(n, "input of rank %d, needs 3 or 4", shape.n);
-		return;
-	}
+
 	if (shape.n == 3 && (heads < 1 || shape.at[2] % heads)) {
 		report_invalid(n, "%lld heads of %lld numbers", (long long)heads,
 		               (long long)shape.at[2]);
-		return;
+		return NULL;
 	}
 	if (shape.n == 3)
 		x = e_reshape(n, x,
 		              (Ints){.n = 4,
 		                     .at = {shape.at[0], shape.at[1], heads, shape.at[2] / heads}});
 	int64_t size = rotary_size(n, x->type->dims[3]);
-	Value *cos = size ? want_angles(n, 1, positions, size / 2) : NULL;
-	Value *sin = size ? want_angles(n, 2, positions, size / 2) : NULL;
-	if (!cos || !sin)
-		return;
-	angles.at[0] = shape.at[0];
+	Value *c = size ? want_angles(n, cos, positions, size / 2) : NULL;
+	Value *s = size ? want_angles(n, cos + 1, positions, size / 2) : NULL;
+	if (!c || !s)
+		return NULL;
+	angles.at[0] = c->type->dims[0] == 1 ? 1 : shape.at[0];
 	angles.at[1] = angles.at[2] = 1;
 	angles.at[tokens] = shape.at[tokens];
 	angles.at[3] = size / 2;
-	Value *y = e_rotate(n, x, e_reshape(n, cos, angles), e_reshape(n, sin, angles),
+	Value *y = e_rotate(n, x, e_reshape(n, c, angles), e_reshape(n, s, angles),
 	                    want_int(n, "interleaved", 0));
-	set_output(n, 0, e_reshape(n, y, shape));
+	return e_reshape(n, y, shape);
+}
+
+static bool
+rotary_rank(OnnxNode *n, const Value *x)
+{
+	if (x->type->rank == 3 || x->type->rank == 4)
+		return true;
+	report_invalid(n, "input of rank %d, needs 3 or 4", x->type->rank);
+	return false;
+}
+
+/* https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html: tokens are axis 1 of a 3-D input, which has all heads behind, and axis 2
+ * of a 4-D one. */
+static void
+import_rotary_embedding(OnnxNode *n)
+{
+	Value *x = want_float_input(n, 0), *positions = has_input(n, 3) ? want_input(n, 3) : NULL;
+
+	if (x && rotary_rank(n, x) && (positions || !has_input(n, 3)))
+		set_output(n, 0, rotated(n, x, want_int(n, "num_heads", 0), positions, 1));
+}
+
+/* https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.RotaryEmbedding: a single position is the
+ * first token's. Without num_heads the tables tell how long a head is. */
+static void
+import_fused_rotary(OnnxNode *n)
+{
+	Value *x = want_float_input(n, 0), *at = want_input(n, 1), *cos = want_float_input(n, 2);
+	int64_t heads = want_int(n, "num_heads", 0);
+
+	if (!x || !at || !cos || !rotary_rank(n, x))
+		return;
+	int64_t tokens = x->type->dims[x->type->rank == 3 ? 1 : 2];
+	int64_t head = cos->type->rank == 2 ? 2 * cos->type->dims[1] : 0;
+	if (at->type->rank == 1 && at->type->n == 1) {
+		Ints shape = {.n = 2, .at = {1, tokens}};
+		at = e_binary(n, OP_add, e_iota(n, at->type->dtype, shape, 1), at);
+	}
+	if (heads == 0 && x->type->rank == 3 && head)
+		heads = x->type->dims[2] / head;
+	set_output(n, 0, at ? rotated(n, x, heads, at, 2) : NULL);
 }
 
 /* ---- https://onnx.ai/onnx/operators/onnx__TensorScatter.html */
@@ -230,6 +262,7 @@ import_tensor_scatter(OnnxNode *n)
 const ImportRow import_position_rows[] = {
 	/* name             from  to  importer  extra */
 	{"RotaryEmbedding", 23, 0, import_rotary_embedding, {0}, NULL},
+	{"RotaryEmbedding", 1, 0, import_fused_rotary, {0}, "com.microsoft"},
 	{"TensorScatter", 24, 0, import_tensor_scatter, {0}, NULL},
 	{0},
 };

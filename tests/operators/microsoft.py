@@ -3,14 +3,15 @@ import numpy as np
 from case import Case as Plain
 from case import numbers
 
-OPSET = 17
+# Cases of one opset are one model, whose differences take time with the square of their number.
+OPSETS = {"Attention": 18, "MultiHeadAttention": 18, "GroupQueryAttention": 19, "MoE": 20, "FusedConv": 20, "FusedGemm": 21, "FusedMatMul": 21}
 
 
 def Case(name, op, inputs, *, torch=None, **attrs):
     attrs, outputs, fed = dict(attrs), attrs.pop("outputs", 1), attrs.pop("fed", ())
     attrs.pop("outputs", None), attrs.pop("fed", None)
     domain = "" if op == "SimplifiedLayerNormalization" else "com.microsoft"
-    return Plain(name, op, inputs, torch, attrs, outputs, opset=OPSET, domain=domain, fed=fed)
+    return Plain(name, op, inputs, torch, attrs, outputs, opset=OPSETS.get(op, 17), domain=domain, fed=fed)
 
 
 def weights(n, seed):
@@ -162,10 +163,103 @@ def moe(name, k=2, kind="relu", tokens=(5,), experts=4, hidden=3, inner=2, bias=
 
 
 EXPERTS = [
-    moe("plain"), moe("one", 1, "gelu"), moe("normalized", 3, "silu", normalize_routing_weights=1), moe("batch", 2, "identity", (2, 3), bias=False),
+    moe("plain"), moe("one", 1, "gelu"), moe("normalized", 3, "silu", (4,), normalize_routing_weights=1), moe("batch", 2, "identity", (2, 3), bias=False),
     moe("all", 4, "relu"), moe("swiglu", 2, "swiglu", fused=1, activation_alpha=1.75, activation_beta=1.0, swiglu_limit=0.5),
-    moe("swiglu_halves", 2, "swiglu", fused=2, activation_beta=1.0, normalize_routing_weights=1, torch=True),
+    moe("swiglu_halves", 3, "swiglu", (3,), fused=2, activation_beta=1.0, normalize_routing_weights=1, torch=True),
     moe("third", 2, "swiglu", third=True, torch=True), moe("third_silu", 2, "silu", third=True, bias=False, torch=True),
 ]
 
 CASES = NORMS + EMBED + GELUS + PRODUCTS + CONVS + NHWC + GROUPS + EXPERTS
+
+
+def attention(name, tokens=3, width=5, heads=2, sizes=None, mask=None, past=0, bias=None, outputs=1, **attrs):
+    sizes = sizes or (4, 4, 4)
+    x = {"x": numbers(2, tokens, width), "w": numbers(width, sum(sizes), seed=1), "b": numbers(sum(sizes), seed=2), "mask": mask,
+         "past": numbers(2, 2, heads, past, sizes[0] // heads, seed=3) if past else None, "bias": numbers(*bias, seed=4) if bias else None}
+    if sizes != (4, 4, 4):
+        attrs["qkv_hidden_sizes"] = sizes
+    return Case(f"Attention_{name}", "Attention", x, num_heads=heads, outputs=2 if past else outputs, **attrs)
+
+
+def ints(*rows):
+    return np.array(rows, np.int32)
+
+
+PROJECTING = [
+    attention("plain"), attention("sizes", sizes=(4, 4, 6)), attention("causal", unidirectional=1), attention("scale", scale=0.375),
+    attention("past", past=2), attention("past_causal", past=2, unidirectional=1), attention("present", outputs=2),
+    attention("lengths", mask=ints(2, 3)), attention("ends", mask=np.array([2, 3, 0, 1], np.int32)), attention("keys", mask=ints([1, 1, 0], [0, 1, 1])),
+    attention("rows", mask=(np.arange(18).reshape(2, 3, 3) % 4 < 3).astype(np.int32)), attention("filter", mask=ints([1, 1, 0], [0, 1, 1]), mask_filter_value=-2.0),
+    attention("past_keys", mask=ints([1, 1, 0, 1, 1], [0, 1, 1, 1, 0]), past=2, unidirectional=1),
+    attention("bias", bias=(2, 2, 3, 3)), attention("bias_one", bias=(1, 1, 3, 3), mask=ints([1, 1, 0], [0, 1, 1])),
+]
+
+
+def multi(name, tokens=3, keys=4, heads=2, size=2, v_size=3, bias=False, mask=None, added=None, past=0, cross=False, outputs=1, torch=None, **attrs):
+    h = heads
+    kv = ((2, h, keys, size), (2, h, keys, v_size)) if cross else ((2, keys, h * size), (2, keys, h * v_size))
+    x = {"q": numbers(2, tokens, h * size), "k": numbers(*kv[0], seed=1), "v": numbers(*kv[1], seed=2), "bias": numbers(h * (2 * size + v_size), seed=3) if bias else None,
+         "mask": mask, "added": numbers(*added, seed=4) if added else None,
+         "past_k": numbers(2, h, past, size, seed=5) if past else None, "past_v": numbers(2, h, past, v_size, seed=6) if past else None}
+    return Case(f"MultiHeadAttention_{name}", "MultiHeadAttention", x, num_heads=heads, outputs=outputs, torch=torch, **attrs)
+
+
+def packed(name, parts):
+    """Keys and values in one tensor, with queries or without."""
+    x = {"q": numbers(2, 3, 2, 3, 4)} if parts == 3 else {"q": numbers(2, 3, 8), "kv": numbers(2, 5, 2, 2, 4, seed=1)}
+
+    def torch(q, kv=None):
+        import torch
+        q, k, v = (q[:, :, :, i] for i in range(3)) if kv is None else (q.unflatten(2, (2, 4)), kv[:, :, :, 0], kv[:, :, :, 1])
+        y = torch.nn.functional.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)))
+        return y.transpose(1, 2).flatten(2)
+    return Case(f"MultiHeadAttention_{name}", "MultiHeadAttention", x, num_heads=2, torch=torch)
+
+
+KEYS = ints([1, 1, 0, 1], [0, 1, 1, 1])
+MULTI = [
+    multi("plain"), multi("bias", bias=True), multi("causal", keys=3, unidirectional=1), multi("scale", scale=0.375), multi("keys", mask=KEYS, size=3),
+    multi("lengths", mask=ints(2, 4)), multi("filter", mask=KEYS, mask_filter_value=-2.0), multi("rows", mask=(np.arange(24).reshape(2, 3, 4) % 5 < 3).astype(np.int32)),
+    multi("added", added=(2, 2, 3, 4)), multi("added_one", added=(1, 1, 3, 4), mask=KEYS), multi("present", outputs=3, v_size=2),
+    multi("past", keys=3, past=2, outputs=3, v_size=2), multi("past_causal", keys=3, past=2, outputs=3, v_size=2, unidirectional=1, bias=True),
+    multi("cross", cross=True, v_size=2), multi("scores", outputs=4, v_size=2, mask=KEYS, mask_filter_value=-2.0, added=(1, 1, 3, 4)), packed("packed", 3), packed("packed_pair", 2),
+]
+
+
+def group(name, tokens=3, heads=4, kv=2, size=8, past=None, total=None, lengths=None, packed=False, rotary=False, places=None, added=None, sink=None,
+          outputs=3, fed=("lengths",), batch=2, **attrs):
+    size = 16 if rotary else size  # what onnxruntime's kernel takes
+    total = total or tokens + (past or 0)
+    rows = (heads + 2 * kv) * size
+    x = {"q": numbers(batch, tokens, rows if packed else heads * size), "k": None if packed else numbers(batch, tokens, kv * size, seed=1),
+         "v": None if packed else numbers(batch, tokens, kv * size, seed=2), "past_k": None if past is None else numbers(batch, kv, past, size, seed=3),
+         "past_v": None if past is None else numbers(batch, kv, past, size, seed=4), "lengths": np.array(lengths or (total - 1,) * batch, np.int32),
+         "total": np.array(total, np.int32), "cos": numbers(12, size // 2, seed=5) if rotary else None, "sin": numbers(12, size // 2, seed=6) if rotary else None,
+         "places": places, "added": numbers(*added, seed=7) if added else None, "sink": numbers(heads, seed=8) if sink else None}
+    return Case(f"GroupQueryAttention_{name}", "GroupQueryAttention", x, num_heads=heads, kv_num_heads=kv, outputs=outputs, fed=fed,
+                **({"do_rotary": 1} if rotary else {}), **attrs)
+
+
+GROUP = [
+    group("plain"), group("packed", packed=True), group("scale", scale=0.375, softcap=0.5), group("rotary", rotary=True, packed=True),
+    group("interleaved", rotary=True, rotary_interleaved=1), group("past", tokens=1, past=4), group("past_uneven", tokens=1, past=4, lengths=(2, 4)),
+    group("past_rotary", tokens=1, past=4, lengths=(2, 4), rotary=True), group("buffer", tokens=1, past=6, total=5, lengths=(2, 4), rotary=True),
+    group("window", tokens=5, local_window_size=2), group("window_past", tokens=1, past=5, lengths=(3, 5), local_window_size=2),
+    group("added", added=(1, 1, 3, 3)), group("sink", sink=True), group("smooth", smooth_softmax=1), group("scores", outputs=4, qk_output=1),
+    group("probabilities", outputs=4, qk_output=2), group("places", rotary=True, places=np.array([[2, 3, 4], [0, 1, 2]])),
+    group("mha", heads=2, kv=2), group("past_prompt", tokens=2, past=3, batch=1), group("first", past=0),
+]
+
+
+def turn(name, shape, pairs, at, heads=None, **attrs):
+    x = {"x": numbers(*shape), "at": np.array(at), "cos": numbers(7, pairs, seed=1), "sin": numbers(7, pairs, seed=2)}
+    return Case(f"RotaryEmbedding_{name}", "RotaryEmbedding", x, **({"num_heads": heads} if heads else {}), **attrs)
+
+
+TURNS = [
+    turn("plain", (2, 3, 8), 2, [[0, 1, 2], [4, 3, 6]]), turn("first", (2, 3, 8), 2, [2]), turn("heads", (2, 2, 3, 4), 2, [[0, 1, 2], [4, 3, 6]]),
+    turn("interleaved", (2, 3, 8), 4, [1], interleaved=1), turn("part", (2, 3, 8), 1, [[0, 1, 2], [4, 3, 6]], heads=2, rotary_embedding_dim=2),
+    turn("scale", (2, 3, 8), 2, [0], scale=0.5),
+]
+
+CASES += PROJECTING + MULTI + GROUP + TURNS
