@@ -1,0 +1,108 @@
+"""Sizes that data decide: `--bound` pads, outputs are cut to what there is; who may read a padded value, and who may not. Inputs
+have more than 64 KiB here: smaller ones are known when the model is read, and need no bound."""
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+ENGINES = ["interp", "compiled"]
+RNG = np.random.default_rng(0)
+X = ((RNG.random((100, 200)) < 0.01) * RNG.standard_normal((100, 200))).astype(np.float32)
+N = helper.make_node
+
+
+def save(path, nodes, x, outputs, constants=None):
+    inputs = [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)]
+    graph = helper.make_graph(nodes, "sizes", inputs, [helper.make_value_info(o, onnx.TypeProto()) for o in outputs],
+                              [numpy_helper.from_array(np.asarray(v), k) for k, v in (constants or {}).items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
+    np.save(path.parent / "x.npy", x)
+
+
+def results(folder):
+    names = json.loads((folder / "names.json").read_text())
+    return {name: np.load(folder / entry["file"]) for name, entry in names.items()}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("form", ["npy", "pb"])
+def test_readers(run, tmp_path, engine, form):
+    nodes = [N("NonZero", ["x"], ["at"]), N("Transpose", ["at"], ["rows"], perm=[1, 0]), N("GatherND", ["x", "rows"], ["v"]),
+             N("Mul", ["v", "v"], ["v2"]), N("ReduceSum", ["v2"], ["sum"], keepdims=0), N("ReduceMean", ["v"], ["mean"], keepdims=0),
+             N("ReduceMax", ["v"], ["max"], keepdims=0), N("ReduceMin", ["rows"], ["least"], keepdims=1), N("Shape", ["v"], ["shape"]),
+             N("Size", ["rows"], ["size"]), N("ScatterND", ["zeros", "rows", "v2"], ["back"]), N("Unsqueeze", ["v", "axes"], ["v3"]),
+             N("Gather", ["table", "at"], ["taken"]), N("ReduceProd", ["v3", "first"], ["each"], keepdims=0)]
+    outputs = ["at", "v", "sum", "mean", "max", "least", "shape", "size", "back", "v3", "taken", "each"]
+    save(tmp_path / "m.onnx", nodes, X, outputs, {"zeros": np.zeros_like(X), "axes": np.array([0, 2]), "first": np.array([0]), "table": np.arange(200.0)})
+    run("run", "m.onnx", f"--engine={engine}", "--input=x=x.npy", "--bound=at=400", "--output-dir=out", f"--output-format={form}")
+    names = json.loads((tmp_path / "out/names.json").read_text())
+    assert set(names) == set(outputs)
+    v, at = X[X.nonzero()], np.stack(X.nonzero())
+    want = {"at": at, "v": v, "sum": (v * v).sum(), "mean": v.mean(), "max": v.max(), "least": [[0]], "shape": [v.size], "size": 2 * v.size,
+            "back": X * X, "v3": v[None, :, None], "taken": at, "each": v[:, None]}
+    for name, value in want.items():
+        file = tmp_path / "out" / names[name]["file"]
+        got = np.load(file) if form == "npy" else numpy_helper.to_array(onnx.load_tensor(file))
+        assert names[name]["shape"] == list(got.shape) == list(np.shape(value)), name
+        np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("ordered", [0, 1])
+def test_unique(run, tmp_path, engine, ordered):
+    x = RNG.integers(-20, 20, 20000).astype(np.float32)
+    x[::50] = np.nan
+    save(tmp_path / "m.onnx", [N("Unique", ["x"], ["y", "first", "group", "count"], sorted=ordered)], x, ["y", "first", "group", "count"])
+    run("run", "m.onnx", f"--engine={engine}", "--input=x=x.npy", "--bound=y=64", "--output-dir=out")
+    got = results(tmp_path / "out")
+    y, first, group, count = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    order = np.arange(len(y)) if ordered else np.argsort(first)
+    for name, want in {"y": y[order], "first": first[order], "group": np.argsort(order)[group], "count": count[order]}.items():
+        np.testing.assert_array_equal(got[name], want, err_msg=name)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gradients_pass(run, tmp_path, engine):
+    """Of the squares of what is above a half."""
+    x = RNG.standard_normal(20000)
+    nodes = [N("Greater", ["x", "half"], ["c"]), N("Compress", ["x", "c"], ["y"], axis=0), N("Mul", ["y", "y"], ["yy"]),
+             N("ReduceMean", ["yy"], ["loss"], keepdims=0)]
+    save(tmp_path / "m.onnx", nodes, x, ["loss"], {"half": 0.5})
+    run("grad", "m.onnx", "--loss=output:loss", "--precision=f64", f"--engine={engine}", "--input=x=x.npy", "--bound=y=15000", "--wrt=x",
+        "--output-dir=out")
+    np.testing.assert_allclose(results(tmp_path / "out")["x"], np.where(x > 0.5, 2 * x / (x > 0.5).sum(), 0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_more_than_the_bound(run, tmp_path, engine):
+    save(tmp_path / "m.onnx", [N("NonZero", ["x"], ["at"])], X, ["at"])
+    done = run("run", "m.onnx", f"--engine={engine}", "--input=x=x.npy", "--bound=at=4", "--output-dir=out", exit=2)
+    assert f'output "at" has {np.count_nonzero(X)} elements along axis 1, --bound allows 4' in done.stderr
+
+
+REFUSED = {
+    "no_bound": ([N("NonZero", ["x"], ["at"])], [], 4, "the size of its result depends on data"),
+    "reader": ([N("NonZero", ["x"], ["at"]), N("Concat", ["at", "at"], ["y"], axis=0)], ["at=400"], 4,
+               'input 0, "at", has as many elements along axis 1 as the data say, at most 400: this operator takes no such input'),
+    "two_sizes": ([N("NonZero", ["x"], ["at"]), N("NonZero", ["at"], ["as"]), N("Add", ["at", "as"], ["y"])], ["at=400", "as=400"], 4,
+                  "this operator takes no such input"),
+    "mixed": ([N("NonZero", ["x"], ["at"]), N("Add", ["at", "many"], ["y"])], ["at=400"], 4, "another input has a size of its own there"),
+    "along": ([N("NonZero", ["x"], ["at"]), N("Gather", ["at", "zero"], ["y"], axis=1)], ["at=400"], 4, "not of this input"),
+    "number": ([N("NonZero", ["x"], ["at"])], ["at=many"], 2, "--bound at=many: need NAME=N"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(run, tmp_path, name):
+    nodes, bounds, code, said = REFUSED[name]
+    save(tmp_path / "m.onnx", nodes, X, [nodes[-1].output[0]], {"many": np.arange(400), "zero": np.int64(0)})
+    words = [f"--bound={b}" for b in bounds]
+    assert said in run("run", "m.onnx", "--engine=interp", "--input=x=x.npy", *words, "--output-dir=out", exit=code).stderr
+
+
+def test_a_bound_of_nothing(run, tmp_path):
+    save(tmp_path / "m.onnx", [N("Relu", ["x"], ["y"])], X, ["y"])
+    done = run("run", "m.onnx", "--engine=interp", "--input=x=x.npy", "--bound=y=3", "--output-dir=out")
+    assert "--bound y=3: no result of this name has a size that depends on data" in done.stderr

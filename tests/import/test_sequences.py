@@ -1,0 +1,126 @@
+"""Sequences and optionals through `gradc run` and `grad`: files, elements that are inputs and results of their own, what is refused."""
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+ENGINES = ["interp", "compiled"]
+RAGGED = [np.array([1, 2, 3], np.float32), np.array([[4], [5]], np.float32), np.array([], np.float32)]
+
+
+def tensor_type(shape=None):
+    return helper.make_tensor_type_proto(TensorProto.FLOAT, shape)
+
+
+def sequence(shape=None):
+    return helper.make_sequence_type_proto(tensor_type(shape))
+
+
+def save(path, nodes, inputs, outputs, opset=18):
+    graph = helper.make_graph(nodes, "lists", [helper.make_value_info(n, t) for n, t in inputs.items()],
+                              [helper.make_value_info(n, t) for n, t in outputs.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
+
+
+def write(path, proto):
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def squares():
+    body = helper.make_graph([helper.make_node("Mul", ["e", "e"], ["ee"])], "body", [helper.make_value_info("e", tensor_type())],
+                             [helper.make_value_info("ee", tensor_type())])
+    return helper.make_node("SequenceMap", ["xs"], ["ys"], body=body)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("elements", [RAGGED, RAGGED[:1], []], ids=len)
+def test_a_sequence_comes_and_goes(run, tmp_path, engine, elements):
+    save(tmp_path / "m.onnx", [squares()], {"xs": sequence()}, {"ys": sequence()})
+    file = write(tmp_path / "xs.pb", numpy_helper.from_list(elements, "xs", onnx.SequenceProto.TENSOR))
+    run("run", "m.onnx", f"--engine={engine}", f"--input=xs={file}", "--output-dir=pb", "--output-format=pb")
+    names = json.loads((tmp_path / "pb/names.json").read_text())
+    assert names == {"ys": {"kind": "sequence", "file": "ys.pb"}}
+    read = onnx.SequenceProto.FromString((tmp_path / "pb/ys.pb").read_bytes())
+    assert read.name == "ys" and [p.name for p in (tmp_path / "pb").iterdir() if p.suffix == ".pb"] == ["ys.pb"]
+    got = numpy_helper.to_list(read)
+    assert len(got) == len(elements)
+    for y, x in zip(got, elements):
+        np.testing.assert_array_equal(y, x * x)
+    run("run", "m.onnx", f"--engine={engine}", f"--input=xs={file}", "--output-dir=npy")
+    names = json.loads((tmp_path / "npy/names.json").read_text())
+    assert names["ys"] == {"kind": "sequence", "elements": [f"ys[{i}]" for i in range(len(elements))]}
+    for i, x in enumerate(elements):
+        np.testing.assert_array_equal(np.load(tmp_path / "npy" / names[f"ys[{i}]"]["file"]), x * x)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gradients_of_elements(run, tmp_path, engine):
+    """sum of the squares of all elements"""
+    nodes = [squares(), helper.make_node("ConcatFromSequence", ["ys"], ["all"], axis=0), helper.make_node("ReduceSum", ["all"], ["loss"], keepdims=0)]
+    save(tmp_path / "m.onnx", nodes, {"xs": sequence([None])}, {"loss": tensor_type([])})
+    elements = [np.array([1, -2], np.float32), np.array([3], np.float32)]
+    file = write(tmp_path / "xs.pb", numpy_helper.from_list(elements, "xs", onnx.SequenceProto.TENSOR))
+    run("grad", "m.onnx", "--loss=output:loss", f"--engine={engine}", f"--input=xs={file}", "--wrt=xs[0]", "--wrt=xs[1]", "--output-dir=g")
+    names = json.loads((tmp_path / "g/names.json").read_text())
+    for i, x in enumerate(elements):
+        np.testing.assert_array_equal(np.load(tmp_path / "g" / names[f"xs[{i}]"]["file"]), 2 * x)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("element", [np.arange(3, dtype=np.float32), None], ids=["something", "nothing"])
+def test_an_optional(run, tmp_path, engine, element):
+    nodes = [helper.make_node("Identity", ["o"], ["same"]), helper.make_node("OptionalHasElement", ["o"], ["has"])]
+    optional = helper.make_optional_type_proto(tensor_type([3]))
+    save(tmp_path / "m.onnx", nodes, {"o": optional}, {"same": optional, "has": helper.make_tensor_type_proto(TensorProto.BOOL, [])})
+    file = write(tmp_path / "o.pb", numpy_helper.from_optional(element, "o", onnx.OptionalProto.TENSOR))
+    run("run", "m.onnx", f"--engine={engine}", f"--input=o={file}", "--output-dir=out", "--output-format=pb")
+    read = onnx.OptionalProto.FromString((tmp_path / "out/same.pb").read_bytes())
+    assert read.HasField("tensor_value") == (element is not None)
+    if element is not None:
+        np.testing.assert_array_equal(numpy_helper.to_optional(read), element)
+    assert numpy_helper.to_array(onnx.load_tensor(tmp_path / "out/has.pb")) == (element is not None)
+
+
+
+REFUSED = {
+    "at": (helper.make_node("SequenceAt", ["xs", "seven"], ["y"]), "position 7 of 3"),
+    "empty_element": (helper.make_node("OptionalGetElement", ["nothing"], ["y"]), "the optional has no element"),
+    "types": (helper.make_node("SequenceInsert", ["xs", "seven"], ["y"]), "elements of f32 and s64 in one sequence"),
+    "tensor_wanted": (helper.make_node("Relu", ["xs"], ["y"]), "input 0 is a sequence, need a tensor"),
+    "sequence_wanted": (helper.make_node("SequenceLength", ["seven"], ["y"]), "input 0 is no sequence"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_refused(run, tmp_path, name):
+    node, said = REFUSED[name]
+    nodes = [helper.make_node("Constant", [], ["seven"], value_int=7),
+             helper.make_node("Optional", [], ["nothing"], type=tensor_type([3])), node]
+    save(tmp_path / "m.onnx", nodes, {"xs": sequence()}, {"y": onnx.TypeProto()})
+    file = write(tmp_path / "xs.pb", numpy_helper.from_list(RAGGED, "xs", onnx.SequenceProto.TENSOR))
+    assert said in run("run", "m.onnx", "--engine=interp", f"--input=xs={file}", "--output-dir=out", exit=3).stderr
+
+
+def test_a_length_that_nothing_says(run, tmp_path):
+    save(tmp_path / "m.onnx", [squares()], {"xs": sequence()}, {"ys": sequence()})
+    done = run("check", "m.onnx", exit=4)
+    assert 'input "xs" is a sequence: what it has is not known' in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"\x1a\x05\x08", b"\x1a\x04\x08\x03\x10\x01"], ids=["empty", "tag", "cut", "no_numbers"])
+def test_files_that_are_none(run, tmp_path, content):
+    """An empty file is an empty sequence."""
+    save(tmp_path / "m.onnx", [squares()], {"xs": sequence()}, {"ys": sequence()})
+    (tmp_path / "xs.pb").write_bytes(content)
+    done = run("run", "m.onnx", "--engine=interp", "--input=xs=xs.pb", "--output-dir=out", exit=None)
+    assert done.returncode == (6 if content else 0), done.stderr
+
+
+def test_elements_of_another_type(run, tmp_path):
+    save(tmp_path / "m.onnx", [squares()], {"xs": sequence([2])}, {"ys": sequence()})
+    file = write(tmp_path / "xs.pb", numpy_helper.from_list([np.zeros(3, np.float32)], "xs", onnx.SequenceProto.TENSOR))
+    done = run("run", "m.onnx", "--engine=interp", f"--input=xs={file}", "--output-dir=out", exit=None)
+    assert 'input "xs": element 0 is f32 of rank 1, not as the model declares it' in done.stderr and done.returncode
