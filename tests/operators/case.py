@@ -26,6 +26,7 @@ class Case:
     outputs: int = 1
     constants: tuple = ()     # names of inputs that are initializers; integers and booleans always are, unless in `fed`
     fed: tuple = ()           # names of integer or boolean inputs that the model gets when it runs
+    captures: tuple = ()      # names of inputs that the node does not have: graphs among its attributes read CASE.NAME
     opset: int = NEWEST
     domain: str = ""
     differences: bool = True  # False: its gradient is one by definition, not the slope
@@ -86,14 +87,15 @@ def model(group, as_parameters=False):
     for case in group:
         names = []
         for name, x in case.inputs.items():
-            names.append("" if x is None else port(case, name))
+            if name not in case.captures:
+                names.append("" if x is None else port(case, name))
             if x is None:
                 continue
             if case.is_fed(name) and not (as_parameters and x.dtype.kind == "f"):
-                inputs.append(helper.make_tensor_value_info(names[-1], helper.np_dtype_to_tensor_dtype(x.dtype), x.shape))
-                feeds[names[-1]] = x
+                inputs.append(helper.make_tensor_value_info(port(case, name), helper.np_dtype_to_tensor_dtype(x.dtype), x.shape))
+                feeds[port(case, name)] = x
             else:
-                initializers.append(numpy_helper.from_array(x, names[-1]))
+                initializers.append(numpy_helper.from_array(x, port(case, name)))
         while names and not names[-1]:
             names.pop()
         results = [port(case, f"y{i}") for i in range(case.outputs)]

@@ -10,8 +10,8 @@ def activations():
     import torch
     from torch.nn import functional as F
     return {"Sigmoid": torch.sigmoid, "Tanh": torch.tanh, "Relu": torch.relu, "Softsign": F.softsign, "Softplus": F.softplus,
-            "Affine": lambda x: 0.7 * x + 0.2, "LeakyRelu": lambda x: F.leaky_relu(x, 0.3), "Elu": lambda x: F.elu(x, 0.6),
-            "ScaledTanh": lambda x: 0.8 * torch.tanh(0.5 * x), "HardSigmoid": lambda x: torch.clamp(0.3 * x + 0.4, 0, 1),
+            "Affine": lambda x: 0.75 * x + 0.25, "LeakyRelu": lambda x: F.leaky_relu(x, 0.375), "Elu": lambda x: F.elu(x, 0.625),
+            "ScaledTanh": lambda x: 0.875 * torch.tanh(0.5 * x), "HardSigmoid": lambda x: torch.clamp(0.375 * x + 0.5, 0, 1),
             "ThresholdedRelu": lambda x: torch.where(x > 0.25, x, torch.zeros_like(x))}
 
 
@@ -88,14 +88,14 @@ CASES = [case for op in GATES for case in (
     recurrent("both", op, steps=5, direction="bidirectional", initial=True),
     recurrent("lengths", op, steps=5, lengths=[5, 0, 3], initial=True),
     recurrent("lengths_both", op, steps=5, lengths=[2, 5, 1], initial=True, direction="bidirectional"),
-    recurrent("batch_first", op, layout=1, initial=True, direction="bidirectional"), recurrent("clipped", op, clip=0.31),
+    recurrent("batch_first", op, layout=1, initial=True, direction="bidirectional"), recurrent("clipped", op, clip=0.3125),
 )] + [
     recurrent("linear", "GRU", linear_before_reset=1, initial=True), recurrent("linear_both", "GRU", linear_before_reset=1, direction="bidirectional"),
-    recurrent("relu", "GRU", activations=["HardSigmoid", "Softsign"], activation_alpha=[0.3], activation_beta=[0.4]),
+    recurrent("relu", "GRU", activations=["HardSigmoid", "Softsign"], activation_alpha=[0.375], activation_beta=[0.5]),
     recurrent("peepholes", "LSTM", peepholes=True, initial=True), recurrent("coupled", "LSTM", input_forget=1, peepholes=True),
     recurrent("activations", "LSTM", direction="bidirectional", initial=True,
               activations=["Sigmoid", "Softplus", "Affine", "HardSigmoid", "ScaledTanh", "Elu"],
-              activation_alpha=[0.7, 0.3, 0.8, 0.6], activation_beta=[0.2, 0.4, 0.5]),
-    recurrent("leaky", "RNN", activations=["LeakyRelu"], activation_alpha=[0.3], direction="forward"),
+              activation_alpha=[0.75, 0.375, 0.875, 0.625], activation_beta=[0.25, 0.5, 0.5]),
+    recurrent("leaky", "RNN", activations=["LeakyRelu"], activation_alpha=[0.375], direction="forward"),
     recurrent("thresholded", "RNN", activations=["ThresholdedRelu"], activation_alpha=[0.25]), recurrent("relu", "RNN", activations=["Relu"]),
 ]
