@@ -128,7 +128,7 @@ verify_store(Verify *v, const Node *n, Stores *s)
 			s->inside[unit->id] |= when_runs(n->when);
 		return;
 	}
-	if (s->began && n->op != OP_launch && n->op != OP_return)
+	if (s->began && n->op != OP_launch && n->op != OP_return && op_row(n)->fuse != FUSE_CONTROL)
 		report(v, n, "a node behind a store");
 	for (int i = 0; s->began && n->op == OP_launch && i < n->n_operands; i++)
 		if (node_operand(n, i) && node_operand(n, i)->kind == VALUE_STATE)

@@ -57,7 +57,7 @@ is_read(const Format *f, const Instruction *n, uint32_t i)
 	if (n->kind == RUN_KERNEL)
 		return (f->kernel_arguments[f->kernels[n->what].first_argument + i].access &
 		        ACCESS_READ) != 0;
-	return n->kind == COLLECTIVE || (n->kind == COPY && i == 1);
+	return n->kind == COLLECTIVE || (n->kind == COPY && i == 1) || instruction_asks(n->kind);
 }
 
 static bool
@@ -75,19 +75,31 @@ slot_of(const Format *f, const Instruction *n, uint32_t i)
 	return &f->slots[f->arguments[n->args + i].slot];
 }
 
+/* Does it read some of these bytes? Of what moves with a loop it may be any. */
+static bool
+may_read(const Format *f, const Instruction *n, uint32_t i, const Slot *s)
+{
+	const Slot *t = slot_of(f, n, i);
+	bool moves = f->arguments[n->args + i].stride != 0;
+
+	return is_read(f, n, i) && (moves ? t->space == s->space : overlaps(t, s));
+}
+
 /* Does something from there on, or who called the program, read these bytes before all of them are written anew? */
 static bool
 is_wanted(const Format *f, const ProgramRecord *p, const Slot *s, uint32_t from)
 {
+	int depth = 0; /* in a block, which may be left out */
+
 	for (uint32_t i = from; i < p->n_instructions; i++) {
 		const Instruction *n = &f->instructions[p->first_instruction + i];
 		bool anew = false;
 
+		depth += instruction_opens(n->kind) - (n->kind == END);
 		for (uint32_t a = 0; a < n->n_args; a++) {
-			const Slot *t = slot_of(f, n, a);
-			if (is_read(f, n, a) && overlaps(t, s))
+			if (may_read(f, n, a, s))
 				return true;
-			anew |= is_written(f, n, a) && covers(t, s);
+			anew |= depth <= 0 && is_written(f, n, a) && covers(slot_of(f, n, a), s);
 		}
 		if (anew && n->when == RUN_ALWAYS && n->only == ONLY_ALWAYS)
 			return false;

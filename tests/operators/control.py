@@ -123,11 +123,11 @@ def scan(name, shape, torch, **attrs):
 
 
 # ---- If
-def branch(name, condition, torch, fed=("c",)):
+def branch(name, condition, torch, fed=("c",), constants=()):
     case = f"If_{name}"
     return Case(case, "If", {"c": np.bool_(condition), "x": numbers(2, 3, seed=1), "w": numbers(3, 3, seed=2)}, torch,
                 {"then_branch": graph(case, ["a = MatMul .x .w", "y = Exp a"], "", "y"), "else_branch": graph(case, ["z = Mul .x .x"], "", "z")},
-                captures=("x", "w"), fed=fed)
+                captures=("x", "w"), fed=fed, constants=constants)
 
 
 CASES = [
@@ -138,6 +138,6 @@ CASES = [
     scan("plain", (5, 3), run_scan()), scan("one", (1, 3), run_scan()), scan("empty", (0, 3), run_scan()),
     scan("reverse", (5, 3), run_scan(reverse=True), scan_input_directions=[1]),
     scan("axes", (3, 6), run_scan(1, True, 1, True), scan_input_axes=[1], scan_input_directions=[1], scan_output_axes=[-1], scan_output_directions=[1]),
-    branch("yes", True, lambda c, x, w: (x @ w).exp()), branch("no", False, lambda c, x, w: x * x),
+    branch("yes", True, lambda c, x, w: (x @ w).exp()), branch("no", False, lambda c, x, w: x * x, constants=("w",)),
     branch("known", True, lambda c, x, w: (x @ w).exp(), fed=()),
 ]
