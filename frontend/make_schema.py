@@ -36,7 +36,9 @@ MICROSOFT = "com.microsoft"
 # Operators of other domains, and the flags of each.
 OTHERS = {
     ("ai.onnx.preview", "FlexAttention"): "",
-    ("", "SimplifiedLayerNormalization"): "",  # onnxruntime writes it in the default domain
+    # onnxruntime writes these in the default domain, in any opset.
+    ("", "LayerNormalization"): "",
+    ("", "SimplifiedLayerNormalization"): "",
     (MICROSOFT, "Attention"): "unidirectional do_rotary past_present_share_buffer",
     (MICROSOFT, "BiasGelu"): "",
     (MICROSOFT, "EmbedLayerNormalization"): "mask_index_type",
@@ -89,7 +91,9 @@ def main():
     every = defs.get_all_schemas_with_history()
     rows = [s for s in every if s.domain == ""]
     known = {(s.name, a) for s in rows for a in s.attributes}
-    rows += [s for s in [*every, *get_all_operator_schema()] if (s.domain, s.name) in OTHERS]
+    standard = {(s.name, s.since_version) for s in rows}
+    rows += [s for s in [*every, *get_all_operator_schema()]
+             if (s.domain, s.name) in OTHERS and (s.domain or (s.name, s.since_version) not in standard)]
     rows.sort(key=lambda s: (key(s), -s.since_version))
     for op, names in FLAGS.items():
         assert all((op, name) in known for name in names.split()), f"{op} lacks one of {names}"

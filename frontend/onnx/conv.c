@@ -247,16 +247,18 @@ move_channels(OnnxNode *n, Value *x, bool last)
 	return e_transpose(n, x, order);
 }
 
-/* FusedConv, NhwcConv and NhwcFusedConv (flag: channels are last, but not those of weights): activation(conv + B + Z) */
+/* activation(conv + B + Z). flag: channels are last in the input and the result; kind: in the weight, too, as onnxruntime's optimizer
+ * writes it and its CUDA kernel reads it, although the documentation says otherwise. */
 static void
 import_fused_conv(OnnxNode *n)
 {
 	const char *activation = want_string(n, "activation", "");
-	Value *x = want_input(n, 0), *y;
+	Value *x = want_input(n, 0), *w = want_input(n, 1), *y;
 	double numbers[2];
 	int count = want_floats(n, "activation_params", 2, numbers);
 
-	y = e_conv(n, n->extra->flag ? move_channels(n, x, false) : x, want_input(n, 1), 1);
+	y = e_conv(n, n->extra->flag ? move_channels(n, x, false) : x,
+	           n->extra->kind ? move_channels(n, w, false) : w, 1);
 	y = add_bias(n, y, 2);
 	if (n->extra->flag)
 		y = move_channels(n, y, true);
@@ -353,7 +355,7 @@ const ImportRow import_conv_rows[] = {
 	{"Conv", 1, 0, import_conv, {0}, NULL},
 	{"ConvTranspose", 1, 0, import_conv_transpose, {0}, NULL},
 	{"FusedConv", 1, 0, import_fused_conv, {0}, "com.microsoft"},
-	{"NhwcConv", 1, 0, import_fused_conv, {.flag = true}, "com.microsoft"},
+	{"NhwcConv", 1, 0, import_fused_conv, {.flag = true, .kind = 1}, "com.microsoft"},
 	{"NhwcFusedConv", 1, 0, import_fused_conv, {.flag = true}, "com.microsoft"},
 	{0},
 };

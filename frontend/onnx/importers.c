@@ -57,6 +57,9 @@ importer_missing(const FlatNode *n)
 		return NULL;
 	if (!strcmp(domain_of(n->proto->domain), "ai.onnx.ml"))
 		return "operators of ai.onnx.ml are not supported";
+	if (!strcmp(domain_of(n->proto->domain), "com.microsoft.nchwc"))
+		return "onnxruntime wrote it with weights in the order of one machine, which the file does not "
+		       "tell; let it optimize up to ORT_ENABLE_EXTENDED";
 	if (*domain_of(n->proto->domain))
 		return "unknown operator of this domain";
 	if (!(schema = schema_find(op, NEWEST_OPSET)))

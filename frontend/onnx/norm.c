@@ -207,7 +207,7 @@ import_lrn(OnnxNode *n)
 
 const ImportRow import_norm_rows[] = {
 	/* name                   from  to  importer  extra */
-	{"LayerNormalization", 17, 0, import_layer_norm, {0}, NULL},
+	{"LayerNormalization", 1, 0, import_layer_norm, {0}, NULL}, /* before 17: onnxruntime's */
 	{"RMSNormalization", 23, 0, import_rms_norm, {0}, NULL},
 	{"SimplifiedLayerNormalization", 1, 0, import_rms_norm, {0}, NULL}, /* onnxruntime's */
 	{"InstanceNormalization", 6, 0, import_instance_norm, {0}, NULL},

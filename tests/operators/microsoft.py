@@ -85,19 +85,20 @@ CONVS = [
 ]
 
 
-def nhwc(x, w, b=None, z=None, *, relu=False, **attrs):
+def nhwc(x, w, b=None, z=None, *, relu=False, last=True, **attrs):
     import torch
+    w = w.movedim(3, 1) if last else w
     y = torch.nn.functional.conv2d(x.movedim(3, 1), w, b, **attrs).movedim(1, 3)
     y = y if z is None else y + z
     return y.relu() if relu else y
 
 
 NHWC = [
-    Case("NhwcConv_plain", "NhwcConv", {"x": numbers(2, 5, 6, 4), "w": numbers(6, 4, 3, 2, seed=1), "b": numbers(6, seed=2)}, torch=nhwc),
-    Case("NhwcConv_groups", "NhwcConv", {"x": numbers(1, 5, 6, 4), "w": numbers(6, 2, 3, 3, seed=1)}, torch=lambda x, w: nhwc(x, w, groups=2, padding=1, stride=2),
+    Case("NhwcConv_plain", "NhwcConv", {"x": numbers(2, 5, 6, 4), "w": numbers(6, 3, 2, 4, seed=1), "b": numbers(6, seed=2)}, torch=nhwc),
+    Case("NhwcConv_groups", "NhwcConv", {"x": numbers(1, 5, 6, 4), "w": numbers(6, 3, 3, 2, seed=1)}, torch=lambda x, w: nhwc(x, w, groups=2, padding=1, stride=2),
          group=2, pads=[1, 1, 1, 1], strides=[2, 2]),
     Case("NhwcFusedConv_sum", "NhwcFusedConv", {"x": numbers(1, 4, 4, 2), "w": numbers(3, 2, 3, 3, seed=1), "b": None, "z": numbers(1, 2, 2, 3, seed=3)},
-         torch=lambda *a: nhwc(*a, relu=True), activation="Relu"),
+         torch=lambda *a: nhwc(*a, relu=True, last=False), activation="Relu"),
 ]
 
 
