@@ -191,7 +191,7 @@ import_max_unpool(OnnxNode *n)
 	}
 	Value *zeros = e_splat(n, x->type->dtype, shape, 0);
 	zeros = e_flat(n, zeros);
-	at = zeros ? e_indices(n, e_flat(n, at), zeros->type->n, false) : NULL;
+	at = zeros ? e_flat(n, e_indices(n, at, zeros->type->n, false)) : NULL;
 	Value *y = e_op(n, OP_scatter, 3, (Value *[]){zeros, at, e_flat(n, x)},
 	                &(ScatterAttr){SCATTER_SET, 0});
 	set_output(n, 0, grown(n, e_reshape(n, y, shape), shape));

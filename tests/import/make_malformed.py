@@ -614,6 +614,46 @@ def shape_cases():
     proto("S3-branch-type", bad, lambda: model(
         [node("If", ["c"], then_branch=branch(INT64), else_branch=branch(INT64))],
         initializers=[tensor("c", np.array(False))]))
+    window = {"kernel_shape": [2, 2]}
+    places = i64(0, 1, 2, 9).reshape(1, 1, 2, 2)
+    for name, want, op, shapes, constants, opset, attributes in (
+            ("lppool-p", bad, "LpPool", [(1, 1, 4, 4)], [], 18, {**window, "p": 0}),
+            ("lppool-dilation", bad, "LpPool", [(1, 1, 4, 4)], [], 18, {**window, "dilations": [2**40, 1]}),
+            ("lrn-size", bad, "LRN", [(1, 3, 4, 4)], [], 13, {"size": 0}),
+            ("lrn-huge", bad, "LRN", [(1, 3, 4, 4)], [], 13, {"size": 2**62}),
+            ("unpool-place", bad, "MaxUnpool", [(1, 1, 2, 2)], [i64(0, 1, 2, 16).reshape(1, 1, 2, 2)], 11, {**window, "strides": [2, 2]}),
+            ("unpool-shape", bad, "MaxUnpool", [(1, 1, 2, 2)], [places, i64(1, 1, 4, 3)], 11, {**window, "strides": [2, 2]}),
+            ("unpool-huge", bad, "MaxUnpool", [(1, 1, 2, 2)], [places, i64(1, 1, 2**62, 2**62)], 11, {**window, "strides": [2, 2]}),
+            ("transposed-shape", bad, "ConvTranspose", [(1, 1, 2, 2), (1, 1, 2, 2)], [], 11, {"output_shape": [2**62, 2**62]}),
+            ("roi-columns", bad, "RoiAlign", [(1, 1, 4, 4), (2, 5)], [i64(0, 0)], 16, {}),
+            ("roi-batch", bad, "RoiAlign", [(1, 1, 4, 4), (2, 4)], [i64(0, 1)], 16, {}),
+            ("roi-samples", bad, "RoiAlign", [(1, 1, 4, 4), (2, 4)], [i64(0, 0)], 16, {"sampling_ratio": 2**40}),
+            ("roi-pooled", bad, "MaxRoiPool", [(1, 1, 4, 4), (2, 5)], [], 13, {"pooled_shape": [0, 2]}),
+            ("col2im-blocks", bad, "Col2Im", [(1, 4, 8)], [i64(4, 4), i64(2, 2)], 18, {}),
+            ("col2im-huge", bad, "Col2Im", [(1, 4, 9)], [i64(2**62, 2**62), i64(2, 2)], 18, {}),
+            ("center-size", bad, "CenterCropPad", [(2, 3)], [i64(2**62, 2**62)], 18, {}),
+            ("center-axes", bad, "CenterCropPad", [(2, 3)], [i64(1, 1)], 18, {"axes": [0, 0]}),
+            ("reverse-length", bad, "ReverseSequence", [(2, 3)], [i64(1, 2, 3)], 17, {}),
+            ("reverse-axes", bad, "ReverseSequence", [(2, 2)], [i64(1, 2)], 17, {"time_axis": 1}),
+            ("affine-size", bad, "AffineGrid", [(2, 2, 3)], [i64(3, 1, 4, 4)], 20, {}),
+            ("affine-huge", bad, "AffineGrid", [(1, 2, 3)], [i64(1, 1, 2**62, 2**62)], 20, {}),
+            ("grid-coordinates", bad, "GridSample", [(1, 1, 4, 4), (1, 2, 2, 3)], [], 20, {}),
+            ("grid-mode", bad, "GridSample", [(1, 1, 4, 4), (1, 2, 2, 2)], [], 20, {"mode": "bilinear"}),
+            ("deform-offset", bad, "DeformConv", [(1, 1, 4, 4), (1, 1, 2, 2), (1, 8, 3, 2)], [], 19, {}),
+            ("deform-groups", bad, "DeformConv", [(1, 1, 4, 4), (1, 1, 2, 2), (1, 8, 3, 3)], [], 19, {"offset_group": 3}),
+            ("det-square", bad, "Det", [(2, 3)], [], 17, {}),
+            ("dft-axis", bad, "DFT", [(1, 8, 1)], [], 17, {"axis": 2}),
+            ("dft-length", bad, "DFT", [(1, 8, 1)], [np.int64(2**62)], 17, {}),
+            ("dft-onesided", bad, "DFT", [(1, 8, 2)], [], 17, {"onesided": 1}),
+            ("stft-frames", bad, "STFT", [(1, 8, 1)], [np.int64(1), np.float32(range(9))], 17, {}),
+            ("stft-step", bad, "STFT", [(1, 8, 1)], [np.int64(0), np.float32(range(4))], 17, {}),
+            ("resize-scale", bad, "Resize", [(4, 4)], [np.float32([]), np.float32([np.inf, 1])], 13, {}),
+            ("resize-antialias", {UNSUPPORTED}, "Resize", [(2**20, 1)], [np.float32([]), np.float32([0.4, 1])], 18, {"mode": "linear", "antialias": 1})):
+        proto(f"S3-{name}", want, one(op, shapes, constants, opset=opset, **attributes))
+    for name, size in (("negative", -1), ("huge", 2**62)):
+        proto(f"S3-window-{name}", bad, one("HannWindow", [], [np.int64(size)]))
+    for name, numbers in (("bands", (0, 32, 8000, 0, 4000)), ("edge", (4, 32, 8000, 0, 7000)), ("huge", (2**40, 2**40, 8000, 0, 4000))):
+        proto(f"S3-mel-{name}", bad, one("MelWeightMatrix", [], [np.int64(n) for n in numbers[:3]] + [np.float32(n) for n in numbers[3:]]))
     proto("S3-onehot", bad, one("OneHot", [(2, 3)], [np.int64(2**62), np.float32([0, 1])],
                                 kinds={"a": INT64}))
     proto("S3-transpose", bad, one("Transpose", [(2, 3)], perm=[0, 0]))
