@@ -242,8 +242,9 @@ import_fused_group_norm(OnnxNode *n)
 	      *beta = want_input(n, 2);
 	if (!y || !gamma || !beta)
 		return;
-	y = e_binary(n, OP_mul, y, e_channel(n, e_cast(n, gamma, y->type->dtype), y, axis));
-	y = e_binary(n, OP_add, y, e_channel(n, e_cast(n, beta, y->type->dtype), x, axis));
+	DType wide = y->type->dtype;
+	y = e_binary(n, OP_mul, y, e_channel(n, e_cast(n, gamma, wide), x, axis));
+	y = e_binary(n, OP_add, y, e_channel(n, e_cast(n, beta, wide), x, axis));
 	y = silu ? e_binary(n, OP_mul, y, e_unary(n, OP_sigmoid, y)) : y;
 	set_output(n, 0, e_cast(n, y, x->type->dtype));
 }

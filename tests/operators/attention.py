@@ -208,14 +208,14 @@ def linear_attention(q, k, v, state=None, decay=None, beta=None, *, heads, scale
     return y, s
 
 
-def linear(name, rule, heads=(2, 2), tokens=5, size=3, v_size=2, batch=2, state=False, per_key=False, one_beta=False, scale=None, engines=("interp", "compiled")):
+def linear(name, rule, heads=(2, 2), tokens=5, size=3, v_size=2, batch=2, state=False, per_key=False, one_beta=False, scale=None):
     flat = {n: numbers(batch, tokens, h * d, seed=i) for i, (n, h, d) in enumerate(
         zip("qkv", (heads[0], heads[1], heads[1]), (size, size, v_size)))}
     flat["state"] = numbers(batch, heads[1], size, v_size, seed=4) if state else None
     flat["decay"] = numbers(batch, tokens, heads[1] * (size if per_key else 1), seed=5, low=-1.5, high=0.1) if "gated" in rule else None
     flat["beta"] = numbers(batch, tokens, 1 if one_beta else heads[1], seed=6, low=0) if "delta" in rule else None
     attrs = {"q_num_heads": heads[0], "kv_num_heads": heads[1], "update_rule": rule} | ({"scale": scale} if scale else {})
-    return Case(f"LinearAttention_{name}", "LinearAttention", flat, lambda *x: linear_attention(*x, heads=heads, scale=scale), attrs, 2, opset=27, engines=engines)
+    return Case(f"LinearAttention_{name}", "LinearAttention", flat, lambda *x: linear_attention(*x, heads=heads, scale=scale), attrs, 2, opset=27)
 
 
 LINEAR = [
@@ -225,10 +225,10 @@ LINEAR = [
     linear("one_token", "gated_delta", (4, 2), 1, state=True, per_key=True), linear("one_token_delta", "delta", tokens=1, one_beta=True),
 ]
 # A loop over tokens.
-LOOPS = [linear(*args, **of, engines=("interp",)) for *args, of in (
-    ("gated_keys", "gated", {"per_key": True}), ("delta", "delta", {"state": True}), ("delta_groups", "delta", (4, 2), {"one_beta": True}),
-    ("gated_delta", "gated_delta", {}), ("gated_delta_keys", "gated_delta", (2, 1), {"per_key": True, "state": True, "scale": 0.375}),
-    ("delta_no_tokens", "delta", {"tokens": 0, "state": True}),
-)]
+LOOPS = [
+    linear("gated_keys", "gated", per_key=True), linear("delta", "delta", state=True), linear("delta_groups", "delta", (4, 2), one_beta=True),
+    linear("gated_delta", "gated_delta"), linear("gated_delta_keys", "gated_delta", (2, 1), per_key=True, state=True, scale=0.375),
+    linear("delta_no_tokens", "delta", tokens=0, state=True),
+]
 
 CASES = ATTENTION + ROTARY + CACHES + CONVS + FLEX + LINEAR + LOOPS

@@ -31,7 +31,6 @@ class Case:
     domain: str = ""
     differences: bool = True  # False: its gradient is one by definition, not the slope
     gradient: bool = True     # False: only the results are compared
-    engines: tuple = ("interp", "compiled")
 
     def is_fed(self, name):
         x = self.inputs[name]
