@@ -391,6 +391,15 @@ step_rnn(const Recurrent *r, Value *x, Value **state)
 	state[0] = activate(n, &r->f[0], clipped(r, sum));
 }
 
+/* The sums of the first gates, in their order: of the input's and the recurrent products. */
+static void
+gate_sums(const Recurrent *r, Value *x, Value *hr, int count, Value **sums)
+{
+	for (int k = 0; k < count; k++)
+		sums[k] = e_binary(r->n, OP_add, part(r->n, x, k, r->hidden),
+		                   part(r->n, hr, k, r->hidden));
+}
+
 /* z = f(xz + h Rz), r = f(xr + h Rr), g = g(xh + (r h) Rh) or g(xh + r (h Rh + Rbh)), h' = (1 - z) g + z h */
 static void
 step_gru(const Recurrent *r, Value *x, Value **state)
@@ -399,13 +408,11 @@ step_gru(const Recurrent *r, Value *x, Value **state)
 	Value *h = state[0], *inner;
 	bool linear = r->linear_before_reset;
 	Value *hr = recurrent_product(r, h, 0, linear ? 3 : 2);
-	Value *gate[2];
+	Value *sum[2], *gate[2];
 
-	for (int k = 0; k < 2; k++) {
-		Value *sum = e_binary(n, OP_add, part(n, x, k, r->hidden),
-		                      part(n, hr, k, r->hidden));
-		gate[k] = activate(n, &r->f[0], clipped(r, sum));
-	}
+	gate_sums(r, x, hr, 2, sum);
+	for (int k = 0; k < 2; k++)
+		gate[k] = activate(n, &r->f[0], clipped(r, sum[k]));
 	if (linear)
 		inner = e_binary(n, OP_mul, gate[1],
 		                 plus(n, part(n, hr, 2, r->hidden), part(n, r->rb, 2, r->hidden)));
@@ -431,18 +438,17 @@ static void
 step_lstm(const Recurrent *r, Value *x, Value **state)
 {
 	OnnxNode *n = r->n;
-	Value *c = state[1], *z = e_binary(n, OP_add, x, recurrent_product(r, state[0], 0, 4));
-	Value *i = activate(n, &r->f[0],
-	                    clipped(r, plus(n, part(n, z, 0, r->hidden), peep(r, 0, c))));
+	Value *c = state[1], *sum[MOST_GATES];
+
+	gate_sums(r, x, recurrent_product(r, state[0], 0, 4), 4, sum);
+	Value *i = activate(n, &r->f[0], clipped(r, plus(n, sum[0], peep(r, 0, c))));
 	Value *f = r->input_forget
 	                   ? e_binary(n, OP_sub, e_number(n, i, 1), i)
-	                   : activate(n, &r->f[0],
-	                              clipped(r, plus(n, part(n, z, 2, r->hidden), peep(r, 2, c))));
-	Value *g = activate(n, &r->f[1], clipped(r, part(n, z, 3, r->hidden)));
+	                   : activate(n, &r->f[0], clipped(r, plus(n, sum[2], peep(r, 2, c))));
+	Value *g = activate(n, &r->f[1], clipped(r, sum[3]));
 
 	c = e_binary(n, OP_add, e_binary(n, OP_mul, f, c), e_binary(n, OP_mul, i, g));
-	Value *o = activate(n, &r->f[0],
-	                    clipped(r, plus(n, part(n, z, 1, r->hidden), peep(r, 1, c))));
+	Value *o = activate(n, &r->f[0], clipped(r, plus(n, sum[1], peep(r, 1, c))));
 	state[0] = e_binary(n, OP_mul, o, activate(n, &r->f[2], c));
 	state[1] = c;
 }

@@ -15,7 +15,7 @@
 typedef struct {
 	int operand; /* v's number */
 	const Node *dot;
-	int x, y; /* numbers of rows */
+	Value *x[2]; /* of f': its operands, rows of the backward loop or of what it passes over */
 } Product;
 
 typedef struct {
@@ -35,7 +35,8 @@ typedef struct {
 	VEC(Value *) rows;    /* of f': what the backward loop stacks */
 	VEC(int) row_of;      /* operands whose cotangents the first of these are */
 	VEC(Product) products;
-	Value **step; /* by value id of f': in the body of the backward loop */
+	Value **step;  /* by value id of f': in the body of the backward loop */
+	Value **whole; /* and the stack that it is a slice of */
 } LoopGrad;
 
 static bool
@@ -211,36 +212,48 @@ build_forward(const LoopGrad *lg)
 }
 
 /* ---- sums over iterations */
-/* The number of a row. */
-static int
-row_for(LoopGrad *lg, Value *v)
+/* Does f' get v from a stack? */
+static bool
+is_slice(const LoopGrad *lg, const Value *v)
 {
-	for (int i = lg->row_of.n; i < lg->rows.n; i++)
-		if (lg->rows.at[i] == v)
-			return i;
-	vec_push(lg->arena, &lg->rows, v);
-	return lg->rows.n - 1;
+	for (int i = 0; i < lg->kept_as.n; i++)
+		if (lg->kept_as.at[i] == v)
+			return true;
+	for (int i = 1 + n_carried(lg); i < control_results(lg->f); i++)
+		if (lg->d[i] == v)
+			return true;
+	return v->kind == VALUE_PARAM && v->index >= 1 && v->index <= lg->node->n_operands &&
+	       loop_part(lg->node, v->index - 1) == LOOP_SLICED;
 }
 
 static bool
-may_be_stacked(const Value *v)
+may_be_stacked(const LoopGrad *lg, const Value *v)
 {
-	return v->node && v->type->rank < MAX_RANK;
+	return (v->node || is_slice(lg, v)) && v->type->rank < MAX_RANK;
 }
 
 /* A product whose operands are smaller than itself, together, perhaps seen through views. */
 static const Node *
-product_behind(Value *v)
+product_behind(const LoopGrad *lg, Value *v)
 {
 	const Node *n = behind_views(v)->node;
 
-	if (!n || n->op != OP_dot || !may_be_stacked(node_operand(n, 0)) ||
-	    !may_be_stacked(node_operand(n, 1)))
+	if (!n || n->op != OP_dot || !may_be_stacked(lg, node_operand(n, 0)) ||
+	    !may_be_stacked(lg, node_operand(n, 1)))
 		return NULL;
-	return type_bytes(node_operand(n, 0)->type) + type_bytes(node_operand(n, 1)->type) <=
-	                       type_bytes(v->type)
-	               ? n
-	               : NULL;
+	int64_t bytes = type_bytes(node_operand(n, 0)->type) + type_bytes(node_operand(n, 1)->type);
+	return bytes <= type_bytes(v->type) ? n : NULL;
+}
+
+/* Makes it a row of the backward loop, where it is in no stack yet. */
+static void
+stack(LoopGrad *lg, Value *v)
+{
+	for (int i = 0; i < lg->rows.n; i++)
+		if (lg->rows.at[i] == v)
+			return;
+	if (!is_slice(lg, v))
+		vec_push(lg->arena, &lg->rows, v);
 }
 
 /* Which results are rows, which are added up, and which are products of rows. */
@@ -255,14 +268,14 @@ sort_cotangents(LoopGrad *lg)
 	for (int i = n_carried(lg); i < lg->node->n_operands; i++) {
 		if (!lg->out[i] || loop_part(lg->node, i) != LOOP_INVARIANT)
 			continue;
-		const Node *n = product_behind(lg->out[i]);
+		const Node *n = product_behind(lg, lg->out[i]);
 		if (!n) {
 			vec_push(lg->arena, &lg->sums, i);
 			continue;
 		}
-		Product p = {.operand = i, .dot = n};
-		p.x = row_for(lg, node_operand(n, 0));
-		p.y = row_for(lg, node_operand(n, 1));
+		Product p = {.operand = i, .dot = n, .x = {node_operand(n, 0), node_operand(n, 1)}};
+		stack(lg, p.x[0]);
+		stack(lg, p.x[1]);
 		vec_push(lg->arena, &lg->products, p);
 	}
 }
@@ -280,6 +293,8 @@ feed(LoopGrad *lg, Function *step, Values *operands, Value *param, Value *operan
 	vec_push(lg->arena, operands, operand);
 	if (param)
 		lg->step[param->id] = p;
+	if (param && sliced)
+		lg->whole[param->id] = operand;
 }
 
 static void
@@ -369,6 +384,7 @@ build_backward(LoopGrad *lg, const Node *forward)
 	Value *trip = NULL;
 
 	lg->step = NEW_ARRAY(lg->arena, Value *, lg->back->next_value_id);
+	lg->whole = NEW_ARRAY(lg->arena, Value *, lg->back->next_value_id);
 	lg->step[lg->back->params.at[0]->id] = function_param(step, type_scalar(lg->m, S64), "i");
 	feed_carried(lg, step, &operands);
 	a.carried = operands.n;
@@ -456,10 +472,12 @@ add_results(LoopGrad *lg, const Node *backward)
 		grad_add(g, lg->sums.at[i], node_result(backward, at++));
 	for (int i = 0; i < lg->row_of.n; i++)
 		grad_add(g, lg->row_of.at[i], node_result(backward, at + i));
+	for (int i = 0; i < lg->rows.n; i++)
+		lg->whole[lg->rows.at[i]->id] = node_result(backward, at + i);
 	for (int i = 0; i < lg->products.n; i++) {
 		const Product *p = &lg->products.at[i];
-		Value *sum = product_of_stacks(lg->b, node_result(backward, at + p->x),
-		                               node_result(backward, at + p->y),
+		Value *sum = product_of_stacks(lg->b, lg->whole[p->x[0]->id],
+		                               lg->whole[p->x[1]->id],
 		                               *(const DotAttr *)p->dot->attr);
 		grad_add(g, p->operand, through_views(lg->b, lg->out[p->operand], p->dot, sum));
 	}
