@@ -18,9 +18,15 @@ typedef struct {
 
 /* ---- arithmetic */
 static Value *
-sum_or(OnnxNode *n, OpKind op, Value *x, Value *y)
+sum(OnnxNode *n, Value *x, Value *y)
 {
-	return !y ? x : x ? e_binary(n, op, x, y) : op == OP_sub ? e_unary(n, OP_neg, y) : y;
+	return !x ? y : !y ? x : e_binary(n, OP_add, x, y);
+}
+
+static Value *
+difference(OnnxNode *n, Value *x, Value *y)
+{
+	return !y ? x : x ? e_binary(n, OP_sub, x, y) : e_unary(n, OP_neg, y);
 }
 
 static Value *
@@ -33,8 +39,8 @@ times(OnnxNode *n, Value *x, Value *y)
 static Complex
 complex_times(OnnxNode *n, Complex x, Complex f)
 {
-	return (Complex){sum_or(n, OP_sub, times(n, x.re, f.re), times(n, x.im, f.im)),
-	                 sum_or(n, OP_add, times(n, x.re, f.im), times(n, x.im, f.re))};
+	return (Complex){difference(n, times(n, x.re, f.re), times(n, x.im, f.im)),
+	                 sum(n, times(n, x.re, f.im), times(n, x.im, f.re))};
 }
 
 static Complex
@@ -119,9 +125,8 @@ transform_dense(OnnxNode *n, Complex x, int64_t size, int sign)
 	Complex f = roots_of_one(n, x.re->type->dtype, size, size, size, sign,
 	                         (Ints){.n = 2, .at = {size, size}});
 
-	return (Complex){
-		sum_or(n, OP_sub, matrix_times(n, f.re, x.re), matrix_times(n, f.im, x.im)),
-		sum_or(n, OP_add, matrix_times(n, f.im, x.re), matrix_times(n, f.re, x.im))};
+	return (Complex){difference(n, matrix_times(n, f.re, x.re), matrix_times(n, f.im, x.im)),
+	                 sum(n, matrix_times(n, f.im, x.re), matrix_times(n, f.re, x.im))};
 }
 
 /* size = a b; element j = b j1 + j2, result k = k1 + a k2:
