@@ -57,6 +57,16 @@ import_subgraph(OnnxNode *n, const GraphProto *g)
 	import_nodes(im, nodes->n, nodes->at);
 }
 
+void
+import_subgraph_again(OnnxNode *n, const GraphProto *g, int64_t at)
+{
+	uint64_t around = n->im->repetition;
+
+	n->im->repetition = hash_bytes(&at, sizeof(at), around + 1);
+	import_subgraph(n, g);
+	n->im->repetition = around;
+}
+
 /* Output i of a graph that has been imported; NULL after a fault. */
 static Bound *
 output_of(OnnxNode *n, const GraphProto *g, size_t i)
@@ -65,6 +75,11 @@ output_of(OnnxNode *n, const GraphProto *g, size_t i)
 
 	if (!b || is_poisoned(b) || !is_as_declared(n, g->output[i], b->value)) {
 		n->failed = true;
+		return NULL;
+	}
+	if (b->count && n->im->scope) {
+		report_unsupported(n, "output %s of its graph has a size that depends on data",
+		                   quoted(n->im->model, g->output[i]->name));
 		return NULL;
 	}
 	return b;
@@ -274,7 +289,7 @@ one_iteration(OnnxNode *n, Loop *l, int64_t at, Stacks *stacks)
 	importer_bind(im, l->body->input[1]->name, l->cond ? l->cond : e_scalar(n, BOOL, 1));
 	for (int i = 0; i < l->carried; i++)
 		bind(n, l->body->input[2 + i]->name, &l->values[i]);
-	import_subgraph(n, l->body);
+	import_subgraph_again(n, l->body, at);
 	for (size_t i = 0; !n->failed && i < l->body->n_output; i++) {
 		Bound *b = output_of(n, l->body, i);
 		if (!b)
@@ -286,6 +301,10 @@ one_iteration(OnnxNode *n, Loop *l, int64_t at, Stacks *stacks)
 		else if (!b->value)
 			report_invalid(n, "output %s is stacked, and no tensor",
 			               quoted(im->model, l->body->output[i]->name));
+		else if (b->count)
+			report_unsupported(
+				n, "output %s is stacked, and has a size that depends on data",
+				quoted(im->model, l->body->output[i]->name));
 		else
 			vec_push(im->arena, &stacks->rows[(int)i - 1 - l->carried], b->value);
 	}

@@ -91,10 +91,9 @@ types_fit(OnnxNode *n, const Differentiated *d)
 /* ---- copies of what lies between */
 /* By value id: does y follow from it? */
 static bool *
-mark_needed(OnnxNode *n, const Value *y)
+mark_needed(Arena *scratch, Function *f, const Value *y)
 {
-	Function *f = n->b->f;
-	bool *needed = NEW_ARRAY(n->im->arena, bool, f->next_value_id);
+	bool *needed = NEW_ARRAY(scratch, bool, f->next_value_id);
 
 	needed[y->id] = true;
 	for_each_node_reverse(f, at) {
@@ -145,8 +144,9 @@ static void
 copy_between(OnnxNode *n, Differentiated *d)
 {
 	Function *f = n->b->f;
-	bool *needed = mark_needed(n, d->y);
-	Value **copies = NEW_ARRAY(n->im->arena, Value *, f->next_value_id);
+	Arena *scratch = arena_new();
+	bool *needed = mark_needed(scratch, f, d->y);
+	Value **copies = NEW_ARRAY(scratch, Value *, f->next_value_id);
 	Node *last = f->last;
 
 	for (int i = 0; i < d->n_xs + d->n_zs; i++) {
@@ -162,6 +162,7 @@ copy_between(OnnxNode *n, Differentiated *d)
 			copy_node(n, at, copies);
 	}
 	d->y = standing_for(copies, d->y);
+	arena_free(scratch);
 }
 
 static void
@@ -170,7 +171,7 @@ import_gradient(OnnxNode *n)
 	Differentiated d = {0};
 	Value *seed, **out;
 
-	if (!read_names(n, &d) || !types_fit(n, &d))
+	if (!outside_of_bodies(n, "a gradient") || !read_names(n, &d) || !types_fit(n, &d))
 		return;
 	copy_between(n, &d);
 	seed = b_splat(n->b, d.y->type, 1);

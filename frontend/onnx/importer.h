@@ -68,6 +68,7 @@ struct Importer {
 	int before;                  /* errors reported before */
 	int binding;                 /* which of the options' */
 	int64_t baked_batch;         /* --repair=batch: the number to replace; 0: off */
+	uint64_t repetition;         /* of a graph that stands there several times; 0: of none */
 	bool inference;              /* build @inference */
 	bool full;                   /* over the budget of nodes */
 	bool differs;                /* some node has another form in inference */
@@ -117,6 +118,8 @@ const Tensor *known_value(Importer *im, Value *v);
 /* ---- control.c */
 /* The nodes of an attribute's graph, in the node's place; the caller binds the graph's inputs before, and looks its outputs up after. */
 void import_subgraph(OnnxNode *n, const GraphProto *g);
+/* The same for the time number `at`: it draws random numbers of its own. */
+void import_subgraph_again(OnnxNode *n, const GraphProto *g, int64_t at);
 
 /* ---- scope.c */
 /* What the importers build from now on is the body of a new function. Its parameters are to be made before anything is read. */

@@ -14,6 +14,8 @@ stream_of(const OnnxNode *n, int k)
 	uint64_t h = hash_bytes(name, strlen(name), (uint64_t)k);
 
 	h = hash_bytes(output, strlen(output), h);
+	if (n->im->repetition)
+		h = hash_bytes(&n->im->repetition, sizeof(n->im->repetition), h);
 	return (int64_t)(seed ? hash_bytes(&seed->f, sizeof(seed->f), h) : h);
 }
 

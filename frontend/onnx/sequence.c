@@ -244,7 +244,7 @@ map_element(OnnxNode *n, const GraphProto *body, int at, Value ***lists)
 		Bound *b = want_bound(n, (int)i);
 		importer_bind(n->im, body->input[i]->name, b->sequence ? b->list[at] : b->value);
 	}
-	import_subgraph(n, body);
+	import_subgraph_again(n, body, at);
 	for (size_t i = 0; !n->failed && i < body->n_output; i++) {
 		Bound *b = importer_lookup(n->im, body->output[i]->name);
 		lists[i][at] = b ? b->value : NULL;
