@@ -599,6 +599,21 @@ import_function(OnnxNode *n, const Loop *l)
 		set_output_padded(n, i, node_result(node, i), 0, cond || body.go ? trip : NULL);
 }
 
+/* What cannot be a function, and whose iterations nobody can count now: says why. */
+static void
+refuse_unknown_trips(OnnxNode *n, const Loop *l)
+{
+	bool tensors = true;
+
+	for (int i = 0; i < l->carried; i++)
+		tensors &= l->values[i].value && !l->values[i].count;
+	if (tensors)
+		import_function(n, l);
+	if (!n->failed)
+		report_unsupported(n, "how often it runs depends on data, and it carries a "
+		                      "sequence, or a size that does so, too");
+}
+
 static void
 import_loop(OnnxNode *n)
 {
@@ -614,7 +629,9 @@ import_loop(OnnxNode *n)
 	             (l.stacked || l.trips < 0);
 	if (sized && succeeds(n, &l, try_unrolled, NULL))
 		return;
-	if (form == ONE_BY_ONE || few)
+	if (form == ONE_BY_ONE && begins != 0 && l.trips < 0 && l.most)
+		refuse_unknown_trips(n, &l);
+	else if (form == ONE_BY_ONE || few)
 		unroll(n, l);
 	else
 		import_function(n, &l);
