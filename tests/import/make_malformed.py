@@ -3,8 +3,8 @@
 
 usage: make_malformed.py FOLDER
 
-Case names follow the table of malformed inputs: W wire format, M model, G graph, T tensors,
-E external data, S shapes, C names. `cases()` yields (name, write, codes): write(folder) makes
+Case names follow the table of malformed inputs: W wire format, M model, G graph, T tensors, E external
+data, S shapes, A attention and fused operators, C names. `cases()` yields (name, write, codes): write(folder) makes
 folder/model.onnx and what lies beside it, codes are the allowed exit codes of `gradc check`.
 """
 import hashlib
@@ -689,6 +689,84 @@ def shape_cases():
 
 
 # ---- C: names
+def attended(op, shapes, constants=(), domain="", opset=24, kinds=None, outputs=1, **attributes):
+    """As one(), in any domain; shapes may be None where an input is left out."""
+    def make():
+        names = ["" if s is None else chr(97 + i) for i, s in enumerate(shapes)]
+        inputs = [value(n, s, (kinds or {}).get(n, FLOAT)) for n, s in zip(names, shapes) if n]
+        inits = [tensor(f"k{i}", c) for i, c in enumerate(constants)]
+        one_node = node(op, names + [i.name for i in inits], [f"y{i}" if i else "y" for i in range(outputs)], domain=domain, **attributes)
+        return model([one_node], inputs=inputs, initializers=inits, opset=opset, imports=[helper.make_opsetid(domain, 1)] if domain else [])
+    return make
+
+
+def attention_cases():
+    bad, refused, microsoft, preview = {INVALID}, {UNSUPPORTED}, "com.microsoft", "ai.onnx.preview"
+    heads, flat, linear = [(2, 4, 3, 8)] * 3, [(2, 3, 8)] * 3, {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "linear"}
+    two = {"q_num_heads": 2, "kv_num_heads": 2}
+    for name, want, op, shapes, attributes in (
+            ("rank", bad, "Attention", [(2, 4, 3)] + heads[1:], {}), ("no-heads", bad, "Attention", flat, {}),
+            ("heads-3", bad, "Attention", flat, {"q_num_heads": 3, "kv_num_heads": 2}), ("groups", bad, "Attention", [(2, 3, 3, 8)] + [(2, 2, 3, 8)] * 2, {}),
+            ("heads-huge", bad, "Attention", flat, {"q_num_heads": 2**62, "kv_num_heads": 2**62}), ("mode", bad, "Attention", heads, {"qk_matmul_output_mode": 4}),
+            ("sizes", bad, "Attention", [(2, 4, 3, 8), (2, 4, 3, 6), (2, 4, 3, 8)], {}), ("tokens", bad, "Attention", [(2, 4, 3, 8), (2, 4, 3, 8), (2, 4, 5, 8)], {}),
+            ("mask", bad, "Attention", heads + [(3, 4)], {}), ("mask-rank", bad, "Attention", heads + [(1, 2, 4, 3, 3)], {}),
+            ("past-alone", bad, "Attention", heads + [None, (2, 4, 3, 8)], {}), ("past", bad, "Attention", heads + [None, (2, 4, 3, 7), (2, 4, 3, 8)], {}),
+            ("precision", bad, "Attention", heads, {"softmax_precision": 7}), ("causal", bad, "Attention", heads, {"is_causal": 2}),
+            ("attribute-heads", bad, "Attention", heads, {"q_num_heads": 3, "kv_num_heads": 3}),
+            ("rotary-rank", bad, "RotaryEmbedding", [(2, 3), (2, 3, 4), (2, 3, 4)], {}), ("rotary-odd", bad, "RotaryEmbedding", [(2, 2, 3, 5), (2, 3, 2), (2, 3, 2)], {}),
+            ("rotary-size", bad, "RotaryEmbedding", [(2, 2, 3, 4), (2, 3, 4), (2, 3, 4)], {"rotary_embedding_dim": 8}),
+            ("rotary-cache", bad, "RotaryEmbedding", [(2, 2, 3, 4), (2, 3, 3), (2, 3, 2)], {}), ("rotary-tokens", bad, "RotaryEmbedding", [(2, 2, 3, 4), (2, 4, 2), (2, 4, 2)], {}),
+            ("rotary-heads", bad, "RotaryEmbedding", [(2, 3, 8), (2, 3, 2), (2, 3, 2)], {"num_heads": 3}),
+            ("cache-axis", bad, "TensorScatter", [(2, 5, 3), (2, 2, 3)], {"axis": 0}), ("cache-longer", bad, "TensorScatter", [(2, 5, 3), (2, 6, 3)], {}),
+            ("cache-shape", bad, "TensorScatter", [(2, 5, 3), (2, 2, 4)], {}), ("cache-mode", bad, "TensorScatter", [(2, 5, 3), (2, 2, 3)], {"mode": "spiral"})):
+        proto(f"A1-{name}", want, attended(op, shapes, **attributes))
+    proto("A1-mask-integers", refused, attended("Attention", heads + [(3, 3)], kinds={"d": INT64}))
+    proto("A1-cache-place", bad, attended("TensorScatter", [(2, 5, 3), (2, 2, 3)], [i64(0, 4)]))
+    proto("A1-rotary-place", bad, attended("RotaryEmbedding", [(2, 2, 3, 4), (6, 2), (6, 2)], [i64(0, 1, 6, 0, 1, 2).reshape(2, 3)]))
+    for name, op, shapes, attributes in (
+            ("rule", "LinearAttention", flat, {**two, "update_rule": "cubic"}), ("beta", "LinearAttention", flat, {**two, "update_rule": "delta"}),
+            ("decay", "LinearAttention", flat + [None, (2, 3, 2)], linear), ("decay-size", "LinearAttention", flat + [None, (2, 3, 6)], {**two, "update_rule": "gated"}),
+            ("state", "LinearAttention", flat + [(2, 2, 4, 5)], linear), ("heads", "LinearAttention", flat, {**linear, "q_num_heads": 3}),
+            ("tokens", "LinearAttention", [(2, 4, 8)] + flat[1:], linear), ("conv-state", "CausalConvWithState", [(2, 3, 5), (3, 1, 4), None, (2, 3, 4)], {}),
+            ("conv-channels", "CausalConvWithState", [(2, 3, 5), (4, 1, 4)], {}), ("conv-activation", "CausalConvWithState", [(2, 3, 5), (3, 1, 4)], {"activation": "relu"})):
+        proto(f"A2-{name}", bad, attended(op, shapes, opset=27, outputs=2, **attributes))
+    proto("A3-flex-rank", bad, attended("FlexAttention", flat, domain=preview, opset=26))
+    ports = [helper.make_tensor_value_info(p, FLOAT, None) for p in ("s", "t")]
+    for name, nodes, inputs in (("shape", [helper.make_node("ReduceSum", ["s"], ["t"])], ports[:1]), ("inputs", [helper.make_node("Identity", ["s"], ["t"])], [])):
+        proto(f"A3-flex-{name}", bad, attended("FlexAttention", heads, domain=preview, opset=26, score_mod=helper.make_graph(nodes, "m", inputs, ports[1:])))
+    group = {"num_heads": 4, "kv_num_heads": 2}
+    lengths = [np.int32([2, 2]), np.int32(3)]
+    for name, want, op, shapes, constants, attributes in (
+            ("attribute", bad, "Gelu", [(2, 3)], [], {"alpha": 1.0}), ("attribute-type", bad, "QuickGelu", [(2, 3)], [], {"alpha": 1}), ("arity", bad, "BiasGelu", [(2, 3)], [], {}),
+            ("bias", bad, "BiasGelu", [(2, 3), (2,)], [], {}), ("bias-scalar", bad, "BiasGelu", [(), (1,)], [], {}), ("skip", bad, "SkipLayerNormalization", [(2, 3, 4), (2, 3, 5), (4,)], [], {}),
+            ("gamma", bad, "SkipLayerNormalization", [(2, 3, 4), (2, 3, 4), (3,)], [], {}), ("groups", bad, "GroupNorm", [(2, 3, 3, 4), (4,), (4,)], [], {"groups": 3, "activation": 0}),
+            ("groups-0", bad, "GroupNorm", [(2, 3, 3, 4), (4,), (4,)], [], {"groups": 0, "activation": 0}), ("channels", bad, "GroupNorm", [(2, 3, 3, 4), (3,), (4,)], [], {"groups": 2, "activation": 0}),
+            ("product", bad, "FusedMatMul", [(2, 3), (4, 2)], [], {}), ("activation", refused, "FusedGemm", [(2, 3), (3, 2)], [], {"activation": "Cosine"}),
+            ("conv-numbers", bad, "FusedConv", [(1, 2, 4, 4), (2, 2, 3, 3)], [], {"activation": "Clip", "activation_params": [1.0] * 9}),
+            ("conv-sum", bad, "FusedConv", [(1, 2, 4, 4), (2, 2, 3, 3), None, (1, 2, 4, 4)], [], {}),
+            ("experts", bad, "MoE", [(5, 3), (5, 4), (3, 2, 3), None, (4, 3, 2)], [], {"k": 2}), ("experts-k", bad, "MoE", [(5, 3), (5, 4), (4, 2, 3), None, (4, 3, 2)], [], {"k": 5}),
+            ("experts-router", bad, "MoE", [(5, 3), (6, 4), (4, 2, 3), None, (4, 3, 2)], [], {"k": 2}),
+            ("experts-swiglu", bad, "MoE", [(5, 3), (5, 4), (4, 2, 3), None, (4, 3, 2)], [], {"k": 2, "activation_type": "swiglu"}),
+            ("experts-mixer", refused, "MoE", [(5, 3), (5, 4), (4, 2, 3), None, (4, 3, 2)], [], {"k": 2, "use_sparse_mixer": 1}),
+            ("weights", bad, "Attention", [(2, 3, 5), (5, 10)], [], {"num_heads": 2}), ("heads", bad, "Attention", [(2, 3, 5), (5, 12)], [], {"num_heads": 3}),
+            ("heads-0", bad, "Attention", [(2, 3, 5), (5, 12)], [], {"num_heads": 0}), ("hidden", bad, "Attention", [(2, 3, 5), (5, 12)], [], {"num_heads": 2, "qkv_hidden_sizes": [2**62, 2**62, 2**63 - 1]}),
+            ("past", bad, "Attention", [(2, 3, 5), (5, 12), None, None, (2, 2, 2, 3, 3)], [], {"num_heads": 2}), ("shared", refused, "Attention", [(2, 3, 5), (5, 12)], [], {"num_heads": 2, "past_present_share_buffer": 1}),
+            ("mask", refused, "MultiHeadAttention", flat + [None], [np.int32([1, 2, 3, 4, 5, 6, 7, 8])], {"num_heads": 2}), ("mask-floats", bad, "MultiHeadAttention", flat + [None, (2, 3)], [], {"num_heads": 2}),
+            ("value-alone", bad, "MultiHeadAttention", [(2, 3, 8), None, (2, 3, 8)], [], {"num_heads": 2}), ("packed", bad, "MultiHeadAttention", [(2, 3, 3, 2, 4)], [], {"num_heads": 2}),
+            ("query-heads", bad, "MultiHeadAttention", heads, [], {"num_heads": 4}), ("cache", bad, "MultiHeadAttention", flat + [None, None, None, (2, 2, 3, 3), (2, 2, 3, 4)], [], {"num_heads": 2}),
+            ("groups-total", bad, "GroupQueryAttention", [(2, 3, 32), (2, 3, 16), (2, 3, 16), None, None], [np.int32([2, 2]), np.int32(2)], group),
+            ("groups-lengths", bad, "GroupQueryAttention", [(2, 3, 32), (2, 3, 16), (2, 3, 16), None, None], [np.int32([2]), np.int32(3)], group),
+            ("groups-past", bad, "GroupQueryAttention", [(2, 3, 32), (2, 3, 16), (2, 3, 16), None, None], [np.int32([2, 2]), np.int32(5)], group),
+            ("groups-packed", bad, "GroupQueryAttention", [(2, 3, 33), None, None, None, None], lengths, group), ("groups-huge", bad, "GroupQueryAttention", [(2, 3, 32), None, None, None, None], lengths, {"num_heads": 2**62, "kv_num_heads": 2**61}),
+            ("groups-codes", refused, "GroupQueryAttention", [(2, 3, 32), (2, 3, 16), (2, 3, 16), None, None], lengths, {**group, "k_quant_type": "PER_TENSOR"}),
+            ("groups-window", bad, "GroupQueryAttention", [(2, 3, 32), (2, 3, 16), (2, 3, 16), None, None], lengths, {**group, "local_window_size": 0}),
+            ("groups-rotary", bad, "GroupQueryAttention", [(2, 3, 32), (2, 3, 16), (2, 3, 16), None, None], lengths, {**group, "do_rotary": 1})):
+        proto(f"A4-{name}", want, attended(op, shapes, constants, domain=microsoft, opset=17, **attributes))
+    proto("A4-lengths-unknown", refused, attended("GroupQueryAttention", [(2, 3, 32), (2, 3, 16), (2, 3, 16), None, None, (2,), ()], domain=microsoft, opset=17,
+                                                  kinds={"f": TensorProto.INT32, "g": TensorProto.INT32}, **group))
+    proto("A4-order-of-one-machine", refused, attended("Conv", [(1, 8, 4, 4), (8, 8, 3, 3)], domain="com.microsoft.nchwc", opset=17))
+
+
 def name_cases():
     fine = {OK}
     for i, name in enumerate(['"; system("touch hacked"); "', "*/ int x; /*", "a\nb", "%n%n%s",
@@ -740,6 +818,7 @@ def cases():
         tensor_cases()
         external_cases()
         shape_cases()
+        attention_cases()
         name_cases()
         raw("G10-chain-100000", {OK}, lambda: long_chain(100_000))
         raw("G10-chain-budget", {OK}, lambda: long_chain(1 << 17))
