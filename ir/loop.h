@@ -254,6 +254,8 @@ LoopValue lb_identity(LoopBuilder *lb, AccumulateKind kind, DType storage);
 LoopValue lb_cast(LoopBuilder *lb, DType type, LoopValue x);
 /* To a float below f32; random: 32 bits for stochastic rounding, else -1. */
 LoopValue lb_cast_as(LoopBuilder *lb, DType type, Conversion how, LoopValue x, LoopValue random);
+/* The bits that x has as a `from`, read as a `to`: a number of compute_type(to). scalar_formats.c */
+LoopValue lb_bitcast(LoopBuilder *lb, DType from, DType to, LoopValue x);
 /* x, a scalar of compute_type(type), as memory of that type would hold it; x itself where it is known to be so. */
 LoopValue lb_narrow(LoopBuilder *lb, DType type, LoopValue x);
 LoopValue lb_scalar(LoopBuilder *lb, ScalarIndex index);

@@ -317,20 +317,8 @@ build_cast_format(B *b, const FunctionRow *row, const V *x)
 	return decode(b, f, encode(b, f, row->how, as_float(b, x[0]), x[1]));
 }
 
-V
-scalar_code(B *b, DType storage, V x)
-{
-	return encode(b, float_format(storage), (Conversion){0}, x, -1);
-}
-
-V
-scalar_of_code(B *b, DType storage, V code)
-{
-	return decode(b, float_format(storage), code);
-}
-
-V
-scalar_low_bits(B *b, DType storage, V word)
+static V
+low_bits(B *b, DType storage, V word)
 {
 	int width = dtype_info[storage].bits;
 
@@ -343,7 +331,7 @@ scalar_low_bits(B *b, DType storage, V word)
 V
 build_load_packed(B *b, const FunctionRow *row, const V *x)
 {
-	return scalar_low_bits(b, row->storage, x[0]);
+	return low_bits(b, row->storage, x[0]);
 }
 
 /* An integer wraps. */
@@ -353,5 +341,46 @@ build_wrap_packed(B *b, const FunctionRow *row, const V *x)
 	bool is_signed = dtype_info[lb_type(b, x[0])].class == CLASS_SIGNED;
 	V word = lb_cast(b, is_signed ? S32 : U32, x[0]);
 
-	return scalar_low_bits(b, row->storage, is_signed ? bits(b, U32, word) : word);
+	return low_bits(b, row->storage, is_signed ? bits(b, U32, word) : word);
+}
+
+/* ---- the bits of a number as another type's. As unsigned numbers of 32 or 64 bits. */
+static V
+bits_of(B *b, DType from, V x)
+{
+	int width = dtype_info[from].bits;
+
+	if (from == F64)
+		return bits(b, U64, x);
+	if (dtype_is_float(from))
+		x = lb_cast(b, F32, x);
+	if (float_format(from))
+		return encode(b, float_format(from), (Conversion){0}, x, -1);
+	if (from == F32 || from == S32)
+		return bits(b, U32, x);
+	if (from == S64)
+		return bits(b, U64, x);
+	if (from == BOOL)
+		return select(b, x, lb_int(b, U32, 1), lb_int(b, U32, 0));
+	if (dtype_info[from].class == CLASS_UNSIGNED)
+		return x;
+	return and(b, bits(b, U32, x), lb_int(b, U32, (INT64_C(1) << width) - 1));
+}
+
+static V
+read_bits(B *b, DType to, V word)
+{
+	if (float_format(to))
+		return decode(b, float_format(to), word);
+	if (to == BOOL)
+		return ne(b, word, integer(b, word, 0));
+	if (dtype_info[to].bits < 32)
+		return low_bits(b, to, word);
+	return compute_type(to) == lb_type(b, word) ? word : bits(b, to, word);
+}
+
+V
+lb_bitcast(LoopBuilder *b, DType from, DType to, LoopValue x)
+{
+	return read_bits(b, to, bits_of(b, from, x));
 }

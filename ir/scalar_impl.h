@@ -95,10 +95,6 @@ copysign_of(B *b, V x, V y)
 }
 
 /* ---- scalar_formats.c: conversions from and to what is stored in fewer bits, by the row's `storage` */
-/* The code of a float below f32, u32, and back; the lowest bits of a word of 32 as an integer of few bits. */
-V scalar_code(B *b, DType storage, V x);
-V scalar_of_code(B *b, DType storage, V code);
-V scalar_low_bits(B *b, DType storage, V word);
 V build_load_format(B *b, const FunctionRow *row, const V *x);
 V build_store_format(B *b, const FunctionRow *row, const V *x);
 V build_cast_format(B *b, const FunctionRow *row, const V *x);

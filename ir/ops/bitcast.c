@@ -1,6 +1,6 @@
 /* The bits of a number, read as another type's. */
+#include "ir/loop.h"
 #include "ir/ops/family.h"
-#include "ir/scalar_impl.h"
 
 /* In the order of DType. */
 static const char *const dtype_names[] = {
@@ -61,48 +61,12 @@ eval_bitcast(Eval *ev)
 	}
 }
 
-/* As unsigned numbers of 32 or 64 bits. */
-static V
-bits_of(B *b, DType from, V x)
-{
-	int width = dtype_info[from].bits;
-
-	if (from == F64)
-		return bits(b, U64, x);
-	if (dtype_is_float(from))
-		x = lb_cast(b, F32, x);
-	if (float_format(from))
-		return scalar_code(b, from, x);
-	if (from == F32 || from == S32)
-		return bits(b, U32, x);
-	if (from == S64)
-		return bits(b, U64, x);
-	if (from == BOOL)
-		return select(b, x, lb_int(b, U32, 1), lb_int(b, U32, 0));
-	if (dtype_info[from].class == CLASS_UNSIGNED)
-		return x;
-	return and(b, bits(b, U32, x), lb_int(b, U32, (INT64_C(1) << width) - 1));
-}
-
-static V
-read_bits(B *b, DType to, V word)
-{
-	if (float_format(to))
-		return scalar_of_code(b, to, word);
-	if (to == BOOL)
-		return ne(b, word, integer(b, word, 0));
-	if (dtype_info[to].bits < 32)
-		return scalar_low_bits(b, to, word);
-	return compute_type(to) == lb_type(b, word) ? word : bits(b, to, word);
-}
-
 static LoopValue
 scalar_bitcast(LoopBuilder *lb, const Node *n, const LoopValue *x)
 {
 	const BitcastAttr *a = n->attr;
-	V y = read_bits(lb, (DType)a->to, bits_of(lb, (DType)a->from, x[0]));
 
-	return lb_cast(lb, compute_type(a->as), y);
+	return lb_cast(lb, compute_type(a->as), lb_bitcast(lb, (DType)a->from, (DType)a->to, x[0]));
 }
 
 /* Subnormal codes are rounded by an addition and read by a product, but those of f32's exponents. */
