@@ -252,11 +252,23 @@ shrink(OnnxNode *n, Value *x)
 	return e_select(n, e_with(n, OP_lt, x, -lambd), e_with(n, OP_add, x, bias), up);
 }
 
+/* Integers are compared with numbers that need not be whole. */
+static void
+import_shrink(OnnxNode *n)
+{
+	Value *x = want_input(n, 0);
+
+	if (x)
+		set_output(
+			n, 0,
+			e_cast(n, shrink(n, is_float(x) ? x : e_cast(n, x, F64)), x->type->dtype));
+}
+
 /* The slope broadcasts to x, one way. */
 static void
 import_prelu(OnnxNode *n)
 {
-	Value *x = want_float_input(n, 0), *slope = want_input(n, 1);
+	Value *x = want_input(n, 0), *slope = want_input(n, 1);
 
 	/* Before opset 7 a list has a slope for each channel. */
 	if (x && slope && n->opset < 7 && slope->type->rank == 1 && slope->type->n > 1)
@@ -287,7 +299,7 @@ const ImportRow import_activation_rows[] = {
 	ACTIVATION("HardSigmoid", 6, hard_sigmoid),
 	ACTIVATION("HardSwish", 14, hard_swish),
 	ACTIVATION("Gelu", 20, gelu),
-	ACTIVATION("Shrink", 9, shrink),
+	{"Shrink", 9, 0, import_shrink, {0}, NULL},
 	{"PRelu", 6, 0, import_prelu, {0}, NULL},
 	{0},
 };

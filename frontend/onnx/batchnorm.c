@@ -5,9 +5,18 @@
  * before. */
 #include "frontend/onnx/importer.h"
 
+/* All of one type, the widest of theirs; results have the types of x and of the statistics. */
 typedef struct {
 	Value *x, *scale, *bias, *mean, *variance;
+	DType type, statistics;
 } BatchNorm;
+
+static void
+set_normalized(OnnxNode *n, const BatchNorm *bn, Value *y)
+{
+	y = e_binary(n, OP_add, y, e_channel(n, bn->bias, bn->x, 1));
+	set_output(n, 0, e_cast(n, y, bn->type));
+}
 
 static void
 inference_form(OnnxNode *n, const BatchNorm *bn)
@@ -17,13 +26,13 @@ inference_form(OnnxNode *n, const BatchNorm *bn)
 	Value *d = e_binary(n, OP_sub, bn->x, e_channel(n, bn->mean, bn->x, 1));
 	Value *y = e_binary(n, OP_mul, d, e_channel(n, factor, bn->x, 1));
 
-	set_output(n, 0, e_binary(n, OP_add, y, e_channel(n, bn->bias, bn->x, 1)));
+	set_normalized(n, bn, y);
 	for (int i = 1; i < n_outputs(n); i++)
-		set_output(n, i, i % 2 ? bn->mean : bn->variance);
+		set_output(n, i, e_cast(n, i % 2 ? bn->mean : bn->variance, bn->statistics));
 }
 
 static void
-update(OnnxNode *n, Value *running, Value *batch, int input, int output)
+update(OnnxNode *n, const BatchNorm *bn, Value *running, Value *batch, int input, int output)
 {
 	double m = want_float(n, "momentum", 0.9f);
 	Value *keep = e_with(n, OP_mul, running, m);
@@ -32,9 +41,10 @@ update(OnnxNode *n, Value *running, Value *batch, int input, int output)
 		e_binary(n, OP_mul, batch, e_with(n, OP_sub, e_number(n, batch, 1), m)));
 	State *state = input_state(n, input);
 
+	next = e_cast(n, next, bn->statistics);
 	set_output(n, output, next);
 	if (output + 2 < n_outputs(n)) /* opset 13 and before: saved batch statistics */
-		set_output(n, output + 2, batch);
+		set_output(n, output + 2, e_cast(n, batch, bn->statistics));
 	if (!state || !next || !outside_of_bodies(n, "running statistics"))
 		return;
 	vec_push(n->im->arena, &n->im->pending_states, state);
@@ -83,9 +93,9 @@ training_form(OnnxNode *n, const BatchNorm *bn)
 		variance = e_mean(n, e_binary(n, OP_mul, d, d), axes, false);
 	}
 	y = e_binary(n, OP_mul, y, e_channel(n, bn->scale, bn->x, 1));
-	set_output(n, 0, e_binary(n, OP_add, y, e_channel(n, bn->bias, bn->x, 1)));
-	update(n, bn->mean, e_reshape(n, mean, channels), 3, 1);
-	update(n, bn->variance, e_reshape(n, variance, channels), 4, 2);
+	set_normalized(n, bn, y);
+	update(n, bn, bn->mean, e_reshape(n, mean, channels), 3, 1);
+	update(n, bn, bn->variance, e_reshape(n, variance, channels), 4, 2);
 	n->im->differs = true;
 }
 
@@ -118,15 +128,41 @@ is_kept(OnnxNode *n)
 	return true;
 }
 
+/* x, scale and bias, and the statistics may be floats of three types. */
+static void
+unify(OnnxNode *n, BatchNorm *bn)
+{
+	Value **parts[] = {&bn->x, &bn->scale, &bn->bias, &bn->mean, &bn->variance};
+	DType wide = bn->x->type->dtype;
+
+	for (int i = 1; i < COUNT(parts); i++) {
+		DType t = (*parts[i])->type->dtype;
+		if (t != wide && dtype_is_float(t))
+			wide = dtype_info[t].bits > dtype_info[wide].bits ? t
+			       : dtype_info[t].bits == dtype_info[wide].bits
+			               ? F32 /* f16 and bf16 */
+			               : wide;
+	}
+	bn->type = bn->x->type->dtype;
+	bn->statistics = bn->mean->type->dtype;
+	for (int i = 0; i < COUNT(parts); i++)
+		if (is_float(*parts[i]))
+			*parts[i] = e_cast(n, *parts[i], wide);
+}
+
 static void
 import_batch_norm(OnnxNode *n)
 {
-	BatchNorm bn = {want_float_input(n, 0), want_input(n, 1), want_input(n, 2),
-	                want_input(n, 3), want_input(n, 4)};
+	BatchNorm bn = {.x = want_float_input(n, 0),
+	                .scale = want_input(n, 1),
+	                .bias = want_input(n, 2),
+	                .mean = want_input(n, 3),
+	                .variance = want_input(n, 4)};
 	bool training = n->extra->flag ? want_int(n, "training_mode", 0) : n_outputs(n) > 1;
 
 	if (!bn.x || !bn.scale || !bn.bias || !bn.mean || !bn.variance)
 		return;
+	unify(n, &bn);
 	if (bn.x->type->rank < 2) {
 		report_invalid(n, "input of rank %d, needs 2 or more", bn.x->type->rank);
 		return;

@@ -70,7 +70,7 @@ import_rms_norm(OnnxNode *n)
 	Value *y = e_binary(n, OP_mul, wide, inverse);
 	set_output(n, 1, inverse);
 	set_output(n, 0,
-	           e_binary(n, OP_mul, e_cast(n, y, x->type->dtype),
+	           e_binary(n, OP_mul, e_cast(n, y, scale->type->dtype),
 	                    e_broadcast(n, scale, shape_of(x))));
 }
 

@@ -46,11 +46,11 @@ want_reduce_axes(OnnxNode *n, const Value *x, Ints *axes)
 	return want_axes(n, list, x->type->rank, axes);
 }
 
-/* Booleans (Max, Min from 20) go through u8. Roots and logarithms of integers, which ONNX allows, are not supported. */
+/* Booleans (Max, Min from 20) go through u8, integers whose root or logarithm is taken through f64. */
 static void
 import_reduce(OnnxNode *n)
 {
-	Value *x = n->extra->post ? want_float_input(n, 0) : want_input(n, 0);
+	Value *x = want_input(n, 0);
 	bool keep = want_int(n, "keepdims", 1);
 	Ints axes;
 
@@ -59,6 +59,8 @@ import_reduce(OnnxNode *n)
 	DType t = x->type->dtype;
 	if (t == BOOL)
 		x = e_cast(n, x, U8);
+	if (n->extra->post && !is_float(x))
+		x = e_cast(n, x, F64);
 	if (n->extra->pre)
 		x = n->extra->pre(n, x);
 	Value *y = e_reduce(n, (ReduceKind)n->extra->kind, x, axes, keep);
@@ -81,12 +83,14 @@ import_reduce_mean(OnnxNode *n)
 static void
 import_log_sum_exp(OnnxNode *n)
 {
-	Value *x = want_float_input(n, 0);
+	Value *x = want_input(n, 0);
 	bool keep = want_int(n, "keepdims", 1);
 	Ints axes;
 
 	if (!x || !want_reduce_axes(n, x, &axes))
 		return;
+	DType t = x->type->dtype;
+	x = is_float(x) ? x : e_cast(n, x, F64);
 	Value *m = e_unary(n, OP_stop_gradient, e_reduce(n, REDUCE_MAX, x, axes, true));
 	Value *infinite = e_with(n, OP_eq, e_unary(n, OP_abs, m), HUGE_VAL);
 	m = e_select(n, infinite, e_number(n, m, 0), m);
@@ -97,7 +101,7 @@ import_log_sum_exp(OnnxNode *n)
 	for (int i = 0; i < x->type->rank; i++)
 		if (!ints_has(&axes, i))
 			shape.at[shape.n++] = x->type->dims[i];
-	set_output(n, 0, keep ? y : e_reshape(n, y, shape));
+	set_output(n, 0, e_cast(n, keep ? y : e_reshape(n, y, shape), t));
 }
 
 #define REDUCE(name, importer, last, ...)                                         \

@@ -601,7 +601,7 @@ def shape_cases():
     proto("S3-older-than-the-operator", {UNSUPPORTED}, lambda: model([node("Round")], opset=10))
     proto("S3-output-without-name", bad, lambda: model(
         [node("TopK", ["x", "k"], ["y", ""])], initializers=[tensor("k", np.array([1]))]))
-    proto("S3-root-of-integers", {UNSUPPORTED}, lambda: model(
+    proto("S3-root-of-integers", {OK}, lambda: model(
         [node("ReduceL2")], inputs=[value("x", kind=INT64)], outputs=[value("y", None, INT64)]))
     proto("S3-split-of-rank-2", bad, lambda: model(
         [node("SplitToSequence", ["x", "p"], ["s"]), node("SequenceLength", ["s"])],
