@@ -117,6 +117,12 @@ mish(OnnxNode *n, Value *x)
 	return e_binary(n, OP_mul, x, e_unary(n, OP_tanh, softplus(n, x)));
 }
 
+Value *
+e_silu(OnnxNode *n, Value *x)
+{
+	return e_binary(n, OP_mul, x, e_unary(n, OP_sigmoid, x));
+}
+
 static Value *
 swish(OnnxNode *n, Value *x)
 {

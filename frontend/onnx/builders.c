@@ -37,6 +37,12 @@ is_float(const Value *v)
 	return dtype_is_float(v->type->dtype);
 }
 
+DType
+at_least_f32(DType t)
+{
+	return dtype_info[t].bits < 32 ? F32 : t;
+}
+
 bool
 shape_fits(OnnxNode *n, Ints shape)
 {

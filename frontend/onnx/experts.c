@@ -148,7 +148,7 @@ activated(OnnxNode *n, const Experts *e, const char *type, Value *x)
 	else if (!strcmp(type, "gelu"))
 		y = e_gelu(n, x, true); /* as onnxruntime's kernels */
 	else if (!strcmp(type, "silu"))
-		y = e_binary(n, OP_mul, x, e_unary(n, OP_sigmoid, x));
+		y = e_silu(n, x);
 	return e->fc3.weight ? e_binary(n, OP_mul, y, through(n, e->x, &e->fc3)) : y;
 }
 

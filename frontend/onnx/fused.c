@@ -4,14 +4,6 @@
 
 #include <string.h>
 
-static DType
-at_least_f32(const Value *x)
-{
-	DType t = x->type->dtype;
-
-	return dtype_info[t].bits < 32 ? F32 : t;
-}
-
 /* x plus input i, one number for each of the last axis; x where there is none. */
 static Value *
 with_bias(OnnxNode *n, Value *x, int i)
@@ -65,7 +57,7 @@ normalize_last(OnnxNode *n, Value *x, int gamma, int beta, bool means)
 	}
 	int last = x->type->rank - 1;
 	Ints axes = {.n = 1, .at = {last}};
-	Value *wide = e_cast(n, x, at_least_f32(x));
+	Value *wide = e_cast(n, x, at_least_f32(x->type->dtype));
 	if (means) {
 		out.y = e_normalize(n, wide, axes, epsilon, &out.mean, &out.inverse);
 	} else {
@@ -197,7 +189,7 @@ normalize_groups(OnnxNode *n, Value *x, int64_t groups, bool last)
 	shape.at[1] = last ? places : groups;
 	shape.at[2] = last ? groups : channels / groups;
 	shape.at[3] = last ? channels / groups : places;
-	Value *y = e_reshape(n, e_cast(n, x, at_least_f32(x)), shape);
+	Value *y = e_reshape(n, e_cast(n, x, at_least_f32(x->type->dtype)), shape);
 	y = y ? e_normalize(n, y, axes, want_float(n, "epsilon", 1e-5f), &mean, &inverse) : NULL;
 	return e_reshape(n, y, shape_of(x));
 }
@@ -245,7 +237,7 @@ import_fused_group_norm(OnnxNode *n)
 	DType wide = y->type->dtype;
 	y = e_binary(n, OP_mul, y, e_channel(n, e_cast(n, gamma, wide), x, axis));
 	y = e_binary(n, OP_add, y, e_channel(n, e_cast(n, beta, wide), x, axis));
-	y = silu ? e_binary(n, OP_mul, y, e_unary(n, OP_sigmoid, y)) : y;
+	y = silu ? e_silu(n, y) : y;
 	set_output(n, 0, e_cast(n, y, x->type->dtype));
 }
 

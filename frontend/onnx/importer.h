@@ -248,11 +248,13 @@ Ints shape_of(const Value *v);
 Ints ints_range(int from, int to);
 Ints ints_without(Ints list, int at);
 bool is_float(const Value *v);
+DType at_least_f32(DType t); /* what floats of 16 bits or less are computed in */
 
 /* Shared between families. */
 Value *e_softmax(OnnxNode *n, Value *x, Ints axes, bool log);
 Value *e_normalize(OnnxNode *n, Value *x, Ints axes, double epsilon, Value **mean, Value **inverse);
 Value *e_matmul(OnnxNode *n, Value *x, Value *y);
+Value *e_silu(OnnxNode *n, Value *x); /* x sigmoid(x) */
 /* By the error function, or ONNX's approximation by tanh. */
 Value *e_gelu(OnnxNode *n, Value *x, bool tanh);
 /* The activation of that name, as operators name it that have one in them. numbers: its alpha and beta (of Selu alpha and gamma, of Clip

@@ -4,13 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-/* What 16 bits are computed in. */
-static DType
-at_least_f32(DType t)
-{
-	return dtype_info[t].bits < 32 ? F32 : t;
-}
-
 /* ---- https://onnx.ai/onnx/operators/onnx__CausalConvWithState.html */
 static bool
 causal_conv_fits(OnnxNode *n, const Value *x, const Value *w)
@@ -45,17 +38,6 @@ places_before(OnnxNode *n, Value *x, int64_t count)
 	return NULL;
 }
 
-/* x sigmoid(x), in f32 or wider */
-static Value *
-silu(OnnxNode *n, Value *x)
-{
-	Value *wide = x ? e_cast(n, x, at_least_f32(x->type->dtype)) : NULL;
-
-	return x ? e_cast(n, e_binary(n, OP_mul, wide, e_unary(n, OP_sigmoid, wide)),
-	                  x->type->dtype)
-	         : NULL;
-}
-
 static void
 import_causal_conv(OnnxNode *n)
 {
@@ -72,7 +54,10 @@ import_causal_conv(OnnxNode *n)
 	Value *y = e_op(n, OP_conv, 2, (Value *[]){padded, w}, &a);
 	if (has_input(n, 2))
 		y = e_binary(n, OP_add, y, e_channel(n, want_input(n, 2), x, 1));
-	set_output(n, 0, strcmp(activation, "none") ? silu(n, y) : y);
+	if (y && strcmp(activation, "none")) /* in f32 or wider */
+		y = e_cast(n, e_silu(n, e_cast(n, y, at_least_f32(x->type->dtype))),
+		           x->type->dtype);
+	set_output(n, 0, y);
 	set_output(n, 1, padded ? e_slice_axis(n, padded, 2, length, length + k - 1) : NULL);
 }
 
