@@ -28,6 +28,39 @@ is_list_input(const Session *s, const char *text)
 	return list_file(s, text, &list) != NULL;
 }
 
+static bool
+is_npy(const char *path)
+{
+	size_t n = strlen(path);
+
+	return n > 4 && strcmp(path + n - 4, ".npy") == 0;
+}
+
+/* An optional tensor may come as a .npy file. False after reporting. */
+static bool
+read_npy(Session *s, const char *text, const char *path, GivenList *list)
+{
+	GivenInput *element = NEW(s->arena, GivenInput);
+	NpyInfo info;
+	void *data;
+
+	if (list->sequence) {
+		diag_error(s->diag, EXIT_USAGE, "--input %s: the input is %s: need a .pb file",
+		           text, list->optional ? "an optional sequence" : "a sequence");
+		return false;
+	}
+	if (diag_status(s->diag, npy_read(s->arena, path, &info, &data)))
+		return false;
+	*element = (GivenInput){.name = arena_printf(s->arena, "%s[0]", list->name),
+	                        .dtype = info.dtype,
+	                        .rank = info.rank,
+	                        .data = data};
+	memcpy(element->dims, info.dims, sizeof(info.dims));
+	list->n = 1;
+	list->elements = element;
+	return true;
+}
+
 bool
 lists_read(Session *s, ImportOptions *io)
 {
@@ -39,7 +72,8 @@ lists_read(Session *s, ImportOptions *io)
 		const char *path = list_file(s, inputs->at[i], &list);
 		if (!path)
 			continue;
-		if (diag_status(s->diag, list_proto_read(s->arena, path, &list)))
+		if (is_npy(path) ? !read_npy(s, inputs->at[i], path, &list)
+		                 : diag_status(s->diag, list_proto_read(s->arena, path, &list)))
 			return false;
 		vec_push(s->arena, &s->lists, list);
 	}

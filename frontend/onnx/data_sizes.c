@@ -6,12 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Where a mask is true, in order. */
-typedef struct {
-	Value *at;    /* s64[as many], or padded with 0 */
-	Value *count; /* s64[]; NULL: there are as many as `at` has */
-} Places;
-
 static Places
 known_places(OnnxNode *n, const Tensor *mask)
 {
@@ -54,8 +48,8 @@ or_outside(OnnxNode *n, Value *flag, Value *to)
 	return to ? e_select(n, flag, to, e_number(n, to, (double)MAX_ELEMENTS)) : NULL;
 }
 
-/* mask: bool[n]. Each true one goes to the place of its number among them; those beyond the bound nowhere. */
-static Places
+/* Each true one goes to the place of its number among them; those beyond the bound nowhere. */
+Places
 places_of(OnnxNode *n, Value *mask)
 {
 	const Tensor *t = mask ? known_value(n->im, mask) : NULL;

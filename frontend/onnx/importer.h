@@ -148,6 +148,15 @@ Value *padded_input(OnnxNode *n, int i, const Bound *b);
 /* Outputs of a node that read one are padded in turn. */
 void padded_outputs(OnnxNode *n);
 
+/* ---- data_sizes.c */
+/* Where a mask is true, in order. */
+typedef struct {
+	Value *at;    /* s64[as many], or padded with 0 */
+	Value *count; /* s64[]; NULL: there are as many as `at` has */
+} Places;
+/* mask: bool[n]. `at` NULL after reporting: what is not known needs a bound. */
+Places places_of(OnnxNode *n, Value *mask);
+
 /* ---- reduce.c */
 /* The axes that a reduction of x is over: an attribute or an input; false after reporting. */
 bool want_reduce_axes(OnnxNode *n, const Value *x, Ints *axes);

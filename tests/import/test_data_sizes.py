@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 ENGINES = ["interp", "compiled"]
 RNG = np.random.default_rng(0)
@@ -61,6 +62,26 @@ def test_unique(run, tmp_path, engine, ordered):
     order = np.arange(len(y)) if ordered else np.argsort(first)
     for name, want in {"y": y[order], "first": first[order], "group": np.argsort(order)[group], "count": count[order]}.items():
         np.testing.assert_array_equal(got[name], want, err_msg=name)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("center, least", [(0, None), (1, 0.99)])
+def test_non_max_suppression(run, tmp_path, engine, center, least):
+    """By a loop; against ONNX's reference. Of equal scores the first box goes first."""
+    boxes = RNG.random((2, 3000, 4)).astype(np.float32)
+    scores = np.round(RNG.random((2, 3, 3000)), 3).astype(np.float32)
+    if center:
+        boxes[..., 2:] *= 0.3
+    constants = {"most": np.array([9]), "overlap": np.array([0.3], np.float32), **({} if least is None else {"least": np.array([least], np.float32)})}
+    node = N("NonMaxSuppression", ["x", "scores", *constants], ["at"], center_point_box=center)
+    save(tmp_path / "m.onnx", [node], boxes, ["at"], constants)
+    model = onnx.load(tmp_path / "m.onnx")
+    model.graph.input.append(helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, scores.shape))
+    onnx.save(model, tmp_path / "m.onnx")
+    np.save(tmp_path / "scores.npy", scores)
+    run("run", "m.onnx", f"--engine={engine}", "--input=x=x.npy", "--input=scores=scores.npy", "--bound=at=60", "--output-dir=out")
+    want = ReferenceEvaluator(model).run(None, {"x": boxes, "scores": scores})[0]
+    np.testing.assert_array_equal(results(tmp_path / "out")["at"], want)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

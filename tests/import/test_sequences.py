@@ -85,6 +85,22 @@ def test_an_optional(run, tmp_path, engine, element):
 
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_optional_of_a_npy_file(run, tmp_path, engine):
+    nodes = [helper.make_node("OptionalGetElement", ["o"], ["x"]), helper.make_node("Neg", ["x"], ["y"])]
+    save(tmp_path / "m.onnx", nodes, {"o": helper.make_optional_type_proto(tensor_type([3]))}, {"y": tensor_type([3])})
+    np.save(tmp_path / "o.npy", np.arange(3, dtype=np.float32))
+    run("run", "m.onnx", f"--engine={engine}", "--input=o=o.npy", "--output-dir=out")
+    np.testing.assert_array_equal(np.load(tmp_path / "out/y.npy"), [0, -1, -2])
+
+
+def test_a_sequence_of_a_npy_file(run, tmp_path):
+    save(tmp_path / "m.onnx", [squares()], {"xs": sequence()}, {"ys": sequence()})
+    np.save(tmp_path / "xs.npy", np.zeros(3, np.float32))
+    done = run("run", "m.onnx", "--engine=interp", "--input=xs=xs.npy", "--output-dir=out", exit=2)
+    assert "--input xs=xs.npy: the input is a sequence: need a .pb file" in done.stderr
+
+
 REFUSED = {
     "at": (helper.make_node("SequenceAt", ["xs", "seven"], ["y"]), "position 7 of 3"),
     "empty_element": (helper.make_node("OptionalGetElement", ["nothing"], ["y"]), "the optional has no element"),
