@@ -92,10 +92,23 @@ check_codes(OnnxNode *n, DType t, const Value *zero)
 	return !n->failed;
 }
 
+/* Floats, or s32, which f64 holds. */
+static Value *
+want_scale(OnnxNode *n)
+{
+	Value *scale = want_input(n, 1);
+
+	if (scale && !is_float(scale) && scale->type->dtype != S32) {
+		report_unsupported(n, "a scale of %s", dtype_info[scale->type->dtype].name);
+		return NULL;
+	}
+	return scale && !is_float(scale) ? e_cast(n, scale, F64) : scale;
+}
+
 static void
 import_quantize(OnnxNode *n)
 {
-	Value *x = want_input(n, 0), *scale = want_float_input(n, 1);
+	Value *x = want_input(n, 0), *scale = want_scale(n);
 	Value *zero = has_input(n, 2) ? want_input(n, 2) : NULL;
 	int64_t type = want_int(n, "output_dtype", 0), precision = want_int(n, "precision", 0);
 	DType to = zero ? zero->type->dtype : U8, arithmetic = scale ? scale->type->dtype : F32;
