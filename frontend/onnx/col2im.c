@@ -17,10 +17,30 @@ multiplied(Ints list, int64_t *out)
 	return true;
 }
 
+/* How many blocks there are along each axis. */
+static bool
+count_blocks(OnnxNode *n, Blocks *b)
+{
+	enum { LARGEST = 1 << 30 };
+
+	b->count.n = b->image.n;
+	for (int i = 0; i < b->image.n; i++) {
+		int64_t block = b->window.kernel.at[i], image = b->image.at[i];
+		bool sized = block >= 1 && block <= LARGEST && image >= 1 && image <= LARGEST;
+		b->count.at[i] = sized ? window_count(&b->window, i, image) : -1;
+		if (b->count.at[i] < 1) {
+			report_invalid(n,
+			               "blocks of %lld in an image of %lld along spatial axis %d",
+			               (long long)block, (long long)image, i);
+			return false;
+		}
+	}
+	return true;
+}
+
 static bool
 want_blocks(OnnxNode *n, const Value *x, Blocks *b)
 {
-	enum { LARGEST = 1 << 30 };
 	Ints block;
 
 	*b = (Blocks){0};
@@ -36,29 +56,17 @@ want_blocks(OnnxNode *n, const Value *x, Blocks *b)
 	if (!want_steps(n, block.n, &b->window))
 		return false;
 	b->window.kernel = block;
-	b->count.n = block.n;
-	for (int i = 0; i < block.n; i++) {
-		bool sized = block.at[i] >= 1 && block.at[i] <= LARGEST && b->image.at[i] >= 1 &&
-		             b->image.at[i] <= LARGEST;
-		b->count.at[i] = sized ? window_count(&b->window, i, b->image.at[i]) : -1;
-		if (b->count.at[i] < 1) {
-			report_invalid(n,
-			               "blocks of %lld in an image of %lld along spatial axis %d",
-			               (long long)block.at[i], (long long)b->image.at[i], i);
-			return false;
-		}
-	}
+	if (!count_blocks(n, b))
+		return false;
 	bool fits = multiplied(block, &b->taps) && multiplied(b->count, &b->blocks) &&
 	            multiplied(b->image, &b->pixels);
-	if (!fits || x->type->dims[1] % b->taps || x->type->dims[2] != b->blocks) {
-		report_invalid(
-			n,
-			"columns of [%lld, %lld], needs channels times %lld elements and %lld blocks",
-			(long long)x->type->dims[1], (long long)x->type->dims[2],
-			(long long)b->taps, (long long)b->blocks);
-		return false;
-	}
-	return true;
+	if (fits && x->type->dims[1] % b->taps == 0 && x->type->dims[2] == b->blocks)
+		return true;
+	report_invalid(
+		n, "columns of [%lld, %lld], needs channels times %lld elements and %lld blocks",
+		(long long)x->type->dims[1], (long long)x->type->dims[2], (long long)b->taps,
+		(long long)b->blocks);
+	return false;
 }
 
 /* [taps, blocks]: the pixel of each element of a column; -1, where nothing is added, of one in the padding */

@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+/* Of strides, dilations, kernels and pads: products of two are no overflow. */
+enum { LONGEST_STEP = 1 << 30 };
+
 int64_t
 window_reach(const Window *w, int i)
 {
@@ -31,7 +34,7 @@ want_positive(OnnxNode *n, const char *name, int spatial, Ints *out)
 		return false;
 	}
 	for (int i = 0; i < spatial; i++)
-		if (out->at[i] < 1 || out->at[i] > 1 << 30) {
+		if (out->at[i] < 1 || out->at[i] > LONGEST_STEP) {
 			report_invalid(n, "%s is %lld along spatial axis %d", name,
 			               (long long)out->at[i], i);
 			return false;
@@ -52,7 +55,7 @@ want_pads(OnnxNode *n, Window *w)
 		return false;
 	}
 	for (int i = 0; i < pads.n; i++) {
-		if (pads.at[i] < 0 || pads.at[i] > 1 << 30) {
+		if (pads.at[i] < 0 || pads.at[i] > LONGEST_STEP) {
 			report_invalid(n, "a pad of %lld", (long long)pads.at[i]);
 			return false;
 		}
@@ -124,7 +127,7 @@ want_window(OnnxNode *n, const Value *x, const Ints *kernel, Window *out)
 				(long long)given.at[i], i, (long long)kernel->at[i]);
 			return false;
 		}
-		if (out->kernel.at[i] < 1) {
+		if (out->kernel.at[i] < 1 || out->kernel.at[i] > LONGEST_STEP) {
 			report_invalid(n, "a kernel of %lld along spatial axis %d",
 			               (long long)out->kernel.at[i], i);
 			return false;
@@ -287,17 +290,23 @@ transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size, Ints *more)
 	}
 	for (int i = 0; i < w->spatial; i++) {
 		int64_t in = x->type->dims[i + 2], s = w->stride.at[i];
-		int64_t full = s * (in - 1) + extra.at[i] + window_reach(w, i);
-		if (extra.at[i] < 0 || in < 1) {
+		if (extra.at[i] < 0 || extra.at[i] > LONGEST_STEP || in < 1 ||
+		    in > MAX_ELEMENTS / s) {
 			report_invalid(n, "output_padding %lld, input %lld", (long long)extra.at[i],
 			               (long long)in);
 			return false;
 		}
+		int64_t full = s * (in - 1) + extra.at[i] + window_reach(w, i);
 		if (!sized && !same) {
 			size->at[i] = full - w->low.at[i] - w->high.at[i];
 			continue;
 		}
 		size->at[i] = sized ? given.at[given.n - w->spatial + i] : in * s;
+		if (size->at[i] < 1) {
+			report_invalid(n, "output_shape is %lld along spatial axis %d",
+			               (long long)size->at[i], i);
+			return false;
+		}
 		int64_t total = full - size->at[i];
 		if (total < 0) {
 			more->at[i] = -total;

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MOST_TAPS = 4, MOST_CORNERS = 1 << 12 };
+enum { MOST_TAPS = 4, MOST_CORNERS = 1 << 12, LARGEST_KERNEL = 1 << 16 };
 
 /* Along one axis: where the elements are, and what they weigh (NULL: 1). */
 typedef struct {
@@ -313,16 +313,58 @@ same_shape(const Value *v, Ints want)
 }
 
 static bool
+want_deform_groups(OnnxNode *n, const Value *x, const Value *w, Deform *d)
+{
+	int64_t channels = x->type->dims[1], outputs = w->type->dims[0];
+
+	d->groups = want_int(n, "group", 1);
+	d->offset_groups = want_int(n, "offset_group", 1);
+	if (d->groups >= 1 && d->offset_groups >= 1 && channels % d->offset_groups == 0 &&
+	    outputs % d->groups == 0 && channels % d->groups == 0 &&
+	    w->type->dims[1] == channels / d->groups)
+		return true;
+	report_invalid(
+		n,
+		"%lld channels in %lld groups and %lld offset groups, a weight of [%lld, %lld, ..]",
+		(long long)channels, (long long)d->groups, (long long)d->offset_groups,
+		(long long)outputs, (long long)w->type->dims[1]);
+	return false;
+}
+
+/* The places of samples; those of results, [batch, ?, spatial axes], to `result`. */
+static bool
+deform_places(OnnxNode *n, const Value *x, Deform *d, Ints *result)
+{
+	const Window *w = &d->window;
+
+	*result = (Ints){.n = x->type->rank, .at = {x->type->dims[0]}};
+	d->places = (Ints){.n = 3, .at = {x->type->dims[0], d->offset_groups}};
+	for (int i = 0; i < w->spatial; i++) {
+		int64_t size = x->type->dims[i + 2], count = window_count(w, i, size);
+		if (size < 1 || count < 1) {
+			report_invalid(n,
+			               "a kernel over %lld of %lld elements along spatial axis %d",
+			               (long long)window_reach(w, i), (long long)size, i);
+			return false;
+		}
+		d->taps *= w->kernel.at[i];
+		if (d->taps > LARGEST_KERNEL) {
+			report_unsupported(n, "a kernel of more than %d elements", LARGEST_KERNEL);
+			return false;
+		}
+		d->places.at[d->places.n++] = result->at[i + 2] = count;
+	}
+	d->places.at[2] = d->taps;
+	return true;
+}
+
+static bool
 want_deform(OnnxNode *n, const Value *x, const Value *w, const Value *offset, const Value *mask,
             Deform *d)
 {
-	Ints kernel = {.n = x->type->rank - 2},
-	     want = {.n = x->type->rank, .at = {x->type->dims[0]}};
-	int64_t channels;
+	Ints kernel = {.n = x->type->rank - 2}, want;
 
-	*d = (Deform){.groups = want_int(n, "group", 1),
-	              .offset_groups = want_int(n, "offset_group", 1),
-	              .taps = 1};
+	*d = (Deform){.taps = 1};
 	if (kernel.n < 1 || w->type->rank != x->type->rank) {
 		report_invalid(n, "weight of rank %d, input of rank %d", w->type->rank,
 		               x->type->rank);
@@ -330,44 +372,18 @@ want_deform(OnnxNode *n, const Value *x, const Value *w, const Value *offset, co
 	}
 	for (int i = 0; i < kernel.n; i++)
 		kernel.at[i] = w->type->dims[i + 2];
-	if (!want_window(n, x, &kernel, &d->window))
+	if (!want_deform_groups(n, x, w, d) || !want_window(n, x, &kernel, &d->window) ||
+	    !deform_places(n, x, d, &want))
 		return false;
-	channels = x->type->dims[1];
-	if (d->groups < 1 || d->offset_groups < 1 || channels % d->offset_groups ||
-	    w->type->dims[0] % d->groups || channels % d->groups ||
-	    w->type->dims[1] != channels / d->groups) {
-		report_invalid(
-			n,
-			"%lld channels in %lld groups and %lld offset groups, a weight of [%lld, %lld, ..]",
-			(long long)channels, (long long)d->groups, (long long)d->offset_groups,
-			(long long)w->type->dims[0], (long long)w->type->dims[1]);
-		return false;
-	}
-	d->places = (Ints){.n = 3, .at = {x->type->dims[0], d->offset_groups}};
-	for (int i = 0; i < kernel.n; i++) {
-		d->taps *= kernel.at[i];
-		want.at[i + 2] = window_count(&d->window, i, x->type->dims[i + 2]);
-		d->places.at[d->places.n++] = want.at[i + 2];
-		if (want.at[i + 2] < 1 || x->type->dims[i + 2] < 1 ||
-		    d->taps > MAX_ELEMENTS >> 32) {
-			report_invalid(n,
-			               "a kernel over %lld of %lld elements along spatial axis %d",
-			               (long long)window_reach(&d->window, i),
-			               (long long)x->type->dims[i + 2], i);
-			return false;
-		}
-	}
-	d->places.at[2] = d->taps;
 	want.at[1] = d->offset_groups * d->taps * kernel.n;
 	bool fits = same_shape(offset, want);
-	want.at[1] = d->offset_groups * d->taps;
-	if (!fits || (mask && !same_shape(mask, want))) {
-		report_invalid(
-			n, "the %s has another shape than [batch, %lld, result's spatial axes]",
-			fits ? "mask" : "offset", (long long)want.at[1] * (fits ? 1 : kernel.n));
-		return false;
-	}
-	return true;
+	if (fits)
+		want.at[1] = d->offset_groups * d->taps;
+	if (fits && (!mask || same_shape(mask, want)))
+		return true;
+	report_invalid(n, "the %s has another shape than [batch, %lld, result's spatial axes]",
+	               fits ? "mask" : "offset", (long long)want.at[1]);
+	return false;
 }
 
 /* Where the tap of each place lies along a spatial axis before its offset: stride * o - low + dilation * k */

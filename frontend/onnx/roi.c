@@ -191,12 +191,21 @@ crossed(OnnxNode *n, Value *v, bool columns)
 	         : NULL;
 }
 
-/* The maximum over samples, and the four elements around each, of what an element adds to the sample; 0 of a sample that lies beyond the
- * input, and where there are no samples. */
+/* v: [..] times x: [.., channels] */
 static Value *
-max_of_samples(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Samples s[2])
+times_rows(OnnxNode *n, Value *v, Value *x)
 {
-	int64_t plane = r[0].length * r[1].length;
+	Ints column = v ? shape_of(v) : (Ints){0};
+
+	column.at[column.n++] = 1;
+	return e_binary(n, OP_mul, x, e_reshape(n, v, column));
+}
+
+/* [region, p, q, i, j, c]: the largest of what the four elements around each sample add to it */
+static Value *
+max_of_corners(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Samples s[2])
+{
+	int64_t width = r[1].length, plane = r[0].length * width;
 	Value *at[2][2], *weight[2][2], *most = NULL, *rows = e_rows_of_places(n, x);
 	Value *base = as_column(n, e_with(n, OP_mul, e_cast(n, batch, S64), (double)plane), 5);
 
@@ -212,30 +221,37 @@ max_of_samples(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Sa
 	for (int corner = 0; corner < 4; corner++) {
 		int i = corner / 2, j = corner % 2;
 		Value *place = e_binary(n, OP_add, base,
-		                        e_with(n, OP_mul, at[0][i], (double)r[1].length));
+		                        e_with(n, OP_mul, at[0][i], (double)width));
 		Value *y = e_gather(n, rows, e_binary(n, OP_add, place, at[1][j]), 0);
-		Value *w = e_binary(n, OP_mul, weight[0][i], weight[1][j]);
-		Ints column = w ? shape_of(w) : (Ints){0};
-		column.at[column.n++] = 1;
-		y = e_binary(n, OP_mul, y, e_reshape(n, w, column));
+		y = times_rows(n, e_binary(n, OP_mul, weight[0][i], weight[1][j]), y);
 		most = most ? e_binary(n, OP_max, most, y) : y;
 	}
+	return most;
+}
+
+/* The maximum over samples; 0 of a sample that lies beyond the input, and where there are no samples. */
+static Value *
+max_of_samples(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Samples s[2])
+{
+	int64_t regions = batch->type->n;
+	Value *most = max_of_corners(n, x, batch, r, s);
 	Value *inside = e_binary(n, OP_and, crossed(n, s[0].inside, false),
 	                         crossed(n, s[1].inside, true));
-	Ints column = inside ? shape_of(inside) : (Ints){0}, axes = {.n = 2, .at = {3, 4}};
+
+	if (!most || !inside)
+		return NULL;
+	Ints column = shape_of(inside), axes = {.n = 2, .at = {3, 4}};
 	column.at[column.n++] = 1;
-	most = most ? e_select(n, e_reshape(n, inside, column), most, e_number(n, most, -HUGE_VAL))
-	            : NULL;
-	Value *y = e_reduce(n, REDUCE_MAX, most, axes, false),
-	      *zero = e_number(n, y, 0); /* [region, p, q, c] */
-	int64_t regions = batch->type->n;
+	most = e_select(n, e_reshape(n, inside, column), most, e_number(n, most, -HUGE_VAL));
+	Value *y = e_reduce(n, REDUCE_MAX, most, axes, false); /* [region, p, q, c] */
+	Value *zero = e_number(n, y, 0);
 	Value *beyond = e_binary(
 		n, OP_or,
 		e_reshape(n, s[0].beyond, (Ints){.n = 4, .at = {regions, r[0].bins, 1, 1}}),
 		e_reshape(n, s[1].beyond, (Ints){.n = 4, .at = {regions, 1, r[1].bins, 1}}));
 	Value *none = e_binary(n, OP_or, e_with(n, OP_lt, s[0].count, 1),
 	                       e_with(n, OP_lt, s[1].count, 1));
-	y = y ? e_select(n, beyond, e_binary(n, OP_max, y, zero), y) : NULL;
+	y = e_select(n, beyond, e_binary(n, OP_max, y, zero), y);
 	y = e_select(n, as_column(n, none, 4), zero, y);
 	return e_transpose(n, y, (Ints){.n = 4, .at = {0, 3, 1, 2}});
 }
