@@ -268,22 +268,49 @@ crop(OnnxNode *n, Value *x, Ints *low, Ints *high)
 	return x;
 }
 
+/* Input 2, one element, which depends on data, is around x. */
+static Value *
+pad_with_value(OnnxNode *n, Value *x, Ints low, Ints high)
+{
+	Value *value = want_input(n, 2);
+
+	if (value && value->type->n != 1) {
+		report_invalid(n, "input 2 has %lld elements, needs one",
+		               (long long)value->type->n);
+		return NULL;
+	}
+	Value *inside = e_pad(n, e_splat(n, BOOL, shape_of(x), 1), low, high, 0);
+	return e_select(n, inside, e_pad(n, x, low, high, 0), e_reshape(n, value, (Ints){0}));
+}
+
+/* Is input i a float that need not be a constant? What runs may know it, and still ask for its gradient. */
+static bool
+is_computed(OnnxNode *n, int i)
+{
+	Value *v = n->extra->input && has_input(n, i) ? want_input(n, i) : NULL;
+
+	return v && !value_constant(v) && (is_float(v) || !known_value(n->im, v));
+}
+
 static void
 import_pad(OnnxNode *n)
 {
 	Value *x = want_input(n, 0);
 	const char *mode = want_word(n, "mode", "constant reflect edge wrap");
 	double value = n->extra->input ? 0 : want_float(n, "value", 0);
+	bool constant = !strcmp(mode, "constant"), computed = is_computed(n, 2);
 	Ints low, high;
 
 	if (!x || !pad_amounts(n, x, &low, &high))
 		return;
-	if (n->extra->input && has_input(n, 2) && !want_constant_float(n, 2, &value))
+	if (n->extra->input && has_input(n, 2) && !computed && !want_constant_float(n, 2, &value))
 		return;
 	if (!(x = crop(n, x, &low, &high)))
 		return;
-	if (!strcmp(mode, "constant")) {
-		set_output(n, 0, e_pad(n, x, low, high, value));
+	if (constant) {
+		set_output(n, 0,
+		           computed ? pad_with_value(n, x, low, high)
+		                    : e_pad(n, x, low, high, value));
 		return;
 	}
 	for (int i = 0; i < low.n && x; i++)
@@ -331,18 +358,24 @@ static void
 import_trilu(OnnxNode *n)
 {
 	Value *x = want_input(n, 0);
-	int64_t k = 0;
+	Value *k = has_input(n, 1) ? want_input(n, 1) : e_constant_ints(n, 1, &(int64_t){0});
 
-	if (!x || (has_input(n, 1) && !want_constant_int(n, 1, &k)))
+	if (!x || !k)
 		return;
+	if (k->type->n != 1 || k->type->dtype != S64) {
+		report_invalid(n, "k is %s of %lld elements, needs one of int64",
+		               dtype_info[k->type->dtype].name, (long long)k->type->n);
+		return;
+	}
 	int rank = x->type->rank;
 	if (rank < 2) {
 		report_invalid(n, "rank %d, needs 2 or more", rank);
 		return;
 	}
 	Ints shape = {.n = 2, .at = {x->type->dims[rank - 2], x->type->dims[rank - 1]}};
-	k = k > shape.at[1] ? shape.at[1] : k < -shape.at[0] ? -shape.at[0] : k;
-	Value *row = e_with(n, OP_add, e_iota(n, S64, shape, 0), (double)k);
+	k = e_at_most(n, e_reshape(n, k, (Ints){0}), e_scalar(n, S64, (double)shape.at[1]));
+	k = e_at_least(n, k, e_scalar(n, S64, -(double)shape.at[0]));
+	Value *row = e_binary(n, OP_add, e_iota(n, S64, shape, 0), k);
 	Value *keep = e_binary(n, want_int(n, "upper", 1) ? OP_ge : OP_le, e_iota(n, S64, shape, 1),
 	                       row);
 	set_output(n, 0, e_select(n, keep, x, e_number(n, x, 0)));

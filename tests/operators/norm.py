@@ -44,5 +44,8 @@ CASES = [
          lambda x: (x - x.mean((0, 2, 3), keepdim=True)) / (x.var((0, 2, 3), correction=0, keepdim=True).sqrt() + 1e-9)),
     Case("MeanVarianceNormalization_axes", "MeanVarianceNormalization", {"x": numbers(3, 7)},
          lambda x: (x - x.mean(1, keepdim=True)) / (x.var(1, correction=0, keepdim=True).sqrt() + 1e-9), {"axes": [1]}),
+    Case("BatchNormalization_statistics", "BatchNormalization", {"x": numbers(3, 4, 2), "scale": numbers(4, seed=1), "bias": numbers(4, seed=2),
+                                                                "mean": numbers(4, seed=3), "var": numbers(4, seed=4, low=0.5, high=2)},
+         lambda x, *p: (x - p[2][:, None]) / (p[3] + 2.0**-10).sqrt()[:, None] * p[0][:, None] + p[1][:, None], {"epsilon": 2.0**-10}, opset=15, differences=False),
     batch("inference", (3, 4, 2), False), batch("plane", (2, 3, 4, 5), False), batch("9", (3, 4), False, 9),
 ]

@@ -80,6 +80,8 @@ CASES = [
     slice_("plain", (4, 5), lambda x: x[1:3, 2:5], (1, 2), (3, 9)), slice_("steps", (7, 5), lambda x: x[::3, 1:4:2], (0, 1), (7, 4), (0, -1), (3, 2)),
     slice_("back", (5, 4), lambda x: x.flip(0)[::2], (-1,), (-9,), (0,), (-2,)), slice_("empty", (4,), lambda x: x[2:2], (2,), (2,), differences=False),
     pad("constant", (2, 3), (1, 0, 0, 2), "constant", lambda x: functional().pad(x, (0, 2, 1, 0), value=0.5), 0.5),
+    Case("Pad_computed", "Pad", {"x": numbers(2, 3), "pads": ints(1, 0, 0, 2), "value": np.array(0.7)},
+         lambda x, _, value: value + functional().pad(x - value, (0, 2, 1, 0)), opset=19),
     pad("crop", (4, 5), (0, -1, -2, 2), "constant", lambda x: functional().pad(x, (-1, 2, 0, -2))),
     pad("reflect", (1, 2, 4, 5), (0, 0, 2, 1, 0, 0, 1, 3), "reflect", lambda x: functional().pad(x, (1, 3, 2, 1), "reflect")),
     pad("edge", (1, 2, 3, 4), (0, 0, 2, 1, 0, 0, 1, 3), "edge", lambda x: functional().pad(x, (1, 3, 2, 1), "replicate")),
@@ -89,5 +91,6 @@ CASES = [
     center("both", (5, 2), (2, 5), lambda x: functional().pad(x[1:3], (1, 2))), center("axes", (2, 5, 3), (4, 3), lambda x: functional().pad(x[:, 1:4], (0, 1)), [-1, 1]),
     *(Case(f"Trilu_{upper}_{k}", "Trilu", {"x": numbers(2, 4, 5), "k": np.array(k)}, lambda x, _, upper=upper, k=k: x.triu(k) if upper else x.tril(k), {"upper": upper})
       for upper in (0, 1) for k in (-1, 0, 2)),
+    Case("Trilu_computed", "Trilu", {"x": numbers(4, 3), "k": np.array(-1)}, lambda x, _: x.triu(-1), fed=("k",)),
     Case("Trilu_plain", "Trilu", {"x": numbers(3, 3)}, lambda x: x.triu()),
 ]
