@@ -64,6 +64,7 @@ ATTENTION = [
     case("one_token", qkv(1, 1, queries=1, keys=1, size=1), scale=2.0),
     case("no_samples", qkv(0)),
     case("no_queries", qkv(queries=0)),
+    case("no_keys", qkv(keys=0)),
     case("flat", flat(), heads=(2, 2)),
     case("flat_groups", flat(heads=6, kv=2, v_size=5), heads=(6, 2), causal=True),
     case("groups", qkv(heads=4, kv=2)),
