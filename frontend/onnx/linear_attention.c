@@ -197,7 +197,7 @@ times_group(OnnxNode *n, Value *x, Value *y)
 	return e_reshape(n, z, shape_of(x));
 }
 
-/* Without the delta rule, where a head has one decay: all tokens at once, as o = scale (A V + e^G q S0), S = e^G[T] (S0 + (e^-G k)' v),
+/* Without the delta rule, where a head has one decay: all tokens of a chunk at once, as o = scale (A V + e^G q S0), S = e^G[T] (S0 + (e^-G k)' v),
  * A[i,j] = e^(G[i] - G[j]) q[i] k[j]' for j <= i, G = g[1] + .. + g[i]. */
 static void
 linear_at_once(OnnxNode *n, const Linear *l, Value **y, Value **state)
@@ -231,16 +231,21 @@ linear_at_once(OnnxNode *n, const Linear *l, Value **y, Value **state)
 	*state = e_binary(n, OP_add, start, e_dot(n, k, l->v, &a));
 }
 
-/* ---- the other rules: a loop over tokens */
-/* [B, H, T, D] -> [T, B, H, 1, D], what the loop takes a row of */
+/* ---- a loop: over tokens, or over chunks of them */
+typedef void LinearStep(OnnxNode *n, const Linear *l, Value **y, Value **state);
+
+/* [B, H, T, D] -> [T / chunk, B, H, chunk, D], what the loop takes a row of. Tokens of zeros at the end change no state. */
 static Value *
-tokens_first(OnnxNode *n, Value *x)
+chunks_first(OnnxNode *n, Value *x, int64_t chunk)
 {
 	if (!x)
 		return NULL;
 	const int64_t *d = x->type->dims;
-	Ints shape = {.n = 5, .at = {d[2], d[0], d[1], 1, d[3]}};
-	return e_reshape(n, e_transpose(n, x, (Ints){.n = 4, .at = {2, 0, 1, 3}}), shape);
+	int64_t count = (d[2] + chunk - 1) / chunk;
+	Ints shape = {.n = 5, .at = {d[0], d[1], count, chunk, d[3]}};
+	Ints low = {.n = 4}, high = {.n = 4, .at = {0, 0, count * chunk - d[2], 0}};
+	Ints order = {.n = 5, .at = {2, 0, 1, 3, 4}};
+	return e_transpose(n, e_reshape(n, e_pad(n, x, low, high, 0), shape), order);
 }
 
 /* One token: everything has one row more than in the formulas, so that products of heads serve. */
@@ -258,24 +263,23 @@ linear_step(OnnxNode *n, const Linear *l, Value **y, Value **state)
 	*y = e_weigh(n, l->q, *state);
 }
 
-/* The function @linear_step(t, state, q, k, v, g, beta) -> (true, state, o) */
+/* The function @linear_step(i, state, q, k, v, g, beta) -> (true, state, o) */
 static Function *
-linear_body(OnnxNode *n, int n_rows, Value *const *rows, const Linear *l)
+linear_body(OnnxNode *n, LinearStep *step, int n_rows, Value *const *rows, const Linear *l)
 {
 	Module *m = n->b->m;
 	Builder outer = *n->b;
 	Function *f = function_new(m, module_fresh_name(m, "linear_step"));
-	Linear step = {.wide = l->wide};
-	Value **to[] = {&step.q, &step.k, &step.v, l->g ? &step.g : &step.beta, &step.beta}, *y,
-	      *state;
+	Linear in = {.wide = l->wide};
+	Value **to[] = {&in.q, &in.k, &in.v, l->g ? &in.g : &in.beta, &in.beta}, *y, *state;
 
 	*n->b = (Builder){.m = m, .f = f, .loc = outer.loc, .phase = outer.phase};
-	function_param(f, type_scalar(m, S64), "t");
-	step.state = function_param(f, l->state->type, "state");
+	function_param(f, type_scalar(m, S64), "i");
+	in.state = function_param(f, l->state->type, "state");
 	for (int i = 0; i < n_rows; i++)
 		*to[i] = function_param(f, type_drop_axis(m, rows[i]->type, 0),
 		                        arena_printf(m->arena, "x%d", i));
-	linear_step(n, &step, &y, &state);
+	step(n, &in, &y, &state);
 	if (y && state)
 		b_return(n->b, 3, (Value *[]){e_scalar(n, BOOL, 1), state, y});
 	*n->b = outer;
@@ -283,27 +287,29 @@ linear_body(OnnxNode *n, int n_rows, Value *const *rows, const Linear *l)
 }
 
 static void
-linear_loop(OnnxNode *n, const Linear *l, Value **y, Value **state)
+linear_loop(OnnxNode *n, const Linear *l, LinearStep *step, int64_t chunk, Value **y, Value **state)
 {
 	Value *rows[] = {l->q, l->k, l->v, l->g ? l->g : l->beta, l->beta},
 	      *operands[6] = {l->state};
 	int n_rows = 3 + (l->g != NULL) + (l->beta != NULL);
 
 	for (int i = 0; i < n_rows; i++) {
-		rows[i] = operands[1 + i] = tokens_first(n, rows[i]);
+		rows[i] = operands[1 + i] = chunks_first(n, rows[i], chunk);
 		if (!rows[i])
 			return;
 	}
-	LoopAttr a = {.bound = l->k->type->dims[2], .carried = 1, .sliced = n_rows};
-	a.body = linear_body(n, n_rows, rows, l);
+	LoopAttr a = {.bound = rows[0]->type->dims[0], .carried = 1, .sliced = n_rows};
+	a.body = linear_body(n, step, n_rows, rows, l);
 	Value *last = a.body ? e_op(n, OP_loop, 1 + n_rows, operands, &a) : NULL;
 	if (!last)
 		return;
 	const int64_t *q = l->q->type->dims;
-	Ints shape = {.n = 4, .at = {q[2], q[0], q[1], l->v->type->dims[3]}};
+	Ints shape = {.n = 4, .at = {q[0], q[1], a.bound * chunk, l->v->type->dims[3]}};
+	Value *all = e_transpose(n, node_result(last->node, 1),
+	                         (Ints){.n = 5, .at = {1, 2, 0, 3, 4}});
 	*state = last;
-	*y = e_transpose(n, e_reshape(n, node_result(last->node, 1), shape),
-	                 (Ints){.n = 4, .at = {1, 2, 0, 3}});
+	all = e_reshape(n, all, shape);
+	*y = all ? e_slice_axis(n, all, 2, 0, q[2]) : NULL;
 }
 
 static void
@@ -311,15 +317,22 @@ import_linear_attention(OnnxNode *n)
 {
 	const char *rule = want_word(n, "update_rule", "gated_delta linear gated delta");
 	bool delta = strstr(rule, "delta"), gated = !strncmp(rule, "gated", 5);
+	int64_t chunk = want_int(n, "chunk_size", 64);
 	Linear l = {0};
 	Value *y = NULL, *state = NULL;
 
-	if (!linear_inputs(n, &l, gated, delta))
+	if (chunk < 1)
+		report_invalid(n, "chunk_size is %lld", (long long)chunk);
+	if (chunk < 1 || !linear_inputs(n, &l, gated, delta))
 		return;
-	if (l.k->type->dims[2] == 1)
+	int64_t tokens = l.k->type->dims[2];
+	bool in_turn = delta || (l.g && l.g->type->dims[3] != 1);
+	if (tokens == 1)
 		linear_step(n, &l, &y, &state);
-	else if (delta || (l.g && l.g->type->dims[3] != 1))
-		linear_loop(n, &l, &y, &state);
+	else if (in_turn)
+		linear_loop(n, &l, linear_step, 1, &y, &state);
+	else if (tokens > chunk)
+		linear_loop(n, &l, linear_at_once, chunk, &y, &state);
 	else
 		linear_at_once(n, &l, &y, &state);
 	Value *q = want_input(n, 0), *past = has_input(n, 3) ? want_input(n, 3) : q;

@@ -724,7 +724,7 @@ def attention_cases():
     proto("A1-cache-place", bad, attended("TensorScatter", [(2, 5, 3), (2, 2, 3)], [i64(0, 4)]))
     proto("A1-rotary-place", bad, attended("RotaryEmbedding", [(2, 2, 3, 4), (6, 2), (6, 2)], [i64(0, 1, 6, 0, 1, 2).reshape(2, 3)]))
     for name, op, shapes, attributes in (
-            ("rule", "LinearAttention", flat, {**two, "update_rule": "cubic"}), ("beta", "LinearAttention", flat, {**two, "update_rule": "delta"}),
+            ("chunk", "LinearAttention", flat, {**linear, "chunk_size": 0}), ("rule", "LinearAttention", flat, {**two, "update_rule": "cubic"}), ("beta", "LinearAttention", flat, {**two, "update_rule": "delta"}),
             ("decay", "LinearAttention", flat + [None, (2, 3, 2)], linear), ("decay-size", "LinearAttention", flat + [None, (2, 3, 6)], {**two, "update_rule": "gated"}),
             ("state", "LinearAttention", flat + [(2, 2, 4, 5)], linear), ("heads", "LinearAttention", flat, {**linear, "q_num_heads": 3}),
             ("tokens", "LinearAttention", [(2, 4, 8)] + flat[1:], linear), ("conv-state", "CausalConvWithState", [(2, 3, 5), (3, 1, 4), None, (2, 3, 4)], {}),

@@ -209,13 +209,13 @@ def linear_attention(q, k, v, state=None, decay=None, beta=None, *, heads, scale
     return y, s
 
 
-def linear(name, rule, heads=(2, 2), tokens=5, size=3, v_size=2, batch=2, state=False, per_key=False, one_beta=False, scale=None):
+def linear(name, rule, heads=(2, 2), tokens=5, size=3, v_size=2, batch=2, state=False, per_key=False, one_beta=False, scale=None, chunk=None):
     flat = {n: numbers(batch, tokens, h * d, seed=i) for i, (n, h, d) in enumerate(
         zip("qkv", (heads[0], heads[1], heads[1]), (size, size, v_size)))}
     flat["state"] = numbers(batch, heads[1], size, v_size, seed=4) if state else None
     flat["decay"] = numbers(batch, tokens, heads[1] * (size if per_key else 1), seed=5, low=-1.5, high=0.1) if "gated" in rule else None
     flat["beta"] = numbers(batch, tokens, 1 if one_beta else heads[1], seed=6, low=0) if "delta" in rule else None
-    attrs = {"q_num_heads": heads[0], "kv_num_heads": heads[1], "update_rule": rule} | ({"scale": scale} if scale else {})
+    attrs = {"q_num_heads": heads[0], "kv_num_heads": heads[1], "update_rule": rule} | ({"scale": scale} if scale else {}) | ({"chunk_size": chunk} if chunk else {})
     return Case(f"LinearAttention_{name}", "LinearAttention", flat, lambda *x: linear_attention(*x, heads=heads, scale=scale), attrs, 2, opset=27)
 
 
@@ -225,8 +225,9 @@ LINEAR = [
     linear("no_tokens", "gated", tokens=0, state=True), linear("no_samples", "gated", batch=0),
     linear("one_token", "gated_delta", (4, 2), 1, state=True, per_key=True), linear("one_token_delta", "delta", tokens=1, one_beta=True),
 ]
-# A loop over tokens.
+# A loop over tokens, or over chunks of them.
 LOOPS = [
+    linear("chunks", "linear", tokens=6, chunk=3), linear("chunks_rest", "gated", (4, 2), tokens=7, state=True, chunk=3), linear("chunks_one", "gated", chunk=1),
     linear("gated_keys", "gated", per_key=True), linear("delta", "delta", state=True), linear("delta_groups", "delta", (4, 2), one_beta=True),
     linear("gated_delta", "gated_delta"), linear("gated_delta_keys", "gated_delta", (2, 1), per_key=True, state=True, scale=0.375),
     linear("delta_no_tokens", "delta", tokens=0, state=True),
