@@ -61,6 +61,14 @@ combine(TrainingReader *r)
 	JOIN(r, g, r->algorithm, output);
 	JOIN(r, g, r->algorithm, initializer);
 	JOIN(r, g, r->algorithm, node);
+}
+
+/* Who makes what, once names are known to be right. */
+static void
+index_names(TrainingReader *r)
+{
+	const GraphProto *g = &r->combined;
+
 	for (size_t i = 0; i < g->n_node; i++)
 		for (size_t k = 0; k < g->node[i]->n_output; k++)
 			strmap_put(r->makers, g->node[i]->output[k], g->node[i]);
@@ -167,6 +175,8 @@ find_gradient(TrainingReader *r)
 	r->out->loss = y ? arena_strndup(r->model->arena, y->s.data ? (char *)y->s.data : "",
 	                                 y->s.len)
 	                 : "";
+	if (!*r->out->loss)
+		refuse(r, "its Gradient node names no y");
 }
 
 /* Input i of the Gradient node is what xs, and then zs, name. */
@@ -570,7 +580,11 @@ model_take_training(Model *model, TrainingInfo *out, Diag *diag)
 	}
 	combine(&r);
 	check_combined(model, &r.combined, diag);
-	if (diag_errors(diag) == before)
-		read_algorithm(&r);
+	if (r.proto->initialization && r.proto->n_initialization_binding)
+		check_combined(model, r.proto->initialization, diag);
+	if (diag_errors(diag) != before)
+		return false;
+	index_names(&r);
+	read_algorithm(&r);
 	return r.ok && diag_errors(diag) == before;
 }

@@ -71,7 +71,7 @@ def row_names(kind):
 @pytest.mark.parametrize("kind", ["loss", "optimizer"])
 def test_help_has_every_row(run, kind):
     line = re.search(rf"^ +--{kind}=(\S+)", run("compile", "--help").stdout, re.M)
-    assert [v for v in line[1].split("|") if ":" not in v] == row_names(kind)
+    assert [v for v in line[1].split("|") if ":" not in v and v != "model"] == row_names(kind)  # --loss=model: what the file says
 
 
 @pytest.mark.parametrize("words, want", [
