@@ -235,6 +235,10 @@ AdapterModules model_adapter_modules(const Module *m, const Adapter *a);
 /* Reads and checks the whole file: every fault is reported. NULL on any.
  * Exit codes: 3 malformed, 4 unsupported, 5 file or system. */
 Model *model_open(const char *path, Diag *diag);
+/* One micro-batch of @accumulate as an ONNX file (onnx_out/): results "loss", the mean, and "grad.NAME" of each trained parameter. In the arena; NULL
+ * after reporting. */
+uint8_t *module_encode_onnx(const Module *m, const Function *f, Arena *arena, Diag *diag,
+                            size_t *size);
 void model_close(Model *model);
 /* The graph as module with one function of role forward, (inputs) -> (outputs), for each binding (see
  * module_program), and one of role inference where that differs, over its states: parameters and running statistics, each with kind, lifetime, trainable, why, decay (true for rank >= 2 or

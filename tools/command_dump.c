@@ -421,6 +421,27 @@ wants_schedule_json(const Options *o)
 	       strcmp(o->stage, "schedule") == 0;
 }
 
+static bool
+wants_onnx(const Options *o)
+{
+	return o->format && strcmp(o->format, "onnx") == 0;
+}
+
+/* What a micro-batch computes, as an ONNX file. */
+static bool
+write_onnx(const Session *s)
+{
+	const Function *f = module_program(s->m, FUNCTION_ACCUMULATE, 0);
+	size_t size = 0;
+	const uint8_t *bytes = module_encode_onnx(s->m, f, s->arena, s->diag, &size);
+
+	if (bytes && s->o->output)
+		return !diag_status(s->diag, file_write(s->o->output, bytes, (int64_t)size));
+	if (bytes)
+		fwrite(bytes, 1, size, stdout);
+	return bytes != NULL;
+}
+
 static int
 dump_model(Options *o, Arena *arena, Diag *diag)
 {
@@ -444,7 +465,9 @@ dump_model(Options *o, Arena *arena, Diag *diag)
 			arena, o->dump_dir,
 			arena_printf(arena, "%s.gir", o->after ? o->after : stage_names[stage]));
 	}
-	if (ok && code)
+	if (ok && wants_onnx(o))
+		write_onnx(&s);
+	else if (ok && code)
 		write_code(s.m, o, diag);
 	else if (ok)
 		write_module(s.m, o->output, o->format, arena, diag);
@@ -483,6 +506,10 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 	if (o->stage && o->after) {
 		diag_error(diag, EXIT_USAGE, "--stage=%s and --after=%s: one of them", o->stage,
 		           o->after);
+		return EXIT_USAGE;
+	}
+	if (wants_onnx(o) && (!o->loss || !o->stage || strcmp(o->stage, "train") != 0)) {
+		diag_error(diag, EXIT_USAGE, "--format=onnx: needs --stage=train and --loss");
 		return EXIT_USAGE;
 	}
 	if (o->log && (!o->format || strcmp(o->format, "html") != 0)) {
