@@ -127,3 +127,32 @@ def test_a_bound_of_nothing(run, tmp_path):
     save(tmp_path / "m.onnx", [N("Relu", ["x"], ["y"])], X, ["y"])
     done = run("run", "m.onnx", "--engine=interp", "--input=x=x.npy", "--bound=y=3", "--output-dir=out")
     assert "--bound y=3: no result of this name has a size that depends on data" in done.stderr
+
+
+def test_training_through_one(run, tmp_path):
+    """Rows whose label is above 0 count: four steps of descent, as NumPy computes them; the executable writes the count beside what is padded."""
+    w, labels, x = (RNG.standard_normal(s).astype(np.float32) for s in ((4, 1), (16, 1), (16, 4)))
+    nodes = [N("MatMul", ["x", "w"], ["p"]), N("Greater", ["labels", "zero"], ["above"]), N("Reshape", ["above", "flat"], ["c"]),
+             N("Sub", ["p", "labels"], ["d"]), N("Compress", ["d", "c"], ["k"], axis=0), N("Mul", ["k", "k"], ["kk"]),
+             N("ReduceMean", ["kk"], ["loss"], keepdims=0)]
+    save(tmp_path / "m.onnx", nodes, x[:8], ["loss", "k"], {"w": w, "zero": np.float32(0), "flat": np.array([-1])})
+    model = onnx.load(tmp_path / "m.onnx")
+    model.graph.input.append(helper.make_tensor_value_info("labels", onnx.TensorProto.FLOAT, (8, 1)))
+    onnx.save(model, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "labels.npy", labels)
+    run("compile", "m.onnx", "-o", "train", "--bound=k=8", "--loss=output:loss", "--optimizer=sgd,lr=0.1")
+    run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=4", "--shuffle=off", "--export=out.onnx")
+    want = w.astype(float)
+    for step in range(4):
+        rows = slice(step % 2 * 8, step % 2 * 8 + 8)
+        kept = labels[rows, 0] > 0
+        d = (x[rows].astype(float) @ want - labels[rows])[kept]
+        want = want - 0.1 * 2 * x[rows][kept].T @ d / kept.sum()
+    got = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "out.onnx").graph.initializer}["w"]
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    np.save(tmp_path / "x.npy", x[:8])
+    np.save(tmp_path / "labels.npy", labels[:8])
+    run(tmp_path / "train", "--once", "--input=x=x.npy", "--input=labels=labels.npy", "--output-dir=once")
+    written = results(tmp_path / "once")
+    assert written["k"].shape == (8, 1) and written["k.count"] == (labels[:8] > 0).sum()
