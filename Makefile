@@ -99,12 +99,13 @@ nccl-full: build ## the models of tests/dist on four pretended GPUs, over NCCL a
 	@scripts/setup --quiet test
 	GRADC_NCCL_FULL=1 .venv/bin/pytest -q -p no:cacheprovider tests/cuda/test_nccl.py
 
-docs: build ## writes docs/ops.md from the rows of ops, docs/deepspeed.md from those of its keys, the man page from the rows of options, docs/recipes.md from dumps
+docs: build ## writes docs/ops.md from the rows of ops, docs/deepspeed.md from those of its keys, the man page from the rows of options, docs/recipes.md from dumps, docs/coverage.md from rows and tests
 	cmake --build --preset release --target ops_page executable_help deepspeed_page
 	build/tests/ops_page > docs/ops.md
 	build/tests/deepspeed_page > docs/deepspeed.md
 	scripts/man-page build > docs/gradc.1
 	scripts/recipes-page build > docs/recipes.md
+	.venv/bin/python scripts/coverage-page build > docs/coverage.md
 
 fuzz: ## looks for inputs that crash or miscompile
 	@scripts/setup --quiet test

@@ -316,6 +316,7 @@ bool model_take_training(Model *model, TrainingInfo *out, Diag *diag);
 typedef struct {
 	const char *domain, *name;
 	int since, until; /* until 0: still current */
+	bool gradient; /* false: of results that no small change of a float input changes, or that are no floats */
 } OpsetRow;
 void importer_rows(void (*visit)(void *ctx, const OpsetRow *row), void *ctx);
 

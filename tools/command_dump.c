@@ -553,10 +553,12 @@ print_importer(void *ctx, const OpsetRow *row)
 	snprintf(name, sizeof(name), "%s%s%s", is_onnx ? "" : row->domain, is_onnx ? "" : ".",
 	         row->name);
 	if (*json)
-		printf("{\"domain\": \"%s\", \"name\": \"%s\", \"since\": %d, \"until\": %s}\n",
-		       row->domain, row->name, row->since, row->until ? until : "null");
+		printf("{\"domain\": \"%s\", \"name\": \"%s\", \"since\": %d, \"until\": %s, \"gradient\": \"%s\"}\n",
+		       row->domain, row->name, row->since, row->until ? until : "null",
+		       row->gradient ? "yes" : "zero");
 	else
-		printf("%-32s %2d - %s\n", name, row->since, until);
+		printf("%-48s %2d - %-4s%s\n", name, row->since, until,
+		       row->gradient ? "" : "zero gradient");
 }
 
 int
@@ -564,8 +566,7 @@ command_ops(Options *o, Arena *arena, Diag *diag)
 {
 	(void)arena, (void)diag;
 	if (!o->json)
-		printf("ONNX operators, with the opset versions that are read; all have gradients unless "
-		       "piecewise constant\n");
+		printf("ONNX operators, with the opset versions that are read; and whether their gradient is zero: they are piecewise constant, or give no floats\n");
 	importer_rows(print_importer, &o->json);
 	return EXIT_OK;
 }

@@ -101,11 +101,27 @@ importer_hint(const FlatNode *n)
 	return NULL;
 }
 
+/* Operators whose results do not change with a float input, or are no floats. All others have gradients. */
+static const char zero_gradients[] =
+	" And ArgMax ArgMin Bernoulli BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Constant ConstantOfShape "
+	"ConvInteger DynamicQuantizeLinear Equal EyeLike Greater GreaterOrEqual HammingWindow HannWindow IsInf IsNaN Less LessOrEqual "
+	"MatMulInteger MelWeightMatrix Multinomial NonMaxSuppression NonZero Not OptionalHasElement Or RandomNormal RandomNormalLike "
+	"RandomUniform RandomUniformLike Range SequenceEmpty SequenceLength Shape Size TfIdfVectorizer Xor ";
+
+static bool
+has_gradient(const ImportRow *row)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), " %.60s ", row->name);
+	return strstr(zero_gradients, name) == NULL;
+}
+
 void
 importer_rows(void (*visit)(void *ctx, const OpsetRow *row), void *ctx)
 {
 	for (int i = 0; i < COUNT(families); i++)
 		for (const ImportRow *row = families[i]; row->name; row++)
 			visit(ctx, &(OpsetRow){row->domain ? row->domain : "ai.onnx", row->name,
-			                       row->from, row->to});
+			                       row->from, row->to, has_gradient(row)});
 }
