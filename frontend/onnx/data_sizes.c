@@ -270,29 +270,124 @@ by_first(OnnxNode *n, Value *opens, Value *group, Value *place)
 	return e_gather(n, e_gather(n, number, first, 0), group, 0);
 }
 
-/* The same in IR, of elements: those in order, a number for each group, and what belongs to it put in its place. */
+/* What the four outputs are made of. */
+typedef struct {
+	Value *opens; /* bool[n]: is it the first of its group? */
+	Value *place; /* s64[n]: of those that `opens` and `group` are about, in x */
+	Value *group; /* s64[n] */
+} Grouping;
+
+/* of: what the first ones are taken from, along an axis. */
 static void
-unique_padded(OnnxNode *n, Value *x, bool sorted)
+give_unique(OnnxNode *n, const Grouping *g, Value *of, int axis, int64_t bound)
+{
+	Value *ones = e_cast(n, g->opens, S64);
+	Value *count = e_reduce(n, REDUCE_SUM, ones, (Ints){.n = 1}, false);
+	Value *first = e_scatter(n, SCATTER_SET, zeros(n, bound), or_outside(n, g->opens, g->group),
+	                         g->place);
+	Value *counts = g->group ? e_scatter(n, SCATTER_ADD, zeros(n, bound), g->group,
+	                                     e_number(n, g->group, 1))
+	                         : NULL;
+	Value *inverse = g->group ? e_scatter(n, SCATTER_SET, zeros(n, g->group->type->n), g->place,
+	                                      g->group)
+	                          : NULL;
+
+	set_output_padded(n, 0, e_gather(n, of, first, axis), axis, count);
+	set_output_padded(n, 1, first, 0, count);
+	set_output(n, 2, inverse);
+	set_output_padded(n, 3, counts, 0, count);
+}
+
+/* Of elements: those in order, and a number for each group. */
+static void
+unique_elements(OnnxNode *n, Value *x, bool sorted, int64_t bound)
 {
 	Value *flat = e_flat(n, x), *key = x->type->dtype == BOOL ? e_cast(n, flat, U8) : flat;
 	Value *ordered = e_op(n, OP_sort, 1, &key, &(SortAttr){0});
-	int64_t bound;
+	Grouping g;
 
-	if (!want_size_bound(n, &bound) || !ordered)
+	if (!ordered)
 		return;
-	Value *place = node_result(ordered->node, 1), *opens = opens_group(n, ordered);
-	Value *ones = e_cast(n, opens, S64);
-	Value *count = e_reduce(n, REDUCE_SUM, ones, (Ints){.n = 1}, false);
-	Value *group = e_with(n, OP_sub, running_sum(n, ones, false), 1);
-	if (!sorted && group)
-		group = by_first(n, opens, group, place);
-	Value *first = e_scatter(n, SCATTER_SET, zeros(n, bound), or_outside(n, opens, group),
-	                         place);
-	Value *counts = e_scatter(n, SCATTER_ADD, zeros(n, bound), group, e_number(n, group, 1));
-	set_output_padded(n, 0, e_gather(n, flat, first, 0), 0, count);
-	set_output_padded(n, 1, first, 0, count);
-	set_output(n, 2, e_scatter(n, SCATTER_SET, zeros(n, flat->type->n), place, group));
-	set_output_padded(n, 3, counts, 0, count);
+	g.place = node_result(ordered->node, 1);
+	g.opens = opens_group(n, ordered);
+	g.group = e_with(n, OP_sub, running_sum(n, e_cast(n, g.opens, S64), false), 1);
+	if (!sorted && g.group)
+		g.group = by_first(n, g.opens, g.group, g.place);
+	give_unique(n, &g, flat, 0, bound);
+}
+
+/* bool of x's and y's shape: do they differ? NaN is equal to itself. */
+static Value *
+differ(OnnxNode *n, Value *x, Value *y)
+{
+	Value *d = e_binary(n, OP_ne, x, y);
+
+	if (!d || !is_float(x))
+		return d;
+	Value *both = e_binary(n, OP_and, e_unary(n, OP_is_nan, x), e_unary(n, OP_is_nan, y));
+	return e_binary(n, OP_and, d, e_unary(n, OP_not, both));
+}
+
+/* Is x before y? NaN comes last. */
+static Value *
+goes_before(OnnxNode *n, Value *x, Value *y)
+{
+	Value *less = e_binary(n, OP_lt, x, y);
+
+	if (!less || !is_float(x))
+		return less;
+	Value *last = e_binary(n, OP_and, e_unary(n, OP_not, e_unary(n, OP_is_nan, x)),
+	                       e_unary(n, OP_is_nan, y));
+	return e_binary(n, OP_or, less, last);
+}
+
+/* rows: T[n,m] -> s64[n,n]: how many leaders come before each, in the order of the first numbers that differ */
+static Value *
+leaders_before(OnnxNode *n, Value *rows, Value *differs, Value *leads)
+{
+	int64_t count = rows->type->dims[0], length = rows->type->dims[1];
+	Ints square = {.n = 2, .at = {count, count}}, row = {.n = 2, .at = {1, count}};
+	Value *at = e_cast(n, differs, S32);
+
+	at = e_cast(n, at ? e_op(n, OP_argmax, 1, &at, &(AxisAttr){2}) : NULL, S64);
+	Value *own = e_with(n, OP_mul, e_iota(n, S64, square, 0), (double)length);
+	Value *other = e_with(n, OP_mul, e_iota(n, S64, square, 1), (double)length);
+	Value *x = e_gather(n, e_flat(n, rows), at ? e_binary(n, OP_add, own, at) : NULL, 0);
+	Value *y = e_gather(n, e_flat(n, rows), at ? e_binary(n, OP_add, other, at) : NULL, 0);
+	Value *before = x && y ? goes_before(n, y, x) : NULL;
+	before = e_binary(n, OP_and, before, e_reshape(n, leads, row));
+	return e_reduce(n, REDUCE_SUM, e_cast(n, before, S64), (Ints){.n = 1, .at = {1}}, false);
+}
+
+/* Of slices: each is compared with each. The first equal one leads a group. */
+static void
+unique_slices(OnnxNode *n, Value *x, int axis, bool sorted, int64_t bound)
+{
+	int64_t count = x->type->dims[axis], length = x->type->n / count;
+	Ints order = {.n = 1, .at = {axis}};
+
+	for (int i = 0; i < x->type->rank; i++)
+		if (i != axis)
+			order.at[order.n++] = i;
+	Value *rows = e_reshape(n, e_transpose(n, x, order), (Ints){.n = 2, .at = {count, length}});
+	if (rows && rows->type->dtype == BOOL)
+		rows = e_cast(n, rows, U8);
+	Value *own = e_reshape(n, rows, (Ints){.n = 3, .at = {count, 1, length}});
+	Value *other = e_reshape(n, rows, (Ints){.n = 3, .at = {1, count, length}});
+	Value *differs = own && other ? differ(n, own, other) : NULL;
+	Value *any = e_reduce(n, REDUCE_MAX, e_cast(n, differs, S32), (Ints){.n = 1, .at = {2}},
+	                      false);
+	Value *same = any ? e_cast(n, e_with(n, OP_eq, any, 0), S32) : NULL;
+	Value *leader = same ? e_op(n, OP_argmax, 1, &same, &(AxisAttr){1}) : NULL;
+	Grouping g = {.place = e_iota(n, S64, (Ints){.n = 1, .at = {count}}, 0)};
+
+	if (!(leader = e_cast(n, leader, S64)))
+		return;
+	g.opens = e_binary(n, OP_eq, leader, g.place);
+	Value *number = sorted ? leaders_before(n, rows, differs, g.opens)
+	                       : running_sum(n, e_cast(n, g.opens, S64), true);
+	g.group = e_gather(n, number, leader, 0);
+	give_unique(n, &g, x, axis, bound);
 }
 
 static void
@@ -300,6 +395,7 @@ import_unique(OnnxNode *n)
 {
 	Value *x = want_input(n, 0);
 	bool sorted = want_int(n, "sorted", 1);
+	int64_t bound;
 	int axis = -1;
 
 	if (!x)
@@ -314,11 +410,12 @@ import_unique(OnnxNode *n)
 	const Tensor *t = x->type->n ? known_value(n->im, x) : tensor_splat(n->im->m, x->type, 0);
 	if (t)
 		unique_known(n, x, axis, t, sorted);
+	else if (!want_size_bound(n, &bound))
+		return;
 	else if (axis < 0)
-		unique_padded(n, x, sorted);
+		unique_elements(n, x, sorted, bound);
 	else
-		report_unsupported(n, "slices along an axis of numbers that are not known; without "
-		                      "axis they may be");
+		unique_slices(n, x, axis, sorted, bound);
 }
 
 const ImportRow import_data_sizes_rows[] = {

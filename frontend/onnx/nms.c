@@ -170,12 +170,6 @@ suppress_known(OnnxNode *n, const Suppression *s)
 /* ---- the same as a loop: what its body reads */
 enum { LOW, HIGH = 2, SCORE = 4, N_INVARIANTS };
 
-static Value *
-both(OnnxNode *n, OpKind op, Value *x, Value *y)
-{
-	return e_binary(n, op, x, y);
-}
-
 /* Corners of all boxes, [images, 1, n] each, and their scores, all finite: NaN is the least. */
 static void
 invariants(OnnxNode *n, const Suppression *s, Value **out)
@@ -187,13 +181,13 @@ invariants(OnnxNode *n, const Suppression *s, Value **out)
 		v[i] = e_reshape(n, e_slice_axis(n, s->box, 2, i, i + 1), shape);
 	for (int i = 0; i < 2; i++) {
 		Value *half = e_with(n, OP_div, v[i + 2], 2);
-		out[LOW + i] = s->centers ? both(n, OP_sub, v[i], half)
-		                          : both(n, OP_min, v[i], v[i + 2]);
-		out[HIGH + i] = s->centers ? both(n, OP_add, v[i], half)
-		                           : both(n, OP_max, v[i], v[i + 2]);
+		out[LOW + i] = s->centers ? e_binary(n, OP_sub, v[i], half)
+		                          : e_binary(n, OP_min, v[i], v[i + 2]);
+		out[HIGH + i] = s->centers ? e_binary(n, OP_add, v[i], half)
+		                           : e_binary(n, OP_max, v[i], v[i + 2]);
 	}
 	Value *none = e_unary(n, OP_is_nan, s->score), *least = e_number(n, s->score, -FLT_MAX);
-	out[SCORE] = both(n, OP_max, e_select(n, none, least, s->score), least);
+	out[SCORE] = e_binary(n, OP_max, e_select(n, none, least, s->score), least);
 }
 
 /* [images, classes, n] -> [images, classes, 1], of the one that is hot */
@@ -208,7 +202,8 @@ of_hot(OnnxNode *n, Value *hot, Value *x)
 static Value *
 area_of(OnnxNode *n, Value *const *low, Value *const *high)
 {
-	return both(n, OP_mul, both(n, OP_sub, high[0], low[0]), both(n, OP_sub, high[1], low[1]));
+	return e_binary(n, OP_mul, e_binary(n, OP_sub, high[0], low[0]),
+	                e_binary(n, OP_sub, high[1], low[1]));
 }
 
 /* Which boxes overlap the hot one by more than the threshold, as `overlap` has it. */
@@ -220,19 +215,20 @@ overlapping(OnnxNode *n, const Suppression *s, Value *hot, Value *const *in)
 	for (int i = 0; i < 2; i++) {
 		low[i] = of_hot(n, hot, in[LOW + i]);
 		high[i] = of_hot(n, hot, in[HIGH + i]);
-		inner_low[i] = both(n, OP_max, low[i], in[LOW + i]);
-		inner_high[i] = both(n, OP_min, high[i], in[HIGH + i]);
-		Value *along = both(n, OP_gt, inner_high[i], inner_low[i]);
-		meets = meets ? both(n, OP_and, meets, along) : along;
+		inner_low[i] = e_binary(n, OP_max, low[i], in[LOW + i]);
+		inner_high[i] = e_binary(n, OP_min, high[i], in[HIGH + i]);
+		Value *along = e_binary(n, OP_gt, inner_high[i], inner_low[i]);
+		meets = meets ? e_binary(n, OP_and, meets, along) : along;
 	}
 	Value *common = area_of(n, inner_low, inner_high);
 	Value *one = area_of(n, low, high), *other = area_of(n, in + LOW, in + HIGH);
-	Value *all = both(n, OP_sub, both(n, OP_add, one, other), common);
-	Value *solid = both(n, OP_and, e_with(n, OP_gt, one, 0), e_with(n, OP_gt, other, 0));
-	solid = both(n, OP_and, solid,
-	             both(n, OP_and, e_with(n, OP_gt, common, 0), e_with(n, OP_gt, all, 0)));
-	Value *much = e_with(n, OP_gt, both(n, OP_div, common, all), s->overlap);
-	return both(n, OP_and, both(n, OP_and, meets, solid), much);
+	Value *all = e_binary(n, OP_sub, e_binary(n, OP_add, one, other), common);
+	Value *solid = e_binary(n, OP_and, e_with(n, OP_gt, one, 0), e_with(n, OP_gt, other, 0));
+	solid = e_binary(
+		n, OP_and, solid,
+		e_binary(n, OP_and, e_with(n, OP_gt, common, 0), e_with(n, OP_gt, all, 0)));
+	Value *much = e_with(n, OP_gt, e_binary(n, OP_div, common, all), s->overlap);
+	return e_binary(n, OP_and, e_binary(n, OP_and, meets, solid), much);
 }
 
 /* body(i, alive, invariants) -> (true, alive, box, taken): of each class the alive box of the highest score, if there is one */
@@ -250,12 +246,12 @@ taking(OnnxNode *n, const Suppression *s, Value *alive, Value *const *outer)
 	Value *left = e_select(n, alive, in[SCORE], e_number(n, in[SCORE], -HUGE_VAL));
 	Value *best = e_op(n, OP_argmax, 1, &left, &(AxisAttr){2});
 	Ints one = {.n = 3, .at = {s->images, s->classes, 1}};
-	Value *hot = both(n, OP_eq, e_iota(n, S64, shape_of(alive), 2),
-	                  e_cast(n, e_reshape(n, best, one), S64));
-	Value *own = e_cast(n, both(n, OP_and, alive, hot), U8);
-	Value *gone = both(n, OP_or, hot, overlapping(n, s, hot, in));
+	Value *hot = e_binary(n, OP_eq, e_iota(n, S64, shape_of(alive), 2),
+	                      e_cast(n, e_reshape(n, best, one), S64));
+	Value *own = e_cast(n, e_binary(n, OP_and, alive, hot), U8);
+	Value *gone = e_binary(n, OP_or, hot, overlapping(n, s, hot, in));
 	results[0] = e_scalar(n, BOOL, 1);
-	results[1] = both(n, OP_and, alive, e_unary(n, OP_not, gone));
+	results[1] = e_binary(n, OP_and, alive, e_unary(n, OP_not, gone));
 	results[2] = e_cast(n, best, S64);
 	results[3] = e_cast(n, e_reduce(n, REDUCE_MAX, own, (Ints){.n = 1, .at = {2}}, false),
 	                    BOOL);

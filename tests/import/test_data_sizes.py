@@ -65,6 +65,24 @@ def test_unique(run, tmp_path, engine, ordered):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("ordered", [0, 1])
+def test_unique_slices(run, tmp_path, engine, axis, ordered):
+    """Of few numbers, so that slices are equal, and agree in their first numbers."""
+    x = np.moveaxis(RNG.integers(0, 2, (40, 3, 1)).astype(np.float64) + np.zeros(200), 0, axis)
+    x[x == 0] = np.nan
+    save(tmp_path / "m.onnx", [N("Unique", ["x"], ["y", "first", "group", "count"], sorted=ordered, axis=axis)], x, ["y", "first", "group", "count"])
+    run("run", "m.onnx", f"--engine={engine}", "--input=x=x.npy", "--bound=y=20", "--output-dir=out")
+    got = results(tmp_path / "out")
+    rows = np.nan_to_num(np.moveaxis(x, axis, 0).reshape(40, -1), nan=9)
+    y, first, group, count = np.unique(rows, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    order = np.arange(len(y)) if ordered else np.argsort(first)
+    for name, want in {"y": np.take(x, first[order], axis), "first": first[order], "group": np.argsort(order)[group.ravel()],
+                       "count": count[order]}.items():
+        np.testing.assert_array_equal(got[name], want, err_msg=name)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("center, least", [(0, None), (1, 0.99)])
 def test_non_max_suppression(run, tmp_path, engine, center, least):
     """By a loop; against ONNX's reference. Of equal scores the first box goes first."""
