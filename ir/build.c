@@ -40,8 +40,11 @@ Node *
 build_node(Builder *b, OpKind op, int n, Value *const *operands, const void *attr)
 {
 	Type few[16], results_few[16];
+	FuseClass fuse =
+		op_table[op]
+			->fuse; /* call, loop and cond have as many results as their functions */
 
-	if (n <= COUNT(few) && op_table[op]->fuse != FUSE_NONE)
+	if (n <= COUNT(few) && fuse != FUSE_NONE && fuse != FUSE_CONTROL)
 		return build_with_types(b, op, n, operands, attr, few, results_few, COUNT(few));
 	Type *types = memory_get(sizeof(Type) * ((size_t)n + MAX_BUILD_RESULTS));
 	Node *node = build_with_types(b, op, n, operands, attr, types, types + n,

@@ -219,6 +219,10 @@ cond_infer(Infer *in)
 		}
 		control_check_params(in, branches[k], 1, 0, in->n_operands - 1);
 	}
+	if (control_results(a->then_branch) > in->n_results) {
+		infer_error(in, "too many results");
+		return;
+	}
 	in->n_results = control_results(a->then_branch);
 	if (control_results(a->else_branch) != in->n_results) {
 		infer_error(in, "the branches have different results");

@@ -67,6 +67,10 @@ loop_infer(Infer *in)
 		    in->operand[i] != stacked_type(in->m, f->params.at[1 + i]->type, a->bound))
 			infer_error(in, "operand %d is not a stack of @%s's %%%s", i, f->name,
 			            f->params.at[1 + i]->name);
+	if (control_results(f) > in->n_results) {
+		infer_error(in, "too many results");
+		return;
+	}
 	in->n_results = control_results(f); /* continue's place is taken by the trip count, last */
 	for (int i = 0; i < carried; i++) {
 		in->result[i] = function_result(f, 1 + i)->type;
