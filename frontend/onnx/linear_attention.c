@@ -61,6 +61,9 @@ import_causal_conv(OnnxNode *n)
 	set_output(n, 1, padded ? e_slice_axis(n, padded, 2, length, length + k - 1) : NULL);
 }
 
+/* Decays below are as if they were this: e^-40 leaves nothing. */
+enum { LEAST_DECAY = -40 };
+
 /* ---- https://onnx.ai/onnx/operators/onnx__LinearAttention.html
  * S[t] = e^g[t] S[t-1] + k[t] w[t]',   w[t] = v[t], or with the delta rule beta[t] (v[t] - (e^g[t] S[t-1])' k[t]),   o[t] = scale S[t]' q[t].
  * q is [B, H, T, D], k and g [B, Hkv, T, D], v [B, Hkv, T, Dv], S [B, Hkv, D, Dv]; g may be [B, Hkv, T, 1], beta is [B, Hkv or 1, T, 1]. */
@@ -111,6 +114,8 @@ linear_gates(OnnxNode *n, Linear *l, bool gated, bool delta)
 		return false;
 	Value *beta = delta ? want_float_input(n, 5) : NULL;
 	l->g = gated ? linear_heads(n, l, 4, heads) : NULL;
+	if (l->g)
+		l->g = e_at_least(n, l->g, e_number(n, l->g, LEAST_DECAY));
 	l->beta = beta ? linear_heads(n, l, 5,
 	                              beta->type->rank == 3 && beta->type->dims[2] == 1 ? 1 : heads)
 	               : NULL;
@@ -175,65 +180,141 @@ linear_inputs(OnnxNode *n, Linear *l, bool gated, bool delta)
 	return linear_gates(n, l, gated, delta) && linear_state(n, l);
 }
 
-/* The axis of heads of y as [Hkv, H / Hkv], so that what a key's head has can be broadcast to those that share it. */
+/* ---- A chunk of tokens at once. With G[t] = g[1] + .. + g[t], P(x)[t,j] = sum over d of x[t,d] k[j,d] e^(G[t,d] - G[j,d]) for j <= t, else 0:
+ * o = scale (P(q) w + (q e^G) S0),   S = e^G[T] S0 + (k e^(G[T] - G))' w,
+ * and with the delta rule (1 + A) w = beta (v - (k e^G) S0), A = beta P(k) below the diagonal. */
+
+/* Rows of a chunk: what is multiplied with its keys. Of queries those of a group of heads stand one behind the other. */
+typedef struct {
+	Value *x, *sum; /* [B, Hkv, rows, D] and G of these rows; NULL: no decay */
+} Rows;
+
+/* y [B, Hkv, T, *] for each group: [B, Hkv, groups * T, *] */
 static Value *
-by_group(OnnxNode *n, Value *x, int64_t kv_heads)
+for_groups(OnnxNode *n, Value *y, int64_t groups)
 {
-	if (!x)
-		return NULL;
-	const int64_t *d = x->type->dims;
-	int64_t group = kv_heads ? d[1] / kv_heads : 1;
-	return e_reshape(n, x, (Ints){.n = 5, .at = {d[0], kv_heads, group, d[2], d[3]}});
+	if (!y || groups == 1)
+		return y;
+	const int64_t *d = y->type->dims;
+	Ints thin = {.n = 5, .at = {d[0], d[1], 1, d[2], d[3]}}, wide = thin;
+	wide.at[2] = groups;
+	return e_reshape(n, e_broadcast(n, e_reshape(n, y, thin), wide),
+	                 (Ints){.n = 4, .at = {d[0], d[1], groups * d[2], d[3]}});
 }
 
-/* x [B, H, T, *] times y [B, Hkv, T, *], the same for all heads of a group. */
+/* bool[groups * T, T]: keys up to the token of the row, or only those before it */
 static Value *
-times_group(OnnxNode *n, Value *x, Value *y)
+keys_until(OnnxNode *n, int64_t groups, int64_t tokens, bool before)
 {
-	if (!x || !y)
-		return NULL;
-	int64_t heads = y->type->dims[1];
-	Value *z = e_binary(n, OP_mul, by_group(n, x, heads), by_group(n, y, heads));
-	return e_reshape(n, z, shape_of(x));
+	Ints shape = {.n = 3, .at = {groups, tokens, tokens}},
+	     flat = {.n = 2, .at = {groups * tokens, tokens}};
+	Value *row = e_iota(n, S64, shape, 1), *key = e_iota(n, S64, shape, 2);
+
+	return e_reshape(n, e_binary(n, before ? OP_gt : OP_ge, row, key), flat);
 }
 
-/* Without the delta rule, where a head has one decay: all tokens of a chunk at once, as o = scale (A V + e^G q S0), S = e^G[T] (S0 + (e^-G k)' v),
- * A[i,j] = e^(G[i] - G[j]) q[i] k[j]' for j <= i, G = g[1] + .. + g[i]. */
-static void
-linear_at_once(OnnxNode *n, const Linear *l, Value **y, Value **state)
+/* P of the rows, [B, Hkv, rows, T]. What is not seen fades to e^-inf, so that nothing overflows. */
+static Value *
+faded_products(OnnxNode *n, const Linear *l, const Rows *r, Value *sum, Value *seen)
 {
-	int64_t tokens = l->k->type->dims[2];
-	Value *scores = e_scores(n, l->q, l->k), *k = l->k, *start = l->state, *sum = NULL;
-	Value *seen = e_causal(n, tokens, tokens, 0);
-	Value *from_start = e_weigh(n, l->q, start);
+	if (!sum)
+		return e_mask(n, e_scores(n, r->x, l->k), seen, 0);
+	if (!r->x || !r->sum)
+		return NULL;
+	const int64_t *d = r->sum->type->dims;
+	int64_t tokens = sum->type->dims[2];
+	Ints row = {.n = 5, .at = {d[0], d[1], d[2], 1, d[3]}},
+	     key = {.n = 5, .at = {d[0], d[1], 1, tokens, d[3]}};
+	Ints wide = {.n = 5, .at = {1, 1, d[2], tokens, 1}},
+	     flat = {.n = 4, .at = {d[0], d[1], d[2], tokens}};
+	Value *between = e_binary(n, OP_sub, e_reshape(n, r->sum, row), e_reshape(n, sum, key));
+	Value *fade = e_unary(n, OP_exp, e_mask(n, between, e_reshape(n, seen, wide), -HUGE_VAL));
+	if (d[3] == 1 && l->k->type->dims[3] != 1)
+		return e_binary(n, OP_mul, e_scores(n, r->x, l->k), e_reshape(n, fade, flat));
+	Value *x = e_binary(n, OP_mul, e_reshape(n, r->x, row), e_reshape(n, l->k, key));
+	return e_reduce(n, REDUCE_SUM, e_binary(n, OP_mul, x, fade), (Ints){.n = 1, .at = {4}},
+	                false);
+}
 
-	if (!l->g) {
-		scores = e_mask(n, scores, seen, 0);
-	} else {
-		sum = e_op(n, OP_cumulate, 1, (Value *const *)&l->g,
-		           &(CumulateAttr){.kind = REDUCE_SUM, .axis = 2});
-		Ints swap = {.n = 4, .at = {0, 1, 3, 2}};
-		Value *between = e_binary(n, OP_sub, sum, e_transpose(n, sum, swap));
-		Value *fade = e_unary(n, OP_exp, e_mask(n, between, seen, -HUGE_VAL));
-		scores = times_group(n, scores, fade);
-		from_start = times_group(n, from_start, e_unary(n, OP_exp, sum));
+/* (x e^G) S0 */
+static Value *
+from_start(OnnxNode *n, const Linear *l, const Rows *r)
+{
+	Value *x = r->sum ? e_binary(n, OP_mul, r->x, e_unary(n, OP_exp, r->sum)) : r->x;
+
+	return e_weigh(n, x, l->state);
+}
+
+/* (1 + A)^-1 of a matrix with nothing on the diagonal or above it, in steps: X holds the inverses of blocks along the diagonal, at first
+ * of single elements; two neighbours with the block M below the first one have the inverse X - X M X. */
+static Value *
+inverse_below(OnnxNode *n, Value *a)
+{
+	if (!a)
+		return NULL;
+	int64_t tokens = a->type->dims[2];
+	Ints shape = {.n = 2, .at = {tokens, tokens}};
+	Value *row = e_iota(n, S64, shape, 0), *column = e_iota(n, S64, shape, 1);
+	Value *x = e_cast(n, e_binary(n, OP_eq, row, column), a->type->dtype);
+
+	x = x ? e_broadcast(n, x, shape_of(a)) : NULL;
+	for (int64_t size = 1; size < tokens; size *= 2) {
+		Value *r = e_with(n, OP_div, row, (double)size),
+		      *c = e_with(n, OP_div, column, (double)size);
+		Value *odd = e_with(n, OP_eq, e_with(n, OP_rem, r, 2), 1);
+		Value *below = e_binary(n, OP_and, odd,
+		                        e_binary(n, OP_eq, c, e_with(n, OP_sub, r, 1)));
+		Value *m = e_mask(n, a, below, 0);
+		x = e_binary(n, OP_sub, x, e_weigh(n, x, e_weigh(n, m, x)));
 	}
-	*y = e_binary(n, OP_add, e_weigh(n, scores, l->v), from_start);
+	return x;
+}
+
+/* What the tokens write: v, or its difference to what the state says already. */
+static Value *
+writes(OnnxNode *n, const Linear *l, Value *sum)
+{
+	Rows keys = {l->k, sum};
+
+	if (!l->beta)
+		return l->v;
+	Value *before = keys_until(n, 1, l->k->type->dims[2], true);
+	Value *a = e_binary(n, OP_mul, faded_products(n, l, &keys, sum, before), l->beta);
+	Value *rest = e_binary(n, OP_mul, e_binary(n, OP_sub, l->v, from_start(n, l, &keys)),
+	                       l->beta);
+	return e_weigh(n, inverse_below(n, a), rest);
+}
+
+static void
+linear_chunk(OnnxNode *n, const Linear *l, Value **y, Value **state)
+{
+	const int64_t *q = l->q->type->dims, *k = l->k->type->dims;
+	int64_t tokens = k[2], groups = q[1] / k[1];
+	DotAttr over_tokens = {.x_batch = ints_range(0, 2),
+	                       .y_batch = ints_range(0, 2),
+	                       .x_contract = {.n = 1, .at = {2}},
+	                       .y_contract = {.n = 1, .at = {2}}};
+	CumulateAttr along = {.kind = REDUCE_SUM, .axis = 2};
+	Value *sum = l->g ? e_op(n, OP_cumulate, 1, (Value *const *)&l->g, &along) : NULL;
+	Rows queries = {
+		e_reshape(n, l->q, (Ints){.n = 4, .at = {q[0], k[1], groups * tokens, q[3]}}),
+		for_groups(n, sum, groups)};
+	Value *w = writes(n, l, sum), *keys = l->k, *start = l->state;
+	Value *p = faded_products(n, l, &queries, sum, keys_until(n, groups, tokens, false));
+
+	*y = e_binary(n, OP_add, e_weigh(n, p, w), from_start(n, l, &queries));
+	*y = e_reshape(n, *y, (Ints){.n = 4, .at = {q[0], q[1], tokens, l->v->type->dims[3]}});
 	if (sum && tokens) {
 		Value *all = e_slice_axis(n, sum, 2, tokens - 1, tokens);
-		k = e_binary(n, OP_mul, k, e_unary(n, OP_exp, e_binary(n, OP_sub, all, sum)));
-		start = e_binary(n, OP_mul, start, e_unary(n, OP_exp, all));
+		keys = e_binary(n, OP_mul, keys, e_unary(n, OP_exp, e_binary(n, OP_sub, all, sum)));
+		Value *fade = e_transpose(n, e_unary(n, OP_exp, all),
+		                          (Ints){.n = 4, .at = {0, 1, 3, 2}});
+		start = e_binary(n, OP_mul, start, fade);
 	}
-	DotAttr a = {.x_batch = ints_range(0, 2),
-	             .y_batch = ints_range(0, 2),
-	             .x_contract = {.n = 1, .at = {2}},
-	             .y_contract = {.n = 1, .at = {2}}};
-	*state = e_binary(n, OP_add, start, e_dot(n, k, l->v, &a));
+	*state = e_binary(n, OP_add, start, e_dot(n, keys, w, &over_tokens));
 }
 
-/* ---- a loop: over tokens, or over chunks of them */
-typedef void LinearStep(OnnxNode *n, const Linear *l, Value **y, Value **state);
-
+/* ---- more tokens: a loop over chunks, which carries the state */
 /* [B, H, T, D] -> [T / chunk, B, H, chunk, D], what the loop takes a row of. Tokens of zeros at the end change no state. */
 static Value *
 chunks_first(OnnxNode *n, Value *x, int64_t chunk)
@@ -248,28 +329,13 @@ chunks_first(OnnxNode *n, Value *x, int64_t chunk)
 	return e_transpose(n, e_reshape(n, e_pad(n, x, low, high, 0), shape), order);
 }
 
-/* One token: everything has one row more than in the formulas, so that products of heads serve. */
-static void
-linear_step(OnnxNode *n, const Linear *l, Value **y, Value **state)
-{
-	const Ints swap = {.n = 4, .at = {0, 1, 3, 2}};
-	Value *s = l->state, *w = l->v;
-
-	if (l->g)
-		s = e_binary(n, OP_mul, s, e_transpose(n, e_unary(n, OP_exp, l->g), swap));
-	if (l->beta)
-		w = e_binary(n, OP_mul, e_binary(n, OP_sub, w, e_weigh(n, l->k, s)), l->beta);
-	*state = e_binary(n, OP_add, s, e_binary(n, OP_mul, e_transpose(n, l->k, swap), w));
-	*y = e_weigh(n, l->q, *state);
-}
-
-/* The function @linear_step(i, state, q, k, v, g, beta) -> (true, state, o) */
+/* The function @linear_chunk(i, state, q, k, v, g, beta) -> (true, state, o) */
 static Function *
-linear_body(OnnxNode *n, LinearStep *step, int n_rows, Value *const *rows, const Linear *l)
+linear_body(OnnxNode *n, int n_rows, Value *const *rows, const Linear *l)
 {
 	Module *m = n->b->m;
 	Builder outer = *n->b;
-	Function *f = function_new(m, module_fresh_name(m, "linear_step"));
+	Function *f = function_new(m, module_fresh_name(m, "linear_chunk"));
 	Linear in = {.wide = l->wide};
 	Value **to[] = {&in.q, &in.k, &in.v, l->g ? &in.g : &in.beta, &in.beta}, *y, *state;
 
@@ -279,7 +345,7 @@ linear_body(OnnxNode *n, LinearStep *step, int n_rows, Value *const *rows, const
 	for (int i = 0; i < n_rows; i++)
 		*to[i] = function_param(f, type_drop_axis(m, rows[i]->type, 0),
 		                        arena_printf(m->arena, "x%d", i));
-	step(n, &in, &y, &state);
+	linear_chunk(n, &in, &y, &state);
 	if (y && state)
 		b_return(n->b, 3, (Value *[]){e_scalar(n, BOOL, 1), state, y});
 	*n->b = outer;
@@ -287,7 +353,7 @@ linear_body(OnnxNode *n, LinearStep *step, int n_rows, Value *const *rows, const
 }
 
 static void
-linear_loop(OnnxNode *n, const Linear *l, LinearStep *step, int64_t chunk, Value **y, Value **state)
+linear_loop(OnnxNode *n, const Linear *l, int64_t chunk, Value **y, Value **state)
 {
 	Value *rows[] = {l->q, l->k, l->v, l->g ? l->g : l->beta, l->beta},
 	      *operands[6] = {l->state};
@@ -299,7 +365,7 @@ linear_loop(OnnxNode *n, const Linear *l, LinearStep *step, int64_t chunk, Value
 			return;
 	}
 	LoopAttr a = {.bound = rows[0]->type->dims[0], .carried = 1, .sliced = n_rows};
-	a.body = linear_body(n, step, n_rows, rows, l);
+	a.body = linear_body(n, n_rows, rows, l);
 	Value *last = a.body ? e_op(n, OP_loop, 1 + n_rows, operands, &a) : NULL;
 	if (!last)
 		return;
@@ -310,6 +376,21 @@ linear_loop(OnnxNode *n, const Linear *l, LinearStep *step, int64_t chunk, Value
 	*state = last;
 	all = e_reshape(n, all, shape);
 	*y = all ? e_slice_axis(n, all, 2, 0, q[2]) : NULL;
+}
+
+/* Where keys fade each in its own way, their products are no product of matrices, but tokens times tokens times numbers of a key. With the
+ * delta rule a chunk's inverse takes the cube of its tokens: worth it where a key is as long. */
+static int64_t
+chunk_tokens(const Linear *l, int64_t most)
+{
+	enum { SHORT = 16 };
+	int64_t size = l->k->type->dims[3], longest = most;
+
+	if (l->g && l->g->type->dims[3] != 1)
+		longest = SHORT;
+	else if (l->beta)
+		longest = size > SHORT ? size : SHORT;
+	return longest < most ? longest : most;
 }
 
 static void
@@ -325,16 +406,11 @@ import_linear_attention(OnnxNode *n)
 		report_invalid(n, "chunk_size is %lld", (long long)chunk);
 	if (chunk < 1 || !linear_inputs(n, &l, gated, delta))
 		return;
-	int64_t tokens = l.k->type->dims[2];
-	bool in_turn = delta || (l.g && l.g->type->dims[3] != 1);
-	if (tokens == 1)
-		linear_step(n, &l, &y, &state);
-	else if (in_turn)
-		linear_loop(n, &l, linear_step, 1, &y, &state);
-	else if (tokens > chunk)
-		linear_loop(n, &l, linear_at_once, chunk, &y, &state);
+	chunk = chunk_tokens(&l, chunk);
+	if (l.k->type->dims[2] > chunk)
+		linear_loop(n, &l, chunk, &y, &state);
 	else
-		linear_at_once(n, &l, &y, &state);
+		linear_chunk(n, &l, &y, &state);
 	Value *q = want_input(n, 0), *past = has_input(n, 3) ? want_input(n, 3) : q;
 	y = e_with(n, OP_mul, y, l.scale);
 	set_output(n, 0, y ? e_join_heads(n, e_cast(n, y, q->type->dtype)) : NULL);

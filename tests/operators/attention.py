@@ -228,6 +228,7 @@ LINEAR = [
 # A loop over tokens, or over chunks of them.
 LOOPS = [
     linear("chunks", "linear", tokens=6, chunk=3), linear("chunks_rest", "gated", (4, 2), tokens=7, state=True, chunk=3), linear("chunks_one", "gated", chunk=1),
+    linear("delta_chunks", "gated_delta", (2, 1), tokens=19, state=True, batch=1), linear("delta_chunk_of_6", "delta", tokens=9, chunk=6, batch=1),
     linear("gated_keys", "gated", per_key=True), linear("delta", "delta", state=True), linear("delta_groups", "delta", (4, 2), one_beta=True),
     linear("gated_delta", "gated_delta"), linear("gated_delta_keys", "gated_delta", (2, 1), per_key=True, state=True, scale=0.375),
     linear("delta_no_tokens", "delta", tokens=0, state=True),
