@@ -6,6 +6,13 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* s64[size] of zeros */
+static Value *
+zeros(OnnxNode *n, int64_t size)
+{
+	return e_splat(n, S64, (Ints){.n = 1, .at = {size}}, 0);
+}
+
 static Places
 known_places(OnnxNode *n, const Tensor *mask)
 {
@@ -34,18 +41,22 @@ e_scatter(OnnxNode *n, ScatterKind kind, Value *into, Value *indices, Value *upd
 	return e_op(n, OP_scatter, COUNT(operands), operands, &(ScatterAttr){kind, 0});
 }
 
-/* s64[size] of zeros */
-static Value *
-zeros(OnnxNode *n, int64_t size)
-{
-	return e_splat(n, S64, (Ints){.n = 1, .at = {size}}, 0);
-}
-
 /* Where the flag is set, `to`, else a place outside of any result. */
 static Value *
 or_outside(OnnxNode *n, Value *flag, Value *to)
 {
 	return to ? e_select(n, flag, to, e_number(n, to, (double)MAX_ELEMENTS)) : NULL;
+}
+
+/* s64[bound], each the place of the first true one: padding is data that are there, so that nobody computes the logarithm of 0, whose
+ * gradient times 0 is NaN. */
+static Value *
+first_places(OnnxNode *n, Value *mask, int64_t bound)
+{
+	Value *ones = e_cast(n, mask, S32);
+	Value *first = ones ? e_op(n, OP_argmax, 1, &ones, &(AxisAttr){0}) : NULL;
+
+	return e_broadcast_axes(n, e_cast(n, first, S64), (Ints){.n = 1, .at = {bound}}, (Ints){0});
 }
 
 /* Each true one goes to the place of its number among them; those beyond the bound nowhere. */
@@ -55,6 +66,8 @@ places_of(OnnxNode *n, Value *mask)
 	const Tensor *t = mask ? known_value(n->im, mask) : NULL;
 	int64_t bound;
 
+	if (mask && mask->type->n == 0)
+		return (Places){zeros(n, 0), NULL};
 	if (t)
 		return known_places(n, t);
 	if (!mask || !want_size_bound(n, &bound))
@@ -62,7 +75,8 @@ places_of(OnnxNode *n, Value *mask)
 	Value *ones = e_cast(n, mask, S64);
 	Value *to = or_outside(n, mask, running_sum(n, ones, true));
 	Value *own = e_iota(n, S64, shape_of(mask), 0);
-	return (Places){e_scatter(n, SCATTER_SET, zeros(n, bound), to, own),
+	Value *padding = first_places(n, mask, bound);
+	return (Places){padding ? e_scatter(n, SCATTER_SET, padding, to, own) : NULL,
 	                e_reduce(n, REDUCE_SUM, ones, (Ints){.n = 1}, false)};
 }
 

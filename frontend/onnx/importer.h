@@ -151,7 +151,7 @@ void padded_outputs(OnnxNode *n);
 /* ---- data_sizes.c */
 /* Where a mask is true, in order. */
 typedef struct {
-	Value *at;    /* s64[as many], or padded with 0 */
+	Value *at;    /* s64[as many], or padded with the first of them */
 	Value *count; /* s64[]; NULL: there are as many as `at` has */
 } Places;
 /* mask: bool[n]. `at` NULL after reporting: what is not known needs a bound. */

@@ -115,6 +115,21 @@ def test_gradients_pass(run, tmp_path, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_padding_is_harmless(run, tmp_path, engine):
+    """Of the logarithms of what is above a half, times a number; what is not has none."""
+    x = RNG.standard_normal(20000)
+    x[0] = -3
+    nodes = [N("Greater", ["x", "half"], ["c"]), N("Compress", ["x", "c"], ["y"], axis=0), N("Mul", ["y", "w"], ["yw"]), N("Log", ["yw"], ["l"]),
+             N("ReduceSum", ["l"], ["loss"], keepdims=0)]
+    save(tmp_path / "m.onnx", nodes, x, ["loss"], {"half": 0.5, "w": np.array([2.0])})
+    run("grad", "m.onnx", "--loss=output:loss", "--precision=f64", f"--engine={engine}", "--input=x=x.npy", "--bound=y=15000", "--wrt=x",
+        "--train=w", "--output-dir=out")
+    got, above = results(tmp_path / "out"), x > 0.5
+    np.testing.assert_allclose(got["x"], np.where(above, 1 / x, 0), rtol=1e-12)
+    np.testing.assert_allclose(got["w"], [above.sum() / 2], rtol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_more_than_the_bound(run, tmp_path, engine):
     save(tmp_path / "m.onnx", [N("NonZero", ["x"], ["at"])], X, ["at"])
     done = run("run", "m.onnx", f"--engine={engine}", "--input=x=x.npy", "--bound=at=4", "--output-dir=out", exit=2)
