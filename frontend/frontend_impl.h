@@ -18,7 +18,8 @@ enum {
 	OLDEST_IR = 3,
 	NEWEST_IR = 13,
 	OLDEST_OPSET = 1,
-	OLDEST_FULL_OPSET = 6, /* before it, operators that it left as they were */
+	OLDEST_FULL_OPSET =
+		6, /* before it, operators that mean the same in it, or have rows of their own */
 	NEWEST_OPSET = 27,
 	MAX_MESSAGE_DEPTH = 100,
 	MAX_CALL_DEPTH = 100,

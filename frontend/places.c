@@ -48,6 +48,8 @@ static const struct {
 	{STEERING_PLACE, "MaxRoiPool", 2},
 	{STEERING_PLACE, "STFT", 4},
 	{STEERING_PLACE, "MelWeightMatrix", 24},
+	{STEERING_PLACE, "Split", 2}, /* of version 1 */
+	{STEERING_PLACE, "Tile", 6},  /* before 6 */
 	{STEERING_PLACE, "Pow", 2},
 	{STEERING_PLACE, "Clip", 6},
 	{STEERING_PLACE, "Range", 7},

@@ -77,8 +77,9 @@ scaled_exponential(OnnxNode *n, Value *x, double a, double b)
 static Value *
 selu(OnnxNode *n, Value *x)
 {
-	double alpha = want_float(n, "alpha", 1.67326319217681884765625f);
-	double gamma = want_float(n, "gamma", 1.05070102214813232421875f);
+	bool old = n->opset < 6; /* had fewer digits */
+	double alpha = want_float(n, "alpha", old ? 1.6732f : 1.67326319217681884765625f);
+	double gamma = want_float(n, "gamma", old ? 1.0507f : 1.05070102214813232421875f);
 
 	return scaled_exponential(n, x, alpha, gamma);
 }

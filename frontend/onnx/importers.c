@@ -21,14 +21,48 @@ same_operator(const ImportRow *row, const NodeProto *p)
 	       !strcmp(row->domain ? row->domain : "", domain_of(p->domain));
 }
 
+/* Past a hint that opsets before 6 give: which inputs a node may overwrite. */
+static const char *
+past_hint(const char *attributes)
+{
+	static const char hint[] = "consumed_inputs:";
+
+	if (strncmp(attributes, hint, sizeof(hint) - 1) != 0)
+		return attributes;
+	attributes += strcspn(attributes, " ");
+	return attributes + (*attributes == ' ');
+}
+
+/* Attributes are in the order of their names; where the hint stands is the only difference that counts for nothing. */
+static bool
+same_form(const SchemaRow *p, const SchemaRow *q)
+{
+	const char *a = p->attributes, *b = q->attributes;
+
+	if (p->min_in != q->min_in || p->max_in != q->max_in || p->min_out != q->min_out ||
+	    p->max_out != q->max_out)
+		return false;
+	while (*(a = past_hint(a)) && *b) {
+		size_t n = strcspn(a, " "), m = strcspn(b, " ");
+		if (n != m || strncmp(a, b, n) != 0)
+			return false;
+		a += n + (a[n] == ' ');
+		b += m + (b[m] == ' ');
+	}
+	return !*a && !*b;
+}
+
 /* The operator's form in an opset before the first that is read in full is that of this one, or has a row of its own, or is not supported. */
 static bool
 is_as_in_full_opset(const FlatNode *n)
 {
 	const char *op = n->proto->op_type;
 
-	return *domain_of(n->proto->domain) || n->opset >= OLDEST_FULL_OPSET ||
-	       schema_find(op, n->opset) == schema_find(op, OLDEST_FULL_OPSET);
+	if (*domain_of(n->proto->domain) || n->opset >= OLDEST_FULL_OPSET)
+		return true;
+	const SchemaRow *own = schema_find(op, n->opset),
+			*full = schema_find(op, OLDEST_FULL_OPSET);
+	return own == full || (own && full && same_form(own, full));
 }
 
 const ImportRow *
@@ -38,10 +72,13 @@ importer_find(const FlatNode *n)
 	    (!*domain_of(n->proto->domain) && !schema_find(n->proto->op_type, n->opset)))
 		return NULL;
 	bool full = is_as_in_full_opset(n);
+	int opset = full && n->opset < OLDEST_FULL_OPSET && !*domain_of(n->proto->domain)
+	                    ? OLDEST_FULL_OPSET
+	                    : n->opset;
 	for (int i = 0; i < COUNT(families); i++)
 		for (const ImportRow *row = families[i]; row->name; row++)
-			if (same_operator(row, n->proto) && n->opset >= row->from &&
-			    (!row->to || n->opset <= row->to) &&
+			if (same_operator(row, n->proto) && opset >= row->from &&
+			    (!row->to || opset <= row->to) &&
 			    (full || (row->to && row->to < OLDEST_FULL_OPSET)))
 				return row;
 	return NULL;
@@ -69,7 +106,7 @@ importer_missing(const FlatNode *n)
 	if (schema->attributes[0] == '-')
 		return "the operator is deprecated in this opset";
 	if (!is_as_in_full_opset(n))
-		return "of opsets before 6, operators are supported that 6 left as they were";
+		return "the operator's form in this opset, before 6, is not supported";
 	return "this operator is not supported";
 }
 

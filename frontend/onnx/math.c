@@ -303,6 +303,30 @@ convert(OnnxNode *n, Value *x, DType to)
 	return e_op(n, OP_cast, 1, &x, &a);
 }
 
+/* Before 6 `to` is a name; types are numbered in this order. */
+static int64_t
+type_of_name(OnnxNode *n)
+{
+	static const char *const names[] = {"FLOAT",  "UINT8",  "INT8",   "UINT16", "INT16",
+	                                    "INT32",  "INT64",  "STRING", "BOOL",   "FLOAT16",
+	                                    "DOUBLE", "UINT32", "UINT64"};
+	const char *name = want_string(n, "to", "");
+
+	for (int i = 0; i < COUNT(names); i++)
+		if (!strcmp(names[i], name))
+			return i + 1;
+	return 0;
+}
+
+static void
+import_named_cast(OnnxNode *n)
+{
+	DType to;
+
+	if (want_dtype(n, type_of_name(n), &to))
+		set_output(n, 0, convert(n, want_input(n, 0), to));
+}
+
 static void
 import_cast(OnnxNode *n)
 {
@@ -439,6 +463,7 @@ const ImportRow import_math_rows[] = {
 	{"Mean", 6, 0, import_variadic, {.op = OP_add, .flag = true}, NULL},
 	{"Max", 6, 0, import_variadic, {.op = OP_max}, NULL},
 	{"Min", 6, 0, import_variadic, {.op = OP_min}, NULL},
+	{"Cast", 1, 5, import_named_cast, {0}, NULL},
 	{"Cast", 6, 0, import_cast, {0}, NULL},
 	{"BitCast", 26, 0, import_bit_cast, {0}, NULL},
 	{"CastLike", 15, 0, import_cast_like, {0}, NULL},

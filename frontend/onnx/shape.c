@@ -61,13 +61,17 @@ resolve_shape(OnnxNode *n, const Value *x, Ints *shape)
 	return count == x->type->n;
 }
 
+/* The shape is an attribute before 5. */
 static void
 import_reshape(OnnxNode *n)
 {
 	Value *x = want_input(n, 0);
 	Ints shape;
 
-	if (!want_constant_ints(n, 1, &shape) || !x)
+	if (n->extra->input ? !want_constant_ints(n, 1, &shape)
+	                    : !want_ints(n, "shape", &shape) && n->failed)
+		return;
+	if (!x)
 		return;
 	rebind_rows(n, x, &shape, false);
 	if (resolve_shape(n, x, &shape))
@@ -245,7 +249,8 @@ import_space_to_depth(OnnxNode *n)
 
 const ImportRow import_shape_rows[] = {
 	/* name        from  to  importer  extra */
-	{"Reshape", 5, 0, import_reshape, {0}, NULL},
+	{"Reshape", 1, 4, import_reshape, {0}, NULL},
+	{"Reshape", 5, 0, import_reshape, {.input = true}, NULL},
 	{"Flatten", 1, 0, import_flatten, {0}, NULL},
 	{"Transpose", 1, 0, import_transpose, {0}, NULL},
 	{"Squeeze", 1, 12, import_squeeze, {0}, NULL},

@@ -1,6 +1,7 @@
 /* Cutting and joining: Concat, Split, Slice, Pad, CenterCropPad, Tile, Trilu. */
 #include "frontend/onnx/importer.h"
 
+#include <math.h>
 #include <string.h>
 
 /* --repair=batch where the file's batch is 1: a row beside the inputs' rows, as a class token, is expanded. */
@@ -39,13 +40,33 @@ import_concat(OnnxNode *n)
 		set_output(n, 0, e_concat(n, count, x, axis));
 }
 
+/* Of version 1: numbers of the type of the input. */
+static bool
+want_float_sizes(OnnxNode *n, Ints *sizes)
+{
+	const Tensor *t = want_constant(n, 1);
+
+	*sizes = (Ints){0};
+	if (t && (t->type->rank != 1 || t->type->n > MAX_RANK))
+		report_invalid(n, "input 1 has %lld numbers of rank %d", (long long)t->type->n,
+		               t->type->rank);
+	for (int64_t i = 0; t && !n->failed && i < t->type->n; i++) {
+		double size = dtype_is_float(t->type->dtype) ? tensor_float(t, i)
+		                                             : (double)tensor_int(t, i);
+		sizes->at[sizes->n++] = size >= 0 && size <= (double)MAX_ELEMENTS ? (int64_t)size
+		                                                                  : -1;
+	}
+	return !n->failed;
+}
+
 /* Sizes: given, or equal with a smaller last one (num_outputs, from 18; before, they must divide). */
 static bool
 split_sizes(OnnxNode *n, int64_t total, int count, int64_t *sizes)
 {
 	Ints given;
-	bool listed = n->extra->input ? has_input(n, 1) && want_constant_ints(n, 1, &given)
-	                              : want_ints(n, "split", &given);
+	bool listed = n->extra->flag && has_input(n, 1) ? want_float_sizes(n, &given)
+	              : n->extra->input ? has_input(n, 1) && want_constant_ints(n, 1, &given)
+	                                : want_ints(n, "split", &given);
 	int64_t chunk = (total + count - 1) / count, sum = 0;
 
 	if (n->failed)
@@ -229,7 +250,8 @@ pad_amounts(OnnxNode *n, const Value *x, Ints *low, Ints *high)
 		report_unsupported(n, "pads of a rank-%d tensor", x->type->rank);
 		return false;
 	}
-	if (input ? !want_constant_ints(n, 1, &pads) : !want_ints(n, "pads", &pads))
+	const char *name = n->opset < 2 ? "paddings" : "pads";
+	if (input ? !want_constant_ints(n, 1, &pads) : !want_ints(n, name, &pads))
 		return false;
 	if (input && has_input(n, 3) && !want_constant_ints(n, 3, &axes))
 		return false;
@@ -320,6 +342,25 @@ import_pad(OnnxNode *n)
 }
 
 /* ---- tile, trilu */
+/* Before 6: so many along one axis, numbers of any type. */
+static bool
+want_tiles(OnnxNode *n, const Value *x, Ints *repeats)
+{
+	double tiles, along;
+
+	*repeats = (Ints){.n = x->type->rank};
+	if (!want_constant_float(n, 1, &tiles) || !want_constant_float(n, 2, &along))
+		return false;
+	int axis = fabs(along) <= MAX_RANK ? want_axis(n, (int64_t)along, x->type->rank) : -1;
+	if (axis < 0 || !(tiles >= 0) || tiles > (double)MAX_ELEMENTS) {
+		report_invalid(n, "%g tiles along axis %g", tiles, along);
+		return false;
+	}
+	for (int i = 0; i < repeats->n; i++)
+		repeats->at[i] = i == axis ? (int64_t)tiles : 1;
+	return true;
+}
+
 /* [a, b] by [p, q]: [1, a, 1, b] -> [p, a, q, b] -> [p a, q b] */
 static void
 import_tile(OnnxNode *n)
@@ -327,7 +368,8 @@ import_tile(OnnxNode *n)
 	Value *x = want_input(n, 0);
 	Ints repeats, wide = {0}, from = {0}, shape = {0};
 
-	if (!want_constant_ints(n, 1, &repeats) || !x)
+	if (!x ||
+	    !(n->extra->flag ? want_tiles(n, x, &repeats) : want_constant_ints(n, 1, &repeats)))
 		return;
 	if (repeats.n != x->type->rank) {
 		report_invalid(n, "%d repeats for rank %d", repeats.n, x->type->rank);
@@ -418,13 +460,17 @@ import_center_crop_pad(OnnxNode *n)
 
 const ImportRow import_slice_concat_rows[] = {
 	/* name      from  to  importer  extra */
+	{"Concat", 1, 3, import_concat, {0}, NULL},
 	{"Concat", 4, 0, import_concat, {0}, NULL},
+	{"Split", 1, 1, import_split, {.flag = true}, NULL},
 	{"Split", 2, 12, import_split, {0}, NULL},
 	{"Split", 13, 0, import_split, {.input = true}, NULL},
 	{"Slice", 1, 9, import_slice, {0}, NULL},
 	{"Slice", 10, 0, import_slice, {.input = true}, NULL},
+	{"Pad", 1, 1, import_pad, {0}, NULL},
 	{"Pad", 2, 10, import_pad, {0}, NULL},
 	{"Pad", 11, 0, import_pad, {.input = true}, NULL},
+	{"Tile", 1, 5, import_tile, {.flag = true}, NULL},
 	{"Tile", 6, 0, import_tile, {0}, NULL},
 	{"CenterCropPad", 18, 0, import_center_crop_pad, {0}, NULL},
 	{"Trilu", 14, 0, import_trilu, {0}, NULL},

@@ -184,7 +184,9 @@ def model_cases():
           lambda: model([node("Relu")], imports=[helper.make_opsetid("ai.onnx", 18)]))
     for v in (0, -1):
         proto(f"M3-opset-{v}", bad, lambda v=v: model([node("Relu")], opset=v))
-    for v in (5, 28, 9999):
+    for v in (1, 5):
+        proto(f"M3-opset-{v}", {OK}, lambda v=v: model([node("Relu")], opset=v))
+    for v in (28, 9999):
         proto(f"M3-opset-{v}", {INVALID, UNSUPPORTED}, lambda v=v: model([node("Relu")], opset=v))
     lacks = {UNSUPPORTED}
     proto("M4-unknown-op", lacks, lambda: model([node("Nope")]))
