@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy thorough kills cubins cuda-full nccl-full docs fuzz fuzz-differential faults format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy thorough kills cubins cuda-full nccl-full docs fuzz fuzz-operators fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -110,6 +110,10 @@ docs: build ## writes docs/ops.md from the rows of ops, docs/deepspeed.md from t
 fuzz: ## looks for inputs that crash or miscompile
 	@scripts/setup --quiet test
 	tests/fuzz/run
+
+fuzz-operators: ## changes of ONNX's backend models for an hour; FUZZ=60 for seconds
+	@scripts/setup --quiet test
+	tests/fuzz/run $(or $(FUZZ),3600) operators
 
 fuzz-differential: build ## mutated models in gradc and in onnxruntime; FUZZ="--minutes 30" for less
 	@scripts/setup --quiet test

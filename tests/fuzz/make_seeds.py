@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Seeds for fuzz_onnx: each kind of node in the reference models as a model of its own, at most a few
-kilobytes, into corpus/onnx/.
+kilobytes, into corpus/onnx/. Seeds for fuzz_operators: the models of ONNX's backend tests, into a folder.
 
 usage: tests/fuzz/make_seeds.py MODELS_DIR
+       tests/fuzz/make_seeds.py --operators FOLDER
 """
 import hashlib
 import sys
@@ -60,7 +61,19 @@ def model_of(node, types, constants, model):
     return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
+def copy_backend_tests(folder):
+    """The models of ONNX's backend tests, each under its test's name."""
+    data = Path(onnx.__file__).parent / "backend/test/data"
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(data.glob("*/*/model.onnx")):
+        if path.stat().st_size <= 65536:
+            (folder / f"{path.parent.name}.onnx").write_bytes(path.read_bytes())
+
+
 def main():
+    if sys.argv[1] == "--operators":
+        copy_backend_tests(Path(sys.argv[2]))
+        return
     seen, folder = set(), HERE / "corpus/onnx"
     for path in sorted(Path(sys.argv[1]).glob("*/model.onnx")):
         model = onnx.load(path)
