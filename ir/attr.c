@@ -130,8 +130,10 @@ tensor_int(const Tensor *t, int64_t i)
 {
 	DType d = t->type->dtype;
 
-	return dtype_is_float(d) ? (int64_t)dtype_load_float(d, t->data, i)
-	                         : dtype_load_int(d, t->data, i);
+	if (!dtype_is_float(d))
+		return dtype_load_int(d, t->data, i);
+	double x = dtype_load_float(d, t->data, i);
+	return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : x > 0 ? INT64_MAX : x < 0 ? INT64_MIN : 0;
 }
 
 bool
