@@ -68,7 +68,8 @@ interpret(Module *m, const Function *f)
 
 	for (int i = 0; i < m->states.n; i++) {
 		const State *s = m->states.at[i];
-		in.states[i] = s->data ? eval_tensor_from(arena, s->type, s->data->data) : eval_tensor_new(arena, s->type);
+		in.states[i] = s->data ? eval_tensor_from(arena, s->type, s->data->data)
+		                       : eval_tensor_new(arena, s->type);
 	}
 	for (int i = 0; i < f->params.n; i++) {
 		args[i] = eval_tensor_new(arena, f->params.at[i]->type);
@@ -86,15 +87,18 @@ differentiate(Module *m, Function *f)
 	Node *ret = function_return(f);
 	Value *seed = NULL;
 	Arena *arena = arena_new();
-	Value **wanted = NEW_ARRAY(arena, Value *, f->params.n), **out = NEW_ARRAY(arena, Value *, f->params.n);
+	Value **wanted = NEW_ARRAY(arena, Value *, f->params.n),
+	      **out = NEW_ARRAY(arena, Value *, f->params.n);
 	Builder b = {.m = m, .f = f, .before = function_stores(f)};
 	Diag *diag = diag_new("fuzz", quiet);
 	int n = 0;
 
 	for (int i = 0; i < ret->n_operands && !seed; i++)
-		seed = dtype_is_float(node_operand(ret, i)->type->dtype) ? node_operand(ret, i) : NULL;
+		seed = dtype_is_float(node_operand(ret, i)->type->dtype) ? node_operand(ret, i)
+		                                                         : NULL;
 	for (int i = 0; i < f->params.n; i++)
-		if (dtype_is_float(f->params.at[i]->type->dtype) && f->params.at[i]->param == PARAM_INPUT)
+		if (dtype_is_float(f->params.at[i]->type->dtype) &&
+		    f->params.at[i]->param == PARAM_INPUT)
 			wanted[n++] = f->params.at[i];
 	if (seed && n) {
 		GradSeed s = {seed, b_splat(&b, seed->type, 1)};
@@ -119,17 +123,26 @@ give_inputs(const char *path, Arena *arena, GivenInput *out)
 	if (status)
 		return 0;
 	Onnx__ModelProto *model = onnx__model_proto__unpack(NULL, (size_t)n, bytes);
-	for (size_t i = 0; model && model->graph && i < model->graph->n_input && count < MOST_GIVEN; i++) {
+	for (size_t i = 0; model && model->graph && i < model->graph->n_input && count < MOST_GIVEN;
+	     i++) {
 		const Onnx__ValueInfoProto *v = model->graph->input[i];
-		const Onnx__TypeProto__Tensor *t = v->type && v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE ? v->type->tensor_type : NULL;
+		const Onnx__TypeProto__Tensor *t =
+			v->type && v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE
+				? v->type->tensor_type
+				: NULL;
 		DType d;
 		int64_t size = 1;
 		if (!t || !v->name || !t->shape || t->shape->n_dim > 4)
 			continue;
 		GivenInput *g = &out[count];
-		*g = (GivenInput){.name = arena_strdup(arena, v->name), .rank = (int)t->shape->n_dim};
+		*g = (GivenInput){.name = arena_strdup(arena, v->name),
+		                  .rank = (int)t->shape->n_dim};
 		for (size_t k = 0; k < t->shape->n_dim; k++) {
-			int64_t dim = t->shape->dim[k]->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE ? t->shape->dim[k]->dim_value : 1;
+			int64_t dim =
+				t->shape->dim[k]->value_case ==
+						ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE
+					? t->shape->dim[k]->dim_value
+					: 1;
 			g->dims[k] = dim < 0 || dim > 64 ? 1 : dim;
 			size *= g->dims[k];
 		}
@@ -147,7 +160,9 @@ give_inputs(const char *path, Arena *arena, GivenInput *out)
 			if (d == F32)
 				dtype_store_float(d, data, k, (double)(k % 5) / 2 - 1);
 			else
-				dtype_store_int(d, data, k, (k + (int64_t)strlen(g->name)) % (d == BOOL ? 2 : 3));
+				dtype_store_int(d, data, k,
+				                (k + (int64_t)strlen(g->name)) %
+				                        (d == BOOL ? 2 : 3));
 		}
 		g->dtype = d;
 		g->data = data;
@@ -164,7 +179,8 @@ import(const char *path, bool given)
 	Binding binding = {.text = ""};
 	Arena *arena = arena_new();
 	GivenInput *inputs = NEW_ARRAY(arena, GivenInput, MOST_GIVEN);
-	ImportOptions options = {.bindings = &binding, .n_bindings = 1, .open_dims = OPEN_ONE, .given = inputs};
+	ImportOptions options = {
+		.bindings = &binding, .n_bindings = 1, .open_dims = OPEN_ONE, .given = inputs};
 	Diag *diag = diag_new("fuzz", quiet);
 	Model *model = model_open(path, diag);
 
@@ -221,7 +237,25 @@ draw(uint64_t n)
 static int64_t
 number(void)
 {
-	static const int64_t odd[] = {-1, 0, 1, 2, 3, 4, 7, 8, 9, 16, -2, -3, 255, 1 << 20, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, (int64_t)1 << 40};
+	static const int64_t odd[] = {-1,
+	                              0,
+	                              1,
+	                              2,
+	                              3,
+	                              4,
+	                              7,
+	                              8,
+	                              9,
+	                              16,
+	                              -2,
+	                              -3,
+	                              255,
+	                              1 << 20,
+	                              INT32_MAX,
+	                              INT32_MIN,
+	                              INT64_MAX,
+	                              INT64_MIN,
+	                              (int64_t)1 << 40};
 
 	return odd[draw(sizeof(odd) / sizeof(*odd))];
 }
@@ -229,7 +263,8 @@ number(void)
 static float
 real(void)
 {
-	static const float odd[] = {0, -0.0f, 1, -1, 0.5f, 1e-30f, 1e30f, INFINITY, -INFINITY, NAN, 3, 100};
+	static const float odd[] = {0,     -0.0f,    1,         -1,  0.5f, 1e-30f,
+	                            1e30f, INFINITY, -INFINITY, NAN, 3,    100};
 
 	return odd[draw(sizeof(odd) / sizeof(*odd))];
 }
@@ -276,8 +311,12 @@ pick(void *ctx, const OpsetRow *row)
 static void
 change_attribute(Onnx__AttributeProto *a)
 {
-	static const char *const words[] = {"constant", "edge", "reflect", "wrap", "SAME_UPPER", "VALID", "add", "max", "bilinear", "linear", "cubic",
-	                                    "nearest", "floor", "reverse", "bidirectional", "Relu", "ij,jk->ik", "...ij->ji", "none", "", "x"};
+	static const char *const words[] = {"constant",   "edge",      "reflect",       "wrap",
+	                                    "SAME_UPPER", "VALID",     "add",           "max",
+	                                    "bilinear",   "linear",    "cubic",         "nearest",
+	                                    "floor",      "reverse",   "bidirectional", "Relu",
+	                                    "ij,jk->ik",  "...ij->ji", "none",          "",
+	                                    "x"};
 
 	switch (draw(5)) {
 	case 0: a->i = number(); break;
@@ -372,7 +411,10 @@ change_tensor(Onnx__TensorProto *t)
 static void
 change_port(Onnx__ValueInfoProto *v)
 {
-	Onnx__TypeProto__Tensor *t = v->type && v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE ? v->type->tensor_type : NULL;
+	Onnx__TypeProto__Tensor *t = v->type && v->type->value_case ==
+	                                                     ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE
+	                                     ? v->type->tensor_type
+	                                     : NULL;
 
 	if (!t || draw(4) == 0) {
 		if (t)
