@@ -98,7 +98,7 @@ GRADC = {
     "--time-passes": ([""], [("=x", "--time-passes=x")]),
     "--stage": (["=import", "=forward", "=train", "=sharded", "=fused", "=lowered", " schedule",
                  "=memory", "=llvm", "=asm", "=c", "=cuda"], [("=foo", "foo")]),
-    "--format": (["=text", "=dot", "=json", "=html"], [("=onnx", LACKS)]),
+    "--format": (["=text", "=dot", "=json", "=html"], [("=svg", LACKS)]),
     "--log": ([], [("=none.jsonl", "needs --format=html")]),
     "--after": (["=simplify"], [("=foo", "foo")]),
     "--emit": (["=executable", " library"], [("=object", LACKS)]),
