@@ -288,7 +288,7 @@ static void
 feed(LoopGrad *lg, Function *step, Values *operands, Value *param, Value *operand, bool sliced)
 {
 	Type t = sliced ? type_drop_axis(lg->m, operand->type, 0) : operand->type;
-	Value *p = function_param(step, t, "x");
+	Value *p = function_param(step, t, param ? param->name : "sum");
 
 	vec_push(lg->arena, operands, operand);
 	if (param)
