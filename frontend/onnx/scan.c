@@ -80,10 +80,8 @@ open_scan(OnnxNode *n, Scan *s, int first)
 	if (!s->body)
 		return false;
 	int given = n_inputs(n) - first;
-	s->states = given - (int)scanned;
-	s->stacked = (int)s->body->n_output - s->states;
-	if (scanned < 1 || scanned > given || (int)s->body->n_input != given || s->stacked < 0 ||
-	    n_outputs(n) > (int)s->body->n_output) {
+	if (scanned < 1 || scanned > given || (int)s->body->n_input != given ||
+	    (int64_t)s->body->n_output < given - scanned || n_outputs(n) > (int)s->body->n_output) {
 		report_invalid(n,
 		               "%lld scanned of %d inputs and %d outputs, its body has %zu and %zu",
 		               (long long)scanned, given, n_outputs(n), s->body->n_input,
@@ -91,6 +89,8 @@ open_scan(OnnxNode *n, Scan *s, int first)
 		return false;
 	}
 	s->scanned = (int)scanned;
+	s->states = given - s->scanned;
+	s->stacked = (int)s->body->n_output - s->states;
 	return check_list(n, "scan_input_axes", s->scanned) &&
 	       check_list(n, "scan_input_directions", s->scanned) &&
 	       check_list(n, "scan_output_axes", s->stacked) &&
