@@ -34,10 +34,10 @@ typedef struct {
 	const Instructions *list;
 	VEC(int) on[N_STREAMS]; /* indices, ascending */
 	Clocks now[N_STREAMS];
-	const int *depth; /* of each instruction: loops around it */
-	Clocks *at;       /* of each instruction's stream, when it has run */
-	Clocks *events;   /* of the newest RECORD; by event */
-	VEC(Edge) edges;  /* by their ends, ascending */
+	OuterBlocks blocks; /* in one that may not run an event would not be recorded */
+	Clocks *at;         /* of each instruction's stream, when it has run */
+	Clocks *events;     /* of the newest RECORD; by event */
+	VEC(Edge) edges;    /* by their ends, ascending */
 } Order;
 
 static bool
@@ -126,28 +126,6 @@ last_conflict(const Order *o, int at, int stream, Where where)
 	return -1;
 }
 
-/* In a loop that may have no iteration an event would not be recorded: the place of its outermost END, or LOOP. */
-static int
-outside(const Order *o, int at, InstructionKind side)
-{
-	while (o->depth[at] > 0)
-		at += side == END ? 1 : -1;
-	return at;
-}
-
-static int *
-loop_depths(const Order *o)
-{
-	int *depth = NEW_ARRAY(o->arena, int, o->list->n + 1), d = 0;
-
-	for (int i = 0; i < o->list->n; i++) { /* LOOP and END are outside */
-		d -= o->list->at[i].kind == END;
-		depth[i] = d;
-		d += instruction_opens(o->list->at[i].kind);
-	}
-	return depth;
-}
-
 static void
 order_behind(Order *o, int at, int stream, Where where)
 {
@@ -157,7 +135,7 @@ order_behind(Order *o, int at, int stream, Where where)
 	if (from < 0)
 		return;
 	RunWhen when = edge_when(o, from, at);
-	vec_push(o->arena, &o->edges, ((Edge){outside(o, from, END), outside(o, at, LOOP), when}));
+	vec_push(o->arena, &o->edges, ((Edge){o->blocks.last[from], o->blocks.first[at], when}));
 	learn(now, &o->at[from], when);
 }
 
@@ -243,7 +221,7 @@ streams_order(Arena *arena, const FormatWriter *w, const Instructions *list, uin
 	Order o = {.arena = arena, .w = w, .list = list};
 	const Clocks nothing = {{{{-1, -1, -1, -1}}, {{-1, -1, -1, -1}}}};
 
-	o.depth = loop_depths(&o);
+	o.blocks = outermost_blocks(arena, list->n, list->at);
 	o.at = NEW_ARRAY(arena, Clocks, list->n + 1);
 	o.events = NEW_ARRAY(arena, Clocks, N_SHARED_EVENTS + *n_events + 1);
 	for (int s = 0; s < N_STREAMS; s++)

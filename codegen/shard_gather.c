@@ -20,6 +20,7 @@ typedef struct {
 	bool *dropped; /* by instruction */
 	Stays stays;
 	int *behind; /* by instruction: the last one that there is up to it, by its new number */
+	OuterBlocks blocks; /* what is touched in a loop or a branch is there for all of it */
 	Instructions out;
 } Gathering;
 
@@ -113,6 +114,7 @@ stay_of(Gathering *g, const State *piece, bool backward)
 static void
 note_touch(Gathering *g, const State *piece, bool backward, int at)
 {
+	int first = g->blocks.first[at], last = g->blocks.last[at];
 	bool gradient = piece->kind == STATE_GRADIENT;
 	Stay *s = stay_of(g, piece, backward);
 
@@ -120,12 +122,12 @@ note_touch(Gathering *g, const State *piece, bool backward, int at)
 		vec_push(g->plan->arena, &g->stays,
 		         ((Stay){.piece = piece,
 		                 .bytes = type_bytes(piece->type),
-		                 .first = at,
+		                 .first = first,
 		                 .backward = backward,
 		                 .gradient = gradient}));
 		s = &g->stays.at[g->stays.n - 1];
 	}
-	s->last = at;
+	s->last = last;
 }
 
 static void
@@ -301,7 +303,7 @@ add_reductions(Gathering *g)
 		for (uint32_t i = 0; i < g->old.at[k].n_args; i++) {
 			const State *piece = piece_of(g, &g->old.at[k], i);
 			if (piece)
-				last[piece->id] = k + 1;
+				last[piece->id] = g->blocks.last[k] + 1;
 		}
 	for (int i = 0; i < m->states.n; i++) {
 		const State *s = m->states.at[i];
@@ -334,6 +336,7 @@ shard_gather(ShardPlan *plan)
 
 	for (int i = (int)plan->program->first_instruction; i < plan->w->instructions.n; i++)
 		vec_push(plan->arena, &g.old, plan->w->instructions.at[i]);
+	g.blocks = outermost_blocks(plan->arena, g.old.n, g.old.at);
 	g.dropped = NEW_ARRAY(plan->arena, bool, g.old.n + 1);
 	g.behind = NEW_ARRAY(plan->arena, int, g.old.n + 1);
 	if (makes_gradients && plan->mode >= MODE_ZERO2) {

@@ -123,22 +123,15 @@ touches(const Streams *s, const Instruction *n, const Bucket *b)
 	return false;
 }
 
-/* The kernel behind which nothing touches it any more; -1: none does. A loop is over at the END of the outermost LOOP
- * around. */
+/* The instruction behind which nothing touches it any more, and no loop or branch that does is open; -1: none does. */
 static int
-last_touch(const Streams *s, const Bucket *b)
+last_touch(const Streams *s, const OuterBlocks *blocks, const Bucket *b)
 {
-	bool inside = false;
-	int last = -1, depth = 0;
+	int last = -1;
 
-	for (int i = 0; i < s->computed.n; i++) {
-		const Instruction *n = &s->computed.at[i];
-
-		depth += instruction_opens(n->kind) - (n->kind == END);
-		inside = touches(s, n, b) || (inside && (depth > 0 || n->kind == END));
-		if (inside)
-			last = i;
-	}
+	for (int i = 0; i < s->computed.n; i++)
+		if (touches(s, &s->computed.at[i], b))
+			last = blocks->last[i];
 	return last;
 }
 
@@ -170,6 +163,7 @@ static void
 add_buckets(Streams *s)
 {
 	const Buckets *all = s->plan->buckets;
+	OuterBlocks blocks = outermost_blocks(s->arena, s->computed.n, s->computed.at);
 
 	for (int k = 0; all && k < all->n; k++) {
 		const Bucket *b = &all->at[k];
@@ -182,7 +176,7 @@ add_buckets(Streams *s)
 		part.share = SLOT_PART;
 		part.group = GROUP_DATA;
 		part.block = SUM_BLOCK;
-		int last = last_touch(s, b);
+		int last = last_touch(s, &blocks, b);
 		Travel t = {.kind = TRAVEL_SUM,
 		            .behind = last < 0 ? s->computed.n - 1 : last,
 		            .when = RUN_LAST,

@@ -43,6 +43,13 @@ typedef struct {
 } StreamPlan;
 void streams_write(FormatWriter *w, const StreamPlan *plan, ProgramRecord *program);
 
+/* ---- blocks.c */
+/* Of each of a list's instructions the outermost loop or branch around it, from its opening to its END; itself where it stands in none. */
+typedef struct {
+	int *first, *last;
+} OuterBlocks;
+OuterBlocks outermost_blocks(Arena *arena, int n, const Instruction *list);
+
 /* ---- order.c: the RECORDs and WAITs that a list of instructions on several streams lacks */
 /* Two instructions on different streams that touch the same bytes, one of them writing, run in the order of the list.
  * *n_events: of the program's own, in use so far. */
