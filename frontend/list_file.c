@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { NAME_FIELD = 1, TYPE_FIELD = 2, TENSOR_FIELD = 3, SEQUENCE_FIELD = 5 };
-enum { TYPE_TENSOR = 1, TYPE_SEQUENCE = 3 };
+enum { TYPE_NOTHING = 0, TYPE_TENSOR = 1, TYPE_SEQUENCE = 3 };
 
 typedef struct {
 	const uint8_t *at, *end;
@@ -172,12 +172,13 @@ list_proto_write(const char *path, const GivenList *list)
 	Text out = {0}, inner = {0};
 
 	add_field(&out, NAME_FIELD, list->name, strlen(list->name));
-	if (list->optional && list->sequence) {
+	if (list->absent) {
+		add_type(&out, TYPE_NOTHING);
+	} else if (list->optional && list->sequence) {
 		add_type(&out, TYPE_SEQUENCE);
 		add_type(&inner, TYPE_TENSOR);
 		add_elements(&inner, list);
-		if (!list->absent)
-			add_field(&out, SEQUENCE_FIELD, inner.at, inner.n);
+		add_field(&out, SEQUENCE_FIELD, inner.at, inner.n);
 	} else {
 		add_type(&out, TYPE_TENSOR);
 		add_elements(&out, list);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* The type of an element, and which list it is; NULL: no list of tensors. */
-static const Onnx__TypeProto__Tensor *
+const Onnx__TypeProto__Tensor *
 list_type(const Onnx__TypeProto *t, GivenList *out)
 {
 	if (t && t->value_case == ONNX__TYPE_PROTO__VALUE_OPTIONAL_TYPE) {

@@ -405,6 +405,27 @@ import_output_count(Importer *im, ImportInfo *info, const char *name, const Boun
 	vec_push(im->m->arena, &info->base.bindings.at[im->binding].padded, padded);
 }
 
+/* Whether a sequence is declared as one; the type of its elements. */
+static bool
+check_output_list(Importer *im, const ValueInfoProto *v, const Bound *b, Onnx__TypeProto *out)
+{
+	GivenList declared = {0};
+	const Onnx__TypeProto__Tensor *t = list_type(v->type, &declared);
+
+	if (t && declared.sequence != b->sequence) {
+		model_error(im->model, im->diag, EXIT_INVALID,
+		            "output %s is declared as %s, it is %s", quoted(im->model, v->name),
+		            declared.sequence ? "a sequence" : "a tensor",
+		            b->sequence ? "a sequence" : "a tensor");
+		return false;
+	}
+	if (t) {
+		out->value_case = ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE;
+		out->tensor_type = (Onnx__TypeProto__Tensor *)(uintptr_t)t;
+	}
+	return true;
+}
+
 /* A tensor is a result, a list one for each of its elements. */
 static void
 import_output(Importer *im, ImportInfo *info, const ValueInfoProto *output, Results *results)
@@ -419,13 +440,16 @@ import_output(Importer *im, ImportInfo *info, const ValueInfoProto *output, Resu
 	}
 	if (is_list && !im->inference)
 		add_output_list(im, info, output->name, b, results->n);
+	Onnx__TypeProto of_elements = ONNX__TYPE_PROTO__INIT;
+	if (is_list && output->type && !check_output_list(im, output, b, &of_elements))
+		return;
 	for (int i = 0; i < n; i++) {
 		Value *v = b->sequence ? b->list[i] : b->value;
 		ValueInfoProto element = ONNX__VALUE_INFO_PROTO__INIT;
 		element.name = is_list ? (char *)(uintptr_t)list_element_name(im->m->arena,
 		                                                              output->name, i)
 		                       : output->name;
-		element.type = is_list ? NULL : output->type;
+		element.type = is_list ? &of_elements : output->type;
 		add_result(im, results, element.name, v);
 		if (!v || im->inference)
 			continue;

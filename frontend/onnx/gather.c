@@ -319,7 +319,9 @@ import_one_hot(OnnxNode *n)
 		thin.at[thin.n++] = d;
 		wide.at[wide.n++] = i == axis ? (int64_t)depth : d;
 	}
-	Value *at = e_indices(n, e_cast(n, indices, S64), (int64_t)depth, false);
+	/* An index outside of the axis, a constant one too, is no fault: it hits nothing. */
+	Value *at = e_cast(n, indices, S64), *below = e_with(n, OP_lt, at, 0);
+	at = e_select(n, below, e_with(n, OP_add, at, (double)(int64_t)depth), at);
 	Value *hit = e_binary(n, OP_eq, e_iota(n, S64, wide, axis), e_reshape(n, at, thin));
 	Value *off = e_reshape(n, e_slice_axis(n, values, 0, 0, 1), (Ints){0});
 	Value *on = e_reshape(n, e_slice_axis(n, values, 0, 1, 2), (Ints){0});

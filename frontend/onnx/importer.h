@@ -162,6 +162,8 @@ Places places_of(OnnxNode *n, Value *mask);
 bool want_reduce_axes(OnnxNode *n, const Value *x, Ints *axes);
 
 /* ---- list_ports.c: inputs and outputs that are sequences or optionals */
+/* The tensors of a type: its own, or those that a sequence or an optional holds, which is said of the list; NULL: no tensors. */
+const Onnx__TypeProto__Tensor *list_type(const Onnx__TypeProto *t, GivenList *out);
 /* False where v is a tensor. */
 bool import_list_input(Importer *im, ImportInfo *info, const ValueInfoProto *v);
 /* The elements of b, from result `first` on. */

@@ -79,8 +79,7 @@ def test_an_optional(run, tmp_path, engine, element):
     run("run", "m.onnx", f"--engine={engine}", f"--input=o={file}", "--output-dir=out", "--output-format=pb")
     read = onnx.OptionalProto.FromString((tmp_path / "out/same.pb").read_bytes())
     assert read.HasField("tensor_value") == (element is not None)
-    if element is not None:
-        np.testing.assert_array_equal(numpy_helper.to_optional(read), element)
+    np.testing.assert_array_equal(numpy_helper.to_optional(read), element)
     assert numpy_helper.to_array(onnx.load_tensor(tmp_path / "out/has.pb")) == (element is not None)
 
 
@@ -140,3 +139,18 @@ def test_elements_of_another_type(run, tmp_path):
     file = write(tmp_path / "xs.pb", numpy_helper.from_list([np.zeros(3, np.float32)], "xs", onnx.SequenceProto.TENSOR))
     done = run("run", "m.onnx", "--engine=interp", f"--input=xs={file}", "--output-dir=out", exit=None)
     assert 'input "xs": element 0 is f32 of rank 1, not as the model declares it' in done.stderr and done.returncode
+
+
+OUTPUTS = {
+    "type": (sequence(), 'output "ys[0]" is declared with element type 1, it is s32'),
+    "rank": (helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.INT32, [2, 2])), 'is declared with rank 2, it has rank 1'),
+    "tensor": (helper.make_tensor_type_proto(TensorProto.INT32, [2]), 'output "ys" is declared as a tensor, it is a sequence'),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_is_as_declared(run, tmp_path, name):
+    declared, said = OUTPUTS[name]
+    save(tmp_path / "m.onnx", [helper.make_node("SequenceConstruct", ["x"], ["ys"])], {"x": helper.make_tensor_type_proto(TensorProto.INT32, [2])},
+         {"ys": declared})
+    assert said in run("check", "m.onnx", exit=3).stderr

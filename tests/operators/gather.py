@@ -68,12 +68,13 @@ def reverse(name, shape, lens, time, fed=False):
                 {"time_axis": time, "batch_axis": 1 - time}, fed=("lens",) if fed else ())
 
 
-def one_hot(axis):
+def one_hot(axis, name="", at=(1, -1, 2)):
     def run(at, depth, values):
-        hot = (at[:, None] % 4 == at.new_tensor(range(4))).to(values)
+        places = at.new_tensor(range(4))
+        hot = ((at[:, None] == places) | (at[:, None] + 4 == places)).to(values)
         y = values[0] + (values[1] - values[0]) * hot
         return y.T if axis == 0 else y
-    return Case(f"OneHot_{axis}", "OneHot", {"at": np.array([1, -1, 2]), "depth": np.array(4), "values": np.array([0.25, 2.0])}, run, {"axis": axis})
+    return Case(f"OneHot_{axis}{name}", "OneHot", {"at": np.array(at), "depth": np.array(4), "values": np.array([0.25, 2.0])}, run, {"axis": axis})
 
 
 ROWS = [[0, 2], [3, 1], [1, 0]]
@@ -95,5 +96,5 @@ CASES = [
     *(scatter_tuples(kind, (3, 2, 2), [[0], [2], [0]], (3, 2, 2), kind, low=0.5) for kind in REDUCE), scatter_tuples("fed", (4, 3), [[1], [3], [1]], (3, 3), "add", True),
 
     reverse("time", (4, 3, 2), [3, 1, 4], 0), reverse("batch", (3, 4), [4, 2, 0], 1), reverse("fed", (4, 2), [2, 3], 0, True), reverse("one", (1, 1), [1], 0),
-    one_hot(0), one_hot(-1),
+    one_hot(0), one_hot(-1), one_hot(-1, "_outside", (4, -5, 3, -4)),
 ]
