@@ -82,11 +82,18 @@ static void
 import_range(OnnxNode *n)
 {
 	double start, limit, delta;
+	DType stash;
 	Value *x = want_input(n, 0);
 
 	if (!x || !want_constant_float(n, 0, &start) || !want_constant_float(n, 1, &limit) ||
 	    !want_constant_float(n, 2, &delta))
 		return;
+	if (!want_dtype(n, want_int(n, "stash_type", 1), &stash))
+		return;
+	if (stash != F32 && stash != F64) {
+		report_invalid(n, "stash_type is %s, needs f32 or f64", dtype_info[stash].name);
+		return;
+	}
 	double count = delta ? ceil((limit - start) / delta) : NAN;
 	if (!(count < (double)MAX_ELEMENTS)) {
 		report_invalid(n, "from %g to %g in steps of %g", start, limit, delta);

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
+
+import seeds
 
 os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,11 +30,16 @@ class Answer:
         return self.outputs is not None
 
 
+def arrays_of(value):
+    """The arrays of an input or output: an array, a list of them, or None."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 # ---- onnxruntime
 def _native(model, feed):
-    ports = [v.type.tensor_type.elem_type for v in [*model.graph.input, *model.graph.output]]
-    return all(helper.tensor_dtype_to_np_dtype(t).name in NATIVE for t in ports if t) and \
-        all(a.dtype.name in NATIVE for a in feed.values())
+    ports = [seeds.tensor_type_in(v.type) for v in [*model.graph.input, *model.graph.output]]
+    return all(helper.tensor_dtype_to_np_dtype(t.elem_type).name in NATIVE for t in ports if t and t.elem_type) and \
+        all(a.dtype.name in NATIVE for v in feed.values() for a in arrays_of(v))
 
 
 def onnxruntime_session(model):
@@ -62,6 +69,13 @@ def ask_onnxruntime(model, feed):
 
 
 # ---- onnx's evaluator
+def _plain(value):
+    """An optional that has nothing is None, or a list of None."""
+    if isinstance(value, (list, tuple)):
+        return None if len(value) == 1 and value[0] is None else [np.asarray(a) for a in value]
+    return value if value is None else np.asarray(value)
+
+
 def ask_onnx(model, feed):
     sys.path.insert(0, str(ROOT / "tests"))
     import widened
@@ -74,16 +88,26 @@ def ask_onnx(model, feed):
             got = ReferenceEvaluator(model).run(names, feed)
     except Exception as e:
         return Answer(message=f"{type(e).__name__}: {e}")
-    return Answer(outputs=dict(zip(names, (np.asarray(g) if not isinstance(g, list) else g
-                                           for g in got))))
+    return Answer(outputs=dict(zip(names, (_plain(g) for g in got))))
 
 
 # ---- gradc
+def _as_message(value, name, kind):
+    if kind == "optional_type":
+        return numpy_helper.from_optional(value, name)
+    if kind == "sequence_type":
+        return numpy_helper.from_list(value, name, onnx.SequenceProto.TENSOR)
+    return numpy_helper.from_array(np.asarray(value, order="C"), name)
+
+
 def _write_feed(feed, folder):
+    """As the model beside it declares its inputs."""
+    model = onnx.load(folder / "model.onnx")
+    kinds = {v.name: v.type.WhichOneof("value") for v in model.graph.input}
     arguments = []
-    for i, (name, array) in enumerate(feed.items()):
+    for i, (name, value) in enumerate(feed.items()):
         path = folder / f"input_{i}.pb"
-        path.write_bytes(numpy_helper.from_array(np.asarray(array, order="C"), name).SerializeToString())
+        path.write_bytes(_as_message(value, name, kinds.get(name)).SerializeToString())
         arguments.append(f"--input={name}={path}")
     return arguments
 
@@ -93,13 +117,10 @@ def command_line(gradc, folder, feed, engine):
             f"--output-dir={folder / ('out-' + engine)}", *_write_feed(feed, folder)]
 
 
-def _read_outputs(folder):
-    outputs = {}
-    for name, entry in json.loads((folder / "names.json").read_text()).items():
-        t = TensorProto()
-        t.ParseFromString((folder / entry["file"]).read_bytes())
-        outputs[name] = numpy_helper.to_array(t)
-    return outputs
+def _read_outputs(folder, model):
+    types = {v.name: v.type for v in model.graph.output}
+    return {name: seeds.read_value(folder / entry["file"], types[name])
+            for name, entry in json.loads((folder / "names.json").read_text()).items()}
 
 
 def ask_gradc(gradc, model, feed, folder, engine):
@@ -115,7 +136,7 @@ def ask_gradc(gradc, model, feed, folder, engine):
     answer = Answer(code=done.returncode, message=message)
     if done.returncode == 0:
         try:
-            answer.outputs = _read_outputs(folder / f"out-{engine}")
+            answer.outputs = _read_outputs(folder / f"out-{engine}", model)
         except (OSError, ValueError, KeyError) as e:
             answer.code, answer.message = -2, f"outputs cannot be read: {e}\n{message}"
     return answer

@@ -25,7 +25,12 @@ SUMS = frozenset(("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumS
                   "ReduceLogSumExp", "ReduceProd", "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum",
                   "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization",
                   "BatchNormalization", "MeanVarianceNormalization", "LpNormalization", "CumSum", "CumProd",
-                  "AveragePool", "GlobalAveragePool", "Mean", "Sum", "Resize", "Upsample"))
+                  "AveragePool", "GlobalAveragePool", "Mean", "Sum", "Resize", "Upsample", "DFT", "STFT",
+                  "Attention", "LinearAttention", "Det", "LpPool", "GlobalLpPool", "LRN", "GridSample",
+                  "DeformConv", "RoiAlign", "Col2Im", "CausalConvWithState"))
+QUANTIZERS = frozenset(("DynamicQuantizeLinear", "QuantizeLinear"))
+WINDOWS = frozenset(("BlackmanWindow", "HammingWindow", "HannWindow"))
+RECURRENT = frozenset(("RNN", "GRU", "LSTM"))
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ REASONS = {
                      "onnx: Bernoulli: \"may not produce the same values in different implementations "
                      "(even if a seed is specified)\""),
     "float to integer": Reason(
-        "Cast, CastLike, Pow of integers: NaN or a number outside the integer's range",
+        "Cast, CastLike, Pow of integers: NaN or a number outside the integer's range; quantization of infinities",
         "undefined by the standard", "onnx: Cast: \"fixed point: undefined if OOR\"; onnxruntime issue 25207"),
     "narrow floats": Reason(
         "models with f16, bf16 or f8 tensors, within those types' rounding, or above their largest number",
@@ -75,6 +80,51 @@ REASONS = {
         "SequenceInsert at the end of a sequence, where onnxruntime refuses the types",
         "onnx's evaluator inserts at position modulo length: the end is the beginning",
         "onnx: reference/ops/op_sequence_insert.py"),
+    "empty axes": Reason(
+        "Squeeze with the attribute axes = []", "gradc takes an empty list as it stands, and drops no axis",
+        "onnx: Squeeze-11: \"If `axes` is not provided, all the single dimensions will be removed\""),
+    "NonZero of a scalar": Reason(
+        "NonZero of a tensor of rank 0", "onnxruntime takes it for a list of one",
+        "onnx: NonZero: \"for scalar input, NonZero produces output shape (0, N) instead of (1, N)\""),
+    "window of one": Reason(
+        "BlackmanWindow, HammingWindow, HannWindow of one number, symmetric",
+        "the formula divides by size - 1, which is 0: NaN; gradc gives 1, the middle, as NumPy and PyTorch do",
+        "numpy: hanning: \"appears only if the number of samples is odd\", and [1.] for one"),
+    "length of nothing": Reason(
+        "RNN, GRU, LSTM, ReverseSequence with sequence_lens of 0",
+        "gradc hands on the first state, and copies all; onnxruntime gives states of 0 and does not write what it "
+        "does not reverse",
+        "onnx: ReverseSequence: \"have original values copied for the other elements\"; RNN says nothing of 0"),
+    "layout of onnx's evaluator": Reason(
+        "RNN, GRU, LSTM with layout 1, or that have two directions, where onnxruntime has no kernel",
+        "onnx's evaluator gives Y_h the shape of the sequence, or mixes batch and time",
+        "onnx: GRU: Y_h with layout 1 \"[batch_size, num_directions, hidden_size]\"; onnxruntime: \"layout == 1 ... "
+        "not supported\""),
+    "type of onnx's evaluator": Reason(
+        "numbers of the type that onnx's schema gives the output, where onnxruntime has no kernel",
+        "onnx's evaluator gives the type that NumPy computes in", "onnx: AffineGrid: T1 of theta and grid; Adam: T3 of X and its result"),
+    "norm of onnx's evaluator": Reason(
+        "LpNormalization with p = 1, where onnxruntime has no kernel",
+        "onnx's evaluator sums numbers, not their absolute values", "onnx: reference/ops/op_lp_normalization.py"),
+    "scan of onnx's evaluator": Reason(
+        "Loop that stacks numbers, where onnxruntime refuses the model",
+        "onnx's evaluator makes [n, 1] of n scalars", "onnx: Loop: scan_outputs are \"stacked\": [n]; reference/ops/op_loop.py"),
+    "mask of onnx's evaluator": Reason(
+        "Attention of opset 23 with a mask of one column, where onnxruntime refuses it",
+        "onnx's evaluator pads the column with -infinity, as opset 24 says; gradc broadcasts it",
+        "onnx: Attention-23: \"Shape must be broadcastable to\" the scores'"),
+    "negative scale": Reason(
+        "Attention whose scale is not positive", "onnx's evaluator multiplies by the square root of it twice, onnxruntime refuses",
+        "onnx: Attention: \"Scaling factor applied to $Q*K^T$\", its root only \"to prevent numerical overflow\""),
+    "channels before 7": Reason(
+        "PRelu before opset 7", "slopes are one number for each channel; onnx's evaluator broadcasts as opset 7 does",
+        "onnx: PRelu-6: \"If `Slope` is of size 1, the value is shared across different channels\", Caffe2's PRelu"),
+    "onnxruntime's own": Reason(
+        "operators of onnxruntime without a domain of their own", "onnx does not know them, so its checker refuses",
+        "onnxruntime: docs/ContribOperators.md, SimplifiedLayerNormalization"),
+    "ellipsis": Reason(
+        "Einsum whose ellipses stand for a dimension and for one of 1", "it is broadcast, as NumPy does; onnx's inference refuses",
+        "onnx: Einsum: \"ellipsis to enable broadcasting\""),
     "sum of onnx's evaluator": Reason(
         "sums of 8- and 16-bit integers, which the schema does not list", "NumPy's sum widens the type",
         "numpy.sum, on dtype"),
@@ -82,8 +132,9 @@ REASONS = {
         "Split from opset 18 on with neither split nor num_outputs", "gradc splits equally, as until 17",
         "onnx: Split-18: \"either input 'split' or the attribute 'num_outputs' should be specified\""),
     "pool of onnx's evaluator": Reason(
-        "GlobalMaxPool of other ranks than 4, where onnxruntime has no kernel",
-        "onnx's evaluator reduces two axes, whatever the rank", "onnx: reference/ops/op_global_max_pool.py"),
+        "GlobalMaxPool of other ranks than 4, AveragePool before opset 7, where onnxruntime has no kernel",
+        "onnx's evaluator reduces two axes, whatever the rank; it counts padding",
+        "onnx: reference/ops/op_global_max_pool.py; AveragePool-1: \"divided by the number of elements exclude pad\""),
     "order of TopK": Reason("TopK with sorted = 0", "any order is right", "onnx: TopK.sorted"),
     "cancellation": Reason(
         "sums and differences that are off by less than eight units in the last place of the largest operand",
@@ -134,18 +185,19 @@ REASONS = {
         "an attribute with a word that is none of the operator's", "the operator's text lists them",
         "onnx: NegativeLogLikelihoodLoss.reduction, ScatterElements.reduction ..."),
     "range": Reason(
-        "ratios, counts, axes and tuple lengths outside what the operator's text allows",
-        "onnxruntime does not check them",
+        "ratios, counts, axes, sizes and tuple lengths outside what the operator's text allows",
+        "onnxruntime does not check them, and reads what is there: Compress by a condition longer than the axis, Col2Im of "
+        "another number of blocks, LSTM with a hidden_size that is not W's",
         "onnx: Dropout \"with value in [0, 1)\", GatherND \"indices_shape\", Resize \"roi\", Split \"num_outputs\""),
     "pads and auto_pad": Reason(
         "Conv and pools with both attributes",
         "the operator's text forbids both; gradc refuses where they differ in size",
         "onnx: AveragePool.pads: \"cannot be used simultaneously with auto_pad\""),
     "shape by inference": Reason(
-        "outputs declared as onnx's inference says, where a shape went through Cast to a narrower type",
-        "onnx's data propagation ignores what Cast does to a number, so the declared shape is wrong; "
-        "onnxruntime only warns",
-        "onnx: Cast, PartialDataPropagationFunction"),
+        "outputs declared as onnx's inference says, where a shape went through Cast to a narrower type, and of STFT",
+        "onnx's data propagation ignores what Cast does to a number, its inference of STFT takes onesided for 0 where it "
+        "is absent, so the declared shape is wrong; onnxruntime only warns",
+        "onnx: Cast, PartialDataPropagationFunction; STFT: \"onesided (default is 1)\""),
     "body of a function": Reason(
         "MeanVarianceNormalization of f64",
         "allowed by its types; the function body that onnxruntime expands adds an f32 constant",
@@ -183,6 +235,10 @@ def kinds(node, model):
 
 def all_kinds(model):
     return set().union(*(kinds(n, model) for n in model.graph.node))
+
+
+def _version(case):
+    return next((o.version for o in case.model.opset_import if o.domain in ("", "ai.onnx")), 1)
 
 
 def element_types_of(model):
@@ -226,6 +282,8 @@ def _is_integer(dtype):
 
 
 def _float_to_integer(case, place, found):
+    if place and kinds(place.node, case.model) & QUANTIZERS and has_large(place.inputs, 3e38):
+        return True
     if not place or not kinds(place.node, case.model) & {"Cast", "CastLike"} or not _is_integer(place.want.dtype):
         return False
     info = ml_dtypes.iinfo(place.want.dtype)
@@ -257,7 +315,7 @@ def _power(case, place, found):
 
 
 def _old_softmax(case, place, found):
-    version = next(o.version for o in case.model.opset_import if o.domain in ("", "ai.onnx"))
+    version = _version(case)
     return bool(place and place.by_evaluator and version < 13 and
                 kinds(place.node, case.model) & {"Softmax", "LogSoftmax", "Hardmax"})
 
@@ -271,8 +329,12 @@ def _overflow(case, place, found):
 
 
 def _cancellation(case, place, found):
-    if not place or not kinds(place.node, case.model) & (SUMS | {"Add", "Sub"}) or place.want.dtype.kind != "f":
+    if not place or not kinds(place.node, case.model) & (SUMS | WINDOWS | {"Add", "Sub"}) or place.want.dtype.kind != "f":
         return False
+    if kinds(place.node, case.model) & WINDOWS:
+        return bool((np.abs(place.got.astype(np.float64) - place.want.astype(np.float64)) < 1e-6).all())
+    if "MeanVarianceNormalization" in kinds(place.node, case.model) and np.isnan(place.want[place.off]).all():
+        return not has_nan(place.inputs)  # the root of a difference of squares
     with np.errstate(all="ignore"):
         largest = max((np.max(np.abs(a[np.isfinite(a)]), initial=0) for a in floats(place.inputs)), default=0)
         off = np.abs(place.got.astype(np.float64) - place.want.astype(np.float64))
@@ -323,12 +385,72 @@ def _evaluators_insert(case, place, found):
                 kinds(place.node, case.model) & {"SequenceAt", "ConcatFromSequence", "SequenceLength"})
 
 
+def _empty_axes(case, place, found):
+    return bool(place and place.node.op_type == "Squeeze" and
+                any(a.name == "axes" and not a.ints for a in place.node.attribute))
+
+
 def _evaluators_pool(case, place, found):
+    if place and place.by_evaluator and "AveragePool" in kinds(place.node, case.model) and _version(case) < 7:
+        return True
     return bool(place and place.by_evaluator and "GlobalMaxPool" in kinds(place.node, case.model) and
                 any(a.ndim != 4 for a in arrays(place.inputs)))
 
 
+def _attribute(node, name, otherwise):
+    return next((onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name), otherwise)
+
+
+def _non_zero(case, place, found):
+    return bool(place and place.node.op_type == "NonZero" and place.inputs[0] is not None and place.inputs[0].ndim == 0)
+
+
+def _window_of_one(case, place, found):
+    return bool(place and kinds(place.node, case.model) & WINDOWS and place.want.size == 1)
+
+
+def _no_length(case, place, found):
+    return bool(place and kinds(place.node, case.model) & (RECURRENT | {"ReverseSequence"}) and
+                any(a.dtype.kind == "i" and a.ndim == 1 and (a == 0).any() for a in arrays(place.inputs)))
+
+
+def _evaluators_layout(case, place, found):
+    return bool(place and place.by_evaluator and any(
+        n.op_type in RECURRENT and (_attribute(n, "layout", 0) == 1 or _attribute(n, "direction", b"") == b"bidirectional")
+        for n in seeds.nodes_of(case.model.graph)) and kinds(place.node, case.model) & RECURRENT)
+
+
+def _evaluators_scan(case, place, found):
+    return bool(place and place.by_evaluator and place.node.op_type == "Loop" and
+                place.want.shape == (*place.got.shape, 1))
+
+
+def _evaluators_type(case, place, found):
+    return bool(place and place.by_evaluator and all(d.startswith("type ") for d in found.values()))
+
+
+def _evaluators_norm(case, place, found):
+    return bool(place and place.by_evaluator and any(n.op_type == "LpNormalization" and _attribute(n, "p", 2) == 1
+                                                     for n in seeds.nodes_of(case.model.graph)) and
+                "LpNormalization" in kinds(place.node, case.model))
+
+
+def _evaluators_mask(case, place, found):
+    if not place or not place.by_evaluator or place.node.op_type != "Attention" or len(place.inputs) < 4:
+        return False
+    mask = place.inputs[3]
+    return _version(case) == 23 and mask is not None and mask.ndim > 0 and mask.shape[-1] == 1
+
+
+def _negative_scale(case, place, found):
+    return bool(place and place.node.op_type == "Attention" and _attribute(place.node, "scale", 1.0) <= 0)
+
+
 VALUES = (
+    ("empty axes", _empty_axes), ("NonZero of a scalar", _non_zero), ("window of one", _window_of_one), ("length of nothing", _no_length),
+    ("layout of onnx's evaluator", _evaluators_layout), ("scan of onnx's evaluator", _evaluators_scan),
+    ("type of onnx's evaluator", _evaluators_type), ("norm of onnx's evaluator", _evaluators_norm),
+    ("mask of onnx's evaluator", _evaluators_mask), ("negative scale", _negative_scale),
     ("float to integer", _power), ("softmax before 13", _old_softmax),
     ("pool of onnx's evaluator", _evaluators_pool), ("insert of onnx's evaluator", _evaluators_insert),
     ("sum of onnx's evaluator", _evaluators_sum), ("order of TopK", _unsorted),
@@ -357,7 +479,7 @@ def _always(case):
 
 
 def _has_negative_axes(case):
-    version = next(o.version for o in case.model.opset_import if o.domain in ("", "ai.onnx"))
+    version = _version(case)
     return version < 11 and any(a.name in ("axis", "axes") and min([a.i, *a.ints]) < 0
                                 for n in seeds.nodes_of(case.model.graph) for a in n.attribute)
 
@@ -367,6 +489,8 @@ def _has_both_pads(case):
 
 
 ONNXRUNTIME_REFUSES = (
+    ("channels before 7", r"for PRelu\(6\)", _has({"PRelu"})),
+    ("index out of range", r"is out of range", _has({"RotaryEmbedding"})),
     ("labels", r"out of data bounds|out of bounds|invalid ind|GatherElements", _has(LOSSES)),
     ("index out of range",
      r"out of data bounds|out of bounds|invalid ind(ex|ice) found|gather_elements", _has(GATHERS)),
@@ -379,6 +503,8 @@ ONNXRUNTIME_REFUSES = (
 )
 # What onnx's checker or schemas say of a model that gradc runs.
 STANDARD_REFUSES = (
+    ("onnxruntime's own", r"No Op registered for SimplifiedLayerNormalization", _always),
+    ("ellipsis", r"Ellipsis represents incompatible dimensions", _has({"Einsum"})),
     ("negative axes before 11", r".", _has_negative_axes),
     ("types beyond the schema",
      r"has unsupported type|must have float element type|expected to have the same elem type|"
@@ -386,7 +512,7 @@ STANDARD_REFUSES = (
     ("split without sizes", r"Neither 'split' input nor 'num_outputs'", _always),
     ("body of a function", r"MeanVarianceNormalization.*inconsistent type", _always),
     ("one number for a list of one",
-     r"should be scalars|must be (a )?(1D|one-dimensional)|must be 1-?D|should be 1-?D|1D tensor", _always),
+     r"should be scalars|must be (a )?(1D|one-dimensional)|must be 1-?D|must be a scalar|should be 1-?D|1D tensor", _always),
 )
 GRADC_REFUSES = (
     ("axis named twice", r"is named twice", _always),
@@ -397,12 +523,14 @@ GRADC_REFUSES = (
     ("word", r"unknown reduction|is none of", _always),
     ("range",
      r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of|"
-     r"alpha is 0|stash_type is|batch axis|\(Resize, .*input 1 is missing|axis -?\d+ of a rank-", _always),
+     r"alpha is 0|stash_type is|hidden_size \d+, W has|columns of \[|Pad, .*a size of -|a condition of bool|"
+     r"[(](RNN|GRU|LSTM), .*need f|"
+     r"batch axis|\(Resize, .*input 1 is missing|axis -?\d+ of a rank-", _always),
     ("window", r"a window over", _always),
     ("concatenation of nothing", r"Concat, .*does not fit operand", _has({"Concat"})),
     ("one-way broadcast", r"operand is larger than the result's|the operand has rank", _always),
     ("pads and auto_pad", r"is declared with", _has_both_pads),
-    ("shape by inference", r"is declared with", _has({"Cast"})),
+    ("shape by inference", r"is declared with", _has({"Cast", "STFT"})),
 )
 
 
@@ -425,10 +553,14 @@ def of_gradc(case, message):
 
 def lacks(message):
     """onnxruntime has no kernel, knows no such opset, or has no type of NumPy to be asked with."""
-    return "NOT_IMPLEMENTED" in message or "No Op registered for" in message
+    return bool(re.search(r"NOT_IMPLEMENTED|No Op registered for|is not a registered function/op|only supports|"
+                          r"not implemented|not supported|of input parameter .* is invalid|"
+                          r"attention_helper|attention_parameters|scale must be greater", message))
 
 
 def evaluator_lacks(message):
     """onnx's evaluator has no such operator, attribute or element type: gaps of it, not of the model."""
     return bool(re.match(r"RuntimeContextError|RuntimeImplementationError|TypeError: Issues with|"
-                         r"NotImplementedError|RuntimeError: Mismatch lengths", message))
+                         r"NotImplementedError|RuntimeError: (Mismatch lengths|No implementation for operator)|"
+                         r"ValueError: (cannot convert float (NaN|infinity)|p < 0, p > 1|zero-size array to reduction|"
+                         r"non-broadcastable output operand)", message))

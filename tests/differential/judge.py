@@ -51,8 +51,15 @@ def tolerance(dtype):
 
 def difference(got, want, slack=None, limit=None):
     """None where the arrays agree, else one line. slack: an array of what is allowed beyond."""
+    if isinstance(got, list) and isinstance(want, list):
+        if len(got) != len(want):
+            return f"a sequence of {len(got)}, expected {len(want)}"
+        found = [difference(g, w) for g, w in zip(got, want)]
+        return next((f"[{i}]: {d}" for i, d in enumerate(found) if d), None)
+    if got is None or want is None:
+        return None if got is want else "nothing and a value"
     if isinstance(got, list) or isinstance(want, list):
-        return None if isinstance(got, list) == isinstance(want, list) else "a sequence and a tensor"
+        return "a sequence and a tensor"
     if got.shape != want.shape:
         return f"shape {list(got.shape)}, expected {list(want.shape)}"
     if got.dtype != want.dtype:
@@ -86,12 +93,16 @@ def differences(got, want, slack=None):
 
 
 # ---- models
+def _has_rank(v):
+    return v.type.WhichOneof("value") not in (None, "tensor_type") or v.type.tensor_type.HasField("shape")
+
+
 def _with_ranks(model):
     """The checker wants a shape of each output; where nobody knows the rank, the output is left out."""
-    known = [v for v in model.graph.output if v.type.tensor_type.HasField("shape")]
+    known = [v for v in model.graph.output if _has_rank(v)]
     m = onnx.ModelProto()
     m.CopyFrom(onnx.shape_inference.infer_shapes(model) if len(known) < len(model.graph.output) else model)
-    known = [v for v in m.graph.output if v.type.tensor_type.HasField("shape")]
+    known = [v for v in m.graph.output if _has_rank(v)]
     del m.graph.output[:]
     m.graph.output.extend(known)
     return m
@@ -244,7 +255,7 @@ def first_difference(case, ask, ask_them):
             if name in theirs.outputs and name in ours.outputs:
                 got, want = ours.outputs[name], theirs.outputs[name]
                 what = difference(got, want)
-                if what and not isinstance(got, list) and not isinstance(want, list):
+                if what and isinstance(got, np.ndarray) and isinstance(want, np.ndarray):
                     return Place(node, what, [known.get(i) for i in read_by(node)], got, want,
                                  ask_them is engines.ask_onnx)
     return None
@@ -270,7 +281,7 @@ def sensitivity(model, feed, base, ask_them):
         if not got.ran:
             return {}
         for k, v in base.items():
-            if isinstance(v, list) or got.outputs[k].shape != v.shape or v.dtype.kind not in "fiub":
+            if not isinstance(v, np.ndarray) or got.outputs[k].shape != v.shape or v.dtype.kind not in "fiub":
                 continue
             with np.errstate(all="ignore"):
                 off = np.abs(np.asarray(got.outputs[k].astype(np.float64) - v.astype(np.float64)))
@@ -280,7 +291,9 @@ def sensitivity(model, feed, base, ask_them):
 
 
 def _nudged(a, random):
-    if a.dtype.kind != "f" or a.dtype.name not in TOLERANCES:
+    if isinstance(a, list):
+        return [_nudged(e, random) for e in a]
+    if a is None or a.dtype.kind != "f" or a.dtype.name not in TOLERANCES:
         return a
     with np.errstate(all="ignore"):
         step = random.choice([-3, 0, 3], a.shape) * float(np.finfo(a.dtype).eps)
@@ -319,7 +332,7 @@ def is_conditioning(case, ours, theirs, found, ask_them):
 
 def difference_with_room(got, want, room):
     """difference(), with 8 times the room that rounding alone takes."""
-    if room is None or isinstance(got, list) or got.shape != want.shape or got.dtype != want.dtype:
+    if room is None or not isinstance(got, np.ndarray) or got.shape != want.shape or got.dtype != want.dtype:
         return difference(got, want)
     if got.dtype.kind in "biu":
         with np.errstate(all="ignore"):

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import seeds
 
-OPSETS = range(7, 25)  # what both sides read
+OPSETS = range(1, 27)  # what both sides read; onnxruntime has few operators of those before 6
 MAX_ELEMENTS = 300_000  # of any one tensor
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 INTEGERS = (TensorProto.INT64, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16,
@@ -133,15 +133,21 @@ def declare_inputs(case):
     """Inputs have the types and shapes of what is fed, or of their defaults."""
     for v in graph_of(case).input:
         a = values_of(case, v.name)
-        if a is not None:
+        if isinstance(a, np.ndarray) and v.type.WhichOneof("value") in (None, "tensor_type"):
             v.CopyFrom(helper.make_tensor_value_info(
                 v.name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape))
 
 
+def fed_tensors(case):
+    """Names of the inputs that are neither sequences nor optionals."""
+    lists = {v.name for v in graph_of(case).input if v.type.WhichOneof("value") not in (None, "tensor_type")}
+    return sorted(n for n in case.feed if n not in lists)
+
+
 def holders(case):
-    """Names whose values are known."""
+    """Names of tensors whose values are known."""
     graph = graph_of(case)
-    names = [*case.feed, *(t.name for t in graph.initializer),
+    names = [*fed_tensors(case), *(t.name for t in graph.initializer),
              *(n.output[0] for n in graph.node if constant_node(graph, n.output[0]))]
     return sorted(set(names))
 
@@ -355,7 +361,7 @@ def _recast(array, to):
 def element_type(case, r):
     """One element type becomes another one everywhere in the model."""
     graph = graph_of(case)
-    kinds = sorted({helper.np_dtype_to_tensor_dtype(values_of(case, n).dtype) for n in case.feed})
+    kinds = sorted({helper.np_dtype_to_tensor_dtype(values_of(case, n).dtype) for n in fed_tensors(case)})
     if not kinds:
         return None
     old = r.choice(kinds)
@@ -372,15 +378,16 @@ def element_type(case, r):
             if at.name in ("to", "dtype") and at.i == old and r.random() < 0.8:
                 at.i = new
     for v in graph.output:
-        if v.type.tensor_type.elem_type == old:
-            v.type.tensor_type.elem_type = new
+        tensor = seeds.tensor_type_in(v.type)
+        if tensor and tensor.elem_type == old:
+            tensor.elem_type = new
     return f"element type {TensorProto.DataType.Name(old)} is {TensorProto.DataType.Name(new)}"
 
 
 # ---- mutations: where values come from
 def to_initializer(case, r):
     """An input becomes a constant of the file."""
-    names = sorted(case.feed)
+    names = fed_tensors(case)
     if not names:
         return None
     name = r.choice(names)
@@ -662,10 +669,10 @@ def splice(case, r):
     wanted = own_nodes(other.model.graph)
     if not wanted or len(wanted) > 3 or other.model.functions:
         return None
-    first = next((v.name for v in other.model.graph.input if v.name in other.feed and
-                  other.feed[v.name].dtype.kind == "f"), None) or next(iter(sorted(other.feed)), None)
-    if first is None:
+    if not other.feed or not all(isinstance(a, np.ndarray) for a in other.feed.values()):
         return None
+    first = next((v.name for v in other.model.graph.input if v.name in other.feed and
+                  other.feed[v.name].dtype.kind == "f"), None) or min(other.feed)
     goal = other.feed[first]
     element = helper.np_dtype_to_tensor_dtype(goal.dtype)
     sources = [n for n in _tensors_before(case, len(graph.node)) if n in types and types[n][0] == element
@@ -832,14 +839,17 @@ def is_small(case):
 def forget_shapes(model, r):
     """Mutations leave stale shapes: outputs have none, or what inference says."""
     del model.graph.value_info[:]
-    for v in model.graph.output:
+    tensors = [v for v in model.graph.output if v.type.WhichOneof("value") in (None, "tensor_type")]
+    for v in tensors:
         v.type.tensor_type.ClearField("shape")
     types = inferred(model)
     declared = r.random() < 0.5
-    for v in model.graph.output:
+    for v in tensors:
         element, shape = types.get(v.name, (0, None))
         if element:
             v.type.tensor_type.elem_type = element
+        elif not v.type.tensor_type.elem_type:
+            v.ClearField("type")  # of another domain's operator
         if declared and shape is not None:
             v.CopyFrom(helper.make_tensor_value_info(v.name, v.type.tensor_type.elem_type, shape))
 
@@ -852,10 +862,8 @@ def plausible_start(seed, number, r):
     versions = [v for v in OPSETS if _same_operators(model, now, v)]
     if versions and (now not in OPSETS or r.random() < 0.3):
         set_opset(model, r.choice(versions))
-    elif now < 7:
-        set_opset(model, 7)
     model.ir_version = max(model.ir_version, 4)
-    for name in sorted(case.feed):
+    for name in fed_tensors(case):
         if r.random() < (0.9 if _is_settings(case.feed[name]) else 0.12):
             make_initializer(case, name)
     declare_inputs(case)

@@ -1,4 +1,4 @@
-"""The models that are mutated: ONNX's own backend tests, and the smaller reference models."""
+"""The models that are mutated: ONNX's own backend tests, the cases of tests/operators, and the smaller reference models."""
 import functools
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +14,9 @@ REFERENCE = ("lr_iris_ml", "mlp_digits", "mlp_diabetes", "mobilenet_mini", "cnn_
 GROUPS = ("node", "simple", "pytorch-operator", "pytorch-converted")
 LARGEST = 100_000  # bytes of a seed and its data
 
-# Operators that gradc refuses by design: no gradient is wanted, or not yet there. They are drawn now
-# and then, for the refusal. A wrong entry costs nothing but the draw.
-REFUSED = frozenset("""Adagrad Adam AffineGrid ArrayFeatureExtractor Attention Binarizer BitCast BitShift
-    BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow CausalConvWithState CenterCropPad Col2Im
-    Compress ConvInteger DFT DeformConv DequantizeLinear Det DynamicQuantizeLinear FlexAttention GRU
-    Gradient GridSample HammingWindow HannWindow ImageDecoder LRN LSTM LabelEncoder LinearAttention Loop
-    LpPool MatMulInteger MaxUnpool MelWeightMatrix Momentum NonMaxSuppression NonZero Optional
-    OptionalGetElement OptionalHasElement QLinearConv QLinearMatMul QuantizeLinear RNN RegexFullMatch
-    ReverseSequence RoiAlign RotaryEmbedding STFT Scan SequenceMap StringConcat StringNormalizer
-    StringSplit TensorScatter TfIdfVectorizer TreeEnsemble Unique Acos Asin Atan""".split())
+# Operators that gradc refuses by design. They are drawn now and then, for the refusal.
+REFUSED = frozenset("""ArrayFeatureExtractor Binarizer ImageDecoder LabelEncoder RegexFullMatch StringConcat
+    StringNormalizer StringSplit TreeEnsemble""".split())
 
 
 @dataclass
@@ -46,11 +39,17 @@ def is_small(folder):
     return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) <= LARGEST
 
 
-def _tensors_only(model):
-    ports = [*model.graph.input, *model.graph.output]
-    return all(v.type.WhichOneof("value") == "tensor_type" and
-               v.type.tensor_type.elem_type not in (TensorProto.STRING, TensorProto.COMPLEX64,
-                                                    TensorProto.COMPLEX128) for v in ports)
+def tensor_type_in(kind):
+    """The type of the tensors in a TypeProto: its own, or that of what a sequence or an optional holds."""
+    while (which := kind.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        kind = getattr(kind, which).elem_type
+    return kind.tensor_type if which == "tensor_type" else None
+
+
+def _readable(model):
+    types = [tensor_type_in(v.type) for v in [*model.graph.input, *model.graph.output]]
+    return all(t and t.elem_type not in (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128)
+               for t in types)
 
 
 @functools.cache
@@ -62,29 +61,67 @@ def backend_tests():
             if not is_small(folder):
                 continue
             model = onnx.load(folder / "model.onnx")
-            if not model.graph.node or not _tensors_only(model):
+            if not model.graph.node or not _readable(model):
                 continue
             kinds = [n.op_type for n in model.graph.node if n.op_type != "Constant"] or ["Constant"]
             refused = [k for k in kinds if k in REFUSED]
-            label = folder.name.removeprefix("test_").split("_")[0] if len(kinds) > 3 else kinds[0]
-            found.setdefault("refused" if refused else label, []).append(folder)
+            ports = [*model.graph.input, *model.graph.output]
+            if refused:
+                label = "refused"
+            elif any(v.type.WhichOneof("value") != "tensor_type" for v in ports):
+                label = f"list {kinds[0]}"
+            else:
+                label = folder.name.removeprefix("test_").split("_")[0] if len(kinds) > 3 else kinds[0]
+            found.setdefault(label, []).append(folder)
     return found
 
 
-def _read_tensor(path):
-    t = TensorProto()
-    t.ParseFromString(path.read_bytes())
-    return numpy_helper.to_array(t)
+def read_value(path, kind):
+    """An array; of a sequence a list of arrays; of an optional either of them, or None."""
+    message = {"sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}.get(
+        kind.WhichOneof("value"), TensorProto)()
+    message.ParseFromString(path.read_bytes())
+    if isinstance(message, TensorProto):
+        return numpy_helper.to_array(message)
+    if isinstance(message, onnx.SequenceProto):
+        return numpy_helper.to_list(message)
+    return numpy_helper.to_optional(message)
 
 
 def load_backend_test(folder):
     model = onnx.load(folder / "model.onnx")
     held = {t.name for t in model.graph.initializer}
-    names = [i.name for i in model.graph.input if i.name not in held]
-    feed = {name: _read_tensor(folder / f"test_data_set_0/input_{i}.pb")
-            for i, name in enumerate(names)
+    inputs = [i for i in model.graph.input if i.name not in held]
+    feed = {v.name: read_value(folder / f"test_data_set_0/input_{i}.pb", v.type)
+            for i, v in enumerate(inputs)
             if (folder / f"test_data_set_0/input_{i}.pb").exists()}
     return Seed(folder.name, model, feed)
+
+
+@functools.cache
+def operator_cases():
+    """{operator: [(tables, case)]} of tests/operators, which has what ONNX's tests do not: onnxruntime's operators, old opsets."""
+    import sys
+
+    sys.path.insert(0, str(TESTS / "operators"))
+    import case as tables
+
+    found = {}
+    for family in tables.families():
+        for group in tables.cases(family).values():
+            for case in group:
+                found.setdefault((case.domain, case.op), []).append((tables, case))
+    return found
+
+
+def load_operator_case(tables, case):
+    def narrow(x):
+        return x.astype(np.float32) if x is not None and x.dtype == np.float64 else x
+
+    if case.op != "BitCast" and not any(isinstance(a, onnx.GraphProto) for a in case.attrs.values()):
+        case = tables.Case(**{**vars(case), "inputs": {name: narrow(x) for name, x in case.inputs.items()}})
+    parts = tables.model([case])
+    return Seed(f"tests/operators {case.name}", tables.with_total(parts, {}, case.opset, case.domain), dict(parts.feeds))
 
 
 @functools.cache
@@ -119,6 +156,9 @@ def draw(random):
     """A seed: each label of the backend tests equally often."""
     if random.random() < 0.03:
         return load_reference(random.choice(REFERENCE))
+    if random.random() < 0.25:
+        found = operator_cases()
+        return load_operator_case(*random.choice(found[random.choice(sorted(found))]))
     labels = backend_tests()
     names = sorted(labels)
     label = random.choice(names)

@@ -671,6 +671,7 @@ def shape_cases():
                 return model([node(op, ["p", "q"], ["r"]), node("Reshape", ["x", "r"])],
                              initializers=[tensor("p", i64(a)), tensor("q", i64(b))])
             proto(f"S5-{op}-{a}-{b}", {INVALID}, folded)
+    proto("S6-range-stash", bad, one("Range", [], [np.float16(0), np.float16(4), np.float16(1)], opset=27, stash_type=2))
     proto("S6-range", {INVALID, UNSUPPORTED}, one("Range", [], [
         np.int64(0), np.int64(10**18), np.int64(1)]))
     proto("S6-range-step-0", {INVALID, UNSUPPORTED}, one("Range", [], [
