@@ -24,8 +24,11 @@ enum {
 	MAX_MESSAGE_DEPTH = 100,
 	MAX_CALL_DEPTH = 100,
 	MAX_FUNCTIONS = 10000,
-	MAX_NODES = 1 << 17,          /* of the file, and after inlining: about half a GiB */
-	MAX_EXPANSION = 4 << 20,      /* of functions: more is no model but an attack */
+	MAX_NODES = 1 << 17,     /* of the file, and after inlining: about half a GiB */
+	MAX_EXPANSION = 4 << 20, /* of functions: more is no model but an attack */
+	MAX_LISTED =
+		1
+		<< 24, /* elements of all sequences: those that differ by one have all of theirs */
 	MAX_IMPORTED_NODES = 3 << 19, /* of the IR, before anything is simplified */
 };
 #define MAX_FIELDS (64ll << 20)

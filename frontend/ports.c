@@ -412,7 +412,7 @@ check_output_list(Importer *im, const ValueInfoProto *v, const Bound *b, Onnx__T
 	GivenList declared = {0};
 	const Onnx__TypeProto__Tensor *t = list_type(v->type, &declared);
 
-	if (t && declared.sequence != b->sequence) {
+	if (t && !b->absent && declared.sequence != b->sequence) {
 		model_error(im->model, im->diag, EXIT_INVALID,
 		            "output %s is declared as %s, it is %s", quoted(im->model, v->name),
 		            declared.sequence ? "a sequence" : "a tensor",

@@ -375,6 +375,11 @@ set_output_list(OnnxNode *n, int i, int n_list, Value **list)
 {
 	if (i >= n_outputs(n))
 		return;
+	if ((n->im->listed += n_list) > MAX_LISTED) {
+		n->im->full = true;
+		report_unsupported(n, "sequences have more than %d elements together", MAX_LISTED);
+		return;
+	}
 	n->out[i] = (Bound){.list = arena_copy(n->im->arena, list, sizeof(*list) * (size_t)n_list),
 	                    .n_list = n_list,
 	                    .sequence = true};

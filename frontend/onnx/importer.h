@@ -70,7 +70,8 @@ struct Importer {
 	int64_t baked_batch;         /* --repair=batch: the number to replace; 0: off */
 	uint64_t repetition;         /* of a graph that stands there several times; 0: of none */
 	bool inference;              /* build @inference */
-	bool full;                   /* over the budget of nodes */
+	int64_t listed;              /* elements of sequences */
+	bool full;                   /* over the budget of nodes, or of those */
 	bool differs;                /* some node has another form in inference */
 	bool restored;               /* --train-mode=restore changed one */
 	bool has_frozen_norms;       /* batch norms in training form whose weights are frozen */

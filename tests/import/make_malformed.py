@@ -524,6 +524,17 @@ def one(op, shapes, constants=(), opset=17, kinds=None, **attributes):
     return make
 
 
+def growing():
+    """A loop that never ends, whose sequence gets one element more each time."""
+    kept = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, None))
+    body = helper.make_graph([node("Identity", ["go"], ["on"]), node("SequenceInsert", ["xs", "a"], ["ys"])], "body",
+                             [value("i", [], INT64), value("go", [], TensorProto.BOOL), helper.make_value_info("xs", kept)],
+                             [value("on", [], TensorProto.BOOL), helper.make_value_info("ys", kept)])
+    return model([node("SequenceEmpty", [], ["none"]), node("Loop", ["trips", "", "none"], ["all"], body=body),
+                  node("ConcatFromSequence", ["all"], ["y"], axis=0)], inputs=[value("a", [1])],
+                 initializers=[tensor("trips", np.int64(2**62))], opset=17)
+
+
 def i64(*v):
     return np.int64(v)
 
@@ -671,6 +682,7 @@ def shape_cases():
                 return model([node(op, ["p", "q"], ["r"]), node("Reshape", ["x", "r"])],
                              initializers=[tensor("p", i64(a)), tensor("q", i64(b))])
             proto(f"S5-{op}-{a}-{b}", {INVALID}, folded)
+    proto("S6-sequence", {UNSUPPORTED}, growing)
     proto("S6-range-stash", bad, one("Range", [], [np.float16(0), np.float16(4), np.float16(1)], opset=27, stash_type=2))
     proto("S6-range", {INVALID, UNSUPPORTED}, one("Range", [], [
         np.int64(0), np.int64(10**18), np.int64(1)]))

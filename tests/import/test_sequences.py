@@ -154,3 +154,10 @@ def test_an_output_is_as_declared(run, tmp_path, name):
     save(tmp_path / "m.onnx", [helper.make_node("SequenceConstruct", ["x"], ["ys"])], {"x": helper.make_tensor_type_proto(TensorProto.INT32, [2])},
          {"ys": declared})
     assert said in run("check", "m.onnx", exit=3).stderr
+
+
+def test_an_optional_sequence_that_is_nothing(run, tmp_path):
+    optional = helper.make_optional_type_proto(sequence([5]))
+    save(tmp_path / "m.onnx", [helper.make_node("Optional", [], ["o"], type=sequence([5]))], {}, {"o": optional})
+    run("run", "m.onnx", "--engine=interp", "--output-dir=out", "--output-format=pb")
+    assert numpy_helper.to_optional(onnx.OptionalProto.FromString((tmp_path / "out/o.pb").read_bytes())) is None
