@@ -521,12 +521,12 @@ GRADC_REFUSES = (
     ("axis named twice", r"is named twice", _always),
     ("rank of a list",
      r"must be a list of integers, it is \w+ of rank|split is of rank|a value per channel has|"
-     r"needs one$|numbers, needs one", _always),
+     r"needs one$|numbers, needs one|numbers for \d+ axes", _always),
     ("flag", r"not 0 or 1", _always),
     ("word", r"unknown reduction|is none of", _always),
     ("range",
      r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of|"
-     r"alpha is 0|stash_type is|hidden_size \d+, W has|columns of \[|Pad, .*a size of -|a condition of bool|"
+     r"alpha is 0|stash_type is|hidden_size \d+, W has|kv_num_heads is|columns of \[|Pad, .*a size of -|a condition of bool|"
      r"[(](RNN|GRU|LSTM), .*need f|"
      r"batch axis|\(Resize, .*input 1 is missing|axis -?\d+ of a rank-", _always),
     ("window", r"a window over", _always),
