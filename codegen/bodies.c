@@ -222,6 +222,30 @@ own_branches(Bodies *o, Node *n, const Node *around)
 }
 
 /* ---- functions of functions */
+/* Rows of a stack begin at bytes. */
+static bool
+has_whole_rows(Bodies *o, const Node *n)
+{
+	for (int i = 0; loop_of(n) && i + 1 < n->n_operands + n->n_results; i++) {
+		bool operand = i < n->n_operands;
+		int k = operand ? i : i - n->n_operands;
+		Type t = operand ? node_operand(n, k)->type : node_result(n, k)->type;
+		bool stack = operand ? loop_part(n, k) == LOOP_SLICED : k >= loop_of(n)->carried;
+		if (!stack || t->rank == 0 || t->dims[0] == 0 ||
+		    t->n / t->dims[0] * dtype_info[t->dtype].bits % 8 == 0)
+			continue;
+		diag_error(
+			o->diag, EXIT_UNSUPPORTED,
+			"%s: node \"%s\" (%s): rows of %lld numbers of %s, which are no whole bytes",
+			o->m->name, loc_origin(n->loc), op_row(n)->name,
+			(long long)(t->n / t->dims[0]), dtype_info[t->dtype].name);
+		diag_hint(o->diag, "a Cast before the loop, and behind it, makes them whole");
+		o->ok = false;
+		return false;
+	}
+	return true;
+}
+
 static bool
 fits(Bodies *o, const Node *n, int depth, int64_t *times)
 {
@@ -244,7 +268,8 @@ own_function(Bodies *o, Function *f, const Node *around, int depth, int64_t time
 {
 	for_each_node(f, n) {
 		int64_t inside = times;
-		if (op_row(n)->fuse != FUSE_CONTROL || !fits(o, n, depth, &inside))
+		if (op_row(n)->fuse != FUSE_CONTROL || !has_whole_rows(o, n) ||
+		    !fits(o, n, depth, &inside))
 			continue;
 		bool loop = loop_of(n) != NULL;
 		Function *bodies[2];

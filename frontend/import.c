@@ -372,7 +372,7 @@ import_function(Importer *im, ImportInfo *info)
 		.m = im->m, .f = program_new(im->m, role, im->binding), .phase = PHASE_FORWARD};
 	im->values = strmap_new(im->arena);
 	im->fakes = intmap_new(im->arena);
-	im->pending_states.n = im->pending_values.n = im->pending_randoms.n = 0;
+	im->pending_states.n = im->pending_values.n = im->pending_randoms.n = im->overflows.n = 0;
 	import_inputs(im, info);
 	if (diag_errors(im->diag) != im->before)
 		return;

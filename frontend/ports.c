@@ -2,6 +2,7 @@
  * declares, and loss graphs, whose inputs are values of another graph. */
 #include "frontend/onnx/importer.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- inputs */
@@ -460,6 +461,20 @@ import_output(Importer *im, ImportInfo *info, const ValueInfoProto *output, Resu
 		import_output_count(im, info, output->name, b, results);
 }
 
+/* Where data say more than a bound allows, a float result is NaN. */
+static Value *
+within_bounds(Importer *im, Value *v)
+{
+	if (!dtype_is_float(v->type->dtype))
+		return v;
+	for (int i = 0; i < im->overflows.n; i++) {
+		Value *over = b_broadcast(&im->b, im->overflows.at[i], ints_of_type(v->type),
+		                          (Ints){0});
+		v = b_select(&im->b, over, b_splat(&im->b, v->type, NAN), v);
+	}
+	return v;
+}
+
 void
 import_outputs(Importer *im, ImportInfo *info)
 {
@@ -475,6 +490,8 @@ import_outputs(Importer *im, ImportInfo *info)
 	for (int i = 0; i < im->pending_states.n; i++)
 		store_pending(im, im->pending_states.at[i], im->pending_values.at[i]);
 	find_row_outputs(&info->base.bindings.at[im->binding]);
+	for (int i = 0; i < results.n; i++)
+		results.at[i] = within_bounds(im, results.at[i]);
 	b_return(&im->b, results.n, results.at);
 }
 

@@ -150,6 +150,13 @@ copy_between(OnnxNode *n, Differentiated *d)
 	Node *last = f->last;
 
 	for (int i = 0; i < d->n_xs + d->n_zs; i++) {
+		int same = 0; /* a name that stands twice is one value */
+		while (d->own[same] != d->own[i])
+			same++;
+		if (same < i) {
+			d->given[i] = d->given[same];
+			continue;
+		}
 		if (i < d->n_xs)
 			d->given[i] = leaf(n, d->given[i]);
 		copies[d->own[i]->id] = d->given[i];

@@ -78,6 +78,7 @@ struct Importer {
 	bool has_synchronized_norms; /* batch norms that take the batch of all ranks */
 	VEC(Value *) pending_values; /* stored at the end of the function */
 	VEC(State *) pending_states;
+	VEC(Value *) overflows;             /* bools of the program: data say more than a bound */
 	VEC(PendingRandom) pending_randoms; /* of the function being built */
 	IntMap *quantized; /* reader of a node's input -> QuantizedTensor; NULL: nothing is */
 	IntMap *fakes; /* QuantizedTensor -> the numbers that its readers read, of the function */
@@ -142,6 +143,9 @@ Value *fake_quantized(OnnxNode *n, int i, Value *v);
 /* ---- padded.c: values whose size depends on data */
 /* The size at most that --bound declares for an output of the node; false after reporting. */
 bool want_size_bound(OnnxNode *n, int64_t *out);
+bool has_size_bound(const OnnxNode *n); /* does --bound say one? */
+/* Where `over`, a bool that is computed, holds, the program's float results are NaN: a loss is never made of a part of the data. */
+void note_overflow(OnnxNode *n, Value *over);
 /* count NULL: all of v is data. */
 void set_output_padded(OnnxNode *n, int i, Value *v, int axis, Value *count);
 /* What the operator reads of a padded input; NULL after reporting. */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* A loop that runs at most so often stands in the node's place: its iterations share kernels. */
-enum { UNROLLED_TRIPS = 4, MOST_UNROLLED = 1 << 16, MAX_TRIPS = 1 << 20 };
+enum { UNROLLED_TRIPS = 4, SIZED_TRIPS = 64, MOST_UNROLLED = 1 << 16, MAX_TRIPS = 1 << 20 };
 
 static void
 bind(OnnxNode *n, const char *name, const Bound *b)
@@ -22,6 +22,7 @@ typedef struct {
 	const GraphProto *
 		body; /* iteration, condition, carried values -> condition, carried values, outputs to stack */
 	int carried, stacked;
+	int most_unrolled;  /* iterations */
 	int64_t trips;      /* at most; -1: not known */
 	Value *most, *cond; /* a number and a bool; NULL: none */
 	Bound *values;      /* that are carried */
@@ -48,6 +49,7 @@ static bool
 open_loop(OnnxNode *n, Loop *l)
 {
 	l->body = want_graph(n, "body");
+	l->most_unrolled = MOST_UNROLLED;
 	l->carried = n_inputs(n) - 2;
 	if (!l->body || !read_scalar(n, 0, S64, &l->most) || !read_scalar(n, 1, BOOL, &l->cond))
 		return false;
@@ -67,6 +69,10 @@ open_loop(OnnxNode *n, Loop *l)
 	}
 	const Tensor *most = l->most ? known_value(n->im, l->most) : NULL;
 	l->trips = most ? tensor_int(most, 0) < 0 ? 0 : tensor_int(most, 0) : -1;
+	if (l->trips > MAX_TRIPS) { /* the condition ends it, as PyTorch writes a while loop */
+		l->trips = -1;
+		l->most = NULL;
+	}
 	return true;
 }
 
@@ -168,8 +174,8 @@ unroll(OnnxNode *n, Loop l)
 
 	l.values = arena_copy(n->im->arena, l.values, sizeof(*l.values) * (size_t)l.carried);
 	for (; (l.trips < 0 || at < l.trips) && holds(n, l.cond) == 1; at++)
-		if (!one_iteration(n, &l, at, &stacks) || n->im->full || at == MOST_UNROLLED) {
-			if (at == MOST_UNROLLED)
+		if (!one_iteration(n, &l, at, &stacks) || n->im->full || at == l.most_unrolled) {
+			if (at == l.most_unrolled)
 				report_unsupported(
 					n,
 					"more than %d iterations whose values change their shapes",
@@ -193,11 +199,19 @@ unroll(OnnxNode *n, Loop l)
 	return !n->failed;
 }
 
-/* ---- as a function: body(i, carried, [condition], captured) -> (condition, carried, rows) */
+/* ---- as a function: body(i, carried, [goes on], captured) -> (goes on, carried, [goes on], rows). The carried condition tells, where the bound is what a
+ * person said, that the loop was not over when it was reached. */
 typedef struct {
 	Scope scope;
 	Value *go; /* the body's condition as a result; NULL: it always goes on */
 } LoopBody;
+
+/* Is the bound of its iterations what a person said? */
+static bool
+is_bounded(const Loop *l)
+{
+	return l->trips < 0;
+}
 
 static Value *
 condition_of(OnnxNode *n, const Loop *l, Value *iteration, Value *given, Value *most)
@@ -226,7 +240,7 @@ loop_body(OnnxNode *n, const Loop *l, LoopBody *out)
 {
 	Importer *im = n->im;
 	int count = (int)l->body->n_output, k = 0;
-	Value **results = NEW_ARRAY(im->arena, Value *, count + 1);
+	Value **results = NEW_ARRAY(im->arena, Value *, count + 2);
 	Value **carried = NEW_ARRAY(im->arena, Value *, l->carried + 1);
 	Value *most = l->trips < 0 ? l->most : NULL;
 
@@ -235,6 +249,8 @@ loop_body(OnnxNode *n, const Loop *l, LoopBody *out)
 	for (int i = 0; i < l->carried; i++)
 		carried[i] = function_param(out->scope.f, l->values[i].value->type,
 		                            l->body->input[2 + i]->name);
+	if (is_bounded(l))
+		function_param(out->scope.f, type_scalar(im->m, BOOL), "goes");
 	Value *given = e_scalar(n, BOOL, 1); /* where it runs, it holds */
 	importer_bind(im, l->body->input[0]->name, iteration);
 	importer_bind(im, l->body->input[1]->name, given);
@@ -247,6 +263,8 @@ loop_body(OnnxNode *n, const Loop *l, LoopBody *out)
 	results[k++] = go;
 	for (int i = 1; !n->failed && i < count; i++) {
 		Bound *b = graph_output(n, l->body, (size_t)i);
+		if (i == 1 + l->carried && is_bounded(l))
+			results[k++] = go;
 		results[k++] = b ? b->value : NULL;
 		if (b && !b->value)
 			report_unsupported(n, "output %s is a sequence or an optional",
@@ -261,6 +279,8 @@ loop_body(OnnxNode *n, const Loop *l, LoopBody *out)
 			                   quoted(im->model, l->body->output[i]->name),
 			                   b->value->type->rank);
 	}
+	if (count == 1 + l->carried && is_bounded(l))
+		results[k++] = go;
 	if (n->failed) {
 		scope_leave(n, &out->scope);
 		return false;
@@ -274,8 +294,12 @@ loop_body(OnnxNode *n, const Loop *l, LoopBody *out)
 static bool
 try_unrolled(OnnxNode *n, const Loop *l, LoopBody *body)
 {
+	Loop few = *l;
+
 	(void)body;
-	return unroll(n, *l);
+	if (l->trips >= 0 || has_size_bound(n)) /* else nothing else can be done */
+		few.most_unrolled = SIZED_TRIPS;
+	return unroll(n, few);
 }
 
 /* Runs try without telling anybody of its faults; false: there were some. */
@@ -323,19 +347,35 @@ form_of(OnnxNode *n, const Loop *l)
 	return !ok ? ONE_BY_ONE : body.go ? DYNAMIC : ALWAYS;
 }
 
-/* The loop itself, as a node of the function that is being built. */
+/* The loop itself, by that builder: of its carried values and what it captures. */
 static Node *
-build_loop(OnnxNode *n, const Loop *l, const LoopBody *body, int64_t bound)
+build_loop(Builder *b, OnnxNode *n, const Loop *l, const LoopBody *body, int64_t bound,
+           Value *const *values, Value *const *captured)
 {
-	const Scope *s = &body->scope;
-	Value **operands = NEW_ARRAY(n->im->arena, Value *, l->carried + s->captured.n);
+	int n_captured = body->scope.captured.n, k = 0;
+	Value **operands = NEW_ARRAY(n->im->arena, Value *, l->carried + 1 + n_captured);
+	LoopAttr a = {.body = body->scope.f,
+	              .bound = bound,
+	              .carried = l->carried + is_bounded(l),
+	              .always = !body->go};
 
 	for (int i = 0; i < l->carried; i++)
-		operands[i] = l->values[i].value;
-	for (int i = 0; i < s->captured.n; i++)
-		operands[l->carried + i] = s->captured.at[i];
-	LoopAttr a = {.body = s->f, .bound = bound, .carried = l->carried, .always = !body->go};
-	return build_node(n->b, OP_loop, l->carried + s->captured.n, operands, &a);
+		operands[k++] = values[i];
+	if (is_bounded(l))
+		operands[k++] = b_splat(b, type_scalar(b->m, BOOL), 1);
+	for (int i = 0; i < n_captured; i++)
+		operands[k++] = captured[i];
+	return build_node(b, OP_loop, k, operands, &a);
+}
+
+static Value **
+initial_values(OnnxNode *n, const Loop *l)
+{
+	Value **values = NEW_ARRAY(n->im->arena, Value *, l->carried + 1);
+
+	for (int i = 0; i < l->carried; i++)
+		values[i] = l->values[i].value;
+	return values;
 }
 
 /* A loop that may not begin: where the condition holds, or else what it begins with, and no rows. */
@@ -347,21 +387,18 @@ build_guarded(OnnxNode *n, const Loop *l, const LoopBody *body, int64_t bound, V
 	int captured = body->scope.captured.n, count = 1 + l->carried + captured;
 	Function *run = function_new(m, module_fresh_name(m, "loop"));
 	Function *skip = function_new(m, module_fresh_name(m, "no_loop"));
-	Value **operands = NEW_ARRAY(im->arena, Value *, count),
-	      **p = NEW_ARRAY(im->arena, Value *, count);
+	Value **operands = NEW_ARRAY(im->arena, Value *, count), **values = initial_values(n, l);
 
 	operands[0] = cond;
 	for (int i = 1; i < count; i++) {
-		operands[i] = i <= l->carried ? l->values[i - 1].value
+		operands[i] = i <= l->carried ? values[i - 1]
 		                              : body->scope.captured.at[i - 1 - l->carried];
-		p[i - 1] = function_param(run, operands[i]->type, "x");
+		function_param(run, operands[i]->type, "x");
 		function_param(skip, operands[i]->type, "x");
 	}
-	LoopAttr a = {
-		.body = body->scope.f, .bound = bound, .carried = l->carried, .always = !body->go};
 	Builder b = {.m = m, .f = run, .loc = n->b->loc},
 		none = {.m = m, .f = skip, .loc = n->b->loc};
-	Node *loop = build_node(&b, OP_loop, count - 1, p, &a);
+	Node *loop = build_loop(&b, n, l, body, bound, run->params.at, run->params.at + l->carried);
 	Value **nothing = NEW_ARRAY(im->arena, Value *, loop->n_results);
 	for (int i = 0; i < loop->n_results; i++)
 		nothing[i] = i < l->carried ? skip->params.at[i]
@@ -396,12 +433,17 @@ import_function(OnnxNode *n, const Loop *l)
 	}
 	Value *cond = begins(n, l);
 	Node *node = cond ? build_guarded(n, l, &body, bound, cond)
-	                  : build_loop(n, l, &body, bound);
+	                  : build_loop(n->b, n, l, &body, bound, initial_values(n, l),
+	                               body.scope.captured.at);
 	Value *trip = node_result(node, node->n_results - 1);
+	int rows = l->carried + is_bounded(l);
+	if (is_bounded(l))
+		note_overflow(n, node_result(node, l->carried));
 	for (int i = 0; i < l->carried; i++)
 		set_output(n, i, node_result(node, i));
-	for (int i = l->carried; i + 1 < node->n_results; i++)
-		set_output_padded(n, i, node_result(node, i), 0, cond || body.go ? trip : NULL);
+	for (int i = 0; rows + i + 1 < node->n_results; i++)
+		set_output_padded(n, l->carried + i, node_result(node, rows + i), 0,
+		                  cond || body.go ? trip : NULL);
 }
 
 /* What cannot be a function, and whose iterations nobody can count now: says why. */

@@ -73,6 +73,18 @@ from_end(const Bound *b)
 }
 
 bool
+has_size_bound(const OnnxNode *n)
+{
+	const ImportOptions *o = n->im->options;
+
+	for (int i = 0; i < n_outputs(n); i++)
+		for (int k = 0; k < o->n_bounds; k++)
+			if (has_output(n, i) && !strcmp(o->bounds[k].name, n->proto->output[i]))
+				return true;
+	return false;
+}
+
+bool
 want_size_bound(OnnxNode *n, int64_t *out)
 {
 	const ImportOptions *o = n->im->options;
@@ -93,9 +105,18 @@ want_size_bound(OnnxNode *n, int64_t *out)
 }
 
 void
+note_overflow(OnnxNode *n, Value *over)
+{
+	if (over && !n->im->scope)
+		vec_push(n->im->arena, &n->im->overflows, over);
+}
+
+void
 set_output_padded(OnnxNode *n, int i, Value *v, int axis, Value *count)
 {
 	set_output(n, i, v);
+	if (v && count && !n->padded)
+		note_overflow(n, e_with(n, OP_gt, count, (double)v->type->dims[axis]));
 	if (i >= n_outputs(n) || !v)
 		return;
 	n->out[i].count = count;
@@ -196,6 +217,10 @@ padded_input(OnnxNode *n, int i, const Bound *b)
 
 	if (!row) {
 		refuse(n, i, b, "this operator takes no such input");
+		return NULL;
+	}
+	if (n->padded && n->padded_at != i && row->rule != ELEMENTWISE) {
+		refuse(n, i, b, "another input has such a size, too");
 		return NULL;
 	}
 	Value *v = padded_value(n, i, b, row);
@@ -308,7 +333,9 @@ pad_reduced(OnnxNode *n, bool mean)
 	}
 	Value *y = n->out[0].value;
 	double size = (double)b->value->type->dims[b->axis];
-	if (mean)
+	if (mean && !is_float(y))
+		refuse(n, n->padded_at, b, "a mean of integers");
+	else if (mean)
 		set_output(n, 0,
 		           e_binary(n, OP_div, e_with(n, OP_mul, y, size),
 		                    e_cast(n, b->count, y->type->dtype)));
