@@ -68,16 +68,20 @@ scope_open(OnnxNode *n, Scope *s, const char *name)
 	im->b = (Builder){.m = im->m, .f = s->f, .loc = s->around.loc};
 }
 
-void
+bool
 scope_close(OnnxNode *n, Scope *s, int n_results, Value **results)
 {
 	Importer *im = n->im;
 
-	for (int i = 0; i < n_results; i++)
+	for (int i = 0; i < n_results; i++) {
+		n->failed |= !results[i];
 		if (results[i] && results[i]->function != s->f)
 			results[i] = capture(im, s, results[i]);
-	b_return(&im->b, n_results, results);
+	}
+	if (!n->failed)
+		b_return(&im->b, n_results, results);
 	scope_leave(n, s);
+	return !n->failed;
 }
 
 void

@@ -253,10 +253,12 @@ cut_output(Session *s, const char *folder, json_t *names, const PaddedOutput *p,
 	const char *file = json_string_value(json_object_get(entry, "file"));
 	const char *count_file = json_string_value(
 		json_object_get(json_object_get(names, counted), "file"));
-	char *path = path_join(s->arena, folder, file ? file : "");
-	char *count_path = path_join(s->arena, folder, count_file ? count_file : "");
 	NamedTensor t, count;
 
+	if (!file || !count_file)
+		return NULL; /* `grad` writes other results */
+	char *path = path_join(s->arena, folder, file);
+	char *count_path = path_join(s->arena, folder, count_file);
 	RETURN_IF_ERROR(read_result(s, path, as_pb, &t));
 	RETURN_IF_ERROR(read_result(s, count_path, as_pb, &count));
 	int64_t n = dtype_load_int(count.dtype, count.data, 0), most = t.dims[p->axis];

@@ -56,7 +56,9 @@ typedef struct Scope {
 
 struct Importer {
 	Model *model;
-	Scope *scope; /* NULL: it builds a program */
+	Scope *scope;            /* NULL: it builds a program */
+	int loops_around;        /* of the nodes that are being imported */
+	int64_t unrolled_around; /* how often what is being imported stands there; 0: once */
 	Module *m;
 	Builder b;
 	Diag *diag;
@@ -126,8 +128,8 @@ void import_subgraph_again(OnnxNode *n, const GraphProto *g, int64_t at);
 /* ---- scope.c */
 /* What the importers build from now on is the body of a new function. Its parameters are to be made before anything is read. */
 void scope_open(OnnxNode *n, Scope *s, const char *name);
-/* Ends it with these results (NULL: a poisoned one, as which the node fails). */
-void scope_close(OnnxNode *n, Scope *s, int n_results, Value **results);
+/* Ends it with these results. False where one is NULL: what made it was reported, and the function is none. */
+bool scope_close(OnnxNode *n, Scope *s, int n_results, Value **results);
 void scope_leave(OnnxNode *n, Scope *s); /* without an end */
 /* b as the function that is being built may read it. */
 Bound *scope_bound(Importer *im, Bound *b);

@@ -9,7 +9,14 @@
 #include <string.h>
 
 /* A loop that runs at most so often stands in the node's place: its iterations share kernels. */
-enum { UNROLLED_TRIPS = 4, SIZED_TRIPS = 64, MOST_UNROLLED = 1 << 16, MAX_TRIPS = 1 << 20 };
+enum {
+	UNROLLED_TRIPS = 4,
+	UNROLLED_TOGETHER = 16,
+	MAX_NESTED = 8,
+	SIZED_TRIPS = 64,
+	MOST_UNROLLED = 1 << 16,
+	MAX_TRIPS = 1 << 20
+};
 
 static void
 bind(OnnxNode *n, const char *name, const Bound *b)
@@ -170,8 +177,10 @@ static bool
 unroll(OnnxNode *n, Loop l)
 {
 	Stacks stacks = {NEW_ARRAY(n->im->arena, __typeof__(*stacks.rows), l.stacked + 1)};
-	int64_t at = 0;
+	int64_t at = 0, around = n->im->unrolled_around;
 
+	n->im->unrolled_around = (around ? around : 1) *
+	                         (l.trips > 0 && l.trips < MOST_UNROLLED ? l.trips : 1);
 	l.values = arena_copy(n->im->arena, l.values, sizeof(*l.values) * (size_t)l.carried);
 	for (; (l.trips < 0 || at < l.trips) && holds(n, l.cond) == 1; at++)
 		if (!one_iteration(n, &l, at, &stacks) || n->im->full || at == l.most_unrolled) {
@@ -181,8 +190,11 @@ unroll(OnnxNode *n, Loop l)
 					"more than %d iterations whose values change their shapes",
 					MOST_UNROLLED);
 			n->failed = true;
-			return false;
+			break;
 		}
+	n->im->unrolled_around = around;
+	if (n->failed)
+		return false;
 	if ((l.trips < 0 || at < l.trips) && holds(n, l.cond) < 0) {
 		report_unsupported(
 			n,
@@ -461,16 +473,22 @@ refuse_unknown_trips(OnnxNode *n, const Loop *l)
 		                      "sequence, or a size that does so, too");
 }
 
-static void
-import_loop(OnnxNode *n)
+/* Of loops inside each other so many iterations stand there at most. */
+static bool
+is_few(const OnnxNode *n, const Loop *l)
 {
-	Loop l;
+	int64_t around = n->im->unrolled_around ? n->im->unrolled_around : 1;
 
-	if (!open_loop(n, &l))
-		return;
+	return l->trips >= 0 && l->trips <= UNROLLED_TRIPS &&
+	       around * l->trips <= UNROLLED_TOGETHER;
+}
+
+static void
+import_by_form(OnnxNode *n, Loop l)
+{
 	int begins = holds(n, l.cond);
 	LoopForm form = begins == 0 ? ONE_BY_ONE : form_of(n, &l);
-	bool few = form == ALWAYS && begins == 1 && l.trips >= 0 && l.trips <= UNROLLED_TRIPS;
+	bool few = form == ALWAYS && begins == 1 && is_few(n, &l);
 	/* Whether it goes on may yet follow from the iterations. */
 	bool sized = form == DYNAMIC && begins == 1 && (l.trips >= 0 || !l.most) &&
 	             (l.stacked || l.trips < 0);
@@ -482,6 +500,23 @@ import_loop(OnnxNode *n)
 		unroll(n, l);
 	else
 		import_function(n, &l);
+}
+
+static void
+import_loop(OnnxNode *n)
+{
+	Loop l;
+
+	if (n->im->loops_around == MAX_NESTED) {
+		report_unsupported(n, "it stands inside of %d others: at most %d loops nest",
+		                   MAX_NESTED, MAX_NESTED);
+		return;
+	}
+	if (!open_loop(n, &l))
+		return;
+	n->im->loops_around++;
+	import_by_form(n, l);
+	n->im->loops_around--;
 }
 
 const ImportRow import_loop_rows[] = {

@@ -219,7 +219,9 @@ padded_input(OnnxNode *n, int i, const Bound *b)
 		refuse(n, i, b, "this operator takes no such input");
 		return NULL;
 	}
-	if (n->padded && n->padded_at != i && row->rule != ELEMENTWISE) {
+	bool same = n->padded && (n->padded_at == i || n->padded->count == b->count);
+	if (n->padded &&
+	    (row->rule == GATHER ? n->padded_at != i : row->rule != ELEMENTWISE && !same)) {
 		refuse(n, i, b, "another input has such a size, too");
 		return NULL;
 	}

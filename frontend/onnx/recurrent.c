@@ -505,7 +505,7 @@ pass(Recurrent *r, Scope *s, Operands *o, Value *v, bool row)
 }
 
 /* The body of the loop: results are the condition, the states, and a row of outputs. */
-static void
+static bool
 build_body(Recurrent *r, Scope *s, Value *x, Value *live, Value **state)
 {
 	OnnxNode *n = r->n;
@@ -517,7 +517,7 @@ build_body(Recurrent *r, Scope *s, Value *x, Value *live, Value **state)
 	for (int i = 0; i < r->cell->states; i++)
 		results[k++] = live ? e_select(n, live, state[i], old[i]) : state[i];
 	results[k++] = y;
-	scope_close(n, s, k, results);
+	return scope_close(n, s, k, results);
 }
 
 static Node *
@@ -548,7 +548,8 @@ build_direction(Recurrent *r, int at)
 	r->p = pass(r, &s, &o, p, false);
 	r->rt = e_reshape(n, r->rt, (Ints){.n = 2, .at = {r->cell->gates * r->hidden, r->hidden}});
 	r->f = &r->activations[at * r->cell->activations];
-	build_body(r, &s, x, live, state);
+	if (!build_body(r, &s, x, live, state))
+		return NULL;
 	LoopAttr a = {.body = s.f,
 	              .bound = r->steps,
 	              .carried = r->cell->states,
