@@ -122,6 +122,25 @@ def scan(name, shape, torch, **attrs):
                 {"body": scan_body(case), "num_scan_inputs": 1, **attrs}, outputs=2, captures=("w",))
 
 
+def rows_of_rows(case):
+    """Scans each row of what is scanned, itself scanned, and a value that is stacked as well."""
+    inner = graph(case, ["after = Add v e", "line = Mul after f"], "v e f", "after line")
+    return graph(case, ["made = Mul .w a", ("next lines = Scan s a made", {"body": inner, "num_scan_inputs": 2})], "s a", "next made lines")
+
+
+def run_rows_of_rows(s, a, w):
+    import torch
+    made, lines = [], []
+    for row in a:
+        made.append(w * row)
+        mine = []
+        for k in range(len(row)):
+            s = s + row[k]
+            mine.append(s * made[-1][k])
+        lines.append(torch.stack(mine))
+    return s, torch.stack(made), torch.stack(lines)
+
+
 # ---- If
 def branch(name, condition, torch, fed=("c",), constants=()):
     case = f"If_{name}"
@@ -138,6 +157,8 @@ CASES = [
     scan("plain", (5, 3), run_scan()), scan("one", (1, 3), run_scan()), scan("empty", (0, 3), run_scan()),
     scan("reverse", (5, 3), run_scan(reverse=True), scan_input_directions=[1]),
     scan("axes", (3, 6), run_scan(1, True, 1, True), scan_input_axes=[1], scan_input_directions=[1], scan_output_axes=[-1], scan_output_directions=[1]),
+    Case("Scan_rows_of_rows", "Scan", {"s": numbers(3, seed=1), "a": numbers(4, 5, 3, seed=2), "w": numbers(5, 3, seed=3)}, run_rows_of_rows,
+         {"body": rows_of_rows("Scan_rows_of_rows"), "num_scan_inputs": 1}, outputs=3, captures=("w",)),
     branch("yes", True, lambda c, x, w: (x @ w).exp()), branch("no", False, lambda c, x, w: x * x, constants=("w",)),
     branch("known", True, lambda c, x, w: (x @ w).exp(), fed=()),
 ]
