@@ -304,19 +304,17 @@ copy_slices(TableWriter *tw, const Frame *in)
 	}
 }
 
-/* Results that were not computed where the node has them: rows, and then what is carried on, which is not read any more. */
+/* Results that were not computed where the node has them. None of them is what a parameter was (bodies.c), so that the order does not matter. */
 static void
 copy_results(TableWriter *tw, const Frame *in)
 {
 	const Node *ret = function_return(in->f);
-	const LoopAttr *loop = loop_of(in->by);
-	int first = loop != NULL, carried = loop ? (int)loop->carried : 0;
-	int n = ret->n_operands - first;
+	int first = loop_of(in->by) != NULL;
 
-	for (int k = 0; k < n; k++) {
-		int i = (k + carried) % n;
-		const Value *v = node_operand(ret, i + first);
-		write_copy(tw, in->by, place_of_result(tw, in, i, v->type), place_of(tw, in, v));
+	for (int i = first; i < ret->n_operands; i++) {
+		const Value *v = node_operand(ret, i);
+		write_copy(tw, in->by, place_of_result(tw, in, i - first, v->type),
+		           place_of(tw, in, v));
 	}
 }
 
