@@ -8,6 +8,7 @@ quoted(const Model *model, const char *name)
 {
 	Text text = {0};
 
+	name = name ? name : ""; /* a field that the file leaves out */
 	if (strlen(name) > 200)
 		name = arena_printf(model->arena, "%.200s...", name);
 	text_add_quoted(&text, name);
