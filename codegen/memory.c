@@ -188,7 +188,7 @@ place_results(Plan *p)
 		Value *v = node_operand(ret, i);
 		bool carries = first && i <= carried;
 		if (!may_be_placed(v) || (carries ? param_read_later(p, p->f->params.at[i], v)
-		                                  : !row_is_aligned(p, v->type)))
+		                                  : loop && !row_is_aligned(p, v->type)))
 			continue;
 		v->region = carries ? REGION_PARAM : REGION_RESULT;
 		v->offset = carries ? i : i - first;

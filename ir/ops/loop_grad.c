@@ -252,7 +252,7 @@ stack(LoopGrad *lg, Value *v)
 	for (int i = 0; i < lg->rows.n; i++)
 		if (lg->rows.at[i] == v)
 			return;
-	if (!is_slice(lg, v))
+	if (!is_slice(lg, v) || !lg->a->always) /* of iterations that did not run a row is zero */
 		vec_push(lg->arena, &lg->rows, v);
 }
 
