@@ -2,7 +2,8 @@
 #include "codegen/epilogue.h"
 #include "codegen/store_plan_impl.h"
 
-enum { MAX_GROUP_NODES = 96 }; /* LLVM takes more than twice as long for twice as many */
+/* LLVM takes more than twice as long for twice the code, so that a kernel has so much: nodes, and their weights (OpRow.weight) together. */
+enum { MAX_GROUP_NODES = 400, MAX_GROUP_WEIGHT = 1200 };
 
 static int
 group_new(StorePlan *p, const Node *n)
@@ -96,6 +97,13 @@ bias_fits(const StorePlan *p, int gi, const Node *n)
 	return v && !(from && plan_is_copied(p, from));
 }
 
+/* Is there room for n's code? */
+static bool
+has_room(const Group *g, const Node *n)
+{
+	return g->members.n < MAX_GROUP_NODES && g->weight + op_row(n)->weight <= MAX_GROUP_WEIGHT;
+}
+
 /* The space of n's result in group gi, whose values it reads; NONE: it does not fit. */
 static IterSpace
 space_in(const StorePlan *p, int gi, const Node *n)
@@ -104,8 +112,7 @@ space_in(const StorePlan *p, int gi, const Node *n)
 
 	if (bias_fits(p, gi, n))
 		return ITER_FULL;
-	if (g->opaque || g->closed || g->members.n >= MAX_GROUP_NODES ||
-	    g->domain.elements[ITER_FULL] == 0)
+	if (g->opaque || g->closed || !has_room(g, n) || g->domain.elements[ITER_FULL] == 0)
 		return ITER_NONE;
 	switch (fuse_class_of(n)) {
 	case FUSE_ELEMENTWISE: return space_elementwise(p, gi, n);
@@ -122,7 +129,7 @@ sibling_of(const StorePlan *p, const Node *n, int latest, IterSpace *space)
 		if (u->user == n || !reduces(u->user))
 			continue;
 		int gi = plan_group_of(p, node_result(u->user, 0));
-		if (gi <= latest || p->groups.at[gi].members.n >= MAX_GROUP_NODES)
+		if (gi <= latest || !has_room(&p->groups.at[gi], n))
 			continue;
 		*space = space_reduced(p, gi, n,
 		                       (IterSpace)(p->space[node_result(u->user, 0)->id] - 1));
@@ -143,6 +150,7 @@ join(StorePlan *p, int gi, Node *n, IterSpace s)
 		p->space[node_result(n, i)->id] = (uint8_t)s;
 	p->group[n->id] = gi;
 	vec_push(p->arena, &g->members, n);
+	g->weight += op_row(n)->weight;
 	vec_push(p->arena, &p->nodes, n);
 }
 

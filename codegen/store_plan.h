@@ -13,6 +13,7 @@ typedef struct {
 	Domain domain;
 	VEC(Node *) members;
 	int merged_into; /* -1, or a later group */
+	int64_t weight;  /* of the members together: OpRow.weight */
 } Group;
 
 typedef struct {
