@@ -3,7 +3,7 @@
 #include "codegen/store_plan_impl.h"
 
 /* LLVM takes more than twice as long for twice the code, so that a kernel has so much: nodes, and their weights (OpRow.weight) together. */
-enum { MAX_GROUP_NODES = 400, MAX_GROUP_WEIGHT = 1200 };
+enum { MAX_GROUP_NODES = 400, MAX_GROUP_WEIGHT = 600 };
 
 static int
 group_new(StorePlan *p, const Node *n)
