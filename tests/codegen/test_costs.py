@@ -175,11 +175,11 @@ def test_what_the_list_explains(patterns, unexplained, useless):
 
 
 def test_reference_models_are_too_small(gradc, models, run):
-    """To fill a GPU: what costs.py says of them."""
+    """To fill a GPU: what costs.py says of them. (Most of lstm_chars is launches: its loops have 40 trips.)"""
     for name in reference.NAMES:
         said = run("dump", models / name / "model.onnx", *reference.compile_options(name, "f32"), "--stage=schedule",
                    "--format=json", "--machine=h100").stdout
-        assert all(step["step_us"] < 1000 for step in json.loads(said)["steps"])
+        assert all(step["step_us"] < 2000 for step in json.loads(said)["steps"])
 
 
 def test_the_example_is_of_the_page():
