@@ -207,6 +207,18 @@ e_flat(OnnxNode *n, Value *x)
 }
 
 Value *
+e_column(OnnxNode *n, Value *x, int rank)
+{
+	Ints shape = {.n = rank};
+
+	if (!x)
+		return NULL;
+	for (int i = 0; i < rank; i++)
+		shape.at[i] = i == 0 ? x->type->n : 1;
+	return e_reshape(n, x, shape);
+}
+
+Value *
 e_transpose(OnnxNode *n, Value *x, Ints order)
 {
 	bool same = true;

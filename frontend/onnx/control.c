@@ -13,9 +13,9 @@ want_graph(OnnxNode *n, const char *name)
 	return NULL;
 }
 
-/* A result has the element type that the graph declares, as the model's outputs have. */
+/* An input or a result has the element type that the graph declares, as the model's own have. */
 static bool
-is_as_declared(OnnxNode *n, const ValueInfoProto *v, const Value *x)
+is_as_declared(OnnxNode *n, const char *port, const ValueInfoProto *v, const Value *x)
 {
 	const Onnx__TypeProto__Tensor *t = tensor_type(v);
 	DType declared;
@@ -23,7 +23,7 @@ is_as_declared(OnnxNode *n, const ValueInfoProto *v, const Value *x)
 	if (!x || !t || !t->elem_type ||
 	    (tensor_dtype(t->elem_type, &declared) && declared == x->type->dtype))
 		return true;
-	report_invalid(n, "output %s of its graph is declared with element type %d, it is %s",
+	report_invalid(n, "%s %s of its graph is declared with element type %d, it is %s", port,
 	               quoted(n->im->model, v->name), t->elem_type,
 	               dtype_info[x->type->dtype].name);
 	return false;
@@ -58,12 +58,26 @@ import_subgraph_again(OnnxNode *n, const GraphProto *g, int64_t at)
 	n->im->repetition = around;
 }
 
+void
+set_graph_input(OnnxNode *n, const GraphProto *g, size_t i, const Bound *b)
+{
+	if (b->value && !is_as_declared(n, "input", g->input[i], b->value))
+		n->failed = true;
+	strmap_put(n->im->values, g->input[i]->name, arena_copy(n->im->arena, b, sizeof(*b)));
+}
+
+void
+set_graph_value(OnnxNode *n, const GraphProto *g, size_t i, Value *v)
+{
+	set_graph_input(n, g, i, &(Bound){.value = v});
+}
+
 Bound *
 graph_output(OnnxNode *n, const GraphProto *g, size_t i)
 {
 	Bound *b = importer_lookup(n->im, g->output[i]->name);
 
-	if (!b || is_poisoned(b) || !is_as_declared(n, g->output[i], b->value)) {
+	if (!b || is_poisoned(b) || !is_as_declared(n, "output", g->output[i], b->value)) {
 		n->failed = true;
 		return NULL;
 	}

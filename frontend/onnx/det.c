@@ -13,19 +13,6 @@ typedef struct {
 	Value *row, *column; /* s64[batch] */
 } Matrices;
 
-/* v: [batch] in a shape of `rank` axes whose first is the batch */
-static Value *
-of_batch(OnnxNode *n, Value *v, int rank)
-{
-	Ints shape = {.n = rank};
-
-	if (!v)
-		return NULL;
-	for (int i = 0; i < rank; i++)
-		shape.at[i] = i == 0 ? v->type->n : 1;
-	return e_reshape(n, v, shape);
-}
-
 /* 0, 1 .. size - 2 along an axis of [1, size - 1, size - 1], or [1, size - 1], jumping over what `left_out` says for each batch */
 static Value *
 others(OnnxNode *n, const Matrices *m, Value *left_out, int axis, int rank)
@@ -35,7 +22,7 @@ others(OnnxNode *n, const Matrices *m, Value *left_out, int axis, int rank)
 	for (int i = 0; i < rank; i++)
 		shape.at[i] = i == axis ? m->size - 1 : 1;
 	Value *at = e_iota(n, S64, shape, axis);
-	Value *beyond = e_binary(n, OP_ge, at, of_batch(n, left_out, rank));
+	Value *beyond = e_binary(n, OP_ge, at, e_column(n, left_out, rank));
 	return e_binary(n, OP_add, at, e_cast(n, beyond, S64));
 }
 
@@ -81,9 +68,9 @@ eliminated(OnnxNode *n, const Matrices *m, Value **pivot)
 	if (m->size == 1 || !p)
 		return NULL;
 	Value *rest = elements(n, m, others(n, m, m->row, 1, 3), others(n, m, m->column, 2, 3));
-	Value *column = elements(n, m, others(n, m, m->row, 1, 2), of_batch(n, m->column, 2));
-	Value *row = elements(n, m, of_batch(n, m->row, 2), others(n, m, m->column, 1, 2));
-	Value *divisor = of_batch(n, e_select(n, zero, e_number(n, p, 1), p), 2);
+	Value *column = elements(n, m, others(n, m, m->row, 1, 2), e_column(n, m->column, 2));
+	Value *row = elements(n, m, e_column(n, m->row, 2), others(n, m, m->column, 1, 2));
+	Value *divisor = e_column(n, e_select(n, zero, e_number(n, p, 1), p), 2);
 	Ints tall = {.n = 3, .at = {m->batch, m->size - 1, 1}},
 	     flat = {.n = 3, .at = {m->batch, 1, m->size - 1}};
 	Value *factor = e_reshape(n, e_binary(n, OP_div, column, divisor), tall);

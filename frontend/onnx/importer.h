@@ -234,6 +234,7 @@ Value *e_select(OnnxNode *n, Value *cond, Value *x, Value *y); /* NumPy broadcas
 Value *e_cast(OnnxNode *n, Value *x, DType to);
 Value *e_reshape(OnnxNode *n, Value *x, Ints shape);
 Value *e_flat(OnnxNode *n, Value *x);
+Value *e_column(OnnxNode *n, Value *x, int rank); /* x: [a], as [a, 1, 1 ..] of that rank */
 Value *e_transpose(OnnxNode *n, Value *x, Ints order);
 Value *e_broadcast(OnnxNode *n, Value *x, Ints shape); /* NumPy rules */
 Value *e_broadcast_axes(OnnxNode *n, Value *x, Ints shape, Ints axes);

@@ -18,12 +18,6 @@ enum {
 	MAX_TRIPS = 1 << 20
 };
 
-static void
-bind(OnnxNode *n, const char *name, const Bound *b)
-{
-	strmap_put(n->im->values, name, arena_copy(n->im->arena, b, sizeof(*b)));
-}
-
 /* ---- Loop: trip count, condition, carried values -> carried values, stacked outputs */
 typedef struct {
 	const GraphProto *
@@ -103,10 +97,12 @@ one_iteration(OnnxNode *n, Loop *l, int64_t at, Stacks *stacks)
 	Importer *im = n->im;
 	Value *number = e_reshape(n, e_constant_ints(n, 1, &at), (Ints){0});
 
-	importer_bind(im, l->body->input[0]->name, number);
-	importer_bind(im, l->body->input[1]->name, l->cond ? l->cond : e_scalar(n, BOOL, 1));
+	set_graph_value(n, l->body, 0, number);
+	set_graph_value(n, l->body, 1, l->cond ? l->cond : e_scalar(n, BOOL, 1));
 	for (int i = 0; i < l->carried; i++)
-		bind(n, l->body->input[2 + i]->name, &l->values[i]);
+		set_graph_input(n, l->body, 2 + (size_t)i, &l->values[i]);
+	if (n->failed)
+		return false;
 	import_subgraph_again(n, l->body, at);
 	for (size_t i = 0; !n->failed && i < l->body->n_output; i++) {
 		Bound *b = graph_output(n, l->body, i);
@@ -264,11 +260,12 @@ loop_body(OnnxNode *n, const Loop *l, LoopBody *out)
 	if (is_bounded(l))
 		function_param(out->scope.f, type_scalar(im->m, BOOL), "goes");
 	Value *given = e_scalar(n, BOOL, 1); /* where it runs, it holds */
-	importer_bind(im, l->body->input[0]->name, iteration);
-	importer_bind(im, l->body->input[1]->name, given);
+	set_graph_value(n, l->body, 0, iteration);
+	set_graph_value(n, l->body, 1, given);
 	for (int i = 0; i < l->carried; i++)
-		importer_bind(im, l->body->input[2 + i]->name, carried[i]);
-	import_subgraph(n, l->body);
+		set_graph_value(n, l->body, 2 + (size_t)i, carried[i]);
+	if (!n->failed)
+		import_subgraph(n, l->body);
 	if (!n->failed && most)
 		most = scope_bound(im, &(Bound){.value = most})->value;
 	Value *go = n->failed ? NULL : condition_of(n, l, iteration, given, most);

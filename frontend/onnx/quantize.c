@@ -44,13 +44,18 @@ typedef struct {
 } Grouping;
 
 static bool
-want_grouping(OnnxNode *n, const Value *x, const Value *scale, Grouping *out)
+want_grouping(OnnxNode *n, const Value *x, const Value *scale, const Value *zero, Grouping *out)
 {
 	*out = (Grouping){.block = want_int(n, "block_size", 0)};
 	if (!x || !scale)
 		return false;
 	if (out->block < 0) {
 		report_invalid(n, "block_size is %lld", (long long)out->block);
+		return false;
+	}
+	if (zero && zero->type->n != scale->type->n) {
+		report_invalid(n, "its scale is %s, its zero point %s: need one shape",
+		               type_text(n, scale->type), type_text(n, zero->type));
 		return false;
 	}
 	/* per-tensor quantization ignores the axis, which may be out of range */
@@ -114,7 +119,8 @@ import_quantize(OnnxNode *n)
 	DType to = zero ? zero->type->dtype : U8, arithmetic = scale ? scale->type->dtype : F32;
 	Grouping g;
 
-	if (n->failed || !want_grouping(n, x, scale, &g) || (type && !want_dtype(n, type, &to)) ||
+	if (n->failed || !want_grouping(n, x, scale, zero, &g) ||
+	    (type && !want_dtype(n, type, &to)) ||
 	    (precision && !want_dtype(n, precision, &arithmetic)) || !check_codes(n, to, zero))
 		return;
 	if (!dtype_is_float(arithmetic)) {
@@ -138,8 +144,8 @@ import_dequantize(OnnxNode *n)
 	DType to = scale ? scale->type->dtype : F32;
 	Grouping g;
 
-	if (n->failed || !want_grouping(n, x, scale, &g) || (type && !want_dtype(n, type, &to)) ||
-	    !check_codes(n, x->type->dtype, zero))
+	if (n->failed || !want_grouping(n, x, scale, zero, &g) ||
+	    (type && !want_dtype(n, type, &to)) || !check_codes(n, x->type->dtype, zero))
 		return;
 	Value *y = e_cast(n, x, scale->type->dtype);
 	scale = spread(n, scale, y, g.axis, g.block);

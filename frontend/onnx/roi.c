@@ -13,19 +13,6 @@ typedef struct {
 	int64_t bins, length; /* results along the axis, elements of the input */
 } Regions;
 
-/* v: [regions] as [regions, 1, 1 ..] of that rank */
-static Value *
-as_column(OnnxNode *n, Value *v, int rank)
-{
-	Ints shape = {.n = rank};
-
-	if (!v)
-		return NULL;
-	for (int i = 0; i < rank; i++)
-		shape.at[i] = i == 0 ? v->type->n : 1;
-	return e_reshape(n, v, shape);
-}
-
 /* 0, 1, 2 .. along an axis of that shape */
 static Value *
 counted(OnnxNode *n, const Value *like, Ints shape, int axis)
@@ -91,12 +78,11 @@ samples_along(OnnxNode *n, const Regions *r, int64_t ratio)
 	     column = {.n = 3, .at = {regions, r->bins, 1}};
 	Value *bin = e_with(n, OP_div, r->size, (double)r->bins), *one = e_number(n, bin, 1);
 	Value *count = ratio > 0 ? e_number(n, bin, (double)ratio) : e_unary(n, OP_ceil, bin);
-	Value *step = as_column(n, e_binary(n, OP_div, bin, e_binary(n, OP_max, count, one)), 3);
+	Value *step = e_column(n, e_binary(n, OP_div, bin, e_binary(n, OP_max, count, one)), 3);
 	Value *first = counted(n, bin, column, 1);
-	first = e_binary(n, OP_add, e_binary(n, OP_mul, first, as_column(n, bin, 3)),
-	                 as_column(n, r->start, 3));
-	Value *number = counted(n, bin, shape, 2), *skipped = NULL,
-	      *counts = as_column(n, count, 3);
+	first = e_binary(n, OP_add, e_binary(n, OP_mul, first, e_column(n, bin, 3)),
+	                 e_column(n, r->start, 3));
+	Value *number = counted(n, bin, shape, 2), *skipped = NULL, *counts = e_column(n, count, 3);
 	if (ratio <= 0) { /* those before -1 */
 		Value *flat = e_with(n, OP_eq, step, 0),
 		      *by = e_select(n, flat, e_number(n, step, 1), step);
@@ -168,12 +154,12 @@ mean_of_samples(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const S
 	Value *count = e_binary(n, OP_mul, s[0].count, s[1].count);
 	rows = e_reshape(n, rows, thin);
 	Value *own = e_binary(n, OP_eq, e_iota(n, S64, wide, 2),
-	                      as_column(n, e_cast(n, batch, S64), 4));
+	                      e_column(n, e_cast(n, batch, S64), 4));
 	rows = rows ? e_select(n, own, rows, e_number(n, rows, 0)) : NULL;
 	Value *y = e_dot(n, e_dot(n, rows, x, &by_rows), columns,
 	                 &by_columns); /* [region, p, c, q] */
 	y = e_binary(n, OP_div, y,
-	             as_column(n, e_binary(n, OP_max, count, e_number(n, count, 1)), 4));
+	             e_column(n, e_binary(n, OP_max, count, e_number(n, count, 1)), 4));
 	return e_transpose(n, y, (Ints){.n = 4, .at = {0, 2, 1, 3}});
 }
 
@@ -207,7 +193,7 @@ max_of_corners(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Sa
 {
 	int64_t width = r[1].length, plane = r[0].length * width;
 	Value *at[2][2], *weight[2][2], *most = NULL, *rows = e_rows_of_places(n, x);
-	Value *base = as_column(n, e_with(n, OP_mul, e_cast(n, batch, S64), (double)plane), 5);
+	Value *base = e_column(n, e_with(n, OP_mul, e_cast(n, batch, S64), (double)plane), 5);
 
 	for (int k = 0; k < 2; k++) {
 		Value *c = on_axis(n, s[k].at, r[k].length), *low = e_unary(n, OP_floor, c);
@@ -252,7 +238,7 @@ max_of_samples(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Sa
 	Value *none = e_binary(n, OP_or, e_with(n, OP_lt, s[0].count, 1),
 	                       e_with(n, OP_lt, s[1].count, 1));
 	y = e_select(n, beyond, e_binary(n, OP_max, y, zero), y);
-	y = e_select(n, as_column(n, none, 4), zero, y);
+	y = e_select(n, e_column(n, none, 4), zero, y);
 	return e_transpose(n, y, (Ints){.n = 4, .at = {0, 3, 1, 2}});
 }
 
@@ -325,8 +311,8 @@ bin_members(OnnxNode *n, const Regions *r)
 	int64_t regions = r->start->type->n;
 	Ints shape = {.n = 3, .at = {regions, r->bins, r->length}},
 	     column = {.n = 3, .at = {regions, r->bins, 1}};
-	Value *bin = as_column(n, e_with(n, OP_div, r->size, (double)r->bins), 3),
-	      *start = as_column(n, r->start, 3);
+	Value *bin = e_column(n, e_with(n, OP_div, r->size, (double)r->bins), 3),
+	      *start = e_column(n, r->start, 3);
 	Value *p = counted(n, start, column, 1), *at = counted(n, start, shape, 2);
 	Value *low = e_unary(n, OP_floor, e_binary(n, OP_mul, p, bin));
 	Value *high = e_unary(n, OP_ceil, e_binary(n, OP_mul, e_with(n, OP_add, p, 1), bin));

@@ -127,10 +127,11 @@ scan_body(OnnxNode *n, const Scan *s, Scope *scope)
 	for (int i = 0; i < s->states + s->scanned; i++) {
 		Type t = s->operands[i]->type;
 		Type row = i < s->states ? t : type_drop_axis(im->m, t, 0);
-		importer_bind(im, s->body->input[i]->name,
-		              function_param(scope->f, row, s->body->input[i]->name));
+		set_graph_value(n, s->body, (size_t)i,
+		                function_param(scope->f, row, s->body->input[i]->name));
 	}
-	import_subgraph(n, s->body);
+	if (!n->failed)
+		import_subgraph(n, s->body);
 	results[0] = e_scalar(n, BOOL, 1);
 	for (size_t i = 0; !n->failed && i < s->body->n_output; i++) {
 		Bound *b = graph_output(n, s->body, i);

@@ -1,5 +1,5 @@
 /* Sequences: lists of values at import, gone after it. Positions must be constants. */
-#include "frontend/onnx/importer.h"
+#include "frontend/onnx/control.h"
 
 static Bound *
 want_sequence(OnnxNode *n, int i)
@@ -242,9 +242,10 @@ map_element(OnnxNode *n, const GraphProto *body, int at, Value ***lists)
 {
 	for (size_t i = 0; i < body->n_input; i++) {
 		Bound *b = want_bound(n, (int)i);
-		importer_bind(n->im, body->input[i]->name, b->sequence ? b->list[at] : b->value);
+		set_graph_value(n, body, i, b->sequence ? b->list[at] : b->value);
 	}
-	import_subgraph_again(n, body, at);
+	if (!n->failed)
+		import_subgraph_again(n, body, at);
 	for (size_t i = 0; !n->failed && i < body->n_output; i++) {
 		Bound *b = importer_lookup(n->im, body->output[i]->name);
 		lists[i][at] = b ? b->value : NULL;

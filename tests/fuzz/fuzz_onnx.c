@@ -1,5 +1,6 @@
 /* ONNX bytes: reading either reports a fault or gives a module that the verifier accepts. */
 #include "frontend/frontend.h"
+#include "tests/fuzz/in_file.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -34,17 +35,10 @@ import(const char *path)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static char path[] = "/tmp/gradc-fuzz-XXXXXX";
-	static int fd = -1;
+	const char *path = in_file(data, size);
 
-	if (fd < 0) {
+	if (!quiet)
 		quiet = fopen("/dev/null", "w");
-		fd = mkstemp(path);
-		if (fd < 0)
-			abort();
-	}
-	if (ftruncate(fd, 0) != 0 || pwrite(fd, data, size, 0) != (ssize_t)size)
-		abort();
 	import(path);
 	return 0;
 }

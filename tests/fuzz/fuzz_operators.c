@@ -2,6 +2,7 @@
  * accepts, that have a gradient or say why not, and that the interpreter runs. The changes are of messages, not of bytes, so that nearly all reach the
  * importers. Seeds are ONNX's backend tests. */
 #include "frontend/frontend.h"
+#include "tests/fuzz/in_file.h"
 
 #include "onnx.pb-c.h"
 
@@ -206,17 +207,10 @@ import(const char *path, bool given)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static char path[] = "/tmp/gradc-fuzz-XXXXXX";
-	static int fd = -1;
+	const char *path = in_file(data, size);
 
-	if (fd < 0) {
+	if (!quiet)
 		quiet = fopen("/dev/null", "w");
-		fd = mkstemp(path);
-		if (fd < 0)
-			abort();
-	}
-	if (ftruncate(fd, 0) != 0 || pwrite(fd, data, size, 0) != (ssize_t)size)
-		abort();
 	import(path, false);
 	import(path, true);
 	return 0;

@@ -696,6 +696,21 @@ def shape_cases():
         return model([node("Loop", ["t", "c"], ["y"], body=body)], initializers=[
             tensor("t", np.int64(2**63 - 1)), tensor("c", np.array(True))])
     proto("S6-loop", {INVALID, UNSUPPORTED}, loop)
+    for name, trips in (("unrolled", 2), ("looped", 1000)):
+        def carried(trips=trips):
+            """A value whose body declares it with another element type."""
+            body = helper.make_graph([node("Identity", ["ci"], ["co"]), node("Relu", ["v"], ["w"])], "body",
+                                     [value("i", (), INT64), value("ci", (), TensorProto.BOOL), value("v", (2, 3), TensorProto.DOUBLE)],
+                                     [value("co", (), TensorProto.BOOL), value("w", (2, 3))])
+            return model([node("Loop", ["t", "c", "x"], body=body)], initializers=[tensor("t", np.int64(trips)), tensor("c", np.array(True))])
+        proto(f"S6-loop-type-{name}", bad, carried)
+
+    def scanned():
+        body = helper.make_graph([node("Relu", ["v"], ["w"])], "body", [value("v", (3,), INT64)], [value("w", (3,))])
+        return model([node("Scan", body=body, num_scan_inputs=1)])
+    proto("S6-scan-type", bad, scanned)
+    for op, dtype in (("QuantizeLinear", FLOAT), ("DequantizeLinear", TensorProto.UINT8)):
+        proto(f"S3-{op}-zero-points", bad, one(op, [(2, 3)], [np.float32(1), np.uint8([])], opset=21, kinds={"a": dtype}))
     proto("S7-output-rank", bad, lambda: model([node("Relu")], outputs=[value("y", (2, 3, 1))]))
     proto("S7-output-dim", bad, lambda: model([node("Relu")], outputs=[value("y", (2, 4))]))
     proto("S7-output-type", bad, lambda: model([node("Relu")], outputs=[value("y", (2, 3), INT64)]))
