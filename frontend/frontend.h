@@ -106,14 +106,14 @@ typedef struct {
 	int opset;            /* of the exported model; 0: its own */
 } FakeQuantization;
 
-/* An input whose numbers are known, as those of `gradc run --input`. */
+/* An input of `gradc run --input`, or a result. */
 typedef struct {
 	const char *name;
 	DType dtype;
 	int rank;
 	int64_t dims[MAX_RANK];
 	const void *data;
-} GivenInput;
+} NamedTensor;
 /* A graph's input or output that is a list: a sequence, an optional tensor, or an optional sequence. Its elements are inputs and
  * outputs of their own, NAME[0], NAME[1] ... */
 typedef struct {
@@ -121,7 +121,7 @@ typedef struct {
 	bool sequence, optional;
 	bool absent; /* an optional that has nothing */
 	int n;
-	const GivenInput
+	const NamedTensor
 		*elements; /* of inputs; NULL: of outputs, which are results from `first` on */
 	int first;
 } GivenList;
@@ -147,7 +147,7 @@ typedef struct {
 	const Fill *fills;
 	int n_fills;
 	/* Axes, sizes and the like may depend on these: what is imported is then right for these numbers alone. They stay inputs. */
-	const GivenInput *given;
+	const NamedTensor *given;
 	int n_given;
 	const SizeBound *bounds;
 	int n_bounds;

@@ -203,7 +203,7 @@ given(const Importer *im, const Value *v)
 	const ImportOptions *o = im->options;
 
 	for (int i = 0; i < o->n_given && v->param == PARAM_INPUT; i++) {
-		const GivenInput *g = &o->given[i];
+		const NamedTensor *g = &o->given[i];
 		Type type = type_new(im->m, g->dtype, g->rank, g->dims);
 		if (strcmp(g->name, v->name) == 0)
 			return type == v->type ? tensor_new(im->m, type, g->data) : NULL;

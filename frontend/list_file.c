@@ -43,11 +43,11 @@ take_field(Bytes *b, Bytes *content)
 }
 
 static Status
-take_element(Arena *arena, const char *path, Bytes bytes, GivenList *list, GivenInput *out)
+take_element(Arena *arena, const char *path, Bytes bytes, GivenList *list, NamedTensor *out)
 {
 	void *data;
 
-	*out = (GivenInput){.name = list_element_name(arena, list->name, list->n)};
+	*out = (NamedTensor){.name = list_element_name(arena, list->name, list->n)};
 	RETURN_IF_ERROR(tensor_proto_decode(arena, path, bytes.at, bytes.end - bytes.at,
 	                                    &out->dtype, &out->rank, out->dims, &data));
 	out->data = data;
@@ -69,7 +69,7 @@ count_tensors(Bytes b)
 static Status
 take_elements(Arena *arena, const char *path, Bytes b, GivenList *list)
 {
-	GivenInput *elements = NEW_ARRAY(arena, GivenInput, count_tensors(b) + 1);
+	NamedTensor *elements = NEW_ARRAY(arena, NamedTensor, count_tensors(b) + 1);
 	Bytes content;
 
 	list->elements = elements;
@@ -156,7 +156,7 @@ static void
 add_elements(Text *out, const GivenList *list)
 {
 	for (int i = 0; i < list->n; i++) {
-		const GivenInput *e = &list->elements[i];
+		const NamedTensor *e = &list->elements[i];
 		Arena *arena = arena_new();
 		size_t n;
 		uint8_t *bytes = tensor_proto_encode(arena, "", e->dtype, e->rank, e->dims, e->data,

@@ -41,7 +41,7 @@ model_list_input(const Model *model, const char *name, GivenList *out)
 
 /* Of the declared type, which may leave the shape and any dimension open. */
 static bool
-is_as_declared(const Onnx__TypeProto__Tensor *t, const GivenInput *e)
+is_as_declared(const Onnx__TypeProto__Tensor *t, const NamedTensor *e)
 {
 	DType declared;
 
@@ -58,7 +58,7 @@ is_as_declared(const Onnx__TypeProto__Tensor *t, const GivenInput *e)
 }
 
 static ImportPort
-element_port(Importer *im, const GivenInput *e)
+element_port(Importer *im, const NamedTensor *e)
 {
 	ImportPort port = {
 		.name = arena_strdup(im->m->arena, e->name), .dtype = e->dtype, .rank = e->rank};
@@ -90,7 +90,7 @@ bind_elements(Importer *im, ImportInfo *info, const Onnx__TypeProto__Tensor *typ
 	             .optional = list->optional,
 	             .absent = list->absent};
 	for (int i = 0; i < list->n; i++) {
-		const GivenInput *e = &list->elements[i];
+		const NamedTensor *e = &list->elements[i];
 		if (is_input(im->model, e->name)) {
 			model_error(im->model, im->diag, EXIT_UNSUPPORTED,
 			            "input %s: its element %d goes by the name of another input, "

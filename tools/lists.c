@@ -40,7 +40,7 @@ is_npy(const char *path)
 static bool
 read_npy(Session *s, const char *text, const char *path, GivenList *list)
 {
-	GivenInput *element = NEW(s->arena, GivenInput);
+	NamedTensor *element = NEW(s->arena, NamedTensor);
 	NpyInfo info;
 	void *data;
 
@@ -51,10 +51,10 @@ read_npy(Session *s, const char *text, const char *path, GivenList *list)
 	}
 	if (diag_status(s->diag, npy_read(s->arena, path, &info, &data)))
 		return false;
-	*element = (GivenInput){.name = arena_printf(s->arena, "%s[0]", list->name),
-	                        .dtype = info.dtype,
-	                        .rank = info.rank,
-	                        .data = data};
+	*element = (NamedTensor){.name = arena_printf(s->arena, "%s[0]", list->name),
+	                         .dtype = info.dtype,
+	                         .rank = info.rank,
+	                         .data = data};
 	memcpy(element->dims, info.dims, sizeof(info.dims));
 	list->n = 1;
 	list->elements = element;
@@ -82,15 +82,6 @@ lists_read(Session *s, ImportOptions *io)
 	return true;
 }
 
-static NamedTensor
-element_tensor(const GivenInput *e)
-{
-	NamedTensor t = {.name = e->name, .dtype = e->dtype, .rank = e->rank, .data = e->data};
-
-	memcpy(t.dims, e->dims, sizeof(t.dims));
-	return t;
-}
-
 int
 list_elements(const Session *s, NamedTensor **out)
 {
@@ -102,7 +93,7 @@ list_elements(const Session *s, NamedTensor **out)
 	n = 0;
 	for (int i = 0; i < s->lists.n; i++)
 		for (int k = 0; k < s->lists.at[i].n; k++)
-			(*out)[n++] = element_tensor(&s->lists.at[i].elements[k]);
+			(*out)[n++] = s->lists.at[i].elements[k];
 	return n;
 }
 
@@ -141,7 +132,7 @@ static Status
 write_proto(Session *s, const char *folder, json_t *names, const GivenList *list, json_t *entry)
 {
 	GivenList whole = *list;
-	GivenInput *elements = NEW_ARRAY(s->arena, GivenInput, list->n + 1);
+	NamedTensor *elements = NEW_ARRAY(s->arena, NamedTensor, list->n + 1);
 
 	whole.elements = elements;
 	for (int i = 0; i < list->n; i++) {
@@ -149,7 +140,7 @@ write_proto(Session *s, const char *folder, json_t *names, const GivenList *list
 		json_t *of = json_object_get(names, name);
 		const char *file = json_string_value(json_object_get(of, "file"));
 		char *path = path_join(s->arena, folder, file ? file : "");
-		GivenInput *e = &elements[i];
+		NamedTensor *e = &elements[i];
 		void *data;
 		RETURN_IF_ERROR(
 			tensor_proto_read(s->arena, path, &e->dtype, &e->rank, e->dims, &data));

@@ -227,18 +227,15 @@ give_inputs(Session *s, ImportOptions *io)
 	if (!lists_read(s, io))
 		return false;
 	int n_elements = list_elements(s, &elements);
-	GivenInput *given = NEW_ARRAY(s->arena, GivenInput, list->n + n_elements + 1);
-	for (int i = 0; i < s->lists.n; i++)
-		for (int k = 0; k < s->lists.at[i].n; k++)
-			given[io->n_given++] = s->lists.at[i].elements[k];
+	NamedTensor *given = NEW_ARRAY(s->arena, NamedTensor, list->n + n_elements + 1);
+	for (; io->n_given < n_elements; io->n_given++)
+		given[io->n_given] = elements[io->n_given];
 	for (int i = 0; i < list->n; i++) {
 		if (is_list_input(s, list->at[i]) || !is_small(list->at[i]))
 			continue;
 		if (!input_read(s, list->at[i], &t))
 			return false;
-		GivenInput *g = &given[io->n_given++];
-		*g = (GivenInput){.name = t.name, .dtype = t.dtype, .rank = t.rank, .data = t.data};
-		memcpy(g->dims, t.dims, sizeof(g->dims));
+		given[io->n_given++] = t;
 	}
 	io->given = given;
 	return true;

@@ -162,13 +162,6 @@ bool adapter_names(Session *s, AdapterModules **modules, StateSource **sources);
 bool kept_adapters_write(Session *s, FormatWriter *w); /* false after reporting */
 
 /* ---- files.c: tensors of --input and of results */
-typedef struct {
-	const char *name;
-	DType dtype;
-	int rank;
-	int64_t dims[MAX_RANK];
-	const void *data;
-} NamedTensor;
 const char *shape_text(Arena *arena, int rank, const int64_t *dims); /* "[2,3]" */
 /* NAME=FILE, .npy or .pb; false after reporting. */
 bool input_read(Session *s, const char *text, NamedTensor *out);

@@ -113,7 +113,7 @@ differentiate(Module *m, Function *f)
 
 /* Numbers of inputs that may decide axes and sizes: small ones. */
 static int
-give_inputs(const char *path, Arena *arena, GivenInput *out)
+give_inputs(const char *path, Arena *arena, NamedTensor *out)
 {
 	void *bytes;
 	int64_t n;
@@ -135,9 +135,9 @@ give_inputs(const char *path, Arena *arena, GivenInput *out)
 		int64_t size = 1;
 		if (!t || !v->name || !t->shape || t->shape->n_dim > 4)
 			continue;
-		GivenInput *g = &out[count];
-		*g = (GivenInput){.name = arena_strdup(arena, v->name),
-		                  .rank = (int)t->shape->n_dim};
+		NamedTensor *g = &out[count];
+		*g = (NamedTensor){.name = arena_strdup(arena, v->name),
+		                   .rank = (int)t->shape->n_dim};
 		for (size_t k = 0; k < t->shape->n_dim; k++) {
 			int64_t dim =
 				t->shape->dim[k]->value_case ==
@@ -179,7 +179,7 @@ import(const char *path, bool given)
 {
 	Binding binding = {.text = ""};
 	Arena *arena = arena_new();
-	GivenInput *inputs = NEW_ARRAY(arena, GivenInput, MOST_GIVEN);
+	NamedTensor *inputs = NEW_ARRAY(arena, NamedTensor, MOST_GIVEN);
 	ImportOptions options = {
 		.bindings = &binding, .n_bindings = 1, .open_dims = OPEN_ONE, .given = inputs};
 	Diag *diag = diag_new("fuzz", quiet);
