@@ -51,6 +51,51 @@ def test_readers(run, tmp_path, engine, form):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_reductions_leave_the_padding_out(run, tmp_path, engine):
+    """Of numbers that are all above or all below zero, so that a padding of zeros would be seen."""
+    found = np.abs(X[X.nonzero()])
+    reductions = {"ReduceMax": lambda v: (-v).max(), "ReduceMin": np.min, "ReduceProd": lambda v: np.exp(v / 16).prod(), "ReduceL2": np.linalg.norm,
+                  "ReduceL1": np.sum, "ReduceSumSquare": lambda v: (v * v).sum(), "ReduceLogSum": lambda v: np.log(v.sum()), "ReduceSum": np.sum,
+                  "ReduceLogSumExp": lambda v: np.log(np.exp(-v).sum()), "ReduceMean": np.mean}
+    reads = {"ReduceMax": "below", "ReduceLogSumExp": "below", "ReduceProd": "grown"}
+    nodes = [N("NonZero", ["x"], ["at"]), N("Transpose", ["at"], ["rows"], perm=[1, 0]), N("GatherND", ["x", "rows"], ["v"]), N("Abs", ["v"], ["above"]),
+             N("Neg", ["above"], ["below"]), N("Div", ["above", "part"], ["small"]), N("Exp", ["small"], ["grown"]),
+             *(N(op, [reads.get(op, "above")], [op], keepdims=0) for op in reductions)]
+    save(tmp_path / "m.onnx", nodes, X, list(reductions), {"part": np.float32(16)})
+    run("run", "m.onnx", f"--engine={engine}", "--input=x=x.npy", "--bound=at=400", "--output-dir=out")
+    for op, got in results(tmp_path / "out").items():
+        np.testing.assert_allclose(got, reductions[op](found.astype(np.float64)), rtol=1e-5, err_msg=op)
+
+
+# ---- loops whose trips the data say
+def loop_to(limit):
+    """h' = 1.5 h, and its rows, as often as x has nonzero numbers, and while h' is below the limit."""
+    f, value = onnx.TensorProto.FLOAT, helper.make_tensor_value_info
+    body = helper.make_graph([N("Mul", ["h", "rate"], ["next"]), N("Identity", ["next"], ["row"]), N("Less", ["next", "limit"], ["again"])], "body",
+                             [value("i", onnx.TensorProto.INT64, ()), value("go", onnx.TensorProto.BOOL, ()), value("h", f, ())],
+                             [value("again", onnx.TensorProto.BOOL, ()), value("next", f, ()), value("row", f, ())])
+    nodes = [N("Sign", ["x"], ["signs"]), N("ReduceSum", ["signs"], ["sum"], keepdims=0), N("Cast", ["sum"], ["trips"], to=onnx.TensorProto.INT64),
+             N("Loop", ["trips", "", "first"], ["h", "rows"], body=body)]
+    return nodes, {"first": np.float32(1), "rate": np.float32(1.5), "limit": np.float32(limit)}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("trips, limit", [(7, 1e9), (30, 20), (1, 20), (1, 0), (0, 1e9), (32, 1e9)])
+def test_loops_end_by_count_or_condition(run, tmp_path, engine, trips, limit):
+    x = np.zeros(20000, np.float32)
+    x[:trips] = 3
+    nodes, constants = loop_to(limit)
+    save(tmp_path / "m.onnx", nodes, x, ["h", "rows"], constants)
+    run("run", "m.onnx", f"--engine={engine}", "--input=x=x.npy", "--bound=h=32", "--output-dir=out")
+    rows = []
+    while len(rows) < trips and (not rows or rows[-1] < limit):
+        rows.append(1.5 ** (len(rows) + 1))
+    got = results(tmp_path / "out")
+    np.testing.assert_allclose(got["rows"], rows, rtol=1e-6)
+    np.testing.assert_allclose(got["h"], [1, *rows][-1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("ordered", [0, 1])
 def test_unique(run, tmp_path, engine, ordered):
     x = RNG.integers(-20, 20, 20000).astype(np.float32)
