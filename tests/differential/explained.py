@@ -202,6 +202,11 @@ REASONS = {
         "MeanVarianceNormalization of f64",
         "allowed by its types; the function body that onnxruntime expands adds an f32 constant",
         "onnx: MeanVarianceNormalization-13, FunctionBody"),
+    "shapes declared in a body": Reason(
+        "Loop, Scan: a value of another shape than the body's input declares; a sequence without elements of another type",
+        "element types are held to the declaration; shapes are taken as given, for a carried value's may change from one iteration to "
+        "the next; a sequence without elements has no type",
+        "onnx: defs/controlflow/utils.cc, LoopInferenceFunction: \"shape may change across iterations so ignore\""),
     "one-way broadcast": Reason(
         "PRelu, LayerNormalization, Expand-like operands larger than the first input",
         "the operator's text allows one direction, onnxruntime and the evaluator both",
@@ -514,6 +519,8 @@ STANDARD_REFUSES = (
      r"input \d+ is tensor\(\w+\)$", _always),
     ("split without sizes", r"Neither 'split' input nor 'num_outputs'", _always),
     ("body of a function", r"MeanVarianceNormalization.*inconsistent type", _always),
+    ("shapes declared in a body", r"Inferred shape and existing shape differ in (rank|dimension)", _has({"Loop", "Scan"})),
+    ("shapes declared in a body", r"Inferred elem type differs", _has({"SequenceEmpty"})),
     ("one number for a list of one",
      r"should be scalars|must be (a )?(1D|one-dimensional)|must be 1-?D|must be a scalar|should be 1-?D|1D tensor", _always),
 )
