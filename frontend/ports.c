@@ -427,11 +427,24 @@ check_output_list(Importer *im, const ValueInfoProto *v, const Bound *b, Onnx__T
 	return true;
 }
 
+/* What is declared without "optional" is none, though a loop of no iterations gives the optional it was given. */
+static const Bound *
+bound_as_declared(Importer *im, const ValueInfoProto *v, const Bound *b)
+{
+	GivenList declared = {0};
+
+	if (!b || !b->optional || b->absent || !list_type(v->type, &declared) || declared.optional)
+		return b;
+	Bound *element = arena_copy(im->arena, b, sizeof(*b));
+	element->optional = false;
+	return element;
+}
+
 /* A tensor is a result, a list one for each of its elements. */
 static void
 import_output(Importer *im, ImportInfo *info, const ValueInfoProto *output, Results *results)
 {
-	Bound *b = importer_lookup(im, output->name);
+	const Bound *b = bound_as_declared(im, output, importer_lookup(im, output->name));
 	bool is_list = b && (b->sequence || b->optional);
 	int n = !b || b->absent ? 0 : b->sequence ? b->n_list : 1;
 

@@ -95,12 +95,17 @@ Tensor *
 tensor_splat(Module *m, Type type, double value)
 {
 	char *data = arena_alloc(m->arena, (size_t)type_bytes(type));
+	int64_t whole = 0;
 
+	if (!dtype_is_float(type->dtype)) {
+		dtype_convert(type->dtype, &whole, F64, &value, 1);
+		whole = dtype_load_int(type->dtype, &whole, 0);
+	}
 	for (int64_t i = 0; i < type->n; i++) {
 		if (dtype_is_float(type->dtype))
 			dtype_store_float(type->dtype, data, i, value);
 		else
-			dtype_store_int(type->dtype, data, i, (int64_t)value);
+			dtype_store_int(type->dtype, data, i, whole);
 	}
 	return tensor_borrow(m, type, data);
 }

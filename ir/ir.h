@@ -98,7 +98,8 @@ typedef struct {
 } Tensor;
 Tensor *tensor_new(Module *m, Type type, const void *data);    /* data is copied */
 Tensor *tensor_borrow(Module *m, Type type, const void *data); /* data must outlive the module */
-Tensor *tensor_splat(Module *m, Type type, double value);
+Tensor *tensor_splat(Module *m, Type type,
+                     double value); /* of an integer type: truncated, saturated */
 const Tensor *tensor_convert(Module *m, const Tensor *t,
                              DType to);              /* t itself where it is of `to` */
 bool tensor_equal(const Tensor *a, const Tensor *b); /* type and bits; NULL equals NULL */

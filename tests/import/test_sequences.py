@@ -156,6 +156,18 @@ def test_an_output_is_as_declared(run, tmp_path, name):
     assert said in run("check", "m.onnx", exit=3).stderr
 
 
+def test_a_loop_of_no_iterations_gives_the_optional_it_was_given(run, tmp_path):
+    """As the sequence that it is declared to give."""
+    data = Path(onnx.backend.test.__file__).parent / "data/node/test_loop16_seq_none"
+    cond = write(tmp_path / "cond.pb", numpy_helper.from_array(np.array(False)))
+    given = write(tmp_path / "given.pb", numpy_helper.from_optional([np.float32([7, 8])], "given", onnx.OptionalProto.SEQUENCE))
+    run("run", data / "model.onnx", "--engine=interp", f"--input=trip_count={data}/test_data_set_0/input_0.pb", f"--input=cond={cond}",
+        f"--input=opt_seq={given}", "--output-dir=out", "--output-format=pb")
+    assert json.loads((tmp_path / "out/names.json").read_text())["seq_res"]["kind"] == "sequence"
+    read = onnx.SequenceProto.FromString((tmp_path / "out/seq_res.pb").read_bytes())
+    np.testing.assert_array_equal(numpy_helper.to_list(read), [[7, 8]])
+
+
 def test_an_optional_sequence_that_is_nothing(run, tmp_path):
     optional = helper.make_optional_type_proto(sequence([5]))
     save(tmp_path / "m.onnx", [helper.make_node("Optional", [], ["o"], type=sequence([5]))], {}, {"o": optional})

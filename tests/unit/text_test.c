@@ -2,6 +2,7 @@
  * was, and is written as short as its type allows. */
 #include "ir/ir.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -117,12 +118,41 @@ test_shortest(void **state)
 	module_free(m);
 }
 
+/* An attribute's number that its operand's integer type does not have. */
+static void
+test_splat_saturates(void **state)
+{
+	static const struct {
+		DType d;
+		double value;
+		int64_t want;
+	} cases[] = {
+		{S64, 1e30, INT64_MAX},
+		{S8, 1e30, 127},
+		{S32, -1e10, INT32_MIN},
+		{U8, -1, 0},
+		{S4, 9, 7},
+		{S32, NAN, 0},
+	};
+	Module *m = module_new("numbers");
+
+	(void)state;
+	for (int i = 0; i < COUNT(cases); i++) {
+		int64_t dims[] = {3};
+		const Tensor *t = tensor_splat(m, type_new(m, cases[i].d, 1, dims), cases[i].value);
+		for (int k = 0; k < 3; k++)
+			assert_int_equal(tensor_int(t, k), cases[i].want);
+	}
+	module_free(m);
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_codes),
 		cmocka_unit_test(test_shortest),
+		cmocka_unit_test(test_splat_saturates),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
