@@ -21,14 +21,14 @@ FLAGS = {
     "Attention": "is_causal", "AveragePool": "ceil_mode count_include_pad", "BatchNormalization": "spatial training_mode",
     "BlackmanWindow": "periodic", "Cast": "saturate", "CastLike": "saturate", "ConcatFromSequence": "new_axis",
     "CumProd": "exclusive reverse", "CumSum": "exclusive reverse", "DFT": "inverse onesided",
-    "GRU": "linear_before_reset", "Gemm": "transA transB", "GridSample": "align_corners",
+    "GRU": "layout linear_before_reset", "Gemm": "transA transB", "GridSample": "align_corners",
     "HammingWindow": "periodic", "HannWindow": "periodic", "IsInf": "detect_negative detect_positive",
-    "LSTM": "input_forget", "LpPool": "ceil_mode", "MaxPool": "ceil_mode storage_order", "Mod": "fmod",
+    "LSTM": "input_forget layout", "LpPool": "ceil_mode", "MaxPool": "ceil_mode storage_order", "Mod": "fmod",
     "NonMaxSuppression": "center_point_box", "QuantizeLinear": "saturate",
     "ReduceL1": REDUCTION, "ReduceL2": REDUCTION, "ReduceLogSum": REDUCTION, "ReduceLogSumExp": REDUCTION,
     "ReduceMax": REDUCTION, "ReduceMean": REDUCTION, "ReduceMin": REDUCTION, "ReduceProd": REDUCTION,
     "ReduceSum": REDUCTION, "ReduceSumSquare": REDUCTION, "Reshape": "allowzero", "Resize": "antialias exclude_outside",
-    "RotaryEmbedding": "interleaved", "STFT": "onesided", "SplitToSequence": "keepdims",
+    "RNN": "layout", "RotaryEmbedding": "interleaved", "STFT": "onesided", "SplitToSequence": "keepdims",
     "StringNormalizer": "is_case_sensitive", "TopK": "largest sorted", "Trilu": "upper", "Unique": "sorted",
 }
 

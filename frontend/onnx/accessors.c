@@ -105,15 +105,15 @@ type_text(OnnxNode *n, Type t)
 static Value *
 at_axis(OnnxNode *n, const Value *x, Value *y)
 {
-	int64_t axis = want_int(n, "axis", 0), behind = x->type->rank - axis - y->type->rank;
+	int64_t axis = want_int(n, "axis", 0), last = x->type->rank - y->type->rank;
 	Ints shape = shape_of(y);
 
-	if (axis < 0 || behind < 0) {
+	if (axis < 0 || axis > last) {
 		report_invalid(n, "axis %lld, input 0 has rank %d and input 1 has rank %d",
 		               (long long)axis, x->type->rank, y->type->rank);
 		return NULL;
 	}
-	while (behind-- > 0)
+	for (int64_t i = axis; i < last; i++)
 		shape.at[shape.n++] = 1;
 	return e_reshape(n, y, shape);
 }

@@ -270,7 +270,7 @@ import_reverse_sequence(OnnxNode *n)
 
 	if (!x || !lens)
 		return;
-	if (x->type->rank < 2 || time + batch != 1 || time * batch != 0) {
+	if (x->type->rank < 2 || (time != 0 && time != 1) || batch != !time) {
 		report_invalid(
 			n,
 			"time_axis %lld and batch_axis %lld of rank %d, need 0 and 1 of rank 2 or more",

@@ -114,6 +114,12 @@ rotated(OnnxNode *n, Value *x, int64_t heads, Value *positions, int cos)
 	Value *s = size ? want_angles(n, cos + 1, positions, size / 2) : NULL;
 	if (!c || !s)
 		return NULL;
+	Type tables[] = {want_input(n, cos)->type, want_input(n, cos + 1)->type};
+	if (!type_same_shape(tables[0], tables[1])) {
+		report_invalid(n, "its cosines are %s, its sines %s: need one shape",
+		               type_text(n, tables[0]), type_text(n, tables[1]));
+		return NULL;
+	}
 	angles.at[0] = c->type->dims[0] == 1 ? 1 : shape.at[0];
 	angles.at[1] = angles.at[2] = 1;
 	angles.at[tokens] = shape.at[tokens];

@@ -163,8 +163,8 @@ e_dynamic_range(OnnxNode *n, Value *x, Ints axes, Value **scale, Value **zero)
 	Value *high = e_with(n, OP_max, e_reduce(n, REDUCE_MAX, detached, axes, true), 0);
 	Value *range = e_binary(n, OP_sub, high, low);
 
-	range = e_select(n, e_with(n, OP_eq, range, 0), e_number(n, range, 1), range);
-	*scale = e_with(n, OP_div, range, 255);
+	*scale = e_select(n, e_with(n, OP_eq, range, 0), e_number(n, range, 1),
+	                  e_with(n, OP_div, range, 255));
 	Value *at = e_unary(n, OP_neg, e_binary(n, OP_div, low, *scale));
 	*zero = e_unary(n, OP_round, e_with(n, OP_min, e_with(n, OP_max, at, 0), 255));
 }

@@ -236,11 +236,16 @@ axis_from_scale(OnnxNode *n, ResizeAxis *a, double scale)
 	return true;
 }
 
+static const char *
+aspect_policy(OnnxNode *n)
+{
+	return want_word(n, "keep_aspect_ratio_policy", "stretch not_larger not_smaller");
+}
+
 static bool
 axes_from_sizes(OnnxNode *n, ResizeAxis *a, int count, const double *sizes)
 {
-	const char *policy = want_word(n, "keep_aspect_ratio_policy",
-	                               "stretch not_larger not_smaller");
+	const char *policy = aspect_policy(n);
 	bool larger = !strcmp(policy, "not_smaller");
 	double common = 0;
 
@@ -282,6 +287,10 @@ resized_axes(OnnxNode *n, const Value *x, int scales_input, int sizes_input, Int
 		return false;
 	if (sized)
 		return axes_from_sizes(n, a, axes.n, numbers);
+	if (strcmp(aspect_policy(n), "stretch")) {
+		report_invalid(n, "keep_aspect_ratio_policy is for sizes, scales are given");
+		return false;
+	}
 	for (int i = 0; i < axes.n; i++)
 		if (!axis_from_scale(n, &a[i], numbers[i]))
 			return false;

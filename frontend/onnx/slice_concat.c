@@ -111,6 +111,10 @@ import_split(OnnxNode *n)
 		               (long long)want_int(n, "num_outputs", 0), count);
 		return;
 	}
+	if (has_attribute(n, "num_outputs") && has_input(n, 1)) {
+		report_invalid(n, "both input split and attribute num_outputs are given");
+		return;
+	}
 	if (axis < 0 || count == 0 || !split_sizes(n, x->type->dims[axis], count, sizes))
 		return;
 	for (int i = 0; i < count; i++) {

@@ -117,9 +117,11 @@ def command_line(gradc, folder, feed, engine):
             f"--output-dir={folder / ('out-' + engine)}", *_write_feed(feed, folder)]
 
 
-def _read_outputs(folder, model):
-    types = {v.name: v.type for v in model.graph.output}
-    return {name: seeds.read_value(folder / entry["file"], types[name])
+MESSAGES = {"": onnx.TensorProto, "sequence": onnx.SequenceProto, "optional": onnx.OptionalProto}  # by names.json's kind
+
+
+def _read_outputs(folder):
+    return {name: seeds.read_message(folder / entry["file"], MESSAGES[entry.get("kind", "").split(" ")[0]])
             for name, entry in json.loads((folder / "names.json").read_text()).items()}
 
 
@@ -136,7 +138,7 @@ def ask_gradc(gradc, model, feed, folder, engine):
     answer = Answer(code=done.returncode, message=message)
     if done.returncode == 0:
         try:
-            answer.outputs = _read_outputs(folder / f"out-{engine}", model)
+            answer.outputs = _read_outputs(folder / f"out-{engine}")
         except (OSError, ValueError, KeyError) as e:
             answer.code, answer.message = -2, f"outputs cannot be read: {e}\n{message}"
     return answer

@@ -20,7 +20,7 @@ RANDOM = frozenset(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLik
                     "RandomUniformLike", "Dropout"))
 ORDER = frozenset(("ReduceMin", "ReduceMax", "ArgMax", "ArgMin", "TopK", "Min", "Max", "Clip", "MaxPool",
                    "GlobalMaxPool", "Relu", "Hardmax", "Softmax", "LogSoftmax", "ReduceLogSumExp",
-                   "ScatterND", "ScatterElements", "HardSigmoid"))
+                   "ScatterND", "ScatterElements", "HardSigmoid", "DynamicQuantizeLinear"))
 SUMS = frozenset(("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum",
                   "ReduceLogSumExp", "ReduceProd", "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum",
                   "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization",
@@ -166,6 +166,34 @@ REASONS = {
     "maximum of nothing": Reason(
         "GlobalMaxPool over an empty axis", "gradc gives -infinity, as ReduceMax of an empty set; onnxruntime refuses",
         "onnx: ReduceMax: \"reduction over an empty set of values yields minus infinity\""),
+    "recurrence of nothing": Reason(
+        "RNN, GRU, LSTM of no steps", "the last state is the first one; onnxruntime gives 0 or crashes, onnx's evaluator divides by zero",
+        "onnx: GRU: \"initial_h: Optional initial value of the hidden\""),
+    "iterations of nothing": Reason(
+        "Scan and Loop of no iterations with stacked results", "they have no rows; onnxruntime and onnx's evaluator refuse",
+        "onnx: Loop: \"Loop-carried dependencies\", scan_outputs: \"the trip count\" is their first dimension"),
+    "pool of nothing": Reason(
+        "pools, GlobalAveragePool and TfIdfVectorizer over an empty axis", "a mean of nothing is NaN, a count 0; onnxruntime refuses",
+        "numpy.mean of an empty array"),
+    "edge of nothing": Reason(
+        "Pad in mode edge whose negative pads leave none of an axis", "gradc repeats the edge that was cut off; onnxruntime refuses",
+        "onnx: Pad says nothing of the order of cutting and padding"),
+    "even size of LRN": Reason(
+        "LRN with an even size, or of another rank than 4",
+        "the formula has it: more channels above than below; onnxruntime refuses, onnx's evaluator takes rank 4 alone",
+        "onnx: LRN: \"max(0, c - floor((size - 1) / 2)) <= i <= min(C - 1, c + ceil((size - 1) / 2))\""),
+    "beyond the windows": Reason(
+        "ConvTranspose whose output_shape is more than its windows reach",
+        "what no window reaches is the bias; onnxruntime places the windows by the longer size",
+        "onnx: ConvTranspose: the text under auto_pad; torch.nn.functional.conv_transpose2d"),
+    "Upsample downwards": Reason(
+        "Upsample with scales below 1", "the same places as Resize 10's; onnxruntime refuses, onnx's evaluator does not know them",
+        "onnx: Upsample: \"It takes value greater than or equal to 1\""),
+    "saturate of other types": Reason(
+        "Cast and CastLike with saturate = 0 to a type that is no float of 8 bits", "it says nothing then; onnxruntime refuses",
+        "onnx: Cast: \"It only applies for float 8 conversion\""),
+    "bits of NaN": Reason(
+        "BitCast of NaN", "NaN has many codes; which one a function gives is the library's choice", "IEEE 754-2019, 6.2.1"),
     "one number for a list of one": Reason(
         "axes, shapes, k as a scalar", "unambiguous; onnxruntime takes it for some operators only",
         "onnx: Reshape, Slice, TopK: \"1-D tensor\""),
@@ -207,6 +235,16 @@ REASONS = {
         "element types are held to the declaration; shapes are taken as given, for a carried value's may change from one iteration to "
         "the next; a sequence without elements has no type",
         "onnx: defs/controlflow/utils.cc, LoopInferenceFunction: \"shape may change across iterations so ignore\""),
+    "outputs of training": Reason(
+        "BatchNormalization in training mode with one output", "its other outputs are optional, and nobody reads them",
+        "onnx: BatchNormalization: outputs 1 and 2 are \"optional\""),
+    "rows of codes": Reason(
+        "QLinearMatMul with a zero point a row of the left matrix",
+        "onnxruntime has them for columns alone, onnx's evaluator multiplies by columns",
+        "onnx: QLinearMatMul: \"per row\" of the left matrix"),
+    "unique of onnx's evaluator": Reason(
+        "Unique along another axis than 0, not sorted", "onnx's evaluator takes the rows of axis 0 then",
+        "onnx: reference/ops/op_unique.py: `np.take(x, indices, axis=0)`"),
     "one-way broadcast": Reason(
         "PRelu, LayerNormalization, Expand-like operands larger than the first input",
         "the operator's text allows one direction, onnxruntime and the evaluator both",
@@ -290,8 +328,11 @@ def _float_to_integer(case, place, found):
     if not place:  # of floats of 8 bits: no tensor that onnxruntime gives
         return bool(all_kinds(case.model) & {"CastLike", "Cast"} and
                     element_types_of(case.model) & set(NARROW[2:]) and _is_about_values(found))
-    if place and kinds(place.node, case.model) & QUANTIZERS and has_large(place.inputs, 3e38):
+    if place and kinds(place.node, case.model) & QUANTIZERS and (has_large(place.inputs, 3e38) or has_nan(place.inputs)):
         return True
+    if place and place.by_evaluator and "QuantizeLinear" in kinds(place.node, case.model):
+        x, scale = floats(place.inputs)[:2]
+        return has_large([x], 1e18 * np.min(np.abs(scale), initial=np.inf))
     if not place or not kinds(place.node, case.model) & {"Cast", "CastLike"} or not _is_integer(place.want.dtype):
         return False
     info = ml_dtypes.iinfo(place.want.dtype)
@@ -329,6 +370,8 @@ def _old_softmax(case, place, found):
 
 
 def _nan_in_an_order(case, place, found):
+    if place and kinds(place.node, case.model) & RECURRENT and _attribute(place.node, "clip", 0):
+        return not all(np.isfinite(a).all() for a in floats(place.inputs))
     return bool(place and kinds(place.node, case.model) & ORDER and has_nan(place.inputs))
 
 
@@ -336,8 +379,16 @@ def _overflow(case, place, found):
     return bool(place and kinds(place.node, case.model) & SUMS and has_large(place.inputs, 1e15))
 
 
+def _bits_of_nan(case, place, found):
+    return bool(place and place.node.op_type == "BitCast" and has_nan(place.inputs))
+
+
 def _cancellation(case, place, found):
+    if place and place.node.op_type in ("Log", "Sqrt"):  # of what should be 0
+        return all((np.abs(x[place.off]) < 1e-6).all() for x in floats(place.inputs))
     if not place or not kinds(place.node, case.model) & (SUMS | WINDOWS | {"Add", "Sub"}) or place.want.dtype.kind != "f":
+        return False
+    if place.got.shape != place.want.shape:
         return False
     if kinds(place.node, case.model) & WINDOWS:
         return bool((np.abs(place.got.astype(np.float64) - place.want.astype(np.float64)) < 1e-6).all())
@@ -401,6 +452,8 @@ def _empty_axes(case, place, found):
 def _evaluators_pool(case, place, found):
     if place and place.by_evaluator and "AveragePool" in kinds(place.node, case.model) and _version(case) < 7:
         return True
+    if place and place.by_evaluator and "AveragePool" in kinds(place.node, case.model) and has_nan(place.inputs):
+        return True
     return bool(place and place.by_evaluator and "GlobalMaxPool" in kinds(place.node, case.model) and
                 any(a.ndim != 4 for a in arrays(place.inputs)))
 
@@ -417,6 +470,32 @@ def _window_of_one(case, place, found):
     return bool(place and kinds(place.node, case.model) & WINDOWS and place.want.size == 1)
 
 
+def _no_steps(case, place, found):
+    return bool(place and kinds(place.node, case.model) & RECURRENT and place.inputs[0] is not None and 0 in place.inputs[0].shape)
+
+
+def _unpooled_outside(case, place, found):
+    if not place or "MaxUnpool" not in kinds(place.node, case.model) or len(arrays(place.inputs)) < 3:
+        return False
+    x, indices = arrays(place.inputs)[:2]
+    node = next(n for g in (case.model.graph, *case.model.functions) for n in seeds.nodes_of(g) if n.op_type == "MaxUnpool")
+    kernel = _attribute(node, "kernel_shape", [])
+    stride = _attribute(node, "strides", [1] * len(kernel))
+    reach = [s * (n - 1) + k for n, s, k in zip(x.shape[2:], stride, kernel)]
+    return bool((indices >= np.prod(x.shape[:2]) * np.prod(reach)).any())
+
+
+def _beyond_the_windows(case, place, found):
+    if not place or place.node.op_type != "ConvTranspose" or place.by_evaluator:
+        return False
+    x, w = arrays(place.inputs)[:2]
+    axes = range(x.ndim - 2)
+    strides, dilations = (_attribute(place.node, name, [1] * len(axes)) for name in ("strides", "dilations"))
+    extra = _attribute(place.node, "output_padding", [0] * len(axes))
+    reach = [strides[i] * (x.shape[i + 2] - 1) + dilations[i] * (w.shape[i + 2] - 1) + 1 + extra[i] for i in axes]
+    return any(size > most for size, most in zip(place.want.shape[2:], reach))
+
+
 def _no_length(case, place, found):
     return bool(place and kinds(place.node, case.model) & (RECURRENT | {"ReverseSequence"}) and
                 any(a.dtype.kind == "i" and a.ndim == 1 and (a == 0).any() for a in arrays(place.inputs)))
@@ -424,8 +503,14 @@ def _no_length(case, place, found):
 
 def _evaluators_layout(case, place, found):
     return bool(place and place.by_evaluator and any(
-        n.op_type in RECURRENT and (_attribute(n, "layout", 0) == 1 or _attribute(n, "direction", b"") == b"bidirectional")
+        n.op_type in RECURRENT and (_attribute(n, "layout", 0) == 1 or _attribute(n, "direction", b"") == b"bidirectional" or
+                                    _attribute(n, "activations", []))
         for n in seeds.nodes_of(case.model.graph)) and kinds(place.node, case.model) & RECURRENT)
+
+
+def _evaluators_unique(case, place, found):
+    return bool(place and place.by_evaluator and place.node.op_type == "Unique" and _attribute(place.node, "sorted", 1) == 0 and
+                _attribute(place.node, "axis", 0) != 0)
 
 
 def _evaluators_scan(case, place, found):
@@ -456,7 +541,9 @@ def _negative_scale(case, place, found):
 
 VALUES = (
     ("empty axes", _empty_axes), ("NonZero of a scalar", _non_zero), ("window of one", _window_of_one), ("length of nothing", _no_length),
+    ("recurrence of nothing", _no_steps), ("index out of range", _unpooled_outside), ("beyond the windows", _beyond_the_windows),
     ("layout of onnx's evaluator", _evaluators_layout), ("scan of onnx's evaluator", _evaluators_scan),
+    ("unique of onnx's evaluator", _evaluators_unique),
     ("type of onnx's evaluator", _evaluators_type), ("norm of onnx's evaluator", _evaluators_norm),
     ("mask of onnx's evaluator", _evaluators_mask), ("negative scale", _negative_scale),
     ("float to integer", _power), ("softmax before 13", _old_softmax),
@@ -464,7 +551,7 @@ VALUES = (
     ("sum of onnx's evaluator", _evaluators_sum), ("order of TopK", _unsorted),
     ("integer overflow", _integer_overflow), ("random", _random), ("float to integer", _float_to_integer),
     ("narrow floats", _narrow), ("NaN in an order", _nan_in_an_order), ("overflow of a sum", _overflow),
-    ("cancellation", _cancellation), ("expm1", _expm1), ("OneHot of floats", _one_hot), ("labels", _labels),
+    ("cancellation", _cancellation), ("bits of NaN", _bits_of_nan), ("expm1", _expm1), ("OneHot of floats", _one_hot), ("labels", _labels),
 )
 
 
@@ -475,7 +562,7 @@ def of_values(case, place, found):
 
 # ---- one side refuses
 LOSSES = {"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
-GATHERS = {"Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"}
+GATHERS = {"Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "MaxUnpool"}
 
 
 def _has(*names):
@@ -501,13 +588,26 @@ ONNXRUNTIME_REFUSES = (
     ("index out of range", r"is out of range", _has({"RotaryEmbedding", "GroupQueryAttention"})),
     ("labels", r"out of data bounds|out of bounds|invalid ind|GatherElements", _has(LOSSES)),
     ("index out of range",
-     r"out of data bounds|out of bounds|invalid ind(ex|ice) found|gather_elements", _has(GATHERS)),
+     r"out of (data )?bounds|invalid ind(ex|ice) found|gather_elements", _has(GATHERS)),
     ("random", r"RandomUniformLike|Bernoulli|Multinomial", _has(RANDOM)),
     ("split of nothing", r"Invalid num_outputs value", _has({"Split"})),
     ("maximum of nothing", r"GlobalMaxPool node.*SetOutputSize", _has({"GlobalMaxPool"})),
     ("one number for a list of one",
-     r"squeeze.h.*axes_tens|slice.h.*shape mismatch|reshape.h.*shapeTens|"
-     r"Must have a valid input shape", _has({"Squeeze", "Unsqueeze", "ConstantOfShape", "Reshape", "Slice"})),
+     r"squeeze.h.*axes_tens|slice.h.*(shape mismatch|1-D array)|reshape.h.*shapeTens|quantize_linear.cc.*PrepareForQDQ|"
+     r"Must have a valid input shape",
+     _has({"Squeeze", "Unsqueeze", "ConstantOfShape", "Reshape", "Slice", "QuantizeLinear", "DequantizeLinear"})),
+    ("recurrence of nothing", r"^crashed", _has(RECURRENT)),
+    ("pads and auto_pad", r"conv_attributes.h.*auto_pad", _has_both_pads),
+    ("rows of codes", r"quantize_linear_matmul.cc", _has({"QLinearMatMul"})),
+    ("index out of range", r"Updating cos_cache and sin_cache", _has({"RotaryEmbedding"})),
+    ("index out of range", r"unpool.h", _has({"MaxUnpool"})),
+    ("pool of nothing", r"^crashed", _has({"MaxPool", "AveragePool", "LpPool"})),
+    ("iterations of nothing", r"ort_value_tensor_slicer|Unable to handle object of type <class 'numpy", _has({"Scan", "Loop"})),
+    ("pool of nothing", r"pool_attributes.h.*|dimensions with B > 0", _always),
+    ("edge of nothing", r"zero effective input extent", _has({"Pad"})),
+    ("even size of LRN", r"size_ % 2 == 1|lrn.cc.*X_shape.NumD", _has({"LRN"})),
+    ("Upsample downwards", r"Scale value should be greater than or equal to 1", _has({"Upsample"})),
+    ("saturate of other types", r"saturate is only used for cast to float 8", _has({"Cast", "CastLike"})),
 )
 # What onnx's checker or schemas say of a model that gradc runs.
 STANDARD_REFUSES = (
@@ -518,11 +618,13 @@ STANDARD_REFUSES = (
      r"has unsupported type|must have float element type|expected to have the same elem type|"
      r"input \d+ is tensor\(\w+\)$", _always),
     ("split without sizes", r"Neither 'split' input nor 'num_outputs'", _always),
-    ("body of a function", r"MeanVarianceNormalization.*inconsistent type", _always),
+    ("body of a function", r"MeanVarianceNormalization.*(inconsistent type|One and only one)", _always),
     ("shapes declared in a body", r"Inferred shape and existing shape differ in (rank|dimension)", _has({"Loop", "Scan"})),
+    ("pads and auto_pad", r"pads attribute cannot be used simultaneously", _has({"ConvTranspose"})),
+    ("outputs of training", r"number of op outputs should be 3", _has({"BatchNormalization"})),
     ("shapes declared in a body", r"Inferred elem type differs", _has({"SequenceEmpty"})),
     ("one number for a list of one",
-     r"should be scalars|must be (a )?(1D|one-dimensional)|must be 1-?D|must be a scalar|should be 1-?D|1D tensor", _always),
+     r"should be scalars|must be (a )?(1D|one-dimensional)|must be 1-?D|must be (a )?scalar|should be 1-?D|1D tensor", _always),
 )
 GRADC_REFUSES = (
     ("axis named twice", r"is named twice", _always),
@@ -534,13 +636,14 @@ GRADC_REFUSES = (
     ("range",
      r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of|"
      r"alpha is 0|stash_type is|hidden_size \d+, W has|kv_num_heads is|columns of \[|Pad, .*a size of -|a condition of bool|"
-     r"[(](RNN|GRU|LSTM), .*need f|"
-     r"batch axis|\(Resize, .*input 1 is missing|axis -?\d+ of a rank-", _always),
+     r"[(](RNN|GRU|LSTM), .*need |blocks of \d+ in an image|0 bands|softmax_precision is|q_num_heads is|"
+     r"groups of 0 output|labels have \d+ elements|"
+     r"batch.axis|\(Resize, .*input 1 is missing|axis -?\d+ of a rank-", _always),
     ("window", r"a window over", _always),
     ("concatenation of nothing", r"Concat, .*does not fit operand", _has({"Concat"})),
     ("one-way broadcast", r"operand is larger than the result's|the operand has rank", _always),
     ("pads and auto_pad", r"is declared with", _has_both_pads),
-    ("shape by inference", r"is declared with", _has({"Cast", "STFT"})),
+    ("shape by inference", r"is declared with", _has({"Cast", "STFT", "ConvTranspose"})),
 )
 
 
@@ -564,13 +667,15 @@ def of_gradc(case, message):
 def lacks(message):
     """onnxruntime has no kernel, knows no such opset, or has no type of NumPy to be asked with."""
     return bool(re.search(r"NOT_IMPLEMENTED|No Op registered for|is not a registered function/op|only supports|"
-                          r"not implemented|not supported|of input parameter .* is invalid|"
+                          r"not implemented|not supported|op_kernel_context|of input parameter .* is invalid|"
                           r"attention_helper|attention_parameters|scale must be greater", message))
 
 
 def evaluator_lacks(message):
     """onnx's evaluator has no such operator, attribute or element type: gaps of it, not of the model."""
     return bool(re.match(r"RuntimeContextError|RuntimeImplementationError|TypeError: Issues with|"
-                         r"NotImplementedError|RuntimeError: (Mismatch lengths|No implementation for operator)|"
+                         r"NotImplementedError|RuntimeError: (Mismatch lengths|No implementation for operator|"
+                         r"Unable to find output name|Scan is not implemented)|"
+                         r"TypeError: One of the results returned by|"
                          r"ValueError: (cannot convert float (NaN|infinity)|p < 0, p > 1|zero-size array to reduction|"
-                         r"non-broadcastable output operand)", message))
+                         r"non-broadcastable output operand|need at least one array to concatenate)", message))

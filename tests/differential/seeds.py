@@ -78,9 +78,12 @@ def backend_tests():
 
 def read_value(path, kind):
     """An array; of a sequence a list of arrays; of an optional either of them, or None."""
-    message = {"sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}.get(
-        kind.WhichOneof("value"), TensorProto)()
-    message.ParseFromString(path.read_bytes())
+    return read_message(path, {"sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}.get(
+        kind.WhichOneof("value"), TensorProto))
+
+
+def read_message(path, proto):
+    message = proto.FromString(path.read_bytes())
     if isinstance(message, TensorProto):
         return numpy_helper.to_array(message)
     if isinstance(message, onnx.SequenceProto):
