@@ -580,6 +580,11 @@ def shape_cases():
     proto("S3-slice-extremes", {OK}, one("Slice", [(2, 3)], [
         i64(2**63 - 1), i64(-2**63), i64(0), i64(-2**63)]))
     proto("S3-split-0", bad, one("Split", [(2, 3)], [i64(0)], opset=13))
+    proto("S3-split-twice", bad, one("Split", [(2, 3)], [i64(2)], opset=18, num_outputs=1))
+    proto("S3-axis-of-old-add", bad, one("Add", [(2, 3), (3,)], opset=6, broadcast=1, axis=-2**63))
+    proto("S3-reverse-axes", bad, one("ReverseSequence", [(2, 3)], [i64(1, 1, 1)], time_axis=1, batch_axis=2**63 - 1))
+    proto("S3-resize-policy", bad, one("Resize", [(1, 1, 4, 4)], [np.float32([]), np.float32([1, 1, 2, 2])], opset=19,
+                                       keep_aspect_ratio_policy="not_larger"))
     proto("S3-pad-negative", bad, one("Pad", [(2, 3)], [i64(-5, 0, 0, 0)]))
     proto("S3-pad-extreme", bad, one("Pad", [(2, 3)], [i64(-2**63, 0, 2**63 - 1, 0)]))
     proto("S3-pad-huge", bad, one("Pad", [(2, 3)], [i64(2**62, 0, 2**62, 0)]))
@@ -752,6 +757,7 @@ def attention_cases():
         proto(f"A1-{name}", want, attended(op, shapes, **attributes))
     proto("A1-mask-integers", refused, attended("Attention", heads + [(3, 3)], kinds={"d": INT64}))
     proto("A1-cache-place", bad, attended("TensorScatter", [(2, 5, 3), (2, 2, 3)], [i64(0, 4)]))
+    proto("A1-rotary-tables", bad, attended("RotaryEmbedding", [(2, 2, 3, 4), (6, 2), (7, 2)], [i64(0, 1, 5, 0, 1, 2).reshape(2, 3)]))
     proto("A1-rotary-place", bad, attended("RotaryEmbedding", [(2, 2, 3, 4), (6, 2), (6, 2)], [i64(0, 1, 6, 0, 1, 2).reshape(2, 3)]))
     for name, op, shapes, attributes in (
             ("chunk", "LinearAttention", flat, {**linear, "chunk_size": 0}), ("rule", "LinearAttention", flat, {**two, "update_rule": "cubic"}), ("beta", "LinearAttention", flat, {**two, "update_rule": "delta"}),

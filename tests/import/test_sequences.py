@@ -1,8 +1,10 @@
 """Sequences and optionals through `gradc run` and `grad`: files, elements that are inputs and results of their own, what is refused."""
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.backend.test
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -160,12 +162,12 @@ def test_a_loop_of_no_iterations_gives_the_optional_it_was_given(run, tmp_path):
     """As the sequence that it is declared to give."""
     data = Path(onnx.backend.test.__file__).parent / "data/node/test_loop16_seq_none"
     cond = write(tmp_path / "cond.pb", numpy_helper.from_array(np.array(False)))
-    given = write(tmp_path / "given.pb", numpy_helper.from_optional([np.float32([7, 8])], "given", onnx.OptionalProto.SEQUENCE))
+    given = write(tmp_path / "given.pb", numpy_helper.from_optional([np.array(7, np.float32)], "given", onnx.OptionalProto.SEQUENCE))
     run("run", data / "model.onnx", "--engine=interp", f"--input=trip_count={data}/test_data_set_0/input_0.pb", f"--input=cond={cond}",
         f"--input=opt_seq={given}", "--output-dir=out", "--output-format=pb")
     assert json.loads((tmp_path / "out/names.json").read_text())["seq_res"]["kind"] == "sequence"
     read = onnx.SequenceProto.FromString((tmp_path / "out/seq_res.pb").read_bytes())
-    np.testing.assert_array_equal(numpy_helper.to_list(read), [[7, 8]])
+    np.testing.assert_array_equal(numpy_helper.to_list(read), [7])
 
 
 def test_an_optional_sequence_that_is_nothing(run, tmp_path):

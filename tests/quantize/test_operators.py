@@ -319,6 +319,20 @@ def test_scales_that_are_integers(run, tmp_path, kind, engine):
     np.testing.assert_array_equal(np.load(tmp_path / "out/y.npy"), np.clip(np.rint(x / 3) + 100, 0, 255).astype(np.uint8))
 
 
+@pytest.mark.parametrize("engine", ["interp", "compiled"])
+@pytest.mark.parametrize("x", [np.zeros(5, np.float32), np.float32([-2, 0, 1])], ids=["zeros", "numbers"])
+def test_dynamic_quantization(run, tmp_path, x, engine):
+    """The scale of zeros is 1, as onnxruntime's: the standard's own formula divides by 0."""
+    outputs = {"y": kind_of("u1"), "s": onnx.TensorProto.FLOAT, "z": kind_of("u1")}
+    onnx.save(model([node("DynamicQuantizeLinear", ["x"], list(outputs))], inputs=[value("x", x.shape)],
+                    outputs=[value(n, x.shape if n == "y" else (), kind) for n, kind in outputs.items()], opset=13), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", x)
+    run("run", "model.onnx", f"--engine={engine}", "--input", "x=x.npy", "--output-dir=out")
+    wanted = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"]).run(list(outputs), {"x": x})
+    for name, want in zip(outputs, wanted):
+        np.testing.assert_array_equal(np.load(tmp_path / f"out/{name}.npy"), want)
+
+
 WRONG = {
     "zero of another type": (linear("DequantizeLinear", kind=onnx.TensorProto.INT8), 3, "codes are s8, their zero point is u8"),
     "codes of s64": (linear(zero=np.int64(0)), 3, "s64 are no codes"),
