@@ -71,6 +71,13 @@ check_branches(const Check *c, const FlatNode *n)
 
 	if (strcmp(n->proto->op_type, "If") || !t || !e || !t->g || !e->g)
 		return;
+	if (t->g->n_input || e->g->n_input) {
+		node_error(c->model, c->diag, n, EXIT_INVALID,
+		           "branches with %zu and %zu inputs, they have none: they read the "
+		           "values around them",
+		           t->g->n_input, e->g->n_input);
+		return;
+	}
 	if (t->g->n_output != e->g->n_output || t->g->n_output != n->proto->n_output) {
 		node_error(c->model, c->diag, n, EXIT_INVALID,
 		           "branches with %zu and %zu outputs, the "
@@ -117,6 +124,8 @@ check_one(const Check *c, Names *names, const NodeProto *p)
 static void
 check_initializers(const Check *c, Names *names, const GraphProto *g)
 {
+	bool is_body = names->outer != NULL;
+
 	StrMap *seen = strmap_new(c->model->arena);
 
 	for (size_t i = 0; i < g->n_initializer + g->n_sparse_initializer; i++) {
@@ -132,12 +141,18 @@ check_initializers(const Check *c, Names *names, const GraphProto *g)
 			            "an initializer without a name");
 		else if (strmap_get(seen, name))
 			model_error(c->model, c->diag, EXIT_INVALID, "%s stands twice", what);
+		else if (is_body && strmap_get(names->defined, name)) /* in the model: a default */
+			model_error(c->model, c->diag, EXIT_INVALID,
+			            "%s has the name of an input of its subgraph", what);
 		strmap_put(seen, name, here);
-		strmap_put(names->defined, name, here); /* may share the name of an input */
-		if (dense)
+		strmap_put(names->defined, name, here);
+		if (dense) {
 			check_tensor(c->model, t, what, c->diag);
-		else
-			check_sparse(c->model, s, what, c->diag);
+			continue;
+		}
+		check_sparse(c->model, s, what, c->diag);
+		model_error(c->model, c->diag, EXIT_UNSUPPORTED,
+		            "%s is sparse, which is not supported", what);
 	}
 }
 

@@ -115,10 +115,13 @@ list_proto_read(Arena *arena, const char *path, GivenList *list)
 		status->exit_code = EXIT_DATA;
 		return status_annotate(status, "%s", path);
 	}
-	Bytes b = {bytes, (uint8_t *)bytes + n};
+	Bytes all = {bytes, (uint8_t *)bytes + n}, b = all;
 	if (list->optional && list->sequence) {
-		b = sequence_of(b);
+		b = sequence_of(all);
 		list->absent = b.at == NULL;
+		if (list->absent && count_tensors(all))
+			return status_error(EXIT_DATA, "%s: holds a tensor, needs a sequence",
+			                    path);
 	}
 	RETURN_IF_ERROR(take_elements(arena, path, b, list));
 	if (list->optional && !list->sequence)

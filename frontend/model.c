@@ -129,8 +129,6 @@ check_all(Model *model, Diag *diag)
 	inline_functions(model);
 	check_supported(model, diag);
 	check_inputs(model, diag);
-	for (size_t i = 0; i < g->n_sparse_initializer; i++)
-		model_error(model, diag, EXIT_UNSUPPORTED, "sparse initializers are not supported");
 }
 
 Model *

@@ -413,11 +413,13 @@ check_output_list(Importer *im, const ValueInfoProto *v, const Bound *b, Onnx__T
 	GivenList declared = {0};
 	const Onnx__TypeProto__Tensor *t = list_type(v->type, &declared);
 
-	if (t && !b->absent && declared.sequence != b->sequence) {
+	if (t && (b->absent ? !declared.optional : declared.sequence != b->sequence)) {
 		model_error(im->model, im->diag, EXIT_INVALID,
 		            "output %s is declared as %s, it is %s", quoted(im->model, v->name),
 		            declared.sequence ? "a sequence" : "a tensor",
-		            b->sequence ? "a sequence" : "a tensor");
+		            b->absent     ? "an optional that has nothing"
+		            : b->sequence ? "a sequence"
+		                          : "a tensor");
 		return false;
 	}
 	if (t) {
@@ -433,7 +435,8 @@ bound_as_declared(Importer *im, const ValueInfoProto *v, const Bound *b)
 {
 	GivenList declared = {0};
 
-	if (!b || !b->optional || b->absent || !list_type(v->type, &declared) || declared.optional)
+	if (!b || !b->optional || b->absent || !list_type(v->type, &declared) ||
+	    declared.optional || declared.sequence != b->sequence)
 		return b;
 	Bound *element = arena_copy(im->arena, b, sizeof(*b));
 	element->optional = false;
@@ -455,7 +458,7 @@ import_output(Importer *im, ImportInfo *info, const ValueInfoProto *output, Resu
 	if (is_list && !im->inference)
 		add_output_list(im, info, output->name, b, results->n);
 	Onnx__TypeProto of_elements = ONNX__TYPE_PROTO__INIT;
-	if (is_list && output->type && !check_output_list(im, output, b, &of_elements))
+	if (output->type && !check_output_list(im, output, b, &of_elements))
 		return;
 	for (int i = 0; i < n; i++) {
 		Value *v = b->sequence ? b->list[i] : b->value;

@@ -232,11 +232,9 @@ add_rows(Edit *e, const QuantizedTensor *t, const char *codes, const char *scale
 	const char *range = add_step(e, t, "Sub", high, low);
 	const char *is_empty = add_step(e, t, "Equal", range, none);
 	const char *one = add_number(e, t, 1);
-	const char *by = fresh_name(e, t->name, "_row");
+	const char *step = add_step(e, t, "Div", range, most);
 	add_node(e, "Where", fresh_name(e, t->name, "_row_node"),
-	         (const char *[]){is_empty, one, range}, (const char *[]){by, NULL, NULL}, NULL);
-	add_node(e, "Div", fresh_name(e, t->name, "_row_node"), (const char *[]){by, most, NULL},
-	         (const char *[]){scale, NULL, NULL}, NULL);
+	         (const char *[]){is_empty, one, step}, (const char *[]){scale, NULL, NULL}, NULL);
 	const char *at = add_step(e, t, "Neg", add_step(e, t, "Div", low, scale), NULL);
 	at = add_step(e, t, "Round", add_step(e, t, "Min", add_step(e, t, "Max", at, none), most),
 	              NULL);

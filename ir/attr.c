@@ -159,7 +159,7 @@ tensor_is_splat(const Tensor *t, double *value)
 		}
 	}
 	int64_t first = dtype_is_float(d) ? 0 : tensor_int(t, 0);
-	if (first > 1ll << 52 || first < -(1ll << 52))
+	if (first > 1ll << 52 || first < (d == U64 ? 0 : -(1ll << 52)))
 		return false;
 	*value = tensor_float(t, 0);
 	return true;

@@ -99,7 +99,7 @@ typedef struct {
 Tensor *tensor_new(Module *m, Type type, const void *data);    /* data is copied */
 Tensor *tensor_borrow(Module *m, Type type, const void *data); /* data must outlive the module */
 Tensor *tensor_splat(Module *m, Type type,
-                     double value); /* of an integer type: truncated, saturated */
+                     double value); /* of an integer type: truncated, saturated; of bool: != 0 */
 const Tensor *tensor_convert(Module *m, const Tensor *t,
                              DType to);              /* t itself where it is of `to` */
 bool tensor_equal(const Tensor *a, const Tensor *b); /* type and bits; NULL equals NULL */

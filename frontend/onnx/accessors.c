@@ -63,7 +63,10 @@ want_bound(OnnxNode *n, int i)
 		return NULL;
 	}
 	Bound *b = importer_lookup(n->im, n->proto->input[i]);
-	if (!b || is_poisoned(b))
+	if (!b)
+		report_invalid(n, "input %d, %s, has no value", i,
+		               quoted(n->im->model, n->proto->input[i]));
+	else if (is_poisoned(b))
 		n->failed = true; /* reported where it was made */
 	return b;
 }

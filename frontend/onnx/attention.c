@@ -1,5 +1,6 @@
 /* https://onnx.ai/onnx/operators/onnx__Attention.html and its relatives: products of heads with a softmax between. */
 #include "frontend/onnx/attention.h"
+#include "frontend/onnx/control.h"
 
 #include <math.h>
 #include <string.h>
@@ -338,9 +339,10 @@ modified(OnnxNode *n, const char *attribute, Value *x)
 		               g ? g->n_input : 0, g ? g->n_output : 0);
 		return NULL;
 	}
-	importer_bind(n->im, g->input[0]->name, x);
-	import_subgraph(n, g);
-	Bound *b = n->failed ? NULL : importer_lookup(n->im, g->output[0]->name);
+	set_graph_value(n, g, 0, x);
+	if (!n->failed)
+		import_subgraph(n, g);
+	Bound *b = n->failed ? NULL : graph_output(n, g, 0);
 	Value *y = b && !b->sequence ? b->value : NULL;
 	if (y && y->type != x->type) {
 		report_invalid(n, "%s changes the type or the shape of its input", attribute);

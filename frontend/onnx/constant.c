@@ -77,6 +77,22 @@ import_constant_of_shape(OnnxNode *n)
 	set_output(n, 0, e_broadcast_axes(n, e_reshape(n, one, (Ints){0}), shape, (Ints){0}));
 }
 
+/* How many whole numbers there are from input 0 to below input 1 in steps of input 2, all known; NAN: without end. */
+static double
+whole_steps(OnnxNode *n)
+{
+	int64_t start = tensor_int(want_constant(n, 0), 0),
+		limit = tensor_int(want_constant(n, 1), 0);
+	int64_t delta = tensor_int(want_constant(n, 2), 0);
+	bool up = delta > 0;
+	uint64_t way = up ? (uint64_t)limit - (uint64_t)start : (uint64_t)start - (uint64_t)limit;
+	uint64_t step = up ? (uint64_t)delta : 0 - (uint64_t)delta;
+
+	if (delta == 0)
+		return NAN;
+	return (up ? limit <= start : limit >= start) ? 0 : (double)((way - 1) / step + 1);
+}
+
 /* start + i delta */
 static void
 import_range(OnnxNode *n)
@@ -94,7 +110,7 @@ import_range(OnnxNode *n)
 		report_invalid(n, "stash_type is %s, needs f32 or f64", dtype_info[stash].name);
 		return;
 	}
-	double count = delta ? ceil((limit - start) / delta) : NAN;
+	double count = is_float(x) ? delta ? ceil((limit - start) / delta) : NAN : whole_steps(n);
 	if (!(count < (double)MAX_ELEMENTS)) {
 		report_invalid(n, "from %g to %g in steps of %g", start, limit, delta);
 		return;
@@ -102,8 +118,8 @@ import_range(OnnxNode *n)
 	Ints shape = {.n = 1, .at = {count > 0 ? (int64_t)count : 0}};
 	Value *y = e_iota(n, x->type->dtype, shape, 0);
 	if (delta != 1)
-		y = e_with(n, OP_mul, y, delta);
-	set_output(n, 0, start ? e_with(n, OP_add, y, start) : y);
+		y = e_binary(n, OP_mul, y, e_reshape(n, want_input(n, 2), (Ints){0}));
+	set_output(n, 0, start ? e_binary(n, OP_add, y, e_reshape(n, x, (Ints){0})) : y);
 }
 
 static void

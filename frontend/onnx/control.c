@@ -13,20 +13,40 @@ want_graph(OnnxNode *n, const char *name)
 	return NULL;
 }
 
-/* An input or a result has the element type that the graph declares, as the model's own have. */
+/* An input or a result is a tensor or a sequence, as the graph declares it, with the element type that it declares, as the model's own
+ * are. What is optional may be an element of it: a loop hands on what its body makes of one. */
 static bool
-is_as_declared(OnnxNode *n, const char *port, const ValueInfoProto *v, const Value *x)
+is_as_declared(OnnxNode *n, const char *port, const ValueInfoProto *v, const Bound *b)
 {
-	const Onnx__TypeProto__Tensor *t = tensor_type(v);
+	const char *name = quoted(n->im->model, v->name);
+	GivenList list = {0};
+	const Onnx__TypeProto__Tensor *t = list_type(v->type, &list);
+	Value *const *elements = b->sequence ? b->list : &b->value;
+	int count = b->sequence ? b->n_list : b->value != NULL;
 	DType declared;
 
-	if (!x || !t || !t->elem_type ||
-	    (tensor_dtype(t->elem_type, &declared) && declared == x->type->dtype))
+	if (is_poisoned(b) || !v->type || v->type->value_case == ONNX__TYPE_PROTO__VALUE__NOT_SET)
 		return true;
-	report_invalid(n, "%s %s of its graph is declared with element type %d, it is %s", port,
-	               quoted(n->im->model, v->name), t->elem_type,
-	               dtype_info[x->type->dtype].name);
-	return false;
+	if (!t || (b->absent ? !list.optional : list.sequence != b->sequence)) {
+		report_invalid(n, "%s %s of its graph is declared as %s, it is %s", port, name,
+		               !t              ? "neither a tensor nor a list of tensors"
+		               : list.sequence ? "a sequence"
+		               : list.optional ? "an optional tensor"
+		                               : "a tensor",
+		               b->absent     ? "an optional that has nothing"
+		               : b->sequence ? "a sequence"
+		                             : "a tensor");
+		return false;
+	}
+	for (int i = 0; t->elem_type && i < count; i++) {
+		if (!elements[i] ||
+		    (tensor_dtype(t->elem_type, &declared) && declared == elements[i]->type->dtype))
+			continue;
+		report_invalid(n, "%s %s of its graph is declared with element type %d, it is %s",
+		               port, name, t->elem_type, dtype_info[elements[i]->type->dtype].name);
+		return false;
+	}
+	return true;
 }
 
 void
@@ -61,8 +81,7 @@ import_subgraph_again(OnnxNode *n, const GraphProto *g, int64_t at)
 void
 set_graph_input(OnnxNode *n, const GraphProto *g, size_t i, const Bound *b)
 {
-	if (b->value && !is_as_declared(n, "input", g->input[i], b->value))
-		n->failed = true;
+	n->failed |= !is_as_declared(n, "input", g->input[i], b);
 	strmap_put(n->im->values, g->input[i]->name, arena_copy(n->im->arena, b, sizeof(*b)));
 }
 
@@ -72,18 +91,24 @@ set_graph_value(OnnxNode *n, const GraphProto *g, size_t i, Value *v)
 	set_graph_input(n, g, i, &(Bound){.value = v});
 }
 
+void
+report_counted_output(OnnxNode *n, const GraphProto *g, size_t i)
+{
+	report_unsupported(n, "output %s of its graph has a size that depends on data",
+	                   quoted(n->im->model, g->output[i]->name));
+}
+
 Bound *
 graph_output(OnnxNode *n, const GraphProto *g, size_t i)
 {
 	Bound *b = importer_lookup(n->im, g->output[i]->name);
 
-	if (!b || is_poisoned(b) || !is_as_declared(n, "output", g->output[i], b->value)) {
+	if (!b || is_poisoned(b) || !is_as_declared(n, "output", g->output[i], b)) {
 		n->failed = true;
 		return NULL;
 	}
 	if (b->count && n->im->scope) {
-		report_unsupported(n, "output %s of its graph has a size that depends on data",
-		                   quoted(n->im->model, g->output[i]->name));
+		report_counted_output(n, g, i);
 		return NULL;
 	}
 	return b;

@@ -11,5 +11,7 @@ void set_graph_input(OnnxNode *n, const GraphProto *g, size_t i, const Bound *b)
 void set_graph_value(OnnxNode *n, const GraphProto *g, size_t i, Value *v);
 /* Output i of a graph that has been imported; NULL after a fault. */
 Bound *graph_output(OnnxNode *n, const GraphProto *g, size_t i);
+/* Output i is padded, and nobody behind it could know. */
+void report_counted_output(OnnxNode *n, const GraphProto *g, size_t i);
 
 #endif

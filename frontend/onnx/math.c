@@ -2,6 +2,7 @@
  */
 #include "frontend/onnx/importer.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -391,7 +392,8 @@ import_clip(OnnxNode *n)
 	if (!x)
 		return;
 	if (!n->extra->input) {
-		double lo = want_float(n, "min", -HUGE_VAL), hi = want_float(n, "max", HUGE_VAL);
+		double most = n->opset >= 6 && is_float(x) ? FLT_MAX : HUGE_VAL;
+		double lo = want_float(n, "min", -most), hi = want_float(n, "max", most);
 		if (lo > -HUGE_VAL)
 			x = e_at_least(n, x, e_number(n, x, lo));
 		if (hi < HUGE_VAL)

@@ -109,6 +109,14 @@ rotated(OnnxNode *n, Value *x, int64_t heads, Value *positions, int cos)
 		x = e_reshape(n, x,
 		              (Ints){.n = 4,
 		                     .at = {shape.at[0], shape.at[1], heads, shape.at[2] / heads}});
+	const int64_t *at = positions ? positions->type->dims : NULL;
+	if (at && (positions->type->rank != 2 || at[1] != shape.at[tokens] ||
+	           (at[0] != 1 && at[0] != shape.at[0]))) {
+		report_invalid(n, "positions are %s, need [%lld, %lld]",
+		               type_text(n, positions->type), (long long)shape.at[0],
+		               (long long)shape.at[tokens]);
+		return NULL;
+	}
 	int64_t size = rotary_size(n, x->type->dims[3]);
 	Value *c = size ? want_angles(n, cos, positions, size / 2) : NULL;
 	Value *s = size ? want_angles(n, cos + 1, positions, size / 2) : NULL;
@@ -164,6 +172,10 @@ import_fused_rotary(OnnxNode *n)
 	if (at->type->rank == 1 && at->type->n == 1) {
 		Ints shape = {.n = 2, .at = {1, tokens}};
 		at = e_binary(n, OP_add, e_iota(n, at->type->dtype, shape, 1), at);
+	}
+	if (heads == 0 && want_int(n, "rotary_embedding_dim", 0)) {
+		report_invalid(n, "rotary_embedding_dim without num_heads");
+		return;
 	}
 	if (heads == 0 && x->type->rank == 3 && head)
 		heads = x->type->dims[2] / head;

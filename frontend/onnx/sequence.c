@@ -247,11 +247,13 @@ map_element(OnnxNode *n, const GraphProto *body, int at, Value ***lists)
 	if (!n->failed)
 		import_subgraph_again(n, body, at);
 	for (size_t i = 0; !n->failed && i < body->n_output; i++) {
-		Bound *b = importer_lookup(n->im, body->output[i]->name);
+		Bound *b = graph_output(n, body, i);
 		lists[i][at] = b ? b->value : NULL;
 		n->failed |= !lists[i][at];
 		if (b && b->sequence)
 			report_invalid(n, "output %zu of the body is a sequence", i);
+		else if (b && b->count)
+			report_counted_output(n, body, i);
 	}
 }
 

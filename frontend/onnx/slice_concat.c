@@ -333,6 +333,7 @@ import_pad(OnnxNode *n)
 		return;
 	if (!(x = crop(n, x, &low, &high)))
 		return;
+	computed |= !is_float(x) && fabs(value) >= 0x1p53; /* e_pad's number is a double */
 	if (constant) {
 		set_output(n, 0,
 		           computed ? pad_with_value(n, x, low, high)

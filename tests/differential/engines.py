@@ -62,7 +62,7 @@ def ask_onnxruntime(model, feed):
         names = [o.name for o in session.get_outputs()]
         known = {i.name for i in session.get_inputs()} | \
             {i.name for i in session.get_overridable_initializers()}
-        got = session.run(names, {k: v for k, v in feed.items() if k in known})
+        got = session.run(names, {k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in feed.items() if k in known})
     except Exception as e:  # its exceptions have no common base
         return Answer(message=f"{type(e).__name__}: {e}")
     return Answer(outputs=dict(zip(names, got)))
@@ -119,10 +119,18 @@ def command_line(gradc, folder, feed, engine):
 
 MESSAGES = {"": onnx.TensorProto, "sequence": onnx.SequenceProto, "optional": onnx.OptionalProto}  # by names.json's kind
 
+KINDS = {"tensor_type": "", "sequence_type": "sequence", "optional_type": "optional"}
 
-def _read_outputs(folder):
-    return {name: seeds.read_message(folder / entry["file"], MESSAGES[entry.get("kind", "").split(" ")[0]])
-            for name, entry in json.loads((folder / "names.json").read_text()).items()}
+
+def _read_outputs(folder, model):
+    declared = {v.name: KINDS.get(v.type.WhichOneof("value")) for v in model.graph.output}
+    outputs = {}
+    for name, entry in json.loads((folder / "names.json").read_text()).items():
+        kind = entry.get("kind", "").split(" ")[0]
+        if declared[name] not in (None, kind):
+            raise ValueError(f"{name} is written as \"{kind}\", declared as \"{declared[name]}\"")
+        outputs[name] = seeds.read_message(folder / entry["file"], MESSAGES[kind])
+    return outputs
 
 
 def ask_gradc(gradc, model, feed, folder, engine):
@@ -138,7 +146,7 @@ def ask_gradc(gradc, model, feed, folder, engine):
     answer = Answer(code=done.returncode, message=message)
     if done.returncode == 0:
         try:
-            answer.outputs = _read_outputs(folder / f"out-{engine}")
+            answer.outputs = _read_outputs(folder / f"out-{engine}", model)
         except (OSError, ValueError, KeyError) as e:
             answer.code, answer.message = -2, f"outputs cannot be read: {e}\n{message}"
     return answer

@@ -20,7 +20,7 @@ RANDOM = frozenset(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLik
                     "RandomUniformLike", "Dropout"))
 ORDER = frozenset(("ReduceMin", "ReduceMax", "ArgMax", "ArgMin", "TopK", "Min", "Max", "Clip", "MaxPool",
                    "GlobalMaxPool", "Relu", "Hardmax", "Softmax", "LogSoftmax", "ReduceLogSumExp",
-                   "ScatterND", "ScatterElements", "HardSigmoid", "DynamicQuantizeLinear"))
+                   "ScatterND", "ScatterElements", "HardSigmoid"))
 SUMS = frozenset(("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum",
                   "ReduceLogSumExp", "ReduceProd", "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum",
                   "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization",
@@ -46,14 +46,15 @@ REASONS = {
                      "onnx: Bernoulli: \"may not produce the same values in different implementations "
                      "(even if a seed is specified)\""),
     "float to integer": Reason(
-        "Cast, CastLike, Pow of integers: NaN or a number outside the integer's range; quantization of infinities",
+        "Cast, CastLike, Pow of integers: NaN or a number outside the integer's range; quantization of NaN, infinities, and of quotients "
+        "above 1e18",
         "undefined by the standard", "onnx: Cast: \"fixed point: undefined if OOR\"; onnxruntime issue 25207"),
     "narrow floats": Reason(
         "models with f16, bf16 or f8 tensors, within those types' rounding, or above their largest number",
         "gradc computes 16- and 8-bit floats in f32, and rounds results as declared",
         "gradc: passes/precision.c, `--precision f32`"),
     "NaN in an order": Reason(
-        "operators that compare, with NaN among the operands",
+        "operators that compare, recurrent ones with clip among them, with NaN among the operands",
         "the standard does not order NaN: gradc carries it as NumPy does, or counts it as smallest",
         "onnx: ReduceMax, ArgMax, TopK say nothing of NaN; onnxruntime issues 10514, 21455"),
     "overflow of a sum": Reason(
@@ -96,8 +97,8 @@ REASONS = {
         "does not reverse",
         "onnx: ReverseSequence: \"have original values copied for the other elements\"; RNN says nothing of 0"),
     "layout of onnx's evaluator": Reason(
-        "RNN, GRU, LSTM with layout 1, or that have two directions, where onnxruntime has no kernel",
-        "onnx's evaluator gives Y_h the shape of the sequence, or mixes batch and time",
+        "RNN, GRU, LSTM with layout 1, or that have two directions, GRU and LSTM with activations, where onnxruntime has no kernel",
+        "onnx's evaluator gives Y_h the shape of the sequence, or mixes batch and time, or computes its own activations",
         "onnx: GRU: Y_h with layout 1 \"[batch_size, num_directions, hidden_size]\"; onnxruntime: \"layout == 1 ... "
         "not supported\""),
     "type of onnx's evaluator": Reason(
@@ -132,8 +133,8 @@ REASONS = {
         "Split from opset 18 on with neither split nor num_outputs", "gradc splits equally, as until 17",
         "onnx: Split-18: \"either input 'split' or the attribute 'num_outputs' should be specified\""),
     "pool of onnx's evaluator": Reason(
-        "GlobalMaxPool of other ranks than 4, AveragePool before opset 7, where onnxruntime has no kernel",
-        "onnx's evaluator reduces two axes, whatever the rank; it counts padding",
+        "GlobalMaxPool of other ranks than 4, AveragePool before opset 7 or of NaN, where onnxruntime has no kernel",
+        "onnx's evaluator reduces two axes, whatever the rank; it counts padding; its padding is NaN, which it leaves out",
         "onnx: reference/ops/op_global_max_pool.py; AveragePool-1: \"divided by the number of elements exclude pad\""),
     "order of TopK": Reason("TopK with sorted = 0", "any order is right", "onnx: TopK.sorted"),
     "cancellation": Reason(
@@ -222,13 +223,14 @@ REASONS = {
         "the operator's text forbids both; gradc refuses where they differ in size",
         "onnx: AveragePool.pads: \"cannot be used simultaneously with auto_pad\""),
     "shape by inference": Reason(
-        "outputs declared as onnx's inference says, where a shape went through Cast to a narrower type, and of STFT",
+        "outputs declared as onnx's inference says, where a shape went through Cast to a narrower type, of STFT, and of ConvTranspose with "
+        "output_shape",
         "onnx's data propagation ignores what Cast does to a number, its inference of STFT takes onesided for 0 where it "
-        "is absent, so the declared shape is wrong; onnxruntime only warns",
+        "is absent, that of ConvTranspose leaves batch and channels out, so the declared shape is wrong; onnxruntime only warns",
         "onnx: Cast, PartialDataPropagationFunction; STFT: \"onesided (default is 1)\""),
     "body of a function": Reason(
         "MeanVarianceNormalization of f64",
-        "allowed by its types; the function body that onnxruntime expands adds an f32 constant",
+        "allowed by its types; the function body that onnx and onnxruntime expand adds an f32 constant, or one without a value",
         "onnx: MeanVarianceNormalization-13, FunctionBody"),
     "shapes declared in a body": Reason(
         "Loop, Scan: a value of another shape than the body's input declares; a sequence without elements of another type",
@@ -238,6 +240,9 @@ REASONS = {
     "outputs of training": Reason(
         "BatchNormalization in training mode with one output", "its other outputs are optional, and nobody reads them",
         "onnx: BatchNormalization: outputs 1 and 2 are \"optional\""),
+    "pads beyond the kernel": Reason(
+        "MaxUnpool with pads of the kernel's size or more", "its pads only give the result's size; onnxruntime refuses",
+        "onnx: MaxUnpool: \"pads ... the padding for the beginning and ending along each spatial axis\""),
     "rows of codes": Reason(
         "QLinearMatMul with a zero point a row of the left matrix",
         "onnxruntime has them for columns alone, onnx's evaluator multiplies by columns",
@@ -330,9 +335,10 @@ def _float_to_integer(case, place, found):
                     element_types_of(case.model) & set(NARROW[2:]) and _is_about_values(found))
     if place and kinds(place.node, case.model) & QUANTIZERS and (has_large(place.inputs, 3e38) or has_nan(place.inputs)):
         return True
-    if place and place.by_evaluator and "QuantizeLinear" in kinds(place.node, case.model):
-        x, scale = floats(place.inputs)[:2]
-        return has_large([x], 1e18 * np.min(np.abs(scale), initial=np.inf))
+    if place and place.by_evaluator and place.node.op_type == "QuantizeLinear" and len(floats(place.inputs[:2])) == 2:
+        x, scale = floats(place.inputs[:2])
+        with np.errstate(all="ignore"):
+            return scale.size == 1 and x.shape == place.off.shape and bool((np.abs(x / scale.reshape(())) > 1e18)[place.off].all())
     if not place or not kinds(place.node, case.model) & {"Cast", "CastLike"} or not _is_integer(place.want.dtype):
         return False
     info = ml_dtypes.iinfo(place.want.dtype)
@@ -380,16 +386,18 @@ def _overflow(case, place, found):
 
 
 def _bits_of_nan(case, place, found):
-    return bool(place and place.node.op_type == "BitCast" and has_nan(place.inputs))
+    x = place.inputs[0] if place and place.node.op_type == "BitCast" else None
+    return x is not None and x.shape == place.off.shape and x.dtype.kind == "f" and bool(np.isnan(x)[place.off].all())
 
 
 def _cancellation(case, place, found):
-    if place and place.node.op_type in ("Log", "Sqrt"):  # of what should be 0
-        near_zero = np.abs(floats(place.inputs)[0]) < 1e-6
-        return bool(near_zero[np.isnan(place.got) != np.isnan(place.want)].all())
-    if not place or not kinds(place.node, case.model) & (SUMS | WINDOWS | {"Add", "Sub"}) or place.want.dtype.kind != "f":
+    if not place or place.got.shape != place.want.shape or place.want.dtype.kind != "f":
         return False
-    if place.got.shape != place.want.shape:
+    if place.node.op_type in ("Log", "Sqrt"):  # of what should be 0
+        nan = np.isnan(place.got) != np.isnan(place.want)
+        rest = np.where(nan, place.want, place.got)
+        return bool(nan.any() and (np.abs(place.inputs[0][nan]) < 1e-6).all() and np.allclose(rest, place.want, rtol=1e-4, equal_nan=True))
+    if not kinds(place.node, case.model) & (SUMS | WINDOWS | {"Add", "Sub"}):
         return False
     if kinds(place.node, case.model) & WINDOWS:
         return bool((np.abs(place.got.astype(np.float64) - place.want.astype(np.float64)) < 1e-6).all())
@@ -472,14 +480,17 @@ def _window_of_one(case, place, found):
 
 
 def _no_steps(case, place, found):
-    return bool(place and kinds(place.node, case.model) & RECURRENT and place.inputs[0] is not None and 0 in place.inputs[0].shape)
+    if not place or place.node.op_type not in RECURRENT or place.inputs[0] is None:
+        return False
+    return place.inputs[0].shape[1 if _attribute(place.node, "layout", 0) else 0] == 0
 
 
 def _unpooled_outside(case, place, found):
     if not place or "MaxUnpool" not in kinds(place.node, case.model) or len(arrays(place.inputs)) < 3:
         return False
     x, indices = arrays(place.inputs)[:2]
-    node = next(n for g in (case.model.graph, *case.model.functions) for n in seeds.nodes_of(g) if n.op_type == "MaxUnpool")
+    inside = [n for f in case.model.functions if f.name == place.node.op_type for n in f.node]
+    node = next(n for n in (place.node, *inside) if n.op_type == "MaxUnpool")
     kernel = _attribute(node, "kernel_shape", [])
     stride = _attribute(node, "strides", [1] * len(kernel))
     reach = [s * (n - 1) + k for n, s, k in zip(x.shape[2:], stride, kernel)]
@@ -505,7 +516,7 @@ def _no_length(case, place, found):
 def _evaluators_layout(case, place, found):
     return bool(place and place.by_evaluator and any(
         n.op_type in RECURRENT and (_attribute(n, "layout", 0) == 1 or _attribute(n, "direction", b"") == b"bidirectional" or
-                                    _attribute(n, "activations", []))
+                                    (n.op_type != "RNN" and _attribute(n, "activations", [])))
         for n in seeds.nodes_of(case.model.graph)) and kinds(place.node, case.model) & RECURRENT)
 
 
@@ -563,6 +574,7 @@ def of_values(case, place, found):
 
 # ---- one side refuses
 LOSSES = {"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
+POOLS = {"MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"}
 GATHERS = {"Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "MaxUnpool"}
 
 
@@ -578,6 +590,18 @@ def _has_negative_axes(case):
     version = _version(case)
     return version < 11 and any(a.name in ("axis", "axes") and min([a.i, *a.ints]) < 0
                                 for n in seeds.nodes_of(case.model.graph) for a in n.attribute)
+
+
+def _has_nothing(names):
+    """One of these operators, and an input or initializer without elements."""
+    def holds(case):
+        given = [a for v in case.feed.values() for a in (v if isinstance(v, list) else [v]) if a is not None]
+        return _has(names)(case) and (any(a.size == 0 for a in given) or any(0 in t.dims for t in case.model.graph.initializer))
+    return holds
+
+
+def _has_output_shape(case):
+    return any(n.op_type == "ConvTranspose" and _attribute(n, "output_shape", []) for n in seeds.nodes_of(case.model.graph))
 
 
 def _has_both_pads(case):
@@ -597,14 +621,14 @@ ONNXRUNTIME_REFUSES = (
      r"squeeze.h.*axes_tens|slice.h.*(shape mismatch|1-D array)|reshape.h.*shapeTens|quantize_linear.cc.*PrepareForQDQ|"
      r"Must have a valid input shape",
      _has({"Squeeze", "Unsqueeze", "ConstantOfShape", "Reshape", "Slice", "QuantizeLinear", "DequantizeLinear"})),
-    ("recurrence of nothing", r"^crashed", _has(RECURRENT)),
+    ("recurrence of nothing", r"^crashed", _has_nothing(RECURRENT)),
     ("pads and auto_pad", r"conv_attributes.h.*auto_pad", _has_both_pads),
-    ("rows of codes", r"quantize_linear_matmul.cc", _has({"QLinearMatMul"})),
-    ("index out of range", r"Updating cos_cache and sin_cache", _has({"RotaryEmbedding"})),
-    ("index out of range", r"unpool.h", _has({"MaxUnpool"})),
-    ("pool of nothing", r"^crashed", _has({"MaxPool", "AveragePool", "LpPool"})),
-    ("iterations of nothing", r"ort_value_tensor_slicer|Unable to handle object of type <class 'numpy", _has({"Scan", "Loop"})),
-    ("pool of nothing", r"pool_attributes.h.*|dimensions with B > 0", _always),
+    ("rows of codes", r"quantize_linear_matmul.cc.*IsScalarOr1ElementVector", _has({"QLinearMatMul"})),
+    ("pads beyond the kernel", r"unpool.h.*pads_", _has({"MaxUnpool"})),
+    ("pool of nothing", r"^crashed", _has_nothing(POOLS)),
+    ("pool of nothing", r"pool_attributes.h", _has_nothing(POOLS)),
+    ("pool of nothing", r"dimensions with B > 0", _has({"TfIdfVectorizer"})),
+    ("iterations of nothing", r"ort_value_tensor_slicer", _has({"Scan"})),
     ("edge of nothing", r"zero effective input extent", _has({"Pad"})),
     ("even size of LRN", r"size_ % 2 == 1|lrn.cc.*X_shape.NumD", _has({"LRN"})),
     ("Upsample downwards", r"Scale value should be greater than or equal to 1", _has({"Upsample"})),
@@ -637,14 +661,15 @@ GRADC_REFUSES = (
     ("range",
      r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of|"
      r"alpha is 0|stash_type is|hidden_size \d+, W has|kv_num_heads is|columns of \[|Pad, .*a size of -|a condition of bool|"
-     r"[(](RNN|GRU|LSTM), .*need |blocks of \d+ in an image|0 bands|softmax_precision is|q_num_heads is|"
+     r"[(](RNN|GRU|LSTM), .*need (f|[[]steps)|blocks of \d+ in an image|0 bands|softmax_precision is|q_num_heads is|"
      r"groups of 0 output|labels have \d+ elements|"
      r"batch.axis|\(Resize, .*input 1 is missing|axis -?\d+ of a rank-", _always),
     ("window", r"a window over", _always),
     ("concatenation of nothing", r"Concat, .*does not fit operand", _has({"Concat"})),
     ("one-way broadcast", r"operand is larger than the result's|the operand has rank", _always),
-    ("pads and auto_pad", r"is declared with", _has_both_pads),
-    ("shape by inference", r"is declared with", _has({"Cast", "STFT", "ConvTranspose"})),
+    ("pads and auto_pad", r"output \S+ is declared with (rank|\d+ elements)", _has_both_pads),
+    ("shape by inference", r"output \S+ is declared with (rank|\d+ elements)", _has({"Cast", "STFT"})),
+    ("shape by inference", r"output \S+ is declared with rank", _has_output_shape),
 )
 
 
@@ -668,7 +693,7 @@ def of_gradc(case, message):
 def lacks(message):
     """onnxruntime has no kernel, knows no such opset, or has no type of NumPy to be asked with."""
     return bool(re.search(r"NOT_IMPLEMENTED|No Op registered for|is not a registered function/op|only supports|"
-                          r"not implemented|not supported|op_kernel_context|of input parameter .* is invalid|"
+                          r"not implemented|not supported|not currently supported|op_kernel_context|of input parameter .* is invalid|"
                           r"attention_helper|attention_parameters|scale must be greater", message))
 
 

@@ -714,6 +714,48 @@ def shape_cases():
         body = helper.make_graph([node("Relu", ["v"], ["w"])], "body", [value("v", (3,), INT64)], [value("w", (3,))])
         return model([node("Scan", body=body, num_scan_inputs=1)])
     proto("S6-scan-type", bad, scanned)
+    for port, kinds in (("input", (INT64, FLOAT)), ("output", (FLOAT, INT64))):
+        def mapped(kinds=kinds):
+            body = helper.make_graph([node("Relu", ["v"], ["w"])], "body", [value("v", (2, 3), kinds[0])], [value("w", (2, 3), kinds[1])])
+            return model([node("SequenceConstruct", ["x"], ["xs"]), node("SequenceMap", ["xs"], ["ys"], body=body), node("SequenceAt", ["ys", "t"])],
+                         initializers=[tensor("t", np.int64(0))], opset=17)
+        proto(f"S6-map-type-{port}", bad, mapped)
+
+    def branches(**changes):
+        def make():
+            own = [node("Add", ["x", "k"], ["a"])]
+            then, other = (helper.make_graph(own if "k" in str(c) else [node("Neg", [c.get("reads", "x")], ["a"])], "b", c.get("inputs", []),
+                                             [value("a", None)], c.get("initializers", [])) for c in (changes, {}))
+            for s in changes.get("sparse", []):
+                then.sparse_initializer.append(s)
+            return model([node("If", ["c"], then_branch=then, else_branch=other)], initializers=[tensor("c", np.array(True))])
+        return make
+    spread = helper.make_sparse_tensor(tensor("k", np.float32([5])), tensor("at", np.array([1])), [3])
+    proto("S6-branch-sparse", {UNSUPPORTED}, branches(sparse=[spread]))
+    proto("S6-branch-input", bad, branches(inputs=[value("q")], reads="q"))
+
+    def bodies(kind_in=None, held=()):
+        """SequenceMap with a body whose input is declared otherwise, or has an initializer's name."""
+        def make():
+            body = helper.make_graph([node("Neg", ["v"], ["w"])], "body", [kind_in or value("v")], [value("w")], list(held))
+            return model([node("SequenceConstruct", ["x"], ["xs"]), node("SequenceMap", ["xs"], ["ys"], body=body), node("SequenceAt", ["ys", "t"])],
+                         initializers=[tensor("t", np.int64(0))], opset=17)
+        return make
+    listed = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, None))
+    proto("S6-map-input-held", bad, bodies(held=[tensor("v", np.ones((2, 3), np.float32))]))
+    proto("S6-map-input-sequence", bad, bodies(helper.make_value_info("v", listed)))
+    proto("S6-map-input-map", bad, bodies(helper.make_value_info("v", helper.make_map_type_proto(INT64, listed))))
+
+    def carried_list():
+        """A sequence of f32 whose body declares one of f64."""
+        doubles = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.DOUBLE, None))
+        body = helper.make_graph([node("Identity", ["ci"], ["co"]), node("Identity", ["v"], ["w"])], "body",
+                                 [value("i", (), INT64), value("ci", (), TensorProto.BOOL), helper.make_value_info("v", doubles)],
+                                 [value("co", (), TensorProto.BOOL), helper.make_value_info("w", doubles)])
+        return model([node("SequenceConstruct", ["x"], ["xs"]), node("Loop", ["t", "", "xs"], ["ys"], body=body), node("SequenceAt", ["ys", "z"])],
+                     initializers=[tensor("t", np.int64(1)), tensor("z", np.int64(0))])
+    proto("S6-loop-list-type", bad, carried_list)
+    proto("S7-output-nothing", bad, lambda: model([node("Optional", [], type=helper.make_tensor_type_proto(FLOAT, None))], opset=18))
     for op, dtype in (("QuantizeLinear", FLOAT), ("DequantizeLinear", TensorProto.UINT8)):
         proto(f"S3-{op}-zero-points", bad, one(op, [(2, 3)], [np.float32(1), np.uint8([])], opset=21, kinds={"a": dtype}))
     proto("S7-output-rank", bad, lambda: model([node("Relu")], outputs=[value("y", (2, 3, 1))]))
@@ -758,6 +800,7 @@ def attention_cases():
     proto("A1-mask-integers", refused, attended("Attention", heads + [(3, 3)], kinds={"d": INT64}))
     proto("A1-cache-place", bad, attended("TensorScatter", [(2, 5, 3), (2, 2, 3)], [i64(0, 4)]))
     proto("A1-rotary-tables", bad, attended("RotaryEmbedding", [(2, 2, 3, 4), (6, 2), (7, 2)], [i64(0, 1, 5, 0, 1, 2).reshape(2, 3)]))
+    proto("A1-rotary-positions", bad, attended("RotaryEmbedding", [(2, 2, 3, 4), (6, 2), (6, 2)], [i64(0, 1, 5, 0, 1, 2).reshape(3, 2)]))
     proto("A1-rotary-place", bad, attended("RotaryEmbedding", [(2, 2, 3, 4), (6, 2), (6, 2)], [i64(0, 1, 6, 0, 1, 2).reshape(2, 3)]))
     for name, op, shapes, attributes in (
             ("chunk", "LinearAttention", flat, {**linear, "chunk_size": 0}), ("rule", "LinearAttention", flat, {**two, "update_rule": "cubic"}), ("beta", "LinearAttention", flat, {**two, "update_rule": "delta"}),

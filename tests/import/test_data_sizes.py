@@ -201,6 +201,16 @@ def test_what_is_refused(run, tmp_path, name):
     assert said in run("run", "m.onnx", "--engine=interp", "--input=x=x.npy", *words, "--output-dir=out", exit=code).stderr
 
 
+def test_a_body_gives_one(run, tmp_path):
+    """An element of a sequence has no count."""
+    body = helper.make_graph([N("NonZero", ["e"], ["f"])], "body", [helper.make_tensor_value_info("e", onnx.TensorProto.FLOAT, None)],
+                             [helper.make_tensor_value_info("f", onnx.TensorProto.INT64, None)])
+    nodes = [N("SequenceConstruct", ["x"], ["s"]), N("SequenceMap", ["s"], ["t"], body=body, name="map"), N("SequenceAt", ["t", "zero"], ["y"])]
+    save(tmp_path / "m.onnx", nodes, X, ["y"], {"zero": np.int64(0)})
+    said = run("run", "m.onnx", "--engine=interp", "--input=x=x.npy", "--bound=f=400", "--output-dir=out", exit=4).stderr
+    assert 'node "map" (SequenceMap, opset 18): output "f" of its graph has a size that depends on data' in said
+
+
 def test_a_bound_of_nothing(run, tmp_path):
     save(tmp_path / "m.onnx", [N("Relu", ["x"], ["y"])], X, ["y"])
     done = run("run", "m.onnx", "--engine=interp", "--input=x=x.npy", "--bound=y=3", "--output-dir=out")

@@ -136,6 +136,14 @@ def test_files_that_are_none(run, tmp_path, content):
     assert done.returncode == (6 if content else 0), done.stderr
 
 
+def test_a_tensor_for_an_optional_sequence(run, tmp_path):
+    save(tmp_path / "m.onnx", [helper.make_node("OptionalHasElement", ["xs"], ["y"])], {"xs": helper.make_optional_type_proto(sequence())},
+         {"y": helper.make_tensor_type_proto(TensorProto.BOOL, [])})
+    file = write(tmp_path / "xs.pb", numpy_helper.from_optional(np.zeros(3, np.float32), "xs", onnx.OptionalProto.TENSOR))
+    done = run("run", "m.onnx", "--engine=interp", f"--input=xs={file}", "--output-dir=out", exit=6)
+    assert "xs.pb: holds a tensor, needs a sequence" in done.stderr
+
+
 def test_elements_of_another_type(run, tmp_path):
     save(tmp_path / "m.onnx", [squares()], {"xs": sequence([2])}, {"ys": sequence()})
     file = write(tmp_path / "xs.pb", numpy_helper.from_list([np.zeros(3, np.float32)], "xs", onnx.SequenceProto.TENSOR))
@@ -143,17 +151,21 @@ def test_elements_of_another_type(run, tmp_path):
     assert 'input "xs": element 0 is f32 of rank 1, not as the model declares it' in done.stderr and done.returncode
 
 
+INTEGERS = helper.make_tensor_type_proto(TensorProto.INT32, [2])
 OUTPUTS = {
-    "type": (sequence(), 'output "ys[0]" is declared with element type 1, it is s32'),
-    "rank": (helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.INT32, [2, 2])), 'is declared with rank 2, it has rank 1'),
-    "tensor": (helper.make_tensor_type_proto(TensorProto.INT32, [2]), 'output "ys" is declared as a tensor, it is a sequence'),
+    "type": (sequence(), 'output "ys[0]" is declared with element type 1, it is s32', "SequenceConstruct"),
+    "rank": (helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.INT32, [2, 2])), "is declared with rank 2, it has rank 1",
+             "SequenceConstruct"),
+    "tensor": (INTEGERS, 'output "ys" is declared as a tensor, it is a sequence', "SequenceConstruct"),
+    "optional": (helper.make_sequence_type_proto(INTEGERS), 'output "ys" is declared as a sequence, it is a tensor', "Optional"),
+    "no_list": (helper.make_sequence_type_proto(INTEGERS), 'output "ys" is declared as a sequence, it is a tensor', "Identity"),
 }
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_an_output_is_as_declared(run, tmp_path, name):
-    declared, said = OUTPUTS[name]
-    save(tmp_path / "m.onnx", [helper.make_node("SequenceConstruct", ["x"], ["ys"])], {"x": helper.make_tensor_type_proto(TensorProto.INT32, [2])},
+    declared, said, op = OUTPUTS[name]
+    save(tmp_path / "m.onnx", [helper.make_node(op, ["x"], ["ys"])], {"x": helper.make_tensor_type_proto(TensorProto.INT32, [2])},
          {"ys": declared})
     assert said in run("check", "m.onnx", exit=3).stderr
 

@@ -66,6 +66,8 @@ CASES = [
     remainder(np.float32), remainder(np.float64),
     of_numpy("Sin", np.sin, x=TURNS), of_numpy("Cos", np.cos, x=TURNS), of_numpy("Tan", np.tan, x=TURNS),
     ignored("NegativeLogLikelihoodLoss"), ignored("SoftmaxCrossEntropyLoss"),
+    ("Clip_6", [node("Clip", min=0.0)], {"x": np.float32([-INF, -1, 0.5, 3e38, INF, NAN])},
+     np.float32([0, 0, 0.5, 3e38, np.finfo(np.float32).max, NAN]), 6),
     of_numpy("Sinh", np.sinh), of_numpy("Cosh", np.cosh), of_numpy("Asinh", np.arcsinh),
     of_numpy("Acosh", np.arccosh),
     *(sequence(p) for p in (0, 1, 2, -1, -2)),
