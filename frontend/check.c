@@ -17,7 +17,24 @@ typedef struct {
 	size_t n_imports;
 	Onnx__OperatorSetIdProto **imports;
 	bool in_function;
+	const FlatNode
+		*around; /* whose attribute the graph is; NULL: the model's graph, or a function */
 } Check;
+
+/* A fault of a graph: with the node that it belongs to. */
+static void
+graph_error(const Check *c, int exit_code, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	const char *text = arena_vprintf(c->model->arena, fmt, args);
+	va_end(args);
+	if (c->around)
+		node_error(c->model, c->diag, c->around, exit_code, "%s", text);
+	else
+		model_error(c->model, c->diag, exit_code, "%s", text);
+}
 
 static char here[] = "x"; /* any non-NULL value for the maps */
 
@@ -34,7 +51,7 @@ static void
 define(const Check *c, Names *names, const char *name, const char *what)
 {
 	if (name_known(names, name))
-		model_error(c->model, c->diag, EXIT_INVALID, "%s %s is defined twice", what,
+		graph_error(c, EXIT_INVALID, "%s %s is defined twice", what,
 		            quoted(c->model, name));
 	strmap_put(names->defined, name, here);
 }
@@ -104,15 +121,18 @@ static void
 check_one(const Check *c, Names *names, const NodeProto *p)
 {
 	FlatNode n = {p, opset_version(c->n_imports, c->imports, p->domain)};
+	Check inside = *c;
+
+	inside.around = &n;
 
 	check_node(c->model, &n, c->in_function, c->diag);
 	check_inputs(c, names, &n);
 	for (size_t i = 0; i < p->n_attribute; i++) {
 		const AttributeProto *a = p->attribute[i];
 		if (a->g)
-			check_graph(c, names, a->g, "subgraph");
+			check_graph(&inside, names, a->g, "subgraph");
 		for (size_t k = 0; k < a->n_graphs; k++)
-			check_graph(c, names, a->graphs[k], "subgraph");
+			check_graph(&inside, names, a->graphs[k], "subgraph");
 	}
 	if (p->op_type)
 		check_branches(c, &n);
@@ -137,13 +157,12 @@ check_initializers(const Check *c, Names *names, const GraphProto *g)
 		const char *what = arena_printf(c->model->arena, "initializer %s",
 		                                quoted(c->model, name));
 		if (!*name)
-			model_error(c->model, c->diag, EXIT_INVALID,
-			            "an initializer without a name");
+			graph_error(c, EXIT_INVALID, "an initializer without a name");
 		else if (strmap_get(seen, name))
-			model_error(c->model, c->diag, EXIT_INVALID, "%s stands twice", what);
+			graph_error(c, EXIT_INVALID, "%s stands twice", what);
 		else if (is_body && strmap_get(names->defined, name)) /* in the model: a default */
-			model_error(c->model, c->diag, EXIT_INVALID,
-			            "%s has the name of an input of its subgraph", what);
+			graph_error(c, EXIT_INVALID, "%s has the name of an input of its subgraph",
+			            what);
 		strmap_put(seen, name, here);
 		strmap_put(names->defined, name, here);
 		if (dense) {
@@ -151,8 +170,7 @@ check_initializers(const Check *c, Names *names, const GraphProto *g)
 			continue;
 		}
 		check_sparse(c->model, s, what, c->diag);
-		model_error(c->model, c->diag, EXIT_UNSUPPORTED,
-		            "%s is sparse, which is not supported", what);
+		graph_error(c, EXIT_UNSUPPORTED, "%s is sparse, which is not supported", what);
 	}
 }
 
@@ -165,7 +183,7 @@ check_graph(const Check *c, const Names *outer, const GraphProto *g, const char 
 	for (size_t i = 0; i < g->n_input; i++) {
 		const char *name = g->input[i]->name ? g->input[i]->name : "";
 		if (!*name)
-			model_error(c->model, c->diag, EXIT_INVALID, "an input without a name");
+			graph_error(c, EXIT_INVALID, "an input without a name");
 		else
 			define(c, &names, name, "input");
 	}
@@ -178,12 +196,11 @@ check_graph(const Check *c, const Names *outer, const GraphProto *g, const char 
 	for (size_t i = 0; i < g->n_output; i++) {
 		const char *name = g->output[i]->name ? g->output[i]->name : "";
 		if (!name_known(&names, name))
-			model_error(c->model, c->diag, EXIT_INVALID,
-			            "%s output %s is made by no node", what,
+			graph_error(c, EXIT_INVALID, "%s output %s is made by no node", what,
 			            quoted(c->model, name));
 	}
 	if (g->n_output == 0)
-		model_error(c->model, c->diag, EXIT_INVALID, "the %s has no outputs", what);
+		graph_error(c, EXIT_INVALID, "the %s has no outputs", what);
 }
 
 static void
@@ -253,7 +270,7 @@ void
 check_model(Model *model, Diag *diag)
 {
 	const ModelProto *p = model->proto;
-	Check c = {model, diag, p->n_opset_import, p->opset_import, false};
+	Check c = {model, diag, p->n_opset_import, p->opset_import, false, NULL};
 
 	check_versions(model, diag);
 	if (!p->graph) {
@@ -269,7 +286,7 @@ void
 check_combined(Model *model, const GraphProto *g, Diag *diag)
 {
 	const ModelProto *p = model->proto;
-	Check c = {model, diag, p->n_opset_import, p->opset_import, false};
+	Check c = {model, diag, p->n_opset_import, p->opset_import, false, NULL};
 
 	check_graph(&c, NULL, g, "graph with its training algorithm");
 }

@@ -72,13 +72,30 @@ normalize_last(OnnxNode *n, Value *x, int gamma, int beta, bool means)
 }
 
 /* Normalizes x + skip + bias. flag: SkipSimplifiedLayerNormalization, which has no mean and no beta. */
+/* Of x's shape; of [batch, tokens, hidden] the batch may be 1 or left out. */
+static bool
+skip_fits(OnnxNode *n, const Value *x, const Value *skip)
+{
+	int rank = x->type->rank, own = skip->type->rank;
+	bool fits = own == rank || (rank == 3 && own == 2);
+
+	for (int i = 1; fits && i <= own; i++) {
+		int64_t size = skip->type->dims[own - i];
+		fits = size == x->type->dims[rank - i] || (rank == 3 && i == 3 && size == 1);
+	}
+	if (!fits)
+		report_invalid(n, "input 0 is %s, input 1 %s: need one shape",
+		               type_text(n, x->type), type_text(n, skip->type));
+	return fits;
+}
+
 static void
 import_skip_norm(OnnxNode *n)
 {
 	bool means = !n->extra->flag;
 	Value *x = want_float_input(n, 0), *skip = want_input(n, 1);
 
-	if (!x || !skip)
+	if (!x || !skip || !skip_fits(n, x, skip))
 		return;
 	Value *sum = e_binary(n, OP_add, x, e_broadcast(n, skip, shape_of(x)));
 	sum = with_bias(n, sum, means ? 4 : 3);

@@ -818,7 +818,7 @@ def attention_cases():
     for name, want, op, shapes, constants, attributes in (
             ("attribute", bad, "Gelu", [(2, 3)], [], {"alpha": 1.0}), ("attribute-type", bad, "QuickGelu", [(2, 3)], [], {"alpha": 1}), ("arity", bad, "BiasGelu", [(2, 3)], [], {}),
             ("bias", bad, "BiasGelu", [(2, 3), (2,)], [], {}), ("bias-scalar", bad, "BiasGelu", [(), (1,)], [], {}), ("skip", bad, "SkipLayerNormalization", [(2, 3, 4), (2, 3, 5), (4,)], [], {}),
-            ("gamma", bad, "SkipLayerNormalization", [(2, 3, 4), (2, 3, 4), (3,)], [], {}), ("groups", bad, "GroupNorm", [(2, 3, 3, 4), (4,), (4,)], [], {"groups": 3, "activation": 0}),
+            ("skip-of-one", bad, "SkipLayerNormalization", [(2, 3, 4), (2, 3, 1), (4,)], [], {}), ("gamma", bad, "SkipLayerNormalization", [(2, 3, 4), (2, 3, 4), (3,)], [], {}), ("groups", bad, "GroupNorm", [(2, 3, 3, 4), (4,), (4,)], [], {"groups": 3, "activation": 0}),
             ("groups-0", bad, "GroupNorm", [(2, 3, 3, 4), (4,), (4,)], [], {"groups": 0, "activation": 0}), ("channels", bad, "GroupNorm", [(2, 3, 3, 4), (3,), (4,)], [], {"groups": 2, "activation": 0}),
             ("product", bad, "FusedMatMul", [(2, 3), (4, 2)], [], {}), ("activation", refused, "FusedGemm", [(2, 3), (3, 2)], [], {"activation": "Cosine"}),
             ("conv-numbers", bad, "FusedConv", [(1, 2, 4, 4), (2, 2, 3, 3)], [], {"activation": "Clip", "activation_params": [1.0] * 9}),

@@ -100,3 +100,17 @@ def test_against_numpy(run, tmp_path, make, on):
     run("run", "model.onnx", "--engine=interp", "--input", "x=x.npy", "--output-dir", "out")
     np.testing.assert_allclose(np.load(tmp_path / "out" / "y.npy"), CASES[make](x, on), rtol=1e-5,
                                atol=1e-6)
+
+
+@pytest.mark.parametrize("change, said", [
+    (lambda g: g.ClearField("output"), "the subgraph has no outputs"),
+    (lambda g: g.initializer.extend([flag("b", True), flag("b", True)]), 'initializer "b" stands twice'),
+    (lambda g: g.node.extend([node("Neg", ["x"], ["b"])]), 'output "b" is defined twice'),
+    (lambda g: g.output.extend([value("other", None)]), 'subgraph output "other" is made by no node'),
+], ids=["outputs", "initializers", "names", "unmade"])
+def test_faults_of_a_subgraph_name_its_node(run, tmp_path, change, said):
+    then, other = (branch([node("Neg", ["x"], [out])], out) for out in ("b", "c"))
+    change(then)
+    proto = model([node("If", ["on"], ["y"], name="choice", then_branch=then, else_branch=other)], initializers=[flag("on", True)])
+    onnx.save(proto, tmp_path / "m.onnx")
+    assert f'node "choice" (If, opset 17): {said}' in run("check", "m.onnx", exit=3).stderr

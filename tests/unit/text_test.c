@@ -146,6 +146,22 @@ test_splat_saturates(void **state)
 	module_free(m);
 }
 
+/* Reading all bits of u64 as one number would give -1, which a splat of it is not. */
+static void
+test_no_splat_above_s64(void **state)
+{
+	uint64_t all[] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
+	Module *m = module_new("numbers");
+	int64_t dims[] = {3};
+	double value;
+
+	(void)state;
+	assert_false(tensor_is_splat(tensor_new(m, type_new(m, U64, 1, dims), all), &value));
+	assert_true(tensor_is_splat(tensor_new(m, type_new(m, S64, 1, dims), all), &value));
+	assert_true(value == -1);
+	module_free(m);
+}
+
 int
 main(void)
 {
@@ -153,6 +169,7 @@ main(void)
 		cmocka_unit_test(test_all_codes),
 		cmocka_unit_test(test_shortest),
 		cmocka_unit_test(test_splat_saturates),
+		cmocka_unit_test(test_no_splat_above_s64),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
