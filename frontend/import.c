@@ -127,12 +127,46 @@ importer_lookup(Importer *im, const char *name)
 	return scope_bound(im, strmap_get(im->values, name));
 }
 
+static uint64_t
+key_of(const void *p)
+{
+	return (uint64_t)(uintptr_t)p;
+}
+
+Value *
+importer_next_content(Importer *im, const State *state)
+{
+	uint64_t place;
+
+	return intmap_get(im->store_of_state, key_of(state), &place)
+	               ? im->stores_at_end.at[place].value
+	               : NULL;
+}
+
+void
+importer_store_at_end(Importer *im, State *state, Value *value)
+{
+	uint64_t place;
+
+	if (!intmap_get(im->store_of_state, key_of(state), &place)) {
+		place = (uint64_t)im->stores_at_end.n;
+		intmap_put(im->store_of_state, key_of(state), place);
+		vec_push(im->arena, &im->stores_at_end, ((StoreAtEnd){.state = state}));
+	}
+	im->stores_at_end.at[place].value = value;
+	intmap_put(im->state_of_next, key_of(value), key_of(state));
+}
+
 State *
-input_state(OnnxNode *n, int i)
+input_statistic(OnnxNode *n, int i)
 {
 	Value *v = has_input(n, i) ? want_input(n, i) : NULL;
+	uint64_t state;
 
-	return v && v->kind == VALUE_STATE ? v->state : NULL;
+	if (!v || v->kind == VALUE_STATE)
+		return v ? v->state : NULL;
+	return intmap_get(n->im->state_of_next, key_of(v), &state) ? (State *)(uintptr_t)state
+	                                                           : NULL;
 }
 
 /* ---- folding */
@@ -372,7 +406,9 @@ import_function(Importer *im, ImportInfo *info)
 		.m = im->m, .f = program_new(im->m, role, im->binding), .phase = PHASE_FORWARD};
 	im->values = strmap_new(im->arena);
 	im->fakes = intmap_new(im->arena);
-	im->pending_states.n = im->pending_values.n = im->pending_randoms.n = im->overflows.n = 0;
+	im->store_of_state = intmap_new(im->arena);
+	im->state_of_next = intmap_new(im->arena);
+	im->stores_at_end.n = im->pending_randoms.n = im->overflows.n = 0;
 	import_inputs(im, info);
 	if (diag_errors(im->diag) != im->before)
 		return;

@@ -339,7 +339,7 @@ add_output_port(Importer *im, ImportInfo *info, const ValueInfoProto *v, Type ty
 
 /* At the end of the function, and of the node that computed it. */
 static void
-store_pending(Importer *im, State *state, Value *value)
+store_at_end(Importer *im, State *state, Value *value)
 {
 	Builder b = im->b;
 
@@ -503,8 +503,8 @@ import_outputs(Importer *im, ImportInfo *info)
 	for (int i = 0; i < results.n; i++)
 		if (!results.at[i])
 			return;
-	for (int i = 0; i < im->pending_states.n; i++)
-		store_pending(im, im->pending_states.at[i], im->pending_values.at[i]);
+	for (int i = 0; i < im->stores_at_end.n; i++)
+		store_at_end(im, im->stores_at_end.at[i].state, im->stores_at_end.at[i].value);
 	find_row_outputs(&info->base.bindings.at[im->binding]);
 	for (int i = 0; i < results.n; i++)
 		results.at[i] = within_bounds(im, results.at[i]);
@@ -598,6 +598,8 @@ model_inline(Model *loss, Builder *b, const char *const *names, Value *const *va
 	               .options = &options,
 	               .arena = scratch,
 	               .values = strmap_new(scratch),
+	               .store_of_state = intmap_new(scratch),
+	               .state_of_next = intmap_new(scratch),
 	               .before = before};
 	Value **out = NEW_ARRAY(b->m->arena, Value *, g->n_output);
 

@@ -31,24 +31,34 @@ inference_form(OnnxNode *n, const BatchNorm *bn)
 		set_output(n, i, e_cast(n, i % 2 ? bn->mean : bn->variance, bn->statistics));
 }
 
+/* m running + (1 - m) batch */
+static Value *
+moved(OnnxNode *n, Value *running, Value *batch)
+{
+	double m = want_float(n, "momentum", 0.9f);
+
+	return e_binary(n, OP_add, e_with(n, OP_mul, running, m),
+	                e_binary(n, OP_mul, batch, e_with(n, OP_sub, e_number(n, batch, 1), m)));
+}
+
+/* A norm that is called several times moves its statistics with each call, as PyTorch's do, whether its nodes read the same
+ * initializer or each the running statistics that the node before gives. */
 static void
 update(OnnxNode *n, const BatchNorm *bn, Value *running, Value *batch, int input, int output)
 {
-	double m = want_float(n, "momentum", 0.9f);
-	Value *keep = e_with(n, OP_mul, running, m);
-	Value *next = e_binary(
-		n, OP_add, keep,
-		e_binary(n, OP_mul, batch, e_with(n, OP_sub, e_number(n, batch, 1), m)));
-	State *state = input_state(n, input);
+	Value *next = e_cast(n, moved(n, running, batch), bn->statistics);
+	State *state = input_statistic(n, input);
 
-	next = e_cast(n, next, bn->statistics);
 	set_output(n, output, next);
 	if (output + 2 < n_outputs(n)) /* opset 13 and before: saved batch statistics */
 		set_output(n, output + 2, e_cast(n, batch, bn->statistics));
 	if (!state || !next || !outside_of_bodies(n, "running statistics"))
 		return;
-	vec_push(n->im->arena, &n->im->pending_states, state);
-	vec_push(n->im->arena, &n->im->pending_values, next);
+	Value *before = importer_next_content(n->im, state);
+	if (before)
+		next = e_cast(n, moved(n, e_cast(n, before, running->type->dtype), batch),
+		              bn->statistics);
+	importer_store_at_end(n->im, state, next);
 }
 
 /* The mean over all ranks: of as many elements each. */

@@ -229,8 +229,7 @@ range_end(OnnxNode *n, State *state, ReduceKind kind, OpKind bound, Value *x, Va
 		                        e_with(n, OP_ge, updates, (double)q->freeze_after));
 		next = e_select(n, stays, old, next);
 	}
-	vec_push(im->arena, &im->pending_states, state);
-	vec_push(im->arena, &im->pending_values, next);
+	importer_store_at_end(im, state, next);
 	im->differs = true;
 	return next;
 }

@@ -45,6 +45,12 @@ typedef struct {
 	Value *random, *rows_of;
 } PendingRandom;
 
+/* What the function stores when it ends. */
+typedef struct {
+	State *state;
+	Value *value;
+} StoreAtEnd;
+
 /* A function that is being built for a node to run (scope.c). */
 typedef struct Scope {
 	struct Scope *up;
@@ -78,8 +84,9 @@ struct Importer {
 	bool restored;               /* --train-mode=restore changed one */
 	bool has_frozen_norms;       /* batch norms in training form whose weights are frozen */
 	bool has_synchronized_norms; /* batch norms that take the batch of all ranks */
-	VEC(Value *) pending_values; /* stored at the end of the function */
-	VEC(State *) pending_states;
+	VEC(StoreAtEnd) stores_at_end;
+	IntMap *store_of_state;             /* State -> its place in stores_at_end */
+	IntMap *state_of_next;              /* Value that is or was to be stored -> State */
 	VEC(Value *) overflows;             /* bools of the program: data say more than a bound */
 	VEC(PendingRandom) pending_randoms; /* of the function being built */
 	IntMap *quantized; /* reader of a node's input -> QuantizedTensor; NULL: nothing is */
@@ -114,8 +121,12 @@ void import_nodes(Importer *im, int n, const FlatNode *nodes);
 Bound *importer_lookup(Importer *im, const char *name); /* NULL: unknown */
 void importer_bind(Importer *im, const char *name, Value *v);
 Value *weight_value(Importer *im, const Weight *w);
-/* The state of a weight, read by input i; NULL when it is none. */
-State *input_state(OnnxNode *n, int i);
+/* What `state` will hold at the end of the function, as far as it is imported; NULL: what it held at the start. */
+Value *importer_next_content(Importer *im, const State *state);
+/* Stores value in state at the end of the function, in place of what was to be stored before. */
+void importer_store_at_end(Importer *im, State *state, Value *value);
+/* The state that input i reads, or whose next content it reads; NULL when the input is computed. */
+State *input_statistic(OnnxNode *n, int i);
 /* Computes v if it depends on constants and iotas alone; NULL when it does not. */
 const Tensor *known_value(Importer *im, Value *v);
 
