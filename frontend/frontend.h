@@ -235,8 +235,8 @@ AdapterModules model_adapter_modules(const Module *m, const Adapter *a);
 /* Reads and checks the whole file: every fault is reported. NULL on any.
  * Exit codes: 3 malformed, 4 unsupported, 5 file or system. */
 Model *model_open(const char *path, Diag *diag);
-/* One micro-batch of @accumulate as an ONNX file (onnx_out/): results "loss", the mean, and "grad.NAME" of each trained parameter. In the arena; NULL
- * after reporting. */
+/* A function as an ONNX file (onnx_out/): its results, by their names; of @accumulate one micro-batch, "loss", the mean, and "grad.NAME" of each
+ * trained parameter. In the arena; NULL after reporting. */
 uint8_t *module_encode_onnx(const Module *m, const Function *f, Arena *arena, Diag *diag,
                             size_t *size);
 void model_close(Model *model);

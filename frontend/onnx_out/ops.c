@@ -4,26 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-static DType
-dtype_of(const Node *n)
-{
-	return node_result(n, 0)->type->dtype;
-}
-
-static Type
-type_of(const Node *n, int operand)
-{
-	return node_operand(n, operand)->type;
-}
-
-/* Sets result 0. */
-static bool
-done(GraphWriter *w, const Node *n, const char *name)
-{
-	writer_set(w, n, 0, name);
-	return true;
-}
-
 /* ---- elementwise */
 static bool
 write_same(GraphWriter *w, const Node *n)
@@ -51,11 +31,11 @@ write_log1p(GraphWriter *w, const Node *n)
 	const char *x = writer_operand(w, n, 0), *one = writer_number(w, dtype_of(n), 1);
 	const char *u = writer_binary(w, "Add", x, one), *d = writer_binary(w, "Sub", u, one);
 	const char *flat = writer_binary(w, "Equal", d, writer_number(w, dtype_of(n), 0));
-	const char *safe = writer_node(w, "Where", NULL, 3, (const char *[]){flat, one, d});
+	const char *safe = writer_where(w, flat, one, d);
 	const char *y = writer_binary(w, "Mul", writer_unary(w, "Log", u),
 	                              writer_binary(w, "Div", x, safe));
 
-	return done(w, n, writer_node(w, "Where", NULL, 3, (const char *[]){flat, x, y}));
+	return done(w, n, writer_where(w, flat, x, y));
 }
 
 static bool
@@ -66,15 +46,48 @@ write_rsqrt(GraphWriter *w, const Node *n)
 		writer_unary(w, "Reciprocal", writer_unary(w, "Sqrt", writer_operand(w, n, 0))));
 }
 
+/* A whole number by 0 is 0 with remainder 0, where onnxruntime gives up. */
+static bool
+divide(GraphWriter *w, const Node *n, const char *op, const WrittenAttribute *attributes)
+{
+	const char *x = writer_operand(w, n, 0), *y = writer_operand(w, n, 1);
+	const Tensor *t = value_constant(node_operand(n, 1));
+	bool may_fail = !dtype_is_float(dtype_of(n)) && !t;
+
+	for (int64_t i = 0; t && !dtype_is_float(dtype_of(n)) && i < t->type->n; i++)
+		may_fail |= tensor_int(t, i) == 0;
+	if (!may_fail)
+		return done(w, n, writer_node(w, op, attributes, 2, (const char *[]){x, y}));
+	const char *zero = writer_number(w, dtype_of(n), 0);
+	const char *none = writer_binary(w, "Equal", y, zero);
+	const char *by = writer_where(w, none, writer_number(w, dtype_of(n), 1), y);
+	const char *z = writer_node(w, op, attributes, 2, (const char *[]){x, by});
+	return done(w, n, writer_where(w, none, zero, z));
+}
+
+static bool
+write_div(GraphWriter *w, const Node *n)
+{
+	return divide(w, n, "Div", NULL);
+}
+
 static bool
 write_rem(GraphWriter *w, const Node *n)
 {
 	const WrittenAttribute a[] = {{.name = "fmod", .kind = WRITE_INT, .i = 1}, {0}};
 
-	return done(
-		w, n,
-		writer_node(w, "Mod", a, 2,
-	                    (const char *[]){writer_operand(w, n, 0), writer_operand(w, n, 1)}));
+	return divide(w, n, "Mod", a);
+}
+
+/* ONNX has powers of floats, s32 and s64. */
+static bool
+write_pow(GraphWriter *w, const Node *n)
+{
+	DType d = dtype_of(n);
+
+	return (dtype_is_float(d) || d == S32 || d == S64) &&
+	       done(w, n,
+	            writer_binary(w, "Pow", writer_operand(w, n, 0), writer_operand(w, n, 1)));
 }
 
 static bool
@@ -103,7 +116,6 @@ write_bits(GraphWriter *w, const Node *n)
 	return false;
 }
 
-/* onnxruntime's Where has no bools. */
 static bool
 write_select(GraphWriter *w, const Node *n)
 {
@@ -111,11 +123,37 @@ write_select(GraphWriter *w, const Node *n)
 		   *y = writer_operand(w, n, 2);
 
 	if (dtype_of(n) != BOOL)
-		return done(w, n, writer_node(w, "Where", NULL, 3, (const char *[]){c, x, y}));
+		return done(w, n, writer_where(w, c, x, y));
 	const char *first = writer_binary(w, "And", c, x);
 	return done(w, n,
 	            writer_binary(w, "Or", first,
 	                          writer_binary(w, "And", writer_unary(w, "Not", c), y)));
+}
+
+/* A float as an integer: truncated, the nearest that there is, 0 for NaN. ONNX leaves all but the first open. The steps are in
+ * s64, which onnxruntime has operators for; x0 is x in f32 or f64 without NaN. */
+static const char *
+saturated(GraphWriter *w, const char *x, DType from, DType to)
+{
+	DType d = from == F64 ? F64 : F32;
+	double most = d == F64 ? 0x1p63 - 0x1p10 : 0x1p63 - 0x1p39, low, high;
+	const char *wide = d == from ? x : writer_cast(w, x, d);
+	const char *x0 = writer_where(w, writer_unary(w, "IsNaN", wide), writer_number(w, d, 0),
+	                              wide);
+	const char *bounded = writer_node(
+		w, "Clip", NULL, 3,
+		(const char *[]){x0, writer_number(w, d, -0x1p63), writer_number(w, d, most)});
+	const char *above = writer_binary(w, "Greater", x0, writer_number(w, d, most));
+	const char *y = writer_where(w, above, writer_integer(w, INT64_MAX),
+	                             writer_cast(w, bounded, S64));
+
+	if (to == S64)
+		return y;
+	dtype_range(to, &low, &high);
+	const char *clipped = writer_node(w, "Clip", NULL, 3,
+	                                  (const char *[]){y, writer_integer(w, (int64_t)low),
+	                                                   writer_integer(w, (int64_t)high)});
+	return writer_cast(w, clipped, to);
 }
 
 /* Rounded to nearest, with bits that are not random. */
@@ -123,10 +161,15 @@ static bool
 write_cast(GraphWriter *w, const Node *n)
 {
 	const CastAttr *a = n->attr;
+	const char *x = writer_operand(w, n, 0);
+	DType from = type_of(n, 0)->dtype;
+	bool to_integer = !dtype_is_float(a->to) && a->to != BOOL;
 
-	if (n->n_operands != 1)
+	if (n->n_operands != 1 || a->round != ROUND_NEAREST || a->overflow != OVERFLOW_DEFAULT)
 		return false;
-	return done(w, n, writer_cast(w, writer_operand(w, n, 0), a->to));
+	if (!dtype_is_float(from) || !to_integer)
+		return done(w, n, writer_cast(w, x, a->to));
+	return a->to != U64 && done(w, n, saturated(w, x, from, a->to));
 }
 
 /* ---- GELU: ir/ops/transcendental.c has the formulas. The two parts of its derivative: t = tanh u, and u'. */
@@ -391,69 +434,6 @@ write_cumulate(GraphWriter *w, const Node *n)
 	                                         writer_number(w, S64, (double)c->axis)}));
 }
 
-static bool
-write_gather(GraphWriter *w, const Node *n)
-{
-	const WrittenAttribute a[] = {
-		{.name = "axis", .kind = WRITE_INT, .i = ((const AxisAttr *)n->attr)->axis}, {0}};
-
-	return done(
-		w, n,
-		writer_node(w, "Gather", a, 2,
-	                    (const char *[]){writer_operand(w, n, 0), writer_operand(w, n, 1)}));
-}
-
-/* `axis` first, or back behind those before it. */
-static Ints
-axis_first(int rank, int axis, bool back)
-{
-	Ints order = {.n = rank};
-
-	for (int i = 0; i < rank; i++) {
-		int from = i == 0 ? axis : i <= axis ? i - 1 : i;
-		order.at[back ? from : i] = back ? i : from;
-	}
-	return order;
-}
-
-/* [axes before] [indices] [axes behind] -> [indices] [axes before] [axes behind] */
-static Ints
-indices_first(int rank, int axis, int n)
-{
-	Ints order = {0};
-
-	for (int i = axis; i < axis + n; i++)
-		order.at[order.n++] = i;
-	for (int i = 0; i < rank; i++)
-		if (i < axis || i >= axis + n)
-			order.at[order.n++] = i;
-	return order;
-}
-
-/* ScatterND puts slices of axis 0. */
-static bool
-write_scatter(GraphWriter *w, const Node *n)
-{
-	static const char *const reductions[] = {"none", "add", "mul", "max", "min"};
-	const ScatterAttr *s = n->attr;
-	const WrittenAttribute a[] = {
-		{.name = "reduction", .kind = WRITE_TEXT, .text = reductions[s->kind]}, {0}};
-	Type data = type_of(n, 0), indices = type_of(n, 1), updates = type_of(n, 2);
-	int axis = (int)s->axis;
-	Ints columns = ints_of_type(indices);
-
-	if (columns.n >= MAX_RANK)
-		return false;
-	columns.at[columns.n++] = 1;
-	const char *x = writer_transpose(w, writer_operand(w, n, 0),
-	                                 axis_first(data->rank, axis, false));
-	const char *u = writer_transpose(w, writer_operand(w, n, 2),
-	                                 indices_first(updates->rank, axis, indices->rank));
-	const char *i = writer_reshape(w, writer_cast(w, writer_operand(w, n, 1), S64), columns);
-	const char *y = writer_node(w, "ScatterND", a, 3, (const char *[]){x, i, u});
-	return done(w, n, writer_transpose(w, y, axis_first(data->rank, axis, true)));
-}
-
 const WriteRow write_op_rows[] = {
 	{"neg", NULL, "Neg"},
 	{"abs", NULL, "Abs"},
@@ -464,7 +444,7 @@ const WriteRow write_op_rows[] = {
 	{"add", NULL, "Add"},
 	{"sub", NULL, "Sub"},
 	{"mul", NULL, "Mul"},
-	{"div", NULL, "Div"},
+	{"div", write_div, NULL},
 	{"rem", write_rem, NULL},
 	{"max", NULL, "Max"},
 	{"min", NULL, "Min"},
@@ -482,7 +462,7 @@ const WriteRow write_op_rows[] = {
 	{"sigmoid", NULL, "Sigmoid"},
 	{"gelu", write_gelu, NULL},
 	{"gelu_grad", write_gelu_grad, NULL},
-	{"pow", NULL, "Pow"},
+	{"pow", write_pow, NULL},
 	{"not", NULL, "Not"},
 	{"is_nan", NULL, "IsNaN"},
 	{"and", write_bits, NULL},
@@ -512,7 +492,5 @@ const WriteRow write_op_rows[] = {
 	{"argmax", write_argmax, NULL},
 	{"cumulate", write_cumulate, NULL},
 	{"sort", write_sort, NULL},
-	{"gather", write_gather, NULL},
-	{"scatter", write_scatter, NULL},
 	{0},
 };

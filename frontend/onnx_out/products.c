@@ -3,10 +3,14 @@
 
 #include <string.h>
 
-static Type
-type_of(const Node *n, int operand)
+/* In the type of n's result: a product in ONNX has one type. */
+static const char *
+operand_of_product(GraphWriter *w, const Node *n, int i)
 {
-	return node_operand(n, operand)->type;
+	DType d = node_result(n, 0)->type->dtype;
+	const char *x = writer_operand(w, n, i);
+
+	return type_of(n, i)->dtype == d ? x : writer_cast(w, x, d);
 }
 
 /* ---- dot */
@@ -38,17 +42,13 @@ static bool
 write_dot(GraphWriter *w, const Node *n)
 {
 	const DotAttr *a = n->attr;
-	DType d = node_result(n, 0)->type->dtype;
 	const WrittenAttribute e[] = {
 		{.name = "equation",
 	         .kind = WRITE_TEXT,
 	         .text = equation(w, a, type_of(n, 0)->rank, type_of(n, 1)->rank)},
 		{0}};
-	const char *x[2];
+	const char *x[] = {operand_of_product(w, n, 0), operand_of_product(w, n, 1)};
 
-	for (int i = 0; i < 2; i++)
-		x[i] = type_of(n, i)->dtype == d ? writer_operand(w, n, i)
-		                                 : writer_cast(w, writer_operand(w, n, i), d);
 	writer_set(w, n, 0, writer_node(w, "Einsum", e, 2, x));
 	return true;
 }
@@ -94,9 +94,14 @@ convolution(GraphWriter *w, const char *op, const char *x, const char *k, const 
 	return writer_node(w, op, attributes, 2, (const char *[]){x, k});
 }
 
+/* Are there no negative pads and no whole numbers? ONNX's convolutions take neither. */
 static bool
-fits(const ConvAttr *a)
+fits(const Node *n)
 {
+	const ConvAttr *a = n->attr;
+
+	if (!dtype_is_float(node_result(n, 0)->type->dtype))
+		return false;
 	for (int i = 0; i < a->low.n; i++)
 		if (a->low.at[i] < 0 || a->high.at[i] < 0)
 			return false;
@@ -106,13 +111,11 @@ fits(const ConvAttr *a)
 static bool
 write_conv(GraphWriter *w, const Node *n)
 {
-	const ConvAttr *a = n->attr;
-
-	if (!fits(a))
+	if (!fits(n))
 		return false;
 	writer_set(w, n, 0,
-	           convolution(w, "Conv", writer_operand(w, n, 0), writer_operand(w, n, 1), a,
-	                       spatial_of(type_of(n, 1)), NULL));
+	           convolution(w, "Conv", operand_of_product(w, n, 0), operand_of_product(w, n, 1),
+	                       n->attr, spatial_of(type_of(n, 1)), NULL));
 	return true;
 }
 
@@ -124,7 +127,7 @@ write_conv_grad_input(GraphWriter *w, const Node *n)
 	Type dy = type_of(n, 0), k = type_of(n, 1), dx = node_result(n, 0)->type;
 	Ints left = {.n = a->stride.n};
 
-	if (!fits(a))
+	if (!fits(n))
 		return false;
 	for (int i = 0; i < left.n; i++) {
 		int64_t reach = (dy->dims[2 + i] - 1) * a->stride.at[i] +
@@ -134,8 +137,8 @@ write_conv_grad_input(GraphWriter *w, const Node *n)
 			return false;
 	}
 	writer_set(w, n, 0,
-	           convolution(w, "ConvTranspose", writer_operand(w, n, 0), writer_operand(w, n, 1),
-	                       a, spatial_of(k), &left));
+	           convolution(w, "ConvTranspose", operand_of_product(w, n, 0),
+	                       operand_of_product(w, n, 1), a, spatial_of(k), &left));
 	return true;
 }
 
@@ -169,14 +172,14 @@ write_conv_grad_weight(GraphWriter *w, const Node *n)
 	Ints stride = a.stride, kernel = spatial_of(dy), size = spatial_of(dw),
 	     start = {.n = dw->rank}, stop, step = {.n = dw->rank};
 
-	if (!fits(&a) || dw->rank + 1 > MAX_RANK)
+	if (!fits(n) || dw->rank + 1 > MAX_RANK)
 		return false;
 	a.stride = a.dilation;
 	a.dilation = stride;
-	const char *image = swap_in_groups(w, writer_operand(w, n, 0), batch, groups, in,
+	const char *image = swap_in_groups(w, operand_of_product(w, n, 0), batch, groups, in,
 	                                   spatial_of(x), false);
-	const char *filter = swap_in_groups(w, writer_operand(w, n, 1), batch, groups, out, kernel,
-	                                    true);
+	const char *filter = swap_in_groups(w, operand_of_product(w, n, 1), batch, groups, out,
+	                                    kernel, true);
 	const char *y = convolution(w, "Conv", image, filter, &a, kernel,
 	                            NULL); /* [in, groups out, size, perhaps more] */
 	stop = (Ints){.n = 2, .at = {in, groups * out}};

@@ -126,6 +126,12 @@ writer_binary(GraphWriter *w, const char *op, const char *x, const char *y)
 	return writer_node(w, op, NULL, 2, (const char *[]){x, y});
 }
 
+const char *
+writer_where(GraphWriter *w, const char *c, const char *x, const char *y)
+{
+	return writer_node(w, "Where", NULL, 3, (const char *[]){c, x, y});
+}
+
 /* ---- initializers */
 const char *
 writer_tensor(GraphWriter *w, const char *wanted, DType dtype, Ints shape, const void *data)
@@ -168,6 +174,13 @@ writer_number(GraphWriter *w, DType dtype, double x)
 		dtype_store_int(dtype, data, 0, (int64_t)x);
 	return writer_tensor(w, arena_printf(w->arena, "number%d", w->count++), dtype, (Ints){0},
 	                     data);
+}
+
+const char *
+writer_integer(GraphWriter *w, int64_t x)
+{
+	return writer_tensor(w, arena_printf(w->arena, "integer%d", w->count++), S64, (Ints){0},
+	                     arena_copy(w->arena, &x, sizeof(x)));
 }
 
 /* ---- forms */
@@ -255,6 +268,12 @@ is_result(const State *s)
 	       s->kind == STATE_LOSS_COUNT;
 }
 
+static int
+n_returned(const Function *f)
+{
+	return function_return(f) ? function_return(f)->n_operands : 0;
+}
+
 static void
 mark_live(GraphWriter *w)
 {
@@ -264,6 +283,8 @@ mark_live(GraphWriter *w)
 		if (v)
 			w->live[v->id] = true;
 	}
+	for (int i = 0; i < n_returned(w->f); i++)
+		w->live[function_result(w->f, i)->id] = true;
 	for_each_node_reverse(w->f, n) {
 		bool live = false;
 		for (int i = 0; i < n->n_results; i++)
@@ -386,13 +407,50 @@ write_output(GraphWriter *w, const char *wanted, const char *from, Type type)
 static const WriteRow *
 find_row(const Node *n)
 {
-	const WriteRow *const tables[] = {write_op_rows, write_product_rows, write_window_rows};
+	const WriteRow *const tables[] = {write_op_rows, write_index_rows, write_product_rows,
+	                                  write_window_rows};
 
 	for (int k = 0; k < COUNT(tables); k++)
 		for (const WriteRow *r = tables[k]; r->op; r++)
 			if (strcmp(r->op, op_row(n)->name) == 0)
 				return r;
 	return NULL;
+}
+
+/* Floats of 8 bits and types of fewer came with later opsets. */
+static bool
+has_written_type(const Value *v)
+{
+	DType d = v->type->dtype;
+
+	return d == BOOL || dtype_info[d].bits >= (dtype_is_float(d) ? 16 : 8);
+}
+
+static bool
+has_written_types(const Node *n)
+{
+	bool all = true;
+
+	for (int i = 0; i < n->n_results; i++)
+		all &= has_written_type(node_result(n, i));
+	for (int i = 0; i < n->n_operands; i++)
+		all &= !node_operand(n, i) || has_written_type(node_operand(n, i));
+	return all;
+}
+
+/* What has no elements is an initializer without: onnxruntime divides by such sizes, or takes them for 1. */
+static bool
+write_empty(GraphWriter *w, const Node *n)
+{
+	for (int i = 0; i < n->n_results; i++)
+		if (node_result(n, i)->type->n)
+			return false;
+	for (int i = 0; i < n->n_results; i++) {
+		Type t = node_result(n, i)->type;
+		const char *name = arena_printf(w->arena, "empty%d", w->count++);
+		writer_set(w, n, i, writer_tensor(w, name, t->dtype, ints_of_type(t), ""));
+	}
+	return true;
 }
 
 /* false where it has no form, which is reported, or reads what has none. */
@@ -411,6 +469,10 @@ write_node(GraphWriter *w, const Node *n)
 		if (v && !inputs[i] && !hyper)
 			return false;
 	}
+	if (!has_written_types(n))
+		row = NULL;
+	else if (row && n->n_results && write_empty(w, n))
+		return true;
 	if (row && !row->write && !hyper) {
 		writer_set(w, n, 0, writer_node(w, row->onnx, NULL, n->n_operands, inputs));
 		return true;
@@ -422,9 +484,22 @@ write_node(GraphWriter *w, const Node *n)
 	return false;
 }
 
+static void
+write_returned(GraphWriter *w)
+{
+	w->origin = "result";
+	for (int i = 0; i < n_returned(w->f); i++) {
+		const Value *v = function_result(w->f, i);
+		const char *name = i < w->f->result_names.n ? w->f->result_names.at[i] : "";
+
+		write_output(w, *name ? name : arena_printf(w->arena, "result.%d", i),
+		             w->name[v->id], v->type);
+	}
+}
+
 /* The loss, and gradients by the number of targets that there are, not that there may be. */
 static void
-write_results(GraphWriter *w)
+write_loss_and_gradients(GraphWriter *w)
 {
 	const State *sum = module_state_of_kind(w->m, STATE_LOSS_SUM);
 	const char *total = stored_sum(w, STATE_LOSS_SUM), *count = stored_sum(w, STATE_LOSS_COUNT);
@@ -504,6 +579,8 @@ module_encode_onnx(const Module *m, const Function *f, Arena *arena, Diag *diag,
 			ok &= write_node(&w, n);
 	if (!ok)
 		return NULL;
-	write_results(&w);
+	write_returned(&w);
+	if (module_state_of_kind(m, STATE_LOSS_SUM))
+		write_loss_and_gradients(&w);
 	return pack(&w, size);
 }

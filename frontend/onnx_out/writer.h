@@ -45,11 +45,14 @@ const char *writer_node(GraphWriter *w, const char *op, const WrittenAttribute *
 /* Without attributes. */
 const char *writer_unary(GraphWriter *w, const char *op, const char *x);
 const char *writer_binary(GraphWriter *w, const char *op, const char *x, const char *y);
+/* x where c is true, else y. onnxruntime has none of bools. */
+const char *writer_where(GraphWriter *w, const char *c, const char *x, const char *y);
 /* Initializers. */
 const char *writer_tensor(GraphWriter *w, const char *wanted, DType dtype, Ints shape,
                           const void *data);
 const char *writer_ints(GraphWriter *w, Ints list);               /* s64[n] */
 const char *writer_number(GraphWriter *w, DType dtype, double x); /* of rank 0 */
+const char *writer_integer(GraphWriter *w, int64_t x);            /* s64, of rank 0 */
 /* Common forms. */
 const char *writer_reshape(GraphWriter *w, const char *x, Ints shape);
 const char *writer_transpose(GraphWriter *w, const char *x, Ints order);
@@ -58,13 +61,34 @@ const char *writer_slice(GraphWriter *w, const char *x, Ints start, Ints stop, I
 const char *writer_pad(GraphWriter *w, const char *x, DType dtype, Ints low, Ints high,
                        double value);
 
-/* ---- ops.c, products.c, windows.c: false where there is no row for the op, or none for its attributes. */
+static inline DType
+dtype_of(const Node *n)
+{
+	return node_result(n, 0)->type->dtype;
+}
+
+static inline Type
+type_of(const Node *n, int operand)
+{
+	return node_operand(n, operand)->type;
+}
+
+/* Sets result 0. */
+static inline bool
+done(GraphWriter *w, const Node *n, const char *name)
+{
+	writer_set(w, n, 0, name);
+	return true;
+}
+
+/* ---- ops.c, indices.c, products.c, windows.c: false where there is no row for the op, or none for its attributes. */
 typedef bool (*WriteFn)(GraphWriter *w, const Node *n);
 typedef struct {
 	const char *op; /* as OpRow.name */
 	WriteFn write;
 	const char *onnx; /* of rows that are one operator */
 } WriteRow;
-extern const WriteRow write_op_rows[], write_product_rows[], write_window_rows[];
+extern const WriteRow write_op_rows[], write_index_rows[], write_product_rows[],
+	write_window_rows[];
 
 #endif
