@@ -471,6 +471,24 @@ double code_number(DType type, double x, double scale, double zero);
 /* ---- amounts.c: "1.5 KiB", "1.2M"; they give back `to` */
 const char *bytes_text(char to[32], double bytes);
 const char *count_text(char to[32], double n);
+/* difference.c: a derivative at x beside central differences of f, with as many steps as it takes. dtype, F64 or a smaller
+ * float: what x is stored in. f may be called at x and beside it, last at any of these. */
+typedef Status (*DifferenceOf)(void *context, double x, double *y);
+typedef struct {
+	double slope; /* by the step that agrees best */
+	double error; /* |slope - derivative| / max(|slope|, |derivative|, 1e-4) */
+	bool kink;    /* they differ, and f has a kink at x, so that it has no slope there */
+} Difference;
+Status difference_check(DifferenceOf f, void *context, DType dtype, double x, double derivative,
+                        Difference *out);
+/* The worst of several, those that are not numbers before all others, kinks only where there is nothing else. Starts as {0}. */
+typedef struct {
+	double error, derivative, slope;
+	int64_t at;             /* as difference_add was told */
+	int64_t checked, kinks; /* so far */
+} WorstDifference;
+void difference_add(WorstDifference *worst, const Difference *d, double derivative, int64_t at);
+
 /* ---- lapack.c */
 /* u: [rows, n], s: [n], from the largest on, vt: [n, columns], n the lesser of both. */
 typedef struct {

@@ -37,10 +37,11 @@ report(void *context, const GradcCheck *c)
 	show(r, c, seconds_now());
 	if (c->complete)
 		json_array_append_new(
-			r->list, json_pack("{s:o,s:o,s:I,s:o,s:o}", "name", json_name(c->name),
-		                           "error", json_number(c->error), "at", (json_int_t)c->at,
-		                           "gradient", json_number(c->gradient), "difference",
-		                           json_number(c->difference)));
+			r->list, json_pack("{s:o,s:o,s:I,s:o,s:o,s:I,s:I}", "name",
+		                           json_name(c->name), "error", json_number(c->error), "at",
+		                           (json_int_t)c->at, "gradient", json_number(c->gradient),
+		                           "difference", json_number(c->difference), "checked",
+		                           (json_int_t)c->checked, "kinks", (json_int_t)c->kinks));
 }
 
 static Status

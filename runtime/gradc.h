@@ -274,11 +274,13 @@ Status gradc_dump_gradients(Gradc *run, const char *folder);
 /* One run on whole inputs (.npy of the shapes of the ports): the graph's outputs, or with
  * `backward` the loss and the gradients, as NAME.npy and names.json in a folder. */
 Status gradc_once(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
-/* The worst entry of a parameter so far, by error = |difference - gradient| / max(|difference|, |gradient|, 1e-4). */
+/* The worst entry of a parameter so far, by error = |difference - gradient| / max(|difference|, |gradient|, 1e-4). Entries where
+ * the loss has a kink, as at the 0 of a ReLU, have no slope to compare with; the worst is of them only where all are. */
 typedef struct {
 	const char *name; /* of the parameter */
 	double error, gradient, difference;
 	int64_t at;              /* in the parameter, row-major */
+	int64_t checked, kinks;  /* entries of the parameter so far; of them at a kink */
 	int64_t done, n_entries; /* of all parameters */
 	bool complete;           /* the parameter's entries are done */
 } GradcCheck;

@@ -3,8 +3,6 @@
  * that dropout and batch statistics are those of the training. */
 #include "runtime/runtime_impl.h"
 
-#include <float.h>
-#include <math.h>
 #include <stdlib.h>
 
 typedef struct {
@@ -121,49 +119,58 @@ choose_entries(Gradc *run, int64_t n, double factor, Entries *out)
 	return NULL;
 }
 
-/* Central difference with h = cbrt(eps) max(1, |x|), where the errors of truncation and rounding are alike (Press et
- * al., Numerical Recipes, 5.7). */
+typedef struct {
+	Pass *loss;
+	const Entry *entry;
+} Moved;
+
 static Status
-difference(Pass *loss, const Entry *e, double *out)
+loss_at(void *context, double x, double *loss)
+{
+	const Moved *m = context;
+
+	RETURN_IF_ERROR(write_element(m->loss->run, m->entry->param, m->entry->at, x));
+	return pass_run(m->loss, loss);
+}
+
+static Status
+difference(Pass *loss, const Entry *e, Difference *out)
 {
 	Gradc *run = loss->run;
-	double eps = dtype_of(run, e->param) == F64 ? DBL_EPSILON : FLT_EPSILON, x, up, down;
+	Moved moved = {loss, e};
+	double x;
 
 	RETURN_IF_ERROR(read_element(run, e->param, e->at, &x));
-	double h = cbrt(eps) * fmax(1, fabs(x));
-	RETURN_IF_ERROR(write_element(run, e->param, e->at, x + h));
-	RETURN_IF_ERROR(pass_run(loss, &up));
-	RETURN_IF_ERROR(write_element(run, e->param, e->at, x - h));
-	RETURN_IF_ERROR(pass_run(loss, &down));
-	RETURN_IF_ERROR(write_element(run, e->param, e->at, x));
-	*out = (up - down) / (2 * h);
-	return NULL;
+	RETURN_IF_ERROR(
+		difference_check(loss_at, &moved, dtype_of(run, e->param), x, e->gradient, out));
+	return write_element(run, e->param, e->at, x);
 }
 
 static Status
 check_entries(Pass *loss, const Entries *list, const GradcCheckOptions *o)
 {
 	const Format *f = &loss->run->format;
-	GradcCheck worst = {.n_entries = list->n};
+	WorstDifference worst;
 
 	for (int i = 0; i < list->n; i++) {
 		const Entry *e = &list->at[i];
-		double by_difference;
+		Difference d;
 
-		RETURN_IF_ERROR(difference(loss, e, &by_difference));
-		double error = fabs(by_difference - e->gradient) /
-		               fmax(fmax(fabs(by_difference), fabs(e->gradient)), 1e-4);
-		bool first = i == 0 || list->at[i - 1].param != e->param;
-		if (first || !(error <= worst.error))
-			worst = (GradcCheck){.name = format_text(f, f->states[e->param].name),
-			                     .error = error,
-			                     .gradient = e->gradient,
-			                     .difference = by_difference,
-			                     .at = e->at,
-			                     .n_entries = list->n};
-		worst.done = i + 1;
-		worst.complete = i + 1 == list->n || list->at[i + 1].param != e->param;
-		o->report(o->context, &worst);
+		if (i == 0 || list->at[i - 1].param != e->param)
+			worst = (WorstDifference){0};
+		RETURN_IF_ERROR(difference(loss, e, &d));
+		difference_add(&worst, &d, e->gradient, e->at);
+		GradcCheck check = {.name = format_text(f, f->states[e->param].name),
+		                    .error = worst.error,
+		                    .gradient = worst.derivative,
+		                    .difference = worst.slope,
+		                    .at = worst.at,
+		                    .checked = worst.checked,
+		                    .kinks = worst.kinks,
+		                    .done = i + 1,
+		                    .n_entries = list->n};
+		check.complete = i + 1 == list->n || list->at[i + 1].param != e->param;
+		o->report(o->context, &check);
 	}
 	return NULL;
 }

@@ -279,18 +279,19 @@ write_gradients(Run *r, EvalTensor *of_inputs)
 	                                       l.dtype, 0, NULL, l.data));
 }
 
-/* The entry whose gradient and difference differ most. */
-typedef struct {
-	double error, gradient, difference;
-	int64_t at;
-} Worst;
-
 static void
-print_worst(Arena *arena, const char *parameter, const Worst *w)
+print_worst(Arena *arena, const char *parameter, const WorstDifference *w)
 {
-	printf("  %-44s %10.2e  at %-8lld gradient %-14.8g difference %.8g\n",
-	       plain_text(arena, parameter), w->error, (long long)w->at, w->gradient,
-	       w->difference);
+	printf("  %-44s ", plain_text(arena, parameter));
+	if (w->kinks == w->checked)
+		printf("%lld of %lld entries at kinks of the loss, which have no slope\n",
+		       (long long)w->kinks, (long long)w->checked);
+	else
+		printf("%10.2e  at %-8lld gradient %-14.8g difference %.8g%s\n", w->error,
+		       (long long)w->at, w->derivative, w->slope,
+		       w->kinks ? arena_printf(arena, "  (without %lld at kinks)",
+		                               (long long)w->kinks)
+		                : "");
 }
 
 /* A gradient or a loss that is not finite proves nothing. */
@@ -311,35 +312,52 @@ print_check_title(const Session *s)
 }
 
 static json_t *
-worst_json(const State *parameter, const Worst *w)
+worst_json(const State *parameter, const WorstDifference *w)
 {
-	return json_pack("{s:s,s:f,s:I,s:f,s:f}", "name", parameter->name, "error", w->error, "at",
-	                 (json_int_t)w->at, "gradient", w->gradient, "difference", w->difference);
+	return json_pack("{s:s,s:f,s:I,s:f,s:f,s:I,s:I}", "name", parameter->name, "error",
+	                 w->error, "at", (json_int_t)w->at, "gradient", w->derivative, "difference",
+	                 w->slope, "checked", (json_int_t)w->checked, "kinks",
+	                 (json_int_t)w->kinks);
 }
 
-/* N random entries of a parameter by central differences, h = cbrt(eps) max(1, |x|). */
-static Worst
+/* The loss as a function of one element of a parameter. */
+typedef struct {
+	Run *r;
+	const Function *f;
+	const EvalTensor *args;
+	EvalTensor *results;
+	double *element;
+} Moved;
+
+static Status
+loss_at(void *context, double x, double *loss)
+{
+	const Moved *m = context;
+
+	*m->element = x;
+	*loss = interpret_loss(m->r, m->f, m->args, m->results);
+	return NULL;
+}
+
+/* n entries of a parameter, at random; all of one that has no more. */
+static WorstDifference
 check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *grad, int64_t n)
 {
 	EvalTensor *results = NEW_ARRAY(r->interp.arena, EvalTensor, r->s->o->wrt.n + 1);
 	EvalTensor *x = &r->interp.states[grad->of->id];
 	const EvalTensor g = r->interp.states[grad->id];
 	double scale = (double)r->s->m->targets / state_scalar(r, STATE_LOSS_COUNT);
-	Worst worst = {0};
+	WorstDifference worst = {0};
 
 	for (int64_t i = 0; i < n && i < x->type->n; i++) {
 		int64_t k = x->type->n <= n ? i : (int64_t)(drand48() * (double)x->type->n);
-		double old = x->f[k], h = 6e-6 * fmax(1, fabs(old));
-		x->f[k] = old + h;
-		double up = interpret_loss(r, f, args, results);
-		x->f[k] = old - h;
-		double down = interpret_loss(r, f, args, results);
+		Moved moved = {r, f, args, results, &x->f[k]};
+		double old = x->f[k], own = g.f[k] * scale;
+		Difference d;
+
+		status_free(difference_check(loss_at, &moved, x->type->dtype, old, own, &d));
 		x->f[k] = old;
-		double difference = (up - down) / (2 * h), own = g.f[k] * scale;
-		double error = fabs(difference - own) /
-		               fmax(fmax(fabs(difference), fabs(own)), 1e-4);
-		if (!(error < worst.error) && !isnan(worst.error))
-			worst = (Worst){error, own, difference, k};
+		difference_add(&worst, &d, own, k);
 	}
 	return worst;
 }
@@ -370,8 +388,8 @@ check_gradients(Run *r, const Function *f, const EvalTensor *args)
 		EvalTensor *states = arena_copy(outer, r->interp.states,
 		                                sizeof(EvalTensor) * (size_t)m->states.n);
 		r->interp.arena = arena_new();
-		Worst worst = check_parameter(r, f, args, m->states.at[i],
-		                              r->s->o->check_gradients);
+		WorstDifference worst = check_parameter(r, f, args, m->states.at[i],
+		                                        r->s->o->check_gradients);
 		report_not_finite(r->s, m->states.at[i]->of->name, worst.error);
 		if (r->s->o->json)
 			json_array_append_new(list, worst_json(m->states.at[i]->of, &worst));
@@ -455,10 +473,13 @@ print_checked(Session *s)
 	}
 	print_check_title(s);
 	json_array_foreach(s->gradients, i, entry) {
-		Worst worst = {.error = number_of(entry, "error"),
-		               .gradient = number_of(entry, "gradient"),
-		               .difference = number_of(entry, "difference"),
-		               .at = json_integer_value(json_object_get(entry, "at"))};
+		WorstDifference worst = {
+			.error = number_of(entry, "error"),
+			.derivative = number_of(entry, "gradient"),
+			.slope = number_of(entry, "difference"),
+			.at = json_integer_value(json_object_get(entry, "at")),
+			.checked = json_integer_value(json_object_get(entry, "checked")),
+			.kinks = json_integer_value(json_object_get(entry, "kinks"))};
 		print_worst(s->arena, json_string_value(json_object_get(entry, "name")), &worst);
 	}
 	json_decref(s->gradients);

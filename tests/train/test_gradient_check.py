@@ -45,12 +45,42 @@ def test_compiled_checks_are_the_interpreters(run, tmp_path, model, precision):
             assert found[1][name]["error"] < 1e-5
 
 
-def test_a_wrong_gradient_is_found(run, tmp_path):
-    """A step's gradient is zero, and the function is not flat over a kink."""
-    write(tmp_path, [("MatMul", ["x", "a"], ["h"], {}), ("Floor", ["h"], ["f"], {}), ("Mul", ["h", "f"], ["y"], {})],
-          {"a": np.zeros((3, 3), np.float32)})
-    done = run("grad", "model.onnx", *INPUTS, "--check-gradients=9", "--json")
-    assert json.loads(done.stdout)["parameters"][0]["error"] > 0.1
+KINKS = {
+    "relu": [("MatMul", ["x", "a"], ["h"], {}), ("Relu", ["h"], ["y"], {})],
+    "max_pool": [("MatMul", ["x", "a"], ["h"], {}), ("Neg", ["h"], ["n"], {}), ("Reshape", ["h", "s"], ["h3"], {}), ("Reshape", ["n", "s"], ["n3"], {}),
+                 ("Concat", ["h3", "n3"], ["c"], {"axis": 2}), ("MaxPool", ["c"], ["p"], {"kernel_shape": [2]}), ("Reshape", ["p", "t"], ["y"], {})],
+}
+
+
+@pytest.mark.parametrize("engine", ["compiled", "interp"])
+@pytest.mark.parametrize("model", KINKS)
+def test_kinks_beside_an_entry_are_stepped_over_and_kinks_at_it_named(run, tmp_path, model, engine):
+    """The first step of a difference is 6e-6: it crosses the kink at 0 from 1e-6. From 0 every step does, and
+    the slopes to both sides stay apart."""
+    a = np.array([[1e-6, 2e-8, 0.0], [0.5, -0.25, 1], [0.25, 2, -1]], np.float32)
+    write(tmp_path, KINKS[model], {"a": a, "s": np.array([4, 3, 1]), "t": np.array([4, 3])})
+    np.save(tmp_path / "x.npy", np.eye(4, 3, dtype=np.float32))
+    words = ["grad", "model.onnx", *INPUTS, "--check-gradients=9", f"--engine={engine}"]
+    found = {p["name"]: p for p in json.loads(run(*words, "--json").stdout)["parameters"]}["a"]
+    assert found["error"] < 1e-5 and found["kinks"] == 1 and found["checked"] == 9, found
+    assert "(without 1 at kinks)" in run(*words).stdout
+
+
+@pytest.mark.parametrize("engine", ["compiled", "interp"])
+def test_all_entries_at_kinks(run, tmp_path, engine):
+    write(tmp_path, KINKS["relu"], {"a": np.zeros((3, 3), np.float32)})
+    said = run("grad", "model.onnx", *INPUTS, "--check-gradients=9", f"--engine={engine}").stdout
+    assert "9 of 9 entries at kinks of the loss, which have no slope" in said
+
+
+@pytest.mark.parametrize("engine", ["compiled", "interp"])
+def test_a_gradient_that_is_not_the_slope_is_found_whatever_the_step(run, tmp_path, engine):
+    """Through codes: the loss has steps, the gradient passes straight through."""
+    nodes = [("MatMul", ["x", "a"], ["h"], {}), ("QuantizeLinear", ["h", "scale", "zero"], ["q"], {}), ("DequantizeLinear", ["q", "scale", "zero"], ["y"], {})]
+    write(tmp_path, nodes, {"a": W["a"], "scale": np.float32(0.1), "zero": np.int8(0)})
+    found = json.loads(run("grad", "model.onnx", *INPUTS, "--check-gradients=9", f"--engine={engine}", "--json").stdout)["parameters"]
+    found = {p["name"]: p for p in found}["a"]
+    assert found["error"] > 0.5 and found["kinks"] == 0, found
 
 
 def test_the_check_writes_gradients_too(run, tmp_path):
