@@ -8,11 +8,15 @@
 bool
 deepspeed_is_json(const char *text, size_t n)
 {
+	Arena *arena = arena_new();
+	const char *plain = deepspeed_without_comments(arena, text, n);
 	size_t i = n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 
-	while (i < n && strchr(" \t\r\n", text[i]) && text[i])
+	while (i < n && strchr(" \t\r\n", plain[i]) && plain[i])
 		i++;
-	return i < n && text[i] == '{';
+	bool found = i < n && plain[i] == '{';
+	arena_free(arena);
+	return found;
 }
 
 /* ---- words of a row: a|b|c */
@@ -320,11 +324,12 @@ check_object(DeepspeedReader *r, const char *prefix, const json_t *object)
 
 /* ---- the file */
 static json_t *
-parse(const DeepspeedFile *file, Diag *diag)
+parse(const DeepspeedFile *file, Arena *arena, Diag *diag)
 {
 	bool marked = file->n >= 3 && memcmp(file->text, "\xef\xbb\xbf", 3) == 0;
 	json_error_t error;
-	json_t *root = json_loadb(file->text + (marked ? 3 : 0), file->n - (marked ? 3 : 0),
+	const char *text = deepspeed_without_comments(arena, file->text, file->n);
+	json_t *root = json_loadb(text + (marked ? 3 : 0), file->n - (marked ? 3 : 0),
 	                          JSON_REJECT_DUPLICATES, &error);
 
 	if (!root)
@@ -338,7 +343,7 @@ deepspeed_read(const DeepspeedFile *file, DeepspeedOptions *out, Arena *arena, D
 {
 	DeepspeedReader r = {.file = file, .arena = arena, .diag = diag, .out = out};
 
-	r.root = parse(file, diag);
+	r.root = parse(file, arena, diag);
 	if (!r.root)
 		return false;
 	check_object(&r, "", r.root);

@@ -15,6 +15,9 @@ typedef struct {
 	int faults;
 } DeepspeedReader;
 
+/* ---- deepspeed_comments.c: the n bytes of text, with spaces in the place of comments and of commas behind the last member. */
+char *deepspeed_without_comments(Arena *arena, const char *text, size_t n);
+
 /* ---- deepspeed.c */
 /* By path; NULL: it is not there, or "auto" or null, which leave it open. */
 const json_t *deepspeed_get(const DeepspeedReader *r, const char *path);

@@ -66,7 +66,7 @@ const DeepspeedKey deepspeed_keys[] = {
 	{"scheduler.params", KEY_BLOCK, KEY_MAPPED, OF_EXECUTABLE, .says = "its settings, `--lr` and `--min-lr`"},
 	{"scheduler.params.warmup_min_lr", KEY_NUMBER, KEY_MAPPED, OF_EXECUTABLE, .least = 0, .most = 1e9, .says = "`--min-lr`"},
 	{"scheduler.params.warmup_max_lr", KEY_NUMBER, KEY_MAPPED, OF_EXECUTABLE, .least = 0, .most = 1e9, .says = "`--lr`"},
-	{"scheduler.params.warmup_num_steps", KEY_WHOLE, KEY_MAPPED, OF_EXECUTABLE, .stated = true, .least = 1, .most = 1e15, .says = "`steps` of the schedule; not \"auto\""},
+	{"scheduler.params.warmup_num_steps", KEY_WHOLE, KEY_MAPPED, OF_EXECUTABLE, .stated = true, .least = 0, .most = 1e15, .says = "`steps` of the schedule; not \"auto\""},
 	{"scheduler.params.warmup_type", KEY_WORD, KEY_MAPPED, OF_EXECUTABLE, .words = "linear|log", .names = "0|1", .says = "`log` of the schedule"},
 	{"scheduler.params.total_num_steps", KEY_WHOLE, KEY_MAPPED, OF_EXECUTABLE, .least = 1, .most = 1e15, .says = "where it is left out: the steps of the training"},
 	{"scheduler.params.warmup_min_ratio", KEY_NUMBER, KEY_MAPPED, OF_EXECUTABLE, .least = 0, .most = 1e9, .says = "`min_ratio` of the schedule"},

@@ -227,6 +227,7 @@ def test_faults_of_compiling(options, config, says):
 
 SCHEDULES = [
     ("WarmupLR", {}, "deepspeed-warmup"), ("WarmupLR", {"warmup_type": "linear", "warmup_num_steps": 5}, "deepspeed-warmup,steps=5,log=0"),
+    ("WarmupLR", {"warmup_num_steps": 0}, "deepspeed-warmup,steps=0"), ("WarmupDecayLR", {"total_num_steps": 20, "warmup_num_steps": 0}, "deepspeed-decay,steps=0,total=20"),
     ("WarmupDecayLR", {"total_num_steps": 20, "warmup_num_steps": 5}, "deepspeed-decay,steps=5,total=20"),
     ("WarmupDecayLR", {"total_num_steps": "auto", "warmup_num_steps": 5, "warmup_type": "log", "warmup_max_lr": 0.1}, "deepspeed-decay,steps=5,log=1"),
     ("WarmupCosineLR", {"total_num_steps": 20, "warmup_num_steps": 4, "warmup_min_ratio": 0.1, "cos_min_ratio": 0.01},
@@ -323,7 +324,7 @@ def test_learning_rates_are_deepspeeds(run, small, options, tmp_path, kind, para
     ({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1, "cycle_momentum": False}}}, "cycle_max_lr: OneCycle needs it"),
     ({"scheduler": {"type": "OneCycle", "params": {"cycle_first_stair_count": 3, "cycle_momentum": False}}}, "cycle_first_stair_count = 3: not supported"),
     ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}}}, "warmup_num_steps = \"auto\""),
-    ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 0}}}, "need a whole number from 1"),
+    ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": -1}}}, "need a whole number from 0"),
     ({"scheduler": {"type": "WarmupLR", "params": {"total_num_steps": 9}}}, "WarmupLR has no such parameter"),
     ({"scheduler": {"type": "CosineAnnealingLR"}}, "WarmupDecayLR"), ({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "cubic"}}}, "need one of linear|log"),
     ({"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": [0.1, 0.2]}}}, "warmup_max_lr = [0.1,0.2]: need a number"),
@@ -333,6 +334,25 @@ def test_learning_rates_are_deepspeeds(run, small, options, tmp_path, kind, para
 ])
 def test_faults_of_running(options, config, says):
     assert says in options(config, "executable", exit=2)
+
+
+@pytest.mark.parametrize("text, want", [
+    ("{\n  // rows\n  \"gradient_clipping\": 0.5, # of a norm\n}", {"clip-norm": "0.5"}), ("# a head\n/* and\nmore */ {\"gradient_clipping\": 0.5,}", {"clip-norm": "0.5"}),
+    ("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"betas\": [0.8, 0.9, ], /* , */ }, }, // }\n}", {"beta1": "0.8", "beta2": "0.9"}),
+    ("\ufeff{\"gradient_clipping\": 0.5 /* } */ , }", {"clip-norm": "0.5"}),
+])
+def test_comments_and_last_commas_say_nothing(options, text, want):
+    got = options(text, "executable")
+    assert {name: got[name] for name in want} == want
+
+
+@pytest.mark.parametrize("text, says", [
+    ("{\"gradient_clipping\": 1, \"a // b, }\": 1}", "a // b, }: DeepSpeed's configuration has no such key"), ("{\n // x\n\n\"gradient_clipping\" 1}", "ds.json:4: not JSON"),
+    ("{\"gradient_clipping\": 1,,}", "ds.json:1: not JSON"), ("{,}", "ds.json:1: not JSON"), ("{\"gradient_clipping\": 1 /* open }", "ds.json:1: not JSON"),
+    ("{\"gradient_clipping\": \"a\\\\\"}", "gradient_clipping = \"a\\\\\""), ("{\"gradient_clipping\": 1} #\n }", "ds.json:2: not JSON"),
+])
+def test_what_is_no_comment_stays(options, text, says):
+    assert says in options(text, "executable", exit=2)
 
 
 def test_no_value_says_nothing(options):
@@ -464,7 +484,7 @@ def test_lines_of_an_ini_file_are_still_read(run, small, tmp_path):
 
 # ---- hostile files
 @pytest.mark.parametrize("text, says", [
-    ("{", "ds.json:1: not JSON"), ('{"fp16": {"enabled": true}', "not JSON"), ('{"train_batch_size": 1,}', "not JSON"), ("{} {}", "not JSON"),
+    ("{", "ds.json:1: not JSON"), ('{"fp16": {"enabled": true}', "not JSON"), ('{"train_batch_size": 1,,}', "not JSON"), ("{} {}", "not JSON"),
     ('{"train_batch_size": 1, "train_batch_size": 2}', "duplicate object key"), ('{"train_batch_size": 1e999}', "not JSON"),
     ('{"train_batch_size": 99999999999999999999999}', "not JSON"), ('{"train_batch_size": NaN}', "not JSON"), ('{"gradient_clipping": 1e300}', "need a number from 0"),
     ('{"zenflow": ' + "[" * 100000 + "]" * 100000 + "}", "not JSON"), ("{" + '"a": {' * 5000, "not JSON"), ('{"a": ' * 500 + "1" + "}" * 500, "a: DeepSpeed's"),

@@ -8,7 +8,7 @@ static const char head[] =
 	"# DeepSpeed's configuration\n"
 	"\n"
 	"`--config FILE` takes DeepSpeed's JSON ([its page](https://www.deepspeed.ai/docs/config-json/)) where FILE begins with `{`, in\n"
-	"`gradc` and in executables. An example stands in [training.md](training.md#deepspeeds-configuration). This page is written by\n"
+	"`gradc` and in executables. Comments (`#`, `//`, `/* */`) and a comma behind the last member are passed over, as DeepSpeed does. An example stands in [training.md](training.md#deepspeeds-configuration). This page is written by\n"
 	"`make docs` from the table that the programs read.\n"
 	"\n"
 	"- One file serves both. Each takes what is its own and passes the rest over; the column *whose* says which.\n"

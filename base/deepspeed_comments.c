@@ -1,0 +1,56 @@
+/* DeepSpeed reads its configuration as Hjson (https://hjson.github.io/syntax.html). Of what that allows beyond JSON, people
+ * write comments, `#`, `//` and between slashes and stars, and a comma behind the last member. Both become spaces here, so that
+ * what the JSON parser says of lines stays true. */
+#include "base/deepspeed_impl.h"
+
+#include <string.h>
+
+/* Behind the string that begins at i. */
+static size_t
+string_end(const char *text, size_t n, size_t i)
+{
+	for (i++; i < n && text[i] != '"' && text[i] != '\n'; i++)
+		if (text[i] == '\\')
+			i++;
+	return i < n ? i + 1 : n;
+}
+
+/* Behind the comment that begins at i; i: none does. One that is not closed goes to the end. */
+static size_t
+comment_end(const char *text, size_t n, size_t i)
+{
+	bool block = i + 1 < n && text[i] == '/' && text[i + 1] == '*';
+	bool line = text[i] == '#' || (i + 1 < n && text[i] == '/' && text[i + 1] == '/');
+
+	if (!block && !line)
+		return i;
+	const char *end = block ? memmem(text + i + 2, n - i - 2, "*/", 2)
+	                        : memchr(text + i, '\n', n - i);
+	return end ? (size_t)(end - text) + (block ? 2 : 0) : n;
+}
+
+char *
+deepspeed_without_comments(Arena *arena, const char *text, size_t n)
+{
+	char *out = arena_alloc(arena, n + 1);
+	size_t comma = n; /* the place of one behind a member, where only spaces follow so far */
+	char before = 0;  /* the last character that is no space */
+
+	memcpy(out, text, n);
+	for (size_t i = 0; i < n;) {
+		size_t end = comment_end(text, n, i);
+		for (; i < end; i++)
+			if (text[i] != '\n')
+				out[i] = ' ';
+		if (i == n || comment_end(text, n, i) != i)
+			continue;
+		if ((text[i] == '}' || text[i] == ']') && comma < n)
+			out[comma] = ' ';
+		if (!strchr(" \t\r\n", text[i])) {
+			comma = text[i] == ',' && before && !strchr("{[,", before) ? i : n;
+			before = text[i];
+		}
+		i = text[i] == '"' ? string_end(text, n, i) : i + 1;
+	}
+	return out;
+}
