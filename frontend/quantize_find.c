@@ -230,19 +230,34 @@ set_groups(QuantizedTensor *t, const QuantizeOptions *o, int channel, int inputs
 	t->n_scales = groups_count(&groups);
 }
 
-/* Its scales are along the axes that the first product reads it by. */
+/* A second product reads it, which adds it up along `inputs`. Integer products take scales of channels alone: one that reads
+ * the weight transposed leaves it a single scale, or onnxruntime would not run the file. Blocks, which no integer product
+ * takes, stay those of the first product. */
 static void
-warn_of_axes(Find *f, const NodeProto *p, const QuantizedTensor *t, int inputs)
+settle_axes(Find *f, const NodeProto *p, QuantizedTensor *t, int inputs)
 {
-	if (t->axis < 0 || t->input_axis == inputs || f->options->quiet)
+	if (t->axis < 0 || t->input_axis == inputs)
 		return;
-	diag_warning(
-		f->diag,
-		"weight %s: node %s adds it up along axis %d, node %s along axis %d: its scales are those for the first",
-		quoted(f->model, t->name), quoted(f->model, t->node), t->input_axis,
-		quoted(f->model, node_location(p)), inputs);
-	diag_hint(f->diag, "one scale for the tensor suits both%s",
-	          f->options->divides ? ": -tensor" : "; --skip leaves one of the nodes out");
+	if (!t->block) {
+		t->axis = -1;
+		t->group = t->shape;
+		for (int i = 0; i < t->shape.n; i++)
+			t->group.at[i] = t->shape.at[i] ? t->shape.at[i] : 1;
+		t->n_scales = 1;
+	}
+	if (f->options->quiet)
+		return;
+	diag_warning(f->diag,
+	             "weight %s: node %s adds it up along axis %d, node %s along axis %d: %s",
+	             quoted(f->model, t->name), quoted(f->model, t->node), t->input_axis,
+	             quoted(f->model, node_location(p)), inputs,
+	             t->block ? "its blocks are those for the first" : "it has one scale");
+	diag_hint(
+		f->diag, "%s",
+		!t->block ? "--skip leaves one of the nodes out, and the other has its channels"
+		: f->options->divides
+			? "one scale for the tensor suits both: -tensor"
+			: "one scale for the tensor suits both; --skip leaves one of the nodes out");
 }
 
 static QuantizedTensor *
@@ -259,7 +274,7 @@ add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
 	if (known && t->shape.n == 0) /* its numbers are missing, which was told */
 		return NULL;
 	if (known) {
-		warn_of_axes(f, p, t, (int)from->order.at[row->inputs(p, t->shape.n)]);
+		settle_axes(f, p, t, (int)from->order.at[row->inputs(p, t->shape.n)]);
 		return t;
 	}
 	t->type = f->options->weight_type;

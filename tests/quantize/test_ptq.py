@@ -421,6 +421,29 @@ def test_a_weight_that_is_read_by_both_axes_is_told(run, tmp_path, how, told):
     np.testing.assert_allclose(in_onnxruntime(tmp_path / "q.onnx", {"x": x}), x @ back @ back.T, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("options", [["--per-channel"], ["--per-channel", "--activation-type=s8"], ["--per-channel", "--algorithm=gptq"],
+                                     ["--per-channel", "--bias-correction"], ["--per-channel", "--activation-type=dynamic"]], ids=" ".join)
+@pytest.mark.parametrize("op", ["MatMul", "Gemm"])
+@pytest.mark.parametrize("first_is_turned", [False, True])
+def test_a_weight_that_is_read_by_both_axes_runs_in_onnxruntime(run, tmp_path, first_is_turned, op, options):
+    """Also when onnxruntime makes integer products of it, which take scales of output channels alone."""
+    random = np.random.default_rng(0)
+    w = (random.standard_normal((8, 5)) * np.geomspace(0.1, 1, 5)).astype(np.float32)
+    weights = {"w": w} | ({"b": np.ones(8, np.float32), "c": np.ones(5, np.float32)} if op == "Gemm" else {})
+    reads = {"t": ["t", "b"], "w": ["w", "c"]} if op == "Gemm" else {"t": ["t"], "w": ["w"]}
+    first, second = ("t", "w") if first_is_turned else ("w", "t")
+    nodes = [node("Transpose", ["w"], ["t"], name="turn", perm=[1, 0]), node(op, ["x", *reads[first]], ["h"], name="first"),
+             node("Relu", ["h"], ["r"], name="between"), node(op, ["r", *reads[second]], ["y"], name="second")]
+    n = 5 if first_is_turned else 8
+    onnx.save(model(nodes, inputs=[value("x", ("batch", n))], outputs=[value("y", ("batch", n))],
+                    initializers=[tensor(k, v) for k, v in weights.items()]), tmp_path / "m.onnx")
+    x = random.standard_normal((64, n)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    run("quantize", "m.onnx", *([] if "--activation-type=dynamic" in options else ["--data=x=x.npy"]), "-o", "q.onnx", *options)
+    want, got = (onnxruntime.InferenceSession(tmp_path / f, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0] for f in ("m.onnx", "q.onnx"))
+    assert np.abs(got - want).max() < 0.05 * np.abs(want).max()
+
+
 @pytest.mark.parametrize("kind", ["dynamic", "token", "u8"])
 @pytest.mark.parametrize("to", [TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.INT32])
 def test_products_of_other_types_stay(run, tmp_path, to, kind):
