@@ -67,8 +67,9 @@ static const bool has_parts[N_SAVE_KINDS] = {
 	[SAVE_UNIT] = true,      [SAVE_WORKING] = true, [SAVE_AVERAGE] = true};
 
 static Status
-check_state(const Format *f, int i)
+check_state(const FormatIndex *x, int i)
 {
+	const Format *f = x->f;
 	const StateRecord *s = &f->states[i];
 	const FormatHeader *h = f->header;
 	int n = f->n[SECTION_STATES];
@@ -78,7 +79,7 @@ check_state(const Format *f, int i)
 	RETURN_IF_ERROR(format_check_string(f, s->why, "state", i));
 	RETURN_IF_ERROR(format_check_string(f, s->path, "state", i));
 	RETURN_IF_ERROR(format_check_string(f, s->parameter, "state", i));
-	if (s->transposed > 1 || (s->transposed && format_weight_type(f, i).rank != 2))
+	if (s->transposed > 1 || (s->transposed && format_index_weight_type(x, i).rank != 2))
 		return FAULT("state %d: transposed %u, rank %u", i, s->transposed, s->rank);
 	RETURN_IF_ERROR(format_check_shape(f, "state", i,
 	                                   (uint32_t[]){s->dtype, s->rank, s->first_dim}, &bytes));
@@ -97,7 +98,7 @@ check_state(const Format *f, int i)
 	if (s->kind == SAVE_AVERAGE &&
 	    (!s->of ||
 	     format_elements(f, s->first_dim, s->rank) != state_elements(f, (int)s->of - 1) ||
-	     !dtype_is_float((DType)s->dtype)))
+	     !dtype_is_float((DType)s->dtype) || x->four_bit[s->of - 1]))
 		return FAULT("state %d: an average of %d", i, (int)s->of - 1);
 	if (s->init == FROM_COPY && (!s->of || format_elements(f, s->first_dim, s->rank) !=
 	                                               state_elements(f, (int)s->of - 1)))
@@ -444,8 +445,9 @@ is_code_type(uint32_t dtype)
 }
 
 static Status
-check_hole(const Format *f, int i)
+check_hole(const FormatIndex *x, int i)
 {
+	const Format *f = x->f;
 	const ExportRecord *e = &f->exports[i];
 
 	if (e->state >= (uint32_t)f->n[SECTION_STATES] || e->dtype >= N_DTYPES)
@@ -453,7 +455,7 @@ check_hole(const Format *f, int i)
 		             f->n[SECTION_STATES], e->dtype);
 	if (e->times > 1u << 20)
 		return FAULT("export %d: %u times", i, e->times);
-	FormatType of = format_weight_type(f, (int)e->state);
+	FormatType of = format_index_weight_type(x, (int)e->state);
 	if (e->rank != of.rank)
 		return FAULT("export %d: rank %u, its state has %u", i, e->rank, of.rank);
 	if (e->block < 1 || format_elements(f, of.first_dim, e->rank) % e->block != 0)
@@ -520,20 +522,9 @@ check_range(const Format *f, int i)
 }
 
 static Status
-check_factors(const Format *f, int i)
+check_export(const FormatIndex *x, int i)
 {
-	const ExportRecord *e = &f->exports[i];
-
-	for (int k = 0; k < f->n[SECTION_ADAPTERS]; k++)
-		if (f->adapters[k].weight == e->state && f->adapters[k].magnitude &&
-		    e->dtype < N_DTYPES && dtype_is_float((DType)e->dtype))
-			return NULL;
-	return FAULT("export %d: factors of state %u, of dtype %u", i, e->state, e->dtype);
-}
-
-static Status
-check_export(const Format *f, int i)
-{
+	const Format *f = x->f;
 	const ExportRecord *e = &f->exports[i];
 
 	if (e->kind >= N_EXPORT_KINDS || e->file > 1 || e->of >= N_EXPORTED)
@@ -550,25 +541,25 @@ check_export(const Format *f, int i)
 		             e->times);
 	if (e->kind == EXPORT_ALIGN && (e->bytes < 1 || e->bytes > 1 << 20))
 		return FAULT("export %d: alignment %lld", i, (long long)e->bytes);
-	if (!(e->least >= 0) || (e->least > 0 && e->kind == EXPORT_TENSOR &&
-	                         (e->state >= (uint32_t)f->n[SECTION_STATES] ||
-	                          !dtype_is_float(format_weight_type(f, (int)e->state).dtype))))
+	if (!(e->least >= 0) ||
+	    (e->least > 0 && e->kind == EXPORT_TENSOR &&
+	     (e->state >= (uint32_t)f->n[SECTION_STATES] ||
+	      !dtype_is_float(format_index_weight_type(x, (int)e->state).dtype))))
 		return FAULT("export %d: a least scale of %g", i, e->least);
 	if (e->kind == EXPORT_CODES || e->kind == EXPORT_SCALES)
 		return check_codes(f, i);
-	if (e->kind == EXPORT_FACTORS)
-		return check_factors(f, i);
 	if (e->kind == EXPORT_RANGE_SCALE || e->kind == EXPORT_RANGE_ZERO)
 		return check_range(f, i);
-	return e->kind == EXPORT_TENSOR ? check_hole(f, i) : NULL;
+	return e->kind == EXPORT_TENSOR ? check_hole(x, i) : NULL;
 }
 
 static const struct {
 	Section section;
 	Status (*check)(const Format *f, int i);
+	Status (*check_by)(const FormatIndex *x, int i);
 } record_checks[] = {
 	{SECTION_INFO, check_info},
-	{SECTION_STATES, check_state},
+	{SECTION_STATES, NULL, check_state},
 	{SECTION_SLOTS, check_slot},
 	{SECTION_LIBRARY, check_library},
 	{SECTION_PLANS, check_plan},
@@ -578,28 +569,26 @@ static const struct {
 	{SECTION_KERNELS, check_kernel},
 	{SECTION_BINDINGS, check_binding},
 	{SECTION_PORTS, check_port},
-	{SECTION_FOUR_BIT, format_check_four_bit},
-	{SECTION_EXPORT, check_export},
-	{SECTION_ADAPTERS, format_check_adapter},
+	{SECTION_FOUR_BIT, NULL, format_check_four_bit},
+	{SECTION_EXPORT, NULL, check_export},
+	{SECTION_ADAPTERS, NULL, format_check_adapter},
 	{SECTION_KEPT_ADAPTERS, format_check_kept_adapter},
 };
 
 /* Whatever the mode: each is checked for its own, so there is one of each key. */
 static Status
-check_keys_of_programs(const Format *f)
+check_keys_of_programs(const FormatIndex *x)
 {
-	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
-		const ProgramRecord *p = &f->programs[i];
-		const ProgramKey key = {(Role)p->role, (int)p->binding, (int)p->stage, (int)p->mode,
-		                        (int)p->target};
+	const Format *f = x->f;
+	int twin;
 
-		if (p->mode >= N_MODES)
-			return FAULT("program %d: mode %u", i, p->mode);
-		if (format_program(f, &key) != p)
-			return FAULT("program %d: another before it has the same role, binding, "
-			             "stage, mode and target",
-			             i);
-	}
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		if (f->programs[i].mode >= N_MODES)
+			return FAULT("program %d: mode %u", i, f->programs[i].mode);
+	if (format_index_twin(x, &twin))
+		return FAULT("program %d: another before it has the same role, binding, "
+		             "stage, mode and target",
+		             twin);
 	return NULL;
 }
 
@@ -651,8 +640,9 @@ check_order_of_states(const Format *f)
 
 /* Every instruction runs, and what is shared has parts, however ranks share. */
 static Status
-check_worlds(const Format *f)
+check_worlds(const FormatIndex *x)
 {
+	const Format *f = x->f;
 	int64_t *at = memory_get(sizeof(*at) * ((size_t)f->n[SECTION_STATES] + 1));
 	Status status = NULL;
 
@@ -663,22 +653,38 @@ check_worlds(const Format *f)
 		status = format_shard_places(f, &facts, SPACE_SHARD, at) == INT64_MAX
 		                 ? FAULT("the parts of states in mode %s are too large",
 		                         mode_names[mode])
-		                 : format_check_world(f, &facts);
+		                 : format_check_world_by(x, &facts);
 	}
 	memory_free(at);
 	return status;
+}
+
+static Status
+check_records(const FormatIndex *x)
+{
+	const Format *f = x->f;
+
+	for (int c = 0; c < COUNT(record_checks); c++)
+		for (int i = 0; i < f->n[record_checks[c].section]; i++)
+			RETURN_IF_ERROR(record_checks[c].check ? record_checks[c].check(f, i)
+			                                       : record_checks[c].check_by(x, i));
+	RETURN_IF_ERROR(format_check_adapters_apart(f));
+	RETURN_IF_ERROR(format_check_factors(f));
+	RETURN_IF_ERROR(check_keys_of_programs(x));
+	RETURN_IF_ERROR(check_instructions_of_programs(f));
+	RETURN_IF_ERROR(check_state_overlap(f));
+	RETURN_IF_ERROR(check_order_of_states(f));
+	return check_worlds(x);
 }
 
 Status
 format_check(const Format *f)
 {
 	RETURN_IF_ERROR(check_pool(f));
-	for (int c = 0; c < COUNT(record_checks); c++)
-		for (int i = 0; i < f->n[record_checks[c].section]; i++)
-			RETURN_IF_ERROR(record_checks[c].check(f, i));
-	RETURN_IF_ERROR(check_keys_of_programs(f));
-	RETURN_IF_ERROR(check_instructions_of_programs(f));
-	RETURN_IF_ERROR(check_state_overlap(f));
-	RETURN_IF_ERROR(check_order_of_states(f));
-	return check_worlds(f);
+	RETURN_IF_ERROR(format_check_totals(f));
+	FormatIndex x = format_index_open(f);
+	Status status = check_records(&x);
+
+	format_index_close(&x);
+	return status;
 }

@@ -20,8 +20,9 @@ is_vector_of(const Format *f, uint32_t state, DType dtype, int64_t n)
 }
 
 Status
-format_check_four_bit(const Format *f, int i)
+format_check_four_bit(const FormatIndex *x, int i)
 {
+	const Format *f = x->f;
 	const FourBitRecord *r = &f->four_bit[i];
 	int64_t bytes;
 
@@ -36,36 +37,21 @@ format_check_four_bit(const Format *f, int i)
 	if (r->nested)
 		fits &= is_vector_of(f, r->nested - 1, F32, absmax_blocks(blocks)) &&
 		        is_vector_of(f, r->offset - 1, F32, 1);
-	for (int k = 0; k < f->n[SECTION_STATES]; k++)
-		fits &= f->states[k].kind != SAVE_AVERAGE || f->states[k].of != r->codes + 1;
 	if (!fits || f->states[r->codes].trainable || f->states[r->codes].kind != SAVE_PARAMETER ||
-	    format_four_bit(f, (int)r->codes) != r)
+	    x->four_bit[r->codes] != r)
 		return FAULT("weight of 4 bits %d: its states do not have the shapes of its blocks",
 		             i);
 	return NULL;
 }
 
-/* A state is a part of one adapter, or the weight of one. */
-static bool
-adapters_share(const AdapterRecord *a, const AdapterRecord *b)
-{
-	const uint32_t of_a[] = {a->weight, a->a, a->b, a->magnitude - 1};
-	const uint32_t of_b[] = {b->weight, b->a, b->b, b->magnitude - 1};
-
-	for (int i = 0; i < COUNT(of_a); i++)
-		for (int k = 0; k < COUNT(of_b); k++)
-			if (of_a[i] != UINT32_MAX && of_a[i] == of_b[k] && (a != b || i != k))
-				return true;
-	return false;
-}
-
 Status
-format_check_adapter(const Format *f, int i)
+format_check_adapter(const FormatIndex *x, int i)
 {
+	const Format *f = x->f;
 	const AdapterRecord *r = &f->adapters[i];
 	const StateRecord *a = float_state(f, r->a), *b = float_state(f, r->b);
 	bool is_state = r->weight < (uint32_t)f->n[SECTION_STATES];
-	FormatType w = is_state ? format_weight_type(f, (int)r->weight) : (FormatType){0};
+	FormatType w = is_state ? format_index_weight_type(x, (int)r->weight) : (FormatType){0};
 
 	if (!is_state || !dtype_is_float(w.dtype) || !a || !b || r->readers >= N_READ_BY ||
 	    r->rslora > 1 || r->pissa > 1 || !isfinite(r->alpha))
@@ -87,9 +73,6 @@ format_check_adapter(const Format *f, int i)
 	if (r->magnitude &&
 	    (!sizes || sizes->rank != 1 || f->dims[sizes->first_dim] != dims[r->axis]))
 		return FAULT("adapter %d: no size of each output in state %u", i, r->magnitude - 1);
-	for (int k = 0; k <= i; k++)
-		if (adapters_share(&f->adapters[k], r))
-			return FAULT("adapter %d: it shares a state with adapter %d", i, k);
 	RETURN_IF_ERROR(format_check_string(f, r->product, "adapter", i));
 	return format_check_string(f, r->table, "adapter", i);
 }
@@ -108,4 +91,48 @@ format_check_kept_adapter(const Format *f, int i)
 		             (long long)r->config_bytes, (long long)r->config,
 		             (long long)r->tensors_bytes, (long long)r->tensors, n);
 	return NULL;
+}
+
+/* A state is a part of one adapter, or the weight of one. */
+Status
+format_check_adapters_apart(const Format *f)
+{
+	int *owner = memory_zeroed((size_t)f->n[SECTION_STATES] + 1,
+	                           sizeof(*owner)); /* adapter + 1 */
+	Status status = NULL;
+
+	for (int i = 0; i < f->n[SECTION_ADAPTERS] && !status; i++) {
+		const AdapterRecord *r = &f->adapters[i];
+		const uint32_t parts[] = {r->weight, r->a, r->b, r->magnitude - 1};
+		for (int k = 0; k < COUNT(parts) && !status; k++) {
+			if (parts[k] == UINT32_MAX)
+				continue;
+			if (owner[parts[k]])
+				status = FAULT("adapter %d: it shares a state with adapter %d", i,
+				               owner[parts[k]] - 1);
+			owner[parts[k]] = i + 1;
+		}
+	}
+	memory_free(owner);
+	return status;
+}
+
+Status
+format_check_factors(const Format *f)
+{
+	bool *has_sizes = memory_zeroed((size_t)f->n[SECTION_STATES] + 1, sizeof(*has_sizes));
+	Status status = NULL;
+
+	for (int i = 0; i < f->n[SECTION_ADAPTERS]; i++)
+		has_sizes[f->adapters[i].weight] |= f->adapters[i].magnitude != 0;
+	for (int i = 0; i < f->n[SECTION_EXPORT] && !status; i++) {
+		const ExportRecord *e = &f->exports[i];
+		if (e->kind == EXPORT_FACTORS &&
+		    (e->state >= (uint32_t)f->n[SECTION_STATES] || !has_sizes[e->state] ||
+		     e->dtype >= N_DTYPES || !dtype_is_float((DType)e->dtype)))
+			status = FAULT("export %d: factors of state %u, of dtype %u", i, e->state,
+			               e->dtype);
+	}
+	memory_free(has_sizes);
+	return status;
 }

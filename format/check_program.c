@@ -18,13 +18,11 @@ typedef struct {
 } LaunchRange;
 
 static void
-set_limits(Walk *w)
+set_limits(Walk *w, const int64_t limits[N_SPACES])
 {
 	for (int s = 0; s < N_SPACES; s++)
-		w->limits[s] = s == SPACE_STATE ? format_state_bytes(w->f, w->facts->mode)
-		               : space_table[s].by_slots
-		                       ? format_slots_bytes(w->f, (Space)s, w->facts)
-		                       : w->program->bytes[s];
+		w->limits[s] = s == SPACE_STATE || space_table[s].by_slots ? limits[s]
+		                                                           : w->program->bytes[s];
 }
 
 /* In a loop that has no iteration. */
@@ -463,7 +461,8 @@ check_scalars(const Walk *w)
 }
 
 Status
-format_check_program(const Format *f, int index, const RunFacts *facts)
+format_check_program(const Format *f, int index, const RunFacts *facts,
+                     const int64_t limits[N_SPACES])
 {
 	const ProgramRecord *p = &f->programs[index];
 	Walk w = {.f = f, .program = p, .facts = facts, .index = index};
@@ -480,7 +479,7 @@ format_check_program(const Format *f, int index, const RunFacts *facts)
 		if (p->bytes[s] < 0 || p->bytes[s] > INT64_MAX / 16)
 			return FAULT("program %d: a %s region of %lld bytes", index,
 			             space_table[s].name, (long long)p->bytes[s]);
-	set_limits(&w);
+	set_limits(&w, limits);
 	for (int s = 0; s < N_SPACES; s++)
 		if (p->bytes[space_table[s].twin] < p->bytes[s])
 			return FAULT("program %d: the host's side of %s has %lld bytes of %lld",

@@ -1,6 +1,6 @@
 /* The tables as text for people: what runs in which order, and what lies where in memory.
  * Deterministic; names from the model are quoted, so nothing in them reaches a terminal raw. */
-#include "format/format.h"
+#include "format/format_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -268,15 +268,17 @@ print_schedule(Text *out, const Format *f)
 }
 
 static void
-print_state(Text *out, const Format *f, const StateRecord *s)
+print_state(Text *out, const FormatIndex *x, const StateRecord *s)
 {
+	const Format *f = x->f;
+
 	text_printf(out, "  %10lld  %10lld  ", (long long)s->offset, (long long)s->bytes);
 	text_add_quoted(out, format_text(f, s->name));
 	text_add(out, " : ");
 	print_shape(out, f, s->dtype, s->rank, s->first_dim);
 	text_printf(out, " %s %s init %s%s", state_kind_names[s->kind], lifetime_names[s->lifetime],
 	            init_names[s->init], s->trainable ? " trainable" : "");
-	const FourBitRecord *r = format_four_bit(f, (int)(s - f->states));
+	const FourBitRecord *r = x->four_bit[s - f->states];
 	if (r) {
 		text_printf(out, " %s of ", four_bit_names[r->kind]);
 		print_shape(out, f, r->dtype, r->rank, r->first_dim);
@@ -292,46 +294,80 @@ print_state(Text *out, const Format *f, const StateRecord *s)
 	text_add(out, "\n");
 }
 
-/* First and last instruction of a program that touch each slot; -1 where none does. */
+/* First and last instruction of a program that touch a slot; -1: none does. */
 typedef struct {
 	int first, last;
 } Live;
 
-static void
-find_live(const Format *f, const ProgramRecord *p, Live *live)
+/* The slots of one program, of all that there are. */
+typedef struct {
+	Live *live;   /* by slot */
+	int *touched; /* ascending */
+	int n;
+} LiveSlots;
+
+static int
+compare_ints(const void *a, const void *b)
 {
-	for (int i = 0; i < f->n[SECTION_SLOTS]; i++)
-		live[i] = (Live){-1, -1};
+	int x = *(const int *)a, y = *(const int *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void
+find_live(const Format *f, const ProgramRecord *p, LiveSlots *s)
+{
+	s->n = 0;
 	for (uint32_t i = 0; i < p->n_instructions; i++) {
 		const Instruction *n = &f->instructions[p->first_instruction + i];
 
 		for (uint32_t a = 0; a < n->n_args; a++) {
-			Live *l = &live[f->arguments[n->args + a].slot];
-			l->first = l->first < 0 ? (int)i : l->first;
-			l->last = (int)i;
+			uint32_t slot = f->arguments[n->args + a].slot;
+			if (s->live[slot].first < 0) {
+				s->live[slot].first = (int)i;
+				s->touched[s->n++] = (int)slot;
+			}
+			s->live[slot].last = (int)i;
 		}
 	}
+	qsort(s->touched, (size_t)s->n, sizeof(*s->touched), compare_ints);
 }
 
 static void
-print_program_slots(Text *out, const Format *f, const ProgramRecord *p, Live *live)
+print_program_slots(Text *out, const Format *f, const ProgramRecord *p, LiveSlots *slots)
 {
-	find_live(f, p, live);
+	find_live(f, p, slots);
 	print_program_head(out, f, p);
 	text_add(out, ": ");
 	print_regions(out, p);
 	text_add(out, "\n");
-	for (int i = 0; i < f->n[SECTION_SLOTS]; i++) {
-		const Slot *s = &f->slots[i];
+	for (int i = 0; i < slots->n; i++) {
+		const Slot *s = &f->slots[slots->touched[i]];
+		Live live = slots->live[slots->touched[i]];
 
-		if (live[i].first < 0 || s->space == SPACE_STATE)
+		slots->live[slots->touched[i]] = (Live){-1, -1};
+		if (s->space == SPACE_STATE)
 			continue;
 		text_printf(out, "  %10lld  %10lld  %-9s  live %d..%d  %s ", (long long)s->offset,
-		            (long long)s->bytes, space_table[s->space].name, live[i].first,
-		            live[i].last, dtype_info[s->dtype].name);
+		            (long long)s->bytes, space_table[s->space].name, live.first, live.last,
+		            dtype_info[s->dtype].name);
 		text_add_quoted(out, format_text(f, s->name));
 		text_add(out, "\n");
 	}
+}
+
+static void
+print_slots(Text *out, const Format *f)
+{
+	size_t n = (size_t)f->n[SECTION_SLOTS] + 1;
+	LiveSlots slots = {.live = memory_get(n * sizeof(Live)),
+	                   .touched = memory_get(n * sizeof(int))};
+
+	memset(slots.live, 0xff, n * sizeof(Live)); /* -1 */
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		print_program_slots(out, f, &f->programs[i], &slots);
+	memory_free(slots.live);
+	memory_free(slots.touched);
 }
 
 /* What libraries need, as planned; on another GPU it is known when training starts. */
@@ -356,7 +392,7 @@ static void
 print_memory(Text *out, const Format *f)
 {
 	int64_t total = 0;
-	Live *live = memory_get(sizeof(*live) * ((size_t)f->n[SECTION_SLOTS] + 1));
+	FormatIndex x = format_index_open(f);
 
 	text_add(out, "regions (bytes)\n");
 	for (int s = 0; s < N_SPACES; s++) {
@@ -370,11 +406,10 @@ print_memory(Text *out, const Format *f)
 	total += print_planned(out, f);
 	text_printf(out, "  %-10s %lld\n\nstate: offset, bytes\n", "total", (long long)total);
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		print_state(out, f, &f->states[i]);
+		print_state(out, &x, &f->states[i]);
 	text_add(out, "\n");
-	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
-		print_program_slots(out, f, &f->programs[i], live);
-	memory_free(live);
+	print_slots(out, f);
+	format_index_close(&x);
 }
 
 void

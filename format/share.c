@@ -185,44 +185,74 @@ format_has_mode(const Format *f, int mode)
 	return false;
 }
 
+static const ProgramRecord *
+find(const Format *f, const FormatIndex *x, const ProgramKey *key)
+{
+	return x ? format_index_program(x, key) : format_program(f, key);
+}
+
 /* The program that the host runs beside devices of other targets; NULL: there is none. */
 static const ProgramRecord *
-program_of_host(const Format *f, const ProgramKey *key)
+program_of_host(const Format *f, const FormatIndex *x, const ProgramKey *key)
 {
 	ProgramKey other = *key;
 
 	for (other.target = 0; other.target < f->n[SECTION_TARGETS]; other.target++) {
-		const ProgramRecord *p = format_program(f, &other);
+		const ProgramRecord *p = find(f, x, &other);
 		if (p && p->on_host)
 			return p;
 	}
 	return NULL;
 }
 
+/* x NULL: there is no index. */
+static const ProgramRecord *
+program_in(const Format *f, const FormatIndex *x, const ProgramKey *key)
+{
+	ProgramKey whole = *key;
+	const ProgramRecord *p = find(f, x, key);
+
+	whole.mode = MODE_REPLICATED;
+	return p || program_of_host(f, x, key) ? p : find(f, x, &whole);
+}
+
 const ProgramRecord *
 format_program_in(const Format *f, const ProgramKey *key)
 {
-	ProgramKey whole = *key;
-	const ProgramRecord *p = format_program(f, key);
-
-	whole.mode = MODE_REPLICATED;
-	return p || program_of_host(f, key) ? p : format_program(f, &whole);
+	return program_in(f, NULL, key);
 }
 
 static bool
-is_run(const Format *f, const ProgramRecord *p, int mode)
+is_run(const FormatIndex *x, const ProgramRecord *p, int mode)
 {
 	const ProgramKey key = {(Role)p->role, (int)p->binding, (int)p->stage, mode,
 	                        (int)p->target};
 
-	return format_program_in(f, &key) == p;
+	return program_in(x->f, x, &key) == p;
+}
+
+Status
+format_check_world_by(const FormatIndex *x, const RunFacts *facts)
+{
+	const Format *f = x->f;
+	int64_t limits[N_SPACES] = {0};
+
+	for (int s = 0; s < N_SPACES; s++)
+		if (s == SPACE_STATE || space_table[s].by_slots)
+			limits[s] = s == SPACE_STATE ? format_state_bytes(f, facts->mode)
+			                             : format_slots_bytes(f, (Space)s, facts);
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
+		if (is_run(x, &f->programs[i], facts->mode))
+			RETURN_IF_ERROR(format_check_program(f, i, facts, limits));
+	return NULL;
 }
 
 Status
 format_check_world(const Format *f, const RunFacts *facts)
 {
-	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
-		if (is_run(f, &f->programs[i], facts->mode))
-			RETURN_IF_ERROR(format_check_program(f, i, facts));
-	return NULL;
+	FormatIndex x = format_index_open(f);
+	Status status = format_check_world_by(&x, facts);
+
+	format_index_close(&x);
+	return status;
 }

@@ -282,6 +282,80 @@ spoil_shared_bytes(FormatWriter *w)
 	w->kernels.at[K_EVAL].shared_bytes = -1;
 }
 
+/* Kernels that all have all arguments, of which there are many. */
+static void
+spoil_shared_arguments(FormatWriter *w)
+{
+	const KernelRecord k = w->kernels.at[K_EVAL];
+
+	for (int i = 0; i < 10000; i++)
+		vec_push(w->arena, &w->kernel_arguments, w->kernel_arguments.at[0]);
+	for (int i = 0; i < 500; i++) {
+		vec_push(w->arena, &w->kernels, k);
+		w->kernels.at[w->kernels.n - 1].first_argument = 0;
+		w->kernels.at[w->kernels.n - 1].n_arguments = (uint32_t)w->kernel_arguments.n;
+	}
+}
+static void
+spoil_shared_text(FormatWriter *w)
+{
+	enum { LONG = 100000 };
+	char *text = arena_alloc(w->arena, LONG + 1);
+
+	memset(text, 'x', LONG);
+	for (int i = 0; i < 2000; i++)
+		vec_push(w->arena, &w->info,
+		         ((InfoRecord){format_string(w, "key"), format_string(w, text)}));
+}
+static void
+spoil_shared_ports(FormatWriter *w)
+{
+	ProgramRecord *last = &w->programs.at[w->programs.n - 1];
+
+	last->first_input = 0;
+	last->n_inputs = 100000;
+}
+static void
+spoil_plans(FormatWriter *w)
+{
+	const StrRef gpus[] = {format_string(w, "one"), format_string(w, "other")};
+
+	for (int i = 0; i < 300; i++)
+		vec_push(w->arena, &w->plans, ((PlanRecord){.gpu = gpus[i % 2]}));
+}
+static void
+spoil_key(FormatWriter *w)
+{
+	w->programs.at[2].role = w->programs.at[1].role;
+}
+
+/* Where each record would be searched among all others, this would take a minute. */
+static void
+test_many_programs(void **state)
+{
+	enum { MANY = 50000 };
+	Arena *arena = arena_new();
+	FormatWriter *w = tiny_writer(arena);
+	ProgramRecord empty = w->programs.at[w->programs.n - 1];
+	Text text = {0};
+	Format f;
+
+	empty.first_instruction = (uint32_t)w->instructions.n;
+	empty.n_instructions = 0;
+	for (int i = 0; i < MANY; i++) {
+		vec_push(arena, &w->bindings, w->bindings.at[0]);
+		empty.binding = (uint32_t)w->bindings.n - 1;
+		vec_push(arena, &w->programs, empty);
+	}
+	must(tiny_read(w, &f));
+	assert_int_equal(f.n[SECTION_PROGRAMS], MANY + 4);
+	format_print(&text, &f, "schedule");
+	format_print(&text, &f, "memory");
+	format_print_json(&text, &f, NULL);
+	text_free(&text);
+	arena_free(arena);
+}
+
 /* More records than a reference can number are refused, not cut. */
 static void
 test_large_sections(void **state)
@@ -336,6 +410,11 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_code, "kernel 2 has no code for target 0");
 	expect_fault(spoil_targets_of_kernel, "kernel 2: targets 3 of 1");
 	expect_fault(spoil_target_name, "string reference 1048576");
+	expect_fault(spoil_shared_arguments, "arguments of kernels are named ");
+	expect_fault(spoil_shared_text, "the names of all records have more than ");
+	expect_fault(spoil_shared_ports, "ports are named 100");
+	expect_fault(spoil_plans, "plans are for another GPU than the one before 299 times");
+	expect_fault(spoil_key, "program 2: another before it has the same role");
 	expect_fault(spoil_count_of_targets, "33 targets, at most 32");
 }
 
@@ -349,6 +428,7 @@ main(void)
 		cmocka_unit_test(test_every_byte_flipped),
 		cmocka_unit_test(test_truncated),
 		cmocka_unit_test(test_large_sections),
+		cmocka_unit_test(test_many_programs),
 		cmocka_unit_test(test_faults_are_named),
 	};
 
