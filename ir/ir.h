@@ -664,6 +664,8 @@ bool pass_set(PassCall *call, Arena *arena, const OptionText *text, Diag *diag);
 /* "a,b{x=1,y=2}" with rows looked up in `rows` (ends with a zero row). */
 bool pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *const *rows,
                     int n_rows, Diag *diag);
+/* Of a module read from text, as far as it shows: one before `fused` may be at any. */
+Stage module_stage(const Module *m);
 /* Runs it: for each pass check the stage, time, run, verify, dump. false on the first failure.
  * *stage is the module's stage, updated. */
 bool pipeline_run(const Pipeline *pipeline, Module *m, Stage *stage,

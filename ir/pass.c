@@ -393,6 +393,17 @@ report_times(const Pipeline *pipeline, const double *seconds)
 	fprintf(stderr, "%-16s %10.2f\n", "all", 1e3 * total);
 }
 
+Stage
+module_stage(const Module *m)
+{
+	if (m->kernels.n)
+		return m->state_bytes || m->workspace_bytes ? STAGE_MEMORY : STAGE_LOWERED;
+	for (int i = 0; i < m->functions.n; i++)
+		if (m->functions.at[i]->kind == FUNCTION_FUSED)
+			return STAGE_FUSED;
+	return STAGE_IMPORT;
+}
+
 static bool
 stage_fits(const PassCall *call, Stage stage, Diag *diag)
 {

@@ -80,11 +80,14 @@ use_working(Working *w, Function *f)
 	}
 }
 
-/* Beside the weight's new content, of elements in a row as that. */
+/* Beside the weight's new content, of elements in a row as that. Nothing where it is stored already, by itself or in a unit. */
 static void
 store_working(Working *w, State *s)
 {
 	Node *store = function_store_of(w->update, s->of);
+
+	if (!store || function_store_of(w->update, s))
+		return;
 	Builder b = {.m = w->m,
 	             .f = w->update,
 	             .before = function_stores(w->update),

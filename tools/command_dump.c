@@ -73,17 +73,6 @@ print_json(Text *out, const Module *m)
 	json_decref(functions);
 }
 
-static Stage
-stage_of_text(const Module *m)
-{
-	if (m->kernels.n)
-		return m->state_bytes || m->workspace_bytes ? STAGE_MEMORY : STAGE_LOWERED;
-	for (int i = 0; i < m->functions.n; i++)
-		if (m->functions.at[i]->kind == FUNCTION_FUSED)
-			return STAGE_FUSED;
-	return STAGE_IMPORT;
-}
-
 static bool
 format_module(Text *out, const Module *m, const char *format, Diag *diag)
 {
@@ -96,7 +85,7 @@ format_module(Text *out, const Module *m, const char *format, Diag *diag)
 		print_json(out, m);
 	else if (strcmp(format, "html") == 0)
 		page_print(out, &(Page){.title = m->name,
-		                        .stage = stage_names[stage_of_text(m)],
+		                        .stage = stage_names[module_stage(m)],
 		                        .graph = m,
 		                        .plan = m->kernels.n ? m : NULL});
 	else {
@@ -217,7 +206,7 @@ command_opt(Options *o, Arena *arena, Diag *diag)
 		return diag_exit_code(diag);
 	Module *m = read_text(o->input, arena, diag);
 	if (m) {
-		Stage stage = stage_of_text(m);
+		Stage stage = module_stage(m);
 		if ((!o->stage || parse_stage(o->stage, &stage, diag)) &&
 		    pipeline_run(&p, m, &stage, &mo, diag))
 			write_module(m, o->output, o->format, arena, diag);

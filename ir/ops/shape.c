@@ -460,6 +460,9 @@ static const Field slice_fields[] = {{"start", FIELD_INTS, offsetof(SliceAttr, s
                                      {"step", FIELD_INTS, offsetof(SliceAttr, step), NULL, true},
                                      {0}};
 
+#define MOST_STEP \
+	(INT64_C(1) << 48) /* beyond any axis, and far from overflow where it is added to one */
+
 static void
 slice_infer(Infer *in)
 {
@@ -473,13 +476,13 @@ slice_infer(Infer *in)
 	}
 	for (int i = 0; i < x->rank; i++) {
 		int64_t lo = a->start.at[i], hi = a->stop.at[i], step = a->step.at[i];
-		if (step < 1 || lo < 0 || hi < lo || hi > x->dims[i]) {
+		if (step < 1 || step > MOST_STEP || lo < 0 || hi < lo || hi > x->dims[i]) {
 			infer_error(in, "axis %d: [%lld:%lld:%lld] of %lld elements", i,
 			            (long long)lo, (long long)hi, (long long)step,
 			            (long long)x->dims[i]);
 			return;
 		}
-		shape.at[i] = (hi - lo + step - 1) / step;
+		shape.at[i] = (hi - lo) / step + ((hi - lo) % step != 0);
 	}
 	infer_set(in, 0, x->dtype, &shape);
 }
