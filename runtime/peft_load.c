@@ -74,6 +74,27 @@ check_others(const Loader *l)
 	return NULL;
 }
 
+/* Of these the base stays as it is. Others, as "pissa" and "olora", are products that PEFT takes off the base each time it loads the
+ * adapter, by a decomposition of the base (peft/tuners/lora/layer.py, update_layer). */
+static Status
+check_beginning(const Loader *l)
+{
+	static const char *const beside_the_base[] = {"gaussian", "eva", "orthogonal", "mica"};
+	const json_t *v = json_object_get(l->config, "init_lora_weights");
+
+	if (!v || json_is_null(v) || json_is_boolean(v))
+		return NULL;
+	for (int i = 0; i < COUNT(beside_the_base) && json_is_string(v); i++)
+		if (strcasecmp(json_string_value(v), beside_the_base[i]) == 0)
+			return NULL;
+	return status_error(
+		EXIT_CHECKPOINT,
+		"%s: init_lora_weights is \"%s\": PEFT changes the base's weights when it loads such an "
+		"adapter, and nothing here does; PEFT's save_pretrained(..., "
+		"path_initial_model_for_weight_conversion=...) writes it beside the unchanged base",
+		l->config_path, json_is_string(v) ? json_string_value(v) : "no word");
+}
+
 /* config: as jansson read it, NULL with a fault. */
 static Status
 take_config(Loader *l, json_t *config, const json_error_t *fault)
@@ -88,6 +109,7 @@ take_config(Loader *l, json_t *config, const json_error_t *fault)
 	if (!type || strcmp(type, "LORA") != 0)
 		return config_error(l, "is no LoRA: peft_type is not \"LORA\"");
 	RETURN_IF_ERROR(check_others(l));
+	RETURN_IF_ERROR(check_beginning(l));
 	if (is_on(l, "use_dora") != (l->f->adapters[0].magnitude != 0))
 		return config_error(
 			l, is_on(l, "use_dora")

@@ -243,6 +243,8 @@ def test_dora_goes_with_the_weight_that_was_compiled(trained, run):
     ({"r": "4"}, "another rank than"), ({"rank_pattern": {"c_attn": 8}}, "another rank than"), ({"rank_pattern": {"c_attn": "x"}}, "another rank than"),
     ({"use_rslora": 1}, "use_rslora is not true or false"), ({"use_dora": "yes"}, "use_dora is not true or false"),
     ({"layer_replication": [[0, 4]]}, "layer_replication: nothing here knows it"), ({"bias": "all"}, 'bias is not "none"'),
+    *(({"init_lora_weights": v}, f'init_lora_weights is "{v}": PEFT changes the base') for v in ("pissa", "pissa_niter_16", "OLORA", "new")),
+    ({"init_lora_weights": ["pissa"]}, 'init_lora_weights is "no word"'),
     ({"lora_bias": True}, "lora_bias: nothing here knows it"), ({"lora_alpha": 1e42}, "not all numbers are finite, as they are multiplied"),
     ({"alpha_pattern": {"a{1000}{1000}": 2}}, "with {, )* or )+, is not read"), ({"alpha_pattern": {"(a)*" * 20: 2}}, "is not read"),
     ({"alpha_pattern": {"(" * 5000 + "a" + ")" * 5000: 2}}, "a pattern of more than 256 bytes")])
