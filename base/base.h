@@ -104,6 +104,8 @@ char *text_unquote(Arena *arena, const char **at);
 /* Shortest text that reads back as the same value of that type (f64 or f32); inf, -inf, nan. */
 void text_add_double(Text *text, double value);
 void text_add_float(Text *text, float value);
+/* Of settings "KEY=VALUE,KEY,..." the first key that stands there twice, *n bytes long; NULL: each stands there once. */
+const char *text_key_twice(const char *settings, size_t *n);
 /* Fewest insertions, deletions and replacements of bytes that make `part` a part of `whole`; of the first 255 bytes. */
 int text_distance(const char *part, const char *whole);
 /* Shell-style match with * and ? (no character classes). */

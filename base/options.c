@@ -291,6 +291,17 @@ config_json(Reader *r, const char *path, const char *text, size_t n, const Given
 static void
 config_ini(Reader *r, const char *path, const char *text, size_t n)
 {
+	const char *end = memchr(text, '\0', n); /* behind which the rest would be passed over */
+	int line_of_end = 1;
+
+	for (const char *at = text; end && at < end; at++)
+		line_of_end += *at == '\n';
+	if (end) {
+		diag_error(r->diag, EXIT_USAGE, "%s:%d: a byte that is 0: not a text file", path,
+		           line_of_end);
+		r->ok = false;
+		return;
+	}
 	int line = ini_parse_string(arena_strndup(r->arena, text, n), config_line, r);
 
 	if (line)

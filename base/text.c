@@ -434,6 +434,19 @@ file_name_of(Arena *arena, const char *tensor_name)
 	return name;
 }
 
+const char *
+text_key_twice(const char *settings, size_t *n)
+{
+	for (const char *a = settings; a; a = strchr(a, ',')) {
+		a += *a == ',';
+		*n = strcspn(a, "=,");
+		for (const char *b = strchr(a, ','); b; b = strchr(b + 1, ','))
+			if (*n && strcspn(b + 1, "=,") == *n && strncmp(a, b + 1, *n) == 0)
+				return a;
+	}
+	return NULL;
+}
+
 int
 text_distance(const char *part, const char *whole)
 {

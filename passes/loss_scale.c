@@ -73,7 +73,7 @@ parse_fixed(const char *text, LossScale *out)
 	double x;
 
 	*out = (LossScale){.init = 1};
-	if (!parse_double(text, &x) || !(x > 0) || !isfinite(x))
+	if (!parse_double(text, &x) || !(x > 0) || x > FLT_MAX)
 		return false;
 	out->init = x;
 	return true;
@@ -92,8 +92,15 @@ loss_scale_parse(const char *text, LossScale *out, Arena *arena, Diag *diag)
 	if (!row) {
 		diag_error(
 			diag, EXIT_USAGE,
-			"--loss-scale=%s: need none, torch, megatron, deepspeed or a number above 0",
+			"--loss-scale=%s: need none, torch, megatron, deepspeed or a number above 0 that f32 holds",
 			text);
+		return false;
+	}
+	size_t n;
+	const char *twice = save && *save ? text_key_twice(save, &n) : NULL;
+	if (twice) {
+		diag_error(diag, EXIT_USAGE, "--loss-scale=%s: %.*s is given twice", text, (int)n,
+		           twice);
 		return false;
 	}
 	for (char *word; (word = strtok_r(NULL, ",", &save));) {

@@ -117,6 +117,13 @@ parse_choice(const char *option, const char *text, OptimizerChoice *out, Arena *
 		hint_nearest(name ? name : "", diag);
 		return false;
 	}
+	size_t n;
+	const char *twice = save && *save ? text_key_twice(save, &n) : NULL;
+	if (twice) {
+		diag_error(diag, EXIT_USAGE, "%s=%s: %.*s is given twice", option, text, (int)n,
+		           twice);
+		return false;
+	}
 	char *settings = arena_alloc(arena, row->options_size + 1);
 	if (row->settings)
 		memcpy(settings, row->settings, row->options_size);

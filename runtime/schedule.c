@@ -243,7 +243,12 @@ lr_schedule_parse(const char *text, double *settings)
 			text);
 	for (int i = 0; i < MOST_LR_SETTINGS; i++)
 		settings[i] = row->settings[i].otherwise;
-	for (const char *word = strchr(text, ','); word; word = strchr(word, ',')) {
+	size_t n;
+	const char *keys = strchr(text, ','), *twice = keys ? text_key_twice(keys + 1, &n) : NULL;
+	if (twice)
+		return status_error(EXIT_USAGE, "--lr-schedule=%s: %.*s is given twice", text,
+		                    (int)n, twice);
+	for (const char *word = keys; word; word = strchr(word, ',')) {
 		word++;
 		RETURN_IF_ERROR(set_lr_setting(row, word, strcspn(word, ","), settings));
 	}

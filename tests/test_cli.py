@@ -23,12 +23,13 @@ GRADC = {
                 ("=onnx:", "onnx:"), ("=cross_entropy:,axis=x", "axis=x"),
                   ("=cross_entropy:,target=t", "no input \"t\""),
                   ("=cross_entropy:x", "no output \"x\""),
+                  ("=cross_entropy,axis=1,axis=1", "axis is given twice"), ("=huber,delta=1,delta=2", "delta is given twice"),
                   ("=cross_entropy,no_such=1", "loss cross_entropy has no option no_such")]),
     "--optimizer": (["=adamw", " sgd", "=momentum", "=nesterov", "=adam", "=rmsprop,centered=true,eps=1e-6", "=onnx-adam", " lion,beta1=0.5"],
-                    [("=no_such_optimizer", LACKS), ("=Adam", LACKS), ("=adamw,rho=1", "rho=1"), ("=,", LACKS)]),
+                    [("=no_such_optimizer", LACKS), ("=Adam", LACKS), ("=adamw,rho=1", "rho=1"), ("=adamw,lr=1,lr=2", "lr is given twice"), ("=rmsprop,centered,centered=true", "centered is given twice"), ("=,", LACKS)]),
     "--loss-scale": (["=none", "=torch", "=megatron", "=deepspeed,interval=10", "=deepspeed,consecutive=true", " 1024"],
-                     [("=apex", "apex"), ("=0", "=0"), ("=torch,init=0", "init=0"), ("=torch,x=1", "x")]),
-    "--optimizer-for": (["=*=sgd", " *=muon,lr=0.02"], [("=sgd", "need GLOB=NAME"), ("=*=x", "not supported"), ("=q*=sgd", "no trained parameter")]),
+                     [("=apex", "apex"), ("=0", "=0"), ("=1e39", "that f32 holds"), ("=torch,init=5,init=6", "init is given twice"), ("=torch,init=0", "init=0"), ("=torch,x=1", "x")]),
+    "--optimizer-for": (["=*=sgd", " *=muon,lr=0.02"], [("=sgd", "need GLOB=NAME"), ("=*=x", "not supported"), ("=*=sgd,lr=1,lr=2", "lr is given twice"), ("=q*=sgd", "no trained parameter")]),
     "--master": (["=on", " on"], [("=none", "none"), ("=", "--master")]),
     "--gradients": (["=f32", " f32"], [("=f16", "f16"), ("=bf16", "--max-accumulate=1")]),
     "--rounding": (["=nearest", " nearest"], [("=up", "up"), ("=stochastic", "no weights or moments of 16 bits")]),
@@ -38,7 +39,7 @@ GRADC = {
                     [(f"={name}", LACKS) for name in (
                         "fp8", "fp8-current", "mxfp8", "int8",
                         "int8-weights", "quartet", "nvfp4", "int4-group")]),
-    "--scale-learning": (["=none", " none"], [("=pact", "need none, lsq or torch"), ("=lsq", "no scale of codes"), ("=lsq,scale-grad=x", "need none, inv_n or lsq"), ("=lsq,zero-points=2", "need on or off in zero-points="), ("=lsq,", "need scale-grad= or zero-points="), ("=lsq,scale-grad", "need none, inv_n or lsq")]),
+    "--scale-learning": (["=none", " none"], [("=pact", "need none, lsq or torch"), ("=lsq", "no scale of codes"), ("=lsq,scale-grad=x", "need none, inv_n or lsq"), ("=lsq,zero-points=2", "need on or off in zero-points="), ("=lsq,", "need scale-grad= or zero-points="), ("=lsq,scale-grad", "need none, inv_n or lsq"), ("=lsq,scale-grad=none,scale-grad=lsq", "scale-grad is given twice")]),
     "--train": (["=*"], [("=foo*", "foo*")]),
     "--freeze": (["=0.*"], [("=foo*", "foo*")]),
     "--decay": (["=*"], [("=foo*", "foo*")]),
@@ -126,7 +127,7 @@ EXECUTABLE = {
     "--micro-batch": (["=32"], [("=0", "0"), ("=x", "x"), ("=8", "32 rows are compiled in")]),
     "--lr-schedule": (["=constant", "=linear", "=cosine", " wsd", "=polynomial,power=2", "=step,size=5,gamma=0.5", "=one-cycle,pct_start=0.5", "=deepspeed-warmup",
                        "=deepspeed-decay,steps=5,log=0,total=9", "=deepspeed-cosine,min_ratio=0.1", "=deepspeed-range,stairs=1", "=deepspeed-cycle,first=3"],  # plateau: test_plateau
-                      [("=foo", "foo"), ("=step,size=0", "size=0"), ("=step,power=1", "power"), ("=polynomial,power", "power"), ("=linear,x=1", "x"),
+                      [("=step,size=3,size=4", "size is given twice"), ("=foo", "foo"), ("=step,size=0", "size=0"), ("=step,power=1", "power"), ("=polynomial,power", "power"), ("=linear,x=1", "x"),
                        ("=one-cycle,pct_start=2", "pct_start=2"), ("=step,size=nan", "size=nan"), ("=", "need constant|linear"), ("=plateau", "needs --eval-every"),
                        *[(f"=plateau,{s} --eval-every=1", s) for s in ("patience=1.5", "factor=1", "threshold=-1", "cooldown=-1")], ("=plateau,size=1 --eval-every=1", "no setting")]),
     "--find-lr": (["=1e-6,1 --steps=5"], [("=1", "1e-7,10"), ("=1,0.1", "1,0.1"), ("=0,1", "0,1"), ("=x,1", "x,1"), ("=1,inf", "inf"), ("=1e-6,1 --epochs=1", "needs --steps")]),
@@ -318,6 +319,13 @@ def test_a_config_says_one_thing_once(run, train, model, tmp_path):
     assert "lr.ini: --lr=4 and --lr=8: one of them" in train("--config=lr.ini", exit=2).stderr
     (tmp_path / "more.ini").write_text("train = *\nfreeze = 0.*\ninit = random\n")
     run("check", model, "--config=more.ini", "--init=model")
+
+
+def test_a_config_is_text(run, train, model, tmp_path):
+    """What stands behind a byte that is 0 would not be read."""
+    (tmp_path / "c.ini").write_bytes(b"loss = mse\nseed = 1\0\nbatch = 3\n")
+    assert "c.ini:2: a byte that is 0: not a text file" in run("check", model, "--config=c.ini", exit=2).stderr
+    assert "c.ini:2: a byte that is 0: not a text file" in train(f"--config={tmp_path / 'c.ini'}", exit=2).stderr
 
 
 def test_config_line_wins(run, train, model, tmp_path):

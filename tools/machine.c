@@ -81,6 +81,10 @@ set_machine(const OptionUse *u, void *at)
 	*o = (Outlook){.ranks = 1};
 	if (!set_name(u, o, word ? word : ""))
 		return false;
+	size_t n;
+	const char *twice = save && *save ? text_key_twice(save, &n) : NULL;
+	if (twice)
+		return refuse(u, arena_printf(u->arena, "%.*s is given twice", (int)n, twice));
 	while ((word = strtok_r(NULL, ",", &save)))
 		if (!set_key(u, o, word))
 			return false;

@@ -179,6 +179,13 @@ set_scale_learning(const OptionUse *u, void *at)
 		return false;
 	}
 	o->scale_grad = NULL;
+	size_t n;
+	const char *twice = rest ? text_key_twice(rest, &n) : NULL;
+	if (twice) {
+		diag_error(u->diag, EXIT_USAGE, "%s--scale-learning=%s: %.*s is given twice",
+		           u->origin, u->value, (int)n, twice);
+		return false;
+	}
 	while (rest) {
 		char *value = strsep(&rest, ",");
 		const char *key = strsep(&value, "=");

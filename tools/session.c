@@ -30,8 +30,12 @@ has_input_file(const Session *s, const char *fill, const char *name)
 		const char *input = s->o->inputs.at[i];
 		if (strncmp(input, name, n) != 0 || input[n] != '=')
 			continue;
-		diag_error(s->diag, EXIT_USAGE, "--fill %s and --input %s: one of them", fill,
-		           input);
+		if (s->o->data.n) /* whose rows `quantize` put into files of --input */
+			diag_error(s->diag, EXIT_USAGE, "--fill %s and --data %s: one of them",
+			           fill, name);
+		else
+			diag_error(s->diag, EXIT_USAGE, "--fill %s and --input %s: one of them",
+			           fill, input);
 		return true;
 	}
 	return false;

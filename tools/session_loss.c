@@ -235,6 +235,13 @@ session_parse_loss(Session *s, const char *text)
 			return false;
 		at = "";
 	}
+	size_t length;
+	const char *twice = *at ? text_key_twice(at + 1, &length) : NULL;
+	if (twice) {
+		diag_error(s->diag, EXIT_USAGE, "--loss=%s: %.*s is given twice", text, (int)length,
+		           twice);
+		return false;
+	}
 	while (at && *at) /* at a colon or comma */
 		at = at[1] == ',' || !at[1] ? at + 1 : read_loss_part(s, at + 1);
 	return at && check_loss_options(s) && read_class_weight(s) && find_wrt(s);

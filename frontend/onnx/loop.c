@@ -25,6 +25,7 @@ typedef struct {
 	int carried, stacked;
 	int most_unrolled;  /* iterations */
 	int64_t trips;      /* at most; -1: not known */
+	int64_t too_many;   /* trips that the file says, more than there may be; 0: it does not */
 	Value *most, *cond; /* a number and a bool; NULL: none */
 	Bound *values;      /* that are carried */
 } Loop;
@@ -70,7 +71,9 @@ open_loop(OnnxNode *n, Loop *l)
 	}
 	const Tensor *most = l->most ? known_value(n->im, l->most) : NULL;
 	l->trips = most ? tensor_int(most, 0) < 0 ? 0 : tensor_int(most, 0) : -1;
+	l->too_many = 0;
 	if (l->trips > MAX_TRIPS) { /* the condition ends it, as PyTorch writes a while loop */
+		l->too_many = l->trips;
 		l->trips = -1;
 		l->most = NULL;
 	}
@@ -428,6 +431,13 @@ begins(OnnxNode *n, const Loop *l)
 }
 
 static void
+refuse_trips(OnnxNode *n, int64_t trips)
+{
+	report_unsupported(n, "it runs %lld times, at most %d are supported", (long long)trips,
+	                   MAX_TRIPS);
+}
+
+static void
 import_function(OnnxNode *n, const Loop *l)
 {
 	LoopBody body = {0};
@@ -436,8 +446,7 @@ import_function(OnnxNode *n, const Loop *l)
 	if ((bound < 0 && !want_size_bound(n, &bound)) || !loop_body(n, l, &body))
 		return;
 	if (bound > MAX_TRIPS) {
-		report_unsupported(n, "it runs %lld times, at most %d are supported",
-		                   (long long)bound, MAX_TRIPS);
+		refuse_trips(n, bound);
 		return;
 	}
 	Value *cond = begins(n, l);
@@ -485,6 +494,10 @@ import_by_form(OnnxNode *n, Loop l)
 {
 	int begins = holds(n, l.cond);
 	LoopForm form = begins == 0 ? ONE_BY_ONE : form_of(n, &l);
+	if (form == ALWAYS && begins == 1 && l.too_many) { /* no condition ends it before */
+		refuse_trips(n, l.too_many);
+		return;
+	}
 	bool few = form == ALWAYS && begins == 1 && is_few(n, &l);
 	/* Whether it goes on may yet follow from the iterations. */
 	bool sized = form == DYNAMIC && begins == 1 && (l.trips >= 0 || !l.most) &&

@@ -95,6 +95,19 @@ def test_loops_end_by_count_or_condition(run, tmp_path, engine, trips, limit):
     np.testing.assert_allclose(got["h"], [1, *rows][-1], rtol=1e-6)
 
 
+def test_more_trips_than_there_may_be_are_counted(run, tmp_path):
+    """They are constant and no condition ends them: nothing depends on data, and --bound would not help."""
+    f, value = onnx.TensorProto.FLOAT, helper.make_tensor_value_info
+    body = helper.make_graph([N("Mul", ["h", "rate"], ["next"]), N("Identity", ["go"], ["again"])], "body",
+                             [value("i", onnx.TensorProto.INT64, ()), value("go", onnx.TensorProto.BOOL, ()), value("h", f, ())],
+                             [value("again", onnx.TensorProto.BOOL, ()), value("next", f, ())])
+    nodes = [N("ReduceSum", ["x"], ["first"], keepdims=0), N("Loop", ["trips", "", "first"], ["h"], body=body)]
+    for trips, said in ((1048577, "it runs 1048577 times, at most 1048576 are supported"), (1048576, None)):
+        save(tmp_path / "m.onnx", nodes, np.ones(4, np.float32), ["h"], {"rate": np.float32(1), "trips": np.int64(trips)})
+        assert not said or said in run("check", "m.onnx", exit=4).stderr
+    run("check", "m.onnx")
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("ordered", [0, 1])
 def test_unique(run, tmp_path, engine, ordered):

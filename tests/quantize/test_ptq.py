@@ -255,6 +255,11 @@ def test_data_is_not_written_over(run, layer, options, message):
     assert (layer / "x.npy").read_bytes() == before and (layer / "soft.npy").is_symlink()
 
 
+def test_an_input_with_data_and_a_number_is_told(run, layer):
+    said = run("quantize", "model.onnx", "--data=x=x.npy", "--fill=x=5.5", "-o", "q.onnx", exit=2).stderr
+    assert "--fill x=5.5 and --data x: one of them" in said and "gradc-" not in said
+
+
 @pytest.mark.parametrize("options", [[], ["--batch=4"]], ids=str)
 @pytest.mark.parametrize("n", [2, "k"])
 def test_other_numbers_of_rows_are_told(run, tmp_path, n, options):
