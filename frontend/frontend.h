@@ -39,6 +39,7 @@ typedef struct {
 	int64_t block;    /* a scale for each block along the inputs of a weight; 0: none */
 	bool keep_bias;   /* biases stay floats */
 	bool add_bias;    /* convolutions and Gemms without a bias get one of zeros */
+	bool results;     /* of convolutions become codes, too, as integer kernels write them */
 	bool quiet;       /* products that stay are not told */
 	bool divides;     /* a block that does not divide an axis is an error */
 	bool shapes_only; /* missing numbers are fine: those of QuantizedTensor are NULL then */
@@ -75,6 +76,7 @@ struct QuantizedTensor {
 	float *scale;  /* the caller's, n_scales; NULL: computed from the values (dynamic, token) */
 	int32_t *zero; /* likewise */
 	VEC(QuantizedReader) readers;
+	void *maker;        /* of a result that the graph gives out: who makes it; else NULL */
 	const char *output; /* what they read; set when it is written */
 	/* In training, NULL where there is none. Of a weight: the scales, learned. Of a static activation: its range, and what is learned
 	 * beyond the scale and zero point of that range. */
@@ -277,7 +279,10 @@ Value **model_inline(Model *loss, Builder *b, const char *const *names, Value *c
                      int n_values, int *n_outputs, Diag *diag);
 
 /* ---- quantize_find.c, quantize_write.c: QuantizeLinear and DequantizeLinear put into a file's graph */
-/* Folds batch norms into the convolutions before them, by their running statistics, and takes Dropout out; says how many norms stay. */
+/* Batch norms normalize by their running statistics, and Dropout goes; warns where the file has them in training form. False after
+ * reporting: something reads what only training has. */
+bool model_use_inference_form(Model *model, Diag *diag);
+/* Folds batch norms in that form into the convolutions before them; says how many stay. */
 void model_fold_batch_norms(Model *model, Diag *diag);
 /* Moves factors between the weights of products that follow one another, so that each weight's channels have ranges alike. */
 void model_equalize(Model *model, Diag *diag);

@@ -89,6 +89,7 @@ product_axes(const NodeProto *p, int rank, int *channel, int *inputs)
 	return false;
 }
 
+typedef VEC(QuantizedReader) CodeReaders;
 typedef struct {
 	Model *model;
 	const QuantizeOptions *options;
@@ -99,6 +100,8 @@ typedef struct {
 	ValueTypes types;
 	StrMap *found[3]; /* by kind: name -> QuantizedTensor */
 	StrMap *made;     /* names of values in Constant nodes, or made of codes already */
+	StrMap *readers;  /* name -> CodeReaders, in the main graph */
+	StrMap *results;  /* names that the graph gives out */
 	int n_products, n_chosen, n_left;
 } Find;
 
@@ -394,6 +397,38 @@ quantized_is_vector(QuantizedTensor *t)
 	t->block = 0;
 }
 
+/* What a convolution makes, behind the bounds that integer kernels take in: Relu, and Clip. All that read it read codes, and the graph
+ * gives out what they say, so that onnxruntime writes codes in the convolution itself: between floats it would compute with floats. */
+static void
+add_result(Find *f, NodeProto *conv)
+{
+	const char *name = conv->output[0];
+	NodeProto *maker = conv, *next = only_reader_of(&f->all, name);
+
+	if ((is_op(next, "Relu") || is_op(next, "Clip")) && next->input[0] &&
+	    !strmap_get(f->results, name) && !strcmp(next->input[0], name)) {
+		maker = next;
+		name = next->output[0];
+	}
+	const CodeReaders *readers = strmap_get(f->readers, name);
+	bool given = strmap_get(f->results, name);
+	if (!given && !readers)
+		return;
+	QuantizedTensor *t = strmap_get(f->found[QUANTIZED_ACTIVATION], name);
+	if (t)
+		t->readers.n = 0; /* all of them follow */
+	for (int i = 0; readers && i < readers->n; i++)
+		t = add_tensor(f, QUANTIZED_ACTIVATION, name, readers->at[i].node,
+		               readers->at[i].input);
+	if (!t) {
+		t = add_tensor(f, QUANTIZED_ACTIVATION, name, conv, 0);
+		t->readers.n = 0;
+	}
+	t->type = f->options->activation_type;
+	t->activations = f->options->activations;
+	t->maker = given ? maker : NULL;
+}
+
 static bool
 is_chosen(const QuantizeOptions *o, const char *name)
 {
@@ -468,6 +503,25 @@ visit(Find *f, NodeProto *p)
 	if (w && f->options->add_bias)
 		add_zeros(f, p, row, w);
 	add_bias(f, p, row, x, w);
+	if (f->options->results && x && w && is_op(p, "Conv"))
+		add_result(f, p);
+}
+
+static void
+note_readers(Find *f, const GraphProto *g)
+{
+	for (size_t i = 0; i < g->n_node; i++)
+		for (size_t k = 0; k < g->node[i]->n_input; k++) {
+			const char *name = g->node[i]->input[k];
+			CodeReaders *readers = strmap_get(f->readers, name);
+			if (!readers && *name)
+				strmap_put(f->readers, name, readers = NEW(f->arena, CodeReaders));
+			if (readers)
+				vec_push(f->arena, readers,
+				         ((QuantizedReader){g->node[i], (int)k}));
+		}
+	for (size_t i = 0; i < g->n_output; i++)
+		strmap_put(f->results, g->output[i]->name, f);
 }
 
 /* A glob that no product fits is a misspelt name. */
@@ -568,9 +622,12 @@ model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
 	          .diag = diag,
 	          .all = neighbours_of(g, arena),
 	          .types = value_types_of(g, arena),
-	          .made = strmap_new(arena)};
+	          .made = strmap_new(arena),
+	          .readers = strmap_new(arena),
+	          .results = strmap_new(arena)};
 
 	note_made(&f, g);
+	note_readers(&f, g);
 	for (int i = 0; i < COUNT(f.found); i++)
 		f.found[i] = strmap_new(arena);
 	for (size_t i = 0; i < g->n_node; i++)

@@ -268,6 +268,16 @@ add_quantized(Edit *e, QuantizedTensor *t)
 	const char *scale = fresh_name(e, base, "_scale"),
 		   *zero = fresh_name(e, base, "_zero_point");
 
+	const char *floats = t->name;
+
+	if (t->maker) { /* its name stays that of what the graph gives out */
+		floats = fresh_name(e, t->name, "_QuantizeLinear_Input");
+		numbers = t->name;
+		NodeProto *maker = e->nodes.at[e->nodes.n - 1];
+		for (size_t i = 0; i < maker->n_output; i++)
+			if (!strcmp(maker->output[i], t->name))
+				maker->output[i] = (char *)(uintptr_t)floats;
+	}
 	t->output = numbers;
 	if (t->scale) {
 		add_part(e, t, QUANTIZED_SCALE, scale, F32, &shape, t->scale);
@@ -276,8 +286,8 @@ add_quantized(Edit *e, QuantizedTensor *t)
 	}
 	if (t->kind == QUANTIZED_ACTIVATION && t->scale) {
 		add_node(e, "QuantizeLinear", fresh_name(e, t->name, "_QuantizeLinear"),
-		         (const char *[]){t->name, scale, zero},
-		         (const char *[]){codes, NULL, NULL}, t);
+		         (const char *[]){floats, scale, zero}, (const char *[]){codes, NULL, NULL},
+		         t);
 	} else if (t->kind == QUANTIZED_ACTIVATION && t->activations == ACTIVATIONS_TOKEN) {
 		add_rows(e, t, codes, scale, zero, numbers);
 		return;
@@ -360,6 +370,18 @@ with_inputs(Edit *e, NodeProto *p)
 		copy->input[changes->at[i].input] = (char *)(uintptr_t)t->output;
 	}
 	return copy;
+}
+
+/* What the graph gives out becomes codes where it is made. */
+static void
+add_given_out(Edit *e, QuantizedTensor *t)
+{
+	NodeProto **last = &e->nodes.at[e->nodes.n - 1], *copy;
+
+	copy = arena_copy(e->arena, *last, sizeof(**last));
+	copy->output = arena_copy(e->arena, copy->output, sizeof(char *) * copy->n_output);
+	*last = copy;
+	add_quantized(e, t);
 }
 
 static void
@@ -461,9 +483,17 @@ model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedMo
 	for (int i = 0; i < list->n; i++)
 		list->at[i]->output = NULL;
 	collect_changes(&e, list);
+	IntMap *makers = intmap_new(e.arena);
+	for (int i = 0; i < list->n; i++)
+		if (list->at[i]->maker)
+			intmap_put(makers, (uint64_t)(uintptr_t)list->at[i]->maker,
+			           (uint64_t)(uintptr_t)list->at[i]);
 	for (size_t i = 0; i < g->n_node; i++) {
 		NodeProto *p = with_inputs(&e, g->node[i]);
 		vec_push(e.arena, &e.nodes, p);
+		uint64_t made;
+		if (intmap_get(makers, (uint64_t)(uintptr_t)g->node[i], &made))
+			add_given_out(&e, (QuantizedTensor *)(uintptr_t)made);
 	}
 	keep_initializers(&e, g);
 	drop_inputs(&e, g);

@@ -19,6 +19,11 @@ read_types(Quantize *q)
 		codes_parse(o->weight_type, &q->how.weight_type);
 	if (o->activation_type && q->how.activations == ACTIVATIONS_STATIC)
 		codes_parse(o->activation_type, &q->how.activation_type);
+	bool bytes = q->how.activations == ACTIVATIONS_STATIC &&
+	             dtype_info[q->how.activation_type].bits == 8 &&
+	             dtype_info[q->how.weight_type].bits == 8;
+	q->how.results = bytes && !dtype_is_float(q->how.activation_type) &&
+	                 !dtype_is_float(q->how.weight_type) && !o->block_size;
 	if (o->per_channel && o->block_size) {
 		diag_error(q->diag, EXIT_USAGE, "--per-channel and --block-size: one of them");
 		return false;
@@ -83,7 +88,9 @@ quantize(Quantize *q)
 	    !check_distribution(q, &method) || !session_read(&q->s, q->o, q->arena, q->diag) ||
 	    !outputs_prepare(q->o, q->s.model, q->arena, q->diag))
 		return false;
-	if (q->o->fold_batch_norms)
+	if (!model_use_inference_form(q->s.model, q->diag))
+		return false;
+	if (!q->o->no_fold_batch_norms)
 		model_fold_batch_norms(q->s.model, q->diag);
 	if (q->o->equalize)
 		model_equalize(q->s.model, q->diag);

@@ -234,8 +234,11 @@ session_quantize(Session *s)
 	q->learn_scales = learns;
 	q->learn_zeros = learns && s->o->learn_zero_points;
 	q->opset = (int)s->o->opset;
-	if (spec.fold_batch_norms)
+	if (spec.fold_batch_norms) {
+		if (!model_use_inference_form(s->model, s->diag))
+			return false;
 		model_fold_batch_norms(s->model, s->diag);
+	}
 	if (!model_quantize_find(s->model, &how, s->arena, &q->tensors, s->diag) ||
 	    !model_quantize_opset(s->model, &q->tensors, q->opset, s->diag))
 		return false;

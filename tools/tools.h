@@ -18,7 +18,7 @@ typedef struct {
 	const char *weight_type, *activation_type, *calibrate, *algorithm; /* of quantize */
 	const char *scale_learning, *scale_grad, *quantize;
 	bool learn_zero_points, sync_batchnorm;
-	bool fold_batch_norms, equalize, sensitivity, bias_correction;
+	bool fold_batch_norms, no_fold_batch_norms, equalize, sensitivity, bias_correction;
 	const char *report;
 	const char *loss_scale, *moments, *master, *rounding, *gradients;
 	const char *init, *init_origin; /* --init without a glob, and where it stands */

@@ -1,0 +1,108 @@
+"""Between codes onnxruntime computes with integers: no product of a quantized model runs in float there, by the profile that it writes."""
+import json
+import os
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import reference
+from onnx import numpy_helper
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "import"))
+from make_malformed import model, node, tensor, value  # noqa: E402
+
+FLOATS = {"Conv", "FusedConv", "ConvTranspose", "MatMul", "FusedMatMul", "Gemm", "FusedGemm"}
+# onnxruntime's CPU has no integer kernel for these.
+LEFT = {"unet_mini": {"ConvTranspose"}}
+
+
+def kernels(path, feeds, folder):
+    """Names of the operators that ran."""
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix, options.intra_op_num_threads = True, str(folder / "profile"), 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    results = session.run(None, feeds)
+    events = json.loads(open(session.end_profiling()).read())
+    return [e["args"]["op_name"] for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")], results
+
+
+@pytest.mark.parametrize("name, options", [*((n, []) for n in ("cnn_mnist", "resnet_mini", "mobilenet_mini", "bert_mini", "unet_mini")), ("resnet_mini", ["--per-channel"])])
+def test_products_run_on_codes(run, models, tmp_path, name, options):
+    known = reference.load(name)
+    feeds = {i["name"]: np.load(models / name / i["file"])[:8] for i in known["inputs"]}
+    for key, x in feeds.items():
+        np.save(tmp_path / f"{key}.npy", x)
+    run("quantize", models / name / "model.onnx", *(w for key in feeds for w in ("--data", f"{key}={key}.npy")), "--batch=8", *options, "-o", "q.onnx")
+    ran, _ = kernels(tmp_path / "q.onnx", feeds, tmp_path)
+    assert set(ran) & FLOATS == LEFT.get(name, set())
+    assert {"QLinearConv", "QLinearMatMul", "MatMulIntegerToFloat", "QGemm"} & set(ran)
+
+
+@pytest.mark.parametrize("last", [["Conv"], ["Conv", "Relu"], ["Conv", "Clip"], ["Conv", "Sigmoid"], ["Conv", "BatchNormalization", "Relu"], ["Conv", "Conv"], ["Conv", "Relu", "both"]],
+                         ids=" ".join)
+def test_what_the_graph_gives_out(run, tmp_path, last):
+    """A convolution that ends the graph, bounds behind it, a result that the graph gives out and that a product reads, too: names and shapes stay."""
+    random = np.random.default_rng(0)
+    weights = [tensor(f"w{i}", np.float32(random.normal(size=(4, 4, 3, 3)) / 6)) for i in range(3)]
+    weights += [tensor("low", np.float32(0)), tensor("high", np.float32(6)), *(tensor(f"n{i}", np.float32(1 + random.random(4))) for i in range(4))]
+    behind = {"Clip": ["low", "high"], "BatchNormalization": [f"n{i}" for i in range(4)]}
+    nodes, at, n = [node("Conv", ["x", "w0"], ["first"], name="first", pads=[1] * 4)], "first", 1
+    for i, op in enumerate(last):
+        if op == "both":
+            nodes.append(node("Conv", [at, "w2"], ["second"], name="second", pads=[1] * 4))
+            continue
+        rest = [f"w{n}"] if op == "Conv" else behind.get(op, [])
+        n += op == "Conv"
+        to = "y" if op == [o for o in last if o != "both"][-1] and i == len([o for o in last if o != "both"]) - 1 else f"h{i}"
+        nodes.append(node(op, [at, *rest], [to], name=f"{op}{i}", **({"pads": [1] * 4} if op == "Conv" else {})))
+        at = to
+    outputs = [value("y", (4, 4, 8, 8)), *([value("second", (4, 4, 8, 8))] if "both" in last else [])]
+    onnx.save(model(nodes, inputs=[value("x", (4, 4, 8, 8))], outputs=outputs, initializers=weights, opset=17), tmp_path / "model.onnx")
+    x = np.float32(random.normal(size=(4, 4, 8, 8)))
+    np.save(tmp_path / "x.npy", x)
+    run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx")
+    onnx.checker.check_model(str(tmp_path / "q.onnx"), full_check=True)
+    assert [o.name for o in onnx.load(tmp_path / "q.onnx").graph.output] == [o.name for o in outputs]
+    _, want = kernels(tmp_path / "model.onnx", {"x": x}, tmp_path)
+    ran, got = kernels(tmp_path / "q.onnx", {"x": x}, tmp_path)
+    assert not set(ran) & FLOATS
+    for a, b in zip(got, want, strict=True):
+        assert a.shape == b.shape and np.abs(a - b).max() < 0.05 * np.abs(b).max()
+
+
+@pytest.mark.parametrize("options", [[], ["--no-fold-batch-norms"]], ids=" ".join)
+def test_a_model_in_training_form_is_quantized_as_it_is_evaluated(run, tmp_path, options):
+    random = np.random.default_rng(1)
+    bn = {"s": 1 + random.random(4), "b": random.random(4), "m": random.random(4), "v": 1 + random.random(4)}
+    w = np.float32(random.normal(size=(4, 4, 3, 3)) / 6)
+    nodes = [node("Conv", ["x", "w"], ["c"], name="c", pads=[1] * 4), node("BatchNormalization", ["c", *bn], ["n", "m1", "v1"], name="n", training_mode=1),
+             node("Dropout", ["n", "ratio", "on"], ["d"], name="d"), node("Relu", ["d"], name="r")]
+    held = [tensor("w", w), *(tensor(k, np.float32(a)) for k, a in bn.items()), tensor("ratio", np.float32(0.5)), tensor("on", np.array(True))]
+    onnx.save(model(nodes, inputs=[value("x", (4, 4, 8, 8))], outputs=[value("y", (4, 4, 8, 8))], initializers=held, opset=17), tmp_path / "model.onnx")
+    x = np.float32(random.normal(size=(4, 4, 8, 8)))
+    np.save(tmp_path / "x.npy", x)
+    said = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", *options).stderr
+    assert "the model is in training form: it is quantized as it is evaluated" in said
+    q = onnx.load(tmp_path / "q.onnx")
+    assert ("BatchNormalization" in [n.op_type for n in q.graph.node]) == bool(options) and "Dropout" not in [n.op_type for n in q.graph.node]
+    plain = onnx.load(tmp_path / "model.onnx")
+    del plain.graph.node[1].output[1:], plain.graph.node[1].attribute[:], plain.graph.node[2].input[1:]
+    onnx.save(plain, tmp_path / "plain.onnx")
+    want, got = (onnxruntime.InferenceSession(tmp_path / f, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0] for f in ("plain.onnx", "q.onnx"))
+    assert np.abs(got - want).max() < 0.05 * np.abs(want).max()
+    plain.graph.node[1].output.append("m1")
+    plain.graph.node[1].output.append("v1")
+    plain.graph.node[1].attribute.append(onnx.helper.make_attribute("training_mode", 1))
+    plain.graph.output.append(value("m1", (4,)))
+    onnx.save(plain, tmp_path / "model.onnx")
+    assert "others read more than its first output: export the model for inference" in run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q2.onnx", exit=4).stderr
+
+
+def test_a_false_of_dropout_is_no_training(run, tmp_path):
+    nodes = [node("Dropout", ["x", "ratio", "off"], ["d"], name="d"), node("MatMul", ["d", "w"], name="m")]
+    held = [tensor("w", np.ones((4, 2), np.float32)), tensor("ratio", np.float32(0.5)), tensor("off", np.array(False))]
+    onnx.save(model(nodes, inputs=[value("x", (3, 4))], outputs=[value("y", (3, 2))], initializers=held, opset=17), tmp_path / "model.onnx")
+    assert "training form" not in run("quantize", "model.onnx", "--activation-type=none", "-o", "q.onnx").stderr
+    assert numpy_helper.to_array(next(t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if t.name == "w_quantized")).shape == (4, 2)
