@@ -461,6 +461,8 @@ static const OptionRow option_rows[] = {
 	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), .least = 1, .commands = MODEL | QUANTIZE},
 	{"data", "NAME=FILE", "real rows of an input, .npy, for the ranges of activations; repeatable", TAKES_LIST, AT(data), .one_per_name = true,
 	 .group = "Quantization", .commands = QUANTIZE},
+	{"scale", "NAME=MUL[,ADD]", "turns an input's rows of u8 into floats, as the executable's option does", TAKES_LIST, AT(scales), .commands = QUANTIZE},
+	{"mean-std", "NAME=FILE", "likewise, by means and deviations of channels: f32 .npy [2,C]", TAKES_LIST, AT(mean_stds), .commands = QUANTIZE},
 	{"weight-type", "s8|u8|s4|u4|s2|u2|f8e4m3fn|f8e5m2|f4e2m1", "of weights' codes (s8); signed: symmetric, zero point 0", TAKES_CHOICE, AT(weight_type), .commands = QUANTIZE},
 	{"activation-type", "u8|s8|u16|s16|f8e4m3fn|f8e5m2|dynamic|token|none", "of activations' codes (u8); dynamic: u8 by each tensor's own range, token: each row's; none: floats", TAKES_CHOICE, AT(activation_type), .commands = QUANTIZE},
 	{"per-channel", NULL, "a scale for each output channel of a weight", TAKES_FLAG, AT(per_channel), .commands = QUANTIZE},

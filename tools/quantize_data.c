@@ -5,6 +5,27 @@
 #include <string.h>
 
 /* ---- rows */
+/* NAME=... of an option is of an input that has --data. */
+static bool
+check_names(Quantize *q, const char *option, const StringList *list)
+{
+	bool ok = true;
+
+	for (int i = 0; i < list->n; i++) {
+		size_t n = strcspn(list->at[i], "=");
+		bool has = false;
+		for (int k = 0; k < q->n_data; k++)
+			has |= strlen(q->data[k].name) == n &&
+			       strncmp(q->data[k].name, list->at[i], n) == 0;
+		has &= list->at[i][n] == '=';
+		if (!has)
+			diag_error(q->diag, EXIT_USAGE, "--%s %s: no --data of this name", option,
+			           list->at[i]);
+		ok &= has;
+	}
+	return ok;
+}
+
 bool
 quantize_read_data(Quantize *q)
 {
@@ -40,7 +61,8 @@ quantize_read_data(Quantize *q)
 		}
 		q->rows = rows;
 	}
-	return true;
+	return check_names(q, "scale", &q->o->scales) &&
+	       check_names(q, "mean-std", &q->o->mean_stds);
 }
 
 /* Rows [first, first + batch) of all data as the files of --input. */
@@ -93,10 +115,26 @@ is_integer(DType t)
 	return dtype_info[t].class == CLASS_SIGNED || dtype_info[t].class == CLASS_UNSIGNED;
 }
 
+/* Is it said how an input's rows of u8 become floats? */
+static bool
+is_scaled(const Quantize *q, const char *name)
+{
+	const StringList *lists[] = {&q->o->scales, &q->o->mean_stds};
+	size_t n = strlen(name);
+
+	for (int k = 0; k < COUNT(lists); k++)
+		for (int i = 0; i < lists[k]->n; i++)
+			if (strncmp(lists[k]->at[i], name, n) == 0 && lists[k]->at[i][n] == '=')
+				return true;
+	return false;
+}
+
 /* Does the model take numbers of that type? */
 static bool
-converts(DType from, DType to)
+converts(const Quantize *q, const char *name, DType from, DType to)
 {
+	if (from == U8 && dtype_is_float(to) && is_scaled(q, name))
+		return true;
 	return from == to || (is_integer(from) && is_integer(to)) ||
 	       ((from == F32 || from == F64) && dtype_is_float(to));
 }
@@ -115,10 +153,11 @@ check_tensor(Quantize *q, const NamedTensor *t, const char *given, const ImportP
 		diag_error(q->diag, EXIT_DATA,
 		           "--data %s: \"%s\" takes %lld rows at once, the model %lld", given,
 		           t->name, (long long)port->dims[0], (long long)q->batch);
-	else if (!converts(t->dtype, port->dtype))
-		diag_error(q->diag, EXIT_DATA, "--data %s: holds %s, \"%s\" takes %s", given,
-		           dtype_info[t->dtype].name, t->name, dtype_info[port->dtype].name);
-	return same && port->dims[0] == q->batch && converts(t->dtype, port->dtype);
+	else if (!converts(q, t->name, t->dtype, port->dtype))
+		diag_error(q->diag, EXIT_DATA, "--data %s: holds %s, \"%s\" takes %s%s", given,
+		           dtype_info[t->dtype].name, t->name, dtype_info[port->dtype].name,
+		           t->dtype == U8 ? " (--scale or --mean-std converts them)" : "");
+	return same && port->dims[0] == q->batch && converts(q, t->name, t->dtype, port->dtype);
 }
 
 /* The files' rows against what the model takes; every input has some. */

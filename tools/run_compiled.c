@@ -204,9 +204,17 @@ int
 run_executable(Session *s, const char *exe, const char *output_dir)
 {
 	Arena *arena = arena_new();
-	const StringList *inputs = &s->o->inputs;
-	char **argv = NEW_ARRAY(arena, char *, 2 * inputs->n + 8);
-	int n = 0;
+	const struct {
+		char *option;
+		const StringList *values;
+	} lists[] = {{"--input", &s->o->inputs},
+	             {"--scale", &s->o->scales},
+	             {"--mean-std", &s->o->mean_stds}};
+	int n = 0, most = 8;
+
+	for (int k = 0; k < COUNT(lists); k++)
+		most += 2 * lists[k].values->n;
+	char **argv = NEW_ARRAY(arena, char *, most);
 
 	argv[n++] = (char *)exe;
 	argv[n++] = "--once";
@@ -214,10 +222,11 @@ run_executable(Session *s, const char *exe, const char *output_dir)
 	argv[n++] = (char *)output_dir;
 	argv[n++] = "--parent";
 	argv[n++] = arena_printf(arena, "%ld", (long)getpid());
-	for (int i = 0; i < inputs->n; i++) {
-		argv[n++] = "--input";
-		argv[n++] = (char *)inputs->at[i];
-	}
+	for (int k = 0; k < COUNT(lists); k++)
+		for (int i = 0; i < lists[k].values->n; i++) {
+			argv[n++] = lists[k].option;
+			argv[n++] = (char *)lists[k].values->at[i];
+		}
 	int code = run_program(s, argv);
 	if (code && !diag_exit_code(s->diag))
 		diag_error(s->diag, code, "the compiled model ended with exit code %d", code);

@@ -28,7 +28,7 @@ typedef struct {
 	Outlook machine; /* of --machine; without, its machine is NULL */
 	StringList configs, dims, bounds, fills, ties, no_ties, repairs, no_repairs, rules, mixed,
 		optimizers_for, lora, adapter_names, kept_adapters, inputs, disable, enable, wrt,
-		pass_options, data, only, skip;
+		pass_options, data, scales, mean_stds, only, skip;
 	int64_t block_size, opset;                                         /* of quantize */
 	int64_t batch, max_accumulate, check_gradients, cores, unit_bytes; /* 0: the default */
 	uint64_t init_seed;

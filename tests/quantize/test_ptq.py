@@ -272,6 +272,23 @@ def test_data_is_not_written_over(run, layer, options, message):
     assert (layer / "x.npy").read_bytes() == before and (layer / "soft.npy").is_symlink()
 
 
+def test_rows_of_bytes_become_floats(run, layer):
+    """As an executable's own --scale and --mean-std have them: the ranges are those of the floats."""
+    bytes_ = np.random.default_rng(0).integers(0, 256, (64, 40), np.uint8)
+    np.save(layer / "u8.npy", bytes_)
+    np.save(layer / "by_scale.npy", np.float32(bytes_ * np.float64(0.25) - 3))
+    np.save(layer / "mean_std.npy", np.float32([[100] * 40, [50] * 40]))
+    np.save(layer / "by_mean.npy", (np.float32(bytes_) - np.float32(100)) / np.float32(50))
+    for options, file in ((["--scale=x=0.25,-3"], "by_scale"), (["--mean-std=x=mean_std.npy"], "by_mean")):
+        run("quantize", "model.onnx", "--data=x=u8.npy", *options, "-o", "bytes.onnx")
+        run("quantize", "model.onnx", f"--data=x={file}.npy", "-o", "floats.onnx")
+        assert (layer / "bytes.onnx").read_bytes() == (layer / "floats.onnx").read_bytes(), file
+    assert '"x" takes f32 (--scale or --mean-std converts them)' in run("quantize", "model.onnx", "--data=x=u8.npy", "-o", "q.onnx", exit=6).stderr
+    assert "--scale z=2: no --data of this name" in run("quantize", "model.onnx", "--data=x=u8.npy", "--scale=z=2", "-o", "q.onnx", exit=2).stderr
+    assert "--scale x: no --data of this name" in run("quantize", "model.onnx", "--data=x=u8.npy", "--scale=x", "-o", "q.onnx", exit=2).stderr
+    assert '"y" is not MUL or MUL,ADD' in run("quantize", "model.onnx", "--data=x=u8.npy", "--scale=x=y", "-o", "q.onnx", exit=2).stderr
+
+
 def test_an_input_with_data_and_a_number_is_told(run, layer):
     said = run("quantize", "model.onnx", "--data=x=x.npy", "--fill=x=5.5", "-o", "q.onnx", exit=2).stderr
     assert "--fill x=5.5 and --data x: one of them" in said and "gradc-" not in said
