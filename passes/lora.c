@@ -237,12 +237,17 @@ static bool
 may_have_magnitude(Lora *l, const State *s, const LoraReaders *readers)
 {
 	const LoraReader *first = lora_leader(readers);
+	bool is_table = false;
 
+	for (int i = 0; i < readers->n; i++)
+		is_table |= readers->at[i].is_table;
 	l->why = s->data ? NULL : "dora needs the weight's numbers, which the file lacks";
 	for (int i = 0; i < readers->n; i++) {
 		if (readers->at[i].axis != first->axis)
 			l->why =
-				"dora: it is a table and the last product, with outputs along both axes";
+				is_table
+					? "dora: it is a table and the last product, with outputs along both axes"
+					: "dora: products read it as it is and transposed, with outputs along both axes";
 		if (node_result(readers->at[i].node, 0)->type->rank < 2)
 			l->why = "dora: a vector is multiplied";
 		if (readers->at[i].has_codes)

@@ -248,6 +248,12 @@ def test_recipes_that_make_no_sense(run, models, options, said):
     assert said is None or said in done.stderr, done.stderr
 
 
+def test_the_matrix_of_an_autoencoder_is_no_table(run, tmp_path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]), helper.make_node("MatMul", ["h", "t"], ["y"])]
+    save(tmp_path / "m.onnx", nodes, {"x": (1, (2, 6))}, {"y": (1, (2, 6))}, {"w": floats(6, 3)})
+    assert "dora: products read it as it is and transposed, with outputs along both axes" in run("check", "m.onnx", "--lora=w,rank=2,dora", exit=2).stderr
+
+
 def test_what_cannot_have_one(run, tmp_path):
     """A grouped convolution and a batch of products stay frozen, and say why; a glob of these alone is a fault."""
     nodes = [helper.make_node("Conv", ["x", "depthwise"], ["a"], group=4), helper.make_node("Conv", ["a", "plain"], ["b"]),
