@@ -40,6 +40,7 @@ typedef struct {
 	bool keep_bias;   /* biases stay floats */
 	bool add_bias;    /* convolutions and Gemms without a bias get one of zeros */
 	bool results;     /* of convolutions become codes, too, as integer kernels write them */
+	bool tables;      /* that Gather reads rows of, too */
 	bool quiet;       /* products that stay are not told */
 	bool divides;     /* a block that does not divide an axis is an error */
 	bool shapes_only; /* missing numbers are fine: those of QuantizedTensor are NULL then */
@@ -48,7 +49,7 @@ typedef struct {
 } QuantizeOptions;
 typedef enum { QUANTIZED_ACTIVATION, QUANTIZED_WEIGHT, QUANTIZED_BIAS } QuantizedKind;
 typedef struct {
-	void *node; /* of the file's graph */
+	void *node; /* of the file's graph; NULL: the graph gives the value out */
 	int input;
 } QuantizedReader;
 typedef struct QuantizedTensor QuantizedTensor;
@@ -76,8 +77,9 @@ struct QuantizedTensor {
 	float *scale;  /* the caller's, n_scales; NULL: computed from the values (dynamic, token) */
 	int32_t *zero; /* likewise */
 	VEC(QuantizedReader) readers;
-	void *maker;        /* of a result that the graph gives out: who makes it; else NULL */
-	const char *output; /* what they read; set when it is written */
+	void *maker; /* of a result that the graph gives out: who makes it; else NULL */
+	/* Set when it is written: what readers read, and before it the codes, their scales and zero points. */
+	const char *output, *codes, *scales, *zeros;
 	/* In training, NULL where there is none. Of a weight: the scales, learned. Of a static activation: its range, and what is learned
 	 * beyond the scale and zero point of that range. */
 	State *learned, *low, *high, *scale_shift, *zero_shift;

@@ -424,6 +424,8 @@ add_result(Find *f, NodeProto *conv)
 		t = add_tensor(f, QUANTIZED_ACTIVATION, name, conv, 0);
 		t->readers.n = 0;
 	}
+	if (given)
+		vec_push(f->arena, &t->readers, ((QuantizedReader){NULL, 0}));
 	t->type = f->options->activation_type;
 	t->activations = f->options->activations;
 	t->maker = given ? maker : NULL;
@@ -507,6 +509,41 @@ visit(Find *f, NodeProto *p)
 		add_result(f, p);
 }
 
+/* A table whose rows Gather picks: it picks codes, with one scale for all of them, and none but such nodes and products of codes read it. A
+ * table that products read by channels keeps these, and Gather its floats. */
+static void
+add_table(Find *f, NodeProto *p)
+{
+	const TensorProto *proto = strmap_get(f->model->initializers, p->input[0]);
+	const CodeReaders *readers = proto ? strmap_get(f->readers, proto->name) : NULL;
+	QuantizedTensor *t = proto ? strmap_get(f->found[QUANTIZED_WEIGHT], proto->name) : NULL;
+	int n = t ? t->readers.n : 0;
+
+	if (!readers || proto->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT ||
+	    proto->n_dims < 2 || node_int(p, "axis", 0) != 0 || (t && t->axis >= 0) ||
+	    !is_chosen(f->options, node_location(p)))
+		return;
+	for (int i = 0; i < readers->n; i++) {
+		bool known = false;
+		for (int k = 0; t && k < t->readers.n; k++)
+			known |= t->readers.at[k].node == readers->at[i].node;
+		n += !known && is_op(readers->at[i].node, "Gather") && readers->at[i].input == 0 &&
+		     node_int(readers->at[i].node, "axis", 0) == 0;
+	}
+	if (n != count_readers(&f->all, proto->name))
+		return;
+	bool is_new = !t;
+	t = add_tensor(f, QUANTIZED_WEIGHT, proto->name, p, 0);
+	t->product = NULL;
+	t->product_input = NULL;
+	if (!is_new)
+		return;
+	t->type = f->options->weight_type;
+	t->channel_axis = 1;
+	if (!load_numbers(f, proto, t))
+		t->readers.n = 0;
+}
+
 static void
 note_readers(Find *f, const GraphProto *g)
 {
@@ -535,7 +572,7 @@ check_glob(const Find *f, const char *option, const char *glob)
 
 	for (size_t i = 0; i < g->n_node; i++) {
 		const char *name = node_location(g->node[i]);
-		if (!is_product(g->node[i]))
+		if (!is_product(g->node[i]) && !(f->options->tables && is_op(g->node[i], "Gather")))
 			continue;
 		found |= glob_match(glob, name);
 		nearest_offer(&nearest, name, nearest_distance(&nearest, name));
@@ -632,6 +669,9 @@ model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
 		f.found[i] = strmap_new(arena);
 	for (size_t i = 0; i < g->n_node; i++)
 		visit(&f, g->node[i]);
+	for (size_t i = 0; options->tables && i < g->n_node; i++)
+		if (is_op(g->node[i], "Gather") && g->node[i]->n_input == 2)
+			add_table(&f, g->node[i]);
 	if (!options->quiet)
 		warn_of_left(&f);
 	check_globs(&f, "only", options->only);

@@ -254,58 +254,93 @@ add_rows(Edit *e, const QuantizedTensor *t, const char *codes, const char *scale
 	}
 }
 
+/* Codes of numbers that the file holds. */
+static void
+add_held_codes(Edit *e, QuantizedTensor *t)
+{
+	int64_t bytes = t->kind == QUANTIZED_BIAS ? 4 * t->n : dtype_bytes(t->type, t->n);
+	int32_t *wide = NEW_ARRAY(e->arena, int32_t, bytes / 4 + 1);
+
+	if (t->kind == QUANTIZED_BIAS)
+		bias_codes(t, wide);
+	else
+		weight_codes(t, wide);
+	add_part(e, t, QUANTIZED_CODES, t->codes, t->type, &t->shape, wide);
+}
+
+/* Codes of `floats`, a value; numbers: where those with a scale for each row come out at once. */
+static void
+add_made_codes(Edit *e, QuantizedTensor *t, const char *floats, const char *numbers)
+{
+	if (t->scale)
+		add_node(e, "QuantizeLinear", fresh_name(e, t->name, "_QuantizeLinear"),
+		         (const char *[]){floats, t->scales, t->zeros},
+		         (const char *[]){t->codes, NULL, NULL}, t);
+	else if (t->activations == ACTIVATIONS_TOKEN)
+		add_rows(e, t, t->codes, t->scales, t->zeros, numbers);
+	else
+		add_node(e, "DynamicQuantizeLinear", fresh_name(e, t->name, "_QuantizeLinear"),
+		         (const char *[]){floats, NULL, NULL},
+		         (const char *[]){t->codes, t->scales, t->zeros}, NULL);
+}
+
+/* The codes of t, their scales and zero points. floats: the value they are made of; numbers: as add_made_codes has it. */
+static void
+add_codes(Edit *e, QuantizedTensor *t, const char *floats, const char *numbers)
+{
+	Ints shape = scale_shape(t);
+	bool is_value = t->kind == QUANTIZED_ACTIVATION;
+
+	t->codes = fresh_name(e, t->name, is_value ? "_QuantizeLinear_Output" : "_quantized");
+	const char *base = t->kind == QUANTIZED_BIAS ? t->codes : t->name;
+	t->scales = fresh_name(e, base, "_scale");
+	t->zeros = fresh_name(e, base, "_zero_point");
+	if (t->scale) {
+		add_part(e, t, QUANTIZED_SCALE, t->scales, F32, &shape, t->scale);
+		add_part(e, t, QUANTIZED_ZERO, t->zeros, t->type, &shape,
+		         packed_ints(e, t->type, t->n_scales, t->zero));
+	}
+	if (is_value)
+		add_made_codes(e, t, floats, numbers);
+	else
+		add_held_codes(e, t);
+}
+
+/* The node behind e->nodes' last makes it under another name: its own is that of the numbers, which the graph gives out. */
+static const char *
+rename_made(Edit *e, const char *name, const char *ending)
+{
+	NodeProto *maker = e->nodes.at[e->nodes.n - 1];
+	const char *made = fresh_name(e, name, ending);
+
+	for (size_t i = 0; i < maker->n_output; i++)
+		if (!strcmp(maker->output[i], name))
+			maker->output[i] = (char *)(uintptr_t)made;
+	return made;
+}
+
 /* The nodes that make the codes and numbers of t again; sets what its readers read. */
 static void
 add_quantized(Edit *e, QuantizedTensor *t)
 {
-	Ints shape = scale_shape(t);
 	const char *linear = fresh_name(e, t->name, "_DequantizeLinear");
-	const char *numbers = fresh_name(e, t->name, "_DequantizeLinear_Output");
-	const char *codes = fresh_name(e, t->name,
-	                               t->kind == QUANTIZED_ACTIVATION ? "_QuantizeLinear_Output"
-	                                                               : "_quantized");
-	const char *base = t->kind == QUANTIZED_BIAS ? codes : t->name;
-	const char *scale = fresh_name(e, base, "_scale"),
-		   *zero = fresh_name(e, base, "_zero_point");
+	const char *floats = t->name, *numbers;
 
-	const char *floats = t->name;
-
-	if (t->maker) { /* its name stays that of what the graph gives out */
-		floats = fresh_name(e, t->name, "_QuantizeLinear_Input");
+	if (t->maker) {
+		floats = rename_made(e, t->name, "_QuantizeLinear_Input");
 		numbers = t->name;
-		NodeProto *maker = e->nodes.at[e->nodes.n - 1];
-		for (size_t i = 0; i < maker->n_output; i++)
-			if (!strcmp(maker->output[i], t->name))
-				maker->output[i] = (char *)(uintptr_t)floats;
+	} else {
+		numbers = fresh_name(e, t->name, "_DequantizeLinear_Output");
 	}
 	t->output = numbers;
-	if (t->scale) {
-		add_part(e, t, QUANTIZED_SCALE, scale, F32, &shape, t->scale);
-		add_part(e, t, QUANTIZED_ZERO, zero, t->type, &shape,
-		         packed_ints(e, t->type, t->n_scales, t->zero));
-	}
-	if (t->kind == QUANTIZED_ACTIVATION && t->scale) {
-		add_node(e, "QuantizeLinear", fresh_name(e, t->name, "_QuantizeLinear"),
-		         (const char *[]){floats, scale, zero}, (const char *[]){codes, NULL, NULL},
-		         t);
-	} else if (t->kind == QUANTIZED_ACTIVATION && t->activations == ACTIVATIONS_TOKEN) {
-		add_rows(e, t, codes, scale, zero, numbers);
-		return;
-	} else if (t->kind == QUANTIZED_ACTIVATION) {
-		add_node(e, "DynamicQuantizeLinear", fresh_name(e, t->name, "_QuantizeLinear"),
-		         (const char *[]){t->name, NULL, NULL},
-		         (const char *[]){codes, scale, zero}, NULL);
-	} else {
-		int64_t bytes = t->kind == QUANTIZED_BIAS ? 4 * t->n : dtype_bytes(t->type, t->n);
-		int32_t *wide = NEW_ARRAY(e->arena, int32_t, bytes / 4 + 1);
-		if (t->kind == QUANTIZED_BIAS)
-			bias_codes(t, wide);
-		else
-			weight_codes(t, wide);
-		add_part(e, t, QUANTIZED_CODES, codes, t->type, &t->shape, wide);
-	}
-	add_node(e, "DequantizeLinear", linear, (const char *[]){codes, scale, zero},
-	         (const char *[]){numbers, NULL, NULL}, t);
+	if (!t->codes)
+		add_codes(e, t, floats, numbers);
+	bool by_row = t->kind == QUANTIZED_ACTIVATION && !t->scale &&
+	              t->activations == ACTIVATIONS_TOKEN;
+	if (!by_row)
+		add_node(e, "DequantizeLinear", linear,
+		         (const char *[]){t->codes, t->scales, t->zeros},
+		         (const char *[]){numbers, NULL, NULL}, t);
 }
 
 static void
@@ -342,6 +377,8 @@ collect_changes(Edit *e, const QuantizedTensors *list)
 		for (int k = 0; k < t->readers.n; k++) {
 			uint64_t key = (uint64_t)(uintptr_t)t->readers.at[k].node, found;
 			Changes *changes = NULL;
+			if (!key) /* the graph gives it out */
+				continue;
 			if (intmap_get(e->changed, key, &found))
 				changes = (Changes *)(uintptr_t)found;
 			else
@@ -365,23 +402,52 @@ with_inputs(Edit *e, NodeProto *p)
 	copy->input = arena_copy(e->arena, p->input, sizeof(char *) * p->n_input);
 	for (int i = 0; i < changes->n; i++) {
 		QuantizedTensor *t = changes->at[i].tensor;
-		if (!t->output)
+		bool is_table = t->kind == QUANTIZED_WEIGHT && is_op(p, "Gather");
+		if (is_table && !t->codes)
+			add_codes(e, t, NULL, NULL);
+		if (!is_table && !t->output)
 			add_quantized(e, t);
-		copy->input[changes->at[i].input] = (char *)(uintptr_t)t->output;
+		copy->input[changes->at[i].input] = (char *)(uintptr_t)(is_table ? t->codes
+		                                                                 : t->output);
 	}
 	return copy;
 }
 
-/* What the graph gives out becomes codes where it is made. */
-static void
-add_given_out(Edit *e, QuantizedTensor *t)
+/* The table whose codes p picks rows of; NULL: it is no such node. */
+static const QuantizedTensor *
+table_of(const Edit *e, const NodeProto *p)
 {
-	NodeProto **last = &e->nodes.at[e->nodes.n - 1], *copy;
+	uint64_t found;
 
-	copy = arena_copy(e->arena, *last, sizeof(**last));
+	if (!is_op(p, "Gather") || !intmap_get(e->changed, (uint64_t)(uintptr_t)p, &found))
+		return NULL;
+	const Changes *changes = (const Changes *)(uintptr_t)found;
+	for (int i = 0; i < changes->n; i++)
+		if (changes->at[i].tensor->kind == QUANTIZED_WEIGHT)
+			return changes->at[i].tensor;
+	return NULL;
+}
+
+/* The last node's own lists, to be changed. */
+static void
+copy_last(Edit *e)
+{
+	NodeProto **last = &e->nodes.at[e->nodes.n - 1];
+	NodeProto *copy = arena_copy(e->arena, *last, sizeof(**last));
+
 	copy->output = arena_copy(e->arena, copy->output, sizeof(char *) * copy->n_output);
 	*last = copy;
-	add_quantized(e, t);
+}
+
+/* Numbers of the rows that were picked: the table as a whole is never made floats. */
+static void
+add_rows_of_table(Edit *e, const QuantizedTensor *t, const char *name)
+{
+	copy_last(e);
+	const char *codes = rename_made(e, name, "_codes");
+	add_node(e, "DequantizeLinear", fresh_name(e, name, "_DequantizeLinear"),
+	         (const char *[]){codes, t->scales, t->zeros}, (const char *[]){name, NULL, NULL},
+	         NULL);
 }
 
 static void
@@ -481,19 +547,24 @@ model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedMo
 	m->graph = g;
 	collect_names(&e, g);
 	for (int i = 0; i < list->n; i++)
-		list->at[i]->output = NULL;
+		list->at[i]->output = list->at[i]->codes = NULL;
 	collect_changes(&e, list);
 	IntMap *makers = intmap_new(e.arena);
 	for (int i = 0; i < list->n; i++)
-		if (list->at[i]->maker)
+		if (list->at[i]->maker && list->at[i]->readers.n)
 			intmap_put(makers, (uint64_t)(uintptr_t)list->at[i]->maker,
 			           (uint64_t)(uintptr_t)list->at[i]);
 	for (size_t i = 0; i < g->n_node; i++) {
 		NodeProto *p = with_inputs(&e, g->node[i]);
 		vec_push(e.arena, &e.nodes, p);
 		uint64_t made;
-		if (intmap_get(makers, (uint64_t)(uintptr_t)g->node[i], &made))
-			add_given_out(&e, (QuantizedTensor *)(uintptr_t)made);
+		const QuantizedTensor *table = table_of(&e, g->node[i]);
+		if (table)
+			add_rows_of_table(&e, table, g->node[i]->output[0]);
+		if (intmap_get(makers, (uint64_t)(uintptr_t)g->node[i], &made)) {
+			copy_last(&e);
+			add_quantized(&e, (QuantizedTensor *)(uintptr_t)made);
+		}
 	}
 	keep_initializers(&e, g);
 	drop_inputs(&e, g);

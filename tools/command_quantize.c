@@ -22,6 +22,8 @@ read_types(Quantize *q)
 	bool bytes = q->how.activations == ACTIVATIONS_STATIC &&
 	             dtype_info[q->how.activation_type].bits == 8 &&
 	             dtype_info[q->how.weight_type].bits == 8;
+	q->how.tables = dtype_info[q->how.weight_type].bits == 8 &&
+	                !dtype_is_float(q->how.weight_type) && !o->block_size;
 	q->how.results = bytes && !dtype_is_float(q->how.activation_type) &&
 	                 !dtype_is_float(q->how.weight_type) && !o->block_size;
 	if (o->per_channel && o->block_size) {

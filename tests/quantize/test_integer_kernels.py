@@ -100,6 +100,44 @@ def test_a_model_in_training_form_is_quantized_as_it_is_evaluated(run, tmp_path,
     assert "others read more than its first output: export the model for inference" in run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q2.onnx", exit=4).stderr
 
 
+@pytest.mark.parametrize("others, options, kept", [([], [], "s8"), ([], ["--per-channel", "--activation-type=dynamic"], "s8"), ([], ["--weight-type=u8", "--activation-type=none"], "u8"),
+                                                   (["head"], [], "s8"), (["head"], ["--per-channel"], "f32"), (["sum"], [], "f32"), (["output"], [], "f32"), ([], ["--skip=rows"], "f32"),
+                                                   ([], ["--weight-type=s4", "--activation-type=none", "--opset=21"], "f32")], ids=str)
+def test_tables_are_codes(run, tmp_path, others, options, kept):
+    """Rows are picked as codes, so that the floats of the table are nowhere: it is a quarter of its size. Where something else reads the table, it stays."""
+    random = np.random.default_rng(0)
+    table = np.float32(random.normal(size=(50, 8)))
+    nodes = [node("Gather", ["t", "x"], ["rows"], name="rows"), node("MatMul", ["rows", "w"], ["h"], name="product")]
+    if "head" in others:
+        nodes += [node("Transpose", ["t"], ["u"], name="turn", perm=[1, 0]), node("MatMul", ["h", "u"], ["y"], name="head")]
+    elif "sum" in others:
+        nodes += [node("ReduceSum", ["t"], ["s"], name="s", keepdims=0), node("Add", ["h", "s"], ["y"], name="add")]
+    else:
+        nodes += [node("Identity", ["h"], ["y"], name="end")]
+    outputs = [value("y", (4, 6, 50 if "head" in others else 8)), *([value("t", (50, 8))] if "output" in others else [])]
+    onnx.save(model(nodes, inputs=[value("x", (4, 6), onnx.TensorProto.INT64)], outputs=outputs, initializers=[tensor("t", table), tensor("w", np.float32(random.normal(size=(8, 8))))],
+                    opset=21 if "--opset=21" in options else 17, ir=10), tmp_path / "model.onnx")
+    ids = random.integers(0, 50, (4, 6))
+    np.save(tmp_path / "x.npy", ids)
+    data = [] if {"--activation-type=none", "--activation-type=dynamic"} & set(options) else ["--data=x=x.npy"]
+    run("quantize", "model.onnx", *data, *options, "-o", "q.onnx")
+    q = onnx.load(tmp_path / "q.onnx")
+    onnx.checker.check_model(q, full_check=True)
+    held = {t.name: numpy_helper.to_array(t) for t in q.graph.initializer}
+    assert ("t" in held) == (kept == "f32") and ("t_quantized" in held) == (kept != "f32" or "head" in others)
+    gather = next(n for n in q.graph.node if n.op_type == "Gather")
+    assert gather.input[0] == ("t" if kept == "f32" else "t_quantized")
+    if kept != "f32":
+        assert held["t_quantized"].dtype == (np.uint8 if kept == "u8" else np.int8) and held["t_scale"].shape == ()
+    want, got = (onnxruntime.InferenceSession(tmp_path / f, providers=["CPUExecutionProvider"]).run(None, {"x": ids})[0] for f in ("model.onnx", "q.onnx"))
+    assert np.abs(got - want).max() < (0.2 if "s4" in str(options) else 0.05) * np.abs(want).max()
+    run("run", "q.onnx", "--input=x=x.npy", "--output-dir=out")
+    plain = onnxruntime.SessionOptions()
+    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    exact = onnxruntime.InferenceSession(tmp_path / "q.onnx", plain, providers=["CPUExecutionProvider"]).run(["y"], {"x": ids})[0]
+    np.testing.assert_allclose(np.load(tmp_path / "out/y.npy"), exact, rtol=1e-4, atol=1e-4)
+
+
 def test_a_false_of_dropout_is_no_training(run, tmp_path):
     nodes = [node("Dropout", ["x", "ratio", "off"], ["d"], name="d"), node("MatMul", ["d", "w"], name="m")]
     held = [tensor("w", np.ones((4, 2), np.float32)), tensor("ratio", np.float32(0.5)), tensor("off", np.array(False))]
