@@ -135,7 +135,7 @@ paths_check(Arena *arena, const PathUses *uses, Diag *diag)
 typedef struct {
 	dev_t device;
 	ino_t inode;
-	char *what; /* "--input x.npy" */
+	char *path, *what; /* what: "--input x.npy" */
 } Protected;
 static Protected *protected_files; /* set before there is a second thread */
 static int n_protected;
@@ -149,20 +149,32 @@ paths_protect(const PathUses *uses)
 	                                (size_t)(n_protected + uses->n) * sizeof(Protected));
 	for (int i = 0; i < uses->n; i++) {
 		const PathUse *use = &uses->at[i];
-		Text what = {0};
+		Text path = {0}, what = {0};
 		if (use->kind != PATH_INPUT || stat(use->path, &st) != 0)
 			continue;
+		text_add(&path, use->path);
 		text_printf(&what, "%s %s", use->option, use->path);
-		protected_files[n_protected++] = (Protected){st.st_dev, st.st_ino, what.at};
+		protected_files[n_protected++] = (Protected){st.st_dev, st.st_ino, path.at,
+		                                             what.at};
 	}
 }
 
+static bool
+is_same_file(const Protected *p, const struct stat *st)
+{
+	return p->device == st->st_dev && p->inode == st->st_ino;
+}
+
+/* A number of a file that is gone may be another file's by now. */
 Status
 paths_refuse(const char *path, const struct stat *st)
 {
+	struct stat now;
+
 	for (int i = 0; i < n_protected; i++)
-		if (protected_files[i].device == st->st_dev &&
-		    protected_files[i].inode == st->st_ino)
+		if (is_same_file(&protected_files[i], st) &&
+		    stat(protected_files[i].path, &now) == 0 &&
+		    is_same_file(&protected_files[i], &now))
 			return status_error(EXIT_USAGE, "%s is also %s: it would be written over",
 			                    path, protected_files[i].what);
 	return NULL;
@@ -236,7 +248,7 @@ paths_try(Arena *arena, const PathUses *uses)
 		const PathUse *use = &uses->at[i];
 		if (use->kind == PATH_FOLDER)
 			status = try_folder(arena, use->path);
-		else if (use->kind == PATH_STREAM)
+		else if (use->kind == PATH_STREAM || use->kind == PATH_SHARED)
 			status = try_stream(use->path);
 		else if (use->kind == PATH_OUTPUT)
 			status = try_file(use->path);
