@@ -14,6 +14,7 @@ typedef struct {
 	const char *command; /* this one, with --resume=auto */
 	const char *program; /* this executable's file */
 	StringList configs;
+	PathUses paths; /* what the options name */
 	const char *export, *export_merged, *export_adapter, *log, *progress, *dump_gradients,
 		*output_dir, *table, *ignored;
 	const char *tensorboard, *report;
@@ -83,6 +84,12 @@ double lr_sweep_lowest(const LrSweep *s); /* where the loss is lowest; NaN: no s
 void lr_sweep_print(const LrSweep *s, FILE *out, bool json);
 
 /* ---- output_check.c */
+/* `paths` of rows whose values name more than a file */
+void writes_model(const OptionUse *u, PathUses *uses);
+void reads_adapter(const OptionUse *u, PathUses *uses);
+void writes_adapter(const OptionUse *u, PathUses *uses);
+void reads_checkpoints(const OptionUse *u, PathUses *uses);
+void writes_checkpoints(const OptionUse *u, PathUses *uses);
 /* No output of the options is one of their inputs, the executable, or another output; `out`: all of them. */
 bool outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *out,
                      Diag *diag);
