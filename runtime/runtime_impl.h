@@ -363,6 +363,7 @@ Status manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart
 /* All faults have EXIT_CHECKPOINT and name the path. */
 Status manifest_read(Arena *arena, const char *path, Manifest *out);
 Status manifest_parse(Arena *arena, const char *path, const char *text, size_t n, Manifest *out);
+uint64_t manifest_constants(const Manifest *m); /* a hash of what never changes; 0: there is none */
 
 /* ---- checkpoint_facts.c: what a checkpoint knows of the run that wrote it. */
 uint64_t facts_model(const Format *f);
@@ -379,7 +380,8 @@ enum { CHECKPOINT_DIGITS = 8 };
 typedef struct {
 	int64_t step, serial; /* serial -1: cannot be read */
 	int digits; /* of the step in its name: CHECKPOINT_DIGITS, or more where the step has, or that was taken */
-	uint64_t run, model;
+	bool stays; /* this run cannot go on from it: it is neither replaced nor removed */
+	uint64_t run, model, constants;
 	double eval_loss;
 } CheckpointEntry;
 typedef struct {
@@ -387,7 +389,7 @@ typedef struct {
 	const char *path;
 	int lock;   /* its descriptor; -1: not yet */
 	bool alone; /* false: this file system has no locks */
-	bool scanned;
+	bool scanned, judged;
 	int64_t n_temporaries; /* names that were given out */
 	VEC(CheckpointEntry) entries;
 } CheckpointFolder;
@@ -404,13 +406,15 @@ bool checkpoint_name_parse(const char *name, int64_t *step, int *digits);
 typedef struct {
 	int64_t done, last, every;
 } SaveSteps;
-/* EXIT_CHECKPOINT where something that is no checkpoint's, or another model's, has the name of one of them; *replaced:
- * how many of this model's that another run saved. */
-Status folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps, uint64_t run,
-                          uint64_t model, int *replaced);
+/* Says of each checkpoint whether it stays, by what the run's own would have: its model and constants. */
+void folder_judge(CheckpointFolder *folder, const Manifest *own);
+/* EXIT_CHECKPOINT where something that is no checkpoint's, or a checkpoint that stays, has the name of one of them; *replaced:
+ * how many others that another run saved. */
+Status folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps,
+                          const Manifest *own, int *replaced);
 int64_t folder_next_serial(const CheckpointFolder *folder);
 /* The complete checkpoint at `temporary` appears under its name, replacing the one that has it; under one with more
- * digits, which *entry gets, where something else has that name: then *beside. */
+ * digits, which *entry gets, where something else has that name, or a checkpoint that stays: then *beside. */
 Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry,
                   bool *beside);
 /* Leaves the newest `keep` of this run (0: all), and the one with the lowest evaluation loss. */
