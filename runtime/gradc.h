@@ -95,6 +95,10 @@ typedef struct {
 	bool libraries;     /* where these are faster than generated code */
 	/* Bytes: files of data in rows of less than 16 KiB are read once and kept, as long as they are not more. */
 	int64_t keep_data;
+	/* Asked by the thread that evaluates, between micro-batches: where it is true on any rank, gradc_evaluate ends with EXIT_PREEMPTED
+	 * on all. NULL: nobody asks. */
+	bool (*interrupted)(void *context);
+	void *interrupted_context;
 	bool find_nan; /* a step with EXIT_NON_FINITE is run once more, to find where it began */
 	bool poison;   /* for tests: freed memory holds NaN */
 } GradcOptions;
@@ -231,6 +235,8 @@ bool gradc_computes_at_once(const Gradc *run); /* on the host: a step is over wh
 Status gradc_accumulate(Gradc *run, GradcStep *out);
 Status gradc_update(Gradc *run, GradcStep *out);
 Status gradc_evaluate(Gradc *run, GradcEval *out);
+/* The states are those of a whole step: after a fault they may still be saved and exported. */
+bool gradc_is_whole(const Gradc *run);
 /* The loss of an evaluation, by which lr_schedule "plateau" goes; others take no notice. While no step is queued, and on all
  * ranks the same. */
 void gradc_schedule_loss(Gradc *run, double loss);

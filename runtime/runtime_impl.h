@@ -624,7 +624,6 @@ Status ranks_gather(Gradc *run, const int64_t *own, int n, int64_t **all);
  * runs. */
 Status ranks_pick_variant(Gradc *run, uint64_t own);
 Status ranks_agree(Gradc *run, int own, int *most); /* as gradc_agree */
-Status ranks_sum_state(Gradc *run, int state);      /* a scalar, over all ranks */
 /* Rank 0's text becomes everybody's; NULL is one too. */
 Status ranks_broadcast_text(Gradc *run, const char **text);
 
@@ -651,6 +650,9 @@ Status step_accumulate(Gradc *run, GradcStep *out);
 Status step_update(Gradc *run, GradcStep *out);
 Status step_queue(Gradc *run);
 Status step_is_whole(const Gradc *run); /* EXIT_USAGE: a step is queued, or half of one done */
+Status step_check_accumulated(const Gradc *run); /* EXIT_USAGE: half of one is done */
+void step_ask_first(Gradc *run);                 /* the next step's rows are read meanwhile */
+double without_sign(double x); /* a nan has a sign on some processors, which says nothing */
 Status step_result(Gradc *run, bool wait, GradcStep *out, bool *got);
 Status step_evaluate(Gradc *run, GradcEval *out);
 Status resume_checkpoint(Gradc *run, GradcResume *out);
@@ -746,6 +748,7 @@ struct Gradc {
 	QueuedStep queued[MAX_QUEUED]; /* the oldest first */
 	int n_queued;
 	bool accumulated;   /* gradc_accumulate ran, and gradc_update has not yet */
+	bool torn;          /* an update began, and could not be queued whole */
 	double last_result; /* when it was there */
 	int64_t failed; /* the step whose loss or norm was not finite: later ones change nothing; 0: none */
 	int64_t every; /* steps from one estimate of the optimizer to the next; 0: it makes none */
