@@ -144,12 +144,13 @@ def test_a_signal_ends_an_evaluation_before_training(digits, tmp_path):
 
 def test_a_signal_ends_an_evaluation_behind_a_step(digits, tmp_path):
     began = time.monotonic()
-    process = digits.start("--steps=1", "--save=ck", "--progress=plain", *evaluation(tmp_path, 1_000_000))
+    process = digits.start("--steps=1", "--save=ck", "--progress=plain", "--log=l", *evaluation(tmp_path, 1_000_000))
     while "before training" not in process.stderr.readline():
         pass
     took = time.monotonic() - began
-    time.sleep(took / 4)
-    check_stopped(digits, process, after=took / 2, step=1)
+    time.sleep(took / 10)
+    check_stopped(digits, process, after=60, step=1)
+    assert [("step" in line, "eval_loss" in line) for line in map(json.loads, open(tmp_path / "l"))] == [(True, True), (True, False)]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
