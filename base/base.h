@@ -264,8 +264,10 @@ bool paths_check(Arena *arena, const PathUses *uses, Diag *diag);
 bool path_is_same(Arena *arena, const char *a, const char *b);
 /* Where a file of that name is written: what a symbolic link leads to, be it there or not. */
 const char *path_target(Arena *arena, const char *path);
-/* From now on no FileWriter of this process writes over one of the inputs, be it in a folder of outputs. */
-void paths_protect(const PathUses *uses);
+/* Until paths_unguard no file of this process that is opened to be written is one of the inputs, be it in a folder of outputs. */
+typedef struct PathGuard PathGuard;
+PathGuard *paths_guard(const PathUses *uses);
+void paths_unguard(PathGuard *guard); /* NULL is allowed */
 /* Whether every output could be written where it is to be: a temporary file there, which is removed. EXIT_SYSTEM. */
 Status paths_try(Arena *arena, const PathUses *uses);
 /* Makes those folders of outputs that other outputs are to lie in. */

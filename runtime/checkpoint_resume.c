@@ -297,6 +297,7 @@ resume_checkpoint(Gradc *run, GradcResume *out)
 	/* Behind the first ranks may exchange parts: all of them have theirs. */
 	RETURN_IF_ERROR(ranks_share(run, checkpoint_verify(&c, &sink)));
 	RETURN_IF_ERROR(ranks_share(run, continue_from(run, &c, automatic)));
+	run->torn = false;
 	*out = (GradcResume){c.path,
 	                     run->step,
 	                     run->samples,

@@ -78,9 +78,6 @@ options_match_names(Arena *arena, const GradcModel *model, CliOptions *o)
 }
 
 /* clang-format off */
-/* More than any training has, and products of them are numbers of 64 bits. */
-#define MOST_STEPS (1ll << 53)
-#define MOST_PARTS (1ll << 31)
 /* What an executable does: an option may be for one of them. */
 enum { TRAINING = 1, ONCE = 2 };
 #define RUN(field) offsetof(CliOptions, run.field)
@@ -96,13 +93,13 @@ static const OptionRow rows[] = {
 	 .set = set_pair, .repeats = true, .one_per_name = true},
 	{"mean-std", "NAME=FILE", "f32 .npy [2,C]: means and deviations of channels", TAKES_CALL,
 	 RUN(mean_std), .set = set_pair, .repeats = true, .one_per_name = true, .paths = reads_named_files},
-	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .most = MOST_STEPS, .group = "Length", .commands = TRAINING},
-	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs), .most = MOST_PARTS, .commands = TRAINING},
-	{"accumulate", "N", "micro-batches a step (1, or what --global-batch leaves)", TAKES_INT, RUN(accumulate), .least = 1, .most = MOST_PARTS, .commands = TRAINING},
+	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .most = GRADC_MOST_STEPS, .group = "Length", .commands = TRAINING},
+	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs), .most = GRADC_MOST_PARTS, .commands = TRAINING},
+	{"accumulate", "N", "micro-batches a step (1, or what --global-batch leaves)", TAKES_INT, RUN(accumulate), .least = 1, .most = GRADC_MOST_PARTS, .commands = TRAINING},
 	{"global-batch", "N", "rows of a step over all ranks: says --accumulate, or must be what it makes", TAKES_INT, RUN(global_batch),
-	 .least = 1, .most = MOST_PARTS, .origin = RUN(global_batch_origin), .commands = TRAINING},
+	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(global_batch_origin), .commands = TRAINING},
 	{"micro-batch", "N", "rows of a micro-batch: must be those compiled in", TAKES_INT, RUN(micro_batch),
-	 .least = 1, .most = MOST_PARTS, .origin = RUN(micro_batch_origin), .commands = TRAINING},
+	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(micro_batch_origin), .commands = TRAINING},
 	{"shuffle", "on|off", "another order of the rows in every epoch (on)", TAKES_SWITCH,
 	 RUN(shuffle), .commands = TRAINING},
 	{"seed", "N", "of the order and of random initial values (0)", TAKES_UINT, RUN(seed)},

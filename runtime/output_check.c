@@ -135,7 +135,7 @@ outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, Path
 	paths_add(arena, uses, PATH_INPUT, "the executable", o->program);
 	add_model(arena, uses, model);
 	paths_add(arena, uses, PATH_OUTPUT, "GRADC_RENDEZVOUS", comm_rendezvous_file());
-	paths_protect(uses);
+	paths_guard(uses);
 	bool ok = paths_check(arena, uses, diag);
 	for (int i = 0; i < uses->n && save; i++)
 		ok &= check_against_saves(&uses->at[i], save, arena, diag);

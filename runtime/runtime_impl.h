@@ -135,6 +135,11 @@ void plateau_step(Plateau *p, const double *settings, double least_lr, double lo
 /* Goes on as `saved` was, with this run's first learning rate where that is another one. */
 void plateau_resume(Plateau *p, const Plateau *saved);
 
+/* ---- check_options.c: EXIT_USAGE, naming the option, where a value makes no sense; or not with this model. */
+Status options_check_values(const GradcOptions *o);
+Status options_check_model(const Format *f, const GradcOptions *o);
+Status pairs_check(const char *option, const GradcPairs *p);
+
 /* ---- batch.c: settles how many micro-batches a step has, and checks what the caller takes for granted; after the data
  * is bound. */
 Status batch_settle(Gradc *run);
@@ -648,6 +653,7 @@ Status trainer_finish(Gradc *run);
 Status trainer_bind_data(Gradc *run);
 Status step_accumulate(Gradc *run, GradcStep *out);
 Status step_update(Gradc *run, GradcStep *out);
+Status step_take(Gradc *run, GradcStep *out); /* all of one */
 Status step_queue(Gradc *run);
 Status step_is_whole(const Gradc *run); /* EXIT_USAGE: a step is queued, or half of one done */
 Status step_check_accumulated(const Gradc *run); /* EXIT_USAGE: half of one is done */
@@ -709,6 +715,8 @@ typedef struct {
 /* Of a record EXPORT_RANGE_SCALE or EXPORT_RANGE_ZERO. shifted_by: the state that is added to what it writes; NO_SCALE: none. */
 Status running_range(Gradc *run, Arena *arena, const ExportRecord *e, uint32_t shifted_by,
                      RunningRange *out);
+Status running_ranges(Gradc *run, Arena *arena,
+                      GradcRunningRanges *out);              /* as gradc_running_ranges */
 Status export_check(const Format *f, const GradcOptions *o); /* of options.export_weights */
 Status once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
 Status once_dump_gradients(Gradc *run, const char *folder);
@@ -747,9 +755,13 @@ struct Gradc {
 	Observer observer;
 	QueuedStep queued[MAX_QUEUED]; /* the oldest first */
 	int n_queued;
-	bool accumulated;   /* gradc_accumulate ran, and gradc_update has not yet */
-	bool torn;          /* an update began, and could not be queued whole */
-	double last_result; /* when it was there */
+	PathGuard *guards[2]; /* of what the options name, and of the data that are bound */
+	bool is_bound,
+		is_finished; /* gradc_bind_data, gradc_finish have been called, and gave no fault */
+	_Atomic bool is_called; /* by a thread; of two at once the second is refused */
+	bool accumulated;       /* gradc_accumulate ran, and gradc_update has not yet */
+	bool torn;              /* an update began, and could not be queued whole */
+	double last_result;     /* when it was there */
 	int64_t failed; /* the step whose loss or norm was not finite: later ones change nothing; 0: none */
 	int64_t every; /* steps from one estimate of the optimizer to the next; 0: it makes none */
 	int64_t overflows; /* steps without an update since the start of this run, for gradients that were not finite */

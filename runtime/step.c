@@ -448,11 +448,11 @@ step_update(Gradc *run, GradcStep *out)
 }
 
 Status
-gradc_step(Gradc *run, GradcStep *out)
+step_take(Gradc *run, GradcStep *out)
 {
 	bool got;
 
 	RETURN_IF_ERROR(step_is_whole(run));
-	RETURN_IF_ERROR(gradc_queue_step(run));
-	return gradc_step_result(run, true, out, &got);
+	RETURN_IF_ERROR(step_queue(run));
+	return step_result(run, true, out, &got);
 }

@@ -94,7 +94,7 @@ outputs_prepare(const Options *o, const Model *model, const Model *loss, Arena *
 	paths_add(arena, &uses, PATH_INPUT, "gradc", "/proc/self/exe");
 	if (o->writes_text && o->output)
 		paths_add(arena, &uses, PATH_OUTPUT, "-o's data", text_data_path(arena, o->output));
-	paths_protect(&uses);
+	paths_guard(&uses);
 	return paths_check(arena, &uses, diag) && !diag_status(diag, paths_try(arena, &uses)) &&
 	       are_free(&uses, arena, diag);
 }

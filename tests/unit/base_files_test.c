@@ -182,7 +182,7 @@ test_inputs_are_not_opened(void **state)
 
 	assert_ok(file_write(path, "mine", 4));
 	paths_add(arena, &uses, PATH_INPUT, "--data", path);
-	paths_protect(&uses);
+	PathGuard *guard = paths_guard(&uses);
 	assert_fault(file_writer_open(path, &w), EXIT_USAGE, "is also --data");
 	assert_fault(file_writer_open_name(path, &w), EXIT_USAGE, "is also --data");
 	assert_fault(file_appender_open(path, false, &a), EXIT_USAGE, "is also --data");
@@ -191,6 +191,7 @@ test_inputs_are_not_opened(void **state)
 	                 0); /* a rotated input, whose number a new file may get */
 	assert_ok(file_write(other, "new", 3));
 	unlink(other);
+	paths_unguard(guard);
 	arena_free(arena);
 }
 
