@@ -98,7 +98,7 @@ static const OptionRow rows[] = {
 	{"accumulate", "N", "micro-batches a step (1, or what --global-batch leaves)", TAKES_INT, RUN(accumulate), .least = 1, .most = GRADC_MOST_PARTS, .commands = TRAINING},
 	{"global-batch", "N", "rows of a step over all ranks: says --accumulate, or must be what it makes", TAKES_INT, RUN(global_batch),
 	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(global_batch_origin), .commands = TRAINING},
-	{"micro-batch", "N", "rows of a micro-batch: must be those compiled in", TAKES_INT, RUN(micro_batch),
+	{"micro-batch", "N", "rows of a micro-batch, of those compiled in (as many as data of a step are there for)", TAKES_INT, RUN(micro_batch),
 	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(micro_batch_origin), .commands = TRAINING},
 	{"shuffle", "on|off", "another order of the rows in every epoch (on)", TAKES_SWITCH,
 	 RUN(shuffle), .commands = TRAINING},

@@ -296,6 +296,9 @@ typedef struct {
 	FileSet *data;  /* of options->data, same order; a name's first place has all its files */
 	FileSet tokens; /* no files: not given */
 } Files;
+const FileSet *bind_set(const Files *files, const char *name); /* of --data; NULL: none */
+/* ---- pick_binding.c: sets the program and its binding, for the role and the files. */
+Status binding_pick(Gradc *run, Role role, const Files *files, Dataset *d);
 /* Does the binding have the shapes of the files? */
 bool bind_matches(const Files *files, const ProgramRecord *p);
 Status bind_sources(const Files *files, Dataset *d);

@@ -187,6 +187,9 @@ api_set_options(ApiSession *s)
 		s->options.device = "async";
 	for (unsigned n = how >> 4 & 3; n > 0; n--)
 		api_set_option(s);
+	if (s->options.accumulate > API_ROWS || s->options.global_batch > API_ROWS)
+		s->options.keep_last =
+			false; /* a step of a million padded micro-batches is one, too */
 }
 
 /* ---- calls */
