@@ -155,6 +155,16 @@ def test_text_has_its_tensors_beside_it(gradc, place):
     refused([gradc, "opt", "text.gir", "--passes=", "--config=beside.safetensors", "-o", "beside.gir"], place, before, "opt")
 
 
+def test_a_value_that_another_replaces_is_no_path(place):
+    """The line's in place of the file's."""
+    (place / "config").write_text("log = x.npy\n")
+    words = [place / "train", "--weights=w.bin", "--config=config", "--data=x=x.npy", "--data=labels=y.npy", "--steps=0"]
+    assert subprocess.run([*words], cwd=place, capture_output=True).returncode == 2
+    assert subprocess.run([*words, "--log=fine"], cwd=place, capture_output=True).returncode == 0
+    for name in "config", "fine":
+        (place / name).unlink()
+
+
 def test_every_option_with_a_path_is_here(gradc, place):
     """A new option of that kind has to be among the pairs above."""
     tried = [word for words, _ in [*ONCE, *TRAINING, *MORE["compile"], *MORE["train"], *LOSSES] for word in words]
