@@ -164,7 +164,7 @@ finish_step(Session *s, Status status)
 	Arena *scratch = arena_new();
 	if (!status && is_range_due(s, s->step.step))
 		status = read_ranges(s, scratch, &ranges);
-	if (is_done || status->exit_code == EXIT_NON_FINITE)
+	if (!status || status->exit_code == EXIT_NON_FINITE)
 		write_step(s, eval, &ranges);
 	arena_free(scratch);
 	if (is_done)
@@ -431,9 +431,10 @@ session_is_everybodys(const Session *s, const StatusInfo *status)
 static void
 rescue(Session *s, const StatusInfo *fault)
 {
-	bool can = fault && gradc_is_whole(s->run) && !finds_lr(s) &&
-	           fault->exit_code != EXIT_COMM && fault->exit_code != EXIT_HANG &&
-	           gradc_rank(s->run) == 0 && !gradc_saves_together(s->run);
+	bool between = fault &&
+	               (fault->exit_code == EXIT_DATA || fault->exit_code == EXIT_CHECKPOINT);
+	bool can = between && gradc_is_whole(s->run) && !finds_lr(s) && gradc_rank(s->run) == 0 &&
+	           !gradc_saves_together(s->run);
 	int64_t done = gradc_steps_done(s->run);
 
 	s->rescued = can && gradc_ranks(s->run) == 1;
