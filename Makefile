@@ -136,4 +136,4 @@ install: build ## installs under PREFIX (/usr/local)
 	cmake --install build --prefix $(PREFIX)
 
 clean: ## removes what was built
-	rm -rf build build-debug build-asan build-tsan build-fuzz demo
+	rm -rf build build-debug build-asan build-tsan build-fuzz build-fuzz-thread demo

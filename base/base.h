@@ -250,6 +250,7 @@ typedef enum {
 	PATH_INPUT,
 	PATH_OUTPUT, /* appears when complete */
 	PATH_STREAM, /* an output that is written as it comes: may be a device */
+	PATH_SHARED, /* the same, to which several runs add lines */
 	PATH_FOLDER, /* outputs appear in it */
 } PathKind;
 typedef struct {
@@ -265,8 +266,10 @@ bool paths_check(Arena *arena, const PathUses *uses, Diag *diag);
 bool path_is_same(Arena *arena, const char *a, const char *b);
 /* Where a file of that name is written: what a symbolic link leads to, be it there or not. */
 const char *path_target(Arena *arena, const char *path);
-/* From now on no FileWriter of this process writes over one of the inputs, be it in a folder of outputs. */
-void paths_protect(const PathUses *uses);
+/* Until paths_unguard no file of this process that is opened to be written is one of the inputs, be it in a folder of outputs. */
+typedef struct PathGuard PathGuard;
+PathGuard *paths_guard(const PathUses *uses);
+void paths_unguard(PathGuard *guard); /* NULL is allowed */
 /* Whether every output could be written where it is to be: a temporary file there, which is removed. EXIT_SYSTEM. */
 Status paths_try(Arena *arena, const PathUses *uses);
 /* Makes those folders of outputs that other outputs are to lie in. */
@@ -331,6 +334,8 @@ struct OptionRow {
 		int i);    /* names of a table, shown and chosen before `value`; NULL ends */
 	const char *group; /* title of the options from here on, for the help */
 	unsigned commands; /* bits of the subcommands that take it; 0: all */
+	/* Adds the files and folders that the value names; NULL: none. The row's `value` then has FILE, DIR or SPEC. */
+	void (*paths)(const OptionUse *use, PathUses *uses);
 };
 typedef struct {
 	const OptionRow *rows;
@@ -340,6 +345,8 @@ typedef struct {
 	const char *section; /* of a config file, which may have one for others; NULL: none */
 	unsigned command;    /* the bit of the subcommand that was given; 0: any */
 	const char *const *command_names; /* of the bits, from the lowest; ends with NULL */
+	PathUses
+		*uses; /* gets what the rows' `paths` add, of values that hold; NULL: nobody asks */
 } OptionTable;
 /* Sets what --config files and the line give into the struct `to`, the line last: it wins, and its
  * NAME=VALUE takes the place of the file's with the same NAME. argv[0] is skipped; words that are no
@@ -350,6 +357,18 @@ typedef struct {
 bool options_read(const OptionTable *table, void *to, int argc, char **argv, StringList *operands,
                   Arena *arena, Diag *diag);
 void options_print(FILE *out, const OptionTable *table); /* one line or two for each */
+
+/* option_paths.c: what values of the usual forms name, for `paths` of a row */
+void reads_file(const OptionUse *u, PathUses *uses);       /* FILE */
+void reads_named_file(const OptionUse *u, PathUses *uses); /* NAME=FILE */
+void reads_named_files(const OptionUse *u,
+                       PathUses *uses);               /* NAME=FILE, of which each may be a glob */
+void writes_file(const OptionUse *u, PathUses *uses); /* FILE, which appears when it is complete */
+void writes_stream(const OptionUse *u, PathUses *uses); /* FILE that grows */
+void writes_shared(const OptionUse *u, PathUses *uses); /* FILE that grows by several runs */
+void writes_folder(const OptionUse *u, PathUses *uses); /* DIR */
+const char *option_title(const OptionUse *u);           /* "-o", "--log" */
+void option_add_path(const OptionUse *u, PathUses *uses, PathKind kind, const char *path);
 
 /* dtype.c: the element types and the one table of conversions. */
 /* clang-format off */
@@ -552,9 +571,12 @@ Status file_read(Arena *arena, const char *path, int64_t limit, void **bytes, in
 /* Opens a regular file for reading; *n is its size. Never waits for a FIFO's writer. */
 Status file_open_regular(const char *path, int exit_code, int *fd, int64_t *n);
 /* A file that appears under its name only when complete: temporary name in the same folder,
- * fsync, rename. Where the name is a symbolic link, what it leads to is written and the link stays. */
+ * fsync, rename. It has the permissions of a file that it replaces. Where the name is a symbolic link, what it leads to is
+ * written and the link stays. */
 typedef struct FileWriter FileWriter;
 Status file_writer_open(const char *path, FileWriter **out);
+/* The same, of a name that is this program's own: a link that stands there goes, and what it leads to stays as it is. */
+Status file_writer_open_name(const char *path, FileWriter **out);
 /* A new file of a folder that gets its name when all are complete: it has its own from the start, and is synced by
  * file_sync_parts, when its neighbours are written, too: they share what the disk does for it. Through a buffer of the
  * caller's, of whole blocks and aligned to them, it goes past the page cache where the file system can: for files that
@@ -575,8 +597,8 @@ typedef struct {
 Status file_writer_add_parts(FileWriter *w, const FilePart *parts, int n);
 int64_t file_writer_offset(const FileWriter *w);
 Status file_writer_pad(FileWriter *w, int64_t alignment); /* zeros up to a multiple */
-/* mode: permissions, 0 for the default of the umask. Frees w in any case. */
-Status file_writer_commit(FileWriter *w, int mode);
+/* executable: whoever may read the file may run it. Frees w in any case. */
+Status file_writer_commit(FileWriter *w, bool executable);
 void file_writer_abort(FileWriter *w); /* removes the temporary file; NULL is allowed */
 Status file_writer_end(FileWriter *w,
                        Status status); /* commits, or aborts and hands the fault on */

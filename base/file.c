@@ -16,6 +16,8 @@ struct FileWriter {
 	int fd;
 	char *path, *target; /* as it was given, for messages; what it stands for */
 	char *temporary;     /* NULL: it has its own name from the start */
+	bool replaces;       /* a file that is there, whose owner and permissions it gets */
+	struct stat old;
 	CleanupSlot cleanup; /* of the temporary */
 	int64_t offset;      /* of the next byte, buffered ones included */
 	bool wants_direct, direct;
@@ -146,7 +148,8 @@ open_temporary(FileWriter *w)
 			text_free(&name);
 			return status_error(EXIT_SYSTEM, "%s: the process is ending", w->path);
 		}
-		w->fd = open(name.at, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+		w->fd = open(name.at, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+		             w->replaces ? 0600 : 0666);
 		if (w->fd >= 0)
 			w->cleanup = cleanup_add_path(name.at);
 		cleanup_end_making();
@@ -196,29 +199,73 @@ writer_new(const char *path, const char *target, void *buffer, size_t capacity)
 	return w;
 }
 
+/* Renaming over a device would replace it, and an input is not to be written over. A link at the target itself is to go. */
+static Status
+look_at_old(FileWriter *w)
+{
+	w->replaces = lstat(w->target, &w->old) == 0 && !S_ISLNK(w->old.st_mode);
+	if (!w->replaces)
+		return NULL;
+	if (!S_ISREG(w->old.st_mode))
+		return status_error(EXIT_SYSTEM, "%s: not a regular file", w->path);
+	return paths_refuse(w->path, &w->old);
+}
+
+/* Whoever may read the old file may read the new one, and nobody else. A group that is not this process's to give is one
+ * that others are in: then the group has what everybody has. */
+static Status
+take_permissions(FileWriter *w)
+{
+	mode_t mode = w->old.st_mode & 0777;
+
+	if (!w->replaces)
+		return NULL;
+	bool has_group = fchown(w->fd, w->old.st_uid, w->old.st_gid) == 0 ||
+	                 fchown(w->fd, (uid_t)-1, w->old.st_gid) == 0;
+	if (!has_group)
+		mode &= 0707 | (mode & 07) << 3;
+	return fchmod(w->fd, mode) == 0 ? NULL : system_error(EXIT_SYSTEM, w->path);
+}
+
+static Status
+open_at(const char *path, const char *target, FileWriter **out)
+{
+	FileWriter *w = writer_new(path, target, NULL, 0);
+	Status status = look_at_old(w);
+
+	*out = NULL;
+	if (!status)
+		status = open_temporary(w);
+	if (!status)
+		status = take_permissions(w);
+	if (status)
+		file_writer_abort(w);
+	else
+		*out = w;
+	return status;
+}
+
 Status
 file_writer_open(const char *path, FileWriter **out)
 {
 	struct stat st;
 
 	*out = NULL;
-	/* Renaming over a device would replace it. */
-	if (stat(path, &st) == 0) {
-		if (!S_ISREG(st.st_mode))
-			return status_error(EXIT_SYSTEM, "%s: not a regular file", path);
-		RETURN_IF_ERROR(paths_refuse(path, &st));
-	} else if (errno == ELOOP) {
+	bool is_there = stat(path, &st) == 0;
+	if (is_there && !S_ISREG(st.st_mode)) /* also what a link of /proc leads to */
+		return status_error(EXIT_SYSTEM, "%s: not a regular file", path);
+	if (!is_there && errno == ELOOP)
 		return system_error(EXIT_SYSTEM, path);
-	}
 	Arena *arena = arena_new();
-	FileWriter *w = writer_new(path, path_target(arena, path), NULL, 0);
+	Status status = open_at(path, path_target(arena, path), out);
 	arena_free(arena);
-	Status status = open_temporary(w);
-	if (status)
-		writer_free(w);
-	else
-		*out = w;
 	return status;
+}
+
+Status
+file_writer_open_name(const char *path, FileWriter **out)
+{
+	return open_at(path, path, out);
 }
 
 Status
@@ -382,13 +429,15 @@ struct FileAppender {
 Status
 file_appender_open(const char *path, bool keep, FileAppender **out)
 {
-	FileAppender *a = memory_get(sizeof(*a));
 	size_t n = strlen(path) + 1;
 	int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (keep ? 0 : O_TRUNC);
 	struct stat st;
-	bool is_fifo = stat(path, &st) == 0 && S_ISFIFO(st.st_mode);
+	bool is_there = stat(path, &st) == 0, is_fifo = is_there && S_ISFIFO(st.st_mode);
 
 	*out = NULL;
+	if (is_there)
+		RETURN_IF_ERROR(paths_refuse(path, &st));
+	FileAppender *a = memory_get(sizeof(*a));
 	*a = (FileAppender){.path = memcpy(memory_get(n), path, n)};
 	a->fd = open(path, is_fifo ? flags | O_NONBLOCK : flags,
 	             0666); /* does not wait for a reader */
@@ -470,14 +519,26 @@ sync_folder_of(const char *path)
 	memory_free(folder);
 }
 
+/* Whoever may read it may run it. */
 static Status
-writer_finish(FileWriter *w, int mode)
+make_executable(FileWriter *w)
+{
+	struct stat st;
+
+	if (fstat(w->fd, &st) != 0 ||
+	    fchmod(w->fd, (st.st_mode & 0777) | (st.st_mode & 0444) >> 2) != 0)
+		return system_error(EXIT_SYSTEM, w->path);
+	return NULL;
+}
+
+static Status
+writer_finish(FileWriter *w, bool executable)
 {
 	int closed;
 
 	RETURN_IF_ERROR(writer_flush(w));
-	if (mode && fchmod(w->fd, (mode_t)mode) != 0)
-		return system_error(EXIT_SYSTEM, w->path);
+	if (executable)
+		RETURN_IF_ERROR(make_executable(w));
 	if (w->temporary && fsync(w->fd) != 0) /* parts: file_sync_parts */
 		return system_error(EXIT_SYSTEM, w->path);
 	closed = close(w->fd);
@@ -490,10 +551,10 @@ writer_finish(FileWriter *w, int mode)
 }
 
 Status
-file_writer_commit(FileWriter *w, int mode)
+file_writer_commit(FileWriter *w, bool executable)
 {
 	memory_hold(abort_writer, w);
-	Status status = writer_finish(w, mode);
+	Status status = writer_finish(w, executable);
 	memory_let_go();
 	if (status)
 		file_writer_abort(w);
@@ -516,7 +577,7 @@ Status
 file_writer_end(FileWriter *w, Status status)
 {
 	if (!status)
-		return file_writer_commit(w, 0);
+		return file_writer_commit(w, false);
 	file_writer_abort(w);
 	return status;
 }

@@ -204,11 +204,12 @@ memory_guard(Status (*call)(void *args), void *args, MemoryOrphans **orphans)
 	static _Thread_local Guard
 		g; /* not on the stack: setjmp leaves what changes there indeterminate */
 
+	if (guard)
+		return status_error(EXIT_USAGE,
+		                    "a call from within another one: a callback of this "
+		                    "thread may not make it");
 	g.blocks = set_new();
 	g.n_held = 0;
-
-	if (guard)
-		abort(); /* guards do not nest */
 	if (!g.blocks)
 		return status_no_memory();
 	if (setjmp(g.here)) {

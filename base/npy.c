@@ -376,7 +376,7 @@ npy_write(const char *path, DType dtype, int rank, const int64_t *dims, const vo
 	RETURN_IF_ERROR(file_writer_open(path, &w));
 	status = write_array(w, dtype, rank, dims, data);
 	if (!status)
-		return file_writer_commit(w, 0);
+		return file_writer_commit(w, false);
 	file_writer_abort(w);
 	return status;
 }

@@ -506,6 +506,31 @@ refuse_command(Reader *r, const Given *g)
 	return false;
 }
 
+/* A later value takes its place. */
+static bool
+is_replaced(const Reader *r, int i)
+{
+	const OptionRow *row = r->given.at[i].row;
+	bool replaced = false;
+
+	for (int k = i + 1; k < r->given.n && !takes_several(row); k++)
+		replaced |= r->given.at[k].row == row;
+	return replaced;
+}
+
+static bool
+take_value(Reader *r, int i, void *to)
+{
+	const Given *g = &r->given.at[i];
+	OptionUse use = {g->row, g->value, g->origin, to, r->arena, r->diag};
+
+	if (!setters[g->row->takes](&use, (char *)to + g->row->offset))
+		return false;
+	if (g->row->paths && r->table->uses && !is_replaced(r, i))
+		g->row->paths(&use, r->table->uses);
+	return true;
+}
+
 bool
 options_read(const OptionTable *table, void *to, int argc, char **argv, StringList *operands,
              Arena *arena, Diag *diag)
@@ -515,13 +540,12 @@ options_read(const OptionTable *table, void *to, int argc, char **argv, StringLi
 	read_line(&r, argc, argv, operands);
 	for (int i = 0; i < r.given.n; i++) {
 		const Given *g = &r.given.at[i];
-		OptionUse use = {g->row, g->value, g->origin, to, arena, diag};
 		if (!is_of_command(table, g->row))
 			r.ok &= i < r.n_config || refuse_command(&r, g);
 		else if (is_contradicted(&r, i))
 			r.ok = false;
 		else if (!is_overruled(&r, i))
-			r.ok &= setters[g->row->takes](&use, (char *)to + g->row->offset);
+			r.ok &= take_value(&r, i, to);
 	}
 	return r.ok;
 }

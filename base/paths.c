@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -131,41 +132,117 @@ paths_check(Arena *arena, const PathUses *uses, Diag *diag)
 	return ok;
 }
 
-/* ---- files that are inputs of this process */
+/* ---- files that are inputs of this process, of whichever sessions it has */
 typedef struct {
 	dev_t device;
 	ino_t inode;
-	char *what; /* "--input x.npy" */
+	char *path, *what; /* what: "--input x.npy", in one piece with the path */
 } Protected;
-static Protected *protected_files; /* set before there is a second thread */
-static int n_protected;
+struct PathGuard {
+	PathGuard *next;
+	int n;
+	Protected at[];
+};
+static PathGuard *guards;
+static pthread_mutex_t guards_lock = PTHREAD_MUTEX_INITIALIZER;
 
-void
-paths_protect(const PathUses *uses)
+/* No memory of the caller's session: other sessions look at it. */
+static bool
+protect(const PathUse *use, Protected *out)
 {
+	size_t path = strlen(use->path) + 1, what = strlen(use->option) + path + 1;
 	struct stat st;
 
-	protected_files = memory_resize(protected_files,
-	                                (size_t)(n_protected + uses->n) * sizeof(Protected));
-	for (int i = 0; i < uses->n; i++) {
-		const PathUse *use = &uses->at[i];
-		Text what = {0};
-		if (use->kind != PATH_INPUT || stat(use->path, &st) != 0)
-			continue;
-		text_printf(&what, "%s %s", use->option, use->path);
-		protected_files[n_protected++] = (Protected){st.st_dev, st.st_ino, what.at};
+	if (use->kind != PATH_INPUT || stat(use->path, &st) != 0)
+		return true;
+	*out = (Protected){st.st_dev, st.st_ino, malloc(path + what), NULL};
+	if (!out->path)
+		return false;
+	memcpy(out->path, use->path, path);
+	out->what = out->path + path;
+	snprintf(out->what, what, "%s %s", use->option, use->path);
+	return true;
+}
+
+static void
+free_guard(PathGuard *g)
+{
+	for (int i = 0; i < g->n; i++)
+		free(g->at[i].path);
+	free(g);
+}
+
+PathGuard *
+paths_guard(const PathUses *uses)
+{
+	PathGuard *g = calloc(1, sizeof(*g) + (size_t)uses->n * sizeof(g->at[0]));
+	bool ok = g != NULL;
+
+	for (int i = 0; i < uses->n && ok; i++) {
+		ok = protect(&uses->at[i], &g->at[g->n]);
+		g->n += ok && g->at[g->n].path;
 	}
+	if (!ok) {
+		if (g)
+			free_guard(g);
+		out_of_memory();
+	}
+	pthread_mutex_lock(&guards_lock);
+	g->next = guards;
+	guards = g;
+	pthread_mutex_unlock(&guards_lock);
+	return g;
+}
+
+void
+paths_unguard(PathGuard *g)
+{
+	PathGuard **at = &guards;
+
+	if (!g)
+		return;
+	pthread_mutex_lock(&guards_lock);
+	while (*at != g)
+		at = &(*at)->next;
+	*at = g->next;
+	pthread_mutex_unlock(&guards_lock);
+	free_guard(g);
+}
+
+static bool
+is_same_file(const Protected *p, const struct stat *st)
+{
+	return p->device == st->st_dev && p->inode == st->st_ino;
+}
+
+/* A number of a file that is gone may be another file's by now. */
+static bool
+find_protected(const struct stat *st, char *what, size_t n)
+{
+	bool found = false;
+	struct stat now;
+
+	pthread_mutex_lock(&guards_lock);
+	for (const PathGuard *g = guards; g && !found; g = g->next)
+		for (int i = 0; i < g->n && !found; i++) {
+			const Protected *p = &g->at[i];
+			found = is_same_file(p, st) && stat(p->path, &now) == 0 &&
+			        is_same_file(p, &now);
+			if (found)
+				snprintf(what, n, "%s", p->what);
+		}
+	pthread_mutex_unlock(&guards_lock);
+	return found;
 }
 
 Status
 paths_refuse(const char *path, const struct stat *st)
 {
-	for (int i = 0; i < n_protected; i++)
-		if (protected_files[i].device == st->st_dev &&
-		    protected_files[i].inode == st->st_ino)
-			return status_error(EXIT_USAGE, "%s is also %s: it would be written over",
-			                    path, protected_files[i].what);
-	return NULL;
+	char what[PATH_MAX + 64];
+
+	if (!find_protected(st, what, sizeof(what)))
+		return NULL;
+	return status_error(EXIT_USAGE, "%s is also %s: it would be written over", path, what);
 }
 
 /* ---- trying */
@@ -236,7 +313,7 @@ paths_try(Arena *arena, const PathUses *uses)
 		const PathUse *use = &uses->at[i];
 		if (use->kind == PATH_FOLDER)
 			status = try_folder(arena, use->path);
-		else if (use->kind == PATH_STREAM)
+		else if (use->kind == PATH_STREAM || use->kind == PATH_SHARED)
 			status = try_stream(use->path);
 		else if (use->kind == PATH_OUTPUT)
 			status = try_file(use->path);

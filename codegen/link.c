@@ -150,7 +150,7 @@ link_in(Build *b, const Module *m, FormatWriter *w)
 		file_writer_abort(out);
 		return status;
 	}
-	return file_writer_commit(out, 0755);
+	return file_writer_commit(out, true);
 }
 
 Status

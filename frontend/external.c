@@ -209,21 +209,6 @@ external_open(Model *model, const TensorProto *t, const ExternalData *e, int64_t
 	return true;
 }
 
-/* By the descriptors, so that the paths are what was really opened. */
-void
-model_external_files(const Model *model, void (*visit)(void *ctx, const char *path), void *ctx)
-{
-	for (int i = 0; i < model->fds.n; i++) {
-		char link[32], path[4096];
-		snprintf(link, sizeof(link), "/proc/self/fd/%d", model->fds.at[i]);
-		ssize_t n = readlink(link, path, sizeof(path) - 1);
-		if (n <= 0)
-			continue;
-		path[n] = '\0';
-		visit(ctx, path);
-	}
-}
-
 void
 external_close_all(Model *model)
 {

@@ -267,7 +267,7 @@ typedef struct {
 } GraphNode;
 void model_nodes(const Model *model, void (*visit)(void *ctx, const GraphNode *node), void *ctx);
 
-/* The absolute paths of the files that hold the model's external data. */
+/* external_files.c: the absolute paths of the files that the model's tensors name, those that are there. */
 void model_external_files(const Model *model, void (*visit)(void *ctx, const char *path),
                           void *ctx);
 

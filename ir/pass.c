@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *const stage_names[] = {"any",   "import",  "forward",  "train", "rematerialized",
                                    "fused", "lowered", "schedule", "memory"};
@@ -266,13 +267,26 @@ tensors_hash(const Module *m)
 	return h;
 }
 
+/* FOLDER/gradc-PASS. A reproducer that another run has left there, or somebody's file, stays: then with a number behind. */
+static char *
+free_stem(Arena *arena, const char *folder, const char *pass)
+{
+	char *stem = arena_printf(arena, "%s%sgradc-%s", folder, *folder ? "/" : "", pass), *free;
+
+	for (int i = 0;; i++) {
+		free = i ? arena_printf(arena, "%s-%d", stem, i) : stem;
+		if (access(arena_printf(arena, "%s.gir", free), F_OK) != 0 &&
+		    access(arena_printf(arena, "%s.safetensors", free), F_OK) != 0)
+			return free;
+	}
+}
+
 /* Where the files cannot be written there is no reproducer, and the pass runs nevertheless. */
 static void
 write_reproducer(Reproducer *r, const PassCall *call, const Module *m)
 {
 	const char *folder = r->options->reproducer_dir;
-	char *stem = path_join(r->arena, folder,
-	                       arena_printf(r->arena, "gradc-%s", call->row->name));
+	char *stem = free_stem(r->arena, folder, call->row->name);
 	char *old = r->data;
 	Text t = {0};
 
@@ -283,12 +297,16 @@ write_reproducer(Reproducer *r, const PassCall *call, const Module *m)
 	Status status = folder_make(folder);
 	if (!status)
 		status = file_write(r->text, t.at, (int64_t)t.n);
+	if (status)
+		r->text = NULL;
 	uint64_t tensors = tensors_hash(m);
 	bool moved = old && tensors == r->tensors && rename(old, r->data) == 0;
 	if (old && !moved)
 		remove(old);
 	if (!status && !moved)
 		status = module_write_data(m, r->data);
+	if (status && !moved)
+		r->data = NULL;
 	r->tensors = tensors;
 	status_free(status);
 	text_free(&t);
@@ -320,7 +338,7 @@ static void
 leave_reproducer(const PassCall *call, const Before *before, Diag *diag)
 {
 	Arena *arena = arena_new();
-	char *stem = arena_printf(arena, "gradc-%s", call->row->name);
+	char *stem = free_stem(arena, "", call->row->name);
 	char *path = arena_printf(arena, "%s.gir", stem);
 	char *data = arena_printf(arena, "%s.safetensors", stem);
 
@@ -369,9 +387,9 @@ run_one(const PassCall *call, Module *m, Reproducer *r, double *seconds, bool *c
 	*changed = p.changed;
 	arena_free(p.scratch);
 	bool leave = !ok && bug;
-	if (leave && o->reproducer_dir)
+	if (leave && r->text)
 		diag_note(diag, "replay with: %s", replay_command(r->arena, r->text, call));
-	else if (leave && o->verify_each)
+	else if (leave && !o->reproducer_dir && o->verify_each)
 		leave_reproducer(call, &before, diag);
 	if (!leave)
 		remove_text(r);

@@ -8,6 +8,25 @@ origin_of(const char *origin)
 	return origin ? origin : "";
 }
 
+/* "2, 3, 5": rows of the micro-batches that training has programs for. */
+static const char *
+rows_compiled(const Gradc *run)
+{
+	const Format *f = &run->format;
+	const char *list = NULL;
+
+	for (int b = 0; b < f->n[SECTION_BINDINGS]; b++) {
+		long long rows = (long long)f->bindings[b].rows;
+		bool again = false;
+		for (int k = 0; k < b; k++)
+			again |= f->bindings[k].rows == rows;
+		if (!again && program_find(run, ROLE_ACCUMULATE, b))
+			list = list ? arena_printf(run->arena, "%s, %lld", list, rows)
+			            : arena_printf(run->arena, "%lld", rows);
+	}
+	return list;
+}
+
 static Status
 check_micro_batch(const Gradc *run)
 {
@@ -17,10 +36,10 @@ check_micro_batch(const Gradc *run)
 	if (o->micro_batch == 0 || o->micro_batch == rows)
 		return NULL;
 	return status_error(EXIT_USAGE,
-	                    "%s--micro-batch=%lld: %lld rows are compiled in; compile with "
+	                    "%s--micro-batch=%lld: %s rows are compiled in; compile with "
 	                    "--batch=%lld, or ask for %lld here",
 	                    origin_of(o->micro_batch_origin), (long long)o->micro_batch,
-	                    (long long)rows, (long long)o->micro_batch, (long long)rows);
+	                    rows_compiled(run), (long long)o->micro_batch, (long long)rows);
 }
 
 enum { MOST_CHOICES = 16, MOST_RANKS = 1 << 16 };

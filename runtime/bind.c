@@ -14,8 +14,8 @@ pairs_get(const GradcPairs *pairs, const char *name)
 	return NULL;
 }
 
-static const FileSet *
-find_files(const Files *files, const char *name)
+const FileSet *
+bind_set(const Files *files, const char *name)
 {
 	const GradcPairs *pairs = files->options->data;
 
@@ -44,7 +44,7 @@ bind_token_port(const Files *files, const ProgramRecord *p)
 		const char *name = format_text(f, port->name);
 
 		if (port->kind != PORT_INPUT || port->sample_axis < 0 || !is_integer_port(port) ||
-		    find_files(files, name) || pairs_get(files->options->fill, name) ||
+		    bind_set(files, name) || pairs_get(files->options->fill, name) ||
 		    fill_default(name))
 			continue;
 		if (found)
@@ -89,7 +89,7 @@ bind_matches(const Files *files, const ProgramRecord *p)
 
 	for (uint32_t i = 0; i < p->n_inputs; i++) {
 		const PortRecord *port = &f->ports[p->first_input + i];
-		const FileSet *set = find_files(files, format_text(f, port->name));
+		const FileSet *set = bind_set(files, format_text(f, port->name));
 
 		if (set && !shape_fits(f, port, set))
 			return false;
@@ -224,7 +224,7 @@ bind_fill(const Files *files, Source *s, const char *text)
 static Status
 bind_port(const Files *files, const Dataset *d, Source *s)
 {
-	const FileSet *set = find_files(files, s->name);
+	const FileSet *set = bind_set(files, s->name);
 	const char *fill = pairs_get(files->options->fill, s->name);
 	const PortRecord *token_port = bind_token_port(files, d->program);
 	bool tokens = files->tokens.n_files > 0;

@@ -182,6 +182,7 @@ read_entry(const CheckpointFolder *folder, CheckpointEntry *entry)
 		entry->serial = m.serial;
 		entry->run = m.run;
 		entry->model = m.model;
+		entry->constants = manifest_constants(&m);
 		entry->eval_loss = m.eval_loss;
 	}
 	status_free(status);
@@ -272,7 +273,10 @@ replace(CheckpointFolder *folder, const char *temporary, const char *path)
 {
 	Arena *arena = arena_new();
 	const char *old = temporary;
+	struct stat st;
 
+	if (stat(path, &st) == 0)
+		chmod(temporary, st.st_mode & 0777); /* who may look into it stays */
 	if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
 		old = folder_temporary(arena, folder);
 		if (rename(path, old) != 0) {
@@ -302,7 +306,19 @@ usual_digits(int64_t step)
 	return n < CHECKPOINT_DIGITS ? CHECKPOINT_DIGITS : n;
 }
 
-/* What somebody put there stays: the step gets one more leading zero, which is a name of a checkpoint, too. */
+static bool
+stays(const CheckpointFolder *folder, const CheckpointEntry *entry)
+{
+	for (int i = 0; i < folder->entries.n; i++) {
+		const CheckpointEntry *e = &folder->entries.at[i];
+		if (e->stays && e->step == entry->step && e->digits == entry->digits)
+			return true;
+	}
+	return false;
+}
+
+/* What somebody put there stays, and so does a checkpoint that nobody could replace: the step gets one more leading zero, which is
+ * a name of a checkpoint, too. */
 static Status
 find_name(Arena *arena, const CheckpointFolder *folder, CheckpointEntry *entry)
 {
@@ -311,7 +327,7 @@ find_name(Arena *arena, const CheckpointFolder *folder, CheckpointEntry *entry)
 	for (entry->digits = usual_digits(entry->step); entry->digits <= MOST_DIGITS;
 	     entry->digits++) {
 		RETURN_IF_ERROR(check_taken(folder_entry_path(arena, folder, entry), &taken));
-		if (!taken)
+		if (!taken && !stays(folder, entry))
 			return NULL;
 	}
 	return status_error(EXIT_SYSTEM, "%s: every name for a checkpoint of step %lld is taken",
@@ -349,13 +365,39 @@ is_due(const SaveSteps *steps, int64_t step)
 	       (step == steps->last || (steps->every > 0 && step % steps->every == 0));
 }
 
-/* Something else's name, or another model's checkpoint, which may be all that somebody has of it. */
+/* Whose a checkpoint is that can be read; NULL: this training's, or one's that it could go on with. */
+static const char *
+whose(const CheckpointEntry *e, const Manifest *own)
+{
+	uint64_t constants = manifest_constants(own);
+
+	if (e->serial < 0)
+		return NULL;
+	if (e->model != own->model)
+		return "of another model";
+	return e->constants && constants && e->constants != constants ? "with other frozen values"
+	                                                              : NULL;
+}
+
+void
+folder_judge(CheckpointFolder *folder, const Manifest *own)
+{
+	for (int i = 0; i < folder->entries.n; i++) {
+		CheckpointEntry *e = &folder->entries.at[i];
+		e->stays |= e->serial < 0 || whose(e, own);
+	}
+	folder->judged = true;
+}
+
+/* Something else's name, or a whole checkpoint that this run could not go on from: it may be all that somebody has of another
+ * training. */
 static Status
 check_due(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry,
-          uint64_t model)
+          const Manifest *own)
 {
 	CheckpointEntry e = *entry;
-	bool taken, is_read = e.serial >= 0;
+	const char *other = whose(entry, own);
+	bool taken;
 
 	e.digits = usual_digits(e.step);
 	const char *path = folder_entry_path(arena, folder, &e);
@@ -366,17 +408,17 @@ check_due(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *e
 		                    "run is to save step %lld: move it away, or save to another "
 		                    "folder",
 		                    path, (long long)e.step);
-	if (is_read && e.model != model)
+	if (other)
 		return status_error(EXIT_CHECKPOINT,
-		                    "%s: a checkpoint of another model lies where this run is to "
-		                    "save step %lld: move it away, or save to another folder",
-		                    path, (long long)e.step);
+		                    "%s: a checkpoint %s lies where this run is to save step %lld: "
+		                    "move it away, or save to another folder",
+		                    path, other, (long long)e.step);
 	return NULL;
 }
 
 Status
-folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps, uint64_t run,
-                   uint64_t model, int *replaced)
+folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps, const Manifest *own,
+                   int *replaced)
 {
 	Arena *arena = arena_new();
 	Status status = NULL;
@@ -386,8 +428,8 @@ folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps, uint6
 		const CheckpointEntry *e = &folder->entries.at[i];
 		if (!is_due(steps, e->step))
 			continue;
-		status = check_due(arena, folder, e, model);
-		*replaced += e->serial >= 0 && e->run != run;
+		status = check_due(arena, folder, e, own);
+		*replaced += !e->stays && e->run != own->run;
 	}
 	arena_free(arena);
 	return status;
@@ -420,7 +462,7 @@ best_of(const CheckpointFolder *folder, uint64_t run)
 	for (int i = 0; i < folder->entries.n; i++) {
 		const CheckpointEntry *e = &folder->entries.at[i];
 
-		if (e->run == run && e->serial >= 0 && !isnan(e->eval_loss) &&
+		if (e->run == run && !e->stays && !isnan(e->eval_loss) &&
 		    (best < 0 || e->eval_loss < folder->entries.at[best].eval_loss))
 			best = i;
 	}
@@ -436,11 +478,11 @@ folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_be
 		int64_t newer = -1;
 
 		for (int i = 0; i < folder->entries.n; i++)
-			if (i != best && e[i].run == run && e[i].serial >= 0 &&
+			if (i != best && e[i].run == run && !e[i].stays &&
 			    (oldest < 0 || e[i].serial < e[oldest].serial))
 				oldest = i;
 		for (int i = 0; i < folder->entries.n && oldest >= 0; i++)
-			newer += e[i].run == run && e[i].serial >= e[oldest].serial;
+			newer += e[i].run == run && !e[i].stays && e[i].serial >= e[oldest].serial;
 		if (keep == 0 || newer < keep)
 			return;
 		drop(folder, oldest);

@@ -536,3 +536,16 @@ manifest_read(Arena *arena, const char *path, Manifest *out)
 	status->exit_code = EXIT_CHECKPOINT;
 	return status;
 }
+
+uint64_t
+manifest_constants(const Manifest *m)
+{
+	uint64_t hash = 0;
+
+	for (int i = 0; i < m->n_constants; i++) {
+		const SavedTensor *t = &m->constants[i];
+		hash = hash_bytes(t->name, strlen(t->name), hash + 1);
+		hash = hash_mix(hash, t->pieces->checksum);
+	}
+	return hash;
+}

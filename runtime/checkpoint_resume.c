@@ -97,11 +97,14 @@ warn_left_out(Gradc *run, Status why)
 	status_free(why);
 }
 
+/* The newest that verifies. One that is left out stays where it is. Whole ones of another training are no reason to begin a new
+ * one in their folder: their options were forgotten. */
 static Status
 pick_auto(Gradc *run, Checkpoint *c)
 {
 	CheckpointFolder *folder = &run->saver.folder;
 	Status status = folder_prepare(folder);
+	bool whole = false;
 
 	c->path = NULL;
 	if (status) {
@@ -110,16 +113,25 @@ pick_auto(Gradc *run, Checkpoint *c)
 	}
 	sort_entries(folder);
 	for (int i = 0; i < folder->entries.n; i++) {
-		const CheckpointEntry *e = &folder->entries.at[i];
-		Status fault = open_verified(run->arena, run,
-		                             folder_entry_path(run->arena, folder, e), c);
+		CheckpointEntry *e = &folder->entries.at[i];
+		const char *path = folder_entry_path(run->arena, folder, e);
+		Status fault = open_checked(run->arena, run, path, c);
 
+		whole |= fault && c->manifest.version > 0; /* its manifest is not damaged */
+		if (!fault)
+			fault = checkpoint_verify(c, NULL);
 		if (!fault)
 			return NULL;
+		e->stays = true;
 		warn_left_out(run, fault);
 		c->path = NULL;
 	}
-	return NULL;
+	if (!whole)
+		return NULL;
+	return status_error(EXIT_CHECKPOINT,
+	                    "--resume=auto: %s has checkpoints, and none that this run can go on "
+	                    "from: give it the options of the run before, or another --save",
+	                    folder->path);
 }
 
 /* The newest of a folder of checkpoints; one that cannot be read may have been newer than all with
@@ -194,7 +206,7 @@ forget_failure(Gradc *run)
 
 /* The states are there. */
 static Status
-continue_from(Gradc *run, const Checkpoint *c)
+continue_from(Gradc *run, const Checkpoint *c, bool automatic)
 {
 	const Manifest *m = &c->manifest;
 	Manifest now;
@@ -208,8 +220,8 @@ continue_from(Gradc *run, const Checkpoint *c)
 	run->saver.run = m->run;
 	if (is_in_save_folder(run, c->path))
 		run->saver.done_step = m->step;
-	/* The run that wrote it may have been killed before it did this. */
-	if (run->saver.folder.scanned)
+	/* The run that wrote it may have been killed before it did this. Of a named one it is not known whether newer ones verify. */
+	if (automatic)
 		folder_rotate(&run->saver.folder, m->run, run->options.keep,
 		              run->options.keep_best);
 	if (!run->train)
@@ -284,7 +296,8 @@ resume_checkpoint(Gradc *run, GradcResume *out)
 		return NULL;
 	/* Behind the first ranks may exchange parts: all of them have theirs. */
 	RETURN_IF_ERROR(ranks_share(run, checkpoint_verify(&c, &sink)));
-	RETURN_IF_ERROR(ranks_share(run, continue_from(run, &c)));
+	RETURN_IF_ERROR(ranks_share(run, continue_from(run, &c, automatic)));
+	run->torn = false;
 	*out = (GradcResume){c.path,
 	                     run->step,
 	                     run->samples,

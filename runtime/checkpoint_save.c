@@ -144,12 +144,32 @@ saver_job(Gradc *run)
 	return job;
 }
 
+/* What tells whether this run could go on from a checkpoint. Constants are looked at where there is one. */
+static Status
+describe_own(Gradc *run, Manifest *out)
+{
+	Saver *saver = &run->saver;
+
+	if (saver->folder.entries.n > 0)
+		RETURN_IF_ERROR(saver_constants(run));
+	if (!saver->model)
+		saver->model = facts_model(&run->format);
+	*out = (Manifest){.run = saver->run,
+	                  .model = saver->model,
+	                  .constants = saver->constants,
+	                  .n_constants = saver->n_constants};
+	if (!saver->folder.judged)
+		folder_judge(&saver->folder, out);
+	return NULL;
+}
+
 Status
 saver_describe(Gradc *run, SaveJob *job, double eval_loss)
 {
 	Saver *saver = &run->saver;
 
 	RETURN_IF_ERROR(folder_prepare(&saver->folder));
+	RETURN_IF_ERROR(describe_own(run, &job->manifest));
 	RETURN_IF_ERROR(saver_constants(run));
 	RETURN_IF_ERROR(facts_collect(run, &job->manifest));
 	job->manifest.serial = folder_next_serial(&saver->folder);
@@ -203,7 +223,7 @@ saver_end_job(Gradc *run, Status why)
 	if (job->beside && run->diag)
 		diag_warning(run->diag,
 		             "the checkpoint of step %lld is %s: something that is no checkpoint's "
-		             "has its usual name",
+		             "has its usual name, or one that this run could not go on from",
 		             (long long)step, job->beside);
 	job_free(job);
 	if (why)
@@ -271,10 +291,11 @@ static Status
 check_names(Gradc *run, int64_t every)
 {
 	const SaveSteps steps = {run->step, run->total_steps, every};
+	Manifest own;
 	int replaced;
 
-	RETURN_IF_ERROR(folder_check_names(&run->saver.folder, &steps, run->saver.run,
-	                                   facts_model(&run->format), &replaced));
+	RETURN_IF_ERROR(describe_own(run, &own));
+	RETURN_IF_ERROR(folder_check_names(&run->saver.folder, &steps, &own, &replaced));
 	if (replaced && run->diag)
 		diag_warning(
 			run->diag,
@@ -289,6 +310,8 @@ saver_check_names(Gradc *run, int64_t every)
 {
 	bool saves = run->options.save && gradc_rank(run) == 0;
 
+	if (run->saver.together) /* ranks have parts of constants, too */
+		RETURN_IF_ERROR(ranks_share(run, saver_constants(run)));
 	return ranks_share(run, saves ? check_names(run, every) : NULL);
 }
 

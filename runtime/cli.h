@@ -6,6 +6,7 @@
 #include "runtime/gradc.h"
 
 #include <jansson.h>
+#include <signal.h>
 
 /* ---- options.c */
 typedef struct {
@@ -14,6 +15,7 @@ typedef struct {
 	const char *command; /* this one, with --resume=auto */
 	const char *program; /* this executable's file */
 	StringList configs;
+	PathUses paths; /* what the options name */
 	const char *export, *export_merged, *export_adapter, *log, *progress, *dump_gradients,
 		*output_dir, *table, *ignored;
 	const char *tensorboard, *report;
@@ -83,6 +85,12 @@ double lr_sweep_lowest(const LrSweep *s); /* where the loss is lowest; NaN: no s
 void lr_sweep_print(const LrSweep *s, FILE *out, bool json);
 
 /* ---- output_check.c */
+/* `paths` of rows whose values name more than a file */
+void writes_model(const OptionUse *u, PathUses *uses);
+void reads_adapter(const OptionUse *u, PathUses *uses);
+void writes_adapter(const OptionUse *u, PathUses *uses);
+void reads_checkpoints(const OptionUse *u, PathUses *uses);
+void writes_checkpoints(const OptionUse *u, PathUses *uses);
 /* No output of the options is one of their inputs, the executable, or another output; `out`: all of them. */
 bool outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *out,
                      Diag *diag);
@@ -130,8 +138,9 @@ Status views_open(Arena *arena, const CliOptions *o, Views *out);
 Status views_eval_before(const Views *v, int64_t step, const GradcEval *eval);
 Status views_step(const Views *v, const Gradc *run, const GradcStep *s, const GradcEval *eval,
                   const GradcRunningRanges *ranges);
-/* Completes both; `status` is how the training ended, and is handed on. */
-Status views_close(Views *v, const Gradc *run, Status status);
+void views_drop_events(Views *v); /* after a fault of the event file, which ends there */
+/* Completes both. fault: why the training ended early; NULL: it did not. */
+Status views_close(Views *v, const Gradc *run, const char *fault);
 
 /* ---- progress.c */
 typedef enum { PROGRESS_OFF, PROGRESS_PLAIN, PROGRESS_BAR } ProgressKind;
@@ -149,5 +158,36 @@ Progress progress_start(const char *kind, FILE *out, int64_t done, int64_t total
 void progress_step(Progress *p, const Gradc *run, const GradcStep *step);
 void progress_line(Progress *p, const char *fmt, ...) PRINTF(2, 3); /* above the live line */
 void progress_end(Progress *p);
+
+/* ---- training.c: what is done with a run that is open. */
+typedef struct {
+	volatile sig_atomic_t number; /* that came; 0: none */
+	volatile sig_atomic_t
+		awaited; /* whoever trains looks at it between steps; else a signal ends the process at once */
+} Signals;
+typedef struct {
+	Gradc *run;
+	const CliOptions *o;
+	Arena *arena;
+	Diag *diag;
+	Signals *signals;
+	Progress progress;
+	Log *log;
+	Views views;
+	GradcStep step;
+	GradcEval before, after;
+	GradcResume resumed;
+	bool evaluated;                    /* `after` is of the last step, or `before` of no step */
+	double step_seconds, save_seconds; /* of this process's steps, and between them */
+	bool apart; /* this rank could not begin a step that others have begun */
+	bool keeps_ranges; /* rank 0 does: a log or a report; all ranks know it, for all wait for a step that is read */
+	bool rescued; /* training ended with a fault, and what there is of it is exported */
+	int stop;     /* the signal that ended training, on whatever rank; 0: none */
+} Session;
+/* What could not be written at the end is told at the start. */
+Status session_check_exports(const Session *s);
+Status session_run(Session *s);
+bool status_is_common(int exit_code); /* all ranks come to such a fault by themselves */
+bool session_is_everybodys(const Session *s, const StatusInfo *status); /* they did */
 
 #endif

@@ -151,6 +151,8 @@ typedef struct {
  * started this process. */
 Status comm_check(const char *name);
 Status comm_patience(double *seconds); /* GRADC_COMM_TIMEOUT, or 20 */
+/* The file that rank 0 writes, where GRADC_RENDEZVOUS names one; NULL: none. */
+const char *comm_rendezvous_file(void);
 /* On a fault *out is what there is of it, to be closed. */
 Status comm_open(const char *name, const CommOptions *options, Comm *out);
 /* Both of what was never opened, too. Data sooner than the rest, before the memory of collectives is freed: false, it must

@@ -104,16 +104,24 @@ split_address(const char *text, TcpPlace *p)
 	return true;
 }
 
+const char *
+comm_rendezvous_file(void)
+{
+	static const char file[] = "file://";
+	const char *text = variable("GRADC_RENDEZVOUS");
+
+	return text && strncmp(text, file, sizeof(file) - 1) == 0 ? text + sizeof(file) - 1 : NULL;
+}
+
 static Status
 read_rendezvous(const char *text, TcpPlace *p)
 {
-	static const char file[] = "file://", tcp[] = "tcp://";
+	static const char tcp[] = "tcp://";
 
 	if (strncmp(text, tcp, sizeof(tcp) - 1) == 0 && split_address(text + sizeof(tcp) - 1, p))
 		return NULL;
-	const char *path = text + sizeof(file) - 1;
-	if (strncmp(text, file, sizeof(file) - 1) == 0 && *path == '/' && path[1] &&
-	    strlen(path) < PATH_BYTES) {
+	const char *path = comm_rendezvous_file();
+	if (path && *path == '/' && path[1] && strlen(path) < PATH_BYTES) {
 		memcpy(p->file, path, strlen(path) + 1);
 		return NULL;
 	}

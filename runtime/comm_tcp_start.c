@@ -50,7 +50,8 @@ typedef struct {
 	CommControl *c;
 	const TcpPlace *place;
 	int listener, port;
-	uint64_t nonce; /* of the file; 0: there is none */
+	uint64_t nonce;      /* of the file; 0: there is none */
+	CleanupSlot cleanup; /* of the file */
 	Guest guests[MOST_GUESTS];
 	int n_guests, n_there;
 	bool told_of_stranger;
@@ -297,23 +298,29 @@ write_file(Host *h)
 	m.nonce = h->nonce;
 	if (gethostname(m.host, sizeof(m.host) - 1))
 		return status_error(EXIT_SYSTEM, "no name of this host: %s", strerror(errno));
-	return tcp_meeting_write(h->place->file, &m);
+	RETURN_IF_ERROR(tcp_meeting_write(h->place->file, &m));
+	if (!cleanup_begin_making())
+		return status_error(EXIT_SYSTEM, "%s: the process is ending", h->place->file);
+	h->cleanup = cleanup_add_path(h->place->file);
+	cleanup_end_making();
+	return NULL;
 }
 
+/* Only what this run has written. */
 static void
 remove_file(const Host *h)
 {
-	Status other = check_file(h);
+	TcpMeeting m;
 
-	if (h->nonce && !other)
+	if (tcp_meeting_read(h->place->file, &m) && m.nonce == h->nonce)
 		unlink(h->place->file);
-	status_free(other);
+	cleanup_forget(h->cleanup);
 }
 
 static Status
 start_as_host(CommControl *c, const TcpPlace *place)
 {
-	Host h = {.c = c, .place = place};
+	Host h = {.c = c, .place = place, .cleanup = -1};
 	bool has_file = place->file[0];
 
 	RETURN_IF_ERROR(socket_listen(place, &h.listener, &h.port));

@@ -93,42 +93,6 @@ open_files(Gradc *run, Dataset *d, Files *files)
 	return fault;
 }
 
-/* The matching binding with the longest token rows, then the most rows. */
-static Status
-pick_binding(Gradc *run, Role role, Files *files, Dataset *d)
-{
-	const Format *f = &run->format;
-	int64_t best = -1;
-	const char *all = "";
-	int n = 0;
-
-	for (int b = 0; b < f->n[SECTION_BINDINGS]; b++) {
-		const ProgramRecord *p = program_find(run, role, b);
-		if (!p)
-			continue;
-		n++;
-		all = arena_printf(run->arena, "%s%s\"%s\"", all, *all ? ", " : "",
-		                   format_text(f, f->bindings[b].text));
-		const PortRecord *tokens = bind_token_port(files, p);
-		int64_t score = tokens ? format_elements(f, tokens->first_dim, tokens->rank)
-		                       : f->bindings[b].rows;
-		if (!d->program || (bind_matches(files, p) && score > best)) {
-			d->program = p;
-			d->binding = b;
-			best = bind_matches(files, p) ? score : -1;
-		}
-	}
-	if (n == 0)
-		return status_error(EXIT_UNSUPPORTED,
-		                    "this executable has no %s program: it was compiled "
-		                    "without a loss",
-		                    role_names[role]);
-	if (n > 1 && best < 0)
-		return status_error(EXIT_DATA,
-		                    "the files have the shapes of none of the bindings %s", all);
-	return NULL;
-}
-
 static Status
 count_rows(Dataset *d, bool whole)
 {
@@ -225,7 +189,7 @@ dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out)
 	                          check_fills(run, options));
 	fault = fault_join(run->diag, fault, open_files(run, d, &files));
 	RETURN_IF_ERROR(fault);
-	RETURN_IF_ERROR(pick_binding(run, role, &files, d));
+	RETURN_IF_ERROR(binding_pick(run, role, &files, d));
 	if (files.tokens.n_files && !bind_token_port(&files, d->program))
 		return status_error(EXIT_USAGE,
 		                    "a token stream feeds the one integer input that nothing else "

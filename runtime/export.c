@@ -390,7 +390,7 @@ write_files(Export *x)
 
 		x->files[i] = NULL;
 		if (w)
-			RETURN_IF_ERROR(file_writer_commit(w, 0));
+			RETURN_IF_ERROR(file_writer_commit(w, false));
 	}
 	return NULL;
 }

@@ -1,8 +1,11 @@
 /* The runtime as a library: open a compiled model, train it, evaluate it, write it back.
  * No exit, no signal handlers. Every call that can fail returns a Status whose exit code is the one of the command line
- * page; without memory that is EXIT_SYSTEM, and the session can still be closed.
+ * page; without memory that is EXIT_SYSTEM, and the session can still be closed. Calls may come in any order: where one does not
+ * fit what was called before, an argument is NULL that may not be, or an option has no sense, it is EXIT_USAGE and has done
+ * nothing. The others, which only tell something, need a session that gradc_open gave.
  *
- * A session is a Gradc: its states, threads, files and settings are its own. One session belongs to one thread at a time.
+ * A session is a Gradc: its states, threads, files and settings are its own. One session belongs to one thread at a time: a
+ * call while another thread's is under way is EXIT_USAGE, and so is one from a callback. gradc_close comes when all others are over.
  * Calls on different sessions may run at the same time, gradc_open included, also of the same model. Two sessions must not
  * save to one folder (the second is EXIT_CHECKPOINT) or write one file.
  *
@@ -40,6 +43,11 @@ typedef struct {
 } GradcPair;
 typedef VEC(GradcPair) GradcPairs;
 
+/* More than any training has, of steps; of epochs, micro-batches of a step, rows and ranks. */
+#define GRADC_MOST_STEPS (1ll << 53)
+#define GRADC_MOST_PARTS (1ll << 31)
+
+/* What it points to lives as long as the run. */
 typedef struct {
 	GradcPairs data, eval_data, fill, scale, mean_std;
 	const char *tokens, *text, *eval_tokens, *eval_text;
@@ -52,7 +60,7 @@ typedef struct {
 		*micro_batch_origin; /* for messages, as "FILE: "; NULL: "" */
 	uint64_t seed;
 	bool shuffle, keep_last;
-	const char *lr_schedule;
+	const char *lr_schedule; /* NULL: constant */
 	/* NaN: the optimizer's default */
 	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm, clip_value;
 	const char *load, *load_adapter, *weights;
@@ -65,7 +73,7 @@ typedef struct {
 		device; /* "cpu", "cuda", "cuda:1"; NULL: a GPU that runs what is compiled in, else the CPU */
 	const char *
 		target; /* "cpu:x86-64-v3", "cuda:sm_90a", of those compiled in; NULL: the best of the devices of all ranks */
-	const char *communicator; /* "self", or "auto": the ranks that a launcher started */
+	const char *communicator; /* "self" or NULL, or "auto": the ranks that a launcher started */
 	/* Sums over ranks: "ordered", in the order of the ranks, so that W ranks give the bits of W accumulation steps; "fast",
 	 * as the library adds; NULL: ordered up to 8 ranks. */
 	const char *reduce;
@@ -95,6 +103,10 @@ typedef struct {
 	bool libraries;     /* where these are faster than generated code */
 	/* Bytes: files of data in rows of less than 16 KiB are read once and kept, as long as they are not more. */
 	int64_t keep_data;
+	/* Asked by the thread that evaluates, between micro-batches: where it is true on any rank, gradc_evaluate ends with EXIT_PREEMPTED
+	 * on all. NULL: nobody asks. */
+	bool (*interrupted)(void *context);
+	void *interrupted_context;
 	bool find_nan; /* a step with EXIT_NON_FINITE is run once more, to find where it began */
 	bool poison;   /* for tests: freed memory holds NaN */
 } GradcOptions;
@@ -231,6 +243,8 @@ bool gradc_computes_at_once(const Gradc *run); /* on the host: a step is over wh
 Status gradc_accumulate(Gradc *run, GradcStep *out);
 Status gradc_update(Gradc *run, GradcStep *out);
 Status gradc_evaluate(Gradc *run, GradcEval *out);
+/* The states are those of a whole step: after a fault they may still be saved and exported. */
+bool gradc_is_whole(const Gradc *run);
 /* The loss of an evaluation, by which lr_schedule "plateau" goes; others take no notice. While no step is queued, and on all
  * ranks the same. */
 void gradc_schedule_loss(Gradc *run, double loss);

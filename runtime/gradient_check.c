@@ -170,7 +170,8 @@ check_entries(Pass *loss, const Entries *list, const GradcCheckOptions *o)
 		                    .done = i + 1,
 		                    .n_entries = list->n};
 		check.complete = i + 1 == list->n || list->at[i + 1].param != e->param;
-		o->report(o->context, &check);
+		if (o->report)
+			o->report(o->context, &check);
 	}
 	return NULL;
 }
@@ -196,6 +197,10 @@ gradients_check(Gradc *run, const GradcCheckOptions *o)
 {
 	Pass backward = {0}, loss = {0};
 
+	if (!o->inputs || o->entries < 1)
+		return status_error(EXIT_USAGE, "gradc_check_gradients: need inputs, and one entry "
+		                                "of each parameter or more");
+	RETURN_IF_ERROR(pairs_check("--input", o->inputs));
 	RETURN_IF_ERROR(sharing_needs_whole(run, "--check-gradients"));
 	Status status = check_gradients(run, &backward, &loss, o);
 

@@ -74,7 +74,7 @@ cut_after(Log *log, const char *path)
 		if (status)
 			file_writer_abort(to);
 		else
-			status = file_writer_commit(to, (int)(st.st_mode & 07777));
+			status = file_writer_commit(to, false);
 	}
 	fclose(from);
 	return status;

@@ -7,11 +7,12 @@
 Status
 named_open(Arena *arena, const char *folder, NamedFiles *out)
 {
+	RETURN_IF_ERROR(folder_make(folder));
 	*out = (NamedFiles){.arena = arena,
 	                    .folder = folder,
 	                    .taken = strmap_new(arena),
 	                    .json = json_object()};
-	return folder_make(folder);
+	return NULL;
 }
 
 Status

@@ -115,6 +115,7 @@ once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder
 	Dataset *d = NULL;
 	NamedFiles files;
 
+	RETURN_IF_ERROR(pairs_check("--input", inputs));
 	RETURN_IF_ERROR(sharing_needs_whole(run, "--once"));
 	if (!program_any(run, role, 0))
 		return status_error(EXIT_UNSUPPORTED, "--once: this executable has no %s program",

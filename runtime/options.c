@@ -78,31 +78,28 @@ options_match_names(Arena *arena, const GradcModel *model, CliOptions *o)
 }
 
 /* clang-format off */
-/* More than any training has, and products of them are numbers of 64 bits. */
-#define MOST_STEPS (1ll << 53)
-#define MOST_PARTS (1ll << 31)
 /* What an executable does: an option may be for one of them. */
 enum { TRAINING = 1, ONCE = 2 };
 #define RUN(field) offsetof(CliOptions, run.field)
 #define CLI(field) offsetof(CliOptions, field)
 static const OptionRow rows[] = {
 	{"data", "NAME=FILE", "binds an input or labels to .npy files (or a glob), rows first; "
-	 "repeatable", TAKES_CALL, RUN(data), .set = set_pair, .repeats = true, .group = "Data", .commands = TRAINING},
-	{"tokens", "FILE", "token stream: .bin (u16), .u32.bin, .npy", TAKES_STRING, RUN(tokens), .commands = TRAINING},
-	{"text", "FILE", "the bytes of a text as tokens", TAKES_STRING, RUN(text), .commands = TRAINING},
+	 "repeatable", TAKES_CALL, RUN(data), .set = set_pair, .repeats = true, .group = "Data", .commands = TRAINING, .paths = reads_named_files},
+	{"tokens", "FILE", "token stream: .bin (u16), .u32.bin, .npy", TAKES_STRING, RUN(tokens), .commands = TRAINING, .paths = reads_file},
+	{"text", "FILE", "the bytes of a text as tokens", TAKES_STRING, RUN(text), .commands = TRAINING, .paths = reads_file},
 	{"fill", "NAME=HOW", "inputs that need no data: ones, zeros, iota or a number", TAKES_CALL,
 	 RUN(fill), .set = set_pair, .repeats = true, .one_per_name = true},
 	{"scale", "NAME=MUL[,ADD]", "turns u8 values into floats", TAKES_CALL, RUN(scale),
 	 .set = set_pair, .repeats = true, .one_per_name = true},
 	{"mean-std", "NAME=FILE", "f32 .npy [2,C]: means and deviations of channels", TAKES_CALL,
-	 RUN(mean_std), .set = set_pair, .repeats = true, .one_per_name = true},
-	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .most = MOST_STEPS, .group = "Length", .commands = TRAINING},
-	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs), .most = MOST_PARTS, .commands = TRAINING},
-	{"accumulate", "N", "micro-batches a step (1, or what --global-batch leaves)", TAKES_INT, RUN(accumulate), .least = 1, .most = MOST_PARTS, .commands = TRAINING},
+	 RUN(mean_std), .set = set_pair, .repeats = true, .one_per_name = true, .paths = reads_named_files},
+	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .most = GRADC_MOST_STEPS, .group = "Length", .commands = TRAINING},
+	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs), .most = GRADC_MOST_PARTS, .commands = TRAINING},
+	{"accumulate", "N", "micro-batches a step (1, or what --global-batch leaves)", TAKES_INT, RUN(accumulate), .least = 1, .most = GRADC_MOST_PARTS, .commands = TRAINING},
 	{"global-batch", "N", "rows of a step over all ranks: says --accumulate, or must be what it makes", TAKES_INT, RUN(global_batch),
-	 .least = 1, .most = MOST_PARTS, .origin = RUN(global_batch_origin), .commands = TRAINING},
-	{"micro-batch", "N", "rows of a micro-batch: must be those compiled in", TAKES_INT, RUN(micro_batch),
-	 .least = 1, .most = MOST_PARTS, .origin = RUN(micro_batch_origin), .commands = TRAINING},
+	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(global_batch_origin), .commands = TRAINING},
+	{"micro-batch", "N", "rows of a micro-batch, of those compiled in (as many as data of a step are there for)", TAKES_INT, RUN(micro_batch),
+	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(micro_batch_origin), .commands = TRAINING},
 	{"shuffle", "on|off", "another order of the rows in every epoch (on)", TAKES_SWITCH,
 	 RUN(shuffle), .commands = TRAINING},
 	{"seed", "N", "of the order and of random initial values (0)", TAKES_UINT, RUN(seed)},
@@ -128,47 +125,47 @@ static const OptionRow rows[] = {
 	{"clip-value", "X", "clamps each element of the gradients to [-X, X], before --clip-norm (off)", TAKES_DOUBLE,
 	 RUN(clip_value), .range = RANGE_POSITIVE, .commands = TRAINING},
 	{"eval-data", "NAME=FILE", "evaluation data, as --data", TAKES_CALL, RUN(eval_data),
-	 .set = set_pair, .repeats = true, .group = "Evaluation", .commands = TRAINING},
-	{"eval-tokens", "FILE", "as --tokens", TAKES_STRING, RUN(eval_tokens), .commands = TRAINING},
-	{"eval-text", "FILE", "as --text", TAKES_STRING, RUN(eval_text), .commands = TRAINING},
+	 .set = set_pair, .repeats = true, .group = "Evaluation", .commands = TRAINING, .paths = reads_named_files},
+	{"eval-tokens", "FILE", "as --tokens", TAKES_STRING, RUN(eval_tokens), .commands = TRAINING, .paths = reads_file},
+	{"eval-text", "FILE", "as --text", TAKES_STRING, RUN(eval_text), .commands = TRAINING, .paths = reads_file},
 	{"eval-every", "N", "evaluates every N steps, besides before and after", TAKES_INT,
 	 CLI(eval_every), .commands = TRAINING},
 	{"save", "DIR", "checkpoints: at the end, and when a signal stops training", TAKES_STRING,
-	 RUN(save), .group = "Checkpoints", .commands = TRAINING},
+	 RUN(save), .group = "Checkpoints", .commands = TRAINING, .paths = writes_checkpoints},
 	{"save-every", "N", "and every N steps, written in the background", TAKES_INT,
 	 CLI(save_every), .least = 1, .commands = TRAINING},
 	{"keep", "N", "keeps the newest N checkpoints (all)", TAKES_INT, RUN(keep), .least = 1, .commands = TRAINING},
 	{"keep-best", NULL, "and the one with the lowest evaluation loss", TAKES_FLAG,
 	 RUN(keep_best), .commands = TRAINING},
 	{"resume", "DIR|auto", "continues from a checkpoint or the newest of a folder; auto: of --save, "
-	 "else starts fresh", TAKES_STRING, RUN(resume)},
+	 "else starts fresh", TAKES_STRING, RUN(resume), .paths = reads_checkpoints},
 	{"load", "FILE.safetensors", "other initial weights, by name", TAKES_STRING, RUN(load),
-	 .group = "Weights and single runs"},
-	{"load-adapter", "DIR", "other initial adapters, as PEFT or --export-adapter wrote them", TAKES_STRING, RUN(load_adapter)},
+	 .group = "Weights and single runs", .paths = reads_file},
+	{"load-adapter", "DIR", "other initial adapters, as PEFT or --export-adapter wrote them", TAKES_STRING, RUN(load_adapter), .paths = reads_adapter},
 	{"adapter", "NAME", "the same of one that goes along (gradc compile --load-adapter)", TAKES_STRING, RUN(adapter)},
 	{"merge", NULL, "adds the adapters that are loaded to their weights, and begins new ones", TAKES_FLAG, RUN(merge)},
 	{"unmerge", NULL, "subtracts them: the weights hold the sum", TAKES_FLAG, RUN(unmerge)},
 	{"weights", "FILE", "the initial weights, when they are not embedded", TAKES_STRING,
-	 RUN(weights)},
+	 RUN(weights), .paths = reads_file},
 	{"once", NULL, "one forward run on --input files, results to --output-dir", TAKES_FLAG,
 	 CLI(once)},
 	{"input", "NAME=FILE.npy", "with --once: a whole input; repeatable", TAKES_CALL, CLI(inputs),
-	 .set = set_pair, .repeats = true, .commands = ONCE},
+	 .set = set_pair, .repeats = true, .commands = ONCE, .paths = reads_named_files},
 	{"output-dir", "DIR", "with --once: where NAME.npy and names.json go", TAKES_STRING,
-	 CLI(output_dir), .commands = ONCE},
-	{"export", "FILE.onnx", "at the end: the trained model", TAKES_STRING, CLI(export), .commands = TRAINING},
-	{"export-merged", "FILE.onnx", "at the end: the model without adapters, their products added to its weights", TAKES_STRING, CLI(export_merged), .commands = TRAINING},
-	{"export-adapter", "DIR", "at the end: the adapters alone, as PEFT reads them", TAKES_STRING, CLI(export_adapter), .commands = TRAINING},
+	 CLI(output_dir), .commands = ONCE, .paths = writes_folder},
+	{"export", "FILE.onnx", "at the end: the trained model", TAKES_STRING, CLI(export), .commands = TRAINING, .paths = writes_model},
+	{"export-merged", "FILE.onnx", "at the end: the model without adapters, their products added to its weights", TAKES_STRING, CLI(export_merged), .commands = TRAINING, .paths = writes_model},
+	{"export-adapter", "DIR", "at the end: the adapters alone, as PEFT reads them", TAKES_STRING, CLI(export_adapter), .commands = TRAINING, .paths = writes_adapter},
 	{"export-weights", "trained|ema", "what --export writes: the weights, or their moving average (trained)", TAKES_CHOICE,
 	 RUN(export_weights), .commands = TRAINING},
 	{"log", "FILE.jsonl", "a JSON line for every step", TAKES_STRING, CLI(log),
-	 .group = "What is shown and written", .commands = TRAINING},
+	 .group = "What is shown and written", .commands = TRAINING, .paths = writes_stream},
 	{"tensorboard", "DIR", "an event file with the numbers of the log", TAKES_STRING,
-	 CLI(tensorboard), .commands = TRAINING},
+	 CLI(tensorboard), .commands = TRAINING, .paths = writes_folder},
 	{"report", "FILE.html", "at the end: a page with curves, settings, memory, and where the time "
-	 "went", TAKES_STRING, CLI(report), .commands = TRAINING},
+	 "went", TAKES_STRING, CLI(report), .commands = TRAINING, .paths = writes_file},
 	{"trace", "FILE.json", "what happened when, down to kernels; opens in Perfetto", TAKES_STRING,
-	 RUN(trace)},
+	 RUN(trace), .paths = writes_file},
 	{"progress", "auto|bar|plain|off", "what is shown meanwhile (auto)", TAKES_CHOICE,
 	 CLI(progress)},
 	{"table", "auto|full|off", "the table before training (auto: cut in the middle)", TAKES_CHOICE,
@@ -176,7 +173,7 @@ static const OptionRow rows[] = {
 	{"find-nan", NULL, "where loss or norm are not finite: which ONNX node made the first NaN or infinity, and of what",
 	 TAKES_FLAG, RUN(find_nan), .commands = TRAINING},
 	{"dump-gradients", "DIR", "grad.NAME.npy of the first step, before clipping", TAKES_STRING,
-	 CLI(dump_gradients), .commands = TRAINING},
+	 CLI(dump_gradients), .commands = TRAINING, .paths = writes_folder},
 	{"device", "cpu|cuda[:N]", "where to run (a GPU that runs the code compiled in, else the CPU)", TAKES_STRING,
 	 RUN(device), .group = "The machine"},
 	{"target", "cpu:NAME|cuda:NAME", "whose kernels run, of those compiled in (the best that the devices of all ranks run)",
@@ -188,13 +185,13 @@ static const OptionRow rows[] = {
 	{"libraries", "on|off", "products by oneDNN or cuBLASLt, where they are faster (on)", TAKES_SWITCH,
 	 RUN(libraries)},
 	{"autotune", "FILE", "products on a GPU by what was fastest there; what the file lacks is tried, and added",
-	 TAKES_STRING, RUN(autotune)},
+	 TAKES_STRING, RUN(autotune), .paths = writes_shared},
 	{"data-parallel", "ddp|zero1|zero2|zero3",
 	 "what ranks hold parts of: nothing; what the optimizer keeps; gradients, too; weights, too; of those compiled in", TAKES_CHOICE,
 	 RUN(data_parallel), .commands = TRAINING},
 	{"offload", "optimizer,params", "what lies in the host's memory: as it was compiled", TAKES_STRING, RUN(offload), .commands = TRAINING},
 	{"offload-dir", "DIR", "what lies in the host's memory lies in a file there instead, without a name", TAKES_STRING, RUN(offload_folder),
-	 .commands = TRAINING},
+	 .commands = TRAINING, .paths = writes_folder},
 	{"shard-size", "N", "so many ranks hold all parts together, each such group a copy of them (all ranks)", TAKES_INT, RUN(shard_size),
 	 .least = 1, .commands = TRAINING},
 	{"reduce", "ordered|fast", "sums over ranks: in their order, or as the library likes (ordered up to 8 ranks)",
@@ -205,7 +202,7 @@ static const OptionRow rows[] = {
 	 .group = "Other"},
 	{"json", NULL, "results as JSON", TAKES_FLAG, CLI(json)},
 	{"help", NULL, "this text", TAKES_FLAG, CLI(help)},
-	{"config", "FILE", "options from a file, one `name = value` a line, or DeepSpeed's JSON; the command line wins", TAKES_CONFIG, CLI(configs)},
+	{"config", "FILE", "options from a file, one `name = value` a line, or DeepSpeed's JSON; the command line wins", TAKES_CONFIG, CLI(configs), .paths = reads_file},
 	{"backward", NULL, NULL, TAKES_FLAG, CLI(backward)},  /* with --once: for gradc grad */
 	{"check-gradients", "N", NULL, TAKES_INT, CLI(check_gradients), .least = 1}, /* with --once: the same */
 	{"parent", "PID", NULL, TAKES_INT, CLI(parent), .least = 1},  /* for gradc run and grad: ends when that process does */
@@ -329,6 +326,7 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 	of_mode.command = once ? ONCE : TRAINING;
 	of_mode.mode = once ? "--once" : "training";
 	of_mode.program = argc ? plain_text(arena, argv[0]) : table.program;
+	of_mode.uses = &out->paths;
 	bool ok = options_read(&of_mode, out, argc, argv, &rest, arena, diag);
 	out->run.profile = out->report != NULL;
 	for (int i = 0; i < rest.n; i++) {

@@ -1,51 +1,82 @@
 /* What a training reads and writes, before it opens anything. */
 #include "runtime/cli.h"
+#include "runtime/comm.h"
 #include "runtime/peft.h"
 
 #include <dirent.h>
-#include <glob.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Data are globs. */
-static void
-add_glob(Arena *arena, PathUses *uses, const char *option, const char *pattern)
-{
-	glob_t found = {0};
+/* ---- `paths` of rows of options.c */
 
-	paths_add(arena, uses, PATH_INPUT, option, pattern);
-	if (pattern && glob(pattern, 0, NULL, &found) == 0)
-		for (size_t i = 0; i < found.gl_pathc; i++)
-			paths_add(arena, uses, PATH_INPUT, option,
-			          arena_strdup(arena, found.gl_pathv[i]));
-	globfree(&found);
+/* ONNX, and its data beside where a link leads. */
+void
+writes_model(const OptionUse *u, PathUses *uses)
+{
+	Arena *arena = u->arena;
+
+	option_add_path(u, uses, PATH_OUTPUT, u->value);
+	paths_add(arena, uses, PATH_OUTPUT, arena_printf(arena, "%s's data", option_title(u)),
+	          arena_printf(arena, "%s.data", path_target(arena, u->value)));
 }
 
 static void
-add_pairs(Arena *arena, PathUses *uses, const char *option, const GradcPairs *pairs)
+add_adapter_files(const OptionUse *u, PathUses *uses, PathKind kind)
 {
-	for (int i = 0; i < pairs->n; i++)
-		add_glob(arena, uses, option, pairs->at[i].value);
+	Arena *arena = u->arena;
+
+	paths_add(arena, uses, kind, arena_printf(arena, "%s's settings", option_title(u)),
+	          path_join(arena, u->value, PEFT_CONFIG));
+	paths_add(arena, uses, kind, arena_printf(arena, "%s's tensors", option_title(u)),
+	          path_join(arena, u->value, PEFT_TENSORS));
+}
+
+void
+reads_adapter(const OptionUse *u, PathUses *uses)
+{
+	add_adapter_files(u, uses, PATH_INPUT);
+}
+
+void
+writes_adapter(const OptionUse *u, PathUses *uses)
+{
+	add_adapter_files(u, uses, PATH_OUTPUT);
+	option_add_path(u, uses, PATH_FOLDER, u->value);
 }
 
 /* The files of a checkpoint, or of the checkpoints of a folder, which a run may go on from. What else lies in such a folder,
  * as a log may, is not meant. */
 static void
-add_checkpoints(Arena *arena, PathUses *uses, const char *option, const char *path, bool inside)
+add_checkpoints(const OptionUse *u, PathUses *uses, const char *path, bool inside)
 {
-	DIR *dir = path ? opendir(path) : NULL;
-	bool is_one = dir && access(path_join(arena, path, MANIFEST_FILE), F_OK) == 0;
+	DIR *dir = opendir(path);
+	bool is_one = dir && access(path_join(u->arena, path, MANIFEST_FILE), F_OK) == 0;
 
 	for (struct dirent *e; dir && (e = readdir(dir));) {
-		const char *file = path_join(arena, path, e->d_name);
+		const char *file = path_join(u->arena, path, e->d_name);
 		if (is_one && *e->d_name != '.')
-			paths_add(arena, uses, PATH_INPUT, option, file);
+			option_add_path(u, uses, PATH_INPUT, file);
 		else if (!inside && strncmp(e->d_name, "step-", 5) == 0)
-			add_checkpoints(arena, uses, option, file, true);
+			add_checkpoints(u, uses, file, true);
 	}
 	if (dir)
 		closedir(dir);
 }
+
+void
+reads_checkpoints(const OptionUse *u, PathUses *uses)
+{
+	add_checkpoints(u, uses, u->value, false);
+}
+
+void
+writes_checkpoints(const OptionUse *u, PathUses *uses)
+{
+	option_add_path(u, uses, PATH_FOLDER, u->value);
+	add_checkpoints(u, uses, u->value, false);
+}
+
+/* ---- what no option names */
 
 /* The model that was compiled and its data: they are never written over. */
 static void
@@ -93,69 +124,20 @@ check_against_saves(const PathUse *use, const char *save, Arena *arena, Diag *di
 	return true;
 }
 
-/* A file of a folder that an option names; NULL: it names none. */
-static const char *
-in_folder(Arena *arena, const char *folder, const char *name)
-{
-	return folder ? path_join(arena, folder, name) : NULL;
-}
-
 bool
 outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *uses,
                 Diag *diag)
 {
-	const GradcOptions *run = &o->run;
-	const struct {
-		PathKind kind;
-		const char *option, *path;
-	} files[] = {
-		{PATH_INPUT, "the executable", o->program},
-		{PATH_INPUT, "--tokens", run->tokens},
-		{PATH_INPUT, "--text", run->text},
-		{PATH_INPUT, "--eval-tokens", run->eval_tokens},
-		{PATH_INPUT, "--eval-text", run->eval_text},
-		{PATH_INPUT, "--load", run->load},
-		{PATH_INPUT, "--weights", run->weights},
-		{PATH_OUTPUT, "--export", o->export},
-		{PATH_OUTPUT, "--export-merged", o->export_merged},
-		{PATH_STREAM, "--log", o->log},
-		{PATH_OUTPUT, "--report", o->report},
-		{PATH_OUTPUT, "--trace", run->trace},
-		{PATH_OUTPUT, "--export's data",
-	         o->export ? arena_printf(arena, "%s.data", path_target(arena, o->export)) : NULL},
-		{PATH_OUTPUT, "--export-merged's data",
-	         o->export_merged
-	                 ? arena_printf(arena, "%s.data", path_target(arena, o->export_merged))
-	                 : NULL},
-		{PATH_INPUT, "--load-adapter's settings",
-	         in_folder(arena, run->load_adapter, PEFT_CONFIG)},
-		{PATH_INPUT, "--load-adapter's tensors",
-	         in_folder(arena, run->load_adapter, PEFT_TENSORS)},
-		{PATH_OUTPUT, "--export-adapter's settings",
-	         in_folder(arena, o->export_adapter, PEFT_CONFIG)},
-		{PATH_OUTPUT, "--export-adapter's tensors",
-	         in_folder(arena, o->export_adapter, PEFT_TENSORS)},
-		{PATH_FOLDER, "--export-adapter", o->export_adapter},
-		{PATH_FOLDER, "--save", run->save},
-		{PATH_FOLDER, "--tensorboard", o->tensorboard},
-		{PATH_FOLDER, "--dump-gradients", o->dump_gradients},
-		{PATH_FOLDER, "--output-dir", o->output_dir},
-	};
+	const char *save = o->run.save;
 
-	for (int i = 0; i < COUNT(files); i++)
-		paths_add(arena, uses, files[i].kind, files[i].option, files[i].path);
-	add_pairs(arena, uses, "--data", &run->data);
-	add_pairs(arena, uses, "--eval-data", &run->eval_data);
-	add_pairs(arena, uses, "--mean-std", &run->mean_std);
-	add_pairs(arena, uses, "--input", &o->inputs);
-	for (int i = 0; i < o->configs.n; i++)
-		paths_add(arena, uses, PATH_INPUT, "--config", o->configs.at[i]);
+	for (int i = 0; i < o->paths.n; i++)
+		vec_push(arena, uses, o->paths.at[i]);
+	paths_add(arena, uses, PATH_INPUT, "the executable", o->program);
 	add_model(arena, uses, model);
-	add_checkpoints(arena, uses, "--resume", run->resume, false);
-	add_checkpoints(arena, uses, "--save", run->save, false);
-	paths_protect(uses);
+	paths_add(arena, uses, PATH_OUTPUT, "GRADC_RENDEZVOUS", comm_rendezvous_file());
+	paths_guard(uses);
 	bool ok = paths_check(arena, uses, diag);
-	for (int i = 0; i < uses->n && run->save; i++)
-		ok &= check_against_saves(&uses->at[i], run->save, arena, diag);
+	for (int i = 0; i < uses->n && save; i++)
+		ok &= check_against_saves(&uses->at[i], save, arena, diag);
 	return ok;
 }

@@ -103,25 +103,6 @@ ranks_pick_variant(Gradc *run, uint64_t own)
 				 "--target=cpu:x86-64-v2 besides");
 }
 
-/* By way of control, in f64: one number, in no step. */
-Status
-ranks_sum_state(Gradc *run, int state)
-{
-	DType dtype = (DType)run->format.states[state].dtype;
-	Span at = executor_state(&run->executor, state);
-	char raw[16];
-	double value;
-
-	RETURN_IF_ERROR(read_scalar(run, state, &value));
-	RETURN_IF_ERROR(comm_reduce(&run->comm, &value, 1, F64, COMM_SUM));
-	at.bytes = dtype_bytes(dtype, 1);
-	if (dtype_is_float(dtype))
-		dtype_store_float(dtype, raw, 0, value);
-	else
-		dtype_store_int(dtype, raw, 0, (int64_t)value);
-	return executor_write(&run->executor, at, raw);
-}
-
 Status
 ranks_broadcast_text(Gradc *run, const char **text)
 {

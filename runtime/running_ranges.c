@@ -81,7 +81,7 @@ name_of(Arena *arena, const Format *f, const ExportRecord *e)
 }
 
 Status
-gradc_running_ranges(Gradc *run, Arena *arena, GradcRunningRanges *out)
+running_ranges(Gradc *run, Arena *arena, GradcRunningRanges *out)
 {
 	const Format *f = &run->format;
 	GradcRunningRange *list = NEW_ARRAY(arena, GradcRunningRange, count_ranges(f));

@@ -135,6 +135,11 @@ void plateau_step(Plateau *p, const double *settings, double least_lr, double lo
 /* Goes on as `saved` was, with this run's first learning rate where that is another one. */
 void plateau_resume(Plateau *p, const Plateau *saved);
 
+/* ---- check_options.c: EXIT_USAGE, naming the option, where a value makes no sense; or not with this model. */
+Status options_check_values(const GradcOptions *o);
+Status options_check_model(const Format *f, const GradcOptions *o);
+Status pairs_check(const char *option, const GradcPairs *p);
+
 /* ---- batch.c: settles how many micro-batches a step has, and checks what the caller takes for granted; after the data
  * is bound. */
 Status batch_settle(Gradc *run);
@@ -291,6 +296,9 @@ typedef struct {
 	FileSet *data;  /* of options->data, same order; a name's first place has all its files */
 	FileSet tokens; /* no files: not given */
 } Files;
+const FileSet *bind_set(const Files *files, const char *name); /* of --data; NULL: none */
+/* ---- pick_binding.c: sets the program and its binding, for the role and the files. */
+Status binding_pick(Gradc *run, Role role, const Files *files, Dataset *d);
 /* Does the binding have the shapes of the files? */
 bool bind_matches(const Files *files, const ProgramRecord *p);
 Status bind_sources(const Files *files, Dataset *d);
@@ -363,6 +371,7 @@ Status manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart
 /* All faults have EXIT_CHECKPOINT and name the path. */
 Status manifest_read(Arena *arena, const char *path, Manifest *out);
 Status manifest_parse(Arena *arena, const char *path, const char *text, size_t n, Manifest *out);
+uint64_t manifest_constants(const Manifest *m); /* a hash of what never changes; 0: there is none */
 
 /* ---- checkpoint_facts.c: what a checkpoint knows of the run that wrote it. */
 uint64_t facts_model(const Format *f);
@@ -379,7 +388,8 @@ enum { CHECKPOINT_DIGITS = 8 };
 typedef struct {
 	int64_t step, serial; /* serial -1: cannot be read */
 	int digits; /* of the step in its name: CHECKPOINT_DIGITS, or more where the step has, or that was taken */
-	uint64_t run, model;
+	bool stays; /* this run cannot go on from it: it is neither replaced nor removed */
+	uint64_t run, model, constants;
 	double eval_loss;
 } CheckpointEntry;
 typedef struct {
@@ -387,7 +397,7 @@ typedef struct {
 	const char *path;
 	int lock;   /* its descriptor; -1: not yet */
 	bool alone; /* false: this file system has no locks */
-	bool scanned;
+	bool scanned, judged;
 	int64_t n_temporaries; /* names that were given out */
 	VEC(CheckpointEntry) entries;
 } CheckpointFolder;
@@ -404,13 +414,15 @@ bool checkpoint_name_parse(const char *name, int64_t *step, int *digits);
 typedef struct {
 	int64_t done, last, every;
 } SaveSteps;
-/* EXIT_CHECKPOINT where something that is no checkpoint's, or another model's, has the name of one of them; *replaced:
- * how many of this model's that another run saved. */
-Status folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps, uint64_t run,
-                          uint64_t model, int *replaced);
+/* Says of each checkpoint whether it stays, by what the run's own would have: its model and constants. */
+void folder_judge(CheckpointFolder *folder, const Manifest *own);
+/* EXIT_CHECKPOINT where something that is no checkpoint's, or a checkpoint that stays, has the name of one of them; *replaced:
+ * how many others that another run saved. */
+Status folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps,
+                          const Manifest *own, int *replaced);
 int64_t folder_next_serial(const CheckpointFolder *folder);
 /* The complete checkpoint at `temporary` appears under its name, replacing the one that has it; under one with more
- * digits, which *entry gets, where something else has that name: then *beside. */
+ * digits, which *entry gets, where something else has that name, or a checkpoint that stays: then *beside. */
 Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry,
                   bool *beside);
 /* Leaves the newest `keep` of this run (0: all), and the one with the lowest evaluation loss. */
@@ -620,7 +632,6 @@ Status ranks_gather(Gradc *run, const int64_t *own, int n, int64_t **all);
  * runs. */
 Status ranks_pick_variant(Gradc *run, uint64_t own);
 Status ranks_agree(Gradc *run, int own, int *most); /* as gradc_agree */
-Status ranks_sum_state(Gradc *run, int state);      /* a scalar, over all ranks */
 /* Rank 0's text becomes everybody's; NULL is one too. */
 Status ranks_broadcast_text(Gradc *run, const char **text);
 
@@ -645,8 +656,12 @@ Status trainer_finish(Gradc *run);
 Status trainer_bind_data(Gradc *run);
 Status step_accumulate(Gradc *run, GradcStep *out);
 Status step_update(Gradc *run, GradcStep *out);
+Status step_take(Gradc *run, GradcStep *out); /* all of one */
 Status step_queue(Gradc *run);
 Status step_is_whole(const Gradc *run); /* EXIT_USAGE: a step is queued, or half of one done */
+Status step_check_accumulated(const Gradc *run); /* EXIT_USAGE: half of one is done */
+void step_ask_first(Gradc *run);                 /* the next step's rows are read meanwhile */
+double without_sign(double x); /* a nan has a sign on some processors, which says nothing */
 Status step_result(Gradc *run, bool wait, GradcStep *out, bool *got);
 Status step_evaluate(Gradc *run, GradcEval *out);
 Status resume_checkpoint(Gradc *run, GradcResume *out);
@@ -703,6 +718,8 @@ typedef struct {
 /* Of a record EXPORT_RANGE_SCALE or EXPORT_RANGE_ZERO. shifted_by: the state that is added to what it writes; NO_SCALE: none. */
 Status running_range(Gradc *run, Arena *arena, const ExportRecord *e, uint32_t shifted_by,
                      RunningRange *out);
+Status running_ranges(Gradc *run, Arena *arena,
+                      GradcRunningRanges *out);              /* as gradc_running_ranges */
 Status export_check(const Format *f, const GradcOptions *o); /* of options.export_weights */
 Status once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
 Status once_dump_gradients(Gradc *run, const char *folder);
@@ -741,8 +758,13 @@ struct Gradc {
 	Observer observer;
 	QueuedStep queued[MAX_QUEUED]; /* the oldest first */
 	int n_queued;
-	bool accumulated;   /* gradc_accumulate ran, and gradc_update has not yet */
-	double last_result; /* when it was there */
+	PathGuard *guards[2]; /* of what the options name, and of the data that are bound */
+	bool is_bound,
+		is_finished; /* gradc_bind_data, gradc_finish have been called, and gave no fault */
+	_Atomic bool is_called; /* by a thread; of two at once the second is refused */
+	bool accumulated;       /* gradc_accumulate ran, and gradc_update has not yet */
+	bool torn;              /* an update began, and could not be queued whole */
+	double last_result;     /* when it was there */
 	int64_t failed; /* the step whose loss or norm was not finite: later ones change nothing; 0: none */
 	int64_t every; /* steps from one estimate of the optimizer to the next; 0: it makes none */
 	int64_t overflows; /* steps without an update since the start of this run, for gradients that were not finite */

@@ -1,5 +1,4 @@
-/* One step: micro-batches, then the update; and evaluation, which is the first half on other
- * data. No step crosses an epoch; `samples` counts positions of the data order.
+/* One step: micro-batches, then the update. No step crosses an epoch; `samples` counts positions of the data order.
  *
  * A step is queued, and its results are taken when they are there: while the device computes step s, step s + 1 is queued, and
  * the host waits for the results of s only then. What a step that failed leaves undone the device decides by itself. */
@@ -7,8 +6,7 @@
 
 #include <math.h>
 
-/* A nan has a sign on some processors, which says nothing. */
-static double
+double
 without_sign(double x)
 {
 	return isnan(x) ? NAN : x;
@@ -84,6 +82,16 @@ ask_next(Gradc *run, const StepRows *step, int64_t j)
 
 	if (same_step || run->step + 1 < run->total_steps)
 		prefetch_ask(run->prefetch, &next);
+}
+
+void
+step_ask_first(Gradc *run)
+{
+	StepRows step = step_rows(run, run->samples);
+	MicroRows first = micro_rows(run, &step, 0);
+
+	if (run->step < run->total_steps)
+		prefetch_ask(run->prefetch, &first);
 }
 
 static Status
@@ -195,6 +203,7 @@ queue_update(Gradc *run)
 	hyper_scalars(&run->hyper, run->step, 0, executor_scalars(&run->executor, p));
 	RETURN_IF_ERROR(weights_unmap(run));
 	run->executor.timed = true;
+	run->torn = true;
 	Status status = executor_run(&run->executor, p, &micro);
 	run->executor.timed = false;
 	if (status)
@@ -205,21 +214,28 @@ queue_update(Gradc *run)
 	run->n_queued++;
 	run->step_turn ^= 1;
 	if (run->every > 0 && run->step % run->every == 0)
-		return queue_estimate(run, &run->queued[run->n_queued - 1]);
+		RETURN_IF_ERROR(queue_estimate(run, &run->queued[run->n_queued - 1]));
+	run->torn = false;
 	return NULL;
 }
 
-static Status
-check_accumulated(const Gradc *run)
+Status
+step_check_accumulated(const Gradc *run)
 {
 	return run->accumulated ? status_error(EXIT_USAGE, "gradients wait for gradc_update")
 	                        : NULL;
 }
 
+bool
+gradc_is_whole(const Gradc *run)
+{
+	return run->train && !run->torn && !run->accumulated && !run->failed && run->n_queued == 0;
+}
+
 Status
 step_is_whole(const Gradc *run)
 {
-	RETURN_IF_ERROR(check_accumulated(run));
+	RETURN_IF_ERROR(step_check_accumulated(run));
 	return run->n_queued == 0
 	               ? NULL
 	               : status_error(EXIT_USAGE, "a step is queued: take its results first");
@@ -228,7 +244,7 @@ step_is_whole(const Gradc *run)
 Status
 step_queue(Gradc *run)
 {
-	RETURN_IF_ERROR(check_accumulated(run));
+	RETURN_IF_ERROR(step_check_accumulated(run));
 	RETURN_IF_ERROR(queue_micro_batches(run));
 	return queue_update(run);
 }
@@ -432,152 +448,11 @@ step_update(Gradc *run, GradcStep *out)
 }
 
 Status
-gradc_step(Gradc *run, GradcStep *out)
+step_take(Gradc *run, GradcStep *out)
 {
 	bool got;
 
 	RETURN_IF_ERROR(step_is_whole(run));
-	RETURN_IF_ERROR(gradc_queue_step(run));
-	return gradc_step_result(run, true, out, &got);
-}
-
-/* Micro-batch j of this rank's share of an evaluation: every W-th one. */
-static MicroRows
-eval_rows(const Gradc *run, int64_t j, int64_t covered)
-{
-	Dataset *d = run->eval;
-	int64_t part = j * gradc_ranks(run) + gradc_rank(run);
-	int64_t first = lower(part * d->micro_rows, covered);
-
-	return (MicroRows){d, 0, first, lower(first + d->micro_rows, covered)};
-}
-
-/* Behind the last micro-batch of an evaluation comes the next step of the training. */
-static void
-ask_next_eval(Gradc *run, int64_t j, int64_t covered)
-{
-	MicroRows next = eval_rows(run, j + 1, covered);
-	StepRows step = step_rows(run, run->samples);
-	bool over = next.first >= covered;
-
-	if (over)
-		next = micro_rows(run, &step, 0);
-	if (!over || run->step < run->total_steps)
-		prefetch_ask(run->prefetch, &next);
-}
-
-static Status
-clear_scalar(Gradc *run, int state)
-{
-	Span at = executor_state(&run->executor, state);
-
-	return run->executor.ops->fill_zero(run->executor.device, 0, at);
-}
-
-/* What evaluation counts: loss, targets, correct ones. Every rank gets the sums. */
-static Status
-for_each_sum(Gradc *run, Status (*call)(Gradc *run, int state))
-{
-	const int states[] = {run->loss_sum, run->loss_count, run->metric_correct};
-
-	for (int i = 0; i < COUNT(states); i++)
-		if (states[i] >= 0)
-			RETURN_IF_ERROR(call(run, states[i]));
-	return NULL;
-}
-
-typedef struct {
-	MicroRows rows;
-	int64_t covered; /* rows of the evaluation */
-	int64_t j;       /* micro-batch of this rank; -1: of rows that are not its own */
-} EvalPart;
-
-static Status
-run_eval(Gradc *run, const EvalPart *part, const MicroBatch *micro)
-{
-	const Dataset *d = run->eval;
-	DataWait wait;
-
-	RETURN_IF_ERROR(prefetch_take(run->prefetch, &part->rows, &wait));
-	hyper_scalars(&run->hyper, run->step, part->rows.first,
-	              executor_scalars(&run->executor, d->program));
-	ask_next_eval(run, part->j, part->covered);
-	return executor_run(&run->executor, d->program, micro);
-}
-
-static bool
-has_collective(const Format *f, const ProgramRecord *p)
-{
-	for (uint32_t i = 0; i < p->n_instructions; i++)
-		if (f->instructions[p->first_instruction + i].kind == COLLECTIVE)
-			return true;
-	return false;
-}
-
-/* Where a pass gathers weights, all ranks make as many passes: a rank with one fewer first makes one of rows that are not its
- * own, whose sums are then cleared. */
-static Status
-even_out(Gradc *run, int64_t covered, MicroBatch *micro)
-{
-	Dataset *d = run->eval;
-	int64_t rest = (covered + d->micro_rows - 1) / d->micro_rows % gradc_ranks(run);
-
-	if (rest == 0 || gradc_rank(run) < rest || !has_collective(&run->format, d->program))
-		return NULL;
-	EvalPart part = {{d, 0, 0, lower(d->micro_rows, covered)}, covered, -1};
-	Status status = run_eval(run, &part, micro);
-	micro->index++;
-	return status;
-}
-
-/* Evaluation takes the rows as they come; the last partial batch is padded where rows of weight 0
- * are possible and left out where not. */
-static Status
-evaluate_rows(Gradc *run, GradcEval *out)
-{
-	Dataset *d = run->eval;
-	bool pad = d->has_weight && !info_is(&run->format, "eval_padding", "0");
-	int64_t covered = pad ? d->rows : d->rows / d->micro_rows * d->micro_rows;
-	MicroBatch micro = {0, covered / d->micro_rows + 1, false};
-
-	RETURN_IF_ERROR(even_out(run, covered, &micro));
-	RETURN_IF_ERROR(for_each_sum(run, clear_scalar));
-	for (int64_t j = 0;; j++, micro.index++) {
-		EvalPart part = {eval_rows(run, j, covered), covered, j};
-
-		if (part.rows.first >= covered)
-			break;
-		RETURN_IF_ERROR(run_eval(run, &part, &micro));
-	}
-	if (gradc_ranks(run) > 1)
-		RETURN_IF_ERROR(for_each_sum(run, ranks_sum_state));
-	out->rows = covered;
-	out->all_rows = d->rows;
-	return NULL;
-}
-
-Status
-step_evaluate(Gradc *run, GradcEval *out)
-{
-	double start = seconds_now(), correct = NAN;
-
-	*out = (GradcEval){.loss = NAN, .accuracy = NAN, .perplexity = NAN};
-	RETURN_IF_ERROR(check_accumulated(run));
-	if (!run->eval)
-		return status_error(EXIT_USAGE, "there are no evaluation data");
-	run->executor.observer = NULL;
-	RETURN_IF_ERROR(evaluate_rows(run, out));
-	observe_span(run, "evaluation", start, -1);
-	if (out->rows == 0) /* nothing ran: the sums are those of another run */
-		return NULL;
-	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &out->loss));
-	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &out->count));
-	if (run->metric_correct >= 0)
-		RETURN_IF_ERROR(read_scalar(run, run->metric_correct, &correct));
-	out->loss = out->count != 0 ? without_sign(out->loss / out->count) : NAN;
-	out->accuracy = out->count != 0 ? correct / out->count : NAN;
-	if (info_is(&run->format, "eval_metric", "perplexity"))
-		out->perplexity = exp(out->loss);
-	out->seconds = seconds_now() - start;
-	return NULL;
+	RETURN_IF_ERROR(step_queue(run));
+	return step_result(run, true, out, &got);
 }

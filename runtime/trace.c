@@ -133,7 +133,7 @@ trace_close(Trace *t)
 	memory_let_go();
 	pthread_mutex_destroy(&t->lock);
 	if (!status)
-		return file_writer_commit(t->file, 0);
+		return file_writer_commit(t->file, false);
 	file_writer_abort(t->file);
 	return status;
 }

@@ -85,36 +85,6 @@ gradc_default_options(void)
 	};
 }
 
-static Status
-check_options(const Format *f, const GradcOptions *o)
-{
-	double most = info_double(f, "max_accumulate", 0);
-
-	if (o->accumulate < (o->global_batch > 0 ? 0 : 1))
-		return status_error(EXIT_USAGE, "--accumulate: %lld is not positive",
-		                    (long long)o->accumulate);
-	if (most > 0 && (double)o->accumulate > most)
-		return status_error(EXIT_USAGE,
-		                    "--accumulate: %lld, compiled with --max-accumulate=%g",
-		                    (long long)o->accumulate, most);
-	if (o->threads < 0 || o->threads > MAX_CPUS)
-		return status_error(EXIT_USAGE, "--threads: %lld, at most %d",
-		                    (long long)o->threads, MAX_CPUS);
-	if (o->steps < -1 || o->epochs < -1 || o->warmup < 0)
-		return status_error(EXIT_USAGE, "--steps, --epochs and --warmup are not negative");
-	if (o->steps >= 0 && o->epochs >= 0)
-		return status_error(EXIT_USAGE, "--steps and --epochs: only one of them");
-	if (o->adapter && o->load_adapter)
-		return status_error(EXIT_USAGE, "--adapter and --load-adapter: only one of them");
-	if (o->merge && o->unmerge)
-		return status_error(EXIT_USAGE, "--merge and --unmerge: only one of them");
-	if (o->keep_last && !info_is(f, "keep_last", "1"))
-		return status_error(
-			EXIT_USAGE, "--keep-last: this model's %s does not allow rows of weight 0",
-			info_is(f, "has_batch_statistics", "1") ? "batch statistics" : "loss");
-	return NULL;
-}
-
 /* One thread is sooner done with them: handing a kernel on to others, and what it wrote from their caches to the next,
  * takes microseconds each time. mlp_digits 0.5 to 0.7 times as long, cnn_mnist with a row 0.7, with eight 1.08. */
 static bool
@@ -203,7 +173,7 @@ open_plan(Gradc *run, const GradcOptions *options)
 	char name[CPU_NAME];
 
 	run->processor = arena_strdup(run->arena, cpu_name(name));
-	RETURN_IF_ERROR(check_options(&run->format, options));
+	RETURN_IF_ERROR(options_check_model(&run->format, options));
 	RETURN_IF_ERROR(export_check(&run->format, options));
 	RETURN_IF_ERROR(sharing_pick(run));
 	RETURN_IF_ERROR(offload_check(run));
@@ -280,6 +250,48 @@ warn_of_wait(void *context, const char *line)
 		diag_warning(run->diag, "%s", line);
 }
 
+/* Files that the options name; those of a pattern are known when they are open. */
+static void
+guard_files(Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+	const char *const files[] = {o->tokens, o->text,    o->eval_tokens, o->eval_text,
+	                             o->load,   o->weights, run->model.file};
+	PathUses uses = {0};
+
+	for (int i = 0; i < COUNT(files); i++)
+		paths_add(run->arena, &uses, PATH_INPUT, "an input,", files[i]);
+	for (int i = 0; i < o->mean_std.n; i++)
+		paths_add(run->arena, &uses, PATH_INPUT, "an input,", o->mean_std.at[i].value);
+	for (int i = 0; i < o->data.n; i++)
+		paths_add(run->arena, &uses, PATH_INPUT, "an input,", o->data.at[i].value);
+	for (int i = 0; i < o->eval_data.n; i++)
+		paths_add(run->arena, &uses, PATH_INPUT, "an input,", o->eval_data.at[i].value);
+	run->guards[0] = paths_guard(&uses);
+}
+
+static void
+guard_data(Gradc *run)
+{
+	const Dataset *const sets[] = {run->train, run->eval};
+	PathUses uses = {0};
+
+	for (int s = 0; s < COUNT(sets); s++)
+		for (int i = 0; sets[s] && i < sets[s]->n_sets; i++)
+			for (int k = 0; k < sets[s]->sets[i].n_files; k++)
+				paths_add(run->arena, &uses, PATH_INPUT, "an input,",
+				          sets[s]->sets[i].files[k].path);
+	run->guards[1] = paths_guard(&uses);
+}
+
+static Status
+check_options(Gradc *run)
+{
+	RETURN_IF_ERROR(options_check_values(&run->options));
+	guard_files(run);
+	return NULL;
+}
+
 Status
 trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc *run)
 {
@@ -289,7 +301,14 @@ trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, G
 	run->options = *options;
 	run->model = *model;
 	run->diag = diag;
+	if (!run->options.lr_schedule)
+		run->options.lr_schedule = "constant";
+	if (!run->options.communicator)
+		run->options.communicator = "self";
+	options = &run->options;
 	Status status = comm_open(options->communicator, &comm, &run->comm);
+	if (!status)
+		status = ranks_share(run, check_options(run));
 	if (!status)
 		status = ranks_share(run, open_tables(run, model, &variants));
 	if (!status)
@@ -324,6 +343,7 @@ trainer_finish(Gradc *run)
 {
 	Trace *trace = run->observer.trace;
 
+	run->is_finished = true;
 	/* It may be writing a span, and so may a checkpoint's writer. */
 	prefetch_close(run->prefetch);
 	run->prefetch = NULL;
@@ -358,6 +378,8 @@ gradc_close(Gradc *run)
 		executor_close(&run->executor);
 	comm_close(&run->comm);
 	status_free(run->device.why_not_gpu);
+	for (int i = 0; i < COUNT(run->guards); i++)
+		paths_unguard(run->guards[i]);
 	MemoryOrphans *orphans = run->orphans; /* what nothing above has freed */
 	arena_free(run->arena);
 	if (over)
@@ -477,15 +499,36 @@ bind_all(Gradc *run)
 	RETURN_IF_ERROR(count_steps(run));
 	run->every = (int64_t)info_double(&run->format, "estimate_every", 0);
 	RETURN_IF_ERROR(check_estimates(run));
+	guard_data(run);
 	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->orphans,
 	                     &run->prefetch);
+}
+
+/* So that they can be bound again, by a caller that has mended them. */
+static void
+unbind(Gradc *run)
+{
+	prefetch_close(run->prefetch);
+	dataset_close(run->train);
+	dataset_close(run->eval);
+	paths_unguard(run->guards[1]);
+	run->prefetch = NULL;
+	run->train = run->eval = NULL;
+	run->guards[1] = NULL;
 }
 
 Status
 trainer_bind_data(Gradc *run)
 {
-	RETURN_IF_ERROR(ranks_share(run, bind_all(run)));
-	return ranks_compare(run);
+	if (run->is_bound)
+		return status_error(EXIT_USAGE, "the data are bound already");
+	Status status = ranks_share(run, bind_all(run));
+	if (!status)
+		status = ranks_compare(run);
+	if (status)
+		unbind(run);
+	run->is_bound = !status;
+	return status;
 }
 
 int64_t

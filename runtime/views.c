@@ -23,20 +23,19 @@ views_step(const Views *v, const Gradc *run, const GradcStep *s, const GradcEval
 	return tensorboard_step(v->events, run, s, eval);
 }
 
-/* The first fault wins. */
-static Status
-keep(Status first, Status second)
+void
+views_drop_events(Views *v)
 {
-	if (first)
-		status_free(second);
-	return first ? first : second;
+	status_free(tensorboard_close(v->events));
+	v->events = NULL;
 }
 
 Status
-views_close(Views *v, const Gradc *run, Status status)
+views_close(Views *v, const Gradc *run, const char *fault)
 {
-	status = keep(status, tensorboard_close(v->events));
-	status = keep(status, report_close(v->report, run, status ? status->message : NULL));
+	Status status = tensorboard_close(v->events);
+
+	status = status_first(status, report_close(v->report, run, fault));
 	*v = (Views){0};
 	return status;
 }

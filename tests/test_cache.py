@@ -104,6 +104,20 @@ def test_damaged_entries_are_compiled_again(cache, tmp_path):
     assert len(cache.entries()) == n
 
 
+def test_a_link_in_the_cache_is_replaced(cache, tmp_path):
+    """What it leads to is somebody's file: it is read as a damaged entry, and stays."""
+    n = cache.compile()
+    entry, mine = cache.entries()[0], tmp_path / "mine"
+    for target in mine, tmp_path / "nowhere":
+        mine.write_text("mine")
+        entry.unlink()
+        entry.symlink_to(target)
+        before = mine.stat()
+        assert cache.compile() == 1 and cache.compile() == 0 and len(cache.entries()) == n
+        assert not entry.is_symlink() and mine.read_text() == "mine" and mine.stat().st_mtime_ns == before.st_mtime_ns
+        assert not (tmp_path / "nowhere").exists()
+
+
 def test_an_entry_under_another_key(cache):
     cache.compile()
     first, second, *_ = cache.entries()

@@ -76,6 +76,18 @@ def test_random_values_are_for_what_is_trained_and_has_no_rule(run, models, tmp_
     assert " init uniform(" in states['@"2.weight"'] and " init uniform(" in states['@"2.bias"']
 
 
+def test_a_reproducer_writes_over_nothing(run, models, tmp_path):
+    """What another run has left stays, and the replayed file, which lies in the same folder."""
+    folder = tmp_path / "d"
+    failing = ["dump", models / "mlp_digits/model.onnx", LOSS, "--stage=train", f"--dump-dir={folder}", "--fail-in=autograd"]
+    run(*failing, exit=3)
+    kept = {f.name: f.read_bytes() for f in folder.iterdir()}
+    assert {"gradc-autograd.gir", "gradc-autograd.safetensors"} <= set(kept)
+    assert f"{folder}/gradc-autograd-1.gir" in run(*failing, exit=3).stderr
+    run("opt", folder / "gradc-autograd.gir", "--passes=autograd", f"--dump-dir={folder}", "-o", tmp_path / "out.gir")
+    assert kept.items() <= {f.name: f.read_bytes() for f in folder.iterdir()}.items()
+
+
 AWKWARD = 'a,b}"c\'d\\ e\nf'
 
 

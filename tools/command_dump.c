@@ -129,6 +129,13 @@ write_module(const Module *m, const char *path, const char *format, Arena *arena
 }
 
 static bool
+writes_text(const Options *o)
+{
+	return !(o->stage && printer_of_language(o->stage)) &&
+	       (!o->format || strcmp(o->format, "text") == 0);
+}
+
+static bool
 shows_gpu(const Options *o)
 {
 	return o->stage && printer_of_language(o->stage) == &printer_cuda;
@@ -197,12 +204,13 @@ command_opt(Options *o, Arena *arena, Diag *diag)
 	const PassRow *const *rows = pass_rows(&n);
 
 	mo.verify_each = true;
+	o->writes_text = writes_text(o);
 	if (!o->input) {
 		diag_error(diag, EXIT_USAGE, "no file given");
 		return EXIT_USAGE;
 	}
 	if (!pipeline_parse(&p, arena, o->passes ? o->passes : "", rows, n, diag) ||
-	    !outputs_prepare(o, NULL, arena, diag))
+	    !outputs_prepare(o, NULL, NULL, arena, diag))
 		return diag_exit_code(diag);
 	Module *m = read_text(o->input, arena, diag);
 	if (m) {
@@ -488,6 +496,7 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 	FormatTail tail = {0};
 	int64_t size;
 
+	o->writes_text = writes_text(o);
 	if (!o->input) {
 		diag_error(diag, EXIT_USAGE, "no file given");
 		return EXIT_USAGE;
@@ -511,7 +520,7 @@ command_dump(Options *o, Arena *arena, Diag *diag)
 		return EXIT_USAGE;
 	if (!text && diag_status(diag, read_tail(o->input, &tail, &size)))
 		return diag_exit_code(diag);
-	if ((text || tail.magic) && !outputs_prepare(o, NULL, arena, diag))
+	if ((text || tail.magic) && !outputs_prepare(o, NULL, NULL, arena, diag))
 		return diag_exit_code(diag);
 	if (text)
 		return dump_text(o, arena, diag);

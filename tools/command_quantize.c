@@ -88,7 +88,7 @@ quantize(Quantize *q)
 
 	if (!calibration_parse(q->o->calibrate ? q->o->calibrate : "minmax", &method, q->diag) ||
 	    !check_distribution(q, &method) || !session_read(&q->s, q->o, q->arena, q->diag) ||
-	    !outputs_prepare(q->o, q->s.model, q->arena, q->diag))
+	    !outputs_prepare(q->o, q->s.model, NULL, q->arena, q->diag))
 		return false;
 	if (!model_use_inference_form(q->s.model, q->diag))
 		return false;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 enum { MOST_BYTES = 1 << 30 };
+const char *const adapter_files[2] = {"adapter_config.json", "adapter_model.safetensors"};
 
 /* As bytes of the tables, and where they lie. */
 static Status
@@ -56,8 +57,8 @@ keep(Session *s, FormatWriter *w, const char *option)
 		           option);
 		return false;
 	}
-	const char *config = path_join(s->arena, folder, "adapter_config.json");
-	const char *tensors = path_join(s->arena, folder, "adapter_model.safetensors");
+	const char *config = path_join(s->arena, folder, adapter_files[0]);
+	const char *tensors = path_join(s->arena, folder, adapter_files[1]);
 	r.name = format_string(w, name);
 	Status status = check_files(s, config, tensors);
 	if (!status)

@@ -452,17 +452,17 @@ enum {
 #define REPAIRS "constants|transposes|merged|ties|batchnorm|dropout|tables|batch"
 static const OptionRow option_rows[] = {
 	{"output", "FILE", "what to write", TAKES_STRING, AT(output), .letter = 'o',
-	 .group = "Output", .commands = COMPILE | DUMP | OPT | QUANTIZE},
-	{"output-dir", "DIR", "where results go", TAKES_STRING, AT(output_dir), .commands = RUN | GRAD},
+	 .group = "Output", .commands = COMPILE | DUMP | OPT | QUANTIZE, .paths = writes_file},
+	{"output-dir", "DIR", "where results go", TAKES_STRING, AT(output_dir), .commands = RUN | GRAD, .paths = writes_folder},
 	{"dim", "NAME=N[,N...]", "binds a dimension, by symbol or as INPUT[AXIS]; several values: several "
 	 "programs", TAKES_LIST, AT(dims), .one_per_name = true, .group = "Dimensions", .commands = MODEL | QUANTIZE},
 	{"bound", "NAME=N", "how many elements an operator's result has at most, where the data say it: NonZero, Compress, Unique, NonMaxSuppression; or how often the Loop runs whose first output has the name", TAKES_LIST, AT(bounds),
 	 .one_per_name = true, .commands = MODEL | QUANTIZE},
 	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), .least = 1, .commands = MODEL | QUANTIZE},
 	{"data", "NAME=FILE", "real rows of an input, .npy, for the ranges of activations; repeatable", TAKES_LIST, AT(data), .one_per_name = true,
-	 .group = "Quantization", .commands = QUANTIZE},
+	 .group = "Quantization", .commands = QUANTIZE, .paths = reads_named_file},
 	{"scale", "NAME=MUL[,ADD]", "turns an input's rows of u8 into floats, as the executable's option does", TAKES_LIST, AT(scales), .commands = QUANTIZE},
-	{"mean-std", "NAME=FILE", "likewise, by means and deviations of channels: f32 .npy [2,C]", TAKES_LIST, AT(mean_stds), .commands = QUANTIZE},
+	{"mean-std", "NAME=FILE", "likewise, by means and deviations of channels: f32 .npy [2,C]", TAKES_LIST, AT(mean_stds), .commands = QUANTIZE, .paths = reads_named_file},
 	{"weight-type", "s8|u8|s4|u4|s2|u2|f8e4m3fn|f8e5m2|f4e2m1", "of weights' codes (s8); signed: symmetric, zero point 0", TAKES_CHOICE, AT(weight_type), .commands = QUANTIZE},
 	{"activation-type", "u8|s8|u16|s16|f8e4m3fn|f8e5m2|dynamic|token|none", "of activations' codes (u8); dynamic: u8 by each tensor's own range, token: each row's; none: floats", TAKES_CHOICE, AT(activation_type), .commands = QUANTIZE},
 	{"per-channel", NULL, "a scale for each output channel of a weight", TAKES_FLAG, AT(per_channel), .commands = QUANTIZE},
@@ -476,14 +476,14 @@ static const OptionRow option_rows[] = {
 	{"no-fold-batch-norms", NULL, "batch norms stay, by their running statistics", TAKES_FLAG, AT(no_fold_batch_norms), .commands = QUANTIZE},
 	{"equalize", NULL, "first moves factors between products that follow one another, so that one scale fits all channels", TAKES_FLAG, AT(equalize), .commands = QUANTIZE},
 	{"sensitivity", NULL, "what each tensor's codes cost the results, by leaving one out; runs the model once for each", TAKES_FLAG, AT(sensitivity), .commands = QUANTIZE},
-	{"report", "FILE.html", "a page: what was quantized how, and what is left of it", TAKES_STRING, AT(report), .commands = QUANTIZE},
+	{"report", "FILE.html", "a page: what was quantized how, and what is left of it", TAKES_STRING, AT(report), .commands = QUANTIZE, .paths = writes_file},
 	{"opset", "N", "raises the model's opset, where its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE | TRAIN},
 	{"loss", "output:NAME|onnx:FILE|model", "each [:OUTPUT[,target=INPUT][,axis=N][,OPTION=VALUE]]; "
 	 "the last two [,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss,
-	 .group = "Training", .commands = MODEL},
+	 .group = "Training", .commands = MODEL, .paths = reads_loss},
 	{"label-smoothing", "X", "for cross_entropy and nll, from 0 to 1", TAKES_CALL, AT(label_smoothing),
 	 .set = set_fraction, .commands = MODEL},
-	{"class-weight", "FILE.npy", "for cross_entropy and nll", TAKES_STRING, AT(class_weight), .commands = MODEL},
+	{"class-weight", "FILE.npy", "for cross_entropy and nll", TAKES_STRING, AT(class_weight), .commands = MODEL, .paths = reads_file},
 	{"optimizer", NULL, "with PyTorch's semantics and defaults (adamw); each [,KEY=VALUE...], see below", TAKES_CALL, AT(optimizer),
 	 .nth = nth_optimizer, .set = set_optimizer, .commands = COMPILE | DUMP},
 	{"optimizer-for", "GLOB=NAME[,KEY=VALUE...]", "another optimizer for these parameters, with its own hyperparameters; its learning rate follows the schedule", TAKES_CALL,
@@ -511,8 +511,8 @@ static const OptionRow option_rows[] = {
 	{"adapter-name", "PARAM=PATH", "the module that PEFT is to find it by in --export-adapter, where the file does not say it; TABLE,PRODUCT of a tied one", TAKES_LIST,
 	 AT(adapter_names), .one_per_name = true, .commands = COMPILE},
 	{"load-adapter", "NAME=DIR", "takes an adapter along, as PEFT or --export-adapter wrote it: the executable's --adapter=NAME begins with it; repeatable", TAKES_LIST,
-	 AT(kept_adapters), .one_per_name = true, .commands = COMPILE},
-	{"quantize", "SPEC", "trains with weights, and activations, that become codes and numbers again: w8a8, w4a8-g32, ... or a file of settings, and exports the codes", TAKES_STRING, AT(quantize), .commands = TRAIN},
+	 AT(kept_adapters), .one_per_name = true, .commands = COMPILE, .paths = reads_named_adapter},
+	{"quantize", "SPEC", "trains with weights, and activations, that become codes and numbers again: w8a8, w4a8-g32, ... or a file of settings, and exports the codes", TAKES_STRING, AT(quantize), .commands = TRAIN, .paths = reads_settings},
 	{"scale-learning", "none|lsq|torch", "each [,scale-grad=none|inv_n|lsq][,zero-points=on|off]: scales of codes are trained, too (none); with --quantize zero points of activations (off)", TAKES_CALL, AT(scale_learning), .set = set_scale_learning, .commands = TRAIN},
 	{"init", "model|random[:SEED]|GLOB=HOW", "first values; HOW: normal(M,S), uniform(A,B), zeros, "
 	 "ones", TAKES_CALL, AT(rules), .set = set_init, .repeats = true, .commands = TRAIN},
@@ -527,16 +527,16 @@ static const OptionRow option_rows[] = {
 	 TAKES_CHOICE, AT(train_mode), .commands = MODEL},
 	{"eval-mode", "inference|as-exported", "how @eval treats them", TAKES_CHOICE, AT(eval_mode), .commands = COMPILE | DUMP},
 	{"weights", "embed|FILE", "in the executable, or beside it", TAKES_STRING, AT(weights),
-	 .group = "The executable", .commands = COMPILE},
+	 .group = "The executable", .commands = COMPILE, .paths = writes_weights},
 	{"keep-metadata", NULL, "keeps exporters' stack traces", TAKES_FLAG, AT(keep_metadata), .commands = COMPILE},
 	{"max-accumulate", "N", "most micro-batches a step", TAKES_INT, AT(max_accumulate), .least = 1, .commands = COMPILE | DUMP},
 	{"keep-sources", "DIR", "keeps the generated C (OUTPUT.sources)", TAKES_STRING, AT(keep_sources),
-	 .optional = true, .commands = COMPILE | RUN | GRAD},
+	 .optional = true, .commands = COMPILE | RUN | GRAD, .paths = writes_folder},
 	{"emit", "executable|library", "what to write: a program, or a shared library for runtime/gradc.h",
 	 TAKES_KNOWN, AT(emit), .commands = COMPILE},
 	{"cc", "PROGRAM", "the C compiler ($CC, cc)", TAKES_STRING, AT(cc), .commands = COMPILE | RUN | GRAD},
 	{"input", "NAME=FILE", "an input of the model; axes and sizes may depend on small ones; repeatable", TAKES_LIST, AT(inputs), .one_per_name = true,
-	 .group = "run and grad", .commands = RUN | GRAD},
+	 .group = "run and grad", .commands = RUN | GRAD, .paths = reads_named_file},
 	{"wrt", "INPUT", "also this input's gradient; repeatable", TAKES_LIST, AT(wrt), .commands = GRAD},
 	{"check-gradients", "N", "N random entries per parameter against differences", TAKES_INT,
 	 AT(check_gradients), .least = 1, .commands = GRAD},
@@ -547,14 +547,14 @@ static const OptionRow option_rows[] = {
 	{"stage", "import|forward|train|sharded|rematerialized|fused|lowered|schedule|memory", "how far; for opt: where the text "
 	 "is", TAKES_CHOICE, AT(stage), .nth = printer_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
 	{"format", "text|dot|html|json|onnx", "of the dump; onnx: forward and backward of a model as plain ONNX, with --stage=train and --loss", TAKES_KNOWN, AT(format), .commands = DUMP | OPT},
-	{"log", "FILE", "with --format=html: ranges of codes over the training that wrote this log", TAKES_STRING, AT(log), .commands = DUMP},
+	{"log", "FILE", "with --format=html: ranges of codes over the training that wrote this log", TAKES_STRING, AT(log), .commands = DUMP, .paths = reads_file},
 	{"machine", NULL, "each [,ranks=N][,link=400G]; for --stage=schedule: what each launch would take on that GPU, among N "
 	 "ranks, with 400 Gbit/s between any two", TAKES_CALL, AT(machine), .nth = nth_machine, .set = set_machine, .commands = DUMP},
 	{"after", "PASS", "the module after that pass", TAKES_CALL, AT(after), .set = set_pass, .commands = DUMP},
 	{"passes", "LIST", "for opt: a,b{x=1}", TAKES_STRING, AT(passes), .empty = true, .commands = OPT},
 	{"dump-after", "PASS", "prints the module after a pass, or `all`", TAKES_CALL, AT(dump_after),
 	 .set = set_pass_or_all, .commands = PASSES},
-	{"dump-dir", "DIR", "dumps become files there, and so does the input of a pass while it runs", TAKES_STRING, AT(dump_dir), .commands = PASSES},
+	{"dump-dir", "DIR", "dumps become files there, and so does the input of a pass while it runs", TAKES_STRING, AT(dump_dir), .commands = PASSES, .paths = writes_folder},
 	{"dump-changed", NULL, "dumps after every pass that changed something", TAKES_FLAG,
 	 AT(dump_changed), .commands = PASSES},
 	{"stop-after", "PASS", "ends there", TAKES_CALL, AT(stop_after), .set = set_pass, .commands = COMPILE | DUMP | OPT},
@@ -590,7 +590,7 @@ static const OptionRow option_rows[] = {
 	{"unit-bytes", "N", "parameters of so many bytes are gathered at once, or of one layer block (32M)", TAKES_CALL,
 	 AT(unit_bytes), .set = set_bytes, .commands = COMPILE | DUMP},
 	{"help", NULL, "this text", TAKES_FLAG, AT(help), .group = "Other"},
-	{"config", "FILE", "options from a file, one `name = value` a line, or DeepSpeed's JSON; the command line wins", TAKES_CONFIG, AT(configs)},
+	{"config", "FILE", "options from a file, one `name = value` a line, or DeepSpeed's JSON; the command line wins", TAKES_CONFIG, AT(configs), .paths = reads_file},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	LATER("export-adapter"), LATER("export-merged"),
@@ -661,6 +661,7 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 {
 	OptionTable table = option_table(arena, command);
 	StringList files = {0};
+	table.uses = &o->paths;
 	bool ok = options_read(&table, o, argc, argv, &files, arena, diag);
 
 	if (o->cpus.n == 0 && o->gpus.n == 0)

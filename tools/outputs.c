@@ -1,11 +1,53 @@
-/* What gradc's commands read and write, before they write. */
+/* What gradc's commands read and write, before they write: what options name, and what no option names. */
 #include "tools/tools.h"
 
 #include <string.h>
 
+/* ---- `paths` of rows of options.c */
+
+/* onnx:FILE[,count=NAME]; its external data are known when it has been read. */
+void
+reads_loss(const OptionUse *u, PathUses *uses)
+{
+	const char *file = u->value + 5;
+
+	if (strncmp(u->value, "onnx:", 5) == 0)
+		option_add_path(u, uses, PATH_INPUT,
+		                arena_strndup(u->arena, file, strcspn(file, ",")));
+}
+
+/* w8a8, or a file of settings. */
+void
+reads_settings(const OptionUse *u, PathUses *uses)
+{
+	if (strchr(u->value, '.'))
+		reads_file(u, uses);
+}
+
+/* NAME=DIR */
+void
+reads_named_adapter(const OptionUse *u, PathUses *uses)
+{
+	const char *equal = strrchr(u->value, '=');
+
+	for (int i = 0; equal && i < COUNT(adapter_files); i++)
+		option_add_path(u, uses, PATH_INPUT,
+		                path_join(u->arena, equal + 1, adapter_files[i]));
+}
+
+/* embed, or FILE */
+void
+writes_weights(const OptionUse *u, PathUses *uses)
+{
+	if (strcmp(u->value, "embed") != 0)
+		writes_file(u, uses);
+}
+
+/* ---- all of them */
 typedef struct {
 	Arena *arena;
 	PathUses *uses;
+	const char *of;
 } Visit;
 
 static void
@@ -13,16 +55,16 @@ add_external(void *ctx, const char *path)
 {
 	Visit *v = ctx;
 
-	paths_add(v->arena, v->uses, PATH_INPUT, "the model's data", arena_strdup(v->arena, path));
+	paths_add(v->arena, v->uses, PATH_INPUT, v->of, arena_strdup(v->arena, path));
 }
 
-/* NAME=FILE; names may hold an `=`: every ending that is a file counts. */
 static void
-add_pairs(Arena *arena, PathUses *uses, const char *option, const StringList *pairs)
+add_data(Arena *arena, PathUses *uses, const Model *model, const char *of)
 {
-	for (int i = 0; i < pairs->n; i++)
-		for (const char *at = strchr(pairs->at[i], '='); at; at = strchr(at + 1, '='))
-			paths_add(arena, uses, PATH_INPUT, option, at + 1);
+	Visit v = {arena, uses, of};
+
+	if (model)
+		model_external_files(model, add_external, &v);
 }
 
 /* No training that runs writes one of them. */
@@ -37,39 +79,22 @@ are_free(const PathUses *uses, Arena *arena, Diag *diag)
 }
 
 bool
-outputs_prepare(const Options *o, Model *model, Arena *arena, Diag *diag)
+outputs_prepare(const Options *o, const Model *model, const Model *loss, Arena *arena, Diag *diag)
 {
 	PathUses uses = {0};
-	Visit v = {arena, &uses};
 
+	for (int i = 0; i < o->paths.n; i++)
+		vec_push(arena, &uses, o->paths.at[i]);
 	paths_add(arena, &uses, PATH_INPUT, model ? "the model" : "the input", o->input);
-	if (model)
-		model_external_files(model, add_external, &v);
-	else if (o->input)
+	add_data(arena, &uses, model, "the model's data");
+	add_data(arena, &uses, loss, "the loss's data");
+	if (!model && o->input)
 		paths_add(arena, &uses, PATH_INPUT, "the input's data",
 		          text_data_path(arena, o->input));
-	paths_add(arena, &uses, PATH_INPUT, "--class-weight", o->class_weight);
-	if (o->quantize && strchr(o->quantize, '.'))
-		paths_add(arena, &uses, PATH_INPUT, "--quantize", o->quantize);
-	for (int i = 0; i < o->configs.n; i++)
-		paths_add(arena, &uses, PATH_INPUT, "--config", o->configs.at[i]);
-	if (o->loss && strncmp(o->loss, "onnx:", 5) == 0)
-		paths_add(arena, &uses, PATH_INPUT, "--loss",
-		          arena_strndup(arena, o->loss + 5, strcspn(o->loss + 5, ",")));
-	add_pairs(arena, &uses, "--input", &o->inputs);
-	add_pairs(arena, &uses, "--data", &o->data);
-	paths_add(arena, &uses, PATH_INPUT, "--log", o->log);
 	paths_add(arena, &uses, PATH_INPUT, "gradc", "/proc/self/exe");
-	paths_add(arena, &uses, PATH_OUTPUT, "-o", o->output);
-	paths_add(arena, &uses, PATH_OUTPUT, "--report", o->report);
-	if (!model && o->output)
+	if (o->writes_text && o->output)
 		paths_add(arena, &uses, PATH_OUTPUT, "-o's data", text_data_path(arena, o->output));
-	if (o->weights && strcmp(o->weights, "embed") != 0)
-		paths_add(arena, &uses, PATH_OUTPUT, "--weights", o->weights);
-	paths_add(arena, &uses, PATH_FOLDER, "--output-dir", o->output_dir);
-	paths_add(arena, &uses, PATH_FOLDER, "--dump-dir", o->dump_dir);
-	paths_add(arena, &uses, PATH_FOLDER, "--keep-sources", o->keep_sources);
-	paths_protect(&uses);
+	paths_guard(&uses);
 	return paths_check(arena, &uses, diag) && !diag_status(diag, paths_try(arena, &uses)) &&
 	       are_free(&uses, arena, diag);
 }

@@ -289,7 +289,7 @@ bool
 session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag)
 {
 	return session_read(s, o, arena, diag) && session_import(s, open, NULL) &&
-	       outputs_prepare(o, s->model, arena, diag);
+	       outputs_prepare(o, s->model, s->loss_graph, arena, diag);
 }
 
 void

@@ -92,6 +92,7 @@ join_loss_graph(Session *s, const char *path, Function *f)
 
 	if (!loss)
 		return false;
+	s->loss_graph = loss;
 	for (int i = 0; i < n; i++)
 		values[i] = node_operand(ret, i);
 	Value **out = model_inline(loss, &b, s->outputs.at, values, n, &extra, s->diag);

@@ -35,6 +35,8 @@ typedef struct {
 	double label_smoothing, layer_decay, ema; /* 0: not given */
 	bool per_channel;                         /* of quantize */
 	bool forward_only; /* the command trains nothing: it says so itself */
+	bool writes_text; /* likewise: -o gets a module, and a file beside it the module's tensors */
+	PathUses paths;   /* what the options name */
 	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, list,
 		clear, help;
 } Options;
@@ -89,6 +91,7 @@ typedef struct {
 	Arena *arena;
 	Diag *diag;
 	Model *model;
+	const Model *loss_graph; /* of --loss=onnx:FILE; NULL: none */
 	Module *m;
 	const Import *import;
 	FakeQuantization *quantize; /* --quantize; NULL: nothing */
@@ -125,8 +128,14 @@ bool session_parse_loss(Session *s, const char *text);
 
 /* ---- outputs.c */
 /* -o, --weights and such are none of the files that the command reads, and can be written; before anything is opened to be
- * written. model: NULL where the input is none. */
-bool outputs_prepare(const Options *o, Model *model, Arena *arena, Diag *diag);
+ * written. model: NULL where the input is none; loss: of --loss=onnx:FILE, NULL where there is none. */
+bool outputs_prepare(const Options *o, const Model *model, const Model *loss, Arena *arena,
+                     Diag *diag);
+/* `paths` of rows whose values are no plain files */
+void reads_loss(const OptionUse *u, PathUses *uses);
+void reads_settings(const OptionUse *u, PathUses *uses);
+void reads_named_adapter(const OptionUse *u, PathUses *uses);
+void writes_weights(const OptionUse *u, PathUses *uses);
 /* ---- reached.c */
 /* Parameters on which neither the loss's output nor, without --loss, any output depends: not trainable, with the reason. */
 void session_freeze_unreached(Session *s);
@@ -159,6 +168,7 @@ bool session_tables(Session *s, bool with_update, Format *out);
 bool adapter_names(Session *s, AdapterModules **modules, StateSource **sources);
 
 /* ---- kept_adapters.c */
+extern const char *const adapter_files[2]; /* in an adapter's folder: its settings, its tensors */
 bool kept_adapters_write(Session *s, FormatWriter *w); /* false after reporting */
 
 /* ---- files.c: tensors of --input and of results */

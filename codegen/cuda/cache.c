@@ -123,7 +123,7 @@ cuda_cache_get(const CudaCache *c, Arena *arena, CacheKey key, CudaCode *out)
 	out->log = (const char *)(h + 1);
 	out->at = out->log + h->log_bytes;
 	out->n = h->code_bytes;
-	utimensat(AT_FDCWD, path, NULL, 0); /* used now */
+	utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); /* used now */
 	return true;
 }
 
@@ -132,7 +132,7 @@ write_entry(const char *path, const EntryHeader *h, const CudaCode *code)
 {
 	FileWriter *w;
 
-	RETURN_IF_ERROR(file_writer_open(path, &w));
+	RETURN_IF_ERROR(file_writer_open_name(path, &w));
 	Status status = file_writer_add(w, h, sizeof(*h));
 	if (!status)
 		status = file_writer_add(w, code->log, h->log_bytes);

@@ -144,7 +144,17 @@ def test_a_file_of_something_else_is_waited_out(start, tmp_path, text):
     (tmp_path / "meet").write_text(text)
     later = start(meet(tmp_path, 2)[1], 3)
     assert "rank 0 has not written it" in line_of(later, "has waited")
+    said, = ends([start(meet(tmp_path, 2)[0], 3)], 2)
+    assert "no rank 0 has written it: it would be written over" in said and (tmp_path / "meet").read_text() == text
+    (tmp_path / "meet").unlink()
     ends([start(meet(tmp_path, 2)[0], 3), later], 0)
+
+
+def test_a_reserved_name_is_a_place(start, tmp_path):
+    """An empty file, as mktemp makes."""
+    (tmp_path / "meet").touch()
+    ends([start(env, 3) for env in meet(tmp_path, 2)], 0)
+    assert not (tmp_path / "meet").exists()
 
 
 def test_a_file_is_for_one_run(start, tmp_path):

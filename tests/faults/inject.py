@@ -195,8 +195,9 @@ class Command:
             wrong.append("exit code 0, but stdout is not what it is without the fault")
         # A checkpoint that cannot be read is left out, with a warning: more steps are shown then, and end the same.
         left_out = "left out" in stderr
+        ended_early = done.returncode == 6  # by a row that cannot be read: what came of the steps before is saved and exported
         for output in self.outputs:
-            if not left_out or output.read is whole:
+            if not (left_out and output.read is not whole) and not (ended_early and (folder / output.path).exists() and output.read is not whole):
                 wrong.append(output.fault(folder, self.wanted[output.path], done.returncode == 0))
         left = self.left_untold(folder, stderr)
         deadline = time.monotonic() + 60  # processes that gradc started end with it, and remove what they wrote
@@ -206,14 +207,14 @@ class Command:
         if left and call not in REMOVALS:
             wrong.append(f"left {', '.join(sorted(re.sub('[0-9]+', 'N', x) for x in left))}")
         if self.checkpoints:
-            wrong += self.checkpoint_faults(folder, done.returncode == 0, call in REMOVALS)
+            wrong += self.checkpoint_faults(folder, done.returncode == 0, call in REMOVALS, ended_early)
         return [w for w in wrong if w]
 
-    def checkpoint_faults(self, folder, complete, may_be_more):
+    def checkpoint_faults(self, folder, complete, may_be_more, may_be_earlier):
         found = self.all_checkpoints(folder)
         if not found and (complete or self.prepare):
             yield "no checkpoint is left"
-        if complete and found and found[-1].name != max(self.wanted_checkpoints):
+        if complete and found and max(map(usual_name, found)) != max(self.wanted_checkpoints):
             yield "the last checkpoint is missing"
         for path in found:
             try:
@@ -222,8 +223,16 @@ class Command:
                 if not may_be_more:
                     yield f"a checkpoint is damaged: {error}"
                 continue
-            if have not in self.known_checkpoints[path.name]:
+            name = usual_name(path)
+            if may_be_earlier and name not in self.known_checkpoints:
+                continue
+            if have not in self.known_checkpoints[name]:
                 yield f"{path.name} is not what it is without the fault"
+
+
+def usual_name(path):
+    """One that stays is saved beside, with one more zero."""
+    return f"step-{int(path.name[5:]):08d}"
 
 
 def without_numbers(data):

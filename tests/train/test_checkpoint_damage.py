@@ -6,13 +6,16 @@ import os
 import random
 import resource
 import shutil
+import signal
 import subprocess
 import time
 
 import numpy as np
+import onnx
 import pytest
 from checkpoints import (Trainer, checkpoints, copy, digits_data, read_manifest, read_shard, vouch_for,
                          write_manifest, write_shard)
+from onnx import numpy_helper
 
 SHARD = "shard-00000-00001.safetensors"  # of several
 
@@ -329,3 +332,101 @@ def test_tensors_are_what_numpy_reads(saved):
     for entry in read_manifest(saved.folder / "ck/step-00000006")["tensors"]:
         assert list(found[entry["name"]].shape) == entry["shape"]
         assert np.isfinite(found[entry["name"]]).all()
+
+
+# ---- what this run cannot go on from is neither replaced nor removed
+
+def kept(folder):
+    """Every file of the checkpoints."""
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.glob("step-*/*")}
+
+
+@pytest.fixture(scope="module")
+def frozen(gradc, models, tmp_path_factory):
+    """Two trainers of one model whose frozen tensor has other numbers."""
+    folder = tmp_path_factory.mktemp("frozen")
+    model = onnx.load(models / "mlp_digits/model.onnx")
+    trainers = []
+    for name in "one", "two":
+        for t in model.graph.initializer:
+            if t.name == "0.weight":
+                t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t) * 1.5, t.name))
+        onnx.save(model, folder / f"{name}.onnx")
+        subprocess.run([gradc, "compile", folder / f"{name}.onnx", "-o", folder / name, "--batch=16", "--freeze=0.weight"],
+                       check=True, capture_output=True)
+        trainers.append(Trainer(folder / name, digits_data(models), folder))
+    trainers[0].run("--steps=6", "--save=ck", "--save-every=3")
+    return trainers
+
+
+@pytest.mark.parametrize("steps", [6, 100], ids=["same names", "other names"])
+def test_auto_does_not_begin_beside_another_training(frozen, steps):
+    _, two = frozen
+    before = kept(two.folder / "ck")
+    said = two.run(f"--steps={steps}", "--save=ck", "--save-every=3", "--keep=1", "--resume=auto", exit=7).stderr
+    assert said.count('frozen tensor "0.weight" has other values') == 2
+    assert "--resume=auto: ck has checkpoints, and none that this run can go on from" in said
+    assert kept(two.folder / "ck") == before
+
+
+@pytest.mark.parametrize("how", ["newer", "model"])
+def test_auto_does_not_begin_beside_what_it_cannot_read(saved, how):
+    folder = copy(saved.folder / "ck", saved.folder / "foreign")
+    for step in 3, 6:
+        edit(**{"newer": {"version": 99}, "model": {"model": "0" * 16}}[how])(folder / f"step-{step:08d}")
+    before = kept(folder)
+    said = saved.run("--steps=100", "--save=foreign", "--save-every=3", "--keep=1", "--resume=auto", exit=7).stderr
+    assert "none that this run can go on from" in said and said.count("left out") == 2 and kept(folder) == before
+
+
+def test_frozen_values_tell_trainings_apart_without_resuming(frozen):
+    one, two = frozen
+    before = kept(two.folder / "ck")
+    said = two.run("--steps=6", "--save=ck", exit=7).stderr
+    assert "ck/step-00000006: a checkpoint with other frozen values lies where this run is to save step 6" in said
+    assert kept(two.folder / "ck") == before
+    copy(two.folder / "ck", two.folder / "mine")
+    assert "2 checkpoints of another training" in one.run("--steps=6", "--save=mine", "--save-every=3", "--lr=0.1").stderr
+
+
+def test_an_unforeseen_step_is_saved_beside_another_training(frozen):
+    """A signal comes at any step."""
+    _, two = frozen
+    folder = copy(two.folder / "ck", two.folder / "all")
+    for step in range(1, 2000):
+        if step % 3 or step > 6:
+            shutil.copytree(folder / "step-00000003", folder / f"step-{step:08d}", copy_function=os.link)
+    before = kept(folder)
+    process = two.start("--steps=1000000", "--save=all", "--progress=plain")
+    for line in process.stderr:
+        if "step 1/" in line:
+            process.send_signal(signal.SIGTERM)
+            break
+    said = process.stderr.read()
+    assert process.wait(60) == 75 and "one that this run could not go on from" in said
+    saved_at, = folder.glob("step-0????????")
+    assert (saved_at / "manifest.json").exists()
+    after = kept(folder)
+    assert {k: v for k, v in after.items() if not k.startswith(saved_at.name)} == before
+
+
+@pytest.mark.parametrize("how", [append(SHARD), truncate("manifest.json", 100)], ids=["shard", "manifest"])
+def test_a_damaged_checkpoint_is_none_of_those_kept(saved, how):
+    """The one before it is not the one too many, and the damaged one stays."""
+    folder = copy(saved.folder / "ck", saved.folder / "few")
+    how(folder / "step-00000006")
+    before = kept(folder)
+    go_on = ["--save=few", "--keep=1", "--resume=auto", "--shard-bytes=40000"]
+    assert "resumed from few/step-00000003" in saved.run("--steps=3", *go_on).stderr and kept(folder) == before
+    saved.run("--steps=6", *go_on)
+    assert sorted(p.name for p in folder.glob("step-*")) == ["step-000000006", "step-00000006"]
+    assert {k: v for k, v in kept(folder).items() if k.startswith("step-00000006/")} == {
+        k: v for k, v in before.items() if k.startswith("step-00000006/")}
+
+
+def test_a_named_checkpoint_is_there_until_a_newer_one_is(saved):
+    """Whether those behind it are sound nobody has looked."""
+    folder = copy(saved.folder / "ck", saved.folder / "named")
+    before = kept(folder)
+    saved.run("--steps=3", "--save=named", "--keep=1", "--resume=named/step-00000003")
+    assert kept(folder) == before

@@ -216,3 +216,62 @@ def test_no_memory_is_a_value(build, models, two_models, tmp_path):
             assert done.stdout.count("exit code") == 1  # the other model trains
             told += 1
     assert told >= 5
+
+
+MISUSE = r"""
+#include "runtime/gradc.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+GRADC_MODEL(one);
+
+static void
+say(const char *call, Status status)
+{
+	printf("%s: %d %s\n", call, status ? status->exit_code : 0, status ? status->message : "ok");
+	status_free(status);
+}
+
+int
+main(int argc, char **argv)
+{
+	GradcPair data[] = {{"input", argv[2]}, {"labels", argv[3]}};
+	GradcOptions o = gradc_default_options();
+	bool bad = strcmp(argv[1], "bad data") == 0;
+	GradcStep step;
+	Gradc *run;
+
+	o.data.at = data;
+	o.data.n = bad ? 1 : 2;
+	o.steps = 5;
+	if (strcmp(argv[1], "no schedule") == 0)
+		o.lr_schedule = NULL;
+	if (strcmp(argv[1], "keep") == 0)
+		o.save = "ck", o.keep = -1;
+	if (strcmp(argv[1], "sizes") == 0)
+		o.keep_data = -1, o.shard_bytes = -1;
+	say("open", gradc_open(&gradc_model_one, &o, NULL, &run));
+	if (strcmp(argv[1], "no bind") != 0)
+		say("bind", gradc_bind_data(run));
+	say("step", gradc_step(run, &step));
+	say("save", gradc_save(run, NAN));
+	gradc_close(run);
+	return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how, says", [("no bind", ["open: 0", "step: 2 no data are bound"]), ("bad data", ["open: 0", "bind: 2", "step: 2 no data are bound"]),
+                                       ("no schedule", ["open: 0", "bind: 0", "step: 0", "save: 2"]),
+                                       ("keep", ["open: 2 --keep: -1", "bind: 2 there is no run", "step: 2 there is no run"]),
+                                       ("sizes", ["open: 2 --shard-bytes: -1"])])
+def test_a_program_that_calls_wrongly_is_told(build, models, two_models, how, says):
+    folder = two_models.parent
+    if not (folder / "misuse").exists():
+        (folder / "misuse.c").write_text(MISUSE)
+        build_program(build, folder, folder / "misuse.c", "libone.so").rename(folder / "misuse")
+        build_program(build, folder, folder / "two.c", "libone.so", "libtwo.so")
+    said = call(folder / "misuse", how, *data_of(models)[:2], cwd=folder).stdout.splitlines()
+    for line, want in zip(said, says):
+        assert line.startswith(want), said

@@ -1,6 +1,7 @@
 """What a training run means: losses against formulas, accumulation, shuffling, schedules, groups,
 evaluation, and what happens with bad data."""
 import math
+import subprocess
 
 import numpy as np
 import onnx
@@ -462,6 +463,61 @@ def test_every_combination_of_bindings(run, tmp_path):
     for binding in ("batch=1 seq=2", "batch=1 seq=4", "batch=3 seq=2", "batch=3 seq=4"):
         assert f"program accumulate {binding}:" in info
     assert info.count("program update") == 1
+
+
+SIZES = [  # words, rows of the data; rows of a micro-batch, and the words that make the same step with it alone
+    ([], 12, 5, []), (["--micro-batch=2"], 12, 2, []), (["--micro-batch=3", "--accumulate=2"], 12, 3, ["--accumulate=2"]),
+    (["--global-batch=6"], 12, 3, ["--accumulate=2"]), (["--global-batch=10", "--accumulate=5"], 12, 2, ["--accumulate=5"]),
+    (["--accumulate=4"], 12, 3, ["--accumulate=4"]), ([], 3, 3, []), ([], 4, 3, []), (["--accumulate=2"], 4, 2, ["--accumulate=2"]),
+]
+
+
+@pytest.fixture(scope="module")
+def sizes(gradc, tmp_path_factory):
+    """Executables of one model for 2, 3 and 5 rows, and for each of them; rows of data."""
+    folder = tmp_path_factory.mktemp("sizes")
+    linear_model(folder / "linear.onnx")
+    for name in "2,3,5", "2", "3", "5":
+        subprocess.run([gradc, "compile", folder / "linear.onnx", "-o", folder / name, "--precision=f64", f"--dim=batch={name}"], check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize("words, rows, size, same", SIZES)
+def test_rows_pick_the_binding(run, sizes, tmp_path, words, rows, size, same):
+    """As --micro-batch and --global-batch say it, else the most that a step has data for; the numbers are those of an executable of that size."""
+    random = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", random.standard_normal((rows, WIDTH)).astype(np.float32))
+    np.save(tmp_path / "labels.npy", random.integers(0, CLASSES, rows))
+    data = [a for n in ("x", "labels") for a in ("--data", f"{n}={tmp_path / n}.npy", "--eval-data", f"{n}={tmp_path / n}.npy")]
+    lines = {}
+    for name, more in ("2,3,5", words), (str(size), same):
+        done = run(sizes / name, *data, *more, "--steps=3", "--lr=0.1", "--eval-every=1", "--log", tmp_path / "log")
+        lines[name] = reference.log_lines(tmp_path / "log")
+        assert f"binding: batch={size}" in done.stderr
+    both, alone = lines.values()
+    assert [line.get("samples") for line in both] == [line.get("samples") for line in alone]
+    for key in "loss", "eval_loss", "grad_norm":
+        np.testing.assert_allclose([line.get(key, 0) for line in both], [line.get(key, 0) for line in alone], rtol=limit("accumulate f64"))
+
+
+def test_rows_that_no_binding_has_are_refused(run, sizes, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((12, WIDTH), np.float32))
+    np.save(tmp_path / "labels.npy", np.zeros(12, np.int64))
+    data = [a for n in ("x", "labels") for a in ("--data", f"{n}={tmp_path / n}.npy")]
+    assert "--micro-batch=4: 2, 3, 5 rows are compiled in" in run(sizes / "2,3,5", *data, "--micro-batch=4", exit=2).stderr
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5, 4])
+def test_one_run_takes_the_binding_of_its_inputs(run, sizes, tmp_path, rows):
+    x = np.random.default_rng(rows).standard_normal((rows, WIDTH)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    done = run(sizes / "2,3,5", "--once", f"--input=x={tmp_path / 'x.npy'}", "--output-dir", tmp_path / "o", exit=6 if rows == 4 else 0)
+    if rows == 4:
+        assert 'none of the bindings "batch=2", "batch=3", "batch=5"' in done.stderr
+        return
+    model = onnx.load(sizes / "linear.onnx")
+    w, b = (numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer)
+    np.testing.assert_allclose(np.load(tmp_path / "o/logits.npy"), x.astype(np.float64) @ w + b, rtol=1e-12)
 
 
 def test_a_token_stream_picks_the_longest_binding(run, models, tmp_path):

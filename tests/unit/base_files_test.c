@@ -83,14 +83,115 @@ test_file_writer(void **state)
 	bytes = arena_alloc(arena, 200000);
 	assert_ok(file_writer_add(w, "x", 1));
 	assert_ok(file_writer_add(w, bytes, 200000));
-	assert_ok(file_writer_commit(w, 0750));
+	assert_ok(file_writer_commit(w, true));
 	assert_int_equal(stat(path, &st), 0);
-	assert_int_equal(st.st_mode & 0777, 0750);
+	assert_int_equal(st.st_mode & 0500, 0500);
 	assert_ok(file_read(arena, path, 200001, &bytes, &n));
 	assert_int_equal(n, 200001);
 	assert_fault(file_read(arena, path, 200000, &bytes, &n), EXIT_SYSTEM, "at most 200000");
 	assert_int_equal(count_entries(), before + 1);
 	unlink(path);
+	arena_free(arena);
+}
+
+static mode_t
+mode_of(const char *path)
+{
+	struct stat st;
+
+	assert_int_equal(stat(path, &st), 0);
+	return st.st_mode & 07777;
+}
+
+/* A file that is replaced keeps what its owner allowed, from the first byte on; who may read it may run it. */
+static void
+test_file_keeps_permissions(void **state)
+{
+	static const struct {
+		mode_t old, kept, executable;
+	} modes[] = {{0600, 0600, 0700},
+	             {0640, 0640, 0750},
+	             {0444, 0444, 0555},
+	             {0755, 0755, 0755},
+	             {04750, 0750, 0750}};
+	Arena *arena = arena_new();
+	char *path = arena_strdup(arena, path_of("private"));
+	mode_t umask_before = umask(022);
+	FileWriter *w;
+
+	for (int i = 0; i < 2 * COUNT(modes); i++) {
+		bool executable = i % 2;
+		assert_ok(file_write(path, "old", 3));
+		assert_int_equal(chmod(path, modes[i / 2].old), 0);
+		assert_ok(file_writer_open(path, &w));
+		assert_ok(file_writer_add(w, "new", 3));
+		assert_ok(file_writer_commit(w, executable));
+		assert_int_equal(mode_of(path),
+		                 executable ? modes[i / 2].executable : modes[i / 2].kept);
+		unlink(path);
+	}
+	umask(077);
+	assert_ok(file_writer_open(path, &w));
+	assert_ok(file_writer_commit(w, true));
+	assert_int_equal(mode_of(path), 0700);
+	unlink(path);
+	umask(umask_before);
+	arena_free(arena);
+}
+
+/* Of a name that is the program's own a link goes; of another name what it leads to is written. */
+static void
+test_file_at_a_link(void **state)
+{
+	Arena *arena = arena_new();
+	char *link = arena_strdup(arena, path_of("link")),
+	     *target = arena_strdup(arena, path_of("target"));
+	struct stat st;
+	FileWriter *w;
+	void *bytes;
+	int64_t n;
+
+	assert_ok(file_write(target, "mine", 4));
+	assert_int_equal(chmod(target, 0600), 0);
+	for (int own = 0; own < 2; own++) {
+		assert_int_equal(symlink("target", link), 0);
+		assert_ok((own ? file_writer_open_name : file_writer_open)(link, &w));
+		assert_ok(file_writer_add(w, own ? "own" : "theirs", own ? 3 : 6));
+		assert_ok(file_writer_commit(w, false));
+		assert_int_equal(lstat(link, &st), 0);
+		assert_int_equal(S_ISLNK(st.st_mode), !own);
+		assert_ok(file_read(arena, target, 100, &bytes, &n));
+		assert_string_equal(bytes, "theirs");
+		assert_int_equal(mode_of(target), 0600);
+		unlink(link);
+	}
+	unlink(target);
+	arena_free(arena);
+}
+
+/* No file that is an input of the process is opened to be written, whatever opens it. */
+static void
+test_inputs_are_not_opened(void **state)
+{
+	Arena *arena = arena_new();
+	char *path = arena_strdup(arena, path_of("input"));
+	char *other = arena_strdup(arena, path_of("other"));
+	PathUses uses = {0};
+	FileAppender *a;
+	FileWriter *w;
+
+	assert_ok(file_write(path, "mine", 4));
+	paths_add(arena, &uses, PATH_INPUT, "--data", path);
+	PathGuard *guard = paths_guard(&uses);
+	assert_fault(file_writer_open(path, &w), EXIT_USAGE, "is also --data");
+	assert_fault(file_writer_open_name(path, &w), EXIT_USAGE, "is also --data");
+	assert_fault(file_appender_open(path, false, &a), EXIT_USAGE, "is also --data");
+	assert_fault(file_appender_open(path, true, &a), EXIT_USAGE, "is also --data");
+	assert_int_equal(rename(path, other),
+	                 0); /* a rotated input, whose number a new file may get */
+	assert_ok(file_write(other, "new", 3));
+	unlink(other);
+	paths_unguard(guard);
 	arena_free(arena);
 }
 
@@ -134,7 +235,7 @@ test_file_part(void **state)
 			assert_ok(file_writer_add(w, from + at, part));
 		}
 		assert_int_equal(file_writer_offset(w), size);
-		assert_ok(file_writer_commit(w, 0));
+		assert_ok(file_writer_commit(w, false));
 		assert_ok(file_read(arena, path, MOST, &got, &n));
 		assert_int_equal(n, size);
 		assert_memory_equal(got, from, (size_t)size);
@@ -606,6 +707,9 @@ remove_scratch(void **state)
 /* clang-format off */
 static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_file_writer),
+	cmocka_unit_test(test_file_keeps_permissions),
+	cmocka_unit_test(test_file_at_a_link),
+	cmocka_unit_test(test_inputs_are_not_opened),
 	cmocka_unit_test(test_file_part),
 	cmocka_unit_test(test_file_parts),
 	cmocka_unit_test(test_file_faults),

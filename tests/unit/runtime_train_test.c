@@ -367,10 +367,188 @@ test_poison_changes_nothing(void **state)
 	follow(&t, 16, 4, 4);
 }
 
+/* ---- calls that do not fit what was called before */
+static void
+test_calls_out_of_order(void **state)
+{
+	Tiny t = unshuffled(16);
+	GradcStep step;
+	GradcEval eval;
+	Gradc *run;
+	bool got;
+
+	(void)state;
+	expect_status(gradc_step(NULL, &step), EXIT_USAGE, "there is no run");
+	expect_status(gradc_open(NULL, &t.options, NULL, &run), EXIT_USAGE, "an argument is NULL");
+	assert_null(run);
+	t.options.steps = 4;
+	must(gradc_open(&t.model, &t.options, t.diag, &run));
+	expect_status(gradc_step(run, &step), EXIT_USAGE, "no data are bound");
+	expect_status(gradc_queue_step(run), EXIT_USAGE, "no data are bound");
+	expect_status(gradc_accumulate(run, &step), EXIT_USAGE, "no data are bound");
+	expect_status(gradc_evaluate(run, &eval), EXIT_USAGE, "no data are bound");
+	must(gradc_step_result(run, true, &step, &got));
+	assert_false(got);
+	must(gradc_bind_data(run));
+	expect_status(gradc_bind_data(run), EXIT_USAGE, "bound already");
+	expect_status(gradc_step(run, NULL), EXIT_USAGE, "an argument is NULL");
+	expect_status(gradc_update(run, &step), EXIT_USAGE, "gradc_accumulate comes first");
+	expect_status(gradc_dump_gradients(run, "/nowhere"), EXIT_USAGE,
+	              "gradc_accumulate comes first");
+	must(gradc_queue_step(run));
+	expect_status(gradc_export(run, tiny_path(&t, "e.onnx")), EXIT_USAGE, "a step is queued");
+	assert_false(gradc_is_whole(run));
+	must(gradc_step_result(run, true, &step, &got));
+	assert_true(got && gradc_is_whole(run));
+	must(gradc_finish(run));
+	expect_status(gradc_step(run, &step), EXIT_USAGE, "gradc_close");
+	expect_status(gradc_finish(run), EXIT_USAGE, "gradc_close");
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+/* Data that cannot be bound leave the session as it was: others may be. */
+static void
+test_data_are_bound_again(void **state)
+{
+	Tiny t = unshuffled(16);
+	GradcStep step;
+	Gradc *run;
+
+	(void)state;
+	const char *labels = t.options.data.at[1].value, *away = tiny_path(&t, "away");
+	assert_int_equal(rename(labels, away), 0);
+	must(gradc_open(&t.model, &t.options, t.diag, &run));
+	for (int i = 0; i < 2; i++) {
+		expect_status(gradc_bind_data(run), EXIT_SYSTEM, "y.npy");
+		expect_status(gradc_step(run, &step), EXIT_USAGE, "no data are bound");
+	}
+	assert_int_equal(rename(away, labels), 0);
+	must(gradc_bind_data(run));
+	must(gradc_step(run, &step));
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+static void
+test_options_without_sense(void **state)
+{
+	static const struct {
+		size_t at; /* of an int64_t */
+		int64_t value;
+		const char *says;
+	} wrong[] = {
+		{offsetof(GradcOptions, keep), -1, "--keep: -1"},
+		{offsetof(GradcOptions, shard_bytes), 0, "--shard-bytes: 0"},
+		{offsetof(GradcOptions, shard_bytes), INT64_MIN, "--shard-bytes"},
+		{offsetof(GradcOptions, keep_data), -1, "keep_data: -1"},
+		{offsetof(GradcOptions, steps), INT64_MAX, "--steps"},
+		{offsetof(GradcOptions, accumulate), 0, "--accumulate: 0"},
+		{offsetof(GradcOptions, accumulate), INT64_MAX, "--accumulate"},
+		{offsetof(GradcOptions, micro_batch), -1, "--micro-batch: -1"},
+		{offsetof(GradcOptions, warmup), -1, "--warmup: -1"},
+		{offsetof(GradcOptions, threads), 1 << 20, "--threads: 1048576"},
+	};
+	Tiny t = unshuffled(16);
+	Gradc *run;
+
+	(void)state;
+	for (int i = 0; i < COUNT(wrong); i++) {
+		GradcOptions o = t.options;
+		*(int64_t *)(void *)((char *)&o + wrong[i].at) = wrong[i].value;
+		expect_status(gradc_open(&t.model, &o, NULL, &run), EXIT_USAGE, wrong[i].says);
+		assert_null(run);
+	}
+	GradcOptions o = t.options;
+	o.data.n = -1;
+	expect_status(gradc_open(&t.model, &o, NULL, &run), EXIT_USAGE, "--data: -1 pairs");
+	o = t.options;
+	o.lr_schedule = o.communicator = NULL;
+	must(gradc_open(&t.model, &o, NULL, &run));
+	must(gradc_bind_data(run));
+	gradc_close(run);
+	tiny_close(&t);
+}
+
+/* What a session reads it does not write over, nor does another one of the process while the first is open. */
+static void
+test_inputs_of_a_session_stay(void **state)
+{
+	Tiny t = unshuffled(16);
+	const char *data = t.options.data.at[0].value, *weights = t.options.weights;
+	Gradc *run, *other;
+
+	(void)state;
+	must(gradc_open(&t.model, &t.options, t.diag, &run));
+	must(gradc_bind_data(run));
+	expect_status(gradc_export(run, data), EXIT_USAGE, "it would be written over");
+	expect_status(gradc_export(run, weights), EXIT_USAGE, "it would be written over");
+	GradcOptions o = t.options;
+	o.data = (GradcPairs){0};
+	o.trace = data;
+	expect_status(gradc_open(&t.model, &o, NULL, &other), EXIT_USAGE,
+	              "it would be written over");
+	gradc_close(run);
+	o.trace = NULL;
+	must(gradc_open(&t.model, &o, NULL, &other));
+	must(gradc_export(other, data)); /* nobody reads it any more */
+	gradc_close(other);
+	tiny_close(&t);
+}
+
+typedef struct {
+	Gradc *run;
+	_Atomic int refused, made;
+} Crowd;
+
+static void *
+crowd_step(void *context)
+{
+	Crowd *c = context;
+	GradcStep step;
+
+	for (int i = 0; i < 50; i++) {
+		Status status = gradc_step(c->run, &step);
+		if (status && strstr(status->message, "under way"))
+			c->refused++;
+		else if (!status)
+			c->made++;
+		status_free(status);
+	}
+	return NULL;
+}
+
+/* A session that two threads use at once: calls are whole or refused. */
+static void
+test_a_crowd(void **state)
+{
+	Tiny t = unshuffled(16);
+	Crowd c = {.run = NULL};
+	pthread_t threads[3];
+
+	(void)state;
+	t.options.steps = 1000000;
+	must(gradc_open(&t.model, &t.options, t.diag, &c.run));
+	must(gradc_bind_data(c.run));
+	for (int i = 0; i < COUNT(threads); i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, crowd_step, &c), 0);
+	for (int i = 0; i < COUNT(threads); i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(c.made + c.refused, 50 * COUNT(threads));
+	assert_int_equal(gradc_steps_done(c.run), c.made);
+	gradc_close(c.run);
+	tiny_close(&t);
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_calls_out_of_order),
+		cmocka_unit_test(test_data_are_bound_again),
+		cmocka_unit_test(test_options_without_sense),
+		cmocka_unit_test(test_inputs_of_a_session_stay),
+		cmocka_unit_test(test_a_crowd),
 		cmocka_unit_test(test_losses),
 		cmocka_unit_test(test_sessions_at_the_same_time),
 		cmocka_unit_test(test_last_partial_batch_is_dropped),

@@ -1,0 +1,77 @@
+/* What the usual values of options name in the file system: the `paths` of their rows. Values of another form have a function of
+ * their own beside the table. */
+#include "base/base.h"
+
+#include <glob.h>
+#include <string.h>
+
+const char *
+option_title(const OptionUse *u)
+{
+	return u->row->letter ? arena_printf(u->arena, "-%c", u->row->letter)
+	                      : arena_printf(u->arena, "--%s", u->row->name);
+}
+
+void
+option_add_path(const OptionUse *u, PathUses *uses, PathKind kind, const char *path)
+{
+	paths_add(u->arena, uses, kind, option_title(u), path);
+}
+
+void
+reads_file(const OptionUse *u, PathUses *uses)
+{
+	option_add_path(u, uses, PATH_INPUT, u->value);
+}
+
+/* A name may hold an `=`: every ending counts, and an ending that is no file does no harm. */
+void
+reads_named_file(const OptionUse *u, PathUses *uses)
+{
+	for (const char *at = strchr(u->value, '='); at; at = strchr(at + 1, '='))
+		option_add_path(u, uses, PATH_INPUT, at + 1);
+}
+
+static void
+add_matches(const OptionUse *u, PathUses *uses, const char *pattern)
+{
+	glob_t found = {0};
+
+	option_add_path(u, uses, PATH_INPUT, pattern);
+	if (glob(pattern, 0, NULL, &found) == 0)
+		for (size_t i = 0; i < found.gl_pathc; i++)
+			option_add_path(u, uses, PATH_INPUT,
+			                arena_strdup(u->arena, found.gl_pathv[i]));
+	globfree(&found);
+}
+
+void
+reads_named_files(const OptionUse *u, PathUses *uses)
+{
+	for (const char *at = strchr(u->value, '='); at; at = strchr(at + 1, '='))
+		add_matches(u, uses, at + 1);
+}
+
+void
+writes_file(const OptionUse *u, PathUses *uses)
+{
+	option_add_path(u, uses, PATH_OUTPUT, u->value);
+}
+
+void
+writes_stream(const OptionUse *u, PathUses *uses)
+{
+	option_add_path(u, uses, PATH_STREAM, u->value);
+}
+
+void
+writes_shared(const OptionUse *u, PathUses *uses)
+{
+	option_add_path(u, uses, PATH_SHARED, u->value);
+}
+
+void
+writes_folder(const OptionUse *u, PathUses *uses)
+{
+	option_add_path(u, uses, PATH_FOLDER, u->value);
+}
