@@ -341,24 +341,26 @@ static void
 set_random_batch_axes(Importer *im, const ImportBinding *binding)
 {
 	const Function *f = im->b.f;
-	int64_t rows;
 
 	for (int i = 0; i < f->params.n; i++) {
 		Value *v = f->params.at[i];
-		v->has_rows = v->param == PARAM_INPUT && v->type->rank > 0 &&
-		              binding->inputs.at[v->number].has_rows;
+		if (v->param != PARAM_INPUT)
+			continue;
+		const ImportPort *port = &binding->inputs.at[v->number];
+		v->has_rows = port->has_rows;
+		v->rows_axis = v->has_rows ? port->batch_axis : 0;
 	}
 	if (im->pending_randoms.n == 0)
 		return;
-	int *axes = batch_axes(im->arena, f, &rows);
+	BatchAxes batch = batch_of(im->arena, f);
 	for (int i = 0; i < im->pending_randoms.n; i++) {
 		PendingRandom *pending = &im->pending_randoms.at[i];
 		RandomAttr *a = pending->random->node->attr;
-		int axis = axes[pending->rows_of->id];
-		if (axis < 0 || axis >= a->shape.n || a->shape.at[axis] % rows != 0)
+		int axis = batch_blocks(&batch, pending->rows_of);
+		if (axis < 0 || axis >= a->shape.n || a->shape.at[axis] % batch.rows != 0)
 			continue;
 		a->counter.axis = axis;
-		a->counter.rows = rows;
+		a->counter.rows = batch.rows;
 	}
 }
 
@@ -381,6 +383,8 @@ import_function(Importer *im, ImportInfo *info)
 	if (diag_errors(im->diag) != im->before)
 		return;
 	set_random_batch_axes(im, &info->base.bindings.at[im->binding]);
+	if (!im->inference)
+		rows_find_outputs(im, &info->base.bindings.at[im->binding]);
 	sweep(im->b.f);
 }
 

@@ -43,7 +43,7 @@ dim_name(Text *scratch, const char *input, int axis, const char *symbol)
 }
 
 /* The number that --dim gives; NULL: none. */
-static const DimBinding *
+const DimBinding *
 find_dim(const Importer *im, const char *name)
 {
 	const Binding *b = &im->options->bindings[im->binding];
@@ -55,7 +55,7 @@ find_dim(const Importer *im, const char *name)
 }
 
 static bool
-bound_dim(const Importer *im, const char *name, int axis, int64_t *out)
+bound_dim(const Importer *im, const char *name, bool counts_rows, int64_t *out)
 {
 	const ImportOptions *o = im->options;
 	const DimBinding *dim = find_dim(im, name);
@@ -64,8 +64,8 @@ bound_dim(const Importer *im, const char *name, int axis, int64_t *out)
 		*out = dim->value;
 		return true;
 	}
-	*out = axis == 0 && o->batch ? o->batch : 1;
-	return (axis == 0 && o->batch) || o->open_dims == OPEN_ONE;
+	*out = counts_rows && o->batch ? o->batch : 1;
+	return (counts_rows && o->batch) || o->open_dims == OPEN_ONE;
 }
 
 static void
@@ -81,11 +81,11 @@ bind_dim(Inputs *in, ImportPort *port, int axis, const Onnx__TensorShapeProto__D
 			port->dims[axis] = im->options->batch;
 		return;
 	}
-	if (axis == 0)
-		port->open_leading = true;
+	if (axis == port->batch_axis)
+		port->open_batch = true;
 	Text scratch = {0};
 	const char *name = dim_name(&scratch, port->name, axis, symbol);
-	if (!bound_dim(im, name, axis, &port->dims[axis]))
+	if (!bound_dim(im, name, axis == port->batch_axis, &port->dims[axis]))
 		text_printf(&in->open, "%s%s of input %s (axis %d)", in->open.n ? ", " : "", name,
 		            quoted(im->model, port->name), axis);
 	text_free(&scratch);
@@ -118,6 +118,7 @@ bind_port(Inputs *in, const ValueInfoProto *v, ImportPort *port)
 		return false;
 	}
 	port->rank = (int)t->shape->n_dim;
+	port->batch_axis = rows_axis_of(v, im->options->batch_axes, im->options->n_batch_axes);
 	for (int i = 0; i < port->rank; i++) {
 		bind_dim(in, port, i, t->shape->dim[i]);
 		if (!size_mul(n, port->dims[i] ? port->dims[i] : 1, &n) || n > MAX_ELEMENTS) {
@@ -146,68 +147,6 @@ find_fill(const ImportOptions *o, const char *name)
 		if (!strcmp(o->fills[i].name, name))
 			return &o->fills[i];
 	return NULL;
-}
-
-/* The input whose leading dimension is the number of rows: the first open one, else the first. NULL: scalars only. */
-static const ImportPort *
-rows_input(const ImportBinding *b)
-{
-	const ImportPort *first = NULL;
-
-	for (int i = 0; i < b->inputs.n; i++) {
-		const ImportPort *p = &b->inputs.at[i];
-		if (p->rank && p->open_leading)
-			return p;
-		if (p->rank && !first)
-			first = p;
-	}
-	return first;
-}
-
-/* --batch gives the number of rows to every leading dimension that --dim does not bind. */
-static bool
-is_batch(const Importer *im, const ImportPort *p)
-{
-	return im->options->batch && !find_dim(im, p->symbols[0]);
-}
-
-/* Of an input with an open leading dimension as large as that of `of`: does it count the same thing? */
-static bool
-same_symbol(const Importer *im, const ImportPort *p, const ImportPort *of)
-{
-	const char *a = p->symbols[0], *b = of->symbols[0];
-
-	return !*a || !*b || !strcmp(a, b) || (is_batch(im, p) && is_batch(im, of));
-}
-
-/* An empty batch is one row, of which no input has a part. */
-static void
-find_row_inputs(const Importer *im, ImportBinding *b)
-{
-	const ImportPort *of = rows_input(b);
-	bool empty = of && of->dims[0] == 0;
-
-	b->rows = of && !empty ? of->dims[0] : 1;
-	for (int i = 0; i < b->inputs.n; i++) {
-		ImportPort *p = &b->inputs.at[i];
-		p->has_rows = !empty && p->rank && p->dims[0] == b->rows &&
-		              p->open_leading == of->open_leading &&
-		              (!of->open_leading || same_symbol(im, p, of));
-	}
-}
-
-/* Exporters invent symbols for outputs: only the numbers are compared. */
-static void
-find_row_outputs(ImportBinding *b)
-{
-	const ImportPort *of = rows_input(b);
-	bool open = of && of->open_leading, empty = of && of->dims[0] == 0;
-
-	for (int i = 0; i < b->outputs.n; i++) {
-		ImportPort *p = &b->outputs.at[i];
-		p->has_rows = !empty && (p->open_leading || !open) && p->rank &&
-		              p->dims[0] == b->rows;
-	}
 }
 
 static int
@@ -280,7 +219,7 @@ import_inputs(Importer *im, ImportInfo *info)
 		model_error(im->model, im->diag, EXIT_USAGE,
 		            "open dimensions, bind them with --dim NAME=N or --batch N: %s",
 		            in->open.at);
-	find_row_inputs(im, binding);
+	rows_find_inputs(im, binding);
 	text_free(&in->open);
 }
 
@@ -333,7 +272,6 @@ add_output_port(Importer *im, ImportInfo *info, const ValueInfoProto *v, Type ty
 		port.dims[i] = type->dims[i];
 		port.symbols[i] = symbol ? arena_strdup(im->m->arena, symbol) : NULL;
 	}
-	port.open_leading = type->rank > 0 && port.symbols[0];
 	vec_push(im->m->arena, &info->base.bindings.at[im->binding].outputs, port);
 }
 
@@ -505,15 +443,15 @@ import_outputs(Importer *im, ImportInfo *info)
 			return;
 	for (int i = 0; i < im->pending_states.n; i++)
 		store_pending(im, im->pending_states.at[i], im->pending_values.at[i]);
-	find_row_outputs(&info->base.bindings.at[im->binding]);
 	for (int i = 0; i < results.n; i++)
 		results.at[i] = within_bounds(im, results.at[i]);
 	b_return(&im->b, results.n, results.at);
 }
 
 void
-model_open_dims(const Model *model,
-                void (*visit)(void *ctx, const char *input, int axis, const char *name), void *ctx)
+model_open_dims(const Model *model, const ImportOptions *o,
+                void (*visit)(void *ctx, const char *input, int axis, const char *name, bool rows),
+                void *ctx)
 {
 	const ValueInfoProto *v;
 	Text scratch = {0};
@@ -526,8 +464,8 @@ model_open_dims(const Model *model,
 			const char *symbol = dim_symbol(t->shape->dim[k]);
 			const char *input = v->name;
 			if (symbol)
-				visit(ctx, input, (int)k,
-				      dim_name(&scratch, input, (int)k, symbol));
+				visit(ctx, input, (int)k, dim_name(&scratch, input, (int)k, symbol),
+				      (int)k == rows_axis_of(v, o->batch_axes, o->n_batch_axes));
 		}
 	}
 	text_free(&scratch);

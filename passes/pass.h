@@ -86,6 +86,7 @@ typedef struct {
 	int64_t target;   /* number of the graph input that holds the target; -1: a new input */
 	int64_t count;    /* output loss: the output that holds its count; -1: none */
 	int64_t axis;     /* class axis; -1: where the labels lack one */
+	int64_t rows; /* axis of the output that counts rows; -1: that which the graph computes */
 	double label_smoothing;
 	const char *class_weight; /* the constant state that holds them, f[classes]; NULL: none */
 	const char *settings;     /* the row's own options, "gamma=2 alpha=0.25"; NULL: defaults */
@@ -100,6 +101,7 @@ typedef struct {
 	const Tensor *class_weight; /* [classes]; NULL: none */
 	const void *settings;       /* the struct of the row's own options */
 	int class_axis;
+	BatchAxis rows;     /* of the output */
 	Value *sum, *count; /* f[]: out */
 	Value *correct;     /* f[]: hits, for accuracy; NULL where it makes no sense */
 	int64_t targets;    /* in a full micro-batch */
@@ -115,6 +117,8 @@ typedef struct {
 } LossRow;
 extern const LossRow *const loss_table[];
 const LossRow *loss_find(const char *name); /* NULL: unknown */
+/* Does the output of this forward or inference function, or what it stores, depend on several rows of a micro-batch? */
+bool loss_rows_mix(const Function *f, int64_t output, bool stores);
 /* A struct of the row's own options: its defaults, then the text; NULL after reporting. */
 const void *loss_settings(const LossRow *row, const char *text, Arena *arena, Diag *diag);
 

@@ -67,6 +67,15 @@ typedef struct {
 	int stop; /* the signal that ended training, on whatever rank; 0: none */
 } Session;
 
+/* ", 8 of 12 rows" */
+static void
+add_left_out(Text *line, const GradcEval *e)
+{
+	if (e->rows != e->all_rows)
+		text_printf(line, ", %lld of %lld rows", (long long)e->rows,
+		            (long long)e->all_rows);
+}
+
 static void
 show_eval(Session *s, const char *when, const GradcEval *e)
 {
@@ -77,10 +86,9 @@ show_eval(Session *s, const char *when, const GradcEval *e)
 		text_printf(&line, ", accuracy %.4f", e->accuracy);
 	if (!isnan(e->perplexity))
 		text_printf(&line, ", perplexity %.5g", e->perplexity);
-	text_printf(&line, ", %lld", (long long)e->rows);
-	if (e->rows != e->all_rows)
-		text_printf(&line, " of %lld", (long long)e->all_rows);
-	text_add(&line, " rows");
+	if (e->rows == e->all_rows)
+		text_printf(&line, ", %lld rows", (long long)e->rows);
+	add_left_out(&line, e);
 	progress_line(&s->progress, "%s\n", line.at);
 	text_free(&line);
 }
@@ -153,7 +161,8 @@ finish_step(Session *s, Status status)
 		status = gradc_evaluate(s->run, &s->after);
 		eval = &s->after;
 		/* Not at the end of a training, which may go on: what it does then must not depend on that. */
-		if (!status && s->o->eval_every > 0 && s->step.step % s->o->eval_every == 0)
+		if (!status && s->after.count != 0 && s->o->eval_every > 0 &&
+		    s->step.step % s->o->eval_every == 0)
 			gradc_schedule_loss(s->run, s->after.loss);
 	}
 	Arena *scratch = arena_new();
@@ -333,7 +342,11 @@ print_result(const Session *s)
 		printf(", accuracy %.4f -> %.4f", s->before.accuracy, s->after.accuracy);
 	if (s->evaluated && !isnan(s->after.perplexity))
 		printf(", perplexity %.5g -> %.5g", s->before.perplexity, s->after.perplexity);
-	printf("\n");
+	Text left_out = {0};
+	if (s->evaluated)
+		add_left_out(&left_out, &s->after);
+	printf("%s\n", left_out.n ? left_out.at : "");
+	text_free(&left_out);
 }
 
 static void

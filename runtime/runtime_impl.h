@@ -716,6 +716,10 @@ typedef struct {
 	double begin;
 } QueuedStep;
 
+/* ---- eval_rows.c */
+int64_t eval_covered_rows(const Gradc *run);
+Status eval_check_rows(const Gradc *run); /* EXIT_DATA: no row of the data can be evaluated */
+
 /* ---- trainer.c */
 struct Gradc {
 	Arena *arena;

@@ -530,14 +530,12 @@ even_out(Gradc *run, int64_t covered, MicroBatch *micro)
 	return status;
 }
 
-/* Evaluation takes the rows as they come; the last partial batch is padded where rows of weight 0
- * are possible and left out where not. */
+/* Evaluation takes the rows as they come. */
 static Status
 evaluate_rows(Gradc *run, GradcEval *out)
 {
 	Dataset *d = run->eval;
-	bool pad = d->has_weight && !info_is(&run->format, "eval_padding", "0");
-	int64_t covered = pad ? d->rows : d->rows / d->micro_rows * d->micro_rows;
+	int64_t covered = eval_covered_rows(run);
 	MicroBatch micro = {0, covered / d->micro_rows + 1, false};
 
 	RETURN_IF_ERROR(even_out(run, covered, &micro));

@@ -86,6 +86,20 @@ gradc_default_options(void)
 }
 
 static Status
+check_keep_last(const Format *f)
+{
+	if (info_is(f, "keep_last", "1"))
+		return NULL;
+	if (info_is(f, "rows_mix", "1") && !info_is(f, "has_batch_statistics", "1"))
+		return status_error(EXIT_USAGE,
+		                    "--keep-last: the rows of a micro-batch see each other "
+		                    "in this model, and would see rows of weight 0");
+	return status_error(EXIT_USAGE,
+	                    "--keep-last: this model's %s does not allow rows of weight 0",
+	                    info_is(f, "has_batch_statistics", "1") ? "batch statistics" : "loss");
+}
+
+static Status
 check_options(const Format *f, const GradcOptions *o)
 {
 	double most = info_double(f, "max_accumulate", 0);
@@ -108,11 +122,7 @@ check_options(const Format *f, const GradcOptions *o)
 		return status_error(EXIT_USAGE, "--adapter and --load-adapter: only one of them");
 	if (o->merge && o->unmerge)
 		return status_error(EXIT_USAGE, "--merge and --unmerge: only one of them");
-	if (o->keep_last && !info_is(f, "keep_last", "1"))
-		return status_error(
-			EXIT_USAGE, "--keep-last: this model's %s does not allow rows of weight 0",
-			info_is(f, "has_batch_statistics", "1") ? "batch statistics" : "loss");
-	return NULL;
+	return o->keep_last ? check_keep_last(f) : NULL;
 }
 
 /* One thread is sooner done with them: handing a kernel on to others, and what it wrote from their caches to the next,
@@ -470,6 +480,8 @@ bind_all(Gradc *run)
 	if (gradc_has_eval(run))
 		fault = fault_join(run->diag, fault,
 		                   dataset_open(run, ROLE_EVAL, &eval, &run->eval));
+	if (!fault && run->eval)
+		fault = eval_check_rows(run);
 	RETURN_IF_ERROR(fault);
 	run->train->shuffle = o->shuffle;
 	run->train->seed = o->seed;

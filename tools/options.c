@@ -451,7 +451,9 @@ static const OptionRow option_rows[] = {
 	 "programs", TAKES_LIST, AT(dims), .one_per_name = true, .group = "Dimensions", .commands = MODEL | QUANTIZE},
 	{"bound", "NAME=N", "how many elements an operator's result has at most, where the data say it: NonZero, Compress, Unique, NonMaxSuppression; or how often the Loop runs whose first output has the name", TAKES_LIST, AT(bounds),
 	 .one_per_name = true, .commands = MODEL | QUANTIZE},
-	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), .least = 1, .commands = MODEL | QUANTIZE},
+	{"batch", "N", "binds the leading dimension of every input, or the one that is called batch", TAKES_INT, AT(batch), .least = 1, .commands = MODEL | QUANTIZE},
+	{"batch-axis", "INPUT=N|none", "the axis of an input that counts rows, from 0 (the one that is called batch, else 0); none: one array for every step",
+	 TAKES_LIST, AT(batch_axes), .one_per_name = true, .commands = MODEL | QUANTIZE},
 	{"data", "NAME=FILE", "real rows of an input, .npy, for the ranges of activations; repeatable", TAKES_LIST, AT(data), .one_per_name = true,
 	 .group = "Quantization", .commands = QUANTIZE},
 	{"weight-type", "s8|u8|s4|u4|s2|u2|f8e4m3fn|f8e5m2|f4e2m1", "of weights' codes (s8); signed: symmetric, zero point 0", TAKES_CHOICE, AT(weight_type), .commands = QUANTIZE},
@@ -468,7 +470,7 @@ static const OptionRow option_rows[] = {
 	{"sensitivity", NULL, "what each tensor's codes cost the results, by leaving one out; runs the model once for each", TAKES_FLAG, AT(sensitivity), .commands = QUANTIZE},
 	{"report", "FILE.html", "a page: what was quantized how, and what is left of it", TAKES_STRING, AT(report), .commands = QUANTIZE},
 	{"opset", "N", "raises the model's opset, where its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE | TRAIN},
-	{"loss", "output:NAME|onnx:FILE|model", "each [:OUTPUT[,target=INPUT][,axis=N][,OPTION=VALUE]]; "
+	{"loss", "output:NAME|onnx:FILE|model", "each [:OUTPUT[,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE]]; "
 	 "the last two [,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss,
 	 .group = "Training", .commands = MODEL},
 	{"label-smoothing", "X", "for cross_entropy and nll, from 0 to 1", TAKES_CALL, AT(label_smoothing),

@@ -26,9 +26,9 @@ typedef struct {
 	VEC(const CudaArchitecture *) gpus;
 	const KernelPrinter *printer;
 	Outlook machine; /* of --machine; without, its machine is NULL */
-	StringList configs, dims, bounds, fills, ties, no_ties, repairs, no_repairs, rules, mixed,
-		optimizers_for, lora, adapter_names, kept_adapters, inputs, disable, enable, wrt,
-		pass_options, data, only, skip;
+	StringList configs, dims, batch_axes, bounds, fills, ties, no_ties, repairs, no_repairs,
+		rules, mixed, optimizers_for, lora, adapter_names, kept_adapters, inputs, disable,
+		enable, wrt, pass_options, data, only, skip;
 	int64_t block_size, opset;                                         /* of quantize */
 	int64_t batch, max_accumulate, check_gradients, cores, unit_bytes; /* 0: the default */
 	uint64_t init_seed;

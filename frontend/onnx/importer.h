@@ -182,7 +182,14 @@ Value *bind_tensor_port(Importer *im, ImportInfo *info, const ImportPort *port);
 void import_inputs(Importer *im, ImportInfo *info);
 void import_outputs(Importer *im, ImportInfo *info); /* and the end of the function */
 const Onnx__TypeProto__Tensor *tensor_type(const ValueInfoProto *v); /* NULL: no tensor */
+const DimBinding *find_dim(const Importer *im, const char *name);    /* of --dim; NULL: none */
 const char *dim_symbol(const Onnx__TensorShapeProto__Dimension *d);  /* NULL: a number; "": open */
+
+/* ---- rows.c */
+/* The axis that --batch binds, where it is open; -1: --batch-axis says that no axis does. */
+int rows_axis_of(const ValueInfoProto *v, const BatchAxisOption *options, int n);
+void rows_find_inputs(const Importer *im, ImportBinding *b);
+void rows_find_outputs(const Importer *im, ImportBinding *b); /* of the function being built */
 
 /* ---- accessors.c: faults and accessors. */
 void report_invalid(OnnxNode *n, const char *fmt, ...) PRINTF(2, 3);     /* exit 3 */

@@ -53,7 +53,7 @@ loss_targets(Loss *l)
 
 	Value *ignore = b_splat(b, shape, IGNORE_INDEX);
 	t.valid = b_binary(b, OP_ne, labels, ignore);
-	Value *w = b_broadcast(b, l->weight, ints_of_type(shape), only(0));
+	Value *w = loss_row_weights(l, shape);
 	Type wt = type_with_dtype(b->m, shape, d);
 	t.row = b_select(b, t.valid, w, b_splat(b, wt, 0));
 	Value *classes = b_iota(b, labels->type->dtype, ints_of_type(l->output->type),

@@ -1,0 +1,28 @@
+/* Which rows of the evaluation data are evaluated: the last partial batch is padded where rows of weight 0 are possible,
+ * and left out where not. */
+#include "runtime/runtime_impl.h"
+
+int64_t
+eval_covered_rows(const Gradc *run)
+{
+	const Dataset *d = run->eval;
+	bool pad = d->has_weight && !info_is(&run->format, "eval_padding", "0");
+
+	return pad ? d->rows : d->rows / d->micro_rows * d->micro_rows;
+}
+
+Status
+eval_check_rows(const Gradc *run)
+{
+	const Dataset *d = run->eval;
+
+	if (eval_covered_rows(run) > 0)
+		return NULL;
+	return status_error(
+		EXIT_DATA,
+		"--eval-data: %lld rows are less than a batch of %lld, which cannot be padded: %s; "
+		"compile with --batch %lld or less",
+		(long long)d->rows, (long long)d->micro_rows,
+		d->has_weight ? "its rows see each other" : "the model computes its own loss",
+		(long long)d->rows);
+}
