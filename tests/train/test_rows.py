@@ -238,6 +238,7 @@ def test_outputs_of_all_rows_together(run, tmp_path, nodes, shape, said):
     ([10], 10, None, None),            # as many rows as classes
     ([3, 7], 7, None, None),           # [B,T,V]: the last
     ([7, 7], 7, None, None),
+    ([10], 10, [1, 0], None),          # rows are the last axis
     ([3, 7], 7, [0, 2, 1], 1),         # said
     ([2, 5, 5], 5, [0, 3, 1, 2], None),  # [N,C,H,W]: 1
     ([2, 3, 5], 5, [0, 3, 1, 2], None),
