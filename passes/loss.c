@@ -122,27 +122,6 @@ prepare(LossPass *lp, Function *forward)
 }
 
 /* ---- building */
-static Value *
-scalar_of(Builder *b, Value *v, DType d)
-{
-	return b_reshape(b, b_cast(b, v, d), (Ints){0});
-}
-
-/* The graph's own loss: a mean over `count` targets adds value * n and n, n a constant. */
-static void
-own_loss(Loss *l, Value *const *results)
-{
-	Builder *b = l->b;
-	Value *value = results[l->options->output];
-	DType d = value->type->dtype;
-
-	l->count = l->options->count < 0 ? b_splat(b, type_scalar(b->m, d), 1)
-	                                 : scalar_of(b, results[l->options->count], d);
-	l->count = b_unary(b, OP_stop_gradient, l->count);
-	l->sum = b_binary(b, OP_mul, scalar_of(b, value, d), l->count);
-	l->targets = 1;
-}
-
 static State *
 loss_state(LossPass *lp, StateKind kind, const char *name, DType d)
 {
@@ -283,7 +262,7 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 		}
 		lp->row->build(&l);
 	} else {
-		own_loss(&l, results);
+		loss_build_own(lp, &l, results);
 	}
 	lp->sum = loss_state(lp, STATE_LOSS_SUM, "loss.sum", l.sum->type->dtype);
 	lp->count = loss_state(lp, STATE_LOSS_COUNT, "loss.count", l.sum->type->dtype);
@@ -350,7 +329,9 @@ static const PassOption loss_options[] = {
 	{"output", "output of the model, from 0", OPTION_INT, offsetof(LossOptions, output)},
 	{"target", "number of the input that holds the target, -1: a new one", OPTION_INT,
          offsetof(LossOptions, target)},
-	{"count", "output that counts targets, -1: none", OPTION_INT, offsetof(LossOptions, count)},
+	{"count",
+         "output that counts targets, -1: what the graph divides by, -2: all micro-batches count the same",
+         OPTION_INT, offsetof(LossOptions, count)},
 	{"axis", "class axis, -1 where shapes tell", OPTION_INT, offsetof(LossOptions, axis)},
 	{"rows", "axis of the output that counts rows, -1 where the graph tells", OPTION_INT,
          offsetof(LossOptions, rows)},

@@ -26,3 +26,17 @@ eval_check_rows(const Gradc *run)
 		d->has_weight ? "its rows see each other" : "the model computes its own loss",
 		(long long)d->rows);
 }
+
+void
+eval_warn_uneven(const Gradc *run)
+{
+	int64_t batches = eval_covered_rows(run) / run->eval->micro_rows;
+
+	if (batches < 2 || !info_is(&run->format, "uneven_loss", "1") || !run->diag ||
+	    gradc_rank(run) > 0)
+		return;
+	diag_warning(run->diag,
+	             "the loss of an evaluation is the mean of %lld batches' losses, each of which "
+	             "divides by what its data decide",
+	             (long long)batches);
+}

@@ -29,6 +29,7 @@ typedef struct {
 	PortInfo labels;
 	int64_t rows; /* of the first binding, like all below that asks for shapes */
 	bool train_mixes, eval_mixes; /* rows of a micro-batch see each other, under some binding */
+	bool uneven;                  /* of the loss that the model computes: see loss_is_uneven */
 	bool flat_labels;             /* the output merges the axes of rows and of a row's labels */
 } Ports;
 
@@ -39,6 +40,12 @@ is_class_loss(const Session *s)
 		if (strcmp(loss_table[i]->name, s->loss.kind) == 0)
 			return loss_table[i]->class_targets;
 	return false;
+}
+
+static bool
+is_own_loss(const Session *s)
+{
+	return s->has_loss && strcmp(s->loss.kind, "output") == 0;
 }
 
 /* The number of classes: the axis of the loss's output that its target lacks. */
@@ -63,6 +70,7 @@ find_mixing(Ports *p)
 		if (output < 0 || output >= function_return(f)->n_operands)
 			return; /* the loss pass reports it */
 		eval = module_program(s->m, FUNCTION_INFERENCE, b);
+		p->uneven |= is_own_loss(s) && loss_is_uneven(f, &s->loss);
 		p->train_mixes |= loss_rows_mix(f, output, true);
 		p->eval_mixes |= loss_rows_mix(eval ? eval : f, output, false);
 	}
@@ -232,7 +240,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	const char *name = s->o->optimizer ? s->o->optimizer : "adamw";
 	OptimizerChoice choice = {0};
 	const char *mixed = "";
-	bool own = s->has_loss && strcmp(s->loss.kind, "output") == 0;
+	bool own = is_own_loss(s);
 
 	format_info(w, "gradc_version", "%s", GRADC_VERSION);
 	format_info(w, "producer", "%s", s->import->producer ? s->import->producer : "");
@@ -256,6 +264,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	format_info(w, "targets_per_micro_batch", "%lld", (long long)s->m->targets);
 	format_info(w, "keep_last", "%d", !own && !has_batch_statistics(s->m) && !p->train_mixes);
 	format_info(w, "rows_mix", "%d", !own && p->train_mixes);
+	format_info(w, "uneven_loss", "%d", p->uneven);
 	format_info(w, "flat_labels", "%d", p->flat_labels);
 	format_info(w, "eval_padding", "%d", !p->eval_mixes);
 	format_info(w, "eval_metric", "%s", eval_metric(s));

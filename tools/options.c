@@ -471,7 +471,7 @@ static const OptionRow option_rows[] = {
 	{"report", "FILE.html", "a page: what was quantized how, and what is left of it", TAKES_STRING, AT(report), .commands = QUANTIZE},
 	{"opset", "N", "raises the model's opset, where its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE | TRAIN},
 	{"loss", "output:NAME|onnx:FILE|model", "each [:OUTPUT[,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE]]; "
-	 "the last two [,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss,
+	 "the last two [,count=NAME|1]", TAKES_STRING, AT(loss), .nth = nth_loss,
 	 .group = "Training", .commands = MODEL},
 	{"label-smoothing", "X", "for cross_entropy and nll, from 0 to 1", TAKES_CALL, AT(label_smoothing),
 	 .set = set_fraction, .commands = MODEL},

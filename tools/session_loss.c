@@ -77,6 +77,11 @@ read_loss_part(Session *s, const char *part)
 
 	if (strncmp(part, "target=", 7) == 0 && port_at(&b->outputs, part) < 0)
 		return read_port(s, "input", &b->inputs, part + 7, &l->target);
+	if (strncmp(part, "count=1", 7) == 0 && (!part[7] || part[7] == ',') &&
+	    port_at(&b->outputs, part + 6) < 0) {
+		l->count = LOSS_COUNT_EVEN;
+		return part + 7;
+	}
 	if (strncmp(part, "count=", 6) == 0 && port_at(&b->outputs, part) < 0)
 		return read_port(s, "output", &b->outputs, part + 6, &l->count);
 	if (strncmp(part, "axis=", 5) == 0 && port_at(&b->outputs, part) < 0)
@@ -137,7 +142,7 @@ use_loss_graph(Session *s, const char *path, bool wants_count)
 		return false;
 	}
 	s->loss.output = n;
-	s->loss.count = wants_count ? n + 1 : -1;
+	s->loss.count = wants_count ? n + 1 : LOSS_COUNT_FOUND;
 	s->loss.kind = "output";
 	return true;
 }
@@ -235,7 +240,7 @@ session_parse_loss(Session *s, const char *text)
 	s->loss_kind = arena_strndup(s->arena, text, n);
 	s->loss = (LossOptions){.kind = s->loss_kind,
 	                        .target = -1,
-	                        .count = -1,
+	                        .count = LOSS_COUNT_FOUND,
 	                        .axis = -1,
 	                        .rows = -1,
 	                        .label_smoothing = s->o->label_smoothing};
