@@ -28,6 +28,8 @@ FORMS = {  # the mean over the labels that count
     "operator": [node("SoftmaxCrossEntropyLoss", "logits lab", "loss", ignore_index=IGNORED, reduction="mean")],
     "division": [*SUM, node("Div", "sum n", "loss")],
     "at least 1": [*SUM, node("Clip", "n one", "m"), node("Div", "sum m", "loss")],
+    "mask": [node("Where", "eq zero lab", "class"), node("SoftmaxCrossEntropyLoss", "logits class", "all", reduction="none"),
+             node("Mul", "all counts", "each"), node("ReduceSum", "each", "sum", keepdims=0), node("Div", "sum n", "loss")],
     "scaled": [*SUM, node("Neg", "sum", "minus"), node("Div", "minus n", "q"), node("Mul", "q two", "p"), node("Neg", "p", "loss")],
 }
 UNEVEN = {  # what no count makes even
@@ -41,7 +43,7 @@ def save(path, nodes):
     ports = [[helper.make_tensor_value_info(n, t, s) for n, t, s in l] for l in
              ([("x", FLOAT, ["batch", WIDTH]), ("lab", INT, ["batch"])],
               [("loss", FLOAT, []), ("n", FLOAT, []), ("logits", FLOAT, ["batch", CLASSES])])]
-    weights = {"w": W, "ignored": np.array(IGNORED), "one": np.float32(1), "two": np.float32(2)}
+    weights = {"w": W, "ignored": np.array(IGNORED), "zero": np.array(0), "one": np.float32(1), "two": np.float32(2)}
     graph = helper.make_graph([node("MatMul", "x w", "logits"), *COUNT, *nodes], "g", *ports,
                               [numpy_helper.from_array(np.asarray(v), n) for n, v in weights.items()])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
