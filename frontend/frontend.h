@@ -229,9 +229,11 @@ typedef struct {
 	const char *producer;
 	int n_nodes, n_functions;
 	VEC(ImportBinding) bindings;
-	StringList repairs;             /* "transposes: val_67 of h.0.fc.weight" ... */
-	StringList notes;               /* what a person should know of the file before training */
-	VEC(ImportDoubt) doubts;        /* in file order */
+	StringList repairs;          /* "transposes: val_67 of h.0.fc.weight" ... */
+	StringList notes;            /* what a person should know of the file before training */
+	StringList training_form;    /* nodes that the file has in training form: batch norm "bn" */
+	bool computes_training_form; /* some are computed so: their layers are not frozen */
+	VEC(ImportDoubt) doubts;     /* in file order */
 	VEC(ImportConstant) constants;  /* likewise */
 	VEC(StateSource) state_sources; /* by state id */
 	struct Model *model;            /* the parsed file */

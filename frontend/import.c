@@ -549,6 +549,23 @@ baked_batch(const Model *model, const ImportOptions *o)
 	return 0;
 }
 
+void
+importer_in_training_form(OnnxNode *n, const char *what, bool computed)
+{
+	Arena *arena = n->im->m->arena;
+	StringList *list = &n->im->training_form;
+	const char *text = arena_printf(arena, "%s %s", what,
+	                                quoted(n->im->model, node_location(n->proto)));
+
+	if (n->im->inference)
+		return;
+	n->im->computes_training_form |= computed;
+	for (int i = 0; i < list->n; i++)
+		if (strcmp(list->at[i], text) == 0)
+			return;
+	vec_push(arena, list, text);
+}
+
 /* Options that found nothing to do in this model. */
 static void
 warn_idle_options(const Importer *im)
@@ -605,6 +622,8 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 		vec_push(m->arena, &info->base.repairs, im.repairs->log.at[i]);
 	for (int i = 0; i < im.repairs->notes.n; i++)
 		vec_push(m->arena, &info->base.notes, im.repairs->notes.at[i]);
+	info->base.training_form = im.training_form;
+	info->base.computes_training_form = im.computes_training_form;
 	for (int i = 0; i < im.repairs->list.n; i++) {
 		add_doubt(m, info, im.repairs->list.at[i]);
 		add_constant(m, info, im.repairs->list.at[i]);

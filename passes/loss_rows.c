@@ -62,11 +62,12 @@ static bool
 take_given(LossPass *lp, Function *f, BatchAxis found)
 {
 	Type t = function_result(f, (int)lp->options->output)->type;
-	int axis = (int)lp->options->rows;
+	int64_t given = lp->options->rows;
+	int axis = (int)given;
 
-	if (axis >= t->rank || t->dims[axis] % lp->n_rows != 0)
-		return loss_refuse(lp, "rows=%d: %s is %s, and a micro-batch has %lld rows", axis,
-		                   loss_output_name(lp, f, lp->options->output),
+	if (given < 0 || given >= t->rank || t->dims[axis] % lp->n_rows != 0)
+		return loss_refuse(lp, "rows=%lld: %s is %s, and a micro-batch has %lld rows",
+		                   (long long)given, loss_output_name(lp, f, lp->options->output),
 		                   loss_shape_text(lp, t), (long long)lp->n_rows);
 	bool known = found.axis == axis && found.repeats == 1;
 	lp->rows = known ? found : (BatchAxis){axis, 1, true};
@@ -85,7 +86,7 @@ loss_find_rows(LossPass *lp, Function *f)
 	lp->n_rows = b.rows;
 	if (!b.rows) /* no input says: of a module that is text, the output does */
 		lp->n_rows = lp->m->import || t->rank == 0 ? 1 : t->dims[0];
-	if (lp->options->rows >= 0)
+	if (lp->options->rows != -1)
 		return take_given(lp, f, found);
 	const char *other = found.mixed ? other_axis(lp, f, &axis) : NULL;
 	bool counts = t->rank > 0 && (lp->n_rows == 1 || t->dims[0] == lp->n_rows);

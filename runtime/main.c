@@ -485,11 +485,26 @@ warn_untrained(const Session *s)
 		             o->export ? o->export : o->export_merged);
 }
 
+/* Where the file has batch norms or dropout in training form, what is computed or exported so is not what evaluation computes. */
+static void
+warn_training_form(const Session *s, const char *text)
+{
+	const char *nodes = format_info_get(gradc_tables(s->run), "training_form");
+
+	if (gradc_rank(s->run) > 0 || !nodes || !*nodes)
+		return;
+	diag_warning(s->diag, "%s in training form, as the model is: %s", text, nodes);
+	diag_hint(s->diag, "%s", TRAINING_FORM_HINT);
+}
+
 static Status
 write_exports(Session *s)
 {
 	const CliOptions *o = s->o;
+	const char *path = o->export ? o->export : o->export_merged;
 
+	if (path)
+		warn_training_form(s, arena_printf(s->arena, "%s is", path));
 	RETURN_IF_ERROR(gradc_begin_exports(s->run));
 	Status status = o->export ? gradc_export(s->run, o->export) : NULL;
 	if (!status && o->export_merged)
@@ -527,6 +542,9 @@ run_session(Session *s)
 		RETURN_IF_ERROR(resume(s));
 	if (o->once && o->check_gradients && gradc_rank(s->run) == 0)
 		return check_gradients(s->run, o);
+	const char *form = format_info_get(gradc_tables(s->run), "forward_in_training_form");
+	if (o->once && !o->backward && form && strcmp(form, "1") == 0)
+		warn_training_form(s, "the outputs are");
 	if (o->once && gradc_rank(s->run) == 0)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
 	warn_untrained(s);

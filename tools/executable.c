@@ -29,6 +29,7 @@ typedef struct {
 	PortInfo labels;
 	int64_t rows; /* of the first binding, like all below that asks for shapes */
 	bool train_mixes, eval_mixes; /* rows of a micro-batch see each other, under some binding */
+	const char *training_form;    /* which nodes the file has so; "" */
 	bool uneven;                  /* of the loss that the model computes: see loss_is_uneven */
 	bool flat_labels;             /* the output merges the axes of rows and of a row's labels */
 } Ports;
@@ -86,6 +87,8 @@ collect_ports(Ports *p)
 
 	p->rows = im->rows;
 	find_mixing(p);
+	p->training_form = training_form_text(s);
+	p->training_form = p->training_form ? p->training_form : "";
 	for (int i = 0; i < im->inputs.n; i++) {
 		const ImportPort *in = &im->inputs.at[i];
 		const Value *v = function_find_param(f, PARAM_INPUT, i);
@@ -256,6 +259,8 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	format_info(w, "data_parallel", "%s", s->o->data_parallel ? s->o->data_parallel : "ddp");
 	if (s->o->offload)
 		format_info(w, "offload", "%s", s->o->offload);
+	format_info(w, "training_form", "%s", p->training_form);
+	format_info(w, "forward_in_training_form", "%d", s->import->computes_training_form);
 	format_info(w, "max_accumulate", "%lld", (long long)s->o->max_accumulate);
 	if (!s->has_loss)
 		return;

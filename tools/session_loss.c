@@ -61,7 +61,7 @@ read_loss_axis(Session *s, const char *part, int64_t *out)
 {
 	size_t n = strcspn(part, ",");
 
-	if (parse_int(arena_strndup(s->arena, part + 5, n - 5), out) && *out >= 0)
+	if (parse_int(arena_strndup(s->arena, part + 5, n - 5), out))
 		return part + n;
 	diag_error(s->diag, EXIT_USAGE, "--loss: %s: need %.5sN", part, part);
 	return NULL;

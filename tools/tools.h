@@ -112,6 +112,8 @@ bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Dia
 bool session_read(Session *s, const Options *o, Arena *arena, Diag *diag);
 bool session_import(Session *s, OpenDims open, const char *const *outputs);
 void session_close(Session *s);
+/* The nodes that the file has in training form, of many the first: `batch norm "bn1", dropout "drop" and 3 others`; NULL: none. */
+const char *training_form_text(const Session *s);
 /* The file alone is open again: it may be edited and imported anew. */
 void session_forget_import(Session *s);
 /* ---- quantize_spec.c: sets what --quantize asks for; false after reporting. */

@@ -63,19 +63,21 @@ struct Importer {
 	Builder b;
 	Diag *diag;
 	const ImportOptions *options;
-	bool *bounds_read;           /* of options->bounds: some node wanted it */
-	Repairs *repairs;            /* NULL: every initializer is a constant (loss graphs) */
-	Arena *arena;                /* scratch */
-	StrMap *values;              /* name -> Bound */
-	int before;                  /* errors reported before */
-	int binding;                 /* which of the options' */
-	int64_t baked_batch;         /* --repair=batch: the number to replace; 0: off */
-	uint64_t repetition;         /* of a graph that stands there several times; 0: of none */
-	bool inference;              /* build @inference */
-	int64_t listed;              /* elements of sequences */
-	bool full;                   /* over the budget of nodes, or of those */
-	bool differs;                /* some node has another form in inference */
-	bool restored;               /* --train-mode=restore changed one */
+	bool *bounds_read;        /* of options->bounds: some node wanted it */
+	Repairs *repairs;         /* NULL: every initializer is a constant (loss graphs) */
+	Arena *arena;             /* scratch */
+	StrMap *values;           /* name -> Bound */
+	int before;               /* errors reported before */
+	int binding;              /* which of the options' */
+	int64_t baked_batch;      /* --repair=batch: the number to replace; 0: off */
+	uint64_t repetition;      /* of a graph that stands there several times; 0: of none */
+	bool inference;           /* build @inference */
+	int64_t listed;           /* elements of sequences */
+	bool full;                /* over the budget of nodes, or of those */
+	bool differs;             /* some node has another form in inference */
+	bool restored;            /* --train-mode=restore changed one */
+	StringList training_form; /* as Import's */
+	bool computes_training_form;
 	bool has_frozen_norms;       /* batch norms in training form whose weights are frozen */
 	bool has_synchronized_norms; /* batch norms that take the batch of all ranks */
 	VEC(Value *) pending_values; /* stored at the end of the function */
@@ -190,6 +192,10 @@ const char *dim_symbol(const Onnx__TensorShapeProto__Dimension *d);  /* NULL: a 
 int rows_axis_of(const ValueInfoProto *v, const BatchAxisOption *options, int n);
 void rows_find_inputs(const Importer *im, ImportBinding *b);
 void rows_find_outputs(const Importer *im, ImportBinding *b); /* of the function being built */
+
+/* ---- import.c */
+/* So the file has it; what: "dropout". computed: so do we. */
+void importer_in_training_form(OnnxNode *n, const char *what, bool computed);
 
 /* ---- accessors.c: faults and accessors. */
 void report_invalid(OnnxNode *n, const char *fmt, ...) PRINTF(2, 3);     /* exit 3 */

@@ -312,3 +312,22 @@ def test_rows_that_see_each_other(run, tmp_path, case):
         np.save(tmp_path / f"few_{name}.npy", array)
     few = run(tmp_path / "train", *data, "--steps=0", "--eval-data=x=few_x.npy", "--eval-data=labels=few_labels.npy", exit=6).stderr
     assert "7 rows are less than a batch of 8, which cannot be padded: its rows see each other" in few
+
+
+def test_rows_that_the_graph_does_not_tell(run, tmp_path):
+    """[batch, F] turned upside down is followed no further: rows=1 says where they are in [V, batch, 1]."""
+    nodes = [node("Slice", "x last first axes back", "r"), node("MatMul", "r w", "a"), node("Transpose", "a", "t", perm=[1, 0]),
+             node("Unsqueeze", "t end", "y")]
+    save(tmp_path / "m.onnx", nodes, [("x", FLOAT, ["batch", F])], [("y", FLOAT, [V, "batch", 1])], w=W, last=np.array([-1]),
+         first=np.array([-99]), axes=np.array([0]), back=np.array([-1]), end=np.array([2]))
+    np.save(tmp_path / "x.npy", X[:8, 0])
+    np.save(tmp_path / "labels.npy", RANDOM.standard_normal((8, V, 1)).astype(np.float32))
+    refused = run("compile", "m.onnx", "-o", "train", "--batch=4", "--loss=mse", exit=2).stderr
+    assert "has no axis that counts the 4 rows" in refused and "rows=N" in refused
+    for wrong in ("0", "3", "-2"):
+        assert f"rows={wrong}: output \"y\" is [5,4,1]" in run("compile", "m.onnx", "-o", "train", "--batch=4", f"--loss=mse:y,rows={wrong}",
+                                                               exit=2).stderr
+    run("compile", "m.onnx", "-o", "train", "--batch=4", "--loss=mse:y,rows=1", "--precision=f64")
+    done = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=1", "--shuffle=off", "--progress=off")
+    z = X[3::-1, 0].astype(float) @ W
+    assert np.isclose(printed(done), ((z - np.load(tmp_path / "labels.npy")[:4, :, 0]) ** 2).mean(), rtol=1e-8)
