@@ -290,6 +290,8 @@ build_programs(LossPass *lp, Function *forward, int binding)
 
 	if (!prepare(lp, forward))
 		return false;
+	if (lp->row && binding == 0)
+		loss_check_form(lp, forward);
 	build_program(lp, forward, FUNCTION_ACCUMULATE, binding);
 	if (lp->options->estimates_for)
 		build_program(lp, forward, FUNCTION_ESTIMATE, binding);

@@ -35,6 +35,10 @@ bool loss_prepare_target(LossPass *lp, const Function *forward);
 /* The parameter as the loss compares it: its rows go to where those of the output are. */
 Value *loss_target_value(const LossPass *lp, Builder *b, Value *param);
 
+/* ---- loss_form.c */
+/* Warns where the output is no logits, or no log-probabilities, and the loss takes these. */
+void loss_check_form(LossPass *lp, const Function *f);
+
 /* ---- loss_own.c */
 /* sum, count and targets of a loss that the graph computes. */
 void loss_build_own(LossPass *lp, Loss *l, Value *const *results);

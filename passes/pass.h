@@ -108,8 +108,10 @@ typedef struct {
 	Value *correct;     /* f[]: hits, for accuracy; NULL where it makes no sense */
 	int64_t targets;    /* in a full micro-batch */
 } Loss;
+typedef enum { LOSS_TAKES_NUMBERS, LOSS_TAKES_LOGITS, LOSS_TAKES_LOG_PROBABILITIES } LossTakes;
 typedef struct {
 	const char *name, *doc;
+	LossTakes takes;    /* what is said where the output is something else */
 	bool class_targets; /* integer labels of one axis less; else as the output */
 	void (*build)(Loss *l);
 	/* Options of its own, of --loss=NAME,OPTION=VALUE; as in PassRow. */

@@ -149,9 +149,11 @@ build_nll(Loss *l)
 const LossRow loss_cross_entropy = {
 	.name = "cross_entropy",
 	.doc = "softmax and negative log-likelihood over class indices; ignores -100",
+	.takes = LOSS_TAKES_LOGITS,
 	.class_targets = true,
 	.build = build_cross_entropy};
 const LossRow loss_nll = {.name = "nll",
                           .doc = "negative log-likelihood of log-probabilities",
+                          .takes = LOSS_TAKES_LOG_PROBABILITIES,
                           .class_targets = true,
                           .build = build_nll};

@@ -73,4 +73,5 @@ const LossRow loss_l1 = {.name = "l1", .doc = "absolute error", .build = build_l
 const LossRow loss_huber = {.name = "huber", .doc = "Huber loss, delta 1", .build = build_huber};
 const LossRow loss_bce_with_logits = {.name = "bce_with_logits",
                                       .doc = "binary cross entropy of logits",
+                                      .takes = LOSS_TAKES_LOGITS,
                                       .build = build_bce_with_logits};
