@@ -119,6 +119,8 @@ bind_port(Inputs *in, const ValueInfoProto *v, ImportPort *port)
 	}
 	port->rank = (int)t->shape->n_dim;
 	port->batch_axis = rows_axis_of(v, im->options->batch_axes, im->options->n_batch_axes);
+	port->known_batch = rows_axis_is_known(v, im->options->batch_axes,
+	                                       im->options->n_batch_axes);
 	for (int i = 0; i < port->rank; i++) {
 		bind_dim(in, port, i, t->shape->dim[i]);
 		if (!size_mul(n, port->dims[i] ? port->dims[i] : 1, &n) || n > MAX_ELEMENTS) {

@@ -66,6 +66,21 @@ rows_axis_of(const ValueInfoProto *v, const BatchAxisOption *options, int n)
 	return named == 1 ? found : 0;
 }
 
+bool
+rows_axis_is_known(const ValueInfoProto *v, const BatchAxisOption *options, int n)
+{
+	const Onnx__TypeProto__Tensor *t = tensor_type(v);
+	int axis = rows_axis_of(v, options, n);
+
+	for (int i = 0; i < n; i++)
+		if (strcmp(options[i].input, v->name) == 0)
+			return true;
+	if (!t || !t->shape || axis < 0 || axis >= (int)t->shape->n_dim)
+		return false;
+	const char *symbol = dim_symbol(t->shape->dim[axis]);
+	return axis > 0 || (symbol && is_called_batch(symbol));
+}
+
 static bool
 has_option(const Importer *im, const ImportPort *p)
 {

@@ -337,6 +337,8 @@ static const PassOption loss_options[] = {
 	{"axis", "class axis, -1 where shapes tell", OPTION_INT, offsetof(LossOptions, axis)},
 	{"rows", "axis of the output that counts rows, -1 where the graph tells", OPTION_INT,
          offsetof(LossOptions, rows)},
+	{"rows_known", "the file or an option says which axes of inputs count rows", OPTION_BOOL,
+         offsetof(LossOptions, rows_known)},
 	{"class_weight", "constant state that holds them", OPTION_STRING,
          offsetof(LossOptions, class_weight)},
 	{"label_smoothing", "for class losses", OPTION_DOUBLE,

@@ -57,6 +57,23 @@ refuse_output(LossPass *lp, Function *f, const char *other, int axis)
 	return false;
 }
 
+/* Along the first axis, which nobody said to be that of the rows, they see each other; along another one they do not. */
+static bool
+refuse_axis(LossPass *lp, const char *input, int axis)
+{
+	diag_error(
+		lp->p->diag, EXIT_USAGE,
+		"%s: the rows of input \"%s\" see each other, if they are its first axis; those of "
+		"axis %d do not",
+		lp->m->name, input, axis);
+	diag_hint(
+		lp->p->diag,
+		"--batch-axis %s=%d: rows are along axis %d; --batch-axis %s=0: they are along the "
+		"first one all the same",
+		input, axis, axis, input);
+	return false;
+}
+
 /* rows=N */
 static bool
 take_given(LossPass *lp, Function *f, BatchAxis found)
@@ -92,14 +109,11 @@ loss_find_rows(LossPass *lp, Function *f)
 	bool counts = t->rank > 0 && (lp->n_rows == 1 || t->dims[0] == lp->n_rows);
 	if (found.axis < 0 && (other || !counts))
 		return refuse_output(lp, f, other, axis);
+	if (other && !lp->options->rows_known)
+		return refuse_axis(lp, other, axis);
 	if (found.axis < 0) /* nothing else is as large */
 		found = (BatchAxis){0, 1, true};
 	lp->rows = found;
-	if (other && f->binding == 0)
-		diag_warning(lp->p->diag,
-		             "the rows of a micro-batch see each other; those of axis %d of input "
-		             "\"%s\" would not: --batch-axis %s=%d",
-		             axis, other, other, axis);
 	return true;
 }
 

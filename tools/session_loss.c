@@ -231,6 +231,17 @@ read_loss_graph(Session *s, const char *text)
 	return false;
 }
 
+static bool
+rows_are_known(const Session *s)
+{
+	const ImportBinding *b = &s->import->bindings.at[0];
+	bool known = true;
+
+	for (int i = 0; i < b->inputs.n; i++)
+		known &= !b->inputs.at[i].has_rows || b->inputs.at[i].known_batch;
+	return known;
+}
+
 bool
 session_parse_loss(Session *s, const char *text)
 {
@@ -245,6 +256,7 @@ session_parse_loss(Session *s, const char *text)
 	                        .rows = -1,
 	                        .label_smoothing = s->o->label_smoothing};
 	s->has_loss = true;
+	s->loss.rows_known = rows_are_known(s);
 	if (strcmp(s->loss_kind, "onnx") == 0) {
 		if (!read_loss_graph(s, *at ? at + 1 : at))
 			return false;

@@ -190,6 +190,7 @@ const char *dim_symbol(const Onnx__TensorShapeProto__Dimension *d);  /* NULL: a 
 /* ---- rows.c */
 /* The axis that --batch binds, where it is open; -1: --batch-axis says that no axis does. */
 int rows_axis_of(const ValueInfoProto *v, const BatchAxisOption *options, int n);
+bool rows_axis_is_known(const ValueInfoProto *v, const BatchAxisOption *options, int n);
 void rows_find_inputs(const Importer *im, ImportBinding *b);
 void rows_find_outputs(const Importer *im, ImportBinding *b); /* of the function being built */
 

@@ -184,6 +184,14 @@ def test_time_first_that_nothing_names(run, tmp_path):
     recurrent(tmp_path / "m.onnx", [4, 4], last=True)
     refused = run("compile", "m.onnx", "-o", "train", exit=2).stderr
     assert 'output "y" [4,5] has no axis that counts the 4 rows' in refused and "--batch-axis x=1" in refused
+    save(tmp_path / "all.onnx", [node("Softmax", "x", "s", axis=0), node("MatMul", "s w", "y")], [("x", FLOAT, ["s0", "s1", F])],
+         [("y", FLOAT, ["s0", "s1", V])], w=W)
+    options = ["all.onnx", "-o", "train", "--dim=s0=4", "--dim=s1=4"]
+    refused = run("compile", *options, exit=2).stderr
+    assert 'the rows of input "x" see each other' in refused and "--batch-axis x=1: " in refused and "--batch-axis x=0: " in refused
+    for axis, mix in ((0, "1"), (1, "0")):
+        assert run("compile", *options, f"--batch-axis=x={axis}").stderr == ""
+        assert re.search(r'rows_mix +"(.)"', run(tmp_path / "train", "--info").stdout).group(1) == mix
     refused = run("compile", "m.onnx", "-o", "train", "--batch-axis=x=5", exit=2).stderr
     assert "--batch-axis x=5: the input has rank 3" in refused
     assert "no such input" in run("compile", "m.onnx", "-o", "train", "--batch-axis=z=1", exit=2).stderr
