@@ -1,16 +1,10 @@
-/* Where a graph meets the outside: inputs bound to numbers, outputs compared with what the file
- * declares, and loss graphs, whose inputs are values of another graph. */
+/* Where a graph meets the outside: inputs bound to numbers, and outputs compared with what the file declares. */
 #include "frontend/onnx/importer.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ---- inputs */
-typedef struct {
-	Importer *im;
-	ImportInfo *info;
-	Text open; /* names of dimensions that nothing binds */
-} Inputs;
 
 const Onnx__TypeProto__Tensor *
 tensor_type(const ValueInfoProto *v)
@@ -91,7 +85,7 @@ bind_dim(Inputs *in, ImportPort *port, int axis, const Onnx__TensorShapeProto__D
 	text_free(&scratch);
 }
 
-static bool
+bool
 bind_port(Inputs *in, const ValueInfoProto *v, ImportPort *port)
 {
 	Importer *im = in->im;
@@ -151,7 +145,7 @@ find_fill(const ImportOptions *o, const char *name)
 	return NULL;
 }
 
-static int
+int
 count_inputs(const Function *f)
 {
 	int n = 0;
@@ -471,92 +465,4 @@ model_open_dims(const Model *model, const ImportOptions *o,
 		}
 	}
 	text_free(&scratch);
-}
-
-/* The symbols of a loss graph's joined inputs stand for the numbers of what is joined. */
-static void
-bind_joined(Importer *im, const ValueInfoProto *v, Value *joined, DimBinding *dims, int *n)
-{
-	const Onnx__TypeProto__Tensor *t = tensor_type(v);
-
-	for (int i = 0; t && t->shape && i < joined->type->rank && i < (int)t->shape->n_dim; i++) {
-		const char *symbol = dim_symbol(t->shape->dim[i]);
-		if (!symbol && t->shape->dim[i]->dim_value != joined->type->dims[i])
-			model_error(im->model, im->diag, EXIT_INVALID,
-			            "input %s is declared with %lld elements along axis %d, it is "
-			            "joined with %lld",
-			            quoted(im->model, v->name),
-			            (long long)t->shape->dim[i]->dim_value, i,
-			            (long long)joined->type->dims[i]);
-		if (symbol && *symbol && *n < MAX_RANK)
-			dims[(*n)++] = (DimBinding){symbol, joined->type->dims[i]};
-	}
-}
-
-static void
-loss_inputs(Importer *im, Binding *binding, DimBinding *dims)
-{
-	const GraphProto *g = im->model->proto->graph;
-	Inputs in = {.im = im};
-	ImportPort port;
-
-	for (size_t i = 0; i < g->n_input; i++) {
-		Bound *joined = strmap_get(im->values, g->input[i]->name);
-		if (joined)
-			bind_joined(im, g->input[i], joined->value, dims, &binding->n_dims);
-	}
-	for (size_t i = 0; i < g->n_input; i++) {
-		const ValueInfoProto *v = g->input[i];
-		if (strmap_get(im->values, v->name) ||
-		    strmap_get(im->model->initializers, v->name) || !bind_port(&in, v, &port))
-			continue;
-		Type type = type_new(im->m, port.dtype, port.rank, port.dims);
-		importer_bind(im, v->name,
-		              function_param_as(im->b.f, type, port.name, PARAM_INPUT,
-		                                count_inputs(im->b.f)));
-	}
-	if (in.open.n)
-		model_error(im->model, im->diag, EXIT_USAGE,
-		            "dimensions that no joined input binds: %s", in.open.at);
-	text_free(&in.open);
-}
-
-Value **
-model_inline(Model *loss, Builder *b, const char *const *names, Value *const *values, int n_values,
-             int *n_outputs, Diag *diag)
-{
-	const GraphProto *g = loss->proto->graph;
-	Arena *scratch = arena_new();
-	int before = diag_errors(diag);
-	DimBinding dims[MAX_RANK];
-	Binding binding = {.text = "", .dims = dims};
-	ImportOptions options = {.bindings = &binding, .n_bindings = 1};
-	Importer im = {.model = loss,
-	               .m = b->m,
-	               .b = *b,
-	               .diag = diag,
-	               .options = &options,
-	               .arena = scratch,
-	               .values = strmap_new(scratch),
-	               .before = before};
-	Value **out = NEW_ARRAY(b->m->arena, Value *, g->n_output);
-
-	for (int i = 0; i < n_values; i++) {
-		importer_bind(&im, names[i], values[i]);
-		if (i == 0 && values[i]->type->rank)
-			options.batch = values[i]->type->dims[0];
-	}
-	loss_inputs(&im, &binding, dims);
-	if (diag_errors(diag) == before)
-		import_nodes(&im, loss->nodes.n, loss->nodes.at);
-	*n_outputs = (int)g->n_output;
-	for (size_t i = 0; diag_errors(diag) == before && i < g->n_output; i++) {
-		Bound *found = importer_lookup(&im, g->output[i]->name);
-		out[i] = found ? found->value : NULL;
-		if (!out[i])
-			model_error(loss, diag, EXIT_UNSUPPORTED, "output %s is no tensor",
-			            quoted(loss, g->output[i]->name));
-	}
-	arena_free(scratch);
-	return diag_errors(diag) == before ? out : NULL;
 }

@@ -142,8 +142,8 @@ add_loss_ports(Ports *p)
 	}
 	/* further inputs of a loss graph, numbered behind the model's */
 	for (const Value *v; f && (v = function_find_param(f, PARAM_INPUT, p->inputs.n));) {
-		bool per_row = v->type->rank && v->type->dims[0] == p->rows;
-		PortInfo info = {.file_dtype = declared_dtype(v), .sample_axis = per_row ? 0 : -1};
+		PortInfo info = {.file_dtype = declared_dtype(v),
+		                 .sample_axis = v->has_rows ? v->rows_axis : -1};
 		vec_push(s->arena, &p->inputs, info);
 	}
 }

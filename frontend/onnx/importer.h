@@ -178,7 +178,14 @@ bool import_list_input(Importer *im, ImportInfo *info, const ValueInfoProto *v);
 /* The elements of b, from result `first` on. */
 void add_output_list(Importer *im, ImportInfo *info, const char *name, const Bound *b, int first);
 
-/* ---- ports.c */
+/* ---- ports.c, loss_graph.c */
+typedef struct {
+	Importer *im;
+	ImportInfo *info;
+	Text open; /* names of dimensions that nothing binds */
+} Inputs;
+bool bind_port(Inputs *in, const ValueInfoProto *v, ImportPort *port);
+int count_inputs(const Function *f);
 /* An input of the module, and its parameter. */
 Value *bind_tensor_port(Importer *im, ImportInfo *info, const ImportPort *port);
 void import_inputs(Importer *im, ImportInfo *info);

@@ -339,3 +339,18 @@ def test_rows_that_the_graph_does_not_tell(run, tmp_path):
     done = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=1", "--shuffle=off", "--progress=off")
     z = X[3::-1, 0].astype(float) @ W
     assert np.isclose(printed(done), ((z - np.load(tmp_path / "labels.npy")[:4, :, 0]) ** 2).mean(), rtol=1e-8)
+
+
+@pytest.mark.parametrize("layout, shape", [("rows first", ["n", "t"]), ("time first", ["t", "n"])])
+@pytest.mark.parametrize("time", [T, B])
+def test_targets_of_a_loss_graph(run, tmp_path, layout, shape, time):
+    """loss.onnx: a mean over y [.., .., V] and lab, whose axes go by the names that y has in it."""
+    nodes, out, _ = LAYOUTS[layout]
+    save(tmp_path / "m.onnx", [PRODUCT, *nodes], [("x", FLOAT, ["batch", "time", F])], [("y", FLOAT, out)], w=W)
+    save(tmp_path / "loss.onnx", [node("Transpose", "y", "z", perm=[0, 2, 1]), node("SoftmaxCrossEntropyLoss", "z lab", "loss")],
+         [("y", FLOAT, [*shape, V]), ("lab", INT, shape)], [("loss", FLOAT, [])])
+    np.save(tmp_path / "x.npy", X[:B, :time])
+    np.save(tmp_path / "lab.npy", LABELS[:B, :time])
+    run("compile", "m.onnx", "-o", "train", f"--dim=time={time}", "--batch=4", "--loss=onnx:loss.onnx", "--precision=f64")
+    done = run(tmp_path / "train", "--data=x=x.npy", "--data=lab=lab.npy", "--steps=1", "--shuffle=off", "--progress=off")
+    assert np.isclose(printed(done), right(X[:B, :time], LABELS[:B, :time]), rtol=1e-8)
