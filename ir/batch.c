@@ -148,9 +148,10 @@ batch_of(Arena *arena, const Function *f)
 
 	for (int i = 0; i < f->params.n; i++) {
 		const Value *v = f->params.at[i];
-		if (!v->has_rows || (b.rows && v->type->dims[v->rows_axis] != b.rows))
+		int64_t rows = v->has_rows ? v->type->dims[v->rows_axis] : 0;
+		if (rows == 0 || (b.rows && rows != b.rows))
 			continue;
-		b.rows = v->type->dims[v->rows_axis];
+		b.rows = rows;
 		b.of[v->id] = (BatchAxis){v->rows_axis, 1, false};
 	}
 	flow_along(scratch, f, b.rows, b.of);
