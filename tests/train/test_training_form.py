@@ -4,19 +4,19 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-BN = {"bn.weight": np.ones(3), "bn.bias": np.zeros(3), "bn.mean": np.zeros(3), "bn.var": np.ones(3)}
+BN = {"weight": np.ones(3), "bias": np.zeros(3), "mean": np.zeros(3), "var": np.ones(3)}
 
 
 def save(path, norm=None, ratio=0.0, many=1):
     nodes, at = [helper.make_node("MatMul", ["x", "w"], ["h0"])], "h0"
     for i in range(many):
         out = f"h{i + 1}"
-        nodes.append(helper.make_node("BatchNormalization", [at, *BN], [out, *([f"m{i}", f"v{i}"] if norm else [])], f"norm{i}", training_mode=norm)
+        nodes.append(helper.make_node("BatchNormalization", [at, *(f"bn{i}.{n}" for n in BN)], [out, *([f"m{i}", f"v{i}"] if norm else [])], f"norm{i}", training_mode=norm)
                      if norm is not None else helper.make_node("Identity", [at], [out]))
         at = out
     nodes.append(helper.make_node("Dropout", [at, "ratio", "training"], ["y"], "drop"))
     ports = [helper.make_tensor_value_info(n, 1, ["batch", 3]) for n in "xy"]
-    weights = {"w": np.eye(3, dtype=np.float32), **{k: v.astype(np.float32) for k, v in BN.items()}, "ratio": np.float32(ratio),
+    weights = {"w": np.eye(3, dtype=np.float32), **{f"bn{i}.{k}": v.astype(np.float32) for k, v in BN.items() for i in range(many)}, "ratio": np.float32(ratio),
                "training": np.array(ratio > 0)}
     graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], [numpy_helper.from_array(np.asarray(v), n) for n, v in weights.items()])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
@@ -32,7 +32,7 @@ def warnings(done):
     ([], None, 0.5, 'dropout "drop"', 'dropout "drop"'),
     ([], 0, 0, None, None),
     (["--train-mode=restore"], 0, 0, None, None),  # the file stays as it is, and who asks knows
-    (["--freeze=bn.*"], 1, 0, None, 'batch norm "norm0"'),  # computed by its running statistics
+    (["--freeze=bn0.*"], 1, 0, None, 'batch norm "norm0"'),  # computed by its running statistics
 ])
 def test_what_is_in_training_form(run, tmp_path, options, norm, ratio, computed, exported):
     save(tmp_path / "m.onnx", norm, ratio)
