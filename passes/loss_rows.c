@@ -91,6 +91,17 @@ take_given(LossPass *lp, Function *f, BatchAxis found)
 	return true;
 }
 
+/* Where the graph does not tell: the first axis is as large, and no other one is. */
+static bool
+leading_counts(const LossPass *lp, Type t)
+{
+	int n = 0;
+
+	for (int i = 0; i < t->rank; i++)
+		n += t->dims[i] == lp->n_rows;
+	return t->rank > 0 && (lp->n_rows == 1 || (n == 1 && t->dims[0] == lp->n_rows));
+}
+
 bool
 loss_find_rows(LossPass *lp, Function *f)
 {
@@ -105,13 +116,13 @@ loss_find_rows(LossPass *lp, Function *f)
 		lp->n_rows = lp->m->import || t->rank == 0 ? 1 : t->dims[0];
 	if (lp->options->rows != -1)
 		return take_given(lp, f, found);
-	const char *other = found.mixed ? other_axis(lp, f, &axis) : NULL;
-	bool counts = t->rank > 0 && (lp->n_rows == 1 || t->dims[0] == lp->n_rows);
-	if (found.axis < 0 && (other || !counts))
+	bool unknown = found.mixed && !lp->options->rows_known;
+	const char *other = unknown ? other_axis(lp, f, &axis) : NULL;
+	if (found.axis < 0 && b.rows && (other || !leading_counts(lp, t)))
 		return refuse_output(lp, f, other, axis);
-	if (other && !lp->options->rows_known)
+	if (other)
 		return refuse_axis(lp, other, axis);
-	if (found.axis < 0) /* nothing else is as large */
+	if (found.axis < 0)
 		found = (BatchAxis){0, 1, true};
 	lp->rows = found;
 	return true;

@@ -354,3 +354,25 @@ def test_targets_of_a_loss_graph(run, tmp_path, layout, shape, time):
     run("compile", "m.onnx", "-o", "train", f"--dim=time={time}", "--batch=4", "--loss=onnx:loss.onnx", "--precision=f64")
     done = run(tmp_path / "train", "--data=x=x.npy", "--data=lab=lab.npy", "--steps=1", "--shuffle=off", "--progress=off")
     assert np.isclose(printed(done), right(X[:B, :time], LABELS[:B, :time]), rtol=1e-8)
+
+
+def test_pairs_of_rows(run, tmp_path):
+    """Rows in pairs, [2, 2, V] of [4, V], are followed no further. Four of [4, V] are the rows; of [4, 4] either axis may be."""
+    nodes = [node("MatMul", "x w", "a"), node("Reshape", "a pairs", "p"), node("ReduceSum", "p one", "s", keepdims=1), node("Sub", "p s", "d"),
+             node("Reshape", "d rows", "y")]
+    x, y = X[:6, 0], X[:6, 1]
+    np.save(tmp_path / "x.npy", x)
+    for width in (F, B):
+        w = RANDOM.standard_normal((F, width)).astype(np.float32)
+        save(tmp_path / "m.onnx", nodes, [("x", FLOAT, ["batch", F])], [("y", FLOAT, ["batch", width])], w=w, pairs=[-1, 2, width], one=[1],
+             rows=[-1, width])
+        options = ["m.onnx", "-o", "train", "--batch=4", "--precision=f64"]
+        if width == B:
+            assert "has no axis that counts the 4 rows" in run("compile", *options, "--loss=mse", exit=2).stderr
+        np.save(tmp_path / "labels.npy", np.zeros((6, width), np.float32))
+        run("compile", *options, "--loss=mse:y,rows=0" if width == B else "--loss=mse")
+        done = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=1", "--shuffle=off", "--progress=off",
+                   "--eval-data=x=x.npy", "--eval-data=labels=labels.npy")
+        a = x[:4].astype(float) @ w
+        want = ((a - np.repeat(a.reshape(2, 2, width).sum(1), 2, 0)) ** 2).mean()
+        assert np.isclose(printed(done), want, rtol=1e-8) and ", 4 of 6 rows\n" in done.stdout
