@@ -74,22 +74,26 @@ push(Walk *w, Value *v)
 }
 
 static bool
-depends_on_rows(const Walk *w, const Value *v)
+is_parameter(const Value *v)
 {
-	const BatchAxis *a = v->id < w->rows.n ? &w->rows.of[v->id] : &batch_none;
-
-	return a->axis >= 0 || a->mixed;
+	return v->kind == VALUE_STATE && v->state->kind == STATE_PARAMETER;
 }
 
 static bool
-reads_parameters(const Function *f, Value *v, Arena *arena)
+is_input(const Value *v)
+{
+	return v->kind == VALUE_PARAM && v->param == PARAM_INPUT;
+}
+
+static bool
+reads(const Function *f, Value *v, bool (*what)(const Value *v), Arena *arena)
 {
 	Walk w = walk_new(f, arena);
 
 	push(&w, v);
 	while (w.work.n) {
 		Value *at = w.work.at[--w.work.n];
-		if (at->kind == VALUE_STATE && at->state->kind == STATE_PARAMETER)
+		if (what(at))
 			return true;
 		for (int i = 0; at->node && i < at->node->n_operands; i++)
 			push(&w, node_operand(at->node, i));
@@ -97,13 +101,19 @@ reads_parameters(const Function *f, Value *v, Arena *arena)
 	return false;
 }
 
-/* Does v's node divide by a number that depends on data? */
+/* A number that data say of all rows together: of a single row, too, it is not the row's own. */
 static bool
-divides_by_data(const Walk *w, const Node *n)
+is_said_by_data(const Walk *w, const Function *f, Value *v)
 {
-	Value *divisor = n->op == OP_div ? behind_views(node_operand(n, 1)) : NULL;
+	const BatchAxis *a = v->id < w->rows.n ? &w->rows.of[v->id] : &batch_none;
 
-	return divisor && is_scalar(divisor) && depends_on_rows(w, divisor);
+	return is_scalar(v) && a->axis < 0 && reads(f, v, is_input, w->arena);
+}
+
+static bool
+divides_by_data(const Walk *w, const Function *f, const Node *n)
+{
+	return n->op == OP_div && is_said_by_data(w, f, behind_views(node_operand(n, 1)));
 }
 
 /* Is what the loss divides by somewhere up to its products, convolutions and indices? */
@@ -118,7 +128,7 @@ is_uneven(const Function *f, Value *loss, Arena *arena)
 		FuseClass class = n ? op_row(n)->fuse : FUSE_NONE;
 		if (class != FUSE_ELEMENTWISE && class != FUSE_VIEW && class != FUSE_REDUCE)
 			continue;
-		if (divides_by_data(&w, n))
+		if (divides_by_data(&w, f, n))
 			return true;
 		for (int i = 0; i < n->n_operands; i++)
 			push(&w, node_operand(n, i));
@@ -133,8 +143,9 @@ own_count(const Function *f, Value *loss, Arena *arena)
 	Value *n = divisor_of(loss);
 	Walk w = walk_new(f, arena);
 
-	return n && is_scalar(n) && depends_on_rows(&w, n) && !reads_parameters(f, n, arena) ? n
-	                                                                                     : NULL;
+	bool counts = n && is_said_by_data(&w, f, behind_views(n)) &&
+	              !reads(f, n, is_parameter, arena);
+	return counts ? n : NULL;
 }
 
 bool

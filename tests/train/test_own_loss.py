@@ -43,7 +43,7 @@ def save(path, nodes):
     ports = [[helper.make_tensor_value_info(n, t, s) for n, t, s in l] for l in
              ([("x", FLOAT, ["batch", WIDTH]), ("lab", INT, ["batch"])],
               [("loss", FLOAT, []), ("n", FLOAT, []), ("logits", FLOAT, ["batch", CLASSES])])]
-    weights = {"w": W, "ignored": np.array(IGNORED), "zero": np.array(0), "one": np.float32(1), "two": np.float32(2)}
+    weights = {"w": W, "ignored": np.array(IGNORED), "zero": np.array(0), "one": np.float32(1), "two": np.float32(2), "last": np.array([1])}
     graph = helper.make_graph([node("MatMul", "x w", "logits"), *COUNT, *nodes], "g", *ports,
                               [numpy_helper.from_array(np.asarray(v), n) for n, v in weights.items()])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
@@ -142,3 +142,14 @@ def test_what_an_evaluation_leaves_out_is_said(run, tmp_path, data):
         logged = [line for line in reference.log_lines(tmp_path / "log.jsonl") if "eval_loss" in line]
         assert len(logged) == 3 and {(line["eval_rows"], line.get("eval_all_rows")) for line in logged} == {(8, 12 if n == 12 else None)}
         assert (", 8 of 12 rows\n" in done.stdout) == (n == 12)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_rows_own_divisor_is_not_the_steps(run, tmp_path, data, batch):
+    """The mean over rows of each row's own quotient: micro-batches of one row, too, count the same."""
+    save(tmp_path / "m.onnx", [node("ReduceSum", "x last", "s", keepdims=0), node("Mul", "s s", "m"), node("ReduceSum", "logits last", "l", keepdims=0),
+                               node("Div", "l m", "q"), node("ReduceMean", "q", "loss", keepdims=0)])
+    run("compile", "m.onnx", "-o", "train", f"--batch={batch}", "--loss=output:loss", "--optimizer=sgd", "--precision=f64")
+    run(tmp_path / "train", *data, "--steps=1", "--lr=0", f"--accumulate={8 // batch}")
+    x = X[:8].astype(float)
+    assert np.allclose(losses(tmp_path), [((x @ W).sum(1) / x.sum(1) ** 2).mean()], rtol=1e-10)
