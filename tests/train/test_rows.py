@@ -214,11 +214,13 @@ def test_states_are_one_array(run, tmp_path):
     def want(i, h):
         return cross_entropy((x[i:i + 4].astype(float) + h) @ W, labels[i:i + 4])
 
-    run("compile", "m.onnx", "-o", "train", "--batch=4", "--precision=f64")
+    said = run("compile", "m.onnx", "-o", "train", "--batch=4", "--precision=f64").stdout
+    assert "  input   h: f32[1,4 batch,3], one array for every step\n" in said and "  input   x: f32[4 batch,3]\n" in said
     assert np.allclose(losses("h"), [want(i, h[:4]) for i in (0, 4)], rtol=1e-12)
     refused = run(tmp_path / "train", *data, "--data=h=each.npy", exit=6).stderr
     assert '"h" takes one array [1,4,3] for every step' in refused and "--batch-axis h=N" in refused
-    run("compile", "m.onnx", "-o", "train", "--batch=4", "--precision=f64", "--batch-axis=h=1")
+    said = run("compile", "m.onnx", "-o", "train", "--batch=4", "--precision=f64", "--batch-axis=h=1").stdout
+    assert "  input   h: f32[1,4 batch,3], rows along axis 1\n" in said
     assert np.allclose(losses("each"), [want(i, h[i:i + 4]) for i in (0, 4)], rtol=1e-12)
 
 
