@@ -378,3 +378,16 @@ def test_pairs_of_rows(run, tmp_path):
         a = x[:4].astype(float) @ w
         want = ((a - np.repeat(a.reshape(2, 2, width).sum(1), 2, 0)) ** 2).mean()
         assert np.isclose(printed(done), want, rtol=1e-8) and ", 4 of 6 rows\n" in done.stdout
+
+
+@pytest.mark.parametrize("layout", ["flat", "flat time first", "time first"])
+def test_each_binding_has_its_own(run, tmp_path, layout):
+    """With one step a row repeats once: labels are [4], along axis 0."""
+    nodes, shape, _ = LAYOUTS[layout]
+    save(tmp_path / "m.onnx", [PRODUCT, *nodes], [("x", FLOAT, ["batch", "time", F])], [("y", FLOAT, shape)], w=W, flat=[-1, V])
+    run("compile", "m.onnx", "-o", "train", "--dim=time=6,1", "--batch=4", "--precision=f64")
+    for time in (T, 1):
+        np.save(tmp_path / "x.npy", X[:B, :time])
+        np.save(tmp_path / "labels.npy", LABELS[:B, 0] if time == 1 and "flat" in layout else LABELS[:B, :time])
+        done = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=1", "--shuffle=off", "--progress=off")
+        assert np.isclose(printed(done), right(X[:B, :time], LABELS[:B, :time]), rtol=1e-8)
