@@ -636,6 +636,8 @@ typedef struct {
 /* Reads and checks the header, and that the file is long enough. exit code EXIT_DATA. */
 Status npy_open(const char *path, NpyInfo *info, int *fd);
 Status npy_read(Arena *arena, const char *path, NpyInfo *info, void **data);
+/* Is this shape the other one, or that with neighbouring axes merged: [24] of [4,6]? */
+bool npy_merges_axes(int rank, const int64_t *dims, int of_rank, const int64_t *of);
 /* Types that NumPy lacks are written as their raw bits (one element a byte for packed types). */
 Status npy_write(const char *path, DType dtype, int rank, const int64_t *dims, const void *data);
 

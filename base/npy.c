@@ -367,6 +367,21 @@ write_array(FileWriter *w, DType dtype, int rank, const int64_t *dims, const voi
 	return status;
 }
 
+bool
+npy_merges_axes(int rank, const int64_t *dims, int of_rank, const int64_t *of)
+{
+	int k = 0;
+
+	for (int i = 0; i < rank; i++) {
+		int64_t n = k < of_rank ? of[k++] : 0;
+		while (k < of_rank && (n < dims[i] || of[k] == 1) && n > 0)
+			n *= of[k++];
+		if (n != dims[i])
+			return false;
+	}
+	return k == of_rank;
+}
+
 Status
 npy_write(const char *path, DType dtype, int rank, const int64_t *dims, const void *data)
 {

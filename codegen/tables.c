@@ -35,9 +35,11 @@ write_input(TableWriter *tw, const Value *v)
 {
 	static const PortInfo weight = {.file_dtype = F64};
 	const Tables *t = tw->t;
+	PortInfo labels = t->labels;
 
+	labels.sample_axis = v->rows_axis; /* of this binding */
 	switch (v->param) {
-	case PARAM_LABELS: write_port(tw, v, v->name, PORT_LABELS, &t->labels); break;
+	case PARAM_LABELS: write_port(tw, v, v->name, PORT_LABELS, &labels); break;
 	case PARAM_SAMPLE_WEIGHT: write_port(tw, v, v->name, PORT_WEIGHT, &weight); break;
 	default:
 		write_port(tw, v, v->name, PORT_INPUT,

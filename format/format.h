@@ -11,6 +11,10 @@
 #define FORMAT_VERSION 21
 #define GRADC_ABI 14
 #define GRADC_ABI_NAME "gradc_abi_14" /* a symbol of the runtime; a mismatch fails at link */
+/* Of a model in training form, for people: by the compiler, and by what it compiled. */
+#define TRAINING_FORM_HINT                                                                                \
+	"batch norms take the statistics of their batch and dropout is active: what evaluation computes " \
+	"is the inference form"
 #define GRADC_MODEL_NAME "gradc_model"
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */

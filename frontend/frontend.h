@@ -130,6 +130,12 @@ typedef struct {
 	int first;
 } GivenList;
 
+/* --batch-axis: which axis of an input counts rows; -1: none does. */
+typedef struct {
+	const char *input;
+	int axis;
+} BatchAxisOption;
+
 /* --bound: how many elements an operator's result has at most, where the data say it. */
 typedef struct {
 	const char *name; /* of the result */
@@ -146,6 +152,8 @@ typedef struct {
 	const Binding *bindings; /* at least one; each has its own functions over one state table */
 	int n_bindings;
 	int64_t batch; /* --batch; 0: not given */
+	const BatchAxisOption *batch_axes;
+	int n_batch_axes;
 	/* What becomes of dimensions that nothing binds. */
 	enum { OPEN_ERROR, OPEN_ONE } open_dims;
 	const Fill *fills;
@@ -182,11 +190,14 @@ typedef struct {
 	int rank;
 	int64_t dims[MAX_RANK];        /* bound */
 	const char *symbols[MAX_RANK]; /* NULL where the file has a number; "" where unnamed */
-	bool open_leading;             /* the leading dimension was symbolic, unnamed or open */
-	/* The leading dimension counts rows. Of inputs whose leading dimension the file leaves open, those with the
-	 * symbol of the first, without a symbol, or bound by --batch. Of a file without open dimensions, which does not
-	 * tell, those with the number of the first. */
+	int batch_axis;   /* that --batch binds: the leading one, or another that is called batch */
+	bool open_batch;  /* it was symbolic, unnamed or open */
+	bool known_batch; /* it is called batch, or --batch-axis says it */
+	/* It counts rows (frontend/rows.c). Of inputs whose batch axis the file leaves open, those with the symbol of the
+	 * first, without a symbol, or bound by --batch. Of a file without open dimensions, which does not tell, those with
+	 * the number of the first. Of outputs: what the graph computes tells. */
 	bool has_rows;
+	bool rows_mixed; /* of outputs: an element may depend on several rows */
 } ImportPort;
 
 typedef VEC(ImportPort) ImportPorts;
@@ -198,7 +209,7 @@ typedef struct {
 	ImportPorts outputs;
 	VEC(GivenList) lists; /* outputs that are lists, in order */
 	VEC(PaddedOutput) padded;
-	int64_t rows; /* the leading dimension of the samples: of the first open input, else the first */
+	int64_t rows; /* how many samples: the batch axis of the first open input, else of the first */
 } ImportBinding;
 
 /* A float tensor of which the file does not say whether it is a parameter. */
@@ -223,9 +234,11 @@ typedef struct {
 	const char *producer;
 	int n_nodes, n_functions;
 	VEC(ImportBinding) bindings;
-	StringList repairs;             /* "transposes: val_67 of h.0.fc.weight" ... */
-	StringList notes;               /* what a person should know of the file before training */
-	VEC(ImportDoubt) doubts;        /* in file order */
+	StringList repairs;          /* "transposes: val_67 of h.0.fc.weight" ... */
+	StringList notes;            /* what a person should know of the file before training */
+	StringList training_form;    /* nodes that the file has in training form: batch norm "bn" */
+	bool computes_training_form; /* some are computed so: their layers are not frozen */
+	VEC(ImportDoubt) doubts;     /* in file order */
 	VEC(ImportConstant) constants;  /* likewise */
 	VEC(StateSource) state_sources; /* by state id */
 	struct Model *model;            /* the parsed file */
@@ -251,9 +264,11 @@ void model_close(Model *model);
  * EXIT_USAGE error under OPEN_ERROR. NULL on any fault, after all were reported. */
 Module *model_import(Model *model, const ImportOptions *options, Diag *diag);
 /* The open dimensions of the inputs, so that `run` can bind them from its files: calls visit(ctx, input, axis,
- * name) for each; its name is its symbol, or INPUT[AXIS] where it has none. */
-void model_open_dims(const Model *model,
-                     void (*visit)(void *ctx, const char *input, int axis, const char *name),
+ * name, rows) for each; its name is its symbol, or INPUT[AXIS] where it has none; rows: --batch binds it. Of the options only
+ * batch_axes matter. */
+void model_open_dims(const Model *model, const ImportOptions *o,
+                     void (*visit)(void *ctx, const char *input, int axis, const char *name,
+                                   bool rows),
                      void *ctx);
 
 /* A node of the main graph, model-local functions inlined. */

@@ -375,24 +375,26 @@ static void
 set_random_batch_axes(Importer *im, const ImportBinding *binding)
 {
 	const Function *f = im->b.f;
-	int64_t rows;
 
 	for (int i = 0; i < f->params.n; i++) {
 		Value *v = f->params.at[i];
-		v->has_rows = v->param == PARAM_INPUT && v->type->rank > 0 &&
-		              binding->inputs.at[v->number].has_rows;
+		if (v->param != PARAM_INPUT)
+			continue;
+		const ImportPort *port = &binding->inputs.at[v->number];
+		v->has_rows = port->has_rows;
+		v->rows_axis = v->has_rows ? port->batch_axis : 0;
 	}
 	if (im->pending_randoms.n == 0)
 		return;
-	int *axes = batch_axes(im->arena, f, &rows);
+	BatchAxes batch = batch_of(im->arena, f);
 	for (int i = 0; i < im->pending_randoms.n; i++) {
 		PendingRandom *pending = &im->pending_randoms.at[i];
 		RandomAttr *a = pending->random->node->attr;
-		int axis = axes[pending->rows_of->id];
-		if (axis < 0 || axis >= a->shape.n || a->shape.at[axis] % rows != 0)
+		int axis = batch_blocks(&batch, pending->rows_of);
+		if (axis < 0 || axis >= a->shape.n || a->shape.at[axis] % batch.rows != 0)
 			continue;
 		a->counter.axis = axis;
-		a->counter.rows = rows;
+		a->counter.rows = batch.rows;
 	}
 }
 
@@ -417,6 +419,8 @@ import_function(Importer *im, ImportInfo *info)
 	if (diag_errors(im->diag) != im->before)
 		return;
 	set_random_batch_axes(im, &info->base.bindings.at[im->binding]);
+	if (!im->inference)
+		rows_find_outputs(im, &info->base.bindings.at[im->binding]);
 	sweep(im->b.f);
 }
 
@@ -581,6 +585,23 @@ baked_batch(const Model *model, const ImportOptions *o)
 	return 0;
 }
 
+void
+importer_in_training_form(OnnxNode *n, const char *what, bool computed)
+{
+	Arena *arena = n->im->m->arena;
+	StringList *list = &n->im->training_form;
+	const char *text = arena_printf(arena, "%s %s", what,
+	                                quoted(n->im->model, node_location(n->proto)));
+
+	if (n->im->inference)
+		return;
+	n->im->computes_training_form |= computed;
+	for (int i = 0; i < list->n; i++)
+		if (strcmp(list->at[i], text) == 0)
+			return;
+	vec_push(arena, list, text);
+}
+
 /* Options that found nothing to do in this model. */
 static void
 warn_idle_options(const Importer *im)
@@ -637,6 +658,8 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 		vec_push(m->arena, &info->base.repairs, im.repairs->log.at[i]);
 	for (int i = 0; i < im.repairs->notes.n; i++)
 		vec_push(m->arena, &info->base.notes, im.repairs->notes.at[i]);
+	info->base.training_form = im.training_form;
+	info->base.computes_training_form = im.computes_training_form;
 	for (int i = 0; i < im.repairs->list.n; i++) {
 		add_doubt(m, info, im.repairs->list.at[i]);
 		add_constant(m, info, im.repairs->list.at[i]);

@@ -1,16 +1,10 @@
-/* Where a graph meets the outside: inputs bound to numbers, outputs compared with what the file
- * declares, and loss graphs, whose inputs are values of another graph. */
+/* Where a graph meets the outside: inputs bound to numbers, and outputs compared with what the file declares. */
 #include "frontend/onnx/importer.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ---- inputs */
-typedef struct {
-	Importer *im;
-	ImportInfo *info;
-	Text open; /* names of dimensions that nothing binds */
-} Inputs;
 
 const Onnx__TypeProto__Tensor *
 tensor_type(const ValueInfoProto *v)
@@ -43,7 +37,7 @@ dim_name(Text *scratch, const char *input, int axis, const char *symbol)
 }
 
 /* The number that --dim gives; NULL: none. */
-static const DimBinding *
+const DimBinding *
 find_dim(const Importer *im, const char *name)
 {
 	const Binding *b = &im->options->bindings[im->binding];
@@ -55,7 +49,7 @@ find_dim(const Importer *im, const char *name)
 }
 
 static bool
-bound_dim(const Importer *im, const char *name, int axis, int64_t *out)
+bound_dim(const Importer *im, const char *name, bool counts_rows, int64_t *out)
 {
 	const ImportOptions *o = im->options;
 	const DimBinding *dim = find_dim(im, name);
@@ -64,8 +58,8 @@ bound_dim(const Importer *im, const char *name, int axis, int64_t *out)
 		*out = dim->value;
 		return true;
 	}
-	*out = axis == 0 && o->batch ? o->batch : 1;
-	return (axis == 0 && o->batch) || o->open_dims == OPEN_ONE;
+	*out = counts_rows && o->batch ? o->batch : 1;
+	return (counts_rows && o->batch) || o->open_dims == OPEN_ONE;
 }
 
 static void
@@ -81,17 +75,17 @@ bind_dim(Inputs *in, ImportPort *port, int axis, const Onnx__TensorShapeProto__D
 			port->dims[axis] = im->options->batch;
 		return;
 	}
-	if (axis == 0)
-		port->open_leading = true;
+	if (axis == port->batch_axis)
+		port->open_batch = true;
 	Text scratch = {0};
 	const char *name = dim_name(&scratch, port->name, axis, symbol);
-	if (!bound_dim(im, name, axis, &port->dims[axis]))
+	if (!bound_dim(im, name, axis == port->batch_axis, &port->dims[axis]))
 		text_printf(&in->open, "%s%s of input %s (axis %d)", in->open.n ? ", " : "", name,
 		            quoted(im->model, port->name), axis);
 	text_free(&scratch);
 }
 
-static bool
+bool
 bind_port(Inputs *in, const ValueInfoProto *v, ImportPort *port)
 {
 	Importer *im = in->im;
@@ -118,6 +112,9 @@ bind_port(Inputs *in, const ValueInfoProto *v, ImportPort *port)
 		return false;
 	}
 	port->rank = (int)t->shape->n_dim;
+	port->batch_axis = rows_axis_of(v, im->options->batch_axes, im->options->n_batch_axes);
+	port->known_batch = rows_axis_is_known(v, im->options->batch_axes,
+	                                       im->options->n_batch_axes);
 	for (int i = 0; i < port->rank; i++) {
 		bind_dim(in, port, i, t->shape->dim[i]);
 		if (!size_mul(n, port->dims[i] ? port->dims[i] : 1, &n) || n > MAX_ELEMENTS) {
@@ -148,69 +145,7 @@ find_fill(const ImportOptions *o, const char *name)
 	return NULL;
 }
 
-/* The input whose leading dimension is the number of rows: the first open one, else the first. NULL: scalars only. */
-static const ImportPort *
-rows_input(const ImportBinding *b)
-{
-	const ImportPort *first = NULL;
-
-	for (int i = 0; i < b->inputs.n; i++) {
-		const ImportPort *p = &b->inputs.at[i];
-		if (p->rank && p->open_leading)
-			return p;
-		if (p->rank && !first)
-			first = p;
-	}
-	return first;
-}
-
-/* --batch gives the number of rows to every leading dimension that --dim does not bind. */
-static bool
-is_batch(const Importer *im, const ImportPort *p)
-{
-	return im->options->batch && !find_dim(im, p->symbols[0]);
-}
-
-/* Of an input with an open leading dimension as large as that of `of`: does it count the same thing? */
-static bool
-same_symbol(const Importer *im, const ImportPort *p, const ImportPort *of)
-{
-	const char *a = p->symbols[0], *b = of->symbols[0];
-
-	return !*a || !*b || !strcmp(a, b) || (is_batch(im, p) && is_batch(im, of));
-}
-
-/* An empty batch is one row, of which no input has a part. */
-static void
-find_row_inputs(const Importer *im, ImportBinding *b)
-{
-	const ImportPort *of = rows_input(b);
-	bool empty = of && of->dims[0] == 0;
-
-	b->rows = of && !empty ? of->dims[0] : 1;
-	for (int i = 0; i < b->inputs.n; i++) {
-		ImportPort *p = &b->inputs.at[i];
-		p->has_rows = !empty && p->rank && p->dims[0] == b->rows &&
-		              p->open_leading == of->open_leading &&
-		              (!of->open_leading || same_symbol(im, p, of));
-	}
-}
-
-/* Exporters invent symbols for outputs: only the numbers are compared. */
-static void
-find_row_outputs(ImportBinding *b)
-{
-	const ImportPort *of = rows_input(b);
-	bool open = of && of->open_leading, empty = of && of->dims[0] == 0;
-
-	for (int i = 0; i < b->outputs.n; i++) {
-		ImportPort *p = &b->outputs.at[i];
-		p->has_rows = !empty && (p->open_leading || !open) && p->rank &&
-		              p->dims[0] == b->rows;
-	}
-}
-
-static int
+int
 count_inputs(const Function *f)
 {
 	int n = 0;
@@ -280,7 +215,7 @@ import_inputs(Importer *im, ImportInfo *info)
 		model_error(im->model, im->diag, EXIT_USAGE,
 		            "open dimensions, bind them with --dim NAME=N or --batch N: %s",
 		            in->open.at);
-	find_row_inputs(im, binding);
+	rows_find_inputs(im, binding);
 	text_free(&in->open);
 }
 
@@ -333,7 +268,6 @@ add_output_port(Importer *im, ImportInfo *info, const ValueInfoProto *v, Type ty
 		port.dims[i] = type->dims[i];
 		port.symbols[i] = symbol ? arena_strdup(im->m->arena, symbol) : NULL;
 	}
-	port.open_leading = type->rank > 0 && port.symbols[0];
 	vec_push(im->m->arena, &info->base.bindings.at[im->binding].outputs, port);
 }
 
@@ -505,15 +439,15 @@ import_outputs(Importer *im, ImportInfo *info)
 			return;
 	for (int i = 0; i < im->stores_at_end.n; i++)
 		store_at_end(im, im->stores_at_end.at[i].state, im->stores_at_end.at[i].value);
-	find_row_outputs(&info->base.bindings.at[im->binding]);
 	for (int i = 0; i < results.n; i++)
 		results.at[i] = within_bounds(im, results.at[i]);
 	b_return(&im->b, results.n, results.at);
 }
 
 void
-model_open_dims(const Model *model,
-                void (*visit)(void *ctx, const char *input, int axis, const char *name), void *ctx)
+model_open_dims(const Model *model, const ImportOptions *o,
+                void (*visit)(void *ctx, const char *input, int axis, const char *name, bool rows),
+                void *ctx)
 {
 	const ValueInfoProto *v;
 	Text scratch = {0};
@@ -526,99 +460,9 @@ model_open_dims(const Model *model,
 			const char *symbol = dim_symbol(t->shape->dim[k]);
 			const char *input = v->name;
 			if (symbol)
-				visit(ctx, input, (int)k,
-				      dim_name(&scratch, input, (int)k, symbol));
+				visit(ctx, input, (int)k, dim_name(&scratch, input, (int)k, symbol),
+				      (int)k == rows_axis_of(v, o->batch_axes, o->n_batch_axes));
 		}
 	}
 	text_free(&scratch);
-}
-
-/* The symbols of a loss graph's joined inputs stand for the numbers of what is joined. */
-static void
-bind_joined(Importer *im, const ValueInfoProto *v, Value *joined, DimBinding *dims, int *n)
-{
-	const Onnx__TypeProto__Tensor *t = tensor_type(v);
-
-	for (int i = 0; t && t->shape && i < joined->type->rank && i < (int)t->shape->n_dim; i++) {
-		const char *symbol = dim_symbol(t->shape->dim[i]);
-		if (!symbol && t->shape->dim[i]->dim_value != joined->type->dims[i])
-			model_error(im->model, im->diag, EXIT_INVALID,
-			            "input %s is declared with %lld elements along axis %d, it is "
-			            "joined with %lld",
-			            quoted(im->model, v->name),
-			            (long long)t->shape->dim[i]->dim_value, i,
-			            (long long)joined->type->dims[i]);
-		if (symbol && *symbol && *n < MAX_RANK)
-			dims[(*n)++] = (DimBinding){symbol, joined->type->dims[i]};
-	}
-}
-
-static void
-loss_inputs(Importer *im, Binding *binding, DimBinding *dims)
-{
-	const GraphProto *g = im->model->proto->graph;
-	Inputs in = {.im = im};
-	ImportPort port;
-
-	for (size_t i = 0; i < g->n_input; i++) {
-		Bound *joined = strmap_get(im->values, g->input[i]->name);
-		if (joined)
-			bind_joined(im, g->input[i], joined->value, dims, &binding->n_dims);
-	}
-	for (size_t i = 0; i < g->n_input; i++) {
-		const ValueInfoProto *v = g->input[i];
-		if (strmap_get(im->values, v->name) ||
-		    strmap_get(im->model->initializers, v->name) || !bind_port(&in, v, &port))
-			continue;
-		Type type = type_new(im->m, port.dtype, port.rank, port.dims);
-		importer_bind(im, v->name,
-		              function_param_as(im->b.f, type, port.name, PARAM_INPUT,
-		                                count_inputs(im->b.f)));
-	}
-	if (in.open.n)
-		model_error(im->model, im->diag, EXIT_USAGE,
-		            "dimensions that no joined input binds: %s", in.open.at);
-	text_free(&in.open);
-}
-
-Value **
-model_inline(Model *loss, Builder *b, const char *const *names, Value *const *values, int n_values,
-             int *n_outputs, Diag *diag)
-{
-	const GraphProto *g = loss->proto->graph;
-	Arena *scratch = arena_new();
-	int before = diag_errors(diag);
-	DimBinding dims[MAX_RANK];
-	Binding binding = {.text = "", .dims = dims};
-	ImportOptions options = {.bindings = &binding, .n_bindings = 1};
-	Importer im = {.model = loss,
-	               .m = b->m,
-	               .b = *b,
-	               .diag = diag,
-	               .options = &options,
-	               .arena = scratch,
-	               .values = strmap_new(scratch),
-	               .store_of_state = intmap_new(scratch),
-	               .state_of_next = intmap_new(scratch),
-	               .before = before};
-	Value **out = NEW_ARRAY(b->m->arena, Value *, g->n_output);
-
-	for (int i = 0; i < n_values; i++) {
-		importer_bind(&im, names[i], values[i]);
-		if (i == 0 && values[i]->type->rank)
-			options.batch = values[i]->type->dims[0];
-	}
-	loss_inputs(&im, &binding, dims);
-	if (diag_errors(diag) == before)
-		import_nodes(&im, loss->nodes.n, loss->nodes.at);
-	*n_outputs = (int)g->n_output;
-	for (size_t i = 0; diag_errors(diag) == before && i < g->n_output; i++) {
-		Bound *found = importer_lookup(&im, g->output[i]->name);
-		out[i] = found ? found->value : NULL;
-		if (!out[i])
-			model_error(loss, diag, EXIT_UNSUPPORTED, "output %s is no tensor",
-			            quoted(loss, g->output[i]->name));
-	}
-	arena_free(scratch);
-	return diag_errors(diag) == before ? out : NULL;
 }

@@ -1,57 +1,177 @@
-/* Which axis of each value counts the rows of a micro-batch: x[rows,k] y[k,j] has it as axis 0. Found forward along the
- * nodes, through the factors by which sharding cuts them. A sum over the rows has no batch axis, nor has a node whose
- * operands disagree: z[rows,k] z[rows,k] transposed counts rows along both axes. Linear in nodes. */
+/* Which axis of each value counts the rows of a micro-batch, and whether rows see each other: x[rows,k] y[k,j] has
+ * its rows along axis 0, and each of them is computed from its own row alone; x less its mean over axis 0 has
+ * its rows along axis 0, too, and each is computed from all of them. Found forward along the nodes: by the factors along
+ * which a node can be computed in parts, as parts of one row each need no others; by the `batch` column of rows
+ * whose factors do not tell. Linear in nodes, but for the bodies of loops. */
 #include "ir/ir.h"
 
-enum { NO_BATCH_AXIS = -1, DISAGREE = -2 };
-
-/* An operand of p's node has the batch axis `axis`: that of the results follows. */
-static void
-propagate_axis(const Partition *p, int operand, int axis, int64_t rows, int *axes)
+static bool
+depends(const BatchAxis *a)
 {
-	const Factor *f = partition_of_operand(p, operand, axis);
+	return a->axis >= 0 || a->mixed;
+}
 
-	if (!f || !factor_divides(f, rows))
+const BatchAxis batch_none = {.axis = -1};
+const BatchAxis batch_lost = {.axis = -1, .mixed = true};
+
+BatchAxis
+batch_join(BatchAxis a, BatchAxis b)
+{
+	if (!depends(&a))
+		return b;
+	if (!depends(&b))
+		return a;
+	if (a.axis < 0)
+		return (BatchAxis){b.axis, b.repeats, true};
+	if (b.axis >= 0 && (a.axis != b.axis || a.repeats != b.repeats))
+		a.mixed = true;
+	a.mixed |= b.mixed || b.axis < 0;
+	return a;
+}
+
+int64_t
+batch_parts(const BatchFlow *fl, const BatchAxis *a)
+{
+	return a->repeats * fl->rows;
+}
+
+/* Of results that are joined along the factor by which this operand's rows are cut. NULL: its rows are added up, or not cut. */
+static const Factor *
+joining_factor(const BatchFlow *fl, const Partition *p, int operand)
+{
+	const BatchAxis *a = &fl->operand[operand];
+	const Factor *f = a->axis < 0 ? NULL : partition_of_operand(p, operand, a->axis);
+	bool cut = false;
+
+	if (!f || f->combine != COMBINE_JOIN || !factor_divides(f, batch_parts(fl, a)))
+		return NULL;
+	for (int i = 0; i < fl->node->n_results; i++)
+		cut |= f->result[i].kind == SHARE_CUT;
+	return cut ? f : NULL;
+}
+
+/* Is operand i cut along the factor as `lead` is, so that a part needs the same row of both? */
+static bool
+cut_alike(const BatchFlow *fl, const Factor *f, int i, const BatchAxis *lead)
+{
+	const BatchAxis *a = &fl->operand[i];
+
+	return !depends(a) || (a->axis < 0 && a->mixed) ||
+	       (f->operand[i].kind == SHARE_CUT && f->operand[i].axis == a->axis &&
+	        a->repeats == lead->repeats);
+}
+
+void
+batch_by_factors(BatchFlow *fl)
+{
+	Partition p = node_partition(fl->arena, fl->node);
+	const Factor *f = NULL;
+	int lead = -1;
+	bool mixed = false;
+
+	while (!f && ++lead < fl->node->n_operands)
+		f = joining_factor(fl, &p, lead);
+	for (int i = 0; i < fl->node->n_results; i++)
+		fl->result[i] = batch_lost;
+	if (!f)
 		return;
-	for (int i = 0; i < p->node->n_results; i++) {
-		int *at = &axes[node_result(p->node, i)->id];
-		if (f->result[i].kind != SHARE_CUT)
+	for (int i = 0; i < fl->node->n_operands; i++)
+		mixed |= fl->operand[i].mixed || !cut_alike(fl, f, i, &fl->operand[lead]);
+	for (int i = 0; i < fl->node->n_results; i++)
+		if (f->result[i].kind == SHARE_CUT)
+			fl->result[i] = (BatchAxis){f->result[i].axis, fl->operand[lead].repeats,
+			                            mixed};
+}
+
+static void
+flow_through(BatchFlow *fl)
+{
+	const OpRow *row = op_row(fl->node);
+
+	if (row->batch)
+		row->batch(fl);
+	else
+		batch_by_factors(fl);
+}
+
+/* of: by value id; params are set, and all that depends on no row is batch_none. */
+static void
+flow_along(Arena *arena, const Function *f, int64_t rows, BatchAxis *of)
+{
+	for_each_node(f, n) {
+		BatchFlow fl = {.arena = arena, .node = n, .rows = rows};
+		BatchAxis *operand = NEW_ARRAY(arena, BatchAxis, n->n_operands + 1);
+		bool any = false;
+		for (int i = 0; i < n->n_operands; i++) {
+			const Value *v = node_operand(n, i);
+			operand[i] = v ? of[v->id] : batch_none;
+			any |= depends(&operand[i]);
+		}
+		if (!any)
 			continue;
-		*at = *at == NO_BATCH_AXIS || *at == f->result[i].axis ? f->result[i].axis
-		                                                       : DISAGREE;
+		fl.operand = operand;
+		fl.result = NEW_ARRAY(arena, BatchAxis, n->n_results + 1);
+		flow_through(&fl);
+		for (int i = 0; i < n->n_results; i++)
+			of[node_result(n, i)->id] = fl.result[i];
 	}
 }
 
-int *
-batch_axes(Arena *arena, const Function *f, int64_t *rows)
+static BatchAxis *
+all_none(Arena *arena, const Function *f)
 {
-	int *axes = NEW_ARRAY(arena, int, f->next_value_id);
-	Arena *scratch = arena_new();
+	BatchAxis *of = NEW_ARRAY(arena, BatchAxis, f->next_value_id + 1);
 
 	for (uint32_t i = 0; i < f->next_value_id; i++)
-		axes[i] = NO_BATCH_AXIS;
-	*rows = 0;
+		of[i] = batch_none;
+	return of;
+}
+
+void
+batch_of_callee(const BatchFlow *fl, const Function *f, const BatchAxis *params, BatchAxis *results)
+{
+	BatchAxis *of = all_none(fl->arena, f);
+	const Node *ret = function_return(f);
+
+	for (int i = 0; i < f->params.n; i++)
+		of[f->params.at[i]->id] = params[i];
+	flow_along(fl->arena, f, fl->rows, of);
+	for (int i = 0; i < ret->n_operands; i++)
+		results[i] = of[node_operand(ret, i)->id];
+}
+
+BatchAxes
+batch_of(Arena *arena, const Function *f)
+{
+	BatchAxes b = {.of = all_none(arena, f), .n = f->next_value_id};
+	Arena *scratch = arena_new();
+
 	for (int i = 0; i < f->params.n; i++) {
 		const Value *v = f->params.at[i];
-		if (!v->has_rows || (*rows && v->type->dims[0] != *rows))
+		int64_t rows = v->has_rows ? v->type->dims[v->rows_axis] : 0;
+		if (rows == 0 || (b.rows && rows != b.rows))
 			continue;
-		axes[v->id] = 0;
-		*rows = v->type->dims[0];
+		b.rows = rows;
+		b.of[v->id] = (BatchAxis){v->rows_axis, 1, false};
 	}
-	for_each_node(f, n) {
-		bool any = false;
-		for (int i = 0; i < n->n_operands; i++)
-			any |= node_operand(n, i) && axes[node_operand(n, i)->id] >= 0;
-		if (!any)
-			continue;
-		Partition p = node_partition(scratch, n);
-		for (int i = 0; i < n->n_operands; i++)
-			if (node_operand(n, i) && axes[node_operand(n, i)->id] >= 0)
-				propagate_axis(&p, i, axes[node_operand(n, i)->id], *rows, axes);
-		for (int i = 0; i < n->n_results; i++)
-			if (axes[node_result(n, i)->id] == DISAGREE)
-				axes[node_result(n, i)->id] = NO_BATCH_AXIS;
-	}
+	flow_along(scratch, f, b.rows, b.of);
 	arena_free(scratch);
-	return axes;
+	return b;
+}
+
+int
+batch_blocks(const BatchAxes *b, const Value *v)
+{
+	const BatchAxis *a = v->id < b->n ? &b->of[v->id] : &batch_none;
+
+	return a->axis >= 0 && a->repeats == 1 ? a->axis : -1;
+}
+
+bool
+batch_stores_mix(const BatchAxes *b, const Function *f)
+{
+	for_each_node(f, n)
+		if (n->op == OP_store && depends(&b->of[node_operand(n, 0)->id]))
+			return true;
+	return false;
 }

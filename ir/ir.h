@@ -159,7 +159,8 @@ struct Value {
 	const char *name; /* params: for people, never read for a meaning */
 	ParamKind param;  /* params: what it is */
 	int number;       /* params: see ParamKind */
-	bool has_rows;    /* params: the first axis counts the rows of a micro-batch */
+	bool has_rows;    /* params: axis rows_axis counts the rows of a micro-batch */
+	int rows_axis;
 	Use *uses;
 	/* Set by the `memory` pass. */
 	Region region;

@@ -523,6 +523,7 @@ function_clone(const Function *from, const char *name)
 		Value *p = from->params.at[i];
 		map[p->id] = function_param_as(to, p->type, p->name, p->param, p->number);
 		map[p->id]->has_rows = p->has_rows;
+		map[p->id]->rows_axis = p->rows_axis;
 	}
 	function_clone_body(from, to, NULL, map);
 	Node *ret = function_return(from);

@@ -66,8 +66,9 @@ typedef enum {
 	FUSE_NONE, /* no code: store, return, call */
 } FuseClass;
 
-typedef struct Lower Lower; /* codegen's view of one kernel, ir/loop.h */
-typedef struct Index Index; /* ir/loop.h */
+typedef struct BatchFlow BatchFlow; /* below */
+typedef struct Lower Lower;         /* codegen's view of one kernel, ir/loop.h */
+typedef struct Index Index;         /* ir/loop.h */
 typedef struct LoopBuilder LoopBuilder;
 typedef int LoopValue;
 
@@ -176,6 +177,8 @@ struct OpRow {
 	unsigned
 		adapts; /* operands that, where they are a parameter, a low-rank product may be added to */
 	PartitionRule partition;
+	/* Which axes of the results count rows, given those of the operands; NULL: the partition's factors tell. */
+	void (*batch)(BatchFlow *fl);
 	/* Rewrites n to something simpler before it; returns the replacement of result 0, or NULL. */
 	Value *(*simplify)(Builder *b, Node *n);
 	const Sample *samples; /* ends with a zero row */
@@ -216,9 +219,38 @@ const Factor *partition_of_result(const Partition *p, int result, int axis);
 bool factor_divides(const Factor *f, int64_t parts);
 /* The types and attributes of each part; factor_divides(f, parts) holds. */
 Cut node_cut(Module *m, Arena *arena, const Node *n, const Factor *f, int64_t parts);
-/* ---- batch.c: by value id, the axis whose equal blocks are the rows of a micro-batch, as many as the parameters with rows have; -1: it
- * has none that can be told. rows: how many; 0: no parameter has rows. */
-int *batch_axes(Arena *arena, const Function *f, int64_t *rows);
+/* ---- batch.c: what a value has of the rows of a micro-batch. */
+typedef struct {
+	int axis; /* whose blocks are the rows; -1: no axis that can be told, or the value depends on no row */
+	int64_t repeats; /* equal parts of the axis, each of which has all rows: 6 of [6,4,7] reshaped to [24,7], with 4 rows */
+	bool mixed;      /* an element may depend on several rows */
+} BatchAxis;
+extern const BatchAxis batch_none; /* it depends on no row */
+extern const BatchAxis batch_lost; /* no axis counts rows, and elements depend on several */
+typedef struct {
+	int64_t rows; /* how many; 0: no parameter has rows */
+	uint32_t n;
+	BatchAxis *of; /* by value id */
+} BatchAxes;
+/* From the parameters with rows. */
+BatchAxes batch_of(Arena *arena, const Function *f);
+/* The axis whose equal blocks are the rows, in order; -1: v has none. */
+int batch_blocks(const BatchAxes *b, const Value *v);
+bool batch_stores_mix(const BatchAxes *b, const Function *f); /* what f stores depends on rows */
+
+/* For rows' columns. */
+struct BatchFlow {
+	Arena *arena;
+	const Node *node;
+	int64_t rows;
+	const BatchAxis *operand; /* one each */
+	BatchAxis *result;
+};
+int64_t batch_parts(const BatchFlow *fl, const BatchAxis *a); /* into which its axis can be cut */
+void batch_by_factors(BatchFlow *fl);
+BatchAxis batch_join(BatchAxis a, BatchAxis b); /* of a value that is one or the other */
+void batch_of_callee(const BatchFlow *fl, const Function *f, const BatchAxis *params,
+                     BatchAxis *results);
 
 /* For rows' columns: a factor of that size, with every operand and result whole. */
 Factor *partition_add(Partition *p, int64_t size, Combine combine);

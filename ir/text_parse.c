@@ -235,6 +235,21 @@ read_four_bit(Reader *r)
 }
 
 /* ---- functions */
+/* rows, or rows 1 */
+static void
+read_rows_axis(Reader *r, Value *v)
+{
+	int64_t axis = 0;
+
+	if (!read_word(r, "rows"))
+		return;
+	read_space(r);
+	if (*r->at >= '0' && *r->at <= '9')
+		read_small(r, MAX_RANK - 1, &axis);
+	v->has_rows = axis < v->type->rank;
+	v->rows_axis = v->has_rows ? (int)axis : 0;
+}
+
 /* Behind the word `is`. */
 static void
 read_param_kind(Reader *r, Value *v)
@@ -255,7 +270,7 @@ read_param_kind(Reader *r, Value *v)
 			read_small(r, MAX_NUMBER, &number);
 	}
 	v->number = (int)number;
-	v->has_rows = read_word(r, "rows") && v->type->rank > 0;
+	read_rows_axis(r, v);
 }
 
 typedef struct {

@@ -280,6 +280,8 @@ print_param_kind(Text *out, const Value *v)
 	else if (v->param != PARAM_SAMPLE_WEIGHT && v->number >= 0)
 		text_printf(out, " %d", v->number);
 	text_add(out, v->has_rows ? " rows" : "");
+	if (v->has_rows && v->rows_axis)
+		text_printf(out, " %d", v->rows_axis);
 }
 
 static void

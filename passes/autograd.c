@@ -264,6 +264,22 @@ gradient_of(Backward *w, int i)
 	return w->grads[i];
 }
 
+/* The mean over no targets is 0/0, and so are its gradients. */
+static Value *
+unless_empty(const Pass *p, Builder *b, Value *g)
+{
+	const Node *store = find_store(b->f, STATE_LOSS_COUNT);
+	Value *count = store ? node_operand(store, 0) : NULL;
+
+	double always;
+	if (!((const AutogradOptions *)p->options)->skips_empty || !count ||
+	    value_splat(count, &always))
+		return g;
+	Value *any = b_binary(b, OP_gt, count, b_splat(b, count->type, 0));
+	return b_select(b, b_broadcast(b, any, ints_of_type(g->type), (Ints){0}), g,
+	                b_splat(b, g->type, 0));
+}
+
 static void
 store_gradients(Pass *p, Backward *w, State *const *gradient)
 {
@@ -275,11 +291,11 @@ store_gradients(Pass *p, Backward *w, State *const *gradient)
 			continue;
 		b->loc = gradient[i]->loc;
 		Value *g = as_type(b, gradient_of(w, i), gradient[i]->type->dtype);
-		w->grads[i] = is_narrow(g) ? g : whole_gradient(b, g);
+		w->grads[i] = unless_empty(p, b, is_narrow(g) ? g : whole_gradient(b, g));
 		sums[i] = b_running_sum(b, gradient[i], w->grads[i]);
 	}
-	for (int i = w->n_params; i < w->wanted.n; i++)
-		gradient_of(w, i); /* before the stores */
+	for (int i = w->n_params; i < w->wanted.n; i++) /* before the stores */
+		w->grads[i] = unless_empty(p, b, gradient_of(w, i));
 	for (int i = 0; i < w->n_params; i++) {
 		if (!gradient[i])
 			continue;
@@ -388,12 +404,14 @@ run_autograd(Pass *p, Module *m)
 	return true;
 }
 
-static const PassOption autograd_options[] = {{"wrt",
-                                               "numbers of the inputs whose gradients are returned",
-                                               OPTION_STRING, offsetof(AutogradOptions, wrt)},
-                                              {"gradients", "of parameters below f64: f32 or bf16",
-                                               OPTION_STRING, offsetof(AutogradOptions, gradients)},
-                                              {0}};
+static const PassOption autograd_options[] = {
+	{"wrt", "numbers of the inputs whose gradients are returned", OPTION_STRING,
+         offsetof(AutogradOptions, wrt)},
+	{"gradients", "of parameters below f64: f32 or bf16", OPTION_STRING,
+         offsetof(AutogradOptions, gradients)},
+	{"skips_empty", "a micro-batch whose count is 0 has no gradients", OPTION_BOOL,
+         offsetof(AutogradOptions, skips_empty)},
+	{0}};
 const PassRow pass_autograd = {.name = "autograd",
                                .help = "append the backward of the loss to accumulate",
                                .needed = true,

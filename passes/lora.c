@@ -22,21 +22,14 @@
 #include <math.h>
 #include <string.h>
 
-/* Of a function before its first branch. */
-typedef struct {
-	int *axes; /* by value id: the axis that counts rows; NULL: nothing is dropped there */
-	uint32_t n_axes; /* values made later are sums of branches */
-	int64_t n;       /* how many rows */
-} Rows;
-
 typedef struct {
 	Pass *p;
 	Module *m;
 	VEC(LoraChoice) choices;
-	bool failed;     /* an error is reported */
-	bool *fits;      /* by choice: some parameter has an adapter of it */
-	VEC(Rows) rows;  /* by function; empty: nothing is dropped */
-	const char *why; /* a parameter that it names has none; NULL: each has one */
+	bool failed;         /* an error is reported */
+	bool *fits;          /* by choice: some parameter has an adapter of it */
+	VEC(BatchAxes) rows; /* by function, before its first branch; empty: nothing is dropped */
+	const char *why;     /* a parameter that it names has none; NULL: each has one */
 } Lora;
 
 /* ---- the adapter */
@@ -166,15 +159,15 @@ static Value *
 dropped(const Lora *l, Builder *b, const Adapter *a, const LoraChoice *c, const LoraReader *r,
         Value *x)
 {
-	const Rows *rows = l->rows.n ? &l->rows.at[b->f->index] : NULL;
+	const BatchAxes *rows = l->rows.n ? &l->rows.at[b->f->index] : NULL;
 	const Value *known = x;
 
-	if (c->settings.dropout == 0 || r->is_table || !rows || !rows->axes)
+	if (c->settings.dropout == 0 || r->is_table || !rows || !rows->of)
 		return x;
-	while (known->id >= rows->n_axes) /* a sum of a branch has the axes of what it adds to */
+	while (known->id >= rows->n) /* a sum of a branch has the axes of what it adds to */
 		known = node_operand(known->node, 0);
 	const char *name = arena_printf(l->m->arena, "%s %u", a->a->name, r->node->id);
-	return lora_dropped(b, x, c->settings.dropout, name, rows->axes[known->id], rows->n);
+	return lora_dropped(b, x, c->settings.dropout, name, batch_blocks(rows, known), rows->rows);
 }
 
 /* order puts axes of the weight in the places of the operand's. */
@@ -446,11 +439,9 @@ find_rows(Lora *l)
 		return;
 	lora_split_inference(l->m);
 	for_each_function(l->m, f) {
-		Rows rows = {0};
-		if (f->role == FUNCTION_FORWARD) {
-			rows.axes = batch_axes(l->p->scratch, f, &rows.n);
-			rows.n_axes = f->next_value_id;
-		}
+		BatchAxes rows = {0};
+		if (f->role == FUNCTION_FORWARD)
+			rows = batch_of(l->p->scratch, f);
 		vec_push(l->p->scratch, &l->rows, rows);
 	}
 }

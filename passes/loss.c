@@ -2,7 +2,7 @@
  * loss, added to the loss's sum and count) and an eval function (the inference form, with the hits for accuracy). The
  * forward function keeps the graph's outputs and loses its stores. The module's `targets` are those of the first binding: gradients are seeded
  * with 1/targets whatever the binding. The losses themselves are rows in losses/. */
-#include "passes/pass.h"
+#include "passes/loss_impl.h"
 
 #include <string.h>
 
@@ -45,19 +45,8 @@ loss_settings(const LossRow *row, const char *text, Arena *arena, Diag *diag)
 	return settings;
 }
 
-typedef struct {
-	Pass *p;
-	Module *m;
-	const LossOptions *options;
-	const LossRow *row; /* NULL: the graph computes its own */
-	const void *settings;
-	Type target_type;
-	const Tensor *class_weight;
-	int class_axis;
-	State *sum, *count, *correct;
-} LossPass;
-
-static bool PRINTF(2, 3) refuse(LossPass *lp, const char *fmt, ...)
+bool
+loss_refuse(LossPass *lp, const char *fmt, ...)
 {
 	va_list args;
 
@@ -68,13 +57,23 @@ static bool PRINTF(2, 3) refuse(LossPass *lp, const char *fmt, ...)
 	return false;
 }
 
-/* For messages. */
-static const char *
-output_name(LossPass *lp, const Function *forward, int64_t i)
+const char *
+loss_output_name(LossPass *lp, const Function *forward, int64_t i)
 {
 	return i < forward->result_names.n
 	               ? arena_printf(lp->p->scratch, "output \"%s\"", forward->result_names.at[i])
 	               : arena_printf(lp->p->scratch, "output %lld", (long long)i);
+}
+
+const char *
+loss_shape_text(LossPass *lp, Type t)
+{
+	const char *text = "[";
+
+	for (int i = 0; i < t->rank; i++)
+		text = arena_printf(lp->p->scratch, "%s%s%lld", text, i ? "," : "",
+		                    (long long)t->dims[i]);
+	return arena_printf(lp->p->scratch, "%s]", text);
 }
 
 static bool
@@ -84,89 +83,7 @@ check_output(LossPass *lp, const Function *forward, int64_t i)
 
 	if (i >= 0 && i < n)
 		return true;
-	return refuse(lp, "the model has no output %lld, but %d", (long long)i, n);
-}
-
-/* Which axis of the output the labels lack: given, or the last of [B,T,V], or 1 of [N,C,H,W]. */
-static bool
-choose_class_axis(LossPass *lp, Type output, Type labels)
-{
-	int64_t given = lp->options->axis;
-	int rank = output->rank, axis = -1, fits = -1;
-
-	if (given >= rank || given < -1)
-		return refuse(lp, "axis %lld of a rank-%d output", (long long)given, rank);
-	if (given == 0)
-		return refuse(lp, "axis 0 of the output holds the rows, not the classes");
-	axis = (int)given;
-	if (axis < 0 && !labels)
-		axis = rank > 3 ? 1 : rank - 1;
-	for (int i = rank - 1; axis < 0 && labels && i >= 0; i--) {
-		Type left = type_drop_axis(lp->m, output, i);
-		if (type_same_shape(left, labels))
-			fits = i;
-	}
-	lp->class_axis = axis >= 0 ? axis : fits;
-	if (lp->class_axis < 0)
-		return refuse(lp, "the target fits no axis of the output");
-	return true;
-}
-
-static bool
-check_class_weight(LossPass *lp, Type output)
-{
-	const char *name = lp->options->class_weight;
-	const State *s = name ? module_state(lp->m, name) : NULL;
-
-	if (!name)
-		return true;
-	if (!s || !s->data || !dtype_is_float(s->type->dtype))
-		return refuse(lp, "class weights: no state @%s with floats", name);
-	const Tensor *w = lp->class_weight = s->data;
-	if (w->type->rank != 1 || w->type->dims[0] != output->dims[lp->class_axis])
-		return refuse(lp, "--class-weight has %lld numbers, the output %lld classes",
-		              (long long)w->type->n, (long long)output->dims[lp->class_axis]);
-	return true;
-}
-
-static bool
-prepare_target(LossPass *lp, const Function *forward, Type output)
-{
-	int64_t number = lp->options->target;
-	const Value *target = number < 0 ? NULL
-	                                 : function_find_param(forward, PARAM_INPUT, (int)number);
-	Type given = target ? target->type : NULL;
-
-	if (number >= 0 && !target)
-		return refuse(lp, "the model has no input %lld", (long long)number);
-	if (output->rank < 1 || !dtype_is_float(output->dtype))
-		return refuse(
-			lp,
-			"the output is %s and of rank %d; a loss needs floats of rank 1 or more",
-			dtype_info[output->dtype].name, output->rank);
-	if (output->n == 0)
-		return refuse(lp, "%s has no elements: there is nothing to learn from",
-		              output_name(lp, forward, lp->options->output));
-	if (!lp->row->class_targets) {
-		lp->target_type = output;
-		if (given && given != output)
-			return refuse(lp, "target \"%s\" does not have the output's type",
-			              target->name);
-		return true;
-	}
-	if (output->rank < 2)
-		return refuse(lp, "class losses need an output of rank 2 or more");
-	if (!choose_class_axis(lp, output, given) || !check_class_weight(lp, output))
-		return false;
-	Type labels = type_drop_axis(lp->m, output, lp->class_axis);
-	lp->target_type = given ? given : type_with_dtype(lp->m, labels, S64);
-	if (!type_same_shape(lp->target_type, labels) ||
-	    (lp->target_type->dtype != S64 && lp->target_type->dtype != S32))
-		return refuse(lp,
-		              "target \"%s\" is no s64 or s32 of the output's shape without "
-		              "axis %d",
-		              target ? target->name : "labels", lp->class_axis);
-	return true;
+	return loss_refuse(lp, "the model has no output %lld, but %d", (long long)i, n);
 }
 
 static bool
@@ -184,7 +101,7 @@ check_estimates(LossPass *lp)
 }
 
 static bool
-prepare(LossPass *lp, const Function *forward)
+prepare(LossPass *lp, Function *forward)
 {
 	const LossOptions *o = lp->options;
 
@@ -194,36 +111,17 @@ prepare(LossPass *lp, const Function *forward)
 		return false;
 	Type output = function_result(forward, (int)o->output)->type;
 	if (lp->row)
-		return prepare_target(lp, forward, output);
+		return loss_check_output(lp, forward) && loss_find_rows(lp, forward) &&
+		       loss_prepare_target(lp, forward);
 	if (o->count >= 0 && !check_output(lp, forward, o->count))
 		return false;
 	if (output->n != 1 || !dtype_is_float(output->dtype))
-		return refuse(lp, "%s is no float scalar", output_name(lp, forward, o->output));
+		return loss_refuse(lp, "%s is no float scalar",
+		                   loss_output_name(lp, forward, o->output));
 	return true;
 }
 
 /* ---- building */
-static Value *
-scalar_of(Builder *b, Value *v, DType d)
-{
-	return b_reshape(b, b_cast(b, v, d), (Ints){0});
-}
-
-/* The graph's own loss: a mean over `count` targets adds value * n and n, n a constant. */
-static void
-own_loss(Loss *l, Value *const *results)
-{
-	Builder *b = l->b;
-	Value *value = results[l->options->output];
-	DType d = value->type->dtype;
-
-	l->count = l->options->count < 0 ? b_splat(b, type_scalar(b->m, d), 1)
-	                                 : scalar_of(b, results[l->options->count], d);
-	l->count = b_unary(b, OP_stop_gradient, l->count);
-	l->sum = b_binary(b, OP_mul, scalar_of(b, value, d), l->count);
-	l->targets = 1;
-}
-
 static State *
 loss_state(LossPass *lp, StateKind kind, const char *name, DType d)
 {
@@ -241,17 +139,51 @@ drop_stores(Function *f)
 			node_erase(n);
 }
 
-/* The loss's inputs of f: its target and the weights of the rows. */
-static void
-add_inputs(LossPass *lp, Function *f, Loss *l)
+/* The loss's input of f that holds its target; of an input of the model, as the program takes it. */
+static Value *
+add_target(LossPass *lp, Function *f)
 {
-	int64_t rows = lp->target_type->dims[0], number = lp->options->target;
-	Type weight = type_new(lp->m, l->output->type->dtype, 1, &rows);
+	Value *v = function_param_as(f, lp->target_type, "labels", PARAM_LABELS, -1);
 
-	l->target = number < 0 ? function_param_as(f, lp->target_type, "labels", PARAM_LABELS, -1)
-	                       : function_find_param(f, PARAM_INPUT, (int)number);
-	l->target->param = PARAM_LABELS;
-	l->weight = function_param_as(f, weight, "sample_weight", PARAM_SAMPLE_WEIGHT, 0);
+	v->has_rows = true;
+	v->rows_axis = lp->target_rows;
+	return v;
+}
+
+/* The parameters of `from`, which the graph reads as they were; the target may come in another shape. Returns the target's. */
+static Value *
+copy_params(LossPass *lp, const Function *from, Builder *b, Value **map)
+{
+	Value *target = NULL;
+
+	for (int i = 0; i < from->params.n; i++) {
+		const Value *v = from->params.at[i];
+		bool is_target = lp->row && v->param == PARAM_INPUT &&
+		                 v->number == lp->options->target;
+		Type type = is_target ? lp->target_type : v->type;
+		Value *to = function_param_as(b->f, type, v->name, v->param, v->number);
+		map[v->id] = is_target ? b_reshape(b, to, ints_of_type(v->type)) : to;
+		to->has_rows = v->has_rows;
+		to->rows_axis = v->rows_axis;
+		if (!is_target)
+			continue;
+		target = to;
+		to->param = PARAM_LABELS;
+		to->has_rows = true;
+		to->rows_axis = lp->target_rows;
+	}
+	return target;
+}
+
+/* What the loss of f reads beside the graph's outputs. */
+static void
+add_inputs(LossPass *lp, Value *target, Loss *l)
+{
+	Type weight = type_new(lp->m, l->output->type->dtype, 1, &lp->n_rows);
+
+	target = target ? target : add_target(lp, l->b->f);
+	l->target = loss_target_value(lp, l->b, target);
+	l->weight = function_param_as(l->b->f, weight, "sample_weight", PARAM_SAMPLE_WEIGHT, 0);
 }
 
 /* The number of a stream that no op of a model has. */
@@ -259,12 +191,16 @@ enum { LABELS_STREAM = 0x6c6162656c73 };
 
 /* Noise with Gumbel's distribution for each element of `like`, from uniform numbers of its place in the step's batch. */
 static Value *
-gumbel(Builder *b, Type like)
+gumbel(const Loss *l)
 {
+	Builder *b = l->b;
+	Type like = l->output->type;
 	Function *f = b->f;
 	RandomAttr draw = {.dtype = like->dtype,
 	                   .shape = ints_of_type(like),
-	                   .counter = {.stream = LABELS_STREAM, .rows = like->dims[0]}};
+	                   .counter = {.stream = LABELS_STREAM,
+	                               .axis = l->rows.axis,
+	                               .rows = l->weight->type->n}};
 	Value *operands[] = {function_hyperparameter(f, SCALAR_SEED),
 	                     function_hyperparameter(f, SCALAR_STEP),
 	                     function_hyperparameter(f, SCALAR_OFFSET)};
@@ -279,7 +215,7 @@ static Value *
 drawn_target(const Loss *l)
 {
 	Builder *b = l->b;
-	Value *noisy = b_binary(b, OP_add, l->output, gumbel(b, l->output->type));
+	Value *noisy = b_binary(b, OP_add, l->output, gumbel(l));
 	AxisAttr axis = {l->class_axis};
 	Value *drawn = b_cast(b, build(b, OP_argmax, 1, &noisy, &axis), l->target->type->dtype);
 	Value *counts = b_binary(b, OP_ge, l->target, b_splat(b, l->target->type, 0));
@@ -303,12 +239,10 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 	          .options = lp->options,
 	          .class_weight = lp->class_weight,
 	          .settings = lp->settings,
-	          .class_axis = lp->class_axis};
+	          .class_axis = lp->class_axis,
+	          .rows = lp->rows};
+	Value *target = copy_params(lp, from, &b, map);
 
-	for (int i = 0; i < from->params.n; i++) {
-		const Value *v = from->params.at[i];
-		map[v->id] = function_param_as(f, v->type, v->name, v->param, v->number);
-	}
 	function_clone_body(from, f, NULL, map);
 	if (train)
 		statistics_make_pending(f, lp->p->scratch);
@@ -319,7 +253,7 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 	b.before = function_stores(f);
 	l.output = results[lp->options->output];
 	if (lp->row) {
-		add_inputs(lp, f, &l);
+		add_inputs(lp, target, &l);
 		if (estimate) { /* the loss is minus the logarithm of what was drawn */
 			plain.label_smoothing = 0;
 			l.options = &plain;
@@ -328,7 +262,7 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 		}
 		lp->row->build(&l);
 	} else {
-		own_loss(&l, results);
+		loss_build_own(lp, &l, results);
 	}
 	lp->sum = loss_state(lp, STATE_LOSS_SUM, "loss.sum", l.sum->type->dtype);
 	lp->count = loss_state(lp, STATE_LOSS_COUNT, "loss.count", l.sum->type->dtype);
@@ -356,6 +290,8 @@ build_programs(LossPass *lp, Function *forward, int binding)
 
 	if (!prepare(lp, forward))
 		return false;
+	if (lp->row && binding == 0)
+		loss_check_form(lp, forward);
 	build_program(lp, forward, FUNCTION_ACCUMULATE, binding);
 	if (lp->options->estimates_for)
 		build_program(lp, forward, FUNCTION_ESTIMATE, binding);
@@ -380,7 +316,7 @@ run_loss(Pass *p, Module *m)
 	}
 	lp.row = o->kind ? loss_find(o->kind) : NULL;
 	if (!lp.row && (!o->kind || strcmp(o->kind, "output") != 0))
-		return refuse(&lp, "unknown loss `%s`", o->kind ? o->kind : "");
+		return loss_refuse(&lp, "unknown loss `%s`", o->kind ? o->kind : "");
 	if (lp.row && !(lp.settings = loss_settings(lp.row, o->settings, p->scratch, p->diag)))
 		return false;
 	for (int b = 0; (forward = module_program(m, FUNCTION_FORWARD, b)); b++)
@@ -395,8 +331,14 @@ static const PassOption loss_options[] = {
 	{"output", "output of the model, from 0", OPTION_INT, offsetof(LossOptions, output)},
 	{"target", "number of the input that holds the target, -1: a new one", OPTION_INT,
          offsetof(LossOptions, target)},
-	{"count", "output that counts targets, -1: none", OPTION_INT, offsetof(LossOptions, count)},
+	{"count",
+         "output that counts targets, -1: what the graph divides by, -2: all micro-batches count the same",
+         OPTION_INT, offsetof(LossOptions, count)},
 	{"axis", "class axis, -1 where shapes tell", OPTION_INT, offsetof(LossOptions, axis)},
+	{"rows", "axis of the output that counts rows, -1 where the graph tells", OPTION_INT,
+         offsetof(LossOptions, rows)},
+	{"rows_known", "the file or an option says which axes of inputs count rows", OPTION_BOOL,
+         offsetof(LossOptions, rows_known)},
 	{"class_weight", "constant state that holds them", OPTION_STRING,
          offsetof(LossOptions, class_weight)},
 	{"label_smoothing", "for class losses", OPTION_DOUBLE,
@@ -406,7 +348,7 @@ static const PassOption loss_options[] = {
 	{"settings", "NAME=VALUE of the kind's own options, spaces between", OPTION_STRING,
          offsetof(LossOptions, settings)},
 	{0}};
-static const LossOptions loss_defaults = {.target = -1, .count = -1, .axis = -1};
+static const LossOptions loss_defaults = {.target = -1, .count = -1, .axis = -1, .rows = -1};
 const PassRow pass_loss = {.name = "loss",
                            .help = "build accumulate and eval from forward",
                            .needed = true,

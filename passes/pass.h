@@ -80,12 +80,16 @@ typedef struct {
 } WorkingOptions;
 
 /* ---- loss.c */
+/* LossOptions.count where no output has it: what the graph divides by; or each micro-batch counts the same. */
+enum { LOSS_COUNT_FOUND = -1, LOSS_COUNT_EVEN = -2 };
 typedef struct {
 	const char *kind; /* a name of loss_list.def, or "output" */
 	int64_t output;   /* of the model, from 0 */
 	int64_t target;   /* number of the graph input that holds the target; -1: a new input */
-	int64_t count;    /* output loss: the output that holds its count; -1: none */
+	int64_t count;    /* output loss: the output that holds its count; negative: see above */
 	int64_t axis;     /* class axis; -1: where the labels lack one */
+	int64_t rows; /* axis of the output that counts rows; -1: that which the graph computes */
+	bool rows_known; /* the axes of inputs that count rows are called batch, or given */
 	double label_smoothing;
 	const char *class_weight; /* the constant state that holds them, f[classes]; NULL: none */
 	const char *settings;     /* the row's own options, "gamma=2 alpha=0.25"; NULL: defaults */
@@ -100,12 +104,15 @@ typedef struct {
 	const Tensor *class_weight; /* [classes]; NULL: none */
 	const void *settings;       /* the struct of the row's own options */
 	int class_axis;
+	BatchAxis rows;     /* of the output */
 	Value *sum, *count; /* f[]: out */
 	Value *correct;     /* f[]: hits, for accuracy; NULL where it makes no sense */
 	int64_t targets;    /* in a full micro-batch */
 } Loss;
+typedef enum { LOSS_TAKES_NUMBERS, LOSS_TAKES_LOGITS, LOSS_TAKES_LOG_PROBABILITIES } LossTakes;
 typedef struct {
 	const char *name, *doc;
+	LossTakes takes;    /* what is said where the output is something else */
 	bool class_targets; /* integer labels of one axis less; else as the output */
 	void (*build)(Loss *l);
 	/* Options of its own, of --loss=NAME,OPTION=VALUE; as in PassRow. */
@@ -115,6 +122,11 @@ typedef struct {
 } LossRow;
 extern const LossRow *const loss_table[];
 const LossRow *loss_find(const char *name); /* NULL: unknown */
+/* Does the output of this forward or inference function, or what it stores, depend on several rows of a micro-batch? */
+bool loss_rows_mix(const Function *f, int64_t output, bool stores);
+/* Is the loss that the graph computes a mean over a number of targets that data decide and nobody says? Means of micro-batches
+ * do not make the mean of a step. */
+bool loss_is_uneven(const Function *f, const LossOptions *o);
 /* A struct of the row's own options: its defaults, then the text; NULL after reporting. */
 const void *loss_settings(const LossRow *row, const char *text, Arena *arena, Diag *diag);
 
@@ -128,6 +140,7 @@ typedef struct {
 		*wrt; /* numbers of the inputs whose gradients @accumulate returns, "0 2"; NULL */
 	const char *
 		gradients; /* the type of the parameters' f32 gradients, "f32" or "bf16"; NULL: f32 */
+	bool skips_empty; /* a micro-batch whose count is 0 has no gradients, whatever 0/0 makes of them */
 } AutogradOptions;
 /* What all programs seed the backward with, made at first use. It is 1 where nothing changes it. */
 State *loss_scale_state(Module *m);

@@ -177,13 +177,14 @@ check_build(RowCheck *c, const LossRow *row)
 	int64_t dims[] = {4, 3};
 	Type output = type_new(m, F32, 2, dims), rows = type_new(m, F32, 1, dims);
 	Type target = row->class_targets ? type_with_dtype(m, rows, S64) : output;
-	LossOptions options = {.target = -1, .count = -1, .axis = -1};
+	LossOptions options = {.target = -1, .count = -1, .axis = -1, .rows = -1};
 	Loss l = {.b = &b,
 	          .output = function_param(f, output, "output"),
 	          .target = function_param(f, target, "target"),
 	          .weight = function_param(f, rows, "weight"),
 	          .options = &options,
-	          .class_axis = 1};
+	          .class_axis = 1,
+	          .rows = {.axis = 0, .repeats = 1}};
 
 	l.settings = loss_settings(row, NULL, m->arena, c->diag);
 	row->build(&l);
@@ -196,7 +197,7 @@ check_build(RowCheck *c, const LossRow *row)
 }
 
 /* Words that --loss has for every kind. */
-static const char *const loss_words[] = {"target", "axis", "count"};
+static const char *const loss_words[] = {"target", "axis", "count", "rows"};
 
 bool
 loss_row_check(const LossRow *row, Diag *diag)

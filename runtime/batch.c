@@ -106,8 +106,25 @@ derive_accumulation(Gradc *run)
 	return NULL;
 }
 
-Status
-batch_settle(Gradc *run)
+/* A mean over a number of targets that data decide: of several micro-batches each would count the same. */
+static Status
+check_uneven(const Gradc *run)
+{
+	int64_t parts = run->options.accumulate * gradc_ranks(run);
+
+	if (parts <= 1 || !info_is(&run->format, "uneven_loss", "1"))
+		return NULL;
+	return status_error(
+		EXIT_USAGE,
+		"a step of %lld micro-batches: the model's loss divides by what the data of each "
+		"decide, and the mean of such losses is not that of the step; compile with "
+		"--loss=output:NAME,count=OUTPUT, or ,count=1 where every micro-batch is to count "
+		"the same",
+		(long long)parts);
+}
+
+static Status
+settle(Gradc *run)
 {
 	const GradcOptions *o = &run->options;
 	int64_t rows = run->train->micro_rows, ranks = gradc_ranks(run);
@@ -124,4 +141,11 @@ batch_settle(Gradc *run)
 		origin_of(o->global_batch_origin), (long long)o->global_batch, (long long)rows,
 		(long long)o->accumulate, (long long)ranks,
 		(long long)(rows * o->accumulate * ranks));
+}
+
+Status
+batch_settle(Gradc *run)
+{
+	RETURN_IF_ERROR(settle(run));
+	return check_uneven(run);
 }

@@ -54,16 +54,25 @@ bind_token_port(const Files *files, const ProgramRecord *p)
 	return found;
 }
 
+/* The axis of the port that a file has in front, as its samples; -1: a file is the whole input, as with --once one is
+ * whose rows are behind another axis. */
+static int32_t
+sample_axis(const Files *files, const PortRecord *port)
+{
+	return files->options->whole && port->sample_axis > 0 ? -1 : port->sample_axis;
+}
+
 /* The shape of a sample, or of the whole input when it has no samples. */
 static NpyInfo
-sample_shape(const Format *f, const PortRecord *port)
+sample_shape(const Files *files, const PortRecord *port)
 {
+	const Format *f = &files->run->format;
 	NpyInfo shape = {.dtype = (DType)port->dtype, .n_elements = 1};
 
 	for (uint32_t i = 0; i < port->rank; i++) {
 		int64_t dim = f->dims[port->first_dim + i];
 
-		if ((int32_t)i == port->sample_axis)
+		if ((int32_t)i == sample_axis(files, port))
 			continue;
 		shape.dims[shape.rank++] = dim;
 		shape.n_elements *= dim;
@@ -72,14 +81,48 @@ sample_shape(const Format *f, const PortRecord *port)
 }
 
 static bool
-shape_fits(const Format *f, const PortRecord *port, const FileSet *set)
+shape_fits(const Files *files, const PortRecord *port, const FileSet *set)
 {
-	NpyInfo want = sample_shape(f, port);
+	NpyInfo want = sample_shape(files, port);
 	const NpyInfo *have = &set->files[0].info;
-	int skip = port->sample_axis >= 0;
+	int skip = sample_axis(files, port) >= 0;
 
+	if (!skip && port->kind == PORT_LABELS &&
+	    npy_merges_axes(have->rank, have->dims, want.rank, want.dims))
+		return true;
 	return have->rank == want.rank + skip && (skip || set->n_files == 1) &&
 	       memcmp(have->dims + skip, want.dims, sizeof(int64_t) * (size_t)want.rank) == 0;
+}
+
+/* Labels of several to a row may stand in one list: [rows*6] in place of [rows,6], where the model's output has them so. */
+static bool
+is_flat(const Files *files, const PortRecord *port, const FileSet *set)
+{
+	NpyInfo want = sample_shape(files, port);
+	const NpyInfo *have = &set->files[0].info;
+	bool may = port->kind == PORT_LABELS && sample_axis(files, port) == 0 &&
+	           info_is(&files->run->format, "flat_labels", "1") && want.rank > 0 &&
+	           have->rank == want.rank && want.dims[0] > 0 &&
+	           memcmp(have->dims + 1, want.dims + 1,
+	                  sizeof(int64_t) * (size_t)(want.rank - 1)) == 0;
+
+	for (int i = 0; may && i < set->n_files; i++)
+		may = set->files[i].rows % want.dims[0] == 0;
+	return may;
+}
+
+/* The same files, `labels` of whose entries are a row. */
+static FileSet
+as_rows(Arena *arena, const FileSet *set, int64_t labels)
+{
+	FileSet out = {NEW_ARRAY(arena, DataFile, set->n_files), set->n_files};
+
+	for (int i = 0; i < set->n_files; i++) {
+		out.files[i] = set->files[i];
+		out.files[i].first_row /= labels;
+		out.files[i].rows /= labels;
+	}
+	return out;
 }
 
 bool
@@ -91,7 +134,7 @@ bind_matches(const Files *files, const ProgramRecord *p)
 		const PortRecord *port = &f->ports[p->first_input + i];
 		const FileSet *set = bind_set(files, format_text(f, port->name));
 
-		if (set && !shape_fits(f, port, set))
+		if (set && !shape_fits(files, port, set) && !is_flat(files, port, set))
 			return false;
 	}
 	return true;
@@ -102,7 +145,7 @@ static Status
 bind_mean_std(const Files *files, Source *s, const char *path)
 {
 	Arena *arena = files->run->arena;
-	NpyInfo info, shape = sample_shape(s->format, s->port);
+	NpyInfo info, shape = sample_shape(files, s->port);
 	void *data;
 
 	RETURN_IF_ERROR(npy_read(arena, path, &info, &data));
@@ -143,20 +186,42 @@ bind_scale(const Files *files, Source *s)
 	return mean_std ? bind_mean_std(files, s, mean_std) : NULL;
 }
 
+/* An input without an axis of the rows is the same for every step: a state [layers,batch,hidden], say. */
+static Status
+fault_shape(const Files *files, const Source *s, const DataFile *file)
+{
+	Arena *arena = files->run->arena;
+	NpyInfo want = sample_shape(files, s->port);
+	const char *have = shape_text(arena, file->info.rank, file->info.dims);
+	const char *sample = shape_text(arena, want.rank, want.dims);
+
+	if (sample_axis(files, s->port) >= 0)
+		return status_error(EXIT_DATA,
+		                    "%s: shape %s, \"%s\" takes any number of samples of %s",
+		                    file->path, have, s->name, sample);
+	if (files->options->whole)
+		return status_error(EXIT_DATA, "%s: shape %s, \"%s\" takes %s", file->path, have,
+		                    s->name, sample);
+	return status_error(EXIT_DATA,
+	                    "%s: shape %s, \"%s\" takes one array %s for every step; an input with "
+	                    "rows along axis N is compiled with --batch-axis %s=N",
+	                    file->path, have, s->name, sample, s->name);
+}
+
 static Status
 bind_files(const Files *files, Source *s, const FileSet *set)
 {
 	Arena *arena = files->run->arena;
 	const DataFile *file = &set->files[0];
-	NpyInfo want = sample_shape(s->format, s->port);
+	NpyInfo want = sample_shape(files, s->port);
 	DType type = file->info.dtype;
 
 	RETURN_IF_ERROR(bind_scale(files, s));
-	if (!shape_fits(s->format, s->port, set))
-		return status_error(EXIT_DATA, "%s: shape %s, \"%s\" takes %s%s", file->path,
-		                    shape_text(arena, file->info.rank, file->info.dims), s->name,
-		                    s->port->sample_axis >= 0 ? "any number of samples of " : "",
-		                    shape_text(arena, want.rank, want.dims));
+	s->set = *set;
+	if (is_flat(files, s->port, set))
+		s->set = as_rows(arena, set, want.dims[0]);
+	else if (!shape_fits(files, s->port, set))
+		return fault_shape(files, s, file);
 	if (!validate_dtype(s->port, type, s->mean || pairs_get(files->options->scale, s->name)))
 		return status_error(EXIT_DATA, "%s: values are %s, \"%s\" takes %s%s", file->path,
 		                    dtype_info[type].name, s->name,
@@ -164,11 +229,10 @@ bind_files(const Files *files, Source *s, const FileSet *set)
 		                    type == U8 && dtype_is_float((DType)s->port->dtype)
 		                            ? " (--scale or --mean-std converts them)"
 		                            : "");
-	s->set = *set;
 	s->read = source_read_files;
 	decode_prepare(arena, s, type);
-	if (s->port->sample_axis >= 0) {
-		const DataFile *last = &set->files[set->n_files - 1];
+	if (sample_axis(files, s->port) >= 0) {
+		const DataFile *last = &s->set.files[set->n_files - 1];
 		s->rows = last->first_row + last->rows;
 		return NULL;
 	}
@@ -259,7 +323,7 @@ row_tokens(const Files *files, const Dataset *d)
 		    is_integer_port(p) && !fill_default(format_text(f, p->name)))
 			port = p;
 	}
-	return port && port->rank >= 2 ? sample_shape(f, port).n_elements : 0;
+	return port && port->rank >= 2 ? sample_shape(files, port).n_elements : 0;
 }
 
 Status
@@ -280,7 +344,7 @@ bind_sources(const Files *files, Dataset *d)
 		              .rows = -1,
 		              .scale = 1,
 		              .allow_nan = files->options->whole,
-		              .elements = sample_shape(f, port).n_elements};
+		              .elements = sample_shape(files, port).n_elements};
 		if (port->kind == PORT_WEIGHT)
 			d->has_weight = true;
 		else

@@ -83,6 +83,20 @@ options_check_values(const GradcOptions *o)
 	return check_both(o);
 }
 
+static Status
+check_keep_last(const Format *f)
+{
+	if (info_is(f, "keep_last", "1"))
+		return NULL;
+	if (info_is(f, "rows_mix", "1") && !info_is(f, "has_batch_statistics", "1"))
+		return status_error(EXIT_USAGE,
+		                    "--keep-last: the rows of a micro-batch see each other "
+		                    "in this model, and would see rows of weight 0");
+	return status_error(EXIT_USAGE,
+	                    "--keep-last: this model's %s does not allow rows of weight 0",
+	                    info_is(f, "has_batch_statistics", "1") ? "batch statistics" : "loss");
+}
+
 Status
 options_check_model(const Format *f, const GradcOptions *o)
 {
@@ -92,9 +106,5 @@ options_check_model(const Format *f, const GradcOptions *o)
 		return status_error(EXIT_USAGE,
 		                    "--accumulate: %lld, compiled with --max-accumulate=%g",
 		                    (long long)o->accumulate, most);
-	if (o->keep_last && !info_is(f, "keep_last", "1"))
-		return status_error(
-			EXIT_USAGE, "--keep-last: this model's %s does not allow rows of weight 0",
-			info_is(f, "has_batch_statistics", "1") ? "batch statistics" : "loss");
-	return NULL;
+	return o->keep_last ? check_keep_last(f) : NULL;
 }

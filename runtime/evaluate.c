@@ -226,10 +226,9 @@ evaluate(Evaluation *e, GradcEval *out)
 	Gradc *run = e->run;
 	Dataset *d = e->data;
 	Arena *arena = arena_new();
-	bool pad = d->has_weight && !info_is(&run->format, "eval_padding", "0");
 	int ranks = gradc_ranks(run);
 
-	e->covered = pad ? d->rows : d->rows / d->micro_rows * d->micro_rows;
+	e->covered = eval_covered_rows(run);
 	e->micro = (MicroBatch){0, e->covered / d->micro_rows + 1, false};
 	int64_t parts = (e->covered + d->micro_rows - 1) / d->micro_rows;
 	e->rounds = (parts + ranks - 1) / ranks;

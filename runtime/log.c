@@ -131,6 +131,8 @@ json_add_eval(json_t *line, const GradcEval *e)
 	if (!isnan(e->perplexity))
 		json_object_set_new(line, "eval_perplexity", json_number(e->perplexity));
 	json_object_set_new(line, "eval_rows", json_integer(e->rows));
+	if (e->rows != e->all_rows)
+		json_object_set_new(line, "eval_all_rows", json_integer(e->all_rows));
 }
 
 Status

@@ -43,15 +43,18 @@ check_whole(Gradc *run, const GradcPairs *inputs, const ProgramRecord *p)
 		NpyInfo info;
 		FileSet set;
 
-		if (!path || port->sample_axis < 0)
-			continue;
+		if (!path || port->sample_axis != 0)
+			continue; /* its shape is compared when it is read */
 		const GradcPair one = {"", path};
 		Status status = files_open(run->arena, &(GradcPairs){(GradcPair *)&one, 1, 1}, "",
 		                           &set);
 		if (!status) {
 			info = set.files[0].info;
-			if (info.rank != (int)port->rank ||
-			    info.dims[0] != f->bindings[p->binding].rows)
+			const int64_t *dims = f->dims + port->first_dim;
+			bool flat = port->kind == PORT_LABELS &&
+			            npy_merges_axes(info.rank, info.dims, (int)port->rank, dims);
+			if (!flat && (info.rank != (int)port->rank ||
+			              info.dims[0] != f->bindings[p->binding].rows))
 				status = status_error(EXIT_DATA, "%s: shape %s, \"%s\" takes %s",
 				                      path,
 				                      shape_text(run->arena, info.rank, info.dims),

@@ -733,6 +733,11 @@ typedef struct {
 	double begin;
 } QueuedStep;
 
+/* ---- eval_rows.c */
+int64_t eval_covered_rows(const Gradc *run);
+void eval_warn_uneven(const Gradc *run);  /* a mean of means, which is not that of all targets */
+Status eval_check_rows(const Gradc *run); /* EXIT_DATA: no row of the data can be evaluated */
+
 /* ---- trainer.c */
 struct Gradc {
 	Arena *arena;

@@ -492,6 +492,10 @@ bind_all(Gradc *run)
 	if (gradc_has_eval(run))
 		fault = fault_join(run->diag, fault,
 		                   dataset_open(run, ROLE_EVAL, &eval, &run->eval));
+	if (!fault && run->eval)
+		fault = eval_check_rows(run);
+	if (!fault && run->eval)
+		eval_warn_uneven(run);
 	RETURN_IF_ERROR(fault);
 	run->train->shuffle = o->shuffle;
 	run->train->seed = o->seed;

@@ -5,6 +5,15 @@
 #include <math.h>
 #include <string.h>
 
+/* ", 8 of 12 rows" */
+static void
+add_left_out(Text *line, const GradcEval *e)
+{
+	if (e->rows != e->all_rows)
+		text_printf(line, ", %lld of %lld rows", (long long)e->rows,
+		            (long long)e->all_rows);
+}
+
 static void
 show_eval(Session *s, const char *when, const GradcEval *e)
 {
@@ -15,10 +24,9 @@ show_eval(Session *s, const char *when, const GradcEval *e)
 		text_printf(&line, ", accuracy %.4f", e->accuracy);
 	if (!isnan(e->perplexity))
 		text_printf(&line, ", perplexity %.5g", e->perplexity);
-	text_printf(&line, ", %lld", (long long)e->rows);
-	if (e->rows != e->all_rows)
-		text_printf(&line, " of %lld", (long long)e->all_rows);
-	text_add(&line, " rows");
+	if (e->rows == e->all_rows)
+		text_printf(&line, ", %lld rows", (long long)e->rows);
+	add_left_out(&line, e);
 	progress_line(&s->progress, "%s\n", line.at);
 	text_free(&line);
 }
@@ -140,7 +148,7 @@ evaluate_step(Session *s, GradcEval **out)
 		return NULL;
 	*out = &s->after;
 	/* Not at the end of a training, which may go on: what it does then must not depend on that. */
-	if (s->o->eval_every > 0 && s->step.step % s->o->eval_every == 0)
+	if (s->after.count != 0 && s->o->eval_every > 0 && s->step.step % s->o->eval_every == 0)
 		gradc_schedule_loss(s->run, s->after.loss);
 	return NULL;
 }
@@ -336,7 +344,11 @@ print_result(const Session *s)
 		printf(", accuracy %.4f -> %.4f", s->before.accuracy, s->after.accuracy);
 	if (s->evaluated && !isnan(s->after.perplexity))
 		printf(", perplexity %.5g -> %.5g", s->before.perplexity, s->after.perplexity);
-	printf("\n");
+	Text left_out = {0};
+	if (s->evaluated)
+		add_left_out(&left_out, &s->after);
+	printf("%s\n", left_out.n ? left_out.at : "");
+	text_free(&left_out);
 }
 
 static void
@@ -499,11 +511,24 @@ warn_untrained(const Session *s)
 		             o->export ? o->export : o->export_merged);
 }
 
+/* Where the file has batch norms or dropout in training form, what is computed or exported so is not what evaluation computes. */
+static void
+warn_training_form(const Session *s, const char *text)
+{
+	const char *nodes = format_info_get(gradc_tables(s->run), "training_form");
+
+	if (gradc_rank(s->run) > 0 || !nodes || !*nodes)
+		return;
+	diag_warning(s->diag, "%s in training form, as the model is: %s", text, nodes);
+	diag_hint(s->diag, "%s", TRAINING_FORM_HINT);
+}
+
 /* One that cannot be written does not keep the others from being. */
 static Status
 write_exports(Session *s)
 {
 	const CliOptions *o = s->o;
+	const char *path = o->export ? o->export : o->export_merged;
 	const struct {
 		const char *path;
 		Status (*write)(Gradc *run, const char *path);
@@ -511,6 +536,8 @@ write_exports(Session *s)
 	               {o->export_merged, gradc_export_merged},
 	               {o->export_adapter, gradc_export_adapter}};
 
+	if (path)
+		warn_training_form(s, arena_printf(s->arena, "%s is", path));
 	RETURN_IF_ERROR(gradc_begin_exports(s->run));
 	for (int i = 0; i < COUNT(exports); i++)
 		if (exports[i].path)
@@ -552,6 +579,9 @@ session_run(Session *s)
 	RETURN_IF_ERROR(status);
 	if (o->once && o->check_gradients && gradc_rank(s->run) == 0)
 		return check_gradients(s->run, o);
+	const char *form = format_info_get(gradc_tables(s->run), "forward_in_training_form");
+	if (o->once && !o->backward && form && strcmp(form, "1") == 0)
+		warn_training_form(s, "the outputs are");
 	if (o->once && gradc_rank(s->run) == 0)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
 	warn_untrained(s);

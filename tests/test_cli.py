@@ -15,6 +15,8 @@ GRADC = {
     "--target": (["=auto", "=cpu", " cpu", "=cuda", "=cpu,cuda:sm_90a,sm_80"],
                  [("=hip", LACKS), ("=cuda:sm_91", LACKS), ("=", "names no CPU and no GPU"), ("=,", "names no CPU and no GPU")]),
     "--dim": (["=batch=4", " batch=4"], [("=batch", "batch"), ("=batch=x", "batch=x"), ("=batch=1,,2", "batch=1,,2"), ("=batch=4,", "batch=4,")]),
+    "--batch-axis": (["=input=0", " input=none"], [("=input", "need NAME=VALUE"), ("=input=x", "need INPUT=AXIS"), ("=input=-1", "need INPUT=AXIS"),
+                                                   ("=foo=0", "no such input"), ("=input=7", "the input has rank 2")]),
     "--bound": (["=y=4", " y=0"], [("=y", "need NAME=VALUE"), ("=y=x", "y=x"), ("=y=-1", "y=-1")]),
     "--batch": (["=4", " 4"], [("=0", "--batch=0"), ("=x", "--batch=x")]),
     "--loss": (["=cross_entropy", " mse", "=l1", "=huber", "=nll", "=cross_entropy,axis=1",

@@ -200,6 +200,16 @@ check_run_loss(const Session *s)
 	return false;
 }
 
+static void
+warn_training_form(const Session *s)
+{
+	if (!s->import->computes_training_form)
+		return;
+	diag_warning(s->diag, "the outputs are in training form, as the model is: %s",
+	             training_form_text(s));
+	diag_hint(s->diag, "%s", TRAINING_FORM_HINT);
+}
+
 int
 command_run(Options *o, Arena *arena, Diag *diag)
 {
@@ -211,9 +221,10 @@ command_run(Options *o, Arena *arena, Diag *diag)
 		return EXIT_USAGE;
 	o->forward_only = !o->loss;
 	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag) && check_run_loss(&s)) {
-		if (by_interpreter(o))
+		if (by_interpreter(o)) { /* a compiled one says it itself */
+			warn_training_form(&s);
 			interpret_forward(&r);
-		else
+		} else
 			code = run_compiled(&s, false);
 	}
 	session_close(&s);

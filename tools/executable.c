@@ -28,6 +28,10 @@ typedef struct {
 	VEC(PortInfo) inputs, outputs;
 	PortInfo labels;
 	int64_t rows; /* of the first binding, like all below that asks for shapes */
+	bool train_mixes, eval_mixes; /* rows of a micro-batch see each other, under some binding */
+	const char *training_form;    /* which nodes the file has so; "" */
+	bool uneven;                  /* of the loss that the model computes: see loss_is_uneven */
+	bool flat_labels;             /* the output merges the axes of rows and of a row's labels */
 } Ports;
 
 static bool
@@ -37,6 +41,12 @@ is_class_loss(const Session *s)
 		if (strcmp(loss_table[i]->name, s->loss.kind) == 0)
 			return loss_table[i]->class_targets;
 	return false;
+}
+
+static bool
+is_own_loss(const Session *s)
+{
+	return s->has_loss && strcmp(s->loss.kind, "output") == 0;
 }
 
 /* The number of classes: the axis of the loss's output that its target lacks. */
@@ -49,6 +59,24 @@ class_count(const Session *s, const Value *labels)
 	return labels->type->n ? t->n / labels->type->n : 0;
 }
 
+/* Before the passes take the graph apart, which tells what depends on what. */
+static void
+find_mixing(Ports *p)
+{
+	const Session *s = p->s;
+	const Function *f, *eval;
+	int64_t output = s->loss.output;
+
+	for (int b = 0; s->has_loss && (f = module_program(s->m, FUNCTION_FORWARD, b)); b++) {
+		if (output < 0 || output >= function_return(f)->n_operands)
+			return; /* the loss pass reports it */
+		eval = module_program(s->m, FUNCTION_INFERENCE, b);
+		p->uneven |= is_own_loss(s) && loss_is_uneven(f, &s->loss);
+		p->train_mixes |= loss_rows_mix(f, output, true);
+		p->eval_mixes |= loss_rows_mix(eval ? eval : f, output, false);
+	}
+}
+
 /* Before the passes take the graph apart: bounds are read off it. */
 static void
 collect_ports(Ports *p)
@@ -58,10 +86,14 @@ collect_ports(Ports *p)
 	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
 
 	p->rows = im->rows;
+	find_mixing(p);
+	p->training_form = training_form_text(s);
+	p->training_form = p->training_form ? p->training_form : "";
 	for (int i = 0; i < im->inputs.n; i++) {
 		const ImportPort *in = &im->inputs.at[i];
 		const Value *v = function_find_param(f, PARAM_INPUT, i);
-		PortInfo info = {.file_dtype = in->dtype, .sample_axis = in->has_rows ? 0 : -1};
+		PortInfo info = {.file_dtype = in->dtype,
+		                 .sample_axis = in->has_rows ? in->batch_axis : -1};
 		int64_t bound = -1;
 		if (v && !dtype_is_float(in->dtype))
 			bound_by_gathers(v, 0, &bound);
@@ -71,7 +103,8 @@ collect_ports(Ports *p)
 	}
 	for (int i = 0; i < im->outputs.n; i++) {
 		const ImportPort *out = &im->outputs.at[i];
-		PortInfo info = {.file_dtype = out->dtype, .sample_axis = out->has_rows ? 0 : -1};
+		PortInfo info = {.file_dtype = out->dtype,
+		                 .sample_axis = out->has_rows ? out->batch_axis : -1};
 		vec_push(s->arena, &p->outputs, info);
 	}
 }
@@ -93,17 +126,24 @@ add_loss_ports(Ports *p)
 	if (labels) {
 		p->labels = (PortInfo){
 			.file_dtype = labels->number < 0 ? declared_dtype(labels)
-		                                         : p->inputs.at[labels->number].file_dtype};
+		                                         : p->inputs.at[labels->number].file_dtype,
+			.sample_axis = labels->rows_axis};
 		if (is_class_loss(s)) {
 			p->labels.bounded = p->labels.has_ignore = true;
 			p->labels.ignore = -100;
 			p->labels.max = class_count(s, labels) - 1;
 		}
 	}
+	if (labels) {
+		const Function *forward = module_program(s->m, FUNCTION_FORWARD, 0);
+		int usual = function_result(forward, (int)s->loss.output)->type->rank -
+		            is_class_loss(s);
+		p->flat_labels = labels->rows_axis == 0 && labels->type->rank > usual;
+	}
 	/* further inputs of a loss graph, numbered behind the model's */
 	for (const Value *v; f && (v = function_find_param(f, PARAM_INPUT, p->inputs.n));) {
-		bool per_row = v->type->rank && v->type->dims[0] == p->rows;
-		PortInfo info = {.file_dtype = declared_dtype(v), .sample_axis = per_row ? 0 : -1};
+		PortInfo info = {.file_dtype = declared_dtype(v),
+		                 .sample_axis = v->has_rows ? v->rows_axis : -1};
 		vec_push(s->arena, &p->inputs, info);
 	}
 }
@@ -203,7 +243,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	const char *name = s->o->optimizer ? s->o->optimizer : "adamw";
 	OptimizerChoice choice = {0};
 	const char *mixed = "";
-	bool own = s->has_loss && strcmp(s->loss.kind, "output") == 0;
+	bool own = is_own_loss(s);
 
 	format_info(w, "gradc_version", "%s", GRADC_VERSION);
 	format_info(w, "producer", "%s", s->import->producer ? s->import->producer : "");
@@ -219,13 +259,19 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	format_info(w, "data_parallel", "%s", s->o->data_parallel ? s->o->data_parallel : "ddp");
 	if (s->o->offload)
 		format_info(w, "offload", "%s", s->o->offload);
+	format_info(w, "training_form", "%s", p->training_form);
+	format_info(w, "forward_in_training_form", "%d", s->import->computes_training_form);
 	format_info(w, "max_accumulate", "%lld", (long long)s->o->max_accumulate);
 	if (!s->has_loss)
 		return;
 	format_info(w, "loss", "%s", s->o->loss ? s->o->loss : s->loss.kind);
 	format_info(w, "loss_kind", "%s", s->loss_kind);
 	format_info(w, "targets_per_micro_batch", "%lld", (long long)s->m->targets);
-	format_info(w, "keep_last", "%d", !own && !has_batch_statistics(s->m));
+	format_info(w, "keep_last", "%d", !own && !has_batch_statistics(s->m) && !p->train_mixes);
+	format_info(w, "rows_mix", "%d", !own && p->train_mixes);
+	format_info(w, "uneven_loss", "%d", p->uneven);
+	format_info(w, "flat_labels", "%d", p->flat_labels);
+	format_info(w, "eval_padding", "%d", !p->eval_mixes);
 	format_info(w, "eval_metric", "%s", eval_metric(s));
 	if (!optimizer_parse(name, &choice, s->arena, s->diag))
 		return; /* it was parsed before */

@@ -88,8 +88,11 @@ input_for(Session *s, const NamedTensor *list, int n, const Value *param, EvalTe
 		const NamedTensor *in = &list[i];
 		if (strcmp(in->name, param->name) != 0)
 			continue;
-		if (in->rank != t->rank ||
-		    memcmp(in->dims, t->dims, sizeof(int64_t) * (size_t)t->rank) != 0) {
+		bool fits = in->rank == t->rank &&
+		            memcmp(in->dims, t->dims, sizeof(int64_t) * (size_t)t->rank) == 0;
+		bool flat = param->param == PARAM_LABELS &&
+		            npy_merges_axes(in->rank, in->dims, t->rank, t->dims);
+		if (!fits && !flat) {
 			diag_error(s->diag, EXIT_DATA,
 			           "input \"%s\": the file has shape %s, the model %s", param->name,
 			           shape_text(s->arena, in->rank, in->dims),

@@ -458,7 +458,9 @@ static const OptionRow option_rows[] = {
 	 "programs", TAKES_LIST, AT(dims), .one_per_name = true, .group = "Dimensions", .commands = MODEL | QUANTIZE},
 	{"bound", "NAME=N", "how many elements an operator's result has at most, where the data say it: NonZero, Compress, Unique, NonMaxSuppression; or how often the Loop runs whose first output has the name", TAKES_LIST, AT(bounds),
 	 .one_per_name = true, .commands = MODEL | QUANTIZE},
-	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), .least = 1, .commands = MODEL | QUANTIZE},
+	{"batch", "N", "binds the leading dimension of every input, or the one that is called batch", TAKES_INT, AT(batch), .least = 1, .commands = MODEL | QUANTIZE},
+	{"batch-axis", "INPUT=N|none", "the axis of an input that counts rows, from 0 (the one that is called batch, else 0); none: one array for every step",
+	 TAKES_LIST, AT(batch_axes), .one_per_name = true, .commands = MODEL | QUANTIZE},
 	{"data", "NAME=FILE", "real rows of an input, .npy, for the ranges of activations; repeatable", TAKES_LIST, AT(data), .one_per_name = true,
 	 .group = "Quantization", .commands = QUANTIZE, .paths = reads_named_file},
 	{"scale", "NAME=MUL[,ADD]", "turns an input's rows of u8 into floats, as the executable's option does", TAKES_LIST, AT(scales), .commands = QUANTIZE},
@@ -478,8 +480,8 @@ static const OptionRow option_rows[] = {
 	{"sensitivity", NULL, "what each tensor's codes cost the results, by leaving one out; runs the model once for each", TAKES_FLAG, AT(sensitivity), .commands = QUANTIZE},
 	{"report", "FILE.html", "a page: what was quantized how, and what is left of it", TAKES_STRING, AT(report), .commands = QUANTIZE, .paths = writes_file},
 	{"opset", "N", "raises the model's opset, where its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE | TRAIN},
-	{"loss", "output:NAME|onnx:FILE|model", "each [:OUTPUT[,target=INPUT][,axis=N][,OPTION=VALUE]]; "
-	 "the last two [,count=NAME]", TAKES_STRING, AT(loss), .nth = nth_loss,
+	{"loss", "output:NAME|onnx:FILE|model", "each [:OUTPUT[,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE]]; "
+	 "the last two [,count=NAME|1]", TAKES_STRING, AT(loss), .nth = nth_loss,
 	 .group = "Training", .commands = MODEL, .paths = reads_loss},
 	{"label-smoothing", "X", "for cross_entropy and nll, from 0 to 1", TAKES_CALL, AT(label_smoothing),
 	 .set = set_fraction, .commands = MODEL},

@@ -135,6 +135,8 @@ fill_autograd(const Session *s, void *options)
 		text_printf(&t, "%s%d", i ? " " : "", s->wrt.at[i]);
 	((AutogradOptions *)options)->wrt = arena_strdup(s->arena, t.n ? t.at : "");
 	((AutogradOptions *)options)->gradients = s->o->gradients;
+	((AutogradOptions *)options)->skips_empty = s->has_loss &&
+	                                            strcmp(s->loss.kind, "output") == 0;
 	text_free(&t);
 }
 

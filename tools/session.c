@@ -275,6 +275,21 @@ session_import(Session *s, OpenDims open, const char *const *outputs)
 	return !o->loss || session_parse_loss(s, o->loss);
 }
 
+const char *
+training_form_text(const Session *s)
+{
+	enum { SHOWN = 3 };
+	const StringList *list = &s->import->training_form;
+	int shown = list->n > SHOWN + 1 ? SHOWN : list->n;
+	const char *text = NULL;
+
+	for (int i = 0; i < shown; i++)
+		text = arena_printf(s->arena, "%s%s%s", text ? text : "", text ? ", " : "",
+		                    list->at[i]);
+	return shown < list->n ? arena_printf(s->arena, "%s and %d others", text, list->n - shown)
+	                       : text;
+}
+
 void
 session_forget_import(Session *s)
 {

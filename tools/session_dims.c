@@ -11,6 +11,7 @@ typedef struct {
 	const char *input;
 	int axis;
 	const char *name; /* its symbol; INPUT[AXIS] where it has none */
+	bool rows;        /* --batch binds it */
 } OpenDim;
 typedef VEC(OpenDim) OpenDimList;
 typedef struct {
@@ -25,12 +26,37 @@ typedef struct {
 } Dims;
 
 static void
-collect_open(void *ctx, const char *input, int axis, const char *name)
+collect_open(void *ctx, const char *input, int axis, const char *name, bool rows)
 {
 	Dims *d = ctx;
-	OpenDim dim = {input, axis, arena_strdup(d->s->arena, name)};
+	OpenDim dim = {input, axis, arena_strdup(d->s->arena, name), rows};
 
 	vec_push(d->s->arena, &d->open, dim);
+}
+
+/* ---- --batch-axis */
+static bool
+read_batch_axes(Session *s, ImportOptions *io)
+{
+	const StringList *list = &s->o->batch_axes;
+	BatchAxisOption *axes = NEW_ARRAY(s->arena, BatchAxisOption, list->n + 1);
+	const char *value;
+	int64_t axis = -1;
+
+	for (int i = 0; i < list->n; i++) {
+		if (!split_pair(s, "batch-axis", list->at[i], &axes[i].input, &value))
+			return false;
+		bool none = strcmp(value, "none") == 0;
+		if (!none && (!parse_int(value, &axis) || axis < 0 || axis >= MAX_RANK)) {
+			diag_error(s->diag, EXIT_USAGE,
+			           "--batch-axis %s: need INPUT=AXIS or INPUT=none", list->at[i]);
+			return false;
+		}
+		axes[i].axis = none ? -1 : (int)axis;
+	}
+	io->batch_axes = axes;
+	io->n_batch_axes = list->n;
+	return true;
 }
 
 /* ---- --dim */
@@ -119,14 +145,14 @@ read_given(Dims *d)
 	return ok;
 }
 
-/* --dim of a leading dimension and another --batch. */
+/* --dim of a dimension that counts rows and another --batch. */
 static bool
 check_batch(const Dims *d)
 {
 	int64_t batch = d->s->o->batch;
 
 	for (int i = 0; batch && i < d->open.n; i++)
-		for (int k = 0; d->open.at[i].axis == 0 && k < d->given.n; k++) {
+		for (int k = 0; d->open.at[i].rows && k < d->given.n; k++) {
 			const DimValues *g = &d->given.at[k];
 			if (strcmp(g->name, d->open.at[i].name) != 0 ||
 			    (g->values.n == 1 && g->values.at[0] == batch))
@@ -228,15 +254,15 @@ bind_from_file(Dims *d, ImportOptions *io, const OpenDim *open)
 		if (strncmp(text, open->input, n) != 0 || text[n] != '=' ||
 		    !file_shape(s, text + n + 1, &rank, dims) || axis >= rank)
 			continue;
-		if (axis == 0 && s->o->batch && dims[0] != s->o->batch) {
+		if (open->rows && s->o->batch && dims[axis] != s->o->batch) {
 			diag_error(s->diag, EXIT_USAGE,
 			           "--input %s has %lld rows, and --batch is %lld", text,
-			           (long long)dims[0], (long long)s->o->batch);
+			           (long long)dims[axis], (long long)s->o->batch);
 			return;
 		}
 		list[binding->n_dims++] = (DimBinding){open->name, dims[axis]};
-		if (axis == 0 && !io->batch) /* of inputs that have no file */
-			io->batch = dims[0];
+		if (open->rows && !io->batch) /* of inputs that have no file */
+			io->batch = dims[axis];
 		return;
 	}
 }
@@ -261,7 +287,9 @@ session_bind(Session *s, OpenDims open, ImportOptions *io)
 	Dims d = {.s = s};
 
 	io->open_dims = open == OPEN_DIMS_REFUSE ? OPEN_ERROR : OPEN_ONE;
-	model_open_dims(s->model, collect_open, &d);
+	if (!read_batch_axes(s, io))
+		return false;
+	model_open_dims(s->model, io, collect_open, &d);
 	return read_given(&d) && check_batch(&d) && make_bindings(&d, io) &&
 	       (open != OPEN_DIMS_FROM_INPUTS || bind_from_files(&d, io));
 }

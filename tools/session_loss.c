@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* KIND[:OUTPUT][,target=INPUT][,axis=N][,count=NAME][,OPTION=VALUE], OPTION one of the row's own */
+/* KIND[:OUTPUT][,target=INPUT][,axis=N][,rows=N][,count=NAME][,OPTION=VALUE], OPTION one of the row's own */
 /* The longest name of a port that stands at text, with a comma or the end behind it; -1: none does. */
 static int
 port_at(const ImportPorts *ports, const char *text)
@@ -55,7 +55,19 @@ read_loss_setting(Session *s, const LossRow *row, const char *part)
 	return NULL;
 }
 
-/* One of target=INPUT, count=OUTPUT, axis=N, OPTION=VALUE and OUTPUT; the text behind it, NULL after reporting. */
+/* axis=N, or rows=N; the text behind it, NULL after reporting. */
+static const char *
+read_loss_axis(Session *s, const char *part, int64_t *out)
+{
+	size_t n = strcspn(part, ",");
+
+	if (parse_int(arena_strndup(s->arena, part + 5, n - 5), out))
+		return part + n;
+	diag_error(s->diag, EXIT_USAGE, "--loss: %s: need %.5sN", part, part);
+	return NULL;
+}
+
+/* One of target=INPUT, count=OUTPUT, axis=N, rows=N, OPTION=VALUE and OUTPUT; the text behind it, NULL after reporting. */
 static const char *
 read_loss_part(Session *s, const char *part)
 {
@@ -65,15 +77,17 @@ read_loss_part(Session *s, const char *part)
 
 	if (strncmp(part, "target=", 7) == 0 && port_at(&b->outputs, part) < 0)
 		return read_port(s, "input", &b->inputs, part + 7, &l->target);
+	if (strncmp(part, "count=1", 7) == 0 && (!part[7] || part[7] == ',') &&
+	    port_at(&b->outputs, part + 6) < 0) {
+		l->count = LOSS_COUNT_EVEN;
+		return part + 7;
+	}
 	if (strncmp(part, "count=", 6) == 0 && port_at(&b->outputs, part) < 0)
 		return read_port(s, "output", &b->outputs, part + 6, &l->count);
-	if (strncmp(part, "axis=", 5) == 0 && port_at(&b->outputs, part) < 0) {
-		size_t n = strcspn(part, ",");
-		if (parse_int(arena_strndup(s->arena, part + 5, n - 5), &l->axis))
-			return part + n;
-		diag_error(s->diag, EXIT_USAGE, "--loss: %s: need axis=N", part);
-		return NULL;
-	}
+	if (strncmp(part, "axis=", 5) == 0 && port_at(&b->outputs, part) < 0)
+		return read_loss_axis(s, part, &l->axis);
+	if (strncmp(part, "rows=", 5) == 0 && port_at(&b->outputs, part) < 0)
+		return read_loss_axis(s, part, &l->rows);
 	bool is_pair = part[-1] == ',' && part[strcspn(part, "=,")] == '=';
 	if (row && is_pair && port_at(&b->outputs, part) < 0)
 		return read_loss_setting(s, row, part);
@@ -129,7 +143,7 @@ use_loss_graph(Session *s, const char *path, bool wants_count)
 		return false;
 	}
 	s->loss.output = n;
-	s->loss.count = wants_count ? n + 1 : -1;
+	s->loss.count = wants_count ? n + 1 : LOSS_COUNT_FOUND;
 	s->loss.kind = "output";
 	return true;
 }
@@ -218,6 +232,17 @@ read_loss_graph(Session *s, const char *text)
 	return false;
 }
 
+static bool
+rows_are_known(const Session *s)
+{
+	const ImportBinding *b = &s->import->bindings.at[0];
+	bool known = true;
+
+	for (int i = 0; i < b->inputs.n; i++)
+		known &= !b->inputs.at[i].has_rows || b->inputs.at[i].known_batch;
+	return known;
+}
+
 bool
 session_parse_loss(Session *s, const char *text)
 {
@@ -227,10 +252,12 @@ session_parse_loss(Session *s, const char *text)
 	s->loss_kind = arena_strndup(s->arena, text, n);
 	s->loss = (LossOptions){.kind = s->loss_kind,
 	                        .target = -1,
-	                        .count = -1,
+	                        .count = LOSS_COUNT_FOUND,
 	                        .axis = -1,
+	                        .rows = -1,
 	                        .label_smoothing = s->o->label_smoothing};
 	s->has_loss = true;
+	s->loss.rows_known = rows_are_known(s);
 	if (strcmp(s->loss_kind, "onnx") == 0) {
 		if (!read_loss_graph(s, *at ? at + 1 : at))
 			return false;

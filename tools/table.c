@@ -165,9 +165,21 @@ print_constant(const ImportConstant *c)
 	printf("\n");
 }
 
+/* Where rows are not along the first axis, as one expects of files. */
+static void
+print_rows(const ImportPort *p, bool is_input)
+{
+	if (p->has_rows && p->batch_axis > 0)
+		printf(", rows along axis %d", p->batch_axis);
+	else if (!p->has_rows && is_input && p->rank > 0)
+		printf(", one array for every step");
+}
+
 static void
 print_ports(const char *what, const ImportPort *at, int n)
 {
+	bool is_input = strcmp(what, "input") == 0;
+
 	for (int i = 0; i < n; i++) {
 		printf("  %-7s ", what);
 		print_name(at[i].name);
@@ -180,7 +192,9 @@ print_ports(const char *what, const ImportPort *at, int n)
 			if (symbol)
 				print_name(*symbol ? symbol : "(open)");
 		}
-		printf("]\n");
+		printf("]");
+		print_rows(&at[i], is_input);
+		printf("\n");
 	}
 }
 

@@ -26,9 +26,9 @@ typedef struct {
 	VEC(const CudaArchitecture *) gpus;
 	const KernelPrinter *printer;
 	Outlook machine; /* of --machine; without, its machine is NULL */
-	StringList configs, dims, bounds, fills, ties, no_ties, repairs, no_repairs, rules, mixed,
-		optimizers_for, lora, adapter_names, kept_adapters, inputs, disable, enable, wrt,
-		pass_options, data, scales, mean_stds, only, skip;
+	StringList configs, dims, batch_axes, bounds, fills, ties, no_ties, repairs, no_repairs,
+		rules, mixed, optimizers_for, lora, adapter_names, kept_adapters, inputs, disable,
+		enable, wrt, pass_options, data, scales, mean_stds, only, skip;
 	int64_t block_size, opset;                                         /* of quantize */
 	int64_t batch, max_accumulate, check_gradients, cores, unit_bytes; /* 0: the default */
 	uint64_t init_seed;
@@ -115,6 +115,8 @@ bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Dia
 bool session_read(Session *s, const Options *o, Arena *arena, Diag *diag);
 bool session_import(Session *s, OpenDims open, const char *const *outputs);
 void session_close(Session *s);
+/* The nodes that the file has in training form, of many the first: `batch norm "bn1", dropout "drop" and 3 others`; NULL: none. */
+const char *training_form_text(const Session *s);
 /* The file alone is open again: it may be edited and imported anew. */
 void session_forget_import(Session *s);
 /* ---- quantize_spec.c: sets what --quantize asks for; false after reporting. */

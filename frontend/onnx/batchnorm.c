@@ -187,6 +187,7 @@ import_batch_norm(OnnxNode *n)
 		report_invalid(n, "%d outputs, with training_mode = 0 there is one", n_outputs(n));
 		return;
 	}
+	bool exported_so = training;
 	if (!training && n->im->options->restore_train_mode && n->im->repairs &&
 	    repair_enabled(n->im->options, "batchnorm")) {
 		training = n->im->restored = true;
@@ -194,7 +195,10 @@ import_batch_norm(OnnxNode *n)
 			repairs_note(n->im->repairs, "batchnorm", "training form of %s",
 			             quoted(n->im->model, n->proto->output[0]));
 	}
-	if (training && !n->im->inference && !is_kept(n))
+	bool kept = training && !n->im->inference && is_kept(n);
+	if (exported_so)
+		importer_in_training_form(n, "batch norm", !kept);
+	if (training && !n->im->inference && !kept)
 		training_form(n, &bn);
 	else
 		inference_form(n, &bn);

@@ -69,19 +69,21 @@ struct Importer {
 	Builder b;
 	Diag *diag;
 	const ImportOptions *options;
-	bool *bounds_read;           /* of options->bounds: some node wanted it */
-	Repairs *repairs;            /* NULL: every initializer is a constant (loss graphs) */
-	Arena *arena;                /* scratch */
-	StrMap *values;              /* name -> Bound */
-	int before;                  /* errors reported before */
-	int binding;                 /* which of the options' */
-	int64_t baked_batch;         /* --repair=batch: the number to replace; 0: off */
-	uint64_t repetition;         /* of a graph that stands there several times; 0: of none */
-	bool inference;              /* build @inference */
-	int64_t listed;              /* elements of sequences */
-	bool full;                   /* over the budget of nodes, or of those */
-	bool differs;                /* some node has another form in inference */
-	bool restored;               /* --train-mode=restore changed one */
+	bool *bounds_read;        /* of options->bounds: some node wanted it */
+	Repairs *repairs;         /* NULL: every initializer is a constant (loss graphs) */
+	Arena *arena;             /* scratch */
+	StrMap *values;           /* name -> Bound */
+	int before;               /* errors reported before */
+	int binding;              /* which of the options' */
+	int64_t baked_batch;      /* --repair=batch: the number to replace; 0: off */
+	uint64_t repetition;      /* of a graph that stands there several times; 0: of none */
+	bool inference;           /* build @inference */
+	int64_t listed;           /* elements of sequences */
+	bool full;                /* over the budget of nodes, or of those */
+	bool differs;             /* some node has another form in inference */
+	bool restored;            /* --train-mode=restore changed one */
+	StringList training_form; /* as Import's */
+	bool computes_training_form;
 	bool has_frozen_norms;       /* batch norms in training form whose weights are frozen */
 	bool has_synchronized_norms; /* batch norms that take the batch of all ranks */
 	VEC(StoreAtEnd) stores_at_end;
@@ -187,13 +189,32 @@ bool import_list_input(Importer *im, ImportInfo *info, const ValueInfoProto *v);
 /* The elements of b, from result `first` on. */
 void add_output_list(Importer *im, ImportInfo *info, const char *name, const Bound *b, int first);
 
-/* ---- ports.c */
+/* ---- ports.c, loss_graph.c */
+typedef struct {
+	Importer *im;
+	ImportInfo *info;
+	Text open; /* names of dimensions that nothing binds */
+} Inputs;
+bool bind_port(Inputs *in, const ValueInfoProto *v, ImportPort *port);
+int count_inputs(const Function *f);
 /* An input of the module, and its parameter. */
 Value *bind_tensor_port(Importer *im, ImportInfo *info, const ImportPort *port);
 void import_inputs(Importer *im, ImportInfo *info);
 void import_outputs(Importer *im, ImportInfo *info); /* and the end of the function */
 const Onnx__TypeProto__Tensor *tensor_type(const ValueInfoProto *v); /* NULL: no tensor */
+const DimBinding *find_dim(const Importer *im, const char *name);    /* of --dim; NULL: none */
 const char *dim_symbol(const Onnx__TensorShapeProto__Dimension *d);  /* NULL: a number; "": open */
+
+/* ---- rows.c */
+/* The axis that --batch binds, where it is open; -1: --batch-axis says that no axis does. */
+int rows_axis_of(const ValueInfoProto *v, const BatchAxisOption *options, int n);
+bool rows_axis_is_known(const ValueInfoProto *v, const BatchAxisOption *options, int n);
+void rows_find_inputs(const Importer *im, ImportBinding *b);
+void rows_find_outputs(const Importer *im, ImportBinding *b); /* of the function being built */
+
+/* ---- import.c */
+/* So the file has it; what: "dropout". computed: so do we. */
+void importer_in_training_form(OnnxNode *n, const char *what, bool computed);
 
 /* ---- accessors.c: faults and accessors. */
 void report_invalid(OnnxNode *n, const char *fmt, ...) PRINTF(2, 3);     /* exit 3 */

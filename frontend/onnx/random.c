@@ -86,6 +86,8 @@ import_dropout(OnnxNode *n)
 		report_invalid(n, "a ratio of %g, needs one from 0 to below 1", ratio);
 		return;
 	}
+	if (training && ratio > 0)
+		importer_in_training_form(n, "dropout", true);
 	if (!training && ratio > 0 && n->im->options->restore_train_mode &&
 	    repair_enabled(n->im->options, "dropout")) {
 		training = 1;

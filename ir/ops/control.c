@@ -1,5 +1,6 @@
 /* Calls, loops, branches, and the ends of functions. Bodies are functions of the module that get
  * every captured value as operand; they never touch state. */
+#include "ir/ops/batch_axis.h"
 #include "ir/ops/control.h"
 
 #include <string.h>
@@ -193,6 +194,7 @@ const OpRow op_call = {.name = "call",
                        .precision = PRECISION_FIXED,
                        .partition = {.factors = partition_none,
                                      .doc = "none: the nodes of its function have their own"},
+                       .batch = batch_call,
                        .samples = control_samples};
 
 /* ---- cond {then, else}: operands are a bool and the arguments of both */
@@ -284,6 +286,7 @@ const OpRow op_cond = {
 	.precision = PRECISION_FIXED,
 	.partition = {.factors = partition_none,
                       .doc = "none: the nodes of its functions have their own"},
+	.batch = batch_cond,
 	.samples = control_samples};
 
 /* ---- store {state}: the state's new value, from the end of the function on */

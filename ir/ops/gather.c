@@ -1,5 +1,6 @@
 /* gather and scatter along one axis. Importers reduce every ONNX gather and scatter to these, by
  * flattening and linear indices. */
+#include "ir/ops/batch_axis.h"
 #include "ir/ops/elementwise.h"
 #include "ir/shapes.h"
 
@@ -234,6 +235,7 @@ const OpRow op_gather = {
 	.partition =
 		{.factors = gather_factors,
                  .doc = "every axis; parts of the gathered one take indices less their first place, and their results are added"},
+	.batch = batch_gather,
 	.simplify = gather_simplify};
 
 /* ---- scatter {kind, axis}: data with updates put, or combined, at the indices, in their order */
@@ -554,6 +556,7 @@ const OpRow op_scatter = {
 	.partition =
 		{.factors = scatter_factors,
                  .doc = "every axis of data, of its own with indices less the first place of the part; axes of indices where updates are combined: data is then in the first part alone"},
+	.batch = batch_scatter,
 	.simplify = scatter_simplify};
 
 /* ---- scatter_sorted {kind, axis}: the updates number order[0], order[1], ... at the indices, which ascend. `legalize` makes it

@@ -1,4 +1,5 @@
 /* The loop op: a function of the module, run up to a bound. */
+#include "ir/ops/batch_axis.h"
 #include "ir/loop.h"
 #include "ir/ops/control.h"
 
@@ -137,4 +138,5 @@ const OpRow op_loop = {.name = "loop",
                        .precision = PRECISION_FIXED,
                        .partition = {.factors = partition_none,
                                      .doc = "none: the nodes of its function have their own"},
+                       .batch = batch_loop,
                        .samples = control_samples};

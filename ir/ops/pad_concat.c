@@ -1,4 +1,5 @@
 /* Ops whose result is written in parts: pad and concat. */
+#include "ir/ops/batch_axis.h"
 #include "ir/ops/family.h"
 
 /* ---- pad {low, high, interior, value}: `interior` elements between neighbours, low before, high
@@ -373,6 +374,7 @@ const OpRow op_concat = {COLUMNS(concat, AxisAttr, axis_fields, concat_grad, "jo
                          .flops = flops_none,
                          .precision = PRECISION_FOLLOW,
                          .partition = {.factors = concat_factors, .doc = "axes but the joined one"},
+                         .batch = batch_concat,
                          .simplify = concat_simplify};
 
 /* ---- pad + pad = concat */

@@ -1,4 +1,5 @@
 /* Views: result element i is operand element map(i). */
+#include "ir/ops/batch_axis.h"
 #include "ir/ops/family.h"
 
 #include <string.h>
@@ -289,6 +290,7 @@ const OpRow op_reshape = {
 		{.factors = reshape_factors,
                  .attrs = reshape_cut,
                  .doc = "the outer axis of each group of axes that becomes another, by common divisors of both sizes; inner ones are not contiguous"},
+	.batch = batch_reshape,
 	.simplify = reshape_simplify};
 
 /* ---- transpose {order}: result axis i is operand axis order[i] */
@@ -607,6 +609,7 @@ const OpRow op_slice = {
 		{.factors = slice_factors,
                  .attrs = slice_cut,
                  .doc = "axes that are taken whole, or one element of every step; others would need a halo"},
+	.batch = batch_slice,
 	.simplify = slice_simplify};
 
 /* ---- reverse {axes} */

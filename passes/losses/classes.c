@@ -53,7 +53,7 @@ loss_targets(Loss *l)
 
 	Value *ignore = b_splat(b, shape, IGNORE_INDEX);
 	t.valid = b_binary(b, OP_ne, labels, ignore);
-	Value *w = b_broadcast(b, l->weight, ints_of_type(shape), only(0));
+	Value *w = loss_row_weights(l, shape);
 	Type wt = type_with_dtype(b->m, shape, d);
 	t.row = b_select(b, t.valid, w, b_splat(b, wt, 0));
 	Value *classes = b_iota(b, labels->type->dtype, ints_of_type(l->output->type),
@@ -149,9 +149,11 @@ build_nll(Loss *l)
 const LossRow loss_cross_entropy = {
 	.name = "cross_entropy",
 	.doc = "softmax and negative log-likelihood over class indices; ignores -100",
+	.takes = LOSS_TAKES_LOGITS,
 	.class_targets = true,
 	.build = build_cross_entropy};
 const LossRow loss_nll = {.name = "nll",
                           .doc = "negative log-likelihood of log-probabilities",
+                          .takes = LOSS_TAKES_LOG_PROBABILITIES,
                           .class_targets = true,
                           .build = build_nll};

@@ -11,11 +11,11 @@ void
 loss_of_elements(Loss *l, Value *each)
 {
 	Builder *b = l->b;
-	Ints axes = {.n = each->type->rank}, rows = {.n = 1, .at = {0}};
+	Ints axes = {.n = each->type->rank};
 
 	for (int i = 0; i < axes.n; i++)
 		axes.at[i] = i;
-	Value *w = b_broadcast(b, l->weight, ints_of_type(each->type), rows);
+	Value *w = loss_row_weights(l, each->type);
 	l->sum = b_reduce(b, REDUCE_SUM, b_binary(b, OP_mul, each, w), axes);
 	l->count = b_reduce(b, REDUCE_SUM, w, axes);
 	l->targets = each->type->n;
@@ -73,4 +73,5 @@ const LossRow loss_l1 = {.name = "l1", .doc = "absolute error", .build = build_l
 const LossRow loss_huber = {.name = "huber", .doc = "Huber loss, delta 1", .build = build_huber};
 const LossRow loss_bce_with_logits = {.name = "bce_with_logits",
                                       .doc = "binary cross entropy of logits",
+                                      .takes = LOSS_TAKES_LOGITS,
                                       .build = build_bce_with_logits};

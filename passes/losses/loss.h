@@ -5,6 +5,10 @@
 
 #include "passes/pass.h"
 
+/* ---- rows.c */
+/* The rows' weights, each repeated over its elements of a value of this shape: the output's, or the target's. */
+Value *loss_row_weights(const Loss *l, Type t);
+
 /* ---- elements.c */
 /* Of the loss of each element, in the output's type: sum, count and targets. */
 void loss_of_elements(Loss *l, Value *each);

@@ -1,25 +1,187 @@
-/* Which axis counts rows: batch_axes over functions of 4 rows, of which only %x has some. */
+/* Which axis counts rows, and whether rows see each other: batch_of over functions of 4 rows, of which only %x has
+ * some. What it says is compared with the interpreter: another row of %x may change that row of the result alone. */
 #include "tests/unit/sample_case.h"
 
+#define BODY                                                                            \
+	"func @step(%i: s64[], %h: f32[4], %v: f32[4]) -> (bool[], f32[4], f32[4]) {\n" \
+	"  %go = constant {value = bool[] [true]} : bool[]\n"                           \
+	"  %a = add %h, %v : f32[4]\n  return %go, %a, %a\n}\n"
+#define UNTIL                                                                             \
+	"func @step(%i: s64[], %h: f32[4], %v: f32[4]) -> (bool[], f32[4], f32[4]) {\n"   \
+	"  %a = add %h, %v : f32[4]\n  %s = reduce %a {kind = sum, axes = [0]} : f32[]\n" \
+	"  %t = constant {value = f32[] [0.1]} : f32[]\n  %go = lt %s, %t : bool[]\n"     \
+	"  return %go, %a, %a\n}\n"
+#define BRANCHES                                                    \
+	"func @plain(%v: f32[4,4]) -> f32[4,4] {\n  return %v\n}\n" \
+	"func @turned(%v: f32[4,4]) -> f32[4,4] {\n"                \
+	"  %t = transpose %v {order = [1,0]} : f32[4,4]\n  return %t\n}\n"
+
+#define ROW_PLACES                                                    \
+	"  %i = iota {dtype = s64, shape = [4], axis = 0} : s64[4]\n" \
+	"  %four = constant {value = s64[4] [4, 4, 4, 4]} : s64[4]\n" \
+	"  %at = mul %i, %four : s64[4]\n"                            \
+	"  %k = constant {value = s64[4] [3, 0, 2, 3]} : s64[4]\n"    \
+	"  %p = add %at, %k : s64[4]\n"
+
+enum { NONE = -1 };
 static const struct {
-	const char *body, *type;
-	int axis; /* of %r; -1: none */
+	const char *functions, *x; /* what x is */
+	const char *body, *type;   /* of %r */
+	int axis, repeats;         /* of %r */
+	bool mixed;
 } cases[] = {
-	{"%r = dot %x, %w {x_contract = [1], y_contract = [0]}", "f32[4,4]", 0},
-	{"%r = dot %w, %x {x_contract = [0], y_contract = [1]}", "f32[4,4]", 1},
-	{"%r = transpose %x {order = [1,0]}", "f32[4,4]", 1},
-	{"%r = reshape %x {shape = [2,2,4]}", "f32[2,2,4]", -1},
-	{"%r = reshape %x {shape = [16]}", "f32[16]", 0},
-	{"%r = add %x, %w", "f32[4,4]", 0},
-	{"%r = neg %w", "f32[4,4]", -1},
-	{"%r = reduce %x {kind = sum, axes = [1]}", "f32[4]", 0},
-	{"%r = reduce %x {kind = sum, axes = [0]}", "f32[4]", -1},
-	/* every result counts rows along both axes, or sums over them */
-	{"%r = dot %x, %x {x_contract = [1], y_contract = [1]}", "f32[4,4]", -1},
-	{"%r = dot %x, %x {x_contract = [0], y_contract = [0]}", "f32[4,4]", -1},
-	{"%r = cumulate %x {kind = sum, axis = 0}", "f32[4,4]", -1},
-	{"%r = cumulate %x {kind = sum, axis = 1}", "f32[4,4]", 0},
+	{"", "4,4] is input 0 rows", "%r = dot %x, %w {x_contract = [1], y_contract = [0]}", "4,4",
+         0, 1},
+	{"", "4,4] is input 0 rows", "%r = dot %w, %x {x_contract = [0], y_contract = [1]}", "4,4",
+         1, 1},
+	{"", "4,4] is input 0 rows", "%r = transpose %x {order = [1,0]}", "4,4", 1, 1},
+	{"", "4,4] is input 0 rows 1", "%r = transpose %x {order = [1,0]}", "4,4", 0, 1},
+	{"", "4,4] is input 0 rows", "%r = add %x, %w", "4,4", 0, 1},
+	{"", "4,4] is input 0 rows", "%r = neg %w", "4,4", NONE, 0},
+	/* merged and split axes */
+	{"", "4,4] is input 0 rows", "%r = reshape %x {shape = [2,2,4]}", "2,2,4", NONE, 0, true},
+	{"", "4,4] is input 0 rows", "%r = reshape %x {shape = [16]}", "16", 0, 1},
+	{"", "3,4,2] is input 0 rows 1", "%r = reshape %x {shape = [12,2]}", "12,2", 0, 3},
+	{"", "3,4,2] is input 0 rows 1", "%r = reshape %x {shape = [3,8]}", "3,8", 1, 1},
+	{"", "3,4,2] is input 0 rows 1",
+         "%a = reshape %x {shape = [24]} : f32[24]\n  %r = reshape %a {shape = [3,4,1,2]}",
+         "3,4,1,2", 1, 1},
+	{"", "3,4,2] is input 0 rows 1",
+         "%a = reshape %x {shape = [12,2]} : f32[12,2]\n  %b = neg %a : f32[12,2]\n"
+         "  %r = reduce %b {kind = sum, axes = [1]}",
+         "12", 0, 3},
+	{"", "3,4,2] is input 0 rows 1",
+         "%a = reshape %x {shape = [12,2]} : f32[12,2]\n  %r = slice %a {start = [4,0], stop = [12,2], step = [1,1]}",
+         "8,2", 0, 2},
+	{"", "3,4,2] is input 0 rows 1",
+         "%a = reshape %x {shape = [12,2]} : f32[12,2]\n  %r = slice %a {start = [3,0], stop = [11,2], step = [1,1]}",
+         "8,2", NONE, 0, true},
+	{"", "4,4] is input 0 rows", "%r = concat %x, %x {axis = 0}", "8,4", 0, 2},
+	{"", "4,4] is input 0 rows", "%r = concat %x, %w {axis = 0}", "8,4", NONE, 0, true},
+	{"", "4,4] is input 0 rows", "%r = concat %x, %w {axis = 1}", "4,8", 0, 1},
+	{"", "4,4] is input 0 rows", "%r = slice %x {start = [1,0], stop = [3,4], step = [1,1]}",
+         "2,4", NONE, 0, true},
+	/* sums */
+	{"", "4,4] is input 0 rows", "%r = reduce %x {kind = sum, axes = [1]}", "4", 0, 1},
+	{"", "4,4] is input 0 rows", "%r = reduce %x {kind = sum, axes = [0]}", "4", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%a = reduce %x {kind = sum, axes = [0]} : f32[4]\n  %b = broadcast %a {shape = [4,4], axes = [1]} : f32[4,4]\n"
+         "  %r = sub %x, %b",
+         "4,4", 0, 1, true},
+	{"", "4,4] is input 0 rows", "%r = dot %x, %x {x_contract = [1], y_contract = [1]}", "4,4",
+         0, 1, true},
+	{"", "4,4] is input 0 rows", "%r = dot %x, %x {x_contract = [0], y_contract = [0]}", "4,4",
+         NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%a = dot %x, %x {x_contract = [1], y_contract = [1]} : f32[4,4]\n"
+         "  %r = dot %a, %x {x_contract = [1], y_contract = [0]}",
+         "4,4", 0, 1, true},
+	{"", "4,4] is input 0 rows",
+         "%t = transpose %x {order = [1,0]} : f32[4,4]\n  %r = add %x, %t", "4,4", 0, 1, true},
+	{"", "4,4] is input 0 rows", "%r = cumulate %x {kind = sum, axis = 0}", "4,4", NONE, 0,
+         true},
+	{"", "4,4] is input 0 rows", "%r = cumulate %x {kind = sum, axis = 1}", "4,4", 0, 1},
+	/* flat places: %k is each row's own index, of 4; 1 further is the next row's at the end */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES "  %r = gather %f, %p {axis = 0}",
+         "4", 0, 1},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES
+         "  %one = constant {value = s64[4] [1, 1, 1, 1]} : s64[4]\n"
+         "  %q = add %p, %one : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n"
+         "  %p = constant {value = s64[4,2] [1, 2, 4, 7, 8, 8, 13, 15]} : s64[4,2]\n"
+         "  %r = gather %f, %p {axis = 0}",
+         "4,2", 0, 1},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n"
+         "  %p = constant {value = s64[4,2] [1, 2, 4, 8, 8, 8, 13, 15]} : s64[4,2]\n"
+         "  %r = gather %f, %p {axis = 0}",
+         "4,2", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES
+         "  %u = reduce %x {kind = sum, axes = [1]} : f32[4]\n"
+         "  %s = scatter %f, %p, %u {kind = set, axis = 0} : f32[16]\n"
+         "  %r = reshape %s {shape = [4,4]}",
+         "4,4", 0, 1},
+	/* functions: a loop over the axis of the rows, and over another one; branches */
+	{BODY, "3,4] is input 0 rows 1",
+         "%h = constant {value = f32[4] [0.0, 0.0, 0.0, 0.0]} : f32[4]\n"
+         "  %r, %s, %n = loop %h, %x {body = @step, bound = 3, carried = 1, sliced = 1, always = true}",
+         "4], f32[3,4], s64[", 0, 1},
+	{BODY, "4,4] is input 0 rows",
+         "%h = constant {value = f32[4] [0.0, 0.0, 0.0, 0.0]} : f32[4]\n"
+         "  %r, %s, %n = loop %h, %x {body = @step, bound = 4, carried = 1, sliced = 1, always = true}",
+         "4], f32[4,4], s64[", NONE, 0, true},
+	{BODY, "3,4] is input 0 rows 1",
+         "%h = constant {value = f32[4] [0.0, 0.0, 0.0, 0.0]} : f32[4]\n"
+         "  %s, %r, %n = loop %h, %x {body = @step, bound = 3, carried = 1, sliced = 1, always = true}",
+         "4], f32[3,4], s64[", 1, 1},
+	{UNTIL, "3,4] is input 0 rows 1",
+         "%h = constant {value = f32[4] [0.0, 0.0, 0.0, 0.0]} : f32[4]\n"
+         "  %r, %s, %n = loop %h, %x {body = @step, bound = 3, carried = 1, sliced = 1}",
+         "4], f32[3,4], s64[", 0, 1, true},
+	{BRANCHES, "4,4] is input 0 rows", "%r = call %x {callee = @turned}", "4,4", 1, 1},
+	{BRANCHES, "4,4] is input 0 rows",
+         "%c = constant {value = bool[] [true]} : bool[]\n  %r = cond %c, %x {then = @plain, else = @plain}",
+         "4,4", 0, 1},
+	{BRANCHES, "4,4] is input 0 rows",
+         "%c = constant {value = bool[] [true]} : bool[]\n  %r = cond %c, %x {then = @plain, else = @turned}",
+         "4,4", 0, 1, true},
+	{BRANCHES, "4,4] is input 0 rows",
+         "%a = reduce %x {kind = max, axes = [0,1]} : f32[]\n  %z = constant {value = f32[] [0.9]} : f32[]\n"
+         "  %c = gt %a, %z : bool[]\n  %b = neg %x : f32[4,4]\n  %r = cond %c, %b {then = @plain, else = @plain}",
+         "4,4", 0, 1, true},
 };
+
+/* Of which row an element is, by what batch_of says. */
+static int64_t
+row_of(const BatchAxis *a, Type t, int64_t element)
+{
+	int64_t behind = 1;
+
+	for (int i = t->rank - 1; i > a->axis; i--)
+		behind *= t->dims[i];
+	int64_t parts = 4 * a->repeats, place = element / behind % t->dims[a->axis];
+	return place / (t->dims[a->axis] / parts) % 4;
+}
+
+static void
+randomize(EvalTensor *x)
+{
+	for (int64_t i = 0; i < x->type->n; i++)
+		x->f[i] = drand48() - 0.5;
+}
+
+/* No row changes another one's elements. */
+static void
+compare_with_interpreter(Module *m, const Function *f, const BatchAxis *a, Arena *arena)
+{
+	const Value *x = f->params.at[0];
+	const BatchAxis of_x = {x->rows_axis, 1, false};
+	EvalTensor args[2], before, after;
+	Type t = function_result(f, 0)->type;
+
+	for (int i = 0; i < 2; i++) {
+		args[i] = eval_tensor_new(arena, f->params.at[i]->type);
+		randomize(&args[i]);
+	}
+	Interp in = interp_new(m, arena, true);
+	interp_run(&in, f, args, &before);
+	for (int row = 0; row < 4; row++) {
+		EvalTensor other = args[0];
+		other.f = arena_copy(arena, other.f, sizeof(double) * (size_t)x->type->n);
+		for (int64_t i = 0; i < x->type->n; i++)
+			if (row_of(&of_x, x->type, i) == row)
+				other.f[i] = drand48() - 0.5;
+		interp_run(&in, f, (EvalTensor[]){other, args[1]}, &after);
+		for (int64_t i = 0; i < t->n; i++)
+			if (before.f[i] != after.f[i] && (a->axis < 0 || row_of(a, t, i) != row))
+				fail_msg("row %d of x changes element %lld", row, (long long)i);
+	}
+}
 
 static void
 test_axes(void **state)
@@ -28,20 +190,26 @@ test_axes(void **state)
 	for (int i = 0; i < COUNT(cases); i++) {
 		Arena *arena = arena_new();
 		Diag *diag = diag_new("test", stderr);
+		size_t first = strcspn(cases[i].type, "]");
 		Module *m = module_parse(
 			arena_printf(
 				arena,
-				"func @f(%%x: f32[4,4] is input 0 rows, %%w: f32[4,4]) -> %s {\n  %s : %s\n"
+				"%sfunc @f(%%x: f32[%s, %%w: f32[4,4]) -> f32[%.*s] {\n  %s : f32[%s]\n"
 				"  return %%r\n}\n",
-				cases[i].type, cases[i].body, cases[i].type),
+				cases[i].functions, cases[i].x, (int)first, cases[i].type,
+				cases[i].body, cases[i].type),
 			"batch", NULL, diag);
 		assert_non_null(m);
 		const Function *f = module_function(m, "f");
-		int64_t rows;
-		int axis = batch_axes(arena, f, &rows)[node_result(f->first, 0)->id];
-		assert_int_equal(rows, 4);
-		if (axis != cases[i].axis)
-			fail_msg("%s: axis %d, not %d", cases[i].body, axis, cases[i].axis);
+		BatchAxes b = batch_of(arena, f);
+		const BatchAxis *a = &b.of[function_result(f, 0)->id];
+		assert_int_equal(b.rows, 4);
+		if (a->axis != cases[i].axis || a->repeats != cases[i].repeats ||
+		    a->mixed != cases[i].mixed)
+			fail_msg("%s: axis %d, %lld repeats%s", cases[i].body, a->axis,
+			         (long long)a->repeats, a->mixed ? ", mixed" : "");
+		if (!a->mixed)
+			compare_with_interpreter(m, f, a, arena);
 		module_free(m);
 		diag_free(diag);
 		arena_free(arena);

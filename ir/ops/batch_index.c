@@ -1,0 +1,256 @@
+/* Rows in gather and scatter by flat places: GatherElements, GatherND and the advanced indices of exporters take elements of
+ * data[rows * 48] at row * 48 + index. Such places stay in their rows. */
+#include "ir/ops/batch_axis.h"
+
+#include <math.h>
+
+/* Of a value along one of its axes: row * stride + something in [low, high]. What data say in it, an index, counts as 0:
+ * it is within its axis, or the model is invalid. */
+typedef struct {
+	int64_t stride, low, high;
+} Places;
+
+typedef struct {
+	int64_t rows;
+	int64_t wanted; /* stride of constants */
+	int left;       /* values that are looked at, at most */
+} Search;
+
+#define MOST_PLACES 0x1p31
+enum { MOST_VALUES = 256, MOST_ELEMENTS = 1 << 16 };
+static Places places_of(Search *s, Value *v, int axis);
+
+/* Which row an element is of: equal blocks of the axis are the rows. */
+static int64_t
+row_of(const Search *s, Type t, int axis, int64_t element)
+{
+	int64_t behind = 1;
+
+	for (int i = t->rank - 1; i > axis; i--)
+		behind *= t->dims[i];
+	return element / behind % t->dims[axis] / (t->dims[axis] / s->rows);
+}
+
+/* The range of a constant's elements less their row times the stride. */
+static Places
+rest_of(const Search *s, const Tensor *x, int axis, int64_t stride)
+{
+	Places p = {.stride = stride};
+
+	for (int64_t i = 0; i < x->type->n; i++) {
+		int64_t rest = dtype_load_int(x->type->dtype, x->data, i) -
+		               stride * row_of(s, x->type, axis, i);
+		p.low = i == 0 || rest < p.low ? rest : p.low;
+		p.high = i == 0 || rest > p.high ? rest : p.high;
+	}
+	return p;
+}
+
+static Places
+places_of_constant(const Search *s, const Tensor *x, int axis)
+{
+	Type t = x->type;
+
+	if (t->n == 0 || t->n > MOST_ELEMENTS || dtype_is_float(t->dtype) || t->dtype == BOOL)
+		return (Places){0};
+	Places p = rest_of(s, x, axis, s->wanted);
+	return p.low >= 0 && p.high < s->wanted ? p : rest_of(s, x, axis, 0);
+}
+
+static Places
+places_of_iota(Search *s, const Node *n, int axis)
+{
+	Type t = node_result(n, 0)->type;
+	int64_t size = t->dims[((const IotaAttr *)n->attr)->axis];
+
+	if (((const IotaAttr *)n->attr)->axis != axis)
+		return (Places){0, 0, size - 1};
+	return (Places){size / s->rows, 0, size / s->rows - 1};
+}
+
+static Places
+scaled(Places p, double by)
+{
+	if (!(by >= 0 && by < MOST_PLACES) || by != floor(by))
+		return (Places){0};
+	int64_t k = (int64_t)by;
+	return (Places){p.stride * k, p.low * k, p.high * k};
+}
+
+static Places
+places_of_product(Search *s, const Node *n, int axis)
+{
+	int64_t wanted = s->wanted;
+	Places p = {0};
+	double by;
+
+	for (int i = 0; i < 2; i++) {
+		if (!value_splat(node_operand(n, i), &by))
+			continue;
+		s->wanted = by >= 1 ? (int64_t)((double)wanted / by) : 0;
+		p = scaled(places_of(s, node_operand(n, 1 - i), axis), by);
+		s->wanted = wanted;
+		break;
+	}
+	return p;
+}
+
+static Places
+places_of_sum(Search *s, const Node *n, int axis)
+{
+	Places a = places_of(s, node_operand(n, 0), axis);
+	Places b = places_of(s, node_operand(n, 1), axis);
+
+	return (Places){a.stride + b.stride, a.low + b.low, a.high + b.high};
+}
+
+/* The operand's axis with the rows of this axis of the reshaped value; -1: none. */
+static int
+axis_before_reshape(Search *s, const Node *n, int axis)
+{
+	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
+	int64_t outer = 1, before = 1;
+
+	for (int i = 0; i < axis; i++)
+		outer *= y->dims[i];
+	for (int i = 0; i < x->rank; before *= x->dims[i++])
+		if (before == outer && x->dims[i] > 1 && x->dims[i] % s->rows == 0)
+			return i;
+	return -1;
+}
+
+static int
+axis_before_broadcast(const Node *n, int axis)
+{
+	const Ints *axes = &((const BroadcastAttr *)n->attr)->axes;
+
+	for (int i = 0; i < axes->n; i++)
+		if (axes->at[i] == axis)
+			return i;
+	return -1;
+}
+
+static Places
+places_at(Search *s, Value *v, int axis)
+{
+	return axis < 0 ? (Places){0} : places_of(s, v, axis);
+}
+
+/* Of a slice along another axis; of a concat, the part that it takes. */
+static Places
+places_of_slice(Search *s, const Node *n, int axis)
+{
+	Value *x = node_operand(n, 0);
+	const SliceAttr *a = n->attr;
+
+	if (x->type->dims[axis] != node_result(n, 0)->type->dims[axis])
+		return (Places){0};
+	if (!x->node || x->node->op != OP_concat)
+		return places_of(s, x, axis);
+	int joined = (int)((const AxisAttr *)x->node->attr)->axis;
+	int64_t at = a->start.at[joined];
+	for (int i = 0; i < x->node->n_operands; i++) {
+		Value *part = node_operand(x->node, i);
+		int64_t size = part->type->dims[joined];
+		if (at < size && a->stop.at[joined] - a->start.at[joined] <= size - at)
+			return joined == axis ? (Places){0} : places_of(s, part, axis);
+		at -= size;
+	}
+	return (Places){0};
+}
+
+/* x, or x + size where x < 0, which places are not. */
+static Places
+places_of_choice(Search *s, const Node *n, int axis)
+{
+	Places a = places_of(s, node_operand(n, 1), axis);
+	Places b = places_of(s, node_operand(n, 2), axis);
+
+	return a.stride == b.stride ? b : (Places){0};
+}
+
+static Places
+places_of(Search *s, Value *v, int axis)
+{
+	const Node *n = v->node;
+	const Tensor *constant = value_constant(v);
+	double splat;
+
+	if (s->left-- <= 0 || v->type->rank <= axis || v->type->dims[axis] % s->rows != 0)
+		return (Places){0};
+	if (value_splat(v, &splat))
+		return fabs(splat) < MOST_PLACES ? (Places){0, (int64_t)splat, (int64_t)splat}
+		                                 : (Places){0};
+	if (constant)
+		return places_of_constant(s, constant, axis);
+	if (!n)
+		return (Places){0};
+	switch (n->op) {
+	case OP_iota: return places_of_iota(s, n, axis);
+	case OP_mul: return places_of_product(s, n, axis);
+	case OP_add: return places_of_sum(s, n, axis);
+	case OP_cast: return places_of(s, node_operand(n, 0), axis);
+	case OP_select: return places_of_choice(s, n, axis);
+	case OP_slice: return places_of_slice(s, n, axis);
+	case OP_reshape: return places_at(s, node_operand(n, 0), axis_before_reshape(s, n, axis));
+	case OP_broadcast: return places_at(s, node_operand(n, 0), axis_before_broadcast(n, axis));
+	default: return (Places){0};
+	}
+}
+
+/* The axis of the indices whose places are in the row's own block of the indexed axis; -1: none. */
+static int
+axis_of_rows(const BatchFlow *fl, int64_t size)
+{
+	Value *indices = node_operand(fl->node, 1);
+	const BatchAxis *known = &fl->operand[1];
+	int64_t block = size / fl->rows;
+
+	for (int i = 0; size % fl->rows == 0 && i < indices->type->rank; i++) {
+		if (known->axis >= 0 && (known->axis != i || known->repeats != 1))
+			continue;
+		Search s = {fl->rows, block, MOST_VALUES};
+		Places p = places_of(&s, indices, i);
+		if (p.stride == block && p.low >= 0 && p.high < block)
+			return i;
+	}
+	return -1;
+}
+
+void
+batch_gather(BatchFlow *fl)
+{
+	int axis = (int)((const AxisAttr *)fl->node->attr)->axis;
+	const BatchAxis *data = &fl->operand[0];
+	int at = data->axis == axis && data->repeats == 1
+	                 ? axis_of_rows(fl, node_operand(fl->node, 0)->type->dims[axis])
+	                 : -1;
+
+	if (at < 0) {
+		batch_by_factors(fl);
+		return;
+	}
+	fl->result[0] = (BatchAxis){axis + at, 1, data->mixed || fl->operand[1].mixed};
+}
+
+static bool
+is_along(const BatchAxis *a, int axis)
+{
+	return a->axis < 0 ? !a->mixed : a->axis == axis && a->repeats == 1;
+}
+
+void
+batch_scatter(BatchFlow *fl)
+{
+	int axis = (int)((const ScatterAttr *)fl->node->attr)->axis;
+	const BatchAxis *data = &fl->operand[0], *updates = &fl->operand[2];
+	int at = is_along(data, axis)
+	                 ? axis_of_rows(fl, node_operand(fl->node, 0)->type->dims[axis])
+	                 : -1;
+
+	if (at < 0 || !is_along(updates, axis + at)) {
+		batch_by_factors(fl);
+		return;
+	}
+	fl->result[0] = (BatchAxis){axis, 1, data->mixed || updates->mixed || fl->operand[1].mixed};
+}

@@ -1,0 +1,194 @@
+/* Losses that the graph computes: a mean over `count` targets adds value * n and n to the sums of a step, so that the step's
+ * loss and gradients are those of all its targets, however many a micro-batch has. Where nobody says the count, it is what the
+ * graph divides by; a mean that divides by what data decide in another way is uneven. */
+#include "passes/loss_impl.h"
+
+static bool
+is_scalar(const Value *v)
+{
+	return v->type->n == 1;
+}
+
+/* ---- by what the loss divides */
+/* The operand that a node only scales, or changes the form of; NULL: it does more. */
+static Value *
+scaled_operand(const Node *n)
+{
+	double by;
+
+	if (op_row(n)->fuse == FUSE_VIEW || n->op == OP_cast || n->op == OP_neg)
+		return node_operand(n, 0);
+	for (int i = 0; n->op == OP_mul && i < 2; i++)
+		if (value_splat(node_operand(n, i), &by))
+			return node_operand(n, 1 - i);
+	return NULL;
+}
+
+/* n of max(n, 1), or of a choice of n or 1, which keep an empty mean from dividing by 0. */
+static Value *
+without_least(Value *v)
+{
+	const Node *n = behind_views(v)->node;
+	int first = n && n->op == OP_select ? 1 : 0;
+	double least;
+
+	for (int i = 0; n && (n->op == OP_max || n->op == OP_select) && i < 2; i++)
+		if (value_splat(node_operand(n, first + i), &least) && least <= 1)
+			return node_operand(n, first + 1 - i);
+	return v;
+}
+
+/* n of a loss that is sum / n, or a multiple of it; NULL: it is something else. */
+static Value *
+divisor_of(Value *loss)
+{
+	for (Value *v = loss; v && v->node && is_scalar(v); v = scaled_operand(v->node))
+		if (v->node->op == OP_div)
+			return without_least(node_operand(v->node, 1));
+	return NULL;
+}
+
+/* ---- what depends on what */
+typedef struct {
+	BatchAxes rows;
+	bool *seen; /* by value id */
+	VEC(Value *) work;
+	Arena *arena;
+} Walk;
+
+static Walk
+walk_new(const Function *f, Arena *arena)
+{
+	return (Walk){.rows = batch_of(arena, f),
+	              .seen = NEW_ARRAY(arena, bool, f->next_value_id),
+	              .arena = arena};
+}
+
+static void
+push(Walk *w, Value *v)
+{
+	if (!v || v->id >= w->rows.n || w->seen[v->id])
+		return;
+	w->seen[v->id] = true;
+	vec_push(w->arena, &w->work, v);
+}
+
+static bool
+is_parameter(const Value *v)
+{
+	return v->kind == VALUE_STATE && v->state->kind == STATE_PARAMETER;
+}
+
+static bool
+is_input(const Value *v)
+{
+	return v->kind == VALUE_PARAM && v->param == PARAM_INPUT;
+}
+
+static bool
+reads(const Function *f, Value *v, bool (*what)(const Value *v), Arena *arena)
+{
+	Walk w = walk_new(f, arena);
+
+	push(&w, v);
+	while (w.work.n) {
+		Value *at = w.work.at[--w.work.n];
+		if (what(at))
+			return true;
+		for (int i = 0; at->node && i < at->node->n_operands; i++)
+			push(&w, node_operand(at->node, i));
+	}
+	return false;
+}
+
+/* A number that data say of all rows together: of a single row, too, it is not the row's own. */
+static bool
+is_said_by_data(const Walk *w, const Function *f, Value *v)
+{
+	const BatchAxis *a = v->id < w->rows.n ? &w->rows.of[v->id] : &batch_none;
+
+	return is_scalar(v) && a->axis < 0 && reads(f, v, is_input, w->arena);
+}
+
+static bool
+divides_by_data(const Walk *w, const Function *f, const Node *n)
+{
+	return n->op == OP_div && is_said_by_data(w, f, behind_views(node_operand(n, 1)));
+}
+
+/* Is what the loss divides by somewhere up to its products, convolutions and indices? */
+static bool
+is_uneven(const Function *f, Value *loss, Arena *arena)
+{
+	Walk w = walk_new(f, arena);
+
+	push(&w, loss);
+	while (w.work.n) {
+		const Node *n = w.work.at[--w.work.n]->node;
+		FuseClass class = n ? op_row(n)->fuse : FUSE_NONE;
+		if (class != FUSE_ELEMENTWISE && class != FUSE_VIEW && class != FUSE_REDUCE)
+			continue;
+		if (divides_by_data(&w, f, n))
+			return true;
+		for (int i = 0; i < n->n_operands; i++)
+			push(&w, node_operand(n, i));
+	}
+	return false;
+}
+
+/* The count of a mean that says it by what it divides by: labels decide it, not parameters. NULL: it does not. */
+static Value *
+own_count(const Function *f, Value *loss, Arena *arena)
+{
+	Value *n = divisor_of(loss);
+	Walk w = walk_new(f, arena);
+
+	bool counts = n && is_said_by_data(&w, f, behind_views(n)) &&
+	              !reads(f, n, is_parameter, arena);
+	return counts ? n : NULL;
+}
+
+bool
+loss_is_uneven(const Function *f, const LossOptions *o)
+{
+	Value *loss = function_result(f, (int)o->output);
+	Arena *arena = arena_new();
+	bool uneven = o->count == LOSS_COUNT_FOUND && is_uneven(f, loss, arena) &&
+	              !own_count(f, loss, arena);
+
+	arena_free(arena);
+	return uneven;
+}
+
+/* ---- building */
+static Value *
+scalar_of(Builder *b, Value *v, DType d)
+{
+	return b_reshape(b, b_cast(b, v, d), (Ints){0});
+}
+
+/* A micro-batch without targets has a mean of 0/0, which counts nothing. */
+void
+loss_build_own(LossPass *lp, Loss *l, Value *const *results)
+{
+	Builder *b = l->b;
+	const LossOptions *o = l->options;
+	Value *value = results[o->output], *count = o->count >= 0 ? results[o->count] : NULL;
+	DType d = value->type->dtype;
+	Type t = type_scalar(b->m, d);
+
+	l->targets = 1;
+	if (!count && o->count == LOSS_COUNT_FOUND) {
+		count = own_count(b->f, value, lp->p->scratch);
+		count = count ? b_unary(b, OP_abs, scalar_of(b, count, d)) : NULL;
+	}
+	if (!count) {
+		l->count = b_splat(b, t, 1);
+		l->sum = scalar_of(b, value, d);
+		return;
+	}
+	l->count = b_unary(b, OP_stop_gradient, scalar_of(b, count, d));
+	Value *any = b_binary(b, OP_gt, l->count, b_splat(b, t, 0));
+	Value *sum = b_binary(b, OP_mul, scalar_of(b, value, d), l->count);
+	l->sum = b_select(b, any, sum, b_splat(b, t, 0));
+}

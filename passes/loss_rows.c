@@ -1,0 +1,141 @@
+/* Which axis of the loss's output counts the rows of a micro-batch, and whether rows see each other. */
+#include "passes/loss_impl.h"
+
+/* Would the output have rows of their own, with axis `axis` of this parameter as that of the rows? */
+static bool
+would_do(LossPass *lp, Function *f, Value *param, int axis)
+{
+	const Value *output = function_result(f, (int)lp->options->output);
+	int before = param->rows_axis;
+
+	param->rows_axis = axis;
+	BatchAxes b = batch_of(lp->p->scratch, f);
+	param->rows_axis = before;
+	const BatchAxis *a = &b.of[output->id];
+	return a->axis >= 0 && a->repeats == 1 && !a->mixed &&
+	       output->type->dims[a->axis] == b.rows;
+}
+
+/* --batch-axis x=1: of the one parameter with rows, where another axis of it would do. NULL: none would. */
+static const char *
+other_axis(LossPass *lp, Function *f, int *axis)
+{
+	Value *param = NULL;
+
+	for (int i = 0; i < f->params.n; i++) {
+		Value *v = f->params.at[i];
+		if (v->has_rows && param)
+			return NULL;
+		param = v->has_rows ? v : param;
+	}
+	for (int i = 0; param && i < param->type->rank; i++)
+		if (i != param->rows_axis && would_do(lp, f, param, i)) {
+			*axis = i;
+			return param->name;
+		}
+	return NULL;
+}
+
+static bool
+refuse_output(LossPass *lp, Function *f, const char *other, int axis)
+{
+	const Value *output = function_result(f, (int)lp->options->output);
+	const char *name = loss_output_name(lp, f, lp->options->output);
+
+	loss_refuse(lp, "%s %s has no axis that counts the %lld rows of a micro-batch", name,
+	            loss_shape_text(lp, output->type), (long long)lp->n_rows);
+	if (other)
+		diag_hint(lp->p->diag,
+		          "its rows would be those of axis %d of input \"%s\": --batch-axis %s=%d",
+		          axis, other, other, axis);
+	else
+		diag_hint(lp->p->diag,
+		          "--batch-axis INPUT=N says which axis of an input counts rows, "
+		          "--loss=%s:OUTPUT,rows=N which one of the output does; a value of all "
+		          "rows together takes a loss that the graph computes, --loss=output:NAME",
+		          lp->options->kind);
+	return false;
+}
+
+/* Along the first axis, which nobody said to be that of the rows, they see each other; along another one they do not. */
+static bool
+refuse_axis(LossPass *lp, const char *input, int axis)
+{
+	diag_error(
+		lp->p->diag, EXIT_USAGE,
+		"%s: the rows of input \"%s\" see each other, if they are its first axis; those of "
+		"axis %d do not",
+		lp->m->name, input, axis);
+	diag_hint(
+		lp->p->diag,
+		"--batch-axis %s=%d: rows are along axis %d; --batch-axis %s=0: they are along the "
+		"first one all the same",
+		input, axis, axis, input);
+	return false;
+}
+
+/* rows=N */
+static bool
+take_given(LossPass *lp, Function *f, BatchAxis found)
+{
+	Type t = function_result(f, (int)lp->options->output)->type;
+	int64_t given = lp->options->rows;
+	int axis = (int)given;
+
+	if (given < 0 || given >= t->rank || t->dims[axis] % lp->n_rows != 0)
+		return loss_refuse(lp, "rows=%lld: %s is %s, and a micro-batch has %lld rows",
+		                   (long long)given, loss_output_name(lp, f, lp->options->output),
+		                   loss_shape_text(lp, t), (long long)lp->n_rows);
+	bool known = found.axis == axis && found.repeats == 1;
+	lp->rows = known ? found : (BatchAxis){axis, 1, true};
+	return true;
+}
+
+/* Where the graph does not tell: the first axis is as large, and no other one is. */
+static bool
+leading_counts(const LossPass *lp, Type t)
+{
+	int n = 0;
+
+	for (int i = 0; i < t->rank; i++)
+		n += t->dims[i] == lp->n_rows;
+	return t->rank > 0 && (lp->n_rows == 1 || (n == 1 && t->dims[0] == lp->n_rows));
+}
+
+bool
+loss_find_rows(LossPass *lp, Function *f)
+{
+	const Value *output = function_result(f, (int)lp->options->output);
+	BatchAxes b = batch_of(lp->p->scratch, f);
+	BatchAxis found = b.of[output->id];
+	Type t = output->type;
+	int axis = 0;
+
+	lp->n_rows = b.rows;
+	if (!b.rows) /* no input says: of a module that is text, the output does */
+		lp->n_rows = lp->m->import || t->rank == 0 ? 1 : t->dims[0];
+	if (lp->options->rows != -1)
+		return take_given(lp, f, found);
+	bool unknown = found.mixed && !lp->options->rows_known;
+	const char *other = unknown ? other_axis(lp, f, &axis) : NULL;
+	if (found.axis < 0 && b.rows && (other || !leading_counts(lp, t)))
+		return refuse_output(lp, f, other, axis);
+	if (other)
+		return refuse_axis(lp, other, axis);
+	if (found.axis < 0)
+		found = (BatchAxis){0, 1, true};
+	lp->rows = found;
+	return true;
+}
+
+bool
+loss_rows_mix(const Function *f, int64_t output, bool stores)
+{
+	Arena *arena = arena_new();
+	BatchAxes b = batch_of(arena, f);
+	const BatchAxis *a = &b.of[function_result(f, (int)output)->id];
+	bool mixed = a->mixed || (stores && batch_stores_mix(&b, f));
+
+	arena_free(arena);
+	return mixed;
+}
