@@ -218,6 +218,32 @@ note_layers_without_bias(Repairs *r)
 	text_free(&list);
 }
 
+/* ---- codes that training does not see */
+/* Integers of rank 2 or more that a Cast makes floats, behind whatever moves them. */
+static void
+note_cast_codes(Repairs *r)
+{
+	const char *first = NULL;
+	int n = 0;
+
+	for (int i = 0; i < r->list.n; i++) {
+		const Weight *w = r->list.at[i];
+		if (w->kind == WEIGHT_QUANTIZED && w->beside_cast) {
+			first = first ? first : w->beside_cast;
+			n++;
+		}
+	}
+	if (n)
+		vec_push(
+			r->arena, &r->notes,
+			arena_printf(r->arena,
+		                     "%d scales or zero points stand beside codes that Cast makes "
+		                     "floats, the first one beside %s: neither trains; write "
+		                     "DequantizeLinear in place of Cast and Mul to train codes, or "
+		                     "adapters beside them",
+		                     n, quoted(r->model, first)));
+}
+
 /* ---- branches */
 /* Initializers of a branch become constants. */
 static void
@@ -303,6 +329,7 @@ findings_note(Repairs *r)
 	note_lost_parameters(r);
 	note_computed_convolutions(r);
 	note_layers_without_bias(r);
+	note_cast_codes(r);
 	note_branches(r);
 	note_modes(r);
 }

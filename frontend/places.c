@@ -18,6 +18,9 @@ static const struct {
 	{WEIGHT_PLACE, "GroupNormalization", 6},
 	{WEIGHT_PLACE, "RMSNormalization", 2},
 	{WEIGHT_PLACE, "PRelu", 2},
+	{WEIGHT_PLACE, "RNN", 14},
+	{WEIGHT_PLACE, "GRU", 14},
+	{WEIGHT_PLACE, "LSTM", 142},
 	{WEIGHT_PLACE, "CausalConvWithState", 6},
 	{WEIGHT_PLACE, "SimplifiedLayerNormalization", 2},
 	{WEIGHT_PLACE, MICROSOFT "Attention", 6},
@@ -92,6 +95,11 @@ static const struct {
 	{LAYER_PLACE, "Gemm", 1},
 	{LAYER_PLACE, MICROSOFT "FusedGemm", 1},
 	{LAYER_PLACE, MICROSOFT "FusedMatMul", 1},
+	{STATE_PLACE, "RNN", 32},
+	{STATE_PLACE, "GRU", 32},
+	{STATE_PLACE, "LSTM", 96},
+	{STATE_PLACE, MICROSOFT "DynamicQuantizeLSTM", 96},
+	{STATE_PLACE, "Loop", ~3u},
 	{STATISTIC_PLACE, "BatchNormalization", 24},
 };
 

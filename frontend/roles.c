@@ -33,7 +33,8 @@ rule_statistic(Case *c)
 static bool
 is_said_to_train(const Case *c)
 {
-	return origin_is(c->w, ORIGIN_PARAMETER) || (c->w->origin && c->w->origin->from.n);
+	return origin_is(c->w, ORIGIN_PARAMETER) ||
+	       (c->w->origin && c->w->origin->from.n && !c->w->origin->guessed);
 }
 
 /* Whisper and its like make parameters of them and train them not; that is not in the file. */
@@ -48,6 +49,30 @@ static bool
 rule_fixed_frequencies(Case *c)
 {
 	return is_said_to_train(c) && leads_to_trigonometry(c);
+}
+
+/* One kernel for all channels is how a learned interpolation begins. */
+static bool
+is_basis_of_several(Case *c)
+{
+	const TensorData *t = &c->w->data;
+
+	return rule_basis(c) && (t->rank < 3 || (t->dims[0] > 1 && !values_repeat(t, 0)));
+}
+
+/* So do bases of spectra, mel filters and the bins of a detector's distribution: Parameter(requires_grad=False). */
+static bool
+rule_fixed_filter(Case *c)
+{
+	return is_said_to_train(c) && !rule_sequence(c) &&
+	       (rule_window(c) || is_basis_of_several(c) || rule_filter_bank(c));
+}
+
+/* 0, 1, 2 ... is no start of a weight. */
+static bool
+rule_fixed_bins(Case *c)
+{
+	return is_said_to_train(c) && any_in(c, WEIGHT_PLACE) && rule_sequence(c) && rule_whole(c);
 }
 
 static bool
@@ -68,7 +93,7 @@ rule_computed(Case *c)
 {
 	double value;
 
-	if (!c->w->origin || c->w->origin->from.n == 0)
+	if (!c->w->origin || c->w->origin->from.n == 0 || c->w->origin->guessed)
 		return false;
 	if (c->w->data.n == 1 && !origin_is_all_there_is(c->r, c->w))
 		return false;
@@ -81,7 +106,8 @@ rule_computed(Case *c)
 static bool
 rule_computed_of_none(Case *c)
 {
-	return c->w->origin && c->w->origin->folded && c->w->origin->from.n == 0;
+	return c->w->origin && c->w->origin->folded && c->w->origin->from.n == 0 &&
+	       !(c->w->origin->unknown && is_in_weights_place(c));
 }
 
 static bool
@@ -123,6 +149,14 @@ rule_scale(Case *c)
 	return all || strmap_get(c->r->scales, c->w->name);
 }
 
+/* Without the codes, which Cast hides from training, the scales alone would learn what the codes cannot. */
+static bool
+rule_scale_of_cast(Case *c)
+{
+	c->w->beside_cast = codes_beside(c);
+	return c->w->beside_cast;
+}
+
 static bool
 rule_generated_copy(Case *c)
 {
@@ -146,17 +180,23 @@ typedef struct {
 	{                                                       \
 		rule, WEIGHT_TABLE, true, why, "tables", doubts \
 	}
+#define WHY_FILTER "a fixed filter: a window, a basis of sines, mirrored lines or a filter bank"
+#define WHY_SEQUENCE "evenly spaced or geometric numbers"
 static const Rule rules[] = {
 	{rule_unused, WEIGHT_CONSTANT, false, "not read", NULL, NULL},
 	{rule_statistic, WEIGHT_STATISTIC, false, NULL, NULL, NULL},
 	{rule_small_floats, WEIGHT_QUANTIZED, true, "codes of 8 bits or less", NULL, NULL},
 	{rule_frozen_codes, WEIGHT_QUANTIZED, true, "codes, frozen", NULL, NULL},
 	{rule_scale, WEIGHT_QUANTIZED, false, "a scale of codes", NULL, NULL},
+	{rule_scale_of_cast, WEIGHT_QUANTIZED, false, "beside codes that Cast makes floats", NULL,
+         NULL},
 	{rule_asked_for, WEIGHT_PARAMETER, false, "--train", NULL, NULL},
 	{rule_codes, WEIGHT_PARAMETER, false, "codes with a scale", NULL, NULL},
 	TABLE(rule_fixed_waves, "sines and cosines of positions", doubts_of_fixed),
 	TABLE(rule_fixed_frequencies, "frequencies: meets positions, then Sin and Cos",
               doubts_of_fixed),
+	TABLE(rule_fixed_filter, WHY_FILTER, doubts_of_fixed),
+	TABLE(rule_fixed_bins, WHY_SEQUENCE, doubts_of_fixed),
 	{rule_declared_parameter, WEIGHT_PARAMETER, false, "a parameter, says its metadata", NULL,
          NULL},
 	{rule_computed, WEIGHT_PARAMETER, false, NULL, NULL, NULL},
@@ -164,13 +204,20 @@ static const Rule rules[] = {
 	TABLE(rule_power_iteration, "a buffer of spectral_norm", NULL),
 	{rule_empty, WEIGHT_CONSTANT, true, "holds no numbers", NULL, NULL},
 	{rule_scalar, WEIGHT_CONSTANT, true, "one number", NULL, doubts_of_number},
-	TABLE(rule_computed_of_none, "computed from no parameter, say its metadata", NULL),
+	TABLE(rule_computed_of_none, "computed from no parameter, say its metadata",
+              doubts_of_computed),
 	CONSTANT_TABLE(rule_steering, "steers an operator", NULL),
 	TABLE(rule_fitted, "scikit-learn computes it without gradients", doubts_of_fitted),
 	CONSTANT_TABLE(rule_plain_norm, "ones and zeros of a plain normalization", NULL),
 	TABLE(rule_frequencies, "frequencies: meets positions, then Sin and Cos", NULL),
 	TABLE(rule_waves, "sines and cosines of positions", doubts_of_waves),
 	TABLE(rule_ramp, "ramps along positions", doubts_of_ramp),
+	TABLE(rule_window, "a window", doubts_of_filter),
+	TABLE(rule_sequence, WHY_SEQUENCE, doubts_of_sequence),
+	TABLE(rule_basis, "a basis of sines, or lines that are mirror images", doubts_of_filter),
+	TABLE(rule_filter_bank, "a filter bank: one bump a line, in order", doubts_of_filter),
+	TABLE(rule_whole, "whole numbers and halves only", doubts_of_sequence),
+	TABLE(rule_first_state, "zeros that a recurrence begins with", doubts_of_state),
 	TABLE(rule_mask, "a mask", doubts_of_mask),
 	TABLE(rule_input_norm, "normalizes an input", NULL),
 	CONSTANT_TABLE(rule_filling, "one value that fills", doubts_of_filling),

@@ -73,6 +73,45 @@ rule_ramp(Case *c)
 }
 
 bool
+rule_window(Case *c)
+{
+	return values_are_window(&c->w->data);
+}
+
+bool
+rule_basis(Case *c)
+{
+	return values_are_basis(&c->w->data);
+}
+
+bool
+rule_filter_bank(Case *c)
+{
+	return values_are_filter_bank(&c->w->data);
+}
+
+bool
+rule_sequence(Case *c)
+{
+	return values_are_sequence(&c->w->data);
+}
+
+bool
+rule_whole(Case *c)
+{
+	return values_are_whole(&c->w->data);
+}
+
+/* Zeros alone: a first state that was learned has other numbers. */
+bool
+rule_first_state(Case *c)
+{
+	double value;
+
+	return all_in(c, STATE_PLACE) && tensor_constant_valued(&c->w->data, &value) && value == 0;
+}
+
+bool
 rule_mask(Case *c)
 {
 	return values_are_mask(&c->w->data) || values_are_triangle(&c->w->data) ||
@@ -99,6 +138,6 @@ rule_written_down(Case *c)
 	double value;
 
 	return c->w->constant && !weight_is_named(c->r, c->w) &&
-	       (!any_in(c, WEIGHT_PLACE) || is_input_of_layers(c) ||
+	       (!is_in_weights_place(c) || is_input_of_layers(c) ||
 	        (tensor_constant_valued(&c->w->data, &value) && c->r->exporter->keeps_constants));
 }
