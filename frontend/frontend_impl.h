@@ -466,6 +466,10 @@ bool origin_is_all_there_is(const Repairs *r, const Weight *w);
 /* "computed from a, b when exported: ..." */
 const char *origin_text(const Repairs *r, const Weight *w);
 
+/* ---- copies.c */
+/* Do the two belong to layers that are copies of each other, not trained yet? */
+bool weights_of_copied_layers(const Repairs *r, const Weight *a, const Weight *b);
+
 /* ---- findings.c: what the exporter changed without a trace, as notes. */
 void findings_note(Repairs *r);
 
