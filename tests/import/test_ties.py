@@ -98,7 +98,7 @@ ONES, LEARNED = np.ones((2, 3), np.float32), np.random.default_rng(4).standard_n
 
 @pytest.mark.parametrize("norms, generated, merged, prefix, n", [
     (ONES, False, False, "net.layers.", 30), (ONES, False, True, "net.layers.", 30), (ONES, True, False, "net.layers.", 30),
-    (ONES, False, False, "", 30), (LEARNED, False, False, "net.layers.", 21), (LEARNED, False, True, "net.layers.", 18),
+    (ONES, False, False, "", 30), (np.stack([ONES[0], LEARNED[1]]), False, False, "net.layers.", 21), (LEARNED, False, False, "net.layers.", 21), (LEARNED, False, True, "net.layers.", 18),
     (np.stack([LEARNED[0]] * 2), False, True, "net.layers.", 15), (ONES, False, False, "net.layer", 30)])
 def test_layers_that_began_as_copies_are_several(run, tmp_path, norms, generated, merged, prefix, n):
     """A stack of deep copies, not trained yet: its norms are ones. Where these have learned, equal matrices are one."""
