@@ -244,35 +244,6 @@ note_cast_codes(Repairs *r)
 		                     n, quoted(r->model, first)));
 }
 
-/* ---- branches */
-/* Initializers of a branch become constants. */
-static void
-note_branches(Repairs *r)
-{
-	const char *first = NULL;
-	int n = 0;
-
-	for (int i = 0; i < r->model->nodes.n; i++) {
-		const FlatNode *node = &r->model->nodes.at[i];
-		for (size_t a = 0; a < node->proto->n_attribute && node_is(node, "If"); a++) {
-			const GraphProto *g = node->proto->attribute[a]->g;
-			for (size_t k = 0; g && k < g->n_initializer; k++) {
-				if (g->initializer[k]->n_dims < 2)
-					continue;
-				first = first ? first : g->initializer[k]->name;
-				n++;
-			}
-		}
-	}
-	if (n)
-		vec_push(r->arena, &r->notes,
-		         arena_printf(
-				 r->arena,
-				 "%d tensors lie in branches of If, the first one %s: they are "
-				 "constants; as initializers of the main graph they would train",
-				 n, quoted(r->model, first)));
-}
-
 /* ---- modes */
 static bool
 is_true(const Repairs *r, const char *name)
@@ -330,6 +301,5 @@ findings_note(Repairs *r)
 	note_computed_convolutions(r);
 	note_layers_without_bias(r);
 	note_cast_codes(r);
-	note_branches(r);
 	note_modes(r);
 }

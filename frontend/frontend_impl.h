@@ -88,7 +88,10 @@ typedef struct {
 /* A float tensor of the graph, or one of codes: an initializer, a Constant node's value, or an Identity of one. */
 typedef struct Weight Weight;
 struct Weight {
-	const char *name;          /* of the ONNX value */
+	const char *
+		name; /* of the ONNX value; in a subgraph that shares it with another, made unique */
+	const char *value;         /* the ONNX value */
+	bool is_inner;             /* in a subgraph of the main graph: a branch or a loop's body */
 	const TensorProto *tensor; /* where its elements are */
 	const NodeProto *constant; /* the Constant node that holds it; NULL for initializers */
 	const NodeProto *identity; /* un-merged: the Identity node whose output this is */
@@ -311,6 +314,7 @@ typedef struct {
 	bool tells_all;        /* it has a signature, which lists all of the module's tensors */
 	bool tells_folding;    /* the exporter says from what it computed tensors */
 	bool moves_statistics; /* the module moved running statistics: it was training */
+	IntMap *inner;         /* address of a TensorProto in a subgraph -> Weight */
 	IntMap *main_nodes;    /* addresses of the main graph's nodes: not those of functions */
 	StringList log;        /* "repair: what it did" */
 	StringList notes;      /* what a person should know of the file before training */
@@ -465,6 +469,15 @@ bool origin_is(const Weight *w, const char *kind);
 bool origin_is_all_there_is(const Repairs *r, const Weight *w);
 /* "computed from a, b when exported: ..." */
 const char *origin_text(const Repairs *r, const Weight *w);
+
+/* ---- inner_weights.c: what subgraphs of the main graph's nodes hold */
+void repairs_add_inner(Repairs *r);
+/* The weight whose elements are those of a tensor in a subgraph; NULL: there is none. */
+Weight *inner_weight(const Repairs *r, const TensorProto *t);
+/* After the import: what no function reads is no parameter. */
+void inner_weights_close(const Module *m, const Repairs *r);
+/* One more candidate; value: the name that readers know it by. NULL after reporting. */
+Weight *repairs_add_weight(Repairs *r, const char *name, const char *value, const TensorProto *t);
 
 /* ---- copies.c */
 /* Do the two belong to layers that are copies of each other, not trained yet? */

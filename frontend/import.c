@@ -119,12 +119,34 @@ importer_lookup(Importer *im, const char *name)
 	if (!t)
 		return NULL;
 	Weight *w = im->repairs ? repairs_weight(im->repairs, name) : NULL;
-	Builder reader = im->b;
-	im->b = scope_program(im);
-	im->b.loc = loc_name(im->m, name);
-	importer_bind(im, name, w ? weight_value(im, w) : constant_of(im, t));
-	im->b = reader;
+	if (w) {
+		importer_bind_weight(im, name, w);
+	} else {
+		Builder reader = im->b;
+		im->b = scope_program(im);
+		im->b.loc = loc_name(im->m, name);
+		importer_bind(im, name, constant_of(im, t));
+		im->b = reader;
+	}
 	return scope_bound(im, strmap_get(im->values, name));
+}
+
+/* The value belongs to the program, also where a body holds the weight. */
+void
+importer_bind_weight(Importer *im, const char *name, const Weight *w)
+{
+	Builder reader = im->b;
+
+	im->b = scope_program(im);
+	im->b.loc = loc_name(im->m, w->name);
+	importer_bind(im, name, weight_value(im, w));
+	im->b = reader;
+}
+
+bool
+weight_has_state(const Weight *w)
+{
+	return w && (w->tied ? w->tied->state : w->state) && !w->as_constant;
 }
 
 State *
@@ -596,6 +618,8 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 		im.inference = true;
 		import_bindings(&im, info);
 	}
+	if (diag_errors(diag) == before)
+		inner_weights_close(m, im.repairs);
 	warn_idle_options(&im);
 	for (int i = 0; i < im.repairs->log.n; i++)
 		vec_push(m->arena, &info->base.repairs, im.repairs->log.at[i]);

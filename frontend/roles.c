@@ -252,7 +252,7 @@ weight_judge(Repairs *r, Weight *w)
 {
 	Case c = {.r = r, .w = w};
 
-	c.n = all_readers(r, w->name, &c.readers);
+	c.n = all_readers(r, w->value, &c.readers);
 	w->path = path_of(&c);
 	w->is_read = c.n > 0;
 	w->is_asked_for = rule_asked_for(&c);

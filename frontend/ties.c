@@ -44,7 +44,7 @@ static bool
 read_by(const Repairs *r, const Weight *w, const char *const *ops)
 {
 	const Reader *readers;
-	int n = all_readers(r, w->name, &readers);
+	int n = all_readers(r, w->value, &readers);
 
 	for (int i = 0; i < n; i++)
 		for (const char *const *op = ops; *op; op++)
@@ -69,7 +69,7 @@ read_by_one_module(const Repairs *r, const Weight *a, const Weight *b)
 
 	if (!name_is_generated(a->name) && !name_is_generated(b->name))
 		return false;
-	return final_readers(r, a->name, &x, 1) && final_readers(r, b->name, &y, 1) &&
+	return final_readers(r, a->value, &x, 1) && final_readers(r, b->value, &y, 1) &&
 	       node_same_module(x.node->proto, y.node->proto);
 }
 

@@ -114,6 +114,8 @@ void import_nodes(Importer *im, int n, const FlatNode *nodes);
 Bound *importer_lookup(Importer *im, const char *name); /* NULL: unknown */
 void importer_bind(Importer *im, const char *name, Value *v);
 Value *weight_value(Importer *im, const Weight *w);
+void importer_bind_weight(Importer *im, const char *name, const Weight *w);
+bool weight_has_state(const Weight *w); /* w may be NULL */
 /* The state of a weight, read by input i; NULL when it is none. */
 State *input_state(OnnxNode *n, int i);
 /* Computes v if it depends on constants and iotas alone; NULL when it does not. */
