@@ -474,8 +474,6 @@ const char *origin_text(const Repairs *r, const Weight *w);
 void repairs_add_inner(Repairs *r);
 /* The weight whose elements are those of a tensor in a subgraph; NULL: there is none. */
 Weight *inner_weight(const Repairs *r, const TensorProto *t);
-/* After the import: what no function reads is no parameter. */
-void inner_weights_close(const Module *m, const Repairs *r);
 /* One more candidate; value: the name that readers know it by. NULL after reporting. */
 Weight *repairs_add_weight(Repairs *r, const char *name, const char *value, const TensorProto *t);
 

@@ -618,8 +618,6 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 		im.inference = true;
 		import_bindings(&im, info);
 	}
-	if (diag_errors(diag) == before)
-		inner_weights_close(m, im.repairs);
 	warn_idle_options(&im);
 	for (int i = 0; i < im.repairs->log.n; i++)
 		vec_push(m->arena, &info->base.repairs, im.repairs->log.at[i]);

@@ -77,28 +77,3 @@ inner_weight(const Repairs *r, const TensorProto *t)
 	               ? (Weight *)(uintptr_t)found
 	               : NULL;
 }
-
-static bool
-is_state_read(const Module *m, const State *s)
-{
-	for_each_function(m, f)
-		for (int i = 0; i < f->states.n; i++)
-			if (f->states.at[i]->state == s && value_used(f->states.at[i]))
-				return true;
-	return false;
-}
-
-/* What lies in a branch that the model's constants rule out is there for the table and the exported file alone. */
-void
-inner_weights_close(const Module *m, const Repairs *r)
-{
-	for (int i = 0; i < r->list.n; i++) {
-		const Weight *w = r->list.at[i];
-		State *s = w->is_inner ? w->state : NULL;
-		if (!s || is_state_read(m, s))
-			continue;
-		s->trainable = s->decay = false;
-		s->lifetime = LIFE_CONSTANT;
-		s->why = "in a branch that is never taken";
-	}
-}
