@@ -213,15 +213,22 @@ typedef struct {
 	Type type;
 } ImportConstant;
 
+/* Tensors of one verdict, or in doubt: --train and --freeze take them as @NAME. */
+typedef struct {
+	const char *name;
+	int n;
+} ImportGroup;
+
 typedef struct {
 	const char *path;
 	int64_t ir_version, opset; /* of ai.onnx */
 	const char *producer;
 	int n_nodes, n_functions;
 	VEC(ImportBinding) bindings;
-	StringList repairs;             /* "transposes: val_67 of h.0.fc.weight" ... */
-	StringList notes;               /* what a person should know of the file before training */
-	VEC(ImportDoubt) doubts;        /* in file order */
+	StringList repairs;      /* "transposes: val_67 of h.0.fc.weight" ... */
+	StringList notes;        /* what a person should know of the file before training */
+	VEC(ImportDoubt) doubts; /* in file order */
+	VEC(ImportGroup) groups;
 	VEC(ImportConstant) constants;  /* likewise */
 	VEC(StateSource) state_sources; /* by state id */
 	struct Model *model;            /* the parsed file */

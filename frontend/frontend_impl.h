@@ -104,6 +104,7 @@ struct Weight {
 		path; /* another name: what it was computed from, else the module or node that reads it */
 	const char *why;
 	const Doubt *doubt; /* NULL: none */
+	const char *groups; /* as of a State */
 	bool is_read;       /* by a node */
 	bool is_asked_for;  /* --train names it */
 	Weight *tied;       /* shares that one's state ... */

@@ -479,6 +479,7 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 	s->init = w->data.data ? INIT_DATA : INIT_ZEROS;
 	s->data = w->data.data ? tensor_borrow(m, type, state_data(m, info, w, type)) : NULL;
 	s->path = w->path;
+	s->groups = w->groups;
 	s->why = arena_strdup(m->arena, w->why);
 	s->loc = loc_name(m, w->name);
 	w->state = s;
@@ -526,6 +527,26 @@ add_constant(Module *m, ImportInfo *info, const Weight *w)
 	                    .option = w->is_read ? option_for(m, "train", w) : NULL,
 	                    .type = type_new(m, w->data.dtype, w->data.rank, w->data.dims)};
 	vec_push(m->arena, &info->base.constants, c);
+}
+
+/* In the order in which the tensors name them. */
+static void
+count_groups(Module *m, ImportInfo *info, const Weight *w)
+{
+	const char *at = w->identity && w->kind == WEIGHT_CONSTANT ? NULL : w->groups;
+
+	for (int i = 0; at && *at; at += strspn(at, " ")) {
+		size_t n = strcspn(at, " ");
+		for (i = 0; i < info->base.groups.n; i++)
+			if (strlen(info->base.groups.at[i].name) == n &&
+			    !strncmp(info->base.groups.at[i].name, at, n))
+				break;
+		if (i == info->base.groups.n)
+			vec_push(m->arena, &info->base.groups,
+			         ((ImportGroup){arena_strndup(m->arena, at, n), 0}));
+		info->base.groups.at[i].n++;
+		at += n;
+	}
 }
 
 static ImportInfo *
@@ -626,6 +647,7 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 	for (int i = 0; i < im.repairs->list.n; i++) {
 		add_doubt(m, info, im.repairs->list.at[i]);
 		add_constant(m, info, im.repairs->list.at[i]);
+		count_groups(m, info, im.repairs->list.at[i]);
 	}
 	arena_free(scratch);
 	if (diag_errors(diag) == before)

@@ -129,6 +129,7 @@ rule_frozen_codes(Case *c)
 	if (!c->w->codes)
 		return false;
 	c->w->kind = WEIGHT_PARAMETER;
+	c->w->groups = "codes";
 	return c->r->options->forward_only || weight_is_frozen(c->r, c->w);
 }
 
@@ -168,63 +169,69 @@ typedef struct {
 	bool (*holds)(Case *c);
 	WeightKind kind;
 	bool as_constant;
+	const char *group;  /* NULL: these tensors have no group */
 	const char *why;    /* NULL: the rule says it itself */
 	const char *repair; /* that switches the rule off */
 	const DoubtRow *doubts;
 } Rule;
-#define TABLE(rule, why, doubts)                                 \
-	{                                                        \
-		rule, WEIGHT_TABLE, false, why, "tables", doubts \
+#define TABLE(rule, group, why, doubts)                                 \
+	{                                                               \
+		rule, WEIGHT_TABLE, false, group, why, "tables", doubts \
 	}
-#define CONSTANT_TABLE(rule, why, doubts)                       \
-	{                                                       \
-		rule, WEIGHT_TABLE, true, why, "tables", doubts \
+#define CONSTANT_TABLE(rule, group, why, doubts)                       \
+	{                                                              \
+		rule, WEIGHT_TABLE, true, group, why, "tables", doubts \
 	}
 #define WHY_FILTER "a fixed filter: a window, a basis of sines, mirrored lines or a filter bank"
 #define WHY_SEQUENCE "evenly spaced or geometric numbers"
+#define WHY_FREQUENCIES "frequencies: meets positions, then Sin and Cos"
 static const Rule rules[] = {
-	{rule_unused, WEIGHT_CONSTANT, false, "not read", NULL, NULL},
-	{rule_statistic, WEIGHT_STATISTIC, false, NULL, NULL, NULL},
-	{rule_small_floats, WEIGHT_QUANTIZED, true, "codes of 8 bits or less", NULL, NULL},
-	{rule_frozen_codes, WEIGHT_QUANTIZED, true, "codes, frozen", NULL, NULL},
-	{rule_scale, WEIGHT_QUANTIZED, false, "a scale of codes", NULL, NULL},
-	{rule_scale_of_cast, WEIGHT_QUANTIZED, false, "beside codes that Cast makes floats", NULL,
-         NULL},
-	{rule_asked_for, WEIGHT_PARAMETER, false, "--train", NULL, NULL},
-	{rule_codes, WEIGHT_PARAMETER, false, "codes with a scale", NULL, NULL},
-	TABLE(rule_fixed_waves, "sines and cosines of positions", doubts_of_fixed),
-	TABLE(rule_fixed_frequencies, "frequencies: meets positions, then Sin and Cos",
-              doubts_of_fixed),
-	TABLE(rule_fixed_filter, WHY_FILTER, doubts_of_fixed),
-	TABLE(rule_fixed_bins, WHY_SEQUENCE, doubts_of_fixed),
-	{rule_declared_parameter, WEIGHT_PARAMETER, false, "a parameter, says its metadata", NULL,
-         NULL},
-	{rule_computed, WEIGHT_PARAMETER, false, NULL, NULL, NULL},
-	TABLE(rule_declared_buffer, "a buffer, says its metadata", NULL),
-	TABLE(rule_power_iteration, "a buffer of spectral_norm", NULL),
-	{rule_empty, WEIGHT_CONSTANT, true, "holds no numbers", NULL, NULL},
-	{rule_scalar, WEIGHT_CONSTANT, true, "one number", NULL, doubts_of_number},
-	TABLE(rule_computed_of_none, "computed from no parameter, say its metadata",
+	{rule_unused, WEIGHT_CONSTANT, false, NULL, "not read", NULL, NULL},
+	{rule_statistic, WEIGHT_STATISTIC, false, NULL, NULL, NULL, NULL},
+	{rule_small_floats, WEIGHT_QUANTIZED, true, "codes", "codes of 8 bits or less", NULL, NULL},
+	{rule_frozen_codes, WEIGHT_QUANTIZED, true, "codes", "codes, frozen", NULL, NULL},
+	{rule_scale, WEIGHT_QUANTIZED, false, "scales", "a scale of codes", NULL, NULL},
+	{rule_scale_of_cast, WEIGHT_QUANTIZED, false, "scales",
+         "beside codes that Cast makes floats", NULL, NULL},
+	{rule_asked_for, WEIGHT_PARAMETER, false, NULL, "--train", NULL, NULL},
+	{rule_codes, WEIGHT_PARAMETER, false, "codes", "codes with a scale", NULL, NULL},
+	TABLE(rule_fixed_waves, "positions", "sines and cosines of positions", doubts_of_fixed),
+	TABLE(rule_fixed_frequencies, "frequencies", WHY_FREQUENCIES, doubts_of_fixed),
+	TABLE(rule_fixed_filter, "filters", WHY_FILTER, doubts_of_fixed),
+	TABLE(rule_fixed_bins, "sequences", WHY_SEQUENCE, doubts_of_fixed),
+	{rule_declared_parameter, WEIGHT_PARAMETER, false, NULL, "a parameter, says its metadata",
+         NULL, NULL},
+	{rule_computed, WEIGHT_PARAMETER, false, NULL, NULL, NULL, NULL},
+	TABLE(rule_declared_buffer, "buffers", "a buffer, says its metadata", NULL),
+	TABLE(rule_power_iteration, "buffers", "a buffer of spectral_norm", NULL),
+	{rule_empty, WEIGHT_CONSTANT, true, NULL, "holds no numbers", NULL, NULL},
+	{rule_scalar, WEIGHT_CONSTANT, true, "numbers", "one number", NULL, doubts_of_number},
+	TABLE(rule_computed_of_none, "computed", "computed from no parameter, say its metadata",
               doubts_of_computed),
-	CONSTANT_TABLE(rule_steering, "steers an operator", NULL),
-	TABLE(rule_fitted, "scikit-learn computes it without gradients", doubts_of_fitted),
-	CONSTANT_TABLE(rule_plain_norm, "ones and zeros of a plain normalization", NULL),
-	TABLE(rule_frequencies, "frequencies: meets positions, then Sin and Cos", NULL),
-	TABLE(rule_waves, "sines and cosines of positions", doubts_of_waves),
-	TABLE(rule_ramp, "ramps along positions", doubts_of_ramp),
-	TABLE(rule_window, "a window", doubts_of_filter),
-	TABLE(rule_sequence, WHY_SEQUENCE, doubts_of_sequence),
-	TABLE(rule_basis, "a basis of sines, or lines that are mirror images", doubts_of_filter),
-	TABLE(rule_filter_bank, "a filter bank: one bump a line, in order", doubts_of_filter),
-	TABLE(rule_whole, "whole numbers and halves only", doubts_of_sequence),
-	TABLE(rule_first_state, "zeros that a recurrence begins with", doubts_of_state),
-	TABLE(rule_mask, "a mask", doubts_of_mask),
-	TABLE(rule_input_norm, "normalizes an input", NULL),
-	CONSTANT_TABLE(rule_filling, "one value that fills", doubts_of_filling),
-	TABLE(rule_written_down, "in a Constant node, in no weight's place",
+	CONSTANT_TABLE(rule_steering, "steering", "steers an operator", NULL),
+	TABLE(rule_fitted, "fitted", "scikit-learn computes it without gradients",
+              doubts_of_fitted),
+	CONSTANT_TABLE(rule_plain_norm, "fillings", "ones and zeros of a plain normalization",
+                       NULL),
+	TABLE(rule_frequencies, "frequencies", WHY_FREQUENCIES, NULL),
+	TABLE(rule_waves, "positions", "sines and cosines of positions", doubts_of_waves),
+	TABLE(rule_ramp, "positions", "ramps along positions", doubts_of_ramp),
+	TABLE(rule_window, "filters", "a window", doubts_of_filter),
+	TABLE(rule_sequence, "sequences", WHY_SEQUENCE, doubts_of_sequence),
+	TABLE(rule_basis, "filters", "a basis of sines, or lines that are mirror images",
+              doubts_of_filter),
+	TABLE(rule_filter_bank, "filters", "a filter bank: one bump a line, in order",
+              doubts_of_filter),
+	TABLE(rule_whole, "sequences", "whole numbers and halves only", doubts_of_sequence),
+	TABLE(rule_first_state, "states", "zeros that a recurrence begins with", doubts_of_state),
+	TABLE(rule_mask, "masks", "a mask", doubts_of_mask),
+	TABLE(rule_input_norm, "norms", "normalizes an input", NULL),
+	CONSTANT_TABLE(rule_filling, "fillings", "one value that fills", doubts_of_filling),
+	TABLE(rule_written_down, "written", "in a Constant node, in no weight's place",
               doubts_of_constant_node),
-	TABLE(rule_untold, "of no parameter, by the metadata of the others", doubts_of_untold),
-	{rule_generated_copy, WEIGHT_TABLE, false, "--no-repair=transposes", NULL, NULL},
+	TABLE(rule_untold, "untold", "of no parameter, by the metadata of the others",
+              doubts_of_untold),
+	{rule_generated_copy, WEIGHT_TABLE, false, NULL, "--no-repair=transposes", NULL, NULL},
 };
 
 /* "blocks.0/qkv" for people who know the module, and not onnx::MatMul_403. */
@@ -247,6 +254,30 @@ path_of(const Case *c)
 	return arena_strndup(c->r->arena, path + slash, n - slash);
 }
 
+/* The rule's verdict; a person who trains the tensor's group overrules it. */
+static void
+apply_rule(Case *c, const Rule *rule)
+{
+	Weight *w = c->w;
+	const char *asked;
+
+	w->kind = rule->kind;
+	w->as_constant = rule->as_constant;
+	w->why = rule->why ? rule->why : w->why;
+	w->doubt = find_doubt(c, rule->doubts);
+	w->groups = rule->group;
+	if (w->doubt)
+		w->groups = rule->group ? arena_printf(c->r->arena, "%s doubtful", rule->group)
+		                        : "doubtful";
+	bool is_table = w->kind == WEIGHT_TABLE || (w->kind == WEIGHT_CONSTANT && rule->group);
+	if (!is_table || !(asked = asked_for_group(c, w->groups)))
+		return;
+	w->kind = WEIGHT_PARAMETER;
+	w->as_constant = false;
+	w->is_asked_for = true;
+	w->why = arena_printf(c->r->arena, "--train=%s", asked);
+}
+
 void
 weight_judge(Repairs *r, Weight *w)
 {
@@ -260,14 +291,12 @@ weight_judge(Repairs *r, Weight *w)
 		const Rule *rule = &rules[i];
 		if ((rule->repair && !repair_enabled(r->options, rule->repair)) || !rule->holds(&c))
 			continue;
-		w->kind = rule->kind;
-		w->as_constant = rule->as_constant;
-		w->why = rule->why ? rule->why : w->why;
-		w->doubt = find_doubt(&c, rule->doubts);
+		apply_rule(&c, rule);
 		return;
 	}
 	w->kind = WEIGHT_PARAMETER;
 	w->doubt = find_doubt(&c, doubts_of_parameter);
+	w->groups = w->doubt ? "doubtful" : NULL;
 	w->why = arena_printf(r->arena, "read by %.100s",
 	                      c.n ? c.readers[0].node->proto->op_type : "the outputs");
 }

@@ -78,6 +78,8 @@ bool is_named_by_module(const Repairs *r, const Weight *w);
 
 /* ---- asked.c */
 bool rule_asked_for(Case *c);
+/* By --train=@GROUP: the last rule that names one of the groups; NULL: none trains them. */
+const char *asked_for_group(const Case *c, const char *groups);
 
 /* ---- doubts.c */
 typedef struct {

@@ -221,3 +221,40 @@ def test_a_bias_in_a_constant_node_behind_a_product_trains(run, tmp_path, op, we
     nodes = [(op, ["x", "w"], ["h"], {}), ("Reshape", ["b", "s"], ["r"], {}), ("Add", [behind, "r"], ["y"], {})]
     kinds, _, _ = one_node(run, tmp_path, nodes, tensors, x, constants=["w", "b", "s"])
     assert kinds["b"] == want
+
+
+GROUPED = {"window": ("Mul", np.hanning(25), WINDOW), "a.gate": ("Mul", np.full((1,), 0.5), ""), "bank": ("MatMul", triangles("htk", 33, 8), BANK),
+           "fc.weight": ("MatMul", RANDOM.standard_normal((8, 8)), "")}
+
+
+def kinds_of(run, *options):
+    said = json.loads(run("check", "--json", "model.onnx", *options).stdout)
+    return {p["name"]: p["kind"] for p in said["parameters"]}, said
+
+
+def test_groups_of_the_table_are_trained_and_frozen_together(run, tmp_path):
+    """The table ends with the groups; constants of one become parameters, too."""
+    verdicts(run, tmp_path, GROUPED, np.float32)
+    rows, said = kinds_of(run)
+    assert rows == {"window": "frozen", "bank": "frozen", "fc.weight": "trainable"}
+    assert said["groups"] == {"filters": 2, "doubtful": 3, "numbers": 1}
+    assert "  groups, for --train and --freeze: @filters 2, @doubtful 3, @numbers 1\n" in run("check", "model.onnx").stdout
+    trained = {"window": "trainable", "bank": "trainable", "fc.weight": "trainable"}
+    assert kinds_of(run, "--train=@filters")[0] == trained
+    assert kinds_of(run, "--train=@doubtful")[0] == trained | {"a.gate": "trainable"}
+    assert kinds_of(run, "--train=@numbers")[0] == rows | {"a.gate": "trainable"}
+    assert kinds_of(run, "--train=@filters", "--freeze=window")[0] == trained | {"window": "frozen"}
+    assert kinds_of(run, "--freeze=@numbers")[0] == rows and kinds_of(run, "--freeze=@doubtful")[1]["doubtful"] == [
+        d for d in said["doubtful"] if d["name"] == "a.gate"]
+    for option in "--freeze=@nothing", "--train=@nothing", "--decay=@nothing":
+        assert f"{option}: the model has no group of that name" in run("check", "model.onnx", option, exit=2).stderr
+    dumped = run("dump", "model.onnx", "--stage=import").stdout
+    assert 'groups "filters doubtful"' in dumped
+
+
+def test_numbers_do_not_push_tensors_out_of_the_list_of_doubts(run, tmp_path):
+    numbers = {f"n{i}.gate": ("Mul", np.full((1,), 0.3 + i), "") for i in range(30)}
+    verdicts(run, tmp_path, numbers | {"window": GROUPED["window"]}, np.float32)
+    said = run("check", "model.onnx").stdout.split("doubtful: ")[1].splitlines()
+    assert said[1].startswith("    window ") and said[6] == "    ... and 26 more numbers (--table=full)" and "@numbers 30" in said[7]
+    assert len(run("check", "model.onnx", "--table=full").stdout.split("doubtful: ")[1].splitlines()) == 34
