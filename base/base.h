@@ -150,6 +150,9 @@ void diag_warning(Diag *diag, const char *fmt, ...) PRINTF(2, 3);
 void diag_note(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\tnote: ..." */
 void diag_hint(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\thint: ..." */
 
+/* Lines that another Diag has formatted, without any error among them. */
+void diag_repeat(Diag *diag, const char *lines);
+
 /* Before anything is opened: a stream that is closed gets a file that takes nothing, so that no other file gets its
  * number and what is printed. */
 void streams_reserve(void);

@@ -118,6 +118,13 @@ diag_hint(Diag *diag, const char *fmt, ...)
 	va_end(args);
 }
 
+void
+diag_repeat(Diag *diag, const char *lines)
+{
+	fputs(lines, diag->stream);
+	fflush(diag->stream);
+}
+
 int
 diag_errors(const Diag *diag)
 {

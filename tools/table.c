@@ -204,8 +204,16 @@ print_target(const Module *m)
 
 /* `check` takes 1 for dimensions that nothing binds, and says so. */
 static void
-note_open_dims(const ImportBinding *im)
+note_open_dims(const Session *s)
 {
+	const ImportBinding *im = &s->import->bindings.at[0];
+
+	if (s->sizes) {
+		printf("  open dimensions are taken as ");
+		print_name(s->sizes);
+		printf(", the smallest that work, and 1; --dim NAME=N and --batch N bind them\n");
+		return;
+	}
 	for (int i = 0; i < im->inputs.n; i++)
 		for (int k = 0; k < im->inputs.at[i].rank; k++)
 			if (im->inputs.at[i].symbols[k] && im->inputs.at[i].dims[k] == 1) {
@@ -318,7 +326,7 @@ print_summary(const Session *s, bool full)
 		print_ports("output", b->outputs.at, b->outputs.n);
 	}
 	print_target(s->m);
-	note_open_dims(&im->bindings.at[0]);
+	note_open_dims(s);
 	print_list("repair", &im->repairs, full);
 	print_list("note", &im->notes, full);
 	for (int i = 0; i < s->m->states.n; i++)
