@@ -449,7 +449,7 @@ static const OptionRow option_rows[] = {
 	{"output-dir", "DIR", "where results go", TAKES_STRING, AT(output_dir), .commands = RUN | GRAD},
 	{"dim", "NAME=N[,N...]", "binds a dimension, by symbol or as INPUT[AXIS]; several values: several "
 	 "programs", TAKES_LIST, AT(dims), .one_per_name = true, .group = "Dimensions", .commands = MODEL | QUANTIZE},
-	{"bound", "NAME=N", "how many elements an operator's result has at most, where the data say it: NonZero, Compress, Unique, NonMaxSuppression; or how often the Loop runs whose first output has the name", TAKES_LIST, AT(bounds),
+	{"bound", "NAME=N", "how many elements an operator's result has at most, where the data say it: NonZero, Compress, Unique, NonMaxSuppression; or how often the Loop runs whose first output has the name; a glob for several", TAKES_LIST, AT(bounds),
 	 .one_per_name = true, .commands = MODEL | QUANTIZE},
 	{"batch", "N", "binds the leading dimension of every input", TAKES_INT, AT(batch), .least = 1, .commands = MODEL | QUANTIZE},
 	{"data", "NAME=FILE", "real rows of an input, .npy, for the ranges of activations; repeatable", TAKES_LIST, AT(data), .one_per_name = true,

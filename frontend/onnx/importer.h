@@ -165,6 +165,8 @@ typedef struct {
 } Places;
 /* mask: bool[n]. `at` NULL after reporting: what is not known needs a bound. */
 Places places_of(OnnxNode *n, Value *mask);
+/* The same with at most so many true ones, which the caller knows. */
+Places places_within(OnnxNode *n, Value *mask, int64_t bound);
 
 /* ---- reduce.c */
 /* The axes that a reduction of x is over: an attribute or an input; false after reporting. */
