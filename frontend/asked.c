@@ -98,6 +98,26 @@ takes_some(const Repairs *r, const char *glob)
 	return false;
 }
 
+/* A name that shares the state of another is not one that rules find. */
+void
+asked_check_ties(const Repairs *r)
+{
+	const char *const *rule = r->options->rules;
+
+	for (int n; rule && *rule; rule++) {
+		const char *glob = glob_of(r, *rule, &n);
+		const Weight *w = repairs_weight(r, glob);
+		if (!w || !w->tied)
+			continue;
+		diag_error(r->diag, EXIT_USAGE, "--%.*s=%s: %s is %s, which has the name", n, *rule,
+		           glob, quoted(r->model, w->name), quoted(r->model, w->tied->name));
+		Text name = {0};
+		text_add_shell_word(&name, w->name);
+		diag_hint(r->diag, "--no-tie=%s makes them two", name.at);
+		text_free(&name);
+	}
+}
+
 void
 asked_check(const Repairs *r)
 {

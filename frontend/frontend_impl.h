@@ -338,6 +338,8 @@ void weight_judge(Repairs *r, Weight *w);
 bool weight_is_frozen(const Repairs *r, const Weight *w);
 /* Reports rules that take nothing but constants, which have no state. */
 void asked_check(const Repairs *r);
+/* Reports rules that name a tensor which is another one's copy. */
+void asked_check_ties(const Repairs *r);
 /* Did PyTorch's exporter compute it from constants and, maybe, parameters? Its TorchScript writer keeps Constant nodes for
  * the former, the dynamo one says of each parameter that it is one. */
 bool weight_made_by_exporter(const Repairs *r, const Weight *w);

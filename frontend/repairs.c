@@ -409,6 +409,7 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	asked_check(r);
 	if (repair_enabled(options, "ties"))
 		repairs_tie(r);
+	asked_check_ties(r);
 	say_all(r);
 	findings_note(r);
 	return r;

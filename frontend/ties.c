@@ -105,8 +105,8 @@ try_pair(Repairs *r, Weight *a, Weight *b)
 	if (untied(r->options, a->name) || untied(r->options, b->name))
 		return;
 	bool told = transposed || read_by_one_module(r, a, b) || a->tensor == b->tensor;
-	if (!told && !values_are_wide(&a->data))
-		return;
+	if (!told && (!values_are_wide(&a->data) || (a->is_asked_for && b->is_asked_for)))
+		return; /* whoever names both has two */
 	if (!transposed && !read_by_one_module(r, a, b) && weights_of_copied_layers(r, a, b)) {
 		if (!a->identity && !b->identity)
 			repairs_note(r, "ties", "%s equals %s: --tie %s=%s makes them one",

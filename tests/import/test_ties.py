@@ -111,6 +111,16 @@ def test_layers_that_began_as_copies_are_several(run, tmp_path, norms, generated
         assert "21 trainable" in run("check", "model.onnx", "--tie", f"{names[1]}={names[0]}").stdout
 
 
+def test_a_name_that_is_tied_is_told(run, tmp_path):
+    """By the name of what it is; whoever asks for both by name has two."""
+    write(tmp_path / "model.onnx", *CALLS[0][:2], B="net.u.second")
+    said = run("check", "model.onnx", "--freeze=net.u.second", exit=2).stderr
+    assert '--freeze=net.u.second: "net.u.second" is "A", which has the name' in said and "--no-tie=net.u.second makes them two" in said
+    assert "9 trainable" in run("check", "model.onnx", "--train=A").stdout
+    assert "18 trainable" in run("check", "model.onnx", "--train=A", "--train=net.u.second").stdout
+    assert "9 trainable" in run("check", "model.onnx", "--no-tie=net.u.second", "--freeze=net.u.second").stdout
+
+
 def test_another_matrix_is_another(run, tmp_path):
     write(tmp_path / "model.onnx", *CALLS[0][:2], second=MATRIX.T.copy() + 1)
     assert "repair  ties" not in run("check", "model.onnx").stdout
