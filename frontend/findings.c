@@ -244,6 +244,31 @@ note_cast_codes(Repairs *r)
 		                     n, quoted(r->model, first)));
 }
 
+/* ---- weights that are no tensors */
+static void
+note_attributes(Repairs *r)
+{
+	const FlatNode *first = NULL;
+	int n = 0;
+
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const FlatNode *node = &r->model->nodes.at[i];
+		if (!node_is(node, "ai.onnx.ml.LinearClassifier") &&
+		    !node_is(node, "ai.onnx.ml.LinearRegressor"))
+			continue;
+		first = first ? first : node;
+		n++;
+	}
+	if (n)
+		vec_push(r->arena, &r->notes,
+		         arena_printf(
+				 r->arena,
+				 "%d linear models, the first one %s, have their coefficients in "
+				 "attributes, which do not train; MatMul and Add with "
+				 "initializers in their place do",
+				 n, quoted(r->model, node_location(first->proto))));
+}
+
 /* ---- modes */
 static bool
 is_true(const Repairs *r, const char *name)
@@ -301,5 +326,6 @@ findings_note(Repairs *r)
 	note_computed_convolutions(r);
 	note_layers_without_bias(r);
 	note_cast_codes(r);
+	note_attributes(r);
 	note_modes(r);
 }

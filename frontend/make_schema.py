@@ -35,6 +35,12 @@ FLAGS = {
 MICROSOFT = "com.microsoft"
 # Operators of other domains, and the flags of each.
 OTHERS = {
+    ("ai.onnx.ml", "ArrayFeatureExtractor"): "",
+    ("ai.onnx.ml", "LabelEncoder"): "",
+    ("ai.onnx.ml", "LinearClassifier"): "",
+    ("ai.onnx.ml", "LinearRegressor"): "",
+    ("ai.onnx.ml", "Normalizer"): "",
+    ("ai.onnx.ml", "Scaler"): "",
     ("ai.onnx.preview", "FlexAttention"): "",
     # onnxruntime writes these in the default domain, in any opset.
     ("", "LayerNormalization"): "",
@@ -106,6 +112,7 @@ def main():
     standard = {(s.name, s.since_version) for s in rows}
     rows += [s for s in [*every, *get_all_operator_schema()]
              if (s.domain, s.name) in OTHERS and (s.domain or (s.name, s.since_version) not in standard)]
+    rows = list({(s.domain, s.name, s.since_version): s for s in reversed(rows)}.values())  # onnxruntime has ONNX's, too
     rows.sort(key=lambda s: (key(s), -s.since_version))
     for op, names in FLAGS.items():
         assert all((op, name) in known for name in names.split()), f"{op} lacks one of {names}"

@@ -13,7 +13,7 @@ SCRIPT = ROOT / "scripts/coverage-page"
 ELSEWHERE = {"ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceErase", "SequenceInsert", "SequenceMap",
              "SplitToSequence", "DequantizeLinear", "QuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulBnb4", "MatMulNBits", "Gradient",
              "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm", "QLinearAdd", "QLinearConcat", "QLinearGlobalAveragePool",
-             "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid", "QLinearSoftmax"}
+             "QLinearLeakyRelu", "QLinearMul", "ArrayFeatureExtractor", "LinearClassifier", "LinearRegressor", "Normalizer", "Scaler", "QLinearSigmoid", "QLinearSoftmax"}
 
 
 @pytest.fixture(scope="module")
