@@ -130,6 +130,12 @@ is_of_unknown(Case *c)
 }
 
 static bool
+has_whole_values(Case *c)
+{
+	return values_are_whole(&c->w->data);
+}
+
+static bool
 has_name_of_table(Case *c)
 {
 	return c->w->data.n > 1 && name_is_of_table(c->w->name);
@@ -194,6 +200,8 @@ const DoubtRow doubts_of_parameter[] = {
          {"computed from what its name says is a parameter",
           "the file has lost what that was: maybe a buffer"}},
 	{has_values_of_waves, {"a node reads it", "its values are sines and cosines"}},
+	{has_whole_values,
+         {"a node reads it", "whole numbers and halves only, as no training leaves them"}},
 	{has_name_of_table, {"a node reads it", "its name is one of tables that are computed"}},
 	{is_nameless,
          {"computed by the exporter, as from a parameter",

@@ -72,7 +72,8 @@ rule_fixed_filter(Case *c)
 static bool
 rule_fixed_bins(Case *c)
 {
-	return is_said_to_train(c) && any_in(c, WEIGHT_PLACE) && rule_sequence(c) && rule_whole(c);
+	return is_said_to_train(c) && any_in(c, WEIGHT_PLACE) && rule_sequence(c) &&
+	       values_are_whole(&c->w->data);
 }
 
 static bool

@@ -21,6 +21,7 @@ typedef enum {
 	TERM_PLACE,     /* it is added */
 	JOINING_PLACE,  /* ones there are a mask that hides nothing */
 	LAYER_PLACE,    /* a layer's input: zeros there are the first state of a recurrence */
+	CHANNEL_PLACE,  /* a number for each channel of a layer: a bias or a norm's scale */
 	STATE_PLACE,    /* a recurrence begins with it */
 	STATISTIC_PLACE,
 } PlaceKind;

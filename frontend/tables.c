@@ -90,16 +90,21 @@ rule_filter_bank(Case *c)
 	return values_are_filter_bank(&c->w->data);
 }
 
+/* Not where a layer has a number for each channel, which anybody may count up for a test. */
 bool
 rule_sequence(Case *c)
 {
-	return values_are_sequence(&c->w->data);
+	return values_are_sequence(&c->w->data) && !any_in(c, CHANNEL_PLACE) &&
+	       !is_bias_of_layer(c);
 }
 
+/* Anchors, strides, grids of places: added to and multiplied with, and many. A kernel of whole numbers is but a doubt. */
 bool
 rule_whole(Case *c)
 {
-	return values_are_whole(&c->w->data);
+	enum { LEAST = 32 };
+
+	return c->w->data.n >= LEAST && values_are_whole(&c->w->data) && !is_in_weights_place(c);
 }
 
 /* Zeros alone: a first state that was learned has other numbers. */

@@ -85,7 +85,6 @@ FIXED = {
     **{f"bins, {n}": ("Conv", np.arange(float(n)).reshape(1, n, 1, 1), SEQUENCE) for n in (16, 17)},
     "anchors": ("Add", np.stack(np.meshgrid(np.arange(8) + .5, np.arange(6) + .5)).reshape(1, 2, 48), WHOLE),
     "strides": ("Mul", np.repeat([8.0, 16, 32], [64, 16, 4])[None], WHOLE),
-    "edges of an image": ("Conv", np.array([[[[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]]]), WHOLE),
     "positions": ("Add", np.concatenate([f(np.arange(40)[:, None] / 10000 ** (np.arange(16) / 16)) for f in (np.sin, np.cos)], 1), SINES),
 }
 
@@ -167,6 +166,19 @@ def test_a_filter_that_metadata_call_a_parameter_is_kept_and_in_doubt(run, tmp_p
     upsampling = {"one kernel for all channels": ("ConvTranspose", np.tile(np.outer(*[np.bartlett(18)[1:-1]] * 2), (4, 1, 1, 1)))}
     rows, doubtful = verdicts(run, tmp_path, LEARNED | upsampling, np.float32, "PARAMETER")
     assert {r[0] for r in rows.values()} == {"trainable"} and not doubtful
+
+
+def test_counted_channels_train(run, tmp_path):
+    """As tests and fresh layers have them: a bias, a norm's scale; a kernel of whole numbers is in doubt."""
+    count = np.arange(1.0, 9)
+    channels = {"fc.weight": ("Gemm", RANDOM.standard_normal((8, 8))), "sobel": ("Conv", np.array([[[[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]]])),
+                "grid": ("Add", np.arange(8.0).reshape(2, 4)), "w": ("MatMul", np.arange(1.0, 49).reshape(6, 8))}
+    assert {n: k for n, (k, _) in verdicts(run, tmp_path, channels, np.float32)[0].items()} == dict.fromkeys(channels, "trainable")
+    assert {"sobel", "w"} <= verdicts(run, tmp_path, channels, np.float32)[1]
+    for nodes in ([("Gemm", ["x", "w", "b"], ["y"], {})], [("MatMul", ["x", "w"], ["h"], {}), ("Add", ["h", "b"], ["y"], {})],
+                  [("MatMul", ["x", "w"], ["h"], {}), ("LayerNormalization", ["h", "b"], ["y"], {})]):
+        kinds, _, _ = one_node(run, tmp_path, nodes, {"w": RANDOM.standard_normal((8, 8)).astype(np.float32), "b": count.astype(np.float32)}, [2, 8])
+        assert kinds == {"w": "trainable", "b": "trainable"}
 
 
 def one_node(run, folder, nodes, tensors, shape, producer="other", constants=()):
