@@ -26,13 +26,19 @@ typedef struct {
 	bool leading;
 	int64_t size;
 } FreeDim;
+/* What an import reported, kept until somebody asks. */
+typedef struct {
+	int errors, exit_code;
+	char *lines;
+} Report;
 typedef struct {
 	Session *s;
 	const ImportOptions *io;
 	FreeDim dims[MAX_DIMS];
 	int n, trials;
 	struct timespec begin;
-	char *said; /* by the last trial */
+	Report last;
+	bool refused; /* the fault hangs on sizes, and no sizes work */
 } Search;
 
 static void
@@ -66,7 +72,20 @@ may_go_on(const Search *x)
 	return x->trials < MAX_TRIALS && seconds_since(&x->begin) < MAX_SECONDS;
 }
 
-/* An import with the sizes as they are, whose messages go to x->said; NULL: refused. */
+static void
+drop_report(Report *r)
+{
+	free(r->lines);
+	*r = (Report){0};
+}
+
+static const char *
+lines_of(const Report *r)
+{
+	return r->lines ? r->lines : "";
+}
+
+/* An import with the sizes as they are, whose messages go to x->last; NULL: refused. */
 static Module *
 try_sizes(Search *x)
 {
@@ -80,13 +99,16 @@ try_sizes(Search *x)
 		dims[binding.n_dims++] = (DimBinding){x->dims[i].name, x->dims[i].size};
 	binding.dims = dims;
 	io.bindings = &binding;
-	free(x->said);
-	x->said = NULL;
-	FILE *stream = open_memstream(&x->said, &n_said);
-	if (!stream)
+	drop_report(&x->last);
+	FILE *stream = open_memstream(&x->last.lines, &n_said);
+	if (!stream) {
+		x->last = (Report){1, EXIT_SYSTEM, NULL};
 		return NULL;
+	}
 	Diag *diag = diag_new("gradc", stream);
 	Module *m = model_import(x->s->model, &io, diag);
+	x->last.errors = diag_errors(diag);
+	x->last.exit_code = diag_exit_code(diag);
 	diag_free(diag);
 	fclose(stream);
 	x->trials++;
@@ -112,7 +134,7 @@ find_common_size(Search *x, bool rows_too, const char *first, bool *changes)
 			x->dims[i].size = x->dims[i].leading && !rows_too ? 1 : sizes[k];
 		if (works(x))
 			return true;
-		*changes |= strcmp(x->said, first) != 0;
+		*changes |= strcmp(lines_of(&x->last), first) != 0;
 		if (k >= LAST_TO_TELL && !*changes)
 			return false;
 	}
@@ -206,24 +228,37 @@ refuse_sizes(Search *x)
 	diag_hint(x->s->diag, "--dim NAME=N binds them: a size that the model was made for");
 }
 
+/* After the first import was refused. Its report is told where no sizes work: a second import may not find again what it found. */
 static Module *
 search_sizes(Search *x)
 {
-	const char *first = arena_strdup(x->s->arena, x->said ? x->said : "");
+	Report first = x->last;
 	bool changes = false, rows_change = false;
-	bool found = find_common_size(x, false, first, &changes) ||
-	             find_common_size(x, true, first, &rows_change);
 
+	x->last = (Report){0};
+	bool found = find_common_size(x, false, lines_of(&first), &changes) ||
+	             find_common_size(x, true, lines_of(&first), &rows_change);
 	changes |= rows_change;
 	found = found || (x->n > 1 && changes && find_odd_size(x));
 	for (int i = 0; found && i < x->n; i++)
 		shrink(x, &x->dims[i]);
-	if (found)
+	Module *m = found ? try_sizes(x) : NULL;
+	if (m) {
 		x->s->sizes = list_sizes(x, false);
-	Module *m = found ? try_sizes(x) : model_import(x->s->model, x->io, x->s->diag);
-	if (!found && changes)
-		refuse_sizes(x);
-	return m;
+		drop_report(&first);
+		return m;
+	}
+	drop_report(&x->last);
+	x->last = first;
+	x->refused = changes;
+	return NULL;
+}
+
+/* May other sizes help? */
+static bool
+hangs_on_sizes(const Report *r)
+{
+	return r->exit_code == EXIT_INVALID || r->exit_code == EXIT_UNSUPPORTED;
 }
 
 Module *
@@ -238,9 +273,11 @@ session_import_open(Session *s, const ImportOptions *io)
 	if (x.n == 0)
 		return model_import(s->model, io, s->diag);
 	Module *m = try_sizes(&x);
-	m = m ? m : search_sizes(&x);
-	if (m && x.said)
-		diag_repeat(s->diag, x.said);
-	free(x.said);
+	if (!m && hangs_on_sizes(&x.last))
+		m = search_sizes(&x);
+	diag_take_over(s->diag, x.last.errors, x.last.exit_code, lines_of(&x.last));
+	if (x.refused)
+		refuse_sizes(&x);
+	drop_report(&x.last);
 	return m;
 }

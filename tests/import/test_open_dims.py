@@ -98,6 +98,24 @@ def test_a_size_that_nothing_finds_is_asked_for(run, tmp_path):
     assert done.returncode in (3, 4) and done.stderr.count("error") == 1 and "open dimensions" not in done.stderr
 
 
+def test_a_file_that_is_missing_is_told_once(run, tmp_path):
+    """It hangs on no size, and is not looked for again."""
+    write(tmp_path / "m.onnx", [("MatMul", ["x", "w"], ["y"], {})], {"x": ["n", 400]}, {"y": None}, {"w": np.ones((400, 3), np.float32)})
+    model = onnx.load(tmp_path / "m.onnx")
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "m.data").unlink()
+    done = run("check", tmp_path / "m.onnx", exit=5)
+    assert done.stderr.count("error") == 1 and 'external data "m.data"' in done.stderr
+
+
+def test_many_faults_are_counted(run, tmp_path):
+    """A hundred are shown, and how many more there are."""
+    nodes = [("Reshape", ["x", "s"], [f"y{i}"], {}) for i in range(120)]
+    write(tmp_path / "m.onnx", nodes, {"x": ["n", 3]}, {f"y{i}": None for i in range(120)}, {"s": np.array([97, 89])})
+    done = run("check", tmp_path / "m.onnx", exit=2)
+    assert done.stderr.count("error: ") == 102 and done.stderr.count("20 more errors, not shown") == 1
+
+
 def test_warnings_of_the_sizes_that_work_are_told_once(run, tmp_path):
     write(tmp_path / "m.onnx", [("MaxPool", ["x"], ["p"], DOWN), ("Mul", ["p", "bad"], ["y"], {})], {"x": ["n", 1, "h", "w"]}, {"y": None}, {"bad": np.float32(np.nan)})
     assert run("check", tmp_path / "m.onnx").stderr.count("NaN or infinite") == 1
