@@ -152,6 +152,9 @@ void diag_warning(Diag *diag, const char *fmt, ...) PRINTF(2, 3);
 void diag_note(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\tnote: ..." */
 void diag_hint(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\thint: ..." */
 
+/* What another Diag, which is gone, reported, as if it had been reported here: its errors, its exit code and its lines. */
+void diag_take_over(Diag *diag, int errors, int exit_code, const char *lines);
+
 /* Before anything is opened: a stream that is closed gets a file that takes nothing, so that no other file gets its
  * number and what is printed. */
 void streams_reserve(void);

@@ -118,6 +118,16 @@ diag_hint(Diag *diag, const char *fmt, ...)
 	va_end(args);
 }
 
+void
+diag_take_over(Diag *diag, int errors, int exit_code, const char *lines)
+{
+	if (errors && (diag->errors == 0 || exit_code < diag->exit_code))
+		diag->exit_code = exit_code;
+	diag->errors += errors < MAX_PRINTED ? errors : MAX_PRINTED;
+	fputs(lines, diag->stream);
+	fflush(diag->stream);
+}
+
 int
 diag_errors(const Diag *diag)
 {

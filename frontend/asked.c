@@ -26,10 +26,25 @@ rule_asked_for(Case *c)
 	return false;
 }
 
+const char *
+asked_for_group(const Case *c, const char *groups)
+{
+	const char *const *rule = c->r->options->rules;
+	const char *asked = NULL;
+
+	for (; rule && *rule; rule++) {
+		const char *name = rule_glob(*rule, "train");
+		if (name && *name == '@' && group_listed(groups, name + 1))
+			asked = name;
+	}
+	return asked;
+}
+
 static bool
 weight_matches(const Weight *w, const char *glob)
 {
-	return glob_match(glob, w->name) || (w->path && glob_match(glob, w->path));
+	return glob_match(glob, w->name) || (w->path && glob_match(glob, w->path)) ||
+	       (*glob == '@' && group_listed(w->groups, glob + 1));
 }
 
 bool
@@ -74,6 +89,35 @@ takes_constants_only(const Repairs *r, const char *glob)
 	return first;
 }
 
+static bool
+takes_some(const Repairs *r, const char *glob)
+{
+	for (int i = 0; i < r->list.n; i++)
+		if (weight_matches(r->list.at[i], glob))
+			return true;
+	return false;
+}
+
+/* A name that shares the state of another is not one that rules find. */
+void
+asked_check_ties(const Repairs *r)
+{
+	const char *const *rule = r->options->rules;
+
+	for (int n; rule && *rule; rule++) {
+		const char *glob = glob_of(r, *rule, &n);
+		const Weight *w = repairs_weight(r, glob);
+		if (!w || !w->tied)
+			continue;
+		diag_error(r->diag, EXIT_USAGE, "--%.*s=%s: %s is %s, which has the name", n, *rule,
+		           glob, quoted(r->model, w->name), quoted(r->model, w->tied->name));
+		Text name = {0};
+		text_add_shell_word(&name, w->name);
+		diag_hint(r->diag, "--no-tie=%s makes them two", name.at);
+		text_free(&name);
+	}
+}
+
 void
 asked_check(const Repairs *r)
 {
@@ -82,7 +126,14 @@ asked_check(const Repairs *r)
 	for (int n; rule && *rule; rule++) {
 		const char *glob = glob_of(r, *rule, &n);
 		const Weight *w = takes_constants_only(r, glob);
-		if (!w)
+		if (*glob == '@' && !takes_some(r, glob)) {
+			diag_error(r->diag, EXIT_USAGE,
+			           "--%.*s=%s: the model has no group of that name", n, *rule,
+			           glob);
+			diag_hint(r->diag, "`gradc check` ends with the groups");
+		}
+		bool keeps = *glob == '@' && !strncmp(*rule, "freeze ", 7);
+		if (!w || keeps)
 			continue;
 		Text name = {0};
 		text_add_shell_word(&name, w->name);

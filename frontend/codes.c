@@ -7,7 +7,14 @@
 #include <string.h>
 
 /* Whose scale an element has: that of its place along an axis (an attribute, the first, or the last), or of its block. */
-typedef enum { ALONG_ATTRIBUTE, ALONG_FIRST, ALONG_ROWS, ALONG_COLUMNS, ALONG_BLOCKS } Along;
+typedef enum {
+	ALONG_ATTRIBUTE,
+	ALONG_FIRST,
+	ALONG_ROWS,
+	ALONG_COLUMNS,
+	ALONG_CHANNELS,
+	ALONG_BLOCKS
+} Along;
 /* Inputs of a node. codes -1: they are no weight there, or not of integers; scale -1: what the product is scaled by. */
 typedef struct {
 	const char *domain, *op;
@@ -29,6 +36,31 @@ static const CodesPlace places[] = {
 	{"", "ConvInteger", 1, -1, 3, ALONG_FIRST},
 	{MICROSOFT, "DequantizeLinear", 0, 1, 2, ALONG_ATTRIBUTE},
 	{MICROSOFT, "QuantizeLinear", -1, 1, 2, ALONG_ATTRIBUTE},
+	{MICROSOFT, "MatMulIntegerToFloat", 1, 3, 5, ALONG_COLUMNS},
+	{MICROSOFT, "MatMulIntegerToFloat", -1, 2, 4, ALONG_ROWS},
+	{MICROSOFT, "DynamicQuantizeMatMul", 1, 2, 3, ALONG_COLUMNS},
+	{MICROSOFT, "DynamicQuantizeLSTM", -1, 8, 9, ALONG_FIRST},
+	{MICROSOFT, "DynamicQuantizeLSTM", -1, 10, 11, ALONG_FIRST},
+	{MICROSOFT, "QGemm", -1, 1, 2, ALONG_ROWS},
+	{MICROSOFT, "QGemm", 3, 4, 5, ALONG_CHANNELS},
+	{MICROSOFT, "QGemm", -1, 7, 8, ALONG_ROWS},
+	{MICROSOFT, "QLinearConv", -1, 1, 2, ALONG_FIRST},
+	{MICROSOFT, "QLinearConv", 3, 4, 5, ALONG_FIRST},
+	{MICROSOFT, "QLinearConv", -1, 6, 7, ALONG_FIRST},
+	{MICROSOFT, "QLinearAdd", -1, 1, 2, ALONG_FIRST},
+	{MICROSOFT, "QLinearAdd", -1, 4, 5, ALONG_FIRST},
+	{MICROSOFT, "QLinearAdd", -1, 6, 7, ALONG_FIRST},
+	{MICROSOFT, "QLinearMul", -1, 1, 2, ALONG_FIRST},
+	{MICROSOFT, "QLinearMul", -1, 4, 5, ALONG_FIRST},
+	{MICROSOFT, "QLinearMul", -1, 6, 7, ALONG_FIRST},
+	{MICROSOFT, "QLinearSigmoid", -1, 1, 2, ALONG_FIRST},
+	{MICROSOFT, "QLinearSigmoid", -1, 3, 4, ALONG_FIRST},
+	{MICROSOFT, "QLinearLeakyRelu", -1, 1, 2, ALONG_FIRST},
+	{MICROSOFT, "QLinearLeakyRelu", -1, 3, 4, ALONG_FIRST},
+	{MICROSOFT, "QLinearSoftmax", -1, 1, 2, ALONG_FIRST},
+	{MICROSOFT, "QLinearSoftmax", -1, 3, 4, ALONG_FIRST},
+	{MICROSOFT, "QLinearGlobalAveragePool", -1, 1, 2, ALONG_FIRST},
+	{MICROSOFT, "QLinearGlobalAveragePool", -1, 3, 4, ALONG_FIRST},
 	{MICROSOFT, "MatMulNBits", 1, 2, 3, ALONG_BLOCKS},
 	{MICROSOFT, "MatMulBnb4", -1, 2, -1, ALONG_BLOCKS},
 };
@@ -111,6 +143,7 @@ axis_of(const CodesPlace *place, const NodeProto *p, int rank)
 	case ALONG_ATTRIBUTE: return (int)(axis < 0 ? axis + rank : axis < rank ? axis : -1);
 	case ALONG_ROWS: return rank > 1 ? rank - 2 : 0;
 	case ALONG_COLUMNS: return rank - 1;
+	case ALONG_CHANNELS: return node_int(p, "transB", 0) ? 0 : rank - 1;
 	default: return 0;
 	}
 }

@@ -16,7 +16,8 @@ is_named_tensor(Case *c)
 static bool
 is_named_number(Case *c)
 {
-	return weight_is_named(c->r, c->w) && !is_root_of_size(number(c));
+	return weight_is_named(c->r, c->w) && !is_root_of_size(number(c)) &&
+	       !all_in(c, STEERING_PLACE);
 }
 
 static bool
@@ -62,7 +63,7 @@ static bool
 is_nameless(Case *c)
 {
 	return weight_made_by_exporter(c->r, c->w) && !c->w->constant && !c->r->tells_folding &&
-	       !any_in(c, WEIGHT_PLACE);
+	       !is_in_weights_place(c);
 }
 
 /* Exporters that know no names write learned numbers and those of the code alike: one that code seldom writes, or that
@@ -109,6 +110,37 @@ is_in_constant_node(Case *c)
 	return c->w->constant && c->w->data.n > 1 && c->r->exporter->keeps_constants;
 }
 
+/* Sines of positions that begin elsewhere than at 0. */
+static bool
+has_values_of_waves(Case *c)
+{
+	return values_are_waves(&c->w->data, false);
+}
+
+static bool
+is_guessed(Case *c)
+{
+	return c->w->origin && c->w->origin->guessed && !is_in_weights_place(c);
+}
+
+static bool
+is_of_unknown(Case *c)
+{
+	return c->w->data.n > 1 && c->w->origin->unknown;
+}
+
+static bool
+has_whole_values(Case *c)
+{
+	return values_are_whole(&c->w->data);
+}
+
+static bool
+has_name_of_table(Case *c)
+{
+	return c->w->data.n > 1 && name_is_of_table(c->w->name);
+}
+
 static bool
 is_written_down(Case *c)
 {
@@ -134,6 +166,17 @@ const DoubtRow doubts_of_waves[] = {
 	{is_named_tensor, {"its name", "its values are sines and cosines of positions"}}, {0}};
 const DoubtRow doubts_of_ramp[] = {
 	{is_named_tensor, {"its name", "its values rise evenly, as ALiBi's do"}}, {0}};
+const DoubtRow doubts_of_filter[] = {
+	{is_named_tensor, {"its name", "its values are those of a fixed filter"}}, {0}};
+const DoubtRow doubts_of_sequence[] = {
+	{is_named_tensor, {"its name", "its values follow a rule, as no training leaves them"}},
+	{0}};
+const DoubtRow doubts_of_computed[] = {
+	{is_of_unknown,
+         {"the file has lost what it was computed from", "no name there is a parameter's"}},
+	{0}};
+const DoubtRow doubts_of_state[] = {
+	{is_named_tensor, {"its name, as of a first state that is learned", "zeros"}}, {0}};
 const DoubtRow doubts_of_mask[] = {
 	{is_named_tensor, {"its name", "its values are those of a mask"}}, {0}};
 const DoubtRow doubts_of_filling[] = {
@@ -153,6 +196,13 @@ const DoubtRow doubts_of_untold[] = {
 	{is_all, {"a layer reads it", "the metadata tell of parameters, and not of this one"}},
 	{0}};
 const DoubtRow doubts_of_parameter[] = {
+	{is_guessed,
+         {"computed from what its name says is a parameter",
+          "the file has lost what that was: maybe a buffer"}},
+	{has_values_of_waves, {"a node reads it", "its values are sines and cosines"}},
+	{has_whole_values,
+         {"a node reads it", "whole numbers and halves only, as no training leaves them"}},
+	{has_name_of_table, {"a node reads it", "its name is one of tables that are computed"}},
 	{is_nameless,
          {"computed by the exporter, as from a parameter",
           "maybe from a buffer: its name is lost"}},

@@ -454,25 +454,64 @@ drop_traces(Export *e, NodeProto *n)
 	n->n_metadata_props = count;
 }
 
+/* A copy of the tensor with a hole for its bytes. */
+static TensorProto *
+tensor_with_hole(Export *e, const Weight *w)
+{
+	TensorProto *t = arena_copy(e->arena, w->tensor, sizeof(*t));
+
+	clear_data(t);
+	t->has_data_location = 0;
+	t->has_raw_data = 1;
+	/* An address of its own stands for the bytes; it is never read through. */
+	t->raw_data.data = arena_alloc(e->arena, 16);
+	t->raw_data.len = (size_t)dtype_bytes(w->data.dtype, w->data.n);
+	intmap_put(e->holes, (uint64_t)(uintptr_t)t->raw_data.data, (uint64_t)(uintptr_t)w);
+	return t;
+}
+
+static GraphProto *inner_graph(Export *e, const GraphProto *from);
+
+/* The attributes of a node that goes its way already copied, with holes for a Constant's tensor and for what subgraphs hold. */
 static void
-open_hole(Export *e, NodeProto *n, const Weight *w)
+open_holes(Export *e, NodeProto *n, const Weight *constant)
 {
 	n->attribute = arena_copy(e->arena, n->attribute, sizeof(*n->attribute) * n->n_attribute);
 	for (size_t i = 0; i < n->n_attribute; i++) {
 		AttributeProto *a = n->attribute[i];
-		if (a->t != w->tensor)
+		bool here = constant && a->t == constant->tensor;
+		if (!here && !a->g)
 			continue;
 		a = n->attribute[i] = arena_copy(e->arena, a, sizeof(*a));
-		a->t = arena_copy(e->arena, a->t, sizeof(*a->t));
-		clear_data(a->t);
-		a->t->has_data_location = 0;
-		a->t->has_raw_data = 1;
-		/* An address of its own stands for the bytes; it is never read through. */
-		a->t->raw_data.data = arena_alloc(e->arena, 16);
-		a->t->raw_data.len = (size_t)dtype_bytes(w->data.dtype, w->data.n);
-		intmap_put(e->holes, (uint64_t)(uintptr_t)a->t->raw_data.data,
-		           (uint64_t)(uintptr_t)w);
+		a->t = here ? tensor_with_hole(e, constant) : a->t;
+		a->g = a->g ? inner_graph(e, a->g) : NULL;
 	}
+}
+
+static const Weight *
+trained_inside(const Export *e, const TensorProto *t)
+{
+	return trained(e, inner_weight(e->info->repairs, t));
+}
+
+static GraphProto *
+inner_graph(Export *e, const GraphProto *from)
+{
+	GraphProto *g = arena_copy(e->arena, from, sizeof(*g));
+
+	g->initializer = NEW_ARRAY(e->arena, TensorProto *, (int64_t)from->n_initializer);
+	g->node = NEW_ARRAY(e->arena, NodeProto *, (int64_t)from->n_node);
+	for (size_t i = 0; i < from->n_initializer; i++) {
+		const Weight *w = trained_inside(e, from->initializer[i]);
+		g->initializer[i] = w ? tensor_with_hole(e, w) : from->initializer[i];
+	}
+	for (size_t i = 0; i < from->n_node; i++) {
+		NodeProto *n = arena_copy(e->arena, from->node[i], sizeof(*n));
+		const AttributeProto *a = is_op(n, "Constant") ? node_attribute(n, "value") : NULL;
+		open_holes(e, n, a ? trained_inside(e, a->t) : NULL);
+		g->node[i] = n;
+	}
+	return g;
 }
 
 /* A copy of the node; NULL where it goes. */
@@ -488,8 +527,8 @@ export_node(Export *e, const NodeProto *from, bool main_graph)
 		drop_traces(e, n);
 	if (w && w->identity == from && stands_alone(e, w))
 		return NULL;
-	if (w && w->constant == from && trained(e, w))
-		open_hole(e, n, w);
+	if (main_graph)
+		open_holes(e, n, w && w->constant == from ? trained(e, w) : NULL);
 	e->failed |= !node_take_data_in(e->model, n, e->diag);
 	return n;
 }

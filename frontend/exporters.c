@@ -31,10 +31,12 @@ weight_made_by_exporter(const Repairs *r, const Weight *w)
 {
 	if (!r->exporter->keeps_names || (w->origin && w->origin->kind))
 		return false;
+	if (w->constant || name_is_generated(w->name))
+		return true;
 	for (int i = 0; i < r->list.n; i++)
 		if (r->list.at[i]->origin)
-			return true;
-	return w->constant || name_is_generated(w->name);
+			return r->tells_all || !name_is_like_parameter(w->name);
+	return false;
 }
 
 bool
@@ -80,10 +82,11 @@ rule_fitted(Case *c)
 	return true;
 }
 
-/* The exporter says what it computed from parameters, and of this nothing. Rewritten layers are in weights' places. */
+/* The exporter says what it computed from parameters, and of this nothing. Rewritten layers are in weights' places; without a
+ * signature a module's name may have lost its metadata. */
 bool
 rule_untold(Case *c)
 {
 	return c->r->exporter->tells_parameters && c->r->tells_folding && !c->w->origin &&
-	       !any_in(c, WEIGHT_PLACE);
+	       (c->r->tells_all || !name_is_like_parameter(c->w->name)) && !is_in_weights_place(c);
 }

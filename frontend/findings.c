@@ -218,33 +218,55 @@ note_layers_without_bias(Repairs *r)
 	text_free(&list);
 }
 
-/* ---- branches */
-/* Initializers of a branch become constants. */
+/* ---- codes that training does not see */
+/* Integers of rank 2 or more that a Cast makes floats, behind whatever moves them. */
 static void
-note_branches(Repairs *r)
+note_cast_codes(Repairs *r)
 {
 	const char *first = NULL;
 	int n = 0;
 
+	for (int i = 0; i < r->list.n; i++) {
+		const Weight *w = r->list.at[i];
+		if (w->kind == WEIGHT_QUANTIZED && w->beside_cast) {
+			first = first ? first : w->beside_cast;
+			n++;
+		}
+	}
+	if (n)
+		vec_push(
+			r->arena, &r->notes,
+			arena_printf(r->arena,
+		                     "%d scales or zero points stand beside codes that Cast makes "
+		                     "floats, the first one beside %s: neither trains; write "
+		                     "DequantizeLinear in place of Cast and Mul to train codes, or "
+		                     "adapters beside them",
+		                     n, quoted(r->model, first)));
+}
+
+/* ---- weights that are no tensors */
+static void
+note_attributes(Repairs *r)
+{
+	const FlatNode *first = NULL;
+	int n = 0;
+
 	for (int i = 0; i < r->model->nodes.n; i++) {
 		const FlatNode *node = &r->model->nodes.at[i];
-		for (size_t a = 0; a < node->proto->n_attribute && node_is(node, "If"); a++) {
-			const GraphProto *g = node->proto->attribute[a]->g;
-			for (size_t k = 0; g && k < g->n_initializer; k++) {
-				if (g->initializer[k]->n_dims < 2)
-					continue;
-				first = first ? first : g->initializer[k]->name;
-				n++;
-			}
-		}
+		if (!node_is(node, "ai.onnx.ml.LinearClassifier") &&
+		    !node_is(node, "ai.onnx.ml.LinearRegressor"))
+			continue;
+		first = first ? first : node;
+		n++;
 	}
 	if (n)
 		vec_push(r->arena, &r->notes,
 		         arena_printf(
 				 r->arena,
-				 "%d tensors lie in branches of If, the first one %s: they are "
-				 "constants; as initializers of the main graph they would train",
-				 n, quoted(r->model, first)));
+				 "%d linear models, the first one %s, have their coefficients in "
+				 "attributes, which do not train; MatMul and Add with "
+				 "initializers in their place do",
+				 n, quoted(r->model, node_location(first->proto))));
 }
 
 /* ---- modes */
@@ -303,6 +325,7 @@ findings_note(Repairs *r)
 	note_lost_parameters(r);
 	note_computed_convolutions(r);
 	note_layers_without_bias(r);
-	note_branches(r);
+	note_cast_codes(r);
+	note_attributes(r);
 	note_modes(r);
 }

@@ -228,6 +228,12 @@ typedef struct {
 	Type type;
 } ImportConstant;
 
+/* Tensors of one verdict, or in doubt: --train and --freeze take them as @NAME. */
+typedef struct {
+	const char *name;
+	int n;
+} ImportGroup;
+
 typedef struct {
 	const char *path;
 	int64_t ir_version, opset; /* of ai.onnx */
@@ -239,6 +245,7 @@ typedef struct {
 	StringList training_form;    /* nodes that the file has in training form: batch norm "bn" */
 	bool computes_training_form; /* some are computed so: their layers are not frozen */
 	VEC(ImportDoubt) doubts;     /* in file order */
+	VEC(ImportGroup) groups;
 	VEC(ImportConstant) constants;  /* likewise */
 	VEC(StateSource) state_sources; /* by state id */
 	struct Model *model;            /* the parsed file */

@@ -66,6 +66,8 @@ typedef struct {
 		kind; /* of the module's own tensor: an ORIGIN_...; NULL: it had none of that name */
 	bool folded;  /* computed when exporting */
 	VEC(const char *) from; /* ... from these parameters of the module, among others */
+	bool guessed;           /* ... by their names: the file does not say what these were */
+	bool unknown;           /* the file does not say what some of its sources were */
 	int steps;              /* values that it was computed from, one after the other */
 	bool expanded;          /* one of them repeats another */
 } Origin;
@@ -86,18 +88,23 @@ typedef struct {
 /* A float tensor of the graph, or one of codes: an initializer, a Constant node's value, or an Identity of one. */
 typedef struct Weight Weight;
 struct Weight {
-	const char *name;          /* of the ONNX value */
+	const char *
+		name; /* of the ONNX value; in a subgraph that shares it with another, made unique */
+	const char *value;         /* the ONNX value */
+	bool is_inner;             /* in a subgraph of the main graph: a branch or a loop's body */
 	const TensorProto *tensor; /* where its elements are */
 	const NodeProto *constant; /* the Constant node that holds it; NULL for initializers */
 	const NodeProto *identity; /* un-merged: the Identity node whose output this is */
 	const Codes *codes;        /* NULL: the file holds its numbers */
 	const Origin *origin;      /* what metadata say of it; NULL: nothing */
+	const char *beside_cast; /* the codes that it scales, which Cast makes floats; NULL: none */
 	TensorData data;
 	WeightKind kind;
 	const char *
 		path; /* another name: what it was computed from, else the module or node that reads it */
 	const char *why;
 	const Doubt *doubt; /* NULL: none */
+	const char *groups; /* as of a State */
 	bool is_read;       /* by a node */
 	bool is_asked_for;  /* --train names it */
 	Weight *tied;       /* shares that one's state ... */
@@ -305,11 +312,13 @@ typedef struct {
 	StrMap *scales;     /* names of tensors that are scales of weights in codes */
 	StrMap *signature;  /* name of a tensor of the exported module -> its ORIGIN_... */
 	StringList signed_parameters; /* those of them that are parameters */
-	bool tells_folding;           /* the exporter says from what it computed tensors */
-	bool moves_statistics;        /* the module moved running statistics: it was training */
-	IntMap *main_nodes; /* addresses of the main graph's nodes: not those of functions */
-	StringList log;     /* "repair: what it did" */
-	StringList notes;   /* what a person should know of the file before training */
+	bool tells_all;        /* it has a signature, which lists all of the module's tensors */
+	bool tells_folding;    /* the exporter says from what it computed tensors */
+	bool moves_statistics; /* the module moved running statistics: it was training */
+	IntMap *inner;         /* address of a TensorProto in a subgraph -> Weight */
+	IntMap *main_nodes;    /* addresses of the main graph's nodes: not those of functions */
+	StringList log;        /* "repair: what it did" */
+	StringList notes;      /* what a person should know of the file before training */
 } Repairs;
 bool repair_enabled(const ImportOptions *options, const char *name);
 Repairs *repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *diag);
@@ -329,6 +338,8 @@ void weight_judge(Repairs *r, Weight *w);
 bool weight_is_frozen(const Repairs *r, const Weight *w);
 /* Reports rules that take nothing but constants, which have no state. */
 void asked_check(const Repairs *r);
+/* Reports rules that name a tensor which is another one's copy. */
+void asked_check_ties(const Repairs *r);
 /* Did PyTorch's exporter compute it from constants and, maybe, parameters? Its TorchScript writer keeps Constant nodes for
  * the former, the dynamo one says of each parameter that it is one. */
 bool weight_made_by_exporter(const Repairs *r, const Weight *w);
@@ -451,6 +462,8 @@ bool name_is_of_scaling(const char *name);
 bool name_is_own(const char *name);
 bool name_is_of_layer(const char *name); /* fc.weight, fc.bias: not final_logits_bias */
 bool name_is_private(const char *name);  /* its last part begins with _, as buffers' names may */
+/* As modules call what they compute and keep: forward_basis_buffer, inv_freq, window. */
+bool name_is_of_table(const char *name);
 
 /* ---- origins.c */
 void origins_read(Repairs *r);
@@ -459,6 +472,17 @@ bool origin_is(const Weight *w, const char *kind);
 bool origin_is_all_there_is(const Repairs *r, const Weight *w);
 /* "computed from a, b when exported: ..." */
 const char *origin_text(const Repairs *r, const Weight *w);
+
+/* ---- inner_weights.c: what subgraphs of the main graph's nodes hold */
+void repairs_add_inner(Repairs *r);
+/* The weight whose elements are those of a tensor in a subgraph; NULL: there is none. */
+Weight *inner_weight(const Repairs *r, const TensorProto *t);
+/* One more candidate; value: the name that readers know it by. NULL after reporting. */
+Weight *repairs_add_weight(Repairs *r, const char *name, const char *value, const TensorProto *t);
+
+/* ---- copies.c */
+/* Do the two belong to layers that are copies of each other, not trained yet? */
+bool weights_of_copied_layers(const Repairs *r, const Weight *a, const Weight *b);
 
 /* ---- findings.c: what the exporter changed without a trace, as notes. */
 void findings_note(Repairs *r);
@@ -479,6 +503,18 @@ bool values_are_triangle(const TensorData *t);
 bool values_are_waves(const TensorData *t, bool from_zero);
 /* ALiBi (Press et al. 2022): along the last of three axes or more each line rises or falls evenly. */
 bool values_are_ramps(const TensorData *t);
+
+/* ---- filter_values.c */
+/* Sines behind a window, or lines of 8 numbers or more that are mirror images: bases of transforms, fixed filters. */
+bool values_are_basis(const TensorData *t);
+/* One line that rises to its middle and falls again: Hann, Hamming, Blackman, Kaiser ... */
+bool values_are_window(const TensorData *t);
+/* One bump a line, in order: filters of mel, ERB and Bark scales, matrices that interpolate. */
+bool values_are_filter_bank(const TensorData *t);
+/* One line of a + b r^i: evenly spaced numbers, powers, frequencies of a mel scale. */
+bool values_are_sequence(const TensorData *t);
+/* Whole numbers and halves, at least three, some beyond 1: positions, anchors, the numbers of a distribution's bins. */
+bool values_are_whole(const TensorData *t);
 
 /* ---- import.c */
 /* What `module->import` points to: the public part first. */

@@ -119,12 +119,34 @@ importer_lookup(Importer *im, const char *name)
 	if (!t)
 		return NULL;
 	Weight *w = im->repairs ? repairs_weight(im->repairs, name) : NULL;
-	Builder reader = im->b;
-	im->b = scope_program(im);
-	im->b.loc = loc_name(im->m, name);
-	importer_bind(im, name, w ? weight_value(im, w) : constant_of(im, t));
-	im->b = reader;
+	if (w) {
+		importer_bind_weight(im, name, w);
+	} else {
+		Builder reader = im->b;
+		im->b = scope_program(im);
+		im->b.loc = loc_name(im->m, name);
+		importer_bind(im, name, constant_of(im, t));
+		im->b = reader;
+	}
 	return scope_bound(im, strmap_get(im->values, name));
+}
+
+/* The value belongs to the program, also where a body holds the weight. */
+void
+importer_bind_weight(Importer *im, const char *name, const Weight *w)
+{
+	Builder reader = im->b;
+
+	im->b = scope_program(im);
+	im->b.loc = loc_name(im->m, w->name);
+	importer_bind(im, name, weight_value(im, w));
+	im->b = reader;
+}
+
+bool
+weight_has_state(const Weight *w)
+{
+	return w && (w->tied ? w->tied->state : w->state) && !w->as_constant;
 }
 
 static uint64_t
@@ -497,6 +519,7 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 	s->init = w->data.data ? INIT_DATA : INIT_ZEROS;
 	s->data = w->data.data ? tensor_borrow(m, type, state_data(m, info, w, type)) : NULL;
 	s->path = w->path;
+	s->groups = w->groups;
 	s->why = arena_strdup(m->arena, w->why);
 	s->loc = loc_name(m, w->name);
 	w->state = s;
@@ -544,6 +567,26 @@ add_constant(Module *m, ImportInfo *info, const Weight *w)
 	                    .option = w->is_read ? option_for(m, "train", w) : NULL,
 	                    .type = type_new(m, w->data.dtype, w->data.rank, w->data.dims)};
 	vec_push(m->arena, &info->base.constants, c);
+}
+
+/* In the order in which the tensors name them. */
+static void
+count_groups(Module *m, ImportInfo *info, const Weight *w)
+{
+	const char *at = w->identity && w->kind == WEIGHT_CONSTANT ? NULL : w->groups;
+
+	for (int i = 0; at && *at; at += strspn(at, " ")) {
+		size_t n = strcspn(at, " ");
+		for (i = 0; i < info->base.groups.n; i++)
+			if (strlen(info->base.groups.at[i].name) == n &&
+			    !strncmp(info->base.groups.at[i].name, at, n))
+				break;
+		if (i == info->base.groups.n)
+			vec_push(m->arena, &info->base.groups,
+			         ((ImportGroup){arena_strndup(m->arena, at, n), 0}));
+		info->base.groups.at[i].n++;
+		at += n;
+	}
 }
 
 static ImportInfo *
@@ -663,6 +706,7 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 	for (int i = 0; i < im.repairs->list.n; i++) {
 		add_doubt(m, info, im.repairs->list.at[i]);
 		add_constant(m, info, im.repairs->list.at[i]);
+		count_groups(m, info, im.repairs->list.at[i]);
 	}
 	arena_free(scratch);
 	if (diag_errors(diag) == before)

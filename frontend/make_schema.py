@@ -35,12 +35,20 @@ FLAGS = {
 MICROSOFT = "com.microsoft"
 # Operators of other domains, and the flags of each.
 OTHERS = {
+    ("ai.onnx.ml", "ArrayFeatureExtractor"): "",
+    ("ai.onnx.ml", "LabelEncoder"): "",
+    ("ai.onnx.ml", "LinearClassifier"): "",
+    ("ai.onnx.ml", "LinearRegressor"): "",
+    ("ai.onnx.ml", "Normalizer"): "",
+    ("ai.onnx.ml", "Scaler"): "",
     ("ai.onnx.preview", "FlexAttention"): "",
     # onnxruntime writes these in the default domain, in any opset.
     ("", "LayerNormalization"): "",
     ("", "SimplifiedLayerNormalization"): "",
     (MICROSOFT, "Attention"): "unidirectional do_rotary past_present_share_buffer",
     (MICROSOFT, "BiasGelu"): "",
+    (MICROSOFT, "DynamicQuantizeLSTM"): "input_forget",
+    (MICROSOFT, "DynamicQuantizeMatMul"): "",
     (MICROSOFT, "EmbedLayerNormalization"): "mask_index_type",
     (MICROSOFT, "FastGelu"): "",
     (MICROSOFT, "FusedConv"): "",
@@ -49,10 +57,20 @@ OTHERS = {
     (MICROSOFT, "Gelu"): "",
     (MICROSOFT, "GroupNorm"): "channels_last activation",
     (MICROSOFT, "GroupQueryAttention"): "do_rotary rotary_interleaved",
+    (MICROSOFT, "MatMulIntegerToFloat"): "",
     (MICROSOFT, "MoE"): "use_sparse_mixer normalize_routing_weights",
     (MICROSOFT, "MultiHeadAttention"): "unidirectional",
     (MICROSOFT, "NhwcConv"): "",
     (MICROSOFT, "NhwcFusedConv"): "",
+    (MICROSOFT, "QGemm"): "transA transB",
+    (MICROSOFT, "QLinearAdd"): "",
+    (MICROSOFT, "QLinearConcat"): "",
+    (MICROSOFT, "QLinearConv"): "channels_last",
+    (MICROSOFT, "QLinearGlobalAveragePool"): "channels_last",
+    (MICROSOFT, "QLinearLeakyRelu"): "",
+    (MICROSOFT, "QLinearMul"): "",
+    (MICROSOFT, "QLinearSigmoid"): "",
+    (MICROSOFT, "QLinearSoftmax"): "",
     (MICROSOFT, "QuickGelu"): "",
     (MICROSOFT, "RotaryEmbedding"): "interleaved is_packed_batching",
     (MICROSOFT, "SkipGroupNorm"): "channels_last activation",
@@ -94,6 +112,7 @@ def main():
     standard = {(s.name, s.since_version) for s in rows}
     rows += [s for s in [*every, *get_all_operator_schema()]
              if (s.domain, s.name) in OTHERS and (s.domain or (s.name, s.since_version) not in standard)]
+    rows = list({(s.domain, s.name, s.since_version): s for s in reversed(rows)}.values())  # onnxruntime has ONNX's, too
     rows.sort(key=lambda s: (key(s), -s.since_version))
     for op, names in FLAGS.items():
         assert all((op, name) in known for name in names.split()), f"{op} lacks one of {names}"

@@ -206,3 +206,22 @@ name_is_private(const char *name)
 {
 	return !name_is_generated(name) && *last_part(name) == '_';
 }
+
+/* stft.forward_basis_buffer, rotary.inv_freq, 1.melW: with a number behind it, too. */
+bool
+name_is_of_table(const char *name)
+{
+	static const char *const words[] = {"buffer",     "basis",  "inv_freq",    "window",
+	                                    "filterbank", "fbank",  "filter_bank", "melw",
+	                                    "mel_fb",     "erb_fb", "dct_mat",     "anchors"};
+	const char *part = last_part(name);
+
+	for (int i = 0; i < COUNT(words); i++) {
+		size_t n = strlen(part), word = strlen(words[i]);
+		while (n && strchr("0123456789_", part[n - 1]))
+			n--;
+		if (n >= word && !strncasecmp(part + n - word, words[i], word))
+			return true;
+	}
+	return false;
+}

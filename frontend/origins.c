@@ -82,16 +82,22 @@ read_signature(Repairs *r)
 	}
 }
 
-/* Of the names in the list the module's parameters; where the file has no signature, its declared initializers. */
-static bool
-is_parameter(const Repairs *r, const char *name)
+/* What the file says of a name in the list; where it has no signature, of its declared initializers. */
+static const char *
+kind_of(const Repairs *r, const char *name)
 {
 	const char *kind = strmap_get(r->signature, name);
 	const Origin *o = strmap_get(r->origins, name);
 
-	if (!kind && o)
-		kind = o->kind;
-	return kind && !strcmp(kind, ORIGIN_PARAMETER);
+	return kind || !o ? kind : o->kind;
+}
+
+/* Tools that copy a graph lose the signature and what initializers were. Of a tensor that is no longer in the file its name
+ * alone is left then. */
+static bool
+is_parameter_by_name(const Repairs *r, const char *name)
+{
+	return !r->tells_all && name_is_like_parameter(name) && !name_is_of_table(name);
 }
 
 static void
@@ -105,8 +111,26 @@ read_folded(Repairs *r, const char *name, const char *list)
 	while ((part = next_quoted(r->arena, &list))) {
 		o->expanded |= name_is_expansion(part);
 		o->steps++;
-		if (is_parameter(r, part))
+		const char *kind = kind_of(r, part);
+		bool guessed = !kind && is_parameter_by_name(r, part);
+		if (guessed || (kind && !strcmp(kind, ORIGIN_PARAMETER)))
 			vec_push(r->arena, &o->from, part);
+		o->guessed |= guessed;
+		o->unknown |= !kind && !r->tells_all && name_is_own(part);
+	}
+}
+
+/* The signature holds for tensors whose own metadata are lost, too. */
+static void
+read_signed(Repairs *r)
+{
+	const GraphProto *g = r->model->proto->graph;
+
+	for (size_t i = 0; i < g->n_initializer; i++) {
+		const char *name = g->initializer[i]->name;
+		const char *kind = name ? strmap_get(r->signature, name) : NULL;
+		if (kind && !origin_at(r, name)->kind)
+			origin_at(r, name)->kind = kind;
 	}
 }
 
@@ -116,12 +140,14 @@ origins_read(Repairs *r)
 	const GraphProto *g = r->model->proto->graph;
 
 	read_signature(r);
+	r->tells_all = r->signed_parameters.n > 0;
 	for (size_t i = 0; i < g->n_value_info; i++) {
 		const ValueInfoProto *v = g->value_info[i];
 		const char *kind = metadata_value(v->n_metadata_props, v->metadata_props, KIND);
 		if (v->name && kind)
 			origin_at(r, v->name)->kind = kind;
 	}
+	read_signed(r);
 	for (size_t i = 0; i < g->n_value_info; i++) {
 		const ValueInfoProto *v = g->value_info[i];
 		const char *list = metadata_value(v->n_metadata_props, v->metadata_props,

@@ -14,11 +14,23 @@ tensor_type(const ValueInfoProto *v)
 	               : NULL;
 }
 
+/* Exporters write these for a size that they do not know: two of them are two sizes. */
+static bool
+is_no_name(const char *symbol)
+{
+	static const char *const words[] = {"?", "*", "-1", "None", "unk__", "<unk>"};
+
+	for (int i = 0; i < COUNT(words); i++)
+		if (!strcmp(symbol, words[i]))
+			return true;
+	return false;
+}
+
 const char *
 dim_symbol(const Onnx__TensorShapeProto__Dimension *d)
 {
 	if (d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM)
-		return d->dim_param;
+		return is_no_name(d->dim_param) ? "" : d->dim_param;
 	if (d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE &&
 	    d->dim_value >= 0)
 		return NULL;
@@ -220,9 +232,24 @@ import_inputs(Importer *im, ImportInfo *info)
 }
 
 /* ---- outputs */
+/* onnxruntime runs a model whose output has another rank than it declares. Elements of lists have types of their own. */
+static void
+report_rank(Importer *im, const ValueInfoProto *v, bool is_element, size_t declared, int rank)
+{
+	const char *name = quoted(im->model, v->name);
+
+	if (is_element)
+		model_error(im->model, im->diag, EXIT_INVALID,
+		            "output %s is declared with rank %zu, it has rank %d", name, declared,
+		            rank);
+	else if (im->binding == 0)
+		diag_warning(im->diag, "%s: output %s is declared with rank %zu, it has rank %d",
+		             im->model->path, name, declared, rank);
+}
+
 /* padded: the axis whose size is a bound; -1: none. */
 static void
-check_output(Importer *im, const ValueInfoProto *v, Type type, int padded)
+check_output(Importer *im, const ValueInfoProto *v, Type type, int padded, bool is_element)
 {
 	const Onnx__TypeProto__Tensor *t = tensor_type(v);
 	const char *name = quoted(im->model, v->name);
@@ -237,9 +264,7 @@ check_output(Importer *im, const ValueInfoProto *v, Type type, int padded)
 	if (!t->shape)
 		return;
 	if (t->shape->n_dim != (size_t)type->rank) {
-		model_error(im->model, im->diag, EXIT_INVALID,
-		            "output %s is declared with rank %zu, it has rank %d", name,
-		            t->shape->n_dim, type->rank);
+		report_rank(im, v, is_element, t->shape->n_dim, type->rank);
 		return;
 	}
 	for (int i = 0; i < type->rank; i++) {
@@ -404,7 +429,7 @@ import_output(Importer *im, ImportInfo *info, const ValueInfoProto *output, Resu
 		add_result(im, results, element.name, v);
 		if (!v || im->inference)
 			continue;
-		check_output(im, &element, v->type, b->count ? b->axis : -1);
+		check_output(im, &element, v->type, b->count ? b->axis : -1, is_list);
 		add_output_port(im, info, &element, v->type);
 	}
 	if (b->count)

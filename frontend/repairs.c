@@ -69,17 +69,34 @@ add_reader(Repairs *r, const char *name, const FlatNode *node, int input)
 	vec_push(r->arena, list, ((Reader){node, input}));
 }
 
-/* Names that a subgraph reads count for the node that has it. */
-static void
-add_captures(Repairs *r, const GraphProto *g, const FlatNode *node)
+static bool
+is_integer_of_file(const Repairs *r, const char *name)
 {
-	for (size_t i = 0; i < g->n_node; i++) {
-		const NodeProto *p = g->node[i];
-		for (size_t k = 0; k < p->n_input; k++)
-			add_reader(r, p->input[k], node, -1);
-		for (size_t k = 0; k < p->n_attribute; k++)
-			if (p->attribute[k]->g)
-				add_captures(r, p->attribute[k]->g, node);
+	const TensorProto *t = strmap_get(r->model->initializers, name);
+
+	return t && !is_float_type(t->data_type);
+}
+
+/* Integers that a subgraph reads count as read by the node that has it: codes inside do not train. */
+static void
+index_node(Repairs *r, const FlatNode *n, const FlatNode *outer)
+{
+	const NodeProto *p = n->proto;
+
+	for (size_t k = 0; k < p->n_input; k++) {
+		bool is_outer = outer && is_integer_of_file(r, p->input[k]);
+		add_reader(r, p->input[k], is_outer ? outer : n, is_outer ? -1 : (int)k);
+	}
+	for (size_t k = 0; k < p->n_output; k++)
+		if (!outer || !strmap_get(r->producers, p->output[k]))
+			strmap_put(r->producers, p->output[k], (void *)(uintptr_t)n);
+	for (size_t k = 0; k < p->n_attribute; k++) {
+		const GraphProto *g = p->attribute[k]->g;
+		const FlatNodes *nodes = g ? subgraph_nodes(r->model, g) : NULL;
+		for (int i = 0; nodes && i < nodes->n; i++)
+			index_node(r, &nodes->at[i], outer ? outer : n);
+		for (size_t i = 0; g && i < g->n_output; i++)
+			add_reader(r, g->output[i]->name, outer ? outer : n, -1);
 	}
 }
 
@@ -90,16 +107,8 @@ index_nodes(Repairs *r)
 
 	for (size_t i = 0; i < g->n_node; i++)
 		intmap_put(r->main_nodes, (uint64_t)(uintptr_t)g->node[i], 1);
-	for (int i = 0; i < r->model->nodes.n; i++) {
-		const FlatNode *n = &r->model->nodes.at[i];
-		for (size_t k = 0; k < n->proto->n_input; k++)
-			add_reader(r, n->proto->input[k], n, (int)k);
-		for (size_t k = 0; k < n->proto->n_output; k++)
-			strmap_put(r->producers, n->proto->output[k], (void *)(uintptr_t)n);
-		for (size_t k = 0; k < n->proto->n_attribute; k++)
-			if (n->proto->attribute[k]->g)
-				add_captures(r, n->proto->attribute[k]->g, n);
-	}
+	for (int i = 0; i < r->model->nodes.n; i++)
+		index_node(r, &r->model->nodes.at[i], NULL);
 }
 
 static bool
@@ -168,8 +177,8 @@ repairs_weight(const Repairs *r, const char *name)
 	return strmap_get(r->weights, name);
 }
 
-static Weight *
-add_weight(Repairs *r, const char *name, const TensorProto *t)
+Weight *
+repairs_add_weight(Repairs *r, const char *name, const char *value, const TensorProto *t)
 {
 	TensorData data;
 
@@ -177,12 +186,19 @@ add_weight(Repairs *r, const char *name, const TensorProto *t)
 		return NULL;
 	Weight *w = NEW(r->arena, Weight);
 	w->name = name;
+	w->value = value;
 	w->tensor = t;
 	w->data = data;
 	w->origin = strmap_get(r->origins, name);
 	strmap_put(r->weights, name, w);
 	vec_push(r->arena, &r->list, w);
 	return w;
+}
+
+static Weight *
+add_weight(Repairs *r, const char *name, const TensorProto *t)
+{
+	return repairs_add_weight(r, name, name, t);
 }
 
 /* NULL: they are none that are trained. */
@@ -311,7 +327,7 @@ warn_merged(Repairs *r, const Weight *w)
 
 	if (w->kind != WEIGHT_PARAMETER || w->identity || w->data.n < 2 ||
 	    !tensor_constant_valued(&w->data, &value) ||
-	    final_readers(r, w->name, readers, 2) < 2 || readers[0].node == readers[1].node)
+	    final_readers(r, w->value, readers, 2) < 2 || readers[0].node == readers[1].node)
 		return;
 	diag_warning(r->diag,
 	             "%s: parameter %s has one value everywhere and several readers: the "
@@ -377,6 +393,7 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	               .origins = strmap_new(arena),
 	               .scales = strmap_new(arena),
 	               .signature = strmap_new(arena),
+	               .inner = intmap_new(arena),
 	               .main_nodes = intmap_new(arena)};
 	check_names(r);
 	index_inputs(r);
@@ -387,10 +404,12 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 		add_constants(r);
 	if (repair_enabled(options, "merged"))
 		add_identities(r);
+	repairs_add_inner(r);
 	judge_all(r);
 	asked_check(r);
 	if (repair_enabled(options, "ties"))
 		repairs_tie(r);
+	asked_check_ties(r);
 	say_all(r);
 	findings_note(r);
 	return r;

@@ -21,6 +21,8 @@ typedef enum {
 	TERM_PLACE,     /* it is added */
 	JOINING_PLACE,  /* ones there are a mask that hides nothing */
 	LAYER_PLACE,    /* a layer's input: zeros there are the first state of a recurrence */
+	CHANNEL_PLACE,  /* a number for each channel of a layer: a bias or a norm's scale */
+	STATE_PLACE,    /* a recurrence begins with it */
 	STATISTIC_PLACE,
 } PlaceKind;
 bool in_place(const Reader *reader, PlaceKind kind);
@@ -35,6 +37,13 @@ bool is_prepared_input(const Repairs *r, const char *name);
 bool leads_to_trigonometry(const Case *c);
 /* GroupNorm as Reshape, InstanceNormalization with 1 and 0, Reshape, then the real scale. */
 bool followed_by_scale(const Repairs *r, const NodeProto *norm);
+/* Added behind a product with a weight, one number for each of its channels. */
+bool is_bias_of_layer(const Case *c);
+/* Some reader takes the tensor for a weight, or adds it as a bias. */
+bool is_in_weights_place(const Case *c);
+/* The integers of the file, made floats by Cast, that every reader joins it with: it is their scale or zero point. NULL: some
+ * reader does otherwise. */
+const char *codes_beside(const Case *c);
 /* A table of coordinates that a layer takes: the other factor is the layer's weight. */
 bool is_input_of_layers(const Case *c);
 
@@ -51,6 +60,12 @@ bool rule_filling(Case *c);
 bool rule_frequencies(Case *c);
 bool rule_waves(Case *c);
 bool rule_ramp(Case *c);
+bool rule_window(Case *c);
+bool rule_basis(Case *c);
+bool rule_filter_bank(Case *c);
+bool rule_sequence(Case *c);
+bool rule_whole(Case *c);
+bool rule_first_state(Case *c);
 bool rule_mask(Case *c);
 bool rule_input_norm(Case *c);
 bool rule_written_down(Case *c);
@@ -64,13 +79,16 @@ bool is_named_by_module(const Repairs *r, const Weight *w);
 
 /* ---- asked.c */
 bool rule_asked_for(Case *c);
+/* By --train=@GROUP: the last rule that names one of the groups; NULL: none trains them. */
+const char *asked_for_group(const Case *c, const char *groups);
 
 /* ---- doubts.c */
 typedef struct {
 	bool (*holds)(Case *c);
 	Doubt doubt;
 } DoubtRow; /* the first that holds is told; a list ends in an empty row */
-extern const DoubtRow doubts_of_number[], doubts_of_waves[], doubts_of_ramp[], doubts_of_mask[],
+extern const DoubtRow doubts_of_number[], doubts_of_waves[], doubts_of_ramp[], doubts_of_filter[],
+	doubts_of_sequence[], doubts_of_mask[], doubts_of_state[], doubts_of_computed[],
 	doubts_of_filling[], doubts_of_fixed[], doubts_of_fitted[], doubts_of_constant_node[],
 	doubts_of_untold[], doubts_of_parameter[];
 const Doubt *find_doubt(Case *c, const DoubtRow *row);

@@ -73,6 +73,50 @@ rule_ramp(Case *c)
 }
 
 bool
+rule_window(Case *c)
+{
+	return values_are_window(&c->w->data);
+}
+
+bool
+rule_basis(Case *c)
+{
+	return values_are_basis(&c->w->data);
+}
+
+bool
+rule_filter_bank(Case *c)
+{
+	return values_are_filter_bank(&c->w->data);
+}
+
+/* Not where a layer has a number for each channel, which anybody may count up for a test. */
+bool
+rule_sequence(Case *c)
+{
+	return values_are_sequence(&c->w->data) && !any_in(c, CHANNEL_PLACE) &&
+	       !is_bias_of_layer(c);
+}
+
+/* Anchors, strides, grids of places: added to and multiplied with, and many. A kernel of whole numbers is but a doubt. */
+bool
+rule_whole(Case *c)
+{
+	enum { LEAST = 32 };
+
+	return c->w->data.n >= LEAST && values_are_whole(&c->w->data) && !is_in_weights_place(c);
+}
+
+/* Zeros alone: a first state that was learned has other numbers. */
+bool
+rule_first_state(Case *c)
+{
+	double value;
+
+	return all_in(c, STATE_PLACE) && tensor_constant_valued(&c->w->data, &value) && value == 0;
+}
+
+bool
 rule_mask(Case *c)
 {
 	return values_are_mask(&c->w->data) || values_are_triangle(&c->w->data) ||
@@ -99,6 +143,6 @@ rule_written_down(Case *c)
 	double value;
 
 	return c->w->constant && !weight_is_named(c->r, c->w) &&
-	       (!any_in(c, WEIGHT_PLACE) || is_input_of_layers(c) ||
+	       (!is_in_weights_place(c) || is_input_of_layers(c) ||
 	        (tensor_constant_valued(&c->w->data, &value) && c->r->exporter->keeps_constants));
 }

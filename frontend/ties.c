@@ -1,7 +1,6 @@
-/* Parameters that are one: of rank 2 or more, not constant-valued, bitwise equal, and either one is
- * the transpose of the other, or one is read by Gather and the other by MatMul or Gemm, or calls of one
- * module read them. The copy that Gather reads gives name and layout, else the first in the file. Other
- * equal pairs are hinted at: layers may begin as copies of each other. */
+/* Parameters that are one: of rank 2 or more, not constant-valued, and bitwise equal, or one the transpose of the other. No
+ * training leaves two matrices equal; a stack of layers may begin with copies, which are hinted at alone. What an Identity
+ * gives a second name is one at any rank. The copy that Gather reads gives name and layout, else the first in the file. */
 #include "frontend/onnx/importer.h"
 
 #include <stdlib.h>
@@ -45,7 +44,7 @@ static bool
 read_by(const Repairs *r, const Weight *w, const char *const *ops)
 {
 	const Reader *readers;
-	int n = all_readers(r, w->name, &readers);
+	int n = all_readers(r, w->value, &readers);
 
 	for (int i = 0; i < n; i++)
 		for (const char *const *op = ops; *op; op++)
@@ -62,15 +61,6 @@ read_by_gather(const Repairs *r, const Weight *w)
 	return read_by(r, w, ops);
 }
 
-static bool
-read_by_product(const Repairs *r, const Weight *w)
-{
-	static const char *const ops[] = {"MatMul", "Gemm", "com.microsoft.FusedMatMul",
-	                                  "com.microsoft.FusedGemm", NULL};
-
-	return read_by(r, w, ops);
-}
-
 /* The exporters transpose a matrix anew for each call of its layer: a copy whose name they make. */
 static bool
 read_by_one_module(const Repairs *r, const Weight *a, const Weight *b)
@@ -79,7 +69,7 @@ read_by_one_module(const Repairs *r, const Weight *a, const Weight *b)
 
 	if (!name_is_generated(a->name) && !name_is_generated(b->name))
 		return false;
-	return final_readers(r, a->name, &x, 1) && final_readers(r, b->name, &y, 1) &&
+	return final_readers(r, a->value, &x, 1) && final_readers(r, b->value, &y, 1) &&
 	       node_same_module(x.node->proto, y.node->proto);
 }
 
@@ -99,9 +89,9 @@ tie(Repairs *r, Weight *home, Weight *copy, bool transposed)
 	copy->expanded_to = copy->expanded_from = 0;
 	copy->tied->expanded_to = copy->tied->expanded_from = 0;
 	copy->transposed = transposed != home->transposed;
-	repairs_note(r, "ties", "%s is %s%s", quoted(r->model, copy->name),
-	             copy->transposed ? "the transpose of " : "",
-	             quoted(r->model, copy->tied->name));
+	repairs_note(r, "ties", "%s is %s%s; --no-tie=%s makes them two",
+	             quoted(r->model, copy->name), copy->transposed ? "the transpose of " : "",
+	             quoted(r->model, copy->tied->name), copy->name);
 }
 
 static void
@@ -109,14 +99,15 @@ try_pair(Repairs *r, Weight *a, Weight *b)
 {
 	bool equal = tensor_data_equal(&a->data, &b->data);
 	bool transposed = !equal && tensor_is_transpose(&a->data, &b->data);
-	bool roles = (read_by_gather(r, a) && read_by_product(r, b)) ||
-	             (read_by_gather(r, b) && read_by_product(r, a));
 
 	if (a->tied || b->tied || (!equal && !transposed))
 		return;
 	if (untied(r->options, a->name) || untied(r->options, b->name))
 		return;
-	if (!transposed && !roles && !read_by_one_module(r, a, b)) {
+	bool told = transposed || read_by_one_module(r, a, b) || a->tensor == b->tensor;
+	if (!told && (!values_are_wide(&a->data) || (a->is_asked_for && b->is_asked_for)))
+		return; /* whoever names both has two */
+	if (!transposed && !read_by_one_module(r, a, b) && weights_of_copied_layers(r, a, b)) {
 		if (!a->identity && !b->identity)
 			repairs_note(r, "ties", "%s equals %s: --tie %s=%s makes them one",
 			             quoted(r->model, b->name), quoted(r->model, a->name), b->name,
@@ -134,7 +125,7 @@ can_tie(const Weight *w)
 {
 	double value;
 
-	return w->kind == WEIGHT_PARAMETER && !w->expanded_to && w->data.rank >= 2 &&
+	return w->kind == WEIGHT_PARAMETER && !w->expanded_to && w->data.rank >= 1 &&
 	       w->data.data && !w->codes && w->data.n > 1 && dtype_info[w->data.dtype].bits >= 8 &&
 	       !tensor_constant_valued(&w->data, &value);
 }

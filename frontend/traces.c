@@ -150,3 +150,96 @@ is_input_of_layers(const Case *c)
 	}
 	return c->n > 0;
 }
+
+/* The weight that a layer's output, the value or what it is a view of, is a product with. */
+static const Weight *
+weight_of_product(const Repairs *r, const char *name, int depth)
+{
+	static const char *const products[] = {"MatMul", "Gemm", "Conv", "ConvTranspose"};
+	static const char *const views[] = {"Transpose", "Identity",  "Reshape",
+	                                    "Cast",      "Unsqueeze", "Squeeze"};
+	const FlatNode *n = strmap_get(r->producers, name);
+
+	if (!n || depth == 0 || n->proto->n_input == 0)
+		return NULL;
+	if (node_is_any(n, views, COUNT(views)))
+		return weight_of_product(r, n->proto->input[0], depth - 1);
+	if (!node_is_any(n, products, COUNT(products)) || n->proto->n_input < 2)
+		return NULL;
+	return weight_behind(r, n->proto->input[1], MAX_STEPS);
+}
+
+bool
+is_bias_of_layer(const Case *c)
+{
+	const TensorData *bias = &c->w->data;
+
+	for (int i = 0; i < c->n && !values_are_wide(bias); i++) {
+		const NodeProto *p = c->readers[i].node->proto;
+		if (!node_is(c->readers[i].node, "Add") || c->readers[i].input < 0)
+			continue;
+		const Weight *w = weight_of_product(c->r, p->input[!c->readers[i].input],
+		                                    MAX_STEPS);
+		for (int k = 0; w && w != c->w && k < w->data.rank; k++)
+			if (w->data.rank > 1 && w->data.dims[k] == bias->n)
+				return true;
+	}
+	return false;
+}
+
+bool
+is_in_weights_place(const Case *c)
+{
+	return any_in(c, WEIGHT_PLACE) || is_bias_of_layer(c);
+}
+
+/* Whole numbers of 16 bits or less: positions and indices have more. */
+static bool
+is_code_type(int onnx_type)
+{
+	DType d;
+
+	return !is_float_type(onnx_type) && tensor_dtype(onnx_type, &d) && d != BOOL &&
+	       dtype_info[d].bits <= 16;
+}
+
+/* The integers of the file that the value is made of, as floats, moved or less a zero point; NULL: it is not made of a matrix
+ * of them. */
+static const char *
+cast_codes(const Repairs *r, const char *name, int depth)
+{
+	static const char *const ways[] = {"Sub",      "Add",       "Reshape",  "Transpose",
+	                                   "Identity", "Unsqueeze", "Squeeze",  "Gather",
+	                                   "Slice",    "Flatten",   "CastLike", "Cast"};
+	const FlatNode *n = strmap_get(r->producers, name);
+	const TensorProto *t = strmap_get(r->model->initializers, name);
+	int64_t count = 1;
+
+	if (n && node_is(n, "Constant"))
+		t = constant_tensor(r, n);
+	for (size_t i = 0; t && i < t->n_dims; i++)
+		count *= t->dims[i];
+	if (t)
+		return is_code_type(t->data_type) && t->n_dims > 1 && count > 1 ? name : NULL;
+	return n && depth && n->proto->n_input && node_is_any(n, ways, COUNT(ways))
+	               ? cast_codes(r, n->proto->input[0], depth - 1)
+	               : NULL;
+}
+
+const char *
+codes_beside(const Case *c)
+{
+	static const char *const ops[] = {"Mul", "Div", "Sub", "Add"};
+	const char *codes = NULL;
+
+	for (int i = 0; i < c->n; i++) {
+		const NodeProto *p = c->readers[i].node->proto;
+		int other = c->readers[i].input == 0;
+		bool joins = c->readers[i].input >= 0 && p->n_input == 2 &&
+		             node_is_any(c->readers[i].node, ops, COUNT(ops));
+		codes = joins ? cast_codes(c->r, p->input[other], MAX_STEPS) : NULL;
+		if (!codes)
+			return NULL;
+	}
+	return codes;
+}

@@ -238,7 +238,8 @@ struct State {
 	double init_a, init_b; /* mean and std, or bounds */
 	bool init_given;       /* by a rule of the user's: `initialize` keeps it */
 	const char *path;      /* another name, of the module that reads it; NULL: none */
-	const char *why;       /* for the table: "read by MatMul", "--freeze", ... */
+	const char *groups; /* "filters doubtful": --train=@filters takes all of them; NULL: none */
+	const char *why;    /* for the table: "read by MatMul", "--freeze", ... */
 	State *of; /* gradient or moment of this parameter or unit, pending of this statistic; NULL else */
 	int number;          /* moments: which of the optimizer's */
 	State *unit;         /* lies inside this unit, at: */
@@ -381,7 +382,9 @@ void state_begin_as(State *s, InitKind init, double a, double b);
 State *state_copy(Module *m, const char *prefix, State *of, DType d, StateKind kind,
                   Lifetime lifetime);
 /* name, or name.2, name.3 ... whatever is not taken. */
-/* By its name or its path. */
+/* Is the word one of those in a list with spaces between? groups may be NULL. */
+bool group_listed(const char *groups, const char *word);
+/* By its name or its path, or by a group: @filters. */
 bool state_matches(const State *s, const char *glob);
 /* Three parameters whose names or paths are nearest to the glob, as a hint of the last fault. */
 void hint_nearest_states(const Module *m, const char *glob, Diag *diag);

@@ -1,10 +1,24 @@
 /* The names by which people ask for parameters: globs over names and paths, and what they may have meant. */
 #include "ir/ir.h"
 
+#include <string.h>
+
+bool
+group_listed(const char *groups, const char *word)
+{
+	size_t n = strlen(word);
+
+	for (; groups && *groups; groups += strcspn(groups, " "), groups += *groups == ' ')
+		if (strcspn(groups, " ") == n && !strncmp(groups, word, n))
+			return true;
+	return false;
+}
+
 bool
 state_matches(const State *s, const char *glob)
 {
-	return glob_match(glob, s->name) || (s->path && glob_match(glob, s->path));
+	return glob_match(glob, s->name) || (s->path && glob_match(glob, s->path)) ||
+	       (*glob == '@' && group_listed(s->groups, glob + 1));
 }
 
 /* By the name or the path. */

@@ -169,6 +169,10 @@ read_state(Reader *r, References *references)
 		read_space(r);
 		s->path = text_unquote(r->m->arena, &r->at);
 	}
+	if (read_word(r, "groups")) {
+		read_space(r);
+		s->groups = text_unquote(r->m->arena, &r->at);
+	}
 	if (read_word(r, "why")) {
 		read_space(r);
 		s->why = text_unquote(r->m->arena, &r->at);

@@ -432,6 +432,10 @@ print_state(Printer *p, const State *s)
 		text_add(out, " path ");
 		text_add_quoted(out, s->path);
 	}
+	if (s->groups) {
+		text_add(out, " groups ");
+		text_add_quoted(out, s->groups);
+	}
 	if (s->why) {
 		text_add(out, " why ");
 		text_add_quoted(out, s->why);

@@ -110,6 +110,9 @@ apply_everywhere(const Rule *r, Module *m)
 		if (s->why)
 			s->why = arena_strdup(m->arena, s->why);
 	}
+	/* A group may consist of constants: there is nothing to freeze. */
+	if (n == 0 && *r->glob == '@' && strcmp(r->verb, "freeze") == 0)
+		return ok;
 	if (n == 0) {
 		diag_error(r->p->diag, EXIT_USAGE, "--%s=%s fits no parameter", r->verb, r->glob);
 		hint_nearest_states(m, r->glob, r->p->diag);

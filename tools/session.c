@@ -258,7 +258,7 @@ session_import(Session *s, OpenDims open, const char *const *outputs)
 	    (open == OPEN_DIMS_FROM_INPUTS && !give_inputs(s, &io)))
 		return false;
 	io.quantize = s->quantize;
-	s->m = model_import(s->model, &io, s->diag);
+	s->m = session_import_open(s, &io);
 	if (!s->m)
 		return false;
 	warn_idle_bounds(s, &io);

@@ -218,8 +218,16 @@ print_target(const Module *m)
 
 /* `check` takes 1 for dimensions that nothing binds, and says so. */
 static void
-note_open_dims(const ImportBinding *im)
+note_open_dims(const Session *s)
 {
+	const ImportBinding *im = &s->import->bindings.at[0];
+
+	if (s->sizes) {
+		printf("  open dimensions are taken as ");
+		print_name(s->sizes);
+		printf(", the smallest that work, and 1; --dim NAME=N and --batch N bind them\n");
+		return;
+	}
 	for (int i = 0; i < im->inputs.n; i++)
 		for (int k = 0; k < im->inputs.at[i].rank; k++)
 			if (im->inputs.at[i].symbols[k] && im->inputs.at[i].dims[k] == 1) {
@@ -228,7 +236,7 @@ note_open_dims(const ImportBinding *im)
 			}
 }
 
-enum { SHORT_TABLE = 40, SHORT_LIST = 8 };
+enum { SHORT_TABLE = 40, SHORT_LIST = 8, SHORT_NUMBERS = 4 };
 
 /* The first lines of a list, each with the word in front. */
 static void
@@ -268,27 +276,49 @@ settles_by(const ImportDoubt *d)
 	return d->trains ? "freeze" : "train";
 }
 
+/* Of tensors with a state, or of the graph's constants, which are single numbers. */
 static void
-print_doubts(const Import *im, bool full)
+print_doubts_of(const Import *im, bool constants, int most)
 {
-	int n = 0, shown = 0;
+	int n = 0;
 
-	for (int i = 0; i < im->doubts.n; i++)
-		n += !is_settled(&im->doubts.at[i]);
-	if (n)
-		printf("  doubtful: the file does not say whether these are parameters\n");
 	for (int i = 0; i < im->doubts.n; i++) {
 		const ImportDoubt *d = &im->doubts.at[i];
-		if (is_settled(d) || (!full && n > SHORT_LIST && shown == SHORT_LIST))
+		if (is_settled(d) || (d->state == NULL) != constants || n++ >= most)
 			continue;
-		shown++;
 		printf("    ");
 		print_cut(d->name, 42);
 		printf("  %-9s  for a parameter: %s; against: %s; to %s it: %s\n", doubted_role(d),
 		       d->reasons_for, d->reasons_against, settles_by(d), d->option);
 	}
-	if (shown < n)
-		printf("    ... and %d more (--table=full)\n", n - shown);
+	if (n > most)
+		printf("    ... and %d more%s (--table=full)\n", n - most,
+		       constants ? " numbers" : "");
+}
+
+static void
+print_doubts(const Import *im, bool full)
+{
+	bool any = false;
+
+	for (int i = 0; i < im->doubts.n; i++)
+		any |= !is_settled(&im->doubts.at[i]);
+	if (any)
+		printf("  doubtful: the file does not say whether these are parameters\n");
+	print_doubts_of(im, false, full ? im->doubts.n : SHORT_LIST);
+	print_doubts_of(im, true, full ? im->doubts.n : SHORT_NUMBERS);
+}
+
+/* What --train=@NAME and --freeze=@NAME take. */
+static void
+print_groups(const Import *im)
+{
+	for (int i = 0; i < im->groups.n; i++)
+		printf("%s@%s %d",
+		       i ? ", " : "  groups, for --train and --freeze: ", im->groups.at[i].name,
+		       im->groups.at[i].n);
+	if (im->groups.n)
+		printf("\n");
 }
 
 void
@@ -310,7 +340,7 @@ print_summary(const Session *s, bool full)
 		print_ports("output", b->outputs.at, b->outputs.n);
 	}
 	print_target(s->m);
-	note_open_dims(&im->bindings.at[0]);
+	note_open_dims(s);
 	print_list("repair", &im->repairs, full);
 	print_list("note", &im->notes, full);
 	for (int i = 0; i < s->m->states.n; i++)
@@ -331,6 +361,7 @@ print_summary(const Session *s, bool full)
 	for (int i = 0; full && i < im->constants.n; i++)
 		print_constant(&im->constants.at[i]);
 	print_doubts(im, full);
+	print_groups(im);
 	if (s->quantize)
 		quantized_print(s->arena, &s->quantize->tensors, NULL, NULL);
 	printf("  %lld parameters, %lld trainable; %.4g MFLOP forward\n", (long long)all,
@@ -415,6 +446,8 @@ state_json(const Module *m, const State *s)
 	if (a)
 		json_object_set_new(row, "rank", json_integer(a->b->type->dims[1]));
 
+	if (s->groups)
+		json_object_set_new(row, "groups", json_string(s->groups));
 	if (s->trainable)
 		json_object_set_new(row, "lr_scale", json_real(s->lr_scale));
 	return row;
@@ -453,6 +486,16 @@ texts_json(const StringList *list)
 
 	for (int i = 0; i < list->n; i++)
 		json_array_append_new(out, json_string(list->at[i]));
+	return out;
+}
+
+static json_t *
+groups_json(const Import *im)
+{
+	json_t *out = json_object();
+
+	for (int i = 0; i < im->groups.n; i++)
+		json_object_set_new(out, im->groups.at[i].name, json_integer(im->groups.at[i].n));
 	return out;
 }
 
@@ -533,13 +576,14 @@ print_summary_json(const Session *s)
 		if (in_table(st) && (!s->o->match || takes(st, s->o->match)))
 			json_array_append_new(list, state_json(s->m, st));
 	}
-	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o,s:o,s:o,s:o,s:o}", "model", s->o->input,
+	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o,s:o,s:o,s:o,s:o,s:o}", "model", s->o->input,
 	                         "opset", (json_int_t)s->import->opset, "producer",
 	                         s->import->producer ? s->import->producer : "", "flops_forward",
 	                         (json_int_t)function_flops(module_program(m, FUNCTION_FORWARD, 0)),
 	                         "parameters", list, "constants", constants_json(s), "repairs",
 	                         texts_json(&s->import->repairs), "notes",
-	                         texts_json(&s->import->notes), "doubtful", doubts_json(s->import));
+	                         texts_json(&s->import->notes), "doubtful", doubts_json(s->import),
+	                         "groups", groups_json(s->import));
 	if (s->quantize)
 		json_object_set_new(root, "quantized",
 		                    quantized_json(&s->quantize->tensors, NULL, NULL, NULL));

@@ -101,6 +101,8 @@ typedef struct {
 	const char *
 		own_loss; /* --loss=model: a value that the file's training algorithm names; else NULL */
 	const char *loss_kind;
+	const char *
+		sizes; /* of open dimensions that cannot be 1: "height=2 width=2"; NULL: all are 1 */
 	StringList outputs;   /* names of the graph's outputs */
 	VEC(GivenList) lists; /* inputs that are sequences or optionals, as files give them */
 	VEC(int) wrt;         /* numbers of the inputs that --wrt names */
@@ -126,6 +128,8 @@ bool split_pair(Session *s, const char *option, const char *text, const char **n
                 const char **value);
 /* Fills what `io` says of dimensions; false after reporting. */
 bool session_bind(Session *s, OpenDims open, ImportOptions *io);
+/* ---- session_sizes.c: the module, with sizes that work for open dimensions under OPEN_ONE; NULL after reporting. */
+Module *session_import_open(Session *s, const ImportOptions *io);
 bool session_parse_loss(Session *s, const char *text);
 
 /* ---- outputs.c */

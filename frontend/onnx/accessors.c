@@ -152,9 +152,30 @@ want_float_input(OnnxNode *n, int i)
 	return x;
 }
 
+/* The input of one element that alone decides the value; NULL: something else does, too. */
+static const Value *
+deciding_input(const Value *v, int depth)
+{
+	const Value *found = NULL;
+
+	if (v->kind == VALUE_PARAM)
+		return v->param == PARAM_INPUT && v->type->n == 1 ? v : NULL;
+	for (int i = 0; depth && v->kind == VALUE_RESULT && i < v->node->n_operands; i++) {
+		const Value *x = node_operand(v->node, i);
+		if (value_constant(x))
+			continue;
+		const Value *of = deciding_input(x, depth - 1);
+		if (!of || (found && found != of))
+			return NULL;
+		found = of;
+	}
+	return found;
+}
+
 const Tensor *
 want_constant(OnnxNode *n, int i)
 {
+	enum { DEPTH = 16 };
 	Value *v = want_input(n, i);
 
 	if (!v)
@@ -166,6 +187,10 @@ want_constant(OnnxNode *n, int i)
 			"input %d, %s, depends on data; only values that follow from shapes and "
 			"constants are supported",
 			i, quoted(n->im->model, n->proto->input[i]));
+	const Value *input = t ? NULL : deciding_input(v, DEPTH);
+	if (input)
+		diag_hint(n->im->diag, "--fill %s=N gives the input that decides it a number",
+		          input->name);
 	return t;
 }
 

@@ -30,13 +30,14 @@ list_value(OnnxNode *n, DType t, int rank, size_t count, const void *data)
 static void
 import_constant(OnnxNode *n)
 {
-	const Weight *w = n->im->repairs && has_output(n, 0)
-	                          ? repairs_weight(n->im->repairs, n->proto->output[0])
-	                          : NULL;
 	const AttributeProto *a = n->proto->n_attribute == 1 ? n->proto->attribute[0] : NULL;
+	const Weight *w = inner_weight(n->im->repairs, a ? a->t : NULL);
 
-	if (w && (w->tied ? w->tied->state : w->state) && !w->as_constant) {
-		set_output(n, 0, weight_value(n->im, w));
+	if (!w && n->im->repairs && !n->im->scope && has_output(n, 0))
+		w = repairs_weight(n->im->repairs, n->proto->output[0]);
+	if (weight_has_state(w) && (w->is_inner || w->constant == n->proto)) {
+		importer_bind_weight(n->im, n->proto->output[0], w);
+		n->out[0] = *importer_lookup(n->im, n->proto->output[0]);
 		return;
 	}
 	if (!a) {

@@ -55,7 +55,12 @@ import_subgraph(OnnxNode *n, const GraphProto *g)
 	Importer *im = n->im;
 
 	for (size_t i = 0; i < g->n_initializer; i++) {
+		const Weight *w = inner_weight(im->repairs, g->initializer[i]);
 		TensorData d;
+		if (weight_has_state(w)) {
+			importer_bind_weight(im, g->initializer[i]->name, w);
+			continue;
+		}
 		if (!tensor_load(im->model, g->initializer[i], false, &d, im->diag)) {
 			n->failed = true;
 			return;

@@ -61,6 +61,18 @@ first_places(OnnxNode *n, Value *mask, int64_t bound)
 
 /* Each true one goes to the place of its number among them; those beyond the bound nowhere. */
 Places
+places_within(OnnxNode *n, Value *mask, int64_t bound)
+{
+	Value *ones = e_cast(n, mask, S64);
+	Value *to = or_outside(n, mask, running_sum(n, ones, true));
+	Value *own = e_iota(n, S64, shape_of(mask), 0);
+	Value *padding = first_places(n, mask, bound);
+
+	return (Places){padding ? e_scatter(n, SCATTER_SET, padding, to, own) : NULL,
+	                e_reduce(n, REDUCE_SUM, ones, (Ints){.n = 1}, false)};
+}
+
+Places
 places_of(OnnxNode *n, Value *mask)
 {
 	const Tensor *t = mask ? known_value(n->im, mask) : NULL;
@@ -72,12 +84,7 @@ places_of(OnnxNode *n, Value *mask)
 		return known_places(n, t);
 	if (!mask || !want_size_bound(n, &bound))
 		return (Places){NULL, NULL};
-	Value *ones = e_cast(n, mask, S64);
-	Value *to = or_outside(n, mask, running_sum(n, ones, true));
-	Value *own = e_iota(n, S64, shape_of(mask), 0);
-	Value *padding = first_places(n, mask, bound);
-	return (Places){padding ? e_scatter(n, SCATTER_SET, padding, to, own) : NULL,
-	                e_reduce(n, REDUCE_SUM, ones, (Ints){.n = 1}, false)};
+	return places_within(n, mask, bound);
 }
 
 /* https://onnx.ai/onnx/operators/onnx__NonZero.html: a column of coordinates for each element that is not 0; none for a scalar, whose

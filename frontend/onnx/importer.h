@@ -123,6 +123,8 @@ void import_nodes(Importer *im, int n, const FlatNode *nodes);
 Bound *importer_lookup(Importer *im, const char *name); /* NULL: unknown */
 void importer_bind(Importer *im, const char *name, Value *v);
 Value *weight_value(Importer *im, const Weight *w);
+void importer_bind_weight(Importer *im, const char *name, const Weight *w);
+bool weight_has_state(const Weight *w); /* w may be NULL */
 /* What `state` will hold at the end of the function, as far as it is imported; NULL: what it held at the start. */
 Value *importer_next_content(Importer *im, const State *state);
 /* Stores value in state at the end of the function, in place of what was to be stored before. */
@@ -176,6 +178,8 @@ typedef struct {
 } Places;
 /* mask: bool[n]. `at` NULL after reporting: what is not known needs a bound. */
 Places places_of(OnnxNode *n, Value *mask);
+/* The same with at most so many true ones, which the caller knows. */
+Places places_within(OnnxNode *n, Value *mask, int64_t bound);
 
 /* ---- reduce.c */
 /* The axes that a reduction of x is over: an attribute or an input; false after reporting. */

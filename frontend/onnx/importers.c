@@ -142,7 +142,7 @@ importer_hint(const FlatNode *n)
 static const char zero_gradients[] =
 	" And ArgMax ArgMin Bernoulli BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Constant ConstantOfShape "
 	"ConvInteger DynamicQuantizeLinear Equal EyeLike Greater GreaterOrEqual HammingWindow HannWindow IsInf IsNaN Less LessOrEqual "
-	"MatMulInteger MelWeightMatrix Multinomial NonMaxSuppression NonZero Not OptionalHasElement Or RandomNormal RandomNormalLike "
+	"LabelEncoder MatMulInteger MelWeightMatrix Multinomial NonMaxSuppression NonZero Not OptionalHasElement Or RandomNormal RandomNormalLike "
 	"RandomUniform RandomUniformLike Range SequenceEmpty SequenceLength Shape Size TfIdfVectorizer Xor ";
 
 static bool

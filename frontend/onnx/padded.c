@@ -17,6 +17,7 @@ typedef enum {
 	MEAN,
 	SHAPE,
 	SIZE,
+	CONCAT, /* along the axis the parts move together; along another one they have one count */
 } Rule;
 typedef struct {
 	const char *names; /* "Add Sub ...", a space around each */
@@ -42,6 +43,7 @@ static const PaddedRow rows[] = {
 	{" ReduceMean ", MEAN, 0},
 	{" Shape ", SHAPE, 0},
 	{" Size ", SIZE, 0},
+	{" Concat ", CONCAT, 0},
 };
 
 static const PaddedRow *
@@ -72,35 +74,50 @@ from_end(const Bound *b)
 	return b->value->type->rank - b->axis;
 }
 
+/* A bound that names output i, or else takes it as a glob; NULL: none does. */
+static const SizeBound *
+bound_of(const OnnxNode *n, int i)
+{
+	const ImportOptions *o = n->im->options;
+	const char *name = has_output(n, i) ? n->proto->output[i] : NULL;
+	const SizeBound *found = NULL;
+
+	for (int k = 0; name && k < o->n_bounds; k++) {
+		if (!strcmp(o->bounds[k].name, name))
+			return &o->bounds[k];
+		if (!found && glob_match(o->bounds[k].name, name))
+			found = &o->bounds[k];
+	}
+	return found;
+}
+
 bool
 has_size_bound(const OnnxNode *n)
 {
-	const ImportOptions *o = n->im->options;
-
 	for (int i = 0; i < n_outputs(n); i++)
-		for (int k = 0; k < o->n_bounds; k++)
-			if (has_output(n, i) && !strcmp(o->bounds[k].name, n->proto->output[i]))
-				return true;
+		if (bound_of(n, i))
+			return true;
 	return false;
 }
 
 bool
 want_size_bound(OnnxNode *n, int64_t *out)
 {
-	const ImportOptions *o = n->im->options;
 	const char *name = "";
 
 	for (int i = 0; i < n_outputs(n); i++) {
+		const SizeBound *b = bound_of(n, i);
 		name = *name ? name : n->proto->output[i];
-		for (int k = 0; k < o->n_bounds; k++)
-			if (has_output(n, i) && !strcmp(o->bounds[k].name, n->proto->output[i])) {
-				*o->bounds[k].used = true;
-				*out = o->bounds[k].value;
-				return true;
-			}
+		if (!b)
+			continue;
+		*b->used = true;
+		*out = b->value;
+		return true;
 	}
 	report_unsupported(n, "the size of its result depends on data");
-	diag_hint(n->im->diag, "--bound %s=N says how large it is at most", name);
+	diag_hint(n->im->diag,
+	          "--bound %s=N says how large it is at most, --bound '*=N' for all such nodes",
+	          name);
 	return false;
 }
 
@@ -203,7 +220,8 @@ padded_value(OnnxNode *n, int i, const Bound *b, const PaddedRow *row)
 	case TRANSPOSE:
 	case RESHAPE:
 	case SHAPE:
-	case SIZE: break;
+	case SIZE:
+	case CONCAT: break;
 	}
 	if (!v && !n->failed)
 		refuse(n, i, b, "not of this input");
@@ -220,7 +238,7 @@ padded_input(OnnxNode *n, int i, const Bound *b)
 		return NULL;
 	}
 	bool same = n->padded && (n->padded_at == i || n->padded->count == b->count);
-	if (n->padded &&
+	if (n->padded && row->rule != CONCAT &&
 	    (row->rule == GATHER ? n->padded_at != i : row->rule != ELEMENTWISE && !same)) {
 		refuse(n, i, b, "another input has such a size, too");
 		return NULL;
@@ -369,6 +387,64 @@ pad_size(OnnxNode *n)
 	set_output(n, 0, e_with(n, OP_mul, n->padded->count, (double)others));
 }
 
+/* Is element i along the axis one of part k, and no padding? bool[size of the part]; *count grows by how many there are. */
+static Value *
+part_mask(OnnxNode *n, const Bound *b, int axis, Value **count)
+{
+	int64_t size = b->value->type->dims[axis];
+	Ints shape = {.n = 1, .at = {size}};
+
+	if (!b->count) {
+		*count = e_with(n, OP_add, *count, (double)size);
+		return e_cast(n, e_splat(n, S64, shape, 1), BOOL);
+	}
+	*count = e_binary(n, OP_add, *count, e_cast(n, b->count, S64));
+	return e_binary(n, OP_lt, e_iota(n, S64, shape, 0), b->count);
+}
+
+/* Along the padded axis: what is no padding, moved to the front. */
+static void
+join_parts(OnnxNode *n, int axis)
+{
+	int parts = n_inputs(n);
+	Value **masks = NEW_ARRAY(n->im->arena, Value *, parts);
+	Value *joined = n->out[0].value,
+	      *count = e_reshape(n, e_constant_ints(n, 1, &(int64_t){0}), (Ints){0});
+
+	for (int i = 0; i < parts; i++) {
+		const Bound *b = importer_lookup(n->im, n->proto->input[i]);
+		masks[i] = part_mask(n, b, axis, &count);
+		if (!masks[i])
+			return;
+	}
+	Places p = places_within(n, e_concat(n, parts, masks, 0), joined->type->dims[axis]);
+	set_output_padded(n, 0, e_gather(n, joined, p.at, axis), axis, count);
+}
+
+static void
+pad_joined(OnnxNode *n)
+{
+	Value *y = n->out[0].value;
+	int axis = y ? want_axis(n, want_int(n, "axis", 1), y->type->rank) : -1;
+
+	if (axis < 0)
+		return;
+	for (int i = 0; i < n_inputs(n); i++) {
+		const Bound *b = importer_lookup(n->im, n->proto->input[i]);
+		bool same = axis == n->padded->axis
+		                    ? !b->count || b->axis == axis
+		                    : b->count == n->padded->count && b->axis == n->padded->axis;
+		if (same)
+			continue;
+		refuse(n, n->padded_at, n->padded, "another input has a size of its own there");
+		return;
+	}
+	if (axis == n->padded->axis)
+		join_parts(n, axis);
+	else
+		pad_output(n, 0, n->padded->axis);
+}
+
 void
 padded_outputs(OnnxNode *n)
 {
@@ -384,6 +460,7 @@ padded_outputs(OnnxNode *n)
 	case MEAN: pad_reduced(n, true); break;
 	case SHAPE: pad_shape(n); break;
 	case SIZE: pad_size(n); break;
+	case CONCAT: pad_joined(n); break;
 	case SCATTER_ND: break;
 	}
 }

@@ -1,13 +1,14 @@
 /* Quantized tensors and products. Codes are integers; a tensor of codes, a scale and a zero point stands for (code - zero) scale.
  * Products of codes are exact, in s32. How a gradient passes codes is passes/straight_through.c's matter. */
+#include "frontend/onnx/quantize.h"
 #include "frontend/onnx/window.h"
 
 #include <string.h>
 
 /* ---- which scale an element has */
 /* One for all, one for each place along `axis`, or with block > 0 one for each block there. */
-static Value *
-spread(OnnxNode *n, Value *v, Value *like, int axis, int64_t block)
+Value *
+codes_spread(OnnxNode *n, Value *v, Value *like, int axis, int64_t block)
 {
 	if (!v || !like)
 		return NULL;
@@ -66,8 +67,8 @@ want_grouping(OnnxNode *n, const Value *x, const Value *scale, const Value *zero
 
 /* ---- floats to codes and back */
 /* x and scale: floats of one type and shape. To floats of 8 and 4 bits it is a conversion. */
-static Value *
-codes(OnnxNode *n, Value *x, Value *scale, Value *zero, DType to)
+Value *
+codes_of_floats(OnnxNode *n, Value *x, Value *scale, Value *zero, DType to)
 {
 	Value *operands[] = {x, scale, zero};
 	bool saturate = want_int(n, "saturate", 1) != 0;
@@ -82,8 +83,8 @@ codes(OnnxNode *n, Value *x, Value *scale, Value *zero, DType to)
 }
 
 /* Are they codes that the standard has, and is a zero point of the same type? */
-static bool
-check_codes(OnnxNode *n, DType t, const Value *zero)
+bool
+codes_check(OnnxNode *n, DType t, const Value *zero)
 {
 	const DTypeInfo *info = &dtype_info[t];
 	bool may = info->class == CLASS_FLOAT ? info->bits <= 8 && t != E8M0
@@ -121,18 +122,18 @@ import_quantize(OnnxNode *n)
 
 	if (n->failed || !want_grouping(n, x, scale, zero, &g) ||
 	    (type && !want_dtype(n, type, &to)) ||
-	    (precision && !want_dtype(n, precision, &arithmetic)) || !check_codes(n, to, zero))
+	    (precision && !want_dtype(n, precision, &arithmetic)) || !codes_check(n, to, zero))
 		return;
 	if (!dtype_is_float(arithmetic)) {
 		report_invalid(n, "precision is %s", dtype_info[arithmetic].name);
 		return;
 	}
 	x = e_cast(n, x, arithmetic);
-	scale = spread(n, e_cast(n, scale, arithmetic), x, g.axis, g.block);
+	scale = codes_spread(n, e_cast(n, scale, arithmetic), x, g.axis, g.block);
 	if (zero && !dtype_is_float(to))
-		zero = spread(n, e_cast(n, zero, arithmetic), x, g.axis, g.block);
+		zero = codes_spread(n, e_cast(n, zero, arithmetic), x, g.axis, g.block);
 	if (!n->failed)
-		set_output(n, 0, codes(n, x, scale, zero, to));
+		set_output(n, 0, codes_of_floats(n, x, scale, zero, to));
 }
 
 static void
@@ -145,13 +146,13 @@ import_dequantize(OnnxNode *n)
 	Grouping g;
 
 	if (n->failed || !want_grouping(n, x, scale, zero, &g) ||
-	    (type && !want_dtype(n, type, &to)) || !check_codes(n, x->type->dtype, zero))
+	    (type && !want_dtype(n, type, &to)) || !codes_check(n, x->type->dtype, zero))
 		return;
 	Value *y = e_cast(n, x, scale->type->dtype);
-	scale = spread(n, scale, y, g.axis, g.block);
+	scale = codes_spread(n, scale, y, g.axis, g.block);
 	if (zero)
 		y = e_binary(n, OP_sub, y,
-		             spread(n, e_cast(n, zero, y->type->dtype), y, g.axis, g.block));
+		             codes_spread(n, e_cast(n, zero, y->type->dtype), y, g.axis, g.block));
 	set_output(n, 0, e_cast(n, e_binary(n, OP_mul, y, scale), to));
 }
 
@@ -169,6 +170,22 @@ e_dynamic_range(OnnxNode *n, Value *x, Ints axes, Value **scale, Value **zero)
 	*zero = e_unary(n, OP_round, e_with(n, OP_min, e_with(n, OP_max, at, 0), 255));
 }
 
+Value *
+codes_and_back(OnnxNode *n, Value *x)
+{
+	Value *scale, *zero;
+
+	if (!x)
+		return NULL;
+	e_dynamic_range(n, x, ints_range(0, x->type->rank), &scale, &zero);
+	scale = codes_spread(n, scale, x, 0, 0);
+	zero = codes_spread(n, zero, x, 0, 0);
+	Value *codes = codes_of_floats(n, x, scale, zero, U8);
+	return codes ? e_binary(n, OP_mul,
+	                        e_binary(n, OP_sub, e_cast(n, codes, x->type->dtype), zero), scale)
+	             : NULL;
+}
+
 static void
 import_dynamic_quantize(OnnxNode *n)
 {
@@ -179,7 +196,7 @@ import_dynamic_quantize(OnnxNode *n)
 	e_dynamic_range(n, x, ints_range(0, x->type->rank), &scale, &zero);
 	scale = e_reshape(n, scale, (Ints){0});
 	zero = e_reshape(n, zero, (Ints){0});
-	Value *operands[] = {x, spread(n, scale, x, 0, 0), spread(n, zero, x, 0, 0)};
+	Value *operands[] = {x, codes_spread(n, scale, x, 0, 0), codes_spread(n, zero, x, 0, 0)};
 	set_output(n, 0, e_op(n, OP_quantize, 3, operands, &(QuantizeAttr){.to = U8}));
 	set_output(n, 1, scale);
 	set_output(n, 2, e_cast(n, zero, U8));
@@ -187,19 +204,20 @@ import_dynamic_quantize(OnnxNode *n)
 
 /* ---- products of codes */
 /* The scale or zero point of a matrix: one for all, one for each row or column (`axis`, from the end), or of the matrix's rank. */
-static Value *
-spread_matrix(OnnxNode *n, Value *v, Value *like, int axis)
+Value *
+codes_spread_matrix(OnnxNode *n, Value *v, Value *like, int axis)
 {
 	if (!v || !like)
 		return NULL;
 	if (v->type->rank > 1 && v->type->rank == like->type->rank)
 		return e_broadcast(n, v, shape_of(like));
-	return spread(n, v, like, like->type->rank > axis ? like->type->rank - 1 - axis : 0, 0);
+	return codes_spread(n, v, like, like->type->rank > axis ? like->type->rank - 1 - axis : 0,
+	                    0);
 }
 
 /* code - zero: in s32, or of small floats, which have no zero point, in f32. */
-static Value *
-shifted(OnnxNode *n, Value *x, Value *zero)
+Value *
+codes_shifted(OnnxNode *n, Value *x, Value *zero)
 {
 	if (!x || dtype_is_float(x->type->dtype))
 		return e_cast(n, x, F32);
@@ -207,28 +225,29 @@ shifted(OnnxNode *n, Value *x, Value *zero)
 }
 
 /* Input i, which are codes, less the zero point of input z. */
-static Value *
-want_matrix(OnnxNode *n, int i, int z, int axis)
+Value *
+codes_want_matrix(OnnxNode *n, int i, int z, int axis)
 {
 	Value *x = want_input(n, i), *zero = has_input(n, z) ? want_input(n, z) : NULL;
 
-	if (n->failed || !check_codes(n, x->type->dtype, zero))
+	if (n->failed || !codes_check(n, x->type->dtype, zero))
 		return NULL;
-	return shifted(n, x, zero ? spread_matrix(n, e_cast(n, zero, S32), x, axis) : NULL);
+	return codes_shifted(n, x,
+	                     zero ? codes_spread_matrix(n, e_cast(n, zero, S32), x, axis) : NULL);
 }
 
 static void
 import_matmul_integer(OnnxNode *n)
 {
-	Value *x = want_matrix(n, 0, 2, 1), *y = want_matrix(n, 1, 3, 0);
+	Value *x = codes_want_matrix(n, 0, 2, 1), *y = codes_want_matrix(n, 1, 3, 0);
 
 	set_output(n, 0, e_matmul(n, x, y));
 }
 
 /* The sum of products, which has the scale `from`, as codes of another scale. As onnxruntime does it, the factor between the two
  * is rounded once. */
-static Value *
-requantize(OnnxNode *n, Value *sum, Value *from, int scale_input, int zero_input)
+Value *
+codes_requantize(OnnxNode *n, Value *sum, Value *from, int scale_input, int zero_input)
 {
 	Value *to = want_float_input(n, scale_input), *zero = want_input(n, zero_input);
 
@@ -241,17 +260,18 @@ requantize(OnnxNode *n, Value *sum, Value *from, int scale_input, int zero_input
 	Value *factor = e_binary(n, OP_div, from, e_reshape(n, to, (Ints){0}));
 	Value *x = e_binary(n, OP_mul, e_cast(n, sum, factor ? factor->type->dtype : F32), factor);
 	DType type = zero->type->dtype;
-	if (!x || !check_codes(n, type, NULL))
+	if (!x || !codes_check(n, type, NULL))
 		return NULL;
-	Value *at = dtype_is_float(type) ? NULL
-	                                 : spread(n, e_cast(n, zero, x->type->dtype), x, 0, 0);
-	return codes(n, x, e_number(n, x, 1), at, type);
+	Value *at = dtype_is_float(type)
+	                    ? NULL
+	                    : codes_spread(n, e_cast(n, zero, x->type->dtype), x, 0, 0);
+	return codes_of_floats(n, x, e_number(n, x, 1), at, type);
 }
 
 static void
 import_qlinear_matmul(OnnxNode *n)
 {
-	Value *x = want_matrix(n, 0, 2, 1), *y = want_matrix(n, 3, 5, 0);
+	Value *x = codes_want_matrix(n, 0, 2, 1), *y = codes_want_matrix(n, 3, 5, 0);
 	Value *xs = want_float_input(n, 1), *ys = want_float_input(n, 4);
 	Value *sum = e_matmul(n, x, y);
 
@@ -261,15 +281,27 @@ import_qlinear_matmul(OnnxNode *n)
 		report_unsupported(n, "operands of rank %d and %d", x->type->rank, y->type->rank);
 		return;
 	}
-	Value *from = e_binary(n, OP_mul, spread_matrix(n, xs, sum, 1),
-	                       spread_matrix(n, ys, sum, 0));
-	set_output(n, 0, requantize(n, sum, from, 6, 7));
+	Value *from = e_binary(n, OP_mul, codes_spread_matrix(n, xs, sum, 1),
+	                       codes_spread_matrix(n, ys, sum, 0));
+	set_output(n, 0, codes_requantize(n, sum, from, 6, 7));
+}
+
+/* [batch, channels, places ..] of [batch, places .., channels], or back. */
+static Value *
+moved_channels(OnnxNode *n, Value *x, bool to_last)
+{
+	int rank = x ? x->type->rank : 0;
+	Ints order = ints_range(0, rank);
+
+	for (int i = 1; i < rank; i++)
+		order.at[i] = to_last ? i + 1 < rank ? i + 1 : 1 : i == 1 ? rank - 1 : i - 1;
+	return x ? e_transpose(n, x, order) : NULL;
 }
 
 static Value *
 convolve(OnnxNode *n, int xi, int xz, int wi, int wz)
 {
-	Value *x = want_matrix(n, xi, xz, 1), *w = want_input(n, wi);
+	Value *x = codes_want_matrix(n, xi, xz, 1), *w = want_input(n, wi);
 	Value *zero = has_input(n, wz) ? want_input(n, wz) : NULL;
 	Value *x_zero = has_input(n, xz) ? want_input(n, xz) : NULL;
 
@@ -277,9 +309,11 @@ convolve(OnnxNode *n, int xi, int xz, int wi, int wz)
 		report_invalid(n, "the input has %lld zero points, need one",
 		               (long long)x_zero->type->n);
 
-	if (n->failed || !check_codes(n, w->type->dtype, zero))
+	if (n->failed || !codes_check(n, w->type->dtype, zero))
 		return NULL;
-	w = shifted(n, w, zero ? spread(n, e_cast(n, zero, S32), w, 0, 0) : NULL);
+	if (want_int(n, "channels_last", 0))
+		x = moved_channels(n, x, false);
+	w = codes_shifted(n, w, zero ? codes_spread(n, e_cast(n, zero, S32), w, 0, 0) : NULL);
 	return e_conv(n, x, w, wi);
 }
 
@@ -299,8 +333,10 @@ import_qlinear_conv(OnnxNode *n)
 		sum = e_binary(n, OP_add, sum, e_channel(n, want_input(n, 8), sum, 1));
 	if (n->failed || !sum)
 		return;
-	Value *from = e_binary(n, OP_mul, spread(n, xs, sum, 0, 0), spread(n, ws, sum, 1, 0));
-	set_output(n, 0, requantize(n, sum, from, 6, 7));
+	Value *from = e_binary(n, OP_mul, codes_spread(n, xs, sum, 0, 0),
+	                       codes_spread(n, ws, sum, 1, 0));
+	Value *y = codes_requantize(n, sum, from, 6, 7);
+	set_output(n, 0, want_int(n, "channels_last", 0) ? moved_channels(n, y, true) : y);
 }
 
 /* ---- com.microsoft: weights of few bits, packed */
@@ -452,7 +488,7 @@ import_matmul_bnb4(OnnxNode *n)
 		values[i] = four_bit_values[kind ? FOUR_BIT_NF4 : FOUR_BIT_FP4][i];
 	Value *table = e_vector(n, largest->type->dtype, FOUR_BIT_CODES, values);
 	Value *w = code && table ? e_op(n, OP_lookup, 2, (Value *[]){table, code}, NULL) : NULL;
-	Value *factor = spread(n, e_flat(n, largest), w, 0, s.block);
+	Value *factor = codes_spread(n, e_flat(n, largest), w, 0, s.block);
 	w = e_reshape(n, e_binary(n, OP_mul, w, factor), matrix);
 	set_output(n, 0, product_with(n, w, &s, 0));
 }
@@ -469,6 +505,7 @@ const ImportRow import_quantize_rows[] = {
 	{"QLinearConv", 10, 0, import_qlinear_conv, {0}, NULL},
 	{"QuantizeLinear", 1, 0, import_quantize, {0}, MICROSOFT},
 	{"DequantizeLinear", 1, 0, import_dequantize, {0}, MICROSOFT},
+	{"QLinearConv", 1, 0, import_qlinear_conv, {0}, MICROSOFT},
 	{"MatMulNBits", 1, 0, import_matmul_nbits, {0}, MICROSOFT},
 	{"MatMulBnb4", 1, 0, import_matmul_bnb4, {0}, MICROSOFT},
 	{0},

@@ -2,7 +2,7 @@
  *
  * The input's products do not depend on the iterations before: one product makes those of all. A loop over the sequence is left, its
  * body what the standard's formulas say of one time step; the reverse direction runs it from the end. */
-#include "frontend/onnx/importer.h"
+#include "frontend/onnx/quantize.h"
 
 #include <math.h>
 #include <string.h>
@@ -153,6 +153,8 @@ struct Recurrent {
 	const Activation *f;
 	Value *rt, *rb, *p; /* R, the recurrent part of B, P, of this direction */
 	int at;             /* that direction */
+	bool dynamic;       /* products are those of codes */
+	Value *kept;        /* whose hidden state counts for the range of all; NULL: everybody's */
 };
 
 /* ---- what a node says */
@@ -319,8 +321,8 @@ read_recurrent(Recurrent *r)
 	r->input_forget = want_int(n, "input_forget", 0);
 	r->linear_before_reset = want_int(n, "linear_before_reset", 0);
 	r->x = want_float_input(n, 0);
-	r->w = want_float_input(n, 1);
-	r->r = want_float_input(n, 2);
+	r->w = r->dynamic ? codes_want_gates(n, 1, 8) : want_float_input(n, 1);
+	r->r = r->dynamic ? codes_want_gates(n, 2, 10) : want_float_input(n, 2);
 	if (!(r->clip > 0)) {
 		report_invalid(n, "clip %g is not above 0", r->clip);
 		return false;
@@ -374,6 +376,9 @@ static Value *
 recurrent_product(const Recurrent *r, Value *h, int from, int to)
 {
 	OnnxNode *n = r->n;
+
+	h = r->kept ? e_select(n, r->kept, h, e_number(n, h, 0)) : h;
+	h = r->dynamic ? codes_and_back(n, h) : h;
 	Value *rt = from == 0 && to == r->cell->gates
 	                    ? r->rt
 	                    : e_slice_axis(n, r->rt, 0, from * r->hidden, to * r->hidden);
@@ -461,7 +466,8 @@ input_products(const Recurrent *r, int at)
 	OnnxNode *n = r->n;
 	int64_t rows = r->cell->gates * r->hidden;
 	DotAttr a = {.x_contract = {.n = 1, .at = {2}}, .y_contract = {.n = 1, .at = {1}}};
-	Value *x = e_dot(n, r->x, of_direction(n, r->w, at), &a);
+	Value *steps = r->dynamic ? codes_and_back(n, r->x) : r->x;
+	Value *x = e_dot(n, steps, of_direction(n, r->w, at), &a);
 	Value *b = of_direction(n, r->b, at);
 
 	if (!b)
@@ -475,9 +481,9 @@ input_products(const Recurrent *r, int at)
 	return e_binary(n, OP_add, x, e_binary(n, OP_add, wb, rb));
 }
 
-/* bool[steps, batch, 1]: is the step inside of the sequence? */
+/* bool[steps, batch, 1]: is the step inside of the sequence, or with OP_le just behind its end? */
 static Value *
-inside_sequences(const Recurrent *r)
+inside_sequences(const Recurrent *r, OpKind compare)
 {
 	OnnxNode *n = r->n;
 	Ints shape = {.n = 3, .at = {r->steps, r->batch, 1}};
@@ -486,7 +492,33 @@ inside_sequences(const Recurrent *r)
 		return NULL;
 	Value *lengths = e_reshape(n, e_cast(n, r->lengths, S64),
 	                           (Ints){.n = 2, .at = {r->batch, 1}});
-	return e_binary(n, OP_lt, e_iota(n, S64, shape, 0), lengths);
+	return e_binary(n, compare, e_iota(n, S64, shape, 0), lengths);
+}
+
+/* x [steps, batch, ..] with each sequence turned around by itself; what is behind its end stays. */
+static Value *
+turned_sequences(const Recurrent *r, Value *x)
+{
+	OnnxNode *n = r->n;
+	Ints places = {.n = 2, .at = {r->steps, r->batch}};
+	Ints rows = {.n = 2,
+	             .at = {r->steps * r->batch, x ? x->type->n / (r->steps * r->batch) : 0}};
+
+	if (!x)
+		return NULL;
+	Value *step = e_iota(n, S64, places, 0), *lengths = e_cast(n, r->lengths, S64);
+	Value *turned = e_with(n, OP_sub, e_binary(n, OP_sub, lengths, step), 1);
+	Value *from = e_select(n, e_binary(n, OP_lt, step, lengths), turned, step);
+	Value *at = e_binary(n, OP_add, e_with(n, OP_mul, from, (double)r->batch),
+	                     e_iota(n, S64, places, 1));
+	return e_reshape(n, e_gather(n, e_reshape(n, x, rows), e_flat(n, at), 0), shape_of(x));
+}
+
+/* Where a step's range spans all sequences, each begins at its own end. */
+static bool
+turns_sequences(const Recurrent *r, int at)
+{
+	return r->dynamic && r->lengths && (at == 1 || r->backwards) && r->steps * r->batch > 0;
 }
 
 /* What the body reads: parameters of the loop's function, in the order of the loop's operands. */
@@ -524,7 +556,9 @@ static Node *
 build_direction(Recurrent *r, int at)
 {
 	OnnxNode *n = r->n;
-	Value *x = input_products(r, at), *inside = inside_sequences(r);
+	Value *x = input_products(r, at), *inside = inside_sequences(r, OP_lt);
+	Value *kept = r->dynamic ? inside_sequences(r, OP_le) : NULL;
+	bool turns = turns_sequences(r, at);
 	Value *operands[8], *state[2] = {NULL, NULL}, *initial[2];
 	Value *b = of_direction(n, r->b, at), *p = of_direction(n, r->peepholes, at);
 	Value *rb = b && r->linear_before_reset ? part(n, b, 1, r->cell->gates * r->hidden) : NULL;
@@ -537,12 +571,14 @@ build_direction(Recurrent *r, int at)
 		initial[i] = of_direction(n, r->initial[i], at);
 	if (!x || !rt || n->failed)
 		return NULL;
+	x = turns ? turned_sequences(r, x) : x;
 	scope_open(n, &s, "step");
 	function_param(s.f, type_scalar(n->im->m, S64), "i");
 	for (int i = 0; i < r->cell->states; i++)
 		state[i] = pass(r, &s, &o, initial[i], false);
 	x = pass(r, &s, &o, x, true);
 	Value *live = pass(r, &s, &o, inside, true);
+	r->kept = pass(r, &s, &o, kept, true);
 	r->rt = pass(r, &s, &o, rt, false);
 	r->rb = pass(r, &s, &o, rb, false);
 	r->p = pass(r, &s, &o, p, false);
@@ -553,9 +589,9 @@ build_direction(Recurrent *r, int at)
 	LoopAttr a = {.body = s.f,
 	              .bound = r->steps,
 	              .carried = r->cell->states,
-	              .sliced = 1 + (inside != NULL),
+	              .sliced = 1 + (inside != NULL) + (kept != NULL),
 	              .always = true,
-	              .reverse = at == 1 || r->backwards};
+	              .reverse = !turns && (at == 1 || r->backwards)};
 	return build_node(n->b, OP_loop, o.n, operands, &a);
 }
 
@@ -574,9 +610,9 @@ beside(OnnxNode *n, int count, Value **list, int axis)
 }
 
 static void
-import_recurrent(OnnxNode *n, const CellRow *cell)
+import_recurrent(OnnxNode *n, const CellRow *cell, bool dynamic)
 {
-	Recurrent r = {.n = n, .cell = cell};
+	Recurrent r = {.n = n, .cell = cell, .dynamic = dynamic};
 	Node *loops[2];
 	Value *list[2];
 
@@ -586,7 +622,9 @@ import_recurrent(OnnxNode *n, const CellRow *cell)
 		if (!(loops[i] = build_direction(&r, i)))
 			return;
 	for (int i = 0; i < r.directions; i++)
-		list[i] = node_result(loops[i], cell->states);
+		list[i] = turns_sequences(&r, i)
+		                  ? turned_sequences(&r, node_result(loops[i], cell->states))
+		                  : node_result(loops[i], cell->states);
 	Value *y = beside(n, r.directions, list, 1); /* [steps, directions, batch, hidden] */
 	set_output(n, 0, r.batch_first ? e_transpose(n, y, (Ints){.n = 4, .at = {2, 0, 1, 3}}) : y);
 	for (int k = 0; k < cell->states; k++) {
@@ -601,7 +639,7 @@ import_rnn(OnnxNode *n)
 {
 	static const CellRow cell = {1, 1, 1, {"Tanh"}, step_rnn};
 
-	import_recurrent(n, &cell);
+	import_recurrent(n, &cell, false);
 }
 
 static void
@@ -609,15 +647,22 @@ import_gru(OnnxNode *n)
 {
 	static const CellRow cell = {3, 1, 2, {"Sigmoid", "Tanh"}, step_gru};
 
-	import_recurrent(n, &cell);
+	import_recurrent(n, &cell, false);
 }
+
+static const CellRow lstm_cell = {4, 2, 3, {"Sigmoid", "Tanh", "Tanh"}, step_lstm};
 
 static void
 import_lstm(OnnxNode *n)
 {
-	static const CellRow cell = {4, 2, 3, {"Sigmoid", "Tanh", "Tanh"}, step_lstm};
+	import_recurrent(n, &lstm_cell, false);
+}
 
-	import_recurrent(n, &cell);
+/* Weights are codes, and what they meet becomes codes over its own range: X of all steps at once, the hidden state in each. */
+static void
+import_dynamic_lstm(OnnxNode *n)
+{
+	import_recurrent(n, &lstm_cell, true);
 }
 
 const ImportRow import_recurrent_rows[] = {
@@ -625,5 +670,6 @@ const ImportRow import_recurrent_rows[] = {
 	{"RNN", 1, 0, import_rnn, {0}, NULL},
 	{"GRU", 1, 0, import_gru, {0}, NULL},
 	{"LSTM", 1, 0, import_lstm, {0}, NULL},
+	{"DynamicQuantizeLSTM", 1, 0, import_dynamic_lstm, {0}, "com.microsoft"},
 	{0},
 };

@@ -223,10 +223,9 @@ REASONS = {
         "the operator's text forbids both; gradc refuses where they differ in size",
         "onnx: AveragePool.pads: \"cannot be used simultaneously with auto_pad\""),
     "shape by inference": Reason(
-        "outputs declared as onnx's inference says, where a shape went through Cast to a narrower type, of STFT, and of ConvTranspose with "
-        "output_shape",
+        "outputs declared as onnx's inference says, where a shape went through Cast to a narrower type, and of STFT",
         "onnx's data propagation ignores what Cast does to a number, its inference of STFT takes onesided for 0 where it "
-        "is absent, that of ConvTranspose leaves batch and channels out, so the declared shape is wrong; onnxruntime only warns",
+        "is absent, so the declared shape is wrong; onnxruntime only warns",
         "onnx: Cast, PartialDataPropagationFunction; STFT: \"onesided (default is 1)\""),
     "body of a function": Reason(
         "MeanVarianceNormalization of f64",
@@ -600,10 +599,6 @@ def _has_nothing(names):
     return holds
 
 
-def _has_output_shape(case):
-    return any(n.op_type == "ConvTranspose" and _attribute(n, "output_shape", []) for n in seeds.nodes_of(case.model.graph))
-
-
 def _has_both_pads(case):
     return any({"pads", "auto_pad"} <= {a.name for a in n.attribute} for n in seeds.nodes_of(case.model.graph))
 
@@ -669,7 +664,6 @@ GRADC_REFUSES = (
     ("one-way broadcast", r"operand is larger than the result's|the operand has rank", _always),
     ("pads and auto_pad", r"output \S+ is declared with (rank|\d+ elements)", _has_both_pads),
     ("shape by inference", r"output \S+ is declared with (rank|\d+ elements)", _has({"Cast", "STFT"})),
-    ("shape by inference", r"output \S+ is declared with rank", _has_output_shape),
 )
 
 

@@ -194,9 +194,56 @@ def test_more_than_the_bound(run, tmp_path, engine):
     assert f'output "at" has {np.count_nonzero(X)} elements along axis 1, --bound allows 4' in done.stderr
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("bounds", [["--bound=a=400", "--bound=b=300"], ["--bound=*=400"], ["--bound=?=4", "--bound=b=300", "--bound=a=400"]])
+def test_parts_that_data_size_are_joined(run, tmp_path, engine, bounds):
+    """Behind each other without the padding, also beside a part of a known size; beside each other if they have one size. A glob is for all nodes
+    that no other bound names."""
+    nodes = [N("NonZero", ["x"], ["a"]), N("Abs", ["x"], ["p"]), N("Greater", ["p", "one"], ["g"]), N("NonZero", ["g"], ["b"]),
+             N("Concat", ["a", "known", "b", "a"], ["y"], axis=1), N("Concat", ["a", "a"], ["z"], axis=-2), N("Shape", ["y"], ["shape"]),
+             N("Transpose", ["y"], ["rows"], perm=[1, 0]), N("GatherND", ["x", "rows"], ["v"]), N("ReduceSum", ["v"], ["sum"], keepdims=0)]
+    outputs = ["y", "z", "shape", "v", "sum"]
+    save(tmp_path / "m.onnx", nodes, X, outputs, {"one": np.float32(1), "known": np.array([[1, 2], [3, 4]])})
+    run("run", "m.onnx", f"--engine={engine}", "--input=x=x.npy", *bounds, "--output-dir=out")
+    a, b = np.stack(X.nonzero()), np.stack((abs(X) > 1).nonzero())
+    y = np.concatenate([a, [[1, 2], [3, 4]], b, a], 1)
+    want = {"y": y, "z": np.concatenate([a, a]), "shape": y.shape, "v": X[tuple(y)], "sum": X[tuple(y)].sum()}
+    for name, got in results(tmp_path / "out").items():
+        np.testing.assert_allclose(got, want[name], rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gradients_pass_through_joined_parts(run, tmp_path, engine):
+    """The mean of squares of what is above a half and of twice what is below minus one."""
+    x = RNG.standard_normal(20000)
+    nodes = [N("Greater", ["x", "half"], ["c"]), N("Compress", ["x", "c"], ["a"], axis=0), N("Less", ["x", "low"], ["d"]), N("Compress", ["x", "d"], ["e"], axis=0),
+             N("Add", ["e", "e"], ["b"]), N("Concat", ["a", "b"], ["y"], axis=0), N("Mul", ["y", "y"], ["yy"]), N("ReduceMean", ["yy"], ["loss"], keepdims=0)]
+    save(tmp_path / "m.onnx", nodes, x, ["loss"], {"half": 0.5, "low": -1.0})
+    run("grad", "m.onnx", "--loss=output:loss", "--precision=f64", f"--engine={engine}", "--input=x=x.npy", "--bound=*=15000", "--wrt=x", "--output-dir=out")
+    count = (x > 0.5).sum() + (x < -1).sum()
+    np.testing.assert_allclose(results(tmp_path / "out")["x"], np.where(x > 0.5, 2 * x, np.where(x < -1, 8 * x, 0)) / count, rtol=1e-12)
+
+
+def test_a_number_that_an_input_decides_is_asked_for(run, tmp_path):
+    """TopK's k from a scalar input: --fill, or the file that run has."""
+    nodes = [N("Reshape", ["k", "first"], ["k1"]), N("TopK", ["x", "k1"], ["y", "i"])]
+    save(tmp_path / "m.onnx", nodes, X[:4], ["y"], {"first": np.array([1])})
+    model = onnx.load(tmp_path / "m.onnx")
+    model.graph.input.append(helper.make_tensor_value_info("k", onnx.TensorProto.INT64, ()))
+    onnx.save(model, tmp_path / "m.onnx")
+    assert "--fill k=N gives the input that decides it a number" in run("check", "m.onnx", exit=4).stderr
+    assert "f32[4 (open),3 (open)]" in run("check", "m.onnx", "--fill=k=3").stdout
+    np.save(tmp_path / "k.npy", np.int64(3))
+    run("run", "m.onnx", "--input=x=x.npy", "--input=k=k.npy", "--output-dir=out")
+    np.testing.assert_array_equal(results(tmp_path / "out")["y"], -np.sort(-X[:4])[:, :3])
+
+
 REFUSED = {
     "no_bound": ([N("NonZero", ["x"], ["at"])], [], 4, "the size of its result depends on data"),
-    "reader": ([N("NonZero", ["x"], ["at"]), N("Concat", ["at", "at"], ["y"], axis=0)], ["at=400"], 4,
+    "beside": ([N("NonZero", ["x"], ["at"]), N("Concat", ["at", "many"], ["y"], axis=0)], ["at=400"], 4, "another input has a size of its own there"),
+    "beside_another": ([N("NonZero", ["x"], ["at"]), N("Neg", ["x"], ["m"]), N("NonZero", ["m"], ["as"]), N("Concat", ["at", "as"], ["y"], axis=0)], ["a?=400"], 4,
+                       "another input has a size of its own there"),
+    "reader": ([N("NonZero", ["x"], ["at"]), N("Softmax", ["at"], ["y"], axis=0)], ["at=400"], 4,
                'input 0, "at", has as many elements along axis 1 as the data say, at most 400: this operator takes no such input'),
     "two_sizes": ([N("NonZero", ["x"], ["at"]), N("NonZero", ["at"], ["as"]), N("Add", ["at", "as"], ["y"])], ["at=400", "as=400"], 4,
                   "this operator takes no such input"),
@@ -209,7 +256,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(run, tmp_path, name):
     nodes, bounds, code, said = REFUSED[name]
-    save(tmp_path / "m.onnx", nodes, X, [nodes[-1].output[0]], {"many": np.arange(400), "zero": np.int64(0)})
+    save(tmp_path / "m.onnx", nodes, X, [nodes[-1].output[0]], {"many": np.arange(400)[None], "zero": np.int64(0)})
     words = [f"--bound={b}" for b in bounds]
     assert said in run("run", "m.onnx", "--engine=interp", "--input=x=x.npy", *words, "--output-dir=out", exit=code).stderr
 

@@ -492,3 +492,44 @@ def test_a_glob_that_fits_nothing_names_the_nearest(run, tmp_path, option):
 def test_the_parameter_that_a_tensor_was_computed_from_is_its_path(run, tmp_path):
     write(tmp_path / "model.onnx", [("MatMul", ["x", "val_0"], "y", "blocks.0.fc")], {"val_0": (np.eye(4) + ROWS, dict(FOLDED="['w']"))}, PARAMETER)
     assert check(run, "--match=w")[0]["val_0"]["path"] == "w"
+
+
+LAYER = [("MatMul", ["x", "val_1"], "h"), ("Add", ["h", "fc.bias"], "i"), ("Mul", ["i", "ln.weight"], "y")]
+MATRIX = RANDOM.standard_normal((4, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("source, kept, want", [
+    ("fc.weight", {}, "trainable"), ("fc.weight", ONE, "trainable"), ("w", {}, "trainable"), ("val_0', 'fc.weight", {}, "trainable"),
+    ("rope.inv_freq", ONE, "trainable")])
+def test_metadata_of_some_tensors_say_nothing_of_others(run, tmp_path, source, kept, want):
+    """Tools that copy a graph keep folded_from, and lose the signature and what initializers were: a product's weight and bias train."""
+    write(tmp_path / "model.onnx", LAYER, {"val_1": (MATRIX, dict(FOLDED=f"['{source}']")), "fc.bias": (ROWS[0], {}), "ln.weight": (ROWS[0], kept)})
+    rows, said = check(run)
+    assert {n: r["kind"] for n, r in rows.items()} == {"val_1": want, "fc.bias": "trainable", "ln.weight": "trainable"}
+    assert rows["val_1"]["path"] == (source.split("'")[-1] if "." in source and "inv" not in source else "node_h")
+    assert said["doubtful"] == []
+
+
+@pytest.mark.parametrize("source, kind, doubted", [("fc.weight", "trainable", True), ("pos", "frozen", True), ("rope.inv_freq", "frozen", True), ("val_3", "frozen", False)])
+def test_where_no_product_reads_it_what_is_left_is_a_name(run, tmp_path, source, kind, doubted):
+    write(tmp_path / "model.onnx", [("Add", ["x", "val_1"], "h"), ("Mul", ["h", "ln.weight"], "y")],
+          {"val_1": (ROWS, dict(FOLDED=f"['{source}']")), "ln.weight": (ROWS, {})})
+    rows, said = check(run)
+    assert rows["val_1"]["kind"] == kind and [d["name"] for d in said["doubtful"]] == ["val_1"] * doubted
+
+
+def test_the_signature_holds_where_a_tensors_own_metadata_are_lost(run, tmp_path):
+    write(tmp_path / "model.onnx", [("Add", ["x", "table"], "h"), ("Mul", ["h", "w"], "i"), ("Add", ["i", "fc.bias"], "y")],
+          {"table": (ROWS, {}), "w": (ROWS, {}), "fc.bias": (ROWS, dict(FOLDED="['v']"))}, PARAMETER)
+    rows, said = check(run)
+    assert {n: (r["kind"], r["why"].split(" when")[0]) for n, r in rows.items()} == {
+        "table": ("frozen", "a buffer, says its metadata"), "w": ("trainable", "a parameter, says its metadata"), "fc.bias": ("trainable", "computed from v")}
+    assert said["doubtful"] == []
+
+
+@pytest.mark.parametrize("name, want", [("stft.forward_basis_buffer", True), ("1.melW", True), ("rope.inv_freq_0", True), ("vad.window", True),
+                                        ("fc.weight", False), ("window_attention.weight", False)])
+def test_the_name_of_a_table_is_a_reason_to_doubt(run, tmp_path, name, want):
+    write(tmp_path / "model.onnx", [("MatMul", ["x", name], "y")], {name: (MATRIX, {})})
+    rows, said = check(run)
+    assert rows[name]["kind"] == "trainable" and [d["option"] for d in said["doubtful"]] == [f"--freeze={name}"] * want

@@ -281,7 +281,7 @@ def test_a_table_of_the_code_that_a_layer_takes_is_no_weight(run, tmp_path, node
 def test_what_stands_before_a_scatter_by_max_is_trained(run, tmp_path):
     """The largest of what is scattered to one place, as graph attention's softmax asks for."""
     index = numpy_helper.from_array(np.zeros((2, 4), np.int64), "index")
-    tensors = [numpy_helper.from_array(PARAMETERS[:4, :4].astype(np.float32), n) for n in ("a.weight", "b.weight")] + [index]
+    tensors = [numpy_helper.from_array(PARAMETERS[i:i + 4, :4].astype(np.float32), n) for i, n in ((0, "a.weight"), (4, "b.weight"))] + [index]
     nodes = [helper.make_node("MatMul", ["x", "a.weight"], ["h"]), helper.make_node("ScatterElements", ["h", "index", "h"], ["m"], reduction="max"),
              helper.make_node("MatMul", ["m", "b.weight"], ["y"])]
     ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 4]) for n in "xy"]

@@ -1,4 +1,4 @@
-"""Parameters that an exporter wrote more than once, and that are one: who reads them decides, not their values alone."""
+"""Parameters that an exporter wrote more than once, and that are one: no training leaves two matrices equal, but layers may begin as copies."""
 import numpy as np
 import onnx
 import pytest
@@ -7,22 +7,15 @@ from onnx import helper, numpy_helper
 MATRIX = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
 SCOPES = "pkg.torch.onnx.name_scopes"
 CALLS = [
-    # the nodes' names, their scopes, whether one module made both
-    (("/net/u/MatMul", "/net/u_1/MatMul"), None, True),
-    (("/net/u_9/MatMul", "/net/u_10/MatMul"), None, True),
-    (("/net/u/MatMul", "/net/v/MatMul"), None, False),
-    (("/net/layers.0/u/MatMul", "/net/layers.1/u/MatMul"), None, False),
-    (("/net/u1/MatMul", "/net/u2/MatMul"), None, False),
-    (("/MatMul", "/MatMul_1"), None, False),
-    (("a", "b"), None, False),
-    (("/1/MatMul", "/2/MatMul"), None, False),
-    (("a", "b"), ("['', 'net', 'net.u', 'linear']", "['', 'net', 'net.u', 'linear_1']"), True),
-    (("a", "b"), ("['', 'net', 'net.u', 'linear']", "['', 'net', 'net.v', 'linear']"), False),
-    (("a", "b"), ("['', 'matmul']", "['', 'matmul_1']"), False),
-    (("a", "b"), ("['', net, 'linear']", "['', net, 'linear']"), False),
-    (("a", "b"), (",", ","), False),
-    (("a", "b"), ("',", "',"), False),
-    (("a", "b"), ("'','", "'','"), False),
+    # the nodes' names, their scopes
+    (("/net/u/MatMul", "/net/u_1/MatMul"), None),
+    (("/net/u/MatMul", "/net/v/MatMul"), None),
+    (("/net/layers.0/u/MatMul", "/net/layers.1/u/MatMul"), None),
+    (("/MatMul", "/MatMul_1"), None),
+    (("a", "b"), None),
+    (("a", "b"), ("['', 'net', 'net.u', 'linear']", "['', 'net', 'net.u', 'linear_1']")),
+    (("a", "b"), ("['', net, 'linear']", "['', net, 'linear']")),
+    (("a", "b"), ("',", "',")),
 ]
 
 
@@ -54,19 +47,78 @@ def write(path, names, scopes=None, merged=False, second=MATRIX, B="val_7"):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-@pytest.mark.parametrize("names, scopes, one", CALLS)
+@pytest.mark.parametrize("names, scopes", CALLS)
 @pytest.mark.parametrize("merged", [False, True])
-def test_calls_of_one_module_share_their_matrix(run, tmp_path, names, scopes, one, merged):
-    write(tmp_path / "model.onnx", names, scopes, merged)
+@pytest.mark.parametrize("B", ["val_7", "net.u.second"])
+def test_equal_matrices_are_one(run, tmp_path, names, scopes, merged, B):
+    write(tmp_path / "model.onnx", names, scopes, merged, B=B)
+    assert f'"{B}" is "A"; --no-tie={B} makes them two' in run("check", "model.onnx").stdout
+    apart = run("check", "model.onnx", f"--no-tie={B}").stdout
+    assert "18 trainable" in apart and ("of its own again" in apart) == merged
+
+
+@pytest.mark.parametrize("value, one", [(MATRIX[0], True), (np.ones(3, np.float32), False)])
+def test_vectors_are_one_if_an_identity_says_so(run, tmp_path, value, one):
+    """Two separate ones may be equal by chance of a start, and ones and zeros are how many begin."""
+    for merged in False, True:
+        nodes = [helper.make_node("Mul", ["x", "A"], ["h"]), helper.make_node("Mul", ["h", "B.weight"], ["y"])]
+        tensors = [numpy_helper.from_array(value, n) for n in (["A"] if merged else ["A", "B.weight"])]
+        nodes[:0] = [helper.make_node("Identity", ["A"], ["B.weight"])] * merged
+        ports = [helper.make_tensor_value_info(n, 1, [2, 3]) for n in "xy"]
+        onnx.save(helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:], tensors), opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "model.onnx")
+        assert f"{3 if one and merged else 6} trainable" in run("check", "model.onnx").stdout
+
+
+def write_stack(path, norms, generated=False, merged=False, prefix="net.layers."):
+    """Two layers x W + b, times the norm's weight; all but that are equal."""
+    bias = np.random.default_rng(3).standard_normal(3).astype(np.float32)
+    nodes, tensors, x = [], {}, "x"
+    for i in range(2):
+        names = [f"{prefix}{i}.{n}" for n in ("fc.weight", "fc.bias", "norm.weight")]
+        matrix = f"onnx::MatMul_{i}" if generated else names[0]
+        made = dict(zip([matrix, *names[1:]], [MATRIX, bias, norms[i]]))
+        for name, value in made.items():
+            first = next((n for n, v in tensors.items() if np.array_equal(v, value)), None)
+            if merged and first:
+                nodes.append(helper.make_node("Identity", [first], [name]))
+            else:
+                tensors[name] = value
+        path_of = "/" + f"{prefix}{i}".replace("net.", "net/")
+        for op, w, part in zip(("MatMul", "Add", "Mul"), made, ("fc/MatMul", "fc/Add", "norm/Mul")):
+            nodes.append(helper.make_node(op, [x, w], [f"{i}{op}"], f"{path_of}/{part}"))
+            x = f"{i}{op}"
+    nodes.append(helper.make_node("Relu", [x], ["y"]))
+    ports = [helper.make_tensor_value_info(n, 1, ["batch", 3]) for n in "xy"]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], [numpy_helper.from_array(v, k) for k, v in tensors.items()])
+    onnx.save(helper.make_model(graph, producer_name="pytorch", opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+ONES, LEARNED = np.ones((2, 3), np.float32), np.random.default_rng(4).standard_normal((2, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("norms, generated, merged, prefix, n", [
+    (ONES, False, False, "net.layers.", 30), (ONES, False, True, "net.layers.", 30), (ONES, True, False, "net.layers.", 30),
+    (ONES, False, False, "", 30), (np.stack([ONES[0], LEARNED[1]]), False, False, "net.layers.", 21), (LEARNED, False, False, "net.layers.", 21), (LEARNED, False, True, "net.layers.", 18),
+    (np.stack([LEARNED[0]] * 2), False, True, "net.layers.", 15), (ONES, False, False, "net.layer", 30)])
+def test_layers_that_began_as_copies_are_several(run, tmp_path, norms, generated, merged, prefix, n):
+    """A stack of deep copies, not trained yet: its norms are ones. Where these have learned, equal matrices are one."""
+    write_stack(tmp_path / "model.onnx", norms, generated, merged, prefix)
     said = run("check", "model.onnx").stdout
-    assert ('"val_7" is "A"' in said) == one
-    assert ("--tie val_7=A makes them one" in said) == (not one and not merged)
-    assert ("of its own again" in said) == (not one and merged)
+    assert f"{n} trainable" in said, said
+    if n == 30 and not merged:
+        names = [f"onnx::MatMul_{i}" if generated else f"{prefix}{i}.fc.weight" for i in range(2)]
+        assert f"--tie {names[1]}={names[0]} makes them one" in said
+        assert "21 trainable" in run("check", "model.onnx", "--tie", f"{names[1]}={names[0]}").stdout
 
 
-def test_parameters_with_names_are_two(run, tmp_path):
+def test_a_name_that_is_tied_is_told(run, tmp_path):
+    """By the name of what it is; whoever asks for both by name has two."""
     write(tmp_path / "model.onnx", *CALLS[0][:2], B="net.u.second")
-    assert "--tie net.u.second=A makes them one" in run("check", "model.onnx").stdout
+    said = run("check", "model.onnx", "--freeze=net.u.second", exit=2).stderr
+    assert '--freeze=net.u.second: "net.u.second" is "A", which has the name' in said and "--no-tie=net.u.second makes them two" in said
+    assert "9 trainable" in run("check", "model.onnx", "--train=A").stdout
+    assert "18 trainable" in run("check", "model.onnx", "--train=A", "--train=net.u.second").stdout
+    assert "9 trainable" in run("check", "model.onnx", "--no-tie=net.u.second", "--freeze=net.u.second").stdout
 
 
 def test_another_matrix_is_another(run, tmp_path):

@@ -11,7 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/coverage-page"
 # Read at compile time only, or with gradients by their own rules: tests/quantize, tests/import.
 ELSEWHERE = {"ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceErase", "SequenceInsert", "SequenceMap",
-             "SplitToSequence", "DequantizeLinear", "QuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulBnb4", "MatMulNBits", "Gradient"}
+             "SplitToSequence", "DequantizeLinear", "QuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulBnb4", "MatMulNBits", "Gradient",
+             "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm", "QLinearAdd", "QLinearConcat", "QLinearGlobalAveragePool",
+             "QLinearLeakyRelu", "QLinearMul", "ArrayFeatureExtractor", "LinearClassifier", "LinearRegressor", "Normalizer", "Scaler", "QLinearSigmoid", "QLinearSoftmax"}
 
 
 @pytest.fixture(scope="module")
