@@ -565,7 +565,7 @@ ceil_div(int64_t n, int64_t by)
 }
 bool size_add(int64_t a, int64_t b, int64_t *out);
 
-/* file.c: the file system. */
+/* file.c, file_append.c: the file system. */
 /* The whole of a regular file, at most `limit` bytes. FIFOs, directories and devices are errors. */
 /* Of a regular file, with that exit code for all that is wrong with it. */
 Status file_read_regular(Arena *arena, const char *path, int exit_code, int64_t limit, void **bytes,

@@ -135,6 +135,10 @@ void plateau_step(Plateau *p, const double *settings, double least_lr, double lo
 /* Goes on as `saved` was, with this run's first learning rate where that is another one. */
 void plateau_resume(Plateau *p, const Plateau *saved);
 
+/* ---- inputs.c: the files that the options name; those that bound data are read from. */
+void inputs_guard_named(Gradc *run);
+void inputs_guard_bound(Gradc *run);
+
 /* ---- check_options.c: EXIT_USAGE, naming the option, where a value makes no sense; or not with this model. */
 Status options_check_values(const GradcOptions *o);
 Status options_check_model(const Format *f, const GradcOptions *o);

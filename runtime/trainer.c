@@ -250,45 +250,11 @@ warn_of_wait(void *context, const char *line)
 		diag_warning(run->diag, "%s", line);
 }
 
-/* Files that the options name; those of a pattern are known when they are open. */
-static void
-guard_files(Gradc *run)
-{
-	const GradcOptions *o = &run->options;
-	const char *const files[] = {o->tokens, o->text,    o->eval_tokens, o->eval_text,
-	                             o->load,   o->weights, run->model.file};
-	PathUses uses = {0};
-
-	for (int i = 0; i < COUNT(files); i++)
-		paths_add(run->arena, &uses, PATH_INPUT, "an input,", files[i]);
-	for (int i = 0; i < o->mean_std.n; i++)
-		paths_add(run->arena, &uses, PATH_INPUT, "an input,", o->mean_std.at[i].value);
-	for (int i = 0; i < o->data.n; i++)
-		paths_add(run->arena, &uses, PATH_INPUT, "an input,", o->data.at[i].value);
-	for (int i = 0; i < o->eval_data.n; i++)
-		paths_add(run->arena, &uses, PATH_INPUT, "an input,", o->eval_data.at[i].value);
-	run->guards[0] = paths_guard(&uses);
-}
-
-static void
-guard_data(Gradc *run)
-{
-	const Dataset *const sets[] = {run->train, run->eval};
-	PathUses uses = {0};
-
-	for (int s = 0; s < COUNT(sets); s++)
-		for (int i = 0; sets[s] && i < sets[s]->n_sets; i++)
-			for (int k = 0; k < sets[s]->sets[i].n_files; k++)
-				paths_add(run->arena, &uses, PATH_INPUT, "an input,",
-				          sets[s]->sets[i].files[k].path);
-	run->guards[1] = paths_guard(&uses);
-}
-
 static Status
 check_options(Gradc *run)
 {
 	RETURN_IF_ERROR(options_check_values(&run->options));
-	guard_files(run);
+	inputs_guard_named(run);
 	return NULL;
 }
 
@@ -503,7 +469,7 @@ bind_all(Gradc *run)
 	RETURN_IF_ERROR(count_steps(run));
 	run->every = (int64_t)info_double(&run->format, "estimate_every", 0);
 	RETURN_IF_ERROR(check_estimates(run));
-	guard_data(run);
+	inputs_guard_bound(run);
 	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->orphans,
 	                     &run->prefetch);
 }
