@@ -621,6 +621,8 @@ Status folder_make(const char *path); /* and its parents; existing is fine */
 /* Names in it are durable; fine too where the file system has no such call. */
 Status folder_sync(const char *path);
 char *path_join(Arena *arena, const char *folder, const char *name);
+/* As realpath, in the arena; NULL where there is nothing, errno then says why. */
+const char *path_real(Arena *arena, const char *path);
 /* Reads and writes go past the page cache from now on, or no longer; false where the file system cannot.
  * Addresses, sizes and offsets must then be multiples of FILE_BLOCK. */
 enum { FILE_BLOCK = 4096, FILE_DIRECT_LEAST = 1 << 17 }; /* less is not worth it */

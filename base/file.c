@@ -631,6 +631,16 @@ path_join(Arena *arena, const char *folder, const char *name)
 	return arena_printf(arena, "%s%s%s", folder, n && folder[n - 1] != '/' ? "/" : "", name);
 }
 
+const char *
+path_real(Arena *arena, const char *path)
+{
+	char *resolved = realpath(path, NULL);
+	const char *copy = resolved ? arena_strdup(arena, resolved) : NULL;
+
+	free(resolved);
+	return copy;
+}
+
 Status
 file_read_regular(Arena *arena, const char *path, int exit_code, int64_t limit, void **bytes,
                   int64_t *n)

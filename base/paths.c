@@ -34,22 +34,11 @@ path_target(Arena *arena, const char *path)
 	return path;
 }
 
-/* As realpath, in the arena; NULL where there is nothing. */
-static const char *
-existing_path(Arena *arena, const char *path)
-{
-	char *resolved = realpath(path, NULL);
-	const char *copy = resolved ? arena_strdup(arena, resolved) : NULL;
-
-	free(resolved);
-	return copy;
-}
-
 /* Without links, "." and ".."; what is not there yet will be made without links. */
 static const char *
 real_path(Arena *arena, const char *path)
 {
-	const char *existing = existing_path(arena, path), *end = path + strlen(path), *name;
+	const char *existing = path_real(arena, path), *end = path + strlen(path), *name;
 
 	if (existing)
 		return existing;
@@ -60,7 +49,7 @@ real_path(Arena *arena, const char *path)
 	size_t n = (size_t)(end - name);
 	if (n == 0) /* nothing at all, or no root */
 		return path;
-	const char *parent = name == path ? existing_path(arena, ".")
+	const char *parent = name == path ? path_real(arena, ".")
 	                                  : real_path(arena, arena_strndup(arena, path,
 	                                                                   (size_t)(name - path)));
 	const char *slash = parent ? strrchr(parent, '/') : NULL;

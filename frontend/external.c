@@ -1,20 +1,16 @@
-/* Tensor data in files beside the model. A location is opened by descriptor, below the model's
- * folder and through no link; it must be a regular file with one name. Data is read with pread, so
+/* Tensor data in files beside the model: regular files with one name. Data is read with pread, so
  * that a file that shrinks is an error and no signal. */
-#define _GNU_SOURCE
 #include "frontend/frontend_impl.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/openat2.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 typedef struct {
 	int fd;
 	int64_t size;
+	bool tried;
 } ExternalFile;
 
 static bool
@@ -31,17 +27,27 @@ parse_whole(const char *text, int64_t *out)
 	return true;
 }
 
+/* What others write beside the standard's keys and nothing reads: onnxruntime's copies of a weight in
+ * the order of its kernels, and the folder that onnx's own tools had loaded from. */
+static bool
+is_passed_over(const char *key)
+{
+	static const char prepacked[] = "prepacked_";
+
+	return strcmp(key, "basepath") == 0 || strncmp(key, prepacked, sizeof(prepacked) - 1) == 0;
+}
+
 /* One of the keys that the standard knows; a fault or NULL. */
 static const char *
 set_key(ExternalData *e, unsigned *seen, const char *key, const char *value)
 {
-	static const char *const keys[] = {"location", "offset", "length", "checksum", "basepath"};
+	static const char *const keys[] = {"location", "offset", "length", "checksum"};
 	int k = 0;
 
 	while (k < COUNT(keys) && strcmp(key, keys[k]))
 		k++;
 	if (k == COUNT(keys))
-		return "has an unknown key of external data";
+		return is_passed_over(key) ? NULL : "has an unknown key of external data";
 	if (*seen >> k & 1)
 		return "has a key of external data twice";
 	*seen |= 1u << k;
@@ -53,82 +59,36 @@ set_key(ExternalData *e, unsigned *seen, const char *key, const char *value)
 		return "has an external length that is no whole number";
 	if (k == 3)
 		e->checksum = value;
-	return k == 4 ? "has a basepath, which is not supported" : NULL;
+	return NULL;
 }
 
-/* Relative, no empty, `.` or `..` component, no backslash or drive letter. */
-static const char *
-location_fault(const char *s)
-{
-	if (!s || !*s)
-		return "has external data without a location";
-	if (strlen(s) > 4095)
-		return "has an external location of more than 4095 bytes";
-	if (strchr(s, '\\') || (s[0] && s[1] == ':'))
-		return "has an external location with a backslash or a drive letter";
-	for (const char *p = s;; p++) {
-		size_t n = strcspn(p, "/");
-		if (n == 0 || (n == 1 && p[0] == '.') || (n == 2 && !strncmp(p, "..", 2)))
-			return "has an external location that is not a plain path below the "
-			       "model's folder";
-		p += n;
-		if (!*p)
-			return NULL;
-	}
-}
+static const char save_again[] =
+	"in Python `onnx.save(onnx.load(FILE), NEW, save_as_external_data=True)` writes a model with "
+	"its data beside it, by the keys location, offset and length";
 
 bool
 external_parse(const Model *model, const TensorProto *t, ExternalData *out, Diag *diag)
 {
-	const char *fault = NULL;
+	const char *fault = NULL, *at = NULL;
 	unsigned seen = 0;
 
 	*out = (ExternalData){.length = -1};
 	for (size_t i = 0; i < t->n_external_data && !fault; i++) {
 		const Onnx__StringStringEntryProto *p = t->external_data[i];
-		fault = set_key(out, &seen, p->key ? p->key : "", p->value ? p->value : "");
+		at = p->key ? p->key : "";
+		fault = set_key(out, &seen, at, p->value ? p->value : "");
+	}
+	if (!fault) {
+		fault = external_location(model->arena, out->location, &out->location);
+		at = out->location;
 	}
 	if (!fault)
-		fault = location_fault(out->location);
-	if (fault)
-		model_error(model, diag, EXIT_INVALID, "tensor %s %s%s%s",
-		            quoted(model, t->name ? t->name : ""), fault, out->location ? ": " : "",
-		            out->location ? quoted(model, out->location) : "");
-	return !fault;
-}
-
-/* The kernel resolves the whole path; where it cannot (before Linux 5.6), component by component. */
-static int
-open_below(int folder, const char *location)
-{
-	struct open_how how = {.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK,
-	                       .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS};
-	long fd = syscall(SYS_openat2, folder, location, &how, sizeof(how));
-
-	if (fd >= 0 || errno != ENOSYS)
-		return (int)fd;
-	int at = dup(folder);
-	while (at >= 0) {
-		char part[256];
-		size_t n = strcspn(location, "/");
-		if (n >= sizeof(part)) {
-			close(at);
-			errno = ENAMETOOLONG;
-			return -1;
-		}
-		memcpy(part, location, n);
-		part[n] = 0;
-		int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-		int next = openat(at, part, location[n] ? flags | O_DIRECTORY : flags);
-		int error = errno;
-		close(at);
-		errno = error;
-		at = next;
-		if (!location[n])
-			break;
-		location += n + 1;
-	}
-	return at;
+		return true;
+	model_error(model, diag, EXIT_INVALID, "tensor %s %s%s%s",
+	            quoted(model, t->name ? t->name : ""), fault, at ? ": " : "",
+	            at ? quoted(model, at) : "");
+	diag_hint(diag, "%s", save_again);
+	return false;
 }
 
 static bool
@@ -139,28 +99,44 @@ file_fault(const Model *model, const char *location, int exit_code, const char *
 }
 
 static bool
+open_fault(const Model *model, const char *location, const char *path, int error, Diag *diag)
+{
+	bool outside = error == ELOOP || error == EXDEV;
+	const char *folder = model->folders.n ? quoted(model, model->folders.at[0]) : "its folder";
+
+	file_fault(model, location, outside || error == ENXIO ? EXIT_INVALID : EXIT_SYSTEM,
+	           outside ? "a link leads out of the model's folder" : strerror(error), diag);
+	if (outside && path)
+		diag_hint(diag,
+		          "it leads to %s; copy the file into %s, or the model beside the file",
+		          quoted(model, path), folder);
+	if (error == ENOENT)
+		diag_hint(diag,
+		          "the model's data are in a second file, which belongs into %s; where "
+		          "it was renamed, give it its old name: %s",
+		          folder, quoted(model, location));
+	return false;
+}
+
+static bool
 open_file(Model *model, const char *location, ExternalFile *file, Diag *diag)
 {
-	int folder = open(model->folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	const char *path;
 	struct stat st;
 
-	if (folder < 0)
-		return file_fault(model, location, EXIT_SYSTEM, strerror(errno), diag);
-	file->fd = open_below(folder, location);
-	int error = errno;
-	close(folder);
-	if (file->fd < 0 && (error == ELOOP || error == EXDEV))
-		return file_fault(model, location, EXIT_INVALID,
-		                  "leads out of the model's folder or "
-		                  "through a link",
-		                  diag);
+	file->fd = external_open_path(model, location, &path);
 	if (file->fd < 0)
-		return file_fault(model, location, error == ENXIO ? EXIT_INVALID : EXIT_SYSTEM,
-		                  strerror(error), diag);
-	if (fstat(file->fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1) {
+		return open_fault(model, location, path, errno, diag);
+	bool regular = fstat(file->fd, &st) == 0 && S_ISREG(st.st_mode);
+	if (!regular || st.st_nlink != 1) {
 		close(file->fd);
-		return file_fault(model, location, EXIT_INVALID, "not a regular file with one name",
-		                  diag);
+		file_fault(model, location, EXIT_INVALID, "not a regular file with one name", diag);
+		if (regular) /* as onnxruntime: it may be any file of this disk */
+			diag_hint(diag,
+			          "it is a hard link, one of %lld names of the file; a copy "
+			          "(`cp FILE COPY; mv COPY FILE`) has a name of its own",
+			          (long long)st.st_nlink);
+		return false;
 	}
 	file->size = st.st_size;
 	vec_push(model->arena, &model->fds, file->fd);
@@ -176,13 +152,17 @@ external_open(Model *model, const TensorProto *t, const ExternalData *e, int64_t
 
 	if (!file) {
 		file = NEW(model->arena, ExternalFile);
+		file->fd = -1;
 		strmap_put(model->files, e->location, file);
-		if (!open_file(model, e->location, file, diag))
-			file->fd = -1;
 	}
+	/* Once for all its tensors; what has no error yet is another import of the same model. */
+	if (file->fd < 0 && (!file->tried || diag_errors(diag) == 0) &&
+	    !open_file(model, e->location, file, diag))
+		file->fd = -1;
+	file->tried = true;
 	*fd = file->fd;
 	if (file->fd < 0)
-		return false; /* reported when it was opened */
+		return false;
 	const char *name = quoted(model, t->name ? t->name : "");
 	if (e->length >= 0 && e->length != bytes) {
 		model_error(model, diag, EXIT_INVALID,
@@ -204,6 +184,9 @@ external_open(Model *model, const TensorProto *t, const ExternalData *e, int64_t
 		            "%s, which has %lld",
 		            name, (long long)e->offset, (long long)end, quoted(model, e->location),
 		            (long long)file->size);
+		if (file->size < 512)
+			diag_hint(diag, "a file as small may be a pointer of Git LFS: `git lfs "
+			                "pull` fetches the data");
 		return false;
 	}
 	return true;

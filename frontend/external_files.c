@@ -1,7 +1,6 @@
 /* Which files beside the model its tensors name, read or not. */
 #include "frontend/frontend_impl.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
@@ -19,10 +18,9 @@ visit_location(Files *f, const char *location)
 	if (strmap_get(f->seen, location))
 		return;
 	strmap_put(f->seen, location, f);
-	char *path = realpath(path_join(f->model->arena, f->model->folder, location), NULL);
+	const char *path = external_path(f->model, location);
 	if (path)
 		f->visit(f->ctx, path);
-	free(path);
 }
 
 static void

@@ -125,7 +125,8 @@ typedef struct {
 
 struct Model {
 	Arena *arena;
-	const char *path, *folder;
+	const char *path;
+	VEC(const char *) folders; /* resolved: where external data may lie, the first first */
 	ModelProto *proto;
 	ProtobufCAllocator allocator;
 	Budget budget;
@@ -262,7 +263,18 @@ bool tensor_data_equal(const TensorData *a, const TensorData *b);
 bool tensor_is_transpose(const TensorData *a, const TensorData *b);
 bool tensor_constant_valued(const TensorData *t, double *value);
 
-/* ---- external.c: data beside the model, never outside its folder. */
+/* ---- external_location.c */
+/* A location without its "." components; a fault or NULL. Relative, no "..", no empty component, no
+ * backslash or drive letter. */
+const char *external_location(Arena *arena, const char *location, const char **out);
+/* Finds model->folders. */
+void external_folders(Model *model);
+/* The resolved path of a location's file; NULL where there is nothing, errno then says why. */
+const char *external_path(const Model *model, const char *location);
+/* A descriptor of that file, or -1 and errno: EXDEV where it lies in none of the folders. */
+int external_open_path(const Model *model, const char *location, const char **path);
+
+/* ---- external.c: data beside the model, never outside its folders. */
 typedef struct {
 	const char *location, *checksum;
 	int64_t offset, length; /* length -1: to the end of the file */

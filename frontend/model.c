@@ -64,16 +64,6 @@ read_model(Model *model, Diag *diag)
 	return ok;
 }
 
-static const char *
-folder_of(Arena *arena, const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	if (!slash)
-		return ".";
-	return slash == path ? "/" : arena_strndup(arena, path, (size_t)(slash - path));
-}
-
 /* Every operator has an importer; each without one is reported. */
 static void
 check_supported(Model *model, Diag *diag)
@@ -140,7 +130,7 @@ model_open(const char *path, Diag *diag)
 
 	model->arena = arena;
 	model->path = arena_strdup(arena, path);
-	model->folder = folder_of(arena, path);
+	external_folders(model);
 	model->functions = strmap_new(arena);
 	model->initializers = strmap_new(arena);
 	model->loaded = intmap_new(arena);

@@ -346,7 +346,9 @@ tensor_load(Model *model, const TensorProto *t, bool shapes_only, TensorData *ou
 	uint64_t found;
 	int exit_code;
 
-	if (intmap_get(model->loaded, (uint64_t)(uintptr_t)t, &found)) {
+	/* A fault is told once; what has no error yet is another import of the same model. */
+	if (intmap_get(model->loaded, (uint64_t)(uintptr_t)t, &found) &&
+	    (found || diag_errors(diag) > 0)) {
 		if (found)
 			*out = *(const TensorData *)(uintptr_t)found;
 		return found != 0;

@@ -444,6 +444,14 @@ def link(kind):
         path = os.path.join(folder, "l")
         if kind == "final":
             os.symlink("w.bin", path)
+        elif kind == "out":
+            os.symlink("/etc/passwd", path)
+        elif kind == "out-parent":
+            os.symlink("/etc", path)
+        elif kind == "loop":
+            os.symlink("l", path)
+        elif kind == "gone":
+            os.symlink("gone.bin", path)
         elif kind == "parent":
             os.mkdir(os.path.join(folder, "real"))
             os.rename(os.path.join(folder, "w.bin"), os.path.join(folder, "real", "w.bin"))
@@ -464,10 +472,16 @@ def external_cases():
     content = np.arange(6, dtype=np.float32).tobytes()
     external("E0-sha1", {OK}, location + [("checksum", hashlib.sha1(content).hexdigest())])
     for i, path in enumerate(["../w.bin", "a/../../w.bin", "/etc/passwd", "", ".", "w.bin/",
-                              "a//w.bin", "x" * 5000, "a\\w.bin", "C:w.bin", "./w.bin"]):
+                              "a//w.bin", "x" * 5000, "a\\w.bin", "C:w.bin", "./", "./.", "./../w.bin"]):
         external(f"E1-{i}", bad, [("location", path)])
-    external("E2-final-link", bad, [("location", "l")], link("final"))
-    external("E2-parent-link", bad, [("location", "l/w.bin")], link("parent"))
+    for path in ("./w.bin", "././w.bin"):
+        external(f"E1-{path.replace('/', '-')}", {OK}, [("location", path)])
+    external("E2-final-link", {OK}, [("location", "l")], link("final"))
+    external("E2-parent-link", {OK}, [("location", "./l/./w.bin")], link("parent"))
+    external("E2-link-out", bad, [("location", "l")], link("out"))
+    external("E2-parent-link-out", bad, [("location", "l/passwd")], link("out-parent"))
+    external("E2-link-loop", bad, [("location", "l")], link("loop"))
+    external("E2-link-gone", {SYSTEM}, [("location", "l")], link("gone"))
     external("E2-hard-link", bad, [("location", "l")], link("hard"))
     external("E2-fifo", bad, [("location", "l")], link("fifo"))
     external("E2-directory", bad, [("location", "l")], link("directory"))
@@ -477,6 +491,7 @@ def external_cases():
         external(f"E3-length-{text[:6]}", bad, location + [("length", text)])
     external("E3-overflow", bad, location + [("offset", "9223372036854775800"), ("length", "24")])
     external("E4-key-twice", bad, location + location)
+    external("E4-passed-over", {OK}, location + [("prepacked_0", "MatMul+0;0;16"), ("prepacked_1", "x"), ("basepath", "/gone")])
     external("E4-unknown-key", bad, location + [("__class__", "x")])
     external("E4-no-location", bad, [("offset", "0")])
     external("E4-raw-too", bad, location, extra=lambda t: setattr(t, "raw_data", bytes(24)))
