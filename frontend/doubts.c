@@ -62,8 +62,11 @@ is_like_token(Case *c)
 static bool
 is_nameless(Case *c)
 {
+	/* Where names are kept, a bias that a layer has would have its own. */
+	bool is_bias = !c->r->exporter->keeps_names && is_bias_of_layer(c);
+
 	return weight_made_by_exporter(c->r, c->w) && !c->w->constant && !c->r->tells_folding &&
-	       !is_in_weights_place(c);
+	       !any_in(c, WEIGHT_PLACE) && !is_bias;
 }
 
 /* Exporters that know no names write learned numbers and those of the code alike: one that code seldom writes, or that

@@ -166,15 +166,10 @@ edit_remove_node(Model *model, const NodeProto *p)
 	model->nodes.n = flat;
 }
 
-const char *
-edit_insert_node(Model *model, const NodeProto *before, const char *op, const char *a,
-                 const char *b)
+static NodeProto *
+new_node(Model *model, const char *op, const char *a, const char *b, const char *y)
 {
-	GraphProto *g = edit_graph(model);
 	NodeProto *p = NEW(model->arena, NodeProto);
-	const char *y = fresh_name(model, a, "_scaled");
-	size_t at = 0;
-	int flat = 0;
 
 	onnx__node_proto__init(p);
 	p->op_type = (char *)(uintptr_t)op;
@@ -183,18 +178,53 @@ edit_insert_node(Model *model, const NodeProto *before, const char *op, const ch
 	p->n_input = 2;
 	p->output = edit_grown(model, NULL, 0, y);
 	p->n_output = 1;
-	while (at < g->n_node && g->node[at] != before)
-		at++;
+	return p;
+}
+
+/* So many places behind `at`. */
+static void
+insert_node(Model *model, const NodeProto *at, int behind, NodeProto *p)
+{
+	GraphProto *g = edit_graph(model);
+	size_t i = 0;
+	int flat = 0;
+
+	while (i < g->n_node && g->node[i] != at)
+		i++;
+	i += (size_t)behind;
 	g->node = edit_grown(model, g->node, g->n_node, p);
-	memmove(g->node + at + 1, g->node + at, sizeof(*g->node) * (g->n_node++ - at));
-	g->node[at] = p;
-	while (flat < model->nodes.n && model->nodes.at[flat].proto != before)
+	memmove(g->node + i + 1, g->node + i, sizeof(*g->node) * (g->n_node++ - i));
+	g->node[i] = p;
+	while (flat < model->nodes.n && model->nodes.at[flat].proto != at)
 		flat++;
+	flat += behind;
 	vec_push(model->arena, &model->nodes, ((FlatNode){p, model->opset}));
 	memmove(model->nodes.at + flat + 1, model->nodes.at + flat,
 	        sizeof(FlatNode) * (size_t)(model->nodes.n - 1 - flat));
 	model->nodes.at[flat] = (FlatNode){p, model->opset};
+}
+
+const char *
+edit_insert_node(Model *model, const NodeProto *before, const char *op, const char *a,
+                 const char *b)
+{
+	const char *y = fresh_name(model, a, "_scaled");
+
+	insert_node(model, before, 0, new_node(model, op, a, b, y));
 	return y;
+}
+
+void
+edit_insert_behind(Model *model, NodeProto *p, const char *op, const char *b)
+{
+	const char *y = p->output[0];
+	NodeProto *behind = new_node(model, op, fresh_name(model, y, "_before"), b, y);
+
+	behind->metadata_props = p->metadata_props;
+	behind->n_metadata_props = p->n_metadata_props;
+	edit_node(model, p);
+	p->output[0] = behind->input[0];
+	insert_node(model, p, 1, behind);
 }
 
 void

@@ -122,6 +122,11 @@ typedef struct {
 typedef struct {
 	NodeProto *node, was;
 } EditedNode;
+/* A parameter that the file had lost and has again. */
+typedef struct {
+	const char *repair, *name;
+	const char *from; /* the initializer that it was merged with; NULL: it was dropped */
+} LostFound;
 
 struct Model {
 	Arena *arena;
@@ -145,6 +150,7 @@ struct Model {
 	GraphProto *edited_graph,
 		own_graph; /* edited_graph NULL: its list of initializers was not */
 	VEC(int) fds;      /* of external files */
+	VEC(LostFound) lost_found;
 };
 
 /* ---- nodes.c */
@@ -324,6 +330,7 @@ typedef struct {
 	StrMap *scales;     /* names of tensors that are scales of weights in codes */
 	StrMap *signature;  /* name of a tensor of the exported module -> its ORIGIN_... */
 	StringList signed_parameters; /* those of them that are parameters */
+	StringList signed_tensors;    /* ... that are parameters or buffers */
 	bool tells_all;        /* it has a signature, which lists all of the module's tensors */
 	bool tells_folding;    /* the exporter says from what it computed tensors */
 	bool moves_statistics; /* the module moved running statistics: it was training */
@@ -433,6 +440,8 @@ void edit_remove_node(Model *model, const NodeProto *p);
 /* y = op(a, b) before a node of the main graph; the name of y, after that of a. */
 const char *edit_insert_node(Model *model, const NodeProto *before, const char *op, const char *a,
                              const char *b);
+/* y = op(y, b) behind the node of the main graph that makes y. */
+void edit_insert_behind(Model *model, NodeProto *p, const char *op, const char *b);
 void edit_close(Model *model);
 
 /* What a Constant node of the main graph holds; NULL: it is none, or repair `constants` is off. */
@@ -479,6 +488,10 @@ bool name_is_of_table(const char *name);
 
 /* ---- origins.c */
 void origins_read(Repairs *r);
+/* Once more, of initializers that came later. */
+void origins_read_signed(Repairs *r);
+/* ---- unmerge.c: repairs `unmerge` and `biases`, in the model's graph; behind origins_read. */
+void unmerge(Repairs *r);
 bool origin_is(const Weight *w, const char *kind);
 /* What it was computed from is nowhere else in the file. */
 bool origin_is_all_there_is(const Repairs *r, const Weight *w);

@@ -56,6 +56,16 @@ is_moved_statistic(const char *line)
 	return !strncmp(at, WORD, sizeof(WORD) - 1) && mean && mean < at + strcspn(at, "\n");
 }
 
+/* Of a batch norm's steps: no operator reads it. */
+static bool
+is_counter(const char *name)
+{
+	static const char word[] = "num_batches_tracked";
+	size_t n = strlen(name);
+
+	return n >= sizeof(word) - 1 && !strcmp(name + n - (sizeof(word) - 1), word);
+}
+
 /* The lines of the module's own tensors: those of inputs and outputs have other words. */
 static void
 read_signature(Repairs *r)
@@ -78,6 +88,8 @@ read_signature(Repairs *r)
 			strmap_put(r->signature, target, (void *)(uintptr_t)kinds[i]);
 			if (i == 0)
 				vec_push(r->arena, &r->signed_parameters, target);
+			if (i < 2 && !is_counter(target))
+				vec_push(r->arena, &r->signed_tensors, target);
 		}
 	}
 }
@@ -121,8 +133,8 @@ read_folded(Repairs *r, const char *name, const char *list)
 }
 
 /* The signature holds for tensors whose own metadata are lost, too. */
-static void
-read_signed(Repairs *r)
+void
+origins_read_signed(Repairs *r)
 {
 	const GraphProto *g = r->model->proto->graph;
 
@@ -147,7 +159,7 @@ origins_read(Repairs *r)
 		if (v->name && kind)
 			origin_at(r, v->name)->kind = kind;
 	}
-	read_signed(r);
+	origins_read_signed(r);
 	for (size_t i = 0; i < g->n_value_info; i++) {
 		const ValueInfoProto *v = g->value_info[i];
 		const char *list = metadata_value(v->n_metadata_props, v->metadata_props,

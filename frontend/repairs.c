@@ -362,8 +362,9 @@ say_all(Repairs *r)
 static void
 check_names(Repairs *r)
 {
-	static const char *const names[] = {"constants", "transposes", "merged", "ties",
-	                                    "batchnorm", "dropout",    "tables", "batch"};
+	static const char *const names[] = {"constants", "transposes", "merged",    "unmerge",
+	                                    "biases",    "ties",       "batchnorm", "dropout",
+	                                    "tables",    "batch"};
 	const char *const *lists[] = {r->options->repairs, r->options->no_repairs};
 
 	for (int k = 0; k < COUNT(lists); k++)
@@ -398,6 +399,7 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	check_names(r);
 	index_inputs(r);
 	origins_read(r);
+	unmerge(r);
 	index_nodes(r);
 	add_initializers(r);
 	if (repair_enabled(options, "constants"))

@@ -449,7 +449,7 @@ enum {
 };
 /* What the command line is to have, and this build has not. */
 #define LATER(name) {name, "VALUE", NULL, TAKES_NOTHING, .optional = true, .commands = MODEL}
-#define REPAIRS "constants|transposes|merged|ties|batchnorm|dropout|tables|batch"
+#define REPAIRS "constants|transposes|merged|unmerge|biases|ties|batchnorm|dropout|tables|batch"
 static const OptionRow option_rows[] = {
 	{"output", "FILE", "what to write", TAKES_STRING, AT(output), .letter = 'o',
 	 .group = "Output", .commands = COMPILE | DUMP | OPT | QUANTIZE, .paths = writes_file},

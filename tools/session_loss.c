@@ -94,6 +94,23 @@ read_loss_part(Session *s, const char *part)
 	return read_port(s, "output", &b->outputs, part, &l->output);
 }
 
+/* Names of outputs may hold commas and equal signs: what is a key the parts alone say. */
+static const char *
+read_loss_part_once(Session *s, const char *text, const char *part, StrMap *seen)
+{
+	const ImportBinding *b = &s->import->bindings.at[0];
+	size_t n = strcspn(part, "=,");
+	bool is_key = part[n] == '=' && port_at(&b->outputs, part) < 0;
+	const char *key = is_key ? arena_strndup(s->arena, part, n) : "the output";
+
+	if (strmap_get(seen, key)) {
+		diag_error(s->diag, EXIT_USAGE, "--loss=%s: %s is given twice", text, key);
+		return NULL;
+	}
+	strmap_put(seen, key, s);
+	return read_loss_part(s, part);
+}
+
 /* The loss graph of --loss onnx:FILE behind the forward function f; its outputs become further results. */
 static bool
 join_loss_graph(Session *s, const char *path, Function *f)
@@ -263,14 +280,8 @@ session_parse_loss(Session *s, const char *text)
 			return false;
 		at = "";
 	}
-	size_t length;
-	const char *twice = *at ? text_key_twice(at + 1, &length) : NULL;
-	if (twice) {
-		diag_error(s->diag, EXIT_USAGE, "--loss=%s: %.*s is given twice", text, (int)length,
-		           twice);
-		return false;
-	}
+	StrMap *seen = strmap_new(s->arena);
 	while (at && *at) /* at a colon or comma */
-		at = at[1] == ',' || !at[1] ? at + 1 : read_loss_part(s, at + 1);
+		at = at[1] == ',' || !at[1] ? at + 1 : read_loss_part_once(s, text, at + 1, seen);
 	return at && check_loss_options(s) && read_class_weight(s) && find_wrt(s);
 }

@@ -240,7 +240,11 @@ def judge(gradc, folder):
     off = np.abs(np.array(losses) - want) / np.maximum(np.abs(want), 1e-3)
     framework = Framework(folder, case["buffers"], case.get("noise", {}))
     lines, unreached = said_by(gradc, folder, case["options"])
-    found = who_trains(framework, onnx_tensors(folder / "model.onnx"), onnx_tensors(folder / "out.onnx"), unreached)
+    before, after = onnx_tensors(folder / "model.onnx"), onnx_tensors(folder / "out.onnx")
+    # What the exporter had merged or dropped is in the export again, under the module's name.
+    before |= {k: framework.before[k].reshape(after[k].shape) for k in after.keys() - before.keys()
+               if k in framework.before and framework.before[k].size == after[k].size}
+    found = who_trains(framework, before, after, unreached)
     result |= dict(loss_difference=float(off.max()))
     return result | verdict(off, found, lines, LOSS_LIMITS.get(folder.name, LOSS_LIMIT))
 
