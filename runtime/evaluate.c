@@ -37,11 +37,34 @@ rows_of(const Evaluation *e, int64_t round)
 	return (MicroRows){d, 0, first, lower(first + d->micro_rows, e->covered)};
 }
 
+static bool
+has_collective(const Format *f, const ProgramRecord *p)
+{
+	for (uint32_t i = 0; i < p->n_instructions; i++)
+		if (f->instructions[p->first_instruction + i].kind == COLLECTIVE)
+			return true;
+	return false;
+}
+
+/* Where a pass gathers weights, all ranks make as many passes: a rank that has none left in the last round makes one of rows that
+ * are not its own, which counts nothing. */
+static MicroRows
+pass_of(const Evaluation *e, int64_t round)
+{
+	Dataset *d = e->data;
+	MicroRows rows = rows_of(e, round);
+
+	if (rows.first < e->covered || round >= e->rounds ||
+	    !has_collective(&e->run->format, d->program))
+		return rows;
+	return (MicroRows){d, 0, 0, lower(d->micro_rows, e->covered)};
+}
+
 /* Behind the last micro-batch of an evaluation comes the next step of the training. */
 static void
 ask_next(const Evaluation *e, int64_t round)
 {
-	MicroRows next = rows_of(e, round + 1);
+	MicroRows next = pass_of(e, round + 1);
 
 	if (next.first < e->covered)
 		prefetch_ask(e->run->prefetch, &next);
@@ -135,37 +158,15 @@ run_rows(Evaluation *e, const MicroRows *rows, int64_t round)
 static Status
 run_round(Evaluation *e, int64_t round)
 {
-	MicroRows rows = rows_of(e, round);
+	MicroRows rows = pass_of(e, round);
 
 	if (rows.first >= e->covered)
 		return NULL;
 	if (e->own)
 		RETURN_IF_ERROR(clear_counts(e));
 	RETURN_IF_ERROR(run_rows(e, &rows, round));
-	return e->own ? read_counts(e, e->own[round]) : NULL;
-}
-
-static bool
-has_collective(const Format *f, const ProgramRecord *p)
-{
-	for (uint32_t i = 0; i < p->n_instructions; i++)
-		if (f->instructions[p->first_instruction + i].kind == COLLECTIVE)
-			return true;
-	return false;
-}
-
-/* Where a pass gathers weights, all ranks make as many passes: a rank with one fewer first makes one of rows that are not its
- * own, which counts nothing. */
-static Status
-even_out(Evaluation *e)
-{
-	const Dataset *d = e->data;
-	int64_t rest = (e->covered + d->micro_rows - 1) / d->micro_rows % gradc_ranks(e->run);
-	const MicroRows rows = {e->data, 0, 0, lower(d->micro_rows, e->covered)};
-
-	if (rest == 0 || gradc_rank(e->run) < rest || !has_collective(&e->run->format, d->program))
-		return NULL;
-	return run_rows(e, &rows, -1);
+	bool counts = rows_of(e, round).first < e->covered;
+	return e->own && counts ? read_counts(e, e->own[round]) : NULL;
 }
 
 /* ---- ending early */
@@ -207,7 +208,6 @@ run_all(Evaluation *e)
 	Question q = {.round = 1, .every = 1, .asked = seconds_now()};
 	bool ends = false;
 
-	RETURN_IF_ERROR(even_out(e));
 	RETURN_IF_ERROR(clear_counts(e));
 	for (int64_t round = 0; round < e->rounds; round++) {
 		RETURN_IF_ERROR(ask_interrupted(e, round, &q, &ends));
