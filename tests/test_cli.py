@@ -25,7 +25,7 @@ GRADC = {
                 ("=onnx:", "onnx:"), ("=cross_entropy:,axis=x", "axis=x"),
                   ("=cross_entropy:,target=t", "no input \"t\""),
                   ("=cross_entropy:x", "no output \"x\""),
-                  ("=cross_entropy,axis=1,axis=1", "axis is given twice"), ("=huber,delta=1,delta=2", "delta is given twice"),
+                  ("=cross_entropy,axis=1,axis=1", "axis is given twice"), ("=cross_entropy,axis=1,rows=0,axis=1", "axis is given twice"),
                   ("=cross_entropy,no_such=1", "loss cross_entropy has no option no_such")]),
     "--optimizer": (["=adamw", " sgd", "=momentum", "=nesterov", "=adam", "=rmsprop,centered=true,eps=1e-6", "=onnx-adam", " lion,beta1=0.5"],
                     [("=no_such_optimizer", LACKS), ("=Adam", LACKS), ("=adamw,rho=1", "rho=1"), ("=adamw,lr=1,lr=2", "lr is given twice"), ("=rmsprop,centered,centered=true", "centered is given twice"), ("=,", LACKS)]),

@@ -134,7 +134,7 @@ def test_ranks_with_another_mode(openmpi, gradc, models, tmp_path):  # noqa: F81
     assert "rank 1 has other options than rank 0: --data-parallel zero1, not ddp" in done.stderr
 
 
-@pytest.mark.parametrize("rows", [1, 6, 8])
+@pytest.mark.parametrize("rows", [1, 6, 8, 10])
 def test_evaluations_of_uneven_shares(openmpi, gradc, models, tmp_path, rows):  # noqa: F811
     """Batches of 4: a rank that has fewer rows than others takes part in the weights' exchange all the same."""
     exe, data = shard_executable(gradc, models, tmp_path, "mlp_digits")
