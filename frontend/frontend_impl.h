@@ -122,10 +122,10 @@ typedef struct {
 typedef struct {
 	NodeProto *node, was;
 } EditedNode;
-/* A parameter that the file had lost and has again. */
+/* A parameter that the file had lost, or had joined with another, and has again. */
 typedef struct {
 	const char *repair, *name;
-	const char *from; /* the initializer that it was merged with; NULL: it was dropped */
+	const char *from; /* the initializer whose readers it shared; NULL: it was dropped */
 } LostFound;
 
 struct Model {
@@ -331,6 +331,7 @@ typedef struct {
 	StrMap *signature;  /* name of a tensor of the exported module -> its ORIGIN_... */
 	StringList signed_parameters; /* those of them that are parameters */
 	StringList signed_tensors;    /* ... that are parameters or buffers */
+	StrMap *untied;               /* names of --no-tie that had been tied */
 	bool tells_all;        /* it has a signature, which lists all of the module's tensors */
 	bool tells_folding;    /* the exporter says from what it computed tensors */
 	bool moves_statistics; /* the module moved running statistics: it was training */
@@ -492,6 +493,8 @@ void origins_read(Repairs *r);
 void origins_read_signed(Repairs *r);
 /* ---- unmerge.c: repairs `unmerge` and `biases`, in the model's graph; behind origins_read. */
 void unmerge(Repairs *r);
+/* ---- untie.c: --no-tie of one initializer with several readers, likewise. */
+void untie_readers(Repairs *r);
 bool origin_is(const Weight *w, const char *kind);
 /* What it was computed from is nowhere else in the file. */
 bool origin_is_all_there_is(const Repairs *r, const Weight *w);

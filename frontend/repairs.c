@@ -350,9 +350,31 @@ judge_all(Repairs *r)
 	}
 }
 
+/* What the file's graph has that its bytes had not; an import before this one may have brought it. */
+static void
+note_lost_found(Repairs *r)
+{
+	for (int i = 0; i < r->model->lost_found.n; i++) {
+		const LostFound *f = &r->model->lost_found.at[i];
+		const char *name = quoted(r->model, f->name);
+		if (!f->from)
+			repairs_note(r, f->repair,
+			             "%s is there again: zeros, which the exporter drops", name);
+		else if (!strcmp(f->repair, "ties"))
+			repairs_note(r, f->repair, "%s begins as %s and trains apart", name,
+			             quoted(r->model, f->from));
+		else
+			repairs_note(r, f->repair,
+			             "%s is a parameter of its own again, merged by the exporter "
+			             "with %s",
+			             name, quoted(r->model, f->from));
+	}
+}
+
 static void
 say_all(Repairs *r)
 {
+	note_lost_found(r);
 	for (int i = 0; i < r->list.n; i++) {
 		note_verdict(r, r->list.at[i]);
 		warn_merged(r, r->list.at[i]);
@@ -394,12 +416,14 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	               .origins = strmap_new(arena),
 	               .scales = strmap_new(arena),
 	               .signature = strmap_new(arena),
+	               .untied = strmap_new(arena),
 	               .inner = intmap_new(arena),
 	               .main_nodes = intmap_new(arena)};
 	check_names(r);
 	index_inputs(r);
 	origins_read(r);
 	unmerge(r);
+	untie_readers(r);
 	index_nodes(r);
 	add_initializers(r);
 	if (repair_enabled(options, "constants"))

@@ -73,12 +73,17 @@ read_by_one_module(const Repairs *r, const Weight *a, const Weight *b)
 	       node_same_module(x.node->proto, y.node->proto);
 }
 
+/* To be asked of what would be tied: an option that unties nothing is told of. */
 static bool
-untied(const ImportOptions *o, const char *name)
+untied(Repairs *r, const char *name)
 {
+	const ImportOptions *o = r->options;
+
 	for (int i = 0; i < o->n_ties; i++)
-		if (o->ties[i].untie && !strcmp(o->ties[i].a, name))
+		if (o->ties[i].untie && !strcmp(o->ties[i].a, name)) {
+			strmap_put(r->untied, name, r);
 			return true;
+		}
 	return false;
 }
 
@@ -102,8 +107,6 @@ try_pair(Repairs *r, Weight *a, Weight *b)
 
 	if (a->tied || b->tied || (!equal && !transposed))
 		return;
-	if (untied(r->options, a->name) || untied(r->options, b->name))
-		return;
 	bool told = transposed || read_by_one_module(r, a, b) || a->tensor == b->tensor;
 	if (!told && (!values_are_wide(&a->data) || (a->is_asked_for && b->is_asked_for)))
 		return; /* whoever names both has two */
@@ -114,6 +117,9 @@ try_pair(Repairs *r, Weight *a, Weight *b)
 			             a->name);
 		return;
 	}
+	bool apart = untied(r, a->name);
+	if (untied(r, b->name) || apart)
+		return;
 	if (read_by_gather(r, b) && !read_by_gather(r, a))
 		tie(r, b, a, transposed);
 	else
@@ -203,7 +209,7 @@ find_expanded(Repairs *r, Weight *w)
 	int from = 0, to;
 	bool constant = true, told = w->origin && w->origin->folded;
 
-	if (w->kind != WEIGHT_PARAMETER || w->codes || !t->data || untied(r->options, w->name))
+	if (w->kind != WEIGHT_PARAMETER || w->codes || !t->data)
 		return;
 	for (int i = 0; i < t->rank; i++)
 		constant &= t->dims[i] == 1 || values_repeat(t, i);
@@ -221,12 +227,28 @@ find_expanded(Repairs *r, Weight *w)
 			break;
 		}
 	}
-	if (copies <= 1 || copies > MAX_COPIES)
+	if (copies <= 1 || copies > MAX_COPIES || untied(r, w->name))
 		return;
 	w->expanded_from = from;
 	w->expanded_to = to;
 	if (!told)
 		w->doubt = &doubt;
+}
+
+static void
+warn_idle(Repairs *r)
+{
+	const Model *model = r->model;
+
+	for (int i = 0; i < model->lost_found.n; i++)
+		if (!strcmp(model->lost_found.at[i].repair, "ties"))
+			strmap_put(r->untied, model->lost_found.at[i].from, r);
+	for (int i = 0; i < r->options->n_ties; i++) {
+		const TieOption *t = &r->options->ties[i];
+		if (t->untie && repairs_weight(r, t->a) && !strmap_get(r->untied, t->a))
+			diag_warning(r->diag, "%s: --no-tie %s: nothing shares that parameter",
+			             model->path, t->a);
+	}
 }
 
 void
@@ -264,4 +286,5 @@ repairs_tie(Repairs *r)
 	for (int i = 0; i < n; i++)
 		for (int k = i + 1; k < n && entries[k].hash == entries[i].hash; k++)
 			try_pair(r, entries[i].weight, entries[k].weight);
+	warn_idle(r);
 }

@@ -431,24 +431,7 @@ return_biases(Unmerge *u, bool dropped)
 			return_bias(u, names->at[i], dropped);
 }
 
-/* ---- both */
-static void
-note_all(Repairs *r)
-{
-	for (int i = 0; i < r->model->lost_found.n; i++) {
-		const LostFound *f = &r->model->lost_found.at[i];
-		if (f->from)
-			repairs_note(r, f->repair,
-			             "%s is a parameter of its own again, merged by the exporter "
-			             "with %s",
-			             quoted(r->model, f->name), quoted(r->model, f->from));
-		else
-			repairs_note(r, f->repair,
-			             "%s is there again: zeros, which the exporter drops",
-			             quoted(r->model, f->name));
-	}
-}
-
+/* ---- all of it */
 void
 unmerge(Repairs *r)
 {
@@ -465,5 +448,4 @@ unmerge(Repairs *r)
 	if (repair_enabled(r->options, "biases"))
 		return_biases(&u, true);
 	origins_read_signed(r);
-	note_all(r);
 }

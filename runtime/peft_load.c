@@ -428,14 +428,16 @@ load_both(Loader *l, const PeftModule modules[2])
 {
 	const AdapterRecord *r = modules[0].record;
 	const uint32_t parts[] = {r->a, r->b};
+	const char *weight = format_text(l->f, l->f->states[r->weight].name);
 	char *first[2] = {NULL}, *second[2] = {NULL};
 
 	for (int i = 0; i < 2; i++)
 		if (!has_module(l, &modules[i]) && has_module(l, &modules[1 - i]))
 			return status_error(EXIT_CHECKPOINT,
 			                    "%s: an adapter for \"%s\" and none for \"%s\", which "
-			                    "this executable trains as one: compile with --no-tie",
-			                    l->path, modules[1 - i].name, modules[i].name);
+			                    "this executable trains as one: compile with "
+			                    "--no-tie %s",
+			                    l->path, modules[1 - i].name, modules[i].name, weight);
 	Arena *arena = arena_new();
 	Status status = load_module(l, &modules[0]);
 	for (int i = 0; i < 2 && !status; i++)
@@ -449,8 +451,8 @@ load_both(Loader *l, const PeftModule modules[2])
 			status = status_error(
 				EXIT_CHECKPOINT,
 				"%s: \"%s\" and \"%s\" have adapters of their own, this executable "
-				"one for both: compile with --no-tie",
-				l->path, modules[0].name, modules[1].name);
+				"one for both: compile with --no-tie %s",
+				l->path, modules[0].name, modules[1].name, weight);
 	}
 	arena_free(arena);
 	return status;

@@ -200,3 +200,37 @@ def test_rows_that_are_tied_to_others_stay_rows(run, tmp_path):
     want = rows - (2 * (rows - y[:, :2]) / y.size).sum(1, keepdims=True)
     for tensor in onnx.load(tmp_path / "out.onnx").graph.initializer:
         assert np.allclose(numpy_helper.to_array(tensor), want, atol=1e-6), tensor.name
+
+
+@pytest.mark.parametrize("paths, own", [(["/embed/Gather", "/lm_head/Transpose", "/lm_head/MatMul"], "lm_head.weight"),
+                                        (["", "", ""], "embed.weight_untied")])
+def test_one_initializer_becomes_two(run, tmp_path, paths, own):
+    """A table that its head reads, too, in one tensor: --no-tie gives the head its own, which trains and is exported."""
+    table = np.random.default_rng(5).standard_normal((7, 3)).astype(np.float32)
+    nodes = [helper.make_node("Gather", ["embed.weight", "ids"], ["e"], paths[0]), helper.make_node("Transpose", ["embed.weight"], ["t"], paths[1]),
+             helper.make_node("MatMul", ["e", "t"], ["y"], paths[2])]
+    ports = [helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["batch"]), helper.make_tensor_value_info("y", 1, ["batch", 7])]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:], [numpy_helper.from_array(table, "embed.weight")]),
+                                opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    assert "21 trainable" in run("check", "model.onnx").stdout
+    told = run("check", "model.onnx", "--no-tie=embed.weight").stdout
+    assert "42 trainable" in told and f'"{own}" begins as "embed.weight" and trains apart' in told
+    np.save(tmp_path / "ids.npy", np.arange(4))
+    np.save(tmp_path / "labels.npy", np.arange(4))
+    run("compile", "model.onnx", "-o", "train", "--loss=cross_entropy", "--optimizer=sgd", "--batch=4", "--no-tie=embed.weight")
+    run(tmp_path / "train", "--data=ids=ids.npy", "--data=labels=labels.npy", "--steps=1", "--lr=1", "--export=out.onnx")
+    out = {i.name: numpy_helper.to_array(i) for i in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    assert set(out) == {"embed.weight", own} and not np.array_equal(out["embed.weight"], out[own])
+    assert np.array_equal(out["embed.weight"][4:], table[4:]) and not np.array_equal(out[own][4:], table[4:])
+
+
+def test_no_tie_of_what_is_not_tied_is_told(run, tmp_path):
+    write_rows(tmp_path / "model.onnx")
+    assert "--no-tie w: nothing shares that parameter" in run("check", "model.onnx", "--no-tie=w").stderr
+
+
+def write_rows(path):
+    ports = [helper.make_tensor_value_info(n, 1, ["batch", 3]) for n in "xy"]
+    w = numpy_helper.from_array(np.arange(9, dtype=np.float32).reshape(3, 3) ** 1.1, "w")
+    onnx.save(helper.make_model(helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", ports[:1], ports[1:], [w]),
+                                opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
