@@ -248,51 +248,43 @@ is_lost(const Unmerge *u, const char *name)
 	return !strmap_get(u->there, name) && !strmap_get(u->r->model->initializers, name);
 }
 
-/* Of the tensors that the module lost those that `list` has. */
-static Names
-lost_of(const Unmerge *u, const StringList *list, const char *module)
-{
-	size_t n = strlen(module);
-	Names lost = {0};
-
-	for (int i = 0; i < list->n; i++) {
-		const char *name = list->at[i];
-		if (parent_length(name) == n && !strncmp(name, module, n) && is_lost(u, name))
-			vec_push(u->r->arena, &lost, name);
-	}
-	return lost;
-}
-
 static void
-unmerge_module(Unmerge *u, const char *module, bool by_operator)
+unmerge_module(Unmerge *u, const char *module, Names *lost, bool by_operator)
 {
-	const Repairs *r = u->r;
 	const Calls *calls = strmap_get(u->modules, module);
-	/* Nothing but its operator tells a buffer from numbers of the code. */
-	Names lost = lost_of(u, by_operator ? &r->signed_tensors : &r->signed_parameters, module);
 	ForeignReads reads = {0};
 
-	if (!calls || lost.n == 0)
+	if (!calls)
 		return;
 	find_foreign(u, calls, &reads);
-	match_by_name(u, &lost, &reads, by_operator);
+	match_by_name(u, lost, &reads, by_operator);
 	if (!by_operator)
-		match_the_rest(u, &lost, &reads);
+		match_the_rest(u, lost, &reads);
 }
 
+/* Nothing but its operator tells a buffer from numbers of the code. */
 static void
 unmerge_modules(Unmerge *u, bool by_operator)
 {
-	const StringList *names = &u->r->signed_tensors;
-	StrMap *done = strmap_new(u->r->arena);
+	Arena *arena = u->r->arena;
+	const StringList *names = by_operator ? &u->r->signed_tensors : &u->r->signed_parameters;
+	StrMap *lost = strmap_new(arena); /* path -> Names */
+	Names modules = {0};
 
 	for (int i = 0; i < names->n; i++) {
 		const char *module = parent_of(u->r, names->at[i]);
-		if (!is_lost(u, names->at[i]) || strmap_get(done, module))
+		Names *of = strmap_get(lost, module);
+		if (!is_lost(u, names->at[i]))
 			continue;
-		strmap_put(done, module, u);
-		unmerge_module(u, module, by_operator);
+		if (!of) {
+			of = NEW(arena, Names);
+			strmap_put(lost, module, of);
+			vec_push(arena, &modules, module);
+		}
+		vec_push(arena, of, names->at[i]);
 	}
+	for (int i = 0; i < modules.n; i++)
+		unmerge_module(u, modules.at[i], strmap_get(lost, modules.at[i]), by_operator);
 }
 
 /* ---- biases */
@@ -302,63 +294,90 @@ typedef struct {
 	int64_t n; /* of channels */
 } Layer;
 
-/* The initializer is the module's weight, as it was or computed from it. */
+/* An operator with a weight that takes a bias. */
 static bool
-is_weight_of(const Repairs *r, const char *name, const char *weight)
-{
-	const Origin *o = strmap_get(r->origins, name);
-
-	for (int i = 0; o && i < o->from.n; i++)
-		if (!strcmp(o->from.at[i], weight))
-			return true;
-	return !strcmp(name, weight);
-}
-
-/* An operator with that weight that takes a bias. */
-static bool
-is_layer_of(const Repairs *r, NodeProto *p, const char *weight, Layer *out)
+is_layer(const Repairs *r, NodeProto *p, Layer *out)
 {
 	const TensorProto *t = p->n_input > 1 ? strmap_get(r->model->initializers, p->input[1])
 	                                      : NULL;
 	DType dtype;
 
-	if (!t || p->n_output < 1 || !is_weight_of(r, p->input[1], weight) ||
-	    *domain_of(p->domain) || !tensor_dtype(t->data_type, &dtype) || t->n_dims == 0)
+	if (!t || p->n_output < 1 || *domain_of(p->domain) || !tensor_dtype(t->data_type, &dtype) ||
+	    t->n_dims == 0)
 		return false;
 	bool turned = !strcmp(p->op_type, "Gemm") && node_int(p, "transB", 0);
 	*out = (Layer){p, dtype, t->dims[t->n_dims - 1]};
 	if (!strcmp(p->op_type, "Conv") || turned)
 		out->n = t->dims[0];
 	else if (!strcmp(p->op_type, "ConvTranspose"))
-		out->n = t->n_dims > 1 ? t->dims[1] * node_int(p, "group", 1) : 0;
+		out->n = t->n_dims > 1 && size_mul(t->dims[1], node_int(p, "group", 1), &out->n)
+		                 ? out->n
+		                 : 0;
 	else if (strcmp(p->op_type, "Gemm") && strcmp(p->op_type, "LayerNormalization") &&
 	         !(!strcmp(p->op_type, "MatMul") && t->n_dims == 2))
 		return false;
 	return out->n > 0 && out->n <= MAX_CHANNELS;
 }
 
-/* Where the layer reads a bias: its own third input, or the addition behind a product; node NULL: nowhere. */
-static ForeignRead
-bias_read(const Repairs *r, const Layer *layer)
+typedef VEC(Layer) Layers;
+typedef struct {
+	StrMap *layers; /* name of the module's weight -> Layers */
+	StrMap *adds;   /* value -> ForeignRead: what an Add adds to it */
+} LayerIndex;
+
+static void
+index_layer(Arena *arena, LayerIndex *x, const char *weight, const Layer *layer)
+{
+	Layers *of = strmap_get(x->layers, weight);
+
+	if (!of) {
+		of = NEW(arena, Layers);
+		strmap_put(x->layers, weight, of);
+	}
+	vec_push(arena, of, *layer);
+}
+
+/* An initializer may be the module's weight, or computed from it. */
+static LayerIndex
+index_layers(const Repairs *r)
 {
 	const GraphProto *g = r->model->proto->graph;
+	LayerIndex x = {strmap_new(r->arena), strmap_new(r->arena)};
+	Layer layer;
+
+	for (size_t i = 0; i < g->n_node; i++) {
+		NodeProto *p = g->node[i];
+		for (size_t k = 0; !strcmp(p->op_type, "Add") && p->n_input == 2 && k < 2; k++) {
+			if (!strmap_get(r->model->initializers, p->input[k]))
+				continue;
+			ForeignRead *read = NEW(r->arena, ForeignRead);
+			*read = (ForeignRead){p, k, false};
+			strmap_put(x.adds, p->input[1 - k], read);
+		}
+		if (!is_layer(r, p, &layer))
+			continue;
+		const Origin *o = strmap_get(r->origins, p->input[1]);
+		index_layer(r->arena, &x, p->input[1], &layer);
+		for (int k = 0; o && k < o->from.n; k++)
+			index_layer(r->arena, &x, o->from.at[k], &layer);
+	}
+	return x;
+}
+
+/* Where the layer reads a bias: its own third input, or the addition behind a product; node NULL: nowhere. */
+static ForeignRead
+bias_read(const Repairs *r, const LayerIndex *x, const Layer *layer)
+{
 	NodeProto *p = layer->node;
 	bool product = !strcmp(p->op_type, "MatMul");
+	const ForeignRead *add = product ? strmap_get(x->adds, p->output[0]) : NULL;
+	const TensorProto *t = add ? strmap_get(r->model->initializers,
+	                                        add->node->input[add->input])
+	                           : NULL;
 
 	if (!product && p->n_input > 2 && *p->input[2])
 		return (ForeignRead){p, 2, false};
-	for (size_t i = 0; product && i < g->n_node; i++) {
-		NodeProto *add = g->node[i];
-		if (strcmp(add->op_type, "Add") || add->n_input != 2)
-			continue;
-		for (size_t k = 0; k < 2; k++) {
-			const TensorProto *t = strmap_get(r->model->initializers, add->input[k]);
-			if (t && !strcmp(add->input[1 - k], p->output[0]) && t->n_dims == 1 &&
-			    t->dims[0] == layer->n)
-				return (ForeignRead){add, k, false};
-		}
-	}
-	return (ForeignRead){0};
+	return t && t->n_dims == 1 && t->dims[0] == layer->n ? *add : (ForeignRead){0};
 }
 
 /* As onnxscript's rules found it before they dropped it. */
@@ -400,22 +419,18 @@ has_no_bias(const Repairs *r, const ForeignRead *read)
 
 /* Merged: the layer reads another's bias, whatever module calls it. Dropped: it reads none. */
 static void
-return_bias(Unmerge *u, const char *name, bool dropped)
+return_bias(Unmerge *u, const LayerIndex *x, const char *name, bool dropped)
 {
-	const GraphProto *g = u->r->model->proto->graph;
 	const char *weight = arena_printf(u->r->arena, "%s.weight", parent_of(u->r, name));
-	VEC(Layer) layers = {0};
-	Layer layer;
+	const Layers *layers = strmap_get(x->layers, weight);
 
-	for (size_t i = 0; i < g->n_node; i++)
-		if (is_layer_of(u->r, g->node[i], weight, &layer))
-			vec_push(u->r->arena, &layers, layer);
-	for (int i = 0; i < layers.n; i++) {
-		ForeignRead read = bias_read(u->r, &layers.at[i]);
-		if (layers.at[i].n != layers.at[0].n)
+	for (int i = 0; layers && i < layers->n; i++) {
+		const Layer *layer = &layers->at[i];
+		ForeignRead read = bias_read(u->r, x, layer);
+		if (layer->n != layers->at[0].n)
 			continue;
 		if (dropped && has_no_bias(u->r, &read))
-			add_bias(u, &layers.at[i], name);
+			add_bias(u, layer, name);
 		else if (!dropped && read.node && is_foreign(u->r, read.node, read.input))
 			give_back(u, &read, name);
 	}
@@ -425,10 +440,11 @@ static void
 return_biases(Unmerge *u, bool dropped)
 {
 	const StringList *names = &u->r->signed_parameters;
+	const LayerIndex x = index_layers(u->r);
 
 	for (int i = 0; i < names->n; i++)
 		if (!strcmp(last_of(names->at[i]), "bias") && is_lost(u, names->at[i]))
-			return_bias(u, names->at[i], dropped);
+			return_bias(u, &x, names->at[i], dropped);
 }
 
 /* ---- all of it */
