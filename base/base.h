@@ -152,7 +152,7 @@ void diag_warning(Diag *diag, const char *fmt, ...) PRINTF(2, 3);
 void diag_note(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\tnote: ..." */
 void diag_hint(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\thint: ..." */
 
-/* What another Diag, which is gone, reported, as if it had been reported here: its errors, its exit code and its lines. */
+/* Adds the errors, the exit code and the lines that a freed Diag had reported, as if `diag` had reported them itself. */
 void diag_take_over(Diag *diag, int errors, int exit_code, const char *lines);
 
 /* Before anything is opened: a stream that is closed gets a file that takes nothing, so that no other file gets its
@@ -574,11 +574,12 @@ Status file_read(Arena *arena, const char *path, int64_t limit, void **bytes, in
 /* Opens a regular file for reading; *n is its size. Never waits for a FIFO's writer. */
 Status file_open_regular(const char *path, int exit_code, int *fd, int64_t *n);
 /* A file that appears under its name only when complete: temporary name in the same folder,
- * fsync, rename. It has the permissions of a file that it replaces. Where the name is a symbolic link, what it leads to is
- * written and the link stays. */
+ * fsync, rename. The new file has the permissions of the file that it replaces. Where the name is a symbolic link, the file behind
+ * the link is written and the link stays. */
 typedef struct FileWriter FileWriter;
 Status file_writer_open(const char *path, FileWriter **out);
-/* The same, of a name that is this program's own: a link that stands there goes, and what it leads to stays as it is. */
+/* As file_writer_open, for a name that this program made, as in a cache: a link of that name is replaced, and the file behind the
+ * link stays as it is. */
 Status file_writer_open_name(const char *path, FileWriter **out);
 /* A new file of a folder that gets its name when all are complete: it has its own from the start, and is synced by
  * file_sync_parts, when its neighbours are written, too: they share what the disk does for it. Through a buffer of the

@@ -1,6 +1,6 @@
-/* DeepSpeed reads its configuration as Hjson (https://hjson.github.io/syntax.html). Of what that allows beyond JSON, people
- * write comments, `#`, `//` and between slashes and stars, and a comma behind the last member. Both become spaces here, so that
- * what the JSON parser says of lines stays true. */
+/* DeepSpeed reads its configuration as Hjson (https://hjson.github.io/syntax.html). Hjson allows more than JSON; of its
+ * additions people write two: comments (`#`, `//`, slash and star) and a comma behind the last member. Comments and such commas become
+ * spaces here, so that the JSON parser's line numbers stay true. */
 #include "base/deepspeed_impl.h"
 
 #include <string.h>

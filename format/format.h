@@ -11,7 +11,7 @@
 #define FORMAT_VERSION 21
 #define GRADC_ABI 14
 #define GRADC_ABI_NAME "gradc_abi_14" /* a symbol of the runtime; a mismatch fails at link */
-/* Of a model in training form, for people: by the compiler, and by what it compiled. */
+/* The hint about a model in training form, which gradc and its executables print. */
 #define TRAINING_FORM_HINT                                                                                \
 	"batch norms take the statistics of their batch and dropout is active: what evaluation computes " \
 	"is the inference form"

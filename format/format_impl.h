@@ -18,10 +18,10 @@ void format_index_close(FormatIndex *x);
 /* As format_program and format_weight_type. */
 const ProgramRecord *format_index_program(const FormatIndex *x, const ProgramKey *key);
 FormatType format_index_weight_type(const FormatIndex *x, int state);
-/* A program with the key of another one before it, which it gives; NULL: there is none. */
+/* Two programs with one key: returns the first, and the number of the second in *program; NULL: all keys differ. */
 const ProgramRecord *format_index_twin(const FormatIndex *x, int *program);
 
-/* check_totals.c: records that share what they name are no more work than the file is long. */
+/* check_totals.c: records that share strings, arguments or ports cost no more time than the length of the file allows. */
 Status format_check_totals(const Format *f);
 /* check.c: every record of sections that are known to lie inside the blob. */
 Status format_check(const Format *f);

@@ -82,7 +82,7 @@ rule_fitted(Case *c)
 	return true;
 }
 
-/* The exporter says what it computed from parameters, and of this nothing. Rewritten layers are in weights' places; without a
+/* The exporter names the tensors that it computed from parameters, and this tensor is not among them. Rewritten layers are in weights' places; without a
  * signature a module's name may have lost its metadata. */
 bool
 rule_untold(Case *c)

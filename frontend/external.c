@@ -27,8 +27,8 @@ parse_whole(const char *text, int64_t *out)
 	return true;
 }
 
-/* What others write beside the standard's keys and nothing reads: onnxruntime's copies of a weight in
- * the order of its kernels, and the folder that onnx's own tools had loaded from. */
+/* Keys that other programs write beside the standard's and that gradc need not read: `prepacked_0`, onnxruntime's copy of a weight
+ * in the order of its kernels, and `basepath`, the folder from which onnx's tools had loaded the data. */
 static bool
 is_passed_over(const char *key)
 {
