@@ -1,10 +1,10 @@
-/* Edits of the messages of a file before it is imported. Nodes keep their addresses, by which they are known; what protobuf-c is to free is
- * put back in the end. */
+/* Edits of the messages of a file before it is imported. Nodes keep their addresses, by which the importer knows them; edit_close
+ * restores the pointers that protobuf-c frees. */
 #include "frontend/frontend_impl.h"
 
 #include <string.h>
 
-/* Of nothing, too. */
+/* n may be 0. */
 static void *
 copied(const Model *model, const void *bytes, size_t n)
 {
@@ -24,6 +24,30 @@ edit_grown(Model *model, void *list, size_t n, const void *item)
 		memcpy(copy, list, n * sizeof(void *));
 	copy[n] = item;
 	return copy;
+}
+
+/* A list of the main graph with a place behind its n items; *room: its places, 0 for the list of the file. */
+static void *
+with_room(const Model *model, void *list, size_t n, size_t *room)
+{
+	if (n < *room)
+		return list;
+	*room = 2 * n + 16;
+	void **longer = arena_alloc(model->arena, *room * sizeof(void *));
+	if (n)
+		memcpy(longer, list, n * sizeof(void *));
+	return longer;
+}
+
+static void
+add_initializer(Model *model, TensorProto *t)
+{
+	GraphProto *g = edit_graph(model);
+
+	g->initializer = with_room(model, g->initializer, g->n_initializer,
+	                           &model->room_for_initializers);
+	g->initializer[g->n_initializer++] = t;
+	strmap_put(model->initializers, t->name, t);
 }
 
 void
@@ -92,26 +116,28 @@ tensor_of_copy(const Model *model, const char *name, DType type, const Ints *sha
 	return t;
 }
 
-/* By anything in the graph or in those inside it. */
-static bool
-is_taken(const GraphProto *g, const char *name)
+static void take_names(StrMap *taken, const GraphProto *g);
+
+static void
+take_outputs(StrMap *taken, const NodeProto *p)
+{
+	for (size_t k = 0; k < p->n_output; k++)
+		strmap_put(taken, p->output[k], taken);
+	for (size_t k = 0; k < p->n_attribute; k++)
+		if (p->attribute[k]->g)
+			take_names(taken, p->attribute[k]->g);
+}
+
+/* Names of the values of a graph and of the graphs inside. */
+static void
+take_names(StrMap *taken, const GraphProto *g)
 {
 	for (size_t i = 0; i < g->n_input; i++)
-		if (!strcmp(g->input[i]->name, name))
-			return true;
+		strmap_put(taken, g->input[i]->name, taken);
 	for (size_t i = 0; i < g->n_initializer; i++)
-		if (!strcmp(g->initializer[i]->name, name))
-			return true;
-	for (size_t i = 0; i < g->n_node; i++) {
-		const NodeProto *p = g->node[i];
-		for (size_t k = 0; k < p->n_output; k++)
-			if (!strcmp(p->output[k], name))
-				return true;
-		for (size_t k = 0; k < p->n_attribute; k++)
-			if (p->attribute[k]->g && is_taken(p->attribute[k]->g, name))
-				return true;
-	}
-	return false;
+		strmap_put(taken, g->initializer[i]->name, taken);
+	for (size_t i = 0; i < g->n_node; i++)
+		take_outputs(taken, g->node[i]);
 }
 
 static const char *
@@ -119,8 +145,15 @@ fresh_name(Model *model, const char *base, const char *ending)
 {
 	const char *name = arena_printf(model->arena, "%s%s", base, ending);
 
-	for (int i = 1; is_taken(model->proto->graph, name); i++)
+	if (!model->taken) {
+		model->taken = strmap_new(model->arena);
+		take_names(model->taken, model->proto->graph);
+		for (int i = 0; i < model->nodes.n; i++) /* of inlined functions, too */
+			take_outputs(model->taken, model->nodes.at[i].proto);
+	}
+	for (int i = 1; strmap_get(model->taken, name); i++)
 		name = arena_printf(model->arena, "%s%s_%d", base, ending, i);
+	strmap_put(model->taken, name, model->taken);
 	return name;
 }
 
@@ -128,12 +161,43 @@ const char *
 edit_add_initializer(Model *model, const char *base, const char *ending, DType type,
                      const Ints *shape, const void *data)
 {
-	GraphProto *g = edit_graph(model);
 	const char *name = fresh_name(model, base, ending);
-	TensorProto *t = tensor_of_copy(model, name, type, shape, data);
-	g->initializer = edit_grown(model, g->initializer, g->n_initializer++, t);
-	strmap_put(model->initializers, t->name, t);
+
+	add_initializer(model, tensor_of_copy(model, name, type, shape, data));
 	return name;
+}
+
+TensorProto *
+edit_copy(const Model *model, const char *name, const TensorProto *of)
+{
+	TensorProto *t = arena_copy(model->arena, of, sizeof(*of));
+
+	t->name = (char *)(uintptr_t)name;
+	return t;
+}
+
+const char *
+edit_restore(Model *model, RestoredKind kind, const char *wanted, const char *from, TensorProto *t)
+{
+	Restored *restored = NEW(model->arena, Restored);
+
+	t->name = (char *)(uintptr_t)fresh_name(model, t->name, "");
+	*restored = (Restored){kind, wanted, t->name, from};
+	add_initializer(model, t);
+	vec_push(model->arena, &model->restored, restored);
+	if (!model->restored_names)
+		model->restored_names = strmap_new(model->arena);
+	strmap_put(model->restored_names, wanted, restored);
+	return t->name;
+}
+
+const char *
+edit_restored(const Model *model, const char *wanted)
+{
+	const Restored *found =
+		model->restored_names ? strmap_get(model->restored_names, wanted) : NULL;
+
+	return found ? found->name : NULL;
 }
 
 void
@@ -181,50 +245,28 @@ new_node(Model *model, const char *op, const char *a, const char *b, const char 
 	return p;
 }
 
-/* So many places behind `at`. */
-static void
-insert_node(Model *model, const NodeProto *at, int behind, NodeProto *p)
-{
-	GraphProto *g = edit_graph(model);
-	size_t i = 0;
-	int flat = 0;
-
-	while (i < g->n_node && g->node[i] != at)
-		i++;
-	i += (size_t)behind;
-	g->node = edit_grown(model, g->node, g->n_node, p);
-	memmove(g->node + i + 1, g->node + i, sizeof(*g->node) * (g->n_node++ - i));
-	g->node[i] = p;
-	while (flat < model->nodes.n && model->nodes.at[flat].proto != at)
-		flat++;
-	flat += behind;
-	vec_push(model->arena, &model->nodes, ((FlatNode){p, model->opset}));
-	memmove(model->nodes.at + flat + 1, model->nodes.at + flat,
-	        sizeof(FlatNode) * (size_t)(model->nodes.n - 1 - flat));
-	model->nodes.at[flat] = (FlatNode){p, model->opset};
-}
-
 const char *
 edit_insert_node(Model *model, const NodeProto *before, const char *op, const char *a,
                  const char *b)
 {
 	const char *y = fresh_name(model, a, "_scaled");
+	NodeProto *p = new_node(model, op, a, b, y);
+	GraphProto *g = edit_graph(model);
+	size_t at = 0;
+	int flat = 0;
 
-	insert_node(model, before, 0, new_node(model, op, a, b, y));
+	while (at < g->n_node && g->node[at] != before)
+		at++;
+	g->node = with_room(model, g->node, g->n_node, &model->room_for_nodes);
+	memmove(g->node + at + 1, g->node + at, sizeof(*g->node) * (g->n_node++ - at));
+	g->node[at] = p;
+	while (flat < model->nodes.n && model->nodes.at[flat].proto != before)
+		flat++;
+	vec_push(model->arena, &model->nodes, ((FlatNode){p, model->opset}));
+	memmove(model->nodes.at + flat + 1, model->nodes.at + flat,
+	        sizeof(FlatNode) * (size_t)(model->nodes.n - 1 - flat));
+	model->nodes.at[flat] = (FlatNode){p, model->opset};
 	return y;
-}
-
-void
-edit_insert_behind(Model *model, NodeProto *p, const char *op, const char *b)
-{
-	const char *y = p->output[0];
-	NodeProto *behind = new_node(model, op, fresh_name(model, y, "_before"), b, y);
-
-	behind->metadata_props = p->metadata_props;
-	behind->n_metadata_props = p->n_metadata_props;
-	edit_node(model, p);
-	p->output[0] = behind->input[0];
-	insert_node(model, p, 1, behind);
 }
 
 void

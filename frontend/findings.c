@@ -11,9 +11,7 @@ names_in_file(const Repairs *r)
 
 	for (int i = 0; i < r->list.n; i++) {
 		Weight *w = r->list.at[i];
-		strmap_put(names, w->name, w);
-		for (int k = 0; w->origin && k < w->origin->from.n; k++)
-			strmap_put(names, w->origin->from.at[k], w);
+		origins_add_names(names, w->name, w->origin);
 	}
 	return names;
 }
@@ -26,21 +24,15 @@ belongs_to(const NodeProto *p, const char *module, size_t n)
 	return n > 0 && node_module(p, &path) == n && !strncmp(path, module, n);
 }
 
+/* From no other layer onnxscript's optimizer takes a bias of zeros away. */
 static bool
-is_called(const Repairs *r, const char *module, size_t n)
+takes_bias(const Repairs *r, const char *module, size_t n)
 {
 	for (int i = 0; i < r->model->nodes.n; i++)
-		if (belongs_to(r->model->nodes.at[i].proto, module, n))
+		if (node_takes_bias(r->model->nodes.at[i].proto) &&
+		    belongs_to(r->model->nodes.at[i].proto, module, n))
 			return true;
 	return false;
-}
-
-static const char *
-last_part(const char *name)
-{
-	const char *dot = strrchr(name, '.');
-
-	return dot ? dot + 1 : name;
 }
 
 /* What the module of the lost parameter reads of another module: the exporter joined the two. Best is one of the same
@@ -57,7 +49,7 @@ read_instead(const Repairs *r, const char *name, size_t n)
 			if (!w || !origin_is(w, ORIGIN_PARAMETER) ||
 			    (!strncmp(w->name, name, n) && w->name[n] == '.'))
 				continue;
-			if (!found || !strcmp(last_part(w->name), last_part(name)))
+			if (!found || !strcmp(name_last_part(w->name), name_last_part(name)))
 				found = w;
 		}
 	}
@@ -91,8 +83,8 @@ static const struct {
 static int
 fate_of(Repairs *r, const char *name, Text *out)
 {
-	const char *last = last_part(name);
-	size_t n = last > name ? (size_t)(last - name - 1) : 0;
+	const char *last = name_last_part(name);
+	size_t n = name_module_length(name);
 	const Weight *other = read_instead(r, name, n);
 
 	text_add(out, quoted(r->model, name));
@@ -102,7 +94,7 @@ fate_of(Repairs *r, const char *name, Text *out)
 		return MERGED;
 	if (is_batch_norm(r, name, n))
 		return FOLDED_NORM;
-	return !strcmp(last, "bias") && is_called(r, name, n) ? ZERO_BIAS : UNREAD;
+	return !strcmp(last, "bias") && takes_bias(r, name, n) ? ZERO_BIAS : UNREAD;
 }
 
 /* One note for all parameters of one fate. */
@@ -115,7 +107,8 @@ note_lost_parameters(Repairs *r)
 
 	for (int i = 0; i < r->signed_parameters.n; i++) {
 		Text name = {0};
-		if (strmap_get(names, r->signed_parameters.at[i]))
+		if (strmap_get(names, r->signed_parameters.at[i]) ||
+		    edit_restored(r->model, r->signed_parameters.at[i]))
 			continue;
 		int fate = fate_of(r, r->signed_parameters.at[i], &name);
 		if (counts[fate]++ < SHOWN)

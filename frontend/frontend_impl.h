@@ -122,11 +122,14 @@ typedef struct {
 typedef struct {
 	NodeProto *node, was;
 } EditedNode;
-/* A parameter that the file had lost, or had joined with another, and has again. */
+/* An initializer that the file does not have and import made. */
+typedef enum { RESTORED_MERGED, RESTORED_DROPPED, RESTORED_UNTIED } RestoredKind;
 typedef struct {
-	const char *repair, *name;
-	const char *from; /* the initializer whose readers it shared; NULL: it was dropped */
-} LostFound;
+	RestoredKind kind;
+	const char *wanted; /* the name of the module's tensor */
+	const char *name;   /* of the initializer: another one where the graph has that name */
+	const char *from;   /* the initializer that had its readers; NULL: it was dropped */
+} Restored;
 
 struct Model {
 	Arena *arena;
@@ -150,7 +153,10 @@ struct Model {
 	GraphProto *edited_graph,
 		own_graph; /* edited_graph NULL: its list of initializers was not */
 	VEC(int) fds;      /* of external files */
-	VEC(LostFound) lost_found;
+	VEC(Restored *) restored;
+	StrMap *restored_names; /* its `wanted` -> Restored; NULL: nothing was restored */
+	StrMap *taken; /* names of values, for those that edits make; NULL: nobody has asked */
+	size_t room_for_nodes, room_for_initializers; /* of edited lists */
 };
 
 /* ---- nodes.c */
@@ -160,6 +166,9 @@ const char *node_location(const NodeProto *p);
 size_t node_module(const NodeProto *p, const char **path);
 /* Do both belong to calls of one module, as PyTorch's exporters name them? */
 bool node_same_module(const NodeProto *a, const NodeProto *b);
+
+/* A layer whose third input is its bias. */
+bool node_takes_bias(const NodeProto *p);
 
 /* ---- read.c: the file, read as the scan gets to it; large raw_data last, straight into its tensor. */
 typedef struct {
@@ -260,6 +269,8 @@ void check_sparse(const Model *model, const Onnx__SparseTensorProto *s, const ch
 bool tensor_is_external(const TensorProto *t);
 /* The elements, read at first use. false after reporting. shapes_only: data may be missing. */
 bool tensor_load(Model *model, const TensorProto *t, bool shapes_only, TensorData *out, Diag *diag);
+/* Has it elements, in the message or in a file that exists? */
+bool tensor_is_there(const Model *model, const TensorProto *t);
 /* As tensor_load, for a bare TensorProto without external data. */
 /* NULL, or what is wrong; *exit_code then says how. */
 const char *tensor_decode(Arena *arena, const TensorProto *t, TensorData *out, int *exit_code);
@@ -331,7 +342,8 @@ typedef struct {
 	StrMap *signature;  /* name of a tensor of the exported module -> its ORIGIN_... */
 	StringList signed_parameters; /* those of them that are parameters */
 	StringList signed_tensors;    /* ... that are parameters or buffers */
-	StrMap *untied;               /* names of --no-tie that had been tied */
+	StrMap *apart;                /* names that --no-tie keeps from being tied */
+	StrMap *untied;               /* ... that would have been, without it */
 	bool tells_all;        /* it has a signature, which lists all of the module's tensors */
 	bool tells_folding;    /* the exporter says from what it computed tensors */
 	bool moves_statistics; /* the module moved running statistics: it was training */
@@ -434,6 +446,13 @@ AttributeProto *edit_int(const Model *model, const char *name, int64_t value);
 /* A copy of the data in the main graph, which subgraphs see, too; its name. */
 const char *edit_add_initializer(Model *model, const char *base, const char *ending, DType type,
                                  const Ints *shape, const void *data);
+/* Another tensor with the elements of `of`, wherever they lie. Of no graph yet. */
+TensorProto *edit_copy(const Model *model, const char *name, const TensorProto *of);
+/* Adds t as an initializer and lists it in model->restored; its name, which is t's own unless the graph has that one. */
+const char *edit_restore(Model *model, RestoredKind kind, const char *wanted, const char *from,
+                         TensorProto *t);
+/* The initializer that was restored for the module's tensor; NULL: none was. */
+const char *edit_restored(const Model *model, const char *wanted);
 /* Another content under the same name. */
 void edit_set_initializer(Model *model, const char *name, DType type, const Ints *shape,
                           const void *data);
@@ -441,8 +460,6 @@ void edit_remove_node(Model *model, const NodeProto *p);
 /* y = op(a, b) before a node of the main graph; the name of y, after that of a. */
 const char *edit_insert_node(Model *model, const NodeProto *before, const char *op, const char *a,
                              const char *b);
-/* y = op(y, b) behind the node of the main graph that makes y. */
-void edit_insert_behind(Model *model, NodeProto *p, const char *op, const char *b);
 void edit_close(Model *model);
 
 /* What a Constant node of the main graph holds; NULL: it is none, or repair `constants` is off. */
@@ -484,13 +501,19 @@ bool name_is_of_scaling(const char *name);
 bool name_is_own(const char *name);
 bool name_is_of_layer(const char *name); /* fc.weight, fc.bias: not final_logits_bias */
 bool name_is_private(const char *name);  /* its last part begins with _, as buffers' names may */
+/* A path's last part: "weight" of "blocks.0.weight" or "blocks/0/weight:0". */
+const char *name_last_part(const char *name);
+/* Length of the path of the module that has the tensor: of "blocks.0" for "blocks.0.weight"; 0: the root has it. */
+size_t name_module_length(const char *name);
 /* As modules call what they compute and keep: forward_basis_buffer, inv_freq, window. */
 bool name_is_of_table(const char *name);
 
 /* ---- origins.c */
 void origins_read(Repairs *r);
-/* Once more, of initializers that came later. */
-void origins_read_signed(Repairs *r);
+/* Of what edits restored: behind unmerge and untie_readers. */
+void origins_of_restored(Repairs *r);
+/* Notes under the initializer's name, and those of what it was computed from, that the file has them. */
+void origins_add_names(StrMap *in_file, const char *name, const Origin *o);
 /* ---- unmerge.c: repairs `unmerge` and `biases`, in the model's graph; behind origins_read. */
 void unmerge(Repairs *r);
 /* ---- untie.c: --no-tie of one initializer with several readers, likewise. */

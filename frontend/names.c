@@ -24,9 +24,8 @@ is_numbered(const char *name, const char *word)
 	return !strncasecmp(name, word, n) && name[n + strspn(name + n, "0123456789")] == 0;
 }
 
-/* A path's last part: "weight" of "blocks.0.weight". */
-static const char *
-last_part(const char *name)
+const char *
+name_last_part(const char *name)
 {
 	const char *part = name;
 
@@ -34,6 +33,14 @@ last_part(const char *name)
 		if (strchr("./:", *name) && name[1])
 			part = name + 1;
 	return part;
+}
+
+size_t
+name_module_length(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+
+	return dot ? (size_t)(dot - name) : 0;
 }
 
 bool
@@ -70,7 +77,7 @@ name_is_creation(const char *name)
 	for (int i = 0; i < COUNT(words); i++)
 		if (is_call_of(name, words[i]))
 			return true;
-	return !strncmp(last_part(name), "ConstantOfShape_", 16);
+	return !strncmp(name_last_part(name), "ConstantOfShape_", 16);
 }
 
 bool
@@ -153,7 +160,7 @@ name_is_scale(const char *name)
 	                                    "temp"};
 
 	for (int i = 0; i < COUNT(words); i++)
-		if (!strcasecmp(last_part(name), words[i]))
+		if (!strcasecmp(name_last_part(name), words[i]))
 			return true;
 	return false;
 }
@@ -161,7 +168,7 @@ name_is_scale(const char *name)
 bool
 name_is_of_scaling(const char *name)
 {
-	return has_word(last_part(name), "scal") || has_word(last_part(name), "sqrt");
+	return has_word(name_last_part(name), "scal") || has_word(name_last_part(name), "sqrt");
 }
 
 bool
@@ -179,7 +186,7 @@ name_is_learned_number(const char *name)
 {
 	static const char *const words[] = {"weight", "bias",        "gamma",  "beta",
 	                                    "alpha",  "temperature", "kernel", "slope"};
-	const char *part = last_part(name);
+	const char *part = name_last_part(name);
 
 	if (name_is_variable(name))
 		return true;
@@ -196,7 +203,7 @@ name_is_learned_number(const char *name)
 bool
 name_is_of_layer(const char *name)
 {
-	const char *part = last_part(name);
+	const char *part = name_last_part(name);
 
 	return part > name && (!strcmp(part, "weight") || !strcmp(part, "bias"));
 }
@@ -204,7 +211,7 @@ name_is_of_layer(const char *name)
 bool
 name_is_private(const char *name)
 {
-	return !name_is_generated(name) && *last_part(name) == '_';
+	return !name_is_generated(name) && *name_last_part(name) == '_';
 }
 
 /* stft.forward_basis_buffer, rotary.inv_freq, 1.melW: with a number behind it, too. */
@@ -214,7 +221,7 @@ name_is_of_table(const char *name)
 	static const char *const words[] = {"buffer",     "basis",  "inv_freq",    "window",
 	                                    "filterbank", "fbank",  "filter_bank", "melw",
 	                                    "mel_fb",     "erb_fb", "dct_mat",     "anchors"};
-	const char *part = last_part(name);
+	const char *part = name_last_part(name);
 
 	for (int i = 0; i < COUNT(words); i++) {
 		size_t n = strlen(part), word = strlen(words[i]);

@@ -55,6 +55,12 @@ node_same_module(const NodeProto *a, const NodeProto *b)
 	return n > 0 && n == node_module(b, &y) && !memcmp(x, y, n);
 }
 
+bool
+node_takes_bias(const NodeProto *p)
+{
+	return is_op(p, "Conv") || is_op(p, "ConvTranspose") || is_op(p, "Gemm");
+}
+
 void
 model_nodes(const Model *model, void (*visit)(void *ctx, const GraphNode *node), void *ctx)
 {

@@ -8,6 +8,7 @@
 
 static const char KIND[] = "pkg.torch.export.graph_signature.InputSpec.kind";
 static const char FOLDED_FROM[] = "pkg.onnxscript.optimizer.folded_from";
+static const char TARGET[] = " target=";
 static const char SIGNATURE[] = "pkg.torch.export.ExportedProgram.graph_signature";
 
 /* The text between the next pair of ' or " at *at, which moves behind it; NULL: there is none. */
@@ -23,6 +24,19 @@ next_quoted(Arena *arena, const char **at)
 		return NULL;
 	*at = end + 1;
 	return arena_strndup(arena, begin + 1, (size_t)(end - begin - 1));
+}
+
+/* The text between a quote and the line's last one: a name may have an apostrophe. NULL: it is empty, or there are none. */
+static const char *
+quoted_to_end(Arena *arena, const char *line)
+{
+	const char *end = line + strcspn(line, "\n");
+
+	if (*line != '\'' && *line != '"')
+		return NULL;
+	while (end[-1] != *line)
+		end--;
+	return end > line + 2 ? arena_strndup(arena, line + 1, (size_t)(end - line - 2)) : NULL;
 }
 
 static Origin *
@@ -80,9 +94,9 @@ read_signature(Repairs *r)
 		for (int i = 0; *at == ':' && i < COUNT(kinds); i++) {
 			size_t n = strlen(kinds[i]);
 			if (strncmp(at, ": ", 2) || strncmp(at + 2, kinds[i], n) ||
-			    strncmp(at + 2 + n, " target=", 8))
+			    strncmp(at + 2 + n, TARGET, strlen(TARGET)))
 				continue;
-			const char *rest = at + 2 + n, *target = next_quoted(r->arena, &rest);
+			const char *target = quoted_to_end(r->arena, at + 2 + n + strlen(TARGET));
 			if (!target)
 				continue;
 			strmap_put(r->signature, target, (void *)(uintptr_t)kinds[i]);
@@ -133,8 +147,8 @@ read_folded(Repairs *r, const char *name, const char *list)
 }
 
 /* The signature holds for tensors whose own metadata are lost, too. */
-void
-origins_read_signed(Repairs *r)
+static void
+read_signed(Repairs *r)
 {
 	const GraphProto *g = r->model->proto->graph;
 
@@ -159,7 +173,7 @@ origins_read(Repairs *r)
 		if (v->name && kind)
 			origin_at(r, v->name)->kind = kind;
 	}
-	origins_read_signed(r);
+	read_signed(r);
 	for (size_t i = 0; i < g->n_value_info; i++) {
 		const ValueInfoProto *v = g->value_info[i];
 		const char *list = metadata_value(v->n_metadata_props, v->metadata_props,
@@ -167,6 +181,39 @@ origins_read(Repairs *r)
 		if (v->name && list)
 			read_folded(r, v->name, list);
 	}
+}
+
+/* A copy of a tensor that was computed from a parameter of another module is computed from its own. */
+static Origin
+origin_of_restored(Repairs *r, const Restored *restored)
+{
+	const Origin *from = restored->from ? strmap_get(r->origins, restored->from) : NULL;
+	Origin own = {.kind = strmap_get(r->signature, restored->wanted)};
+
+	if (from && restored->kind == RESTORED_UNTIED)
+		return *from;
+	if (!from || !from->folded)
+		return own;
+	own = (Origin){.folded = true, .steps = from->steps, .expanded = from->expanded};
+	vec_push(r->arena, &own.from, restored->wanted);
+	return own;
+}
+
+void
+origins_of_restored(Repairs *r)
+{
+	for (int i = 0; i < r->model->restored.n; i++) {
+		const Restored *restored = r->model->restored.at[i];
+		*origin_at(r, restored->name) = origin_of_restored(r, restored);
+	}
+}
+
+void
+origins_add_names(StrMap *in_file, const char *name, const Origin *o)
+{
+	strmap_put(in_file, name, in_file);
+	for (int i = 0; o && i < o->from.n; i++)
+		strmap_put(in_file, o->from.at[i], in_file);
 }
 
 bool

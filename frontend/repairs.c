@@ -291,6 +291,13 @@ add_identities(Repairs *r)
 
 /* ---- the verdicts, and what is said about them */
 static void
+note_merged(Repairs *r, const char *repair, const char *name, const char *other)
+{
+	repairs_note(r, repair, "%s is a parameter of its own again, merged by the exporter with %s",
+	             quoted(r->model, name), quoted(r->model, other));
+}
+
+static void
 note_verdict(Repairs *r, const Weight *w)
 {
 	const char *name = quoted(r->model, w->name);
@@ -307,10 +314,7 @@ note_verdict(Repairs *r, const Weight *w)
 	if (w->identity && w->tied)
 		return;
 	if (w->identity)
-		repairs_note(r, "merged",
-		             "%s is a parameter of its own again, merged by the exporter "
-		             "with %s",
-		             name, quoted(r->model, w->identity->input[0]));
+		note_merged(r, "merged", w->name, w->identity->input[0]);
 	else if (w->constant)
 		repairs_note(r, "constants", "%s in a Constant node is a parameter", name);
 	else if (w->data.rank == 2 && name_is_generated(w->name))
@@ -318,7 +322,7 @@ note_verdict(Repairs *r, const Weight *w)
 		             name);
 }
 
-/* Equal parameters that the exporter joined without a trace train as one. */
+/* Equal parameters that the exporter joined without a trace train as one; calls of one module read one parameter. */
 static void
 warn_merged(Repairs *r, const Weight *w)
 {
@@ -327,7 +331,8 @@ warn_merged(Repairs *r, const Weight *w)
 
 	if (w->kind != WEIGHT_PARAMETER || w->identity || w->data.n < 2 ||
 	    !tensor_constant_valued(&w->data, &value) ||
-	    final_readers(r, w->value, readers, 2) < 2 || readers[0].node == readers[1].node)
+	    final_readers(r, w->value, readers, 2) < 2 || readers[0].node == readers[1].node ||
+	    node_same_module(readers[0].node->proto, readers[1].node->proto))
 		return;
 	diag_warning(r->diag,
 	             "%s: parameter %s has one value everywhere and several readers: the "
@@ -350,31 +355,34 @@ judge_all(Repairs *r)
 	}
 }
 
-/* What the file's graph has that its bytes had not; an import before this one may have brought it. */
+/* What the file's graph has that its bytes had not; an import before this one may have restored it. */
 static void
-note_lost_found(Repairs *r)
+note_restored(Repairs *r)
 {
-	for (int i = 0; i < r->model->lost_found.n; i++) {
-		const LostFound *f = &r->model->lost_found.at[i];
-		const char *name = quoted(r->model, f->name);
-		if (!f->from)
-			repairs_note(r, f->repair,
-			             "%s is there again: zeros, which the exporter drops", name);
-		else if (!strcmp(f->repair, "ties"))
-			repairs_note(r, f->repair, "%s begins as %s and trains apart", name,
-			             quoted(r->model, f->from));
+	static const struct {
+		const char *repair, *what, *end;
+	} sentences[] = {
+		[RESTORED_DROPPED] = {"biases", "is there again: zeros, which the exporter drops", ""},
+		[RESTORED_UNTIED] = {"ties", "begins as ", " and trains apart"},
+	};
+
+	for (int i = 0; i < r->model->restored.n; i++) {
+		const Restored *restored = r->model->restored.at[i];
+		const char *from = restored->from ? quoted(r->model, restored->from) : "";
+		if (restored->kind == RESTORED_MERGED)
+			note_merged(r, "unmerge", restored->name, restored->from);
 		else
-			repairs_note(r, f->repair,
-			             "%s is a parameter of its own again, merged by the exporter "
-			             "with %s",
-			             name, quoted(r->model, f->from));
+			repairs_note(r, sentences[restored->kind].repair, "%s %s%s%s",
+			             quoted(r->model, restored->name),
+			             sentences[restored->kind].what, from,
+			             sentences[restored->kind].end);
 	}
 }
 
 static void
 say_all(Repairs *r)
 {
-	note_lost_found(r);
+	note_restored(r);
 	for (int i = 0; i < r->list.n; i++) {
 		note_verdict(r, r->list.at[i]);
 		warn_merged(r, r->list.at[i]);
@@ -416,6 +424,7 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	               .origins = strmap_new(arena),
 	               .scales = strmap_new(arena),
 	               .signature = strmap_new(arena),
+	               .apart = strmap_new(arena),
 	               .untied = strmap_new(arena),
 	               .inner = intmap_new(arena),
 	               .main_nodes = intmap_new(arena)};
@@ -424,6 +433,7 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	origins_read(r);
 	unmerge(r);
 	untie_readers(r);
+	origins_of_restored(r);
 	index_nodes(r);
 	add_initializers(r);
 	if (repair_enabled(options, "constants"))

@@ -44,11 +44,13 @@ rule_fixed_waves(Case *c)
 	return is_said_to_train(c) && values_are_waves(&c->w->data, true);
 }
 
-/* So do models of diffusion with random frequencies. */
+/* So do models of diffusion with random frequencies, of which they take sines and cosines. Networks of sines alone learn theirs. */
 static bool
 rule_fixed_frequencies(Case *c)
 {
-	return is_said_to_train(c) && leads_to_trigonometry(c);
+	Trigonometry ends;
+
+	return is_said_to_train(c) && leads_to_trigonometry(c, &ends) && ends.sine && ends.cosine;
 }
 
 /* One kernel for all channels is how a learned interpolation begins. */

@@ -33,8 +33,11 @@ bool any_in(const Case *c, PlaceKind kind);
 /* ---- traces.c: where values come from and lead to */
 /* A graph input behind casts, reshapes and other such constants. */
 bool is_prepared_input(const Repairs *r, const char *name);
-/* Every way from the tensor leads into Sin and Cos, through a product with positions first. */
-bool leads_to_trigonometry(const Case *c);
+typedef struct {
+	bool sine, cosine; /* some way leads there */
+} Trigonometry;
+/* Every way from the tensor leads into Sin or Cos, through a product with positions first. */
+bool leads_to_trigonometry(const Case *c, Trigonometry *out);
 /* GroupNorm as Reshape, InstanceNormalization with 1 and 0, Reshape, then the real scale. */
 bool followed_by_scale(const Repairs *r, const NodeProto *norm);
 /* Added behind a product with a weight, one number for each of its channels. */

@@ -57,7 +57,9 @@ rule_plain_norm(Case *c)
 bool
 rule_frequencies(Case *c)
 {
-	return leads_to_trigonometry(c);
+	Trigonometry ends;
+
+	return leads_to_trigonometry(c, &ends);
 }
 
 bool

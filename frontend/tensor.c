@@ -369,6 +369,18 @@ tensor_load(Model *model, const TensorProto *t, bool shapes_only, TensorData *ou
 }
 
 bool
+tensor_is_there(const Model *model, const TensorProto *t)
+{
+	if (!tensor_is_external(t))
+		return tensor_has_data(t);
+	for (size_t i = 0; i < t->n_external_data; i++)
+		if (t->external_data[i]->key && !strcmp(t->external_data[i]->key, "location"))
+			return t->external_data[i]->value &&
+			       external_path(model, t->external_data[i]->value);
+	return false;
+}
+
+bool
 tensor_has_non_finite(const TensorData *t)
 {
 	if (!t->data || !dtype_is_float(t->dtype))

@@ -77,14 +77,10 @@ read_by_one_module(const Repairs *r, const Weight *a, const Weight *b)
 static bool
 untied(Repairs *r, const char *name)
 {
-	const ImportOptions *o = r->options;
-
-	for (int i = 0; i < o->n_ties; i++)
-		if (o->ties[i].untie && !strcmp(o->ties[i].a, name)) {
-			strmap_put(r->untied, name, r);
-			return true;
-		}
-	return false;
+	if (!strmap_get(r->apart, name))
+		return false;
+	strmap_put(r->untied, name, r);
+	return true;
 }
 
 static void
@@ -238,16 +234,46 @@ find_expanded(Repairs *r, Weight *w)
 static void
 warn_idle(Repairs *r)
 {
-	const Model *model = r->model;
-
-	for (int i = 0; i < model->lost_found.n; i++)
-		if (!strcmp(model->lost_found.at[i].repair, "ties"))
-			strmap_put(r->untied, model->lost_found.at[i].from, r);
 	for (int i = 0; i < r->options->n_ties; i++) {
 		const TieOption *t = &r->options->ties[i];
-		if (t->untie && repairs_weight(r, t->a) && !strmap_get(r->untied, t->a))
-			diag_warning(r->diag, "%s: --no-tie %s: nothing shares that parameter",
-			             model->path, t->a);
+		if (!t->untie || !repairs_weight(r, t->a) || strmap_get(r->untied, t->a))
+			continue;
+		const char *why = readers_of(r, t->a).n > 1
+		                          ? "its readers stay together: calls of one module, or nodes "
+		                            "of branches, loops and functions"
+		                          : "nothing shares that parameter";
+		diag_warning(r->diag, "%s: --no-tie %s: %s", r->model->path, t->a, why);
+	}
+}
+
+/* What --no-tie names, and the copies that untie.c made for it. */
+static void
+index_apart(Repairs *r)
+{
+	for (int i = 0; i < r->options->n_ties; i++)
+		if (r->options->ties[i].untie)
+			strmap_put(r->apart, r->options->ties[i].a, r);
+	for (int i = 0; i < r->model->restored.n; i++) {
+		const Restored *restored = r->model->restored.at[i];
+		if (restored->kind != RESTORED_UNTIED)
+			continue;
+		strmap_put(r->apart, restored->name, r);
+		strmap_put(r->untied, restored->from, r);
+	}
+}
+
+static void
+take_options(Repairs *r)
+{
+	for (int i = 0; i < r->options->n_ties; i++) {
+		const TieOption *t = &r->options->ties[i];
+		if (t->untie && !repairs_weight(r, t->a))
+			diag_error(r->diag, EXIT_USAGE, "--no-tie %s: no such parameter", t->a);
+		else if (!t->untie && (strmap_get(r->apart, t->a) || strmap_get(r->apart, t->b)))
+			diag_error(r->diag, EXIT_USAGE, "--tie %s=%s: --no-tie keeps %s apart", t->a,
+			           t->b, strmap_get(r->apart, t->a) ? t->a : t->b);
+		else if (!t->untie)
+			tie_asked(r, t);
 	}
 }
 
@@ -258,15 +284,10 @@ repairs_tie(Repairs *r)
 	IntMap *counts = intmap_new(r->arena);
 	int n = 0;
 
+	index_apart(r);
 	for (int i = 0; i < r->list.n; i++)
 		find_expanded(r, r->list.at[i]);
-	for (int i = 0; i < r->options->n_ties; i++) {
-		const TieOption *t = &r->options->ties[i];
-		if (!t->untie)
-			tie_asked(r, t);
-		else if (!repairs_weight(r, t->a))
-			diag_error(r->diag, EXIT_USAGE, "--no-tie %s: no such parameter", t->a);
-	}
+	take_options(r);
 	for (int i = 0; i < r->list.n; i++) {
 		uint64_t count = 0;
 		Weight *w = r->list.at[i];

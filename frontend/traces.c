@@ -80,7 +80,7 @@ meets_positions(const Repairs *r, const FlatNode *n, const char *name)
 
 /* What follows a product with positions may be joined with other such products. */
 static bool
-follow(const Repairs *r, const char *name, bool met, int depth)
+follow(const Repairs *r, const char *name, bool met, int depth, Trigonometry *out)
 {
 	static const char *const products[] = {"Mul", "MatMul", "Einsum", "Div"};
 	static const char *const views[] = {"Concat",    "Identity", "Transpose", "Reshape",
@@ -91,22 +91,26 @@ follow(const Repairs *r, const char *name, bool met, int depth)
 	for (int i = 0; i < list.n; i++) {
 		const FlatNode *n = list.at[i].node;
 		bool product = node_is_any(n, products, COUNT(products));
-		if (node_is(n, "Sin") || node_is(n, "Cos"))
+		bool sine = node_is(n, "Sin"), cosine = node_is(n, "Cos");
+		out->sine |= sine;
+		out->cosine |= cosine;
+		if (sine || cosine)
 			continue;
 		if (depth == 0 || n->proto->n_output != 1 ||
 		    (!product && !node_is_any(n, views, COUNT(views))) ||
 		    (!met && !meets_positions(r, n, name)))
 			return false;
-		if (!follow(r, n->proto->output[0], met || product, depth - 1))
+		if (!follow(r, n->proto->output[0], met || product, depth - 1, out))
 			return false;
 	}
 	return list.n > 0;
 }
 
 bool
-leads_to_trigonometry(const Case *c)
+leads_to_trigonometry(const Case *c, Trigonometry *out)
 {
-	return follow(c->r, c->w->name, false, MAX_STEPS);
+	*out = (Trigonometry){0};
+	return follow(c->r, c->w->name, false, MAX_STEPS, out);
 }
 
 bool

@@ -1,56 +1,111 @@
 /* Parameters that dynamo's exporter takes out of a file and whose names it leaves there: the signature lists what the module
  * had, the nodes' scopes say whose call they belong to.
  *
- *   unmerge  equal fresh parameters became one initializer, as the weights of two norms, both ones. The call of layers.1.norm
+ *   unmerge  equal fresh parameters became one initializer, as the weights of two norms, both ones. The node of layers.1.norm
  *            that reads layers.0.norm.weight reads a layers.1.norm.weight of its own again.
- *   biases   an addition of zeros was dropped. The layer that had it adds zeros again, which train.
+ *   biases   a convolution's bias, or Gemm's, was zeros and was dropped. The layer that had it reads zeros again, which train
+ *            (lost_biases.c).
  *
- * Equal tensors that are not of one value are one parameter that the module has twice (ties.c). */
-#include "frontend/frontend_impl.h"
+ * Equal tensors that are not of one value are one parameter that the module has twice (ties.c). So are those that the module
+ * ties: of these the exporter keeps the last name of the signature, of merged ones the first. Where a module's names do
+ * not say which read is whose, the reads stay as they are. Calls of model-local functions stay, too: their bodies are inlined
+ * before. */
+#include "frontend/unmerge_impl.h"
 
 #include <string.h>
 
-/* A call's input that is an initializer of another module. */
+typedef VEC(NodeProto *) ModuleNodes;
+typedef VEC(Read) Reads;
+typedef VEC(const char *) Names;
 typedef struct {
-	NodeProto *node;
-	size_t input;
-	bool taken;
-} ForeignRead;
-
-enum { MAX_CHANNELS = 1 << 24 };
-typedef VEC(NodeProto *) Calls; /* the nodes of one module in the main graph */
+	int reads;
+	bool in_module, in_parent; /* by nodes of its module; of the module around, as where F.linear reads it */
+} Home;
 typedef struct {
-	Repairs *r;
-	StrMap *modules; /* path -> Calls */
-	const StrMap *
-		there; /* what the file has of the module's tensors, as they were or computed from */
-} Unmerge;
+	bool is_fresh;
+} Fresh;
 
-static size_t
-parent_length(const char *name)
+/* ---- names and modules */
+bool
+unmerge_is_lost(const Unmerge *u, const char *name)
 {
-	const char *dot = strrchr(name, '.');
-
-	return dot ? (size_t)(dot - name) : 0;
+	return !strmap_get(u->in_file, name) && !edit_restored(u->r->model, name);
 }
 
-static const char *
-parent_of(const Repairs *r, const char *name)
-{
-	return arena_strndup(r->arena, name, parent_length(name));
-}
-
-static const char *
-last_of(const char *name)
-{
-	size_t n = parent_length(name);
-
-	return name + n + (name[n] == '.');
-}
-
-/* ---- what the file has, and what it lacks */
 static void
-index_modules(Unmerge *u)
+index_names(Unmerge *u)
+{
+	const GraphProto *g = u->r->model->proto->graph;
+	const StringList *names = &u->r->signed_tensors;
+
+	for (size_t i = 0; i < g->n_initializer; i++)
+		origins_add_names(u->in_file, g->initializer[i]->name,
+		                  strmap_get(u->r->origins, g->initializer[i]->name));
+	for (int i = 0; i < names->n; i++)
+		strmap_put(u->order, names->at[i], (void *)(intptr_t)(i + 1));
+}
+
+/* The module's tensor that an initializer is, or was computed from; NULL: a number of the module's code, which may be merged
+ * with a parameter, too. */
+static const char *
+source_of(const Repairs *r, const char *name)
+{
+	const Origin *o = strmap_get(r->origins, name);
+
+	if (strmap_get(r->signature, name))
+		return name;
+	return o && o->from.n == 1 ? o->from.at[0] : NULL;
+}
+
+bool
+unmerge_is_in_module(const NodeProto *p, const char *tensor)
+{
+	const char *path;
+	size_t n = node_module(p, &path);
+
+	return n == name_module_length(tensor) && !strncmp(path, tensor, n);
+}
+
+/* Of the path of the module around the tensor's own. */
+static size_t
+parent_length(const char *tensor)
+{
+	size_t n = name_module_length(tensor);
+
+	while (n > 0 && tensor[n - 1] != '.')
+		n--;
+	return n > 0 ? n - 1 : 0;
+}
+
+bool
+unmerge_is_in_parent(const NodeProto *p, const char *tensor)
+{
+	const char *path;
+	size_t n = node_module(p, &path);
+
+	return name_module_length(tensor) > 0 && n == parent_length(tensor) &&
+	       !strncmp(path, tensor, n);
+}
+
+static void
+add_home(Unmerge *u, const NodeProto *p, const char *initializer)
+{
+	const char *source = source_of(u->r, initializer);
+	Home *home = strmap_get(u->homes, initializer);
+
+	if (!source || !strmap_get(u->r->model->initializers, initializer))
+		return;
+	if (!home) {
+		home = NEW(u->r->arena, Home);
+		strmap_put(u->homes, initializer, home);
+	}
+	home->reads++;
+	home->in_module |= unmerge_is_in_module(p, source);
+	home->in_parent |= unmerge_is_in_parent(p, source);
+}
+
+static void
+index_nodes(Unmerge *u)
 {
 	const GraphProto *g = u->r->model->proto->graph;
 
@@ -58,45 +113,47 @@ index_modules(Unmerge *u)
 		const char *path;
 		size_t n = node_module(g->node[i], &path);
 		const char *key = arena_strndup(u->r->arena, path, n);
-		Calls *calls = strmap_get(u->modules, key);
-		if (!calls) {
-			calls = NEW(u->r->arena, Calls);
-			strmap_put(u->modules, key, calls);
+		ModuleNodes *nodes = strmap_get(u->modules, key);
+		for (size_t k = 0; k < g->node[i]->n_input; k++)
+			add_home(u, g->node[i], g->node[i]->input[k]);
+		if (node_callee(u->r->model, g->node[i]))
+			continue;
+		if (!nodes) {
+			nodes = NEW(u->r->arena, ModuleNodes);
+			strmap_put(u->modules, key, nodes);
 		}
-		vec_push(u->r->arena, calls, g->node[i]);
+		vec_push(u->r->arena, nodes, g->node[i]);
 	}
 }
 
-static StrMap *
-names_there(const Repairs *r)
+/* With --init=random the numbers may be missing. */
+bool
+unmerge_one_value(const Repairs *r, const TensorProto *t, double *value)
 {
-	const GraphProto *g = r->model->proto->graph;
-	StrMap *names = strmap_new(r->arena);
+	bool missing = r->options->shapes_only && !tensor_is_there(r->model, t);
+	TensorData data;
 
-	for (size_t i = 0; i < g->n_initializer; i++) {
-		const Origin *o = strmap_get(r->origins, g->initializer[i]->name);
-		strmap_put(names, g->initializer[i]->name, g->initializer[i]);
-		for (int k = 0; o && k < o->from.n; k++)
-			strmap_put(names, o->from.at[k], g->initializer[i]);
-	}
-	return names;
+	return is_float_type(t->data_type) && !missing &&
+	       tensor_load(r->model, t, false, &data, r->diag) &&
+	       tensor_constant_valued(&data, value);
 }
 
-/* An initializer of one value. */
-static const TensorProto *
-fresh_tensor(const Repairs *r, const char *name, TensorData *data)
+static bool
+is_fresh(Unmerge *u, const char *name)
 {
-	const TensorProto *t = *name ? strmap_get(r->model->initializers, name) : NULL;
+	const TensorProto *t = strmap_get(u->r->model->initializers, name);
+	Fresh *known = strmap_get(u->fresh, name);
 	double value;
 
-	if (!t || !is_float_type(t->data_type) ||
-	    !tensor_load(r->model, t, r->options->shapes_only, data, r->diag) || data->n < 1 ||
-	    !data->data || !tensor_constant_valued(data, &value))
-		return NULL;
-	return t;
+	if (!known) {
+		known = NEW(u->r->arena, Fresh);
+		known->is_fresh = t && unmerge_one_value(u->r, t, &value);
+		strmap_put(u->fresh, name, known);
+	}
+	return known->is_fresh;
 }
 
-/* ---- unmerge */
+/* ---- which reads are of another's tensor */
 /* What a module calls the input of its operator; NULL: it may be anything. */
 static const char *
 name_of_input(const NodeProto *p, size_t input)
@@ -121,161 +178,228 @@ name_of_input(const NodeProto *p, size_t input)
 	return NULL;
 }
 
-typedef VEC(ForeignRead) ForeignReads;
-
-/* The module's tensor that an initializer is, or was computed from; NULL: a number of the module's code, which may be merged
- * with a parameter, too, and stays. */
 static const char *
-source_of(const Repairs *r, const char *name)
+now_read(const Read *read)
 {
-	const Origin *o = strmap_get(r->origins, name);
-
-	if (strmap_get(r->signature, name))
-		return name;
-	return o && o->from.n == 1 ? o->from.at[0] : NULL;
+	return read->node->input[read->input];
 }
 
-/* The read is of what the exporter put in the place of another tensor: of another module's, or of one of another kind. */
-static bool
-is_foreign(const Repairs *r, const NodeProto *p, size_t input)
+bool
+unmerge_is_foreign(Unmerge *u, const Read *read)
 {
-	const char *source = source_of(r, p->input[input]), *kind = name_of_input(p, input), *path;
-	size_t n = source ? parent_length(source) : 0, in_path = node_module(p, &path);
-	TensorData data;
+	const char *source = source_of(u->r, now_read(read));
+	const Home *home = strmap_get(u->homes, now_read(read));
 
-	if (!source || (n == in_path && !strncmp(source, path, n) &&
-	                (!kind || !strcmp(kind, last_of(source)))))
+	if (!source || !home || home->reads < 2)
 		return false;
-	return fresh_tensor(r, p->input[input], &data);
+	bool elsewhere = home->in_module ? !unmerge_is_in_module(read->node, source)
+	                                 : home->in_parent &&
+	                                           !unmerge_is_in_parent(read->node, source);
+	return elsewhere && is_fresh(u, now_read(read));
 }
 
-static void
-find_foreign(const Unmerge *u, const Calls *calls, ForeignReads *reads)
+/* As the running variance of a batch norm that is its own weight. */
+static bool
+is_of_another_kind(Unmerge *u, const Read *read)
 {
-	for (int i = 0; i < calls->n; i++)
-		for (size_t k = 0; k < calls->at[i]->n_input; k++)
-			if (is_foreign(u->r, calls->at[i], k))
-				vec_push(u->r->arena, reads,
-				         ((ForeignRead){calls->at[i], k, false}));
+	const char *source = source_of(u->r, now_read(read));
+	const Home *home = strmap_get(u->homes, now_read(read));
+
+	return read->by_operator && source && home && home->reads > 1 &&
+	       strcmp(read->called, name_last_part(source)) && is_fresh(u, now_read(read));
 }
 
-/* From now on the read is of the parameter `name`, which is made where it is not there yet. */
-static void
-give_back(Unmerge *u, ForeignRead *read, const char *name)
+static Reads
+foreign_reads(Unmerge *u, const ModuleNodes *nodes)
+{
+	Reads reads = {0};
+
+	for (int i = 0; i < nodes->n; i++)
+		for (size_t k = 0; k < nodes->at[i]->n_input; k++) {
+			NodeProto *p = nodes->at[i];
+			const char *kind = name_of_input(p, k), *source = source_of(u->r, p->input[k]);
+			if (!source)
+				continue;
+			Read read = {p, k, kind ? kind : name_last_part(source), kind};
+			if (unmerge_is_foreign(u, &read) || is_of_another_kind(u, &read))
+				vec_push(u->r->arena, &reads, read);
+		}
+	return reads;
+}
+
+/* ---- which name is whose */
+/* Of two names of one parameter that the module has twice the exporter keeps the last; of merged ones the first. */
+static bool
+is_tied(const Unmerge *u, const char *name, const char *source)
+{
+	const char *kind = strmap_get(u->r->signature, name);
+	const char *other = strmap_get(u->r->signature, source);
+
+	return kind && kind == other &&
+	       (intptr_t)strmap_get(u->order, name) < (intptr_t)strmap_get(u->order, source);
+}
+
+static bool
+is_like(const Repairs *r, const char *made, const char *from)
+{
+	const TensorProto *a = strmap_get(r->model->initializers, made);
+	const TensorProto *b = strmap_get(r->model->initializers, from);
+
+	return a->data_type == b->data_type && a->n_dims == b->n_dims &&
+	       (!a->n_dims || !memcmp(a->dims, b->dims, sizeof(*a->dims) * a->n_dims));
+}
+
+bool
+unmerge_restore(Unmerge *u, const Read *read, const char *name)
 {
 	Model *model = u->r->model;
-	const char *from = read->node->input[read->input], *own;
-	const TensorProto *made = strmap_get(model->initializers, name);
-	TensorData data;
+	const char *from = now_read(read), *own = edit_restored(model, name);
 
-	if (made) {
-		own = made->name;
-	} else {
-		if (!fresh_tensor(u->r, from, &data))
-			return;
-		Ints shape = {.n = data.rank};
-		memcpy(shape.at, data.dims, sizeof(*data.dims) * (size_t)data.rank);
-		own = edit_add_initializer(model, name, "", data.dtype, &shape, data.data);
-		vec_push(model->arena, &model->lost_found, ((LostFound){"unmerge", own, from}));
+	if ((own && !is_like(u->r, own, from)) || is_tied(u, name, source_of(u->r, from)))
+		return false;
+	if (!own) {
+		/* What was computed from a parameter has not the parameter's name. */
+		const char *base = strmap_get(u->r->signature, from) ? name : from;
+		own = edit_restore(model, RESTORED_MERGED, name, from,
+		                   edit_copy(model, base, strmap_get(model->initializers, from)));
 	}
 	edit_node(model, read->node);
 	read->node->input[read->input] = (char *)(uintptr_t)own;
-	read->taken = true;
+	return true;
 }
 
-/* By the operator's input, else, in a second turn, by the parameter that stands there now. */
+/* Reads of one tensor by like nodes: calls of one module, one after the other. */
 static bool
-is_called_so(const Repairs *r, const ForeignRead *read, const char *last, bool by_operator)
+are_repeated(const Reads *reads)
 {
-	const char *said = name_of_input(read->node, read->input);
-
-	if (!by_operator && !said)
-		said = last_of(source_of(r, read->node->input[read->input]));
-	return said && !strcmp(said, last);
+	for (int i = 1; i < reads->n; i++)
+		if (reads->at[i].input != reads->at[0].input ||
+		    strcmp(reads->at[i].node->op_type, reads->at[0].node->op_type) ||
+		    strcmp(now_read(&reads->at[i]), now_read(&reads->at[0])))
+			return false;
+	return reads->n > 0;
 }
 
-typedef VEC(const char *) Names;
-
-/* Names that say which read is theirs. */
-static void
-match_by_name(Unmerge *u, Names *lost, ForeignReads *reads, bool by_operator)
+static bool
+restore_all(Unmerge *u, const Reads *reads, const char *name)
 {
-	int n = 0;
+	bool done = are_repeated(reads);
+
+	for (int i = 0; i < reads->n && done; i++)
+		done = unmerge_restore(u, &reads->at[i], name);
+	return done;
+}
+
+static bool
+is_parameter(const Repairs *r, const char *name)
+{
+	const char *kind = strmap_get(r->signature, name);
+
+	return kind && !strcmp(kind, ORIGIN_PARAMETER);
+}
+
+/* The only name of that last part that the read can be of. Nothing but its operator tells a buffer from numbers of the code; a
+ * tensor that an operator reads nobody else does. */
+static const char *
+name_called(const Unmerge *u, const Names *lost, const Read *read)
+{
+	const char *found = NULL;
 
 	for (int i = 0; i < lost->n; i++) {
-		bool found = false;
-		for (int k = 0; k < reads->n; k++) {
-			ForeignRead *read = &reads->at[k];
-			if (read->taken ||
-			    !is_called_so(u->r, read, last_of(lost->at[i]), by_operator))
-				continue;
-			give_back(u, read, lost->at[i]);
-			found |= read->taken;
-		}
-		if (!found)
-			lost->at[n++] = lost->at[i];
+		const char *name = lost->at[i];
+		if (strcmp(name_last_part(name), read->called) ||
+		    (!read->by_operator &&
+		     !(is_parameter(u->r, name) && unmerge_is_lost(u, name))))
+			continue;
+		if (found)
+			return NULL;
+		found = name;
 	}
-	lost->n = n;
+	return found;
 }
 
-/* As many reads as names, in the order of both: modules make their parameters in the order in which they use them. */
-static void
-match_the_rest(Unmerge *u, const Names *lost, ForeignReads *reads)
+/* The reads that are called as reads[i] is; none where an earlier read was. */
+static Reads
+called_alike(Arena *arena, const Reads *reads, int i)
 {
-	int open = 0, next = 0;
-	bool one = true;
-	const char *first = NULL;
+	Reads alike = {0};
 
 	for (int k = 0; k < reads->n; k++) {
-		const ForeignRead *read = &reads->at[k];
-		const char *from = read->node->input[read->input];
-		if (read->taken)
+		if (strcmp(reads->at[k].called, reads->at[i].called) ||
+		    reads->at[k].by_operator != reads->at[i].by_operator)
 			continue;
-		one &= !first || !strcmp(first, from);
-		first = first ? first : from;
-		open++;
+		if (k < i)
+			return (Reads){0};
+		vec_push(arena, &alike, reads->at[k]);
 	}
-	if (lost->n == 0 || (open != lost->n && !(lost->n == 1 && one)))
-		return;
-	for (int k = 0; k < reads->n; k++)
-		if (!reads->at[k].taken)
-			give_back(u, &reads->at[k], lost->at[lost->n == 1 ? 0 : next++]);
+	return alike;
 }
 
-static bool
-is_lost(const Unmerge *u, const char *name)
+/* One parameter and the reads of one tensor are left. */
+static void
+match_the_last(Unmerge *u, const Names *lost, const Reads *all)
 {
-	return !strmap_get(u->there, name) && !strmap_get(u->r->model->initializers, name);
+	const char *last = NULL;
+	Reads reads = {0};
+	int n = 0;
+
+	for (int i = 0; i < lost->n; i++)
+		if (is_parameter(u->r, lost->at[i]) && unmerge_is_lost(u, lost->at[i])) {
+			last = lost->at[i];
+			n++;
+		}
+	for (int i = 0; i < all->n; i++)
+		if (!all->at[i].by_operator && unmerge_is_foreign(u, &all->at[i]))
+			vec_push(u->r->arena, &reads, all->at[i]);
+	if (n == 1)
+		restore_all(u, &reads, last);
 }
 
 static void
-unmerge_module(Unmerge *u, const char *module, Names *lost, bool by_operator)
+match_names(Unmerge *u, const Names *lost, const Reads *reads, bool by_operator)
 {
-	const Calls *calls = strmap_get(u->modules, module);
-	ForeignReads reads = {0};
-
-	if (!calls)
-		return;
-	find_foreign(u, calls, &reads);
-	match_by_name(u, lost, &reads, by_operator);
-	if (!by_operator)
-		match_the_rest(u, lost, &reads);
+	for (int i = 0; i < reads->n; i++) {
+		const char *name = reads->at[i].by_operator == by_operator
+		                           ? name_called(u, lost, &reads->at[i])
+		                           : NULL;
+		const Reads alike = name ? called_alike(u->r->arena, reads, i) : (Reads){0};
+		restore_all(u, &alike, name);
+	}
 }
 
-/* Nothing but its operator tells a buffer from numbers of the code. */
 static void
-unmerge_modules(Unmerge *u, bool by_operator)
+unmerge_module(Unmerge *u, const ModuleNodes *nodes, const Names *lost)
+{
+	const Reads reads = foreign_reads(u, nodes);
+
+	match_names(u, lost, &reads, true);
+	match_names(u, lost, &reads, false);
+	match_the_last(u, lost, &reads);
+}
+
+/* The module whose nodes read the tensor: its own, or the module around where its own has no nodes. */
+static const char *
+reading_module(const Unmerge *u, const char *name)
+{
+	const char *own = arena_strndup(u->r->arena, name, name_module_length(name));
+
+	return strmap_get(u->modules, own) ? own
+	                                   : arena_strndup(u->r->arena, name, parent_length(name));
+}
+
+static void
+unmerge_modules(Unmerge *u)
 {
 	Arena *arena = u->r->arena;
-	const StringList *names = by_operator ? &u->r->signed_tensors : &u->r->signed_parameters;
+	const StringList *names = &u->r->signed_tensors;
 	StrMap *lost = strmap_new(arena); /* path -> Names */
 	Names modules = {0};
 
 	for (int i = 0; i < names->n; i++) {
-		const char *module = parent_of(u->r, names->at[i]);
-		Names *of = strmap_get(lost, module);
-		if (!is_lost(u, names->at[i]))
+		if (!unmerge_is_lost(u, names->at[i]))
 			continue;
+		const char *module = reading_module(u, names->at[i]);
+		Names *of = strmap_get(lost, module);
 		if (!of) {
 			of = NEW(arena, Names);
 			strmap_put(lost, module, of);
@@ -283,185 +407,27 @@ unmerge_modules(Unmerge *u, bool by_operator)
 		}
 		vec_push(arena, of, names->at[i]);
 	}
-	for (int i = 0; i < modules.n; i++)
-		unmerge_module(u, modules.at[i], strmap_get(lost, modules.at[i]), by_operator);
-}
-
-/* ---- biases */
-typedef struct {
-	NodeProto *node;
-	DType dtype;
-	int64_t n; /* of channels */
-} Layer;
-
-/* An operator with a weight that takes a bias. */
-static bool
-is_layer(const Repairs *r, NodeProto *p, Layer *out)
-{
-	const TensorProto *t = p->n_input > 1 ? strmap_get(r->model->initializers, p->input[1])
-	                                      : NULL;
-	DType dtype;
-
-	if (!t || p->n_output < 1 || *domain_of(p->domain) || !tensor_dtype(t->data_type, &dtype) ||
-	    t->n_dims == 0)
-		return false;
-	bool turned = !strcmp(p->op_type, "Gemm") && node_int(p, "transB", 0);
-	*out = (Layer){p, dtype, t->dims[t->n_dims - 1]};
-	if (!strcmp(p->op_type, "Conv") || turned)
-		out->n = t->dims[0];
-	else if (!strcmp(p->op_type, "ConvTranspose"))
-		out->n = t->n_dims > 1 && size_mul(t->dims[1], node_int(p, "group", 1), &out->n)
-		                 ? out->n
-		                 : 0;
-	else if (strcmp(p->op_type, "Gemm") && strcmp(p->op_type, "LayerNormalization") &&
-	         !(!strcmp(p->op_type, "MatMul") && t->n_dims == 2))
-		return false;
-	return out->n > 0 && out->n <= MAX_CHANNELS;
-}
-
-typedef VEC(Layer) Layers;
-typedef struct {
-	StrMap *layers; /* name of the module's weight -> Layers */
-	StrMap *adds;   /* value -> ForeignRead: what an Add adds to it */
-} LayerIndex;
-
-static void
-index_layer(Arena *arena, LayerIndex *x, const char *weight, const Layer *layer)
-{
-	Layers *of = strmap_get(x->layers, weight);
-
-	if (!of) {
-		of = NEW(arena, Layers);
-		strmap_put(x->layers, weight, of);
-	}
-	vec_push(arena, of, *layer);
-}
-
-/* An initializer may be the module's weight, or computed from it. */
-static LayerIndex
-index_layers(const Repairs *r)
-{
-	const GraphProto *g = r->model->proto->graph;
-	LayerIndex x = {strmap_new(r->arena), strmap_new(r->arena)};
-	Layer layer;
-
-	for (size_t i = 0; i < g->n_node; i++) {
-		NodeProto *p = g->node[i];
-		for (size_t k = 0; !strcmp(p->op_type, "Add") && p->n_input == 2 && k < 2; k++) {
-			if (!strmap_get(r->model->initializers, p->input[k]))
-				continue;
-			ForeignRead *read = NEW(r->arena, ForeignRead);
-			*read = (ForeignRead){p, k, false};
-			strmap_put(x.adds, p->input[1 - k], read);
-		}
-		if (!is_layer(r, p, &layer))
-			continue;
-		const Origin *o = strmap_get(r->origins, p->input[1]);
-		index_layer(r->arena, &x, p->input[1], &layer);
-		for (int k = 0; o && k < o->from.n; k++)
-			index_layer(r->arena, &x, o->from.at[k], &layer);
-	}
-	return x;
-}
-
-/* Where the layer reads a bias: its own third input, or the addition behind a product; node NULL: nowhere. */
-static ForeignRead
-bias_read(const Repairs *r, const LayerIndex *x, const Layer *layer)
-{
-	NodeProto *p = layer->node;
-	bool product = !strcmp(p->op_type, "MatMul");
-	const ForeignRead *add = product ? strmap_get(x->adds, p->output[0]) : NULL;
-	const TensorProto *t = add ? strmap_get(r->model->initializers,
-	                                        add->node->input[add->input])
-	                           : NULL;
-
-	if (!product && p->n_input > 2 && *p->input[2])
-		return (ForeignRead){p, 2, false};
-	return t && t->n_dims == 1 && t->dims[0] == layer->n ? *add : (ForeignRead){0};
-}
-
-/* As onnxscript's rules found it before they dropped it. */
-static void
-add_bias(Unmerge *u, const Layer *layer, const char *name)
-{
-	Model *model = u->r->model;
-	NodeProto *p = layer->node;
-
-	const TensorProto *made = strmap_get(model->initializers, name);
-	if (made) {
-		name = made->name;
-	} else {
-		Ints shape = {.n = 1, .at = {layer->n}};
-		size_t bytes = (size_t)dtype_bytes(layer->dtype, layer->n);
-		void *zeros = memset(arena_alloc(u->r->arena, bytes), 0, bytes);
-		name = edit_add_initializer(model, name, "", layer->dtype, &shape, zeros);
-		vec_push(model->arena, &model->lost_found, ((LostFound){"biases", name, NULL}));
-	}
-	if (!strcmp(p->op_type, "MatMul")) {
-		edit_insert_behind(model, p, "Add", name);
-		return;
-	}
-	edit_node(model, p);
-	if (p->n_input == 2)
-		p->input = edit_grown(model, p->input, p->n_input++, name);
-	else
-		p->input[2] = (char *)(uintptr_t)name;
-}
-
-/* Nothing is added behind the layer but what its module, or the one around it, adds under a name of its own. */
-static bool
-has_no_bias(const Repairs *r, const ForeignRead *read)
-{
-	return !read->node ||
-	       (!strcmp(read->node->op_type, "Add") && !is_foreign(r, read->node, read->input) &&
-	        source_of(r, read->node->input[read->input]));
-}
-
-/* Merged: the layer reads another's bias, whatever module calls it. Dropped: it reads none. */
-static void
-return_bias(Unmerge *u, const LayerIndex *x, const char *name, bool dropped)
-{
-	const char *weight = arena_printf(u->r->arena, "%s.weight", parent_of(u->r, name));
-	const Layers *layers = strmap_get(x->layers, weight);
-
-	for (int i = 0; layers && i < layers->n; i++) {
-		const Layer *layer = &layers->at[i];
-		ForeignRead read = bias_read(u->r, x, layer);
-		if (layer->n != layers->at[0].n)
-			continue;
-		if (dropped && has_no_bias(u->r, &read))
-			add_bias(u, layer, name);
-		else if (!dropped && read.node && is_foreign(u->r, read.node, read.input))
-			give_back(u, &read, name);
+	for (int i = 0; i < modules.n; i++) {
+		const ModuleNodes *nodes = strmap_get(u->modules, modules.at[i]);
+		if (nodes)
+			unmerge_module(u, nodes, strmap_get(lost, modules.at[i]));
 	}
 }
 
-static void
-return_biases(Unmerge *u, bool dropped)
-{
-	const StringList *names = &u->r->signed_parameters;
-	const LayerIndex x = index_layers(u->r);
-
-	for (int i = 0; i < names->n; i++)
-		if (!strcmp(last_of(names->at[i]), "bias") && is_lost(u, names->at[i]))
-			return_bias(u, &x, names->at[i], dropped);
-}
-
-/* ---- all of it */
 void
 unmerge(Repairs *r)
 {
-	Unmerge u = {r, strmap_new(r->arena), names_there(r)};
+	Arena *a = r->arena;
+	Unmerge u = {r, strmap_new(a), strmap_new(a), strmap_new(a), strmap_new(a), strmap_new(a)};
 
 	if (r->signed_tensors.n == 0)
 		return;
-	index_modules(&u);
+	index_names(&u);
+	index_nodes(&u);
 	if (repair_enabled(r->options, "unmerge")) {
-		unmerge_modules(&u, true);
-		return_biases(&u, false);
-		unmerge_modules(&u, false);
+		unmerge_merged_biases(&u);
+		unmerge_modules(&u);
 	}
 	if (repair_enabled(r->options, "biases"))
-		return_biases(&u, true);
-	origins_read_signed(r);
+		unmerge_dropped_biases(&u);
 }

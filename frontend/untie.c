@@ -4,6 +4,12 @@
 
 #include <string.h>
 
+static bool
+reads_numbers(const NodeProto *p)
+{
+	return strcmp(p->op_type, "Shape") && strcmp(p->op_type, "Size");
+}
+
 /* The reader that keeps the tensor: Gather, else the first. */
 static const NodeProto *
 home_of(const GraphProto *g, const char *name)
@@ -12,7 +18,7 @@ home_of(const GraphProto *g, const char *name)
 
 	for (size_t i = 0; i < g->n_node; i++)
 		for (size_t k = 0; k < g->node[i]->n_input; k++) {
-			if (strcmp(g->node[i]->input[k], name))
+			if (strcmp(g->node[i]->input[k], name) || !reads_numbers(g->node[i]))
 				continue;
 			if (!strcmp(g->node[i]->op_type, "Gather"))
 				return g->node[i];
@@ -41,32 +47,25 @@ static void
 untie(Repairs *r, const char *name)
 {
 	Model *model = r->model;
-	GraphProto *g = model->proto->graph;
+	const GraphProto *g = model->proto->graph;
 	const TensorProto *t = strmap_get(model->initializers, name);
 	const NodeProto *home = t && is_float_type(t->data_type) ? home_of(g, name) : NULL;
 	StrMap *copies = strmap_new(r->arena);
-	TensorData data;
 
-	if (!home || !tensor_load(model, t, r->options->shapes_only, &data, r->diag) || !data.data)
-		return;
-	Ints shape = {.n = data.rank};
-	memcpy(shape.at, data.dims, sizeof(*data.dims) * (size_t)data.rank);
-	for (size_t i = 0; i < g->n_node; i++)
+	for (size_t i = 0; home && i < g->n_node; i++)
 		for (size_t k = 0; k < g->node[i]->n_input; k++) {
 			NodeProto *p = g->node[i];
-			if (strcmp(p->input[k], name) || p == home || node_same_module(p, home))
+			if (strcmp(p->input[k], name) || p == home || node_same_module(p, home) ||
+			    !reads_numbers(p))
 				continue;
 			const char *own = own_name(r, p, name), *copy = strmap_get(copies, own);
 			if (!copy) {
-				copy = edit_add_initializer(model, own, "", data.dtype, &shape,
-				                            data.data);
+				copy = edit_restore(model, RESTORED_UNTIED, own, name,
+				                    edit_copy(model, own, t));
 				strmap_put(copies, own, (void *)(uintptr_t)copy);
-				vec_push(model->arena, &model->lost_found,
-				         ((LostFound){"ties", copy, t->name}));
 			}
 			edit_node(model, p);
 			p->input[k] = (char *)(uintptr_t)copy;
-			g = model->proto->graph;
 		}
 }
 

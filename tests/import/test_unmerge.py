@@ -15,7 +15,6 @@ def floats(*shape):
 
 
 W = {n: floats(4, 4) for n in "abc"}
-CONV, CONV2, TURNED = floats(5, 3, 1), floats(3, 5, 1), floats(3, 6, 1)
 NORM = "LayerNormalization"
 
 
@@ -52,32 +51,41 @@ def scalars(own):
             {"act.weight": np.float32([0.25]), "fc.weight": W["a"]} | ({"act2.weight": np.float32([0.25])} if own else {}))
 
 
+CONVS = {"c.weight": floats(5, 3, 1), "d.weight": floats(5, 5, 1), "t.weight": floats(5, 2, 1)}
+
+
 def biases(own):
-    """Of products, turned ones, convolutions both ways (one called in its parent's scope), and a norm."""
+    """Of convolutions both ways, one with groups, one called twice, and of Gemm both ways."""
     def b(name):
         return [name] if own else []
-    nodes = [("MatMul", ["x", "a.weight"], "a" if own else "h", "a"), *([("Add", ["a", "a.bias"], "h", "a")] if own else []),
-             (NORM, ["h", "n.weight", *b("n.bias")], "i", "n"), ("Conv", ["i", "c.weight", *b("c.bias")], "j", "c"),
-             ("Conv", ["j", "cc.weight", *b("cc.bias")], "k", "parent"), ("ConvTranspose", ["k", "t.weight", *b("t.bias")], "l", "t"),
-             ("Reshape", ["l", "flat"], "m"), ("Gemm", ["m", "g.weight", *b("g.bias")], "n", "g", dict(transB=1)),
-             ("Gemm", ["n", "val_9", *b("v.bias")], "o", "v"), ("Reshape", ["o", "six"], "y")]
-    return (nodes, {"a.weight": W["a"], "n.weight": W["a"][0], "c.weight": CONV, "cc.weight": CONV2, "t.weight": TURNED, "g.weight": W["b"],
-                    "val_9": W["c"]} | ({f"{n}.bias": np.zeros(size, np.float32) for n, size in SIZES.items()} if own else {}))
+    nodes = [("Conv", ["x", "c.weight", *b("c.bias")], "h", "c"), ("Conv", ["h", "d.weight", *b("d.bias")], "i", "d"),
+             ("Conv", ["i", "d.weight", *b("d.bias")], "j", "d"), ("ConvTranspose", ["j", "t.weight", *b("t.bias")], "k", "t", dict(group=5)),
+             ("Reshape", ["k", "flat"], "l"), ("Gemm", ["l", "g.weight", *b("g.bias")], "m", "g", dict(transB=1)),
+             ("Gemm", ["m", "v.weight", *b("v.bias")], "n", "v"), ("Reshape", ["n", "ten"], "y")]
+    return (nodes, CONVS | {"g.weight": W["b"], "v.weight": W["c"]} |
+            ({f"{n}.bias": np.zeros(size, np.float32) for n, size in SIZES.items()} if own else {}))
 
 
-SIZES = dict(a=4, n=4, c=5, cc=3, t=6, g=4, v=4)
-SHAPES = {"shape": [6, 4, 1], "back": [2, 3, 4], "flat": [-1, 4], "six": [2, 6, 4]}
+def called_around(own):
+    """The module around reads F.linear(x, self.b.weight, self.b.bias)."""
+    return ([("MatMul", ["x", "m.a.weight"], "h", "m.a"), ("Add", ["h", "m.a.bias"], "i", "m.a"), ("MatMul", ["i", "m.b.weight"], "j", "m"),
+             ("Add", ["j", "m.b.bias" if own else "m.a.bias"], "y", "m")],
+            {"m.a.weight": W["a"], "m.a.bias": ZEROS, "m.b.weight": W["b"]} | ({"m.b.bias": ZEROS} if own else {}))
+
+
+SIZES = dict(c=5, d=5, t=10, g=4, v=4)
+SHAPES = {"shape": [6, 4, 1], "back": [2, 3, 4], "flat": [-1, 4], "ten": [2, 10, 4]}
 LOST = {norms: ["n1.weight", "n1.bias", "n1.g"], statistics: ["fc.bias", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"],
-        own_statistics: ["bn.running_mean", "bn.running_var"], scalars: ["act2.weight"], biases: [f"{n}.bias" for n in SIZES]}
-PROPS = {"val_9": dict(FOLDED="['v.weight']")}
+        own_statistics: ["bn.running_mean", "bn.running_var"], scalars: ["act2.weight"], biases: [f"{n}.bias" for n in SIZES],
+        called_around: ["m.b.bias"]}
 
 
 def save(path, make, own):
     nodes, tensors = make(own)
-    names = [n if n != "val_9" else "v.weight" for n in tensors] + ([] if own else LOST[make])
-    props = {n: PROPS.get(n, dict(KIND="BUFFER") if "running" in n else ONE) for n in tensors}
+    names = [*tensors] + ([] if own else LOST[make])
+    props = {n: dict(KIND="BUFFER") if "running" in n else ONE for n in tensors}
     write(path, nodes, {k: (v, props[k]) for k, v in tensors.items()}, [("BUFFER" if "running" in n else "PARAMETER", n) for n in names],
-          shapes=([2, 3, 4], [2, 6 if make is biases else 3, 4]))
+          shapes=([2, 3, 4], [2, 10 if make is biases else 3, 4]))
     model = onnx.load(path)
     used = {i for n in model.graph.node for i in n.input}
     model.graph.initializer.extend(numpy_helper.from_array(np.array(v), k) for k, v in SHAPES.items() if k in used)
@@ -98,7 +106,7 @@ def train(run, folder):
 @pytest.mark.parametrize("make", LOST)
 def test_as_if_the_file_had_kept_it(run, tmp_path, make):
     np.save(tmp_path / "x.npy", floats(8, 3, 4))
-    np.save(tmp_path / "labels.npy", floats(8, 6 if make is biases else 3, 4))
+    np.save(tmp_path / "labels.npy", floats(8, 10 if make is biases else 3, 4))
     save(tmp_path / "model.onnx", make, True)
     losses, want = train(run, tmp_path)
     (tmp_path / "log.jsonl").unlink()
@@ -110,6 +118,94 @@ def test_as_if_the_file_had_kept_it(run, tmp_path, make):
     assert all(np.array_equal(got[n], want[n]) for n in want)
     rows, said = check(run, "--no-repair=unmerge", "--no-repair=biases")
     assert not set(LOST[make]) & set(rows) and (said["notes"] or make is own_statistics)
+
+
+def norm(own):
+    """The weight of norm n0, and of norm n1 whatever `own` is."""
+    return [(NORM, ["x", "n0.weight", "n0.bias"], "h", "n0"), (NORM, ["h", own, "n0.bias"], "i", "n1")]
+
+
+FRESH = {"n0.weight": ONES, "n0.bias": ZEROS}
+GRN = [("Mul", ["i", "n0.weight"], "j", "grn"), ("Add", ["j", "n0.bias"], "y", "grn")]
+LIKE = [(NORM, ["x", "n0.weight", "n0.bias"], "h", "n0")]
+STAY = {
+    "tied": (LIKE + [(NORM, ["h", "n0.weight", "n0.bias"], "y", "n1")], FRESH, ["n1.weight", "n0.weight", "n0.bias"]),
+    "which of two": (norm("n0.weight") + GRN, FRESH, ["n0.weight", "n0.bias", "n1.weight", "n1.bias", "grn.gamma", "grn.beta"]),
+    "its own module has another": ([(NORM, ["x", "a.weight", "a.bias"], "h", "n1"), (NORM, ["h", "a.weight", "a.bias"], "y", "n2")],
+                                   {"a.weight": ONES, "a.bias": ZEROS}, ["a.weight", "a.bias", "n1.weight", "n2.weight"]),
+    "an unused one": (LIKE + [("Mul", ["h", "n0.weight"], "i", "m"), ("Add", ["i", "n0.weight"], "y", "m")], FRESH,
+                      ["n0.weight", "n0.bias", "m.unused"]),
+    "a product's bias": ([("MatMul", ["x", "a.weight"], "y", "a")], {"a.weight": W["a"]}, ["a.weight", "a.bias"]),
+    "a norm's bias": ([(NORM, ["x", "n0.weight"], "y", "n0")], {"n0.weight": W["a"][0]}, ["n0.weight", "n0.bias"]),
+    "not optimized": ([("Conv", ["x", "c.weight"], "h", "c"), ("Conv", ["h", "d.weight", "d.bias"], "y", "d")],
+                      CONVS | {"d.bias": np.zeros(5, np.float32)}, ["c.weight", "c.bias", "d.weight", "d.bias"]),
+    "folded": ([("Conv", ["x", "val_1"], "y", "c")], {"val_1": CONVS["c.weight"]}, ["c.weight", "c.bias"]),
+}
+
+
+@pytest.mark.parametrize("nodes, tensors, signature", STAY.values(), ids=STAY)
+def test_what_is_not_told_stays(run, tmp_path, nodes, tensors, signature):
+    used = {i for n in nodes for i in n[1]}
+    props = {"val_1": dict(FOLDED="['c.weight']")}
+    write(tmp_path / "model.onnx", nodes, {k: (v, props.get(k, ONE)) for k, v in tensors.items() if k in used}, [("PARAMETER", n) for n in signature],
+          shapes=([2, 3, 4], [2, 5 if any(n[0] == "Conv" for n in nodes) else 3, 4]))
+    rows, said = check(run)
+    lost = {n for n in signature if n not in tensors}
+    if nodes[-1] is GRN[-1]:
+        lost -= {"n1.weight", "n1.bias"}
+    assert not lost & set(rows) and said["notes"]
+
+
+def test_a_copy_of_what_was_computed_was_computed(run, tmp_path):
+    """exp(b.weight) and exp(a.weight), both ones, became one tensor."""
+    write(tmp_path / "model.onnx", [("Mul", ["x", "val_1"], "h", "a"), ("Mul", ["h", "val_1"], "y", "b")],
+          {"val_1": (ONES, dict(FOLDED="['a.weight', 'exp']"))}, [("PARAMETER", "a.weight"), ("PARAMETER", "b.weight")])
+    rows, said = check(run)
+    assert [rows[n]["why"].split(" when")[0] for n in ("val_1", "val_1_1")] == ["computed from a.weight", "computed from b.weight"]
+
+
+def test_names_that_the_graph_has_are_kept(run, tmp_path):
+    write(tmp_path / "model.onnx", [(NORM, ["x", "n0.weight", "n0.bias"], "n1.weight", "n0"), (NORM, ["n1.weight", "n0.weight", "n0.bias"], "y", "n1")],
+          {k: (v, ONE) for k, v in FRESH.items()}, [("PARAMETER", f"{m}.{n}") for m in ("n0", "n1") for n in ("weight", "bias")])
+    rows, said = check(run)
+    assert {"n1.weight_1", "n1.bias"} <= set(rows) and not said["notes"]
+
+
+@pytest.mark.parametrize("line, told", [("p_a: PARAMETER target='it's.weight'", ["it's.weight"]), ('p_a: PARAMETER target="it\'s.weight"', ["it's.weight"]),
+                                        ("p_a: PARAMETER target=''", []), ("b_a: BUFFER target='a.mean' persistent=True", []),
+                                        ("p_a: PARAMETER target='", []), ("p_a: PARAMETER target=", [])])
+def test_names_of_all_sorts(run, tmp_path, line, told):
+    write(tmp_path / "model.onnx", norm("n0.weight")[:1] + [("Identity", ["h"], "y")], {k: (v, ONE) for k, v in FRESH.items()},
+          [("PARAMETER", "n0.weight"), ("PARAMETER", "n0.bias")])
+    model = onnx.load(tmp_path / "model.onnx")
+    for prop in model.graph.metadata_props:
+        prop.value += line + "\n"
+    onnx.save(model, tmp_path / "model.onnx")
+    notes = check(run)[1]["notes"]
+    assert len(notes) == len(told) and all(f'left out: "{n}"' in notes[0] for n in told)
+
+
+def test_calls_of_functions_stay(run, tmp_path):
+    """Their bodies are inlined: what would read the copy isn't the call."""
+    write(tmp_path / "model.onnx", LIKE + [("Scale", ["h", "n0.weight"], "y", "m", dict(domain="own"))], {k: (v, ONE) for k, v in FRESH.items()},
+          [("PARAMETER", n) for n in ("n0.weight", "n0.bias", "m.weight")])
+    model = onnx.load(tmp_path / "model.onnx")
+    body = [onnx.helper.make_node("Mul", ["a", "b"], ["c"])]
+    model.functions.append(onnx.helper.make_function("own", "Scale", ["a", "b"], ["c"], body, [onnx.helper.make_opsetid("", 17)]))
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    onnx.save(model, tmp_path / "model.onnx")
+    assert set(check(run)[0]) == {"n0.weight", "n0.bias"}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_without_numbers(run, tmp_path, there):
+    """--init=random takes a file without its data; of what it lacks nobody knows whether it was fresh."""
+    save(tmp_path / "model.onnx", norms, False)
+    onnx.save_model(onnx.load(tmp_path / "model.onnx"), tmp_path / "model.onnx", save_as_external_data=True, location="data.bin", size_threshold=0)
+    if not there:
+        (tmp_path / "data.bin").unlink()
+    done = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--init=random")
+    assert ('"n1.weight" is a parameter of its own again' in done.stdout + done.stderr) == there
 
 
 def test_equal_matrices_stay_one(run, tmp_path):

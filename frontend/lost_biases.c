@@ -1,0 +1,228 @@
+/* Biases of zeros. A layer is found by its weight: the bias of module conv1 is what the operator that reads conv1.weight adds.
+ *
+ *   merged   the layer reads another layer's bias: it gets a copy of its own.
+ *   dropped  onnxscript's optimizer takes a bias of zeros away from Conv, ConvTranspose and Gemm, and from nothing else: the
+ *            layer reads zeros again. A file in which such an operator keeps one was not optimized: its layers never had those
+ *            that they lack. */
+#include "frontend/unmerge_impl.h"
+
+#include <string.h>
+
+enum { MAX_CHANNELS = 1 << 24 };
+
+typedef VEC(NodeProto *) Layers;
+
+typedef struct {
+	Unmerge *u;
+	StrMap *layers;   /* name of the module's weight -> Layers */
+	StrMap *added_to; /* value -> Read: the initializer that an Add adds to it */
+} Biases;
+
+static const TensorProto *
+initializer_at(const Repairs *r, const NodeProto *p, size_t input)
+{
+	return p->n_input > input ? strmap_get(r->model->initializers, p->input[input]) : NULL;
+}
+
+static void
+index_layer(Biases *b, NodeProto *p)
+{
+	Arena *arena = b->u->r->arena;
+	const Origin *o = strmap_get(b->u->r->origins, p->input[1]);
+	const char *weight = o && o->from.n == 1 ? o->from.at[0] : p->input[1];
+	Layers *layers = strmap_get(b->layers, weight);
+
+	if (!layers) {
+		layers = NEW(arena, Layers);
+		strmap_put(b->layers, weight, layers);
+	}
+	vec_push(arena, layers, p);
+}
+
+static void
+index_add(Biases *b, NodeProto *p)
+{
+	for (size_t k = 0; is_op(p, "Add") && p->n_input == 2 && k < 2; k++) {
+		const Read read = {p, k, "bias", false};
+		if (initializer_at(b->u->r, p, k))
+			strmap_put(b->added_to, p->input[1 - k],
+			           arena_copy(b->u->r->arena, &read, sizeof(read)));
+	}
+}
+
+static Biases
+index_biases(Unmerge *u)
+{
+	const GraphProto *g = u->r->model->proto->graph;
+	Biases b = {u, strmap_new(u->r->arena), strmap_new(u->r->arena)};
+
+	for (size_t i = 0; i < g->n_node; i++) {
+		NodeProto *p = g->node[i];
+		index_add(&b, p);
+		if ((node_takes_bias(p) || is_op(p, "MatMul")) && p->n_output > 0 &&
+		    initializer_at(u->r, p, 1))
+			index_layer(&b, p);
+	}
+	return b;
+}
+
+static bool
+is_lost_bias(const Unmerge *u, const char *name)
+{
+	return !strcmp(name_last_part(name), "bias") && unmerge_is_lost(u, name);
+}
+
+static const char *
+weight_beside(const Biases *b, const char *bias)
+{
+	size_t n = name_module_length(bias);
+
+	return arena_printf(b->u->r->arena, "%.*s%sweight", (int)n, bias, n ? "." : "");
+}
+
+/* The layers of the bias's own module. */
+static Layers
+own_layers(const Biases *b, const char *bias)
+{
+	const Layers *all = strmap_get(b->layers, weight_beside(b, bias));
+	Layers own = {0};
+
+	for (int i = 0; all && i < all->n; i++)
+		if (unmerge_is_in_module(all->at[i], bias))
+			vec_push(b->u->r->arena, &own, all->at[i]);
+	return own;
+}
+
+/* ---- merged ones */
+/* The module around may read the weight itself, as with F.linear(x, self.fc.weight, self.fc.bias): the only layer, then. */
+static Layers
+reading_layers(const Biases *b, const char *bias)
+{
+	const Layers *all = strmap_get(b->layers, weight_beside(b, bias));
+	Layers own = own_layers(b, bias);
+
+	if (own.n == 0 && all && all->n == 1 && unmerge_is_in_parent(all->at[0], bias))
+		return *all;
+	return own;
+}
+
+/* node NULL: the layer adds no initializer. */
+static Read
+bias_of(const Biases *b, NodeProto *layer)
+{
+	const Read *added = is_op(layer, "MatMul") ? strmap_get(b->added_to, layer->output[0]) : NULL;
+
+	if (node_takes_bias(layer) && initializer_at(b->u->r, layer, 2))
+		return (Read){layer, 2, "bias", true};
+	return added ? *added : (Read){0};
+}
+
+void
+unmerge_merged_biases(Unmerge *u)
+{
+	const StringList *names = &u->r->signed_parameters;
+	const Biases b = index_biases(u);
+
+	for (int i = 0; i < names->n; i++) {
+		if (!is_lost_bias(u, names->at[i]))
+			continue;
+		const Layers layers = reading_layers(&b, names->at[i]);
+		for (int k = 0; k < layers.n; k++) {
+			const Read read = bias_of(&b, layers.at[k]);
+			if (read.node && unmerge_is_foreign(u, &read))
+				unmerge_restore(u, &read, names->at[i]);
+		}
+	}
+}
+
+/* ---- dropped ones */
+/* A bias that was computed, as of a batch norm that was folded, may be zeros. */
+static bool
+was_optimized(const Unmerge *u)
+{
+	const GraphProto *g = u->r->model->proto->graph;
+	double value;
+
+	for (size_t i = 0; i < g->n_node; i++) {
+		const TensorProto *t = node_takes_bias(g->node[i]) ? initializer_at(u->r, g->node[i], 2)
+		                                              : NULL;
+		if (t && strmap_get(u->r->signature, t->name) &&
+		    unmerge_one_value(u->r, t, &value) && value == 0)
+			return false;
+	}
+	return true;
+}
+
+/* Of the layer's result; 0: its weight does not say how many. */
+static int64_t
+channels_of(const Biases *b, const NodeProto *p)
+{
+	const TensorProto *t = initializer_at(b->u->r, p, 1);
+	int64_t n = 0;
+
+	if (t->n_dims < 2)
+		return 0;
+	if (!strcmp(p->op_type, "ConvTranspose")) {
+		if (!size_mul(t->dims[1], node_int(p, "group", 1), &n))
+			return 0;
+	} else if (!strcmp(p->op_type, "Gemm")) {
+		n = t->dims[node_int(p, "transB", 0) ? 0 : 1];
+	} else {
+		n = t->dims[0];
+	}
+	return n > 0 && n <= MAX_CHANNELS ? n : 0;
+}
+
+/* The module's own weight is as it was: a computed one may have the bias in it. */
+static bool
+lacks_bias(const Biases *b, const NodeProto *p, const char *bias)
+{
+	return node_takes_bias(p) && (p->n_input == 2 || (p->n_input == 3 && !*p->input[2])) &&
+	       !strcmp(p->input[1], weight_beside(b, bias)) && channels_of(b, p) > 0;
+}
+
+static const char *
+restore_zeros(Unmerge *u, const char *name, const TensorProto *weight, int64_t channels)
+{
+	const Ints shape = {.n = 1, .at = {channels}};
+	DType dtype;
+
+	if (!tensor_dtype(weight->data_type, &dtype))
+		return NULL;
+	void *zeros = arena_alloc(u->r->model->arena, (size_t)dtype_bytes(dtype, channels));
+	return edit_restore(u->r->model, RESTORED_DROPPED, name, NULL,
+	                    edit_tensor(u->r->model, name, dtype, &shape, zeros));
+}
+
+static void
+add_bias(Model *model, NodeProto *p, const char *bias)
+{
+	edit_node(model, p);
+	if (p->n_input == 2)
+		p->input = edit_grown(model, p->input, p->n_input++, bias);
+	else
+		p->input[2] = (char *)(uintptr_t)bias;
+}
+
+void
+unmerge_dropped_biases(Unmerge *u)
+{
+	const StringList *names = &u->r->signed_parameters;
+	const Biases b = index_biases(u);
+
+	if (!was_optimized(u))
+		return;
+	for (int i = 0; i < names->n; i++) {
+		const char *name = names->at[i], *zeros = NULL;
+		const Layers layers = is_lost_bias(u, name) ? own_layers(&b, name) : (Layers){0};
+		int lacking = 0;
+		for (int k = 0; k < layers.n; k++)
+			lacking += lacks_bias(&b, layers.at[k], name) &&
+			           channels_of(&b, layers.at[k]) == channels_of(&b, layers.at[0]);
+		if (lacking > 0 && lacking == layers.n)
+			zeros = restore_zeros(u, name, initializer_at(u->r, layers.at[0], 1),
+			                      channels_of(&b, layers.at[0]));
+		for (int k = 0; zeros && k < layers.n; k++)
+			add_bias(u->r->model, layers.at[k], zeros);
+	}
+}
