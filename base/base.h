@@ -267,6 +267,8 @@ void paths_add(Arena *arena, PathUses *uses, PathKind kind, const char *option, 
 bool paths_check(Arena *arena, const PathUses *uses, Diag *diag);
 /* Do both name one file or folder, also where it is not there yet? */
 bool path_is_same(Arena *arena, const char *a, const char *b);
+/* Where a symbolic link itself leads, which may be a link, too; NULL: the path is none. */
+const char *path_link(Arena *arena, const char *path);
 /* Where a file of that name is written: what a symbolic link leads to, be it there or not. */
 const char *path_target(Arena *arena, const char *path);
 /* Until paths_unguard no file of this process that is opened to be written is one of the inputs, be it in a folder of outputs. */

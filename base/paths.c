@@ -15,22 +15,27 @@
 enum { MAX_LINKS = 16 };
 
 const char *
+path_link(Arena *arena, const char *path)
+{
+	char target[PATH_MAX];
+	const char *slash = strrchr(path, '/');
+	ssize_t n = readlink(path, target, sizeof(target) - 1);
+
+	if (n <= 0)
+		return NULL;
+	target[n] = '\0';
+	return !slash || *target == '/'
+	               ? arena_strdup(arena, target)
+	               : arena_printf(arena, "%.*s/%s", (int)(slash - path), path, target);
+}
+
+const char *
 path_target(Arena *arena, const char *path)
 {
-	struct stat st;
+	const char *next = path;
 
-	for (int links = 0; links < MAX_LINKS && lstat(path, &st) == 0; links++) {
-		char target[PATH_MAX];
-		const char *slash = strrchr(path, '/');
-		ssize_t n = S_ISLNK(st.st_mode) ? readlink(path, target, sizeof(target) - 1) : 0;
-
-		if (n <= 0)
-			break;
-		target[n] = '\0';
-		path = !slash || *target == '/'
-		               ? arena_strdup(arena, target)
-		               : arena_printf(arena, "%.*s/%s", (int)(slash - path), path, target);
-	}
+	for (int links = 0; links < MAX_LINKS && (next = path_link(arena, path)); links++)
+		path = next;
 	return path;
 }
 

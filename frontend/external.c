@@ -101,12 +101,21 @@ file_fault(const Model *model, const char *location, int exit_code, const char *
 static bool
 open_fault(const Model *model, const char *location, const char *path, int error, Diag *diag)
 {
-	bool outside = error == ELOOP || error == EXDEV;
+	bool outside = path && (error == ELOOP || error == EXDEV), two = error == ENOTUNIQ;
 	const char *folder = model->folders.n ? quoted(model, model->folders.at[0]) : "its folder";
 
-	file_fault(model, location, outside || error == ENXIO ? EXIT_INVALID : EXIT_SYSTEM,
-	           outside ? "a link leads out of the model's folder" : strerror(error), diag);
-	if (outside && path)
+	file_fault(model, location,
+	           outside || two || error == ENXIO || error == ELOOP ? EXIT_INVALID : EXIT_SYSTEM,
+	           outside ? "a link leads out of the model's folder"
+	           : two   ? "there are two files of that name"
+	                   : strerror(error),
+	           diag);
+	if (two)
+		diag_hint(diag, "%s is a link: one lies beside it, the other beside what it leads to; "
+		                "remove the one that is not the model's, or give the model without "
+		                "the link",
+		          quoted(model, model->path));
+	if (outside)
 		diag_hint(diag,
 		          "it leads to %s; copy the file into %s, or the model beside the file",
 		          quoted(model, path), folder);

@@ -1,4 +1,5 @@
-/* Which files beside the model its tensors name, read or not. */
+/* Which files beside the model its tensors name, read or not, there or not: a file that a run put beside a link to a model would be
+ * taken for the data beside the model. */
 #include "frontend/frontend_impl.h"
 
 #include <string.h>
@@ -15,12 +16,17 @@ static void visit_graph(Files *f, const GraphProto *g);
 static void
 visit_location(Files *f, const char *location)
 {
-	if (strmap_get(f->seen, location))
+	Arena *arena = f->model->arena;
+	const char *plain;
+
+	if (strmap_get(f->seen, location) || external_location(arena, location, &plain))
 		return;
 	strmap_put(f->seen, location, f);
-	const char *path = external_path(f->model, location);
-	if (path)
-		f->visit(f->ctx, path);
+	for (int i = 0; i < f->model->folders.n; i++) {
+		const char *path = path_join(arena, f->model->folders.at[i], plain);
+		const char *real = path_real(arena, path);
+		f->visit(f->ctx, real ? real : path);
+	}
 }
 
 static void

@@ -1,7 +1,7 @@
 /* The file that a location names. It is opened by descriptor; where a component is a link, the file
- * behind it must lie below one of the model's folders: the folder of the path that was given, the
- * folder of the file that this path leads to, and the `blobs` of a Hugging Face cache, whose
- * `snapshots/REVISION` holds links alone. */
+ * behind it must lie below one of the model's folders: the folder of the path that was given, where
+ * this is a link the folders of what it leads to, link by link, and the `blobs` of a Hugging Face
+ * cache, whose `snapshots/REVISION` holds links alone. */
 #define _GNU_SOURCE
 #include "frontend/frontend_impl.h"
 
@@ -11,6 +11,8 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+enum { MAX_LINKS = 40 }; /* as many as Linux follows */
 
 const char *
 external_location(Arena *arena, const char *location, const char **out)
@@ -55,28 +57,39 @@ folder_of(Arena *arena, const char *path)
 static const char *
 cache_of(Arena *arena, const char *folder)
 {
-	const char *at = strstr(folder, "/snapshots/");
+	const char *snapshots = NULL;
 
-	return at ? path_join(arena, arena_strndup(arena, folder, (size_t)(at - folder)), "blobs")
-	          : NULL;
+	for (const char *at = folder; (at = strstr(at, "/snapshots/")); at++)
+		snapshots = at;
+	if (!snapshots)
+		return NULL;
+	const char *cache = arena_strndup(arena, folder, (size_t)(snapshots - folder));
+	const char *name = strrchr(cache, '/');
+	return name && strstr(name, "--") ? path_join(arena, cache, "blobs") : NULL;
+}
+
+static void
+add_folder(Model *model, const char *folder)
+{
+	for (int i = 0; folder && i < model->folders.n; i++)
+		if (!strcmp(model->folders.at[i], folder))
+			return;
+	if (folder)
+		vec_push(model->arena, &model->folders, folder);
 }
 
 void
 external_folders(Model *model)
 {
 	Arena *arena = model->arena;
-	const char *given = path_real(arena, folder_of(arena, model->path));
-	const char *file = path_real(arena, model->path);
-	const char *real = file ? folder_of(arena, file) : NULL;
-	const char *folders[] = {
-		given,
-		real && given && strcmp(real, given) == 0 ? NULL : real,
-		given ? cache_of(arena, given) : NULL,
-	};
+	const char *file = model->path;
 
-	for (int i = 0; i < COUNT(folders); i++)
-		if (folders[i])
-			vec_push(arena, &model->folders, folders[i]);
+	for (int links = 0; file && links < MAX_LINKS; links++) {
+		const char *folder = path_real(arena, folder_of(arena, file));
+		add_folder(model, folder);
+		add_folder(model, folder ? cache_of(arena, folder) : NULL);
+		file = path_link(arena, file);
+	}
 }
 
 /* The part of a resolved path below a folder, or NULL. */
@@ -88,16 +101,22 @@ below(const char *path, const char *folder)
 	return strncmp(path, folder, n) == 0 && path[n] == '/' ? path + n + 1 : NULL;
 }
 
+/* Of a model that is a link, the data may lie beside the link or beside what it leads to. */
 const char *
 external_path(const Model *model, const char *location)
 {
-	const char *real = NULL;
+	const char *found = NULL;
 
-	/* Of a model that is a link, the data may lie beside the link or beside the file. */
-	for (int i = 0; i < model->folders.n && !real; i++)
-		real = path_real(model->arena,
-		                 path_join(model->arena, model->folders.at[i], location));
-	return real;
+	for (int i = 0; i < model->folders.n; i++) {
+		const char *real = path_real(
+			model->arena, path_join(model->arena, model->folders.at[i], location));
+		if (real && found && strcmp(real, found)) {
+			errno = ENOTUNIQ;
+			return NULL;
+		}
+		found = real ? real : found;
+	}
+	return found;
 }
 
 /* The kernel resolves the whole path; where it cannot (before Linux 5.6), component by component.

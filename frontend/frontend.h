@@ -289,7 +289,7 @@ typedef struct {
 } GraphNode;
 void model_nodes(const Model *model, void (*visit)(void *ctx, const GraphNode *node), void *ctx);
 
-/* external_files.c: the absolute paths of the files that the model's tensors name, those that are there. */
+/* external_files.c: the absolute paths of the files that the model's tensors name, in each folder where they are looked for. */
 void model_external_files(const Model *model, void (*visit)(void *ctx, const char *path),
                           void *ctx);
 

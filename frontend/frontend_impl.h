@@ -286,7 +286,7 @@ bool tensor_constant_valued(const TensorData *t, double *value);
 const char *external_location(Arena *arena, const char *location, const char **out);
 /* Finds model->folders. */
 void external_folders(Model *model);
-/* The resolved path of a location's file; NULL where there is nothing, errno then says why. */
+/* The resolved path of a location's file; NULL and errno: ENOTUNIQ where two folders have different ones. */
 const char *external_path(const Model *model, const char *location);
 /* A descriptor of that file, or -1 and errno: EXDEV where it lies in none of the folders. */
 int external_open_path(const Model *model, const char *location, const char **path);

@@ -181,6 +181,19 @@ lacks_bias(const Biases *b, const NodeProto *p, const char *bias)
 	       !strcmp(p->input[1], weight_beside(b, bias)) && channels_of(b, p) > 0;
 }
 
+/* torch.nn.MultiheadAttention itself reads the weight and bias of its out_proj. */
+static bool
+is_attentions_output(const Biases *b, const char *bias)
+{
+	static const char name[] = "out_proj.bias";
+	size_t n = strlen(bias), length = sizeof(name) - 1;
+
+	if (n <= length || strcmp(bias + n - length, name))
+		return false;
+	return strmap_get(b->u->r->signature, arena_printf(b->u->r->arena, "%.*sin_proj_bias",
+	                                                   (int)(n - length), bias));
+}
+
 static const char *
 restore_zeros(Unmerge *u, const char *name, const TensorProto *weight, int64_t channels)
 {
@@ -214,7 +227,10 @@ unmerge_dropped_biases(Unmerge *u)
 		return;
 	for (int i = 0; i < names->n; i++) {
 		const char *name = names->at[i], *zeros = NULL;
-		const Layers layers = is_lost_bias(u, name) ? own_layers(&b, name) : (Layers){0};
+		if (!is_lost_bias(u, name))
+			continue;
+		const Layers layers = is_attentions_output(&b, name) ? reading_layers(&b, name)
+		                                                     : own_layers(&b, name);
 		int lacking = 0;
 		for (int k = 0; k < layers.n; k++)
 			lacking += lacks_bias(&b, layers.at[k], name) &&

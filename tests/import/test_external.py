@@ -55,6 +55,41 @@ def linked_model(d):
     return d / "work/model.onnx"
 
 
+def linked_twice(d):
+    """The data lie beside the link in the middle."""
+    files(d / "store/m.onnx", "m.data")
+    data(d / "middle/m.data")
+    link(d / "middle/m.onnx", "../store/m.onnx")
+    link(d / "work/model.onnx", "../middle/m.onnx")
+    return d / "work/model.onnx"
+
+
+def linked_into_hub(d):
+    link(d / "work/model.onnx", hub(d))
+    return d / "work/model.onnx"
+
+
+def folder_called_snapshots(d):
+    """Of somebody's own; its neighbour `blobs` is none of the model's."""
+    files(d / "snapshots/a/m.onnx", "w.bin")
+    data(d / "blobs/1")
+    link(d / "snapshots/a/w.bin", "../../blobs/1")
+    return d / "snapshots/a/m.onnx"
+
+
+def two(d):
+    path = linked_model(d)
+    data(d / "work/m.data")
+    return path
+
+
+def circle(d):
+    files(d / "m.onnx", "w.bin")
+    link(d / "w.bin", "v.bin")
+    link(d / "v.bin", "w.bin")
+    return d / "m.onnx"
+
+
 def linked_folder(d):
     files(d / "store/m.onnx", "m.data")
     data(d / "store/m.data")
@@ -98,7 +133,7 @@ def check(gradc, *arguments, **where):
     return subprocess.run([gradc, "check", *map(str, arguments)], capture_output=True, text=True, **where)
 
 
-@pytest.mark.parametrize("make", [hub, hub_edited, linked_model, linked_folder])
+@pytest.mark.parametrize("make", [hub, hub_edited, linked_model, linked_folder, linked_twice, linked_into_hub])
 def test_found(gradc, tmp_path, make):
     path = make(tmp_path)
     run = check(gradc, path)
@@ -112,6 +147,8 @@ def test_found(gradc, tmp_path, make):
     (hard, 3, ["hard link", "2 names", "cp FILE COPY"]),
     (missing, 5, ["No such file", "second file", "w.bin"]),
     (above, 3, ["../w.bin", "save_as_external_data=True"]),
+    (folder_called_snapshots, 3, ["a link leads out of the model's folder"]),
+    (two, 3, ["two files of that name", "work/model.onnx"]),
     (pointer, 5, ["git lfs pull"]),
 ])
 def test_refused_with_a_hint(gradc, tmp_path, make, code, words):
@@ -120,6 +157,18 @@ def test_refused_with_a_hint(gradc, tmp_path, make, code, words):
     assert "hint: " in run.stderr
     for word in words:
         assert word in run.stderr, run.stderr
+
+
+def test_links_in_a_circle_are_named(gradc, tmp_path):
+    run = check(gradc, circle(tmp_path))
+    assert run.returncode == 3 and "levels of symbolic links" in run.stderr and "leads out" not in run.stderr
+
+
+def test_outputs_do_not_become_the_data(gradc, tmp_path):
+    """Beside a link to a model, an output of the data's name would be taken for the data."""
+    path = linked_model(tmp_path)
+    run = subprocess.run([gradc, "quantize", str(path), "-o", "m.data"], capture_output=True, text=True, cwd=path.parent)
+    assert run.returncode == 2 and "the model's data" in run.stderr and not (path.parent / "m.data").exists()
 
 
 @pytest.mark.parametrize("make", [hub, linked_model])

@@ -73,11 +73,18 @@ def called_around(own):
             {"m.a.weight": W["a"], "m.a.bias": ZEROS, "m.b.weight": W["b"]} | ({"m.b.bias": ZEROS} if own else {}))
 
 
+def attention(own):
+    """torch.nn.MultiheadAttention reads its out_proj itself."""
+    nodes = [("MatMul", ["x", "m.in_proj_weight"], "h", "m"), ("Add", ["h", "m.in_proj_bias"], "i", "m"), ("Reshape", ["i", "flat"], "j"),
+             ("Gemm", ["j", "m.out_proj.weight", *(["m.out_proj.bias"] if own else [])], "k", "m", dict(transB=1)), ("Reshape", ["k", "three"], "y")]
+    return (nodes, {"m.in_proj_weight": W["a"], "m.in_proj_bias": W["b"][0], "m.out_proj.weight": W["c"]} | ({"m.out_proj.bias": ZEROS} if own else {}))
+
+
 SIZES = dict(c=5, d=5, t=10, g=4, v=4)
-SHAPES = {"shape": [6, 4, 1], "back": [2, 3, 4], "flat": [-1, 4], "ten": [2, 10, 4]}
+SHAPES = {"shape": [6, 4, 1], "back": [2, 3, 4], "flat": [-1, 4], "ten": [2, 10, 4], "three": [2, 3, 4]}
 LOST = {norms: ["n1.weight", "n1.bias", "n1.g"], statistics: ["fc.bias", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"],
         own_statistics: ["bn.running_mean", "bn.running_var"], scalars: ["act2.weight"], biases: [f"{n}.bias" for n in SIZES],
-        called_around: ["m.b.bias"]}
+        called_around: ["m.b.bias"], attention: ["m.out_proj.bias"]}
 
 
 def save(path, make, own):
@@ -137,6 +144,7 @@ STAY = {
                       ["n0.weight", "n0.bias", "m.unused"]),
     "a product's bias": ([("MatMul", ["x", "a.weight"], "y", "a")], {"a.weight": W["a"]}, ["a.weight", "a.bias"]),
     "a norm's bias": ([(NORM, ["x", "n0.weight"], "y", "n0")], {"n0.weight": W["a"][0]}, ["n0.weight", "n0.bias"]),
+    "read by the module around": ([("Conv", ["x", "m.c.weight"], "y", "m")], {"m.c.weight": CONVS["c.weight"]}, ["m.c.weight", "m.c.bias"]),
     "not optimized": ([("Conv", ["x", "c.weight"], "h", "c"), ("Conv", ["h", "d.weight", "d.bias"], "y", "d")],
                       CONVS | {"d.bias": np.zeros(5, np.float32)}, ["c.weight", "c.bias", "d.weight", "d.bias"]),
     "folded": ([("Conv", ["x", "val_1"], "y", "c")], {"val_1": CONVS["c.weight"]}, ["c.weight", "c.bias"]),
