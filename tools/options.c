@@ -521,7 +521,7 @@ static const OptionRow option_rows[] = {
 	{"fill", "NAME=HOW", "makes an input ones, zeros, iota or a number", TAKES_LIST, AT(fills), .one_per_name = true,
 	 .group = "Import", .commands = MODEL | QUANTIZE},
 	{"tie", "A=B", "trains B as A", TAKES_LIST, AT(ties), .commands = MODEL},
-	{"no-tie", "A", "unties what import tied", TAKES_LIST, AT(no_ties), .commands = MODEL},
+	{"no-tie", "A", "unties what import tied; of one initializer that several modules read each gets its own", TAKES_LIST, AT(no_ties), .commands = MODEL},
 	{"repair", REPAIRS, "switches an import repair on", TAKES_CHOICES, AT(repairs), .commands = MODEL},
 	{"no-repair", REPAIRS, "switches it off", TAKES_CHOICES, AT(no_repairs), .commands = MODEL},
 	{"statistics", "keep|update", "batch statistics of frozen layers", TAKES_CHOICE, AT(statistics), .commands = TRAIN},
