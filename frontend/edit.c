@@ -194,8 +194,8 @@ edit_restore(Model *model, RestoredKind kind, const char *wanted, const char *fr
 const char *
 edit_restored(const Model *model, const char *wanted)
 {
-	const Restored *found =
-		model->restored_names ? strmap_get(model->restored_names, wanted) : NULL;
+	const Restored *found = model->restored_names ? strmap_get(model->restored_names, wanted)
+	                                              : NULL;
 
 	return found ? found->name : NULL;
 }

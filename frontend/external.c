@@ -111,9 +111,10 @@ open_fault(const Model *model, const char *location, const char *path, int error
 	                   : strerror(error),
 	           diag);
 	if (two)
-		diag_hint(diag, "%s is a link: one lies beside it, the other beside what it leads to; "
-		                "remove the one that is not the model's, or give the model without "
-		                "the link",
+		diag_hint(diag,
+		          "%s is a link: one lies beside it, the other beside what it leads to; "
+		          "remove the one that is not the model's, or give the model without "
+		          "the link",
 		          quoted(model, model->path));
 	if (outside)
 		diag_hint(diag,

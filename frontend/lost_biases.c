@@ -110,7 +110,8 @@ reading_layers(const Biases *b, const char *bias)
 static Read
 bias_of(const Biases *b, NodeProto *layer)
 {
-	const Read *added = is_op(layer, "MatMul") ? strmap_get(b->added_to, layer->output[0]) : NULL;
+	const Read *added = is_op(layer, "MatMul") ? strmap_get(b->added_to, layer->output[0])
+	                                           : NULL;
 
 	if (node_takes_bias(layer) && initializer_at(b->u->r, layer, 2))
 		return (Read){layer, 2, "bias", true};
@@ -144,8 +145,9 @@ was_optimized(const Unmerge *u)
 	double value;
 
 	for (size_t i = 0; i < g->n_node; i++) {
-		const TensorProto *t = node_takes_bias(g->node[i]) ? initializer_at(u->r, g->node[i], 2)
-		                                              : NULL;
+		const TensorProto *t = node_takes_bias(g->node[i])
+		                               ? initializer_at(u->r, g->node[i], 2)
+		                               : NULL;
 		if (t && strmap_get(u->r->signature, t->name) &&
 		    unmerge_one_value(u->r, t, &value) && value == 0)
 			return false;

@@ -293,7 +293,8 @@ add_identities(Repairs *r)
 static void
 note_merged(Repairs *r, const char *repair, const char *name, const char *other)
 {
-	repairs_note(r, repair, "%s is a parameter of its own again, merged by the exporter with %s",
+	repairs_note(r, repair,
+	             "%s is a parameter of its own again, merged by the exporter with %s",
 	             quoted(r->model, name), quoted(r->model, other));
 }
 
@@ -362,7 +363,8 @@ note_restored(Repairs *r)
 	static const struct {
 		const char *repair, *what, *end;
 	} sentences[] = {
-		[RESTORED_DROPPED] = {"biases", "is there again: zeros, which the exporter drops", ""},
+		[RESTORED_DROPPED] = {"biases", "is there again: zeros, which the exporter drops",
+	                              ""},
 		[RESTORED_UNTIED] = {"ties", "begins as ", " and trains apart"},
 	};
 

@@ -238,10 +238,11 @@ warn_idle(Repairs *r)
 		const TieOption *t = &r->options->ties[i];
 		if (!t->untie || !repairs_weight(r, t->a) || strmap_get(r->untied, t->a))
 			continue;
-		const char *why = readers_of(r, t->a).n > 1
-		                          ? "its readers stay together: calls of one module, or nodes "
-		                            "of branches, loops and functions"
-		                          : "nothing shares that parameter";
+		const char *why =
+			readers_of(r, t->a).n > 1
+				? "its readers stay together: calls of one module, or nodes "
+				  "of branches, loops and functions"
+				: "nothing shares that parameter";
 		diag_warning(r->diag, "%s: --no-tie %s: %s", r->model->path, t->a, why);
 	}
 }
@@ -270,8 +271,8 @@ take_options(Repairs *r)
 		if (t->untie && !repairs_weight(r, t->a))
 			diag_error(r->diag, EXIT_USAGE, "--no-tie %s: no such parameter", t->a);
 		else if (!t->untie && (strmap_get(r->apart, t->a) || strmap_get(r->apart, t->b)))
-			diag_error(r->diag, EXIT_USAGE, "--tie %s=%s: --no-tie keeps %s apart", t->a,
-			           t->b, strmap_get(r->apart, t->a) ? t->a : t->b);
+			diag_error(r->diag, EXIT_USAGE, "--tie %s=%s: --no-tie keeps %s apart",
+			           t->a, t->b, strmap_get(r->apart, t->a) ? t->a : t->b);
 		else if (!t->untie)
 			tie_asked(r, t);
 	}

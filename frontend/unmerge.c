@@ -19,7 +19,8 @@ typedef VEC(Read) Reads;
 typedef VEC(const char *) Names;
 typedef struct {
 	int reads;
-	bool in_module, in_parent; /* by nodes of its module; of the module around, as where F.linear reads it */
+	bool in_module,
+		in_parent; /* by nodes of its module; of the module around, as where F.linear reads it */
 } Home;
 typedef struct {
 	bool is_fresh;
@@ -192,9 +193,9 @@ unmerge_is_foreign(Unmerge *u, const Read *read)
 
 	if (!source || !home || home->reads < 2)
 		return false;
-	bool elsewhere = home->in_module ? !unmerge_is_in_module(read->node, source)
-	                                 : home->in_parent &&
-	                                           !unmerge_is_in_parent(read->node, source);
+	bool elsewhere = home->in_module
+	                         ? !unmerge_is_in_module(read->node, source)
+	                         : home->in_parent && !unmerge_is_in_parent(read->node, source);
 	return elsewhere && is_fresh(u, now_read(read));
 }
 
@@ -217,7 +218,8 @@ foreign_reads(Unmerge *u, const ModuleNodes *nodes)
 	for (int i = 0; i < nodes->n; i++)
 		for (size_t k = 0; k < nodes->at[i]->n_input; k++) {
 			NodeProto *p = nodes->at[i];
-			const char *kind = name_of_input(p, k), *source = source_of(u->r, p->input[k]);
+			const char *kind = name_of_input(p, k),
+				   *source = source_of(u->r, p->input[k]);
 			if (!source)
 				continue;
 			Read read = {p, k, kind ? kind : name_last_part(source), kind};
@@ -308,8 +310,7 @@ name_called(const Unmerge *u, const Names *lost, const Read *read)
 	for (int i = 0; i < lost->n; i++) {
 		const char *name = lost->at[i];
 		if (strcmp(name_last_part(name), read->called) ||
-		    (!read->by_operator &&
-		     !(is_parameter(u->r, name) && unmerge_is_lost(u, name))))
+		    (!read->by_operator && !(is_parameter(u->r, name) && unmerge_is_lost(u, name))))
 			continue;
 		if (found)
 			return NULL;

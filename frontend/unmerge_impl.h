@@ -8,8 +8,9 @@
 typedef struct {
 	NodeProto *node;
 	size_t input;
-	const char *called; /* what it is to the module: "weight"; of the operator's input, or of the tensor that stands there now */
-	bool by_operator;   /* the former */
+	const char *
+		called; /* what it is to the module: "weight"; of the operator's input, or of the tensor that stands there now */
+	bool by_operator; /* the former */
 } Read;
 
 typedef struct {
