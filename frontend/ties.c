@@ -263,6 +263,18 @@ index_apart(Repairs *r)
 	}
 }
 
+/* The name that one option ties and another keeps apart; NULL: there is none. */
+static const char *
+contradiction(const Repairs *r, const TieOption *t)
+{
+	for (int i = 0; i < r->options->n_ties; i++) {
+		const TieOption *other = &r->options->ties[i];
+		if (other->untie && (!strcmp(other->a, t->a) || !strcmp(other->a, t->b)))
+			return other->a;
+	}
+	return NULL;
+}
+
 static void
 take_options(Repairs *r)
 {
@@ -270,9 +282,9 @@ take_options(Repairs *r)
 		const TieOption *t = &r->options->ties[i];
 		if (t->untie && !repairs_weight(r, t->a))
 			diag_error(r->diag, EXIT_USAGE, "--no-tie %s: no such parameter", t->a);
-		else if (!t->untie && (strmap_get(r->apart, t->a) || strmap_get(r->apart, t->b)))
+		else if (!t->untie && contradiction(r, t))
 			diag_error(r->diag, EXIT_USAGE, "--tie %s=%s: --no-tie keeps %s apart",
-			           t->a, t->b, strmap_get(r->apart, t->a) ? t->a : t->b);
+			           t->a, t->b, contradiction(r, t));
 		else if (!t->untie)
 			tie_asked(r, t);
 	}

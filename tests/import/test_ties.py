@@ -229,6 +229,33 @@ def test_no_tie_of_what_is_not_tied_is_told(run, tmp_path):
     assert "--no-tie w: nothing shares that parameter" in run("check", "model.onnx", "--no-tie=w").stderr
 
 
+def write_shared(path, *nodes):
+    ports = [helper.make_tensor_value_info(n, 1, ["batch", 3]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["a"], "/a/MatMul"), *nodes], "g", ports[:1], ports[1:],
+                              [numpy_helper.from_array(MATRIX, "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_copies_of_one_initializer_are_not_one_again(run, tmp_path):
+    """Three modules; whoever asks for the shape alone is none."""
+    write_shared(tmp_path / "model.onnx", helper.make_node("MatMul", ["a", "w"], ["b"], "/b/MatMul"), helper.make_node("MatMul", ["b", "w"], ["c"], "/c/MatMul"),
+                 helper.make_node("Shape", ["w"], ["s"], "/d/Shape"), helper.make_node("Expand", ["c", "s"], ["y"]))
+    said = run("check", "model.onnx", "--no-tie=w")
+    assert "27 trainable" in said.stdout and said.stderr == ""
+    assert "18 trainable" in run("check", "model.onnx", "--no-tie=w", "--tie=b.weight=c.weight").stdout
+    done = run("check", "model.onnx", "--no-tie=w", "--tie=b.weight=w", exit=2)
+    assert "--tie b.weight=w: --no-tie keeps w apart" in done.stderr
+
+
+def test_readers_in_branches_stay(run, tmp_path):
+    branches = [helper.make_graph([helper.make_node(op, ["a", "w"], ["r"])], op, [], [helper.make_tensor_value_info("r", 1, ["batch", 3])])
+                for op in ("MatMul", "Add")]
+    branches[1].node[0].input[1] = "a"
+    write_shared(tmp_path / "model.onnx", helper.make_node("Constant", [], ["yes"], value=numpy_helper.from_array(np.array(True))),
+                 helper.make_node("If", ["yes"], ["y"], "if", then_branch=branches[0], else_branch=branches[1]))
+    assert "--no-tie w: its readers stay together" in run("check", "model.onnx", "--no-tie=w").stderr
+
+
 def write_rows(path):
     ports = [helper.make_tensor_value_info(n, 1, ["batch", 3]) for n in "xy"]
     w = numpy_helper.from_array(np.arange(9, dtype=np.float32).reshape(3, 3) ** 1.1, "w")
