@@ -74,7 +74,23 @@ refuse_axis(LossPass *lp, const char *input, int axis)
 	return false;
 }
 
-/* rows=N */
+/* Where rows do not mix, only the graph's axis counts them: along another axis labels would meet elements of other rows. */
+static bool
+refuse_given(LossPass *lp, Function *f, BatchAxis found)
+{
+	const char *name = loss_output_name(lp, f, lp->options->output);
+	Type t = function_result(f, (int)lp->options->output)->type;
+
+	loss_refuse(lp, "rows=%lld: %s %s has its rows along axis %d", (long long)lp->options->rows,
+	            name, loss_shape_text(lp, t), found.axis);
+	diag_hint(lp->p->diag,
+	          "rows= is for outputs whose rows the graph does not tell; --batch-axis INPUT=N "
+	          "says which axis of an input counts rows");
+	return false;
+}
+
+/* rows=N. The axis that the graph found keeps its repeats. Another axis has one block per row, where the graph cannot
+ * tell: no axis was found, rows mix, or all elements belong to a single row. */
 static bool
 take_given(LossPass *lp, Function *f, BatchAxis found)
 {
@@ -86,8 +102,10 @@ take_given(LossPass *lp, Function *f, BatchAxis found)
 		return loss_refuse(lp, "rows=%lld: %s is %s, and a micro-batch has %lld rows",
 		                   (long long)given, loss_output_name(lp, f, lp->options->output),
 		                   loss_shape_text(lp, t), (long long)lp->n_rows);
-	bool known = found.axis == axis && found.repeats == 1;
-	lp->rows = known ? found : (BatchAxis){axis, 1, true};
+	bool proven = found.axis >= 0 && !found.mixed && lp->n_rows > 1;
+	if (proven && found.axis != axis)
+		return refuse_given(lp, f, found);
+	lp->rows = found.axis == axis ? found : (BatchAxis){axis, 1, true};
 	return true;
 }
 

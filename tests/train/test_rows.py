@@ -343,6 +343,40 @@ def test_rows_that_the_graph_does_not_tell(run, tmp_path):
     assert np.isclose(printed(done), ((z - np.load(tmp_path / "labels.npy")[:4, :, 0]) ** 2).mean(), rtol=1e-8)
 
 
+@pytest.mark.parametrize("said", ["", ",rows=0"])
+def test_rows_that_repeat(run, tmp_path, said):
+    """y [8, V] is x w and x v below it: sample i has elements i and 4 + i, whether or not rows= says what the graph tells."""
+    v = RANDOM.standard_normal((F, V)).astype(np.float32)
+    save(tmp_path / "m.onnx", [node("MatMul", "x w", "a"), node("MatMul", "x v", "b"), node("Concat", "a b", "y", axis=0)],
+         [("x", FLOAT, ["batch", F])], [("y", FLOAT, ["rows", V])], w=W, v=v)
+    x, labels = X[:8, 0], RANDOM.standard_normal((8, 2, V)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "labels.npy", labels)
+    assert "labels: f64[2,4,5]" in run("compile", "m.onnx", "-o", "train", "--batch=4", f"--loss=mse:y{said}", "--precision=f64").stdout
+    done = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=1", "--shuffle=off", "--progress=off")
+    y = np.stack([x.astype(float) @ W, x.astype(float) @ v], 1)
+    assert np.isclose(printed(done), ((y - labels)[:4] ** 2).mean(), rtol=1e-8)
+
+
+def test_rows_that_contradict_the_graph(run, tmp_path):
+    """y [4, 4] with independent rows along axis 0 refuses rows=1; where rows see each other, either axis may count them."""
+    w = RANDOM.standard_normal((F, B)).astype(np.float32)
+    x, labels = X[:8, 0], RANDOM.standard_normal((8, B)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "labels.npy", labels)
+    ports = [("x", FLOAT, ["batch", F])], [("y", FLOAT, ["batch", B])]
+    save(tmp_path / "own.onnx", [node("MatMul", "x w", "y")], *ports, w=w)
+    refused = run("compile", "own.onnx", "-o", "train", "--batch=4", "--loss=mse:y,rows=1", exit=2).stderr
+    assert 'rows=1: output "y" [4,4] has its rows along axis 0' in refused and "--batch-axis INPUT=N" in refused
+    run("compile", "own.onnx", "-o", "train", "--batch=1", "--loss=mse:y,rows=1")  # a single row has all elements
+    save(tmp_path / "each.onnx", [node("MatMul", "x w", "a"), node("Transpose", "a", "t", perm=[1, 0]), node("Sub", "a t", "y")], *ports, w=w)
+    a = x[:4].astype(float) @ w
+    for axis, of_sample in ((0, a - a.T), (1, a.T - a)):
+        run("compile", "each.onnx", "-o", "train", "--batch=4", f"--loss=mse:y,rows={axis}", "--precision=f64")
+        done = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=1", "--shuffle=off", "--progress=off")
+        assert np.isclose(printed(done), ((of_sample - labels[:4]) ** 2).mean(), rtol=1e-8)
+
+
 @pytest.mark.parametrize("layout, shape", [("rows first", ["n", "t"]), ("time first", ["t", "n"])])
 @pytest.mark.parametrize("time", [T, B])
 def test_targets_of_a_loss_graph(run, tmp_path, layout, shape, time):
