@@ -22,8 +22,8 @@ GRADC = {
     "--loss": (["=cross_entropy", " mse", "=l1", "=huber", "=nll", "=cross_entropy,axis=1",
                 "=bce_with_logits"],
                [("=foo", "foo"), ("=mse:foo", '"foo"'), ("=output:foo", '"foo"'), ("=model", "0 TrainingInfoProto"),
-                ("=onnx:", "onnx:"), ("=cross_entropy:,axis=x", "axis=x"),
-                  ("=cross_entropy:,target=t", "no input \"t\""),
+                ("=onnx:", "onnx:"), ("=cross_entropy,axis=x", "axis=x"),
+                  ("=cross_entropy,target=t", "no input \"t\""),
                   ("=cross_entropy:x", "no output \"x\""),
                   ("=cross_entropy,axis=1,axis=1", "axis is given twice"), ("=cross_entropy,axis=1,rows=0,axis=1", "axis is given twice"),
                   ("=cross_entropy,no_such=1", "loss cross_entropy has no option no_such")]),
@@ -353,6 +353,10 @@ CONTRADICTIONS = [
     (["--loss=mse", "--class-weight=w.npy"], ["--class-weight", "--loss=mse"]),
     (["--loss=l1,axis=1"], ["axis=", "--loss=l1"]),
     (["--loss=output:logits", "--label-smoothing=0.1"], ["--label-smoothing", "--loss=output:logits"]),
+    (["--loss=mse,count=1"], ["count=", "--loss=mse,count=1"]),
+    (["--loss=cross_entropy,count=logits"], ["count=", "--loss=cross_entropy"]),
+    (["--loss=output:logits,target=input"], ["target=", "--loss=output:logits"]),
+    (["--loss=output:logits,rows=0"], ["rows=", "--loss=output:logits"]),
     (["--precision=f32", "--precision=f64"], ["--precision=f32", "--precision=f64"]),
     (["--batch=2", "--batch=4"], ["--batch=2", "--batch=4"]),
     (["--fill=input=ones", "--fill=input=zeros"], ["--fill=input=ones", "--fill=input=zeros"]),
@@ -407,9 +411,25 @@ def test_options_of_a_run_that_would_do_nothing(run, model, models):
 
 
 @pytest.mark.parametrize("axis, says", [("4294967297", "axis 4294967297 of a rank-2 output"), ("-9223372036854775808", "axis -9223372036854775808"),
-                                        ("0", "axis 0 of the output holds the rows"), ("2", "axis 2 of a rank-2 output")])
+                                        ("0", "axis 0 of the output holds the rows"), ("-2", "axis 0 of the output holds the rows"),
+                                        ("2", "axis 2 of a rank-2 output"), ("-3", "axis -3 of a rank-2 output")])
 def test_axes_of_classes(run, model, axis, says):
     assert says in run("compile", model, "-o", "out", "--batch=4", f"--loss=cross_entropy,axis={axis}", exit=2).stderr
+
+
+@pytest.mark.parametrize("loss, says", [
+    ("cross_entropy:", "behind a colon"), ("cross_entropy,", "behind a comma"), ("cross_entropy,,", "behind a comma"), ("huber:logits,,", "behind a comma"),
+    ("mse:,target=input", "behind a colon"), ("mse:logits,,target=input", "behind a comma"), ("output:", "behind a colon")])
+def test_empty_parts_of_a_loss(run, model, tmp_path, loss, says):
+    said = run("compile", model, "-o", "out", "--batch=4", f"--loss={loss}", exit=2).stderr
+    assert f"--loss={loss}: nothing stands {says}" in said and not (tmp_path / "out").exists()
+
+
+def test_unknown_parts_of_a_loss(run, model):
+    for part, says in (("axes=1", "loss mse has no option axes"), ("size", 'has no output "size"'), ("=1", "loss mse has no option"),
+                       ("target=", 'has no input ""'), ("axis=", "need axis=N"), ("rows=x", "need rows=N")):
+        assert says in run("check", model, f"--loss=mse,{part}", exit=2).stderr
+    assert "need onnx:FILE or onnx:FILE,count=NAME" in run("check", model, "--loss=onnx:loss.onnx,count=", exit=2).stderr
 
 
 def test_options_without_a_loss_to_change(run, model, tmp_path):

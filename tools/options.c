@@ -480,8 +480,8 @@ static const OptionRow option_rows[] = {
 	{"sensitivity", NULL, "what each tensor's codes cost the results, by leaving one out; runs the model once for each", TAKES_FLAG, AT(sensitivity), .commands = QUANTIZE},
 	{"report", "FILE.html", "a page: what was quantized how, and what is left of it", TAKES_STRING, AT(report), .commands = QUANTIZE, .paths = writes_file},
 	{"opset", "N", "raises the model's opset, where its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE | TRAIN},
-	{"loss", "output:NAME|onnx:FILE|model", "each [:OUTPUT[,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE]]; "
-	 "the last two [,count=NAME|1]", TAKES_STRING, AT(loss), .nth = nth_loss,
+	{"loss", "output:NAME|onnx:FILE|model", "losses by name take [:OUTPUT][,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE], with a negative N from the last axis; "
+	 "output:NAME takes [,count=OUTPUT|1], onnx:FILE [,count=OUTPUT]", TAKES_STRING, AT(loss), .nth = nth_loss,
 	 .group = "Training", .commands = MODEL, .paths = reads_loss},
 	{"label-smoothing", "X", "for cross_entropy and nll, from 0 to 1", TAKES_CALL, AT(label_smoothing),
 	 .set = set_fraction, .commands = MODEL},

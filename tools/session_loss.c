@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* KIND[:OUTPUT][,target=INPUT][,axis=N][,rows=N][,count=NAME][,OPTION=VALUE], OPTION one of the row's own */
+/* KIND[:OUTPUT][,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE], OPTION one of the row's own; output:NAME[,count=NAME|1] */
 /* The longest name of a port that stands at text, with a comma or the end behind it; -1: none does. */
 static int
 port_at(const ImportPorts *ports, const char *text)
@@ -94,15 +94,22 @@ read_loss_part(Session *s, const char *part)
 	return read_port(s, "output", &b->outputs, part, &l->output);
 }
 
-/* Names of outputs may hold commas and equal signs: what is a key the parts alone say. */
+/* The part at `part`, behind its colon or comma, if it has text and its key is new in `seen`. Names of outputs may hold commas
+ * and equal signs: what is a key the parts alone say. */
 static const char *
 read_loss_part_once(Session *s, const char *text, const char *part, StrMap *seen)
 {
 	const ImportBinding *b = &s->import->bindings.at[0];
 	size_t n = strcspn(part, "=,");
-	bool is_key = part[n] == '=' && port_at(&b->outputs, part) < 0;
-	const char *key = is_key ? arena_strndup(s->arena, part, n) : "the output";
+	bool is_port = port_at(&b->outputs, part) >= 0;
+	const char *key = part[n] == '=' && !is_port ? arena_strndup(s->arena, part, n)
+	                                             : "the output";
 
+	if ((!*part || *part == ',') && !is_port) {
+		diag_error(s->diag, EXIT_USAGE, "--loss=%s: nothing stands behind a %s", text,
+		           part[-1] == ':' ? "colon" : "comma");
+		return NULL;
+	}
 	if (strmap_get(seen, key)) {
 		diag_error(s->diag, EXIT_USAGE, "--loss=%s: %s is given twice", text, key);
 		return NULL;
@@ -189,27 +196,56 @@ read_class_weight(Session *s)
 	return true;
 }
 
-/* Options of losses with classes, given for another. */
+/* Options of other losses than this one. */
 static bool
-check_loss_options(Session *s)
+check_loss_options(Session *s, const StrMap *seen)
 {
+	static const char no_classes[] = "that loss has no classes";
+	static const char from_model[] = "the model computes that loss";
 	const LossRow *row = loss_find(s->loss_kind);
+	bool classes = row && row->class_targets, own = strcmp(s->loss_kind, "output") == 0;
 	const struct {
-		bool given;
-		const char *option;
-	} options[] = {{s->o->label_smoothing != 0, "--label-smoothing"},
-	               {s->o->class_weight, "--class-weight"},
-	               {s->loss.axis >= 0, "axis="}};
+		bool refused;
+		const char *option, *why;
+	} options[] = {
+		{!classes && s->o->label_smoothing != 0, "--label-smoothing", no_classes},
+		{!classes && s->o->class_weight, "--class-weight", no_classes},
+		{!classes && strmap_get(seen, "axis"), "axis=", no_classes},
+		{own && strmap_get(seen, "target"), "target=", from_model},
+		{own && strmap_get(seen, "rows"), "rows=", from_model},
+		{row && strmap_get(seen, "count"), "count=", "that loss counts its own targets"},
+	};
 	bool ok = true;
 
-	for (int i = 0; i < COUNT(options) && !(row && row->class_targets); i++) {
-		if (!options[i].given)
+	for (int i = 0; i < COUNT(options); i++) {
+		if (!options[i].refused)
 			continue;
-		diag_error(s->diag, EXIT_USAGE, "%s and --loss=%s: that loss has no classes",
-		           options[i].option, s->o->loss ? s->o->loss : s->loss_kind);
+		diag_error(s->diag, EXIT_USAGE, "%s and --loss=%s: %s", options[i].option,
+		           s->o->loss ? s->o->loss : s->loss_kind, options[i].why);
 		ok = false;
 	}
 	return ok;
+}
+
+/* axis=N and rows=N: a negative N counts from the output's last axis. The pass takes axes from 0 on; its -1 is an axis that
+ * nobody gave. */
+static bool
+resolve_loss_axis(Session *s, const StrMap *seen, const char *key, int64_t *axis)
+{
+	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+
+	if (!strmap_get(seen, key) || *axis >= 0)
+		return true;
+	int rank = s->loss.output < function_return(f)->n_operands
+	                   ? function_result(f, (int)s->loss.output)->type->rank
+	                   : 0;
+	if (*axis >= -rank) {
+		*axis += rank;
+		return true;
+	}
+	diag_error(s->diag, EXIT_USAGE, "%s: --loss: %s=%lld: axis %lld of a rank-%d output",
+	           s->o->input, key, (long long)*axis, (long long)*axis, rank);
+	return false;
 }
 
 /* --wrt: inputs of the model or of its loss graph. */
@@ -240,7 +276,7 @@ static bool
 read_loss_graph(Session *s, const char *text)
 {
 	size_t n = strcspn(text, ",");
-	bool counted = strncmp(text + n, ",count=", 7) == 0;
+	bool counted = strncmp(text + n, ",count=", 7) == 0 && text[n + 7];
 
 	if (n > 0 && (counted || !text[n]))
 		return use_loss_graph(s, arena_strndup(s->arena, text, n), counted);
@@ -282,6 +318,9 @@ session_parse_loss(Session *s, const char *text)
 	}
 	StrMap *seen = strmap_new(s->arena);
 	while (at && *at) /* at a colon or comma */
-		at = at[1] == ',' || !at[1] ? at + 1 : read_loss_part_once(s, text, at + 1, seen);
-	return at && check_loss_options(s) && read_class_weight(s) && find_wrt(s);
+		at = read_loss_part_once(s, text, at + 1, seen);
+	return at && check_loss_options(s, seen) &&
+	       resolve_loss_axis(s, seen, "axis", &s->loss.axis) &&
+	       resolve_loss_axis(s, seen, "rows", &s->loss.rows) && read_class_weight(s) &&
+	       find_wrt(s);
 }

@@ -250,6 +250,8 @@ def test_outputs_of_all_rows_together(run, tmp_path, nodes, shape, said):
     ([7, 7], 7, None, None),
     ([10], 10, [1, 0], None),          # rows are the last axis
     ([3, 7], 7, [0, 2, 1], 1),         # said
+    ([3, 7], 7, [0, 2, 1], -2),
+    ([2, 5, 5], 5, None, -1),          # [N,H,W,C]
     ([2, 5, 5], 5, [0, 3, 1, 2], None),  # [N,C,H,W]: 1
     ([2, 3, 5], 5, [0, 3, 1, 2], None),
 ])
@@ -334,13 +336,14 @@ def test_rows_that_the_graph_does_not_tell(run, tmp_path):
     np.save(tmp_path / "labels.npy", RANDOM.standard_normal((8, V, 1)).astype(np.float32))
     refused = run("compile", "m.onnx", "-o", "train", "--batch=4", "--loss=mse", exit=2).stderr
     assert "has no axis that counts the 4 rows" in refused and "rows=N" in refused
-    for wrong in ("0", "3", "-2"):
-        assert f"rows={wrong}: output \"y\" is [5,4,1]" in run("compile", "m.onnx", "-o", "train", "--batch=4", f"--loss=mse:y,rows={wrong}",
-                                                               exit=2).stderr
-    run("compile", "m.onnx", "-o", "train", "--batch=4", "--loss=mse:y,rows=1", "--precision=f64")
-    done = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=1", "--shuffle=off", "--progress=off")
+    for wrong, says in (("0", 'rows=0: output "y" is [5,4,1]'), ("3", 'rows=3: output "y" is [5,4,1]'), ("-1", 'rows=2: output "y" is [5,4,1]'),
+                        ("-4", "rows=-4: axis -4 of a rank-3 output")):
+        assert says in run("compile", "m.onnx", "-o", "train", "--batch=4", f"--loss=mse:y,rows={wrong}", exit=2).stderr
     z = X[3::-1, 0].astype(float) @ W
-    assert np.isclose(printed(done), ((z - np.load(tmp_path / "labels.npy")[:4, :, 0]) ** 2).mean(), rtol=1e-8)
+    for rows in (1, -2):
+        run("compile", "m.onnx", "-o", "train", "--batch=4", f"--loss=mse:y,rows={rows}", "--precision=f64")
+        done = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=1", "--shuffle=off", "--progress=off")
+        assert np.isclose(printed(done), ((z - np.load(tmp_path / "labels.npy")[:4, :, 0]) ** 2).mean(), rtol=1e-8)
 
 
 @pytest.mark.parametrize("said", ["", ",rows=0"])
