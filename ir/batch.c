@@ -2,7 +2,8 @@
  * its rows along axis 0, and each of them is computed from its own row alone; x less its mean over axis 0 has
  * its rows along axis 0, too, and each is computed from all of them. Found forward along the nodes: by the factors along
  * which a node can be computed in parts, as parts of one row each need no others; by the `batch` column of rows
- * whose factors do not tell. Linear in nodes, but for the bodies of loops. */
+ * whose factors do not tell. Linear in nodes: a function is walked once for each set of axes of its parameters, however often
+ * it is called. The body of a loop has several such sets. */
 #include "ir/ir.h"
 
 static bool
@@ -13,6 +14,12 @@ depends(const BatchAxis *a)
 
 const BatchAxis batch_none = {.axis = -1};
 const BatchAxis batch_lost = {.axis = -1, .mixed = true};
+
+bool
+batch_same(const BatchAxis *a, const BatchAxis *b)
+{
+	return a->axis == b->axis && a->repeats == b->repeats && a->mixed == b->mixed;
+}
 
 BatchAxis
 batch_join(BatchAxis a, BatchAxis b)
@@ -96,10 +103,10 @@ flow_through(BatchFlow *fl)
 
 /* of: by value id; params are set, and all that depends on no row is batch_none. */
 static void
-flow_along(Arena *arena, const Function *f, int64_t rows, BatchAxis *of)
+flow_along(Arena *arena, const Function *f, int64_t rows, IntMap *walked, BatchAxis *of)
 {
 	for_each_node(f, n) {
-		BatchFlow fl = {.arena = arena, .node = n, .rows = rows};
+		BatchFlow fl = {.arena = arena, .node = n, .rows = rows, .walked = walked};
 		BatchAxis *operand = NEW_ARRAY(arena, BatchAxis, n->n_operands + 1);
 		bool any = false;
 		for (int i = 0; i < n->n_operands; i++) {
@@ -127,17 +134,64 @@ all_none(Arena *arena, const Function *f)
 	return of;
 }
 
+/* ---- functions: what each walk along one made of its parameters' axes */
+typedef struct Walk Walk;
+struct Walk {
+	const BatchAxis *params;
+	BatchAxis *results;
+	const Walk *next; /* of the same function, with other axes */
+};
+
+static const Walk *
+first_walk(const BatchFlow *fl, const Function *f)
+{
+	uint64_t found;
+
+	return intmap_get(fl->walked, (uint64_t)(uintptr_t)f, &found)
+	               ? (const Walk *)(uintptr_t)found
+	               : NULL;
+}
+
+static bool
+walk_is_of(const Walk *w, const Function *f, const BatchAxis *params)
+{
+	for (int i = 0; i < f->params.n; i++)
+		if (!batch_same(&w->params[i], &params[i]))
+			return false;
+	return true;
+}
+
+static const Walk *
+walk_new(const BatchFlow *fl, const Function *f, const BatchAxis *params)
+{
+	Arena *arena = fl->arena;
+	BatchAxis *of = all_none(arena, f);
+	const Node *ret = function_return(f);
+	Walk *w = NEW(arena, Walk);
+
+	w->params = arena_copy(arena, params, sizeof(*params) * (size_t)f->params.n);
+	w->results = NEW_ARRAY(arena, BatchAxis, ret->n_operands + 1);
+	for (int i = 0; i < f->params.n; i++)
+		of[f->params.at[i]->id] = params[i];
+	flow_along(arena, f, fl->rows, fl->walked, of);
+	for (int i = 0; i < ret->n_operands; i++)
+		w->results[i] = of[node_operand(ret, i)->id];
+	w->next = first_walk(fl, f);
+	intmap_put(fl->walked, (uint64_t)(uintptr_t)f, (uint64_t)(uintptr_t)w);
+	return w;
+}
+
 void
 batch_of_callee(const BatchFlow *fl, const Function *f, const BatchAxis *params, BatchAxis *results)
 {
-	BatchAxis *of = all_none(fl->arena, f);
-	const Node *ret = function_return(f);
+	const Walk *w = first_walk(fl, f);
+	int n = function_return(f)->n_operands;
 
-	for (int i = 0; i < f->params.n; i++)
-		of[f->params.at[i]->id] = params[i];
-	flow_along(fl->arena, f, fl->rows, of);
-	for (int i = 0; i < ret->n_operands; i++)
-		results[i] = of[node_operand(ret, i)->id];
+	while (w && !walk_is_of(w, f, params))
+		w = w->next;
+	w = w ? w : walk_new(fl, f, params);
+	for (int i = 0; i < n; i++)
+		results[i] = w->results[i];
 }
 
 BatchAxes
@@ -154,7 +208,7 @@ batch_of(Arena *arena, const Function *f)
 		b.rows = rows;
 		b.of[v->id] = (BatchAxis){v->rows_axis, 1, false};
 	}
-	flow_along(scratch, f, b.rows, b.of);
+	flow_along(scratch, f, b.rows, intmap_new(scratch), b.of);
 	arena_free(scratch);
 	return b;
 }

@@ -243,11 +243,13 @@ struct BatchFlow {
 	Arena *arena;
 	const Node *node;
 	int64_t rows;
+	IntMap *walked;           /* by function: what it made of the axes of its parameters */
 	const BatchAxis *operand; /* one each */
 	BatchAxis *result;
 };
 int64_t batch_parts(const BatchFlow *fl, const BatchAxis *a); /* into which its axis can be cut */
 void batch_by_factors(BatchFlow *fl);
+bool batch_same(const BatchAxis *a, const BatchAxis *b);
 BatchAxis batch_join(BatchAxis a, BatchAxis b); /* of a value that is one or the other */
 void batch_of_callee(const BatchFlow *fl, const Function *f, const BatchAxis *params,
                      BatchAxis *results);

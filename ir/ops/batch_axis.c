@@ -141,12 +141,6 @@ part_of_operand(const BatchFlow *fl, int i)
 	return a;
 }
 
-static bool
-same(const BatchAxis *a, const BatchAxis *b)
-{
-	return a->axis == b->axis && a->repeats == b->repeats && a->mixed == b->mixed;
-}
-
 /* The body once more, with what it made of the carried values, until nothing changes: each can change twice. */
 void
 batch_loop(BatchFlow *fl)
@@ -164,7 +158,7 @@ batch_loop(BatchFlow *fl)
 		batch_of_callee(fl, l->body, params, results);
 		for (int i = 1; i <= l->carried; i++) {
 			BatchAxis next = batch_join(params[i], results[i]);
-			again |= !same(&next, &params[i]);
+			again |= !batch_same(&next, &params[i]);
 			params[i] = next;
 		}
 	}

@@ -10,14 +10,24 @@ typedef struct {
 	int64_t stride, low, high;
 } Places;
 
+/* The places of a value along one axis, where constants have that stride. */
+typedef struct Known Known;
+struct Known {
+	int64_t wanted;
+	Places places;
+	const Known *next; /* of the same value and axis, with another stride */
+};
+
 typedef struct {
+	Arena *arena;
 	int64_t rows;
 	int64_t wanted; /* stride of constants */
-	int left;       /* values that are looked at, at most */
+	int left;       /* values that are looked at, at most; negative: there are more */
+	IntMap *known;  /* Known, by value and axis: a value of many readers is looked at once */
 } Search;
 
 #define MOST_PLACES 0x1p31
-enum { MOST_VALUES = 256, MOST_ELEMENTS = 1 << 16 };
+enum { MOST_VALUES = 1024, MOST_ELEMENTS = 1 << 16 };
 static Places places_of(Search *s, Value *v, int axis);
 
 /* Which row an element is of: equal blocks of the axis are the rows. */
@@ -170,13 +180,13 @@ places_of_choice(Search *s, const Node *n, int axis)
 }
 
 static Places
-places_of(Search *s, Value *v, int axis)
+places_of_node(Search *s, Value *v, int axis)
 {
 	const Node *n = v->node;
 	const Tensor *constant = value_constant(v);
 	double splat;
 
-	if (s->left-- <= 0 || v->type->rank <= axis || v->type->dims[axis] % s->rows != 0)
+	if (v->type->rank <= axis || v->type->dims[axis] % s->rows != 0)
 		return (Places){0};
 	if (value_splat(v, &splat))
 		return fabs(splat) < MOST_PLACES ? (Places){0, (int64_t)splat, (int64_t)splat}
@@ -198,7 +208,27 @@ places_of(Search *s, Value *v, int axis)
 	}
 }
 
-/* The axis of the indices whose places are in the row's own block of the indexed axis; -1: none. */
+static Places
+places_of(Search *s, Value *v, int axis)
+{
+	uint64_t key = (uint64_t)v->id * MAX_RANK + (uint64_t)axis, found = 0;
+
+	intmap_get(s->known, key, &found);
+	const Known *first = (const Known *)(uintptr_t)found, *k = first;
+	while (k && k->wanted != s->wanted)
+		k = k->next;
+	if (k)
+		return k->places;
+	if (--s->left < 0)
+		return (Places){0};
+	Known *fresh = NEW(s->arena, Known);
+	*fresh = (Known){s->wanted, places_of_node(s, v, axis), first};
+	intmap_put(s->known, key, (uint64_t)(uintptr_t)fresh);
+	return fresh->places;
+}
+
+/* The axis of the indices whose places are in the row's own block of the indexed axis; -1: none, or the search for it is too
+ * long. */
 static int
 axis_of_rows(const BatchFlow *fl, int64_t size)
 {
@@ -209,9 +239,9 @@ axis_of_rows(const BatchFlow *fl, int64_t size)
 	for (int i = 0; size % fl->rows == 0 && i < indices->type->rank; i++) {
 		if (known->axis >= 0 && (known->axis != i || known->repeats != 1))
 			continue;
-		Search s = {fl->rows, block, MOST_VALUES};
+		Search s = {fl->arena, fl->rows, block, MOST_VALUES, intmap_new(fl->arena)};
 		Places p = places_of(&s, indices, i);
-		if (p.stride == block && p.low >= 0 && p.high < block)
+		if (s.left >= 0 && p.stride == block && p.low >= 0 && p.high < block)
 			return i;
 	}
 	return -1;

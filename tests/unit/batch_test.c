@@ -216,10 +216,98 @@ test_axes(void **state)
 	}
 }
 
+/* ---- diamonds: 64 in a row have 2^64 paths */
+enum { DIAMONDS = 64 };
+
+static void
+add_calls(Text *out)
+{
+	text_printf(out, "func @f0(%%x: f32[4,4]) -> f32[4,4] {\n"
+	                 "  %%r = neg %%x : f32[4,4]\n  return %%r\n}\n");
+	for (int i = 1; i <= DIAMONDS; i++)
+		text_printf(out,
+		            "func @f%d(%%x: f32[4,4]) -> f32[4,4] {\n"
+		            "  %%a = call %%x {callee = @f%d} : f32[4,4]\n"
+		            "  %%b = call %%x {callee = @f%d} : f32[4,4]\n"
+		            "  %%r = add %%a, %%b : f32[4,4]\n  return %%r\n}\n",
+		            i, i - 1, i - 1);
+	text_printf(out,
+	            "func @f(%%x: f32[4,4] is input 0 rows) -> f32[4,4] {\n"
+	            "  %%r = call %%x {callee = @f%d} : f32[4,4]\n  return %%r\n}\n",
+	            DIAMONDS);
+}
+
+/* A gather at row * 4 + k64. k0 is 0, and each k is made of the one before it. */
+static void
+add_places(Text *out, bool split)
+{
+	text_printf(out, "func @f(%%x: f32[4,4] is input 0 rows) -> f32[4,1] {\n"
+	                 "  %%f = reshape %%x {shape = [16]} : f32[16]\n"
+	                 "  %%k0 = constant {value = s64[4,1] [0, 0, 0, 0]} : s64[4,1]\n");
+	for (int i = 0; i < DIAMONDS; i++) {
+		const char *left = split ? "l" : "k", *right = split ? "h" : "k";
+		if (split)
+			text_printf(
+				out,
+				"  %%c%d = concat %%k%d, %%k%d {axis = 1} : s64[4,2]\n"
+				"  %%l%d = slice %%c%d {start = [0,0], stop = [4,1], step = [1,1]} : s64[4,1]\n"
+				"  %%h%d = slice %%c%d {start = [0,1], stop = [4,2], step = [1,1]} : s64[4,1]\n",
+				i, i, i, i, i, i, i);
+		text_printf(out, "  %%k%d = add %%%s%d, %%%s%d : s64[4,1]\n", i + 1, left, i, right,
+		            i);
+	}
+	text_printf(out,
+	            "  %%i = iota {dtype = s64, shape = [4,1], axis = 0} : s64[4,1]\n"
+	            "  %%four = constant {value = s64[4,1] [4, 4, 4, 4]} : s64[4,1]\n"
+	            "  %%at = mul %%i, %%four : s64[4,1]\n"
+	            "  %%p = add %%k%d, %%at : s64[4,1]\n"
+	            "  %%r = gather %%f, %%p {axis = 0} : f32[4,1]\n  return %%r\n}\n",
+	            DIAMONDS);
+}
+
+static void
+add_sums(Text *out)
+{
+	add_places(out, false);
+}
+
+static void
+add_parts(Text *out)
+{
+	add_places(out, true);
+}
+
+/* Each ends, with the rows along axis 0. */
+static void
+test_diamonds(void **state)
+{
+	static void (*const add[])(Text * out) = {add_calls, add_sums, add_parts};
+
+	(void)state;
+	for (int i = 0; i < COUNT(add); i++) {
+		Arena *arena = arena_new();
+		Diag *diag = diag_new("test", stderr);
+		Text text = {0};
+		add[i](&text);
+		Module *m = module_parse(text.at, "diamonds", NULL, diag);
+		assert_non_null(m);
+		const Function *f = module_function(m, "f");
+		BatchAxes b = batch_of(arena, f);
+		const BatchAxis *a = &b.of[function_result(f, 0)->id];
+		if (a->axis != 0 || a->repeats != 1 || a->mixed)
+			fail_msg("diamonds %d: axis %d%s", i, a->axis, a->mixed ? ", mixed" : "");
+		text_free(&text);
+		module_free(m);
+		diag_free(diag);
+		arena_free(arena);
+	}
+}
+
 int
 main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_axes)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_axes),
+	                                   cmocka_unit_test(test_diamonds)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
