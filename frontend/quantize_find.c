@@ -90,6 +90,8 @@ product_axes(const NodeProto *p, int rank, int *channel, int *inputs)
 }
 
 typedef VEC(QuantizedReader) CodeReaders;
+/* May a table that Gather picks from become codes? */
+typedef enum { TABLE_NOT_JUDGED, TABLE_TAKES_CODES, TABLE_STAYS } TableUse;
 typedef struct {
 	Model *model;
 	const QuantizeOptions *options;
@@ -102,6 +104,7 @@ typedef struct {
 	StrMap *made;     /* names of values in Constant nodes, or made of codes already */
 	StrMap *readers;  /* name -> CodeReaders, in the main graph */
 	StrMap *results;  /* names that the graph gives out */
+	StrMap *tables;   /* name of a table whose readers were judged -> its TableUse */
 	int n_products, n_chosen, n_left;
 } Find;
 
@@ -509,28 +512,50 @@ visit(Find *f, NodeProto *p)
 		add_result(f, p);
 }
 
-/* A table whose rows Gather picks: it picks codes, with one scale for all of them, and none but such nodes and products of codes read it. A
- * table that products read by channels keeps these, and Gather its floats. */
+static bool
+picks_rows(const QuantizedReader *reader)
+{
+	return reader->input == 0 && is_op(reader->node, "Gather") &&
+	       node_int(reader->node, "axis", 0) == 0;
+}
+
+/* Do all readers of the table take codes: Gather nodes that pick rows, and the products that quantize it already? */
+static bool
+readers_take_codes(const Find *f, const TensorProto *table)
+{
+	const CodeReaders *readers = strmap_get(f->readers, table->name);
+	const QuantizedTensor *t = strmap_get(f->found[QUANTIZED_WEIGHT], table->name);
+	int n = t ? t->readers.n : 0;
+
+	for (int i = 0; readers && i < readers->n; i++)
+		n += picks_rows(&readers->at[i]);
+	return n == count_readers(&f->all, table->name);
+}
+
+/* The table is judged once, before its first Gather node is added: behind it, readers_take_codes would count that node twice. */
+static bool
+table_takes_codes(Find *f, const TensorProto *table)
+{
+	TableUse use = (TableUse)(uintptr_t)strmap_get(f->tables, table->name);
+
+	if (use == TABLE_NOT_JUDGED) {
+		use = readers_take_codes(f, table) ? TABLE_TAKES_CODES : TABLE_STAYS;
+		strmap_put(f->tables, table->name, (void *)(uintptr_t)use);
+	}
+	return use == TABLE_TAKES_CODES;
+}
+
+/* A table whose rows Gather picks becomes codes with one scale for the whole table. A table that products read with a scale per
+ * channel keeps these scales, and Gather its floats. */
 static void
 add_table(Find *f, NodeProto *p)
 {
 	const TensorProto *proto = strmap_get(f->model->initializers, p->input[0]);
-	const CodeReaders *readers = proto ? strmap_get(f->readers, proto->name) : NULL;
 	QuantizedTensor *t = proto ? strmap_get(f->found[QUANTIZED_WEIGHT], proto->name) : NULL;
-	int n = t ? t->readers.n : 0;
 
-	if (!readers || proto->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT ||
+	if (!proto || proto->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT ||
 	    proto->n_dims < 2 || node_int(p, "axis", 0) != 0 || (t && t->axis >= 0) ||
-	    !is_chosen(f->options, node_location(p)))
-		return;
-	for (int i = 0; i < readers->n; i++) {
-		bool known = false;
-		for (int k = 0; t && k < t->readers.n; k++)
-			known |= t->readers.at[k].node == readers->at[i].node;
-		n += !known && is_op(readers->at[i].node, "Gather") && readers->at[i].input == 0 &&
-		     node_int(readers->at[i].node, "axis", 0) == 0;
-	}
-	if (n != count_readers(&f->all, proto->name))
+	    !is_chosen(f->options, node_location(p)) || !table_takes_codes(f, proto))
 		return;
 	bool is_new = !t;
 	t = add_tensor(f, QUANTIZED_WEIGHT, proto->name, p, 0);
@@ -661,7 +686,8 @@ model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
 	          .types = value_types_of(g, arena),
 	          .made = strmap_new(arena),
 	          .readers = strmap_new(arena),
-	          .results = strmap_new(arena)};
+	          .results = strmap_new(arena),
+	          .tables = strmap_new(arena)};
 
 	note_made(&f, g);
 	note_readers(&f, g);

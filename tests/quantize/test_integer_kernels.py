@@ -138,6 +138,20 @@ def test_tables_are_codes(run, tmp_path, others, options, kept):
     np.testing.assert_allclose(np.load(tmp_path / "out/y.npy"), exact, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("n, options, n_codes", [(10000, [], 10000), (4, ["--skip=rows0", "--skip=rows2"], 2)], ids=str)
+def test_a_table_that_many_gathers_read(run, tmp_path, n, options, n_codes):
+    """It takes time linear in their number. A Gather that --skip leaves out reads the floats beside the codes of the others."""
+    nodes = [node("Gather", ["t", "x"], [f"r{i}"], name=f"rows{i}") for i in range(n)]
+    nodes += [node("Add", [f"a{i}" if i else "r0", f"r{i + 1}"], [f"a{i + 1}"], name=f"add{i}") for i in range(n - 1)]
+    nodes += [node("MatMul", [f"a{n - 1}", "w"], ["y"], name="product")]
+    table, w = np.float32(np.random.default_rng(0).normal(size=(50, 8))), np.eye(8, dtype=np.float32)
+    onnx.save(model(nodes, inputs=[value("x", (2,), onnx.TensorProto.INT64)], outputs=[value("y", (2, 8))], initializers=[tensor("t", table), tensor("w", w)], opset=17, ir=10),
+              tmp_path / "model.onnx")
+    run("quantize", "model.onnx", "--activation-type=none", *options, "-o", "q.onnx", timeout=60)
+    gathers = [g for g in onnx.load(tmp_path / "q.onnx").graph.node if g.op_type == "Gather"]
+    assert sum(g.input[0] == "t_quantized" for g in gathers) == n_codes and len(gathers) == n
+
+
 def test_a_false_of_dropout_is_no_training(run, tmp_path):
     nodes = [node("Dropout", ["x", "ratio", "off"], ["d"], name="d"), node("MatMul", ["d", "w"], name="m")]
     held = [tensor("w", np.ones((4, 2), np.float32)), tensor("ratio", np.float32(0.5)), tensor("off", np.array(False))]
