@@ -1,9 +1,10 @@
-/* --loss: its text, the graph of onnx:FILE, class weights, and the inputs of --wrt. */
+/* --loss: its text, the graph of onnx:FILE, class weights, and the inputs of --wrt. The text is
+ * KIND[:OUTPUT][,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE], OPTION one of the row's own; output:NAME[,count=NAME|1];
+ * onnx:FILE[,count=NAME] or model. */
 #include "tools/tools.h"
 
 #include <string.h>
 
-/* KIND[:OUTPUT][,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE], OPTION one of the row's own; output:NAME[,count=NAME|1] */
 /* The longest name of a port that stands at text, with a comma or the end behind it; -1: none does. */
 static int
 port_at(const ImportPorts *ports, const char *text)
