@@ -5,10 +5,12 @@
 #include <math.h>
 
 /* Of a value along one of its axes: row * stride + something in [low, high]. What data say in it, an index, counts as 0:
- * it is within its axis, or the model is invalid. */
+ * it is within its axis, or the model is invalid. Numbers beyond 64 bits have the range `anywhere`, which stays below 0
+ * whatever is added, so that it is never a row's own. */
 typedef struct {
 	int64_t stride, low, high;
 } Places;
+static const Places anywhere = {0, INT64_MIN, INT64_MAX};
 
 /* The places of a value along one axis, where constants have that stride. */
 typedef struct Known Known;
@@ -26,7 +28,7 @@ typedef struct {
 	IntMap *known;  /* Known, by value and axis: a value of many readers is looked at once */
 } Search;
 
-#define MOST_PLACES 0x1p31
+#define MOST_PLACES 0x1p53 /* below, a double holds every integer */
 enum { MOST_VALUES = 1024, MOST_ELEMENTS = 1 << 16 };
 static Places places_of(Search *s, Value *v, int axis);
 
@@ -48,8 +50,10 @@ rest_of(const Search *s, const Tensor *x, int axis, int64_t stride)
 	Places p = {.stride = stride};
 
 	for (int64_t i = 0; i < x->type->n; i++) {
-		int64_t rest = dtype_load_int(x->type->dtype, x->data, i) -
-		               stride * row_of(s, x->type, axis, i);
+		int64_t at = dtype_load_int(x->type->dtype, x->data, i), rest;
+		if (!size_mul(-stride, row_of(s, x->type, axis, i), &rest) ||
+		    !size_add(at, rest, &rest))
+			return anywhere;
 		p.low = i == 0 || rest < p.low ? rest : p.low;
 		p.high = i == 0 || rest > p.high ? rest : p.high;
 	}
@@ -79,39 +83,59 @@ places_of_iota(Search *s, const Node *n, int axis)
 }
 
 static Places
-scaled(Places p, double by)
+scaled(Places p, int64_t by)
 {
-	if (!(by >= 0 && by < MOST_PLACES) || by != floor(by))
-		return (Places){0};
-	int64_t k = (int64_t)by;
-	return (Places){p.stride * k, p.low * k, p.high * k};
+	Places out;
+
+	return size_mul(p.stride, by, &out.stride) && size_mul(p.low, by, &out.low) &&
+	                       size_mul(p.high, by, &out.high)
+	               ? out
+	               : anywhere;
+}
+
+static Places
+added(Places a, Places b)
+{
+	Places out;
+
+	return size_add(a.stride, b.stride, &out.stride) && size_add(a.low, b.low, &out.low) &&
+	                       size_add(a.high, b.high, &out.high)
+	               ? out
+	               : anywhere;
+}
+
+static bool
+is_zero(Places p)
+{
+	return p.stride == 0 && p.low == 0 && p.high == 0;
 }
 
 static Places
 places_of_product(Search *s, const Node *n, int axis)
 {
 	int64_t wanted = s->wanted;
-	Places p = {0};
 	double by;
+	int splat = value_splat(node_operand(n, 0), &by) ? 0 : 1;
 
-	for (int i = 0; i < 2; i++) {
-		if (!value_splat(node_operand(n, i), &by))
-			continue;
-		s->wanted = by >= 1 ? (int64_t)((double)wanted / by) : 0;
-		p = scaled(places_of(s, node_operand(n, 1 - i), axis), by);
-		s->wanted = wanted;
-		break;
-	}
-	return p;
+	if (splat == 1 && !value_splat(node_operand(n, 1), &by))
+		return (Places){0};
+	if (!(by >= 0) || by != floor(by))
+		return (Places){0};
+	bool exact = by < MOST_PLACES;
+	s->wanted = exact && by >= 1 ? wanted / (int64_t)by : 0;
+	Places p = places_of(s, node_operand(n, 1 - splat), axis);
+	s->wanted = wanted;
+	if (exact)
+		return scaled(p, (int64_t)by);
+	return is_zero(p) ? p : anywhere;
 }
 
 static Places
 places_of_sum(Search *s, const Node *n, int axis)
 {
 	Places a = places_of(s, node_operand(n, 0), axis);
-	Places b = places_of(s, node_operand(n, 1), axis);
 
-	return (Places){a.stride + b.stride, a.low + b.low, a.high + b.high};
+	return added(a, places_of(s, node_operand(n, 1), axis));
 }
 
 /* The operand's axis with the rows of this axis of the reshaped value; -1: none. */
@@ -122,10 +146,14 @@ axis_before_reshape(Search *s, const Node *n, int axis)
 	int64_t outer = 1, before = 1;
 
 	for (int i = 0; i < axis; i++)
-		outer *= y->dims[i];
-	for (int i = 0; i < x->rank; before *= x->dims[i++])
+		if (!size_mul(outer, y->dims[i], &outer))
+			return -1;
+	for (int i = 0; i < x->rank; i++) {
 		if (before == outer && x->dims[i] > 1 && x->dims[i] % s->rows == 0)
 			return i;
+		if (!size_mul(before, x->dims[i], &before))
+			return -1;
+	}
 	return -1;
 }
 
@@ -190,7 +218,7 @@ places_of_node(Search *s, Value *v, int axis)
 		return (Places){0};
 	if (value_splat(v, &splat))
 		return fabs(splat) < MOST_PLACES ? (Places){0, (int64_t)splat, (int64_t)splat}
-		                                 : (Places){0};
+		                                 : anywhere;
 	if (constant)
 		return places_of_constant(s, constant, axis);
 	if (!n)

@@ -106,6 +106,42 @@ static const struct {
          "  %s = scatter %f, %p, %u {kind = set, axis = 0} : f32[16]\n"
          "  %r = reshape %s {shape = [4,4]}",
          "4,4", 0, 1},
+	/* places beyond 64 bits: factors of 2^90 and 2^64; sums; a constant less its row's place; 2^58 elements; then one of 2^31 */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES
+         "  %m = constant {value = s64[4] [1073741824, 1073741824, 1073741824, 1073741824]} : s64[4]\n"
+         "  %a = mul %i, %m : s64[4]\n  %b = mul %a, %m : s64[4]\n  %c = mul %b, %m : s64[4]\n"
+         "  %q = add %p, %c : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES
+         "  %m = constant {value = s64[4] [1073741824, 1073741824, 1073741824, 1073741824]} : s64[4]\n"
+         "  %a = mul %i, %m : s64[4]\n  %b = mul %a, %m : s64[4]\n  %c = mul %b, %four : s64[4]\n"
+         "  %d = mul %c, %four : s64[4]\n  %q = add %p, %d : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES
+         "  %m = constant {value = s64[4] [0, 4611686018427387904, 0, 0]} : s64[4]\n"
+         "  %a = add %m, %m : s64[4]\n  %b = add %a, %a : s64[4]\n"
+         "  %q = add %p, %b : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n"
+         "  %p = constant {value = s64[4] [0, -9223372036854775808, 8, 12]} : s64[4]\n"
+         "  %r = gather %f, %p {axis = 0}",
+         "4", NONE, 0, true},
+	{"", "4,72057594037927936] is input 0 rows",
+         "%f = reshape %x {shape = [288230376151711744]} : f32[288230376151711744]\n"
+         "  %i = iota {dtype = s64, shape = [288230376151711744], axis = 0} : s64[288230376151711744]\n"
+         "  %k = constant {value = s64[] [1073741824]} : s64[]\n"
+         "  %m = broadcast %k {shape = [288230376151711744], axes = []} : s64[288230376151711744]\n"
+         "  %q = mul %i, %m : s64[288230376151711744]\n  %r = gather %f, %q {axis = 0}",
+         "288230376151711744", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES
+         "  %m = constant {value = s64[4] [2147483648, 2147483648, 2147483648, 2147483648]} : s64[4]\n"
+         "  %a = mul %i, %m : s64[4]\n  %q = add %p, %a : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", NONE, 0, true},
 	/* functions: a loop over the axis of the rows, and over another one; branches */
 	{BODY, "3,4] is input 0 rows 1",
          "%h = constant {value = f32[4] [0.0, 0.0, 0.0, 0.0]} : f32[4]\n"
