@@ -531,10 +531,6 @@ Weight *inner_weight(const Repairs *r, const TensorProto *t);
 /* One more candidate; value: the name that readers know it by. NULL after reporting. */
 Weight *repairs_add_weight(Repairs *r, const char *name, const char *value, const TensorProto *t);
 
-/* ---- copies.c */
-/* Do the two belong to layers that are copies of each other, not trained yet? */
-bool weights_of_copied_layers(const Repairs *r, const Weight *a, const Weight *b);
-
 /* ---- findings.c: what the exporter changed without a trace, as notes. */
 void findings_note(Repairs *r);
 

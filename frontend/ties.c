@@ -2,6 +2,7 @@
  * training leaves two matrices equal; a stack of layers may begin with copies, which are hinted at alone. What an Identity
  * gives a second name is one at any rank. The copy that Gather reads gives name and layout, else the first in the file. */
 #include "frontend/onnx/importer.h"
+#include "frontend/ties_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,21 +12,33 @@ enum { MAX_COPIES = 1 << 20 };
 typedef struct {
 	Weight *weight;
 	int place;     /* in the list */
-	uint64_t hash; /* of the elements in any order */
+	uint64_t hash; /* of the elements, where rows and columns are exchangeable */
 } TieEntry;
 
-/* Equal for a tensor and its transpose. */
 static uint64_t
-unordered_hash(const TensorData *t)
+scatter(uint64_t x)
+{
+	x *= 0x9e3779b97f4a7c15ull;
+	return (x ^ x >> 29) * 0xbf58476d1ce4e5b9ull;
+}
+
+/* Equal for a tensor and its transpose: the sum of what each element gives by its value and its place, where row i and column k are
+ * exchangeable. */
+static uint64_t
+turned_hash(const TensorData *t)
 {
 	uint64_t sum = (uint64_t)t->n;
+	int64_t columns = t->rank == 2 ? t->dims[1] : t->n;
 	int size = dtype_info[t->dtype].bits / 8;
 
-	for (int64_t i = 0; i < t->n; i++) {
-		uint64_t x = 0;
+	for (int64_t i = 0, row = 0, column = 0; i < t->n; i++) {
+		uint64_t x = 0, place = scatter((uint64_t)row) + scatter((uint64_t)column);
 		memcpy(&x, (const char *)t->data + i * size, (size_t)size);
-		x *= 0x9e3779b97f4a7c15ull;
-		sum += (x ^ x >> 29) * 0xbf58476d1ce4e5b9ull;
+		sum += scatter(x ^ place);
+		if (++column == columns) {
+			row++;
+			column = 0;
+		}
 	}
 	return sum;
 }
@@ -84,42 +97,69 @@ untied(Repairs *r, const char *name)
 }
 
 static void
-tie(Repairs *r, Weight *home, Weight *copy, bool transposed)
+tie(Weight *home, Weight *copy, bool transposed)
 {
 	copy->tied = home->tied ? home->tied : home;
 	copy->expanded_to = copy->expanded_from = 0;
 	copy->tied->expanded_to = copy->tied->expanded_from = 0;
 	copy->transposed = transposed != home->transposed;
-	repairs_note(r, "ties", "%s is %s%s; --no-tie=%s makes them two",
-	             quoted(r->model, copy->name), copy->transposed ? "the transpose of " : "",
-	             quoted(r->model, copy->tied->name), copy->name);
 }
 
-static void
-try_pair(Repairs *r, Weight *a, Weight *b)
+typedef enum {
+	PAIR_IS_TWO,
+	PAIR_IS_COPIED, /* in layers that began as copies */
+	PAIR_IS_APART,  /* --no-tie keeps b apart */
+	PAIR_IS_ONE
+} PairVerdict;
+
+static PairVerdict
+try_pair(Repairs *r, LayerCopies *layers, Weight *a, Weight *b)
 {
 	bool equal = tensor_data_equal(&a->data, &b->data);
 	bool transposed = !equal && tensor_is_transpose(&a->data, &b->data);
 
 	if (a->tied || b->tied || (!equal && !transposed))
-		return;
+		return PAIR_IS_TWO;
 	bool told = transposed || read_by_one_module(r, a, b) || a->tensor == b->tensor;
 	if (!told && (!values_are_wide(&a->data) || (a->is_asked_for && b->is_asked_for)))
-		return; /* whoever names both has two */
-	if (!transposed && !read_by_one_module(r, a, b) && weights_of_copied_layers(r, a, b)) {
-		if (!a->identity && !b->identity)
-			repairs_note(r, "ties", "%s equals %s: --tie %s=%s makes them one",
-			             quoted(r->model, b->name), quoted(r->model, a->name), b->name,
-			             a->name);
-		return;
-	}
-	bool apart = untied(r, a->name);
-	if (untied(r, b->name) || apart)
-		return;
+		return PAIR_IS_TWO; /* whoever names both has two */
+	if (!transposed && !read_by_one_module(r, a, b) && weights_of_copied_layers(layers, a, b))
+		return PAIR_IS_COPIED;
+	bool a_apart = untied(r, a->name), b_apart = untied(r, b->name);
+	if (a_apart || b_apart)
+		return b_apart ? PAIR_IS_APART : PAIR_IS_TWO;
 	if (read_by_gather(r, b) && !read_by_gather(r, a))
-		tie(r, b, a, transposed);
+		tie(b, a, transposed);
 	else
-		tie(r, a, b, transposed);
+		tie(a, b, transposed);
+	return PAIR_IS_ONE;
+}
+
+/* Entries are sorted. */
+static void
+tie_equal(Repairs *r, const TieEntry *entries, int n)
+{
+	TieCandidates *c = tie_candidates_new(r);
+	LayerCopies *layers = layer_copies_new(r);
+	CopiedWeights copies = {0};
+
+	for (int i = 0; i < n; i++) {
+		Weight *a, *b = entries[i].weight;
+		bool is_alone = (i == 0 || entries[i - 1].hash != entries[i].hash) &&
+		                (i == n - 1 || entries[i + 1].hash != entries[i].hash);
+		if (is_alone || b->tied)
+			continue;
+		tie_candidates_begin(c, entries[i].hash, b);
+		while (!b->tied && (a = tie_candidates_next(c))) {
+			PairVerdict verdict = try_pair(r, layers, a, b);
+			if (verdict == PAIR_IS_COPIED && !a->identity && !b->identity)
+				vec_push(r->arena, &copies, ((CopiedWeight){a, b}));
+			if (verdict == PAIR_IS_COPIED || verdict == PAIR_IS_APART)
+				tie_candidates_stand_for(c);
+		}
+		tie_candidates_end(c);
+	}
+	tie_notes(r, &copies);
 }
 
 static bool
@@ -155,7 +195,7 @@ tie_asked(Repairs *r, const TieOption *t)
 	if (!equal && !turned)
 		diag_error(r->diag, EXIT_USAGE, "--tie %s=%s: their shapes do not fit", t->a, t->b);
 	else if (!a->tied)
-		tie(r, b, a,
+		tie(b, a,
 		    !equal || (turned && tensor_is_transpose(&a->data, &b->data) &&
 		               !tensor_data_equal(&a->data, &b->data)));
 }
@@ -313,12 +353,10 @@ repairs_tie(Repairs *r)
 	for (int i = 0; i < n; i++) {
 		uint64_t count = 0;
 		intmap_get(counts, (uint64_t)entries[i].weight->data.n, &count);
-		entries[i].hash = count > 1 ? unordered_hash(&entries[i].weight->data)
+		entries[i].hash = count > 1 ? turned_hash(&entries[i].weight->data)
 		                            : hash_mix(0, (uint64_t)entries[i].place);
 	}
 	qsort(entries, (size_t)n, sizeof(*entries), compare_entries);
-	for (int i = 0; i < n; i++)
-		for (int k = i + 1; k < n && entries[k].hash == entries[i].hash; k++)
-			try_pair(r, entries[i].weight, entries[k].weight);
+	tie_equal(r, entries, n);
 	warn_idle(r);
 }

@@ -224,6 +224,47 @@ def test_one_initializer_becomes_two(run, tmp_path, paths, own):
     assert np.array_equal(out["embed.weight"][4:], table[4:]) and not np.array_equal(out[own][4:], table[4:])
 
 
+def write_many(path, weights):
+    """y = x, times each matrix and each vector of ones, plus each other vector; weights: name -> its value and its node's name."""
+    nodes, x = [], "x"
+    for i, (name, (value, node)) in enumerate(weights.items()):
+        op = "MatMul" if value.ndim == 2 else "Mul" if (value == 1).all() else "Add"
+        nodes.append(helper.make_node(op, [x, name], [f"h{i}"], node))
+        x = f"h{i}"
+    nodes.append(helper.make_node("Relu", [x], ["y"]))
+    ports = [helper.make_tensor_value_info(n, 1, ["batch", 3]) for n in "xy"]
+    tensors = [numpy_helper.from_array(value, name) for name, (value, _) in weights.items()]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:], tensors), producer_name="pytorch", opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_one_note_lists_all_copies_of_a_matrix(run, tmp_path):
+    weights = {f"{c}.weight": (MATRIX.T.copy() if c > "i" else MATRIX, f"/{c}/MatMul") for c in "abcdefghijk"}
+    write_many(tmp_path / "model.onnx", weights)
+    said = run("check", "model.onnx").stdout
+    assert "9 trainable" in said and said.count("ties: ") == 2
+    assert 'ties: "b.weight", "c.weight", "d.weight", "e.weight", "f.weight", "g.weight" and 2 more are "a.weight"; --no-tie=NAME makes NAME a parameter of its own\n' in said
+    assert 'ties: "j.weight", "k.weight" are transposes of "a.weight"; --no-tie=NAME' in said
+
+
+@pytest.mark.parametrize("n", [10, 3000])
+def test_one_note_lists_all_layers_that_began_as_copies(run, tmp_path, n):
+    """Comparing all pairs of 3000 layers would take an hour."""
+    weights = {}
+    for i in range(n):
+        weights |= {f"net.layers.{i}.fc.weight": (MATRIX, f"/net/layers.{i}/fc/MatMul"), f"net.layers.{i}.norm.weight": (ONES[0], f"/net/layers.{i}/norm/Mul"),
+                    f"net.layers.{i}.fc.bias": (MATRIX[0], f"/net/layers.{i}/fc/Add")}
+    write_many(tmp_path / "model.onnx", weights)
+    said = run("check", "model.onnx", timeout=60).stdout
+    names = ", ".join(f'"net.layers.{i}.fc.weight"' for i in range(1, 7))
+    assert f"{15 * n} trainable" in said and said.count("ties: ") == 1
+    assert f'{names} and {n - 7} more equal "net.layers.0.fc.weight": --tie NAME=net.layers.0.fc.weight makes NAME one with it\n' in said
+
+
+def test_many_equal_vectors_are_read_soon(run, tmp_path):
+    write_many(tmp_path / "model.onnx", {f"val_{i}": (MATRIX[0], f"/a{i}/Add") for i in range(20000)})
+    assert "60000 trainable" in run("check", "model.onnx", timeout=30).stdout
+
+
 def test_no_tie_of_what_is_not_tied_is_told(run, tmp_path):
     write_rows(tmp_path / "model.onnx")
     assert "--no-tie w: nothing shares that parameter" in run("check", "model.onnx", "--no-tie=w").stderr
