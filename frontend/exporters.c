@@ -33,10 +33,7 @@ weight_made_by_exporter(const Repairs *r, const Weight *w)
 		return false;
 	if (w->constant || name_is_generated(w->name))
 		return true;
-	for (int i = 0; i < r->list.n; i++)
-		if (r->list.at[i]->origin)
-			return r->tells_all || !name_is_like_parameter(w->name);
-	return false;
+	return r->tells_origins && (r->tells_all || !name_is_like_parameter(w->name));
 }
 
 bool

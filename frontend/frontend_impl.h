@@ -346,6 +346,7 @@ typedef struct {
 	StrMap *untied;               /* ... that would have been, without it */
 	bool tells_all;        /* it has a signature, which lists all of the module's tensors */
 	bool tells_folding;    /* the exporter says from what it computed tensors */
+	bool tells_origins;    /* a weight of the list has an origin */
 	bool moves_statistics; /* the module moved running statistics: it was training */
 	IntMap *inner;         /* address of a TensorProto in a subgraph -> Weight */
 	IntMap *main_nodes;    /* addresses of the main graph's nodes: not those of functions */

@@ -190,6 +190,7 @@ repairs_add_weight(Repairs *r, const char *name, const char *value, const Tensor
 	w->tensor = t;
 	w->data = data;
 	w->origin = strmap_get(r->origins, name);
+	r->tells_origins |= w->origin != NULL;
 	strmap_put(r->weights, name, w);
 	vec_push(r->arena, &r->list, w);
 	return w;
