@@ -105,6 +105,23 @@ tie(Weight *home, Weight *copy, bool transposed)
 	copy->transposed = transposed != home->transposed;
 }
 
+static const Weight *
+home_of(const Weight *w)
+{
+	while (w->tied)
+		w = w->tied;
+	return w;
+}
+
+/* A home may have become another weight's copy: its own copies then share that one's state, too. */
+static void
+settle_homes(Repairs *r)
+{
+	for (int i = 0; i < r->list.n; i++)
+		for (Weight *w = r->list.at[i]; w->tied && w->tied->tied; w->tied = w->tied->tied)
+			w->transposed = w->transposed != w->tied->transposed;
+}
+
 typedef enum {
 	PAIR_IS_TWO,
 	PAIR_IS_COPIED, /* in layers that began as copies */
@@ -159,6 +176,7 @@ tie_equal(Repairs *r, const TieEntry *entries, int n)
 		}
 		tie_candidates_end(c);
 	}
+	settle_homes(r);
 	tie_notes(r, &copies);
 }
 
@@ -194,7 +212,7 @@ tie_asked(Repairs *r, const TieOption *t)
 	bool turned = same && a->data.rank == 2 && x[0] == y[1] && x[1] == y[0];
 	if (!equal && !turned)
 		diag_error(r->diag, EXIT_USAGE, "--tie %s=%s: their shapes do not fit", t->a, t->b);
-	else if (!a->tied)
+	else if (!a->tied && home_of(b) != a)
 		tie(b, a,
 		    !equal || (turned && tensor_is_transpose(&a->data, &b->data) &&
 		               !tensor_data_equal(&a->data, &b->data)));

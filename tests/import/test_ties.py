@@ -260,6 +260,26 @@ def test_one_note_lists_all_layers_that_began_as_copies(run, tmp_path, n):
     assert f'{names} and {n - 7} more equal "net.layers.0.fc.weight": --tie NAME=net.layers.0.fc.weight makes NAME one with it\n' in said
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("options", [[], ["--tie=A=B", "--tie=B=A", "--tie=B=E"], ["--tie=A=B", "--tie=B=E", "--tie=E=A"]], ids=" ".join)
+def test_copies_follow_a_home_that_becomes_a_copy(run, tmp_path, turned, options):
+    """B is A, and then A is E, the table that Gather reads: all three are E, and none becomes a constant."""
+    weights = {"A": MATRIX.T if turned else MATRIX, "B": MATRIX, "E": MATRIX}
+    nodes = [helper.make_node("MatMul", ["x", "A"], ["h"]), helper.make_node("MatMul", ["h", "B"], ["g"]),
+             helper.make_node("Gather", ["E", "ids"], ["e"]), helper.make_node("Add", ["g", "e"], ["y"])]
+    ports = [helper.make_tensor_value_info("x", 1, [2, 3]), helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [2]), helper.make_tensor_value_info("y", 1, [2, 3])]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ports[:2], ports[2:], [numpy_helper.from_array(np.ascontiguousarray(v), n) for n, v in weights.items()]),
+                                opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "model.onnx")
+    assert "9 trainable" in run("check", "model.onnx", *options).stdout
+    told = run("dump", "model.onnx", "--stage=import", *options).stdout
+    assert told.count("state @") == 1 and "= constant" not in told and told.count("transpose") == turned
+    x = np.float32(np.random.default_rng(1).standard_normal((2, 3)))
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "ids.npy", np.array([2, 0]))
+    run("run", "model.onnx", "--input=x=x.npy", "--input=ids=ids.npy", "--output-dir=out")
+    np.testing.assert_allclose(np.load(tmp_path / "out/y.npy"), x @ weights["A"] @ MATRIX + MATRIX[[2, 0]], rtol=1e-5)
+
+
 def test_many_equal_vectors_are_read_soon(run, tmp_path):
     write_many(tmp_path / "model.onnx", {f"val_{i}": (MATRIX[0], f"/a{i}/Add") for i in range(20000)})
     assert "60000 trainable" in run("check", "model.onnx", timeout=30).stdout
