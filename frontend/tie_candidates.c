@@ -148,16 +148,27 @@ peek(CandidateList *list, int *next)
 	return *next < list->at.n ? &list->at.at[*next] : NULL;
 }
 
-/* In file order, which decides what is whose copy. */
-Weight *
-tie_candidates_next(TieCandidates *c)
+/* Of the lists that bit i of `kinds` names, the first in the file. */
+static const Candidate *
+first_candidate(TieCandidates *c, unsigned kinds)
 {
 	const Candidate *best = NULL;
 
 	for (int i = 0; i < N_LISTS; i++) {
-		const Candidate *at = peek(c->looks[i], &c->next[i]);
+		const Candidate *at = kinds >> i & 1 ? peek(c->looks[i], &c->next[i]) : NULL;
 		best = at && (!best || at->place < best->place) ? at : best;
 	}
+	return best;
+}
+
+/* What its own module reads comes before what equals it by chance: layers may have begun as copies. Then file order decides what is
+ * whose copy. */
+Weight *
+tie_candidates_next(TieCandidates *c)
+{
+	const Candidate *best = first_candidate(c, 1u << GENERATED_LIST | 1u << MODULE_LIST);
+
+	best = best ? best : first_candidate(c, ~0u);
 	for (int i = 0; best && i < N_LISTS; i++)
 		c->next[i] += peek(c->looks[i], &c->next[i]) &&
 		              c->looks[i]->at.at[c->next[i]].place == best->place;

@@ -280,6 +280,17 @@ def test_copies_follow_a_home_that_becomes_a_copy(run, tmp_path, turned, options
     np.testing.assert_allclose(np.load(tmp_path / "out/y.npy"), x @ weights["A"] @ MATRIX + MATRIX[[2, 0]], rtol=1e-5)
 
 
+def test_a_copy_of_one_layers_matrix_is_found_among_copied_layers(run, tmp_path):
+    """The second call of layer 2 reads a copy of its matrix, which equals that of each layer."""
+    weights = {}
+    for i in range(3):
+        weights |= {f"net.layers.{i}.fc.weight": (MATRIX, f"/net/layers.{i}/fc/MatMul"), f"net.layers.{i}.norm.weight": (ONES[0], f"/net/layers.{i}/norm/Mul"),
+                    f"net.layers.{i}.fc.bias": (MATRIX[0], f"/net/layers.{i}/fc/Add")}
+    write_many(tmp_path / "model.onnx", weights | {"onnx::MatMul_9": (MATRIX, "/net/layers.2/fc_1/MatMul")})
+    said = run("check", "model.onnx").stdout
+    assert "45 trainable" in said and '"onnx::MatMul_9" is "net.layers.2.fc.weight"; --no-tie' in said
+
+
 def test_many_equal_vectors_are_read_soon(run, tmp_path):
     write_many(tmp_path / "model.onnx", {f"val_{i}": (MATRIX[0], f"/a{i}/Add") for i in range(20000)})
     assert "60000 trainable" in run("check", "model.onnx", timeout=30).stdout
