@@ -250,6 +250,7 @@ const char *cpu_lacks(const char *features, int *n);
 
 /* paths.c: no output is an input or another output, whatever the names. */
 typedef enum {
+	PATH_NONE, /* not a path */
 	PATH_INPUT,
 	PATH_OUTPUT, /* appears when complete */
 	PATH_STREAM, /* an output that is written as it comes: may be a device */
@@ -339,7 +340,9 @@ struct OptionRow {
 		int i);    /* names of a table, shown and chosen before `value`; NULL ends */
 	const char *group; /* title of the options from here on, for the help */
 	unsigned commands; /* bits of the subcommands that take it; 0: all */
-	/* Adds the files and folders that the value names; NULL: none. The row's `value` then has FILE, DIR or SPEC. */
+	/* What the value names in the file system; the row's `value` then has FILE, DIR or SPEC. */
+	PathKind path; /* the whole value is a path of that kind */
+	/* Adds the files and folders that a value of another form names; NULL: none. */
 	void (*paths)(const OptionUse *use, PathUses *uses);
 };
 typedef struct {
@@ -363,16 +366,11 @@ bool options_read(const OptionTable *table, void *to, int argc, char **argv, Str
                   Arena *arena, Diag *diag);
 void options_print(FILE *out, const OptionTable *table); /* one line or two for each */
 
-/* option_paths.c: what values of the usual forms name, for `paths` of a row */
-void reads_file(const OptionUse *u, PathUses *uses);       /* FILE */
+/* option_paths.c: for `paths` of a row, which names inputs */
 void reads_named_file(const OptionUse *u, PathUses *uses); /* NAME=FILE */
 void reads_named_files(const OptionUse *u,
-                       PathUses *uses);               /* NAME=FILE, of which each may be a glob */
-void writes_file(const OptionUse *u, PathUses *uses); /* FILE, which appears when it is complete */
-void writes_stream(const OptionUse *u, PathUses *uses); /* FILE that grows */
-void writes_shared(const OptionUse *u, PathUses *uses); /* FILE that grows by several runs */
-void writes_folder(const OptionUse *u, PathUses *uses); /* DIR */
-const char *option_title(const OptionUse *u);           /* "-o", "--log" */
+                       PathUses *uses);       /* NAME=FILE, of which each may be a glob */
+const char *option_title(const OptionUse *u); /* "-o", "--log" */
 void option_add_path(const OptionUse *u, PathUses *uses, PathKind kind, const char *path);
 
 /* dtype.c: the element types and the one table of conversions. */

@@ -1,5 +1,5 @@
-/* What the usual values of options name in the file system: the `paths` of their rows. Values of another form have a function of
- * their own beside the table. */
+/* What values of options name in the file system, where the value is not a path itself: the `paths` of rows of several tables. Other
+ * forms have a function of their own beside their table. */
 #include "base/base.h"
 
 #include <glob.h>
@@ -16,12 +16,6 @@ void
 option_add_path(const OptionUse *u, PathUses *uses, PathKind kind, const char *path)
 {
 	paths_add(u->arena, uses, kind, option_title(u), path);
-}
-
-void
-reads_file(const OptionUse *u, PathUses *uses)
-{
-	option_add_path(u, uses, PATH_INPUT, u->value);
 }
 
 /* A name may hold an `=`: every ending counts, and an ending that is no file does no harm. */
@@ -50,28 +44,4 @@ reads_named_files(const OptionUse *u, PathUses *uses)
 {
 	for (const char *at = strchr(u->value, '='); at; at = strchr(at + 1, '='))
 		add_matches(u, uses, at + 1);
-}
-
-void
-writes_file(const OptionUse *u, PathUses *uses)
-{
-	option_add_path(u, uses, PATH_OUTPUT, u->value);
-}
-
-void
-writes_stream(const OptionUse *u, PathUses *uses)
-{
-	option_add_path(u, uses, PATH_STREAM, u->value);
-}
-
-void
-writes_shared(const OptionUse *u, PathUses *uses)
-{
-	option_add_path(u, uses, PATH_SHARED, u->value);
-}
-
-void
-writes_folder(const OptionUse *u, PathUses *uses)
-{
-	option_add_path(u, uses, PATH_FOLDER, u->value);
 }

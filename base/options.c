@@ -526,8 +526,12 @@ take_value(Reader *r, int i, void *to)
 
 	if (!setters[g->row->takes](&use, (char *)to + g->row->offset))
 		return false;
-	if (g->row->paths && r->table->uses && !is_replaced(r, i))
-		g->row->paths(&use, r->table->uses);
+	bool names_paths = g->row->path || g->row->paths;
+	PathUses *uses = names_paths && !is_replaced(r, i) ? r->table->uses : NULL;
+	if (uses && g->row->path)
+		option_add_path(&use, uses, g->row->path, g->value);
+	if (uses && g->row->paths)
+		g->row->paths(&use, uses);
 	return true;
 }
 

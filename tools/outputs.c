@@ -21,7 +21,7 @@ void
 reads_settings(const OptionUse *u, PathUses *uses)
 {
 	if (strchr(u->value, '.'))
-		reads_file(u, uses);
+		option_add_path(u, uses, PATH_INPUT, u->value);
 }
 
 /* NAME=DIR */
@@ -40,7 +40,7 @@ void
 writes_weights(const OptionUse *u, PathUses *uses)
 {
 	if (strcmp(u->value, "embed") != 0)
-		writes_file(u, uses);
+		option_add_path(u, uses, PATH_OUTPUT, u->value);
 }
 
 /* ---- all of them */
