@@ -270,6 +270,9 @@ void model_close(Model *model);
  * the module's arena. The model must outlive the module. Names of open dimensions are listed by one
  * EXIT_USAGE error under OPEN_ERROR. NULL on any fault, after all were reported. */
 Module *model_import(Model *model, const ImportOptions *options, Diag *diag);
+/* How long an import takes, whatever the machine: one step for each node, functions inlined, and for each 1024 elements of
+ * initializers, which are looked through. What loops unroll is not counted. At least 1. */
+int64_t model_import_steps(const Model *model);
 /* The open dimensions of the inputs, so that `run` can bind them from its files: calls visit(ctx, input, axis,
  * name, rows) for each; its name is its symbol, or INPUT[AXIS] where it has none; rows: --batch binds it. Of the options only
  * batch_axes matter. */

@@ -157,3 +157,23 @@ model_close(Model *model)
 		onnx__model_proto__free_unpacked(model->proto, &model->allocator);
 	arena_free(model->arena);
 }
+
+int64_t
+model_import_steps(const Model *model)
+{
+	enum { ELEMENTS_A_STEP = 1024 };
+	const GraphProto *g = model->proto->graph;
+	int64_t steps = 1 + model->n_flat;
+
+	for (size_t i = 0; i < g->n_initializer; i++) {
+		const TensorProto *t = g->initializer[i];
+		int64_t n = 1;
+		for (size_t k = 0; k < t->n_dims; k++)
+			if (!size_mul(n, t->dims[k], &n))
+				return INT64_MAX;
+		if (n / ELEMENTS_A_STEP > INT64_MAX - steps)
+			return INT64_MAX;
+		steps += n / ELEMENTS_A_STEP;
+	}
+	return steps;
+}

@@ -5,15 +5,16 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
 	MAX_DIMS = 32,
+	/* Imports that a search may take: so many, and fewer of a large model, so that they have so many steps (model_import_steps) in all.
+	 * That is about four seconds where a step takes 4 microseconds; a limit in seconds would find other sizes on another machine. */
 	MAX_TRIALS = 600,
+	MAX_STEPS = 1000000,
 	MOST_IN_ORDER = 64, /* up to here every size is tried for a dimension */
 	LAST_TO_TELL = 3,   /* sizes after which a fault that has not changed hangs on none */
 };
-#define MAX_SECONDS 6.0
 
 /* Powers, multiples of what images and windows of sound are cut into. */
 static const int64_t sizes[] = {2,   3,    4,    5,    6,    7,    8,    9,     10,   12,  14,
@@ -35,8 +36,7 @@ typedef struct {
 	Session *s;
 	const ImportOptions *io;
 	FreeDim dims[MAX_DIMS];
-	int n, trials;
-	struct timespec begin;
+	int n, trials, most_trials;
 	Report last;
 	bool refused; /* the fault hangs on sizes, and no sizes work */
 } Search;
@@ -57,19 +57,10 @@ add_dim(void *ctx, const char *input, int axis, const char *name, bool rows)
 		x->dims[x->n++] = (FreeDim){arena_strdup(x->s->arena, name), rows, 1};
 }
 
-static double
-seconds_since(const struct timespec *begin)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)(now.tv_sec - begin->tv_sec) + 1e-9 * (double)(now.tv_nsec - begin->tv_nsec);
-}
-
 static bool
 may_go_on(const Search *x)
 {
-	return x->trials < MAX_TRIALS && seconds_since(&x->begin) < MAX_SECONDS;
+	return x->trials < x->most_trials;
 }
 
 static void
@@ -234,7 +225,9 @@ search_sizes(Search *x)
 {
 	Report first = x->last;
 	bool changes = false, rows_change = false;
+	int64_t most = MAX_STEPS / model_import_steps(x->s->model);
 
+	x->most_trials = most < MAX_TRIALS ? (int)most : MAX_TRIALS;
 	x->last = (Report){0};
 	bool found = find_common_size(x, false, lines_of(&first), &changes) ||
 	             find_common_size(x, true, lines_of(&first), &rows_change);
@@ -268,7 +261,6 @@ session_import_open(Session *s, const ImportOptions *io)
 
 	if (io->open_dims != OPEN_ONE || io->n_bindings != 1)
 		return model_import(s->model, io, s->diag);
-	clock_gettime(CLOCK_MONOTONIC, &x.begin);
 	model_open_dims(s->model, io, add_dim, &x);
 	if (x.n == 0)
 		return model_import(s->model, io, s->diag);

@@ -98,6 +98,16 @@ def test_a_size_that_nothing_finds_is_asked_for(run, tmp_path):
     assert done.returncode in (3, 4) and done.stderr.count("error") == 1 and "open dimensions" not in done.stderr
 
 
+@pytest.mark.parametrize("n, found", [(1000, True), (50000, False)])
+def test_how_long_sizes_are_looked_for_hangs_on_the_file_alone(run, tmp_path, n, found):
+    """The search has a number of steps, not of seconds: for n nodes in a row 1000000 / n imports, on any machine. 400 is found behind the 34th."""
+    nodes = [("Conv", ["x", "long"], ["h0"], {}), *(("Relu", [f"h{i}"], [f"h{i + 1}" if i + 1 < n else "y"], {}) for i in range(n))]
+    write(tmp_path / "m.onnx", nodes, {"x": ["n", 1, "samples"]}, {"y": None}, {"long": np.ones((1, 1, 400), np.float32)})
+    done = run("check", tmp_path / "m.onnx", exit=0 if found else 2)
+    assert ("open dimensions are taken as samples=400" in done.stdout) == found
+    assert ("no other sizes that were tried work: n, samples" in done.stderr) == (not found)
+
+
 def test_a_file_that_is_missing_is_told_once(run, tmp_path):
     """It hangs on no size, and is not looked for again."""
     write(tmp_path / "m.onnx", [("MatMul", ["x", "w"], ["y"], {})], {"x": ["n", 400]}, {"y": None}, {"w": np.ones((400, 3), np.float32)})
