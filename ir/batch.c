@@ -2,8 +2,8 @@
  * its rows along axis 0, and each of them is computed from its own row alone; x less its mean over axis 0 has
  * its rows along axis 0, too, and each is computed from all of them. Found forward along the nodes: by the factors along
  * which a node can be computed in parts, as parts of one row each need no others; by the `batch` column of rows
- * whose factors do not tell. Linear in nodes: a function is walked once for each set of axes of its parameters, however often
- * it is called. The body of a loop has several such sets. */
+ * whose factors do not tell. A function is walked once for each set of axes of its parameters, however often it is called; where
+ * loops in loops have too many such sets, what they make is taken for lost. */
 #include "ir/ir.h"
 
 static bool
@@ -103,10 +103,10 @@ flow_through(BatchFlow *fl)
 
 /* of: by value id; params are set, and all that depends on no row is batch_none. */
 static void
-flow_along(Arena *arena, const Function *f, int64_t rows, IntMap *walked, BatchAxis *of)
+flow_along(Arena *arena, const Function *f, int64_t rows, BatchWalks *walks, BatchAxis *of)
 {
 	for_each_node(f, n) {
-		BatchFlow fl = {.arena = arena, .node = n, .rows = rows, .walked = walked};
+		BatchFlow fl = {.arena = arena, .node = n, .rows = rows, .walks = walks};
 		BatchAxis *operand = NEW_ARRAY(arena, BatchAxis, n->n_operands + 1);
 		bool any = false;
 		for (int i = 0; i < n->n_operands; i++) {
@@ -135,33 +135,42 @@ all_none(Arena *arena, const Function *f)
 }
 
 /* ---- functions: what each walk along one made of its parameters' axes */
+enum { MOST_VISITS = 1 << 22 }; /* of nodes, in all walks together */
 typedef struct Walk Walk;
 struct Walk {
+	const Function *function;
 	const BatchAxis *params;
 	BatchAxis *results;
-	const Walk *next; /* of the same function, with other axes */
+	Walk *next; /* of the same hash */
+};
+struct BatchWalks {
+	IntMap *found; /* hash of a function and its parameters' axes -> Walk */
+	int64_t left;  /* visits */
 };
 
-static const Walk *
-first_walk(const BatchFlow *fl, const Function *f)
+static uint64_t
+walk_hash(const Function *f, const BatchAxis *params)
 {
-	uint64_t found;
+	uint64_t hash = (uint64_t)(uintptr_t)f;
 
-	return intmap_get(fl->walked, (uint64_t)(uintptr_t)f, &found)
-	               ? (const Walk *)(uintptr_t)found
-	               : NULL;
+	for (int i = 0; i < f->params.n; i++) {
+		hash = hash_mix(hash, (uint64_t)params[i].axis);
+		hash = hash_mix(hash, (uint64_t)params[i].repeats);
+		hash = hash_mix(hash, params[i].mixed);
+	}
+	return hash;
 }
 
 static bool
 walk_is_of(const Walk *w, const Function *f, const BatchAxis *params)
 {
 	for (int i = 0; i < f->params.n; i++)
-		if (!batch_same(&w->params[i], &params[i]))
+		if (w->function != f || !batch_same(&w->params[i], &params[i]))
 			return false;
-	return true;
+	return w->function == f;
 }
 
-static const Walk *
+static Walk *
 walk_new(const BatchFlow *fl, const Function *f, const BatchAxis *params)
 {
 	Arena *arena = fl->arena;
@@ -169,29 +178,35 @@ walk_new(const BatchFlow *fl, const Function *f, const BatchAxis *params)
 	const Node *ret = function_return(f);
 	Walk *w = NEW(arena, Walk);
 
-	w->params = arena_copy(arena, params, sizeof(*params) * (size_t)f->params.n);
-	w->results = NEW_ARRAY(arena, BatchAxis, ret->n_operands + 1);
+	*w = (Walk){.function = f,
+	            .params = arena_copy(arena, params, sizeof(*params) * (size_t)f->params.n),
+	            .results = NEW_ARRAY(arena, BatchAxis, ret->n_operands + 1)};
 	for (int i = 0; i < f->params.n; i++)
 		of[f->params.at[i]->id] = params[i];
-	flow_along(arena, f, fl->rows, fl->walked, of);
+	flow_along(arena, f, fl->rows, fl->walks, of);
 	for (int i = 0; i < ret->n_operands; i++)
 		w->results[i] = of[node_operand(ret, i)->id];
-	w->next = first_walk(fl, f);
-	intmap_put(fl->walked, (uint64_t)(uintptr_t)f, (uint64_t)(uintptr_t)w);
 	return w;
 }
 
 void
 batch_of_callee(const BatchFlow *fl, const Function *f, const BatchAxis *params, BatchAxis *results)
 {
-	const Walk *w = first_walk(fl, f);
+	uint64_t hash = walk_hash(f, params), found = 0;
 	int n = function_return(f)->n_operands;
 
+	intmap_get(fl->walks->found, hash, &found);
+	Walk *w = (Walk *)(uintptr_t)found;
 	while (w && !walk_is_of(w, f, params))
 		w = w->next;
-	w = w ? w : walk_new(fl, f, params);
+	if (!w && fl->walks->left > 0) {
+		fl->walks->left -= f->next_value_id;
+		w = walk_new(fl, f, params);
+		w->next = (Walk *)(uintptr_t)found; /* a function does not call itself */
+		intmap_put(fl->walks->found, hash, (uint64_t)(uintptr_t)w);
+	}
 	for (int i = 0; i < n; i++)
-		results[i] = w->results[i];
+		results[i] = w ? w->results[i] : batch_lost;
 }
 
 BatchAxes
@@ -199,6 +214,7 @@ batch_of(Arena *arena, const Function *f)
 {
 	BatchAxes b = {.of = all_none(arena, f), .n = f->next_value_id};
 	Arena *scratch = arena_new();
+	BatchWalks walks = {intmap_new(scratch), MOST_VISITS};
 
 	for (int i = 0; i < f->params.n; i++) {
 		const Value *v = f->params.at[i];
@@ -208,7 +224,7 @@ batch_of(Arena *arena, const Function *f)
 		b.rows = rows;
 		b.of[v->id] = (BatchAxis){v->rows_axis, 1, false};
 	}
-	flow_along(scratch, f, b.rows, intmap_new(scratch), b.of);
+	flow_along(scratch, f, b.rows, &walks, b.of);
 	arena_free(scratch);
 	return b;
 }

@@ -239,11 +239,13 @@ int batch_blocks(const BatchAxes *b, const Value *v);
 bool batch_stores_mix(const BatchAxes *b, const Function *f); /* what f stores depends on rows */
 
 /* For rows' columns. */
+typedef struct BatchWalks
+	BatchWalks; /* batch.c: what functions made of the axes of their parameters */
 struct BatchFlow {
 	Arena *arena;
 	const Node *node;
 	int64_t rows;
-	IntMap *walked;           /* by function: what it made of the axes of its parameters */
+	BatchWalks *walks;
 	const BatchAxis *operand; /* one each */
 	BatchAxis *result;
 };

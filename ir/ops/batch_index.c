@@ -23,6 +23,7 @@ struct Known {
 typedef struct {
 	Arena *arena;
 	int64_t rows;
+	int64_t size;   /* of the indexed axis */
 	int64_t wanted; /* stride of constants */
 	int left;       /* values that are looked at, at most; negative: there are more */
 	IntMap *known;  /* Known, by value and axis: a value of many readers is looked at once */
@@ -104,6 +105,16 @@ added(Places a, Places b)
 	               : anywhere;
 }
 
+/* What another op makes of data is an index within its axis; what it makes of rows' places may be anywhere. */
+static Places
+places_of_other(Search *s, const Node *n, int axis)
+{
+	for (int i = 0; i < n->n_operands; i++)
+		if (node_operand(n, i) && places_of(s, node_operand(n, i), axis).stride != 0)
+			return anywhere;
+	return (Places){0};
+}
+
 static bool
 is_zero(Places p)
 {
@@ -118,9 +129,9 @@ places_of_product(Search *s, const Node *n, int axis)
 	int splat = value_splat(node_operand(n, 0), &by) ? 0 : 1;
 
 	if (splat == 1 && !value_splat(node_operand(n, 1), &by))
-		return (Places){0};
+		return places_of_other(s, n, axis);
 	if (!(by >= 0) || by != floor(by))
-		return (Places){0};
+		return places_of_other(s, n, axis);
 	bool exact = by < MOST_PLACES;
 	s->wanted = exact && by >= 1 ? wanted / (int64_t)by : 0;
 	Places p = places_of(s, node_operand(n, 1 - splat), axis);
@@ -197,14 +208,19 @@ places_of_slice(Search *s, const Node *n, int axis)
 	return (Places){0};
 }
 
-/* x, or x + size where x < 0, which places are not. */
+/* One or the other; but x where it is x or x + size, as negative indices are written: places are not negative. */
 static Places
 places_of_choice(Search *s, const Node *n, int axis)
 {
 	Places a = places_of(s, node_operand(n, 1), axis);
 	Places b = places_of(s, node_operand(n, 2), axis);
+	Places wrapped = added(b, (Places){0, s->size, s->size});
 
-	return a.stride == b.stride ? b : (Places){0};
+	if (a.stride != b.stride)
+		return anywhere;
+	if (a.low == wrapped.low && a.high == wrapped.high)
+		return b;
+	return (Places){b.stride, a.low < b.low ? a.low : b.low, a.high > b.high ? a.high : b.high};
 }
 
 static Places
@@ -232,7 +248,7 @@ places_of_node(Search *s, Value *v, int axis)
 	case OP_slice: return places_of_slice(s, n, axis);
 	case OP_reshape: return places_at(s, node_operand(n, 0), axis_before_reshape(s, n, axis));
 	case OP_broadcast: return places_at(s, node_operand(n, 0), axis_before_broadcast(n, axis));
-	default: return (Places){0};
+	default: return places_of_other(s, n, axis);
 	}
 }
 
@@ -267,7 +283,7 @@ axis_of_rows(const BatchFlow *fl, int64_t size)
 	for (int i = 0; size % fl->rows == 0 && i < indices->type->rank; i++) {
 		if (known->axis >= 0 && (known->axis != i || known->repeats != 1))
 			continue;
-		Search s = {fl->arena, fl->rows, block, MOST_VALUES, intmap_new(fl->arena)};
+		Search s = {fl->arena, fl->rows, size, block, MOST_VALUES, intmap_new(fl->arena)};
 		Places p = places_of(&s, indices, i);
 		if (s.left >= 0 && p.stride == block && p.low >= 0 && p.high < block)
 			return i;
