@@ -123,12 +123,19 @@ typedef struct {
 	NodeProto *node, was;
 } EditedNode;
 /* An initializer that the file does not have and import made. */
-typedef enum { RESTORED_MERGED, RESTORED_DROPPED, RESTORED_UNTIED } RestoredKind;
+typedef enum {
+	RESTORED_MERGED,
+	RESTORED_COMPUTED, /* what was computed from the module's tensor was merged */
+	RESTORED_NUMBER,   /* a number of the module's code was merged */
+	RESTORED_DROPPED,
+	RESTORED_UNTIED
+} RestoredKind;
 typedef struct {
 	RestoredKind kind;
-	const char *wanted; /* the name of the module's tensor */
-	const char *name;   /* of the initializer: another one where the graph has that name */
-	const char *from;   /* the initializer that had its readers; NULL: it was dropped */
+	const char
+		*wanted; /* the name of the module's tensor; of a number, what it was merged with */
+	const char *name; /* of the initializer: another one where the graph has that name */
+	const char *from; /* the initializer that had its readers; NULL: it was dropped */
 } Restored;
 
 struct Model {
@@ -162,11 +169,16 @@ struct Model {
 /* ---- nodes.c */
 /* The name of a node in locations: its own, else its first output's. */
 const char *node_location(const NodeProto *p);
+/* What the exporter wrote under the key; "": nothing. */
+const char *node_metadata(const NodeProto *p, const char *key);
 /* Length of the path of the module whose call the node belongs to; 0: unknown. */
 size_t node_module(const NodeProto *p, const char **path);
 /* Do both belong to calls of one module, as PyTorch's exporters name them? */
 bool node_same_module(const NodeProto *a, const NodeProto *b);
 
+/* Path of a module -> its nodes in the graph, in the arena. */
+typedef VEC(NodeProto *) ModuleNodes;
+StrMap *nodes_by_module(const GraphProto *g, Arena *arena);
 /* A layer whose third input is its bias. */
 bool node_takes_bias(const NodeProto *p);
 
@@ -340,6 +352,7 @@ typedef struct {
 	StrMap *origins;    /* name of an initializer -> Origin */
 	StrMap *scales;     /* names of tensors that are scales of weights in codes */
 	StrMap *signature;  /* name of a tensor of the exported module -> its ORIGIN_... */
+	StrMap *placeholders; /* "p_fc_weight", in texts of calls -> the module's tensor; "" for inputs */
 	StringList signed_parameters; /* those of them that are parameters */
 	StringList signed_tensors;    /* ... that are parameters or buffers */
 	StrMap *apart;                /* names that --no-tie keeps from being tied */

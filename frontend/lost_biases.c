@@ -1,9 +1,10 @@
-/* Biases of zeros. A layer is found by its weight: the bias of module conv1 is what the operator that reads conv1.weight adds.
+/* Biases of zeros. The exporter's text of a call says which bias its layer takes (unmerge_calls.c). Where there is no such text, a
+ * layer is found by its weight: the bias of module conv1 is what the operator that reads conv1.weight adds.
  *
  *   merged   the layer reads another layer's bias: it gets a copy of its own.
  *   dropped  onnxscript's optimizer takes a bias of zeros away from Conv, ConvTranspose and Gemm, and from nothing else: the
- *            layer reads zeros again. A file in which such an operator keeps one was not optimized: its layers never had those
- *            that they lack. */
+ *            layer reads zeros again. If one such operator keeps a bias of zeros, the optimizer did not run: layers without a
+ *            bias never had one. */
 #include "frontend/unmerge_impl.h"
 
 #include <string.h>
@@ -58,6 +59,9 @@ index_biases(Unmerge *u)
 
 	for (size_t i = 0; i < g->n_node; i++) {
 		NodeProto *p = g->node[i];
+		Call call;
+		if (unmerge_call(u, p, &call))
+			continue;
 		index_add(&b, p);
 		if ((node_takes_bias(p) || is_op(p, "MatMul")) && p->n_output > 0 &&
 		    initializer_at(u->r, p, 1))
@@ -80,17 +84,16 @@ weight_beside(const Biases *b, const char *bias)
 	return arena_printf(b->u->r->arena, "%.*s%sweight", (int)n, bias, n ? "." : "");
 }
 
-/* The layers of the bias's own module. */
+/* The layers of the bias's own module; none where others read its weight, too: the module may be called under two names. */
 static Layers
 own_layers(const Biases *b, const char *bias)
 {
 	const Layers *all = strmap_get(b->layers, weight_beside(b, bias));
-	Layers own = {0};
 
 	for (int i = 0; all && i < all->n; i++)
-		if (unmerge_is_in_module(all->at[i], bias))
-			vec_push(b->u->r->arena, &own, all->at[i]);
-	return own;
+		if (!unmerge_is_in_module(all->at[i], bias))
+			return (Layers){0};
+	return all ? *all : (Layers){0};
 }
 
 /* ---- merged ones */
@@ -119,7 +122,7 @@ bias_of(const Biases *b, NodeProto *layer)
 }
 
 void
-unmerge_merged_biases(Unmerge *u)
+unmerge_claim_biases(Unmerge *u)
 {
 	const StringList *names = &u->r->signed_parameters;
 	const Biases b = index_biases(u);
@@ -128,11 +131,14 @@ unmerge_merged_biases(Unmerge *u)
 		if (!is_lost_bias(u, names->at[i]))
 			continue;
 		const Layers layers = reading_layers(&b, names->at[i]);
+		Reads reads = {0};
 		for (int k = 0; k < layers.n; k++) {
 			const Read read = bias_of(&b, layers.at[k]);
 			if (read.node && unmerge_is_foreign(u, &read))
-				unmerge_restore(u, &read, names->at[i]);
+				vec_push(u->r->arena, &reads, read);
 		}
+		if (reads.n == layers.n)
+			unmerge_claim_repeated(u, &reads, names->at[i]);
 	}
 }
 
@@ -175,12 +181,10 @@ channels_of(const Biases *b, const NodeProto *p)
 	return n > 0 && n <= MAX_CHANNELS ? n : 0;
 }
 
-/* The module's own weight is as it was: a computed one may have the bias in it. */
 static bool
-lacks_bias(const Biases *b, const NodeProto *p, const char *bias)
+has_no_bias(const NodeProto *p)
 {
-	return node_takes_bias(p) && (p->n_input == 2 || (p->n_input == 3 && !*p->input[2])) &&
-	       !strcmp(p->input[1], weight_beside(b, bias)) && channels_of(b, p) > 0;
+	return p->n_input == 2 || (p->n_input == 3 && !*p->input[2]);
 }
 
 /* torch.nn.MultiheadAttention itself reads the weight and bias of its out_proj. */
@@ -219,28 +223,76 @@ add_bias(Model *model, NodeProto *p, const char *bias)
 		p->input[2] = (char *)(uintptr_t)bias;
 }
 
+/* All of them lack a bias, of the same size. */
+static void
+restore_dropped(Biases *b, const Layers *layers, const char *name)
+{
+	int64_t channels = layers->n ? channels_of(b, layers->at[0]) : 0;
+	bool all = channels > 0;
+
+	for (int i = 0; i < layers->n; i++)
+		all &= has_no_bias(layers->at[i]) && channels_of(b, layers->at[i]) == channels;
+	const char *zeros = all ? restore_zeros(b->u, name,
+	                                        initializer_at(b->u->r, layers->at[0], 1), channels)
+	                        : NULL;
+	for (int i = 0; zeros && i < layers->n; i++)
+		add_bias(b->u->r->model, layers->at[i], zeros);
+}
+
+/* Layers whose call's text names a bias that the file has not. */
+static void
+restore_by_calls(Biases *b)
+{
+	const GraphProto *g = b->u->r->model->proto->graph;
+	StrMap *layers = strmap_new(b->u->r->arena); /* name -> Layers */
+	StringList names = {0};
+
+	for (size_t i = 0; i < g->n_node; i++) {
+		Call call;
+		const char *name = unmerge_call(b->u, g->node[i], &call)
+		                           ? unmerge_lost_of_layer(b->u, g->node[i], &call)
+		                           : NULL;
+		Layers *list = name ? strmap_get(layers, name) : NULL;
+		if (!name || !initializer_at(b->u->r, g->node[i], 1))
+			continue;
+		if (!list) {
+			list = NEW(b->u->r->arena, Layers);
+			strmap_put(layers, name, list);
+			vec_push(b->u->r->arena, &names, name);
+		}
+		vec_push(b->u->r->arena, list, g->node[i]);
+	}
+	for (int i = 0; i < names.n; i++)
+		restore_dropped(b, strmap_get(layers, names.at[i]), names.at[i]);
+}
+
+/* The module's own weight is as it was: a computed one may have the bias in it. */
+static Layers
+bare_layers(const Biases *b, const char *name)
+{
+	Layers layers = is_attentions_output(b, name) ? reading_layers(b, name)
+	                                              : own_layers(b, name);
+
+	for (int i = 0; i < layers.n; i++)
+		if (!node_takes_bias(layers.at[i]) ||
+		    strcmp(layers.at[i]->input[1], weight_beside(b, name)))
+			return (Layers){0};
+	return layers;
+}
+
 void
 unmerge_dropped_biases(Unmerge *u)
 {
 	const StringList *names = &u->r->signed_parameters;
-	const Biases b = index_biases(u);
+	Biases b = index_biases(u);
+	bool optimized = was_optimized(u);
 
-	if (!was_optimized(u))
+	restore_by_calls(&b);
+	if (!optimized)
 		return;
 	for (int i = 0; i < names->n; i++) {
-		const char *name = names->at[i], *zeros = NULL;
-		if (!is_lost_bias(u, name))
-			continue;
-		const Layers layers = is_attentions_output(&b, name) ? reading_layers(&b, name)
-		                                                     : own_layers(&b, name);
-		int lacking = 0;
-		for (int k = 0; k < layers.n; k++)
-			lacking += lacks_bias(&b, layers.at[k], name) &&
-			           channels_of(&b, layers.at[k]) == channels_of(&b, layers.at[0]);
-		if (lacking > 0 && lacking == layers.n)
-			zeros = restore_zeros(u, name, initializer_at(u->r, layers.at[0], 1),
-			                      channels_of(&b, layers.at[0]));
-		for (int k = 0; zeros && k < layers.n; k++)
-			add_bias(u->r->model, layers.at[k], zeros);
+		const Layers layers = is_lost_bias(u, names->at[i]) ? bare_layers(&b, names->at[i])
+		                                                    : (Layers){0};
+		restore_dropped(&b, &layers, names->at[i]);
 	}
 }

@@ -14,8 +14,8 @@ node_location(const NodeProto *p)
 	return p->op_type;
 }
 
-static const char *
-metadata(const NodeProto *p, const char *key)
+const char *
+node_metadata(const NodeProto *p, const char *key)
 {
 	for (size_t i = 0; i < p->n_metadata_props; i++) {
 		const Onnx__StringStringEntryProto *m = p->metadata_props[i];
@@ -30,7 +30,8 @@ metadata(const NodeProto *p, const char *key)
 size_t
 node_module(const NodeProto *p, const char **path)
 {
-	const char *scopes = metadata(p, "pkg.torch.onnx.name_scopes"), *end = strrchr(scopes, ',');
+	const char *scopes = node_metadata(p, "pkg.torch.onnx.name_scopes"),
+		   *end = strrchr(scopes, ',');
 	size_t digits = 0, n;
 
 	if (end && end > scopes && end[-1] == '\'') {
@@ -55,6 +56,25 @@ node_same_module(const NodeProto *a, const NodeProto *b)
 	return n > 0 && n == node_module(b, &y) && !memcmp(x, y, n);
 }
 
+StrMap *
+nodes_by_module(const GraphProto *g, Arena *arena)
+{
+	StrMap *modules = strmap_new(arena);
+
+	for (size_t i = 0; i < g->n_node; i++) {
+		const char *path;
+		size_t n = node_module(g->node[i], &path);
+		const char *key = arena_strndup(arena, path, n);
+		ModuleNodes *nodes = strmap_get(modules, key);
+		if (!nodes) {
+			nodes = NEW(arena, ModuleNodes);
+			strmap_put(modules, key, nodes);
+		}
+		vec_push(arena, nodes, g->node[i]);
+	}
+	return modules;
+}
+
 bool
 node_takes_bias(const NodeProto *p)
 {
@@ -69,7 +89,7 @@ model_nodes(const Model *model, void (*visit)(void *ctx, const GraphNode *node),
 		GraphNode node = {.name = node_location(p),
 		                  .op = p->op_type,
 		                  .domain = p->domain ? p->domain : "",
-		                  .scopes = metadata(p, "pkg.torch.onnx.name_scopes"),
+		                  .scopes = node_metadata(p, "pkg.torch.onnx.name_scopes"),
 		                  .inputs = (const char *const *)p->input,
 		                  .outputs = (const char *const *)p->output,
 		                  .n_inputs = (int)p->n_input,

@@ -65,9 +65,12 @@ static bool
 is_moved_statistic(const char *line)
 {
 	static const char WORD[] = ": BUFFER_MUTATION target=";
-	const char *at = line + strcspn(line, ":\n"), *mean = strstr(at, "running_mean");
+	const char *at = line + strcspn(line, ":\n"), *mean;
 
-	return !strncmp(at, WORD, sizeof(WORD) - 1) && mean && mean < at + strcspn(at, "\n");
+	if (strncmp(at, WORD, sizeof(WORD) - 1))
+		return false;
+	mean = strstr(at, "running_mean");
+	return mean && mean < at + strcspn(at, "\n");
 }
 
 /* Of a batch norm's steps: no operator reads it. */
@@ -90,6 +93,9 @@ read_signature(Repairs *r)
 
 	for (; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
 		const char *at = line + strcspn(line, ":\n");
+		const char *placeholder = arena_strndup(r->arena, line, (size_t)(at - line));
+		if (*at == ':' && !strmap_get(r->placeholders, placeholder))
+			strmap_put(r->placeholders, placeholder, (void *)(uintptr_t) "");
 		r->moves_statistics |= is_moved_statistic(line);
 		for (int i = 0; *at == ':' && i < COUNT(kinds); i++) {
 			size_t n = strlen(kinds[i]);
@@ -98,6 +104,9 @@ read_signature(Repairs *r)
 				continue;
 			const char *target = quoted_to_end(r->arena, at + 2 + n + strlen(TARGET));
 			if (!target)
+				continue;
+			strmap_put(r->placeholders, placeholder, (void *)(uintptr_t)target);
+			if (strmap_get(r->signature, target))
 				continue;
 			strmap_put(r->signature, target, (void *)(uintptr_t)kinds[i]);
 			if (i == 0)
@@ -183,17 +192,19 @@ origins_read(Repairs *r)
 	}
 }
 
-/* A copy of a tensor that was computed from a parameter of another module is computed from its own. */
 static Origin
 origin_of_restored(Repairs *r, const Restored *restored)
 {
 	const Origin *from = restored->from ? strmap_get(r->origins, restored->from) : NULL;
 	Origin own = {.kind = strmap_get(r->signature, restored->wanted)};
 
-	if (from && restored->kind == RESTORED_UNTIED)
-		return *from;
-	if (!from || !from->folded)
-		return own;
+	switch (restored->kind) {
+	case RESTORED_MERGED:
+	case RESTORED_DROPPED: return own;
+	case RESTORED_NUMBER: return (Origin){.kind = ORIGIN_CONSTANT};
+	case RESTORED_UNTIED: return from ? *from : (Origin){0};
+	case RESTORED_COMPUTED: break;
+	}
 	own = (Origin){.folded = true, .steps = from->steps, .expanded = from->expanded};
 	vec_push(r->arena, &own.from, restored->wanted);
 	return own;
@@ -204,7 +215,9 @@ origins_of_restored(Repairs *r)
 {
 	for (int i = 0; i < r->model->restored.n; i++) {
 		const Restored *restored = r->model->restored.at[i];
-		*origin_at(r, restored->name) = origin_of_restored(r, restored);
+		const Origin o = origin_of_restored(r, restored);
+		if (o.kind || o.folded)
+			*origin_at(r, restored->name) = o;
 	}
 }
 

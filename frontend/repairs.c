@@ -357,13 +357,16 @@ judge_all(Repairs *r)
 	}
 }
 
-/* What the file's graph has that its bytes had not; an import before this one may have restored it. */
+/* Initializers that repairs added; an earlier import of the model may have added them. */
 static void
 note_restored(Repairs *r)
 {
 	static const struct {
 		const char *repair, *what, *end;
 	} sentences[] = {
+		[RESTORED_NUMBER] = {"unmerge",
+	                             "is a number of the code again, merged by the exporter with ",
+	                             ""},
 		[RESTORED_DROPPED] = {"biases", "is there again: zeros, which the exporter drops",
 	                              ""},
 		[RESTORED_UNTIED] = {"ties", "begins as ", " and trains apart"},
@@ -372,7 +375,7 @@ note_restored(Repairs *r)
 	for (int i = 0; i < r->model->restored.n; i++) {
 		const Restored *restored = r->model->restored.at[i];
 		const char *from = restored->from ? quoted(r->model, restored->from) : "";
-		if (restored->kind == RESTORED_MERGED)
+		if (restored->kind == RESTORED_MERGED || restored->kind == RESTORED_COMPUTED)
 			note_merged(r, "unmerge", restored->name, restored->from);
 		else
 			repairs_note(r, sentences[restored->kind].repair, "%s %s%s%s",
@@ -427,6 +430,7 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	               .origins = strmap_new(arena),
 	               .scales = strmap_new(arena),
 	               .signature = strmap_new(arena),
+	               .placeholders = strmap_new(arena),
 	               .apart = strmap_new(arena),
 	               .untied = strmap_new(arena),
 	               .inner = intmap_new(arena),

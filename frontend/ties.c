@@ -314,7 +314,7 @@ warn_idle(Repairs *r)
 	}
 }
 
-/* What --no-tie names, and the copies that untie.c made for it. */
+/* What --no-tie names, and copies that repairs made, for it and because the file says that they are several. */
 static void
 index_apart(Repairs *r)
 {
@@ -323,10 +323,9 @@ index_apart(Repairs *r)
 			strmap_put(r->apart, r->options->ties[i].a, r);
 	for (int i = 0; i < r->model->restored.n; i++) {
 		const Restored *restored = r->model->restored.at[i];
-		if (restored->kind != RESTORED_UNTIED)
-			continue;
 		strmap_put(r->apart, restored->name, r);
-		strmap_put(r->untied, restored->from, r);
+		if (restored->kind == RESTORED_UNTIED)
+			strmap_put(r->untied, restored->from, r);
 	}
 }
 
