@@ -122,7 +122,7 @@ static void
 take_outputs(StrMap *taken, const NodeProto *p)
 {
 	for (size_t k = 0; k < p->n_output; k++)
-		strmap_put(taken, p->output[k], taken);
+		strmap_put(taken, p->output[k], (void *)1);
 	for (size_t k = 0; k < p->n_attribute; k++)
 		if (p->attribute[k]->g)
 			take_names(taken, p->attribute[k]->g);
@@ -133,17 +133,18 @@ static void
 take_names(StrMap *taken, const GraphProto *g)
 {
 	for (size_t i = 0; i < g->n_input; i++)
-		strmap_put(taken, g->input[i]->name, taken);
+		strmap_put(taken, g->input[i]->name, (void *)1);
 	for (size_t i = 0; i < g->n_initializer; i++)
-		strmap_put(taken, g->initializer[i]->name, taken);
+		strmap_put(taken, g->initializer[i]->name, (void *)1);
 	for (size_t i = 0; i < g->n_node; i++)
 		take_outputs(taken, g->node[i]);
 }
 
+/* `taken` has under each name the next number for names that begin with it. */
 static const char *
 fresh_name(Model *model, const char *base, const char *ending)
 {
-	const char *name = arena_printf(model->arena, "%s%s", base, ending);
+	const char *first = arena_printf(model->arena, "%s%s", base, ending), *name = first;
 
 	if (!model->taken) {
 		model->taken = strmap_new(model->arena);
@@ -151,9 +152,12 @@ fresh_name(Model *model, const char *base, const char *ending)
 		for (int i = 0; i < model->nodes.n; i++) /* of inlined functions, too */
 			take_outputs(model->taken, model->nodes.at[i].proto);
 	}
-	for (int i = 1; strmap_get(model->taken, name); i++)
-		name = arena_printf(model->arena, "%s%s_%d", base, ending, i);
-	strmap_put(model->taken, name, model->taken);
+	uintptr_t next = (uintptr_t)strmap_get(model->taken, first);
+	while (strmap_get(model->taken, name))
+		name = arena_printf(model->arena, "%s_%llu", first, (unsigned long long)next++);
+	if (next)
+		strmap_put(model->taken, first, (void *)next);
+	strmap_put(model->taken, name, (void *)1);
 	return name;
 }
 

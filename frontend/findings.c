@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- parameters of the module that the file lacks */
+/* ---- tensors of the module that the file lacks */
 static StrMap *
 names_in_file(const Repairs *r)
 {
@@ -16,54 +16,72 @@ names_in_file(const Repairs *r)
 	return names;
 }
 
-static bool
-belongs_to(const NodeProto *p, const char *module, size_t n)
-{
-	const char *path;
+typedef struct {
+	Repairs *r;
+	StrMap *modules; /* path -> ModuleNodes */
+	StrMap *in_file; /* names of the module's tensors that the file has */
+} Lost;
 
-	return n > 0 && node_module(p, &path) == n && !strncmp(path, module, n);
+/* The nodes of the module that had the tensor; none for the root's. */
+static ModuleNodes
+nodes_of(const Lost *l, const char *name)
+{
+	size_t n = name_module_length(name);
+	const ModuleNodes *nodes = n ? strmap_get(l->modules, arena_strndup(l->r->arena, name, n))
+	                             : NULL;
+
+	return nodes ? *nodes : (ModuleNodes){0};
+}
+
+/* What the module of the lost tensor reads of another module: the exporter joined the two. Best is one of the same last name;
+ * another one has one value everywhere. */
+static const Weight *
+read_instead(const Lost *l, const char *name)
+{
+	const ModuleNodes nodes = nodes_of(l, name);
+	const Weight *found = NULL;
+	size_t n = name_module_length(name);
+	double value;
+
+	for (int i = 0; i < nodes.n; i++)
+		for (size_t k = 0; k < nodes.at[i]->n_input; k++) {
+			const Weight *w = repairs_weight(l->r, nodes.at[i]->input[k]);
+			if (!w || !origin_is(w, ORIGIN_PARAMETER) ||
+			    (name_module_length(w->name) == n && !strncmp(w->name, name, n)))
+				continue;
+			if (!strcmp(name_last_part(w->name), name_last_part(name)))
+				return w;
+			if (tensor_constant_valued(&w->data, &value))
+				found = w;
+		}
+	return found;
+}
+
+/* The lost tensor is a batch norm's, and another operator does what it did. */
+static bool
+is_of_folded_norm(const Lost *l, const char *name)
+{
+	const ModuleNodes nodes = nodes_of(l, name);
+	size_t n = name_module_length(name);
+	const char *buffer = arena_printf(l->r->arena, "%.*s%srunning_mean", (int)n, name,
+	                                  n ? "." : "");
+
+	for (int i = 0; i < nodes.n; i++)
+		if (is_op(nodes.at[i], "BatchNormalization"))
+			return false;
+	return strmap_get(l->r->signature, buffer);
 }
 
 /* From no other layer onnxscript's optimizer takes a bias of zeros away. */
 static bool
-takes_bias(const Repairs *r, const char *module, size_t n)
+is_dropped_bias(const Lost *l, const char *name)
 {
-	for (int i = 0; i < r->model->nodes.n; i++)
-		if (node_takes_bias(r->model->nodes.at[i].proto) &&
-		    belongs_to(r->model->nodes.at[i].proto, module, n))
-			return true;
+	const ModuleNodes nodes = nodes_of(l, name);
+
+	for (int i = 0; i < nodes.n; i++)
+		if (node_takes_bias(nodes.at[i]))
+			return !strcmp(name_last_part(name), "bias");
 	return false;
-}
-
-/* What the module of the lost parameter reads of another module: the exporter joined the two. Best is one of the same
- * last name. */
-static const Weight *
-read_instead(const Repairs *r, const char *name, size_t n)
-{
-	const Weight *found = NULL;
-
-	for (int i = 0; i < r->model->nodes.n; i++) {
-		const NodeProto *p = r->model->nodes.at[i].proto;
-		for (size_t k = 0; belongs_to(p, name, n) && k < p->n_input; k++) {
-			const Weight *w = repairs_weight(r, p->input[k]);
-			if (!w || !origin_is(w, ORIGIN_PARAMETER) ||
-			    (!strncmp(w->name, name, n) && w->name[n] == '.'))
-				continue;
-			if (!found || !strcmp(name_last_part(w->name), name_last_part(name)))
-				found = w;
-		}
-	}
-	return found;
-}
-
-/* The module of the lost parameter is a batch norm. */
-static bool
-is_batch_norm(const Repairs *r, const char *module, size_t n)
-{
-	const char *buffer = arena_printf(r->arena, "%.*s%srunning_mean", (int)n, module,
-	                                  n ? "." : "");
-
-	return strmap_get(r->signature, buffer);
 }
 
 enum { MERGED, FOLDED_NORM, ZERO_BIAS, UNREAD, N_FATES, SHOWN = 6 };
@@ -81,36 +99,41 @@ static const struct {
 };
 
 static int
-fate_of(Repairs *r, const char *name, Text *out)
+fate_of(const Lost *l, const char *name, Text *out)
 {
-	const char *last = name_last_part(name);
-	size_t n = name_module_length(name);
-	const Weight *other = read_instead(r, name, n);
-
-	text_add(out, quoted(r->model, name));
-	if (other)
-		text_printf(out, " with %s", quoted(r->model, other->name));
-	if (other)
-		return MERGED;
-	if (is_batch_norm(r, name, n))
+	text_add(out, quoted(l->r->model, name));
+	if (is_of_folded_norm(l, name))
 		return FOLDED_NORM;
-	return !strcmp(last, "bias") && takes_bias(r, name, n) ? ZERO_BIAS : UNREAD;
+	const Weight *other = read_instead(l, name);
+	if (other) {
+		text_printf(out, " with %s", quoted(l->r->model, other->name));
+		return MERGED;
+	}
+	return is_dropped_bias(l, name) ? ZERO_BIAS : UNREAD;
 }
 
-/* One note for all parameters of one fate. */
-static void
-note_lost_parameters(Repairs *r)
+/* Of buffers that are not in the file most were folded into what reads them. */
+static bool
+is_told(const Lost *l, const char *name)
 {
-	const StrMap *names = names_in_file(r);
+	return !strmap_get(l->in_file, name) && !edit_restored(l->r->model, name) &&
+	       (!strcmp(strmap_get(l->r->signature, name), ORIGIN_PARAMETER) ||
+	        (read_instead(l, name) && !is_of_folded_norm(l, name)));
+}
+
+/* One note for all tensors of one fate. */
+static void
+note_lost_tensors(Repairs *r)
+{
+	const Lost l = {r, nodes_by_module(r->model->proto->graph, r->arena), names_in_file(r)};
 	Text lists[N_FATES] = {{0}};
 	int counts[N_FATES] = {0};
 
-	for (int i = 0; i < r->signed_parameters.n; i++) {
+	for (int i = 0; i < r->signed_tensors.n; i++) {
 		Text name = {0};
-		if (strmap_get(names, r->signed_parameters.at[i]) ||
-		    edit_restored(r->model, r->signed_parameters.at[i]))
+		if (!is_told(&l, r->signed_tensors.at[i]))
 			continue;
-		int fate = fate_of(r, r->signed_parameters.at[i], &name);
+		int fate = fate_of(&l, r->signed_tensors.at[i], &name);
 		if (counts[fate]++ < SHOWN)
 			text_printf(&lists[fate], "%s%s", counts[fate] > 1 ? ", " : "", name.at);
 		text_free(&name);
@@ -315,7 +338,7 @@ note_modes(Repairs *r)
 void
 findings_note(Repairs *r)
 {
-	note_lost_parameters(r);
+	note_lost_tensors(r);
 	note_computed_convolutions(r);
 	note_layers_without_bias(r);
 	note_cast_codes(r);

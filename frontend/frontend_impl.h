@@ -530,6 +530,8 @@ void origins_of_restored(Repairs *r);
 void origins_add_names(StrMap *in_file, const char *name, const Origin *o);
 /* ---- unmerge.c: repairs `unmerge` and `biases`, in the model's graph; behind origins_read. */
 void unmerge(Repairs *r);
+/* unmerge_calls.c: how often the exporter's text of the node's call names the module's tensor. */
+int node_text_names(const Repairs *r, const NodeProto *p, const char *tensor);
 /* ---- untie.c: --no-tie of one initializer with several readers, likewise. */
 void untie_readers(Repairs *r);
 bool origin_is(const Weight *w, const char *kind);

@@ -324,17 +324,31 @@ note_verdict(Repairs *r, const Weight *w)
 		             name);
 }
 
-/* Equal parameters that the exporter joined without a trace train as one; calls of one module read one parameter. */
+/* Do calls of one module read it, or calls whose texts name it, each as often as it reads it? */
+static bool
+is_read_by_right(const Repairs *r, const Weight *w)
+{
+	const Reader *readers;
+	int n = all_readers(r, w->value, &readers), times = 0;
+	bool told = true, one_module = true;
+
+	for (int i = 0; i < n; i++) {
+		const NodeProto *p = readers[i].node->proto;
+		times = i > 0 && p == readers[i - 1].node->proto ? times + 1 : 1;
+		told &= node_text_names(r, p, w->name) >= times;
+		one_module &= i == 0 || (times == 1 && node_same_module(p, readers[0].node->proto));
+	}
+	return told || one_module;
+}
+
+/* Equal parameters that the exporter joined without a trace train as one. */
 static void
 warn_merged(Repairs *r, const Weight *w)
 {
-	Reader readers[2];
 	double value;
 
-	if (w->kind != WEIGHT_PARAMETER || w->identity || w->data.n < 2 ||
-	    !tensor_constant_valued(&w->data, &value) ||
-	    final_readers(r, w->value, readers, 2) < 2 || readers[0].node == readers[1].node ||
-	    node_same_module(readers[0].node->proto, readers[1].node->proto))
+	if (w->kind != WEIGHT_PARAMETER || w->identity ||
+	    !tensor_constant_valued(&w->data, &value) || is_read_by_right(r, w))
 		return;
 	diag_warning(r->diag,
 	             "%s: parameter %s has one value everywhere and several readers: the "
@@ -450,8 +464,7 @@ repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *dia
 	repairs_add_inner(r);
 	judge_all(r);
 	asked_check(r);
-	if (repair_enabled(options, "ties"))
-		repairs_tie(r);
+	repairs_tie(r);
 	asked_check_ties(r);
 	say_all(r);
 	findings_note(r);

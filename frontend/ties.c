@@ -329,11 +329,21 @@ index_apart(Repairs *r)
 	}
 }
 
-/* The name that one option ties and another keeps apart; NULL: there is none. */
+static bool
+are_equal(const Repairs *r, const TieOption *t)
+{
+	const Weight *a = repairs_weight(r, t->a), *b = repairs_weight(r, t->b);
+
+	return a && b &&
+	       (tensor_data_equal(&a->data, &b->data) || tensor_is_transpose(&a->data, &b->data));
+}
+
+/* One of two equal weights, that one option ties and another keeps apart; NULL: there is none. Another weight may be tied to what
+ * --no-tie parted. */
 static const char *
 contradiction(const Repairs *r, const TieOption *t)
 {
-	for (int i = 0; i < r->options->n_ties; i++) {
+	for (int i = 0; are_equal(r, t) && i < r->options->n_ties; i++) {
 		const TieOption *other = &r->options->ties[i];
 		if (other->untie && (!strcmp(other->a, t->a) || !strcmp(other->a, t->b)))
 			return other->a;
@@ -356,17 +366,13 @@ take_options(Repairs *r)
 	}
 }
 
-void
-repairs_tie(Repairs *r)
+static void
+tie_found(Repairs *r)
 {
 	TieEntry *entries = NEW_ARRAY(r->arena, TieEntry, r->list.n);
 	IntMap *counts = intmap_new(r->arena);
 	int n = 0;
 
-	index_apart(r);
-	for (int i = 0; i < r->list.n; i++)
-		find_expanded(r, r->list.at[i]);
-	take_options(r);
 	for (int i = 0; i < r->list.n; i++) {
 		uint64_t count = 0;
 		Weight *w = r->list.at[i];
@@ -384,5 +390,18 @@ repairs_tie(Repairs *r)
 	}
 	qsort(entries, (size_t)n, sizeof(*entries), compare_entries);
 	tie_equal(r, entries, n);
+}
+
+void
+repairs_tie(Repairs *r)
+{
+	bool finds = repair_enabled(r->options, "ties");
+
+	index_apart(r);
+	for (int i = 0; i < r->list.n && finds; i++)
+		find_expanded(r, r->list.at[i]);
+	take_options(r);
+	if (finds)
+		tie_found(r);
 	warn_idle(r);
 }

@@ -11,6 +11,8 @@
 #include <ctype.h>
 #include <string.h>
 
+static const char FX_NODE[] = "pkg.torch.onnx.fx_node";
+
 /* %name at or behind *at, which moves behind it; NULL: there is none. */
 static const char *
 next_name(Arena *arena, const char **at)
@@ -23,6 +25,26 @@ next_name(Arena *arena, const char **at)
 		end++;
 	*at = end;
 	return arena_strndup(arena, begin, (size_t)(end - begin));
+}
+
+/* Behind the result's name; NULL: the node has no text. */
+static const char *
+call_text(const NodeProto *p)
+{
+	return strstr(node_metadata(p, FX_NODE), " = ");
+}
+
+int
+node_text_names(const Repairs *r, const NodeProto *p, const char *tensor)
+{
+	const char *at = call_text(p), *name;
+	int n = 0;
+
+	while (at && (name = next_name(r->arena, &at))) {
+		const char *named = strmap_get(r->placeholders, name);
+		n += named && !strcmp(named, tensor);
+	}
+	return n;
 }
 
 /* "view_3": the exporter names a value by the function that made it. */
@@ -46,10 +68,10 @@ is_view(const char *name)
 bool
 unmerge_call(const Unmerge *u, const NodeProto *p, Call *out)
 {
-	const char *text = node_metadata(p, "pkg.torch.onnx.fx_node");
-	const char *at = strstr(text, " = "), *name; /* behind the result's name */
+	const char *at = call_text(p), *name;
 
-	*out = (Call){.text = at ? text : NULL, .is_known = true, .has_views = true};
+	*out = (Call){
+		.text = at ? node_metadata(p, FX_NODE) : NULL, .is_known = true, .has_views = true};
 	while (at && (name = next_name(u->r->arena, &at))) {
 		const char *tensor = strmap_get(u->r->placeholders, name);
 		if (tensor && *tensor)
