@@ -329,13 +329,15 @@ static bool
 is_read_by_right(const Repairs *r, const Weight *w)
 {
 	const Reader *readers;
-	int n = all_readers(r, w->value, &readers), times = 0;
+	int n = all_readers(r, w->value, &readers), times = 0, named = 0;
 	bool told = true, one_module = true;
 
 	for (int i = 0; i < n; i++) {
 		const NodeProto *p = readers[i].node->proto;
-		times = i > 0 && p == readers[i - 1].node->proto ? times + 1 : 1;
-		told &= node_text_names(r, p, w->name) >= times;
+		bool again = i > 0 && p == readers[i - 1].node->proto;
+		times = again ? times + 1 : 1;
+		named = again ? named : node_text_names(r, p, w->name);
+		told &= named >= times;
 		one_module &= i == 0 || (times == 1 && node_same_module(p, readers[0].node->proto));
 	}
 	return told || one_module;

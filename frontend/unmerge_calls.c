@@ -11,6 +11,7 @@
 #include <ctype.h>
 #include <string.h>
 
+enum { MOST_TENSORS = 64 }; /* of a call that is read */
 static const char FX_NODE[] = "pkg.torch.onnx.fx_node";
 
 /* %name at or behind *at, which moves behind it; NULL: there is none. */
@@ -76,6 +77,10 @@ unmerge_call(const Unmerge *u, const NodeProto *p, Call *out)
 		const char *tensor = strmap_get(u->r->placeholders, name);
 		if (tensor && *tensor)
 			vec_push(u->r->arena, &out->tensors, tensor);
+		if (out->tensors.n > MOST_TENSORS) {
+			*out = (Call){.text = out->text};
+			break;
+		}
 		bool known = tensor || strmap_get(u->values, name);
 		out->is_known &= known;
 		out->has_views &= known || is_view(name);

@@ -132,6 +132,7 @@ def norm(own):
     return [(NORM, ["x", "n0.weight", "n0.bias"], "h", "n0"), (NORM, ["h", own, "n0.bias"], "i", "n1")]
 
 
+SQUARE, SQUARE2 = floats(3, 3, 1), floats(3, 3, 1)
 FRESH = {"n0.weight": ONES, "n0.bias": ZEROS}
 GRN = [("Mul", ["i", "n0.weight"], "j", "grn"), ("Add", ["j", "n0.bias"], "y", "grn")]
 LIKE = [(NORM, ["x", "n0.weight", "n0.bias"], "h", "n0")]
@@ -145,6 +146,11 @@ STAY = {
     "a product's bias": ([("MatMul", ["x", "a.weight"], "y", "a")], {"a.weight": W["a"]}, ["a.weight", "a.bias"]),
     "a norm's bias": ([(NORM, ["x", "n0.weight"], "y", "n0")], {"n0.weight": W["a"][0]}, ["n0.weight", "n0.bias"]),
     "read by the module around": ([("Conv", ["x", "m.c.weight"], "y", "m")], {"m.c.weight": CONVS["c.weight"]}, ["m.c.weight", "m.c.bias"]),
+    "one read, two names": (LIKE + [("Mul", ["h", "n0.weight"], "y", "m")], FRESH, ["n0.weight", "n0.bias", "m.s", "m.t"]),
+    "one of two calls has a bias": ([("Conv", ["x", "d.weight", "e.bias"], "h", "d"), ("Conv", ["h", "d.weight"], "i", "d"),
+                                     ("Conv", ["i", "e.weight", "e.bias"], "y", "e")],
+                                    {"d.weight": SQUARE, "e.weight": SQUARE2, "e.bias": SQUARE[0, :, 0]}, ["d.weight", "d.bias", "e.weight", "e.bias"]),
+    "two modules read the weight": ([("Conv", ["x", "d.weight"], "h", "d"), ("Conv", ["h", "d.weight"], "y", "e")], {"d.weight": SQUARE}, ["d.weight", "d.bias"]),
     "not optimized": ([("Conv", ["x", "c.weight"], "h", "c"), ("Conv", ["h", "d.weight", "d.bias"], "y", "d")],
                       CONVS | {"d.bias": np.zeros(5, np.float32)}, ["c.weight", "c.bias", "d.weight", "d.bias"]),
     "folded": ([("Conv", ["x", "val_1"], "y", "c")], {"val_1": CONVS["c.weight"]}, ["c.weight", "c.bias"]),
@@ -155,13 +161,22 @@ STAY = {
 def test_what_is_not_told_stays(run, tmp_path, nodes, tensors, signature):
     used = {i for n in nodes for i in n[1]}
     props = {"val_1": dict(FOLDED="['c.weight']")}
+    last = tensors[nodes[-1][1][1]] if nodes[-1][0] == "Conv" else ZEROS
     write(tmp_path / "model.onnx", nodes, {k: (v, props.get(k, ONE)) for k, v in tensors.items() if k in used}, [("PARAMETER", n) for n in signature],
-          shapes=([2, 3, 4], [2, 5 if any(n[0] == "Conv" for n in nodes) else 3, 4]))
+          shapes=([2, 3, 4], [2, len(last) if last.ndim == 3 else 3, 4]))
     rows, said = check(run)
     lost = {n for n in signature if n not in tensors}
     if nodes[-1] is GRN[-1]:
         lost -= {"n1.weight", "n1.bias"}
     assert not lost & set(rows) and said["notes"]
+
+
+def test_a_computed_bias_of_zeros_is_no_sign(run, tmp_path):
+    """Of a norm that was folded; the optimizer dropped the other layer's."""
+    write(tmp_path / "model.onnx", [("Conv", ["x", "c.weight"], "h", "c"), ("Conv", ["h", "d.weight", "d.weight_bias"], "y", "d")],
+          {"c.weight": (CONVS["c.weight"], ONE), "d.weight": (CONVS["d.weight"], ONE), "d.weight_bias": (np.zeros(5), {})},
+          [("PARAMETER", n) for n in ("c.weight", "c.bias", "d.weight")], shapes=([2, 3, 4], [2, 5, 4]))
+    assert "c.bias" in check(run)[0]
 
 
 def test_a_copy_of_what_was_computed_was_computed(run, tmp_path):
