@@ -14,32 +14,50 @@ node_is_any(const FlatNode *n, const char *const *ops, int n_ops)
 	return false;
 }
 
+/* A search from one tensor. Values that passed are not looked at again: a value has as many ways to it as paths. */
+typedef struct {
+	const Repairs *r;
+	StrMap *followed[2]; /* all readers pass: before and behind a product with positions */
+	StrMap *positions;   /* values that are positions */
+	Trigonometry *out;
+} Trace;
+
+static bool is_position(Trace *t, const char *name, int depth);
+
+static bool
+is_made_of_positions(Trace *t, const FlatNode *n, int depth)
+{
+	if (node_is(n, "Shape") || node_is(n, "Size") || node_is(n, "Constant"))
+		return true;
+	for (size_t i = 0; i < n->proto->n_input; i++)
+		if (!is_position(t, n->proto->input[i], depth))
+			return false;
+	return true;
+}
+
 /* Made of integers, shapes and scalars: positions. */
 static bool
-is_position(const Repairs *r, const char *name, int depth)
+is_position(Trace *t, const char *name, int depth)
 {
-	const TensorProto *t = strmap_get(r->model->initializers, name);
+	const Repairs *r = t->r;
+	const TensorProto *tensor = strmap_get(r->model->initializers, name);
 	const Weight *w = repairs_weight(r, name);
 	const ValueInfoProto *input = strmap_get(r->inputs, name);
 	const FlatNode *n = strmap_get(r->producers, name);
 
-	if (!*name)
+	if (!*name || strmap_get(t->positions, name))
 		return true;
 	if (w)
 		return w->data.n <= 1;
-	if (t)
-		return !is_float_type(t->data_type);
+	if (tensor)
+		return !is_float_type(tensor->data_type);
 	if (input)
 		return input->type &&
 		       input->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE &&
 		       !is_float_type(input->type->tensor_type->elem_type);
-	if (!n || depth == 0)
+	if (!n || depth == 0 || !is_made_of_positions(t, n, depth - 1))
 		return false;
-	if (node_is(n, "Shape") || node_is(n, "Size") || node_is(n, "Constant"))
-		return true;
-	for (size_t i = 0; i < n->proto->n_input; i++)
-		if (!is_position(r, n->proto->input[i], depth - 1))
-			return false;
+	strmap_put(t->positions, name, t);
 	return true;
 }
 
@@ -66,13 +84,13 @@ is_prepared_input(const Repairs *r, const char *name)
 /* What the value meets on its way: positions, or an input element by element. A matrix that an input is multiplied with
  * may be a layer with a sine behind it. */
 static bool
-meets_positions(const Repairs *r, const FlatNode *n, const char *name)
+meets_positions(Trace *t, const FlatNode *n, const char *name)
 {
 	for (size_t k = 0; k < n->proto->n_input; k++) {
 		const char *other = n->proto->input[k];
 
-		if (strcmp(other, name) && !is_position(r, other, MAX_STEPS) &&
-		    !(node_is(n, "Mul") && is_prepared_input(r, other)))
+		if (strcmp(other, name) && !is_position(t, other, MAX_STEPS) &&
+		    !(node_is(n, "Mul") && is_prepared_input(t->r, other)))
 			return false;
 	}
 	return true;
@@ -80,27 +98,32 @@ meets_positions(const Repairs *r, const FlatNode *n, const char *name)
 
 /* What follows a product with positions may be joined with other such products. */
 static bool
-follow(const Repairs *r, const char *name, bool met, int depth, Trigonometry *out)
+follow(Trace *t, const char *name, bool met, int depth)
 {
 	static const char *const products[] = {"Mul", "MatMul", "Einsum", "Div"};
 	static const char *const views[] = {"Concat",    "Identity", "Transpose", "Reshape",
 	                                    "Unsqueeze", "Squeeze",  "Expand",    "Cast",
 	                                    "Slice",     "Tile",     "Flatten",   "CastLike"};
-	Readers list = readers_of(r, name);
+	Readers list = readers_of(t->r, name);
 
+	if (strmap_get(t->followed[met], name))
+		return true;
+	strmap_put(t->followed[met], name, t); /* or the whole search ends with false */
 	for (int i = 0; i < list.n; i++) {
 		const FlatNode *n = list.at[i].node;
+		if (i > 0 && n == list.at[i - 1].node)
+			continue;
 		bool product = node_is_any(n, products, COUNT(products));
 		bool sine = node_is(n, "Sin"), cosine = node_is(n, "Cos");
-		out->sine |= sine;
-		out->cosine |= cosine;
+		t->out->sine |= sine;
+		t->out->cosine |= cosine;
 		if (sine || cosine)
 			continue;
 		if (depth == 0 || n->proto->n_output != 1 ||
 		    (!product && !node_is_any(n, views, COUNT(views))) ||
-		    (!met && !meets_positions(r, n, name)))
+		    (!met && !meets_positions(t, n, name)))
 			return false;
-		if (!follow(r, n->proto->output[0], met || product, depth - 1, out))
+		if (!follow(t, n->proto->output[0], met || product, depth - 1))
 			return false;
 	}
 	return list.n > 0;
@@ -109,8 +132,16 @@ follow(const Repairs *r, const char *name, bool met, int depth, Trigonometry *ou
 bool
 leads_to_trigonometry(const Case *c, Trigonometry *out)
 {
+	Arena *arena = arena_new();
+	Trace t = {.r = c->r,
+	           .followed = {strmap_new(arena), strmap_new(arena)},
+	           .positions = strmap_new(arena),
+	           .out = out};
+
 	*out = (Trigonometry){0};
-	return follow(c->r, c->w->name, false, MAX_STEPS, out);
+	bool leads = follow(&t, c->w->name, false, MAX_STEPS);
+	arena_free(arena);
+	return leads;
 }
 
 bool

@@ -1,4 +1,5 @@
 """Verdicts that hang on the values of a tensor: tables of positions, and single numbers."""
+import functools
 import json
 
 import numpy as np
@@ -185,6 +186,18 @@ def test_frequencies_meet_positions_one_by_one(run, tmp_path, op, want, way):
     table = (2.0 ** np.arange(4)).astype(np.float32)
     table = np.diag(table) if op == "MatMul" else table
     assert verdict(run, tmp_path, table, nodes=nodes)[0] == want
+
+
+def test_paths_to_a_sine_are_not_counted(run, tmp_path):
+    """Joined with itself eight times, ten times over, a table has 8**10 ways to a sine, and so have positions to a table."""
+    table, chain = PARAMETERS[:2, :1].astype(np.float32), range(10)
+    joined = [("Concat", [f"h{i}" if i else "table"] * 8, [f"h{i + 1}"], {"axis": 1}) for i in chain]
+    places = [("Concat", [f"h{i}"] * 8, [f"h{i + 1}"], {"axis": 0}) for i in chain]
+    shape = [("Shape", ["x"], ["s"]), ("Cast", ["s"], ["h0"], {"to": onnx.TensorProto.FLOAT})]
+    end = [("Sin", ["a"], ["b"]), ("ReduceMean", ["b"], ["y"], {"axes": [1]})]
+    for nodes in ([*joined, ("Mul", ["x", "h10"], ["a"])], [*shape, *places, ("Mul", ["table", "h10"], ["a"])]):
+        said = verdict(functools.partial(run, timeout=10), tmp_path, table, nodes=[*nodes, *end])
+        assert said == ("frozen", "frequencies: meets positions, then Sin and Cos")
 
 
 @pytest.mark.parametrize("name, want", [("transform_matrix", "frozen"), ("coefficient1", "trainable"), ("coef", "trainable"), ("intercepts1", "trainable"),
