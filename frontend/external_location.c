@@ -101,21 +101,25 @@ below(const char *path, const char *folder)
 	return strncmp(path, folder, n) == 0 && path[n] == '/' ? path + n + 1 : NULL;
 }
 
-/* Of a model that is a link, the data may lie beside the link or beside what it leads to. */
+/* Of a model that is a link, the data may lie beside the link or beside what it leads to. errno of a folder where something is
+ * wrong says more than that another one has no such file. */
 const char *
 external_path(const Model *model, const char *location)
 {
 	const char *found = NULL;
+	int error = ENOENT;
 
 	for (int i = 0; i < model->folders.n; i++) {
 		const char *real = path_real(
 			model->arena, path_join(model->arena, model->folders.at[i], location));
+		error = !real && error == ENOENT ? errno : error;
 		if (real && found && strcmp(real, found)) {
 			errno = ENOTUNIQ;
 			return NULL;
 		}
 		found = real ? real : found;
 	}
+	errno = error;
 	return found;
 }
 

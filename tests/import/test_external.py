@@ -90,6 +90,13 @@ def circle(d):
     return d / "m.onnx"
 
 
+def circle_beside_link(d):
+    files(d / "store/m.onnx", "m.data")
+    link(d / "work/m.data", "m.data")
+    link(d / "work/model.onnx", "../store/m.onnx")
+    return d / "work/model.onnx"
+
+
 def linked_folder(d):
     files(d / "store/m.onnx", "m.data")
     data(d / "store/m.data")
@@ -159,8 +166,9 @@ def test_refused_with_a_hint(gradc, tmp_path, make, code, words):
         assert word in run.stderr, run.stderr
 
 
-def test_links_in_a_circle_are_named(gradc, tmp_path):
-    run = check(gradc, circle(tmp_path))
+@pytest.mark.parametrize("make", [circle, circle_beside_link])
+def test_links_in_a_circle_are_named(gradc, tmp_path, make):
+    run = check(gradc, make(tmp_path))
     assert run.returncode == 3 and "levels of symbolic links" in run.stderr and "leads out" not in run.stderr
 
 
