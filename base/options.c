@@ -65,7 +65,7 @@ static bool
 set_string(const OptionUse *u, void *at)
 {
 	if (!*u->value && !u->row->optional && !u->row->empty)
-		return malformed(u, u->row->value);
+		return malformed(u, value_text(u->arena, u->row));
 	*(const char **)at = u->value;
 	return true;
 }

@@ -302,6 +302,12 @@ build_programs(LossPass *lp, Function *forward, int binding)
 	return true;
 }
 
+int64_t
+loss_said(int64_t axis, int64_t given)
+{
+	return given < 0 ? given : axis;
+}
+
 static bool
 run_loss(Pass *p, Module *m)
 {

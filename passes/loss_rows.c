@@ -81,8 +81,9 @@ refuse_given(LossPass *lp, Function *f, BatchAxis found)
 	const char *name = loss_output_name(lp, f, lp->options->output);
 	Type t = function_result(f, (int)lp->options->output)->type;
 
-	loss_refuse(lp, "rows=%lld: %s %s has its rows along axis %d", (long long)lp->options->rows,
-	            name, loss_shape_text(lp, t), found.axis);
+	loss_refuse(lp, "rows=%lld: %s %s has its rows along axis %d",
+	            (long long)loss_said(lp->options->rows, lp->options->rows_given), name,
+	            loss_shape_text(lp, t), found.axis);
 	diag_hint(lp->p->diag,
 	          "rows= is for outputs whose rows the graph does not tell; --batch-axis INPUT=N "
 	          "says which axis of an input counts rows");
@@ -100,7 +101,8 @@ take_given(LossPass *lp, Function *f, BatchAxis found)
 
 	if (given < 0 || given >= t->rank || t->dims[axis] % lp->n_rows != 0)
 		return loss_refuse(lp, "rows=%lld: %s is %s, and a micro-batch has %lld rows",
-		                   (long long)given, loss_output_name(lp, f, lp->options->output),
+		                   (long long)loss_said(given, lp->options->rows_given),
+		                   loss_output_name(lp, f, lp->options->output),
 		                   loss_shape_text(lp, t), (long long)lp->n_rows);
 	bool proven = found.axis >= 0 && !found.mixed && lp->n_rows > 1;
 	if (proven && found.axis != axis)

@@ -136,7 +136,7 @@ choose_class_axis(LossPass *lp, const Value *target, Type output)
 		return loss_refuse(lp, "axis %lld of a rank-%d output", (long long)given, rank);
 	if (given == lp->rows.axis)
 		return loss_refuse(lp, "axis %lld of the output holds the rows, not the classes",
-		                   (long long)given);
+		                   (long long)loss_said(given, lp->options->axis_given));
 	lp->class_axis = (int)given;
 	for (int i = 0; given < 0 && i < rank; i++) {
 		BatchAxis rows = target_rows(lp, i);

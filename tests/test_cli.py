@@ -21,7 +21,7 @@ GRADC = {
     "--batch": (["=4", " 4"], [("=0", "--batch=0"), ("=x", "--batch=x")]),
     "--loss": (["=cross_entropy", " mse", "=l1", "=huber", "=nll", "=cross_entropy,axis=1",
                 "=bce_with_logits"],
-               [("=foo", "foo"), ("=mse:foo", '"foo"'), ("=output:foo", '"foo"'), ("=model", "0 TrainingInfoProto"),
+               [("=foo", "foo"), ("=", "need cross_entropy|"), ("=", "|mse|"), ("=", "|output:NAME|onnx:FILE|model"), ("=mse:foo", '"foo"'), ("=output:foo", '"foo"'), ("=model", "0 TrainingInfoProto"),
                 ("=onnx:", "onnx:"), ("=cross_entropy,axis=x", "axis=x"),
                   ("=cross_entropy,target=t", "no input \"t\""),
                   ("=cross_entropy:x", "no output \"x\""),
@@ -411,7 +411,7 @@ def test_options_of_a_run_that_would_do_nothing(run, model, models):
 
 
 @pytest.mark.parametrize("axis, says", [("4294967297", "axis 4294967297 of a rank-2 output"), ("-9223372036854775808", "axis -9223372036854775808"),
-                                        ("0", "axis 0 of the output holds the rows"), ("-2", "axis 0 of the output holds the rows"),
+                                        ("0", "axis 0 of the output holds the rows"), ("-2", "axis -2 of the output holds the rows"),
                                         ("2", "axis 2 of a rank-2 output"), ("-3", "axis -3 of a rank-2 output")])
 def test_axes_of_classes(run, model, axis, says):
     assert says in run("compile", model, "-o", "out", "--batch=4", f"--loss=cross_entropy,axis={axis}", exit=2).stderr
@@ -429,6 +429,9 @@ def test_unknown_parts_of_a_loss(run, model):
     for part, says in (("axes=1", "loss mse has no option axes"), ("size", 'has no output "size"'), ("=1", "loss mse has no option"),
                        ("target=", 'has no input ""'), ("axis=", "need axis=N"), ("rows=x", "need rows=N")):
         assert says in run("check", model, f"--loss=mse,{part}", exit=2).stderr
+    for loss in ",axis=0", ":", "foo,axis=0":
+        said = run("check", model, f"--loss={loss}", exit=2).stderr
+        assert f"unknown loss `{loss[:-7]}`" in said and "`gradc compile --help` lists the losses" in said
     assert "need onnx:FILE or onnx:FILE,count=NAME" in run("check", model, "--loss=onnx:loss.onnx,count=", exit=2).stderr
 
 

@@ -113,6 +113,10 @@ read_loss_part_once(Session *s, const char *text, const char *part, StrMap *seen
 	}
 	if (strmap_get(seen, key)) {
 		diag_error(s->diag, EXIT_USAGE, "--loss=%s: %s is given twice", text, key);
+		if (is_port && part[n] == '=')
+			diag_hint(s->diag,
+			          "the model has an output \"%s\", which goes before an option",
+			          b->outputs.at[port_at(&b->outputs, part)].name);
 		return NULL;
 	}
 	strmap_put(seen, key, s);
@@ -231,7 +235,7 @@ check_loss_options(Session *s, const StrMap *seen)
 /* axis=N and rows=N: a negative N counts from the output's last axis. The pass takes axes from 0 on; its -1 is an axis that
  * nobody gave. */
 static bool
-resolve_loss_axis(Session *s, const StrMap *seen, const char *key, int64_t *axis)
+resolve_loss_axis(Session *s, const StrMap *seen, const char *key, int64_t *axis, int64_t *given)
 {
 	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
 
@@ -241,6 +245,7 @@ resolve_loss_axis(Session *s, const StrMap *seen, const char *key, int64_t *axis
 	                   ? function_result(f, (int)s->loss.output)->type->rank
 	                   : 0;
 	if (*axis >= -rank) {
+		*given = *axis;
 		*axis += rank;
 		return true;
 	}
@@ -297,6 +302,18 @@ rows_are_known(const Session *s)
 	return known;
 }
 
+static bool
+check_loss_kind(Session *s)
+{
+	const char *kind = s->loss_kind;
+
+	if (loss_find(kind) || strcmp(kind, "output") == 0 || strcmp(kind, "onnx") == 0)
+		return true;
+	diag_error(s->diag, EXIT_USAGE, "%s: --loss: unknown loss `%s`", s->o->input, kind);
+	diag_hint(s->diag, "`gradc compile --help` lists the losses");
+	return false;
+}
+
 bool
 session_parse_loss(Session *s, const char *text)
 {
@@ -310,6 +327,8 @@ session_parse_loss(Session *s, const char *text)
 	                        .axis = -1,
 	                        .rows = -1,
 	                        .label_smoothing = s->o->label_smoothing};
+	if (!check_loss_kind(s))
+		return false;
 	s->has_loss = true;
 	s->loss.rows_known = rows_are_known(s);
 	if (strcmp(s->loss_kind, "onnx") == 0) {
@@ -321,7 +340,7 @@ session_parse_loss(Session *s, const char *text)
 	while (at && *at) /* at a colon or comma */
 		at = read_loss_part_once(s, text, at + 1, seen);
 	return at && check_loss_options(s, seen) &&
-	       resolve_loss_axis(s, seen, "axis", &s->loss.axis) &&
-	       resolve_loss_axis(s, seen, "rows", &s->loss.rows) && read_class_weight(s) &&
-	       find_wrt(s);
+	       resolve_loss_axis(s, seen, "axis", &s->loss.axis, &s->loss.axis_given) &&
+	       resolve_loss_axis(s, seen, "rows", &s->loss.rows, &s->loss.rows_given) &&
+	       read_class_weight(s) && find_wrt(s);
 }

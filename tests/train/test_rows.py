@@ -336,7 +336,7 @@ def test_rows_that_the_graph_does_not_tell(run, tmp_path):
     np.save(tmp_path / "labels.npy", RANDOM.standard_normal((8, V, 1)).astype(np.float32))
     refused = run("compile", "m.onnx", "-o", "train", "--batch=4", "--loss=mse", exit=2).stderr
     assert "has no axis that counts the 4 rows" in refused and "rows=N" in refused
-    for wrong, says in (("0", 'rows=0: output "y" is [5,4,1]'), ("3", 'rows=3: output "y" is [5,4,1]'), ("-1", 'rows=2: output "y" is [5,4,1]'),
+    for wrong, says in (("0", 'rows=0: output "y" is [5,4,1]'), ("3", 'rows=3: output "y" is [5,4,1]'), ("-1", 'rows=-1: output "y" is [5,4,1]'),
                         ("-4", "rows=-4: axis -4 of a rank-3 output")):
         assert says in run("compile", "m.onnx", "-o", "train", "--batch=4", f"--loss=mse:y,rows={wrong}", exit=2).stderr
     z = X[3::-1, 0].astype(float) @ W
@@ -344,6 +344,14 @@ def test_rows_that_the_graph_does_not_tell(run, tmp_path):
         run("compile", "m.onnx", "-o", "train", "--batch=4", f"--loss=mse:y,rows={rows}", "--precision=f64")
         done = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=1", "--shuffle=off", "--progress=off")
         assert np.isclose(printed(done), ((z - np.load(tmp_path / "labels.npy")[:4, :, 0]) ** 2).mean(), rtol=1e-8)
+
+
+def test_messages_show_the_axis_that_was_given(run, tmp_path):
+    save(tmp_path / "m.onnx", [node("MatMul", "x w", "axis=1")], [("x", FLOAT, ["batch", F])], [("axis=1", FLOAT, ["batch", V])], w=W)
+    for loss, says in (("mse,rows=-1", 'rows=-1: output "axis=1" [5,5] has its rows along axis 0'), ("cross_entropy,axis=-2", "axis -2 of the output holds the rows"),
+                       ("cross_entropy:axis=1,axis=1", 'hint: the model has an output "axis=1", which goes before an option')):
+        assert says in run("compile", "m.onnx", "-o", "train", "--batch=5", f"--loss={loss}", exit=2).stderr
+    run("compile", "m.onnx", "-o", "train", "--batch=5", "--loss=cross_entropy:axis=1,axis=-1")
 
 
 @pytest.mark.parametrize("said", ["", ",rows=0"])
