@@ -49,30 +49,6 @@ divisor_of(Value *loss)
 }
 
 /* ---- what depends on what */
-typedef struct {
-	BatchAxes rows;
-	bool *seen; /* by value id */
-	VEC(Value *) work;
-	Arena *arena;
-} Walk;
-
-static Walk
-walk_new(const Function *f, Arena *arena)
-{
-	return (Walk){.rows = batch_of(arena, f),
-	              .seen = NEW_ARRAY(arena, bool, f->next_value_id),
-	              .arena = arena};
-}
-
-static void
-push(Walk *w, Value *v)
-{
-	if (!v || v->id >= w->rows.n || w->seen[v->id])
-		return;
-	w->seen[v->id] = true;
-	vec_push(w->arena, &w->work, v);
-}
-
 static bool
 is_parameter(const Value *v)
 {
@@ -85,35 +61,61 @@ is_input(const Value *v)
 	return v->kind == VALUE_PARAM && v->param == PARAM_INPUT;
 }
 
-static bool
-reads(const Function *f, Value *v, bool (*what)(const Value *v), Arena *arena)
+/* By value id: is the value computed from one of these? */
+static bool *
+find_dependents(const Function *f, bool (*what)(const Value *v), Arena *arena)
 {
-	Walk w = walk_new(f, arena);
+	bool *depends = NEW_ARRAY(arena, bool, f->next_value_id);
 
-	push(&w, v);
-	while (w.work.n) {
-		Value *at = w.work.at[--w.work.n];
-		if (what(at))
-			return true;
-		for (int i = 0; at->node && i < at->node->n_operands; i++)
-			push(&w, node_operand(at->node, i));
+	for (const Node *n = f->first; n; n = n->next) {
+		bool any = false;
+		for (int i = 0; i < n->n_operands; i++) {
+			const Value *v = node_operand(n, i);
+			any |= v && (what(v) || depends[v->id]);
+		}
+		for (int i = 0; i < n->n_results; i++)
+			depends[node_result(n, i)->id] = any;
 	}
-	return false;
+	return depends;
+}
+
+typedef struct {
+	BatchAxes rows;
+	const bool *of_inputs; /* by value id: computed from inputs */
+	bool *seen;            /* by value id */
+	VEC(Value *) work;
+	Arena *arena;
+} Walk;
+
+static Walk
+walk_new(const Function *f, Arena *arena)
+{
+	return (Walk){.rows = batch_of(arena, f),
+	              .of_inputs = find_dependents(f, is_input, arena),
+	              .seen = NEW_ARRAY(arena, bool, f->next_value_id),
+	              .arena = arena};
+}
+
+static void
+push(Walk *w, Value *v)
+{
+	if (!v || w->seen[v->id])
+		return;
+	w->seen[v->id] = true;
+	vec_push(w->arena, &w->work, v);
 }
 
 /* A number that data say of all rows together: of a single row, too, it is not the row's own. */
 static bool
-is_said_by_data(const Walk *w, const Function *f, Value *v)
+is_said_by_data(const Walk *w, const Value *v)
 {
-	const BatchAxis *a = v->id < w->rows.n ? &w->rows.of[v->id] : &batch_none;
-
-	return is_scalar(v) && a->axis < 0 && reads(f, v, is_input, w->arena);
+	return is_scalar(v) && w->rows.of[v->id].axis < 0 && (is_input(v) || w->of_inputs[v->id]);
 }
 
 static bool
-divides_by_data(const Walk *w, const Function *f, const Node *n)
+divides_by_data(const Walk *w, const Node *n)
 {
-	return n->op == OP_div && is_said_by_data(w, f, behind_views(node_operand(n, 1)));
+	return n->op == OP_div && is_said_by_data(w, behind_views(node_operand(n, 1)));
 }
 
 /* Is what the loss divides by somewhere up to its products, convolutions and indices? */
@@ -128,7 +130,7 @@ is_uneven(const Function *f, Value *loss, Arena *arena)
 		FuseClass class = n ? op_row(n)->fuse : FUSE_NONE;
 		if (class != FUSE_ELEMENTWISE && class != FUSE_VIEW && class != FUSE_REDUCE)
 			continue;
-		if (divides_by_data(&w, f, n))
+		if (divides_by_data(&w, n))
 			return true;
 		for (int i = 0; i < n->n_operands; i++)
 			push(&w, node_operand(n, i));
@@ -143,8 +145,8 @@ own_count(const Function *f, Value *loss, Arena *arena)
 	Value *n = divisor_of(loss);
 	Walk w = walk_new(f, arena);
 
-	bool counts = n && is_said_by_data(&w, f, behind_views(n)) &&
-	              !reads(f, n, is_parameter, arena);
+	bool counts = n && is_said_by_data(&w, behind_views(n)) && !is_parameter(n) &&
+	              !find_dependents(f, is_parameter, arena)[n->id];
 	return counts ? n : NULL;
 }
 
