@@ -9,8 +9,12 @@
  * whatever is added, so that it is never a row's own. */
 typedef struct {
 	int64_t stride, low, high;
+	bool of_data; /* data say something in it */
 } Places;
-static const Places anywhere = {0, INT64_MIN, INT64_MAX};
+static const Places anywhere = {0, INT64_MIN, INT64_MAX, false};
+static const Places index_of_data = {0, 0, 0, true};
+
+enum { NO_AXIS = -1 }; /* all elements together: stride 0 */
 
 /* The places of a value along one axis, where constants have that stride. */
 typedef struct Known Known;
@@ -30,7 +34,7 @@ typedef struct {
 } Search;
 
 #define MOST_PLACES 0x1p53 /* below, a double holds every integer */
-enum { MOST_VALUES = 1024, MOST_ELEMENTS = 1 << 16 };
+enum { MOST_VALUES = 1024, MOST_ELEMENTS = 1 << 20 };
 static Places places_of(Search *s, Value *v, int axis);
 
 /* Which row an element is of: equal blocks of the axis are the rows. */
@@ -66,8 +70,12 @@ places_of_constant(const Search *s, const Tensor *x, int axis)
 {
 	Type t = x->type;
 
-	if (t->n == 0 || t->n > MOST_ELEMENTS || dtype_is_float(t->dtype) || t->dtype == BOOL)
+	if (t->n == 0 || dtype_is_float(t->dtype) || t->dtype == BOOL)
 		return (Places){0};
+	if (t->n > MOST_ELEMENTS)
+		return anywhere;
+	if (axis == NO_AXIS)
+		return rest_of(s, x, axis, 0);
 	Places p = rest_of(s, x, axis, s->wanted);
 	return p.low >= 0 && p.high < s->wanted ? p : rest_of(s, x, axis, 0);
 }
@@ -79,17 +87,18 @@ places_of_iota(Search *s, const Node *n, int axis)
 	int64_t size = t->dims[((const IotaAttr *)n->attr)->axis];
 
 	if (((const IotaAttr *)n->attr)->axis != axis)
-		return (Places){0, 0, size - 1};
-	return (Places){size / s->rows, 0, size / s->rows - 1};
+		return (Places){.high = size - 1};
+	return (Places){.stride = size / s->rows, .high = size / s->rows - 1};
 }
 
 static Places
 scaled(Places p, int64_t by)
 {
-	Places out;
+	Places out = {.of_data = p.of_data};
 
-	return size_mul(p.stride, by, &out.stride) && size_mul(p.low, by, &out.low) &&
-	                       size_mul(p.high, by, &out.high)
+	return size_mul(p.stride, by, &out.stride) &&
+	                       size_mul(by < 0 ? p.high : p.low, by, &out.low) &&
+	                       size_mul(by < 0 ? p.low : p.high, by, &out.high)
 	               ? out
 	               : anywhere;
 }
@@ -97,7 +106,7 @@ scaled(Places p, int64_t by)
 static Places
 added(Places a, Places b)
 {
-	Places out;
+	Places out = {.of_data = a.of_data || b.of_data};
 
 	return size_add(a.stride, b.stride, &out.stride) && size_add(a.low, b.low, &out.low) &&
 	                       size_add(a.high, b.high, &out.high)
@@ -105,14 +114,27 @@ added(Places a, Places b)
 	               : anywhere;
 }
 
-/* What another op makes of data is an index within its axis; what it makes of rows' places may be anywhere. */
+static bool
+is_anywhere(Places p)
+{
+	return p.low == INT64_MIN && p.high == INT64_MAX;
+}
+
+/* What another op makes of data is an index within its axis; what it makes of rows' places, or of the model's own numbers alone,
+ * may be anywhere. */
 static Places
 places_of_other(Search *s, const Node *n, int axis)
 {
-	for (int i = 0; i < n->n_operands; i++)
-		if (node_operand(n, i) && places_of(s, node_operand(n, i), axis).stride != 0)
+	bool of_data = n->n_operands == 0;
+
+	for (int i = 0; i < n->n_operands; i++) {
+		Places p = node_operand(n, i) ? places_of(s, node_operand(n, i), axis)
+		                              : index_of_data;
+		if (p.stride != 0 || is_anywhere(p))
 			return anywhere;
-	return (Places){0};
+		of_data |= p.of_data;
+	}
+	return of_data ? index_of_data : anywhere;
 }
 
 static bool
@@ -130,9 +152,9 @@ places_of_product(Search *s, const Node *n, int axis)
 
 	if (splat == 1 && !value_splat(node_operand(n, 1), &by))
 		return places_of_other(s, n, axis);
-	if (!(by >= 0) || by != floor(by))
+	if (by != floor(by))
 		return places_of_other(s, n, axis);
-	bool exact = by < MOST_PLACES;
+	bool exact = fabs(by) < MOST_PLACES;
 	s->wanted = exact && by >= 1 ? wanted / (int64_t)by : 0;
 	Places p = places_of(s, node_operand(n, 1 - splat), axis);
 	s->wanted = wanted;
@@ -149,23 +171,72 @@ places_of_sum(Search *s, const Node *n, int axis)
 	return added(a, places_of(s, node_operand(n, 1), axis));
 }
 
-/* The operand's axis with the rows of this axis of the reshaped value; -1: none. */
+/* -x; constants of x have stride 0. */
+static Places
+places_of_negative(Search *s, Value *x, int axis)
+{
+	int64_t wanted = s->wanted;
+
+	s->wanted = 0;
+	Places p = places_of(s, x, axis);
+	s->wanted = wanted;
+	return scaled(p, -1);
+}
+
+static Places
+places_of_difference(Search *s, const Node *n, int axis)
+{
+	Places a = places_of(s, node_operand(n, 0), axis);
+	Places b = places_of_negative(s, node_operand(n, 1), axis);
+
+	if (a.stride == 0 && b.stride == 0 && (a.of_data || b.of_data))
+		return index_of_data; /* length - 1 - j */
+	return added(a, b);
+}
+
+/* max and min of numbers of the model; quotient and rest of such numbers and a positive one. */
+static Places
+places_of_numbers(Search *s, const Node *n, int axis)
+{
+	Places a = places_of(s, node_operand(n, 0), axis);
+	Places b = places_of(s, node_operand(n, 1), axis);
+	bool plain = a.stride == 0 && b.stride == 0 && !a.of_data && !b.of_data &&
+	             !is_anywhere(a) && !is_anywhere(b) &&
+	             !dtype_is_float(node_result(n, 0)->type->dtype);
+	bool divides = a.low >= 0 && b.low > 0 && b.low == b.high;
+
+	if (plain && n->op == OP_max)
+		return (Places){.low = a.low > b.low ? a.low : b.low,
+		                .high = a.high > b.high ? a.high : b.high};
+	if (plain && n->op == OP_min)
+		return (Places){.low = a.low < b.low ? a.low : b.low,
+		                .high = a.high < b.high ? a.high : b.high};
+	if (plain && divides && n->op == OP_div)
+		return (Places){.low = a.low / b.low, .high = a.high / b.low};
+	if (plain && divides && n->op == OP_rem)
+		return (Places){.high = a.high < b.low ? a.high : b.low - 1};
+	return places_of_other(s, n, axis);
+}
+
+/* The operand's axis with the rows of this axis of the reshaped value; NO_AXIS: none has them. */
 static int
 axis_before_reshape(Search *s, const Node *n, int axis)
 {
 	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
 	int64_t outer = 1, before = 1;
 
+	if (axis == NO_AXIS)
+		return NO_AXIS;
 	for (int i = 0; i < axis; i++)
 		if (!size_mul(outer, y->dims[i], &outer))
-			return -1;
+			return NO_AXIS;
 	for (int i = 0; i < x->rank; i++) {
 		if (before == outer && x->dims[i] > 1 && x->dims[i] % s->rows == 0)
 			return i;
 		if (!size_mul(before, x->dims[i], &before))
-			return -1;
+			return NO_AXIS;
 	}
-	return -1;
+	return NO_AXIS;
 }
 
 static int
@@ -176,13 +247,13 @@ axis_before_broadcast(const Node *n, int axis)
 	for (int i = 0; i < axes->n; i++)
 		if (axes->at[i] == axis)
 			return i;
-	return -1;
+	return NO_AXIS;
 }
 
-static Places
-places_at(Search *s, Value *v, int axis)
+static int
+axis_before_transpose(const Node *n, int axis)
 {
-	return axis < 0 ? (Places){0} : places_of(s, v, axis);
+	return axis == NO_AXIS ? NO_AXIS : (int)((const TransposeAttr *)n->attr)->order.at[axis];
 }
 
 /* Of a slice along another axis; of a concat, the part that it takes. */
@@ -192,8 +263,8 @@ places_of_slice(Search *s, const Node *n, int axis)
 	Value *x = node_operand(n, 0);
 	const SliceAttr *a = n->attr;
 
-	if (x->type->dims[axis] != node_result(n, 0)->type->dims[axis])
-		return (Places){0};
+	if (axis != NO_AXIS && x->type->dims[axis] != node_result(n, 0)->type->dims[axis])
+		axis = NO_AXIS;
 	if (!x->node || x->node->op != OP_concat)
 		return places_of(s, x, axis);
 	int joined = (int)((const AxisAttr *)x->node->attr)->axis;
@@ -202,10 +273,38 @@ places_of_slice(Search *s, const Node *n, int axis)
 		Value *part = node_operand(x->node, i);
 		int64_t size = part->type->dims[joined];
 		if (at < size && a->stop.at[joined] - a->start.at[joined] <= size - at)
-			return joined == axis ? (Places){0} : places_of(s, part, axis);
+			return places_of(s, part, joined == axis ? NO_AXIS : axis);
 		at -= size;
 	}
-	return (Places){0};
+	return places_of(s, x, axis);
+}
+
+/* The places of x where the condition, x < N or x >= N, does not hold. */
+static Places
+without(Places p, const Node *condition, const Value *x)
+{
+	double bound;
+
+	if (!condition || p.stride != 0 || (condition->op != OP_lt && condition->op != OP_ge) ||
+	    node_operand(condition, 0) != x || !value_splat(node_operand(condition, 1), &bound) ||
+	    bound != floor(bound) || fabs(bound) >= MOST_PLACES)
+		return p;
+	if (condition->op == OP_lt && p.low < (int64_t)bound)
+		p.low = (int64_t)bound;
+	if (condition->op == OP_ge && p.high >= (int64_t)bound)
+		p.high = (int64_t)bound - 1;
+	return p;
+}
+
+/* The places of x where none of the conditions joined by `or` holds. */
+static Places
+without_any(Places p, const Node *condition, const Value *x)
+{
+	if (!condition || condition->op != OP_or)
+		return without(p, condition, x);
+	for (int i = 0; i < 2; i++)
+		p = without(p, node_operand(condition, i)->node, x);
+	return p;
 }
 
 /* One or the other; but x where it is x or x + size, as negative indices are written: places are not negative. */
@@ -214,13 +313,15 @@ places_of_choice(Search *s, const Node *n, int axis)
 {
 	Places a = places_of(s, node_operand(n, 1), axis);
 	Places b = places_of(s, node_operand(n, 2), axis);
-	Places wrapped = added(b, (Places){0, s->size, s->size});
+	Places wrapped = added(b, (Places){.low = s->size, .high = s->size});
 
 	if (a.stride != b.stride)
 		return anywhere;
 	if (a.low == wrapped.low && a.high == wrapped.high)
 		return b;
-	return (Places){b.stride, a.low < b.low ? a.low : b.low, a.high > b.high ? a.high : b.high};
+	b = without_any(b, node_operand(n, 0)->node, node_operand(n, 2));
+	return (Places){b.stride, a.low < b.low ? a.low : b.low, a.high > b.high ? a.high : b.high,
+	                a.of_data || b.of_data};
 }
 
 static Places
@@ -230,24 +331,32 @@ places_of_node(Search *s, Value *v, int axis)
 	const Tensor *constant = value_constant(v);
 	double splat;
 
-	if (v->type->rank <= axis || v->type->dims[axis] % s->rows != 0)
-		return (Places){0};
+	if (axis != NO_AXIS && (v->type->rank <= axis || v->type->dims[axis] % s->rows != 0))
+		return places_of(s, v, NO_AXIS);
 	if (value_splat(v, &splat))
-		return fabs(splat) < MOST_PLACES ? (Places){0, (int64_t)splat, (int64_t)splat}
-		                                 : anywhere;
+		return fabs(splat) < MOST_PLACES
+		               ? (Places){.low = (int64_t)splat, .high = (int64_t)splat}
+		               : anywhere;
 	if (constant)
 		return places_of_constant(s, constant, axis);
 	if (!n)
-		return (Places){0};
+		return index_of_data;
 	switch (n->op) {
 	case OP_iota: return places_of_iota(s, n, axis);
 	case OP_mul: return places_of_product(s, n, axis);
 	case OP_add: return places_of_sum(s, n, axis);
+	case OP_sub: return places_of_difference(s, n, axis);
+	case OP_neg: return places_of_negative(s, node_operand(n, 0), axis);
+	case OP_max:
+	case OP_min:
+	case OP_div:
+	case OP_rem: return places_of_numbers(s, n, axis);
 	case OP_cast: return places_of(s, node_operand(n, 0), axis);
 	case OP_select: return places_of_choice(s, n, axis);
 	case OP_slice: return places_of_slice(s, n, axis);
-	case OP_reshape: return places_at(s, node_operand(n, 0), axis_before_reshape(s, n, axis));
-	case OP_broadcast: return places_at(s, node_operand(n, 0), axis_before_broadcast(n, axis));
+	case OP_reshape: return places_of(s, node_operand(n, 0), axis_before_reshape(s, n, axis));
+	case OP_broadcast: return places_of(s, node_operand(n, 0), axis_before_broadcast(n, axis));
+	case OP_transpose: return places_of(s, node_operand(n, 0), axis_before_transpose(n, axis));
 	default: return places_of_other(s, n, axis);
 	}
 }
@@ -255,7 +364,7 @@ places_of_node(Search *s, Value *v, int axis)
 static Places
 places_of(Search *s, Value *v, int axis)
 {
-	uint64_t key = (uint64_t)v->id * MAX_RANK + (uint64_t)axis, found = 0;
+	uint64_t key = (uint64_t)v->id * (MAX_RANK + 1) + (uint64_t)(axis - NO_AXIS), found = 0;
 
 	intmap_get(s->known, key, &found);
 	const Known *first = (const Known *)(uintptr_t)found, *k = first;

@@ -23,6 +23,20 @@
 	"  %k = constant {value = s64[4] [3, 0, 2, 3]} : s64[4]\n"    \
 	"  %p = add %at, %k : s64[4]\n"
 
+#define GRID_PLACES                                                       \
+	"  %i = iota {dtype = s64, shape = [4,4], axis = 0} : s64[4,4]\n" \
+	"  %cols = iota {dtype = s64, shape = [4], axis = 0} : s64[4]\n"  \
+	"  %j = broadcast %cols {shape = [4,4], axes = [1]} : s64[4,4]\n" \
+	"  %four = constant {value = s64[] [4]} : s64[]\n"                \
+	"  %b4 = broadcast %four {shape = [4,4], axes = []} : s64[4,4]\n" \
+	"  %at = mul %i, %b4 : s64[4,4]\n  %p = add %at, %j : s64[4,4]\n"
+
+#define GRID_TWOS                                                         \
+	"  %n0 = constant {value = s64[] [0]} : s64[]\n"                  \
+	"  %zero = broadcast %n0 {shape = [4,4], axes = []} : s64[4,4]\n" \
+	"  %n2 = constant {value = s64[] [2]} : s64[]\n"                  \
+	"  %two = broadcast %n2 {shape = [4,4], axes = []} : s64[4,4]\n"
+
 #define CHOICE                                                 \
 	"  %u = reduce %x {kind = sum, axes = [1]} : f32[4]\n" \
 	"  %h = constant {value = f32[4] [0, 0, 0, 0]} : f32[4]\n  %c = gt %u, %h : bool[4]\n"
@@ -163,6 +177,66 @@ static const struct {
          "  %q = add %p, %e : s64[4]\n  %s = select %c, %q, %p : s64[4]\n"
          "  %r = gather %f, %s {axis = 0}",
          "4", 0, 1},
+	/* row * 4 + j of [4,4]: less j * 2, less 4; -j and j * j for j; column * 4 + row; then places in their row: transposed, plus 4
+	 * less 4, 3 - j for j */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
+         "  %two = constant {value = s64[4,4] [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]} : s64[4,4]\n"
+         "  %m = mul %j, %two : s64[4,4]\n  %q = sub %p, %m : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
+         "4,4", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
+         "  %q = sub %p, %b4 : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
+         "4,4", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
+         "  %o = constant {value = s64[] [-1]} : s64[]\n  %ob = broadcast %o {shape = [4,4], axes = []} : s64[4,4]\n"
+         "  %m = mul %j, %ob : s64[4,4]\n  %q = add %at, %m : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
+         "4,4", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
+         "  %n = neg %cols : s64[4]\n  %nb = broadcast %n {shape = [4,4], axes = [1]} : s64[4,4]\n"
+         "  %q = add %at, %nb : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
+         "4,4", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
+         "  %n = mul %cols, %cols : s64[4]\n  %nb = broadcast %n {shape = [4,4], axes = [1]} : s64[4,4]\n"
+         "  %q = add %at, %nb : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
+         "4,4", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
+         "  %t = transpose %at {order = [1,0]} : s64[4,4]\n  %q = add %t, %j : s64[4,4]\n"
+         "  %s = transpose %q {order = [1,0]} : s64[4,4]\n  %r = gather %f, %s {axis = 0}",
+         "4,4", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
+         "  %t = transpose %p {order = [1,0]} : s64[4,4]\n  %r = gather %f, %t {axis = 0}",
+         "4,4", 1, 1},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
+         "  %a = add %b4, %p : s64[4,4]\n  %q = sub %a, %b4 : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
+         "4,4", 0, 1},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
+         "  %three = constant {value = s64[4,4] [3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]} : s64[4,4]\n"
+         "  %m = sub %three, %j : s64[4,4]\n  %q = add %at, %m : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
+         "4,4", 0, 1},
+	/* row * 4 + j / 2 and j % 2, their sum with j; 2 - j, or j where that is negative */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES GRID_TWOS
+         "  %d = div %j, %two : s64[4,4]\n  %m = rem %j, %two : s64[4,4]\n"
+         "  %a = add %at, %d : s64[4,4]\n  %q = add %a, %m : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
+         "4,4", 0, 1},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES GRID_TWOS
+         "  %d = div %j, %two : s64[4,4]\n  %q = add %p, %d : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
+         "4,4", NONE, 0, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES GRID_TWOS
+         "  %b = sub %two, %j : s64[4,4]\n"
+         "  %c = lt %b, %zero : bool[4,4]\n  %s = select %c, %j, %b : s64[4,4]\n"
+         "  %q = add %at, %s : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
+         "4,4", 0, 1},
 	/* functions: a loop over the axis of the rows, and over another one; branches */
 	{BODY, "3,4] is input 0 rows 1",
          "%h = constant {value = f32[4] [0.0, 0.0, 0.0, 0.0]} : f32[4]\n"
