@@ -14,6 +14,8 @@ enum {
 	LEAST_WAVES = 16, /* numbers of a line behind a window that all lines share ... */
 	LONGEST_WAVES = 1 << 13,
 	MOST_MAGNITUDES = 8,
+	LINES_PER_NOISE = 8, /* a basis of 8 numbers has 10 lines; one of them may be noise */
+	ANGLE_ROUNDINGS = 4, /* 2 pi, its products with the frequency and the place, and / n */
 	SAMPLED = 4096,
 };
 #define WAVE_ERROR 1e-4 /* of the squares */
@@ -24,6 +26,7 @@ enum {
 #define ZERO 1e-6           /* of the largest */
 #define BUMP_ERROR 1e-3     /* of the largest */
 #define STEP_ERROR 1e-3     /* of a step */
+#define PI 3.14159265358979323846
 
 typedef struct {
 	const TensorData *t;
@@ -53,6 +56,19 @@ static bool
 is_zero(const Lines *l, double high)
 {
 	return high <= ZERO * l->high;
+}
+
+/* Is the line zero, or only the rounding noise of zeros? The sine of half the sampling rate is 0 at every place, but its angles
+ * rise to pi n, and in f32 each operation adds an error of 2^-24 of the angle. *noisy counts the lines of noise: many lines of
+ * small numbers are not noise. */
+static bool
+is_zero_or_noise(const Lines *l, double high, int64_t *noisy)
+{
+	double noise = ANGLE_ROUNDINGS * 0x1p-24 * PI * (double)l->n;
+
+	if (is_zero(l, high))
+		return true;
+	return high <= noise * l->high && ++*noisy * LINES_PER_NOISE <= l->count;
 }
 
 static Lines
@@ -136,12 +152,12 @@ has_magnitudes(const Lines *l, int64_t line, double high, int least)
 static bool
 are_mirrored_with(const Lines *l, int least)
 {
-	int64_t rich = 0;
+	int64_t rich = 0, noisy = 0;
 
 	for (int64_t line = 0; line < l->count; line++) {
 		double high = line_highest(l, line);
 		double error = high * (SYMMETRY_ERROR + rounding_of(l->t->dtype));
-		if (is_zero(l, high))
+		if (is_zero_or_noise(l, high, &noisy))
 			continue;
 		if (!is_mirrored(l, line, false, 1, error) &&
 		    !is_mirrored(l, line, false, -1, error) &&
@@ -236,18 +252,19 @@ static bool
 are_sines_behind_window(const Lines *l)
 {
 	double window[LONGEST_WAVES];
-	int64_t lines = 0;
+	int64_t lines = 0, noisy = 0, noisy_of_three = 0;
 
 	if (l->n > LONGEST_WAVES || l->count < LEAST_FILTERS)
 		return false;
 	for (int64_t i = 1; i < 4; i++) {
 		int64_t line = i * l->count / 4;
-		if (!is_zero(l, line_highest(l, line)) && !is_roughly_sine(l, line))
+		if (!is_zero_or_noise(l, line_highest(l, line), &noisy_of_three) &&
+		    !is_roughly_sine(l, line))
 			return false;
 	}
 	double high = shared_window(l, window);
 	for (int64_t line = 0; line < l->count; line++) {
-		bool zero = is_zero(l, line_highest(l, line));
+		bool zero = is_zero_or_noise(l, line_highest(l, line), &noisy);
 		if (!zero && !is_sine_behind(l, line, window, high))
 			return false;
 		lines += !zero && changes_sign(l, line, 0, l->n);
@@ -289,11 +306,11 @@ static bool
 are_windowed_sines(const Lines *l)
 {
 	double limit = rounding_of(l->t->dtype) > 1e-6 ? 5e-4 : 1e-6;
-	int64_t sines = 0, short_ones = 0;
+	int64_t sines = 0, short_ones = 0, noisy = 0;
 
 	for (int64_t line = 0; line < l->count; line++) {
 		double high = line_highest(l, line), zero = ZERO * high;
-		int64_t begin = 0, end = is_zero(l, high) ? 0 : l->n;
+		int64_t begin = 0, end = is_zero_or_noise(l, high, &noisy) ? 0 : l->n;
 
 		while (begin < end && fabs(line_at(l, line, begin)) <= zero)
 			begin++;

@@ -29,6 +29,12 @@ def spectrum(n):
     return np.vstack([np.fft.rfft(np.eye(n)).real.T, np.fft.rfft(np.eye(n)).imag.T])
 
 
+def spectrum_of_f32(n):
+    """The same where f32 rounds the angles, as of torch.arange: the last sine, of half the sampling rate, is noise up to 1e-4."""
+    angles = np.arange(n // 2 + 1, dtype=np.float32)[:, None] * np.arange(n, dtype=np.float32) * np.float32(2 * np.pi) / np.float32(n)
+    return np.vstack([np.cos(angles), -np.sin(angles)])
+
+
 def edges(scale, n):
     to, back = SCALES[scale]
     return back(np.linspace(to(np.float64(0)), to(np.float64(8000)), n + 2))
@@ -68,6 +74,8 @@ FIXED = {
     "spectrum, cosines alone": ("Conv", (spectrum(64)[:33] * PERIOD["hann"](64))[:, None], BASIS),
     "frequencies of their own, hann": ("Conv", np.vstack([np.cos(ODD), np.sin(ODD)])[:, None] * PERIOD["hann"](256), BASIS),
     "frequencies of their own, blackman": ("Conv", np.vstack([np.cos(ODD), np.sin(ODD)])[:, None] * PERIOD["blackman"](256), BASIS),
+    **{f"spectrum of f32, {name}, {n}": ("Conv", (spectrum_of_f32(n) * PERIOD[name](n))[:, None], BASIS)
+       for name, n in (("hann", 16), ("hann", 64), ("hamming", 256), ("symmetric hann", 400), ("root of hann", 512), ("blackman", 1024))},
     "spectrum, a product": ("MatMul", spectrum(64).T, SINES),
     "cosine transform": ("MatMul", COSINES, BASIS), "cosine transform back": ("MatMul", COSINES.T, BASIS),
     "constant Q": ("Conv", constant_q(3, 1), BASIS), "constant Q, from the beginning": ("Conv", constant_q(3, 0), BASIS),
@@ -93,6 +101,13 @@ def noisy(table, size):
     return table + size * RANDOM.standard_normal(table.shape)
 
 
+def beside_noise(kernels, at, n):
+    """The kernels with n numbered from `at` on made a millionth as large as the rest."""
+    out = kernels.copy()
+    out[at:at + n] = abs(kernels).max() * 1e-6 * RANDOM.standard_normal(out[at:at + n].shape)
+    return out
+
+
 DIRAC = np.zeros((8, 8, 9))
 DIRAC[np.arange(8), np.arange(8), 4] = 1
 LEARNED = {
@@ -104,6 +119,10 @@ LEARNED = {
     "identity": ("MatMul", np.eye(16)), "twice the identity": ("MatMul", 2 * np.eye(16)), "signs": ("MatMul", np.sign(RANDOM.standard_normal((16, 16)))),
     "-1, 0, 1": ("MatMul", RANDOM.integers(-1, 2, (32, 32)).astype(float)), "orthogonal": ("MatMul", np.linalg.qr(RANDOM.standard_normal((32, 32)))[0]),
     "pruned": ("MatMul", np.where(RANDOM.random((64, 32)) < .1, RANDOM.standard_normal((64, 32)), 0)),
+    **{f"one tiny line of {shape}, {scale:g}": ("Conv", beside_noise(scale * RANDOM.standard_normal(shape), shape[0] - 1, 1))
+       for shape in [(18, 1, 16), (66, 1, 64), (402, 1, 400)] for scale in (1e-3, 1, 30)},
+    "a quarter of a basis is tiny": ("Conv", beside_noise((spectrum_of_f32(64) * PERIOD["hann"](64))[:, None], 20, 16)),
+    "a basis that trained, with a tiny line": ("Conv", beside_noise(noisy(spectrum(64)[:, None], .02), 65, 1)),
     "a basis that trained": ("Conv", noisy((spectrum(64) * PERIOD["hann"](64))[:, None], .02)),
     "filters that trained": ("MatMul", noisy(triangles("htk", 201, 40), .01)),
     "a window that trained": ("Mul", noisy(PERIOD["hann"](25), .01)), "bins that trained": ("Conv", noisy(np.arange(16.0), .01).reshape(1, 16, 1, 1)),
