@@ -113,11 +113,30 @@ is_in_constant_node(Case *c)
 	return c->w->constant && c->w->data.n > 1 && c->r->exporter->keeps_constants;
 }
 
-/* Sines of positions that begin elsewhere than at 0. */
+/* Sines of positions that begin elsewhere than at 0, or of few positions. */
 static bool
 has_values_of_waves(Case *c)
 {
-	return values_are_waves(&c->w->data, false);
+	return values_are_waves(&c->w->data, false) || values_are_short_waves(&c->w->data);
+}
+
+static bool
+has_values_of_cosine_transform(Case *c)
+{
+	return values_are_cosine_transform(&c->w->data);
+}
+
+/* A blur or a derivative, or how a learned interpolation begins. */
+static bool
+is_symmetric_kernel(Case *c)
+{
+	bool convolves = c->n > 0;
+
+	for (int i = 0; i < c->n; i++)
+		convolves &= c->readers[i].input == 1 &&
+		             (node_is(c->readers[i].node, "Conv") ||
+		              node_is(c->readers[i].node, "ConvTranspose"));
+	return convolves && values_are_symmetric_kernel(&c->w->data);
 }
 
 static bool
@@ -203,6 +222,10 @@ const DoubtRow doubts_of_parameter[] = {
          {"computed from what its name says is a parameter",
           "the file has lost what that was: maybe a buffer"}},
 	{has_values_of_waves, {"a node reads it", "its values are sines and cosines"}},
+	{has_values_of_cosine_transform,
+         {"a node reads it", "its values are those of a discrete cosine transform"}},
+	{is_symmetric_kernel,
+         {"a layer reads it", "one symmetric kernel for all channels, as a blur is"}},
 	{has_whole_values,
          {"a node reads it", "whole numbers and halves only, as no training leaves them"}},
 	{has_name_of_table, {"a node reads it", "its name is one of tables that are computed"}},

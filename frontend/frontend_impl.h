@@ -564,6 +564,13 @@ bool values_are_triangle(const TensorData *t);
 /* Position encodings, sinusoidal and rotary: along some axis, the positions', nothing but sines and cosines, of angles
  * from 0 on if `from_zero`. */
 bool values_are_waves(const TensorData *t, bool from_zero);
+/* The same of 4 or 5 positions from 0 on, too few to be sure. */
+bool values_are_short_waves(const TensorData *t);
+/* Line k is cos(pi / n (i + 1/2) k) times some number: of 3 lines or more, in order. */
+bool values_are_cosine_transform(const TensorData *t);
+/* A kernel [out, in, ...], or one without channels, that is the same for all channels and, to the last bit, the mirror image of
+ * itself or of its negative along each axis. */
+bool values_are_symmetric_kernel(const TensorData *t);
 /* ALiBi (Press et al. 2022): along the last of three axes or more each line rises or falls evenly. */
 bool values_are_ramps(const TensorData *t);
 

@@ -177,6 +177,43 @@ def test_what_was_learned_trains(run, tmp_path, dtype):
     assert {n: r for n, r in rows.items() if r[0] != "trainable"} == {}
 
 
+BINOMIAL = np.outer([1.0, 2, 1], [1, 2, 1]) / 16
+TURNED = np.arange(5)[:, None] / 10000 ** (np.tile(np.arange(4), 2) / 4)
+SHORT = {
+    "one blur": ("Conv", BINOMIAL[None, None]), "a blur of each channel": ("Conv", np.tile(BINOMIAL, (3, 1, 1, 1))),
+    "a blur of 1, 2, 1 alone": ("Conv", np.tile([.25, .5, .25], (4, 1, 1))), "a derivative": ("Conv", np.outer([1, 2, 1], [-1, 0, 1])[None, None] / 8),
+    "bilinear": ("ConvTranspose", np.tile(np.outer([.25, .75, .75, .25], [.25, .75, .75, .25]), (2, 1, 1, 1))),
+    **{f"cosine transform of {n}": ("MatMul", np.cos(np.pi / n * (np.arange(n) + .5) * np.arange(n)[:, None])) for n in (3, 4, 5)},
+    "cosine transform of 4, back": ("MatMul", np.cos(np.pi / 4 * (np.arange(4)[:, None] + .5) * np.arange(4)) / 2),
+    "cosines of 5": ("Mul", np.cos(TURNED)), "sines of 5": ("Mul", np.sin(TURNED)), "sines of 4": ("Mul", np.sin(TURNED[:4])),
+}
+EMBEDDING = RANDOM.standard_normal((5, 8)) * (np.arange(5) > 0)[:, None]
+LEARNED_SHORT = {
+    **{f"random {shape}, {scale:g}": (op, scale * RANDOM.standard_normal(shape)) for scale in (1e-4, 1, 50)
+       for op, shape in [("Conv", (1, 1, 3, 3)), ("Conv", (3, 1, 3, 3)), ("Conv", (1, 1, 3)), ("MatMul", (4, 4)), ("MatMul", (3, 3)), ("Mul", (5, 8)), ("Mul", (4, 2))]},
+    "one kernel of its own for all": ("Conv", np.tile(RANDOM.standard_normal((3, 3)), (4, 1, 1, 1))), "half of a blur": ("Conv", np.array([[[1.0, 2, 1]]]) / 3),
+    "a mean": ("Conv", np.full((3, 1, 3, 3), 1 / 9)), "an identity": ("Conv", np.tile(np.eye(3)[1][:, None] * np.eye(3)[1], (3, 1, 1, 1))),
+    "a blur that trained": ("Conv", noisy(np.tile(BINOMIAL, (3, 1, 1, 1)), .01)), "sines that trained": ("Mul", noisy(np.cos(TURNED), .01)),
+    "an embedding with padding": ("Mul", EMBEDDING), "orthogonal of 4": ("MatMul", np.linalg.qr(RANDOM.standard_normal((4, 4)))[0]),
+    "identity of 4": ("MatMul", np.eye(4)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_short_tables_train_and_are_in_doubt(run, tmp_path, dtype):
+    """Too few numbers to freeze a tensor for: a blur, a cosine transform, rotary positions."""
+    rows, doubtful = verdicts(run, tmp_path, SHORT, dtype)
+    assert {r[0] for r in rows.values()} == {"trainable"} and doubtful == set(SHORT)
+    rows, doubtful = verdicts(run, tmp_path, LEARNED_SHORT, dtype)
+    assert {n: r for n, r in rows.items() if r[0] != "trainable"} == {} and doubtful == set()
+
+
+def test_a_blur_that_is_repeated_over_channels_is_in_doubt(run, tmp_path):
+    nodes = [("Expand", ["blur", "s"], ["w"], {}), ("Conv", ["x", "w"], ["y"], {"group": 3})]
+    kinds, doubtful, _ = one_node(run, tmp_path, nodes, {"blur": BINOMIAL.astype(np.float32), "s": np.array([3, 1, 3, 3])}, [1, 3, 8, 8])
+    assert kinds == {"blur": "trainable"} and doubtful == ["blur"]
+
+
 def test_a_filter_that_metadata_call_a_parameter_is_kept_and_in_doubt(run, tmp_path):
     """Parameter(requires_grad=False), as of torchlibrosa's spectrograms and of the bins of a detector; other sequences may be learned."""
     rows, doubtful = verdicts(run, tmp_path, FIXED, np.float32, "PARAMETER")
