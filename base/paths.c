@@ -12,8 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_LINKS = 16 };
-
 const char *
 path_link(Arena *arena, const char *path)
 {
@@ -32,7 +30,7 @@ path_link(Arena *arena, const char *path)
 const char *
 path_target(Arena *arena, const char *path)
 {
-	const char *next = path;
+	const char *next;
 
 	for (int links = 0; links < MAX_LINKS && (next = path_link(arena, path)); links++)
 		path = next;

@@ -12,8 +12,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MAX_LINKS = 40 }; /* as many as Linux follows */
-
 const char *
 external_location(Arena *arena, const char *location, const char **out)
 {

@@ -169,6 +169,33 @@ test_file_at_a_link(void **state)
 	arena_free(arena);
 }
 
+/* A file is opened through up to 40 links, and it is written through as many. */
+static void
+test_file_behind_many_links(void **state)
+{
+	enum { LINKS = 40 };
+	Arena *arena = arena_new();
+	char *links[LINKS];
+	struct stat st;
+	void *bytes;
+	int64_t n;
+
+	for (int i = 0; i < LINKS; i++) {
+		links[i] = arena_strdup(arena, path_of(arena_printf(arena, "link%d", i)));
+		assert_int_equal(
+			symlink(i ? arena_printf(arena, "link%d", i - 1) : "target", links[i]), 0);
+	}
+	assert_ok(file_write(links[LINKS - 1], "mine", 4));
+	assert_ok(file_read(arena, path_of("target"), 100, &bytes, &n));
+	for (int i = 0; i < LINKS; i++) {
+		assert_int_equal(lstat(links[i], &st), 0);
+		assert_true(S_ISLNK(st.st_mode));
+		unlink(links[i]);
+	}
+	unlink(path_of("target"));
+	arena_free(arena);
+}
+
 /* No file that is an input of the process is opened to be written, whatever opens it. */
 static void
 test_inputs_are_not_opened(void **state)
@@ -709,6 +736,7 @@ static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(test_file_writer),
 	cmocka_unit_test(test_file_keeps_permissions),
 	cmocka_unit_test(test_file_at_a_link),
+		cmocka_unit_test(test_file_behind_many_links),
 	cmocka_unit_test(test_inputs_are_not_opened),
 	cmocka_unit_test(test_file_part),
 	cmocka_unit_test(test_file_parts),
