@@ -267,9 +267,14 @@ given(const Importer *im, const Value *v)
 	return NULL;
 }
 
+/* `found`: Tensor, by value. A value without one ends the search. */
 static const Tensor *
-known(Importer *im, Value *v, int depth)
+known(Importer *im, Value *v, int depth, IntMap *found)
 {
+	uint64_t before;
+
+	if (intmap_get(found, v->id, &before))
+		return (const Tensor *)(uintptr_t)before;
 	const Tensor *t = value_constant(v);
 	Tensor *results[8];
 
@@ -286,7 +291,7 @@ known(Importer *im, Value *v, int depth)
 	bool all = true;
 	int made = 0;
 	for (; made < n->n_operands && all; made++) {
-		t = known(im, node_operand(n, made), depth - 1);
+		t = known(im, node_operand(n, made), depth - 1, found);
 		all = t != NULL;
 		operands[made] = all ? b_constant(&b, t) : NULL;
 	}
@@ -300,13 +305,15 @@ known(Importer *im, Value *v, int depth)
 	for (int i = 0; i < made; i++)
 		if (operands[i])
 			node_erase(operands[i]->node);
+	if (t)
+		intmap_put(found, v->id, (uint64_t)(uintptr_t)t);
 	return t;
 }
 
 const Tensor *
 known_value(Importer *im, Value *v)
 {
-	return known(im, v, KNOWN_DEPTH);
+	return known(im, v, KNOWN_DEPTH, intmap_new(im->arena));
 }
 
 /* An Identity whose output is a parameter of its own again (repair `merged`) reads that one. */

@@ -304,3 +304,15 @@ def test_training_through_one(run, tmp_path):
     run(tmp_path / "train", "--once", "--input=x=x.npy", "--input=labels=labels.npy", "--output-dir=once")
     written = results(tmp_path / "once")
     assert written["k"].shape == (8, 1) and written["k.count"] == (labels[:8] > 0).sum()
+
+
+def test_a_size_that_is_computed_of_itself_is_computed_once(run, tmp_path):
+    """Each of 40 sums reads the one before it twice: a size has 2**40 paths to the numbers that it is made of."""
+    sums = [helper.make_node("Add", [f"p{i}"] * 2, [f"p{i + 1}"]) for i in range(40)]
+    nodes = [helper.make_node("Range", ["one", "three", "one"], ["p0"]), *sums, helper.make_node("Mul", ["p40", "zeros"], ["q"]),
+             helper.make_node("Add", ["q", "sizes"], ["shape"]), helper.make_node("Expand", ["x", "shape"], ["y"])]
+    values = {"one": 1, "three": 3, "zeros": [0, 0], "sizes": [2, 4]}
+    ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, d) for n, d in (("x", [1, 4]), ("y", [2, 4]))]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], [onnx.numpy_helper.from_array(np.array(v), k) for k, v in values.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    assert "y: f32[2,4]" in run("check", "m.onnx", timeout=10).stdout
