@@ -56,8 +56,8 @@ rest_of(const Search *s, const Tensor *x, int axis, int64_t stride)
 
 	for (int64_t i = 0; i < x->type->n; i++) {
 		int64_t at = dtype_load_int(x->type->dtype, x->data, i), rest;
-		if (!size_mul(-stride, row_of(s, x->type, axis, i), &rest) ||
-		    !size_add(at, rest, &rest))
+		int64_t row = stride ? row_of(s, x->type, axis, i) : 0; /* NO_AXIS has no rows */
+		if (!size_mul(-stride, row, &rest) || !size_add(at, rest, &rest))
 			return anywhere;
 		p.low = i == 0 || rest < p.low ? rest : p.low;
 		p.high = i == 0 || rest > p.high ? rest : p.high;

@@ -221,6 +221,13 @@ static const struct {
          "  %three = constant {value = s64[4,4] [3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]} : s64[4,4]\n"
          "  %m = sub %three, %j : s64[4,4]\n  %q = add %at, %m : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
          "4,4", 0, 1},
+	/* row * 4 + a constant that lacks rows */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
+         "  %k = constant {value = s64[4] [2, 0, 3, 1]} : s64[4]\n"
+         "  %kb = broadcast %k {shape = [4,4], axes = [1]} : s64[4,4]\n"
+         "  %q = add %at, %kb : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
+         "4,4", 0, 1},
 	/* row * 4 + j / 2 and j % 2, their sum with j; 2 - j, or j where that is negative */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES GRID_TWOS
