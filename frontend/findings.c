@@ -51,13 +51,13 @@ read_instead(const Lost *l, const char *name)
 				continue;
 			if (!strcmp(name_last_part(w->name), name_last_part(name)))
 				return w;
-			if (tensor_constant_valued(&w->data, &value))
+			if (!found && tensor_constant_valued(&w->data, &value))
 				found = w;
 		}
 	return found;
 }
 
-/* The lost tensor is a batch norm's, and another operator does what it did. */
+/* The lost tensor is a batch norm's, and a layer does what it did. */
 static bool
 is_of_folded_norm(const Lost *l, const char *name)
 {
@@ -65,11 +65,14 @@ is_of_folded_norm(const Lost *l, const char *name)
 	size_t n = name_module_length(name);
 	const char *buffer = arena_printf(l->r->arena, "%.*s%srunning_mean", (int)n, name,
 	                                  n ? "." : "");
+	bool layer = nodes.n == 0;
 
-	for (int i = 0; i < nodes.n; i++)
+	for (int i = 0; i < nodes.n; i++) {
 		if (is_op(nodes.at[i], "BatchNormalization"))
 			return false;
-	return strmap_get(l->r->signature, buffer);
+		layer |= node_takes_bias(nodes.at[i]) || is_op(nodes.at[i], "MatMul");
+	}
+	return layer && strmap_get(l->r->signature, buffer);
 }
 
 /* From no other layer onnxscript's optimizer takes a bias of zeros away. */

@@ -352,7 +352,7 @@ typedef struct {
 	StrMap *origins;    /* name of an initializer -> Origin */
 	StrMap *scales;     /* names of tensors that are scales of weights in codes */
 	StrMap *signature;  /* name of a tensor of the exported module -> its ORIGIN_... */
-	StrMap *placeholders; /* "p_fc_weight", in texts of calls -> the module's tensor; "" for inputs */
+	StrMap *placeholders; /* "p_fc_weight", in texts of calls -> the module's tensor; "" for its inputs and outputs */
 	StringList signed_parameters; /* those of them that are parameters */
 	StringList signed_tensors;    /* ... that are parameters or buffers */
 	StrMap *apart;                /* names that --no-tie keeps from being tied */

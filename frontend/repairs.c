@@ -332,7 +332,7 @@ is_read_by_right(const Repairs *r, const Weight *w)
 	int n = all_readers(r, w->value, &readers), times = 0, named = 0;
 	bool told = true, one_module = true;
 
-	for (int i = 0; i < n; i++) {
+	for (int i = 0; i < n && n > 1; i++) {
 		const NodeProto *p = readers[i].node->proto;
 		bool again = i > 0 && p == readers[i - 1].node->proto;
 		times = again ? times + 1 : 1;

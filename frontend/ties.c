@@ -163,11 +163,10 @@ try_pair(Repairs *r, LayerCopies *layers, Weight *a, Weight *b)
 
 /* Entries are sorted. */
 static void
-tie_equal(Repairs *r, const TieEntry *entries, int n)
+tie_equal(Repairs *r, const TieEntry *entries, int n, CopiedWeights *copies)
 {
 	TieCandidates *c = tie_candidates_new(r);
 	LayerCopies *layers = layer_copies_new(r);
-	CopiedWeights copies = {0};
 
 	for (int i = 0; i < n; i++) {
 		Weight *a, *b = entries[i].weight;
@@ -179,14 +178,12 @@ tie_equal(Repairs *r, const TieEntry *entries, int n)
 		while (!b->tied && (a = tie_candidates_next(c))) {
 			PairVerdict verdict = try_pair(r, layers, a, b);
 			if (verdict == PAIR_IS_COPIED && !a->identity && !b->identity)
-				vec_push(r->arena, &copies, ((CopiedWeight){a, b}));
+				vec_push(r->arena, copies, ((CopiedWeight){a, b}));
 			if (verdict == PAIR_IS_COPIED || verdict == PAIR_IS_APART)
 				tie_candidates_stand_for(c);
 		}
 		tie_candidates_end(c);
 	}
-	settle_homes(r);
-	tie_notes(r, &copies);
 }
 
 static bool
@@ -343,10 +340,10 @@ are_equal(const Repairs *r, const TieOption *t)
 static const char *
 contradiction(const Repairs *r, const TieOption *t)
 {
-	for (int i = 0; are_equal(r, t) && i < r->options->n_ties; i++) {
+	for (int i = 0; i < r->options->n_ties; i++) {
 		const TieOption *other = &r->options->ties[i];
 		if (other->untie && (!strcmp(other->a, t->a) || !strcmp(other->a, t->b)))
-			return other->a;
+			return are_equal(r, t) ? other->a : NULL;
 	}
 	return NULL;
 }
@@ -367,7 +364,7 @@ take_options(Repairs *r)
 }
 
 static void
-tie_found(Repairs *r)
+tie_found(Repairs *r, CopiedWeights *copies)
 {
 	TieEntry *entries = NEW_ARRAY(r->arena, TieEntry, r->list.n);
 	IntMap *counts = intmap_new(r->arena);
@@ -389,19 +386,22 @@ tie_found(Repairs *r)
 		                            : hash_mix(0, (uint64_t)entries[i].place);
 	}
 	qsort(entries, (size_t)n, sizeof(*entries), compare_entries);
-	tie_equal(r, entries, n);
+	tie_equal(r, entries, n, copies);
 }
 
 void
 repairs_tie(Repairs *r)
 {
 	bool finds = repair_enabled(r->options, "ties");
+	CopiedWeights copies = {0};
 
 	index_apart(r);
 	for (int i = 0; i < r->list.n && finds; i++)
 		find_expanded(r, r->list.at[i]);
 	take_options(r);
 	if (finds)
-		tie_found(r);
+		tie_found(r, &copies);
+	settle_homes(r);
+	tie_notes(r, &copies);
 	warn_idle(r);
 }

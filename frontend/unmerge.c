@@ -167,7 +167,8 @@ unmerge(Repairs *r)
 	             .homes = strmap_new(a),
 	             .values = strmap_new(a),
 	             .claimed = strmap_new(a),
-	             .claimed_reads = intmap_new(a)};
+	             .claimed_reads = intmap_new(a),
+	             .one_valued = intmap_new(a)};
 
 	if (r->signed_tensors.n == 0)
 		return;

@@ -4,14 +4,15 @@
  *   signature                p_b_scale: PARAMETER target='b.scale'
  *
  * The Mul that reads a.scale is a call with b.scale: where the file lacks b.scale, the exporter joined the two. Names of tied
- * parameters stand for one in these texts, so what they tell apart is apart, whatever its values. A call without any tensor of the
+ * parameters stand for one in these texts, so what they tell apart is apart, whatever its values; but equal values that vary stay one
+ * where the order of the signature says that they are tied. A call without any tensor of the
  * module that reads a.scale all the same reads a number of the module's code, as a norm without weights its ones. */
 #include "frontend/unmerge_impl.h"
 
 #include <ctype.h>
 #include <string.h>
 
-enum { MOST_TENSORS = 64 }; /* of a call that is read */
+enum { MOST_NAMES = 256 }; /* of a text that is read */
 static const char FX_NODE[] = "pkg.torch.onnx.fx_node";
 
 /* %name at or behind *at, which moves behind it; NULL: there is none. */
@@ -41,7 +42,7 @@ node_text_names(const Repairs *r, const NodeProto *p, const char *tensor)
 	const char *at = call_text(p), *name;
 	int n = 0;
 
-	while (at && (name = next_name(r->arena, &at))) {
+	for (int i = 0; at && i < MOST_NAMES && (name = next_name(r->arena, &at)); i++) {
 		const char *named = strmap_get(r->placeholders, name);
 		n += named && !strcmp(named, tensor);
 	}
@@ -73,11 +74,11 @@ unmerge_call(const Unmerge *u, const NodeProto *p, Call *out)
 
 	*out = (Call){
 		.text = at ? node_metadata(p, FX_NODE) : NULL, .is_known = true, .has_views = true};
-	while (at && (name = next_name(u->r->arena, &at))) {
+	for (int n = 0; at && (name = next_name(u->r->arena, &at)); n++) {
 		const char *tensor = strmap_get(u->r->placeholders, name);
 		if (tensor && *tensor)
 			vec_push(u->r->arena, &out->tensors, tensor);
-		if (out->tensors.n > MOST_TENSORS) {
+		if (n > MOST_NAMES) {
 			*out = (Call){.text = out->text};
 			break;
 		}
@@ -88,8 +89,8 @@ unmerge_call(const Unmerge *u, const NodeProto *p, Call *out)
 	return out->text;
 }
 
-bool
-unmerge_call_has(const Call *call, const char *tensor)
+static bool
+call_has(const Call *call, const char *tensor)
 {
 	for (int i = 0; tensor && i < call->tensors.n; i++)
 		if (!strcmp(call->tensors.at[i], tensor))
@@ -139,7 +140,7 @@ is_own(const Unmerge *u, const Call *call, const Read *read, const char *source)
 {
 	int n;
 
-	return unmerge_call_has(call, source) &&
+	return call_has(call, source) &&
 	       !(read->by_operator && strcmp(read->called, name_last_part(source)) &&
 	         lost_of(u, call, read->called, &n));
 }
@@ -160,7 +161,9 @@ read_by_right(const Unmerge *u, const Call *call, const Read *read, const char *
 		return called;
 	if (!read->by_operator || n_called > 1)
 		return only;
-	/* The module has other names: F.layer_norm(x, shape, self.gamma, self.beta). */
+	/* The module has other names: F.layer_norm(x, shape, self.gamma, self.beta). addmm has the bias first. */
+	if (strstr(call->text, "addmm"))
+		return only;
 	if (call->tensors.n + 1 == (int)read->node->n_input &&
 	    unmerge_is_lost(u, call->tensors.at[at]))
 		return call->tensors.at[at];
@@ -186,9 +189,14 @@ is_of_call(const NodeProto *p, const Call *call)
 const char *
 unmerge_lost_of_layer(const Unmerge *u, const NodeProto *p, const Call *call)
 {
+	const char *weight = p->n_input > 1 ? unmerge_source(u->r, p->input[1]) : NULL, *bias;
 	int n;
 
-	return node_takes_bias(p) && is_of_call(p, call) ? lost_of(u, call, NULL, &n) : NULL;
+	if (!node_takes_bias(p) || !is_of_call(p, call))
+		return NULL;
+	bias = lost_of(u, call, "bias", &n);
+	/* Under another name: not the weight, which is there then. */
+	return n == 0 && call_has(call, weight) ? lost_of(u, call, NULL, &n) : bias;
 }
 
 /* What calls the reads are of, by the tensor that they read by right. */
@@ -221,6 +229,20 @@ add_read(Arena *arena, FoundList *all, const char *name, const Read *read, const
 	vec_push(arena, &found->reads, *read);
 }
 
+/* Judged once for each tensor. */
+static bool
+is_of_one_value(const Unmerge *u, const TensorProto *t)
+{
+	uint64_t key = (uint64_t)(uintptr_t)t, known;
+	double value;
+
+	if (!intmap_get(u->one_valued, key, &known)) {
+		known = unmerge_one_value(u->r, t, &value);
+		intmap_put(u->one_valued, key, known);
+	}
+	return known;
+}
+
 static void
 add_node(Unmerge *u, FoundList *tensors, FoundList *numbers, NodeProto *p)
 {
@@ -235,9 +257,8 @@ add_node(Unmerge *u, FoundList *tensors, FoundList *numbers, NodeProto *p)
 		if (!source || !t || is_own(u, &call, &read, source))
 			continue;
 		bool is_number;
-		double value;
 		const char *name = read_by_right(u, &call, &read, source, &is_number);
-		bool is_fresh = (name || is_number) && unmerge_one_value(u->r, t, &value);
+		bool is_fresh = (name || is_number) && is_of_one_value(u, t);
 		if (name && (is_fresh || !unmerge_is_before(u, name, source)))
 			add_read(u->r->arena, tensors, name, &read, call.text);
 		else if (is_number && is_fresh)

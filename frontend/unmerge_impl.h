@@ -1,4 +1,4 @@
-/* What the two files that bring parameters back share: unmerge.c and lost_biases.c. */
+/* What the files that bring parameters back share. */
 #ifndef GRADC_UNMERGE_IMPL_H
 #define GRADC_UNMERGE_IMPL_H
 
@@ -25,7 +25,7 @@ typedef struct {
 typedef struct {
 	const char *text;   /* NULL: there is none */
 	StringList tensors; /* of the module, that it read */
-	bool is_known;      /* each name in it is one of these, an input or a value of the graph */
+	bool is_known;  /* every name is a tensor of the module, an input or a value of the graph */
 	bool has_views; /* each other name is of a view, which has the numbers of what it shows */
 } Call;
 
@@ -39,6 +39,7 @@ typedef struct {
 	VEC(Claim) claims;
 	StrMap *claimed;       /* names of claims */
 	IntMap *claimed_reads; /* addresses of their nodes' inputs */
+	IntMap *one_valued; /* address of a TensorProto -> whether each element is the same number */
 } Unmerge;
 
 /* Neither the file nor a repair has this tensor, and nobody claims it. */
@@ -61,13 +62,12 @@ bool unmerge_is_foreign(Unmerge *u, const Read *read);
 void unmerge_claim(Unmerge *u, const Reads *reads, const char *name);
 /* They read a number of the module's code. */
 void unmerge_claim_number(Unmerge *u, const Reads *reads, const char *from);
-/* The same, if the reads are calls of one layer. */
+/* Like unmerge_claim, but only if all reads are calls of one layer. */
 void unmerge_claim_repeated(Unmerge *u, const Reads *reads, const char *name);
 
 /* ---- unmerge_calls.c: by the exporter's texts of calls */
 /* false: the node has no text. */
 bool unmerge_call(const Unmerge *u, const NodeProto *p, Call *out);
-bool unmerge_call_has(const Call *call, const char *tensor);
 /* The node is a layer that takes a bias, and the call's; its only lost tensor, or NULL. */
 const char *unmerge_lost_of_layer(const Unmerge *u, const NodeProto *p, const Call *call);
 void unmerge_claim_by_calls(Unmerge *u);

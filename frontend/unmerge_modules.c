@@ -116,8 +116,8 @@ is_of_another_kind(const Unmerge *u, const Read *read)
 	       strcmp(read->called, name_last_part(source)) && is_fresh(u, home, now_read(read));
 }
 
-/* The text of the node's call says all of that input. It does not where it names what was folded; of what was computed then nobody
- * knows the numbers, but those of views. */
+/* True if the text of the node's call decides this input. A name that the file lacks is a folded value. Its numbers are unknown unless
+ * it is a view. */
 static bool
 is_told(const Unmerge *u, const NodeProto *p, const char *initializer)
 {
@@ -137,8 +137,8 @@ foreign_reads(Unmerge *u, const ModuleNodes *nodes)
 		NodeProto *p = nodes->at[i];
 		for (size_t k = 0; k < p->n_input && !node_callee(u->r->model, p); k++) {
 			const Read read = unmerge_read(u, p, k);
-			if (!is_told(u, p, p->input[k]) &&
-			    (unmerge_is_foreign(u, &read) || is_of_another_kind(u, &read)))
+			if ((unmerge_is_foreign(u, &read) || is_of_another_kind(u, &read)) &&
+			    !is_told(u, p, p->input[k]))
 				vec_push(u->r->arena, &reads, read);
 		}
 	}

@@ -23,7 +23,7 @@ typedef struct {
 bool loss_refuse(LossPass *lp, const char *fmt, ...) PRINTF(2, 3);              /* returns false */
 const char *loss_output_name(LossPass *lp, const Function *forward, int64_t i); /* for messages */
 int64_t loss_said(int64_t axis, int64_t given); /* the number of axis= or rows= as --loss has it */
-const char *loss_shape_text(LossPass *lp, Type t);                              /* "[4,6,7]" */
+const char *loss_shape_text(LossPass *lp, Type t); /* "[4,6,7]" */
 
 /* ---- loss_rows.c */
 /* rows and n_rows, for the output of this forward function; false after reporting: no axis of it counts rows. */

@@ -89,8 +89,9 @@ typedef struct {
 	int64_t count;    /* output loss: the output that holds its count; negative: see above */
 	int64_t axis;     /* class axis; -1: where the labels lack one */
 	int64_t rows; /* axis of the output that counts rows; -1: that which the graph computes */
-	int64_t axis_given, rows_given; /* negative: --loss counts from the last axis, and messages do */
-	bool rows_known; /* the axes of inputs that count rows are called batch, or given */
+	int64_t axis_given,
+		rows_given; /* negative: --loss counts from the last axis, and messages do */
+	bool rows_known;    /* the axes of inputs that count rows are called batch, or given */
 	double label_smoothing;
 	const char *class_weight; /* the constant state that holds them, f[classes]; NULL: none */
 	const char *settings;     /* the row's own options, "gamma=2 alpha=0.25"; NULL: defaults */

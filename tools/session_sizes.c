@@ -8,10 +8,11 @@
 
 enum {
 	MAX_DIMS = 32,
-	/* Imports that a search may take: so many, and fewer of a large model, so that they have so many steps (model_import_steps) in all.
-	 * That is about four seconds where a step takes 4 microseconds; a limit in seconds would find other sizes on another machine. */
+	/* Imports that a search may take: MAX_TRIALS at most; for large models as many as fit into MAX_STEPS steps (model_import_steps),
+	 * but MIN_TRIALS. That is about four seconds where a step takes 4 microseconds; a limit in seconds would find other sizes on another machine. */
 	MAX_TRIALS = 600,
 	MAX_STEPS = 1000000,
+	MIN_TRIALS = 5,
 	MOST_IN_ORDER = 64, /* up to here every size is tried for a dimension */
 	LAST_TO_TELL = 3,   /* sizes after which a fault that has not changed hangs on none */
 };
@@ -227,7 +228,9 @@ search_sizes(Search *x)
 	bool changes = false, rows_change = false;
 	int64_t most = MAX_STEPS / model_import_steps(x->s->model);
 
-	x->most_trials = most < MAX_TRIALS ? (int)most : MAX_TRIALS;
+	x->most_trials = most < MIN_TRIALS   ? MIN_TRIALS
+	                 : most < MAX_TRIALS ? (int)most
+	                                     : MAX_TRIALS;
 	x->last = (Report){0};
 	bool found = find_common_size(x, false, lines_of(&first), &changes) ||
 	             find_common_size(x, true, lines_of(&first), &rows_change);

@@ -70,9 +70,9 @@ places_of_constant(const Search *s, const Tensor *x, int axis)
 {
 	Type t = x->type;
 
-	if (t->n == 0 || dtype_is_float(t->dtype) || t->dtype == BOOL)
-		return (Places){0};
-	if (t->n > MOST_ELEMENTS)
+	if (t->dtype == BOOL)
+		return (Places){.high = 1};
+	if (dtype_is_float(t->dtype) || t->n > MOST_ELEMENTS)
 		return anywhere;
 	if (axis == NO_AXIS)
 		return rest_of(s, x, axis, 0);
@@ -189,7 +189,8 @@ places_of_difference(Search *s, const Node *n, int axis)
 	Places a = places_of(s, node_operand(n, 0), axis);
 	Places b = places_of_negative(s, node_operand(n, 1), axis);
 
-	if (a.stride == 0 && b.stride == 0 && (a.of_data || b.of_data))
+	if (a.stride == 0 && b.stride == 0 && !is_anywhere(a) && !is_anywhere(b) &&
+	    (a.of_data || b.of_data))
 		return index_of_data; /* length - 1 - j */
 	return added(a, b);
 }
@@ -216,6 +217,15 @@ places_of_numbers(Search *s, const Node *n, int axis)
 	if (plain && divides && n->op == OP_rem)
 		return (Places){.high = a.high < b.low ? a.high : b.low - 1};
 	return places_of_other(s, n, axis);
+}
+
+/* What data choose of a table that the model has may be any of its numbers. */
+static Places
+places_of_gather(Search *s, const Node *n)
+{
+	Places table = places_of(s, node_operand(n, 0), NO_AXIS);
+
+	return table.of_data ? index_of_data : table;
 }
 
 /* The operand's axis with the rows of this axis of the reshaped value; NO_AXIS: none has them. */
@@ -334,9 +344,9 @@ places_of_node(Search *s, Value *v, int axis)
 	if (axis != NO_AXIS && (v->type->rank <= axis || v->type->dims[axis] % s->rows != 0))
 		return places_of(s, v, NO_AXIS);
 	if (value_splat(v, &splat))
-		return fabs(splat) < MOST_PLACES
-		               ? (Places){.low = (int64_t)splat, .high = (int64_t)splat}
-		               : anywhere;
+		return fabs(splat) < MOST_PLACES ? (Places){.low = (int64_t)floor(splat),
+		                                            .high = (int64_t)ceil(splat)}
+		                                 : anywhere;
 	if (constant)
 		return places_of_constant(s, constant, axis);
 	if (!n)
@@ -351,6 +361,7 @@ places_of_node(Search *s, Value *v, int axis)
 	case OP_min:
 	case OP_div:
 	case OP_rem: return places_of_numbers(s, n, axis);
+	case OP_gather: return places_of_gather(s, n);
 	case OP_cast: return places_of(s, node_operand(n, 0), axis);
 	case OP_select: return places_of_choice(s, n, axis);
 	case OP_slice: return places_of_slice(s, n, axis);

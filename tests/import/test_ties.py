@@ -261,7 +261,8 @@ def test_one_note_lists_all_layers_that_began_as_copies(run, tmp_path, n):
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("options", [[], ["--tie=A=B", "--tie=B=A", "--tie=B=E"], ["--tie=A=B", "--tie=B=E", "--tie=E=A"]], ids=" ".join)
+@pytest.mark.parametrize("options", [[], ["--tie=A=B", "--tie=B=A", "--tie=B=E"], ["--tie=A=B", "--tie=B=E", "--tie=E=A"],
+                                     ["--tie=A=B", "--tie=B=E", "--no-repair=ties"]], ids=" ".join)
 def test_copies_follow_a_home_that_becomes_a_copy(run, tmp_path, turned, options):
     """B is A, and then A is E, the table that Gather reads: all three are E, and none becomes a constant."""
     weights = {"A": MATRIX.T if turned else MATRIX, "B": MATRIX, "E": MATRIX}

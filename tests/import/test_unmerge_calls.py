@@ -100,3 +100,21 @@ def test_texts_of_calls_decide(run, tmp_path, nodes, tensors, more, restored):
         run("run", "model.onnx", "--input=x=x.npy", "--output-dir=out", *options)
         outputs.append(np.load(tmp_path / "out/y.npy"))
     assert np.array_equal(*outputs)
+
+
+def test_a_lost_weight_is_no_bias(run, tmp_path):
+    """Without the repair of merged tensors the second layer goes on reading the first one's weight, and has no bias."""
+    nodes = [layer("Conv", ["x", "a.weight"], "h", "conv1d", "%x", "%p_a_weight"), layer("Conv", ["h", "a.weight"], "y", "conv1d", "%h", "%p_b_weight")]
+    write_case(tmp_path / "model.onnx", nodes, {"a.weight": CONV}, ["b.weight"])
+    assert set(check(run)[0]) == {"a.weight", "b.weight"}
+    assert set(check(run, "--no-repair=unmerge")[0]) == {"a.weight"}
+
+
+@pytest.mark.parametrize("lost, restored", [(["b2"], ["b2"]), (["w2", "b2"], [])])
+def test_addmm_has_its_bias_first(run, tmp_path, lost, restored):
+    tensors = {"w1": W, "b1": W[0]} | ({} if "w2" in lost else {"w2": W + 1})
+    w2 = "w2" if "w2" in tensors else "w1"
+    nodes = [(("Reshape", ["x", "flat"], "i"), text("i", "view", "%x")),
+             layer("Gemm", ["i", "w1", "b1"], "k", "addmm", "%p_b1", "%i", "%p_w1"), layer("Gemm", ["k", w2, "b1"], "j", "addmm", "%p_b2", "%k", "%p_w2"), BACK]
+    write_case(tmp_path / "model.onnx", nodes, tensors, lost)
+    assert set(check(run)[0]) == set(tensors) | set(restored)

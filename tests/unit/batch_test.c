@@ -221,6 +221,12 @@ static const struct {
          "  %three = constant {value = s64[4,4] [3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]} : s64[4,4]\n"
          "  %m = sub %three, %j : s64[4,4]\n  %q = add %at, %m : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
          "4,4", 0, 1},
+	/* row * 4 + numbers that were floats */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES
+         "  %g = constant {value = f32[4] [4.0, 4.0, 4.0, 4.5]} : f32[4]\n  %n = cast %g {to = s64} : s64[4]\n"
+         "  %q = add %p, %n : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", NONE, 0, true},
 	/* row * 4 + a constant that lacks rows */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
