@@ -72,8 +72,10 @@ check_texts(const Format *f)
 	uint64_t total = 0;
 
 	for (int row = 0; row < COUNT(texts); row++) {
-		const char *at = records_of(f, texts[row].section);
-		for (int i = 0; i < f->n[texts[row].section]; i++, at += texts[row].size)
+		int n = f->n[texts[row].section];
+		/* A section that the tables leave out has no offset. */
+		const char *at = n ? records_of(f, texts[row].section) : NULL;
+		for (int i = 0; i < n; i++, at += texts[row].size)
 			RETURN_IF_ERROR(add_texts(f, row, at, &total));
 	}
 	return NULL;
