@@ -1,5 +1,5 @@
 /* Units: parameters that are updated alike lie side by side in one flat state, and so do their gradients and moments, so
- * that one elementwise kernel serves them all, and so that later a rank may hold its part of them. Statistics and what is
+ * that one elementwise kernel serves them all, and so that a rank may hold its part of them (ZeRO). Statistics and what is
  * pending of them likewise.
  *
  *	@fc1.weight, @fc2.weight, ...       in @unit.0.parameter+0, +8192, ...
