@@ -269,7 +269,7 @@ bool paths_check(Arena *arena, const PathUses *uses, Diag *diag);
 /* Do both name one file or folder, also where it is not there yet? */
 bool path_is_same(Arena *arena, const char *a, const char *b);
 enum { MAX_LINKS = 40 }; /* of links to links, as many as Linux follows */
-/* Where a symbolic link itself leads, which may be a link, too; NULL: the path is none. */
+/* The path that a symbolic link holds, read from the link's folder; this path may be a link, too. NULL: `path` is no link. */
 const char *path_link(Arena *arena, const char *path);
 /* Where a file of that name is written: what a symbolic link leads to, be it there or not. */
 const char *path_target(Arena *arena, const char *path);

@@ -1,6 +1,6 @@
 /* The file that a location names. It is opened by descriptor; where a component is a link, the file
  * behind it must lie below one of the model's folders: the folder of the path that was given, where
- * this is a link the folders of what it leads to, link by link, and the `blobs` of a Hugging Face
+ * that path is a link the folder of each link on the way and of the file at its end, and the `blobs` of a Hugging Face
  * cache, whose `snapshots/REVISION` holds links alone. */
 #define _GNU_SOURCE
 #include "frontend/frontend_impl.h"
@@ -99,8 +99,8 @@ below(const char *path, const char *folder)
 	return strncmp(path, folder, n) == 0 && path[n] == '/' ? path + n + 1 : NULL;
 }
 
-/* Of a model that is a link, the data may lie beside the link or beside what it leads to. errno of a folder where something is
- * wrong says more than that another one has no such file. */
+/* Where the model is a link, its data may lie beside the link or beside the file that the link leads to. A fault in one folder, as a
+ * link in a circle, is told before "No such file" in another folder. */
 const char *
 external_path(const Model *model, const char *location)
 {

@@ -57,7 +57,7 @@ read_instead(const Lost *l, const char *name)
 	return found;
 }
 
-/* The lost tensor is a batch norm's, and a layer does what it did. */
+/* The lost tensor is a batch norm's, and a layer computes the batch norm along with its own product. */
 static bool
 is_of_folded_norm(const Lost *l, const char *name)
 {

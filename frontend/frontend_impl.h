@@ -132,8 +132,8 @@ typedef enum {
 } RestoredKind;
 typedef struct {
 	RestoredKind kind;
-	const char
-		*wanted; /* the name of the module's tensor; of a number, what it was merged with */
+	const char *
+		wanted; /* the name of the module's tensor; of a number of the code, the initializer that the number was merged with */
 	const char *name; /* of the initializer: another one where the graph has that name */
 	const char *from; /* the initializer that had its readers; NULL: it was dropped */
 } Restored;
@@ -162,7 +162,7 @@ struct Model {
 	VEC(int) fds;      /* of external files */
 	VEC(Restored *) restored;
 	StrMap *restored_names; /* its `wanted` -> Restored; NULL: nothing was restored */
-	StrMap *taken; /* names of values, for those that edits make; NULL: nobody has asked */
+	StrMap *taken; /* names that values have, so that an edit's new value gets a free name; NULL: no edit has needed a name */
 	size_t room_for_nodes, room_for_initializers; /* of edited lists */
 };
 
@@ -526,7 +526,7 @@ bool name_is_of_table(const char *name);
 void origins_read(Repairs *r);
 /* Of what edits restored: behind unmerge and untie_readers. */
 void origins_of_restored(Repairs *r);
-/* Notes under the initializer's name, and those of what it was computed from, that the file has them. */
+/* Adds to in_file the initializer's name, and the names of the parameters that the initializer was computed from. */
 void origins_add_names(StrMap *in_file, const char *name, const Origin *o);
 /* ---- unmerge.c: repairs `unmerge` and `biases`, in the model's graph; behind origins_read. */
 void unmerge(Repairs *r);

@@ -169,7 +169,7 @@ model_import_steps(const Model *model)
 		const TensorProto *t = g->initializer[i];
 		int64_t n = 1;
 		for (size_t k = 0; k < t->n_dims; k++)
-			if (t->dims[k] < 0 || !size_mul(n, t->dims[k], &n))
+			if (!size_mul(n, t->dims[k], &n))
 				return INT64_MAX;
 		if (n / ELEMENTS_A_STEP > INT64_MAX - steps)
 			return INT64_MAX;

@@ -26,7 +26,8 @@ next_quoted(Arena *arena, const char **at)
 	return arena_strndup(arena, begin + 1, (size_t)(end - begin - 1));
 }
 
-/* The text between a quote and the line's last one: a name may have an apostrophe. NULL: it is empty, or there are none. */
+/* The text between the quote at `line` and the line's last such quote: a name may have an apostrophe. NULL: the text is empty, or no
+ * quote is at `line`. */
 static const char *
 quoted_to_end(Arena *arena, const char *line)
 {

@@ -33,7 +33,7 @@ typedef struct {
 
 struct TieCandidates {
 	const Repairs *r;
-	IntMap *lists; /* hash of what they have in common -> CandidateList */
+	IntMap *lists; /* hash of the values, the list's kind and its key (a module, a tensor) -> CandidateList */
 	uint64_t hash;
 	VEC(EqualClass) classes; /* of that hash */
 	Candidate of;

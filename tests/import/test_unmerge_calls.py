@@ -118,3 +118,11 @@ def test_addmm_has_its_bias_first(run, tmp_path, lost, restored):
              layer("Gemm", ["i", "w1", "b1"], "k", "addmm", "%p_b1", "%i", "%p_w1"), layer("Gemm", ["k", w2, "b1"], "j", "addmm", "%p_b2", "%k", "%p_w2"), BACK]
     write_case(tmp_path / "model.onnx", nodes, tensors, lost)
     assert set(check(run)[0]) == set(tensors) | set(restored)
+
+
+def test_a_matrix_of_the_code_is_no_bias(run, tmp_path):
+    """The second product takes a bias of the module and ones of the code, which are equal to the first one's weight."""
+    nodes = [(("Reshape", ["x", "flat"], "i"), text("i", "view", "%x")), layer("Gemm", ["i", "a.weight", "a.bias"], "k", "addmm", "%p_a_bias", "%i", "%p_a_weight"),
+             layer("Gemm", ["k", "a.weight", "a.bias"], "j", "addmm", "%p_m_bias", "%k"), BACK]
+    write_case(tmp_path / "model.onnx", nodes, {"a.weight": np.ones((4, 4), np.float32), "a.bias": W[0]}, ["m.bias"])
+    assert set(check(run)[0]) == {"a.weight", "a.bias", "m.bias", "a.weight_in_code"}
