@@ -227,14 +227,23 @@ facts_settings(Gradc *run, int *n)
 }
 
 Status
+facts_read_data(Gradc *run)
+{
+	Saver *saver = &run->saver;
+
+	if (!run->train || saver->has_data)
+		return NULL;
+	RETURN_IF_ERROR(facts_data(run->train, &saver->data));
+	saver->has_data = true;
+	return NULL;
+}
+
+Status
 facts_collect(Gradc *run, Manifest *out)
 {
 	Saver *saver = &run->saver;
 
-	if (run->train && !saver->has_data) {
-		RETURN_IF_ERROR(facts_data(run->train, &saver->data));
-		saver->has_data = true;
-	}
+	RETURN_IF_ERROR(facts_read_data(run));
 	if (!saver->model)
 		saver->model = facts_model(&run->format);
 	*out = (Manifest){.version = CHECKPOINT_VERSION,

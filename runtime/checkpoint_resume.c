@@ -190,20 +190,6 @@ is_in_save_folder(const Gradc *run, const char *path)
 	return same;
 }
 
-/* The states are those of before a step that failed: training goes on. */
-static Status
-forget_failure(Gradc *run)
-{
-	int state = format_state_of_kind(&run->format, SAVE_FAILED);
-	Executor *x = &run->executor;
-
-	run->failed = 0;
-	if (state < 0)
-		return NULL;
-	RETURN_IF_ERROR(x->ops->fill_zero(x->device, STREAM_COMPUTE, executor_state(x, state)));
-	return executor_drain(x);
-}
-
 /* The states are there. */
 static Status
 continue_from(Gradc *run, const Checkpoint *c, bool automatic)
@@ -211,7 +197,7 @@ continue_from(Gradc *run, const Checkpoint *c, bool automatic)
 	const Manifest *m = &c->manifest;
 	Manifest now;
 
-	RETURN_IF_ERROR(forget_failure(run));
+	RETURN_IF_ERROR(step_forget_failure(run));
 	RETURN_IF_ERROR(weights_copy(run, true));
 	run->step = m->step;
 	run->samples = m->samples;

@@ -154,7 +154,8 @@ describe_own(Gradc *run, Manifest *out)
 		RETURN_IF_ERROR(saver_constants(run));
 	if (!saver->model)
 		saver->model = facts_model(&run->format);
-	*out = (Manifest){.run = saver->run,
+	*out = (Manifest){.step = run->step,
+	                  .run = saver->run,
 	                  .model = saver->model,
 	                  .constants = saver->constants,
 	                  .n_constants = saver->n_constants};
@@ -294,6 +295,7 @@ check_names(Gradc *run, int64_t every)
 	Manifest own;
 	int replaced;
 
+	RETURN_IF_ERROR(facts_read_data(run));
 	RETURN_IF_ERROR(describe_own(run, &own));
 	RETURN_IF_ERROR(folder_check_names(&run->saver.folder, &steps, &own, &replaced));
 	if (replaced && run->diag)

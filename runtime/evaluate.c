@@ -18,6 +18,7 @@ typedef struct {
 	double (*own)[N_COUNTED];
 	double sums[N_COUNTED]; /* NaN: not counted */
 	MicroBatch micro;
+	Status unread; /* why this rank lacks rows, as unread_take gives it */
 } Evaluation;
 
 static int64_t
@@ -136,7 +137,7 @@ sum_over_ranks(Evaluation *e)
 	if (!status)
 		add_up(e, all);
 	arena_free(arena);
-	return status;
+	return status ? status : unread_share(e->run, e->sums[COUNTED_TARGETS], &e->unread);
 }
 
 /* ---- one micro-batch */
@@ -146,7 +147,7 @@ run_rows(Evaluation *e, const MicroRows *rows, int64_t round)
 	Gradc *run = e->run;
 	DataWait wait;
 
-	RETURN_IF_ERROR(prefetch_take(run->prefetch, rows, &wait));
+	RETURN_IF_ERROR(unread_take(run, rows, &e->unread, &wait));
 	hyper_scalars(&run->hyper, run->step, rows->first,
 	              executor_scalars(&run->executor, e->data->program));
 	ask_next(e, round);
@@ -166,7 +167,11 @@ run_round(Evaluation *e, int64_t round)
 		RETURN_IF_ERROR(clear_counts(e));
 	RETURN_IF_ERROR(run_rows(e, &rows, round));
 	bool counts = rows_of(e, round).first < e->covered;
-	return e->own && counts ? read_counts(e, e->own[round]) : NULL;
+	if (e->own && counts)
+		RETURN_IF_ERROR(read_counts(e, e->own[round]));
+	if (e->unread)
+		e->own[round][COUNTED_TARGETS] = NAN;
+	return NULL;
 }
 
 /* ---- ending early */
@@ -254,7 +259,9 @@ step_evaluate(Gradc *run, GradcEval *out)
 	if (!run->eval)
 		return status_error(EXIT_USAGE, "there are no evaluation data");
 	run->executor.observer = NULL;
-	RETURN_IF_ERROR(evaluate(&e, out));
+	Status status = evaluate(&e, out);
+	status_free(e.unread); /* of an evaluation that ended otherwise */
+	RETURN_IF_ERROR(status);
 	observe_span(run, "evaluation", start, -1);
 	if (out->rows == 0) /* nothing ran: the sums are those of another run */
 		return NULL;

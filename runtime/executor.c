@@ -219,6 +219,12 @@ executor_image(const Executor *x, int turn)
 	return x->regions[host_side(x, SPACE_IO)][turn].at;
 }
 
+int64_t
+executor_image_bytes(const Executor *x)
+{
+	return x->regions[host_side(x, SPACE_IO)][0].bytes;
+}
+
 Scalar *
 executor_scalars(const Executor *x, const ProgramRecord *p)
 {

@@ -110,6 +110,7 @@ Span executor_region(const Executor *x, Space space); /* whole */
 /* Where the host fills or reads a slot of io or step; of a whole io region, at a turn; of a program's scalars, NULL without. */
 char *executor_host(const Executor *x, uint32_t slot);
 char *executor_image(const Executor *x, int turn);
+int64_t executor_image_bytes(const Executor *x);
 bool executor_is_apart(const Executor *x); /* the device's memory is not the host's */
 Scalar *executor_scalars(const Executor *x, const ProgramRecord *p);
 /* Both are done when they return, and so is all that was queued before. */

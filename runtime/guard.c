@@ -243,6 +243,24 @@ gradc_agree(Gradc *run, int own, int *most)
 	return guarded((RunArgs){run, &args, call_agree, NEEDS_NOTHING}, NULL);
 }
 
+static Status
+call_share(void *args)
+{
+	const RunArgs *a = args;
+	Status *own = a->more, fault = *own;
+
+	*own = NULL;
+	return ranks_share(a->run, fault);
+}
+
+Status
+gradc_share(Gradc *run, Status own)
+{
+	Status status = guarded((RunArgs){run, &own, call_share, NEEDS_NOTHING}, NULL);
+
+	return status_first(own, status);
+}
+
 typedef struct {
 	const GradcPair *at;
 	int n;

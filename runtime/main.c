@@ -137,6 +137,8 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 		status = session_run(&s);
 	if (s.run)
 		status = status_first(status, gradc_finish(s.run));
+	if (s.rescued) /* a launcher ends all ranks when the first one leaves: not while another is writing */
+		status = status_first(status, gradc_share(s.run, NULL));
 	int code = status ? status->exit_code : EXIT_OK;
 	if (!status && s.run)
 		show_stop(&s);

@@ -177,3 +177,15 @@ prefetch_take(Prefetch *p, const MicroRows *rows, DataWait *out)
 		p->executor->turns[TURN_MICRO] = (uint8_t)p->turn;
 	return fault;
 }
+
+Status
+prefetch_take_zeros(Prefetch *p)
+{
+	Executor *x = p->executor;
+	char *image = executor_image(x, p->turn);
+
+	RETURN_IF_ERROR(executor_wait_image(x, p->turn));
+	memset(image, 0, (size_t)executor_image_bytes(x));
+	x->turns[TURN_MICRO] = (uint8_t)p->turn;
+	return NULL;
+}

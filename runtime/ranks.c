@@ -149,6 +149,12 @@ ranks_agree(Gradc *run, int own, int *most)
 	return NULL;
 }
 
+bool
+gradc_is_shared(const Gradc *run)
+{
+	return run->fault_is_shared;
+}
+
 void
 gradc_abort(Gradc *run, int exit_code)
 {

@@ -292,6 +292,17 @@ typedef struct {
 } DataWait;
 /* The rows are in the io slots when it returns. */
 Status prefetch_take(Prefetch *p, const MicroRows *rows, DataWait *out);
+/* After prefetch_take gave a fault: zeros are in the io slots in place of those rows. */
+Status prefetch_take_zeros(Prefetch *p);
+
+/* ---- unread_rows.c */
+/* prefetch_take, but of several ranks the one with a fault goes on: *unread is the first fault, owned, and rows are zeros. */
+Status unread_take(Gradc *run, const MicroRows *rows, Status *unread, DataWait *wait);
+/* Before a micro-batch without its rows is run: the targets that the step has counted so far are NaN, and this micro-batch adds to them. */
+Status unread_spoil_count(Gradc *run, MicroBatch *micro);
+/* All ranks, with the count of targets over all of them, NaN where it is not known: *unread, which becomes NULL, or a fault that another rank tells. NULL: no
+ * rank has one. */
+Status unread_share(Gradc *run, double count, Status *unread);
 
 /* ---- bind.c: which source feeds which port of a binding. */
 typedef struct {
@@ -381,6 +392,8 @@ uint64_t manifest_constants(const Manifest *m); /* a hash of what never changes;
 uint64_t facts_model(const Format *f);
 Status facts_data(const Dataset *d, uint64_t *out);
 Status facts_file(const char *path, uint64_t *out); /* likewise, of a file of weights */
+/* The data's fingerprint, once: before training, behind which a file may be gone. */
+Status facts_read_data(Gradc *run);
 /* Step, samples, fingerprints and settings; the tensors are the caller's. */
 Status facts_collect(Gradc *run, Manifest *out);
 const GradcPair *facts_settings(Gradc *run, int *n); /* as gradc_settings */
@@ -664,8 +677,9 @@ Status step_take(Gradc *run, GradcStep *out); /* all of one */
 Status step_queue(Gradc *run);
 Status step_is_whole(const Gradc *run); /* EXIT_USAGE: a step is queued, or half of one done */
 Status step_check_accumulated(const Gradc *run); /* EXIT_USAGE: half of one is done */
-void step_ask_first(Gradc *run);                 /* the next step's rows are read meanwhile */
-double without_sign(double x); /* a nan has a sign on some processors, which says nothing */
+Status step_forget_failure(Gradc *run);
+void step_ask_first(Gradc *run); /* the next step's rows are read meanwhile */
+double without_sign(double x);   /* a nan has a sign on some processors, which says nothing */
 Status step_result(Gradc *run, bool wait, GradcStep *out, bool *got);
 Status step_evaluate(Gradc *run, GradcEval *out);
 Status resume_checkpoint(Gradc *run, GradcResume *out);
@@ -735,6 +749,7 @@ typedef struct {
 	int turn;
 	int64_t first; /* position of its first row */
 	double begin;
+	Status unread; /* why this rank has no rows for it, as unread_take gives it */
 } QueuedStep;
 
 /* ---- eval_rows.c */

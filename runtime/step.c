@@ -95,20 +95,22 @@ step_ask_first(Gradc *run)
 }
 
 static Status
-run_micro(Gradc *run, const StepRows *step, int64_t j, GradcStep *out)
+run_micro(Gradc *run, const StepRows *step, int64_t j, QueuedStep *q)
 {
 	const ProgramRecord *p = run->train->program;
 	MicroRows rows = micro_rows(run, step, j);
-	const MicroBatch micro = {j, run->options.accumulate};
+	MicroBatch micro = {j, run->options.accumulate};
 	DataWait wait;
 
-	RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &wait));
-	out->data_waits += wait.waited;
-	out->data_seconds += wait.seconds;
+	RETURN_IF_ERROR(unread_take(run, &rows, &q->unread, &wait));
+	q->out.data_waits += wait.waited;
+	q->out.data_seconds += wait.seconds;
 	observe_span(run, wait.waited ? "data (waited)" : "data", wait.begin, -1);
 	hyper_scalars(&run->hyper, run->step, part_of_step(run, j) * run->train->micro_rows,
 	              executor_scalars(&run->executor, p));
 	ask_next(run, step, j);
+	if (q->unread)
+		RETURN_IF_ERROR(unread_spoil_count(run, &micro));
 	double start = seconds_now();
 	RETURN_IF_ERROR(executor_run(&run->executor, p, &micro));
 	observe_span(run, "micro-batch", start, j);
@@ -155,11 +157,24 @@ queue_micro_batches(Gradc *run)
 		                    MAX_QUEUED);
 	QueuedStep *q = begin_step(run, &rows);
 	for (int64_t j = 0; j < run->options.accumulate && !status; j++)
-		status = run_micro(run, &rows, j, &q->out);
+		status = run_micro(run, &rows, j, q);
 	run->executor.timed = false;
 	if (!status)
 		run->samples = rows.next;
+	else
+		status_free(q->unread);
 	return status;
+}
+
+static Status
+take_again(Gradc *run, const QueuedStep *q, const MicroRows *rows, DataWait *wait)
+{
+	Status fault = prefetch_take(run->prefetch, rows, wait);
+
+	if (!fault || !q->unread)
+		return fault;
+	status_free(fault); /* once more */
+	return prefetch_take_zeros(run->prefetch);
 }
 
 /* The rows of a step once more: its micro-batches by one program, then another; by the numbers of that step. */
@@ -175,7 +190,7 @@ run_again(Gradc *run, const QueuedStep *q, const ProgramRecord *p, const Program
 	for (; micro.index < micro.n; micro.index++) {
 		MicroRows rows = micro_rows(run, &step, micro.index);
 
-		RETURN_IF_ERROR(prefetch_take(run->prefetch, &rows, &wait));
+		RETURN_IF_ERROR(take_again(run, q, &rows, &wait));
 		hyper_scalars(&run->hyper, q->out.step - 1,
 		              part_of_step(run, micro.index) * run->train->micro_rows,
 		              executor_scalars(x, p));
@@ -206,8 +221,10 @@ queue_update(Gradc *run)
 	run->torn = true;
 	Status status = executor_run(&run->executor, p, &micro);
 	run->executor.timed = false;
-	if (status)
+	if (status) {
+		status_free(run->queued[run->n_queued].unread);
 		return status;
+	}
 	run->queued[run->n_queued].out.offload_in_bytes += run->executor.copied_in;
 	run->queued[run->n_queued].out.offload_out_bytes += run->executor.copied_out;
 	run->step++;
@@ -305,10 +322,17 @@ check_finite(Gradc *run, const GradcStep *out)
 }
 
 static void
-set_loss(Gradc *run, GradcStep *out, double sum, double count)
+set_loss(GradcStep *out, double sum, double count)
 {
-	out->count = run->count = count;
-	out->loss = run->loss = count != 0 ? without_sign(sum / count) : NAN;
+	out->count = count;
+	out->loss = count != 0 ? without_sign(sum / count) : NAN;
+}
+
+static void
+know_loss(Gradc *run, const GradcStep *out)
+{
+	run->loss = out->loss;
+	run->count = out->count;
 }
 
 static Status
@@ -321,7 +345,7 @@ read_report(Gradc *run, const QueuedStep *q, GradcStep *out)
 
 	*out = q->out;
 	x->turns[TURN_STEP] = (uint8_t)q->turn;
-	set_loss(run, out, reported(run, p, PORT_LOSS_SUM), reported(run, p, PORT_LOSS_COUNT));
+	set_loss(out, reported(run, p, PORT_LOSS_SUM), reported(run, p, PORT_LOSS_COUNT));
 	if (out->count != 0)
 		out->grad_norm = reported(run, p, PORT_NORM);
 	out->loss_scale = reported(run, p, PORT_LOSS_SCALE);
@@ -395,10 +419,41 @@ explain_failure(Gradc *run, const QueuedStep *q, GradcStep *out, Status failure)
 	return failure;
 }
 
+/* The states are those of before a step that failed: training goes on. */
+Status
+step_forget_failure(Gradc *run)
+{
+	int state = format_state_of_kind(&run->format, SAVE_FAILED);
+	Executor *x = &run->executor;
+
+	run->failed = 0;
+	if (state < 0)
+		return NULL;
+	RETURN_IF_ERROR(x->ops->fill_zero(x->device, STREAM_COMPUTE, executor_state(x, state)));
+	return executor_drain(x);
+}
+
+/* A step without its rows, and what is queued behind it, have changed nothing: it is the next one again. */
+static Status
+take_back(Gradc *run, const QueuedStep *q)
+{
+	Status fault = NULL;
+
+	for (int i = 0; i < run->n_queued; i++) {
+		const QueuedStep *behind = &run->queued[i];
+		fault = status_first(fault, executor_wait_report(&run->executor, behind->turn));
+		status_free(behind->unread);
+	}
+	run->n_queued = 0;
+	run->step = q->out.step - 1;
+	run->samples = q->first;
+	return status_first(fault, step_forget_failure(run));
+}
+
 Status
 step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 {
-	const QueuedStep q = run->queued[0];
+	QueuedStep q = run->queued[0];
 	Executor *x = &run->executor;
 
 	*got = false;
@@ -410,7 +465,12 @@ step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 	*got = true;
 	RETURN_IF_ERROR(read_report(run, &q, out));
 	bool failed_before = run->failed != 0;
-	Status status = check_finite(run, out);
+	Status status = failed_before ? NULL : unread_share(run, out->count, &q.unread);
+	if (status)
+		return status_first(status, take_back(run, &q));
+	status_free(q.unread);
+	know_loss(run, out);
+	status = check_finite(run, out);
 	return status && run->options.find_nan && !failed_before
 	               ? explain_failure(run, &q, out, status)
 	               : status;
@@ -424,12 +484,16 @@ step_accumulate(Gradc *run, GradcStep *out)
 
 	RETURN_IF_ERROR(step_is_whole(run));
 	RETURN_IF_ERROR(queue_micro_batches(run));
+	QueuedStep *q = &run->queued[run->n_queued];
+	Status status = unread_share(run, NAN, &q->unread);
+	if (status)
+		return status_first(status, take_back(run, q));
 	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &sum));
 	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &count));
-	QueuedStep *q = &run->queued[run->n_queued];
 	run->accumulated = true;
 	*out = q->out;
-	set_loss(run, out, sum, count);
+	set_loss(out, sum, count);
+	know_loss(run, out);
 	out->seconds = seconds_now() - q->begin;
 	return NULL;
 }

@@ -344,6 +344,8 @@ gradc_close(Gradc *run)
 		executor_close(&run->executor);
 	comm_close(&run->comm);
 	status_free(run->device.why_not_gpu);
+	for (int i = 0; i < run->n_queued; i++)
+		status_free(run->queued[i].unread);
 	for (int i = 0; i < COUNT(run->guards); i++)
 		paths_unguard(run->guards[i]);
 	MemoryOrphans *orphans = run->orphans; /* what nothing above has freed */

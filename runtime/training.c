@@ -35,8 +35,10 @@ show_eval(Session *s, const char *when, const GradcEval *e)
 static void
 tell_fault(Session *s, Status fault)
 {
-	if (!fault)
+	if (!fault || !*fault->message) { /* another rank tells it */
+		status_free(fault);
 		return;
+	}
 	progress_line(&s->progress, "%s", ""); /* the message begins a line */
 	diag_status(s->diag, fault);
 }
@@ -172,7 +174,7 @@ finish_step(Session *s, Status status)
 	Arena *scratch = arena_new();
 	if (!status && is_range_due(s, s->step.step))
 		status = read_ranges(s, scratch, &ranges);
-	if (!status || status->exit_code == EXIT_NON_FINITE)
+	if (is_done || status->exit_code == EXIT_NON_FINITE)
 		write_step(s, eval, &ranges);
 	arena_free(scratch);
 	if (is_done)
@@ -273,6 +275,30 @@ warn_saving(const Session *s, int64_t steps)
 	          ceil(every * (1 + s->save_seconds / s->step_seconds)));
 }
 
+/* Ranks learn of each other's signals, and of a fault that one of them has: all of them end behind the same step. */
+static Status
+meet(Session *s, Status fault)
+{
+	enum { FAULT = 1 << 16 }; /* above the numbers of signals */
+	int most = 0;
+	Status status = gradc_agree(s->run, fault ? FAULT : (int)s->signals->number, &most);
+
+	if (status)
+		return status_first(fault, status);
+	if (most == FAULT)
+		return gradc_share(s->run, fault);
+	s->stop = most;
+	return NULL;
+}
+
+static Status
+save_after(Session *s, int64_t step)
+{
+	if (is_save_due(s, step))
+		RETURN_IF_ERROR(save_step(s));
+	return gradc_save_poll(s->run, false);
+}
+
 static Status
 train(Session *s)
 {
@@ -282,15 +308,12 @@ train(Session *s)
 	RETURN_IF_ERROR(evaluate_before(s));
 	for (int64_t i = done; i < total && !s->stop; i++) {
 		RETURN_IF_ERROR(take_step(s, i == done));
-		if (is_save_due(s, i + 1))
-			RETURN_IF_ERROR(save_step(s));
-		RETURN_IF_ERROR(gradc_save_poll(s->run, false));
-		RETURN_IF_ERROR(gradc_agree(s->run, (int)s->signals->number, &s->stop));
+		RETURN_IF_ERROR(meet(s, save_after(s, i + 1)));
 	}
 	RETURN_IF_ERROR(take_results(s, true));
 	warn_saving(s, gradc_steps_done(s->run) - done);
 	warn_overflows(s, gradc_steps_done(s->run) - done);
-	return s->o->run.save ? save_last(s) : NULL;
+	return s->o->run.save ? gradc_share(s->run, save_last(s)) : NULL;
 }
 
 /* Steps of --find-lr. A loss that is not finite is what it looks for. */
@@ -438,23 +461,22 @@ session_is_everybodys(const Session *s, const StatusInfo *status)
 	return status_is_common(status->exit_code) && !s->apart;
 }
 
-/* After a fault between steps, as of a row that cannot be read: the training up to there is worth as much as before. Ranks that
- * write together are not together any more. */
+/* After a fault between steps, as of a row that cannot be read: the training up to there is worth as much as before. Several ranks save
+ * and export where all of them know, and stand behind the same step. */
 static void
 rescue(Session *s, const StatusInfo *fault)
 {
 	bool between = fault &&
 	               (fault->exit_code == EXIT_DATA || fault->exit_code == EXIT_CHECKPOINT);
-	bool can = between && gradc_is_whole(s->run) && !finds_lr(s) && gradc_rank(s->run) == 0 &&
-	           !gradc_saves_together(s->run);
+	bool together = gradc_ranks(s->run) == 1 || gradc_is_shared(s->run);
 	int64_t done = gradc_steps_done(s->run);
 
-	s->rescued = can && gradc_ranks(s->run) == 1;
-	if (!can || !s->o->run.save || fault->exit_code == EXIT_CHECKPOINT ||
+	s->rescued = between && together && gradc_is_whole(s->run) && !finds_lr(s);
+	if (!s->rescued || !s->o->run.save || fault->exit_code == EXIT_CHECKPOINT ||
 	    done == s->resumed.step)
 		return;
 	tell_fault(s, save_last(s));
-	if (gradc_saved_step(s->run) == done)
+	if (gradc_saved_step(s->run) == done && gradc_rank(s->run) == 0)
 		progress_line(&s->progress, "saved step %lld, behind which something failed\n",
 		              (long long)done);
 }
@@ -480,7 +502,8 @@ run_training(Session *s)
 	Status status = views_open(s->arena, o, &s->views);
 	if (!status)
 		status = finds_lr(s) ? sweep(s) : train(s);
-	if (status && (!gradc_saves_together(s->run) || session_is_everybodys(s, status)))
+	if (status && (!gradc_saves_together(s->run) || gradc_is_shared(s->run) ||
+	               session_is_everybodys(s, status)))
 		status_free(gradc_save_poll(s->run, true));
 	rescue(s, status);
 	progress_end(&s->progress);

@@ -1,0 +1,40 @@
+/* Rows that one of several ranks cannot read, as a label of 1000 where there are 10 classes. The others wait for that rank in the
+ * sums of the step, so it takes part, with zeros for rows and NaN for the count of its targets. The count over all ranks is NaN
+ * then, by which none makes the update and each learns of the fault behind the same step, with the states before it. */
+#include "runtime/runtime_impl.h"
+
+#include <math.h>
+
+Status
+unread_take(Gradc *run, const MicroRows *rows, Status *unread, DataWait *wait)
+{
+	Status fault = prefetch_take(run->prefetch, rows, wait);
+
+	if (!fault || gradc_ranks(run) == 1)
+		return fault;
+	*unread = status_first(*unread, fault);
+	return prefetch_take_zeros(run->prefetch);
+}
+
+Status
+unread_spoil_count(Gradc *run, MicroBatch *micro)
+{
+	const StateRecord *s = &run->format.states[run->loss_count];
+	char raw[16] = {0};
+	Span to = executor_state(&run->executor, run->loss_count);
+
+	dtype_store_float((DType)s->dtype, raw, 0, NAN);
+	to.bytes = dtype_bytes((DType)s->dtype, 1);
+	if (micro->index == 0) /* it would begin the count anew */
+		*micro = (MicroBatch){.index = 1, .n = micro->n + 1};
+	return executor_write(&run->executor, to, raw);
+}
+
+Status
+unread_share(Gradc *run, double count, Status *unread)
+{
+	Status fault = isnan(count) && gradc_ranks(run) > 1 ? ranks_share(run, *unread) : *unread;
+
+	*unread = NULL;
+	return fault;
+}

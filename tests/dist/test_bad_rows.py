@@ -1,0 +1,144 @@
+"""A row that one of several ranks cannot read, and checkpoints that only rank 0 cannot write: all ranks end behind the same step, with
+the checkpoint, the model and the log of the steps before."""
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(Path(__file__).parent), str(TESTS / "train")]
+from checkpoints import build_faults, checkpoints, digits_data, fault, steps_of  # noqa: E402
+from test_ranks import LAUNCHERS, launch, openmpi  # noqa: E402, F401  fixtures
+
+MODES = ["ddp", "zero1", "zero2", "zero3"]
+BAD, RANKS, BATCH = 1000, 2, 8
+
+
+@pytest.fixture(scope="module")
+def executables(gradc, models, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exe")
+    for name, model, options in (("all", "mlp_digits", [f"--data-parallel={','.join(MODES)}"]), ("norms", "cnn_mnist", []),
+                                 ("sophia", "mlp_digits", ["--optimizer=sophia"])):
+        subprocess.run([gradc, "compile", models / model / "model.onnx", "-o", folder / name, f"--batch={BATCH}", *options],
+                       check=True, capture_output=True)
+    return folder
+
+
+class Run:
+    """run(OPTION...) of two ranks on data of which row `bad` has a label that there is not."""
+
+    def __init__(self, exe, data, labels, folder, launcher):
+        self.exe, self.data, self.folder, self.launcher = exe, data, folder, launcher
+        self.labels = np.load(labels)
+        np.save(folder / "good.npy", self.labels)
+
+    def spoil(self, bad):
+        spoiled = self.labels.copy()
+        spoiled[bad] = BAD
+        np.save(self.folder / "bad.npy", spoiled)
+
+    def command(self, name, *options, labels="good"):
+        return self.launcher(RANKS, self.exe, f"--data={self.data.stem}={self.data}", f"--data=labels={labels}.npy", "--shuffle=off", "--threads=1",
+                             "--progress=off", f"--export={name}.onnx", f"--log={name}.jsonl", *options)
+
+    def run(self, name, *options, labels="good", exit=0, env=None):
+        done = subprocess.run(self.command(name, *options, labels=labels), cwd=self.folder, capture_output=True, text=True,
+                              timeout=120, env={**os.environ, **(env or {})})
+        assert done.returncode == exit, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stderr
+
+    def same(self, a, b):
+        """Models and logs of the two runs."""
+        assert (self.folder / f"{a}.onnx").read_bytes() == (self.folder / f"{b}.onnx").read_bytes()
+        assert steps_of(self.folder / f"{a}.jsonl") == steps_of(self.folder / f"{b}.jsonl")
+
+
+@pytest.fixture
+def digits(executables, models, tmp_path, openmpi):  # noqa: F811
+    return Run(executables / "all", models / "mlp_digits/input.npy", models / "mlp_digits/labels.npy", tmp_path, openmpi)
+
+
+def first_row(step, rank, micro, accumulate):
+    return ((step - 1) * RANKS * accumulate + rank * accumulate + micro) * BATCH
+
+
+@pytest.mark.parametrize("mode, accumulate, rank, micro, device", [
+    ("ddp", 1, 1, 0, "cpu"), ("ddp", 3, 0, 1, "async"), ("zero1", 3, 1, 2, "cpu"), ("zero2", 1, 1, 0, "async"), ("zero3", 3, 1, 0, "async")])
+def test_training_ends_behind_the_steps_before(digits, tmp_path, mode, accumulate, rank, micro, device):
+    """In whichever micro-batch of whichever rank: with good data it goes on to the bits of a run without a fault. Where the device
+    computes apart, the next step is queued by then."""
+    digits.spoil(first_row(4, rank, micro, accumulate) + 5)
+    options = [f"--data-parallel={mode}", f"--accumulate={accumulate}", f"--device={device}"]
+    digits.run("three", *options, "--steps=3")
+    said = digits.run("bad", *options, "--steps=6", "--save=ck", labels="bad", exit=6)
+    assert said.count("gradc: error: ") == 1 and str(BAD) in said and "waited" not in said
+    assert checkpoints(tmp_path / "ck") == [3]
+    digits.same("bad", "three")
+    digits.run("whole", *options, "--steps=6")
+    digits.run("again", *options, "--steps=6", "--save=ck", "--resume=auto")
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "whole.onnx").read_bytes()
+
+
+def test_both_ranks_have_a_bad_row(digits, tmp_path):
+    """The first one tells its own."""
+    digits.spoil([first_row(2, 0, 0, 1), first_row(2, 1, 0, 1)])
+    said = digits.run("bad", "--steps=4", "--save=ck", labels="bad", exit=6)
+    assert said.count("gradc: error: ") == 1 and f"row {first_row(2, 0, 0, 1)}:" in said
+    assert checkpoints(tmp_path / "ck") == [1]
+
+
+def test_running_statistics_are_those_before(executables, models, tmp_path, openmpi):  # noqa: F811
+    norms = Run(executables / "norms", models / "cnn_mnist/image.npy", models / "cnn_mnist/labels.npy", tmp_path, openmpi)
+    norms.spoil(first_row(3, 1, 1, 2))
+    norms.run("two", "--accumulate=2", "--steps=2")
+    norms.run("bad", "--accumulate=2", "--steps=4", labels="bad", exit=6)
+    norms.same("bad", "two")
+
+
+def test_estimates_of_the_optimizer_are_those_before(executables, models, tmp_path, openmpi):  # noqa: F811
+    """Sophia reads the rows of a step twice, in the first step and every tenth."""
+    sophia = Run(executables / "sophia", models / "mlp_digits/input.npy", models / "mlp_digits/labels.npy", tmp_path, openmpi)
+    sophia.spoil(first_row(11, 1, 0, 1))
+    sophia.run("ten", "--steps=10")
+    sophia.run("bad", "--steps=12", labels="bad", exit=6)
+    sophia.same("bad", "ten")
+
+
+def test_gradients_of_a_step_without_rows_are_not_dumped(digits, tmp_path):
+    digits.spoil(first_row(1, 1, 0, 1))
+    said = digits.run("bad", "--steps=2", "--dump-gradients=gradients", labels="bad", exit=6)
+    assert said.count("gradc: error: ") == 1 and str(BAD) in said
+    assert not list(tmp_path.glob("gradients/*"))
+
+
+@pytest.mark.parametrize("mode, option", [("ddp", "--data"), ("ddp", "--eval-data"), ("zero3", "--data"), ("zero3", "--eval-data")])
+def test_data_that_become_short(digits, models, tmp_path, mode, option):
+    """While it trains, and ranks do not see it in the same micro-batch."""
+    np.save(tmp_path / "short.npy", digits.labels)
+    rows = [f"--eval-data=input={digits.data}", "--eval-data=labels=short.npy"] if option == "--eval-data" else []
+    command = digits.command("bad", f"--data-parallel={mode}", "--steps=100000000", "--save=ck", *rows, *(["--eval-every=20"] if rows else []),
+                             labels="good" if rows else "short")
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    log, began = tmp_path / "bad.jsonl", time.monotonic()
+    while not log.exists() or log.read_text().count("\n") < 50:
+        assert process.poll() is None and time.monotonic() - began < 60
+        time.sleep(0.05)
+    os.truncate(tmp_path / "short.npy", 1000)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 6, said
+    assert said.count("gradc: error: ") == 1 and "short.npy" in said and "waited" not in said
+    (step,) = checkpoints(tmp_path / "ck")
+    assert step == steps_of(log)[-1]["step"] and (step % 20 == 0 or not rows) and (tmp_path / "bad.onnx").exists()
+
+
+def test_checkpoints_that_rank_0_cannot_write_leave_the_exports(digits, tmp_path):
+    digits.run("plain", "--steps=40")
+    faults = build_faults(tmp_path)
+    said = digits.run("full", "--steps=40", "--save=ck", "--save-every=2", exit=7, env=fault(faults, "write", 1, 28, times=10**6))
+    assert "3 checkpoints in a row" in said and (tmp_path / "full.onnx").exists()
+    steps = steps_of(tmp_path / "full.jsonl")
+    assert 0 < len(steps) < 41 and steps == steps_of(tmp_path / "plain.jsonl")[: len(steps)]
