@@ -18,6 +18,22 @@ import_gather(OnnxNode *n)
 	set_output(n, 0, e_gather(n, x, indices, axis));
 }
 
+/* s64 indices of an axis of `size` elements, of `all` that are flattened together. One element behind the axis comes the next row's: an index
+ * that is outside of its axis, where data say so, is `all` and so outside of everything, as in Gather. */
+static Value *
+joined_indices(OnnxNode *n, Value *indices, int64_t size, int64_t all)
+{
+	Value *at = e_indices(n, indices, size, false);
+	bool is_known = at == indices || !at || value_constant(at);
+
+	at = e_cast(n, at, S64);
+	if (is_known || !at || size == all)
+		return at;
+	Value *outside = e_binary(n, OP_or, e_with(n, OP_lt, at, 0),
+	                          e_with(n, OP_ge, at, (double)size));
+	return e_select(n, outside, e_number(n, at, (double)all), at);
+}
+
 /* The flat place of each element: its own coordinates, but `indices` along one axis. */
 static Value *
 element_places(OnnxNode *n, Type data, Value *indices, int axis)
@@ -27,8 +43,7 @@ element_places(OnnxNode *n, Type data, Value *indices, int axis)
 
 	type_strides(data, strides);
 	for (int i = 0; i < data->rank; i++) {
-		Value *at = i == axis ? e_cast(n, indices, S64)
-		                      : e_iota(n, S64, shape_of(indices), i);
+		Value *at = i == axis ? indices : e_iota(n, S64, shape_of(indices), i);
 		if (strides[i] != 1)
 			at = e_with(n, OP_mul, at, (double)strides[i]);
 		sum = sum ? e_binary(n, OP_add, sum, at) : at;
@@ -36,7 +51,7 @@ element_places(OnnxNode *n, Type data, Value *indices, int axis)
 	return sum;
 }
 
-/* Indices of one rank with the data, no longer than it along the other axes. */
+/* Indices of one rank with the data, no longer than it along the other axes; as joined_indices gives them. */
 static Value *
 want_element_indices(OnnxNode *n, const Value *data, int axis)
 {
@@ -56,7 +71,7 @@ want_element_indices(OnnxNode *n, const Value *data, int axis)
 			               (long long)data->type->dims[i]);
 			return NULL;
 		}
-	return e_indices(n, indices, data->type->dims[axis], false);
+	return joined_indices(n, indices, data->type->dims[axis], data->type->n);
 }
 
 static void
@@ -123,8 +138,10 @@ tuple_places(OnnxNode *n, const Value *data, Value *indices, int batch, int k)
 {
 	Ints shape = shape_of(indices);
 	Value *sum = NULL;
-	int64_t stride = 1;
+	int64_t stride = 1, all = 1;
 
+	for (int i = 0; i < batch + k; i++)
+		all *= data->type->dims[i];
 	shape = ints_without(shape, shape.n - 1);
 	for (int i = batch + k - 1; i >= 0; i--) {
 		int64_t size = data->type->dims[i];
@@ -134,7 +151,7 @@ tuple_places(OnnxNode *n, const Value *data, Value *indices, int batch, int k)
 		} else {
 			int last = indices->type->rank - 1;
 			at = e_slice_axis(n, indices, last, i - batch, i - batch + 1);
-			at = e_cast(n, e_indices(n, e_reshape(n, at, shape), size, false), S64);
+			at = joined_indices(n, e_reshape(n, at, shape), size, all);
 		}
 		if (stride != 1)
 			at = e_with(n, OP_mul, at, (double)stride);

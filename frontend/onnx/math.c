@@ -220,9 +220,12 @@ Value *
 e_mod(OnnxNode *n, Value *x, Value *y)
 {
 	Value *r = e_binary(n, OP_rem, x, y);
+	double number;
 
 	if (!r || dtype_info[r->type->dtype].class == CLASS_UNSIGNED)
 		return r;
+	if (value_splat(y, &number) && number > 0)
+		return e_select(n, e_with(n, OP_lt, r, 0), e_binary(n, OP_add, r, y), r);
 	Value *zero = e_number(n, r, 0);
 	Value *differ = e_binary(n, OP_xor, e_binary(n, OP_lt, r, zero),
 	                         e_binary(n, OP_lt, e_broadcast(n, y, shape_of(r)), zero));

@@ -4,15 +4,31 @@
 
 #include <math.h>
 
-/* Of a value along one of its axes: row * stride + something in [low, high]. What data say in it, an index, counts as 0:
- * it is within its axis, or the model is invalid. Numbers beyond 64 bits have the range `anywhere`, which stays below 0
- * whatever is added, so that it is never a row's own. */
+/* Of a value along one of its axes: row * stride + something in [low, high]; or a number from `beyond` on, if that is not 0: the importer
+ * writes the size of the indexed axis for an index that is outside of its own. What data say, and numbers beyond 64 bits, may be `anywhere`. */
 typedef struct {
-	int64_t stride, low, high;
-	bool of_data; /* data say something in it */
+	int64_t stride, low, high, beyond;
 } Places;
-static const Places anywhere = {0, INT64_MIN, INT64_MAX, false};
-static const Places index_of_data = {0, 0, 0, true};
+static const Places anywhere = {0, INT64_MIN, INT64_MAX, 0};
+
+static int64_t
+lower(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static int64_t
+higher(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* 0: neither has numbers there. */
+static int64_t
+least_beyond(int64_t a, int64_t b)
+{
+	return a == 0 || b == 0 ? higher(a, b) : lower(a, b);
+}
 
 enum { NO_AXIS = -1 }; /* all elements together: stride 0 */
 
@@ -94,53 +110,44 @@ places_of_iota(Search *s, const Node *n, int axis)
 static Places
 scaled(Places p, int64_t by)
 {
-	Places out = {.of_data = p.of_data};
+	Places out;
+	bool fits = size_mul(p.stride, by, &out.stride) &&
+	            size_mul(by < 0 ? p.high : p.low, by, &out.low) &&
+	            size_mul(by < 0 ? p.low : p.high, by, &out.high) &&
+	            size_mul(p.beyond, by, &out.beyond);
 
-	return size_mul(p.stride, by, &out.stride) &&
-	                       size_mul(by < 0 ? p.high : p.low, by, &out.low) &&
-	                       size_mul(by < 0 ? p.low : p.high, by, &out.high)
-	               ? out
-	               : anywhere;
+	return fits && (p.beyond == 0 || by > 0) ? out : anywhere;
+}
+
+/* The sum of a.beyond and b, at least. */
+static bool
+beyond_with(Places a, Places b, int64_t *out)
+{
+	*out = 0;
+	return a.beyond == 0 || (b.stride >= 0 && b.low >= 0 && size_add(a.beyond, b.low, out));
 }
 
 static Places
 added(Places a, Places b)
 {
-	Places out = {.of_data = a.of_data || b.of_data};
+	Places out;
+	int64_t ab, ba;
+	bool fits = size_add(a.stride, b.stride, &out.stride) && size_add(a.low, b.low, &out.low) &&
+	            size_add(a.high, b.high, &out.high) && beyond_with(a, b, &ab) &&
+	            beyond_with(b, a, &ba);
 
-	return size_add(a.stride, b.stride, &out.stride) && size_add(a.low, b.low, &out.low) &&
-	                       size_add(a.high, b.high, &out.high)
-	               ? out
-	               : anywhere;
+	out.beyond = fits ? least_beyond(ab, ba) : 0;
+	return fits ? out : anywhere;
 }
 
-static bool
-is_anywhere(Places p)
-{
-	return p.low == INT64_MIN && p.high == INT64_MAX;
-}
-
-/* What another op makes of data is an index within its axis; what it makes of rows' places, or of the model's own numbers alone,
- * may be anywhere. */
+/* Either the one or the other. */
 static Places
-places_of_other(Search *s, const Node *n, int axis)
+joined(Places a, Places b)
 {
-	bool of_data = n->n_operands == 0;
-
-	for (int i = 0; i < n->n_operands; i++) {
-		Places p = node_operand(n, i) ? places_of(s, node_operand(n, i), axis)
-		                              : index_of_data;
-		if (p.stride != 0 || is_anywhere(p))
-			return anywhere;
-		of_data |= p.of_data;
-	}
-	return of_data ? index_of_data : anywhere;
-}
-
-static bool
-is_zero(Places p)
-{
-	return p.stride == 0 && p.low == 0 && p.high == 0;
+	return a.stride == b.stride
+	               ? (Places){a.stride, lower(a.low, b.low), higher(a.high, b.high),
+	                          least_beyond(a.beyond, b.beyond)}
+	               : anywhere;
 }
 
 static Places
@@ -150,17 +157,13 @@ places_of_product(Search *s, const Node *n, int axis)
 	double by;
 	int splat = value_splat(node_operand(n, 0), &by) ? 0 : 1;
 
-	if (splat == 1 && !value_splat(node_operand(n, 1), &by))
-		return places_of_other(s, n, axis);
-	if (by != floor(by))
-		return places_of_other(s, n, axis);
-	bool exact = fabs(by) < MOST_PLACES;
-	s->wanted = exact && by >= 1 ? wanted / (int64_t)by : 0;
+	if ((splat == 1 && !value_splat(node_operand(n, 1), &by)) || by != floor(by) ||
+	    fabs(by) >= MOST_PLACES)
+		return anywhere;
+	s->wanted = by >= 1 ? wanted / (int64_t)by : 0;
 	Places p = places_of(s, node_operand(n, 1 - splat), axis);
 	s->wanted = wanted;
-	if (exact)
-		return scaled(p, (int64_t)by);
-	return is_zero(p) ? p : anywhere;
+	return scaled(p, (int64_t)by);
 }
 
 static Places
@@ -187,45 +190,46 @@ static Places
 places_of_difference(Search *s, const Node *n, int axis)
 {
 	Places a = places_of(s, node_operand(n, 0), axis);
-	Places b = places_of_negative(s, node_operand(n, 1), axis);
 
-	if (a.stride == 0 && b.stride == 0 && !is_anywhere(a) && !is_anywhere(b) &&
-	    (a.of_data || b.of_data))
-		return index_of_data; /* length - 1 - j */
-	return added(a, b);
+	return added(a, places_of_negative(s, node_operand(n, 1), axis));
 }
 
-/* max and min of numbers of the model; quotient and rest of such numbers and a positive one. */
+/* max and min; quotient and rest of a positive number, which round toward 0. */
 static Places
 places_of_numbers(Search *s, const Node *n, int axis)
 {
 	Places a = places_of(s, node_operand(n, 0), axis);
 	Places b = places_of(s, node_operand(n, 1), axis);
-	bool plain = a.stride == 0 && b.stride == 0 && !a.of_data && !b.of_data &&
-	             !is_anywhere(a) && !is_anywhere(b) &&
-	             !dtype_is_float(node_result(n, 0)->type->dtype);
-	bool divides = a.low >= 0 && b.low > 0 && b.low == b.high;
+	bool divides = b.low > 0 && b.low == b.high;
 
-	if (plain && n->op == OP_max)
-		return (Places){.low = a.low > b.low ? a.low : b.low,
-		                .high = a.high > b.high ? a.high : b.high};
-	if (plain && n->op == OP_min)
-		return (Places){.low = a.low < b.low ? a.low : b.low,
-		                .high = a.high < b.high ? a.high : b.high};
-	if (plain && divides && n->op == OP_div)
-		return (Places){.low = a.low / b.low, .high = a.high / b.low};
-	if (plain && divides && n->op == OP_rem)
-		return (Places){.high = a.high < b.low ? a.high : b.low - 1};
-	return places_of_other(s, n, axis);
+	if (a.stride != 0 || b.stride != 0 || a.beyond != 0 || b.beyond != 0 ||
+	    dtype_is_float(node_result(n, 0)->type->dtype))
+		return anywhere;
+	if (n->op == OP_max)
+		return (Places){0, higher(a.low, b.low), higher(a.high, b.high), 0};
+	if (n->op == OP_min)
+		return (Places){0, lower(a.low, b.low), lower(a.high, b.high), 0};
+	if (divides && n->op == OP_div)
+		return (Places){0, a.low / b.low, a.high / b.low, 0};
+	if (divides && n->op == OP_rem)
+		return (Places){0, higher(lower(a.low, 0), 1 - b.low),
+		                lower(higher(a.high, 0), b.low - 1), 0};
+	return anywhere;
 }
 
-/* What data choose of a table that the model has may be any of its numbers. */
+/* Any number of the table; 0 where an index is outside of it. */
 static Places
 places_of_gather(Search *s, const Node *n)
 {
-	Places table = places_of(s, node_operand(n, 0), NO_AXIS);
+	return joined(places_of(s, node_operand(n, 0), NO_AXIS), (Places){0});
+}
 
-	return table.of_data ? index_of_data : table;
+static Places
+places_of_argmax(const Node *n)
+{
+	int axis = (int)((const AxisAttr *)n->attr)->axis;
+
+	return (Places){.high = node_operand(n, 0)->type->dims[axis] - 1};
 }
 
 /* The operand's axis with the rows of this axis of the reshaped value; NO_AXIS: none has them. */
@@ -317,21 +321,72 @@ without_any(Places p, const Node *condition, const Value *x)
 	return p;
 }
 
-/* One or the other; but x where it is x or x + size, as negative indices are written: places are not negative. */
+/* The size in `x < 0 ? x + size : x`, as negative indices are written; 0: the choice is another one. */
+static int64_t
+wrapping_size(const Node *choice)
+{
+	const Node *below = node_operand(choice, 0)->node, *sum = node_operand(choice, 1)->node;
+	const Value *x = node_operand(choice, 2);
+	double zero, size;
+
+	if (!below || below->op != OP_lt || node_operand(below, 0) != x ||
+	    !value_splat(node_operand(below, 1), &zero) || zero != 0 || !sum || sum->op != OP_add ||
+	    node_operand(sum, 0) != x || !value_splat(node_operand(sum, 1), &size) ||
+	    !(size > 0 && size < MOST_PLACES))
+		return 0;
+	return (int64_t)size;
+}
+
+static Places
+wrapped(Places x, int64_t size)
+{
+	Places below = {0, x.low, lower(x.high, -1), 0}, above = {0, higher(x.low, 0), x.high, 0};
+
+	if (x.low >= 0)
+		return x;
+	if (x.stride != 0 || x.beyond != 0)
+		return anywhere;
+	below = added(below, (Places){0, size, size, 0});
+	return x.high < 0 ? below : joined(below, above);
+}
+
+/* `x < 0 or x >= N ? all : x` is in the range of x, or all. */
 static Places
 places_of_choice(Search *s, const Node *n, int axis)
 {
-	Places a = places_of(s, node_operand(n, 1), axis);
+	const Node *condition = node_operand(n, 0)->node;
 	Places b = places_of(s, node_operand(n, 2), axis);
-	Places wrapped = added(b, (Places){.low = s->size, .high = s->size});
+	int64_t size = wrapping_size(n);
+	double all;
 
-	if (a.stride != b.stride)
-		return anywhere;
-	if (a.low == wrapped.low && a.high == wrapped.high)
+	if (size > 0)
+		return wrapped(b, size);
+	b = without_any(b, condition, node_operand(n, 2));
+	if (b.beyond == 0 && value_splat(node_operand(n, 1), &all) && all < MOST_PLACES &&
+	    all >= (double)s->size) {
+		b.beyond = (int64_t)all;
 		return b;
-	b = without_any(b, node_operand(n, 0)->node, node_operand(n, 2));
-	return (Places){b.stride, a.low < b.low ? a.low : b.low, a.high > b.high ? a.high : b.high,
-	                a.of_data || b.of_data};
+	}
+	return joined(places_of(s, node_operand(n, 1), axis), b);
+}
+
+/* What fits in the type is what the value holds; else it may be any of the type's numbers. Floats hold integers up to 2^24 or so. */
+static Places
+held(const Search *s, DType dtype, Places p)
+{
+	int64_t last, limit;
+
+	switch (dtype) {
+	case BOOL: return (Places){.high = 1};
+	case S64: return p;
+	case S32: limit = INT32_MAX; break;
+	case F64: limit = (int64_t)MOST_PLACES; break;
+	case F32: limit = 1 << 24; break;
+	default: return anywhere;
+	}
+	bool fits = size_mul(p.stride, s->rows - 1, &last) && size_add(last, p.high, &last) &&
+	            p.low >= -limit && last <= limit && p.stride >= 0 && p.beyond == 0;
+	return fits ? p : dtype == S32 ? (Places){0, INT32_MIN, INT32_MAX, 0} : anywhere;
 }
 
 static Places
@@ -350,7 +405,7 @@ places_of_node(Search *s, Value *v, int axis)
 	if (constant)
 		return places_of_constant(s, constant, axis);
 	if (!n)
-		return index_of_data;
+		return anywhere;
 	switch (n->op) {
 	case OP_iota: return places_of_iota(s, n, axis);
 	case OP_mul: return places_of_product(s, n, axis);
@@ -368,7 +423,8 @@ places_of_node(Search *s, Value *v, int axis)
 	case OP_reshape: return places_of(s, node_operand(n, 0), axis_before_reshape(s, n, axis));
 	case OP_broadcast: return places_of(s, node_operand(n, 0), axis_before_broadcast(n, axis));
 	case OP_transpose: return places_of(s, node_operand(n, 0), axis_before_transpose(n, axis));
-	default: return places_of_other(s, n, axis);
+	case OP_argmax: return places_of_argmax(n);
+	default: return anywhere;
 	}
 }
 
@@ -386,7 +442,7 @@ places_of(Search *s, Value *v, int axis)
 	if (--s->left < 0)
 		return (Places){0};
 	Known *fresh = NEW(s->arena, Known);
-	*fresh = (Known){s->wanted, places_of_node(s, v, axis), first};
+	*fresh = (Known){s->wanted, held(s, v->type->dtype, places_of_node(s, v, axis)), first};
 	intmap_put(s->known, key, (uint64_t)(uintptr_t)fresh);
 	return fresh->places;
 }
@@ -405,7 +461,8 @@ axis_of_rows(const BatchFlow *fl, int64_t size)
 			continue;
 		Search s = {fl->arena, fl->rows, size, block, MOST_VALUES, intmap_new(fl->arena)};
 		Places p = places_of(&s, indices, i);
-		if (s.left >= 0 && p.stride == block && p.low >= 0 && p.high < block)
+		if (s.left >= 0 && p.stride == block && p.low >= 0 && p.high < block &&
+		    (p.beyond == 0 || p.beyond >= size))
 			return i;
 	}
 	return -1;

@@ -1,5 +1,6 @@
 """Which axis of inputs, outputs and targets counts the rows of a batch, which one the classes, and rows that see each other.
 Right values are numpy's in f64."""
+import json
 import re
 
 import numpy as np
@@ -324,6 +325,62 @@ def test_rows_that_see_each_other(run, tmp_path, case):
         np.save(tmp_path / f"few_{name}.npy", array)
     few = run(tmp_path / "train", *data, "--steps=0", "--eval-data=x=few_x.npy", "--eval-data=labels=few_labels.npy", exit=6).stderr
     assert "7 rows are less than a batch of 8, which cannot be padded: its rows see each other" in few
+
+
+# Places of a [batch, V] taken flat: row * V + what k [batch, 1], an input, says. With the numbers of k that are tried.
+FLAT_PLACES = [node("Shape", "x", "sh"), node("Gather", "sh zero", "rows", axis=0), node("Range", "zero rows one", "i"),
+               node("Mul", "i five", "at"), node("Unsqueeze", "at last", "col"), node("Reshape", "a flat", "f")]
+TAKEN = [node("Add", "col j", "p"), node("Gather", "f p", "n", axis=0)]
+BY_DATA = {  # nodes, numbers of k, the j that they are, whether rows see each other
+    "as it is": ([node("Identity", "k", "j"), *TAKEN], [-5, 0, 5, 2], lambda k: k, True),
+    "rows further": ([node("Mul", "k five", "j"), *TAKEN], [-1, 0, 1, 0], lambda k: 5 * k, True),
+    "the rest": ([node("Mod", "k five", "j"), *TAKEN], [-6, 0, 13, 4], lambda k: k % 5, False),
+    "within bounds": ([node("Max", "k zero", "k0"), node("Min", "k0 four", "j"), *TAKEN], [-3, 0, 9, 2], lambda k: k.clip(0, 4), False),
+    "GatherND": ([node("Unsqueeze", "i last", "c"), node("Concat", "c k", "t", axis=1), node("GatherND", "a t", "g"), node("Unsqueeze", "g last", "n")],
+                 [-5, 0, 4, 2], lambda k: k % 5, False),
+    "GatherElements": ([node("GatherElements", "a k", "n", axis=1)], [-5, 0, 4, 2], lambda k: k % 5, False),
+}
+
+
+@pytest.mark.parametrize("case", BY_DATA)
+def test_places_that_data_say(run, tmp_path, case):
+    """Only where they stay in their row, whatever the data are, is the last batch padded."""
+    nodes, numbers, j, mixes = BY_DATA[case]
+    constants = {"zero": 0, "one": 1, "four": 4, "five": V, "last": [1], "flat": [-1]}
+    save(tmp_path / "m.onnx", [node("MatMul", "x w", "a"), *FLAT_PLACES, *nodes, node("MatMul", "n v", "y")],
+         [("x", FLOAT, ["batch", F]), ("k", INT, ["batch", 1])], [("y", FLOAT, ["batch", 2])], w=W, v=np.ones((1, 2), np.float32),
+         **{name: np.array(c) for name, c in constants.items()})
+    k = np.resize(numbers, (12, 1))
+    x, y = X[:, 0], X[:, 1, :2]
+    for name, array in (("x", x), ("k", k), ("labels", y)):
+        np.save(tmp_path / f"{name}.npy", array)
+    run("compile", "m.onnx", "-o", "train", "--batch=8", "--loss=mse", "--precision=f64")
+    files = [f"{name}={name}.npy" for name in ("x", "k", "labels")]
+    done = run(tmp_path / "train", "--steps=0", "--progress=off", *[f"--data={f}" for f in files], *[f"--eval-data={f}" for f in files])
+    rows = 8 if mixes else 12
+    a = (x[:rows].astype(float) @ W).ravel()
+    at = np.arange(rows)[:, None] * V + j(k[:rows])
+    want = ((np.where((at >= -len(a)) & (at < len(a)), a[np.clip(at, -len(a), len(a) - 1)], 0) - y[:rows]) ** 2).mean()
+    assert np.isclose(printed(done, "eval loss"), want, rtol=1e-6) and (f", {rows} of 12 rows\n" in done.stdout) == mixes
+
+
+def test_an_index_outside_of_its_axis_is_no_place_of_another_row(run, tmp_path):
+    """It reads 0 and writes nothing, as Gather and Scatter do along one axis."""
+    k = np.array([[V], [-V - 1], [1], [-1]])
+    nodes = [node("GatherElements", "x k", "taken", axis=1), node("ScatterElements", "x k u", "put", axis=1),
+             node("Concat", "c k", "t", axis=1), node("GatherND", "x t", "tuples")]
+    x, u = RANDOM.standard_normal((4, V)).astype(np.float32), np.full((4, 1), 7, np.float32)
+    save(tmp_path / "m.onnx", nodes, [("x", FLOAT, [4, V]), ("k", INT, [4, 1]), ("u", FLOAT, [4, 1])],
+         [("taken", FLOAT, [4, 1]), ("put", FLOAT, [4, V]), ("tuples", FLOAT, [4])], c=np.arange(4)[:, None])
+    for name, array in (("x", x), ("k", k), ("u", u)):
+        np.save(tmp_path / f"{name}.npy", array)
+    run("run", "m.onnx", *[f"--input={name}={name}.npy" for name in "xku"], "--output-dir=out")
+    files = json.loads((tmp_path / "out/names.json").read_text())
+    taken, put, tuples = (np.load(tmp_path / "out" / files[name]["file"]) for name in ("taken", "put", "tuples"))
+    want = np.array([0, 0, x[2, 1], x[3, -1]], np.float32)
+    changed = x.copy()
+    changed[2, 1] = changed[3, -1] = 7
+    assert (taken[:, 0] == want).all() and (tuples == want).all() and (put == changed).all()
 
 
 def test_rows_that_the_graph_does_not_tell(run, tmp_path):

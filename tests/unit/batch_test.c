@@ -23,6 +23,19 @@
 	"  %k = constant {value = s64[4] [3, 0, 2, 3]} : s64[4]\n"    \
 	"  %p = add %at, %k : s64[4]\n"
 
+#define DATA_INDEX                                                    \
+	"  %u = reduce %x {kind = sum, axes = [1]} : f32[4]\n"        \
+	"  %d = cast %u {to = s64} : s64[4]\n"                        \
+	"  %zero = constant {value = s64[4] [0, 0, 0, 0]} : s64[4]\n" \
+	"  %one = constant {value = s64[4] [1, 1, 1, 1]} : s64[4]\n"  \
+	"  %three = constant {value = s64[4] [3, 3, 3, 3]} : s64[4]\n"
+
+#define OUTSIDE                                                                  \
+	"  %below = lt %d, %zero : bool[4]\n  %above = ge %d, %four : bool[4]\n" \
+	"  %o = or %below, %above : bool[4]\n"                                   \
+	"  %all = constant {value = s64[4] [16, 16, 16, 16]} : s64[4]\n"         \
+	"  %twelve = constant {value = s64[4] [12, 12, 12, 12]} : s64[4]\n"
+
 #define GRID_PLACES                                                       \
 	"  %i = iota {dtype = s64, shape = [4,4], axis = 0} : s64[4,4]\n" \
 	"  %cols = iota {dtype = s64, shape = [4], axis = 0} : s64[4]\n"  \
@@ -250,6 +263,79 @@ static const struct {
          "  %c = lt %b, %zero : bool[4,4]\n  %s = select %c, %j, %b : s64[4,4]\n"
          "  %q = add %at, %s : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
          "4,4", 0, 1},
+	/* row * 4 + what data say: as it is; the place of the largest of 4; with 0 and 3 as its bounds; with 4; its rest by 4, which is
+	 * negative, and then plus 4; an index of 4 that may be negative, by a place of 4 less 1; as data say it; with bounds behind it */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
+         "  %q = add %at, %d : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
+         "  %m = argmax %x {axis = 1} : s64[4]\n  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
+         "  %a = max %d, %zero : s64[4]\n  %m = min %a, %three : s64[4]\n  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
+         "  %a = max %d, %zero : s64[4]\n  %m = min %a, %four : s64[4]\n  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
+         "  %m = rem %d, %four : s64[4]\n  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
+         "  %m = rem %d, %four : s64[4]\n  %c = lt %m, %zero : bool[4]\n  %up = add %m, %four : s64[4]\n"
+         "  %k2 = select %c, %up, %m : s64[4]\n  %q = add %at, %k2 : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
+         "  %a = argmax %x {axis = 1} : s64[4]\n  %m = sub %a, %one : s64[4]\n  %c = lt %m, %zero : bool[4]\n  %up = add %m, %four : s64[4]\n"
+         "  %k2 = select %c, %up, %m : s64[4]\n  %q = add %at, %k2 : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
+         "  %c = lt %d, %zero : bool[4]\n  %up = add %d, %four : s64[4]\n"
+         "  %k2 = select %c, %up, %d : s64[4]\n  %q = add %at, %k2 : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
+         "  %c = lt %d, %zero : bool[4]\n  %up = add %d, %four : s64[4]\n"
+         "  %k2 = select %c, %up, %d : s64[4]\n  %a = max %k2, %zero : s64[4]\n  %m = min %a, %three : s64[4]\n"
+         "  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1},
+	/* an index of data, 16 where it is not of 0 ... 3: behind row * 4; before row * 4 - 12, and at 4 in place of 16 */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
+         "  %m = select %o, %all, %d : s64[4]\n  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
+         "  %m = select %o, %all, %d : s64[4]\n  %e = sub %at, %twelve : s64[4]\n  %e2 = add %e, %m : s64[4]\n"
+         "  %q = add %e2, %twelve : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
+         "  %m = select %o, %four, %d : s64[4]\n  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
+         "  %m = select %above, %all, %d : s64[4]\n  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
+         "  %m = select %o, %three, %d : s64[4]\n  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1},
+	/* a 32-bit index: below 0 less 2^31 it begins again above 0 */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
+         "  %e = cast %d {to = s32} : s32[4]\n  %z = cast %zero {to = s32} : s32[4]\n  %a = min %e, %z : s32[4]\n"
+         "  %least = constant {value = s32[4] [-2147483648, -2147483648, -2147483648, -2147483648]} : s32[4]\n"
+         "  %b = add %a, %least : s32[4]\n  %m = max %b, %z : s32[4]\n  %w2 = cast %m {to = s64} : s64[4]\n"
+         "  %q = add %at, %w2 : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
 	/* functions: a loop over the axis of the rows, and over another one; branches */
 	{BODY, "3,4] is input 0 rows 1",
          "%h = constant {value = f32[4] [0.0, 0.0, 0.0, 0.0]} : f32[4]\n"
