@@ -293,15 +293,16 @@ places_of_slice(Search *s, const Node *n, int axis)
 	return places_of(s, x, axis);
 }
 
-/* The places of x where the condition, x < N or x >= N, does not hold. */
+/* The places of integers x where the condition, x < N or x >= N, does not hold. */
 static Places
 without(Places p, const Node *condition, const Value *x)
 {
 	double bound;
 
-	if (!condition || p.stride != 0 || (condition->op != OP_lt && condition->op != OP_ge) ||
-	    node_operand(condition, 0) != x || !value_splat(node_operand(condition, 1), &bound) ||
-	    bound != floor(bound) || fabs(bound) >= MOST_PLACES)
+	if (!condition || p.stride != 0 || dtype_is_float(x->type->dtype) ||
+	    (condition->op != OP_lt && condition->op != OP_ge) || node_operand(condition, 0) != x ||
+	    !value_splat(node_operand(condition, 1), &bound) || bound != floor(bound) ||
+	    fabs(bound) >= MOST_PLACES)
 		return p;
 	if (condition->op == OP_lt && p.low < (int64_t)bound)
 		p.low = (int64_t)bound;
@@ -342,7 +343,7 @@ wrapped(Places x, int64_t size)
 {
 	Places below = {0, x.low, lower(x.high, -1), 0}, above = {0, higher(x.low, 0), x.high, 0};
 
-	if (x.low >= 0)
+	if (x.low >= 0 && x.stride >= 0)
 		return x;
 	if (x.stride != 0 || x.beyond != 0)
 		return anywhere;

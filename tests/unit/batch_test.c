@@ -328,6 +328,19 @@ static const struct {
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
          "  %m = select %o, %three, %d : s64[4]\n  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", 0, 1},
+	/* a fraction of [0,1), times 4; minus row * 4, less 3 where that is negative, plus row * 8 */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
+         "  %h = constant {value = f32[4] [0, 0, 0, 0]} : f32[4]\n  %g = constant {value = f32[4] [1, 1, 1, 1]} : f32[4]\n"
+         "  %ul = lt %u, %h : bool[4]\n  %uh = ge %u, %g : bool[4]\n  %uo = or %ul, %uh : bool[4]\n  %part = select %uo, %h, %u : f32[4]\n"
+         "  %f4 = constant {value = f32[4] [4, 4, 4, 4]} : f32[4]\n  %p4 = mul %part, %f4 : f32[4]\n  %j = cast %p4 {to = s64} : s64[4]\n"
+         "  %q = add %at, %j : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
+         "  %n = neg %at : s64[4]\n  %nb = lt %n, %zero : bool[4]\n  %up = add %n, %three : s64[4]\n  %m = select %nb, %up, %n : s64[4]\n"
+         "  %q1 = add %m, %at : s64[4]\n  %q = add %q1, %at : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", NONE, 0, true},
 	/* a 32-bit index: below 0 less 2^31 it begins again above 0 */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
