@@ -18,7 +18,7 @@ typedef struct {
 	double (*own)[N_COUNTED];
 	double sums[N_COUNTED]; /* NaN: not counted */
 	MicroBatch micro;
-	Status unread; /* why this rank lacks rows, as unread_take gives it */
+	Status unread; /* why this rank could not read its rows; NULL: it could. Owned */
 } Evaluation;
 
 static int64_t

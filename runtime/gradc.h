@@ -225,23 +225,23 @@ const char *gradc_collectives(
 Status gradc_agree(Gradc *run, int own, int *most);
 /* EXIT_COMM where a rank has another value of an option than rank 0; the message has both. Every rank must ask. */
 Status gradc_compare(Gradc *run, const char *option, int64_t value);
-/* A fault of one rank becomes that of all: its own on the first rank that has one, with the same exit code and an empty message on the
- * others; NULL where no rank has one. Every rank must ask. */
+/* Makes a fault of one rank the fault of all ranks. Every rank calls it with its own fault or NULL, which it takes. Gives the fault on the
+ * first rank that has one, the same exit code with an empty message on the other ranks, and NULL if no rank has a fault. */
 Status gradc_share(Gradc *run, Status own);
-/* All ranks have the fault that ended the last call, and stand behind the same call: they may save and export together. */
+/* All ranks know of the fault that ended the last call, and ended the same call with it: they may save and export together. */
 bool gradc_is_shared(const Gradc *run);
 /* This rank cannot go on: ends all of them with that exit code, where there are others that do not know yet. */
 void gradc_abort(Gradc *run, int exit_code);
 
-/* One step. With EXIT_NON_FINITE the parameters are those before the step and *out is filled. Rows that cannot be read are the fault of
- * all ranks, as of gradc_share; all is as before the step, which is the next one still. */
+/* One step. With EXIT_NON_FINITE the parameters are those before the step and *out is filled. Rows that one rank
+ * cannot read are a fault of all ranks, as gradc_share makes it; the states are those before the step, and the step may be tried again. */
 Status gradc_step(Gradc *run, GradcStep *out);
 /* The same without waiting: a step is queued while the device computes the one before. At most two are queued. Their
  * results are taken before gradc_step, its halves, gradc_save and gradc_resume, which else are EXIT_USAGE. */
 Status gradc_queue_step(Gradc *run);
 /* Of the oldest step that is queued; *got: they are there. With `wait` they are, if there is one; EXIT_NON_FINITE as
- * above, and steps that are queued behind it have done nothing. Of several ranks, rows that cannot be read are a fault here, and
- * no step is queued any more. */
+ * above, and steps that are queued behind it have done nothing. Where there are several ranks, rows that one rank cannot read are
+ * a fault here; afterwards no step is queued. */
 Status gradc_step_result(Gradc *run, bool wait, GradcStep *out, bool *got);
 int gradc_steps_queued(const Gradc *run);
 bool gradc_computes_at_once(const Gradc *run); /* on the host: a step is over when it is queued */

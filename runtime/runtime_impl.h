@@ -292,16 +292,18 @@ typedef struct {
 } DataWait;
 /* The rows are in the io slots when it returns. */
 Status prefetch_take(Prefetch *p, const MicroRows *rows, DataWait *out);
-/* After prefetch_take gave a fault: zeros are in the io slots in place of those rows. */
+/* After prefetch_take gave a fault: fills the io slots with zeros in place of the rows. */
 Status prefetch_take_zeros(Prefetch *p);
 
 /* ---- unread_rows.c */
-/* prefetch_take, but of several ranks the one with a fault goes on: *unread is the first fault, owned, and rows are zeros. */
+/* prefetch_take. Where there are several ranks, a fault is kept in *unread (the first fault; owned), the io slots are zero, and the rank
+ * goes on. */
 Status unread_take(Gradc *run, const MicroRows *rows, Status *unread, DataWait *wait);
-/* Before a micro-batch without its rows is run: the targets that the step has counted so far are NaN, and this micro-batch adds to them. */
+/* Call it before a micro-batch of zeros runs: makes the step's count of targets NaN, and *micro a later micro-batch, which adds to the
+ * count. */
 Status unread_spoil_count(Gradc *run, MicroBatch *micro);
-/* All ranks, with the count of targets over all of them, NaN where it is not known: *unread, which becomes NULL, or a fault that another rank tells. NULL: no
- * rank has one. */
+/* Every rank calls it with the count of targets over all ranks, or NaN where only its own count is known. Takes *unread. Gives the fault
+ * on the first rank that has one, and the same exit code without a message on the other ranks; NULL if no rank has a fault. */
 Status unread_share(Gradc *run, double count, Status *unread);
 
 /* ---- bind.c: which source feeds which port of a binding. */
@@ -749,7 +751,7 @@ typedef struct {
 	int turn;
 	int64_t first; /* position of its first row */
 	double begin;
-	Status unread; /* why this rank has no rows for it, as unread_take gives it */
+	Status unread; /* why this rank could not read the step's rows; NULL: it could. Owned */
 } QueuedStep;
 
 /* ---- eval_rows.c */

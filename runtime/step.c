@@ -433,7 +433,7 @@ step_forget_failure(Gradc *run)
 	return executor_drain(x);
 }
 
-/* A step without its rows, and what is queued behind it, have changed nothing: it is the next one again. */
+/* A step without its rows changed nothing, and neither did the steps queued behind it: training stands before this step again. */
 static Status
 take_back(Gradc *run, const QueuedStep *q)
 {

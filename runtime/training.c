@@ -155,6 +155,13 @@ evaluate_step(Session *s, GradcEval **out)
 	return NULL;
 }
 
+/* Such as a row that cannot be read: the steps before the fault are saved and exported. */
+static bool
+is_between_steps(const StatusInfo *fault)
+{
+	return fault->exit_code == EXIT_DATA || fault->exit_code == EXIT_CHECKPOINT;
+}
+
 /* What is done with a step's results. */
 static Status
 finish_step(Session *s, Status status)
@@ -174,7 +181,8 @@ finish_step(Session *s, Status status)
 	Arena *scratch = arena_new();
 	if (!status && is_range_due(s, s->step.step))
 		status = read_ranges(s, scratch, &ranges);
-	if (is_done || status->exit_code == EXIT_NON_FINITE)
+	if (!status || status->exit_code == EXIT_NON_FINITE ||
+	    (is_done && is_between_steps(status)))
 		write_step(s, eval, &ranges);
 	arena_free(scratch);
 	if (is_done)
@@ -275,7 +283,7 @@ warn_saving(const Session *s, int64_t steps)
 	          ceil(every * (1 + s->save_seconds / s->step_seconds)));
 }
 
-/* Ranks learn of each other's signals, and of a fault that one of them has: all of them end behind the same step. */
+/* After each step, ranks tell each other of signals and faults, so that all of them end behind the same step. */
 static Status
 meet(Session *s, Status fault)
 {
@@ -308,7 +316,9 @@ train(Session *s)
 	RETURN_IF_ERROR(evaluate_before(s));
 	for (int64_t i = done; i < total && !s->stop; i++) {
 		RETURN_IF_ERROR(take_step(s, i == done));
-		RETURN_IF_ERROR(meet(s, save_after(s, i + 1)));
+		Status fault = meet(s, save_after(s, i + 1));
+		if (fault) /* of a checkpoint: the step that is under way still counts */
+			return status_first(fault, take_results(s, true));
 	}
 	RETURN_IF_ERROR(take_results(s, true));
 	warn_saving(s, gradc_steps_done(s->run) - done);
@@ -461,17 +471,15 @@ session_is_everybodys(const Session *s, const StatusInfo *status)
 	return status_is_common(status->exit_code) && !s->apart;
 }
 
-/* After a fault between steps, as of a row that cannot be read: the training up to there is worth as much as before. Several ranks save
- * and export where all of them know, and stand behind the same step. */
+/* After a fault between two steps, the steps before the fault are saved and exported. Several ranks do this together, so all of them must know of the fault and stand behind the same step. */
 static void
 rescue(Session *s, const StatusInfo *fault)
 {
-	bool between = fault &&
-	               (fault->exit_code == EXIT_DATA || fault->exit_code == EXIT_CHECKPOINT);
 	bool together = gradc_ranks(s->run) == 1 || gradc_is_shared(s->run);
 	int64_t done = gradc_steps_done(s->run);
 
-	s->rescued = between && together && gradc_is_whole(s->run) && !finds_lr(s);
+	s->rescued = fault && is_between_steps(fault) && together && gradc_is_whole(s->run) &&
+	             !finds_lr(s);
 	if (!s->rescued || !s->o->run.save || fault->exit_code == EXIT_CHECKPOINT ||
 	    done == s->resumed.step)
 		return;

@@ -1,6 +1,6 @@
-/* Rows that one of several ranks cannot read, as a label of 1000 where there are 10 classes. The others wait for that rank in the
- * sums of the step, so it takes part, with zeros for rows and NaN for the count of its targets. The count over all ranks is NaN
- * then, by which none makes the update and each learns of the fault behind the same step, with the states before it. */
+/* Rows that one of several ranks cannot read, such as a label of 1000 where there are 10 classes. The other ranks wait for this rank in
+ * the step's collectives, so it computes the step with zeros in place of its rows, and counts NaN targets. The count over all ranks
+ * becomes NaN. So no rank makes the update, and every rank sees in the step's result that it has to ask for the fault. */
 #include "runtime/runtime_impl.h"
 
 #include <math.h>

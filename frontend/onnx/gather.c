@@ -18,8 +18,9 @@ import_gather(OnnxNode *n)
 	set_output(n, 0, e_gather(n, x, indices, axis));
 }
 
-/* s64 indices of an axis of `size` elements, of `all` that are flattened together. One element behind the axis comes the next row's: an index
- * that is outside of its axis, where data say so, is `all` and so outside of everything, as in Gather. */
+/* Indices into an axis of `size` elements, as s64; the axis is flattened with other axes to `all` elements. An index outside of its axis
+ * would name an element of the next row. It becomes `all`, which is outside of the flat axis, so nothing is read or written, as in
+ * Gather. (batch_index.c relies on this form.) */
 static Value *
 joined_indices(OnnxNode *n, Value *indices, int64_t size, int64_t all)
 {

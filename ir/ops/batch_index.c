@@ -1,11 +1,13 @@
 /* Rows in gather and scatter by flat places: GatherElements, GatherND and the advanced indices of exporters take elements of
- * data[rows * 48] at row * 48 + index. Such places stay in their rows. */
+ * data[rows * 48] at row * 48 + index. Rows do not see each other if every index is proven to be in 0 ... 47: by the range of the
+ * index, which is followed from constants, iotas, argmax, remainders and bounds. */
 #include "ir/ops/batch_axis.h"
 
 #include <math.h>
 
-/* Of a value along one of its axes: row * stride + something in [low, high]; or a number from `beyond` on, if that is not 0: the importer
- * writes the size of the indexed axis for an index that is outside of its own. What data say, and numbers beyond 64 bits, may be `anywhere`. */
+/* Every element of a value, along one of its axes, is row * stride + a number in [low, high]; or, if `beyond` is not 0, a number that is at
+ * least `beyond`: the importer replaces an index outside of its own axis by the size of the flat axis. An input, and a number that may
+ * need more than 64 bits, is `anywhere`. */
 typedef struct {
 	int64_t stride, low, high, beyond;
 } Places;
@@ -23,7 +25,7 @@ higher(int64_t a, int64_t b)
 	return a > b ? a : b;
 }
 
-/* 0: neither has numbers there. */
+/* The smaller bound, where 0 stands for no bound. */
 static int64_t
 least_beyond(int64_t a, int64_t b)
 {
@@ -119,7 +121,7 @@ scaled(Places p, int64_t by)
 	return fits && (p.beyond == 0 || by > 0) ? out : anywhere;
 }
 
-/* The sum of a.beyond and b, at least. */
+/* *out: a bound from below of a number behind a.beyond plus any number of b; 0 if a has none. False: not known. */
 static bool
 beyond_with(Places a, Places b, int64_t *out)
 {
@@ -140,7 +142,7 @@ added(Places a, Places b)
 	return fits ? out : anywhere;
 }
 
-/* Either the one or the other. */
+/* Either a or b. */
 static Places
 joined(Places a, Places b)
 {
@@ -194,7 +196,7 @@ places_of_difference(Search *s, const Node *n, int axis)
 	return added(a, places_of_negative(s, node_operand(n, 1), axis));
 }
 
-/* max and min; quotient and rest of a positive number, which round toward 0. */
+/* max and min; quotient and remainder of a division by a positive number, both rounded toward 0. */
 static Places
 places_of_numbers(Search *s, const Node *n, int axis)
 {
@@ -351,7 +353,7 @@ wrapped(Places x, int64_t size)
 	return x.high < 0 ? below : joined(below, above);
 }
 
-/* `x < 0 or x >= N ? all : x` is in the range of x, or all. */
+/* `x < 0 or x >= N ? all : x`: all if x is outside, as joined_indices of the importer writes it, else x in 0 ... N - 1. */
 static Places
 places_of_choice(Search *s, const Node *n, int axis)
 {
@@ -371,7 +373,7 @@ places_of_choice(Search *s, const Node *n, int axis)
 	return joined(places_of(s, node_operand(n, 1), axis), b);
 }
 
-/* What fits in the type is what the value holds; else it may be any of the type's numbers. Floats hold integers up to 2^24 or so. */
+/* The range p if the type holds all its numbers exactly; else the range of the whole type. Floats hold integers up to 2^24 or 2^53. */
 static Places
 held(const Search *s, DType dtype, Places p)
 {
