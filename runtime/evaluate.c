@@ -259,6 +259,7 @@ step_evaluate(Gradc *run, GradcEval *out)
 	if (!run->eval)
 		return status_error(EXIT_USAGE, "there are no evaluation data");
 	run->executor.observer = NULL;
+	run->fault_is_shared = false;
 	Status status = evaluate(&e, out);
 	status_free(e.unread); /* of an evaluation that ended otherwise */
 	RETURN_IF_ERROR(status);

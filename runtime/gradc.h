@@ -225,16 +225,19 @@ const char *gradc_collectives(
 Status gradc_agree(Gradc *run, int own, int *most);
 /* EXIT_COMM where a rank has another value of an option than rank 0; the message has both. Every rank must ask. */
 Status gradc_compare(Gradc *run, const char *option, int64_t value);
-/* Makes a fault of one rank the fault of all ranks. Every rank calls it with its own fault or NULL, which it takes. Gives the fault on the
+/* Makes a fault of one rank the fault of all ranks, also after gradc_finish. Every rank calls it with its own fault or NULL, which it takes. Gives the fault on the
  * first rank that has one, the same exit code with an empty message on the other ranks, and NULL if no rank has a fault. */
 Status gradc_share(Gradc *run, Status own);
 /* All ranks know of the fault that ended the last call, and ended the same call with it: they may save and export together. */
 bool gradc_is_shared(const Gradc *run);
+/* "rank 1: labels.npy: ...", on every rank, of a fault that gradc_share made one of all ranks; "" without such a fault. Lives as long as
+ * run. */
+const char *gradc_shared_fault(const Gradc *run);
 /* This rank cannot go on: ends all of them with that exit code, where there are others that do not know yet. */
 void gradc_abort(Gradc *run, int exit_code);
 
 /* One step. With EXIT_NON_FINITE the parameters are those before the step and *out is filled. Rows that one rank
- * cannot read are a fault of all ranks, as gradc_share makes it; the states are those before the step, and the step may be tried again. */
+ * cannot read are a fault of all ranks, as gradc_share makes it; the states are those before the step. */
 Status gradc_step(Gradc *run, GradcStep *out);
 /* The same without waiting: a step is queued while the device computes the one before. At most two are queued. Their
  * results are taken before gradc_step, its halves, gradc_save and gradc_resume, which else are EXIT_USAGE. */

@@ -56,10 +56,11 @@ gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gra
 /* What a call needs of the run, besides that no other is under way. */
 enum {
 	NEEDS_NOTHING,
-	NEEDS_DATA = 1,  /* that are bound */
-	NEEDS_WHOLE = 2, /* no step is queued, or half of one done */
-	NEEDS_HALF = 4,  /* gradients wait for gradc_update */
-	NEEDS_STATES = 8 /* of a whole update */
+	NEEDS_DATA = 1,    /* that are bound */
+	NEEDS_WHOLE = 2,   /* no step is queued, or half of one done */
+	NEEDS_HALF = 4,    /* gradients wait for gradc_update */
+	NEEDS_STATES = 8,  /* of a whole update */
+	ALSO_FINISHED = 16 /* may come after gradc_finish */
 };
 
 /* A call on a run with one more argument, which is passed by its address. */
@@ -73,7 +74,7 @@ typedef struct {
 static Status
 check_needs(const Gradc *run, unsigned needs)
 {
-	if (run->is_finished)
+	if (run->is_finished && !(needs & ALSO_FINISHED))
 		return status_error(EXIT_USAGE, "after gradc_finish comes gradc_close");
 	if (needs & NEEDS_DATA && !run->is_bound)
 		return status_error(EXIT_USAGE, "no data are bound: gradc_bind_data comes first");
@@ -256,7 +257,7 @@ call_share(void *args)
 Status
 gradc_share(Gradc *run, Status own)
 {
-	Status status = guarded((RunArgs){run, &own, call_share, NEEDS_NOTHING}, NULL);
+	Status status = guarded((RunArgs){run, &own, call_share, ALSO_FINISHED}, NULL);
 
 	return status_first(own, status);
 }

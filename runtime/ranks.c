@@ -14,10 +14,33 @@ ranks_gather(Gradc *run, const int64_t *own, int n, int64_t **all)
 	return run->comm.control_ops->all_gather(run->comm.control, own, *all, bytes);
 }
 
+/* The first rank with a fault says why; the others keep the text for their report. */
+static Status
+share_fault(Gradc *run, Status own, int first, int code)
+{
+	const Comm *comm = &run->comm;
+	char text[512] = "";
+
+	run->fault_is_shared = true;
+	if (first == comm->rank)
+		snprintf(text, sizeof(text), "rank %d: %s", first, own->message);
+	Status status = comm->control_ops->broadcast(comm->control, text, sizeof(text), first);
+	if (status) {
+		status_free(own);
+		return status;
+	}
+	text[sizeof(text) - 1] = '\0';
+	run->shared_fault = arena_strdup(run->arena, text);
+	if (first == comm->rank)
+		return own;
+	status_free(own);
+	return status_error(code, "%s", "");
+}
+
 Status
 ranks_share(Gradc *run, Status own)
 {
-	int size = run->comm.size, rank = run->comm.rank;
+	int size = run->comm.size;
 	int64_t code = own ? own->exit_code : EXIT_OK, *codes;
 
 	if (size == 1)
@@ -30,11 +53,7 @@ ranks_share(Gradc *run, Status own)
 	for (int r = 0; r < size; r++) {
 		if (codes[r] == EXIT_OK)
 			continue;
-		run->fault_is_shared = true;
-		if (r == rank)
-			return own; /* the first that failed says why */
-		status_free(own);
-		return status_error((int)codes[r], "%s", "");
+		return share_fault(run, own, r, (int)codes[r]);
 	}
 	return own;
 }
@@ -153,6 +172,12 @@ bool
 gradc_is_shared(const Gradc *run)
 {
 	return run->fault_is_shared;
+}
+
+const char *
+gradc_shared_fault(const Gradc *run)
+{
+	return run->fault_is_shared && run->shared_fault ? run->shared_fault : "";
 }
 
 void

@@ -302,8 +302,8 @@ Status unread_take(Gradc *run, const MicroRows *rows, Status *unread, DataWait *
 /* Call it before a micro-batch of zeros runs: makes the step's count of targets NaN, and *micro a later micro-batch, which adds to the
  * count. */
 Status unread_spoil_count(Gradc *run, MicroBatch *micro);
-/* Every rank calls it with the count of targets over all ranks, or NaN where only its own count is known. Takes *unread. Gives the fault
- * on the first rank that has one, and the same exit code without a message on the other ranks; NULL if no rank has a fault. */
+/* Every rank calls it with the count of targets over all ranks: ranks meet in it only where the count is NaN. Takes *unread. Gives the
+ * fault on the first rank that has one, and the same exit code without a message on the other ranks; NULL if no rank has a fault. */
 Status unread_share(Gradc *run, double count, Status *unread);
 
 /* ---- bind.c: which source feeds which port of a binding. */
@@ -394,7 +394,7 @@ uint64_t manifest_constants(const Manifest *m); /* a hash of what never changes;
 uint64_t facts_model(const Format *f);
 Status facts_data(const Dataset *d, uint64_t *out);
 Status facts_file(const char *path, uint64_t *out); /* likewise, of a file of weights */
-/* The data's fingerprint, once: before training, behind which a file may be gone. */
+/* Reads the data's fingerprint once, before training: a data file may be removed while training runs. */
 Status facts_read_data(Gradc *run);
 /* Step, samples, fingerprints and settings; the tensors are the caller's. */
 Status facts_collect(Gradc *run, Manifest *out);
@@ -780,7 +780,8 @@ struct Gradc {
 	Hyper hyper;
 	Dataset *train, *eval;
 	Prefetch *prefetch;
-	bool fault_is_shared; /* all ranks know of it */
+	bool fault_is_shared; /* all ranks know of the fault that ended the last step, evaluation or other call */
+	const char *shared_fault; /* "rank 1: ...", of the last fault of ranks_share; NULL: none */
 	Observer observer;
 	QueuedStep queued[MAX_QUEUED]; /* the oldest first */
 	int n_queued;

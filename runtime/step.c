@@ -162,7 +162,7 @@ queue_micro_batches(Gradc *run)
 	if (!status)
 		run->samples = rows.next;
 	else
-		status_free(q->unread);
+		status = status_first(q->unread, status);
 	return status;
 }
 
@@ -173,7 +173,7 @@ take_again(Gradc *run, const QueuedStep *q, const MicroRows *rows, DataWait *wai
 
 	if (!fault || !q->unread)
 		return fault;
-	status_free(fault); /* once more */
+	status_free(fault); /* q->unread holds it already */
 	return prefetch_take_zeros(run->prefetch);
 }
 
@@ -261,6 +261,7 @@ step_is_whole(const Gradc *run)
 Status
 step_queue(Gradc *run)
 {
+	run->fault_is_shared = false;
 	RETURN_IF_ERROR(step_check_accumulated(run));
 	RETURN_IF_ERROR(queue_micro_batches(run));
 	return queue_update(run);
@@ -329,7 +330,7 @@ set_loss(GradcStep *out, double sum, double count)
 }
 
 static void
-know_loss(Gradc *run, const GradcStep *out)
+remember_loss(Gradc *run, const GradcStep *out)
 {
 	run->loss = out->loss;
 	run->count = out->count;
@@ -469,7 +470,7 @@ step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 	if (status)
 		return status_first(status, take_back(run, &q));
 	status_free(q.unread);
-	know_loss(run, out);
+	remember_loss(run, out);
 	status = check_finite(run, out);
 	return status && run->options.find_nan && !failed_before
 	               ? explain_failure(run, &q, out, status)
@@ -482,18 +483,19 @@ step_accumulate(Gradc *run, GradcStep *out)
 {
 	double sum, count;
 
+	run->fault_is_shared = false;
 	RETURN_IF_ERROR(step_is_whole(run));
 	RETURN_IF_ERROR(queue_micro_batches(run));
-	QueuedStep *q = &run->queued[run->n_queued];
-	Status status = unread_share(run, NAN, &q->unread);
-	if (status)
-		return status_first(status, take_back(run, q));
 	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &sum));
 	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &count));
+	QueuedStep *q = &run->queued[run->n_queued];
+	Status status = unread_share(run, count, &q->unread); /* the count is that of all ranks */
+	if (status)
+		return status_first(status, take_back(run, q));
 	run->accumulated = true;
 	*out = q->out;
 	set_loss(out, sum, count);
-	know_loss(run, out);
+	remember_loss(run, out);
 	out->seconds = seconds_now() - q->begin;
 	return NULL;
 }

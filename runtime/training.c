@@ -317,8 +317,10 @@ train(Session *s)
 	for (int64_t i = done; i < total && !s->stop; i++) {
 		RETURN_IF_ERROR(take_step(s, i == done));
 		Status fault = meet(s, save_after(s, i + 1));
-		if (fault) /* of a checkpoint: the step that is under way still counts */
-			return status_first(fault, take_results(s, true));
+		if (fault && (gradc_ranks(s->run) == 1 || gradc_is_shared(s->run)))
+			return status_first(
+				fault, take_results(s, true)); /* the step under way still counts */
+		RETURN_IF_ERROR(fault);                        /* a rank is lost */
 	}
 	RETURN_IF_ERROR(take_results(s, true));
 	warn_saving(s, gradc_steps_done(s->run) - done);
@@ -515,7 +517,10 @@ run_training(Session *s)
 		status_free(gradc_save_poll(s->run, true));
 	rescue(s, status);
 	progress_end(&s->progress);
-	tell_fault(s, views_close(&s->views, s->run, status ? status->message : NULL));
+	const char *fault = status ? status->message : NULL;
+	if (fault && !*fault) /* another rank has it */
+		fault = gradc_shared_fault(s->run);
+	tell_fault(s, views_close(&s->views, s->run, fault));
 	tell_fault(s, log_close(s->log));
 	s->log = NULL;
 	RETURN_IF_ERROR(status);

@@ -25,7 +25,8 @@ unread_spoil_count(Gradc *run, MicroBatch *micro)
 
 	dtype_store_float((DType)s->dtype, raw, 0, NAN);
 	to.bytes = dtype_bytes((DType)s->dtype, 1);
-	if (micro->index == 0) /* it would begin the count anew */
+	if (micro->index ==
+	    0) /* the first micro-batch overwrites the count, a later one adds to it */
 		*micro = (MicroBatch){.index = 1, .n = micro->n + 1};
 	return executor_write(&run->executor, to, raw);
 }

@@ -20,7 +20,7 @@ import_gather(OnnxNode *n)
 
 /* Indices into an axis of `size` elements, as s64; the axis is flattened with other axes to `all` elements. An index outside of its axis
  * would name an element of the next row. It becomes `all`, which is outside of the flat axis, so nothing is read or written, as in
- * Gather. (batch_index.c relies on this form.) */
+ * Gather. Constants are checked, and indices that the model makes of its own numbers are left as they are. (batch_index.c relies on this form.) */
 static Value *
 joined_indices(OnnxNode *n, Value *indices, int64_t size, int64_t all)
 {

@@ -5,13 +5,13 @@
 
 #include <math.h>
 
-/* Every element of a value, along one of its axes, is row * stride + a number in [low, high]; or, if `beyond` is not 0, a number that is at
- * least `beyond`: the importer replaces an index outside of its own axis by the size of the flat axis. An input, and a number that may
+/* Every element of a value, along one of its axes, is row * stride + a number in [low, high]; or, if `beyond` is not 0, a number in
+ * [beyond, furthest]: the importer replaces an index outside of its own axis by the size of the flat axis. An input, and a number that may
  * need more than 64 bits, is `anywhere`. */
 typedef struct {
-	int64_t stride, low, high, beyond;
+	int64_t stride, low, high, beyond, furthest;
 } Places;
-static const Places anywhere = {0, INT64_MIN, INT64_MAX, 0};
+static const Places anywhere = {0, INT64_MIN, INT64_MAX, 0, 0};
 
 static int64_t
 lower(int64_t a, int64_t b)
@@ -23,13 +23,6 @@ static int64_t
 higher(int64_t a, int64_t b)
 {
 	return a > b ? a : b;
-}
-
-/* The smaller bound, where 0 stands for no bound. */
-static int64_t
-least_beyond(int64_t a, int64_t b)
-{
-	return a == 0 || b == 0 ? higher(a, b) : lower(a, b);
 }
 
 enum { NO_AXIS = -1 }; /* all elements together: stride 0 */
@@ -116,29 +109,36 @@ scaled(Places p, int64_t by)
 	bool fits = size_mul(p.stride, by, &out.stride) &&
 	            size_mul(by < 0 ? p.high : p.low, by, &out.low) &&
 	            size_mul(by < 0 ? p.low : p.high, by, &out.high) &&
-	            size_mul(p.beyond, by, &out.beyond);
+	            size_mul(p.beyond, by, &out.beyond) && size_mul(p.furthest, by, &out.furthest);
 
 	return fits && (p.beyond == 0 || by > 0) ? out : anywhere;
 }
 
-/* *out: a bound from below of a number behind a.beyond plus any number of b; 0 if a has none. False: not known. */
+/* Makes [out->beyond, out->furthest] hold [a.beyond, a.furthest] plus every number of b. False: it may need more than 64 bits. */
 static bool
-beyond_with(Places a, Places b, int64_t *out)
+add_beyond(const Search *s, Places a, Places b, Places *out)
 {
-	*out = 0;
-	return a.beyond == 0 || (b.stride >= 0 && b.low >= 0 && size_add(a.beyond, b.low, out));
+	int64_t last, low, high;
+
+	if (a.beyond == 0)
+		return true;
+	if (b.stride < 0 || b.low < 0 || !size_mul(b.stride, s->rows - 1, &last) ||
+	    !size_add(b.high, last, &high) || !size_add(a.beyond, b.low, &low) ||
+	    !size_add(a.furthest, higher(high, b.furthest), &high))
+		return false;
+	out->beyond = out->beyond == 0 ? low : lower(out->beyond, low);
+	out->furthest = higher(out->furthest, high);
+	return true;
 }
 
 static Places
-added(Places a, Places b)
+added(const Search *s, Places a, Places b)
 {
-	Places out;
-	int64_t ab, ba;
+	Places out = {0};
 	bool fits = size_add(a.stride, b.stride, &out.stride) && size_add(a.low, b.low, &out.low) &&
-	            size_add(a.high, b.high, &out.high) && beyond_with(a, b, &ab) &&
-	            beyond_with(b, a, &ba);
+	            size_add(a.high, b.high, &out.high) && add_beyond(s, a, b, &out) &&
+	            add_beyond(s, b, a, &out);
 
-	out.beyond = fits ? least_beyond(ab, ba) : 0;
 	return fits ? out : anywhere;
 }
 
@@ -146,10 +146,12 @@ added(Places a, Places b)
 static Places
 joined(Places a, Places b)
 {
-	return a.stride == b.stride
-	               ? (Places){a.stride, lower(a.low, b.low), higher(a.high, b.high),
-	                          least_beyond(a.beyond, b.beyond)}
-	               : anywhere;
+	Places out = {a.stride, lower(a.low, b.low), higher(a.high, b.high),
+	              a.beyond == 0 || b.beyond == 0 ? higher(a.beyond, b.beyond)
+	                                             : lower(a.beyond, b.beyond),
+	              higher(a.furthest, b.furthest)};
+
+	return a.stride == b.stride ? out : anywhere;
 }
 
 static Places
@@ -173,7 +175,7 @@ places_of_sum(Search *s, const Node *n, int axis)
 {
 	Places a = places_of(s, node_operand(n, 0), axis);
 
-	return added(a, places_of(s, node_operand(n, 1), axis));
+	return added(s, a, places_of(s, node_operand(n, 1), axis));
 }
 
 /* -x; constants of x have stride 0. */
@@ -193,7 +195,7 @@ places_of_difference(Search *s, const Node *n, int axis)
 {
 	Places a = places_of(s, node_operand(n, 0), axis);
 
-	return added(a, places_of_negative(s, node_operand(n, 1), axis));
+	return added(s, a, places_of_negative(s, node_operand(n, 1), axis));
 }
 
 /* max and min; quotient and remainder of a division by a positive number, both rounded toward 0. */
@@ -208,14 +210,14 @@ places_of_numbers(Search *s, const Node *n, int axis)
 	    dtype_is_float(node_result(n, 0)->type->dtype))
 		return anywhere;
 	if (n->op == OP_max)
-		return (Places){0, higher(a.low, b.low), higher(a.high, b.high), 0};
+		return (Places){0, higher(a.low, b.low), higher(a.high, b.high), 0, 0};
 	if (n->op == OP_min)
-		return (Places){0, lower(a.low, b.low), lower(a.high, b.high), 0};
+		return (Places){0, lower(a.low, b.low), lower(a.high, b.high), 0, 0};
 	if (divides && n->op == OP_div)
-		return (Places){0, a.low / b.low, a.high / b.low, 0};
+		return (Places){0, a.low / b.low, a.high / b.low, 0, 0};
 	if (divides && n->op == OP_rem)
 		return (Places){0, higher(lower(a.low, 0), 1 - b.low),
-		                lower(higher(a.high, 0), b.low - 1), 0};
+		                lower(higher(a.high, 0), b.low - 1), 0, 0};
 	return anywhere;
 }
 
@@ -324,7 +326,7 @@ without_any(Places p, const Node *condition, const Value *x)
 	return p;
 }
 
-/* The size in `x < 0 ? x + size : x`, as negative indices are written; 0: the choice is another one. */
+/* The size in `x < 0 ? x + size : x` of integers, as negative indices are written; 0: the choice is another one. */
 static int64_t
 wrapping_size(const Node *choice)
 {
@@ -332,24 +334,25 @@ wrapping_size(const Node *choice)
 	const Value *x = node_operand(choice, 2);
 	double zero, size;
 
-	if (!below || below->op != OP_lt || node_operand(below, 0) != x ||
-	    !value_splat(node_operand(below, 1), &zero) || zero != 0 || !sum || sum->op != OP_add ||
-	    node_operand(sum, 0) != x || !value_splat(node_operand(sum, 1), &size) ||
-	    !(size > 0 && size < MOST_PLACES))
+	if (dtype_is_float(x->type->dtype) || !below || below->op != OP_lt ||
+	    node_operand(below, 0) != x || !value_splat(node_operand(below, 1), &zero) ||
+	    zero != 0 || !sum || sum->op != OP_add || node_operand(sum, 0) != x ||
+	    !value_splat(node_operand(sum, 1), &size) || !(size > 0 && size < MOST_PLACES))
 		return 0;
 	return (int64_t)size;
 }
 
 static Places
-wrapped(Places x, int64_t size)
+wrapped(const Search *s, Places x, int64_t size)
 {
-	Places below = {0, x.low, lower(x.high, -1), 0}, above = {0, higher(x.low, 0), x.high, 0};
+	Places below = {0, x.low, lower(x.high, -1), 0, 0},
+	       above = {0, higher(x.low, 0), x.high, 0, 0};
 
 	if (x.low >= 0 && x.stride >= 0)
 		return x;
 	if (x.stride != 0 || x.beyond != 0)
 		return anywhere;
-	below = added(below, (Places){0, size, size, 0});
+	below = added(s, below, (Places){0, size, size, 0, 0});
 	return x.high < 0 ? below : joined(below, above);
 }
 
@@ -363,33 +366,39 @@ places_of_choice(Search *s, const Node *n, int axis)
 	double all;
 
 	if (size > 0)
-		return wrapped(b, size);
+		return wrapped(s, b, size);
 	b = without_any(b, condition, node_operand(n, 2));
 	if (b.beyond == 0 && value_splat(node_operand(n, 1), &all) && all < MOST_PLACES &&
 	    all >= (double)s->size) {
-		b.beyond = (int64_t)all;
+		b.beyond = b.furthest = (int64_t)all;
 		return b;
 	}
 	return joined(places_of(s, node_operand(n, 1), axis), b);
+}
+
+/* Are all numbers of p, in every row, between -limit and limit? */
+static bool
+is_within(const Search *s, Places p, int64_t limit)
+{
+	int64_t last, low, high;
+
+	return size_mul(p.stride, s->rows - 1, &last) && size_add(p.low, lower(last, 0), &low) &&
+	       size_add(p.high, higher(last, 0), &high) && low >= -limit && high <= limit &&
+	       p.furthest <= limit;
 }
 
 /* The range p if the type holds all its numbers exactly; else the range of the whole type. Floats hold integers up to 2^24 or 2^53. */
 static Places
 held(const Search *s, DType dtype, Places p)
 {
-	int64_t last, limit;
-
 	switch (dtype) {
 	case BOOL: return (Places){.high = 1};
-	case S64: return p;
-	case S32: limit = INT32_MAX; break;
-	case F64: limit = (int64_t)MOST_PLACES; break;
-	case F32: limit = 1 << 24; break;
+	case S64: return p.stride == 0 || is_within(s, p, INT64_MAX) ? p : anywhere;
+	case S32: return is_within(s, p, INT32_MAX) ? p : (Places){0, INT32_MIN, INT32_MAX, 0, 0};
+	case F64: return is_within(s, p, (int64_t)MOST_PLACES) ? p : anywhere;
+	case F32: return is_within(s, p, 1 << 24) ? p : anywhere;
 	default: return anywhere;
 	}
-	bool fits = size_mul(p.stride, s->rows - 1, &last) && size_add(last, p.high, &last) &&
-	            p.low >= -limit && last <= limit && p.stride >= 0 && p.beyond == 0;
-	return fits ? p : dtype == S32 ? (Places){0, INT32_MIN, INT32_MAX, 0} : anywhere;
 }
 
 static Places
@@ -464,8 +473,7 @@ axis_of_rows(const BatchFlow *fl, int64_t size)
 			continue;
 		Search s = {fl->arena, fl->rows, size, block, MOST_VALUES, intmap_new(fl->arena)};
 		Places p = places_of(&s, indices, i);
-		if (s.left >= 0 && p.stride == block && p.low >= 0 && p.high < block &&
-		    (p.beyond == 0 || p.beyond >= size))
+		if (s.left >= 0 && p.stride == block && p.low >= 0 && p.high < block)
 			return i;
 	}
 	return -1;

@@ -1,6 +1,7 @@
 """A row that one of several ranks cannot read, and checkpoints that only rank 0 cannot write: all ranks end behind the same step, with
 the checkpoint, the model and the log of the steps before."""
 import os
+import re
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ def executables(gradc, models, tmp_path_factory):
 
 
 class Run:
-    """run(OPTION...) of two ranks on data of which row `bad` has a label that there is not."""
+    """run(OPTION...) of two ranks; labels="bad": rows given to spoil() have a label outside of the classes."""
 
     def __init__(self, exe, data, labels, folder, launcher):
         self.exe, self.data, self.folder, self.launcher = exe, data, folder, launcher
@@ -89,6 +90,13 @@ def test_both_ranks_have_a_bad_row(digits, tmp_path):
     said = digits.run("bad", "--steps=4", "--save=ck", labels="bad", exit=6)
     assert said.count("gradc: error: ") == 1 and f"row {first_row(2, 0, 0, 1)}:" in said
     assert checkpoints(tmp_path / "ck") == [1]
+
+
+def test_the_report_has_the_fault_of_another_rank(digits, tmp_path):
+    digits.spoil(first_row(3, 1, 0, 1))
+    digits.run("bad", "--steps=4", "--report=r.html", labels="bad", exit=6)
+    page = (tmp_path / "r.html").read_text()
+    assert re.search(r'"fault": ?"rank 1: bad.npy: row \d+:', page)
 
 
 def test_running_statistics_are_those_before(executables, models, tmp_path, openmpi):  # noqa: F811

@@ -328,7 +328,7 @@ static const struct {
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
          "  %m = select %o, %three, %d : s64[4]\n  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", 0, 1},
-	/* a fraction of [0,1), times 4; minus row * 4, less 3 where that is negative, plus row * 8 */
+	/* a fraction of [0,1), times 4; minus row * 4, plus 3 where that is negative, plus row * 8 */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
          "  %h = constant {value = f32[4] [0, 0, 0, 0]} : f32[4]\n  %g = constant {value = f32[4] [1, 1, 1, 1]} : f32[4]\n"
@@ -341,6 +341,31 @@ static const struct {
          "  %n = neg %at : s64[4]\n  %nb = lt %n, %zero : bool[4]\n  %up = add %n, %three : s64[4]\n  %m = select %nb, %up, %n : s64[4]\n"
          "  %q1 = add %m, %at : s64[4]\n  %q = add %q1, %at : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", NONE, 0, true},
+	/* x % 2 - 1.5, plus 2 where that is negative, times 3; row * 2^62, plus 4 where that is negative, less itself */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
+         "  %m = argmax %x {axis = 1} : s64[4]\n  %two = add %one, %one : s64[4]\n  %k2 = rem %m, %two : s64[4]\n  %kf = cast %k2 {to = f32} : f32[4]\n"
+         "  %half = constant {value = f32[4] [1.5, 1.5, 1.5, 1.5]} : f32[4]\n  %xs = sub %kf, %half : f32[4]\n"
+         "  %z = constant {value = f32[4] [0, 0, 0, 0]} : f32[4]\n  %c = lt %xs, %z : bool[4]\n"
+         "  %t = constant {value = f32[4] [2, 2, 2, 2]} : f32[4]\n  %up = add %xs, %t : f32[4]\n  %w2 = select %c, %up, %xs : f32[4]\n"
+         "  %h = constant {value = f32[4] [3, 3, 3, 3]} : f32[4]\n  %w3 = mul %w2, %h : f32[4]\n  %j = cast %w3 {to = s64} : s64[4]\n"
+         "  %q = add %at, %j : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
+         "  %big = constant {value = s64[4] [1125899906842624, 1125899906842624, 1125899906842624, 1125899906842624]} : s64[4]\n"
+         "  %b2 = constant {value = s64[4] [4096, 4096, 4096, 4096]} : s64[4]\n  %n1 = mul %i, %big : s64[4]\n  %n = mul %n1, %b2 : s64[4]\n"
+         "  %c = lt %n, %zero : bool[4]\n  %up = add %n, %four : s64[4]\n  %m = select %c, %up, %n : s64[4]\n"
+         "  %e = sub %m, %n : s64[4]\n  %q = add %at, %e : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", NONE, 0, true},
+	/* 1000 where data are below -3 or not below 0, plus data of at least 0, twice, plus 6 */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
+         "  %m3 = neg %three : s64[4]\n  %lo = lt %d, %m3 : bool[4]\n  %hi = ge %d, %zero : bool[4]\n  %oo = or %lo, %hi : bool[4]\n"
+         "  %th = constant {value = s64[4] [1000, 1000, 1000, 1000]} : s64[4]\n  %s1 = select %oo, %th, %d : s64[4]\n"
+         "  %pos = max %d, %zero : s64[4]\n  %s2 = add %s1, %pos : s64[4]\n  %s3 = min %s2, %zero : s64[4]\n"
+         "  %s4 = add %s3, %three : s64[4]\n  %q = add %at, %s4 : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
 	/* a 32-bit index: below 0 less 2^31 it begins again above 0 */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
