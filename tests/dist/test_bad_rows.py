@@ -150,3 +150,97 @@ def test_checkpoints_that_rank_0_cannot_write_leave_the_exports(digits, tmp_path
     assert "3 checkpoints in a row" in said and (tmp_path / "full.onnx").exists()
     steps = steps_of(tmp_path / "full.jsonl")
     assert 0 < len(steps) < 41 and steps == steps_of(tmp_path / "plain.jsonl")[: len(steps)]
+
+
+RETRY = r"""
+#include "runtime/gradc.h"
+#include <stdio.h>
+GRADC_MODEL(digits);
+
+enum { STEPS = 6, ROW = %(row)d, LABEL = %(label)d, HEADER = 128 };
+
+/* The label of row ROW, in a file of 64-bit labels. */
+static void
+repair(const char *labels)
+{
+	const long long label = LABEL;
+	FILE *f = fopen(labels, "r+b");
+
+	fseek(f, HEADER + 8L * ROW, SEEK_SET);
+	fwrite(&label, sizeof(label), 1, f);
+	fclose(f);
+}
+
+static Status
+train(Gradc *run, const char *labels)
+{
+	GradcStep step;
+	int all;
+
+	RETURN_IF_ERROR(gradc_bind_data(run));
+	for (int i = 0; i < STEPS; i++) {
+		Status status = gradc_step(run, &step);
+		if (!status)
+			continue;
+		printf("rank %%d: exit code %%d, shared %%d, %%lld steps, \"%%s\"\n", gradc_rank(run), status->exit_code, gradc_is_shared(run),
+		       (long long)gradc_steps_done(run), gradc_shared_fault(run));
+		status_free(status);
+		if (gradc_rank(run) == 0)
+			repair(labels);
+		RETURN_IF_ERROR(gradc_agree(run, 0, &all)); /* all ranks: it is repaired */
+		i--;
+	}
+	return gradc_rank(run) == 0 ? gradc_export(run, "again.onnx") : NULL;
+}
+
+int
+main(int argc, char **argv)
+{
+	GradcPair data[] = {{"input", argv[1]}, {"labels", argv[2]}};
+	GradcOptions o = gradc_default_options();
+	Gradc *run;
+
+	o.data.at = data;
+	o.data.n = o.data.cap = 2;
+	o.steps = STEPS;
+	o.threads = 1;
+	o.shuffle = false;
+	o.keep_data = 0; /* rows are read when they are needed */
+	o.communicator = "auto";
+	Status status = gradc_open(&gradc_model_digits, &o, NULL, &run);
+	if (!status)
+		status = train(run, argv[2]);
+	if (!status)
+		status = gradc_finish(run);
+	/* Ranks may still meet; the fault is that of rank 1 on all. */
+	Status shared = gradc_share(run, gradc_rank(run) == 1 ? status_error(5, "told behind the end") : NULL);
+	printf("rank %%d: %%d, then %%d\n", gradc_rank(run), status ? status->exit_code : 0, shared ? shared->exit_code : 0);
+	status_free(status);
+	status_free(shared);
+	gradc_close(run);
+	return 0;
+}
+"""
+
+
+def test_a_library_tries_the_step_again(gradc, build, digits, tmp_path):
+    """With the row repaired, training ends with the bits of one without a fault; and ranks may meet behind gradc_finish."""
+    bad = first_row(3, 1, 0, 1) + 2
+    digits.spoil(bad)
+    subprocess.run([gradc, "compile", digits.data.parent / "model.onnx", "--emit=library", "-o", "libdigits.so", f"--batch={BATCH}"],
+                   cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "retry.c").write_text(RETRY % {"row": bad, "label": digits.labels[bad]})
+    subprocess.run(["cc", "-std=c11", "-Wall", "-Werror", "-I", TESTS.parent, "retry.c", "libdigits.so", build / "lib/libgradc_rt.a", "-lm",
+                    "-lpthread", "-Wl,-rpath,.", "-o", "retry"], cwd=tmp_path, check=True)
+    assert (tmp_path / "bad.npy").stat().st_size == 128 + 8 * len(digits.labels)
+    done = subprocess.run(digits.launcher(RANKS, tmp_path / "retry", digits.data, "bad.npy"), cwd=tmp_path, capture_output=True, text=True,
+                          timeout=120)
+    lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+    why = f'"rank 1: bad.npy: row {bad}: '
+    assert len(lines) == 4, done.stdout + done.stderr
+    for rank in range(RANKS):
+        told = [line for line in lines if line.startswith(f"rank {rank}: ")]
+        assert f"rank {rank}: 0, then 5" in told
+        assert any(line.startswith(f"rank {rank}: exit code 6, shared 1, 2 steps, {why}") for line in told), told
+    digits.run("whole", "--steps=6")
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "whole.onnx").read_bytes()

@@ -263,8 +263,9 @@ static const struct {
          "  %c = lt %b, %zero : bool[4,4]\n  %s = select %c, %j, %b : s64[4,4]\n"
          "  %q = add %at, %s : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
          "4,4", 0, 1},
-	/* row * 4 + what data say: as it is; the place of the largest of 4; with 0 and 3 as its bounds; with 4; its rest by 4, which is
-	 * negative, and then plus 4; an index of 4 that may be negative, by a place of 4 less 1; as data say it; with bounds behind it */
+	/* row * 4 + an index: an input's; argmax of 4; an input's between 0 and 3; between 0 and 4; its remainder by 4, which may be
+	 * negative; the remainder plus 4 where it is negative; argmax of 4 less 1, plus 4 where that is negative; an input's, plus 4 where it
+	 * is negative; the same between 0 and 3 */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
          "  %q = add %at, %d : s64[4]\n  %r = gather %f, %q {axis = 0}",
@@ -365,6 +366,16 @@ static const struct {
          "  %th = constant {value = s64[4] [1000, 1000, 1000, 1000]} : s64[4]\n  %s1 = select %oo, %th, %d : s64[4]\n"
          "  %pos = max %d, %zero : s64[4]\n  %s2 = add %s1, %pos : s64[4]\n  %s3 = min %s2, %zero : s64[4]\n"
          "  %s4 = add %s3, %three : s64[4]\n  %q = add %at, %s4 : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
+	/* 3 less an index of 0 ... 3, or less 16; a number of the table 4 ... 7, or 0 where its index is outside, less 4 */
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
+         "  %m = select %o, %all, %d : s64[4]\n  %n = sub %three, %m : s64[4]\n  %q = add %at, %n : s64[4]\n  %r = gather %f, %q {axis = 0}",
+         "4", 0, 1, true},
+	{"", "4,4] is input 0 rows",
+         "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
+         "  %tab = constant {value = s64[4] [4, 5, 6, 7]} : s64[4]\n  %t = gather %tab, %d {axis = 0} : s64[4]\n"
+         "  %n = sub %t, %four : s64[4]\n  %q = add %at, %n : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", 0, 1, true},
 	/* a 32-bit index: below 0 less 2^31 it begins again above 0 */
 	{"", "4,4] is input 0 rows",
