@@ -808,6 +808,7 @@ bool info_is(const Format *f, const char *key, const char *value);
 const ProgramRecord *program_find(const Gradc *run, Role role, int binding);
 const ProgramRecord *program_any(const Gradc *run, Role role, int binding);
 Status read_scalar(Gradc *run, int state, double *out);
+Status write_scalar(Gradc *run, int state, double value); /* of a float type */
 /* once.c: what turns the sums of gradient states into the mean over the targets that were counted. */
 Status gradient_factor(Gradc *run, double *out);
 /* Keeps the last fault as the result, reports the one before. */

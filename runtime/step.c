@@ -27,6 +27,18 @@ read_scalar(Gradc *run, int state, double *out)
 	return NULL;
 }
 
+Status
+write_scalar(Gradc *run, int state, double value)
+{
+	DType dtype = (DType)run->format.states[state].dtype;
+	char raw[16] = {0};
+	Span to = executor_state(&run->executor, state);
+
+	to.bytes = dtype_bytes(dtype, 1);
+	dtype_store_float(dtype, raw, 0, value);
+	return executor_write(&run->executor, to, raw);
+}
+
 static int64_t
 lower(int64_t a, int64_t b)
 {

@@ -19,16 +19,10 @@ unread_take(Gradc *run, const MicroRows *rows, Status *unread, DataWait *wait)
 Status
 unread_spoil_count(Gradc *run, MicroBatch *micro)
 {
-	const StateRecord *s = &run->format.states[run->loss_count];
-	char raw[16] = {0};
-	Span to = executor_state(&run->executor, run->loss_count);
-
-	dtype_store_float((DType)s->dtype, raw, 0, NAN);
-	to.bytes = dtype_bytes((DType)s->dtype, 1);
-	if (micro->index ==
-	    0) /* the first micro-batch overwrites the count, a later one adds to it */
+	/* The first micro-batch overwrites the count; a later one adds to it. */
+	if (micro->index == 0)
 		*micro = (MicroBatch){.index = 1, .n = micro->n + 1};
-	return executor_write(&run->executor, to, raw);
+	return write_scalar(run, run->loss_count, NAN);
 }
 
 Status

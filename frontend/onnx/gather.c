@@ -18,21 +18,21 @@ import_gather(OnnxNode *n)
 	set_output(n, 0, e_gather(n, x, indices, axis));
 }
 
-/* Indices into an axis of `size` elements, as s64; the axis is flattened with other axes to `all` elements. An index outside of its axis
- * would name an element of the next row. It becomes `all`, which is outside of the flat axis, so nothing is read or written, as in
+/* Indices into an axis of `size` elements, as s64; the axis is flattened with other axes to `flat_size` elements. An index outside of its axis
+ * would name an element of the next row. It becomes `flat_size`, which is outside of the flat axis, so nothing is read or written, as in
  * Gather. Constants are checked, and indices that the model makes of its own numbers are left as they are. (batch_index.c relies on this form.) */
 static Value *
-joined_indices(OnnxNode *n, Value *indices, int64_t size, int64_t all)
+joined_indices(OnnxNode *n, Value *indices, int64_t size, int64_t flat_size)
 {
 	Value *at = e_indices(n, indices, size, false);
 	bool is_known = at == indices || !at || value_constant(at);
 
 	at = e_cast(n, at, S64);
-	if (is_known || !at || size == all)
+	if (is_known || !at || size == flat_size)
 		return at;
 	Value *outside = e_binary(n, OP_or, e_with(n, OP_lt, at, 0),
 	                          e_with(n, OP_ge, at, (double)size));
-	return e_select(n, outside, e_number(n, at, (double)all), at);
+	return e_select(n, outside, e_number(n, at, (double)flat_size), at);
 }
 
 /* The flat place of each element: its own coordinates, but `indices` along one axis. */
@@ -139,10 +139,10 @@ tuple_places(OnnxNode *n, const Value *data, Value *indices, int batch, int k)
 {
 	Ints shape = shape_of(indices);
 	Value *sum = NULL;
-	int64_t stride = 1, all = 1;
+	int64_t stride = 1, flat_size = 1;
 
 	for (int i = 0; i < batch + k; i++)
-		all *= data->type->dims[i];
+		flat_size *= data->type->dims[i];
 	shape = ints_without(shape, shape.n - 1);
 	for (int i = batch + k - 1; i >= 0; i--) {
 		int64_t size = data->type->dims[i];
@@ -152,7 +152,7 @@ tuple_places(OnnxNode *n, const Value *data, Value *indices, int batch, int k)
 		} else {
 			int last = indices->type->rank - 1;
 			at = e_slice_axis(n, indices, last, i - batch, i - batch + 1);
-			at = joined_indices(n, e_reshape(n, at, shape), size, all);
+			at = joined_indices(n, e_reshape(n, at, shape), size, flat_size);
 		}
 		if (stride != 1)
 			at = e_with(n, OP_mul, at, (double)stride);

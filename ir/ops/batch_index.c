@@ -144,7 +144,7 @@ added(const Search *s, Places a, Places b)
 
 /* Either a or b. */
 static Places
-joined(Places a, Places b)
+either(Places a, Places b)
 {
 	Places out = {a.stride, lower(a.low, b.low), higher(a.high, b.high),
 	              a.beyond == 0 || b.beyond == 0 ? higher(a.beyond, b.beyond)
@@ -198,9 +198,9 @@ places_of_difference(Search *s, const Node *n, int axis)
 	return added(s, a, places_of_negative(s, node_operand(n, 1), axis));
 }
 
-/* max and min; quotient and remainder of a division by a positive number, both rounded toward 0. */
+/* Ops that bound their result: max and min; quotient and remainder of a division by a positive number, rounded toward 0. */
 static Places
-places_of_numbers(Search *s, const Node *n, int axis)
+places_of_bounds(Search *s, const Node *n, int axis)
 {
 	Places a = places_of(s, node_operand(n, 0), axis);
 	Places b = places_of(s, node_operand(n, 1), axis);
@@ -225,7 +225,7 @@ places_of_numbers(Search *s, const Node *n, int axis)
 static Places
 places_of_gather(Search *s, const Node *n)
 {
-	return joined(places_of(s, node_operand(n, 0), NO_AXIS), (Places){0});
+	return either(places_of(s, node_operand(n, 0), NO_AXIS), (Places){0});
 }
 
 static Places
@@ -353,27 +353,27 @@ wrapped(const Search *s, Places x, int64_t size)
 	if (x.stride != 0 || x.beyond != 0)
 		return anywhere;
 	below = added(s, below, (Places){0, size, size, 0, 0});
-	return x.high < 0 ? below : joined(below, above);
+	return x.high < 0 ? below : either(below, above);
 }
 
-/* `x < 0 or x >= N ? all : x`: all if x is outside, as joined_indices of the importer writes it, else x in 0 ... N - 1. */
+/* Also `x < 0 or x >= N ? flat_size : x`, which joined_indices of the importer writes: x in 0 ... N - 1, or flat_size. */
 static Places
 places_of_choice(Search *s, const Node *n, int axis)
 {
 	const Node *condition = node_operand(n, 0)->node;
 	Places b = places_of(s, node_operand(n, 2), axis);
 	int64_t size = wrapping_size(n);
-	double all;
+	double flat_size;
 
 	if (size > 0)
 		return wrapped(s, b, size);
 	b = without_any(b, condition, node_operand(n, 2));
-	if (b.beyond == 0 && value_splat(node_operand(n, 1), &all) && all < MOST_PLACES &&
-	    all >= (double)s->size) {
-		b.beyond = b.furthest = (int64_t)all;
+	if (b.beyond == 0 && value_splat(node_operand(n, 1), &flat_size) &&
+	    flat_size < MOST_PLACES && flat_size >= (double)s->size) {
+		b.beyond = b.furthest = (int64_t)flat_size;
 		return b;
 	}
-	return joined(places_of(s, node_operand(n, 1), axis), b);
+	return either(places_of(s, node_operand(n, 1), axis), b);
 }
 
 /* Are all numbers of p, in every row, between -limit and limit? */
@@ -389,7 +389,7 @@ is_within(const Search *s, Places p, int64_t limit)
 
 /* The range p if the type holds all its numbers exactly; else the range of the whole type. Floats hold integers up to 2^24 or 2^53. */
 static Places
-held(const Search *s, DType dtype, Places p)
+within_type(const Search *s, DType dtype, Places p)
 {
 	switch (dtype) {
 	case BOOL: return (Places){.high = 1};
@@ -427,7 +427,7 @@ places_of_node(Search *s, Value *v, int axis)
 	case OP_max:
 	case OP_min:
 	case OP_div:
-	case OP_rem: return places_of_numbers(s, n, axis);
+	case OP_rem: return places_of_bounds(s, n, axis);
 	case OP_gather: return places_of_gather(s, n);
 	case OP_cast: return places_of(s, node_operand(n, 0), axis);
 	case OP_select: return places_of_choice(s, n, axis);
@@ -454,7 +454,8 @@ places_of(Search *s, Value *v, int axis)
 	if (--s->left < 0)
 		return (Places){0};
 	Known *fresh = NEW(s->arena, Known);
-	*fresh = (Known){s->wanted, held(s, v->type->dtype, places_of_node(s, v, axis)), first};
+	*fresh = (Known){s->wanted, within_type(s, v->type->dtype, places_of_node(s, v, axis)),
+	                 first};
 	intmap_put(s->known, key, (uint64_t)(uintptr_t)fresh);
 	return fresh->places;
 }
