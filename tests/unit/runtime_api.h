@@ -359,6 +359,8 @@ api_agree(ApiSession *s)
 		return gradc_compare(s->run, how & 4 ? NULL : "--steps", 7);
 	if (how % 4 == 2)
 		return gradc_running_ranges(s->run, s->arena, how & 4 ? NULL : &ranges);
+	if (how & 4)
+		return gradc_share(s->run, how & 8 ? status_error(EXIT_DATA, "own") : NULL);
 	if (s->run)
 		gradc_settings(s->run, &n);
 	return NULL;
@@ -389,10 +391,14 @@ api_ask(ApiSession *s)
 	              gradc_ranks(s->run) ^ gradc_steps_queued(s->run) ^ gradc_saved_step(s->run) ^
 	              gradc_holds_parts(s->run) ^ gradc_computes_at_once(s->run) ^
 	              gradc_saves_together(s->run) ^ gradc_has_eval(s->run) ^
-	              gradc_is_whole(s->run) ^ gradc_ranges_due(s->run, api_edges[taken % 2]);
-	const char *texts[] = {gradc_reduce(s->run), gradc_collectives(s->run)};
-	return gradc_profile(s->run) && gradc_tables(s->run) && texts[0] && texts[1] && sum ? NULL
-	                                                                                    : NULL;
+	              gradc_is_whole(s->run) ^ gradc_is_shared(s->run) ^
+	              gradc_ranges_due(s->run, api_edges[taken % 2]);
+	const char *texts[] = {gradc_reduce(s->run), gradc_collectives(s->run),
+	                       gradc_shared_fault(s->run)};
+	return gradc_profile(s->run) && gradc_tables(s->run) && texts[0] && texts[1] && texts[2] &&
+	                       sum
+	               ? NULL
+	               : NULL;
 }
 
 /* The likely ones several times. */
