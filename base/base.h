@@ -684,6 +684,7 @@ Status safetensors_parts(Arena *arena, const char *path, const SafeTensor *tenso
 /* The square of a norm of weights that have a learned size (passes/lora_magnitude.c) is read as that, where it is less: 0 / 0 is none. */
 #define LEAST_NORM_SQUARE 1e-30
 
+const char *shape_text(Arena *arena, int rank, const int64_t *dims); /* "[2,3]", in the arena */
 /* What stands before the ending, in the arena; NULL: text (NULL, too) does not end so, or has nothing before it. */
 char *text_before_ending(Arena *arena, const char *text, const char *ending);
 

@@ -477,3 +477,13 @@ text_before_ending(Arena *arena, const char *text, const char *ending)
 	return n > end && strcmp(text + n - end, ending) == 0 ? arena_strndup(arena, text, n - end)
 	                                                      : NULL;
 }
+
+const char *
+shape_text(Arena *arena, int rank, const int64_t *dims)
+{
+	const char *text = "[";
+
+	for (int i = 0; i < rank; i++)
+		text = arena_printf(arena, "%s%s%lld", text, i ? "," : "", (long long)dims[i]);
+	return arena_printf(arena, "%s]", text);
+}

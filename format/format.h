@@ -671,6 +671,9 @@ Status format_read(const void *blob, int64_t bytes, Format *out);
 const char *format_text(const Format *f, StrRef s);
 const ProgramRecord *format_program(const Format *f, const ProgramKey *key); /* NULL: none */
 const char *format_info_get(const Format *f, const char *key);               /* NULL: not there */
+/* A number; `otherwise` where the key is not there, or its value is no number. */
+double format_info_double(const Format *f, const char *key, double otherwise);
+bool format_info_is(const Format *f, const char *key, const char *value); /* false: not there, too */
 /* Of a list of words, "optimizer,params": bits by Offload; that of the executable. */
 uint32_t offload_set(const char *list);
 bool format_offloads(const Format *f, Offload what);

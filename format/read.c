@@ -172,6 +172,23 @@ format_info_get(const Format *f, const char *key)
 	return NULL;
 }
 
+double
+format_info_double(const Format *f, const char *key, double otherwise)
+{
+	const char *text = format_info_get(f, key);
+	double value;
+
+	return text && parse_double(text, &value) ? value : otherwise;
+}
+
+bool
+format_info_is(const Format *f, const char *key, const char *value)
+{
+	const char *text = format_info_get(f, key);
+
+	return text && strcmp(text, value) == 0;
+}
+
 const FourBitRecord *
 format_four_bit(const Format *f, int state)
 {

@@ -56,20 +56,6 @@ input_read(Session *s, const char *text, NamedTensor *out)
 	return true;
 }
 
-const char *
-shape_text(Arena *arena, int rank, const int64_t *dims)
-{
-	Text t = {0};
-
-	text_add(&t, "[");
-	for (int i = 0; i < rank; i++)
-		text_printf(&t, "%s%lld", i ? "," : "", (long long)dims[i]);
-	text_add(&t, "]");
-	const char *copy = arena_strdup(arena, t.at);
-	text_free(&t);
-	return copy;
-}
-
 static bool
 types_convert(DType file, DType want)
 {

@@ -178,7 +178,6 @@ extern const char *const adapter_files[2]; /* in an adapter's folder: its settin
 bool kept_adapters_write(Session *s, FormatWriter *w); /* false after reporting */
 
 /* ---- files.c: tensors of --input and of results */
-const char *shape_text(Arena *arena, int rank, const int64_t *dims); /* "[2,3]" */
 /* NAME=FILE, .npy or .pb; false after reporting. */
 bool input_read(Session *s, const char *text, NamedTensor *out);
 /* The input for a parameter as an interpreter value: dtype converted between floats, shape checked. */

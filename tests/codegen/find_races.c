@@ -241,7 +241,7 @@ host_reads_report(Walk *w, const ProgramRecord *update, int turn)
 	w->turns[TURN_STEP] = now;
 }
 
-/* As runtime/step.c queues steps, one ahead of the results it takes. */
+/* As runtime/train/step.c queues steps, one ahead of the results it takes. */
 static void
 train(Walk *w, const ProgramRecord *micro_batch, const ProgramRecord *update)
 {

@@ -1,7 +1,7 @@
 /* A pretended cuBLASLt, which the runtime's dlopen finds in LD_LIBRARY_PATH: it refuses what the real library refuses, and multiplies
  * by plain loops in f64, rounded once to the result's type. Beside the pretended GPU (fake/) a product has its turn in the stream,
  * and reads the device's memory as that driver shows it; without a driver it is done when the call returns. */
-#include "runtime/cuda/cublaslt.h"
+#include "runtime/library/cublaslt.h"
 #include "tests/cuda/fake_library.h"
 
 #include <math.h>
@@ -13,12 +13,12 @@
 /* What is exported: another type than that of the runtime's list does not compile, a symbol less does not link. */
 #define EXPORTED __attribute__((visibility("default")))
 #define CUBLASLT_SYMBOL(name, type, parameters) EXPORTED type cublasLt##name parameters;
-#include "runtime/cuda/cublaslt_symbols.def"
+#include "runtime/library/cublaslt_symbols.def"
 #undef CUBLASLT_SYMBOL
 typedef void (*AnyFunction)(void);
 #define CUBLASLT_SYMBOL(name, type, parameters) (AnyFunction) cublasLt##name,
 __attribute__((used)) static const AnyFunction all[] = {
-#include "runtime/cuda/cublaslt_symbols.def"
+#include "runtime/library/cublaslt_symbols.def"
 };
 #undef CUBLASLT_SYMBOL
 EXPORTED int fake_cublaslt_alive(void); /* handles and descriptors that nobody destroyed */

@@ -11,7 +11,7 @@
 #define NCCL_SYMBOL(name, parameters) EXPORT int fake_##name parameters __asm__("nccl" #name);
 #define NCCL_OPTIONAL NCCL_SYMBOL
 #define NCCL_TEXT(name, parameters) EXPORT const char *fake_##name parameters __asm__("nccl" #name);
-#include "runtime/nccl_symbols.def"
+#include "runtime/comm/nccl/nccl_symbols.def"
 #undef NCCL_SYMBOL
 #undef NCCL_OPTIONAL
 #undef NCCL_TEXT
@@ -19,7 +19,7 @@ enum {
 #define NCCL_SYMBOL(name, parameters) CALL_##name,
 #define NCCL_OPTIONAL NCCL_SYMBOL
 #define NCCL_TEXT(name, parameters)
-#include "runtime/nccl_symbols.def"
+#include "runtime/comm/nccl/nccl_symbols.def"
 #undef NCCL_SYMBOL
 #undef NCCL_OPTIONAL
 	N_CALLS
@@ -27,7 +27,7 @@ enum {
 static const char *const call_names[] = {
 #define NCCL_SYMBOL(name, parameters) "nccl" #name,
 #define NCCL_OPTIONAL NCCL_SYMBOL
-#include "runtime/nccl_symbols.def"
+#include "runtime/comm/nccl/nccl_symbols.def"
 #undef NCCL_SYMBOL
 #undef NCCL_OPTIONAL
 #undef NCCL_TEXT

@@ -6,7 +6,7 @@
 #define GRADC_TESTS_FAKE_NCCL_H
 
 #include "base/base.h"
-#include "runtime/nccl_library.h"
+#include "runtime/comm/nccl/nccl_library.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

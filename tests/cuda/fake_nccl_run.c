@@ -3,7 +3,7 @@
 #include "tests/cuda/fake_library.h"
 #include "tests/cuda/fake_nccl.h"
 
-#include "runtime/comm.h"
+#include "runtime/comm/comm.h"
 
 #include <sched.h>
 #include <stdlib.h>

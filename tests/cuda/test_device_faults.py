@@ -13,7 +13,7 @@ from tables import ROOT
 
 SYSTEM, USAGE, LOST, HANG = 5, 2, 9, 10
 SAVING = ("--steps=6", "--save=ck", "--save-every=2")
-CALLS = re.findall(r'^CUDA_SYMBOL\(\w+, "(\w+)"', (ROOT / "runtime/cuda/driver_symbols.def").read_text(), re.M)
+CALLS = re.findall(r'^CUDA_SYMBOL\(\w+, "(\w+)"', (ROOT / "runtime/device/cuda/driver_symbols.def").read_text(), re.M)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pretended import ON_GPU, openmpi
 from tables import ROOT, Tables
 from test_async import EDGES, waits
 
-SYMBOLS = ROOT / "runtime/cuda/driver_symbols.def"
+SYMBOLS = ROOT / "runtime/device/cuda/driver_symbols.def"
 # In any number: the thread's context, and questions that do not wait.
 ASKED = {"cuCtxSetCurrent", "cuEventQuery", "cuStreamQuery", "cuEventElapsedTime"}
 QUEUED = {"cuGraphLaunch", "cuEventRecord", "cuStreamWaitEvent"}

@@ -1,5 +1,5 @@
 /* What a training executable prints for --help, without one: for the man page. */
-#include "runtime/cli.h"
+#include "runtime/cli/cli.h"
 
 int
 main(void)

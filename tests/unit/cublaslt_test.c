@@ -1,6 +1,6 @@
 /* cuBLASLt's products against naive sums: layouts, batches, types, epilogues; what it must refuse; how it is found. The library is a
  * pretended one (tests/cuda/fake_cublaslt.c), which checks what it is told, and computes on the host at once. */
-#include "runtime/cuda/cublaslt.h"
+#include "runtime/library/cublaslt.h"
 #include "tests/unit/found_library.h"
 #include "tests/unit/naive_library.h"
 

@@ -2,7 +2,7 @@
 #ifndef GRADC_FOUND_LIBRARY_H
 #define GRADC_FOUND_LIBRARY_H
 
-#include "runtime/library.h"
+#include "runtime/library/library.h"
 #include "tests/unit/expect_status.h"
 
 #include <dlfcn.h>

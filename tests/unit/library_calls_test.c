@@ -1,7 +1,7 @@
 /* Calls that `lower` makes of products, by oneDNN against the kernel's own loops; and what the runtime asks of a library,
  * of one that counts. */
 #include "codegen/codegen.h"
-#include "runtime/library_calls.h"
+#include "runtime/device/library_calls.h"
 #include "tests/unit/runtime_tiny.h"
 
 /* The leak checker's own thread crashes on the threads of a library that was opened at run time. */

@@ -3,8 +3,8 @@
  * rank knows. Messages have at most 1001 bytes, so that larger ones are cut.
  *
  * An argument names the communicator. One that works on streams has the values in the memory of a GPU, one for each rank. */
-#include "runtime/comm.h"
-#include "runtime/device.h"
+#include "runtime/comm/comm.h"
+#include "runtime/device/device.h"
 #include "tests/unit/runtime_tiny.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* Decoding: the look-up of bytes gives the bits of the arithmetic, in every layout and type; large
  * files and large orders need no memory of their size. */
-#include "runtime/runtime_impl.h"
+#include "runtime/data/sources.h"
 #include "tests/unit/runtime_tiny.h"
 
 #include <fcntl.h>

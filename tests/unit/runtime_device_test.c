@@ -1,8 +1,9 @@
-/* Conformance of devices: written once against the table, run for each of runtime/device_list.def.
+/* Conformance of devices: written once against the table, run for each of runtime/device/device_list.def.
  * And a schedule that lost its WAIT: the device that keeps no more than it promises shows it. */
-#include "runtime/checksum.h"
-#include "runtime/device.h"
-#include "runtime/runtime_impl.h"
+#include "runtime/host/host.h"
+#include "runtime/gradc.h"
+#include "runtime/run/run.h"
+#include "runtime/device/device.h"
 #include "tests/unit/tiny_cuda.h"
 
 #include <signal.h>
@@ -560,7 +561,7 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-#include "runtime/device_list.def"
+#include "runtime/device/device_list.def"
 		cmocka_unit_test(test_lost_wait_is_seen),
 	};
 

@@ -1,5 +1,5 @@
 /* Instructions that the tiny model does not need: loops with strides, `when`, copies, zeros. */
-#include "runtime/runtime_impl.h"
+#include "runtime/exec/exec.h"
 #include "tests/unit/runtime_tiny.h"
 
 /* What ran how often can be read off. */

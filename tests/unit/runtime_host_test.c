@@ -1,6 +1,7 @@
 /* A run on another device with a program for the host's processors: it has its turn in the stream, and touches the host's
  * memory only. */
-#include "runtime/runtime_impl.h"
+#include "runtime/device/device.h"
+#include "runtime/exec/exec.h"
 #include "tests/unit/runtime_tiny.h"
 
 static void

@@ -1,8 +1,8 @@
 /* oneDNN's products and convolutions against naive sums: layouts, types, tiles, packed operands; the same bits for
  * any number of threads where that is promised; and what it must refuse. Without the library, the test says so and
  * skips. */
-#include "runtime/library.h"
-#include "runtime/onednn_slow.h"
+#include "runtime/library/library.h"
+#include "runtime/library/onednn_slow.h"
 #include "tests/unit/naive_library.h"
 
 #include <dirent.h>

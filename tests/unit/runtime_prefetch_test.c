@@ -1,9 +1,10 @@
 /* Rows are read ahead of the step that needs them, by another thread, and nothing else changes:
  * the order, the losses, which step a fault belongs to. Reading goes through the pread of this
  * file, which counts calls and can hold them back. */
-#include "runtime/runtime_impl.h"
+#include "runtime/data/data.h"
 #include "tests/unit/runtime_tiny.h"
 
+#include <jansson.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 

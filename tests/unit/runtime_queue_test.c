@@ -1,5 +1,7 @@
 /* Steps that are queued before the results of the one before are there, on a device that takes its time. */
-#include "runtime/runtime_impl.h"
+#include "runtime/gradc.h"
+#include "runtime/exec/exec.h"
+#include "runtime/run/run.h"
 #include "tests/unit/runtime_tiny.h"
 
 enum { STEPS = 9 };

@@ -1,6 +1,6 @@
 /* Control over TCP: what the environment says, and calls between processes that this program starts. Failures and lost ranks are in
  * tests/dist/test_rendezvous.py. */
-#include "runtime/comm_tcp.h"
+#include "runtime/comm/tcp/tcp.h"
 #include "tests/unit/runtime_tiny.h"
 
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
 /* Which variant of the kernels runs: the one that may use most, of those that this CPU can run. */
-#include "runtime/runtime_impl.h"
+#include "runtime/device/device.h"
 #include "tests/unit/runtime_tiny.h"
 
 static const KernelCode some[1];

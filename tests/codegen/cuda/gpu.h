@@ -4,7 +4,7 @@
 
 #include "codegen/cuda/nvrtc.h"
 #include "format/bundle.h"
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -18,7 +18,7 @@ static const struct {
 	void (*function)(void);
 } call_table[] = {
 #define CUDA_SYMBOL(name, symbol, parameters) {symbol, (void (*)(void))fake_##name},
-#include "runtime/cuda/driver_symbols.def"
+#include "runtime/device/cuda/driver_symbols.def"
 #undef CUDA_SYMBOL
 };
 

@@ -1,21 +1,21 @@
-/* A pretended GPU for tests: the functions of runtime/cuda/driver_symbols.def as a library libcuda.so.1, which finds what a schedule,
+/* A pretended GPU for tests: the functions of runtime/device/cuda/driver_symbols.def as a library libcuda.so.1, which finds what a schedule,
  * a copy or a launch does wrong. Device memory is unreadable to the host, each stream is a thread that pauses at random, a graph is
  * replayed in a random order of its edges, and what the real driver refuses is refused. README.md lists the variables. */
 #ifndef GRADC_TESTS_CUDA_FAKE_H
 #define GRADC_TESTS_CUDA_FAKE_H
 
-#include "runtime/cuda/driver.h"
+#include "runtime/device/cuda/driver.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 #define CUDA_SYMBOL(name, symbol, parameters) \
 	__attribute__((visibility("default"))) int fake_##name parameters __asm__(symbol);
-#include "runtime/cuda/driver_symbols.def"
+#include "runtime/device/cuda/driver_symbols.def"
 #undef CUDA_SYMBOL
 enum {
 #define CUDA_SYMBOL(name, symbol, parameters) CALL_##name,
-#include "runtime/cuda/driver_symbols.def"
+#include "runtime/device/cuda/driver_symbols.def"
 #undef CUDA_SYMBOL
 	N_CALLS
 };

@@ -1,0 +1,334 @@
+/* What a checkpoint knows of the run that wrote it: which model and which data, as fingerprints,
+ * and every setting that changes what training computes. A resumed run compares them. */
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/data/sources.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static uint64_t
+mix_text(uint64_t hash, const char *text)
+{
+	return hash_bytes(text, strlen(text), hash);
+}
+
+static uint64_t
+mix_dims(uint64_t hash, uint32_t dtype, uint32_t rank, const int64_t *dims)
+{
+	hash = hash_mix(hash, (uint64_t)dtype << 32 | rank);
+	return hash_bytes(dims, rank * sizeof(*dims), hash);
+}
+
+static uint64_t
+mix_state(uint64_t hash, const Format *f, const StateRecord *s)
+{
+	hash = mix_text(hash, format_text(f, s->name));
+	hash = mix_dims(hash, s->dtype, s->rank, f->dims + s->first_dim);
+	return hash_mix(hash, (uint64_t)s->lifetime << 32 | s->kind);
+}
+
+/* Its states and the graph around them: not the bindings, so that another batch is the same
+ * model; nor how the states lie in memory. */
+uint64_t
+facts_model(const Format *f)
+{
+	uint64_t hash = hash_bytes(f->literal, (size_t)f->n[SECTION_LITERAL], 0);
+	const char *optimizer = format_info_get(f, "optimizer");
+	const char *groups = format_info_get(f, "optimizer_for");
+	Arena *arena = arena_new();
+	int n, *saved = saved_states(arena, f, &n);
+
+	for (int i = 0; i < n; i++)
+		hash = mix_state(hash, f, &f->states[saved[i]]);
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		if (f->states[i].lifetime == LASTS_CONSTANT)
+			hash = mix_state(hash, f, &f->states[i]);
+	arena_free(arena);
+	hash = mix_text(hash, optimizer ? optimizer : "");
+	return groups && *groups ? mix_text(hash, groups) : hash;
+}
+
+enum { BLOCKS = 64, BLOCK = 4096 };
+
+/* Blocks spread evenly over the n bytes from `first` on: a fingerprint must not cost a pass over all data. */
+static Status
+mix_blocks(int fd, const char *path, int64_t first, int64_t n, uint64_t *hash)
+{
+	int64_t blocks = n / BLOCK < BLOCKS ? n / BLOCK + 1 : BLOCKS;
+	char block[BLOCK];
+
+	for (int64_t i = 0; i < blocks; i++) {
+		int64_t last = n > BLOCK ? n - BLOCK : 0;
+		int64_t at = blocks > 1 ? last / (blocks - 1) * i : 0;
+		int64_t bytes = n - at < BLOCK ? n - at : BLOCK;
+
+		RETURN_IF_ERROR(file_pread(fd, path, block, bytes, first + at));
+		*hash = hash_bytes(block, (size_t)bytes, *hash);
+	}
+	return NULL;
+}
+
+static Status
+mix_file(const DataFile *file, uint64_t *hash)
+{
+	*hash = mix_dims(*hash, file->info.dtype, (uint32_t)file->info.rank, file->info.dims);
+	return mix_blocks(file->fd, file->path, file->info.data_offset, file->info.n_bytes, hash);
+}
+
+Status
+facts_file(const char *path, uint64_t *out)
+{
+	int fd;
+	int64_t n;
+
+	RETURN_IF_ERROR(file_open_regular(path, EXIT_CHECKPOINT, &fd, &n));
+	*out = hash_mix(0, (uint64_t)n);
+	Status status = mix_blocks(fd, path, 0, n, out);
+	close(fd);
+	return status;
+}
+
+Status
+facts_data(const Dataset *d, uint64_t *out)
+{
+	uint64_t hash = (uint64_t)d->rows;
+
+	*out = 0;
+	for (int i = 0; i < d->n_sources; i++) {
+		const Source *s = &d->sources[i];
+
+		hash = mix_text(hash, s->name);
+		for (int k = 0; k < s->set.n_files; k++)
+			RETURN_IF_ERROR(mix_file(&s->set.files[k], &hash));
+	}
+	*out = hash;
+	return NULL;
+}
+
+/* ---- settings */
+
+typedef struct {
+	Arena *arena;
+	GradcPair *at;
+	int n;
+} Settings;
+enum { MAX_SETTINGS = 64 };
+
+static void
+add(Settings *s, const char *name, json_t *value)
+{
+	char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
+
+	if (s->n < MAX_SETTINGS)
+		s->at[s->n++] = (GradcPair){name, arena_strdup(s->arena, text ? text : "null")};
+	memory_free(text);
+	json_decref(value);
+}
+
+static void
+add_number(Settings *s, const char *name, double value)
+{
+	add(s, name, isfinite(value) ? json_real(value) : json_null());
+}
+
+static void
+add_info(Settings *s, const Format *f, const char *key)
+{
+	const char *text = format_info_get(f, key);
+
+	add(s, key, text ? json_string(text) : json_null());
+}
+
+/* Those that a schedule needs are left out where the learning rate is constant. */
+static void
+add_schedule(Settings *s, const Gradc *run)
+{
+	const Hyper *h = &run->hyper;
+
+	add(s, "lr_schedule", json_string(h->lr_schedule));
+	add(s, "warmup", json_integer(h->warmup));
+	if (!lr_schedule_is(h->lr_schedule, "constant"))
+		add_number(s, "min_lr", h->min_lr);
+	if (lr_schedule_has_end(h->lr_schedule))
+		add(s, "steps", json_integer(run->total_steps));
+}
+
+/* Bits may depend on them. */
+static void
+add_machine(Settings *s, const Gradc *run)
+{
+	const Executor *x = &run->executor;
+	const char *kind = run->variant->kind == IMAGE_FUNCTIONS ? "cpu" : "cuda";
+
+	add(s, "device", json_string(kind));
+	add(s, kind, json_string(run->variant->name));
+	add(s, "processor", json_string(run->processor));
+	add(s, "deterministic", json_boolean(run->options.deterministic));
+	if (gradc_ranks(run) > 1)
+		add(s, "reduce", json_string(gradc_reduce(run)));
+	if (comm_enqueues(&run->comm)) /* a version may add in another order */
+		add(s, "collectives", json_string(gradc_collectives(run)));
+	if (!x->ops->facts)
+		return;
+	DeviceFacts facts = x->ops->facts(x->device);
+	add(s, "library", facts.library ? json_string(facts.library) : json_null());
+	if (facts.gpu) {
+		add(s, "gpu", json_string(facts.gpu));
+		return;
+	}
+	add(s, "threads", json_integer(facts.threads));
+	add(s, "cpus", json_integer(facts.cpus));
+}
+
+static Settings
+collect_settings(const Gradc *run)
+{
+	static const ScalarIndex scalars[] = {
+		SCALAR_LR,           SCALAR_BETA1,    SCALAR_BETA2,     SCALAR_EPS,
+		SCALAR_WEIGHT_DECAY, SCALAR_MOMENTUM, SCALAR_CLIP_NORM, SCALAR_CLIP_VALUE};
+	static const char *const infos[] = {"optimizer", "optimizer_for", "optimizer_for_settings",
+	                                    "loss",      "precision",     "mixed",
+	                                    "master",    "moments",       "gradients",
+	                                    "rounding",  "loss_scale",    "layer_decay",
+	                                    "ema",       "target"};
+	Settings s = {run->arena, NEW_ARRAY(run->arena, GradcPair, MAX_SETTINGS), 0};
+	const GradcOptions *o = &run->options;
+
+	for (int i = 0; i < COUNT(infos); i++)
+		add_info(&s, &run->format, infos[i]);
+	for (int i = 0; i < COUNT(scalars); i++)
+		add_number(&s, scalar_names[scalars[i]], run->hyper.values[scalars[i]]);
+	if (run->train) {
+		add_schedule(&s, run);
+		add(&s, "seed", json_uint(o->seed));
+		add(&s, "shuffle", json_boolean(o->shuffle));
+		add(&s, "keep_last", json_boolean(o->keep_last));
+		add(&s, "rows_per_step",
+		    json_integer(run->train->micro_rows * o->accumulate * gradc_ranks(run)));
+	}
+	add_machine(&s, run);
+	return s;
+}
+
+const GradcPair *
+facts_settings(Gradc *run, int *n)
+{
+	Saver *saver = run->saver;
+
+	if (!saver->settings) {
+		Settings s = collect_settings(run);
+
+		saver->settings = s.at;
+		saver->n_settings = s.n;
+	}
+	*n = saver->n_settings;
+	return saver->settings;
+}
+
+Status
+facts_read_data(Gradc *run)
+{
+	Saver *saver = run->saver;
+
+	if (!run->train || saver->has_data)
+		return NULL;
+	RETURN_IF_ERROR(facts_data(run->train, &saver->data));
+	saver->has_data = true;
+	return NULL;
+}
+
+Status
+facts_collect(Gradc *run, Manifest *out)
+{
+	Saver *saver = run->saver;
+
+	RETURN_IF_ERROR(facts_read_data(run));
+	if (!saver->model)
+		saver->model = facts_model(&run->format);
+	*out = (Manifest){.version = CHECKPOINT_VERSION,
+	                  .run = saver->run,
+	                  .step = run->step,
+	                  .samples = run->samples,
+	                  .world = gradc_ranks(run),
+	                  .loss = run->loss,
+	                  .eval_loss = NAN,
+	                  .plateau = run->hyper.plateau,
+	                  .model = saver->model,
+	                  .data = saver->data,
+	                  .rows = run->train ? run->train->rows : 0};
+	out->settings = facts_settings(run, &out->n_settings);
+	return NULL;
+}
+
+static const char *
+setting(const Manifest *m, const char *name)
+{
+	for (int i = 0; i < m->n_settings; i++)
+		if (strcmp(m->settings[i].name, name) == 0)
+			return m->settings[i].value;
+	return NULL;
+}
+
+/* A value as people write it: 0.1, not all 17 digits. */
+static const char *
+shown(Arena *arena, const char *json)
+{
+	Text text = {0};
+	double value;
+
+	if (*json == '"' || !strpbrk(json, ".e") || !parse_double(json, &value))
+		return json;
+	text_add_double(&text, value);
+	json = arena_strdup(arena, text.at);
+	text_free(&text);
+	return json;
+}
+
+/* Generated code gives the same bits on any number of threads and CPUs, and so does everything
+ * with --deterministic. */
+static bool
+is_free_of_threads(const Manifest *m)
+{
+	const char *deterministic = setting(m, "deterministic"), *library = setting(m, "library");
+
+	return (deterministic && strcmp(deterministic, "true") == 0) ||
+	       (library && strcmp(library, "null") == 0);
+}
+
+static bool
+is_compared(const char *name, const Manifest *old, const Manifest *now)
+{
+	bool cuts = strcmp(name, "threads") == 0 || strcmp(name, "cpus") == 0;
+
+	return !cuts || (!is_free_of_threads(old) && !is_free_of_threads(now));
+}
+
+void
+facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now)
+{
+	if (!run->diag || gradc_rank(run) > 0)
+		return;
+	if (old->n_settings == 0)
+		diag_warning(run->diag,
+		             "%s: its manifest does not say with which settings it was trained: "
+		             "whether they are these is not known",
+		             path);
+	for (int i = 0; i < now->n_settings; i++) {
+		const char *name = now->settings[i].name, *before = setting(old, name);
+
+		if (before && strcmp(before, now->settings[i].value) != 0 &&
+		    is_compared(name, old, now))
+			diag_warning(run->diag, "%s: \"%s\" was %s, is %s", path, name,
+			             shown(run->arena, before),
+			             shown(run->arena, now->settings[i].value));
+	}
+	if (now->rows && old->rows && old->rows != now->rows)
+		diag_warning(run->diag, "%s: the data had %lld rows, these have %lld", path,
+		             (long long)old->rows, (long long)now->rows);
+	else if (now->rows && old->rows && old->data != now->data)
+		diag_warning(run->diag, "%s: the data are others than those it was trained on",
+		             path);
+}

@@ -1,0 +1,490 @@
+/* The checkpoints under one folder:
+ *
+ *	DIR/step-00000020/manifest.json
+ *	DIR/step-00000020/shard-00000-00000.safetensors      rank, number
+ *	DIR/step-000000020/                                  where something else has that name
+ *	DIR/.gradc-checkpoint-PID-N.tmp/                     being written or removed
+ *
+ * A lock on DIR, which dies with its process, says that one run saves here: temporary folders that
+ * it finds when it comes are those of runs that were killed. */
+#include "runtime/checkpoint/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TEMPORARY_PREFIX ".gradc-checkpoint-"
+#define TEMPORARY_PATTERN TEMPORARY_PREFIX "*.tmp"
+enum { MOST_DIGITS = 18 };
+
+/* Of the entry's step, with so many digits. */
+char *
+folder_entry_path(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry)
+{
+	return arena_printf(arena, "%s/step-%0*lld", folder->path, entry->digits,
+	                    (long long)entry->step);
+}
+
+char *
+folder_temporary(Arena *arena, CheckpointFolder *folder)
+{
+	for (;;) {
+		char *path = arena_printf(arena, "%s/" TEMPORARY_PREFIX "%ld-%lld.tmp",
+		                          folder->path, (long)getpid(),
+		                          (long long)folder->n_temporaries++);
+		if (access(path, F_OK) != 0)
+			return path;
+	}
+}
+
+/* A file that a checkpoint has. */
+static bool
+is_ours(const char *name)
+{
+	static const char *const ours[] = {MANIFEST_FILE, SHARD_PATTERN, ".gradc-*.tmp"};
+
+	for (int i = 0; i < COUNT(ours); i++)
+		if (glob_match(ours[i], name))
+			return true;
+	return false;
+}
+
+/* And no folder or link, which a checkpoint has none of. */
+static bool
+is_file(DIR *dir, const char *name)
+{
+	struct stat st;
+
+	return fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+}
+
+/* The next entry; NULL: there is none, or *failed. */
+static struct dirent *
+next_entry(DIR *dir, bool *failed)
+{
+	errno = 0;
+	struct dirent *e = readdir(dir);
+
+	*failed |= !e && errno != 0;
+	return e;
+}
+
+/* NULL, too, for a link: what it leads to is not ours. */
+static DIR *
+open_folder(const char *path)
+{
+	struct stat st;
+
+	if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) {
+		errno = ELOOP;
+		return NULL;
+	}
+	return opendir(path);
+}
+
+/* Is something there that is no checkpoint's? It stays where it is. A folder with nothing but a checkpoint's files may be
+ * moved. EXIT_SYSTEM: nobody can say. */
+static Status
+check_taken(const char *path, bool *taken)
+{
+	DIR *dir = open_folder(path);
+	bool failed = false;
+	int error = errno;
+
+	*taken = !dir && (error == ENOTDIR || error == ELOOP || error == EACCES);
+	if (!dir)
+		return *taken || error == ENOENT
+		               ? NULL
+		               : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(error));
+	for (struct dirent *e; (e = next_entry(dir, &failed));)
+		*taken |= !(is_ours(e->d_name) && is_file(dir, e->d_name)) &&
+		          strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+	Status status = failed ? status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno)) : NULL;
+	closedir(dir);
+	return status;
+}
+
+/* Only files that a checkpoint has, its manifest first: whatever else lies there stays, and with it the folder. */
+void
+folder_remove(const char *path)
+{
+	DIR *dir = open_folder(path);
+
+	if (dir)
+		unlinkat(dirfd(dir), MANIFEST_FILE, 0);
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		if (is_ours(e->d_name))
+			unlinkat(dirfd(dir), e->d_name, 0);
+	if (dir)
+		closedir(dir);
+	rmdir(path);
+}
+
+Status
+folder_lock(CheckpointFolder *folder)
+{
+	if (folder->lock >= 0)
+		return NULL;
+	int fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return NULL; /* the first save says why */
+	folder->alone = flock(fd, LOCK_EX | LOCK_NB) == 0;
+	if (!folder->alone && errno == EWOULDBLOCK) {
+		close(fd);
+		return status_error(EXIT_CHECKPOINT, "%s: another run is saving there",
+		                    folder->path);
+	}
+	folder->lock = fd;
+	return NULL;
+}
+
+void
+folder_close(CheckpointFolder *folder)
+{
+	if (folder->lock >= 0)
+		close(folder->lock);
+	arena_free(folder->arena);
+	*folder = (CheckpointFolder){.lock = -1};
+}
+
+bool
+checkpoint_name_parse(const char *name, int64_t *step, int *digits)
+{
+	static const char prefix[] = "step-";
+	size_t n = sizeof(prefix) - 1;
+
+	if (strncmp(name, prefix, n) != 0)
+		return false;
+	size_t all = strlen(name + n);
+	*digits = (int)all;
+	return all >= CHECKPOINT_DIGITS && all <= MOST_DIGITS &&
+	       strspn(name + n, "0123456789") == all && parse_int(name + n, step);
+}
+
+static void
+read_entry(const CheckpointFolder *folder, CheckpointEntry *entry)
+{
+	Arena *arena = arena_new();
+	Manifest m;
+	Status status = manifest_read(
+		arena, path_join(arena, folder_entry_path(arena, folder, entry), MANIFEST_FILE),
+		&m);
+
+	entry->serial = -1;
+	entry->eval_loss = NAN;
+	if (!status) {
+		entry->serial = m.serial;
+		entry->run = m.run;
+		entry->model = m.model;
+		entry->constants = manifest_constants(&m);
+		entry->eval_loss = m.eval_loss;
+	}
+	status_free(status);
+	arena_free(arena);
+}
+
+static void
+close_folder(void *dir)
+{
+	if (dir)
+		closedir(dir);
+}
+
+Status
+folder_list(CheckpointFolder *folder)
+{
+	DIR *dir = opendir(folder->path);
+	bool failed = !dir && errno != ENOENT && errno != ENOTDIR;
+	CheckpointEntry entry = {0};
+
+	folder->entries.n = 0;
+	memory_hold(close_folder, dir);
+	for (struct dirent *e; dir && (e = next_entry(dir, &failed));)
+		if (checkpoint_name_parse(e->d_name, &entry.step, &entry.digits)) {
+			read_entry(folder, &entry);
+			vec_push(folder->arena, &folder->entries, entry);
+		}
+	Status status = failed ? status_error(EXIT_SYSTEM, "%s: %s", folder->path, strerror(errno))
+	                       : NULL;
+	memory_let_go();
+	if (dir)
+		closedir(dir);
+	return status;
+}
+
+static void
+remove_leftovers(const CheckpointFolder *folder)
+{
+	Arena *arena = arena_new();
+	DIR *dir = opendir(folder->path);
+
+	memory_hold(close_folder, dir);
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		if (glob_match(TEMPORARY_PATTERN, e->d_name))
+			folder_remove(path_join(arena, folder->path, e->d_name));
+	memory_let_go();
+	if (dir)
+		closedir(dir);
+	arena_free(arena);
+}
+
+Status
+folder_prepare(CheckpointFolder *folder)
+{
+	if (folder->scanned)
+		return NULL;
+	RETURN_IF_ERROR(folder_make(folder->path));
+	RETURN_IF_ERROR(folder_lock(folder));
+	if (folder->lock < 0)
+		return status_error(EXIT_SYSTEM, "%s: %s", folder->path, strerror(errno));
+	if (folder->alone)
+		remove_leftovers(folder);
+	RETURN_IF_ERROR(folder_list(folder));
+	folder->scanned = true;
+	return NULL;
+}
+
+int64_t
+folder_next_serial(const CheckpointFolder *folder)
+{
+	int64_t last = 0;
+
+	for (int i = 0; i < folder->entries.n; i++)
+		if (folder->entries.at[i].serial > last)
+			last = folder->entries.at[i].serial;
+	return last + 1;
+}
+
+static void
+forget(CheckpointFolder *folder, int index)
+{
+	folder->entries.at[index] = folder->entries.at[--folder->entries.n];
+}
+
+/* The old one goes in the same moment; where the file system cannot do that, just before. */
+static Status
+replace(CheckpointFolder *folder, const char *temporary, const char *path)
+{
+	Arena *arena = arena_new();
+	const char *old = temporary;
+	struct stat st;
+
+	if (stat(path, &st) == 0)
+		chmod(temporary, st.st_mode & 0777); /* who may look into it stays */
+	if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
+		old = folder_temporary(arena, folder);
+		if (rename(path, old) != 0) {
+			old = NULL;
+		} else if (rename(temporary, path) != 0) {
+			int error = errno;
+
+			rename(old, path);
+			errno = error;
+			old = NULL;
+		}
+	}
+	if (old)
+		folder_remove(old);
+	arena_free(arena);
+	return old ? NULL : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+}
+
+/* As many as its number has, at least. */
+static int
+usual_digits(int64_t step)
+{
+	int n = 1;
+
+	for (; step >= 10; step /= 10)
+		n++;
+	return n < CHECKPOINT_DIGITS ? CHECKPOINT_DIGITS : n;
+}
+
+static bool
+stays(const CheckpointFolder *folder, const CheckpointEntry *entry)
+{
+	for (int i = 0; i < folder->entries.n; i++) {
+		const CheckpointEntry *e = &folder->entries.at[i];
+		if (e->stays && e->step == entry->step && e->digits == entry->digits)
+			return true;
+	}
+	return false;
+}
+
+/* What somebody put there stays, and so does a checkpoint that nobody could replace: the step gets one more leading zero, which is
+ * a name of a checkpoint, too. */
+static Status
+find_name(Arena *arena, const CheckpointFolder *folder, CheckpointEntry *entry)
+{
+	bool taken;
+
+	for (entry->digits = usual_digits(entry->step); entry->digits <= MOST_DIGITS;
+	     entry->digits++) {
+		RETURN_IF_ERROR(check_taken(folder_entry_path(arena, folder, entry), &taken));
+		if (!taken && !stays(folder, entry))
+			return NULL;
+	}
+	return status_error(EXIT_SYSTEM, "%s: every name for a checkpoint of step %lld is taken",
+	                    folder->path, (long long)entry->step);
+}
+
+Status
+folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry, bool *beside)
+{
+	Arena *arena = arena_new();
+	Status status = find_name(arena, folder, entry);
+	const char *path = folder_entry_path(arena, folder, entry);
+
+	if (!status && rename(temporary, path) != 0)
+		status = errno == EEXIST || errno == ENOTEMPTY
+		                 ? replace(folder, temporary, path)
+		                 : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
+	if (!status)
+		status = folder_sync(folder->path);
+	arena_free(arena);
+	RETURN_IF_ERROR(status);
+	for (int i = folder->entries.n - 1; i >= 0; i--)
+		if (folder->entries.at[i].step == entry->step &&
+		    folder->entries.at[i].digits == entry->digits)
+			forget(folder, i);
+	vec_push(folder->arena, &folder->entries, *entry);
+	*beside = entry->digits > usual_digits(entry->step);
+	return NULL;
+}
+
+static bool
+is_due(const SaveSteps *steps, int64_t step)
+{
+	return step > steps->done && step <= steps->last &&
+	       (step == steps->last || (steps->every > 0 && step % steps->every == 0));
+}
+
+/* Whose a checkpoint is that can be read; NULL: this training's, or one's that it could go on with. */
+static const char *
+whose(const CheckpointEntry *e, const Manifest *own)
+{
+	uint64_t constants = manifest_constants(own);
+
+	if (e->serial < 0)
+		return NULL;
+	if (e->model != own->model)
+		return "of another model";
+	return e->constants && constants && e->constants != constants ? "with other frozen values"
+	                                                              : NULL;
+}
+
+void
+folder_judge(CheckpointFolder *folder, const Manifest *own)
+{
+	for (int i = 0; i < folder->entries.n; i++) {
+		CheckpointEntry *e = &folder->entries.at[i];
+		e->stays |= e->serial < 0 || whose(e, own);
+	}
+	folder->judged = true;
+}
+
+/* Something else's name, or a whole checkpoint that this run could not go on from: it may be all that somebody has of another
+ * training. */
+static Status
+check_due(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry,
+          const Manifest *own)
+{
+	CheckpointEntry e = *entry;
+	const char *other = whose(entry, own);
+	bool taken;
+
+	e.digits = usual_digits(e.step);
+	const char *path = folder_entry_path(arena, folder, &e);
+	RETURN_IF_ERROR(check_taken(path, &taken));
+	if (taken)
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: something lies there that is no checkpoint's, where this "
+		                    "run is to save step %lld: move it away, or save to another "
+		                    "folder",
+		                    path, (long long)e.step);
+	if (other)
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: a checkpoint %s lies where this run is to save step %lld: "
+		                    "move it away, or save to another folder",
+		                    path, other, (long long)e.step);
+	return NULL;
+}
+
+Status
+folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps, const Manifest *own,
+                   int *replaced)
+{
+	Arena *arena = arena_new();
+	Status status = NULL;
+
+	*replaced = 0;
+	for (int i = 0; i < folder->entries.n && !status; i++) {
+		const CheckpointEntry *e = &folder->entries.at[i];
+		if (!is_due(steps, e->step))
+			continue;
+		status = check_due(arena, folder, e, own);
+		*replaced += !e->stays && e->run != own->run;
+	}
+	arena_free(arena);
+	return status;
+}
+
+/* Renamed first to a name that no checkpoint has, so that half of one is never seen. */
+static void
+drop(CheckpointFolder *folder, int index)
+{
+	Arena *arena = arena_new();
+	const char *path = folder_entry_path(arena, folder, &folder->entries.at[index]);
+	const char *temporary = folder_temporary(arena, folder);
+
+	bool taken;
+	Status status = check_taken(path, &taken);
+	if (status || taken)
+		folder_remove(path);
+	else if (rename(path, temporary) == 0)
+		folder_remove(temporary);
+	status_free(status);
+	arena_free(arena);
+	forget(folder, index);
+}
+
+static int
+best_of(const CheckpointFolder *folder, uint64_t run)
+{
+	int best = -1;
+
+	for (int i = 0; i < folder->entries.n; i++) {
+		const CheckpointEntry *e = &folder->entries.at[i];
+
+		if (e->run == run && !e->stays && !isnan(e->eval_loss) &&
+		    (best < 0 || e->eval_loss < folder->entries.at[best].eval_loss))
+			best = i;
+	}
+	return best;
+}
+
+void
+folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best)
+{
+	for (;;) {
+		int best = keep_best ? best_of(folder, run) : -1, oldest = -1;
+		const CheckpointEntry *e = folder->entries.at;
+		int64_t newer = -1;
+
+		for (int i = 0; i < folder->entries.n; i++)
+			if (i != best && e[i].run == run && !e[i].stays &&
+			    (oldest < 0 || e[i].serial < e[oldest].serial))
+				oldest = i;
+		for (int i = 0; i < folder->entries.n && oldest >= 0; i++)
+			newer += e[i].run == run && !e[i].stays && e[i].serial >= e[oldest].serial;
+		if (keep == 0 || newer < keep)
+			return;
+		drop(folder, oldest);
+	}
+}

@@ -1,0 +1,136 @@
+/* The thread that writes checkpoints. It owns a job, the snapshot and the list of checkpoints from when the job is
+ * given until it is known to have ended; nothing else is shared, and semaphores hand it over. */
+#include "runtime/checkpoint/write.h"
+#include "runtime/host/host.h"
+
+#include <pthread.h>
+#include <errno.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+struct CheckpointWriter {
+	pthread_t thread;
+	sem_t given, ended;
+	Span snapshot;
+	MemoryOrphans **orphans;
+	SaveJob *job; /* given; NULL: there will be none any more */
+	bool busy;    /* the caller's: it does not yet know that it ended */
+};
+
+enum { WRITER_NICE = 10 };
+
+/* Compute comes first where there are fewer cores than threads: of a core that it shares the writer gets a tenth, when
+ * its turn comes and not whenever the disk has answered, or each answer would hold up all threads. With much less it
+ * would not end before the next save is due. Nothing but time depends on it. */
+static void
+step_back(void)
+{
+	sched_setscheduler(gettid(), SCHED_BATCH, &(struct sched_param){0});
+	setpriority(PRIO_PROCESS, (id_t)gettid(), WRITER_NICE);
+}
+
+/* What memory costs when it is touched first is more than a copy: the first save need not wait for
+ * that. Nothing but time depends on it. */
+static void
+touch(Span memory)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)memory.at;
+	uintptr_t first = (at + page - 1) / page * page;
+	uintptr_t last = (at + (uintptr_t)memory.bytes) / page * page;
+
+	if (last > first)
+		madvise((void *)first, last - first, MADV_POPULATE_WRITE);
+}
+
+static Status
+run_job(void *save_job)
+{
+	static const char *const names[] = {[SAVE_ALL] = "checkpoint",
+	                                    [SAVE_SHARDS] = "shards of a checkpoint",
+	                                    [SAVE_MANIFEST] = "manifest of a checkpoint",
+	                                    [SAVE_REMOVE] = "a checkpoint that failed"};
+	SaveJob *job = save_job;
+	double begin = seconds_now();
+	Status status = checkpoint_write(job);
+
+	trace_span(job->trace, &(TraceSpan){.track = TRACK_SAVING,
+	                                    .category = "saver",
+	                                    .name = names[job->stage],
+	                                    .begin = begin,
+	                                    .end = seconds_now(),
+	                                    .count_of = "step",
+	                                    .count = job->manifest.step});
+	return status;
+}
+
+/* A signal's handler may end a wait. */
+static void
+await(sem_t *semaphore)
+{
+	while (sem_wait(semaphore) != 0 && errno == EINTR)
+		;
+}
+
+static void *
+serve(void *context)
+{
+	CheckpointWriter *w = context;
+
+	step_back();
+	touch(w->snapshot);
+	for (;;) {
+		sem_post(&w->ended);
+		await(&w->given);
+		if (!w->job)
+			return NULL;
+		w->job->status = memory_guard(run_job, w->job, w->orphans);
+	}
+}
+
+Status
+checkpoint_writer_open(Arena *arena, Span snapshot, MemoryOrphans **orphans, CheckpointWriter **out)
+{
+	CheckpointWriter *w = NEW(arena, CheckpointWriter);
+
+	*out = NULL;
+	*w = (CheckpointWriter){.snapshot = snapshot, .orphans = orphans, .busy = true};
+	sem_init(&w->given, 0, 0);
+	sem_init(&w->ended, 0, 0);
+	RETURN_IF_ERROR(thread_start(&w->thread, "to write checkpoints", serve, w));
+	*out = w;
+	return NULL;
+}
+
+bool
+checkpoint_writer_idle(CheckpointWriter *w, bool wait)
+{
+	if (w->busy && wait)
+		await(&w->ended);
+	else if (w->busy && sem_trywait(&w->ended) != 0)
+		return false;
+	w->busy = false;
+	return true;
+}
+
+void
+checkpoint_writer_give(CheckpointWriter *w, SaveJob *job)
+{
+	w->job = job;
+	w->busy = true;
+	sem_post(&w->given);
+}
+
+void
+checkpoint_writer_close(CheckpointWriter *w)
+{
+	if (!w)
+		return;
+	checkpoint_writer_idle(w, true);
+	checkpoint_writer_give(w, NULL);
+	pthread_join(w->thread, NULL);
+	sem_destroy(&w->given);
+	sem_destroy(&w->ended);
+}

@@ -1,0 +1,111 @@
+/* --info, what depends on this machine: threads, libraries, and which code runs each product. */
+#include "runtime/cli/cli.h"
+#include "runtime/train/train.h"
+
+#include <jansson.h>
+
+typedef struct {
+	const DeviceOps *ops;
+	Device *device;
+	Code *code;
+	int target; /* of the tables, whose programs run */
+} Opened;
+
+static void
+close_device(Opened *o)
+{
+	if (o->code)
+		o->ops->unload(o->device, o->code);
+	if (o->device)
+		o->ops->close(o->device);
+}
+
+/* Code for this machine on the device of the options. */
+static Status
+open_device(const GradcModel *model, const Format *f, const GradcOptions *options, Opened *o)
+{
+	const CodeImage *image;
+	DeviceChoice choice;
+
+	*o = (Opened){0};
+	RETURN_IF_ERROR(device_choose(model->images, options->device, options->target, &choice));
+	status_free(choice.why_not_gpu);
+	o->ops = choice.ops;
+	RETURN_IF_ERROR(variant_pick(model->images, options->target, &choice, &image));
+	DeviceOptions device = device_options(f, (int)image->target, choice.ordinal, options);
+	RETURN_IF_ERROR(o->ops->open(&device, &o->device));
+	o->target = (int)image->target;
+	CodeSource source = {image, 1, f, o->target};
+	return o->ops->load(o->device, &source, &o->code);
+}
+
+static const char *
+implementation(const Opened *o, int kernel)
+{
+	return o->ops->implementation ? o->ops->implementation(o->code, kernel) : "generated";
+}
+
+static void
+add_product(json_t *list, const Format *f, const Opened *o, int kernel)
+{
+	const KernelRecord *k = &f->kernels[kernel];
+	Text what = {0};
+
+	format_print_library(&what, f, k->library - 1);
+	json_array_append_new(
+		list, json_pack("{s:s, s:s, s:s, s:I}", "kernel", format_text(f, k->name), "call",
+	                        what.at, "implementation", implementation(o, kernel), "flops",
+	                        (json_int_t)library_flops(&f->library[k->library - 1].call)));
+	text_free(&what);
+}
+
+json_t *
+info_device(const GradcModel *model, const Format *f, const GradcOptions *options)
+{
+	json_t *root = json_object(), *list = json_array();
+	Opened o;
+	Status status = open_device(model, f, options, &o);
+	Text text = {0};
+
+	if (status)
+		text_add(&text, status->message);
+	else if (o.ops && o.ops->describe)
+		o.ops->describe(o.device, &text);
+	json_object_set_new(root, "device", json_string(text.at ? text.at : o.ops->name));
+	for (int i = 0; !status && i < f->n[SECTION_KERNELS]; i++)
+		if (f->kernels[i].library && f->kernels[i].targets >> o.target & 1)
+			add_product(list, f, &o, i);
+	if (!status && o.ops->native_stream) {
+		Text carrier = {0};
+		carrier_describe(&carrier);
+		json_object_set_new(root, "collectives", json_string(carrier.at));
+		text_free(&carrier);
+	}
+	json_object_set_new(root, "library_calls", list);
+	json_object_set_new(
+		root, "library_bytes",
+		json_integer(!status && o.ops->library_bytes ? o.ops->library_bytes(o.code) : 0));
+	text_free(&text);
+	status_free(status);
+	close_device(&o);
+	return root;
+}
+
+void
+info_device_print(const GradcModel *model, const Format *f, const GradcOptions *options)
+{
+	json_t *root = info_device(model, f, options), *call;
+	size_t i;
+
+	printf("%-24s %s\n", "device", json_string_value(json_object_get(root, "device")));
+	if (json_object_get(root, "collectives"))
+		printf("%-24s %s\n", "collectives",
+		       json_string_value(json_object_get(root, "collectives")));
+	printf("%-24s %lld bytes of scratch\n", "region library",
+	       (long long)json_integer_value(json_object_get(root, "library_bytes")));
+	json_array_foreach(json_object_get(root, "library_calls"), i, call)
+		printf("  %-8s %-24s %s\n", json_string_value(json_object_get(call, "kernel")),
+		       json_string_value(json_object_get(call, "implementation")),
+		       json_string_value(json_object_get(call, "call")));
+	json_decref(root);
+}

@@ -1,0 +1,227 @@
+/* A training executable's main: options, places of outputs, signals, exit code. The only file that knows the compiled object's symbols, handles signals and decides to exit. */
+#include "runtime/cli/cli.h"
+
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+extern const GradcModel gradc_model;
+
+static Signals signals;
+
+/* Before training there is nothing to finish: ranks may be waiting for each other, without end. */
+static void
+on_signal(int number)
+{
+	if (signals.number || !signals.awaited) {
+		cleanup_now();
+		_exit(128 + number);
+	}
+	signals.number = number;
+}
+
+static bool
+is_interrupted(void *context)
+{
+	(void)context;
+	return signals.number != 0;
+}
+
+static void
+catch_signals(void)
+{
+	const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
+	struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old;
+
+	for (int i = 0; i < COUNT(numbers); i++) {
+		sigaction(numbers[i], &action, &old);
+		if (numbers[i] == SIGHUP && old.sa_handler == SIG_IGN) /* nohup */
+			sigaction(SIGHUP, &old, NULL);
+	}
+	signal(SIGPIPE, SIG_IGN);
+	cleanup_on_signals();
+}
+
+/* Only rank 0 prints and writes files. */
+static void
+keep_quiet(CliOptions *o)
+{
+	o->log = o->export = o->export_merged = o->export_adapter = o->dump_gradients = o->table =
+		o->tensorboard = o->report = NULL;
+	o->progress = "off";
+	o->run.trace = NULL;
+}
+
+enum { SILENT_WAIT = 200000 }; /* microseconds */
+
+/* Frees the status; true if it was an error. Errors of all ranks are told by one, but for what only another knows of them. */
+static bool
+report(const Session *s, Status status)
+{
+	bool others = s->run && gradc_rank(s->run) > 0 && status &&
+	              session_is_everybodys(s, status) && !s->step.not_finite;
+
+	if (!status || (*status->message && !others))
+		return diag_status(s->diag, status);
+	status_free(status);
+	usleep(SILENT_WAIT); /* a launcher ends all ranks when the first one leaves: the one that says why has to be sooner */
+	return true;
+}
+
+/* Where the stopped training is, and how it goes on. */
+static void
+show_stop(const Session *s)
+{
+	Text command = {0};
+
+	if (!s->stop || gradc_rank(s->run) > 0)
+		return;
+	fprintf(stderr, "stopped by signal %d (%s) after step %lld", s->stop, strsignal(s->stop),
+	        (long long)gradc_steps_done(s->run));
+	if (!s->o->run.save) {
+		fprintf(stderr, ": nothing is saved without --save DIR\n");
+		return;
+	}
+	text_add_plain(&command, s->o->command);
+	fprintf(stderr, "; saved in %s; to continue%s:\n  %s\n",
+	        plain_text(s->arena, s->o->run.save),
+	        gradc_ranks(s->run) > 1 ? ", under the same launcher," : "", command.at);
+	text_free(&command);
+}
+
+/* Before training: they could be written, and nobody else is writing them. */
+static Status
+take_outputs(Arena *arena, const PathUses *paths, PathLocks *locks, Diag *diag)
+{
+	RETURN_IF_ERROR(paths_try(arena, paths));
+	return paths_lock(arena, paths, locks, diag);
+}
+
+static int
+run_executable(CliOptions *o, Arena *arena, Diag *diag)
+{
+	GradcModel model = gradc_model;
+	Session s = {.o = o,
+	             .arena = arena,
+	             .diag = diag,
+	             .signals = &signals,
+	             .step.loss = NAN,
+	             .keeps_ranges = o->log || o->report};
+	PathUses paths = {0};
+	PathLocks locks = {0};
+
+	model.file = o->program;
+	if (o->info)
+		return info_print(&model, o, diag);
+	o->run.communicator = "auto";
+	o->run.interrupted = is_interrupted;
+	o->run.alone = o->once;
+	Status status = options_match_names(arena, &model, o);
+	if (!status && !outputs_prepare(o, &model, arena, &paths, diag))
+		return EXIT_USAGE;
+	if (!status)
+		status = paths_make(arena, &paths);
+	if (!status)
+		status = gradc_open(&model, &o->run, diag, &s.run);
+	if (!status)
+		status = session_check_exports(&s); /* all ranks alike */
+	if (!status && gradc_rank(s.run) == 0)
+		status = take_outputs(arena, &paths, &locks, diag);
+	else if (!status)
+		keep_quiet(o);
+	if (!status)
+		status = session_run(&s);
+	if (s.run)
+		status = status_first(status, gradc_finish(s.run));
+	if (s.rescued) /* a launcher ends all ranks when the first one leaves: not while another is writing */
+		status = status_first(status, gradc_share(s.run, NULL));
+	int code = status ? status->exit_code : EXIT_OK;
+	if (!status && s.run)
+		show_stop(&s);
+	bool failed = report(&s, status);
+	if (failed && s.run && (!status_is_common(code) || s.apart))
+		gradc_abort(s.run, code);
+	gradc_close(s.run);
+	paths_unlock(&locks);
+	if (!failed && diag_errors(diag) > 0)
+		code = diag_exit_code(diag);
+	if (failed || !s.stop)
+		return code;
+	return o->run.save ? EXIT_PREEMPTED : 128 + s.stop;
+}
+
+/* As a shell reads it, with --resume=auto in place of any --resume. */
+static const char *
+resuming_command(Arena *arena, int argc, char **argv)
+{
+	Text t = {0};
+
+	for (int i = 0; i < argc; i++) {
+		if (strcmp(argv[i], "--resume") == 0)
+			i++;
+		else if (strncmp(argv[i], "--resume=", 9) != 0) {
+			text_add_shell_word(&t, argv[i]);
+			text_add(&t, " ");
+		}
+	}
+	const char *copy = arena_printf(arena, "%s--resume=auto", t.at ? t.at : "");
+	text_free(&t);
+	return copy;
+}
+
+/* Also when that is killed, and cannot end us itself. 0: whoever started us does not want it. */
+static void
+end_with_parent(int64_t parent)
+{
+	if (parent == 0)
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent) /* it was sooner */
+		raise(SIGKILL);
+}
+
+/* The name that the user gave, unless the shell found it elsewhere. */
+static const char *
+own_path(Arena *arena, const char *name)
+{
+	static const char self[] = "/proc/self/exe";
+	char path[PATH_MAX];
+	ssize_t n = readlink(self, path, sizeof(path) - 1);
+
+	if (name && (n < 0 || path_is_same(arena, name, self)))
+		return name;
+	path[n < 0 ? 0 : n] = '\0';
+	return n > 0 && path_is_same(arena, path, self) ? arena_strdup(arena, path) : self;
+}
+
+int
+main(int argc, char **argv)
+{
+	streams_reserve();
+	memory_serve_json(true);
+	Arena *arena = arena_new();
+	Diag *diag = diag_new("gradc", stderr);
+	CliOptions options;
+	const char *command = resuming_command(arena, argc, argv);
+	int code = EXIT_OK;
+
+	if (!options_parse(arena, diag, argc, argv, &options))
+		code = diag_exit_code(diag);
+	else if (options.help)
+		options_help(stdout, plain_text(arena, argv[0]));
+	else {
+		options.command = command;
+		end_with_parent(options.parent);
+		options.program = own_path(arena, argv[0]);
+		catch_signals();
+		code = run_executable(&options, arena, diag);
+	}
+	code = diag_finish_stdout(diag, code);
+	diag_free(diag);
+	arena_free(arena);
+	return code;
+}

@@ -1,0 +1,439 @@
+/* The options of a training executable, as rows of the table that base/options.c reads. */
+#include "runtime/cli/cli.h"
+
+#include "runtime/model/model.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+/* NAME=VALUE, several times; values of one name stay in order. */
+static bool
+set_pair(const OptionUse *u, void *at)
+{
+	GradcPairs *pairs = at;
+	const char *equal = strchr(u->value, '=');
+
+	if (!equal || equal == u->value || !equal[1]) {
+		diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: need %s", u->origin, u->row->name,
+		           u->value, u->row->value);
+		return false;
+	}
+	GradcPair pair = {arena_strndup(u->arena, u->value, (size_t)(equal - u->value)), equal + 1};
+	vec_push(u->arena, pairs, pair);
+	return true;
+}
+
+/* MIN,MAX: two learning rates, the lower one first. */
+static bool
+set_find_lr(const OptionUse *u, void *at)
+{
+	double *range = at;
+	const char *comma = strchr(u->value, ',');
+	const char *low = comma ? arena_strndup(u->arena, u->value, (size_t)(comma - u->value))
+	                        : "";
+
+	if (comma && parse_double(low, &range[0]) && parse_double(comma + 1, &range[1]) &&
+	    range[0] > 0 && range[0] < range[1] && !isinf(range[1]))
+		return true;
+	diag_error(u->diag, EXIT_USAGE,
+	           "%s--find-lr=%s: need two learning rates, the lower first, as 1e-7,10",
+	           u->origin, u->value);
+	return false;
+}
+
+/* What set_pair made lies as one text: NAME=VALUE. */
+static void
+match_name(Arena *arena, const Format *f, GradcPair *pair)
+{
+	const char *text = pair->value - 1 - strlen(pair->name);
+
+	for (int i = 0; i < f->n[SECTION_PORTS]; i++) {
+		const char *name = format_text(f, f->ports[i].name);
+		size_t n = strlen(name);
+		if (port_is_input(f->ports[i].kind) && n > strlen(pair->name) &&
+		    strncmp(text, name, n) == 0 && text[n] == '=')
+			*pair = (GradcPair){arena_strdup(arena, name), text + n + 1};
+	}
+}
+
+Status
+options_match_names(Arena *arena, const GradcModel *model, CliOptions *o)
+{
+	GradcPairs *lists[] = {&o->run.data,  &o->run.eval_data, &o->run.fill,
+	                       &o->run.scale, &o->run.mean_std,  &o->inputs};
+	bool any = false;
+	Format f;
+
+	for (int l = 0; l < COUNT(lists); l++)
+		for (int i = 0; i < lists[l]->n; i++)
+			any |= strchr(lists[l]->at[i].value, '=') != NULL;
+	if (!any)
+		return NULL;
+	RETURN_IF_ERROR(format_read(model->blob, model->bytes, &f));
+	for (int l = 0; l < COUNT(lists); l++)
+		for (int i = 0; i < lists[l]->n; i++)
+			match_name(arena, &f, &lists[l]->at[i]);
+	return NULL;
+}
+
+/* clang-format off */
+/* What an executable does: an option may be for one of them. */
+enum { TRAINING = 1, ONCE = 2 };
+#define RUN(field) offsetof(CliOptions, run.field)
+#define CLI(field) offsetof(CliOptions, field)
+static const OptionRow rows[] = {
+	{"data", "NAME=FILE", "binds an input or labels to .npy files (or a glob), rows first; "
+	 "repeatable", TAKES_CALL, RUN(data), .set = set_pair, .repeats = true, .group = "Data", .commands = TRAINING, .paths = reads_named_files},
+	{"tokens", "FILE", "token stream: .bin (u16), .u32.bin, .npy", TAKES_STRING, RUN(tokens), .commands = TRAINING, .path = PATH_INPUT},
+	{"text", "FILE", "the bytes of a text as tokens", TAKES_STRING, RUN(text), .commands = TRAINING, .path = PATH_INPUT},
+	{"fill", "NAME=HOW", "inputs that need no data: ones, zeros, iota or a number", TAKES_CALL,
+	 RUN(fill), .set = set_pair, .repeats = true, .one_per_name = true},
+	{"scale", "NAME=MUL[,ADD]", "turns u8 values into floats", TAKES_CALL, RUN(scale),
+	 .set = set_pair, .repeats = true, .one_per_name = true},
+	{"mean-std", "NAME=FILE", "f32 .npy [2,C]: means and deviations of channels", TAKES_CALL,
+	 RUN(mean_std), .set = set_pair, .repeats = true, .one_per_name = true, .paths = reads_named_files},
+	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .most = GRADC_MOST_STEPS, .group = "Length", .commands = TRAINING},
+	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs), .most = GRADC_MOST_PARTS, .commands = TRAINING},
+	{"accumulate", "N", "micro-batches a step (1, or what --global-batch leaves)", TAKES_INT, RUN(accumulate), .least = 1, .most = GRADC_MOST_PARTS, .commands = TRAINING},
+	{"global-batch", "N", "rows of a step over all ranks: says --accumulate, or must be what it makes", TAKES_INT, RUN(global_batch),
+	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(global_batch_origin), .commands = TRAINING},
+	{"micro-batch", "N", "rows of a micro-batch, of those compiled in (as many as data of a step are there for)", TAKES_INT, RUN(micro_batch),
+	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(micro_batch_origin), .commands = TRAINING},
+	{"shuffle", "on|off", "another order of the rows in every epoch (on)", TAKES_SWITCH,
+	 RUN(shuffle), .commands = TRAINING},
+	{"seed", "N", "of the order and of random initial values (0)", TAKES_UINT, RUN(seed)},
+	{"keep-last", NULL, "pads the last partial batch instead of dropping it", TAKES_FLAG,
+	 RUN(keep_last), .commands = TRAINING},
+	{"lr", "X", "learning rate", TAKES_DOUBLE, RUN(lr), .range = RANGE_NOT_NEGATIVE, .group = "Hyperparameters", .commands = TRAINING},
+	{"lr-schedule", "constant|linear|cosine|wsd|polynomial|step|one-cycle|plateau|deepspeed-warmup|deepspeed-decay|deepspeed-cosine|deepspeed-range|deepspeed-cycle", "how it changes (constant); polynomial[,power=1], step[,size=30,gamma=0.1], "
+	 "one-cycle[,pct_start=0.3,div_factor=25,final_div_factor=10000], "
+	 "plateau[,factor=0.1,patience=10], also threshold=0.0001, cooldown=0, eps=1e-08, by the losses of --eval-every; DeepSpeed's as its own scheduler, deepspeed-warmup[,steps=1000,log=1], "
+	 "deepspeed-decay, -cosine[,steps=1000,log=1,total=N], -range[,size=2000,rate=1,stairs=0], -cycle[,first=2000,second=2000,size=0,rate=0]", TAKES_STRING,
+	 RUN(lr_schedule), .commands = TRAINING},
+	{"find-lr", "MIN,MAX", "trains nothing, but looks which learning rate is good: it grows from MIN to MAX over --steps, and stdout has the losses",
+	 TAKES_CALL, CLI(find_lr), .set = set_find_lr, .commands = TRAINING},
+	{"warmup", "N", "steps of linear warm-up (0)", TAKES_INT, RUN(warmup), .commands = TRAINING},
+	{"min-lr", "X", "learning rate at the end (0)", TAKES_DOUBLE, RUN(min_lr), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
+	{"weight-decay", "X", "weight decay", TAKES_DOUBLE, RUN(weight_decay), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
+	{"beta1", "X", "decay of the first moment", TAKES_DOUBLE, RUN(beta1), .range = RANGE_BELOW_1, .commands = TRAINING},
+	{"beta2", "X", "decay of the second moment", TAKES_DOUBLE, RUN(beta2), .range = RANGE_BELOW_1, .commands = TRAINING},
+	{"eps", "X", "added to the denominator", TAKES_DOUBLE, RUN(eps), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
+	{"momentum", "X", "momentum", TAKES_DOUBLE, RUN(momentum), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
+	{"clip-norm", "X", "clips the global norm of the gradients (off)", TAKES_DOUBLE,
+	 RUN(clip_norm), .range = RANGE_POSITIVE, .commands = TRAINING},
+	{"clip-value", "X", "clamps each element of the gradients to [-X, X], before --clip-norm (off)", TAKES_DOUBLE,
+	 RUN(clip_value), .range = RANGE_POSITIVE, .commands = TRAINING},
+	{"eval-data", "NAME=FILE", "evaluation data, as --data", TAKES_CALL, RUN(eval_data),
+	 .set = set_pair, .repeats = true, .group = "Evaluation", .commands = TRAINING, .paths = reads_named_files},
+	{"eval-tokens", "FILE", "as --tokens", TAKES_STRING, RUN(eval_tokens), .commands = TRAINING, .path = PATH_INPUT},
+	{"eval-text", "FILE", "as --text", TAKES_STRING, RUN(eval_text), .commands = TRAINING, .path = PATH_INPUT},
+	{"eval-every", "N", "evaluates every N steps, besides before and after", TAKES_INT,
+	 CLI(eval_every), .commands = TRAINING},
+	{"save", "DIR", "checkpoints: at the end, and when a signal stops training", TAKES_STRING,
+	 RUN(save), .group = "Checkpoints", .commands = TRAINING, .paths = writes_checkpoints},
+	{"save-every", "N", "and every N steps, written in the background", TAKES_INT,
+	 CLI(save_every), .least = 1, .commands = TRAINING},
+	{"keep", "N", "keeps the newest N checkpoints (all)", TAKES_INT, RUN(keep), .least = 1, .commands = TRAINING},
+	{"keep-best", NULL, "and the one with the lowest evaluation loss", TAKES_FLAG,
+	 RUN(keep_best), .commands = TRAINING},
+	{"resume", "DIR|auto", "continues from a checkpoint or the newest of a folder; auto: of --save, "
+	 "else starts fresh", TAKES_STRING, RUN(resume), .paths = reads_checkpoints},
+	{"load", "FILE.safetensors", "other initial weights, by name", TAKES_STRING, RUN(load),
+	 .group = "Weights and single runs", .path = PATH_INPUT},
+	{"load-adapter", "DIR", "other initial adapters, as PEFT or --export-adapter wrote them", TAKES_STRING, RUN(load_adapter), .paths = reads_adapter},
+	{"adapter", "NAME", "the same of one that goes along (gradc compile --load-adapter)", TAKES_STRING, RUN(adapter)},
+	{"merge", NULL, "adds the adapters that are loaded to their weights, and begins new ones", TAKES_FLAG, RUN(merge)},
+	{"unmerge", NULL, "subtracts them: the weights hold the sum", TAKES_FLAG, RUN(unmerge)},
+	{"weights", "FILE", "the initial weights, when they are not embedded", TAKES_STRING,
+	 RUN(weights), .path = PATH_INPUT},
+	{"once", NULL, "one forward run on --input files, results to --output-dir", TAKES_FLAG,
+	 CLI(once)},
+	{"input", "NAME=FILE.npy", "with --once: a whole input; repeatable", TAKES_CALL, CLI(inputs),
+	 .set = set_pair, .repeats = true, .commands = ONCE, .paths = reads_named_files},
+	{"output-dir", "DIR", "with --once: where NAME.npy and names.json go", TAKES_STRING,
+	 CLI(output_dir), .commands = ONCE, .path = PATH_FOLDER},
+	{"export", "FILE.onnx", "at the end: the trained model", TAKES_STRING, CLI(export), .commands = TRAINING, .paths = writes_model},
+	{"export-merged", "FILE.onnx", "at the end: the model without adapters, their products added to its weights", TAKES_STRING, CLI(export_merged), .commands = TRAINING, .paths = writes_model},
+	{"export-adapter", "DIR", "at the end: the adapters alone, as PEFT reads them", TAKES_STRING, CLI(export_adapter), .commands = TRAINING, .paths = writes_adapter},
+	{"export-weights", "trained|ema", "what --export writes: the weights, or their moving average (trained)", TAKES_CHOICE,
+	 RUN(export_weights), .commands = TRAINING},
+	{"log", "FILE.jsonl", "a JSON line for every step", TAKES_STRING, CLI(log),
+	 .group = "What is shown and written", .commands = TRAINING, .path = PATH_STREAM},
+	{"tensorboard", "DIR", "an event file with the numbers of the log", TAKES_STRING,
+	 CLI(tensorboard), .commands = TRAINING, .path = PATH_FOLDER},
+	{"report", "FILE.html", "at the end: a page with curves, settings, memory, and where the time "
+	 "went", TAKES_STRING, CLI(report), .commands = TRAINING, .path = PATH_OUTPUT},
+	{"trace", "FILE.json", "what happened when, down to kernels; opens in Perfetto", TAKES_STRING,
+	 RUN(trace), .path = PATH_OUTPUT},
+	{"progress", "auto|bar|plain|off", "what is shown meanwhile (auto)", TAKES_CHOICE,
+	 CLI(progress)},
+	{"table", "auto|full|off", "the table before training (auto: cut in the middle)", TAKES_CHOICE,
+	 CLI(table)},
+	{"find-nan", NULL, "where loss or norm are not finite: which ONNX node made the first NaN or infinity, and of what",
+	 TAKES_FLAG, RUN(find_nan), .commands = TRAINING},
+	{"dump-gradients", "DIR", "grad.NAME.npy of the first step, before clipping", TAKES_STRING,
+	 CLI(dump_gradients), .commands = TRAINING, .path = PATH_FOLDER},
+	{"device", "cpu|cuda[:N]", "where to run (a GPU that runs the code compiled in, else the CPU)", TAKES_STRING,
+	 RUN(device), .group = "The machine"},
+	{"target", "cpu:NAME|cuda:NAME", "whose kernels run, of those compiled in (the best that the devices of all ranks run)",
+	 TAKES_STRING, RUN(target)},
+	{"threads", "N", "how many compute (one for each CPU; one for short steps)", TAKES_INT,
+	 RUN(threads), .least = 1},
+	{"deterministic", NULL, "the same bits with any number of threads", TAKES_FLAG,
+	 RUN(deterministic)},
+	{"libraries", "on|off", "products by oneDNN or cuBLASLt, where they are faster (on)", TAKES_SWITCH,
+	 RUN(libraries)},
+	{"autotune", "FILE", "products on a GPU by what was fastest there; what the file lacks is tried, and added",
+	 TAKES_STRING, RUN(autotune), .path = PATH_SHARED},
+	{"data-parallel", "ddp|zero1|zero2|zero3",
+	 "what ranks hold parts of: nothing; what the optimizer keeps; gradients, too; weights, too; of those compiled in", TAKES_CHOICE,
+	 RUN(data_parallel), .commands = TRAINING},
+	{"offload", "optimizer,params", "what lies in the host's memory: as it was compiled", TAKES_STRING, RUN(offload), .commands = TRAINING},
+	{"offload-dir", "DIR", "what lies in the host's memory lies in a file there instead, without a name", TAKES_STRING, RUN(offload_folder),
+	 .commands = TRAINING, .path = PATH_FOLDER},
+	{"shard-size", "N", "so many ranks hold all parts together, each such group a copy of them (all ranks)", TAKES_INT, RUN(shard_size),
+	 .least = 1, .commands = TRAINING},
+	{"reduce", "ordered|fast", "sums over ranks: in their order, or as the library likes (ordered up to 8 ranks)",
+	 TAKES_CHOICE, RUN(reduce), .commands = TRAINING},
+	{"collectives", "auto|nccl|host", "of GPUs: by NCCL, or through the host's memory (NCCL where each rank has a GPU of its own)",
+	 TAKES_CHOICE, RUN(collectives), .commands = TRAINING},
+	{"info", NULL, "what is compiled in; nothing is run", TAKES_FLAG, CLI(info),
+	 .group = "Other"},
+	{"json", NULL, "results as JSON", TAKES_FLAG, CLI(json)},
+	{"help", NULL, "this text", TAKES_FLAG, CLI(help)},
+	{"config", "FILE", "options from a file, one `name = value` a line, or DeepSpeed's JSON; the command line wins", TAKES_CONFIG, CLI(configs), .path = PATH_INPUT},
+	{"backward", NULL, NULL, TAKES_FLAG, CLI(backward)},  /* with --once: for gradc grad */
+	{"check-gradients", "N", NULL, TAKES_INT, CLI(check_gradients), .least = 1}, /* with --once: the same */
+	{"parent", "PID", NULL, TAKES_INT, CLI(parent), .least = 1},  /* for gradc run and grad: ends when that process does */
+	{"output-format", "npy", NULL, TAKES_KNOWN, CLI(ignored)},
+	{"poison", NULL, NULL, TAKES_FLAG, RUN(poison)},      /* for tests: freed memory holds NaN */
+	{"shard-bytes", "N", NULL, TAKES_INT, RUN(shard_bytes), .least = 1}, /* for tests */
+};
+/* clang-format on */
+
+static const char *const modes[] = {"training", "--once", NULL};
+static const OptionTable table = {rows, COUNT(rows), "this program", .section = "executable",
+                                  .command_names = modes};
+
+/* Options that do nothing without another, or with one. */
+static bool
+check_needs(const CliOptions *o, Diag *diag)
+{
+	const struct {
+		bool given, there;
+		const char *option, *needs;
+	} needs[] = {
+		{o->once, o->output_dir != NULL, "--once", "--output-dir DIR"},
+		{o->save_every > 0, o->run.save != NULL, "--save-every", "--save DIR"},
+		{o->run.keep > 0, o->run.save != NULL, "--keep", "--save DIR"},
+		{o->run.keep_best, o->run.save != NULL, "--keep-best", "--save DIR"},
+		{o->run.export_weights != NULL, o->export || o->export_merged || o->export_adapter,
+	         "--export-weights", "--export FILE.onnx"},
+		{lr_schedule_is(o->run.lr_schedule, "plateau"), o->eval_every > 0,
+	         "--lr-schedule=plateau", "--eval-every N, whose losses it goes by"},
+		{o->find_lr[0] > 0, o->run.steps > 0, "--find-lr", "--steps N, as 100"},
+		{o->run.merge, o->run.load_adapter || o->run.adapter, "--merge",
+	         "--load-adapter DIR or --adapter NAME"},
+		{o->run.unmerge, o->run.load_adapter || o->run.adapter, "--unmerge",
+	         "--load-adapter DIR or --adapter NAME"},
+		{o->run.resume && strcmp(o->run.resume, "auto") == 0, o->run.save != NULL,
+	         "--resume=auto", "--save DIR"},
+	};
+	bool ok = true;
+
+	for (int i = 0; i < COUNT(needs); i++)
+		if (needs[i].given && !needs[i].there) {
+			diag_error(diag, EXIT_USAGE, "%s needs %s", needs[i].option,
+			           needs[i].needs);
+			ok = false;
+		}
+	if (ok && o->run.min_lr > 0 && strcmp(o->run.lr_schedule, "constant") == 0) {
+		diag_warning(diag, "--min-lr: has no meaning for a constant learning rate");
+		diag_hint(diag, "--lr-schedule linear, cosine, wsd or polynomial ends there");
+	}
+	return ok;
+}
+
+/* It writes nothing that a training does, and says itself which learning rate a step has. */
+enum { MOST_SWEPT = 1000000 }; /* steps of --find-lr */
+static bool
+check_find_lr(const CliOptions *o, Diag *diag)
+{
+	const struct {
+		bool given;
+		const char *option;
+	} refused[] = {
+		{o->run.save != NULL, "--save"},
+		{o->run.resume != NULL, "--resume"},
+		{o->export != NULL, "--export"},
+		{o->export_merged != NULL, "--export-merged"},
+		{o->export_adapter != NULL, "--export-adapter"},
+		{o->dump_gradients != NULL, "--dump-gradients"},
+		{!isnan(o->run.lr), "--lr"},
+		{strcmp(o->run.lr_schedule, "constant") != 0, "--lr-schedule"},
+		{o->run.warmup > 0, "--warmup"},
+		{o->eval_every > 0, "--eval-every"},
+		{!isnan(o->run.min_lr), "--min-lr"},
+	};
+	bool ok = o->find_lr[0] <= 0 || o->run.steps <= MOST_SWEPT;
+
+	if (!ok)
+		diag_error(diag, EXIT_USAGE,
+		           "--find-lr: --steps=%lld is more than %d; a hundred are enough",
+		           (long long)o->run.steps, MOST_SWEPT);
+	for (int i = 0; i < COUNT(refused); i++)
+		if (o->find_lr[0] > 0 && refused[i].given) {
+			diag_error(
+				diag, EXIT_USAGE,
+				"--find-lr and %s: one of them: it looks for a learning rate, and "
+				"trains nothing",
+				refused[i].option);
+			ok = false;
+		}
+	return ok;
+}
+
+static bool
+has_word(int argc, char **argv, const char *word)
+{
+	for (int i = 1; i < argc; i++)
+		if (strcmp(argv[i], word) == 0)
+			return true;
+	return false;
+}
+
+/* The schedule of --find-lr has no other way in. */
+static bool
+check_schedule(const CliOptions *o, Diag *diag)
+{
+	if (strncmp(o->run.lr_schedule, "sweep", 5) != 0)
+		return true;
+	diag_error(diag, EXIT_USAGE, "--lr-schedule: \"%s\" is what --find-lr does",
+	           o->run.lr_schedule);
+	return false;
+}
+
+bool
+options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
+{
+	StringList rest = {0};
+
+	*out = (CliOptions){.run = gradc_default_options(), .progress = "auto", .table = "auto"};
+	out->run.accumulate = 0; /* until something says it */
+	OptionTable of_mode = table;
+	bool once = has_word(argc, argv, "--once");
+	of_mode.command = once ? ONCE : TRAINING;
+	of_mode.mode = once ? "--once" : "training";
+	of_mode.program = argc ? plain_text(arena, argv[0]) : table.program;
+	of_mode.uses = &out->paths;
+	bool ok = options_read(&of_mode, out, argc, argv, &rest, arena, diag);
+	out->run.profile = out->report != NULL;
+	for (int i = 0; i < rest.n; i++) {
+		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", rest.at[i]);
+		ok = false;
+	}
+	if (out->run.accumulate == 0 && out->run.global_batch == 0)
+		out->run.accumulate = 1;
+	if (!ok || !check_schedule(out, diag) || !check_needs(out, diag) ||
+	    !check_find_lr(out, diag))
+		return false;
+	if (out->find_lr[0] > 0)
+		out->run.lr_schedule = arena_printf(arena, "sweep,low=%.17g,high=%.17g",
+		                                    out->find_lr[0], out->find_lr[1]);
+	return true;
+}
+
+/* ---- values as JSON; NULL: nothing to show */
+static json_t *
+show_pairs(const void *at)
+{
+	const GradcPairs *pairs = at;
+	json_t *list = pairs->n ? json_array() : NULL;
+
+	for (int i = 0; i < pairs->n; i++) {
+		Text t = {0};
+		text_printf(&t, "%s=%s", pairs->at[i].name, pairs->at[i].value);
+		json_array_append_new(list, json_name(t.at));
+		text_free(&t);
+	}
+	return list;
+}
+
+static json_t *
+show_string(const void *at)
+{
+	const char *text = *(const char *const *)at;
+
+	return text ? json_name(text) : NULL;
+}
+
+static json_t *
+show_int(const void *at)
+{
+	int64_t value = *(const int64_t *)at;
+
+	return value < 0 ? NULL : json_integer(value);
+}
+
+static json_t *
+show_uint(const void *at)
+{
+	return json_uint(*(const uint64_t *)at);
+}
+
+static json_t *
+show_double(const void *at)
+{
+	double value = *(const double *)at;
+
+	return isnan(value) ? NULL : json_real(value);
+}
+
+static json_t *
+show_flag(const void *at)
+{
+	return *(const bool *)at ? json_string("on") : NULL;
+}
+
+static json_t *
+show_switch(const void *at)
+{
+	return json_string(*(const bool *)at ? "on" : "off");
+}
+
+static json_t *(*const show[])(const void *) = {
+	[TAKES_STRING] = show_string, [TAKES_CHOICE] = show_string,
+	[TAKES_KNOWN] = show_string,  [TAKES_UINT] = show_uint,
+	[TAKES_INT] = show_int,       [TAKES_DOUBLE] = show_double,
+	[TAKES_FLAG] = show_flag,     [TAKES_SWITCH] = show_switch,
+	[TAKES_CALL] = show_pairs, /* set_pair, but for --find-lr, which options_json leaves out */
+	[TAKES_NOTHING] = NULL,       [TAKES_CONFIG] = NULL,
+};
+
+json_t *
+options_json(const CliOptions *o)
+{
+	json_t *settings = json_object();
+
+	for (int i = 0; i < COUNT(rows); i++) {
+		bool shown = show[rows[i].takes] && rows[i].help &&
+		             rows[i].offset != CLI(ignored) && rows[i].offset != CLI(find_lr);
+		json_t *value = shown ? show[rows[i].takes]((const char *)o + rows[i].offset)
+		                      : NULL;
+
+		if (value)
+			json_object_set_new(settings, rows[i].name, value);
+	}
+	return settings;
+}
+
+void
+options_help(FILE *out, const char *program)
+{
+	fprintf(out, "usage: %s [options]\n\nA training executable made by gradc.\n\n", program);
+	OptionTable plain = table;
+
+	plain.command_names = NULL;
+	options_print(out, &plain);
+}

@@ -1,0 +1,83 @@
+/* Bytes of what training keeps of each trained parameter, by kind of state: what recipes differ in. */
+#include "runtime/cli/cli.h"
+
+static const struct {
+	const char *name;
+	uint32_t kind;
+} parts[N_STATE_PARTS] = {
+	{"weights", SAVE_PARAMETER}, {"working", SAVE_WORKING},  {"gradients", SAVE_GRADIENT},
+	{"moments", SAVE_MOMENT},    {"averages", SAVE_AVERAGE},
+};
+
+static bool
+is_trained(const StateRecord *s)
+{
+	return s->kind == SAVE_PARAMETER && s->trainable;
+}
+
+/* Is it of a trained parameter, or one? Units, of which these are parts, are not. */
+static bool
+belongs(const Format *f, const StateRecord *s)
+{
+	return is_trained(s) || (s->of && is_trained(&f->states[s->of - 1]));
+}
+
+StateBytes
+state_bytes(const Format *f)
+{
+	StateBytes out = {0};
+
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		const StateRecord *s = &f->states[i];
+		if (is_trained(s))
+			out.elements += format_elements(f, s->first_dim, s->rank);
+		for (int k = 0; k < N_STATE_PARTS; k++)
+			if (s->kind == parts[k].kind && belongs(f, s))
+				out.bytes[k] += s->bytes;
+	}
+	return out;
+}
+
+static double
+each(const StateBytes *b, int64_t bytes)
+{
+	return b->elements ? (double)bytes / (double)b->elements : 0;
+}
+
+static int64_t
+sum(const StateBytes *b)
+{
+	int64_t total = 0;
+
+	for (int k = 0; k < N_STATE_PARTS; k++)
+		total += b->bytes[k];
+	return total;
+}
+
+void
+state_bytes_print(FILE *out, const Format *f)
+{
+	StateBytes b = state_bytes(f);
+	char text[32];
+
+	if (b.elements == 0)
+		return;
+	fprintf(out, "bytes a parameter: %.2f", each(&b, sum(&b)));
+	for (int k = 0, n = 0; k < N_STATE_PARTS; k++)
+		if (b.bytes[k])
+			fprintf(out, "%s%s %.2f", n++ ? ", " : " (", parts[k].name,
+			        each(&b, b.bytes[k]));
+	fprintf(out, "), %s are trained\n", count_text(text, (double)b.elements));
+}
+
+json_t *
+state_bytes_json(const Format *f)
+{
+	StateBytes b = state_bytes(f);
+	json_t *out = json_object();
+
+	for (int k = 0; k < N_STATE_PARTS; k++)
+		json_object_set_new(out, parts[k].name, json_real(each(&b, b.bytes[k])));
+	json_object_set_new(out, "total", json_real(each(&b, sum(&b))));
+	return out;
+}

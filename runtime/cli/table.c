@@ -1,0 +1,195 @@
+/* The table before training: every parameter with its shape, what becomes of it and why; memory;
+ * work. Long tables are cut in the middle. */
+#include "runtime/cli/cli.h"
+
+#include <string.h>
+
+enum { MAX_ROWS = 40 };
+
+/* Is it what an adapter trains? */
+static bool
+is_part(const Format *f, uint32_t state)
+{
+	for (int i = 0; i < f->n[SECTION_ADAPTERS]; i++) {
+		const AdapterRecord *a = &f->adapters[i];
+		if (state == a->a || state == a->b || state + 1 == a->magnitude)
+			return true;
+	}
+	return false;
+}
+
+static const char *
+role_of(const Format *f, const StateRecord *s)
+{
+	if (s->kind == SAVE_STATISTIC)
+		return "state";
+	if (!s->trainable)
+		return "frozen";
+	return is_part(f, (uint32_t)(s - f->states)) ? "adapter" : "trainable";
+}
+
+/* "f32", "nf4"; its bytes with those of what belongs to its codes. */
+static const char *
+format_of(const Format *f, const StateRecord *s, int64_t *bytes)
+{
+	const FourBitRecord *r = format_four_bit(f, (int)(s - f->states));
+
+	*bytes = s->bytes;
+	if (!r)
+		return dtype_info[s->dtype].name;
+	*bytes += f->states[r->absmax].bytes;
+	if (r->nested)
+		*bytes += f->states[r->nested - 1].bytes + f->states[r->offset - 1].bytes;
+	return four_bit_names[r->kind];
+}
+
+/* Control bytes of names never reach the terminal. */
+static void
+add_name(Text *t, const char *name, int width)
+{
+	size_t before = t->n;
+
+	text_add_quoted(t, name);
+	for (size_t n = t->n - before; n < (size_t)width; n++)
+		text_add(t, " ");
+}
+
+/* The name, and the path where the name does not tell it. */
+static const char *
+names_of(const Format *f, const StateRecord *s, Text *names)
+{
+	const char *name = format_text(f, s->name), *path = format_text(f, s->path);
+
+	text_add(names, name);
+	if (*path && !strstr(name, path))
+		text_printf(names, " (%s)", path);
+	return names->at;
+}
+
+static void
+print_row(FILE *out, const Format *f, const StateRecord *s)
+{
+	Text line = {0}, shape = {0}, names = {0};
+	FormatType type = format_weight_type(f, (int)(s - f->states));
+	char amount[32];
+	int64_t bytes;
+
+	for (uint32_t i = 0; i < type.rank; i++)
+		text_printf(&shape, "%s%lld", i ? "," : "", (long long)f->dims[type.first_dim + i]);
+	text_add(&line, "  ");
+	add_name(&line, names_of(f, s, &names), 44);
+	text_printf(&line, " %s[%s]", format_of(f, s, &bytes), shape.at ? shape.at : "");
+	fprintf(out, "%-65s %10s  %-9s  ", line.at, bytes_text(amount, (double)bytes),
+	        role_of(f, s));
+	line.n = 0;
+	text_add_quoted(&line, format_text(f, s->why));
+	fprintf(out, "%s\n", s->why ? line.at : "");
+	text_free(&line);
+	text_free(&shape);
+	text_free(&names);
+}
+
+static bool
+is_listed(const StateRecord *s)
+{
+	return s->kind == SAVE_PARAMETER || s->kind == SAVE_STATISTIC;
+}
+
+static void
+print_rows(FILE *out, const Format *f, bool full)
+{
+	int total = 0, row = 0;
+
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		total += is_listed(&f->states[i]);
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		bool cut = !full && total > MAX_ROWS && row >= MAX_ROWS / 2 &&
+		           row < total - MAX_ROWS / 2;
+
+		if (!is_listed(&f->states[i]))
+			continue;
+		if (!cut)
+			print_row(out, f, &f->states[i]);
+		else if (row == MAX_ROWS / 2)
+			fprintf(out, "  ... %d more, --table=full shows them\n",
+			        total - MAX_ROWS / 2 * 2);
+		row++;
+	}
+}
+
+/* Where no library runs products of 16 bits: they are right, and slow. */
+static void
+print_loops(FILE *out, const Gradc *run)
+{
+	int by_loops, n = gradc_narrow_products(run, &by_loops);
+	const char *precision = format_info_get(gradc_tables(run), "precision");
+
+	if (n > 0 && by_loops == n)
+		fprintf(out,
+		        "note: no library runs the products of %s here, loops do, which takes longer "
+		        "than f32: on a CPU oneDNN needs AVX-512 BF16 or AMX for bf16, and has no f16\n",
+		        precision ? precision : "16 bits");
+}
+
+static void
+print_parts(FILE *out, const Gradc *run)
+{
+	Text line = {0};
+
+	if (gradc_describe_parts(run, &line))
+		fprintf(out, "%s\n", line.at);
+	text_free(&line);
+}
+
+void
+table_print(FILE *out, const Gradc *run, const CliOptions *o)
+{
+	const Format *f = gradc_tables(run);
+	const char *keys[] = {"model", "loss", "optimizer", "precision", "target"};
+	GradcRegion regions[GRADC_MAX_REGIONS];
+	int n = gradc_regions(run, regions);
+	int64_t on_gpu = gradc_gpu_bytes(run);
+	Text device = {0};
+	char text[32];
+
+	if (strcmp(o->table, "off") == 0)
+		return;
+	for (int i = 0; i < COUNT(keys); i++) {
+		Text value = {0};
+		text_add_quoted(&value,
+		                format_info_get(f, keys[i]) ? format_info_get(f, keys[i]) : "");
+		fprintf(out, "%s%s %s", i ? ", " : "", keys[i], value.at);
+		text_free(&value);
+	}
+	gradc_describe_device(run, &device);
+	fprintf(out, "\ndevice: %s\n", device.at);
+	text_free(&device);
+	print_loops(out, run);
+	print_rows(out, f, strcmp(o->table, "full") == 0);
+	fprintf(out, "memory:");
+	for (int i = 0; i < n; i++)
+		fprintf(out, " %s %s%s,", regions[i].name,
+		        bytes_text(text, (double)regions[i].bytes),
+		        regions[i].in_file ? " in a file" : "");
+	fprintf(out, " peak %s", bytes_text(text, (double)gradc_peak_bytes(run)));
+	if (on_gpu > 0)
+		fprintf(out, ", %s of it on the GPU", bytes_text(text, (double)on_gpu));
+	fprintf(out, "; ");
+	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)gradc_step_flops(run)));
+	state_bytes_print(out, f);
+	if (gradc_ranks(run) > 1)
+		fprintf(out, "ranks: %d, sums over them %s (--reduce=%s)\n", gradc_ranks(run),
+		        strcmp(gradc_reduce(run), "fast") == 0 ? "as the library adds"
+		                                               : "in their order",
+		        gradc_reduce(run));
+	if (gradc_ranks(run) > 1)
+		fprintf(out, "collectives: %s\n", gradc_collectives(run));
+	print_parts(out, run);
+	const char *binding = format_text(f, f->bindings[gradc_binding(run)].text);
+	if (*binding) {
+		Text plain = {0};
+		text_add_plain(&plain, binding);
+		fprintf(out, "binding: %s\n", plain.at);
+		text_free(&plain);
+	}
+}

@@ -1,0 +1,626 @@
+/* What an executable does with a run that is open: evaluation, steps, saves, log, exports, as its options say. A fault of what is
+ * written besides the training ends nothing but itself; the exit code is the fault's. */
+#include "runtime/cli/cli.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ", 8 of 12 rows" */
+static void
+add_left_out(Text *line, const GradcEval *e)
+{
+	if (e->rows != e->all_rows)
+		text_printf(line, ", %lld of %lld rows", (long long)e->rows,
+		            (long long)e->all_rows);
+}
+
+static void
+show_eval(Session *s, const char *when, const GradcEval *e)
+{
+	Text line = {0};
+
+	text_printf(&line, "%s: eval loss %.6g", when, e->loss);
+	if (!isnan(e->accuracy))
+		text_printf(&line, ", accuracy %.4f", e->accuracy);
+	if (!isnan(e->perplexity))
+		text_printf(&line, ", perplexity %.5g", e->perplexity);
+	if (e->rows == e->all_rows)
+		text_printf(&line, ", %lld rows", (long long)e->rows);
+	add_left_out(&line, e);
+	progress_line(&s->progress, "%s\n", line.at);
+	text_free(&line);
+}
+
+/* A fault of what is written besides: it is told, and decides the exit code. All else goes on and is written. */
+static void
+tell_fault(Session *s, Status fault)
+{
+	if (!fault || !*fault->message) { /* another rank tells it */
+		status_free(fault);
+		return;
+	}
+	progress_line(&s->progress, "%s", ""); /* the message begins a line */
+	diag_status(s->diag, fault);
+}
+
+/* The log ends with its first fault, and so does the event file. */
+static void
+log_fault(Session *s, Status fault)
+{
+	if (!fault)
+		return;
+	tell_fault(s, fault);
+	status_free(log_close(s->log));
+	s->log = NULL;
+}
+
+static void
+views_fault(Session *s, Status fault)
+{
+	if (!fault)
+		return;
+	tell_fault(s, fault);
+	views_drop_events(&s->views);
+}
+
+/* *ended: a signal came; it is `stop` now, and there is no result. */
+static Status
+evaluate(Session *s, GradcEval *out, bool *ended)
+{
+	Status status = gradc_evaluate(s->run, out);
+
+	*ended = status && status->exit_code == EXIT_PREEMPTED;
+	if (!*ended)
+		return status;
+	status_free(status);
+	return gradc_agree(s->run, (int)s->signals->number, &s->stop);
+}
+
+static Status
+evaluate_before(Session *s)
+{
+	bool ended;
+
+	if (!gradc_has_eval(s->run))
+		return NULL;
+	RETURN_IF_ERROR(evaluate(s, &s->before, &ended));
+	if (ended)
+		return NULL;
+	s->after = s->before;
+	s->evaluated = true;
+	show_eval(s, s->resumed.path ? "as resumed" : "before training", &s->before);
+	views_fault(s, views_eval_before(&s->views, gradc_steps_done(s->run), &s->before));
+	if (gradc_steps_done(s->run) == 0)
+		log_fault(s, log_eval_before(s->log, &s->before));
+	return NULL;
+}
+
+static bool
+is_save_due(const Session *s, int64_t step)
+{
+	return s->o->save_every > 0 && step % s->o->save_every == 0;
+}
+
+static bool
+finds_lr(const Session *s)
+{
+	return s->o->find_lr[0] > 0;
+}
+
+static bool
+is_eval_due(const Session *s, int64_t step)
+{
+	int64_t every = s->o->eval_every;
+
+	return gradc_has_eval(s->run) && !finds_lr(s) &&
+	       (step == gradc_total_steps(s->run) || (every > 0 && step % every == 0) ||
+	        (s->o->run.keep_best && is_save_due(s, step)));
+}
+
+static bool
+is_range_due(const Session *s, int64_t step)
+{
+	return s->keeps_ranges && gradc_ranges_due(s->run, step);
+}
+
+/* By rank 0; the others lend it what they have of learned scales. */
+static Status
+read_ranges(Session *s, Arena *arena, GradcRunningRanges *out)
+{
+	RETURN_IF_ERROR(gradc_begin_exports(s->run));
+	Status status = gradc_rank(s->run) == 0 ? gradc_running_ranges(s->run, arena, out) : NULL;
+	return status_first(status, gradc_end_exports(s->run));
+}
+
+/* With a fault of the step its line is written all the same: the log ends with what went wrong. */
+static void
+write_step(Session *s, const GradcEval *eval, const GradcRunningRanges *ranges)
+{
+	log_fault(s, log_step(s->log, s->run, &s->step, eval, ranges));
+	views_fault(s, views_step(&s->views, s->run, &s->step, eval, ranges));
+}
+
+static Status
+evaluate_step(Session *s, GradcEval **out)
+{
+	bool ended;
+
+	RETURN_IF_ERROR(evaluate(s, &s->after, &ended));
+	if (ended)
+		return NULL;
+	*out = &s->after;
+	/* Not at the end of a training, which may go on: what it does then must not depend on that. */
+	if (s->after.count != 0 && s->o->eval_every > 0 && s->step.step % s->o->eval_every == 0)
+		gradc_schedule_loss(s->run, s->after.loss);
+	return NULL;
+}
+
+/* Such as a row that cannot be read: the steps before the fault are saved and exported. */
+static bool
+is_between_steps(const StatusInfo *fault)
+{
+	return fault->exit_code == EXIT_DATA || fault->exit_code == EXIT_CHECKPOINT;
+}
+
+/* What is done with a step's results. */
+static Status
+finish_step(Session *s, Status status)
+{
+	GradcRunningRanges ranges = {0};
+	GradcEval *eval = NULL;
+	bool is_done = !status;
+
+	s->step_seconds += s->step.seconds;
+	s->save_seconds += s->step.save_seconds;
+	s->evaluated = false;
+	if (!status && s->step.count == 0)
+		diag_warning(s->diag, "step %lld: every target is ignored: no update",
+		             (long long)s->step.step);
+	if (!status && is_eval_due(s, s->step.step))
+		status = evaluate_step(s, &eval);
+	Arena *scratch = arena_new();
+	if (!status && is_range_due(s, s->step.step))
+		status = read_ranges(s, scratch, &ranges);
+	if (!status || status->exit_code == EXIT_NON_FINITE ||
+	    (is_done && is_between_steps(status)))
+		write_step(s, eval, &ranges);
+	arena_free(scratch);
+	if (is_done)
+		progress_step(&s->progress, s->run, &s->step);
+	if (!status && eval) {
+		char when[48];
+		snprintf(when, sizeof(when), "step %lld", (long long)s->step.step);
+		show_eval(s, when, eval);
+		s->evaluated = true;
+	}
+	return status;
+}
+
+/* One step may be under way while the next is queued; before anything reads the states there is none. Ranks take the same
+ * results at the same place, whoever has them sooner. */
+static Status
+take_results(Session *s, bool all)
+{
+	for (bool got = true; got;) {
+		bool wait = all || gradc_steps_queued(s->run) > 1 || gradc_computes_at_once(s->run);
+		if (!wait && gradc_ranks(s->run) > 1)
+			return NULL;
+		Status status = gradc_step_result(s->run, wait, &s->step, &got);
+
+		if (got)
+			status = finish_step(s, status);
+		RETURN_IF_ERROR(status);
+	}
+	return NULL;
+}
+
+static Status
+take_step(Session *s, bool first)
+{
+	int64_t step = gradc_steps_done(s->run) + 1;
+
+	if (!first || !s->o->dump_gradients) {
+		Status status = gradc_queue_step(s->run);
+		s->apart = status != NULL;
+		if (status) /* the step before comes first, in the log and among faults */
+			return status_first(take_results(s, true), status);
+		return take_results(s, is_save_due(s, step) || is_eval_due(s, step) ||
+		                               is_range_due(s, step));
+	}
+	RETURN_IF_ERROR(gradc_accumulate(s->run, &s->step));
+	tell_fault(s, gradc_dump_gradients(s->run, s->o->dump_gradients));
+	return finish_step(s, gradc_update(s->run, &s->step));
+}
+
+static Status
+save_step(Session *s)
+{
+	return gradc_save(s->run, s->evaluated ? s->after.loss : NAN);
+}
+
+/* The state of the last step, again if need be until it is there or gradc_save gives up. */
+static Status
+save_last(Session *s)
+{
+	Status status = gradc_save_poll(s->run, true);
+
+	while (!status && gradc_saved_step(s->run) != gradc_steps_done(s->run)) {
+		status = save_step(s);
+		if (!status)
+			status = gradc_save_poll(s->run, true);
+	}
+	return status;
+}
+
+enum { SAVING_MOST_PERCENT = 5, SAVING_LEAST_SECONDS = 1 };
+
+/* A save that comes before the last one is written makes training wait for the disk. */
+static void
+warn_overflows(const Session *s, int64_t steps)
+{
+	if (s->step.overflows == 0)
+		return;
+	diag_warning(
+		s->diag,
+		"%lld of %lld steps changed nothing but the loss scale, which is %g: the gradients overflowed",
+		(long long)s->step.overflows, (long long)steps, s->step.loss_scale);
+}
+
+static void
+warn_saving(const Session *s, int64_t steps)
+{
+	double all = s->step_seconds + s->save_seconds, every = (double)s->o->save_every;
+
+	if (gradc_rank(s->run) > 0 || all < SAVING_LEAST_SECONDS ||
+	    s->save_seconds < 0.01 * SAVING_MOST_PERCENT * all)
+		return;
+	diag_warning(s->diag,
+	             "training waited %.3g s of %.3g s for checkpoints: %lld steps take "
+	             "%.3g ms, less than writing one",
+	             s->save_seconds, all, (long long)s->o->save_every,
+	             1e3 * every * s->step_seconds / (double)steps);
+	diag_hint(s->diag, "with --save-every=%.0f it need not wait",
+	          ceil(every * (1 + s->save_seconds / s->step_seconds)));
+}
+
+/* After each step, ranks tell each other of signals and faults, so that all of them end behind the same step. */
+static Status
+meet(Session *s, Status fault)
+{
+	enum { FAULT = 1 << 16 }; /* above the numbers of signals */
+	int most = 0;
+	Status status = gradc_agree(s->run, fault ? FAULT : (int)s->signals->number, &most);
+
+	if (status)
+		return status_first(fault, status);
+	if (most == FAULT)
+		return gradc_share(s->run, fault);
+	s->stop = most;
+	return NULL;
+}
+
+static Status
+save_after(Session *s, int64_t step)
+{
+	if (is_save_due(s, step))
+		RETURN_IF_ERROR(save_step(s));
+	return gradc_save_poll(s->run, false);
+}
+
+static Status
+train(Session *s)
+{
+	int64_t done = gradc_steps_done(s->run), total = gradc_total_steps(s->run);
+
+	s->signals->awaited = true;
+	RETURN_IF_ERROR(evaluate_before(s));
+	for (int64_t i = done; i < total && !s->stop; i++) {
+		RETURN_IF_ERROR(take_step(s, i == done));
+		Status fault = meet(s, save_after(s, i + 1));
+		if (fault && (gradc_ranks(s->run) == 1 || gradc_is_shared(s->run)))
+			return status_first(
+				fault, take_results(s, true)); /* the step under way still counts */
+		RETURN_IF_ERROR(fault);                        /* a rank is lost */
+	}
+	RETURN_IF_ERROR(take_results(s, true));
+	warn_saving(s, gradc_steps_done(s->run) - done);
+	warn_overflows(s, gradc_steps_done(s->run) - done);
+	return s->o->run.save ? gradc_share(s->run, save_last(s)) : NULL;
+}
+
+/* Steps of --find-lr. A loss that is not finite is what it looks for. */
+static Status
+sweep(Session *s)
+{
+	int64_t total = gradc_total_steps(s->run);
+	LrSweep found = lr_sweep_new(s->arena, total);
+	bool over = false;
+
+	s->signals->awaited = true;
+	for (int64_t i = 0; i < total && !s->stop && !over; i++) {
+		Status status = finish_step(s, gradc_step(s->run, &s->step));
+		over = status && status->exit_code == EXIT_NON_FINITE;
+		found.diverged = over;
+		if (over)
+			status_free(status);
+		else
+			RETURN_IF_ERROR(status);
+		over = over || !lr_sweep_add(&found, s->step.lr, s->step.loss);
+		RETURN_IF_ERROR(gradc_agree(s->run, (int)s->signals->number, &s->stop));
+	}
+	progress_end(&s->progress);
+	if (gradc_rank(s->run) == 0 && !s->stop)
+		lr_sweep_print(&found, stdout, s->o->json);
+	return NULL;
+}
+
+static void
+print_result(const Session *s)
+{
+	if (gradc_rank(s->run) > 0 || finds_lr(s))
+		return;
+	if (s->o->json) {
+		json_t *root = json_object();
+		json_object_set_new(root, "steps", json_integer(s->step.step));
+		json_object_set_new(root, "loss", json_number(s->step.loss));
+		if (s->evaluated)
+			json_add_eval(root, &s->after);
+		json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+		printf("\n");
+		json_decref(root);
+		return;
+	}
+	printf("steps %lld", (long long)s->step.step);
+	if (!isnan(s->step.loss)) /* that of a step: a fault would have ended the run */
+		printf(", loss %.9g", s->step.loss);
+	if (s->evaluated)
+		printf(", eval loss %.9g -> %.9g", s->before.loss, s->after.loss);
+	if (s->evaluated && !isnan(s->after.accuracy))
+		printf(", accuracy %.4f -> %.4f", s->before.accuracy, s->after.accuracy);
+	if (s->evaluated && !isnan(s->after.perplexity))
+		printf(", perplexity %.5g -> %.5g", s->before.perplexity, s->after.perplexity);
+	Text left_out = {0};
+	if (s->evaluated)
+		add_left_out(&left_out, &s->after);
+	printf("%s\n", left_out.n ? left_out.at : "");
+	text_free(&left_out);
+}
+
+static void
+warn_statistics(const Session *s)
+{
+	const char *statistics = format_info_get(gradc_tables(s->run), "has_batch_statistics");
+
+	const char *together = format_info_get(gradc_tables(s->run), "sync_batch_norm");
+	bool synchronized = together && strcmp(together, "1") == 0;
+	int64_t parts = gradc_accumulation(s->run) * (synchronized ? 1 : gradc_ranks(s->run));
+
+	if (parts > 1 && gradc_rank(s->run) == 0 && statistics && strcmp(statistics, "1") == 0)
+		diag_warning(
+			s->diag,
+			"batch statistics are those of each of %lld micro-batches: that is not "
+			"one batch as large",
+			(long long)parts);
+}
+
+static Status
+resume(Session *s)
+{
+	GradcResume *r = &s->resumed;
+
+	RETURN_IF_ERROR(gradc_resume(s->run, r));
+	if (!s->o->run.resume)
+		return NULL;
+	s->step.step = r->step;
+	s->step.loss = r->loss;
+	if (gradc_rank(s->run) > 0)
+		return NULL;
+	if (r->path)
+		fprintf(stderr, "resumed from %s: step %lld\n", plain_text(s->arena, r->path),
+		        (long long)r->step);
+	else
+		fprintf(stderr, "no checkpoint to resume from: training starts fresh\n");
+	return NULL;
+}
+
+/* By what the log has of the run before, which may have been killed. */
+static void
+tell_lost(const Session *s)
+{
+	double seconds;
+	long long steps = log_lost_steps(s->log, &seconds);
+
+	if (steps > 0)
+		fprintf(stderr,
+		        "%lld step%s behind the checkpoint, %.3g s of training, %s computed again; it was "
+		        "written %.3g s ago\n",
+		        steps, steps > 1 ? "s" : "", seconds, steps > 1 ? "are" : "is",
+		        s->resumed.age);
+}
+
+static Status
+check_eval(const Session *s)
+{
+	const CliOptions *o = s->o;
+	const char *option = o->eval_every > 0 ? "--eval-every" : "--keep-best";
+
+	if ((o->eval_every > 0 || o->run.keep_best) && !gradc_has_eval(s->run))
+		return status_error(EXIT_USAGE,
+		                    "%s: there are no evaluation data: give --eval-data or "
+		                    "--eval-tokens",
+		                    option);
+	return NULL;
+}
+
+/* What decides when ranks meet besides steps. */
+static Status
+compare_ranks(const Session *s)
+{
+	RETURN_IF_ERROR(gradc_compare(s->run, "--save-every", s->o->save_every));
+	return gradc_compare(s->run, "--eval-every", s->o->eval_every);
+}
+
+/* Faults that all ranks come to by themselves, at the same step. */
+bool
+status_is_common(int exit_code)
+{
+	return exit_code == EXIT_NON_FINITE || exit_code == EXIT_USAGE;
+}
+
+bool
+session_is_everybodys(const Session *s, const StatusInfo *status)
+{
+	return status_is_common(status->exit_code) && !s->apart;
+}
+
+/* After a fault between two steps, the steps before the fault are saved and exported. Several ranks do this together, so all of them must know of the fault and stand behind the same step. */
+static void
+rescue(Session *s, const StatusInfo *fault)
+{
+	bool together = gradc_ranks(s->run) == 1 || gradc_is_shared(s->run);
+	int64_t done = gradc_steps_done(s->run);
+
+	s->rescued = fault && is_between_steps(fault) && together && gradc_is_whole(s->run) &&
+	             !finds_lr(s);
+	if (!s->rescued || !s->o->run.save || fault->exit_code == EXIT_CHECKPOINT ||
+	    done == s->resumed.step)
+		return;
+	tell_fault(s, save_last(s));
+	if (gradc_saved_step(s->run) == done && gradc_rank(s->run) == 0)
+		progress_line(&s->progress, "saved step %lld, behind which something failed\n",
+		              (long long)done);
+}
+
+static Status
+run_training(Session *s)
+{
+	const CliOptions *o = s->o;
+
+	RETURN_IF_ERROR(gradc_bind_data(s->run));
+	RETURN_IF_ERROR(compare_ranks(s));
+	RETURN_IF_ERROR(check_eval(s));
+	RETURN_IF_ERROR(resume(s));
+	if (o->run.save)
+		RETURN_IF_ERROR(gradc_check_saves(s->run, o->save_every));
+	warn_statistics(s);
+	if (gradc_rank(s->run) == 0)
+		table_print(stderr, s->run, o);
+	s->progress = progress_start(o->progress, stderr, gradc_steps_done(s->run),
+	                             gradc_total_steps(s->run));
+	RETURN_IF_ERROR(log_open(o->log, &s->resumed, &s->log));
+	tell_lost(s);
+	Status status = views_open(s->arena, o, &s->views);
+	if (!status)
+		status = finds_lr(s) ? sweep(s) : train(s);
+	if (status && (!gradc_saves_together(s->run) || gradc_is_shared(s->run) ||
+	               session_is_everybodys(s, status)))
+		status_free(gradc_save_poll(s->run, true));
+	rescue(s, status);
+	progress_end(&s->progress);
+	const char *fault = status ? status->message : NULL;
+	if (fault && !*fault) /* another rank has it */
+		fault = gradc_shared_fault(s->run);
+	tell_fault(s, views_close(&s->views, s->run, fault));
+	tell_fault(s, log_close(s->log));
+	s->log = NULL;
+	RETURN_IF_ERROR(status);
+	print_result(s);
+	return NULL;
+}
+
+/* What one would take for the result of a training. */
+static void
+warn_untrained(const Session *s)
+{
+	const CliOptions *o = s->o;
+	long long step = s->resumed.step;
+
+	if (o->once || gradc_rank(s->run) > 0)
+		return;
+	if (s->resumed.path && o->run.steps > 0 && step > o->run.steps)
+		diag_warning(
+			s->diag,
+			"the checkpoint is of step %lld, behind --steps %lld: nothing was trained",
+			step, (long long)o->run.steps);
+	else if (!s->resumed.path && o->run.steps == 0 && (o->export || o->export_merged))
+		diag_warning(s->diag, "no step was trained: %s has the initial weights",
+		             o->export ? o->export : o->export_merged);
+}
+
+/* Where the file has batch norms or dropout in training form, what is computed or exported so is not what evaluation computes. */
+static void
+warn_training_form(const Session *s, const char *text)
+{
+	const char *nodes = format_info_get(gradc_tables(s->run), "training_form");
+
+	if (gradc_rank(s->run) > 0 || !nodes || !*nodes)
+		return;
+	diag_warning(s->diag, "%s in training form, as the model is: %s", text, nodes);
+	diag_hint(s->diag, "%s", TRAINING_FORM_HINT);
+}
+
+/* One that cannot be written does not keep the others from being. */
+static Status
+write_exports(Session *s)
+{
+	const CliOptions *o = s->o;
+	const char *path = o->export ? o->export : o->export_merged;
+	const struct {
+		const char *path;
+		Status (*write)(Gradc *run, const char *path);
+	} exports[] = {{o->export, gradc_export},
+	               {o->export_merged, gradc_export_merged},
+	               {o->export_adapter, gradc_export_adapter}};
+
+	if (path)
+		warn_training_form(s, arena_printf(s->arena, "%s is", path));
+	RETURN_IF_ERROR(gradc_begin_exports(s->run));
+	for (int i = 0; i < COUNT(exports); i++)
+		if (exports[i].path)
+			tell_fault(s, exports[i].write(s->run, exports[i].path));
+	return gradc_end_exports(s->run);
+}
+
+/* What could not be written at the end is told at the start. */
+Status
+session_check_exports(const Session *s)
+{
+	const CliOptions *o = s->o;
+
+	if (o->dump_gradients && gradc_holds_parts(s->run))
+		return status_error(EXIT_USAGE,
+		                    "--dump-gradients: not where ranks hold parts of gradients; "
+		                    "--data-parallel=ddp, compiled in, too, does it");
+	if (o->export)
+		RETURN_IF_ERROR(gradc_check_adapters(s->run, "--export"));
+	if (o->export_adapter)
+		RETURN_IF_ERROR(gradc_check_adapters(s->run, "--export-adapter"));
+	return o->export_merged ? gradc_check_adapters(s->run, "--export-merged") : NULL;
+}
+
+static bool
+is_training(const CliOptions *o)
+{
+	return !o->once && (o->run.steps != 0 || o->run.data.n || o->run.tokens || o->run.text);
+}
+
+Status
+session_run(Session *s)
+{
+	const CliOptions *o = s->o;
+	Status status = is_training(o) ? run_training(s) : resume(s);
+
+	if (status && s->rescued)
+		tell_fault(s, write_exports(s));
+	RETURN_IF_ERROR(status);
+	if (o->once && o->check_gradients && gradc_rank(s->run) == 0)
+		return check_gradients(s->run, o);
+	const char *form = format_info_get(gradc_tables(s->run), "forward_in_training_form");
+	if (o->once && !o->backward && form && strcmp(form, "1") == 0)
+		warn_training_form(s, "the outputs are");
+	if (o->once && gradc_rank(s->run) == 0)
+		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
+	warn_untrained(s);
+	bool stopped = s->stop && o->run.save; /* the run that resumes it exports */
+	return stopped ? NULL : write_exports(s);
+}

@@ -1,0 +1,232 @@
+/* Collectives as calls of NCCL. Its own are for equal parts; where parts differ (comm_part), each is a call of its member:
+ *
+ *	all_reduce      AllReduce
+ *	all_gather      AllGather; else a Broadcast of each part
+ *	reduce_scatter  ReduceScatter; else a Reduce of each part
+ *	all_to_all      Send and Recv of each part
+ *	broadcast, send, recv
+ *
+ * What is only moved is moved as bytes. */
+#include "runtime/comm/nccl/nccl.h"
+
+typedef struct {
+	const NcclLibrary *nccl;
+	const Collective *c;
+	NcclComm comm;
+	void *stream;
+	int rank, size; /* in the group */
+	int64_t room;   /* of a part, in elements */
+} Call;
+
+/* ---- sizes */
+static int64_t
+bytes_of(const Call *k, int64_t n)
+{
+	return dtype_bytes(k->c->dtype, n);
+}
+
+static CommPart
+part_of(const Call *k, int rank)
+{
+	return comm_part(k->c->n, k->size, rank, k->c->block ? k->c->block : 1);
+}
+
+static const char *
+from_at(const Call *k, int64_t element)
+{
+	return (const char *)k->c->from + bytes_of(k, element);
+}
+
+static char *
+to_at(const Call *k, int64_t element)
+{
+	return (char *)k->c->to + bytes_of(k, element);
+}
+
+static bool
+is_even(const Call *k)
+{
+	return k->c->n == k->room * k->size;
+}
+
+/* ---- what is added: the types that comm_sum_has */
+static const int types[N_DTYPES] = {[F64] = NCCL_F64,   [F32] = NCCL_F32, [F16] = NCCL_F16,
+                                    [BF16] = NCCL_BF16, [S64] = NCCL_S64, [S32] = NCCL_S32};
+static const int operations[N_COMM_REDUCTIONS] = {[COMM_SUM] = NCCL_SUM, [COMM_MAX] = NCCL_MAX};
+
+static int
+type_of(const Call *k)
+{
+	return types[k->c->dtype];
+}
+
+static int
+operation_of(const Call *k)
+{
+	return operations[k->c->reduction];
+}
+
+/* ---- calls */
+/* All parts at once: one that failed ends the group, too. */
+static int
+each_part(const Call *k, int (*call)(const Call *k, int rank))
+{
+	int code = k->nccl->GroupStart();
+
+	if (code != NCCL_OK)
+		return code;
+	for (int r = 0; r < k->size && code == NCCL_OK; r++)
+		code = call(k, r);
+	int end = k->nccl->GroupEnd();
+	return code != NCCL_OK ? code : end;
+}
+
+static int
+all_reduce(const Call *k)
+{
+	return k->nccl->AllReduce(k->c->from, k->c->to, (size_t)k->c->n, type_of(k),
+	                          operation_of(k), k->comm, k->stream);
+}
+
+static int
+broadcast_part(const Call *k, int rank)
+{
+	CommPart part = part_of(k, rank);
+	char *to = to_at(k, part.first);
+
+	if (part.n == 0)
+		return NCCL_OK;
+	return k->nccl->Broadcast(rank == k->rank ? k->c->from : to, to,
+	                          (size_t)bytes_of(k, part.n), NCCL_U8, rank, k->comm, k->stream);
+}
+
+static int
+all_gather(const Call *k)
+{
+	return is_even(k) ? k->nccl->AllGather(k->c->from, k->c->to, (size_t)bytes_of(k, k->room),
+	                                       NCCL_U8, k->comm, k->stream)
+	                  : each_part(k, broadcast_part);
+}
+
+static int
+reduce_part(const Call *k, int rank)
+{
+	CommPart part = part_of(k, rank);
+
+	if (part.n == 0)
+		return NCCL_OK;
+	return k->nccl->Reduce(from_at(k, part.first), k->c->to, (size_t)part.n, type_of(k),
+	                       operation_of(k), rank, k->comm, k->stream);
+}
+
+static int
+reduce_scatter(const Call *k)
+{
+	return is_even(k) ? k->nccl->ReduceScatter(k->c->from, k->c->to, (size_t)k->room,
+	                                           type_of(k), operation_of(k), k->comm, k->stream)
+	                  : each_part(k, reduce_part);
+}
+
+static int
+exchange_part(const Call *k, int rank)
+{
+	CommPart part = part_of(k, rank), own = part_of(k, k->rank);
+	int code = NCCL_OK;
+
+	if (part.n > 0)
+		code = k->nccl->Send(from_at(k, part.first), (size_t)bytes_of(k, part.n), NCCL_U8,
+		                     rank, k->comm, k->stream);
+	if (code == NCCL_OK && own.n > 0)
+		code = k->nccl->Recv(to_at(k, k->room * rank), (size_t)bytes_of(k, own.n), NCCL_U8,
+		                     rank, k->comm, k->stream);
+	return code;
+}
+
+static int
+all_to_all(const Call *k)
+{
+	return each_part(k, exchange_part);
+}
+
+static int
+broadcast(const Call *k)
+{
+	return k->nccl->Broadcast(k->c->from, k->c->to, (size_t)bytes_of(k, k->c->n), NCCL_U8,
+	                          k->c->peer, k->comm, k->stream);
+}
+
+static int
+send(const Call *k)
+{
+	return k->nccl->Send(k->c->from, (size_t)bytes_of(k, k->c->n), NCCL_U8, k->c->peer, k->comm,
+	                     k->stream);
+}
+
+static int
+recv(const Call *k)
+{
+	return k->nccl->Recv(k->c->to, (size_t)bytes_of(k, k->c->n), NCCL_U8, k->c->peer, k->comm,
+	                     k->stream);
+}
+
+static int (*const calls[N_COLLECTIVES])(const Call *k) = {
+	[COMM_ALL_REDUCE] = all_reduce,
+	[COMM_ALL_GATHER] = all_gather,
+	[COMM_REDUCE_SCATTER] = reduce_scatter,
+	[COMM_ALL_TO_ALL] = all_to_all,
+	[COMM_BROADCAST] = broadcast,
+	[COMM_SEND] = send,
+	[COMM_RECV] = recv,
+};
+
+/* Around a ring; of one root, what it has. */
+static int64_t
+sent_bytes(const Call *k)
+{
+	const Collective *c = k->c;
+	int64_t share = bytes_of(k, c->n) / k->size * (k->size - 1);
+	const int64_t sent[N_COLLECTIVES] = {
+		[COMM_ALL_REDUCE] = 2 * share,
+		[COMM_ALL_GATHER] = share,
+		[COMM_REDUCE_SCATTER] = share,
+		[COMM_ALL_TO_ALL] = bytes_of(k, c->n - part_of(k, k->rank).n),
+		[COMM_BROADCAST] = c->peer == k->rank ? bytes_of(k, c->n) : 0,
+		[COMM_SEND] = bytes_of(k, c->n),
+	};
+
+	return sent[c->kind];
+}
+
+int
+nccl_call(const CommData *d, const Collective *c, void *stream, int64_t *bytes)
+{
+	const CommMembers *group = &d->groups[c->group];
+	const Call call = {.nccl = &d->nccl,
+	                   .c = c,
+	                   .comm = nccl_comm(d, c->group),
+	                   .stream = stream,
+	                   .rank = group->rank,
+	                   .size = group->size,
+	                   .room = comm_part_room(c->n, group->size, c->block ? c->block : 1)};
+
+	*bytes = sent_bytes(&call);
+	return c->n > 0 ? calls[c->kind](&call) : NCCL_OK;
+}
+
+/* The schedule adds by itself what is to be added in the order of the ranks, but for sums that are exact in any order and narrow
+ * ones. Of those NCCL rounds each sum of two, which is as good for two ranks. */
+Status
+nccl_check(const CommData *d, const Collective *c)
+{
+	const CommMembers *group = &d->groups[c->group];
+	bool reduces = c->kind == COMM_ALL_REDUCE || c->kind == COMM_REDUCE_SCATTER;
+
+	RETURN_IF_ERROR(comm_check_collective(c, group->rank, group->size));
+	if (!reduces || !c->ordered || c->reduction != COMM_SUM || group->size <= 2 ||
+	    (c->dtype != F16 && c->dtype != BF16))
+		return NULL;
+	return status_error(EXIT_COMM,
+	                    "NCCL adds %s of %d ranks in no order of its callers': --reduce=fast "
+	                    "does without one, --collectives=host adds on the host",
+	                    dtype_info[c->dtype].name, group->size);
+}

@@ -1,0 +1,62 @@
+/* The file in which rank 0 says where it listens. An older run's may lie there: what it says is only believed when the one that
+ * listens knows the file's nonce. */
+#include "runtime/comm/tcp/tcp.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char form[] = "gradc rendezvous 1\njob %016" PRIx64 "\nnonce %016" PRIx64
+			   "\nhost %s\nport %d\n";
+
+/* What a meeting did not write is somebody's. An empty file is a name that was reserved. */
+static Status
+check_place(const char *path)
+{
+	struct stat st;
+	TcpMeeting m;
+
+	if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0 ||
+	    tcp_meeting_read(path, &m))
+		return NULL; /* what is wrong with it, whoever opens it says */
+	return status_error(EXIT_USAGE,
+	                    "GRADC_RENDEZVOUS=file://%s: the file is there, and no rank 0 has "
+	                    "written it: it would be written over",
+	                    path);
+}
+
+Status
+tcp_meeting_write(const char *path, const TcpMeeting *m)
+{
+	Text text = {0};
+
+	RETURN_IF_ERROR(check_place(path));
+	text_printf(&text, form, m->job, m->nonce, m->host, m->port);
+	Status status = file_write(path, text.at, (int64_t)text.n);
+	text_free(&text);
+	return status;
+}
+
+bool
+tcp_meeting_read(const char *path, TcpMeeting *out)
+{
+	enum { MOST_BYTES = 1024 };
+	Arena *arena = arena_new();
+	void *bytes = NULL;
+	int64_t n = 0;
+	int end = 0;
+
+	*out = (TcpMeeting){0};
+	Status status = file_read(arena, path, MOST_BYTES, &bytes, &n);
+	char *text = status ? NULL : arena_strndup(arena, bytes, (size_t)n);
+	status_free(status);
+	bool is = text &&
+	          sscanf(text,
+	                 "gradc rendezvous 1 job %16" SCNx64 " nonce %16" SCNx64
+	                 " host %255s port %d%n",
+	                 &out->job, &out->nonce, out->host, &out->port, &end) == 4 &&
+	          strcmp(text + end, "\n") == 0 && out->port > 0 && out->port < 65536;
+	arena_free(arena);
+	return is;
+}

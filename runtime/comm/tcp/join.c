@@ -1,0 +1,242 @@
+/* A rank finds rank 0 and waits with it for the others (comm/tcp/start.c). Rank 0 may start later, at another of its ports, or
+ * the file that names it may be an older run's: whoever answers is asked, and asked again. */
+#include "runtime/comm/tcp/meet.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct {
+	CommControl *c;
+	const TcpPlace *place;
+	TcpMeeting at; /* where rank 0 is said to be */
+	int n_ports;
+	char why[512];   /* it is not reached */
+	bool unresolved; /* its host is not known */
+	double since, told;
+} Search;
+
+static bool
+send_hello(const Search *s, int fd)
+{
+	Hello h = {.version = TCP_VERSION,
+	           .rank = s->c->rank,
+	           .size = s->c->size,
+	           .job = s->place->job,
+	           .nonce = s->at.nonce};
+
+	memcpy(h.magic, tcp_magic, sizeof(h.magic));
+	return send(fd, &h, sizeof(h), MSG_NOSIGNAL) == sizeof(h);
+}
+
+/* Within so many seconds; false: *why says what came in its place. */
+static bool
+read_answer(int fd, double seconds, Answer *out, const char **why)
+{
+	double end = seconds_now() + seconds;
+
+	for (size_t got = 0; got < sizeof(*out);) {
+		*why = "no answer";
+		if (!socket_wait(fd, end - seconds_now()))
+			return false;
+		ssize_t n = recv(fd, (char *)out + got, sizeof(*out) - got, 0);
+		if (n < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK))
+			continue;
+		*why = n < 0 ? strerror(errno) : "the connection was closed";
+		if (n <= 0)
+			return false;
+		got += (size_t)n;
+	}
+	*why = "what listens there is no rank 0 of gradc";
+	return memcmp(out->magic, tcp_magic, sizeof(out->magic)) == 0;
+}
+
+/* NULL: it does not refuse. */
+static Status
+refusal(const Search *s, const Answer *a)
+{
+	int rank = s->c->rank;
+	const char *host = s->at.host;
+
+	switch (a->kind) {
+	case ANSWER_VERSION:
+		return status_error(EXIT_COMM,
+		                    "rank %d speaks version %d, rank 0 at %s version %d: all need "
+		                    "executables of one gradc",
+		                    rank, TCP_VERSION, host, a->value);
+	case ANSWER_SIZE:
+		return status_error(EXIT_COMM, "rank %d has %s=%d, rank 0 at %s has %d", rank,
+		                    s->place->size_name, s->c->size, host, a->value);
+	case ANSWER_TWICE:
+		return status_error(EXIT_COMM, "%s=%d, and rank 0 at %s has such a rank already",
+		                    s->place->rank_name, rank, host);
+	case ANSWER_RANK:
+		return status_error(EXIT_COMM, "%s=%d is no rank for rank 0 at %s",
+		                    s->place->rank_name, rank, host);
+	default: return NULL;
+	}
+}
+
+/* A connection to rank 0, of which this is now a rank; -1: s->why. */
+static Status
+try_address(Search *s, const struct addrinfo *to, int *out)
+{
+	double patience = s->c->patience < 2 ? s->c->patience : 2;
+	const char *why = NULL;
+	Answer answer = {0};
+	int fd = socket_connect(to, patience, &why);
+	Status status = NULL;
+
+	*out = -1;
+	if (fd >= 0 && !send_hello(s, fd))
+		why = strerror(errno);
+	else if (fd >= 0 && read_answer(fd, patience, &answer, &why)) {
+		why = "rank 0 of another job listens there";
+		status = refusal(s, &answer);
+		if (answer.kind == ANSWER_WELCOME && answer.nonce == s->at.nonce &&
+		    send_hello(s, fd)) {
+			*out = fd;
+			return NULL;
+		}
+	}
+	snprintf(s->why, sizeof(s->why), "%s", why);
+	if (fd >= 0)
+		close(fd);
+	return status;
+}
+
+static Status
+try_port(Search *s, int port, int *out)
+{
+	struct addrinfo *all = NULL,
+			hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+	Status status = NULL;
+	char number[16];
+
+	*out = -1;
+	snprintf(number, sizeof(number), "%d", port);
+	int code = getaddrinfo(s->at.host, number, &hints, &all);
+	s->unresolved = code != 0;
+	if (code) {
+		snprintf(s->why, sizeof(s->why), "%s", gai_strerror(code));
+		return NULL;
+	}
+	for (const struct addrinfo *a = all; a && *out < 0 && !status; a = a->ai_next)
+		status = try_address(s, a, out);
+	freeaddrinfo(all);
+	return status;
+}
+
+/* Where rank 0 is said to be. false: nobody says so yet. */
+static bool
+find_place(Search *s)
+{
+	const TcpPlace *p = s->place;
+	char own[HOST_BYTES] = "";
+
+	s->n_ports = 1;
+	if (!p->file[0]) {
+		memcpy(s->at.host, p->host, HOST_BYTES);
+		s->at.port = p->port;
+		s->n_ports = p->n_ports;
+		return true;
+	}
+	if (!tcp_meeting_read(p->file, &s->at)) {
+		snprintf(s->why, sizeof(s->why), "rank 0 has not written it");
+		return false;
+	}
+	if (s->at.job != p->job) {
+		snprintf(s->why, sizeof(s->why), "it is of another job");
+		return false;
+	}
+	/* A host may not know its own name. */
+	if (gethostname(own, sizeof(own) - 1) == 0 && strcmp(own, s->at.host) == 0)
+		strcpy(s->at.host, "localhost");
+	return true;
+}
+
+static Status
+try_ports(Search *s, int *out)
+{
+	*out = -1;
+	s->unresolved = false;
+	if (!find_place(s))
+		return NULL;
+	for (int i = 0; i < s->n_ports && *out < 0 && !s->unresolved; i++)
+		RETURN_IF_ERROR(try_port(s, s->at.port + i, out));
+	if (s->unresolved && seconds_now() - s->since > s->c->patience)
+		return status_error(EXIT_COMM, "rank %d: the host of rank 0, %s, is not known: %s",
+		                    s->c->rank, s->at.host, s->why);
+	return NULL;
+}
+
+static void
+tell(Search *s)
+{
+	const TcpPlace *p = s->place;
+	double now = seconds_now();
+	Text line = {0};
+
+	if (now - s->told <= s->c->patience)
+		return;
+	s->told = now;
+	text_printf(&line, "rank %d: has waited %.0f s for rank 0 at ", s->c->rank, now - s->since);
+	if (p->file[0])
+		text_printf(&line, "%s", p->file);
+	else if (p->n_ports > 1)
+		text_printf(&line, "%s, ports %d to %d", p->host, p->port,
+		            p->port + p->n_ports - 1);
+	else
+		text_printf(&line, "%s, port %d", p->host, p->port);
+	text_printf(&line, ": %s", s->why);
+	tcp_report(s->c, &line);
+}
+
+/* Rank 0 says now and then that it waits for others. */
+static Status
+await_start(const Search *s, int fd)
+{
+	double patience = s->c->patience, heard = seconds_now(), looked = heard;
+	const char *why;
+	Answer answer = {.kind = ANSWER_WAIT};
+
+	while (answer.kind == ANSWER_WAIT) {
+		bool is_there = socket_wait(fd, patience / 8);
+		double now = seconds_now();
+		if (is_there && !read_answer(fd, patience, &answer, &why))
+			return status_error(EXIT_COMM,
+			                    "rank %d: rank 0 is gone before all ranks had "
+			                    "started: %s",
+			                    s->c->rank, why);
+		if (is_there || now - looked > patience / 2) /* it was this rank that slept */
+			heard = now;
+		looked = now;
+		if (now - heard > patience)
+			return status_error(EXIT_HANG,
+			                    "rank %d: waited %.0f s for rank 0 to start, without "
+			                    "an answer: stopped or hanging",
+			                    s->c->rank, now - heard);
+	}
+	return refusal(s, &answer);
+}
+
+Status
+tcp_join(CommControl *c, const TcpPlace *place)
+{
+	enum { FIRST_PAUSE = 20000000, LAST_PAUSE = 320000000 };
+	Search s = {.c = c, .place = place, .since = seconds_now(), .told = seconds_now()};
+	long pause = FIRST_PAUSE;
+	int fd;
+
+	for (;;) {
+		RETURN_IF_ERROR(try_ports(&s, &fd));
+		if (fd >= 0)
+			break;
+		tell(&s);
+		nanosleep(&(struct timespec){.tv_nsec = pause}, NULL);
+		pause = pause < LAST_PAUSE ? 2 * pause : pause;
+	}
+	c->peers[0].fd = fd;
+	return await_start(&s, fd);
+}

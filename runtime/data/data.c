@@ -1,0 +1,316 @@
+/* All inputs of a program, bound to files: picks the binding whose shapes the files have, checks
+ * that they agree on the number of rows, and lays the rows of a micro-batch out as the io region has them. */
+#include "runtime/data/sources.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 1 << 20 }; /* of a file, read and decoded at once */
+enum { AT_HAND = 1 << 17 };     /* bytes that are read while another thread would wake up */
+
+static bool
+is_input(const Format *f, Role role, const char *name)
+{
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
+		const ProgramRecord *p = &f->programs[i];
+
+		for (uint32_t k = 0; k < p->n_inputs && p->role == role; k++) {
+			const PortRecord *port = &f->ports[p->first_input + k];
+			if (port->kind != PORT_WEIGHT &&
+			    strcmp(format_text(f, port->name), name) == 0)
+				return true;
+		}
+	}
+	return false;
+}
+
+static Status
+check_names(Gradc *run, Role role, const DataOptions *o)
+{
+	const struct {
+		const GradcPairs *pairs;
+		const char *option;
+	} lists[] = {{o->data, o->option},
+	             {o->fill, "--fill"},
+	             {o->scale, "--scale"},
+	             {o->mean_std, "--mean-std"}};
+	Status fault = NULL;
+
+	for (int l = 0; l < COUNT(lists); l++)
+		for (int i = 0; i < lists[l].pairs->n; i++) {
+			const char *name = lists[l].pairs->at[i].name;
+			if (!is_input(&run->format, role, name))
+				fault = fault_join(
+					run->diag, fault,
+					status_error(EXIT_USAGE,
+				                     "%s %s: the model has no input of this "
+				                     "name; --info lists them",
+				                     lists[l].option, name));
+		}
+	return fault;
+}
+
+static Status
+check_fills(Gradc *run, const DataOptions *o)
+{
+	Status fault = NULL;
+
+	for (int i = 0; i < o->data->n; i++) {
+		const char *name = o->data->at[i].name, *fill = pairs_get(o->fill, name);
+		if (fill)
+			fault = fault_join(
+				run->diag, fault,
+				status_error(EXIT_USAGE, "%s %s=%s and --fill %s=%s: one of them",
+			                     o->option, name, o->data->at[i].value, name, fill));
+	}
+	return fault;
+}
+
+static Status
+open_files(Gradc *run, Dataset *d, Files *files)
+{
+	const DataOptions *o = files->options;
+	Status fault = NULL;
+
+	d->n_sets = o->data->n + 1;
+	d->sets = files->data = NEW_ARRAY(run->arena, FileSet, d->n_sets);
+	for (int i = 0; i < o->data->n; i++) {
+		const char *name = o->data->at[i].name;
+		bool again = false;
+
+		for (int k = 0; k < i; k++)
+			again = again || strcmp(o->data->at[k].name, name) == 0;
+		if (!again)
+			fault = fault_join(run->diag, fault,
+			                   files_open(run->arena, o->data, name, &d->sets[i]));
+	}
+	const char *stream = o->tokens ? o->tokens : o->text;
+	if (stream)
+		fault = fault_join(
+			run->diag, fault,
+			tokens_open(run->arena, stream, !o->tokens, &d->sets[o->data->n]));
+	files->tokens = d->sets[o->data->n];
+	return fault;
+}
+
+static Status
+count_rows(Dataset *d, bool whole)
+{
+	const Source *first = NULL;
+
+	for (int i = 0; i < d->n_sources; i++) {
+		const Source *s = &d->sources[i];
+
+		if (s->rows < 0)
+			continue;
+		if (first && first->rows != s->rows)
+			return status_error(EXIT_DATA, "%s has %lld samples, %s has %lld",
+			                    first->set.files[0].path, (long long)first->rows,
+			                    s->set.files[0].path, (long long)s->rows);
+		first = first ? first : s;
+	}
+	if (!first && whole)
+		return NULL;
+	if (!first)
+		return status_error(EXIT_USAGE,
+		                    "no input has samples: nothing says how long an epoch is");
+	d->rows = first->rows;
+	if (d->rows == 0)
+		return status_error(EXIT_DATA, "%s: no samples", first->set.files[0].path);
+	return NULL;
+}
+
+static int64_t
+outer_elements(const Source *s)
+{
+	int64_t outer = 1;
+
+	for (int32_t i = 0; i < s->port->sample_axis; i++)
+		outer *= s->format->dims[s->port->first_dim + (uint32_t)i];
+	return outer;
+}
+
+static bool
+reads_rows(const Source *s)
+{
+	return source_is_sampled(s) && s->port->kind != PORT_WEIGHT;
+}
+
+static Status
+keep_data(Gradc *run, Dataset *d)
+{
+	int64_t left = run->options.keep_data, bytes = 0;
+
+	d->at_hand = true;
+	for (int i = 0; i < d->n_sources; i++) {
+		Source *s = &d->sources[i];
+
+		if (!reads_rows(s))
+			continue;
+		RETURN_IF_ERROR(source_keep(run->arena, s, &left));
+		bytes += d->micro_rows * dtype_bytes(s->set.files[0].info.dtype, s->elements);
+		d->at_hand = d->at_hand && s->set.files[0].kept && bytes <= AT_HAND;
+	}
+	return NULL;
+}
+
+static void
+allocate(Gradc *run, Dataset *d)
+{
+	int64_t most = 1;
+
+	d->micro_rows = run->format.bindings[d->binding].rows;
+	d->picked = NEW_ARRAY(run->arena, int64_t, d->micro_rows);
+	for (int i = 0; i < d->n_sources; i++) {
+		Source *s = &d->sources[i];
+
+		if (!reads_rows(s))
+			continue;
+		int64_t raw = dtype_bytes(s->set.files[0].info.dtype, s->elements);
+		int64_t bytes = dtype_bytes((DType)s->port->dtype, s->elements);
+
+		s->chunk = raw > 0 && raw < CHUNK_BYTES ? CHUNK_BYTES / raw : 1;
+		s->chunk = s->chunk < d->micro_rows ? s->chunk : d->micro_rows;
+		s->raw = arena_alloc(run->arena, (size_t)(s->chunk * raw));
+		most = outer_elements(s) > 1 && s->chunk * bytes > most ? s->chunk * bytes : most;
+	}
+	d->sample = arena_alloc(run->arena, (size_t)most);
+}
+
+Status
+dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out)
+{
+	Dataset *d = *out = NEW(run->arena, Dataset);
+	Files files = {.run = run, .options = options};
+
+	if (options->tokens && options->text)
+		return status_error(EXIT_USAGE, "tokens and text together: one stream only");
+	Status fault = fault_join(run->diag, check_names(run, role, options),
+	                          check_fills(run, options));
+	fault = fault_join(run->diag, fault, open_files(run, d, &files));
+	RETURN_IF_ERROR(fault);
+	RETURN_IF_ERROR(binding_pick(run, role, &files, d));
+	if (files.tokens.n_files && !bind_token_port(&files, d->program))
+		return status_error(EXIT_USAGE,
+		                    "a token stream feeds the one integer input that nothing else "
+		                    "fills, but there is none or more than one");
+	RETURN_IF_ERROR(bind_sources(&files, d));
+	RETURN_IF_ERROR(count_rows(d, options->whole));
+	allocate(run, d);
+	return options->whole ? NULL : keep_data(run, d);
+}
+
+void
+dataset_close(Dataset *d)
+{
+	for (int i = 0; d && i < d->n_sets; i++)
+		files_close(&d->sets[i]);
+}
+
+/* Where a sample's block `o` of row i lies in the port's layout, where rows are axis sample_axis. */
+typedef struct {
+	int64_t outer, inner; /* blocks of a sample; bytes of a block */
+	int64_t rows;
+	char *at;
+} Layout;
+
+static char *
+block(const Layout *l, int64_t o, int64_t row)
+{
+	return l->at + (o * l->rows + row) * l->inner;
+}
+
+static void
+spread(const Layout *l, int64_t first, int64_t n, const char *samples)
+{
+	for (int64_t r = 0; r < n; r++)
+		for (int64_t o = 0; o < l->outer; o++)
+			memcpy(block(l, o, first + r), samples + (r * l->outer + o) * l->inner,
+			       (size_t)l->inner);
+}
+
+/* Rows [row, row+n) of the files become rows first... of the port. */
+static Status
+read_run(Dataset *d, Source *s, const Layout *l, int64_t first, int64_t row, int64_t n)
+{
+	for (int64_t i = 0, part; i < n; i += part) {
+		char *to = l->outer == 1 ? block(l, 0, first + i) : d->sample;
+
+		part = n - i < s->chunk ? n - i : s->chunk;
+		RETURN_IF_ERROR(s->read(s, row + i, part, to));
+		if (l->outer > 1)
+			spread(l, first + i, part, to);
+	}
+	return NULL;
+}
+
+/* Consecutive rows are read at once; padding repeats the last row. */
+static Status
+read_rows(Dataset *d, Source *s, int64_t n, char *to)
+{
+	int64_t bytes = dtype_bytes((DType)s->port->dtype, s->elements), outer = outer_elements(s);
+	const Layout l = {outer, bytes / outer, d->micro_rows, to};
+	const int64_t *rows = d->picked;
+
+	for (int64_t i = 0, run; i < n; i += run) {
+		for (run = 1; i + run < n && rows[i + run] == rows[i] + run;)
+			run++;
+		RETURN_IF_ERROR(read_run(d, s, &l, i, rows[i], run));
+	}
+	if (n == 0)
+		RETURN_IF_ERROR(read_run(d, s, &l, 0, 0, 1));
+	for (int64_t i = n > 0 ? n : 1; i < d->micro_rows; i++)
+		for (int64_t o = 0; o < outer; o++)
+			memcpy(block(&l, o, i), block(&l, o, i - 1), (size_t)l.inner);
+	return NULL;
+}
+
+static int64_t
+port_bytes(const Source *s)
+{
+	const PortRecord *p = s->port;
+
+	return dtype_bytes((DType)p->dtype, format_elements(s->format, p->first_dim, p->rank));
+}
+
+static Status
+read_source(Dataset *d, Source *s, int64_t n, char *to)
+{
+	if (s->port->kind != PORT_WEIGHT && !s->constant)
+		return read_rows(d, s, n, to);
+	if (s->constant)
+		memcpy(to, s->constant, (size_t)port_bytes(s));
+	for (int64_t i = 0; i < d->micro_rows && !s->constant; i++)
+		dtype_store_float((DType)s->port->dtype, to, i, i < n ? 1 : 0);
+	return NULL;
+}
+
+Status
+dataset_read(const MicroRows *rows, char *image)
+{
+	Dataset *d = rows->dataset;
+	Order order = order_new(d->rows, d->shuffle, d->seed, rows->epoch);
+	int64_t n = rows->end > rows->first ? rows->end - rows->first : 0;
+
+	for (int64_t i = 0; i < n; i++)
+		d->picked[i] = order_at(&order, rows->first + i);
+	for (int i = 0; i < d->n_sources; i++) {
+		Source *s = &d->sources[i];
+
+		RETURN_IF_ERROR(source_check_kept(s));
+		RETURN_IF_ERROR(
+			read_source(d, s, n, image + s->format->slots[s->port->slot].offset));
+	}
+	return NULL;
+}
+
+void
+dataset_write(const Dataset *d, const Executor *x, const char *image)
+{
+	for (int i = 0; i < d->n_sources; i++) {
+		const Source *s = &d->sources[i];
+
+		memcpy(executor_host(x, s->port->slot),
+		       image + s->format->slots[s->port->slot].offset, (size_t)port_bytes(s));
+	}
+}

@@ -1,0 +1,97 @@
+/* Values of a file become values of a port: x * scale + offset, then (x - mean) / std of its
+ * channel, computed in double and rounded once. A byte has 256 values: what each becomes in each
+ * channel is computed beforehand, so that images are decoded by look-up, with the same bits. */
+#include "runtime/data/sources.h"
+
+#include <string.h>
+
+enum { BYTE_VALUES = 256, MOST_TABLE_BYTES = 1 << 22 };
+
+static double
+load(DType dtype, const void *raw, int64_t i)
+{
+	return dtype_is_float(dtype) ? dtype_load_float(dtype, raw, i)
+	                             : (double)dtype_load_int(dtype, raw, i);
+}
+
+static double
+scaled(const Source *s, double x, int64_t channel)
+{
+	x = x * s->scale + s->offset;
+	return s->mean ? (x - (double)s->mean[channel]) / (double)s->std[channel] : x;
+}
+
+static int64_t
+channel_of(const Source *s, int64_t i)
+{
+	return s->mean ? i % s->elements / s->channel_stride % s->channels : 0;
+}
+
+static bool
+is_scaled(const Source *s)
+{
+	return s->mean || s->scale != 1 || s->offset != 0;
+}
+
+void
+decode_prepare(Arena *arena, Source *s, DType from)
+{
+	DType to = (DType)s->port->dtype;
+	int64_t channels = s->mean ? s->channels : 1;
+	uint8_t byte[BYTE_VALUES];
+
+	if (!is_scaled(s) || (from != U8 && from != S8) || dtype_info[to].bits < 16 ||
+	    channels > MOST_TABLE_BYTES / dtype_bytes(to, BYTE_VALUES))
+		return;
+	for (int i = 0; i < BYTE_VALUES; i++)
+		byte[i] = (uint8_t)i;
+	char *table = arena_alloc(arena, (size_t)dtype_bytes(to, channels * BYTE_VALUES));
+	for (int64_t c = 0; c < channels; c++)
+		for (int64_t i = 0; i < BYTE_VALUES; i++)
+			dtype_store_float(to, table, c * BYTE_VALUES + i,
+			                  scaled(s, load(from, byte, i), c));
+	s->bytes = table;
+}
+
+/* Runs of `stride` elements have one channel; with stride 1 neighbours have different ones. */
+#define LOOK_UP(name, T)                                                            \
+	static void name(const Source *s, const uint8_t *raw, int64_t n, void *out) \
+	{                                                                           \
+		int64_t channels = s->mean ? s->channels : 1;                       \
+		int64_t stride = s->mean ? s->channel_stride : n;                   \
+		const T *table = s->bytes;                                          \
+		T *to = out;                                                        \
+                                                                                    \
+		for (int64_t at = 0; stride == 1 && at < n; at += channels)         \
+			for (int64_t c = 0; c < channels; c++)                      \
+				to[at + c] = table[BYTE_VALUES * c + raw[at + c]];  \
+		for (int64_t at = 0, c = 0; stride > 1 && at < n; at += stride) {   \
+			const T *row = table + BYTE_VALUES * c;                     \
+                                                                                    \
+			for (int64_t i = 0; i < stride; i++)                        \
+				to[at + i] = row[raw[at + i]];                      \
+			c = c + 1 < channels ? c + 1 : 0;                           \
+		}                                                                   \
+	}
+LOOK_UP(look_up_16, uint16_t)
+LOOK_UP(look_up_32, uint32_t)
+LOOK_UP(look_up_64, uint64_t)
+#undef LOOK_UP
+
+static void (*const look_up[])(const Source *, const uint8_t *, int64_t,
+                               void *) = {[16] = look_up_16, [32] = look_up_32, [64] = look_up_64};
+
+void
+decode(const Source *s, DType from, const void *raw, int64_t n, void *to)
+{
+	DType dtype = (DType)s->port->dtype;
+
+	if (s->bytes)
+		look_up[dtype_info[dtype].bits](s, raw, n, to);
+	else if (!is_scaled(s))
+		dtype_convert(dtype, to, from, raw, n);
+	else
+		for (int64_t i = 0; i < n; i++)
+			dtype_store_float(dtype, to, i,
+			                  scaled(s, load(from, raw, i), channel_of(s, i)));
+}

@@ -1,0 +1,50 @@
+/* The order of the rows: a permutation of [0, n) as a pure function of (seed, epoch, index).
+ *
+ * A Feistel network permutes [0, 4^half_bits), the smallest such range that holds [0, n). An index
+ * that lands outside is permuted again: the walk along its cycle comes back inside, after less
+ * than four steps on average, and is itself a permutation of [0, n). */
+#include "runtime/data/sources.h"
+
+enum { ROUNDS = 4 };
+
+Order
+order_new(int64_t n, bool shuffle, uint64_t seed, int64_t epoch)
+{
+	Order order = {.n = n, .shuffle = shuffle, .half_bits = 1};
+	const uint32_t counter[4] = {(uint32_t)epoch, (uint32_t)((uint64_t)epoch >> 32),
+	                             0x6f726472u, 0};
+	Philox keys = philox4x32(counter, seed);
+
+	while (order.half_bits < 31 && (1ll << 2 * order.half_bits) < n)
+		order.half_bits++;
+	for (int i = 0; i < ROUNDS; i++)
+		order.keys[i] = keys.at[i];
+	return order;
+}
+
+static uint64_t
+permute(const Order *o, uint64_t x)
+{
+	uint64_t mask = (1ull << o->half_bits) - 1, left = x >> o->half_bits, right = x & mask;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		uint64_t next = left ^
+		                (hash_mix(right, ((uint64_t)round << 32) | o->keys[round]) & mask);
+
+		left = right;
+		right = next;
+	}
+	return left << o->half_bits | right;
+}
+
+int64_t
+order_at(const Order *o, int64_t index)
+{
+	if (!o->shuffle || o->n < 2)
+		return index;
+	uint64_t x = (uint64_t)index;
+	do
+		x = permute(o, x);
+	while (x >= (uint64_t)o->n);
+	return (int64_t)x;
+}

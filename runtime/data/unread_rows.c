@@ -1,0 +1,35 @@
+/* Rows that one of several ranks cannot read, such as a label of 1000 where there are 10 classes. The other ranks wait for this rank in
+ * the step's collectives, so it computes the step with zeros in place of its rows, and counts NaN targets. The count over all ranks
+ * becomes NaN. So no rank makes the update, and every rank sees in the step's result that it has to ask for the fault. */
+#include "runtime/data/data.h"
+
+#include <math.h>
+
+Status
+unread_take(Gradc *run, const MicroRows *rows, Status *unread, DataWait *wait)
+{
+	Status fault = prefetch_take(run->prefetch, rows, wait);
+
+	if (!fault || gradc_ranks(run) == 1)
+		return fault;
+	*unread = status_first(*unread, fault);
+	return prefetch_take_zeros(run->prefetch);
+}
+
+Status
+unread_spoil_count(Gradc *run, MicroBatch *micro)
+{
+	/* The first micro-batch overwrites the count; a later one adds to it. */
+	if (micro->index == 0)
+		*micro = (MicroBatch){.index = 1, .n = micro->n + 1};
+	return write_scalar(run, run->loss_count, NAN);
+}
+
+Status
+unread_share(Gradc *run, double count, Status *unread)
+{
+	Status fault = isnan(count) && gradc_ranks(run) > 1 ? ranks_share(run, *unread) : *unread;
+
+	*unread = NULL;
+	return fault;
+}

@@ -1,0 +1,314 @@
+/* An operand is packed once when every launch of its kernel reads it from a constant state. Equal layers share a
+ * kernel, so a call may have as many packed operands as there are such states. */
+#include "runtime/device/library_calls.h"
+
+#include <stdlib.h>
+
+enum { N_READ = 2, MAX_PACKED = 64 << 20 /* bytes, of all packed operands */ };
+
+/* A state in a call's own layout. */
+typedef struct {
+	int64_t state;    /* its offset in the state region */
+	const void *from; /* where the first run found it; NULL: not yet packed */
+	char *at;
+} Packed;
+typedef struct {
+	const LibraryCall *record;
+	const LibraryOps *ops; /* whose the call is */
+	PreparedCall *call;    /* NULL: the loops run */
+	unsigned fixed;
+	Packed *packed[N_READ];
+	int n_packed[N_READ];
+} Call;
+struct LibraryCalls {
+	const Format *tables;
+	Call *at; /* by library record */
+	int n;
+	int64_t scratch, packed; /* bytes: of any one of them, of all */
+	char *memory;
+};
+
+/* ---- which operands never change */
+static bool
+lies_in_constant(const Format *f, const Slot *s)
+{
+	for (int i = 0; s->space == SPACE_STATE && i < f->n[SECTION_STATES]; i++) {
+		const StateRecord *t = &f->states[i];
+		if (t->lifetime == LASTS_CONSTANT && s->offset >= t->offset &&
+		    s->offset + s->bytes <= t->offset + t->bytes)
+			return true;
+	}
+	return false;
+}
+
+static Status
+add_packed(Call *c, int i, int64_t state)
+{
+	for (int k = 0; k < c->n_packed[i]; k++)
+		if (c->packed[i][k].state == state)
+			return NULL;
+	c->packed[i] = memory_resize(c->packed[i], sizeof(Packed) * (size_t)(c->n_packed[i] + 1));
+	c->packed[i][c->n_packed[i]++] = (Packed){.state = state};
+	return NULL;
+}
+
+static Status
+look_at_launch(const LibraryCalls *calls, const Instruction *n)
+{
+	const Format *f = calls->tables;
+	uint32_t record = n->kind == RUN_KERNEL ? f->kernels[n->what].library : 0;
+
+	if (!record)
+		return NULL;
+	Call *c = &calls->at[record - 1];
+	for (int i = 0; i < N_READ; i++) {
+		const Slot *s =
+			&f->slots[f->arguments[n->args + (uint32_t)c->record->operands[i].buffer]
+		                          .slot];
+		if (!lies_in_constant(f, s))
+			c->fixed &= ~(1u << i);
+		else if (c->fixed >> i & 1)
+			RETURN_IF_ERROR(add_packed(c, i, s->offset));
+	}
+	return NULL;
+}
+
+/* Of the programs that are run. Which a mode has none of its own of, it takes from MODE_REPLICATED. */
+static Status
+look_at_programs(const LibraryCalls *calls, const CodeSource *source)
+{
+	const Format *f = calls->tables;
+
+	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
+		const ProgramRecord *p = &f->programs[i];
+		if ((int)p->target != source->target ||
+		    (p->mode != MODE_REPLICATED && (int)p->mode != source->mode))
+			continue;
+		for (uint32_t k = 0; k < p->n_instructions; k++)
+			RETURN_IF_ERROR(
+				look_at_launch(calls, &f->instructions[p->first_instruction + k]));
+	}
+	return NULL;
+}
+
+/* ---- making */
+static int64_t
+packed_bytes(const Call *c)
+{
+	int64_t bytes = 0;
+
+	for (int i = 0; i < N_READ; i++)
+		bytes += c->n_packed[i] * c->ops->packed_bytes(c->call, i);
+	return bytes;
+}
+
+static void
+release_call(Call *c)
+{
+	if (c->call)
+		c->ops->release(c->call);
+	c->call = NULL;
+}
+
+/* False: the library does not take it, or not with profit. */
+static bool
+try_library(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int64_t limit)
+{
+	unsigned fixed = c->fixed;
+
+	c->ops = l->ops;
+	status_free(l->ops->prepare(l->library, c->record, fixed, limit, &c->call));
+	if (c->call && fixed && calls->packed + packed_bytes(c) > MAX_PACKED) {
+		release_call(c);
+		fixed = 0;
+		status_free(l->ops->prepare(l->library, c->record, fixed, limit, &c->call));
+	}
+	if (c->call && !l->ops->pays(c->call))
+		release_call(c);
+	if (c->call)
+		c->fixed = fixed;
+	return c->call != NULL;
+}
+
+/* By a plan that the tables have for it. */
+static void
+try_plans(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int record)
+{
+	const Format *f = calls->tables;
+
+	for (int i = 0; l->ops->rebuild && i < f->n[SECTION_PLANS] && !c->call; i++) {
+		const PlanRecord *p = &f->plans[i];
+		const LibraryPlan plan = {format_text(f, p->version), format_text(f, p->text),
+		                          (int)p->capability, (int)p->processors};
+		if (p->library != (uint32_t)record)
+			continue;
+		c->ops = l->ops;
+		status_free(l->ops->rebuild(l->library, c->record, &plan,
+		                            f->library[record].scratch_limit, &c->call));
+	}
+}
+
+static void
+make_call(LibraryCalls *calls, const Libraries *libraries, int record)
+{
+	int64_t limit = calls->tables->library[record].scratch_limit;
+	Call *c = &calls->at[record];
+
+	if (c->call)
+		return; /* another kernel's, too */
+	for (int i = 0; i < libraries->n && !c->call; i++)
+		if (libraries->at[i].library)
+			try_plans(calls, &libraries->at[i], c, record);
+	for (int i = 0; i < libraries->n && !c->call; i++)
+		if (libraries->at[i].library)
+			try_library(calls, &libraries->at[i], c, limit);
+	if (!c->call)
+		return;
+	calls->packed += packed_bytes(c);
+	if (c->ops->scratch(c->call) > calls->scratch)
+		calls->scratch = c->ops->scratch(c->call);
+}
+
+/* Kernels of programs that do not run here need no call. */
+static bool
+is_called(const KernelRecord *k, int target)
+{
+	return k->library && k->targets >> target & 1;
+}
+
+static void
+close_calls(void *calls)
+{
+	library_calls_close(calls);
+}
+
+Status
+library_calls_open(Libraries *libraries, const CodeSource *source, LibraryCalls **out)
+{
+	const Format *tables = source->tables;
+	LibraryCalls *calls = memory_zeroed(1, sizeof(*calls));
+	int n = tables ? tables->n[SECTION_LIBRARY] : 0;
+
+	*out = NULL;
+	calls->at = memory_zeroed((size_t)n + 1, sizeof(*calls->at));
+	calls->tables = tables;
+	calls->n = n;
+	memory_hold(close_calls, calls);
+	for (int i = 0; i < n; i++)
+		calls->at[i] = (Call){.record = &tables->library[i].call,
+		                      .fixed = (1u << N_READ) - 1};
+	Status status = n ? look_at_programs(calls, source) : NULL;
+	for (int i = 0; n && i < tables->n[SECTION_KERNELS] && !status; i++)
+		if (is_called(&tables->kernels[i], source->target))
+			make_call(calls, libraries, (int)tables->kernels[i].library - 1);
+	libraries_look_again(libraries);
+	memory_let_go();
+	if (status)
+		library_calls_close(calls);
+	else
+		*out = calls;
+	return status;
+}
+
+void
+library_calls_close(LibraryCalls *calls)
+{
+	if (!calls)
+		return;
+	for (int i = 0; i < calls->n; i++) {
+		release_call(&calls->at[i]);
+		for (int k = 0; k < N_READ; k++)
+			memory_free(calls->at[i].packed[k]);
+	}
+	memory_free(calls->at);
+	memory_free(calls);
+}
+
+int64_t
+library_calls_bytes(const LibraryCalls *calls)
+{
+	return calls->scratch + calls->packed;
+}
+
+void
+library_calls_place(LibraryCalls *calls, char *memory)
+{
+	calls->memory = memory;
+	memory += calls->scratch;
+	for (int i = 0; i < calls->n; i++) {
+		Call *c = &calls->at[i];
+		for (int k = 0; c->call && k < N_READ; k++)
+			for (int p = 0; p < c->n_packed[k]; p++) {
+				c->packed[k][p].at = memory;
+				memory += c->ops->packed_bytes(c->call, k);
+			}
+	}
+}
+
+/* ---- running */
+static Call *
+call_of(const LibraryCalls *calls, uint32_t kernel)
+{
+	uint32_t i = calls->n ? calls->tables->kernels[kernel].library : 0;
+
+	return i && calls->at[i - 1].call ? &calls->at[i - 1] : NULL;
+}
+
+const char *
+library_calls_implementation(const LibraryCalls *calls, uint32_t kernel)
+{
+	const Call *c = call_of(calls, kernel);
+
+	return c ? c->ops->implementation(c->call) : NULL;
+}
+
+bool
+library_calls_cover(const LibraryCalls *calls, uint32_t kernel)
+{
+	uint32_t serves = calls->tables ? calls->tables->kernels[kernel].serves : 0;
+
+	return serves && (call_of(calls, serves - 1) || library_calls_cover(calls, serves - 1));
+}
+
+const char *
+library_calls_describe(const LibraryCalls *calls, uint32_t kernel)
+{
+	const char *name = library_calls_implementation(calls, kernel);
+
+	return name ? name : library_calls_cover(calls, kernel) ? "left out" : "generated";
+}
+
+/* The packed operand i that lies in buffer; made by the first run that reads it. */
+static Status
+find_packed(Call *c, int i, const void *buffer, char **out)
+{
+	*out = NULL;
+	if (c->ops->packed_bytes(c->call, i) == 0)
+		return NULL;
+	for (int k = 0; k < c->n_packed[i]; k++) {
+		Packed *p = &c->packed[i][k];
+		if (p->from && p->from != buffer)
+			continue;
+		*out = p->at;
+		if (!p->from)
+			RETURN_IF_ERROR(c->ops->pack(c->call, i, buffer, p->at));
+		p->from = buffer;
+		return NULL;
+	}
+	return NULL;
+}
+
+Status
+library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, void *stream)
+{
+	Call *c = call_of(calls, kernel);
+	void *operands[N_LIBRARY_OPERANDS] = {0};
+	char *packed[N_READ];
+
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		if (library_has_operand(c->record, i))
+			operands[i] = buffers[c->record->operands[i].buffer];
+	for (int i = 0; i < N_READ; i++)
+		RETURN_IF_ERROR(find_packed(c, i, operands[i], &packed[i]));
+	return c->ops->run(c->call, operands, packed, calls->memory, stream);
+}

@@ -1,0 +1,141 @@
+/* The regions of memory of a run: how large they are, getting them, and what to say where there is not enough. */
+#include "runtime/exec/exec.h"
+
+static int64_t
+region_bytes(const Executor *x, Space space)
+{
+	int64_t bytes = format_space_bytes(x->format, space, x->target);
+	int64_t host = format_space_bytes(x->format, space, x->host_target);
+
+	if (space_table[space].by_slots)
+		return format_slots_bytes(x->format, space, &x->facts);
+	if (space == SPACE_STATE)
+		return format_state_bytes(x->format, x->facts.mode);
+	return bytes > host ? bytes : host;
+}
+
+static int64_t
+bytes_of_library(const DeviceOps *ops, const Code *code)
+{
+	return ops->library_bytes ? ops->library_bytes(code) : 0;
+}
+
+static int
+turns_of(const SpaceRow *row)
+{
+	return row->turn == TURN_NONE ? 1 : 2;
+}
+
+/* "state 1.4 GiB, workspace 70.1 GiB", those of the device's memory or of the host's; their sum. */
+static int64_t
+add_plan(Text *out, const Executor *x, bool on_host)
+{
+	char number[32];
+	int64_t sum = 0;
+
+	for (int s = 0; s < N_SPACES; s++) {
+		const SpaceRow *row = &space_table[s];
+		int64_t bytes = turns_of(row) * region_bytes(x, (Space)s);
+
+		if (!only_applies(row->only, &x->facts) || row->on_host != on_host || bytes == 0)
+			continue;
+		text_printf(out, "%s%s %s", sum ? ", " : "", row->name,
+		            bytes_text(number, (double)bytes));
+		sum += bytes;
+	}
+	int64_t library = on_host ? 0 : bytes_of_library(x->ops, x->code);
+	if (library)
+		text_printf(out, ", library %s", bytes_text(number, (double)library));
+	return sum + library;
+}
+
+/* What was planned by region, what there is, and what helps. A fault of the device is something else. */
+static Status
+not_enough(const Executor *x, bool on_host, Status why)
+{
+	DeviceMemory memory;
+	Text plan = {0}, have = {0};
+	char number[32], total[32], own[32];
+	Status fault = x->ops->fault(x->device);
+
+	if (fault) {
+		status_free(why);
+		return fault;
+	}
+	int64_t sum = add_plan(&plan, x, on_host);
+	if (!on_host && x->ops->memory && x->ops->memory(x->device, &memory))
+		text_printf(&have, "; %s of %s are free, beside %s of the plan",
+		            bytes_text(number, (double)memory.free),
+		            bytes_text(total, (double)memory.total),
+		            bytes_text(own, (double)memory.own));
+	Status status = status_error(
+		why->exit_code,
+		"%s: planned are %s (%s)%s: compile with fewer rows (--batch) and train with "
+		"--accumulate, which keeps a step's rows, or give it a %s that has more",
+		why->message, bytes_text(number, (double)sum), plan.at ? plan.at : "none",
+		have.at ? have.at : "", on_host ? "machine" : "device");
+	text_free(&plan);
+	text_free(&have);
+	status_free(why);
+	return status;
+}
+
+Status
+regions_alloc(Executor *x)
+{
+	for (int s = 0; s < N_SPACES; s++) {
+		const SpaceRow *row = &space_table[s];
+		MemoryKind kind = row->on_host ? MEMORY_PINNED : MEMORY_DEVICE;
+
+		for (int turn = 0; turn < turns_of(row) && only_applies(row->only, &x->facts);
+		     turn++) {
+			int64_t bytes = region_bytes(x, (Space)s);
+			Span *out = &x->regions[s][turn];
+			Status status = offload_in_file(x, (Space)s)
+			                        ? offload_alloc(x, bytes, out)
+			                        : x->ops->alloc(x->device, kind, bytes, out);
+			if (status)
+				return offload_in_file(x, (Space)s)
+				               ? status
+				               : not_enough(x, row->on_host, status);
+		}
+	}
+	Status status = library_alloc(x->ops, x->device, x->code, &x->library);
+	return status ? not_enough(x, false, status) : NULL;
+}
+
+Status
+library_alloc(const DeviceOps *ops, Device *device, Code *code, Span *out)
+{
+	int64_t bytes = bytes_of_library(ops, code);
+
+	if (bytes == 0)
+		return NULL;
+	Status status = ops->alloc(device, MEMORY_DEVICE, bytes, out);
+	if (status)
+		return status_annotate(status,
+		                       "memory for libraries, which --libraries=off does without");
+	ops->place_library(code, out->at);
+	return NULL;
+}
+
+void
+library_free(const DeviceOps *ops, Device *device, Span *library)
+{
+	if (library->at)
+		ops->free(device, MEMORY_DEVICE, *library);
+	*library = (Span){0};
+}
+
+void
+regions_free(Executor *x)
+{
+	for (int s = 0; s < N_SPACES; s++)
+		for (int turn = 0; turn < 2; turn++)
+			if (offload_in_file(x, (Space)s))
+				offload_free(x, x->regions[s][turn]);
+			else if (x->regions[s][turn].at)
+				x->ops->free(x->device,
+				             space_table[s].on_host ? MEMORY_PINNED : MEMORY_DEVICE,
+				             x->regions[s][turn]);
+}

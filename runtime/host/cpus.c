@@ -1,0 +1,113 @@
+/* Which CPUs are this process's: those that it may run on, divided by the ranks that its launcher put on
+ * this machine, unless the launcher has divided them already. */
+#include "runtime/host/host.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* How launchers tell a process its place on the machine. One of them may have started another. */
+static const struct {
+	const char *rank, *ranks;
+	const char *with; /* is there, too; NULL: nothing more */
+} launchers[] = {
+	{"LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
+	{"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
+	{"MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL},
+	{"LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL},
+	{"SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", NULL},
+	{"SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", NULL},
+};
+
+static int
+number_of(const char *variable)
+{
+	const char *text = getenv(variable);
+
+	return text ? (int)strtol(text, NULL, 10) : -1;
+}
+
+/* srun's "4(x2),3" of three machines: of the one that this is. A plain number is of each. */
+static int
+ranks_of(const char *variable)
+{
+	const char *text = getenv(variable);
+	int machine = number_of("SLURM_NODEID");
+	long n = text ? strtol(text, NULL, 10) : -1;
+
+	for (char *end; text && machine >= 0; text = *end == ',' ? end + 1 : NULL) {
+		n = strtol(text, &end, 10);
+		long machines = strncmp(end, "(x", 2) == 0 ? strtol(end + 2, &end, 10) : 1;
+		end += *end == ')';
+		if (machine < machines)
+			break;
+		machine -= (int)machines;
+	}
+	return (int)n;
+}
+
+void
+local_rank(int *local, int *ranks)
+{
+	*local = 0;
+	*ranks = 1;
+	for (int i = 0; i < COUNT(launchers); i++) {
+		int r = number_of(launchers[i].rank), n = ranks_of(launchers[i].ranks);
+
+		if (r < 0 || n <= r || (launchers[i].with && !getenv(launchers[i].with)))
+			continue;
+		*local = r;
+		*ranks = n;
+		return;
+	}
+}
+
+void
+cpu_share_divide(CpuShare *s, int all, int local, int ranks)
+{
+	int first = s->n * local / ranks, last = s->n * (local + 1) / ranks;
+
+	s->own = true;
+	if (ranks == 1 || s->n * ranks <= all)
+		return; /* alone, or the launcher gave each rank its part */
+	if (s->n < all || s->n < ranks) {
+		s->own = false; /* parts that overlap: of a socket, or fewer CPUs than ranks */
+		s->n = all / ranks < s->n ? all / ranks : s->n;
+		s->n = s->n < 1 ? 1 : s->n;
+		return;
+	}
+	for (int i = first; i < last; i++)
+		s->at[i - first] = s->at[i];
+	s->n = last - first;
+}
+
+/* The CPUs of process 1: no launcher has narrowed them for this process. */
+int
+cpu_count(void)
+{
+	cpu_set_t set;
+	long online = sysconf(_SC_NPROCESSORS_ONLN);
+
+	if (sched_getaffinity(1, sizeof(set), &set) == 0)
+		return CPU_COUNT(&set);
+	return online < 1 ? 1 : online > MAX_CPUS ? MAX_CPUS : (int)online;
+}
+
+void
+cpu_share(CpuShare *out)
+{
+	cpu_set_t set;
+	int local, ranks, all = cpu_count();
+
+	*out = (CpuShare){0};
+	if (sched_getaffinity(0, sizeof(set), &set) != 0) { /* more CPUs than a cpu_set_t has */
+		out->n = all;
+		return;
+	}
+	for (int i = 0; i < CPU_SETSIZE && out->n < MAX_CPUS; i++)
+		if (CPU_ISSET(i, &set))
+			out->at[out->n++] = i;
+	local_rank(&local, &ranks);
+	cpu_share_divide(out, all < out->n ? out->n : all, local, ranks);
+}

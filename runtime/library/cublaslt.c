@@ -1,0 +1,576 @@
+/* cuBLASLt as a library (runtime/library/library.h): products on NVIDIA's GPUs. A call is a description, three layouts and the algorithm that
+ * the library's own heuristic thinks is best; its runs are queued in the device's stream, and may be captured into a graph. The
+ * same algorithm gives the same bits in each run. */
+#include "runtime/library/cublaslt.h"
+#include "runtime/library/library.h"
+
+#include <stdlib.h>
+
+enum { MOST_NAME = 96 };
+
+struct Library {
+	CublasLt lt;
+	void *handle;
+	bool tf32;
+	char version[32];
+	const char *machine;
+	const LibraryTrials *trials; /* NULL: the heuristic says what is best */
+	LtTunings tunings;
+};
+struct PreparedCall {
+	Library *library;
+	LibraryCall call;
+	LtPlan plan;
+	void *product; /* the library's description */
+	void *layouts[N_LT_LAYOUTS];
+	CublasLtChoice choice;
+	PreparedCall *rest; /* that runs behind it; NULL: nothing */
+	char name[MOST_NAME];
+};
+
+/* ---- the library */
+static void
+lt_close(Library *l)
+{
+	if (!l)
+		return;
+	if (l->handle)
+		l->lt.Destroy(l->handle);
+	cublaslt_tunings_free(&l->tunings);
+	memory_free(l);
+}
+
+static void
+close_library(void *library)
+{
+	lt_close(library);
+}
+
+static Status
+start(Library *l)
+{
+	RETURN_IF_ERROR(cublaslt_load(&l->lt));
+	int v = (int)l->lt.GetVersion();
+	snprintf(l->version, sizeof(l->version), "cuBLASLt %d.%d.%d", v / 10000, v / 100 % 100,
+	         v % 100);
+	RETURN_IF_ERROR(cublaslt_status(&l->lt, l->lt.Create(&l->handle), "it does not start"));
+	if (l->trials) /* who opens the run has looked at the file */
+		status_free(cublaslt_tunings_read(&l->tunings, l->trials->file));
+	return NULL;
+}
+
+static Status
+lt_open(const LibraryHome *home, Library **out)
+{
+	Library *l = memory_zeroed(1, sizeof(*l));
+
+	*out = NULL;
+	l->tf32 = home->tf32;
+	l->machine = home->machine;
+	l->trials = home->trials;
+	memory_hold(close_library, l);
+	Status status = start(l);
+	memory_let_go();
+	if (status)
+		lt_close(l);
+	else
+		*out = l;
+	return status;
+}
+
+static const char *
+lt_version(const Library *l)
+{
+	return l->version;
+}
+
+/* ---- descriptions */
+static int
+set_product(const PreparedCall *c, int attribute, int32_t value)
+{
+	return c->library->lt.MatmulDescSetAttribute(c->product, attribute, &value, sizeof(value));
+}
+
+static const uint32_t lt_epilogues[N_EPILOGUES] = {
+	[EPILOGUE_NONE] = CUBLASLT_NOTHING,
+	[EPILOGUE_BIAS] = CUBLASLT_BIAS,
+	[EPILOGUE_GELU] = CUBLASLT_GELU,
+	[EPILOGUE_GELU_BIAS] = CUBLASLT_GELU | CUBLASLT_BIAS,
+	[EPILOGUE_GELU_AUX] = CUBLASLT_GELU | CUBLASLT_SAVES,
+	[EPILOGUE_GELU_AUX_BIAS] = CUBLASLT_GELU | CUBLASLT_SAVES | CUBLASLT_BIAS,
+	[EPILOGUE_DGELU] = CUBLASLT_GELU_GRAD,
+	[EPILOGUE_BGRAD] = CUBLASLT_BIAS_GRAD_A,
+};
+
+static int
+set_address(const PreparedCall *c, int attribute, const void *at)
+{
+	return c->library->lt.MatmulDescSetAttribute(c->product, attribute, &at, sizeof(at));
+}
+
+static int
+set_distance(const PreparedCall *c, int attribute, int64_t elements)
+{
+	return c->library->lt.MatmulDescSetAttribute(c->product, attribute, &elements,
+	                                             sizeof(elements));
+}
+
+/* Of what run number i reads and writes beside the matrices. buffers: NULL for the heuristic, which asks whether there is a bias,
+ * not where. */
+static int
+set_addresses(const PreparedCall *c, int64_t i, void *const *buffers)
+{
+	void *somewhere = (void *)(uintptr_t)256;
+	const LibraryOperand *o = &c->call.operands[LIBRARY_BIAS];
+	int code = 0;
+
+	if (library_has_operand(&c->call, LIBRARY_BIAS))
+		code = set_address(c, CUBLASLT_PRODUCT_BIAS,
+		                   buffers ? (char *)buffers[LIBRARY_BIAS] +
+		                                     dtype_bytes((DType)o->dtype, o->offset)
+		                           : somewhere);
+	if (!code && library_has_operand(&c->call, LIBRARY_AUX))
+		code = set_address(c, CUBLASLT_PRODUCT_AUX,
+		                   buffers ? cublaslt_place(&c->call, &c->plan, LT_AUX, i,
+		                                            buffers[LIBRARY_AUX])
+		                           : somewhere);
+	return code;
+}
+
+static int
+describe_epilogue(const PreparedCall *c)
+{
+	const LtMatrix *aux = &c->plan.matrices[LT_AUX];
+	uint32_t epilogue = lt_epilogues[c->call.epilogue];
+
+	if (epilogue == CUBLASLT_BIAS_GRAD_A && !c->plan.swapped)
+		epilogue = CUBLASLT_BIAS_GRAD_B;
+	int code = set_product(c, CUBLASLT_PRODUCT_EPILOGUE, (int32_t)epilogue);
+	if (!code && library_has_operand(&c->call, LIBRARY_BIAS))
+		code = set_product(c, CUBLASLT_PRODUCT_BIAS_TYPE,
+		                   cublaslt_type(c->call.operands[LIBRARY_BIAS].dtype));
+	if (!code && library_has_operand(&c->call, LIBRARY_AUX))
+		code = set_distance(c, CUBLASLT_PRODUCT_AUX_LEADING, aux->leading);
+	if (!code && library_has_operand(&c->call, LIBRARY_AUX) && c->plan.batch > 1)
+		code = set_distance(c, CUBLASLT_PRODUCT_AUX_STRIDE, aux->stride);
+	return code ? code : set_addresses(c, 0, NULL);
+}
+
+static int
+describe_product(PreparedCall *c)
+{
+	const LtMatrix *m = c->plan.matrices;
+	bool tf32 = c->library->tf32 && c->call.operands[LIBRARY_FIRST].dtype == F32;
+	int code = c->library->lt.MatmulDescCreate(
+		&c->product, tf32 ? CUBLASLT_COMPUTE_TF32 : CUBLASLT_COMPUTE_F32, CUBLASLT_F32);
+
+	if (!code && m[LT_A].transposed)
+		code = set_product(c, CUBLASLT_PRODUCT_TRANSPOSES_A, CUBLASLT_TRANSPOSED);
+	if (!code && m[LT_B].transposed)
+		code = set_product(c, CUBLASLT_PRODUCT_TRANSPOSES_B, CUBLASLT_TRANSPOSED);
+	if (!code && c->call.epilogue != EPILOGUE_NONE)
+		code = describe_epilogue(c);
+	return code;
+}
+
+static int
+describe_matrix(PreparedCall *c, int i)
+{
+	const CublasLt *lt = &c->library->lt;
+	const LtMatrix *m = &c->plan.matrices[i];
+	int32_t batch = (int32_t)c->plan.batch;
+	int code = lt->MatrixLayoutCreate(&c->layouts[i],
+	                                  cublaslt_type(c->call.operands[m->operand].dtype),
+	                                  (uint64_t)m->rows, (uint64_t)m->columns, m->leading);
+
+	if (code || batch == 1)
+		return code;
+	code = lt->MatrixLayoutSetAttribute(c->layouts[i], CUBLASLT_LAYOUT_BATCH, &batch,
+	                                    sizeof(batch));
+	if (!code)
+		code = lt->MatrixLayoutSetAttribute(c->layouts[i], CUBLASLT_LAYOUT_BATCH_STRIDE,
+		                                    &m->stride, sizeof(m->stride));
+	return code;
+}
+
+static int
+describe(PreparedCall *c)
+{
+	int code = describe_product(c);
+
+	for (int i = 0; i < N_LT_LAYOUTS && !code; i++)
+		code = describe_matrix(c, i);
+	return code;
+}
+
+/* ---- the algorithm */
+/* A bias is read like the result is written. */
+static uint32_t
+alignment_of(const PreparedCall *c, int i)
+{
+	const LibraryOperand *bias = &c->call.operands[LIBRARY_BIAS];
+	uint32_t alignment = c->plan.matrices[i].alignment;
+
+	while (i == LT_D && library_has_operand(&c->call, LIBRARY_BIAS) &&
+	       dtype_bytes((DType)bias->dtype, bias->offset) % alignment)
+		alignment /= 2;
+	return alignment;
+}
+
+/* Sums of parts of k are kept apart in f32 and added up in order: in place their order would be the GPU's, and rounded they would
+ * lose bits. */
+static int
+set_preference(const PreparedCall *c, void *preference, int64_t scratch_limit)
+{
+	const CublasLt *lt = &c->library->lt;
+	uint64_t bytes = (uint64_t)scratch_limit;
+	uint32_t sums = CUBLASLT_SUMS_WHOLE | CUBLASLT_SUMS_APART;
+	int code = lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_PREFERENCE_WORKSPACE,
+	                                            &bytes, sizeof(bytes));
+
+	if (!code)
+		code = lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_PREFERENCE_SUMS, &sums,
+		                                        sizeof(sums));
+	for (int i = 0; i < N_LT_LAYOUTS && !code; i++) {
+		uint32_t alignment = alignment_of(c, i);
+		code = lt->MatmulPreferenceSetAttribute(preference,
+		                                        CUBLASLT_PREFERENCE_ALIGNMENT_A + i,
+		                                        &alignment, sizeof(alignment));
+	}
+	return code;
+}
+
+/* At most `wanted`, the best first. */
+static int
+ask_heuristic(const PreparedCall *c, int64_t scratch_limit, int wanted, CublasLtChoice *choices,
+              int *n)
+{
+	const CublasLt *lt = &c->library->lt;
+	void *preference = NULL;
+	int code = lt->MatmulPreferenceCreate(&preference);
+
+	*n = 0;
+	if (code)
+		return code;
+	code = set_preference(c, preference, scratch_limit);
+	if (!code)
+		code = lt->MatmulAlgoGetHeuristic(c->library->handle, c->product, c->layouts[LT_A],
+		                                  c->layouts[LT_B], c->layouts[LT_C],
+		                                  c->layouts[LT_D], preference, wanted, choices, n);
+	lt->MatmulPreferenceDestroy(preference);
+	return code;
+}
+
+static uint32_t
+fact(const PreparedCall *c, int attribute)
+{
+	uint32_t value = 0;
+	size_t written;
+
+	c->library->lt.MatmulAlgoConfigGetAttribute(&c->choice.algorithm, attribute, &value,
+	                                            sizeof(value), &written);
+	return value;
+}
+
+static void
+name_algorithm(PreparedCall *c)
+{
+	uint32_t splits = fact(c, CUBLASLT_ALGORITHM_SPLITS);
+	int n = snprintf(c->name, sizeof(c->name), "cuBLASLt algo %u tile %u stages %u",
+	                 fact(c, CUBLASLT_ALGORITHM_ID), fact(c, CUBLASLT_ALGORITHM_TILE),
+	                 fact(c, CUBLASLT_ALGORITHM_STAGES));
+
+	if (splits > 1)
+		n += snprintf(c->name + n, sizeof(c->name) - (size_t)n, " splits %u", splits);
+	if (c->call.epilogue > EPILOGUE_BIAS)
+		n += snprintf(c->name + n, sizeof(c->name) - (size_t)n, " %s",
+		              epilogue_names[c->call.epilogue]);
+	if (c->call.beta)
+		snprintf(c->name + n, sizeof(c->name) - (size_t)n, " beta 1");
+}
+
+/* ---- trials */
+typedef struct {
+	PreparedCall *call;
+	const CublasLtChoice *choices;
+	void *buffers[N_LIBRARY_OPERANDS];
+	char *scratch;
+	int64_t scratch_bytes;
+} Trial;
+
+static Status run_one(PreparedCall *c, void *const *buffers, char *scratch, void *stream);
+
+static Status
+run_trial(void *trial, void *stream)
+{
+	Trial *t = trial;
+
+	return run_one(t->call, t->buffers, t->scratch, stream);
+}
+
+static double
+trial_seconds(void *trial, int i)
+{
+	Trial *t = trial;
+	const LibraryTrials *trials = t->call->library->trials;
+
+	t->call->choice = t->choices[i];
+	return trials->time(trials->context, run_trial, t);
+}
+
+static void
+close_trial(Trial *t)
+{
+	const LibraryTrials *trials = t->call->library->trials;
+
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		if (t->buffers[i])
+			trials->free(trials->context, t->buffers[i],
+			             library_reach(&t->call->call.operands[i]));
+	if (t->scratch)
+		trials->free(trials->context, t->scratch, t->scratch_bytes);
+}
+
+/* Memory of its own for every operand. False: the GPU has not so much. */
+static bool
+open_trial(Trial *t)
+{
+	const LibraryTrials *trials = t->call->library->trials;
+	const LibraryCall *call = &t->call->call;
+	bool ok = true;
+
+	for (int i = 0; ok && i < N_LIBRARY_OPERANDS; i++)
+		if (library_has_operand(call, i))
+			ok = (t->buffers[i] = trials->alloc(trials->context,
+			                                    library_reach(&call->operands[i])));
+	if (ok && t->scratch_bytes)
+		ok = (t->scratch = trials->alloc(trials->context, t->scratch_bytes));
+	return ok;
+}
+
+/* The fastest of n; -1: none can be tried. */
+static int
+try_all(PreparedCall *c, const CublasLtChoice *choices, int n)
+{
+	Trial t = {.call = c, .choices = choices};
+	double best = -1;
+	int fastest = -1;
+
+	for (int i = 0; i < n; i++)
+		if ((int64_t)choices[i].workspace > t.scratch_bytes)
+			t.scratch_bytes = (int64_t)choices[i].workspace;
+	for (int i = open_trial(&t) ? 0 : n; i < n; i++) {
+		double seconds = trial_seconds(&t, i);
+		if (seconds >= 0 && (best < 0 || seconds < best)) {
+			best = seconds;
+			fastest = i;
+		}
+	}
+	close_trial(&t);
+	return fastest;
+}
+
+/* Which of n it is: what the file says, what is fastest, or the first. What cannot be written is tried again by the next run. */
+static int
+pick(PreparedCall *c, const char *key, const CublasLtChoice *choices, int n)
+{
+	Library *l = c->library;
+	int at = cublaslt_tuning_said(&l->tunings, key, choices, n);
+
+	if (at < 0 && l->trials->times) {
+		at = try_all(c, choices, n);
+		if (at >= 0)
+			cublaslt_tuning_write(l->trials->file, key, &choices[at].algorithm);
+	}
+	return at < 0 ? 0 : at;
+}
+
+/* ---- a call */
+/* The library's tanh is not that of f32. */
+static Status
+check_tanh(const PreparedCall *c)
+{
+	bool rounds = c->library->tf32 || c->call.operands[LIBRARY_FIRST].dtype != F32;
+	bool gelu = lt_epilogues[c->call.epilogue] & (CUBLASLT_GELU | CUBLASLT_GELU_GRAD);
+
+	return gelu && !rounds ? status_error(EXIT_UNSUPPORTED, "cuBLASLt: a GELU in f32 is loops")
+	                       : NULL;
+}
+
+static Status
+choose(PreparedCall *c, const char *key, int64_t scratch_limit)
+{
+	enum { MOST_CHOICES = 8 };
+	Library *l = c->library;
+	CublasLtChoice choices[MOST_CHOICES];
+	int n, kept = 0;
+
+	if (cublaslt_tuning_known(&l->tunings, key, &c->choice))
+		return NULL;
+	RETURN_IF_ERROR(cublaslt_status(
+		&l->lt, ask_heuristic(c, scratch_limit, l->trials ? MOST_CHOICES : 1, choices, &n),
+		"no algorithm"));
+	for (int i = 0; i < n; i++)
+		if (!choices[i].status && choices[i].workspace <= (size_t)scratch_limit)
+			choices[kept++] = choices[i];
+	if (kept == 0)
+		return status_error(EXIT_UNSUPPORTED, "cuBLASLt has no algorithm for this product");
+	c->choice = choices[l->trials ? pick(c, key, choices, kept) : 0];
+	cublaslt_tuning_keep(&l->tunings, key, &c->choice);
+	return NULL;
+}
+
+static Status
+make_call(PreparedCall *c, int64_t scratch_limit)
+{
+	Library *l = c->library;
+
+	RETURN_IF_ERROR(check_tanh(c));
+	RETURN_IF_ERROR(cublaslt_plan(&c->call, &c->plan));
+	RETURN_IF_ERROR(cublaslt_status(&l->lt, describe(c), "no such product"));
+	char *key = cublaslt_tuning_key(l->machine, l->version, l->tf32, scratch_limit, &c->call);
+	Status status = choose(c, key, scratch_limit);
+	memory_free(key);
+	if (!status)
+		name_algorithm(c);
+	return status;
+}
+
+static void
+lt_release(PreparedCall *c)
+{
+	if (!c)
+		return;
+	lt_release(c->rest);
+	for (int i = 0; i < N_LT_LAYOUTS; i++)
+		if (c->layouts[i])
+			c->library->lt.MatrixLayoutDestroy(c->layouts[i]);
+	if (c->product)
+		c->library->lt.MatmulDescDestroy(c->product);
+	memory_free(c);
+}
+
+static void
+release_call(void *call)
+{
+	lt_release(call);
+}
+
+/* It releases what it was given where it fails. */
+static Status
+prepare_one(Library *l, const LibraryCall *call, int64_t scratch_limit, PreparedCall *rest,
+            PreparedCall **out)
+{
+	PreparedCall *c = memory_zeroed(1, sizeof(*c));
+
+	*out = NULL;
+	c->library = l;
+	c->call = *call;
+	c->rest = rest;
+	memory_hold(release_call, c);
+	Status status = make_call(c, scratch_limit);
+	memory_let_go();
+	if (status)
+		lt_release(c);
+	else
+		*out = c;
+	return status;
+}
+
+static Status
+lt_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_limit,
+           PreparedCall **out)
+{
+	LibraryCall first, second;
+	PreparedCall *rest = NULL;
+
+	*out = NULL;
+	if (!cublaslt_split(call, &first, &second))
+		return prepare_one(l, call, scratch_limit, NULL, out);
+	RETURN_IF_ERROR(lt_prepare(l, &second, fixed, scratch_limit, &rest));
+	return prepare_one(l, &first, scratch_limit, rest, out);
+}
+
+/* ---- what is known of it */
+/* What does not pay is not prepared. */
+static bool
+lt_pays(const PreparedCall *c)
+{
+	(void)c;
+	return true;
+}
+
+static const char *
+lt_implementation(const PreparedCall *c)
+{
+	return c->name;
+}
+
+static int64_t
+lt_scratch(const PreparedCall *c)
+{
+	int64_t own = ((int64_t)c->choice.workspace + 63) / 64 * 64;
+	int64_t rest = c->rest ? lt_scratch(c->rest) : 0;
+
+	return own > rest ? own : rest;
+}
+
+static int64_t
+lt_packed_bytes(const PreparedCall *c, int i)
+{
+	(void)c;
+	(void)i;
+	return 0;
+}
+
+/* ---- runs */
+static int
+multiply(const PreparedCall *c, int64_t number, void *const *buffers, char *scratch, void *stream)
+{
+	const float alpha = 1, beta = (float)c->call.beta;
+	const LtMatrix *m = c->plan.matrices;
+	char *at[N_LT_LAYOUTS];
+
+	for (int i = 0; i < N_LT_LAYOUTS; i++)
+		at[i] = cublaslt_place(&c->call, &c->plan, i, number, buffers[m[i].operand]);
+	int code = set_addresses(c, number, buffers);
+	if (code)
+		return code;
+	return c->library->lt.Matmul(c->library->handle, c->product, &alpha, at[LT_A],
+	                             c->layouts[LT_A], at[LT_B], c->layouts[LT_B], &beta, at[LT_C],
+	                             c->layouts[LT_C], at[LT_D], c->layouts[LT_D],
+	                             &c->choice.algorithm, scratch, c->choice.workspace, stream);
+}
+
+static Status
+run_one(PreparedCall *c, void *const *buffers, char *scratch, void *stream)
+{
+	int code = 0;
+
+	for (int64_t i = 0; i < c->plan.runs && !code; i++)
+		code = multiply(c, i, buffers, scratch, stream);
+	return cublaslt_status(&c->library->lt, code, "a product failed");
+}
+
+static Status
+lt_run(PreparedCall *c, void *const buffers[N_LIBRARY_OPERANDS], char *const packed[2],
+       char *scratch, void *stream)
+{
+	(void)packed;
+	RETURN_IF_ERROR(run_one(c, buffers, scratch, stream));
+	return c->rest ? lt_run(c->rest, buffers, packed, scratch, stream) : NULL;
+}
+
+const LibraryOps library_cublaslt = {
+	.name = "cuBLASLt",
+	.open = lt_open,
+	.close = lt_close,
+	.version = lt_version,
+	.prepare = lt_prepare,
+	.release = lt_release,
+	.pays = lt_pays,
+	.implementation = lt_implementation,
+	.scratch = lt_scratch,
+	.packed_bytes = lt_packed_bytes,
+	.run = lt_run,
+};

@@ -1,0 +1,89 @@
+/* An axis whose size is no multiple of 16 bytes, in rows that begin at such multiples, is cut in two: matrix units take the part
+ * that is one, and what is left is a small product. 50257 columns of f32 become 50256 and one. */
+#include "runtime/library/cublaslt.h"
+
+enum { UNIT_BYTES = 16, LEAST_UNITS = 64 /* that the first part has */ };
+
+/* An axis of a product, as a dimension of its operands, counted from the last; 0: the operand has none. */
+typedef enum { AXIS_ROWS, AXIS_COLUMNS, AXIS_INNER, N_PRODUCT_AXES } ProductAxis;
+static const uint32_t from_last[N_PRODUCT_AXES][N_LIBRARY_OPERANDS] = {
+	[AXIS_ROWS] =
+		{[LIBRARY_FIRST] = 2, [LIBRARY_RESULT] = 2, [LIBRARY_ADDED] = 2, [LIBRARY_AUX] = 2},
+	[AXIS_COLUMNS] = {[LIBRARY_SECOND] = 1,
+                          [LIBRARY_RESULT] = 1,
+                          [LIBRARY_BIAS] = 1,
+                          [LIBRARY_ADDED] = 1,
+                          [LIBRARY_AUX] = 1},
+	[AXIS_INNER] = {[LIBRARY_FIRST] = 1, [LIBRARY_SECOND] = 2},
+};
+
+static int64_t
+units_of(const LibraryOperand *o)
+{
+	return UNIT_BYTES * 8 / dtype_info[o->dtype].bits;
+}
+
+/* Do all matrices of the operand have rows that begin at units, along which this dimension goes? */
+static bool
+is_along_rows(const LibraryOperand *o, uint32_t dim)
+{
+	if (o->strides[dim] != 1 || o->offset % units_of(o))
+		return false;
+	for (uint32_t d = 0; d < o->rank; d++)
+		if (d != dim && o->dims[d] > 1 && o->strides[d] % units_of(o))
+			return false;
+	return true;
+}
+
+/* How many the first part has; 0: the axis stays whole. */
+static int64_t
+first_part(const LibraryCall *c, ProductAxis axis)
+{
+	int64_t size = 0, units = 1;
+	bool gains = false;
+
+	/* The first part would be rounded before the rest is added; other epilogues are of all of the sum; and what is added is added to
+	 * all of it, as by the loops. */
+	if (axis == AXIS_INNER &&
+	    (c->operands[LIBRARY_RESULT].dtype != F32 || c->epilogue > EPILOGUE_BIAS || c->beta))
+		return 0;
+	for (int i = 0; i < LIBRARY_BIAS; i++) {
+		const LibraryOperand *o = &c->operands[i];
+		if (!from_last[axis][i])
+			continue;
+		uint32_t dim = o->rank - from_last[axis][i];
+		size = o->dims[dim];
+		units = units_of(o) > units ? units_of(o) : units;
+		gains |= is_along_rows(o, dim);
+	}
+	bool cut = gains && size % units && size >= LEAST_UNITS * units;
+	return cut ? size / units * units : 0;
+}
+
+bool
+cublaslt_split(const LibraryCall *call, LibraryCall *first, LibraryCall *rest)
+{
+	int axis = 0;
+	int64_t part = 0;
+
+	while (call->kind == LIBRARY_DOT && axis < N_PRODUCT_AXES &&
+	       !(part = first_part(call, (ProductAxis)axis)))
+		axis++;
+	if (!part)
+		return false;
+	*first = *rest = *call;
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
+		if (!from_last[axis][i] || !library_has_operand(call, i))
+			continue;
+		uint32_t dim = call->operands[i].rank - from_last[axis][i];
+		first->operands[i].dims[dim] = part;
+		rest->operands[i].dims[dim] -= part;
+		rest->operands[i].offset += part * call->operands[i].strides[dim];
+	}
+	if (axis == AXIS_INNER) { /* the rest is added */
+		rest->beta = 1;
+		rest->operands[LIBRARY_ADDED] = rest->operands[LIBRARY_RESULT];
+		rest->epilogue = EPILOGUE_NONE;
+	}
+	return true;
+}

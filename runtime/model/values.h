@@ -1,0 +1,39 @@
+/* What files of this room share. Sections are named after the .c file. */
+#ifndef GRADC_RUNTIME_MODEL_VALUES_H
+#define GRADC_RUNTIME_MODEL_VALUES_H
+
+#include "runtime/run/run.h"
+
+#include <jansson.h>
+
+/* ---- named.c: files named after tensors, and the list of them. */
+typedef struct {
+	Arena *arena;
+	const char *folder;
+	StrMap *taken;
+	json_t *json;
+} NamedFiles;
+Status named_open(Arena *arena, const char *folder, NamedFiles *out);
+Status named_write(NamedFiles *n, const char *name, const char *prefix, const NpyInfo *type,
+                   const void *data);
+/* Writes names.json unless status is a fault, which it hands on. */
+Status named_close(NamedFiles *n, Status status);
+
+/* ---- outputs.c */
+Status outputs_write_port(Gradc *run, NamedFiles *files, const PortRecord *port, double factor);
+Status outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, double factor);
+
+/* ---- philox.c */
+double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* [0, 1) */
+double philox_normal(uint64_t seed, uint64_t stream, uint64_t index);
+
+/* ---- four_bit.c */
+/* Of the states of a weight of 4 bits; nested, offset: NULL where absmax is f32. */
+typedef struct {
+	const void *codes, *absmax, *nested, *offset;
+} FourBitBytes;
+/* The weight's numbers, its axes in their own order, as its dtype. */
+char *four_bit_weight(Arena *arena, const Format *f, const FourBitRecord *r,
+                      const FourBitBytes *bytes);
+
+#endif

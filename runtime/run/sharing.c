@@ -1,0 +1,146 @@
+/* How ranks share the work and the states of a run: --reduce, --data-parallel, --shard-size. */
+#include "runtime/run/run.h"
+
+#include <string.h>
+
+/* Rounding in the order of the ranks costs a round of messages to all; of few ranks that is nothing. */
+static Status
+pick_reduction(Gradc *run)
+{
+	enum { MOST_ORDERED = 8 };
+	const char *asked = run->options.reduce;
+
+	if (asked && strcmp(asked, "ordered") != 0 && strcmp(asked, "fast") != 0)
+		return status_error(EXIT_USAGE, "--reduce: %s: need ordered or fast", asked);
+	run->reduce_ordered = asked ? strcmp(asked, "ordered") == 0
+	                            : gradc_ranks(run) <= MOST_ORDERED;
+	return NULL;
+}
+
+/* --data-parallel: of those compiled in, the first where nothing is said. What one rank does once it does with whole states. */
+static Status
+pick_mode(Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+	const char *list = format_info_get(&run->format, "data_parallel"),
+		   *asked = o->data_parallel;
+	char *copy = arena_strdup(run->arena, list ? list : mode_names[MODE_REPLICATED]);
+	char *save = NULL;
+
+	run->mode = MODE_REPLICATED;
+	for (char *name = strtok_r(copy, ",", &save); name && !o->alone;
+	     name = strtok_r(NULL, ",", &save)) {
+		if (asked && strcmp(asked, name) != 0)
+			continue;
+		while (run->mode < N_MODES && strcmp(mode_names[run->mode], name) != 0)
+			run->mode++;
+		return run->mode < N_MODES ? NULL
+		                           : status_error(EXIT_SYSTEM,
+		                                          "the executable's tables are damaged: "
+		                                          "--data-parallel=%s",
+		                                          name);
+	}
+	return !asked || o->alone ? NULL
+	                          : status_error(EXIT_USAGE,
+	                                         "--data-parallel=%s: compiled with "
+	                                         "--data-parallel=%s",
+	                                         asked, list ? list : mode_names[MODE_REPLICATED]);
+}
+
+/* What looks at gradients, or at all that a kernel reads, needs them whole. */
+Status
+sharing_needs_whole(const Gradc *run, const char *what)
+{
+	if (run->mode == MODE_REPLICATED)
+		return NULL;
+	return status_error(
+		EXIT_USAGE,
+		"%s: not with --data-parallel=%s; compile with --data-parallel=ddp, too, "
+		"and run with that",
+		what, mode_names[run->mode]);
+}
+
+/* --shard-size, of a run in which ranks have parts. */
+static Status
+check_shard_size(const Gradc *run)
+{
+	int64_t n = run->options.shard_size;
+	int ranks = gradc_ranks(run);
+
+	if (n == 0 || (run->mode && n > 1 && ranks % n == 0))
+		return NULL;
+	if (run->mode == MODE_REPLICATED)
+		return status_error(EXIT_USAGE,
+		                    "--shard-size=%lld: with --data-parallel=ddp every rank holds "
+		                    "all",
+		                    (long long)n);
+	return status_error(EXIT_USAGE,
+	                    "--shard-size=%lld: %d rank%s cannot be groups of so many%s",
+	                    (long long)n, ranks, ranks == 1 ? "" : "s",
+	                    n == 1 ? "; --data-parallel=ddp is without parts" : "");
+}
+
+/* Ranks that lie side by side have all parts of the states together; with --shard-size several such groups have them. */
+void
+sharing_mesh(void *context, int rank, int size, int colors[N_GROUPS])
+{
+	const Gradc *run = context;
+	int64_t asked = run->options.shard_size;
+	int each = asked > 0 && asked < size ? (int)asked : size;
+
+	for (int g = 0; g < N_GROUPS; g++)
+		colors[g] = g == GROUP_WORLD || g == GROUP_DATA ? 0 : rank;
+	colors[GROUP_SHARD] = rank / each;
+	colors[GROUP_REPLICATE] = rank % each;
+}
+
+bool
+gradc_holds_parts(const Gradc *run)
+{
+	return run->mode != MODE_REPLICATED;
+}
+
+Status
+sharing_pick(Gradc *run)
+{
+	RETURN_IF_ERROR(pick_reduction(run));
+	RETURN_IF_ERROR(pick_mode(run));
+	if (run->options.find_nan)
+		RETURN_IF_ERROR(sharing_needs_whole(run, "--find-nan"));
+	return check_shard_size(run);
+}
+
+/* Each word is known, and there once. */
+static bool
+is_same_set(const char *asked, const char *list)
+{
+	uint32_t set = offload_set(asked);
+	int words = 1;
+
+	for (const char *c = asked; *c; c++)
+		words += *c == ',';
+	return set == offload_set(list) && words == __builtin_popcount(set);
+}
+
+Status
+offload_check(const Gradc *run)
+{
+	const char *list = format_info_get(&run->format, "offload");
+	const GradcOptions *o = &run->options;
+	bool states = format_offloads(&run->format, OFFLOAD_OPTIMIZER) ||
+	              format_offloads(&run->format, OFFLOAD_PARAMS);
+
+	if (o->offload && (!list || !is_same_set(o->offload, list)))
+		return status_error(EXIT_USAGE, "--offload=%s: compiled %s%s", o->offload,
+		                    list ? "with --offload=" : "without --offload",
+		                    list ? list : "");
+	if (states && (o->offload || o->offload_folder) && run->mode == MODE_REPLICATED &&
+	    !o->alone)
+		return status_error(EXIT_USAGE,
+		                    "--offload%s: with --data-parallel=ddp all lies on the device",
+		                    o->offload ? "" : "-dir");
+	if (o->offload_folder && !states)
+		return status_error(EXIT_USAGE,
+		                    "--offload-dir: compile with --offload=optimizer, too");
+	return NULL;
+}

@@ -1,0 +1,43 @@
+/* Which rows of the evaluation data are evaluated: the last partial batch is padded where rows of weight 0 are possible,
+ * and left out where not. */
+#include "runtime/data/data.h"
+#include "runtime/train/train.h"
+
+int64_t
+eval_covered_rows(const Gradc *run)
+{
+	const Dataset *d = run->eval;
+	bool pad = d->has_weight && !format_info_is(&run->format, "eval_padding", "0");
+
+	return pad ? d->rows : d->rows / d->micro_rows * d->micro_rows;
+}
+
+Status
+eval_check_rows(const Gradc *run)
+{
+	const Dataset *d = run->eval;
+
+	if (eval_covered_rows(run) > 0)
+		return NULL;
+	return status_error(
+		EXIT_DATA,
+		"--eval-data: %lld rows are less than a batch of %lld, which cannot be padded: %s; "
+		"compile with --batch %lld or less",
+		(long long)d->rows, (long long)d->micro_rows,
+		d->has_weight ? "its rows see each other" : "the model computes its own loss",
+		(long long)d->rows);
+}
+
+void
+eval_warn_uneven(const Gradc *run)
+{
+	int64_t batches = eval_covered_rows(run) / run->eval->micro_rows;
+
+	if (batches < 2 || !format_info_is(&run->format, "uneven_loss", "1") || !run->diag ||
+	    gradc_rank(run) > 0)
+		return;
+	diag_warning(run->diag,
+	             "the loss of an evaluation is the mean of %lld batches' losses, each of which "
+	             "divides by what its data decide",
+	             (long long)batches);
+}

@@ -1,0 +1,277 @@
+/* Evaluation: the loss, and what else is counted, over the rows of the evaluation data. Rank r of W takes every W-th micro-batch, from
+ * the r-th on. What each micro-batch counts is added in the order of the micro-batches, as one rank adds it on its device: the sums of
+ * any number of ranks have the same bits, for schedules and --keep-best decide by them. */
+#include "runtime/data/data.h"
+#include "runtime/train/train.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+enum { COUNTED_LOSS, COUNTED_TARGETS, COUNTED_CORRECT, N_COUNTED };
+typedef struct {
+	Gradc *run;
+	Dataset *data;
+	int64_t covered;      /* rows */
+	int64_t rounds;       /* of a micro-batch on each rank, but for the last one */
+	int state[N_COUNTED]; /* -1: it is not counted */
+	/* What the micro-batches of this rank counted; NULL where there is one rank, whose device adds it up. */
+	double (*own)[N_COUNTED];
+	double sums[N_COUNTED]; /* NaN: not counted */
+	MicroBatch micro;
+	Status unread; /* why this rank could not read its rows; NULL: it could. Owned */
+} Evaluation;
+
+static int64_t
+lower(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Of this rank; from `covered` on: none. */
+static MicroRows
+rows_of(const Evaluation *e, int64_t round)
+{
+	Dataset *d = e->data;
+	int64_t part = round * gradc_ranks(e->run) + gradc_rank(e->run);
+	int64_t first = lower(part * d->micro_rows, e->covered);
+
+	return (MicroRows){d, 0, first, lower(first + d->micro_rows, e->covered)};
+}
+
+static bool
+has_collective(const Format *f, const ProgramRecord *p)
+{
+	for (uint32_t i = 0; i < p->n_instructions; i++)
+		if (f->instructions[p->first_instruction + i].kind == COLLECTIVE)
+			return true;
+	return false;
+}
+
+/* Where a pass gathers weights, all ranks make as many passes: a rank that has none left in the last round makes one of rows that
+ * are not its own, which counts nothing. */
+static MicroRows
+pass_of(const Evaluation *e, int64_t round)
+{
+	Dataset *d = e->data;
+	MicroRows rows = rows_of(e, round);
+
+	if (rows.first < e->covered || round >= e->rounds ||
+	    !has_collective(&e->run->format, d->program))
+		return rows;
+	return (MicroRows){d, 0, 0, lower(d->micro_rows, e->covered)};
+}
+
+/* Behind the last micro-batch of an evaluation comes the next step of the training. */
+static void
+ask_next(const Evaluation *e, int64_t round)
+{
+	MicroRows next = pass_of(e, round + 1);
+
+	if (next.first < e->covered)
+		prefetch_ask(e->run->prefetch, &next);
+	else
+		step_ask_first(e->run);
+}
+
+/* ---- what is counted */
+static Status
+clear_counts(const Evaluation *e)
+{
+	const Executor *x = &e->run->executor;
+
+	for (int i = 0; i < N_COUNTED; i++)
+		if (e->state[i] >= 0)
+			RETURN_IF_ERROR(
+				x->ops->fill_zero(x->device, 0, executor_state(x, e->state[i])));
+	return NULL;
+}
+
+static Status
+read_counts(const Evaluation *e, double out[N_COUNTED])
+{
+	for (int i = 0; i < N_COUNTED; i++) {
+		out[i] = NAN;
+		if (e->state[i] >= 0)
+			RETURN_IF_ERROR(read_scalar(e->run, e->state[i], &out[i]));
+	}
+	return NULL;
+}
+
+/* As the device adds a number to what a state holds: rounded to the state's type. */
+static double
+add_as(DType dtype, double sum, double term)
+{
+	char raw[16];
+
+	if (!dtype_is_float(dtype))
+		return sum + term;
+	dtype_store_float(dtype, raw, 0, sum + term);
+	return dtype_load_float(dtype, raw, 0);
+}
+
+/* all: of each rank, `rounds` micro-batches. */
+static void
+add_up(Evaluation *e, const double (*all)[N_COUNTED])
+{
+	for (int i = 0; i < N_COUNTED; i++) {
+		if (e->state[i] < 0)
+			continue;
+		DType dtype = (DType)e->run->format.states[e->state[i]].dtype;
+		e->sums[i] = 0;
+		for (int64_t round = 0; round < e->rounds; round++)
+			for (int r = 0; r < gradc_ranks(e->run); r++)
+				e->sums[i] = add_as(dtype, e->sums[i],
+				                    all[r * e->rounds + round][i]);
+	}
+}
+
+static Status
+sum_over_ranks(Evaluation *e)
+{
+	const Comm *comm = &e->run->comm;
+	int64_t bytes = e->rounds * (int64_t)sizeof(*e->own);
+	Arena *arena = arena_new();
+	void *all = arena_alloc(arena, (size_t)(bytes * comm->size));
+	Status status = comm->control_ops->all_gather(comm->control, e->own, all, bytes);
+
+	if (!status)
+		add_up(e, all);
+	arena_free(arena);
+	return status ? status : unread_share(e->run, e->sums[COUNTED_TARGETS], &e->unread);
+}
+
+/* ---- one micro-batch */
+static Status
+run_rows(Evaluation *e, const MicroRows *rows, int64_t round)
+{
+	Gradc *run = e->run;
+	DataWait wait;
+
+	RETURN_IF_ERROR(unread_take(run, rows, &e->unread, &wait));
+	hyper_scalars(&run->hyper, run->step, rows->first,
+	              executor_scalars(&run->executor, e->data->program));
+	ask_next(e, round);
+	RETURN_IF_ERROR(executor_run(&run->executor, e->data->program, &e->micro));
+	e->micro.index++;
+	return NULL;
+}
+
+static Status
+run_round(Evaluation *e, int64_t round)
+{
+	MicroRows rows = pass_of(e, round);
+
+	if (rows.first >= e->covered)
+		return NULL;
+	if (e->own)
+		RETURN_IF_ERROR(clear_counts(e));
+	RETURN_IF_ERROR(run_rows(e, &rows, round));
+	bool counts = rows_of(e, round).first < e->covered;
+	if (e->own && counts)
+		RETURN_IF_ERROR(read_counts(e, e->own[round]));
+	if (e->unread)
+		e->own[round][COUNTED_TARGETS] = NAN;
+	return NULL;
+}
+
+/* ---- ending early */
+/* When ranks ask each other next, by the slowest one's rounds: all of them in the same round. */
+typedef struct {
+	int64_t round, every;
+	double asked;
+} Question;
+
+static Status
+ask_interrupted(const Evaluation *e, int64_t round, Question *q, bool *out)
+{
+	enum { MOST_ROUNDS = 1 << 20 };
+	const double seconds = 0.2; /* between two questions */
+	const GradcOptions *o = &e->run->options;
+	bool own = o->interrupted && o->interrupted(o->interrupted_context);
+	int most;
+
+	*out = own;
+	if (gradc_ranks(e->run) == 1)
+		return NULL;
+	*out = false;
+	if (round < q->round)
+		return NULL;
+	double rounds = (double)q->every * seconds / fmax(seconds_now() - q->asked, 1e-9);
+	double most_rounds = fmin(4 * (double)q->every, MOST_ROUNDS); /* the first may be short */
+	int64_t every = (int64_t)fmin(fmax(rounds, 1), most_rounds);
+	RETURN_IF_ERROR(ranks_agree(e->run, own ? INT_MAX : MOST_ROUNDS - (int)every, &most));
+	*out = most == INT_MAX;
+	*q = (Question){round + MOST_ROUNDS - most, MOST_ROUNDS - most, seconds_now()};
+	return NULL;
+}
+
+/* Evaluation takes the rows as they come; the last partial batch is padded where rows of weight 0
+ * are possible and left out where not. */
+static Status
+run_all(Evaluation *e)
+{
+	Question q = {.round = 1, .every = 1, .asked = seconds_now()};
+	bool ends = false;
+
+	RETURN_IF_ERROR(clear_counts(e));
+	for (int64_t round = 0; round < e->rounds; round++) {
+		RETURN_IF_ERROR(ask_interrupted(e, round, &q, &ends));
+		if (ends)
+			return status_error(
+				EXIT_PREEMPTED, "the evaluation was ended before row %lld of %lld",
+				(long long)rows_of(e, round).first, (long long)e->covered);
+		RETURN_IF_ERROR(run_round(e, round));
+	}
+	return e->own ? sum_over_ranks(e) : read_counts(e, e->sums);
+}
+
+static Status
+evaluate(Evaluation *e, GradcEval *out)
+{
+	Gradc *run = e->run;
+	Dataset *d = e->data;
+	Arena *arena = arena_new();
+	int ranks = gradc_ranks(run);
+
+	e->covered = eval_covered_rows(run);
+	e->micro = (MicroBatch){0, e->covered / d->micro_rows + 1, false};
+	int64_t parts = (e->covered + d->micro_rows - 1) / d->micro_rows;
+	e->rounds = (parts + ranks - 1) / ranks;
+	if (ranks > 1)
+		e->own = (double(*)[N_COUNTED])NEW_ARRAY(arena, double, N_COUNTED *(e->rounds + 1));
+	Status status = run_all(e);
+	arena_free(arena);
+	out->rows = e->covered;
+	out->all_rows = d->rows;
+	return status;
+}
+
+Status
+step_evaluate(Gradc *run, GradcEval *out)
+{
+	Evaluation e = {.run = run,
+	                .data = run->eval,
+	                .state = {run->loss_sum, run->loss_count, run->metric_correct}};
+	double start = seconds_now();
+
+	*out = (GradcEval){.loss = NAN, .accuracy = NAN, .perplexity = NAN};
+	RETURN_IF_ERROR(step_check_accumulated(run));
+	if (!run->eval)
+		return status_error(EXIT_USAGE, "there are no evaluation data");
+	run->executor.observer = NULL;
+	run->fault_is_shared = false;
+	Status status = evaluate(&e, out);
+	status_free(e.unread); /* of an evaluation that ended otherwise */
+	RETURN_IF_ERROR(status);
+	observe_span(run, "evaluation", start, -1);
+	if (out->rows == 0) /* nothing ran: the sums are those of another run */
+		return NULL;
+	out->count = e.sums[COUNTED_TARGETS];
+	out->loss = out->count != 0 ? without_sign(e.sums[COUNTED_LOSS] / out->count) : NAN;
+	out->accuracy = out->count != 0 ? e.sums[COUNTED_CORRECT] / out->count : NAN;
+	if (format_info_is(&run->format, "eval_metric", "perplexity"))
+		out->perplexity = exp(out->loss);
+	out->seconds = seconds_now() - start;
+	return NULL;
+}
