@@ -1,4 +1,5 @@
 /* Bytes and counts for people. */
+
 #include "base/base.h"
 
 #include <stdio.h>

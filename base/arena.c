@@ -1,7 +1,7 @@
 /* Memory that is freed all at once: a list of zeroed chunks, each filled from front to back. Chunks double in size up
  * to CHUNK_MAX; what does not fit into one gets a chunk of its own, linked behind the current one, so that the free
  * part of that stays in use. */
-#include "base/base_impl.h"
+#include "base/base.h"
 
 #include <limits.h>
 #include <string.h>

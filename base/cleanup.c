@@ -2,7 +2,7 @@
  * handler may neither allocate nor wait: it walks a table that grows by whole chunks, which never move. A slot is taken
  * before the thing is made, so that there is always room for what was made; whoever fills it owns it until it is
  * forgotten. */
-#include "base/base_impl.h"
+#include "base/base.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* The clock that durations are measured with. */
+
 #include "base/base.h"
 
 #include <time.h>

@@ -1,7 +1,8 @@
 /* What this machine's CPU has, and what CPUs by name have. */
-#include "base/base.h"
 
 #if defined(__x86_64__)
+#include "base/base.h"
+
 #include <cpuid.h>
 #endif
 #include <string.h>

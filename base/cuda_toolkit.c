@@ -1,5 +1,5 @@
 /* Where NVIDIA's libraries and programs lie. */
-#include "base/cuda_toolkit.h"
+
 #include "base/base.h"
 
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 /* What the user is told, and errors as values. A message is one line whatever it quotes: bytes
  * that would disturb a terminal or a log are written as \xHH. */
-#include "base/base_impl.h"
+#include "base/base.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 /* Pages that need nothing but themselves: data is JSON inside a script element that does not run. The page shows texts
  * as text only, so names from a model are harmless there. This file makes sure that none of them ends the element. */
+
 #include "base/base.h"
 
 #include <jansson.h>

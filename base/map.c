@@ -1,6 +1,6 @@
 /* Hash tables with open addressing and linear probing, at most 3/4 full, never shrinking, and
  * the hash functions they stand on. hash_bytes is XXH64, https://xxhash.com. */
-#include "base/base_impl.h"
+#include "base/base.h"
 
 #include <string.h>
 

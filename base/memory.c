@@ -6,7 +6,7 @@
  *	a call that ends   forgets all its blocks: they belong to what it made
  *	one that fails     leaves them as orphans. Some are garbage and some belong to an object that lives on, which frees
  *	                   its own when it is closed; memory_orphans_free frees what remains then. */
-#include "base/base_impl.h"
+#include "base/base.h"
 
 #include <jansson.h>
 #include <pthread.h>

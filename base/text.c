@@ -1,5 +1,5 @@
 /* Text that grows, numbers to text and back, and text from outside made safe to print. */
-#include "base/base_impl.h"
+#include "base/base.h"
 
 #include <errno.h>
 #include <math.h>

@@ -4,6 +4,7 @@
  *
  * Memory moves lines, in both directions at once. A store to a line that is not in the cache reads the line first, and it
  * is written later: z = 2x + y moves four arrays, reads three and writes one. Where z is x, it reads two. */
+#include "base/base.h"
 #include "runtime/host/host.h"
 
 #include <stdio.h>

@@ -3,8 +3,8 @@
 #ifndef GRADC_CODEGEN_H
 #define GRADC_CODEGEN_H
 
-#include "format/format.h"
 #include "codegen/target.h"
+#include "format/format.h"
 #include "ir/ir.h"
 #include "ir/loop.h"
 

@@ -1,5 +1,6 @@
 /* Each block stands in two red-black trees: by offset, to find neighbours, and by size, to find the best fit. */
 #include "codegen/free_blocks.h"
+#include "base/base.h"
 
 static int
 compare(int64_t a, int64_t b)

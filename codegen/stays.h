@@ -2,7 +2,6 @@
 #ifndef GRADC_CODEGEN_STAYS_H
 #define GRADC_CODEGEN_STAYS_H
 
-#include "base/base.h"
 #include "ir/ir.h"
 
 /* Of a piece: a unit, its gradients, or a frozen matrix. It stays from where it begins to be gathered, or made, until nothing

@@ -2,7 +2,7 @@
 #ifndef GRADC_CODEGEN_TARGET_H
 #define GRADC_CODEGEN_TARGET_H
 
-#include "base/base.h"
+#include "base/numbers/numbers.h"
 
 /* CPUs, whose threads run parts; machines whose parts are run by teams, as GPUs' blocks of threads. */
 typedef enum { TARGET_CPU, TARGET_TEAMS, N_TARGET_KINDS } TargetKind;

@@ -5,7 +5,7 @@
 #ifndef GRADC_CUDNN_H
 #define GRADC_CUDNN_H
 
-#include "base/library_call.h"
+#include "base/calls/library_call.h"
 
 /* Of cudnnStatus_t, cudnnDataType_t, cudnnConvolutionMode_t and the cudnnBackend enums: those that are used. */
 enum {

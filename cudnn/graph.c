@@ -1,5 +1,6 @@
 /* A convolution, or one of its adjoints, as a graph of one operation. Tensors are dense and have the axes [batch, channels, places..];
  * how many groups there are follows from the channels of x and w. */
+#include "base/numbers/numbers.h"
 #include "cudnn/cudnn.h"
 
 #include <assert.h>

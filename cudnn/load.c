@@ -1,5 +1,5 @@
 /* Finding and opening cuDNN. The library that is opened is small: it opens those that it needs, when it needs them. */
-#include "base/cuda_toolkit.h"
+#include "base/base.h"
 #include "cudnn/cudnn.h"
 
 #include <dlfcn.h>

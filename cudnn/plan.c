@@ -1,5 +1,6 @@
 /* How a graph is computed: of the configurations that the library's own heuristic thinks are fast, in their order, the first that
  * gives the same bits in each run, rounds nothing but what it stores, and fits into the scratch. */
+#include "base/numbers/numbers.h"
 #include "cudnn/cudnn.h"
 
 #include <string.h>

@@ -3,6 +3,7 @@
 #ifndef GRADC_FORMAT_BUNDLE_H
 #define GRADC_FORMAT_BUNDLE_H
 
+#include "base/files/files.h"
 #include "format/format.h"
 
 #define BUNDLE_MAGIC 0x3142434441524721ull /* "!GRADCB1" */

@@ -4,8 +4,8 @@
 #ifndef GRADC_FORMAT_H
 #define GRADC_FORMAT_H
 
-#include "base/base.h"
-#include "base/library_call.h"
+#include "base/calls/library_call.h"
+#include "base/numbers/numbers.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
 #define FORMAT_VERSION 21
@@ -673,7 +673,8 @@ const ProgramRecord *format_program(const Format *f, const ProgramKey *key); /* 
 const char *format_info_get(const Format *f, const char *key);               /* NULL: not there */
 /* A number; `otherwise` where the key is not there, or its value is no number. */
 double format_info_double(const Format *f, const char *key, double otherwise);
-bool format_info_is(const Format *f, const char *key, const char *value); /* false: not there, too */
+bool format_info_is(const Format *f, const char *key,
+                    const char *value); /* false: not there, too */
 /* Of a list of words, "optimizer,params": bits by Offload; that of the executable. */
 uint32_t offload_set(const char *list);
 bool format_offloads(const Format *f, Offload what);

@@ -7,7 +7,7 @@
 #ifndef GRADC_IR_H
 #define GRADC_IR_H
 
-#include "base/base.h"
+#include "base/files/files.h"
 
 typedef struct Module Module;
 typedef struct Function Function;
@@ -131,7 +131,7 @@ typedef enum {
 	PARAM_INPUT,    /* graph input `number`; a loss graph's own inputs count on behind them */
 	PARAM_LABELS,   /* the loss's target: graph input `number`, or -1: one that the loss made */
 	PARAM_SAMPLE_WEIGHT,  /* [rows]: 1 for a real row, 0 for padding */
-	PARAM_HYPERPARAMETER, /* `number` of base/scalar_list.def, with that dtype */
+	PARAM_HYPERPARAMETER, /* `number` of base/numbers/scalar_list.def, with that dtype */
 	/* Of a function that is a gradient: what it takes of the call that it is the gradient of. */
 	PARAM_OPERAND,   /* operand `number` */
 	PARAM_RESULT,    /* result `number` */

@@ -7,7 +7,7 @@
 #ifndef GRADC_IR_LOOP_H
 #define GRADC_IR_LOOP_H
 
-#include "base/library_call.h"
+#include "base/calls/library_call.h"
 #include "ir/ir.h"
 
 /* Places are affine: constant + sum of coefficient * scalar (s64: loop variables or computed). Terms are never changed, so that

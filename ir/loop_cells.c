@@ -1,5 +1,5 @@
 /* Arithmetic, loads, stores and casts of the loop IR's interpreter, on one number. Loads, stores and casts go by the
- * table of conversions (base/dtype.c): in them it holds printers to account. */
+ * table of conversions (base/numbers/dtype.c): in them it holds printers to account. */
 #include "ir/interp_impl.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Runs loop IR statement by statement. Scalar functions are run as what they are made of, as printers
  * print them, so results have the same bits. Loads, stores and casts go by the table of conversions
- * (base/dtype.c): in them it holds printers to account. */
+ * (base/numbers/dtype.c): in them it holds printers to account. */
 #include "ir/interp_impl.h"
 
 #include <stdlib.h>

@@ -3,6 +3,8 @@
 #ifndef GRADC_IR_OP_H
 #define GRADC_IR_OP_H
 
+#include "base/numbers/numbers.h"
+
 #define MAX_OPERANDS 6 /* named ones; the last may be variadic */
 
 typedef enum { OPERAND_REQUIRED, OPERAND_OPTIONAL, OPERAND_VARIADIC } OperandKind;

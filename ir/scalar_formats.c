@@ -1,4 +1,4 @@
-/* Conversions as scalar functions, one builder for every format of the table in base/dtype.c: loads and stores of what
+/* Conversions as scalar functions, one builder for every format of the table in base/numbers/dtype.c: loads and stores of what
  * is stored in fewer bits than it is computed in, and casts through such types. A code is a bit pattern without the
  * sign. */
 #include "ir/scalar_impl.h"

@@ -1,4 +1,4 @@
-/* Philox4x32-10 as scalar functions of u64: philox(key, index, step) is words 0 and 1 of what philox_at of base/philox.c
+/* Philox4x32-10 as scalar functions of u64: philox(key, index, step) is words 0 and 1 of what philox_at of base/numbers/philox.c
  * gives, philox_high words 2 and 3, the first one in the lower half. Salmon et al., "Parallel random numbers: as easy as
  * 1, 2, 3". */
 #include "ir/scalar_impl.h"

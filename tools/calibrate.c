@@ -1,5 +1,6 @@
 /* Ranges of activations over data. */
 #include "tools/calibrate.h"
+#include "base/base.h"
 
 #include <float.h>
 #include <math.h>

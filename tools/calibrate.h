@@ -3,7 +3,7 @@
 #ifndef GRADC_CALIBRATE_H
 #define GRADC_CALIBRATE_H
 
-#include "base/base.h"
+#include "base/numbers/numbers.h"
 
 typedef struct Calibration Calibration; /* of one tensor */
 typedef struct {

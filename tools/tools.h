@@ -3,6 +3,7 @@
 #define GRADC_TOOLS_H
 
 #include "codegen/codegen.h"
+#include "config/config.h"
 #include "format/machine.h"
 #include "frontend/frontend.h"
 #include "passes/pass.h"

@@ -1,6 +1,6 @@
 /* Finding, opening and calling NVRTC. Nothing of it is needed to build gradc, or to show kernels as CUDA C. */
-#include "base/cuda_toolkit.h"
 #include "codegen/cuda/nvrtc.h"
+#include "base/base.h"
 #include "format/bundle.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 /* nvdisasm, which shows the instructions of a cubin: a program of the CUDA toolkit, and a Python package of its own. */
-#include "base/cuda_toolkit.h"
+#include "base/base.h"
 #include "codegen/cuda/nvrtc.h"
 
 #include <errno.h>

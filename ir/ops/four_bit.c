@@ -1,4 +1,4 @@
-/* Numbers of 4 bits in blocks, as bitsandbytes stores them (base/four_bit.c). */
+/* Numbers of 4 bits in blocks, as bitsandbytes stores them (base/numbers/four_bit.c). */
 #include "ir/ops/family.h"
 
 /* ---- dequantize {codes, block, dtype, shape}: codes: u8[(n + 1) / 2], absmax: f32[blocks]  ->  dtype[shape] of n elements.

@@ -1,6 +1,6 @@
 /* The loop op: a function of the module, run up to a bound. */
-#include "ir/ops/batch_axis.h"
 #include "ir/loop.h"
+#include "ir/ops/batch_axis.h"
 #include "ir/ops/control.h"
 
 #include <string.h>

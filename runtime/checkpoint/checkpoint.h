@@ -2,6 +2,7 @@
 #ifndef GRADC_RUNTIME_CHECKPOINT_CHECKPOINT_H
 #define GRADC_RUNTIME_CHECKPOINT_CHECKPOINT_H
 
+#include "base/files/files.h"
 #include "runtime/data/data.h"
 
 /* ---- manifest.c: what a checkpoint holds. */

@@ -3,6 +3,7 @@
 #ifndef GRADC_CLI_H
 #define GRADC_CLI_H
 
+#include "config/config.h"
 #include "runtime/gradc.h"
 
 #include <jansson.h>

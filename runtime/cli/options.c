@@ -1,4 +1,4 @@
-/* The options of a training executable, as rows of the table that base/options.c reads. */
+/* The options of a training executable, as rows of the table that config/options.c reads. */
 #include "runtime/cli/cli.h"
 
 #include "runtime/model/model.h"

@@ -2,6 +2,7 @@
 #ifndef GRADC_RUNTIME_DATA_DATA_H
 #define GRADC_RUNTIME_DATA_DATA_H
 
+#include "base/files/files.h"
 #include "runtime/run/run.h"
 
 /* ---- source.c: rows of one input from files, tokens or constants. */

@@ -3,6 +3,7 @@
  *
  * Complete events ("X"): those of one track nest by their times. A span is written when it ends;
  * a fault of the file is kept for trace_close, so that recording never stops a step. */
+#include "base/files/files.h"
 #include "runtime/exec/exec.h"
 
 #include <jansson.h>

@@ -1,5 +1,6 @@
 /* Which CPUs are this process's: those that it may run on, divided by the ranks that its launcher put on
  * this machine, unless the launcher has divided them already. */
+#include "base/base.h"
 #include "runtime/host/host.h"
 
 #include <sched.h>

@@ -1,5 +1,6 @@
 /* Parts of a range are handed out by a counter: a thread that another process keeps from its CPU takes
  * fewer. Kernels give the same bits for any parts. */
+#include "base/base.h"
 #include "runtime/host/host.h"
 
 #include <dlfcn.h>

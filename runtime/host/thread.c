@@ -1,4 +1,5 @@
 /* Threads beside those that compute: signals are for the caller's. */
+#include "base/base.h"
 #include "runtime/host/host.h"
 
 #include <pthread.h>

@@ -2,6 +2,7 @@
  * the library's own heuristic thinks is best; its runs are queued in the device's stream, and may be captured into a graph. The
  * same algorithm gives the same bits in each run. */
 #include "runtime/library/cublaslt.h"
+#include "base/numbers/numbers.h"
 #include "runtime/library/library.h"
 
 #include <stdlib.h>

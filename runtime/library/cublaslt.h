@@ -3,6 +3,7 @@
 #ifndef GRADC_RUNTIME_CUDA_CUBLASLT_H
 #define GRADC_RUNTIME_CUDA_CUBLASLT_H
 
+#include "base/base.h"
 #include "runtime/library/library.h"
 
 /* cublasLtMatmulAlgo_t, cublasLtMatmulHeuristicResult_t */

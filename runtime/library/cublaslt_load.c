@@ -1,5 +1,5 @@
 /* Finding and opening cuBLASLt. */
-#include "base/cuda_toolkit.h"
+#include "base/base.h"
 #include "runtime/library/cublaslt.h"
 
 #include <dlfcn.h>

@@ -1,6 +1,7 @@
 /* A product in strides as cuBLASLt has them: columns of a matrix stand one behind the other, an operand may be transposed, and
  * matrices of a batch are the same number of elements apart. Rows that stand one behind the other are the transposed matrix's
  * columns, and z^T = y^T x^T. */
+#include "base/numbers/numbers.h"
 #include "runtime/library/cublaslt.h"
 
 enum { SLOT_ALIGNMENT = 64 };

@@ -1,5 +1,6 @@
 /* An axis whose size is no multiple of 16 bytes, in rows that begin at such multiples, is cut in two: matrix units take the part
  * that is one, and what is left is a small product. 50257 columns of f32 become 50256 and one. */
+#include "base/numbers/numbers.h"
 #include "runtime/library/cublaslt.h"
 
 enum { UNIT_BYTES = 16, LEAST_UNITS = 64 /* that the first part has */ };

@@ -5,6 +5,7 @@
  *
  * A line counts only where the library offers that algorithm for the product: whatever a file says, none is run that it would not
  * choose itself. */
+#include "base/files/files.h"
 #include "runtime/library/cublaslt.h"
 
 #include <fcntl.h>

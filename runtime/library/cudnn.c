@@ -1,5 +1,6 @@
 /* cuDNN as a library (runtime/library/library.h): convolutions and their adjoints on NVIDIA's GPUs. Its runs are queued in the device's stream,
  * and may be captured into a graph. The same plan gives the same bits in each run. */
+#include "base/numbers/numbers.h"
 #include "cudnn/cudnn.h"
 #include "runtime/library/library.h"
 

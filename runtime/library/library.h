@@ -4,7 +4,7 @@
 #ifndef GRADC_LIBRARY_H
 #define GRADC_LIBRARY_H
 
-#include "base/library_call.h"
+#include "base/calls/library_call.h"
 #include "runtime/host/host.h"
 
 typedef struct Library Library;           /* one that was opened */

@@ -3,6 +3,7 @@
  * into the layouts that it wants and back. Scratch is the caller's. Each worker of a tiled call has memory objects of its
  * own: they hold the addresses of the tile at hand. onednn_run.c runs them. */
 #if GRADC_ONEDNN
+#include "base/numbers/numbers.h"
 #include "runtime/library/onednn_impl.h"
 #include "runtime/library/onednn_slow.h"
 

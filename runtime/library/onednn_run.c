@@ -1,5 +1,6 @@
 /* Runs of calls that onednn.c has prepared: addresses into memory objects, copies, primitives. */
 #if GRADC_ONEDNN
+#include "base/numbers/numbers.h"
 #include "runtime/library/onednn_impl.h"
 
 static dnnl_status_t

@@ -1,6 +1,7 @@
 /* Where the loops are faster than the library: one table, each row with what was measured. All that gradc knows of single
  * vendors and of single implementations of the library stands here. */
 #include "runtime/library/onednn_slow.h"
+#include "base/numbers/numbers.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #ifndef GRADC_ONEDNN_SLOW_H
 #define GRADC_ONEDNN_SLOW_H
 
-#include "base/library_call.h"
+#include "base/calls/library_call.h"
 
 /* A piece of work, the library's code for it, and the CPU. */
 typedef struct {

@@ -1,5 +1,6 @@
 /* --load: parameters and statistics from a safetensors file, by name. What the file lacks keeps
  * its value and is reported, and so is what the file has too many. */
+#include "base/files/files.h"
 #include "runtime/model/model.h"
 
 #include <string.h>

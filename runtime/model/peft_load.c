@@ -1,5 +1,6 @@
 /* --load-adapter, --adapter: an adapter that PEFT wrote, or an executable, into those that were compiled. One of a lower rank is one of
  * this rank with zeros; one with another scale gets it into its second part. */
+#include "base/files/files.h"
 #include "runtime/model/model.h"
 #include "runtime/model/peft.h"
 

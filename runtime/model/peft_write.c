@@ -1,4 +1,5 @@
 /* --export-adapter. */
+#include "base/files/files.h"
 #include "runtime/model/model.h"
 #include "runtime/model/peft.h"
 

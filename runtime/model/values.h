@@ -2,6 +2,7 @@
 #ifndef GRADC_RUNTIME_MODEL_VALUES_H
 #define GRADC_RUNTIME_MODEL_VALUES_H
 
+#include "base/files/files.h"
 #include "runtime/run/run.h"
 
 #include <jansson.h>

@@ -2,6 +2,7 @@
 #ifndef GRADC_RUNTIME_RUN_RUN_H
 #define GRADC_RUNTIME_RUN_RUN_H
 
+#include "base/files/files.h"
 #include "runtime/exec/exec.h"
 #include "runtime/hyper/hyper.h"
 

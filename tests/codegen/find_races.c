@@ -4,6 +4,7 @@
  *
  * Prints "no race", or the first one. With EVERY, each WAIT is left out in turn: one line for each without which there is no
  * race, so that it is not needed. */
+#include "base/files/files.h"
 #include "format/format.h"
 
 #include <stdlib.h>

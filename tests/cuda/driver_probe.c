@@ -1,5 +1,6 @@
 /* Asks the pretended GPU (tests/cuda/fake) for one thing after the other, through the runtime's own table of the driver's functions:
  * driver_probe NAME [ARGUMENT...]. Says what is wrong and fails. */
+#include "base/files/files.h"
 #include "runtime/device/cuda/driver.h"
 
 #include <signal.h>

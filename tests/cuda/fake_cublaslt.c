@@ -1,6 +1,7 @@
 /* A pretended cuBLASLt, which the runtime's dlopen finds in LD_LIBRARY_PATH: it refuses what the real library refuses, and multiplies
  * by plain loops in f64, rounded once to the result's type. Beside the pretended GPU (fake/) a product has its turn in the stream,
  * and reads the device's memory as that driver shows it; without a driver it is done when the call returns. */
+#include "base/numbers/numbers.h"
 #include "runtime/library/cublaslt.h"
 #include "tests/cuda/fake_library.h"
 

@@ -1,5 +1,6 @@
 /* The calls of the pretended NCCL: communicators, groups, and what is refused. */
 #include "tests/cuda/fake_nccl.h"
+#include "base/base.h"
 
 #include "tests/cuda/fake_library.h"
 

@@ -5,7 +5,6 @@
 #ifndef GRADC_TESTS_FAKE_NCCL_H
 #define GRADC_TESTS_FAKE_NCCL_H
 
-#include "base/base.h"
 #include "runtime/comm/nccl/nccl_library.h"
 
 #include <pthread.h>

@@ -1,5 +1,6 @@
 /* Calls the pretended NCCL (fake_nccl.c) rightly and wrongly, as two ranks that are threads here: nccl_probe NAME. The work is done
  * at once, on the host's memory, for no driver is there. Says what was not as it should be, and fails. */
+#include "base/base.h"
 #include "runtime/comm/nccl/nccl_library.h"
 
 #include <pthread.h>

@@ -4,8 +4,8 @@
  *
  * A round is an all_gather and a broadcast, whose results are checked. An action is done before that rank's round. Each rank ends
  * as a training would: it says its fault, and ends the others. */
-#include "runtime/comm/tcp/tcp.h"
 #include "runtime/comm/comm.h"
+#include "runtime/comm/tcp/tcp.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Writes docs/deepspeed.md from the rows of base/deepspeed_keys.c and deepspeed_types.c: `make docs`. With a file and "gradc" or
+/* Writes docs/deepspeed.md from the rows of config/deepspeed_keys.c and deepspeed_types.c: `make docs`. With a file and "gradc" or
  * "executable": the options that it has for that one, one a line, as tests/test_deepspeed_config.py reads them. */
-#include "base/deepspeed.h"
+#include "config/config.h"
 
 #include <string.h>
 

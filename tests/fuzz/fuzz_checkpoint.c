@@ -2,8 +2,8 @@
  * that fits; or a shard, with a manifest that vouches for its size and header, of whole tensors or with a piece of one. What is read is
  * refused with one message, or it is what the writer writes again; a shard is accepted only when
  * its tensors have the bytes that the manifest says. */
-#include "runtime/host/host.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/host/host.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* base/cleanup.c and base/memory.c: what ends with a process, and with a call that ran out of memory. */
-#include "base/base.h"
+#include "base/files/files.h"
 
 #include <dirent.h>
 #include <fcntl.h>

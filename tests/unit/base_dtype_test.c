@@ -1,5 +1,5 @@
-/* base/dtype.c: conversions over every bit pattern. */
-#include "base/base.h"
+/* base/numbers/dtype.c: conversions over every bit pattern. */
+#include "base/numbers/numbers.h"
 
 #include <float.h>
 #include <math.h>

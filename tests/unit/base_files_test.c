@@ -1,5 +1,5 @@
 /* base/: files written and read, containers with hostile headers. */
-#include "base/base.h"
+#include "base/files/files.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* bitsandbytes' bytes of 4-bit weights, as tests/references/four_bit.py stored them. */
-#include "base/base.h"
+#include "base/files/files.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
 /* base/: memory, containers, text, messages. */
+
 #include "base/base.h"
 
 #include <float.h>

@@ -1,6 +1,6 @@
 /* format/bundle.c: the code of a GPU, and what is wrong with one that was damaged. */
-#include "tests/unit/runtime_tiny.h"
 #include "format/bundle.h"
+#include "tests/unit/runtime_tiny.h"
 
 enum { MOST_BYTES = 4096, N_MODULES = 2 };
 

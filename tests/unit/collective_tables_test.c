@@ -1,7 +1,7 @@
 /* Collectives in the tables: what the reader refuses, and which memory the communicator is given. */
+#include "runtime/comm/comm.h"
 #include "runtime/device/device.h"
 #include "runtime/exec/exec.h"
-#include "runtime/comm/comm.h"
 #include "tests/unit/runtime_tiny.h"
 
 enum { N = 1024, BYTES = 4 * N, BLOCK = 256 };

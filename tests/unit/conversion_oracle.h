@@ -1,9 +1,9 @@
 /* What a number becomes in a small float format: a search in the sorted table of all numbers that the format has, made from
- * its definition. Independent of base/dtype.c but for names of types and of ways of rounding. */
+ * its definition. Independent of base/numbers/dtype.c but for names of types and of ways of rounding. */
 #ifndef GRADC_TESTS_CONVERSION_ORACLE_H
 #define GRADC_TESTS_CONVERSION_ORACLE_H
 
-#include "base/base.h"
+#include "base/numbers/numbers.h"
 
 #include <math.h>
 

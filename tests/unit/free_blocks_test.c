@@ -1,4 +1,5 @@
 /* The free blocks of an arena against a map of its bytes: best fit, neighbours joined. */
+#include "base/base.h"
 #include "codegen/free_blocks.h"
 
 #include <setjmp.h>

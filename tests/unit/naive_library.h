@@ -2,6 +2,7 @@
 #ifndef GRADC_NAIVE_LIBRARY_H
 #define GRADC_NAIVE_LIBRARY_H
 
+#include "base/numbers/numbers.h"
 #include "runtime/library/library.h"
 #include "tests/unit/expect_status.h"
 

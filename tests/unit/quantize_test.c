@@ -115,7 +115,7 @@ test_gradients(void **state)
 	check_fixture("real", lsq[0], lsq[1], lsq[2]);
 }
 
-/* ---- b_spread, and the walk of base/groups.c */
+/* ---- b_spread, and the walk of base/numbers/groups.c */
 static void
 check_groups(Ints shape, Ints group)
 {

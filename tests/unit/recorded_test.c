@@ -1,7 +1,7 @@
 /* Runs that are recorded: one by itself, one that is recorded, and from then on the recording is launched, with the same results. */
+#include "runtime/comm/comm.h"
 #include "runtime/device/device.h"
 #include "runtime/exec/exec.h"
-#include "runtime/comm/comm.h"
 #include "tests/unit/runtime_tiny.h"
 
 static void

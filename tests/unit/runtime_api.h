@@ -4,6 +4,7 @@
 #ifndef GRADC_RUNTIME_API_H
 #define GRADC_RUNTIME_API_H
 
+#include "base/files/files.h"
 #include "tests/unit/runtime_tiny.h"
 
 #include <dirent.h>

@@ -1,9 +1,9 @@
 /* Checkpoints through gradc.h, with the tiny model: the writer thread while steps go on, what a
  * resumed run has, and what happens when nothing can be written. Runs under the thread sanitizer. */
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/gradc.h"
 #include "runtime/host/host.h"
 #include "runtime/run/run.h"
-#include "runtime/checkpoint/checkpoint.h"
 #include "tests/unit/runtime_tiny.h"
 
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* Data that training must not see: each is exit 6 with a line that names file, row and value;
  * what the user forgot to name is exit 2. */
+#include "runtime/data/sources.h"
 #include "runtime/gradc.h"
 #include "runtime/run/run.h"
-#include "runtime/data/sources.h"
 #include "tests/unit/runtime_tiny.h"
 
 /* Opens, binds and takes one step; the first fault. */

@@ -1,9 +1,9 @@
 /* Conformance of devices: written once against the table, run for each of runtime/device/device_list.def.
  * And a schedule that lost its WAIT: the device that keeps no more than it promises shows it. */
-#include "runtime/host/host.h"
-#include "runtime/gradc.h"
-#include "runtime/run/run.h"
 #include "runtime/device/device.h"
+#include "runtime/gradc.h"
+#include "runtime/host/host.h"
+#include "runtime/run/run.h"
 #include "tests/unit/tiny_cuda.h"
 
 #include <signal.h>

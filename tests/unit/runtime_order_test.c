@@ -1,6 +1,6 @@
 /* Pure functions of the runtime: the order of the rows, random numbers, learning rates. */
-#include "runtime/hyper/hyper.h"
 #include "runtime/data/sources.h"
+#include "runtime/hyper/hyper.h"
 #include "runtime/model/values.h"
 #include "tests/unit/runtime_tiny.h"
 

@@ -1,5 +1,6 @@
 /* The pool of threads, each kind of it: every iteration once, memory is seen across calls, threads are
  * where they belong; and the division of a machine's CPUs among ranks. */
+#include "base/base.h"
 #include "runtime/host/host.h"
 #include "tests/unit/expect_status.h"
 

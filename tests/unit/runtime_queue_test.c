@@ -1,6 +1,6 @@
 /* Steps that are queued before the results of the one before are there, on a device that takes its time. */
-#include "runtime/gradc.h"
 #include "runtime/exec/exec.h"
+#include "runtime/gradc.h"
 #include "runtime/run/run.h"
 #include "tests/unit/runtime_tiny.h"
 

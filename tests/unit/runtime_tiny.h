@@ -4,6 +4,7 @@
 #ifndef GRADC_RUNTIME_TINY_H
 #define GRADC_RUNTIME_TINY_H
 
+#include "base/files/files.h"
 #include "runtime/gradc.h"
 #include "tests/unit/expect_status.h"
 

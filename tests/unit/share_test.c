@@ -1,6 +1,6 @@
 /* What ranks share: the parts and rooms of any world, and that tables are proven for the one that runs. */
-#include "runtime/exec/exec.h"
 #include "runtime/comm/comm.h"
+#include "runtime/exec/exec.h"
 #include "tests/unit/runtime_tiny.h"
 
 enum { BLOCK = 4096 };

@@ -1,5 +1,6 @@
 /* Finding and opening an MPI library. */
 #include "runtime/comm/mpi/mpi_library.h"
+#include "base/base.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

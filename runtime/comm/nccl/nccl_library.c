@@ -1,7 +1,7 @@
 /* Finding and opening NCCL. */
 #include "runtime/comm/nccl/nccl_library.h"
 
-#include "base/cuda_toolkit.h"
+#include "base/base.h"
 
 #include <dlfcn.h>
 

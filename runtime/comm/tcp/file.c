@@ -1,5 +1,6 @@
 /* The file in which rank 0 says where it listens. An older run's may lie there: what it says is only believed when the one that
  * listens knows the file's nonce. */
+#include "base/files/files.h"
 #include "runtime/comm/tcp/tcp.h"
 
 #include <inttypes.h>

@@ -1,5 +1,6 @@
 /* Opening the driver, and what its codes mean to people. */
 #include "runtime/device/cuda/driver.h"
+#include "base/base.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* What a GPU is, and which code it runs. */
+#include "base/base.h"
 #include "runtime/device/cuda/driver.h"
 
 #include <stdlib.h>

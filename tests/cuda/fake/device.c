@@ -1,4 +1,5 @@
 /* Devices and contexts of the pretended driver. */
+#include "base/base.h"
 #include "tests/cuda/fake/fake.h"
 
 #include <string.h>

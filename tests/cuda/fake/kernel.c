@@ -1,5 +1,6 @@
 /* Launches of the pretended driver: what the hardware limits is checked, and blocks of threads run one after the other in a random
  * order, by libraries that harness.py builds. */
+#include "base/base.h"
 #include "tests/cuda/fake/fake.h"
 #include "tests/cuda/fake/harness_kernel.h"
 

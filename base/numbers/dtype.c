@@ -1,7 +1,7 @@
 /* The element types and the one table of conversions. Every float type below f64 converts
  * through double, which holds all their values; a value is rounded once, to nearest even, by
  * exact arithmetic. */
-#include "base/base.h"
+#include "base/numbers/numbers.h"
 
 #include <math.h>
 #include <string.h>
@@ -443,18 +443,6 @@ dtype_convert(DType to, void *dst, DType from, const void *src, int64_t n)
 	else
 		for (int64_t i = 0; i < n; i++)
 			convert_one(to, dst, from, src, i);
-}
-
-bool
-size_mul(int64_t a, int64_t b, int64_t *out)
-{
-	return !__builtin_mul_overflow(a, b, out);
-}
-
-bool
-size_add(int64_t a, int64_t b, int64_t *out)
-{
-	return !__builtin_add_overflow(a, b, out);
 }
 
 uint64_t

@@ -1,6 +1,6 @@
 /* What one run reads and writes. No output may be something that it reads, or another output: by name, through links of
  * either kind, or because a folder stands for its file. */
-#include "base/base_impl.h"
+#include "base/files/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

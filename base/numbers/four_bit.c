@@ -1,7 +1,7 @@
 /* bitsandbytes' numbers of 4 bits (Dettmers et al. 2023, arXiv:2305.14314; bitsandbytes/functional.py, quantize_4bit): an element is a
  * code of 16 times the largest size in its block of 64, and these sizes, less their mean, may be codes of 8 bits themselves, in blocks
  * of 256. */
-#include "base/base.h"
+#include "base/numbers/numbers.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* DeepSpeed reads its configuration as Hjson (https://hjson.github.io/syntax.html). Hjson allows more than JSON; of its
  * additions people write two: comments (`#`, `//`, slash and star) and a comma behind the last member. Comments and such commas become
  * spaces here, so that the JSON parser's line numbers stay true. */
-#include "base/deepspeed_impl.h"
+#include "config/deepspeed.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
  *   {'descr': STRING, 'fortran_order': BOOL, 'shape': (N, ...)}   keys in any order, then
  * blanks. Nothing of it is trusted: sizes are checked against the file before anything is
  * allocated. */
-#include "base/base_impl.h"
+#include "base/files/files.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 /* What values of options name in the file system, where the value is not a path itself: the `paths` of rows of several tables. Other
  * forms have a function of their own beside their table. */
-#include "base/base.h"
+#include "config/config.h"
 
 #include <glob.h>
 #include <string.h>

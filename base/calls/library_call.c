@@ -1,5 +1,6 @@
 /* Library calls through their table of fields: names, text, and whether the numbers make sense. */
-#include "base/library_call.h"
+#include "base/calls/library_call.h"
+#include "base/numbers/numbers.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Elements that share a number. */
-#include "base/base.h"
+#include "base/numbers/numbers.h"
 
 int64_t
 groups_along(const Groups *g, int axis)

@@ -1,5 +1,5 @@
 /* LAPACK's singular value decomposition, of a library that is opened when it is asked for. */
-#include "base/base.h"
+#include "base/numbers/numbers.h"
 
 #include <dlfcn.h>
 #include <limits.h>

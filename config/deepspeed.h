@@ -1,8 +1,8 @@
-/* Private to base/deepspeed*.c. */
-#ifndef GRADC_DEEPSPEED_IMPL_H
-#define GRADC_DEEPSPEED_IMPL_H
+/* What the files that read DeepSpeed's configuration share. */
+#ifndef GRADC_CONFIG_DEEPSPEED_H
+#define GRADC_CONFIG_DEEPSPEED_H
 
-#include "base/deepspeed.h"
+#include "config/config.h"
 
 #include <jansson.h>
 

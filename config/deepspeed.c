@@ -1,6 +1,6 @@
 /* Reads DeepSpeed's configuration: each key is held against its row, then deepspeed_map.c makes options of what is there.
  * The file is the user's or anybody's: nothing in it is trusted, and every fault is told with its path and value. */
-#include "base/deepspeed_impl.h"
+#include "config/deepspeed.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* One table of rows gives a program its command line, its --config file (INI, or DeepSpeed's JSON) and its help. What was
  * given is collected first, the file's before the line's, and set in that order: later ones win. */
-#include "base/deepspeed.h"
+#include "config/config.h"
 
 #include <assert.h>
 #include <getopt.h>

@@ -1,6 +1,6 @@
 /* DeepSpeed's optimizers and schedulers by their `type`: what they are called here, which defaults differ, and what becomes of
  * each of their parameters. */
-#include "base/deepspeed_impl.h"
+#include "config/deepspeed.h"
 
 #include <string.h>
 #include <strings.h>

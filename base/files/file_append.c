@@ -1,5 +1,5 @@
 /* Files that grow, as a log does: whole lines, or none of what was to be added. */
-#include "base/base_impl.h"
+#include "base/files/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

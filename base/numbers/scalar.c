@@ -1,21 +1,21 @@
 /* The scalar block's table. */
-#include "base/base.h"
+#include "base/numbers/numbers.h"
 
 const char *const scalar_names[] = {
 #define SCALAR(index, name, dtype, has_default) [SCALAR_##index] = #name,
-#include "base/scalar_list.def"
+#include "base/numbers/scalar_list.def"
 #undef SCALAR
 	[N_SCALARS] = NULL,
 };
 
 const DType scalar_dtypes[N_SCALARS] = {
 #define SCALAR(index, name, dtype, has_default) [SCALAR_##index] = dtype,
-#include "base/scalar_list.def"
+#include "base/numbers/scalar_list.def"
 #undef SCALAR
 };
 
 const bool scalar_has_default[N_SCALARS] = {
 #define SCALAR(index, name, dtype, has_default) [SCALAR_##index] = has_default,
-#include "base/scalar_list.def"
+#include "base/numbers/scalar_list.def"
 #undef SCALAR
 };

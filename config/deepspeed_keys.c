@@ -1,6 +1,6 @@
 /* Every key of DeepSpeed's configuration, once: those that its page names, and others that files in use have. What stands
  * here is read by deepspeed.c and shown as docs/deepspeed.md. */
-#include "base/deepspeed.h"
+#include "config/config.h"
 
 /* clang-format off */
 #define SUMS "ranks add gradients in f32, or round them once, whatever they are scaled by before"

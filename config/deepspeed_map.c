@@ -1,6 +1,6 @@
 /* What DeepSpeed's keys become: options of gradc, and of the executables. Keys with a row of their own here, alone or with
  * others; optimizers and schedulers are deepspeed_types.c's. */
-#include "base/deepspeed_impl.h"
+#include "config/deepspeed.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* safetensors: 8 bytes of header length, a JSON object, the tensors' bytes without a gap.
  * https://huggingface.co/docs/safetensors. What its own reader refuses is refused here:
  * duplicate keys, holes, overlaps, sizes that differ from the shape, bytes left at the end. */
-#include "base/base_impl.h"
+#include "base/files/files.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * alike (Press et al., Numerical Recipes, 5.7). Where a kink lies within that step the difference is wrong and the derivative may be
  * right, so what does not agree is tried with smaller steps, as long as rounding leaves enough digits to tell the two apart.
  * Where nothing agrees and the slopes to the left and to the right stay apart, x itself is at a kink: there is no slope. */
-#include "base/base.h"
+#include "base/numbers/numbers.h"
 
 #include <float.h>
 #include <math.h>

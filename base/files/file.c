@@ -1,6 +1,6 @@
 /* The file system: reading regular files only, and writing files that appear under their name
  * only when they are complete. */
-#include "base/base_impl.h"
+#include "base/files/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* The dynamic map of bitsandbytes (Dettmers et al., arXiv:2110.02861; functional.py, create_dynamic_map): 256 numbers of [-1, 1], or of [0, 1]
  * without a sign, in ascending order. Each of seven decades, 10^-6 to 1, has numbers that halve an even split of [0.1, 1]: 1, 2, 4 ... 64
  * for each sign, twice as many without one; besides there are 0 and 1. */
-#include "base/base.h"
+#include "base/numbers/numbers.h"
 
 #include <math.h>
 #include <stdlib.h>

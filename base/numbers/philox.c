@@ -1,5 +1,5 @@
 /* Philox4x32-10: random numbers as a pure function of (key, counter). */
-#include "base/base.h"
+#include "base/numbers/numbers.h"
 
 Philox
 philox4x32(const uint32_t counter[4], uint64_t key)

@@ -1,5 +1,5 @@
 /* From ranges to scales and zero points. */
-#include "base/base.h"
+#include "base/numbers/numbers.h"
 
 #include <float.h>
 #include <math.h>

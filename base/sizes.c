@@ -1,0 +1,14 @@
+/* Arithmetic on sizes that come from outside: checked. */
+#include "base/base.h"
+
+bool
+size_mul(int64_t a, int64_t b, int64_t *out)
+{
+	return !__builtin_mul_overflow(a, b, out);
+}
+
+bool
+size_add(int64_t a, int64_t b, int64_t *out)
+{
+	return !__builtin_add_overflow(a, b, out);
+}
