@@ -812,10 +812,5 @@ void format_print(Text *out, const Format *f, const char *stage);
 void format_print_library(Text *out, const Format *f, uint32_t record);
 /* " for cpu-512" where programs are for several targets, else nothing. */
 void format_print_target(Text *out, const Format *f, const ProgramRecord *p);
-/* ---- print_json.c: {"programs": [{"role", "binding", "stage", "mode", "target", "instructions": [{"op", "stream", "when", "origin",
- * "kernel", "parts", "block_threads", "flops", "bytes"}]}]}; parts: independent iterations of a launch. Where it is predicted for (machine.h;
- * NULL: nowhere), instructions have "predicted_us", too, and there are "machine" and "steps". */
-struct Outlook;
-void format_print_json(Text *out, const Format *f, const struct Outlook *where);
 
 #endif

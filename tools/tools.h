@@ -4,7 +4,7 @@
 
 #include "codegen/codegen.h"
 #include "config/config.h"
-#include "format/machine.h"
+#include "cost/cost.h"
 #include "frontend/frontend.h"
 #include "passes/pass.h"
 

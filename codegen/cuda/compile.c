@@ -1,7 +1,7 @@
 /* Sources for NVRTC, compiled by several processes at once: one NVRTC compiles one source at a time, and one that crashes takes
  * nobody with it. Processes take the next source that nobody has, the longest first, and leave what they made in a file. */
 #include "codegen/cuda/nvrtc.h"
-#include "format/bundle.h"
+#include "format/bundle/bundle.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* Finding, opening and calling NVRTC. Nothing of it is needed to build gradc, or to show kernels as CUDA C. */
 #include "codegen/cuda/nvrtc.h"
 #include "base/base.h"
-#include "format/bundle.h"
+#include "format/bundle/bundle.h"
 
 #include <dlfcn.h>
 #include <errno.h>

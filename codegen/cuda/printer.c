@@ -1,7 +1,7 @@
 /* What people see of kernels for GPUs: CUDA C, which needs no NVRTC; PTX; instructions. An executable's are in images.c, beside
  * those of the printer that makes its functions. */
 #include "codegen/cuda/nvrtc.h"
-#include "format/bundle.h"
+#include "format/bundle/bundle.h"
 
 #include <string.h>
 

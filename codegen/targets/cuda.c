@@ -1,6 +1,6 @@
 /* NVIDIA's GPUs, by the architecture that kernels are compiled for. A part is a block of threads. */
 #include "codegen/target.h"
-#include "format/machine.h"
+#include "cost/cost.h"
 
 extern const Target target_cuda_sm_90;
 
@@ -101,7 +101,7 @@ static const MatrixShape matrices[] = {{BF16, 16, 8, 16}, {F16, 16, 8, 16}, {F32
 	.blocks = {{128, 128, 256}, {128, 64, 128}, {64, 64, 128}, {128, 16, 128},             \
 	           {64, 32, 64},    {32, 32, 64},   {32, 16, 32}}
 
-/* A100: the peaks of format/machines.c. */
+/* A100: the peaks of cost/machines.c. */
 #define CLOCK 1.41e9
 static const TeamTiles sm_80_tiles = {
 	EVERY_GPU,

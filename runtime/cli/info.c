@@ -1,5 +1,5 @@
 /* --info: what is compiled in, from the tables alone, and what will run it here; no region is allocated. */
-#include "format/bundle.h"
+#include "format/bundle/bundle.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/cli/cli.h"
 #include "runtime/model/model.h"

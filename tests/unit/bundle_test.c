@@ -1,5 +1,5 @@
-/* format/bundle.c: the code of a GPU, and what is wrong with one that was damaged. */
-#include "format/bundle.h"
+/* format/bundle/bundle.c: the code of a GPU, and what is wrong with one that was damaged. */
+#include "format/bundle/bundle.h"
 #include "tests/unit/runtime_tiny.h"
 
 enum { MOST_BYTES = 4096, N_MODULES = 2 };

@@ -2,7 +2,7 @@
 #ifndef GRADC_CHANGED_TABLES_H
 #define GRADC_CHANGED_TABLES_H
 
-#include "format/machine.h"
+#include "cost/cost.h"
 #include "tests/unit/runtime_tiny.h"
 
 /* Reads a changed copy; prints it when it is accepted. The sanitizers watch. */

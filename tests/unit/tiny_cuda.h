@@ -4,7 +4,7 @@
 #define GRADC_TINY_CUDA_H
 
 #include "codegen/cuda/nvrtc.h"
-#include "format/bundle.h"
+#include "format/bundle/bundle.h"
 #include "tests/unit/runtime_tiny.h"
 
 extern const char tiny_cu[]; /* the text */

@@ -1,7 +1,7 @@
-/* Modules of a bundle (format/bundle.h), and launches of their kernels. */
+/* Modules of a bundle (format/bundle/bundle.h), and launches of their kernels. */
 #include "runtime/device/cuda/cuda.h"
 
-#include "format/bundle.h"
+#include "format/bundle/bundle.h"
 
 #include <limits.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #define GRADC_TESTS_CUDA_GPU_H
 
 #include "codegen/cuda/nvrtc.h"
-#include "format/bundle.h"
+#include "format/bundle/bundle.h"
 #include "runtime/device/device.h"
 
 #include <stdlib.h>

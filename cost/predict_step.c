@@ -1,5 +1,5 @@
 /* The launches of a step as a list: programs of one binding, equal launches merged, what takes longest first. */
-#include "format/machine.h"
+#include "cost/cost.h"
 
 #include <stdlib.h>
 #include <string.h>

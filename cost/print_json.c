@@ -1,6 +1,6 @@
 /* The schedule as JSON, for scripts: CLI.md fixes the keys. One object a launch, so that parts, operations and bytes can be
  * added up without the kernels' table. */
-#include "format/machine.h"
+#include "cost/cost.h"
 
 #include <jansson.h>
 

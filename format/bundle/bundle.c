@@ -1,5 +1,5 @@
 /* The code of a GPU in an image: which module has a kernel, and the modules. Written by codegen, read by who loads them. */
-#include "format/bundle.h"
+#include "format/bundle/bundle.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* A step as a time line, as the machine's streams would run it: an instruction begins when the one before it on its stream is
  * over, and behind a WAIT when what the RECORD stands for is. What communication takes while nothing is computed, it costs. */
-#include "format/machine.h"
+#include "cost/cost.h"
 
 typedef struct {
 	Arena *arena;

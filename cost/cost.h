@@ -1,6 +1,6 @@
 /* Machines that need not be here, as numbers, and what a schedule would cost there. docs/cost-model.md has the formulas. */
-#ifndef GRADC_MACHINE_H
-#define GRADC_MACHINE_H
+#ifndef GRADC_COST_COST_H
+#define GRADC_COST_COST_H
 
 #include "format/format.h"
 
@@ -123,5 +123,9 @@ Timeline predict_timeline(Arena *arena, const Format *f, const PredictedStep *s,
 
 /* ---- print_predictions.c */
 void format_print_predictions(Text *out, const Format *f, const Outlook *o);
+
+/* ---- print_json.c: {"programs": [{"role", "binding", "stage", "mode", "target", "instructions": [{"op", "stream", "when", "origin",
+ * "kernel", "parts", "block_threads", "flops", "bytes"}]}]}; parts: independent iterations of a launch. Where it is predicted for (NULL: nowhere), instructions have "predicted_us", too, and there are "machine" and "steps". */
+void format_print_json(Text *out, const Format *f, const Outlook *where);
 
 #endif

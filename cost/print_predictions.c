@@ -1,5 +1,5 @@
 /* What a step would cost on a machine, as a table for people: what takes longest first. */
-#include "format/machine.h"
+#include "cost/cost.h"
 
 static void
 print_ranks(Text *out, const Outlook *o)

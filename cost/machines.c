@@ -15,7 +15,7 @@
  *             all of them, one load of a thread under way; with a quarter 77 %
  *   [volkov] V. Volkov, Better Performance at Lower Occupancy, GTC 2010: products are as fast with 8 warps of many sums each
  */
-#include "format/machine.h"
+#include "cost/cost.h"
 
 #include <string.h>
 

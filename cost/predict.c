@@ -1,6 +1,6 @@
 /* What an instruction would take on a machine, out of its tables alone: docs/cost-model.md derives each formula. Nothing here
  * is measured; what a machine is, machines.c says. */
-#include "format/machine.h"
+#include "cost/cost.h"
 
 #include <string.h>
 
