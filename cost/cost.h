@@ -37,7 +37,7 @@ typedef struct {
 typedef struct {
 	const char *name;   /* as in --machine */
 	const char *title;  /* the vendor's name */
-	const char *target; /* what programs are lowered for: a row of codegen/targets/ */
+	const char *target; /* what programs are lowered for: a row of codegen/target/ */
 	const Chip *chip;
 	double memory_rate;
 	double launch;                  /* from the end of a kernel to the start of the next */
@@ -125,7 +125,8 @@ Timeline predict_timeline(Arena *arena, const Format *f, const PredictedStep *s,
 void format_print_predictions(Text *out, const Format *f, const Outlook *o);
 
 /* ---- print_json.c: {"programs": [{"role", "binding", "stage", "mode", "target", "instructions": [{"op", "stream", "when", "origin",
- * "kernel", "parts", "block_threads", "flops", "bytes"}]}]}; parts: independent iterations of a launch. Where it is predicted for (NULL: nowhere), instructions have "predicted_us", too, and there are "machine" and "steps". */
+ * "kernel", "parts", "block_threads", "flops", "bytes"}]}]}; parts: independent iterations of a launch. With a place to predict for (NULL:
+ * none), instructions have "predicted_us", too, and there are "machine" and "steps". */
 void format_print_json(Text *out, const Format *f, const Outlook *where);
 
 #endif

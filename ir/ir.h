@@ -14,7 +14,7 @@ typedef struct Function Function;
 typedef struct Node Node;
 typedef struct Value Value;
 typedef struct State State;
-typedef struct Kernel Kernel; /* ir/loop.h */
+typedef struct Kernel Kernel; /* ir/loop/loop.h */
 typedef struct OpRow OpRow;
 
 /* ---- type.c: dtype + shape, interned: two types are equal when the handles are. */

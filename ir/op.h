@@ -69,8 +69,8 @@ typedef enum {
 } FuseClass;
 
 typedef struct BatchFlow BatchFlow; /* below */
-typedef struct Lower Lower;         /* codegen's view of one kernel, ir/loop.h */
-typedef struct Index Index;         /* ir/loop.h */
+typedef struct Lower Lower;         /* codegen's view of one kernel, ir/loop/loop.h */
+typedef struct Index Index;         /* ir/loop/loop.h */
 typedef struct LoopBuilder LoopBuilder;
 typedef int LoopValue;
 

@@ -1,5 +1,5 @@
 /* The words of .gir: names, numbers, types, tensors, locations, attributes. */
-#include "ir/text_impl.h"
+#include "ir/text.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* Text to IR. Two passes: signatures, states and kernels first, so that bodies may name functions
  * that stand below; then the bodies. Types are taken as written: the verifier compares them with
  * inference. */
-#include "ir/text_impl.h"
+#include "ir/text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* IR to text. Deterministic: values are numbered in order of appearance. docs/ir.md has the
  * grammar; text_parse.c reads it back. */
 #include "ir/ir.h"
-#include "ir/text_impl.h"
+#include "ir/text.h"
 
 #include <ctype.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* The verifier: collects every fault of a module. Shape inference is recomputed and compared. */
 #include "ir/ir.h"
-#include "ir/loop.h"
+#include "ir/loop/loop.h"
 
 #include <string.h>
 

@@ -1,4 +1,5 @@
 /* gradc: the subcommands. The only place that exits. */
+#include "codegen/strategy/strategy.h"
 #include "tools/tools.h"
 
 #include <signal.h>

@@ -1,4 +1,5 @@
 /* Every option of every subcommand, once. */
+#include "codegen/codegen.h"
 #include "tools/tools.h"
 
 #include <string.h>

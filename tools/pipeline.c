@@ -1,6 +1,7 @@
 /* Which passes run, and with which options. The order is that of the two lists, passes/ first; a row's
  * `when` says which of them a command line leaves out. --pass-option reaches the options of any pass; a pass
  * needs a line here only when an option of the command line with a name of its own reaches it. */
+#include "codegen/codegen.h"
 #include "tools/tools.h"
 
 #include <string.h>

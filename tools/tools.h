@@ -2,7 +2,7 @@
 #ifndef GRADC_TOOLS_H
 #define GRADC_TOOLS_H
 
-#include "codegen/codegen.h"
+#include "codegen/emit/emit.h"
 #include "config/config.h"
 #include "cost/cost.h"
 #include "frontend/frontend.h"

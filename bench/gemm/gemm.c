@@ -1,6 +1,7 @@
 /* bench_gemm [THREADS [SHAPE]]: GFLOP/s of matrix products as gradc generates them and as oneDNN does them, beside what
  * the machine could do. BENCH_CPU: for what CPU, a level as --target has it, the loops are made.
  * Every row is a dot in text IR, compiled as a model's would be, and run on the pool of threads. */
+#include "codegen/codegen.h"
 #include "runtime/library/library.h"
 #include "tests/codegen/kernel_library.h"
 

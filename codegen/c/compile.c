@@ -1,5 +1,5 @@
 /* Kernels through the C compiler: sources in parts, so that several compilers run at once. */
-#include "codegen/build.h"
+#include "codegen/c/c.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Scalars, loads and stores as C expressions. */
-#include "codegen/c/c_impl.h"
+#include "codegen/c/c.h"
 
 #include <ctype.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Loops and their accumulators as C. */
-#include "codegen/c/c_impl.h"
+#include "codegen/c/c.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* Kernels as plain C: readable, for any C11 compiler with GNU builtins; and what C's relatives (CDialect) print as it does. One
  * function per kernel, one line per statement; identifiers are numbers, and names from a model stand in comments only. */
-#include "codegen/c/c_impl.h"
+#include "codegen/c/c.h"
 
 #include <ctype.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* What a team does together, as C: a tile is an array, one thread runs the loops over it, copies are made at once. */
-#include "codegen/c/c_impl.h"
+#include "codegen/c/c.h"
 
 static void
 open_loop(CPrinter *p, LoopValue variable, int64_t extent)

@@ -1,10 +1,10 @@
 /* The names behind --target=cuda: and who runs programs compiled for them. */
-#include "codegen/codegen.h"
+#include "codegen/cuda/cuda.h"
 
 #include <string.h>
 
 #define TARGET(name) extern const Target target_##name;
-#include "codegen/targets/target_list.def"
+#include "codegen/target/target_list.def"
 #undef TARGET
 
 const CudaArchitecture cuda_architectures[] = {

@@ -1,5 +1,6 @@
 /* Arrays of a kernel, where their elements lie, and copies to them. What a team has is shared memory; what a member has are registers. */
-#include "codegen/cuda/cuda_impl.h"
+#include "codegen/cuda/cuda.h"
+#include "codegen/cuda/print.h"
 
 /* One of an outer member's iteration is that member's: there are as many as outer members. */
 static bool

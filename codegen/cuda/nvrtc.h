@@ -3,7 +3,7 @@
 #ifndef GRADC_CODEGEN_NVRTC_H
 #define GRADC_CODEGEN_NVRTC_H
 
-#include "codegen/build.h"
+#include "codegen/cuda/cuda.h"
 
 /* ---- nvrtc.c: NVIDIA's compiler as a library, opened when it is needed. */
 enum { MOST_ARCHITECTURES = 64 };
@@ -70,13 +70,5 @@ Status cuda_compile(Arena *arena, const CudaSources *sources, const char *folder
 /* ---- sass.c */
 /* Appends what nvdisasm says of a cubin. folder: for files meanwhile. */
 Status cuda_disassemble(Arena *arena, const CudaCode *cubin, const char *folder, Text *out);
-
-/* ---- plans.c: how a library runs convolutions */
-/* Adds what cuDNN, where it is found, says of those that programs for the options' GPUs launch. */
-void cuda_plan_convolutions(Build *b, const Module *m, FormatWriter *w);
-
-/* ---- images.c: what executables carry. */
-/* Compiles the kernels of every GPU that the options name, and adds an image for each. */
-Status cuda_build_images(Build *b, const Module *m);
 
 #endif

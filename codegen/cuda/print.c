@@ -1,5 +1,6 @@
 /* Kernels as CUDA C for NVRTC: a relative of C (codegen/c/), with a block of threads for each part. */
-#include "codegen/cuda/cuda_impl.h"
+#include "codegen/cuda/print.h"
+#include "codegen/cuda/cuda.h"
 
 #include <string.h>
 

@@ -3,7 +3,8 @@
  *
  * Each member adds up a partial of its own. Partials are combined in the tree that loop IR has, l with l + n/2: by the first
  * warp in shared memory as long as they are more than a warp, then by shuffles. */
-#include "codegen/cuda/cuda_impl.h"
+#include "codegen/cuda/cuda.h"
+#include "codegen/cuda/print.h"
 
 /* Members of the loop that stands at this level, and threads of each of them. */
 static int

@@ -7,7 +7,8 @@
  *
  * A row is whole in a warp where the kernel has tiles with one axis; else warps share rows and columns. Places of bf16 and f16
  * are multiplied by tensor cores, and of f32 where tf32 is asked for; all else in the order of k, with fma. */
-#include "codegen/cuda/cuda_impl.h"
+#include "codegen/cuda/cuda.h"
+#include "codegen/cuda/print.h"
 
 enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, FRAGMENT = 4 /* elements of a lane */ };
 

@@ -9,7 +9,7 @@
  *	*(Pack<float, 4> *)&y0[1024 * v0 + 4 * v1] = pack9;
  *
  * Iterations run in any order, so loads may come first and stores last. */
-#include "codegen/cuda/cuda_impl.h"
+#include "codegen/cuda/print.h"
 
 /* The place without the loop's variable; false: the variable does not count it, or the rest is no multiple of the loop's extent. */
 static bool

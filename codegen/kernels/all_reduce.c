@@ -1,7 +1,7 @@
 /* all_reduce: the kernel copies a rank's own numbers to where everybody's sum will be; the tables then have ranks add them up there
  * (streams.c). */
-#include "codegen/kernels/kernels.h"
-#include "codegen/lower_impl.h"
+#include "codegen/lower/nest.h"
+#include "codegen/strategy/strategy.h"
 
 static void
 all_reduce_kernel(Lower *lw, const Node *n)

@@ -1,7 +1,7 @@
 /* argmax: lines in parallel. Where they are few and long, blocks of them go in parallel, too: a kernel that runs before leaves
  * each block's index. */
 #include "codegen/kernels/lines.h"
-#include "ir/shapes.h"
+#include "ir/ops/ops.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
  * do where it is short. Where there would be few parts, blocks of lines are parts, too: a kernel that runs before leaves each
  * block's index. */
 #include "codegen/kernels/lines.h"
-#include "ir/shapes.h"
+#include "ir/ops/ops.h"
 
 #include <math.h>
 

@@ -1,5 +1,6 @@
 /* Convolutions as kernels: matrix products over implicit patches (im2col), or a library's. */
 #include "codegen/kernels/conv.h"
+#include "codegen/kernels/library.h"
 
 #include <string.h>
 

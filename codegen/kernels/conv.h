@@ -2,9 +2,8 @@
 #ifndef GRADC_CODEGEN_KERNELS_CONV_H
 #define GRADC_CODEGEN_KERNELS_CONV_H
 
-#include "codegen/kernels/kernels.h"
-#include "codegen/kernels/product.h"
-#include "ir/shapes.h"
+#include "codegen/kernels/product/product.h"
+#include "ir/ops/ops.h"
 
 /* Of a window's axis: places so far apart read places of x that are whole strides apart; at most the window. */
 int64_t conv_period(int64_t stride, int64_t dilation, int64_t window);

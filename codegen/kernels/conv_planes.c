@@ -7,7 +7,7 @@
  * Behind its rows dy is 0. With a stride x is dealt out to several planes, by what is left of a place divided by the
  * stride: within one, neighbours are a stride apart. A sum has a lane for every 16th product, which are added last. */
 #include "codegen/kernels/conv.h"
-#include "codegen/kernels/tiles.h"
+#include "codegen/lower/lower.h"
 
 enum { MAX_AXES = 3 }; /* with more it is a product */
 

@@ -3,8 +3,8 @@
  * the bits are the same for any target and number of cores. Sums of blocks are in order and in f64 where results are f32 or less:
  * running sums of what is positive do not fall from one block to the next, and nothing overflows that would not in order. */
 #include "codegen/kernels/cumulate.h"
-#include "codegen/codegen.h"
-#include "ir/shapes.h"
+#include "codegen/lower/lower.h"
+#include "ir/ops/ops.h"
 
 /* Short operands have whole lines. Lines are few below FEW. A block has LEAST_BLOCK to MOST_BLOCK elements, more where a line
  * would have more than MOST_BLOCKS: each adds up the sums of those before. */

@@ -2,7 +2,8 @@
 #ifndef GRADC_CODEGEN_KERNELS_CUMULATE_H
 #define GRADC_CODEGEN_KERNELS_CUMULATE_H
 
-#include "codegen/kernels/kernels.h"
+#include "codegen/kernels/tiles.h"
+#include "codegen/strategy/strategy.h"
 
 typedef struct {
 	Lower *lw;

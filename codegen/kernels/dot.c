@@ -1,7 +1,7 @@
 /* dot as blocked matrix products, or a library's. */
-#include "codegen/kernels/kernels.h"
-#include "codegen/kernels/product.h"
-#include "ir/shapes.h"
+#include "codegen/kernels/library.h"
+#include "codegen/kernels/product/product.h"
+#include "ir/ops/ops.h"
 
 /* ---- lowering */
 static void

@@ -1,6 +1,6 @@
 /* What a library is told of a product or convolution. */
-#include "codegen/epilogue.h"
-#include "codegen/kernels/kernels.h"
+#include "codegen/kernels/library.h"
+#include "codegen/fuse/fuse.h"
 
 bool
 library_takes_dtypes(const LibraryLimits *l, const Node *n)

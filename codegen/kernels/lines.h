@@ -2,8 +2,8 @@
 #ifndef GRADC_CODEGEN_KERNELS_LINES_H
 #define GRADC_CODEGEN_KERNELS_LINES_H
 
-#include "codegen/kernels/kernels.h"
-#include "codegen/team.h"
+#include "codegen/kernels/tiles.h"
+#include "codegen/lower/lower.h"
 
 /* Blocks that a line is cut into, where there are fewer parts than are wanted, of `least` elements or more; and the indices that
  * those of so many lines leave, NULL where a line is one block. */

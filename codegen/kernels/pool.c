@@ -1,5 +1,6 @@
 /* Windows as loops over rows of the small side. */
 #include "codegen/kernels/pool.h"
+#include "codegen/lower/lower.h"
 
 #include <math.h>
 #include <string.h>

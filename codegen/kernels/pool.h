@@ -2,7 +2,7 @@
 #ifndef GRADC_CODEGEN_KERNELS_POOL_H
 #define GRADC_CODEGEN_KERNELS_POOL_H
 
-#include "codegen/kernels/kernels.h"
+#include "codegen/strategy/strategy.h"
 
 typedef struct {
 	Lower *lw;

@@ -5,7 +5,7 @@
  * bits of the sum that is made in memory. Where the window's maximum takes dy, a kernel that runs before leaves the place of each
  * window's first maximum: an element of dx would else look for it in every window that it lies in. */
 #include "codegen/kernels/pool.h"
-#include "codegen/team.h"
+#include "codegen/lower/lower.h"
 
 /* ---- elements in blocks */
 /* An element for each member of the team, more where there are more parts than are wanted. */

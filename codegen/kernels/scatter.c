@@ -3,8 +3,7 @@
  * where another one does, and the bits do not depend on who computes what. Of scatter_sorted the order is known: the kernel
  * before finds where the segments begin. */
 #include "codegen/kernels/lines.h"
-#include "codegen/kernels/tiles.h"
-#include "ir/shapes.h"
+#include "ir/ops/ops.h"
 
 /* The scratch: begin[i] of the updates of index i in the sorted order, for every index and the end; then the order, which
  * scatter_sorted has as operand 3. */

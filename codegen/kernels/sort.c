@@ -4,8 +4,7 @@
  * A team shares a run, whose exchanges of one step are apart, or lines, where these are short; of a block that is merged each
  * member has a few elements. */
 #include "codegen/kernels/lines.h"
-#include "codegen/kernels/tiles.h"
-#include "ir/shapes.h"
+#include "ir/ops/ops.h"
 
 typedef struct {
 	Lower *lw;

@@ -2,7 +2,7 @@
 #ifndef GRADC_CODEGEN_KERNELS_TILES_H
 #define GRADC_CODEGEN_KERNELS_TILES_H
 
-#include "ir/loop.h"
+#include "ir/loop/loop.h"
 
 /* A block is `count` steps along `axis`, with the `inside` elements of all axes behind it; the last along the axis may
  * have fewer steps. */

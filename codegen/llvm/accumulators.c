@@ -1,5 +1,5 @@
 /* Accumulators of loops as LLVM IR: partials kept in memory, of which LLVM makes registers. */
-#include "codegen/llvm/llvm_impl.h"
+#include "codegen/llvm/print.h"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
 #ifndef GRADC_CODEGEN_LLVM_H
 #define GRADC_CODEGEN_LLVM_H
 
-#include "codegen/build.h"
+#include "codegen/build/build.h"
 
 #include <llvm-c/Core.h>
 

@@ -1,5 +1,5 @@
 /* Places, loads and stores as LLVM IR: consecutive lanes as one access, others by gather and scatter, or one by one. */
-#include "codegen/llvm/llvm_impl.h"
+#include "codegen/llvm/print.h"
 
 V
 lane_constants(const Printer *p, int64_t step)

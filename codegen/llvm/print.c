@@ -1,6 +1,6 @@
 /* Kernels as LLVM IR. A vector loop runs LOOP_LANES iterations at a time, the remainder under a mask. A value is a
  * vector where it depends on the loop's variable, and a scalar elsewhere. gradc dump --stage=llvm prints the result. */
-#include "codegen/llvm/llvm_impl.h"
+#include "codegen/llvm/print.h"
 
 #include <ctype.h>
 #include <string.h>

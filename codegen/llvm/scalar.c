@@ -1,6 +1,6 @@
 /* Scalar types and operations as LLVM IR. A value is a vector of LOOP_LANES or a scalar; what mixes them makes
  * the scalar a vector. Scalar functions are expanded where they are called. */
-#include "codegen/llvm/llvm_impl.h"
+#include "codegen/llvm/print.h"
 
 #include <ctype.h>
 #include <string.h>

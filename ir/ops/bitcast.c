@@ -1,5 +1,5 @@
 /* The bits of a number, read as another type's. */
-#include "ir/loop.h"
+#include "ir/loop/loop.h"
 #include "ir/ops/family.h"
 
 /* In the order of DType. */

@@ -1,13 +1,13 @@
 /* Conversion between dtypes, and the value that no gradient passes. */
-#include "ir/loop.h"
-#include "ir/ops/counter.h"
+#include "ir/loop/loop.h"
+#include "ir/ops/control/counter.h"
 #include "ir/ops/elementwise.h"
 
 #include <math.h>
 
 /* ---- cast {to, round, overflow, stream, axis, rows}. `round` and `overflow` say how a float becomes a float below f32.
  * They mean nothing for other types: a module that was widened keeps them. Stochastic: an element takes word 0 of the
- * random numbers of its place (ir/ops/counter.h). The stream is not 0, so that no two casts share one by default. */
+ * random numbers of its place (ir/ops/control/counter.h). The stream is not 0, so that no two casts share one by default. */
 static const Field cast_fields[] = {
 	{"to", FIELD_DTYPE, offsetof(CastAttr, to), NULL, false},
 	{"round", FIELD_ENUM, offsetof(CastAttr, round), rounding_names, true},

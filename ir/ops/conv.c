@@ -5,7 +5,7 @@
  * Places outside x count as 0. */
 #include "ir/ops/family.h"
 #include "ir/ops/products.h"
-#include "ir/shapes.h"
+#include "ir/ops/ops.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * are; allow_tf32 lets a target round f32 operands to tf32, which the interpreter and loops never do. */
 #include "ir/ops/family.h"
 #include "ir/ops/products.h"
-#include "ir/shapes.h"
+#include "ir/ops/ops.h"
 
 static const Field dot_fields[] = {
 	{"x_batch", FIELD_INTS, offsetof(DotAttr, x_batch), NULL, true},

@@ -3,7 +3,7 @@
 #define GRADC_IR_OPS_FAMILY_H
 
 #include "ir/ir.h"
-#include "ir/shapes.h"
+#include "ir/ops/ops.h"
 
 /* Visits the multi-indices of a shape in row-major order: for (IndexWalk w = index_walk(t); w.ok; index_walk_next(&w)). */
 typedef struct {

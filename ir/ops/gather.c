@@ -1,8 +1,8 @@
 /* gather and scatter along one axis. Importers reduce every ONNX gather and scatter to these, by
  * flattening and linear indices. */
-#include "ir/ops/batch_axis.h"
+#include "ir/batch/batch_axis.h"
 #include "ir/ops/elementwise.h"
-#include "ir/shapes.h"
+#include "ir/ops/ops.h"
 
 #include <math.h>
 

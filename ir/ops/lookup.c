@@ -1,6 +1,6 @@
 /* A number of a small table for each element. */
 #include "ir/ops/elementwise.h"
-#include "ir/shapes.h"
+#include "ir/ops/ops.h"
 
 /* ---- lookup: table: T[k], indices: s64[...]  ->  T[...]. What gather does along axis 0 of a vector, as an elementwise op: it
  * shares a kernel with what computes the indices, and each kernel that reads it may look up again. An index out of range gives 0. */

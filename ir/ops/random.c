@@ -1,7 +1,7 @@
 /* Random numbers: a pure function of place, step, seed and stream. */
-#include "ir/ops/counter.h"
+#include "ir/ops/control/counter.h"
 
-/* ---- random {dtype, shape, stream, axis, rows}: seed, step, offset -> numbers of Philox 4x32-10 (ir/ops/counter.h).
+/* ---- random {dtype, shape, stream, axis, rows}: seed, step, offset -> numbers of Philox 4x32-10 (ir/ops/control/counter.h).
  * rows > 0: `axis` is the batch axis; it has `rows` rows of equal length, the first of them row `offset` of the step.
  * rows = 0: no batch axis, the same noise in every micro-batch and on every rank.
  * f32: the upper 24 bits of word 0, as a number in [0, 1). f64: words 0 and 1, of which 53 bits. u32: word 0.

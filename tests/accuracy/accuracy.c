@@ -18,7 +18,7 @@ typedef struct {
 } FunctionRow;
 static const FunctionRow rows[] = {
 #define SCALAR_FUNCTION(name, f64, f32, ...) {#name, name, name##l, __VA_ARGS__},
-#include "ir/scalar_function_list.def"
+#include "ir/scalar/function_list.def"
 #undef SCALAR_FUNCTION
 	{"sqrt", sqrt, sqrtl, 0.51, 0.51, 0}, /* the machine's */
 };

@@ -2,7 +2,8 @@
 #ifndef GRADC_TESTS_KERNEL_LIBRARY_H
 #define GRADC_TESTS_KERNEL_LIBRARY_H
 
-#include "codegen/build.h"
+#include "codegen/c/c.h"
+#include "codegen/emit/emit.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

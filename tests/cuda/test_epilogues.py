@@ -37,7 +37,7 @@ def distance(got, want):
 
 @pytest.mark.parametrize("precision", ["f32", "tf32"])
 def test_gelu_stays_with_the_loops(trainer, precision):
-    """The library's tanh has too few bits for f32; in tf32 it is slower (codegen/targets/cuda.c)."""
+    """The library's tanh has too few bits for f32; in tf32 it is slower (codegen/target/cuda.c)."""
     assert not [call for call, _ in products(trainer(f"--precision={precision}")) if "gelu" in call]
 
 

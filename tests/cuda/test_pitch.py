@@ -1,4 +1,4 @@
-"""Rows that a library wants at multiples of 16 bytes have a pitch (codegen/pitch.c): losses and weights are those of the CPU, which has
+"""Rows that a library wants at multiples of 16 bytes have a pitch (codegen/legalize/pitch.c): losses and weights are those of the CPU, which has
 none."""
 import json
 import subprocess

@@ -5,7 +5,7 @@
  *   - differentiated: the gradient agrees with central differences, but where those disagree with
  *     themselves at half the step (kinks of max, min, select). */
 #include "ir/ir.h"
-#include "ir/loop.h"
+#include "ir/loop/loop.h"
 
 #include <math.h>
 #include <stdlib.h>

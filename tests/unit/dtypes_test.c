@@ -1,5 +1,6 @@
 /* Every row's samples with their operands in every dtype that the row takes: kernels in the loop-IR interpreter against
  * `eval`, and what the C printer makes of them against the loop-IR interpreter. */
+#include "codegen/build/build.h"
 #include "codegen/codegen.h"
 #include "tests/codegen/kernel_library.h"
 #include "tests/unit/sample_case.h"

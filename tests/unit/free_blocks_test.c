@@ -1,6 +1,6 @@
 /* The free blocks of an arena against a map of its bytes: best fit, neighbours joined. */
 #include "base/base.h"
-#include "codegen/free_blocks.h"
+#include "codegen/schedule/free_blocks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /* Calls that `lower` makes of products, by oneDNN against the kernel's own loops; and what the runtime asks of a library,
  * of one that counts. */
 #include "codegen/codegen.h"
+#include "ir/loop/loop.h"
 #include "runtime/device/library_calls.h"
 #include "tests/unit/runtime_tiny.h"
 

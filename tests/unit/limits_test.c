@@ -1,6 +1,7 @@
 /* Modules with more of something than is usual: loops, reductions, sums of row values, parts of one place. What their
  * kernels compute is what `eval` says; nothing is cut off where a list is full. */
 #include "codegen/codegen.h"
+#include "ir/loop/loop.h"
 
 #include <math.h>
 #include <setjmp.h>

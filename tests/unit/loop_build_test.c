@@ -1,6 +1,6 @@
 /* The builder of loop IR: what it makes of teams is what the checker accepts, the text says again, and the interpreter
  * runs; a load under a mask is one statement; places share their terms. */
-#include "codegen/codegen.h"
+#include "ir/loop/loop.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
 /* What narrow storage asks of kernels: parts that never change one byte, sums that are rounded once, random rounding
  * that is right on average and the same however it is computed. */
+#include "codegen/build/build.h"
 #include "codegen/codegen.h"
 #include "tests/codegen/kernel_library.h"
 

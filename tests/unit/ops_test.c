@@ -1,6 +1,7 @@
 /* Every op row times its samples: text round trip, gradients against central differences in f64,
  * kernels of node and gradient in the loop-IR interpreter against `eval`, and what every printer makes of them
  * against the loop-IR interpreter, bit for bit. samples_test says what samples must cover. */
+#include "codegen/build/build.h"
 #include "codegen/codegen.h"
 #include "tests/codegen/kernel_library.h"
 #include "tests/unit/sample_case.h"

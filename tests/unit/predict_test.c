@@ -1,5 +1,5 @@
 /* What a schedule would cost, against numbers worked out by hand for a machine of round ones; and the machines that there are. */
-#include "codegen/target.h"
+#include "codegen/target/target.h"
 #include "cost/cost.h"
 #include "tests/unit/expect_status.h"
 

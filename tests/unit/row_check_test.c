@@ -1,5 +1,5 @@
 /* Rows of optimizers, losses, passes and targets with holes are named, row and column. */
-#include "codegen/codegen.h"
+#include "codegen/strategy/strategy.h"
 #include "passes/pass.h"
 
 #include <setjmp.h>

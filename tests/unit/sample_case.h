@@ -3,7 +3,7 @@
 #ifndef GRADC_TESTS_SAMPLE_CASE_H
 #define GRADC_TESTS_SAMPLE_CASE_H
 
-#include "ir/text_impl.h"
+#include "ir/text.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* Times and places of units: two of a kind at a time, and no two in one place. */
-#include "codegen/stays.h"
+#include "codegen/schedule/stays.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* RECORD and WAIT between streams: what conflicts is in order in each micro-batch in which it runs. */
-#include "codegen/streams.h"
+#include "codegen/schedule/schedule.h"
 #include "tests/unit/runtime_tiny.h"
 
 enum { BYTES = 64 };

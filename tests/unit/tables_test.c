@@ -1,5 +1,5 @@
 /* What the tables say of kernels: arguments, teams; and what has no room in them is refused by name. */
-#include "codegen/codegen.h"
+#include "codegen/emit/emit.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
 /* What optimizers' rows build with, as kernels compute it, and kernels of a rank that holds a part of a unit. */
 #include "codegen/codegen.h"
+#include "ir/loop/loop.h"
 #include "passes/pass.h"
 
 #include <math.h>

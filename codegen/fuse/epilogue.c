@@ -1,0 +1,388 @@
+/* Finds products that are read by what a library could do as it stores them. Which of these pay is a column of the target
+ * (targets/). */
+#include "codegen/fuse/fuse.h"
+#include "codegen/lower/nest.h"
+
+#include <string.h>
+
+/* ---- what memory must have */
+/* Through views, by what `fuse` stores it for (plan_recompute.c). */
+static bool
+is_read_whole(const Value *v)
+{
+	for_each_use(v, u) {
+		FuseClass c = op_row(u->user)->fuse;
+		if (c == FUSE_OPAQUE || c == FUSE_INDEX || c == FUSE_NONE ||
+		    (c == FUSE_VIEW && is_read_whole(node_result(u->user, 0))))
+			return true;
+	}
+	return false;
+}
+
+/* Reader adds it to the result of an opaque node, its operand; NULL: it does something else. */
+static Value *
+added_to(const Node *reader)
+{
+	Value *vector = NULL;
+
+	for (int i = 0; i < reader->n_operands && !vector; i++) {
+		const Value *x = node_operand(reader, i);
+		const OpRow *row = x && x->node ? op_row(x->node) : NULL;
+		vector = row && row->bias ? row->bias(x->node, reader) : NULL;
+	}
+	return vector;
+}
+
+/* The product that v is, or is with a bias; NULL: it is neither. */
+static const Node *
+product_behind(Value *v)
+{
+	const Node *n = behind_reshapes(v)->node;
+
+	for (int i = 0; n && n->op != OP_dot && i < n->n_operands; i++) {
+		const Node *x = node_operand(n, i) ? node_operand(n, i)->node : NULL;
+		if (x && x->op == OP_dot && op_row(x)->bias(x, n))
+			return x;
+	}
+	return n && n->op == OP_dot ? n : NULL;
+}
+
+/* Of more bits, the loops' tanh is better than the library's in f32, and joining does not pay in tf32 (targets/cuda.c). */
+static bool
+has_16_bits(DType d)
+{
+	return dtype_info[d].bits == 16;
+}
+
+/* Is it one that a library runs? */
+static bool
+is_of_library(const Target *t, const Node *product)
+{
+	const LibraryLimits *l = &t->tuning->library;
+
+	return has_16_bits(node_operand(product, 0)->type->dtype) &&
+	       library_takes_dtypes(l, product) &&
+	       op_row(product)->flops(product) >= l->least_flops;
+}
+
+bool
+epilogue_alone(const Target *t, const Node *n)
+{
+	unsigned bit = n->op == OP_gelu ? JOINS_GELU : n->op == OP_gelu_grad ? JOINS_GELU_GRAD : 0;
+	const Node *product = t->epilogues & bit ? product_behind(node_operand(n, 0)) : NULL;
+
+	return product && is_of_library(t, product) && is_read_whole(node_result(n, 0));
+}
+
+/* Is a GELU of v, through reshapes perhaps, what a library does with the product? */
+static bool
+has_alone(const Target *t, const Value *v)
+{
+	for_each_use(v, u)
+		if (u->user->op == OP_reshape
+		            ? has_alone(t, node_result(u->user, 0))
+		            : u->user->op == OP_gelu && epilogue_alone(t, u->user))
+			return true;
+	return false;
+}
+
+Value *
+bias_of(const Target *t, const Node *n)
+{
+	Value *vector = added_to(n);
+
+	if (!vector)
+		return NULL;
+	const Value *sum = node_result(n, 0);
+	return is_read_whole(sum) || has_alone(t, sum) ? vector : NULL;
+}
+
+/* ---- products */
+static const Kernel *
+kernel_of(const Node *launch)
+{
+	return ((LaunchAttr *)launch->attr)->kernel;
+}
+
+/* The launch whose library makes v, a product with a bias perhaps, and nothing else with it; NULL: none does. */
+static Node *
+product_of(const Value *v)
+{
+	Node *n = v->node && v->node->op == OP_launch ? v->node : NULL;
+	const Kernel *k = n ? kernel_of(n) : NULL;
+	const LibraryCall *c = k ? k->library : NULL;
+	bool plain = c && c->kind == LIBRARY_DOT && !c->beta && c->epilogue <= EPILOGUE_BIAS &&
+	             !k->serves && k->n_outputs == 1;
+
+	return plain && c->operands[LIBRARY_RESULT].buffer == k->n_inputs ? n : NULL;
+}
+
+/* Is v read by `reader` alone? A gradient that the first micro-batch stores and later ones add is made by two launches. */
+static bool
+is_read_alone(const Value *v, const Node *reader, bool *again)
+{
+	*again = false;
+	for_each_use(v, u) {
+		if (u->user == reader)
+			continue;
+		if (u->user->op != OP_store || u->user->when != WHEN_FIRST || *again)
+			return false;
+		*again = true;
+	}
+	return true;
+}
+
+/* Does `reader` read v, the product's result, before all others? The product stands right before it. */
+static bool
+is_read_first(const Value *v, const Node *reader)
+{
+	enum { NEAR = 16 };
+	const Node *n = reader->prev;
+
+	for (int i = 0; n && n != v->node; n = n->prev) {
+		for (int k = 0; k < n->n_operands; k++)
+			if (node_operand(n, k) == v)
+				return false;
+		if (++i == NEAR)
+			return false;
+	}
+	return n != NULL;
+}
+
+/* ---- readers */
+/* The only node of a function but for reshapes, whose result is all that it returns; NULL: there are more. */
+static const Node *
+only_node(const Function *f)
+{
+	const Node *ret = function_return(f), *n = NULL;
+
+	if (ret->n_operands != 1)
+		return NULL;
+	n = behind_reshapes(node_operand(ret, 0))->node;
+	for (int i = 0; n && i < n->n_operands; i++)
+		if (behind_reshapes(node_operand(n, i))->kind != VALUE_PARAM)
+			return NULL;
+	return n;
+}
+
+/* Which argument of the call operand i of its function's node is; -1: none. */
+static int
+argument_of(const Node *n, int i)
+{
+	const Value *v = behind_reshapes(node_operand(n, i));
+
+	for (int k = 0; k < n->function->params.n; k++)
+		if (n->function->params.at[k] == v)
+			return k;
+	return -1;
+}
+
+/* The product that argument number `product` of the call is, of as many elements of the same type as `other`, which is another
+ * value. NULL: it is none. */
+static Node *
+product_beside(const Node *call, int product, int other)
+{
+	if (product < 0 || other < 0)
+		return NULL;
+	const Value *z = node_operand(call, product), *x = node_operand(call, other);
+	bool alike = z != x && z->type->n == x->type->n && z->type->dtype == x->type->dtype;
+	return alike ? product_of(z) : NULL;
+}
+
+static const LibraryCall *
+call_of(const Node *product)
+{
+	return kernel_of(product)->library;
+}
+
+/* Where it lies like the result, it has its strides. */
+static void
+put_operand(Epilogue *e, int operand, int buffer)
+{
+	e->library.operands[operand] = e->library.operands[LIBRARY_RESULT];
+	e->library.operands[operand].buffer = buffer;
+}
+
+/* x + y, of which one is a product. Sums that would be rounded first are the loops'. */
+static bool
+find_sum(const Node *call, const Node *n, Epilogue *e)
+{
+	for (int i = 0; i < 2; i++) {
+		int product = argument_of(n, i), added = argument_of(n, 1 - i);
+		e->product = product_beside(call, product, added);
+		if (!e->product || node_operand(call, product)->type->dtype != F32 ||
+		    !is_read_alone(node_operand(call, product), call, &e->again))
+			continue;
+		e->library = *call_of(e->product);
+		e->library.beta = 1;
+		put_operand(e, LIBRARY_ADDED, added);
+		return true;
+	}
+	return false;
+}
+
+/* gelu(x) of a product, perhaps with a bias. */
+static bool
+find_gelu(const Node *call, const Node *n, Epilogue *e)
+{
+	int product = argument_of(n, 0);
+	const Value *z = product < 0 ? NULL : node_operand(call, product);
+	bool alone, again;
+
+	e->product = z && has_16_bits(z->type->dtype) ? product_of(z) : NULL;
+	if (!e->product)
+		return false;
+	alone = is_read_alone(z, call, &again) && !again;
+	if (!alone && !is_read_first(z, call))
+		return false;
+	e->library = *call_of(e->product);
+	if (e->library.epilogue == EPILOGUE_BIAS)
+		e->library.epilogue = alone ? EPILOGUE_GELU_BIAS : EPILOGUE_GELU_AUX_BIAS;
+	else
+		e->library.epilogue = alone ? EPILOGUE_GELU : EPILOGUE_GELU_AUX;
+	return true;
+}
+
+/* gelu_grad(dy, x) of a product dy */
+static bool
+find_gelu_grad(const Node *call, const Node *n, Epilogue *e)
+{
+	int product = argument_of(n, 0), saved = argument_of(n, 1);
+
+	e->product = product_beside(call, product, saved);
+	if (!e->product || !has_16_bits(node_operand(call, product)->type->dtype) ||
+	    call_of(e->product)->epilogue != EPILOGUE_NONE ||
+	    !is_read_alone(node_operand(call, product), call, &e->again) || e->again)
+		return false;
+	e->library = *call_of(e->product);
+	e->library.epilogue = EPILOGUE_DGELU;
+	put_operand(e, LIBRARY_AUX, saved);
+	return true;
+}
+
+typedef struct {
+	OpKind op;
+	unsigned bit; /* of Target.epilogues */
+	bool (*find)(const Node *call, const Node *n, Epilogue *e);
+} EpilogueRow;
+static const EpilogueRow rows[] = {{OP_add, JOINS_SUM, find_sum},
+                                   {OP_gelu, JOINS_GELU, find_gelu},
+                                   {OP_gelu_grad, JOINS_GELU_GRAD, find_gelu_grad}};
+
+/* ---- the reader, with more operands */
+/* Does the library store what the product would have been? */
+static bool
+stores_product(const LibraryCall *c)
+{
+	return library_has_operand(c, LIBRARY_AUX) && library_writes(c, LIBRARY_AUX);
+}
+
+static Function *
+widen(Module *m, const Function *f, int n, Value *const *more, int saved)
+{
+	const char *name = arena_printf(m->arena, "%s.%d", f->name, m->functions.n);
+	Function *to = function_new(m, module_fresh_name(m, name));
+	Value **map = NEW_ARRAY(m->arena, Value *, f->next_value_id);
+	Value *results[2];
+
+	to->kind = FUNCTION_FUSED;
+	to->loc = f->loc;
+	for (int i = 0; i < f->params.n; i++)
+		map[f->params.at[i]->id] = function_param(to, f->params.at[i]->type,
+		                                          f->params.at[i]->name);
+	for (int i = 0; i < n; i++)
+		function_param(to, more[i]->type, "of");
+	function_clone_body(f, to, NULL, map);
+	Builder b = {.m = m, .f = to, .loc = f->loc};
+	results[0] = map[node_operand(function_return(f), 0)->id];
+	if (saved >= 0)
+		results[1] = b_unary(&b, OP_copy, to->params.at[saved]);
+	b_return(&b, 1 + (saved >= 0), results);
+	return to;
+}
+
+static bool
+is_widened(const Widened *w, const Function *f, int n, Value *const *more, int saved)
+{
+	if (w->from != f || w->to->params.n != f->params.n + n ||
+	    function_return(w->to)->n_operands != 1 + (saved >= 0))
+		return false;
+	for (int i = 0; i < n; i++)
+		if (w->to->params.at[f->params.n + i]->type != more[i]->type)
+			return false;
+	return true;
+}
+
+/* f with n parameters more; saved: the parameter that it also returns; -1: none. */
+static Function *
+widened(Module *m, Readers *readers, const Function *f, int n, Value *const *more, int saved)
+{
+	uint64_t at, h = hash_mix((uint64_t)(uintptr_t)f, (uint64_t)n);
+
+	for (int i = 0; i < n; i++)
+		h = hash_mix(h, (uint64_t)(uintptr_t)more[i]->type);
+	for (; intmap_get(readers->by_hash, h, &at); h++)
+		if (is_widened(&readers->list.at[at], f, n, more, saved))
+			return readers->list.at[at].to;
+	Widened w = {f, widen(m, f, n, more, saved)};
+	intmap_put(readers->by_hash, h, (uint64_t)readers->list.n);
+	vec_push(readers->arena, &readers->list, w);
+	return w.to;
+}
+
+/* The call with what the library reads of the product's launch behind its own operands. */
+static void
+add_operands(Node *call, Readers *readers, const Node *n, Epilogue *e)
+{
+	Module *m = call->function->module;
+	Value **operands = NEW_ARRAY(m->arena, Value *, call->n_operands + N_LIBRARY_OPERANDS);
+	Value **more = operands + call->n_operands;
+	const unsigned own = 1u << LIBRARY_RESULT | 1u << LIBRARY_ADDED | 1u << LIBRARY_AUX;
+	int n_more = 0, saved = stores_product(&e->library) ? argument_of(n, 0) : -1;
+
+	for (int i = 0; i < call->n_operands; i++)
+		operands[i] = node_operand(call, i);
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
+		LibraryOperand *o = &e->library.operands[i];
+		if (own >> i & 1 || !library_has_operand(&e->library, i))
+			continue;
+		more[n_more] = node_operand(e->product, (int)o->buffer);
+		o->buffer = call->n_operands + n_more++;
+	}
+	int result = call->n_operands + n_more;
+	e->library.operands[LIBRARY_RESULT].buffer = result;
+	if (saved >= 0)
+		put_operand(e, LIBRARY_AUX, result + 1);
+	CallAttr attr = {.callee = widened(m, readers, n->function, n_more, more, saved)};
+	Type types[] = {node_result(call, 0)->type,
+	                saved >= 0 ? node_operand(call, saved)->type : NULL};
+	e->call = node_insert(call->function, call, OP_call, result, operands, &attr,
+	                      1 + (saved >= 0), types, call->loc);
+	e->call->phase = call->phase;
+	e->call->when = call->when;
+}
+
+static bool
+has_hyperparameters(const Node *call)
+{
+	for (int i = 0; i < call->n_operands; i++)
+		if (hyperparameter(node_operand(call, i)) >= 0)
+			return true;
+	return false;
+}
+
+bool
+epilogue_open(const Target *t, Node *call, Readers *readers, Epilogue *out)
+{
+	const Function *f = ((CallAttr *)call->attr)->callee;
+	const Node *n = t->epilogues && !has_hyperparameters(call) ? only_node(f) : NULL;
+
+	*out = (Epilogue){0};
+	for (int i = 0; n && i < COUNT(rows); i++)
+		if (n->op == rows[i].op && t->epilogues & rows[i].bit &&
+		    rows[i].find(call, n, out)) {
+			add_operands(call, readers, n, out);
+			return true;
+		}
+	return false;
+}

@@ -1,0 +1,66 @@
+/* Groups nodes into kernels, as the store plan says. Every group becomes one call of a `fused` function, which equal groups
+ * share; the call's results are what other groups read. Linear in nodes, as the plan is. */
+#include "codegen/codegen.h"
+#include "codegen/fuse/outline.h"
+
+/* Stores and the return read the calls' results; the old nodes go. */
+static void
+remove_old_nodes(Fuse *fu, uint32_t n_old)
+{
+	for (Node *n = function_stores(fu->f); n; n = n->next)
+		for (int i = 0; i < n->n_operands; i++)
+			if (fu->stored[node_operand(n, i)->id])
+				node_set_operand(n, i, fu->stored[node_operand(n, i)->id]);
+	for_each_node_reverse(fu->f, n)
+		if (n->id < n_old && n->op != OP_store && n->op != OP_return)
+			node_erase(n);
+}
+
+static void
+fuse_function(Pass *p, const Target *target, Module *m, Function *f, FusedBodies *bodies)
+{
+	const TargetOptions *o = p->options;
+	uint32_t n_old = f->next_node_id;
+	Fuse fu = {.m = m,
+	           .f = f,
+	           .arena = p->scratch,
+	           .bodies = bodies,
+	           .plan = store_plan(f, target, o->cores, p->scratch),
+	           .stored = NEW_ARRAY(p->scratch, Value *, f->next_value_id),
+	           .reference = NEW_ARRAY(p->scratch, int, f->next_value_id)};
+	Node *before = function_stores(f);
+	for (int gi = 0; gi < fu.plan->groups.n; gi++)
+		if (fu.plan->groups.at[gi].merged_into < 0)
+			fuse_outline_group(&fu, gi, before);
+	remove_old_nodes(&fu, n_old);
+}
+
+static bool
+run_fuse(Pass *p, Module *m)
+{
+	FusedBodies bodies = {.by_hash = intmap_new(p->scratch)};
+	int n = m->functions.n;
+
+	if (!pass_check_cores(p))
+		return false;
+	for (int i = 0; i < n; i++) {
+		Function *f = m->functions.at[i];
+		const Target *target = pass_target(p, f);
+		if (!target)
+			return false;
+		if (f->kind == FUNCTION_PLAIN)
+			fuse_function(p, target, m, f, &bodies);
+	}
+	p->changed = true;
+	return true;
+}
+
+const PassRow pass_fuse = {.name = "fuse",
+                           .help = "group nodes into kernels",
+                           .needed = true,
+                           .takes = STAGE_REMATERIALIZED,
+                           .leaves = STAGE_FUSED,
+                           .options = target_options,
+                           .options_size = sizeof(TargetOptions),
+                           .defaults = &target_defaults,
+                           .run = run_fuse};

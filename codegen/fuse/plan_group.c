@@ -1,0 +1,268 @@
+/* Grouping: which nodes share a kernel. */
+#include "codegen/fuse/fuse.h"
+#include "codegen/fuse/plan.h"
+
+/* LLVM takes more than twice as long for twice the code, so that a kernel has so much: nodes, and their weights (OpRow.weight) together. */
+enum { MAX_GROUP_NODES = 400, MAX_GROUP_WEIGHT = 600 };
+
+static int
+group_new(StorePlan *p, const Node *n)
+{
+	FuseClass class = fuse_class_of(n);
+	Group g = {.opaque = class == FUSE_OPAQUE || class == FUSE_CONTROL,
+	           .closed = class == FUSE_ROOT || class == FUSE_CONTROL ||
+	                     (class == FUSE_REDUCE && !reduces(n)) || epilogue_alone(p->target, n),
+	           .domain = domain_full(node_result(n, 0)->type),
+	           .merged_into = -1};
+
+	if (reduces(n))
+		domain_add_reduction(&g.domain, ITER_FULL, n);
+	vec_push(p->arena, &p->groups, g);
+	return p->groups.n - 1;
+}
+
+/* The space of group gi over which n would read its operand v; NONE: as it lies in memory, or in a way that needs memory. */
+static IterSpace
+space_read(const StorePlan *p, int gi, Value *v)
+{
+	IterSpace base = p->space[behind_views(v)->id];
+
+	return domain_reached(&p->groups.at[gi].domain, v, base);
+}
+
+/* The space of an elementwise node in group gi: that over which it reads each operand that the group computes; NONE: it does
+ * not fit. */
+static IterSpace
+space_elementwise(const StorePlan *p, int gi, const Node *n)
+{
+	IterSpace s = ITER_NONE;
+
+	for (int i = 0; i < n->n_operands; i++) {
+		Value *v = node_operand(n, i);
+		if (plan_group_of(p, v) != gi)
+			continue;
+		IterSpace here = space_read(p, gi, v);
+		if (here == ITER_NONE || (s != ITER_NONE && here != s))
+			return ITER_NONE;
+		s = here;
+	}
+	return s;
+}
+
+/* May n be the first of group gi that adds up row values? Blocks of rows, the rows of a block next to each other. */
+static bool
+opens_chunks(const StorePlan *p, int gi, const Node *n)
+{
+	const Domain *d = &p->groups.at[gi].domain;
+	const ReduceForm *rows = &d->reduction[ITER_FULL];
+	ReduceForm form = reduce_form_of(n);
+	int kept_runs = 0;
+
+	for (int i = 0; i < rows->n; i++)
+		kept_runs += !rows->reduced[i];
+	if (kept_runs != 1 || form.n > 2 || (form.n == 2 && form.reduced[0]) ||
+	    (form.n == 1 && !form.reduced[0]))
+		return false;
+	bool large = d->elements[ITER_FULL] >= p->target->tuning->grains.large;
+	return !large || node_result(n, 0)->type->n >= p->parts; /* chunks are the parts */
+}
+
+/* The space of a reduction's result in group gi, which has what it reduces for each iteration of `of`; NONE: it does not fit. */
+static IterSpace
+space_reduced(const StorePlan *p, int gi, const Node *n, IterSpace of)
+{
+	const Domain *d = &p->groups.at[gi].domain;
+
+	if (!reduces(n) || (of != ITER_FULL && of != ITER_ROWS) ||
+	    (of == ITER_ROWS && reduce_form_by_column(&d->reduction[ITER_FULL])))
+		return ITER_NONE;
+	ReduceForm form = reduce_form_of(n);
+	bool fits = d->reduction[of].n ? reduce_form_equal(&form, &d->reduction[of])
+	                               : of == ITER_FULL || opens_chunks(p, gi, n);
+	return fits ? (IterSpace)(of + 1) : ITER_NONE;
+}
+
+/* An opaque node's kernel may store what a bias gives with it. The bias lies in memory: kernels and libraries read
+ * it as it is there. */
+static bool
+bias_fits(const StorePlan *p, int gi, const Node *n)
+{
+	const Group *g = &p->groups.at[gi];
+	Value *v = g->opaque && !g->closed && g->members.n == 1 ? bias_of(p->target, n) : NULL;
+	const Node *from = v ? behind_reshapes(v)->node : NULL;
+	const Strategy *s = v ? strategy_of(p->target, g->members.at[0]) : NULL;
+
+	if (s && s->takes_bias && !s->takes_bias(p->target, g->members.at[0]))
+		return false;
+	return v && !(from && plan_is_copied(p, from));
+}
+
+/* Is there room for n's code? */
+static bool
+has_room(const Group *g, const Node *n)
+{
+	return g->members.n < MAX_GROUP_NODES && g->weight + op_row(n)->weight <= MAX_GROUP_WEIGHT;
+}
+
+/* The space of n's result in group gi, whose values it reads; NONE: it does not fit. */
+static IterSpace
+space_in(const StorePlan *p, int gi, const Node *n)
+{
+	const Group *g = &p->groups.at[gi];
+
+	if (bias_fits(p, gi, n))
+		return ITER_FULL;
+	if (g->opaque || g->closed || !has_room(g, n) || g->domain.elements[ITER_FULL] == 0)
+		return ITER_NONE;
+	switch (fuse_class_of(n)) {
+	case FUSE_ELEMENTWISE: return space_elementwise(p, gi, n);
+	case FUSE_REDUCE: return space_reduced(p, gi, n, space_read(p, gi, node_operand(n, 0)));
+	default: return ITER_NONE;
+	}
+}
+
+/* A reduction that opens a group may instead join one that reduces the same operand. */
+static int
+sibling_of(const StorePlan *p, const Node *n, int latest, IterSpace *space)
+{
+	for_each_use(node_operand(n, 0), u) {
+		if (u->user == n || !reduces(u->user))
+			continue;
+		int gi = plan_group_of(p, node_result(u->user, 0));
+		if (gi <= latest || !has_room(&p->groups.at[gi], n))
+			continue;
+		*space = space_reduced(p, gi, n,
+		                       (IterSpace)(p->space[node_result(u->user, 0)->id] - 1));
+		if (*space != ITER_NONE)
+			return gi;
+	}
+	return -1;
+}
+
+static void
+join(StorePlan *p, int gi, Node *n, IterSpace s)
+{
+	Group *g = &p->groups.at[gi];
+
+	if (s > ITER_FULL && reduces(n))
+		domain_add_reduction(&g->domain, (IterSpace)(s - 1), n);
+	for (int i = 0; i < n->n_results; i++)
+		p->space[node_result(n, i)->id] = (uint8_t)s;
+	p->group[n->id] = gi;
+	vec_push(p->arena, &g->members, n);
+	g->weight += op_row(n)->weight;
+	vec_push(p->arena, &p->nodes, n);
+}
+
+void
+plan_place_pattern(StorePlan *p, const Gathered *g)
+{
+	int gi = group_new(p, g->nodes.at[g->nodes.n - 1]);
+
+	p->groups.at[gi].closed = true;
+	for (int i = 0; i < g->nodes.n; i++)
+		join(p, gi, g->nodes.at[i], ITER_FULL);
+}
+
+void
+plan_place_node(StorePlan *p, Node *n)
+{
+	int latest = -1, gi = -1;
+	IterSpace s = ITER_NONE;
+
+	for (int i = 0; i < n->n_operands; i++) {
+		int g = node_operand(n, i) ? plan_group_of(p, node_operand(n, i)) : -1;
+		latest = g > latest ? g : latest;
+	}
+	if (latest >= 0 && !epilogue_alone(p->target, n))
+		s = space_in(p, latest, n);
+	if (s != ITER_NONE)
+		gi = latest;
+	else if (reduces(n))
+		gi = sibling_of(p, n, latest, &s);
+	if (gi < 0) {
+		gi = group_new(p, n);
+		s = reduces(n) ? ITER_ROWS : ITER_FULL;
+	}
+	join(p, gi, n, s);
+}
+
+/* ---- siblings */
+static bool
+blocks_merge(const StorePlan *p, const Node *reader, int ctx)
+{
+	if (fuse_class_of(reader) == FUSE_NONE)
+		return false;
+	int g = plan_own_group(p, reader);
+	if (g == p->merge_from) /* recomputed by its readers, it makes them read what it reads */
+		return p->recomputed[node_result(reader, 0)->id] &&
+		       plan_any_reader(p, node_result(reader, 0), blocks_merge, ctx);
+	return g <= p->merge_to;
+}
+
+static bool
+may_merge(StorePlan *p, int from, int to)
+{
+	const Group *a = &p->groups.at[from], *b = &p->groups.at[to];
+
+	if (from >= to || a->opaque || a->closed || !a->domain.reduction[ITER_FULL].n ||
+	    a->domain.reduction[ITER_ROWS].n || !domain_equal(&a->domain, &b->domain))
+		return false;
+	p->merge_from = from;
+	p->merge_to = to;
+	for (int i = 0; i < a->members.n; i++)
+		if (plan_any_reader(p, node_result(a->members.at[i], 0), blocks_merge, 0))
+			return false;
+	return true;
+}
+
+static void
+forget_readers(StorePlan *p, const Group *g)
+{
+	for (int i = 0; i < g->members.n; i++)
+		for (int k = 0; k < g->members.at[i]->n_results; k++)
+			p->readers[node_result(g->members.at[i], k)->id] = 0;
+}
+
+static void
+merge(StorePlan *p, int from, int to)
+{
+	Group *a = &p->groups.at[from], *b = &p->groups.at[to];
+
+	forget_readers(p, a);
+	forget_readers(p, b);
+	a->merged_into = to;
+	for (int i = 0; i < b->members.n; i++)
+		vec_push(p->arena, &a->members, b->members.at[i]);
+	b->members.at = a->members.at;
+	b->members.n = a->members.n;
+	b->members.cap = a->members.cap;
+}
+
+static void
+merge_readers_of(StorePlan *p, Value *x, int to)
+{
+	int seen = 0;
+
+	for_each_use(x, u) {
+		if (++seen > 16 || fuse_class_of(u->user) == FUSE_NONE ||
+		    plan_is_copied(p, u->user))
+			continue;
+		int from = plan_group_of(p, node_result(u->user, 0));
+		if (from >= 0 && from != to && may_merge(p, from, to))
+			merge(p, from, to);
+	}
+}
+
+/* Merges earlier column reductions that read the same stored values into the group. */
+void
+plan_merge_siblings(StorePlan *p, int gi)
+{
+	const Group g = p->groups.at[gi]; /* its members before any merge */
+
+	if (g.merged_into >= 0 || !reduce_form_by_column(&g.domain.reduction[ITER_FULL]))
+		return;
+	for (int i = 0; i < g.members.n; i++)
+		for (int k = 0; k < g.members.at[i]->n_operands; k++)
+			merge_readers_of(p, behind_views(node_operand(g.members.at[i], k)), gi);
+}

@@ -1,0 +1,95 @@
+/* A cheap elementwise value is computed again by the groups that read it, instead of being stored for them. */
+#include "codegen/fuse/plan.h"
+#include "codegen/fuse/recompute.h"
+
+static bool
+needs_memory(const StorePlan *p, const Node *reader, int gi)
+{
+	if (plan_stands_outside(reader))
+		return true;
+	int g = plan_group_of(p, node_result(reader, 0));
+	return g != gi && (p->groups.at[g].opaque || fuse_class_of(reader) == FUSE_INDEX);
+}
+
+/* Of what values of group gi are made. */
+typedef struct {
+	const StorePlan *plan;
+	int gi;
+} InGroup;
+
+/* Row values are cheap to store. */
+static RecomputeSource
+source_in_group(const void *ctx, const Value *v)
+{
+	const InGroup *g = ctx;
+	const StorePlan *p = g->plan;
+	const Node *n = v->node;
+
+	if (n && plan_is_copied(p, n))
+		return FROM_NOTHING;
+	if (!n)
+		return FROM_MEMORY;
+	int gi = plan_own_group(p, n);
+	if (p->recomputed[v->id] && gi != g->gi)
+		return FROM_LINK;
+	bool there = gi != g->gi || reduces(n) || plan_stored_for(p, v, plan_readers(p, v, gi));
+	return there ? FROM_MEMORY : FROM_LINK;
+}
+
+/* Groups other than gi that read v, counted up to 4. */
+static int
+outside_readers(const StorePlan *p, const Value *v, int gi, int *seen, int n)
+{
+	for_each_use(v, u) {
+		Node *reader = u->user;
+		if (plan_is_copied(p, reader)) {
+			n = outside_readers(p, node_result(reader, 0), gi, seen, n);
+			continue;
+		}
+		int g = fuse_class_of(reader) == FUSE_NONE
+		                ? -1
+		                : plan_group_of(p, node_result(reader, 0));
+		bool known = g == gi;
+		for (int i = 0; i < n; i++)
+			known |= seen[i] == g;
+		if (!known && n < 4)
+			seen[n++] = g;
+	}
+	return n;
+}
+
+/* v and its links, down to what lies in memory. */
+static void
+mark_recomputed(StorePlan *p, Value *v, const InGroup *g)
+{
+	p->recomputed[v->id] = true;
+	for (int i = 0; i < v->node->n_operands; i++) {
+		Value *x = behind_views(node_operand(v->node, i));
+		if (!x->node || plan_is_copied(p, x->node) || plan_own_group(p, x->node) != g->gi)
+			continue;
+		if (source_in_group(g, x) == FROM_LINK)
+			mark_recomputed(p, x, g);
+		else if (reduces(x->node))
+			p->kept[x->id] = true;
+	}
+}
+
+void
+plan_recompute_node(StorePlan *p, Node *n)
+{
+	Value *v = node_result(n, 0);
+	InGroup g = {p, plan_group_of(p, v)};
+	RecomputeCost cost;
+	int seen[4];
+
+	if (fuse_class_of(n) != FUSE_ELEMENTWISE ||
+	    !recompute_matters(p->target, v, KEPT_FOR_NEXT) || p->kept[v->id] ||
+	    !(plan_readers(p, v, g.gi) & READ_OUTSIDE) || plan_any_reader(p, v, needs_memory, g.gi))
+		return;
+	/* Stored, it is written once and read by so many groups; computed again, these read its leaves. */
+	int readers = outside_readers(p, v, g.gi, seen, 0);
+	if (recompute_cost(v, source_in_group, &g, &cost) &&
+	    recompute_pays(p->target, &cost, cost.leaf_bytes * readers,
+	                   type_bytes(v->type) * (1 + readers), KEPT_FOR_NEXT))
+		mark_recomputed(p, v, &g);
+}

@@ -1,0 +1,397 @@
+/* Values that `fuse` would store for the backward pass are computed again there where that is cheap and makes the forward
+ * pass keep less: chains of elementwise nodes and views over a kept value, such as GELU over a product or a softmax over its
+ * scores. The copies read what was kept through `barrier`, so that `fuse` leaves them where they stand, and the module's stage
+ * tells passes that merge equal nodes to stay away.
+ *
+ * Chen et al. 2016, arXiv:1604.06174, has the idea; PyTorch's partitioner chooses by a minimum cut. This is the case
+ * that needs no search: one large leaf, already kept for others or smaller than all that it replaces together, and
+ * a kernel of the backward pass that loads it anyway. What that costs is judged as everywhere: recompute.h.
+ *
+ * Keeps: every value, up to the order of addition where a sum's kernel is another one. Needs the phases that autograd gives. Linear in nodes: a chain's size is bounded. */
+#include "codegen/codegen.h"
+#include "codegen/fuse/recompute.h"
+#include "codegen/fuse/store_plan.h"
+
+/* Kernels of loops of the backward pass, by their groups; of more than there is room for, the first. */
+typedef struct {
+	int n, at[4];
+} Kernels;
+
+/* What a value would be computed from. */
+typedef struct {
+	int n; /* 0: it is not computed again */
+	Value *leaves[MAX_LEAVES];
+	Value *missing; /* the only leaf, if it is not kept for others; NULL: all are */
+} Source;
+
+typedef struct {
+	Function *f;
+	const Target *target;
+	const StorePlan *plan;
+	bool *late;      /* by node id: it waits for the backward pass */
+	bool *read_late; /* by value id: in memory, and a late node reads it */
+	Kernels *
+		kernels; /* by value id: load it, or would if they computed again what is made of it */
+	bool *kept;      /* by value id: in memory until then */
+	bool *again;     /* by value id: computed again */
+	Source *source;     /* by value id */
+	int64_t *demand;    /* by value id: bytes that keeping this leaf saves */
+	int *order;         /* by node id */
+	Node **first_loops; /* by value id, see find_order */
+	Value **copies;     /* by value id: what late nodes read instead */
+} Remat;
+
+/* Part of a chain: each element is computed from a few others. */
+static bool
+is_link(const Node *n)
+{
+	FuseClass c = op_row(n)->fuse;
+
+	return c == FUSE_ELEMENTWISE || c == FUSE_VIEW;
+}
+
+/* The gradient of the loss itself depends on the forward pass alone: what reads no product of the backward pass is
+ * not late. */
+static bool
+is_late(const Remat *r, const Node *n)
+{
+	FuseClass c = op_row(n)->fuse;
+
+	if (c == FUSE_NONE || n->phase != PHASE_BACKWARD)
+		return false;
+	if (!is_link(n) && c != FUSE_REDUCE && n->n_operands)
+		return true;
+	for (int i = 0; i < n->n_operands; i++) {
+		const Value *x = node_operand(n, i);
+		if (x && x->node && r->late[x->node->id])
+			return true;
+	}
+	return false;
+}
+
+static void
+add_kernel(Kernels *k, int group)
+{
+	for (int i = 0; i < k->n; i++)
+		if (k->at[i] == group)
+			return;
+	if (k->n < COUNT(k->at))
+		k->at[k->n++] = group;
+}
+
+/* A late node reads v: directly, or through what its kernel computes again in any case. group: of loops that it belongs to;
+ * -1: none. */
+static void
+mark_read(Remat *r, Value *v, int group)
+{
+	Value *x = behind_views(v);
+	bool again = x->node && r->plan->recomputed[x->id] &&
+	             recompute_matters(r->target, x, KEPT_FOR_BACKWARD);
+
+	if (again || (x->node && plan_is_copied(r->plan, x->node))) {
+		r->again[x->id] |= again && !r->late[x->node->id];
+		for (int i = 0; i < x->node->n_operands; i++)
+			mark_read(r, node_operand(x->node, i), group);
+		return;
+	}
+	r->read_late[x->id] = true;
+	if (group >= 0)
+		add_kernel(&r->kernels[x->id], group);
+}
+
+/* The group of n, if it is one of loops; -1: it is not. */
+static int
+loops_of(const Remat *r, const Node *n)
+{
+	FuseClass c = op_row(n)->fuse;
+	bool loops = c == FUSE_ELEMENTWISE || c == FUSE_REDUCE;
+
+	return loops && !epilogue_alone(r->target, n) ? plan_own_group(r->plan, n) : -1;
+}
+
+static void
+mark_late(Remat *r)
+{
+	for_each_node(r->f, n) {
+		r->late[n->id] = is_late(r, n);
+		for (int i = 0; r->late[n->id] && i < n->n_operands; i++)
+			if (node_operand(n, i))
+				mark_read(r, node_operand(n, i), loops_of(r, n));
+	}
+}
+
+/* Of a chain for a value of so many elements. */
+typedef struct {
+	const Remat *r;
+	int64_t elements;
+} InChain;
+
+/* A product's bias comes with it. */
+static RecomputeSource
+source_in_chain(const void *ctx, const Value *v)
+{
+	const InChain *c = ctx;
+	const Node *n = v->node;
+
+	if (n && n->n_operands == 0)
+		return FROM_NOTHING;
+	return !n || op_row(n)->fuse != FUSE_ELEMENTWISE || c->r->kept[v->id] ||
+	                       bias_of(c->r->target, n) || v->type->n * SMALL_VALUE <= c->elements
+	               ? FROM_MEMORY
+	               : FROM_LINK;
+}
+
+/* Either all leaves are kept, or the only one is missing, which others may want, too. Parameters and states are there
+ * anyway. */
+static Source
+source_of(const Remat *r, Value *v)
+{
+	InChain chain = {r, v->type->n};
+	RecomputeCost c;
+	Source s = {0};
+	int64_t bytes = type_bytes(v->type);
+
+	if (!recompute_matters(r->target, v, KEPT_FOR_BACKWARD) ||
+	    !recompute_cost(v, source_in_chain, &chain, &c))
+		return s;
+	/* Nothing more is loaded: its leaves are by a kernel that is there anyway, which `pays` asks for. */
+	if (!recompute_pays(r->target, &c, 0, 2 * bytes, KEPT_FOR_BACKWARD))
+		return s;
+	for (int i = 0; i < c.n_leaves; i++)
+		if (c.leaves[i]->node)
+			s.leaves[s.n++] = c.leaves[i];
+	for (int i = 0; i < s.n; i++)
+		if (!r->kept[s.leaves[i]->id])
+			s.missing = s.leaves[i];
+	return s.missing && s.n > 1 ? (Source){0} : s;
+}
+
+static void
+consider(Remat *r, Value *v)
+{
+	Source s = source_of(r, v);
+
+	r->source[v->id] = s;
+	r->kept[v->id] = s.n == 0;
+	if (s.n != 1)
+		return;
+	/* Kernels that load it would load its leaf. */
+	r->demand[s.leaves[0]->id] += type_bytes(v->type);
+	for (int i = 0; i < r->kernels[v->id].n; i++)
+		add_kernel(&r->kernels[s.leaves[0]->id], r->kernels[v->id].at[i]);
+}
+
+static bool
+loads(const Kernels *k, int group)
+{
+	for (int i = 0; i < k->n; i++)
+		if (k->at[i] == group)
+			return true;
+	return false;
+}
+
+/* Does a kernel of the backward pass load all leaves anyway? */
+static bool
+is_loaded(const Remat *r, const Source *s)
+{
+	const Kernels *first = &r->kernels[s->leaves[0]->id];
+
+	for (int i = 0; i < first->n; i++) {
+		bool all = true;
+		for (int k = 1; k < s->n; k++)
+			all &= loads(&r->kernels[s->leaves[k]->id], first->at[i]);
+		if (all)
+			return true;
+	}
+	return false;
+}
+
+static bool
+pays(const Remat *r, const Value *v)
+{
+	const Source *s = &r->source[v->id];
+	const Value *leaf = s->missing;
+
+	return s->n && is_loaded(r, s) && (!leaf || r->demand[leaf->id] > type_bytes(leaf->type));
+}
+
+static void
+choose(Remat *r)
+{
+	for_each_node(r->f, n)
+		for (int i = 0; !r->late[n->id] && i < n->n_results; i++) {
+			Value *v = node_result(n, i);
+			if (!r->read_late[v->id])
+				continue;
+			if (op_row(n)->fuse == FUSE_ELEMENTWISE && !bias_of(r->target, n))
+				consider(r, v);
+			else
+				r->kept[v->id] = true;
+		}
+	for_each_node(r->f, n) {
+		Value *v = n->n_results == 1 ? node_result(n, 0) : NULL;
+		if (v && r->again[v->id])
+			r->source[v->id] = source_of(r, v);
+		else if (v && r->source[v->id].n)
+			r->again[v->id] = pays(r, v);
+		if (v && r->read_late[v->id])
+			r->kept[v->id] = !r->again[v->id];
+	}
+}
+
+/* What a late node reads instead of v, part of the chain of a value of so many elements, made before it: the first that
+ * asks is the first in order. */
+static Value *
+copy_of(Remat *r, Value *v, Node *before, int64_t elements)
+{
+	const Node *n = v->node;
+	Value *operands[MAX_OPERANDS];
+
+	if (!n || n->n_operands == 0)
+		return v;
+	if (r->copies[v->id])
+		return r->copies[v->id];
+	Builder b = {.m = r->f->module,
+	             .f = r->f,
+	             .before = before,
+	             .loc = n->loc,
+	             .phase = PHASE_BACKWARD};
+	InChain chain = {r, elements};
+	bool view = op_row(n)->fuse == FUSE_VIEW;
+	if (!view && source_in_chain(&chain, v) == FROM_MEMORY)
+		return r->copies[v->id] = b_unary(&b, OP_barrier, v);
+	for (int i = 0; i < n->n_operands; i++)
+		operands[i] = copy_of(r, node_operand(n, i), before, elements);
+	return r->copies[v->id] = build(&b, n->op, n->n_operands, operands, n->attr);
+}
+
+/* What n reads that is computed again; NULL: nothing. */
+static Value *
+read_again(const Remat *r, const Node *n)
+{
+	for (int i = 0; r->late[n->id] && i < n->n_operands; i++) {
+		Value *x = node_operand(n, i) ? behind_views(node_operand(n, i)) : NULL;
+		if (x && r->again[x->id])
+			return x;
+	}
+	return NULL;
+}
+
+static Value *
+first_leaf(const Remat *r, const Value *v)
+{
+	return r->source[v->id].n ? r->source[v->id].leaves[0] : NULL;
+}
+
+/* The order of the nodes, and by value id of a leaf the first node of loops that reads something made of it again. */
+static void
+find_order(Remat *r)
+{
+	int at = 0;
+
+	for_each_node(r->f, n) {
+		r->order[n->id] = at++;
+		const Value *x = loops_of(r, n) >= 0 ? read_again(r, n) : NULL;
+		const Value *leaf = x ? first_leaf(r, x) : NULL;
+		if (leaf && !r->first_loops[leaf->id])
+			r->first_loops[leaf->id] = n;
+	}
+}
+
+/* The node of loops that n may wait for: its kernel then leaves in memory, beside what it is for, what n reads. A kernel for
+ * that alone would load all leaves once more. NULL: n stays where it is. */
+static Node *
+waits_for(const Remat *r, const Node *n, const Value *x)
+{
+	const Value *leaf = first_leaf(r, x);
+	Node *g = leaf ? r->first_loops[leaf->id] : NULL;
+
+	if (!g || loops_of(r, n) >= 0 || r->order[g->id] <= r->order[n->id])
+		return NULL;
+	for (int i = 0; i < n->n_results; i++)
+		for_each_use(node_result(n, i), u)
+			if (r->order[u->user->id] <= r->order[g->id])
+				return NULL;
+	return g;
+}
+
+static bool
+copy_for_late(Remat *r, uint32_t n_old)
+{
+	bool changed = false;
+
+	for_each_node(r->f, n) {
+		const Value *again = n->id < n_old ? read_again(r, n) : NULL;
+		Node *g = again ? waits_for(r, n, again) : NULL;
+		if (g) {
+			r->order[n->id] = r->order[g->id];
+			node_move(n, g->next);
+			continue;
+		}
+		for (int i = 0; again && i < n->n_operands; i++) {
+			Value *x = node_operand(n, i);
+			if (!x || !r->again[behind_views(x)->id])
+				continue;
+			node_set_operand(n, i, copy_of(r, x, n, behind_views(x)->type->n));
+			changed = true;
+		}
+	}
+	return changed;
+}
+
+static bool
+has_backward(const Function *f)
+{
+	for_each_node(f, n)
+		if (n->phase == PHASE_BACKWARD)
+			return true;
+	return false;
+}
+
+static bool
+run_rematerialize(Pass *p, Module *m)
+{
+	const TargetOptions *o = p->options;
+
+	if (!pass_check_cores(p))
+		return false;
+	for_each_function(m, f) {
+		uint32_t nodes = f->next_node_id, values = f->next_value_id;
+		const Target *target = pass_target(p, f);
+		if (!target)
+			return false;
+		if (!has_backward(f))
+			continue;
+		Remat r = {.f = f,
+		           .target = target,
+		           .plan = store_plan(f, target, o->cores, p->scratch),
+		           .late = NEW_ARRAY(p->scratch, bool, nodes),
+		           .read_late = NEW_ARRAY(p->scratch, bool, values),
+		           .kernels = NEW_ARRAY(p->scratch, Kernels, values),
+		           .kept = NEW_ARRAY(p->scratch, bool, values),
+		           .again = NEW_ARRAY(p->scratch, bool, values),
+		           .source = NEW_ARRAY(p->scratch, Source, values),
+		           .demand = NEW_ARRAY(p->scratch, int64_t, values),
+		           .order = NEW_ARRAY(p->scratch, int, nodes),
+		           .first_loops = NEW_ARRAY(p->scratch, Node *, values),
+		           .copies = NEW_ARRAY(p->scratch, Value *, values)};
+
+		mark_late(&r);
+		choose(&r);
+		find_order(&r);
+		p->changed |= copy_for_late(&r, nodes);
+	}
+	return true;
+}
+
+const PassRow pass_rematerialize = {
+	.name = "rematerialize",
+	.help = "compute again in the backward pass what is cheap",
+	.takes = STAGE_TRAIN,
+	.leaves = STAGE_REMATERIALIZED,
+	.when = PASS_WITH_LOSS,
+	.options = target_options,
+	.options_size = sizeof(TargetOptions),
+	.defaults = &target_defaults,
+	.run = run_rematerialize,
+};

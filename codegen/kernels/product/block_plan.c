@@ -1,0 +1,292 @@
+/* What is known of a product for a team before its loops: how its operands lie, which of the target's blocks it has, and into how
+ * many parts k is split. kernels/product/blocks.c has the loops. */
+#include "codegen/build/build.h"
+#include "codegen/kernels/product/emit.h"
+#include "codegen/strategy/strategy.h"
+
+#include <math.h>
+
+/* Of a copy; and parts of a processor, which is no busier with more splits. */
+enum { LEAST_COPY_BYTES = 4, MOST_PARTS = 8 };
+
+static int64_t
+size_of(const Ints *shape)
+{
+	int64_t n = 1;
+
+	for (int i = 0; i < shape->n; i++)
+		n *= shape->at[i];
+	return n;
+}
+
+/* ---- how operands lie */
+LoopValue
+side_element(const BlockedProduct *e, int side, Affine batch, Affine across, Affine k)
+{
+	const Product *p = e->p;
+
+	return side == LEFT ? p->a(e->lw, p, batch, across, k) : p->b(e->lw, p, batch, k, across);
+}
+
+const LoopStatement *
+side_load(const LoopBuilder *lb, LoopValue x)
+{
+	const LoopStatement *s = &lb->k->body.at[lb->definitions.at[x]];
+	bool load = s->kind == LOOP_STATEMENT_LOAD &&
+	            lb->k->buffers.at[s->buffer].kind == BUFFER_IN;
+
+	return load ? s : NULL;
+}
+
+static bool
+depends_on(const LoopBuilder *lb, LoopValue x, LoopValue variable)
+{
+	const LoopStatement *s = &lb->k->body.at[lb->definitions.at[x]];
+	const Affine *places[MAX_PLACES];
+
+	if (x == variable || s->kind > LOOP_STATEMENT_LOAD)
+		return x == variable;
+	for (int i = 0; i < s->n_operands; i++)
+		if (depends_on(lb, s->operands[i], variable))
+			return true;
+	for (int p = statement_places(s, places) - 1; p >= 0; p--)
+		for (int i = 0; i < places[p]->n; i++)
+			if (depends_on(lb, places[p]->terms[i].scalar, variable))
+				return true;
+	return false;
+}
+
+/* Elements along `variable` that lie side by side and can be brought at once: their places start at multiples of so many.
+ * 0: not side by side. */
+static int
+elements_at_once(const LoopBuilder *lb, const LoopStatement *load, LoopValue variable,
+                 int64_t extent)
+{
+	const Affine *a = load->place;
+	int64_t bits = dtype_info[lb->k->buffers.at[load->buffer].type->dtype].bits;
+	int64_t n = COPY_BYTES * 8 / bits;
+	bool beside = false;
+
+	while (n > 1 && (extent % n || !affine_is_multiple(a, variable, n) || load->n_operands))
+		n /= 2;
+	for (int i = 0; i < a->n; i++) {
+		AffineTerm t = a->terms[i];
+		if (t.scalar == variable && t.coefficient == 1) {
+			beside = true;
+			continue;
+		}
+		if (depends_on(lb, t.scalar, variable))
+			return 0;
+	}
+	return beside ? (int)n : 0;
+}
+
+/* Numbers of 16 bits stay as they are for matrix units; others have the type of the sums. */
+static DType
+array_type(const BlockedProduct *e, const LoopStatement *made)
+{
+	const LoopBuilder *lb = e->lw->lb;
+	DType stored = e->p->type;
+
+	if (made->kind == LOOP_STATEMENT_LOAD)
+		stored = lb->k->buffers.at[made->buffer].type->dtype;
+	else if (made->kind == LOOP_STATEMENT_CAST)
+		stored = (DType)made->i;
+	return e->p->type == F32 && (stored == BF16 || stored == F16) ? stored : e->p->type;
+}
+
+/* Asks for an element in loops over all of the operand, and looks at what it is. */
+static void
+find_side(BlockedProduct *e, int number)
+{
+	LoopBuilder *lb = e->lw->lb;
+	ProductSide *side = &e->sides[number];
+	int mark = lb->k->body.n;
+	LoopValue batch = lb_for(lb, LOOP_PLAIN, e->p->batch);
+	LoopValue across = lb_for(lb, LOOP_PLAIN, side->extent);
+	LoopValue k = lb_for(lb, LOOP_PLAIN, e->k);
+	LoopValue x = side_element(e, number, affine_scalar(lb, batch), affine_scalar(lb, across),
+	                           affine_scalar(lb, k));
+	const LoopStatement *load = side_load(lb, x);
+
+	side->type = array_type(e, &lb->k->body.at[lb->definitions.at[x]]);
+	side->along_k = number == LEFT ? e->p->a_along_k : e->p->b_along_k;
+	side->unit = 1;
+	if (load) {
+		int by_k = elements_at_once(lb, load, k, e->k);
+		int by_others = elements_at_once(lb, load, across, side->extent);
+		if (by_k || by_others) {
+			side->along_k = by_k >= by_others;
+			side->unit = side->along_k ? by_k : by_others;
+		}
+		side->copied = lb->k->buffers.at[load->buffer].type->dtype == side->type &&
+		               dtype_bytes(side->type, side->unit) >= LEAST_COPY_BYTES;
+	}
+	if (!side->copied)
+		side->unit = 1;
+	for (int i = 0; i < 3; i++)
+		lb_end(lb);
+	lb_forget(lb, mark);
+}
+
+/* ---- which block */
+const MatrixShape *
+block_unit(const BlockedProduct *e)
+{
+	DType type = e->sides[LEFT].type;
+
+	return e->sides[RIGHT].type == type && dtype_info[type].bits == 16
+	               ? target_matrix(e->lw->target, type)
+	               : NULL;
+}
+
+/* Rows that members of a warp read at the same time lie in different banks: eight rows of a matrix of 16 bits, or eight
+ * numbers of one k. */
+int64_t
+block_pad(const ProductSide *s)
+{
+	int bits = dtype_info[s->type].bits;
+
+	return s->along_k || bits == 16 ? COPY_BYTES * 8 / bits : 0;
+}
+
+/* Of the arrays. */
+static int64_t
+shared_bytes(const BlockedProduct *e, const TeamBlock *b)
+{
+	int64_t bytes = 0;
+
+	for (int i = 0; i < N_SIDES; i++) {
+		const ProductSide *s = &e->sides[i];
+		int64_t across = i == LEFT ? b->rows : b->columns;
+		int64_t rows = s->along_k ? across : e->depth, row = s->along_k ? e->depth : across;
+		int64_t array = dtype_bytes(s->type, STAGES * rows * (row + block_pad(s)));
+		bytes += (array + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT * SHARED_ALIGNMENT;
+	}
+	return bytes;
+}
+
+static int64_t
+parts_of(const BlockedProduct *e, const TeamBlock *b)
+{
+	return e->p->batch * team_blocks(e->sides[LEFT].extent, b->rows) *
+	       team_blocks(e->sides[RIGHT].extent, b->columns);
+}
+
+int64_t
+block_results(const BlockedProduct *e)
+{
+	return e->p->batch * e->sides[LEFT].extent * e->sides[RIGHT].extent;
+}
+
+/* May k be split so? Each split is whole blocks, and its sums have room in memory. */
+static bool
+can_split(const BlockedProduct *e, const TeamTiles *t, int64_t splits)
+{
+	int64_t bytes = dtype_bytes(e->p->type, 1);
+
+	return splits == 1 || (e->k % (splits * e->depth) == 0 && e->k / splits >= t->least_split &&
+	                       block_results(e) <= t->most_scratch / bytes / splits);
+}
+
+/* Cycles of the processor that has the most parts. */
+static double
+cost_of(const BlockedProduct *e, const TeamTiles *t, const TeamBlock *b, int64_t splits)
+{
+	double bytes = (double)dtype_bytes(e->sides[LEFT].type, 1), team = b->team;
+	double parts = (double)team_blocks(parts_of(e, b) * splits, t->processors);
+	double rate = block_unit(e) ? t->multiplied_16 : t->multiplied * 4 / bytes;
+	double sums = (double)b->rows * b->columns, busy = fmin(1, parts * team / t->members);
+	/* Of each k: sums; what members read for theirs, a square; what comes from memory. */
+	double cycles = sums / rate / busy + sqrt(sums / team) * team / 32 * bytes / t->read +
+	                (b->rows + b->columns) * bytes / t->brought;
+	double time = parts * (double)(e->k / splits) * cycles;
+	double stored = (double)(block_results(e) * splits * 2 * dtype_bytes(e->p->type, 1));
+
+	return splits == 1 ? time : time * t->split_gain + t->launch + stored / t->stored;
+}
+
+/* Takes the block into the plan if it is faster than `least`; splits: 0: so many as are best for it. */
+static void
+consider_block(BlockedProduct *e, const Target *target, const TeamBlock *b, int64_t splits,
+               double *least)
+{
+	const TeamTiles *t = target->tiles;
+	int64_t sums = (int64_t)b->rows * b->columns / b->team;
+	int64_t first = splits ? splits : 1, most = splits ? splits : e->k / t->least_split;
+
+	if (dtype_bytes(e->p->type, sums) > t->most_sums ||
+	    shared_bytes(e, b) > target->shared_bytes)
+		return;
+	for (int64_t n = first; n == first || n <= most; n++) {
+		double cost = can_split(e, t, n) ? cost_of(e, t, b, n) : INFINITY;
+		if (cost < *least) {
+			*least = cost;
+			e->block = *b;
+			e->splits = n;
+		}
+		if (parts_of(e, b) * n > MOST_PARTS * t->processors)
+			break;
+	}
+}
+
+static void
+consider_blocks(BlockedProduct *e, const Target *target, int64_t splits)
+{
+	double least = INFINITY;
+
+	for (const TeamBlock *b = target->tiles->blocks; b->rows; b++)
+		consider_block(e, target, b, splits, &least);
+}
+
+/* How k is split changes the sums' bits, so that is decided for all targets of the kind; the block for this one alone. */
+static void
+choose_block(BlockedProduct *e, const Target *target)
+{
+	e->depth = block_unit(e) ? 2 * target->tiles->depth : target->tiles->depth;
+	consider_blocks(e, target->tuning->splits, 0);
+	consider_blocks(e, target, e->splits);
+	e->sides[LEFT].across = e->block.rows;
+	e->sides[RIGHT].across = e->block.columns;
+	for (int i = 0; i < N_SIDES; i++) /* each member brings as many units */
+		while (e->sides[i].across * e->depth / e->sides[i].unit < e->block.team)
+			e->sides[i].unit /= 2;
+}
+
+/* ---- all of it */
+/* A product with few rows reads each number of b once for all of them where a member has a column; so it does not pay to bring
+ * b to the team's memory, unless its numbers lie along k. */
+static bool
+pays(const BlockedProduct *e, const TeamTiles *t)
+{
+	const Product *p = e->p;
+	bool thin = p->m <= t->few_rows && !p->b_along_k;
+	bool empty = p->batch == 0 || p->m == 0 || e->sides[RIGHT].extent == 0 || e->k == 0;
+
+	return dtype_is_float(p->type) && !empty && !thin;
+}
+
+/* All that is known of the product before its loops; false: it has no blocks. */
+bool
+block_plan(BlockedProduct *e, Lower *lw, const Product *p)
+{
+	const TeamTiles *t = lw->target->tiles;
+
+	*e = (BlockedProduct){.lw = lw, .p = p, .k = size_of(&p->k)};
+	e->sides[LEFT].extent = p->m;
+	e->sides[RIGHT].extent = size_of(&p->n);
+	if (!t || !pays(e, t))
+		return false;
+	find_side(e, LEFT);
+	find_side(e, RIGHT);
+	choose_block(e, lw->target);
+	return true;
+}
+
+int64_t
+product_block_splits(Lower *lw, const Product *p)
+{
+	BlockedProduct e;
+
+	return block_plan(&e, lw, p) ? e.splits : 0;
+}

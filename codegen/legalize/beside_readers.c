@@ -1,0 +1,100 @@
+/* What a value that each reader computes is made of (OpRow.computed_by_readers) is computed beside each reader, too: else it would
+ * wait in memory for the last of them, in the backward pass. So the largest sizes of a weight's blocks, expanded from codes, exist
+ * for one product at a time. Keeps: every value, bit for bit. Linear in nodes and readers. */
+#include "codegen/legalize/rewrites.h"
+
+typedef struct {
+	Builder b;
+	IntMap *copies; /* by value id: for the reader at hand */
+} Beside;
+
+/* v again, from parameters and states on. */
+static Value *
+again(Beside *s, Value *v)
+{
+	const Node *n = v->node;
+	Value *operands[MAX_OPERANDS];
+	uint64_t known;
+
+	if (!n || n->n_operands == 0)
+		return v;
+	if (intmap_get(s->copies, v->id, &known))
+		return (Value *)(uintptr_t)known;
+	for (int i = 0; i < n->n_operands; i++)
+		operands[i] = again(s, node_operand(n, i));
+	Value *copy = b_retyped(&s->b, n, operands);
+	intmap_put(s->copies, v->id, (uint64_t)(uintptr_t)copy);
+	return copy;
+}
+
+/* Made of states by nodes that could stand anywhere. */
+static bool
+is_of_states(const Value *v)
+{
+	const Node *n = v->node;
+
+	if (!n)
+		return v->kind == VALUE_STATE;
+	FuseClass c = op_row(n)->fuse;
+	if (n->n_operands && !op_row(n)->computed_by_readers && c != FUSE_ELEMENTWISE &&
+	    c != FUSE_VIEW)
+		return false;
+	for (int i = 0; i < n->n_operands; i++)
+		if (!is_of_states(node_operand(n, i)))
+			return false;
+	return true;
+}
+
+static void
+erase_unused(Node *n)
+{
+	Value *operands[MAX_OPERANDS];
+	int count = n->n_operands;
+
+	for (int i = 0; i < n->n_results; i++)
+		if (value_used(node_result(n, i)))
+			return;
+	for (int i = 0; i < count; i++)
+		operands[i] = node_operand(n, i);
+	node_erase(n);
+	for (int i = 0; i < count; i++)
+		if (operands[i] && operands[i]->node)
+			erase_unused(operands[i]->node);
+}
+
+/* Does n read such a value, perhaps through views, that is made of more than states as they are? */
+static bool
+reads_made(const Node *n, int i)
+{
+	Value *v = node_operand(n, i), *base = v ? behind_views(v) : NULL;
+	const Node *d = base ? base->node : NULL;
+
+	if (!d || !op_row(d)->computed_by_readers || !is_of_states(base))
+		return false;
+	for (int k = 0; k < d->n_operands; k++)
+		if (node_operand(d, k)->node)
+			return true;
+	return false;
+}
+
+void
+compute_beside_readers(Function *f, Arena *arena)
+{
+	for_each_node(f, n) {
+		if (op_row(n)->fuse == FUSE_VIEW || op_row(n)->computed_by_readers)
+			continue;
+		for (int i = 0; i < n->n_operands; i++) {
+			if (!reads_made(n, i))
+				continue;
+			Value *old = node_operand(n, i);
+			Beside s = {.b = {.m = f->module,
+			                  .f = f,
+			                  .before = n,
+			                  .loc = old->node->loc,
+			                  .phase = n->phase},
+			            .copies = intmap_new(arena)};
+			node_set_operand(n, i, again(&s, old));
+			erase_unused(old->node);
+		}
+	}
+}

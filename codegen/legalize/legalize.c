@@ -1,0 +1,186 @@
+/* Rewrites what kernels cannot compute as it stands. A constant other than a splat becomes data of the state region. A
+ * reduction with few results becomes sums of blocks, so that its order of addition is fixed and it has parts, and sums of
+ * small floats are made in f32. Operands of products and convolutions are copied to memory where their views would be computed again
+ * for every element. Loops and branches get functions of their own. Keeps: every value, up to the order of addition. Linear in nodes. */
+#include "codegen/legalize/legalize.h"
+#include "codegen/codegen.h"
+#include "codegen/legalize/rewrites.h"
+#include "codegen/strategy/strategy.h"
+
+/* The state that holds t, made at first use: equal tensors share theirs. */
+static State *
+constant_state(Module *m, const Tensor *t, Loc loc)
+{
+	for (int i = 0; i < m->states.n; i++) {
+		State *s = m->states.at[i];
+		if (s->kind == STATE_CONSTANT && s->data && tensor_equal(s->data, t))
+			return s;
+	}
+	const char *name = arena_printf(m->arena, "constant.%016llx", (unsigned long long)t->hash);
+	State *s = state_new(m, module_fresh_name(m, name), t->type, STATE_CONSTANT, LIFE_CONSTANT);
+	s->init = INIT_DATA;
+	s->data = t;
+	s->loc = loc;
+	return s;
+}
+
+static void
+store_constant(Node *n)
+{
+	Function *f = n->function;
+	Module *m = f->module;
+	Value *v = node_result(n, 0);
+	double splat;
+
+	if (!value_used(v) || tensor_is_splat(value_constant(v), &splat))
+		return;
+	const Tensor *t = value_constant(v);
+	value_replace_uses(v, function_state(f, constant_state(m, t, n->loc)));
+	node_erase(n);
+}
+
+/* A node whose kernel adds in memory, in f32. */
+static void
+sum_in_f32(Pass *p, const Target *target, Node *n)
+{
+	const Strategy *s = strategy_of(target, n);
+	DType dtype = n->n_results ? node_result(n, 0)->type->dtype : BOOL;
+	if (!float_format(dtype) || !s || !s->sums_in_memory || !s->sums_in_memory(n))
+		return;
+	Builder b = {.m = n->function->module,
+	             .f = n->function,
+	             .before = n,
+	             .loc = n->loc,
+	             .phase = n->phase};
+	Value **operands = NEW_ARRAY(p->scratch, Value *, n->n_operands);
+	for (int i = 0; i < n->n_operands; i++) {
+		Value *v = node_operand(n, i);
+		operands[i] = v && dtype_is_float(v->type->dtype) ? b_cast(&b, v, F32) : v;
+	}
+	Value *wide = build(&b, n->op, n->n_operands, operands, n->attr);
+	value_replace_uses(node_result(n, 0), b_cast(&b, wide, dtype));
+	node_erase(n);
+}
+
+/* ---- views without strides: windows of an image, heads between positions */
+
+static bool
+is_one_of(LoopValue x, const LoopValue *list, int n)
+{
+	while (n > 0 && list[n - 1] != x)
+		n--;
+	return n > 0;
+}
+
+/* Do the views of v leave the memory that they start from readable so? */
+static bool
+reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
+{
+	LoopBuilder *lb = loop_builder(kernel_new(p->scratch, "", v->node->loc), m, p->scratch);
+	Index at = {.rank = v->type->rank};
+	LoopValue steps[MAX_RANK];
+	Type t = v->type;
+
+	for (int i = 0; i < at.rank; i++)
+		at.at[i] = affine_constant(0);
+	for (int i = 0; i < axes->n; i++) {
+		steps[i] = lb_for(lb, LOOP_PLAIN, t->dims[axes->at[i]]);
+		at.at[axes->at[i]] = affine_scalar(lb, steps[i]);
+	}
+	Affine dense = index_flat(lb, t, &at);
+	for (; v->node && op_row(v->node)->fuse == FUSE_VIEW; v = node_operand(v->node, 0)) {
+		Index from = {0};
+		op_row(v->node)->map(lb, v->node, &at, &from);
+		at = from;
+	}
+	Affine place = index_flat(lb, v->type, &at);
+	bool strided = true;
+	for (int i = 0; i < place.n; i++)
+		strided &= is_one_of(place.terms[i].scalar, steps, axes->n);
+	for (int i = 0; i < axes->n; i++)
+		lb_end(lb);
+	dense.constant = place.constant; /* a part of it */
+	return how == READ_DENSE ? affine_equal(&place, &dense) : strided;
+}
+
+/* One copy for the readers of a phase: for the backward pass it is made again, not kept. */
+static void
+copy_views(Pass *p, const Target *target, Node *n, Value **copies)
+{
+	Module *m = n->function->module;
+	Builder b = {.m = m, .f = n->function, .before = n, .loc = n->loc, .phase = n->phase};
+	Ints axes;
+
+	const Strategy *s = strategy_of(target, n);
+
+	for (int i = 0; s && s->reads && i < n->n_operands; i++) {
+		Value *v = node_operand(n, i);
+		const Node *from = v->node ? behind_views(v)->node : NULL;
+		if (!v->node || op_row(v->node)->fuse != FUSE_VIEW ||
+		    (from && op_row(from)->computed_by_readers))
+			continue;
+		Reading how = s->reads(target, n, i, &axes);
+		if (how == READ_ONCE || reads_well(p, m, v, how, &axes))
+			continue;
+		Value **copy = &copies[v->id];
+		if (!*copy || (*copy)->node->phase != n->phase)
+			*copy = b_unary(&b, OP_copy, v);
+		node_set_operand(n, i, *copy);
+	}
+}
+
+/* A call with a gradient of its own is inlined behind autograd. */
+static bool
+refuse_call(const Pass *p, const Node *n)
+{
+	FuseClass c = op_row(n)->fuse;
+
+	if (c != FUSE_NONE || n->op == OP_store || n->op == OP_return || n->op == OP_launch)
+		return false;
+	diag_error(p->diag, EXIT_UNSUPPORTED,
+	           "%s: node \"%s\" (%s): no compiled form in this build; the interpreter runs it",
+	           n->function->module->name, loc_origin(n->loc), op_row(n)->name);
+	return true;
+}
+
+static bool
+run_legalize(Pass *p, Module *m)
+{
+	const TargetOptions *o = p->options;
+	bool refused = false;
+
+	if (!pass_check_cores(p) || !bodies_own(m, p->scratch, p->diag))
+		return false;
+
+	for_each_function(m, f) {
+		const Target *target = pass_target(p, f);
+		if (!target)
+			return false;
+		compute_beside_readers(f, p->scratch);
+		Value **copies = NEW_ARRAY(p->scratch, Value *, f->next_value_id);
+		for_each_node(f, n)
+			copy_views(p, target, n, copies);
+		scatters_sort(f, target);
+		sorts_split(f);
+		reduces_split(f, target, target_parts(target, o->cores), p->scratch);
+		for_each_node(f, n) {
+			refused |= refuse_call(p, n);
+			if (n->op == OP_constant)
+				store_constant(n);
+			else
+				sum_in_f32(p, target, n);
+		}
+	}
+	p->changed = true;
+	return !refused;
+}
+
+const PassRow pass_legalize = {.name = "legalize",
+                               .help = "turn what kernels cannot take into what they can",
+                               .needed = true,
+                               .takes = STAGE_REMATERIALIZED,
+                               .leaves = STAGE_ANY,
+                               .options = target_options,
+                               .options_size = sizeof(TargetOptions),
+                               .defaults = &target_defaults,
+                               .run = run_legalize};

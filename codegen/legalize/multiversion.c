@@ -1,0 +1,88 @@
+/* Who runs which program. For one target every program says it; for several there is a version of every program for each, as
+ * GCC's target_clones makes of functions: what follows works for the target that a function names. The first target's
+ * keep their names, @accumulate; the others' are @accumulate.cpu-256 and the like. States are the module's, so they lie
+ * at the same places for all. Linear in nodes. */
+#include "codegen/codegen.h"
+#include "codegen/target/target.h"
+
+#include <string.h>
+
+static Function *
+version_of(const Function *f, const Target *t)
+{
+	Module *m = f->module;
+	Function *g = function_clone(
+		f, module_fresh_name(m, arena_printf(m->arena, "%s.%s", f->name, t->name)));
+
+	g->role = f->role;
+	g->binding = f->binding;
+	g->stage = f->stage;
+	g->mode = f->mode;
+	g->loc = f->loc;
+	g->target = t->name;
+	return g;
+}
+
+static bool
+check_once(const Pass *p, const Module *m)
+{
+	for_each_function(m, f) {
+		if (!f->target)
+			continue;
+		diag_error(p->diag, EXIT_USAGE,
+		           "pass multiversion: function @%s is for target \"%s\" already", f->name,
+		           f->target);
+		return false;
+	}
+	return true;
+}
+
+static bool
+run_multiversion(Pass *p, Module *m)
+{
+	const char *names = ((const MultiversionOptions *)p->options)->targets;
+	char *copy = arena_strdup(p->scratch, names), *save = NULL;
+	int n = m->functions.n;
+	VEC(const Target *) done = {0};
+
+	if (!check_once(p, m))
+		return false;
+	for (char *name = strtok_r(copy, "+", &save); name; name = strtok_r(NULL, "+", &save)) {
+		const Target *t = pass_find_target(p, name);
+		bool again = false;
+		for (int i = 0; i < done.n; i++)
+			again |= done.at[i] == t;
+		if (!t)
+			return false;
+		for (int i = 0; i < n && !again; i++) {
+			Function *f = m->functions.at[i];
+			if (done.n)
+				version_of(f, t);
+			else
+				f->target = t->name;
+		}
+		if (!again)
+			vec_push(p->scratch, &done, t);
+	}
+	if (done.n == 0)
+		diag_error(p->diag, EXIT_USAGE, "pass multiversion: targets=%s names none", names);
+	p->changed = true;
+	return done.n > 0;
+}
+
+static const PassOption options[] = {
+	{"targets", "who runs the programs: rows of codegen/target/, as cpu-512+cpu-256",
+         OPTION_STRING, offsetof(MultiversionOptions, targets)},
+	{0},
+};
+static const MultiversionOptions defaults = {.targets = "cpu-512"};
+
+const PassRow pass_multiversion = {.name = "multiversion",
+                                   .help = "make a version of every program for each target",
+                                   .needed = true,
+                                   .takes = STAGE_TRAIN,
+                                   .leaves = STAGE_ANY,
+                                   .options = options,
+                                   .options_size = sizeof(MultiversionOptions),
+                                   .defaults = &defaults,
+                                   .run = run_multiversion};

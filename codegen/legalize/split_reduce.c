@@ -1,0 +1,291 @@
+/* A reduction with few results, each over much, has few parts: it becomes partial results of chunks, which are as many, and
+ * these are added in order. The order is decided here, whatever runs it.
+ *
+ *	f32[16384,768] -> f32[768]   =   f32[32,512,768] -> f32[32,768] -> f32[768]
+ *
+ * Where no number divides an axis, what is left over is a second, short reduction. */
+#include "codegen/legalize/rewrites.h"
+
+#include <string.h>
+
+/* Not tuned: they fix the order of additions, whatever the target. Sums to one number go by such blocks, those of norms
+ * over states too: whatever the number of ranks, the same are added. A long sum has nothing but whole blocks and a rest. */
+enum { BLOCK = UNIT_BLOCK, LONG_SUM = 1 << 16 };
+/* Of the arithmetic between rows and what reads them again. */
+enum { DEPTH = 12 };
+
+static Builder
+builder_before(Node *n)
+{
+	return (Builder){.m = n->function->module,
+	                 .f = n->function,
+	                 .before = n,
+	                 .loc = n->loc,
+	                 .phase = n->phase};
+}
+
+/* A divisor of n that is at least `wanted`, and less than twice that; 0: none. */
+static int64_t
+divisor_from(int64_t n, int64_t wanted)
+{
+	for (int64_t d = wanted; d < 2 * wanted && d < n; d++)
+		if (n % d == 0)
+			return d;
+	return 0;
+}
+
+/* How a reduction is cut: axes that were one become two, of which the partial results keep the first. */
+typedef struct {
+	Ints shape;        /* of the operand */
+	Ints inner, outer; /* axes that the first and the second reduction add up */
+	int64_t chunks;
+	int whole; /* an axis that no number near what is wanted divides; -1: none */
+} ReduceCut;
+
+/* From the outermost reduced axis on, until there are chunks enough. */
+static ReduceCut
+cut_axes(Type x, const Ints *axes, int64_t wanted)
+{
+	ReduceCut cut = {.chunks = 1, .whole = -1};
+	int kept = 0; /* axes of the partial results so far */
+
+	for (int i = 0; i < x->rank; i++) {
+		int64_t extent = x->dims[i], missing = (wanted + cut.chunks - 1) / cut.chunks;
+		bool reduced = ints_has(axes, i);
+		int64_t chunks = !reduced || missing <= 1 ? 1
+		                 : extent < 2 * missing   ? extent
+		                                          : divisor_from(extent, missing);
+		if (chunks == 0 && cut.whole < 0)
+			cut.whole = i;
+		if (chunks > 1 && cut.shape.n + x->rank - i < MAX_RANK) {
+			cut.chunks *= chunks;
+			cut.shape.at[cut.shape.n++] = chunks;
+			cut.outer.at[cut.outer.n++] = kept++;
+			extent /= chunks;
+			if (extent == 1)
+				continue;
+		}
+		if (reduced)
+			cut.inner.at[cut.inner.n++] = cut.shape.n;
+		else
+			kept++;
+		cut.shape.at[cut.shape.n++] = extent;
+	}
+	return cut;
+}
+
+/* The same cut of neighbouring reduced axes as one: [8,197] has no numbers near 128 of each, but 197 of both. */
+static ReduceCut
+cut_merged_axes(Module *m, Type x, const Ints *axes, int64_t wanted)
+{
+	int64_t dims[MAX_RANK];
+	Ints reduced = {0};
+	int rank = 0;
+
+	for (int i = 0; i < x->rank; i++) {
+		bool is = ints_has(axes, i);
+		if (is && i > 0 && ints_has(axes, i - 1)) {
+			dims[rank - 1] *= x->dims[i];
+			continue;
+		}
+		if (is)
+			reduced.at[reduced.n++] = rank;
+		dims[rank++] = x->dims[i];
+	}
+	return cut_axes(type_new(m, x->dtype, rank, dims), &reduced, wanted);
+}
+
+static void
+replace(Builder *b, Node *n, Value *result)
+{
+	Value *old = node_result(n, 0);
+
+	value_replace_uses(old, b_reshape(b, result, ints_of_type(old->type)));
+	node_erase(n);
+}
+
+/* Partial results are not rounded to fewer bits than f32 before they are added. */
+static void
+cut_reduce(Node *n, const ReduceCut *cut)
+{
+	Builder b = builder_before(n);
+	Value *x = node_operand(n, 0);
+	ReduceKind kind = ((const ReduceAttr *)n->attr)->kind;
+	DType dtype = x->type->dtype, wide = float_format(dtype) ? F32 : dtype;
+
+	Value *chunks = b_cast(&b, b_reshape(&b, x, cut->shape), wide);
+	Value *partial = b_reduce(&b, kind, chunks, cut->inner);
+	/* Ranks have some of them each. */
+	if (n->function->role == FUNCTION_UPDATE || n->function->role == FUNCTION_REFRESH)
+		partial = b_unary(&b, OP_barrier, partial);
+	replace(&b, n, b_cast(&b, b_reduce(&b, kind, partial, cut->outer), dtype));
+}
+
+/* What a number near the wanted one divides, and the rest, which is short. The first of the two. */
+static Node *
+part_from_rest(Node *n, int axis, int64_t multiple)
+{
+	static const OpKind combine[] = {[REDUCE_SUM] = OP_add,
+	                                 [REDUCE_PROD] = OP_mul,
+	                                 [REDUCE_MAX] = OP_max,
+	                                 [REDUCE_MIN] = OP_min};
+	Builder b = builder_before(n);
+	Value *x = node_operand(n, 0);
+	const ReduceAttr *a = n->attr;
+	DType dtype = x->type->dtype, wide = float_format(dtype) ? F32 : dtype;
+	int64_t extent = x->type->dims[axis], rest = extent % multiple;
+
+	Value *wider = b_cast(&b, x, wide);
+	Value *most = b_reduce(&b, a->kind, b_slice_axis(&b, wider, axis, 0, extent - rest),
+	                       a->axes);
+	Value *last = b_reduce(&b, a->kind, b_slice_axis(&b, wider, axis, extent - rest, extent),
+	                       a->axes);
+	Node *first = most->node;
+	replace(&b, n, b_cast(&b, b_binary(&b, combine[a->kind], most, last), dtype));
+	return first;
+}
+
+/* Of a sum to one number; what is not large goes in up to 64 equal blocks where it has so many. 0: in one. */
+static int64_t
+block_length(int64_t n)
+{
+	if (n <= BLOCK)
+		return 0;
+	if (n % BLOCK == 0 || n >= LONG_SUM)
+		return BLOCK;
+	for (int64_t blocks = 64; blocks > 1; blocks--)
+		if (n % blocks == 0)
+			return n / blocks;
+	return 0;
+}
+
+/* All of x to one number: as one axis, by blocks. */
+static void
+split_full(Node *n)
+{
+	Value *x = node_operand(n, 0);
+	Ints all = {.n = 1, .at = {0}};
+	int64_t block = block_length(x->type->n);
+
+	if (block == 0)
+		return;
+	if (x->type->rank != 1 && x->type->n % block) {
+		Builder b = builder_before(n);
+		Value *flat = b_reshape(&b, x, (Ints){.n = 1, .at = {x->type->n}});
+		Value *sum = b_reduce(&b, ((const ReduceAttr *)n->attr)->kind, flat, all);
+		replace(&b, n, sum);
+		n = sum->node;
+	}
+	if (x->type->n % block)
+		n = part_from_rest(n, 0, block);
+	int64_t blocks = x->type->n / block;
+	cut_reduce(n, &(ReduceCut){.shape = {.n = 2, .at = {blocks, block}},
+	                           .inner = {.n = 1, .at = {1}},
+	                           .outer = {.n = 1, .at = {0}}});
+}
+
+/* Do results come back, through arithmetic, to as many elements as were added up? Then one kernel has a row in the cache
+ * when it reads it again: statistics of batch norms. */
+static bool
+comes_back(Value *v, int64_t elements, int depth)
+{
+	for_each_use(v, u) {
+		const Node *n = u->user;
+		FuseClass c = op_row(n)->fuse;
+		Value *y = n->n_results ? node_result(n, 0) : NULL;
+		bool passes = y && depth > 0 && (c == FUSE_ELEMENTWISE || c == FUSE_VIEW) &&
+		              y->type->n == v->type->n;
+		if ((c == FUSE_VIEW && y->type->n == elements) ||
+		    (passes && comes_back(y, elements, depth - 1)))
+			return true;
+	}
+	return false;
+}
+
+/* Forms of reductions that stay whole, since their rows are read again. Others over such rows join their kernels: gradients
+ * of a batch norm's weight and bias. */
+typedef struct {
+	Type x;
+	Ints axes;
+} Form;
+typedef VEC(Form) Forms;
+
+static bool
+is_by_column(const Node *n)
+{
+	const ReduceAttr *a = n->attr;
+
+	return !ints_has(&a->axes, node_operand(n, 0)->type->rank - 1);
+}
+
+/* So many rows that are read again are parts enough: two a core, as what is split is read from memory three times. */
+static int64_t
+rows_enough(const Target *t, const Node *n, int64_t parts)
+{
+	return node_operand(n, 0)->type->n < t->tuning->reduce.much ? t->tuning->reduce.few_rows
+	                                                            : parts / 2;
+}
+
+static bool
+stays_whole(const Node *n, const Forms *forms)
+{
+	const ReduceAttr *a = n->attr;
+
+	for (int i = 0; i < forms->n; i++)
+		if (forms->at[i].x == node_operand(n, 0)->type &&
+		    forms->at[i].axes.n == a->axes.n &&
+		    memcmp(forms->at[i].axes.at, a->axes.at,
+		           sizeof(*a->axes.at) * (size_t)a->axes.n) == 0)
+			return true;
+	return false;
+}
+
+static void
+split(Node *n, const Forms *forms, const Target *t, int64_t parts)
+{
+	const ReduceTiles *tiles = &t->tuning->reduce;
+	Type x = node_operand(n, 0)->type, y = node_result(n, 0)->type;
+	const ReduceAttr *a = n->attr;
+	int64_t own = is_by_column(n) ? (y->n + tiles->chunk_columns - 1) / tiles->chunk_columns
+	                              : y->n;
+
+	if (y->n == 1) {
+		split_full(n);
+		return;
+	}
+	if (x->n < t->tuning->grains.large / 4 || own >= parts || stays_whole(n, forms))
+		return;
+	int64_t wanted = (parts + own - 1) / own, most = x->n / y->n / tiles->chunk_rows;
+	wanted = wanted < most ? wanted : most;
+	ReduceCut cut = cut_axes(x, &a->axes, wanted);
+	if (2 * cut.chunks < wanted && cut.whole >= 0) {
+		ReduceCut merged = cut_merged_axes(n->function->module, x, &a->axes, wanted);
+		cut = merged.chunks > cut.chunks ? merged : cut;
+	}
+	if (2 * cut.chunks < wanted && cut.whole >= 0) {
+		int64_t missing = (wanted + cut.chunks - 1) / cut.chunks;
+		n = part_from_rest(n, cut.whole, missing);
+		cut = cut_axes(node_operand(n, 0)->type, &a->axes, wanted);
+	}
+	if (cut.chunks > 1 && cut.inner.n > 0)
+		cut_reduce(n, &cut);
+}
+
+void
+reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch)
+{
+	Forms forms = {0};
+
+	for_each_node(f, n) {
+		if (op_row(n)->fuse != FUSE_REDUCE || is_by_column(n) ||
+		    node_result(n, 0)->type->n < rows_enough(t, n, parts) ||
+		    stays_whole(n, &forms) ||
+		    !comes_back(node_result(n, 0), node_operand(n, 0)->type->n, DEPTH))
+			continue;
+		Form form = {node_operand(n, 0)->type, ((const ReduceAttr *)n->attr)->axes};
+		vec_push(scratch, &forms, form);
+	}
+	for_each_node(f, n)
+		if (op_row(n)->fuse == FUSE_REDUCE)
+			split(n, &forms, t, parts);
+}

@@ -1,0 +1,47 @@
+/* A long line is sorted in runs, which are merged two by two: each step is a kernel of many parts, and what it leaves is memory
+ * that is planned.
+ *
+ *	sort f32[1000]   =   sort_runs 1 to 256, 256 to 512, 512 to 1024 */
+#include "codegen/legalize/rewrites.h"
+
+/* A line that is longer is split, in runs of so many elements first: the network takes more steps an element for longer ones.
+ * Places of pairs of runs are known to fit up to LONGEST_SPLIT elements (loop_place.c); a line that is longer still stays whole. */
+enum { LONG_LINE = 512, RUN = 256 };
+
+static void
+split(Node *n)
+{
+	const SortAttr *a = n->attr;
+	Builder b = {.m = n->function->module,
+	             .f = n->function,
+	             .before = n,
+	             .loc = n->loc,
+	             .phase = n->phase};
+	Type x = node_operand(n, 0)->type;
+	SortRunsAttr runs = {a->axis, 1, RUN, a->descending};
+	Value *sorted[2] = {node_operand(n, 0), b_iota(&b, S64, ints_of_type(x), (int)a->axis)};
+
+	for (;;) {
+		const Node *step = build(&b, OP_sort_runs, 2, sorted, &runs)->node;
+		sorted[0] = node_result(step, 0);
+		sorted[1] = node_result(step, 1);
+		if (runs.to >= x->dims[a->axis])
+			break;
+		runs.from = runs.to;
+		runs.to *= 2;
+	}
+	for (int i = 0; i < 2; i++)
+		value_replace_uses(node_result(n, i), sorted[i]);
+	node_erase(n);
+}
+
+void
+sorts_split(Function *f)
+{
+	for_each_node(f, n) {
+		Type x = n->op == OP_sort ? node_operand(n, 0)->type : NULL;
+		int64_t size = x && x->n ? x->dims[((const SortAttr *)n->attr)->axis] : 0;
+		if (size > LONG_LINE && size <= LONGEST_SPLIT)
+			split(n);
+	}
+}

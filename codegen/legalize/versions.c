@@ -1,0 +1,73 @@
+/* For which targets the programs of a module are, and which kernels each of them needs. */
+#include "codegen/legalize/legalize.h"
+
+#include <string.h>
+
+int
+version_index(const Versions *v, const char *target)
+{
+	int i = v->names.n - 1;
+
+	while (i >= 0 && strcmp(v->names.at[i], target) != 0)
+		i--;
+	return i;
+}
+
+static void
+list_targets(Arena *arena, const Module *m, Versions *v)
+{
+	for_each_function(m, f)
+		if (f->target && version_index(v, f->target) < 0)
+			vec_push(arena, &v->names, f->target);
+	if (v->names.n == 0)
+		vec_push(arena, &v->names, "");
+}
+
+/* By that target; NULL: by all. */
+static void
+mark_needed(const Versions *v, const char *target, int kernel)
+{
+	for (int t = 0; t < v->names.n; t++)
+		v->needs[t][kernel] |= !target || strcmp(v->names.at[t], target) == 0;
+}
+
+static bool
+is_needed(const Versions *v, int kernel)
+{
+	for (int t = 0; t < v->names.n; t++)
+		if (v->needs[t][kernel])
+			return true;
+	return false;
+}
+
+static void
+mark_launched(const Versions *v, const Function *f, const IntMap *by_kernel)
+{
+	uint64_t i;
+
+	for_each_node(f, n) {
+		const Kernel *k = n->op == OP_launch ? ((LaunchAttr *)n->attr)->kernel : NULL;
+		if (k && intmap_get(by_kernel, (uint64_t)(uintptr_t)k, &i))
+			mark_needed(v, f->target, (int)i);
+	}
+}
+
+Versions
+module_versions(Arena *arena, const Module *m)
+{
+	Versions v = {0};
+	IntMap *by_kernel = intmap_new(arena);
+
+	list_targets(arena, m, &v);
+	v.needs = NEW_ARRAY(arena, bool *, v.names.n);
+	for (int t = 0; t < v.names.n; t++)
+		v.needs[t] = NEW_ARRAY(arena, bool, m->kernels.n);
+	for (int i = 0; i < m->kernels.n; i++)
+		intmap_put(by_kernel, (uint64_t)(uintptr_t)m->kernels.at[i], (uint64_t)i);
+	for_each_function(m, f)
+		mark_launched(&v, f, by_kernel);
+	for (int i = 0; i < m->kernels.n; i++)
+		if (!is_needed(&v, i))
+			mark_needed(&v, NULL, i);
+	return v;
+}

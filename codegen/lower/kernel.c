@@ -1,0 +1,338 @@
+/* A fused function's kernel. Values are pulled: to store an element of a result, the nodes it depends on are asked for theirs, each
+ * through its row (scalar, map, element), down to loads of the kernel's inputs. docs/loop-ir.md describes the result. */
+#include "codegen/fuse/fuse.h"
+#include "codegen/lower/lower.h"
+#include "codegen/lower/nest.h"
+
+#include <string.h>
+
+static const LowerCalls lent_calls = {
+	.element = kernel_element,
+	.element_inside = kernel_element_inside,
+	.open_parts = kernel_open_parts,
+	.close_parts = kernel_close_parts,
+	.part = kernel_part,
+};
+
+int
+hyperparameter(const Value *v)
+{
+	return v->kind == VALUE_PARAM && v->param == PARAM_HYPERPARAMETER ? v->number : -1;
+}
+
+/* The last node that has loops of its own; NULL: there is none. */
+static Node *
+root_node(const Function *f)
+{
+	for_each_node_reverse(f, n)
+		if (op_row(n)->fuse == FUSE_OPAQUE || op_row(n)->fuse == FUSE_ROOT)
+			return n;
+	return NULL;
+}
+
+/* Who emits the function's kernel: where opaque nodes are several, the strategy that gathered them. NULL: loops over its
+ * domain, or the row's parts. */
+const Strategy *
+lower_strategy(const Target *t, const Function *f, Arena *arena)
+{
+	Node *root = root_node(f);
+	Gathered g = {.arena = arena};
+	int opaque = 0;
+
+	for_each_node(f, n)
+		opaque += op_row(n)->fuse == FUSE_OPAQUE;
+	return opaque > 1 ? strategy_gathering(t, root, &g) : root ? strategy_of(t, root) : NULL;
+}
+
+static void
+declare_buffers(Lower *lw, const Node *call, Type scratch, bool before)
+{
+	const Function *f = lw->f;
+	struct LowerState *st = lw->state;
+	const Node *ret = function_return(f);
+	char name[16];
+
+	for (int i = 0; i < f->params.n; i++) {
+		const Value *actual = node_operand(call, i);
+		const Value *p = f->params.at[i];
+		st->hyper[p->id] = hyperparameter(actual);
+		if (st->hyper[p->id] >= 0)
+			continue;
+		snprintf(name, sizeof(name), "x%d", i);
+		st->buffers[p->id] = lb_buffer(lw->lb, name, BUFFER_IN, p->type);
+	}
+	snprintf(name, sizeof(name), before ? "y0" : "x%d", f->params.n);
+	st->kernel_scratch = scratch ? lb_buffer(lw->lb, name, before ? BUFFER_OUT : BUFFER_IN,
+	                                         scratch)
+	                             : -1;
+	for (int i = 0; i < ret->n_operands && !before; i++) {
+		Value *v = node_operand(ret, i);
+		snprintf(name, sizeof(name), "y%d", i);
+		st->buffers[v->id] = lb_buffer(lw->lb, name, BUFFER_OUT, v->type);
+	}
+}
+
+static bool
+depends_on_params_only(const Value *v, int depth)
+{
+	const Node *n = v->node;
+
+	if (!n)
+		return true;
+	FuseClass c = op_row(n)->fuse;
+	if ((c != FUSE_ELEMENTWISE && c != FUSE_VIEW && n->n_operands) || depth > 64)
+		return false;
+	for (int i = 0; i < n->n_operands; i++)
+		if (!depends_on_params_only(node_operand(n, i), depth + 1))
+			return false;
+	return true;
+}
+
+/* Arithmetic on single numbers is done once, before the loops. */
+static void
+hoist_numbers(Lower *lw)
+{
+	for_each_node(lw->f, n) {
+		const Value *v = n->n_results ? node_result(n, 0) : NULL;
+		bool ready = v && v->type->n == 1 && op_row(n)->fuse == FUSE_ELEMENTWISE;
+		for (int i = 0; ready && i < n->n_operands; i++)
+			ready = depends_on_params_only(node_operand(n, i), 0);
+		if (!ready)
+			continue;
+		Index at = index_at(lw, v->type, affine_constant(0));
+		lower_element(lw, v, &at);
+	}
+}
+
+/* Is it worth more than one part for each outermost loop's iteration? */
+static bool
+is_large(const Target *t, const Function *f)
+{
+	int64_t most = function_flops(f);
+
+	for_each_node(f, n)
+		for (int i = 0; i < n->n_results; i++)
+			if (node_result(n, i)->type->n > most)
+				most = node_result(n, i)->type->n;
+	return most >= t->tuning->grains.large;
+}
+
+/* A kernel with its buffers and nothing else yet; before: the one that makes the scratch. */
+static Lower
+open_kernel(const Lowering *l, bool before)
+{
+	Module *m = l->m;
+	const Function *f = l->f;
+	Arena *scratch = l->arena;
+	struct LowerState *st = NEW(scratch, struct LowerState);
+	Kernel *k = kernel_new(scratch, "", f->loc);
+	Lower lw = {.calls = &lent_calls,
+	            .lb = loop_builder(k, m, scratch),
+	            .m = m,
+	            .f = f,
+	            .node = root_node(f),
+	            .target = l->target,
+	            .parts = is_large(l->target, f) ? target_parts(l->target, l->cores) : 1,
+	            .state = st};
+
+	*st = (struct LowerState){.scratch = scratch, .memo = intmap_new(scratch)};
+	st->buffers = NEW_ARRAY(scratch, int, f->next_value_id);
+	st->hyper = NEW_ARRAY(scratch, int, f->next_value_id);
+	for (uint32_t i = 0; i < f->next_value_id; i++)
+		st->buffers[i] = st->hyper[i] = -1;
+	declare_buffers(&lw, l->call, l->scratch, before);
+	return lw;
+}
+
+/* A load of that type whose place is made of these loop variables alone. */
+static bool
+is_strided(const LoopBuilder *lb, LoopValue x, DType dtype, const LoopValue *axes, int rank,
+           Strided *out)
+{
+	const LoopStatement *s = &lb->k->body.at[lb->definitions.at[x]];
+
+	if (s->kind != LOOP_STATEMENT_LOAD || lb->k->buffers.at[s->buffer].kind != BUFFER_IN ||
+	    lb->k->buffers.at[s->buffer].type->dtype != dtype || s->n_operands)
+		return false;
+	out->buffer = s->buffer;
+	out->offset = s->place->constant;
+	for (int t = 0; t < s->place->n; t++) {
+		int i = 0;
+		while (i < rank && axes[i] != s->place->terms[t].scalar)
+			i++;
+		if (i == rank || s->place->terms[t].coefficient < 0)
+			return false;
+		out->strides[i] = s->place->terms[t].coefficient;
+	}
+	return true;
+}
+
+/* Loads an element in loops over all axes and looks at its place. */
+bool
+lower_strided(Lower *lw, const Value *v, Strided *out)
+{
+	Type t = v->type;
+	Index at = {.rank = t->rank};
+	LoopValue axes[MAX_RANK];
+
+	*out = (Strided){0};
+	for (int i = 0; i < t->rank; i++) {
+		axes[i] = lb_for(lw->lb, LOOP_PLAIN, t->dims[i]);
+		at.at[i] = affine_scalar(lw->lb, axes[i]);
+	}
+	LoopValue x = lower_element(lw, v, &at);
+	bool ok = is_strided(lw->lb, x, t->dtype, axes, t->rank, out);
+	for (int i = 0; i < t->rank; i++) {
+		ok &= (out->strides[i] == 0) == (t->dims[i] == 1);
+		lb_end(lw->lb);
+	}
+	return ok;
+}
+
+static const LibraryCall *
+library_call(const Lowering *l)
+{
+	Lower probe = open_kernel(l, false);
+	LibraryCall *c = NEW(l->arena, LibraryCall);
+
+	const Strategy *s = l->strategy;
+
+	if (!s || !s->library || node_result(probe.node, 0)->type->n == 0)
+		return NULL;
+	return s->library(&probe, probe.node, c) ? c : NULL;
+}
+
+/* Where parts would share bytes, all of the kernel is one part. */
+static void
+keep_bytes_whole(Kernel *k)
+{
+	if (kernel_shared_byte(k) < 0)
+		return;
+	for (int i = 0; i < k->body.n; i++)
+		if (k->body.at[i].kind == LOOP_STATEMENT_FOR && k->body.at[i].mode == LOOP_PARALLEL)
+			k->body.at[i].mode = LOOP_PLAIN;
+}
+
+static Kernel *
+close_kernel(Lower *lw)
+{
+	Kernel *k = lw->lb->k;
+
+	keep_bytes_whole(k);
+	kernel_close(lw->lb);
+	if (k->n_team) /* CPUs' compilers have no stores between, or check for them */
+		kernel_hoist(k, lw->lb->scratch);
+	return k;
+}
+
+/* Loops over what the function iterates over. `fuse` makes none without a domain, but a person may. */
+static bool
+lower_fused(Lower *lw, Diag *diag)
+{
+	Spaces spaces = spaces_of_function(lw->f, lw->state->scratch);
+
+	if (spaces.fault) {
+		diag_error(diag, EXIT_INVALID, "%s: fused function @%s: %s", lw->m->name,
+		           lw->f->name, spaces.fault);
+		return false;
+	}
+	if (spaces.domain.elements[ITER_ROWS] || spaces.domain.reduction[ITER_FULL].n)
+		lower_reductions(lw, &spaces);
+	else
+		lower_elementwise(lw, &spaces);
+	return true;
+}
+
+/* The kernel that stores the function's results; NULL after reporting a fault. */
+Kernel *
+lower_function(const Lowering *l)
+{
+	Lower lw = open_kernel(l, false);
+	Kernel *k = lw.lb->k;
+	const Node *root = lw.node;
+
+	k->flops = function_flops(l->f);
+	hoist_numbers(&lw);
+	if (root && op_row(root)->fuse == FUSE_OPAQUE)
+		l->strategy->emit(&lw, root);
+	else if (root)
+		op_row(root)->parts(&lw, root);
+	else if (!lower_fused(&lw, l->diag))
+		return NULL;
+	k->library = l->library ? l->library : library_call(l);
+	return close_kernel(&lw);
+}
+
+/* What it needs in memory. */
+Type
+lower_needs(const Lowering *l)
+{
+	Lower probe = open_kernel(l, false);
+	const Strategy *s = l->strategy;
+
+	return s && s->scratch ? s->scratch(&probe, probe.node) : NULL;
+}
+
+/* The kernel that makes it for another. */
+Kernel *
+lower_before(const Lowering *l, const Kernel *serves)
+{
+	Lower lw = open_kernel(l, true);
+
+	lw.lb->k->serves = serves;
+	l->strategy->prepare(&lw, lw.node);
+	return close_kernel(&lw);
+}
+
+/* ---- what has a kernel */
+static bool
+is_result(const Function *f, const Value *v)
+{
+	const Node *ret = function_return(f);
+
+	for (int i = 0; i < ret->n_operands; i++)
+		if (node_operand(ret, i) == v)
+			return true;
+	return false;
+}
+
+/* All that the root makes is stored, and nothing else; or what its bias gives with it. */
+static bool
+stores_root(const Target *t, const Function *f, const Node *root)
+{
+	const Node *ret = function_return(f);
+	const Node *last = ret->n_operands == 1 ? node_operand(ret, 0)->node : NULL;
+
+	if (last && last != root && bias_of(t, last))
+		return true;
+	for (int i = 0; i < root->n_results; i++)
+		if (!is_result(f, node_result(root, i)))
+			return false;
+	return ret->n_operands == root->n_results;
+}
+
+/* NULL, or why no kernel has this function's loops. `fuse` makes none such, but a person may. */
+static const char *
+fault_of(const Lowering *l)
+{
+	const Node *root = root_node(l->f);
+
+	if (!root)
+		return NULL;
+	if (!l->strategy && op_row(root)->fuse == FUSE_OPAQUE)
+		return "no strategy computes it in one kernel";
+	return stores_root(l->target, l->f, root)
+	               ? NULL
+	               : "the node with loops of its own is not what is returned";
+}
+
+bool
+lower_check(const Lowering *l)
+{
+	const char *fault = fault_of(l);
+
+	if (fault)
+		diag_error(l->diag, EXIT_INVALID, "%s: fused function @%s: %s (target %s)",
+		           l->m->name, l->f->name, fault, l->target->name);
+	return !fault;
+}

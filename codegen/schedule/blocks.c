@@ -1,0 +1,18 @@
+/* Loops and branches among instructions. What is not theirs stands before or behind all of an outermost one: it may run often, or not at all. */
+#include "codegen/schedule/schedule.h"
+
+OuterBlocks
+outermost_blocks(Arena *arena, int n, const Instruction *list)
+{
+	OuterBlocks b = {NEW_ARRAY(arena, int, n + 1), NEW_ARRAY(arena, int, n + 1)};
+	int depth = 0, open = 0;
+
+	for (int i = 0; i < n; i++) {
+		open = depth == 0 ? i : open;
+		depth += instruction_opens(list[i].kind) - (list[i].kind == END);
+		b.first[i] = open;
+	}
+	for (int i = n - 1; i >= 0; i--)
+		b.last[i] = i + 1 < n && b.first[i + 1] == b.first[i] ? b.last[i + 1] : i;
+	return b;
+}

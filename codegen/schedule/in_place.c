@@ -1,0 +1,176 @@
+/* May a kernel write a result over an operand? Where every element is read before anything is written over it: in an
+ * earlier part of the same iteration, and no other iteration reads or writes there. Places are affine, so that
+ * this is a question about coefficients. */
+#include "codegen/schedule/schedule.h"
+
+#include <string.h>
+
+enum { MAX_DEPTH = 16, MAX_ACCESSES = 16 };
+
+/* A load or store, and the loops around it, outermost first. */
+typedef struct {
+	int statement, depth;
+	const LoopStatement *loops[MAX_DEPTH];
+	const Affine *place;
+} Access;
+typedef struct {
+	Access at[MAX_ACCESSES];
+	int n;
+} Accesses;
+
+static bool
+add_access(Accesses *list, int statement, const LoopStatement *s, const Access *open)
+{
+	if (list->n == MAX_ACCESSES)
+		return false;
+	list->at[list->n] = *open;
+	list->at[list->n].statement = statement;
+	list->at[list->n++].place = s->place;
+	return true;
+}
+
+/* Loads of the input and stores of the output; false: too many, or the output is read. */
+static bool
+find_accesses(const Kernel *k, int input, int output, Accesses *loads, Accesses *stores)
+{
+	bool is_loop[MAX_DEPTH];
+	Access open = {0};
+	int depth = 0; /* loops and conditions */
+
+	for (int i = 0; i < k->body.n; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		bool load = s->kind == LOOP_STATEMENT_LOAD, store = s->kind == LOOP_STATEMENT_STORE;
+		if (s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF) {
+			if (depth == MAX_DEPTH)
+				return false;
+			is_loop[depth++] = s->kind == LOOP_STATEMENT_FOR;
+			if (s->kind == LOOP_STATEMENT_FOR)
+				open.loops[open.depth++] = s;
+		} else if (s->kind == LOOP_STATEMENT_END) {
+			open.depth -= is_loop[--depth];
+		}
+		if ((load && s->buffer == output) ||
+		    (load && s->buffer == input && !add_access(loads, i, s, &open)) ||
+		    (store && s->buffer == output && !add_access(stores, i, s, &open)))
+			return false;
+	}
+	return true;
+}
+
+static int64_t
+coefficient(const Affine *place, LoopValue scalar)
+{
+	for (int i = 0; i < place->n; i++)
+		if (place->terms[i].scalar == scalar)
+			return place->terms[i].coefficient;
+	return 0;
+}
+
+/* The places that an access reaches in one iteration of the outer `common` loops, relative to where these put it;
+ * false when something else than its loops moves it, or moves it back. */
+static bool
+reach(const Access *a, int common, int64_t *first, int64_t *last)
+{
+	int known = 0;
+
+	*first = *last = a->place->constant;
+	for (int i = 0; i < a->depth; i++) {
+		int64_t c = coefficient(a->place, a->loops[i]->result);
+		known += c != 0;
+		if (c < 0)
+			return false;
+		if (i >= common)
+			*last += c * (a->loops[i]->extent - 1);
+	}
+	return known == a->place->n;
+}
+
+/* Do different iterations of the outer loops stay apart, if each takes `size` places? */
+static bool
+apart(const Access *a, int common, int64_t size)
+{
+	bool used[MAX_DEPTH] = {false};
+
+	for (int done = 0; done < common; done++) {
+		int next = -1;
+		for (int i = 0; i < common; i++)
+			if (!used[i] &&
+			    (next < 0 || coefficient(a->place, a->loops[i]->result) <
+			                         coefficient(a->place, a->loops[next]->result)))
+				next = i;
+		used[next] = true;
+		int64_t c = coefficient(a->place, a->loops[next]->result);
+		if (a->loops[next]->extent == 1)
+			continue;
+		if (c < size)
+			return false;
+		size = c * a->loops[next]->extent;
+	}
+	return true;
+}
+
+static bool
+is_read_before(const Kernel *k, const Access *load, const Access *store)
+{
+	int64_t first[2], last[2];
+	int common = 0, levels = 0;
+
+	while (common < load->depth && common < store->depth &&
+	       load->loops[common] == store->loops[common])
+		common++;
+	/* What stands outside of the team's loops all members load, and one of them stores. */
+	for (int i = 0; i < common; i++)
+		levels += load->loops[i]->mode == LOOP_TEAM;
+	if (levels < k->n_team)
+		return false;
+	/* Members of a team meet at no barrier here that one could rely on. */
+	for (int i = common; i < load->depth || i < store->depth; i++)
+		if ((i < load->depth && load->loops[i]->mode == LOOP_TEAM) ||
+		    (i < store->depth && store->loops[i]->mode == LOOP_TEAM))
+			return false;
+	if (load->statement > store->statement || !reach(load, common, &first[0], &last[0]) ||
+	    !reach(store, common, &first[1], &last[1]))
+		return false;
+	for (int i = 0; i < common; i++)
+		if (coefficient(load->place, load->loops[i]->result) !=
+		    coefficient(store->place, store->loops[i]->result))
+			return false;
+	if (common == load->depth && common == store->depth && first[0] != first[1])
+		return false;
+	int64_t from = first[0] < first[1] ? first[0] : first[1];
+	int64_t to = last[0] > last[1] ? last[0] : last[1];
+	return apart(load, common, to - from + 1);
+}
+
+/* It does not touch the input, or adds its elements to those of the result that are there. */
+static bool
+library_may_overwrite(const LibraryCall *c, int input, int output)
+{
+	const LibraryOperand *o = c->operands, *z = &o[LIBRARY_RESULT];
+
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++) {
+		bool in_place = i == LIBRARY_ADDED && z->buffer == output &&
+		                o[i].offset == z->offset;
+		if (library_has_operand(c, i) && o[i].buffer == input && !in_place)
+			return false;
+	}
+	return true;
+}
+
+bool
+kernel_may_overwrite(const Kernel *k, int input, int output)
+{
+	Accesses loads = {0}, stores = {0};
+
+	if ((k->library && !library_may_overwrite(k->library, input, output)) ||
+	    kernel_has_tiles(k) ||
+	    type_bytes(k->buffers.at[input].type) != type_bytes(k->buffers.at[output].type) ||
+	    k->buffers.at[input].type->dtype != k->buffers.at[output].type->dtype ||
+	    !find_accesses(k, input, output, &loads, &stores))
+		return false;
+	for (int i = 0; i < loads.n; i++)
+		for (int j = 0; j < stores.n; j++)
+			if (!is_read_before(k, &loads.at[i], &stores.at[j]))
+				return false;
+	return true;
+}

@@ -1,0 +1,450 @@
+/* Gives every value a place: states at fixed offsets; parameters and results of programs in the io region; everything
+ * else in one workspace by liveness. A value that becomes a state's new content is computed in the state's place when
+ * the old content has no later reader. A value whose last reader is a kernel gives its place to a result where the
+ * kernel allows that. */
+#include "codegen/codegen.h"
+#include "codegen/legalize/legalize.h"
+#include "codegen/schedule/free_blocks.h"
+#include "codegen/schedule/shard.h"
+
+#include <string.h>
+
+enum { ALIGNMENT = 64 };
+_Static_assert(UNIT_BLOCK % SUM_BLOCK == 0, "a unit's sums are whole blocks");
+
+static int64_t
+aligned(int64_t bytes)
+{
+	return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* ---- states */
+/* A unit may lie in a run of units. */
+static void
+place_in_unit(State *s)
+{
+	if (!s->unit)
+		return;
+	place_in_unit(s->unit);
+	s->offset = s->unit->offset + dtype_bytes(s->type->dtype, s->unit_offset);
+}
+
+/* What every rank holds whole in a mode comes first: ZeRO-1 divides what lies last, ZeRO-3 that and what lies before it. */
+static void
+place_states(Module *m)
+{
+	static const DataParallelMode order[] = {MODE_DDP, MODE_ZERO3, MODE_ZERO2, MODE_ZERO1};
+	int64_t at = 0;
+
+	for (int k = 0; k < COUNT(order); k++) {
+		for (int i = 0; i < m->states.n; i++) {
+			State *s = m->states.at[i];
+			if (s->sharded != order[k] || s->unit || state_is_small_sum(s))
+				continue;
+			s->offset = at;
+			at += aligned(state_place_bytes(s));
+		}
+		at = order[k] == MODE_DDP ? small_sums_place(m, at) : at;
+	}
+	for (int i = 0; i < m->states.n; i++)
+		place_in_unit(m->states.at[i]);
+	m->state_bytes = at;
+}
+
+/* ---- one function */
+typedef struct {
+	Module *m;
+	Function *f;
+	Arena *arena;
+	int *position;              /* by node id */
+	int *last_use;              /* by value id */
+	FreeBlocks free, host_free; /* of the workspace; of the host's memory */
+	int64_t top, host_top, io;
+	int64_t inner;  /* the most that one of its loops and branches takes behind its workspace */
+	const Node *by; /* the loop or branch that runs it; NULL: a program */
+} Plan;
+
+static void
+number_nodes(Plan *p)
+{
+	int at = 0;
+
+	p->position = NEW_ARRAY(p->arena, int, p->f->next_node_id);
+	p->last_use = NEW_ARRAY(p->arena, int, p->f->next_value_id);
+	for_each_node(p->f, n) {
+		p->position[n->id] = at;
+		for (int i = 0; i < n->n_operands; i++)
+			p->last_use[node_operand(n, i)->id] = at;
+		at++;
+	}
+}
+
+typedef struct {
+	const Plan *plan;
+	const State *state;
+	const Value *fresh; /* to be computed in its place */
+} Overwrite;
+
+static bool
+old_read_later(void *ctx, const Value *old)
+{
+	const Overwrite *o = ctx;
+	const Node *n = o->fresh->node;
+	const Kernel *k = ((LaunchAttr *)n->attr)->kernel;
+
+	for_each_use(old, u) {
+		if (!(when_runs(u->user->when) & when_runs(n->when)))
+			continue;
+		if (o->plan->position[u->user->id] > o->plan->position[n->id])
+			return true;
+		if (u->user == n &&
+		    (old->state != o->state ||
+		     !kernel_may_overwrite(k, u->index, k->n_inputs + o->fresh->index)))
+			return true;
+	}
+	return false;
+}
+
+/* Computes the stored value in the state where it may; else the store is a copy. Of two results of a kernel that
+ * always runs, one stored in the first and one in later micro-batches, the place is the later one's. */
+static void
+place_in_state(Plan *p, Node *store)
+{
+	Value *v = node_operand(store, 0);
+	State *s = ((StoreAttr *)store->attr)->state;
+
+	if (!v->node || v->node->op != OP_launch || v->region != REGION_NONE ||
+	    (store->when == WHEN_FIRST && v->node->when != WHEN_FIRST) ||
+	    storage_any_value(p->f, s, old_read_later, &(Overwrite){p, s, v}))
+		return;
+	v->region = REGION_STATE;
+	v->offset = s->offset;
+}
+
+/* ---- functions that loops and branches run */
+/* Is the value that parameter i had before read behind v, or by v's kernel in a way that does not let it write there? */
+static bool
+param_read_later(const Plan *p, const Value *param, const Value *v)
+{
+	const Kernel *k = ((LaunchAttr *)v->node->attr)->kernel;
+
+	for_each_use(param, u) {
+		if (u->user == v->node ? !kernel_may_overwrite(k, u->index, k->n_inputs + v->index)
+		                       : p->position[u->user->id] > p->position[v->node->id])
+			return true;
+	}
+	return false;
+}
+
+/* Code for teams may read 16 bytes at a time, of the place where a row begins, too. */
+enum { ROW_ALIGNMENT = 16 };
+
+static bool
+row_is_aligned(const Plan *p, Type row)
+{
+	const Target *t = p->f->target ? target_find(p->f->target) : NULL;
+
+	return type_bytes(row) % ROW_ALIGNMENT == 0 || (t && t->kind == TARGET_CPU);
+}
+
+static void
+place_params(Plan *p)
+{
+	for (int i = 0; i < p->f->params.n; i++) {
+		Value *v = p->f->params.at[i];
+		bool row = loop_of(p->by) && i > 0 && loop_part(p->by, i - 1) == LOOP_SLICED;
+		v->region = REGION_PARAM;
+		v->offset = i;
+		if (!row || row_is_aligned(p, v->type) || !value_used(v))
+			continue;
+		v->region = REGION_WORKSPACE; /* a copy */
+		v->offset = p->top;
+		p->top += aligned(type_bytes(v->type));
+	}
+}
+
+static bool
+may_be_placed(const Value *v)
+{
+	if (!v->node || v->node->op != OP_launch || v->region != REGION_NONE)
+		return false;
+	for_each_use(v, u) /* the place of a row moves with one loop */
+		if (op_row(u->user)->fuse == FUSE_CONTROL)
+			return false;
+	return true;
+}
+
+/* Results are computed in their place where that may be: what a loop carries on over what it was, rows in the stack. */
+static void
+place_results(Plan *p)
+{
+	const Node *ret = function_return(p->f);
+	const LoopAttr *loop = loop_of(p->by);
+	int64_t carried = loop ? loop->carried : 0;
+	int first = loop != NULL;
+
+	for (int i = first; i < ret->n_operands; i++) {
+		Value *v = node_operand(ret, i);
+		bool carries = first && i <= carried;
+		if (!may_be_placed(v) || (carries ? param_read_later(p, p->f->params.at[i], v)
+		                                  : loop && !row_is_aligned(p, v->type)))
+			continue;
+		v->region = carries ? REGION_PARAM : REGION_RESULT;
+		v->offset = carries ? i : i - first;
+	}
+}
+
+int64_t
+function_workspace(const Function *f)
+{
+	int64_t top = 0;
+
+	for (int i = 0; i < f->params.n; i++) {
+		const Value *v = f->params.at[i];
+		int64_t end = v->region == REGION_WORKSPACE
+		                      ? v->offset + aligned(type_bytes(v->type))
+		                      : 0;
+		top = end > top ? end : top;
+	}
+	for_each_node(f, n)
+		for (int i = 0; i < n->n_results; i++) {
+			const Value *v = node_result(n, i);
+			int64_t bytes = aligned(type_bytes(v->type));
+			int64_t end = v->offset + (bytes ? bytes : ALIGNMENT);
+			top = v->region == REGION_WORKSPACE && end > top ? end : top;
+		}
+	return top;
+}
+
+static void
+place_io(Plan *p, Value *v)
+{
+	v->region = REGION_IO;
+	v->offset = p->io;
+	p->io += aligned(type_bytes(v->type));
+}
+
+/* An empty tensor has an address too. */
+static int64_t
+workspace_bytes(const Value *v)
+{
+	int64_t bytes = aligned(type_bytes(v->type));
+
+	return bytes ? bytes : ALIGNMENT;
+}
+
+static void
+allocate(Plan *p, Value *v)
+{
+	const Kernel *k = v->node->op == OP_launch ? ((LaunchAttr *)v->node->attr)->kernel : NULL;
+	bool host = k && k->moves == MOVES_TO_HOST;
+	int64_t bytes = workspace_bytes(v), *top = host ? &p->host_top : &p->top;
+
+	v->region = host ? REGION_HOST : REGION_WORKSPACE;
+	if (free_blocks_take(host ? &p->host_free : &p->free, bytes, &v->offset))
+		return;
+	v->offset = *top;
+	*top += bytes;
+}
+
+static bool
+is_planned(const Value *v)
+{
+	return v->region == REGION_WORKSPACE || v->region == REGION_HOST;
+}
+
+static bool
+reads_once(const Node *n, const Value *v)
+{
+	int times = 0;
+
+	for (int i = 0; i < n->n_operands; i++)
+		times += node_operand(n, i) == v;
+	return times == 1;
+}
+
+/* May the kernel write result r over operand i? A loop begins with what it carries. */
+static bool
+may_overwrite(const Node *n, int i, int r)
+{
+	const Kernel *k = n->op == OP_launch ? ((LaunchAttr *)n->attr)->kernel : NULL;
+
+	if (loop_of(n))
+		return i == r && loop_part(n, i) == LOOP_CARRIED;
+	return k && !k->moves && kernel_may_overwrite(k, i, k->n_inputs + r);
+}
+
+/* A result takes the place of an operand that is read for the last time, where that may be. */
+static bool
+overwrite(Plan *p, const Node *n, Value *v)
+{
+	for (int i = 0; i < n->n_operands; i++) {
+		Value *u = node_operand(n, i);
+		if (u->region != REGION_WORKSPACE || p->last_use[u->id] != p->position[n->id] ||
+		    workspace_bytes(u) != workspace_bytes(v) || !reads_once(n, u) ||
+		    !may_overwrite(n, i, v->index))
+			continue;
+		v->region = REGION_WORKSPACE;
+		v->offset = u->offset;
+		p->last_use[u->id] = -1; /* its place is v's now */
+		return true;
+	}
+	return false;
+}
+
+static void
+release(Plan *p, const Value *v)
+{
+	free_blocks_put(v->region == REGION_HOST ? &p->host_free : &p->free, v->offset,
+	                workspace_bytes(v));
+}
+
+static void
+place_workspace(Plan *p)
+{
+	for_each_node(p->f, n) {
+		int here = p->position[n->id];
+		for (int i = 0; i < n->n_results; i++)
+			if (node_result(n, i)->region == REGION_NONE &&
+			    !overwrite(p, n, node_result(n, i)))
+				allocate(p, node_result(n, i));
+		/* What was read for the last time makes room for later nodes. */
+		for (int i = 0; i < n->n_operands; i++) {
+			Value *v = node_operand(n, i);
+			if (is_planned(v) && p->last_use[v->id] == here) {
+				release(p, v);
+				p->last_use[v->id] = -1; /* once */
+			}
+		}
+		for (int i = 0; i < n->n_results; i++)
+			if (is_planned(node_result(n, i)) && !value_used(node_result(n, i)))
+				release(p, node_result(n, i));
+	}
+}
+
+static int64_t place_function(Pass *pass, Module *m, Function *f, const Node *by);
+
+/* What loops and branches run lies behind the workspace, of one at a time. */
+static void
+place_bodies(Pass *pass, Plan *p)
+{
+	for_each_node(p->f, n) {
+		Function *bodies[2] = {NULL, NULL};
+		if (op_row(n)->fuse != FUSE_CONTROL)
+			continue;
+		node_bodies(n, bodies);
+		for (int i = 0; i < 2 && bodies[i]; i++) {
+			int64_t bytes = place_function(pass, p->m, bodies[i], n);
+			p->inner = bytes > p->inner ? bytes : p->inner;
+		}
+	}
+}
+
+static void
+place_ports(Plan *p)
+{
+	const Node *ret = function_return(p->f);
+
+	for (int i = 0; i < p->f->params.n; i++)
+		if (p->f->params.at[i]->param != PARAM_HYPERPARAMETER)
+			place_io(p, p->f->params.at[i]);
+	for (int i = 0; i < ret->n_operands; i++)
+		if (node_operand(ret, i)->region == REGION_NONE)
+			place_io(p, node_operand(ret, i));
+}
+
+/* The bytes of its workspace, and of what its loops and branches run; by: the one that runs it, NULL: it is a program. */
+static int64_t
+place_function(Pass *pass, Module *m, Function *f, const Node *by)
+{
+	Plan p = {.m = m,
+	          .f = f,
+	          .arena = pass->scratch,
+	          .by = by,
+	          .free.arena = pass->scratch,
+	          .host_free.arena = pass->scratch};
+
+	number_nodes(&p);
+	for (int i = 0; i < f->states.n; i++) {
+		f->states.at[i]->region = REGION_STATE;
+		f->states.at[i]->offset = f->states.at[i]->state->offset;
+	}
+	if (by) {
+		place_params(&p);
+		place_results(&p);
+	} else {
+		place_ports(&p);
+	}
+	for_each_node(f, n)
+		if (n->op == OP_store)
+			place_in_state(&p, n);
+	place_workspace(&p);
+	place_bodies(pass, &p);
+	if (function_find_param(f, PARAM_HYPERPARAMETER, -1))
+		p.io = aligned(p.io) + aligned(SCALARS_BYTES); /* that its kernels read */
+	int64_t bytes = p.top + p.inner;
+	m->workspace_bytes = bytes > m->workspace_bytes ? bytes : m->workspace_bytes;
+	m->io_bytes = p.io > m->io_bytes ? p.io : m->io_bytes;
+	return bytes;
+}
+
+/* "ddp+zero3": a bit for each, in the order of `known`. */
+static bool
+read_words(Pass *p, const char *option, const char *words, const char *const *known, uint32_t *out)
+{
+	char *copy = arena_strdup(p->scratch, words), *save = NULL;
+
+	for (char *word = strtok_r(copy, "+", &save); word; word = strtok_r(NULL, "+", &save)) {
+		int i = 0;
+		while (known[i] && strcmp(word, known[i]) != 0)
+			i++;
+		if (!known[i]) {
+			diag_error(p->diag, EXIT_USAGE, "pass memory: %s=%s: there is no \"%s\"",
+			           option, words, word);
+			return false;
+		}
+		*out |= 1u << i;
+	}
+	return true;
+}
+
+static bool
+run_memory(Pass *p, Module *m)
+{
+	const MemoryOptions *o = p->options;
+	uint32_t offload = 0;
+
+	if (!read_words(p, "modes", o->modes, mode_names, &m->modes) ||
+	    !read_words(p, "offload", o->offload, offload_names, &offload))
+		return false;
+	m->modes &= ~(1u << MODE_DDP); /* which is always there */
+	if (m->modes && module_program(m, FUNCTION_UPDATE, 0))
+		shard_states(m, offload, p->scratch);
+	place_states(m);
+	IntMap *inner = functions_run_by_others(m, p->scratch);
+	uint64_t seen;
+	for_each_function(m, f)
+		if (!intmap_get(inner, (uint64_t)(uintptr_t)f, &seen))
+			place_function(p, m, f, NULL);
+	rank_sums_add(p, m);
+	p->changed = true;
+	return true;
+}
+
+static const PassOption memory_options[] = {
+	{"modes", "how ranks may share states, of ddp, zero1, zero2, zero3: ddp+zero3",
+         OPTION_STRING, offsetof(MemoryOptions, modes)},
+	{"offload", "what of their parts lies in the host's memory: optimizer, params",
+         OPTION_STRING, offsetof(MemoryOptions, offload)},
+	{0},
+};
+static const MemoryOptions memory_defaults = {.modes = "ddp", .offload = ""};
+const PassRow pass_memory = {.name = "memory",
+                             .help = "give every value a place",
+                             .needed = true,
+                             .takes = STAGE_SCHEDULE,
+                             .leaves = STAGE_MEMORY,
+                             .options = memory_options,
+                             .options_size = sizeof(MemoryOptions),
+                             .defaults = &memory_defaults,
+                             .run = run_memory};

@@ -1,0 +1,260 @@
+/* @update where parts of states lie in the host's memory. What the optimizer keeps lies there: then its kernels are the host's, and
+ * what they compute on the way lies there, too. Of states on the other side kernels take copies, which are made before and copied
+ * back behind; the next kernel computes while the results of the one before travel:
+ *
+ *	copy_out   COPY norm
+ *	compute    run adamw (unit 0)   run adamw (unit 1)         run adamw (unit 2)
+ *	copy_in                         COPY weights of unit 0     COPY weights of unit 1
+ *
+ * Weights alone are copied to the device in the same way. Copies have two places by turns. Linear in instructions. */
+#include "codegen/schedule/shard.h"
+
+#include <assert.h>
+
+enum { ALIGNMENT = 64 };
+
+typedef struct {
+	ShardPlan *plan;
+	Instructions old, out;
+	Space space;   /* of the copies */
+	int64_t begin; /* of their two places */
+	int64_t place; /* bytes of each */
+	int turn;
+} FarCopies;
+
+/* An argument, and its copy on the side that computes. */
+typedef struct {
+	Slot slot;
+	uint32_t copy;
+	bool read, written;
+} FarState;
+typedef VEC(FarState) FarStates;
+
+static Slot
+slot_of(const FarCopies *o, const Instruction *n, uint32_t i)
+{
+	return o->plan->w->slots.at[o->plan->w->arguments.at[n->args + i].slot];
+}
+
+static uint32_t
+access_of(const FarCopies *o, const Instruction *n, uint32_t i)
+{
+	const FormatWriter *w = o->plan->w;
+
+	return w->kernel_arguments.at[w->kernels.at[n->what].first_argument + i].access;
+}
+
+static int64_t
+aligned(int64_t bytes)
+{
+	return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* A state on the other side. */
+static bool
+is_far(const FarCopies *o, const Slot *s)
+{
+	if (!o->plan->program->on_host)
+		return space_is_offload(s->space);
+	return s->space == SPACE_STATE || s->space == SPACE_SHARD;
+}
+
+static bool
+is_same(const Slot *a, const Slot *b)
+{
+	return a->space == b->space && a->state == b->state && a->offset == b->offset &&
+	       a->bytes == b->bytes && a->before == b->before && a->share == b->share;
+}
+
+/* What a kernel computes in place is one. */
+static FarState *
+find(const FarStates *list, const Slot *slot)
+{
+	for (int i = 0; i < list->n; i++)
+		if (is_same(&list->at[i].slot, slot))
+			return &list->at[i];
+	return NULL;
+}
+
+/* The arguments that are copied; their bytes. */
+static int64_t
+far_states_of(const FarCopies *o, const Instruction *n, FarStates *out)
+{
+	int64_t bytes = 0;
+
+	out->n = 0;
+	for (uint32_t i = 0; n->kind == RUN_KERNEL && i < n->n_args; i++) {
+		Slot s = slot_of(o, n, i);
+		if (!is_far(o, &s))
+			continue;
+		FarState *known = find(out, &s);
+		if (!known) {
+			vec_push(o->plan->arena, out, ((FarState){.slot = s}));
+			known = &out->at[out->n - 1];
+			bytes += aligned(s.bytes);
+		}
+		known->read |= (access_of(o, n, i) & ACCESS_READ) != 0;
+		known->written |= (access_of(o, n, i) & ACCESS_WRITE) != 0;
+	}
+	return bytes;
+}
+
+static void
+place_copies(FarCopies *o, FarStates *list)
+{
+	int64_t at = o->begin + o->turn * o->place;
+
+	for (int i = 0; i < list->n; i++) {
+		Slot copy = list->at[i].slot;
+		copy.space = o->space;
+		copy.offset = at;
+		copy.state = 0;
+		at += aligned(copy.bytes);
+		list->at[i].copy = format_slot(o->plan->w, copy);
+	}
+}
+
+static void
+add_copy(FarCopies *o, const Instruction *of, Stream stream, uint32_t to, uint32_t from)
+{
+	FormatWriter *w = o->plan->w;
+	Instruction n = {.kind = COPY,
+	                 .stream = stream,
+	                 .when = of->when,
+	                 .phase = of->phase,
+	                 .args = (uint32_t)w->arguments.n,
+	                 .n_args = 2,
+	                 .origin = of->origin};
+
+	vec_push(w->arena, &w->arguments, ((Argument){.slot = to}));
+	vec_push(w->arena, &w->arguments, ((Argument){.slot = from}));
+	vec_push(o->plan->arena, &o->out, n);
+}
+
+static void
+run_on_copies(FarCopies *o, Instruction n, FarStates *list)
+{
+	FormatWriter *w = o->plan->w;
+	Stream there = o->plan->program->on_host ? STREAM_COPY_OUT : STREAM_COPY_IN;
+	Stream back = o->plan->program->on_host ? STREAM_COPY_IN : STREAM_COPY_OUT;
+	uint32_t args = (uint32_t)w->arguments.n;
+
+	place_copies(o, list);
+	for (uint32_t i = 0; i < n.n_args; i++) {
+		Slot s = slot_of(o, &n, i);
+		const FarState *copied = is_far(o, &s) ? find(list, &s) : NULL;
+		Argument a = w->arguments.at[n.args + i];
+		assert(!a.loop && !n.only); /* of @update: the copies would be others */
+		a.slot = copied ? copied->copy : a.slot;
+		vec_push(w->arena, &w->arguments, a);
+	}
+	for (int i = 0; i < list->n; i++)
+		if (list->at[i].read)
+			add_copy(o, &n, there, list->at[i].copy,
+			         format_slot(o->plan->w, list->at[i].slot));
+	n.args = args;
+	vec_push(o->plan->arena, &o->out, n);
+	for (int i = 0; i < list->n; i++)
+		if (list->at[i].written)
+			add_copy(o, &n, back, format_slot(o->plan->w, list->at[i].slot),
+			         list->at[i].copy);
+	o->turn = !o->turn;
+}
+
+static void
+to_host(Slot *s)
+{
+	s->space = s->space == SPACE_WORKSPACE ? SPACE_HOST : s->space;
+}
+
+/* What programs compute on the way has the same place in the other region. */
+static void
+move_workspace(ShardPlan *plan)
+{
+	for (int i = plan->first_slot; i < plan->w->slots.n; i++)
+		to_host(&plan->w->slots.at[i]);
+	for (int i = 0; i < plan->travels.n; i++) {
+		to_host(&plan->travels.at[i].whole);
+		to_host(&plan->travels.at[i].part);
+	}
+	plan->program->bytes[SPACE_WORKSPACE] = 0;
+}
+
+/* Behind what the program has there by itself. */
+static void
+place_all(FarCopies *o)
+{
+	ShardPlan *plan = o->plan;
+
+	o->space = plan->program->on_host ? SPACE_HOST : SPACE_GATHERED;
+	o->begin = aligned(plan->program->on_host ? plan->program->bytes[SPACE_WORKSPACE]
+	                                          : plan->gathered);
+	if (plan->program->on_host)
+		move_workspace(plan);
+	else
+		plan->gathered = o->begin + 2 * o->place;
+}
+
+static void
+measure(FarCopies *o)
+{
+	FarStates list = {0};
+
+	for (int i = 0; i < o->old.n; i++) {
+		int64_t bytes = far_states_of(o, &o->old.at[i], &list);
+		o->place = bytes > o->place ? bytes : o->place;
+	}
+}
+
+static bool
+has_offloaded(const Function *f, DataParallelMode mode, DataParallelMode up_to)
+{
+	for (int i = 0; i < f->states.n; i++) {
+		const State *s = f->states.at[i]->state;
+		if (mode && s->offloaded && s->sharded <= mode && s->sharded <= up_to)
+			return true;
+	}
+	return false;
+}
+
+bool
+offload_changes(const Function *f, DataParallelMode mode)
+{
+	bool updates = f->role == FUNCTION_UPDATE || f->role == FUNCTION_REFRESH;
+
+	return updates && has_offloaded(f, mode, MODE_ZERO3);
+}
+
+bool
+offload_on_host(const Function *f, DataParallelMode mode)
+{
+	return offload_changes(f, mode) && has_offloaded(f, mode, MODE_ZERO2);
+}
+
+void
+offload_update(ShardPlan *plan)
+{
+	FormatWriter *w = plan->w;
+	int first = (int)plan->program->first_instruction;
+	FarCopies o = {.plan = plan};
+	int *behind = NEW_ARRAY(plan->arena, int, w->instructions.n - first + 1);
+	FarStates list = {0};
+
+	for (int i = first; i < w->instructions.n; i++)
+		vec_push(plan->arena, &o.old, w->instructions.at[i]);
+	measure(&o);
+	place_all(&o);
+	for (int i = 0; i < o.old.n; i++) {
+		if (far_states_of(&o, &o.old.at[i], &list) > 0)
+			run_on_copies(&o, o.old.at[i], &list);
+		else
+			vec_push(plan->arena, &o.out, o.old.at[i]);
+		behind[i] = o.out.n - 1;
+	}
+	for (int i = 0; i < plan->travels.n; i++)
+		if (plan->travels.at[i].behind >= 0)
+			plan->travels.at[i].behind = behind[plan->travels.at[i].behind];
+	w->instructions.n = first;
+	for (int i = 0; i < o.out.n; i++)
+		vec_push(w->arena, &w->instructions, o.out.at[i]);
+}

@@ -1,0 +1,234 @@
+/* Where a list of instructions on several streams needs RECORD and WAIT: between each pair of different streams that
+ * touches the same bytes, one of them writing, unless they are in order already. What a stream knows of another is the
+ * last instruction there that it runs behind; a WAIT makes it know what the recording stream knew. It knows more in the last
+ * micro-batch of a step than in the others, where the WAIT before a sum of gradients does not run. */
+#include "codegen/schedule/schedule.h"
+
+typedef struct {
+	uint32_t space;
+	int64_t begin, end;
+	bool writes;
+} Access;
+
+/* From an instruction to a later one. */
+typedef struct {
+	int from, to;
+	RunWhen when; /* RUN_LAST or RUN_ALWAYS */
+} Edge;
+
+typedef struct {
+	int known
+		[N_STREAMS]; /* of each stream: the last instruction that this one runs behind; -1: none */
+} Clock;
+
+/* Whether an order is wanted in each micro-batch, or in the last at least. */
+typedef enum { IN_EACH, IN_LAST, N_WHERE } Where;
+
+typedef struct {
+	Clock in[N_WHERE];
+} Clocks;
+
+typedef struct {
+	Arena *arena;
+	const FormatWriter *w;
+	const Instructions *list;
+	VEC(int) on[N_STREAMS]; /* indices, ascending */
+	Clocks now[N_STREAMS];
+	OuterBlocks blocks; /* in one that may not run an event would not be recorded */
+	Clocks *at;         /* of each instruction's stream, when it has run */
+	Clocks *events;     /* of the newest RECORD; by event */
+	VEC(Edge) edges;    /* by their ends, ascending */
+} Order;
+
+static bool
+argument_is_written(const Order *o, const Instruction *n, uint32_t i)
+{
+	const FormatWriter *w = o->w;
+
+	if (n->kind != RUN_KERNEL)
+		return n->kind == COLLECTIVE || (i == 0 && !instruction_asks(n->kind));
+	const KernelArgument *a =
+		&w->kernel_arguments.at[w->kernels.at[n->what].first_argument + i];
+	return (a->access & ACCESS_WRITE) != 0;
+}
+
+static Access
+access_of(const Order *o, const Instruction *n, uint32_t i)
+{
+	const Argument *a = &o->w->arguments.at[n->args + i];
+	const Slot *s = &o->w->slots.at[a->slot];
+
+	bool writes = argument_is_written(o, n, i);
+
+	if (space_has_parts(s->space)) /* a room of its own, wherever that is */
+		return (Access){s->space, s->state, s->state + 1, writes};
+	/* Where rooms end is not known here, nor what a loop passes over. */
+	int64_t end = s->share > SLOT_PART || a->stride ? INT64_MAX : s->offset + s->bytes;
+	int64_t from = a->stride < 0 ? 0 : s->offset;
+
+	return (Access){s->space, from, end, writes};
+}
+
+static bool
+conflict(const Order *o, const Instruction *a, const Instruction *b)
+{
+	for (uint32_t i = 0; i < a->n_args; i++)
+		for (uint32_t k = 0; k < b->n_args; k++) {
+			Access x = access_of(o, a, i), y = access_of(o, b, k);
+			if (x.space == y.space && x.begin < y.end && y.begin < x.end &&
+			    (x.writes || y.writes))
+				return true;
+		}
+	return false;
+}
+
+/* By what runs only in the last micro-batch nothing is known of the others. */
+static void
+learn(Clocks *c, const Clocks *from, RunWhen when)
+{
+	for (int where = when == RUN_LAST ? IN_LAST : IN_EACH; where < N_WHERE; where++)
+		for (int s = 0; s < N_STREAMS; s++)
+			if (from->in[where].known[s] > c->in[where].known[s])
+				c->in[where].known[s] = from->in[where].known[s];
+}
+
+/* The end that runs less often: what is on the compute stream runs always. */
+static const Instruction *
+less_often(const Order *o, int from, int to)
+{
+	const Instruction *first = &o->list->at[from];
+
+	return first->stream == STREAM_COMPUTE ? &o->list->at[to] : first;
+}
+
+/* An event may be what another instruction on its stream needs, too, which runs at another time. */
+static RunWhen
+edge_when(const Order *o, int from, int to)
+{
+	return less_often(o, from, to)->when == RUN_LAST ? RUN_LAST : RUN_ALWAYS;
+}
+
+/* The last one on that stream, behind what is known, that `at` has to wait for; -1: none. */
+static int
+last_conflict(const Order *o, int at, int stream, Where where)
+{
+	const Instruction *n = &o->list->at[at];
+
+	for (int k = o->on[stream].n - 1; k >= 0; k--) {
+		int i = o->on[stream].at[k];
+		if (i <= o->now[n->stream].in[where].known[stream])
+			return -1;
+		if (where == IN_EACH && edge_when(o, i, at) == RUN_LAST)
+			continue;
+		if (conflict(o, &o->list->at[i], n))
+			return i;
+	}
+	return -1;
+}
+
+static void
+order_behind(Order *o, int at, int stream, Where where)
+{
+	Clocks *now = &o->now[o->list->at[at].stream];
+	int from = last_conflict(o, at, stream, where);
+
+	if (from < 0)
+		return;
+	RunWhen when = edge_when(o, from, at);
+	vec_push(o->arena, &o->edges, ((Edge){o->blocks.last[from], o->blocks.first[at], when}));
+	learn(now, &o->at[from], when);
+}
+
+static void
+order_one(Order *o, int at)
+{
+	const Instruction *n = &o->list->at[at];
+	Clocks *now = &o->now[n->stream];
+
+	for (int s = 0; s < N_STREAMS; s++)
+		for (int where = 0; where < N_WHERE && s != (int)n->stream; where++)
+			order_behind(o, at, s, (Where)where);
+	if (n->kind == WAIT)
+		learn(now, &o->events[n->what], n->when);
+	for (int where = 0; where < N_WHERE; where++)
+		now->in[where].known[n->stream] = at;
+	o->at[at] = *now;
+	vec_push(o->arena, &o->on[n->stream], at);
+	if (n->kind == RECORD)
+		for (int where = n->when == RUN_LAST ? IN_LAST : IN_EACH; where < N_WHERE; where++)
+			o->events[n->what].in[where] = now->in[where];
+}
+
+static void
+add(Order *o, Instructions *out, InstructionKind kind, int on, const Edge *e, uint32_t event)
+{
+	const Instruction *here = &o->list->at[on];
+	/* The collective behind a staged copy needs this, too, also in runs without staging. */
+	uint32_t only = less_often(o, e->from, e->to)->only & (ONLY_RANKS | ONLY_APART);
+	Instruction n = {.kind = kind,
+	                 .stream = here->stream,
+	                 .when = e->when,
+	                 .only = only,
+	                 .phase = here->phase,
+	                 .what = event};
+
+	vec_push(o->arena, out, n);
+}
+
+/* Of the edges from an instruction the last one; each has the one before it. -1: none. */
+typedef struct {
+	int *last, *before;
+} EdgesFrom;
+
+static EdgesFrom
+edges_from(const Order *o)
+{
+	EdgesFrom b = {NEW_ARRAY(o->arena, int, o->list->n + 1),
+	               NEW_ARRAY(o->arena, int, o->edges.n + 1)};
+
+	for (int i = 0; i < o->list->n; i++)
+		b.last[i] = -1;
+	for (int k = 0; k < o->edges.n; k++) {
+		b.before[k] = b.last[o->edges.at[k].from];
+		b.last[o->edges.at[k].from] = k;
+	}
+	return b;
+}
+
+static Instructions
+insert_edges(Order *o, uint32_t *n_events)
+{
+	Instructions out = {0};
+	uint32_t *event = NEW_ARRAY(o->arena, uint32_t, o->edges.n + 1);
+	EdgesFrom from = edges_from(o);
+	int next = 0;
+
+	for (int i = 0; i < o->list->n; i++) {
+		for (; next < o->edges.n && o->edges.at[next].to == i; next++)
+			add(o, &out, WAIT, i, &o->edges.at[next], event[next]);
+		vec_push(o->arena, &out, o->list->at[i]);
+		for (int k = from.last[i]; k >= 0; k = from.before[k]) {
+			event[k] = N_SHARED_EVENTS + (*n_events)++;
+			add(o, &out, RECORD, i, &o->edges.at[k], event[k]);
+		}
+	}
+	return out;
+}
+
+Instructions
+streams_order(Arena *arena, const FormatWriter *w, const Instructions *list, uint32_t *n_events)
+{
+	Order o = {.arena = arena, .w = w, .list = list};
+	const Clocks nothing = {{{{-1, -1, -1, -1}}, {{-1, -1, -1, -1}}}};
+
+	o.blocks = outermost_blocks(arena, list->n, list->at);
+	o.at = NEW_ARRAY(arena, Clocks, list->n + 1);
+	o.events = NEW_ARRAY(arena, Clocks, N_SHARED_EVENTS + *n_events + 1);
+	for (int s = 0; s < N_STREAMS; s++)
+		o.now[s] = nothing;
+	for (uint32_t e = 0; e < N_SHARED_EVENTS + *n_events; e++)
+		o.events[e] = nothing;
+	for (int i = 0; i < list->n; i++)
+		order_one(&o, i);
+	return insert_edges(&o, n_events);
+}

@@ -1,0 +1,55 @@
+/* The kernels that add what ranks sent: y = x0 + x1, element by element, once for each rank but the first, in their order.
+ * A launch runs the iterations of this rank's part. */
+#include "codegen/schedule/schedule.h"
+
+static void
+add_kernel(Pass *p, Module *m, DType dtype, int64_t n)
+{
+	Kernel *k = kernel_new(p->scratch, "", loc_name(m, "all_reduce"));
+	LoopBuilder *lb = loop_builder(k, m, p->scratch);
+	Type type = type_new(m, dtype, 1, &n);
+	int sum = lb_buffer(lb, "x0", BUFFER_IN, type), term = lb_buffer(lb, "x1", BUFFER_IN, type);
+	int result = lb_buffer(lb, "y0", BUFFER_OUT, type);
+	LoopValue block = lb_for(lb, LOOP_PARALLEL, n / SUM_BLOCK);
+	LoopValue lane = lb_for(lb, LOOP_VECTOR, SUM_BLOCK);
+	Affine at = affine_add_scaled(lb, affine_scalar(lb, lane), affine_scalar(lb, block),
+	                              SUM_BLOCK);
+
+	lb_store(lb, result, at,
+	         lb_binary(lb, LOOP_add, lb_load(lb, sum, at), lb_load(lb, term, at)));
+	lb_end(lb);
+	lb_end(lb);
+	kernel_close(lb);
+	k->sums = true;
+	k->flops = n;
+	kernel_add(m, k,
+	           module_fresh_name(m, arena_printf(m->arena, "sum_%s", dtype_info[dtype].name)));
+}
+
+/* Sums of smaller floats are made in f32 and rounded once, by the communicator. */
+bool
+rank_sum_has(DType dtype)
+{
+	return dtype == F32 || dtype == F64;
+}
+
+void
+rank_sums_add(Pass *p, Module *m)
+{
+	Buckets all = buckets_of(p->scratch, m, MODE_DDP);
+	int64_t most[N_DTYPES] = {0};
+
+	if (!module_program(m, FUNCTION_UPDATE, 0))
+		return; /* nobody trains it */
+	for (int i = 0; i < all.n; i++)
+		if (all.at[i].n > most[all.at[i].dtype])
+			most[all.at[i].dtype] = all.at[i].n;
+	for (int i = 0; i < m->states.n; i++) { /* reduced in one piece */
+		const State *s = m->states.at[i];
+		if (s->kind == STATE_GRADIENT && s->block && s->type->n > most[s->type->dtype])
+			most[s->type->dtype] = s->type->n;
+	}
+	for (DType t = 0; t < N_DTYPES; t++)
+		if (most[t] > 0 && rank_sum_has(t))
+			add_kernel(p, m, t, most[t]);
+}

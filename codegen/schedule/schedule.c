@@ -1,0 +1,194 @@
+/* The order of instructions. One stream: the order of the nodes is the schedule. A node without a reader is dropped.
+ * One that only the first micro-batch reads runs in that one only, and so for later ones. A result that the first
+ * micro-batch stores and later ones add to becomes two nodes, each with its result in its own place. Stores, and nodes
+ * that only stores read, move up to their operands, whose memory is then free early. Keeps: every value. Linear in
+ * nodes. */
+#include "codegen/schedule/schedule.h"
+#include "codegen/codegen.h"
+
+typedef struct {
+	Function *f;
+	int *position; /* by node id; of the order before `hoist` */
+} Schedule;
+
+static bool
+is_read(const Node *n)
+{
+	if (op_row(n)->effect)
+		return true;
+	for (int i = 0; i < n->n_results; i++)
+		if (value_used(node_result(n, i)))
+			return true;
+	return false;
+}
+
+/* When its readers run, if all of them run at the same time. */
+static When
+when_read(const Node *n)
+{
+	const Use *first = NULL;
+
+	for (int i = 0; i < n->n_results; i++)
+		for_each_use(node_result(n, i), u) {
+			first = first ? first : u;
+			if (u->user->when != first->user->when)
+				return WHEN_ALWAYS;
+		}
+	return first ? first->user->when : WHEN_ALWAYS;
+}
+
+static bool
+drop_unread(Function *f)
+{
+	bool changed = false;
+
+	for_each_node_reverse(f, n) {
+		if (!is_read(n)) {
+			node_erase(n);
+			changed = true;
+		} else if (n->op == OP_launch) {
+			n->when = when_read(n);
+		}
+	}
+	return changed;
+}
+
+/* The first micro-batch stores it and has no other reader of it. */
+static const Use *
+first_store(const Value *v)
+{
+	const Use *found = NULL;
+
+	for_each_use(v, u) {
+		if (u->user->op == OP_store && u->user->when == WHEN_FIRST && !found)
+			found = u;
+		else if (when_runs(u->user->when) & when_runs(WHEN_FIRST))
+			return NULL;
+	}
+	return found;
+}
+
+/* A product that is stored, or added to what was: a launch for each, so that the first may write to the state. */
+static bool
+split_first(Node *n)
+{
+	const Use *store = n->op == OP_launch && n->when == WHEN_ALWAYS && n->n_results == 1
+	                           ? first_store(node_result(n, 0))
+	                           : NULL;
+	Value **operands;
+
+	if (!store)
+		return false;
+	operands = NEW_ARRAY(n->function->module->arena, Value *, n->n_operands);
+	for (int i = 0; i < n->n_operands; i++)
+		operands[i] = node_operand(n, i);
+	Node *first = node_insert(n->function, n, n->op, n->n_operands, operands, n->attr, 1,
+	                          &node_result(n, 0)->type, n->loc);
+	first->phase = n->phase;
+	first->when = WHEN_FIRST;
+	n->when = WHEN_LATER;
+	node_set_operand(store->user, store->index, node_result(first, 0));
+	return true;
+}
+
+static bool
+only_stored(const Node *n)
+{
+	if (n->op != OP_launch)
+		return false;
+	for (int i = 0; i < n->n_results; i++)
+		for_each_use(node_result(n, i), u)
+			if (u->user->op != OP_store)
+				return false;
+	return true;
+}
+
+/* The later of the two, NULL being the start of the function. */
+static Node *
+later_of(const Schedule *s, Node *a, Node *b)
+{
+	return !a || (b && s->position[b->id] > s->position[a->id]) ? b : a;
+}
+
+static Node *
+latest_definition(const Schedule *s, const Node *n)
+{
+	Node *latest = NULL;
+
+	for (int i = 0; i < n->n_operands; i++)
+		latest = later_of(s, latest, node_operand(n, i)->node);
+	return latest;
+}
+
+static void
+number_nodes(Schedule *s)
+{
+	int at = 0;
+
+	for_each_node(s->f, n)
+		s->position[n->id] = at++;
+}
+
+/* Only stores read them, so no other operand comes later. */
+static void
+hoist(Schedule *s)
+{
+	for_each_node(s->f, n) {
+		Node *latest = only_stored(n) ? latest_definition(s, n) : NULL;
+		if (latest && latest->next != n)
+			node_move(n, latest->next);
+	}
+}
+
+typedef struct {
+	const Schedule *schedule;
+	When when;
+	Node *latest;
+} Settle;
+
+static bool
+add_readers(void *ctx, const Value *old)
+{
+	Settle *s = ctx;
+
+	for_each_use(old, u)
+		if (when_runs(u->user->when) & when_runs(s->when))
+			s->latest = later_of(s->schedule, s->latest, u->user);
+	return false;
+}
+
+/* A store may not stand before a reader of the old content that runs in the same micro-batch. */
+static void
+settle_store(const Schedule *s, Node *n)
+{
+	Settle settle = {s, n->when, latest_definition(s, n)};
+
+	storage_any_value(s->f, ((StoreAttr *)n->attr)->state, add_readers, &settle);
+	if (settle.latest && settle.latest->next != n)
+		node_move(n, settle.latest->next);
+}
+
+static bool
+run_schedule(Pass *p, Module *m)
+{
+	for_each_function(m, f) {
+		p->changed |= drop_unread(f);
+		for_each_node(f, n)
+			p->changed |= split_first(n);
+		Schedule s = {f, NEW_ARRAY(p->scratch, int, f->next_node_id)};
+		number_nodes(&s);
+		hoist(&s);
+		number_nodes(&s);
+		for_each_node(f, n)
+			if (n->op == OP_store)
+				settle_store(&s, n);
+	}
+	return true;
+}
+
+const PassRow pass_schedule = {.name = "schedule",
+                               .help = "decide which instructions run, when and in which order",
+                               .needed = true,
+                               .takes = STAGE_LOWERED,
+                               .leaves = STAGE_SCHEDULE,
+                               .run = run_schedule};

@@ -1,0 +1,354 @@
+/* Programs that read weights and make gradients, where ranks hold parts of these.
+ *
+ * ZeRO-3: the unit of a layer block is gathered before the block is computed and its memory is free behind it; once for the
+ * forward pass and once for the backward pass, but for a unit that the backward pass begins with. The gather of a unit starts
+ * when the unit before begins to be read, so it travels while that is computed:
+ *
+ *	compute        block 0 ........  block 1 ........  block 2 ..
+ *	communication  gather 1          gather 2          gather 3
+ *	memory         unit 0, unit 1    unit 1, unit 2    unit 2, unit 3
+ *
+ * ZeRO-2 and 3: gradients of a unit are made in a buffer of their own, in each micro-batch anew, and added to the rank's part
+ * when the last one is there. While they travel the next unit has another buffer. ZeRO-1 adds up over micro-batches
+ * as every rank alone does, and reduces in the last. */
+#include "codegen/schedule/shard.h"
+#include "codegen/schedule/stays.h"
+
+typedef struct {
+	ShardPlan *plan;
+	Instructions old;
+	bool *dropped; /* by instruction */
+	Stays stays;
+	int *behind; /* by instruction: the last one that there is up to it, by its new number */
+	OuterBlocks blocks; /* what is touched in a loop or a branch is there for all of it */
+	Instructions out;
+} Gathering;
+
+static const State *
+piece_of(const Gathering *g, const Instruction *n, uint32_t i)
+{
+	return shard_piece(g->plan, &g->plan->w->slots.at[shard_slot_number(g->plan, n, i)]);
+}
+
+static bool
+is_divided(const Gathering *g, const State *s)
+{
+	return s && s->sharded <= g->plan->mode;
+}
+
+/* ---- gradients of each micro-batch: what adds to those of the ones before goes, and what only that reads */
+static bool
+writes_gradient(const Gathering *g, const Instruction *n, uint32_t i)
+{
+	const State *s = piece_of(g, n, i);
+
+	return is_divided(g, s) && s->kind == STATE_GRADIENT;
+}
+
+/* Is all that it writes a divided gradient, or read by nobody? */
+static bool
+is_useless(const Gathering *g, const Instruction *n, const bool *is_read)
+{
+	bool useful = false, gradient = false;
+
+	for (uint32_t i = 0; i < n->n_args; i++) {
+		if (!shard_is_written(g->plan, n, i))
+			continue;
+		const Slot *s = &g->plan->w->slots.at[shard_slot_number(g->plan, n, i)];
+		bool to_gradient = writes_gradient(g, n, i);
+		gradient |= to_gradient;
+		useful |= !to_gradient && (s->space != SPACE_WORKSPACE ||
+		                           is_read[shard_slot_number(g->plan, n, i)]);
+	}
+	return !useful && (gradient || n->kind == RUN_KERNEL);
+}
+
+static void
+drop_additions(Gathering *g)
+{
+	bool *is_read = NEW_ARRAY(g->plan->arena, bool, g->plan->w->slots.n);
+
+	for (int k = g->old.n - 1; k >= 0; k--) {
+		Instruction *n = &g->old.at[k];
+		bool makes = false;
+		g->dropped[k] = n->when == RUN_LATER && is_useless(g, n, is_read);
+		for (uint32_t i = 0; !g->dropped[k] && i < n->n_args; i++) {
+			makes |= shard_is_written(g->plan, n, i) && writes_gradient(g, n, i);
+			is_read[shard_slot_number(g->plan, n, i)] |= !shard_is_written(g->plan, n,
+			                                                               i);
+		}
+		if (makes && n->when == RUN_FIRST)
+			n->when = RUN_ALWAYS;
+	}
+}
+
+/* A value that the first micro-batch alone made is now read in all. */
+static void
+widen_producers(Gathering *g)
+{
+	bool *always = NEW_ARRAY(g->plan->arena, bool, g->plan->w->slots.n);
+
+	for (int k = g->old.n - 1; k >= 0; k--) {
+		Instruction *n = &g->old.at[k];
+		for (uint32_t i = 0; i < n->n_args && n->when == RUN_FIRST; i++)
+			if (shard_is_written(g->plan, n, i) &&
+			    always[shard_slot_number(g->plan, n, i)])
+				n->when = RUN_ALWAYS;
+		for (uint32_t i = 0; i < n->n_args && n->when == RUN_ALWAYS; i++)
+			if (!shard_is_written(g->plan, n, i))
+				always[shard_slot_number(g->plan, n, i)] = true;
+	}
+}
+
+/* ---- stays */
+static Stay *
+stay_of(Gathering *g, const State *piece, bool backward)
+{
+	for (int i = g->stays.n - 1; i >= 0; i--)
+		if (g->stays.at[i].piece == piece &&
+		    (g->stays.at[i].gradient || g->stays.at[i].backward == backward))
+			return &g->stays.at[i];
+	return NULL;
+}
+
+static void
+note_touch(Gathering *g, const State *piece, bool backward, int at)
+{
+	int first = g->blocks.first[at], last = g->blocks.last[at];
+	bool gradient = piece->kind == STATE_GRADIENT;
+	Stay *s = stay_of(g, piece, backward);
+
+	if (!s) {
+		vec_push(g->plan->arena, &g->stays,
+		         ((Stay){.piece = piece,
+		                 .bytes = type_bytes(piece->type),
+		                 .first = first,
+		                 .backward = backward,
+		                 .gradient = gradient}));
+		s = &g->stays.at[g->stays.n - 1];
+	}
+	s->last = last;
+}
+
+static void
+find_stays(Gathering *g)
+{
+	for (int k = 0; k < g->old.n; k++)
+		for (uint32_t i = 0; !g->dropped[k] && i < g->old.at[k].n_args; i++) {
+			const State *piece = piece_of(g, &g->old.at[k], i);
+			if (is_divided(g, piece))
+				note_touch(g, piece, g->old.at[k].phase == PHASE_BACKWARD, k);
+		}
+}
+
+/* Does another unit's stay begin between them? */
+static bool
+is_apart(const Gathering *g, const Stay *a, const Stay *b)
+{
+	for (int i = 0; i < g->stays.n; i++)
+		if (!g->stays.at[i].gradient && g->stays.at[i].first > a->last &&
+		    g->stays.at[i].first < b->first)
+			return true;
+	return false;
+}
+
+/* A unit that the backward pass begins with is kept. They are in the order of their first instructions. */
+static void
+join_stays(Gathering *g)
+{
+	int n = 0;
+
+	for (int i = 0; i < g->stays.n; i++) {
+		Stay *s = &g->stays.at[i];
+		int k = n - 1;
+		while (k >= 0 && g->stays.at[k].piece != s->piece)
+			k--;
+		if (k >= 0 && (g->stays.at[k].last >= s->first || !is_apart(g, &g->stays.at[k], s)))
+			g->stays.at[k].last = s->last > g->stays.at[k].last ? s->last
+			                                                    : g->stays.at[k].last;
+		else
+			g->stays.at[n++] = *s;
+	}
+	g->stays.n = n;
+}
+
+/* ---- the program */
+static Slot
+gathered_slot(const Gathering *g, const Stay *s)
+{
+	return (Slot){.space = SPACE_GATHERED,
+	              .dtype = s->piece->type->dtype,
+	              .offset = s->offset,
+	              .bytes = type_bytes(s->piece->type),
+	              .name = format_string(g->plan->w, s->piece->name)};
+}
+
+static Slot
+shard_slot(const Gathering *g, const State *s)
+{
+	return (Slot){.space = shard_space(s),
+	              .dtype = s->type->dtype,
+	              .bytes = type_bytes(s->type),
+	              .name = format_string(g->plan->w, s->name),
+	              .share = SLOT_PART,
+	              .group = GROUP_SHARD,
+	              .block = (uint32_t)s->block,
+	              .state = (uint32_t)s->id + 1};
+}
+
+static const Stay *
+stay_at(const Gathering *g, const State *piece, int at)
+{
+	for (int i = 0; i < g->stays.n; i++)
+		if (g->stays.at[i].piece == piece && at >= g->stays.at[i].first &&
+		    at <= g->stays.at[i].last)
+			return &g->stays.at[i];
+	return NULL;
+}
+
+/* Between its members, and behind them, a unit has zeros. */
+static bool
+has_gaps(const Gathering *g, const State *unit)
+{
+	int64_t n = 0;
+	bool has_members = false;
+
+	for (int i = 0; i < g->plan->m->states.n; i++) {
+		const State *s = g->plan->m->states.at[i];
+		n += s->unit == unit ? s->type->n : 0;
+		has_members |= s->unit == unit;
+	}
+	return has_members && n != unit->type->n;
+}
+
+static void
+clear_gradients(Gathering *g, int at)
+{
+	for (int i = 0; i < g->stays.n; i++) {
+		const Stay *s = &g->stays.at[i];
+		if (!s->gradient || s->first != at || !has_gaps(g, s->piece))
+			continue;
+		Instruction n = {.kind = FILL_ZERO,
+		                 .phase = PHASE_BACKWARD,
+		                 .args = (uint32_t)g->plan->w->arguments.n,
+		                 .n_args = 1};
+		vec_push(g->plan->w->arena, &g->plan->w->arguments,
+		         ((Argument){.slot = format_slot(g->plan->w, gathered_slot(g, s))}));
+		vec_push(g->plan->arena, &g->out, n);
+	}
+}
+
+/* A slot of its own for each argument that lies in a unit: where it lies changes from stay to stay. */
+static void
+move_arguments(Gathering *g, int at)
+{
+	const Instruction *n = &g->old.at[at];
+	FormatWriter *w = g->plan->w;
+
+	for (uint32_t i = 0; i < n->n_args; i++) {
+		const State *piece = piece_of(g, n, i);
+		if (!is_divided(g, piece))
+			continue;
+		Slot slot = w->slots.at[shard_slot_number(g->plan, n, i)];
+		slot.space = SPACE_GATHERED;
+		slot.offset += stay_at(g, piece, at)->offset - piece->offset;
+		w->arguments.at[n->args + i].slot = format_slot(g->plan->w, slot);
+	}
+}
+
+static void
+write_program(Gathering *g)
+{
+	FormatWriter *w = g->plan->w;
+
+	for (int k = 0; k < g->old.n; k++) {
+		if (!g->dropped[k]) {
+			clear_gradients(g, k);
+			move_arguments(g, k);
+			vec_push(g->plan->arena, &g->out, g->old.at[k]);
+		}
+		g->behind[k] = g->out.n - 1;
+	}
+	w->instructions.n = (int)g->plan->program->first_instruction;
+	for (int i = 0; i < g->out.n; i++)
+		vec_push(w->arena, &w->instructions, g->out.at[i]);
+}
+
+/* ---- travels */
+static void
+add_stays(Gathering *g)
+{
+	for (int i = 0; i < g->stays.n; i++) {
+		const Stay *s = &g->stays.at[i];
+		Travel t = {.kind = s->gradient ? TRAVEL_REDUCE : TRAVEL_GATHER,
+		            .behind = s->gradient    ? g->behind[s->last]
+		                      : s->begin > 0 ? g->behind[s->begin - 1]
+		                                     : -1,
+		            .when = RUN_ALWAYS,
+		            .adds = s->gradient,
+		            .whole = gathered_slot(g, s),
+		            .part = shard_slot(g, s->piece)};
+		vec_push(g->plan->arena, &g->plan->travels, t);
+	}
+}
+
+/* Of ZeRO-1: gradients that lie whole, in the last micro-batch. */
+static void
+add_reductions(Gathering *g)
+{
+	const Module *m = g->plan->m;
+	int *last = NEW_ARRAY(g->plan->arena, int, m->states.n);
+
+	for (int k = 0; k < g->old.n; k++)
+		for (uint32_t i = 0; i < g->old.at[k].n_args; i++) {
+			const State *piece = piece_of(g, &g->old.at[k], i);
+			if (piece)
+				last[piece->id] = g->blocks.last[k] + 1;
+		}
+	for (int i = 0; i < m->states.n; i++) {
+		const State *s = m->states.at[i];
+		if (s->kind != STATE_GRADIENT || !s->block || s->sharded <= g->plan->mode)
+			continue;
+		Slot whole = {.space = SPACE_STATE,
+		              .dtype = s->type->dtype,
+		              .offset = s->offset,
+		              .bytes = type_bytes(s->type),
+		              .name = format_string(g->plan->w, s->name)};
+		Slot part = whole;
+		part.share = SLOT_PART;
+		part.group = GROUP_SHARD;
+		part.block = (uint32_t)s->block;
+		Travel t = {.kind = TRAVEL_REDUCE,
+		            .behind = last[i] ? g->behind[last[i] - 1] : g->out.n - 1,
+		            .when = RUN_LAST,
+		            .whole = whole,
+		            .part = part};
+		vec_push(g->plan->arena, &g->plan->travels, t);
+	}
+}
+
+void
+shard_gather(ShardPlan *plan)
+{
+	Gathering g = {.plan = plan};
+	bool makes_gradients = plan->program->role == ROLE_ACCUMULATE ||
+	                       plan->program->role == ROLE_ESTIMATE;
+
+	for (int i = (int)plan->program->first_instruction; i < plan->w->instructions.n; i++)
+		vec_push(plan->arena, &g.old, plan->w->instructions.at[i]);
+	g.blocks = outermost_blocks(plan->arena, g.old.n, g.old.at);
+	g.dropped = NEW_ARRAY(plan->arena, bool, g.old.n + 1);
+	g.behind = NEW_ARRAY(plan->arena, int, g.old.n + 1);
+	if (makes_gradients && plan->mode >= MODE_ZERO2) {
+		drop_additions(&g);
+		widen_producers(&g);
+	}
+	find_stays(&g);
+	join_stays(&g);
+	stays_time(&g.stays, g.old.n);
+	plan->gathered = stays_place(&g.stays, plan->arena);
+	write_program(&g);
+	add_stays(&g);
+	if (makes_gradients)
+		add_reductions(&g);
+}

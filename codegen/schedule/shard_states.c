@@ -1,0 +1,318 @@
+/* Which states ranks may hold parts of, and from which data-parallel mode on. What the optimizer alone reads is divided from
+ * ZeRO-1 on, gradients from ZeRO-2, what the model reads from ZeRO-3. A part is a range of blocks, and a rank updates
+ * what it holds by running its part of the iterations of each kernel. So a state is divided only where every kernel of @update
+ * that touches it works block by block (by_iteration.c); an optimizer that needs whole matrices keeps them whole. What is
+ * frozen is touched by none, and divided as finely as one likes.
+ *
+ * States are divided where they begin: a unit of a run, or a state that lies in no unit. Linear in nodes, as often as a state
+ * has to be left whole because another one is. */
+#include "codegen/schedule/shard.h"
+
+typedef struct {
+	Module *m;
+	Arena *arena;
+	int64_t *
+		blocks; /* by state id, of those that lie in no other: how many; 0: it stays whole */
+	bool *has_members, *is_run; /* by state id; of a run members have members */
+	bool *is_read; /* by state id, of those that lie in no other: by programs besides @update */
+} Sharding;
+
+static bool
+is_update(const Function *f)
+{
+	return f->role == FUNCTION_UPDATE || f->role == FUNCTION_REFRESH;
+}
+
+static bool
+is_program(const Function *f)
+{
+	return f->role != FUNCTION_HELPER && f->kind == FUNCTION_PLAIN;
+}
+
+/* ---- which kinds */
+static DataParallelMode
+mode_of(const Sharding *sh, const State *s)
+{
+	switch (s->kind) {
+	case STATE_GRADIENT: return MODE_ZERO2;
+	case STATE_MOMENT:
+	case STATE_AVERAGE: return MODE_ZERO1;
+	case STATE_PARAMETER:
+	case STATE_UNIT:
+	case STATE_WORKING: return sh->is_read[s->id] ? MODE_ZERO3 : MODE_ZERO1;
+	default: return MODE_DDP;
+	}
+}
+
+static bool
+is_updated(const State *s)
+{
+	return s->lifetime != LIFE_CONSTANT && (s->kind != STATE_PARAMETER || s->trainable);
+}
+
+/* As large a power of two as divides it, up to some cache lines. */
+static int64_t
+frozen_block(const State *s)
+{
+	enum { MOST = 64 };
+	int64_t block = 1;
+
+	while (block < MOST && s->type->n % (2 * block) == 0)
+		block *= 2;
+	return block;
+}
+
+/* Matrices that stay as they are, and codes of 4 bits: each by itself. Small ones and vectors stay whole. */
+static bool
+is_frozen(const Sharding *sh, const State *s)
+{
+	return s->kind == STATE_PARAMETER && s->lifetime == LIFE_CONSTANT && s->init == INIT_DATA &&
+	       !s->unit && s->type->n >= UNIT_BLOCK && sh->is_read[s->id] &&
+	       (s->type->rank > 1 || !dtype_is_float(s->type->dtype)) &&
+	       dtype_info[s->type->dtype].bits * frozen_block(s) % 8 == 0;
+}
+
+/* A unit of statistics is one of pending ones, too, which all ranks add up. */
+static bool
+has_kind(const Sharding *sh, const State *s)
+{
+	if (s->kind != STATE_UNIT)
+		return mode_of(sh, s) != MODE_DDP && is_updated(s);
+	for (int i = 0; i < sh->m->states.n; i++)
+		if (sh->m->states.at[i]->kind == STATE_PARAMETER &&
+		    shard_outermost(sh->m->states.at[i]) == s)
+			return true;
+	return false;
+}
+
+/* ---- kernels */
+typedef struct {
+	const State *state; /* outermost */
+	int buffer;
+	bool written;
+} Touch;
+typedef struct {
+	const Kernel *kernel; /* NULL: a copy */
+	VEC(Touch) touches;
+	bool writes_whole; /* something that no iteration has to itself */
+} Touches;
+
+static const State *
+state_of(const Value *v)
+{
+	return v->kind == VALUE_STATE ? shard_outermost(v->state) : NULL;
+}
+
+/* The state that a result is stored to; NULL: none, or several. */
+static const State *
+stored_to(const Value *v)
+{
+	const State *found = NULL;
+
+	for_each_use(v, u) {
+		if (u->user->op != OP_store)
+			continue;
+		const State *s = shard_outermost(((StoreAttr *)u->user->attr)->state);
+		found = found && found != s ? NULL : s;
+	}
+	return found;
+}
+
+static void
+touches_of(Sharding *sh, const Node *n, Touches *out)
+{
+	const Kernel *k = ((LaunchAttr *)n->attr)->kernel;
+
+	out->kernel = k;
+	out->touches.n = 0;
+	out->writes_whole = false;
+	for (int i = 0; i < n->n_operands; i++)
+		if (state_of(node_operand(n, i)))
+			vec_push(sh->arena, &out->touches,
+			         ((Touch){state_of(node_operand(n, i)), i, false}));
+	for (int i = 0; i < n->n_results; i++) {
+		const State *s = stored_to(node_result(n, i));
+		out->writes_whole |= kernel_each(k, k->n_inputs + i) == 0;
+		if (s)
+			vec_push(sh->arena, &out->touches, ((Touch){s, k->n_inputs + i, true}));
+	}
+}
+
+/* Is each iteration within a block of the state? */
+static bool
+works_by_block(const Sharding *sh, const Kernel *k, const Touch *t)
+{
+	int64_t each = kernel_each(k, t->buffer), blocks = sh->blocks[t->state->id];
+
+	return each > 0 && k->buffers.at[t->buffer].type->n == t->state->type->n &&
+	       k->iterations % blocks == 0;
+}
+
+/* Leaves whole what a launch does not take by blocks, and what it takes besides. True: something was left. */
+static bool
+leave_whole(Sharding *sh, const Touches *list)
+{
+	int64_t blocks = 0;
+	bool fits = !list->writes_whole, left = false;
+
+	for (int i = 0; i < list->touches.n; i++) {
+		const Touch *t = &list->touches.at[i];
+		if (!sh->blocks[t->state->id])
+			continue;
+		fits = fits && works_by_block(sh, list->kernel, t) &&
+		       (!blocks || blocks == sh->blocks[t->state->id]);
+		blocks = sh->blocks[t->state->id];
+	}
+	for (int i = 0; i < list->touches.n && !fits; i++) {
+		int64_t *of = &sh->blocks[list->touches.at[i].state->id];
+		left |= *of != 0;
+		*of = 0;
+	}
+	return left;
+}
+
+/* Of all launches of updates. True: one of them has changed something. */
+static bool
+for_each_update(Sharding *sh, bool (*visit)(Sharding *, const Touches *))
+{
+	Touches touches = {0};
+	bool changed = false;
+
+	for_each_function(sh->m, f) {
+		if (!is_update(f))
+			continue;
+		for_each_node(f, n) {
+			if (n->op != OP_launch)
+				continue;
+			touches_of(sh, n, &touches);
+			changed |= visit(sh, &touches);
+		}
+	}
+	return changed;
+}
+
+/* ---- blocks */
+static int64_t
+gcd(int64_t a, int64_t b)
+{
+	while (b) {
+		int64_t rest = a % b;
+		a = b;
+		b = rest;
+	}
+	return a;
+}
+
+/* Of a state that lies in no unit: as many as all kernels agree on. Sums over ranks take whole blocks of their own. */
+static bool
+agree(Sharding *sh, const Touches *t)
+{
+	for (int i = 0; i < t->touches.n; i++) {
+		const State *s = t->touches.at[i].state;
+
+		if (sh->blocks[s->id] && !sh->has_members[s->id])
+			sh->blocks[s->id] = gcd(sh->blocks[s->id], t->kernel->iterations);
+	}
+	return false;
+}
+
+/* A parameter's gradient and moments are divided as it is. */
+static void
+agree_with_owners(Sharding *sh)
+{
+	for (int pass = 0; pass < 2; pass++)
+		for (int i = 0; i < sh->m->states.n; i++) {
+			const State *s = sh->m->states.at[i], *of = s->of;
+			if (!of || s->unit || of->unit || !sh->blocks[i] || !sh->blocks[of->id] ||
+			    sh->has_members[i])
+				continue;
+			sh->blocks[i] = sh->blocks[of->id] = gcd(sh->blocks[i], sh->blocks[of->id]);
+		}
+}
+
+/* Of one block alone a rank would have all. */
+static void
+drop_few(Sharding *sh)
+{
+	for (int i = 0; i < sh->m->states.n; i++) {
+		const State *s = sh->m->states.at[i];
+		int64_t n = sh->blocks[i];
+		bool sums = s->kind == STATE_GRADIENT;
+		if (n && !sh->has_members[i] &&
+		    (n < 2 || s->type->n % n != 0 || (sums && s->type->n / n % SUM_BLOCK != 0)))
+			sh->blocks[i] = 0;
+	}
+}
+
+static void
+find_readers(Sharding *sh)
+{
+	for_each_function(sh->m, f)
+		for (int i = 0; is_program(f) && !is_update(f) && i < f->states.n; i++)
+			sh->is_read[shard_outermost(f->states.at[i]->state)->id] |= value_used(
+				f->states.at[i]);
+}
+
+static void
+find_candidates(Sharding *sh)
+{
+	for (int i = 0; i < sh->m->states.n; i++) {
+		const State *s = sh->m->states.at[i];
+		if (s->unit)
+			sh->has_members[s->unit->id] = true;
+		if (s->unit && s->unit->unit)
+			sh->is_run[s->unit->unit->id] = true;
+	}
+	for (int i = 0; i < sh->m->states.n; i++) {
+		const State *s = sh->m->states.at[i];
+		if (!s->unit && has_kind(sh, s))
+			sh->blocks[i] = sh->has_members[i] ? s->type->n / UNIT_BLOCK : s->type->n;
+		else if (is_frozen(sh, s))
+			sh->blocks[i] = s->type->n / frozen_block(s);
+	}
+}
+
+/* ---- the states themselves */
+/* A unit, or what lies in none: what is divided. Not a run of units, nor a member of one. */
+static bool
+is_piece(const Sharding *sh, const State *s)
+{
+	bool is_unit = sh->has_members[s->id] && !sh->is_run[s->id];
+
+	return is_unit || (!s->unit && !sh->has_members[s->id]);
+}
+
+/* Of what lies in the host's memory: what the optimizer alone touches, gradients too; what programs compute with. */
+static bool
+is_offloaded(DataParallelMode mode, uint32_t offload)
+{
+	return (offload >> (mode == MODE_ZERO3 ? OFFLOAD_PARAMS : OFFLOAD_OPTIMIZER) & 1) != 0;
+}
+
+void
+shard_states(Module *m, uint32_t offload, Arena *arena)
+{
+	Sharding sh = {.m = m,
+	               .arena = arena,
+	               .blocks = NEW_ARRAY(arena, int64_t, m->states.n + 1),
+	               .has_members = NEW_ARRAY(arena, bool, m->states.n + 1),
+	               .is_run = NEW_ARRAY(arena, bool, m->states.n + 1),
+	               .is_read = NEW_ARRAY(arena, bool, m->states.n + 1)};
+
+	find_readers(&sh);
+	find_candidates(&sh);
+	for_each_update(&sh, agree);
+	agree_with_owners(&sh);
+	drop_few(&sh);
+	while (for_each_update(&sh, leave_whole))
+		;
+	for (int i = 0; i < m->states.n; i++) {
+		State *s = m->states.at[i];
+		const State *all = shard_outermost(s);
+		if (!sh.blocks[all->id])
+			continue;
+		s->sharded = mode_of(&sh, all);
+		s->offloaded = is_offloaded(s->sharded, offload);
+		s->block = is_piece(&sh, s) ? all->type->n / sh.blocks[all->id] : 0;
+	}
+}

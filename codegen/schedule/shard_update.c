@@ -1,0 +1,297 @@
+/* @update where ranks hold parts. A kernel over a run of units becomes a launch for each unit, of the iterations that take
+ * this rank's part of it:
+ *
+ *	run adamw (gradient, norm, moment, parameter)          of 4 units of 8 blocks, on rank 1 of 2:
+ *	run adamw [4, 8)  (shard of unit 0 ...)
+ *	run adamw [12, 16) (shard of unit 1 ...)
+ *
+ * An argument is addressed as if all of it were there, so element i of a run is element i on every rank: random numbers count
+ * as they do where one rank has all. What such launches write and is not divided itself (parameters up to ZeRO-2, partial sums of a
+ * norm) is gathered behind them, unless all readers are such launches; what is small, of all units together. */
+#include "codegen/schedule/shard.h"
+
+typedef struct {
+	ShardPlan *plan;
+	Instructions old, out;
+} Cutting;
+
+static Slot
+slot_of(const Cutting *c, const Instruction *n, uint32_t i)
+{
+	return c->plan->w->slots.at[shard_slot_number(c->plan, n, i)];
+}
+
+/* ---- what is cut */
+/* All pieces of what its first divided argument lies in; none: the instruction stays as it is. */
+typedef VEC(const State *) Pieces;
+static Pieces
+pieces_of(const Cutting *c, const Instruction *n)
+{
+	const Module *m = c->plan->m;
+	Pieces list = {0};
+	const State *all = NULL;
+
+	for (uint32_t i = 0; i < n->n_args && !all; i++) {
+		Slot s = slot_of(c, n, i);
+		const State *piece = shard_piece(c->plan, &s);
+		all = piece ? shard_outermost(piece) : NULL;
+	}
+	for (int i = 0; i < m->states.n && all; i++)
+		if (m->states.at[i]->block && shard_outermost(m->states.at[i]) == all)
+			vec_push(c->plan->arena, &list, m->states.at[i]);
+	return list;
+}
+
+/* ---- arguments */
+/* Of a piece: which blocks of all those of what it lies in. */
+typedef struct {
+	const State *piece;
+	int64_t first, n, all;
+} Blocks;
+
+static Blocks
+blocks_of(const State *piece)
+{
+	int64_t before = piece->unit ? piece->unit_offset : 0;
+
+	return (Blocks){piece, before / piece->block, piece->type->n / piece->block,
+	                shard_outermost(piece)->type->n / piece->block};
+}
+
+/* The state at that place of the same run that an argument is. */
+static const State *
+piece_at(const Cutting *c, int64_t offset)
+{
+	for (int i = 0; i < c->plan->m->states.n; i++) {
+		const State *s = c->plan->m->states.at[i];
+		if (s->block && s->offset == offset)
+			return s;
+	}
+	return NULL;
+}
+
+/* This rank's part of those blocks of an argument. */
+static Slot
+part_of(const Cutting *c, Slot whole, const Blocks *b)
+{
+	int64_t each = whole.bytes / b->all, before = b->first * each;
+	Slot part = whole;
+	const State *state = whole.space == SPACE_STATE ? piece_at(c, whole.offset + before) : NULL;
+
+	part.offset += before;
+	part.bytes = b->n * each;
+	part.before = before;
+	part.share = SLOT_PART;
+	part.group = GROUP_SHARD;
+	part.block = (uint32_t)(each * 8 / dtype_info[whole.dtype].bits);
+	if (state && state->sharded <= c->plan->mode) {
+		part.space = shard_space(state);
+		part.offset = 0;
+		part.state = (uint32_t)state->id + 1;
+		part.name = format_string(c->plan->w, state->name);
+	}
+	return part;
+}
+
+static bool
+is_shard(const Cutting *c, const Slot *slot)
+{
+	const State *s = shard_piece(c->plan, slot);
+
+	return s && s->sharded <= c->plan->mode;
+}
+
+/* ---- what is gathered */
+/* Has a rank the same blocks of both? */
+static bool
+is_cut_alike(const Cutting *c, const Instruction *a, const Instruction *b)
+{
+	Pieces x = pieces_of(c, a), y = pieces_of(c, b);
+	bool alike = x.n == y.n;
+
+	for (int i = 0; alike && i < x.n; i++) {
+		Blocks p = blocks_of(x.at[i]), q = blocks_of(y.at[i]);
+		alike = p.first == q.first && p.n == q.n && p.all == q.all;
+	}
+	return alike;
+}
+
+/* A copy has as many bytes on both sides. */
+static bool
+is_by_block(const Cutting *c, const Instruction *n, uint32_t i)
+{
+	return n->kind != RUN_KERNEL || shard_argument(c->plan, n, i)->each > 0;
+}
+
+/* Does a later instruction read it other than by parts? */
+static bool
+is_read_whole(const Cutting *c, int at, uint32_t slot)
+{
+	const ProgramRecord *p = c->plan->program;
+	const FormatWriter *w = c->plan->w;
+
+	for (int k = at + 1; k < c->old.n; k++) {
+		const Instruction *n = &c->old.at[k];
+		for (uint32_t i = 0; i < n->n_args; i++)
+			if (shard_slot_number(c->plan, n, i) == slot &&
+			    (!is_by_block(c, n, i) || !is_cut_alike(c, n, &c->old.at[at])))
+				return true;
+	}
+	for (uint32_t i = 0; i < p->n_outputs; i++)
+		if (w->ports.at[p->first_output + i].slot == slot)
+			return true;
+	return false;
+}
+
+static void
+gather_behind(Cutting *c, Slot part)
+{
+	Slot whole = part;
+
+	whole.share = SLOT_WHOLE;
+	whole.block = 0;
+	whole.before = part.before = 0;
+	vec_push(c->plan->arena, &c->plan->travels,
+	         ((Travel){.kind = TRAVEL_GATHER,
+	                   .behind = c->out.n - 1,
+	                   .when = RUN_ALWAYS,
+	                   .whole = whole,
+	                   .part = part}));
+}
+
+/* Does another argument lie there, too? */
+static bool
+is_in_place(const Cutting *c, const Instruction *n, uint32_t i)
+{
+	Slot own = slot_of(c, n, i);
+
+	for (uint32_t k = 0; k < n->n_args; k++) {
+		Slot s = slot_of(c, n, k);
+		if (k != i && s.space == own.space && s.offset < own.offset + own.bytes &&
+		    own.offset < s.offset + s.bytes)
+			return true;
+	}
+	return false;
+}
+
+/* A few bytes of each block, as partial sums are: one message for all units takes less time than one for each. */
+static bool
+is_small(const Cutting *c, int at, uint32_t i, const Slot *part)
+{
+	enum { SMALL = 64 };
+
+	return dtype_is_float((DType)part->dtype) && part->space != SPACE_STATE &&
+	       dtype_bytes((DType)part->dtype, part->block) <= SMALL &&
+	       !is_in_place(c, &c->old.at[at], i);
+}
+
+static bool
+is_gathered(const Cutting *c, int at, uint32_t i)
+{
+	const Instruction *n = &c->old.at[at];
+	Slot s = slot_of(c, n, i);
+
+	return shard_is_written(c->plan, n, i) && !is_shard(c, &s) &&
+	       (s.space == SPACE_STATE || is_read_whole(c, at, shard_slot_number(c->plan, n, i)));
+}
+
+static void
+clear_small(Cutting *c, int at, uint32_t i)
+{
+	FormatWriter *w = c->plan->w;
+	const Instruction *n = &c->old.at[at];
+	Instruction zeros = {.kind = FILL_ZERO,
+	                     .phase = n->phase,
+	                     .args = (uint32_t)w->arguments.n,
+	                     .n_args = 1};
+
+	vec_push(w->arena, &w->arguments, ((Argument){.slot = shard_slot_number(c->plan, n, i)}));
+	vec_push(c->plan->arena, &c->out, zeros);
+}
+
+/* Of all pieces: zeros in front of the first one's launch, everybody's numbers behind the last one's. */
+static void
+fill_small(Cutting *c, int at, const State *piece, bool behind)
+{
+	const Instruction *n = &c->old.at[at];
+	Blocks b = blocks_of(piece);
+
+	for (uint32_t i = 0; i < n->n_args; i++) {
+		Slot whole = slot_of(c, n, i), part;
+		if (!is_gathered(c, at, i))
+			continue;
+		part = part_of(c, whole, &b);
+		part.before = 0;
+		if (!is_small(c, at, i, &part))
+			continue;
+		if (!behind) {
+			clear_small(c, at, i);
+			continue;
+		}
+		Travel t = {.kind = TRAVEL_FILL,
+		            .behind = c->out.n - 1,
+		            .when = RUN_ALWAYS,
+		            .whole = whole,
+		            .part = part};
+		vec_push(c->plan->arena, &c->plan->travels, t);
+	}
+}
+
+/* A state of which only the part is read: what is gathered of the other units is not waited for. */
+static bool
+is_of_blocks(const Cutting *c, const Instruction *n, uint32_t i, const Blocks *b)
+{
+	Slot s = slot_of(c, n, i);
+
+	return s.space == SPACE_STATE && is_by_block(c, n, i) && s.bytes % b->all == 0 &&
+	       piece_at(c, s.offset + b->first * (s.bytes / b->all)) != NULL;
+}
+
+/* ---- one instruction */
+static void
+cut_piece(Cutting *c, int at, const State *piece)
+{
+	Instruction n = c->old.at[at], cut = n;
+	Blocks b = blocks_of(piece);
+	VEC(Slot) apart = {0};
+
+	cut.args = (uint32_t)c->plan->w->arguments.n;
+	for (uint32_t i = 0; i < n.n_args; i++) {
+		Slot s = slot_of(c, &n, i);
+		bool part = n.kind != RUN_KERNEL || shard_is_written(c->plan, &n, i) ||
+		            is_shard(c, &s) || is_of_blocks(c, &n, i, &b);
+		uint32_t number = shard_slot_number(c->plan, &n, i);
+		Slot of = part ? part_of(c, s, &b) : s;
+		Argument a = {.slot = part ? format_slot(c->plan->w, of) : number};
+		vec_push(c->plan->w->arena, &c->plan->w->arguments, a);
+		if (is_gathered(c, at, i) && !is_small(c, at, i, &of))
+			vec_push(c->plan->arena, &apart, of);
+	}
+	vec_push(c->plan->arena, &c->out, cut);
+	for (int i = 0; i < apart.n; i++)
+		gather_behind(c, apart.at[i]);
+}
+
+void
+shard_update(ShardPlan *plan)
+{
+	FormatWriter *w = plan->w;
+	Cutting c = {.plan = plan};
+
+	for (int i = (int)plan->program->first_instruction; i < w->instructions.n; i++)
+		vec_push(plan->arena, &c.old, w->instructions.at[i]);
+	for (int i = 0; i < c.old.n; i++) {
+		Pieces pieces = pieces_of(&c, &c.old.at[i]);
+		if (pieces.n == 0)
+			vec_push(plan->arena, &c.out, c.old.at[i]);
+		if (pieces.n > 0)
+			fill_small(&c, i, pieces.at[0], false);
+		for (int k = 0; k < pieces.n; k++)
+			cut_piece(&c, i, pieces.at[k]);
+		if (pieces.n > 0)
+			fill_small(&c, i, pieces.at[0], true);
+	}
+	w->instructions.n = (int)plan->program->first_instruction;
+	for (int i = 0; i < c.out.n; i++)
+		vec_push(w->arena, &w->instructions, c.out.at[i]);
+}

@@ -1,0 +1,307 @@
+/* The instructions of a travel. A part in the host's memory (`offloaded`) is copied to the device before it is gathered, and from
+ * there when it is reduced. Where the communicator cannot read the device's memory (`staged`), a copy in the host's stands in
+ * for the whole and for the part; travels follow each other on one stream, so they share it. Sums in the order of ranks are
+ * an all_to_all, after which each rank has everybody's version of its part in rooms, and a kernel that adds them, the next one
+ * to the sum so far. */
+#include "codegen/schedule/travel.h"
+
+#include "ir/loop/loop.h"
+
+/* Of one travel: slots in the device's memory, and what stands in for them. */
+typedef struct {
+	const TravelWriter *w;
+	const Travel *t;
+	uint32_t whole, part, copy, copy_part;
+	uint32_t home; /* of the part: itself, or where it lies in the host's memory */
+	uint32_t only; /* of all that is written */
+} Writing;
+
+static void
+add(const Writing *x, InstructionKind kind, RunWhen when, uint32_t only, uint32_t what, int n,
+    const uint32_t *slots)
+{
+	FormatWriter *w = x->w->w;
+	Instruction in = {.kind = kind,
+	                  .stream = STREAM_COMMUNICATION,
+	                  .only = ONLY_RANKS | x->only | only,
+	                  .when = when,
+	                  .what = what,
+	                  .args = (uint32_t)w->arguments.n,
+	                  .n_args = (uint16_t)n};
+
+	for (int i = 0; i < n; i++)
+		vec_push(w->arena, &w->arguments, ((Argument){.slot = slots[i]}));
+	vec_push(x->w->arena, x->w->list, in);
+}
+
+static bool
+is_offloaded(const Writing *x)
+{
+	return x->home != x->part;
+}
+
+static void
+add_copy(const Writing *x, uint32_t only, uint32_t to, uint32_t from)
+{
+	add(x, COPY, x->t->when, ONLY_STAGED | only, 0, 2, (const uint32_t[]){to, from});
+}
+
+static void
+add_collective(const Writing *x, CollectiveKind kind, RunWhen when, uint32_t only,
+               const uint32_t slots[4])
+{
+	FormatWriter *w = x->w->w;
+	const Slot *whole = &x->t->whole;
+	CollectiveRecord c = {.kind = kind,
+	                      .group = x->t->part.group,
+	                      .dtype = whole->dtype,
+	                      .reduction = COMM_SUM,
+	                      .n = whole->bytes * 8 / dtype_info[whole->dtype].bits,
+	                      .block = x->t->part.block};
+
+	vec_push(w->arena, &w->collectives, c);
+	add(x, COLLECTIVE, when, only, (uint32_t)w->collectives.n - 1, 4, slots);
+}
+
+/* A place for others' versions of the part. */
+static uint32_t
+room(const Writing *x, Space space, SlotShare share)
+{
+	Slot s = x->t->whole;
+
+	s.space = space;
+	s.share = share;
+	s.block = x->t->part.block;
+	s.group = x->t->part.group;
+	s.offset = space == SPACE_GATHERED ? x->w->rooms_at
+	                                   : x->t->whole.bytes; /* behind the copy */
+	s.only = ONLY_RANKS | (share == SLOT_FIRST_ROOM ? 0 : ONLY_ORDERED) |
+	         (space == SPACE_PINNED ? ONLY_STAGED : 0);
+	return format_slot(x->w->w, s);
+}
+
+/* ---- sums in order */
+static uint32_t
+sum_kernel(const Writing *x)
+{
+	const Module *m = x->w->m;
+	int i = 0;
+
+	while (!m->kernels.at[i]->sums ||
+	       m->kernels.at[i]->buffers.at[0].type->dtype != x->t->whole.dtype)
+		i++;
+	return (uint32_t)i;
+}
+
+static void
+add_sum(const Writing *x, RunWhen when, uint32_t only, uint32_t sum, uint32_t term, bool looped)
+{
+	add(x, RUN_KERNEL, when, only, sum_kernel(x), 3, (const uint32_t[]){sum, term, x->part});
+	if (looped)
+		x->w->w->arguments.at[x->w->w->arguments.n - 2].loop = 1;
+}
+
+static void
+sum_later_ranks(const Writing *x)
+{
+	uint32_t later = room(x, SPACE_GATHERED, SLOT_LATER_ROOM);
+
+	bool shards = x->t->part.group == GROUP_SHARD;
+
+	add(x, LOOP, x->t->when, ONLY_ORDERED,
+	    (uint32_t)(shards ? LOOP_LATER_SHARDS : LOOP_LATER_RANKS), 0, NULL);
+	add_sum(x, x->t->when, ONLY_ORDERED, x->part, later, true);
+	add(x, END, x->t->when, ONLY_ORDERED, 0, 0, NULL);
+}
+
+/* The part is everybody's, added up; or that and what it was. */
+static void
+sum_in_order(const Writing *x)
+{
+	uint32_t rooms = room(x, SPACE_GATHERED, SLOT_ROOMS);
+	uint32_t first = room(x, SPACE_GATHERED, SLOT_FIRST_ROOM);
+	uint32_t second = room(x, SPACE_GATHERED, SLOT_SECOND_ROOM);
+	uint32_t copies = room(x, SPACE_PINNED, SLOT_ROOMS);
+
+	x->w->w->slots.at[first].only |= ONLY_ORDERED;
+	add_collective(x, COMM_ALL_TO_ALL, x->t->when, ONLY_ORDERED,
+	               (const uint32_t[]){rooms, x->whole, copies, x->copy});
+	add_copy(x, ONLY_ORDERED, rooms, copies);
+	add_sum(x, x->t->adds ? RUN_FIRST : x->t->when, ONLY_ORDERED, first, second, false);
+	if (x->t->adds) {
+		add_sum(x, RUN_LATER, ONLY_ORDERED, x->part, first, false);
+		add_sum(x, RUN_LATER, ONLY_ORDERED, x->part, second, false);
+	}
+	sum_later_ranks(x);
+}
+
+/* ---- sums of the communicator */
+/* Sums over micro-batches are made here, from a room. */
+static void
+reduce_fast(const Writing *x, bool in_order)
+{
+	uint32_t only = in_order ? ONLY_FAST : 0;
+
+	add_collective(x, COMM_REDUCE_SCATTER, x->t->adds ? RUN_FIRST : x->t->when, only,
+	               (const uint32_t[]){x->part, x->whole, x->copy_part, x->copy});
+	if (x->t->adds && in_order) {
+		uint32_t own = room(x, SPACE_GATHERED, SLOT_FIRST_ROOM);
+		uint32_t copy = room(x, SPACE_PINNED, SLOT_FIRST_ROOM);
+		x->w->w->slots.at[own].only |= ONLY_FAST;
+		add_collective(x, COMM_REDUCE_SCATTER, RUN_LATER, only,
+		               (const uint32_t[]){own, x->whole, copy, x->copy});
+		add(x, COPY, RUN_FIRST, only | ONLY_STAGED, 0, 2,
+		    (const uint32_t[]){x->part, x->copy_part});
+		add(x, COPY, RUN_LATER, only | ONLY_STAGED, 0, 2, (const uint32_t[]){own, copy});
+		add_sum(x, RUN_LATER, only, x->part, own, false);
+	} else {
+		add_copy(x, only, x->part, x->copy_part);
+	}
+}
+
+static void
+write_gather(const Writing *x, uint32_t only)
+{
+	if (is_offloaded(x))
+		add(x, COPY, x->t->when, only | ONLY_DIRECT, 0, 2,
+		    (const uint32_t[]){x->part, x->home});
+	add_copy(x, only, x->copy_part, x->home);
+	add_collective(x, COMM_ALL_GATHER, x->t->when, only,
+	               (const uint32_t[]){x->whole, x->part, x->copy, x->copy_part});
+}
+
+static void
+write_sum(const Writing *x)
+{
+	bool in_order = rank_sum_has(x->t->whole.dtype);
+
+	add_copy(x, 0, x->copy, x->whole);
+	if (in_order) {
+		sum_in_order(x);
+		write_gather(x, ONLY_ORDERED);
+	}
+	add_collective(x, COMM_ALL_REDUCE, x->t->when, in_order ? ONLY_FAST : 0,
+	               (const uint32_t[]){x->whole, x->whole, x->copy, x->copy});
+	add_copy(x, 0, x->whole, x->copy);
+}
+
+/* Other groups of ranks have the same part: in the last micro-batch. */
+static void
+sum_replicas(const Writing *x)
+{
+	FormatWriter *w = x->w->w;
+	CollectiveRecord c = {.kind = COMM_ALL_REDUCE,
+	                      .group = GROUP_REPLICATE,
+	                      .dtype = x->t->whole.dtype,
+	                      .reduction = COMM_SUM,
+	                      .n = x->t->whole.bytes * 8 / dtype_info[x->t->whole.dtype].bits,
+	                      .block = x->t->part.block,
+	                      .of_part = 1};
+
+	vec_push(w->arena, &w->collectives, c);
+	add(x, COPY, RUN_LAST, ONLY_REPLICAS | ONLY_STAGED, 0, 2,
+	    (const uint32_t[]){x->copy_part, x->part});
+	add(x, COLLECTIVE, RUN_LAST, ONLY_REPLICAS, (uint32_t)w->collectives.n - 1, 4,
+	    (const uint32_t[]){x->part, x->part, x->copy_part, x->copy_part});
+	add(x, COPY, RUN_LAST, ONLY_REPLICAS | ONLY_STAGED, 0, 2,
+	    (const uint32_t[]){x->part, x->copy_part});
+}
+
+/* One rank's sum is what it has: to where it lies, and in later micro-batches with what is there. */
+static void
+offload_alone(const Writing *x)
+{
+	Slot s = x->t->whole;
+
+	s.share = SLOT_PART;
+	s.block = x->t->part.block;
+	s.group = x->t->part.group;
+	s.only = ONLY_RANKS | ONLY_ALONE;
+	uint32_t own = format_slot(x->w->w, s);
+	s.space = SPACE_GATHERED;
+	s.offset = x->w->rooms_at;
+	uint32_t before = format_slot(x->w->w, s);
+	if (x->t->adds && rank_sum_has(x->t->whole.dtype)) {
+		add(x, COPY, RUN_LATER, 0, 0, 2, (const uint32_t[]){before, x->home});
+		add(x, RUN_KERNEL, RUN_LATER, 0, sum_kernel(x), 3,
+		    (const uint32_t[]){before, own, own});
+	}
+	add(x, COPY, x->t->when, 0, 0, 2, (const uint32_t[]){x->home, own});
+}
+
+static void
+write_reduce(const Writing *x)
+{
+	bool in_order = rank_sum_has(x->t->whole.dtype);
+
+	if (is_offloaded(x) && x->t->adds)
+		add(x, COPY, RUN_LATER, 0, 0, 2, (const uint32_t[]){x->part, x->home});
+	add_copy(x, 0, x->copy, x->whole);
+	if (in_order)
+		sum_in_order(x);
+	reduce_fast(x, in_order);
+	sum_replicas(x);
+	if (is_offloaded(x))
+		add(x, COPY, x->t->when, 0, 0, 2, (const uint32_t[]){x->home, x->part});
+}
+
+/* Where a part is while it travels: what is gathered in the whole, what is reduced behind the rooms of all ranks. */
+static Slot
+part_on_device(const TravelWriter *w, const Travel *t)
+{
+	Slot s = t->whole;
+
+	if (t->part.space != SPACE_OFFLOAD)
+		return t->part;
+	s.share = t->kind == TRAVEL_GATHER ? SLOT_PART : SLOT_BEHIND_ROOMS;
+	s.block = t->part.block;
+	s.group = t->part.group;
+	if (t->kind == TRAVEL_REDUCE) {
+		s.offset = w->rooms_at;
+		s.only = ONLY_RANKS | ONLY_PEERS;
+	}
+	return s;
+}
+
+void
+travel_write(const TravelWriter *w, const Travel *t)
+{
+	Slot copy = t->whole, copy_part = t->whole;
+
+	copy.space = copy_part.space = SPACE_PINNED;
+	copy.offset = copy_part.offset = 0;
+	copy.only = copy_part.only = ONLY_RANKS | ONLY_STAGED;
+	copy_part.share = SLOT_PART;
+	copy_part.block = t->part.block;
+	copy_part.group = t->part.group;
+	Writing x = {w,
+	             t,
+	             format_slot(w->w, t->whole),
+	             format_slot(w->w, part_on_device(w, t)),
+	             format_slot(w->w, copy),
+	             format_slot(w->w, copy_part),
+	             0,
+	             0};
+	x.home = t->part.space == SPACE_OFFLOAD ? format_slot(w->w, t->part) : x.part;
+	switch (t->kind) {
+	case TRAVEL_SUM: write_sum(&x); break;
+	case TRAVEL_REDUCE:
+		if (is_offloaded(&x)) {
+			x.only = ONLY_ALONE;
+			offload_alone(&x);
+			x.only = ONLY_PEERS;
+		}
+		write_reduce(&x);
+		break;
+	case TRAVEL_FILL: /* a number and zeros: their sum is exact in any order */
+		add_copy(&x, 0, x.copy, x.whole);
+		add_collective(&x, COMM_ALL_REDUCE, t->when, 0,
+		               (const uint32_t[]){x.whole, x.whole, x.copy, x.copy});
+		add_copy(&x, 0, x.whole, x.copy);
+		break;
+	case TRAVEL_GATHER:
+		write_gather(&x, 0);
+		add_copy(&x, 0, x.whole, x.copy);
+		break;
+	}
+}

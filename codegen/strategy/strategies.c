@@ -1,0 +1,139 @@
+/* Which strategy computes a node. */
+#include "codegen/lower/lower.h"
+
+#define STRATEGY(name) extern const Strategy strategy_##name;
+#include "codegen/strategy/strategy_list.def"
+#undef STRATEGY
+
+static const Strategy *const strategies[] = {
+#define STRATEGY(name) &strategy_##name,
+#include "codegen/strategy/strategy_list.def"
+#undef STRATEGY
+};
+
+const Strategy *
+strategy_of(const Target *t, const Node *n)
+{
+	for (int i = 0; i < COUNT(strategies); i++) {
+		const Strategy *s = strategies[i];
+		if (s->op == n->op && s->kinds >> t->kind & 1 && !s->gathers &&
+		    (!s->takes || s->takes(t, n)))
+			return s;
+	}
+	return NULL;
+}
+
+const Strategy *
+strategy_gathering(const Target *t, Node *n, Gathered *out)
+{
+	for (int i = 0; i < COUNT(strategies); i++) {
+		const Strategy *s = strategies[i];
+		if (s->op != n->op || !(s->kinds >> t->kind & 1) || !s->gathers)
+			continue;
+		out->nodes.n = 0;
+		if (!s->gathers(t, n, out))
+			continue;
+		vec_push(out->arena, &out->nodes, n);
+		return s;
+	}
+	return NULL;
+}
+
+bool
+team_stores(const Target *t, const Node *n)
+{
+	for (int i = 0; i < n->n_results; i++)
+		if (dtype_info[node_result(n, i)->type->dtype].bits < 8)
+			return false;
+	return t->team > 1;
+}
+
+/* ---- at start */
+static bool
+is_first_of_kind(int target)
+{
+	for (int i = 0; i < target; i++)
+		if (target_table[i]->kind == target_table[target]->kind)
+			return false;
+	return true;
+}
+
+static bool
+has_strategy(const Target *t, OpKind op)
+{
+	for (int i = 0; i < COUNT(strategies); i++)
+		if (strategies[i]->op == op && strategies[i]->kinds >> t->kind & 1 &&
+		    !strategies[i]->takes && !strategies[i]->gathers)
+			return true;
+	return false;
+}
+
+/* Every op that needs one has a strategy for every kind of target that there is. */
+static bool
+check_ops(const Target *t, Diag *diag)
+{
+	bool sound = true;
+
+	for (int op = 0; op < N_OPS; op++) {
+		if (op_table[op]->fuse != FUSE_OPAQUE || has_strategy(t, (OpKind)op))
+			continue;
+		diag_error(diag, EXIT_UNSUPPORTED,
+		           "op \"%s\": no strategy takes every node for target %s",
+		           op_table[op]->name, t->name);
+		sound = false;
+	}
+	return sound;
+}
+
+static bool
+is_team(int members)
+{
+	return members >= 0 && members <= MAX_PARTIALS && (members & (members - 1)) == 0;
+}
+
+static bool
+check_target(const Target *t, Diag *diag)
+{
+	bool cuts = t->kind != TARGET_CPU ||
+	            (t->product && t->product->rows >= 1 && t->product->rows <= MOST_PRODUCT_ROWS);
+	bool team = is_team(t->team) && is_team(t->most_team);
+
+	if (!cuts)
+		diag_error(diag, EXIT_UNSUPPORTED,
+		           "target \"%s\": rows of a product are not 1 to %d", t->name,
+		           MOST_PRODUCT_ROWS);
+	if (!team)
+		diag_error(diag, EXIT_UNSUPPORTED,
+		           "target \"%s\": a team of %d is no power of two up to %d", t->name,
+		           t->team, MAX_PARTIALS);
+	return cuts && team;
+}
+
+static bool
+check_strategy(const Strategy *st, Diag *diag)
+{
+	const char *hole = !st->emit                      ? "emit"
+	                   : !st->doc                     ? "doc"
+	                   : !st->scratch != !st->prepare ? "scratch or prepare"
+	                                                  : NULL;
+
+	if (hole)
+		diag_error(diag, EXIT_UNSUPPORTED, "strategy of op \"%s\": column %s is missing",
+		           op_table[st->op]->name, hole);
+	return !hole;
+}
+
+bool
+strategy_table_check(Diag *diag)
+{
+	bool sound = true;
+
+	for (int i = 0; target_table[i]; i++) {
+		sound &= check_target(target_table[i], diag);
+		if (is_first_of_kind(i))
+			sound &= check_ops(target_table[i], diag);
+	}
+	for (int i = 0; i < COUNT(strategies); i++)
+		sound &= check_strategy(strategies[i], diag);
+	return sound;
+}

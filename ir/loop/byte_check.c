@@ -1,0 +1,148 @@
+/* Elements smaller than a byte: a part of a kernel stores whole bytes, so that parts that run at the same time never
+ * change the same one. A parallel loop promises that its parts store different elements; this check adds that they
+ * store different bytes. */
+#include "ir/loop/loop.h"
+
+typedef struct {
+	const Kernel *k;
+	Arena *arena;
+	int64_t *extents;     /* by scalar: of loop variables; 0 for any other */
+	int *openers;         /* by scalar: the statement of its loop */
+	VEC(LoopValue) parts; /* variables of the parallel loops */
+	VEC(int) open;        /* FOR and IF around, outermost first */
+} Bytes;
+
+/* Adds what a term reaches to one end of a range; false where no size of a tensor could be so large. */
+static bool
+add_reach(const Bytes *b, AffineTerm t, int64_t *low, int64_t *high)
+{
+	int64_t *end = t.coefficient < 0 ? low : high, reach;
+
+	return size_mul(t.coefficient, b->extents[t.scalar] - 1, &reach) &&
+	       size_add(*end, reach, end);
+}
+
+static bool
+is_part(const Bytes *b, LoopValue scalar)
+{
+	for (int i = 0; i < b->parts.n; i++)
+		if (b->parts.at[i] == scalar)
+			return true;
+	return false;
+}
+
+/* The least step that a part's variable makes; NULL: the place moves with none. */
+static const AffineTerm *
+least_step(const Bytes *b, const Affine *place)
+{
+	const AffineTerm *least = NULL;
+
+	for (int i = 0; i < place->n; i++)
+		if (is_part(b, place->terms[i].scalar) &&
+		    (!least || place->terms[i].coefficient < least->coefficient))
+			least = &place->terms[i];
+	return least;
+}
+
+/* Each part stores within its own run of the least step's elements; other parts store a multiple of it further away. */
+static bool
+in_own_run(const Bytes *b, const Affine *place, int64_t per_byte)
+{
+	const AffineTerm *own = least_step(b, place);
+	int64_t step = own ? own->coefficient : 0, low, high, all;
+
+	if (step <= 0 || step % per_byte != 0 || !size_mul(step, b->extents[own->scalar], &all))
+		return false;
+	low = place->constant % step;
+	low += low < 0 ? step : 0;
+	high = low;
+	for (int i = 0; i < place->n; i++) {
+		AffineTerm t = place->terms[i];
+		if (t.scalar == own->scalar || t.coefficient % all == 0)
+			continue;
+		if (b->extents[t.scalar] <= 0 || !add_reach(b, t, &low, &high))
+			return false;
+	}
+	return low >= 0 && high < step;
+}
+
+/* The term with that coefficient; NULL: none. */
+static const AffineTerm *
+term_of(const Affine *place, int64_t coefficient)
+{
+	for (int i = 0; i < place->n; i++)
+		if (place->terms[i].coefficient == coefficient)
+			return &place->terms[i];
+	return NULL;
+}
+
+/* Loops of one part count through whole bytes, each element of them: 1 * v + n * w + .., v < n, up to a multiple
+ * of a byte; all else moves by bytes. A condition inside of them might leave elements out. */
+static bool
+fills_bytes(const Bytes *b, const Affine *place, int64_t per_byte)
+{
+	int64_t counted = 1;
+	int n_counting = 0, n_bytes = 0;
+
+	while (counted % per_byte != 0) {
+		const AffineTerm *t = term_of(place, counted);
+		if (!t || is_part(b, t->scalar) || b->extents[t->scalar] <= 1 ||
+		    b->k->body.at[b->openers[t->scalar]].place) /* may end within a byte */
+			return false;
+		for (int i = b->open.n - 1; b->open.at[i] != b->openers[t->scalar]; i--)
+			if (b->k->body.at[b->open.at[i]].kind == LOOP_STATEMENT_IF)
+				return false;
+		if (!size_mul(counted, b->extents[t->scalar], &counted))
+			return false;
+		n_counting++;
+	}
+	for (int i = 0; i < place->n; i++)
+		n_bytes += place->terms[i].coefficient % per_byte == 0;
+	return n_counting + n_bytes == place->n && place->constant % per_byte == 0;
+}
+
+static bool
+stores_whole_bytes(const Bytes *b, const LoopStatement *s)
+{
+	const LoopBuffer *buffer = &b->k->buffers.at[s->buffer];
+	int bits = dtype_info[buffer->type->dtype].bits;
+	bool several = false;
+
+	for (int i = 0; i < b->parts.n; i++)
+		several |= b->extents[b->parts.at[i]] > 1;
+	if (bits >= 8 || !buffer_is_param(buffer) || !several)
+		return true;
+	return in_own_run(b, s->place, 8 / bits) || fills_bytes(b, s->place, 8 / bits);
+}
+
+int
+kernel_shared_byte(const Kernel *k)
+{
+	Arena *arena = arena_new();
+	Bytes b = {.k = k,
+	           .arena = arena,
+	           .extents = NEW_ARRAY(arena, int64_t, k->n_scalars),
+	           .openers = NEW_ARRAY(arena, int, k->n_scalars)};
+	int found = -1;
+
+	for (int i = 0; i < k->body.n && found < 0; i++) {
+		const LoopStatement *s = &k->body.at[i];
+		if (s->kind == LOOP_STATEMENT_FOR) {
+			b.extents[s->result] = s->extent;
+			b.openers[s->result] = i;
+			if (s->mode == LOOP_PARALLEL)
+				vec_push(arena, &b.parts, s->result);
+		}
+		if (statement_opens(s))
+			vec_push(arena, &b.open, i);
+		if (s->kind == LOOP_STATEMENT_END) {
+			b.open.n--;
+			b.parts.n -= k->body.at[s->match].kind == LOOP_STATEMENT_FOR &&
+			             k->body.at[s->match].mode == LOOP_PARALLEL;
+		}
+		if (s->kind == LOOP_STATEMENT_STORE && !stores_whole_bytes(&b, s))
+			found = i;
+	}
+	arena_free(arena);
+	return found;
+}

@@ -1,0 +1,205 @@
+/* What a loop loads from one place of an input in every iteration moves before the loop, and so does what is made of that and of
+ * nothing that changes in it:
+ *
+ *	for v3 < 8 {                       v4 = load x1[v0] : f32
+ *	  v4 = load x1[v0] : f32           v5 = div v1, v4 : f32
+ *	  v5 = div v1, v4 : f32            for v3 < 8 {
+ *	  store y0[8*v0 + v3] = v5           store y0[8*v0 + v3] = v5
+ *
+ * A compiler of C does not know that the store leaves x1 alone: results may lie where operands do, element for element
+ * (codegen/schedule/in_place.c), so that no later iteration reads what an earlier one has written. Out of what may not run at all moves only
+ * what does no harm then: a load from a place that is proven to be one, no integer division. Linear in statements. */
+#include "ir/loop/loop.h"
+
+enum { MAX_OPEN = 64 };
+
+typedef struct {
+	Kernel *k;
+	int *depth;  /* by statement: blocks around it */
+	int *target; /* by statement: that would stay around it */
+	int *before; /* by statement: the loop that it would stand before, outermost that it can */
+	bool *moves; /* by statement */
+	int64_t *extents;      /* by scalar: of a loop's variable; 0 of others */
+	const Affine **bounds; /* that it stays below; NULL: none */
+	Arena *scratch;
+	int *known; /* by scalar: blocks around the place from which on it is known, were all moved that can be */
+	int *giver; /* by scalar: its statement; -1: a loop's variable or sum */
+} Hoist;
+
+static bool
+always_runs(const LoopStatement *s)
+{
+	return s->kind == LOOP_STATEMENT_FOR && !s->place && s->extent > 0 &&
+	       s->mode != LOOP_PARALLEL;
+}
+
+/* May it run though the block around does not? */
+static bool
+is_harmless(const Hoist *h, const LoopStatement *s)
+{
+	int64_t low, high;
+
+	if (s->kind == LOOP_STATEMENT_OP)
+		return dtype_is_float(s->type) || (s->op != LOOP_div && s->op != LOOP_rem);
+	return s->kind != LOOP_STATEMENT_LOAD ||
+	       (affine_range(h->scratch, s->place, h->extents, h->bounds, &low, &high) &&
+	        low >= 0 && high < h->k->buffers.at[s->buffer].type->n);
+}
+
+static bool
+lets_out(const LoopStatement *block, bool harmless)
+{
+	bool may_not_run = block->kind == LOOP_STATEMENT_IF ||
+	                   (block->kind == LOOP_STATEMENT_FOR && block->mode != LOOP_PARALLEL);
+
+	return always_runs(block) || (harmless && may_not_run);
+}
+
+static bool
+may_move(const Kernel *k, const LoopStatement *s)
+{
+	return s->kind <= LOOP_STATEMENT_SCALAR ||
+	       (s->kind == LOOP_STATEMENT_LOAD && s->n_operands == 0 &&
+	        k->buffers.at[s->buffer].kind == BUFFER_IN);
+}
+
+/* The scalars that it reads, in its operands and places; how many. */
+enum { MAX_READ = 64 };
+static int
+scalars_read(const LoopStatement *s, LoopValue out[MAX_READ])
+{
+	const Affine *places[MAX_PLACES];
+	int n = 0;
+
+	for (int i = 0; i < s->n_operands; i++)
+		out[n++] = s->operands[i];
+	for (int p = statement_places(s, places) - 1; p >= 0; p--)
+		for (int t = 0; t < places[p]->n && n < MAX_READ; t++)
+			out[n++] = places[p]->terms[t].scalar;
+	return n;
+}
+
+/* Where it could stand: as far out as what it reads is known, and no further than a block that may not run. */
+static void
+find_target(Hoist *h, int i, const int *open, int n_open)
+{
+	const LoopStatement *s = &h->k->body.at[i];
+	LoopValue read[MAX_READ];
+	int least = n_open;
+	bool harmless = may_move(h->k, s) && is_harmless(h, s);
+
+	while (least > 0 && lets_out(&h->k->body.at[open[least - 1]], harmless))
+		least--;
+	int n = scalars_read(s, read);
+	for (int r = 0; r < n; r++)
+		least = h->known[read[r]] > least ? h->known[read[r]] : least;
+	h->target[i] = n == MAX_READ || !may_move(h->k, s) ? n_open : least;
+	h->before[i] = h->target[i] < n_open ? open[h->target[i]] : -1;
+}
+
+static void
+look_at_all(Hoist *h)
+{
+	int open[MAX_OPEN], n_open = 0;
+
+	for (int i = 0; i < h->k->body.n; i++) {
+		const LoopStatement *s = &h->k->body.at[i];
+		if (s->kind == LOOP_STATEMENT_END)
+			n_open--;
+		h->depth[i] = n_open;
+		find_target(h, i, open, n_open);
+		for (int a = 0; a < s->n_accumulators; a++)
+			h->known[s->accumulators[a].scalar] = n_open;
+		bool opens = statement_opens(s);
+		if (opens)
+			open[n_open++] = i;
+		if (s->result < 0)
+			continue;
+		if (s->kind == LOOP_STATEMENT_FOR) {
+			h->extents[s->result] = s->extent;
+			h->bounds[s->result] = s->place;
+		}
+		h->known[s->result] = opens ? n_open : h->target[i];
+		h->giver[s->result] = opens ? -1 : i;
+		if (s->kind == LOOP_STATEMENT_EACH && s->column >= 0)
+			h->known[s->column] = n_open;
+	}
+}
+
+/* Loads, and what is made of them; then, backwards, what these need. */
+static void
+choose(Hoist *h)
+{
+	LoopValue read[MAX_READ];
+	int n = h->k->body.n;
+
+	for (int i = 0; i < n; i++) {
+		const LoopStatement *s = &h->k->body.at[i];
+		bool of_loads = s->kind == LOOP_STATEMENT_LOAD;
+		for (int r = scalars_read(s, read) - 1; r >= 0; r--)
+			of_loads |= h->giver[read[r]] >= 0 && h->moves[h->giver[read[r]]];
+		h->moves[i] = of_loads && h->target[i] < h->depth[i];
+	}
+	for (int i = n - 1; i >= 0; i--)
+		for (int r = h->moves[i] ? scalars_read(&h->k->body.at[i], read) - 1 : -1; r >= 0;
+		     r--) {
+			int g = h->giver[read[r]];
+			if (g >= 0 && h->depth[g] > h->target[i])
+				h->moves[g] = true;
+		}
+}
+
+static void
+rebuild(Hoist *h, Arena *scratch)
+{
+	int n = h->k->body.n, at = 0;
+	LoopStatement *old = arena_copy(scratch, h->k->body.at, sizeof(*old) * (size_t)n);
+	int *now = NEW_ARRAY(scratch, int, n), *next = NEW_ARRAY(scratch, int, n);
+	int *first = NEW_ARRAY(scratch, int, n); /* 1 + what moves before a loop, then `next` */
+
+	for (int i = n - 1; i >= 0; i--)
+		if (h->moves[i]) {
+			next[i] = first[h->before[i]];
+			first[h->before[i]] = i + 1;
+		}
+	for (int i = 0; i < n; i++) {
+		for (int m = first[i]; m; m = next[m - 1])
+			h->k->body.at[at++] = old[m - 1];
+		now[i] = at;
+		if (!h->moves[i])
+			h->k->body.at[at++] = old[i];
+	}
+	for (int i = 0; i < n; i++)
+		if (h->k->body.at[i].match >= 0)
+			h->k->body.at[i].match = now[h->k->body.at[i].match];
+}
+
+void
+kernel_hoist(Kernel *k, Arena *scratch)
+{
+	int n = k->body.n, depth = 0, deepest = 0;
+	Hoist h = {.k = k,
+	           .depth = NEW_ARRAY(scratch, int, n),
+	           .target = NEW_ARRAY(scratch, int, n),
+	           .before = NEW_ARRAY(scratch, int, n),
+	           .moves = NEW_ARRAY(scratch, bool, n),
+	           .extents = NEW_ARRAY(scratch, int64_t, k->n_scalars),
+	           .bounds = NEW_ARRAY(scratch, const Affine *, k->n_scalars),
+	           .scratch = scratch,
+	           .known = NEW_ARRAY(scratch, int, k->n_scalars),
+	           .giver = NEW_ARRAY(scratch, int, k->n_scalars)};
+
+	for (int i = 0; i < n; i++) {
+		depth += statement_opens(&k->body.at[i]);
+		depth -= k->body.at[i].kind == LOOP_STATEMENT_END;
+		deepest = depth > deepest ? depth : deepest;
+	}
+	if (deepest > MAX_OPEN)
+		return;
+	for (int i = 0; i < k->n_scalars; i++)
+		h.giver[i] = -1;
+	look_at_all(&h);
+	choose(&h);
+	rebuild(&h, scratch);
+	kernel_finish(k);
+}
