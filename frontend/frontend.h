@@ -193,7 +193,7 @@ typedef struct {
 	int batch_axis;   /* that --batch binds: the leading one, or another that is called batch */
 	bool open_batch;  /* it was symbolic, unnamed or open */
 	bool known_batch; /* it is called batch, or --batch-axis says it */
-	/* It counts rows (frontend/rows.c). Of inputs whose batch axis the file leaves open, those with the symbol of the
+	/* It counts rows (frontend/import/rows.c). Of inputs whose batch axis the file leaves open, those with the symbol of the
 	 * first, without a symbol, or bound by --batch. Of a file without open dimensions, which does not tell, those with
 	 * the number of the first. Of outputs: what the graph computes tells. */
 	bool has_rows;

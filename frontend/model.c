@@ -1,6 +1,5 @@
 /* Opening a model: read, scan, unpack with a capped allocator, check, flatten. */
-#include "frontend/frontend_impl.h"
-#include "frontend/onnx/importer.h"
+#include "frontend/import/import.h"
 
 #include <stdlib.h>
 #include <string.h>

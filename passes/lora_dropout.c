@@ -18,7 +18,7 @@ lora_split_inference(Module *m)
 	}
 }
 
-/* As ONNX's Dropout (frontend/onnx/random.c): kept where a uniform number is at least the probability. */
+/* As ONNX's Dropout (frontend/operators/nn/random.c): kept where a uniform number is at least the probability. */
 Value *
 lora_dropped(Builder *b, Value *x, double probability, const char *name, int axis, int64_t rows)
 {

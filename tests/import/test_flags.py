@@ -8,7 +8,7 @@ import pytest
 from onnx import defs, helper
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "frontend"))
+sys.path.insert(0, str(ROOT / "frontend/file"))
 import make_schema  # noqa: E402
 
 SCHEMAS = {(s.name, s.since_version): s for s in defs.get_all_schemas_with_history() if s.domain == "" and not s.deprecated}
@@ -42,5 +42,5 @@ def test_other_integers_are_any(run, tmp_path, op, opset, name):
 
 
 def test_the_list_is_what_the_package_says():
-    made = subprocess.run([sys.executable, ROOT / "frontend/make_schema.py"], capture_output=True, text=True, check=True).stdout
-    assert made == (ROOT / "frontend/schema_list.def").read_text()
+    made = subprocess.run([sys.executable, ROOT / "frontend/file/make_schema.py"], capture_output=True, text=True, check=True).stdout
+    assert made == (ROOT / "frontend/file/schema_list.def").read_text()

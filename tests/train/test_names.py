@@ -139,7 +139,7 @@ class Bench:
         return {p["name"] for p in json.loads(shown)["parameters"] if p["kind"] == "trainable"}
 
     def same_verdicts(self, path, options, tensors):
-        """Who trains is the importer's judgement, for which names are evidence (frontend/roles.c): here it is given."""
+        """Who trains is the importer's judgement, for which names are evidence (frontend/weights/roles.c): here it is given."""
         want = {tensors.get(n, n) for n in self.original}
         return [f"--freeze={glob_of(n)}" for n in self.trained(path, options) - want]
 

@@ -1,0 +1,214 @@
+/* Batch norms folded into the convolutions before them, by their running statistics: y = (conv(x, w) + b - mean) s + beta with
+ * s = scale / sqrt(variance + epsilon) is a convolution of x with w s and the bias (b - mean) s + beta (Jacob et al. 2018, arXiv:1712.05877,
+ * 3.2). Before that what is only of training goes. */
+#include "frontend/file/file.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct {
+	Model *model;
+	Diag *diag;
+	Neighbours all;
+	int n_folded, n_left;
+} Fold;
+
+/* Numbers of f32 in an initializer, n of them where n is not 0. */
+static const float *
+load(Fold *f, const char *name, int64_t n, TensorData *out)
+{
+	const TensorProto *t = strmap_get(f->model->initializers, name);
+
+	if (!t || t->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT ||
+	    !tensor_load(f->model, t, false, out, f->diag) ||
+	    (n && (out->rank != 1 || out->n != n)))
+		return NULL;
+	return out->data;
+}
+
+/* The initializer under its name where nobody else reads it, else another. */
+static void
+put(Fold *f, NodeProto *conv, size_t input, const char *base, bool is_own, const TensorData *like,
+    const float *data)
+{
+	Ints shape = {.n = like->rank};
+	const char *name = base;
+
+	memcpy(shape.at, like->dims, sizeof(*shape.at) * (size_t)like->rank);
+	if (is_own)
+		edit_set_initializer(f->model, base, F32, &shape, data);
+	else
+		name = edit_add_initializer(f->model, base, "_folded", F32, &shape, data);
+	if (input < conv->n_input)
+		conv->input[input] = (char *)(uintptr_t)name;
+	else
+		conv->input = edit_grown(f->model, conv->input, conv->n_input++, name);
+}
+
+static bool
+others_are_read(const Fold *f, const NodeProto *p)
+{
+	bool any = false;
+
+	for (size_t i = 1; i < p->n_output; i++)
+		any |= *p->output[i] && count_readers(&f->all, p->output[i]) > 0;
+	return any;
+}
+
+static bool
+are_finite(const float *x, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		if (!isfinite(x[i]))
+			return false;
+	return true;
+}
+
+static bool
+fold_one(Fold *f, NodeProto *norm)
+{
+	enum { SCALE = 1, BETA, MEAN, VARIANCE, N_INPUTS };
+	NodeProto *conv = norm->n_input == N_INPUTS ? maker_of(&f->all, norm->input[0]) : NULL;
+	bool is_transposed = is_op(conv, "ConvTranspose");
+	const AttributeProto *epsilon = node_attribute(norm, "epsilon");
+	TensorData weight, of[N_INPUTS], bias = {0};
+	const float *at[N_INPUTS], *w;
+
+	if ((!is_op(conv, "Conv") && !is_transposed) ||
+	    count_readers(&f->all, norm->input[0]) != 1 || others_are_read(f, norm) ||
+	    (is_transposed && node_int(conv, "group", 1) != 1) ||
+	    !(w = load(f, conv->input[1], 0, &weight)) || weight.rank < 3)
+		return false;
+	int axis = is_transposed ? 1 : 0;
+	int64_t channels = weight.dims[axis], inner = 1;
+	bool has_bias = conv->n_input > 2 && *conv->input[2];
+	for (int i = SCALE; i < N_INPUTS; i++)
+		if (!(at[i] = load(f, norm->input[i], channels, &of[i])))
+			return false;
+	const float *b = has_bias ? load(f, conv->input[2], channels, &bias) : NULL;
+	if (has_bias && !b)
+		return false;
+	for (int i = axis + 1; i < weight.rank; i++)
+		inner *= weight.dims[i];
+	float *folded = NEW_ARRAY(f->model->arena, float, weight.n),
+	      *shift = NEW_ARRAY(f->model->arena, float, channels);
+	double *factor = NEW_ARRAY(f->model->arena, double, channels);
+	for (int64_t c = 0; c < channels; c++) {
+		factor[c] = at[SCALE][c] / sqrt((double)at[VARIANCE][c] +
+		                                (epsilon ? (double)epsilon->f : (double)1e-5f));
+		shift[c] = (float)(((b ? (double)b[c] : 0) - at[MEAN][c]) * factor[c] +
+		                   at[BETA][c]);
+	}
+	for (int64_t i = 0; i < weight.n; i++)
+		folded[i] = (float)(w[i] * factor[i / inner % channels]);
+	if (!are_finite(folded, weight.n) || !are_finite(shift, channels))
+		return false;
+	edit_node(f->model, conv);
+	const char *bias_name = has_bias ? conv->input[2] : norm->input[BETA];
+	put(f, conv, 1, conv->input[1], count_readers(&f->all, conv->input[1]) == 1, &weight,
+	    folded);
+	put(f, conv, 2, bias_name, count_readers(&f->all, bias_name) == 1, &of[BETA], shift);
+	conv->output[0] = norm->output[0];
+	strmap_put(f->all.makers, norm->output[0], conv);
+	edit_remove_node(f->model, norm);
+	return true;
+}
+
+/* ---- the inference form */
+/* Is Dropout's third input anything but a false that the file holds? */
+static bool
+drops(const Fold *f, const NodeProto *dropout)
+{
+	const char *mode = dropout->n_input > 2 ? dropout->input[2] : "";
+	const TensorProto *t = strmap_get(f->model->initializers, mode);
+	TensorData data;
+
+	return *mode && !(t && tensor_load(f->model, t, false, &data, f->diag) &&
+	                  data.dtype == BOOL && data.n == 1 && !*(const uint8_t *)data.data);
+}
+
+static bool
+is_training(const Fold *f, const NodeProto *p)
+{
+	if (is_op(p, "BatchNormalization"))
+		return f->model->opset >= 14 ? node_int(p, "training_mode", 0) != 0
+		                             : p->n_output > 1;
+	return is_op(p, "Dropout") && drops(f, p);
+}
+
+/* Identity in its place: who reads it is not looked for. */
+static void
+drop(Fold *f, NodeProto *dropout)
+{
+	edit_node(f->model, dropout);
+	dropout->op_type = (char *)(uintptr_t) "Identity";
+	dropout->n_input = dropout->n_output = 1;
+	dropout->n_attribute = 0;
+}
+
+/* By its running statistics. */
+static void
+freeze(Fold *f, NodeProto *norm)
+{
+	size_t n = 0;
+
+	edit_node(f->model, norm);
+	norm->n_output = 1;
+	for (size_t i = 0; i < norm->n_attribute; i++)
+		if (strcmp(norm->attribute[i]->name, "training_mode") != 0)
+			norm->attribute[n++] = norm->attribute[i];
+	norm->n_attribute = n;
+}
+
+bool
+model_use_inference_form(Model *model, Diag *diag)
+{
+	Arena *scratch = arena_new();
+	GraphProto *g = edit_graph(model);
+	Fold f = {.model = model, .diag = diag, .all = neighbours_of(g, scratch)};
+	int n_training = 0, before = diag_errors(diag);
+
+	for (size_t i = 0; i < g->n_node; i++) {
+		NodeProto *p = g->node[i];
+		bool is_norm = is_op(p, "BatchNormalization"), training = is_training(&f, p);
+		if (!is_norm && !is_op(p, "Dropout"))
+			continue;
+		n_training += training;
+		if (!others_are_read(&f, p))
+			is_norm ? freeze(&f, p) : drop(&f, p);
+		else if (training)
+			model_error(model, diag, EXIT_UNSUPPORTED,
+			            "node %s is in training form, and others read more than its "
+			            "first output: export the model for inference",
+			            quoted(model, node_location(p)));
+	}
+	if (n_training && diag_errors(diag) == before)
+		diag_warning(diag,
+		             "the model is in training form: it is quantized as it is evaluated, "
+		             "without noise and by running statistics (%d nodes)",
+		             n_training);
+	arena_free(scratch);
+	return diag_errors(diag) == before;
+}
+
+void
+model_fold_batch_norms(Model *model, Diag *diag)
+{
+	Arena *scratch = arena_new();
+	GraphProto *g = edit_graph(model);
+	Fold f = {.model = model, .diag = diag, .all = neighbours_of(g, scratch)};
+	size_t n = g->n_node;
+	NodeProto **nodes = NEW_ARRAY(scratch, NodeProto *, (int64_t)n);
+
+	if (n)
+		memcpy(nodes, g->node, sizeof(*nodes) * n);
+	for (size_t i = 0; i < n; i++)
+		if (is_op(nodes[i], "BatchNormalization"))
+			*(fold_one(&f, nodes[i]) ? &f.n_folded : &f.n_left) += 1;
+	if (f.n_left)
+		diag_warning(
+			diag,
+			"%d of %d batch norms stay: they follow no convolution of their own, read no numbers of f32, or their factors are not finite",
+			f.n_left, f.n_left + f.n_folded);
+	arena_free(scratch);
+}

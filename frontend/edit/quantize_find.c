@@ -1,0 +1,708 @@
+/* What `gradc quantize` would quantize: products with a weight, their other operand, and their bias. */
+#include "frontend/edit/edit.h"
+
+#include <string.h>
+
+/* Products with a weight: inputs, and the axis of the weight whose places may each have a scale. */
+typedef struct {
+	const char *op;
+	int x, weight, bias; /* bias -1: none */
+	bool by_rows;        /* the product adds up x's last axis */
+	int (*channel)(const NodeProto *p, int rank);
+	int (*inputs)(const NodeProto *p, int rank); /* the axis of the weight that is added up */
+} ProductRow;
+
+static int
+channel_first(const NodeProto *p, int rank)
+{
+	(void)p, (void)rank;
+	return 0;
+}
+
+static int
+channel_second(const NodeProto *p, int rank)
+{
+	(void)p, (void)rank;
+	return 1;
+}
+
+static int
+channel_last(const NodeProto *p, int rank)
+{
+	(void)p;
+	return rank - 1;
+}
+
+static int
+channel_gemm(const NodeProto *p, int rank)
+{
+	(void)rank;
+	return node_int(p, "transB", 0) ? 0 : 1;
+}
+
+static int
+inputs_gemm(const NodeProto *p, int rank)
+{
+	return !channel_gemm(p, rank);
+}
+
+static int
+inputs_matmul(const NodeProto *p, int rank)
+{
+	(void)p;
+	return rank - 2;
+}
+
+static int
+channel_left(const NodeProto *p, int rank)
+{
+	(void)p;
+	return rank - 2;
+}
+
+static int
+inputs_left(const NodeProto *p, int rank)
+{
+	(void)p;
+	return rank - 1;
+}
+
+/* Of rows of one operator that counts whose weight is one. */
+static const ProductRow products[] = {
+	{"Conv", 0, 1, 2, false, channel_first, channel_second},
+	{"ConvTranspose", 0, 1, 2, false, channel_second, channel_first},
+	{"Gemm", 0, 1, 2, true, channel_gemm, inputs_gemm},
+	{"MatMul", 0, 1, -1, true, channel_last, inputs_matmul},
+	{"MatMul", 1, 0, -1, false, channel_left, inputs_left},
+};
+
+bool
+product_axes(const NodeProto *p, int rank, int *channel, int *inputs)
+{
+	for (int i = 0; i < COUNT(products) && !*domain_of(p->domain) && rank >= 2; i++) {
+		if (strcmp(products[i].op, p->op_type) != 0 || products[i].weight != 1)
+			continue;
+		*channel = products[i].channel(p, rank);
+		*inputs = products[i].inputs(p, rank);
+		return true;
+	}
+	return false;
+}
+
+typedef VEC(QuantizedReader) CodeReaders;
+/* May a table that Gather picks from become codes? */
+typedef enum { TABLE_NOT_JUDGED, TABLE_TAKES_CODES, TABLE_STAYS } TableUse;
+typedef struct {
+	Model *model;
+	const QuantizeOptions *options;
+	QuantizedTensors *out;
+	Arena *arena;
+	Diag *diag;
+	Neighbours all;
+	ValueTypes types;
+	StrMap *found[3]; /* by kind: name -> QuantizedTensor */
+	StrMap *made;     /* names of values in Constant nodes, or made of codes already */
+	StrMap *readers;  /* name -> CodeReaders, in the main graph */
+	StrMap *results;  /* names that the graph gives out */
+	StrMap *tables;   /* name of a table whose readers were judged -> its TableUse */
+	int n_products, n_chosen, n_left;
+} Find;
+
+/* ---- what is quantized */
+static QuantizedTensor *
+add_tensor(Find *f, QuantizedKind kind, const char *name, NodeProto *reader, int input)
+{
+	QuantizedTensor *t = strmap_get(f->found[kind], name);
+
+	if (!t) {
+		t = NEW(f->arena, QuantizedTensor);
+		*t = (QuantizedTensor){.kind = kind,
+		                       .name = name,
+		                       .node = node_location(reader),
+		                       .axis = -1,
+		                       .n_scales = 1};
+		vec_push(f->arena, f->out, t);
+		strmap_put(f->found[kind], name, t);
+	}
+	vec_push(f->arena, &t->readers, ((QuantizedReader){reader, input}));
+	return t;
+}
+
+/* ---- weights */
+/* The initializer that an operand is, behind Identity and Transpose nodes that nobody else reads. */
+typedef struct {
+	const TensorProto *proto; /* NULL: it is none */
+	bool is_shared;           /* it would be one, but others read it on the way */
+	NodeProto *reader;        /* of the initializer, through `input` */
+	int input;
+	Ints order; /* the initializer's axis, by the operand's */
+} Source;
+
+/* order[i] = perm[order[i]]; false: no permutation of as many axes. */
+static bool
+permute(Ints *order, const NodeProto *transpose)
+{
+	const AttributeProto *perm = node_attribute(transpose, "perm");
+
+	for (int i = 0; i < order->n; i++) {
+		int64_t axis = order->at[i];
+		if (perm && (perm->n_ints != (size_t)order->n || axis >= order->n))
+			return false;
+		order->at[i] = perm ? perm->ints[axis] : order->n - 1 - axis;
+		if (order->at[i] < 0 || order->at[i] >= order->n)
+			return false;
+	}
+	return true;
+}
+
+/* The rank is known at the end of the way: it is walked twice. */
+static Source
+find_source(const Find *f, NodeProto *p, int input)
+{
+	enum { MOST_STEPS = 8 };
+	NodeProto *way[MOST_STEPS];
+	Source s = {.reader = p, .input = input};
+	int n = 0;
+
+	for (;; n++) {
+		const char *name = s.reader->input[s.input];
+		const TensorProto *t = strmap_get(f->model->initializers, name);
+		if (t) {
+			s.proto = is_float_type(t->data_type) ? t : NULL;
+			break;
+		}
+		NodeProto *maker = maker_of(&f->all, name);
+		bool moves = maker && !*domain_of(maker->domain) && maker->n_input == 1 &&
+		             (!strcmp(maker->op_type, "Identity") ||
+		              !strcmp(maker->op_type, "Transpose"));
+		s.is_shared = moves && count_readers(&f->all, name) != 1;
+		if (!moves || n == MOST_STEPS || s.is_shared)
+			return s;
+		way[n] = s.reader = maker;
+		s.input = 0;
+	}
+	s.order.n = s.proto && s.proto->n_dims <= MAX_RANK ? (int)s.proto->n_dims : 0;
+	for (int i = 0; i < s.order.n; i++)
+		s.order.at[i] = i;
+	for (int i = 0; i < n && s.proto; i++)
+		if (!strcmp(way[i]->op_type, "Transpose") && !permute(&s.order, way[i]))
+			s.proto = NULL;
+	return s;
+}
+
+/* Weights are f32 for scales of f32. */
+static bool
+is_f32(Find *f, const NodeProto *p, const TensorProto *t)
+{
+	if (t->data_type == ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT)
+		return true;
+	model_error(f->model, f->diag, EXIT_UNSUPPORTED, "node %s: weight %s is not f32",
+	            quoted(f->model, node_location(p)), quoted(f->model, t->name));
+	diag_hint(f->diag, "convert the model to f32 first");
+	return false;
+}
+
+static bool
+load_numbers(Find *f, const TensorProto *t, QuantizedTensor *out)
+{
+	TensorData data;
+
+	if (!tensor_load(f->model, t, f->options->shapes_only, &data, f->diag))
+		return false;
+	out->shape = out->group = (Ints){.n = data.rank};
+	for (int i = 0; i < data.rank; i++) {
+		out->shape.at[i] = data.dims[i];
+		out->group.at[i] = data.dims[i] ? data.dims[i] : 1;
+	}
+	out->numbers = data.data;
+	out->n = data.n;
+	return true;
+}
+
+/* The groups of a weight: all, each place along the axis of channels, or blocks along the axis that a product adds up. */
+static void
+set_groups(QuantizedTensor *t, const QuantizeOptions *o, int channel, int inputs)
+{
+	if ((!o->per_channel && !o->block) || t->shape.n < 2)
+		return;
+	int64_t whole = t->shape.at[inputs] ? t->shape.at[inputs] : 1;
+	t->axis = o->block ? inputs : channel;
+	t->block = o->block < whole ? o->block : whole;
+	t->block = o->block ? t->block : 0;
+	for (int i = 0; i < t->shape.n && o->block; i++)
+		t->group.at[i] = 1;
+	t->group.at[t->axis] = o->block ? t->block : 1;
+	Groups groups = quantized_groups(t);
+	t->n_scales = groups_count(&groups);
+}
+
+/* A second product reads it, which adds it up along `inputs`. Integer products take scales of channels alone: one that reads
+ * the weight transposed leaves it a single scale, or onnxruntime would not run the file. Blocks, which no integer product
+ * takes, stay those of the first product. */
+static void
+settle_axes(Find *f, const NodeProto *p, QuantizedTensor *t, int inputs)
+{
+	if (t->axis < 0 || t->input_axis == inputs)
+		return;
+	if (!t->block) {
+		t->axis = -1;
+		t->group = t->shape;
+		for (int i = 0; i < t->shape.n; i++)
+			t->group.at[i] = t->shape.at[i] ? t->shape.at[i] : 1;
+		t->n_scales = 1;
+	}
+	if (f->options->quiet)
+		return;
+	diag_warning(f->diag,
+	             "weight %s: node %s adds it up along axis %d, node %s along axis %d: %s",
+	             quoted(f->model, t->name), quoted(f->model, t->node), t->input_axis,
+	             quoted(f->model, node_location(p)), inputs,
+	             t->block ? "its blocks are those for the first" : "it has one scale");
+	diag_hint(
+		f->diag, "%s",
+		!t->block ? "--skip leaves one of the nodes out, and the other has its channels"
+		: f->options->divides
+			? "one scale for the tensor suits both: -tensor"
+			: "one scale for the tensor suits both; --skip leaves one of the nodes out");
+}
+
+static QuantizedTensor *
+add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
+{
+	const TensorProto *proto = from->proto;
+
+	if (!proto || proto->n_dims < 2 || !is_f32(f, p, proto))
+		return NULL;
+	bool known = strmap_get(f->found[QUANTIZED_WEIGHT], proto->name);
+	QuantizedTensor *t = add_tensor(f, QUANTIZED_WEIGHT, proto->name, from->reader,
+	                                from->input);
+	t->product = known || row->x != 0 ? NULL : p;
+	if (known && t->shape.n == 0) /* its numbers are missing, which was told */
+		return NULL;
+	if (known) {
+		settle_axes(f, p, t, (int)from->order.at[row->inputs(p, t->shape.n)]);
+		return t;
+	}
+	t->type = f->options->weight_type;
+	if (!load_numbers(f, proto, t))
+		return NULL;
+	int inputs = (int)from->order.at[row->inputs(p, t->shape.n)];
+	int64_t n_inputs = t->shape.at[inputs];
+	if (f->options->divides && f->options->block && n_inputs % f->options->block != 0) {
+		model_error(
+			f->model, f->diag, EXIT_USAGE,
+			"node %s: blocks of %lld do not divide axis %d of weight %s, of %lld elements",
+			quoted(f->model, node_location(p)), (long long)f->options->block, inputs,
+			quoted(f->model, proto->name), (long long)n_inputs);
+		diag_hint(f->diag, "`skip = NODE` in a file of settings leaves it out");
+		return NULL;
+	}
+	t->input_axis = inputs;
+	t->channel_axis = (int)from->order.at[row->channel(p, t->shape.n)];
+	set_groups(t, f->options, t->channel_axis, inputs);
+	if (t->shape.n == 2 && !node_int(p, "transA", 0) && row->x == 0)
+		t->product_input = p->input[row->x];
+	return t;
+}
+
+/* For a product that may have a bias and has none. */
+static void
+add_zeros(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *w)
+{
+	bool has = row->bias < 0 || (row->bias < (int)p->n_input && *p->input[row->bias]);
+	int64_t group = node_int(p, "group", 1), inputs = w->shape.at[w->input_axis];
+	int64_t n = w->shape.at[w->channel_axis];
+
+	if (has || group < 1)
+		return;
+	if (!strcmp(p->op_type, "ConvTranspose")) {
+		if (inputs % group != 0)
+			return;
+		n *= group;
+	}
+	const char *name = edit_add_initializer(f->model, w->name, "_bias", F32,
+	                                        &(Ints){.n = 1, .at = {n}},
+	                                        NEW_ARRAY(f->arena, float, n));
+	strmap_put(f->all.counts, name, (void *)1);
+	edit_node(f->model, p);
+	if (row->bias < (int)p->n_input)
+		p->input[row->bias] = (char *)(uintptr_t)name;
+	else
+		p->input = edit_grown(f->model, p->input, p->n_input++, name);
+}
+
+static void
+add_bias(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *x,
+         const QuantizedTensor *w)
+{
+	bool has = row->bias >= 0 && row->bias < (int)p->n_input && *p->input[row->bias];
+	const TensorProto *proto = has ? strmap_get(f->model->initializers, p->input[row->bias])
+	                               : NULL;
+	bool eight = dtype_info[f->options->weight_type].bits == 8 &&
+	             !dtype_is_float(f->options->weight_type) &&
+	             !dtype_is_float(f->options->activation_type) &&
+	             f->options->activations == ACTIVATIONS_STATIC && !f->options->block &&
+	             !f->options->keep_bias;
+
+	if (!proto || !x || !w || !eight || proto->n_dims != 1 || !is_f32(f, p, proto) ||
+	    count_readers(&f->all, proto->name) != 1 ||
+	    (node_attribute(p, "beta") && node_attribute(p, "beta")->f != 1) ||
+	    (node_attribute(p, "alpha") && node_attribute(p, "alpha")->f != 1) ||
+	    (w->n_scales != 1 && w->n_scales != proto->dims[0]))
+		return;
+	QuantizedTensor *t = add_tensor(f, QUANTIZED_BIAS, proto->name, p, row->bias);
+	t->type = S32;
+	t->input = x;
+	t->weight = w;
+	if (!load_numbers(f, proto, t))
+		return;
+	if (w->n_scales > 1) {
+		t->axis = 0;
+		t->group.at[0] = 1;
+		t->n_scales = w->n_scales;
+	}
+}
+
+static void
+note_made(Find *f, const GraphProto *g)
+{
+	for (size_t i = 0; i < g->n_node; i++)
+		if (g->node[i]->n_output && (is_op(g->node[i], "Constant") ||
+		                             !strcmp(g->node[i]->op_type, "DequantizeLinear")))
+			strmap_put(f->made, g->node[i]->output[0], f);
+}
+
+/* An activation: anything but a number that the file holds. row: how many numbers the product adds up, where that is a row of it, else 0. */
+static QuantizedTensor *
+add_activation(Find *f, NodeProto *p, int input, int64_t row)
+{
+	const char *name = p->input[input];
+
+	if (f->options->activations == ACTIVATIONS_FLOAT ||
+	    strmap_get(f->model->initializers, name))
+		return NULL;
+	QuantizedTensor *t = add_tensor(f, QUANTIZED_ACTIVATION, name, p, input);
+	t->type = f->options->activation_type;
+	bool known = t->readers.n > 1 && t->activations == ACTIVATIONS_DYNAMIC;
+	t->activations = f->options->activations;
+	if (t->activations == ACTIVATIONS_TOKEN && (known || !row)) /* of one reader: of all */
+		t->activations = ACTIVATIONS_DYNAMIC;
+	t->block = t->activations == ACTIVATIONS_TOKEN ? row : 0;
+	t->may_be_vector = t->block && strcmp(p->op_type, "Gemm") != 0 &&
+	                   !strmap_get(f->types.shaped, name);
+	return t;
+}
+
+void
+quantized_is_vector(QuantizedTensor *t)
+{
+	t->activations = ACTIVATIONS_DYNAMIC;
+	t->block = 0;
+}
+
+/* What a convolution makes, behind the bounds that integer kernels take in: Relu, and Clip. All that read it read codes, and the graph
+ * gives out what they say, so that onnxruntime writes codes in the convolution itself: between floats it would compute with floats. */
+static void
+add_result(Find *f, NodeProto *conv)
+{
+	const char *name = conv->output[0];
+	NodeProto *maker = conv, *next = only_reader_of(&f->all, name);
+
+	if ((is_op(next, "Relu") || is_op(next, "Clip")) && next->input[0] &&
+	    !strmap_get(f->results, name) && !strcmp(next->input[0], name)) {
+		maker = next;
+		name = next->output[0];
+	}
+	const CodeReaders *readers = strmap_get(f->readers, name);
+	bool given = strmap_get(f->results, name);
+	if (!given && !readers)
+		return;
+	QuantizedTensor *t = strmap_get(f->found[QUANTIZED_ACTIVATION], name);
+	if (t)
+		t->readers.n = 0; /* all of them follow */
+	for (int i = 0; readers && i < readers->n; i++)
+		t = add_tensor(f, QUANTIZED_ACTIVATION, name, readers->at[i].node,
+		               readers->at[i].input);
+	if (!t) {
+		t = add_tensor(f, QUANTIZED_ACTIVATION, name, conv, 0);
+		t->readers.n = 0;
+	}
+	if (given)
+		vec_push(f->arena, &t->readers, ((QuantizedReader){NULL, 0}));
+	t->type = f->options->activation_type;
+	t->activations = f->options->activations;
+	t->maker = given ? maker : NULL;
+}
+
+static bool
+is_chosen(const QuantizeOptions *o, const char *name)
+{
+	bool chosen = !o->only || !*o->only;
+
+	for (int i = 0; o->only && o->only[i]; i++)
+		chosen |= glob_match(o->only[i], name);
+	for (int i = 0; o->skip && o->skip[i]; i++)
+		chosen &= !glob_match(o->skip[i], name);
+	return chosen;
+}
+
+static bool
+is_product(const NodeProto *p)
+{
+	for (int i = 0; i < COUNT(products) && !*domain_of(p->domain); i++)
+		if (!strcmp(products[i].op, p->op_type) && p->n_input > 1)
+			return true;
+	return false;
+}
+
+/* The row that fits, and its weight's source: the first with a weight, else the first. */
+static const ProductRow *
+product_row(const Find *f, NodeProto *p, Source *from)
+{
+	const ProductRow *first = NULL;
+
+	for (int i = 0; i < COUNT(products); i++) {
+		if (strcmp(products[i].op, p->op_type) != 0)
+			continue;
+		*from = find_source(f, p, products[i].weight);
+		if (from->proto || from->is_shared)
+			return &products[i];
+		first = first ? first : &products[i];
+	}
+	return first;
+}
+
+static void
+visit(Find *f, NodeProto *p)
+{
+	Source from = {0};
+
+	if (!is_product(p))
+		return;
+	f->n_products++;
+	if (!is_chosen(f->options, node_location(p)))
+		return;
+	f->n_chosen++;
+	const ProductRow *row = product_row(f, p, &from);
+	bool is_other = false;
+	for (int i = 0; i < 2; i++)
+		is_other |= strmap_get(f->made, p->input[i]) ||
+		            strmap_get(f->types.other, p->input[i]);
+	bool is_vector = from.proto && from.proto->n_dims < 2;
+	bool is_empty = false;
+	for (size_t i = 0; from.proto && i < from.proto->n_dims; i++)
+		is_empty |= from.proto->dims[i] == 0;
+	if (is_other || is_vector || is_empty || from.is_shared ||
+	    (f->options->activations == ACTIVATIONS_FLOAT && !from.proto)) {
+		f->n_left++;
+		return;
+	}
+	QuantizedTensor *w = add_weight(f, p, row, &from);
+	/* a product of two activations has no tokens: its right operand's rows may run along the sequence */
+	bool by_rows = row->by_rows && w && !node_int(p, "transA", 0) &&
+	               !strmap_get(f->types.vectors, p->input[row->x]); /* which are one row */
+	int64_t inputs = by_rows ? from.proto->dims[from.order.at[row->inputs(p, w->shape.n)]] : 0;
+	QuantizedTensor *x = add_activation(f, p, row->x, inputs);
+	if (!w)
+		add_activation(f, p, row->weight, 0);
+	if (w && f->options->add_bias)
+		add_zeros(f, p, row, w);
+	add_bias(f, p, row, x, w);
+	if (f->options->results && x && w && is_op(p, "Conv"))
+		add_result(f, p);
+}
+
+static bool
+picks_rows(const QuantizedReader *reader)
+{
+	return reader->input == 0 && is_op(reader->node, "Gather") &&
+	       node_int(reader->node, "axis", 0) == 0;
+}
+
+/* Do all readers of the table take codes: Gather nodes that pick rows, and the products that quantize it already? */
+static bool
+readers_take_codes(const Find *f, const TensorProto *table)
+{
+	const CodeReaders *readers = strmap_get(f->readers, table->name);
+	const QuantizedTensor *t = strmap_get(f->found[QUANTIZED_WEIGHT], table->name);
+	int n = t ? t->readers.n : 0;
+
+	for (int i = 0; readers && i < readers->n; i++)
+		n += picks_rows(&readers->at[i]);
+	return n == count_readers(&f->all, table->name);
+}
+
+/* The table is judged once, before its first Gather node is added: behind it, readers_take_codes would count that node twice. */
+static bool
+table_takes_codes(Find *f, const TensorProto *table)
+{
+	TableUse use = (TableUse)(uintptr_t)strmap_get(f->tables, table->name);
+
+	if (use == TABLE_NOT_JUDGED) {
+		use = readers_take_codes(f, table) ? TABLE_TAKES_CODES : TABLE_STAYS;
+		strmap_put(f->tables, table->name, (void *)(uintptr_t)use);
+	}
+	return use == TABLE_TAKES_CODES;
+}
+
+/* A table whose rows Gather picks becomes codes with one scale for the whole table. A table that products read with a scale per
+ * channel keeps these scales, and Gather its floats. */
+static void
+add_table(Find *f, NodeProto *p)
+{
+	const TensorProto *proto = strmap_get(f->model->initializers, p->input[0]);
+	QuantizedTensor *t = proto ? strmap_get(f->found[QUANTIZED_WEIGHT], proto->name) : NULL;
+
+	if (!proto || proto->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT ||
+	    proto->n_dims < 2 || node_int(p, "axis", 0) != 0 || (t && t->axis >= 0) ||
+	    !is_chosen(f->options, node_location(p)) || !table_takes_codes(f, proto))
+		return;
+	bool is_new = !t;
+	t = add_tensor(f, QUANTIZED_WEIGHT, proto->name, p, 0);
+	t->product = NULL;
+	t->product_input = NULL;
+	if (!is_new)
+		return;
+	t->type = f->options->weight_type;
+	t->channel_axis = 1;
+	if (!load_numbers(f, proto, t))
+		t->readers.n = 0;
+}
+
+static void
+note_readers(Find *f, const GraphProto *g)
+{
+	for (size_t i = 0; i < g->n_node; i++)
+		for (size_t k = 0; k < g->node[i]->n_input; k++) {
+			const char *name = g->node[i]->input[k];
+			CodeReaders *readers = strmap_get(f->readers, name);
+			if (!readers && *name)
+				strmap_put(f->readers, name, readers = NEW(f->arena, CodeReaders));
+			if (readers)
+				vec_push(f->arena, readers,
+				         ((QuantizedReader){g->node[i], (int)k}));
+		}
+	for (size_t i = 0; i < g->n_output; i++)
+		strmap_put(f->results, g->output[i]->name, f);
+}
+
+/* A glob that no product fits is a misspelt name. */
+static void
+check_glob(const Find *f, const char *option, const char *glob)
+{
+	const GraphProto *g = f->model->proto->graph;
+	Nearest nearest = nearest_open(glob);
+	Text names = {0};
+	bool found = false;
+
+	for (size_t i = 0; i < g->n_node; i++) {
+		const char *name = node_location(g->node[i]);
+		if (!is_product(g->node[i]) && !(f->options->tables && is_op(g->node[i], "Gather")))
+			continue;
+		found |= glob_match(glob, name);
+		nearest_offer(&nearest, name, nearest_distance(&nearest, name));
+	}
+	for (int k = 0; k < N_NEAREST && nearest.item[k]; k++)
+		text_printf(&names, "%s%s", k ? ", " : "", quoted(f->model, nearest.item[k]));
+	if (!found)
+		diag_error(f->diag, EXIT_USAGE, "--%s=%s fits none of the %d products", option,
+		           glob, f->n_products);
+	if (!found && names.n)
+		diag_hint(f->diag, "the nearest names are %s", names.at);
+	nearest_close(&nearest);
+	text_free(&names);
+}
+
+static void
+check_globs(const Find *f, const char *option, const char *const *globs)
+{
+	for (; globs && *globs; globs++)
+		check_glob(f, option, *globs);
+}
+
+static int
+products_inside(const GraphProto *g)
+{
+	int n = 0;
+
+	for (size_t i = 0; i < g->n_node; i++)
+		for (size_t k = 0; k < g->node[i]->n_attribute; k++) {
+			const GraphProto *inner = g->node[i]->attribute[k]->g;
+			for (size_t j = 0; inner && j < inner->n_node; j++)
+				n += is_product(inner->node[j]);
+			n += inner ? products_inside(inner) : 0;
+		}
+	return n;
+}
+
+/* Products that stay as they are. */
+static void
+warn_of_left(const Find *f)
+{
+	int inside = products_inside(f->model->proto->graph) - f->n_products;
+
+	for (int i = 0; i < f->model->nodes.n; i++)
+		inside += is_product(f->model->nodes.at[i].proto);
+	if (f->n_left)
+		diag_warning(
+			f->diag, "%d of %d products stay as they are: %s", f->n_left, f->n_chosen,
+			f->options->activations == ACTIVATIONS_FLOAT
+				? "they have no matrix of f32 in an initializer"
+				: "an operand is no f32, a vector, in a Constant node, transposed for several readers, or made of codes already");
+	if (inside > 0)
+		diag_warning(f->diag,
+		             "%d products in functions and subgraphs of the model stay as they are",
+		             inside);
+}
+
+static void
+report_nothing(Find *f)
+{
+	if (f->n_products == 0 || f->n_chosen > f->n_left)
+		model_error(f->model, f->diag, EXIT_UNSUPPORTED,
+		            "nothing to quantize: no Conv, ConvTranspose, Gemm or MatMul%s",
+		            f->options->activations == ACTIVATIONS_FLOAT ? " with a weight" : "");
+	else if (f->n_chosen == 0)
+		model_error(f->model, f->diag, EXIT_UNSUPPORTED,
+		            "nothing to quantize: of %d products none is chosen", f->n_products);
+	else
+		model_error(f->model, f->diag, EXIT_UNSUPPORTED,
+		            "nothing to quantize: %d of %d products stay, see above", f->n_left,
+		            f->n_chosen);
+}
+
+bool
+model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
+                    QuantizedTensors *out, Diag *diag)
+{
+	GraphProto *g = model->proto->graph;
+	int before = diag_errors(diag);
+	Find f = {.model = model,
+	          .options = options,
+	          .out = out,
+	          .arena = arena,
+	          .diag = diag,
+	          .all = neighbours_of(g, arena),
+	          .types = value_types_of(g, arena),
+	          .made = strmap_new(arena),
+	          .readers = strmap_new(arena),
+	          .results = strmap_new(arena),
+	          .tables = strmap_new(arena)};
+
+	note_made(&f, g);
+	note_readers(&f, g);
+	for (int i = 0; i < COUNT(f.found); i++)
+		f.found[i] = strmap_new(arena);
+	for (size_t i = 0; i < g->n_node; i++)
+		visit(&f, g->node[i]);
+	for (size_t i = 0; options->tables && i < g->n_node; i++)
+		if (is_op(g->node[i], "Gather") && g->node[i]->n_input == 2)
+			add_table(&f, g->node[i]);
+	if (!options->quiet)
+		warn_of_left(&f);
+	check_globs(&f, "only", options->only);
+	check_globs(&f, "skip", options->skip);
+	if (diag_errors(diag) == before && out->n == 0)
+		report_nothing(&f);
+	return diag_errors(diag) == before;
+}

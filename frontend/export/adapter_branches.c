@@ -1,0 +1,478 @@
+/* Adapters in the exported model: beside each node that reads an adapted weight stands the node again with the adapter's first part in
+ * the weight's place, then a product with the second one. For example, a Gemm y = x w' with scale 2:
+ *
+ *	x -- Gemm(w) -- y        x -- Gemm(w) ------------------------------------- Add -- y
+ *	                   ->      -- Gemm(lora_A) -- MatMul(lora_B') -- Mul(2) ---/
+ *
+ * With learned sizes the sum is multiplied by magnitude / norm of each output, numbers that are computed when it is written; the bias is
+ * added behind. The weight and its name stay as they are. What reads it behind Identity, Cast, Transpose or codes reads it, too; other operators than
+ * those of `forms` cannot have a branch. */
+#include "frontend/export/branches.h"
+#include "frontend/import/import.h"
+
+#include <string.h>
+
+/* A value that is an adapted weight: its axis i is the weight's axis order.at[i]. */
+typedef struct {
+	const Adapter *adapter;
+	DType dtype; /* that its adapter has in the file */
+	Ints order;
+} Alias;
+
+typedef struct {
+	const Module *m;
+	Model *model;
+	const Repairs *repairs;
+	Arena *arena;
+	StrMap *aliases; /* name of a value -> Alias */
+	StrMap *names;   /* every name of the graph */
+	StrMap *tensors; /* "NAME axes" -> name of an initializer that was added */
+	IntMap *holes;   /* address of an initializer that was added -> ExportRecord */
+	VEC(NodeProto *) nodes;
+	VEC(TensorProto *) initializers;
+	const NodeProto *fault; /* one that can have no branch; NULL: there is none */
+} Branches;
+
+/* Where a node reads a weight. */
+typedef struct {
+	const char *op;
+	int input;
+	int (*outputs)(const NodeProto *p,
+	               int rank); /* the axis of the operand along which they lie */
+	enum { PRODUCT_BEHIND, PRODUCT_BEFORE, PRODUCT_CONV } second;
+} Form;
+
+static int64_t
+attribute_int(const NodeProto *p, const char *name)
+{
+	const AttributeProto *a = node_attribute(p, name);
+
+	return a ? a->i : 0;
+}
+
+/* clang-format off */
+static int gemm_columns(const NodeProto *p, int rank) { (void)rank; return attribute_int(p, "transB") ? 0 : 1; }
+static int gemm_rows(const NodeProto *p, int rank) { (void)rank; return attribute_int(p, "transA") ? 1 : 0; }
+static int last_axis(const NodeProto *p, int rank) { (void)p; return rank - 1; }
+static int second_last_axis(const NodeProto *p, int rank) { (void)p; return rank - 2; }
+static int first_axis(const NodeProto *p, int rank) { (void)p; (void)rank; return 0; }
+static int second_axis(const NodeProto *p, int rank) { (void)p; (void)rank; return 1; }
+/* clang-format on */
+static const Form forms[] = {
+	{"Gemm", 1, gemm_columns, PRODUCT_BEHIND},  {"Gemm", 0, gemm_rows, PRODUCT_BEFORE},
+	{"MatMul", 1, last_axis, PRODUCT_BEHIND},   {"MatMul", 0, second_last_axis, PRODUCT_BEFORE},
+	{"Conv", 1, first_axis, PRODUCT_CONV},      {"ConvTranspose", 1, second_axis, PRODUCT_CONV},
+	{"Gather", 0, second_axis, PRODUCT_BEHIND},
+};
+
+/* A table whose rows are taken, no other one. */
+static const Form *
+form_of(const NodeProto *p, int input, int rank)
+{
+	bool is_gather = is_op(p, "Gather");
+
+	if (is_gather && (rank != 2 || attribute_int(p, "axis") != 0))
+		return NULL;
+	for (int i = 0; i < COUNT(forms); i++)
+		if (is_op(p, forms[i].op) && forms[i].input == input)
+			return &forms[i];
+	return NULL;
+}
+
+/* ---- names */
+static void
+add_names(Branches *b, const GraphProto *g)
+{
+	for (size_t i = 0; i < g->n_input; i++)
+		strmap_put(b->names, g->input[i]->name, b);
+	for (size_t i = 0; i < g->n_initializer; i++)
+		strmap_put(b->names, g->initializer[i]->name, b);
+	for (size_t i = 0; i < g->n_node; i++) {
+		const NodeProto *p = g->node[i];
+		strmap_put(b->names, p->name ? p->name : "", b);
+		for (size_t k = 0; k < p->n_output; k++)
+			strmap_put(b->names, p->output[k], b);
+		for (size_t k = 0; k < p->n_attribute; k++)
+			if (p->attribute[k]->g)
+				add_names(b, p->attribute[k]->g);
+	}
+}
+
+static char *
+fresh(Branches *b, const char *base, const char *ending)
+{
+	char *name = arena_printf(b->arena, "%s%s", base, ending);
+
+	for (int i = 2; strmap_get(b->names, name); i++)
+		name = arena_printf(b->arena, "%s%s_%d", base, ending, i);
+	strmap_put(b->names, name, b);
+	return name;
+}
+
+/* ---- initializers */
+static TensorProto *
+add_tensor(Branches *b, const char *name, DType dtype, const Ints *shape, const void *data)
+{
+	TensorProto *t = edit_tensor(b->model, name, dtype, shape, data);
+
+	vec_push(b->arena, &b->initializers, t);
+	return t;
+}
+
+/* A part of an adapter, axis i of which is the state's axis perm.at[i], and `ones` axes more: the same name for the same. */
+static const char *
+add_part(Branches *b, const Alias *at, const State *s, Ints perm, int ones)
+{
+	const char *key = arena_printf(b->arena, "%s %d", s->name, ones);
+	Ints shape = {.n = perm.n + ones};
+
+	for (int i = 0; i < perm.n; i++)
+		key = arena_printf(b->arena, "%s %d", key, (int)perm.at[i]);
+	const char *name = strmap_get(b->tensors, key);
+	if (name)
+		return name;
+	ExportRecord *r = NEW(b->arena, ExportRecord);
+	*r = (ExportRecord){.kind = EXPORT_TENSOR,
+	                    .state = (uint32_t)s->id,
+	                    .dtype = at->dtype,
+	                    .rank = (uint32_t)perm.n,
+	                    .block = s->type->n};
+	for (int i = 0; i < shape.n; i++)
+		shape.at[i] = i < perm.n ? s->type->dims[perm.at[i]] : 1;
+	for (int i = 0; i < perm.n; i++)
+		r->perm[i] = (uint8_t)perm.at[i];
+	name = fresh(b, s->name, "");
+	strmap_put(b->tensors, key, (void *)(uintptr_t)name);
+	TensorProto *t = add_tensor(b, name, at->dtype, &shape, NULL);
+	intmap_put(b->holes, (uint64_t)(uintptr_t)t, (uint64_t)(uintptr_t)r);
+	return name;
+}
+
+/* In the weight's place: its axes, with the rank in place of the outputs. */
+static const char *
+add_first(Branches *b, const Alias *at, int outputs)
+{
+	const Adapter *a = at->adapter;
+	Ints perm = at->order;
+
+	if (at->order.at[outputs] == a->axis)
+		return add_part(b, at, a->a, perm, 0);
+	for (int i = 0; i < perm.n; i++) /* b is [places along the axis, rank] */
+		perm.at[i] = i == outputs;
+	return add_part(b, at, a->b, perm, 0);
+}
+
+/* [rank, outputs], or the transpose, or a window of one place. */
+static const char *
+add_second(Branches *b, const Alias *at, const Form *form, int outputs)
+{
+	const Adapter *a = at->adapter;
+	bool by_b = at->order.at[outputs] == a->axis;
+	int64_t rank_axis = by_b ? 1 : a->axis, outputs_axis = by_b ? 0 : 1 - a->axis;
+	Ints perm = {.n = 2, .at = {outputs_axis, rank_axis}};
+
+	if (form->second == PRODUCT_BEHIND)
+		perm = (Ints){.n = 2, .at = {rank_axis, outputs_axis}};
+	int ones = form->second == PRODUCT_CONV ? at->order.n - 2 : 0;
+	return add_part(b, at, by_b ? a->b : a->a, perm, ones);
+}
+
+/* One for each output, in an axis of that place from the end. */
+static const char *
+add_factors(Branches *b, const Alias *at, const char *base, int behind)
+{
+	const Adapter *a = at->adapter;
+	ExportRecord *r = NEW(b->arena, ExportRecord);
+	Ints shape = {.n = 1 + behind, .at = {state_weight_type(b->m, a->weight)->dims[a->axis]}};
+	const char *name = fresh(b, base, "_lora_factors");
+
+	for (int i = 0; i < behind; i++)
+		shape.at[1 + i] = 1;
+	*r = (ExportRecord){
+		.kind = EXPORT_FACTORS, .state = (uint32_t)a->weight->id, .dtype = at->dtype};
+	TensorProto *t = add_tensor(b, name, at->dtype, &shape, NULL);
+	intmap_put(b->holes, (uint64_t)(uintptr_t)t, (uint64_t)(uintptr_t)r);
+	return name;
+}
+
+static const char *
+add_number(Branches *b, const char *base, DType dtype, double value)
+{
+	void *data = arena_alloc(b->arena, 8);
+	const char *name = fresh(b, base, "_lora_scale");
+
+	dtype_store_float(dtype, data, 0, value);
+	add_tensor(b, name, dtype, &(Ints){0}, data);
+	return name;
+}
+
+/* ---- nodes */
+static const char *
+add_node(Branches *b, const char *base, const char *op, const char *x, const char *y,
+         const char *output)
+{
+	NodeProto *p = NEW(b->arena, NodeProto);
+	const char *z = output ? output : fresh(b, base, arena_printf(b->arena, "_lora_%s", op));
+
+	onnx__node_proto__init(p);
+	p->op_type = (char *)(uintptr_t)op;
+	p->name = fresh(b, base, arena_printf(b->arena, "_lora_%s_node", op));
+	p->input = NEW_ARRAY(b->arena, char *, 2);
+	p->output = NEW_ARRAY(b->arena, char *, 1);
+	p->input[0] = (char *)(uintptr_t)x;
+	p->input[1] = (char *)(uintptr_t)y;
+	p->output[0] = (char *)(uintptr_t)z;
+	p->n_input = 2;
+	p->n_output = 1;
+	vec_push(b->arena, &b->nodes, p);
+	return z;
+}
+
+/* The node without a bias, with another tensor in the weight's place. Before opset 11 Gemm needs something to add. */
+static const char *
+add_same(Branches *b, const NodeProto *from, const Form *form, const char *weight, DType dtype)
+{
+	NodeProto *p = arena_copy(b->arena, from, sizeof(*from));
+	const char *base = from->output[0], *y = fresh(b, base, "_lora");
+	bool adds = is_op(from, "Gemm") && b->model->opset < 11;
+
+	p->name = fresh(b, base, "_lora_node");
+	p->n_input = adds ? 3 : 2;
+	p->input = NEW_ARRAY(b->arena, char *, 3);
+	memcpy(p->input, from->input, 2 * sizeof(*p->input));
+	p->input[form->input] = (char *)(uintptr_t)weight;
+	if (adds)
+		p->input[2] = (char *)(uintptr_t)add_number(b, base, dtype, 0);
+	p->output = NEW_ARRAY(b->arena, char *, 1);
+	p->output[0] = (char *)(uintptr_t)y;
+	vec_push(b->arena, &b->nodes, p);
+	return y;
+}
+
+/* The node with another name for its result. */
+static const char *
+add_renamed(Branches *b, const NodeProto *from)
+{
+	NodeProto *p = arena_copy(b->arena, from, sizeof(*from));
+	char *base = fresh(b, from->output[0], "_base");
+
+	p->output = NEW_ARRAY(b->arena, char *, 1);
+	p->output[0] = base;
+	vec_push(b->arena, &b->nodes, p);
+	return base;
+}
+
+/* The bias in the result's shape; NULL: there is none. */
+static const char *
+bias_of(Branches *b, const NodeProto *from, const Form *form, const Alias *at, int behind)
+{
+	const AttributeProto *beta = node_attribute(from, "beta");
+	const char *y = from->output[0],
+		   *bias = from->n_input > 2 && *from->input[2] ? from->input[2] : NULL;
+
+	if (bias && beta && beta->f != 1)
+		bias = add_node(b, y, "Mul", bias, add_number(b, y, at->dtype, beta->f), NULL);
+	if (!bias || form->second != PRODUCT_CONV)
+		return bias;
+	int64_t *shape = NEW_ARRAY(b->arena, int64_t, 1 + behind);
+	const char *name = fresh(b, y, "_lora_shape");
+	for (int i = 0; i < 1 + behind; i++)
+		shape[i] = i ? 1 : -1;
+	add_tensor(b, name, S64, &(Ints){.n = 1, .at = {1 + behind}}, shape);
+	return add_node(b, y, "Reshape", bias, name, NULL);
+}
+
+/* The sum times the outputs' factors; a bias is added behind. */
+static void
+add_scaled(Branches *b, const NodeProto *from, const Form *form, const Alias *at, const char *base,
+           const char *x)
+{
+	int behind = form->second == PRODUCT_BEHIND   ? 0
+	             : form->second == PRODUCT_BEFORE ? 1
+	                                              : at->order.n - 2;
+	const char *y = from->output[0], *bias = bias_of(b, from, form, at, behind);
+	const char *sum = add_node(b, y, "Add", base, x, NULL);
+	const char *factors = add_factors(b, at, y, behind);
+
+	sum = add_node(b, y, "Mul", sum, factors, bias ? NULL : y);
+	if (bias)
+		add_node(b, y, "Add", sum, bias, y);
+}
+
+/* What reads the weight gets another name for its result; the sum has it. */
+static void
+add_branch(Branches *b, const NodeProto *from, const Form *form, const Alias *at)
+{
+	int outputs = form->outputs(from, at->order.n);
+	const char *y = from->output[0];
+	double scale = adapter_scale(at->adapter);
+	const char *base = at->adapter->magnitude
+	                           ? add_same(b, from, form, from->input[form->input], at->dtype)
+	                           : add_renamed(b, from);
+	const char *first = add_first(b, at, outputs), *second = add_second(b, at, form, outputs);
+	const char *x = add_same(b, from, form, first, at->dtype);
+	if (form->second == PRODUCT_CONV)
+		x = add_node(b, y, "Conv", x, second, NULL);
+	else if (form->second == PRODUCT_BEHIND)
+		x = add_node(b, y, "MatMul", x, second, NULL);
+	else
+		x = add_node(b, y, "MatMul", second, x, NULL);
+	if (scale != 1)
+		x = add_node(b, y, "Mul", x, add_number(b, y, at->dtype, scale), NULL);
+	if (at->adapter->magnitude)
+		add_scaled(b, from, form, at, base, x);
+	else
+		add_node(b, y, "Add", base, x, y);
+}
+
+/* ---- the walk */
+static void
+put_alias(Branches *b, const char *name, const Adapter *a, DType dtype, Ints order)
+{
+	Alias *alias = NEW(b->arena, Alias);
+
+	*alias = (Alias){a, dtype, order};
+	strmap_put(b->aliases, name, alias);
+}
+
+/* The tensors that hold an adapted weight; with --quantize what stands for their codes. */
+static void
+find_weights(Branches *b, const QuantizedTensors *quantized)
+{
+	for (int i = 0; i < b->repairs->list.n; i++) {
+		const Weight *w = b->repairs->list.at[i];
+		const State *s = (w->tied ? w->tied : w)->state;
+		const Adapter *a = s ? module_adapter(b->m, s) : NULL;
+		DType dtype = w->codes ? F32 : w->data.dtype;
+		if (!a || a->weight != s || w->as_constant)
+			continue;
+		Ints order = {.n = state_weight_type(b->m, s)->rank};
+		for (int k = 0; k < order.n; k++)
+			order.at[k] = w->transposed ? order.n - 1 - k : k;
+		put_alias(b, w->name, a, dtype, order);
+		for (int k = 0; quantized && k < quantized->n; k++) {
+			const QuantizedTensor *t = quantized->at[k];
+			if (t->output && !strcmp(t->name, w->name))
+				put_alias(b, t->output, a, dtype, order);
+		}
+	}
+}
+
+/* The type in which a node's result is multiplied: what its adapter is to have. */
+static DType
+passed_dtype(const Branches *b, const NodeProto *p, const Alias *at)
+{
+	const TensorProto *scale = is_op(p, "DequantizeLinear") && p->n_input > 1
+	                                   ? strmap_get(b->model->initializers, p->input[1])
+	                                   : NULL;
+	int type = is_op(p, "Cast") ? (int)attribute_int(p, "to") : scale ? scale->data_type : 0;
+	DType dtype;
+
+	return tensor_dtype(type, &dtype) && dtype_is_float(dtype) ? dtype : at->dtype;
+}
+
+/* An Identity whose result is a weight of its own, merged with another of the same numbers, passes nothing on. */
+static bool
+is_own_weight(const Branches *b, const NodeProto *p)
+{
+	const Weight *w = p->n_output == 1 ? repairs_weight(b->repairs, p->output[0]) : NULL;
+
+	return w && w->identity == p && !(w->tied && !strcmp(w->tied->name, p->input[0]));
+}
+
+/* The numbers do not matter to it. */
+static bool
+reads_shape(const NodeProto *p)
+{
+	return is_op(p, "Shape") || is_op(p, "Size");
+}
+
+/* The result of a node that passes the weight on; false: it does not. */
+static bool
+pass_on(Branches *b, const NodeProto *p, const Alias *at)
+{
+	static const char *const same[] = {"Identity", "Cast", "QuantizeLinear",
+	                                   "DequantizeLinear"};
+	const AttributeProto *perm = node_attribute(p, "perm");
+	Ints order = at->order;
+	bool passes = is_op(p, "Transpose");
+
+	for (int i = 0; i < COUNT(same); i++)
+		passes |= is_op(p, same[i]);
+	if (!passes)
+		return false;
+	for (int i = 0; is_op(p, "Transpose") && i < order.n; i++) {
+		int64_t from = perm && (size_t)i < perm->n_ints ? perm->ints[i] : order.n - 1 - i;
+		order.at[i] = at->order.at[from];
+	}
+	put_alias(b, p->output[0], at->adapter, passed_dtype(b, p, at), order);
+	return true;
+}
+
+static bool
+reads_inside(const Branches *b, const GraphProto *g)
+{
+	for (size_t i = 0; i < g->n_node; i++) {
+		for (size_t k = 0; k < g->node[i]->n_input; k++)
+			if (strmap_get(b->aliases, g->node[i]->input[k]))
+				return true;
+		for (size_t k = 0; k < g->node[i]->n_attribute; k++)
+			if (g->node[i]->attribute[k]->g &&
+			    reads_inside(b, g->node[i]->attribute[k]->g))
+				return true;
+	}
+	return false;
+}
+
+static void
+walk_node(Branches *b, NodeProto *p)
+{
+	for (size_t k = 0; k < p->n_attribute; k++)
+		if (p->attribute[k]->g && reads_inside(b, p->attribute[k]->g))
+			b->fault = p;
+	const Alias *adapted = NULL;
+	const Form *form = NULL;
+	bool passes = is_own_weight(b, p) || reads_shape(p);
+	for (size_t k = 0; k < p->n_input && !passes; k++) {
+		const Alias *at = strmap_get(b->aliases, p->input[k]);
+		if (!at || (k == 0 && p->n_output && pass_on(b, p, at)))
+			continue;
+		form = form_of(p, (int)k, at->order.n);
+		if (!form || adapted)
+			b->fault = p;
+		adapted = at;
+	}
+	if (adapted && form)
+		add_branch(b, p, form, adapted);
+	else
+		vec_push(b->arena, &b->nodes, p);
+}
+
+const char *
+model_branch_edit(const Module *m, const QuantizedTensors *quantized, GraphProto *g, IntMap *holes,
+                  Arena *arena)
+{
+	const ImportInfo *info = m->import;
+	Branches b = {.m = m,
+	              .model = info->base.model,
+	              .repairs = info->repairs,
+	              .arena = arena,
+	              .aliases = strmap_new(arena),
+	              .names = strmap_new(arena),
+	              .tensors = strmap_new(arena),
+	              .holes = holes};
+
+	add_names(&b, g);
+	find_weights(&b, quantized);
+	for (size_t i = 0; i < g->n_initializer; i++)
+		vec_push(arena, &b.initializers, g->initializer[i]);
+	for (size_t i = 0; i < g->n_node; i++)
+		walk_node(&b, g->node[i]);
+	g->node = b.nodes.at;
+	g->n_node = (size_t)b.nodes.n;
+	g->initializer = b.initializers.at;
+	g->n_initializer = (size_t)b.initializers.n;
+	return b.fault ? arena_printf(m->arena, "node %s (%s)",
+	                              quoted(b.model, node_location(b.fault)), b.fault->op_type)
+	               : NULL;
+}

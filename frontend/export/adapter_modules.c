@@ -1,0 +1,90 @@
+/* The modules that read a weight with an adapter, as PEFT calls them: "model.layers.0.self_attn.q_proj". By what the file
+ * says, in this order: the weight's own name, or what it was computed from, where it ends in .weight; the scope of the node that reads
+ * it (metadata, or "/mlp/fc/MatMul"); the bias behind it, mlp.fc.bias. */
+#include "frontend/import/import.h"
+
+#include <string.h>
+
+static const char *
+module_by_name(Arena *arena, const State *weight)
+{
+	const char *own = name_is_generated(weight->name)
+	                          ? NULL
+	                          : text_before_ending(arena, weight->name, ".weight");
+
+	return own ? own : text_before_ending(arena, weight->path, ".weight");
+}
+
+/* "mlp.fc" as metadata have it, and of "/mlp/fc". */
+static const char *
+module_by_scope(Arena *arena, const NodeProto *reader)
+{
+	const char *path;
+	size_t n = node_module(reader, &path), slash = n && *path == '/';
+
+	if (n <= slash)
+		return NULL;
+	char *module = arena_strndup(arena, path + slash, n - slash);
+	for (char *c = module; *c; c++)
+		*c = *c == '/' ? '.' : *c;
+	return module;
+}
+
+/* Of what is added to the product, or is its third operand. */
+static const char *
+module_by_bias(Arena *arena, const Repairs *r, const NodeProto *reader)
+{
+	const Reader *next;
+	const char *module = reader->n_input > 2
+	                             ? text_before_ending(arena, reader->input[2], ".bias")
+	                             : NULL;
+	int n = all_readers(r, reader->output[0], &next);
+
+	for (int i = 0; i < n && !module; i++)
+		for (size_t k = 0; k < next[i].node->proto->n_input && !module; k++)
+			module = text_before_ending(arena, next[i].node->proto->input[k], ".bias");
+	return module;
+}
+
+static const char *
+module_of_reader(Arena *arena, const Repairs *r, const NodeProto *reader)
+{
+	const char *module = module_by_scope(arena, reader);
+
+	return module ? module : module_by_bias(arena, r, reader);
+}
+
+/* By the nodes that read tensors of that weight. */
+static void
+modules_of_readers(Arena *arena, const Repairs *r, const State *weight, AdapterModules *out)
+{
+	const Reader *readers;
+
+	for (int i = 0; i < r->list.n; i++) {
+		const Weight *w = r->list.at[i];
+		if ((w->tied ? w->tied : w)->state != weight)
+			continue;
+		int n = all_readers(r, w->name, &readers);
+		for (int k = 0; k < n; k++) {
+			const NodeProto *reader = readers[k].node->proto;
+			const char **module = is_op(reader, "Gather") ? &out->table : &out->product;
+			if (!*module && reader->n_output)
+				*module = module_of_reader(arena, r, reader);
+		}
+	}
+}
+
+AdapterModules
+model_adapter_modules(const Module *m, const Adapter *a)
+{
+	const ImportInfo *info = m->import;
+	const char *named = module_by_name(m->arena, a->weight);
+	AdapterModules out = {0};
+
+	modules_of_readers(m->arena, info->repairs, a->weight, &out);
+	if (a->readers == ADAPTS_PRODUCTS)
+		return (AdapterModules){.product = named ? named : out.product};
+	if (a->readers == ADAPTS_TABLES)
+		return (AdapterModules){.table = named ? named : out.table};
+	return out;
+}

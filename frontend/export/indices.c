@@ -1,0 +1,134 @@
+/* gather and scatter in ONNX. Of an index that is outside, gather gives 0 and scatter drops the update; ONNX counts negative
+ * indices from the end, and takes no others. */
+#include "frontend/export/writer.h"
+
+/* bool, of the indices' shape: is each inside [0, extent)? NULL: they are constants that are. */
+static const char *
+inside(GraphWriter *w, const Node *n, int operand, int64_t extent)
+{
+	const Tensor *t = value_constant(node_operand(n, operand));
+	DType d = type_of(n, operand)->dtype;
+	const char *i = writer_operand(w, n, operand);
+	bool outside = !t;
+
+	for (int64_t k = 0; t && k < t->type->n; k++)
+		outside |= tensor_int(t, k) < 0 || tensor_int(t, k) >= extent;
+	if (!outside)
+		return NULL;
+	return writer_binary(w, "And",
+	                     writer_binary(w, "GreaterOrEqual", i, writer_number(w, d, 0)),
+	                     writer_binary(w, "Less", i, writer_number(w, d, (double)extent)));
+}
+
+/* The indices of n's operand 1, `instead` in the place of those that are not inside. */
+static const char *
+safe_indices(GraphWriter *w, const Node *n, const char *inside, int64_t instead)
+{
+	const char *i = writer_operand(w, n, 1);
+
+	if (!inside)
+		return i;
+	return writer_where(w, inside, i, writer_number(w, type_of(n, 1)->dtype, (double)instead));
+}
+
+/* x where c is true, zeros elsewhere */
+static const char *
+or_zero(GraphWriter *w, const char *c, const char *x, DType d)
+{
+	if (d == BOOL)
+		return writer_binary(w, "And", c, x);
+	return writer_where(w, c, x, writer_number(w, d, 0));
+}
+
+static bool
+write_gather(GraphWriter *w, const Node *n)
+{
+	int axis = (int)((const AxisAttr *)n->attr)->axis;
+	const WrittenAttribute a[] = {{.name = "axis", .kind = WRITE_INT, .i = axis}, {0}};
+	Type data = type_of(n, 0), indices = type_of(n, 1);
+	Ints shape = ints_of_type(node_result(n, 0)->type);
+
+	if (data->n == 0)
+		return done(w, n,
+		            writer_binary(w, "Expand", writer_number(w, data->dtype, 0),
+		                          writer_ints(w, shape)));
+	const char *known = inside(w, n, 1, data->dims[axis]);
+	const char *y = writer_node(
+		w, "Gather", a, 2,
+		(const char *[]){writer_operand(w, n, 0), safe_indices(w, n, known, 0)});
+	if (!known)
+		return done(w, n, y);
+	for (int i = 0; i < shape.n; i++)
+		if (i < axis || i >= axis + indices->rank)
+			shape.at[i] = 1;
+	return done(w, n, or_zero(w, writer_reshape(w, known, shape), y, data->dtype));
+}
+
+/* `axis` first, or back behind those before it. */
+static Ints
+axis_first(int rank, int axis, bool back)
+{
+	Ints order = {.n = rank};
+
+	for (int i = 0; i < rank; i++) {
+		int from = i == 0 ? axis : i <= axis ? i - 1 : i;
+		order.at[back ? from : i] = back ? i : from;
+	}
+	return order;
+}
+
+/* [axes before] [indices] [axes behind] -> [indices] [axes before] [axes behind] */
+static Ints
+indices_first(int rank, int axis, int n)
+{
+	Ints order = {0};
+
+	for (int i = axis; i < axis + n; i++)
+		order.at[order.n++] = i;
+	for (int i = 0; i < rank; i++)
+		if (i < axis || i >= axis + n)
+			order.at[order.n++] = i;
+	return order;
+}
+
+/* ScatterND puts slices of axis 0. Updates that are dropped go to one more slice behind, which is cut off again. */
+static bool
+write_scatter(GraphWriter *w, const Node *n)
+{
+	static const char *const reductions[] = {"none", "add", "mul", "max", "min"};
+	const ScatterAttr *s = n->attr;
+	const WrittenAttribute a[] = {
+		{.name = "reduction", .kind = WRITE_TEXT, .text = reductions[s->kind]}, {0}};
+	Type data = type_of(n, 0), indices = type_of(n, 1), updates = type_of(n, 2);
+	int axis = (int)s->axis;
+	Ints columns = ints_of_type(indices), order = axis_first(data->rank, axis, false);
+	Ints zero = {.n = data->rank}, one = zero, behind = zero, whole = zero;
+
+	if (columns.n >= MAX_RANK)
+		return false;
+	if (updates->n == 0)
+		return done(w, n, writer_operand(w, n, 0));
+	columns.at[columns.n++] = 1;
+	for (int i = 0; i < data->rank; i++) {
+		whole.at[i] = data->dims[order.at[i]];
+		one.at[i] = 1;
+	}
+	const char *known = inside(w, n, 1, data->dims[axis]);
+	behind.at[0] = known != NULL;
+	const char *x = writer_pad(w, writer_transpose(w, writer_operand(w, n, 0), order),
+	                           data->dtype, zero, behind, 0);
+	const char *u = writer_transpose(w, writer_operand(w, n, 2),
+	                                 indices_first(updates->rank, axis, indices->rank));
+	const char *i = writer_reshape(
+		w, writer_cast(w, safe_indices(w, n, known, data->dims[axis]), S64), columns);
+	const char *y = writer_node(w, "ScatterND", a, 3, (const char *[]){x, i, u});
+	if (known)
+		y = writer_slice(w, y, zero, whole, one);
+	return done(w, n, writer_transpose(w, y, axis_first(data->rank, axis, true)));
+}
+
+const WriteRow write_index_rows[] = {
+	{"gather", write_gather, NULL},
+	{"scatter", write_scatter, NULL},
+	{0},
+};

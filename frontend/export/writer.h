@@ -1,0 +1,94 @@
+/* A program of the module as an ONNX graph (write.c): what a row of ops.c sees of it. Values of the program have names in the graph; a row
+ * reads its operands' names and sets its result's. */
+#ifndef GRADC_ONNX_OUT_WRITER_H
+#define GRADC_ONNX_OUT_WRITER_H
+
+#include "frontend/export/branches.h"
+
+enum { WRITTEN_OPSET = 18, WRITTEN_IR = 8, MOST_WRITTEN_INPUTS = 4096 };
+
+typedef struct {
+	Arena *arena;
+	const Module *m;
+	const Function *f;
+	Diag *diag;
+	StrMap *taken;     /* names of the graph */
+	const char **name; /* by value id; NULL: not yet */
+	bool *live;        /* by value id: a result is made of it */
+	VEC(NodeProto *) nodes;
+	VEC(TensorProto *) initializers;
+	VEC(ValueInfoProto *) inputs, outputs;
+	int count;          /* of names made */
+	const char *origin; /* of the node that is written */
+} GraphWriter;
+
+/* ---- write.c */
+/* `wanted`, or that and a number where it is taken. */
+const char *writer_name(GraphWriter *w, const char *wanted);
+const char *writer_operand(const GraphWriter *w, const Node *n, int i);
+void writer_set(GraphWriter *w, const Node *n, int i, const char *name);
+
+/* Attributes of a node; a list ends where the name is NULL. */
+typedef struct {
+	const char *name;
+	enum { WRITE_INT, WRITE_INTS, WRITE_TEXT } kind;
+	int64_t i;
+	Ints ints;
+	const char *text;
+} WrittenAttribute;
+/* A node, and the names that it gives its results. */
+void writer_node_of(GraphWriter *w, const char *op, const WrittenAttribute *attributes, int n,
+                    const char *const *inputs, int n_results, const char **results);
+/* A node with one result, whose name it gives. */
+const char *writer_node(GraphWriter *w, const char *op, const WrittenAttribute *attributes, int n,
+                        const char *const *inputs);
+/* Without attributes. */
+const char *writer_unary(GraphWriter *w, const char *op, const char *x);
+const char *writer_binary(GraphWriter *w, const char *op, const char *x, const char *y);
+/* x where c is true, else y. onnxruntime has none of bools. */
+const char *writer_where(GraphWriter *w, const char *c, const char *x, const char *y);
+/* Initializers. */
+const char *writer_tensor(GraphWriter *w, const char *wanted, DType dtype, Ints shape,
+                          const void *data);
+const char *writer_ints(GraphWriter *w, Ints list);               /* s64[n] */
+const char *writer_number(GraphWriter *w, DType dtype, double x); /* of rank 0 */
+const char *writer_integer(GraphWriter *w, int64_t x);            /* s64, of rank 0 */
+/* Common forms. */
+const char *writer_reshape(GraphWriter *w, const char *x, Ints shape);
+const char *writer_transpose(GraphWriter *w, const char *x, Ints order);
+const char *writer_cast(GraphWriter *w, const char *x, DType to);
+const char *writer_slice(GraphWriter *w, const char *x, Ints start, Ints stop, Ints step);
+const char *writer_pad(GraphWriter *w, const char *x, DType dtype, Ints low, Ints high,
+                       double value);
+
+static inline DType
+dtype_of(const Node *n)
+{
+	return node_result(n, 0)->type->dtype;
+}
+
+static inline Type
+type_of(const Node *n, int operand)
+{
+	return node_operand(n, operand)->type;
+}
+
+/* Sets result 0. */
+static inline bool
+done(GraphWriter *w, const Node *n, const char *name)
+{
+	writer_set(w, n, 0, name);
+	return true;
+}
+
+/* ---- ops.c, indices.c, products.c, windows.c: false where there is no row for the op, or none for its attributes. */
+typedef bool (*WriteFn)(GraphWriter *w, const Node *n);
+typedef struct {
+	const char *op; /* as OpRow.name */
+	WriteFn write;
+	const char *onnx; /* of rows that are one operator */
+} WriteRow;
+extern const WriteRow write_op_rows[], write_index_rows[], write_product_rows[],
+	write_window_rows[];
+
+#endif

@@ -1,0 +1,466 @@
+/* Values whose size along one axis is known at run time only: padded to a declared bound (`--bound`), with the count beside them. The
+ * operators below may read them; what they give is padded in turn, or does not depend on the padding. All others refuse. */
+#include "frontend/import/import.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef enum {
+	ELEMENTWISE =
+		1, /* element i of the results from element i of the inputs, NumPy broadcasting */
+	GATHER,
+	GATHER_ND,
+	SCATTER_ND, /* indices of the padding lie outside */
+	TRANSPOSE,
+	RESHAPE, /* the axis stays one */
+	REDUCE,  /* the padding is what changes nothing */
+	MEAN,
+	SHAPE,
+	SIZE,
+	CONCAT, /* along the axis the parts move together; along another one they have one count */
+} Rule;
+typedef struct {
+	const char *names; /* "Add Sub ...", a space around each */
+	Rule rule;
+	double neutral; /* of REDUCE */
+} PaddedRow;
+
+static const PaddedRow rows[] = {
+	{" Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Cos "
+         "Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish IsInf IsNaN LeakyRelu Less LessOrEqual Log "
+         "Max Mean Min Mish Mod Mul Neg Not Or Pow PRelu Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt "
+         "Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor ",
+         ELEMENTWISE, 0},
+	{" Gather ", GATHER, 0},
+	{" GatherND ", GATHER_ND, 0},
+	{" ScatterND ", SCATTER_ND, 0},
+	{" Transpose ", TRANSPOSE, 0},
+	{" Reshape Flatten Squeeze Unsqueeze ", RESHAPE, 0},
+	{" ReduceSum ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ", REDUCE, 0},
+	{" ReduceProd ", REDUCE, 1},
+	{" ReduceMax ReduceLogSumExp ", REDUCE, -HUGE_VAL},
+	{" ReduceMin ", REDUCE, HUGE_VAL},
+	{" ReduceMean ", MEAN, 0},
+	{" Shape ", SHAPE, 0},
+	{" Size ", SIZE, 0},
+	{" Concat ", CONCAT, 0},
+};
+
+static const PaddedRow *
+find_rule(const OnnxNode *n)
+{
+	const char *name = arena_printf(n->im->arena, " %s ", n->proto->op_type);
+
+	for (int i = 0; i < COUNT(rows) && !*domain_of(n->proto->domain); i++)
+		if (strstr(rows[i].names, name))
+			return &rows[i];
+	return NULL;
+}
+
+static void
+refuse(OnnxNode *n, int i, const Bound *b, const char *why)
+{
+	report_unsupported(
+		n,
+		"input %d, %s, has as many elements along axis %d as the data say, at most %lld: %s",
+		i, quoted(n->im->model, n->proto->input[i]), b->axis,
+		(long long)b->value->type->dims[b->axis], why);
+}
+
+/* From the last axis: broadcasting keeps it. */
+static int
+from_end(const Bound *b)
+{
+	return b->value->type->rank - b->axis;
+}
+
+/* A bound that names output i, or else takes it as a glob; NULL: none does. */
+static const SizeBound *
+bound_of(const OnnxNode *n, int i)
+{
+	const ImportOptions *o = n->im->options;
+	const char *name = has_output(n, i) ? n->proto->output[i] : NULL;
+	const SizeBound *found = NULL;
+
+	for (int k = 0; name && k < o->n_bounds; k++) {
+		if (!strcmp(o->bounds[k].name, name))
+			return &o->bounds[k];
+		if (!found && glob_match(o->bounds[k].name, name))
+			found = &o->bounds[k];
+	}
+	return found;
+}
+
+bool
+has_size_bound(const OnnxNode *n)
+{
+	for (int i = 0; i < n_outputs(n); i++)
+		if (bound_of(n, i))
+			return true;
+	return false;
+}
+
+bool
+want_size_bound(OnnxNode *n, int64_t *out)
+{
+	const char *name = "";
+
+	for (int i = 0; i < n_outputs(n); i++) {
+		const SizeBound *b = bound_of(n, i);
+		name = *name ? name : n->proto->output[i];
+		if (!b)
+			continue;
+		*b->used = true;
+		*out = b->value;
+		return true;
+	}
+	report_unsupported(n, "the size of its result depends on data");
+	diag_hint(n->im->diag,
+	          "--bound %s=N says how large it is at most, --bound '*=N' for all such nodes",
+	          name);
+	return false;
+}
+
+void
+note_overflow(OnnxNode *n, Value *over)
+{
+	if (over && !n->im->scope)
+		vec_push(n->im->arena, &n->im->overflows, over);
+}
+
+void
+set_output_padded(OnnxNode *n, int i, Value *v, int axis, Value *count)
+{
+	set_output(n, i, v);
+	if (v && count && !n->padded)
+		note_overflow(n, e_with(n, OP_gt, count, (double)v->type->dims[axis]));
+	if (i >= n_outputs(n) || !v)
+		return;
+	n->out[i].count = count;
+	n->out[i].axis = axis;
+}
+
+/* ---- inputs */
+/* v: bool of b's shape: is it no padding? */
+static Value *
+inside(OnnxNode *n, const Bound *b)
+{
+	return e_binary(n, OP_lt, e_iota(n, S64, shape_of(b->value), b->axis), b->count);
+}
+
+/* The least or the largest integer of a type. */
+static Value *
+extreme(OnnxNode *n, DType d, bool largest)
+{
+	bool is_signed = dtype_info[d].class == CLASS_SIGNED;
+	int bits = d == BOOL ? 1 : dtype_info[d].bits - is_signed;
+	int64_t most = bits == 64 ? -1 : (int64_t)(~UINT64_C(0) >> (64 - bits));
+	int64_t least = is_signed ? -most - 1 : 0;
+	Value *v = e_constant_ints(n, 1, largest ? &most : &least);
+
+	return e_cast(n, e_reshape(n, v, (Ints){0}), d);
+}
+
+static Value *
+or_neutral(OnnxNode *n, const Bound *b, double neutral)
+{
+	DType d = b->value->type->dtype;
+	bool integer = !dtype_is_float(d) && isinf(neutral);
+	Value *v = integer ? extreme(n, d, neutral > 0) : e_number(n, b->value, neutral);
+
+	return e_select(n, inside(n, b), b->value, v);
+}
+
+/* Padded tuples name a place behind the last along the first axis. */
+static Value *
+indices_or_outside(OnnxNode *n, const Bound *b)
+{
+	Bound *data = importer_lookup(n->im, n->proto->input[0]);
+
+	if (!data || !data->value || data->value->type->rank == 0)
+		return NULL;
+	return or_neutral(n, b, (double)data->value->type->dims[0]);
+}
+
+static bool
+fits_others(OnnxNode *n, int i, const Bound *b)
+{
+	const Bound *first = n->padded;
+
+	if (first && (first->count != b->count || from_end(first) != from_end(b))) {
+		refuse(n, i, b, "another input has another such size");
+		return false;
+	}
+	return true;
+}
+
+static Value *
+padded_value(OnnxNode *n, int i, const Bound *b, const PaddedRow *row)
+{
+	int axis = b->axis, rank = b->value->type->rank;
+	Value *v = b->value;
+
+	switch (row->rule) {
+	case ELEMENTWISE: return fits_others(n, i, b) ? v : NULL;
+	case GATHER:
+		if (i == 0) {
+			int along = want_axis(n, want_int(n, "axis", 0), rank);
+			v = along == axis ? NULL : v;
+		}
+		break;
+	case GATHER_ND: v = i == 1 && axis != rank - 1 ? v : NULL; break;
+	case SCATTER_ND:
+		if (i == 1)
+			v = axis == rank - 1 ? NULL : indices_or_outside(n, b);
+		else if (i == 0)
+			v = NULL;
+		break;
+	case REDUCE:
+	case MEAN: v = or_neutral(n, b, row->neutral); break;
+	case TRANSPOSE:
+	case RESHAPE:
+	case SHAPE:
+	case SIZE:
+	case CONCAT: break;
+	}
+	if (!v && !n->failed)
+		refuse(n, i, b, "not of this input");
+	return v;
+}
+
+Value *
+padded_input(OnnxNode *n, int i, const Bound *b)
+{
+	const PaddedRow *row = find_rule(n);
+
+	if (!row) {
+		refuse(n, i, b, "this operator takes no such input");
+		return NULL;
+	}
+	bool same = n->padded && (n->padded_at == i || n->padded->count == b->count);
+	if (n->padded && row->rule != CONCAT &&
+	    (row->rule == GATHER ? n->padded_at != i : row->rule != ELEMENTWISE && !same)) {
+		refuse(n, i, b, "another input has such a size, too");
+		return NULL;
+	}
+	Value *v = padded_value(n, i, b, row);
+	if (v && !n->padded) {
+		n->padded = b;
+		n->padded_at = i;
+	}
+	return v;
+}
+
+/* ---- outputs */
+static void
+pad_output(OnnxNode *n, int i, int axis)
+{
+	const Value *v = n->out[i].value;
+
+	if (v && axis >= 0 && axis < v->type->rank)
+		set_output_padded(n, i, n->out[i].value, axis, n->padded->count);
+}
+
+/* Inputs that are not padded broadcast along the axis. */
+static void
+pad_elementwise(OnnxNode *n)
+{
+	int end = from_end(n->padded);
+
+	for (int i = 0; i < n_inputs(n); i++) {
+		Bound *b = has_input(n, i) ? importer_lookup(n->im, n->proto->input[i]) : NULL;
+		if (!b || !b->value || b->count || b->value->type->rank < end)
+			continue;
+		if (b->value->type->dims[b->value->type->rank - end] != 1) {
+			refuse(n, n->padded_at, n->padded,
+			       "another input has a size of its own there");
+			return;
+		}
+	}
+	for (int i = 0; i < n_outputs(n); i++)
+		if (n->out[i].value)
+			pad_output(n, i, n->out[i].value->type->rank - end);
+}
+
+static int
+gathered_axis(OnnxNode *n)
+{
+	Bound *data = importer_lookup(n->im, n->proto->input[0]);
+	Bound *indices = importer_lookup(n->im, n->proto->input[1]);
+	int64_t axis = want_int(n, "axis", 0);
+
+	axis += axis < 0 ? data->value->type->rank : 0;
+	if (n->padded_at == 1)
+		return (int)axis + n->padded->axis;
+	return n->padded->axis + (n->padded->axis > axis ? indices->value->type->rank - 1 : 0);
+}
+
+static int
+transposed_axis(OnnxNode *n)
+{
+	Ints order;
+
+	if (!want_ints(n, "perm", &order))
+		return n->padded->value->type->rank - 1 - n->padded->axis;
+	for (int i = 0; i < order.n; i++)
+		if (order.at[i] == n->padded->axis)
+			return i;
+	return -1;
+}
+
+/* The axis of `to` with as many elements before and behind it; -1: it is none any more. */
+static int
+reshaped_axis(const Bound *b, Type to)
+{
+	int64_t before = 1, so_far = 1, size = b->value->type->dims[b->axis];
+
+	for (int i = 0; i < b->axis; i++)
+		before *= b->value->type->dims[i];
+	for (int i = 0; i < to->rank; i++) {
+		if (so_far == before && to->dims[i] == size)
+			return i;
+		so_far *= to->dims[i];
+	}
+	return -1;
+}
+
+static void
+pad_reshaped(OnnxNode *n)
+{
+	int axis = n->out[0].value ? reshaped_axis(n->padded, n->out[0].value->type) : -1;
+
+	if (axis < 0)
+		refuse(n, n->padded_at, n->padded, "the result has no such axis");
+	else
+		pad_output(n, 0, axis);
+}
+
+/* Where the axis is added up, the padding changed nothing; a mean is of as many as there are. */
+static void
+pad_reduced(OnnxNode *n, bool mean)
+{
+	const Bound *b = n->padded;
+	int before = 0;
+	Ints axes;
+
+	if (!want_reduce_axes(n, b->value, &axes) || !n->out[0].value)
+		return;
+	for (int i = 0; i < axes.n; i++)
+		before += axes.at[i] < b->axis;
+	if (!ints_has(&axes, b->axis)) {
+		pad_output(n, 0, want_int(n, "keepdims", 1) ? b->axis : b->axis - before);
+		return;
+	}
+	Value *y = n->out[0].value;
+	double size = (double)b->value->type->dims[b->axis];
+	if (mean && !is_float(y))
+		refuse(n, n->padded_at, b, "a mean of integers");
+	else if (mean)
+		set_output(n, 0,
+		           e_binary(n, OP_div, e_with(n, OP_mul, y, size),
+		                    e_cast(n, b->count, y->type->dtype)));
+}
+
+/* The count in its place. */
+static void
+pad_shape(OnnxNode *n)
+{
+	int64_t start = want_int(n, "start", 0), rank = n->padded->value->type->rank;
+	Value *y = n->out[0].value;
+
+	start = start < -rank ? 0 : start < 0 ? start + rank : start > rank ? rank : start;
+	if (!y)
+		return;
+	Value *own = e_with(n, OP_eq, e_iota(n, S64, shape_of(y), 0),
+	                    (double)(n->padded->axis - start));
+	set_output(n, 0, e_select(n, own, n->padded->count, y));
+}
+
+static void
+pad_size(OnnxNode *n)
+{
+	int64_t others = 1;
+	Type type = n->padded->value->type;
+
+	for (int i = 0; i < type->rank; i++)
+		others *= i == n->padded->axis ? 1 : type->dims[i];
+	set_output(n, 0, e_with(n, OP_mul, n->padded->count, (double)others));
+}
+
+/* Is element i along the axis one of part k, and no padding? bool[size of the part]; *count grows by how many there are. */
+static Value *
+part_mask(OnnxNode *n, const Bound *b, int axis, Value **count)
+{
+	int64_t size = b->value->type->dims[axis];
+	Ints shape = {.n = 1, .at = {size}};
+
+	if (!b->count) {
+		*count = e_with(n, OP_add, *count, (double)size);
+		return e_cast(n, e_splat(n, S64, shape, 1), BOOL);
+	}
+	*count = e_binary(n, OP_add, *count, e_cast(n, b->count, S64));
+	return e_binary(n, OP_lt, e_iota(n, S64, shape, 0), b->count);
+}
+
+/* Along the padded axis: what is no padding, moved to the front. */
+static void
+join_parts(OnnxNode *n, int axis)
+{
+	int parts = n_inputs(n);
+	Value **masks = NEW_ARRAY(n->im->arena, Value *, parts);
+	Value *joined = n->out[0].value,
+	      *count = e_reshape(n, e_constant_ints(n, 1, &(int64_t){0}), (Ints){0});
+
+	for (int i = 0; i < parts; i++) {
+		const Bound *b = importer_lookup(n->im, n->proto->input[i]);
+		masks[i] = part_mask(n, b, axis, &count);
+		if (!masks[i])
+			return;
+	}
+	Places p = places_within(n, e_concat(n, parts, masks, 0), joined->type->dims[axis]);
+	set_output_padded(n, 0, e_gather(n, joined, p.at, axis), axis, count);
+}
+
+static void
+pad_joined(OnnxNode *n)
+{
+	Value *y = n->out[0].value;
+	int axis = y ? want_axis(n, want_int(n, "axis", 1), y->type->rank) : -1;
+
+	if (axis < 0)
+		return;
+	for (int i = 0; i < n_inputs(n); i++) {
+		const Bound *b = importer_lookup(n->im, n->proto->input[i]);
+		bool same = axis == n->padded->axis
+		                    ? !b->count || b->axis == axis
+		                    : b->count == n->padded->count && b->axis == n->padded->axis;
+		if (same)
+			continue;
+		refuse(n, n->padded_at, n->padded, "another input has a size of its own there");
+		return;
+	}
+	if (axis == n->padded->axis)
+		join_parts(n, axis);
+	else
+		pad_output(n, 0, n->padded->axis);
+}
+
+void
+padded_outputs(OnnxNode *n)
+{
+	if (!n->padded || n->failed)
+		return;
+	switch (find_rule(n)->rule) {
+	case ELEMENTWISE: pad_elementwise(n); break;
+	case GATHER: pad_output(n, 0, gathered_axis(n)); break;
+	case GATHER_ND: pad_output(n, 0, n->padded->axis); break;
+	case TRANSPOSE: pad_output(n, 0, transposed_axis(n)); break;
+	case RESHAPE: pad_reshaped(n); break;
+	case REDUCE: pad_reduced(n, false); break;
+	case MEAN: pad_reduced(n, true); break;
+	case SHAPE: pad_shape(n); break;
+	case SIZE: pad_size(n); break;
+	case CONCAT: pad_joined(n); break;
+	case SCATTER_ND: break;
+	}
+}

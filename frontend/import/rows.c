@@ -1,0 +1,220 @@
+/* Which axis of each input and output counts the rows of a micro-batch. Of an input: the one that --batch-axis says; else the
+ * one that is called batch, as exporters of torch write it where dynamic_axes says so; else the leading one. Of an output:
+ * the one that the graph computes. */
+#include "frontend/import/import.h"
+
+#include <string.h>
+#include <strings.h>
+
+static bool
+is_one_of(const char *name, const char *const *list)
+{
+	for (int i = 0; list[i]; i++)
+		if (strcasecmp(name, list[i]) == 0)
+			return true;
+	return false;
+}
+
+/* "batch", "batch_size", "decoder_batch", "bsz" */
+static bool
+is_called_batch(const char *symbol)
+{
+	static const char *const names[] = {"bs", "bsz", "nbatch", "minibatch", NULL};
+
+	return is_one_of(symbol, names) || strcasestr(symbol, "batch");
+}
+
+/* N and B may be anything, but behind an axis that is called time. */
+static bool
+is_called_time(const char *symbol)
+{
+	static const char *const names[] = {"t",      "s",         "l",       "time",   "seq",
+	                                    "frames", "sequence",  "seq_len", "seqlen", "length",
+	                                    "steps",  "timesteps", NULL};
+
+	return is_one_of(symbol, names) || strcasestr(symbol, "time") || strcasestr(symbol, "seq");
+}
+
+static bool
+counts_rows(const char *symbol, const char *leading)
+{
+	static const char *const letters[] = {"n", "b", NULL};
+
+	return symbol && (is_called_batch(symbol) ||
+	                  (leading && is_called_time(leading) && is_one_of(symbol, letters)));
+}
+
+int
+rows_axis_of(const ValueInfoProto *v, const BatchAxisOption *options, int n)
+{
+	const Onnx__TypeProto__Tensor *t = tensor_type(v);
+	int found = 0, named = 0;
+
+	for (int i = 0; i < n; i++)
+		if (strcmp(options[i].input, v->name) == 0)
+			return options[i].axis;
+	if (!t || !t->shape || t->shape->n_dim == 0)
+		return 0;
+	const char *leading = dim_symbol(t->shape->dim[0]);
+	if (leading && is_called_batch(leading))
+		return 0;
+	for (int i = 1; i < (int)t->shape->n_dim; i++)
+		if (counts_rows(dim_symbol(t->shape->dim[i]), leading)) {
+			found = i;
+			named++;
+		}
+	return named == 1 ? found : 0;
+}
+
+bool
+rows_axis_is_known(const ValueInfoProto *v, const BatchAxisOption *options, int n)
+{
+	const Onnx__TypeProto__Tensor *t = tensor_type(v);
+	int axis = rows_axis_of(v, options, n);
+
+	for (int i = 0; i < n; i++)
+		if (strcmp(options[i].input, v->name) == 0)
+			return true;
+	if (!t || !t->shape || axis < 0 || axis >= (int)t->shape->n_dim)
+		return false;
+	const char *symbol = dim_symbol(t->shape->dim[axis]);
+	return axis > 0 || (symbol && is_called_batch(symbol));
+}
+
+static bool
+has_option(const Importer *im, const ImportPort *p)
+{
+	for (int i = 0; i < im->options->n_batch_axes; i++)
+		if (strcmp(im->options->batch_axes[i].input, p->name) == 0)
+			return true;
+	return false;
+}
+
+/* What is more likely the input whose batch axis is the number of rows. */
+static int
+likelihood(const Importer *im, const ImportPort *p)
+{
+	if (p->rank == 0 || p->batch_axis < 0)
+		return 0;
+	if (has_option(im, p))
+		return 5;
+	if (p->open_batch && p->batch_axis == 0)
+		return 4;
+	if (p->open_batch)
+		return p->symbols[0] ? 3 : 2;
+	return 1;
+}
+
+/* The first of the likeliest. NULL: scalars only. */
+static const ImportPort *
+rows_input(const Importer *im, const ImportBinding *b)
+{
+	const ImportPort *found = NULL;
+	int most = 0;
+
+	for (int i = 0; i < b->inputs.n; i++) {
+		int now = likelihood(im, &b->inputs.at[i]);
+		if (now > most) {
+			found = &b->inputs.at[i];
+			most = now;
+		}
+	}
+	return found;
+}
+
+/* --batch gives the number of rows to every batch axis that --dim does not bind. */
+static bool
+is_batch(const Importer *im, const ImportPort *p)
+{
+	return im->options->batch && !find_dim(im, p->symbols[p->batch_axis]);
+}
+
+/* Of an input with an open batch axis as large as that of `of`: does it count the same thing? */
+static bool
+same_symbol(const Importer *im, const ImportPort *p, const ImportPort *of)
+{
+	const char *a = p->symbols[p->batch_axis], *b = of->symbols[of->batch_axis];
+
+	return !*a || !*b || !strcmp(a, b) || (is_batch(im, p) && is_batch(im, of));
+}
+
+/* A state [layers,batch,hidden] has one array for every step; x [time,batch,features] has rows. Both have an axis
+ * called batch, behind another one, which is open where it is time, or that of the input whose rows count. */
+static bool
+may_follow(const ImportPort *p, const ImportPort *of)
+{
+	if (p->batch_axis == 0 || p->symbols[0])
+		return true;
+	return p->batch_axis == of->batch_axis &&
+	       memcmp(p->dims, of->dims, sizeof(int64_t) * (size_t)p->batch_axis) == 0;
+}
+
+static bool
+input_has_rows(const Importer *im, const ImportPort *p, const ImportPort *of, int64_t rows)
+{
+	if (p->rank == 0 || p->batch_axis < 0 || p->dims[p->batch_axis] != rows)
+		return false;
+	if (has_option(im, p))
+		return true;
+	return p->open_batch == of->open_batch && may_follow(p, of) &&
+	       (!of->open_batch || same_symbol(im, p, of));
+}
+
+static void
+check_options(const Importer *im, const ImportBinding *b)
+{
+	const ImportOptions *o = im->options;
+
+	for (int i = 0; i < o->n_batch_axes; i++) {
+		const ImportPort *p = NULL;
+		int axis = o->batch_axes[i].axis;
+		for (int k = 0; k < b->inputs.n && !p; k++)
+			if (strcmp(b->inputs.at[k].name, o->batch_axes[i].input) == 0)
+				p = &b->inputs.at[k];
+		if (!p)
+			model_error(im->model, im->diag, EXIT_USAGE,
+			            "--batch-axis %s: no such input", o->batch_axes[i].input);
+		else if (axis >= p->rank)
+			model_error(im->model, im->diag, EXIT_USAGE,
+			            "--batch-axis %s=%d: the input has rank %d", p->name, axis,
+			            p->rank);
+		else if (axis >= 0 && p->dims[axis] != b->rows && b->rows > 0)
+			model_error(im->model, im->diag, EXIT_USAGE,
+			            "--batch-axis %s=%d: it has %lld rows there, other inputs have "
+			            "%lld",
+			            p->name, axis, (long long)p->dims[axis], (long long)b->rows);
+	}
+}
+
+/* An empty batch is one row, of which no input has a part. */
+void
+rows_find_inputs(const Importer *im, ImportBinding *b)
+{
+	const ImportPort *of = rows_input(im, b);
+	bool empty = of && of->dims[of->batch_axis] == 0;
+
+	b->rows = of && !empty ? of->dims[of->batch_axis] : 1;
+	if (!im->inference)
+		check_options(im, b);
+	for (int i = 0; of && i < b->inputs.n; i++) {
+		ImportPort *p = &b->inputs.at[i];
+		p->has_rows = !empty && input_has_rows(im, p, of, b->rows);
+	}
+}
+
+/* Where the graph does not tell, a leading axis with as many elements counts them. */
+void
+rows_find_outputs(const Importer *im, ImportBinding *b)
+{
+	const Function *f = im->b.f;
+	BatchAxes batch = batch_of(im->arena, f);
+
+	for (int i = 0; i < b->outputs.n && batch.rows; i++) {
+		ImportPort *p = &b->outputs.at[i];
+		const BatchAxis *a = &batch.of[function_result(f, i)->id];
+		p->batch_axis = a->axis < 0 ? 0 : a->axis;
+		p->has_rows = p->rank && p->dims[p->batch_axis] == batch.rows &&
+		              (a->axis >= 0 || a->mixed);
+		p->rows_mixed = a->mixed;
+	}
+}

@@ -1,0 +1,252 @@
+/* Doubts: where neither metadata nor a person has said what a tensor is, the reasons for and against a parameter. */
+#include "frontend/weights/roles.h"
+#include "frontend/weights/values.h"
+
+static bool
+is_all(Case *c)
+{
+	return c->w->data.n > 1;
+}
+
+static bool
+is_named_tensor(Case *c)
+{
+	return c->w->data.n > 1 && weight_is_named(c->r, c->w);
+}
+
+static bool
+is_named_number(Case *c)
+{
+	return weight_is_named(c->r, c->w) && !is_root_of_size(number(c)) &&
+	       !all_in(c, STEERING_PLACE);
+}
+
+static bool
+is_learned_number(Case *c)
+{
+	return c->w->data.n == 1 && name_is_learned_number(c->w->name) &&
+	       !name_is_variable(c->w->name);
+}
+
+static bool
+is_computed(Case *c)
+{
+	return c->w->origin && c->w->origin->from.n > 0;
+}
+
+/* Called by a name that somebody gave it: `gate`. Numbers of an attention's or an embedding's code are called by what
+ * they do. What only steers nodes, as a bound of Clip, is no such number. */
+static bool
+is_number_with_own_name(Case *c)
+{
+	return !c->w->constant && !weight_made_by_exporter(c->r, c->w) && name_is_own(c->w->name) &&
+	       !(name_is_of_scaling(c->w->name) && is_root_of_size(number(c))) &&
+	       !all_in(c, STEERING_PLACE);
+}
+
+/* Zeros, as class, mask and distillation tokens and first states begin, which an exporter has repeated over the rows:
+ * these values join what the model computes, and so do those that only fill. Ones and the numbers of masks do not begin so. */
+static bool
+is_like_token(Case *c)
+{
+	double value;
+
+	if (c->w->data.n < 2 || !tensor_constant_valued(&c->w->data, &value) || value == 1 ||
+	    value <= -1e4 || name_is_creation(c->w->name) ||
+	    (c->w->constant && c->r->exporter->keeps_constants))
+		return false;
+	return all_in(c, FILLING_PLACE) || (value == 0 && any_in(c, LAYER_PLACE));
+}
+
+/* PyTorch's TorchScript exporter folds what it computes from parameters and buffers into initializers, the rest into
+ * Constant nodes. */
+static bool
+is_nameless(Case *c)
+{
+	/* Where names are kept, a bias that a layer has would have its own. */
+	bool is_bias = !c->r->exporter->keeps_names && is_bias_of_layer(c);
+
+	return weight_made_by_exporter(c->r, c->w) && !c->w->constant && !c->r->tells_folding &&
+	       !any_in(c, WEIGHT_PLACE) && !is_bias;
+}
+
+/* Exporters that know no names write learned numbers and those of the code alike: one that code seldom writes, or that
+ * scales by 1, as a learned scale may begin. */
+static bool
+is_odd_number(Case *c)
+{
+	bool scales = any_in(c, FACTOR_PLACE);
+
+	return !c->r->exporter->keeps_names && name_is_generated(c->w->name) &&
+	       (scales || any_in(c, TERM_PLACE)) &&
+	       (!is_number_of_code(number(c)) || (scales && number(c) == 1));
+}
+
+static bool
+is_nameless_number(Case *c)
+{
+	return is_nameless(c) && !is_root_of_size(number(c));
+}
+
+/* What TorchScript's exporter calls `cls_token` or `final_logits_bias`; modules of layers call theirs `weight`, `bias`. */
+static bool
+is_of_one_value(Case *c)
+{
+	double value;
+
+	return is_named_by_module(c->r, c->w) && !c->w->constant && !c->r->tells_folding &&
+	       c->w->data.n > 1 && tensor_constant_valued(&c->w->data, &value) &&
+	       !name_is_of_layer(c->w->name) && !any_in(c, WEIGHT_PLACE);
+}
+
+/* tf2onnx folds what it can: a batch norm is a factor and a term, or the convolution's weight and bias; the slope of a PReLU
+ * is negated. A kernel that it only transposed has a number for a name. */
+static bool
+is_computed_by_tensorflow(Case *c)
+{
+	return c->r->exporter->names_operations && !name_is_variable_or_view(c->w->name) &&
+	       c->w->data.n > 1 && !(name_is_generated(c->w->name) && any_in(c, WEIGHT_PLACE));
+}
+
+static bool
+is_in_constant_node(Case *c)
+{
+	return c->w->constant && c->w->data.n > 1 && c->r->exporter->keeps_constants;
+}
+
+/* Sines of positions that begin elsewhere than at 0, or of few positions. */
+static bool
+has_values_of_waves(Case *c)
+{
+	return values_are_waves(&c->w->data, false) || values_are_short_waves(&c->w->data);
+}
+
+static bool
+has_values_of_cosine_transform(Case *c)
+{
+	return values_are_cosine_transform(&c->w->data);
+}
+
+/* A blur or a derivative, or how a learned interpolation begins. */
+static bool
+is_symmetric_kernel(Case *c)
+{
+	bool convolves = c->n > 0;
+
+	for (int i = 0; i < c->n; i++)
+		convolves &= c->readers[i].input == 1 &&
+		             (node_is(c->readers[i].node, "Conv") ||
+		              node_is(c->readers[i].node, "ConvTranspose"));
+	return convolves && values_are_symmetric_kernel(&c->w->data);
+}
+
+static bool
+is_guessed(Case *c)
+{
+	return c->w->origin && c->w->origin->guessed && !is_in_weights_place(c);
+}
+
+static bool
+is_of_unknown(Case *c)
+{
+	return c->w->data.n > 1 && c->w->origin->unknown;
+}
+
+static bool
+has_whole_values(Case *c)
+{
+	return values_are_whole(&c->w->data);
+}
+
+static bool
+has_name_of_table(Case *c)
+{
+	return c->w->data.n > 1 && name_is_of_table(c->w->name);
+}
+
+static bool
+is_written_down(Case *c)
+{
+	double value;
+
+	return c->w->data.n > 1 && !tensor_constant_valued(&c->w->data, &value);
+}
+
+#define NUMBER_OF_CODE "in a Constant node, as numbers of the model's code are"
+const DoubtRow doubts_of_number[] = {
+	{is_computed,
+         {"computed from parameters", "maybe from their sizes only: they are in the file, too"}},
+	{is_nameless_number,
+         {"computed by the exporter, as from a learned number", "one number whose name is lost"}},
+	{is_named_number, {"its name", "one number"}},
+	{is_odd_number, {"code seldom writes such a number", "one number without a name"}},
+	{is_number_with_own_name,
+         {"it has a name of its own",
+          "one number, and its name is none that learned numbers have"}},
+	{0},
+};
+const DoubtRow doubts_of_waves[] = {
+	{is_named_tensor, {"its name", "its values are sines and cosines of positions"}}, {0}};
+const DoubtRow doubts_of_ramp[] = {
+	{is_named_tensor, {"its name", "its values rise evenly, as ALiBi's do"}}, {0}};
+const DoubtRow doubts_of_filter[] = {
+	{is_named_tensor, {"its name", "its values are those of a fixed filter"}}, {0}};
+const DoubtRow doubts_of_sequence[] = {
+	{is_named_tensor, {"its name", "its values follow a rule, as no training leaves them"}},
+	{0}};
+const DoubtRow doubts_of_computed[] = {
+	{is_of_unknown,
+         {"the file has lost what it was computed from", "no name there is a parameter's"}},
+	{0}};
+const DoubtRow doubts_of_state[] = {
+	{is_named_tensor, {"its name, as of a first state that is learned", "zeros"}}, {0}};
+const DoubtRow doubts_of_mask[] = {
+	{is_named_tensor, {"its name", "its values are those of a mask"}}, {0}};
+const DoubtRow doubts_of_filling[] = {
+	{is_named_tensor, {"its name", "one value everywhere, as what fills"}},
+	{is_like_token,
+         {"joined with what the model computes, as a token or a first state that began as zeros",
+          "one value everywhere, as what fills"}},
+	{0},
+};
+const DoubtRow doubts_of_fixed[] = {
+	{is_all, {"its metadata call it one", "modules keep such tables without a gradient"}}, {0}};
+const DoubtRow doubts_of_fitted[] = {
+	{is_all, {"a node reads it", "no coefficient or intercept, by its name"}}, {0}};
+const DoubtRow doubts_of_constant_node[] = {
+	{is_written_down, {"its values differ", NUMBER_OF_CODE}}, {0}};
+const DoubtRow doubts_of_untold[] = {
+	{is_all, {"a layer reads it", "the metadata tell of parameters, and not of this one"}},
+	{0}};
+const DoubtRow doubts_of_parameter[] = {
+	{is_guessed,
+         {"computed from what its name says is a parameter",
+          "the file has lost what that was: maybe a buffer"}},
+	{has_values_of_waves, {"a node reads it", "its values are sines and cosines"}},
+	{has_values_of_cosine_transform,
+         {"a node reads it", "its values are those of a discrete cosine transform"}},
+	{is_symmetric_kernel,
+         {"a layer reads it", "one symmetric kernel for all channels, as a blur is"}},
+	{has_whole_values,
+         {"a node reads it", "whole numbers and halves only, as no training leaves them"}},
+	{has_name_of_table, {"a node reads it", "its name is one of tables that are computed"}},
+	{is_nameless,
+         {"computed by the exporter, as from a parameter",
+          "maybe from a buffer: its name is lost"}},
+	{is_in_constant_node, {"in a weight's place", NUMBER_OF_CODE}},
+	{is_learned_number, {"its name", "one number"}},
+	{is_computed_by_tensorflow,
+         {"a layer reads it",
+          "computed when exported, maybe from several parameters: trains as one tensor"}},
+	{is_of_one_value, {"its name", "one value everywhere, as a buffer may have"}},
+	{0},
+};
+
+const Doubt *
+find_doubt(Case *c, const DoubtRow *row)
+{
+	for (; row && row->holds; row++)
+		if (row->holds(c))
+			return &row->doubt;
+	return NULL;
+}

@@ -1,0 +1,350 @@
+/* What an exporter changed without a trace in the graph, told from metadata and modes. Nothing here changes the module. */
+#include "frontend/weights/origins.h"
+
+#include <string.h>
+
+/* ---- tensors of the module that the file lacks */
+static StrMap *
+names_in_file(const Repairs *r)
+{
+	StrMap *names = strmap_new(r->arena);
+
+	for (int i = 0; i < r->list.n; i++) {
+		Weight *w = r->list.at[i];
+		origins_add_names(names, w->name, w->origin);
+	}
+	return names;
+}
+
+typedef struct {
+	Repairs *r;
+	StrMap *modules; /* path -> ModuleNodes */
+	StrMap *in_file; /* names of the module's tensors that the file has */
+} Lost;
+
+/* The nodes of the module that had the tensor; none for the root's. */
+static ModuleNodes
+nodes_of(const Lost *l, const char *name)
+{
+	size_t n = name_module_length(name);
+	const ModuleNodes *nodes = n ? strmap_get(l->modules, arena_strndup(l->r->arena, name, n))
+	                             : NULL;
+
+	return nodes ? *nodes : (ModuleNodes){0};
+}
+
+/* What the module of the lost tensor reads of another module: the exporter joined the two. Best is one of the same last name;
+ * another one has one value everywhere. */
+static const Weight *
+read_instead(const Lost *l, const char *name)
+{
+	const ModuleNodes nodes = nodes_of(l, name);
+	const Weight *found = NULL;
+	size_t n = name_module_length(name);
+	double value;
+
+	for (int i = 0; i < nodes.n; i++)
+		for (size_t k = 0; k < nodes.at[i]->n_input; k++) {
+			const Weight *w = repairs_weight(l->r, nodes.at[i]->input[k]);
+			if (!w || !origin_is(w, ORIGIN_PARAMETER) ||
+			    (name_module_length(w->name) == n && !strncmp(w->name, name, n)))
+				continue;
+			if (!strcmp(name_last_part(w->name), name_last_part(name)))
+				return w;
+			if (!found && tensor_constant_valued(&w->data, &value))
+				found = w;
+		}
+	return found;
+}
+
+/* The lost tensor is a batch norm's, and a layer computes the batch norm along with its own product. */
+static bool
+is_of_folded_norm(const Lost *l, const char *name)
+{
+	const ModuleNodes nodes = nodes_of(l, name);
+	size_t n = name_module_length(name);
+	const char *buffer = arena_printf(l->r->arena, "%.*s%srunning_mean", (int)n, name,
+	                                  n ? "." : "");
+	bool layer = nodes.n == 0;
+
+	for (int i = 0; i < nodes.n; i++) {
+		if (is_op(nodes.at[i], "BatchNormalization"))
+			return false;
+		layer |= node_takes_bias(nodes.at[i]) || is_op(nodes.at[i], "MatMul");
+	}
+	return layer && strmap_get(l->r->signature, buffer);
+}
+
+/* From no other layer onnxscript's optimizer takes a bias of zeros away. */
+static bool
+is_dropped_bias(const Lost *l, const char *name)
+{
+	const ModuleNodes nodes = nodes_of(l, name);
+
+	for (int i = 0; i < nodes.n; i++)
+		if (node_takes_bias(nodes.at[i]))
+			return !strcmp(name_last_part(name), "bias");
+	return false;
+}
+
+enum { MERGED, FOLDED_NORM, ZERO_BIAS, UNREAD, N_FATES, SHOWN = 6 };
+static const struct {
+	const char *what, *meaning;
+} fates[N_FATES] = {
+	[MERGED] = {"parameters merged with others", "tied in the module, or equal when exported: "
+                                                     "they train as one; export with "
+                                                     "optimize=False to keep both"},
+	[FOLDED_NORM] = {"batch norms folded into the layers before them",
+                         "these train as the layers' weights and biases, without batch statistics"},
+	[ZERO_BIAS] = {"biases left out",
+                       "the exporter drops zeros; export with optimize=False to train them"},
+	[UNREAD] = {"parameters left out", "nothing reads them, or the exporter rewrote what does"},
+};
+
+static int
+fate_of(const Lost *l, const char *name, Text *out)
+{
+	text_add(out, quoted(l->r->model, name));
+	if (is_of_folded_norm(l, name))
+		return FOLDED_NORM;
+	const Weight *other = read_instead(l, name);
+	if (other) {
+		text_printf(out, " with %s", quoted(l->r->model, other->name));
+		return MERGED;
+	}
+	return is_dropped_bias(l, name) ? ZERO_BIAS : UNREAD;
+}
+
+/* Of buffers that are not in the file most were folded into what reads them. */
+static bool
+is_told(const Lost *l, const char *name)
+{
+	return !strmap_get(l->in_file, name) && !edit_restored(l->r->model, name) &&
+	       (!strcmp(strmap_get(l->r->signature, name), ORIGIN_PARAMETER) ||
+	        (read_instead(l, name) && !is_of_folded_norm(l, name)));
+}
+
+/* One note for all tensors of one fate. */
+static void
+note_lost_tensors(Repairs *r)
+{
+	const Lost l = {r, nodes_by_module(r->model->proto->graph, r->arena), names_in_file(r)};
+	Text lists[N_FATES] = {{0}};
+	int counts[N_FATES] = {0};
+
+	for (int i = 0; i < r->signed_tensors.n; i++) {
+		Text name = {0};
+		if (!is_told(&l, r->signed_tensors.at[i]))
+			continue;
+		int fate = fate_of(&l, r->signed_tensors.at[i], &name);
+		if (counts[fate]++ < SHOWN)
+			text_printf(&lists[fate], "%s%s", counts[fate] > 1 ? ", " : "", name.at);
+		text_free(&name);
+	}
+	for (int i = 0; i < N_FATES; i++) {
+		if (counts[i] > SHOWN)
+			text_printf(&lists[i], " and %d more", counts[i] - SHOWN);
+		if (counts[i])
+			vec_push(r->arena, &r->notes,
+			         arena_printf(r->arena, "%s: %s (%s)", fates[i].what, lists[i].at,
+			                      fates[i].meaning));
+		text_free(&lists[i]);
+	}
+}
+
+/* TorchScript's exporter transposes matrices; the weight of a convolution has no name only where it was computed. */
+static void
+note_computed_convolutions(Repairs *r)
+{
+	const char *first = NULL;
+	int count = 0;
+
+	if (!r->exporter->keeps_names || r->signed_parameters.n || r->tells_folding)
+		return;
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const FlatNode *n = &r->model->nodes.at[i];
+		const Weight *w = node_is(n, "Conv") ? repairs_weight(r, n->proto->input[1]) : NULL;
+		if (!w || w->constant || !name_is_generated(w->name))
+			continue;
+		first = first ? first : node_location(n->proto);
+		count++;
+	}
+	if (count)
+		vec_push(
+			r->arena, &r->notes,
+			arena_printf(
+				r->arena,
+				"weights of %d Conv, the first one %s, were computed when exported, "
+				"as batch norms folded into them: they train as the layers' weights "
+				"and biases, without batch statistics; export with "
+				"training=TrainingMode.TRAINING to keep the norms",
+				count, quoted(r->model, first)));
+}
+
+/* ---- biases that left no trace */
+static bool
+is_bias_or_norm(const Repairs *r, const Reader *reader)
+{
+	const NodeProto *p = reader->node->proto;
+	const char *path = p->name ? p->name : "";
+
+	return (node_is(reader->node, "Add") && p->n_input == 2 &&
+	        repairs_weight(r, p->input[!reader->input])) ||
+	       strstr(path, "batchnorm") || strstr(path, "BatchNorm");
+}
+
+static bool
+is_layer_without_bias(const Repairs *r, const NodeProto *p)
+{
+	Reader readers[2];
+	bool conv = !strcmp(p->op_type, "Conv"), product = !strcmp(p->op_type, "MatMul");
+
+	if ((!conv && !product) || (conv && p->n_input > 2) || !p->name || !strchr(p->name, '/'))
+		return false;
+	const Weight *w = repairs_weight(r, p->input[1]);
+	if (!w || w->kind != WEIGHT_PARAMETER || !name_is_variable(w->name))
+		return false;
+	int n = final_readers(r, p->output[0], readers, 2);
+	return n != 1 || !is_bias_or_norm(r, &readers[0]);
+}
+
+/* tf2onnx removes additions of zeros, as fresh biases are, and their names. */
+static void
+note_layers_without_bias(Repairs *r)
+{
+	Text list = {0};
+	int n = 0;
+
+	if (!r->exporter->drops_zeros)
+		return;
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const NodeProto *p = r->model->nodes.at[i].proto;
+		if (!is_layer_without_bias(r, p) || n++ >= SHOWN)
+			continue;
+		int layer = (int)(strrchr(p->name, '/') - p->name);
+		text_printf(&list, "%s%s", n > 1 ? ", " : "",
+		            quoted(r->model, arena_printf(r->arena, "%.*s", layer, p->name)));
+	}
+	if (n > SHOWN)
+		text_printf(&list, " and %d more", n - SHOWN);
+	if (n)
+		vec_push(r->arena, &r->notes,
+		         arena_printf(
+				 r->arena,
+				 "layers without a bias: %s (tf2onnx leaves out biases of zeros: "
+				 "export after some steps of training to train them)",
+				 list.at));
+	text_free(&list);
+}
+
+/* ---- codes that training does not see */
+/* Integers of rank 2 or more that a Cast makes floats, behind whatever moves them. */
+static void
+note_cast_codes(Repairs *r)
+{
+	const char *first = NULL;
+	int n = 0;
+
+	for (int i = 0; i < r->list.n; i++) {
+		const Weight *w = r->list.at[i];
+		if (w->kind == WEIGHT_QUANTIZED && w->beside_cast) {
+			first = first ? first : w->beside_cast;
+			n++;
+		}
+	}
+	if (n)
+		vec_push(
+			r->arena, &r->notes,
+			arena_printf(r->arena,
+		                     "%d scales or zero points stand beside codes that Cast makes "
+		                     "floats, the first one beside %s: neither trains; write "
+		                     "DequantizeLinear in place of Cast and Mul to train codes, or "
+		                     "adapters beside them",
+		                     n, quoted(r->model, first)));
+}
+
+/* ---- weights that are no tensors */
+static void
+note_attributes(Repairs *r)
+{
+	const FlatNode *first = NULL;
+	int n = 0;
+
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const FlatNode *node = &r->model->nodes.at[i];
+		if (!node_is(node, "ai.onnx.ml.LinearClassifier") &&
+		    !node_is(node, "ai.onnx.ml.LinearRegressor"))
+			continue;
+		first = first ? first : node;
+		n++;
+	}
+	if (n)
+		vec_push(r->arena, &r->notes,
+		         arena_printf(
+				 r->arena,
+				 "%d linear models, the first one %s, have their coefficients in "
+				 "attributes, which do not train; MatMul and Add with "
+				 "initializers in their place do",
+				 n, quoted(r->model, node_location(first->proto))));
+}
+
+/* ---- modes */
+static bool
+is_true(const Repairs *r, const char *name)
+{
+	const FlatNode *n = strmap_get(r->producers, name);
+	const AttributeProto *a = n && node_is(n, "Constant") ? node_attribute(n->proto, "value")
+	                                                      : NULL;
+	const TensorProto *t = a ? a->t : strmap_get(r->model->initializers, name);
+
+	return t && ((t->has_raw_data && t->raw_data.len == 1 && t->raw_data.data[0]) ||
+	             (t->n_int32_data == 1 && t->int32_data[0]));
+}
+
+static bool
+is_in_training_mode(const Repairs *r, const FlatNode *n)
+{
+	const AttributeProto *mode = node_is(n, "BatchNormalization")
+	                                     ? node_attribute(n->proto, "training_mode")
+	                                     : NULL;
+
+	return (mode && mode->i) ||
+	       (node_is(n, "Dropout") && n->proto->n_input > 2 && is_true(r, n->proto->input[2]));
+}
+
+/* dynamo's exporter leaves dropout in training and writes batch norms for inference all the same; its signature says
+ * that the module moves their statistics. */
+static void
+note_modes(Repairs *r)
+{
+	const FlatNode *first = NULL;
+	int fixed = 0, training = 0;
+
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const FlatNode *n = &r->model->nodes.at[i];
+		bool trains = is_in_training_mode(r, n);
+		training += trains;
+		if (trains || !node_is(n, "BatchNormalization"))
+			continue;
+		first = first ? first : n;
+		fixed++;
+	}
+	if ((training || r->moves_statistics) && fixed && !r->options->restore_train_mode)
+		vec_push(r->arena, &r->notes,
+		         arena_printf(r->arena,
+		                      "%d BatchNormalization, the first one %s, read running "
+		                      "statistics in a model exported for training; "
+		                      "--train-mode=restore makes them normalize by the batch",
+		                      fixed, quoted(r->model, node_location(first->proto))));
+}
+
+void
+findings_note(Repairs *r)
+{
+	note_lost_tensors(r);
+	note_computed_convolutions(r);
+	note_layers_without_bias(r);
+	note_cast_codes(r);
+	note_attributes(r);
+	note_modes(r);
+}

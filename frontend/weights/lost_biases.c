@@ -1,0 +1,298 @@
+/* Biases of zeros. The exporter's text of a call says which bias its layer takes (unmerge_calls.c). Where there is no such text, a
+ * layer is found by its weight: the bias of module conv1 is what the operator that reads conv1.weight adds.
+ *
+ *   merged   the layer reads another layer's bias: it gets a copy of its own.
+ *   dropped  onnxscript's optimizer takes a bias of zeros away from Conv, ConvTranspose and Gemm, and from nothing else: the
+ *            layer reads zeros again. If one such operator keeps a bias of zeros, the optimizer did not run: layers without a
+ *            bias never had one. */
+#include "frontend/weights/unmerge.h"
+
+#include <string.h>
+
+enum { MAX_CHANNELS = 1 << 24 };
+
+typedef VEC(NodeProto *) Layers;
+
+typedef struct {
+	Unmerge *u;
+	StrMap *layers;   /* name of the module's weight -> Layers */
+	StrMap *added_to; /* value -> Read: the initializer that an Add adds to it */
+} Biases;
+
+static const TensorProto *
+initializer_at(const Repairs *r, const NodeProto *p, size_t input)
+{
+	return p->n_input > input ? strmap_get(r->model->initializers, p->input[input]) : NULL;
+}
+
+static void
+index_layer(Biases *b, NodeProto *p)
+{
+	Arena *arena = b->u->r->arena;
+	const Origin *o = strmap_get(b->u->r->origins, p->input[1]);
+	const char *weight = o && o->from.n == 1 ? o->from.at[0] : p->input[1];
+	Layers *layers = strmap_get(b->layers, weight);
+
+	if (!layers) {
+		layers = NEW(arena, Layers);
+		strmap_put(b->layers, weight, layers);
+	}
+	vec_push(arena, layers, p);
+}
+
+static void
+index_add(Biases *b, NodeProto *p)
+{
+	for (size_t k = 0; is_op(p, "Add") && p->n_input == 2 && k < 2; k++) {
+		const Read read = {p, k, "bias", false};
+		if (initializer_at(b->u->r, p, k))
+			strmap_put(b->added_to, p->input[1 - k],
+			           arena_copy(b->u->r->arena, &read, sizeof(read)));
+	}
+}
+
+static Biases
+index_biases(Unmerge *u)
+{
+	const GraphProto *g = u->r->model->proto->graph;
+	Biases b = {u, strmap_new(u->r->arena), strmap_new(u->r->arena)};
+
+	for (size_t i = 0; i < g->n_node; i++) {
+		NodeProto *p = g->node[i];
+		Call call;
+		if (unmerge_call(u, p, &call))
+			continue;
+		index_add(&b, p);
+		if ((node_takes_bias(p) || is_op(p, "MatMul")) && p->n_output > 0 &&
+		    initializer_at(u->r, p, 1))
+			index_layer(&b, p);
+	}
+	return b;
+}
+
+static bool
+is_lost_bias(const Unmerge *u, const char *name)
+{
+	return !strcmp(name_last_part(name), "bias") && unmerge_is_lost(u, name);
+}
+
+static const char *
+weight_beside(const Biases *b, const char *bias)
+{
+	size_t n = name_module_length(bias);
+
+	return arena_printf(b->u->r->arena, "%.*s%sweight", (int)n, bias, n ? "." : "");
+}
+
+/* The layers of the bias's own module; none where others read its weight, too: the module may be called under two names. */
+static Layers
+own_layers(const Biases *b, const char *bias)
+{
+	const Layers *all = strmap_get(b->layers, weight_beside(b, bias));
+
+	for (int i = 0; all && i < all->n; i++)
+		if (!unmerge_is_in_module(all->at[i], bias))
+			return (Layers){0};
+	return all ? *all : (Layers){0};
+}
+
+/* ---- merged ones */
+/* The module around may read the weight itself, as with F.linear(x, self.fc.weight, self.fc.bias): the only layer, then. */
+static Layers
+reading_layers(const Biases *b, const char *bias)
+{
+	const Layers *all = strmap_get(b->layers, weight_beside(b, bias));
+	Layers own = own_layers(b, bias);
+
+	if (own.n == 0 && all && all->n == 1 && unmerge_is_in_parent(all->at[0], bias))
+		return *all;
+	return own;
+}
+
+/* node NULL: the layer adds no initializer. */
+static Read
+bias_of(const Biases *b, NodeProto *layer)
+{
+	const Read *added = is_op(layer, "MatMul") ? strmap_get(b->added_to, layer->output[0])
+	                                           : NULL;
+
+	if (node_takes_bias(layer) && initializer_at(b->u->r, layer, 2))
+		return (Read){layer, 2, "bias", true};
+	return added ? *added : (Read){0};
+}
+
+void
+unmerge_claim_biases(Unmerge *u)
+{
+	const StringList *names = &u->r->signed_parameters;
+	const Biases b = index_biases(u);
+
+	for (int i = 0; i < names->n; i++) {
+		if (!is_lost_bias(u, names->at[i]))
+			continue;
+		const Layers layers = reading_layers(&b, names->at[i]);
+		Reads reads = {0};
+		for (int k = 0; k < layers.n; k++) {
+			const Read read = bias_of(&b, layers.at[k]);
+			if (read.node && unmerge_is_foreign(u, &read))
+				vec_push(u->r->arena, &reads, read);
+		}
+		if (reads.n == layers.n)
+			unmerge_claim_repeated(u, &reads, names->at[i]);
+	}
+}
+
+/* ---- dropped ones */
+/* A bias that was computed, as of a batch norm that was folded, may be zeros. */
+static bool
+was_optimized(const Unmerge *u)
+{
+	const GraphProto *g = u->r->model->proto->graph;
+	double value;
+
+	for (size_t i = 0; i < g->n_node; i++) {
+		const TensorProto *t = node_takes_bias(g->node[i])
+		                               ? initializer_at(u->r, g->node[i], 2)
+		                               : NULL;
+		if (t && strmap_get(u->r->signature, t->name) &&
+		    unmerge_one_value(u->r, t, &value) && value == 0)
+			return false;
+	}
+	return true;
+}
+
+/* Of the layer's result; 0: its weight does not say how many. */
+static int64_t
+channels_of(const Biases *b, const NodeProto *p)
+{
+	const TensorProto *t = initializer_at(b->u->r, p, 1);
+	int64_t n = 0;
+
+	if (t->n_dims < 2)
+		return 0;
+	if (!strcmp(p->op_type, "ConvTranspose")) {
+		if (!size_mul(t->dims[1], node_int(p, "group", 1), &n))
+			return 0;
+	} else if (!strcmp(p->op_type, "Gemm")) {
+		n = t->dims[node_int(p, "transB", 0) ? 0 : 1];
+	} else {
+		n = t->dims[0];
+	}
+	return n > 0 && n <= MAX_CHANNELS ? n : 0;
+}
+
+static bool
+has_no_bias(const NodeProto *p)
+{
+	return p->n_input == 2 || (p->n_input == 3 && !*p->input[2]);
+}
+
+/* torch.nn.MultiheadAttention itself reads the weight and bias of its out_proj. */
+static bool
+is_attentions_output(const Biases *b, const char *bias)
+{
+	static const char name[] = "out_proj.bias";
+	size_t n = strlen(bias), length = sizeof(name) - 1;
+
+	if (n <= length || strcmp(bias + n - length, name))
+		return false;
+	return strmap_get(b->u->r->signature, arena_printf(b->u->r->arena, "%.*sin_proj_bias",
+	                                                   (int)(n - length), bias));
+}
+
+static const char *
+restore_zeros(Unmerge *u, const char *name, const TensorProto *weight, int64_t channels)
+{
+	const Ints shape = {.n = 1, .at = {channels}};
+	DType dtype;
+
+	if (!tensor_dtype(weight->data_type, &dtype))
+		return NULL;
+	void *zeros = arena_alloc(u->r->model->arena, (size_t)dtype_bytes(dtype, channels));
+	return edit_restore(u->r->model, RESTORED_DROPPED, name, NULL,
+	                    edit_tensor(u->r->model, name, dtype, &shape, zeros));
+}
+
+static void
+add_bias(Model *model, NodeProto *p, const char *bias)
+{
+	edit_node(model, p);
+	if (p->n_input == 2)
+		p->input = edit_grown(model, p->input, p->n_input++, bias);
+	else
+		p->input[2] = (char *)(uintptr_t)bias;
+}
+
+/* All of them lack a bias, of the same size. */
+static void
+restore_dropped(Biases *b, const Layers *layers, const char *name)
+{
+	int64_t channels = layers->n ? channels_of(b, layers->at[0]) : 0;
+	bool all = channels > 0;
+
+	for (int i = 0; i < layers->n; i++)
+		all &= has_no_bias(layers->at[i]) && channels_of(b, layers->at[i]) == channels;
+	const char *zeros = all ? restore_zeros(b->u, name,
+	                                        initializer_at(b->u->r, layers->at[0], 1), channels)
+	                        : NULL;
+	for (int i = 0; zeros && i < layers->n; i++)
+		add_bias(b->u->r->model, layers->at[i], zeros);
+}
+
+/* Layers whose call's text names a bias that the file has not. */
+static void
+restore_by_calls(Biases *b)
+{
+	const GraphProto *g = b->u->r->model->proto->graph;
+	StrMap *layers = strmap_new(b->u->r->arena); /* name -> Layers */
+	StringList names = {0};
+
+	for (size_t i = 0; i < g->n_node; i++) {
+		Call call;
+		const char *name = unmerge_call(b->u, g->node[i], &call)
+		                           ? unmerge_lost_of_layer(b->u, g->node[i], &call)
+		                           : NULL;
+		Layers *list = name ? strmap_get(layers, name) : NULL;
+		if (!name || !initializer_at(b->u->r, g->node[i], 1))
+			continue;
+		if (!list) {
+			list = NEW(b->u->r->arena, Layers);
+			strmap_put(layers, name, list);
+			vec_push(b->u->r->arena, &names, name);
+		}
+		vec_push(b->u->r->arena, list, g->node[i]);
+	}
+	for (int i = 0; i < names.n; i++)
+		restore_dropped(b, strmap_get(layers, names.at[i]), names.at[i]);
+}
+
+/* The module's own weight is as it was: a computed one may have the bias in it. */
+static Layers
+bare_layers(const Biases *b, const char *name)
+{
+	Layers layers = is_attentions_output(b, name) ? reading_layers(b, name)
+	                                              : own_layers(b, name);
+
+	for (int i = 0; i < layers.n; i++)
+		if (!node_takes_bias(layers.at[i]) ||
+		    strcmp(layers.at[i]->input[1], weight_beside(b, name)))
+			return (Layers){0};
+	return layers;
+}
+
+void
+unmerge_dropped_biases(Unmerge *u)
+{
+	const StringList *names = &u->r->signed_parameters;
+	Biases b = index_biases(u);
+	bool optimized = was_optimized(u);
+
+	restore_by_calls(&b);
+	if (!optimized)
+		return;
+	for (int i = 0; i < names->n; i++) {
+		const Layers layers = is_lost_bias(u, names->at[i]) ? bare_layers(&b, names->at[i])
+		                                                    : (Layers){0};
+		restore_dropped(&b, &layers, names->at[i]);
+	}
+}

@@ -1,0 +1,151 @@
+/* Tables that a model reads and no training changes, told by their values and readers. */
+#include "frontend/weights/roles.h"
+#include "frontend/weights/values.h"
+
+/* [batch, 1, rows, columns]: one for all heads of an attention, as a learned bias is not. */
+static bool
+is_mask_shaped(const TensorData *t)
+{
+	return t->rank == 4 && t->dims[1] == 1;
+}
+
+/* Of one value: read as data; or made by the exporter, and either said to be by its name, or no parameter as it began. A
+ * scale of each channel has one long axis, so what scales and has more is none; zeros that a layer takes as its input are
+ * a first state; zeros that are added hide nothing. */
+bool
+rule_filling(Case *c)
+{
+	double value;
+
+	if (!tensor_constant_valued(&c->w->data, &value))
+		return false;
+	if (all_in(c, FILLING_PLACE))
+		return !weight_is_named(c->r, c->w);
+	if (!weight_made_by_exporter(c->r, c->w))
+		return false;
+	if (name_is_creation(c->w->name))
+		return true;
+	if (!values_are_wide(&c->w->data))
+		return false;
+	return all_in(c, FACTOR_PLACE) || (value == 1 && all_in(c, JOINING_PLACE)) ||
+	       (value == 0 && any_in(c, LAYER_PLACE)) ||
+	       (value == 0 && (c->w->constant || is_mask_shaped(&c->w->data)) &&
+	        all_in(c, TERM_PLACE));
+}
+
+bool
+rule_plain_norm(Case *c)
+{
+	double value;
+
+	if (!tensor_constant_valued(&c->w->data, &value) || c->n == 0)
+		return false;
+	for (int i = 0; i < c->n; i++) {
+		const Reader *reader = &c->readers[i];
+		bool instance = node_is(reader->node, "InstanceNormalization");
+		bool layer = node_is(reader->node, "LayerNormalization");
+
+		if ((!instance && !layer) || reader->input < 1 || value != 2 - reader->input)
+			return false;
+		if (layer ? !weight_made_by_exporter(c->r, c->w)
+		          : !followed_by_scale(c->r, reader->node->proto) &&
+		                    name_is_like_parameter(c->w->name))
+			return false;
+	}
+	return true;
+}
+
+bool
+rule_frequencies(Case *c)
+{
+	Trigonometry ends;
+
+	return leads_to_trigonometry(c, &ends);
+}
+
+bool
+rule_waves(Case *c)
+{
+	return values_are_waves(&c->w->data, !weight_made_by_exporter(c->r, c->w));
+}
+
+bool
+rule_ramp(Case *c)
+{
+	return values_are_ramps(&c->w->data) && all_in(c, TERM_PLACE);
+}
+
+bool
+rule_window(Case *c)
+{
+	return values_are_window(&c->w->data);
+}
+
+bool
+rule_basis(Case *c)
+{
+	return values_are_basis(&c->w->data);
+}
+
+bool
+rule_filter_bank(Case *c)
+{
+	return values_are_filter_bank(&c->w->data);
+}
+
+/* Not where a layer has a number for each channel, which anybody may count up for a test. */
+bool
+rule_sequence(Case *c)
+{
+	return values_are_sequence(&c->w->data) && !any_in(c, CHANNEL_PLACE) &&
+	       !is_bias_of_layer(c);
+}
+
+/* Anchors, strides, grids of places: added to and multiplied with, and many. A kernel of whole numbers is but a doubt. */
+bool
+rule_whole(Case *c)
+{
+	enum { LEAST = 32 };
+
+	return c->w->data.n >= LEAST && values_are_whole(&c->w->data) && !is_in_weights_place(c);
+}
+
+/* Zeros alone: a first state that was learned has other numbers. */
+bool
+rule_first_state(Case *c)
+{
+	double value;
+
+	return all_in(c, STATE_PLACE) && tensor_constant_valued(&c->w->data, &value) && value == 0;
+}
+
+bool
+rule_mask(Case *c)
+{
+	return values_are_mask(&c->w->data) || values_are_triangle(&c->w->data) ||
+	       (values_are_wide(&c->w->data) && values_are_binary(&c->w->data) &&
+	        all_in(c, FACTOR_PLACE));
+}
+
+bool
+rule_input_norm(Case *c)
+{
+	for (int i = 0; i < c->n; i++) {
+		const FlatNode *n = c->readers[i].node;
+		if (c->readers[i].input != 1 || (!node_is(n, "Sub") && !node_is(n, "Div")) ||
+		    !is_prepared_input(c->r, n->proto->input[0]))
+			return false;
+	}
+	return c->n > 0;
+}
+
+/* What stands in a Constant node was a number or a table where the model was traced, if nothing else speaks for it. */
+bool
+rule_written_down(Case *c)
+{
+	double value;
+
+	return c->w->constant && !weight_is_named(c->r, c->w) &&
+	       (!is_in_weights_place(c) || is_input_of_layers(c) ||
+	        (tensor_constant_valued(&c->w->data, &value) && c->r->exporter->keeps_constants));
+}

@@ -1,0 +1,320 @@
+/* Lost tensors by the names of modules, for nodes without the exporter's text of their call: a node of layers.1.norm that reads
+ * layers.0.norm.weight reads by right the lost layers.1.norm.weight. Evidence, the strongest first: the operator's input
+ * (BatchNormalization's third is running_mean), the last part of the name where one lost name has it, the only lost name. A
+ * text may also name a value that was folded: what it was computed from is judged here, too.
+ *
+ * Equal tensors that are not of one value are one parameter that the module has twice (ties.c). So are those that the module
+ * ties: for tied names the exporter keeps the last in the signature, for merged tensors the first. A tensor that one such name
+ * claims stays as it is for all its readers: the file does not say who else is tied. */
+#include "frontend/weights/unmerge.h"
+
+#include <string.h>
+
+typedef struct {
+	bool in_module,
+		in_parent; /* by nodes of its module; of the module around, as where F.linear reads it */
+	bool is_judged, is_fresh; /* of one value everywhere */
+} Home;
+
+bool
+unmerge_is_in_module(const NodeProto *p, const char *tensor)
+{
+	const char *path;
+	size_t n = node_module(p, &path);
+
+	return n == name_module_length(tensor) && !strncmp(path, tensor, n);
+}
+
+/* Of the path of the module around the tensor's own. */
+static size_t
+parent_length(const char *tensor)
+{
+	size_t n = name_module_length(tensor);
+
+	while (n > 0 && tensor[n - 1] != '.')
+		n--;
+	return n > 0 ? n - 1 : 0;
+}
+
+bool
+unmerge_is_in_parent(const NodeProto *p, const char *tensor)
+{
+	const char *path;
+	size_t n = node_module(p, &path);
+
+	return name_module_length(tensor) > 0 && n == parent_length(tensor) &&
+	       !strncmp(path, tensor, n);
+}
+
+static void
+add_home(Unmerge *u, const NodeProto *p, const char *initializer)
+{
+	const char *source = unmerge_source(u->r, initializer);
+	Home *home = strmap_get(u->homes, initializer);
+
+	if (!source || !strmap_get(u->r->model->initializers, initializer))
+		return;
+	if (!home) {
+		home = NEW(u->r->arena, Home);
+		strmap_put(u->homes, initializer, home);
+	}
+	home->in_module |= unmerge_is_in_module(p, source);
+	home->in_parent |= unmerge_is_in_parent(p, source);
+}
+
+static void
+index_homes(Unmerge *u)
+{
+	const GraphProto *g = u->r->model->proto->graph;
+
+	for (size_t i = 0; i < g->n_node; i++)
+		for (size_t k = 0; k < g->node[i]->n_input; k++)
+			add_home(u, g->node[i], g->node[i]->input[k]);
+}
+
+static bool
+is_fresh(const Unmerge *u, Home *home, const char *name)
+{
+	const TensorProto *t = strmap_get(u->r->model->initializers, name);
+	double value;
+
+	if (!home->is_judged)
+		home->is_fresh = unmerge_one_value(u->r, t, &value);
+	home->is_judged = true;
+	return home->is_fresh;
+}
+
+/* ---- which reads are of another's tensor */
+static const char *
+now_read(const Read *read)
+{
+	return read->node->input[read->input];
+}
+
+bool
+unmerge_is_foreign(Unmerge *u, const Read *read)
+{
+	const char *source = unmerge_source(u->r, now_read(read));
+	Home *home = strmap_get(u->homes, now_read(read));
+
+	if (!source || !home)
+		return false;
+	bool elsewhere = home->in_module
+	                         ? !unmerge_is_in_module(read->node, source)
+	                         : home->in_parent && !unmerge_is_in_parent(read->node, source);
+	return elsewhere && is_fresh(u, home, now_read(read));
+}
+
+/* As the running variance of a batch norm that is its own weight: the operator calls it otherwise than its owner does. */
+static bool
+is_of_another_kind(const Unmerge *u, const Read *read)
+{
+	const char *source = unmerge_source(u->r, now_read(read));
+	Home *home = strmap_get(u->homes, now_read(read));
+
+	return read->by_operator && source && home &&
+	       strcmp(read->called, name_last_part(source)) && is_fresh(u, home, now_read(read));
+}
+
+/* True if the text of the node's call decides this input. A name that the file lacks is a folded value. Its numbers are unknown unless
+ * it is a view. */
+static bool
+is_told(const Unmerge *u, const NodeProto *p, const char *initializer)
+{
+	const Origin *o = strmap_get(u->r->origins, initializer);
+	Call call;
+
+	return unmerge_call(u, p, &call) &&
+	       (call.is_known || !(call.has_views || (o && o->folded)));
+}
+
+static Reads
+foreign_reads(Unmerge *u, const ModuleNodes *nodes)
+{
+	Reads reads = {0};
+
+	for (int i = 0; i < nodes->n; i++) {
+		NodeProto *p = nodes->at[i];
+		for (size_t k = 0; k < p->n_input && !node_callee(u->r->model, p); k++) {
+			const Read read = unmerge_read(u, p, k);
+			if ((unmerge_is_foreign(u, &read) || is_of_another_kind(u, &read)) &&
+			    !is_told(u, p, p->input[k]))
+				vec_push(u->r->arena, &reads, read);
+		}
+	}
+	return reads;
+}
+
+static uint64_t
+key_of(const Read *read)
+{
+	return (uint64_t)(uintptr_t)&read->node->input[read->input];
+}
+
+/* Reads of one tensor by like nodes: calls of one layer, one after the other. */
+static bool
+are_repeated(const Reads *reads)
+{
+	for (int i = 1; i < reads->n; i++)
+		if (reads->at[i].input != reads->at[0].input ||
+		    strcmp(reads->at[i].node->op_type, reads->at[0].node->op_type) ||
+		    strcmp(now_read(&reads->at[i]), now_read(&reads->at[0])))
+			return false;
+	return reads->n > 0;
+}
+
+void
+unmerge_claim_repeated(Unmerge *u, const Reads *reads, const char *name)
+{
+	if (!are_repeated(reads))
+		return;
+	unmerge_claim(u, reads, name);
+	for (int i = 0; i < reads->n; i++)
+		intmap_put(u->claimed_reads, key_of(&reads->at[i]), 1);
+}
+
+static bool
+is_parameter(const Repairs *r, const char *name)
+{
+	const char *kind = strmap_get(r->signature, name);
+
+	return kind && !strcmp(kind, ORIGIN_PARAMETER);
+}
+
+/* Reads that are called alike, and the lost name of that last part. */
+typedef struct {
+	Reads reads;
+	const char *name; /* NULL: there is none */
+	bool is_open;     /* there are several */
+} Match;
+typedef struct {
+	StrMap *by_name; /* what they are called -> Match */
+	VEC(const char *) names;
+} Matches;
+
+static Matches
+match_reads(const Unmerge *u, const Reads *reads, bool by_operator)
+{
+	Arena *arena = u->r->arena;
+	Matches all = {.by_name = strmap_new(arena)};
+
+	for (int i = 0; i < reads->n; i++) {
+		const Read *read = &reads->at[i];
+		Match *match = strmap_get(all.by_name, read->called);
+		if (read->by_operator != by_operator ||
+		    intmap_get(u->claimed_reads, key_of(read), NULL))
+			continue;
+		if (!match) {
+			match = NEW(arena, Match);
+			strmap_put(all.by_name, read->called, match);
+			vec_push(arena, &all.names, read->called);
+		}
+		vec_push(arena, &match->reads, *read);
+	}
+	return all;
+}
+
+/* Only an operator tells a buffer from numbers of the code. */
+static void
+match_names(Unmerge *u, const StringList *lost, const Reads *reads, bool by_operator)
+{
+	const Matches all = match_reads(u, reads, by_operator);
+
+	for (int i = 0; i < lost->n; i++) {
+		const char *name = lost->at[i];
+		Match *match = strmap_get(all.by_name, name_last_part(name));
+		if (!match || !unmerge_is_lost(u, name) ||
+		    (!by_operator && !is_parameter(u->r, name)))
+			continue;
+		match->is_open |= match->name != NULL;
+		match->name = name;
+	}
+	for (int i = 0; i < all.names.n; i++) {
+		const Match *match = strmap_get(all.by_name, all.names.at[i]);
+		if (match->name && !match->is_open)
+			unmerge_claim_repeated(u, &match->reads, match->name);
+	}
+}
+
+/* One lost parameter is left, and calls of one operator that read another module's tensor. */
+static void
+match_the_last(Unmerge *u, const StringList *lost, const Reads *all)
+{
+	const char *last = NULL;
+	Reads reads = {0};
+	int n = 0;
+
+	for (int i = 0; i < lost->n; i++)
+		if (is_parameter(u->r, lost->at[i]) && unmerge_is_lost(u, lost->at[i])) {
+			last = lost->at[i];
+			n++;
+		}
+	for (int i = 0; i < all->n; i++)
+		if (!all->at[i].by_operator &&
+		    !intmap_get(u->claimed_reads, key_of(&all->at[i]), NULL))
+			vec_push(u->r->arena, &reads, all->at[i]);
+	if (n == 1)
+		unmerge_claim_repeated(u, &reads, last);
+}
+
+/* The module whose nodes read the tensor: its own, or the module around where its own has no nodes. */
+static const char *
+reading_module(const Unmerge *u, const char *name)
+{
+	const char *own = arena_strndup(u->r->arena, name, name_module_length(name));
+
+	return strmap_get(u->modules, own) ? own
+	                                   : arena_strndup(u->r->arena, name, parent_length(name));
+}
+
+/* Claims of tensors that tied names have; those before `first` are told by texts of calls. */
+static void
+drop_tied(Unmerge *u, int first)
+{
+	StrMap *tied = strmap_new(u->r->arena); /* initializers */
+	int n = first;
+
+	for (int i = first; i < u->claims.n; i++) {
+		const Claim *claim = &u->claims.at[i];
+		if (unmerge_is_before(u, claim->name, unmerge_source(u->r, claim->from)))
+			strmap_put(tied, claim->from, u);
+	}
+	for (int i = first; i < u->claims.n; i++)
+		if (!strmap_get(tied, u->claims.at[i].from))
+			u->claims.at[n++] = u->claims.at[i];
+	u->claims.n = n;
+}
+
+void
+unmerge_claim_by_modules(Unmerge *u)
+{
+	Arena *arena = u->r->arena;
+	const StringList *names = &u->r->signed_tensors;
+	StrMap *lost = strmap_new(arena); /* path -> StringList */
+	StringList modules = {0};
+	int first = u->claims.n;
+
+	index_homes(u);
+	unmerge_claim_biases(u);
+	for (int i = 0; i < names->n; i++) {
+		if (!unmerge_is_lost(u, names->at[i]))
+			continue;
+		const char *module = reading_module(u, names->at[i]);
+		StringList *of = strmap_get(lost, module);
+		if (!of) {
+			of = NEW(arena, StringList);
+			strmap_put(lost, module, of);
+			vec_push(arena, &modules, module);
+		}
+		vec_push(arena, of, names->at[i]);
+	}
+	for (int i = 0; i < modules.n; i++) {
+		const ModuleNodes *nodes = strmap_get(u->modules, modules.at[i]);
+		const StringList *of = strmap_get(lost, modules.at[i]);
+		const Reads reads = nodes ? foreign_reads(u, nodes) : (Reads){0};
+		match_names(u, of, &reads, true);
+		match_names(u, of, &reads, false);
+		match_the_last(u, of, &reads);
+	}
+	drop_tied(u, first);
+}
