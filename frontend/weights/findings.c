@@ -91,13 +91,15 @@ enum { MERGED, FOLDED_NORM, ZERO_BIAS, UNREAD, N_FATES, SHOWN = 6 };
 static const struct {
 	const char *what, *meaning;
 } fates[N_FATES] = {
-	[MERGED] = {"parameters merged with others", "tied in the module, or equal when exported: "
-                                                     "they train as one; export with "
-                                                     "optimize=False to keep both"},
+	[MERGED] = {"parameters merged with others",
+                    "they train as one: tied in the module, or equal and joined by the exporter's "
+                    "optimizer, which optimize=False leaves out"},
 	[FOLDED_NORM] = {"batch norms folded into the layers before them",
                          "these train as the layers' weights and biases, without batch statistics"},
-	[ZERO_BIAS] = {"biases left out",
-                       "the exporter drops zeros; export with optimize=False to train them"},
+	[ZERO_BIAS] =
+		{"biases left out",
+                 "nothing reads them, or the exporter's optimizer dropped biases of zeros, which "
+                 "optimize=False keeps"},
 	[UNREAD] = {"parameters left out", "nothing reads them, or the exporter rewrote what does"},
 };
 

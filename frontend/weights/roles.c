@@ -22,13 +22,14 @@ rule_statistic(Case *c)
 	c->w->why = "running statistics of BatchNormalization";
 	if (all_in(c, STATISTIC_PLACE))
 		return true;
-	c->w->why = "running statistics of BatchNormalization and a weight, in one tensor: "
-		    "export with optimize=False to train it";
+	c->w->why = "running statistics of BatchNormalization, which other nodes read, too";
 	diag_warning(c->r->diag,
 	             "%s: %s holds running statistics of BatchNormalization, and other nodes read "
 	             "it, too: it is not trained",
 	             c->r->model->path, quoted(c->r->model, c->w->name));
-	diag_hint(c->r->diag, "the exporter merged equal tensors; export with optimize=False");
+	diag_hint(c->r->diag,
+	          "the exporter's optimizer joins equal tensors; where one of them is a weight, "
+	          "export with optimize=False to train it");
 	return true;
 }
 

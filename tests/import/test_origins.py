@@ -537,3 +537,10 @@ def test_the_name_of_a_table_is_a_reason_to_doubt(run, tmp_path, name, want):
     write(tmp_path / "model.onnx", [("MatMul", ["x", name], "y")], {name: (MATRIX, {})})
     rows, said = check(run)
     assert rows[name]["kind"] == "trainable" and [d["option"] for d in said["doubtful"]] == [f"--freeze={name}"] * want
+
+
+def test_a_file_that_the_optimizer_left_alone_is_not_told_to_leave_it_out(run, models):
+    """gpt2_mini_raw was exported with optimize=False; its head is tied to its embedding in the module."""
+    done = run("check", models / "gpt2_mini_raw/model.onnx")
+    assert "lm_head.weight" in done.stdout and "tied in the module" in done.stdout
+    assert "export with optimize=False" not in done.stdout + done.stderr
