@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 LACKS = "not supported in this build"
+OF_EXECUTABLE = "this is an option of the training executable"
 
 # Of gradc: what is accepted (commands' words), then (what is refused, what the message must have).
 GRADC = {
@@ -99,14 +100,17 @@ GRADC = {
                        ("=lower.cores=x", "x")]),
     "--verify-each": ([""], [("=x", "--verify-each=x")]),
     "--time-passes": ([""], [("=x", "--time-passes=x")]),
-    "--stage": (["=import", "=forward", "=train", "=sharded", "=fused", "=lowered", " schedule",
-                 "=memory", "=llvm", "=asm", "=c", "=cuda"], [("=foo", "foo")]),
+    "--stage": (["=import", "=forward", "=train", "=rematerialized", "=fused", "=lowered", " schedule",
+                 "=memory", "=llvm", "=asm", "=c", "=cuda"], [("=foo", "foo"), ("=sharded", LACKS)]),
     "--format": (["=text", "=dot", "=json", "=html"], [("=svg", LACKS)]),
     "--log": ([], [("=none.jsonl", "needs --format=html")]),
     "--after": (["=simplify"], [("=foo", "foo")]),
     "--emit": (["=executable", " library"], [("=object", LACKS)]),
     "--printer": (["=llvm", " c"], [("=fortran", LACKS), ("=cuda", LACKS)]),
     "--keep-sources": ([""], [(" sources", "unexpected argument `sources`")]),
+    "--export": ([], [("=m.onnx", OF_EXECUTABLE)]),
+    "--export-adapter": ([], [("=a", OF_EXECUTABLE)]),
+    "--export-merged": ([], [("=m.onnx", OF_EXECUTABLE)]),
     "--foo": ([], [("", "--foo"), ("=1", "--foo=1")]),
 }
 

@@ -2,7 +2,7 @@
 import pytest
 import reference
 
-STAGES = ["import", "forward", "train", "sharded", "fused", "lowered", "schedule", "memory"]
+STAGES = ["import", "forward", "train", "rematerialized", "fused", "lowered", "schedule", "memory"]
 
 
 @pytest.mark.parametrize("stage", STAGES)

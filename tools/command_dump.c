@@ -227,16 +227,14 @@ command_opt(Options *o, Arena *arena, Diag *diag)
 bool
 parse_stage(const char *text, Stage *stage, Diag *diag)
 {
-	if (strcmp(text, "sharded") == 0) /* without a mesh, as `train` */
-		text = "train";
 	for (int i = STAGE_IMPORT; i <= STAGE_MEMORY; i++)
 		if (strcmp(stage_names[i], text) == 0) {
 			*stage = (Stage)i;
 			return true;
 		}
 	diag_error(diag, EXIT_USAGE,
-	           "--stage=%s: need import, forward, train, sharded, fused, "
-	           "lowered, schedule or memory",
+	           "--stage=%s: need import, forward, train, rematerialized, fused, lowered, "
+	           "schedule or memory",
 	           text);
 	return false;
 }

@@ -22,7 +22,7 @@ usage(FILE *out)
 static int
 refuse(Diag *diag, const char *name)
 {
-	bool later = strcmp(name, "quantize") == 0 || strcmp(name, "plan") == 0;
+	bool later = strcmp(name, "plan") == 0;
 
 	diag_error(diag, EXIT_USAGE,
 	           later ? "`gradc %s`: not supported in this build" : "unknown command `%s`",

@@ -375,6 +375,16 @@ set_target(const OptionUse *u, void *at)
 	return any;
 }
 
+/* Of an option that training executables have and gradc has not. */
+static bool
+refuse_executables(const OptionUse *u, void *at)
+{
+	(void)at;
+	diag_error(u->diag, EXIT_USAGE, "%s--%s: this is an option of the training executable",
+	           u->origin, u->row->name);
+	return false;
+}
+
 static bool
 set_printer(const OptionUse *u, void *at)
 {
@@ -450,6 +460,7 @@ enum {
 };
 /* What the command line is to have, and this build has not. */
 #define LATER(name) {name, "VALUE", NULL, TAKES_NOTHING, .optional = true, .commands = MODEL}
+#define EXECUTABLES(name) {name, "VALUE", NULL, TAKES_CALL, AT(ignored), .set = refuse_executables, .optional = true, .commands = MODEL}
 #define REPAIRS "constants|transposes|merged|unmerge|biases|ties|batchnorm|dropout|tables|batch"
 static const OptionRow option_rows[] = {
 	{"output", "FILE", "what to write", TAKES_STRING, AT(output), .letter = 'o',
@@ -547,8 +558,8 @@ static const OptionRow option_rows[] = {
 	 AT(engine), .commands = RUN | GRAD},
 	{"real", NULL, "interp: no rounding of floats", TAKES_FLAG, AT(real), .commands = RUN | GRAD},
 	{"output-format", "npy|pb", "of results", TAKES_CHOICE, AT(output_format), .commands = RUN | GRAD},
-	{"stage", "import|forward|train|sharded|rematerialized|fused|lowered|schedule|memory", "how far; for opt: where the text "
-	 "is", TAKES_CHOICE, AT(stage), .nth = printer_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
+	{"stage", "import|forward|train|rematerialized|fused|lowered|schedule|memory", "how far; for opt: where the text "
+	 "is", TAKES_KNOWN, AT(stage), .nth = printer_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
 	{"format", "text|dot|html|json|onnx", "of the dump; onnx: forward and backward of a model as plain ONNX, with --stage=train and --loss", TAKES_KNOWN, AT(format), .commands = DUMP | OPT},
 	{"log", "FILE", "with --format=html: ranges of codes over the training that wrote this log", TAKES_STRING, AT(log), .commands = DUMP, .path = PATH_INPUT},
 	{"machine", NULL, "each [,ranks=N][,link=400G]; for --stage=schedule: what each launch would take on that GPU, among N "
@@ -596,8 +607,7 @@ static const OptionRow option_rows[] = {
 	{"config", "FILE", "options from a file, one `name = value` a line, or DeepSpeed's JSON; the command line wins", TAKES_CONFIG, AT(configs), .path = PATH_INPUT},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
-	LATER("export-adapter"), LATER("export-merged"),
-	LATER("schedule"),
+	EXECUTABLES("export"), EXECUTABLES("export-adapter"), EXECUTABLES("export-merged"), LATER("schedule"),
 };
 /* clang-format on */
 
