@@ -24,6 +24,14 @@ def test_the_page_of_recipes_is_that_of_the_dumps(build):
     assert page.stdout == (ROOT / "docs/recipes.md").read_text()
 
 
+def test_tables_of_passes_stages_and_options_are_those_of_the_rows(build, run):
+    """`make docs` writes them into their pages. A build without LLVM has other printers."""
+    if "--printer=llvm|c" not in run("compile", "--help").stdout:
+        pytest.skip("built without LLVM")
+    done = subprocess.run([sys.executable, ROOT / "scripts/page-tables", "--check", build], capture_output=True, text=True)
+    assert done.returncode == 0, f"stale tables: {done.stdout}{done.stderr}"
+
+
 @pytest.fixture(scope="module")
 def exe(gradc, models, tmp_path_factory):
     path = tmp_path_factory.mktemp("docs") / "train"
