@@ -32,6 +32,12 @@ def test_tables_of_passes_stages_and_options_are_those_of_the_rows(build, run):
     assert done.returncode == 0, f"stale tables: {done.stdout}{done.stderr}"
 
 
+def test_the_readme_of_scripts_lists_every_script():
+    listed = re.findall(r"`([\w./-]+)`", "".join(re.findall(r"^\| (.*?) \|", (ROOT / "scripts/README.md").read_text(), re.M)))
+    files = {str(p.relative_to(ROOT / "scripts")) for p in (ROOT / "scripts").rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    assert sorted(listed) == sorted(files - {"README.md", "op-questions.txt", "requirements-test.txt"})
+
+
 @pytest.fixture(scope="module")
 def exe(gradc, models, tmp_path_factory):
     path = tmp_path_factory.mktemp("docs") / "train"
