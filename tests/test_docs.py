@@ -1,4 +1,5 @@
 """The man page and the shell completion are those of the programs' own help; pages are those of the rows."""
+import json
 import re
 import subprocess
 import sys
@@ -30,6 +31,17 @@ def test_tables_of_passes_stages_and_options_are_those_of_the_rows(build, run):
         pytest.skip("built without LLVM")
     done = subprocess.run([sys.executable, ROOT / "scripts/page-tables", "--check", build], capture_output=True, text=True)
     assert done.returncode == 0, f"stale tables: {done.stdout}{done.stderr}"
+
+
+def test_what_the_targets_say_of_bandwidth_is_what_was_measured():
+    """The comment of codegen/targets/cuda.c, against the result that it names."""
+    measured = json.loads((ROOT / "bench/results/gpu-bench.json").read_text())
+    of = {k["kernel"]: 100 * k["bytes_per_s"] / 4.8e12 for k in measured["models"]["gpt2_124m"]["kernels"]
+          if "dot" not in k["kernel"] and "bytes_per_s" in k and k["us"] * k["runs"] >= 400}
+    loss = [of.pop(name) for name in list(of) if name.startswith("max_sub_exp_sum_log_")]
+    text = re.sub(r"\s+(\* )?", " ", next((ROOT / "codegen").rglob("targets/cuda.c")).read_text())
+    said = re.search(r"reach (\d+) to (\d+) % of an (\w+)'s 4.8 TB/s where they take 0.4 ms.*? classes, (\d+) %", text).groups()
+    assert said == (f"{min(of.values()):.0f}", f"{max(of.values()):.0f}", measured["gpu"]["name"].split()[-1], f"{loss[0]:.0f}")
 
 
 def test_the_readme_of_scripts_lists_every_script():
