@@ -381,13 +381,13 @@ void state_begin_as(State *s, InitKind init, double a, double b);
 /* "PREFIX.NAME", of `of` and of its shape, which begins as a copy of it in type d. */
 State *state_copy(Module *m, const char *prefix, State *of, DType d, StateKind kind,
                   Lifetime lifetime);
-/* name, or name.2, name.3 ... whatever is not taken. */
 /* Is the word one of those in a list with spaces between? groups may be NULL. */
 bool group_listed(const char *groups, const char *word);
 /* By its name or its path, or by a group: @filters. */
 bool state_matches(const State *s, const char *glob);
 /* Three parameters whose names or paths are nearest to the glob, as a hint of the last fault. */
 void hint_nearest_states(const Module *m, const char *glob, Diag *diag);
+/* name, or name.2, name.3 ...: the first that the module does not have. */
 const char *module_fresh_name(const Module *m, const char *name);
 /* An argument; function_param_as says what else it is. Where the function has a parameter of that name, the new one's
  * is name.2, name.3 ... */

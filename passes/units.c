@@ -8,7 +8,7 @@
  *
  * Members start at multiples of MEMBER_ALIGN elements. At the end of a layer block is padding up to a multiple of
  * UNIT_BLOCK, zeros that stay zeros. A unit is one or several neighbouring blocks, as far as they have `unit_bytes`
- * together; it is what will be gathered at once. Units that are updated alike lie side by side, too, in a run, of which
+ * together; ZeRO-3 gathers a unit at once. Units that are updated alike lie side by side, too, in a run, of which
  * one kernel takes all. So offsets in a run, and the order in which norms are added up, do not depend on `unit_bytes`.
  * Keeps: every element's update, up to the order of addition in norms; random numbers for each element are those of its
  * number in the run. Linear in nodes. */

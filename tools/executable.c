@@ -215,7 +215,6 @@ write_files(Session *s, FormatWriter *w)
 	return true;
 }
 
-/* An option that was given. */
 /* Optimizers of some parameters: what a checkpoint must have in common, and their settings. Returns them one a line. */
 static const char *
 write_groups(Session *s, FormatWriter *w)
