@@ -33,6 +33,26 @@ def test_tables_of_passes_stages_and_options_are_those_of_the_rows(build, run):
     assert done.returncode == 0, f"stale tables: {done.stdout}{done.stderr}"
 
 
+def plain(line):
+    return re.sub(r"\s+", " ", line).strip()
+
+
+def test_the_layer_of_the_architecture_page_is_that_of_the_dumps(gradc, models, tmp_path):
+    """Each line of the section's blocks stands in a dump; `...` is any text."""
+    def say(*words):
+        return subprocess.run([gradc, *words], check=True, capture_output=True, text=True, cwd=models / "mlp_digits").stdout
+
+    of = ["model.onnx", "--batch=32", "--loss=cross_entropy", "--target=cpu:x86-64-v3"]
+    say("compile", *of, "-o", tmp_path / "train")
+    dumps = [say("dump", *of, f"--stage={stage}") for stage in ["import", "train", "fused", "lowered", "memory", "c"]]
+    lines = {plain(line) for text in [*dumps, say("dump", tmp_path / "train", "--stage=schedule")] for line in text.splitlines()}
+    section = (ROOT / "docs/architecture.md").read_text().split("\n## One layer, stage by stage\n")[1].split("\n## ")[0]
+    blocks = "".join(re.findall(r"```c?\n(.*?)```", section, re.S)).replace("\n    role", " role")
+    missing = [line for line in map(plain, blocks.splitlines()) if line not in lines | {"", "...", "}"} and not (
+        "..." in line and any(re.fullmatch(".*".join(map(re.escape, line.split("..."))), other) for other in lines))]
+    assert not missing and len(blocks) > 5000
+
+
 def test_what_the_targets_say_of_bandwidth_is_what_was_measured():
     """The comment of codegen/targets/cuda.c, against the result that it names."""
     measured = json.loads((ROOT / "bench/results/gpu-bench.json").read_text())
