@@ -2,7 +2,7 @@
 
     python3 bench/gpu/torch_step.py MODEL eager|compile PRECISION ATTENTION ROWS STEPS
 
-PRECISION is f32, tf32, or bf16 (autocast), ATTENTION math (stored scores) or fused. Prints one JSON object: step_ms of each step, loss, the memory's
+PRECISION is f32, tf32, or bf16 (autocast), ATTENTION math (stored scores) or fused (asked for; torch.compile did not see it). Prints one JSON object: step_ms of each step, loss, the memory's
 peak, seconds to the end of the first step. The models are those of transformers and torchvision with the sizes of bench/workloads.py,
 without dropout; what is trained is every parameter, by AdamW (fused).
 """
