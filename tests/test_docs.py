@@ -33,6 +33,63 @@ def test_tables_of_passes_stages_and_options_are_those_of_the_rows(build, run):
     assert done.returncode == 0, f"stale tables: {done.stdout}{done.stderr}"
 
 
+PAGES = [p for p in sorted((ROOT / "docs").glob("*.md"))]
+OF_OTHER_PROGRAMS = {
+    "cost-model.md": {"--page"}, "precision.md": {"--models", "--precisions"}, "extending.md": {"--build", "--preset"},
+    "runtime.md": {"--kill-on-bad-exit", "--mca", "--no-kill", "--no-python", "--nproc-per-node"}}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_in_pages_are_options(build, run, page):
+    """Each option that a page names has a line in the help of gradc or of an executable."""
+    said = run("--help", "--all").stdout + subprocess.run([build / "tests/executable_help"], check=True, capture_output=True, text=True).stdout
+    option = r"(?<![\w-])--[a-z][a-z0-9-]*"
+    assert set(re.findall(option, page.read_text())) - set(re.findall(option, said)) == OF_OTHER_PROGRAMS.get(page.name, set())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths_in_pages_lead_somewhere(page):
+    """Those to other pages, and names of files in the repository's folders. Files that patches of extending.md make are not there."""
+    text = page.read_text()
+    made = set(re.findall(r"`([\w./]+)`", "".join(re.findall(r"^\| `\w+\.patch` \|.*", text, re.M)))) if page.name == "extending.md" else set()
+    folders = "|".join(sorted(p.name for p in ROOT.iterdir() if p.is_dir() and p.name[0] != "." and not p.name.startswith("build")))
+    for link in re.findall(r"\]\(([^)#\s]+)", text):
+        assert "://" in link or (page.parent / link).exists(), link
+    for name in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
+        assert (ROOT / name).exists() or name in made, name
+
+
+def first_cells(page, head):
+    """The words in code of the first cell of each row, in the tables whose head begins so."""
+    for block in (ROOT / "docs" / page).read_text().split("\n\n"):
+        rows = block.split("\n")
+        if rows[0].startswith(head):
+            yield from (word for row in rows[2:] for word in re.findall(r"`([^`]+)`", row.split(" | ")[0]))
+
+
+def choices(text, option):
+    return re.search(rf"^ +{option}=(\S+)", text, re.M)[1].split("|")
+
+
+def test_the_table_of_optimizers_has_the_rows_and_their_settings(run):
+    said = run("compile", "--help").stdout
+    rows = dict(re.findall(r"^  ([a-z0-9-]+) .*\n((?:    .*\n)+)", said.split("\noptimizers ")[1], re.M))
+    assert sorted(first_cells("training.md", "| NAME |")) == sorted(choices(said, "--optimizer")) == sorted(rows)
+    for row in re.findall(r"^\| (`.*?) \| [^|]* \| (.*?) ?\|", (ROOT / "docs/training.md").read_text().split("| NAME |")[1].split("\n\n")[0], re.M):
+        settings = {setting for name in re.findall(r"`([a-z0-9-]+)`", row[0]) for setting in re.findall(r"^    ,(\w+)=", rows[name], re.M)}
+        assert settings == set(re.findall(r"`(\w+)`", row[1])), row
+
+
+def test_the_tables_of_learning_rates_have_every_schedule(build):
+    said = subprocess.run([build / "tests/executable_help"], check=True, capture_output=True, text=True).stdout
+    named = [word.split("[")[0] for word in first_cells("training.md", "| `--lr-schedule` |")]
+    assert {*named} - {"-decay", "-cosine", "-range", "-cycle"} == {*choices(said, "--lr-schedule")}
+
+
+def test_the_table_of_precisions_has_every_precision(run):
+    assert list(first_cells("precision.md", "| `--precision` |")) == choices(run("compile", "--help").stdout, "--precision")
+
+
 def plain(line):
     return re.sub(r"\s+", " ", line).strip()
 
