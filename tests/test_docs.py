@@ -121,6 +121,16 @@ def test_what_the_targets_say_of_bandwidth_is_what_was_measured():
     assert said == (f"{min(of.values()):.0f}", f"{max(of.values()):.0f}", measured["gpu"]["name"].split()[-1], f"{loss[0]:.0f}")
 
 
+def test_steps_on_a_gpu_are_those_of_the_results():
+    """The table of docs/precision.md: milliseconds a step and planned memory."""
+    tf32, bf16 = (json.loads((ROOT / f"bench/results/gpu-bench{name}.json").read_text())["models"] for name in ("", "-bf16"))
+    rows = re.findall(r"^\| (\w+), [^|]*\| ([\d.]+) ms \| ([\d.]+) ms[^|]*\| ([\d.]+) GiB \| ([\d.]+) GiB \|$", (ROOT / "docs/precision.md").read_text(), re.M)
+    assert [name for name, *_ in rows] == list(tf32)
+    for name, *said in rows:
+        found = [tf32[name]["step_ms"], bf16[name]["step_ms"], tf32[name]["planned_bytes"] / 2**30, bf16[name]["planned_bytes"] / 2**30]
+        assert [float(x) for x in said] == pytest.approx(found, abs=0.06), name
+
+
 def test_the_readme_of_scripts_lists_every_script():
     listed = re.findall(r"`([\w./-]+)`", "".join(re.findall(r"^\| (.*?) \|", (ROOT / "scripts/README.md").read_text(), re.M)))
     files = {str(p.relative_to(ROOT / "scripts")) for p in (ROOT / "scripts").rglob("*") if p.is_file() and "__pycache__" not in p.parts}
