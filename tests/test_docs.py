@@ -137,6 +137,12 @@ def test_the_readme_of_scripts_lists_every_script():
     assert sorted(listed) == sorted(files - {"README.md", "op-questions.txt", "requirements-test.txt"})
 
 
+def test_the_steps_of_codegen_are_its_passes_in_order():
+    passes = re.findall(r"^PASS\((\w+)\)", (ROOT / "codegen/pass_list.def").read_text(), re.M)
+    steps = re.findall(r"^\| (\w+) \|", (ROOT / "codegen/README.md").read_text(), re.M)
+    assert [step for step in steps if step in passes] == passes
+
+
 @pytest.fixture(scope="module")
 def exe(gradc, models, tmp_path_factory):
     path = tmp_path_factory.mktemp("docs") / "train"
