@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy thorough kills cubins cuda-full nccl-full docs fuzz fuzz-operators fuzz-differential faults format lint install clean
+.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy thorough kills cubins cuda-full nccl-full docs docs-run fuzz fuzz-operators fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -107,6 +107,10 @@ docs: build ## writes docs/ops.md from the rows of ops, docs/deepspeed.md from t
 	scripts/recipes-page build > docs/recipes.md
 	.venv/bin/python scripts/coverage-page build > docs/coverage.md
 	scripts/page-tables build
+
+docs-run: build ## runs the command lines of README.md, docs/ and examples/, and compares what they print; a minute
+	@scripts/setup --quiet test
+	scripts/docs-run
 
 fuzz: ## looks for inputs that crash or miscompile
 	@scripts/setup --quiet test
