@@ -111,7 +111,7 @@ def test_the_layer_of_the_architecture_page_is_that_of_the_dumps(gradc, models, 
 
 
 def test_what_the_targets_say_of_bandwidth_is_what_was_measured():
-    """The comment of codegen/targets/cuda.c, against the result that it names."""
+    """The comment of codegen/target/cuda.c, against the result that it names."""
     measured = json.loads((ROOT / "bench/results/gpu-bench.json").read_text())
     of = {k["kernel"]: 100 * k["bytes_per_s"] / 4.8e12 for k in measured["models"]["gpt2_124m"]["kernels"]
           if "dot" not in k["kernel"] and "bytes_per_s" in k and k["us"] * k["runs"] >= 400}

@@ -5,7 +5,7 @@ typedef union {
 } Scalar;
 typedef long long int64_t;
 enum { ROWS = 4 };
-enum { LR = 0, CLIP_NORM = 6 }; /* of base/scalar_list.def */
+enum { LR = 0, CLIP_NORM = 6 }; /* of base/numbers/scalar_list.def */
 
 #define PART \
 	const int64_t part = begin + (int64_t)blockIdx.x * blockDim.x + threadIdx.x; \
