@@ -18,7 +18,7 @@ typedef struct {
 	const char *to; /* "f32" or "f64": the type of every float */
 } PrecisionOptions;
 
-/* ---- lora_choice.c */
+/* ---- lora/choice.c */
 /* Of a low-rank product; the defaults are PEFT's. */
 typedef struct {
 	int64_t rank;

@@ -197,7 +197,7 @@ Philox philox4x32(const uint32_t counter[4], uint64_t key);
 /* What random numbers of a graph are made of: key = seed ^ stream, counter = index (words 0 and 1), step (2 and 3). */
 Philox philox_at(uint64_t key, uint64_t index, uint64_t step);
 
-/* The square of a norm of weights that have a learned size (passes/lora_magnitude.c) is read as that, where it is less: 0 / 0 is none. */
+/* The square of a norm of weights that have a learned size (passes/lora/magnitude.c) is read as that, where it is less: 0 / 0 is none. */
 #define LEAST_NORM_SQUARE 1e-30
 
 #endif

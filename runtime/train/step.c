@@ -253,7 +253,7 @@ reported(const Gradc *run, const ProgramRecord *p, PortKind kind)
 	return NAN;
 }
 
-/* What is not a number that an update can be made with, if anything; as @update decides it (passes/optimizer.c). */
+/* What is not a number that an update can be made with, if anything; as @update decides it (passes/update/optimizer.c). */
 static const char *
 find_unfit(const GradcStep *out, double *value)
 {

@@ -52,7 +52,7 @@ REASONS = {
     "narrow floats": Reason(
         "models with f16, bf16 or f8 tensors, within those types' rounding, or above their largest number",
         "gradc computes 16- and 8-bit floats in f32, and rounds results as declared",
-        "gradc: passes/precision.c, `--precision f32`"),
+        "gradc: passes/recipes/precision.c, `--precision f32`"),
     "NaN in an order": Reason(
         "operators that compare, recurrent ones with clip among them, with NaN among the operands",
         "the standard does not order NaN: gradc carries it as NumPy does, or counts it as smallest",

@@ -9,7 +9,7 @@ int *layer_blocks(const Module *m, Arena *arena);
 /* The blocks of f before small ones are merged. */
 int *layer_blocks_of(const Function *f, Arena *arena);
 
-/* ---- unit_match.c: what @update does to each parameter, as something that can be compared. */
+/* ---- units/match.c: what @update does to each parameter, as something that can be compared. */
 /* What a state is to an update: the gradient, the second moment. */
 typedef struct {
 	StateKind kind;

@@ -5,7 +5,7 @@
  *
  * What a rank gathers for a block it can drop at its end. An activation is a float that depends on an input and on a
  * parameter: masks and positions, which all layers read, are none. Linear in nodes. */
-#include "passes/units.h"
+#include "passes/units/units.h"
 
 /* Of parameters together; smaller blocks are one with the next, or units would be mostly padding. */
 enum { LEAST_BLOCK = 1 << 16 };

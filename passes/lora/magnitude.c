@@ -4,7 +4,7 @@
  *	|V|^2 = |W|^2 + 2 s B . (W A') + s^2 B . (B A A')        row by row
  *
  * |W| is a constant, computed in f64 when compiled. Since sqrt(x x) = x, the factor is 1 to the bit while B is 0. */
-#include "passes/lora_impl.h"
+#include "passes/lora/lora.h"
 
 #include <math.h>
 

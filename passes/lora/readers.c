@@ -1,5 +1,5 @@
 /* Who reads a weight, and which of its axes are outputs of theirs. */
-#include "passes/lora_impl.h"
+#include "passes/lora/lora.h"
 
 typedef struct {
 	Arena *arena;

@@ -9,7 +9,7 @@
  * one is layer 0, what comes behind the last one, the head, layer n. Else each block is a layer, but that vectors alone, as
  * biases and norms, belong to the block before them. A parameter of layer l gets X^(n - l), times its --lr-scale.
  * Quadratic in blocks. */
-#include "passes/units.h"
+#include "passes/units/units.h"
 
 #include <math.h>
 

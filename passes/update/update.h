@@ -1,7 +1,7 @@
 /* What the files of the pass `optimizer` share: optimizer.c says which parameters have which optimizer and states, update.c builds
- * @update, refresh.c what some optimizers estimate besides, update_rows.c is what rows build with. */
-#ifndef GRADC_PASSES_OPTIMIZER_IMPL_H
-#define GRADC_PASSES_OPTIMIZER_IMPL_H
+ * @update, refresh.c what some optimizers estimate besides, update/rows.c is what rows build with. */
+#ifndef GRADC_PASSES_UPDATE_UPDATE_H
+#define GRADC_PASSES_UPDATE_UPDATE_H
 
 #include "passes/pass.h"
 

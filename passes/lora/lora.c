@@ -17,7 +17,7 @@
  * All other parameters are frozen; `trainable`, which comes next, trains those of --train.
  *
  * Keeps: values, bit for bit, since @w.lora_B.weight begins as 0 (of a table the other part does). Linear in nodes. */
-#include "passes/lora_impl.h"
+#include "passes/lora/lora.h"
 
 #include <math.h>
 #include <string.h>

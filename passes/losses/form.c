@@ -1,6 +1,6 @@
 /* Does the output have the form that the loss takes? Cross entropy of a softmax, whose own softmax comes second, trains slowly
  * and to another end; so do a sigmoid before bce_with_logits, and anything but log-probabilities before nll. */
-#include "passes/loss_impl.h"
+#include "passes/losses/loss_pass.h"
 
 /* Behind views and casts. */
 static Value *

@@ -1,7 +1,7 @@
 /* The refresh function: what an optimizer estimates by labels that are drawn from the model (Sophia's curvature). After a step's update
  * the trainer runs @estimate over the step's micro-batches, which leaves their gradients where the step's were, and then this. Where
  * the estimate is not finite, or the training has failed, states keep their content to the bit. */
-#include "passes/optimizer_impl.h"
+#include "passes/update/update.h"
 
 #include <string.h>
 

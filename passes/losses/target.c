@@ -1,7 +1,7 @@
 /* What an output is compared with: its shape, the axis of the classes, and how an input of the model becomes it. Of an
  * output [4,6,7] with its rows along axis 0 the labels are [4,6]; of the same numbers reshaped to [24,7] they are
  * [24], and the program takes them as [4,6], a row of 6 for each sample. */
-#include "passes/loss_impl.h"
+#include "passes/losses/loss_pass.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Losses that the graph computes: a mean over `count` targets adds value * n and n to the sums of a step, so that the step's
  * loss and gradients are those of all its targets, however many a micro-batch has. Where nobody says the count, it is what the
  * graph divides by; a mean that divides by what data decide in another way is uneven. */
-#include "passes/loss_impl.h"
+#include "passes/losses/loss_pass.h"
 
 static bool
 is_scalar(const Value *v)

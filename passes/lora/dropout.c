@@ -1,5 +1,5 @@
 /* Dropout of what an adapter multiplies (PEFT's lora_dropout), in training alone. */
-#include "passes/lora_impl.h"
+#include "passes/lora/lora.h"
 
 #include <string.h>
 

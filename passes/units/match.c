@@ -7,7 +7,7 @@
  *	%3 = mul %1, %2                       number of mul(the two)
  *
  * Linear in nodes. */
-#include "passes/units.h"
+#include "passes/units/units.h"
 
 #include <limits.h>
 

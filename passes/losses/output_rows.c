@@ -1,5 +1,5 @@
 /* Which axis of the loss's output counts the rows of a micro-batch, and whether rows see each other. */
-#include "passes/loss_impl.h"
+#include "passes/losses/loss_pass.h"
 
 /* Would the output have rows of their own, with axis `axis` of this parameter as that of the rows? */
 static bool

@@ -4,7 +4,7 @@
  *
  * A parameter's update takes its elements in a row, whatever its shape, so that `units` can make one of many. It is computed in f32,
  * or f64 where weights are of it; what is kept in fewer bits is widened before and rounded after. */
-#include "passes/optimizer_impl.h"
+#include "passes/update/update.h"
 
 #include <float.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Which optimizer each trained parameter has, and the states that it keeps; then the update function (update.c). */
-#include "passes/optimizer_impl.h"
+#include "passes/update/update.h"
 
 #include <string.h>
 

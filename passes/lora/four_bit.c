@@ -8,7 +8,7 @@
  *	%2 = add (mul (lookup MAP, @w.absmax), @w.nested_absmax for each 256), @w.nested_offset       one number for each 64
  *	%3 = transpose (dequantize @w, %2 {codes = nf4, block = 64, dtype = f32, shape = [32,64]})    of @w: u8[1024]
  *	%1 = dot %x, %3 */
-#include "passes/lora_impl.h"
+#include "passes/lora/lora.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * loss, added to the loss's sum and count) and an eval function (the inference form, with the hits for accuracy). The
  * forward function keeps the graph's outputs and loses its stores. The module's `targets` are those of the first binding: gradients are seeded
  * with 1/targets whatever the binding. The losses themselves are rows in losses/. */
-#include "passes/loss_impl.h"
+#include "passes/losses/loss_pass.h"
 
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /* What the files of the lora pass share. */
-#ifndef GRADC_LORA_IMPL_H
-#define GRADC_LORA_IMPL_H
+#ifndef GRADC_PASSES_LORA_LORA_H
+#define GRADC_PASSES_LORA_LORA_H
 
 #include "passes/pass.h"
 
-/* ---- lora_readers.c */
+/* ---- lora/readers.c */
 /* A node that reads a weight as it is, transposed, or as codes of it. */
 typedef struct {
 	Node *node;
@@ -22,7 +22,7 @@ const char *lora_find_readers(const Module *m, const State *w, Arena *arena, Lor
 /* The one that says what is an output: the first that is no table. */
 const LoraReader *lora_leader(const LoraReaders *readers);
 
-/* ---- lora_magnitude.c */
+/* ---- lora/magnitude.c */
 /* The norm of each output's weights, over all other axes: [outputs], in the weight's type. */
 const Tensor *lora_norms(Module *m, const Tensor *weight, int axis);
 /* Operands of a node: the weight, and lora_A as it stands in the weight's place; lora_B, [outputs, rank]. `outputs` is the axis of the first
@@ -45,13 +45,13 @@ LoraPlace lora_place_of(Type weight, int axis, const LoraSettings *s);
 /* Where element i of the weight lies in [outputs, outer, inner]. */
 int64_t lora_place(const LoraPlace *p, int64_t i);
 
-/* ---- lora_pissa.c */
+/* ---- lora/pissa.c */
 typedef struct {
 	const Tensor *weight, *a, *b;
 } LoraParts;
 Status lora_pissa(Module *m, const Tensor *weight, const LoraPlace *at, LoraParts *out);
 
-/* ---- lora_four_bit.c */
+/* ---- lora/four_bit.c */
 /* A weight as codes. */
 typedef struct {
 	const Tensor *codes, *absmax, *nested, *offset; /* the last two NULL: absmax is f32 */
@@ -64,7 +64,7 @@ const LoraCodes *lora_codes(Module *m, const Tensor *weight, int axis, const Lor
 void lora_keep_codes(Module *m, State *weight, int axis, const LoraCodes *codes,
                      const LoraSettings *s);
 
-/* ---- lora_dropout.c */
+/* ---- lora/dropout.c */
 /* A function of role inference for each of role forward that lacks one: there nothing is dropped. */
 void lora_split_inference(Module *m);
 /* x, of which each element is 0 with that probability, else divided by the rest. name: of whose numbers; axis: of x, counts its rows,

@@ -1,6 +1,6 @@
 /* What the files of the pass `loss` share. */
-#ifndef GRADC_PASSES_LOSS_IMPL_H
-#define GRADC_PASSES_LOSS_IMPL_H
+#ifndef GRADC_PASSES_LOSSES_LOSS_PASS_H
+#define GRADC_PASSES_LOSSES_LOSS_PASS_H
 
 #include "passes/pass.h"
 
@@ -25,22 +25,22 @@ const char *loss_output_name(LossPass *lp, const Function *forward, int64_t i); 
 int64_t loss_said(int64_t axis, int64_t given); /* the number of axis= or rows= as --loss has it */
 const char *loss_shape_text(LossPass *lp, Type t); /* "[4,6,7]" */
 
-/* ---- loss_rows.c */
+/* ---- losses/output_rows.c */
 /* rows and n_rows, for the output of this forward function; false after reporting: no axis of it counts rows. */
 bool loss_find_rows(LossPass *lp, Function *forward);
 
-/* ---- loss_target.c */
+/* ---- losses/target.c */
 bool loss_check_output(LossPass *lp, const Function *forward); /* of a loss that compares it */
 /* class_axis, target_type, target_rows and target. */
 bool loss_prepare_target(LossPass *lp, const Function *forward);
 /* The parameter as the loss compares it: its rows go to where those of the output are. */
 Value *loss_target_value(const LossPass *lp, Builder *b, Value *param);
 
-/* ---- loss_form.c */
+/* ---- losses/form.c */
 /* Warns where the output is no logits, or no log-probabilities, and the loss takes these. */
 void loss_check_form(LossPass *lp, const Function *f);
 
-/* ---- loss_own.c */
+/* ---- losses/own.c */
 /* sum, count and targets of a loss that the graph computes. */
 void loss_build_own(LossPass *lp, Loss *l, Value *const *results);
 

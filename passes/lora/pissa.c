@@ -4,7 +4,7 @@
  *	B = U_r sqrt(S_r / s),  A = sqrt(S_r / s) V_r',  W becomes W - s B A
  *
  * so that the sum is W as before, but for rounding. */
-#include "passes/lora_impl.h"
+#include "passes/lora/lora.h"
 
 #include <math.h>
 

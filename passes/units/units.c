@@ -12,7 +12,7 @@
  * one kernel takes all. So offsets in a run, and the order in which norms are added up, do not depend on `unit_bytes`.
  * Keeps: every element's update, up to the order of addition in norms; random numbers for each element are those of its
  * number in the run. Linear in nodes. */
-#include "passes/units.h"
+#include "passes/units/units.h"
 
 #include <stdlib.h>
 #include <string.h>

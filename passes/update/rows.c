@@ -1,5 +1,5 @@
 /* What rows of optimizers build their updates with. */
-#include "passes/optimizer_impl.h"
+#include "passes/update/update.h"
 
 Value *
 update_scalar(Update *u, ScalarIndex index)
