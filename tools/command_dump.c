@@ -105,15 +105,6 @@ write_text(const Text *text, const char *path, Diag *diag)
 	return true;
 }
 
-const char *
-text_data_path(Arena *arena, const char *path)
-{
-	const char *slash = strrchr(path, '/'), *dot = strrchr(slash ? slash : path, '.');
-
-	return arena_printf(arena, "%.*s.safetensors", dot ? (int)(dot - path) : (int)strlen(path),
-	                    path);
-}
-
 /* To stdout, or to FILE, text with its tensors in STEM.safetensors beside it. */
 static bool
 write_module(const Module *m, const char *path, const char *format, Arena *arena, Diag *diag)

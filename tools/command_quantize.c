@@ -1,5 +1,5 @@
 /* gradc quantize: ranges over real data, then QuantizeLinear and DequantizeLinear in the file's graph. */
-#include "tools/quantize_impl.h"
+#include "tools/tools.h"
 
 #include <string.h>
 
@@ -31,19 +31,6 @@ read_types(Quantize *q)
 		return false;
 	}
 	return true;
-}
-
-const char *
-quantize_observes(const Quantize *q, int i)
-{
-	const QuantizedTensor *t = q->tensors.at[i];
-
-	if (q->inputs && q->inputs[i].n)
-		return t->product_input;
-	if (q->biases && q->biases[i].bias.name)
-		return q->biases[i].bias.x;
-	return t->kind == QUANTIZED_ACTIVATION && q->how.activations == ACTIVATIONS_STATIC ? t->name
-	                                                                                   : NULL;
 }
 
 /* Sums for every matrix. */

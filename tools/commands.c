@@ -1,4 +1,5 @@
 /* The subcommands of gradc. */
+
 #include "tools/tools.h"
 
 #include <string.h>

@@ -20,14 +20,6 @@ set_rule(const OptionUse *u, void *at)
 	return true;
 }
 
-const char *
-options_loss_scale(const Options *o)
-{
-	bool f16 = o->precision && strcmp(o->precision, "f16") == 0;
-
-	return o->loss_scale ? o->loss_scale : f16 ? "torch" : "none";
-}
-
 static const char *
 nth_optimizer(int i)
 {

@@ -56,12 +56,6 @@ has_word(const char *list, const char *word)
 	return false;
 }
 
-bool
-options_offload(const Options *o, Offload what)
-{
-	return offload_set(o->offload) >> what & 1;
-}
-
 /* What lies in the host's memory is what ranks have parts of; one rank alone has all parts. */
 static bool
 settle_offload(Options *o, Diag *diag)

@@ -1,5 +1,6 @@
 /* gradc dump --format=html: a module as one page: its functions, foldable by scope, each node with
  * its ONNX node and its gradient; kernels with their members; memory over time. */
+
 #include "tools/tools.h"
 
 #include <jansson.h>

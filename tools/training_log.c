@@ -3,6 +3,7 @@
  *	{"step": 10, "loss": 0.5, "ranges": {"x": {"low": -1.5, "high": 2, "scale": 0.0137, "zero_point": 109}}}
  *
  * Other lines have none. */
+
 #include "tools/tools.h"
 
 #include <errno.h>

@@ -39,12 +39,6 @@ const char *printer_language(int i); /* of all that they can show, in order; NUL
 /* The record of a kernel but for its name and what other records it refers to; arguments: one for each buffer. */
 void kernel_record(const Kernel *k, KernelRecord *r, KernelArgument *arguments);
 uint64_t kernel_code_facts(Arena *arena, const Kernel *k); /* KernelCode.facts */
-/* What a team has in memory of its own: its arrays, partials that members of more than one warp combine, and tiles that are
- * operands, each at a multiple of SHARED_ALIGNMENT. */
-enum { SHARED_ALIGNMENT = 128, TEAM_OF_REGISTERS = 32 };
-int64_t kernel_shared_bytes(const Kernel *k);
-int64_t kernel_partials(const Kernel *k, DType type); /* numbers of a type; 0: none */
-int64_t kernel_staged(const Kernel *k, DType type);
 
 /* ---- what a link is asked for */
 typedef struct CudaArchitecture CudaArchitecture; /* codegen/cuda/cuda.h */

@@ -1,6 +1,5 @@
 /* The cubins and PTX that an executable carries: an image for each GPU that was asked for. */
 #include "codegen/cuda/nvrtc.h"
-#include "codegen/emit/emit.h"
 #include "format/bundle/bundle.h"
 
 #include <stdlib.h>

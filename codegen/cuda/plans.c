@@ -5,7 +5,6 @@
  * Some of the library's engines are linked with the driver, though a GPU that is described needs none. A library with that name and
  * nothing behind it is loaded first, wherever a driver is or is not: plans do not depend on the machine that compiles. */
 #include "codegen/cuda/nvrtc.h"
-#include "codegen/emit/emit.h"
 #include "cudnn/cudnn.h"
 
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 /* Objects, linker, and the tail: kernels and tables -> ELF + weights + tables, renamed at the end so that no
  * half-written executable is ever seen. */
-#include "codegen/cuda/nvrtc.h"
+#include "codegen/cuda/cuda.h"
 #include "codegen/emit/emit.h"
 #include "codegen/legalize/legalize.h"
 

@@ -1,6 +1,6 @@
 /* The module after `memory` as the executable's tables. */
 #include "codegen/emit/tables.h"
-#include "codegen/schedule/shard.h"
+#include "codegen/schedule/schedule.h"
 
 #include <string.h>
 

@@ -1,9 +1,14 @@
 /* Finds products that are read by what a library could do as it stores them. Which of these pay is a column of the target
  * (targets/). */
 #include "codegen/fuse/fuse.h"
-#include "codegen/lower/nest.h"
 
 #include <string.h>
+
+int
+hyperparameter(const Value *v)
+{
+	return v->kind == VALUE_PARAM && v->param == PARAM_HYPERPARAMETER ? v->number : -1;
+}
 
 /* ---- what memory must have */
 /* Through views, by what `fuse` stores it for (plan_recompute.c). */

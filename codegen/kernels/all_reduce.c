@@ -1,6 +1,6 @@
 /* all_reduce: the kernel copies a rank's own numbers to where everybody's sum will be; the tables then have ranks add them up there
  * (streams.c). */
-#include "codegen/lower/nest.h"
+#include "codegen/lower/lower.h"
 #include "codegen/strategy/strategy.h"
 
 static void

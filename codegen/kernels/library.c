@@ -2,17 +2,6 @@
 #include "codegen/kernels/library.h"
 #include "codegen/fuse/fuse.h"
 
-bool
-library_takes_dtypes(const LibraryLimits *l, const Node *n)
-{
-	DType x = node_operand(n, 0)->type->dtype, z = node_result(n, 0)->type->dtype;
-
-	if (node_operand(n, 1)->type->dtype != x)
-		return false;
-	return (x == F32 && z == F32) ||
-	       ((x == BF16 || (x == F16 && l->f16)) && (z == x || z == F32));
-}
-
 LibraryOperand
 library_operand(DType dtype, int rank, int buffer, int64_t offset)
 {

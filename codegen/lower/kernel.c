@@ -14,12 +14,6 @@ static const LowerCalls lent_calls = {
 	.part = kernel_part,
 };
 
-int
-hyperparameter(const Value *v)
-{
-	return v->kind == VALUE_PARAM && v->param == PARAM_HYPERPARAMETER ? v->number : -1;
-}
-
 /* The last node that has loops of its own; NULL: there is none. */
 static Node *
 root_node(const Function *f)

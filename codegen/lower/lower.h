@@ -23,10 +23,11 @@ int lower_scratch(Lower *lw);
 /* From here on n's element at this index, of the kernel at hand, is x: what reads it is computed from that. */
 void lower_give_element(Lower *lw, const Node *n, const Index *at, LoopValue x);
 
+/* The index into shape t of flat element number `flat`. */
+Index index_at(Lower *lw, Type t, Affine flat);
+
 /* ---- team.c */
 /* Loops that the members of a team share, or the lanes of a vector: what is blocked for either is written once. */
-/* Has the target a team whose members may store what n makes? Elements smaller than a byte share theirs. */
-bool team_stores(const Target *t, const Node *n);
 /* Before a kernel's loops: gives it the target's team, if the target has one and members may store what the kernel stores.
  * Without it the kernel has one member. */
 bool team_begin(Lower *lw);

@@ -248,8 +248,6 @@ Node *lower_insert_launch(Node *call, Kernel *k, int n_operands, Value *const *o
 /* The launch of the product has a kernel that serves that one, the kernel of e's reader, whose launch stands before e's call. */
 void lower_serve_reader(Module *m, Sharing *sh, const Epilogue *e, const Kernel *server);
 
-Index index_at(Lower *lw, Type t, Affine flat);
-
 /* ---- lower/element.c, lower/parts.c: the calls that rows are lent (ir/loop/lower.c) */
 LoopValue kernel_element(Lower *lw, const Value *v, const Index *at);
 LoopValue kernel_element_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside);

@@ -77,4 +77,50 @@ bool storage_any_value(const Function *f, const State *s,
 /* The bytes of the workspace that the values of f take, without what its loops and branches run: that lies behind. */
 int64_t function_workspace(const Function *f);
 
+/* ---- travel.c: what ranks exchange while a program computes */
+typedef enum {
+	TRAVEL_SUM,    /* everybody's whole, added up, to everybody */
+	TRAVEL_REDUCE, /* everybody's whole, added up, to each its part */
+	TRAVEL_GATHER, /* everybody's part, to everybody: the whole */
+	TRAVEL_FILL, /* likewise, in any order: numbers whose sum is exact, as of zeros and one, or need not be */
+} TravelKind;
+typedef struct {
+	TravelKind kind;
+	int behind; /* the computed instruction that it starts behind; -1: before the first */
+	RunWhen when;
+	bool adds; /* REDUCE: the part is a sum over micro-batches, the first of which stores */
+	/* In the device's memory, one type and as many elements. A part has the block that parts are multiples of; it may lie where
+	 * it is in the whole. */
+	Slot whole, part;
+} Travel;
+typedef struct Travels Travels;
+struct Travels {
+	Travel *at;
+	int n, cap;
+};
+
+/* ---- shard.c, of a program's instructions, the last of w: they become those of that mode. */
+typedef struct {
+	Arena *arena;
+	FormatWriter *w;
+	const Module *m;
+	ProgramRecord *program;
+	DataParallelMode mode;
+	int first_slot;       /* of its slots */
+	const State **pieces; /* shard_program's: by offset, of what ranks may hold parts of */
+	int n_pieces;
+	bool offloads;    /* offload_changes */
+	Travels travels;  /* out: what ranks exchange meanwhile */
+	int64_t gathered; /* out: bytes that it needs of SPACE_GATHERED */
+} ShardPlan;
+void shard_program(ShardPlan *plan);
+/* Is it another program in that mode? */
+bool shard_changes(const Function *f, DataParallelMode mode);
+
+/* ---- offload.c */
+/* Is it, in that mode, an update of states that lie in the host's memory? Of what the optimizer keeps: then the host's
+ * cores run it. */
+bool offload_changes(const Function *f, DataParallelMode mode);
+bool offload_on_host(const Function *f, DataParallelMode mode);
+
 #endif

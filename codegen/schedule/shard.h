@@ -8,33 +8,11 @@
 /* offload: of format.h's Offload, by bits. */
 void shard_states(Module *m, uint32_t offload, Arena *arena);
 
-/* ---- shard.c, of a program's instructions, the last of w: they become those of that mode. */
-typedef struct {
-	Arena *arena;
-	FormatWriter *w;
-	const Module *m;
-	ProgramRecord *program;
-	DataParallelMode mode;
-	int first_slot;       /* of its slots */
-	const State **pieces; /* shard_program's: by offset, of what ranks may hold parts of */
-	int n_pieces;
-	bool offloads;    /* offload_changes */
-	Travels travels;  /* out: what ranks exchange meanwhile */
-	int64_t gathered; /* out: bytes that it needs of SPACE_GATHERED */
-} ShardPlan;
-void shard_program(ShardPlan *plan);
-/* Is it another program in that mode? */
-bool shard_changes(const Function *f, DataParallelMode mode);
-
 /* ---- shard_update.c */
 /* Launches of @update that touch what is divided become one for each piece, over this rank's part of it. */
 void shard_update(ShardPlan *plan);
 
 /* ---- offload.c, behind shard_update */
-/* Is it, in that mode, an update of states that lie in the host's memory? Of what the optimizer keeps: then the host's
- * cores run it. */
-bool offload_changes(const Function *f, DataParallelMode mode);
-bool offload_on_host(const Function *f, DataParallelMode mode);
 void offload_update(ShardPlan *plan);
 
 /* ---- shard_gather.c */

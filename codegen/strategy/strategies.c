@@ -1,5 +1,5 @@
 /* Which strategy computes a node. */
-#include "codegen/lower/lower.h"
+#include "codegen/strategy/strategy.h"
 
 #define STRATEGY(name) extern const Strategy strategy_##name;
 #include "codegen/strategy/strategy_list.def"
@@ -136,4 +136,15 @@ strategy_table_check(Diag *diag)
 	for (int i = 0; i < COUNT(strategies); i++)
 		sound &= check_strategy(strategies[i], diag);
 	return sound;
+}
+
+bool
+library_takes_dtypes(const LibraryLimits *l, const Node *n)
+{
+	DType x = node_operand(n, 0)->type->dtype, z = node_result(n, 0)->type->dtype;
+
+	if (node_operand(n, 1)->type->dtype != x)
+		return false;
+	return (x == F32 && z == F32) ||
+	       ((x == BF16 || (x == F16 && l->f16)) && (z == x || z == F32));
 }

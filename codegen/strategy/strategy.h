@@ -57,5 +57,7 @@ const Strategy *strategy_of(const Target *t, const Node *n);
 const Strategy *strategy_gathering(const Target *t, Node *n, Gathered *out);
 /* Are all three f32, or both operands of one type of 16 bits and the result that or f32? Libraries get no other work. */
 bool library_takes_dtypes(const LibraryLimits *l, const Node *n);
+/* Has the target a team whose members may store what n makes? Elements smaller than a byte share theirs. */
+bool team_stores(const Target *t, const Node *n);
 
 #endif

@@ -240,4 +240,12 @@ bool pass_check_cores(const Pass *p);
 /* ---- kernels that are compiled together: some of a module's, so that several compilers may run at once. */
 typedef VEC(Kernel *) KernelPart;
 
+/* ---- team_memory.c */
+/* What a team has in memory of its own: its arrays, partials that members of more than one warp combine, and tiles that are
+ * operands, each at a multiple of SHARED_ALIGNMENT. */
+enum { SHARED_ALIGNMENT = 128, TEAM_OF_REGISTERS = 32 };
+int64_t kernel_shared_bytes(const Kernel *k);
+int64_t kernel_partials(const Kernel *k, DType type); /* numbers of a type; 0: none */
+int64_t kernel_staged(const Kernel *k, DType type);
+
 #endif

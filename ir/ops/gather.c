@@ -1,6 +1,6 @@
 /* gather and scatter along one axis. Importers reduce every ONNX gather and scatter to these, by
  * flattening and linear indices. */
-#include "ir/batch/batch_axis.h"
+#include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/elementwise.h"
 #include "ir/ops/ops.h"
 

@@ -1,5 +1,5 @@
 /* Ops whose result is written in parts: pad and concat. */
-#include "ir/batch/batch_axis.h"
+#include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/family.h"
 
 /* ---- pad {low, high, interior, value}: `interior` elements between neighbours, low before, high

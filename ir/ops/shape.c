@@ -1,5 +1,5 @@
 /* Views: result element i is operand element map(i). */
-#include "ir/batch/batch_axis.h"
+#include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/family.h"
 
 #include <string.h>

@@ -1,7 +1,6 @@
 /* What a checkpoint knows of the run that wrote it: which model and which data, as fingerprints,
  * and every setting that changes what training computes. A resumed run compares them. */
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/data/sources.h"
 
 #include <jansson.h>
 #include <math.h>

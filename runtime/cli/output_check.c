@@ -1,7 +1,7 @@
 /* What a training reads and writes, before it opens anything. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/cli/cli.h"
-#include "runtime/model/peft.h"
+#include "runtime/model/model.h"
 
 #include <dirent.h>
 #include <string.h>

@@ -39,6 +39,14 @@ struct Source {
 };
 bool source_is_sampled(const Source *s);
 
+/* ---- files.c */
+/* All files that `pairs` has for this name, in order. */
+Status files_open(Arena *arena, const GradcPairs *pairs, const char *name, FileSet *out);
+void files_close(FileSet *set);
+
+/* ---- bind.c */
+const char *pairs_get(const GradcPairs *pairs, const char *name); /* the last one; NULL: none */
+
 /* ---- data.c: all inputs of a program, bound to files. */
 typedef struct {
 	const GradcPairs *data, *fill, *scale, *mean_std;

@@ -5,10 +5,7 @@
 #include "runtime/data/data.h"
 
 /* ---- files.c: opening what --data and its kin name. */
-/* All files that `pairs` has for this name, in order. */
-Status files_open(Arena *arena, const GradcPairs *pairs, const char *name, FileSet *out);
 Status tokens_open(Arena *arena, const char *path, bool text, FileSet *out);
-void files_close(FileSet *set);
 
 /* ---- source.c */
 Status source_read_files(Source *s, int64_t row, int64_t n, char *to);
@@ -50,7 +47,6 @@ Status binding_pick(Gradc *run, Role role, const Files *files, Dataset *d);
 /* Does the binding have the shapes of the files? */
 bool bind_matches(const Files *files, const ProgramRecord *p);
 Status bind_sources(const Files *files, Dataset *d);
-const char *pairs_get(const GradcPairs *pairs, const char *name); /* the last one; NULL: none */
 /* The input that the token stream feeds; NULL when there is none or more than one. */
 const PortRecord *bind_token_port(const Files *files, const ProgramRecord *p);
 

@@ -1,6 +1,6 @@
 /* A learning rate that is multiplied by a factor when the loss of evaluations stops falling:
  * torch.optim.lr_scheduler.ReduceLROnPlateau with mode min and a relative threshold, operation by operation. */
-#include "runtime/run/run.h"
+#include "runtime/hyper/hyper.h"
 
 #include <math.h>
 
@@ -47,13 +47,4 @@ plateau_resume(Plateau *p, const Plateau *saved)
 	*p = *saved;
 	if (now.first != saved->first)
 		p->lr = p->first = now.first;
-}
-
-void
-gradc_schedule_loss(Gradc *run, double loss)
-{
-	Hyper *h = &run->hyper;
-
-	if (h->plateau.lr > 0 && run->step >= h->warmup)
-		plateau_step(&h->plateau, h->lr_settings, h->min_lr, loss);
 }

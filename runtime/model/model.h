@@ -58,6 +58,8 @@ const double *adapter_factors(const Format *f, const AdapterRecord *r, const Ada
                               Arena *arena);
 
 /* ---- peft.c, peft_write.c, peft_load.c: adapters as files of PEFT */
+#define PEFT_CONFIG "adapter_config.json"
+#define PEFT_TENSORS "adapter_model.safetensors"
 Status peft_write(Gradc *run, const char *folder);
 Status peft_load(Gradc *run, const char *folder);
 Status peft_load_kept(Gradc *run, const char *name); /* one that goes along */

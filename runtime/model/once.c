@@ -1,5 +1,5 @@
 /* One run of a program on whole inputs, and gradients as files. */
-#include "runtime/data/sources.h"
+#include "runtime/data/data.h"
 #include "runtime/model/model.h"
 #include "runtime/model/values.h"
 

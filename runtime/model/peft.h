@@ -11,10 +11,7 @@
 #ifndef GRADC_PEFT_H
 #define GRADC_PEFT_H
 
-#include "runtime/run/run.h"
-
-#define PEFT_CONFIG "adapter_config.json"
-#define PEFT_TENSORS "adapter_model.safetensors"
+#include "runtime/model/model.h"
 
 /* A module that reads an adapter's weight: as products, or as a table. */
 typedef struct {

@@ -91,3 +91,12 @@ pairs_check(const char *option, const GradcPairs *p)
 			                    p->at[i].name ? "value" : "name");
 	return NULL;
 }
+
+void
+gradc_schedule_loss(Gradc *run, double loss)
+{
+	Hyper *h = &run->hyper;
+
+	if (h->plateau.lr > 0 && run->step >= h->warmup)
+		plateau_step(&h->plateau, h->lr_settings, h->min_lr, loss);
+}

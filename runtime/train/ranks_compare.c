@@ -1,7 +1,7 @@
 /* Before the first step: whatever decides what ranks compute, and when they meet, is the same on all of them; what is not
  * is named with both values. */
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/model/peft.h"
+#include "runtime/model/model.h"
 #include "runtime/train/train.h"
 
 #include <string.h>

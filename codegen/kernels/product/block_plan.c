@@ -1,6 +1,5 @@
 /* What is known of a product for a team before its loops: how its operands lie, which of the target's blocks it has, and into how
  * many parts k is split. kernels/product/blocks.c has the loops. */
-#include "codegen/build/build.h"
 #include "codegen/kernels/product/emit.h"
 #include "codegen/strategy/strategy.h"
 

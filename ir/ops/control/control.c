@@ -1,7 +1,7 @@
 /* Calls, loops, branches, and the ends of functions. Bodies are functions of the module that get
  * every captured value as operand; they never touch state. */
 #include "ir/ops/control/control.h"
-#include "ir/batch/batch_axis.h"
+#include "ir/ops/batch/batch_axis.h"
 
 #include <string.h>
 

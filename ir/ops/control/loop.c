@@ -1,6 +1,6 @@
 /* The loop op: a function of the module, run up to a bound. */
 #include "ir/loop/loop.h"
-#include "ir/batch/batch_axis.h"
+#include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/control/control.h"
 
 #include <string.h>

@@ -1,0 +1,455 @@
+/* What of a session goes into the executable's tables, and the link. */
+#include "driver/driver.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- which indices a value may hold: a bound from every gather it reaches */
+static void
+bound_by_gathers(const Value *v, int depth, int64_t *bound)
+{
+	for_each_use(v, u) {
+		const Node *n = u->user;
+		FuseClass c = op_row(n)->fuse;
+		if (n->op == OP_gather && u->index == 1) {
+			int64_t size = node_operand(n, 0)->type->dims[((AxisAttr *)n->attr)->axis];
+			*bound = *bound < 0 || size < *bound ? size : *bound;
+		} else if (depth < 16 && (c == FUSE_VIEW || n->op == OP_cast)) {
+			bound_by_gathers(node_result(n, 0), depth + 1, bound);
+		}
+	}
+}
+
+typedef struct {
+	Session *s;
+	VEC(PortInfo) inputs, outputs;
+	PortInfo labels;
+	int64_t rows; /* of the first binding, like all below that asks for shapes */
+	bool train_mixes, eval_mixes; /* rows of a micro-batch see each other, under some binding */
+	const char *training_form;    /* which nodes the file has so; "" */
+	bool uneven;                  /* of the loss that the model computes: see loss_is_uneven */
+	bool flat_labels;             /* the output merges the axes of rows and of a row's labels */
+} Ports;
+
+static bool
+is_class_loss(const Session *s)
+{
+	for (int i = 0; s->has_loss && loss_table[i]; i++)
+		if (strcmp(loss_table[i]->name, s->loss.kind) == 0)
+			return loss_table[i]->class_targets;
+	return false;
+}
+
+static bool
+is_own_loss(const Session *s)
+{
+	return s->has_loss && strcmp(s->loss.kind, "output") == 0;
+}
+
+/* The number of classes: the axis of the loss's output that its target lacks. */
+static int64_t
+class_count(const Session *s, const Value *labels)
+{
+	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	Type t = function_result(f, (int)s->loss.output)->type;
+
+	return labels->type->n ? t->n / labels->type->n : 0;
+}
+
+/* Before the passes take the graph apart, which tells what depends on what. */
+static void
+find_mixing(Ports *p)
+{
+	const Session *s = p->s;
+	const Function *f, *eval;
+	int64_t output = s->loss.output;
+
+	for (int b = 0; s->has_loss && (f = module_program(s->m, FUNCTION_FORWARD, b)); b++) {
+		if (output < 0 || output >= function_return(f)->n_operands)
+			return; /* the loss pass reports it */
+		eval = module_program(s->m, FUNCTION_INFERENCE, b);
+		p->uneven |= is_own_loss(s) && loss_is_uneven(f, &s->loss);
+		p->train_mixes |= loss_rows_mix(f, output, true);
+		p->eval_mixes |= loss_rows_mix(eval ? eval : f, output, false);
+	}
+}
+
+/* Before the passes take the graph apart: bounds are read off it. */
+static void
+collect_ports(Ports *p)
+{
+	Session *s = p->s;
+	const ImportBinding *im = &s->import->bindings.at[0];
+	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+
+	p->rows = im->rows;
+	find_mixing(p);
+	p->training_form = training_form_text(s);
+	p->training_form = p->training_form ? p->training_form : "";
+	for (int i = 0; i < im->inputs.n; i++) {
+		const ImportPort *in = &im->inputs.at[i];
+		const Value *v = function_find_param(f, PARAM_INPUT, i);
+		PortInfo info = {.file_dtype = in->dtype,
+		                 .sample_axis = in->has_rows ? in->batch_axis : -1};
+		int64_t bound = -1;
+		if (v && !dtype_is_float(in->dtype))
+			bound_by_gathers(v, 0, &bound);
+		info.bounded = bound >= 0;
+		info.max = bound - 1;
+		vec_push(s->arena, &p->inputs, info);
+	}
+	for (int i = 0; i < im->outputs.n; i++) {
+		const ImportPort *out = &im->outputs.at[i];
+		PortInfo info = {.file_dtype = out->dtype,
+		                 .sample_axis = out->has_rows ? out->batch_axis : -1};
+		vec_push(s->arena, &p->outputs, info);
+	}
+}
+
+static DType
+declared_dtype(const Value *v)
+{
+	return dtype_is_float(v->type->dtype) ? F32 : v->type->dtype;
+}
+
+/* The loss's own inputs; its target's values are class indices, or -100. */
+static void
+add_loss_ports(Ports *p)
+{
+	Session *s = p->s;
+	const Function *f = module_program(s->m, FUNCTION_ACCUMULATE, 0);
+	const Value *labels = f ? function_find_param(f, PARAM_LABELS, -1) : NULL;
+
+	if (labels) {
+		p->labels = (PortInfo){
+			.file_dtype = labels->number < 0 ? declared_dtype(labels)
+		                                         : p->inputs.at[labels->number].file_dtype,
+			.sample_axis = labels->rows_axis};
+		if (is_class_loss(s)) {
+			p->labels.bounded = p->labels.has_ignore = true;
+			p->labels.ignore = -100;
+			p->labels.max = class_count(s, labels) - 1;
+		}
+	}
+	if (labels) {
+		const Function *forward = module_program(s->m, FUNCTION_FORWARD, 0);
+		int usual = function_result(forward, (int)s->loss.output)->type->rank -
+		            is_class_loss(s);
+		p->flat_labels = labels->rows_axis == 0 && labels->type->rank > usual;
+	}
+	/* further inputs of a loss graph, numbered behind the model's */
+	for (const Value *v; f && (v = function_find_param(f, PARAM_INPUT, p->inputs.n));) {
+		PortInfo info = {.file_dtype = declared_dtype(v),
+		                 .sample_axis = v->has_rows ? v->rows_axis : -1};
+		vec_push(s->arena, &p->inputs, info);
+	}
+}
+
+/* ---- info */
+static void
+write_defaults(FormatWriter *w, const OptimizerChoice *choice, Arena *arena)
+{
+	char *copy = arena_strdup(arena, choice->defaults), *save = NULL;
+
+	for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+		char *equal = strchr(word, '=');
+		*equal = '\0';
+		format_info(w, arena_printf(arena, "default.%s", word), "%s", equal + 1);
+	}
+}
+
+/* Those of frozen layers stay as they are. */
+static bool
+has_batch_statistics(const Module *m)
+{
+	for (int i = 0; i < m->states.n; i++)
+		if (m->states.at[i]->kind == STATE_PENDING)
+			return true;
+	return false;
+}
+
+static int64_t
+trainable_elements(const Module *m)
+{
+	int64_t n = 0;
+
+	for (int i = 0; i < m->states.n; i++)
+		if (m->states.at[i]->kind == STATE_PARAMETER && m->states.at[i]->trainable)
+			n += m->states.at[i]->type->n;
+	return n;
+}
+
+static const char *
+eval_metric(const Session *s)
+{
+	const Function *f = module_program(s->m, FUNCTION_ACCUMULATE, 0);
+	const Value *labels = f ? function_find_param(f, PARAM_LABELS, -1) : NULL;
+
+	if (!is_class_loss(s) || !labels)
+		return "";
+	return labels->type->rank > 1 ? "perplexity" : "accuracy";
+}
+
+static void
+write_external(void *ctx, const char *path)
+{
+	format_info(ctx, "external", "%s", path);
+}
+
+/* The files that an export may never write over. */
+static bool
+write_files(Session *s, FormatWriter *w)
+{
+	char *path = realpath(s->o->input, NULL);
+
+	if (!path) {
+		diag_error(s->diag, EXIT_SYSTEM, "%s: %s", s->o->input, strerror(errno));
+		return false;
+	}
+	format_info(w, "model", "%s", path);
+	free(path);
+	model_external_files(s->model, write_external, w);
+	return true;
+}
+
+/* Optimizers of some parameters: what a checkpoint must have in common, and their settings. Returns them one a line. */
+static const char *
+write_groups(Session *s, FormatWriter *w)
+{
+	const char *kinds = "", *settings = "", *lines = "";
+	OptimizerGroup group;
+
+	for (int i = 0; i < s->o->optimizers_for.n; i++) {
+		const char *text = s->o->optimizers_for.at[i], *gap = i ? " " : "";
+		if (!optimizer_group_parse(text, &group, s->arena, s->diag))
+			continue; /* it was parsed before */
+		kinds = arena_printf(s->arena, "%s%s%s=%s", kinds, gap, group.glob,
+		                     group.choice.name);
+		settings = arena_printf(s->arena, "%s%s%s", settings, gap, text);
+		lines = arena_printf(s->arena, "%s%s%s", lines, i ? "\n" : "", text);
+	}
+	format_info(w, "optimizer_for", "%s", kinds);
+	format_info(w, "optimizer_for_settings", "%s", settings);
+	return lines;
+}
+
+static void
+write_info(Session *s, FormatWriter *w, const Ports *p)
+{
+	const char *name = s->o->optimizer ? s->o->optimizer : "adamw";
+	OptimizerChoice choice = {0};
+	const char *mixed = "";
+	bool own = is_own_loss(s);
+
+	format_info(w, "gradc_version", "%s", GRADC_VERSION);
+	format_info(w, "producer", "%s", s->import->producer ? s->import->producer : "");
+	format_info(w, "opset", "%lld", (long long)s->import->opset);
+	format_info(w, "target", "%s", s->o->target ? s->o->target : "cpu:native");
+	format_info(w, "precision", "%s", s->o->precision ? s->o->precision : "f32");
+	format_info(w, "rows", "%lld", (long long)p->rows);
+	format_info(w, "trainable_elements", "%lld", (long long)trainable_elements(s->m));
+	format_info(w, "has_batch_statistics", "%d", has_batch_statistics(s->m));
+	if (s->o->init_random)
+		format_info(w, "init_seed", "%llu", (unsigned long long)s->o->init_seed);
+	format_info(w, "sync_batch_norm", "%d", s->o->sync_batchnorm);
+	format_info(w, "data_parallel", "%s", s->o->data_parallel ? s->o->data_parallel : "ddp");
+	if (s->o->offload)
+		format_info(w, "offload", "%s", s->o->offload);
+	format_info(w, "training_form", "%s", p->training_form);
+	format_info(w, "forward_in_training_form", "%d", s->import->computes_training_form);
+	format_info(w, "max_accumulate", "%lld", (long long)s->o->max_accumulate);
+	if (!s->has_loss)
+		return;
+	format_info(w, "loss", "%s", s->o->loss ? s->o->loss : s->loss.kind);
+	format_info(w, "loss_kind", "%s", s->loss_kind);
+	format_info(w, "targets_per_micro_batch", "%lld", (long long)s->m->targets);
+	format_info(w, "keep_last", "%d", !own && !has_batch_statistics(s->m) && !p->train_mixes);
+	format_info(w, "rows_mix", "%d", !own && p->train_mixes);
+	format_info(w, "uneven_loss", "%d", p->uneven);
+	format_info(w, "flat_labels", "%d", p->flat_labels);
+	format_info(w, "eval_padding", "%d", !p->eval_mixes);
+	format_info(w, "eval_metric", "%s", eval_metric(s));
+	if (!optimizer_parse(name, &choice, s->arena, s->diag))
+		return; /* it was parsed before */
+	format_info(w, "optimizer", "%s", choice.name);
+	const char *groups = write_groups(s, w);
+	OptimizerOptions optimizer = {.name = name, .groups = groups};
+	for (int i = 0; i < s->o->mixed.n; i++)
+		mixed = arena_printf(s->arena, "%s%s%s=f32", mixed, i ? " " : "",
+		                     s->o->mixed.at[i]);
+	format_info(w, "mixed", "%s", mixed);
+	format_info(w, "loss_scale", "%s", options_loss_scale(s->o));
+	format_info(w, "layer_decay", "%.17g", s->o->layer_decay ? s->o->layer_decay : 1);
+	format_info(w, "ema", "%.17g", s->o->ema);
+	format_info(w, "master", "%s", s->o->master ? s->o->master : "on");
+	format_info(w, "moments", "%s", s->o->moments ? s->o->moments : "f32");
+	format_info(w, "gradients", "%s", s->o->gradients ? s->o->gradients : "f32");
+	format_info(w, "rounding", "%s", s->o->rounding ? s->o->rounding : "nearest");
+	format_info(w, "estimate_every", "%lld",
+	            (long long)optimizer_every(&optimizer, s->arena, s->diag));
+	write_defaults(w, &choice, s->arena);
+}
+
+/* ---- programs */
+Status
+library_path(Arena *arena, char **path)
+{
+	char self[4096];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	if (n < 0)
+		return status_error(EXIT_SYSTEM, "/proc/self/exe cannot be read");
+	self[n] = '\0';
+	char *slash = strrchr(self, '/');
+	*slash = '\0';
+	char *beside = arena_printf(arena, "%s/lib/libgradc_rt.a", self);
+	char *installed = arena_printf(arena, "%s/../lib/libgradc_rt.a", self);
+	*path = access(beside, R_OK) == 0 ? beside : installed;
+	if (access(*path, R_OK) != 0)
+		return status_error(EXIT_SYSTEM,
+		                    "%s: the runtime library is missing: install gradc "
+		                    "whole, or build it with `make build`",
+		                    *path);
+	return NULL;
+}
+
+static BindingInfo *
+binding_infos(const Session *s)
+{
+	const Import *im = s->import;
+	BindingInfo *list = NEW_ARRAY(s->arena, BindingInfo, im->bindings.n);
+
+	for (int i = 0; i < im->bindings.n; i++)
+		list[i] = (BindingInfo){im->bindings.at[i].text, im->bindings.at[i].rows};
+	return list;
+}
+
+/* --keep-sources without a folder: beside the executable. */
+static const char *
+sources_folder(const Session *s)
+{
+	const Options *o = s->o;
+
+	if (!o->keep_sources || *o->keep_sources)
+		return o->keep_sources;
+	return arena_printf(s->arena, "%s.sources", o->output ? o->output : "gradc");
+}
+
+/* libNAME.so or NAME.so: what is no identifier becomes `_`. */
+static const char *
+library_name(Arena *arena, const char *path)
+{
+	const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+	char *name = arena_strdup(arena, strncmp(base, "lib", 3) == 0 ? base + 3 : base);
+
+	name[strcspn(name, ".")] = '\0';
+	for (char *c = name; *c; c++)
+		if (!isalnum((unsigned char)*c))
+			*c = '_';
+	return name;
+}
+
+/* Runs the remaining passes, and writes of the tables all but what stands in files. */
+static bool
+write_tables(Session *s, bool with_update, FormatWriter *w)
+{
+	Ports ports = {.s = s};
+	AdapterModules *modules;
+	StateSource *sources;
+
+	collect_ports(&ports);
+	if (!session_stage(s, STAGE_MEMORY, with_update))
+		return false;
+	add_loss_ports(&ports);
+	if (!adapter_names(s, &modules, &sources))
+		return false;
+	bool ok = tables_write(w,
+	                       &(Tables){.m = s->m,
+	                                 .inputs = ports.inputs.at,
+	                                 .n_inputs = ports.inputs.n,
+	                                 .outputs = ports.outputs.at,
+	                                 .n_outputs = ports.outputs.n,
+	                                 .labels = ports.labels,
+	                                 .bindings = binding_infos(s),
+	                                 .n_bindings = s->import->bindings.n,
+	                                 .sources = sources,
+	                                 .n_sources = s->import->state_sources.n,
+	                                 .adapters = modules},
+	                       s->diag);
+	write_info(s, w, &ports);
+	return kept_adapters_write(s, w) && ok;
+}
+
+bool
+session_tables(Session *s, bool with_update, Format *out)
+{
+	FormatWriter *w = format_writer_new(s->arena);
+	int64_t n = 0;
+	bool ok = write_tables(s, with_update, w);
+	void *bytes = NULL;
+
+	if (!ok)
+		format_writer_free(w);
+	return ok && !diag_status(s->diag, format_finish(w, &bytes, &n)) &&
+	       !diag_status(s->diag, format_read(bytes, n, out));
+}
+
+static bool
+link_tables(Session *s, const char *path, bool embed_export, FormatWriter *w)
+{
+	LinkOptions link = {.printer = s->o->printer,
+	                    .targets = s->o->cpus.at,
+	                    .n_targets = s->o->cpus.n,
+	                    .gpus = s->o->gpus.at,
+	                    .n_gpus = s->o->gpus.n,
+	                    .gpu_report = &s->gpu_report,
+	                    .tf32 = s->o->precision && strcmp(s->o->precision, "tf32") == 0,
+	                    .cc = s->o->cc,
+	                    .output = path,
+	                    .keep_sources = sources_folder(s)};
+
+	char *runtime;
+	if (!write_tables(s, s->o->optimizer || embed_export, w))
+		return false;
+	if (!write_files(s, w) || (embed_export && !model_export_template(s->m, w, s->diag)) ||
+	    diag_status(s->diag, library_path(s->arena, &runtime)))
+		return false;
+	link.runtime = runtime;
+	if (s->o->emit && strcmp(s->o->emit, "library") == 0)
+		link.library = library_name(s->arena, path);
+	if (s->o->weights && strcmp(s->o->weights, "embed") != 0)
+		link.weights_file = s->o->weights;
+	return !diag_status(s->diag, link_executable(s->m, w, &link));
+}
+
+/* --disable of a pass without which there is nothing to run. */
+static bool
+check_disabled(const Session *s)
+{
+	bool ok = true;
+
+	for (int i = 0; i < s->o->disable.n; i++) {
+		const char *name = s->o->disable.at[i];
+		if (!pass_find(name)->needed)
+			continue;
+		diag_error(s->diag, EXIT_USAGE,
+		           "--disable=%s: without that pass there is no whole program to run",
+		           name);
+		diag_hint(s->diag, "`gradc dump` and `gradc opt` show modules without it");
+		ok = false;
+	}
+	return ok;
+}
+
+bool
+session_link(Session *s, const char *path, bool embed_export)
+{
+	FormatWriter *w = format_writer_new(s->arena);
+	bool ok = check_disabled(s) && link_tables(s, path, embed_export, w);
+
+	format_writer_free(w);
+	return ok;
+}

@@ -1,0 +1,97 @@
+/* --machine=NAME[,ranks=N][,link=RATE]: where a schedule is predicted for. */
+#include "driver/driver.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST_RANKS = 1 << 16 };
+
+static bool
+refuse(const OptionUse *u, const char *what)
+{
+	diag_error(u->diag, EXIT_USAGE, "%s--machine=%s: %s", u->origin, u->value, what);
+	return false;
+}
+
+static bool
+set_name(const OptionUse *u, Outlook *o, const char *name)
+{
+	Text known = {0};
+
+	o->machine = machine_find(name);
+	if (o->machine)
+		return true;
+	refuse(u, "not in the table");
+	for (int i = 0; machine_table[i]; i++)
+		text_printf(&known, "%s%s", i ? ", " : "", machine_table[i]->name);
+	diag_hint(u->diag, "there are %s", known.at);
+	text_free(&known);
+	return false;
+}
+
+static bool
+set_ranks(const OptionUse *u, Outlook *o, const char *value)
+{
+	int64_t ranks;
+
+	if (!parse_int(value, &ranks) || ranks < 1 || ranks > MOST_RANKS)
+		return refuse(u, "ranks: need a whole number from 1 to 65536");
+	o->ranks = (int)ranks;
+	return true;
+}
+
+/* Networks are sold by bits a second, with powers of ten: 400G are 50 GB/s. */
+static bool
+set_link(const OptionUse *u, Outlook *o, const char *value)
+{
+	size_t n = strlen(value);
+	double rate;
+
+	if (n < 2 || value[n - 1] != 'G' ||
+	    !parse_double(arena_strndup(u->arena, value, n - 1), &rate) || !(rate > 0) ||
+	    isinf(rate))
+		return refuse(u, "link: need gigabits a second, as 400G");
+	o->network_rate = rate * 1e9 / 8;
+	return true;
+}
+
+static const struct {
+	const char *name;
+	bool (*set)(const OptionUse *u, Outlook *o, const char *value);
+} keys[] = {{"ranks", set_ranks}, {"link", set_link}};
+
+static bool
+set_key(const OptionUse *u, Outlook *o, const char *word)
+{
+	size_t n = strcspn(word, "=");
+
+	for (int i = 0; i < COUNT(keys); i++)
+		if (strlen(keys[i].name) == n && strncmp(keys[i].name, word, n) == 0 && word[n])
+			return keys[i].set(u, o, word + n + 1);
+	return refuse(u, "behind the name there may be ranks=N and link=RATE");
+}
+
+bool
+set_machine(const OptionUse *u, void *at)
+{
+	Outlook *o = at;
+	char *copy = arena_strdup(u->arena, u->value), *save = NULL;
+	const char *word = strtok_r(copy, ",", &save);
+
+	*o = (Outlook){.ranks = 1};
+	if (!set_name(u, o, word ? word : ""))
+		return false;
+	size_t n;
+	const char *twice = save && *save ? text_key_twice(save, &n) : NULL;
+	if (twice)
+		return refuse(u, arena_printf(u->arena, "%.*s is given twice", (int)n, twice));
+	while ((word = strtok_r(NULL, ",", &save)))
+		if (!set_key(u, o, word))
+			return false;
+	if (o->ranks <= o->machine->joined || o->network_rate > 0)
+		return true;
+	refuse(u, "more ranks than the machine's own link joins");
+	diag_hint(u->diag, "it joins %d; link=400G says what a network carries",
+	          o->machine->joined);
+	return false;
+}

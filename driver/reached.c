@@ -1,0 +1,86 @@
+/* The weights that no loss can train: for `check`, which runs no autograd, and what is said of options that name
+ * only such ones. */
+#include "driver/driver.h"
+
+#include <string.h>
+
+/* With a loss the passes before it did so. */
+static void
+pass_codes(Session *s)
+{
+	Pipeline p = {0};
+	PassManagerOptions o = {0};
+
+	vec_push(s->arena, &p, pass_call(s->arena, &pass_straight_through));
+	pipeline_run(&p, s->m, &s->stage, &o, s->diag);
+}
+
+/* Whatever the loss is made of, the outputs that it may read (all, or the one that --loss names) do not depend on these
+ * weights: none is trained. */
+void
+session_freeze_unreached(Session *s)
+{
+	if (!s->has_loss)
+		pass_codes(s);
+	Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	Function *d = function_clone(f, module_fresh_name(s->m, "reached"));
+	Node *ret = function_return(d);
+	Builder b = {.m = s->m, .f = d, .before = ret};
+	GradSeed *seeds = NEW_ARRAY(s->arena, GradSeed, ret->n_operands);
+	VEC(State *) params = {0};
+	VEC(Value *) wanted = {0};
+	int n = 0;
+
+	for (int i = 0; i < ret->n_operands; i++) {
+		Value *v = node_operand(ret, i);
+		if (dtype_is_float(v->type->dtype) && (!s->has_loss || s->loss.output == i))
+			seeds[n++] = (GradSeed){v, b_splat(&b, v->type, 1)};
+	}
+	for (int i = 0; i < s->m->states.n; i++) {
+		State *state = s->m->states.at[i];
+		if (state->kind != STATE_PARAMETER || !state->trainable)
+			continue;
+		vec_push(s->arena, &params, state);
+		vec_push(s->arena, &wanted, function_state(d, state));
+	}
+	Value **out = NEW_ARRAY(s->arena, Value *, wanted.n + 1);
+	bool built = n > 0 && gradient_build(&b, n, seeds, wanted.n, wanted.at, out, NULL);
+	for (int i = 0; built && i < params.n; i++)
+		if (!out[i]) {
+			params.at[i]->trainable = false;
+			params.at[i]->why = s->has_loss ? "the loss does not reach it"
+			                                : "no gradient reaches it";
+		}
+	function_remove(d);
+}
+
+void
+session_warn_idle_rules(const Session *s)
+{
+	bool any = false;
+
+	for (int k = 0; k < s->m->states.n; k++)
+		any |= s->m->states.at[k]->kind == STATE_PARAMETER && s->m->states.at[k]->trainable;
+	if (!any)
+		diag_warning(s->diag, "%s: nothing is trained: no parameter is trainable",
+		             s->o->input);
+	for (int i = 0; i < s->o->rules.n; i++) {
+		const char *rule = s->o->rules.at[i], *glob = strchr(rule, ' ') + 1;
+		const char *verb = arena_strndup(s->arena, rule, (size_t)(glob - 1 - rule));
+		const State *taken = NULL;
+		bool trains = strcmp(verb, "freeze") == 0 || strcmp(verb, "init") == 0;
+		if (strcmp(verb, "lr-scale") == 0)
+			glob = arena_strndup(s->arena, glob, (size_t)(strrchr(glob, '=') - glob));
+		for (int k = 0; k < s->m->states.n; k++) {
+			const State *state = s->m->states.at[k];
+			if (state->kind != STATE_PARAMETER || !state_matches(state, glob))
+				continue;
+			taken = taken ? taken : state;
+			trains |= state->trainable;
+		}
+		if (trains || !taken)
+			continue;
+		diag_warning(s->diag, "--%s=%s: nothing that it takes is trained (\"%s\": %s)",
+		             verb, glob, taken->name, taken->why ? taken->why : "frozen");
+	}
+}

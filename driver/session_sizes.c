@@ -1,0 +1,278 @@
+/* Sizes for open dimensions that nothing binds, where only the graph's form is asked for: 1 each, or where a node refuses that the
+ * smallest that all nodes take. The import itself says what works: first all dimensions get one size, those of rows but 1, then
+ * each its own, from 1 up. */
+#include "driver/driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	MAX_DIMS = 32,
+	/* Imports that a search may take: MAX_TRIALS at most; for large models as many as fit into MAX_STEPS steps (model_import_steps),
+	 * but MIN_TRIALS. That is about four seconds where a step takes 4 microseconds; a limit in seconds would find other sizes on another machine. */
+	MAX_TRIALS = 600,
+	MAX_STEPS = 1000000,
+	MIN_TRIALS = 5,
+	MOST_IN_ORDER = 64, /* up to here every size is tried for a dimension */
+	LAST_TO_TELL = 3,   /* sizes after which a fault that has not changed hangs on none */
+};
+
+/* Powers, multiples of what images and windows of sound are cut into. */
+static const int64_t sizes[] = {2,   3,    4,    5,    6,    7,    8,    9,     10,   12,  14,
+                                16,  20,   24,   28,   32,   40,   48,   56,    64,   80,  96,
+                                112, 128,  160,  192,  224,  256,  320,  384,   448,  512, 640,
+                                768, 1024, 1280, 1536, 2048, 4096, 8192, 16000, 32000};
+
+typedef struct {
+	const char *name;
+	bool leading;
+	int64_t size;
+} FreeDim;
+/* What an import reported, kept until somebody asks. */
+typedef struct {
+	int errors, exit_code;
+	char *lines;
+} Report;
+typedef struct {
+	Session *s;
+	const ImportOptions *io;
+	FreeDim dims[MAX_DIMS];
+	int n, trials, most_trials;
+	Report last;
+	bool refused; /* the fault hangs on sizes, and no sizes work */
+} Search;
+
+static void
+add_dim(void *ctx, const char *input, int axis, const char *name, bool rows)
+{
+	Search *x = ctx;
+	const Binding *b = &x->io->bindings[0];
+
+	for (int i = 0; i < b->n_dims; i++)
+		if (!strcmp(b->dims[i].name, name))
+			return;
+	for (int i = 0; i < x->n; i++)
+		if (!strcmp(x->dims[i].name, name))
+			return;
+	if (x->n < MAX_DIMS && !(rows && x->io->batch))
+		x->dims[x->n++] = (FreeDim){arena_strdup(x->s->arena, name), rows, 1};
+}
+
+static bool
+may_go_on(const Search *x)
+{
+	return x->trials < x->most_trials;
+}
+
+static void
+drop_report(Report *r)
+{
+	free(r->lines);
+	*r = (Report){0};
+}
+
+static const char *
+lines_of(const Report *r)
+{
+	return r->lines ? r->lines : "";
+}
+
+/* An import with the sizes as they are, whose messages go to x->last; NULL: refused. */
+static Module *
+try_sizes(Search *x)
+{
+	ImportOptions io = *x->io;
+	Binding binding = io.bindings[0];
+	DimBinding *dims = NEW_ARRAY(x->s->arena, DimBinding, binding.n_dims + x->n);
+	size_t n_said = 0;
+
+	memcpy(dims, binding.dims, sizeof(*dims) * (size_t)binding.n_dims);
+	for (int i = 0; i < x->n; i++)
+		dims[binding.n_dims++] = (DimBinding){x->dims[i].name, x->dims[i].size};
+	binding.dims = dims;
+	io.bindings = &binding;
+	drop_report(&x->last);
+	FILE *stream = open_memstream(&x->last.lines, &n_said);
+	if (!stream) {
+		x->last = (Report){1, EXIT_SYSTEM, NULL};
+		return NULL;
+	}
+	Diag *diag = diag_new("gradc", stream);
+	Module *m = model_import(x->s->model, &io, diag);
+	x->last.errors = diag_errors(diag);
+	x->last.exit_code = diag_exit_code(diag);
+	diag_free(diag);
+	fclose(stream);
+	x->trials++;
+	return m;
+}
+
+static bool
+works(Search *x)
+{
+	Module *m = try_sizes(x);
+
+	if (m)
+		module_free(m);
+	return m;
+}
+
+/* One size for all, rows apart or not; false: none works, or the fault `first` does not change with them. */
+static bool
+find_common_size(Search *x, bool rows_too, const char *first, bool *changes)
+{
+	for (int k = 0; k < COUNT(sizes) && may_go_on(x); k++) {
+		for (int i = 0; i < x->n; i++)
+			x->dims[i].size = x->dims[i].leading && !rows_too ? 1 : sizes[k];
+		if (works(x))
+			return true;
+		*changes |= strcmp(lines_of(&x->last), first) != 0;
+		if (k >= LAST_TO_TELL && !*changes)
+			return false;
+	}
+	return false;
+}
+
+/* Sums, as of what is remembered and what is new: one dimension apart from the others. */
+static bool
+find_odd_size(Search *x)
+{
+	static const int64_t odd[] = {0, 2, 3, 4};
+
+	for (int k = 0; k < x->n; k++)
+		for (int j = 0; j < COUNT(odd) && may_go_on(x); j++) {
+			for (int i = 0; i < x->n; i++)
+				x->dims[i].size = i == k ? odd[j] : 1;
+			if (works(x))
+				return true;
+		}
+	return false;
+}
+
+static bool
+works_with(Search *x, FreeDim *dim, int64_t size)
+{
+	dim->size = size;
+	return works(x);
+}
+
+/* The smallest above `low`, which does not work, up to `high`, which does; from there on all do. */
+static void
+bisect(Search *x, FreeDim *dim, int64_t low, int64_t high)
+{
+	while (high - low > 1 && may_go_on(x)) {
+		int64_t middle = low + (high - low) / 2;
+		if (works_with(x, dim, middle))
+			high = middle;
+		else
+			low = middle;
+	}
+	dim->size = high;
+}
+
+static void
+shrink(Search *x, FreeDim *dim)
+{
+	int64_t found = dim->size, low = 0;
+
+	while (low < MOST_IN_ORDER && low + 1 < found && may_go_on(x))
+		if (works_with(x, dim, ++low))
+			return;
+	for (int k = 0; k < COUNT(sizes) && sizes[k] < found && may_go_on(x); k++) {
+		if (sizes[k] <= low)
+			continue;
+		if (works_with(x, dim, sizes[k])) {
+			found = sizes[k];
+			break;
+		}
+		low = sizes[k];
+	}
+	if (found > MOST_IN_ORDER)
+		bisect(x, dim, low, found);
+	else
+		dim->size = found;
+}
+
+static char *
+list_sizes(const Search *x, bool all)
+{
+	Text t = {0};
+
+	for (int i = 0; i < x->n; i++)
+		if (all)
+			text_printf(&t, "%s%s", t.n ? ", " : "", x->dims[i].name);
+		else if (x->dims[i].size != 1)
+			text_printf(&t, "%s%s=%lld", t.n ? " " : "", x->dims[i].name,
+			            (long long)x->dims[i].size);
+	char *list = arena_strdup(x->s->arena, t.n ? t.at : "");
+	text_free(&t);
+	return list;
+}
+
+/* After a fault that hangs on the sizes, which was reported for 1. */
+static void
+refuse_sizes(Search *x)
+{
+	diag_error(
+		x->s->diag, EXIT_USAGE,
+		"%s: its open dimensions cannot all be 1, and no other sizes that were tried work: %s",
+		x->s->o->input, list_sizes(x, true));
+	diag_hint(x->s->diag, "--dim NAME=N binds them: a size that the model was made for");
+}
+
+/* After the first import was refused. Its report is told where no sizes work: a second import may not find again what it found. */
+static Module *
+search_sizes(Search *x)
+{
+	Report first = x->last;
+	bool changes = false, rows_change = false;
+	int64_t most = MAX_STEPS / model_import_steps(x->s->model);
+
+	x->most_trials = most < MIN_TRIALS   ? MIN_TRIALS
+	                 : most < MAX_TRIALS ? (int)most
+	                                     : MAX_TRIALS;
+	x->last = (Report){0};
+	bool found = find_common_size(x, false, lines_of(&first), &changes) ||
+	             find_common_size(x, true, lines_of(&first), &rows_change);
+	changes |= rows_change;
+	found = found || (x->n > 1 && changes && find_odd_size(x));
+	for (int i = 0; found && i < x->n; i++)
+		shrink(x, &x->dims[i]);
+	Module *m = found ? try_sizes(x) : NULL;
+	if (m) {
+		x->s->sizes = list_sizes(x, false);
+		drop_report(&first);
+		return m;
+	}
+	drop_report(&x->last);
+	x->last = first;
+	x->refused = changes;
+	return NULL;
+}
+
+/* May other sizes help? */
+static bool
+hangs_on_sizes(const Report *r)
+{
+	return r->exit_code == EXIT_INVALID || r->exit_code == EXIT_UNSUPPORTED;
+}
+
+Module *
+session_import_open(Session *s, const ImportOptions *io)
+{
+	Search x = {.s = s, .io = io};
+
+	if (io->open_dims != OPEN_ONE || io->n_bindings != 1)
+		return model_import(s->model, io, s->diag);
+	model_open_dims(s->model, io, add_dim, &x);
+	if (x.n == 0)
+		return model_import(s->model, io, s->diag);
+	Module *m = try_sizes(&x);
+	if (!m && hangs_on_sizes(&x.last))
+		m = search_sizes(&x);
+	diag_take_over(s->diag, x.last.errors, x.last.exit_code, lines_of(&x.last));
+	if (x.refused)
+		refuse_sizes(&x);
+	drop_report(&x.last);
+	return m;
+}
