@@ -79,7 +79,7 @@ typedef struct {
 	const char *operands; /* "f64[2,3], s64[4] in 3": what values: see docs/extending.md */
 } Sample;
 
-/* ---- facts: data that passes read, proven by tests over the samples (tests/unit/facts_test.c, partition_test.c,
+/* ---- facts: data that passes read, proven by tests over the samples (tests/unit/format/facts_test.c, partition_test.c,
  * cost_test.c) */
 
 /* What a mixed-precision pass may do with the floats of a node. A row without one is a hole. */

@@ -268,7 +268,7 @@ fake_quantize_flops(const Node *n)
 	return quantize_flops(n) + (3 + has_zero(n)) * node_result(n, 0)->type->n;
 }
 
-/* Differences see the gradient outside the range only: the others are in tests/unit/quantize_test.c. */
+/* Differences see the gradient outside the range only: the others are in tests/unit/base/quantize_test.c. */
 static const Sample fake_quantize_samples[] = {
 	{"{to = u2}", "f64[12,5] large, f64[12,5] positive"},
 	{"{to = s2, division = reciprocal, clip = real, scale_grad = 1}",

@@ -1,5 +1,5 @@
 /* What the executor needs of a device: a table of functions. A new device is a file with
- * that table and a line of device_list.def; tests/unit/runtime_device_test.c, written once, is run
+ * that table and a line of device_list.def; tests/unit/runtime/runtime_device_test.c, written once, is run
  * on each of the list.
  *
  * Calls on one stream run in order; nothing else is promised: work on two streams is ordered only

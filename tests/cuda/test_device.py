@@ -1,4 +1,4 @@
-"""The suite that every device passes (tests/unit/runtime_device_test.c), on the pretended GPU. Under sanitizers it is built with them,
+"""The suite that every device passes (tests/unit/runtime/runtime_device_test.c), on the pretended GPU. Under sanitizers it is built with them,
 the pretended driver too."""
 import os
 import re

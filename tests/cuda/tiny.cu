@@ -1,4 +1,4 @@
-/* The kernels of tests/unit/runtime_tiny.h for a GPU, in the form of printed ones: a thread is a part. */
+/* The kernels of tests/unit/runtime/runtime_tiny.h for a GPU, in the form of printed ones: a thread is a part. */
 typedef union {
 	double f;
 	unsigned long long u;

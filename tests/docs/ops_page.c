@@ -1,6 +1,6 @@
 /* Writes docs/ops.md from the rows of the op table: `make docs`. tests/test_docs.py compares. Factors and FLOPs are
  * those of a row's first sample that has elements. */
-#include "tests/unit/sample_case.h"
+#include "tests/unit/ir/sample_case.h"
 
 static const char *const precision_words[N_PRECISIONS] = {
 	[PRECISION_LOW] = "low: 16 bits or less will do for the operands, sums are kept in f32",

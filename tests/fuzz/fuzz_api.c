@@ -1,6 +1,6 @@
-/* Bytes as calls of gradc.h on sessions of a tiny model (tests/unit/runtime_api.h): each call ends with a Status, on one to three
+/* Bytes as calls of gradc.h on sessions of a tiny model (tests/unit/runtime/runtime_api.h): each call ends with a Status, on one to three
  * threads. FUZZ_SANITIZER=thread builds it with Clang's thread sanitizer in place of the others. */
-#include "tests/unit/runtime_api.h"
+#include "tests/unit/runtime/runtime_api.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,7 +4,7 @@
  * f32 stands for the samples' f64, which onnxruntime has few kernels of. Samples with indices are written twice: the
  * second time with indices at and beyond both ends. */
 #include "frontend/frontend.h"
-#include "tests/unit/sample_case.h"
+#include "tests/unit/ir/sample_case.h"
 
 static const char *folder;
 static int count;

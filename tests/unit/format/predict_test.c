@@ -1,0 +1,434 @@
+/* What a schedule would cost, against numbers worked out by hand for a machine of round ones; and the machines that there are. */
+#include "codegen/target/target.h"
+#include "cost/cost.h"
+#include "tests/unit/runtime/expect_status.h"
+
+#include <math.h>
+
+static const Chip toy_chip = {
+	.processors = 10,
+	.most_blocks = 16,
+	.most_threads = 1024,
+	.busy_threads = 512,
+	.sum_threads = 256,
+	.shared_bytes = 1000,
+	.block_shared_bytes = 50,
+	.cache_bytes = 1000,
+	.cache_rate = 1e10,
+	.loop_rate[MATH_F32] = 1e9,
+	.loop_rate[MATH_F64] = 5e8,
+	.products[MATH_F32] = {2e9, 0.5},
+	.products[MATH_F64] = {1e9, 0.5},
+	.products[MATH_TF32] = {4e9, 0.5},
+	.products[MATH_16_BITS] = {8e9, 0.8},
+	.products[MATH_8_BITS] = {16e9, 0.5},
+};
+static const Machine toy = {
+	.name = "toy",
+	.title = "a toy",
+	.target = "cuda-sm_90",
+	.chip = &toy_chip,
+	.memory_rate = 1e9,
+	.launch = 1e-6,
+	.host_rate = 1e8,
+	.host_latency = 2e-6,
+	.joined = 8,
+	.link_rate = 1e8,
+	.collective_latency = 5e-6,
+	.link_hop = 1e-6,
+	.network_hop = 3e-6,
+};
+static const Outlook alone = {.machine = &toy, .ranks = 1};
+
+/* As numbers in double are: to a part in 10^9. */
+static void
+assert_near(double got, double want)
+{
+	if (fabs(got - want) > 1e-9 * fabs(want))
+		fail_msg("%.15g is not %.15g", got, want);
+}
+
+/* ---- parts. Of 128 threads the machine holds 80 blocks, and 40 keep it busy; of 512, 20 and 10. */
+static void
+test_utilization(void **state)
+{
+	static const struct {
+		int64_t blocks, threads, shared;
+		double want;
+	} cases[] = {
+		{80, 128, 0, 1},                  /* a wave */
+		{160, 128, 0, 1},                 /* two */
+		{20, 128, 0, 20 / 40.0},          /* half of what keeps it busy */
+		{60, 128, 0, 1},                  /* a part of a wave, and busy */
+		{100, 128, 0, 100 / (80 + 40.0)}, /* a wave, and 20 that take as long as 40 */
+		{130, 128, 0, 1},                 /* a wave, and 50 */
+		{5, 512, 0, 5 / 10.0},            /* larger blocks */
+		{21, 512, 0, 21 / (20 + 10.0)},   /* */
+		{10, 128, 400, 10 / 20.0},        /* memory for two blocks of each processor */
+		{8, 128, 5000, 8 / 10.0},         /* not even for one */
+		{1, 16, 0, 1 / 160.0},            /* 16 blocks, though there are threads for 64 */
+		{0, 128, 0, 1},                   /* nothing to do */
+	};
+
+	(void)state;
+	for (int i = 0; i < COUNT(cases); i++)
+		assert_near(predict_utilization(&toy_chip, 512, cases[i].blocks, cases[i].threads,
+		                                cases[i].shared),
+		            cases[i].want);
+}
+
+/* ---- single instructions */
+static char strings[] = "\0precision\0tf32\0cuda-sm_90\0cpu-512\0/fc/MatMul\0batch=4";
+enum {
+	TEXT_PRECISION = 1,
+	TEXT_TF32 = 11,
+	TEXT_SM_90 = 16,
+	TEXT_CPU = 27,
+	TEXT_FC = 35,
+	TEXT_BATCH = 46
+};
+
+static Prediction
+predict_one(const Format *f, const Instruction *in, const Outlook *o, double seconds)
+{
+	Prediction p = predict_instruction(f, in, o);
+
+	assert_near(p.seconds, seconds);
+	return p;
+}
+
+static Prediction
+predict_record(KernelRecord k, uint32_t dtype, double seconds)
+{
+	const KernelArgument arguments[] = {{.bytes = 8, .dtype = F32},
+	                                    {.bytes = 800, .dtype = dtype}};
+	const Instruction in = {.kind = RUN_KERNEL};
+
+	k.n_arguments = 2;
+	return predict_one(
+		&(Format){.kernels = &k, .kernel_arguments = arguments, .strings = strings}, &in,
+		&alone, seconds);
+}
+
+static void
+test_kernels(void **state)
+{
+	KernelRecord k = {.team = 128, .iterations = 80, .flops = 1000, .bytes = 10000};
+	(void)state;
+
+	/* 10 us of memory, and its launch */
+	Prediction p = predict_record(k, F32, 11e-6);
+	assert_int_equal(p.bound, BOUND_MEMORY);
+	assert_near(p.roofline, 10e-6);
+	/* 20 blocks reach half of it */
+	k.iterations = 20;
+	p = predict_record(k, F32, 21e-6);
+	assert_near(prediction_of_roofline(&p), 0.5);
+	/* 30 us of arithmetic, 60 in f64 */
+	k.iterations = 80;
+	k.flops = 30000;
+	assert_int_equal(predict_record(k, F32, 31e-6).bound, BOUND_COMPUTE);
+	predict_record(k, F64, 61e-6);
+	/* what fits in the cache */
+	k.flops = 10;
+	k.bytes = 1000;
+	assert_int_equal(predict_record(k, F32, 1.1e-6).bound, BOUND_CACHE);
+	/* without a team 12,800 parts are 100 blocks of 128 threads */
+	k = (KernelRecord){.team = 1, .iterations = 12701, .bytes = 10000};
+	assert_near(predict_record(k, F32, 13e-6).utilization, 100 / 120.0);
+	/* no parts, no launch */
+	k.iterations = 0;
+	predict_record(k, F32, 0);
+}
+
+static void
+set_product(LibraryCall *c, DType dtype, int64_t m, int64_t n, int64_t k)
+{
+	const int64_t dims[][2] = {{m, k}, {k, n}, {m, n}};
+
+	library_call_begin(c, LIBRARY_DOT);
+	for (int i = LIBRARY_FIRST; i <= LIBRARY_RESULT; i++) {
+		LibraryOperand *o = &c->operands[i];
+		*o = (LibraryOperand){.dtype = dtype, .rank = 2, .dims = {dims[i][0], dims[i][1]}};
+		library_dense(o);
+	}
+}
+
+/* 1,000,000 FLOPs by the library at the rates of what is multiplied, whatever the loops would do; the kernel that makes something
+ * for them is left out. */
+static void
+test_products(void **state)
+{
+	static const struct {
+		uint32_t dtype;
+		double seconds;
+	} cases[] = {{F32, 1000e-6},
+	             {F64, 2000e-6},
+	             {BF16, 156.25e-6},
+	             {F16, 156.25e-6},
+	             {F8E4M3, 125e-6}};
+	const KernelRecord kernels[] = {
+		{.team = 128, .iterations = 1, .flops = 10, .bytes = 500, .library = 1},
+		{.team = 128, .iterations = 1, .bytes = 500, .serves = 1}};
+	const Instruction product = {.kind = RUN_KERNEL}, pack = {.kind = RUN_KERNEL, .what = 1};
+	const InfoRecord info = {TEXT_PRECISION, TEXT_TF32};
+	LibraryRecord library = {0};
+	Format f = {.kernels = kernels, .library = &library, .info = &info, .strings = strings};
+
+	(void)state;
+	for (int i = 0; i < COUNT(cases); i++) {
+		set_product(&library.call, cases[i].dtype, 50, 100, 100);
+		predict_one(&f, &product, &alone, cases[i].seconds + 1e-6);
+	}
+	predict_one(&f, &pack, &alone, 0);
+	set_product(&library.call, F32, 50, 100, 100);
+	f.n[SECTION_INFO] = 1;
+	Prediction p = predict_one(&f, &product, &alone, 501e-6);
+	assert_near(prediction_of_roofline(&p), 0.5);
+	/* of few columns, memory takes the time of 4 * (10000 + 200 + 200) bytes */
+	set_product(&library.call, F32, 100, 2, 100);
+	p = predict_one(&f, &product, &alone, 41.6e-6 + 1e-6);
+	assert_int_equal(p.bound, BOUND_MEMORY);
+}
+
+/* 4000 bytes: from the host 40 us and the way; within the device they are read and written. */
+static void
+test_copies(void **state)
+{
+	const Slot slots[] = {{.space = SPACE_IO_HOST, .bytes = 4000},
+	                      {.space = SPACE_IO, .bytes = 4000}};
+	const Argument in[] = {{.slot = 0}, {.slot = 1}}, within[] = {{.slot = 1}, {.slot = 1}};
+	const Instruction copy = {.kind = COPY, .n_args = 2},
+			  fill = {.kind = FILL_ZERO, .n_args = 1};
+	const Instruction wait = {.kind = WAIT};
+	Format f = {.slots = slots, .arguments = in};
+
+	(void)state;
+	assert_int_equal(predict_one(&f, &copy, &alone, 42e-6).bound, BOUND_HOST);
+	f.arguments = within;
+	assert_int_equal(predict_one(&f, &copy, &alone, 9e-6).bound, BOUND_MEMORY);
+	predict_one(&f, &fill, &alone, 5e-6);
+	predict_one(&f, &wait, &alone, 0);
+}
+
+/* 4000 bytes among 4 ranks: 10 us for a quarter of them. */
+static void
+test_collectives(void **state)
+{
+	static const struct {
+		CollectiveKind kind;
+		double seconds, over_network; /* at half of that rate */
+	} cases[] = {
+		{COMM_ALL_REDUCE, 5e-6 + 6e-6 + 60e-6, 5e-6 + 18e-6 + 120e-6},
+		{COMM_ALL_GATHER, 5e-6 + 3e-6 + 30e-6, 5e-6 + 9e-6 + 60e-6},
+		{COMM_REDUCE_SCATTER, 5e-6 + 3e-6 + 30e-6, 5e-6 + 9e-6 + 60e-6},
+		{COMM_ALL_TO_ALL, 5e-6 + 1e-6 + 30e-6, 5e-6 + 3e-6 + 60e-6},
+		{COMM_BROADCAST, 5e-6 + 3e-6 + 40e-6, 5e-6 + 9e-6 + 80e-6},
+		{COMM_SEND, 5e-6 + 1e-6 + 40e-6, 5e-6 + 3e-6 + 80e-6},
+		{COMM_RECV, 5e-6 + 1e-6 + 40e-6, 5e-6 + 3e-6 + 80e-6},
+	};
+	const Outlook four = {.machine = &toy, .ranks = 4};
+	const Outlook far = {.machine = &toy, .ranks = 4, .network_rate = 5e7};
+	const Instruction in = {.kind = COLLECTIVE};
+	CollectiveRecord c = {.dtype = F32, .n = 1000, .group = GROUP_DATA};
+	const Format f = {.collectives = &c};
+
+	(void)state;
+	assert_int_equal(COUNT(cases), N_COLLECTIVES);
+	for (int i = 0; i < COUNT(cases); i++) {
+		c.kind = cases[i].kind;
+		predict_one(&f, &in, &four, cases[i].seconds);
+		predict_one(&f, &in, &far, cases[i].over_network);
+		predict_one(&f, &in, &alone, 0);
+	}
+	c.group = GROUP_TENSOR;
+	predict_one(&f, &in, &four, 0);
+}
+
+/* ---- a step */
+enum { N_CODE = 11 };
+static const Instruction code[N_CODE] = {
+	{.kind = RUN_KERNEL, .what = 0, .origin = TEXT_FC},
+	{.kind = RUN_KERNEL, .what = 1},
+	{.kind = RUN_KERNEL, .what = 0},
+	{.kind = RUN_KERNEL, .what = 1, .when = RUN_LATER},
+	{.kind = RUN_KERNEL, .what = 1, .when = RUN_FIRST},
+	{.kind = LOOP, .what = 3},
+	{.kind = RUN_KERNEL, .what = 0, .when = RUN_LAST},
+	{.kind = END},
+	{.kind = COLLECTIVE, .stream = STREAM_COMMUNICATION, .only = ONLY_RANKS | ONLY_FAST},
+	{.kind = COLLECTIVE, .stream = STREAM_COMMUNICATION, .only = ONLY_RANKS | ONLY_ORDERED},
+	{.kind = RUN_KERNEL, .what = 1}, /* of the update */
+};
+
+static void
+test_times(void **state)
+{
+	static const int64_t want[N_CODE] = {1, 1, 1, 0, 1, 1, 3, 1, 0, 0, 1};
+	const Instruction later[] = {{.kind = LOOP, .what = (uint32_t)LOOP_LATER_RANKS},
+	                             {.kind = RUN_KERNEL},
+	                             {.kind = END}};
+	const Outlook five = {.machine = &toy, .ranks = 5};
+	int64_t times[N_CODE];
+
+	(void)state;
+	predict_times(&(Format){.instructions = code}, &(ProgramRecord){.n_instructions = N_CODE},
+	              &alone, times);
+	assert_memory_equal(times, want, sizeof(want));
+	predict_times(&(Format){.instructions = code}, &(ProgramRecord){.n_instructions = N_CODE},
+	              &five, times);
+	assert_int_equal(times[8], 1);
+	assert_int_equal(times[9], 0);
+	predict_times(&(Format){.instructions = later}, &(ProgramRecord){.n_instructions = 3},
+	              &five, times);
+	assert_int_equal(times[1], 3);
+}
+
+/* Kernel 0 takes 11 us and runs 5 times, kernel 1 takes 31 and runs 3 times: twice in the micro-batch, once in the update.
+ * Programs for other targets than the machine's do not count. */
+static Format
+step_tables(void)
+{
+	static const KernelRecord kernels[] = {{.team = 128, .iterations = 80, .bytes = 10000},
+	                                       {.team = 128, .iterations = 80, .bytes = 30000}};
+	static const CollectiveRecord collective = {
+		.kind = COMM_ALL_REDUCE, .dtype = F32, .n = 1000};
+	static const TargetRecord targets[] = {{TEXT_CPU}, {TEXT_SM_90}};
+	static const BindingRecord binding = {.text = TEXT_BATCH, .rows = 4};
+	static const int64_t dims[] = {4, 16};
+	static const PortRecord port = {.kind = PORT_INPUT, .dtype = S64, .rank = 2, .bounded = 1};
+	static const ProgramRecord programs[] = {
+		{.role = ROLE_ACCUMULATE, .target = 0, .n_instructions = 1},
+		{.role = ROLE_ACCUMULATE, .target = 1, .n_instructions = N_CODE - 1, .n_inputs = 1},
+		{.role = ROLE_UPDATE, .target = 0, .n_instructions = N_CODE},
+		{.role = ROLE_UPDATE,
+	         .target = 1,
+	         .first_instruction = N_CODE - 1,
+	         .n_instructions = 1},
+	};
+
+	return (Format){.instructions = code,
+	                .kernels = kernels,
+	                .collectives = &collective,
+	                .targets = targets,
+	                .bindings = &binding,
+	                .dims = dims,
+	                .ports = &port,
+	                .programs = programs,
+	                .strings = strings,
+	                .n = {[SECTION_PROGRAMS] = COUNT(programs),
+	                      [SECTION_TARGETS] = COUNT(targets),
+	                      [SECTION_BINDINGS] = 1}};
+}
+
+static void
+test_step(void **state)
+{
+	Arena *arena = arena_new();
+	const Outlook two = {.machine = &toy, .ranks = 2};
+	Format f = step_tables();
+	PredictedSteps steps = predict_steps(arena, &f, &alone);
+	PredictedStep *s = &steps.at[0];
+
+	(void)state;
+	assert_int_equal(steps.n, 1);
+	assert_int_equal(s->launches.n, 2);
+	assert_int_equal(s->launches.at[0].instruction->what, 1);
+	assert_int_equal(s->launches.at[0].times, 3);
+	assert_int_equal(s->launches.at[1].times, 5);
+	assert_ptr_equal(s->launches.at[1].instruction, &code[0]);
+	assert_near(s->total, 3 * 31e-6 + 5 * 11e-6);
+	assert_near(s->least, s->total);
+	assert_near(s->most, s->total);
+	assert_int_equal(s->rows, 4);
+	assert_int_equal(s->tokens, 64);
+
+	steps = predict_steps(arena, &f, &two);
+	s = &steps.at[0];
+	assert_int_equal(s->launches.n, 3);
+	assert_near(s->streams[STREAM_COMMUNICATION], 5e-6 + 2e-6 + 40e-6);
+	assert_near(s->most - s->least, 47e-6);
+	assert_int_equal(s->tokens, 128);
+	arena_free(arena);
+}
+
+static void
+test_text(void **state)
+{
+	Format f = step_tables();
+	Text text = {0};
+
+	(void)state;
+	format_print_predictions(&text, &f, &(Outlook){.machine = &toy, .ranks = 2});
+	static const char *const lines[] = {
+		"training step \"batch=4\" of 8 rows, predicted for toy: a toy, 2 ranks, 0.1 GB/s between them; "
+		"loops are those for cuda-sm_90\n",
+		"       93.0 47.69%     3        31.0     100% memory        80      0.03     0.000  ",
+		"       55.0 28.21%     5        11.0     100% memory        80      0.01     0.000  ",
+		"       47.0 24.10%     1        47.0     100% link           1      0.00     0.000  all_reduce\n",
+		"streams: compute 148.0 us, copy_in 0.0 us, copy_out 0.0 us, communication 47.0 us\n",
+		"step: 0.148 ms, 864865 tokens/s where communication is hidden; 0.195 ms, 656410 tokens/s where "
+		"it is not\n",
+	};
+	for (int i = 0; i < COUNT(lines); i++)
+		if (!strstr(text.at, lines[i]))
+			fail_msg("\"%s\" is not in\n%s", lines[i], text.at);
+	text_free(&text);
+}
+
+/* ---- the machines */
+static void
+test_machines(void **state)
+{
+	(void)state;
+	assert_null(machine_find("toy"));
+	for (int i = 0; machine_table[i]; i++) {
+		const Machine *m = machine_table[i];
+		const Chip *c = m->chip;
+		const double numbers[] = {c->processors,
+		                          c->most_blocks,
+		                          c->most_threads,
+		                          c->busy_threads,
+		                          c->sum_threads,
+		                          (double)c->shared_bytes,
+		                          (double)c->block_shared_bytes,
+		                          (double)c->cache_bytes,
+		                          c->cache_rate - m->memory_rate,
+		                          c->loop_rate[MATH_F32],
+		                          c->loop_rate[MATH_F64],
+		                          m->memory_rate,
+		                          m->launch,
+		                          m->host_rate,
+		                          m->host_latency,
+		                          m->joined,
+		                          m->link_rate,
+		                          m->collective_latency,
+		                          m->link_hop,
+		                          m->network_hop};
+
+		assert_ptr_equal(machine_find(m->name), m);
+		const Target *t = target_find(m->target);
+		assert_non_null(t);
+		assert_int_equal(t->kind, TARGET_TEAMS);
+		for (int k = 0; k < COUNT(numbers); k++)
+			assert_true(numbers[k] > 0);
+		for (int k = 0; k < N_MATHS; k++) {
+			assert_true(c->products[k].peak > 0);
+			assert_true(c->products[k].reached > 0 && c->products[k].reached <= 1);
+		}
+	}
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_utilization), cmocka_unit_test(test_kernels),
+		cmocka_unit_test(test_products),    cmocka_unit_test(test_copies),
+		cmocka_unit_test(test_collectives), cmocka_unit_test(test_times),
+		cmocka_unit_test(test_step),        cmocka_unit_test(test_text),
+		cmocka_unit_test(test_machines),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

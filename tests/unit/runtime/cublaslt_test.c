@@ -1,0 +1,722 @@
+/* cuBLASLt's products against naive sums: layouts, batches, types, epilogues; what it must refuse; how it is found. The library is a
+ * pretended one (tests/cuda/fake_cublaslt.c), which checks what it is told, and computes on the host at once. */
+#include "runtime/library/cublaslt.h"
+#include "tests/unit/runtime/found_library.h"
+#include "tests/unit/runtime/naive_library.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const LibraryOps *const ops = &library_cublaslt;
+enum { LIMIT = 32 << 20, SCRATCH = 4096, SCRATCH_ALIGNMENT = 256 };
+
+static Library *
+open_library(bool tf32)
+{
+	Library *library;
+
+	must(ops->open(&(LibraryHome){.machine = "pretended", .tf32 = tf32}, &library));
+	return library;
+}
+
+static void
+close_library(Library *library)
+{
+	assert_int_equal(count_alive("libcublasLt.so.13", "fake_cublaslt_alive"),
+	                 1); /* its own handle */
+	ops->close(library);
+	assert_int_equal(count_alive("libcublasLt.so.13", "fake_cublaslt_alive"), 0);
+}
+
+/* ---- products */
+static char *
+run_product(Library *library, const LibraryCall *w, char *const *buffers)
+{
+	PreparedCall *call;
+
+	must(ops->prepare(library, w, 3, LIMIT, &call));
+	assert_int_equal(ops->scratch(call), SCRATCH);
+	assert_int_equal(ops->packed_bytes(call, X) + ops->packed_bytes(call, Y), 0);
+	char *scratch = aligned_alloc(SCRATCH_ALIGNMENT, SCRATCH);
+	must(ops->run(call, (void *const *)buffers, (char *const[]){NULL, NULL}, scratch, NULL));
+	ops->release(call);
+	free(scratch);
+	return buffers[Z];
+}
+
+static void
+fill(const LibraryCall *w, char *at)
+{
+	for (int64_t e = 0; e < elements(w, Z); e++)
+		dtype_store_float((DType)w->operands[Z].dtype, at, e, 0.25 * (double)(e % 7));
+}
+
+static void
+check_product(Library *library, const LibraryCall *w)
+{
+	bool apart = w->beta && !library_adds_in_place(w);
+	char *buffers[N_LIBRARY_OPERANDS] = {buffer_new(w, X), buffer_new(w, Y), buffer_new(w, Z),
+	                                     w->epilogue ? buffer_new(w, LIBRARY_BIAS) : NULL,
+	                                     apart ? buffer_new(w, LIBRARY_ADDED) : NULL};
+	char *before = buffer_new(w, Z);
+
+	if (w->beta && !apart)
+		buffers[LIBRARY_ADDED] = buffers[Z];
+	if (w->beta) {
+		fill(w, buffers[Z]);
+		fill(w, before);
+	}
+	run_product(library, w, buffers);
+	compare_result(w, buffers, before);
+	free(before);
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		if (i != LIBRARY_ADDED || apart)
+			free(buffers[i]);
+}
+
+typedef struct {
+	int64_t m, n, k;
+} Sizes;
+static const Sizes sizes[] = {{7, 5, 3}, {4, 16, 8}, {1, 6, 5}, {6, 1, 5}, {5, 6, 1}, {1, 1, 9}};
+typedef struct {
+	int n;
+	int64_t dims[3];
+} Batch;
+static const Batch batches[] = {{0, {0}}, {1, {3}}, {2, {2, 3}}, {2, {3, 2}}, {3, {2, 4, 2}}};
+static const Types types[] = {{F32, F32}, {BF16, F32}, {BF16, BF16}, {F16, F16}, {F16, F32}};
+enum { N_STORED = 8 }; /* bits: x, y, z is stored transposed */
+
+static LibraryCall
+product_of(const Sizes *s, const Batch *b, unsigned stored, int64_t gap, int64_t offset)
+{
+	Case c = {.rank = b->n + 2,
+	          .m = s->m,
+	          .n = s->n,
+	          .k = s->k,
+	          .x_transposed = stored & 1,
+	          .y_transposed = stored >> 1 & 1,
+	          .z_transposed = stored >> 2 & 1,
+	          .gap = gap,
+	          .offset = offset};
+
+	memcpy(c.batch, b->dims, sizeof(c.batch));
+	return dot_of(&c, F32);
+}
+
+/* Is the result stored by columns, so that it can have no bias? */
+static bool
+is_by_columns(const LibraryCall *w)
+{
+	const LibraryOperand *z = &w->operands[Z];
+
+	return z->dims[z->rank - 1] > 1 && z->strides[z->rank - 1] > 1;
+}
+
+static void
+check_epilogues(Library *library, LibraryCall w, Types t)
+{
+	Text why = {0};
+
+	enum { PLAIN, IN_PLACE, APART, N_BETAS };
+	for (int i = 0; i < 2 * N_BETAS; i++) {
+		w.beta = 0;
+		if (i % N_BETAS != PLAIN)
+			add_beta(&w, i % N_BETAS == IN_PLACE);
+		if (i == N_BETAS)
+			add_bias(&w);
+		if (w.epilogue && is_by_columns(&w))
+			return;
+		set_types(&w, t);
+		if (!library_call_check(&w, &why))
+			fail_msg("%s", why.at);
+		check_product(library, &w);
+	}
+}
+
+static void
+test_products(void **state)
+{
+	(void)state;
+	for (int s = 0; s < COUNT(sizes); s++)
+		for (int b = 0; b < COUNT(batches); b++) {
+			Library *library = open_library(false); /* it keeps a list of all shapes */
+			for (unsigned stored = 0; stored < N_STORED; stored++)
+				for (int64_t gap = 0; gap < 3; gap++) {
+					LibraryCall w = product_of(&sizes[s], &batches[b], stored,
+					                           gap, 3 * gap);
+					for (int t = 0; t < COUNT(types); t++)
+						check_epilogues(library, w, types[t]);
+				}
+			close_library(library);
+		}
+}
+
+/* ---- epilogues. GELU: Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2 */
+static double
+gelu(double x)
+{
+	return x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
+static double
+gelu_slope(double x)
+{
+	const double h = 1e-5;
+
+	return (gelu(x + h) - gelu(x - h)) / (2 * h);
+}
+
+static void
+expect_near(const LibraryCall *w, const char *what, double got, double want, double size)
+{
+	double operands = w->operands[X].dtype == F32 ? 1e-3 : 4e-6; /* tf32 */
+	double off = rounding_of(w->operands[Z].dtype) * fabs(want) + operands * (size + 0.01);
+
+	if (!(fabs(got - want) <= off))
+		fail_msg("%s %s: %.9g instead of %.9g", epilogue_names[w->epilogue], what, got,
+		         want);
+}
+
+/* What the result, what is saved, and the gradient of a bias should be, by naive sums. */
+static void
+check_values(const LibraryCall *w, char *const *buffers, const char *saved)
+{
+	const LibraryOperand *b = &w->operands[LIBRARY_BIAS], *y = &w->operands[Y];
+	int64_t n = elements(w, Z);
+	Wanted *r = malloc(sizeof(*r) * (size_t)n);
+
+	for (int64_t e = 0; e < n; e++)
+		r[e] = (Wanted){NAN, 0};
+	want_dot(w, buffers, r);
+	for (int64_t e = 0; e < n; e++) {
+		if (isnan(r[e].value))
+			continue;
+		double x = r[e].value;
+		double z = w->epilogue == EPILOGUE_DGELU
+		                   ? x * gelu_slope(dtype_load_float(
+						 (DType)w->operands[LIBRARY_AUX].dtype, saved, e))
+		           : w->epilogue == EPILOGUE_BGRAD ? x
+		                                           : gelu(x);
+		expect_near(w, "result", element_of(w, buffers, Z, e), z, r[e].size);
+		if (library_has_operand(w, LIBRARY_AUX) && library_writes(w, LIBRARY_AUX))
+			expect_near(w, "aux", element_of(w, buffers, LIBRARY_AUX, e), x, r[e].size);
+	}
+	for (int64_t c = 0; w->epilogue == EPILOGUE_BGRAD && c < b->dims[0]; c++) {
+		Wanted sum = {0};
+		for (int64_t k = 0; k < y->dims[0]; k++)
+			add_term(&sum, element_of(w, buffers, Y, place(w, Y, 0, k, c)));
+		expect_near(w, "bias", element_of(w, buffers, LIBRARY_BIAS, b->offset + c),
+		            sum.value, sum.size);
+	}
+	free(r);
+}
+
+static void
+check_epilogue(Library *library, const LibraryCall *w)
+{
+	Text why = {0};
+	char *buffers[N_LIBRARY_OPERANDS] = {0};
+
+	if (!library_call_check(w, &why))
+		fail_msg("%s", why.at);
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		buffers[i] = library_has_operand(w, i) ? buffer_new(w, i) : NULL;
+	char *saved = buffer_new(w, LIBRARY_AUX);
+	run_product(library, w, buffers);
+	check_values(w, buffers, saved);
+	free(saved);
+	for (int i = 0; i < N_LIBRARY_OPERANDS; i++)
+		free(buffers[i]);
+}
+
+static void
+test_epilogues(void **state)
+{
+	static const Sizes even[] = {{16, 24, 5}, {8, 8, 1}, {24, 16, 9}};
+	Library *library = open_library(true);
+
+	(void)state;
+	for (int s = 0; s < COUNT(even); s++)
+		for (int b = 0; b < COUNT(batches); b++)
+			for (int i = 0; i < N_STORED * COUNT(types) * N_EPILOGUES; i++) {
+				LibraryCall w = product_of(&even[s], &batches[b], i % N_STORED,
+				                           8 * (i & 1), 0);
+				add_epilogue(&w, (LibraryEpilogue)(i / N_STORED / COUNT(types)));
+				set_types(&w, types[i / N_STORED % COUNT(types)]);
+				if (w.epilogue <= EPILOGUE_BIAS ||
+				    (w.epilogue == EPILOGUE_BGRAD && batches[b].n) ||
+				    (library_has_operand(&w, LIBRARY_BIAS) && is_by_columns(&w)))
+					continue;
+				check_epilogue(library, &w);
+			}
+	close_library(library);
+}
+
+/* A product that is cut has its epilogue in both parts; not along k, where none is of a part of the sum. */
+static void
+test_epilogues_of_parts(void **state)
+{
+	Library *library = open_library(true);
+	LibraryCall w = product_of(&(Sizes){16, 259, 5}, &batches[0], 0, 5, 0), first, rest;
+
+	(void)state;
+	for (int e = EPILOGUE_GELU; e < N_EPILOGUES; e++) {
+		add_epilogue(&w, (LibraryEpilogue)e);
+		set_types(&w, types[0]);
+		assert_true(cublaslt_split(&w, &first, &rest));
+		assert_int_equal(rest.epilogue, e);
+		check_epilogue(library, &w);
+	}
+	w = product_of(&(Sizes){16, 16, 259}, &batches[0], 0, 0, 0);
+	w.operands[X].strides[0] = 264;
+	assert_true(cublaslt_split(&w, &first, &rest));
+	add_epilogue(&w, EPILOGUE_GELU);
+	assert_false(cublaslt_split(&w, &first, &rest));
+	close_library(library);
+}
+
+/* In f32 the loops' tanh is better. Where rows of what a GELU saves begin elsewhere the library takes none. */
+static void
+test_where_epilogues_pay(void **state)
+{
+	Library *exact = open_library(false);
+	LibraryCall w = product_of(&(Sizes){16, 24, 5}, &batches[0], 0, 0, 0);
+	PreparedCall *call;
+
+	(void)state;
+	for (int e = 0; e < N_EPILOGUES; e++) {
+		add_epilogue(&w, (LibraryEpilogue)e);
+		set_types(&w, types[0]);
+		Status status = ops->prepare(exact, &w, 0, LIMIT, &call);
+		if (e > EPILOGUE_BIAS && e != EPILOGUE_BGRAD)
+			expect_status(status, EXIT_UNSUPPORTED, "a GELU in f32 is loops");
+		else
+			must(status);
+		ops->release(call);
+	}
+	set_types(&w, types[2]);
+	add_epilogue(&w, EPILOGUE_DGELU);
+	w.operands[LIBRARY_AUX].strides[0] = w.operands[Z].strides[0] = 28;
+	set_types(&w, types[2]);
+	expect_status(ops->prepare(exact, &w, 0, LIMIT, &call), EXIT_UNSUPPORTED, "multiples of 8");
+	close_library(exact);
+}
+
+/* An axis that is no multiple of 16 bytes, in rows that begin at such multiples, is cut, and so are two and three. */
+static void
+test_odd_axes_are_cut(void **state)
+{
+	static const Sizes odd[] = {
+		{3, 259, 5}, {259, 3, 5}, {3, 5, 259}, {3, 259, 259}, {259, 259, 259}};
+	enum { LARGE = 4 };
+	Library *library = open_library(false);
+	LibraryCall first, rest;
+
+	(void)state;
+	for (int s = 0; s < COUNT(odd); s++)
+		for (unsigned stored = 0; stored < (s == LARGE ? 1 : N_STORED); stored++) {
+			const Batch *b = &batches[s == LARGE ? 0 : 1];
+			LibraryCall w = product_of(&odd[s], b, stored, 1, 4);
+			LibraryCall dense = product_of(&odd[s], b, stored, 0, 0);
+			assert_false(cublaslt_split(&dense, &first, &rest));
+			if (cublaslt_split(&w, &first, &rest))
+				check_epilogues(library, w, types[0]);
+		}
+	LibraryCall w = product_of(&(Sizes){16, 16, 259}, &batches[0], 0, 0, 0);
+	w.operands[X].strides[0] = 264;
+	assert_true(cublaslt_split(&w, &first, &rest)); /* along k: the rest is added */
+	assert_int_equal(rest.beta, 1);
+	check_product(library, &w);
+	w = product_of(&odd[LARGE], &batches[0], 0, 1, 0);
+	assert_true(cublaslt_split(&w, &first, &rest));
+	assert_int_equal(first.operands[Z].dims[1], 256);
+	assert_int_equal(rest.operands[Z].dims[1], 3);
+	assert_int_equal(rest.operands[Z].offset, 256);
+	close_library(library);
+}
+
+/* Gaps behind the rows of all operands, which begin at other elements each. */
+static void
+test_parts_of_tensors(void **state)
+{
+	static const int64_t columns[] = {20, 24, 28};
+	Library *library = open_library(false);
+
+	(void)state;
+	for (int b = 0; b < COUNT(batches); b++) {
+		LibraryCall w = product_of(&sizes[0], &batches[b], 0, 0, 0);
+		for (int i = X; i <= Z; i++) {
+			LibraryOperand *o = &w.operands[i];
+			int64_t stride = o->strides[o->rank - 2] = columns[i];
+			o->offset = 5 + i;
+			for (int a = (int)o->rank - 3; a >= 0; a--) {
+				o->strides[a] = stride = stride * 8 + 2;
+			}
+		}
+		check_epilogues(library, w, types[0]);
+		check_epilogues(library, w, types[2]);
+	}
+	close_library(library);
+}
+
+/* One matrix for all of a batch. Records have no such strides yet. */
+static void
+test_broadcast_batches(void **state)
+{
+	Library *library = open_library(false);
+
+	(void)state;
+	for (int b = 1; b < COUNT(batches); b++)
+		for (int i = X; i <= Y; i++)
+			for (int axis = 0; axis < batches[b].n; axis++) {
+				LibraryCall w = product_of(&sizes[0], &batches[b], 0, 0, 0);
+				w.operands[i].strides[axis] = 0;
+				check_product(library, &w);
+			}
+	close_library(library);
+}
+
+/* Operands of f32 lose 13 bits, and nothing else is lost. Those of 16 bits lose nothing. */
+static void
+test_tf32(void **state)
+{
+	Library *rough = open_library(true), *exact;
+	LibraryCall w = product_of(&(Sizes){1, 1, 1}, &batches[0], 0, 0, 0);
+	_Alignas(64) float x = 1 + 0x1p-10f + 0x1p-12f, y = 3, z = 0;
+	char *buffers[N_LIBRARY_OPERANDS] = {(char *)&x, (char *)&y, (char *)&z, NULL};
+
+	(void)state;
+	run_product(rough, &w, buffers);
+	assert_true(z == 3 * (1 + 0x1p-10f));
+	ops->close(rough);
+	exact = open_library(false);
+	run_product(exact, &w, buffers);
+	assert_true(z == 3 * x);
+	close_library(exact);
+	rough = open_library(true);
+	w = product_of(&sizes[0], &batches[1], 0, 0, 0);
+	set_types(&w, types[2]);
+	check_product(rough, &w);
+	close_library(rough);
+}
+
+/* ---- trials */
+typedef struct {
+	const char *file;
+	double seconds[8]; /* of trials in their order; 0: there are no more */
+	int n_trials, n_alive;
+	int64_t most; /* bytes that it gives at once */
+} Trials;
+
+static void *
+trial_alloc(void *context, int64_t bytes)
+{
+	Trials *t = context;
+
+	if (bytes > t->most)
+		return NULL;
+	t->n_alive++;
+	return aligned_alloc(256, (size_t)(bytes + 255) / 256 * 256);
+}
+
+static void
+trial_free(void *context, void *at, int64_t bytes)
+{
+	(void)bytes;
+	((Trials *)context)->n_alive--;
+	free(at);
+}
+
+static double
+trial_time(void *context, Status (*run)(void *call, void *stream), void *call)
+{
+	Trials *t = context;
+
+	must(run(call, NULL));
+	return t->seconds[t->n_trials++];
+}
+
+/* What the library takes for the call. */
+static char *
+tuned(Trials *t, bool times, bool tf32, const LibraryCall *w)
+{
+	LibraryTrials trials = {t->file, times, trial_alloc, trial_free, trial_time, t};
+	Library *library;
+	PreparedCall *call, *again;
+
+	must(ops->open(&(LibraryHome){.machine = "pretended", .tf32 = tf32, .trials = &trials},
+	               &library));
+	must(ops->prepare(library, w, 0, LIMIT, &call));
+	char *name = strdup(ops->implementation(call));
+	int n = t->n_trials;
+	must(ops->prepare(library, w, 0, LIMIT, &again)); /* it is known by now */
+	assert_int_equal(t->n_trials, n);
+	assert_string_equal(ops->implementation(again), name);
+	ops->release(call);
+	ops->release(again);
+	close_library(library);
+	assert_int_equal(t->n_alive, 0);
+	return name;
+}
+
+static void
+expect_tile(Trials *t, bool times, bool tf32, const LibraryCall *w, int trials, const char *tile)
+{
+	t->n_trials = 0;
+	char *name = tuned(t, times, tf32, w);
+	assert_non_null(strstr(name, tile));
+	assert_int_equal(t->n_trials, trials);
+	free(name);
+}
+
+static int64_t
+file_bytes(const char *path)
+{
+	struct stat s;
+
+	return stat(path, &s) == 0 ? (int64_t)s.st_size : -1;
+}
+
+/* What was fastest is taken, and stands in the file for the next time; for other products, precisions and GPUs it says nothing. */
+static void
+test_autotune(void **state)
+{
+	char path[] = "/tmp/gradc-autotune-XXXXXX";
+	int fd = mkstemp(path);
+	Trials t = {.file = path, .seconds = {3, 1, 2}, .most = LIMIT};
+	LibraryCall w = product_of(&sizes[0], &batches[2], 0, 0, 0);
+	LibraryCall other = product_of(&sizes[0], &batches[2], 1, 0, 0);
+
+	(void)state;
+	assert_true(fd >= 0);
+	close(fd);
+	expect_tile(&t, false, false, &w, 0, "tile 20"); /* as the heuristic says */
+	assert_int_equal(file_bytes(path), 0);
+	expect_tile(&t, true, false, &w, 3, "tile 21");
+	expect_tile(&t, true, false, &w, 0, "tile 21");
+	expect_tile(&t, false, false, &w, 0, "tile 21");
+	expect_tile(&t, false, false, &other, 0, "tile 20");
+	expect_tile(&t, true, true, &w, 3, "tile 21");
+	w.operands[X].buffer = 9; /* the same product of another kernel */
+	expect_tile(&t, true, false, &w, 0, "tile 21");
+	t.most = 16;
+	int64_t bytes = file_bytes(path);
+	expect_tile(&t, true, false, &other, 0, "tile 20"); /* there is no memory to try it */
+	assert_int_equal(file_bytes(path), bytes);
+	unlink(path);
+}
+
+/* Trials that fail don't count; whatever stands in the file, only what the library offers is taken. */
+static void
+test_autotune_files(void **state)
+{
+	char path[] = "/tmp/gradc-autotune-XXXXXX";
+	int fd = mkstemp(path);
+	Trials t = {.file = path, .seconds = {-1, -1, 2}, .most = LIMIT};
+	LibraryCall w = product_of(&sizes[0], &batches[0], 0, 0, 0);
+	char line[4096] = {0};
+
+	(void)state;
+	assert_true(fd >= 0);
+	expect_tile(&t, true, false, &w, 3, "tile 22");
+	ssize_t n = pread(fd, line, sizeof(line) - 1, 0);
+	assert_true(n > 130 && line[n - 1] == '\n');
+	assert_non_null(strstr(line, "pretended, cuBLASLt 13.1.0, f32, at most"));
+	char *hex = strrchr(line, '\t') + 1;
+	for (int i = 0; i < 4; i++) {
+		static const char *const spoiled[] = {"ff", "zz", "\n", "\t"};
+		memcpy(hex + 8, spoiled[i], strlen(spoiled[i]));
+		assert_int_equal(pwrite(fd, line, (size_t)n, 0), n);
+		expect_tile(&t, false, false, &w, 0, "tile 20");
+	}
+	assert_int_equal(ftruncate(fd, 0), 0);
+	close(fd);
+	t.seconds[2] = -1;
+	expect_tile(&t, true, false, &w, 3, "tile 20");
+	assert_int_equal(file_bytes(path), 0);
+	unlink(path);
+	t.file = "/no such folder/file"; /* what was found is taken all the same */
+	t.seconds[1] = 1;
+	expect_tile(&t, true, false, &w, 3, "tile 21");
+}
+
+/* ---- plans */
+static LtPlan
+plan_of(const LibraryCall *w)
+{
+	LtPlan p;
+
+	must(cublaslt_plan(w, &p));
+	return p;
+}
+
+/* The library takes the longest axis, so that there are few runs. */
+static void
+test_few_runs(void **state)
+{
+	static const int64_t runs[] = {1, 1, 2, 2, 4};
+
+	(void)state;
+	for (int b = 0; b < COUNT(batches); b++) {
+		LibraryCall w = product_of(&sizes[0], &batches[b], 0, 0, 0);
+		assert_int_equal(plan_of(&w).runs, runs[b]);
+	}
+}
+
+/* x is the library's b. Offsets and steps of outer axes count, those of the batch are the library's to see. */
+static void
+test_alignment(void **state)
+{
+	LibraryCall w = product_of(&(Sizes){4, 4, 4}, &batches[2], 0, 0, 0);
+	static const struct {
+		int64_t offset, outer;
+		DType dtype;
+		uint32_t alignment;
+	} wanted[] = {{0, 64, F32, 64},  {4, 64, F32, 16},  {3, 64, F32, 4},  {0, 50, F32, 8},
+	              {16, 64, F32, 64}, {0, 64, BF16, 64}, {1, 64, BF16, 2}, {4, 62, F16, 4}};
+
+	(void)state;
+	for (int i = 0; i < COUNT(wanted); i++) {
+		w.operands[X].dtype = wanted[i].dtype;
+		w.operands[X].offset = wanted[i].offset;
+		w.operands[X].strides[0] = wanted[i].outer;
+		assert_int_equal(plan_of(&w).matrices[LT_B].alignment, wanted[i].alignment);
+	}
+}
+
+/* ---- what people see, and what is refused */
+static void
+test_names(void **state)
+{
+	Library *library = open_library(false);
+	LibraryCall w = product_of(&sizes[0], &batches[0], 0, 0, 0);
+	PreparedCall *call;
+
+	(void)state;
+	assert_string_equal(ops->version(library), "cuBLASLt 13.1.0");
+	must(ops->prepare(library, &w, 0, LIMIT, &call));
+	assert_string_equal(ops->implementation(call), "cuBLASLt algo 7 tile 20 stages 4");
+	ops->release(call);
+	close_library(library);
+}
+
+static void
+expect_refusal(LibraryCall w, int64_t limit, const char *words)
+{
+	Library *library = open_library(false);
+	PreparedCall *call;
+
+	Status status = ops->prepare(library, &w, 0, limit, &call);
+	assert_null(call);
+	expect_status(status, status ? status->exit_code : 0, words);
+	ops->release(NULL);
+	close_library(library);
+}
+
+static void
+test_refusals(void **state)
+{
+	const LibraryCall good = product_of(&sizes[0], &batches[0], 0, 0, 0);
+	LibraryCall w = good;
+
+	(void)state;
+	set_types(&w, (Types){F64, F64});
+	expect_refusal(w, LIMIT, "cuBLASLt: products of f64 are loops");
+	set_types(&w, (Types){F32, BF16});
+	expect_refusal(w, LIMIT, "CUBLAS_STATUS_NOT_SUPPORTED");
+	w = good;
+	w.operands[Y].dtype = BF16;
+	expect_refusal(w, LIMIT, "CUBLAS_STATUS_NOT_SUPPORTED");
+	library_call_begin(&w, LIBRARY_CONV);
+	expect_refusal(w, LIMIT, "cuBLASLt has no conv");
+	for (int i = X; i <= Z; i++) {
+		w = good;
+		w.operands[i].strides[0] *= 100;
+		w.operands[i].strides[1] *= 50;
+		expect_refusal(w, LIMIT, "no neighbours side by side");
+	}
+	w = product_of(&sizes[0], &batches[0], 4, 0, 0);
+	add_bias(&w);
+	set_types(&w, types[0]);
+	expect_refusal(w, LIMIT, "a bias is for rows");
+	expect_refusal(good, SCRATCH - 1, "no algorithm");
+}
+
+/* Rows that lie upon each other are no matrix of the library. */
+static void
+test_overlapping_rows(void **state)
+{
+	LibraryCall w = product_of(&sizes[0], &batches[0], 0, 0, 0);
+
+	(void)state;
+	w.operands[X].strides[0] = 1;
+	expect_refusal(w, LIMIT, "no neighbours side by side");
+}
+
+/* A run that the library refuses says so. */
+static void
+test_faults_of_runs(void **state)
+{
+	Library *library = open_library(false);
+	LibraryCall w = product_of(&sizes[0], &batches[0], 0, 0, 0);
+	char *buffers[N_LIBRARY_OPERANDS] = {buffer_new(&w, X), buffer_new(&w, Y),
+	                                     buffer_new(&w, Z), NULL};
+	PreparedCall *call;
+
+	(void)state;
+	must(ops->prepare(library, &w, 0, LIMIT, &call));
+	expect_status(
+		ops->run(call, (void *const *)buffers, (char *const[]){NULL, NULL}, NULL, NULL),
+		EXIT_SYSTEM, "cuBLASLt: a product failed: CUBLAS_STATUS_INVALID_VALUE");
+	ops->release(call);
+	for (int i = X; i <= Z; i++)
+		free(buffers[i]);
+	close_library(library);
+}
+
+/* ---- how it is found */
+static void
+test_how_it_is_found(void **state)
+{
+	static const char *const sonames[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+
+	(void)state;
+	check_how_it_is_found(&(FoundLibrary){
+		.sonames = sonames,
+		.n = COUNT(sonames),
+		.symbol = "cublasLtCreate",
+		.not_found = "cuBLASLt is not found (libcublasLt.so.13, libcublasLt.so.12)",
+		.lacks = "cuBLASLt lacks cublasLtGetVersion: a newer one is needed",
+		.version = "cuBLASLt 13.1.0",
+	});
+}
+
+int
+main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_products),
+		cmocka_unit_test(test_epilogues),
+		cmocka_unit_test(test_epilogues_of_parts),
+		cmocka_unit_test(test_where_epilogues_pay),
+		cmocka_unit_test(test_odd_axes_are_cut),
+		cmocka_unit_test(test_parts_of_tensors),
+		cmocka_unit_test(test_broadcast_batches),
+		cmocka_unit_test(test_tf32),
+		cmocka_unit_test(test_autotune),
+		cmocka_unit_test(test_autotune_files),
+		cmocka_unit_test(test_few_runs),
+		cmocka_unit_test(test_alignment),
+		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_overlapping_rows),
+		cmocka_unit_test(test_faults_of_runs),
+		cmocka_unit_test(test_how_it_is_found),
+	};
+
+	if (find_library(argc, argv, ops))
+		return 0;
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,199 @@
+/* Steps that are queued before the results of the one before are there, on a device that takes its time. */
+#include "runtime/exec/exec.h"
+#include "runtime/gradc.h"
+#include "runtime/run/run.h"
+#include "tests/unit/runtime/runtime_tiny.h"
+
+enum { STEPS = 9 };
+
+/* Every piece of work on the compute stream takes 20 ms there: a step is not over when it is queued. */
+static Gradc *
+start(Tiny *t, const char *device)
+{
+	Gradc *run;
+
+	*t = tiny_open(true, 16);
+	t->options.device = device;
+	t->options.shuffle = false;
+	t->options.steps = STEPS;
+	must(gradc_open(&t->model, &t->options, t->diag, &run));
+	must(gradc_bind_data(run));
+	return run;
+}
+
+static void
+finish(Tiny *t, Gradc *run)
+{
+	gradc_close(run);
+	tiny_close(t);
+}
+
+/* The losses of STEPS steps, each waited for. */
+static void
+train_on_cpu(double losses[STEPS])
+{
+	Tiny t;
+	Gradc *run = start(&t, "cpu");
+
+	for (int i = 0; i < STEPS; i++) {
+		GradcStep step;
+		must(gradc_step(run, &step));
+		losses[i] = step.loss;
+	}
+	finish(&t, run);
+}
+
+static void
+test_results_come_one_step_late(void **state)
+{
+	Tiny t;
+	Gradc *run = start(&t, "async");
+	double losses[STEPS];
+	int taken = 0;
+	bool got;
+
+	train_on_cpu(losses);
+	for (int i = 0; i < STEPS; i++) {
+		GradcStep step;
+
+		must(gradc_queue_step(run));
+		int64_t waits = run->executor.host_waits;
+		must(gradc_step_result(run, false, &step, &got));
+		assert_false(got && i == 0); /* it takes 20 ms at least */
+		if (!got && gradc_steps_queued(run) > 1)
+			must(gradc_step_result(run, true, &step, &got));
+		assert_true(run->executor.host_waits - waits <= 1);
+		if (got) {
+			assert_int_equal(step.step, taken + 1);
+			assert_true(step.loss == losses[taken++]);
+		}
+	}
+	assert_true(taken < STEPS);
+	for (got = true; got;) {
+		GradcStep step;
+		must(gradc_step_result(run, true, &step, &got));
+		assert_true(!got || step.loss == losses[taken++]);
+	}
+	assert_int_equal(taken, STEPS);
+	assert_true(run->executor.recorded.n >
+	            0); /* and most of them were recordings, launched again */
+	finish(&t, run);
+}
+
+static void
+test_two_steps_are_queued_at_most(void **state)
+{
+	Tiny t;
+	Gradc *run = start(&t, "cpu");
+
+	must(gradc_queue_step(run));
+	must(gradc_queue_step(run));
+	expect_status(gradc_queue_step(run), EXIT_USAGE, "2 steps are queued");
+	finish(&t, run);
+}
+
+/* Calls that wait for their own step, or need the state of one. */
+static void
+test_results_are_taken_first(void **state)
+{
+	Tiny t;
+	Gradc *run = start(&t, "cpu");
+	const char *words = "a step is queued: take its results first";
+	GradcResume resumed;
+	GradcStep step;
+	bool got;
+
+	must(gradc_queue_step(run));
+	expect_status(gradc_step(run, &step), EXIT_USAGE, words);
+	expect_status(gradc_accumulate(run, &step), EXIT_USAGE, words);
+	expect_status(gradc_update(run, &step), EXIT_USAGE, "gradc_accumulate comes first");
+	expect_status(gradc_resume(run, &resumed), EXIT_USAGE, words);
+	must(gradc_step_result(run, true, &step, &got));
+	assert_true(got && step.step == 1 && gradc_steps_done(run) == 1);
+	must(gradc_step(run, &step));
+	assert_int_equal(step.step, 2);
+	finish(&t, run);
+}
+
+/* Between the halves of a step nothing else computes with its sums. */
+static void
+test_halves_of_a_step_follow_each_other(void **state)
+{
+	Tiny t;
+	Gradc *run = start(&t, "cpu");
+	const char *words = "gradients wait for gradc_update";
+	GradcStep step;
+	GradcEval eval;
+
+	expect_status(gradc_update(run, &step), EXIT_USAGE, "gradc_accumulate comes first");
+	must(gradc_accumulate(run, &step));
+	expect_status(gradc_accumulate(run, &step), EXIT_USAGE, words);
+	expect_status(gradc_step(run, &step), EXIT_USAGE, words);
+	expect_status(gradc_queue_step(run), EXIT_USAGE, words);
+	expect_status(gradc_evaluate(run, &eval), EXIT_USAGE, words);
+	must(gradc_update(run, &step));
+	assert_int_equal(step.step, 1);
+	expect_status(gradc_update(run, &step), EXIT_USAGE, "gradc_accumulate comes first");
+	must(gradc_step(run, &step));
+	assert_int_equal(step.step, 2);
+	finish(&t, run);
+}
+
+static double
+weight(Gradc *run)
+{
+	double w;
+
+	must(executor_read(&run->executor, &w, executor_state(&run->executor, 1)));
+	return w;
+}
+
+/* The second step's rows are too large. What was queued behind it changes nothing, and the fault names the second. */
+static void
+test_what_is_queued_behind_a_failure_does_nothing(void **state)
+{
+	Tiny t = tiny_open(true, 16);
+	double x[16], y[16];
+	const int64_t dims[] = {16};
+	GradcStep step;
+	Gradc *run;
+	bool got;
+
+	for (int i = 0; i < 16; i++) {
+		x[i] = i / 4 == 1 ? 1e200 : 1;
+		y[i] = 3;
+	}
+	must(npy_write(t.options.data.at[0].value, F64, 1, dims, x));
+	must(npy_write(t.options.data.at[1].value, F64, 1, dims, y));
+	t.options.device = "async";
+	t.options.shuffle = false;
+	must(gradc_open(&t.model, &t.options, t.diag, &run));
+	must(gradc_bind_data(run));
+	must(gradc_step(run, &step));
+	double after_first = weight(run);
+	assert_true(after_first != tiny_weight);
+	must(gradc_queue_step(run));
+	must(gradc_queue_step(run));
+	expect_status(gradc_step_result(run, true, &step, &got), EXIT_NON_FINITE,
+	              "step 2: the loss is inf");
+	assert_int_equal(step.step, 2);
+	expect_status(gradc_step_result(run, true, &step, &got), EXIT_NON_FINITE,
+	              "step 3 changed nothing");
+	assert_true(got && step.step == 3 && weight(run) == after_first);
+	finish(&t, run);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_results_come_one_step_late),
+		cmocka_unit_test(test_two_steps_are_queued_at_most),
+		cmocka_unit_test(test_results_are_taken_first),
+		cmocka_unit_test(test_halves_of_a_step_follow_each_other),
+		cmocka_unit_test(test_what_is_queued_behind_a_failure_does_nothing),
+	};
+
+	setenv("GRADC_ASYNC_SLOW", "0", 1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
