@@ -3,7 +3,7 @@
  * Every row is a dot in text IR, compiled as a model's would be, and run on the pool of threads. */
 #include "codegen/codegen.h"
 #include "runtime/library/library.h"
-#include "tests/codegen/kernel_library.h"
+#include "tests/codegen/programs/kernel_library.h"
 
 typedef struct {
 	const char *name, *x, *y, *attrs, *z;

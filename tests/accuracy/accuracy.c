@@ -2,7 +2,7 @@
  * the largest error in ulp beside what docs/accuracy.md promises, and whether the printers agree in
  * every bit. The reference is libm in double for f32 and in long double for f64. Exit code 1 when a
  * bound is broken or a bit differs. */
-#include "tests/codegen/kernel_library.h"
+#include "tests/codegen/programs/kernel_library.h"
 
 #include <math.h>
 #include <pthread.h>

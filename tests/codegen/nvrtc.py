@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FAKE = ROOT / "tests/codegen/fake_nvrtc.c"
+FAKE = ROOT / "tests/codegen/programs/fake_nvrtc.c"
 SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 
 

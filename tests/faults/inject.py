@@ -285,7 +285,7 @@ def commands(gradc, models, scratch):
 
     def with_nvrtc(*command):
         """With a library that compiles nothing, and a cache of the run's own."""
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", scratch / "libnvrtc.so.13", ROOT / "tests/codegen/fake_nvrtc.c"],
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", scratch / "libnvrtc.so.13", ROOT / "tests/codegen/programs/fake_nvrtc.c"],
                        check=True)
         return ["sh", "-c", f'XDG_CACHE_HOME=$PWD/cache LD_LIBRARY_PATH={scratch} exec "$0" "$@"', *command]
 

@@ -68,7 +68,7 @@ def temporaries(folder):
 def build_faults(folder):
     library = folder / "faults.so"
     subprocess.run(["cc", "-D_GNU_SOURCE", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library,
-                    HERE / "faults.c", "-ldl"], check=True)
+                    HERE / "checkpoint/faults.c", "-ldl"], check=True)
     return library
 
 

@@ -2,7 +2,7 @@
 #ifndef GRADC_TESTS_CUDA_LIBRARY_H
 #define GRADC_TESTS_CUDA_LIBRARY_H
 
-#include "tests/codegen/kernel_library.h"
+#include "tests/codegen/programs/kernel_library.h"
 
 /* A function that launches the kernel: blocks one after the other. */
 static inline void

@@ -3,7 +3,7 @@
  * sorted table of all that the format has. An argument says how many numbers for each format and way of rounding:
  * conversions_test 10000000 takes minutes. */
 #include "tests/codegen/cuda/library.h"
-#include "tests/codegen/kernel_library.h"
+#include "tests/codegen/programs/kernel_library.h"
 #include "tests/unit/base/conversion_oracle.h"
 
 #include <math.h>

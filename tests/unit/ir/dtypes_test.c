@@ -2,7 +2,7 @@
  * `eval`, and what the C printer makes of them against the loop-IR interpreter. */
 #include "codegen/build/build.h"
 #include "codegen/codegen.h"
-#include "tests/codegen/kernel_library.h"
+#include "tests/codegen/programs/kernel_library.h"
 #include "tests/unit/ir/sample_case.h"
 
 /* ---- a sample in another dtype */

@@ -2,7 +2,7 @@
  * that is right on average and the same however it is computed. */
 #include "codegen/build/build.h"
 #include "codegen/codegen.h"
-#include "tests/codegen/kernel_library.h"
+#include "tests/codegen/programs/kernel_library.h"
 
 #include <math.h>
 #include <setjmp.h>

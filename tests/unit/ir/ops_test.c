@@ -3,7 +3,7 @@
  * against the loop-IR interpreter, bit for bit. samples_test says what samples must cover. */
 #include "codegen/build/build.h"
 #include "codegen/codegen.h"
-#include "tests/codegen/kernel_library.h"
+#include "tests/codegen/programs/kernel_library.h"
 #include "tests/unit/ir/sample_case.h"
 
 static int

@@ -1,5 +1,5 @@
 /* cuBLASLt's products against naive sums: layouts, batches, types, epilogues; what it must refuse; how it is found. The library is a
- * pretended one (tests/cuda/fake_cublaslt.c), which checks what it is told, and computes on the host at once. */
+ * pretended one (tests/cuda/programs/fake_cublaslt.c), which checks what it is told, and computes on the host at once. */
 #include "runtime/library/cublaslt.h"
 #include "tests/unit/runtime/found_library.h"
 #include "tests/unit/runtime/naive_library.h"

@@ -1,5 +1,5 @@
 /* cuDNN's plans: of GPUs that are described, as text, and made ready from it; what keeps a plan from being taken. The library is a
- * pretended one (tests/cuda/fake_cudnn.h). */
+ * pretended one (tests/cuda/programs/fake_cudnn.h). */
 #include "cudnn/cudnn.h"
 #include "tests/unit/runtime/found_library.h"
 #include "tests/unit/runtime/naive_library.h"

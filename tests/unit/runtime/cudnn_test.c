@@ -1,5 +1,5 @@
 /* cuDNN's convolutions against naive sums: groups, strides, dilations, padding, one to three axes, types; which engines it must not
- * take; what it must refuse; how it is found. The library is a pretended one (tests/cuda/fake_cudnn.h), which checks what it is told,
+ * take; what it must refuse; how it is found. The library is a pretended one (tests/cuda/programs/fake_cudnn.h), which checks what it is told,
  * and computes on the host at once. */
 #include "cudnn/cudnn.h"
 #include "tests/unit/runtime/found_library.h"

@@ -11,7 +11,7 @@ import reference
 from checkpoints import tensors
 from onnx import helper, numpy_helper
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ROWS, WIDTH = 4, 3
 
 # Takes steps whatever they end with, then saves: program FOLDER STEPS

@@ -1,5 +1,5 @@
 /* What descriptors are when they are finished. */
-#include "tests/cuda/fake_cudnn.h"
+#include "tests/cuda/programs/fake_cudnn.h"
 
 #include <stdlib.h>
 #include <string.h>

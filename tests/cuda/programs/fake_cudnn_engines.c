@@ -1,6 +1,6 @@
 /* Engines, and plans as text. FAKE_CUDNN_ENGINES lists what the heuristic gives: NUMBER:WORKSPACE:NOTES of each engine, separated by
  * blanks, those of the fallback behind a bar; notes are the sum of 1 << note. */
-#include "tests/cuda/fake_cudnn.h"
+#include "tests/cuda/programs/fake_cudnn.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * expression of sed, changes the text before. `gpu`: by C, a GPU that is there, and the interpreter. */
 #include "tests/codegen/cuda/gpu.h"
 #include "tests/codegen/cuda/library.h"
-#include "tests/codegen/kernel_library.h"
+#include "tests/codegen/programs/kernel_library.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* touched_bytes FILE.gir: a line for each large kernel of a lowered module that has few operations: its parts, the bytes of its
  * arguments, the bytes of them that its parts touch, each element once for a part, and where it is from. Some parts stand for
  * all. Arguments are zeros. */
-#include "tests/codegen/kernel_library.h"
+#include "tests/codegen/programs/kernel_library.h"
 
 #include <math.h>
 #include <sys/mman.h>

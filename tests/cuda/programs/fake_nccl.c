@@ -1,8 +1,8 @@
 /* The calls of the pretended NCCL: communicators, groups, and what is refused. */
-#include "tests/cuda/fake_nccl.h"
+#include "tests/cuda/programs/fake_nccl.h"
 #include "base/base.h"
 
-#include "tests/cuda/fake_library.h"
+#include "tests/cuda/programs/fake_library.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* run_kernel FILE.gir KERNEL interpreter|PRINTER FILE...: runs a kernel of a module on this machine's CPU. A raw file for each
  * parameter, in order: inputs are read, outputs are written. */
-#include "tests/codegen/kernel_library.h"
+#include "tests/codegen/programs/kernel_library.h"
 
 enum { MAX_BUFFERS = 64 };
 

@@ -3,7 +3,7 @@
  * and reads the device's memory as that driver shows it; without a driver it is done when the call returns. */
 #include "base/numbers/numbers.h"
 #include "runtime/library/cublaslt.h"
-#include "tests/cuda/fake_library.h"
+#include "tests/cuda/programs/fake_library.h"
 
 #include <math.h>
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
 /* Beside the pretended GPU (fake/) memory is found by that driver's fake_cuda_at. */
-#include "tests/cuda/fake_library.h"
+#include "tests/cuda/programs/fake_library.h"
 
 #include <dlfcn.h>
 #include <math.h>

@@ -153,7 +153,7 @@ def test_adapters_are_checked(gradc, models, tmp_path):
 @pytest.mark.parametrize("what, size", [("four_bit", 40), ("kept_adapters", 40)])
 def test_other_records_of_adapters_are_checked(gradc, models, tmp_path, what, size):
     """As those of adapters: each word with other numbers."""
-    kept = Path(__file__).resolve().parents[1] / "references/peft/gpt2_lora/trained"
+    kept = Path(__file__).resolve().parents[2] / "references/peft/gpt2_lora/trained"
     data, at = compiled(gradc, models, tmp_path, "--qlora=*.weight,rank=3", f"--load-adapter=a={kept}")
     first, count, _ = section(data, at, what)
     assert count == (3 if what == "four_bit" else 1)

@@ -1,8 +1,8 @@
 /* Convolutions and their adjoints by plain loops in f64, rounded once to the result's type. Operands of f32 lose 13 bits in an engine
  * with matrix units. */
 #include "base/numbers/numbers.h"
-#include "tests/cuda/fake_cudnn.h"
-#include "tests/cuda/fake_library.h"
+#include "tests/cuda/programs/fake_cudnn.h"
+#include "tests/cuda/programs/fake_library.h"
 
 #include <stdlib.h>
 #include <string.h>

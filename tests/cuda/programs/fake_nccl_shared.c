@@ -1,6 +1,6 @@
 /* The memory that the ranks of a communicator have in common: a file without a name, which the others find by way of the process
  * that made it. Nothing is left of it when they have ended, however they do. */
-#include "tests/cuda/fake_nccl.h"
+#include "tests/cuda/programs/fake_nccl.h"
 
 #include <fcntl.h>
 #include <string.h>

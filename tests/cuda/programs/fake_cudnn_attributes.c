@@ -1,5 +1,5 @@
 /* Which attributes a descriptor has, of what type and how many. */
-#include "tests/cuda/fake_cudnn.h"
+#include "tests/cuda/programs/fake_cudnn.h"
 
 #define ONE(number, type)             \
 	{                             \

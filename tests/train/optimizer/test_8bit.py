@@ -30,7 +30,7 @@ def oracle(tmp_path_factory):
 
 def test_the_oracles_maps_are_bitsandbytes(oracle):
     """Bit by bit, as torch makes them (tests/references/dynamic_map.py)."""
-    known = json.loads((Path(__file__).resolve().parents[1] / "references/dynamic_map.json").read_text())
+    known = json.loads((Path(__file__).resolve().parents[2] / "references/dynamic_map.json").read_text())
     bits = np.frombuffer(oracle.maps(), np.int32).tolist()
     assert bits == known["signed"] + known["unsigned"]
 

@@ -1,7 +1,7 @@
 /* What a stream does when it comes to collectives: all their transfers go on side by side, between two ranks in the order in which
  * they were called; then the sums are made. */
-#include "tests/cuda/fake_library.h"
-#include "tests/cuda/fake_nccl.h"
+#include "tests/cuda/programs/fake_library.h"
+#include "tests/cuda/programs/fake_nccl.h"
 
 #include "runtime/comm/comm.h"
 

@@ -1,7 +1,7 @@
 /* The interface: a wrong type or count is refused as the real library refuses it, and so is a descriptor that is not finished where it
  * must be, or is. Variables: FAKE_CUDNN_NO_GPU=1: no handle can be made; FAKE_CUDNN_DEVICE: the compute
  * capability of its GPU, 900; FAKE_CUDNN_ENGINES: fake_cudnn_engines.c. */
-#include "tests/cuda/fake_cudnn.h"
+#include "tests/cuda/programs/fake_cudnn.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
