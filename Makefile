@@ -99,7 +99,7 @@ nccl-full: build ## the models of tests/dist on four pretended GPUs, over NCCL a
 	@scripts/setup --quiet test
 	GRADC_NCCL_FULL=1 .venv/bin/pytest -q -p no:cacheprovider tests/cuda/test_nccl.py
 
-docs: build ## writes docs/ops.md from the rows of ops, docs/deepspeed.md from those of its keys, the man page from the rows of options, docs/recipes.md from dumps, docs/coverage.md from rows and tests; tables of passes, stages and options in pages from `gradc passes` and --help
+docs: build ## writes docs/ops.md from the rows of ops, docs/deepspeed.md from those of its keys, the man page from the rows of options, docs/recipes.md from dumps, docs/coverage.md from rows and tests; tables of passes, stages and options in pages from `gradc passes` and --help; the picture of the rooms from the includes
 	cmake --build --preset release --target ops_page executable_help deepspeed_page
 	build/tests/ops_page > docs/ops.md
 	build/tests/deepspeed_page > docs/deepspeed.md
@@ -107,6 +107,7 @@ docs: build ## writes docs/ops.md from the rows of ops, docs/deepspeed.md from t
 	scripts/recipes-page build > docs/recipes.md
 	.venv/bin/python scripts/coverage-page build > docs/coverage.md
 	scripts/page-tables build
+	scripts/rooms-picture > docs/pictures/rooms.svg
 
 docs-run: build ## runs the command lines of README.md, docs/ and examples/, and compares what they print; a minute
 	@scripts/setup --quiet test

@@ -3,6 +3,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,41 @@ def test_tables_of_passes_stages_and_options_are_those_of_the_rows(build, run):
         pytest.skip("built without LLVM")
     done = subprocess.run([sys.executable, ROOT / "scripts/page-tables", "--check", build], capture_output=True, text=True)
     assert done.returncode == 0, f"stale tables: {done.stdout}{done.stderr}"
+
+
+def test_the_picture_of_the_rooms_is_that_of_the_includes():
+    made = subprocess.run([ROOT / "scripts/rooms-picture"], check=True, capture_output=True, text=True).stdout
+    assert made == (ROOT / "docs/pictures/rooms.svg").read_text(), "stale: make docs"
+
+
+ROOMS = SourceFileLoader("check_folders", str(ROOT / "scripts/check-folders")).load_module().ROOMS
+SOURCES = {".c", ".h", ".def", ".py", ".cuh", ".html"}
+
+
+def folders_of_sources():
+    """Those of the rooms, and folders inside of rooms: path -> names of their sources."""
+    found = {}
+    for path in sorted(p for top in {room.split("/")[0] for room in ROOMS} for p in (ROOT / top).rglob("*")):
+        if path.suffix in SOURCES and "__pycache__" not in path.parts:
+            found.setdefault(path.parent.relative_to(ROOT).as_posix(), []).append(path.name)
+    return found
+
+
+FOLDERS = folders_of_sources()
+
+
+def test_every_room_has_sources():
+    assert [room for room in ROOMS if not any((folder + "/").startswith(room + "/") for folder in FOLDERS)] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_readme_of_a_room_lists_its_files(folder):
+    """In at most 40 lines, of a folder with at most 30 sources."""
+    lines = (ROOT / folder / "README.md").read_text().splitlines()
+    named = {word.split("/")[-1] for word in re.findall(r"`([^`]+)`", "\n".join(lines))}
+    assert sorted(set(FOLDERS[folder]) - named) == []
+    assert len(lines) <= 40 and len(FOLDERS[folder]) <= 30
+    assert lines[0].strip("# /") == folder
 
 
 PAGES = [p for p in sorted((ROOT / "docs").glob("*.md"))]
