@@ -92,7 +92,7 @@ def test_links_and_paths_in_pages_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#\s]+)", text):
         assert "://" in link or (page.parent / link).exists(), link
     for name in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
-        assert (ROOT / name).exists() or name in made, name
+        assert (ROOT / name).exists() or name in made or name.endswith("/NAME"), name
 
 
 def first_cells(page, head):
@@ -152,7 +152,7 @@ def test_what_the_targets_say_of_bandwidth_is_what_was_measured():
     of = {k["kernel"]: 100 * k["bytes_per_s"] / 4.8e12 for k in measured["models"]["gpt2_124m"]["kernels"]
           if "dot" not in k["kernel"] and "bytes_per_s" in k and k["us"] * k["runs"] >= 400}
     loss = [of.pop(name) for name in list(of) if name.startswith("max_sub_exp_sum_log_")]
-    text = re.sub(r"\s+(\* )?", " ", next((ROOT / "codegen").rglob("targets/cuda.c")).read_text())
+    text = re.sub(r"\s+(\* )?", " ", next((ROOT / "codegen").rglob("target/cuda.c")).read_text())
     said = re.search(r"reach (\d+) to (\d+) % of an (\w+)'s 4.8 TB/s where they take 0.4 ms.*? classes, (\d+) %", text).groups()
     assert said == (f"{min(of.values()):.0f}", f"{max(of.values()):.0f}", measured["gpu"]["name"].split()[-1], f"{loss[0]:.0f}")
 
