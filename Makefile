@@ -1,6 +1,6 @@
 # The build itself is CMake's (CMakeLists.txt, CMakePresets.json); these are its usual ways in.
 .DEFAULT_GOAL := help
-.PHONY: help build debug asan tsan test test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy thorough kills cubins cuda-full nccl-full docs docs-run fuzz fuzz-operators fuzz-differential faults format lint install clean
+.PHONY: help build debug asan tsan test check test-op demo bench gpu-check gpu-bench gpu-compare precision-report references gpu-pack zoo accuracy thorough kills cubins cuda-full nccl-full docs docs-run fuzz fuzz-operators fuzz-differential faults format lint install clean
 
 PREFIX ?= /usr/local
 
@@ -29,6 +29,10 @@ test: ## all tests; ends with `N passed, N failed, N skipped`
 	@scripts/setup --quiet test
 	$(MAKE) build asan tsan
 	scripts/test
+
+check: build ## tests of every room in two to three minutes; tests/README.md says what to run after touching which
+	@scripts/setup --quiet test
+	scripts/test --check
 
 test-op: ## what the tests ask of one op, in seconds: make test-op OP=cube
 	scripts/test-op $(OP)
