@@ -1,6 +1,6 @@
 /* Every string, enum, index, size and overlap of the records. Readers of the tables may trust them afterwards. An
  * error names the record and the value. */
-#include "format/format_impl.h"
+#include "format/checks.h"
 
 #include <stdlib.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Records of adapters, of the weights of 4 bits beside them, and of those that go along. */
-#include "format/format_impl.h"
+#include "format/checks.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* One program: its instructions with their arguments inside the regions, loops that close,
  * events and streams that exist, ports. */
-#include "format/format_impl.h"
+#include "format/checks.h"
 
 typedef struct {
 	const Format *f;

@@ -1,7 +1,7 @@
 /* Records may name the same string, arguments or ports; the compiler lets a few do so. Without a limit a short file would be
  * long to check and to print: a million kernels with all arguments there are, a million names of a megabyte. So there is a limit: the strings, arguments
  * and ports of all records, each counted once for every record that names it, may be at most a few times the file's own. */
-#include "format/format_impl.h"
+#include "format/checks.h"
 
 #include <string.h>
 

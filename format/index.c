@@ -1,6 +1,6 @@
 /* Records by what names them, for those who look up one for every record: a search each time would make an executable of many
  * records slow to check. */
-#include "format/format_impl.h"
+#include "format/checks.h"
 
 #include <stdlib.h>
 #include <string.h>

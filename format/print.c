@@ -1,6 +1,6 @@
 /* The tables as text for people: what runs in which order, and what lies where in memory.
  * Deterministic; names from the model are quoted, so nothing in them reaches a terminal raw. */
-#include "format/format_impl.h"
+#include "format/checks.h"
 
 #include <stdlib.h>
 #include <string.h>

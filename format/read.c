@@ -1,6 +1,6 @@
 /* Opens a blob: header and sections first, then every record, then the lookups over them.
  * Nothing is copied: the tables point into the blob. */
-#include "format/format_impl.h"
+#include "format/checks.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* What ranks share of a slot: formulas over the world. 10,000 elements in blocks of 4096 among 3 ranks are
  * parts of 4096, 4096 and 1808, in rooms of 4096. */
-#include "format/format_impl.h"
+#include "format/checks.h"
 
 static int64_t
 elements_of(const Slot *s)

@@ -1,5 +1,5 @@
 /* Lays the tables out as one blob: header, then each section at a multiple of 16 bytes. */
-#include "format/format_impl.h"
+#include "format/checks.h"
 
 #include <string.h>
 

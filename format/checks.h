@@ -1,6 +1,6 @@
 /* What the files of this folder share. */
-#ifndef GRADC_FORMAT_IMPL_H
-#define GRADC_FORMAT_IMPL_H
+#ifndef GRADC_FORMAT_CHECKS_H
+#define GRADC_FORMAT_CHECKS_H
 
 #include "format/format.h"
 
