@@ -5,7 +5,6 @@
  *   FAKE_NVRTC_CALLS  a file: a line for each compilation that begins
  *   FAKE_NVRTC_MINOR  of its version, 13.0 otherwise
  *   FAKE_NVRTC_OLD    set: it knows sm_80 and sm_90 only */
-#include "codegen/build/build.h"
 
 #include <fcntl.h>
 #include <stdio.h>
