@@ -1,13 +1,15 @@
-/* NVIDIA's GPUs, by the architecture that kernels are compiled for. A part is a block of threads. */
+/* NVIDIA's GPUs, one target for each architecture that kernels are compiled for. A part is a block of
+ * threads. */
 #include "codegen/target/target.h"
 #include "cost/cost.h"
 
 extern const Target target_cuda_sm_90;
 
-/* A number was measured where its comment says "measured" or names a result; other comments say how the number was reckoned; a
- * number without a comment is the CPUs'. An H100 has 132 multiprocessors, each of which holds eight blocks of 256 threads: 1056
- * together. With these numbers the kernels of gpt2_124m other than products reach 65 to 88 % of an H200's 4.8 TB/s where they take
- * 0.4 ms of a step or more, but for the loss over 50257 classes, 31 % (bench/results/gpu-bench.json). */
+/* A number was measured where its comment says "measured" or names a result file. Other comments say how the
+ * number was estimated. A number without a comment is taken from the CPUs. An H100 has 132 multiprocessors,
+ * each of which holds eight blocks of 256 threads: 1056 together. With these numbers the kernels of
+ * gpt2_124m other than products reach 65 to 88 % of an H200's 4.8 TB/s where they take 0.4 ms of a step or
+ * more, but for the loss over 50257 classes, 31 % (bench/results/gpu-bench.json). */
 const Tuning team_tuning = {
 	.grains.large = 1 << 16,
 	.grains.parts = 16,        /* for each of 64 cores: 1024, which an H100 holds at once */
@@ -18,25 +20,27 @@ const Tuning team_tuning = {
 	.reduce.chunk_columns = 128,
 	.reduce.few_rows = 8,
 	.reduce.much = 1 << 19,
-	/* 16 bytes of f32 for each of 32 members, who read rows of memory without gaps; 4, where there would be few parts. */
+	/* 16 bytes of f32 for each of 32 members, which read rows of memory without gaps; 4 bytes if there
+	 * would be too few parts. */
 	.reduce.least_columns = 32,
 	.reduce.most_columns = 128,
-	.reduce.near_row =
-		8192, /* 32 KiB of f32: seven blocks in the 228 KiB of a multiprocessor */
-	/* 224 KiB of f32, of an H100's 227; where there are less, rows are read again. Cross-entropy of 50257 numbers takes 4.5 ms
-         * so, read again 5.9, or 7.3 by 256 members (bench/results/long_rows.json). */
+	/* 32 KiB of f32: seven blocks fit in the 228 KiB of a multiprocessor */
+	.reduce.near_row = 8192,
+	/* 224 KiB of f32, of an H100's 227. On targets with less memory the rows are read again.
+	 * Cross-entropy of 50257 numbers takes 4.5 ms with this row in team memory; 5.9 ms if it is read
+	 * again, or 7.3 ms by 256 members (bench/results/long_rows.json). */
 	.reduce.long_row = 56 << 10,
 	.reduce.expensive = 4,
 	.reduce.sums = 8,
 	.reduce.team_row = 1024, /* a warp reads such a row of f32 in eight vectors a lane */
 	.reduce.row_members = 32,
-	/* A row of 1024 or 8192: with two of them a kernel has some 100 registers, of the 128 with which two blocks of 256 threads
-	 * fit. */
+	/* A row of 1024 or 8192 elements: with two values kept, a kernel has some 100 registers; two blocks
+	 * of 256 threads fit with up to 128. */
 	.reduce.own_numbers = 32,
 	.reduce.all_own_numbers = 64,
 
-	.repeats = {.most = 8,
-                    .enough = 1.1}, /* less than a tenth of the time is for what is read again */
+	/* less than a tenth of the time goes to data that is read again */
+	.repeats = {.most = 8, .enough = 1.1},
 
 	.planes.block = 2048,
 	.planes.most_planes = 16,
@@ -52,13 +56,15 @@ const Tuning team_tuning = {
 	.scatter.most_width = 1024,
 	.scatter.least_width = 64,
 	.scatter.least_elements = 256,
-	/* On an H200 one kernel that sorts 16384 updates took 332 ns for each of them: 32 take as long as two or three kernels. */
+	/* On an H200 one kernel that sorts 16384 updates took 332 ns for each of them. At that rate 32
+	 * updates take as long as two or three kernels. */
 	.scatter.least_sorted = 32,
 
 	.lines.least_block = 4096, /* 16 elements for each of 256 members */
 	.lines.least_merged = 256,
 	.lines.most_merged = 4096,
-	/* 32 bytes of f32, which memory moves at once; a binary search of 10 to 20 steps is shared by eight. */
+	/* 32 bytes of f32, the least that memory transfers. A binary search of 10 to 20 steps is shared by
+	 * eight elements. */
 	.lines.merged_by_member = 8,
 	/* 16 bytes of f32 for each of 32 members; 32 lines of f64 are 33 KiB. */
 	.lines.near = 128,
@@ -67,15 +73,16 @@ const Tuning team_tuning = {
 	.library.least_size = 8,
 	.library.least_reads = 16,
 	.library.transposed_batches = true, /* cuBLASLt takes transposed operands as they are */
-	/* H200, tf32, rows of 50257 numbers: products of 16384 x 768 x 50257 take 9.7, 9.7 and 10.8 ms, 3.1, 3.0 and 4.8 with
-	 * rows of 50260 (PyTorch 2.11). */
+	/* Milliseconds on an H200, tf32. Three products of 16384 x 768 x 50257 take 9.7, 9.7 and 10.8 with
+	 * rows of 50257 numbers, and 3.1, 3.0 and 4.8 with rows of 50260 (PyTorch 2.11). */
 	.library.row_alignment = 16,
 	.library.least_pitched_row = 256,
 	.library.least_pitched = 1 << 20,
 	.library.f16 = true,
 	.library.most_scratch = 64 << 20,
-	/* cuDNN's engines for matrix units turn operands round in it, to channels-last: with 64 images, resnet50's largest convolution
-	 * wants 295 MiB in f32 (1x1, 256 to 512 channels), and where it gets 64 an engine without these units. */
+	/* cuDNN's engines for matrix units convert operands to channels-last in scratch memory. With 64
+	 * images, the largest convolution of resnet50 wants 295 MiB in f32 (1x1, 256 to 512 channels). If it
+	 * gets only 64 MiB, it uses an engine without matrix units. */
 	.library.most_conv_scratch = 1 << 30,
 
 	.recompute.next = {.additions = 12, .least_bytes = 1024},
@@ -84,18 +91,19 @@ const Tuning team_tuning = {
 	.splits = &target_cuda_sm_90,
 };
 
-/* mma.sync, as the prelude of codegen/cuda/ has it. */
+/* The shapes of mma.sync in codegen/cuda/prelude.cuh. */
 static const MatrixShape matrices[] = {{BF16, 16, 8, 16}, {F16, 16, 8, 16}, {F32, 16, 8, 8}, {0}};
 
-/* Products. Nothing here is measured: what a GPU has in a cycle says what the numbers must be. Of all GPUs:
+/* Products. Nothing here is measured: the numbers follow from what a GPU does in a cycle. For all GPUs:
  *
- *	depth         128 x 128 in two stages are 37 KiB, so that no block asks for more than the 48 KiB that a kernel has without
- *	              asking
- *	most_sums     64 registers of f32, 8 x 8 sums: a member then reads 16 numbers for 64 products, as fast as it multiplies.
- *	              Twice as many would leave one part for a processor
+ *	depth         two stages of 128 x 128 blocks take 37 KiB, so no block needs more than the 48 KiB that every kernel gets
+ *	              by default
+ *	most_sums     64 registers of f32, 8 x 8 sums: a member reads 16 numbers for 64 products, so it reads as fast as it
+ *	              multiplies. With twice as many sums, only one part would fit on a processor
  *	members       two warps for each of four schedulers
- *	read          a warp's numbers of 4 bytes, one for all lanes or one for each, take a cycle; accesses of 8 and 16 bytes less
- *	brought       from the second cache */
+ *	read          a warp takes a cycle to read 4-byte numbers, one for all lanes or one for each; accesses of 8 and 16 bytes
+ *	              take less time for each number
+ *	brought       from the second-level cache */
 #define EVERY_GPU                                                                              \
 	.depth = 16, .most_sums = 256, .few_rows = 4, .least_split = 256,                      \
 	.most_scratch = 32 << 20, .members = 256, .read = 4, .brought = 64, .split_gain = 1.2, \
@@ -108,27 +116,27 @@ static const TeamTiles sm_80_tiles = {
 	EVERY_GPU,
 	.processors = 108,
 	.multiplied = 64,
-	.multiplied_16 = 880, /* of 1024: what libraries reach, by mma.sync as well */
+	.multiplied_16 = 880, /* of 1024: what libraries reach, also with mma.sync */
 	.stored = 2.039e12 / CLOCK,
 	.launch = CUDA_LAUNCH * CLOCK,
 };
 #undef CLOCK
 
-/* H100 SXM: the same table. */
+/* H100 SXM: also from cost/machines.c. */
 #define CLOCK 1.755e9
 static const TeamTiles sm_90_tiles = {
 	EVERY_GPU,
 	.processors = 132,
 	.multiplied = 128,
-	.multiplied_16 = 1024, /* mma.sync reaches some half of 2048 */
+	.multiplied_16 = 1024, /* mma.sync reaches about half of the 2048 */
 	.stored = 3.35e12 / CLOCK,
 	.launch = CUDA_LAUNCH * CLOCK,
 };
 #undef CLOCK
 
-/* B200: 80 TFLOP/s of f32 and 8 TB/s (NVIDIA's Blackwell brief, HGX B200, as https://glennklockwood.com/garden/processors/B200
- * quotes it). With 148 processors, of 128 products of f32 each as H100's, that is 2.11 GHz. Nobody has published what mma.sync
- * reaches: as on H100. */
+/* B200: 80 TFLOP/s of f32 and 8 TB/s (NVIDIA's Blackwell brief, HGX B200, as
+ * https://glennklockwood.com/garden/processors/B200 quotes it). 148 processors with 128 f32 products each,
+ * as on an H100, give 2.11 GHz. Nobody has published what mma.sync reaches; the number is the H100's. */
 #define CLOCK 2.11e9
 static const TeamTiles sm_100_tiles = {
 	EVERY_GPU,
@@ -140,21 +148,20 @@ static const TeamTiles sm_100_tiles = {
 };
 #undef CLOCK
 
-/* Shared memory of a block: CUDA C++ Programming Guide, technical specifications per compute capability. */
-/* What pays as cuBLASLt stores a product. A step of gpt2_124m, 16 rows of 1024 tokens, one H100, cuBLASLt 13.1, each column in one run
- * (bench/results/epilogues.json):
+/* Which library steps pay when cuBLASLt stores a product. A step of gpt2_124m, 16 rows of 1024 tokens, one H100, cuBLASLt 13.1, each
+ * column in one run (bench/results/epilogues.json):
  *
  *	                               tf32       bf16
  *	none                        113.7 ms
- *	sum                         113.9 ms    79.3 ms    with less memory, and more where gradients of micro-batches add up: of 4
- *	                                                   ways to memory and back 2 are left
+ *	sum                         113.9 ms    79.3 ms    less memory; gains more if gradients of micro-batches are added up: 2 of
+ *	                                                   4 transfers to and from memory are left
  *	sum, gelu                   118.4 ms    80.8 ms
  *	sum, gelu and its gradient  122.9 ms    80.1 ms
  *
- * Blackwell is not measured: llm.c has both by default from compute capability 9.0 on (train_gpt2.cu, option -ge); its GPT-2 of 124M
- * spent 5.2 % of a step in GELU's kernels (issue 378).
+ * Blackwell is not measured. llm.c joins GELU and its gradient by default from compute capability 9.0 on (train_gpt2.cu, option -ge);
+ * its GPT-2 of 124M spent 5.2 % of a step in GELU's kernels (issue 378).
  *
- * Not joined: sums for gradients of biases (LibraryEpilogue has them): their kernels also add what earlier micro-batches summed. */
+ * Bias gradients are not joined (LibraryEpilogue has them): their kernels also add the sums of earlier micro-batches. */
 enum {
 	sm_80_epilogues = JOINS_SUM,
 	sm_90_epilogues = JOINS_SUM,

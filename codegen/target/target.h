@@ -1,4 +1,5 @@
-/* Who runs the loops: all that `lower` and the strategies of codegen/kernels/ know of a machine. targets/ has the rows. */
+/* What `lower` and the strategies of codegen/kernels/ know of a machine: one Target row each, in cpu.c and
+ * cuda.c. */
 #ifndef GRADC_CODEGEN_TARGET_TARGET_H
 #define GRADC_CODEGEN_TARGET_TARGET_H
 
@@ -6,142 +7,173 @@
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 
-/* CPUs, whose threads run parts; machines whose parts are run by teams, as GPUs' blocks of threads. */
+/* TARGET_CPU: threads run the parts of a kernel. TARGET_TEAMS: teams run them, such as the thread blocks of
+ * a GPU. */
 typedef enum { TARGET_CPU, TARGET_TEAMS, N_TARGET_KINDS } TargetKind;
-#define ON(kind) (1u << TARGET_##kind) /* in a set of kinds */
+#define ON(kind) (1u << TARGET_##kind) /* the kind's bit in a set of kinds */
 #define ON_EVERY_KIND ((1u << N_TARGET_KINDS) - 1)
 
 enum { MOST_PRODUCT_ROWS = 16 };
-/* How a blocked product is cut. Widths count elements of f32; of f64 half as many. Times are cycles of a core, beside what
- * it multiplies in them. */
+/* How a blocked product is cut on a CPU. Widths count f32 elements; a product of f64 has half as many. Times
+ * are cycles of one core, in addition to the cycles of the multiplications. */
 typedef struct {
-	int rows, columns;     /* of sums in registers: columns are two vectors */
-	int depth;             /* numbers along k in a block */
-	int panel;             /* columns, at most */
-	int64_t near_bytes;    /* of a part's rows: what stays near from one panel to the next */
-	int64_t waiting_bytes; /* of sums that wait for the next block of k */
-	int64_t most_scratch;  /* bytes that a kernel before may leave in memory */
-	double least_part;     /* FLOPs of a part */
-	double pack;           /* a number, where numbers lie side by side as they are packed */
-	double pack_along_k;   /* where they do not */
-	int64_t first_bytes;   /* of a panel that is near for all rows of a chunk */
-	double first_rate;     /* bytes a cycle of panels that are not */
-	double near_rate; /* bytes a cycle from what is near, most of it hidden behind the products */
-	double far_rate;   /* and from what is not */
-	double not_hidden; /* of the time for that, the part that multiplying does not hide */
-	double launch;     /* of one more kernel */
-	int64_t least_block, most_block; /* sums that a part adds over splits of k */
+	int rows, columns; /* size of the block of sums in registers; columns are two vectors */
+	int depth;         /* numbers along k in a block */
+	int panel;         /* most columns of a panel */
+	/* most bytes of a part's rows that stay in cache from one panel to the next */
+	int64_t near_bytes;
+	int64_t waiting_bytes; /* most bytes of sums that wait for the next block of k */
+	int64_t most_scratch;  /* most bytes that a serving kernel may leave in memory */
+	double least_part;     /* least FLOPs of a part */
+	/* cycles to pack a number of an operand that lies in packing order */
+	double pack;
+	double pack_along_k; /* cycles to pack a number of an operand that lies along k */
+	/* most bytes of a panel block that stays in the first cache for all rows of a chunk */
+	int64_t first_bytes;
+	double first_rate; /* bytes a cycle read from larger panel blocks */
+	/* bytes a cycle read from near caches; multiplying hides most of this time */
+	double near_rate;
+	double far_rate;   /* bytes a cycle read from far caches and memory */
+	double not_hidden; /* share of the far reading time that multiplying does not hide */
+	double launch;     /* cycles of one more kernel */
+	/* range of the number of sums that a part adds over the splits of k */
+	int64_t least_block, most_block;
 } ProductTiles;
 
-/* How a team cuts a blocked product: a part is a block of the result, whose sums are a tile. All numbers of a block are powers
- * of two. Each sum takes its products in the order of k, so that blocks change no bits. What changes some is alike on all
- * targets of a kind: depth and few_rows are, and Tuning says by whose numbers k is split. */
+/* How a team cuts a blocked product. A part is one block of the result; the block's sums are a tile. All
+ * numbers of a block are powers of two. Each sum adds its products in the order of k, so the choice of a
+ * block changes no bits. Three numbers do change bits, so all targets of a kind share them: depth, few_rows,
+ * and the split of k (Tuning.splits). */
 typedef struct {
-	int rows, columns; /* at most as many as the team has members */
-	int team;          /* whole warps */
+	int rows, columns; /* size of the block; each is at most the number of members */
+	int team;          /* members, in whole warps */
 } TeamBlock;
 enum { MAX_TEAM_BLOCKS = 8 };
 typedef struct {
-	int depth;         /* numbers along k in a block; of 16 bits twice as many */
-	int64_t most_sums; /* bytes of them that a member has */
-	int few_rows;      /* up to so many a member has a column of the result instead */
-	int64_t least_split, most_scratch; /* numbers along k; bytes of the sums of all splits */
-	int processors, members;           /* that run parts; members that keep one busy */
-	/* Of a processor in a cycle: products of f32 and of 16 bits, bytes that warps read of the team's memory in units of a
-	 * warp's, bytes from memory; of all of them: bytes of sums stored and loaded again. */
+	int depth;         /* numbers along k in a block; twice as many for 16-bit types */
+	int64_t most_sums; /* most bytes of sums that one member holds */
+	/* products of up to so many rows use no blocks: each member computes columns of the result */
+	int few_rows;
+	/* least numbers along k in a split; most bytes of the sums of all splits */
+	int64_t least_split, most_scratch;
+	/* processors that run parts; members that keep one processor busy */
+	int processors, members;
+	/* Rates, in numbers or bytes a cycle. Of one processor:
+	 *	multiplied, multiplied_16  products of f32, of 16-bit types
+	 *	read                       numbers that warps read from team memory, in units of one warp's access
+	 *	brought                    bytes that arrive from memory
+	 * Of all processors together:
+	 *	stored                     bytes of sums that are stored and loaded again */
 	double multiplied, multiplied_16, read, brought, stored;
 	double launch;     /* cycles of one more kernel */
-	double split_gain; /* splits must be so many times as fast */
-	TeamBlock blocks
-		[MAX_TEAM_BLOCKS]; /* that the fastest is taken from; one without rows ends them */
+	double split_gain; /* speedup that splitting k must reach to be chosen */
+	/* The fastest of these blocks is used. An entry without rows ends the list. */
+	TeamBlock blocks[MAX_TEAM_BLOCKS];
 } TeamTiles;
 
-/* What a matrix unit does in one instruction: sum[rows, columns] += left[rows, depth] * right[depth, columns], of f32. */
+/* What a matrix unit does in one instruction, with f32 sums: sum[rows, columns] += left[rows, depth] *
+ * right[depth, columns]. */
 typedef struct {
-	DType type; /* of both operands; F32: rounded to tf32 */
+	DType type; /* of both operands; F32 is rounded to tf32 */
 	int rows, columns, depth;
 } MatrixShape;
 
 /* How loops are cut into parts. */
 typedef struct {
-	int64_t large;      /* element operations from which a kernel is cut for all cores */
-	int64_t parts;      /* of a large kernel, for each core */
-	int64_t least_part; /* elements */
-	int64_t most_block; /* elements of a block of the innermost loop */
+	int64_t large;      /* element operations from which on a kernel is cut for all cores */
+	int64_t parts;      /* parts of a large kernel, for each core */
+	int64_t least_part; /* least elements of a part */
+	int64_t most_block; /* most elements of a block of the innermost loop */
 } Grains;
 
-/* Reductions. Lanes run along rows of memory: where the last axis is added up, along what is added; else along results,
- * which are columns then. */
+/* How reductions are cut. The lanes of a vector run along rows of memory. If the last axis is reduced, lanes
+ * run along the reduced elements; otherwise they run along results, which are called columns then. */
 typedef struct {
-	int64_t chunk_rows, chunk_columns; /* of a chunk of partial results, at least */
-	/* Rows that are read again stay whole in an operand of fewer elements than `much`, unless they are fewer than few_rows. */
+	int64_t chunk_rows, chunk_columns; /* least size of a chunk of partial results */
+	/* A reduction whose rows are read again is not split if it has few_rows rows or more and its operand
+	 * has fewer than `much` elements. */
 	int64_t few_rows, much;
-	int64_t least_columns, most_columns; /* of a part, whose sums are an array */
-	int64_t near_row; /* elements of a row that stay near for the next pass over it */
-	int64_t long_row; /* teams: that stay near a team which has all of a processor */
-	int expensive;    /* weight of what is kept for that pass, not computed again */
-	int sums;         /* of a row that one loop makes */
-	/* Teams: rows of up to so many elements have a team of so many members each, longer ones all of it. */
+	/* range of the columns of a part, whose sums are an array */
+	int64_t least_columns, most_columns;
+	/* elements of a row that stay in cache or team memory until the next pass over the row */
+	int64_t near_row;
+	int64_t long_row; /* the same for a team that has a whole processor */
+	/* least op weight of values that are kept for the next pass, not computed again */
+	int expensive;
+	int sums; /* sums of a row that one loop computes */
+	/* Teams: rows of up to team_row elements are shared by row_members members each; longer rows by the
+	 * whole team. */
 	int64_t team_row;
 	int row_members;
-	/* Numbers of a row that a member keeps from one pass over it to the next, of one value and of all, in units of 4 bytes. */
+	/* Elements of a row that a member keeps in registers from one pass to the next: of one value, and of
+	 * all values in units of 4 bytes. */
 	int own_numbers, all_own_numbers;
 } ReduceTiles;
 
-/* Weight gradients of convolutions by planes. */
+/* Weight gradients of convolutions, computed by planes. */
 typedef struct {
-	int64_t block;        /* elements of dy */
-	int64_t most_planes;  /* each has code of its own */
-	int64_t most_bytes;   /* of an array */
-	int64_t most_outputs; /* of a group, times what is computed for an element of dy */
+	int64_t block;       /* elements of dy in a block */
+	int64_t most_planes; /* most planes; each plane has code of its own */
+	int64_t most_bytes;  /* most bytes of a local array */
+	/* most output channels of a group, times the taps computed for an element of dy */
+	int64_t most_outputs;
 	int64_t least_parts;
-	int most_sums; /* in registers */
+	int most_sums; /* most sums in registers */
 } PlaneTiles;
 
-/* Teams: parts have up to `most` times as many iterations of a loop as they would, the fewest with which all of them touch at most
- * `enough` times the bytes of inputs and outputs. */
+/* Teams: a part takes more iterations of a loop, up to `most` times as many, if parts would read the same
+ * data again. It takes the fewest iterations with which all parts together touch at most `enough` times the
+ * bytes of the inputs and outputs. */
 typedef struct {
 	int most;
 	double enough;
 } Repeats;
 
 typedef struct {
-	int64_t most_unrolled; /* places of a window */
+	int64_t most_unrolled; /* most window positions that are unrolled */
 } PoolTiles;
 
 typedef struct {
-	int64_t least_keys;         /* indices that a part sorts */
-	int64_t most_sorting_parts; /* each reads all indices */
-	/* Elements of a slice that are combined in an array; at least, where slices are fewer than parts. */
+	int64_t least_keys;         /* least indices that a part sorts */
+	int64_t most_sorting_parts; /* most parts that sort; each reads all indices */
+	/* Most elements of a slice that are combined in an array, and the least number if there are fewer
+	 * slices than parts. */
 	int64_t most_width, least_width;
-	int64_t least_elements; /* of the result, that a part makes */
-	int64_t least_sorted;   /* updates that go through `sort` before; 0: never */
+	int64_t least_elements; /* least elements of the result that a part computes */
+	/* updates from which on indices are sorted by `sort` first; 0: never */
+	int64_t least_sorted;
 } ScatterTiles;
 
-/* Sorting, argmax and running sums within lines: elements that a part looks at, and of the result that it merges. */
+/* Sorting, argmax and running sums along lines. */
 typedef struct {
 	int64_t least_block;
 	int64_t least_merged, most_merged;
-	int64_t merged_by_member; /* of a team instead */
-	int64_t near;             /* elements of each of its lines that a team has in its memory */
+	int64_t merged_by_member; /* elements that one member of a team merges */
+	int64_t near;             /* elements of each line that lie in team memory */
 } LineTiles;
 
-/* When a library's product or convolution pays. */
+/* When a library's product or convolution is faster than our loops. */
 typedef struct {
 	int64_t least_flops;
-	int64_t least_size;      /* of rows, columns and what is added up */
-	int64_t least_reads;     /* of an element, for which its view is copied */
-	bool transposed_batches; /* of f32: the first operand of a batched product */
-	/* Rows of such operands and results begin at multiples of so many bytes, where they have so many and all rows together
-	 * so many (pitch.c); 0: anywhere. */
+	int64_t least_size; /* least rows, columns and reduced numbers of a product */
+	/* times that an element must be read to make a copy of its view worthwhile */
+	int64_t least_reads;
+	/* f32: may the first operand of a batched product be transposed? */
+	bool transposed_batches;
+	/* Rows of library operands and results begin at multiples of row_alignment bytes (0: anywhere). This
+	 * holds for values with rows of at least least_pitched_row bytes and at least least_pitched bytes in
+	 * all (pitch.c). */
 	int row_alignment;
 	int64_t least_pitched_row, least_pitched;
-	bool f16;                                /* it takes products of f16, as those of bf16 */
-	int64_t most_scratch, most_conv_scratch; /* bytes: of a product, of a convolution */
+	/* the library takes f16 products as well as bf16 products */
+	bool f16;
+	/* bytes of scratch memory for a product; for a convolution */
+	int64_t most_scratch, most_conv_scratch;
 } LibraryLimits;
 
-/* What is computed again: up to so many additions an element, which is what its way to memory and back takes, in values of so
- * many bytes at least. Of values that next kernels read, and of those that would wait for the backward pass. */
+/* Which values are computed again instead of stored: values of at least least_bytes bytes that cost at most
+ * `additions` additions an element. So many additions take as long as a store and a load. `next`: values
+ * that the next kernels read; `backward`: values that would wait for the backward pass. */
 typedef struct {
 	int additions;
 	int64_t least_bytes;
@@ -150,10 +182,10 @@ typedef struct {
 	RecomputeLimit next, backward;
 } RecomputeLimits;
 
-/* What is tuned: one table for each kind of target, beside the measurement behind each number.
+/* The tuned numbers: one table for each kind of target, with the measurement behind each number beside it.
  *
- * Parts, chunks and blocks decide in which order partial sums are added. Targets of one kind have the same table, so that
- * these sums have the same bits on each. */
+ * Parts, chunks and blocks decide the order in which partial sums are added. All targets of one kind share a
+ * table, so these sums have the same bits on each of them. */
 typedef struct Target Target;
 typedef struct {
 	Grains grains;
@@ -165,33 +197,35 @@ typedef struct {
 	LineTiles lines;
 	LibraryLimits library;
 	RecomputeLimits recompute;
-	const Target
-		*splits; /* of teams: k of products is split as is best for it, on all of them */
+	/* teams: the target whose costs decide how k of a product is split, for all targets of the kind */
+	const Target *splits;
 } Tuning;
-extern const Tuning cpu_tuning, team_tuning; /* of TARGET_CPU, of TARGET_TEAMS */
+extern const Tuning cpu_tuning, team_tuning; /* one for each kind of target */
 
-/* What a library may do with a product as it stores it, as bits (epilogue.c). */
+/* What a library may do with a product while it stores the result, as bits (epilogue.c). */
 enum {
 	JOINS_SUM = 1,       /* adds another value of the same shape */
-	JOINS_GELU = 2,      /* only for products of 16 bits */
-	JOINS_GELU_GRAD = 4, /* times the derivative of a GELU; likewise */
+	JOINS_GELU = 2,      /* applies GELU; only to 16-bit products */
+	JOINS_GELU_GRAD = 4, /* multiplies by the derivative of GELU; only 16-bit products */
 };
 
 struct Target {
 	const char *name;
 	TargetKind kind;
-	int lanes;            /* numbers of f32 in a vector */
-	int registers;        /* of CPUs: vectors that a core holds */
-	int line;             /* of CPUs: numbers of f32 in a line of the cache */
-	bool gathers;         /* loads numbers that are not side by side in one instruction */
-	int team;             /* members that run a part together, a power of two; 0: one alone */
-	int most_team;        /* members of a team that has all of a processor; 0: not more */
-	int64_t shared_bytes; /* of teams: memory that one may have */
-	const MatrixShape
-		*matrices; /* of teams: one for a type, one without depth ends them; NULL: none */
-	const ProductTiles *product; /* of CPUs */
-	const TeamTiles *tiles;      /* of teams; NULL: their products have no blocks */
-	unsigned epilogues;          /* of products that its library stores: those that pay */
+	int lanes;     /* f32 numbers in a vector */
+	int registers; /* CPUs: vector registers of a core */
+	int line;      /* CPUs: f32 numbers in a cache line */
+	bool gathers;  /* one instruction loads numbers that do not lie side by side */
+	/* members that run a part together, a power of two; 0: parts run on one thread */
+	int team;
+	int most_team;        /* members of a team that has a whole processor; 0: no larger teams */
+	int64_t shared_bytes; /* teams: most bytes of memory that a team has */
+	/* teams: at most one shape for a type; a shape without depth ends the list; NULL: no matrix units */
+	const MatrixShape *matrices;
+	const ProductTiles *product; /* CPUs: how products are cut */
+	const TeamTiles *tiles;      /* teams: how products are cut; NULL: products use no blocks */
+	/* JOINS_ bits of the library steps that are faster than a kernel */
+	unsigned epilogues;
 	const Tuning *tuning;
 };
 
@@ -202,7 +236,7 @@ target_parts(const Target *t, int64_t cores)
 	return t->tuning->grains.parts * cores;
 }
 
-/* NULL: the target multiplies matrices of the type element by element. */
+/* The matrix unit's shape for operands of this type; NULL: the target has no unit for the type. */
 static inline const MatrixShape *
 target_matrix(const Target *t, DType type)
 {
@@ -216,36 +250,39 @@ target_matrix(const Target *t, DType type)
 /* Ends with NULL; the first is the default. */
 extern const Target *const target_table[];
 const Target *target_find(const char *name); /* NULL: unknown */
-/* The CPU for vectors of so many bits, or the next narrower one; the narrowest where there is none. */
+/* The CPU target for vectors of `bits` bits, or the next narrower target; the narrowest target if no target
+ * is so narrow. */
 const Target *target_of_vectors(int bits);
 
-/* ---- targets.c: of rematerialize, legalize, fuse and lower: who runs the loops. */
+/* ---- targets.c: options of the passes rematerialize, legalize, fuse and lower: which target runs the
+ * loops. */
 typedef struct {
-	const char *
-		target; /* of target_list.def; NULL: as each function says, the first where it does not */
-	int64_t cores; /* that loops are cut for */
+	/* a name in target_list.def; NULL: the function's own target, or the first of the list */
+	const char *target;
+	int64_t cores; /* cores that loops are cut for */
 } TargetOptions;
 extern const PassOption target_options[];
 extern const TargetOptions target_defaults;
-/* Names what a row lacks, and a table of its own where its kind has one; of all rows. True when there is nothing. */
+/* Checks one row: reports fields that are missing, and a tuning table that differs from the table of its
+ * kind. target_table_check does so for all rows. True: nothing is wrong. */
 bool target_row_check(const Target *t, Diag *diag);
 bool target_table_check(Diag *diag);
-/* NULL after reporting that there is none of that name. */
+/* NULL after reporting that no target has that name. */
 const Target *pass_find_target(const Pass *p, const char *name);
-/* Who runs the loops of f. */
+/* The target that runs the loops of f; NULL after reporting that there is no such target. */
 const Target *pass_target(const Pass *p, const Function *f);
-/* False after reporting that the pass's option makes no sense. */
+/* False after reporting that the option `cores` is out of range. */
 bool pass_check_cores(const Pass *p);
 
-/* ---- kernels that are compiled together: some of a module's, so that several compilers may run at once. */
+/* ---- Some kernels of a module that are compiled together, so that several compilers may run at once. */
 typedef VEC(Kernel *) KernelPart;
 
 /* ---- team_memory.c */
-/* What a team has in memory of its own: its arrays, partials that members of more than one warp combine, and tiles that are
- * operands, each at a multiple of SHARED_ALIGNMENT. */
+/* Bytes of memory that a team has of its own for a kernel: local arrays, partials that are combined across
+ * warps, and tiles that are operands. Each begins at a multiple of SHARED_ALIGNMENT. */
 enum { SHARED_ALIGNMENT = 128, TEAM_OF_REGISTERS = 32 };
 int64_t kernel_shared_bytes(const Kernel *k);
-int64_t kernel_partials(const Kernel *k, DType type); /* numbers of a type; 0: none */
+int64_t kernel_partials(const Kernel *k, DType type); /* count of partials of a type; 0: none */
 int64_t kernel_staged(const Kernel *k, DType type);
 
 #endif

@@ -1,4 +1,4 @@
-/* Which targets there are, and which one a pass works for. */
+/* The list of targets, the check of its rows, and the target that a pass works for. */
 #include "format/format.h"
 #include "codegen/codegen.h"
 #include "codegen/target/target.h"
@@ -53,7 +53,8 @@ tuning_of_kind(TargetKind kind)
 	return NULL;
 }
 
-/* Every number of a table counts something: without it loops would divide by zero, or never end. NULL: there is none missing. */
+/* The name of the first number in the table that is below 1; NULL if all are fine. Every number counts
+ * something: with a zero, loops would divide by zero or never end. */
 static const char *
 missing_of(const Tuning *t)
 {
@@ -125,8 +126,8 @@ is_power_of_two(int n)
 	return n > 0 && (n & (n - 1)) == 0;
 }
 
-/* What kernels/product/blocks.c takes for granted: members have whole rows of an array, or a row has all of them, and each brings 4 bytes
- * at least. */
+/* What kernels/product/blocks.c assumes: each member copies whole rows of an array, or all members together
+ * copy one row, and each copy has at least 4 bytes. */
 static bool
 is_sound_block(const TeamTiles *t, const TeamBlock *b)
 {
@@ -149,7 +150,7 @@ fault_of_tiles(const Target *target)
 	if (target->tuning->splits)
 		kind = target->tuning->splits->tiles;
 	if (!kind || kind->depth != t->depth || kind->few_rows != t->few_rows)
-		return "its tiles add up in another order than those of its kind";
+		return "its tiles add sums in another order than its kind's other targets";
 	const TeamBlock *b = t->blocks;
 	for (; b->rows; b++)
 		if (!is_sound_block(t, b))
@@ -157,7 +158,7 @@ fault_of_tiles(const Target *target)
 	if (8ll * b[-1].rows * b[-1].columns / b[-1].team > t->most_sums)
 		return "a member has too many sums of f64 in the last block of its tiles";
 	if (16ll * (b[-1].rows + b[-1].columns) * (t->depth + 2) > target->shared_bytes)
-		return "its shared_bytes hold no two stages of f64 of the last block of its tiles";
+		return "its shared_bytes are too few for two f64 stages of its last block";
 	return NULL;
 }
 
@@ -171,7 +172,7 @@ target_row_check(const Target *t, Diag *diag)
 	                    : !t->tuning ? "column tuning is missing"
 	                    : missing    ? "a number is missing in its tuning"
 	                    : t->tuning != tuning_of_kind(t->kind)
-	                            ? "its tuning is not that of its kind: sums would be other bits"
+	                            ? "its tuning is not its kind's, so its sums would have other bits"
 	                    : t->tiles ? fault_of_tiles(t)
 	                               : NULL;
 
@@ -192,9 +193,9 @@ target_table_check(Diag *diag)
 }
 
 const PassOption target_options[] = {
-	{"target", "who runs the loops, whatever the program says: a row of codegen/target/",
+	{"target", "the target that runs the loops, whatever the program says: a row of codegen/target/",
          OPTION_STRING, offsetof(TargetOptions, target)},
-	{"cores", "that loops are cut for", OPTION_INT, offsetof(TargetOptions, cores)},
+	{"cores", "cores that loops are cut for", OPTION_INT, offsetof(TargetOptions, cores)},
 	{0},
 };
 const TargetOptions target_defaults = {.cores = DEFAULT_CORES};

@@ -1,7 +1,7 @@
-/* What a team has in memory of its own while it runs a kernel. */
+/* How much team memory a kernel needs. */
 #include "codegen/target/target.h"
 
-/* A local array, for each outer member that has its own. */
+/* Bytes of a local array; an array inside the team's loop exists once for each outer member. */
 static int64_t
 array_bytes(const Kernel *k, const LoopBuffer *b, bool of_outer)
 {

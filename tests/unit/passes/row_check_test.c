@@ -82,7 +82,7 @@ test_targets(void **state)
 	row.tuning = NULL;
 	expect_target(&row, "target \"x\": column tuning is missing");
 	row.tuning = &own;
-	expect_target(&row, "its tuning is not that of its kind");
+	expect_target(&row, "its tuning is not its kind's, so its sums would have other bits");
 	own.grains.parts = 0;
 	expect_target(&row, "target \"x\": a number is missing in its tuning: grains.parts");
 	own = *known->tuning;
@@ -110,10 +110,9 @@ test_tiles(void **state)
 	expect_target(&row, "a member has too many sums of f64 in the last block of its tiles");
 	*last = (TeamBlock){32, 16, 32};
 	row.shared_bytes = 13 << 10;
-	expect_target(&row,
-	              "its shared_bytes hold no two stages of f64 of the last block of its tiles");
+	expect_target(&row, "its shared_bytes are too few for two f64 stages of its last block");
 	own.few_rows++;
-	expect_target(&row, "its tiles add up in another order than those of its kind");
+	expect_target(&row, "its tiles add sums in another order than its kind's other targets");
 	own.blocks[0].rows = 0;
 	expect_target(&row, "its tiles lack processors, depth or blocks");
 }
