@@ -1,4 +1,4 @@
-/* Which strategy computes a node. */
+/* Chooses the strategy that computes a node, and checks the table of strategies. */
 #include "codegen/strategy/strategy.h"
 
 #define STRATEGY(name) extern const Strategy strategy_##name;
@@ -48,7 +48,7 @@ team_stores(const Target *t, const Node *n)
 	return t->team > 1;
 }
 
-/* ---- at start */
+/* ---- checks when the program starts */
 static bool
 is_first_of_kind(int target)
 {
@@ -68,7 +68,7 @@ has_strategy(const Target *t, OpKind op)
 	return false;
 }
 
-/* Every op that needs one has a strategy for every kind of target that there is. */
+/* For every opaque op, some strategy for the target's kind takes all nodes. */
 static bool
 check_ops(const Target *t, Diag *diag)
 {
@@ -104,7 +104,7 @@ check_target(const Target *t, Diag *diag)
 		           MOST_PRODUCT_ROWS);
 	if (!team)
 		diag_error(diag, EXIT_UNSUPPORTED,
-		           "target \"%s\": a team of %d is no power of two up to %d", t->name,
+		           "target \"%s\": a team of %d is not a power of two up to %d", t->name,
 		           t->team, MAX_PARTIALS);
 	return cuts && team;
 }
