@@ -87,7 +87,7 @@ domain_add_reduction(Domain *d, IterSpace s, const Node *n)
 	d->elements[s + 1] = node_result(n, 0)->type->n;
 }
 
-/* The form of a reduction that would give back what was repeated. */
+/* The form of the reduction that sums over the axes that the broadcast repeats. */
 static ReduceForm
 form_of_broadcast(const BroadcastAttr *a)
 {
@@ -119,12 +119,13 @@ domain_reached(const Domain *d, Value *v, IterSpace base)
 	return reduce_form_equal(&form, &d->reduction[ITER_FULL]) ? ITER_FULL : ITER_NONE;
 }
 
-/* ---- spaces of a function: values whose elements belong together, one by one, are of one class; reductions and repeated
- * rows tell which class is which. */
+/* ---- spaces of a function. Values whose elements correspond one by one form a class (union-find).
+ * Reductions and broadcasts of rows tell the space of each class. */
 typedef struct {
 	const Function *f;
-	uint32_t *parent; /* by value id: of the same class; itself: it stands for the class */
-	uint8_t *of;      /* by value id of such: the class's space */
+	/* by value id: another value of the class; the value itself if it represents the class */
+	uint32_t *parent;
+	uint8_t *of; /* by value id of a representative: the space of the class */
 } Classes;
 
 static uint32_t
@@ -137,7 +138,7 @@ class_of(const Classes *c, const Value *v)
 	return id;
 }
 
-/* Parameters are loaded wherever they are read: they hold no two values together. */
+/* Makes one class of both values' classes. Parameters are left out: each reader loads them in its own order. */
 static void
 join(Classes *c, const Value *a, const Value *b)
 {
@@ -165,7 +166,7 @@ find_classes(Classes *c)
 	}
 }
 
-/* The space of what n reduces: that of rows where it is made of what others leave. */
+/* The space of the operand of reduction n: rows, if the operand is computed from results of reductions. */
 static IterSpace
 space_reduced(const Classes *c, const Node *n)
 {
@@ -174,7 +175,7 @@ space_reduced(const Classes *c, const Node *n)
 	return x->node && c->of[class_of(c, x)] == ITER_ROWS ? ITER_ROWS : ITER_FULL;
 }
 
-/* NULL, or why reductions of this space do not share one domain. */
+/* Returns NULL, or why the reductions of this space do not have one form. */
 static const char *
 add_reductions(const Classes *c, Domain *d, IterSpace s)
 {
@@ -192,7 +193,7 @@ add_reductions(const Classes *c, Domain *d, IterSpace s)
 	return NULL;
 }
 
-/* Every class that a reduction's result is in, before it is known what is reduced. */
+/* Marks the classes of all results of reductions, so that space_reduced knows them. */
 static void
 mark_reduced(const Classes *c)
 {
@@ -214,7 +215,7 @@ mark_repeated(const Classes *c, const Domain *d)
 	}
 }
 
-/* Without reductions there is one space, that of the results. */
+/* Without reductions there is one space, and the results are in it. */
 static void
 mark_results(const Classes *c, Domain *d)
 {

@@ -1,5 +1,5 @@
-/* Finds products that are read by what a library could do as it stores them. Which of these pay is a column of the target
- * (targets/). */
+/* Finds readers of products that the product's library can apply while it stores the product. The target's
+ * column `epilogues` says which of them are faster that way. */
 #include "codegen/fuse/fuse.h"
 
 #include <string.h>
@@ -10,8 +10,9 @@ hyperparameter(const Value *v)
 	return v->kind == VALUE_PARAM && v->param == PARAM_HYPERPARAMETER ? v->number : -1;
 }
 
-/* ---- what memory must have */
-/* Through views, by what `fuse` stores it for (plan_recompute.c). */
+/* ---- which values must lie in memory */
+/* Does a node read v from memory, directly or through views? Follows the rule by which `fuse` stores values
+ * (plan_recompute.c). */
 static bool
 is_read_whole(const Value *v)
 {
@@ -24,7 +25,7 @@ is_read_whole(const Value *v)
 	return false;
 }
 
-/* Reader adds it to the result of an opaque node, its operand; NULL: it does something else. */
+/* The vector that `reader` adds to the result of an opaque node; NULL: it adds none. */
 static Value *
 added_to(const Node *reader)
 {
@@ -38,7 +39,7 @@ added_to(const Node *reader)
 	return vector;
 }
 
-/* The product that v is, or is with a bias; NULL: it is neither. */
+/* The product that v is, possibly with a bias; NULL: v is not a product. */
 static const Node *
 product_behind(Value *v)
 {
@@ -52,14 +53,15 @@ product_behind(Value *v)
 	return n && n->op == OP_dot ? n : NULL;
 }
 
-/* Of more bits, the loops' tanh is better than the library's in f32, and joining does not pay in tf32 (targets/cuda.c). */
+/* GELU is joined only in 16-bit types: in f32 the loops' tanh is more exact than the library's, and in tf32
+ * joining is slower (target/cuda.c). */
 static bool
 has_16_bits(DType d)
 {
 	return dtype_info[d].bits == 16;
 }
 
-/* Is it one that a library runs? */
+/* Does a library run this product? */
 static bool
 is_of_library(const Target *t, const Node *product)
 {
@@ -79,7 +81,7 @@ epilogue_alone(const Target *t, const Node *n)
 	return product && is_of_library(t, product) && is_read_whole(node_result(n, 0));
 }
 
-/* Is a GELU of v, through reshapes perhaps, what a library does with the product? */
+/* Is there a GELU of v, possibly through reshapes, that the product's library applies? */
 static bool
 has_alone(const Target *t, const Value *v)
 {
@@ -109,7 +111,7 @@ kernel_of(const Node *launch)
 	return ((LaunchAttr *)launch->attr)->kernel;
 }
 
-/* The launch whose library makes v, a product with a bias perhaps, and nothing else with it; NULL: none does. */
+/* The launch of a library call that computes v, a product with at most a bias; NULL: v is not. */
 static Node *
 product_of(const Value *v)
 {
@@ -122,7 +124,8 @@ product_of(const Value *v)
 	return plain && c->operands[LIBRARY_RESULT].buffer == k->n_inputs ? n : NULL;
 }
 
-/* Is v read by `reader` alone? A gradient that the first micro-batch stores and later ones add is made by two launches. */
+/* Does only `reader` read v? again: v may also be a gradient that the first micro-batch stores and later
+ * ones add to; it is then launched twice. */
 static bool
 is_read_alone(const Value *v, const Node *reader, bool *again)
 {
@@ -137,7 +140,7 @@ is_read_alone(const Value *v, const Node *reader, bool *again)
 	return true;
 }
 
-/* Does `reader` read v, the product's result, before all others? The product stands right before it. */
+/* Does `reader` read the product v before all its other readers? Looks back over a few nodes only. */
 static bool
 is_read_first(const Value *v, const Node *reader)
 {
@@ -155,7 +158,8 @@ is_read_first(const Value *v, const Node *reader)
 }
 
 /* ---- readers */
-/* The only node of a function but for reshapes, whose result is all that it returns; NULL: there are more. */
+/* The only node of a function apart from reshapes, if its result is all that the function returns; NULL: the
+ * function has more nodes. */
 static const Node *
 only_node(const Function *f)
 {
@@ -170,7 +174,8 @@ only_node(const Function *f)
 	return n;
 }
 
-/* Which argument of the call operand i of its function's node is; -1: none. */
+/* The number of the call's argument that operand i of n, in the called function, stands for; -1: no
+ * argument. */
 static int
 argument_of(const Node *n, int i)
 {
@@ -182,8 +187,8 @@ argument_of(const Node *n, int i)
 	return -1;
 }
 
-/* The product that argument number `product` of the call is, of as many elements of the same type as `other`, which is another
- * value. NULL: it is none. */
+/* The launch of the product that argument `product` of the call is, if argument `other` is another value of
+ * as many elements and the same type; NULL: it is not. */
 static Node *
 product_beside(const Node *call, int product, int other)
 {
@@ -200,7 +205,7 @@ call_of(const Node *product)
 	return kernel_of(product)->library;
 }
 
-/* Where it lies like the result, it has its strides. */
+/* The operand lies in memory like the result, so it has the same strides. */
 static void
 put_operand(Epilogue *e, int operand, int buffer)
 {
@@ -208,7 +213,8 @@ put_operand(Epilogue *e, int operand, int buffer)
 	e->library.operands[operand].buffer = buffer;
 }
 
-/* x + y, of which one is a product. Sums that would be rounded first are the loops'. */
+/* Finds x + y where x or y is an f32 product. Sums of smaller types stay with the loops, because a library
+ * would add before rounding. */
 static bool
 find_sum(const Node *call, const Node *n, Epilogue *e)
 {
@@ -226,7 +232,7 @@ find_sum(const Node *call, const Node *n, Epilogue *e)
 	return false;
 }
 
-/* gelu(x) of a product, perhaps with a bias. */
+/* Finds gelu(x) of a product x, possibly with a bias. */
 static bool
 find_gelu(const Node *call, const Node *n, Epilogue *e)
 {
@@ -248,7 +254,7 @@ find_gelu(const Node *call, const Node *n, Epilogue *e)
 	return true;
 }
 
-/* gelu_grad(dy, x) of a product dy */
+/* Finds gelu_grad(dy, x) of a product dy. */
 static bool
 find_gelu_grad(const Node *call, const Node *n, Epilogue *e)
 {
@@ -267,15 +273,15 @@ find_gelu_grad(const Node *call, const Node *n, Epilogue *e)
 
 typedef struct {
 	OpKind op;
-	unsigned bit; /* of Target.epilogues */
+	unsigned bit; /* in Target.epilogues */
 	bool (*find)(const Node *call, const Node *n, Epilogue *e);
 } EpilogueRow;
 static const EpilogueRow rows[] = {{OP_add, JOINS_SUM, find_sum},
                                    {OP_gelu, JOINS_GELU, find_gelu},
                                    {OP_gelu_grad, JOINS_GELU_GRAD, find_gelu_grad}};
 
-/* ---- the reader, with more operands */
-/* Does the library store what the product would have been? */
+/* ---- the reader with added operands */
+/* Does the library call also store the product before GELU is applied? */
 static bool
 stores_product(const LibraryCall *c)
 {
@@ -318,7 +324,8 @@ is_widened(const Widened *w, const Function *f, int n, Value *const *more, int s
 	return true;
 }
 
-/* f with n parameters more; saved: the parameter that it also returns; -1: none. */
+/* A copy of f with n more parameters; it also returns parameter `saved`, unless that is -1. Equal copies are
+ * shared. */
 static Function *
 widened(Module *m, Readers *readers, const Function *f, int n, Value *const *more, int saved)
 {
@@ -335,7 +342,7 @@ widened(Module *m, Readers *readers, const Function *f, int n, Value *const *mor
 	return w.to;
 }
 
-/* The call with what the library reads of the product's launch behind its own operands. */
+/* Inserts a copy of the call with the library's operands of the product's launch behind its own operands. */
 static void
 add_operands(Node *call, Readers *readers, const Node *n, Epilogue *e)
 {

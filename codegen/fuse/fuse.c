@@ -1,9 +1,10 @@
-/* Groups nodes into kernels, as the store plan says. Every group becomes one call of a `fused` function, which equal groups
- * share; the call's results are what other groups read. Linear in nodes, as the plan is. */
+/* The pass `fuse`: groups nodes into kernels, as the store plan says. Every group becomes one call of a
+ * `fused` function; groups with equal bodies share a function. The results of the call are the values that
+ * other groups read. Takes linear time in the number of nodes, as the plan does. */
 #include "codegen/codegen.h"
 #include "codegen/fuse/outline.h"
 
-/* Stores and the return read the calls' results; the old nodes go. */
+/* Makes stores and the return read the results of the calls, and erases the old nodes. */
 static void
 remove_old_nodes(Fuse *fu, uint32_t n_old)
 {

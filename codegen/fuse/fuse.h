@@ -1,16 +1,18 @@
-/* What fuse knows of kernels to be: the spaces that they run over, and products with what a library does as it stores them. Sections
- * are named after the .c file. */
+/* What `fuse` and `lower` know of a kernel before it has loops: the spaces that it iterates over, and the
+ * library epilogues of products. Sections are named after the .c file. */
 #ifndef GRADC_CODEGEN_FUSE_FUSE_H
 #define GRADC_CODEGEN_FUSE_FUSE_H
 
 #include "codegen/strategy/strategy.h"
 
 /* ---- domain.c */
-/* What a kernel iterates over, and how each of its values follows: shared by `fuse` (may these nodes share a kernel?) and `lower`
- * (its loops). A softmax over f32[64,96]: full values have an element for each of 64 x 96 iterations; its maximum and its sum
- * are row values, one for each of 64 rows; a sum over all rows of a block of 8 would be a chunk value, of 8 chunks. */
-/* Which runs of a shape's axes a reduction keeps and which it sums over. Neighbouring axes of the same
- * kind are joined and axes of one element left out, so that equal forms mean equal index maps. */
+/* What a kernel iterates over, and which iterations each of its values belongs to. `fuse` asks whether nodes
+ * may share a kernel; `lower` makes the loops. Example: a softmax over f32[64,96]. Full values have an
+ * element for each of 64 x 96 iterations. The maximum and the sum of a row are row values, one for each of
+ * 64 rows. A sum over blocks of 8 rows would be a chunk value, one for each of 8 chunks. */
+/* Which axes of a shape a reduction keeps and which it sums over. Neighbouring axes that are both kept or
+ * both reduced are joined into one run. Axes of one element are left out. Equal forms therefore mean equal
+ * index maps. */
 typedef struct {
 	int n; /* 0: one element */
 	int64_t extent[MAX_RANK];
@@ -19,61 +21,68 @@ typedef struct {
 ReduceForm reduce_form(const Ints *shape, const Ints *reduced_axes);
 ReduceForm reduce_form_of(const Node *reduce);
 bool reduce_form_equal(const ReduceForm *a, const ReduceForm *b);
-/* Is the innermost run kept? Then lanes run along results, else along what is summed. */
+/* Is the innermost run kept? If so, lanes run along results; if not, along the reduced elements. */
 bool reduce_form_by_column(const ReduceForm *f);
 
 /* Does n add anything up? A reduction over axes of one element is a copy. */
 bool reduces(const Node *n);
 
-/* Which iterations a value has an element for. A reduction leads from a space to the next. */
+/* Which iterations a value has elements for. A reduction leads from one space to the next. */
 typedef enum { ITER_NONE, ITER_FULL, ITER_ROWS, ITER_CHUNKS, N_ITER_SPACES } IterSpace;
 
 typedef struct {
-	int64_t elements[N_ITER_SPACES]; /* of its values; 0: the kernel has none */
-	ReduceForm reduction
-		[N_ITER_SPACES]; /* of all reductions of values of that space; n = 0: there are none */
+	/* elements of a value of each space; 0: the kernel has no such values */
+	int64_t elements[N_ITER_SPACES];
+	/* form of all reductions whose operand is in that space; n = 0: no reductions */
+	ReduceForm reduction[N_ITER_SPACES];
 } Domain;
-Domain domain_full(Type t); /* of a kernel that computes values of that shape */
+Domain domain_full(Type t); /* domain of a kernel that computes values of type t */
 bool domain_equal(const Domain *a, const Domain *b);
-/* Reductions like n, of values of space s, belong to the domain from now on. */
+/* From now on, the domain has reductions like n, of values of space s. */
 void domain_add_reduction(Domain *d, IterSpace s, const Node *n);
-/* The space over which a node reads v where what v's views start from has an element for each iteration of `base`: the same;
- * that of rows repeated along what reductions sum over; NONE in any other way. */
+/* The space over which a node reads v, where the value below v's views is in space `base`. With reshapes
+ * only: `base`. With a broadcast that repeats rows along the reduced axes: ITER_FULL. With other views:
+ * ITER_NONE. */
 IterSpace domain_reached(const Domain *d, Value *v, IterSpace base);
 
-/* A fused function's domain, and every value's space by its id: NONE of parameters, and of what views read in another order.
- * f stays the caller's; the rest lives in the arena. */
+/* The domain of a fused function and the space of every value, by id. ITER_NONE: parameters, and values that
+ * views read in another order. f is not changed; the arrays live in the arena. */
 typedef struct {
 	Domain domain;
 	const uint8_t *of;
-	const char *fault; /* why there is none; NULL: there is */
+	const char *fault; /* why the function has no domain; NULL: it has one */
 } Spaces;
 Spaces spaces_of_function(const Function *f, Arena *arena);
 
-/* v behind reshapes: the same elements in the same order. */
+/* v without reshapes: a value with the same elements in the same order. */
 Value *behind_reshapes(Value *v);
 
 /* ---- epilogue.c */
-/* What a library does with a product as it stores it, in place of the kernel that would read the product next. */
-/* The vector that n adds to an opaque node's result, if that node's kernel may store the sum (column `bias`) and somebody reads
- * the sum from memory: a kernel of loops would add the vector itself, for nothing. Else NULL. */
+/* Epilogues: a library applies the next operation while it stores a product, so no kernel has to read the
+ * product again. */
+/* If n adds a vector to an opaque node's result, the vector that the node's kernel may add itself (column
+ * `bias` of the op). NULL if n does not, or if nobody reads the sum from memory: the reader's loops can add
+ * the vector at no cost. */
 Value *bias_of(const Target *t, const Node *n);
-/* Is n a GELU of a product, or the derivative of one times a product, whose library does that as it stores the product? It then has
- * a kernel of its own. */
+/* Is n a GELU of a product, or a GELU derivative times a product, and can the product's library apply it?
+ * Then n has a kernel of its own. */
 bool epilogue_alone(const Target *t, const Node *n);
 
-/* A reader of a product whose kernel a library may run together with it. Its loops read what the product's kernel made; where
- * the library runs both, that one is left out (Kernel.serves). */
+/* A product's reader whose operation the product's library may apply. The reader's loops read the product
+ * from memory. If the library runs both, the product's own kernel is not launched (Kernel.serves). */
 typedef struct Epilogue {
 	Node *product; /* the launch of the product */
-	/* Of the reader, with the library's operands behind its own; it stands before the one that was found. Its second result, where
-	 * it has one, is the product again, for whoever else reads it: where the library runs both, nobody made the first. */
+	/* The reader's new call, inserted before the old one. The library's operands follow its own
+	 * operands. If others read the product too, its second result is the product again: when the library
+	 * runs both, nobody else computes the product. */
 	Node *call;
-	LibraryCall library; /* both; its buffers are the call's operands, then its results */
-	bool again; /* the first micro-batch stores the product: it is launched once more, for this reader */
+	/* the library call for both; buffers count the call's operands, then its results */
+	LibraryCall library;
+	/* the first micro-batch stores the product, so it is launched once more for this reader */
+	bool again;
 } Epilogue;
 
-/* Functions of readers with more operands, by what they were. */
+/* Functions of readers with added parameters, by the original function. */
 typedef struct {
 	const Function *from;
 	Function *to;
@@ -84,9 +93,11 @@ typedef struct {
 	Arena *arena;
 } Readers;
 
-/* call: of a fused function, whose operands are lowered. False: it is none, or the target's library does better without. */
+/* call: a call of a fused function whose operands are lowered. False: the call is not such a reader, or the
+ * target's library is faster without the epilogue. */
 bool epilogue_open(const Target *t, Node *call, Readers *readers, Epilogue *out);
-/* The hyperparameter that a parameter named "scalar.NAME" stands for; -1: none. */
+/* The number of the hyperparameter that parameter v stands for, named "scalar.NAME"; -1: v is not a
+ * hyperparameter. */
 int hyperparameter(const Value *v);
 
 #endif

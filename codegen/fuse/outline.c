@@ -1,16 +1,16 @@
-/* Outlining: a group becomes one call of a fused function. Layers repeat: groups that compute the same, in
- * whatever function of the module, share theirs. */
+/* Outlining: a group becomes one call of a fused function. Layers repeat, so groups of any function of the
+ * module that compute the same share one fused function. */
 #include "codegen/fuse/outline.h"
 
-/* A function's body before it is built. A reference is 0 for nothing, r > 0 for its r-th result, and -p for its
- * p-th parameter. */
+/* A function's body before it is built. Values are named by references: 0 is no value, r > 0 the r-th result
+ * of a node, -p the p-th parameter. */
 typedef struct {
 	Fuse *fu;
 	int gi;
 	VEC(Node *) nodes;
-	VEC(int) references;    /* of the nodes' operands, one node's behind the other's */
-	VEC(Value *) arguments; /* what its parameters stand for */
-	VEC(Value *) results;   /* that others read */
+	VEC(int) references;    /* of all operands, node after node */
+	VEC(Value *) arguments; /* values that the parameters stand for */
+	VEC(Value *) results;   /* values that other groups read */
 	int n_values;
 } Outline;
 
@@ -22,7 +22,7 @@ struct FusedBody {
 
 static void outline_node(Outline *o, Node *n);
 
-/* Gives v a reference: a member, a copy of what readers copy, or a new parameter. */
+/* Gives v a reference: that of a member, of a copied or recomputed node, or of a new parameter. */
 static void
 outline_value(Outline *o, Value *v)
 {
@@ -68,8 +68,8 @@ forget_references(const Outline *o)
 			o->fu->reference[node_result(o->nodes.at[i], k)->id] = 0;
 }
 
-/* ---- members: those that others read, or another member. A value that only other groups read, and compute again, is not
- * among them. */
+/* ---- members: a node is part of the body if it is stored for other groups or read by another member. A
+ * value that only other groups read, and compute again, is left out. */
 static void
 outline_member(Outline *o, Node *n)
 {
@@ -112,7 +112,7 @@ body_hash(const Outline *o)
 	return h;
 }
 
-/* Types of results follow from those of the parameters. */
+/* Are both bodies equal? Types of results need no check: they follow from the parameters. */
 static bool
 body_equal(const FusedBody *b, const Outline *o)
 {
@@ -232,7 +232,7 @@ insert_call(const Outline *o, Node *before)
 		fu->stored[o->results.at[i]->id] = node_result(call, i);
 }
 
-/* A loop or a branch stays a node: its functions are fused by themselves. */
+/* A loop or branch is copied as a node; its functions are fused by themselves. */
 static void
 insert_control(Fuse *fu, const Node *n, Node *before)
 {

@@ -1,10 +1,10 @@
-/* Shared by the files of `fuse`. */
+/* Private to fuse: shared by fuse.c and outline.c. */
 #ifndef GRADC_CODEGEN_FUSE_IMPL_H
 #define GRADC_CODEGEN_FUSE_IMPL_H
 
 #include "codegen/fuse/store_plan.h"
 
-/* The fused functions so far, of all functions of the module. */
+/* The fused functions so far, for all functions of the module. */
 typedef struct FusedBody FusedBody;
 typedef struct {
 	FusedBody *at;
@@ -18,11 +18,12 @@ typedef struct {
 	Arena *arena;
 	FusedBodies *bodies;
 	const StorePlan *plan;
-	Value **stored; /* by value id: the call result that holds it */
-	int *reference; /* by value id: while a group is outlined */
+	Value **stored; /* by value id: the call result that holds the value */
+	int *reference; /* by value id, while a group is outlined: see Outline */
 } Fuse;
 
-/* fuse/outline.c: inserts the group's call, of a new function or of one that computes the same. */
+/* outline.c: inserts a call for the group. The callee is a new function, or an existing one with an equal
+ * body. */
 void fuse_outline_group(Fuse *fu, int gi, Node *before);
 
 #endif

@@ -1,24 +1,26 @@
-/* Shared by the files of the store plan. */
+/* Private to fuse: shared by the files of the store plan. */
 #ifndef GRADC_CODEGEN_STORE_PLAN_IMPL_H
 #define GRADC_CODEGEN_STORE_PLAN_IMPL_H
 
 #include "codegen/fuse/store_plan.h"
 
 /* plan_readers.c */
-void plan_mark_copied(StorePlan *p, const Node *n); /* in the order of the nodes, with placing */
-bool plan_must_be_stored(const Node *n);            /* read by a store, the return or a call */
-/* Calls visit for every node that reads v's elements, directly or through copied nodes; stops and returns
- * true when visit does. */
+void plan_mark_copied(StorePlan *p, const Node *n); /* called node by node, in order */
+/* is it read by a store, the return or a call? */
+bool plan_must_be_stored(const Node *n);
+/* Calls visit for every node that reads v's elements, directly or through copied nodes. Stops and returns
+ * true when visit returns true. */
 bool plan_any_reader(const StorePlan *p, const Value *v,
                      bool (*visit)(const StorePlan *p, const Node *reader, int ctx), int ctx);
 
 /* plan_group.c */
-void plan_place_node(StorePlan *p, Node *n);              /* joins or opens a group */
-void plan_place_pattern(StorePlan *p, const Gathered *g); /* opens a group that nothing joins */
-/* Earlier column reductions of the same values join gi's. */
+void plan_place_node(StorePlan *p, Node *n); /* n joins a group or opens one */
+/* opens a group that no other node joins */
+void plan_place_pattern(StorePlan *p, const Gathered *g);
+/* Earlier groups that reduce the same values by column are merged into group gi. */
 void plan_merge_siblings(StorePlan *p, int gi);
 
-/* plan_recompute.c: marks n as computed again by its readers where that is cheaper. */
+/* plan_recompute.c: marks n's result if its readers should compute it again. */
 void plan_recompute_node(StorePlan *p, Node *n);
 
 #endif

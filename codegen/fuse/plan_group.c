@@ -1,8 +1,9 @@
-/* Grouping: which nodes share a kernel. */
+/* Grouping: decides which nodes share a kernel. */
 #include "codegen/fuse/fuse.h"
 #include "codegen/fuse/plan.h"
 
-/* LLVM takes more than twice as long for twice the code, so that a kernel has so much: nodes, and their weights (OpRow.weight) together. */
+/* A kernel's limits: its nodes, and the sum of their OpRow.weight. LLVM takes more than twice as long for
+ * twice the code. */
 enum { MAX_GROUP_NODES = 400, MAX_GROUP_WEIGHT = 600 };
 
 static int
@@ -21,7 +22,7 @@ group_new(StorePlan *p, const Node *n)
 	return p->groups.n - 1;
 }
 
-/* The space of group gi over which n would read its operand v; NONE: as it lies in memory, or in a way that needs memory. */
+/* The space of group gi over which n would read its operand v. NONE: v would have to be read from memory. */
 static IterSpace
 space_read(const StorePlan *p, int gi, Value *v)
 {
@@ -30,8 +31,8 @@ space_read(const StorePlan *p, int gi, Value *v)
 	return domain_reached(&p->groups.at[gi].domain, v, base);
 }
 
-/* The space of an elementwise node in group gi: that over which it reads each operand that the group computes; NONE: it does
- * not fit. */
+/* The space of an elementwise node in group gi: the space over which it reads the operands that the group
+ * computes. NONE: the node does not fit. */
 static IterSpace
 space_elementwise(const StorePlan *p, int gi, const Node *n)
 {
@@ -49,7 +50,8 @@ space_elementwise(const StorePlan *p, int gi, const Node *n)
 	return s;
 }
 
-/* May n be the first of group gi that adds up row values? Blocks of rows, the rows of a block next to each other. */
+/* May n be the first reduction of row values in group gi? Its chunks must be blocks of neighbouring rows,
+ * and enough of them. */
 static bool
 opens_chunks(const StorePlan *p, int gi, const Node *n)
 {
@@ -67,7 +69,8 @@ opens_chunks(const StorePlan *p, int gi, const Node *n)
 	return !large || node_result(n, 0)->type->n >= p->parts; /* chunks are the parts */
 }
 
-/* The space of a reduction's result in group gi, which has what it reduces for each iteration of `of`; NONE: it does not fit. */
+/* The space of a reduction's result in group gi, if its operand is in space `of`. NONE: the reduction does
+ * not fit. */
 static IterSpace
 space_reduced(const StorePlan *p, int gi, const Node *n, IterSpace of)
 {
@@ -82,8 +85,8 @@ space_reduced(const StorePlan *p, int gi, const Node *n, IterSpace of)
 	return fits ? (IterSpace)(of + 1) : ITER_NONE;
 }
 
-/* An opaque node's kernel may store what a bias gives with it. The bias lies in memory: kernels and libraries read
- * it as it is there. */
+/* May the opaque node's kernel add n's bias to its result? The bias must lie in memory, because kernels and
+ * libraries load it. */
 static bool
 bias_fits(const StorePlan *p, int gi, const Node *n)
 {
@@ -97,14 +100,14 @@ bias_fits(const StorePlan *p, int gi, const Node *n)
 	return v && !(from && plan_is_copied(p, from));
 }
 
-/* Is there room for n's code? */
+/* Has the group room for n's code? */
 static bool
 has_room(const Group *g, const Node *n)
 {
 	return g->members.n < MAX_GROUP_NODES && g->weight + op_row(n)->weight <= MAX_GROUP_WEIGHT;
 }
 
-/* The space of n's result in group gi, whose values it reads; NONE: it does not fit. */
+/* The space of n's result in group gi, from which it reads values. NONE: n does not fit. */
 static IterSpace
 space_in(const StorePlan *p, int gi, const Node *n)
 {
@@ -121,7 +124,7 @@ space_in(const StorePlan *p, int gi, const Node *n)
 	}
 }
 
-/* A reduction that opens a group may instead join one that reduces the same operand. */
+/* The group of another reduction of n's operand, if n fits there instead of opening a group; -1: none. */
 static int
 sibling_of(const StorePlan *p, const Node *n, int latest, IterSpace *space)
 {
@@ -194,7 +197,7 @@ blocks_merge(const StorePlan *p, const Node *reader, int ctx)
 	if (fuse_class_of(reader) == FUSE_NONE)
 		return false;
 	int g = plan_own_group(p, reader);
-	if (g == p->merge_from) /* recomputed by its readers, it makes them read what it reads */
+	if (g == p->merge_from) /* its readers compute the value again, so they read its operands */
 		return p->recomputed[node_result(reader, 0)->id] &&
 		       plan_any_reader(p, node_result(reader, 0), blocks_merge, ctx);
 	return g <= p->merge_to;
@@ -254,11 +257,11 @@ merge_readers_of(StorePlan *p, Value *x, int to)
 	}
 }
 
-/* Merges earlier column reductions that read the same stored values into the group. */
+/* Merges earlier groups that reduce the same stored values by column into group gi. */
 void
 plan_merge_siblings(StorePlan *p, int gi)
 {
-	const Group g = p->groups.at[gi]; /* its members before any merge */
+	const Group g = p->groups.at[gi]; /* copy: its members before any merge */
 
 	if (g.merged_into >= 0 || !reduce_form_by_column(&g.domain.reduction[ITER_FULL]))
 		return;

@@ -1,4 +1,4 @@
-/* Who computes and who reads a value, while groups are made. */
+/* Answers, while groups are made, which group computes a value and who reads it. */
 #include "codegen/fuse/plan.h"
 
 FuseClass
@@ -13,14 +13,13 @@ plan_stands_outside(const Node *n)
 	return fuse_class_of(n) == FUSE_NONE || fuse_class_of(n) == FUSE_CONTROL;
 }
 
-/* Nodes that every reader copies: views, iota, splats. gather is none: it has a group. */
 bool
 plan_is_copied(const StorePlan *p, const Node *n)
 {
 	return n->id < p->n_nodes && p->copied[n->id];
 }
 
-/* Read by one node, which computes with its elements one by one. */
+/* Is v read by one node only, and element by element? */
 static bool
 has_one_fusible_reader(const Value *v)
 {
@@ -30,7 +29,7 @@ has_one_fusible_reader(const Value *v)
 	return c == FUSE_ELEMENTWISE || c == FUSE_REDUCE;
 }
 
-/* How deep the chain of copied nodes below n may get: copying recurses. */
+/* Limits the chain of copied nodes below n, because copying recurses. */
 enum { MAX_COPIED_DEPTH = 16 };
 
 void
@@ -78,7 +77,6 @@ plan_own_group(const StorePlan *p, const Node *n)
 	return g;
 }
 
-/* The group that computes v, -1 when v is there from the start or copied. */
 int
 plan_group_of(const StorePlan *p, Value *v)
 {
@@ -87,8 +85,6 @@ plan_group_of(const StorePlan *p, Value *v)
 	return base->node ? plan_own_group(p, base->node) : -1;
 }
 
-/* Calls visit for every node that reads v's elements, directly or through copied nodes; stops and
- * returns true when visit does. */
 bool
 plan_any_reader(const StorePlan *p, const Value *v,
                 bool (*visit)(const StorePlan *p, const Node *reader, int ctx), int ctx)

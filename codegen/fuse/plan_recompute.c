@@ -1,4 +1,4 @@
-/* A cheap elementwise value is computed again by the groups that read it, instead of being stored for them. */
+/* Marks cheap elementwise values: the groups that read them compute them again, so they are not stored. */
 #include "codegen/fuse/plan.h"
 #include "codegen/fuse/recompute.h"
 
@@ -11,13 +11,13 @@ needs_memory(const StorePlan *p, const Node *reader, int gi)
 	return g != gi && (p->groups.at[g].opaque || fuse_class_of(reader) == FUSE_INDEX);
 }
 
-/* Of what values of group gi are made. */
+/* The context of source_in_group: which group the recomputed value belongs to. */
 typedef struct {
 	const StorePlan *plan;
 	int gi;
 } InGroup;
 
-/* Row values are cheap to store. */
+/* Reductions count as memory: row values are cheap to store. */
 static RecomputeSource
 source_in_group(const void *ctx, const Value *v)
 {
@@ -36,7 +36,7 @@ source_in_group(const void *ctx, const Value *v)
 	return there ? FROM_MEMORY : FROM_LINK;
 }
 
-/* Groups other than gi that read v, counted up to 4. */
+/* Counts the groups other than gi that read v, up to 4. */
 static int
 outside_readers(const StorePlan *p, const Value *v, int gi, int *seen, int n)
 {
@@ -58,7 +58,7 @@ outside_readers(const StorePlan *p, const Value *v, int gi, int *seen, int n)
 	return n;
 }
 
-/* v and its links, down to what lies in memory. */
+/* Marks v and the links that it is computed from, down to values in memory. */
 static void
 mark_recomputed(StorePlan *p, Value *v, const InGroup *g)
 {
@@ -86,7 +86,8 @@ plan_recompute_node(StorePlan *p, Node *n)
 	    !recompute_matters(p->target, v, KEPT_FOR_NEXT) || p->kept[v->id] ||
 	    !(plan_readers(p, v, g.gi) & READ_OUTSIDE) || plan_any_reader(p, v, needs_memory, g.gi))
 		return;
-	/* Stored, it is written once and read by so many groups; computed again, these read its leaves. */
+	/* Stored, v is written once and read by each of these groups. Computed again, each of them reads v's
+	 * leaves. */
 	int readers = outside_readers(p, v, g.gi, seen, 0);
 	if (recompute_cost(v, source_in_group, &g, &cost) &&
 	    recompute_pays(p->target, &cost, cost.leaf_bytes * readers,

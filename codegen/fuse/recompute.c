@@ -1,6 +1,6 @@
 #include "codegen/fuse/recompute.h"
 
-enum { MAX_NODES = 64 /* of a chain: walking it recurses */ };
+enum { MAX_NODES = 64 /* limits a chain, because walking it recurses */ };
 
 static bool
 add_leaf(RecomputeCost *c, Value *v)

@@ -1,19 +1,22 @@
-/* When a value is computed again by who reads it, rather than written to memory: one cost model, for values that the next
- * kernels read (the store plan) and for values that wait for the backward pass (rematerialize). */
+/* Decides whether readers compute a value again instead of loading it from memory. There is one cost model
+ * for two users: the store plan, for values that the next kernels read; and rematerialize, for values that
+ * wait for the backward pass. */
 #ifndef GRADC_CODEGEN_RECOMPUTE_H
 #define GRADC_CODEGEN_RECOMPUTE_H
 
 #include "codegen/target/target.h"
 #include "ir/ir.h"
 
-/* Where what leads to a value comes from: computed again with it; memory; or nothing (numbers, what readers copy). */
+/* Where an operand of a recomputed value comes from. LINK: it is computed again, too. MEMORY: it is loaded.
+ * NOTHING: it is a constant or an index, which costs no load. */
 typedef enum { FROM_LINK, FROM_MEMORY, FROM_NOTHING } RecomputeSource;
 
 enum {
 	MAX_LEAVES = 2,
-	SMALL_VALUE = 4, /* what is so many times smaller is read at no cost */
+	SMALL_VALUE = 4, /* an operand with at most 1/4 of the elements counts as free to read */
 };
-/* What it takes: arithmetic for an element, in additions, and values to load that are not small. */
+/* What computing a value again costs: additions for an element, and the leaves, which are the large values
+ * to load. */
 typedef struct {
 	int64_t elements;
 	int nodes, arithmetic, n_leaves;
@@ -21,16 +24,17 @@ typedef struct {
 	int64_t leaf_bytes; /* of all leaves */
 } RecomputeCost;
 
-/* Of v, whose links and views are walked back to what `source` finds in memory or nowhere. Views lead to what they read and
- * are never asked about. false: that is a chain that never pays, too long or of too many leaves. */
+/* The cost of computing v again. Walks back through operands: `source` says of each where it comes from;
+ * views are looked through without asking. False: the chain has too many nodes or leaves to ever pay. */
 bool recompute_cost(Value *v, RecomputeSource (*source)(const void *ctx, const Value *v),
                     const void *ctx, RecomputeCost *c);
 
-/* How long a value would lie in memory: what its way there and back costs. */
+/* Until when the value would lie in memory: until the next kernels run, or until the backward pass. */
 typedef enum { KEPT_FOR_NEXT, KEPT_FOR_BACKWARD } Kept;
-/* Is v large enough that it matters? */
+/* Is v large enough for recomputing to matter? */
 bool recompute_matters(const Target *t, const Value *v, Kept kept);
-/* Computed again, bytes are loaded that would not be otherwise, and others are saved: neither stored nor loaded. */
+/* Does it pay to compute the value again? loaded: bytes of leaves that this loads in addition; saved: bytes
+ * that are then neither stored nor loaded. */
 bool recompute_pays(const Target *t, const RecomputeCost *c, int64_t loaded, int64_t saved,
                     Kept kept);
 

@@ -1,47 +1,50 @@
-/* Values that `fuse` would store for the backward pass are computed again there where that is cheap and makes the forward
- * pass keep less: chains of elementwise nodes and views over a kept value, such as GELU over a product or a softmax over its
- * scores. The copies read what was kept through `barrier`, so that `fuse` leaves them where they stand, and the module's stage
- * tells passes that merge equal nodes to stay away.
+/* The pass `rematerialize`: a value that `fuse` would store for the backward pass is computed again there,
+ * if that is cheap and the forward pass then keeps fewer bytes. Such values are chains of elementwise nodes
+ * and views over a kept value, such as GELU over a product, or a softmax over its scores. The copied chain
+ * reads the kept value through `barrier`, so that `fuse` leaves it where it stands. The module's stage tells
+ * passes that merge equal nodes to stay away.
  *
- * Chen et al. 2016, arXiv:1604.06174, has the idea; PyTorch's partitioner chooses by a minimum cut. This is the case
- * that needs no search: one large leaf, already kept for others or smaller than all that it replaces together, and
- * a kernel of the backward pass that loads it anyway. What that costs is judged as everywhere: recompute.h.
+ * The idea is from Chen et al. 2016, arXiv:1604.06174; PyTorch's partitioner chooses by a minimum cut. This
+ * pass handles the case that needs no search: a chain over one large leaf, which is kept for other readers
+ * anyway or is smaller than all values it replaces together, and which a kernel of the backward pass loads
+ * anyway. recompute.h judges the cost.
  *
- * Keeps: every value, up to the order of addition where a sum's kernel is another one. Needs the phases that autograd gives. Linear in nodes: a chain's size is bounded. */
+ * Keeps every value, except for the order of additions where a sum moves to another kernel. Needs the phases
+ * that autograd sets. Takes linear time in the number of nodes, because the size of a chain is bounded. */
 #include "codegen/codegen.h"
 #include "codegen/fuse/recompute.h"
 #include "codegen/fuse/store_plan.h"
 
-/* Kernels of loops of the backward pass, by their groups; of more than there is room for, the first. */
+/* Groups of the backward pass that have loops; only the first four are recorded. */
 typedef struct {
 	int n, at[4];
 } Kernels;
 
-/* What a value would be computed from. */
+/* The leaves that a value would be computed again from. */
 typedef struct {
-	int n; /* 0: it is not computed again */
+	int n; /* number of leaves; 0: the value is not computed again */
 	Value *leaves[MAX_LEAVES];
-	Value *missing; /* the only leaf, if it is not kept for others; NULL: all are */
+	Value *missing; /* the only leaf, if nothing else keeps it; NULL: all leaves are kept */
 } Source;
 
 typedef struct {
 	Function *f;
 	const Target *target;
 	const StorePlan *plan;
-	bool *late;      /* by node id: it waits for the backward pass */
-	bool *read_late; /* by value id: in memory, and a late node reads it */
-	Kernels *
-		kernels; /* by value id: load it, or would if they computed again what is made of it */
-	bool *kept;      /* by value id: in memory until then */
-	bool *again;     /* by value id: computed again */
+	bool *late;      /* by node id: does it run in the backward pass? */
+	bool *read_late; /* by value id: is it in memory, and does a late node read it? */
+	/* by value id: groups that load the value, or that would if they computed values again from it */
+	Kernels *kernels;
+	bool *kept;         /* by value id: does it stay in memory until the backward pass? */
+	bool *again;        /* by value id: is it computed again? */
 	Source *source;     /* by value id */
-	int64_t *demand;    /* by value id: bytes that keeping this leaf saves */
+	int64_t *demand;    /* by value id: bytes saved by keeping this leaf */
 	int *order;         /* by node id */
-	Node **first_loops; /* by value id, see find_order */
-	Value **copies;     /* by value id: what late nodes read instead */
+	Node **first_loops; /* by value id: see find_order */
+	Value **copies;     /* by value id: the copy that late nodes read */
 } Remat;
 
-/* Part of a chain: each element is computed from a few others. */
+/* Can n be part of a chain? Each element must be computed from a few others. */
 static bool
 is_link(const Node *n)
 {
@@ -50,8 +53,8 @@ is_link(const Node *n)
 	return c == FUSE_ELEMENTWISE || c == FUSE_VIEW;
 }
 
-/* The gradient of the loss itself depends on the forward pass alone: what reads no product of the backward pass is
- * not late. */
+/* Does n run in the backward pass? The gradient of the loss itself depends on the forward pass alone, so a
+ * node that reads no product of the backward pass is not late. */
 static bool
 is_late(const Remat *r, const Node *n)
 {
@@ -79,8 +82,8 @@ add_kernel(Kernels *k, int group)
 		k->at[k->n++] = group;
 }
 
-/* A late node reads v: directly, or through what its kernel computes again in any case. group: of loops that it belongs to;
- * -1: none. */
+/* A late node reads v, directly or through values that its kernel computes again anyway. group: the late
+ * node's group, if it has loops; -1: it has none. */
 static void
 mark_read(Remat *r, Value *v, int group)
 {
@@ -99,7 +102,7 @@ mark_read(Remat *r, Value *v, int group)
 		add_kernel(&r->kernels[x->id], group);
 }
 
-/* The group of n, if it is one of loops; -1: it is not. */
+/* n's group if it has loops; -1: it has none. */
 static int
 loops_of(const Remat *r, const Node *n)
 {
@@ -120,13 +123,13 @@ mark_late(Remat *r)
 	}
 }
 
-/* Of a chain for a value of so many elements. */
+/* The context of source_in_chain: the chain for a value of `elements` elements. */
 typedef struct {
 	const Remat *r;
 	int64_t elements;
 } InChain;
 
-/* A product's bias comes with it. */
+/* A sum of a product and its bias counts as memory: the product's kernel stores it. */
 static RecomputeSource
 source_in_chain(const void *ctx, const Value *v)
 {
@@ -141,8 +144,8 @@ source_in_chain(const void *ctx, const Value *v)
 	               : FROM_LINK;
 }
 
-/* Either all leaves are kept, or the only one is missing, which others may want, too. Parameters and states are there
- * anyway. */
+/* The leaves from which v would be computed again. Either all leaves are kept, or a single leaf is missing,
+ * which other values may want as well. Parameters and states are not listed: they lie in memory anyway. */
 static Source
 source_of(const Remat *r, Value *v)
 {
@@ -154,7 +157,7 @@ source_of(const Remat *r, Value *v)
 	if (!recompute_matters(r->target, v, KEPT_FOR_BACKWARD) ||
 	    !recompute_cost(v, source_in_chain, &chain, &c))
 		return s;
-	/* Nothing more is loaded: its leaves are by a kernel that is there anyway, which `pays` asks for. */
+	/* 0: nothing more is loaded, because pays() requires a kernel that loads the leaves anyway. */
 	if (!recompute_pays(r->target, &c, 0, 2 * bytes, KEPT_FOR_BACKWARD))
 		return s;
 	for (int i = 0; i < c.n_leaves; i++)
@@ -175,7 +178,7 @@ consider(Remat *r, Value *v)
 	r->kept[v->id] = s.n == 0;
 	if (s.n != 1)
 		return;
-	/* Kernels that load it would load its leaf. */
+	/* Kernels that load v would load its leaf instead. */
 	r->demand[s.leaves[0]->id] += type_bytes(v->type);
 	for (int i = 0; i < r->kernels[v->id].n; i++)
 		add_kernel(&r->kernels[s.leaves[0]->id], r->kernels[v->id].at[i]);
@@ -190,7 +193,7 @@ loads(const Kernels *k, int group)
 	return false;
 }
 
-/* Does a kernel of the backward pass load all leaves anyway? */
+/* Is there a kernel of the backward pass that loads all leaves anyway? */
 static bool
 is_loaded(const Remat *r, const Source *s)
 {
@@ -239,8 +242,8 @@ choose(Remat *r)
 	}
 }
 
-/* What a late node reads instead of v, part of the chain of a value of so many elements, made before it: the first that
- * asks is the first in order. */
+/* The copy that a late node reads instead of v, a link in the chain of a value of `elements` elements. It is
+ * built before the first node in order that asks for it. */
 static Value *
 copy_of(Remat *r, Value *v, Node *before, int64_t elements)
 {
@@ -265,7 +268,7 @@ copy_of(Remat *r, Value *v, Node *before, int64_t elements)
 	return r->copies[v->id] = build(&b, n->op, n->n_operands, operands, n->attr);
 }
 
-/* What n reads that is computed again; NULL: nothing. */
+/* An operand of n that is computed again; NULL: n has none. */
 static Value *
 read_again(const Remat *r, const Node *n)
 {
@@ -283,7 +286,8 @@ first_leaf(const Remat *r, const Value *v)
 	return r->source[v->id].n ? r->source[v->id].leaves[0] : NULL;
 }
 
-/* The order of the nodes, and by value id of a leaf the first node of loops that reads something made of it again. */
+/* Numbers the nodes. Also finds, for each leaf, the first node of loops that reads a value computed again
+ * from it. */
 static void
 find_order(Remat *r)
 {
@@ -298,8 +302,8 @@ find_order(Remat *r)
 	}
 }
 
-/* The node of loops that n may wait for: its kernel then leaves in memory, beside what it is for, what n reads. A kernel for
- * that alone would load all leaves once more. NULL: n stays where it is. */
+/* The node of loops behind which n may move. That node's kernel then also stores what n reads; a kernel for
+ * n's operand alone would load all leaves once more. NULL: n stays where it is. */
 static Node *
 waits_for(const Remat *r, const Node *n, const Value *x)
 {
@@ -386,7 +390,7 @@ run_rematerialize(Pass *p, Module *m)
 
 const PassRow pass_rematerialize = {
 	.name = "rematerialize",
-	.help = "compute again in the backward pass what is cheap",
+	.help = "compute cheap values again in the backward pass",
 	.takes = STAGE_TRAIN,
 	.leaves = STAGE_REMATERIALIZED,
 	.when = PASS_WITH_LOSS,

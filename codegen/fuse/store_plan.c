@@ -1,11 +1,11 @@
-/*   0. Patterns that a strategy computes in one kernel are a group.
- *   1. Each other node joins the latest group among its operands' groups when it follows what that one iterates over,
- *      else opens a new one. Groups are numbered in that order, and a node's operands never come
- *      from a later group than its own, so the order of groups is an order of execution.
- *   2. A cheap elementwise value that would be stored only for other groups is computed again there
- *      instead.
- *   3. Reductions of equal form over a shared operand are put into one group (siblings).
- *   4. Views and indices are copied into every group that reads through them. */
+/* Makes the store plan in four steps:
+ *   0. A pattern that a strategy computes in one kernel becomes a group.
+ *   1. Each other node joins the latest group of its operands if it fits that group's domain. Otherwise it opens a new
+ *      group. Groups are numbered as they open, and a node never reads from a later group than its own, so the order of
+ *      groups is an order of execution.
+ *   2. A cheap elementwise value that would be stored only for other groups is computed again by those groups.
+ *   3. Groups with reductions of equal form over a shared operand are merged (siblings).
+ * Views and indices have no group of their own: every group that reads through them has a copy. */
 #include "codegen/fuse/plan.h"
 
 static bool
@@ -17,7 +17,7 @@ is_among(const Gathered *g, const Node *n)
 	return false;
 }
 
-/* Is v read among them only, through views perhaps? */
+/* Do only the gathered nodes read v, directly or through views? */
 static bool
 stays_among(const Gathered *g, const Value *v)
 {
@@ -29,7 +29,7 @@ stays_among(const Gathered *g, const Value *v)
 	return true;
 }
 
-/* Finds what a strategy computes in one kernel that ends in n. */
+/* Records the pattern that ends in n, if a strategy computes one in one kernel. */
 static void
 gather(StorePlan *p, Node *n)
 {
@@ -50,8 +50,8 @@ gather(StorePlan *p, Node *n)
 		p->pattern[g.nodes.at[i]->id] = p->patterns.n;
 }
 
-/* A pattern's nodes are placed where the last one stands: what the others read is there by then, and nobody else reads
- * them. */
+/* Places n in a group. All nodes of a pattern are placed where its last node stands: their operands are
+ * computed by then, and nobody else reads their results. */
 static void
 place(StorePlan *p, Node *n)
 {

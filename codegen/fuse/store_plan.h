@@ -1,5 +1,6 @@
-/* Which nodes share a kernel, and so which values lie in memory: an analysis. `fuse` makes functions of its groups,
- * `rematerialize` reads what it would store. */
+/* The store plan: which nodes share a kernel, and so which values lie in memory. It is an analysis and
+ * changes no node: `fuse` makes a function of each group, and `rematerialize` reads which values would be
+ * stored. */
 #ifndef GRADC_CODEGEN_STORE_PLAN_H
 #define GRADC_CODEGEN_STORE_PLAN_H
 
@@ -7,51 +8,55 @@
 
 /* Nodes that become one kernel. */
 typedef struct {
-	bool opaque; /* a kernel of its own: nothing but a bias joins */
-	bool closed; /* concat, pad, what a strategy gathered: nothing joins */
+	bool opaque; /* a kernel of its own; only a bias may join */
+	bool closed; /* nothing may join: concat, pad, patterns of a strategy */
 	Domain domain;
 	VEC(Node *) members;
-	int merged_into; /* -1, or a later group */
-	int64_t weight;  /* of the members together: OpRow.weight */
+	int merged_into; /* the later group that has taken the members; -1: none */
+	int64_t weight;  /* sum of the members' OpRow.weight */
 } Group;
 
 typedef struct {
 	const Function *f;
 	Arena *arena;
 	const Target *target;
-	int64_t parts; /* wanted of a large kernel */
+	int64_t parts; /* parts that a large kernel should have */
 	VEC(Group) groups;
 	uint32_t n_nodes;       /* ids below are of the function as it was */
 	uint8_t *copied;        /* by node id: 0, or the depth of the chain of copied nodes */
-	int *group;             /* by node id; -1: none (views, stores) */
-	VEC(Gathered) patterns; /* that strategies compute in one kernel */
-	int *pattern;           /* by node id: one plus the number of its pattern; 0: none */
-	VEC(Node *) nodes;      /* members in order */
-	uint8_t *space;         /* by value id: its IterSpace in its group's domain */
-	bool *recomputed;       /* by value id: readers in other groups compute it again */
-	bool *kept;             /* by value id: stored because a recomputed value needs it */
-	uint8_t *readers;       /* by value id: what plan_readers found, until groups merge */
+	int *group;             /* by node id; -1: no group, as for views and stores */
+	VEC(Gathered) patterns; /* nodes that a strategy computes together in one kernel */
+	int *pattern;           /* by node id: one plus the number of its pattern; 0: no pattern */
+	VEC(Node *) nodes;      /* the members of all groups, in the order of placing */
+	uint8_t *space;         /* by value id: the IterSpace in its group's domain */
+	bool *recomputed;       /* by value id: do readers in other groups compute it again? */
+	bool *kept;             /* by value id: is it stored because a recomputed value reads it? */
+	/* by value id: cached result of plan_readers; cleared when groups merge */
+	uint8_t *readers;
 	int merge_from, merge_to;
 } StorePlan;
 
-/* Of a function of tensor IR, which stays as it is, for so many cores. Near linear: every step looks at a node's
- * operands and uses only. */
+/* Plans a function of tensor IR for a number of cores. f is not changed. Takes near linear time: every step
+ * looks at the operands and uses of one node only. */
 StorePlan *store_plan(const Function *f, const Target *target, int64_t cores, Arena *arena);
 
 FuseClass fuse_class_of(const Node *n);
-/* It reads its operands in memory, and is part of no kernel. */
+/* Does n belong to no kernel and read its operands from memory? */
 bool plan_stands_outside(const Node *n);
-/* Nodes that every reader copies: views, iota, splats, arithmetic on single numbers that no group
- * computes (learning rates), and on stored values for one reader. gather is none: it has a group. */
+/* Does every reader copy n instead of loading its result? So it is for views, iota and splats. It is also
+ * for arithmetic on single numbers (learning rates), and on stored values that one node reads. gather is not
+ * copied: it has a group. */
 bool plan_is_copied(const StorePlan *p, const Node *n);
-/* The group that n is a member of, -1: none. A view that is stored has one, besides being copied by readers. */
+/* The group of which n is a member; -1: none. A view that is stored has a group, although its readers copy
+ * it. */
 int plan_own_group(const StorePlan *p, const Node *n);
-/* The group that computes v, -1 when v is there from the start or copied. */
+/* The group that computes v; -1 if v is a parameter or copied. */
 int plan_group_of(const StorePlan *p, Value *v);
-/* Who reads v, a value of group gi: bits of those below; stores and the return stand outside. */
+/* Who reads v, a value of group gi, as bits: nodes inside the group, and outside it. Stores and the return
+ * are outside. */
 enum { READ_INSIDE = 1, READ_OUTSIDE = 2, READ_KNOWN = 4 };
 unsigned plan_readers(const StorePlan *p, const Value *v, int gi);
-/* Is v written to memory, because other groups read it? */
+/* Is v written to memory because other groups read it? */
 bool plan_stored_for(const StorePlan *p, const Value *v, unsigned readers);
 bool plan_is_stored(const StorePlan *p, Value *v);
 

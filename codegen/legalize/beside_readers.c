@@ -1,14 +1,17 @@
-/* What a value that each reader computes is made of (OpRow.computed_by_readers) is computed beside each reader, too: else it would
- * wait in memory for the last of them, in the backward pass. So the largest sizes of a weight's blocks, expanded from codes, exist
- * for one product at a time. Keeps: every value, bit for bit. Linear in nodes and readers. */
+/* Copies the nodes behind a value that each reader computes itself (OpRow.computed_by_readers). A copy of
+ * the value's operands is computed just before each reader. Otherwise these operands would wait in memory
+ * for the last reader, in the backward pass. Example: the largest sizes of a weight's blocks, expanded from
+ * codes, exist for one product at a time.
+ *
+ * Keeps every value, bit for bit. Takes linear time in the number of nodes and readers. */
 #include "codegen/legalize/rewrites.h"
 
 typedef struct {
 	Builder b;
-	IntMap *copies; /* by value id: for the reader at hand */
+	IntMap *copies; /* by value id: copies for the current reader */
 } Beside;
 
-/* v again, from parameters and states on. */
+/* A copy of v and of all nodes behind it, up to parameters and states. */
 static Value *
 again(Beside *s, Value *v)
 {
@@ -27,7 +30,7 @@ again(Beside *s, Value *v)
 	return copy;
 }
 
-/* Made of states by nodes that could stand anywhere. */
+/* Is v computed from states only, by nodes that may stand anywhere? */
 static bool
 is_of_states(const Value *v)
 {
@@ -62,7 +65,8 @@ erase_unused(Node *n)
 			erase_unused(operands[i]->node);
 }
 
-/* Does n read such a value, perhaps through views, that is made of more than states as they are? */
+/* Is operand i of n, perhaps through views, computed by its readers, and is an operand of that value itself
+ * computed from states? */
 static bool
 reads_made(const Node *n, int i)
 {

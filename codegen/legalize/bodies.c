@@ -1,6 +1,9 @@
-/* Loops and branches get what instructions need of them: functions of their own, of the node's target and phase, whose results
- * may each be written to a place of their own. The number of an iteration is a carried value like any other. What a body returns
- * of what it was given is copied, but for a carried value that stays as it is. Keeps: every value. Linear in nodes. */
+/* Gives loops and branches the form that instructions need: functions of their own, with the node's target
+ * and phase. Each result of such a function may be written to a place of its own. The number of an iteration
+ * becomes a carried value like any other. A body that returns one of its parameters returns a copy, except an
+ * unchanged carried value.
+ *
+ * Keeps every value. Takes linear time in the number of nodes. */
 #include "codegen/legalize/legalize.h"
 #include "format/format.h"
 
@@ -10,7 +13,7 @@ typedef struct {
 	Module *m;
 	Arena *arena;
 	Diag *diag;
-	VEC(Function *) replaced; /* bodies that the nodes had */
+	VEC(Function *) replaced; /* bodies that the nodes had before */
 	bool ok;
 } Bodies;
 
@@ -40,7 +43,7 @@ param_like(Function *f, const Value *p)
 	return function_param(f, p->type, p->name ? p->name : "x");
 }
 
-/* What is returned as a result with a place of its own. */
+/* v, or a copy of it if v is not a result with a place of its own. */
 static Value *
 settled(Function *f, Node *before, Value *v)
 {
@@ -54,8 +57,9 @@ give_phase(Function *f, const Node *n)
 		k->phase = n->phase;
 }
 
-/* ---- what the nodes read */
-/* A row of what the loop around passes over: its place moves, and a place moves with one loop. */
+/* ---- operands of loops and branches */
+/* Is v a row of a stack that the loop `around` passes over? The row's place moves with that loop, and a
+ * place can move with one loop only. */
 static bool
 is_slice(const Value *v, const Node *around)
 {
@@ -71,7 +75,7 @@ readable(Node *n, Value *v, bool sliced, const Node *around)
 }
 
 /* ---- loops */
-/* Does somebody want to know how often it ran, or which time it is? */
+/* Does a node read the loop's number of iterations, or the number of the current one? */
 static bool
 is_counted(const Node *n)
 {
@@ -81,7 +85,7 @@ is_counted(const Node *n)
 	       (value_used(node_result(n, n->n_results - 1)) && !a->always);
 }
 
-/* body(i, carried, [count], slices, invariants) -> (continue, carried, [count + 1], rows) */
+/* Makes a function for the loop's body: body(i, carried, [count], slices, invariants) -> (continue, carried,\n * [count + 1], rows). */
 static Function *
 loop_body(Bodies *o, const Node *n, bool counted)
 {
@@ -123,7 +127,8 @@ loop_body(Bodies *o, const Node *n, bool counted)
 	return f;
 }
 
-/* Nobody reads what a body that always goes on returns first: one that it is given is there already. */
+/* Nobody reads the condition that a body returns if the loop always goes on. The body then returns a
+ * parameter, so nothing has to be computed for it. */
 static void
 return_no_condition(Node *n, Function *f, Value **operands, int *n_operands)
 {
@@ -135,7 +140,7 @@ return_no_condition(Node *n, Function *f, Value **operands, int *n_operands)
 	node_set_operand(function_return(f), 0, function_param(f, t, "go"));
 }
 
-/* How often a loop ran, by where its count ended. */
+/* How often a loop ran, from the last value of its count. */
 static Value *
 trips(Builder *b, const LoopAttr *a, Value *count)
 {
@@ -223,7 +228,7 @@ own_branches(Bodies *o, Node *n, const Node *around)
 }
 
 /* ---- functions of functions */
-/* Rows of a stack begin at bytes. */
+/* Do rows of all stacks begin at whole bytes? Reports a stack that has other rows. */
 static bool
 has_whole_rows(Bodies *o, const Node *n)
 {
@@ -237,10 +242,10 @@ has_whole_rows(Bodies *o, const Node *n)
 			continue;
 		diag_error(
 			o->diag, EXIT_UNSUPPORTED,
-			"%s: node \"%s\" (%s): rows of %lld numbers of %s, which are no whole bytes",
+			"%s: node \"%s\" (%s): a row of %lld numbers of %s does not fill whole bytes",
 			o->m->name, loc_origin(n->loc), op_row(n)->name,
 			(long long)(t->n / t->dims[0]), dtype_info[t->dtype].name);
-		diag_hint(o->diag, "a Cast before the loop, and behind it, makes them whole");
+		diag_hint(o->diag, "use a Cast before the loop and another one after it");
 		o->ok = false;
 		return false;
 	}
@@ -257,7 +262,7 @@ fits(Bodies *o, const Node *n, int depth, int64_t *times)
 		return true;
 	diag_error(
 		o->diag, EXIT_UNSUPPORTED,
-		"%s: node \"%s\" (%s): %d loops and branches inside each other of %lld iterations; at most %d of %d",
+		"%s: node \"%s\" (%s): %d nested loops and branches of %lld iterations; at most %d of %d iterations",
 		o->m->name, loc_origin(n->loc), op_row(n)->name, depth, (long long)*times,
 		MAX_LOOPS, MAX_ITERATIONS);
 	o->ok = false;
@@ -281,7 +286,7 @@ own_function(Bodies *o, Function *f, const Node *around, int depth, int64_t time
 	}
 }
 
-/* ---- what nobody runs any more */
+/* ---- bodies that nobody runs any more */
 static void mark_run(const Function *f, IntMap *run);
 
 static void

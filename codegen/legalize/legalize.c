@@ -1,13 +1,17 @@
-/* Rewrites what kernels cannot compute as it stands. A constant other than a splat becomes data of the state region. A
- * reduction with few results becomes sums of blocks, so that its order of addition is fixed and it has parts, and sums of
- * small floats are made in f32. Operands of products and convolutions are copied to memory where their views would be computed again
- * for every element. Loops and branches get functions of their own. Keeps: every value, up to the order of addition. Linear in nodes. */
+/* The pass `legalize`: rewrites nodes that kernels cannot compute as they are.
+ *
+ * A constant other than a splat becomes data of the state region. A reduction with few results becomes sums
+ * of blocks: its order of addition is then fixed, and it has enough parts. Sums of small floats are made in
+ * f32. Operands of products and convolutions are copied to memory if their views would be computed again for
+ * every element. Loops and branches get functions of their own.
+ *
+ * Keeps every value, except for the order of additions. Takes linear time in the number of nodes. */
 #include "codegen/legalize/legalize.h"
 #include "codegen/codegen.h"
 #include "codegen/legalize/rewrites.h"
 #include "codegen/strategy/strategy.h"
 
-/* The state that holds t, made at first use: equal tensors share theirs. */
+/* The state that holds t, made at first use; equal tensors share one state. */
 static State *
 constant_state(Module *m, const Tensor *t, Loc loc)
 {
@@ -39,7 +43,7 @@ store_constant(Node *n)
 	node_erase(n);
 }
 
-/* A node whose kernel adds in memory, in f32. */
+/* Rewrites a node whose kernel adds to results in memory: it adds in f32. */
 static void
 sum_in_f32(Pass *p, const Target *target, Node *n)
 {
@@ -62,7 +66,7 @@ sum_in_f32(Pass *p, const Target *target, Node *n)
 	node_erase(n);
 }
 
-/* ---- views without strides: windows of an image, heads between positions */
+/* ---- views without strides, such as windows of an image, or heads between positions */
 
 static bool
 is_one_of(LoopValue x, const LoopValue *list, int n)
@@ -72,7 +76,7 @@ is_one_of(LoopValue x, const LoopValue *list, int n)
 	return n > 0;
 }
 
-/* Do the views of v leave the memory that they start from readable so? */
+/* Through v's views, can the memory below them be read in the way `how`? */
 static bool
 reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
 {
@@ -99,11 +103,12 @@ reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
 		strided &= is_one_of(place.terms[i].scalar, steps, axes->n);
 	for (int i = 0; i < axes->n; i++)
 		lb_end(lb);
-	dense.constant = place.constant; /* a part of it */
+	dense.constant = place.constant; /* views may begin anywhere in the memory */
 	return how == READ_DENSE ? affine_equal(&place, &dense) : strided;
 }
 
-/* One copy for the readers of a phase: for the backward pass it is made again, not kept. */
+/* Copies n's operands whose views read badly. The readers of a phase share a copy; the backward pass makes
+ * its own instead of keeping the forward copy. */
 static void
 copy_views(Pass *p, const Target *target, Node *n, Value **copies)
 {
@@ -129,7 +134,8 @@ copy_views(Pass *p, const Target *target, Node *n, Value **copies)
 	}
 }
 
-/* A call with a gradient of its own is inlined behind autograd. */
+/* Reports a node that has no loops and no instruction. A call with a gradient of its own is not such a node:
+ * it has been inlined after autograd. */
 static bool
 refuse_call(const Pass *p, const Node *n)
 {
@@ -176,7 +182,7 @@ run_legalize(Pass *p, Module *m)
 }
 
 const PassRow pass_legalize = {.name = "legalize",
-                               .help = "turn what kernels cannot take into what they can",
+                               .help = "rewrite nodes that kernels cannot compute as they are",
                                .needed = true,
                                .takes = STAGE_REMATERIALIZED,
                                .leaves = STAGE_ANY,

@@ -1,28 +1,33 @@
-/* What holds behind legalize: functions of loops and branches, and who runs which program. Sections are named after the .c file. */
+/* What holds after legalize: functions of loops and branches, and the target that runs each program.
+ * Sections are named after the .c file. */
 #ifndef GRADC_CODEGEN_LEGALIZE_LEGALIZE_H
 #define GRADC_CODEGEN_LEGALIZE_LEGALIZE_H
 
 #include "codegen/target/target.h"
 
 /* ---- bodies.c */
-/* bodies.c: gives each loop and branch of the module's programs functions of their own, as instructions need them. False after
- * reporting one that is nested too deep, or may run too often. */
+/* Gives each loop and branch of the module's programs functions of its own, as instructions need them. False
+ * after reporting a node that is nested too deep or may run too often. */
 bool bodies_own(Module *m, Arena *scratch, Diag *diag);
-/* The functions that nodes of the module name, as keys. */
+/* The functions that some node of the module calls or runs, as keys. */
 IntMap *functions_run_by_others(const Module *m, Arena *arena);
-/* NULL: n is no loop. */
+/* n's attributes; NULL: n is not a loop. */
 const LoopAttr *loop_of(const Node *n);
-/* What a loop or a branch runs: its body, or what it runs where the condition holds and where it does not. */
+/* The functions that a loop or branch runs: a loop's body, or a branch's functions for a true and a false
+ * condition. */
 void node_bodies(const Node *n, Function *bodies[2]);
 
 /* ---- versions.c */
-/* For which targets the programs of a module are. A program that names none is for all of them, and so is a kernel that
- * nobody launches. */
+/* The targets of a module's programs, and the kernels that each target needs. A program without a target is
+ * for all targets; so is a kernel that no program launches. */
 typedef struct {
-	StringList names; /* in the order of their first programs; one "" where none is named */
-	bool **needs; /* by target, by the kernel's index: a program for it launches the kernel */
+	/* names of targets in the order of their first programs; a single "" if no program has a target */
+	StringList names;
+	/* by target, by kernel index: does a program for the target launch the kernel? */
+	bool **needs;
 } Versions;
 Versions module_versions(Arena *arena, const Module *m);
-int version_index(const Versions *v, const char *target); /* among the names; -1: not there */
+/* index of the target in `names`; -1: not there */
+int version_index(const Versions *v, const char *target);
 
 #endif

@@ -1,7 +1,10 @@
-/* Who runs which program. For one target every program says it; for several there is a version of every program for each, as
- * GCC's target_clones makes of functions: what follows works for the target that a function names. The first target's
- * keep their names, @accumulate; the others' are @accumulate.cpu-256 and the like. States are the module's, so they lie
- * at the same places for all. Linear in nodes. */
+/* The pass `multiversion`: says which target runs each program. For one target, every program gets its name.
+ * For several targets, every program gets one version for each, as GCC's target_clones does for functions;
+ * later passes work for the target that a function names. Programs of the first target keep their names
+ * (@accumulate); others are called @accumulate.cpu-256 and the like. All versions share the module's states,
+ * so states lie at the same places for all of them.
+ *
+ * Takes linear time in the number of nodes. */
 #include "codegen/codegen.h"
 #include "codegen/target/target.h"
 
@@ -65,13 +68,15 @@ run_multiversion(Pass *p, Module *m)
 			vec_push(p->scratch, &done, t);
 	}
 	if (done.n == 0)
-		diag_error(p->diag, EXIT_USAGE, "pass multiversion: targets=%s names none", names);
+		diag_error(p->diag, EXIT_USAGE, "pass multiversion: targets=%s names no target",
+		           names);
 	p->changed = true;
 	return done.n > 0;
 }
 
 static const PassOption options[] = {
-	{"targets", "who runs the programs: rows of codegen/target/, as cpu-512+cpu-256",
+	{"targets",
+         "the targets that run the programs, such as cpu-512+cpu-256: rows of codegen/target/",
          OPTION_STRING, offsetof(MultiversionOptions, targets)},
 	{0},
 };

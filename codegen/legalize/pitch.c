@@ -1,12 +1,12 @@
-/* Rows of products begin at multiples of 16 bytes: matrix units of GPUs want that of the rows of their operands and results, and
- * with 50257 numbers of f32 a row they take three times as long. So a value that a library multiplies or makes has a few elements
- * behind each row, its pitch, that nobody reads or writes:
+/* The pass `pitch`: pads rows of products to multiples of 16 bytes. Matrix units of GPUs want rows of operands and results to begin at
+ * such multiples; with rows of 50257 f32 numbers they take three times as long. So a value that a library multiplies or computes gets a
+ * few padding elements behind each row, which nobody reads or writes. The padded length of a row is its pitch:
  *
  *	%1 = launch ... {kernel = @dot_29} : f32[16384,50257]   ->   f32[16384,50260]
  *
- * Kernels that read or write it have their places moved, 50257 r + c to 50260 r + c, and calls of libraries their strides. Whatever
- * reads it must be a kernel; one that is also launched on values without a pitch gets a twin. Keeps: every value. Linear in
- * places. */
+ * Kernels that read or write the value get new places, 50257 r + c becomes 50260 r + c, and library calls get new strides. All readers
+ * must be kernels. A kernel that is also launched on values without a pitch gets a twin. Keeps every value. Takes linear time in the
+ * number of places. */
 #include "codegen/codegen.h"
 #include "codegen/target/target.h"
 
@@ -16,10 +16,11 @@
 typedef struct {
 	Arena *arena;
 	Module *m;
-	int64_t alignment; /* bytes: one for all targets that want any */
-	IntMap *pitched;   /* values; by address: 1, or 0 where it was found that it cannot be */
-	VEC(Value *) all;  /* that were ever in it */
-	bool dropped;      /* some, in this round */
+	int64_t alignment; /* in bytes; the same for all targets that want an alignment */
+	/* by a value's address: 1: it gets a pitch; 0: it turned out that it cannot */
+	IntMap *pitched;
+	VEC(Value *) all; /* every value that was ever in `pitched` */
+	bool dropped;     /* was a value dropped in this round? */
 } Pitches;
 
 static bool
@@ -64,7 +65,7 @@ n_buffers(const Kernel *k)
 	return k->n_inputs + k->n_outputs;
 }
 
-/* Are its rows those of a matrix that a library multiplies? */
+/* Does a library multiply or compute a matrix in the buffer with rows of this length? */
 static bool
 has_product_rows(const Kernel *k, int buffer, int64_t row)
 {
@@ -81,7 +82,7 @@ has_product_rows(const Kernel *k, int buffer, int64_t row)
 	return false;
 }
 
-/* A value of this function's kernels alone. */
+/* Is v computed by a kernel and read by kernels only? */
 static bool
 is_of_kernels(const Value *v)
 {
@@ -120,16 +121,16 @@ find_values(Pitches *p, const Function *f, const LibraryLimits *l)
 	}
 }
 
-/* ---- what of a kernel would have to move */
-/* What is known of its scalars. */
+/* ---- can a kernel's places move? */
+/* Facts about the scalars of a kernel. */
 typedef struct {
 	const Kernel *k;
-	int64_t *extents;         /* of loop variables; 0 of others */
-	const Affine **bounds;    /* that they stay below; NULL: none */
-	const LoopStatement **by; /* what gives a scalar */
+	int64_t *extents;         /* extents of loop variables; 0 for other scalars */
+	const Affine **bounds;    /* places that loop variables stay below; NULL: no such bound */
+	const LoopStatement **by; /* the statement that defines each scalar */
 } Scalars;
 
-/* The divisor of x in x / c, where v is that; 0: it is not. */
+/* If v = x / c with a constant c: the divisor c; otherwise 0. */
 static int64_t
 divisor(const Scalars *s, LoopValue v, LoopValue x)
 {
@@ -141,7 +142,7 @@ divisor(const Scalars *s, LoopValue v, LoopValue x)
 	return c && c->kind == LOOP_STATEMENT_CONST ? c->i : 0;
 }
 
-/* x - c (x / c) of a variable x is below c. */
+/* If a statement is x - c (x / c) for a variable x, its result is below c. */
 static void
 find_remainder(Scalars *s, const LoopStatement *at)
 {
@@ -183,7 +184,7 @@ scalars_of(Arena *arena, const Kernel *k)
 	return s;
 }
 
-/* place = row * its rows + the rest, in terms. */
+/* Splits place = rows * row + rest, term by term. */
 static void
 split_place(Arena *arena, const Affine *place, int64_t row, Affine *rows, Affine *rest)
 {
@@ -208,7 +209,7 @@ giver(const Scalars *s, LoopValue v)
 	return v >= 0 ? s->by[v] : NULL;
 }
 
-/* Does the condition say that the place is below the row's end? */
+/* Does the condition say that `place`, counted within a row, is below the end of the row? */
 static bool
 says_below(const Scalars *s, LoopValue condition, const Affine *place, int64_t row)
 {
@@ -225,7 +226,8 @@ says_below(const Scalars *s, LoopValue condition, const Affine *place, int64_t r
 	       end->kind == LOOP_STATEMENT_CONST && end->i <= row;
 }
 
-/* Its elements, `more` behind the place, lie in one row. condition: without which it is not touched; -1: none. */
+/* Do the element at the place and `more` elements after it lie in one row? condition: the statement touches
+ * them only if it is true; -1: always. */
 static bool
 is_in_row(Arena *arena, const Scalars *s, const Affine *place, int64_t row, int64_t more,
           LoopValue condition)
@@ -240,7 +242,8 @@ is_in_row(Arena *arena, const Scalars *s, const Affine *place, int64_t row, int6
 	return more == 0 && says_below(s, condition, &rest, row);
 }
 
-/* Places of the buffer in a statement: its own, and that which a copy reads. */
+/* A place at which a statement touches the buffer: the statement's own place, or the place that a copy
+ * reads. */
 typedef struct {
 	const Affine *at;
 	int64_t more;
@@ -262,7 +265,8 @@ touches(const LoopStatement *s, int buffer, Touch out[2])
 	return n;
 }
 
-/* What is added, and what a GELU saves or reads, lie like the result; one of them alone stays. */
+/* Must operand i lie like the result of the call? That holds for an added operand and for what a GELU saves
+ * or reads. None of them may get a pitch alone, so all of them stay. */
 static bool
 is_alike(const LibraryCall *c, int i)
 {
@@ -276,7 +280,7 @@ call_moves(const LibraryCall *c, int buffer, int64_t row)
 {
 	for (int i = 0; c && i < N_LIBRARY_OPERANDS; i++) {
 		const LibraryOperand *o = &c->operands[i];
-		int64_t last = 0; /* of the elements along dimensions within a row, its place */
+		int64_t last = 0; /* the last element, within a row */
 		if (!library_has_operand(c, i) || o->buffer != buffer)
 			continue;
 		if (c->kind != LIBRARY_DOT || i == LIBRARY_BIAS || is_alike(c, i) ||
@@ -303,10 +307,11 @@ kernel_moves(Arena *arena, const Kernel *k, int buffer, int64_t row)
 	return call_moves(k->library, buffer, row);
 }
 
-/* ---- which can be */
-/* Of a kernel's buffer: whether its places can move, and the launches that were seen. */
+/* ---- which values can get a pitch */
+/* Flags for a kernel's buffer: can its places move or not; did a launch have a pitched value for it, or one
+ * without? */
 enum { MOVES = 1, STAYS = 2, SOME_PITCHED = 4, SOME_PLAIN = 8 };
-enum { MOST_PITCHED = 64 }; /* buffers of a kernel, the first of which may: bits of a set */
+enum { MOST_PITCHED = 64 }; /* only a kernel's first buffers may be pitched: bits of a set */
 
 static uint64_t
 buffer_key(const Kernel *k, int buffer)
@@ -343,7 +348,7 @@ look_at(Pitches *p, IntMap *found, Node *n, int buffer)
 	intmap_put(found, key, bits);
 }
 
-/* Another kernel makes something for it: there is no second one. */
+/* Is there a serving kernel, or is k one? Then k gets no twin, because the pair cannot be duplicated. */
 static bool
 is_served(const Pitches *p, const Kernel *k)
 {
@@ -457,7 +462,7 @@ move_buffer(const Pitches *p, Kernel *k, int buffer)
 	b->type = with_pitch(p->m, b->type, p->alignment);
 }
 
-/* ---- kernels: one whose launches differ gets a twin */
+/* ---- kernels: a kernel whose launches differ gets a twin */
 static uint64_t
 pitched_arguments(const Pitches *p, const Node *n)
 {
@@ -508,7 +513,7 @@ moved_kernel(Pitches *p, IntMap *moved_ones, Kernel *k, uint64_t set)
 	return to;
 }
 
-/* Launches of an original, before any of them has another kernel. */
+/* The launch with its original kernel; collected before any launch gets another kernel. */
 typedef struct {
 	Node *node;
 	uint64_t set;
@@ -565,7 +570,7 @@ run_pitch(Pass *pass, Module *m)
 }
 
 const PassRow pass_pitch = {.name = "pitch",
-                            .help = "rows of products on GPUs begin at multiples of 16 bytes",
+                            .help = "pad rows of products on GPUs to multiples of 16 bytes",
                             .takes = STAGE_LOWERED,
                             .leaves = STAGE_LOWERED,
                             .run = run_pitch};

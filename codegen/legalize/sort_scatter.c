@@ -1,11 +1,11 @@
-/* A scatter's updates in the order of their indices: a sort, which has many parts where members of a team run it. The sort is
- * stable, so that the updates of an index stay in their order; indices that are none stand before and behind all others.
+/* Sorts a scatter's updates by index first. Members of a team run the sort in many parts. The sort is stable, so the updates of one
+ * index stay in their order. Indices out of range come before and after all valid ones.
  *
  *	scatter x, i, u   =   scatter_sorted x, sorted, u, order   where   sorted, order = sort i */
 #include "codegen/fuse/fuse.h"
 #include "codegen/legalize/rewrites.h"
 
-/* 0, 1, 2 ...: the gradient of positions. */
+/* Are the indices 0, 1, 2 ..., as in the gradient of position embeddings? Then no sort is needed. */
 static bool
 counts_up(Value *indices)
 {

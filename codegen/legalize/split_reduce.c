@@ -1,17 +1,18 @@
-/* A reduction with few results, each over much, has few parts: it becomes partial results of chunks, which are as many, and
- * these are added in order. The order is decided here, whatever runs it.
+/* Splits reductions that have few results over many elements and would therefore have few parts. The operand is cut into chunks; each
+ * chunk gives a partial result, and the partial results are added in order. The split fixes the order of additions for every target.
  *
  *	f32[16384,768] -> f32[768]   =   f32[32,512,768] -> f32[32,768] -> f32[768]
  *
- * Where no number divides an axis, what is left over is a second, short reduction. */
+ * If no suitable number divides an axis, the remainder becomes a second, short reduction. */
 #include "codegen/legalize/rewrites.h"
 
 #include <string.h>
 
-/* Not tuned: they fix the order of additions, whatever the target. Sums to one number go by such blocks, those of norms
- * over states too: whatever the number of ranks, the same are added. A long sum has nothing but whole blocks and a rest. */
+/* Not tuned, because they fix the order of additions for every target. Sums to one number add blocks of
+ * BLOCK elements. The norms over states do so as well, so that any number of ranks adds the same blocks. A
+ * sum of LONG_SUM elements or more has whole blocks and a remainder only. */
 enum { BLOCK = UNIT_BLOCK, LONG_SUM = 1 << 16 };
-/* Of the arithmetic between rows and what reads them again. */
+/* most elementwise nodes between a row's result and the node that reads the row again */
 enum { DEPTH = 12 };
 
 static Builder
@@ -24,7 +25,7 @@ builder_before(Node *n)
 	                 .phase = n->phase};
 }
 
-/* A divisor of n that is at least `wanted`, and less than twice that; 0: none. */
+/* The least divisor d of n with wanted <= d < 2 * wanted; 0: there is no such divisor. */
 static int64_t
 divisor_from(int64_t n, int64_t wanted)
 {
@@ -34,15 +35,15 @@ divisor_from(int64_t n, int64_t wanted)
 	return 0;
 }
 
-/* How a reduction is cut: axes that were one become two, of which the partial results keep the first. */
+/* How a reduction is cut. A reduced axis becomes two axes; the partial results keep the first one. */
 typedef struct {
-	Ints shape;        /* of the operand */
-	Ints inner, outer; /* axes that the first and the second reduction add up */
+	Ints shape;        /* of the operand after the cut */
+	Ints inner, outer; /* axes reduced first; axes of the partial results reduced then */
 	int64_t chunks;
-	int whole; /* an axis that no number near what is wanted divides; -1: none */
+	int whole; /* an axis without a divisor near the wanted number; -1: no such axis */
 } ReduceCut;
 
-/* From the outermost reduced axis on, until there are chunks enough. */
+/* Cuts reduced axes from the outermost on, until there are enough chunks. */
 static ReduceCut
 cut_axes(Type x, const Ints *axes, int64_t wanted)
 {
@@ -74,7 +75,8 @@ cut_axes(Type x, const Ints *axes, int64_t wanted)
 	return cut;
 }
 
-/* The same cut of neighbouring reduced axes as one: [8,197] has no numbers near 128 of each, but 197 of both. */
+/* The same cut with neighbouring reduced axes merged. Example: no divisor near 128 exists for the axes
+ * [8,197] alone, but 197 divides both together. */
 static ReduceCut
 cut_merged_axes(Module *m, Type x, const Ints *axes, int64_t wanted)
 {
@@ -104,7 +106,8 @@ replace(Builder *b, Node *n, Value *result)
 	node_erase(n);
 }
 
-/* Partial results are not rounded to fewer bits than f32 before they are added. */
+/* Replaces n by two reductions. Partial results are not rounded to fewer bits than f32 before they are
+ * added. */
 static void
 cut_reduce(Node *n, const ReduceCut *cut)
 {
@@ -115,13 +118,14 @@ cut_reduce(Node *n, const ReduceCut *cut)
 
 	Value *chunks = b_cast(&b, b_reshape(&b, x, cut->shape), wide);
 	Value *partial = b_reduce(&b, kind, chunks, cut->inner);
-	/* Ranks have some of them each. */
+	/* A barrier, because each rank computes only some of the partial results. */
 	if (n->function->role == FUNCTION_UPDATE || n->function->role == FUNCTION_REFRESH)
 		partial = b_unary(&b, OP_barrier, partial);
 	replace(&b, n, b_cast(&b, b_reduce(&b, kind, partial, cut->outer), dtype));
 }
 
-/* What a number near the wanted one divides, and the rest, which is short. The first of the two. */
+/* Replaces n by two reductions: of the longest slice that `multiple` divides, and of the short rest. Returns
+ * the first one. */
 static Node *
 part_from_rest(Node *n, int axis, int64_t multiple)
 {
@@ -145,7 +149,8 @@ part_from_rest(Node *n, int axis, int64_t multiple)
 	return first;
 }
 
-/* Of a sum to one number; what is not large goes in up to 64 equal blocks where it has so many. 0: in one. */
+/* Length of the blocks of a sum of n elements to one number. A sum that is not long has up to 64 equal
+ * blocks if some number of blocks divides n. 0: one block. */
 static int64_t
 block_length(int64_t n)
 {
@@ -159,7 +164,7 @@ block_length(int64_t n)
 	return 0;
 }
 
-/* All of x to one number: as one axis, by blocks. */
+/* Splits a reduction of all of x to one number: the elements are one axis, cut into blocks. */
 static void
 split_full(Node *n)
 {
@@ -184,8 +189,8 @@ split_full(Node *n)
 	                           .outer = {.n = 1, .at = {0}}});
 }
 
-/* Do results come back, through arithmetic, to as many elements as were added up? Then one kernel has a row in the cache
- * when it reads it again: statistics of batch norms. */
+/* Are the results broadcast, after some elementwise nodes, to as many elements as were reduced? Then one
+ * kernel reads each row again while the row is in the cache. Example: statistics of batch norms. */
 static bool
 comes_back(Value *v, int64_t elements, int depth)
 {
@@ -202,8 +207,9 @@ comes_back(Value *v, int64_t elements, int depth)
 	return false;
 }
 
-/* Forms of reductions that stay whole, since their rows are read again. Others over such rows join their kernels: gradients
- * of a batch norm's weight and bias. */
+/* The operand types and axes of reductions that are not split because their rows are read again. Other
+ * reductions of the same form are not split either, so that they can join the same kernel: gradients of a
+ * batch norm's weight and bias. */
 typedef struct {
 	Type x;
 	Ints axes;
@@ -218,7 +224,8 @@ is_by_column(const Node *n)
 	return !ints_has(&a->axes, node_operand(n, 0)->type->rank - 1);
 }
 
-/* So many rows that are read again are parts enough: two a core, as what is split is read from memory three times. */
+/* From so many rows on, a reduction whose rows are read again is not split. parts / 2 is two for each core;
+ * a split reduction reads its operand from memory three times. */
 static int64_t
 rows_enough(const Target *t, const Node *n, int64_t parts)
 {

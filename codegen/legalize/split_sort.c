@@ -1,11 +1,12 @@
-/* A long line is sorted in runs, which are merged two by two: each step is a kernel of many parts, and what it leaves is memory
- * that is planned.
+/* Splits the sort of a long line: short runs are sorted, then merged two by two. Each step is a kernel of many parts, and its result
+ * lies in planned memory.
  *
  *	sort f32[1000]   =   sort_runs 1 to 256, 256 to 512, 512 to 1024 */
 #include "codegen/legalize/rewrites.h"
 
-/* A line that is longer is split, in runs of so many elements first: the network takes more steps an element for longer ones.
- * Places of pairs of runs are known to fit up to LONGEST_SPLIT elements (loop_place.c); a line that is longer still stays whole. */
+/* Lines longer than LONG_LINE are split, first into runs of RUN elements: a sorting network takes more steps
+ * for each element of a longer run. Lines longer than LONGEST_SPLIT stay whole, because the places of pairs
+ * of runs are only known to fit up to that length (ir/loop/place.c). */
 enum { LONG_LINE = 512, RUN = 256 };
 
 static void

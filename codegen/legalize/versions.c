@@ -1,4 +1,4 @@
-/* For which targets the programs of a module are, and which kernels each of them needs. */
+/* Finds the targets of a module's programs, and the kernels that each target needs. */
 #include "codegen/legalize/legalize.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ list_targets(Arena *arena, const Module *m, Versions *v)
 		vec_push(arena, &v->names, "");
 }
 
-/* By that target; NULL: by all. */
+/* Records that programs for `target` need the kernel; NULL: all targets need it. */
 static void
 mark_needed(const Versions *v, const char *target, int kernel)
 {
