@@ -1,4 +1,5 @@
-/* Kernels with reductions along columns: lanes, or members of a team, run along results, which are sums in arrays of one tile. */
+/* Kernels with reductions along columns. Lanes, or members of a team, run along results; the sums of a tile
+ * of results lie in arrays. */
 #include "codegen/lower/reduce.h"
 
 static void
@@ -19,7 +20,7 @@ column_loop(Rows *r, void (*body)(Rows *r, Affine j, void *ctx), void *ctx)
 	r->flat_row = row;
 }
 
-/* Where column j of a reduction's sums is: of the member at hand. */
+/* The array and place of the current member's sum for column j of a reduction. */
 static int
 sums_of(Rows *r, const Node *n, Affine j, Affine *place)
 {
@@ -83,7 +84,7 @@ column_nest(Rows *r, int dim, ColumnPass *p)
 	r->flat_full = full;
 }
 
-/* Adds up what outer members have, in their order. */
+/* Adds up the sums of the outer members, in the order of members. */
 static void
 column_combine(Rows *r, Affine j, void *ctx)
 {
@@ -99,7 +100,6 @@ column_combine(Rows *r, Affine j, void *ctx)
 	lb_store(lb, r->lw->state->reduced_at[n->id], j, sum);
 }
 
-/* What is done once for each column: by the first outer member. */
 void
 once_by_column(Rows *r, void (*body)(Rows *r, Affine j, void *ctx), void *ctx)
 {

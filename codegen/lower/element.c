@@ -1,5 +1,5 @@
-/* The element of a value at an index, pulled through the nodes that make it down to loads of the kernel's inputs. What has been
- * computed for a place, and is still visible, is not computed again. */
+/* Computes the element of a value at an index: goes back through the nodes that compute it, down to loads of
+ * the kernel's inputs. A scalar computed earlier for the same place is used again while it is still visible. */
 #include "codegen/lower/nest.h"
 #include "codegen/strategy/strategy.h"
 
@@ -59,7 +59,7 @@ static void
 memo_put(Lower *lw, const Node *n, const Index *at, LoopValue scalar)
 {
 	struct LowerState *st = lw->state;
-	if (lw->masked) /* true of this mask alone */
+	if (lw->masked) /* it holds for this mask only */
 		return;
 	const Affine *axes = arena_copy(st->scratch, at->at, sizeof(Affine) * (size_t)at->rank);
 	struct MemoEntry e = {n, at->rank, axes, scalar};
@@ -111,7 +111,7 @@ element_by_row(Lower *lw, const Node *n, const Index *at)
 		row->map(lw->lb, n, at, &inner);
 		return lower_element(lw, node_operand(n, 0), &inner);
 	}
-	if (row->fuse == FUSE_REDUCE) { /* over axes of one element */
+	if (row->fuse == FUSE_REDUCE) { /* a reduction over axes of one element */
 		Affine flat = index_flat(lw->lb, node_result(n, 0)->type, at);
 		inner = index_at(lw, node_operand(n, 0)->type, flat);
 		return lower_element(lw, node_operand(n, 0), &inner);
@@ -123,7 +123,7 @@ element_by_row(Lower *lw, const Node *n, const Index *at)
 	return lb_narrow(lw->lb, dtype, row->scalar(lw->lb, n, x));
 }
 
-/* Is that the element whose number arrays of the row at hand have? */
+/* Does the array of the current row hold v's element at this index? */
 static bool
 is_kept(Lower *lw, const Value *v, const Index *at)
 {
@@ -199,7 +199,8 @@ lower_stored_element(Lower *lw, const Node *n, Affine place, LoopValue x)
 	return lower_element(lw, v, &at);
 }
 
-/* A place that may lie outside, as windows have at an image's edge: whatever is loaded for it is loaded under a mask. */
+/* The element at an index that may lie outside, such as a window at the edge of an image. `inside` says
+ * whether it lies inside; all loads are masked with it. */
 LoopValue
 kernel_element_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside)
 {
@@ -220,6 +221,6 @@ kernel_element_inside(Lower *lw, const Value *v, const Index *at, LoopValue insi
 	const LoopStatement *s = made >= 0 ? &lb->k->body.at[made] : NULL;
 	if (s && s->kind == LOOP_STATEMENT_LOAD && s->n_operands && s->operands[0] == inside)
 		return x;
-	/* Computed, not loaded. */
+	/* The element was computed, not loaded, so the mask selects it. */
 	return lb_select(lb, inside, x, lb_number(lb, lb_type(lb, x), 0));
 }

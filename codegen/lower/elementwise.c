@@ -1,4 +1,4 @@
-/* Kernels without reductions: loops over the elements of their results. */
+/* Kernels without reductions: loops over the elements of the results. */
 #include "codegen/lower/nest.h"
 
 static void
@@ -44,7 +44,8 @@ lower_squares(Lower *lw, const LoopNest *nest)
 }
 
 /* ---- in rows */
-/* nest_parallel; parts of teams have several iterations of another loop where these load the same. */
+/* nest_parallel, with reuse for teams: if iterations of another loop load the same data, a part has several
+ * of them. */
 static int
 parallel_loops(Lower *lw, LoopNest *nest, const Cutting *c, int within)
 {
@@ -57,11 +58,11 @@ parallel_loops(Lower *lw, LoopNest *nest, const Cutting *c, int within)
 	return nest_parallel(nest, c->n, c->lanes, lw);
 }
 
-/* The loops before `rows`, whose iterations outer members take. */
+/* Makes the loops before `rows` parallel; outer members take the iterations of loop `rows`. */
 static int
 parallel_rows(Lower *lw, LoopNest *nest, int rows, bool in_blocks)
 {
-	/* The loop over blocks of rows stays where it is. */
+	/* The loop over blocks of rows keeps its position. */
 	Cutting c = {.last = rows - 1 - in_blocks, .n = rows, .least = 1};
 
 	return parallel_loops(lw, nest, &c, rows);

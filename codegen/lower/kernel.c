@@ -1,5 +1,6 @@
-/* A fused function's kernel. Values are pulled: to store an element of a result, the nodes it depends on are asked for theirs, each
- * through its row (scalar, map, element), down to loads of the kernel's inputs. docs/loop-ir.md describes the result. */
+/* Makes the kernel of a fused function. To store an element of a result, the nodes that it depends on are
+ * asked for their elements, each through a function of its op's row (scalar, map, element), down to loads of
+ * the kernel's inputs. docs/loop-ir.md describes the result. */
 #include "codegen/fuse/fuse.h"
 #include "codegen/lower/lower.h"
 #include "codegen/lower/nest.h"
@@ -14,7 +15,7 @@ static const LowerCalls lent_calls = {
 	.part = kernel_part,
 };
 
-/* The last node that has loops of its own; NULL: there is none. */
+/* The last node that has loops of its own; NULL: no node has. */
 static Node *
 root_node(const Function *f)
 {
@@ -24,8 +25,6 @@ root_node(const Function *f)
 	return NULL;
 }
 
-/* Who emits the function's kernel: where opaque nodes are several, the strategy that gathered them. NULL: loops over its
- * domain, or the row's parts. */
 const Strategy *
 lower_strategy(const Target *t, const Function *f, Arena *arena)
 {
@@ -82,7 +81,7 @@ depends_on_params_only(const Value *v, int depth)
 	return true;
 }
 
-/* Arithmetic on single numbers is done once, before the loops. */
+/* Emits arithmetic on single numbers once, before the loops. */
 static void
 hoist_numbers(Lower *lw)
 {
@@ -98,7 +97,7 @@ hoist_numbers(Lower *lw)
 	}
 }
 
-/* Is it worth more than one part for each outermost loop's iteration? */
+/* Is the function large enough for more than one part? */
 static bool
 is_large(const Target *t, const Function *f)
 {
@@ -111,7 +110,7 @@ is_large(const Target *t, const Function *f)
 	return most >= t->tuning->grains.large;
 }
 
-/* A kernel with its buffers and nothing else yet; before: the one that makes the scratch. */
+/* A kernel with its buffers and without statements. before: it is the serving kernel. */
 static Lower
 open_kernel(const Lowering *l, bool before)
 {
@@ -138,7 +137,7 @@ open_kernel(const Lowering *l, bool before)
 	return lw;
 }
 
-/* A load of that type whose place is made of these loop variables alone. */
+/* Is x a load of that type whose place is a sum over these loop variables? */
 static bool
 is_strided(const LoopBuilder *lb, LoopValue x, DType dtype, const LoopValue *axes, int rank,
            Strided *out)
@@ -161,7 +160,7 @@ is_strided(const LoopBuilder *lb, LoopValue x, DType dtype, const LoopValue *axe
 	return true;
 }
 
-/* Loads an element in loops over all axes and looks at its place. */
+/* Emits a load of v in loops over all axes and looks at its place. */
 bool
 lower_strided(Lower *lw, const Value *v, Strided *out)
 {
@@ -196,7 +195,7 @@ library_call(const Lowering *l)
 	return s->library(&probe, probe.node, c) ? c : NULL;
 }
 
-/* Where parts would share bytes, all of the kernel is one part. */
+/* If parts would store to the same byte, makes the whole kernel one part. */
 static void
 keep_bytes_whole(Kernel *k)
 {
@@ -214,12 +213,14 @@ close_kernel(Lower *lw)
 
 	keep_bytes_whole(k);
 	kernel_close(lw->lb);
-	if (k->n_team) /* CPUs' compilers have no stores between, or check for them */
+	/* CPU compilers hoist loads without help: no store stands in between, or they check for aliases */
+	if (k->n_team)
 		kernel_hoist(k, lw->lb->scratch);
 	return k;
 }
 
-/* Loops over what the function iterates over. `fuse` makes none without a domain, but a person may. */
+/* Emits loops over the function's domain. `fuse` only makes functions with a domain, but a person may write
+ * others. */
 static bool
 lower_fused(Lower *lw, Diag *diag)
 {
@@ -237,7 +238,6 @@ lower_fused(Lower *lw, Diag *diag)
 	return true;
 }
 
-/* The kernel that stores the function's results; NULL after reporting a fault. */
 Kernel *
 lower_function(const Lowering *l)
 {
@@ -257,7 +257,6 @@ lower_function(const Lowering *l)
 	return close_kernel(&lw);
 }
 
-/* What it needs in memory. */
 Type
 lower_needs(const Lowering *l)
 {
@@ -267,7 +266,6 @@ lower_needs(const Lowering *l)
 	return s && s->scratch ? s->scratch(&probe, probe.node) : NULL;
 }
 
-/* The kernel that makes it for another. */
 Kernel *
 lower_before(const Lowering *l, const Kernel *serves)
 {
@@ -278,7 +276,7 @@ lower_before(const Lowering *l, const Kernel *serves)
 	return close_kernel(&lw);
 }
 
-/* ---- what has a kernel */
+/* ---- checks */
 static bool
 is_result(const Function *f, const Value *v)
 {
@@ -290,7 +288,7 @@ is_result(const Function *f, const Value *v)
 	return false;
 }
 
-/* All that the root makes is stored, and nothing else; or what its bias gives with it. */
+/* Does the function return exactly the root's results, or the root's result with its bias? */
 static bool
 stores_root(const Target *t, const Function *f, const Node *root)
 {
@@ -305,7 +303,8 @@ stores_root(const Target *t, const Function *f, const Node *root)
 	return ret->n_operands == root->n_results;
 }
 
-/* NULL, or why no kernel has this function's loops. `fuse` makes none such, but a person may. */
+/* NULL, or why the function cannot be one kernel. `fuse` makes no such functions, but a person may write
+ * them. */
 static const char *
 fault_of(const Lowering *l)
 {

@@ -1,5 +1,6 @@
-/* What a kernel computes, as a name: dot_exp_add_7 has the words of its function's ops and the number of the kernel. Words are ours,
- * never a model's, so that the name is an identifier in every language that kernels are printed in. */
+/* Names kernels by what they compute. Example: dot_exp_add_7 has the words of its function's ops and the
+ * kernel's number. The words are names of ops, never strings of a model, so the name is an identifier in
+ * every language that kernels are printed in. */
 #include "codegen/lower/nest.h"
 
 #include <string.h>
@@ -15,7 +16,8 @@ typedef struct {
 	Word at[MOST_WORDS];
 } Words;
 
-/* Of a sum, an argument of another op: "sum", "pool_max". */
+/* The word of n. A reduction has the name of its kind ("sum"); another op with a kind has it behind its own
+ * name ("pool_max"). */
 static void
 word_of(const Node *n, Word *out)
 {
@@ -28,7 +30,7 @@ word_of(const Node *n, Word *out)
 	snprintf(out->text, sizeof(out->text), "%s%s%s",
 	         kind && row->fuse == FUSE_REDUCE ? "" : row->name,
 	         kind && row->fuse != FUSE_REDUCE ? "_" : "", kind ? kind : "");
-	/* Loops of its own, and those over what is added up, say more than any element. */
+	/* Opaque ops, and then reductions and roots, say more about a kernel than elementwise ops. */
 	out->weight = row->fuse == FUSE_OPAQUE                             ? INT32_MAX
 	              : row->fuse == FUSE_REDUCE || row->fuse == FUSE_ROOT ? INT32_MAX - 1
 	                                                                   : row->weight;
@@ -56,7 +58,7 @@ computes(const Node *n)
 	return op_row(n)->fuse != FUSE_VIEW && n->n_operands && n->op != OP_stop_gradient;
 }
 
-/* In the order of the ops, each once; all: also of those that move numbers only. */
+/* The words of f's ops in their order, each once. all: includes ops that only move numbers. */
 static void
 find_words(const Function *f, bool all, Words *words)
 {
@@ -76,7 +78,7 @@ letters(const Words *words)
 	return n;
 }
 
-/* The last one of those that cost least. */
+/* Drops the last of the words with the least weight. */
 static void
 drop_word(Words *words)
 {

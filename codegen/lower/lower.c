@@ -1,11 +1,12 @@
-/* Gives every fused function its loops: calls become launches of kernels, of which equal ones are shared. */
+/* The pass `lower`: gives every fused function its loops. Calls become launches of kernels; equal kernels
+ * are shared. */
 #include "codegen/codegen.h"
 #include "codegen/fuse/fuse.h"
 #include "codegen/lower/nest.h"
 
 #include <string.h>
 
-/* ---- calls and kernels that are equal */
+/* ---- equal calls and equal kernels */
 static const Function *
 callee_of(const Node *call)
 {
@@ -22,7 +23,8 @@ call_hash(const Node *call, const Target *target)
 	return h;
 }
 
-/* Of calls of one function, either all are epilogues or none. */
+/* Can `l` use the kernel of an earlier call? Calls of one function either all have an epilogue or all have
+ * none, so it is enough to compare the library call of l. */
 static bool
 call_equal(const Lowered *done, const Lowering *l)
 {
@@ -49,7 +51,7 @@ sharing_find(const Module *m, Sharing *sh, const Kernel *k)
 	return NULL;
 }
 
-/* That, or the new one put into the module. */
+/* An equal kernel of the module, or k added to the module. */
 static Kernel *
 share_kernel(const Lowering *l, Sharing *sh, const Kernel *k)
 {
@@ -63,7 +65,7 @@ share_kernel(const Lowering *l, Sharing *sh, const Kernel *k)
 	do
 		name = lower_kernel_name(l->arena, l->f, l->call->phase, k->serves != NULL,
 		                         number++);
-	while (strmap_get(m->kernel_names, name)); /* a text may have any */
+	while (strmap_get(m->kernel_names, name)); /* a text form may have used any name */
 	return kernel_add(m, k, name);
 }
 
@@ -119,7 +121,8 @@ lower_insert_launch(Node *call, Kernel *k, int n_operands, Value *const *operand
 	return launch;
 }
 
-/* The call stays until all are lowered: later ones are compared with it. */
+/* Inserts the launch before the call. The call itself stays until all calls are lowered, because later calls
+ * are compared with it. */
 static void
 launch_instead(Node *call, const Lowered *l)
 {
@@ -215,7 +218,7 @@ drop_fused_functions(Module *m)
 	m->functions.n = kept;
 }
 
-/* Kernels from the first on that no launch has any more: another one serves in their place. */
+/* Drops new kernels that no launch uses any more, because a serving copy replaced them. */
 static void
 drop_unlaunched(Pass *p, Module *m, int first)
 {

@@ -1,11 +1,11 @@
-/* The loops of a kernel. A flat space is cut where a view's axes begin, so that the index of every
- * value in it is affine in the loop variables. */
+/* Makes the loops of a kernel. A flat space is cut where axes of views begin, so that the index of every
+ * value is affine in the loop variables. */
 #include "codegen/lower/nest.h"
 
 #include <string.h>
 
-/* Cut points: ascending, each divides the next; first 1, last the size. Where there is no room for a cut the index behind it
- * is divided out. */
+/* Cut points in ascending order: the first is 1, the last is the size, and each divides the next. A cut for
+ * which there is no room is left out; the index then needs a division. */
 typedef struct {
 	int n, room;
 	int64_t at[MAX_NEST + 1];
@@ -50,11 +50,12 @@ is_repeated(const BroadcastAttr *a, int axis)
 	return true;
 }
 
-/* A number for each channel of images is cut at the channel, not between rows and columns of an image. */
+/* A broadcast of one number for each channel is cut at the channel only, not between the rows and columns of
+ * an image. */
 static void
 cut_before_repeats(Cuts *c, Type t, const BroadcastAttr *a)
 {
-	bool repeats = true; /* each axis from here on */
+	bool repeats = true; /* every axis from here to the last */
 	int64_t stride = 1;
 
 	for (int i = t->rank - 1; i >= 0; stride *= t->dims[i--]) {
@@ -64,7 +65,7 @@ cut_before_repeats(Cuts *c, Type t, const BroadcastAttr *a)
 	}
 }
 
-/* The same elements in the same order, or the same number everywhere. */
+/* Does n keep the order of elements, or is it one number everywhere? Then its axes need no cut. */
 static bool
 needs_no_axes(const Node *n)
 {
@@ -81,11 +82,13 @@ wants_axes(const Node *n)
 	return c == FUSE_INDEX || (c == FUSE_VIEW && n->op != OP_reshape);
 }
 
-/* Values are pulled from the results, so that the last view comes first: where the axes of two do not fit together, as those
- * of transposes behind each other, the index within the other's is affine in these, for it is cut where they were.
- * inside: by value id, those with an element for each iteration; what these are made of, element by element, is added.
+/* Cuts at the axes of the values in `inside` (by value id: values with an element for each iteration).
+ * Values that these are computed from, element by element, are added to `inside`. Nodes are visited from the
+ * last to the first. If the axes of two views do not fit together, such as two transposes in a row, the
+ * later view's axes are cut and the earlier view's index is computed from them.
  *
- * Members of teams share the innermost loop: the longer it is, the better. On CPUs, whose sums would be others, every axis is cut. */
+ * Members of a team share the innermost loop, so it should be long, and teams skip cuts. On CPUs every axis
+ * is cut: other loops would change the bits of sums. */
 static void
 cut_by_nodes(Cuts *c, const Lower *lw, bool *inside)
 {
@@ -120,7 +123,8 @@ values_of_space(const Function *f, const Spaces *spaces, IterSpace s, Arena *are
 	return inside;
 }
 
-/* Of a part, which is one of several spaces: a value of another one that has as many elements costs a loop. */
+/* For a part, which has a space of its own: all values with as many elements as the part. A value of another
+ * space may be among them; this costs only an extra loop. */
 static bool *
 values_of_size(const Function *f, int64_t size, Arena *arena)
 {
@@ -169,14 +173,15 @@ nest_part(const Lower *lw, Type shape, int64_t rows)
 	return nest_of_cuts(&c);
 }
 
-/* Cuts of one run [stride, stride * extent) of the full space, and of the rows' numbering. */
+/* Adds the loops of one run [stride, stride * extent) of the full space, with cuts of the full space and of
+ * the rows' numbering. */
 static void
 add_run(LoopNest *nest, const Cuts *full, const Cuts *rows, int64_t stride, int64_t extent,
         int64_t row_stride, int64_t chunk_rows, bool reduced)
 {
 	Cuts c = cuts_of(extent, MAX_NEST - nest->n);
 
-	/* Rows first: a cut between chunks is a must. */
+	/* Cuts of rows come first, because the cut between chunks is required. */
 	for (int i = 0; !reduced && i < rows->n; i++)
 		if (rows->at[i] % row_stride == 0)
 			cut_at(&c, rows->at[i] / row_stride);
@@ -203,7 +208,8 @@ nest_reduce(const Lower *lw, const Spaces *spaces)
 	int64_t full = elements[ITER_FULL], rows = elements[ITER_ROWS];
 	int64_t chunk_rows = elements[ITER_CHUNKS] ? rows / elements[ITER_CHUNKS] : 0;
 
-	/* A loop for each run, and half of the others for either's cuts. */
+	/* Each run needs a loop. Of the other loops, half are for cuts of the full space and half for cuts
+	 * of rows. */
 	int more = (MAX_NEST - form->n) / 2;
 	Cuts full_cuts = cuts_of(full, 1 + more), row_cuts = cuts_of(rows, 1 + more);
 	cut_by_nodes(&full_cuts, lw, values_of_space(lw->f, spaces, ITER_FULL, arena));
@@ -260,7 +266,8 @@ nest_move(LoopNest *nest, int from, int to)
 	nest->at[to] = d;
 }
 
-/* Of a loop of that extent: a divisor not far below `about`, else `about` itself; both multiples of `step`. */
+/* A block size for a loop of this extent: a divisor not far below `about`, or `about` itself; a multiple of
+ * `step` in both cases. */
 static int64_t
 block_near(int64_t extent, int64_t about, int64_t step)
 {
@@ -273,8 +280,8 @@ block_near(int64_t extent, int64_t about, int64_t step)
 	return about;
 }
 
-/* Of elements in a row that are whole blocks of units: a power of two, which divides UNIT_BLOCK. So a rank that holds some of
- * the blocks runs the kernel for its iterations alone, over its own memory. */
+/* A block size that is a power of two and divides UNIT_BLOCK, so that UNIT_BLOCK elements are whole blocks.
+ * A rank that holds some of the blocks then runs the kernel for its iterations alone, over its own memory. */
 static int64_t
 block_of_units(int64_t about)
 {

@@ -1,35 +1,39 @@
-/* Shared by the files of `lower`. */
+/* Private to lower: shared by its files. */
 #ifndef GRADC_CODEGEN_LOWER_IMPL_H
 #define GRADC_CODEGEN_LOWER_IMPL_H
 
 #include "codegen/fuse/fuse.h"
 #include "codegen/lower/lower.h"
 
-/* One loop of the nest: its extent, and what a step means in the flat numbering of full values, row
- * values (results of reductions) and chunk values (reductions of those). */
+/* One loop of a nest. `full`, `row` and `chunk` say by how much one iteration advances the flat number of
+ * full values, of row values (results of reductions) and of chunk values (reductions of row values). */
 typedef struct {
 	int64_t extent, full, row, chunk;
-	bool reduced;  /* summed over */
-	int64_t whole; /* of blocks of that extent, which the loop around counts: how many elements there are; 0: as many as
-	                * the blocks have */
-	int apart;     /* so many other loops stand between that loop and this one */
-	int64_t before; /* where the loop over these blocks was cut again: iterations of its inner part; else 0 */
-	LoopValue variable; /* of the open loop */
+	bool reduced; /* is it summed over? */
+	/* A loop within blocks whose last block is shorter: elements of all blocks together. 0: all blocks
+	 * have `extent` elements. */
+	int64_t whole;
+	int apart; /* loops between the loop over these blocks and this loop */
+	/* if the loop over these blocks was cut again: iterations of its inner part; otherwise 0 */
+	int64_t before;
+	LoopValue variable; /* the loop's variable while it is open */
 } LoopDim;
-/* Where a nest has no room for another loop, an index is divided out, or a loop stays whole. */
+/* Most loops. If a nest has no room for another loop, an index is computed by a division, or a loop stays
+ * whole. */
 enum { MAX_NEST = 2 * MAX_RANK };
 typedef struct {
 	int n;
-	int64_t again; /* iterations of a loop that is still to stand within parts; 0: there is none */
+	int64_t again; /* iterations of one more loop that parts will contain; 0: no such loop */
 	LoopDim at[MAX_NEST];
 } LoopNest;
 
 typedef enum { REDUCED_NOT, REDUCED_SCALAR, REDUCED_LOCAL } ReducedKind;
 
-/* Loads of a square that come through memory of the team. */
+/* Most loads of a square that go through team memory. */
 enum { MOST_TURNED = 4 };
 
-/* An element that the team's memory holds, too: of a parameter, and where. */
+/* An element of a parameter that also lies in team memory: its buffer and place, and its array and place
+ * there. */
 typedef struct {
 	int buffer;
 	Affine place;
@@ -43,161 +47,173 @@ typedef struct {
 } LateStore;
 struct LowerState {
 	Arena *scratch;
-	int *buffers;       /* by value id: kernel buffer of a parameter or result; -1 */
-	int kernel_scratch; /* buffer of what the kernel before makes; -1: none */
-	int *hyper;         /* by value id of a parameter: hyperparameter number; -1 */
+	int *buffers;       /* by value id: buffer of a parameter or result; -1: none */
+	int kernel_scratch; /* buffer of what the serving kernel leaves; -1: none */
+	int *hyper;         /* by value id: hyperparameter that a parameter stands for; -1: none */
 	IntMap *memo;       /* (node, index) -> entry */
 	VEC(struct MemoEntry) entries;
-	ReducedKind *reduced; /* by node id: where a reduction's result is */
-	int *reduced_at;      /* scalar or local buffer */
-	Affine column;        /* place in local result arrays */
-	int *cache;           /* by value id: an array of the row at hand that has it; -1 */
-	uint8_t *cached;      /* by value id: 1 this pass fills the array, 2 it is filled */
-	/* By value id: the value whose array it takes over, when that is read for the last time; -1: none. What is to be stored
-	 * there waits until all of the element at hand is computed. */
+	ReducedKind *reduced; /* by node id: where the reduction's result is */
+	int *reduced_at;      /* by node id: the scalar or the local buffer */
+	Affine column;        /* column of the current element, the place in local result arrays */
+	/* by value id: array with the value's elements of the current row; -1: none */
+	int *cache;
+	/* by value id: 1: the current pass fills the array; 2: it is filled */
+	uint8_t *cached;
+	/* By value id: the value whose array it takes over when that value is read for the last time; -1:
+	 * none. A store into such an array waits until everything for the current element is computed. */
 	int *taken_from;
 	VEC(LateStore) late;
-	bool own_rows; /* these arrays are members' own */
-	Affine full_flat,
-		inner_flat; /* of the element being computed, there and in these arrays; valid in the innermost loop */
-	int64_t rows;   /* that every part is cut into (lower/parts.c); 0 outside parts */
-	int row_loops;  /* over these, and blocks */
-	int64_t blocks; /* of all parts, each with a number; 0: parts are not cut */
-	int64_t first_block,
-		block_elements; /* the number of a part's first one; elements that one is to have */
-	LoopValue block;        /* at hand */
-	bool counts_blocks;     /* nothing is emitted yet */
-	bool squares;           /* blocks are squares (lower/squares.c) */
-	bool wants_squares;     /* some part is transposed, or has short rows */
-	bool overlap;           /* parts store over each other's elements, in order */
-	Affine row;             /* at hand */
-	/* Arrays of squares by dtype: how many of them a block needs, and their buffers. */
+	bool own_rows; /* are the arrays in `cache` private to members? */
+	/* the current element's number, in the full space and in these arrays; valid in the innermost loop */
+	Affine full_flat, inner_flat;
+	int64_t rows;   /* rows that every part is cut into (parts.c); 0 outside of parts */
+	int row_loops;  /* open loops over rows and blocks */
+	int64_t blocks; /* blocks of all parts together; 0: parts are not cut into blocks */
+	/* number of the part's first block; elements that a block should have */
+	int64_t first_block, block_elements;
+	LoopValue block;    /* number of the current block */
+	bool counts_blocks; /* only counting blocks: nothing is emitted */
+	bool squares;       /* blocks are squares (squares.c) */
+	bool wants_squares; /* some part is transposed or has short rows */
+	bool overlap;       /* parts overlap, so they are stored in order */
+	Affine row;         /* number of the current row */
+	/* Arrays for squares, by dtype: how many arrays a block needs, and their buffers. */
 	int n_squares[N_DTYPES], square_arrays[N_DTYPES][MOST_TURNED];
-	const Brought *brought; /* loaded from there instead (lower/squares.c) */
+	const Brought *brought; /* elements that are read from team memory (squares.c) */
 	int n_brought;
 };
 
-/* lower/nest.c */
-/* Loops over the full space, flat and fine enough that every view's index splits. Scratch is of the arena. */
+/* ---- nest.c */
+/* Loops over the full space, cut so finely that the index of every view is affine in the loop variables. The
+ * arena owns scratch data. */
 LoopNest nest_elementwise(const Lower *lw, const Spaces *spaces);
-/* Loops over one of `rows` equal runs of a part of that shape, by its axes at least. */
+/* Loops over one of `rows` equal runs of a part with this shape, cut at its axes at least. */
 LoopNest nest_part(const Lower *lw, Type shape, int64_t rows);
-/* Kept loops first (outermost in order), reduced loops last. */
+/* Kept loops first, outermost first; reduced loops last. */
 LoopNest nest_reduce(const Lower *lw, const Spaces *spaces);
 
-/* Loop `at` becomes a loop over blocks and one within a block, which ends early in the last block. False: it stays one loop. */
+/* Cuts loop `at` into a loop over blocks and a loop within a block, which ends early in the last block.
+ * False: the loop stays whole. */
 bool nest_cut(LoopNest *nest, int at, int64_t block);
 
-/* Loop `from` becomes loop `to`; none of the two, nor what is between, is within blocks. */
+/* Moves loop `from` to position `to`. Neither this loop nor a loop in between may be within blocks. */
 void nest_move(LoopNest *nest, int from, int to);
 
-/* The loop that lanes run along is never parallel itself, but blocks of so many elements are. */
+/* The loop that lanes run along. It is never parallel itself; it is cut into blocks of least to most
+ * elements, and the loop over the blocks may be parallel. */
 typedef struct {
 	int at;
 	int64_t least, most;
-	bool array; /* what lanes make stays in an array of at most `most`, whether there are parts enough or not */
+	/* results of lanes lie in an array of at most `most` elements, so the loop is cut even if there are
+	 * enough parts */
+	bool array;
 } LanesLoop;
-/* How many of the first n loops are parallel: the outermost, and as many as give the parts that the kernel should have, of
- * the least size that the target wants. Cuts one of them in blocks where that gives more; lanes NULL: along none of them. */
+/* How many of the first n loops are parallel. Takes loops from the outermost on, until the kernel has the
+ * parts it should have, of the least size that the target wants. Cuts one of them into blocks if that gives
+ * more parts. lanes NULL: lanes run along none of them. */
 int nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw);
-/* Of a loop within blocks: the elements of the one at hand, from its first on. */
+/* For a loop within blocks: the elements from the current block's first element to the end. */
 Affine nest_left(LoopBuilder *lb, const LoopDim *d);
-/* Opens loop `at`, directly inside of those before. */
+/* Opens loop `at`, directly inside the loops before it. */
 LoopValue nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode);
 
-/* lower/team.c */
-/* The loop of a nest without reductions that lanes or members run along: the innermost, or one that has an element for each
- * member. -1: there is no loop. */
+/* ---- team.c */
+/* For a nest without reductions: the loop that lanes or members run along. It is the innermost loop, or the
+ * nearest loop that has an element for each member. -1: the nest has no loop. */
 int nest_spread_loop(const Lower *lw, const LoopNest *nest);
-/* What the target moves at once, of the smallest numbers that the kernel reads or stores; at most two such of f32. */
+/* Elements of the kernel's smallest type that the target loads at once, but at most two vectors of f32
+ * numbers. */
 int team_vector(const Lower *lw);
-/* Members that so many elements of memory side by side keep busy: a power of two, at most those of the target's rows. */
+/* Members that `elements` neighbouring elements keep busy: a power of two, at most ReduceTiles.row_members. */
 int team_inner(const Lower *lw, int64_t elements);
-enum { LEAST_INNER = 4 }; /* of a team within the team */
-/* Where the innermost loop is too short for all members it gets a team for each row, and outer members take rows: the loop over
- * these, which has become an iteration for each. -1: members stay one team. */
+enum { LEAST_INNER = 4 }; /* least members of a team within the team */
+/* If the innermost loop is too short for all members, divides the team: an inner team takes a row, and outer
+ * members take different rows. Returns the loop over these rows, cut to one iteration for each outer member.
+ * -1: members stay one team. */
 int nest_divide(Lower *lw, LoopNest *nest);
-/* Opens loop `at` over rows that outer members take; how many loops of loop IR. */
+/* Opens loop `at` over rows that outer members take; returns how many loops that opened. */
 int nest_open_rows(Lower *lw, const LoopNest *nest, int at, Affine *step);
-/* Opens a loop that runs once, where `at` is below the end, and counts it; `at` as its form says that it is. */
+/* Opens a loop that runs once if `at` is below `end`, and counts it in *loops. Returns `at` in a form that
+ * shows the bound. */
 Affine nest_if_below(LoopBuilder *lb, Affine at, Affine end, int *loops);
-/* Opens loop `at` for them, directly inside of those before. */
+/* Opens loop `at` for lanes or members, directly inside the loops before it. */
 Spread nest_spread(Lower *lw, const LoopNest *nest, int at);
 
-/* lower/probe.c */
-/* A load, at constant + the sum of strides[d] * (the variable of loop d). */
+/* ---- probe.c */
+/* A load at place constant + the sum of strides[d] * (variable of loop d). */
 typedef struct {
 	int buffer;
 	bool masked;
 	int64_t constant, strides[MAX_NEST];
 } NestLoad;
-/* Of a nest: what is emitted between its beginning and its end, which takes it back and lists its loads, each once. Those with
- * other places are left out. */
+/* Lists what a nest loads. Statements emitted between nest_probe and nest_probe_end are taken back; the
+ * loads among them are listed once each. Loads at other kinds of places are left out. */
 typedef struct {
 	int first;
 	LoopValue variables[MAX_NEST];
-	Affine flat; /* of the element */
+	Affine flat; /* flat number of the element */
 	VEC(NestLoad) loads;
 } NestProbe;
 NestProbe nest_probe(Lower *lw, const LoopNest *nest);
 void nest_probe_end(Lower *lw, const LoopNest *nest, NestProbe *p);
 
-/* lower/reuse.c */
-/* So many iterations of a loop that a part has. */
+/* ---- reuse.c */
+/* A loop, and how many of its iterations each part has. */
 typedef struct {
 	int loop;
 	int64_t iterations;
 } Reuse;
 typedef struct Squares Squares;
-/* How a nest is cut into parts otherwise: into squares, or by its first n loops. There the loop whose iterations parts repeat
- * is one of those up to `last`, and goes behind these. */
+/* How a nest is cut apart from reuse: into squares, or by its first n loops. In the latter case, the loop
+ * that parts iterate over is one of the loops up to `last`; it moves to position `last`. */
 typedef struct {
 	int last, n;
-	int64_t least;          /* iterations of it that a part has in any case */
-	const LanesLoop *lanes; /* as nest_parallel takes them */
+	int64_t least;          /* iterations of that loop that a part has in any case */
+	const LanesLoop *lanes; /* as for nest_parallel */
 	const Squares *squares;
 } Cutting;
 Reuse nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Cutting *c);
-/* nest_parallel of that nest; the iterations that a part has stand before loop `within`, which is behind the n or that of the
- * lanes. */
+/* nest_parallel for that nest. The loop over a part's iterations is placed before loop `within`, which is
+ * the first loop after the n, or the loop of the lanes. */
 int nest_parallel_again(LoopNest *nest, const Reuse *r, const Cutting *c, int within,
                         const Lower *lw);
 
-/* lower/squares.c */
-/* How a nest without reductions is cut into squares along its last loop and another one. Loads that run along that one come
- * through memory of the team. */
+/* ---- squares.c */
+/* How a nest without reductions is cut into squares along its last loop and one other loop. Loads that are
+ * contiguous along the other loop go through team memory. */
 enum {
 	SQUARE_SIDE = 32,
-	LEAST_SQUARE_SIDE = 8, /* of a loop that is worth it */
+	LEAST_SQUARE_SIDE = 8, /* least extent of a loop for which squares pay */
 };
 struct Squares {
-	int down; /* the other one */
+	int down; /* the other loop */
 	int n;
 	NestLoad loads[MOST_TURNED];
 	Reuse again;
 };
-/* False: the target's team is too small, or there is one loop. */
+/* False: the target's team is too small, or the nest has only one loop. */
 bool nest_squares(const Lower *lw, const LoopNest *nest, const NestProbe *p, Squares *out);
 int64_t squares_along(const LoopNest *nest, const Squares *s, int loop);
 int64_t squares_count(Lower *lw, const LoopNest *nest, const Squares *s);
-/* Before the kernel's loops: its team, and arrays for any of the squares that were wanted so far. */
+/* Called before the kernel's loops. squares_want notes the arrays that a kind of square needs; squares_begin\n * declares the team and the arrays for all kinds noted. */
 void squares_want(Lower *lw, const Squares *s);
 void squares_begin(Lower *lw);
-/* All of square `number`. store: what belongs to element `flat`. */
+/* Emits square `number` as a whole. store: stores the results for element `flat`. */
 typedef void StoreElement(Lower *lw, Affine flat, const void *ctx);
 void lower_square(Lower *lw, const LoopNest *nest, const Squares *s, Affine number,
                   StoreElement *store, const void *ctx);
 
-/* lower/elementwise.c, lower/reduce.c: of a function without reductions, with some */
+/* ---- elementwise.c, reduce.c: lower a function without reductions, and one with reductions */
 void lower_elementwise(Lower *lw, const Spaces *spaces);
 void lower_reductions(Lower *lw, const Spaces *spaces);
 
-/* kernel_name.c: of the function's kernel, or of the one before it. */
+/* kernel_name.c: the name of the function's kernel, or of its serving kernel. */
 const char *lower_kernel_name(Arena *arena, const Function *f, Phase phase, bool before,
                               int number);
 
-/* ---- lower/kernel.c: a function's kernel */
-/* A fused function on its way to one kernel, or to two: the first leaves `scratch` in memory for the other. */
+/* ---- kernel.c: a function's kernel */
+/* A fused function to be lowered to one kernel, or to two: the serving kernel then leaves `scratch` in
+ * memory for the other. */
 typedef struct {
 	Module *m;
 	const Node *call;
@@ -206,49 +222,52 @@ typedef struct {
 	int64_t cores;
 	Diag *diag;
 	Arena *arena;
-	const Strategy *strategy;   /* NULL: none */
+	const Strategy *strategy;   /* NULL: no opaque node */
 	Type scratch;               /* NULL: one kernel */
-	const LibraryCall *library; /* of an epilogue; NULL: as the strategy says */
+	const LibraryCall *library; /* for an epilogue; NULL: the strategy decides */
 } Lowering;
-/* Who emits the function's kernel: where opaque nodes are several, the strategy that gathered them. NULL: loops over its
- * domain, or the row's parts. */
+/* The strategy that emits the function's kernel. If several opaque nodes share a kernel, it is the strategy
+ * that gathered them. NULL: the kernel has loops over its domain, or the parts of an op. */
 const Strategy *lower_strategy(const Target *t, const Function *f, Arena *arena);
-/* False after reporting that no kernel has this function's loops. */
+/* False after reporting why the function cannot be one kernel. */
 bool lower_check(const Lowering *l);
-/* What the kernel needs in memory, made by another; NULL: nothing. */
+/* The type of what a serving kernel must make; NULL: no serving kernel. */
 Type lower_needs(const Lowering *l);
 /* The kernel that stores the function's results; NULL after reporting a fault. */
 Kernel *lower_function(const Lowering *l);
-/* The kernel that makes what that one needs. */
+/* The kernel that serves it. */
 Kernel *lower_before(const Lowering *l, const Kernel *serves);
 
-/* ---- lower.c: what calls and kernels share */
-/* Equal groups call the same function; hyperparameters among the arguments are numbers of the kernel. */
+/* ---- lower.c: calls and kernels are shared */
+/* A lowered call. Other calls of the same function with the same hyperparameters use the same kernel,
+ * because hyperparameters are numbers in the kernel. */
 typedef struct {
 	const Node *call;
 	const Target *target;
 	Kernel *kernel;
-	Kernel *before; /* makes the kernel's last input; NULL: it has none */
-	Type scratch;   /* that input */
-	const LibraryCall
-		*library; /* of an epilogue, in the module's kernel; NULL: as the strategy says */
+	Kernel *before; /* the serving kernel, which makes the kernel's last input; NULL: none */
+	Type scratch;   /* type of that input */
+	/* for an epilogue, owned by the module's kernel; NULL: the strategy decides */
+	const LibraryCall *library;
 } Lowered;
 typedef struct {
 	IntMap *by_call, *by_kernel;
 	VEC(Lowered) done;
 	Readers readers;
 } Sharing;
-/* An equal kernel of the module, whatever its name; NULL: there is none, and the next one to be put into it is k. */
+/* A kernel of the module that equals k apart from the name. NULL: no such kernel; the caller adds k to the
+ * module next. */
 Kernel *sharing_find(const Module *m, Sharing *sh, const Kernel *k);
-/* Of k, with call's phase and location, before it. */
+/* Inserts a launch of k before the call, with the call's phase and location. */
 Node *lower_insert_launch(Node *call, Kernel *k, int n_operands, Value *const *operands,
                           int n_results, const Type *types);
 
-/* ---- lower/reader.c */
-/* The launch of the product has a kernel that serves that one, the kernel of e's reader, whose launch stands before e's call. */
+/* ---- reader.c */
+/* Makes the product's kernel a serving kernel for `server`, which is the kernel of the reader of e. The
+ * reader's launch stands before e's call. */
 void lower_serve_reader(Module *m, Sharing *sh, const Epilogue *e, const Kernel *server);
 
-/* ---- lower/element.c, lower/parts.c: the calls that rows are lent (ir/loop/lower.c) */
+/* ---- element.c, parts.c: functions that ops call through LowerCalls (ir/loop/lower.c) */
 LoopValue kernel_element(Lower *lw, const Value *v, const Index *at);
 LoopValue kernel_element_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside);
 void kernel_open_parts(Lower *lw, const Node *n, int axes, bool apart);

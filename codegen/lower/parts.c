@@ -1,9 +1,11 @@
-/* Kernels that write their result in parts (concat, pad), one behind the other. Parts have their first axes in common:
- * loops over these stand around all of them and are parallel. Where these are too few and the parts are apart, blocks of
- * each part go in parallel, too: every block of all parts has a number. */
+/* Kernels that write their result in parts, one after the other (concat, pad). The parts have their first
+ * axes in common; loops over these axes stand around all parts and are parallel. If that gives too few
+ * parallel iterations and the parts do not overlap, blocks of the parts run in parallel as well: the blocks
+ * of all parts are numbered. */
 #include "codegen/lower/nest.h"
 
-/* Loops over the first `axes` axes, as many as give parts enough. How many of the opened loops are parallel. */
+/* Opens loops over the first `axes` axes, as many as give enough parts. Returns how many of them are
+ * parallel. */
 static int
 open_rows(Lower *lw, Type t, int axes)
 {
@@ -20,7 +22,7 @@ open_rows(Lower *lw, Type t, int axes)
 			nest.at[nest.n++] = (LoopDim){.extent = t->dims[i], .full = inside};
 	}
 	int loops = nest.n, parallel = nest_parallel(&nest, common, NULL, lw);
-	st->row_loops = parallel + (nest.n > loops); /* within a block, too */
+	st->row_loops = parallel + (nest.n > loops); /* the loop within a block, too */
 	st->rows = st->row_loops ? t->n / nest.at[st->row_loops - 1].full : 1;
 	st->row = affine_constant(0);
 	for (int i = 0; i < st->row_loops; i++) {
@@ -31,7 +33,7 @@ open_rows(Lower *lw, Type t, int axes)
 	return parallel;
 }
 
-/* Opens a loop over the blocks of all parts, each of the next number. */
+/* Opens a loop over the numbered blocks of all parts. */
 static void
 open_blocks(Lower *lw)
 {
@@ -53,8 +55,8 @@ count_blocks(Lower *lw, const Node *n)
 	lw->state->counts_blocks = false;
 }
 
-/* Where a part is transposed, or rows of one don't keep a team busy, parts are cut into squares, and the parts have no row in
- * common: a block is one of a part's squares. */
+/* If a part is transposed, or its rows are too short to keep a team busy, all parts are cut into squares.
+ * The parts then have no row loops in common, and each square is a block. */
 static bool
 open_squares(Lower *lw, const Node *n)
 {
@@ -108,7 +110,7 @@ kernel_close_parts(Lower *lw)
 	lw->state->rows = lw->state->blocks = 0;
 }
 
-/* Iterations of the part's outermost loop that a block has. */
+/* Iterations of a part's outermost loop in one block. */
 static int64_t
 block_length(const Lower *lw, const LoopNest *nest)
 {
@@ -122,15 +124,15 @@ block_length(const Lower *lw, const LoopNest *nest)
 	return n < nest->at[0].extent ? n : nest->at[0].extent;
 }
 
-/* The iterations of the part's outermost loop that the block at hand has. */
+/* The current block: a range of iterations of a part's outermost loop. */
 typedef struct {
 	int64_t length;
-	bool shorter; /* the last block is: only those below `end` */
+	bool shorter; /* the last block is shorter and ends below `end` */
 	Affine first, end;
 } Block;
 
-/* Where the block at hand is one of this part's `blocks`. What it has is clamped, so that its places are its own in other
- * blocks as well. */
+/* Opens a condition: the current block is one of this part's `blocks`. The number of the block is clamped,
+ * so that places stay within the part in other blocks as well. */
 static Block
 if_own_block(Lower *lw, int64_t extent, int64_t length, int64_t blocks)
 {
@@ -152,7 +154,8 @@ if_own_block(Lower *lw, int64_t extent, int64_t length, int64_t blocks)
 	return b;
 }
 
-/* A part that has no squares: the first of the outer members makes it. How many loops. */
+/* For a part without squares in a divided team: the first outer member computes it. Returns how many loops
+ * that opened. */
 static int
 open_first_member(LoopBuilder *lb)
 {
@@ -165,7 +168,8 @@ open_first_member(LoopBuilder *lb)
 	return loops;
 }
 
-/* Opens the loops of a part, one block of the outermost; the flat number of the element at hand. */
+/* Opens the loops of a part, or of one block of its outermost loop. Returns the flat number of the current
+ * element. */
 static Affine
 open_loops(Lower *lw, const LoopNest *nest, const Block *block, Spread *lane)
 {
@@ -190,7 +194,7 @@ open_loops(Lower *lw, const LoopNest *nest, const Block *block, Spread *lane)
 	return flat;
 }
 
-/* What lower_part was asked for. */
+/* The arguments of kernel_part. */
 typedef struct {
 	const Node *n;
 	Type shape;
@@ -199,7 +203,7 @@ typedef struct {
 	const void *ctx;
 } Part;
 
-/* flat: of the element within a row. */
+/* flat: number of the element within a row. */
 static void
 store_element(Lower *lw, Affine flat, const void *ctx)
 {
@@ -215,7 +219,7 @@ store_element(Lower *lw, Affine flat, const void *ctx)
 	         p->element(lw, p->n, &at, p->ctx));
 }
 
-/* Blocks, or all of it. */
+/* Stores a part: one of its blocks, or all of it. */
 static void
 store_blocks(Lower *lw, LoopNest *nest, const Part *p, int64_t length, int64_t blocks)
 {
@@ -224,7 +228,7 @@ store_blocks(Lower *lw, LoopNest *nest, const Part *p, int64_t length, int64_t b
 	Block block = {0};
 	Spread lane = {0};
 
-	if (in_blocks && nest->n == 0) /* one element */
+	if (in_blocks && nest->n == 0) /* a part of one element */
 		nest->at[nest->n++] = (LoopDim){.extent = 1, .full = 1};
 	if (in_blocks)
 		block = if_own_block(lw, nest->at[0].extent, length, blocks);
@@ -250,7 +254,7 @@ store_squares(Lower *lw, const LoopNest *nest, const Part *p, const Squares *s, 
 		lb_end(lw->lb);
 }
 
-/* One loop becomes two, for a square's sides. */
+/* Cuts the only loop into two, for the sides of a square. */
 static void
 cut_evenly(LoopNest *nest)
 {
@@ -261,7 +265,7 @@ cut_evenly(LoopNest *nest)
 			return;
 }
 
-/* Into squares, where the parts are cut so and this one can be. */
+/* Can this part be cut into squares, if parts are cut so? */
 static bool
 squares_of_part(Lower *lw, LoopNest *nest, const Part *part, Squares *out)
 {

@@ -1,5 +1,5 @@
-/* What a nest loads, before it is emitted: its loops are opened, what they are to compute is emitted, its loads are listed and all
- * of it is taken back. */
+/* Finds out what a nest loads before it is emitted: opens its loops, emits what they compute, lists the
+ * loads and takes everything back. */
 #include "codegen/lower/nest.h"
 
 NestProbe
@@ -17,7 +17,8 @@ nest_probe(Lower *lw, const LoopNest *nest)
 	return p;
 }
 
-/* Its place as a sum over the loops; false: it is none. */
+/* Writes the load's place as a sum over the loops; false: s is not a load of an input, or its place is not
+ * such a sum. */
 static bool
 load_of(const LoopBuilder *lb, const LoopStatement *s, const NestProbe *p, int loops, NestLoad *out)
 {

@@ -1,10 +1,11 @@
-/* A product whose kernel runs for a reader's: where a library runs both, it is left out. */
+/* Makes a product's kernel serve its reader's kernel. If the library runs both at once, the product's kernel
+ * is not launched. */
 #include "codegen/fuse/fuse.h"
 #include "codegen/lower/nest.h"
 
 #include <string.h>
 
-/* The same kernel, made for `server`. */
+/* A copy of kernel k that serves `server`, or an equal kernel of the module. */
 static Kernel *
 serving_kernel(Module *m, Sharing *sh, const Kernel *k, const Kernel *server)
 {
@@ -26,7 +27,7 @@ serving_kernel(Module *m, Sharing *sh, const Kernel *k, const Kernel *server)
 	return kernel_add(m, &copy, name);
 }
 
-/* The launch has that kernel; or a second launch, whose result nobody reads yet, where it is to run again. */
+/* Gives the launch kernel k. again: inserts a second launch instead, whose result nobody reads yet. */
 static Node *
 launch_of(Node *n, Kernel *k, bool again)
 {
@@ -42,7 +43,7 @@ launch_of(Node *n, Kernel *k, bool again)
 	                           &node_result(n, 0)->type);
 }
 
-/* What makes the product's last operand for it; NULL: nothing does. */
+/* The serving launch that makes the product's last operand; NULL: there is no such launch. */
 static Node *
 launch_before(const Node *product)
 {

@@ -1,7 +1,8 @@
-/* Kernels with reductions: rows in the outer loops; inside, one pass over the reduced loops per depth
- * of reductions, so that a softmax is: maximum, sum of exponentials, division. Where the innermost
- * axis is kept, lanes run along results in a local array (columns); else along what is summed (rows),
- * with LOOP_LANES partials. A reduction of row values sums over the rows of a chunk. */
+/* Kernels with reductions. Rows are the outer loops. Inside, there is one pass over the reduced loops for
+ * each depth of reductions: a softmax has a pass for the maximum, one for the sum of exponentials and one
+ * for the division. If the innermost axis is kept, lanes run along results, with sums in a local array
+ * (columns). Otherwise lanes run along the reduced elements, with LOOP_LANES partial sums (rows). A
+ * reduction of row values sums over the rows of a chunk. */
 #include "codegen/lower/reduce.h"
 
 #include <string.h>
@@ -88,7 +89,7 @@ finish_chunk(Rows *r, const LoopValue *sums)
 	}
 }
 
-/* Opens kept loop `dim` and what is inside; rows of a chunk add to its sums. */
+/* Opens kept loop `dim` and the loops inside it. Rows of a chunk add to the chunk's sums. */
 static void
 kept_loops(Rows *r, int dim, LoopValue *sums)
 {
@@ -105,7 +106,7 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 	Affine step;
 	if (team) {
 		loops = nest_open_rows(r->lw, &r->nest, dim, &step);
-		plan_cache(r); /* an array of each outer member's */
+		plan_cache(r); /* each outer member has arrays of its own */
 	} else {
 		LoopMode mode = dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN;
 		step = affine_scalar(lb, nest_open(lb, &r->nest, dim, mode));
@@ -125,7 +126,7 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 	}
 	bool ends_chunk = r->chunks && d.chunk && (!inner_rows || !r->nest.at[dim + 1].chunk);
 	if (ends_chunk) {
-		if (!inner_rows) /* chunks of one row */
+		if (!inner_rows) /* the chunk has one row */
 			for (int i = 0; i < r->chunk_reduces.n; i++)
 				sums[i] = rows_element(r, node_operand(r->chunk_reduces.at[i], 0),
 				                       r->flat_row);
@@ -160,7 +161,7 @@ column_tiles(Rows *r, int dim)
 	r->flat_row = row;
 }
 
-/* Nothing to sum over: every reduction is its identity, and results are stored over their own shape. */
+/* For no elements to reduce: every reduction is its identity, and results are stored over their own shape. */
 static void
 lower_empty(Rows *r)
 {
@@ -183,8 +184,9 @@ lower_empty(Rows *r)
 	}
 }
 
-/* Rows that several passes need, longer than a team usually keeps, have the largest team and nearly all of the memory that it may
- * have. Which rows is alike on all targets, so that sums have the same bits; not all of them have memory for them. */
+/* Gives long rows that several passes need a whole processor: the largest team, and nearly all the memory
+ * that it may have. All targets of the kind choose the same rows, so that sums have the same bits; a target
+ * with less memory reads the rows again. */
 static void
 take_processor(Rows *r)
 {
@@ -233,7 +235,7 @@ lower_reductions(Lower *lw, const Spaces *spaces)
 		column_tiles(&r, 0);
 	} else if (r.n_kept) {
 		kept_loops(&r, 0, sums);
-		if (r.chunks == 1) /* all rows are one chunk, finished behind the loops */
+		if (r.chunks == 1) /* all rows are one chunk, finished after the loops */
 			finish_chunk(&r, sums);
 	} else {
 		row_body(&r);

@@ -1,9 +1,9 @@
-/* Kernels with reductions: into which parts they are cut, and what members of a team have of one. */
+/* Kernels with reductions: how they are cut into parts, and how the members of a team share a part. */
 #include "codegen/lower/reduce.h"
 
 #include <string.h>
 
-/* Kept loops of one iteration, so that the innermost one has rows. */
+/* Drops kept loops of one iteration, so that the innermost kept loop has rows. */
 static void
 drop_unit_loops(Rows *r)
 {
@@ -16,7 +16,7 @@ drop_unit_loops(Rows *r)
 	r->nest.n = n;
 }
 
-/* Rows of up to so many elements have a team each, where no row adds to another's sum. */
+/* Does each row get a team of its own? The rows must be short, and no row may add to another row's sum. */
 static bool
 rows_have_teams(const Rows *r)
 {
@@ -26,7 +26,7 @@ rows_have_teams(const Rows *r)
 	       !r->chunks && r->full / r->rows <= r->tiles->team_row;
 }
 
-/* What the passes load, with any number for a reduction's. */
+/* Lists what the passes load; reductions are replaced by a constant. */
 static NestProbe
 probe_rows(Rows *r)
 {
@@ -51,7 +51,8 @@ probe_rows(Rows *r)
 	return p;
 }
 
-/* Of the kept loops the one whose rows members take becomes the last. How many of them a part is to have; 0: there are none. */
+/* Moves the kept loop whose rows members take to the last place. Returns how many of its rows a part should
+ * have; 0: no kept loops. */
 static int64_t
 choose_rows(Rows *r)
 {
@@ -67,8 +68,8 @@ choose_rows(Rows *r)
 	return reuse.iterations;
 }
 
-/* Of so many rows the outer members' at a time: half or a quarter of the block where that leaves nobody without, as 12 rows leave
- * four of eight. */
+/* How many rows the outer members take at a time. A half or a quarter of them is used if that leaves no
+ * member without a row: 12 rows, with eight outer members, are taken four at a time. */
 static int
 rows_at_once(int64_t rows, int most)
 {
@@ -78,7 +79,7 @@ rows_at_once(int64_t rows, int most)
 	return most;
 }
 
-/* Each outer member has one of them, and a team of its own, so that no thread waits for another warp. */
+/* Each outer member takes one row with a team of its own, so no thread waits for another warp. */
 static void
 give_rows(Rows *r, int64_t part_rows)
 {
@@ -95,7 +96,8 @@ give_rows(Rows *r, int64_t part_rows)
 	team_divide(r->lw, inner);
 }
 
-/* nest_parallel; parts of teams have several iterations of another kept loop where these load the same. */
+/* nest_parallel, with reuse for teams: if iterations of another kept loop load the same data, a part has
+ * several of them. */
 static int
 parallel_columns(Rows *r, int n, const LanesLoop *lanes)
 {
@@ -109,7 +111,8 @@ parallel_columns(Rows *r, int n, const LanesLoop *lanes)
 	return nest_parallel(&r->nest, n, lanes, r->lw);
 }
 
-/* Outer members share the longest of the first n reduced loops, where that is long enough for all. */
+/* Divides the team: outer members share the longest of the first n reduced loops. False: no loop is long
+ * enough for all of them. */
 static bool
 share_rows(Rows *r, int n, int inner)
 {
@@ -127,7 +130,7 @@ share_rows(Rows *r, int n, int inner)
 	return true;
 }
 
-/* Outer members add up as many rows of what is summed at the same time. */
+/* Divides the team of a part, if that pays: outer members add up different rows of the reduced elements. */
 static void
 divide_team(Rows *r)
 {
@@ -153,7 +156,7 @@ divide_team(Rows *r)
 static void
 cut_parts(Rows *r)
 {
-	int loops = r->nest.n, free = 0; /* kept loops that add nothing up */
+	int loops = r->nest.n, free = 0; /* outermost kept loops that add nothing to a chunk */
 
 	while (free < r->n_kept && (!r->chunks || r->nest.at[free].chunk))
 		free++;

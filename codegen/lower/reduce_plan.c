@@ -1,4 +1,4 @@
-/* Kernels with reductions: which pass makes and stores what. */
+/* Kernels with reductions: which pass computes and stores which value. */
 #include "codegen/lower/reduce.h"
 
 AccumulateKind
@@ -81,7 +81,6 @@ value_depth(const Rows *r, const Value *v)
 	return v->node ? r->depth[v->node->id] : 0;
 }
 
-/* Does pass `k` (from 1) sum or store anything over the reduced loops? */
 bool
 pass_has_work(const Rows *r, int k)
 {
@@ -122,7 +121,6 @@ store_full(Rows *r, int k)
 	}
 }
 
-/* Opens reduced loop `dim`; the outer member at hand has iterations m, m + R, m + 2R ... of one. How many loops. */
 int
 open_reduced(Rows *r, int dim, Affine *step)
 {

@@ -1,13 +1,14 @@
-/* What is loaded for all iterations of a loop, as a bias is for all rows, is loaded by each part that has one of them. So a part
- * has several:
+/* Reuse of loaded data within a part. A bias, say, is the same for all rows; if each part has one row, every part loads the whole bias.
+ * So a part gets several rows:
  *
  *	y[row, column] = x[row, column] + bias[column]
  *
- * touches 3 numbers for each of y where parts have a row each, and 2.25 where they have four. Which loop, and how many of its
- * iterations, is found from what the parts would touch. */
+ * This touches 3 numbers for each element of y if parts have one row each, and 2.25 if they have four. The loop and the number of
+ * iterations are chosen by the bytes that all parts would touch. */
 #include "codegen/lower/nest.h"
 
-/* Bytes that all parts touch, each element once for a part; parts: of them along each loop. */
+/* Bytes that all parts touch together; each part touches an element once. parts: number of parts along each
+ * loop. */
 static double
 touched_bytes(const Lower *lw, const LoopNest *nest, const NestProbe *p, const int64_t *parts)
 {
@@ -26,8 +27,8 @@ touched_bytes(const Lower *lw, const LoopNest *nest, const NestProbe *p, const i
 	return sum;
 }
 
-/* Of a nest whose loop `loop` has been moved behind loop `last`, where it counts groups of iterations: the parts along each of
- * its loops as they were. */
+/* Moves loop r->loop to position c->last, where it counts groups of iterations, and cuts the nest. Returns
+ * the number of parts along each loop of the nest, in the original order. */
 static void
 parts_along(const Lower *lw, const LoopNest *nest, const Reuse *r, const Cutting *c, int64_t *parts)
 {
@@ -43,7 +44,7 @@ parts_along(const Lower *lw, const LoopNest *nest, const Reuse *r, const Cutting
 	}
 }
 
-/* As it would be cut: the bytes, and how many parts there are. */
+/* The bytes for a choice r, and in *n how many parts there would be. */
 static double
 bytes_of_parts(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Reuse *r,
                const Cutting *c, int64_t *n)
@@ -63,7 +64,8 @@ bytes_of_parts(const Lower *lw, const LoopNest *nest, const NestProbe *p, const 
 	return touched_bytes(lw, nest, p, parts);
 }
 
-/* Is the loop there for parts to have more of its iterations? */
+/* May parts have several iterations of this loop? Not if it is a side of a square, a loop within blocks, or
+ * too short. */
 static bool
 may_repeat(const LoopNest *nest, const Cutting *c, const Reuse *r)
 {
@@ -89,7 +91,7 @@ nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Cutt
 			if (r.iterations == 1 || !may_repeat(nest, c, &r))
 				continue;
 			double bytes = bytes_of_parts(lw, nest, p, &r, c, &n);
-			/* Half the parts that a kernel should have still give each processor several. */
+			/* Half as many parts as a kernel should have still give each processor several. */
 			bool few = again > 1 && (lw->parts == 1 || 2 * n < lw->parts);
 			if (few || bytes >= 0.99 * fewest)
 				continue;
@@ -109,7 +111,8 @@ nest_parallel_again(LoopNest *nest, const Reuse *r, const Cutting *c, int within
 	LoopNest whole = *nest;
 	if (nest_parallel(&whole, c->n, c->lanes, lw) <= c->last || nest->n == MAX_NEST ||
 	    !nest_cut(nest, c->last, r->iterations))
-		return nest_parallel(nest, c->n, c->lanes, lw); /* parts have all of the loop */
+		/* each part has all iterations of the loop */
+		return nest_parallel(nest, c->n, c->lanes, lw);
 	LoopDim d = nest->at[c->last + 1];
 	nest_move(nest, c->last + 1, nest->n - 1);
 	loops = --nest->n;

@@ -1,18 +1,18 @@
-/* Kernels with reductions along rows: what several passes need is kept from one to the next. On CPUs that is what is expensive, in
- * a local array. Members of a team keep what has to be loaded, too, so that a row comes from memory once: in registers, where
- * each has few numbers of it. */
+/* Kernels with reductions along rows: keeps values that several passes need. CPUs keep expensive values in a
+ * local array. Members of a team also keep loaded values, so that a row is read from memory once; if each
+ * member has few elements of the row, it keeps them in registers. */
 #include "codegen/lower/reduce.h"
 
-enum { BESIDE_ROWS = 1024 }; /* bytes of a team's memory, for its sums */
+enum { BESIDE_ROWS = 1024 }; /* bytes of team memory left for sums */
 
-/* By value id. */
+/* Facts about values, by value id. */
 typedef struct {
-	uint32_t *needed; /* passes, as bits */
-	bool *outlasts;   /* something reads it in fewer passes, or sums or stores it */
-	bool *loads;      /* a number of it for each element, which is not kept */
+	uint32_t *needed; /* passes that need the value, as bits */
+	bool *outlasts;   /* is it reduced or stored, or read by a value that fewer passes need? */
+	bool *loads;      /* does it need a load for each element that is not kept? */
 } Uses;
 
-/* Marks what pass k computes over the full space below v. */
+/* Marks in `needed` what pass k computes over the full space below v. */
 static void
 mark_needed(const Value *v, int k, uint32_t *needed)
 {
@@ -57,7 +57,8 @@ is_often(uint32_t passes)
 }
 
 /* ---- members of a team */
-/* Do members have the same numbers of a row in each pass, few enough for registers? How many; 0: no. */
+/* If each member has the same elements of a row in every pass, and few enough for registers: how many;
+ * otherwise 0. */
 static int64_t
 own_numbers(const Rows *r)
 {
@@ -69,7 +70,7 @@ own_numbers(const Rows *r)
 	return n <= r->tiles->own_numbers ? n : 0;
 }
 
-/* Keeps a value; false: there is no room. */
+/* Keeps a value in an array; false: there is no room. */
 static bool
 keep(Rows *r, const Value *v, int64_t own, int64_t *bytes)
 {
@@ -90,8 +91,8 @@ keep(Rows *r, const Value *v, int64_t own, int64_t *bytes)
 	return true;
 }
 
-/* ---- an array that changes hands: of rows that fill a processor's memory there is one */
-/* As mark_needed, but that `kept` is there behind pass `first`. */
+/* ---- arrays that are taken over: rows that fill a processor's memory have only one array */
+/* As mark_needed, if value `kept` is in an array after pass `first`. */
 static void
 mark_needed_beside(const Value *v, int k, const Value *kept, int first, uint32_t *needed)
 {
@@ -124,7 +125,8 @@ needed_beside(const Rows *r, const Value *kept, int first)
 	return needed;
 }
 
-/* exp(x - m) lies where x was, which only the pass that computes it still reads. That pass has one nest of loops. */
+/* Lets v take over the array of an input that only the pass that computes v still reads: exp(x - m) takes
+ * the place of x. That pass must have a single nest of loops. */
 static bool
 take_over(Rows *r, const Value *v, uint32_t passes)
 {

@@ -1,4 +1,5 @@
-/* Kernels with reductions along rows: lanes, or members of a team, have partial sums, in loops over what is added up. */
+/* Kernels with reductions along rows: loops over the reduced elements, with partial sums for each lane or
+ * member of a team. */
 #include "codegen/lower/reduce.h"
 
 static void
@@ -11,7 +12,7 @@ store_late(Lower *lw)
 	st->late.n = 0;
 }
 
-/* Loops over reduced dims from `dim` on; sums come back in acc. */
+/* Opens the reduced loops from `dim` on. Returns the sums in acc. */
 static void
 row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 {
@@ -72,7 +73,7 @@ row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 	st->inner_flat = inner;
 }
 
-/* Row values that the pass reads are computed before its loops. */
+/* Computes row values that the pass reads before its loops. */
 static void
 hoist_rows(Rows *r, int k)
 {
@@ -85,7 +86,7 @@ hoist_rows(Rows *r, int k)
 	}
 }
 
-/* What a pass put into row buffers is there for the next. */
+/* Values that this pass has put into arrays can be read by the next pass. */
 static void
 promote_cached(Rows *r)
 {
@@ -111,7 +112,7 @@ row_pass(Rows *r, int k)
 	for (int from = 0; from == 0 || from < n; from += most) {
 		int count = n - from < most ? n - from : most;
 		st->inner_flat = affine_constant(0);
-		if (r->n_kept == r->nest.n) { /* everything reduced has one element */
+		if (r->n_kept == r->nest.n) { /* every reduced axis has one element */
 			st->full_flat = r->flat_full;
 			for (int i = 0; i < count; i++)
 				acc[i] = rows_element(r, node_operand(reduces[from + i], 0),

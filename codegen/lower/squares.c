@@ -1,6 +1,5 @@
-/* Transposes by a team. What is stored along one loop and loaded along another goes through the team's memory, a square of it at a
- * time: members load rows of the one and store rows of the other, so that both are side by side in memory. For example
- * y[i, j] = x[j, i]:
+/* Transposes by a team. If data is stored along one loop and loaded along another, it goes through team memory, one square at a time.
+ * Members load rows of the input and store rows of the output, so that both are contiguous in memory. For example y[i, j] = x[j, i]:
  *
  *	local square3 : f32[32,33]
  *	team v2 < 32 {
@@ -16,14 +15,14 @@
  *	      v9 = load square3[v6 + 132*v7 + 33*v8] : f32
  *	      store y0[2048*v0 + 32*v1 + 64*v6 + 4*v7 + v8] = v9
  *
- * Rows of 33 are for memory in 32 banks of four bytes: rows and columns of eight times four numbers, four of them at once, are in
- * banks of their own. */
+ * Rows of the square have 33 elements because memory has 32 banks of four bytes: the numbers that eight inner members of four outer
+ * ones access together then lie in different banks, along rows and along columns. */
 #include "codegen/lower/nest.h"
 
 #include <string.h>
 
 /* ---- which loads */
-/* The loop that a load runs along, if that is another than the last. */
+/* The loop along which a load is contiguous, if that is not the last loop; -1: none. */
 static int
 turned_along(const LoopNest *nest, const NestLoad *load)
 {
@@ -38,7 +37,7 @@ turned_along(const LoopNest *nest, const NestLoad *load)
 	return -1;
 }
 
-/* The longest loop but the last. */
+/* The longest loop apart from the last. */
 static int
 longest_loop(const LoopNest *nest)
 {
@@ -71,11 +70,11 @@ nest_squares(const Lower *lw, const LoopNest *nest, const NestProbe *p, Squares 
 }
 
 /* ---- one square */
-/* A side of it: up to 32 iterations of a loop. */
+/* A side of a square: up to 32 iterations of a loop. */
 typedef struct {
-	int64_t extent; /* of the square */
+	int64_t extent; /* iterations of the square */
 	Affine first;
-	bool ends; /* within the square */
+	bool ends; /* may the loop end within the square? */
 	Affine left;
 } Side;
 
@@ -90,7 +89,7 @@ side_of(LoopBuilder *lb, const LoopDim *d, Affine square)
 	return s;
 }
 
-/* Opens a side for the outer members; how many loops. */
+/* Opens a side for the outer members; returns how many loops that opened. */
 static int
 open_rows(LoopBuilder *lb, const Side *s, Affine *at)
 {
@@ -109,11 +108,12 @@ open_rows(LoopBuilder *lb, const Side *s, Affine *at)
 	return loops;
 }
 
-/* Outer members have the rows, inner ones run along them; both within the square. */
+/* A walk over a square: outer members take rows, inner members run along them. row and column count within
+ * the square. */
 typedef struct {
 	LoopBuilder *lb;
 	Spread lane;
-	int rows; /* loops over them */
+	int rows; /* loops over rows */
 	Affine row, column;
 } Walk;
 
@@ -166,7 +166,7 @@ squares_along(const LoopNest *nest, const Squares *s, int loop)
 	return loop == s->again.loop ? ceil_div(n, s->again.iterations) : n;
 }
 
-/* Iterations of the loops around squares. */
+/* The number of iterations of the loops around squares, as a shape. */
 static Type
 squares_of(Lower *lw, const LoopNest *nest, const Squares *s)
 {
@@ -189,7 +189,7 @@ array_type(const Lower *lw, const NestLoad *load)
 	return compute_type(lw->lb->k->buffers.at[load->buffer].type->dtype);
 }
 
-/* Of each load: that number of its dtype's. */
+/* Assigns each load the next array of its dtype. */
 static void
 arrays_of(const Lower *lw, const Squares *s, int *arrays)
 {
@@ -201,7 +201,7 @@ arrays_of(const Lower *lw, const Squares *s, int *arrays)
 	}
 }
 
-/* Brings rows of what is loaded along the other side. */
+/* Loads rows along the other side into team memory. */
 static void
 bring(Lower *lw, const LoopNest *nest, const NestLoad *load, int array, const Side *down,
       const Side *along, const Affine *around, int loop)
@@ -218,7 +218,7 @@ bring(Lower *lw, const LoopNest *nest, const NestLoad *load, int array, const Si
 	close_walk(&w);
 }
 
-/* at: of the two sides the number of the square, of the other loops the iteration. */
+/* Emits one square. at: for the two sides, the number of the square; for other loops, the iteration. */
 static void
 one_square(Lower *lw, const LoopNest *nest, const Squares *s, const int *arrays, Affine *at,
            StoreElement *store, const void *ctx)
@@ -265,7 +265,7 @@ lower_square(Lower *lw, const LoopNest *nest, const Squares *s, Affine number, S
 		loops = 1;
 		if (extent % again)
 			*repeated = nest_if_below(lb, *repeated, affine_constant(extent), &loops);
-		if (s->n) /* members still read the square before */
+		if (s->n) /* members may still read the previous square */
 			lb_barrier(lb);
 	}
 	one_square(lw, nest, s, arrays, at.at, store, ctx);

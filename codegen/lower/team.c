@@ -1,4 +1,4 @@
-/* What `lower` does for a team of members, for example 8 with 36 elements of a row, four of which are a vector:
+/* Loops for the members of a team. For example, 8 members share a row of 36 elements, in vectors of four:
  *
  *	team v1 < 8 {
  *	  for v2 < 2 {
@@ -6,12 +6,13 @@
  *	      vector v4 < 4 {
  *	        v5 = load x0[36*v0 + 32*v2 + 4*v1 + 4*v3 + v4] : f32
  *
- * Neighbours in memory are read by neighbours of the team. The loop around the vector runs once or not at all, so that the
- * place is below 36 by its form, without a computed one; it is there only where members have different numbers of elements. Every
- * loop of a kernel over one axis gives an element to the same member, so that members meet on no array of the kernel. */
+ * Neighbouring members read neighbouring elements. The loop over v3 runs once or not at all; its form shows that the place is below
+ * 36. It exists only if members have different numbers of elements. All loops of a kernel over one axis give an element to the same
+ * member, so that members never touch each other's elements of an array. */
 #include "codegen/lower/nest.h"
 
-/* Elements smaller than a byte share theirs with other members' elements. */
+/* Do all results have elements of at least a byte? Smaller elements share a byte with those of other
+ * members. */
 static bool
 stores_whole_bytes(const Function *f)
 {
@@ -54,7 +55,7 @@ team_divide(Lower *lw, int inner)
 	lb_team(lw->lb, 2, (int[]){lw->lb->k->team[0] / inner, inner});
 }
 
-/* Of the last level: who shares the elements of a row. */
+/* Members of the last level: they share the elements of a row. */
 static int
 members_of(const Kernel *k)
 {
@@ -76,7 +77,7 @@ team_vector(const Lower *lw)
 	return n < 1 ? 1 : n < most ? n : most;
 }
 
-/* Iterations of a member side by side: as many as keep members busy. */
+/* Neighbouring iterations of a member: as many as leave no member idle. */
 static int
 vector_along(const Lower *lw, int64_t extent, const Affine *below)
 {
@@ -153,7 +154,7 @@ spread_enter(Spread *s)
 
 	if (lb->k->n_team == 0)
 		return at;
-	/* Of vectors. */
+	/* counted in vectors */
 	int64_t members = members_of(lb->k), n = s->extent / s->vector,
 		groups = groups_of(lb->k, s->extent, s->vector);
 	s->own = affine_constant(0);
@@ -216,7 +217,7 @@ nest_open_rows(Lower *lw, const LoopNest *nest, int at, Affine *step)
 
 	*step = affine_scalar(lb, lb_for(lb, LOOP_TEAM, rows));
 	int loops = 1;
-	if (d->extent < rows) /* of the block's own */
+	if (d->extent < rows) /* the block may have fewer rows than there are members */
 		*step = nest_if_below(lb, *step, affine_constant(d->extent), &loops);
 	if (d->whole)
 		*step = nest_if_below(lb, *step, nest_left(lb, d), &loops);
@@ -234,7 +235,7 @@ team_inner(const Lower *lw, int64_t elements)
 	return inner;
 }
 
-/* The loop next to the last whose iterations that many rows of members can take, nearest first; -1: none. */
+/* The nearest loop before the last with at least `rows` iterations, one for each outer member; -1: none. */
 static int
 loop_of_rows(const LoopNest *nest, int rows)
 {
