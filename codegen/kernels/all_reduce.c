@@ -1,5 +1,5 @@
-/* all_reduce: the kernel copies a rank's own numbers to where everybody's sum will be; the tables then have ranks add them up there
- * (streams.c). */
+/* all_reduce: the kernel copies a rank's numbers to the place of the sum. The tables make the ranks add them
+ * up there (codegen/schedule/streams.c). */
 #include "codegen/lower/lower.h"
 #include "codegen/strategy/strategy.h"
 

@@ -1,5 +1,5 @@
-/* argmax: lines in parallel. Where they are few and long, blocks of them go in parallel, too: a kernel that runs before leaves
- * each block's index. */
+/* argmax for one thread per part: lines run in parallel. If there are few long lines, their blocks run in
+ * parallel as well: a serving kernel leaves the index of each block's largest element. */
 #include "codegen/kernels/lines.h"
 #include "ir/ops/ops.h"
 
@@ -9,7 +9,7 @@ typedef struct {
 	Lower *lw;
 	const Node *node;
 	int64_t axis, size;    /* of a line */
-	int64_t block, blocks; /* of a line, too */
+	int64_t block, blocks; /* elements of a block; blocks of a line */
 	Type lines;
 } Argmax;
 
@@ -41,8 +41,9 @@ element_at(const Argmax *a, const Index *line, Affine at)
 	return lower_element(a->lw, node_operand(a->node, 0), &full);
 }
 
-/* The index of the largest of the elements from `first` on, `count` or as many as the line has: one pass for the maximum,
- * one for the smallest index that has it. `size` where all are NaN, which is nowhere equal to the maximum. */
+/* The index of the first largest element among `count` elements from `first` on, or as many as the line has.
+ * One pass finds the maximum, a second one the smallest index of an equal element. If all elements are NaN,
+ * the index is `size`, because no element equals the maximum. */
 static LoopValue
 first_largest(const Argmax *a, const Index *line, Affine first, int64_t count)
 {
@@ -87,7 +88,7 @@ argmax_prepare(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-/* Of the blocks' indices the first whose element is the largest. */
+/* Of the blocks' indices, the first one whose element is the largest. */
 static LoopValue
 combine_blocks(const Argmax *a, Affine line, const Index *at)
 {
@@ -129,7 +130,7 @@ argmax_kernel(Lower *lw, const Node *n)
 	index_split(lb, a.lines, line, &at);
 	LoopValue index = a.blocks > 1 ? combine_blocks(&a, line, &at)
 	                               : first_largest(&a, &at, affine_constant(0), a.size);
-	/* NaN alone: the first, as in eval */
+	/* all NaN: index 0, as in eval */
 	LoopValue none = lb_compare(lb, LOOP_eq, index, lb_int(lb, S64, a.size));
 	index = lb_select(lb, none, lb_int(lb, S64, 0), index);
 	lb_store(lb, lower_buffer(lw, node_result(n, 0)), line, index);

@@ -1,6 +1,6 @@
-/* argmax for teams. A member has a line where neighbours' lines lie side by side in memory; else a team has one, or a few members
- * do where it is short. Where there would be few parts, blocks of lines are parts, too: a kernel that runs before leaves each
- * block's index. */
+/* argmax for teams. If neighbouring elements belong to different lines, each member has a line. Otherwise a
+ * team shares a line, or a few members do if it is short. If there would be few parts, blocks of lines are
+ * parts as well: a serving kernel leaves the index of each block's largest element. */
 #include "codegen/kernels/lines.h"
 #include "ir/ops/ops.h"
 
@@ -10,9 +10,9 @@ typedef struct {
 	Lower *lw;
 	const Node *node;
 	int64_t axis, size;    /* of a line */
-	int64_t block, blocks; /* of a line, too */
+	int64_t block, blocks; /* elements of a block; blocks of a line */
 	Type lines;
-	bool columns; /* a member has a line */
+	bool columns; /* each member has a line */
 } Argmax;
 
 static Argmax
@@ -37,7 +37,7 @@ argmax_scratch(Lower *lw, const Node *n)
 	return line_indices(lw, a.lines->n, a.blocks);
 }
 
-/* Where a block's index is. */
+/* The place of a block's index in the scratch. */
 static Affine
 scratch_place(const Argmax *a, Affine line, Affine block)
 {
@@ -47,16 +47,16 @@ scratch_place(const Argmax *a, Affine line, Affine block)
 	                  : affine_add_scaled(lb, block, line, a->blocks);
 }
 
-/* What the maximum is looked for in: a block of a line, or what the blocks' indices say. */
+/* The elements among which a maximum is searched: a block of a line, or the elements at the blocks' indices. */
 typedef struct {
 	const Argmax *a;
 	Affine line;
-	Index at; /* of the line */
+	Index at; /* index of the line */
 	bool of_blocks;
-	Affine first; /* element of the block */
+	Affine first; /* first element of the block */
 } Search;
 
-/* Opens a loop over the block or over all blocks. */
+/* Opens a loop over the elements of the block, or over all blocks. */
 static Spread
 open_search(const Search *s)
 {
@@ -79,8 +79,8 @@ enter_search(const Search *s, Spread *lane)
 	return s->a->columns ? affine_scalar(lane->lb, lane->variable) : spread_enter(lane);
 }
 
-/* Element j that is looked at, and its index. That of a block of NaN alone is the line's size, which is never the smallest; the
- * line's last element stands for it, which changes no maximum. */
+/* Element j of the search, and its index. A block of NaN only has the line's size as its index, which is
+ * never the smallest; the line's last element is read in its place, which changes no maximum. */
 static LoopValue
 searched(const Search *s, Affine j, LoopValue *index)
 {
@@ -100,8 +100,9 @@ searched(const Search *s, Affine j, LoopValue *index)
 	return lower_element(a->lw, node_operand(a->node, 0), &full);
 }
 
-/* One pass for the maximum, one for the smallest index that has it. The line's size where all are NaN, which is nowhere equal to
- * the maximum. */
+/* The index of the first largest element. One pass finds the maximum, a second one the smallest index of an
+ * equal element. If all elements are NaN, the index is the line's size, because no element equals the
+ * maximum. */
 static LoopValue
 first_largest(const Search *s)
 {
@@ -126,7 +127,7 @@ first_largest(const Search *s)
 	return index;
 }
 
-/* Opens the loops over lines and, where there are several, blocks of each; they end with lb_end and spread_close. */
+/* The open loops over lines and, if there are several, their blocks. */
 typedef struct {
 	Affine line, block;
 	Spread lane;
@@ -204,7 +205,7 @@ argmax_team_kernel(Lower *lw, const Node *n)
 		lb->k->flops += a.lines->n * a.blocks - op_row(n)->flops(n);
 	Loops l = open_loops(&a, 1, &s);
 	LoopValue index = first_largest(&s);
-	/* NaN alone: the first, as in eval */
+	/* all NaN: index 0, as in eval */
 	LoopValue none = lb_compare(lb, LOOP_eq, index, lb_int(lb, S64, a.size));
 	index = lb_select(lb, none, lb_int(lb, S64, 0), index);
 	lb_store(lb, lower_buffer(lw, node_result(n, 0)), l.line, index);

@@ -1,4 +1,4 @@
-/* Convolutions as kernels: matrix products over implicit patches (im2col), or a library's. */
+/* Convolutions: matrix products over implicit patches (im2col), or a library's convolution. */
 #include "codegen/kernels/conv.h"
 #include "codegen/kernels/library.h"
 
@@ -14,7 +14,7 @@ conv_period(int64_t stride, int64_t dilation, int64_t window)
 	return n;
 }
 
-/* x[batch, channel, p*stride - low + q*dilation], 0 outside */
+/* x[batch, channel, p*stride - low + q*dilation]; 0 outside of x */
 static LoopValue
 patch_element(Lower *lw, const ConvShape *s, const Value *x, Affine batch, Affine channel,
               const Index *p, const Index *q)
@@ -46,7 +46,7 @@ with_first(int64_t first, Type rest)
 	return shape;
 }
 
-/* Splits flat = outer * inner->n + rest. */
+/* Splits flat = first * inner->n + rest. */
 static void
 split_two(LoopBuilder *lb, Module *m, Affine flat, int64_t outer, Type inner, Affine *first,
           Index *rest)
@@ -73,7 +73,7 @@ split_batch(LoopBuilder *lb, Module *m, const ConvShape *s, Affine batch, Affine
 	*group = rest.at[0];
 }
 
-/* conv: rows = outputs of the group, columns = places of y, k = (input, window place) */
+/* conv: rows = outputs of the group, columns = positions of y, k = (input channel, window position) */
 static LoopValue
 conv_a(Lower *lw, const Product *product, Affine batch, Affine m, Affine k)
 {
@@ -130,18 +130,21 @@ conv_products(Lower *lw, const Node *n, Product *out)
 	return 1;
 }
 
-/* conv_grad_input: rows = inputs of the group, columns = places of x, k = (output, window place). With a stride it is a
- * product for each rest of x's places: place + stride * p takes from windows' places tap + period * q, and dy there at
- * p + base - step * q. Axes whose rests would be too many divide instead. */
+/* conv_grad_input: rows = inputs of the group, columns = positions of x, k = (output channel, window
+ * position).
+ *
+ * With a stride there is one product per remainder of the position of x modulo the stride. Position place +
+ * stride * p gets its sum from window positions tap + period * q; the matching position of dy is p + base -
+ * step * q. An axis with too many remainders is not split; it divides instead. */
 typedef struct {
 	int64_t place, stride, places;
 	int64_t tap, period, taps;
 	int64_t base, step;
-	int64_t divisor; /* 1: the axis is split by rests */
+	int64_t divisor; /* 1: the axis is split by remainders */
 } InputAxis;
 typedef struct {
 	InputAxis axes[MAX_RANK];
-	Type places, taps; /* of all axes */
+	Type places, taps; /* shapes over all axes */
 } InputPart;
 
 static InputAxis
@@ -156,7 +159,7 @@ dividing_axis(const ConvShape *s, int i)
 	                   .divisor = s->a->stride.at[i]};
 }
 
-/* x's places `rest`, `rest` + stride, ... */
+/* The positions rest, rest + stride, ... of x. */
 static InputAxis
 axis_of_rest(const ConvShape *s, int i, int64_t rest)
 {
@@ -177,7 +180,8 @@ axis_of_rest(const ConvShape *s, int i, int64_t rest)
 	                   .divisor = 1};
 }
 
-/* How many parts, and each. Places that x has not are left out. */
+/* Lists the parts, one per combination of remainders; returns how many. A stride longer than x has fewer
+ * remainders. */
 static int
 input_parts(Module *m, const ConvShape *s, InputPart parts[MAX_PRODUCTS])
 {
@@ -228,7 +232,7 @@ conv_grad_input_a(Lower *lw, const Product *product, Affine batch, Affine m, Aff
 	return lower_element(lw, s.q, &at);
 }
 
-/* The place divided; adds to *inside that the remainder is 0. */
+/* place / divisor; *inside becomes false if there is a remainder. */
 static Affine
 divided(LoopBuilder *lb, Affine place, int64_t divisor, LoopValue *inside)
 {
@@ -309,8 +313,8 @@ conv_grad_input_products(Lower *lw, const Node *n, Product *out)
 	return count;
 }
 
-/* conv_grad_weight: batch = group, rows = outputs, columns = (input, window place), k = (image,
- * place of y) */
+/* conv_grad_weight: batch = group, rows = outputs, columns = (input channel, window position), k = (image,
+ * position of y) */
 static LoopValue
 conv_grad_weight_a(Lower *lw, const Product *product, Affine batch, Affine m, Affine k)
 {
@@ -371,7 +375,7 @@ set_dims(LibraryOperand *o, Type t)
 	library_dense(o);
 }
 
-/* All of the operand's buffer, or a dense part of it. */
+/* Describes v if it is a whole buffer, or a dense part of one. */
 static bool
 dense_operand(Lower *lw, const Value *v, LibraryOperand *out)
 {
@@ -415,7 +419,7 @@ conv_library(Lower *lw, const Node *n, LibraryCall *out)
 	return true;
 }
 
-/* Each element once for every place of the window that it stands in, in vectors along the last axis. */
+/* Each element is read once for every window position that covers it, in vectors along the last axis. */
 Reading
 conv_reads(const Target *t, const Node *n, int i, Ints *axes)
 {
@@ -425,7 +429,8 @@ conv_reads(const Target *t, const Node *n, int i, Ints *axes)
 	return op_row(n)->flops(n) >= t->tuning->library.least_flops ? READ_DENSE : READ_ONCE;
 }
 
-/* cuDNN adds a bias in few layouts. Whatever reads the sum adds it as well. */
+/* cuDNN adds a bias in few layouts only, so the sum's readers add it instead when a library may run the
+ * convolution. */
 static bool
 conv_takes_bias(const Target *t, const Node *n)
 {

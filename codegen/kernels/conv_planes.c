@@ -1,54 +1,54 @@
-/* The gradient of a convolution's weights where groups have few outputs, as depthwise ones have: a matrix product would
- * copy a patch of x for each place of y, and multiply it once. Here an image's plane of x, and of dy, is copied once,
- * to rows of one pitch. Then what a place of the window multiplies are two runs of memory, one of them shifted:
+/* Weight gradients of convolutions whose groups have few outputs, such as depthwise ones. A matrix product would copy a patch of x for
+ * each position of y and multiply it only once. Here one plane of x and one of dy is copied once per image, to rows of one pitch. A
+ * window position then multiplies two runs of memory, one of them shifted:
  *
  *	dw[q] = sum_j dy[j] * x[j + shift(q)]
  *
- * Behind its rows dy is 0. With a stride x is dealt out to several planes, by what is left of a place divided by the
- * stride: within one, neighbours are a stride apart. A sum has a lane for every 16th product, which are added last. */
+ * Between its rows, dy is padded with 0. With a stride, x is dealt out to several planes, one per remainder of the position modulo the
+ * stride; neighbours within a plane are one stride apart in x. A sum has LOOP_LANES lanes, which are added up last. */
 #include "codegen/kernels/conv.h"
 #include "codegen/lower/lower.h"
 
-enum { MAX_AXES = 3 }; /* with more it is a product */
+enum { MAX_AXES = 3 }; /* most spatial axes; convolutions with more axes are products */
 
-/* A spatial axis. Place k = first + period * u of the window reads the plane of `first`, moved by first * dilation /
- * stride + step * u. */
+/* A spatial axis. Window position first + period * u reads the plane of remainder `first`, shifted by first
+ * * dilation / stride + step * u. */
 typedef struct {
 	int64_t period, step;
-	int64_t shift; /* the most that a place moves */
+	int64_t shift; /* most shift of a window position */
 } PlaneAxis;
 
-/* How a gradient is made so. */
+/* The plan for a weight gradient. */
 typedef struct {
 	const PlaneTiles *tiles; /* the target's */
 	ConvShape s;
 	DType type;
-	Tiling blocks; /* of dy's places */
+	Tiling blocks; /* of the positions of dy */
 	PlaneAxis axes[MAX_AXES];
 	int n_planes;
 } Planes;
 
-/* A block of dy's places in rows of one pitch, and x's planes for it. */
+/* A block of dy's positions in rows of one pitch, and the planes of x for it. */
 typedef struct {
-	int64_t size[MAX_AXES];  /* places of dy */
-	int64_t pitch[MAX_AXES]; /* elements of a plane from one step to the next */
-	int64_t plane;           /* elements of one */
-	int64_t run;             /* products of a place of the window, in whole vectors */
+	int64_t size[MAX_AXES];  /* positions of dy */
+	int64_t pitch[MAX_AXES]; /* elements of a plane from one position to the next */
+	int64_t plane;           /* elements of a plane */
+	int64_t run;             /* products for a window position, in whole vectors */
 } BlockShape;
 
-/* What the kernel of one node keeps in arrays, and the part at hand. */
+/* The arrays of the kernel, and the current part. */
 typedef struct {
 	Lower *lw;
 	const Planes *p;
-	int x, y;  /* the planes, and dy's */
-	int total; /* the sums of all places of the window */
+	int x, y;  /* arrays of x's planes and of dy's plane */
+	int total; /* array with the sums of all window positions */
 	int *sums;
-	int most_sums; /* that fit in registers */
+	int most_sums; /* sums that fit in registers */
 	Affine group, channel, image;
 } Emit;
 
 /* ---- the shape */
-/* A block of `count` steps along the tiling's axis, one along those before. */
+/* The shape of a block with `count` steps along the tiling's axis and one step along the axes before. */
 static BlockShape
 block_shape(const Planes *p, int64_t count)
 {
@@ -74,7 +74,7 @@ y_size(const BlockShape *b)
 	return b->size[0] * b->pitch[0];
 }
 
-/* False: a place moves further than a block is long, or there are too many planes. */
+/* False: a shift is longer than a block, or there are too many planes. */
 static bool
 set_axes(Planes *p)
 {
@@ -96,8 +96,8 @@ set_axes(Planes *p)
 	return p->n_planes <= p->tiles->most_planes;
 }
 
-/* Whether to do it so: not for many outputs, for which a product's patches are worth their copies, nor where the rows
- * are so short that most of what is computed lies between them. */
+/* Plans the gradient. False: do not use planes. Many outputs make a product's patches worth their copies; in
+ * very short rows most of the work would be padding. */
 static bool
 planes_of(const Target *target, const Node *n, Planes *p)
 {
@@ -122,7 +122,7 @@ planes_of(const Target *target, const Node *n, Planes *p)
 	       dtype_bytes(p->type, x_size > sums ? x_size : sums) <= t->most_bytes;
 }
 
-/* Of plane number `plane`: the first place of the window along each axis that reads it. */
+/* The first window position along each axis that reads plane number `plane`. */
 static void
 first_places(const Planes *p, int64_t plane, int64_t place[MAX_AXES])
 {
@@ -145,7 +145,8 @@ clear(const Emit *e, int array, int64_t from, int64_t n)
 	lb_end(lb);
 }
 
-/* Opens loops over the elements of a plane with so many steps along its first axis; the element's place in the plane. */
+/* Opens loops over the elements of a plane with `steps` steps along its first axis. Returns the element's
+ * place in the plane. */
 static Affine
 open_plane(const Emit *e, const BlockShape *b, int64_t steps, Index *at)
 {
@@ -170,7 +171,7 @@ close_plane(const Emit *e)
 		lb_end(e->lw->lb);
 }
 
-/* x's places in one of its planes, for the block that begins at `first`; outside of x 0 */
+/* Copies x into one of its planes, for the block that begins at `first`; 0 outside of x. */
 static void
 fill_x(const Emit *e, const BlockShape *b, const Index *first, int64_t plane)
 {
@@ -199,7 +200,7 @@ fill_x(const Emit *e, const BlockShape *b, const Index *first, int64_t plane)
 	close_plane(e);
 }
 
-/* dy's places of the block for an output of the group; behind its rows 0 */
+/* Copies dy's block for one output of the group; 0 behind each row. */
 static void
 fill_y(const Emit *e, const BlockShape *b, const Index *first, Affine output)
 {
@@ -229,7 +230,8 @@ lane(const Emit *e, int array, Affine first, LoopValue j)
 	return lb_load(lb, array, affine_add(lb, first, affine_scalar(lb, j)));
 }
 
-/* n places of the window, neighbours along its last axis, side by side: the first is number `tap` and reads x at `shift`. */
+/* Adds the products of n window positions that are neighbours along the last axis. The first one has number
+ * `tap` and reads x at `shift`. */
 static void
 multiply(const Emit *e, const BlockShape *b, Affine tap, Affine shift, int64_t n)
 {
@@ -266,7 +268,7 @@ multiply(const Emit *e, const BlockShape *b, Affine tap, Affine shift, int64_t n
 	lb_end(lb);
 }
 
-/* All places of the window that read the plane: place[i] + period * u along each axis. */
+/* Multiplies for all window positions that read the plane: place[i] + period * u along each axis. */
 static void
 multiply_plane(const Emit *e, const BlockShape *b, Affine output, int64_t plane)
 {
@@ -305,7 +307,7 @@ multiply_plane(const Emit *e, const BlockShape *b, Affine output, int64_t plane)
 }
 
 /* ---- the kernel */
-/* dw[output, input, place] = the lanes' sum */
+/* dw[output, input, position] = the sum of the lanes */
 static void
 add_lanes(const Emit *e, Affine input)
 {
@@ -329,7 +331,7 @@ add_lanes(const Emit *e, Affine input)
 	lb_end(lb);
 }
 
-/* For how many places of the window registers hold the sums, beside dy's elements. */
+/* How many window positions can have their sums in registers, beside dy's elements. */
 static int
 most_sums(const Target *t, DType type)
 {
@@ -362,7 +364,7 @@ declare_arrays(Emit *e)
 		e->sums[i] = lb_local(lb, p->type, LOOP_LANES);
 }
 
-/* Channels of x are parts. */
+/* Channels of x are the parts. */
 static void
 planes_kernel(Lower *lw, const Node *n)
 {
@@ -384,7 +386,7 @@ planes_kernel(Lower *lw, const Node *n)
 		index_split(lb, s->y_space, k.first, &first);
 		for (int64_t plane = 0; plane < p.n_planes; plane++)
 			fill_x(&e, &b, &first, plane);
-		/* what last vectors read beyond the planes, and have beyond dy's rows */
+		/* last vectors read beyond x's planes and beyond dy's rows */
 		clear(&e, e.x, p.n_planes * b.plane, LOOP_LANES);
 		clear(&e, e.y, y_size(&b), b.run - y_size(&b));
 		Affine output = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, s->out));

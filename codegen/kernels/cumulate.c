@@ -1,13 +1,16 @@
-/* cumulate: lines in parallel, each in order. Where lines are few and long, blocks of them go in parallel, too: a kernel that
- * runs before sums up every block, and each starts at the sum of those before it. Blocks depend on the shape alone, so that
- * the bits are the same for any target and number of cores. Sums of blocks are in order and in f64 where results are f32 or less:
- * running sums of what is positive do not fall from one block to the next, and nothing overflows that would not in order. */
+/* cumulate: lines run in parallel, each in order. If lines are few and long, their blocks run in parallel as
+ * well: a serving kernel adds up every block, and each block starts at the sum of the blocks before it.
+ *
+ * Blocks depend on the shape only, so the bits are the same for every target and number of cores. If results
+ * are f32 or smaller, the sums of blocks are added in order and in f64. So running sums of positive numbers
+ * never fall from one block to the next, and nothing overflows that would not overflow in order. */
 #include "codegen/kernels/cumulate.h"
 #include "codegen/lower/lower.h"
 #include "ir/ops/ops.h"
 
-/* Short operands have whole lines. Lines are few below FEW. A block has LEAST_BLOCK to MOST_BLOCK elements, more where a line
- * would have more than MOST_BLOCKS: each adds up the sums of those before. */
+/* Operands of fewer than SHORT elements keep whole lines, and so do FEW lines or more. A block has
+ * LEAST_BLOCK to MOST_BLOCK elements; more if a line would have over MOST_BLOCKS blocks, because each block
+ * adds up the sums of all blocks before it. */
 enum { SHORT = 1 << 14, FEW = 256, LEAST_BLOCK = 256, MOST_BLOCK = 4096, MOST_BLOCKS = 4096 };
 
 Cumulate

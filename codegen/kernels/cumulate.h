@@ -1,4 +1,4 @@
-/* What the strategies of running sums share. */
+/* Private to kernels: shared by the strategies of running sums. */
 #ifndef GRADC_CODEGEN_KERNELS_CUMULATE_H
 #define GRADC_CODEGEN_KERNELS_CUMULATE_H
 
@@ -10,24 +10,25 @@ typedef struct {
 	const Node *node;
 	const CumulateAttr *attr;
 	Type x, lines;
-	DType type; /* that sums are of */
+	DType type; /* type of the sums */
 	int64_t size, block, blocks;
 } Cumulate;
 Cumulate cumulate_of(Lower *lw, const Node *n);
-/* The sums of all blocks but the last. */
+/* The scratch: the sums of all blocks except the last block of each line. */
 Type cumulate_scratch(Lower *lw, const Node *n);
 int64_t cumulate_prepare_flops(const Cumulate *c);
-/* Element number `at` of the line, in the order in which they are added. */
+/* The index of element `at` of the line, in the order of addition. */
 Index cumulate_index(const Cumulate *c, const Index *line, Affine at);
-/* The place of a block's sum. */
+/* Place of a block's sum in the scratch. */
 Affine cumulate_sum_place(const Cumulate *c, Affine line, Affine block);
-/* Stores the sum of a block, which is not the last, for the kernel that `c` is of. */
+/* Stores the sum of a block into the scratch. The block is not the last of its line. */
 void cumulate_sum_block(const Cumulate *c, Affine line, Affine block, const Index *at);
-/* What the block starts at: the sum of those before it. */
+/* The sum of all blocks before this one, at which the block starts. */
 LoopValue cumulate_sum_before(const Cumulate *c, Affine line, Affine block);
-/* Stores the next running sum, of the old one and x, to an array of one; what the result has there. */
+/* Adds x to the old running sum and stores it into `sum`, an array of one element. Returns the element of
+ * the result. */
 LoopValue cumulate_step(const Cumulate *c, int sum, LoopValue old, LoopValue x);
-/* The results of a block; sum: an array of one. */
+/* Stores the results of a block; `sum` is an array of one element. */
 void cumulate_block(const Cumulate *c, Affine line, Affine block, const Index *at, int sum);
 
 #endif

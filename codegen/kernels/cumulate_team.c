@@ -1,17 +1,18 @@
-/* cumulate for teams, in the order that it has for one thread. A member has a line, or a block of one. Where neighbours' lines lie
- * side by side in memory members go along them as they are; else the team brings some elements of all its lines or blocks to its
- * memory, members go along those, and the team stores them: each row of memory is read and stored by neighbours.
+/* cumulate for teams, with the same order of additions as one thread. Each member has a line, or a block of a line. If neighbouring
+ * elements belong to different lines, members read their lines directly. Otherwise the team loads some elements of all its lines or
+ * blocks into its memory, each member adds along its own row there, and the team stores the results. So every row of memory is read and
+ * stored by neighbouring members.
  *
  *	for v1 < 3 {                              ; 128 elements of a block of 384
- *	  for v2 < 32 { team v3 < 32 { ... } }      ; of 32 blocks
+ *	  for v2 < 32 { team v3 < 32 { ... } }      ; load them, of 32 blocks
  *	  barrier
- *	  team v4 < 32 { for v5 < 128 { ... } }     ; a member's block
+ *	  team v4 < 32 { for v5 < 128 { ... } }     ; each member adds along its block
  *	  barrier
- *	  for v6 < 32 { team v7 < 32 { ... } } */
+ *	  for v6 < 32 { team v7 < 32 { ... } }      ; store them */
 #include "codegen/kernels/cumulate.h"
 #include "codegen/kernels/lines.h"
 
-/* ---- columns */
+/* ---- columns: members read their lines directly */
 typedef struct {
 	Affine line, block;
 	Index at; /* of the line */
@@ -42,13 +43,14 @@ close_column(const Cumulate *c, Column *own)
 		lb_end(c->lw->lb);
 }
 
-/* ---- rows: of a part, a line or a block each */
+/* ---- rows: each member's line or block is a row of the team's memory */
 typedef struct {
 	const Cumulate *c;
-	int64_t members, count; /* rows of a part; of all parts, along the second parallel loop */
-	int64_t near;           /* elements of a row that are in the team's memory */
-	Affine outer, first;    /* the line, where rows are blocks; the part's first row */
-	int tile, sum;          /* [members, near]; a member's own */
+	/* rows of a part; rows of all parts along the second parallel loop */
+	int64_t members, count;
+	int64_t near;        /* elements of a row in team memory at a time */
+	Affine outer, first; /* the line, if rows are blocks; the part's first row */
+	int tile, sum;       /* array [members, near] in team memory; private sum of a member */
 } Rows;
 
 static Rows
@@ -79,7 +81,7 @@ close_rows(const Rows *r)
 	lb_end(r->c->lw->lb);
 }
 
-/* Row `row` of the part: its line and block. */
+/* The line and block of row `row` of the part. */
 static void
 row_of(const Rows *r, Affine row, Affine *line, Affine *block)
 {
@@ -89,15 +91,15 @@ row_of(const Rows *r, Affine row, Affine *line, Affine *block)
 	*block = r->c->blocks > 1 ? at : affine_constant(0);
 }
 
-/* Those of the part that there are, of all its members. */
+/* How many rows there are from the part's first row on. */
 static Affine
 rows_left(const Rows *r)
 {
 	return affine_plus(affine_scale(r->c->lw->lb, r->first, -1), r->count);
 }
 
-/* Opens the team's loop over its elements of row `row`; the element's number in the line. Of a block that is none there are
- * no elements. */
+/* Opens the team's loop over its elements of row `row`. Returns the element's number in the line. A block
+ * beyond the line's end has no elements. */
 static Affine
 open_elements(const Rows *r, Affine row, Affine chunk, bool straight, Spread *lane)
 {
@@ -117,13 +119,13 @@ open_elements(const Rows *r, Affine row, Affine chunk, bool straight, Spread *la
 	return affine_add(lb, first, spread_enter(lane));
 }
 
-/* Opens the loops over rows and their elements, as `store` says whether to memory or from there. */
+/* Moves a chunk of all rows: from memory into `tile`, or with `store` from `tile` to the result. */
 static void
 move_chunk(const Rows *r, Affine chunk, bool store)
 {
 	const Cumulate *c = r->c;
 	LoopBuilder *lb = c->lw->lb;
-	bool beyond = store && c->block % r->near; /* elements are of the next block */
+	bool beyond = store && c->block % r->near; /* some elements belong to the next block */
 	int out = lower_buffer(c->lw, node_result(c->node, 0));
 	Affine line, block;
 	Spread lane;
@@ -162,7 +164,7 @@ open_members(const Rows *r, Spread *lane)
 	return spread_enter(lane);
 }
 
-/* Each member goes along its row's elements that are near. */
+/* Each member adds along its row's elements in team memory. */
 static void
 add_chunk(const Rows *r, Affine chunk, bool store)
 {
@@ -194,7 +196,7 @@ add_rows(const Rows *r, bool store)
 	LoopBuilder *lb = c->lw->lb;
 
 	Affine chunk = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, ceil_div(c->block, r->near)));
-	lb_barrier(lb); /* the chunk before is stored */
+	lb_barrier(lb); /* the previous chunk is stored */
 	move_chunk(r, chunk, false);
 	lb_barrier(lb);
 	add_chunk(r, chunk, store);

@@ -1,4 +1,4 @@
-/* dot as blocked matrix products, or a library's. */
+/* dot: blocked matrix products, or a library's product. */
 #include "codegen/kernels/library.h"
 #include "codegen/kernels/product/product.h"
 #include "ir/ops/ops.h"
@@ -97,8 +97,8 @@ dot_products(Lower *lw, const Node *n, Product *out)
 	return 1;
 }
 
-/* Worth a copy: an element of one side is read once for every few of the other. Axes of a batch are stepped outside the
- * loops. */
+/* Is a copy of the operand worthwhile? Yes if an element is read for many elements of the other operand.
+ * Batch axes may have any strides, because they are stepped outside the loops. */
 static Reading
 dot_reads(const Target *target, const Node *n, int i, Ints *axes)
 {
@@ -112,11 +112,14 @@ dot_reads(const Target *target, const Node *n, int i, Ints *axes)
 	return often ? READ_STRIDED : READ_ONCE;
 }
 
-/* ---- as a library's product: axes of the operands and the result, neighbours joined where all strides allow */
+/* ---- as a library's product: runs of axes of the operands and the result; neighbouring axes are joined if
+ * all strides allow it */
 typedef struct {
 	int n;
-	int64_t size[MAX_RANK], strides[2][MAX_RANK]; /* of the two tensors that have these axes */
-	int64_t result[MAX_RANK];                     /* strides; of batch axes only */
+	/* strides in the two tensors that have these axes */
+	int64_t size[MAX_RANK], strides[2][MAX_RANK];
+	/* strides in the result, for batch axes only */
+	int64_t result[MAX_RANK];
 } AxisRuns;
 
 static void
@@ -135,7 +138,7 @@ add_axis(AxisRuns *r, int64_t size, int64_t a, int64_t b, int64_t c)
 	r->result[at] = c;
 }
 
-/* Runs of axes that two tensors share: of x and y, or of one and the result z. */
+/* Runs of axes that two tensors share: x and y, or one of them and the result z. */
 static AxisRuns
 runs_of(Type t, const Ints *axes, const int64_t *a, const int64_t *b)
 {
@@ -157,7 +160,7 @@ batch_runs(Type t, const DotAttr *a, const int64_t *x, const int64_t *y, const i
 	return r;
 }
 
-/* One run of enough elements, or none at all for the caller to refuse. */
+/* Is it exactly one run with enough elements? */
 static bool
 is_one_run(const LibraryLimits *l, const AxisRuns *r)
 {
@@ -176,7 +179,7 @@ dot_pays(const LibraryLimits *l, const Node *n, const AxisRuns *batch, const Axi
 	       rows->strides[0][0] != 1;
 }
 
-/* The axes of all batch runs, then one of rows and one of columns. */
+/* Sets the sizes and strides: the batch runs, then rows, then columns. */
 static void
 set_axes(LibraryOperand *o, const AxisRuns *batch, const int64_t *batch_strides, int64_t rows,
          int64_t columns, const int64_t strides[2])
@@ -215,7 +218,8 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 		return false;
 	if ((rows.strides[0][0] != 1 && inner.strides[0][0] != 1) ||
 	    (columns.strides[0][0] != 1 && inner.strides[1][0] != 1))
-		return false; /* neither neighbour lies next to an element: slow in any library */
+		/* neither neighbour of an element is contiguous: slow in any library */
+		return false;
 	LibraryOperand *o = out->operands;
 	int rank = batch.n + 2;
 	library_call_begin(out, LIBRARY_DOT);

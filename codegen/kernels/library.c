@@ -1,4 +1,4 @@
-/* What a library is told of a product or convolution. */
+/* Describes a product or convolution to a library. */
 #include "codegen/kernels/library.h"
 #include "codegen/fuse/fuse.h"
 

@@ -1,13 +1,13 @@
-/* What strategies say to libraries */
+/* Private to kernels: describes a product or convolution to a library. */
 #ifndef GRADC_CODEGEN_KERNELS_LIBRARY_H
 #define GRADC_CODEGEN_KERNELS_LIBRARY_H
 
 #include "codegen/lower/lower.h"
 
-/* An operand, and what the node's kernel stores, without sizes and strides. */
+/* The description of an operand, and of the kernel's result, without sizes and strides. */
 LibraryOperand library_operand(DType dtype, int rank, int buffer, int64_t offset);
 LibraryOperand library_result(Lower *lw, int rank);
-/* The vector that the node's kernel adds, if it adds one; false: the library cannot read it. */
+/* Adds the bias to the call, if the node's kernel adds one. False: the library cannot read the bias. */
 bool library_put_bias(Lower *lw, const Node *n, LibraryCall *c);
 
 #endif

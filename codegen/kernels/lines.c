@@ -1,7 +1,7 @@
-/* Lines along an axis: blocks of them, and as teams share them. */
+/* Lines along an axis: cutting them into blocks, and loops in which teams share them. */
 #include "codegen/kernels/lines.h"
 
-enum { LEAST_SHARING = 4 }; /* members that share a line */
+enum { LEAST_SHARING = 4 }; /* least members that share a line */
 
 LineBlocks
 line_blocks(const Lower *lw, int64_t size, int64_t parts, int64_t least)

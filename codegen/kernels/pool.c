@@ -1,4 +1,4 @@
-/* Windows as loops over rows of the small side. */
+/* Pooling for one thread per part: loops over rows of the smaller tensor. */
 #include "codegen/kernels/pool.h"
 #include "codegen/lower/lower.h"
 
@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* ---- lowering */
-/* The place in x of window place q; *inside says whether it lies inside, -1: always. */
+/* The position in x of window position q. *inside: does it lie in x? -1: always. */
 static Index
 pool_place(const PoolLoop *p, const Index *q, LoopValue *inside)
 {
@@ -54,7 +54,7 @@ pool_constant_index(Type t, int64_t flat)
 	return at;
 }
 
-/* x at window place q, `outside` where that is not in x. */
+/* x at window position q; `outside` if that position is not in x. */
 static LoopValue
 window_element(const PoolLoop *p, const Value *x, const Index *q, double outside)
 {
@@ -93,8 +93,8 @@ pool_window_value(const PoolLoop *p, const Value *x)
 	return sum;
 }
 
-/* Is window place q the first that holds `best`? Its flat place in x, or the last place of x. The maximum is NaN
- * where any element is. */
+/* The flat place in x of window position q, if it holds `best` or NaN; otherwise the last place of x. The
+ * maximum is NaN if any element is. */
 static LoopValue
 place_if_best(const PoolLoop *p, const Value *x, const Index *q, LoopValue best)
 {
@@ -146,7 +146,7 @@ pool_loop(Lower *lw, const Node *n, Type x, Type y)
 	                  .window = type_new(lw->m, S64, a->window.n, a->window.at)};
 }
 
-/* y in rows along its last axis. */
+/* y as rows along its last axis. */
 static int64_t
 row_size(Type y)
 {
@@ -164,7 +164,7 @@ row_mode(const PoolLoop *p)
 	return pool_is_unrolled(p) ? LOOP_VECTOR : LOOP_PLAIN;
 }
 
-/* Opens the loop over the elements of row number `row` of y; the flat number of one. */
+/* Opens the loop over the elements of row `row` of y. Returns the flat number of the element. */
 static Affine
 open_row(PoolLoop *p, Affine row, LoopMode mode)
 {
@@ -197,7 +197,7 @@ pool_gathered(const PoolLoop *p, const Node *n)
 	return lower_element(p->lw, node_operand(n, 0), &at);
 }
 
-/* x: what windows lie over. */
+/* x: the tensor that windows lie over. */
 static void
 each_element(Lower *lw, const Node *n, const Value *x, PoolElement *element)
 {
@@ -224,14 +224,14 @@ pool_gather_kernel(Lower *lw, const Node *n)
 	each_element(lw, n, node_operand(n, 1), pool_gathered);
 }
 
-/* Adds v to dx at a flat place of the plane that this iteration owns. */
+/* Adds v to dx at a flat place. The place lies in the plane that this iteration owns. */
 static void
 add_to(LoopBuilder *lb, int out, Affine place, LoopValue v)
 {
 	lb_store(lb, out, place, lb_binary(lb, LOOP_add, lb_load(lb, out, place), v));
 }
 
-/* A place of x that a condition keeps inside: computed, where its form says that it may lie outside. */
+/* A place that a condition keeps inside x. If its form does not show that, it is clamped. */
 static Affine
 place_inside(const PoolLoop *p, Affine place)
 {
@@ -264,8 +264,8 @@ spread_sum(const PoolLoop *p, int out, LoopValue dy)
 	lb_end(lb);
 }
 
-/* Every element of a row of y adds to its window's first maximum: these are found in vectors, then added to one by
- * one, as windows overlap. */
+/* Adds every element of a row of y to the first maximum of its window. The maxima are found in vectors; the
+ * additions are done one by one, because windows overlap. */
 static void
 spread_to_winners(PoolLoop *p, const Node *n, int out, Affine row)
 {
@@ -283,7 +283,7 @@ spread_to_winners(PoolLoop *p, const Node *n, int out, Affine row)
 	lb_end(lb);
 }
 
-/* Parallel over planes (batch, channel): windows overlap within a plane only. */
+/* Parallel over planes (batch, channel), because windows overlap within a plane only. */
 static void
 pool_grad_kernel(Lower *lw, const Node *n)
 {

@@ -1,4 +1,4 @@
-/* What the strategies of pooling windows share. */
+/* Private to kernels: shared by the strategies of pooling. */
 #ifndef GRADC_CODEGEN_KERNELS_POOL_H
 #define GRADC_CODEGEN_KERNELS_POOL_H
 
@@ -8,10 +8,10 @@ typedef struct {
 	Lower *lw;
 	const PoolAttr *a;
 	Type x, y, window;
-	Index at; /* of the window's element of y */
+	Index at; /* of the current element of y */
 } PoolLoop;
 PoolLoop pool_loop(Lower *lw, const Node *n, Type x, Type y);
-/* Windows of few places are written out, so that elements of y go in vectors. */
+/* Is the window small enough to be unrolled? Then elements of y are computed in vectors. */
 bool pool_is_unrolled(const PoolLoop *p);
 Index pool_constant_index(Type t, int64_t flat);
 /* The sum or maximum of x over the window. */
@@ -19,7 +19,7 @@ LoopValue pool_window_value(const PoolLoop *p, const Value *x);
 /* The flat place in x of the window's first maximum. */
 LoopValue pool_window_winner(const PoolLoop *p, const Value *x);
 
-/* What pool and pool_gather give for the element at hand. */
+/* The result of pool and of pool_gather for the current element. */
 typedef LoopValue PoolElement(const PoolLoop *p, const Node *n);
 PoolElement pool_value, pool_gathered;
 

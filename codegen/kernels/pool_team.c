@@ -1,14 +1,14 @@
-/* Windows for teams. A part has a block of elements of the result, side by side in memory, and a member some of them: rows of 7
- * or 56 elements would keep few members busy.
+/* Pooling for teams. A part is a block of neighbouring elements of the result, and each member has some of
+ * them: rows of 7 or 56 elements would keep few members busy.
  *
- * pool_grad is in gather form: an element of dx adds up dy of the windows that it lies in, in their order, so that it has the
- * bits of the sum that is made in memory. Where the window's maximum takes dy, a kernel that runs before leaves the place of each
- * window's first maximum: an element of dx would else look for it in every window that it lies in. */
+ * pool_grad gathers: an element of dx adds up dy of the windows that cover it, in order, so it has the same
+ * bits as a sum made in memory. For maximum pooling, a serving kernel leaves the place of each window's
+ * first maximum. Otherwise each element of dx would search the maximum of every window that covers it. */
 #include "codegen/kernels/pool.h"
 #include "codegen/lower/lower.h"
 
 /* ---- elements in blocks */
-/* An element for each member of the team, more where there are more parts than are wanted. */
+/* An element for each member of the team; more if there would be more parts than wanted. */
 static int64_t
 elements_of_part(const Lower *lw, int64_t n)
 {
@@ -20,7 +20,7 @@ elements_of_part(const Lower *lw, int64_t n)
 	return block;
 }
 
-/* Opens the loops over n elements; the one at hand. straight: what is done for it is a straight line. */
+/* Opens the loops over n elements; returns the current one. straight: its code has no loops. */
 static Affine
 open_elements(Lower *lw, int64_t n, bool straight, Spread *lane)
 {
@@ -72,8 +72,9 @@ pool_gather_team_kernel(Lower *lw, const Node *n)
 }
 
 /* ---- pool_grad */
-/* The windows along spatial axis i that may hold a place of x: by number, ending with the last that begins at it or before;
- * all that there are; or one for each of their places that it might be, where these lie far apart. */
+/* Which windows along a spatial axis may cover a position of x. LAST_WINDOWS: by number, the last `count`
+ * windows that begin at the position or before it. ALL_WINDOWS: all windows. PLACES: one window for each
+ * window position that could be here; used if positions lie far apart. */
 typedef enum { LAST_WINDOWS, ALL_WINDOWS, PLACES } Candidates;
 
 static int64_t
@@ -114,7 +115,8 @@ divided(LoopBuilder *lb, Affine x, int64_t by)
 	return affine_scalar(lb, lb_binary(lb, LOOP_div, lb_affine(lb, x), lb_int(lb, S64, by)));
 }
 
-/* Candidate number `at` for x's place `place` along axis i; *inside, too, says whether it is a window that holds the place. */
+/* The window of candidate `at` for position `place` of x along axis i. *inside is cleared if this is not a
+ * window that covers the position. */
 static Affine
 candidate(const PoolLoop *p, int i, Affine place, Affine at, LoopValue *inside)
 {
@@ -123,7 +125,7 @@ candidate(const PoolLoop *p, int i, Affine place, Affine at, LoopValue *inside)
 	Candidates kind = candidates(p, i, &count);
 	Affine window = at;
 
-	place = affine_plus(place, p->a->low.at[i]); /* from where window 0 begins */
+	place = affine_plus(place, p->a->low.at[i]); /* counted from where window 0 begins */
 	if (kind == PLACES) {
 		Affine begin = affine_add_scaled(lb, affine_plus(place, -reach_of(p, i)), at,
 		                                 dilation);
@@ -143,15 +145,15 @@ candidate(const PoolLoop *p, int i, Affine place, Affine at, LoopValue *inside)
 	return window;
 }
 
-/* What an element of dx gets. */
+/* The gradient of one element of dx. */
 typedef struct {
-	const PoolLoop *p; /* whose `at` is the element's */
+	const PoolLoop *p; /* its `at` is the element's index */
 	const Value *dy;
-	int winners;   /* a buffer; -1: every place of a window gets dy */
+	int winners;   /* buffer of the first maxima; -1: every position of a window gets dy */
 	LoopValue own; /* the element's flat place */
 } DyOf;
 
-/* dy of the windows' combination `at`, 0 where it does not come to the element. */
+/* dy of the windows `at`; 0 if the element does not get it. */
 static LoopValue
 candidate_dy(const DyOf *g, const Index *at)
 {
@@ -197,7 +199,7 @@ gathered_sum(const DyOf *g, Type all)
 	return sum;
 }
 
-/* The flat place in x of each window's first maximum. */
+/* The scratch: the flat place in x of each window's first maximum. */
 static Type
 pool_grad_scratch(Lower *lw, const Node *n)
 {

@@ -1,18 +1,18 @@
-/* scatter by segments: a kernel that runs before sorts the places of the updates by their index, stably; then every slice of
- * the result combines its own updates, in their order, and with the data last. So all slices go in parallel, nobody writes
- * where another one does, and the bits do not depend on who computes what. Of scatter_sorted the order is known: the kernel
- * before finds where the segments begin. */
+/* scatter by segments. A serving kernel sorts the updates by index, stably; the updates of one index are
+ * then a segment. Each slice of the result combines its segment in order, and the data last. All slices run
+ * in parallel and write to different places, so the bits do not depend on who computes a slice. For
+ * scatter_sorted the order is known: the serving kernel only finds where segments begin. */
 #include "codegen/kernels/lines.h"
 #include "ir/ops/ops.h"
 
-/* The scratch: begin[i] of the updates of index i in the sorted order, for every index and the end; then the order, which
- * scatter_sorted has as operand 3. */
+/* The scratch has begin[i], where the segment of index i begins in the sorted order, for every index and the
+ * end. Behind it lies the order, which is operand 3 of scatter_sorted instead. */
 typedef struct {
 	Lower *lw;
 	const Node *node;
-	int64_t keys, updates; /* indices that there are; how many are given */
+	int64_t keys, updates; /* indices of the result; updates given */
 	int scratch;
-	bool sorted; /* scatter_sorted, which has the order */
+	bool sorted; /* scatter_sorted: the order is an operand */
 } Segments;
 
 static Segments
@@ -39,7 +39,7 @@ scatter_scratch(Lower *lw, const Node *n)
 	               : NULL;
 }
 
-/* x where it lies in [0, n), else the nearest number there. */
+/* The number in [0, n) that is nearest to x. */
 static LoopValue
 clamped(LoopBuilder *lb, LoopValue x, int64_t n)
 {
@@ -50,14 +50,14 @@ clamped(LoopBuilder *lb, LoopValue x, int64_t n)
 	return c;
 }
 
-/* ---- the sort: part p has the indices from p * width on */
+/* ---- the sort: part p sorts the indices from p * width on */
 typedef struct {
-	LoopValue first, count; /* of the part's indices */
+	LoopValue first, count; /* range of the part's indices */
 	int64_t width;
-	Affine begin; /* of the part's in the scratch */
+	Affine begin; /* of the part's begin[] in the scratch */
 } Keys;
 
-/* Update i's index, less the part's first; *own: it is one of the part's. */
+/* Update i's index minus the part's first index. *own: does the part own the index? */
 static LoopValue
 key_of(const Segments *s, const Keys *k, LoopValue i, LoopValue *own)
 {
@@ -74,7 +74,7 @@ key_of(const Segments *s, const Keys *k, LoopValue i, LoopValue *own)
 	return rest;
 }
 
-/* How many updates have an index before the part's. */
+/* How many updates have a valid index before the part's first one. */
 static LoopValue
 count_before(const Segments *s, const Keys *k)
 {
@@ -90,7 +90,8 @@ count_before(const Segments *s, const Keys *k)
 	return before;
 }
 
-/* Opens a loop over the part's own updates, from the last to the first; the place in the scratch that update *i's index has. */
+/* Opens a loop over the part's own updates, from the last to the first. Returns the place of begin[] for the
+ * index of update *i. */
 static Affine
 open_own(const Segments *s, const Keys *k, LoopValue *i)
 {
@@ -112,7 +113,8 @@ close_own(const Segments *s)
 	lb_end(s->lw->lb);
 }
 
-/* The end of all segments, and 0 in place of the updates whose index is none, which nobody reads. */
+/* Stores the end of all segments. Updates with an invalid index get 0 in the order; nobody reads these
+ * entries. */
 static void
 close_order(const Segments *s, LoopValue end)
 {
@@ -127,8 +129,8 @@ close_order(const Segments *s, LoopValue end)
 	lb_end(lb);
 }
 
-/* Counting sort: how many updates an index has, where these end, and from the last to the first each goes before those that
- * are there; Knuth, TAOCP 5.2 algorithm D. */
+/* Counting sort (Knuth, TAOCP 5.2 algorithm D): counts the updates of each index, adds up where each segment
+ * ends, and then goes from the last update to the first, filling each segment from its end. */
 static void
 scatter_prepare(Lower *lw, const Node *n)
 {
@@ -177,8 +179,9 @@ scatter_prepare(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-/* ---- of sorted indices */
-/* begin[key] = how many indices are less: the largest sum of powers of two that the index before is less at. */
+/* ---- for sorted indices */
+/* begin[key] = how many indices are less than key. Bisection: adds powers of two, from the largest on, as
+ * long as the index before is less than key. */
 static void
 find_begin(const Segments *s, Affine key, int count)
 {
@@ -204,7 +207,7 @@ find_begin(const Segments *s, Affine key, int count)
 	lb_store(lb, s->scratch, key, lb_load(lb, count, zero));
 }
 
-/* A bisection for every index and the end, one for each member. */
+/* A bisection for every index and for the end, one for each member. */
 static void
 scatter_sorted_prepare(Lower *lw, const Node *n)
 {
@@ -224,7 +227,7 @@ scatter_sorted_prepare(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-/* ---- the slices: [before the axis, index, behind it] */
+/* ---- the slices: [axes before, index, axes behind] */
 static LoopValue
 combine(LoopBuilder *lb, ScatterKind kind, LoopValue x, LoopValue y)
 {
@@ -248,12 +251,12 @@ identity(LoopBuilder *lb, ScatterKind kind, DType storage)
 	                           : lb_identity(lb, kinds[kind], storage);
 }
 
-/* Where an element of the result lies: its slice's number before the axis, its index, and its number behind. */
+/* An element of the result: its number over the axes before, its index, and its number over the axes behind. */
 typedef struct {
 	Affine outer, key, inner;
 } Place;
 
-/* The update's element for that place: update number i takes the place of the index. */
+/* The element of update i for this place: update i's own axes take the place of the index. */
 static LoopValue
 update_element(const Segments *s, const Place *p, Affine i)
 {
@@ -275,7 +278,7 @@ update_element(const Segments *s, const Place *p, Affine i)
 	return lower_element(s->lw, updates, &at);
 }
 
-/* Of update number j of a segment that begins at `begin`. */
+/* The number of the update that is number j in the segment beginning at `begin`. */
 static Affine
 sorted_update(const Segments *s, LoopValue begin, LoopValue j)
 {
@@ -291,12 +294,12 @@ sorted_update(const Segments *s, LoopValue begin, LoopValue j)
 	return affine_scalar(lb, clamped(lb, number, s->updates));
 }
 
-/* Arrays of a part: a slice of the result, and what its updates combine to. */
+/* Local arrays of a part: a slice of the result, and its combined updates. */
 typedef struct {
 	int slice, updates;
 } Arrays;
 
-/* updates = those of the segment, combined; slice = the data and they */
+/* Combines the segment's updates, then combines the result with the data in the slice. */
 static void
 combine_segment(const Segments *s, Place p, int64_t width, const Arrays *arrays)
 {
@@ -329,7 +332,7 @@ combine_segment(const Segments *s, Place p, int64_t width, const Arrays *arrays)
 	lb_end(lb);
 }
 
-/* `width` elements of a slice of the result, from p.inner on; `inner` elements has the slice. */
+/* Stores `width` elements of a slice, from p.inner on. The whole slice has `inner` elements. */
 static void
 make_slice(const Segments *s, Place p, int64_t width, int64_t inner, const Arrays *arrays)
 {
@@ -352,7 +355,7 @@ make_slice(const Segments *s, Place p, int64_t width, int64_t inner, const Array
 	spread_close(&lane);
 }
 
-/* Nothing to combine: the data. */
+/* Copies the data, if there is nothing to combine. */
 static void
 copy_data(Lower *lw, const Node *n)
 {
@@ -366,7 +369,7 @@ copy_data(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-/* How much of a slice is a part's. */
+/* How many elements of a slice a part has. */
 static int64_t
 width_of(const Lower *lw, int64_t slices, int64_t inner)
 {

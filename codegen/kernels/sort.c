@@ -1,19 +1,20 @@
-/* sort and sort_runs: lines in parallel, and runs of them. Short runs go through a merge network in local arrays. Of two that
- * are in order blocks of the result are merged in parallel: each finds where it begins in both.
+/* sort and sort_runs: lines run in parallel, and so do runs of a line. Short runs go through a merge network
+ * in local arrays. Two sorted runs are merged by blocks of the result in parallel; each block first finds
+ * where it begins in both runs.
  *
- * A team shares a run, whose exchanges of one step are apart, or lines, where these are short; of a block that is merged each
- * member has a few elements. */
+ * A team shares a run: the exchanges of one step touch different elements. If lines are short, its members
+ * share several lines. When runs are merged, each member merges a few elements of a block. */
 #include "codegen/kernels/lines.h"
 #include "ir/ops/ops.h"
 
 typedef struct {
 	Lower *lw;
 	const Node *node;
-	DType type; /* that elements are compared in */
+	DType type; /* type in which elements are compared */
 	bool descending;
 	int64_t axis, size; /* of a line */
 	Type lines;
-	int values, places; /* arrays: of a run that goes through the network */
+	int values, places; /* local arrays of the run in the network */
 } Sorter;
 
 static Sorter
@@ -30,7 +31,7 @@ sorter_of(Lower *lw, const Node *n, int64_t axis, bool descending)
 	                .lines = type_drop_axis(lw->m, x, (int)axis)};
 }
 
-/* Does x stand before y, wherever they are? NaN is larger than all. */
+/* Does x come before y, apart from ties? NaN counts as larger than every number. */
 static LoopValue
 stands_before(const Sorter *s, LoopValue x, LoopValue y)
 {
@@ -65,7 +66,7 @@ store_result(const Sorter *s, int i, const Index *line, Affine at, LoopValue x)
 }
 
 /* ---- the network */
-/* Puts elements lo and hi of the local run in order. */
+/* Puts elements lo and hi of the local arrays in order. */
 static void
 sort_exchange(const Sorter *s, LoopValue lo, LoopValue hi)
 {
@@ -83,8 +84,8 @@ sort_exchange(const Sorter *s, LoopValue lo, LoopValue hi)
 	lb_store(lb, s->places, h, lb_select(lb, swap, i, j));
 }
 
-/* Batcher's odd-even merge sort over n elements, any n: exchanges with hi >= n are left out.
- * Knuth, TAOCP 5.2.2 algorithm M. */
+/* Batcher's odd-even merge sort of n elements, for any n: exchanges with hi >= n are left out. Knuth, TAOCP
+ * 5.2.2 algorithm M. */
 static void
 sort_network(const Sorter *s, int64_t n)
 {
@@ -111,8 +112,8 @@ sort_network(const Sorter *s, int64_t n)
 	}
 }
 
-/* The same by a team, in one loop over all steps: step u of round t has p = top >> t, and d = p, r = 0 where u is 0, else
- * d = (2 * top >> u) - p, r = p. Exchanges of a step are apart. */
+/* The same for a team, in one loop over all steps. Step u of round t has p = top >> t. For u = 0: d = p, r =
+ * 0; otherwise d = (2 * top >> u) - p, r = p. Exchanges of a step touch different elements. */
 static void
 share_network(const Sorter *s, int64_t n)
 {
@@ -146,7 +147,8 @@ share_network(const Sorter *s, int64_t n)
 	lb_barrier(lb);
 }
 
-/* The run of n elements from `first` on: its indices are operand 1's, or where its elements came from. */
+/* Sorts the run of n elements from `first` on. Indices of the elements are operand 1; without operand 1,
+ * their positions. */
 static void
 sort_run(const Sorter *s, const Index *line, Affine first, int64_t n)
 {
@@ -179,7 +181,7 @@ open_arrays(Sorter *s, int64_t run)
 	s->places = lb_local(s->lw->lb, S64, run);
 }
 
-/* Members of a team that have an exchange in each step. */
+/* How many members have an exchange in each step. */
 static int64_t
 exchanging_members(int64_t run)
 {
@@ -190,7 +192,8 @@ exchanging_members(int64_t run)
 	return members;
 }
 
-/* Lines that are too short for all members: outer members have one each. False: they are not, or there is no team. */
+/* For lines too short to keep all members busy: each outer member has a line. False: lines are longer, or
+ * there is no team. */
 static bool
 sort_short_lines(Sorter *s)
 {
@@ -207,7 +210,7 @@ sort_short_lines(Sorter *s)
 	return true;
 }
 
-/* Runs of `run` elements, of which a line's last may be shorter. */
+/* Sorts runs of `run` elements; the last run of a line may be shorter. */
 static void
 sort_by_network(Sorter *s, int64_t run)
 {
@@ -239,7 +242,7 @@ sort_kernel(Lower *lw, const Node *n)
 		sort_by_network(&s, s.size ? s.size : 1);
 }
 
-/* ---- two runs of `from` elements, or what the line has of them */
+/* ---- merging pairs of runs of `from` elements; the last run of a line may be shorter or missing */
 typedef struct {
 	const Sorter *s;
 	const Index *line;
@@ -248,7 +251,7 @@ typedef struct {
 	LoopValue sizes[2];
 } Pair;
 
-/* Element i of a run of the pair, 0 where it is not `inside`. */
+/* Element i of a run of the pair; 0 if it is not `inside`. */
 static LoopValue
 pair_element(const Pair *p, int run, LoopValue i, LoopValue inside)
 {
@@ -261,15 +264,16 @@ pair_element(const Pair *p, int run, LoopValue i, LoopValue inside)
 	return lower_element_inside(s->lw, node_operand(s->node, 0), &full, inside);
 }
 
-/* x in [0, n], which is as far as it goes. */
+/* x clamped to [0, n]. */
 static LoopValue
 clamped(LoopBuilder *lb, LoopValue x, LoopValue n)
 {
 	return lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, x, lb_int(lb, S64, 0)), n);
 }
 
-/* How many of the first `before` elements of both come from the first run: the place where an element of the first run, and
- * all behind it, stand behind their counterparts in the second. Green, McColl and Bader, "GPU Merge Path", 2012. */
+/* How many of the first `before` elements of the merged pair come from the first run. Bisection for the
+ * first element of the first run that comes after its counterpart in the second run. Green, McColl and
+ * Bader, "GPU Merge Path", 2012. */
 static LoopValue
 taken_before(const Pair *p, LoopValue before)
 {
@@ -300,7 +304,7 @@ taken_before(const Pair *p, LoopValue before)
 	return lb_load(lb, low, zero);
 }
 
-/* `count` elements of the result, from number `before` of the pair on; `left` of them are there. */
+/* Merges `count` elements of the result, from number `before` of the pair on; only `left` of them exist. */
 static void
 merge_block(const Pair *p, Affine before, int64_t count, Affine left)
 {
@@ -321,7 +325,8 @@ merge_block(const Pair *p, Affine before, int64_t count, Affine left)
 	LoopValue x = pair_element(p, 0, i, has_x), y = pair_element(p, 1, j, has_y);
 	LoopValue first = lb_binary(lb, LOOP_or, lb_unary(lb, LOOP_not, has_x),
 	                            stands_before(s, y, x));
-	LoopValue second = lb_binary(lb, LOOP_and, has_y, first); /* run: is it taken? */
+	/* is the element of the second run taken? */
+	LoopValue second = lb_binary(lb, LOOP_and, has_y, first);
 	LoopValue other = lb_binary(lb, LOOP_add, j, lb_int(lb, S64, p->from));
 	LoopValue at = lb_select(lb, second, other, i);
 	Affine to = affine_add(lb, affine_add(lb, p->first, before), affine_scalar(lb, o));
@@ -336,7 +341,7 @@ merge_block(const Pair *p, Affine before, int64_t count, Affine left)
 	lb_end(lb);
 }
 
-/* So many elements of the result a part has that one member merges: a divisor of a pair's. */
+/* Elements of the result in a part that one thread merges: a divisor of the elements of a pair. */
 static int64_t
 merged_block(const Sorter *s, int64_t to)
 {
@@ -353,11 +358,11 @@ merged_block(const Sorter *s, int64_t to)
 
 /* How a part's elements are shared. */
 typedef struct {
-	int64_t members, each; /* elements that each merges */
+	int64_t members, each; /* elements that each member merges */
 } Merging;
 
-/* Members have as many elements each, and all have some: one member, where these are too few. Where all elements are few they
- * have one. */
+/* All members merge the same number of elements; if there are too few elements for that, one member merges
+ * all. Small sorts have one element per member. */
 static Merging
 merging_of(const Sorter *s, int64_t to)
 {

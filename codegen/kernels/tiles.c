@@ -1,4 +1,4 @@
-/* Loops over shapes in blocks. */
+/* Tilings, and loops over their blocks. */
 #include "codegen/kernels/tiles.h"
 
 int64_t
@@ -93,7 +93,7 @@ is_rest(const Pieces *p)
 	return p->size < p->width;
 }
 
-/* Opens what stands around the pieces of width `size`. */
+/* Opens the loop or condition around pieces of `size` elements. */
 static void
 open_piece(Pieces *p, int64_t size)
 {

@@ -1,11 +1,11 @@
-/* A shape in blocks of neighbouring elements, and loops over these: what a blocked kernel is cut into. */
+/* Tilings: a shape cut into blocks of neighbouring elements, and loops over the blocks. */
 #ifndef GRADC_CODEGEN_KERNELS_TILES_H
 #define GRADC_CODEGEN_KERNELS_TILES_H
 
 #include "ir/loop/loop.h"
 
-/* A block is `count` steps along `axis`, with the `inside` elements of all axes behind it; the last along the axis may
- * have fewer steps. */
+/* A block is `count` steps along `axis`, each with the `inside` elements of all later axes. The last block
+ * along the axis may have fewer steps. */
 typedef struct {
 	Ints shape;
 	int axis;
@@ -13,45 +13,48 @@ typedef struct {
 } Tiling;
 
 int64_t tiling_size(const Tiling *t); /* elements of the shape */
-/* Blocks of at most so many elements; a shape of no axes has one element. No blocks where the shape has none. */
+/* Blocks of at most `most` elements. A shape without axes has one element; a shape without elements has no
+ * blocks. */
 Tiling tile(const Ints *shape, int64_t most);
-/* The same without a shorter block at the end, if the blocks can have a multiple of `multiple` elements and need not be
- * less than half as long. */
+/* The same, but all blocks have equal size if possible: a multiple of `multiple` elements, and at least half
+ * of `most`. */
 Tiling tile_evenly(const Ints *shape, int64_t most, int64_t multiple);
 int64_t blocks_along(const Tiling *t); /* blocks along `axis` */
-int64_t repeats(const Tiling *t);      /* how often that axis is repeated */
-int64_t last_block(const Tiling *t);   /* the first element of the last block; 0 without any */
+int64_t repeats(const Tiling *t);      /* how often the axis is repeated by the axes before it */
+/* number of the last block's first element; 0 if there are no blocks */
+int64_t last_block(const Tiling *t);
 
-/* Opens a loop per axis of a block of `count` steps; the element's number in the block. */
+/* Opens a loop per axis of a block of `count` steps. Returns the element's number in the block. */
 Affine open_block(LoopBuilder *lb, const Tiling *t, int64_t count, LoopMode innermost);
 void close_block(LoopBuilder *lb, const Tiling *t);
 
-/* n in pieces of `width` and what is left. What stands in
+/* Cuts n elements into pieces of `width` and a remainder. The body of
  *
  *	for (Pieces p = pieces(lb, n, width); p.size; pieces_next(&p))
  *
- * is emitted once for the whole pieces, in a loop where there are several, and once for the rest: the code of a piece
- * knows its size. */
+ * is emitted at most twice: once for the whole pieces, in a loop if there are several, and once for the remainder. The body's code
+ * therefore knows the size of its piece. */
 typedef struct {
 	Affine number; /* of the piece */
-	int64_t size;  /* 0: there are no more */
-	/* for the iteration */
+	int64_t size;  /* elements of the piece; 0: no more pieces */
+	/* private to the iteration */
 	LoopBuilder *lb;
 	int64_t n, width;
-	bool block_open;  /* a loop or condition is */
-	bool picks;       /* of one piece only */
-	LoopValue picked; /* its number */
+	bool block_open;  /* a loop or a condition is open */
+	bool picks;       /* only one piece is emitted (piece_of) */
+	LoopValue picked; /* number of that piece */
 } Pieces;
 Pieces pieces(LoopBuilder *lb, int64_t n, int64_t width);
-/* The piece of that number alone, which is below the number of pieces: the same, in a condition where both kinds are. */
+/* Only piece `number`, which must be below the number of pieces. If both kinds of pieces exist, each body
+ * stands in a condition. */
 Pieces piece_of(LoopBuilder *lb, int64_t n, int64_t width, Affine number);
 void pieces_next(Pieces *p);
 
-/* Blocks of a tiling, in order, within loops over the axes before: for (Blocks b = blocks(lb, t); b.count;
- * blocks_next(&b)). */
+/* The blocks of a tiling, in order, inside loops over the axes before: for (Blocks b = blocks(lb, t);
+ * b.count; blocks_next(&b)). */
 typedef struct {
-	Affine first;  /* element */
-	int64_t count; /* steps along the axis; 0: there are no more */
+	Affine first;  /* number of the block's first element */
+	int64_t count; /* steps of the block along the axis; 0: no more blocks */
 	const Tiling *tiling;
 	Affine outer;
 	Pieces along;
@@ -62,12 +65,12 @@ void blocks_next(Blocks *b);
 /* A parallel loop over several spaces of parts, one after the other. */
 typedef struct {
 	LoopBuilder *lb;
-	int64_t all, taken; /* parts; of them those of spaces before */
+	int64_t all, taken; /* parts of all spaces; parts of the spaces opened so far */
 	LoopValue number;
-	bool condition; /* is open */
+	bool condition; /* a condition is open */
 } PartSpaces;
 PartSpaces part_spaces(LoopBuilder *lb, int64_t all);
-/* Opens what parts of the next space do; the part's place in it. */
+/* Opens the body for parts of the next space. Returns the part's index in the space. */
 Index part_space(PartSpaces *p, Type space);
 void part_space_end(PartSpaces *p);
 

@@ -1,4 +1,4 @@
-/* Names kernels by what they compute. Example: dot_exp_add_7 has the words of its function's ops and the
+/* Names kernels after their ops. Example: dot_exp_add_7 has the words of its function's ops and the
  * kernel's number. The words are names of ops, never strings of a model, so the name is an identifier in
  * every language that kernels are printed in. */
 #include "codegen/lower/nest.h"

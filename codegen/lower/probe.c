@@ -1,4 +1,4 @@
-/* Finds out what a nest loads before it is emitted: opens its loops, emits what they compute, lists the
+/* Finds out what a nest loads before it is emitted: opens its loops, emits their bodies, lists the
  * loads and takes everything back. */
 #include "codegen/lower/nest.h"
 

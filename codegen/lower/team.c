@@ -11,8 +11,8 @@
  * member, so that members never touch each other's elements of an array. */
 #include "codegen/lower/nest.h"
 
-/* Do all results have elements of at least a byte? Smaller elements share a byte with those of other
- * members. */
+/* Do all results have elements of at least a byte? Smaller elements share a byte with elements
+ * of other members. */
 static bool
 stores_whole_bytes(const Function *f)
 {

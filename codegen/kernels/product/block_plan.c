@@ -1,11 +1,12 @@
-/* What is known of a product for a team before its loops: how its operands lie, which of the target's blocks it has, and into how
- * many parts k is split. kernels/product/blocks.c has the loops. */
+/* Plans a product for a team before its loops are emitted: how its operands lie, which of the target's
+ * blocks it uses, and into how many parts k is split. blocks.c has the loops. */
 #include "codegen/kernels/product/emit.h"
 #include "codegen/strategy/strategy.h"
 
 #include <math.h>
 
-/* Of a copy; and parts of a processor, which is no busier with more splits. */
+/* The least bytes of a copy; the most parts per processor for which more splits are tried, because more
+ * parts keep it no busier. */
 enum { LEAST_COPY_BYTES = 4, MOST_PARTS = 8 };
 
 static int64_t
@@ -55,8 +56,8 @@ depends_on(const LoopBuilder *lb, LoopValue x, LoopValue variable)
 	return false;
 }
 
-/* Elements along `variable` that lie side by side and can be brought at once: their places start at multiples of so many.
- * 0: not side by side. */
+/* How many elements along `variable` lie side by side and can be copied at once; their places are multiples
+ * of this number. 0: elements do not lie side by side. */
 static int
 elements_at_once(const LoopBuilder *lb, const LoopStatement *load, LoopValue variable,
                  int64_t extent)
@@ -80,7 +81,8 @@ elements_at_once(const LoopBuilder *lb, const LoopStatement *load, LoopValue var
 	return beside ? (int)n : 0;
 }
 
-/* Numbers of 16 bits stay as they are for matrix units; others have the type of the sums. */
+/* The array's type: 16-bit numbers stay as they are, for matrix units; other numbers get the type of the
+ * sums. */
 static DType
 array_type(const BlockedProduct *e, const LoopStatement *made)
 {
@@ -94,7 +96,7 @@ array_type(const BlockedProduct *e, const LoopStatement *made)
 	return e->p->type == F32 && (stored == BF16 || stored == F16) ? stored : e->p->type;
 }
 
-/* Asks for an element in loops over all of the operand, and looks at what it is. */
+/* Emits an element in loops over the whole operand, and looks at its load. */
 static void
 find_side(BlockedProduct *e, int number)
 {
@@ -139,8 +141,8 @@ block_unit(const BlockedProduct *e)
 	               : NULL;
 }
 
-/* Rows that members of a warp read at the same time lie in different banks: eight rows of a matrix of 16 bits, or eight
- * numbers of one k. */
+/* Padding of a row, so that rows that a warp reads at the same time lie in different banks: eight rows of a
+ * 16-bit matrix, or eight numbers of one k. */
 int64_t
 block_pad(const ProductSide *s)
 {
@@ -149,7 +151,7 @@ block_pad(const ProductSide *s)
 	return s->along_k || bits == 16 ? COPY_BYTES * 8 / bits : 0;
 }
 
-/* Of the arrays. */
+/* Bytes of both arrays. */
 static int64_t
 shared_bytes(const BlockedProduct *e, const TeamBlock *b)
 {
@@ -178,7 +180,7 @@ block_results(const BlockedProduct *e)
 	return e->p->batch * e->sides[LEFT].extent * e->sides[RIGHT].extent;
 }
 
-/* May k be split so? Each split is whole blocks, and its sums have room in memory. */
+/* May k be split like this? Each split must consist of whole blocks, and the sums must fit in memory. */
 static bool
 can_split(const BlockedProduct *e, const TeamTiles *t, int64_t splits)
 {
@@ -196,7 +198,8 @@ cost_of(const BlockedProduct *e, const TeamTiles *t, const TeamBlock *b, int64_t
 	double parts = (double)team_blocks(parts_of(e, b) * splits, t->processors);
 	double rate = block_unit(e) ? t->multiplied_16 : t->multiplied * 4 / bytes;
 	double sums = (double)b->rows * b->columns, busy = fmin(1, parts * team / t->members);
-	/* Of each k: sums; what members read for theirs, a square; what comes from memory. */
+	/* For each k: sums; the numbers that members read for their sums, which form squares; the numbers
+	 * that come from memory. */
 	double cycles = sums / rate / busy + sqrt(sums / team) * team / 32 * bytes / t->read +
 	                (b->rows + b->columns) * bytes / t->brought;
 	double time = parts * (double)(e->k / splits) * cycles;
@@ -205,7 +208,7 @@ cost_of(const BlockedProduct *e, const TeamTiles *t, const TeamBlock *b, int64_t
 	return splits == 1 ? time : time * t->split_gain + t->launch + stored / t->stored;
 }
 
-/* Takes the block into the plan if it is faster than `least`; splits: 0: so many as are best for it. */
+/* Puts the block into the plan if it costs less than `least`. splits 0: tries all numbers of splits. */
 static void
 consider_block(BlockedProduct *e, const Target *target, const TeamBlock *b, int64_t splits,
                double *least)
@@ -238,7 +241,8 @@ consider_blocks(BlockedProduct *e, const Target *target, int64_t splits)
 		consider_block(e, target, b, splits, &least);
 }
 
-/* How k is split changes the sums' bits, so that is decided for all targets of the kind; the block for this one alone. */
+/* The split of k changes the bits of the sums, so it is decided once for all targets of the kind. The block
+ * is chosen for this target. */
 static void
 choose_block(BlockedProduct *e, const Target *target)
 {
@@ -247,14 +251,14 @@ choose_block(BlockedProduct *e, const Target *target)
 	consider_blocks(e, target, e->splits);
 	e->sides[LEFT].across = e->block.rows;
 	e->sides[RIGHT].across = e->block.columns;
-	for (int i = 0; i < N_SIDES; i++) /* each member brings as many units */
+	for (int i = 0; i < N_SIDES; i++) /* each member must bring the same number of units */
 		while (e->sides[i].across * e->depth / e->sides[i].unit < e->block.team)
 			e->sides[i].unit /= 2;
 }
 
-/* ---- all of it */
-/* A product with few rows reads each number of b once for all of them where a member has a column; so it does not pay to bring
- * b to the team's memory, unless its numbers lie along k. */
+/* ---- the plan */
+/* Do blocks pay? In a product with few rows, a member with a column reads each number of b once for all
+ * rows. Bringing b to team memory only helps if its numbers lie along k. */
 static bool
 pays(const BlockedProduct *e, const TeamTiles *t)
 {
@@ -265,7 +269,6 @@ pays(const BlockedProduct *e, const TeamTiles *t)
 	return dtype_is_float(p->type) && !empty && !thin;
 }
 
-/* All that is known of the product before its loops; false: it has no blocks. */
 bool
 block_plan(BlockedProduct *e, Lower *lw, const Product *p)
 {

@@ -1,15 +1,15 @@
-/* The blocked product for a team: a part is a block of the result, whose sums are a tile. Blocks of both operands along k go to
- * arrays of the team, of two stages: the next block is on its way while this one is multiplied.
+/* The blocked product for a team. A part is a block of the result; its sums are a tile. Along k, blocks of both operands go to arrays
+ * in team memory with two stages: the next block is on its way while the current one is multiplied.
  *
  *	for s < blocks of k + 1:
- *	  wait, barrier             block s - 1 is here, and nobody reads block s - 2 any more
+ *	  wait, barrier             block s - 1 has arrived, and nobody reads block s - 2 any more
  *	  copies of block s, or loads into private arrays
  *	  mma of block s - 1
  *	  private arrays are stored to the stage of block s
  *
- * An operand whose elements are loads is copied, 16 bytes at once where it lies so; what is computed goes through private arrays.
- * Each element is summed in the order of k: where blocks do not divide k, the last mma adds what is left, and no zeros. Beyond
- * the last row and column arrays hold zeros, or what lies there, and nothing is stored. */
+ * An operand whose elements are plain loads is copied, 16 bytes at once if they are contiguous. Computed elements go through private
+ * arrays. Each sum adds its products in the order of k. If blocks do not divide k, the last mma adds the remainder and no zeros. Beyond
+ * the last row and column, the arrays hold zeros or other data, and nothing is stored from there. */
 #include "codegen/kernels/product/emit.h"
 #include "codegen/lower/lower.h"
 
@@ -26,7 +26,7 @@ stage_of(const BlockedProduct *e, const ProductSide *s)
 	return s->across * e->depth;
 }
 
-/* What a member brings of a block. */
+/* Units of a block that one member brings. */
 static int64_t
 units_of(const BlockedProduct *e, const ProductSide *s)
 {
@@ -49,8 +49,9 @@ declare_arrays(BlockedProduct *e)
 	e->sums = lb_tile(lb, "sum", e->p->type, e->block.rows, e->block.columns);
 }
 
-/* ---- a block of k comes */
-/* A unit that a member brings: the first element's number in the stage, row or column of the product, and k. */
+/* ---- a block of k arrives */
+/* A unit that a member brings: place of its first element in the stage, its row or column in the product,
+ * and its k. */
 typedef struct {
 	Affine place, across, k;
 } Unit;
@@ -109,7 +110,7 @@ copy_unit(const BlockedProduct *e, int number, const Unit *u, Affine stage)
 	lb_copy(lb, s->array, affine_add(lb, stage, u->place), from, source, s->unit, inside);
 }
 
-/* An iteration that is done where `place` is below `end`, 0 of a loop that is open then. */
+/* Opens a loop that runs once if `place` is below `end`; returns its variable, which is 0. */
 static Affine
 open_below(LoopBuilder *lb, Affine place, int64_t end)
 {
@@ -138,7 +139,7 @@ hold_unit(const BlockedProduct *e, int number, const Unit *u, Affine held)
 		lb_end(lb);
 }
 
-/* Where the array's stage begins. */
+/* Where the stage begins in the array. */
 static Affine
 stage_place(const BlockedProduct *e, int number, Affine stage)
 {
@@ -157,7 +158,7 @@ has_held(const BlockedProduct *e)
 	return !e->sides[LEFT].copied || !e->sides[RIGHT].copied;
 }
 
-/* Copies of block `s` of k begin, or its elements are loaded into private arrays. */
+/* Starts copies of block `s` of k, or loads its elements into private arrays. */
 static void
 bring_block(const BlockedProduct *e, Affine s, Affine stage, bool copies)
 {
@@ -180,7 +181,7 @@ bring_block(const BlockedProduct *e, Affine s, Affine stage, bool copies)
 	lb_end(lb);
 }
 
-/* What private arrays hold is stored to the stage. */
+/* Stores the private arrays to the stage. */
 static void
 put_block(const BlockedProduct *e, Affine stage)
 {
@@ -201,7 +202,7 @@ put_block(const BlockedProduct *e, Affine stage)
 	lb_end(lb);
 }
 
-/* ---- and is multiplied */
+/* ---- the block is multiplied */
 static void
 multiply(const BlockedProduct *e, Affine stage, int64_t from, int64_t depth)
 {
@@ -219,7 +220,7 @@ multiply(const BlockedProduct *e, Affine stage, int64_t from, int64_t depth)
 		lb_mma(lb, e->sums, windows, depth);
 }
 
-/* The last block of k, which is shorter: what matrix units take, and the rest. */
+/* The last, shorter block of k: the part that matrix units can take, and the rest. */
 static void
 multiply_rest(const BlockedProduct *e, int64_t block)
 {
@@ -236,7 +237,7 @@ multiply_rest(const BlockedProduct *e, int64_t block)
 	multiply(e, stage, by_unit, rest - by_unit);
 }
 
-/* Block `at` of k is on its way to the stage, and one before it is multiplied. */
+/* Brings block `at` of k to the stage, and multiplies the previous block. */
 static void
 add_block(const BlockedProduct *e, Affine at, LoopValue number, Affine stage)
 {
@@ -267,7 +268,7 @@ add_block(const BlockedProduct *e, Affine at, LoopValue number, Affine stage)
 	}
 }
 
-/* sums += all of k */
+/* sums += products over all of k */
 static void
 add_blocks(const BlockedProduct *e)
 {

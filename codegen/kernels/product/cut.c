@@ -1,21 +1,21 @@
-/* How a blocked product is cut: of all ways that give enough parts, the one with the least work beside the products
- * themselves, by the target's table. */
+/* Decides how a blocked product is cut. Of all cuts that give enough parts, it takes the one with the least
+ * work beside the multiplications, by the target's table of costs. */
 #include "codegen/kernels/product/product.h"
 #include "codegen/lower/lower.h"
 
 #include <math.h>
 
-/* The widths that are tried halve from the widest; k's splits are divisors of its first axis, or all of that times divisors
- * of the next one. */
+/* The search. Panel widths are halved from the widest on. Splits of k are divisors of its first axis, or the
+ * whole first axis times divisors of the next one. */
 typedef struct {
 	const Lower *lw;
 	const Product *p;
 	const ProductTiles *t;
 	int64_t wanted; /* parts */
-	bool alone;     /* it is all that its kernel makes */
+	bool alone;     /* is it the only product of its kernel? */
 	bool found;
-	double least; /* its cost */
-	bool enough;  /* of its parts */
+	double least; /* cost of the best cut */
+	bool enough;  /* does the best cut have enough parts? */
 	ProductCut best;
 } Search;
 
@@ -78,7 +78,8 @@ parts_of(const Product *p, const ProductCut *c)
 	return p->batch * c->splits * c->chunks * panels_of(c);
 }
 
-/* Cycles that reading takes beside `multiplying`: numbers come from far while others are multiplied, up to what memory has. */
+/* Cycles that reading takes in addition to `multiplying`. Numbers from far away arrive while others are
+ * multiplied, up to the bandwidth of memory. */
 static double
 reading(const ProductTiles *t, double near, double far, double multiplying)
 {
@@ -87,7 +88,8 @@ reading(const ProductTiles *t, double near, double far, double multiplying)
 	return near / t->near_rate + time * t->not_hidden + (over > 0 ? over : 0);
 }
 
-/* Of parts in order, `outer` many that each read a block that stays near if it is small, and all of the other operand. */
+/* Reading for one order of parts. Each of `outer` parts reads its own block, which stays near if it is
+ * small, and all of the other operand. */
 static double
 reading_in_order(const ProductTiles *t, double outer, double block, double other, double inner,
                  double multiplying)
@@ -103,7 +105,7 @@ reading_in_order(const ProductTiles *t, double outer, double block, double other
 	return reading(t, near, far, multiplying);
 }
 
-/* The order of parts that reads less, of a batch and a split. */
+/* Reading for the better order of parts, for one batch and one split. */
 static double
 reading_of(const Search *s, const ProductCut *c, double multiplying, bool *panels_outer)
 {
@@ -118,7 +120,7 @@ reading_of(const Search *s, const ProductCut *c, double multiplying, bool *panel
 	return *panels_outer ? by_panels : by_chunks;
 }
 
-/* Cycles beside those of the products themselves. */
+/* Cycles in addition to the multiplications themselves. */
 static double
 cost_of(const Search *s, ProductCut *c)
 {
@@ -133,14 +135,14 @@ cost_of(const Search *s, ProductCut *c)
 	double pack = s->p->b_along_k ? t->pack_along_k : t->pack;
 	double multiplying = m * n * k / (2.0 * (double)c->lanes), cost = 0;
 
-	/* b: packed for each chunk, or once and left in memory */
+	/* b: packed for each chunk, or packed once and left in memory */
 	cost += k * n * pack * (c->shared ? 1 : chunks);
 	if (c->shared)
 		cost += 2 * k * n * bytes / t->far_rate;
-	/* strips of a panel, read for each block of rows */
+	/* strips of a panel, read again for each block of rows */
 	if (width * block_k * bytes > (double)t->first_bytes)
 		cost += m / c->rows * n * k * bytes / t->first_rate;
-	/* a: packed for each panel, or read where its numbers are far apart, which takes as long; or packed once */
+	/* a: packed for each panel, or read from distant places, which takes as long; or packed once */
 	if (!s->p->a_along_k)
 		cost += m * k * (c->shared ? t->pack + 2 * bytes / t->far_rate : panels * t->pack);
 	cost += (double)c->splits *
@@ -169,7 +171,7 @@ waiting_elements(const Product *p, const ProductCut *c)
 	return blocks * c->rows * c->columns.count * c->columns.inside;
 }
 
-/* Is it possible at all? */
+/* Is the cut possible? Packed operands, sums of splits and waiting sums must fit their limits. */
 static bool
 fits(const Search *s, const ProductCut *c)
 {
@@ -203,7 +205,7 @@ consider(Search *s, ProductCut c)
 	s->best = c;
 }
 
-/* What nobody stores is not packed as a whole either. */
+/* Does n read a value that each reader computes itself? Such a value is not packed as a whole. */
 static bool
 reads_computed(const Node *n)
 {
@@ -215,7 +217,7 @@ reads_computed(const Node *n)
 	return false;
 }
 
-/* Chunks of rows: as high as they may be for enough parts, and lower ones that stay near. */
+/* Tries chunks of rows: first the tallest that give enough parts, then shorter ones, which may stay near. */
 static void
 consider_chunks(Search *s, ProductCut c)
 {
@@ -240,7 +242,8 @@ consider_chunks(Search *s, ProductCut c)
 	}
 }
 
-/* k has axes of one number before `axis`, and at most one of `outer` numbers, whose splits have one each. */
+/* Tries splits of k's axis `axis`. All axes before it have one element, except at most one of `outer`
+ * elements, which is split completely. */
 static void
 consider_splits_of(Search *s, ProductCut c, int axis, int64_t outer)
 {
@@ -264,7 +267,7 @@ consider_splits_of(Search *s, ProductCut c, int axis, int64_t outer)
 	}
 }
 
-/* next: of the next axis; else of the first one, or none. */
+/* Tries splits of k. next: splits its second axis as well; otherwise only the first axis, or none. */
 static void
 consider_splits(Search *s, ProductCut c, bool next)
 {
@@ -304,7 +307,7 @@ flops_of(const Product *p)
 	       (double)tiling_size(&n);
 }
 
-/* Cycles that multiplying and storing take. A product without any k has to be stored, too. */
+/* Cycles for multiplying and storing; a product with empty k still has to be stored. */
 static double
 work_of(const ProductTiles *t, const Product *p)
 {
@@ -315,8 +318,8 @@ work_of(const ProductTiles *t, const Product *p)
 	       stored * (double)dtype_bytes(p->type, 1) / t->far_rate;
 }
 
-/* Parts that are worth their while; a small product has some for few cores. Of the parts that n products are worth each has
- * its share. */
+/* How many parts product i of n should have. A small product has parts for few cores only. All products
+ * together get the parts that they are worth, each in proportion to its work. */
 static int64_t
 parts_wanted(const Lower *lw, const Product *list, int n, int i)
 {
@@ -350,7 +353,7 @@ product_cut(const Lower *lw, const Product *list, int n, int i)
 	                .chunks = 1};
 
 	consider_panels(&s, c, t->panel / wide, false);
-	if (!s.enough) /* more splits add more sums in memory */
+	if (!s.enough) /* more splits mean more sums to add in memory */
 		consider_panels(&s, c, t->panel / wide, true);
 	if (s.found)
 		return s.best;

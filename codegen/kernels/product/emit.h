@@ -1,26 +1,27 @@
-/* What the files of the blocked product share. kernels/product/cut.c decides, kernels/product/pack.c packs, kernels/product/sums.c multiplies,
- * product.c has the parts and the kernels. */
+/* Private to product: shared by its files. cut.c decides, pack.c packs, sums.c multiplies, product.c has the
+ * parts and the kernels. */
 #ifndef GRADC_CODEGEN_KERNELS_PRODUCT_IMPL_H
 #define GRADC_CODEGEN_KERNELS_PRODUCT_IMPL_H
 
 #include "codegen/kernels/product/product.h"
 
-/* A product while it is emitted: what it is, how it is cut, and its arrays. */
+/* A product while it is emitted: how it is cut, and its arrays. */
 typedef struct {
 	Lower *lw;
 	const Product *p;
 	const ProductCut *cut;
-	int panel;                   /* packed b: of the part, or of all */
-	int rows;                    /* packed rows of a; -1: a is read where it lies */
-	int sums[MOST_PRODUCT_ROWS]; /* in registers */
-	int waiting; /* sums between blocks of k that are more precise than the result; -1: they lie in c */
-	int out; /* c, or the sums of parts of k */
+	int panel;                   /* array of packed b: the part's panel, or all panels */
+	int rows;                    /* array of packed rows of a; -1: a is read in place */
+	int sums[MOST_PRODUCT_ROWS]; /* arrays that the kernel's compiler keeps in registers */
+	/* array of sums that wait between blocks of k, more precise than the result; -1: they wait in c */
+	int waiting;
+	int out; /* buffer of c, or of the sums of splits */
 } ProductEmit;
 
-/* A panel of the product's columns: one that is there, or that the part has. */
+/* A panel of columns: its position among the parts, then its columns. */
 typedef struct {
-	Affine batch, split, repeat, number; /* of the part */
-	Affine column;                       /* its first */
+	Affine batch, split, repeat, number; /* position of the part */
+	Affine column;                       /* its first column */
 	int64_t columns;
 	Affine packed; /* where it begins in the array */
 } Panel;
@@ -28,88 +29,89 @@ typedef struct {
 /* A block of sums. */
 typedef struct {
 	Affine batch, split;
-	Affine row, column; /* of the product: its first */
-	Affine row_block;   /* number */
+	Affine row, column; /* its first row and column in the product */
+	Affine row_block;   /* number of the block of rows */
 	int n_rows;
 	int64_t n_columns;
-	Affine in_waiting;  /* its first element there */
-	Affine packed;      /* in the panel, of its first k */
-	Affine packed_rows; /* in the array of rows, likewise */
-	Affine first_k;     /* of the block of k */
+	Affine in_waiting;  /* place of its first sum in `waiting` */
+	Affine packed;      /* place of its first k in the panel */
+	Affine packed_rows; /* place of its first k in the packed rows */
+	Affine first_k;     /* first k of the block of k */
 	int64_t depth;      /* steps of the block of k */
-	bool whole;         /* is all of k */
+	bool whole;         /* does the block contain all of k? */
 } Block;
 
-/* ---- kernels/product/pack.c */
-/* Of n columns those that are computed: whole vectors. Beyond its own b is 0, and the sums are never stored: what nobody
- * wrote may be subnormal numbers, with which CPUs compute many times as slowly. */
+/* ---- pack.c */
+/* Columns that are computed for n columns: whole vectors. b is 0 in the extra columns, and their sums are
+ * never stored. Memory that nobody wrote may hold subnormal numbers, with which CPUs compute many times as
+ * slowly. */
 int64_t computed_columns(const ProductCut *c, int64_t n);
-/* k of the product, from one of the split. */
+/* The number along k in the product, from the number k in the split. */
 Affine k_of(const ProductEmit *e, Affine split, Affine k);
 /* Where k of the block's packed rows begins. */
 Affine rows_place(const ProductEmit *e, const Block *b, Affine k);
-/* Where they lie behind all of b, where both are shared: [batch, row block, k, row]. */
+/* Where the block's packed rows lie in the shared scratch, behind all of b: [batch, row block, k, row]. */
 Affine shared_rows_place(const ProductEmit *e, const Block *b);
-/* A part's panel, whose number is p.number: its columns, for the code of whole panels and of the last. */
+/* Fills in the columns of a part's panel p.number, for the code of whole panels or of the last panel. */
 Panel panel_of(const ProductEmit *e, Panel p, const Pieces *along);
-/* The block of k that begins at first_k; a strip has `deep` numbers of k in the array. */
+/* Packs the block of k that begins at first_k. `deep`: numbers of k that a strip of the array has. */
 void pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t depth,
                 int64_t deep);
 /* rows[k, r] = a(row + r, k) */
 void pack_rows(const ProductEmit *e, const Block *b);
-/* The whole kernel that packs b, and a where the cut says so. */
+/* Emits the whole serving kernel that packs b, and a if the cut says so. */
 void pack_all(const ProductEmit *product);
 
-/* ---- kernels/product/sums.c: one part of the product: the chunk of that number, and a panel. */
+/* ---- sums.c: one part of the product: a chunk of rows and a panel. */
 void product_part(const ProductEmit *e, Panel at, Affine chunk);
 
-/* ---- kernels/product/block_plan.c: a product for a team, in blocks */
+/* ---- block_plan.c: a product for a team, in blocks */
 enum {
 	LEFT,
 	RIGHT,
 	N_SIDES,
 	STAGES = 2 /* of the arrays */,
-	COPY_BYTES = 16 /* at most, at once */
+	COPY_BYTES = 16 /* most bytes of a copy */
 };
-/* One operand. */
+/* One operand of the product. */
 typedef struct {
 	int64_t extent;  /* rows or columns of the product */
-	int64_t across;  /* of them in a block */
-	DType type;      /* of the array */
-	bool along_k;    /* [stage, across, k], else [stage, k, across] */
-	bool copied;     /* else through private arrays */
-	int unit;        /* elements that a copy brings */
-	int array, held; /* the team's; a member's elements on their way, -1 */
+	int64_t across;  /* rows or columns of a block */
+	DType type;      /* type of the array */
+	bool along_k;    /* layout of the array: [stage, across, k], or else [stage, k, across] */
+	bool copied;     /* elements are copied; otherwise they go through private arrays */
+	int unit;        /* elements of one copy */
+	int array, held; /* the team's array; a member's private array, or -1 */
 } ProductSide;
 
 typedef struct {
 	Lower *lw;
 	const Product *p;
 	TeamBlock block;
-	int64_t k, depth; /* of the product; of a block */
-	int64_t splits;   /* of k, all alike */
+	int64_t k, depth; /* numbers along k in the product; in a block */
+	int64_t splits;   /* splits of k, all of the same size */
 	ProductSide sides[N_SIDES];
 	int sums;
 	Affine batch, split;
-	Affine first[N_SIDES]; /* row and column of the part */
+	Affine first[N_SIDES]; /* the part's first row and first column */
 } BlockedProduct;
 
-/* Blocks that n rows, columns or numbers along k make. */
+/* Blocks of `size` that cover n rows, columns or numbers along k. */
 static inline int64_t
 team_blocks(int64_t n, int64_t size)
 {
 	return (n + size - 1) / size;
 }
 
-/* All that is known of the product before its loops; false: it has no blocks. */
+/* Plans the product before its loops are emitted; false: it has no blocks. */
 bool block_plan(BlockedProduct *e, Lower *lw, const Product *p);
-int64_t block_results(const BlockedProduct *e); /* numbers of the result */
-/* The target's matrix unit for the type of both arrays; NULL: none. */
+int64_t block_results(const BlockedProduct *e); /* elements of the result */
+/* The target's matrix unit for the type of both arrays; NULL: it has no unit for them. */
 const MatrixShape *block_unit(const BlockedProduct *e);
-/* Elements behind each row of an operand's array. */
+/* Padding elements behind each row of an operand's array. */
 int64_t block_pad(const ProductSide *s);
 LoopValue side_element(const BlockedProduct *e, int side, Affine batch, Affine across, Affine k);
-/* The load from an input that gives x; NULL: it is computed. */
+/* The load from an input that gives x; NULL: x is computed. */
 const LoopStatement *side_load(const LoopBuilder *lb, LoopValue x);
 
 #endif

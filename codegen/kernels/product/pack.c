@@ -1,5 +1,6 @@
-/* Operands in panels and blocks of rows, as the product reads them: within a part, or all of them in a kernel that runs
- * before. A panel is strips of columns, whose numbers of one k are side by side. */
+/* Packs operands into panels and blocks of rows, in the order in which the product reads them. It runs
+ * within a part, or in a serving kernel for all parts. A panel consists of strips of columns; the strip's
+ * numbers of one k lie side by side. */
 #include "codegen/kernels/product/emit.h"
 
 int64_t
@@ -28,7 +29,8 @@ pack_element(const ProductEmit *e, const Panel *panel, Affine packed, Affine k, 
 	lb_store(lb, e->panel, affine_add(lb, packed, j), lb_cast(lb, e->p->type, x));
 }
 
-/* Opens loops over the columns of a strip of n: of its own, or, where the panel is one strip, along the axes. */
+/* Opens a loop over the n columns of a strip; if the panel is a single strip, a loop per axis of the
+ * columns. */
 static Affine
 open_strip(const ProductEmit *e, const Panel *panel, int64_t n, LoopMode innermost)
 {
@@ -50,7 +52,7 @@ close_strip(const ProductEmit *e)
 		close_block(e->lw->lb, t);
 }
 
-/* Zeros behind the strip's n columns, up to whole vectors. */
+/* Stores zeros behind the strip's n columns, up to whole vectors. */
 static void
 clear_beyond(const ProductEmit *e, Affine packed, int64_t columns, int64_t depth, int64_t n)
 {
@@ -75,7 +77,7 @@ pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t dep
 	int64_t columns = packed_columns(c), in_block = depth * c->depth.inside;
 	int64_t line = e->lw->target->line;
 	bool lines = c->by_lines && c->depth.axis == c->depth.shape.n - 1;
-	Affine from = c->shared ? first_k : affine_constant(0); /* of the array */
+	Affine from = c->shared ? first_k : affine_constant(0); /* first k of the array */
 
 	for (Pieces s = pieces(lb, panel->columns, columns); s.size; pieces_next(&s)) {
 		Affine strip = affine_scale(lb, s.number, columns);
@@ -91,7 +93,8 @@ pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t dep
 			close_block(lb, &c->depth);
 			continue;
 		}
-		/* A line of the cache for each column, all of it: with rows of 4 KiB all columns share lines. */
+		/* Each column reads a whole cache line at a time: with rows of 4 KiB, all columns use the
+		 * same lines of the cache. */
 		for (Pieces l = pieces(lb, in_block, line); l.size; pieces_next(&l)) {
 			Affine j = open_strip(e, panel, s.size, LOOP_PLAIN);
 			LoopValue i = lb_for(lb, LOOP_VECTOR, l.size);
@@ -137,7 +140,7 @@ shared_rows_place(const ProductEmit *e, const Block *b)
 }
 
 /* ---- where panels lie */
-/* Where a panel lies in the array of all: [split, batch, repeat, panel]. */
+/* Where a panel lies in the array of all panels: [split, batch, repeat, panel]. */
 static Affine
 shared_place(const ProductEmit *e, const Panel *p)
 {
@@ -165,13 +168,13 @@ panel_of(const ProductEmit *e, Panel p, const Pieces *along)
 	return p;
 }
 
-/* ---- a kernel before */
-/* Of a part that packs: which block of k. */
+/* ---- a serving kernel */
+/* The block of k that a packing part has. */
 typedef struct {
 	Affine repeat, number;
 } DepthPart;
 
-/* The block of k as code for whole blocks and for the last: its first, and its steps. */
+/* The first k of a block of k, in the code for whole blocks or for the last block. */
 static Affine
 first_of(LoopBuilder *lb, const Tiling *t, const DepthPart *part, const Pieces *along)
 {

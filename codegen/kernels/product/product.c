@@ -1,16 +1,17 @@
-/* The blocked matrix product. Per block of columns and of k, b is packed into a panel, here or by a kernel that runs
- * before; blocks of sums in registers are multiplied from it. Every element is summed in the order of k, whatever the block
- * sizes; where k is split, in the order of the splits. Scheme: Goto and van de Geijn, "Anatomy of High-Performance Matrix
- * Multiplication", 2008.
+/* The blocked matrix product for CPUs. For each block of columns and of k, b is packed into a panel, by the
+ * part or by a serving kernel; then blocks of sums in registers are multiplied from the panel. Every element
+ * is summed in the order of k for all block sizes; if k is split, splits are added in order. Scheme: Goto
+ * and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.
  *
- * In parallel go batches, splits of k, chunks of rows, and panels of columns. */
+ * Batches, splits of k, chunks of rows and panels of columns run in parallel. */
 #include "codegen/kernels/product/emit.h"
 #include "codegen/lower/lower.h"
 
 /* ---- the parts */
 enum { BATCH, SPLIT, NEXT_SPLIT, OUTER, INNER, INNERMOST, N_PART_AXES };
 
-/* [batch, split, split of k's next axis, chunk, repeat, panel], or the last three as [repeat, panel, chunk] */
+/* The shape of the parts: [batch, split, split of k's next axis, chunk, repeat, panel]; with panels_outer
+ * the last three are [repeat, panel, chunk]. */
 static Type
 part_shape(const Lower *lw, const Product *p, const ProductCut *c)
 {
@@ -69,7 +70,7 @@ larger(int64_t a, int64_t b)
 	return a > b ? a : b;
 }
 
-/* All products have the same arrays. */
+/* Declares the arrays; all products use the same ones. */
 static void
 declare_arrays(ProductEmit *list, int n)
 {
@@ -161,7 +162,8 @@ products_prepare(Lower *lw, const Node *node)
 	}
 }
 
-/* c = the sum over the splits, in their order; the kernel before has the product's operations, this one the additions */
+/* c = the sum over the splits, in order. The serving kernel counts the product's operations; this one counts
+ * the additions. */
 static void
 add_splits(Lower *lw, const Product *p, const ProductCut *c)
 {

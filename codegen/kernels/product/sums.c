@@ -1,5 +1,6 @@
-/* A part of the blocked product: per block of k its panel, and of its product some rows and columns at a time have their sums
- * in local vectors, which the compiler of the kernel keeps in registers. Every element is summed in the order of k. */
+/* A part of the blocked product. For each block of k it packs or finds the panel; then some rows and columns
+ * at a time have their sums in local vectors, which the kernel's compiler keeps in registers. Every element
+ * is summed in the order of k. */
 #include "codegen/kernels/product/emit.h"
 #include "codegen/lower/lower.h"
 
@@ -33,7 +34,8 @@ waiting_place(const ProductEmit *e, const Block *b, int row, Affine j)
 	return affine_plus(affine_add(e->lw->lb, b->in_waiting, j), row * panel);
 }
 
-/* Opens a condition that the block of k is, or is not, the one that begins at `first`; false: it never holds. */
+/* Opens a condition: the current block of k is (or is not) the block that begins at `first`. False: the
+ * condition never holds. */
 static bool
 if_first_k(const ProductEmit *e, const Block *b, int64_t first, bool is)
 {
@@ -53,7 +55,7 @@ end_if_first_k(const ProductEmit *e, const Block *b)
 		lb_end(e->lw->lb);
 }
 
-/* sums = 0 in the first block of k, what earlier ones left in others */
+/* sums = 0 in the first block of k; in later blocks, the sums that earlier blocks left */
 static void
 start_sums(const ProductEmit *e, const Block *b)
 {
@@ -107,7 +109,7 @@ multiply(const ProductEmit *e, const Block *b)
 	close_block(lb, &e->cut->depth);
 }
 
-/* c = the sums; with what else the kernel stores of them where they are complete. */
+/* Stores the sums to c, or to the waiting array. complete: with the bias that the kernel adds. */
 static void
 put_sums(const ProductEmit *e, const Block *b, bool complete)
 {
@@ -147,7 +149,7 @@ finish_sums(const ProductEmit *e, const Block *b)
 	}
 }
 
-/* Some rows of the panel. */
+/* One block of rows of the panel. */
 static void
 row_block(const ProductEmit *e, const Panel *panel, Block b, int64_t deep)
 {
@@ -174,7 +176,7 @@ row_block(const ProductEmit *e, const Panel *panel, Block b, int64_t deep)
 	}
 }
 
-/* The rows of a chunk: whole blocks, and in the last chunk what is left. */
+/* The rows of a chunk: whole blocks, and in the last chunk the remaining rows. */
 static void
 chunk(const ProductEmit *e, const Panel *panel, Affine number, Block b, int64_t deep)
 {

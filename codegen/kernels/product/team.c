@@ -1,16 +1,17 @@
-/* The product for a team: members side by side along the columns of the result, each with some rows whose sums stay in private
- * arrays. Nothing is packed and k is not split, so every element is summed in the order of k. */
+/* The product for a team without blocks. Members lie side by side along the columns of the result; each has
+ * some rows, with sums in private arrays. Nothing is packed and k is not split, so every element is summed
+ * in the order of k. */
 #include "codegen/kernels/product/product.h"
 #include "codegen/lower/lower.h"
 
-/* Rows of a member: each number of b is read once for all of them. */
+/* Most rows of a member: each number of b is read once for all of them. */
 enum { MOST_ROWS = 4 };
 
 typedef struct {
 	Lower *lw;
 	const Product *p;
-	int64_t rows, width; /* of the result that a part has */
-	int sums;            /* the member's, by row */
+	int64_t rows, width; /* rows and columns of a part */
+	int sums;            /* private array of the member, by row */
 } TeamProduct;
 
 static int64_t
@@ -34,7 +35,7 @@ team_product(Lower *lw, const Product *p)
 	return e;
 }
 
-/* [batch, block of rows, block of columns] */
+/* The shape of the parts: [batch, block of rows, block of columns]. */
 static Type
 parts_of(const TeamProduct *e)
 {
@@ -44,7 +45,7 @@ parts_of(const TeamProduct *e)
 	return type_new(e->lw->m, S64, COUNT(dims), dims);
 }
 
-/* sums[row] += a(row, k) * b(k, column), row by row */
+/* sums[row] += a(row, k) * b(k, column), for each row */
 static void
 add_products(const TeamProduct *e, Affine batch, Affine row, Affine column, Affine k)
 {
@@ -63,7 +64,7 @@ add_products(const TeamProduct *e, Affine batch, Affine row, Affine column, Affi
 	lb_end(lb);
 }
 
-/* What a member does: a column of the part's rows. */
+/* One member's work: a column of the part's rows. */
 static void
 one_column(const TeamProduct *e, Affine batch, Affine row, Affine column)
 {
@@ -102,13 +103,13 @@ one_part(TeamProduct *e, const Index *at)
 		return;
 	}
 	lane = spread_open(e->lw, e->width, columns_of(e->p) % e->width ? &left : NULL);
-	lane.vector = 1; /* what a member does is no straight line */
+	lane.vector = 1; /* the member's code has loops */
 	column = affine_add(lb, column, spread_enter(&lane));
 	one_column(e, at->at[0], row, column);
 	spread_close(&lane);
 }
 
-/* Parts without a division. */
+/* Emits the parts as nested loops, which need no division. */
 static void
 one_product(TeamProduct *e, Type parts)
 {
@@ -123,7 +124,7 @@ one_product(TeamProduct *e, Type parts)
 }
 
 /* ---- in blocks */
-/* The one product of the node that has blocks, with the number of its splits; 0: there is none. */
+/* The number of splits, if the node's only product has blocks; otherwise 0. */
 static int64_t
 splits_of(Lower *lw, const Node *node, Product *list, int *n)
 {
@@ -154,8 +155,8 @@ team_products_prepare(Lower *lw, const Node *node)
 	product_by_blocks(lw, list);
 }
 
-/* Of element `at`, over the splits in their order. In a straight line where that is short, so that a member adds up vectors. */
-enum { MOST_IN_LINE = 32 }; /* what is copied into the text */
+/* The sum of element `at` over the splits, in order. A short sum is unrolled, so that a member adds vectors. */
+enum { MOST_IN_LINE = 32 }; /* most loads that are unrolled */
 static LoopValue
 sum_of_splits(Lower *lw, const Product *p, Affine at, int64_t splits)
 {
@@ -178,7 +179,7 @@ sum_of_splits(Lower *lw, const Product *p, Affine at, int64_t splits)
 	return sum;
 }
 
-/* The kernel before has the product's operations, this one the additions. */
+/* The serving kernel counts the product's operations; this one counts the additions. */
 static void
 add_splits(Lower *lw, const Product *p, int64_t splits)
 {
