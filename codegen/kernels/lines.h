@@ -18,14 +18,14 @@ Type line_indices(Lower *lw, int64_t lines, int64_t blocks);
  * each? */
 bool lines_are_columns(const Lower *lw, Type t, int64_t axis);
 /* Called before the loops: gives each outer member a team of `inner` members to share a line. False: there
- * is no team, or a line needs as many members as a warp has or more. */
+ * is no team, or a line needs too many members. */
 bool lines_divide(Lower *lw, int64_t inner);
 /* Opens the loops over the lines of outer members; returns the current line. lines_close closes them. */
 Affine lines_open(Lower *lw, int64_t lines);
 void lines_close(Lower *lw);
 
-/* Called before the loops, for one line per member: makes a team with at most as many members as there are
- * lines. Returns the lines of a part. */
+/* Called before the loops, for one line per member: makes a team no larger than the lines need.
+ * Returns the lines of a part. */
 int64_t columns_begin(Lower *lw, int64_t lines);
 /* Opens, within the parallel loops, the loop over the lines of part `group`; returns the member's line.
  * spread_close closes it. */

@@ -1,4 +1,6 @@
-/* Loops and branches among instructions. What is not theirs stands before or behind all of an outermost one: it may run often, or not at all. */
+/* Finds the outermost loops and branches among instructions. An instruction that is not part of a loop or
+ * branch, such as a WAIT, must stand before or behind the whole of it: the body may run many times, or not
+ * at all. */
 #include "codegen/schedule/schedule.h"
 
 OuterBlocks

@@ -1,15 +1,17 @@
-/* Gradients are summed over ranks in buckets. A bucket may start when the last instruction of the last micro-batch that
- * touches it has run, so most of them travel while earlier layers are still computed. A unit becomes at most
- * PARTS_OF_UNIT buckets, where these are not too small or too large for that. What is small (the loss's sums, running
- * statistics, all gradients of a small model) lies side by side, in one bucket where that is not too large. Buckets are
- * whole blocks of SUM_BLOCK elements, as the parts of ranks are. */
+/* Gradients are summed over ranks in buckets. A bucket may start after the last instruction of the last
+ * micro-batch that touches it, so most buckets travel while earlier layers are still computed. A unit
+ * becomes at most PARTS_OF_UNIT buckets, of at least LEAST_BUCKET and at most MOST_BUCKET bytes. Small
+ * states (sums of the loss, running statistics, all gradients of a small model) lie side by side in one
+ * bucket, or in several if they are many. Buckets are whole blocks of SUM_BLOCK elements, as the parts of
+ * ranks are. */
 #include "codegen/schedule/schedule.h"
 
-/* Bytes; not measured. Less than LEAST_BUCKET is hardly more than a message's start; more than MOST_BUCKET begins late. */
+/* Bytes; not measured. A bucket below LEAST_BUCKET costs little more than the start of a message; one above
+ * MOST_BUCKET starts late. */
 enum { ALIGNMENT = 64 };
 enum { LEAST_BUCKET = 1 << 18, MOST_BUCKET = 1 << 25, PARTS_OF_UNIT = 16 };
 
-/* What a step adds up: its own states, but those that lie in a unit. */
+/* Is s summed over ranks? Yes, if it lasts for a step and lies in no unit. */
 static bool
 is_summed(const State *s)
 {
@@ -47,7 +49,7 @@ bucket_elements(Type t)
 	return bytes / dtype_bytes(t->dtype, 1) / SUM_BLOCK * SUM_BLOCK;
 }
 
-/* In buckets of so many elements, the last one of what is left. */
+/* Cuts `whole` into buckets of `each` elements; the last one has the rest. */
 static void
 add_cut(Arena *arena, Buckets *list, const Bucket *whole, int64_t each)
 {
@@ -69,7 +71,8 @@ add_unit(Arena *arena, Buckets *list, const State *s)
 	add_cut(arena, list, &whole, bucket_elements(s->type));
 }
 
-/* Of a type, side by side from `at` on; how many bytes that takes, with the gap behind them. */
+/* Places the small sums of a type side by side, from `at` on. Returns the bytes they take, rounded up to
+ * whole blocks. */
 static int64_t
 place_small_sums(Module *m, DType dtype, int64_t at)
 {
@@ -93,7 +96,7 @@ small_sums_place(Module *m, int64_t at)
 	return at;
 }
 
-/* The bucket of a type's small sums, as small_sums_place laid them out; no elements: there are none. */
+/* The bucket of a type's small sums, as small_sums_place laid them out; n = 0 if there are no such sums. */
 static Bucket
 small_sums(const Module *m, DType dtype)
 {

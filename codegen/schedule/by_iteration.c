@@ -1,18 +1,21 @@
-/* What an iteration of a kernel touches of an argument. Where iteration i touches the elements [i * each, (i + 1) * each) and
- * no others, any run of iterations needs no more of the argument than that: a rank that holds a part of it runs its part of the
- * kernel. Places are affine, so this is a question about coefficients. Linear in statements, for each argument. */
+/* Finds the elements of an argument that an iteration of a kernel touches. If iteration i touches only [i *
+ * each, (i + 1) * each), a range of iterations needs only its own part of the argument. A rank that holds
+ * that part can then run these iterations. Places are affine, so coefficients answer the question. Takes
+ * linear time in statements, for each argument. */
 #include "codegen/schedule/schedule.h"
 
 enum { MAX_PARALLEL = 8 };
 typedef struct {
 	const Kernel *k;
 	int64_t each;
-	const int64_t *extents;           /* by scalar: of loop variables; 0 for any other */
+	/* by scalar: extents of loop variables; 0 for other scalars */
+	const int64_t *extents;
 	LoopValue parallel[MAX_PARALLEL]; /* outermost first */
 	int n_parallel;
 } ByIteration;
 
-/* How far a step of that parallel loop moves in the numbering of iterations; 0: it is none. */
+/* By how many iterations a step of the parallel loop advances; 0: the scalar is not a parallel loop's
+ * variable. */
 static int64_t
 step_of(const ByIteration *b, LoopValue scalar)
 {
@@ -26,7 +29,7 @@ step_of(const ByIteration *b, LoopValue scalar)
 	return 0;
 }
 
-/* Iteration i reaches nothing outside of its own elements, with its neighbours' elements in front of and behind them. */
+/* Does the place stay within the iteration's own elements [i * each, (i + 1) * each)? */
 static bool
 stays_inside(const ByIteration *b, const Affine *place)
 {
@@ -48,7 +51,8 @@ stays_inside(const ByIteration *b, const Affine *place)
 		*(t->coefficient < 0 ? &low : &high) += t->coefficient < 0 ? -reach : reach;
 	}
 	for (int i = 0; i < b->n_parallel; i++)
-		moving -= b->extents[b->parallel[i]] > 1; /* each has to move it */
+		/* each parallel loop must move the place */
+		moving -= b->extents[b->parallel[i]] > 1;
 	return moving == 0 && low >= 0 && high < b->each;
 }
 

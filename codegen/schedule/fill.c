@@ -1,4 +1,4 @@
-/* Kernels that only write zeros: a device does that without one. */
+/* Recognizes kernels that only write zeros: a device fills memory without a kernel. */
 #include "codegen/schedule/schedule.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ is_zero(const LoopStatement *s)
 	       (dtype_is_float(s->type) ? s->f == 0 && !signbit(s->f) : s->i == 0);
 }
 
-/* Is what `store` writes made by a literal zero before it? */
+/* Does the store write a literal zero, defined before it? */
 static bool
 stores_zero(const Kernel *k, int store)
 {
@@ -20,7 +20,7 @@ stores_zero(const Kernel *k, int store)
 	return false;
 }
 
-/* A result is written everywhere, so it is enough that nothing but zeros is stored. */
+/* A kernel writes its whole result, so it is enough that every stored value is zero. */
 bool
 kernel_fills_zero(const Kernel *k)
 {

@@ -1,4 +1,5 @@
-/* Each block stands in two red-black trees: by offset, to find neighbours, and by size, to find the best fit. */
+/* Each block is in two red-black trees: by offset, to find its neighbours, and by size, to find the best
+ * fit. */
 #include "codegen/schedule/free_blocks.h"
 #include "base/base.h"
 
@@ -20,7 +21,8 @@ compare_sizes(const FreeBlock *a, const FreeBlock *b)
 	return a->bytes != b->bytes ? compare(a->bytes, b->bytes) : compare_offsets(a, b);
 }
 
-#define STATIC __attribute__((unused)) static /* the macro makes more functions than are called */
+/* the macro defines functions that are never called */
+#define STATIC __attribute__((unused)) static
 RB_GENERATE_INTERNAL(FreeBlocksByOffset, FreeBlock, offset_entry, compare_offsets, STATIC)
 RB_GENERATE_INTERNAL(FreeBlocksBySize, FreeBlock, size_entry, compare_sizes, STATIC)
 

@@ -1,4 +1,5 @@
-/* The free ranges of an arena, for a plan: best fit, neighbours joined. Every call takes logarithmic time. */
+/* Private to schedule: the free ranges of an arena, while a plan is made. Takes the best fit and joins
+ * neighbouring ranges; every call takes logarithmic time. */
 #ifndef GRADC_CODEGEN_FREE_BLOCKS_H
 #define GRADC_CODEGEN_FREE_BLOCKS_H
 
@@ -17,11 +18,11 @@ typedef struct {
 	RB_HEAD(FreeBlocksBySize, FreeBlock) by_size;
 } FreeBlocks;
 
-/* The blocks live in `arena`. A FreeBlocks of zeros but for it is empty. */
-/* Takes `bytes` out of the smallest block that has them, of equal ones the first: *offset is where; false where no
- * block is large enough. */
+/* Blocks are allocated in `arena`; a FreeBlocks with only `arena` set is empty. */
+/* Takes `bytes` from the smallest block that is large enough; among equal blocks, from the first. Sets
+ * *offset. False: no block is large enough. */
 bool free_blocks_take(FreeBlocks *list, int64_t bytes, int64_t *offset);
-/* Gives a range back that overlaps no free one; bytes > 0. */
+/* Adds a range to the free blocks. It must not overlap a free one; bytes > 0. */
 void free_blocks_put(FreeBlocks *list, int64_t offset, int64_t bytes);
 
 #endif

@@ -1,13 +1,13 @@
-/* May a kernel write a result over an operand? Where every element is read before anything is written over it: in an
- * earlier part of the same iteration, and no other iteration reads or writes there. Places are affine, so that
- * this is a question about coefficients. */
+/* Decides whether a kernel may write a result over an operand. Every element must be read before it is
+ * overwritten: earlier in the same iteration, and no other iteration may read or write it. Places are
+ * affine, so coefficients answer the question. */
 #include "codegen/schedule/schedule.h"
 
 #include <string.h>
 
 enum { MAX_DEPTH = 16, MAX_ACCESSES = 16 };
 
-/* A load or store, and the loops around it, outermost first. */
+/* A load or store with the loops around it, outermost first. */
 typedef struct {
 	int statement, depth;
 	const LoopStatement *loops[MAX_DEPTH];
@@ -29,13 +29,14 @@ add_access(Accesses *list, int statement, const LoopStatement *s, const Access *
 	return true;
 }
 
-/* Loads of the input and stores of the output; false: too many, or the output is read. */
+/* Lists loads of the input and stores of the output. False: there are too many, or the kernel also reads the
+ * output. */
 static bool
 find_accesses(const Kernel *k, int input, int output, Accesses *loads, Accesses *stores)
 {
 	bool is_loop[MAX_DEPTH];
 	Access open = {0};
-	int depth = 0; /* loops and conditions */
+	int depth = 0; /* open loops and conditions */
 
 	for (int i = 0; i < k->body.n; i++) {
 		const LoopStatement *s = &k->body.at[i];
@@ -66,8 +67,9 @@ coefficient(const Affine *place, LoopValue scalar)
 	return 0;
 }
 
-/* The places that an access reaches in one iteration of the outer `common` loops, relative to where these put it;
- * false when something else than its loops moves it, or moves it back. */
+/* The range of places that an access reaches in one iteration of the outer `common` loops, relative to the
+ * place these loops give. False: a scalar other than a loop variable moves the place, or a loop moves it
+ * backwards. */
 static bool
 reach(const Access *a, int common, int64_t *first, int64_t *last)
 {
@@ -85,7 +87,7 @@ reach(const Access *a, int common, int64_t *first, int64_t *last)
 	return known == a->place->n;
 }
 
-/* Do different iterations of the outer loops stay apart, if each takes `size` places? */
+/* Do different iterations of the outer loops touch different places, if each iteration covers `size` places? */
 static bool
 apart(const Access *a, int common, int64_t size)
 {
@@ -118,12 +120,12 @@ is_read_before(const Kernel *k, const Access *load, const Access *store)
 	while (common < load->depth && common < store->depth &&
 	       load->loops[common] == store->loops[common])
 		common++;
-	/* What stands outside of the team's loops all members load, and one of them stores. */
+	/* Outside of the team's loops, all members load but only one stores. */
 	for (int i = 0; i < common; i++)
 		levels += load->loops[i]->mode == LOOP_TEAM;
 	if (levels < k->n_team)
 		return false;
-	/* Members of a team meet at no barrier here that one could rely on. */
+	/* Between different loops over members there is no barrier to rely on. */
 	for (int i = common; i < load->depth || i < store->depth; i++)
 		if ((i < load->depth && load->loops[i]->mode == LOOP_TEAM) ||
 		    (i < store->depth && store->loops[i]->mode == LOOP_TEAM))
@@ -142,7 +144,8 @@ is_read_before(const Kernel *k, const Access *load, const Access *store)
 	return apart(load, common, to - from + 1);
 }
 
-/* It does not touch the input, or adds its elements to those of the result that are there. */
+/* May the library call write its result over the input? Only if the call does not read the input, or reads
+ * it as the operand added to the result, in the same place. */
 static bool
 library_may_overwrite(const LibraryCall *c, int input, int output)
 {

@@ -1,7 +1,7 @@
-/* Gives every value a place: states at fixed offsets; parameters and results of programs in the io region; everything
- * else in one workspace by liveness. A value that becomes a state's new content is computed in the state's place when
- * the old content has no later reader. A value whose last reader is a kernel gives its place to a result where the
- * kernel allows that. */
+/* The pass `memory`: gives every value a place. States lie at fixed offsets; parameters and results of
+ * programs in the io region; all other values in one workspace, by liveness. A value that becomes a state's
+ * new content is computed in the state's place if nothing reads the old content later. A result may take the
+ * place of an operand that is read for the last time, if the kernel allows it. */
 #include "codegen/codegen.h"
 #include "codegen/legalize/legalize.h"
 #include "codegen/schedule/free_blocks.h"
@@ -19,7 +19,7 @@ aligned(int64_t bytes)
 }
 
 /* ---- states */
-/* A unit may lie in a run of units. */
+/* A unit may itself lie in a run of units. */
 static void
 place_in_unit(State *s)
 {
@@ -29,7 +29,8 @@ place_in_unit(State *s)
 	s->offset = s->unit->offset + dtype_bytes(s->type->dtype, s->unit_offset);
 }
 
-/* What every rank holds whole in a mode comes first: ZeRO-1 divides what lies last, ZeRO-3 that and what lies before it. */
+/* Orders states by the mode that divides them: states that every rank always holds whole come first, then
+ * those divided by ZeRO-3, ZeRO-2 and ZeRO-1. So each mode divides the states from some offset on. */
 static void
 place_states(Module *m)
 {
@@ -58,10 +59,12 @@ typedef struct {
 	Arena *arena;
 	int *position;              /* by node id */
 	int *last_use;              /* by value id */
-	FreeBlocks free, host_free; /* of the workspace; of the host's memory */
+	FreeBlocks free, host_free; /* free blocks of the workspace, and of the host's memory */
 	int64_t top, host_top, io;
-	int64_t inner;  /* the most that one of its loops and branches takes behind its workspace */
-	const Node *by; /* the loop or branch that runs it; NULL: a program */
+	/* most bytes that one of its loops and branches needs behind the workspace */
+	int64_t inner;
+	/* the loop or branch that runs the function; NULL: the function is a program */
+	const Node *by;
 } Plan;
 
 static void
@@ -82,7 +85,7 @@ number_nodes(Plan *p)
 typedef struct {
 	const Plan *plan;
 	const State *state;
-	const Value *fresh; /* to be computed in its place */
+	const Value *fresh; /* value to be computed in the state's place */
 } Overwrite;
 
 static bool
@@ -105,8 +108,9 @@ old_read_later(void *ctx, const Value *old)
 	return false;
 }
 
-/* Computes the stored value in the state where it may; else the store is a copy. Of two results of a kernel that
- * always runs, one stored in the first and one in later micro-batches, the place is the later one's. */
+/* Computes the stored value in the state's place, if that is allowed; otherwise the store is a copy. If a
+ * kernel that always runs has two results, one stored in the first micro-batch and one in later ones, the
+ * later one gets the place. */
 static void
 place_in_state(Plan *p, Node *store)
 {
@@ -122,7 +126,8 @@ place_in_state(Plan *p, Node *store)
 }
 
 /* ---- functions that loops and branches run */
-/* Is the value that parameter i had before read behind v, or by v's kernel in a way that does not let it write there? */
+/* Is the old value of a parameter read after v is computed, or by v's kernel in a way that forbids
+ * overwriting it? */
 static bool
 param_read_later(const Plan *p, const Value *param, const Value *v)
 {
@@ -136,7 +141,7 @@ param_read_later(const Plan *p, const Value *param, const Value *v)
 	return false;
 }
 
-/* Code for teams may read 16 bytes at a time, of the place where a row begins, too. */
+/* Code for teams may read 16 bytes at once, also where a row begins. */
 enum { ROW_ALIGNMENT = 16 };
 
 static bool
@@ -157,7 +162,7 @@ place_params(Plan *p)
 		v->offset = i;
 		if (!row || row_is_aligned(p, v->type) || !value_used(v))
 			continue;
-		v->region = REGION_WORKSPACE; /* a copy */
+		v->region = REGION_WORKSPACE; /* a copy, because rows are not aligned */
 		v->offset = p->top;
 		p->top += aligned(type_bytes(v->type));
 	}
@@ -168,13 +173,14 @@ may_be_placed(const Value *v)
 {
 	if (!v->node || v->node->op != OP_launch || v->region != REGION_NONE)
 		return false;
-	for_each_use(v, u) /* the place of a row moves with one loop */
+	for_each_use(v, u) /* a row's place moves with one loop only */
 		if (op_row(u->user)->fuse == FUSE_CONTROL)
 			return false;
 	return true;
 }
 
-/* Results are computed in their place where that may be: what a loop carries on over what it was, rows in the stack. */
+/* Lets a result be computed in its final place if possible: a carried value over its old content, a row in
+ * its stack. */
 static void
 place_results(Plan *p)
 {
@@ -224,7 +230,7 @@ place_io(Plan *p, Value *v)
 	p->io += aligned(type_bytes(v->type));
 }
 
-/* An empty tensor has an address too. */
+/* An empty tensor has an address, too. */
 static int64_t
 workspace_bytes(const Value *v)
 {
@@ -263,7 +269,7 @@ reads_once(const Node *n, const Value *v)
 	return times == 1;
 }
 
-/* May the kernel write result r over operand i? A loop begins with what it carries. */
+/* May node n write result r over operand i? A loop's result starts as the value that the loop carries. */
 static bool
 may_overwrite(const Node *n, int i, int r)
 {
@@ -274,7 +280,7 @@ may_overwrite(const Node *n, int i, int r)
 	return k && !k->moves && kernel_may_overwrite(k, i, k->n_inputs + r);
 }
 
-/* A result takes the place of an operand that is read for the last time, where that may be. */
+/* Lets result v take the place of an operand that is read for the last time. False: no operand fits. */
 static bool
 overwrite(Plan *p, const Node *n, Value *v)
 {
@@ -286,7 +292,7 @@ overwrite(Plan *p, const Node *n, Value *v)
 			continue;
 		v->region = REGION_WORKSPACE;
 		v->offset = u->offset;
-		p->last_use[u->id] = -1; /* its place is v's now */
+		p->last_use[u->id] = -1; /* v owns the place now */
 		return true;
 	}
 	return false;
@@ -308,12 +314,12 @@ place_workspace(Plan *p)
 			if (node_result(n, i)->region == REGION_NONE &&
 			    !overwrite(p, n, node_result(n, i)))
 				allocate(p, node_result(n, i));
-		/* What was read for the last time makes room for later nodes. */
+		/* Operands read for the last time make room for later nodes. */
 		for (int i = 0; i < n->n_operands; i++) {
 			Value *v = node_operand(n, i);
 			if (is_planned(v) && p->last_use[v->id] == here) {
 				release(p, v);
-				p->last_use[v->id] = -1; /* once */
+				p->last_use[v->id] = -1; /* release only once */
 			}
 		}
 		for (int i = 0; i < n->n_results; i++)
@@ -324,7 +330,8 @@ place_workspace(Plan *p)
 
 static int64_t place_function(Pass *pass, Module *m, Function *f, const Node *by);
 
-/* What loops and branches run lies behind the workspace, of one at a time. */
+/* The functions of loops and branches have their values behind the workspace; only one of them runs at a
+ * time. */
 static void
 place_bodies(Pass *pass, Plan *p)
 {
@@ -353,7 +360,8 @@ place_ports(Plan *p)
 			place_io(p, node_operand(ret, i));
 }
 
-/* The bytes of its workspace, and of what its loops and branches run; by: the one that runs it, NULL: it is a program. */
+/* Places all values of f. Returns the bytes of its workspace and of its loops and branches. by: the node
+ * that runs f; NULL: f is a program. */
 static int64_t
 place_function(Pass *pass, Module *m, Function *f, const Node *by)
 {
@@ -381,14 +389,14 @@ place_function(Pass *pass, Module *m, Function *f, const Node *by)
 	place_workspace(&p);
 	place_bodies(pass, &p);
 	if (function_find_param(f, PARAM_HYPERPARAMETER, -1))
-		p.io = aligned(p.io) + aligned(SCALARS_BYTES); /* that its kernels read */
+		p.io = aligned(p.io) + aligned(SCALARS_BYTES); /* scalars that kernels read */
 	int64_t bytes = p.top + p.inner;
 	m->workspace_bytes = bytes > m->workspace_bytes ? bytes : m->workspace_bytes;
 	m->io_bytes = p.io > m->io_bytes ? p.io : m->io_bytes;
 	return bytes;
 }
 
-/* "ddp+zero3": a bit for each, in the order of `known`. */
+/* Reads words such as "ddp+zero3" as bits, in the order of `known`. */
 static bool
 read_words(Pass *p, const char *option, const char *words, const char *const *known, uint32_t *out)
 {
@@ -417,7 +425,7 @@ run_memory(Pass *p, Module *m)
 	if (!read_words(p, "modes", o->modes, mode_names, &m->modes) ||
 	    !read_words(p, "offload", o->offload, offload_names, &offload))
 		return false;
-	m->modes &= ~(1u << MODE_DDP); /* which is always there */
+	m->modes &= ~(1u << MODE_DDP); /* always allowed */
 	if (m->modes && module_program(m, FUNCTION_UPDATE, 0))
 		shard_states(m, offload, p->scratch);
 	place_states(m);
@@ -434,7 +442,7 @@ run_memory(Pass *p, Module *m)
 static const PassOption memory_options[] = {
 	{"modes", "how ranks may share states, of ddp, zero1, zero2, zero3: ddp+zero3",
          OPTION_STRING, offsetof(MemoryOptions, modes)},
-	{"offload", "what of their parts lies in the host's memory: optimizer, params",
+	{"offload", "which of their parts lie in the host's memory: optimizer, params",
          OPTION_STRING, offsetof(MemoryOptions, offload)},
 	{0},
 };

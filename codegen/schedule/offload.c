@@ -1,12 +1,13 @@
-/* @update where parts of states lie in the host's memory. What the optimizer keeps lies there: then its kernels are the host's, and
- * what they compute on the way lies there, too. Of states on the other side kernels take copies, which are made before and copied
- * back behind; the next kernel computes while the results of the one before travel:
+/* @update when parts of states lie in the host's memory. If the optimizer's states lie there, the update's kernels run on the host, and
+ * their intermediate results lie there as well. A kernel works on copies of states from the other side: they are copied before it and
+ * copied back after it. While the results of one kernel travel, the next kernel computes:
  *
  *	copy_out   COPY norm
  *	compute    run adamw (unit 0)   run adamw (unit 1)         run adamw (unit 2)
  *	copy_in                         COPY weights of unit 0     COPY weights of unit 1
  *
- * Weights alone are copied to the device in the same way. Copies have two places by turns. Linear in instructions. */
+ * If only weights lie in the host's memory, kernels run on the device, and weights are copied there in the same way. The copies of
+ * successive kernels alternate between two places. Takes linear time in instructions. */
 #include "codegen/schedule/shard.h"
 
 #include <assert.h>
@@ -16,9 +17,9 @@ enum { ALIGNMENT = 64 };
 typedef struct {
 	ShardPlan *plan;
 	Instructions old, out;
-	Space space;   /* of the copies */
-	int64_t begin; /* of their two places */
-	int64_t place; /* bytes of each */
+	Space space;   /* space of the copies */
+	int64_t begin; /* where their two places begin */
+	int64_t place; /* bytes of each place */
 	int turn;
 } FarCopies;
 
@@ -50,7 +51,7 @@ aligned(int64_t bytes)
 	return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* A state on the other side. */
+/* Is the slot a state on the other side? */
 static bool
 is_far(const FarCopies *o, const Slot *s)
 {
@@ -66,7 +67,7 @@ is_same(const Slot *a, const Slot *b)
 	       a->bytes == b->bytes && a->before == b->before && a->share == b->share;
 }
 
-/* What a kernel computes in place is one. */
+/* The entry of a slot. A kernel that computes in place has one entry for both arguments. */
 static FarState *
 find(const FarStates *list, const Slot *slot)
 {
@@ -76,7 +77,7 @@ find(const FarStates *list, const Slot *slot)
 	return NULL;
 }
 
-/* The arguments that are copied; their bytes. */
+/* Lists the arguments that need copies; returns their bytes. */
 static int64_t
 far_states_of(const FarCopies *o, const Instruction *n, FarStates *out)
 {
@@ -144,7 +145,8 @@ run_on_copies(FarCopies *o, Instruction n, FarStates *list)
 		Slot s = slot_of(o, &n, i);
 		const FarState *copied = is_far(o, &s) ? find(list, &s) : NULL;
 		Argument a = w->arguments.at[n.args + i];
-		assert(!a.loop && !n.only); /* of @update: the copies would be others */
+		/* @update has no loops; copies would need other arguments */
+		assert(!a.loop && !n.only);
 		a.slot = copied ? copied->copy : a.slot;
 		vec_push(w->arena, &w->arguments, a);
 	}
@@ -167,7 +169,7 @@ to_host(Slot *s)
 	s->space = s->space == SPACE_WORKSPACE ? SPACE_HOST : s->space;
 }
 
-/* What programs compute on the way has the same place in the other region. */
+/* Moves intermediate values to the same offsets in the host's region. */
 static void
 move_workspace(ShardPlan *plan)
 {
@@ -180,7 +182,7 @@ move_workspace(ShardPlan *plan)
 	plan->program->bytes[SPACE_WORKSPACE] = 0;
 }
 
-/* Behind what the program has there by itself. */
+/* Places the copies behind the bytes that the program uses itself. */
 static void
 place_all(FarCopies *o)
 {

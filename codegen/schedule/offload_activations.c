@@ -1,12 +1,13 @@
-/* --offload=activations: what the forward pass makes for the backward pass waits in the host's memory. A copy goes there beside the
- * computation, and one comes back ahead of the first reader of the backward pass; in between the device's memory is free:
+/* The pass `offload` (--offload=activations): values that the forward pass computes for the backward pass wait in the host's memory. A
+ * copy goes there while the device computes. Another copy comes back before the first reader of the backward pass. In between, the
+ * device's memory is free:
  *
  *	copy_out               COPY a -> host
  *	compute   run a = ...  run b ... run c ...   | backward ...                run (reads a')
  *	copy_in                                      |         COPY a' <- host
  *
- * What comes back lies there at most so far ahead that together it takes twice the largest. What is read soon behind the
- * forward pass stays, and what is small. Keeps: every value. Linear in nodes, and in values times the logarithm of their number. */
+ * Values come back early, but all that wait together take at most twice the bytes of the largest one. Values stay on the device if they
+ * are small, or if the backward pass reads them soon. Keeps every value. Takes linear time in nodes, and n log n in values. */
 #include "codegen/codegen.h"
 #include "ir/loop/loop.h"
 
@@ -16,14 +17,14 @@ typedef struct {
 	int64_t least;
 } OffloadOptions;
 
-/* Fewer nodes between its readers than this, and it would come back as soon as it has left. */
+/* least nodes between the last reader of the forward pass and the first of the backward pass */
 enum { NEAR = 16 };
 
 typedef struct {
 	Value *value;
-	int leaves,
-		returns; /* nodes: its last reader of the forward pass, its first of the backward pass */
-	Node *reader; /* that */
+	/* positions of its last reader in the forward pass and of its first reader in the backward pass */
+	int leaves, returns;
+	Node *reader; /* the first reader in the backward pass */
 } Crossing;
 
 typedef struct {
@@ -32,17 +33,18 @@ typedef struct {
 	int64_t least;
 	int *position; /* by node id */
 	VEC(Crossing) crossings;
-	VEC(Kernel *) kernels; /* copies, one of each type and way */
+	VEC(Kernel *) kernels; /* the copy kernels: one for each type and direction */
 } Offloading;
 
-/* ---- which */
+/* ---- which values */
 static bool
 is_backward(const Node *n)
 {
 	return n->phase == PHASE_BACKWARD;
 }
 
-/* A result of the forward pass in every micro-batch that no state takes. */
+/* May v move? It must be a large result of the forward pass in every micro-batch, and only kernels may read
+ * it. */
 static bool
 may_move(const Offloading *o, const Value *v)
 {
@@ -141,7 +143,8 @@ move(Offloading *o, const Crossing *c, Node *back_before)
 		node_set_operand(readers.at[i]->user, readers.at[i]->index, back);
 }
 
-/* Ahead of the reader of an earlier one, as long as no more than so many bytes wait for theirs. */
+/* Moves all values. The copy back of a value stands before the reader of an earlier one, as long as the
+ * values that wait for their readers take at most twice the largest. */
 static void
 move_all(Offloading *o)
 {
@@ -191,7 +194,7 @@ run_offload(Pass *p, Module *m)
 	if (!p->changed)
 		diag_warning(
 			p->diag,
-			"--offload=activations changes nothing: nothing of %lld bytes waits for the backward pass long enough",
+			"--offload=activations changes nothing: no activation of %lld bytes or more waits long enough for the backward pass",
 			(long long)((const OffloadOptions *)p->options)->least);
 	return true;
 }

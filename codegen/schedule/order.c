@@ -1,7 +1,9 @@
-/* Where a list of instructions on several streams needs RECORD and WAIT: between each pair of different streams that
- * touches the same bytes, one of them writing, unless they are in order already. What a stream knows of another is the
- * last instruction there that it runs behind; a WAIT makes it know what the recording stream knew. It knows more in the last
- * micro-batch of a step than in the others, where the WAIT before a sum of gradients does not run. */
+/* Adds RECORD and WAIT to instructions on several streams. Two instructions on different streams need an
+ * order if they touch the same bytes and one of them writes, unless other events already order them.
+ *
+ * Each stream has a clock: for every other stream, the last instruction there that it is known to run after.
+ * A WAIT makes the stream know all that the recording stream knew. A stream knows more in the last
+ * micro-batch of a step than in others: the WAIT before a sum of gradients runs in the last one only. */
 #include "codegen/schedule/schedule.h"
 
 typedef struct {
@@ -10,18 +12,18 @@ typedef struct {
 	bool writes;
 } Access;
 
-/* From an instruction to a later one. */
+/* An order from one instruction to a later one. */
 typedef struct {
 	int from, to;
 	RunWhen when; /* RUN_LAST or RUN_ALWAYS */
 } Edge;
 
 typedef struct {
-	int known
-		[N_STREAMS]; /* of each stream: the last instruction that this one runs behind; -1: none */
+	/* for each stream: the last instruction that this stream runs after; -1: none */
+	int known[N_STREAMS];
 } Clock;
 
-/* Whether an order is wanted in each micro-batch, or in the last at least. */
+/* In which micro-batches an order must hold: in each, or at least in the last. */
 typedef enum { IN_EACH, IN_LAST, N_WHERE } Where;
 
 typedef struct {
@@ -32,12 +34,12 @@ typedef struct {
 	Arena *arena;
 	const FormatWriter *w;
 	const Instructions *list;
-	VEC(int) on[N_STREAMS]; /* indices, ascending */
+	VEC(int) on[N_STREAMS]; /* indices of the instructions on a stream, ascending */
 	Clocks now[N_STREAMS];
-	OuterBlocks blocks; /* in one that may not run an event would not be recorded */
-	Clocks *at;         /* of each instruction's stream, when it has run */
-	Clocks *events;     /* of the newest RECORD; by event */
-	VEC(Edge) edges;    /* by their ends, ascending */
+	OuterBlocks blocks; /* loops and branches; an event inside one might never be recorded */
+	Clocks *at;         /* by instruction: its stream's clocks after it has run */
+	Clocks *events;     /* by event: the clocks of the newest RECORD */
+	VEC(Edge) edges;    /* sorted by `to` */
 } Order;
 
 static bool
@@ -60,9 +62,9 @@ access_of(const Order *o, const Instruction *n, uint32_t i)
 
 	bool writes = argument_is_written(o, n, i);
 
-	if (space_has_parts(s->space)) /* a room of its own, wherever that is */
+	if (space_has_parts(s->space)) /* a room of its own, at an unknown offset */
 		return (Access){s->space, s->state, s->state + 1, writes};
-	/* Where rooms end is not known here, nor what a loop passes over. */
+	/* The end is unknown for rooms, and for what a loop passes over. */
 	int64_t end = s->share > SLOT_PART || a->stride ? INT64_MAX : s->offset + s->bytes;
 	int64_t from = a->stride < 0 ? 0 : s->offset;
 
@@ -82,7 +84,8 @@ conflict(const Order *o, const Instruction *a, const Instruction *b)
 	return false;
 }
 
-/* By what runs only in the last micro-batch nothing is known of the others. */
+/* Adds to c what `from` knows. An instruction that runs only in the last micro-batch teaches nothing about
+ * the others. */
 static void
 learn(Clocks *c, const Clocks *from, RunWhen when)
 {
@@ -92,7 +95,7 @@ learn(Clocks *c, const Clocks *from, RunWhen when)
 				c->in[where].known[s] = from->in[where].known[s];
 }
 
-/* The end that runs less often: what is on the compute stream runs always. */
+/* Of both ends, the instruction that runs less often. On the compute stream every instruction runs always. */
 static const Instruction *
 less_often(const Order *o, int from, int to)
 {
@@ -101,14 +104,15 @@ less_often(const Order *o, int from, int to)
 	return first->stream == STREAM_COMPUTE ? &o->list->at[to] : first;
 }
 
-/* An event may be what another instruction on its stream needs, too, which runs at another time. */
+/* RUN_LAST only if the rarer end runs only in the last micro-batch. Otherwise another instruction on the
+ * stream, which runs at another time, may need the same event. */
 static RunWhen
 edge_when(const Order *o, int from, int to)
 {
 	return less_often(o, from, to)->when == RUN_LAST ? RUN_LAST : RUN_ALWAYS;
 }
 
-/* The last one on that stream, behind what is known, that `at` has to wait for; -1: none. */
+/* The last instruction on a stream, after those already known, that `at` must wait for; -1: none. */
 static int
 last_conflict(const Order *o, int at, int stream, Where where)
 {
@@ -163,7 +167,7 @@ static void
 add(Order *o, Instructions *out, InstructionKind kind, int on, const Edge *e, uint32_t event)
 {
 	const Instruction *here = &o->list->at[on];
-	/* The collective behind a staged copy needs this, too, also in runs without staging. */
+	/* The collective behind a staged copy needs this event as well, also in runs without staging. */
 	uint32_t only = less_often(o, e->from, e->to)->only & (ONLY_RANKS | ONLY_APART);
 	Instruction n = {.kind = kind,
 	                 .stream = here->stream,
@@ -175,7 +179,8 @@ add(Order *o, Instructions *out, InstructionKind kind, int on, const Edge *e, ui
 	vec_push(o->arena, out, n);
 }
 
-/* Of the edges from an instruction the last one; each has the one before it. -1: none. */
+/* The last edge from each instruction, and for each edge the previous one from the same instruction; -1:
+ * none. */
 typedef struct {
 	int *last, *before;
 } EdgesFrom;

@@ -1,5 +1,5 @@
-/* The kernels that add what ranks sent: y = x0 + x1, element by element, once for each rank but the first, in their order.
- * A launch runs the iterations of this rank's part. */
+/* Adds the kernels that sum what ranks sent: y = x0 + x1, element by element. It is launched for each rank
+ * after the first, in the order of ranks. A launch runs the iterations of this rank's part. */
 #include "codegen/schedule/schedule.h"
 
 static void
@@ -26,7 +26,7 @@ add_kernel(Pass *p, Module *m, DType dtype, int64_t n)
 	           module_fresh_name(m, arena_printf(m->arena, "sum_%s", dtype_info[dtype].name)));
 }
 
-/* Sums of smaller floats are made in f32 and rounded once, by the communicator. */
+/* Smaller floats have no kernel: the communicator sums them in f32 and rounds once. */
 bool
 rank_sum_has(DType dtype)
 {
@@ -40,11 +40,11 @@ rank_sums_add(Pass *p, Module *m)
 	int64_t most[N_DTYPES] = {0};
 
 	if (!module_program(m, FUNCTION_UPDATE, 0))
-		return; /* nobody trains it */
+		return; /* the module cannot be trained */
 	for (int i = 0; i < all.n; i++)
 		if (all.at[i].n > most[all.at[i].dtype])
 			most[all.at[i].dtype] = all.at[i].n;
-	for (int i = 0; i < m->states.n; i++) { /* reduced in one piece */
+	for (int i = 0; i < m->states.n; i++) { /* gradients that are reduced in one piece */
 		const State *s = m->states.at[i];
 		if (s->kind == STATE_GRADIENT && s->block && s->type->n > most[s->type->dtype])
 			most[s->type->dtype] = s->type->n;

@@ -1,14 +1,18 @@
-/* The order of instructions. One stream: the order of the nodes is the schedule. A node without a reader is dropped.
- * One that only the first micro-batch reads runs in that one only, and so for later ones. A result that the first
- * micro-batch stores and later ones add to becomes two nodes, each with its result in its own place. Stores, and nodes
- * that only stores read, move up to their operands, whose memory is then free early. Keeps: every value. Linear in
- * nodes. */
+/* The pass `schedule`: fixes the order of instructions. There is one stream, and the order of the nodes is
+ * the schedule.
+ *
+ * A node without readers is dropped. A node that only the first micro-batch reads runs in the first one
+ * only; likewise for later ones. If the first micro-batch stores a result and later ones add to it, the node
+ * becomes two nodes, each with its result in its own place. Stores, and nodes that only stores read, move up
+ * to their operands, so the operands' memory is free early.
+ *
+ * Keeps every value. Takes linear time in the number of nodes. */
 #include "codegen/schedule/schedule.h"
 #include "codegen/codegen.h"
 
 typedef struct {
 	Function *f;
-	int *position; /* by node id; of the order before `hoist` */
+	int *position; /* by node id: the order before `hoist` */
 } Schedule;
 
 static bool
@@ -22,7 +26,7 @@ is_read(const Node *n)
 	return false;
 }
 
-/* When its readers run, if all of them run at the same time. */
+/* When all readers of n run, if that is the same for all of them; otherwise WHEN_ALWAYS. */
 static When
 when_read(const Node *n)
 {
@@ -53,7 +57,7 @@ drop_unread(Function *f)
 	return changed;
 }
 
-/* The first micro-batch stores it and has no other reader of it. */
+/* The store of v in the first micro-batch, if nothing else in that micro-batch reads v. */
 static const Use *
 first_store(const Value *v)
 {
@@ -68,7 +72,8 @@ first_store(const Value *v)
 	return found;
 }
 
-/* A product that is stored, or added to what was: a launch for each, so that the first may write to the state. */
+/* Splits a product that the first micro-batch stores and later ones add to: each gets a launch, so the first
+ * one may write to the state directly. */
 static bool
 split_first(Node *n)
 {
@@ -103,7 +108,7 @@ only_stored(const Node *n)
 	return true;
 }
 
-/* The later of the two, NULL being the start of the function. */
+/* The later one of two nodes; NULL stands for the start of the function. */
 static Node *
 later_of(const Schedule *s, Node *a, Node *b)
 {
@@ -129,7 +134,7 @@ number_nodes(Schedule *s)
 		s->position[n->id] = at++;
 }
 
-/* Only stores read them, so no other operand comes later. */
+/* Moves nodes that only stores read up to their operands. */
 static void
 hoist(Schedule *s)
 {
@@ -157,7 +162,7 @@ add_readers(void *ctx, const Value *old)
 	return false;
 }
 
-/* A store may not stand before a reader of the old content that runs in the same micro-batch. */
+/* Moves a store up, but not before a reader of the old content that runs in the same micro-batch. */
 static void
 settle_store(const Schedule *s, Node *n)
 {

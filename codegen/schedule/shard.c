@@ -1,6 +1,6 @@
-/* A program in a mode in which ranks hold parts of states: the same kernels, over other places, and what ranks exchange. It is
- * made of the tables' instructions, when these are in order and not yet on streams, so that modes share kernels and passes, and
- * no number of ranks is in the IR. */
+/* Rewrites a program for a mode in which ranks hold parts of states. The kernels stay the same; they get
+ * other places, and ranks exchange data. This works on the instructions of the tables, before they are put
+ * on streams. So all modes share kernels and passes, and the IR never contains a number of ranks. */
 #include "codegen/schedule/shard.h"
 
 #include <stdlib.h>
@@ -16,8 +16,8 @@ shard_piece(const ShardPlan *plan, const Slot *slot)
 {
 	int low = 0, high = plan->n_pieces;
 
-	while (slot->space == SPACE_STATE &&
-	       low < high) { /* the last that does not begin behind it */
+	/* binary search: the last piece that begins at or before the slot */
+	while (slot->space == SPACE_STATE && low < high) {
 		int middle = low + (high - low) / 2;
 		if (plan->pieces[middle]->offset <= slot->offset)
 			low = middle + 1;

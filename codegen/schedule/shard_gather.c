@@ -1,16 +1,16 @@
-/* Programs that read weights and make gradients, where ranks hold parts of these.
+/* Programs that read weights and make gradients, when ranks hold parts of them.
  *
- * ZeRO-3: the unit of a layer block is gathered before the block is computed and its memory is free behind it; once for the
- * forward pass and once for the backward pass, but for a unit that the backward pass begins with. The gather of a unit starts
- * when the unit before begins to be read, so it travels while that is computed:
+ * ZeRO-3: the unit of a layer block is gathered before the block is computed, and its memory is free after it. It is gathered once for
+ * the forward pass and once for the backward pass; a unit that the backward pass begins with is kept instead. The gather of a unit
+ * starts when the previous unit begins to be read, so it travels while that unit is used:
  *
  *	compute        block 0 ........  block 1 ........  block 2 ..
  *	communication  gather 1          gather 2          gather 3
  *	memory         unit 0, unit 1    unit 1, unit 2    unit 2, unit 3
  *
- * ZeRO-2 and 3: gradients of a unit are made in a buffer of their own, in each micro-batch anew, and added to the rank's part
- * when the last one is there. While they travel the next unit has another buffer. ZeRO-1 adds up over micro-batches
- * as every rank alone does, and reduces in the last. */
+ * ZeRO-2 and ZeRO-3: each micro-batch makes the gradients of a unit in a buffer, and they are added to the rank's part when the last
+ * gradient is complete. While they travel, the next unit uses another buffer. ZeRO-1: every rank adds up all gradients over
+ * micro-batches and reduces them in the last one. */
 #include "codegen/schedule/shard.h"
 #include "codegen/schedule/stays.h"
 
@@ -19,8 +19,8 @@ typedef struct {
 	Instructions old;
 	bool *dropped; /* by instruction */
 	Stays stays;
-	int *behind; /* by instruction: the last one that there is up to it, by its new number */
-	OuterBlocks blocks; /* what is touched in a loop or a branch is there for all of it */
+	int *behind; /* by old instruction: new number of the last kept instruction up to it */
+	OuterBlocks blocks; /* loops and branches: a piece touched inside one stays for all of it */
 	Instructions out;
 } Gathering;
 
@@ -36,7 +36,8 @@ is_divided(const Gathering *g, const State *s)
 	return s && s->sharded <= g->plan->mode;
 }
 
-/* ---- gradients of each micro-batch: what adds to those of the ones before goes, and what only that reads */
+/* ---- gradients of each micro-batch: drop additions to earlier micro-batches, and nodes that only these
+ * read */
 static bool
 writes_gradient(const Gathering *g, const Instruction *n, uint32_t i)
 {
@@ -45,7 +46,7 @@ writes_gradient(const Gathering *g, const Instruction *n, uint32_t i)
 	return is_divided(g, s) && s->kind == STATE_GRADIENT;
 }
 
-/* Is all that it writes a divided gradient, or read by nobody? */
+/* Does the instruction write nothing but divided gradients and values that nobody reads? */
 static bool
 is_useless(const Gathering *g, const Instruction *n, const bool *is_read)
 {
@@ -82,7 +83,8 @@ drop_additions(Gathering *g)
 	}
 }
 
-/* A value that the first micro-batch alone made is now read in all. */
+/* A value that only the first micro-batch computed is now read in all micro-batches, so its producers run
+ * always. */
 static void
 widen_producers(Gathering *g)
 {
@@ -141,7 +143,7 @@ find_stays(Gathering *g)
 		}
 }
 
-/* Does another unit's stay begin between them? */
+/* Does another unit's stay begin between a and b? */
 static bool
 is_apart(const Gathering *g, const Stay *a, const Stay *b)
 {
@@ -152,7 +154,8 @@ is_apart(const Gathering *g, const Stay *a, const Stay *b)
 	return false;
 }
 
-/* A unit that the backward pass begins with is kept. They are in the order of their first instructions. */
+/* Joins stays of the same piece that overlap or follow directly: a unit that the backward pass begins with
+ * is kept. The stays are in the order of their first instructions. */
 static void
 join_stays(Gathering *g)
 {
@@ -206,7 +209,7 @@ stay_at(const Gathering *g, const State *piece, int at)
 	return NULL;
 }
 
-/* Between its members, and behind them, a unit has zeros. */
+/* Has the unit elements between its members, or behind them? Such gaps hold zeros. */
 static bool
 has_gaps(const Gathering *g, const State *unit)
 {
@@ -238,7 +241,7 @@ clear_gradients(Gathering *g, int at)
 	}
 }
 
-/* A slot of its own for each argument that lies in a unit: where it lies changes from stay to stay. */
+/* Gives each argument in a unit a slot of its own, because the unit's place changes from stay to stay. */
 static void
 move_arguments(Gathering *g, int at)
 {
@@ -292,7 +295,7 @@ add_stays(Gathering *g)
 	}
 }
 
-/* Of ZeRO-1: gradients that lie whole, in the last micro-batch. */
+/* ZeRO-1: reduces gradients that every rank holds whole, in the last micro-batch. */
 static void
 add_reductions(Gathering *g)
 {

@@ -1,20 +1,25 @@
-/* Which states ranks may hold parts of, and from which data-parallel mode on. What the optimizer alone reads is divided from
- * ZeRO-1 on, gradients from ZeRO-2, what the model reads from ZeRO-3. A part is a range of blocks, and a rank updates
- * what it holds by running its part of the iterations of each kernel. So a state is divided only where every kernel of @update
- * that touches it works block by block (by_iteration.c); an optimizer that needs whole matrices keeps them whole. What is
- * frozen is touched by none, and divided as finely as one likes.
+/* Decides which states ranks may hold parts of, and from which data-parallel mode on. States that only the
+ * optimizer reads are divided from ZeRO-1 on, gradients from ZeRO-2 on, and states that the model reads from
+ * ZeRO-3 on.
  *
- * States are divided where they begin: a unit of a run, or a state that lies in no unit. Linear in nodes, as often as a state
- * has to be left whole because another one is. */
+ * A part is a range of blocks. A rank updates its part by running its own iterations of each kernel. So a
+ * state is divided only if every kernel of @update that touches it works block by block (by_iteration.c); an
+ * optimizer that needs whole matrices keeps them whole. No kernel of @update touches frozen states, so they
+ * are divided into fine blocks.
+ *
+ * The divided piece is a unit of a run, or a state that lies in no unit. Takes linear time in nodes, for
+ * each time that a state must be left whole because of another one. */
 #include "codegen/schedule/shard.h"
 
 typedef struct {
 	Module *m;
 	Arena *arena;
-	int64_t *
-		blocks; /* by state id, of those that lie in no other: how many; 0: it stays whole */
-	bool *has_members, *is_run; /* by state id; of a run members have members */
-	bool *is_read; /* by state id, of those that lie in no other: by programs besides @update */
+	/* by state id, for states that lie in no other: number of blocks; 0: the state stays whole */
+	int64_t *blocks;
+	/* by state id: has it members? are its members units themselves? */
+	bool *has_members, *is_run;
+	/* by state id, for states that lie in no other: do programs besides @update read it? */
+	bool *is_read;
 } Sharding;
 
 static bool
@@ -29,7 +34,7 @@ is_program(const Function *f)
 	return f->role != FUNCTION_HELPER && f->kind == FUNCTION_PLAIN;
 }
 
-/* ---- which kinds */
+/* ---- kinds of states */
 static DataParallelMode
 mode_of(const Sharding *sh, const State *s)
 {
@@ -50,7 +55,7 @@ is_updated(const State *s)
 	return s->lifetime != LIFE_CONSTANT && (s->kind != STATE_PARAMETER || s->trainable);
 }
 
-/* As large a power of two as divides it, up to some cache lines. */
+/* The block of a frozen state: the largest power of two that divides its size, up to some cache lines. */
 static int64_t
 frozen_block(const State *s)
 {
@@ -62,7 +67,8 @@ frozen_block(const State *s)
 	return block;
 }
 
-/* Matrices that stay as they are, and codes of 4 bits: each by itself. Small ones and vectors stay whole. */
+/* Is s a frozen matrix, or 4-bit codes? Each of them is divided by itself. Small states and vectors stay
+ * whole. */
 static bool
 is_frozen(const Sharding *sh, const State *s)
 {
@@ -72,7 +78,8 @@ is_frozen(const Sharding *sh, const State *s)
 	       dtype_info[s->type->dtype].bits * frozen_block(s) % 8 == 0;
 }
 
-/* A unit of statistics is one of pending ones, too, which all ranks add up. */
+/* May a state of this kind be divided? A unit of parameters may. A unit of running statistics may not: it
+ * also holds pending statistics, which all ranks add up. */
 static bool
 has_kind(const Sharding *sh, const State *s)
 {
@@ -87,14 +94,14 @@ has_kind(const Sharding *sh, const State *s)
 
 /* ---- kernels */
 typedef struct {
-	const State *state; /* outermost */
+	const State *state; /* outermost state */
 	int buffer;
 	bool written;
 } Touch;
 typedef struct {
 	const Kernel *kernel; /* NULL: a copy */
 	VEC(Touch) touches;
-	bool writes_whole; /* something that no iteration has to itself */
+	bool writes_whole; /* does it write a result that does not belong to single iterations? */
 } Touches;
 
 static const State *
@@ -103,7 +110,7 @@ state_of(const Value *v)
 	return v->kind == VALUE_STATE ? shard_outermost(v->state) : NULL;
 }
 
-/* The state that a result is stored to; NULL: none, or several. */
+/* The state that a result is stored to; NULL: no state, or several. */
 static const State *
 stored_to(const Value *v)
 {
@@ -138,7 +145,7 @@ touches_of(Sharding *sh, const Node *n, Touches *out)
 	}
 }
 
-/* Is each iteration within a block of the state? */
+/* Does each iteration of the kernel stay within one block of the state? */
 static bool
 works_by_block(const Sharding *sh, const Kernel *k, const Touch *t)
 {
@@ -148,7 +155,7 @@ works_by_block(const Sharding *sh, const Kernel *k, const Touch *t)
 	       k->iterations % blocks == 0;
 }
 
-/* Leaves whole what a launch does not take by blocks, and what it takes besides. True: something was left. */
+/* If a launch does not work by blocks, leaves all states that it touches whole. True: a state changed. */
 static bool
 leave_whole(Sharding *sh, const Touches *list)
 {
@@ -171,7 +178,7 @@ leave_whole(Sharding *sh, const Touches *list)
 	return left;
 }
 
-/* Of all launches of updates. True: one of them has changed something. */
+/* Calls visit for all launches of updates. True: visit returned true once. */
 static bool
 for_each_update(Sharding *sh, bool (*visit)(Sharding *, const Touches *))
 {
@@ -203,7 +210,8 @@ gcd(int64_t a, int64_t b)
 	return a;
 }
 
-/* Of a state that lies in no unit: as many as all kernels agree on. Sums over ranks take whole blocks of their own. */
+/* The number of blocks of a state that lies in no unit: a divisor of the iterations of all its kernels. Sums
+ * over ranks have blocks of their own. */
 static bool
 agree(Sharding *sh, const Touches *t)
 {
@@ -216,7 +224,7 @@ agree(Sharding *sh, const Touches *t)
 	return false;
 }
 
-/* A parameter's gradient and moments are divided as it is. */
+/* A parameter's gradient and moments are divided in the same way as the parameter. */
 static void
 agree_with_owners(Sharding *sh)
 {
@@ -230,7 +238,8 @@ agree_with_owners(Sharding *sh)
 		}
 }
 
-/* Of one block alone a rank would have all. */
+/* Leaves a state whole if it has only one block, which a single rank would hold, or if its blocks do not fit
+ * sums over ranks. */
 static void
 drop_few(Sharding *sh)
 {
@@ -272,8 +281,9 @@ find_candidates(Sharding *sh)
 	}
 }
 
-/* ---- the states themselves */
-/* A unit, or what lies in none: what is divided. Not a run of units, nor a member of one. */
+/* ---- the states */
+/* Is s divided itself? A piece is a unit, or a state that lies in no unit; not a run of units, nor a member
+ * of a unit. */
 static bool
 is_piece(const Sharding *sh, const State *s)
 {
@@ -282,7 +292,8 @@ is_piece(const Sharding *sh, const State *s)
 	return is_unit || (!s->unit && !sh->has_members[s->id]);
 }
 
-/* Of what lies in the host's memory: what the optimizer alone touches, gradients too; what programs compute with. */
+/* Do ranks' parts lie in the host's memory? `optimizer` moves states that only the optimizer touches, and
+ * gradients; `params` moves states that programs compute with. */
 static bool
 is_offloaded(DataParallelMode mode, uint32_t offload)
 {

@@ -1,13 +1,13 @@
-/* @update where ranks hold parts. A kernel over a run of units becomes a launch for each unit, of the iterations that take
- * this rank's part of it:
+/* @update when ranks hold parts of states. A kernel over a run of units becomes one launch for each unit, with the iterations for this
+ * rank's part of the unit:
  *
  *	run adamw (gradient, norm, moment, parameter)          of 4 units of 8 blocks, on rank 1 of 2:
  *	run adamw [4, 8)  (shard of unit 0 ...)
  *	run adamw [12, 16) (shard of unit 1 ...)
  *
- * An argument is addressed as if all of it were there, so element i of a run is element i on every rank: random numbers count
- * as they do where one rank has all. What such launches write and is not divided itself (parameters up to ZeRO-2, partial sums of a
- * norm) is gathered behind them, unless all readers are such launches; what is small, of all units together. */
+ * An argument is addressed as if the whole of it were there. So element i of a run is element i on every rank, and random numbers are
+ * those of a single rank. Launches may also write values that are not divided (parameters up to ZeRO-2, partial sums of a norm). These
+ * are gathered after the launch, unless all their readers are such launches. Small values are gathered once for all units. */
 #include "codegen/schedule/shard.h"
 
 typedef struct {
@@ -21,8 +21,9 @@ slot_of(const Cutting *c, const Instruction *n, uint32_t i)
 	return c->plan->w->slots.at[shard_slot_number(c->plan, n, i)];
 }
 
-/* ---- what is cut */
-/* All pieces of what its first divided argument lies in; none: the instruction stays as it is. */
+/* ---- pieces */
+/* All pieces of the state around the instruction's first divided argument; no pieces: the instruction stays
+ * unchanged. */
 typedef VEC(const State *) Pieces;
 static Pieces
 pieces_of(const Cutting *c, const Instruction *n)
@@ -43,7 +44,7 @@ pieces_of(const Cutting *c, const Instruction *n)
 }
 
 /* ---- arguments */
-/* Of a piece: which blocks of all those of what it lies in. */
+/* The blocks of a piece, numbered among all blocks of the outermost state. */
 typedef struct {
 	const State *piece;
 	int64_t first, n, all;
@@ -58,7 +59,7 @@ blocks_of(const State *piece)
 	                shard_outermost(piece)->type->n / piece->block};
 }
 
-/* The state at that place of the same run that an argument is. */
+/* The piece at an offset; NULL: no piece begins there. */
 static const State *
 piece_at(const Cutting *c, int64_t offset)
 {
@@ -70,7 +71,7 @@ piece_at(const Cutting *c, int64_t offset)
 	return NULL;
 }
 
-/* This rank's part of those blocks of an argument. */
+/* This rank's part of the given blocks of an argument. */
 static Slot
 part_of(const Cutting *c, Slot whole, const Blocks *b)
 {
@@ -101,7 +102,7 @@ is_shard(const Cutting *c, const Slot *slot)
 	return s && s->sharded <= c->plan->mode;
 }
 
-/* ---- what is gathered */
+/* Does a rank have the same blocks in both instructions? */
 /* Has a rank the same blocks of both? */
 static bool
 is_cut_alike(const Cutting *c, const Instruction *a, const Instruction *b)
@@ -116,14 +117,14 @@ is_cut_alike(const Cutting *c, const Instruction *a, const Instruction *b)
 	return alike;
 }
 
-/* A copy has as many bytes on both sides. */
+/* Is argument i touched block by block? A copy is: it has the same bytes on both sides. */
 static bool
 is_by_block(const Cutting *c, const Instruction *n, uint32_t i)
 {
 	return n->kind != RUN_KERNEL || shard_argument(c->plan, n, i)->each > 0;
 }
 
-/* Does a later instruction read it other than by parts? */
+/* Does a later instruction, or a port, read the slot other than by parts? */
 static bool
 is_read_whole(const Cutting *c, int at, uint32_t slot)
 {
@@ -159,7 +160,7 @@ gather_behind(Cutting *c, Slot part)
 	                   .part = part}));
 }
 
-/* Does another argument lie there, too? */
+/* Does another argument overlap argument i? */
 static bool
 is_in_place(const Cutting *c, const Instruction *n, uint32_t i)
 {
@@ -174,7 +175,8 @@ is_in_place(const Cutting *c, const Instruction *n, uint32_t i)
 	return false;
 }
 
-/* A few bytes of each block, as partial sums are: one message for all units takes less time than one for each. */
+/* Is argument i a few bytes for each block, as partial sums are? One message for all units is faster than
+ * one for each unit. */
 static bool
 is_small(const Cutting *c, int at, uint32_t i, const Slot *part)
 {
@@ -209,7 +211,8 @@ clear_small(Cutting *c, int at, uint32_t i)
 	vec_push(c->plan->arena, &c->out, zeros);
 }
 
-/* Of all pieces: zeros in front of the first one's launch, everybody's numbers behind the last one's. */
+/* For small values of all pieces: stores zeros before the first piece's launch, and sums everybody's numbers
+ * after the last one. */
 static void
 fill_small(Cutting *c, int at, const State *piece, bool behind)
 {
@@ -237,7 +240,8 @@ fill_small(Cutting *c, int at, const State *piece, bool behind)
 	}
 }
 
-/* A state of which only the part is read: what is gathered of the other units is not waited for. */
+/* Is argument i a state of which only this piece's part is read? Then the launch need not wait for the
+ * gathers of other units. */
 static bool
 is_of_blocks(const Cutting *c, const Instruction *n, uint32_t i, const Blocks *b)
 {

@@ -1,4 +1,4 @@
-/* The two rules of stays.h: of times, and of places. */
+/* The two rules of stays.h: one for times, one for places. */
 #include "codegen/schedule/stays.h"
 
 #include <stdlib.h>
@@ -12,7 +12,8 @@ lies_around(const Stay *around, const Stay *s)
 	return around->first <= s->first && around->last >= s->last;
 }
 
-/* The first instruction at which but one of the earlier stays is left; such as begin to be read together are one. */
+/* The first instruction at which at most one earlier weight stay is still needed. Weights that begin to be
+ * read together count as one. */
 static int
 one_is_left(const Stays *stays, const Stay *s)
 {
@@ -44,7 +45,7 @@ time_weight(const Stays *stays, Stay *s, const Stay *before)
 	s->end = s->last;
 }
 
-/* Is another one made when t begins? */
+/* Is another gradient being made when t begins? */
 static bool
 begins_beside(const Stays *stays, const Stay *t)
 {
@@ -57,7 +58,8 @@ begins_beside(const Stays *stays, const Stay *t)
 	return false;
 }
 
-/* It leaves its place when the next one is complete, or before a third one begins; the last one travels until the end. */
+/* Sets the times of a gradient's stay. It ends when the next gradient is complete, or before a third one
+ * begins. The last gradient stays until the end. */
 static void
 time_gradient(const Stays *stays, Stay *s, int n_instructions)
 {
@@ -77,8 +79,8 @@ time_gradient(const Stays *stays, Stay *s, int n_instructions)
 void
 stays_time(Stays *stays, int n_instructions)
 {
-	const Stay *before = NULL,
-		   *last = NULL; /* weights; the one that begins to be read earlier */
+	/* weights: the latest that begins to be read earlier than s; the latest so far */
+	const Stay *before = NULL, *last = NULL;
 
 	for (int i = 0; i < stays->n; i++) {
 		Stay *s = &stays->at[i];
@@ -101,13 +103,14 @@ by_begin(const void *a, const void *b)
 	return (*x)->begin != (*y)->begin ? (*x)->begin - (*y)->begin : *x < *y ? -1 : 1;
 }
 
-/* A place that one stay after another has. */
+/* A place that several stays use, one after another. */
 typedef struct {
 	int64_t bytes;
 	const Stay *last;
 } Place;
 
-/* Of those that are free then: the smallest that is large enough, else the largest; NULL: none is free. */
+/* The best place that is free when s begins: the smallest that is large enough, or the largest; NULL: no
+ * place is free. */
 static Place *
 best_place(Place *places, int n, const Stay *s)
 {

@@ -1,31 +1,34 @@
-/* Units in SPACE_GATHERED: how long each stays there, and where. */
+/* Private to schedule: how long each unit stays in SPACE_GATHERED, and where. */
 #ifndef GRADC_CODEGEN_STAYS_H
 #define GRADC_CODEGEN_STAYS_H
 
 #include "ir/ir.h"
 
-/* Of a piece: a unit, its gradients, or a frozen matrix. It stays from where it begins to be gathered, or made, until nothing
- * needs it there. Times are the numbers of computed instructions, from 0. */
+/* The stay of a piece: a unit, its gradients, or a frozen matrix. It lasts from the start of the gather, or
+ * from the first gradient, until nothing needs the piece there any more. Times are numbers of computed
+ * instructions, from 0. */
 typedef struct {
 	const State *piece;
 	int64_t bytes;
 	bool gradient;
-	bool backward;   /* of the backward pass: weights are gathered once for each pass */
-	int first, last; /* that touch it */
-	int begin, end;  /* out: it has its place from before the one until behind the other */
-	int64_t offset;  /* out */
+	bool backward;   /* in the backward pass? weights are gathered once for each pass */
+	int first, last; /* first and last instruction that touches the piece */
+	int begin, end;  /* out: the place is occupied from before `begin` until after `end` */
+	int64_t offset;  /* out: bytes in SPACE_GATHERED */
 } Stay;
 
 typedef VEC(Stay) Stays;
 
-/* Sets begin and end; the stays are in the order of `first`, n_instructions is how many the program computes. A weight is
- * gathered while the one before is read, a gradient travels while the next one is made, and no more than two of a kind are
- * there at a time: a third one begins when the first one has ended. Where the program itself touches three at a time, it
- * has them; and a stay that contains another one's, as that of a tied embedding, is not counted. */
+/* Sets begin and end. The stays are in the order of `first`; n_instructions is the number of computed
+ * instructions. A weight is gathered while the previous one is read. A gradient travels while the next one
+ * is made. No more than two stays of a kind overlap: the third begins when the first has ended. There are
+ * two exceptions: a program that itself touches three pieces at a time gets all three, and a stay that
+ * contains another one (as a tied embedding's does) is not counted. */
 void stays_time(Stays *stays, int n_instructions);
 
-/* Sets the offsets, and returns the bytes that they take together: as many places as there are stays at a time, each as large
- * as the largest that has it. So what is bounded by two units of each kind is that, whatever their sizes. */
+/* Sets the offsets; returns the bytes of all places. There are as many places as stays at one time. A place
+ * is as large as the largest stay that uses it, so memory is bounded by two units of each kind, whatever
+ * their sizes. */
 int64_t stays_place(Stays *stays, Arena *arena);
 
 #endif

@@ -1,4 +1,4 @@
-/* States that share storage. */
+/* Finds states that share storage. */
 #include "codegen/schedule/schedule.h"
 
 static const Value *

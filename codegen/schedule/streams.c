@@ -1,12 +1,11 @@
-/* Puts a program on streams: inputs are copied in, kernels compute, buckets of gradients travel in the last micro-batch
- * as soon as they are complete, results are copied out. What one stream needs of another is ordered by RECORD and WAIT.
+/* Puts a program on streams: inputs are copied in, kernels compute, buckets of gradients travel in the last micro-batch as soon as they
+ * are complete, and results are copied out. RECORD and WAIT order the streams where needed.
  *
  *	copy_in        WAIT io_free    COPY x, labels   RECORD io_filled
  *	compute        WAIT io_filled  run ... run      RECORD 0 ... run   RECORD io_free   WAIT 1
  *	communication                                   WAIT 0  all_reduce  RECORD 1
  *
- * Between programs there are only the shared events: a program leaves no other stream behind that touches what the next
- * one computes with. */
+ * Programs share only the shared events. At the end of a program, no other stream still touches data that the next program uses. */
 #include "codegen/schedule/travel.h"
 
 #include "ir/loop/loop.h"
@@ -20,7 +19,7 @@ typedef struct {
 	Travels travels;
 } Streams;
 
-/* What programs of a role share with those before and behind them. */
+/* The space and events through which programs of a role exchange data with the host. */
 typedef struct {
 	Space space;
 	SharedEvent filled, free;
@@ -82,8 +81,8 @@ copy_in(Streams *s)
 {
 	const Exchange *x = exchange_of(s);
 
-	if (s->plan->role !=
-	    ROLE_UPDATE) /* before that the host has waited for the report of its turn */
+	/* an update's inputs are free: the host has waited for the report of the previous turn */
+	if (s->plan->role != ROLE_UPDATE)
 		add_event(s, WAIT, STREAM_COPY_IN, ONLY_APART, x->free);
 	for (int i = 0; i < s->plan->inputs.n; i++) {
 		uint32_t slot = s->plan->inputs.at[i];
@@ -123,7 +122,8 @@ touches(const Streams *s, const Instruction *n, const Bucket *b)
 	return false;
 }
 
-/* The instruction behind which nothing touches it any more, and no loop or branch that does is open; -1: none does. */
+/* The last instruction that touches the bucket, or the end of the loop or branch around it; -1: no
+ * instruction touches it. */
 static int
 last_touch(const Streams *s, const OuterBlocks *blocks, const Bucket *b)
 {
@@ -135,7 +135,7 @@ last_touch(const Streams *s, const OuterBlocks *blocks, const Bucket *b)
 	return last;
 }
 
-/* What a kernel makes for all ranks to add up, behind it: each of them goes on with the sum. */
+/* If a kernel makes a value for all ranks to add up, adds a travel after it; each rank goes on with the sum. */
 static void
 add_sums(Streams *s)
 {
@@ -158,7 +158,8 @@ add_sums(Streams *s)
 	}
 }
 
-/* Buckets travel in the last micro-batch, where they lie. One that nothing touches is zeros on all ranks, or what another program made. */
+/* Buckets travel in place in the last micro-batch. A bucket that no instruction touches holds zeros on all
+ * ranks, or values of another program. */
 static void
 add_buckets(Streams *s)
 {
@@ -196,7 +197,7 @@ add_travels(Streams *s, int behind)
 			travel_write(&w, &s->travels.at[k]);
 }
 
-/* `to` goes on when `from` has come so far. */
+/* Makes stream `to` wait until stream `from` has come to this point. */
 static void
 meet(Streams *s, Stream from, Stream to, RunWhen when)
 {
@@ -210,7 +211,7 @@ meet(Streams *s, Stream from, Stream to, RunWhen when)
 		                     .what = event});
 }
 
-/* When is the first or last of the travels? */
+/* RUN_LAST if all travels run in the last micro-batch only. */
 static RunWhen
 when_travels(const Streams *s)
 {
@@ -238,7 +239,8 @@ copies_on(const Streams *s, Stream stream)
 	return false;
 }
 
-/* What is gathered first overwrites what the program before may still read; what is copied out it has computed. */
+/* Writes the compute stream with all travels. Streams first wait for the compute stream: a gather may
+ * overwrite data that the previous program still reads, and copies out need its results. */
 static void
 compute(Streams *s)
 {
@@ -260,7 +262,7 @@ compute(Streams *s)
 		if (copies_on(s, copying[i]))
 			meet(s, copying[i], STREAM_COMPUTE, RUN_ALWAYS);
 	add_event(s, RECORD, STREAM_COMPUTE, ONLY_ALWAYS, exchange_of(s)->free);
-	if (s->travels.n > 0) /* what comes next computes with the sums */
+	if (s->travels.n > 0) /* the next program computes with the sums */
 		meet(s, STREAM_COMMUNICATION, STREAM_COMPUTE, when_travels(s));
 }
 

@@ -1,19 +1,24 @@
-/* The instructions of a travel. A part in the host's memory (`offloaded`) is copied to the device before it is gathered, and from
- * there when it is reduced. Where the communicator cannot read the device's memory (`staged`), a copy in the host's stands in
- * for the whole and for the part; travels follow each other on one stream, so they share it. Sums in the order of ranks are
- * an all_to_all, after which each rank has everybody's version of its part in rooms, and a kernel that adds them, the next one
- * to the sum so far. */
+/* Writes the instructions of a travel.
+ *
+ * A part in the host's memory (offloaded) is copied to the device before a gather, and back after a
+ * reduction. If the communicator cannot read the device's memory (staged), copies in the host's memory stand
+ * in for the whole and the part. All travels share these copies, because they follow each other on one
+ * stream.
+ *
+ * A sum in the order of ranks is an all_to_all: each rank gets every rank's version of its part in rooms. A
+ * kernel then adds the rooms one after the other. */
 #include "codegen/schedule/travel.h"
 
 #include "ir/loop/loop.h"
 
-/* Of one travel: slots in the device's memory, and what stands in for them. */
+/* A travel: its slots in the device's memory, and the slots that stand in for them. */
 typedef struct {
 	const TravelWriter *w;
 	const Travel *t;
 	uint32_t whole, part, copy, copy_part;
-	uint32_t home; /* of the part: itself, or where it lies in the host's memory */
-	uint32_t only; /* of all that is written */
+	/* the part's slot in the host's memory, if it is offloaded; otherwise the part */
+	uint32_t home;
+	uint32_t only; /* condition for all instructions that are written */
 } Writing;
 
 static void
@@ -63,7 +68,7 @@ add_collective(const Writing *x, CollectiveKind kind, RunWhen when, uint32_t onl
 	add(x, COLLECTIVE, when, only, (uint32_t)w->collectives.n - 1, 4, slots);
 }
 
-/* A place for others' versions of the part. */
+/* A place for other ranks' versions of the part. */
 static uint32_t
 room(const Writing *x, Space space, SlotShare share)
 {
@@ -114,7 +119,7 @@ sum_later_ranks(const Writing *x)
 	add(x, END, x->t->when, ONLY_ORDERED, 0, 0, NULL);
 }
 
-/* The part is everybody's, added up; or that and what it was. */
+/* part = the sum of all ranks' versions; with t->adds also of its old content, in later micro-batches. */
 static void
 sum_in_order(const Writing *x)
 {
@@ -135,8 +140,8 @@ sum_in_order(const Writing *x)
 	sum_later_ranks(x);
 }
 
-/* ---- sums of the communicator */
-/* Sums over micro-batches are made here, from a room. */
+/* ---- sums by the communicator */
+/* Reduces by the communicator's own sum. The sum over micro-batches is added here, from a room. */
 static void
 reduce_fast(const Writing *x, bool in_order)
 {
@@ -185,7 +190,7 @@ write_sum(const Writing *x)
 	add_copy(x, 0, x->whole, x->copy);
 }
 
-/* Other groups of ranks have the same part: in the last micro-batch. */
+/* Sums over other groups of ranks that hold the same part, in the last micro-batch. */
 static void
 sum_replicas(const Writing *x)
 {
@@ -207,7 +212,8 @@ sum_replicas(const Writing *x)
 	    (const uint32_t[]){x->part, x->copy_part});
 }
 
-/* One rank's sum is what it has: to where it lies, and in later micro-batches with what is there. */
+/* With one rank there is nothing to sum: copies the part to the host's memory; in later micro-batches, after
+ * adding the content there. */
 static void
 offload_alone(const Writing *x)
 {
@@ -245,7 +251,8 @@ write_reduce(const Writing *x)
 		add(x, COPY, x->t->when, 0, 0, 2, (const uint32_t[]){x->home, x->part});
 }
 
-/* Where a part is while it travels: what is gathered in the whole, what is reduced behind the rooms of all ranks. */
+/* The part's slot on the device while it travels. A gathered part lies in the whole; a reduced part lies
+ * behind the rooms of all ranks. */
 static Slot
 part_on_device(const TravelWriter *w, const Travel *t)
 {
@@ -293,7 +300,7 @@ travel_write(const TravelWriter *w, const Travel *t)
 		}
 		write_reduce(&x);
 		break;
-	case TRAVEL_FILL: /* a number and zeros: their sum is exact in any order */
+	case TRAVEL_FILL: /* one number and zeros: the sum is exact in any order */
 		add_copy(&x, 0, x.copy, x.whole);
 		add_collective(&x, COMM_ALL_REDUCE, t->when, 0,
 		               (const uint32_t[]){x.whole, x.whole, x.copy, x.copy});

@@ -1,4 +1,4 @@
-/* What ranks exchange while a program computes, and the instructions of the communication stream that do it. */
+/* Private to schedule: writes the instructions of the communication stream for what ranks exchange. */
 #ifndef GRADC_CODEGEN_TRAVEL_H
 #define GRADC_CODEGEN_TRAVEL_H
 
@@ -8,7 +8,7 @@ typedef struct {
 	FormatWriter *w;
 	const Module *m;
 	Arena *arena;
-	int64_t rooms_at; /* bytes in SPACE_GATHERED: behind all that is gathered there */
+	int64_t rooms_at; /* bytes in SPACE_GATHERED behind everything gathered there */
 	Instructions *list;
 } TravelWriter;
 void travel_write(const TravelWriter *t, const Travel *travel);

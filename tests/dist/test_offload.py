@@ -165,7 +165,7 @@ def test_activations_change_nothing(gradc, models, tmp_path, name, device):
 def test_activations_too_small_to_move(gradc, models, tmp_path):
     options = ["--batch=4", "--loss=cross_entropy", "--offload=activations"]
     done = call([gradc, "compile", models / "mlp_digits/model.onnx", "-o", tmp_path / "exe", *options])
-    assert "warning: --offload=activations changes nothing: nothing of 65536 bytes waits for the backward pass long enough" in done.stderr
+    assert "warning: --offload=activations changes nothing: no activation of 65536 bytes or more waits long enough for the backward pass" in done.stderr
 
 
 def test_all_of_it_together(openmpi, gradc, models, tmp_path):  # noqa: F811
