@@ -1,4 +1,4 @@
-/* Temporary files and other programs of a build. */
+/* Files, programs and kernel parts of a build. */
 #include "codegen/build/build.h"
 #include "codegen/legalize/legalize.h"
 
@@ -31,7 +31,7 @@ const KernelPrinter *const kernel_views[] = {
 };
 #undef PRINTER
 
-/* Number i of the languages, or the one of that name. */
+/* Language i, or the language called `name`; *of: its printer. */
 static const char *
 find_language(int i, const char *name, const KernelPrinter **of)
 {
@@ -80,7 +80,7 @@ build_object(Build *b, const char *name, const Text *object)
 	return file_write(path, object->at, (int64_t)object->n);
 }
 
-/* The environment with another TMPDIR: what a killed compiler leaves behind lies in a folder that is removed. */
+/* The environment with another TMPDIR, so that files of a killed compiler lie in a folder that is removed. */
 static char **
 environment(Build *b)
 {
@@ -97,7 +97,7 @@ environment(Build *b)
 	return copy;
 }
 
-/* A process group of its own, so that a signal reaches the programs that it starts, too. */
+/* Starts the program in its own process group, so that a signal also reaches the programs that it starts. */
 Status
 build_start(Build *b, char *const *argv, const char *log, Program *out)
 {
@@ -171,12 +171,12 @@ build_target(Arena *arena, const Module *m, const Target *target)
 	Versions v = module_versions(arena, m);
 	int i = target ? version_index(&v, target->name) : 0;
 
-	if (i < 0 && v.names.n > 1) { /* check_targets has looked */
+	if (i < 0 && v.names.n > 1) { /* check_targets has refused this */
 		fprintf(stderr, "gradc: internal error: no program is for target %s\n",
 		        target->name);
 		abort();
 	}
-	return i < 0 ? 0 : i; /* programs for one target run on all */
+	return i < 0 ? 0 : i; /* programs for a single target run on all CPUs */
 }
 
 Kernel **
@@ -222,7 +222,8 @@ by_statements(const void *a, const void *b)
 	                              : strcmp(x->name, y->name);
 }
 
-/* The longest first, each to the part that has least: Graham, "Bounds on Multiprocessing Timing Anomalies", 1969. */
+/* The longest kernel first, each to the part with the fewest statements so far: Graham, "Bounds on
+ * Multiprocessing Timing Anomalies", 1969. */
 void
 build_divide(Arena *arena, const KernelPart *all, int n, KernelPart *parts)
 {

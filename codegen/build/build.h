@@ -1,5 +1,5 @@
-/* A build in progress: what the printers of kernels and the linker share. Sections are named after the
- * .c files. */
+/* A build in progress: shared by the printers of kernels and the linker. Sections are named after the .c
+ * files. */
 #ifndef GRADC_CODEGEN_BUILD_BUILD_H
 #define GRADC_CODEGEN_BUILD_BUILD_H
 
@@ -8,21 +8,25 @@
 
 #include <sys/types.h>
 
-/* ---- printer_list.def: what makes machine code of kernels, one file with this row and one line each. */
+/* ---- printer_list.def: printers that make machine code of kernels. Each printer is one file and one line
+ * in the list. */
 typedef struct Build Build;
 typedef struct {
-	const char
-		*cpu; /* "native", or of base/cpu_level_list.def; for the cuda printer "sm_90a" */
-	const char *features; /* that its kernels may use: words of base/cpu_feature_list.def */
-	const Target *target; /* whose programs it runs, and so needs the kernels of; NULL: all */
+	/* "native", or a name of base/cpu_level_list.def; "sm_90a" for the cuda printer */
+	const char *cpu;
+	/* features that its kernels may use: words of base/cpu_feature_list.def */
+	const char *features;
+	/* target whose programs it runs; NULL: it needs the kernels of all targets */
+	const Target *target;
 } CpuTarget;
 typedef struct {
-	const char *name;             /* as --printer names it */
-	const char *const *languages; /* that it can show, as --stage names them; ends with NULL */
-	/* Appends all kernels in a language, for people. */
+	const char *name; /* name for --printer */
+	/* languages it can show, named as for --stage; ends with NULL */
+	const char *const *languages;
+	/* Appends all kernels in a language, for people to read. */
 	Status (*print)(Text *out, const Module *m, const CpuTarget *target, const char *language);
-	/* Adds the objects with the kernels of every CPU, and build_model_symbol with them, the tables and b->images. NULL: of
-	 * a view. */
+	/* Adds objects: the kernels of every CPU, and build_model_symbol with the kernels, the tables and
+	 * b->images. NULL: this is a view. */
 	Status (*build)(Build *b, const Module *m, const void *blob, int64_t bytes);
 } KernelPrinter;
 #define PRINTER(name) extern const KernelPrinter printer_##name;
@@ -32,77 +36,83 @@ typedef struct {
 #undef PRINTER
 extern const KernelPrinter *const kernel_printers[]; /* the first is the default; ends with NULL */
 extern const KernelPrinter *const kernel_views[];    /* without `build`; ends with NULL */
-const KernelPrinter *printer_of_language(const char *language); /* NULL: none */
-const char *printer_language(int i); /* of all that they can show, in order; NULL ends */
+const KernelPrinter *printer_of_language(const char *language); /* NULL: no printer has it */
+/* language i of all printers and views, in order; NULL: no more */
+const char *printer_language(int i);
 
 /* ---- kernel_record.c */
-/* The record of a kernel but for its name and what other records it refers to; arguments: one for each buffer. */
+/* Fills in the record of a kernel, except its name and references to other records. arguments: one for each
+ * buffer. */
 void kernel_record(const Kernel *k, KernelRecord *r, KernelArgument *arguments);
 uint64_t kernel_code_facts(Arena *arena, const Kernel *k); /* KernelCode.facts */
 
-/* ---- what a link is asked for */
+/* ---- options of a link */
 typedef struct CudaArchitecture CudaArchitecture; /* codegen/cuda/cuda.h */
-/* Sources of kernels for GPUs, and how many of them were compiled: the cache had the others. Convolutions on each of the GPUs, and
- * how many of them a library has planned. */
+/* Report on GPUs. n_sources: sources of kernels; n_compiled: sources that were not in the cache.
+ * n_convolutions: convolutions on each GPU; n_plans: how many a library has planned. */
 typedef struct {
 	int n_sources, n_compiled;
 	int n_convolutions, n_plans;
-	char planner[32]; /* the library: "cuDNN 9.28.1"; "": it is not here */
+	char planner[32]; /* the library, such as "cuDNN 9.28.1"; "": not installed */
 } GpuReport;
 typedef struct {
 	const KernelPrinter *printer;
-	const CpuTarget *targets; /* the executable has kernels for each, and picks at start */
+	/* the executable has kernels for each of these CPUs, and picks one at start */
+	const CpuTarget *targets;
 	int n_targets;
-	const CudaArchitecture *const *gpus; /* and these */
+	const CudaArchitecture *const *gpus; /* GPUs that the executable has kernels for */
 	int n_gpus;
-	GpuReport *gpu_report; /* NULL: nobody asks */
-	bool tf32;             /* libraries may round operands of f32 to it */
-	const char *cc;        /* C compiler, also links; NULL: $CC or cc */
+	GpuReport *gpu_report; /* NULL: no report */
+	bool tf32;             /* may libraries round f32 operands to tf32? */
+	const char *cc;        /* C compiler and linker; NULL: $CC or cc */
 	const char *runtime;   /* libgradc_rt.a */
 	const char *output;
-	const char *keep_sources; /* folder of the generated C; NULL: temporary */
-	const char *weights_file; /* NULL: embedded */
-	const char *library;      /* name of its model, for a shared library; NULL: an executable */
+	const char *keep_sources; /* folder for the generated C; NULL: a temporary one */
+	const char *weights_file; /* NULL: weights are embedded */
+	/* for a shared library, the name of its model; NULL: an executable */
+	const char *library;
 } LinkOptions;
 
 /* ---- build.c */
 /* A CodeImage of kind IMAGE_BYTES. */
 typedef struct {
 	const char *name;
-	int target; /* of the tables' targets */
+	int target; /* index into the tables' targets */
 	Text bytes;
 } ByteImage;
 struct Build {
 	Arena *arena;
 	const LinkOptions *options;
 	TemporaryFolder folder;
-	VEC(const char *) objects; /* what will be linked */
-	VEC(ByteImage) images;     /* what the model has beside the printer's functions */
+	VEC(const char *) objects; /* objects to link */
+	VEC(ByteImage) images;     /* images of the model besides the printer's functions */
 };
-const char *build_file(Build *b, const char *name); /* its path in the temporary folder */
-/* Writes an object file that will be linked. */
+const char *build_file(Build *b, const char *name); /* path in the temporary folder */
+/* Writes an object file and adds it to the objects to link. */
 Status build_object(Build *b, const char *name, const Text *object);
 typedef struct {
-	const char *name, *log; /* log: the file of its messages */
+	const char *name, *log; /* log: file with its messages */
 	pid_t pid;
 	CleanupSlot cleanup;
 } Program;
-/* Starts argv[0] with its messages in a log file, and its own temporary files in the build's folder. */
+/* Starts argv[0]. Its messages go to a log file, and its temporary files to the build's folder. */
 Status build_start(Build *b, char *const *argv, const char *log, Program *out);
-/* Waits for it; an error holds the first lines of its log. */
+/* Waits for the program; an error holds the first lines of its log. */
 Status build_finish(Build *b, Program *p);
-const char *build_compiler(const Build *b); /* of C; also links */
+const char *build_compiler(const Build *b); /* the C compiler, which also links */
 /* The symbol of the GradcModel. */
 const char *build_model_symbol(Build *b);
-/* The kernels that programs for a target launch, NULL: all; and where one is not among them a NULL. */
+/* By kernel index: the kernel if a program for the target launches it, otherwise NULL. target NULL: all
+ * kernels. */
 Kernel **build_kernels(Arena *arena, const Module *m, const Target *target);
-KernelPart build_list(Arena *arena, const Module *m, const Target *target); /* without the gaps */
-/* Which of the module's targets that is, as the tables number them. */
+/* the same without NULLs */
+KernelPart build_list(Arena *arena, const Module *m, const Target *target);
+/* The target's number in the tables. */
 int build_target(Arena *arena, const Module *m, const Target *target);
-/* These kernels in parts that are compiled at once, with about as many statements in each; returns how many: one a core,
- * where there is enough for each. */
+/* Most parts of a target's kernels that are compiled at once: one for each core, if there are enough
+ * kernels. */
 enum { MAX_PARTS = 8 };
-/* In so many parts, into a list that has room for them; `all` is sorted meanwhile. */
+/* Divides kernels into n parts with about as many statements each; `parts` has room for n. Sorts `all`. */
 void build_divide(Arena *arena, const KernelPart *all, int n, KernelPart *parts);
 int build_parts(Arena *arena, const Module *m, const Target *target, KernelPart parts[MAX_PARTS]);
 

@@ -1,9 +1,9 @@
-/* What the tables say of a kernel beside its code: what it does with its arguments, who runs it together and in how much
- * memory. The loop checkers prove it: every place lies inside its buffer. */
+/* Fills in a kernel's record for the tables: how it uses its arguments, the size of its team, and its
+ * memory. The loop checkers prove that every place lies inside its buffer. */
 #include "codegen/build/build.h"
 #include "codegen/schedule/schedule.h"
 
-/* In the loops. */
+/* How the loops access the buffer. */
 static uint32_t
 loop_access(const Kernel *k, int buffer)
 {
@@ -21,7 +21,7 @@ loop_access(const Kernel *k, int buffer)
 	return access;
 }
 
-/* By the library in their place. */
+/* How the library call, which may replace the loops, accesses it. */
 static uint32_t
 library_access(const LibraryCall *c, int buffer)
 {

@@ -1,40 +1,41 @@
-/* Kernels as C; what other languages that look like C take from that. */
+/* Prints kernels as C. Other languages that look like C share this code through a CDialect. */
 #ifndef GRADC_CODEGEN_C_C_H
 #define GRADC_CODEGEN_C_C_H
 
 #include "codegen/build/build.h"
 
-/* ---- print.c: kernels as C: a part is a translation unit, its symbols have that suffix. */
+/* ---- print.c: kernels as C. A part is a translation unit; its symbols end in `suffix`. */
 void c_print_part(Text *out, const KernelPart *part, const char *suffix);
 void c_print_table_types(Text *out); /* once, before the tables */
-void c_print_table(Text *out, Kernel *const *kernels, int n,
-                   const char *suffix); /* gradc_kernels[] of KernelCode, zeros for a NULL */
+/* gradc_kernels[] of KernelCode; zeros for a kernel that is NULL */
+void c_print_table(Text *out, Kernel *const *kernels, int n, const char *suffix);
 
 typedef struct CPrinter CPrinter;
 
-/* A scalar function that a dialect's prelude has. when: a condition of the preprocessor, without which it is printed as others
- * are; NULL: none. */
+/* A scalar function that a dialect's prelude defines. when: a preprocessor condition under which it is
+ * defined; otherwise the function is printed as usual. NULL: always defined. */
 typedef struct {
 	const char *name, *when;
 } OwnFunction;
 
-/* What a relative of C writes otherwise: words, and how statements are printed that are not alike. */
+/* How a dialect differs from C: words, and functions for statements that it prints in its own way. */
 typedef struct {
-	const char *prelude;    /* of a file */
-	const char *function;   /* stands before a scalar function's type */
-	const OwnFunction *own; /* one without a name ends them; NULL: none */
-	const char *math;       /* before the name of a function of C's math */
+	const char *prelude;    /* start of a file */
+	const char *function;   /* words before a scalar function's type */
+	const OwnFunction *own; /* ends with an entry without a name; NULL: none */
+	const char *math;       /* prefix of C's math functions */
 	const char *nan64, *nan32, *infinity64, *infinity32;
-	const char *simd, *unroll; /* before such loops; unroll is a format for their count */
-	bool narrow; /* loop variables and places are numbers of 32 bits where these are enough */
-	/* Up to the body, and from its end on. */
+	/* lines before vector and unrolled loops; unroll is a format for the count */
+	const char *simd, *unroll;
+	bool narrow; /* loop variables and places are 32-bit numbers where these are enough */
+	/* Print the kernel up to its body, and after it. */
 	void (*open)(CPrinter *p, const char *suffix);
 	void (*close)(CPrinter *p);
-	const char *(*array)(CPrinter *p,
-	                     int buffer); /* where it is used: "local3", "private3[v1]" */
-	/* Where element `place` of an array lies in it. NULL: there. */
+	/* how an array is named in an expression: "local3", "private3[v1]" */
+	const char *(*array)(CPrinter *p, int buffer);
+	/* The place in memory of an array's element `place`; NULL: the same number. */
 	const char *(*place)(CPrinter *p, int buffer, const char *place);
-	/* One that opens a block prints all of it. */
+	/* A statement that opens a block prints the whole block. */
 	void (*print[N_LOOP_STATEMENTS])(CPrinter *p, const LoopStatement *s, int at);
 } CDialect;
 extern const CDialect c_dialect; /* print.c */
@@ -45,34 +46,34 @@ struct CPrinter {
 	Text *out;
 	Arena *arena;
 	ScalarFunctions *functions;
-	StrMap *printed; /* scalar functions that stand in this file, by name */
+	StrMap *printed; /* scalar functions already printed in this file, by name */
 	const Kernel *k;
 	DType *types; /* by scalar */
-	int64_t *
-		most; /* by scalar of the dialect's 32 bits: its greatest magnitude; -1: it has 64 */
-	const char **
-		accumulated; /* by accumulator scalar: where it takes now, "v2" or "v2_lanes[lane]" */
+	/* by scalar that may be a 32-bit number: its largest magnitude; -1: it needs 64 bits */
+	int64_t *most;
+	/* by accumulator: where values are added now, such as "v2" or "v2_lanes[lane]" */
+	const char **accumulated;
 	int depth;
-	int n_open;                          /* team loops around */
-	const LoopStatement *open[MAX_TEAM]; /* outermost first */
-	int *declared;                       /* by array: team loops around its declaration */
-	const LoopStatement *each;           /* the loop over a tile around; NULL: none */
-	int64_t shared;                      /* bytes of the team's memory that are given away */
-	const LoopStatement *vector;         /* the short vector loop around; NULL: none */
-	const char **packs; /* by statement: the vector that it loads or stores an element of */
-	const char *pack;   /* that of the statement at hand; NULL: it goes to memory */
+	int n_open;                          /* open team loops */
+	const LoopStatement *open[MAX_TEAM]; /* the open team loops, outermost first */
+	int *declared;                       /* by array: open team loops at its declaration */
+	const LoopStatement *each;           /* the open loop over a tile; NULL: none */
+	int64_t shared;                      /* bytes of team memory in use */
+	const LoopStatement *vector;         /* the open loop over a short vector; NULL: none */
+	/* by statement: the vector from which it takes, or to which it adds, an element */
+	const char **packs;
+	const char *pack; /* the vector of the current statement; NULL: it accesses memory */
 };
 
 /* ---- print.c */
 void c_indent(CPrinter *p);
 void c_print_block(CPrinter *p, int from, int to);
-void
-c_print_comment(Text *out,
-                const char *name); /* a name from a model, with nothing that could end a comment */
-/* A file of these kernels in a dialect; target: as CPrinter has it. */
+/* a name from a model, without characters that could end the comment */
+void c_print_comment(Text *out, const char *name);
+/* A file with these kernels in a dialect; target: see CPrinter. */
 void c_print_file(Text *out, const CDialect *dialect, const Target *target, const KernelPart *part,
                   const char *suffix);
-/* Statements that all dialects print alike. */
+/* Statements that all dialects print in the same way. */
 void c_print_if(CPrinter *p, const LoopStatement *s, int at);
 void c_print_nothing(CPrinter *p, const LoopStatement *s, int at);
 
@@ -85,18 +86,19 @@ is_packed(DType d) /* several elements in a byte */
 	return dtype_info[d].bits < 8;
 }
 void c_print_literal(CPrinter *p, DType t, double f, int64_t i);
-/* "int", or the name of its compute type: of the scalar v. */
+/* The type of scalar v: "int", or the name of its compute type. */
 const char *c_type_name(const CPrinter *p, LoopValue v);
 const char *c_value(CPrinter *p, LoopValue v); /* with all bits of its type: "v3", "(int64_t)v3" */
-void c_set_most(CPrinter *p, LoopValue v,
-                int64_t most); /* v is s64, and has no greater magnitude */
+/* v is an s64 number with at most this magnitude */
+void c_set_most(CPrinter *p, LoopValue v, int64_t most);
 int64_t c_affine_most(const CPrinter *p, const Affine *a); /* -1: it may need more than 32 bits */
 const char *c_affine(CPrinter *p, const Affine *a);
-const char *c_place(CPrinter *p, int buffer, const char *place); /* as the dialect has it */
-/* Element `place` of a buffer, as number of its compute type. */
+const char *c_place(CPrinter *p, int buffer, const char *place); /* see CDialect.place */
+/* Element `place` of a buffer, as a number of its compute type. */
 void c_print_element(CPrinter *p, int buffer, const char *place);
 const char *c_name(CPrinter *p, int buffer); /* "x0", "y1", "local3" */
-/* "load_s4": how memory's bits become a number, and back; NULL: as C converts them. */
+/* The function that converts bits in memory to a number ("load_s4"), or back ("store_s4"); NULL: C converts
+ * them. */
 const ScalarFunction *c_storage_function(CPrinter *p, const char *name, DType storage);
 void c_print_definition(CPrinter *p, const LoopStatement *s, int at);
 void c_print_assignment(CPrinter *p, const LoopStatement *s); /* of a STORE, without indentation */
@@ -104,22 +106,22 @@ void c_print_store(CPrinter *p, const LoopStatement *s, int at);
 
 /* ---- loops.c */
 void c_print_for(CPrinter *p, const LoopStatement *s, int at);
-void c_print_counted_loop(CPrinter *p, const LoopStatement *s,
-                          int at); /* what is no lanes' or parallel loop */
+/* a loop that is neither parallel nor over lanes */
+void c_print_counted_loop(CPrinter *p, const LoopStatement *s, int at);
 void c_print_combine(CPrinter *p, AccumulateKind kind, DType t, const char *to, const char *with);
 void c_print_identity(CPrinter *p, AccumulateKind kind, DType t);
-/* The number of the part is a variable `part`: those of the parallel loops at `at`, which are so deep. */
+/* Declares the variables of `depth` nested parallel loops from `at` on, computed from a variable `part`. */
 void c_print_parallel_variables(CPrinter *p, int at, int depth);
-/* "float v2 = 0": an accumulator that takes itself. */
+/* "float v2 = 0": the accumulator's own variable. */
 void c_declare_accumulator(CPrinter *p, const Accumulator *a);
-/* now: the number of the partial that takes, or of a row's column. */
+/* now: number of the current partial, or of a row's column. */
 void c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now);
 void c_finish_accumulators(CPrinter *p, const LoopStatement *s);
 void c_print_accumulate(CPrinter *p, const LoopStatement *s, int at);
 
-/* ---- tiles.c: what a team does together */
+/* ---- tiles.c: statements of a whole team */
 void c_print_each(CPrinter *p, const LoopStatement *s, int at);
-/* Place of element (i, j) of an operand, by the names of variables. */
+/* Place of element (i, j) of an operand; i and j are names of variables. */
 const char *c_window_place(CPrinter *p, const LoopWindow *w, const char *i, const char *j);
 void c_print_mma(CPrinter *p, const LoopStatement *s, int at);
 void c_print_copy(CPrinter *p, const LoopStatement *s, int at);

@@ -1,4 +1,5 @@
-/* Kernels through the C compiler: sources in parts, so that several compilers run at once. */
+/* Compiles kernels with the C compiler. Sources are divided into parts, so that several compilers run at
+ * once. */
 #include "codegen/c/c.h"
 
 #include <string.h>
@@ -25,7 +26,7 @@ typedef struct {
 	int n_parts;
 } Compile;
 
-/* A kept source stands in the user's folder, others in the temporary one. */
+/* Kept sources lie in the user's folder, other sources in the temporary one. */
 static const char *
 source_file(Build *b, const char *name)
 {
@@ -34,7 +35,7 @@ source_file(Build *b, const char *name)
 	return keep ? path_join(b->arena, keep, name) : build_file(b, name);
 }
 
-/* -mNAME for each feature that the target has. */
+/* -mNAME for each feature of the target. */
 static int
 feature_flags(Build *b, const char *features, char **argv)
 {
@@ -65,7 +66,7 @@ start_part(const Compile *c, int part, Program *out)
 	return build_start(c->b, argv, c->log[part], out);
 }
 
-/* All parts at once. */
+/* Runs the compilers of all parts at once. */
 static Status
 run_compilers(const Compile *c)
 {
@@ -112,7 +113,7 @@ table_name(Build *b, int target)
 	return target ? arena_printf(b->arena, "gradc_kernels_%d", target) : "gradc_kernels";
 }
 
-/* What a device loads, as a file that the assembler takes in. */
+/* Writes images that a device loads, as files that the assembler includes. */
 static Status
 write_images(Build *b)
 {
@@ -134,7 +135,7 @@ print_bytes(Text *out, const char *symbol, const char *file)
 	            symbol, file, symbol);
 }
 
-/* The GradcModel: the tables as bytes in the object, beside the kernels of each CPU. */
+/* Prints the GradcModel: the tables as bytes, and the kernels of each CPU. */
 static void
 print_model(Text *out, Build *b, const Module *m, const char *blob, int64_t bytes)
 {

@@ -1,4 +1,4 @@
-/* Scalars, loads and stores as C expressions. */
+/* Prints scalars, loads and stores as C expressions. */
 #include "codegen/c/c.h"
 
 #include <ctype.h>
@@ -7,7 +7,8 @@
 const char *const c_compute_names[N_DTYPES] = {
 	[F64] = "double",   [F32] = "float",    [S64] = "int64_t", [S32] = "int32_t",
 	[U64] = "uint64_t", [U32] = "uint32_t", [BOOL] = "_Bool"};
-/* What memory holds: an element, of formats that C lacks its bits, or a byte of several. */
+/* The type of an array element in memory. For formats that C lacks it holds the bits; for packed types, a
+ * byte of several elements. */
 const char *const c_storage_names[N_DTYPES] = {
 	[F64] = "double",         [F32] = "float",          [F16] = "uint16_t",
 	[BF16] = "uint16_t",      [F8E4M3] = "uint8_t",     [F8E5M2] = "uint8_t",
@@ -42,7 +43,7 @@ c_print_literal(CPrinter *p, DType t, double f, int64_t i)
 	}
 }
 
-/* ---- numbers of 32 bits, for machines that have no others in one instruction */
+/* ---- 32-bit numbers, for machines whose instructions have no 64-bit integers */
 static bool
 is_narrow(const CPrinter *p, LoopValue v)
 {
@@ -68,7 +69,7 @@ c_set_most(CPrinter *p, LoopValue v, int64_t most)
 		p->most[v] = most;
 }
 
-/* Of every partial sum, too. */
+/* The largest magnitude of a, and of all its partial sums. */
 int64_t
 c_affine_most(const CPrinter *p, const Affine *a)
 {
@@ -108,7 +109,7 @@ c_affine(CPrinter *p, const Affine *a)
 	return text;
 }
 
-/* By number: the text form's name may be any word. */
+/* Names a buffer by number, because its name in the text form may be any word. */
 const char *
 c_name(CPrinter *p, int buffer)
 {
@@ -159,7 +160,7 @@ print_op(CPrinter *p, const LoopStatement *s)
 		text_printf(p->out, "%s %s %s", c_value(p, x[0]), c, c_value(p, x[1]));
 }
 
-/* ---- computed numbers of 32 bits */
+/* ---- computed 32-bit numbers */
 static const LoopStatement *
 constant_of(const CPrinter *p, LoopValue v)
 {
@@ -170,7 +171,7 @@ constant_of(const CPrinter *p, LoopValue v)
 	return NULL;
 }
 
-/* How far an operand is from 0; -1: not known. */
+/* The operand's largest magnitude; -1: unknown. */
 static int64_t
 operand_most(const CPrinter *p, LoopValue v)
 {
@@ -181,7 +182,7 @@ operand_most(const CPrinter *p, LoopValue v)
 	return is_narrow(p, v) ? p->most[v] : -1;
 }
 
-/* A positive constant below 2^31; 0: it is none. */
+/* The divisor of a div or rem, if it is a positive constant below 2^31; otherwise 0. */
 static int64_t
 divisor_of(const CPrinter *p, const LoopStatement *s)
 {
@@ -192,7 +193,7 @@ divisor_of(const CPrinter *p, const LoopStatement *s)
 	return c && c->i > 0 && c->i <= INT32_MAX ? c->i : 0;
 }
 
-/* How far the result of an op is from 0, where that is known and below 2^31; else -1. */
+/* The largest magnitude of an op's result if it is known and below 2^31; otherwise -1. */
 static int64_t
 op_most(const CPrinter *p, const LoopStatement *s)
 {

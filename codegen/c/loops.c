@@ -1,4 +1,4 @@
-/* Loops and their accumulators as C. */
+/* Prints loops and their accumulators as C. */
 #include "codegen/c/c.h"
 
 #include <math.h>
@@ -40,7 +40,8 @@ c_declare_accumulator(CPrinter *p, const Accumulator *a)
 	p->accumulated[a->scalar] = arena_printf(p->arena, "v%d", a->scalar);
 }
 
-/* "v2" of an accumulator in order, else its partials: v2_partials, and the one that takes now. */
+/* Declares "v2" for an accumulator in order; otherwise also its partials, v2_partials, and which partial
+ * takes values now. */
 void
 c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now)
 {
@@ -64,7 +65,7 @@ c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now)
 	}
 }
 
-/* l + n/2 is combined into l until one is left. */
+/* Combines partial l + n/2 into partial l until one is left. */
 void
 c_finish_accumulators(CPrinter *p, const LoopStatement *s)
 {
@@ -86,7 +87,7 @@ c_finish_accumulators(CPrinter *p, const LoopStatement *s)
 	}
 }
 
-/* How many iterations a loop has. */
+/* The number of iterations. */
 static const char *
 end_text(CPrinter *p, const LoopStatement *s)
 {
@@ -119,7 +120,8 @@ owns(const LoopStatement *s, LoopValue accumulator)
 	return false;
 }
 
-/* Lanes run one after the other where they store into one byte, or accumulate in order: their own or an outer loop's. */
+/* Must lanes run one after the other? Yes if they store into the same byte, accumulate in order, or add to
+ * an outer loop's accumulator. */
 static bool
 is_in_order(const CPrinter *p, const LoopStatement *loop, int at)
 {
@@ -135,7 +137,7 @@ is_in_order(const CPrinter *p, const LoopStatement *loop, int at)
 	return false;
 }
 
-/* Blocks of as many iterations as there are partials: lane l takes iterations l, l + n, ... */
+/* Prints blocks of as many iterations as there are partials: lane l takes iterations l, l + n, ... */
 static void
 print_lanes_loop(CPrinter *p, const LoopStatement *s, int at)
 {
@@ -196,7 +198,7 @@ c_print_counted_loop(CPrinter *p, const LoopStatement *s, int at)
 	text_add(p->out, "}\n");
 }
 
-/* The variables of parallel loops go on to the next part. */
+/* Advances the variables of the parallel loops to the next part. */
 static void
 print_counting(CPrinter *p, int at, int depth)
 {
@@ -218,7 +220,8 @@ print_counting(CPrinter *p, int at, int depth)
 	}
 }
 
-/* One loop over the parts of the range; behind each the variables count on, the last one first. */
+/* Prints one loop over a range of parts. After each part the variables of the nest count on, the last one
+ * first. */
 static void
 print_parallel(CPrinter *p, const LoopStatement *s, int at)
 {

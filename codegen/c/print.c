@@ -1,5 +1,6 @@
-/* Kernels as plain C: readable, for any C11 compiler with GNU builtins; and what C's relatives (CDialect) print as it does. One
- * function per kernel, one line per statement; identifiers are numbers, and names from a model stand in comments only. */
+/* Prints kernels as plain C, for any C11 compiler with GNU builtins; dialects (CDialect) share most of it.
+ * There is one function per kernel and one line per statement. Identifiers are numbers; names from a model
+ * appear in comments only. */
 #include "codegen/c/c.h"
 
 #include <ctype.h>
@@ -12,7 +13,7 @@ c_indent(CPrinter *p)
 		text_add(p->out, "\t");
 }
 
-/* A name inside a comment: what could end it or confuse a terminal becomes `?`. */
+/* Prints a name inside a comment; characters that could end the comment or confuse a terminal become `?`. */
 void
 c_print_comment(Text *out, const char *name)
 {
@@ -42,7 +43,7 @@ print_local(CPrinter *p, const LoopStatement *s, int at)
 	text_free(&members);
 }
 
-/* The array, or that share of it which a member has. */
+/* The array, or a member's share of a private array. */
 static const char *
 array_of(CPrinter *p, int buffer)
 {
@@ -73,7 +74,7 @@ c_print_nothing(CPrinter *p, const LoopStatement *s, int at)
 	(void)p, (void)s, (void)at;
 }
 
-/* All that stands before is done. */
+/* Barriers and waits: on a CPU everything before them is done already, so only a comment is printed. */
 static void
 print_order(CPrinter *p, const LoopStatement *s, int at)
 {
@@ -95,10 +96,10 @@ c_print_block(CPrinter *p, int from, int to)
 	}
 }
 
-/* ---- scalar functions: those that the kernels of the file call, before whoever calls them */
+/* ---- scalar functions: those that the file's kernels call, each before its callers */
 static void print_functions_of(CPrinter *p, const Kernel *k, const DType *types);
 
-/* None is known to need 32 bits only. */
+/* No scalar is known to fit in 32 bits. */
 static int64_t *
 wide_scalars(const CPrinter *p, const Kernel *k)
 {
@@ -187,7 +188,7 @@ print_functions_of(CPrinter *p, const Kernel *k, const DType *types)
 	}
 }
 
-/* Extents of loops say how large their variables are. */
+/* Records the range of loop variables, from the loops' extents. */
 static void
 find_narrow_variables(CPrinter *p)
 {
@@ -285,7 +286,7 @@ const CDialect c_dialect = {
 	.infinity64 = "__builtin_inf()",
 	.infinity32 = "__builtin_inff()",
 	.simd = "#pragma omp simd\n",
-	.unroll = "#pragma GCC unroll %lld\n", /* which Clang knows, too */
+	.unroll = "#pragma GCC unroll %lld\n", /* known to Clang as well */
 	.open = open_kernel,
 	.close = close_kernel,
 	.array = array_of,

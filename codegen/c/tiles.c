@@ -1,4 +1,5 @@
-/* What a team does together, as C: a tile is an array, one thread runs the loops over it, copies are made at once. */
+/* Prints statements of a whole team as C: a tile is an array, one thread runs the loops over it, and copies
+ * are done at once. */
 #include "codegen/c/c.h"
 
 static void
@@ -18,7 +19,7 @@ close_loop(CPrinter *p)
 	text_add(p->out, "}\n");
 }
 
-/* Reductions of a row go to a tile of row values. */
+/* Stores reductions of a row to a tile of row values. */
 static void
 store_rows(CPrinter *p, const LoopStatement *s)
 {
@@ -68,7 +69,7 @@ print_window(CPrinter *p, const LoopWindow *w, const char *i, const char *j)
 	c_print_element(p, w->buffer, c_window_place(p, w, i, j));
 }
 
-/* Each element takes its products in the order of k, so that the order of the loops is free. */
+/* Each element adds its products in the order of k, so the order of the loops is free. */
 void
 c_print_mma(CPrinter *p, const LoopStatement *s, int at)
 {

@@ -1,11 +1,12 @@
-/* The module after `memory` as an executable: its tables, and the link. Sections are named after the .c file. */
+/* Writes the module after `memory` as an executable: its tables, and the link. Sections are named after the
+ * .c file. */
 #ifndef GRADC_CODEGEN_EMIT_EMIT_H
 #define GRADC_CODEGEN_EMIT_EMIT_H
 
 #include "codegen/cuda/cuda.h"
 
-/* ---- tables.c: the module after `memory` as executable tables. */
-/* What types don't say of a port. */
+/* ---- tables.c: the module after `memory` as an executable's tables */
+/* Facts about a port that its type does not have. */
 typedef struct {
 	DType file_dtype;
 	int sample_axis;
@@ -14,28 +15,28 @@ typedef struct {
 } PortInfo;
 typedef struct {
 	const char *text; /* "batch=8 seq=128" */
-	int64_t rows;     /* of a micro-batch */
+	int64_t rows;     /* rows of a micro-batch */
 } BindingInfo;
 typedef struct {
 	const Module *m;
-	const PortInfo *inputs; /* by the numbers of PARAM_INPUT */
+	const PortInfo *inputs; /* by number of PARAM_INPUT */
 	int n_inputs;
-	const PortInfo *outputs; /* by the forward function's results */
+	const PortInfo *outputs; /* by result of the forward function */
 	int n_outputs;
 	PortInfo labels;
 	const BindingInfo *bindings;
 	int n_bindings;
-	const StateSource *sources; /* by state id; later states are in no file */
+	const StateSource *sources; /* by state id; states after these come from no file */
 	int n_sources;
 	const AdapterModules *adapters; /* by adapter of m; NULL: nothing is known */
 } Tables;
-/* Fills the sections of w that come from the module; info and export are the caller's. False after reporting what has no
- * room in a record. */
+/* Fills the sections of w that come from the module; the caller writes info and export. False after
+ * reporting what does not fit into a record. */
 bool tables_write(FormatWriter *w, const Tables *t, Diag *diag);
 
 /* ---- link.c */
-/* Compiles the kernels, links them with the runtime, appends the weights and the blob, and renames the
- * result to its place. */
+/* Compiles the kernels, links them with the runtime, appends weights and tables, and renames the result to
+ * its final name. */
 Status link_executable(const Module *m, FormatWriter *w, const LinkOptions *options);
 
 #endif

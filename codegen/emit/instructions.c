@@ -1,22 +1,21 @@
-/* The nodes of a program as instructions, each argument with its place. What a loop or a branch runs stands between LOOP or BRANCH and
- * END; its values lie behind the caller's workspace, or where the node has what they stand for:
+/* Writes the nodes of a program as instructions, and the place of each argument. The body of a loop or branch stands between LOOP or
+ * BRANCH and END. Its values lie behind the caller's workspace, or where the node has the value that they stand for:
  *
  *	COPY   h <- initial            results are what a loop carries
  *	LOOP   35 times
  *	run    dot (h, R, workspace)
  *	run    tanh (workspace, x + 800 * iteration, h, y + 800 * iteration)
- *	END
- */
+ *	END */
 #include "codegen/emit/tables.h"
 
-/* A function that runs: a program, or what a node of another one runs. */
+/* A function that runs: a program, or the body of a node in another function. */
 typedef struct Frame {
-	const struct Frame *up; /* of the node; NULL: a program */
+	const struct Frame *up; /* the function that contains node `by`; NULL: f is a program */
 	const Node *by;
 	const Function *f;
-	int64_t base;   /* bytes: where its workspace begins */
-	uint32_t level; /* blocks around, as Argument.loop counts */
-	int64_t times;  /* that it runs at most */
+	int64_t base;   /* byte at which its workspace begins */
+	uint32_t level; /* blocks around it, as counted by Argument.loop */
+	int64_t times;  /* how often it runs at most */
 } Frame;
 
 static Space
@@ -73,7 +72,7 @@ table_slot(TableWriter *tw, const Value *v)
 /* ---- places */
 static Argument place_of(TableWriter *tw, const Frame *frame, const Value *v);
 
-/* One row of a stack that a loop passes over. */
+/* The row of a stack at the loop's current iteration. */
 static Argument
 row_of(TableWriter *tw, const Frame *frame, Argument whole, Type row)
 {
@@ -156,7 +155,7 @@ table_kernel(const Module *m, const Kernel *k)
 	return -1;
 }
 
-/* Of a launch: a record's field has 16 bits. */
+/* The number of a launch's arguments; reports a number that does not fit into the record's 16 bits. */
 static uint16_t
 count_arguments(TableWriter *tw, const Node *n, const Kernel *k)
 {
@@ -178,7 +177,7 @@ add_argument(TableWriter *tw, Argument a)
 	vec_push(tw->w->arena, &tw->w->arguments, a);
 }
 
-/* For n; its arguments are added behind. */
+/* The instruction for n; its arguments are added after this call. */
 static Instruction
 begin(const TableWriter *tw, const Node *n, InstructionKind kind, uint32_t what)
 {
@@ -219,7 +218,8 @@ write_launch(TableWriter *tw, const Frame *frame, const Node *n)
 	for (int i = 0; i < n->n_results && !k->moves; i++)
 		add_argument(tw, place_of(tw, frame, node_result(n, i)));
 	count_arguments(tw, n, k);
-	if (when_runs(n->when) & when_runs(WHEN_FIRST)) /* later ones do it in place of this */
+	/* later micro-batches run their own launch instead */
+	if (when_runs(n->when) & when_runs(WHEN_FIRST))
 		tw->flops += k->flops * frame->times;
 	end(tw, &in);
 }
@@ -275,7 +275,7 @@ write_fill(TableWriter *tw, const Node *n, Argument place)
 	end(tw, &in);
 }
 
-/* A loop begins with what it carries, and with zeros in rows that it may not reach. */
+/* Copies the initial values that a loop carries, and clears stacks whose rows the loop may not reach. */
 static void
 write_beginning(TableWriter *tw, const Frame *frame, const Node *n)
 {
@@ -288,7 +288,7 @@ write_beginning(TableWriter *tw, const Frame *frame, const Node *n)
 		write_fill(tw, n, place_of(tw, frame, node_result(n, i)));
 }
 
-/* Rows that code cannot read where they lie. */
+/* Copies rows that code cannot read in place. */
 static void
 copy_slices(TableWriter *tw, const Frame *in)
 {
@@ -303,7 +303,8 @@ copy_slices(TableWriter *tw, const Frame *in)
 	}
 }
 
-/* Results that were not computed where the node has them. None of them is what a parameter was (bodies.c), so that the order does not matter. */
+/* Copies results that were not computed in their final place. No result is a parameter's old value
+ * (bodies.c), so any order works. */
 static void
 copy_results(TableWriter *tw, const Frame *in)
 {

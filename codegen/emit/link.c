@@ -1,10 +1,10 @@
-/* Objects, linker, and the tail: kernels and tables -> ELF + weights + tables, renamed at the end so that no
- * half-written executable is ever seen. */
+/* Compiles kernels, links them, and appends weights and tables to the ELF file. The file is renamed at the
+ * end, so nobody ever sees a half-written executable. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/emit/emit.h"
 #include "codegen/legalize/legalize.h"
 
-static const char *const link_flags[] = {GRADC_LINK_FLAGS NULL}; /* of the build of gradc */
+static const char *const link_flags[] = {GRADC_LINK_FLAGS NULL}; /* flags of the build of gradc */
 
 static Status
 link_objects(Build *b, const char *executable)
@@ -44,7 +44,7 @@ add_zeros(FileWriter *out, int64_t n)
 	return NULL;
 }
 
-/* The weights where the tables have them, zeros between. */
+/* Writes the weights at the offsets in the tables, with zeros in between. */
 static Status
 write_weights(FileWriter *out, const Module *m, const FormatWriter *w)
 {
@@ -105,7 +105,8 @@ weights_hash(const Module *m)
 	return hash;
 }
 
-/* Programs for one target run on any CPU that is asked for; of several, each CPU has its own. GPUs run programs for GPUs. */
+/* Is there a program for each CPU and GPU that was asked for? Programs for a single target run on any CPU.
+ * For several targets, each CPU needs its own, and a GPU always does. */
 static Status
 check_targets(Build *b, const Module *m)
 {
@@ -116,15 +117,16 @@ check_targets(Build *b, const Module *m)
 		if (version_index(&v, o->targets[i].target->name) < 0)
 			return status_error(
 				EXIT_USAGE,
-				"--target=cpu:%s is target %s, and no program is for that: "
-				"multiversion.targets has others",
+				"--target=cpu:%s is target %s, but the programs are for other "
+				"targets (multiversion.targets)",
 				o->targets[i].cpu, o->targets[i].target->name);
 	for (int i = 0; i < o->n_gpus; i++)
 		if (version_index(&v, o->gpus[i]->target->name) < 0)
-			return status_error(EXIT_USAGE,
-			                    "--target=cuda:%s is target %s, and no program is for "
-			                    "that: multiversion.targets has others",
-			                    o->gpus[i]->name, o->gpus[i]->target->name);
+			return status_error(
+				EXIT_USAGE,
+				"--target=cuda:%s is target %s, but the programs are for "
+				"other targets (multiversion.targets)",
+				o->gpus[i]->name, o->gpus[i]->target->name);
 	return NULL;
 }
 

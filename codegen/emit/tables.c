@@ -1,4 +1,4 @@
-/* The module after `memory` as the executable's tables. */
+/* Writes the module after `memory` as the executable's tables. */
 #include "codegen/emit/tables.h"
 #include "codegen/schedule/schedule.h"
 
@@ -45,13 +45,13 @@ write_input(TableWriter *tw, const Value *v)
 	}
 }
 
-/* What the results of a program are, and its role in the tables. */
+/* For each role of functions: the role in the tables, and the kinds of its results. */
 typedef struct {
 	FunctionRole function;
 	Role role;
-	PortKind result; /* the last one's, and of the others where there is no list */
+	PortKind result; /* kind of the results after the listed ones */
 	int n_listed;
-	PortKind listed[6]; /* of the first results */
+	PortKind listed[6]; /* kinds of the first results */
 } RoleRow;
 static const RoleRow role_rows[] = {
 	{FUNCTION_FORWARD, ROLE_FORWARD, PORT_OUTPUT, 0, {0}},
@@ -80,7 +80,7 @@ write_results(TableWriter *tw, const Function *f, const RoleRow *row)
 	}
 }
 
-/* 1 + the slot of the scalars, behind all else; 0: no kernel reads one. */
+/* 1 + the slot of the scalars, behind everything else; 0: no kernel reads a scalar. */
 static uint32_t
 write_scalars(TableWriter *tw, const Function *f)
 {
@@ -98,7 +98,8 @@ write_scalars(TableWriter *tw, const Function *f)
 	return (uint32_t)tw->w->slots.n;
 }
 
-/* A result that is a state as it is: the host reads a copy, for of a state a rank may have a part. */
+/* If a result is an unchanged state, adds a copy for the host, because a rank may hold only a part of the
+ * state. */
 static void
 report_state(TableWriter *tw, PortRecord *port, uint16_t phase)
 {
@@ -205,7 +206,7 @@ is_for(const Versions *v, const Function *f, int target)
 	return strcmp(f->target ? f->target : "", v->names.at[target]) == 0;
 }
 
-/* In a run on a GPU the host runs it, as the program that it is for the host. */
+/* On a GPU, is this an update that the host runs instead, from its own program? */
 static bool
 is_the_hosts(const Function *f, DataParallelMode mode)
 {
@@ -214,7 +215,7 @@ is_the_hosts(const Function *f, DataParallelMode mode)
 	return t && t->kind != TARGET_CPU && offload_on_host(f, mode);
 }
 
-/* Every program for ranks that hold all; for other modes those that differ. */
+/* Writes the program for ranks that hold whole states, and a program for each mode that changes it. */
 static void
 write_modes(TableWriter *tw, const Function *f, const RoleRow *row, int target)
 {
@@ -246,8 +247,8 @@ write_target(FormatWriter *w, const char *name)
 /* ---- states and kernels */
 enum { PAGE = 4096 };
 
-/* The weights lie in the file as in the state region, up to whole pages, so that mapping is loading: next to each
- * other where the states are, else at the same place in a page. */
+/* Weights lie in the file as in the state region, up to whole pages, so loading can map them. They follow
+ * each other where the states do; otherwise they keep their offset within a page. */
 static int64_t
 place_weights(TableWriter *tw, const State *s)
 {
@@ -345,7 +346,7 @@ write_four_bit(TableWriter *tw)
 	}
 }
 
-/* Iterations that take some ten microseconds, as estimated: that is what waking a thread costs. */
+/* Iterations that take an estimated ten microseconds, which is what waking a thread costs. */
 static int64_t
 kernel_grain(const KernelRecord *r)
 {
@@ -354,7 +355,7 @@ kernel_grain(const KernelRecord *r)
 	return iteration < 10000 ? (int64_t)(10000 / (iteration + 1)) + 1 : 1;
 }
 
-/* 1 + the record; 0: none. */
+/* 1 + the number of the record; 0: the kernel has no library call. */
 static uint32_t
 write_library(FormatWriter *w, const Kernel *k)
 {
@@ -392,7 +393,7 @@ write_kernel(TableWriter *tw, int index)
 	vec_push(w->arena, &w->kernels, r);
 }
 
-/* A kernel's record has a bit for each target. */
+/* Are there few enough targets? A kernel's record has a bit for each. */
 static bool
 check_targets(const TableWriter *tw)
 {
@@ -419,7 +420,8 @@ write_module(TableWriter *tw)
 		vec_push(w->arena, &w->bindings, binding);
 	}
 	if (module_program(t->m, FUNCTION_UPDATE, 0))
-		for (int mode = 0; mode < N_MODES; mode++) /* else nobody trains it */
+		/* otherwise the module cannot be trained */
+		for (int mode = 0; mode < N_MODES; mode++)
 			tw->buckets[mode] = buckets_of(tw->arena, t->m, (DataParallelMode)mode);
 	for (int i = 0; i < t->m->states.n; i++)
 		write_state(tw, t->m->states.at[i]);

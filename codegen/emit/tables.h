@@ -1,4 +1,4 @@
-/* Shared by the files that write an executable's tables. */
+/* Private to emit: shared by the files that write an executable's tables. */
 #ifndef GRADC_CODEGEN_TABLES_IMPL_H
 #define GRADC_CODEGEN_TABLES_IMPL_H
 
@@ -14,19 +14,20 @@ typedef struct TableWriter {
 	Arena *arena;
 	Versions versions;
 	Buckets buckets[N_MODES];
-	uint32_t *slots; /* by value id: 1 + slot; 0 not yet */
-	Space io_space;  /* of the program: where its inputs and results lie */
+	uint32_t *slots; /* by value id: 1 + slot; 0: no slot yet */
+	Space io_space;  /* space of the program's inputs and results */
 	int64_t workspace, io, flops;
-	int64_t shift,
-		state_end; /* of the last weights: where they are less the state's offset, end */
+	/* of the last weights: place in the file minus offset of the state; end of the state */
+	int64_t shift, state_end;
 } TableWriter;
 
-/* A value of a program: its slot. */
+/* The slot of a value of a program. */
 uint32_t table_slot(TableWriter *tw, const Value *v);
 void table_grow(int64_t *most, int64_t end);
-int table_kernel(const Module *m, const Kernel *k); /* its number; -1: it is none of the module's */
+/* number of the kernel; -1: not in the module */
+int table_kernel(const Module *m, const Kernel *k);
 
-/* instructions.c: what the program does, and what its loops and branches do inside of it. */
+/* instructions.c: the instructions of a program, including the bodies of its loops and branches. */
 void instructions_write(TableWriter *tw, const Function *f);
 
 #endif

@@ -1,4 +1,4 @@
-/* Accumulators of loops as LLVM IR: partials kept in memory, of which LLVM makes registers. */
+/* Accumulators of loops as LLVM IR. Partials are kept in memory; LLVM moves them to registers. */
 #include "codegen/llvm/print.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ combine(Printer *p, LoopOp op, DType type, V x, V y)
 	return emit_op(p, &frame, &s);
 }
 
-/* Partials that take values at one time: those of all lanes, else one. */
+/* How many partials are updated together: all lanes, or one. */
 static int
 taking(const Accumulator *a)
 {
@@ -45,7 +45,7 @@ partials_type(const Printer *p, const Accumulator *a)
 	return taking(a) > 1 ? LLVMVectorType(t, (unsigned)a->number) : t;
 }
 
-/* Lanes from .. from + n - 1 of x; a scalar where n is 1. */
+/* Lanes from to from + n - 1 of x; a scalar if n is 1. */
 static V
 some_lanes(const Printer *p, V x, int from, int n)
 {
@@ -105,7 +105,7 @@ finish_member(Printer *p, const LoopStatement *s, V member)
 	}
 }
 
-/* In a vector loop the lanes that run, as many at a time as there are partials. */
+/* In a vector loop, adds the lanes that run, as many at a time as there are partials. */
 void
 emit_accumulate(Printer *p, const LoopStatement *s)
 {
@@ -129,7 +129,7 @@ emit_accumulate(Printer *p, const LoopStatement *s)
 	LLVMBuildStore(p->b, old, to->at);
 }
 
-/* Member l takes member l + n/2 until one is left. */
+/* Combines member l + n/2 into member l until one is left. */
 static V
 reduce_team(Printer *p, const Accumulator *a)
 {
@@ -147,7 +147,7 @@ reduce_team(Printer *p, const Accumulator *a)
 	return LLVMBuildLoad2(p->b, t, team, "");
 }
 
-/* Lane l takes lane l + n/2 until one is left. */
+/* Combines lane l + n/2 into lane l until one is left. */
 static V
 reduce_lanes(Printer *p, const Accumulator *a)
 {

@@ -1,5 +1,5 @@
-/* Loop IR to machine code through LLVM's C API. print.c builds the module, object.c makes code of it;
- * nothing else knows LLVM. */
+/* Compiles loop IR to machine code through LLVM's C API. print.c builds an LLVM module, object.c compiles
+ * it. No other room knows LLVM. Private to llvm. */
 #ifndef GRADC_CODEGEN_LLVM_H
 #define GRADC_CODEGEN_LLVM_H
 
@@ -8,14 +8,14 @@
 #include <llvm-c/Core.h>
 
 /* ---- print.c */
-/* A part's kernels as functions of one module of that context, for a CPU with these features; target: its number among
- * the build's. */
+/* The kernels of a part as functions of one LLVM module, for a CPU with these features. target: its number
+ * among the build's targets. */
 LLVMModuleRef llvm_print_kernels(LLVMContextRef context, const KernelPart *part,
                                  const char *features, int target);
-/* What a profiler shows: number and ONNX name. */
+/* The kernel's symbol, for profilers: number and ONNX name. */
 const char *llvm_symbol(Arena *arena, const Kernel *k, int target);
 
-/* ---- tables.c: the GradcModel. */
+/* ---- tables.c: the GradcModel */
 LLVMModuleRef llvm_print_tables(LLVMContextRef context, Build *b, const Module *m, const void *blob,
                                 int64_t bytes);
 

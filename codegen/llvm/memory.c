@@ -1,4 +1,5 @@
-/* Places, loads and stores as LLVM IR: consecutive lanes as one access, others by gather and scatter, or one by one. */
+/* Places, loads and stores as LLVM IR. Consecutive lanes are one access; other lanes are a gather or
+ * scatter, or accessed one by one. */
 #include "codegen/llvm/print.h"
 
 V
@@ -11,7 +12,6 @@ lane_constants(const Printer *p, int64_t step)
 	return LLVMConstVector(lanes, LOOP_LANES);
 }
 
-/* The first n lanes. */
 V
 lane_mask(const Printer *p, int n)
 {
@@ -56,10 +56,11 @@ llvm_plus(const Printer *p, V x, V y)
 	return LLVMBuildAdd(p->b, x, y, "");
 }
 
-/* A place as a sum: what all lanes share, what a lane adds for its number, what else differs, and a constant, last, so
- * that places that differ by it alone have all else in common. */
+/* A place as a sum: a value that all lanes share, a multiple of the lane's number, a value that varies
+ * otherwise, and a constant. The constant is added last, so that places that differ only by a constant share
+ * everything else. */
 typedef struct {
-	V shared, varying; /* NULL: nothing */
+	V shared, varying; /* NULL: 0 */
 	int64_t step, constant;
 } Place;
 
@@ -110,7 +111,7 @@ llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset)
 	return LLVMBuildGEP2(p->b, t, base, &offset, 1, "");
 }
 
-/* Shares of several elements in a byte begin with a byte. */
+/* The array, or the member's share of a private array. Shares of packed elements begin at a whole byte. */
 V
 array_base(const Printer *p, int buffer)
 {
@@ -127,8 +128,8 @@ array_base(const Printer *p, int buffer)
 	                    scaled(p, member, type_bytes(b->type)));
 }
 
-/* Where the first lane's element is. LLVM's loop strength reduction does not look through a freeze, so that places that
- * differ by a constant are one address to it; else it takes a quarter of the compile time. */
+/* The address of the first lane's element. LLVM's loop strength reduction does not look through a freeze, so
+ * it sees places that differ by a constant as one address. Otherwise it takes a quarter of the compile time. */
 static V
 first_address(const Printer *p, LLVMTypeRef t, V base, const Place *place)
 {
@@ -137,7 +138,7 @@ first_address(const Printer *p, LLVMTypeRef t, V base, const Place *place)
 	return place->constant ? llvm_address(p, t, base, llvm_word(p, place->constant)) : base;
 }
 
-/* Where each lane's element is. */
+/* The addresses of all lanes' elements. */
 static V
 addresses(const Printer *p, LLVMTypeRef t, V base, const Place *place)
 {
@@ -161,7 +162,7 @@ alignment(const Printer *p, DType storage)
 	                    (unsigned long long)dtype_bytes(storage, 1), false);
 }
 
-/* It has room for a vector behind its end. */
+/* Is it a local array? Those have room for a vector behind their end. */
 static bool
 is_local(const Printer *p, int buffer)
 {
@@ -178,8 +179,8 @@ masked_load(const Printer *p, DType storage, V at, V mask)
 	                      4);
 }
 
-/* LOOP_LANES elements from `at`, 0 in lanes that do not run. A local has room for all of them behind its end, but what
- * lies there may be subnormal numbers, with which CPUs compute many times as slowly. */
+/* Loads LOOP_LANES elements from `at`; 0 in lanes that do not run. A local array has room behind its end,
+ * but there may be subnormal numbers there, with which CPUs compute many times as slowly. */
 static V
 load_lanes(const Printer *p, const LoopStatement *s, DType storage, V at)
 {
@@ -192,8 +193,8 @@ load_lanes(const Printer *p, const LoopStatement *s, DType storage, V at)
 	return p->mask ? LLVMBuildSelect(p->b, p->mask, x, LLVMConstNull(t), "") : x;
 }
 
-/* Lanes `step` elements apart, one by one from addresses that differ by a constant: of a gather that the CPU lacks LLVM
- * would make a vector of addresses, to take it apart. */
+/* Loads lanes that are `step` elements apart, one by one, from addresses that differ by a constant. If the
+ * CPU has no gather, LLVM would build a vector of addresses and take it apart again. */
 static V
 load_apart(const Printer *p, LLVMTypeRef t, V first, int64_t step)
 {
@@ -216,7 +217,7 @@ store_apart(const Printer *p, LLVMTypeRef t, V first, int64_t step, V x)
 		               llvm_address(p, t, first, llvm_word(p, i * step)));
 }
 
-/* Those that run, as a shorter vector. */
+/* The lanes that run, as a shorter vector. */
 static V
 first_lanes(const Printer *p, V x)
 {
@@ -244,7 +245,7 @@ store_lanes(const Printer *p, const LoopStatement *s, DType storage, V at, V x)
 	LLVMSetAlignment(LLVMBuildStore(p->b, x, at), (unsigned)dtype_bytes(storage, 1));
 }
 
-/* Lane i of x, or the last that runs. */
+/* Lane i of x, or the last lane that runs. */
 static V
 lane_of(const Printer *p, V x, int i)
 {
@@ -258,7 +259,7 @@ lane_of(const Printer *p, V x, int i)
 	return LLVMBuildExtractElement(p->b, x, number, "");
 }
 
-/* To one place for all lanes the last one stores. */
+/* The lane that is stored if all lanes store to one place: the last one. */
 static V
 last_lane(const Printer *p, V x)
 {
@@ -267,7 +268,7 @@ last_lane(const Printer *p, V x)
 
 /* ---- under a mask */
 
-/* A load's own mask, of the lanes that run. */
+/* The mask of a load, limited to the lanes that run. */
 static V
 lanes_of_mask(const Printer *p, V mask)
 {
@@ -275,7 +276,7 @@ lanes_of_mask(const Printer *p, V mask)
 	return p->mask ? LLVMBuildAnd(p->b, mask, p->mask, "") : mask;
 }
 
-/* Where lanes that load nothing read: zeros. */
+/* The address from which masked lanes read: zeros. */
 static V
 zeros(const Printer *p)
 {
@@ -291,8 +292,8 @@ zeros(const Printer *p)
 	return at;
 }
 
-/* Each lane from its own address. Where the CPU has no gather, LLVM would branch for each lane of a mask: lanes that are
- * not of it read a zero instead. */
+/* Loads each lane from its own address. If the CPU has no gather, LLVM would branch for each lane of a mask;
+ * masked lanes read a zero instead. */
 static V
 gather(const Printer *p, DType storage, V at, V mask)
 {
@@ -326,7 +327,7 @@ same_lanes(const Printer *p, V x, int64_t value)
 	return is_vector(x) ? widen(p, one) : one;
 }
 
-/* Where the byte of an element is, and how far up in it the element lies. */
+/* The byte of a packed element, and how many bits up in it the element lies. */
 typedef struct {
 	V byte, shift;
 } PackedPlace;
@@ -345,7 +346,7 @@ packed_place(const Printer *p, DType storage, V base, V place)
 	                     LLVMBuildTrunc(p->b, shift, wide, "")};
 }
 
-/* mask: of a load under one; NULL: it has none. */
+/* mask: the mask of the load; NULL: none. */
 static V
 load_packed(Printer *p, const LoopStatement *s, DType storage, V mask)
 {
@@ -376,7 +377,8 @@ store_one_packed(const Printer *p, DType storage, V base, V place, V x)
 	LLVMBuildStore(p->b, LLVMBuildOr(p->b, old, x, ""), at.byte);
 }
 
-/* Lane after lane: they share bytes. The last that runs stores again for those that do not. */
+/* Stores lane after lane, because lanes share bytes. Lanes that do not run store the last running lane
+ * again. */
 static void
 store_packed(Printer *p, const LoopStatement *s, DType storage, V x)
 {
@@ -391,7 +393,7 @@ store_packed(Printer *p, const LoopStatement *s, DType storage, V x)
 		store_one_packed(p, storage, base, lane_of(p, place, i), lane_of(p, x, i));
 }
 
-/* What memory holds there; lanes that are not of the mask read zeros. */
+/* The elements in memory; masked lanes read zeros. */
 static V
 load_bits_if(Printer *p, const LoopStatement *s, DType storage, V inside)
 {
@@ -419,7 +421,7 @@ emit_load_if(Printer *p, const LoopStatement *s, DType storage)
 	V inside = p->frame.values[s->operands[0]];
 	V x = from_storage(p, storage, load_bits_if(p, s, storage, inside));
 
-	if (storage != E8M0) /* whose bits 0 are 2^-127 */
+	if (storage != E8M0) /* the bits 0 of E8M0 mean 2^-127 */
 		return x;
 	if (is_vector(x) != is_vector(inside)) {
 		x = widen(p, x);

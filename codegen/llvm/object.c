@@ -1,5 +1,5 @@
-/* An LLVM module to machine code of a CPU: passes, target machine, object or text. The one file that knows
- * LLVM's versions. */
+/* Compiles an LLVM module to machine code of a CPU: passes, target machine, object or text. Only this file
+ * knows LLVM's versions. */
 #include "codegen/llvm/llvm.h"
 
 #include <llvm-c/Analysis.h>
@@ -13,8 +13,8 @@
 
 typedef enum { LLVM_OBJECT, LLVM_ASM, LLVM_TEXT } LlvmOutput;
 
-/* Loops and vectors are as they should be: what is left is memory to registers, repeated arithmetic, and
- * what loops need not do again. */
+/* Loops and vectors already have their final form. The passes only move memory to registers, remove repeated
+ * arithmetic, and hoist out of loops. */
 static const char passes[] =
 	"function(sroa,early-cse<memssa>,loop-mssa(licm),early-cse,simplifycfg)";
 
@@ -27,7 +27,7 @@ llvm_fault(const char *what, char *message)
 	return status;
 }
 
-/* Once, before threads. */
+/* Called once, before threads start. */
 static void
 start_llvm(void)
 {
@@ -35,7 +35,7 @@ start_llvm(void)
 	LLVMInitializeNativeAsmPrinter();
 }
 
-/* "sse3 avx" as "+sse3,+avx" */
+/* "sse3 avx" becomes "+sse3,+avx". */
 static void
 feature_text(Text *out, const char *features)
 {
@@ -47,8 +47,8 @@ feature_text(Text *out, const char *features)
 	}
 }
 
-/* Code of any x86-64 with those features; the CPU's name does not matter, so that what the executable
- * looks for at start is all that it needs. */
+/* The target machine: any x86-64 with these features. The CPU's name does not matter, so the features that
+ * the executable checks at start are all that it needs. */
 static Status
 open_target(const CpuTarget *cpu, LLVMTargetMachineRef *out)
 {
@@ -105,7 +105,7 @@ emit(LLVMModuleRef module, LLVMTargetMachineRef machine, LlvmOutput kind, Text *
 	return NULL;
 }
 
-/* Checks, optimizes and compiles a module, which is gone afterwards. */
+/* Checks, optimizes and compiles a module, and disposes of it. */
 static Status
 compile_module(LLVMModuleRef module, LLVMTargetMachineRef machine, LlvmOutput output, Text *out)
 {
@@ -129,7 +129,7 @@ compile_module(LLVMModuleRef module, LLVMTargetMachineRef machine, LlvmOutput ou
 	return status;
 }
 
-/* Kernels for one target, made by a thread of its own. */
+/* Kernels for one target, compiled by a thread. */
 typedef struct {
 	KernelPart part;
 	const CpuTarget *cpu;
@@ -159,7 +159,7 @@ run_job(void *arg)
 	return NULL;
 }
 
-/* LLVM's C interface counts elements of arrays and bytes of data in 32 bits. */
+/* The first array that is too long for LLVM's C interface, which counts elements in 32 bits; NULL: none. */
 static const LoopBuffer *
 too_long_array(const Kernel *k)
 {
@@ -178,14 +178,15 @@ check_kernels(const KernelPart *part)
 		if (kernel_has_tiles(k))
 			return status_error(
 				EXIT_UNSUPPORTED,
-				"kernel @%s: LLVM prints no tiles, mma or copies; C does "
+				"kernel @%s: the LLVM printer has no tiles, mma or copies; use C "
 				"(--printer=c, --stage=c)",
 				k->name);
 		if (b)
-			return status_error(EXIT_UNSUPPORTED,
-			                    "kernel @%s: LLVM has no array of %lld elements, as %s "
-			                    "is; C has (--printer=c, --stage=c)",
-			                    k->name, (long long)b->type->n, b->name);
+			return status_error(
+				EXIT_UNSUPPORTED,
+				"kernel @%s: LLVM cannot have an array of %lld elements "
+				"(%s); use C (--printer=c, --stage=c)",
+				k->name, (long long)b->type->n, b->name);
 	}
 	return NULL;
 }
@@ -212,7 +213,7 @@ llvm_print(Text *out, const Module *m, const CpuTarget *target, const char *lang
 	return status;
 }
 
-/* The jobs of all targets at once, one of them by the caller. */
+/* Runs the jobs of all targets at once; the caller runs one of them. */
 static void
 run_jobs(Job *jobs, int n)
 {
@@ -267,8 +268,8 @@ build_tables(Build *b, const Module *m, const void *blob, int64_t bytes)
 	if (most > UINT32_MAX)
 		return status_error(
 			EXIT_UNSUPPORTED,
-			"LLVM has no constant of %lld bytes, as the executable's tables or "
-			"images are; C has (--printer=c)",
+			"LLVM cannot have a constant of %lld bytes, as the executable's "
+			"tables or images need; use C (--printer=c)",
 			(long long)most);
 	RETURN_IF_ERROR(open_target(&(CpuTarget){"x86-64", ""}, &machine));
 	LLVMContextRef context = LLVMContextCreate();

@@ -1,11 +1,13 @@
-/* Kernels as LLVM IR. A vector loop runs LOOP_LANES iterations at a time, the remainder under a mask. A value is a
- * vector where it depends on the loop's variable, and a scalar elsewhere. gradc dump --stage=llvm prints the result. */
+/* Prints kernels as LLVM IR. A vector loop runs LOOP_LANES iterations at a time, and the remainder under a
+ * mask. A value is a vector if it depends on the loop's variable, and a scalar otherwise. gradc dump
+ * --stage=llvm shows the result. */
 #include "codegen/llvm/print.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* A vector loop of so few blocks has no branch. An array of more bytes does not lie on a thread's stack. */
+/* Vector loops of at most UNROLLED_BLOCKS blocks have no branch. Arrays of more than LARGE_LOCAL bytes do
+ * not lie on a thread's stack. */
 enum { UNROLLED_BLOCKS = 2, LARGE_LOCAL = 1 << 18 };
 
 /* ---- definitions */
@@ -64,7 +66,8 @@ close_loop(const Printer *p, const Loop *loop)
 	LLVMPositionBuilderAtEnd(p->b, loop->behind);
 }
 
-/* LOOP_LANES iterations from `block`, or the first n of them; count: of these, so many. */
+/* Emits LOOP_LANES iterations from `block`, or only the first n; count: how many of the n, if that is
+ * computed. */
 static void
 emit_lanes(Printer *p, const LoopStatement *s, int at, V block, int n, V count)
 {
@@ -98,7 +101,7 @@ emit_vector(Printer *p, const LoopStatement *s, int at)
 	finish_accumulators(p, s);
 }
 
-/* min(extent, place), from 0 */
+/* min(extent, place), at least 0 */
 static V
 emit_end(Printer *p, const LoopStatement *s)
 {
@@ -110,7 +113,7 @@ emit_end(Printer *p, const LoopStatement *s)
 	return call_intrinsic(p, "llvm.smax", &word, 1, from, 2);
 }
 
-/* As many iterations as `end` says: whole vectors in a loop, the rest under a mask, where there is one. */
+/* Emits `end` iterations: whole vectors in a loop, and the remainder under a mask, if there is a remainder. */
 static void
 emit_vector_below(Printer *p, const LoopStatement *s, int at, V end)
 {
@@ -131,8 +134,8 @@ emit_vector_below(Printer *p, const LoopStatement *s, int at, V end)
 	finish_accumulators(p, s);
 }
 
-/* One loop over the parts of the range. The variables of the nest are phis: divided out of the first part, they count on
- * behind each, the last one first. */
+/* Emits one loop over a range of parts. The variables of the nest are phis. They are divided out of the
+ * number of the first part; after each part they count on, the last one first. */
 static void
 emit_parallel(Printer *p, int at)
 {
@@ -169,7 +172,7 @@ emit_parallel(Printer *p, int at)
 	close_loop(p, &loop);
 }
 
-/* Member after member. */
+/* Runs one member after the other. */
 static void
 emit_team(Printer *p, const LoopStatement *s, int at)
 {
@@ -185,7 +188,7 @@ emit_team(Printer *p, const LoopStatement *s, int at)
 	finish_accumulators(p, s);
 }
 
-/* Copies of the body. */
+/* Emits a copy of the body for each iteration. */
 static void
 emit_unrolled(Printer *p, const LoopStatement *s, int at)
 {
@@ -245,7 +248,7 @@ emit_if(Printer *p, const LoopStatement *s, int at)
 	LLVMPositionBuilderAtEnd(p->b, behind);
 }
 
-/* On the stack, a large one as memory of the thread. */
+/* Allocates a local array on the stack; a large one in the thread's memory. */
 static void
 emit_local(Printer *p, const LoopStatement *s)
 {
@@ -286,7 +289,7 @@ emit_block(Printer *p, int from, int to)
 			emit_if(p, s, at);
 			at = s->match;
 			break;
-		case LOOP_STATEMENT_BARRIER: /* all members did what stands before it */
+		case LOOP_STATEMENT_BARRIER: /* all members have done everything before it */
 		case LOOP_STATEMENT_END: break;
 		default: p->frame.values[s->result] = emit_definition(p, s);
 		}

@@ -1,47 +1,48 @@
-/* What the files that print LLVM IR share. Sections are named after the .c files. */
+/* Private to llvm: shared by the files that print LLVM IR. Sections are named after the .c files. */
 #ifndef GRADC_CODEGEN_LLVM_IMPL_H
 #define GRADC_CODEGEN_LLVM_IMPL_H
 
 #include "codegen/llvm/llvm.h"
 
 typedef LLVMValueRef V;
-/* What a straight line computes with: a kernel's scalars, or those of a scalar function. */
+/* The scalars of straight-line code: of a kernel, or of a scalar function. */
 typedef struct {
 	const DType *types;
 	V *values; /* by scalar */
 } Frame;
 typedef struct {
 	const Accumulator *accumulator;
-	V at;   /* partials that take now: all lanes', a member's, or the one */
-	V team; /* those of all members */
+	V at;   /* partials that take values now: of all lanes, of a member, or a single one */
+	V team; /* partials of all members */
 } Partials;
 typedef struct {
 	LLVMContextRef context;
 	LLVMModuleRef module;
 	LLVMBuilderRef b;
-	LLVMBuilderRef top; /* at the end of the entry block, where local memory is made */
+	LLVMBuilderRef top; /* at the end of the entry block, where local arrays are allocated */
 	Arena *arena;
 	ScalarFunctions *functions;
-	bool gathers; /* the CPU loads and stores lanes that are apart by one instruction */
-	bool masks;   /* and some of those that are neighbours */
+	bool gathers; /* does the CPU load and store distant lanes in one instruction? */
+	bool masks;   /* does the CPU mask loads and stores of neighbouring lanes? */
 	const Kernel *k;
 	V function, scalars, begin, end;
 	Frame frame;
-	V *buffers;             /* by buffer: where it begins */
-	int *declared;          /* by array: team loops around its declaration */
-	int n_open;             /* team loops around */
-	V open[MAX_TEAM];       /* their variables, outermost first */
+	V *buffers;             /* by buffer: its address */
+	int *declared;          /* by array: open team loops at its declaration */
+	int n_open;             /* open team loops */
+	V open[MAX_TEAM];       /* variables of the open team loops, outermost first */
 	Partials *accumulators; /* by scalar */
-	/* Of the vector loop around: its variable, the block's first iteration, which lanes run. */
+	/* The open vector loop: its variable, the first iteration of the block, and which lanes run. */
 	LoopValue variable; /* -1: no vector loop */
 	V block, mask;      /* mask NULL: all lanes */
 	int active;         /* lanes that may run */
-	V count;            /* how many of them do; NULL: all */
+	V count;            /* how many of them do run; NULL: all */
 } Printer;
 
-/* ---- scalar.c: types, constants, operations and conversions, on scalars and vectors alike */
-LLVMTypeRef llvm_type(const Printer *p, DType type);    /* of a scalar */
-LLVMTypeRef storage_type(const Printer *p, DType type); /* as memory holds it: bool is a byte */
+/* ---- scalar.c: types, constants, operations and conversions, on scalars and on vectors */
+LLVMTypeRef llvm_type(const Printer *p, DType type); /* of a scalar */
+/* of an element in memory: bool is a byte */
+LLVMTypeRef storage_type(const Printer *p, DType type);
 static inline bool
 is_packed(DType type) /* several elements in a byte */
 {
@@ -50,42 +51,42 @@ is_packed(DType type) /* several elements in a byte */
 V llvm_word(const Printer *p, int64_t value);
 V llvm_constant(const Printer *p, DType type, double f, int64_t i);
 bool is_vector(V x);
-V widen(const Printer *p, V x); /* a scalar in all lanes; a vector as it is */
+V widen(const Printer *p, V x); /* a scalar copied to all lanes; a vector unchanged */
 V call_intrinsic(const Printer *p, const char *name, LLVMTypeRef *types, int n_types, V *args,
                  int n);
 V emit_op(Printer *p, const Frame *frame, const LoopStatement *s);
 V emit_cast(Printer *p, const Frame *frame, const LoopStatement *s);
-/* A value of the compute type from what memory holds, and back. */
+/* Converts an element in memory to a value of the compute type, and back. */
 V from_storage(Printer *p, DType storage, V x);
 V to_storage(Printer *p, DType storage, V x);
 
 /* ---- memory.c: places, loads and stores */
 V lane_constants(const Printer *p, int64_t step); /* 0, step, 2 step ... */
 V lane_mask(const Printer *p, int n);             /* the first n lanes */
-V lanes_below(const Printer *p, V n);             /* the same of a number that is computed */
+V lanes_below(const Printer *p, V n);             /* the first n lanes, for a computed n */
 V llvm_plus(const Printer *p, V x, V y);
 V llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset);
 V emit_affine(const Printer *p, const Affine *a);
-V array_base(const Printer *p, int buffer); /* of a private one the member's share */
+V array_base(const Printer *p, int buffer); /* for a private array, the member's share */
 V emit_load(Printer *p, const LoopStatement *s);
 void emit_store(Printer *p, const LoopStatement *s);
 
-/* ---- accumulators.c: those of a loop */
+/* ---- accumulators.c: accumulators of a loop */
 void start_accumulators(Printer *p, const LoopStatement *s);
 void emit_accumulate(Printer *p, const LoopStatement *s);
 void finish_accumulators(Printer *p, const LoopStatement *s);
-/* Of a team loop: a member's partials begin, and are kept with those of the others. */
+/* For a team loop: a member's partials start, and are stored beside the other members' partials. */
 void start_member(Printer *p, const LoopStatement *s);
 void finish_member(Printer *p, const LoopStatement *s, V member);
 
 /* ---- print.c */
-/* A loop whose body stands between open and close. */
+/* A loop whose body is emitted between open_loop and close_loop. */
 typedef struct {
 	LLVMBasicBlockRef body, behind;
 	V variable, last;
 	int64_t step;
 } Loop;
-/* From `first` by `step` while below `last`; `guarded`: it may not run at all. */
+/* From `first` by `step` while below `last`. guarded: it may have no iterations. */
 Loop open_loop(const Printer *p, V first, V last, int64_t step, bool guarded);
 void close_loop(const Printer *p, const Loop *loop);
 

@@ -1,5 +1,5 @@
-/* Scalar types and operations as LLVM IR. A value is a vector of LOOP_LANES or a scalar; what mixes them makes
- * the scalar a vector. Scalar functions are expanded where they are called. */
+/* Scalar types and operations as LLVM IR. A value is a scalar or a vector of LOOP_LANES. An operation with
+ * both kinds of operands widens the scalar. Scalar functions are expanded where they are called. */
 #include "codegen/llvm/print.h"
 
 #include <ctype.h>
@@ -18,7 +18,7 @@ llvm_type(const Printer *p, DType type)
 	return LLVMIntTypeInContext(p->context, type == BOOL ? 1 : (unsigned)bits);
 }
 
-/* As memory holds it: small floats are their bits, bool and several elements together a byte. */
+/* The type in memory: small floats are their bits; bool, and several packed elements, are a byte. */
 LLVMTypeRef
 storage_type(const Printer *p, DType type)
 {
@@ -60,7 +60,7 @@ widen(const Printer *p, V x)
 	                              LLVMConstNull(LLVMVectorType(index, LOOP_LANES)), "");
 }
 
-/* The type t with as many lanes as x. */
+/* Type t with as many lanes as x. */
 static LLVMTypeRef
 like(V x, LLVMTypeRef t)
 {
@@ -77,7 +77,7 @@ call_intrinsic(const Printer *p, const char *name, LLVMTypeRef *types, int n_typ
 	return LLVMBuildCall2(p->b, type, f, args, (unsigned)n, "");
 }
 
-/* ---- scalar operations: on scalars and vectors alike */
+/* ---- scalar operations, on scalars and on vectors */
 static V
 call_builtin(const Printer *p, LoopOp op, V *x, int n)
 {
@@ -149,7 +149,8 @@ build_bits(const Printer *p, DType to, V x)
 	return LLVMTypeOf(x) == t ? x : LLVMBuildBitCast(p->b, x, t, "");
 }
 
-/* An op that is an instruction. x: operands, all scalars or all vectors; from: type of the last. */
+/* An op that is a single instruction. x: its operands, all scalars or all vectors; from: type of the last
+ * operand. */
 static V
 build_op(const Printer *p, const LoopStatement *s, DType from, V *x)
 {
@@ -208,7 +209,8 @@ emit_op(Printer *p, const Frame *frame, const LoopStatement *s)
 
 /* ---- conversions */
 
-/* "load_bf16": from a number's bits in memory to the number, and back; x itself where there is no such function. */
+/* Calls a function such as "load_bf16", which converts bits in memory to a number, or back. Returns x if
+ * there is no such function. */
 static V
 by_function(Printer *p, const char *name, DType storage, V x)
 {
@@ -260,7 +262,6 @@ emit_cast(Printer *p, const Frame *frame, const LoopStatement *s)
 	                      dtype_info[storage].class == CLASS_SIGNED);
 }
 
-/* A value of the compute type from what memory holds, and back. */
 V
 from_storage(Printer *p, DType storage, V x)
 {
@@ -286,7 +287,7 @@ to_storage(Printer *p, DType storage, V x)
 	return resize_integer(p, x, storage_type(p, storage), false);
 }
 
-/* A statement of a scalar function. */
+/* A statement in the body of a scalar function. */
 static V
 emit_straight(Printer *p, const Frame *frame, const LoopStatement *s)
 {

@@ -24,7 +24,7 @@ add_text(LLVMContextRef context, LLVMModuleRef module, const char *text)
 	return v;
 }
 
-/* KernelCode of a target's kernels by number, zeros where it needs none. */
+/* The KernelCode of a target's kernels by number; zeros for kernels that it does not need. */
 static LLVMValueRef
 add_kernels(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module *m, int target)
 {
@@ -73,7 +73,7 @@ byte_image(LLVMContextRef context, LLVMModuleRef module, const ByteImage *image)
 	return LLVMConstStructInContext(context, fields, COUNT(fields), false);
 }
 
-/* CodeImages, ended by zeros. */
+/* The CodeImages; zeros end the list. */
 static LLVMValueRef
 add_images(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module *m)
 {
@@ -105,7 +105,7 @@ add_images(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module 
 	return v;
 }
 
-/* A reference to the runtime that an executable is linked with: another one has no such symbol. */
+/* A reference to the ABI symbol of the runtime, so that linking with another runtime fails. */
 static void
 add_abi(LLVMContextRef context, LLVMModuleRef module)
 {

@@ -304,7 +304,7 @@ def test_what_no_target_is(run, digits, fake, target):
 def test_a_target_that_no_program_is_for(run, digits, fake):
     said = run("compile", digits, *LOSS, "-o", "e", "--target=cpu,cuda:sm_90a",
                "--pass-option=multiversion.targets=cpu-512", exit=2, env=fake).stderr
-    assert "--target=cuda:sm_90a is target cuda-sm_90, and no program is for that" in said
+    assert "--target=cuda:sm_90a is target cuda-sm_90, but the programs are for other targets" in said
 
 
 @pytest.mark.parametrize("printer", ["llvm", "c"])
