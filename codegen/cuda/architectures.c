@@ -1,4 +1,4 @@
-/* The names behind --target=cuda: and who runs programs compiled for them. */
+/* The names after --target=cuda:, and the target whose programs each of them runs. */
 #include "codegen/cuda/cuda.h"
 
 #include <string.h>

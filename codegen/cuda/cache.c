@@ -1,8 +1,9 @@
-/* What NVRTC made, on disk: $XDG_CACHE_HOME/gradc/KEY.cuda, else ~/.cache/gradc.
+/* The output of NVRTC, on disk: $XDG_CACHE_HOME/gradc/KEY.cuda, or ~/.cache/gradc.
  *
- * Any number of processes may use it at once: an entry appears under its name when it is complete, with the bytes that any of
- * them would write there, and one that is removed stays readable for who has it open. An entry is trusted only as far as its
- * header, key and checksum agree; another is as good as none, and is written again. So are all faults of the file system. */
+ * Any number of processes may use the cache at once. An entry appears under its name when it is complete;
+ * every process would write the same bytes there. A removed entry stays readable for a process that has it
+ * open. An entry is only used if its header, key and checksum agree; otherwise it is written again. Errors
+ * of the file system are treated like a missing entry. */
 #include "codegen/cuda/nvrtc.h"
 
 #include <dirent.h>
@@ -23,16 +24,16 @@ typedef struct {
 	CacheKey key;
 	int64_t log_bytes, code_bytes;       /* the log ends with NUL */
 	char architecture[16], compiler[16]; /* for --list */
-	uint64_t checksum;                   /* of all but itself */
+	uint64_t checksum;                   /* of everything except the checksum itself */
 } EntryHeader;
 
-/* ---- where */
+/* ---- the folder */
 CudaCache
 cuda_cache_open(Arena *arena)
 {
 	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 
-	/* A relative one is to be ignored, says the XDG base directory specification. */
+	/* The XDG base directory specification says to ignore a relative path. */
 	if (cache && *cache == '/')
 		return (CudaCache){path_join(arena, cache, "gradc")};
 	if (home && *home == '/')
@@ -79,7 +80,7 @@ checksum(const EntryHeader *h, const char *log, const char *code)
 	return hash_bytes(code, (size_t)h->code_bytes, hash);
 }
 
-/* Is it whole? key NULL: whatever it is of. */
+/* Is the entry complete and undamaged? key NULL: any key. */
 static bool
 is_sound(const char *bytes, int64_t n, const CacheKey *key)
 {
@@ -123,7 +124,7 @@ cuda_cache_get(const CudaCache *c, Arena *arena, CacheKey key, CudaCode *out)
 	out->log = (const char *)(h + 1);
 	out->at = out->log + h->log_bytes;
 	out->n = h->code_bytes;
-	utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); /* used now */
+	utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); /* it was used now */
 	return true;
 }
 
@@ -163,7 +164,7 @@ cuda_cache_put(const CudaCache *c, CacheKey key, const char *architecture, const
 	arena_free(arena);
 }
 
-/* ---- all of them */
+/* ---- all entries */
 static bool
 is_entry(const char *name)
 {
@@ -171,7 +172,7 @@ is_entry(const char *name)
 	       strcmp(name + KEY_DIGITS, ENTRY_SUFFIX) == 0;
 }
 
-/* What a killed process has left; file_writer_open has the form of its name. */
+/* Is it a file that a killed process left? file_writer_open chooses such names. */
 static bool
 is_temporary(const char *name)
 {
@@ -188,7 +189,7 @@ typedef struct {
 } Found;
 typedef VEC(Found) Founds;
 
-/* Files that are not the cache's are left alone. */
+/* Lists the cache's files; other files are ignored. */
 static Status
 scan(const CudaCache *c, Arena *arena, Founds *out)
 {

@@ -1,5 +1,6 @@
-/* Sources for NVRTC, compiled by several processes at once: one NVRTC compiles one source at a time, and one that crashes takes
- * nobody with it. Processes take the next source that nobody has, the longest first, and leave what they made in a file. */
+/* Compiles sources with NVRTC in several processes at once. One NVRTC compiles only one source at a time,
+ * and a process that crashes does no harm to the others. Each process takes the next source that no process
+ * has taken, the longest first, and leaves its result in a file. */
 #include "codegen/cuda/nvrtc.h"
 #include "format/bundle/bundle.h"
 
@@ -16,9 +17,10 @@
 #include <unistd.h>
 
 /* ---- sources */
-/* Statements of loop IR in a source. gpt2_124m's 88 kernels for sm_90a take 4.6 s of a core's time in one source, and 25 ms more
- * for each further one: 5.0 s with 400 statements, in 8 sources; 5.2 with 200, in 16; 6.1 with 50, in 61. Small ones keep more
- * cores busy, and less is compiled again when a kernel changes. */
+/* Statements of loop IR in a source. For sm_90a, the 88 kernels of gpt2_124m take 4.6 s of a core's time in
+ * one source, and 25 ms more for each further source: 5.0 s with 400 statements (8 sources), 5.2 s with 200
+ * (16), 6.1 s with 50 (61). Small sources keep more cores busy, and less is compiled again when a kernel
+ * changes. */
 enum { STATEMENTS_OF_SOURCE = 200 };
 
 static int
@@ -78,35 +80,36 @@ cuda_print_all(Text *out, Arena *arena, const Module *m, const Target *target)
 	return NULL;
 }
 
-/* ---- in the processes */
-/* What they share: memory of all of them. Sources are taken in their order, so that of those with faults the first one is always
- * compiled, however many processes there are: it is the one that is reported. */
+/* ---- in the worker processes */
+/* Memory that all processes share. Sources are taken in order. So of all sources with errors, the first one
+ * is always compiled, for any number of processes; that is the one reported. */
 typedef struct {
 	atomic_int next;
-	atomic_int faulty;   /* the first source that has a fault so far; NO_SOURCE: none */
-	atomic_int worker[]; /* 1 + which process took it; 0: none */
+	atomic_int faulty;   /* the first source with an error so far; NO_SOURCE: none */
+	atomic_int worker[]; /* by source: 1 + the process that took it; 0: not taken */
 } Board;
 enum { NO_SOURCE = INT_MAX };
 typedef struct {
 	Arena *arena;
 	Nvrtc nvrtc;
 	const char *folder, *keep;
-	VEC(CudaSource *) sources; /* that the cache lacks */
+	VEC(CudaSource *) sources; /* sources that are not in the cache */
 	Board *board;
 } Compile;
 typedef struct {
 	pid_t pid;
 	CleanupSlot cleanup;
-	const char *log; /* what it and the library say */
+	const char *log; /* messages of the process and the library */
 	bool ended, stopped;
 } Worker;
-/* Of a process. What is said of it waits until no other counts more: saying it keeps a source. */
+/* The failure of a worker process. It is reported only when no earlier failure can follow, because reporting
+ * writes the source to a file. */
 typedef struct {
-	const Worker *worker; /* NULL: none has a fault */
-	int code;             /* as waitpid gives it */
-	int source;           /* that it was at; -1: none */
+	const Worker *worker; /* NULL: no worker failed */
+	int code;             /* as from waitpid */
+	int source;           /* source that it was compiling; -1: none */
 } WorkerFault;
-/* Before log and code in a result's file. */
+/* Stands before log and code in a result file. */
 typedef struct {
 	int64_t accepted, log_bytes, code_bytes;
 } ResultHeader;
@@ -131,7 +134,7 @@ write_result(const char *path, const ResultHeader *h, const Text *log, const Tex
 	return file_writer_end(w, status);
 }
 
-/* Later sources are of no use any more. */
+/* Records an error; sources behind it need not be compiled any more. */
 static void
 note_fault(Board *b, int source)
 {
@@ -180,7 +183,7 @@ work(const Compile *c, int worker, const char *log)
 	_exit(status ? status->exit_code : EXIT_OK);
 }
 
-/* ---- in ours */
+/* ---- in this process */
 static Status
 open_board(Compile *c, size_t bytes)
 {
@@ -212,7 +215,7 @@ start_worker(const Compile *c, int number, Worker *w)
 	                  : status_error(EXIT_SYSTEM, "a process for NVRTC: %s", strerror(errno));
 }
 
-/* Of a source that has a fault: "k3, k7 and 4 more". */
+/* The kernels of a source with an error: "k3, k7, k9 and 4 more". */
 static const char *
 kernel_names(const Compile *c, const CudaSource *s)
 {
@@ -228,8 +231,8 @@ kernel_names(const Compile *c, const CudaSource *s)
 	return names;
 }
 
-/* Where people find the source: among those that are kept anyway, else among temporary files, under a name that the same source has
- * every time. */
+/* Writes the source where people find it, and returns the path: with other kept sources, or among temporary
+ * files under a name that this source always gets. */
 static const char *
 keep_faulty(const Compile *c, int i)
 {
@@ -248,7 +251,7 @@ keep_faulty(const Compile *c, int i)
 	return "nowhere";
 }
 
-/* Of the sources that a process has taken, the one that it has not finished; -1: none. */
+/* The source that a worker has taken and not finished; -1: none. */
 static int
 unfinished(const Compile *c, int worker)
 {
@@ -282,7 +285,7 @@ worker_fault(const Compile *c, WorkerFault fault)
 	return status_output(status, log, (size_t)n);
 }
 
-/* Has it ended, with that code of waitpid? A process that cannot be waited for has, with a fault. */
+/* Has the worker ended, and with which code? A worker that cannot be waited for counts as failed. */
 static bool
 has_ended(Worker *w, int *code)
 {
@@ -297,7 +300,8 @@ has_ended(Worker *w, int *code)
 	return w->ended;
 }
 
-/* Processes at a source behind the first one with a fault; those at earlier ones may find another fault there. */
+/* Stops workers at sources behind the first error. Workers at earlier sources go on, because they may find
+ * an earlier error. */
 static void
 stop_later(const Compile *c, Worker *workers, int n)
 {
@@ -310,20 +314,20 @@ stop_later(const Compile *c, Worker *workers, int n)
 		}
 }
 
-/* A fault counts if it is at an earlier source than all others. */
+/* Records a worker's end as the failure to report, if it was at the earliest source with an error. */
 static void
 note_end(const Compile *c, int number, const Worker *w, int code, WorkerFault *first)
 {
 	int at = unfinished(c, number);
 
-	/* A library may end its process with 0 at any place. */
+	/* A library may end its process with exit code 0 at any point. */
 	if ((code == 0 && at < 0) || w->stopped || at > atomic_load(&c->board->faulty))
 		return;
 	note_fault(c->board, at);
 	*first = (WorkerFault){w, code, at};
 }
 
-/* Until all have ended. */
+/* Waits until all workers have ended. */
 static WorkerFault
 watch_workers(const Compile *c, Worker *workers, int n)
 {
@@ -345,7 +349,8 @@ watch_workers(const Compile *c, Worker *workers, int n)
 	return first;
 }
 
-/* fault: of a process at the first source that has any; what NVRTC says of a source stands in its result. */
+/* Compiles the missing sources. fault: the failed worker at the first source with an error, if a worker
+ * failed. Errors that NVRTC reports are in the results. */
 static Status
 run_workers(Compile *c, WorkerFault *fault)
 {
@@ -379,12 +384,11 @@ read_result(const Compile *c, int i)
 	const char *log = (const char *)(h + 1);
 	if (!h->accepted)
 		return status_output(
-			status_error(
-				EXIT_SYSTEM,
-				"NVRTC %s does not take what gradc prints of kernels %s for %s, "
-				"which is a fault of gradc; the source is kept: %s",
-				c->nvrtc.version, kernel_names(c, s), s->architecture,
-				keep_faulty(c, i)),
+			status_error(EXIT_SYSTEM,
+		                     "NVRTC %s rejects gradc's source of kernels %s for %s, "
+		                     "which is a bug of gradc; the source is kept: %s",
+		                     c->nvrtc.version, kernel_names(c, s), s->architecture,
+		                     keep_faulty(c, i)),
 			log, (size_t)h->log_bytes);
 	s->code = (CudaCode){.at = log + h->log_bytes,
 	                     .n = h->code_bytes,
@@ -427,7 +431,7 @@ compile_missing(Compile *c, const CudaCache *cache)
 	return status;
 }
 
-/* NAME.cu, NAME.cubin or NAME.ptx, and NAME.log of each. */
+/* Writes NAME.cu, NAME.cubin or NAME.ptx, and NAME.log for each source. */
 static Status
 keep_all(const Compile *c, const CudaSources *sources)
 {

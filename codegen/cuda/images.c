@@ -1,23 +1,23 @@
-/* The cubins and PTX that an executable carries: an image for each GPU that was asked for. */
+/* Makes the images of an executable: cubins and PTX, one image for each GPU that was asked for. */
 #include "codegen/cuda/nvrtc.h"
 #include "format/bundle/bundle.h"
 
 #include <stdlib.h>
 
-/* Kernels of one architecture, from source `first` on. */
+/* The sources of one architecture: n sources from `first` on. */
 typedef struct {
 	const CudaArchitecture *architecture;
 	int first, n;
 } ImageSources;
 
-/* Of a kernel without a team a block has a thread for each. */
+/* Parts of a block: one for a kernel with a team, otherwise one for each thread. */
 static int
 block_parts(const Kernel *k)
 {
 	return k->n_team ? 1 : cuda_threads(k);
 }
 
-/* Of the module, by address. */
+/* The kernels' numbers in the module, by address. */
 static IntMap *
 number_kernels(Arena *arena, const Module *m)
 {

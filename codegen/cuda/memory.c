@@ -1,8 +1,10 @@
-/* Arrays of a kernel, where their elements lie, and copies to them. What a team has is shared memory; what a member has are registers. */
+/* Arrays of a kernel, places in them, and copies to them. Arrays of a team lie in shared memory; arrays of a
+ * member are registers. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/print.h"
 
-/* One of an outer member's iteration is that member's: there are as many as outer members. */
+/* Does each outer member have its own copy of the array? So it is if the array is declared inside the outer
+ * team loop. */
 static bool
 is_of_member(const CPrinter *p, int buffer)
 {
@@ -26,7 +28,7 @@ columns_of(Type t)
 	return t->rank ? t->dims[t->rank - 1] : 1;
 }
 
-/* Rows of so many bytes are permuted by units of 16 bytes; other rows stay as they are. */
+/* Are the rows permuted by units of 16 bytes? That needs rows of a power of two bytes. */
 static bool
 is_swizzled(const LoopBuffer *b)
 {
@@ -55,7 +57,7 @@ cuda_place(CPrinter *p, int buffer, const char *place)
 	return place;
 }
 
-/* ---- shared memory: what a launch asks for, arrays that lie there one after the other */
+/* ---- shared memory: a launch asks for it, and arrays lie there one after the other */
 int64_t
 cuda_dynamic_bytes(const Kernel *k)
 {
@@ -82,7 +84,7 @@ declare_shared(CPrinter *p, DType type, const char *type_name, const char *name,
 		            type_name, (long long)p->shared);
 	int64_t bytes = dtype_info[type].bits < 8
 	                        ? n
-	                        : dtype_bytes(type, n); /* n counts what memory holds */
+	                        : dtype_bytes(type, n); /* for packed types n counts bytes */
 	p->shared += (bytes * (members ? members : 1) + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT *
 	             SHARED_ALIGNMENT;
 }
@@ -129,7 +131,8 @@ cuda_print_local(CPrinter *p, const LoopStatement *s, int at)
 }
 
 /* ---- copies */
-/* Elements that one copy brings: 16, 8 or 4 bytes that start at a multiple of their size on both sides; 0: fewer. */
+/* Elements that one copy transfers: 16, 8 or 4 bytes that begin at a multiple of their size on both sides;
+ * 0: none of these is possible. */
 static int
 copied_at_once(const CPrinter *p, const LoopStatement *s)
 {

@@ -1,4 +1,4 @@
-/* Finding, opening and calling NVRTC. Nothing of it is needed to build gradc, or to show kernels as CUDA C. */
+/* Finds, opens and calls NVRTC. Building gradc needs no NVRTC, and neither does showing kernels as CUDA C. */
 #include "codegen/cuda/nvrtc.h"
 #include "base/base.h"
 #include "format/bundle/bundle.h"
@@ -9,15 +9,16 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The first generation's PTX is what drivers from 580 on take; the one before knows sm_100 from 12.8 on. */
+/* The newest generation first. Drivers from 580 on accept its PTX; the generation before knows sm_100 from
+ * 12.8 on. */
 static const char *const sonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
 
-/* --fmad=false: loop IR fuses only where it says fma, and every printer gives the same bits. 177: what the first lines of a source
- * define and its kernels have no use for. */
+/* --fmad=false: loop IR fuses only where it says fma, so that every printer gives the same bits. 177: a
+ * warning about functions of the prelude that kernels do not use. */
 const char *const nvrtc_options[N_NVRTC_OPTIONS] = {"--fmad=false", "--ptxas-options=-v",
                                                     "--diag-suppress=177"};
 
-/* The first that it lacks; NULL: none. */
+/* The first missing symbol; NULL: all are there. */
 static const char *
 find_symbols(Nvrtc *n)
 {
@@ -41,7 +42,7 @@ not_found(void)
 		sonames[0], sonames[1]);
 }
 
-/* Its version and its file: builds of one version differ in their size. */
+/* Finds the version and the file. The file's size distinguishes builds of one version. */
 static Status
 identify(Arena *arena, Nvrtc *n)
 {
@@ -52,7 +53,8 @@ identify(Arena *arena, Nvrtc *n)
 	if (n->Version(&major, &minor) != 0 || n->GetNumSupportedArchs(&n->n_architectures) != 0 ||
 	    n->n_architectures < 0 || n->n_architectures > MOST_ARCHITECTURES ||
 	    n->GetSupportedArchs(n->architectures) != 0)
-		return status_error(EXIT_SYSTEM, "NVRTC does not say what it is");
+		return status_error(EXIT_SYSTEM,
+		                    "NVRTC does not report its version and architectures");
 	n->version = arena_printf(arena, "%d.%d", major, minor);
 	bool found = dladdr(*(void **)&n->CompileProgram, &where) && where.dli_fname;
 	n->path = arena_strdup(arena, found ? where.dli_fname : "");
@@ -126,7 +128,7 @@ append(void *program, SizeFn size, GetFn get, Text *out)
 	return code;
 }
 
-/* NVRTC's error code; 0: none. */
+/* Returns NVRTC's error code; 0: no error. */
 static int
 run_program(const Nvrtc *n, void *program, const char *architecture, Text *code, Text *log)
 {

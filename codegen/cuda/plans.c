@@ -1,9 +1,10 @@
-/* Plans of convolutions: how cuDNN runs them on GPUs that are described to it (cudnn/gpus.c). It works in a process of its own, which
- * may crash, and leaves what it found in a file. Whatever goes wrong is no fault: without a plan a call is planned when training
- * starts.
+/* Plans of convolutions: how cuDNN runs them on a GPU that is described to it (cudnn/gpus.c). cuDNN runs in
+ * a process of its own, which may crash, and leaves its results in a file. No failure here is an error: a
+ * convolution without a plan is planned when training starts.
  *
- * Some of the library's engines are linked with the driver, though a GPU that is described needs none. A library with that name and
- * nothing behind it is loaded first, wherever a driver is or is not: plans do not depend on the machine that compiles. */
+ * Some engines of the library are linked with the driver, although a described GPU needs none. So an empty
+ * library with the driver's name is loaded first, on every machine. Plans therefore do not depend on the
+ * machine that compiles. */
 #include "codegen/cuda/nvrtc.h"
 #include "cudnn/cudnn.h"
 
@@ -14,10 +15,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PATIENCE = 300 }; /* seconds; some hundred calls take a few */
+enum { PATIENCE = 300 }; /* in seconds; some hundred calls take a few seconds */
 
 typedef struct {
-	uint32_t library; /* of the tables' records */
+	uint32_t library; /* index into the tables' library records */
 	const DescribedGpu *gpu;
 } Wanted;
 typedef struct {
@@ -25,18 +26,18 @@ typedef struct {
 	FormatWriter *w;
 	bool tf32;
 	VEC(Wanted) wanted;
-	const char *driver, *results, *log; /* files */
+	const char *driver, *results, *log; /* paths of files */
 } Planning;
 
-/* ---- the file of results: this, then a PlanResult with its text for each plan that was found */
+/* ---- the file of results: a header, then for each plan found a PlanResult with its text */
 typedef struct {
-	char version[MOST_CUDNN_VERSION]; /* "": there is no cuDNN */
+	char version[MOST_CUDNN_VERSION]; /* "": no cuDNN */
 } ResultsHeader;
 typedef struct {
 	int64_t wanted, scratch, text_bytes;
 } PlanResult;
 
-/* ---- what is planned */
+/* ---- which convolutions are planned */
 static bool
 is_planned(const FormatWriter *w, const KernelRecord *k, int target)
 {
@@ -44,7 +45,7 @@ is_planned(const FormatWriter *w, const KernelRecord *k, int target)
 	       w->library.at[k->library - 1].call.kind != LIBRARY_DOT;
 }
 
-/* Several architectures may be of one GPU: sm_90 and sm_90a. */
+/* Has the GPU been listed already? Several architectures may mean the same GPU: sm_90 and sm_90a. */
 static bool
 is_known(const Planning *p, const DescribedGpu *gpu)
 {
@@ -73,7 +74,7 @@ collect(Planning *p, const Module *m)
 	}
 }
 
-/* ---- the driver that is none */
+/* ---- the empty driver */
 static const char driver_source[] =
 #define NOTHING(name) "int " name "(void);\nint " name "(void) { return 999; }\n"
 	NOTHING("cuGetErrorString") NOTHING("cuModuleGetFunction") NOTHING("cuModuleLoadData")
@@ -135,7 +136,7 @@ plan_call(const Planning *p, const Cudnn *dnn, void *gpu, int64_t i, int fd)
 	return status;
 }
 
-/* A call without a plan is not the end of it. */
+/* Plans all calls; goes on after a call for which there is no plan. */
 static void
 plan_all(const Planning *p, const Cudnn *dnn, int fd)
 {
@@ -170,7 +171,7 @@ work(const Planning *p)
 
 	if (log < 0 || fd < 0)
 		_exit(EXIT_SYSTEM);
-	alarm(PATIENCE); /* which ends it: a library that hangs is like one that crashes */
+	alarm(PATIENCE); /* ends the process: a library that hangs counts as crashed */
 	dup2(log, STDOUT_FILENO);
 	dup2(log, STDERR_FILENO);
 	if (!dlopen(p->driver, RTLD_NOW | RTLD_GLOBAL) || cudnn_load(&dnn))
@@ -182,8 +183,8 @@ work(const Planning *p)
 	_exit(EXIT_OK);
 }
 
-/* ---- in ours */
-/* However it ends. */
+/* ---- in this process */
+/* Runs the other process and waits for it, however it ends. */
 static void
 run_worker(const Planning *p)
 {
@@ -227,7 +228,8 @@ is_sound(const Planning *p, const PlanResult *r, int64_t bytes_left)
 	       r->scratch <= p->w->library.at[p->wanted.at[r->wanted].library].scratch_limit;
 }
 
-/* Those that are complete, where the process did not come to its end. The library's version; "": there is none. */
+/* Adds the plans that are complete, even if the process failed later. Returns the library's version; "": no
+ * library. */
 static const char *
 read_results(Planning *p)
 {

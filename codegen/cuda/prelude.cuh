@@ -39,13 +39,13 @@ GRADC_BITS(int64_t, double, gradc_s64_bits_f64, __longlong_as_double)
 GRADC_BITS(float, int32_t, gradc_f32_bits_s32, __float_as_int)
 GRADC_BITS(int32_t, float, gradc_s32_bits_f32, __int_as_float)
 
-/* Numbers side by side, which are moved at once: 16 bytes, if they are so many. */
+/* Contiguous numbers that are moved at once, up to 16 bytes. */
 template <typename T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
 	T at[N];
 };
 
-/* Of a warp: those of the thread's team of so many. */
+/* A mask of the warp's lanes that are in the thread's team of so many members. */
 static __device__ __forceinline__ uint32_t
 gradc_lanes(int members)
 {
@@ -68,8 +68,8 @@ gradc_packed_store(uint8_t *at, int64_t i, int bits, uint32_t x)
 	*at = (uint8_t)((*at & ~(mask << shift)) | (x & mask) << shift);
 }
 
-/* ---- arrays of a team: elements behind each row; units of 16 bytes that are permuted, so that eight rows of a matrix lie in
- * different banks */
+/* ---- arrays of a team: padded rows; rows permuted by units of 16 bytes, so that eight rows of a matrix lie
+ * in different banks */
 template <long long COLUMNS, long long PAD>
 static __device__ __forceinline__ int
 gradc_pad(int place)
@@ -86,7 +86,8 @@ gradc_swizzle(int place)
 	return place + ((unit ^ row / per_line % (units < 8 ? units : 8)) - unit) * (16 / SIZE);
 }
 
-/* ---- tiles: fragments of 16 x 8 elements, dealt out to warps. Row r of a lane's, column b of two in fragment j. */
+/* ---- tiles: fragments of 16 x 8 elements, dealt out to warps. r: number of a lane's row; b: which of its
+ * two columns in fragment j */
 static __device__ __forceinline__ int
 gradc_least(int x, int y)
 {
@@ -102,7 +103,7 @@ gradc_tile_column(int warp, int j, int b, int row_warps, int column_warps)
 {
 	return (warp / row_warps + j * column_warps) * 8 + (int)threadIdx.x % 4 * 2 + b;
 }
-/* Two numbers side by side, at a multiple of their size. */
+/* Two contiguous numbers, at a multiple of their common size. */
 template <typename T> struct alignas(2 * sizeof(T)) GradcTwo {
 	T low, high;
 };
@@ -118,12 +119,12 @@ gradc_load_bf16(uint32_t x)
 	return __uint_as_float(x << 16);
 }
 
-/* ---- what has instructions of its own: asm for a GPU, C++ for a CPU */
+/* ---- functions with instructions of their own: asm for a GPU, C++ for a CPU */
 #ifdef __CUDACC_RTC__
 extern __shared__ __align__(128) unsigned char gradc_shared[];
 #define GRADC_SHARED(at) ((uint32_t)__cvta_generic_to_shared(at))
 
-/* sum[16,8] += left[16,depth] * right[depth,8], over a warp, as PTX has the fragments of mma.sync. */
+/* sum[16,8] += left[16,depth] * right[depth,8] over a warp, with the fragments of PTX's mma.sync. */
 #define GRADC_MMA(NAME, SHAPE, TYPES) \
 	static __device__ __forceinline__ void \
 	gradc_mma_##NAME(float *sum, const uint32_t *left, const uint32_t *right) \
@@ -153,7 +154,8 @@ gradc_tf32(float x)
 	asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
 	return bits;
 }
-/* Conversions of storage. Of f8 PTX has two in a register of 16 bits; sm_80 has none, and computes them from integers. */
+/* Conversions of storage. PTX converts two f8 numbers in a register of 16 bits at once. sm_80 has no such
+ * instruction and computes f8 from integers. */
 static __device__ __forceinline__ float
 gradc_load_f16(uint32_t x)
 {
@@ -202,7 +204,7 @@ gradc_f32_to_f8e4m3_nearest_default(float x)
 }
 #endif
 
-/* Four or two matrices of 8 x 8 elements of 16 bits; lane l names row l % 8 of matrix l / 8. */
+/* Loads four or two matrices of 8 x 8 16-bit elements. Lane l names row l % 8 of matrix l / 8. */
 #define GRADC_LDMATRIX(NAME, SUFFIX) \
 	static __device__ __forceinline__ void \
 	gradc_ldmatrix##NAME##_4(uint32_t *out, const uint16_t *row) \
@@ -220,7 +222,7 @@ gradc_f32_to_f8e4m3_nearest_default(float x)
 GRADC_LDMATRIX(, "")
 GRADC_LDMATRIX(_trans, ".trans")
 
-/* Zeros where `inside` is false. */
+/* Copies BYTES bytes; stores zeros if `inside` is false. */
 template <int BYTES>
 static __device__ __forceinline__ void
 gradc_copy(void *to, const void *from, bool inside)
@@ -270,7 +272,7 @@ gradc_store_bf16(float x)
 
 	return x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
-/* Each element takes its products in the order of k. */
+/* Each element adds its products in the order of k. */
 template <typename T>
 static inline void
 gradc_mma(float *sum, const uint32_t *left, const uint32_t *right, int depth, float (*number)(uint32_t))
@@ -312,7 +314,8 @@ gradc_tf32(float x)
 {
 	return x != x ? 0x7fffffffu : (__float_as_uint(x) + 0x1000u) & ~0x1fffu;
 }
-/* Registers of `n` matrices. A row is two elements for each of four lanes; transposed a lane has a column of two rows. */
+/* The registers of `n` matrices. A lane has two neighbours of a row; of a transposed matrix, it has two
+ * neighbours of a column. */
 static inline void
 gradc_matrices(uint32_t *out, const uint16_t *row, int n, bool transposed)
 {
@@ -352,7 +355,7 @@ gradc_copy_wait()
 }
 #endif
 
-/* ---- conversions that are made of others */
+/* ---- conversions made of other conversions */
 static __device__ __forceinline__ float
 gradc_load_f8e5m2(uint32_t x)
 {

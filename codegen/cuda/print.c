@@ -1,10 +1,11 @@
-/* Kernels as CUDA C for NVRTC: a relative of C (codegen/c/), with a block of threads for each part. */
+/* Prints kernels as CUDA C for NVRTC. It is a dialect of codegen/c/ in which a block of threads runs each
+ * part. */
 #include "codegen/cuda/print.h"
 #include "codegen/cuda/cuda.h"
 
 #include <string.h>
 
-enum { MOST_BLOCKS = 16 /* of a multiprocessor, on every architecture */ };
+enum { MOST_BLOCKS = 16 /* blocks that a multiprocessor holds, on every architecture */ };
 
 int
 cuda_threads(const Kernel *k)
@@ -67,9 +68,10 @@ cuda_refusal(const Kernel *k, const Target *target)
 }
 
 /* ---- the kernel's first lines: the number of its part */
-/* That a multiprocessor shall hold at once: so many that 512 threads have 128 registers each. Without a wish ptxas gives some
- * kernels of gpt2_124m 64 registers and spills others; with one block it gives 168 to 199, which leaves no room for a second.
- * Tiles are registers, which pay more than other threads: 256 threads have all. */
+/* Blocks that a multiprocessor should hold at once: so many that 512 threads have 128 registers each.
+ * Without such a number, ptxas gives some kernels of gpt2_124m 64 registers and spills others; with one
+ * block, it gives 168 to 199 registers, which leaves no room for a second block. For kernels with tiles,
+ * more registers pay more than more threads: 256 threads share all registers. */
 static int
 least_blocks(const Kernel *k)
 {
@@ -128,7 +130,7 @@ print_parallel(CPrinter *p, const LoopStatement *s, int at)
 	c_print_block(p, at + depth, p->k->body.at[at + depth - 1].match);
 }
 
-/* A loop that runs once or not at all. */
+/* Prints a loop that runs once or not at all as an `if`. */
 static void
 print_once(CPrinter *p, const LoopStatement *s, int at)
 {
@@ -160,8 +162,8 @@ print_for(CPrinter *p, const LoopStatement *s, int at)
 
 extern const char cuda_prelude[]; /* prelude.cuh */
 
-/* Conversions by instructions. GPUs lack one for f64 to 16 bits that rounds once, and f8e5m2's makes a large number of infinity,
- * which stays infinity here. */
+/* Functions for which the prelude uses instructions. GPUs have no instruction that converts f64 to 16 bits
+ * with one rounding. The instruction for f8e5m2 turns infinity into a large number; here it stays infinity. */
 #define HAS_F8 "__CUDA_ARCH__ >= 890"
 static const OwnFunction own_functions[] = {
 	{"load_f16", NULL},

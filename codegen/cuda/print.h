@@ -1,4 +1,4 @@
-/* What the files that print CUDA C share. Sections are named after the .c files. */
+/* Private to cuda: shared by the files that print CUDA C. Sections are named after the .c files. */
 #ifndef GRADC_CODEGEN_CUDA_IMPL_H
 #define GRADC_CODEGEN_CUDA_IMPL_H
 
@@ -6,13 +6,13 @@
 
 enum { WARP = TEAM_OF_REGISTERS };
 
-/* ---- team.c: what members of a team do, and how they meet */
+/* ---- team.c: loops of a team's members, stores and barriers */
 void cuda_print_team_loop(CPrinter *p, const LoopStatement *s, int at);
 void cuda_print_store(CPrinter *p, const LoopStatement *s, int at);
 void cuda_print_barrier(CPrinter *p, const LoopStatement *s, int at);
 
 /* ---- memory.c: arrays of a kernel, and copies to them */
-/* What all loops of the team's share: partials, staged tiles. */
+/* Declares the shared memory that all loops of the team use: partials and staged tiles. */
 void cuda_declare_shared(CPrinter *p);
 const char *cuda_array(CPrinter *p, int buffer);
 const char *cuda_place(CPrinter *p, int buffer, const char *place);
@@ -21,14 +21,14 @@ void cuda_print_copy(CPrinter *p, const LoopStatement *s, int at);
 void cuda_print_commit(CPrinter *p, const LoopStatement *s, int at);
 void cuda_print_wait(CPrinter *p, const LoopStatement *s, int at);
 
-/* ---- vector.c: vectors of a member */
+/* ---- vector.c: short vectors of a member */
 bool cuda_is_short_vector(const CPrinter *p, const LoopStatement *s);
 void cuda_print_vector(CPrinter *p, const LoopStatement *s, int at);
 void cuda_print_load(CPrinter *p, const LoopStatement *s, int at);
 
-/* ---- tiles.c: tiles in registers of warps */
-void cuda_print_tile(CPrinter *p, int tile);                /* declares it */
-const char *cuda_tile_element(const CPrinter *p, int tile); /* the number of that at hand */
+/* ---- tiles.c: tiles in the registers of warps */
+void cuda_print_tile(CPrinter *p, int tile);                /* declares the tile */
+const char *cuda_tile_element(const CPrinter *p, int tile); /* number of the current element */
 void cuda_print_each(CPrinter *p, const LoopStatement *s, int at);
 void cuda_print_mma(CPrinter *p, const LoopStatement *s, int at);
 

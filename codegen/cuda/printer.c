@@ -1,11 +1,11 @@
-/* What people see of kernels for GPUs: CUDA C, which needs no NVRTC; PTX; instructions. An executable's are in images.c, beside
- * those of the printer that makes its functions. */
+/* Shows kernels for GPUs to people: as CUDA C (which needs no NVRTC), PTX or instructions. images.c compiles
+ * the kernels of an executable. */
 #include "codegen/cuda/nvrtc.h"
 #include "format/bundle/bundle.h"
 
 #include <string.h>
 
-/* "sm_90a" is machine code of what is PTX of "compute_90a". */
+/* The PTX architecture for an architecture: "compute_90a" for "sm_90a". */
 static const char *
 ptx_architecture(Arena *arena, const char *architecture)
 {

@@ -1,4 +1,5 @@
-/* nvdisasm, which shows the instructions of a cubin: a program of the CUDA toolkit, and a Python package of its own. */
+/* Runs nvdisasm, which shows the instructions of a cubin. It is a program of the CUDA toolkit, and of a
+ * Python package. */
 #include "base/base.h"
 #include "codegen/cuda/nvrtc.h"
 
@@ -32,7 +33,8 @@ in_search_path(Arena *arena)
 	return found;
 }
 
-/* lib/libnvrtc.so.13 beside bin/nvdisasm: of a toolkit, and of the packages in one environment. */
+/* nvdisasm in the folder bin beside NVRTC's lib: so it is in a toolkit, and in a Python environment with
+ * both packages. */
 static const char *
 beside_nvrtc(Arena *arena)
 {
@@ -60,7 +62,7 @@ find_program(Arena *arena)
 	return found ? found : beside_nvrtc(arena);
 }
 
-/* An error number, 0 for none; what it prints becomes a file. */
+/* Starts a program whose output goes to the file `to`. Returns an error number; 0: no error. */
 static int
 start_program(char *const *argv, const char *to, const char *log, pid_t *pid, CleanupSlot *cleanup)
 {

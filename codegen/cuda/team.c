@@ -1,12 +1,12 @@
-/* A team is a block of threads. Iterations of its loops are done by its members at the same time; what stands outside of them is
- * computed by every thread, and stored by one.
+/* Loops of a team, which is a block of threads. Members run iterations of its loops at the same time. Code
+ * outside of these loops is computed by every thread, and stored by one.
  *
- * Each member adds up a partial of its own. Partials are combined in the tree that loop IR has, l with l + n/2: by the first
- * warp in shared memory as long as they are more than a warp, then by shuffles. */
+ * Each member adds up its own partial. Partials are combined in the tree of loop IR, l with l + n/2: in
+ * shared memory by the first warp while there are more partials than a warp has members, then by shuffles. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/print.h"
 
-/* Members of the loop that stands at this level, and threads of each of them. */
+/* Members of the team loop at this level, and threads of each member. */
 static int
 members(const CPrinter *p, int level)
 {
@@ -19,7 +19,7 @@ threads_of_member(const CPrinter *p, int level)
 	return level + 1 < p->k->n_team ? p->k->team[level + 1] : 1;
 }
 
-/* Which member of that level a thread is or belongs to. */
+/* Which member of that level the thread is, or belongs to. */
 static const char *
 member(CPrinter *p, int level)
 {
@@ -31,7 +31,8 @@ member(CPrinter *p, int level)
 	                  : arena_printf(p->arena, "(int)threadIdx.x %% %d", members(p, level));
 }
 
-/* The thread of several that have the value: where this is 0. NULL: there is one, or each stores to a register. */
+/* An expression that is 0 for the one thread that stores, if several threads have the value. NULL: one
+ * thread has it, or each thread stores to a register. */
 static const char *
 who_stores(CPrinter *p, const LoopStatement *s)
 {
@@ -39,7 +40,7 @@ who_stores(CPrinter *p, const LoopStatement *s)
 
 	if (registers || p->n_open == p->k->n_team || (p->each && p->each->column >= 0))
 		return NULL;
-	if (p->each) /* of a row, whose lanes all have its value */
+	if (p->each) /* all lanes of a row have its value */
 		return "threadIdx.x % 4";
 	return p->n_open ? member(p, p->n_open) : "threadIdx.x";
 }
@@ -63,7 +64,7 @@ cuda_print_store(CPrinter *p, const LoopStatement *s, int at)
 }
 
 /* ---- partials */
-/* Do they need memory? A warp's own are exchanged in registers. */
+/* Do partials need shared memory? A single warp exchanges them in registers. */
 static bool
 is_shared(const CPrinter *p, int level)
 {
@@ -77,8 +78,8 @@ line(CPrinter *p, const char *text)
 	text_printf(p->out, "%s\n", text);
 }
 
-/* The lanes that come to an operation of the inner team's: those of the thread's own alone, for an outer member may have nothing
- * to do while others of its warp have. */
+/* The lanes that take part in an operation of the inner team: only the thread's own team, because another
+ * outer member of the warp may have nothing to do. */
 static const char *
 lanes_of_team(CPrinter *p, int level)
 {
@@ -100,7 +101,7 @@ cuda_print_barrier(CPrinter *p, const LoopStatement *s, int at)
 		text_add(p->out, "__syncthreads();\n");
 }
 
-/* Within groups of `width` lanes; lane 0 of each has the result. */
+/* Combines within groups of `width` lanes; lane 0 of each group gets the result. */
 static void
 shuffle_down(CPrinter *p, const Accumulator *a, int width, const char *lanes)
 {
@@ -150,7 +151,7 @@ combine_in_memory(CPrinter *p, const Accumulator *a)
 	}
 	line(p, arena_printf(p->arena, "v%d = %s[threadIdx.x %% %d];", a->scalar, at, width));
 	shuffle_down(p, a, width, lanes_of_team(p, 0));
-	/* All have read before the first one writes. */
+	/* All lanes have read before the first one writes. */
 	line(p, arena_printf(p->arena, "__syncwarp(%s);", lanes_of_team(p, 0)));
 	line(p, "if (threadIdx.x == 0)");
 	line(p, arena_printf(p->arena, "\t%s[0] = v%d;", at, a->scalar));

@@ -1,23 +1,24 @@
-/* Tiles as CUDA C: spread over the warps of a team as mma has its sums, in fragments of 16 x 8 elements. Lane l of a warp holds four
- * elements of a fragment: rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next one. A tile with one axis has a value for
- * each row, which all lanes that hold elements of the row have.
+/* Tiles as CUDA C. A tile is spread over the warps of a team in the layout that mma uses for sums: fragments of 16 x 8 elements. Lane l
+ * of a warp holds four elements of a fragment: rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next one. A tile with one axis has a
+ * value for each row, and all lanes with elements of the row have that value.
  *
  *	tile5[e]	e = ((i * COLUMNS + j) * 2 + h) * 2 + b: fragment (i, j) of the warp, half h of its rows, column b of two
  *	tile10[r]	r = i * 2 + h
  *
- * A row is whole in a warp where the kernel has tiles with one axis; else warps share rows and columns. Places of bf16 and f16
- * are multiplied by tensor cores, and of f32 where tf32 is asked for; all else in the order of k, with fma. */
+ * If the kernel has tiles with one axis, a warp has whole rows; otherwise warps share rows and columns. Products of bf16 and f16 use
+ * tensor cores, and products of f32 do if tf32 is asked for. All other products are added in the order of k, with fma. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/print.h"
 
 enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, FRAGMENT = 4 /* elements of a lane */ };
 
 typedef struct {
-	int row_warps, column_warps; /* that rows and columns are dealt out to */
-	int rows, columns;           /* fragments of a warp; columns 1 of a tile with one axis */
-	int all_rows, all_columns;   /* fragments of the tile, the last ones maybe cut off */
-	bool whole;                  /* no element of a fragment is outside of the tile */
-	const char *warp;            /* its number */
+	int row_warps, column_warps; /* warps that rows are dealt out to, and columns */
+	/* fragments of a warp; columns is 1 for a tile with one axis */
+	int rows, columns;
+	int all_rows, all_columns; /* fragments of the tile; the last ones may be cut off */
+	bool whole;                /* no element of a fragment lies outside of the tile */
+	const char *warp;          /* expression for the warp's number */
 } Layout;
 
 static int
@@ -50,7 +51,7 @@ layout_of(CPrinter *p, int tile)
 		now.column_warps = warps / rows;
 		now.rows = parts(best.all_rows, rows);
 		now.columns = parts(best.all_columns, now.column_warps);
-		/* Sums first, then what they read. */
+		/* Few sums matter most, then few operands to read. */
 		int64_t cost = 1000ll * now.rows * now.columns + 3ll * now.rows + 2ll * now.columns;
 		if (cost < least) {
 			least = cost;
@@ -93,7 +94,7 @@ static void PRINTF(2, 3) line(CPrinter *p, const char *fmt, ...)
 	va_end(args);
 }
 
-/* FOR's body is open. */
+/* Opens the body of an unrolled loop. */
 static void
 open_unrolled(CPrinter *p, const char *variable, int n)
 {
@@ -116,7 +117,8 @@ print_row(CPrinter *p, const LoopStatement *s, const Layout *l)
 	line(p, "const int v%d = gradc_tile_row(%s, r, %d);", s->result, l->warp, l->row_warps);
 }
 
-/* A row is whole in a warp: its partials are those of columns 2t and 2t + 1 of fragments that are so many apart. */
+/* Declares a lane's partials of a row. A warp has the whole row; the partials belong to columns 2t and 2t +
+ * 1 of every so many fragments. */
 static void
 start_partials(CPrinter *p, const LoopStatement *s)
 {
@@ -136,7 +138,8 @@ start_partials(CPrinter *p, const LoopStatement *s)
 	}
 }
 
-/* l + n/2 is combined into l: first what a lane has itself, then what lanes of the row have, then a lane's last two. */
+/* Combines partial l + n/2 into partial l: first the partials of one lane, then those of the row's lanes,
+ * then the lane's last two. */
 static void
 finish_partials(CPrinter *p, const LoopStatement *s)
 {
@@ -212,8 +215,8 @@ cuda_print_each(CPrinter *p, const LoopStatement *s, int at)
 }
 
 /* ---- mma */
-/* Rows of the window are rows of a padded array, one after the other or some apart, so that its places are affine with the padding, too:
- * gradc_pad would divide for each element. */
+/* Are the window's rows also rows of a padded array, one after the other or at equal distances? Then its
+ * places are affine even with the padding; otherwise gradc_pad divides for each element. */
 static bool
 is_padded_window(const LoopBuffer *b, const LoopWindow *w, int64_t rows, int64_t columns)
 {
@@ -225,11 +228,11 @@ is_padded_window(const LoopBuffer *b, const LoopWindow *w, int64_t rows, int64_t
 	if (!b->pad || !a || a->constant < 0 || (!down && !across) ||
 	    a->constant % row + (down ? columns : rows) > row)
 		return false;
-	Affine first = affine_plus(*a, -(a->constant % row)); /* of the window's row */
+	Affine first = affine_plus(*a, -(a->constant % row)); /* start of the window's row */
 	return affine_is_multiple(&first, -1, row);
 }
 
-/* The same window of the array with its padding. */
+/* The same window with places in the padded array. */
 static LoopWindow
 padded_window(CPrinter *p, const LoopBuffer *b, const LoopWindow *w)
 {
@@ -249,7 +252,7 @@ padded_window(CPrinter *p, const LoopBuffer *b, const LoopWindow *w)
 	return padded;
 }
 
-/* Where element (i, j) of an operand lies, as an expression with the number of its element; a tile was staged. */
+/* The place of element (i, j) of an operand, as an expression; for a tile, its place in the staged copy. */
 static const char *
 window_element(CPrinter *p, const LoopStatement *s, int side, const char *i, const char *j)
 {
@@ -273,7 +276,7 @@ window_array(CPrinter *p, const LoopWindow *w)
 	                               dtype_info[p->k->buffers.at[w->buffer].type->dtype].name);
 }
 
-/* Operands that are tiles go through the team's memory. */
+/* Stores an operand that is a tile into team memory. */
 static void
 stage(CPrinter *p, const LoopWindow *w)
 {
@@ -296,7 +299,7 @@ stage(CPrinter *p, const LoopWindow *w)
 	line(p, "%s", barrier);
 }
 
-/* A number of a fragment, or of a row, that is inside. */
+/* The number of a fragment or a row, limited to those inside the tile. */
 static const char *
 inside(CPrinter *p, const char *number, int64_t n, bool whole)
 {
@@ -315,7 +318,7 @@ print_element(CPrinter *p, const LoopStatement *s, int side, const char *i, cons
 	            window_array(p, w), window_element(p, s, side, i, j));
 }
 
-/* Do rows of n elements begin at multiples of n, in an array whose rows are `stride` apart? */
+/* Do groups of n elements in a row begin at multiples of n, if rows are `stride` apart? */
 static bool
 is_aligned(const Kernel *k, const LoopWindow *w, int64_t stride, int n)
 {
@@ -324,7 +327,7 @@ is_aligned(const Kernel *k, const LoopWindow *w, int64_t stride, int n)
 	       affine_is_multiple(w->place, -1, n);
 }
 
-/* A lane's two columns of a fragment in one access, where they lie side by side. */
+/* Can a lane's two columns of a fragment be read in one access, because they are contiguous? */
 static bool
 reads_pairs(CPrinter *p, const LoopStatement *s, const Layout *l)
 {
@@ -363,7 +366,7 @@ print_right(CPrinter *p, const LoopStatement *s, const Layout *l)
 	close_block(p);
 }
 
-/* With the cores for numbers alone: in the order of k. */
+/* Adds products without tensor cores, in the order of k. */
 static void
 print_sums(CPrinter *p, const LoopStatement *s, const Layout *l)
 {
@@ -394,9 +397,10 @@ print_sums(CPrinter *p, const LoopStatement *s, const Layout *l)
 
 /* ---- with tensor cores */
 typedef struct {
-	const char *name; /* of the prelude's function */
-	DType storage;    /* of both operands */
-	bool in_registers; /* elements of 16 bits, two in a register: matrices of them are loaded by ldmatrix */
+	const char *name; /* name in the prelude's function */
+	DType storage;    /* type of both operands */
+	/* in_registers: elements have 16 bits, two in a register; matrices of them are loaded by ldmatrix */
+	bool in_registers;
 } Unit;
 static const Unit units[] = {
 	{"bf16", BF16, true},
@@ -404,7 +408,7 @@ static const Unit units[] = {
 	{"tf32", F32, false},
 };
 
-/* Of the prelude, if the target has it. */
+/* The unit for the statement, if the target has one; otherwise NULL. */
 static const Unit *
 unit_of(const CPrinter *p, const LoopStatement *s)
 {
@@ -422,16 +426,17 @@ unit_of(const CPrinter *p, const LoopStatement *s)
 	return NULL;
 }
 
-/* One operand of an mma. Its fragments are rows of the left one, columns of the right one. */
+/* One operand of an mma. Its fragments are rows of the left operand, or columns of the right operand. */
 typedef struct {
 	const LoopStatement *s;
 	const Unit *unit;
 	int side;
 	const LoopWindow *window;
-	const char *name;         /* of its registers: "left" */
-	int size, registers;      /* rows or columns of a fragment; of a lane's */
+	const char *name; /* name of its registers: "left" */
+	/* rows or columns of a fragment; registers of a lane for a fragment */
+	int size, registers;
 	int64_t all;              /* rows or columns of the tile */
-	bool by_rows, by_columns; /* eight elements lie side by side along k; across it */
+	bool by_rows, by_columns; /* do eight elements lie side by side along k; across k? */
 } Operand;
 
 static Operand
@@ -452,14 +457,14 @@ operand_of(CPrinter *p, const LoopStatement *s, const Unit *u, int side)
 	                 .by_columns = across == 1 && is_aligned(p->k, w, along_k, 8)};
 }
 
-/* Where one of its elements lies, by the names of variables. */
+/* The place of an element; `across` and `along` are names of variables. */
 static const char *
 operand_element(CPrinter *p, const Operand *o, const char *across, const char *along)
 {
 	return window_element(p, o->s, o->side, o->side ? along : across, o->side ? across : along);
 }
 
-/* All registers of a fragment at once: lane l names row l % 8 of one of the matrices of eight rows. */
+/* Loads all registers of a fragment at once: lane l names row l % 8 of one of the 8 x 8 matrices. */
 static void
 print_by_matrices(CPrinter *p, const Operand *o)
 {
@@ -471,7 +476,8 @@ print_by_matrices(CPrinter *p, const Operand *o)
 	     o->name, window_array(p, o->window), operand_element(p, o, "across", "along"));
 }
 
-/* Register q of the left one: rows lane / 4 + q % 2 * 8, from 2 * (lane % 4) + q / 2 * 8 along k. */
+/* Loads a fragment register by register. Register q of the left operand has row lane / 4 + q % 2 * 8, from 2
+ * * (lane % 4) + q / 2 * 8 on along k. */
 static void
 print_by_registers(CPrinter *p, const Operand *o, bool whole)
 {
@@ -492,7 +498,7 @@ print_by_registers(CPrinter *p, const Operand *o, bool whole)
 	close_block(p);
 }
 
-/* Its fragments in registers of the warp. */
+/* Loads the operand's fragments into registers of the warp. */
 static void
 print_operand(CPrinter *p, const LoopStatement *s, const Layout *l, const Unit *u, int side)
 {

@@ -1,4 +1,4 @@
-/* Vector loops of a team's members: what lies side by side is loaded and stored at once, 16 bytes where there are so many.
+/* Vector loops of a team's members: contiguous elements are loaded and stored at once, up to 16 bytes.
  *
  *	const Pack<float, 4> pack7 = *(const Pack<float, 4> *)&x0[1024 * v0 + 4 * v1];
  *	Pack<float, 4> pack9;
@@ -8,10 +8,11 @@
  *	}
  *	*(Pack<float, 4> *)&y0[1024 * v0 + 4 * v1] = pack9;
  *
- * Iterations run in any order, so loads may come first and stores last. */
+ * Iterations may run in any order, so loads come first and stores last. */
 #include "codegen/cuda/print.h"
 
-/* The place without the loop's variable; false: the variable does not count it, or the rest is no multiple of the loop's extent. */
+/* The place without the loop's variable. False: the place does not advance by one with the variable, or the
+ * rest is not a multiple of the loop's extent. */
 static bool
 first_place(CPrinter *p, const LoopStatement *loop, const Affine *place, Affine *out)
 {
@@ -50,7 +51,7 @@ is_touched(const CPrinter *p, int from, int to, int buffer, bool by_loads)
 	return false;
 }
 
-/* Are the elements that a load or store of the loop touches side by side, and may they be moved at once? */
+/* Are the elements that a load or store touches in the loop contiguous, and may they be moved at once? */
 static bool
 is_pack(CPrinter *p, const LoopStatement *loop, int at, int i, Affine *first)
 {
@@ -88,7 +89,7 @@ print_pack(CPrinter *p, const LoopStatement *loop, int i, const Affine *first, b
 		text_printf(p->out, "%s pack%d;\n", type, i);
 }
 
-/* Before the loop what is loaded, and room for what is stored; behind it the stores. */
+/* Prints the loads and declares packs for the stores before the loop, and prints the stores after it. */
 static void
 print_packs(CPrinter *p, const LoopStatement *loop, int at, bool before)
 {
