@@ -1,27 +1,27 @@
-/* The passes from tensor IR to kernels, schedule and memory. What else a room gives to others its own header says: target/ who runs
- * loops, cuda/ architectures, emit/ tables and the link. */
+/* The passes from tensor IR to kernels, schedule and memory. Each room's header says what else it gives to
+ * others: target/ the targets, cuda/ the architectures, emit/ tables and the link. */
 #ifndef GRADC_CODEGEN_CODEGEN_H
 #define GRADC_CODEGEN_CODEGEN_H
 
 #include "ir/ir.h"
 
-/* ---- fuse.c, lower.c, schedule.c, memory.c: see pass_list.def */
+/* ---- the passes, each in the room that pass_list.def names */
 #define PASS(name) extern const PassRow pass_##name;
 #include "codegen/pass_list.def"
 #undef PASS
 
-/* Loops are cut for so many cores, wherever they run. */
+/* Loops are cut for so many cores, on every machine. */
 enum { DEFAULT_CORES = 64, MAX_CORES = 4096 };
 
 /* ---- multiversion.c: options of the pass */
 typedef struct {
-	const char *targets; /* of targets/target_list.def, with `+` between them */
+	const char *targets; /* names in target/target_list.def, joined by `+` */
 } MultiversionOptions;
 
 /* ---- memory.c: options of the pass */
 typedef struct {
-	const char *modes;   /* data-parallel modes, with `+` between them */
-	const char *offload; /* what lies in the host's memory, likewise */
+	const char *modes;   /* data-parallel modes, joined by `+` */
+	const char *offload; /* what lies in the host's memory, joined by `+` */
 } MemoryOptions;
 
 #endif
