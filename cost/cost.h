@@ -1,12 +1,13 @@
-/* Machines that need not be here, as numbers, and what a schedule would cost there. docs/cost-model.md has the formulas. */
+/* Machines as tables of numbers, and what a schedule would cost on them. docs/cost-model.md derives the
+ * formulas. */
 #ifndef GRADC_COST_COST_H
 #define GRADC_COST_COST_H
 
 #include "format/format.h"
 
-/* What operands are multiplied as; each has units and a rate of its own. */
+/* The type in which operands are multiplied; each type has units and a rate of its own. */
 typedef enum {
-	MATH_F32, /* also what loops compute, unless it is f64 */
+	MATH_F32, /* also for loops, unless they compute in f64 */
 	MATH_F64,
 	MATH_TF32, /* f32, rounded to 10 bits of mantissa */
 	MATH_16_BITS,
@@ -16,40 +17,41 @@ typedef enum {
 
 typedef struct {
 	double peak;    /* FLOP/s */
-	double reached; /* the part of it that a library's large products have */
+	double reached; /* fraction of the peak that a library's large products reach */
 } ProductRate;
 
-/* Rates are bytes a second, or FLOP/s; times are seconds. */
+/* Rates are in bytes/s or FLOP/s, times in seconds. */
 typedef struct {
-	/* Multiprocessors, and what one of them holds at once. */
+	/* multiprocessors, and what one of them holds at once */
 	int processors;
 	int most_blocks, most_threads;
-	int busy_threads; /* of them, that reach the memory's full rate */
-	int sum_threads;  /* and the cores' full rate, where each has several sums in registers */
-	int64_t shared_bytes,
-		block_shared_bytes; /* for arrays of blocks; that a block takes besides */
-	int64_t cache_bytes;        /* the last cache, which all share */
+	int busy_threads; /* threads of a multiprocessor that reach the memory's full rate */
+	/* threads that reach the cores' full rate, if each has several sums in registers */
+	int sum_threads;
+	/* shared memory of a multiprocessor; what a block takes in addition to its arrays */
+	int64_t shared_bytes, block_shared_bytes;
+	int64_t cache_bytes; /* the last-level cache, shared by all */
 	double cache_rate;
-	double loop_rate[N_MATHS]; /* of generated code: f32 and f64 */
+	double loop_rate[N_MATHS]; /* rate of generated code, for f32 and f64 */
 	ProductRate products[N_MATHS];
 } Chip;
 
 typedef struct {
-	const char *name;   /* as in --machine */
+	const char *name;   /* name for --machine */
 	const char *title;  /* the vendor's name */
-	const char *target; /* what programs are lowered for: a row of codegen/target/ */
+	const char *target; /* target for which programs are lowered: a row of codegen/target/ */
 	const Chip *chip;
 	double memory_rate;
 	double launch;                  /* from the end of a kernel to the start of the next */
-	double host_rate, host_latency; /* a copy between host and device, one way */
-	int joined;                     /* devices that the fast link joins */
-	double link_rate;               /* of it, one way, that collectives reach */
-	double collective_latency;      /* of a collective, beside its hops */
-	double link_hop, network_hop;   /* of a hop over that link, and over a network */
+	double host_rate, host_latency; /* of a copy between host and device, one way */
+	int joined;                     /* devices joined by the fast link */
+	double link_rate;               /* one-way rate of the fast link that collectives reach */
+	double collective_latency;      /* of a collective, in addition to its hops */
+	double link_hop, network_hop;   /* of a hop over the fast link, and over a network */
 } Machine;
 
-/* From the end of a kernel to the start of the next, on NVIDIA's GPUs, in seconds. PyTorch's issue 161104: a kernel that adds 1024
- * numbers takes 1.1 to 1.3 us. */
+/* Seconds from the end of a kernel to the start of the next, on NVIDIA's GPUs. PyTorch's issue 161104: a
+ * kernel that adds 1024 numbers takes 1.1 to 1.3 us. */
 #define CUDA_LAUNCH 1.3e-6
 
 /* ---- machines.c: ends with NULL */
@@ -57,62 +59,65 @@ extern const Machine *const machine_table[];
 const Machine *machine_find(const char *name); /* NULL: unknown */
 
 /* ---- predict.c */
-/* Where, among how many ranks. */
+/* What to predict for: a machine, and a number of ranks. */
 typedef struct Outlook {
 	const Machine *machine;
 	int ranks;
-	double network_rate; /* bytes a second, one way, between any two ranks; 0: the machine's own link */
-	int mode;            /* how ranks share states */
-	const int64_t *shard_at; /* as of RunFacts; NULL: nothing is divided */
+	/* bytes/s, one way, between any two ranks; 0: the machine's own link */
+	double network_rate;
+	int mode;                /* how ranks share states */
+	const int64_t *shard_at; /* as in RunFacts; NULL: no state is divided */
 } Outlook;
 
-/* What limits a launch, were nothing lost. */
+/* What limits a launch, apart from losses. */
 typedef enum { BOUND_COMPUTE, BOUND_MEMORY, BOUND_CACHE, BOUND_HOST, BOUND_LINK, N_BOUNDS } Bound;
 extern const char *const bound_names[];
 
-/* One run of an instruction. seconds = launch + roofline / utilization / reached */
+/* The prediction for one run of an instruction: seconds = launch + roofline / utilization / reached. */
 typedef struct {
-	const Instruction *instruction; /* the first of those that a list has merged */
-	int64_t times;                  /* in the step, with one micro-batch; 0: not at all */
+	const Instruction *instruction; /* the first of several that were merged */
+	int64_t times;                  /* runs in a step of one micro-batch */
 	int64_t parts;
 	double flops, bytes;
 	Bound bound;
-	double launch;      /* what it takes however little it does */
-	double roofline;    /* what its bytes or FLOPs take at the peak of what limits it */
-	double utilization; /* of that peak, with so many parts */
-	double reached;     /* of that peak, by a library */
+	double launch;      /* fixed time of a launch */
+	double roofline;    /* time for its bytes or FLOPs at the peak rate of what limits it */
+	double utilization; /* fraction of that peak with so many parts */
+	double reached;     /* fraction of that peak that a library reaches */
 	double seconds;
 } Prediction;
-/* Of `blocks` of so many threads and so much shared memory: the part of the chip that they keep busy. */
+/* The fraction of the chip that `blocks` keep busy, each with so many threads and so much shared memory. */
 double predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t threads,
                            int64_t shared_bytes);
-/* An instruction that takes no time, or none on this machine, has 0 seconds. */
+/* Seconds are 0 for an instruction that takes no time on this machine. */
 Prediction predict_instruction(const Format *f, const Instruction *in, const Outlook *o);
-/* How often an instruction runs in a step of one micro-batch in that world, by the program's numbers of instructions. */
+/* How often each instruction runs in a step of one micro-batch; by the instruction's number in the program. */
 void predict_times(const Format *f, const ProgramRecord *p, const Outlook *o, int64_t *times);
 RunFacts predict_facts(const Outlook *o);
 
-/* ---- predict_step.c: the launches of all programs of a step, equal ones merged, what takes longest first. */
+/* ---- predict_step.c: the launches of all programs of a step, equal ones merged, the longest first */
 typedef struct {
-	const ProgramRecord *programs[2]; /* accumulate and update; or forward, NULL */
+	const ProgramRecord *programs[2]; /* accumulate and update; or forward and NULL */
 	VEC(Prediction) launches;
-	double total;              /* of all launches */
-	double streams[N_STREAMS]; /* of those on each */
-	/* When computing and communicating overlap as well as they can; and when they never do. */
+	double total;              /* seconds of all launches */
+	double streams[N_STREAMS]; /* seconds of the launches on each stream */
+	/* Seconds if computing and communicating overlap fully; and if they never overlap. */
 	double least, most;
-	int64_t rows, tokens; /* of all ranks; tokens 0: no language model */
+	int64_t rows, tokens; /* of all ranks; tokens 0: not a language model */
 } PredictedStep;
 typedef VEC(PredictedStep) PredictedSteps;
-/* One for each binding of the dimensions, of the programs for the machine's target, else of the first target. */
+/* Predicts a step for each binding of the dimensions, from the programs for the machine's target, or else
+ * for the first target. */
 PredictedSteps predict_steps(Arena *arena, const Format *f, const Outlook *o);
-double prediction_total(const Prediction *p);       /* of all its times */
-double prediction_of_roofline(const Prediction *p); /* 1: nothing is lost but the launch */
+double prediction_total(const Prediction *p); /* seconds of all its runs */
+/* fraction of the roofline; 1: nothing is lost except the launch time */
+double prediction_of_roofline(const Prediction *p);
 
 /* ---- timeline.c: when each launch of a step would run */
 typedef struct {
 	const Instruction *instruction;
 	double begin, end; /* seconds */
-	double exposed;    /* of communication: while nothing is computed */
+	double exposed;    /* for communication: seconds during which nothing is computed */
 } Bar;
 typedef struct {
 	VEC(Bar) bars[N_STREAMS];
@@ -124,9 +129,10 @@ Timeline predict_timeline(Arena *arena, const Format *f, const PredictedStep *s,
 /* ---- print_predictions.c */
 void format_print_predictions(Text *out, const Format *f, const Outlook *o);
 
-/* ---- print_json.c: {"programs": [{"role", "binding", "stage", "mode", "target", "instructions": [{"op", "stream", "when", "origin",
- * "kernel", "parts", "block_threads", "flops", "bytes"}]}]}; parts: independent iterations of a launch. With a place to predict for (NULL:
- * none), instructions have "predicted_us", too, and there are "machine" and "steps". */
+/* ---- print_json.c: {"programs": [{"role", "binding", "stage", "mode", "target", "instructions": [{"op",
+ * "stream", "when", "origin", "kernel", "parts", "block_threads", "flops", "bytes"}]}]}. parts: independent
+ * iterations of a launch. If `where` is given (NULL: no prediction), instructions also have "predicted_us",
+ * and there are "machine" and "steps". */
 void format_print_json(Text *out, const Format *f, const Outlook *where);
 
 #endif

@@ -1,7 +1,7 @@
-/* The machines of --machine, each number with where it comes from. A new machine is a row here and a name in the table below.
+/* The machines of --machine. Each number comes with its source. A new machine is a row here and a name in the table below.
  *
- * Datasheets give peaks: memory and arithmetic that nothing disturbs. "Reached" numbers were measured by others, with large
- * square products of a library, and are published at
+ * Datasheets give peaks: memory and arithmetic without any disturbance. "Reached" numbers were measured by others with large square
+ * products of a library. They are published at
  *
  *   [torch]   github.com/zzc0721/torch-performance-test-data, issue 79: H100 80GB HBM3, PyTorch 2.7, CUDA 12.8, TFLOP/s of
  *             4096^3: FP32 51.88, TF32 402, FP16 760, BF16 789
@@ -9,18 +9,18 @@
  *   [mamf]    Stas Bekman, ml-engineering, maximum achievable matmul FLOPS: A100 SXM 267.9 of 312 TFLOP/s in BF16
  *   [semi]    SemiAnalysis, MI300X vs H100 vs H200, part 1: H100 and H200 some 1280 of 1979 TFLOP/s in FP8
  *   [hpl]     glennklockwood.com/garden/processors/h100: Top500's HPL of H100 and H200 is 55 to 59 of 66.9 TFLOP/s a GPU
- *   [nccl]    github.com/NVIDIA/nccl, src/graph/tuning.cc at 01afd20a: what NCCL chooses by, for Ring and Simple
+ *   [nccl]    github.com/NVIDIA/nccl, src/graph/tuning.cc at 01afd20a: the table from which NCCL chooses, for Ring and Simple
  *   [bus]     github.com/NVIDIA/nccl-tests, issue 212, an author of NCCL: of 450 GB/s each way NCCL reaches 370
- *   [stream]  github.com/te42kyfo/gpu-benches, cuda-stream: with half of its threads a V100 has 95 % of what it reads with
- *             all of them, one load of a thread under way; with a quarter 77 %
- *   [volkov] V. Volkov, Better Performance at Lower Occupancy, GTC 2010: products are as fast with 8 warps of many sums each
- */
+ *   [stream]  github.com/te42kyfo/gpu-benches, cuda-stream: a V100 with half of its threads reaches 95 % of the rate that it
+ *             reaches with all of them, one load of a thread under way; with a quarter 77 %
+ *   [volkov]  V. Volkov, Better Performance at Lower Occupancy, GTC 2010: products are as fast with 8 warps of many sums each */
 #include "cost/cost.h"
 
 #include <string.h>
 
-/* Of H100 and H200. Hopper tuning guide: 32 blocks, 64 warps and 228 KB of shared memory an SM, of which a block takes 1 KB
- * besides its own. H100 whitepaper and datasheet: 132 SMs, 50 MB of second cache, dense FLOP/s. */
+/* The chip of H100 and H200. Hopper tuning guide: an SM has 32 blocks, 64 warps and 228 KB of shared memory;
+ * a block takes 1 KB more than its arrays. H100 whitepaper and datasheet: 132 SMs, 50 MB of second-level
+ * cache, dense FLOP/s. */
 static const Chip gh100 = {
 	.processors = 132,
 	.most_blocks = 32,
@@ -40,7 +40,7 @@ static const Chip gh100 = {
 	.products[MATH_8_BITS] = {1978.9e12, 0.65}, /* [semi] */
 };
 
-/* Of A100: its whitepaper and datasheet, Ampere tuning guide. */
+/* The chip of A100. Its whitepaper and datasheet, Ampere tuning guide. */
 static const Chip ga100 = {
 	.processors = 108,
 	.most_blocks = 32,
@@ -54,10 +54,10 @@ static const Chip ga100 = {
 	.loop_rate[MATH_F32] = 19.5e12,
 	.loop_rate[MATH_F64] = 9.7e12,
 	.products[MATH_F32] = {19.5e12, 0.97},    /* [paddle] */
-	.products[MATH_F64] = {19.5e12, 0.85},    /* nobody has published one: that of H100 */
+	.products[MATH_F64] = {19.5e12, 0.85},    /* not published; as for H100 */
 	.products[MATH_TF32] = {156e12, 0.81},    /* [paddle] */
 	.products[MATH_16_BITS] = {312e12, 0.86}, /* [mamf] */
-	.products[MATH_8_BITS] = {624e12, 0.65},  /* nobody has published one: that of H100 */
+	.products[MATH_8_BITS] = {624e12, 0.65},  /* not published; as for H100 */
 };
 
 static const Machine h100 = {
@@ -69,9 +69,9 @@ static const Machine h100 = {
 	.host_rate = 64e9,      /* PCIe Gen5 x16, 128 GB/s both ways: datasheet */
 	.link_rate = 370e9,     /* NVLink 4, 900 GB/s both ways; [bus] */
 	.launch = CUDA_LAUNCH,
-	.host_latency = 5e-6,         /* nobody has published one: assumed */
+	.host_latency = 5e-6,         /* not published; assumed */
 	.joined = 8,                  /* an HGX board */
-	.collective_latency = 8.4e-6, /* [nccl], as the hops */
+	.collective_latency = 8.4e-6, /* [nccl], also the hops */
 	.link_hop = 3.4e-6,
 	.network_hop = 9.6e-6,
 };
@@ -85,9 +85,9 @@ static const Machine h200 = {
 	.host_rate = 64e9,     /* as H100 */
 	.link_rate = 370e9,    /* as H100 */
 	.launch = CUDA_LAUNCH,
-	.host_latency = 5e-6,         /* nobody has published one: assumed */
+	.host_latency = 5e-6,         /* not published; assumed */
 	.joined = 8,                  /* an HGX board */
-	.collective_latency = 8.4e-6, /* [nccl], as the hops */
+	.collective_latency = 8.4e-6, /* [nccl], also the hops */
 	.link_hop = 3.4e-6,
 	.network_hop = 9.6e-6,
 };
@@ -101,9 +101,9 @@ static const Machine a100 = {
 	.host_rate = 32e9,       /* PCIe Gen4 x16, 64 GB/s both ways: datasheet */
 	.link_rate = 235e9,      /* NVLink 3, 600 GB/s both ways; [nccl] */
 	.launch = CUDA_LAUNCH,
-	.host_latency = 5e-6,         /* nobody has published one: assumed */
+	.host_latency = 5e-6,         /* not published; assumed */
 	.joined = 8,                  /* an HGX board */
-	.collective_latency = 8.4e-6, /* [nccl], as the hops */
+	.collective_latency = 8.4e-6, /* [nccl], also the hops */
 	.link_hop = 3.4e-6,
 	.network_hop = 9.6e-6,
 };

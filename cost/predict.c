@@ -1,12 +1,13 @@
-/* What an instruction would take on a machine, out of its tables alone: docs/cost-model.md derives each formula. Nothing here
- * is measured; what a machine is, machines.c says. */
+/* Predicts what an instruction would take on a machine, from the executable's tables only.
+ * docs/cost-model.md derives each formula. Nothing is measured here; machines.c has the numbers of each
+ * machine. */
 #include "cost/cost.h"
 
 #include <string.h>
 
 const char *const bound_names[] = {"compute", "memory", "cache", "host", "link", NULL};
 
-/* Of operands of a product; all others are computed as f32. */
+/* The type in which operands of a product are multiplied; types not listed are computed as f32. */
 static const Math product_math[N_DTYPES] = {
 	[F64] = MATH_F64,           [F16] = MATH_16_BITS,   [BF16] = MATH_16_BITS,
 	[F8E4M3] = MATH_8_BITS,     [F8E5M2] = MATH_8_BITS, [F8E4M3FNUZ] = MATH_8_BITS,
@@ -23,7 +24,7 @@ predict_facts(const Outlook *o)
 }
 
 /* ---- parts */
-/* Blocks that a multiprocessor holds at once; at least the one that it runs. */
+/* Blocks that a multiprocessor holds at once; at least one. */
 static int64_t
 resident_blocks(const Chip *c, int64_t threads, int64_t shared_bytes)
 {
@@ -35,8 +36,9 @@ resident_blocks(const Chip *c, int64_t threads, int64_t shared_bytes)
 	return n > 1 ? n : 1;
 }
 
-/* Whole waves of all blocks that the machine holds keep it busy to their end. Those of the last wave do as long as they
- * have enough threads; with fewer, they take as long as if they had. */
+/* A wave is as many blocks as the machine holds at once. Whole waves keep it busy until they end. The blocks
+ * of the last wave keep it busy if they have enough threads; with fewer threads, they take as long as if
+ * they had enough. */
 double
 predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t threads,
                     int64_t shared_bytes)
@@ -52,7 +54,8 @@ predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t thr
 }
 
 /* ---- kernels */
-/* Memory moves them, or the cache where all of a launch fits: what the launches before have left there. */
+/* The time to move the bytes: at the cache's rate if all bytes of the launch fit there, because earlier
+ * launches left them there; otherwise at the memory's rate. */
 static void
 move_bytes(Prediction *p, const Machine *m)
 {
@@ -71,7 +74,7 @@ compute_flops(Prediction *p, double rate)
 	p->roofline = p->flops / rate;
 }
 
-/* f64 where the largest argument of floats is. */
+/* MATH_F64 if the largest float argument is f64. */
 static Math
 loop_math(const Format *f, const KernelRecord *k)
 {
@@ -96,7 +99,8 @@ computes_in_tf32(const Format *f)
 	return precision && strcmp(precision, "tf32") == 0;
 }
 
-/* A library cuts a product as suits the machine: how well, its published rates say. The kernel's record is of its loops. */
+/* Predicts a library call. How well a library cuts a product for the machine is part of the published rates.
+ * The kernel's record describes its loops, so sizes come from the call. */
 static void
 predict_product(Prediction *p, const Format *f, const LibraryCall *c, const Machine *m)
 {
@@ -125,7 +129,7 @@ predict_loops(Prediction *p, const Format *f, const KernelRecord *k, const Machi
 	p->utilization = predict_utilization(m->chip, busy, blocks, threads, k->shared_bytes);
 }
 
-/* Of a slot's bytes in the first rank's world, whose part is the largest. */
+/* Bytes of an argument on the first rank, which has the largest part. */
 static int64_t
 argument_bytes(const Format *f, const Instruction *in, uint32_t i, const Outlook *o)
 {
@@ -136,7 +140,7 @@ argument_bytes(const Format *f, const Instruction *in, uint32_t i, const Outlook
 	return at.bytes;
 }
 
-/* Of a launch that takes a part of its arguments: iterations; all of them where nothing is a part. */
+/* Iterations of a launch that works on a part of its arguments; all iterations if no argument is a part. */
 static int64_t
 part_iterations(const Format *f, const Instruction *in, const KernelRecord *k, const Outlook *o)
 {
@@ -148,7 +152,7 @@ part_iterations(const Format *f, const Instruction *in, const KernelRecord *k, c
 	return k->iterations;
 }
 
-/* Where a library runs the kernel that reads what this one makes, it is left out. */
+/* Is the kernel left out, because a library runs the kernel that it serves? */
 static bool
 serves_library(const Format *f, const KernelRecord *k)
 {
@@ -199,7 +203,7 @@ predict_fill(Prediction *p, const Format *f, const Outlook *o)
 	move_bytes(p, o->machine);
 }
 
-/* Within the device what is read is written, too. */
+/* A copy within the device reads and writes every byte. */
 static void
 predict_copy(Prediction *p, const Format *f, const Outlook *o)
 {
@@ -218,11 +222,11 @@ predict_copy(Prediction *p, const Format *f, const Outlook *o)
 	}
 }
 
-/* ---- collectives, in a ring of n ranks: in each of its hops a rank sends an nth of the whole to the next. */
+/* ---- collectives, in a ring of n ranks: in each hop a rank sends an nth of the whole to the next one */
 static const struct {
-	bool whole; /* every byte goes through every rank, and not only its parts */
-	bool once;  /* in one hop, and not one after the other around the ring */
-	int rounds; /* around the ring */
+	bool whole; /* every byte passes through every rank, not only the rank's part */
+	bool once;  /* in a single hop, not one hop after the other around the ring */
+	int rounds; /* times around the ring */
 } rings[N_COLLECTIVES] = {
 	[COMM_ALL_REDUCE] = {.rounds = 2}, /* reduce_scatter, then all_gather */
 	[COMM_ALL_GATHER] = {.rounds = 1},
@@ -233,7 +237,7 @@ static const struct {
 	[COMM_RECV] = {.rounds = 1, .whole = true, .once = true},
 };
 
-/* Of those of tensors and of stages there is one rank each: meshes of them are not built yet. */
+/* Ranks of a group. Tensor and pipeline groups have one rank: such meshes are not built yet. */
 static int
 group_ranks(uint32_t group, const Outlook *o)
 {
@@ -280,7 +284,7 @@ predict_instruction(const Format *f, const Instruction *in, const Outlook *o)
 	return p;
 }
 
-/* The only micro-batch is the first and the last one. */
+/* The only micro-batch counts as the first and as the last one. */
 void
 predict_times(const Format *f, const ProgramRecord *p, const Outlook *o, int64_t *times)
 {

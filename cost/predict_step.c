@@ -1,4 +1,4 @@
-/* The launches of a step as a list: programs of one binding, equal launches merged, what takes longest first. */
+/* The launches of a step as a list: the programs of one binding, equal launches merged, the longest first. */
 #include "cost/cost.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ chosen_target(const Format *f, const Machine *m)
 	return 0;
 }
 
-/* The update behind it: its binding's, or that of all bindings. */
+/* The update that follows p: the update of its binding, or one for all bindings. */
 static const ProgramRecord *
 update_of(const Format *f, const ProgramRecord *p)
 {
@@ -30,7 +30,8 @@ update_of(const Format *f, const ProgramRecord *p)
 	return found;
 }
 
-/* Of a language model: elements of its inputs that are indices of a table, all of one shape. */
+/* Tokens of a language model: elements of its inputs that index a table; all such inputs have one shape. 0:
+ * not a language model. */
 static int64_t
 tokens_of(const Format *f, const ProgramRecord *p)
 {
@@ -50,7 +51,8 @@ compare_numbers(double a, double b)
 	return (a > b) - (a < b);
 }
 
-/* What is merged: the same kernel over as many parts; copies, fills and collectives of as many bytes. */
+/* Launches of equal work are merged: the same kernel over as many parts; or copies, fills and collectives of
+ * as many bytes. */
 static int
 compare_work(const Prediction *a, const Prediction *b)
 {
@@ -70,7 +72,7 @@ compare_work(const Prediction *a, const Prediction *b)
 	                 : compare_numbers(a->bytes, b->bytes);
 }
 
-/* Then those that run first. */
+/* Orders launches by work, then by position. */
 static int
 by_work(const void *a, const void *b)
 {
@@ -147,7 +149,7 @@ predict_step(Arena *arena, const Format *f, const ProgramRecord *first, const Ou
 	return s;
 }
 
-/* Training where the tables can train, else what they compute forwards. */
+/* Predicts training steps if the tables can train, and forward programs otherwise. */
 PredictedSteps
 predict_steps(Arena *arena, const Format *f, const Outlook *o)
 {

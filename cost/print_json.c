@@ -1,10 +1,10 @@
-/* The schedule as JSON, for scripts: CLI.md fixes the keys. One object a launch, so that parts, operations and bytes can be
- * added up without the kernels' table. */
+/* Prints the schedule as JSON, for scripts; CLI.md fixes the keys. Each launch is one object, so scripts can
+ * add up parts, operations and bytes without the table of kernels. */
 #include "cost/cost.h"
 
 #include <jansson.h>
 
-/* Those that must hold: ["ranks", "staged"]. */
+/* The conditions that must hold for an instruction to run: ["ranks", "staged"]. */
 static json_t *
 only_json(uint32_t only)
 {
@@ -22,7 +22,7 @@ set_microseconds(json_t *j, const char *key, double seconds)
 	json_object_set_new(j, key, json_real(1e6 * seconds));
 }
 
-/* What one run takes, how often the step runs it, and why. */
+/* What one run takes, how often the step runs it, and what limits it. */
 static void
 set_prediction(json_t *j, const Prediction *p)
 {
@@ -96,7 +96,7 @@ program_json(const Format *f, const ProgramRecord *p, const Outlook *where)
 	                 instructions_json(f, p, where));
 }
 
-/* ---- what it would cost */
+/* ---- predictions */
 static json_t *
 machine_json(const Outlook *o)
 {
@@ -107,7 +107,8 @@ machine_json(const Outlook *o)
 	                 "link_bytes_per_s", link);
 }
 
-/* As an instruction, with parts, operations and bytes as this world has them, and all its times. */
+/* The instruction's object with parts, operations and bytes for this number of ranks, and the total of all
+ * its runs. */
 static json_t *
 launch_json(const Format *f, const Prediction *p, double total)
 {
@@ -122,7 +123,7 @@ launch_json(const Format *f, const Prediction *p, double total)
 	return j;
 }
 
-/* What of communication is not under computation. */
+/* The step on its streams, and how much of the communication is exposed. */
 static json_t *
 timeline_json(Arena *arena, const Format *f, const PredictedStep *s, const Outlook *o)
 {

@@ -1,4 +1,4 @@
-/* What a step would cost on a machine, as a table for people: what takes longest first. */
+/* Prints what a step would cost on a machine as a table for people, the longest launches first. */
 #include "cost/cost.h"
 
 static void
@@ -31,14 +31,15 @@ print_head(Text *out, const Format *f, const PredictedStep *s, const Outlook *o)
 	            "times", "each us", "roofline", "bound", "parts", "MB", "GFLOP", "launch");
 }
 
-/* Of what it writes. */
+/* The name of the argument that the instruction writes. */
 static const char *
 last_name(const Format *f, const Instruction *in)
 {
 	return format_text(f, f->slots[f->arguments[in->args + in->n_args - 1u].slot].name);
 }
 
-/* "k12 dot", "copy", "all_reduce"; what an ONNX node is called may hold anything. */
+/* Prints "k12 dot", "copy" or "all_reduce", and the name of the ONNX node; that name may hold any
+ * characters. */
 static void
 print_launch(Text *out, Arena *arena, const Format *f, const Instruction *in)
 {
@@ -98,7 +99,8 @@ print_totals(Text *out, const PredictedStep *s)
 	text_add(out, "\n");
 }
 
-/* As its streams would run it; what of communication costs time, the longest first to begin. */
+/* Prints the step as its streams would run it, and the communication during which nothing is computed, in
+ * order of time. */
 static void
 print_timeline(Text *out, Arena *arena, const Format *f, const PredictedStep *s, const Outlook *o)
 {

@@ -1,5 +1,6 @@
-/* A step as a time line, as the machine's streams would run it: an instruction begins when the one before it on its stream is
- * over, and behind a WAIT when what the RECORD stands for is. What communication takes while nothing is computed, it costs. */
+/* The timeline of a step on the machine's streams. An instruction begins when the previous one on its stream
+ * ends; a WAIT also waits for the time of its RECORD. Communication costs the time during which nothing is
+ * computed. */
 #include "cost/cost.h"
 
 typedef struct {
@@ -8,7 +9,7 @@ typedef struct {
 	const Outlook *o;
 	Timeline *out;
 	double now[N_STREAMS];
-	double *events; /* by number: when the newest RECORD was */
+	double *events; /* by number: time of the newest RECORD */
 } Running;
 
 static void
@@ -41,7 +42,7 @@ run_program(Running *r, const ProgramRecord *p)
 		r->now[s] = end;
 }
 
-/* Both lists are in the order of time. */
+/* Sets `exposed` of all communication. Both lists are in the order of time. */
 static void
 find_exposed(Timeline *t)
 {
