@@ -5,7 +5,7 @@
 
 #include "ir/ir.h"
 
-/* ---- the passes, each in the room that pass_list.def names */
+/* ---- the passes, in the order of pass_list.def */
 #define PASS(name) extern const PassRow pass_##name;
 #include "codegen/pass_list.def"
 #undef PASS
@@ -21,7 +21,7 @@ typedef struct {
 /* ---- memory.c: options of the pass */
 typedef struct {
 	const char *modes;   /* data-parallel modes, joined by `+` */
-	const char *offload; /* what lies in the host's memory, joined by `+` */
+	const char *offload; /* parts that lie in the host's memory, joined by `+` */
 } MemoryOptions;
 
 #endif

@@ -16,7 +16,7 @@ typedef struct {
 	const char *cpu;
 	/* features that its kernels may use: words of base/cpu_feature_list.def */
 	const char *features;
-	/* target whose programs it runs; NULL: it needs the kernels of all targets */
+	/* target whose programs it runs; NULL: it has the kernels of all targets */
 	const Target *target;
 } CpuTarget;
 typedef struct {

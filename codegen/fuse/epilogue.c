@@ -111,7 +111,7 @@ kernel_of(const Node *launch)
 	return ((LaunchAttr *)launch->attr)->kernel;
 }
 
-/* The launch of a library call that computes v, a product with at most a bias; NULL: v is not. */
+/* The launch of a library call that computes v, a product with at most a bias; NULL: no launch. */
 static Node *
 product_of(const Value *v)
 {

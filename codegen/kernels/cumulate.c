@@ -8,7 +8,7 @@
 #include "codegen/lower/lower.h"
 #include "ir/ops/ops.h"
 
-/* Operands of fewer than SHORT elements keep whole lines, and so do FEW lines or more. A block has
+/* Operands with fewer than SHORT elements, or with at least FEW lines, keep whole lines. A block has
  * LEAST_BLOCK to MOST_BLOCK elements; more if a line would have over MOST_BLOCKS blocks, because each block
  * adds up the sums of all blocks before it. */
 enum { SHORT = 1 << 14, FEW = 256, LEAST_BLOCK = 256, MOST_BLOCK = 4096, MOST_BLOCKS = 4096 };

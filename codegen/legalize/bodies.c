@@ -85,7 +85,8 @@ is_counted(const Node *n)
 	       (value_used(node_result(n, n->n_results - 1)) && !a->always);
 }
 
-/* Makes a function for the loop's body: body(i, carried, [count], slices, invariants) -> (continue, carried,\n * [count + 1], rows). */
+/* Makes a function for the loop's body: body(i, carried, [count], slices, invariants) -> (continue, carried,
+ * [count + 1], rows). */
 static Function *
 loop_body(Bodies *o, const Node *n, bool counted)
 {

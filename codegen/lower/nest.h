@@ -195,7 +195,8 @@ struct Squares {
 bool nest_squares(const Lower *lw, const LoopNest *nest, const NestProbe *p, Squares *out);
 int64_t squares_along(const LoopNest *nest, const Squares *s, int loop);
 int64_t squares_count(Lower *lw, const LoopNest *nest, const Squares *s);
-/* Called before the kernel's loops. squares_want notes the arrays that a kind of square needs; squares_begin\n * declares the team and the arrays for all kinds noted. */
+/* Called before the kernel's loops. squares_want notes the arrays that a kind of square needs; squares_begin
+ * declares the team and the arrays for all kinds noted. */
 void squares_want(Lower *lw, const Squares *s);
 void squares_begin(Lower *lw);
 /* Emits square `number` as a whole. store: stores the results for element `flat`. */

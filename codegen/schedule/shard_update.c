@@ -103,7 +103,6 @@ is_shard(const Cutting *c, const Slot *slot)
 }
 
 /* Does a rank have the same blocks in both instructions? */
-/* Has a rank the same blocks of both? */
 static bool
 is_cut_alike(const Cutting *c, const Instruction *a, const Instruction *b)
 {

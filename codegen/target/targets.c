@@ -167,14 +167,15 @@ target_row_check(const Target *t, Diag *diag)
 {
 	const char *missing = t->tuning ? missing_of(t->tuning) : NULL;
 	bool cpu = t->kind == TARGET_CPU;
-	const char *fault = t->lanes < 1 || (cpu && (t->registers < 1 || t->line < 1))
-	                            ? "lanes, registers or line are missing"
-	                    : !t->tuning ? "column tuning is missing"
-	                    : missing    ? "a number is missing in its tuning"
-	                    : t->tuning != tuning_of_kind(t->kind)
-	                            ? "its tuning is not its kind's, so its sums would have other bits"
-	                    : t->tiles ? fault_of_tiles(t)
-	                               : NULL;
+	const char *fault =
+		t->lanes < 1 || (cpu && (t->registers < 1 || t->line < 1))
+			? "lanes, registers or line are missing"
+		: !t->tuning ? "column tuning is missing"
+		: missing    ? "a number is missing in its tuning"
+		: t->tuning != tuning_of_kind(t->kind)
+			? "its tuning is not its kind's, so its sums would have other bits"
+		: t->tiles ? fault_of_tiles(t)
+			   : NULL;
 
 	if (fault)
 		diag_error(diag, EXIT_UNSUPPORTED, "target \"%s\": %s%s%s", t->name, fault,
@@ -193,7 +194,8 @@ target_table_check(Diag *diag)
 }
 
 const PassOption target_options[] = {
-	{"target", "the target that runs the loops, whatever the program says: a row of codegen/target/",
+	{"target",
+         "the target that runs the loops, whatever the program says: a row of codegen/target/",
          OPTION_STRING, offsetof(TargetOptions, target)},
 	{"cores", "cores that loops are cut for", OPTION_INT, offsetof(TargetOptions, cores)},
 	{0},

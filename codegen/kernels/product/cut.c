@@ -11,7 +11,7 @@ typedef struct {
 	const Lower *lw;
 	const Product *p;
 	const ProductTiles *t;
-	int64_t wanted; /* parts */
+	int64_t wanted; /* least parts */
 	bool alone;     /* is it the only product of its kernel? */
 	bool found;
 	double least; /* cost of the best cut */
