@@ -110,7 +110,10 @@ def test_the_tests_of_the_command_line_take_what_is_added(tree, models):
     (tree / "docs/ops.md").write_text(execute(tree / "build/tests/ops_page"))
     (tree / "docs/gradc.1").write_text(execute(sys.executable, tree / "scripts/man-page",
                                                tree / "build"))
-    pytest_in(tree, models, "tests/test_pipeline.py", "tests/test_cli.py", "tests/test_docs.py")
+    execute(sys.executable, tree / "scripts/page-tables", tree / "build")
+    # Who adds a row writes its line in the room's README and in the pages; the copy lacks pictures and examples.
+    by_hand = ["readme_of_a_room", "table_of_", "picture_of", "lead_somewhere"]
+    pytest_in(tree, models, "tests/test_pipeline.py", "tests/test_cli.py", "tests/test_docs.py", "-k", " and ".join(f"not {name}" for name in by_hand))
 
 
 def test_pass(extended, models, tmp_path):
