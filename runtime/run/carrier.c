@@ -1,20 +1,20 @@
-/* What carries a run's collectives: NCCL on the GPUs' streams; else the communicator of the launcher, by way of the host's
- * memory. All ranks come to the same, and rank 0 can say why. */
+/* Picks the library that carries a run's collectives: NCCL, on the GPUs' streams, or else the launcher's communicator, which
+ * goes through the host's memory. All ranks pick the same one, and rank 0 can say why it is not NCCL. */
 #include "runtime/comm/nccl/nccl_library.h"
 #include "runtime/run/run.h"
 
 #include <string.h>
 
-/* What a rank says of itself. */
+/* A rank's answer to the question whether it can use NCCL. */
 typedef struct {
-	int64_t why_not; /* WhyNot */
-	int64_t asked;   /* CARRY_NCCL: it takes nothing else */
-	int64_t version; /* of NCCL */
+	int64_t why_not; /* a WhyNot */
+	int64_t asked;   /* CARRY_...: the rank's --collectives */
+	int64_t version; /* NCCL's version; 0 if the rank has not looked */
 } Answer;
 enum { CARRY_AUTO, CARRY_NCCL, CARRY_HOST };
 static const char *const carrier_names[] = {"auto", "nccl", "host"};
 
-/* Why NCCL does not carry them; the first that holds for a rank. */
+/* Why NCCL does not carry the collectives. A rank reports the first reason that holds for it. */
 typedef enum {
 	NCCL_CARRIES,
 	WHY_ASKED,
@@ -48,7 +48,7 @@ read_asked(const char *asked, int64_t *out)
 	             : NULL;
 }
 
-/* NCCL rounds each sum of two, in an order of its own. */
+/* Is there a sum whose order NCCL would not keep? NCCL adds in its own order and rounds f16 and bf16 after each addition. */
 static bool
 needs_order(const Gradc *run)
 {
@@ -66,7 +66,7 @@ needs_order(const Gradc *run)
 	return false;
 }
 
-/* *library: why there is no NCCL; NULL: there is one, or nobody has looked. */
+/* Sets *library to the loader's error if NCCL cannot be opened; leaves it alone if nobody has looked. */
 static WhyNot
 find_obstacle(const Gradc *run, Answer *own, Status *library)
 {
@@ -86,7 +86,7 @@ find_obstacle(const Gradc *run, Answer *own, Status *library)
 	return needs_order(run) ? WHY_ORDER : NCCL_CARRIES;
 }
 
-/* The first rank with an obstacle, its own or one that shows beside others; -1: none. */
+/* The first rank with an obstacle: its own, or a version of NCCL that differs from rank 0's; -1 if no rank has one. */
 static int
 first_without(Answer *all, int size)
 {
@@ -108,7 +108,7 @@ is_nccl_asked(const Answer *all, int size)
 	return false;
 }
 
-/* "rank 1: it has no NCCL ...": with what the library's loader says, where this is that rank. */
+/* "rank 1: it has no NCCL ...". If that is this rank, the loader's message is added. */
 static const char *
 reason(const Gradc *run, const Answer *all, int rank, const StatusInfo *library)
 {
@@ -137,7 +137,7 @@ decide(Gradc *run, const CommOptions *options, Answer *all, const StatusInfo *li
 		return take_nccl(run, options, all[0].version);
 	const char *why = reason(run, all, without, library);
 	bool asked = is_nccl_asked(all, size);
-	if (asked || !run->comm.data_ops->start) { /* nothing else carries them */
+	if (asked || !run->comm.data_ops->start) { /* there is no other library to fall back to */
 		run->fault_is_shared = true;
 		if (without != run->comm.rank)
 			return status_error(EXIT_COMM, "%s", "");
@@ -178,8 +178,9 @@ carrier_pick(Gradc *run, const CommOptions *options)
 	return status;
 }
 
-/* Runs with collectives of GPUs are recorded by all ranks or by none, and a rank that is observed records none. Whoever fails to
- * join the others says so and ends them: they wait for it in NCCL, where it cannot tell them. */
+/* All ranks record runs with collectives on GPUs, or no rank does: an observed rank records nothing, so then no rank records. A
+ * rank that fails to join must report its error and end the other ranks: they already wait inside NCCL, where it cannot reach
+ * them. */
 Status
 carrier_attach(Gradc *run)
 {

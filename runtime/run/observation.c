@@ -3,7 +3,7 @@
 
 enum { SAMPLES = 8 };
 
-/* The second step and some later ones, evenly spaced: the first one warms up. */
+/* The second step and some later steps, evenly spaced. The first step only warms up. */
 static bool
 is_sampled(int64_t step, int64_t total)
 {

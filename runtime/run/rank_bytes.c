@@ -1,5 +1,6 @@
-/* What a rank holds where ranks have parts of states: S whole, and P / W and some padding of parts, W being the ranks. Parts are
- * whole blocks, and every rank has room for the largest; that is the padding. */
+/* How many bytes a rank holds if ranks hold parts of the states: S + P / W + padding, where S is the bytes of undivided states,
+ * P the bytes of divided states, and W the number of ranks. A part is made of whole blocks, and every rank has room for the
+ * largest part; the padding comes from both. */
 #include "runtime/run/run.h"
 
 #include <jansson.h>
@@ -52,7 +53,7 @@ gradc_describe_parts(const Gradc *run, Text *out)
 	return true;
 }
 
-/* ---- of all modes that there are, in some worlds */
+/* ---- numbers for every mode that is compiled in, with 1 to 512 ranks */
 typedef struct {
 	const Format *f;
 	void (*row)(void *context, const RunFacts *facts, const RankBytes *b);

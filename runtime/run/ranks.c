@@ -1,4 +1,4 @@
-/* Several ranks train one model: what they must agree on. */
+/* Ranks that train one model together: how they agree on faults, kernels and numbers. */
 #include "runtime/run/run.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ ranks_gather(Gradc *run, const int64_t *own, int n, int64_t **all)
 	return run->comm.control_ops->all_gather(run->comm.control, own, *all, bytes);
 }
 
-/* The first rank with a fault says why; the others keep the text for their report. */
+/* The first rank with a fault keeps it and sends its text; the other ranks store the text for their report. */
 static Status
 share_fault(Gradc *run, Status own, int first, int code)
 {
@@ -69,7 +69,7 @@ has_gpu(const Gradc *run, uint64_t variants)
 	return false;
 }
 
-/* The first of those without a GPU where others have one; -1: all are alike. */
+/* The first rank without a GPU if another rank has one; -1 if all ranks are alike. */
 static int
 rank_without_gpu(const Gradc *run, const int64_t *variants)
 {

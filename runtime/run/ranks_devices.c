@@ -1,16 +1,17 @@
-/* Each rank has a GPU of its own: two on one would take twice as long and half of its memory each, and NCCL does not take them. Which
- * GPU a rank has only the driver knows, since a launcher may show each rank another one under the same number. */
+/* Checks that each rank has a GPU of its own. Two ranks on one GPU would each have half of its memory and half of its speed,
+ * and NCCL refuses them. Only the driver can tell GPUs apart: a launcher may show each rank a different GPU under the same
+ * number. */
 #include "runtime/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* What a rank tells the others: numbers, so that ranks_gather takes them. */
+/* A rank's device, as numbers for ranks_gather. */
 typedef struct {
 	int64_t identity[2];
-	int64_t host; /* a hash of its name */
-	int64_t has;  /* such a device */
+	int64_t host; /* hash of the host's name */
+	int64_t has;  /* 1 if the rank has a device with an identity */
 } RankDevice;
 enum { N_NUMBERS = sizeof(RankDevice) / sizeof(int64_t) };
 
@@ -38,7 +39,7 @@ is_same(const RankDevice *a, const RankDevice *b)
 	return a->has && b->has && memcmp(a->identity, b->identity, sizeof(a->identity)) == 0;
 }
 
-/* "4 ranks on this machine, 2 GPUs" */
+/* The error message, with the numbers of ranks and GPUs: "... 4 ranks on this machine, 2 GPUs". */
 static Status
 shared(const Gradc *run, const RankDevice *all, int first, int second)
 {

@@ -1,4 +1,4 @@
-/* The run that rooms above work on: finding its programs, its scalars, and whether it is between two steps. */
+/* Helpers of a run: find its programs, read and write its scalars, check that it is between two steps. */
 #include "runtime/run/run.h"
 
 #include <math.h>
@@ -84,7 +84,7 @@ Status
 pairs_check(const char *option, const GradcPairs *p)
 {
 	if (p->n < 0 || (p->n > 0 && !p->at))
-		return status_error(EXIT_USAGE, "%s: %d pairs at no place", option, p->n);
+		return status_error(EXIT_USAGE, "%s: %d pairs, but no array", option, p->n);
 	for (int i = 0; i < p->n; i++)
 		if (!p->at[i].name || !p->at[i].value)
 			return status_error(EXIT_USAGE, "%s: pair %d has no %s", option, i,

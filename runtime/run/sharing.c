@@ -1,9 +1,9 @@
-/* How ranks share the work and the states of a run: --reduce, --data-parallel, --shard-size. */
+/* How ranks share the work and the states of a run: --reduce, --data-parallel and --shard-size. */
 #include "runtime/run/run.h"
 
 #include <string.h>
 
-/* Rounding in the order of the ranks costs a round of messages to all; of few ranks that is nothing. */
+/* Adding in the order of the ranks needs messages from all ranks to all ranks; with few ranks that costs little. */
 static Status
 pick_reduction(Gradc *run)
 {
@@ -17,7 +17,7 @@ pick_reduction(Gradc *run)
 	return NULL;
 }
 
-/* --data-parallel: of those compiled in, the first where nothing is said. What one rank does once it does with whole states. */
+/* --data-parallel picks one of the compiled modes, by default the first. Work of a single rank uses whole states. */
 static Status
 pick_mode(Gradc *run)
 {
@@ -47,7 +47,7 @@ pick_mode(Gradc *run)
 	                                         asked, list ? list : mode_names[MODE_REPLICATED]);
 }
 
-/* What looks at gradients, or at all that a kernel reads, needs them whole. */
+/* For features that look at whole gradients, or at every value that a kernel reads. */
 Status
 sharing_needs_whole(const Gradc *run, const char *what)
 {
@@ -56,11 +56,11 @@ sharing_needs_whole(const Gradc *run, const char *what)
 	return status_error(
 		EXIT_USAGE,
 		"%s: not with --data-parallel=%s; compile with --data-parallel=ddp, too, "
-		"and run with that",
+		"and run with it",
 		what, mode_names[run->mode]);
 }
 
-/* --shard-size, of a run in which ranks have parts. */
+/* Checks --shard-size, which is only for runs in which ranks hold parts. */
 static Status
 check_shard_size(const Gradc *run)
 {
@@ -80,7 +80,7 @@ check_shard_size(const Gradc *run)
 	                    n == 1 ? "; --data-parallel=ddp is without parts" : "");
 }
 
-/* Ranks that lie side by side have all parts of the states together; with --shard-size several such groups have them. */
+/* Neighbouring ranks form a group that holds all parts of the states. With --shard-size there are several such groups. */
 void
 sharing_mesh(void *context, int rank, int size, int colors[N_GROUPS])
 {
@@ -110,7 +110,7 @@ sharing_pick(Gradc *run)
 	return check_shard_size(run);
 }
 
-/* Each word is known, and there once. */
+/* The same words in both lists, each known and given once. */
 static bool
 is_same_set(const char *asked, const char *list)
 {

@@ -1,4 +1,4 @@
-/* States on the host, whole. Where ranks hold parts, each rank sends its part to the others, or to rank 0. */
+/* Reads whole states to the host. If ranks hold parts of a state, each rank sends its part to all ranks or to rank 0. */
 #include "runtime/run/run.h"
 
 #include <string.h>
@@ -9,18 +9,19 @@ least(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* A window of each rank's part, `from` bytes behind its beginning. */
+/* Gathers a window of each rank's part; the window begins `from` bytes into the part. */
 static Status
 gather_window(const Gradc *run, int state, char *to, int64_t from, int64_t room, char *own,
               char *all)
 {
 	const Executor *x = &run->executor;
-	int ranks = run_group(&x->facts, GROUP_SHARD).n; /* the first ones have all parts */
+	/* the first `ranks` ranks hold all parts */
+	int ranks = run_group(&x->facts, GROUP_SHARD).n;
 	StatePart p = state_part(x, state);
 	int64_t n = least(room, p.at.bytes - from);
 	Status fault = n > 0 ? executor_read((Executor *)x, own, (Span){p.at.at + from, n}) : NULL;
 
-	/* The others wait for this rank also where it has nothing to give. */
+	/* All ranks must call it: the others wait even for a rank that has no bytes to send. */
 	fault = status_first(fault,
 	                     run->comm.control_ops->all_gather(run->comm.control, own, all, room));
 	for (int r = 0; r < ranks && to && !fault; r++) {
@@ -35,7 +36,7 @@ gather_window(const Gradc *run, int state, char *to, int64_t from, int64_t room,
 static Status
 gather_parts(const Gradc *run, int state, char *to, Arena *arena)
 {
-	enum { WINDOW = 16 << 20 }; /* of each rank: a tensor may be larger than a message */
+	enum { WINDOW = 16 << 20 }; /* per rank: a tensor may be larger than a message */
 	const Executor *x = &run->executor;
 	int ranks = run_group(&x->facts, GROUP_SHARD).n;
 	int64_t room = 0;
@@ -77,7 +78,7 @@ state_read(Gradc *run, int state, void *to)
 	return gather(run, state, to);
 }
 
-/* Until rank 0 has read all that it wants. */
+/* Sends this rank's parts until rank 0 has read all states that it wants. */
 static Status
 serve(const Gradc *run)
 {
