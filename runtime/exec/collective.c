@@ -1,5 +1,5 @@
-/* A collective in its stream: queued there by the communicator, where that works on streams of the device; else as a task of the
- * host's, started when the stream is there, tested until it is over. */
+/* Runs a collective in its stream. If the communicator works on streams of the device, it queues the collective there.
+ * Otherwise a task of the host starts the collective when the stream reaches it, and polls until it is over. */
 #include "runtime/exec/exec.h"
 
 typedef struct {
@@ -7,7 +7,7 @@ typedef struct {
 	const CollectiveRecord *record;
 	void *to;
 	const void *from;
-	CommRequest *request; /* NULL: not yet started */
+	CommRequest *request; /* NULL before the collective has started */
 	double begin;
 } Task;
 _Static_assert(sizeof(Task) <= sizeof(((HostTask *)NULL)->state), "a collective fits into a task");
@@ -67,14 +67,15 @@ poll(HostTask *task, bool *done)
 }
 
 /* ---- on the device's own streams */
-/* A group of one member. */
+/* A collective in a group of one rank is a copy. */
 static Status
 copy_alone(Executor *x, int stream, Collective c)
 {
 	Span to = {c.to, dtype_bytes(c.dtype, c.n)};
 	const void *from = c.from;
 
-	c.from = c.to; /* so that nothing is left but what is refused */
+	/* comm_alone then copies nothing, and only refuses what no rank may ask for */
+	c.from = c.to;
 	RETURN_IF_ERROR(comm_alone(&c));
 	return to.at == from ? NULL : x->ops->copy(x->device, stream, to, from);
 }
@@ -97,7 +98,7 @@ collective_start(Executor *x, const Instruction *n, void *to, const void *from)
 	const CollectiveRecord *record = &x->format->collectives[n->what];
 	HostTask task = {.poll = poll};
 
-	if (x->facts.ranks == 1) /* it is a copy */
+	if (x->facts.ranks == 1) /* a collective of one rank is a copy */
 		return to == from ? NULL
 		                  : x->ops->copy(x->device, n->stream,
 		                                 (Span){to, dtype_bytes((DType)record->dtype,

@@ -1,5 +1,5 @@
-/* Walks programs over regions of memory, on the streams of a device. Nothing here waits but what says so. Sections are named after the
- * .c file. */
+/* The executor: walks programs over regions of memory, on the streams of a device. No function waits unless its comment says
+ * so. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_EXEC_EXEC_H
 #define GRADC_RUNTIME_EXEC_EXEC_H
 
@@ -12,10 +12,11 @@ typedef struct Observer Observer;     /* observe.c */
 typedef struct Trace Trace;           /* trace.c */
 typedef struct Finder Finder;         /* find_nan.c */
 
-/* ---- executor.c: walks a program's instructions over the regions. */
-enum { MAX_TIMERS = 1024 }; /* of a step; the phases of more micro-batches are not timed */
-/* Events of the executor's own, behind those of the tables: timers; the observer's, of a program's begin, and before and
- * after each instruction that runs, MAX_OBSERVED at most. */
+/* ---- executor.c: walks a program's instructions over the regions of memory */
+/* Timers of a step. A step with more changes of phase has no phase times. */
+enum { MAX_TIMERS = 1024 };
+/* The executor's own events, numbered after the events of the tables: timers; the base event at a program's begin; then two
+ * events, before and after, for each observed instruction. At most MAX_OBSERVED instructions are observed. */
 enum {
 	FIRST_TIMER = N_DEVICE_EVENTS,
 	OBSERVER_BASE = FIRST_TIMER + 2 * MAX_TIMERS,
@@ -24,8 +25,8 @@ enum {
 };
 typedef struct {
 	int n;
-	bool full;                /* there were more changes than timers */
-	int8_t phase[MAX_TIMERS]; /* that begins there; -1: none does */
+	bool full;                /* there were more changes of phase than timers */
+	int8_t phase[MAX_TIMERS]; /* the phase that begins at each timer; -1 between programs */
 } StepTimers;
 static inline int
 timer_event(int turn, int i)
@@ -33,139 +34,151 @@ timer_event(int turn, int i)
 	return FIRST_TIMER + turn * MAX_TIMERS + i;
 }
 typedef struct {
-	int64_t index, n; /* micro-batch j of n */
-	bool alone;       /* of this rank: nothing is summed over ranks */
+	int64_t index, n; /* micro-batch `index` of n */
+	bool alone;       /* only this rank runs it: nothing is summed over ranks */
 } MicroBatch;
-/* ---- recorded.c: runs that were recorded once, by what tells them apart */
+/* ---- recorded.c: a run that is recorded once and launched again. The first four fields identify it. */
 typedef struct {
 	const ProgramRecord *program;
-	int64_t index; /* micro-batch */
+	int64_t index; /* number of the micro-batch */
 	bool last;
 	uint8_t turns[N_TURNS];
-	bool seen;                 /* it ran once, so that everything it needs is loaded */
-	Recorded *recorded;        /* NULL: not yet */
-	int first_timer, n_timers; /* of the step's; their phases */
+	/* the run was walked once, so everything that it needs is loaded */
+	bool seen;
+	Recorded *recorded;        /* NULL before recording */
+	int first_timer, n_timers; /* place among the step's timers */
 	int8_t *phases;
-	bool full;                     /* there were more changes of the phase than timers */
-	CommCount counts[N_GROUPS];    /* of its collectives */
-	int64_t copied_in, copied_out; /* as the executor's, of this run */
+	bool full;                     /* there were more changes of phase than timers */
+	CommCount counts[N_GROUPS];    /* collectives that the run starts, per group */
+	int64_t copied_in, copied_out; /* bytes of offloaded data that the run copies */
 } RecordedRun;
 typedef struct {
 	Arena *arena;
 	const Format *format;
-	int target; /* whose programs it runs */
+	int target; /* the target whose programs run on the device */
 	const DeviceOps *ops;
 	Device *device;
 	Code *code;
-	int host_target; /* whose programs the host's processors run; `target`: none other */
+	/* the target whose programs run on the host's processors; `target` if there are no such programs */
+	int host_target;
 	Device *host_device;
 	Code *host_code;
-	bool host_reads_io; /* some of them read a micro-batch's inputs */
+	bool host_reads_io; /* a program on the host's processors reads a micro-batch's inputs */
 	Span host_library;
 	VEC(HostLaunch *) host_launches;
-	const Comm *comm; /* NULL: of one rank */
+	const Comm *comm; /* NULL with one rank */
 	RunFacts facts;
-	int64_t *shard_at;         /* of facts */
-	Span regions[N_SPACES][2]; /* by turn; without turns the first */
-	Span library;              /* what libraries work in */
-	uint8_t turns[N_TURNS];    /* which one programs run on */
-	uint32_t most_arguments;   /* of an instruction */
-	bool *asks;                /* by program: it has instructions that ask for a number */
-	void **buffers;            /* room for them */
+	int64_t *shard_at;         /* facts.shard_at */
+	Span regions[N_SPACES][2]; /* indexed by turn; spaces without turns use [0] */
+	Span library;              /* scratch memory of libraries */
+	uint8_t turns[N_TURNS];    /* the turn on which programs run now */
+	uint32_t most_arguments;   /* most arguments that an instruction has */
+	/* indexed by program: it has a BRANCH or LEAVE, which reads a flag on the host */
+	bool *asks;
+	void **buffers; /* room for one instruction's arguments */
 	int64_t *before;
-	StepTimers timers[2]; /* by the step's turn */
-	bool timed;           /* runs belong to a step */
+	StepTimers timers[2]; /* indexed by the step's turn */
+	bool timed;           /* runs belong to a step, so phases are timed */
 	bool poison;
-	int64_t copied_in,
-		copied_out; /* bytes: of what is offloaded, to the device and from there, as queued so far */
-	const char *offload_folder; /* of files in place of SPACE_OFFLOAD; NULL: it is memory */
-	int64_t host_waits;         /* how often the host has waited for the device */
-	int most_observed;          /* instructions that a program runs; 0: they are never timed */
-	Observer *observer;         /* NULL: they are not timed */
-	Trace *trace;               /* of collectives; NULL: none */
-	Finder *finder;             /* of numbers that are not finite; NULL: nobody looks */
-	Span *spans;                /* for it: room for an instruction's arguments */
+	/* bytes of offloaded data that queued copies move to the device, and back */
+	int64_t copied_in, copied_out;
+	/* folder of the file that replaces SPACE_OFFLOAD; NULL: plain memory */
+	const char *offload_folder;
+	int64_t host_waits; /* how often the host has waited for the device */
+	/* most instructions that a program runs; 0: instructions are never timed */
+	int most_observed;
+	Observer *observer; /* NULL: instructions are not timed */
+	Trace *trace;       /* receives spans of collectives; may be NULL */
+	Finder *finder;     /* looks for NaN and infinities; NULL: nobody looks */
+	Span *spans;        /* for the finder: room for one instruction's arguments */
 	VEC(RecordedRun) recorded;
-	bool records_ranks; /* runs with collectives are recorded: on all ranks, or on none */
+	bool records_ranks; /* runs with collectives are recorded; the same on all ranks */
 } Executor;
 typedef struct {
 	const DeviceOps *ops;
 	DeviceOptions device;
 	const CodeImage *variant;
-	const CodeImage *host; /* for programs that the host's processors run; NULL: none */
-	const Comm *comm;      /* NULL, where there is one rank */
-	bool ordered;          /* sums over ranks are made in their order */
+	const CodeImage *host; /* code for the host's processors; may be NULL */
+	const Comm *comm;      /* NULL with one rank */
+	bool ordered;          /* sums over ranks are made in the order of the ranks */
 	int mode;              /* how ranks share states */
-	int shard_ranks;       /* that have all parts of them together; 0: all */
+	int shard_ranks;       /* ranks of a group that holds all parts; 0: all ranks */
 	bool observed;         /* instructions may be timed */
 	const char *offload_folder;
 } ExecutorOptions;
 Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);
-/* Joins the other ranks' devices, where collectives run there. All ranks call it, and the same `records`: runs are recorded. */
+/* Connects the devices of all ranks, if collectives run on devices. All ranks call it with the same `records`: whether runs
+ * with collectives are recorded. */
 Status executor_attach(Executor *x, bool records);
-void executor_stop(Executor *x); /* waits; then nothing touches the regions */
+void executor_stop(Executor *x); /* waits; afterwards nothing touches the regions */
 void executor_close(Executor *x);
-/* In the device's memory, at the present turns. */
+/* Address in the device's memory, at the present turns. */
 Span executor_slot(const Executor *x, uint32_t slot);
-Span executor_state(const Executor *x, int state);    /* of which ranks hold parts: none */
-Span executor_region(const Executor *x, Space space); /* whole */
-/* Where the host fills or reads a slot of io or step; of a whole io region, at a turn; of a program's scalars, NULL without. */
+Span executor_state(const Executor *x, int state);    /* empty if ranks hold parts of the state */
+Span executor_region(const Executor *x, Space space); /* the whole region */
+/* Addresses in the host's memory: of a slot of io or step; of the whole io region at a turn; of a program's scalars, NULL if it
+ * has no scalars. */
 char *executor_host(const Executor *x, uint32_t slot);
 char *executor_image(const Executor *x, int turn);
 int64_t executor_image_bytes(const Executor *x);
-bool executor_is_apart(const Executor *x); /* the device's memory is not the host's */
+bool executor_is_apart(const Executor *x); /* the host cannot read the device's memory */
 Scalar *executor_scalars(const Executor *x, const ProgramRecord *p);
-/* Both are done when they return, and so is all that was queued before. */
+/* Both wait, for the copy and for everything queued before it. */
 Status executor_write(Executor *x, Span to, const void *from);
 Status executor_read(Executor *x, void *to, Span from);
-/* Queues a run. Its scalars and inputs are in place, and stay until executor_wait_image of this turn. */
+/* Queues a run. The caller has filled its scalars and inputs, and leaves them alone until executor_wait_image for this turn
+ * returns. */
 Status executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro);
-Status executor_walk(Executor *x, const ProgramRecord *p,
-                     const MicroBatch *micro); /* without recording */
-/* The host waits: for everything; until it may fill that image again, from any thread; for a step's results. */
+/* Walks without recording. */
+Status executor_walk(Executor *x, const ProgramRecord *p, const MicroBatch *micro);
+/* Waiting by the host: executor_drain waits for everything; executor_wait_image until the host may fill that image again, from
+ * any thread; executor_wait_report for a step's results. */
 Status executor_drain(Executor *x);
 bool executor_image_is_free(const Executor *x, int turn);
 Status executor_wait_image(const Executor *x, int turn);
 Status executor_wait_report(Executor *x, int turn);
 bool executor_has_report(const Executor *x, int turn);
-/* Of the step of that turn, after its report. */
+/* Seconds per phase of that turn's step, after its report. */
 Status executor_step_times(const Executor *x, int turn, double seconds[N_PHASES]);
 
-/* ---- observe.c, of a program's run: all of it is over when observe_run returns */
+/* ---- observe.c: times the instructions of a program's run. observe_run waits for the run. */
 Status observe_begin(Executor *x);
 Status observe_begins(Executor *x, int stream);
 Status observe_ends(Executor *x, uint32_t at, int stream);
 Status observe_run(Executor *x, const ProgramRecord *p);
 
-/* ---- find_nan.c: looks at what each instruction reads, and, when it is over, at what it made */
+/* ---- find_nan.c: looks at an instruction's operands before it runs and at its results afterwards */
 typedef struct {
 	const ProgramRecord *program;
 	const MicroBatch *micro;
 	const Instruction *instruction;
-	const Span *spans; /* of its arguments */
+	const Span *spans; /* memory of the instruction's arguments */
 } FinderCall;
 Status finder_before(Executor *x, const FinderCall *call);
 Status finder_after(Executor *x, const FinderCall *call);
 
-/* ---- host_launch.c: programs of another target, which the host's processors run */
+/* ---- host_launch.c: runs programs of the host's target on the host's processors */
 Status host_open(Executor *x, const CodeImage *image, const DeviceOptions *options);
 void host_close(Executor *x);
-bool host_runs(const Executor *x, const ProgramRecord *p);         /* in this run */
-Status host_launch(Executor *x, int stream, const Launch *launch); /* has its turn in the stream */
+/* the host runs the program in this run */
+bool host_runs(const Executor *x, const ProgramRecord *p);
+/* runs in its turn in the stream */
+Status host_launch(Executor *x, int stream, const Launch *launch);
 
 /* ---- collective.c: an instruction of the communication stream */
 Status collective_start(Executor *x, const Instruction *n, void *to, const void *from);
 void collective_trace(Trace *trace, const CollectiveRecord *record, double begin, double end);
 
 /* ---- regions.c */
-Status regions_alloc(Executor *x); /* what it got is freed by regions_free, also after a fault */
+Status regions_alloc(Executor *x); /* after a fault, regions_free still frees what was allocated */
 void regions_free(Executor *x);
-/* Memory for the code's libraries, freed by library_free behind unload. */
+/* Scratch memory of the code's libraries. library_free comes after the code's unload. */
 Status library_alloc(const DeviceOps *ops, Device *device, Code *code, Span *out);
 void library_free(const DeviceOps *ops, Device *device, Span *library);
 
-/* ---- offload.c: memory of the host, or what stands in for it */
-/* What a device copies in its turn is memory: a driver would copy of a file when it is asked. */
+/* ---- offload.c: host memory for states, or a file that replaces it */
+/* Is the space in a file? Memory that the device copies in stream order is never a file: a driver would copy a file's pages
+ * when the copy is queued. */
 bool offload_in_file(const Executor *x, Space space);
 Status offload_alloc(const Executor *x, int64_t bytes, Span *out);
 void offload_free(const Executor *x, Span span);
@@ -173,7 +186,7 @@ void offload_free(const Executor *x, Span span);
 /* ---- recorded.c */
 void recorded_free(Executor *x);
 
-/* ---- trace.c: spans of time, in a file. */
+/* ---- trace.c: writes spans of time to a file */
 typedef enum {
 	TRACK_TRAINING,
 	TRACK_READING,
@@ -186,103 +199,109 @@ typedef enum {
 typedef struct {
 	TraceTrack track;
 	const char *category, *name;
-	double begin, end;    /* of seconds_now() */
-	const char *origin;   /* ONNX names; NULL: none */
-	const char *kernel;   /* that ran; NULL: none */
-	const char *count_of; /* what `count` counts; NULL: nothing */
+	double begin, end;    /* values of seconds_now() */
+	const char *origin;   /* ONNX names; may be NULL */
+	const char *kernel;   /* kernel that ran; may be NULL */
+	const char *count_of; /* what `count` counts; NULL: there is no count */
 	int64_t count;
 } TraceSpan;
 Status trace_open(Arena *arena, const char *path, Trace **out);
-void trace_span(Trace *t, const TraceSpan *s); /* from any thread; NULL is allowed */
-/* Completes the file, or says what went wrong since trace_open. NULL is allowed. */
+void trace_span(Trace *t, const TraceSpan *s); /* may be called by any thread; t may be NULL */
+/* Completes the file, or returns the first fault since trace_open. t may be NULL. */
 Status trace_close(Trace *t);
-void trace_abort(Trace *t); /* no file; NULL is allowed */
+void trace_abort(Trace *t); /* removes the file; t may be NULL */
 
-/* ---- observe.c: what each instruction took, for trace and profile. */
+/* ---- observe.c: time of each instruction, for trace and profile */
 struct Observer {
 	const Format *format;
-	Trace *trace;        /* NULL: none */
-	const char **titles; /* of the instructions, for the trace */
+	Trace *trace;        /* may be NULL */
+	const char **titles; /* titles of instructions, for the trace */
 	GradcProfile profile;
-	bool sampling;     /* this step adds to the profile */
+	bool sampling;     /* this step is added to the profile */
 	VEC(uint32_t) ran; /* instructions of the program's run, in order */
-	double base;       /* when it began */
+	double base;       /* time when the program's run began */
 	int phase;
 	double phase_begin, last_end;
-	bool sees_collectives; /* they take their time on streams; else each has a span of its own (collective.c) */
+	/* collectives are timed as instructions, on their stream; otherwise collective.c traces them */
+	bool sees_collectives;
 };
 
 /* ---- ranges.c */
 GradcRange range_of_nothing(void);
 bool range_is_finite(const GradcRange *r);
-/* n more elements. Those that are not finite and have the bytes of `before` (NULL: none) are not counted. */
+/* Adds n elements to the range. Numbers that are not finite do not count if `before` holds the same bytes; before may be NULL. */
 void range_add(GradcRange *r, DType t, const void *at, int64_t n, const void *before);
 
-/* ---- find_nan.c: where a failed step's first number that is not finite comes from. */
-/* From here on until finder_close runs are looked at. What it finds is the arena's. */
+/* ---- find_nan.c: finds the origin of a failed step's first number that is not finite */
+/* From finder_open to finder_close the executor looks at every instruction. Findings belong to the arena. */
 Status finder_open(Arena *arena, Executor *x);
-void finder_close(Executor *x); /* also where opening it failed */
-/* Findings, by number; -1: none of this rank's. */
+void finder_close(Executor *x); /* may follow a failed finder_open */
+/* Numbers of findings; NO_FINDING if this rank has no such finding. */
 typedef struct {
-	int first; /* where the loss or the norm have their NaN or infinity from */
-	int nan;   /* where the infinity of `first` became NaN */
+	int first; /* origin of the loss's or norm's NaN or infinity */
+	int nan;   /* where the infinity of `first` turned into NaN */
 } Cause;
 Cause finder_result(const Executor *x, const ProgramRecord *update); /* after the step */
 enum { NO_FINDING = -1 };
 
-/* A piece of memory that holds NaN or infinities now. */
+/* A range of memory that holds NaN or infinities now. */
 typedef struct {
 	Span span;
-	int from[GRADC_N_UNFIT]; /* findings that they come from; NO_FINDING: it holds none of that kind */
+	/* source finding per kind; NO_FINDING if the memory holds no number of that kind */
+	int from[GRADC_N_UNFIT];
 } Mark;
 
 /* An argument of an instruction. */
 typedef struct {
 	const Slot *slot;
 	Span span;
-	uint32_t access; /* 0: it is not looked at */
+	uint32_t access; /* 0: the argument is not looked at */
 	GradcRange before;
-	GradcRange
-		after; /* of a result; NaN and infinities that were there before are not counted */
-	int from[GRADC_N_UNFIT]; /* of an operand: where its NaN and infinities come from */
-	char *bytes; /* of memory that held some before a result was written there; NULL */
+	/* Of a result: its numbers after the instruction. NaN and infinities with unchanged bytes do not count. */
+	GradcRange after;
+	int from[GRADC_N_UNFIT]; /* of an operand: the source finding per kind */
+	/* The memory's bytes before the result was written, if they held NaN or infinities; otherwise NULL. */
+	char *bytes;
 } Watched;
 
 typedef enum {
-	CAUSE_MADE,     /* by an instruction, out of operands that do not explain it */
-	CAUSE_HELD,     /* by an operand before the step */
-	CAUSE_RECEIVED, /* from another rank */
+	CAUSE_MADE,     /* an instruction made it, and its operands do not explain it */
+	CAUSE_HELD,     /* an operand held it before the step */
+	CAUSE_RECEIVED, /* it came from another rank */
 } FindingCause;
 typedef struct {
 	FindingCause cause;
 	const ProgramRecord *program;
-	const Instruction *instruction; /* that made it, or was the first to read it */
+	/* the instruction that made it, or the first that read it */
+	const Instruction *instruction;
 	MicroBatch micro;
-	bool kinds[GRADC_N_UNFIT]; /* what was made */
-	Watched *args;             /* of the instruction; of what was held, that operand */
+	bool kinds[GRADC_N_UNFIT]; /* kinds that were made */
+	/* arguments of the instruction; for CAUSE_HELD only the operand */
+	Watched *args;
 	int n_args;
 } Finding;
 
-const Finding *finder_get(const Finder *finder, int finding); /* NULL: of NO_FINDING */
+const Finding *finder_get(const Finder *finder, int finding); /* NULL for NO_FINDING */
 
-/* ---- poison.c: memory that holds no live value, made useless. */
+/* ---- poison.c: overwrites memory that holds no live value */
 Status poison_before(Executor *x, const ProgramRecord *p);
 Status poison_after(Executor *x, const ProgramRecord *p, uint32_t instruction);
 
-/* ---- state_parts.c */
-/* What this rank has of a state, in the device's memory: bytes from `first` on; at.at is NULL where it has none. */
+/* ---- state_parts.c: the part of a state that a rank holds */
+/* The bytes of a state that this rank holds in the device's memory; `first` is their offset in the state. at.at is NULL if the
+ * rank holds no bytes. */
 typedef struct {
 	Span at;
 	int64_t first;
 } StatePart;
 StatePart state_part(const Executor *x, int state);
-bool state_has_parts(const Executor *x, int state); /* ranks hold parts of it */
-/* Of a state that ranks hold parts of: the bytes that this rank has. */
+bool state_has_parts(const Executor *x, int state); /* ranks hold parts of the state */
+/* The bytes of a divided state that a rank holds. */
 typedef struct {
 	int64_t first, bytes;
 } StateRange;
 StateRange state_range(const Format *f, const RunFacts *facts, int state, int rank);
-/* Bytes [offset, offset + bytes) of the state: of them what this rank has. */
+/* Writes those bytes of [offset, offset + bytes) of the state that this rank holds. */
 Status state_write(Executor *x, int state, int64_t offset, const void *from, int64_t bytes);
 
 #endif

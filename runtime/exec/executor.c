@@ -1,6 +1,6 @@
-/* Walks a program: each instruction's kind picks a function, each argument's slot an address. Everything is queued on the
- * device's streams; the host waits nowhere here but where a BRANCH or LEAVE asks for a number. Timers are recorded where the phase changes, so that a report needs no clock
- * in between. */
+/* Walks a program: each instruction's kind picks a function, each argument's slot an address. All work is queued on the
+ * device's streams. The host waits only for a BRANCH or LEAVE, which reads a flag. Timers are recorded where the phase changes,
+ * so the report of a step needs no clock in between. */
 #include "runtime/exec/exec.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ executor_is_apart(const Executor *x)
 	return (x->facts.holds & ONLY_APART) != 0;
 }
 
-/* How many instructions a run of it has, those in loops as often as they run. */
+/* Number of instructions that a run of the program executes, loop iterations included. */
 static int64_t
 observed_of(const Executor *x, const ProgramRecord *p)
 {
@@ -73,7 +73,7 @@ program_asks(const Executor *x, const ProgramRecord *p)
 	return false;
 }
 
-/* While the host waits for the device, and that for collectives. */
+/* Watches the other ranks while the host waits for the device and the device waits for collectives. */
 static Status
 look_after_ranks(void *context, double moved, bool *waits)
 {
@@ -198,7 +198,7 @@ executor_slot(const Executor *x, uint32_t slot)
 	return (Span){place(x, (Space)s->space, s->offset), s->bytes};
 }
 
-/* The same place in the twin, where the host has a side of its own. */
+/* The space's twin in the host's memory, if the host cannot read the device's memory. */
 static Space
 host_side(const Executor *x, Space space)
 {
@@ -237,7 +237,7 @@ executor_state(const Executor *x, int state)
 	const StateRecord *s = &x->format->states[state];
 
 	if (state_is_sharded(s, x->facts.mode))
-		return (Span){NULL, 0}; /* state_part */
+		return (Span){NULL, 0}; /* see state_part */
 	return (Span){place(x, SPACE_STATE, s->offset), s->bytes};
 }
 
@@ -254,7 +254,7 @@ executor_write(Executor *x, Span to, const void *from)
 	return executor_drain(x);
 }
 
-/* A driver's copy into memory that is not pinned would wait for what is queued before it, without a watchdog. */
+/* Drains first: a driver's copy into memory that is not pinned would wait for all earlier work, without a watchdog. */
 Status
 executor_read(Executor *x, void *to, Span from)
 {
@@ -278,7 +278,7 @@ event_of(SharedEvent event, int turn)
 	return (int)format_event(event, turns);
 }
 
-/* Behind it nothing reads the host's side of the image: copies do, and programs for the host's processors themselves. */
+/* After this event nothing reads the host's side of the image. Its readers are copies, and programs on the host's processors. */
 static int
 image_event(const Executor *x, int turn)
 {
@@ -317,7 +317,7 @@ typedef struct {
 	Executor *x;
 	const ProgramRecord *program;
 	const MicroBatch *micro;
-	uint32_t pc; /* within the program */
+	uint32_t pc; /* place within the program */
 	int depth;
 	struct {
 		uint32_t start, count, done;
@@ -355,8 +355,9 @@ argument_part(const Walk *w, const Instruction *n, uint32_t i, int64_t *first)
 	int64_t done = a->loop ? w->loops[a->loop - 1].done : 0;
 	SlotPlace at = {s->offset, s->bytes, 0};
 
+	/* cannot fail: format_check_world has checked it */
 	if (s->share != SLOT_WHOLE)
-		format_place(s, &w->x->facts, done, &at); /* format_check_world has seen it */
+		format_place(s, &w->x->facts, done, &at);
 	else
 		at.offset += a->stride * done;
 	*first = at.first;
@@ -372,7 +373,8 @@ argument_span(const Walk *w, const Instruction *n, uint32_t i)
 	return argument_part(w, n, i, &first);
 }
 
-/* A kernel's argument, as if all of it were there; where it is a part, the launch takes the iterations of that. */
+/* A kernel's argument as the address of the whole tensor. If the rank holds a part of it, the launch gets only the iterations
+ * of that part. */
 static void *
 whole_argument(const Walk *w, const Instruction *n, uint32_t i, Launch *launch)
 {
@@ -417,7 +419,7 @@ run_kernel(Walk *w, const Instruction *n)
 	                   : x->ops->run(x->device, n->stream, x->code, &launch);
 }
 
-/* Between the device's memory and what lies in the host's for want of room there. */
+/* Counts bytes that move between the device's memory and offloaded states in the host's memory. */
 static void
 count_copy(Executor *x, const Instruction *n, int64_t bytes)
 {
@@ -446,7 +448,8 @@ run_fill_zero(Walk *w, const Instruction *n)
 	return w->x->ops->fill_zero(w->x->device, n->stream, argument_span(w, n, 0));
 }
 
-/* Whoever waits for what comes out of the program has its last timer, too. */
+/* An event that other streams or the host wait for ends the current phase first, so that the program's last timer is recorded
+ * before it. */
 static Status
 run_record(Walk *w, const Instruction *n)
 {
@@ -461,7 +464,7 @@ run_wait(Walk *w, const Instruction *n)
 	return w->x->ops->wait(w->x->device, n->stream, (int)format_event(n->what, w->x->turns));
 }
 
-/* Where the communicator cannot read the device's memory the last two arguments are its copy. */
+/* If the communicator cannot read the device's memory, the last two arguments are the copies that it can read. */
 static Status
 run_collective(Walk *w, const Instruction *n)
 {
@@ -503,7 +506,7 @@ run_loop(Walk *w, const Instruction *n)
 	return open_block(w, (uint32_t)format_loop_count(n->what, &w->x->facts));
 }
 
-/* The host waits for all that is queued: what runs next depends on it. */
+/* Reads a flag. The host waits for everything queued, because the next instruction depends on the flag. */
 static Status
 ask(Walk *w, const Instruction *n, bool *answer)
 {
@@ -556,7 +559,7 @@ static Status (*const execute[N_INSTRUCTIONS])(Walk *, const Instruction *) = {
 	[LEAVE] = run_leave,         [END] = run_end,
 };
 
-/* Nothing else runs meanwhile. */
+/* Runs one instruction alone, between the finder's looks at its operands and results. */
 static Status
 run_and_look(Walk *w, const Instruction *n)
 {
@@ -583,7 +586,7 @@ is_due(const Walk *w, const Instruction *n)
 
 	return (due[n->when] && only_applies(n->only, &w->x->facts) &&
 	        !(w->micro->alone && (n->only & ranks))) ||
-	       n->kind == END; /* a skipped LOOP skips its END */
+	       n->kind == END; /* a skipped LOOP skips its END as well */
 }
 
 static Status
@@ -599,8 +602,9 @@ executor_step_times(const Executor *x, int turn, double seconds[N_PHASES])
 {
 	const StepTimers *t = &x->timers[turn];
 
+	/* the recorded phases alone would show too little time */
 	for (int p = 0; p < N_PHASES; p++)
-		seconds[p] = t->full ? NAN : 0; /* part of it would be less than it took */
+		seconds[p] = t->full ? NAN : 0;
 	if (t->full)
 		return NULL;
 	for (int i = 0; i + 1 < t->n; i++) {

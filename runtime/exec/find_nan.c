@@ -1,41 +1,43 @@
-/* Which instruction made the first number that is not finite. A step that failed is run again, one instruction after the other, and
- * what each of them reads and makes is looked at (step.c). A failed step has changed nothing that it reads, so the numbers are the
- * same. Nothing is done before a step fails.
+/* Finds the instruction that made the first number that is not finite. After a step has failed, step.c runs it again, one
+ * instruction at a time, and the finder looks at the operands and results of each instruction. A failed step changes none of
+ * its inputs, so the numbers are the same. Before a step fails nothing is done.
  *
- * A finding is an instruction that made NaN or an infinity out of operands that had none, or a tensor that held them before the step.
- * A mark is a piece of memory that holds some now, and whose finding they come from. For example, of h = exp(x), y = h / h:
+ * A finding is an instruction that made NaN or an infinity from operands without them, or a tensor that held them before the
+ * step. A mark is a range of memory that holds NaN or infinities now, with the finding that they come from. For example, with h
+ * = exp(x) and y = h / h:
  *
- *	exp   x: 1 .. 100      h: inf              finding 0; mark h: inf of 0
- *	div   h: inf of 0      y: NaN              finding 1, whose operand has infinities of 0; mark y: NaN of 1
+ * exp   x: 1 .. 100      h: inf              finding 0; mark on h: inf from finding 0
+ * div   h: inf from 0    y: NaN              finding 1, whose operand has infinities from 0; mark on y: NaN from 1
  *
- * A NaN among the operands explains one in the result; an infinity explains an infinity, best one of its sign. It does not explain
- * a NaN: a mask of -inf is ordinary, inf - inf is not. What counts at the end is where the loss and the norm of the gradients, by
- * which @update decides, have theirs from: what went nowhere is harmless.
+ * A NaN in an operand explains a NaN in the result. An infinity explains an infinity, preferably of the same sign. An infinity
+ * does not explain a NaN: a mask of -inf is ordinary, inf - inf is not. The answer is the origin of the NaN or infinity in the
+ * loss or in the norm of the gradients, by which @update decides. Numbers that reach neither are harmless.
  *
- * Memory without a value may hold anything: what lies between rows with a pitch, or what a kernel would have made that a library does
- * without. So a result's NaN is made there only where its bytes are new, and an operand's counts only where there is a mark, or
- * the operand is a state or an input. That all of it is new is made sure of by zeros before the first instruction. */
+ * Memory without a value may hold anything: gaps between rows with a pitch, or results that a kernel would write and a library
+ * does not. So a NaN counts as a result only if its bytes are new, and as an operand only if the memory has a mark or is a
+ * state or an input. Zeros are written before the first instruction, so that old bytes are never NaN. */
 #include "runtime/exec/exec.h"
 
 #include <string.h>
 #include <math.h>
 
 enum { WINDOW = 1 << 20 };
-enum { FORWARD_PHASE = 1 }; /* of an instruction */
+enum { FORWARD_PHASE = 1 }; /* Instruction.phase of a forward pass */
 
 struct Finder {
 	Arena *arena;
 	VEC(Finding *) findings;
 	VEC(Mark) marks;
-	Watched *watched; /* the arguments of an instruction */
-	Finding *made;    /* by the instruction that runs; NULL: nothing */
-	int sent;         /* the finding of what this rank added to a sum over ranks; NO_FINDING */
-	char *window;     /* through which the device's memory is read */
+	Watched *watched; /* arguments of the current instruction */
+	Finding *made;    /* finding of the current instruction; NULL if it made none */
+	/* the finding behind this rank's contribution to a sum over ranks; NO_FINDING if it sent only finite numbers */
+	int sent;
+	char *window; /* host buffer through which the device's memory is read */
 };
 
 static const int no_findings[GRADC_N_UNFIT] = {NO_FINDING, NO_FINDING, NO_FINDING};
 
-/* ---- opening: what a step stores and does not read holds zeros */
+/* ---- opening: zeros in memory that a step writes before it reads */
 static Status
 clear(Executor *x, Span span)
 {
@@ -80,14 +82,14 @@ finder_close(Executor *x)
 }
 
 /* ---- findings */
-/* An infinity that was there before the step is the last thing to suspect: it may be a mask. */
+/* An infinity that was there before the step is suspected last: it may be a mask. */
 static bool
 is_suspect(const Finder *finder, int finding, int kind)
 {
 	return kind == GRADC_NAN || finder->findings.at[finding]->cause != CAUSE_HELD;
 }
 
-/* Of two, with NaN or infinities of that kind: the one to name. */
+/* Which of two findings with NaN or infinities of that kind to name. */
 static int
 better(const Finder *finder, int a, int b, int kind)
 {
@@ -125,7 +127,7 @@ overlap(Span a, Span b)
 	return a.at < b.at + b.bytes && b.at < a.at + a.bytes;
 }
 
-/* What lies there is overwritten; of a mark that reaches further the rest stays. */
+/* Removes marks from overwritten memory. The rest of a longer mark stays. */
 static void
 remove_marks(Finder *finder, Span span)
 {
@@ -174,8 +176,7 @@ slot_of(const Format *f, const Instruction *n, int i)
 	return &f->slots[f->arguments[n->args + (uint32_t)i].slot];
 }
 
-/* What an instruction of that kind does with its i-th argument; kernels say it in a table of their own. Where collectives have four,
- * the last two are the ones that are used. */
+/* How an instruction uses its i-th argument; kernels have a table for it. A collective with four arguments uses the last two. */
 static uint32_t
 access_of(const Executor *x, const Instruction *n, int i)
 {
@@ -189,7 +190,7 @@ access_of(const Executor *x, const Instruction *n, int i)
 	return i == first ? ACCESS_WRITE : ACCESS_READ;
 }
 
-/* As far as the instruction may touch it. */
+/* The argument's memory, without bytes that the kernel cannot touch. */
 static Span
 span_of(const Executor *x, const FinderCall *call, int i)
 {
@@ -210,7 +211,7 @@ is_on_host(const Executor *x, const Watched *w)
 	return !executor_is_apart(x) || space_table[w->slot->space].on_host;
 }
 
-/* before: what the memory held; NULL: all of it counts. */
+/* before: the memory's earlier bytes; NULL: every number counts. */
 static Status
 measure(Executor *x, const Watched *w, const char *before, GradcRange *out)
 {
@@ -254,7 +255,7 @@ is_input(const Format *f, const ProgramRecord *p, const Slot *s)
 	return false;
 }
 
-/* What an operand holds that no instruction has made. */
+/* Adds a finding for an operand with NaN or infinities that no instruction has made. */
 static void
 find_held(Executor *x, const FinderCall *call, Watched *w)
 {
@@ -286,10 +287,10 @@ find_origins(Executor *x, const FinderCall *call, Watched *w)
 		find_held(x, call, w);
 	for (int k = 0; k < GRADC_N_UNFIT; k++)
 		if (w->from[k] == NO_FINDING)
-			w->before.n[k] = 0; /* of no value */
+			w->before.n[k] = 0; /* the memory holds no value */
 }
 
-/* What a rank has given away, others have back in their sums, and it from them. */
+/* Notes what this rank contributes to a collective: other ranks see it in their sums, and this rank gets it back. */
 static void
 note_sent(Finder *finder, const FinderCall *call, const Watched *w)
 {
@@ -329,7 +330,7 @@ finder_before(Executor *x, const FinderCall *call)
 }
 
 /* ---- results */
-/* Which operands' NaN or infinities explain those of a result. */
+/* Kinds in operands that explain a kind in a result, best first. */
 static const int explains[GRADC_N_UNFIT][2] = {
 	[GRADC_NAN] = {GRADC_NAN, GRADC_NAN},
 	[GRADC_PLUS_INFINITY] = {GRADC_PLUS_INFINITY, GRADC_MINUS_INFINITY},
@@ -361,7 +362,7 @@ find_made(Finder *finder, const FinderCall *call, int kind)
 	return finder->findings.n - 1;
 }
 
-/* Where a result's are from. Those that were there before, to the bit, are its own only where an operand explains them. */
+/* Source finding of each kind in a result. A number with unchanged bytes counts only if an operand explains it. */
 static void
 find_result(Finder *finder, const FinderCall *call, const Watched *result, int from[GRADC_N_UNFIT])
 {
@@ -417,8 +418,8 @@ is_trained(const Format *f, const Slot *s)
 	return false;
 }
 
-/* An infinity that nobody wants: one that is not negative, of a backward pass, or of a weight. The -inf of a forward pass, or of a
- * constant or an input, is as likely a mask. */
+/* An infinity that is surely a fault: a positive one, one of a backward pass, or one in a weight. A -inf of a forward pass, of
+ * a constant or of an input may be a mask. */
 static bool
 is_unwanted(const Format *f, const Finding *found)
 {
@@ -431,7 +432,7 @@ is_unwanted(const Format *f, const Finding *found)
 	       (positive || found->instruction->phase != FORWARD_PHASE);
 }
 
-/* Of NaN that an instruction made of infinities: the finding of these, if that is the one to name. */
+/* For NaN that an instruction made from infinities: the finding of the infinities, if that is the one to name. */
 static int
 find_infinity(const Executor *x, int finding)
 {

@@ -1,12 +1,12 @@
-/* Kernels of a program for the host's processors, in a run on another device: tasks of the host in their stream, run by a
- * CPU device of their own. Everything they touch lies in memory that the host reads and writes. */
+/* Runs kernels for the host's processors while other programs run on another device. Each launch is a task of the host in its
+ * stream, which a CPU device runs. Everything that such kernels touch is in memory that the host reads and writes. */
 #include "runtime/exec/exec.h"
 
 #include <string.h>
 
 #include <stdatomic.h>
 
-/* It is the executor's, and used again when the device has run it: a device that is spent drops what was queued. */
+/* The executor owns a launch and reuses it after the task has run. A closed device may drop queued tasks. */
 struct HostLaunch {
 	Executor *x;
 	Launch launch;
@@ -27,7 +27,7 @@ run_task(HostTask *task, bool *done)
 	return status;
 }
 
-/* One that is not queued. */
+/* A launch that is not queued. */
 static HostLaunch *
 take_launch(Executor *x)
 {
@@ -46,7 +46,7 @@ host_launch(Executor *x, int stream, const Launch *launch)
 
 	h->x = x;
 	h->launch = *launch;
-	h->launch.before = NULL; /* the host's processors do without */
+	h->launch.before = NULL; /* the CPU device does not use it */
 	atomic_store(&h->queued, true);
 	if (launch->n_buffers)
 		memcpy(h->buffers, launch->buffers, sizeof(void *) * launch->n_buffers);
@@ -93,7 +93,7 @@ host_open(Executor *x, const CodeImage *image, const DeviceOptions *options)
 	CodeSource source = {image, 1, x->format, (int)image->target, x->facts.mode};
 	DeviceOptions host = *options;
 
-	host.ordinal = 0; /* that of the other device is no number of a CPU */
+	host.ordinal = 0; /* the other device's number means nothing for a CPU */
 	host.watch = (DeviceWatch){0};
 
 	x->host_target = (int)image->target;

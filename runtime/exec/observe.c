@@ -1,11 +1,11 @@
-/* What each instruction took: spans of the trace, and sums of a few steps for the report. While there is an observer,
- * an event is recorded before and after each instruction, on its stream, and the host waits for the end of each program
- * to read them; otherwise only phases are timed. */
+/* Times each instruction: spans for the trace, and sums over a few steps for the report. With an observer, an event is recorded
+ * before and after each instruction on its stream, and the host waits for the end of each program to read the events. Without
+ * one, only phases are timed. */
 #include "runtime/exec/exec.h"
 
 #include <string.h>
 
-/* Phases are the runs of instructions between two changes. */
+/* A phase in the trace lasts from its first to its last instruction. */
 static void
 end_phase(Observer *o)
 {
@@ -97,7 +97,7 @@ observe_ends(Executor *x, uint32_t at, int stream)
 	return x->ops->record(x->device, stream, observed_event(k) + 1);
 }
 
-/* The k-th that ran. */
+/* Reads the events of the k-th instruction that ran. */
 static Status
 observe_one(Executor *x, int k, uint32_t index)
 {

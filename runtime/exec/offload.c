@@ -1,6 +1,6 @@
-/* Parts of states that lie in the host's memory: --offload says which, and with --offload-dir they lie in a file, for models
- * that are larger than memory. The file has no name, so nothing is left of a process that is killed, and has all its blocks
- * before training starts, so that no write to a page can fail. */
+/* Memory for parts of states outside the device: --offload selects the states, and --offload-dir puts them into a file, for
+ * models that are larger than memory. The file has no name, so a killed process leaves nothing behind. All its blocks are
+ * allocated before training starts, so that no write to a page can fail. */
 #include "runtime/exec/exec.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* ---- the file */
-/* It is gone when it is closed. */
+/* A file that disappears when it is closed. */
 static int
 open_nameless(const char *folder)
 {

@@ -1,6 +1,6 @@
-/* For tests: memory without a live value is filled with 0xff, which is NaN in every float type. A plan that frees a value too
- * early, or reads a unit before it was gathered, then gives NaN instead of luck. Bytes are dead when no later instruction of
- * the program reads them before they are written anew. */
+/* For tests: fills memory without a live value with 0xff, which is NaN in every float type. A plan that frees a value too
+ * early, or reads a unit before it is gathered, then gives NaN instead of luck. Bytes are dead if no later instruction of the
+ * program reads them before they are overwritten. */
 #include "runtime/exec/exec.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ fill_poison(Executor *x, Span span)
 	return status;
 }
 
-/* What a program makes of it is over when it ends. */
+/* Spaces whose values end with the program. */
 static const Space poisoned[] = {SPACE_WORKSPACE, SPACE_GATHERED};
 
 Status
@@ -50,7 +50,7 @@ covers(const Slot *a, const Slot *b)
 	       b->offset + b->bytes <= a->offset + a->bytes;
 }
 
-/* Of a collective all: what it writes may be what it reads. */
+/* A collective may write into the operand that it reads, so all its arguments count as read. */
 static bool
 is_read(const Format *f, const Instruction *n, uint32_t i)
 {
@@ -75,7 +75,7 @@ slot_of(const Format *f, const Instruction *n, uint32_t i)
 	return &f->slots[f->arguments[n->args + i].slot];
 }
 
-/* Does it read some of these bytes? Of what moves with a loop it may be any. */
+/* May the argument read some of these bytes? An argument that moves with a loop may read any bytes of its space. */
 static bool
 may_read(const Format *f, const Instruction *n, uint32_t i, const Slot *s)
 {
@@ -85,11 +85,11 @@ may_read(const Format *f, const Instruction *n, uint32_t i, const Slot *s)
 	return is_read(f, n, i) && (moves ? t->space == s->space : overlaps(t, s));
 }
 
-/* Does something from there on, or who called the program, read these bytes before all of them are written anew? */
+/* Does an instruction at or after `from`, or the program's caller, read these bytes before all of them are overwritten? */
 static bool
 is_wanted(const Format *f, const ProgramRecord *p, const Slot *s, uint32_t from)
 {
-	int depth = 0; /* in a block, which may be left out */
+	int depth = 0; /* of blocks, which may be skipped */
 
 	for (uint32_t i = from; i < p->n_instructions; i++) {
 		const Instruction *n = &f->instructions[p->first_instruction + i];

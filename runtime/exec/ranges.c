@@ -1,4 +1,4 @@
-/* What numbers an array holds: the range of those that are finite, and how many are not. */
+/* Describes the numbers of an array: the range of the finite ones, and how many are not finite. */
 #include "runtime/exec/exec.h"
 
 #include <math.h>
@@ -38,7 +38,7 @@ add_value(GradcRange *r, double value, bool is_old)
 	r->most = value > r->most ? value : r->most;
 }
 
-/* Plain loops for the types that most of the memory has. */
+/* Plain loops for the types that fill most of the memory. */
 #define ADD_ALL(T)                                                                            \
 	static void add_all_##T(GradcRange *r, const void *at, int64_t n, const void *before) \
 	{                                                                                     \

@@ -1,13 +1,15 @@
-/* Programs are recorded where the device can: one run by itself, so that all it needs is loaded, one that is recorded, and
- * from then on the recording is launched. A recording holds addresses and events, so there is one for each turn and each
- * micro-batch of a step. What has tasks of the host is not recorded: collectives of a communicator without streams, and
- * programs for the host's processors; nor what asks for a number. Collectives on streams are recorded by all ranks in the same run: which runs those are follows
- * from what all ranks do alike, and from executor_attach. */
+/* Records programs on devices that can. The first run is walked, so that all it needs is loaded; the second run is recorded;
+ * later runs launch the recording. A recording holds addresses and events, so there is one for each turn and each micro-batch
+ * of a step.
+ *
+ * Programs with tasks of the host are not recorded: collectives of a communicator without streams, and programs on the host's
+ * processors. Nor are programs whose host reads a flag. Collectives on streams must be recorded by all ranks in the same run.
+ * All ranks find the same runs, because they run the same programs and agree in executor_attach. */
 #include "runtime/exec/exec.h"
 
 #include <string.h>
 
-enum { MOST = 64 }; /* recordings; others run by themselves */
+enum { MOST = 64 }; /* most recordings; further runs are walked */
 
 static bool
 has_host_tasks(const Executor *x)
@@ -29,7 +31,7 @@ is_same(const RecordedRun *r, const RecordedRun *key)
 	       memcmp(r->turns, key->turns, sizeof(r->turns)) == 0;
 }
 
-/* NULL: there are enough. */
+/* NULL if there are enough recordings. */
 static RecordedRun *
 find_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 {
@@ -46,7 +48,7 @@ find_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 	return &x->recorded.at[x->recorded.n - 1];
 }
 
-/* ---- what the communicator has started */
+/* ---- collectives that the communicator has started */
 static void
 count(const Executor *x, CommCount out[N_GROUPS])
 {
@@ -102,7 +104,7 @@ executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 	}
 	if (!r->recorded)
 		RETURN_IF_ERROR(record_run(x, r, micro));
-	else if (t->n != r->first_timer) /* its events are those of another place in the step */
+	else if (t->n != r->first_timer) /* its events belong to another place in the step */
 		return executor_walk(x, p, micro);
 	else {
 		memcpy(t->phase + t->n, r->phases, (size_t)r->n_timers);

@@ -1,4 +1,4 @@
-/* The regions of memory of a run: how large they are, getting them, and what to say where there is not enough. */
+/* The regions of memory of a run: their sizes, their allocation, and the message if there is not enough memory. */
 #include "runtime/exec/exec.h"
 
 static int64_t
@@ -26,7 +26,7 @@ turns_of(const SpaceRow *row)
 	return row->turn == TURN_NONE ? 1 : 2;
 }
 
-/* "state 1.4 GiB, workspace 70.1 GiB", those of the device's memory or of the host's; their sum. */
+/* "state 1.4 GiB, workspace 70.1 GiB": the regions on the device or on the host. Returns their sum. */
 static int64_t
 add_plan(Text *out, const Executor *x, bool on_host)
 {
@@ -49,7 +49,7 @@ add_plan(Text *out, const Executor *x, bool on_host)
 	return sum + library;
 }
 
-/* What was planned by region, what there is, and what helps. A fault of the device is something else. */
+/* An error with the plan by region, the free memory, and what helps. A fault of the device is returned instead. */
 static Status
 not_enough(const Executor *x, bool on_host, Status why)
 {

@@ -1,10 +1,10 @@
-/* States that ranks hold parts of. A unit is divided in whole blocks, so of a parameter inside of it a rank has a range of
- * elements, perhaps none:
+/* States that ranks hold in parts. A unit is divided in whole blocks, so a rank holds a range of elements, perhaps an empty
+ * one, of each parameter in the unit:
  *
- *	unit         | a a a a b b | b b b c c c |      2 ranks, blocks of 3
- *	rank 0 has     all of a, the first two of b
+ * unit         | a a a a b b | b b b c c c |      2 ranks, blocks of 3
+ * rank 0 has     all of a, the first two of b
  *
- * What is not divided every rank has whole. */
+ * Every rank holds an undivided state whole. */
 #include "runtime/exec/exec.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ state_has_parts(const Executor *x, int state)
 	return state_is_sharded(&x->format->states[state], x->facts.mode);
 }
 
-/* What it is divided with; -1: with no single one, as a run of units. */
+/* The divided state that contains this state: itself or its unit; -1 if the state spans several units. */
 static int
 piece_of(const Format *f, int state)
 {
@@ -26,14 +26,14 @@ piece_of(const Format *f, int state)
 	return s->unit && f->states[s->unit - 1].block ? (int)s->unit - 1 : -1;
 }
 
-/* Bytes of the state that a rank has. They lie `inside` bytes behind the beginning of what the rank has of state `of`. */
+/* A rank's range of a state. It begins `inside` bytes into the rank's part of state `of`, the divided state around it. */
 typedef struct {
 	StateRange range;
 	int of;
 	int64_t inside;
 } RankPart;
 
-/* rank: of the group that has all parts together. */
+/* rank: within the group that holds all parts. */
 static RankPart
 part_of_rank(const Format *f, const RunFacts *facts, int state, int rank)
 {
@@ -45,7 +45,7 @@ part_of_rank(const Format *f, const RunFacts *facts, int state, int rank)
 	                          piece->block ? piece->block : 1);
 	int64_t begin = dtype_bytes((DType)piece->dtype, part.first);
 	int64_t end = begin + dtype_bytes((DType)piece->dtype, part.n);
-	int64_t before = s->offset - piece->offset; /* of the state in the unit */
+	int64_t before = s->offset - piece->offset; /* offset of the state in the unit */
 	int64_t first = begin > before ? begin : before;
 	int64_t last = end < before + s->bytes ? end : before + s->bytes;
 
@@ -57,7 +57,7 @@ part_of_rank(const Format *f, const RunFacts *facts, int state, int rank)
 StateRange
 state_range(const Format *f, const RunFacts *facts, int state, int rank)
 {
-	if (rank >= run_group(facts, GROUP_SHARD).n) /* a copy of another's */
+	if (rank >= run_group(facts, GROUP_SHARD).n) /* only a copy of another rank's part */
 		return (StateRange){0};
 	return part_of_rank(f, facts, state, rank).range;
 }

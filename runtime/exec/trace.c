@@ -1,8 +1,8 @@
 /* --trace: spans of time in the Trace Event Format of Chrome, which Perfetto opens.
  * https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
  *
- * Complete events ("X"): those of one track nest by their times. A span is written when it ends;
- * a fault of the file is kept for trace_close, so that recording never stops a step. */
+ * Complete events ("X") of one track nest by their times. A span is written when it ends. A fault of the file is kept for
+ * trace_close, so that tracing never stops a step. */
 #include "base/files/files.h"
 #include "runtime/exec/exec.h"
 
@@ -13,7 +13,7 @@
 #include <string.h>
 
 struct Trace {
-	pthread_mutex_t lock; /* of everything below: tracks are written by threads of their own */
+	pthread_mutex_t lock; /* guards all fields below: several threads write spans */
 	FileWriter *file;
 	double zero;
 	Status fault;
@@ -38,7 +38,7 @@ write_event(Trace *t, json_t *event)
 	char *text = json_dumps(event,
 	                        JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
 
-	if (!text) { /* a name that is no UTF-8: this span is left out */
+	if (!text) { /* the name is not UTF-8: skip this span */
 		json_decref(event);
 		return;
 	}
@@ -85,7 +85,7 @@ trace_open(Arena *arena, const char *path, Trace **out)
 	return NULL;
 }
 
-/* To the nanosecond, so that the text is short. */
+/* Rounded to nanoseconds, so that the text is short. */
 static double
 microseconds(double seconds)
 {
