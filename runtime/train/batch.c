@@ -1,5 +1,5 @@
-/* Rows of a step and of a micro-batch, where the caller says what they are to be: of the executable, the data and the ranks
- * only the number of micro-batches is left open. */
+/* How many micro-batches a step has, and whether they fit --global-batch and --micro-batch. Executable, data and ranks fix
+ * everything but the number of micro-batches. */
 #include "runtime/data/data.h"
 #include "runtime/train/train.h"
 
@@ -9,7 +9,7 @@ origin_of(const char *origin)
 	return origin ? origin : "";
 }
 
-/* "2, 3, 5": rows of the micro-batches that training has programs for. */
+/* "2, 3, 5": the numbers of rows in a micro-batch that training has programs for. */
 static const char *
 rows_compiled(const Gradc *run)
 {
@@ -45,7 +45,8 @@ check_micro_batch(const Gradc *run)
 
 enum { MOST_CHOICES = 16, MOST_RANKS = 1 << 16 };
 
-/* Numbers of ranks among which so many micro-batches can be shared evenly, as text; the first of them. NULL: none. */
+/* Numbers of ranks that can share so many micro-batches evenly, as text with at most MOST_CHOICES numbers; NULL if no number of
+ * ranks fits. */
 
 static const char *
 rank_choices(Arena *arena, int64_t micro_batches, double most_accumulate)
@@ -86,7 +87,7 @@ no_multiple(Gradc *run, double most)
 	                    choices ? choices : "");
 }
 
-/* What --global-batch leaves for --accumulate. */
+/* Derives --accumulate from --global-batch. */
 static Status
 derive_accumulation(Gradc *run)
 {
@@ -107,7 +108,8 @@ derive_accumulation(Gradc *run)
 	return NULL;
 }
 
-/* A mean over a number of targets that data decide: of several micro-batches each would count the same. */
+/* Refuses a loss that is a mean over a number of targets which depends on the data: several such means would be weighted alike,
+ * whatever their numbers of targets. */
 static Status
 check_uneven(const Gradc *run)
 {
@@ -118,7 +120,7 @@ check_uneven(const Gradc *run)
 	return status_error(
 		EXIT_USAGE,
 		"a step of %lld micro-batches: the model's loss divides by what the data of each "
-		"decide, and the mean of such losses is not that of the step; compile with "
+		"decide, and the mean of such losses is not the loss of the step; compile with "
 		"--loss=output:NAME,count=OUTPUT, or ,count=1 where every micro-batch is to count "
 		"the same",
 		(long long)parts);

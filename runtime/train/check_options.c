@@ -1,4 +1,4 @@
-/* What a caller of gradc.h may ask for, before anything is made of it. The command line refuses the same. */
+/* Checks options of gradc.h before a run uses them. The command line refuses the same values. */
 #include "runtime/host/host.h"
 #include "runtime/train/train.h"
 
@@ -8,7 +8,7 @@
 #define AT(field) offsetof(GradcOptions, field)
 static const struct {
 	const char *option;
-	size_t at; /* of an int64_t */
+	size_t at; /* offset of an int64_t */
 	int64_t least, most;
 } numbers[] = {
 	{"--steps", AT(steps), -1, GRADC_MOST_STEPS},
@@ -26,7 +26,7 @@ static const struct {
 
 static const struct {
 	const char *option;
-	size_t at; /* of a GradcPairs */
+	size_t at; /* offset of a GradcPairs */
 } pairs[] = {
 	{"--data", AT(data)},   {"--eval-data", AT(eval_data)}, {"--fill", AT(fill)},
 	{"--scale", AT(scale)}, {"--mean-std", AT(mean_std)},

@@ -1,5 +1,5 @@
-/* Which rows of the evaluation data are evaluated: the last partial batch is padded where rows of weight 0 are possible,
- * and left out where not. */
+/* Which rows of the evaluation data are evaluated. The last partial batch is padded if the model allows rows of weight 0;
+ * otherwise it is left out. */
 #include "runtime/data/data.h"
 #include "runtime/train/train.h"
 

@@ -1,6 +1,6 @@
-/* Evaluation: the loss, and what else is counted, over the rows of the evaluation data. Rank r of W takes every W-th micro-batch, from
- * the r-th on. What each micro-batch counts is added in the order of the micro-batches, as one rank adds it on its device: the sums of
- * any number of ranks have the same bits, for schedules and --keep-best decide by them. */
+/* Evaluation: loss and accuracy over the rows of the evaluation data. Rank r of W takes every W-th micro-batch, beginning with
+ * the r-th. The sums of all micro-batches are added in the order of the micro-batches, as the device of a single rank adds
+ * them. So any number of ranks gets the same bits; schedules and --keep-best decide by them. */
 #include "runtime/data/data.h"
 #include "runtime/train/train.h"
 
@@ -12,14 +12,15 @@ enum { COUNTED_LOSS, COUNTED_TARGETS, COUNTED_CORRECT, N_COUNTED };
 typedef struct {
 	Gradc *run;
 	Dataset *data;
-	int64_t covered;      /* rows */
-	int64_t rounds;       /* of a micro-batch on each rank, but for the last one */
-	int state[N_COUNTED]; /* -1: it is not counted */
-	/* What the micro-batches of this rank counted; NULL where there is one rank, whose device adds it up. */
+	int64_t covered; /* number of rows */
+	/* micro-batches per rank; in the last round some ranks may have none */
+	int64_t rounds;
+	int state[N_COUNTED]; /* states that hold the sums; -1 if the model does not count it */
+	/* sums of each of this rank's micro-batches; NULL with one rank, whose device adds them up */
 	double (*own)[N_COUNTED];
-	double sums[N_COUNTED]; /* NaN: not counted */
+	double sums[N_COUNTED]; /* NaN if the model does not count it */
 	MicroBatch micro;
-	Status unread; /* why this rank could not read its rows; NULL: it could. Owned */
+	Status unread; /* why this rank could not read its rows; NULL if it could. Owned */
 } Evaluation;
 
 static int64_t
@@ -28,7 +29,7 @@ lower(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* Of this rank; from `covered` on: none. */
+/* Rows of this rank in that round; an empty range at `covered` if no rows are left. */
 static MicroRows
 rows_of(const Evaluation *e, int64_t round)
 {
@@ -48,8 +49,8 @@ has_collective(const Format *f, const ProgramRecord *p)
 	return false;
 }
 
-/* Where a pass gathers weights, all ranks make as many passes: a rank that has none left in the last round makes one of rows that
- * are not its own, which counts nothing. */
+/* The rows that a pass computes. If passes gather weights, all ranks make the same number of passes: a rank without rows in the
+ * last round computes rows of another rank and does not count them. */
 static MicroRows
 pass_of(const Evaluation *e, int64_t round)
 {
@@ -62,7 +63,7 @@ pass_of(const Evaluation *e, int64_t round)
 	return (MicroRows){d, 0, 0, lower(d->micro_rows, e->covered)};
 }
 
-/* Behind the last micro-batch of an evaluation comes the next step of the training. */
+/* After the last micro-batch of an evaluation, the rows of the next training step are read. */
 static void
 ask_next(const Evaluation *e, int64_t round)
 {
@@ -74,7 +75,7 @@ ask_next(const Evaluation *e, int64_t round)
 		step_ask_first(e->run);
 }
 
-/* ---- what is counted */
+/* ---- sums */
 static Status
 clear_counts(const Evaluation *e)
 {
@@ -98,7 +99,7 @@ read_counts(const Evaluation *e, double out[N_COUNTED])
 	return NULL;
 }
 
-/* As the device adds a number to what a state holds: rounded to the state's type. */
+/* Adds like the device: the sum is rounded to the state's type. */
 static double
 add_as(DType dtype, double sum, double term)
 {
@@ -110,7 +111,7 @@ add_as(DType dtype, double sum, double term)
 	return dtype_load_float(dtype, raw, 0);
 }
 
-/* all: of each rank, `rounds` micro-batches. */
+/* all: `rounds` micro-batches of each rank. */
 static void
 add_up(Evaluation *e, const double (*all)[N_COUNTED])
 {
@@ -176,7 +177,8 @@ run_round(Evaluation *e, int64_t round)
 }
 
 /* ---- ending early */
-/* When ranks ask each other next, by the slowest one's rounds: all of them in the same round. */
+/* The next round in which all ranks ask whether one of them is interrupted. The slowest rank decides how many rounds lie
+ * between two questions. */
 typedef struct {
 	int64_t round, every;
 	double asked;
@@ -186,7 +188,7 @@ static Status
 ask_interrupted(const Evaluation *e, int64_t round, Question *q, bool *out)
 {
 	enum { MOST_ROUNDS = 1 << 20 };
-	const double seconds = 0.2; /* between two questions */
+	const double seconds = 0.2; /* time between two questions */
 	const GradcOptions *o = &e->run->options;
 	bool own = o->interrupted && o->interrupted(o->interrupted_context);
 	int most;
@@ -198,7 +200,8 @@ ask_interrupted(const Evaluation *e, int64_t round, Question *q, bool *out)
 	if (round < q->round)
 		return NULL;
 	double rounds = (double)q->every * seconds / fmax(seconds_now() - q->asked, 1e-9);
-	double most_rounds = fmin(4 * (double)q->every, MOST_ROUNDS); /* the first may be short */
+	/* grows at most by 4: the first rounds may be short */
+	double most_rounds = fmin(4 * (double)q->every, MOST_ROUNDS);
 	int64_t every = (int64_t)fmin(fmax(rounds, 1), most_rounds);
 	RETURN_IF_ERROR(ranks_agree(e->run, own ? INT_MAX : MOST_ROUNDS - (int)every, &most));
 	*out = most == INT_MAX;
@@ -206,8 +209,7 @@ ask_interrupted(const Evaluation *e, int64_t round, Question *q, bool *out)
 	return NULL;
 }
 
-/* Evaluation takes the rows as they come; the last partial batch is padded where rows of weight 0
- * are possible and left out where not. */
+/* Evaluates the rows in the order of the file. */
 static Status
 run_all(Evaluation *e)
 {
@@ -262,10 +264,10 @@ step_evaluate(Gradc *run, GradcEval *out)
 	run->executor.observer = NULL;
 	run->fault_is_shared = false;
 	Status status = evaluate(&e, out);
-	status_free(e.unread); /* of an evaluation that ended otherwise */
+	status_free(e.unread); /* of an evaluation that ended early */
 	RETURN_IF_ERROR(status);
 	observe_span(run, "evaluation", start, -1);
-	if (out->rows == 0) /* nothing ran: the sums are those of another run */
+	if (out->rows == 0) /* nothing ran: the sums belong to another evaluation */
 		return NULL;
 	out->count = e.sums[COUNTED_TARGETS];
 	out->loss = out->count != 0 ? without_sign(e.sums[COUNTED_LOSS] / out->count) : NAN;

@@ -1,8 +1,8 @@
-/* A finding in words: which ONNX nodes, and what their results and operands hold.
+/* A finding in words: the ONNX nodes, and what their results and operands hold.
  *
- *	the first NaN is a result of "log" (forward, micro-batch 2 of 4)
- *	result "log" (f32, 64 elements): 3 NaN, the rest from -1.2 to 2.1
- *	operand "fc1" (f32, 64 elements): from -0.7 to 8.4 */
+ * the first NaN is a result of "log" (forward, micro-batch 2 of 4)
+ * result "log" (f32, 64 elements): 3 NaN, the rest from -1.2 to 2.1
+ * operand "fc1" (f32, 64 elements): from -0.7 to 8.4 */
 #include "runtime/train/train.h"
 
 #include <string.h>
@@ -59,7 +59,7 @@ name_as(const Describer *d, GradcTensor *t, const char *kind, StrRef name, uint3
 	t->shape = shape_text(d->arena, (int)rank, d->format->dims + first_dim);
 }
 
-/* Is it a state of the model's, or a unit of them? */
+/* Is the slot a state of the model or a unit of states? Then names it. */
 static bool
 name_state(const Describer *d, const Slot *s, GradcTensor *t)
 {

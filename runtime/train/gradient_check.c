@@ -1,6 +1,6 @@
-/* Gradients against central differences: those of one micro-batch, then its loss with one element moved up and down,
- * by the evaluation program, which has no backward. The model must have been compiled with --eval-mode=as-exported, so
- * that dropout and batch statistics are those of the training. */
+/* Checks gradients against central differences. One micro-batch gives the gradients; then the evaluation program, which has no
+ * backward pass, computes the loss with one element moved up and down. The model must be compiled with --eval-mode=as-exported,
+ * so that dropout and batch statistics are the same in both programs. */
 #include "runtime/data/data.h"
 #include "runtime/model/model.h"
 #include "runtime/train/train.h"
@@ -9,8 +9,8 @@
 
 typedef struct {
 	Gradc *run;
-	Dataset *data; /* of the program that runs */
-	char *image;   /* its inputs */
+	Dataset *data; /* of the pass's program */
+	char *image;   /* the program's inputs */
 } Pass;
 
 static Status
@@ -30,7 +30,7 @@ pass_open(Gradc *run, Role role, const GradcPairs *inputs, Pass *out)
 	return dataset_read(&rows, out->image);
 }
 
-/* Runs it once from sums of zero; the loss. */
+/* Runs the program once, with the sums cleared; returns the loss. */
 static Status
 pass_run(Pass *p, double *loss)
 {
@@ -43,7 +43,7 @@ pass_run(Pass *p, double *loss)
 		RETURN_IF_ERROR(run->executor.ops->fill_zero(
 			run->executor.device, 0, executor_state(&run->executor, sums[i])));
 	hyper_scalars(&run->hyper, 0, 0, executor_scalars(&run->executor, p->data->program));
-	RETURN_IF_ERROR(executor_drain(&run->executor)); /* nothing reads the image any more */
+	RETURN_IF_ERROR(executor_drain(&run->executor)); /* so that nothing reads the image */
 	dataset_write(p->data, &run->executor, p->image);
 	RETURN_IF_ERROR(executor_run(&run->executor, p->data->program, &micro));
 	for (int i = 0; i < COUNT(sums); i++)
@@ -90,13 +90,13 @@ write_element(Gradc *run, int state, int64_t at, double value)
 
 /* ---- entries */
 typedef struct {
-	int param; /* state */
+	int param; /* number of the parameter's state */
 	int64_t at;
 	double gradient;
 } Entry;
 typedef VEC(Entry) Entries;
 
-/* All of a small tensor, n at random of a large one; with their gradients, which the next run may overwrite. */
+/* All elements of a small tensor, n random elements of a large one. Copies their gradients, which the next run may overwrite. */
 static Status
 choose_entries(Gradc *run, int64_t n, double factor, Entries *out)
 {

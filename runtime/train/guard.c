@@ -1,5 +1,5 @@
-/* The calls of gradc.h that give a Status, at whatever time they are made: what does not fit the run's state is refused, and running
- * out of memory is their fault to report, not the process's end. */
+/* The calls of gradc.h that return a Status. Each call is refused if it does not fit the run's state. A call that runs out of
+ * memory returns an error and does not end the process. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"
 #include "runtime/train/train.h"
@@ -55,17 +55,17 @@ gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gra
 	return status;
 }
 
-/* What a call needs of the run, besides that no other is under way. */
+/* What a call needs of the run. No call may overlap another call. */
 enum {
 	NEEDS_NOTHING,
-	NEEDS_DATA = 1,    /* that are bound */
-	NEEDS_WHOLE = 2,   /* no step is queued, or half of one done */
+	NEEDS_DATA = 1,    /* data are bound */
+	NEEDS_WHOLE = 2,   /* no step is queued or half done */
 	NEEDS_HALF = 4,    /* gradients wait for gradc_update */
-	NEEDS_STATES = 8,  /* of a whole update */
-	ALSO_FINISHED = 16 /* may come after gradc_finish */
+	NEEDS_STATES = 8,  /* the states are those of a whole update */
+	ALSO_FINISHED = 16 /* the call may follow gradc_finish */
 };
 
-/* A call on a run with one more argument, which is passed by its address. */
+/* A call on a run with one more argument, passed by its address. */
 typedef struct {
 	Gradc *run;
 	void *more;
@@ -84,8 +84,9 @@ check_needs(const Gradc *run, unsigned needs)
 		return status_error(EXIT_USAGE,
 		                    "there are no gradients: gradc_accumulate comes first");
 	if (needs & NEEDS_STATES && run->torn)
-		return status_error(EXIT_SYSTEM, "an update failed half way: the states are of no "
-		                                 "step, gradc_resume brings others");
+		return status_error(EXIT_SYSTEM,
+		                    "an update failed half way: the states belong to no "
+		                    "step; gradc_resume loads others");
 	return needs & NEEDS_WHOLE ? step_is_whole(run) : NULL;
 }
 
@@ -98,7 +99,7 @@ call_checked(void *args)
 	return a->call(args);
 }
 
-/* doing: what ranks that wait for this one are told; NULL: nothing. */
+/* doing: text for other ranks that wait for this rank; may be NULL. */
 static Status
 guarded(RunArgs args, const char *doing)
 {

@@ -1,5 +1,5 @@
-/* Before the first step: whatever decides what ranks compute, and when they meet, is the same on all of them; what is not
- * is named with both values. */
+/* Checks before the first step that all ranks agree on everything that decides what they compute and when they meet. An error
+ * names the first difference, with both values. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"
 #include "runtime/train/train.h"
@@ -10,7 +10,7 @@ typedef enum { SAME_EXECUTABLE, SAME_OPTIONS, SAME_DATA, SAME_STATES } Same;
 static const char *const same_names[] = {"another executable", "other options", "other data",
                                          "other initial weights"};
 
-/* How a fact's 64 bits read. */
+/* How a fact's 64 bits are printed. */
 typedef enum {
 	FACT_INTEGER,
 	FACT_UNSIGNED,
@@ -76,7 +76,7 @@ add_options(Facts *f, const Gradc *run)
 	add(f, SAME_OPTIONS, "--shard-bytes", FACT_INTEGER, o->shard_bytes);
 }
 
-/* Hashes are of blocks of each file. */
+/* Hashes blocks of each data file. */
 static Status
 add_data(Facts *f, const Gradc *run)
 {
@@ -93,7 +93,7 @@ add_data(Facts *f, const Gradc *run)
 	return NULL;
 }
 
-/* Blocks spread evenly over the region: --load, too, may give a rank other weights. */
+/* Hashes blocks spread evenly over the region. Ranks may differ here, for example by --load. */
 static Status
 add_states(Facts *f, Gradc *run)
 {
@@ -124,7 +124,7 @@ add_file(Facts *f, const char *option, const char *path)
 	return NULL;
 }
 
-/* What --load and its like read: of weights that are divided no rank has all. */
+/* Compares the files of --load and similar options: no rank has the whole of a divided weight to compare. */
 static Status
 collect_weights(Facts *f, Gradc *run)
 {
@@ -154,7 +154,7 @@ collect(Facts *f, Gradc *run)
 	return add_states(f, run);
 }
 
-/* ---- what is told */
+/* ---- messages */
 static const char *
 value_text(Arena *arena, FactKind kind, int64_t bits)
 {
@@ -189,7 +189,7 @@ differs(Gradc *run, int rank, const Fact *fact, int64_t theirs)
 	                    value_text(run->arena, fact->kind, fact->bits));
 }
 
-/* Rank 0's facts are those that it tells; the others only need the same number of them. */
+/* Compares all ranks with rank 0, which prints the difference. Other ranks only need the same number of facts. */
 static Status
 compare(Gradc *run, const Facts *own)
 {

@@ -1,6 +1,6 @@
-/* Continuing from a checkpoint: which one, its state into the executor, and the place in the data.
- * Nothing of the run changes before a checkpoint is verified to its last byte: by each rank, or, where ranks hold parts,
- * by rank 0, and the others then check what they read. */
+/* Continues from a checkpoint: picks it, loads its states into the executor, and finds the place in the data. The run does not
+ * change before the whole checkpoint is verified. Each rank verifies it; if ranks hold parts, only rank 0 does, and each other
+ * rank checks the bytes that it reads. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"
 #include "runtime/train/train.h"
@@ -32,7 +32,7 @@ wants_bytes(void *context, int state, int64_t offset, int64_t n)
 	       (part.first < offset + n && offset < part.first + part.at.bytes);
 }
 
-/* Constants are not in the checkpoint: they must be those that it was trained with. */
+/* Constants are not in the checkpoint: they must have the values that the checkpoint was trained with. */
 static Status
 check_constants(Gradc *run, const Checkpoint *c)
 {
@@ -68,9 +68,9 @@ open_verified(Arena *arena, Gradc *run, const char *path, Checkpoint *c)
 	return checkpoint_verify(c, NULL);
 }
 
-/* ---- which one */
+/* ---- which checkpoint */
 
-/* Those that cannot be read, then the newest first. */
+/* Order: unreadable checkpoints first, then the newest. */
 static int
 by_age(const void *a, const void *b)
 {
@@ -99,8 +99,8 @@ warn_left_out(Gradc *run, Status why)
 	status_free(why);
 }
 
-/* The newest that verifies. One that is left out stays where it is. Whole ones of another training are no reason to begin a new
- * one in their folder: their options were forgotten. */
+/* Picks the newest checkpoint that verifies, and keeps the files of all others. If the folder has whole checkpoints and all
+ * belong to another training, that is an error: starting anew would hide that options were forgotten. */
 static Status
 pick_auto(Gradc *run, Checkpoint *c)
 {
@@ -119,7 +119,7 @@ pick_auto(Gradc *run, Checkpoint *c)
 		const char *path = folder_entry_path(run->arena, folder, e);
 		Status fault = open_checked(run->arena, run, path, c);
 
-		whole |= fault && c->manifest.version > 0; /* its manifest is not damaged */
+		whole |= fault && c->manifest.version > 0; /* the manifest is not damaged */
 		if (!fault)
 			fault = checkpoint_verify(c, NULL);
 		if (!fault)
@@ -136,8 +136,8 @@ pick_auto(Gradc *run, Checkpoint *c)
 	                    folder->path);
 }
 
-/* The newest of a folder of checkpoints; one that cannot be read may have been newer than all with
- * fewer steps. */
+/* Picks the newest checkpoint of a folder. An unreadable checkpoint may be newer than all readable ones with fewer steps; then
+ * it is picked, and opening it reports the fault. */
 static Status
 pick_newest(Gradc *run, const char *path, const char **out)
 {
@@ -164,10 +164,10 @@ pick_named(Gradc *run, const char *path, Checkpoint *c)
 	return open_verified(run->arena, run, path, c);
 }
 
-/* ---- the place in the data */
+/* ---- place in the data */
 
-/* With another batch the remaining rows of an epoch may be fewer than a step: it is dropped, as it would have been at
- * the step before. */
+/* If the batch has changed, the epoch's remaining rows may be fewer than a step. They are dropped, as the step before would
+ * have dropped them. */
 static void
 finish_epoch(Gradc *run)
 {
@@ -192,7 +192,7 @@ is_in_save_folder(const Gradc *run, const char *path)
 	return same;
 }
 
-/* The states are there. */
+/* Continues with the loaded states. */
 static Status
 continue_from(Gradc *run, const Checkpoint *c, bool automatic)
 {
@@ -208,7 +208,8 @@ continue_from(Gradc *run, const Checkpoint *c, bool automatic)
 	run->saver->run = m->run;
 	if (is_in_save_folder(run, c->path))
 		run->saver->done_step = m->step;
-	/* The run that wrote it may have been killed before it did this. Of a named one it is not known whether newer ones verify. */
+	/* The run that wrote the checkpoint may have been killed before it removed old ones. With a named checkpoint nothing is
+	 * removed, because nobody verified the newer ones. */
 	if (automatic)
 		folder_rotate(&run->saver->folder, m->run, run->options.keep,
 		              run->options.keep_best);
@@ -221,7 +222,7 @@ continue_from(Gradc *run, const Checkpoint *c, bool automatic)
 	return NULL;
 }
 
-/* Rank 0 picks and verifies; the others open what it picked. */
+/* Rank 0 picks and verifies a checkpoint; the other ranks open the same one. */
 static Status
 pick(Gradc *run, bool automatic, Checkpoint *c)
 {
@@ -238,7 +239,7 @@ pick(Gradc *run, bool automatic, Checkpoint *c)
 	                                    : open_checked(run->arena, run, c->path, c);
 }
 
-/* The folder is this run's before it trains: a second one ends now, not at its first save. */
+/* Locks the folder before training, so that a second run fails now and not at its first save. */
 static Status
 take_folder(Gradc *run)
 {
@@ -247,7 +248,7 @@ take_folder(Gradc *run)
 	return ranks_share(run, first ? folder_prepare(&run->saver->folder) : NULL);
 }
 
-/* Its manifest is what is written last. */
+/* A checkpoint's manifest is written last. */
 static double
 age_of(Arena *arena, const char *path)
 {
@@ -282,7 +283,7 @@ resume_checkpoint(Gradc *run, GradcResume *out)
 	RETURN_IF_ERROR(ranks_share(run, pick(run, automatic, &c)));
 	if (!c.path)
 		return NULL;
-	/* Behind the first ranks may exchange parts: all of them have theirs. */
+	/* Verifies and loads on all ranks first: continue_from may exchange parts of states. */
 	RETURN_IF_ERROR(ranks_share(run, checkpoint_verify(&c, &sink)));
 	RETURN_IF_ERROR(ranks_share(run, continue_from(run, &c, automatic)));
 	run->torn = false;

@@ -1,7 +1,7 @@
-/* One step: micro-batches, then the update. No step crosses an epoch; `samples` counts positions of the data order.
+/* One step: its micro-batches, then the update. A step never crosses an epoch. `samples` counts positions of the data order.
  *
- * A step is queued, and its results are taken when they are there: while the device computes step s, step s + 1 is queued, and
- * the host waits for the results of s only then. What a step that failed leaves undone the device decides by itself. */
+ * Steps are queued, and results are taken later: step s + 1 is queued while the device computes step s, and only then does the
+ * host wait for the results of s. If step s fails, the device itself skips the update, so s + 1 does no harm. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"
 #include "runtime/train/train.h"
@@ -20,8 +20,8 @@ lower(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* Positions [first, end) of an epoch's order are a step's; `next` is the first one of the step
- * behind it, counted from the start of training. */
+/* A step's rows: positions [first, end) of an epoch's order. `next` is the first position of the next step, counted from the
+ * start of training. */
 typedef struct {
 	int64_t epoch, first, end, next;
 } StepRows;
@@ -36,18 +36,18 @@ step_rows(const Gradc *run, int64_t samples)
 	StepRows rows = {samples / d->rows, first, end, samples + end - first};
 
 	if (!run->options.keep_last && d->rows - end < end - first)
-		rows.next += d->rows - end; /* what is left of the epoch is dropped */
+		rows.next += d->rows - end; /* the rest of the epoch is dropped */
 	return rows;
 }
 
-/* Micro-batch j of rank r is part r A + j of the step's rows. */
+/* Micro-batch j of rank r is part r A + j of the step's rows, with A micro-batches per rank. */
 static int64_t
 part_of_step(const Gradc *run, int64_t j)
 {
 	return gradc_rank(run) * run->options.accumulate + j;
 }
 
-/* Of this rank. */
+/* Rows of this rank's micro-batch j. */
 static MicroRows
 micro_rows(const Gradc *run, const StepRows *step, int64_t j)
 {
@@ -58,8 +58,8 @@ micro_rows(const Gradc *run, const StepRows *step, int64_t j)
 	return (MicroRows){d, step->epoch, first, lower(first + d->micro_rows, step->end)};
 }
 
-/* What is computed after micro-batch j of this step is read meanwhile; after the last one of the
- * training nothing is. */
+/* Asks for the rows of the micro-batch after j, so that they are read while j is computed. After the last step of training
+ * there are no more rows. */
 static void
 ask_next(Gradc *run, const StepRows *step, int64_t j)
 {
@@ -104,7 +104,7 @@ run_micro(Gradc *run, const StepRows *step, int64_t j, QueuedStep *q)
 	return NULL;
 }
 
-/* The step's place in the queue; results of the one that had its turn before have been taken. */
+/* Takes the next place of the queue. The results of the last step with this turn have been taken. */
 static QueuedStep *
 begin_step(Gradc *run, const StepRows *rows)
 {
@@ -160,11 +160,11 @@ take_again(Gradc *run, const QueuedStep *q, const MicroRows *rows, DataWait *wai
 
 	if (!fault || !q->unread)
 		return fault;
-	status_free(fault); /* q->unread holds it already */
+	status_free(fault); /* q->unread already holds this fault */
 	return prefetch_take_zeros(run->prefetch);
 }
 
-/* The rows of a step once more: its micro-batches by one program, then another; by the numbers of that step. */
+/* Runs a step's rows again, with the numbers of that step: program p for each micro-batch, then program `last`. */
 static Status
 run_again(Gradc *run, const QueuedStep *q, const ProgramRecord *p, const ProgramRecord *last,
           Status (*how)(Executor *, const ProgramRecord *, const MicroBatch *))
@@ -188,7 +188,7 @@ run_again(Gradc *run, const QueuedStep *q, const ProgramRecord *p, const Program
 	return how(x, last, &(MicroBatch){0, 1});
 }
 
-/* What the optimizer estimates by labels that are drawn from the model; the step's own gradients are used up. */
+/* Runs the optimizer's estimate, with labels drawn from the model. The step's own gradients are no longer needed. */
 static Status
 queue_estimate(Gradc *run, const QueuedStep *q)
 {
@@ -240,7 +240,7 @@ step_queue(Gradc *run)
 
 /* ---- results */
 
-/* What @update reported of this kind; NaN: nothing. */
+/* @update's output of that kind; NaN if it has no such output. */
 static double
 reported(const Gradc *run, const ProgramRecord *p, PortKind kind)
 {
@@ -253,7 +253,8 @@ reported(const Gradc *run, const ProgramRecord *p, PortKind kind)
 	return NAN;
 }
 
-/* What is not a number that an update can be made with, if anything; as @update decides it (passes/update/optimizer.c). */
+/* The first number of a step with which @update makes no update, with the same rule as passes/update/optimizer.c; NULL if all
+ * numbers are fine. */
 static const char *
 find_unfit(const GradcStep *out, double *value)
 {
@@ -331,9 +332,9 @@ read_report(Gradc *run, const QueuedStep *q, GradcStep *out)
 	return executor_step_times(x, q->turn, out->phase_seconds);
 }
 
-/* ---- what made a step fail */
+/* ---- finding the cause of a failed step */
 
-/* The same step again: what it reads it has left as it was, and its random numbers are those of its number. */
+/* Repeats the step with the same random numbers: a failed step changed no input. */
 static Status
 repeat_step(Gradc *run, const QueuedStep *q)
 {
@@ -341,7 +342,7 @@ repeat_step(Gradc *run, const QueuedStep *q)
 	                 program_any(run, ROLE_UPDATE, run->train->binding), executor_walk);
 }
 
-/* Every rank comes here: repeated sums are everybody's, too. */
+/* All ranks call this: repeated sums over ranks need every rank. */
 static Status
 look_for_cause(Gradc *run, const QueuedStep *q, const GradcNotFinite **out, int *found)
 {
@@ -355,8 +356,8 @@ look_for_cause(Gradc *run, const QueuedStep *q, const GradcNotFinite **out, int 
 	return ranks_agree(run, *out != NULL, found);
 }
 
-/* `failure` with what made it, as far as this rank knows. Without other ranks, which would wait for this one, a fault of looking for
- * it is no worse than what happened. */
+/* Adds the cause to `failure`, as far as this rank knows it. A fault of the search replaces `failure` only if other ranks may
+ * wait for this one. */
 static Status
 explain_failure(Gradc *run, const QueuedStep *q, GradcStep *out, Status failure)
 {
@@ -391,7 +392,7 @@ explain_failure(Gradc *run, const QueuedStep *q, GradcStep *out, Status failure)
 	return failure;
 }
 
-/* The states are those of before a step that failed: training goes on. */
+/* Lets training continue: the states are still those before the failed step. */
 Status
 step_forget_failure(Gradc *run)
 {
@@ -405,7 +406,7 @@ step_forget_failure(Gradc *run)
 	return executor_drain(x);
 }
 
-/* A step without its rows changed nothing, and neither did the steps queued behind it: training stands before this step again. */
+/* Goes back to the time before a step whose rows could not be read. This step and the steps queued after it changed nothing. */
 static Status
 take_back(Gradc *run, const QueuedStep *q)
 {
@@ -448,7 +449,7 @@ step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 	               : status;
 }
 
-/* ---- the two halves of a step, each waited for */
+/* ---- the two halves of a step; each waits for its results */
 Status
 step_accumulate(Gradc *run, GradcStep *out)
 {
@@ -460,7 +461,7 @@ step_accumulate(Gradc *run, GradcStep *out)
 	RETURN_IF_ERROR(read_scalar(run, run->loss_sum, &sum));
 	RETURN_IF_ERROR(read_scalar(run, run->loss_count, &count));
 	QueuedStep *q = &run->queued[run->n_queued];
-	Status status = unread_share(run, count, &q->unread); /* the count is that of all ranks */
+	Status status = unread_share(run, count, &q->unread); /* the count of all ranks */
 	if (status)
 		return status_first(status, take_back(run, q));
 	run->accumulated = true;

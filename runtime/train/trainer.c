@@ -1,4 +1,4 @@
-/* A training run: opening, the two halves of a step, evaluation. The library of gradc.h. */
+/* Opening and closing a training run, binding its data, and what gradc.h can tell about it. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/library/library.h"
 #include "runtime/model/model.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const int gradc_abi_14 = 14; /* what compiled objects refer to */
+const int gradc_abi_14 = 14; /* compiled objects refer to this symbol */
 
 GradcOptions
 gradc_default_options(void)
@@ -35,12 +35,13 @@ gradc_default_options(void)
 	};
 }
 
-/* One thread is sooner done with them: handing a kernel on to others, and what it wrote from their caches to the next,
- * takes microseconds each time. mlp_digits 0.5 to 0.7 times as long, cnn_mnist with a row 0.7, with eight 1.08. */
+/* Are all programs so short that one thread is faster than several? Handing a kernel to other threads, and their results from
+ * cache to cache, takes microseconds per kernel. With one thread mlp_digits takes 0.5 to 0.7 times as long, cnn_mnist 0.7 times
+ * with batch 1 and 1.08 times with batch 8. */
 static bool
 has_short_programs(const Format *f, int target)
 {
-	enum { SHORT = 1500000 }; /* ns, as estimated */
+	enum { SHORT = 1500000 }; /* estimated nanoseconds */
 
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
 		if (f->programs[i].target == (uint32_t)target &&
@@ -61,7 +62,7 @@ device_options(const Format *f, int target, int ordinal, const GradcOptions *o)
 		.tf32 = format_info_is(f, "precision", "tf32")};
 }
 
-/* --autotune. A file that is none of ours stays as it is; one that cannot be written would be no use to later runs. */
+/* --autotune. Refuses a file of another program, and a file that cannot be written, which would not help later runs. */
 static Status
 check_autotune(Gradc *run, DeviceOptions *device)
 {
@@ -86,7 +87,7 @@ check_autotune(Gradc *run, DeviceOptions *device)
 	return NULL;
 }
 
-/* The tables, and which variants of the kernels this CPU runs. */
+/* Reads the tables, and lists the variants of the kernels that this machine can run. */
 static Status
 open_tables(Gradc *run, const GradcModel *model, uint64_t *variants)
 {
@@ -104,7 +105,7 @@ open_tables(Gradc *run, const GradcModel *model, uint64_t *variants)
 	return format_read(model->blob, model->bytes, &run->format);
 }
 
-/* What updates run where the device's code is another's: NULL where it is the host's own. */
+/* Picks the code for updates on the host's processors; NULL if the device's code already runs there. */
 static Status
 pick_host(Gradc *run, const CodeImage **out)
 {
@@ -165,7 +166,7 @@ open_states(Gradc *run)
 	return observe_open(run);
 }
 
-/* Other values than they were compiled with. */
+/* Replaces the compiled weights. */
 static Status
 load_weights(Gradc *run, const GradcOptions *options)
 {
@@ -178,7 +179,7 @@ load_weights(Gradc *run, const GradcOptions *options)
 	return NULL;
 }
 
-/* All ranks have read their files: from here on they may read each other's parts. */
+/* Called after all ranks have read their files: from here on ranks may read each other's parts. */
 static Status
 merge_weights(Gradc *run, const GradcOptions *options)
 {
@@ -260,7 +261,7 @@ trainer_finish(Gradc *run)
 	Trace *trace = run->observer.trace;
 
 	run->is_finished = true;
-	/* It may be writing a span, and so may a checkpoint's writer. */
+	/* The prefetch thread and the checkpoint's writer may be writing spans. */
 	prefetch_close(run->prefetch);
 	run->prefetch = NULL;
 	saver_wait(run);
@@ -282,13 +283,13 @@ gradc_close(Gradc *run)
 		return;
 	saver_close(run);
 	status_free(gradc_finish(run));
-	/* Without memory it may not even have begun. */
+	/* Without memory gradc_finish may not even begin. */
 	prefetch_close(run->prefetch);
 	trace_abort(run->observer.trace);
 	dataset_close(run->train);
 	dataset_close(run->eval);
 	executor_stop(&run->executor);
-	/* Messages that are under way still have all of this memory. */
+	/* Messages under way still use all of the executor's memory. */
 	bool over = comm_close_data(&run->comm);
 	if (over)
 		executor_close(&run->executor);
@@ -298,7 +299,7 @@ gradc_close(Gradc *run)
 		status_free(run->queued[i].unread);
 	for (int i = 0; i < COUNT(run->guards); i++)
 		paths_unguard(run->guards[i]);
-	MemoryOrphans *orphans = run->orphans; /* what nothing above has freed */
+	MemoryOrphans *orphans = run->orphans; /* memory that nothing above has freed */
 	arena_free(run->arena);
 	if (over)
 		memory_orphans_free(orphans);
@@ -318,7 +319,7 @@ steps_of(const Gradc *run, int64_t rows)
 	return rows / size + (run->options.keep_last && rows % size != 0);
 }
 
-/* Of numbers that are not negative, at most half of what fits. */
+/* a * b, at most INT64_MAX / 2; a and b are not negative. */
 static int64_t
 times(int64_t a, int64_t b)
 {
@@ -342,7 +343,7 @@ trainer_count_steps(Gradc *run)
 		run->total_steps += steps_of(run, left) +
 		                    times(epochs - epoch - 1, steps_of(run, rows));
 	run->hyper.steps = run->total_steps;
-	run->saver->settings = NULL; /* they name the steps, and the rows */
+	run->saver->settings = NULL; /* the settings name the steps and rows */
 }
 
 static Status
@@ -368,7 +369,7 @@ gradc_has_eval(const Gradc *run)
 	return o->eval_data.n > 0 || o->eval_tokens || o->eval_text;
 }
 
-/* Estimates read what a step read, where it lies. */
+/* Estimates must read the same inputs as the step, at the same places. */
 static Status
 check_estimates(const Gradc *run)
 {
@@ -387,8 +388,8 @@ check_estimates(const Gradc *run)
 	return fits || run->every <= 0
 	               ? NULL
 	               : status_error(EXIT_SYSTEM,
-	                              "the executable's tables are damaged: its estimate does not "
-	                              "read what a micro-batch reads");
+	                              "the executable's tables are damaged: its estimate and its "
+	                              "micro-batches have different inputs");
 }
 
 static Status
@@ -426,7 +427,7 @@ bind_all(Gradc *run)
 	                     &run->prefetch);
 }
 
-/* So that they can be bound again, by a caller that has mended them. */
+/* Closes the data, so that a caller can mend them and bind them again. */
 static void
 unbind(Gradc *run)
 {
