@@ -1,5 +1,5 @@
-/* Which source feeds which input of a program: --data by name, --fill, the token stream into the
- * one integer input that nothing else fills, then the inputs that are filled by custom. */
+/* Picks the source of each input of a program. An input takes its --data or --fill, if given. The token stream goes to the one
+ * integer input that nothing else fills. Other inputs take the fill that is customary for their name. */
 #include "runtime/data/sources.h"
 
 #include <math.h>
@@ -54,15 +54,15 @@ bind_token_port(const Files *files, const ProgramRecord *p)
 	return found;
 }
 
-/* The axis of the port that a file has in front, as its samples; -1: a file is the whole input, as with --once one is
- * whose rows are behind another axis. */
+/* The port's axis that is the first axis of the file, along which samples lie. -1 if a file holds the whole input: with --once,
+ * also for an input whose rows lie along another axis. */
 static int32_t
 sample_axis(const Files *files, const PortRecord *port)
 {
 	return files->options->whole && port->sample_axis > 0 ? -1 : port->sample_axis;
 }
 
-/* The shape of a sample, or of the whole input when it has no samples. */
+/* The shape of a sample, or of the whole input if it has no samples. */
 static NpyInfo
 sample_shape(const Files *files, const PortRecord *port)
 {
@@ -94,7 +94,7 @@ shape_fits(const Files *files, const PortRecord *port, const FileSet *set)
 	       memcmp(have->dims + skip, want.dims, sizeof(int64_t) * (size_t)want.rank) == 0;
 }
 
-/* Labels of several to a row may stand in one list: [rows*6] in place of [rows,6], where the model's output has them so. */
+/* Labels with several values per row may be flat: [rows*6] instead of [rows,6], if the model's output is flat as well. */
 static bool
 is_flat(const Files *files, const PortRecord *port, const FileSet *set)
 {
@@ -111,7 +111,7 @@ is_flat(const Files *files, const PortRecord *port, const FileSet *set)
 	return may;
 }
 
-/* The same files, `labels` of whose entries are a row. */
+/* The same files with `labels` entries taken as one row. */
 static FileSet
 as_rows(Arena *arena, const FileSet *set, int64_t labels)
 {
@@ -140,7 +140,7 @@ bind_matches(const Files *files, const ProgramRecord *p)
 	return true;
 }
 
-/* The channel axis is the one of the sample, first or last, whose size the file has. */
+/* The channel axis is the sample's first or last axis, whichever has as many channels as the file. */
 static Status
 bind_mean_std(const Files *files, Source *s, const char *path)
 {
@@ -186,7 +186,7 @@ bind_scale(const Files *files, Source *s)
 	return mean_std ? bind_mean_std(files, s, mean_std) : NULL;
 }
 
-/* An input without an axis of the rows is the same for every step: a state [layers,batch,hidden], say. */
+/* An input without an axis of rows is the same in every step: for example a state [layers,batch,hidden]. */
 static Status
 fault_shape(const Files *files, const Source *s, const DataFile *file)
 {

@@ -1,12 +1,13 @@
-/* All inputs of a program, bound to files: picks the binding whose shapes the files have, checks
- * that they agree on the number of rows, and lays the rows of a micro-batch out as the io region has them. */
+/* All inputs of a program, bound to files. Picks the binding whose shapes the files have, checks that all files have the same
+ * number of rows, and arranges the rows of a micro-batch as the io region needs them. */
 #include "runtime/data/sources.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 1 << 20 }; /* of a file, read and decoded at once */
-enum { AT_HAND = 1 << 17 };     /* bytes that are read while another thread would wake up */
+enum { CHUNK_BYTES = 1 << 20 }; /* bytes of a file that are read and decoded at once */
+/* a micro-batch of this many bytes is read while another thread would still wake up */
+enum { AT_HAND = 1 << 17 };
 
 static bool
 is_input(const Format *f, Role role, const char *name)
@@ -207,9 +208,9 @@ dataset_close(Dataset *d)
 		files_close(&d->sets[i]);
 }
 
-/* Where a sample's block `o` of row i lies in the port's layout, where rows are axis sample_axis. */
+/* Layout of a port whose rows lie along axis sample_axis: where block `o` of row i begins. */
 typedef struct {
-	int64_t outer, inner; /* blocks of a sample; bytes of a block */
+	int64_t outer, inner; /* blocks per sample; bytes per block */
 	int64_t rows;
 	char *at;
 } Layout;
@@ -229,7 +230,7 @@ spread(const Layout *l, int64_t first, int64_t n, const char *samples)
 			       (size_t)l->inner);
 }
 
-/* Rows [row, row+n) of the files become rows first... of the port. */
+/* Copies rows [row, row+n) of the files to rows [first, first+n) of the port. */
 static Status
 read_run(Dataset *d, Source *s, const Layout *l, int64_t first, int64_t row, int64_t n)
 {
@@ -244,7 +245,7 @@ read_run(Dataset *d, Source *s, const Layout *l, int64_t first, int64_t row, int
 	return NULL;
 }
 
-/* Consecutive rows are read at once; padding repeats the last row. */
+/* Reads consecutive rows together. Padding repeats the last row. */
 static Status
 read_rows(Dataset *d, Source *s, int64_t n, char *to)
 {

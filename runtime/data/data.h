@@ -1,17 +1,17 @@
-/* Rows of the inputs, from files to where the device reads them. Sections are named after the .c file. */
+/* Rows of the inputs, on their way from files to the device. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_DATA_DATA_H
 #define GRADC_RUNTIME_DATA_DATA_H
 
 #include "base/files/files.h"
 #include "runtime/run/run.h"
 
-/* ---- source.c: rows of one input from files, tokens or constants. */
+/* ---- source.c: rows of one input, from files, tokens or constants */
 typedef struct {
 	const char *path;
 	int fd;
-	NpyInfo info; /* of a token file: rank 1 */
+	NpyInfo info; /* rank 1 for a token file */
 	int64_t first_row, rows;
-	char *kept; /* info.n_bytes; NULL: rows are read when they are wanted */
+	char *kept; /* the file's data in memory, info.n_bytes; NULL if rows are read on demand */
 } DataFile;
 typedef struct {
 	DataFile *files;
@@ -22,37 +22,39 @@ struct Source {
 	const Format *format;
 	const PortRecord *port;
 	const char *name;
-	Status (*read)(Source *s, int64_t row, int64_t n,
-	               char *to); /* whole samples, port's dtype */
-	int64_t rows;             /* -1: as many as anybody wants */
-	int64_t elements;         /* of a sample; of the whole port when it has no samples */
+	/* Reads n whole samples and converts them to the port's dtype. */
+	Status (*read)(Source *s, int64_t row, int64_t n, char *to);
+	int64_t rows;     /* -1: any number of rows */
+	int64_t elements; /* of a sample; of the whole port if it has no samples */
 	FileSet set;
-	int64_t shift; /* tokens: labels are one further */
-	char *raw;     /* rows as they are in the file; room for `chunk` of them */
+	int64_t shift; /* in tokens; 1 for labels, which are the next tokens */
+	char *raw;     /* room for `chunk` rows as the file holds them */
 	int64_t chunk;
 	const char *constant;
 	bool allow_nan;
 	double scale, offset;
-	const float *mean, *std; /* of each channel; NULL: none */
+	const float *mean, *std; /* per channel; NULL without --mean-std */
 	int64_t channels, channel_stride;
-	const void *bytes; /* [channels][256]: what a byte becomes; NULL: no table */
+	/* table [channels][256] of what each byte becomes; NULL without a table */
+	const void *bytes;
 };
 bool source_is_sampled(const Source *s);
 
 /* ---- files.c */
-/* All files that `pairs` has for this name, in order. */
+/* Opens all files that `pairs` lists for this name, in order. */
 Status files_open(Arena *arena, const GradcPairs *pairs, const char *name, FileSet *out);
 void files_close(FileSet *set);
 
 /* ---- bind.c */
-const char *pairs_get(const GradcPairs *pairs, const char *name); /* the last one; NULL: none */
+/* the last value for this name; NULL if there is no such name */
+const char *pairs_get(const GradcPairs *pairs, const char *name);
 
-/* ---- data.c: all inputs of a program, bound to files. */
+/* ---- data.c: all inputs of a program, bound to files */
 typedef struct {
 	const GradcPairs *data, *fill, *scale, *mean_std;
 	const char *tokens, *text;
 	const char *option; /* "--data" or "--eval-data", for messages */
-	bool whole;         /* one run on whole inputs: no epochs, NaN is a value like any other */
+	bool whole;         /* one run on whole inputs: there are no epochs, and NaN is allowed */
 } DataOptions;
 struct Dataset {
 	int binding;
@@ -60,57 +62,59 @@ struct Dataset {
 	Source *sources;
 	int n_sources;
 	int64_t rows, micro_rows;
-	int64_t token_elements; /* of a row; 0: none */
+	int64_t token_elements; /* tokens in a row; 0 if the data are not tokens */
 	bool has_weight, shuffle;
 	uint64_t seed;
-	int64_t *picked; /* the rows of a micro-batch */
-	char *sample;    /* some of them, before they are spread along the sample axis */
-	bool at_hand; /* a micro-batch is small and in memory: waking another thread takes longer than reading it */
+	int64_t *picked; /* rows of the micro-batch */
+	char *sample;    /* room for some samples before they are spread along the sample axis */
+	/* a micro-batch is small and in memory: reading it is faster than waking the thread */
+	bool at_hand;
 	FileSet *sets;
 	int n_sets;
 };
-/* Positions [first, end) of an epoch's order, at most a micro-batch; what is missing is padded. */
+/* A micro-batch: positions [first, end) of an epoch's order. If there are fewer positions than rows, the rest is padding. */
 typedef struct {
 	Dataset *dataset;
 	int64_t epoch, first, end;
 } MicroRows;
 Status dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out);
 void dataset_close(Dataset *d);
-/* Reads all inputs of a micro-batch to where they lie in the io region whose image this is. Not for
- * two threads at a time. */
+/* Reads all inputs of a micro-batch to their places in an image of the io region. Only one thread may read at a time. */
 Status dataset_read(const MicroRows *rows, char *image);
-/* From an image of its own to where the host fills the program's inputs, of which no run is under way. */
+/* Copies the program's inputs from `image`, a separate image, to the executor's io slots. No run of the program may be under
+ * way. */
 void dataset_write(const Dataset *d, const Executor *x, const char *image);
 
-/* ---- prefetch.c: the next micro-batch, read by a thread while this one is computed. */
-/* orphans: of what the thread's calls work on. */
+/* ---- prefetch.c: a thread reads the next micro-batch while this one is computed */
+/* orphans: memory of the thread's calls that ran out of memory. */
 Status prefetch_open(Arena *arena, Executor *x, Trace *trace, MemoryOrphans **orphans,
                      Prefetch **out);
-void prefetch_close(Prefetch *p); /* waits for what is being read; NULL is allowed */
-/* Returns at once, unless other rows are being read. */
+void prefetch_close(Prefetch *p); /* waits for a read under way; p may be NULL */
+/* Asks for rows. Returns at once, unless other rows are being read. */
 void prefetch_ask(Prefetch *p, const MicroRows *rows);
 typedef struct {
-	bool waited; /* they were still being read */
-	double begin,
-		seconds; /* of the wait, without that for a device which has yet to read the rows before */
+	bool waited; /* the rows were still being read */
+	/* Start and length of the wait. Time until the device has freed the image does not count. */
+	double begin, seconds;
 } DataWait;
-/* The rows are in the io slots when it returns. */
+/* The rows are in the io slots when prefetch_take returns. */
 Status prefetch_take(Prefetch *p, const MicroRows *rows, DataWait *out);
-/* After prefetch_take gave a fault: fills the io slots with zeros in place of the rows. */
+/* After prefetch_take gave a fault: fills the io slots with zeros instead of rows. */
 Status prefetch_take_zeros(Prefetch *p);
 
 /* ---- unread_rows.c */
-/* prefetch_take. Where there are several ranks, a fault is kept in *unread (the first fault; owned), the io slots are zero, and the rank
- * goes on. */
+/* Like prefetch_take. With several ranks, the first fault is kept in *unread (owned), the io slots are zero, and the rank
+ * continues. */
 Status unread_take(Gradc *run, const MicroRows *rows, Status *unread, DataWait *wait);
-/* Call it before a micro-batch of zeros runs: makes the step's count of targets NaN, and *micro a later micro-batch, which adds to the
- * count. */
+/* Called before a micro-batch of zeros runs. Makes the step's count of targets NaN, and *micro a later micro-batch, because a
+ * later one adds to the count. */
 Status unread_spoil_count(Gradc *run, MicroBatch *micro);
-/* Every rank calls it with the count of targets over all ranks: ranks meet in it only where the count is NaN. Takes *unread. Gives the
- * fault on the first rank that has one, and the same exit code without a message on the other ranks; NULL if no rank has a fault. */
+/* Called by every rank with the count of targets over all ranks. Ranks exchange messages here only if the count is NaN. Takes
+ * *unread. Returns the fault on the first rank that has one, and its exit code without a message on other ranks; NULL if no
+ * rank has a fault. */
 Status unread_share(Gradc *run, double count, Status *unread);
 
-/* ---- inputs.c: the files that the options name; those that bound data are read from. */
+/* ---- inputs.c: guards the files that the options name and the files of the bound data */
 void inputs_guard_named(Gradc *run);
 void inputs_guard_bound(Gradc *run);
 

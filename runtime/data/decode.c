@@ -1,6 +1,6 @@
-/* Values of a file become values of a port: x * scale + offset, then (x - mean) / std of its
- * channel, computed in double and rounded once. A byte has 256 values: what each becomes in each
- * channel is computed beforehand, so that images are decoded by look-up, with the same bits. */
+/* Converts values of a file to values of a port: x * scale + offset, then (x - mean) / std of the channel, computed in double
+ * and rounded once. A byte has only 256 values, so the results for each channel are computed once, and images are decoded by
+ * table lookup, with the same bits. */
 #include "runtime/data/sources.h"
 
 #include <string.h>
@@ -53,7 +53,7 @@ decode_prepare(Arena *arena, Source *s, DType from)
 	s->bytes = table;
 }
 
-/* Runs of `stride` elements have one channel; with stride 1 neighbours have different ones. */
+/* With stride > 1, runs of `stride` elements belong to one channel. With stride 1, neighbours belong to different channels. */
 #define LOOK_UP(name, T)                                                            \
 	static void name(const Source *s, const uint8_t *raw, int64_t n, void *out) \
 	{                                                                           \

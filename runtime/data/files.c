@@ -1,6 +1,5 @@
-/* Opening data files: .npy, one or several in order, and token streams. Headers are checked here,
- * values when they are read. Files are read with pread, never mapped: one that shrinks while we
- * train is an error, not a SIGBUS. */
+/* Opens data files: .npy, one or several in order, and token streams. Headers are checked here, values when they are read.
+ * Files are read with pread and never mapped, so a file that shrinks during training is an error and not a SIGBUS. */
 #include "runtime/data/sources.h"
 
 #include <errno.h>
@@ -34,7 +33,7 @@ open_one(Arena *arena, const char *path, FileSet *set)
 	const DataFile *first = &set->files[0];
 
 	*file = (DataFile){.path = arena_strdup(arena, path), .fd = -1};
-	if (access(path, R_OK) != 0) /* no fault of the data */
+	if (access(path, R_OK) != 0) /* not a fault of the data */
 		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
 	RETURN_IF_ERROR(npy_open(path, &file->info, &file->fd));
 	set->n_files++;
@@ -52,7 +51,8 @@ open_one(Arena *arena, const char *path, FileSet *set)
 	return NULL;
 }
 
-/* The files that match, in the order of their bytes; a pattern may be the name of a file too. */
+/* Opens the files that match a pattern, sorted by the bytes of their names. If a file has the pattern as its name, it is that
+ * file. */
 static Status
 open_pattern(Arena *arena, const char *pattern, FileSet *set)
 {
@@ -94,7 +94,7 @@ ends_with(const char *text, const char *end)
 	return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* The element type of a file without a header. */
+/* Element type of a file without a header, from its name. */
 static bool
 raw_type(const char *path, bool text, DType *out)
 {

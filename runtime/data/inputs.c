@@ -1,7 +1,7 @@
-/* Which files a run reads: while it is open, nothing of its process writes over them. */
+/* Guards the files that a run reads: while the run is open, nothing in this process may write over them. */
 #include "runtime/data/data.h"
 
-/* Files that the options name; those of a pattern are known when they are open. */
+/* Files that the options name. Files of a pattern are added in inputs_guard_bound, when they are open. */
 void
 inputs_guard_named(Gradc *run)
 {

@@ -1,8 +1,7 @@
 /* The order of the rows: a permutation of [0, n) as a pure function of (seed, epoch, index).
  *
- * A Feistel network permutes [0, 4^half_bits), the smallest such range that holds [0, n). An index
- * that lands outside is permuted again: the walk along its cycle comes back inside, after less
- * than four steps on average, and is itself a permutation of [0, n). */
+ * A Feistel network permutes [0, 4^half_bits), the smallest such range that contains [0, n). An index that lands outside [0, n)
+ * is permuted again until it lands inside, after less than four steps on average. The result is again a permutation. */
 #include "runtime/data/sources.h"
 
 enum { ROUNDS = 4 };

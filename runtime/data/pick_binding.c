@@ -1,15 +1,15 @@
-/* Of the bindings that an executable has programs for, the one that data take: its samples have the files' shapes. Where several have,
- * as with --dim batch=2,3,5, each rule below leaves those that fit, if any do; of what is left the longest token rows win,
- * then the most rows. */
+/* Picks the binding for the data: its samples have the files' shapes. If several bindings do, as with --dim batch=2,3,5, each
+ * rule below removes the bindings that do not fit, unless it would remove all. Of the remaining bindings the one with the
+ * longest token rows wins, then the one with the most rows. */
 #include "runtime/data/sources.h"
 
 typedef struct {
 	const Files *files;
 	const ProgramRecord *program;
-	int64_t rows; /* of a micro-batch */
+	int64_t rows; /* rows of a micro-batch */
 } Candidate;
 
-/* Samples that the data have with this binding; -1: no file says it. */
+/* Number of samples that the data have with this binding; -1 if no file decides it. */
 static int64_t
 samples_of(const Candidate *c)
 {
@@ -37,14 +37,14 @@ has_rows_asked_for(const Candidate *c)
 	return c->files->options->whole || asked == 0 || asked == c->rows;
 }
 
-/* One run on whole inputs takes as many rows as they have. */
+/* A run on whole inputs takes exactly as many rows as they have. */
 static bool
 has_rows_of_whole(const Candidate *c)
 {
 	return !c->files->options->whole || samples_of(c) == c->rows;
 }
 
-/* --global-batch is so many micro-batches, of the ranks and those accumulated. */
+/* --global-batch is a whole number of micro-batches, over all ranks and --accumulate. */
 static bool
 divides_step(const Candidate *c)
 {
@@ -55,7 +55,7 @@ divides_step(const Candidate *c)
 	                                                  : o->global_batch % rows == 0);
 }
 
-/* A step takes no more than there are. */
+/* A step takes at most as many rows as the data have. */
 static bool
 has_data_for_step(const Candidate *c)
 {
@@ -97,7 +97,7 @@ keep_fitting(Candidate *all, int *n, bool (*fits)(const Candidate *c))
 	*n = left;
 }
 
-/* Those whose samples have the shapes of the files; `names`: of all. */
+/* Lists the bindings whose sample shapes fit the files. *names: the names of all bindings with a program. */
 static int
 list_candidates(const Files *files, Role role, Candidate *out, int *n_programs, const char **names)
 {
@@ -117,7 +117,8 @@ list_candidates(const Files *files, Role role, Candidate *out, int *n_programs, 
 		n += bind_matches(files, p);
 		++*n_programs;
 	}
-	return n == 0 && *n_programs == 1 ? 1 : n; /* its inputs say what does not fit */
+	/* the only binding is taken even if it does not fit: binding its inputs gives a better message */
+	return n == 0 && *n_programs == 1 ? 1 : n;
 }
 
 Status

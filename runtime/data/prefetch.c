@@ -1,9 +1,9 @@
-/* The next micro-batch, read, checked and decoded by a thread while this one is computed. There are two io regions: the
- * device computes on one, the thread fills the host's side of the other. Rows that are in memory already are
- * read without the thread, when they are taken.
+/* A thread reads, checks and decodes the next micro-batch while this one is computed. There are two io regions: the device
+ * computes on one, the thread fills the host's side of the other. Rows that are already in memory are read without the thread,
+ * when they are taken.
  *
- * One micro-batch is on its way at most. The caller says which one it wants; another that was read ahead is dropped,
- * so reading ahead never changes what is computed. An error in the data is reported when its micro-batch is taken. */
+ * At most one micro-batch is under way. The caller says which one it wants. Other rows that were read ahead are dropped, so
+ * reading ahead never changes what is computed. A fault of the data is reported when its micro-batch is taken. */
 #include "runtime/data/data.h"
 #include "runtime/host/host.h"
 
@@ -17,14 +17,14 @@ struct Prefetch {
 	Trace *trace;
 	MemoryOrphans **orphans;
 	pthread_t thread;
-	pthread_mutex_t lock; /* of everything below */
+	pthread_mutex_t lock; /* guards all fields below */
 	pthread_cond_t changed;
-	Stage stage; /* the image belongs to the thread while asked, else to the caller */
-	int turn;    /* which image */
+	Stage stage; /* STAGE_ASKED: the image belongs to the thread; otherwise to the caller */
+	int turn;    /* turn of the image */
 	MicroRows rows;
 	Status fault;
-	bool was_free; /* the image, when the rows were asked for */
-	double begin;  /* of reading */
+	bool was_free; /* the image was free when the rows were asked for */
+	double begin;  /* time when reading began */
 	bool closing;
 };
 
@@ -115,14 +115,14 @@ unlock(void *mutex)
 	pthread_mutex_unlock(mutex);
 }
 
-/* What a thread would take longer to wake for. Another device may still be reading the image. */
+/* Is reading faster than waking the thread? Not on a device apart from the host, which may still be reading the image. */
 static bool
 is_at_hand(const Prefetch *p, const MicroRows *rows)
 {
 	return rows->dataset->at_hand && !executor_is_apart(p->executor);
 }
 
-/* With the lock held. What was asked for before is finished, then dropped. */
+/* Called with the lock held. Earlier rows are finished first, then dropped. */
 static void
 ask(Prefetch *p, const MicroRows *rows)
 {
@@ -148,7 +148,7 @@ void
 prefetch_ask(Prefetch *p, const MicroRows *rows)
 {
 	if (is_at_hand(p, rows))
-		return; /* not before they are taken */
+		return; /* prefetch_take reads them */
 	pthread_mutex_lock(&p->lock);
 	ask(p, rows);
 	pthread_mutex_unlock(&p->lock);
@@ -166,7 +166,7 @@ prefetch_take(Prefetch *p, const MicroRows *rows, DataWait *out)
 	bool asked = p->stage == STAGE_ASKED;
 	while (p->stage == STAGE_ASKED)
 		pthread_cond_wait(&p->changed, &p->lock);
-	/* Until the image is free it is the device that is waited for. */
+	/* A wait until the image is free is a wait for the device, not for data. */
 	out->waited = asked && p->was_free;
 	out->begin = p->begin > called ? p->begin : called;
 	out->seconds = seconds_now() - out->begin;

@@ -1,4 +1,4 @@
-/* Rows of one input: read as the file has them, checked, then converted to the type of the port. */
+/* Rows of one input: read from the file, checked, then converted to the port's type. */
 #include "runtime/data/sources.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@ source_is_sampled(const Source *s)
 	return s->port->sample_axis >= 0 && !s->constant;
 }
 
-/* Rows are read to where they belong when nothing converts them. */
+/* Rows that need no conversion are read directly to their place. */
 static bool
 is_direct(const Source *s, DType from)
 {
@@ -21,7 +21,7 @@ is_direct(const Source *s, DType from)
 	       s->offset == 0;
 }
 
-/* It was long enough when it was opened. */
+/* The file was long enough when it was opened. */
 static Status
 fault_shrunk(const Source *s, const DataFile *file, int64_t row)
 {
@@ -45,7 +45,7 @@ has_shrunk(const DataFile *file, int64_t end)
 	return fstat(file->fd, &st) == 0 && st.st_size < end;
 }
 
-/* Bytes [at, at + n) of the file's data, in which lie rows from `row` on. */
+/* Reads bytes [at, at + n) of the file's data; they begin with row `row`. */
 static Status
 read_bytes(const Source *s, const DataFile *file, int64_t row, void *to, int64_t n, int64_t at)
 {
@@ -59,7 +59,8 @@ read_bytes(const Source *s, const DataFile *file, int64_t row, void *to, int64_t
 	return status;
 }
 
-/* Random rows of a file cost a system call each, about a microsecond: small models compute no longer than that. */
+/* Reading a random row costs a system call, about a microsecond, as long as a small model computes. So small files are kept in
+ * memory. */
 Status
 source_keep(Arena *arena, Source *s, int64_t *left)
 {
@@ -95,7 +96,7 @@ source_check_kept(const Source *s)
 	return NULL;
 }
 
-/* Rows [row, row+n) that lie in one file. */
+/* Reads rows [row, row+n), all in one file. */
 static Status
 read_part(Source *s, const DataFile *file, int64_t row, int64_t n, char *to)
 {

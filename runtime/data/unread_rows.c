@@ -1,6 +1,7 @@
-/* Rows that one of several ranks cannot read, such as a label of 1000 where there are 10 classes. The other ranks wait for this rank in
- * the step's collectives, so it computes the step with zeros in place of its rows, and counts NaN targets. The count over all ranks
- * becomes NaN. So no rank makes the update, and every rank sees in the step's result that it has to ask for the fault. */
+/* What a rank does if it cannot read its rows, for example because of label 1000 with 10 classes. The other ranks wait for it
+ * in the step's collectives. So it computes the step with zeros in place of its rows, and counts NaN targets. The count over
+ * all ranks becomes NaN. Then no rank makes the update, and every rank sees in the step's result that it must ask for the
+ * fault. */
 #include "runtime/data/data.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* What training must never see: labels and tokens out of range, values that do not fit, NaN.
- * Checked as the file holds them, before any conversion; the fault names file, row and value. */
+/* Refuses data that training must not see: labels and tokens out of range, values that do not fit, NaN. Values are checked as
+ * the file holds them, before conversion. The fault names file, row and value. */
 #include "runtime/data/sources.h"
 
 #include <math.h>
@@ -34,7 +34,7 @@ typedef struct {
 	int64_t low, high;
 } Range;
 
-/* The values that an integer type holds, as far as int64 reaches. */
+/* Range of an integer type, clamped to int64. */
 static Range
 range_of(DType t)
 {
@@ -60,8 +60,8 @@ fault_integer(const Source *s, const DataFile *file, int64_t row, int64_t value,
 	                    (long long)r->low, (long long)r->high, or_ignored, ignored);
 }
 
-/* Are all values in the range, or the ignored one? Without branches, so that it runs at the speed of
- * memory; where one is not, check_integers looks for it. */
+/* Are all values in the range, or equal to the ignored value? It has no branches, so it runs at the speed of memory. If the
+ * answer is no, check_integers finds the value. */
 typedef bool (*AllWithin)(const void *raw, int64_t n, const Range *r, const int64_t *ignored);
 #define ALL_WITHIN(T)                                                                  \
 	static bool all_within_##T(const void *raw, int64_t n, const Range *r,         \
@@ -103,14 +103,14 @@ check_integers(const Source *s, const DataFile *file, int64_t row, int64_t n, co
 	if (p->bounded)
 		r = (Range){p->min, p->max};
 	else if (p->dtype == U64 && dtype == U64)
-		return NULL; /* every value, also those that Range can't hold */
+		return NULL; /* all values are valid, even those above int64 */
 	if (r.low <= r.high && all_within[dtype] && all_within[dtype](raw, n, &r, ignore))
 		return NULL;
 	for (int64_t i = 0; i < n; i++) {
 		int64_t value = dtype_load_int(dtype, raw, i);
 		bool ignored = ignore && value == *ignore;
 
-		/* u64 values beyond int64 read as negative: out of range too. */
+		/* u64 values above int64 read as negative: they are out of range as well. */
 		if ((value < r.low || value > r.high || (dtype == U64 && value < 0)) && !ignored)
 			return fault_integer(s, file, row + i / s->elements, value, &r);
 	}
