@@ -1,207 +1,213 @@
-/* Checkpoints: what they hold, and how runs save them and read them. Sections are named after the .c file. */
+/* Checkpoints: their contents, and how runs save and read them. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_CHECKPOINT_CHECKPOINT_H
 #define GRADC_RUNTIME_CHECKPOINT_CHECKPOINT_H
 
 #include "base/files/files.h"
 #include "runtime/data/data.h"
 
-/* ---- manifest.c: what a checkpoint holds. */
-/* The newest that is read. One is written without pieces as version 1. */
+/* ---- manifest.c: the contents of a checkpoint */
+/* The newest version that can be read. A checkpoint without pieces is written as version 1. */
 enum { CHECKPOINT_VERSION = 2 };
 #define MANIFEST_FILE "manifest.json"
 #define SHARD_PATTERN "shard-*.safetensors"
-/* Elements [first, first + count) of a tensor, which lie in one shard. */
+/* Elements [first, first + count) of a tensor, all in one shard. */
 typedef struct {
-	int shard; /* -1: of a constant, of which only the checksum is kept */
+	int shard; /* -1 for a constant: only its checksum is kept */
 	int64_t first, count;
-	uint64_t checksum; /* of their bytes */
+	uint64_t checksum; /* of the piece's bytes */
 } SavedPiece;
 typedef struct {
 	const char *name;
 	DType dtype;
 	int rank;
 	int64_t dims[MAX_RANK];
-	SavedPiece
-		*pieces; /* every element is in one of them, in order; one: the tensor is whole */
+	/* In order, covering each element once. A whole tensor has one piece. */
+	SavedPiece *pieces;
 	int n_pieces;
 } SavedTensor;
 typedef struct {
 	const char *file; /* name in the checkpoint's folder */
 	int64_t bytes;
-	uint64_t header; /* checksum of what lies before the first tensor */
+	uint64_t header; /* checksum of the bytes before the first tensor */
 } Shard;
 typedef struct {
 	int64_t version;
-	uint64_t run;   /* a random number; resumed runs keep it */
-	int64_t serial; /* counts the checkpoints of a folder: the newest has the highest */
+	uint64_t run;   /* random number; resumed runs keep it */
+	int64_t serial; /* number of the checkpoint in its folder; the newest has the highest */
 	int64_t step, samples, world;
-	double loss, eval_loss;    /* NaN: not known */
-	Plateau plateau;           /* its lr is 0: of another schedule */
-	uint64_t model, data;      /* fingerprints */
-	int64_t rows;              /* of the data; 0: none were bound */
+	double loss, eval_loss;    /* NaN if unknown */
+	Plateau plateau;           /* lr is 0 with any other schedule */
+	uint64_t model, data;      /* fingerprints of model and data */
+	int64_t rows;              /* of the data; 0 if no data were bound */
 	const GradcPair *settings; /* values as JSON */
 	SavedTensor *tensors, *constants;
 	Shard *shards;
 	int n_settings, n_tensors, n_constants, n_shards;
 } Manifest;
-/* The whole file, in the arena; path: for messages. */
+/* The whole file, in the arena. path: for messages. */
 Status manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart *out);
 /* All faults have EXIT_CHECKPOINT and name the path. */
 Status manifest_read(Arena *arena, const char *path, Manifest *out);
 Status manifest_parse(Arena *arena, const char *path, const char *text, size_t n, Manifest *out);
-uint64_t manifest_constants(const Manifest *m); /* a hash of what never changes; 0: there is none */
+/* hash of the constants' checksums; 0 if there are no constants */
+uint64_t manifest_constants(const Manifest *m);
 
-/* ---- facts.c: what a checkpoint knows of the run that wrote it. */
+/* ---- facts.c: what a checkpoint records about the run that wrote it */
 uint64_t facts_model(const Format *f);
 Status facts_data(const Dataset *d, uint64_t *out);
-Status facts_file(const char *path, uint64_t *out); /* likewise, of a file of weights */
-/* Reads the data's fingerprint once, before training: a data file may be removed while training runs. */
+Status facts_file(const char *path, uint64_t *out); /* fingerprint of a file of weights */
+/* Reads the data's fingerprint once, before training, because a data file may be removed while training runs. */
 Status facts_read_data(Gradc *run);
-/* Step, samples, fingerprints and settings; the tensors are the caller's. */
+/* Fills in step, samples, fingerprints and settings. The caller fills in the tensors. */
 Status facts_collect(Gradc *run, Manifest *out);
-const GradcPair *facts_settings(Gradc *run, int *n); /* as gradc_settings */
-/* Warns of each setting that differs, naming both values. */
+const GradcPair *facts_settings(Gradc *run, int *n); /* same as gradc_settings */
+/* Warns about each setting that differs, naming both values. */
 void facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now);
 
-/* ---- folder.c: the checkpoints under one folder, one run at a time. */
+/* ---- folder.c: the checkpoints in a folder, which one run at a time may write */
 enum { CHECKPOINT_DIGITS = 8 };
 typedef struct {
-	int64_t step, serial; /* serial -1: cannot be read */
-	int digits; /* of the step in its name: CHECKPOINT_DIGITS, or more where the step has, or that was taken */
-	bool stays; /* this run cannot go on from it: it is neither replaced nor removed */
+	int64_t step, serial; /* serial -1: the checkpoint cannot be read */
+	/* digits of the step in the name: CHECKPOINT_DIGITS, or more if the step needs more or that name was taken */
+	int digits;
+	bool stays; /* this run cannot continue from it, so it is neither replaced nor removed */
 	uint64_t run, model, constants;
 	double eval_loss;
 } CheckpointEntry;
 typedef struct {
 	Arena *arena;
 	const char *path;
-	int lock;   /* its descriptor; -1: not yet */
-	bool alone; /* false: this file system has no locks */
+	int lock;   /* descriptor of the lock; -1 before locking */
+	bool alone; /* false if the file system has no locks */
 	bool scanned, judged;
-	int64_t n_temporaries; /* names that were given out */
+	int64_t n_temporaries; /* temporary names given out so far */
 	VEC(CheckpointEntry) entries;
 } CheckpointFolder;
-/* Makes it, locks it, removes what killed runs left, lists it; does nothing when that was done. */
+/* Makes the folder, locks it, removes leftovers of killed runs, and lists it. A second call does nothing. */
 Status folder_prepare(CheckpointFolder *folder);
-/* EXIT_CHECKPOINT when another process has it. A folder that cannot be opened is no fault yet. */
+/* EXIT_CHECKPOINT if another process has the lock. A folder that cannot be opened is not a fault yet. */
 Status folder_lock(CheckpointFolder *folder);
 Status folder_list(CheckpointFolder *folder);
 void folder_close(CheckpointFolder *folder);
 char *folder_entry_path(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry);
-/* "step-" and 8 digits or more. */
+/* The name is "step-" and at least 8 digits. */
 bool checkpoint_name_parse(const char *name, int64_t *step, int *digits);
-/* Steps that a run is to save: the last, and every `every`-th (0: none) behind those that are done. */
+/* Steps that a run will save: the last one, and after `done` every multiple of `every` (0: no others). */
 typedef struct {
 	int64_t done, last, every;
 } SaveSteps;
-/* Says of each checkpoint whether it stays, by what the run's own would have: its model and constants. */
+/* Marks the checkpoints that this run cannot continue from. own: the model and constants of this run. */
 void folder_judge(CheckpointFolder *folder, const Manifest *own);
-/* EXIT_CHECKPOINT where something that is no checkpoint's, or a checkpoint that stays, has the name of one of them; *replaced:
- * how many others that another run saved. */
+/* EXIT_CHECKPOINT if one of the names that the run will need belongs to something that is not a checkpoint, or to a checkpoint
+ * that stays. *replaced: how many checkpoints of other runs will be replaced. */
 Status folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps,
                           const Manifest *own, int *replaced);
 int64_t folder_next_serial(const CheckpointFolder *folder);
-/* The complete checkpoint at `temporary` appears under its name, replacing the one that has it; under one with more
- * digits, which *entry gets, where something else has that name, or a checkpoint that stays: then *beside. */
+/* Moves the complete checkpoint at `temporary` to its name, replacing an older checkpoint there. If that name belongs to
+ * something that is not a checkpoint, or to a checkpoint that stays, the new name gets more digits (entry->digits), and *beside
+ * is set. */
 Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry,
                   bool *beside);
-/* Leaves the newest `keep` of this run (0: all), and the one with the lowest evaluation loss. */
+/* Keeps this run's newest `keep` checkpoints (0: all), and the one with the lowest evaluation loss. */
 void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best);
-/* A name in it that nothing has or had: another rank may be removing what had the last one. */
+/* A temporary name in the folder that was never used before: another rank may still be removing the last one. */
 char *folder_temporary(Arena *arena, CheckpointFolder *folder);
-void folder_remove(const char *path); /* a checkpoint's files, then the folder if it is empty */
+/* removes a checkpoint's files, then the folder if it is empty */
+void folder_remove(const char *path);
 
-/* ---- layout.c: what each rank writes of a checkpoint, and in which shard. */
-/* Elements [first, first + count) of a state; bytes [at, at + bytes) of the rank's snapshot. */
+/* ---- layout.c: which parts of a checkpoint each rank writes, and into which shard */
+/* Elements [first, first + count) of a state, which are bytes [at, at + bytes) of the rank's snapshot. */
 typedef struct {
-	int state, shard; /* shard: among the rank's */
+	int state, shard; /* shard: number among the rank's shards */
 	int64_t first, count, at, bytes;
 } SavedPlace;
 typedef struct {
-	SavedPlace *places; /* in the order of saved_states, and of shards */
+	SavedPlace *places; /* sorted by state and by shard */
 	int n, n_shards;
-	int64_t bytes; /* of the snapshot */
+	int64_t bytes; /* bytes of the snapshot */
 } SavedLayout;
-/* Indices of the states that a checkpoint holds, *n of them. */
+/* Numbers of the states that a checkpoint holds, *n of them. */
 int *saved_states(Arena *arena, const Format *f, int *n);
-int64_t saved_bytes(const Format *f, const StateRecord *s); /* without what pads them */
-/* Without its pieces. */
+int64_t saved_bytes(const Format *f, const StateRecord *s); /* without padding */
+/* pieces are left empty */
 SavedTensor saved_tensor(const Format *f, const StateRecord *s);
 SavedPiece *saved_whole(Arena *arena, const SavedTensor *t, int shard, uint64_t checksum);
 SavedLayout saved_layout(Arena *arena, const Format *f, const RunFacts *facts, int rank,
                          int64_t shard_bytes);
-int64_t saved_alone_bytes(const Format *f,
-                          int64_t shard_bytes); /* of the snapshot of one that holds all */
-/* What a rank has written: its shards, and the checksum of each of its places. */
+/* Bytes of the snapshot if one rank saves all states. */
+int64_t saved_alone_bytes(const Format *f, int64_t shard_bytes);
+/* What a rank has written: its shards, and a checksum per place. */
 typedef struct {
 	Shard *shards;
 	uint64_t *checksums;
 } RankShards;
 char *shard_name(Arena *arena, int rank, int number);
-/* The manifest's tensors and shards, of so many ranks. */
+/* Fills in the manifest's tensors and shards from the shards of all ranks. */
 void shards_collect(Arena *arena, const Format *f, const SavedLayout *layouts,
                     const RankShards *ranks, int n_ranks, Manifest *out);
 
-/* ---- read.c: a checkpoint against the model's tables. */
+/* ---- read.c: reads a checkpoint and checks it against the model's tables */
 typedef struct {
 	int tensor, piece;
 } PieceRef;
 typedef struct {
 	Arena *arena;
-	const char *path; /* of the checkpoint's folder */
+	const char *path; /* folder of the checkpoint */
 	Manifest manifest;
-	int *states; /* of each tensor */
-	/* The pieces of shard i are pieces[first_piece[i]] to pieces[first_piece[i + 1]]. */
+	int *states; /* number of the state of each tensor */
+	/* Pieces sorted by shard: shard i has pieces[first_piece[i]] up to, not including, pieces[first_piece[i + 1]]. */
 	PieceRef *pieces;
 	int *first_piece;
 } Checkpoint;
-/* The manifest, checked: exactly the model's saved states, with their types and shapes. */
+/* Reads the manifest and checks that its tensors are exactly the model's saved states, with their types and shapes. */
 Status checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out);
 typedef struct {
 	void *context;
-	/* Bytes [offset, offset + n) of a state. */
+	/* Receives bytes [offset, offset + n) of a state. */
 	Status (*take)(void *context, int state, int64_t offset, const void *bytes, int64_t n);
-	/* Does it want some of these bytes? */
+	/* Does the sink want some of these bytes? */
 	bool (*wants)(void *context, int state, int64_t offset, int64_t n);
 } CheckpointSink;
-/* Reads every byte of every shard and compares the checksums. With a sink only the pieces that it wants some of; it is
- * given what is read, before the checksum of its piece is known. */
+/* Reads every byte of every shard and compares checksums. With a sink, reads only pieces that the sink wants in part. The sink
+ * receives bytes before the checksum of their piece has been compared. */
 Status checkpoint_verify(const Checkpoint *c, const CheckpointSink *sink);
 
-/* ---- save.c: what is saved, and when. */
+/* ---- save.c: what is saved, and when */
 typedef struct CheckpointWriter CheckpointWriter;
 typedef struct SaveJob SaveJob;
 struct Saver {
 	CheckpointFolder folder;
-	bool together;        /* each rank writes what it holds; else rank 0 all */
-	SavedLayout *layouts; /* of all ranks that write; NULL: this one does not */
-	Span snapshot;        /* the copy of what this rank saves; no bytes: nothing */
+	/* each rank writes what it holds; otherwise rank 0 writes everything */
+	bool together;
+	/* layouts of all ranks that write; NULL if this rank does not write */
+	SavedLayout *layouts;
+	Span snapshot; /* copy of the states that this rank saves; may be empty */
 	CheckpointWriter *writer;
-	Span window;       /* through which files are written and read again */
-	SaveJob *job;      /* being written; NULL: none */
-	uint64_t run;      /* of the manifest */
-	int64_t done_step; /* the newest that lies there complete; -1: none */
-	double seconds;    /* of the caller, since the last step */
-	int failures;      /* in a row */
-	uint64_t model;    /* fingerprint of the model; 0: not yet known */
-	uint64_t data;     /* and of the training data */
+	Span window;       /* buffer for writing files and reading them back */
+	SaveJob *job;      /* the job being written; NULL if there is none */
+	uint64_t run;      /* random number of the run, for the manifest */
+	int64_t done_step; /* newest step with a complete checkpoint; -1 if there is none */
+	double seconds;    /* time that saving took from the caller since the last step */
+	int failures;      /* failed checkpoints in a row */
+	uint64_t model;    /* fingerprint of the model; 0 if not yet computed */
+	uint64_t data;     /* fingerprint of the training data */
 	bool has_data;
-	SavedTensor *constants;    /* with their checksums; NULL: not yet known */
-	const GradcPair *settings; /* NULL: not since the steps were counted */
+	SavedTensor *constants;    /* constants with checksums; NULL if not yet computed */
+	const GradcPair *settings; /* NULL until collected; cleared when steps are counted anew */
 	int n_constants, n_settings;
 };
-Saver *saver_new(Arena *arena); /* nothing is open yet: saver_close may be called */
+Saver *saver_new(Arena *arena); /* opens nothing yet; saver_close may already be called */
 Status saver_open(Gradc *run);
-void saver_wait(Gradc *run);  /* for the writer, whose faults are dropped */
+void saver_wait(Gradc *run);  /* waits for the writer and drops its faults */
 void saver_close(Gradc *run); /* waits for the writer */
-/* Before saving and resuming: by all ranks together, where they have parts. */
+/* Hashes the constants, before saving and before resuming. All ranks call it together if ranks hold parts. */
 Status saver_constants(Gradc *run);
-SaveJob *saver_job(Gradc *run); /* a new one, of this step */
-/* What the manifest says of the run, and the folder: of the rank that writes them. */
+SaveJob *saver_job(Gradc *run); /* a new job for the present step */
+/* Fills in what the manifest says about the run and its folder; called on the rank that writes the manifest. */
 Status saver_describe(Gradc *run, SaveJob *job, double eval_loss);
-/* Warns of a checkpoint that was not written; EXIT_CHECKPOINT where it is the third in a row. Frees `why`. */
+/* Warns about a checkpoint that could not be written. EXIT_CHECKPOINT if it is the third in a row. Frees `why`. */
 Status saver_count_failure(Gradc *run, int64_t step, Status why);
-/* The saver's job is over, and freed. Frees `why`. */
+/* Ends and frees the saver's job. Frees `why`. */
 Status saver_end_job(Gradc *run, Status why);
 Status saver_save(Gradc *run, double eval_loss);
 Status saver_check_names(Gradc *run, int64_t every);

@@ -1,5 +1,5 @@
-/* What a checkpoint knows of the run that wrote it: which model and which data, as fingerprints,
- * and every setting that changes what training computes. A resumed run compares them. */
+/* What a checkpoint records about the run that wrote it: fingerprints of the model and the data, and every setting that changes
+ * what training computes. A resumed run compares them with its own. */
 #include "runtime/checkpoint/checkpoint.h"
 
 #include <jansson.h>
@@ -29,8 +29,8 @@ mix_state(uint64_t hash, const Format *f, const StateRecord *s)
 	return hash_mix(hash, (uint64_t)s->lifetime << 32 | s->kind);
 }
 
-/* Its states and the graph around them: not the bindings, so that another batch is the same
- * model; nor how the states lie in memory. */
+/* Fingerprint of the states and the graph around them. It leaves out bindings, so another batch is the same model, and the
+ * layout of states in memory. */
 uint64_t
 facts_model(const Format *f)
 {
@@ -52,7 +52,7 @@ facts_model(const Format *f)
 
 enum { BLOCKS = 64, BLOCK = 4096 };
 
-/* Blocks spread evenly over the n bytes from `first` on: a fingerprint must not cost a pass over all data. */
+/* Hashes blocks spread evenly over the n bytes from `first` on: a fingerprint must not cost a pass over all data. */
 static Status
 mix_blocks(int fd, const char *path, int64_t first, int64_t n, uint64_t *hash)
 {
@@ -141,7 +141,7 @@ add_info(Settings *s, const Format *f, const char *key)
 	add(s, key, text ? json_string(text) : json_null());
 }
 
-/* Those that a schedule needs are left out where the learning rate is constant. */
+/* Settings of a schedule are left out if the learning rate is constant. */
 static void
 add_schedule(Settings *s, const Gradc *run)
 {
@@ -155,7 +155,7 @@ add_schedule(Settings *s, const Gradc *run)
 		add(s, "steps", json_integer(run->total_steps));
 }
 
-/* Bits may depend on them. */
+/* Settings of the machine, on which bits may depend. */
 static void
 add_machine(Settings *s, const Gradc *run)
 {
@@ -168,7 +168,7 @@ add_machine(Settings *s, const Gradc *run)
 	add(s, "deterministic", json_boolean(run->options.deterministic));
 	if (gradc_ranks(run) > 1)
 		add(s, "reduce", json_string(gradc_reduce(run)));
-	if (comm_enqueues(&run->comm)) /* a version may add in another order */
+	if (comm_enqueues(&run->comm)) /* versions may add in different orders */
 		add(s, "collectives", json_string(gradc_collectives(run)));
 	if (!x->ops->facts)
 		return;
@@ -271,7 +271,7 @@ setting(const Manifest *m, const char *name)
 	return NULL;
 }
 
-/* A value as people write it: 0.1, not all 17 digits. */
+/* A value as people write it: 0.1, without all 17 digits. */
 static const char *
 shown(Arena *arena, const char *json)
 {
@@ -286,8 +286,7 @@ shown(Arena *arena, const char *json)
 	return json;
 }
 
-/* Generated code gives the same bits on any number of threads and CPUs, and so does everything
- * with --deterministic. */
+/* Bits do not depend on the number of threads and CPUs if there is no library, or with --deterministic. */
 static bool
 is_free_of_threads(const Manifest *m)
 {
@@ -312,8 +311,8 @@ facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest 
 		return;
 	if (old->n_settings == 0)
 		diag_warning(run->diag,
-		             "%s: its manifest does not say with which settings it was trained: "
-		             "whether they are these is not known",
+		             "%s: its manifest has no settings, so they cannot be compared "
+		             "with the settings of this run",
 		             path);
 	for (int i = 0; i < now->n_settings; i++) {
 		const char *name = now->settings[i].name, *before = setting(old, name);
@@ -328,6 +327,5 @@ facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest 
 		diag_warning(run->diag, "%s: the data had %lld rows, these have %lld", path,
 		             (long long)old->rows, (long long)now->rows);
 	else if (now->rows && old->rows && old->data != now->data)
-		diag_warning(run->diag, "%s: the data are others than those it was trained on",
-		             path);
+		diag_warning(run->diag, "%s: the data differ from those it was trained on", path);
 }

@@ -1,5 +1,5 @@
-/* The files of a checkpoint. One rank alone writes all of them at once. Ranks that save together write shards into one
- * temporary folder, and when those of all are on the disk, rank 0 writes the manifest and gives the folder its name. */
+/* Writes the files of a checkpoint. A rank that saves alone writes all files in one job. Ranks that save together write their
+ * shards into one temporary folder; when all shards are on the disk, rank 0 writes the manifest and gives the folder its name. */
 #include "runtime/checkpoint/write.h"
 #include "runtime/host/host.h"
 
@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Checksums of a file's parts, as it is read. */
+/* Checksums of a file's parts, collected while it is read. */
 typedef struct {
 	Checksum checksum; /* of part `next` so far */
 	uint64_t *checksums;
@@ -25,7 +25,7 @@ hash_part(void *context, int part, const void *bytes, int64_t n)
 	checksum_add(&c->checksum, bytes, n);
 }
 
-/* What a file is to hold: parts, and their checksums. */
+/* The contents of a file: its parts and their checksums. */
 typedef struct {
 	const char *path;
 	FilePart *parts;
@@ -42,7 +42,7 @@ file_begin(const SaveJob *job, const PartFile *file)
 	return file_writer_end(w, file_writer_add_parts(w, file->parts, file->n));
 }
 
-/* On the disk, and its parts have the checksums of what was to be written. */
+/* Syncs the file to the disk, reads it back, and compares the checksums of its parts. */
 static Status
 file_complete(const SaveJob *job, const PartFile *file)
 {
@@ -83,7 +83,7 @@ shard_tensor(const SaveJob *job, const SavedPlace *p, const HashedCopy *copy)
 	return out;
 }
 
-/* Of places [first, first + n). */
+/* The shard with places [first, first + n). */
 static Status
 shard_file(SaveJob *job, int first, int n, Shard *shard, PartFile *out)
 {
@@ -105,7 +105,7 @@ shard_file(SaveJob *job, int first, int n, Shard *shard, PartFile *out)
 	return NULL;
 }
 
-/* This rank's, one after the other; job->own knows them then. */
+/* Begins this rank's shards, one after the other, and records them in job->own. */
 static Status
 begin_shards(SaveJob *job, PartFile *files)
 {
@@ -146,8 +146,8 @@ complete(SaveJob *job, const PartFile *files, int n)
 	return folder_sync(job->temporary);
 }
 
-/* All files written, then all synced and read again: a checkpoint has its name only after that, and older ones go only
- * after it has. */
+/* Writes all files, then syncs and reads back all of them. Only then does the checkpoint get its name, and only after that are
+ * older checkpoints removed. */
 static Status
 write_all(SaveJob *job)
 {
@@ -161,7 +161,8 @@ write_all(SaveJob *job)
 }
 
 /* ---- the temporary folder */
-/* It goes with the process that gives it its name: another rank's end must not take shards from under a manifest. */
+/* Only rank 0's process removes the temporary folder when it ends. The end of another rank must not remove shards under a
+ * manifest. */
 static Status
 make_folder(SaveJob *job)
 {
@@ -194,13 +195,13 @@ end_making(void *unused)
 	cleanup_end_making();
 }
 
-/* Its files may be gone when the process ends: then it gets no name. */
+/* Gives the checkpoint its name. If the process is ending, its files may be gone, so it gets no name. */
 static Status
 give_name(SaveJob *job)
 {
 	const Manifest *m = &job->manifest;
 	CheckpointEntry entry = {m->step, m->serial, .run = m->run, .eval_loss = m->eval_loss};
-	bool beside = false; /* of its usual name */
+	bool beside = false; /* it could not have its usual name */
 
 	if (!cleanup_begin_making())
 		return status_error(EXIT_SYSTEM, "%s: the process is ending", job->temporary);
@@ -214,7 +215,7 @@ give_name(SaveJob *job)
 }
 
 /* ---- a job */
-/* A rank on another machine may have written to another disk: its path leads elsewhere there. */
+/* Checks that rank 0 sees a shard. A rank on another machine may have written to another disk under the same path. */
 static Status
 check_shard(SaveJob *job, const Shard *shard)
 {
@@ -258,7 +259,7 @@ write_shards(SaveJob *job)
 	return complete(job, files, job->layout->n_shards);
 }
 
-/* A checkpoint under its name, or nothing. */
+/* Ends the job with a checkpoint under its name, or with nothing. */
 static Status
 finish(SaveJob *job)
 {

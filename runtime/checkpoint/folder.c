@@ -1,12 +1,12 @@
-/* The checkpoints under one folder:
+/* The checkpoints in a folder:
  *
- *	DIR/step-00000020/manifest.json
- *	DIR/step-00000020/shard-00000-00000.safetensors      rank, number
- *	DIR/step-000000020/                                  where something else has that name
- *	DIR/.gradc-checkpoint-PID-N.tmp/                     being written or removed
+ * DIR/step-00000020/manifest.json
+ * DIR/step-00000020/shard-00000-00000.safetensors      rank, number
+ * DIR/step-000000020/                                  if the usual name is taken by something else
+ * DIR/.gradc-checkpoint-PID-N.tmp/                     being written or removed
  *
- * A lock on DIR, which dies with its process, says that one run saves here: temporary folders that
- * it finds when it comes are those of runs that were killed. */
+ * A run that saves holds a lock on DIR, which ends with its process. So all temporary folders that a run finds at its start
+ * belong to killed runs. */
 #include "runtime/checkpoint/checkpoint.h"
 
 #include <dirent.h>
@@ -23,7 +23,7 @@
 #define TEMPORARY_PATTERN TEMPORARY_PREFIX "*.tmp"
 enum { MOST_DIGITS = 18 };
 
-/* Of the entry's step, with so many digits. */
+/* The path for the entry's step and digits. */
 char *
 folder_entry_path(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry)
 {
@@ -43,7 +43,7 @@ folder_temporary(Arena *arena, CheckpointFolder *folder)
 	}
 }
 
-/* A file that a checkpoint has. */
+/* Is it a name of a checkpoint's file? */
 static bool
 is_ours(const char *name)
 {
@@ -55,7 +55,7 @@ is_ours(const char *name)
 	return false;
 }
 
-/* And no folder or link, which a checkpoint has none of. */
+/* Checkpoints have only regular files, no folders and no links. */
 static bool
 is_file(DIR *dir, const char *name)
 {
@@ -64,7 +64,7 @@ is_file(DIR *dir, const char *name)
 	return fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
 }
 
-/* The next entry; NULL: there is none, or *failed. */
+/* The next entry; NULL at the end, or after an error, which sets *failed. */
 static struct dirent *
 next_entry(DIR *dir, bool *failed)
 {
@@ -75,7 +75,7 @@ next_entry(DIR *dir, bool *failed)
 	return e;
 }
 
-/* NULL, too, for a link: what it leads to is not ours. */
+/* Also NULL for a link: a link's target is not ours. */
 static DIR *
 open_folder(const char *path)
 {
@@ -88,8 +88,8 @@ open_folder(const char *path)
 	return opendir(path);
 }
 
-/* Is something there that is no checkpoint's? It stays where it is. A folder with nothing but a checkpoint's files may be
- * moved. EXIT_SYSTEM: nobody can say. */
+/* Is the path taken by something that is not a checkpoint, and so must stay? A folder with nothing but files of a checkpoint
+ * may be moved. EXIT_SYSTEM if the folder cannot be read. */
 static Status
 check_taken(const char *path, bool *taken)
 {
@@ -110,7 +110,7 @@ check_taken(const char *path, bool *taken)
 	return status;
 }
 
-/* Only files that a checkpoint has, its manifest first: whatever else lies there stays, and with it the folder. */
+/* Removes the files of a checkpoint, its manifest first. Other files stay, and then so does the folder. */
 void
 folder_remove(const char *path)
 {
@@ -133,7 +133,7 @@ folder_lock(CheckpointFolder *folder)
 		return NULL;
 	int fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
-		return NULL; /* the first save says why */
+		return NULL; /* the first save reports it */
 	folder->alone = flock(fd, LOCK_EX | LOCK_NB) == 0;
 	if (!folder->alone && errno == EWOULDBLOCK) {
 		close(fd);
@@ -267,7 +267,8 @@ forget(CheckpointFolder *folder, int index)
 	folder->entries.at[index] = folder->entries.at[--folder->entries.n];
 }
 
-/* The old one goes in the same moment; where the file system cannot do that, just before. */
+/* Exchanges the old checkpoint for the new one in a single rename. On file systems that cannot exchange, the old one is moved
+ * away just before. */
 static Status
 replace(CheckpointFolder *folder, const char *temporary, const char *path)
 {
@@ -276,7 +277,7 @@ replace(CheckpointFolder *folder, const char *temporary, const char *path)
 	struct stat st;
 
 	if (stat(path, &st) == 0)
-		chmod(temporary, st.st_mode & 0777); /* who may look into it stays */
+		chmod(temporary, st.st_mode & 0777); /* keeps the permissions of the old folder */
 	if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
 		old = folder_temporary(arena, folder);
 		if (rename(path, old) != 0) {
@@ -295,7 +296,7 @@ replace(CheckpointFolder *folder, const char *temporary, const char *path)
 	return old ? NULL : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
 }
 
-/* As many as its number has, at least. */
+/* At least as many digits as the step has. */
 static int
 usual_digits(int64_t step)
 {
@@ -317,8 +318,8 @@ stays(const CheckpointFolder *folder, const CheckpointEntry *entry)
 	return false;
 }
 
-/* What somebody put there stays, and so does a checkpoint that nobody could replace: the step gets one more leading zero, which is
- * a name of a checkpoint, too. */
+/* Finds a name that is free. If the usual name must stay as it is, the step gets one more leading zero, which is a valid name
+ * too. */
 static Status
 find_name(Arena *arena, const CheckpointFolder *folder, CheckpointEntry *entry)
 {
@@ -365,7 +366,8 @@ is_due(const SaveSteps *steps, int64_t step)
 	       (step == steps->last || (steps->every > 0 && step % steps->every == 0));
 }
 
-/* Whose a checkpoint is that can be read; NULL: this training's, or one's that it could go on with. */
+/* Why a readable checkpoint cannot be continued by this run: it is of another model or has other constants. NULL if it can be
+ * continued. */
 static const char *
 whose(const CheckpointEntry *e, const Manifest *own)
 {
@@ -389,8 +391,8 @@ folder_judge(CheckpointFolder *folder, const Manifest *own)
 	folder->judged = true;
 }
 
-/* Something else's name, or a whole checkpoint that this run could not go on from: it may be all that somebody has of another
- * training. */
+/* Fails if the name belongs to something else, or to a whole checkpoint that this run cannot continue from: it may be the only
+ * copy of another training. */
 static Status
 check_due(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry,
           const Manifest *own)
@@ -404,7 +406,7 @@ check_due(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *e
 	RETURN_IF_ERROR(check_taken(path, &taken));
 	if (taken)
 		return status_error(EXIT_CHECKPOINT,
-		                    "%s: something lies there that is no checkpoint's, where this "
+		                    "%s: something lies there that is not a checkpoint, where this "
 		                    "run is to save step %lld: move it away, or save to another "
 		                    "folder",
 		                    path, (long long)e.step);
@@ -435,7 +437,7 @@ folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps, const
 	return status;
 }
 
-/* Renamed first to a name that no checkpoint has, so that half of one is never seen. */
+/* Renames it to a temporary name first, so that nobody ever sees half of a checkpoint. */
 static void
 drop(CheckpointFolder *folder, int index)
 {

@@ -1,16 +1,16 @@
-/* What each rank writes of a checkpoint: its parts of what ranks divide. What is whole is rank 0's.
+/* Which parts of a checkpoint each rank writes. A rank writes its parts of divided states; rank 0 also writes whole states.
  *
- *	state w      | w w w w | w w w w |       divided among 2 ranks
- *	state loss   | l |                       whole
- *	rank 0       w[0, 4) loss                shard-00000-00000.safetensors
- *	rank 1       w[4, 8)                     shard-00001-00000.safetensors
+ * state w      | w w w w | w w w w |       divided among 2 ranks
+ * state loss   | l |                       whole
+ * rank 0       w[0, 4) loss                shard-00000-00000.safetensors
+ * rank 1       w[4, 8)                     shard-00001-00000.safetensors
  *
- * Each rank knows the layouts of all, so what they tell each other is checksums alone. */
+ * Each rank knows the layouts of all ranks, so ranks send each other only checksums. */
 #include "runtime/checkpoint/checkpoint.h"
 
 #include <string.h>
 
-/* A unit whose bytes are those of states that lie in it is saved as these. */
+/* If a unit consists of states that are saved, those states are saved and the unit is not. */
 int *
 saved_states(Arena *arena, const Format *f, int *n)
 {
@@ -18,9 +18,10 @@ saved_states(Arena *arena, const Format *f, int *n)
 	int *list = NEW_ARRAY(arena, int, f->n[SECTION_STATES]);
 
 	*n = 0;
+	/* index + 1 of the unit; 0 if there is no unit */
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
 		if (f->states[i].lifetime == LASTS_SAVED)
-			covered[f->states[i].unit] = true; /* index + 1; 0: none */
+			covered[f->states[i].unit] = true;
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
 		if (f->states[i].lifetime == LASTS_SAVED && !covered[i + 1])
 			list[(*n)++] = i;
@@ -60,8 +61,8 @@ shard_name(Arena *arena, int rank, int number)
 	return arena_printf(arena, "shard-%05d-%05d.safetensors", rank, number);
 }
 
-/* ---- what a rank writes */
-/* Of a saved state; false: nothing. */
+/* ---- the parts that a rank writes */
+/* The place of a saved state; false if this rank does not write it. */
 static bool
 find_place(const Format *f, const RunFacts *facts, int state, int rank, SavedPlace *out)
 {
@@ -73,7 +74,7 @@ find_place(const Format *f, const RunFacts *facts, int state, int rank, SavedPla
 	if (divided)
 		part = state_range(f, facts, state, rank);
 	if (part.bytes > all - part.first)
-		part.bytes = all - part.first; /* without what pads it */
+		part.bytes = all - part.first; /* without padding */
 	*out = (SavedPlace){.state = state,
 	                    .first = part.first * 8 / bits,
 	                    .count = part.bytes * 8 / bits,
@@ -83,7 +84,8 @@ find_place(const Format *f, const RunFacts *facts, int state, int rank, SavedPla
 	return divided ? part.bytes > 0 : rank == 0;
 }
 
-/* Shards lie in the snapshot as in their files, and begin at blocks: they are written from there. */
+/* Lays out a rank's snapshot as its shard files, each shard on a block boundary, so that shards are written directly from the
+ * snapshot. */
 SavedLayout
 saved_layout(Arena *arena, const Format *f, const RunFacts *facts, int rank, int64_t shard_bytes)
 {
@@ -118,7 +120,7 @@ saved_alone_bytes(const Format *f, int64_t shard_bytes)
 	return bytes;
 }
 
-/* ---- what all of them wrote */
+/* ---- the parts that all ranks wrote */
 static void
 describe_tensors(Arena *arena, const Format *f, const SavedLayout *layouts, int n_ranks,
                  SavedTensor **of_state, Manifest *out)
@@ -136,7 +138,7 @@ describe_tensors(Arena *arena, const Format *f, const SavedLayout *layouts, int 
 			of_state[layouts[r].places[i].state]->n_pieces++;
 	for (int i = 0; i < n; i++) {
 		out->tensors[i].pieces = NEW_ARRAY(arena, SavedPiece, out->tensors[i].n_pieces);
-		out->tensors[i].n_pieces = 0; /* so far */
+		out->tensors[i].n_pieces = 0; /* counts up again below */
 	}
 }
 

@@ -1,12 +1,12 @@
-/* The manifest of a checkpoint: JSON whose first line is the checksum of all that follows, so that
- * nothing of it is believed before every byte was checked.
+/* The manifest of a checkpoint: JSON whose first line is the checksum of the bytes after it. Nothing is used before the
+ * checksum has been compared.
  *
- *	{
- *	 "checksum": "<16 hex digits, XXH3 of the bytes behind them>",
- *	 "format": "gradc-checkpoint",
- *	 "version": 1, ...
+ * {
+ *  "checksum": "<16 hex digits, XXH3 of the bytes after them>",
+ *  "format": "gradc-checkpoint",
+ *  "version": 1, ...
  *
- * Version 2 has tensors in pieces, which ranks wrote. */
+ * Version 2 has tensors in pieces, written by several ranks. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/host/host.h"
 
@@ -15,10 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a hostile file may make the JSON reader allocate: each value needs a comma. */
+/* Limits for hostile files, which bound what the JSON reader allocates: each value needs a comma. */
 #define MAX_BYTES 100000000
 #define MAX_VALUES 2000000
-#define MAX_COUNT (1ll << 60) /* of steps and samples */
+#define MAX_COUNT (1ll << 60) /* limit of steps and samples */
 #define MAX_WORLD 1000000
 #define FORMAT_NAME "gradc-checkpoint"
 
@@ -117,7 +117,7 @@ plateau_json(const Plateau *p)
 	                 (json_int_t)p->cooldown);
 }
 
-/* The oldest that has what it needs: older programs read it then. */
+/* The oldest version that can hold the contents, so that older programs can read it. */
 static int
 version_of(const Manifest *m)
 {
@@ -194,7 +194,7 @@ manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart *out)
 typedef struct {
 	Arena *arena;
 	const char *path;
-	Status fault; /* the first one */
+	Status fault; /* the first fault */
 } Reader;
 
 static void malformed(Reader *r, const char *fmt, ...) PRINTF(2, 3);
@@ -298,11 +298,11 @@ read_shape(Reader *r, const json_t *entry, SavedTensor *t)
 
 		t->dims[i] = json_integer_value(dim);
 		if (!json_is_integer(dim) || t->dims[i] < 0 || !size_mul(n, t->dims[i], &n))
-			malformed(r, "tensor \"%s\": dimension %d is no size", t->name, i);
+			malformed(r, "tensor \"%s\": dimension %d is not a size", t->name, i);
 	}
 }
 
-/* One behind the other, from the first element to the last: then no element is in two of them, and none in none. */
+/* Pieces follow each other without gap or overlap, so each element is in exactly one piece. */
 static void
 read_pieces(Reader *r, const json_t *list, int n_shards, int64_t elements, SavedTensor *t)
 {
@@ -335,7 +335,7 @@ read_pieces(Reader *r, const json_t *list, int n_shards, int64_t elements, Saved
 		          (long long)next, (long long)elements);
 }
 
-/* n_shards 0: constants, which lie in none. */
+/* n_shards is 0 for constants, which are in no shard. */
 static void
 read_places(Reader *r, const json_t *entry, int n_shards, SavedTensor *t)
 {
@@ -422,7 +422,7 @@ read_settings(Reader *r, const json_t *root, Manifest *m)
 	}
 }
 
-/* A positive number. */
+/* Reads a positive number. */
 static double
 want_rate(Reader *r, const json_t *object, const char *key)
 {

@@ -1,5 +1,5 @@
-/* Reading checkpoints: a manifest that fits the model, shards that fit the manifest, and only bytes whose checksum is
- * right. The files may be damaged or hostile. */
+/* Reads checkpoints. The manifest must fit the model, the shards must fit the manifest, and every byte must have its checksum.
+ * Files may be damaged or hostile. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/host/host.h"
 
@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- the manifest against the model */
+/* ---- manifest against model */
 
 static Status
 check_type(Arena *arena, const char *path, const Format *f, const SavedTensor *t,
@@ -26,7 +26,7 @@ check_type(Arena *arena, const char *path, const Format *f, const SavedTensor *t
 	                    shape_text(arena, (int)s->rank, dims));
 }
 
-/* Every tensor is a saved state of the model, and no two are the same. */
+/* Checks that every tensor is a saved state of the model, and that no tensor comes twice. */
 static Status
 match_tensors(Checkpoint *c, const char *path, const Format *f, const int *saved, int n, bool *seen)
 {
@@ -77,7 +77,7 @@ match_model(Checkpoint *c, const char *path, const Format *f)
 	return NULL;
 }
 
-/* The pieces by their shard. */
+/* Sorts the pieces by shard. */
 static void
 sort_pieces(Checkpoint *c)
 {
@@ -111,19 +111,19 @@ checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out
 	return match_model(out, manifest, f);
 }
 
-/* ---- the shards against the manifest */
+/* ---- shards against manifest */
 
-/* The file is seen through a window, which a core's cache has room for: tensors of a few bytes are not a call each. */
+/* The file is read through a window that fits into a core's cache, so that small tensors need no call of their own. */
 enum { SHARD_WINDOW = 1 << 20 };
 typedef struct {
 	const Checkpoint *checkpoint;
 	const CheckpointSink *sink;
 	const char *path;
-	int index; /* of the shard */
+	int index; /* number of the shard */
 	int fd;
-	int64_t bytes; /* of the file */
+	int64_t bytes; /* size of the file */
 	char *window;
-	int64_t first, last; /* the bytes of the file that are in it */
+	int64_t first, last; /* range of the file in the window */
 } ShardReader;
 
 static Status
@@ -137,7 +137,7 @@ move_window(ShardReader *r, int64_t offset)
 	return NULL;
 }
 
-/* The bytes from offset on that are there at once, *n of at most `want`. */
+/* Bytes at `offset` in the window: *n of them, at most `want`. */
 static Status
 see(ShardReader *r, int64_t offset, int64_t want, const char **bytes, int64_t *n)
 {
@@ -148,14 +148,14 @@ see(ShardReader *r, int64_t offset, int64_t want, const char **bytes, int64_t *n
 	return NULL;
 }
 
-/* A run of bytes of the file, which has them. */
+/* A range of the file, which lies within the file. */
 typedef struct {
 	int64_t offset, n;
-	int state;     /* whose bytes they are; -1: none's */
-	int64_t first; /* in the state */
+	int state;     /* the state that the bytes belong to; -1 if they belong to no state */
+	int64_t first; /* offset in the state */
 } FileBytes;
 
-/* Their checksum; a state's go to the sink. */
+/* Computes the checksum of the range. Bytes of a state also go to the sink. */
 static Status
 read_bytes(ShardReader *r, const FileBytes *b, uint64_t *checksum)
 {
@@ -179,7 +179,7 @@ read_bytes(ShardReader *r, const FileBytes *b, uint64_t *checksum)
 	return status;
 }
 
-/* Of what lies before the tensors: safetensors_open has seen that the file has that much. */
+/* Reads the bytes before the tensors. safetensors_open has checked that the file has them. */
 static Status
 read_header(ShardReader *r, uint64_t *checksum)
 {
@@ -198,7 +198,7 @@ tensor_of(const ShardReader *r, PieceRef ref)
 	return &r->checkpoint->manifest.tensors[ref.tensor];
 }
 
-/* `tensor "w"`, or which of its elements. */
+/* `tensor "w"`, or `tensor "w", elements [0, 4),` for a piece. */
 static const char *
 piece_text(const ShardReader *r, PieceRef ref)
 {
@@ -212,7 +212,7 @@ piece_text(const ShardReader *r, PieceRef ref)
 	                              (long long)p->first, (long long)(p->first + p->count));
 }
 
-/* A piece lies in its shard as a row of elements, a whole tensor with its shape. */
+/* A piece is stored in its shard with one axis, a whole tensor with its shape. */
 static bool
 has_type(const SafeTensor *got, const SavedTensor *t, const SavedPiece *p)
 {
@@ -269,7 +269,7 @@ read_piece(ShardReader *r, const SafeTensor *t, PieceRef ref)
 	return NULL;
 }
 
-/* Those of this shard, *n of them. */
+/* The pieces of this shard, *n of them. */
 static const PieceRef *
 pieces_of(const ShardReader *r, int *n)
 {
@@ -280,7 +280,7 @@ pieces_of(const ShardReader *r, int *n)
 	return c->pieces + *first;
 }
 
-/* The shard holds what the manifest says lies in it, all of it and nothing else. */
+/* Checks that the shard holds exactly the pieces that the manifest lists for it. */
 static Status
 read_pieces(ShardReader *r, const SafeTensors *st)
 {
@@ -324,7 +324,7 @@ check_header(ShardReader *r)
 	return NULL;
 }
 
-/* "PATH: why; it holds "w" and 3 more": the tensors that a damaged file takes with it. */
+/* Adds the tensors that are lost with a damaged file: "PATH: why; it holds "w" and 3 more". */
 static Status
 name_tensors(const ShardReader *r, Status why)
 {

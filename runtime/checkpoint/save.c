@@ -1,5 +1,5 @@
-/* Saving: the states are copied into the snapshot region, and a thread is given the copy to write (checkpoint/write.c).
- * One is written at a time. Rank 0 writes all where ranks hold the same states; else checkpoint/together.c has how. */
+/* Saves checkpoints: copies the states into the snapshot, and gives the copy to a thread that writes it (write.c). Only one
+ * checkpoint is written at a time. If all ranks hold the same states, rank 0 writes everything; otherwise together.c is used. */
 #include "runtime/checkpoint/write.h"
 #include "runtime/host/host.h"
 
@@ -7,7 +7,7 @@
 #include <sys/random.h>
 
 #define MAX_FAILURES 3
-/* In large pages: what is read again is asked for, and waited for, a window at a time. */
+/* A multiple of large pages. Files are read back a window at a time. */
 #define SAVE_WINDOW (1 << 22)
 
 static void
@@ -70,7 +70,8 @@ saver_wait(Gradc *run)
 		return;
 	checkpoint_writer_idle(s->writer, true);
 	if (s->job->stage == SAVE_SHARDS && s->job->temporary && gradc_rank(run) == 0) {
-		folder_remove(s->job->temporary); /* nobody says what the others have written */
+		/* without the other ranks' reports nobody knows what is in it */
+		folder_remove(s->job->temporary);
 		cleanup_forget(s->job->cleanup);
 	}
 	job_free(s->job);
@@ -94,7 +95,7 @@ saver_close(Gradc *run)
 	folder_close(&s->folder);
 }
 
-/* They never change: hashed once. */
+/* Constants never change, so they are hashed once. */
 Status
 saver_constants(Gradc *run)
 {
@@ -123,7 +124,8 @@ saver_constants(Gradc *run)
 			t->n_pieces = 1;
 		}
 		arena_free(arena);
-		fault = status_first(fault, status); /* the other ranks go on to the next */
+		/* the other ranks continue with the next state */
+		fault = status_first(fault, status);
 	}
 	RETURN_IF_ERROR(fault);
 	saver->constants = list;
@@ -154,7 +156,8 @@ saver_job(Gradc *run)
 	return job;
 }
 
-/* What tells whether this run could go on from a checkpoint. Constants are looked at where there is one. */
+/* The facts that decide whether this run can continue from a checkpoint. Constants are hashed only if the folder has
+ * checkpoints. */
 static Status
 describe_own(Gradc *run, Manifest *out)
 {
@@ -190,8 +193,8 @@ saver_describe(Gradc *run, SaveJob *job, double eval_loss)
 	return NULL;
 }
 
-/* A device that is spent is no fault of the checkpoint's: nothing is tried again. Of ranks that save together all count,
- * and the first one says it. */
+/* If the device has failed, its fault is returned, and the checkpoint is not counted. If ranks save together, all ranks count
+ * the failure, and rank 0 reports it. */
 Status
 saver_count_failure(Gradc *run, int64_t step, Status why)
 {
@@ -232,10 +235,11 @@ saver_end_job(Gradc *run, Status why)
 
 	saver->job = NULL;
 	if (job->beside && run->diag)
-		diag_warning(run->diag,
-		             "the checkpoint of step %lld is %s: something that is no checkpoint's "
-		             "has its usual name, or one that this run could not go on from",
-		             (long long)step, job->beside);
+		diag_warning(
+			run->diag,
+			"the checkpoint of step %lld is %s: its usual name belongs to something "
+			"that is not a checkpoint, or to one that this run cannot continue from",
+			(long long)step, job->beside);
 	job_free(job);
 	if (why)
 		return saver_count_failure(run, step, why);
@@ -258,7 +262,7 @@ saver_poll(Gradc *run, bool wait)
 	return saver_end_job(run, why);
 }
 
-/* Copies the state, and gives the copy to the writer. */
+/* Copies the states and gives the copy to the writer. */
 static Status
 start_alone(Gradc *run, double eval_loss)
 {
@@ -266,7 +270,8 @@ start_alone(Gradc *run, double eval_loss)
 	SaveJob *job = saver->job = saver_job(run);
 	Status status = saver_describe(run, job, eval_loss);
 
-	checkpoint_writer_idle(saver->writer, true); /* it may be touching the snapshot still */
+	/* the writer may still be touching the snapshot */
+	checkpoint_writer_idle(saver->writer, true);
 	if (!status)
 		status = snapshot_take(job->arena, run, &job->snapshot);
 	if (status)
@@ -284,7 +289,7 @@ saver_save(Gradc *run, double eval_loss)
 	if (!run->options.save)
 		return status_error(EXIT_USAGE, "there is no folder to save to");
 	RETURN_IF_ERROR(step_is_whole(run));
-	if (!saver->writer) { /* whether it fails is rank 0's to say */
+	if (!saver->writer) { /* rank 0 writes and reports failures */
 		saver->done_step = run->step;
 		return NULL;
 	}
@@ -312,7 +317,7 @@ check_names(Gradc *run, int64_t every)
 		diag_warning(
 			run->diag,
 			"%s: %d checkpoint%s of another training of this model will be replaced "
-			"at the same steps; --resume goes on from there",
+			"at the same steps; --resume continues from them",
 			run->saver->folder.path, replaced, replaced == 1 ? "" : "s");
 	return NULL;
 }
@@ -322,7 +327,7 @@ saver_check_names(Gradc *run, int64_t every)
 {
 	bool saves = run->options.save && gradc_rank(run) == 0;
 
-	if (run->saver->together) /* ranks have parts of constants, too */
+	if (run->saver->together) /* ranks hold parts of constants, too */
 		RETURN_IF_ERROR(ranks_share(run, saver_constants(run)));
 	return ranks_share(run, saves ? check_names(run, every) : NULL);
 }

@@ -1,5 +1,4 @@
-/* What this rank saves of a moment, copied to the host's memory for a checkpoint. It lies there as in the checkpoint's
- * files. */
+/* Copies the states that this rank saves to the host's memory, laid out as in the checkpoint's files. */
 #include "runtime/checkpoint/write.h"
 #include "runtime/host/host.h"
 
@@ -12,7 +11,8 @@ copy_all(const Executor *x, Snapshot *s)
 		s->hashed = true;
 		return ops->copy_hashed(x->device, s->copies, s->n);
 	}
-	RETURN_IF_ERROR(ops->sync(x->device)); /* of a file a driver copies when it is asked */
+	/* a driver copies memory of a mapped file at the time of the call */
+	RETURN_IF_ERROR(ops->sync(x->device));
 	for (int i = 0; i < s->n; i++)
 		RETURN_IF_ERROR(ops->copy(x->device, 0, s->copies[i].to, s->copies[i].from));
 	return ops->sync(x->device);

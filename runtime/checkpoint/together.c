@@ -1,26 +1,26 @@
-/* Ranks that hold parts of states save together: each writes its own shards, and rank 0 the manifest.
+/* Ranks that hold parts of states save together: each rank writes its own shards, and rank 0 the manifest.
  *
- *	gradc_save        rank 0 names a temporary folder; each rank copies its parts, and its thread writes them there
- *	gradc_save_poll   when the threads of all are done, ranks tell each other what is there; rank 0's thread then
- *	                  writes the manifest and gives the folder its name, or removes it
- *	gradc_save_poll   when that is done, rank 0 tells how it went
+ * gradc_save        rank 0 names a temporary folder; each rank copies its parts, and its thread writes them there
+ * gradc_save_poll   when all threads are done, ranks exchange what they wrote; rank 0's thread then
+ *                   writes the manifest and gives the folder its name, or removes it
+ * gradc_save_poll   when that is done, rank 0 tells the other ranks the result
  *
- * Threads that write talk to nobody: what ranks tell each other they do in these calls, which all of them make. */
+ * The writing threads send no messages. Ranks exchange messages only in these calls, which all ranks make. */
 #include "runtime/checkpoint/write.h"
 
 #include <limits.h>
 #include <string.h>
 
-/* ---- what a rank has written, as a message */
+/* ---- a rank's report about its shards, as a message */
 enum { MOST_WHY = 1016 };
 typedef struct {
 	int64_t failed;
-	char why[MOST_WHY]; /* as much as there is room for */
-	uint64_t numbers
-		[]; /* of each shard its bytes and its header's checksum, of each place its checksum */
+	char why[MOST_WHY]; /* truncated to this room */
+	/* Bytes and header checksum of each shard, then the checksum of each place. */
+	uint64_t numbers[];
 } Report;
 
-/* All ranks' have the room of the largest. */
+/* All reports have the size of the largest. */
 static int64_t
 report_bytes(const Gradc *run)
 {
@@ -65,7 +65,7 @@ report_read(Arena *arena, Report *report, const SavedLayout *layout, int rank)
 }
 
 /* ---- beginning */
-/* Rank 0's name of the temporary folder becomes everybody's; "": it has none. */
+/* Gives rank 0's name of the temporary folder to all ranks; "" if rank 0 failed. */
 static Status
 share_name(Gradc *run, SaveJob *job, char name[PATH_MAX])
 {
@@ -106,14 +106,15 @@ together_start(Gradc *run, double eval_loss)
 	if (!*job->temporary)
 		return saver_end_job(run,
 		                     why ? why : status_error(EXIT_CHECKPOINT, "%s", "of rank 0"));
-	checkpoint_writer_idle(saver->writer, true); /* it may be touching the snapshot still */
+	/* the writer may still be touching the snapshot */
+	checkpoint_writer_idle(saver->writer, true);
 	job->status = snapshot_take(job->arena, run, &job->snapshot);
 	if (!job->status)
 		checkpoint_writer_give(saver->writer, job);
 	return NULL;
 }
 
-/* ---- once all shards are written, or could not be */
+/* ---- after all shards are written, or one failed */
 static Status
 first_failure(Report *const *reports, int n_ranks)
 {
@@ -124,7 +125,7 @@ first_failure(Report *const *reports, int n_ranks)
 	return NULL;
 }
 
-/* Rank 0's thread completes the checkpoint, or removes what there is of it. */
+/* Rank 0's thread completes the checkpoint, or removes the temporary folder. */
 static void
 go_on(Gradc *run, Report *const *reports)
 {
@@ -166,7 +167,7 @@ end_shards(Gradc *run)
 	return NULL;
 }
 
-/* ---- once the checkpoint has its name, or cannot have it */
+/* ---- after the checkpoint has its name, or failed */
 static Status
 end_manifest(Gradc *run)
 {
@@ -179,12 +180,12 @@ end_manifest(Gradc *run)
 	job->status = NULL;
 	if (failed && !why) {
 		why = status_error(EXIT_CHECKPOINT, "%s", "of rank 0");
-		folder_remove(job->temporary); /* where it is not rank 0's folder */
+		folder_remove(job->temporary); /* in case it is not the same folder as rank 0's */
 	}
 	return saver_end_job(run, why);
 }
 
-/* The threads of all ranks. */
+/* Are the threads of all ranks idle? */
 static Status
 all_idle(Gradc *run, bool wait, bool *out)
 {

@@ -1,5 +1,5 @@
-/* The thread that writes checkpoints. It owns a job, the snapshot and the list of checkpoints from when the job is
- * given until it is known to have ended; nothing else is shared, and semaphores hand it over. */
+/* The thread that writes checkpoints. From the time it gets a job until the caller knows that the job has ended, the thread
+ * owns the job, the snapshot and the list of checkpoints. Nothing else is shared; semaphores hand the job over. */
 #include "runtime/checkpoint/write.h"
 #include "runtime/host/host.h"
 
@@ -16,15 +16,16 @@ struct CheckpointWriter {
 	sem_t given, ended;
 	Span snapshot;
 	MemoryOrphans **orphans;
-	SaveJob *job; /* given; NULL: there will be none any more */
-	bool busy;    /* the caller's: it does not yet know that it ended */
+	SaveJob *job; /* the given job; NULL ends the thread */
+	/* read and written only by the caller, which does not yet know that the job has ended */
+	bool busy;
 };
 
 enum { WRITER_NICE = 10 };
 
-/* Compute comes first where there are fewer cores than threads: of a core that it shares the writer gets a tenth, when
- * its turn comes and not whenever the disk has answered, or each answer would hold up all threads. With much less it
- * would not end before the next save is due. Nothing but time depends on it. */
+/* Lets computing threads go first if there are fewer cores than threads: the writer gets about a tenth of a core that it
+ * shares. With SCHED_BATCH it does not preempt them each time the disk answers, which would delay all threads. With a much
+ * smaller share it would not finish before the next save. Errors are ignored: only time depends on it. */
 static void
 step_back(void)
 {
@@ -32,8 +33,8 @@ step_back(void)
 	setpriority(PRIO_PROCESS, (id_t)gettid(), WRITER_NICE);
 }
 
-/* What memory costs when it is touched first is more than a copy: the first save need not wait for
- * that. Nothing but time depends on it. */
+/* Touches the memory once: first touches cost more than a copy, and the first save need not wait for them. Errors are ignored:
+ * only time depends on it. */
 static void
 touch(Span memory)
 {
@@ -66,7 +67,7 @@ run_job(void *save_job)
 	return status;
 }
 
-/* A signal's handler may end a wait. */
+/* Waits again if a signal handler has interrupted the wait. */
 static void
 await(sem_t *semaphore)
 {

@@ -1,58 +1,58 @@
-/* Writing a checkpoint: the copy that this rank saves, the thread that writes it. Sections are named after the .c file. */
+/* Private to this room: writing a checkpoint, from the snapshot to the files. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_CHECKPOINT_WRITE_H
 #define GRADC_RUNTIME_CHECKPOINT_WRITE_H
 
 #include "runtime/checkpoint/checkpoint.h"
 
-/* ---- snapshot.c: what this rank saves of a moment. */
+/* ---- snapshot.c: the copy of the states that this rank saves */
 typedef struct {
-	HashedCopy *
-		copies; /* of each place of the layout; their checksums are there after snapshot_hash */
+	/* One for each place of the layout; checksums are valid after snapshot_hash. */
+	HashedCopy *copies;
 	int n;
-	bool hashed; /* the device did while it copied */
+	bool hashed; /* the device computed the checksums while it copied */
 } Snapshot;
-/* Copied when it returns, into the saver's region; the list is the arena's. */
+/* Copies into the saver's snapshot and waits for the copy. The list of copies is in the arena. */
 Status snapshot_take(Arena *arena, Gradc *run, Snapshot *out);
 void snapshot_hash(Snapshot *s);
 
-/* ---- write.c: written by a thread, from a copy. */
+/* ---- write.c: the thread that writes */
 typedef enum {
-	SAVE_ALL,      /* shards, manifest, name: of a rank that saves alone */
-	SAVE_SHARDS,   /* into the temporary folder that ranks share */
-	SAVE_MANIFEST, /* and the name: all shards are there */
-	SAVE_REMOVE    /* the temporary folder: a shard is not there, *why */
+	SAVE_ALL,      /* a rank that saves alone: shards, manifest, name */
+	SAVE_SHARDS,   /* shards into the temporary folder that all ranks share */
+	SAVE_MANIFEST, /* manifest and name, after all shards are written */
+	SAVE_REMOVE    /* removes the temporary folder, because a shard is missing */
 } SaveStage;
 struct SaveJob {
-	Arena *arena; /* its own */
+	Arena *arena; /* the job's own */
 	Trace *trace;
 	const Format *format;
 	int rank;
-	const SavedLayout *layout; /* of this rank */
+	const SavedLayout *layout; /* layout of this rank */
 	Snapshot snapshot;
 	SaveStage stage;
-	const char *temporary; /* folder; NULL: it gets a name when it is made */
-	CleanupSlot cleanup;   /* of the temporary folder */
-	RankShards own;        /* after SAVE_SHARDS */
-	Manifest manifest;     /* without what the files decide */
+	const char *temporary; /* folder; NULL: it is named when it is made */
+	CleanupSlot cleanup;   /* removes the temporary folder if the process ends */
+	RankShards own;        /* valid after SAVE_SHARDS */
+	Manifest manifest;     /* tensors and shards are filled in after writing */
 	CheckpointFolder *folder;
-	Span window; /* through which files are written and read again */
+	Span window; /* buffer for writing files and reading them back */
 	int64_t keep;
 	bool keep_best;
-	const char *beside; /* its path, where something else had its name; NULL */
-	Status why;         /* of SAVE_REMOVE, which ends with it */
-	Status status;      /* how it ended */
+	const char *beside; /* its path if its usual name was taken; otherwise NULL */
+	Status why;         /* why SAVE_REMOVE removes the folder; becomes the job's status */
+	Status status;      /* result of the job */
 };
-/* Touches the snapshot's memory, then waits for jobs. */
+/* Starts the thread, which touches the snapshot's memory and then waits for jobs. */
 Status checkpoint_writer_open(Arena *arena, Span snapshot, MemoryOrphans **orphans,
                               CheckpointWriter **out);
-/* Has what it was given ended? Always, where the caller waits. Then the job is the caller's again. */
+/* Has the last job ended? Always true with `wait`. If true, the job belongs to the caller again. */
 bool checkpoint_writer_idle(CheckpointWriter *w, bool wait);
-void checkpoint_writer_give(CheckpointWriter *w, SaveJob *job); /* while it is idle */
-void checkpoint_writer_close(CheckpointWriter *w);              /* NULL is allowed */
+void checkpoint_writer_give(CheckpointWriter *w, SaveJob *job); /* the writer must be idle */
+void checkpoint_writer_close(CheckpointWriter *w);              /* w may be NULL */
 /* ---- files.c */
-Status checkpoint_write(SaveJob *job); /* what its stage says */
+Status checkpoint_write(SaveJob *job); /* does what the job's stage says */
 
-/* ---- together.c: ranks that hold parts of states save together; all of them call these. */
+/* ---- together.c: saving by ranks that hold parts of states; all ranks call these */
 Status together_start(Gradc *run, double eval_loss);
 Status together_poll(Gradc *run, bool wait);
 

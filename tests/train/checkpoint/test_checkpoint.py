@@ -318,7 +318,7 @@ def test_changed_data_are_named(digits, models, tmp_path):
     trainer = digits()
     trainer.run("--steps=2", "--save=ck")
     x = np.load(models / "mlp_digits/input.npy")
-    for changed, says in ((x[:, ::-1], "the data are others"), (x[:-16], "rows, these have")):
+    for changed, says in ((x[:, ::-1], "the data differ"), (x[:-16], "rows, these have")):
         np.save(tmp_path / "x.npy", np.ascontiguousarray(changed))
         np.save(tmp_path / "y.npy", np.load(models / "mlp_digits/labels.npy")[:len(changed)])
         trainer.data = ["--data", f"input={tmp_path}/x.npy", "--data", f"labels={tmp_path}/y.npy"]
