@@ -1,4 +1,4 @@
-/* Low-rank products added to their weights, and what can be done with adapters. */
+/* Adapters: low-rank products that are added to weights, and the operations on them. */
 #include "runtime/model/model.h"
 #include "runtime/model/peft.h"
 
@@ -27,8 +27,8 @@ adapters_check(Gradc *run, const char *option)
 		if (f->adapters[i].pissa)
 			return status_error(
 				EXIT_UNSUPPORTED,
-				"%s: compiled with init=pissa, beside weights that lack what "
-				"their adapters began as: compile without",
+				"%s: compiled with init=pissa, whose weights lack the product that "
+				"their adapters began with: compile without",
 				option);
 	bool is_inside = strcmp(option, "--export-merged") == 0 || strcmp(option, "--merge") == 0 ||
 	                 strcmp(option, "--unmerge") == 0;
@@ -44,7 +44,8 @@ adapter_of_weight(const Format *f, int state)
 	return NULL;
 }
 
-/* The product as three axes: [outer, outputs, inner] = [outer, rank, inner] by [outputs, rank]. */
+/* The product's operands as three axes: a is [outer, rank, inner], b is [outputs, rank], and the product [outer, outputs,
+ * inner]. */
 typedef struct {
 	int64_t outer, outputs, rank, inner;
 	double scale;
@@ -60,7 +61,7 @@ doubles(Arena *arena, DType dtype, const void *data, int64_t n)
 	return out;
 }
 
-/* The row of one output: sums in f64. */
+/* Computes the row of one output, in f64. */
 static void
 sum_row(const Product *s, int64_t outer, int64_t o, double *sum)
 {
@@ -92,11 +93,11 @@ product_of(const Format *f, const AdapterRecord *r, const AdapterValues *v, Aren
 	return p;
 }
 
-/* Rows of weight + scale b a, one after the other. */
+/* Walks the rows of weight + scale b a. */
 typedef struct {
 	const Product *p;
 	const AdapterValues *v;
-	int64_t number, at; /* of the row; its first element */
+	int64_t number, at; /* number of the row; its first element */
 	double *row;
 } Rows;
 
@@ -136,7 +137,7 @@ adapter_factors(const Format *f, const AdapterRecord *r, const AdapterValues *v,
 	return out;
 }
 
-/* Rows of weight + product in the weight's place; factors: of each output, NULL: 1. */
+/* Stores weight + product over the weight. factors: one per output; NULL: all 1. */
 static void
 store_sums(const Product *p, const AdapterValues *v, const double *factors, Arena *arena)
 {
@@ -155,15 +156,17 @@ adapter_merge(const Format *f, const AdapterRecord *r, const AdapterValues *v, A
 	store_sums(&p, v, r->magnitude ? adapter_factors(f, r, v, arena) : NULL, arena);
 }
 
-/* ---- at the start */
-/* Weights whose sums with adapters are not what is compiled: codes, and sizes that dora took from the weight. */
+/* ---- merging when a run starts */
+/* Refuses weights that cannot hold the sum with an adapter: 4-bit codes, and weights with dora, whose magnitudes belong to the
+ * compiled weight. */
 static Status
 check_sums(const Format *f, const char *option)
 {
 	for (int i = 0; i < f->n[SECTION_ADAPTERS]; i++) {
 		const AdapterRecord *r = &f->adapters[i];
-		const char *why = r->magnitude ? "has dora, whose sizes are those of the weight "
-		                                 "that was compiled"
+		const char *why = r->magnitude
+		                          ? "has dora, whose magnitudes are those of the weight "
+		                            "that was compiled"
 		                  : format_four_bit(f, (int)r->weight) ? "is kept in 4 bits"
 		                                                       : NULL;
 		if (why)
@@ -183,7 +186,7 @@ read_whole(Gradc *run, Arena *arena, uint32_t state, char **out)
 	return state_read(run, (int)state, *out);
 }
 
-/* As it was compiled, or of the numbers that --load or --merge put there. */
+/* The compiled hash, or a new hash if --load, --merge or --unmerge changed the numbers. */
 Status
 adapter_base(Gradc *run, const AdapterRecord *r, uint64_t *out)
 {

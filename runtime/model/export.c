@@ -1,6 +1,5 @@
-/* The trained model as ONNX: the compiler's template is literal bytes with holes; the holes are
- * filled from the state region. Both files appear under their names only when complete, the data
- * first. */
+/* Writes the trained model as ONNX. The compiler's template is literal bytes with holes, which are filled from the states. Both
+ * files appear under their names only when complete, the data first. */
 #include "runtime/model/model.h"
 #include "runtime/model/values.h"
 
@@ -28,7 +27,7 @@ put_name(Export *x, const ExportRecord *e, Arena *arena)
 	return file_writer_add(x->files[e->file], x->data_name, (int64_t)strlen(x->data_name));
 }
 
-/* A varint of fixed width, so that lengths of messages do not depend on it. */
+/* A varint of fixed width, so that the length of a message does not depend on the value. */
 static Status
 put_length(Export *x, const ExportRecord *e, Arena *arena)
 {
@@ -46,7 +45,7 @@ put_align(Export *x, const ExportRecord *e, Arena *arena)
 	return file_writer_pad(x->files[e->file], e->bytes);
 }
 
-/* Copies element after element of the permuted tensor: out axis i is the state's axis perm[i]. */
+/* Copies the elements one by one; output axis i is the state's axis perm[i]. */
 static void
 permute_elements(const ExportRecord *e, const int64_t *dims, DType dtype, const char *from,
                  char *to)
@@ -122,7 +121,7 @@ export_warn(const Gradc *run, const char *option, const StateRecord *s, DType dt
 	text_free(&name);
 }
 
-/* The content of a state, in the arena. */
+/* Reads a whole state into the arena. */
 static Status
 read_state(Export *x, Arena *arena, int state, char **out)
 {
@@ -130,7 +129,7 @@ read_state(Export *x, Arena *arena, int state, char **out)
 	return state_read(x->run, state, *out);
 }
 
-/* What a hole is filled from: the numbers of a state, their axes permuted, in the arena. */
+/* The numbers that fill a hole, in the arena, with permuted axes. */
 typedef struct {
 	const int64_t *dims;
 	DType dtype;
@@ -138,7 +137,7 @@ typedef struct {
 	char *data;
 } Numbers;
 
-/* What a state holds, or its codes stand for. */
+/* Reads a weight: a state's numbers, or the numbers that its 4-bit codes stand for. */
 static Status
 read_weight(Export *x, Arena *arena, int state, Numbers *out)
 {
@@ -234,7 +233,7 @@ put_tensor(Export *x, const ExportRecord *e, Arena *arena)
 	return NULL;
 }
 
-/* What each output of an adapted weight is multiplied by. */
+/* Writes the factor of each output of an adapted weight with dora. */
 static Status
 put_factors(Export *x, const ExportRecord *e, Arena *arena)
 {
@@ -251,7 +250,7 @@ put_factors(Export *x, const ExportRecord *e, Arena *arena)
 	return file_writer_add(x->files[e->file], out, dtype_bytes((DType)e->dtype, n));
 }
 
-/* One for each group: a state's, or what follows from the numbers. */
+/* Scale and zero point of each group: from a state if the record names one, otherwise computed from the numbers. */
 static Status
 read_scales(Export *x, Arena *arena, const ExportRecord *e, const Groups *groups, const Numbers *of,
             float *scale, int32_t *zero)
@@ -276,7 +275,7 @@ read_scales(Export *x, Arena *arena, const ExportRecord *e, const Groups *groups
 	return NULL;
 }
 
-/* The codes of a state, or their scales. */
+/* Writes the codes of a state, or the scales of the codes. */
 static Status
 put_codes(Export *x, const ExportRecord *e, Arena *arena)
 {
@@ -314,7 +313,7 @@ warn_of_no_range(const Export *x, const ExportRecord *e)
 	text_free(&name);
 }
 
-/* Of an activation: the scale or zero point of the range that training saw, and what was learned beyond it. */
+/* Writes the scale or zero point of an activation: from the range that training saw, plus what was learned on top of it. */
 static Status
 put_range(Export *x, const ExportRecord *e, Arena *arena)
 {
@@ -337,7 +336,7 @@ put_range(Export *x, const ExportRecord *e, Arena *arena)
 	return file_writer_add(x->files[e->file], code, dtype_bytes((DType)e->dtype, 1));
 }
 
-/* arena: for what is read. */
+/* arena: memory for what the function reads. */
 static Status (*const put_hole[N_EXPORT_KINDS])(Export *x, const ExportRecord *e, Arena *arena) = {
 	[EXPORT_LITERAL] = put_literal,   [EXPORT_TENSOR] = put_tensor,
 	[EXPORT_CODES] = put_codes,       [EXPORT_SCALES] = put_codes,
@@ -354,7 +353,7 @@ same_file(const char *a, const char *b)
 	return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* The model's own files stay as they are: info "model" and each "external" name them. */
+/* Refuses to overwrite the model's own files, which info "model" and each "external" name. */
 static Status
 check_target(const Format *f, const char *path)
 {
@@ -429,7 +428,7 @@ export_check(const Format *f, const GradcOptions *o)
 static Status
 export_model(Gradc *run, const char *path, ExportedModel which)
 {
-	/* The model is written where a link leads, and finds its data beside it. */
+	/* If the path is a link, the model is written to the link's target, and its data beside the target. */
 	const char *target = path_target(run->arena, path);
 	const char *slash = strrchr(target, '/'), *base = slash ? slash + 1 : target;
 	const char *data_path = arena_printf(run->arena, "%s.data", target);

@@ -1,4 +1,4 @@
-/* Weights of 4 bits as numbers again. */
+/* Converts weights of 4 bits back to numbers. */
 #include "runtime/model/values.h"
 
 char *

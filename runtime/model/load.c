@@ -1,5 +1,5 @@
-/* --load: parameters and statistics from a safetensors file, by name. What the file lacks keeps
- * its value and is reported, and so is what the file has too many. */
+/* --load: parameters and statistics from a safetensors file, by name. A state that is missing in the file keeps its value and
+ * is reported. A tensor that the model does not have is reported, too. */
 #include "base/files/files.h"
 #include "runtime/model/model.h"
 
@@ -53,10 +53,11 @@ load_tensor(Gradc *run, const SafeTensors *st, const char *path, int state, cons
 
 	const AdapterRecord *adapter = adapter_of_weight(&run->format, state);
 	if (!status && adapter && adapter->magnitude)
-		status = status_error(EXIT_USAGE,
-		                      "--load: \"%s\" has an adapter with dora, whose sizes are "
-		                      "those of the weight that was compiled",
-		                      t->name);
+		status = status_error(
+			EXIT_USAGE,
+			"--load: \"%s\" has an adapter with dora, whose magnitudes are "
+			"those of the compiled weight",
+			t->name);
 	if (!status)
 		status = file_pread(st->fd, path, raw, t->n_bytes, t->offset);
 	if (!status && t->dtype != (DType)s->dtype) {
@@ -70,11 +71,12 @@ load_tensor(Gradc *run, const SafeTensors *st, const char *path, int state, cons
 	return status;
 }
 
-/* Those of the optimizer, as a checkpoint has them, in one line. */
+/* Reports tensors that are not taken. States of the optimizer, which a checkpoint's file contains, are reported in one line. */
 static void
 report_unknown(Gradc *run, const SafeTensors *st, const char *path)
 {
-	int shown = -1, n = 0; /* a state of the optimizer, a moment where there is one; how many */
+	/* the optimizer's state to name, preferably a moment; their number */
+	int shown = -1, n = 0;
 
 	for (int i = 0; i < st->n_tensors && run->diag; i++) {
 		const char *name = st->tensors[i].name;
@@ -114,7 +116,8 @@ load_all(Gradc *run, const SafeTensors *st, const char *path)
 		const SafeTensor *t = is_loadable(&f->states[i]) ? find_tensor(st, name) : NULL;
 
 		loaded += t != NULL;
-		kept += t && f->states[i].lifetime == LASTS_CONSTANT; /* no checkpoint has it */
+		/* checkpoints do not hold constants */
+		kept += t && f->states[i].lifetime == LASTS_CONSTANT;
 		if (t)
 			fault = fault_join(run->diag, fault, load_tensor(run, st, path, i, t));
 		else if (is_loadable(&f->states[i]) && run->diag)

@@ -1,78 +1,84 @@
-/* The numbers of a model: first values, results, exports, adapters. Sections are named after the .c file. */
+/* The numbers of a model: initial values, results, exports, adapters. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_MODEL_MODEL_H
 #define GRADC_RUNTIME_MODEL_MODEL_H
 
 #include "runtime/run/run.h"
 
-/* ---- weights.c: initial values. */
+/* ---- weights.c: initial values */
 Status weights_init(Gradc *run);
-/* Makes the states that begin as copies of others anew: these have new contents. resumed: but for those that the
- * checkpoint had. */
-/* Of a state that begins as data: these, in the arena. */
+/* Initial data of a state that begins with data; in the arena. */
 Status weights_first(Gradc *run, Arena *arena, int state, char **out);
-Status weights_begin(Gradc *run, int state); /* one of zeros or random numbers, anew */
+/* resets a state to its zeros, ones or random numbers */
+Status weights_begin(Gradc *run, int state);
+/* Makes the states anew that begin as copies of others, after the others have changed. resumed: leaves out states that the
+ * checkpoint had. */
 Status weights_copy(Gradc *run, bool resumed);
-/* Before the first update: what is mapped of the executable and changes becomes memory of our own. */
+/* Called before the first update. Replaces mapped weights that will change by memory of the process. */
 Status weights_unmap(Gradc *run);
-/* The bytes of the weights match their hash. */
+/* Do the bytes of the weights have their hash? */
 Status weights_check(const GradcModel *model, const Format *f, const char *file, bool *same);
 
-/* ---- load.c: other initial values by name, from a safetensors file. */
+/* ---- load.c: replaces initial values by name, from a safetensors file */
 Status weights_load(Gradc *run, const char *path);
 
 /* ---- export.c */
-/* The state whose numbers are written as those of this one: its average, where options.export_weights asks for it. */
+/* The state to write in place of this one: its average, if options.export_weights asks for averages. */
 int export_state(const Gradc *run, int state);
-/* Of numbers that are not finite: the last update may have made them so; the step after it would have said it. */
+/* Warns about numbers that are not finite: the last update may have made them, and there was no further step to report it. */
 void export_warn(const Gradc *run, const char *option, const StateRecord *s, DType dtype,
                  const void *data, int64_t n);
 Status export_trained(Gradc *run, const char *path);
 Status export_merged(Gradc *run, const char *path);
-Status export_check(const Format *f, const GradcOptions *o); /* of options.export_weights */
+Status export_check(const Format *f, const GradcOptions *o); /* checks options.export_weights */
 
 /* ---- once.c */
 Status once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
 Status once_dump_gradients(Gradc *run, const char *folder);
 
-/* once.c: what turns the sums of gradient states into the mean over the targets that were counted. */
+/* once.c: the factor that turns sums of gradients into the mean over the counted targets. */
 Status gradient_factor(Gradc *run, double *out);
 
 /* ---- adapters.c */
-Status adapters_check(Gradc *run, const char *option);              /* as gradc_check_adapters */
-const AdapterRecord *adapter_of_weight(const Format *f, int state); /* NULL: it has none */
-/* What is added up: the contents of the parts (magnitude NULL: there is none), and the weight's, of a type of its own. */
+/* same as gradc_check_adapters */
+Status adapters_check(Gradc *run, const char *option);
+/* NULL if the weight has no adapter */
+const AdapterRecord *adapter_of_weight(const Format *f, int state);
+/* Contents of an adapter's parts, and of its weight. magnitude is NULL without dora. The weight has a dtype of its own. */
 typedef struct {
 	const void *a, *b, *magnitude;
 	DType dtype;
 	void *weight;
 } AdapterValues;
-/* weight += scale b a, and its outputs scaled to magnitude: in f64, rounded once. */
+/* weight += scale b a, and with dora each output scaled to its magnitude; computed in f64, rounded once. */
 void adapter_merge(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena);
-/* A hash of the numbers that an adapter stands beside, as AdapterRecord.base; 0: not known. */
+/* A hash of the weight that the adapter was trained with, like AdapterRecord.base; 0 if unknown. */
 Status adapter_base(Gradc *run, const AdapterRecord *r, uint64_t *out);
-/* Adds all adapters to their weights, and begins new ones; or subtracts them, for the weights hold the sum. */
+/* adapters_merge adds all adapters to their weights and starts new adapters. adapters_unmerge subtracts them from weights that
+ * hold the sums. */
 Status adapters_merge(Gradc *run);
 Status adapters_unmerge(Gradc *run);
-/* magnitude / |weight + scale b a| of each output, [outputs]; the weight stays. */
+/* magnitude / |weight + scale b a| per output, [outputs]; does not change the weight. */
 const double *adapter_factors(const Format *f, const AdapterRecord *r, const AdapterValues *v,
                               Arena *arena);
 
-/* ---- peft.c, peft_write.c, peft_load.c: adapters as files of PEFT */
+/* ---- peft.c, peft_write.c, peft_load.c: adapters as PEFT's files */
 #define PEFT_CONFIG "adapter_config.json"
 #define PEFT_TENSORS "adapter_model.safetensors"
 Status peft_write(Gradc *run, const char *folder);
 Status peft_load(Gradc *run, const char *folder);
-Status peft_load_kept(Gradc *run, const char *name); /* one that goes along */
+/* loads an adapter that is kept in the executable */
+Status peft_load_kept(Gradc *run, const char *name);
 
 /* ---- running_ranges.c */
 typedef struct {
-	float low, high, scale; /* scale: NaN where an end is not finite */
+	float low, high, scale; /* scale: NaN if an end of the range is not finite */
 	int32_t zero_point;
 } RunningRange;
-/* Of a record EXPORT_RANGE_SCALE or EXPORT_RANGE_ZERO. shifted_by: the state that is added to what it writes; NO_SCALE: none. */
+/* The range of a record EXPORT_RANGE_SCALE or EXPORT_RANGE_ZERO. shifted_by: the state that is added to the written number;
+ * NO_SCALE without one. */
 Status running_range(Gradc *run, Arena *arena, const ExportRecord *e, uint32_t shifted_by,
                      RunningRange *out);
-Status running_ranges(Gradc *run, Arena *arena,
-                      GradcRunningRanges *out); /* as gradc_running_ranges */
+/* Same as gradc_running_ranges. */
+Status running_ranges(Gradc *run, Arena *arena, GradcRunningRanges *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Files named after tensors, and names.json that says which is which. */
+/* Writes files named after tensors, and names.json, which lists them. */
 #include "runtime/model/values.h"
 
 #include <jansson.h>

@@ -1,4 +1,4 @@
-/* One run of a program on whole inputs, and gradients as files. */
+/* Runs a program once on whole inputs, and writes results and gradients as files. */
 #include "runtime/data/data.h"
 #include "runtime/model/model.h"
 #include "runtime/model/values.h"
@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-/* The gradient states hold a sum seeded with scale/C for each micro-batch; the mean over the valid
- * targets of the step is that times C/(count scale). */
+/* Gradient states hold a sum over micro-batches, each seeded with scale/C. The mean over the step's valid targets is that sum
+ * times C/(count scale). */
 Status
 gradient_factor(Gradc *run, double *out)
 {
@@ -32,7 +32,7 @@ once_dump_gradients(Gradc *run, const char *folder)
 	return named_close(&files, outputs_write_gradients(run, &files, run->loss, factor));
 }
 
-/* The whole of an input from its file: the rows of the program and no others. */
+/* Checks that a file holds a whole input, with exactly the program's number of rows. */
 static Status
 check_whole(Gradc *run, const GradcPairs *inputs, const ProgramRecord *p)
 {
@@ -46,7 +46,7 @@ check_whole(Gradc *run, const GradcPairs *inputs, const ProgramRecord *p)
 		FileSet set;
 
 		if (!path || port->sample_axis != 0)
-			continue; /* its shape is compared when it is read */
+			continue; /* its shape is checked when it is read */
 		const GradcPair one = {"", path};
 		Status status = files_open(run->arena, &(GradcPairs){(GradcPair *)&one, 1, 1}, "",
 		                           &set);
@@ -77,7 +77,7 @@ run_once(Gradc *run, Dataset *d)
 	const MicroBatch micro = {0, 1, .alone = true};
 	MicroRows rows = {.dataset = d, .end = d->micro_rows};
 
-	RETURN_IF_ERROR(executor_drain(x)); /* nothing reads the image any more */
+	RETURN_IF_ERROR(executor_drain(x)); /* so that nothing reads the image */
 	hyper_scalars(&run->hyper, 0, 0, executor_scalars(x, d->program));
 	RETURN_IF_ERROR(dataset_read(&rows, executor_image(x, x->turns[TURN_MICRO])));
 	return executor_run(x, d->program, &micro);
@@ -92,7 +92,7 @@ write_forward(Gradc *run, NamedFiles *files, const ProgramRecord *p)
 	return NULL;
 }
 
-/* Loss, parameters' gradients, and the gradients of inputs. */
+/* Writes the loss and the gradients of parameters and inputs. */
 static Status
 write_backward(Gradc *run, NamedFiles *files, const ProgramRecord *p)
 {

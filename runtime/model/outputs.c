@@ -1,9 +1,9 @@
-/* Results as files: outputs of a program, gradients, the loss. */
+/* Writes results as files: outputs of a program, gradients, the loss. */
 #include "runtime/model/values.h"
 
 #include <string.h>
 
-/* Writes a span of `stored` floats, times the factor, or other data as they are, as type->dtype. */
+/* Writes a span of `stored` numbers as type->dtype. Floats are multiplied by the factor. */
 static Status
 write_span(Gradc *run, NamedFiles *files, const char *name, const char *prefix, const NpyInfo *type,
            DType stored, Span from, double factor)

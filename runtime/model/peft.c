@@ -1,4 +1,4 @@
-/* What lies where in PEFT's folder, and whether it can be written. */
+/* Where each tensor is in PEFT's folder, and which adapters PEFT can represent. */
 #include "runtime/model/peft.h"
 
 #include <string.h>
@@ -53,7 +53,7 @@ peft_parts(Arena *arena, const Format *f, const PeftModule *m, PeftPart parts[MA
 	const char *format = m->is_table ? "base_model.model.%s.lora_embedding_%c"
 	                                 : "base_model.model.%s.lora_%c.weight";
 
-	/* Of a weight that both read, the outputs of the one are the inputs of the other. */
+	/* If products and a table read the same weight, the outputs of one are the inputs of the other. */
 	if (m->is_table && r->readers == READ_BY_BOTH) {
 		parts[0] = (PeftPart){NULL, r->b, true, 1, 2};
 		parts[1] = (PeftPart){NULL, r->a, axis == 0, axis, 2};
@@ -80,7 +80,7 @@ peft_base_key(Arena *arena, const PeftModule *m)
 	return arena_printf(arena, "gradc.base.%s", m->name);
 }
 
-/* ---- what was trained as a whole */
+/* ---- parameters that are trained whole */
 static bool
 is_part(const Format *f, int state)
 {
@@ -108,8 +108,8 @@ peft_trained_part(Arena *arena, const Format *f, int state)
 	                  (uint32_t)state, s->transposed, -1, (int)s->rank};
 }
 
-/* ---- what can be written */
-/* Of a transposed convolution PEFT knows none. */
+/* ---- what PEFT can represent */
+/* PEFT has no adapters for transposed convolutions. */
 static bool
 has_layout(const Format *f, const AdapterRecord *r)
 {
@@ -125,7 +125,7 @@ add_unknown(Text *unknown, const Format *f, uint32_t state)
 	text_add_quoted(unknown, format_text(f, f->states[state].name));
 }
 
-/* Names in `unknown` what the file does not tell of. */
+/* Checks the adapters, and adds to `unknown` the weights whose modules the ONNX file does not name. */
 static Status
 check_modules(const Format *f, const PeftModules *modules, const char *option, Text *unknown)
 {

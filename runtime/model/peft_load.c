@@ -1,5 +1,5 @@
-/* --load-adapter, --adapter: an adapter that PEFT wrote, or an executable, into those that were compiled. One of a lower rank is one of
- * this rank with zeros; one with another scale gets it into its second part. */
+/* --load-adapter, --adapter: loads an adapter that PEFT or an executable wrote into the compiled adapters. An adapter of lower
+ * rank is filled up with zeros. If its scale differs, its second part is multiplied by the quotient. */
 #include "base/files/files.h"
 #include "runtime/model/model.h"
 #include "runtime/model/peft.h"
@@ -13,16 +13,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MOST_CONFIG = 1 << 26, MOST_PATTERN = 256 }; /* bytes */
+enum { MOST_CONFIG = 1 << 26, MOST_PATTERN = 256 }; /* in bytes */
 
 typedef struct {
 	Gradc *run;
 	const Format *f;
 	Arena *arena;
-	const char *config_path, *path; /* of the settings and of the tensors */
+	const char *config_path, *path; /* paths of the settings and of the tensors */
 	json_t *config;
 	SafeTensors st;
-	bool *taken; /* by tensor of the file */
+	bool *taken; /* per tensor of the file: it was used */
 } Loader;
 
 /* ---- settings */
@@ -38,7 +38,8 @@ is_on(const Loader *l, const char *key)
 	return json_is_true(json_object_get(l->config, key));
 }
 
-/* What PEFT computes otherwise, and nothing here knows: absent, null, false or empty. */
+/* Refuses settings that change what PEFT computes and that are not supported here, unless they are absent, null, false or
+ * empty. */
 static Status
 check_others(const Loader *l)
 {
@@ -61,7 +62,7 @@ check_others(const Loader *l)
 		                (json_is_object(v) && json_object_size(v) == 0) ||
 		                (json_is_array(v) && json_array_size(v) == 0);
 		if (!is_empty)
-			return status_error(EXIT_CHECKPOINT, "%s: %s: nothing here knows it",
+			return status_error(EXIT_CHECKPOINT, "%s: %s: not supported",
 			                    l->config_path, keys[i]);
 	}
 	for (int i = 0; i < COUNT(flags); i++) {
@@ -76,8 +77,9 @@ check_others(const Loader *l)
 	return NULL;
 }
 
-/* Of these the base stays as it is. Others, as "pissa" and "olora", are products that PEFT takes off the base each time it loads the
- * adapter, by a decomposition of the base (peft/tuners/lora/layer.py, update_layer). */
+/* Refuses initializations that change the base weights. With "gaussian" and the others in this list the base stays as it is.
+ * With "pissa", "olora" and others PEFT subtracts a product from the base each time it loads the adapter, from a decomposition
+ * of the base (peft/tuners/lora/layer.py, update_layer). */
 static Status
 check_beginning(const Loader *l)
 {
@@ -97,7 +99,7 @@ check_beginning(const Loader *l)
 		l->config_path, json_is_string(v) ? json_string_value(v) : "no word");
 }
 
-/* config: as jansson read it, NULL with a fault. */
+/* config: jansson's result; NULL after a fault. */
 static Status
 take_config(Loader *l, json_t *config, const json_error_t *fault)
 {
@@ -109,20 +111,21 @@ take_config(Loader *l, json_t *config, const json_error_t *fault)
 		                    fault->text);
 	type = json_string_value(json_object_get(l->config, "peft_type"));
 	if (!type || strcmp(type, "LORA") != 0)
-		return config_error(l, "is no LoRA: peft_type is not \"LORA\"");
+		return config_error(l, "is not LoRA: peft_type is not \"LORA\"");
 	RETURN_IF_ERROR(check_others(l));
 	RETURN_IF_ERROR(check_beginning(l));
 	if (is_on(l, "use_dora") != (l->f->adapters[0].magnitude != 0))
 		return config_error(
-			l, is_on(l, "use_dora")
-				   ? "use_dora, and this executable has none: compile with dora"
-				   : "no use_dora, and this executable has it");
+			l,
+			is_on(l, "use_dora")
+				? "use_dora is set, but this executable has no dora: compile with dora"
+				: "use_dora is not set, but this executable has dora");
 	if (!json_is_number(json_object_get(l->config, "lora_alpha")))
-		return config_error(l, "lora_alpha is no number");
+		return config_error(l, "lora_alpha is not a number");
 	return NULL;
 }
 
-/* Classes as \d are Python's alone: POSIX reads something else. */
+/* Classes such as \d exist only in Python; POSIX reads them differently. */
 static bool
 is_posix(const char *key)
 {
@@ -132,14 +135,14 @@ is_posix(const char *key)
 	return true;
 }
 
-/* As PEFT's get_pattern_key: the key, a regular expression, fits the end of the name behind a dot, or all of it. */
+/* Like PEFT's get_pattern_key: the key is a regular expression that must match the whole name, or its end after a dot. */
 static Status
 fits(const Loader *l, const char *key, const char *module, bool *out)
 {
 	const char *pattern = arena_printf(l->arena, "^(.*\\.)?(%s)$", key);
 	regex_t regex;
 
-	/* What takes all time or memory to match. */
+	/* refuses patterns that could take unlimited time or memory */
 	if (strlen(key) > MOST_PATTERN || strchr(key, '{') || strstr(key, ")*") ||
 	    strstr(key, ")+"))
 		return status_error(EXIT_CHECKPOINT,
@@ -152,14 +155,14 @@ fits(const Loader *l, const char *key, const char *module, bool *out)
 		                    "[0-9] for \\d",
 		                    l->config_path, key);
 	if (regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) != 0)
-		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" is no regular expression",
+		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" is not a regular expression",
 		                    l->config_path, key);
 	*out = regexec(&regex, module, 0, NULL, 0) == 0;
 	regfree(&regex);
 	return NULL;
 }
 
-/* What the file's product is multiplied by. */
+/* The factor of the file's product. */
 static Status
 scale_of(const Loader *l, const char *module, int64_t rank, double *out)
 {
@@ -175,7 +178,7 @@ scale_of(const Loader *l, const char *module, int64_t rank, double *out)
 			break;
 		if (found && !json_is_number(value))
 			return status_error(EXIT_CHECKPOINT,
-			                    "%s: alpha_pattern: \"%s\" is no number",
+			                    "%s: alpha_pattern: \"%s\" is not a number",
 			                    l->config_path, key);
 		if (found)
 			alpha = json_number_value(value);
@@ -184,7 +187,7 @@ scale_of(const Loader *l, const char *module, int64_t rank, double *out)
 	return isfinite(*out) ? NULL : config_error(l, "alpha is not finite");
 }
 
-/* The file's settings must say the rank that its tensors have: PEFT goes by them. */
+/* The settings must give the rank that the tensors have, because PEFT uses the settings. */
 static Status
 check_rank(const Loader *l, const char *module, int64_t rank)
 {
@@ -221,7 +224,7 @@ find(Loader *l, const char *name)
 	return NULL;
 }
 
-/* The file's shape must be the part's, but along its rank, where it may have less. */
+/* The file's shape must be the part's shape, except along the rank, which may be lower. */
 static Status
 check_shape(const Loader *l, const SafeTensor *t, const PeftPart *p, int64_t *rank)
 {
@@ -252,7 +255,7 @@ check_shape(const Loader *l, const SafeTensor *t, const PeftPart *p, int64_t *ra
 	                    shape_text(l->arena, n, dims), p->turn ? ", the other way round" : "");
 }
 
-/* Rows of the file's rank go before zeros. */
+/* Copies the file's rank and leaves zeros after it. */
 static void
 pad(const Loader *l, const PeftPart *p, int64_t rank, double factor, const double *from, double *to)
 {
@@ -308,8 +311,8 @@ read_state(const Loader *l, uint32_t state, Arena *arena, char **out)
 	return state_read(l->run, (int)state, *out);
 }
 
-/* PEFT writes a table and a head that have adapters, too (save_embedding_layers). Sizes of outputs are those of the weight that was
- * compiled. */
+/* Loads the weight of a table or head with an adapter, which PEFT writes as well (save_embedding_layers). With dora it must be
+ * the compiled weight, to which the magnitudes belong. */
 static Status
 load_base(Loader *l, const PeftModule *m)
 {
@@ -323,8 +326,8 @@ load_base(Loader *l, const PeftModule *m)
 	if (t && format_four_bit(l->f, (int)weight)) {
 		if (l->run->diag)
 			diag_warning(l->run->diag,
-			             "%s: \"%s\" is left out: the weight stays that of the codes "
-			             "which were compiled",
+			             "%s: \"%s\" is left out: the weight keeps the 4-bit codes "
+			             "that were compiled",
 			             l->path, p.name);
 		return NULL;
 	}
@@ -338,14 +341,15 @@ load_base(Loader *l, const PeftModule *m)
 		status = read_state(l, weight, arena, &after);
 	if (!status && memcmp(before, after, (size_t)s->bytes) != 0)
 		status = status_error(EXIT_CHECKPOINT,
-		                      "%s: \"%s\" is not the weight that was compiled, whose sizes "
-		                      "dora has: compile that model",
+		                      "%s: \"%s\" is not the compiled weight, to which dora's "
+		                      "magnitudes belong: compile that model",
 		                      l->path, p.name);
 	arena_free(arena);
 	return status;
 }
 
-/* Where the file says beside which numbers it was trained. --unmerge makes them only now. */
+/* Compares the base weight's hash with the hash in the file, if there is one. Not with --unmerge, which restores the base only
+ * later. */
 static Status
 check_base(const Loader *l, const PeftModule *m)
 {
@@ -368,7 +372,7 @@ check_base(const Loader *l, const PeftModule *m)
 		l->path, m->name, said, own);
 }
 
-/* The rank of its first tensor tells the scale. */
+/* The rank of the first tensor gives the scale. */
 static Status
 load_module(Loader *l, const PeftModule *m)
 {
@@ -424,7 +428,7 @@ has_module(Loader *l, const PeftModule *m)
 	return find(l, parts[0].name) != NULL;
 }
 
-/* A table that the last product reads, too, has one adapter: PEFT's two must be the same. */
+/* A table that the last product also reads has a single adapter here, so PEFT's two adapters must be equal. */
 static Status
 load_both(Loader *l, const PeftModule modules[2])
 {
@@ -477,7 +481,7 @@ load_trained(Loader *l)
 	return NULL;
 }
 
-/* Without one of its tensors an adapter computes something else. */
+/* Refuses unused tensors: without one of its tensors an adapter computes something else. */
 static Status
 check_taken(const Loader *l)
 {
@@ -510,7 +514,7 @@ load_all(Loader *l)
 	return check_taken(l);
 }
 
-/* What is opened is closed. */
+/* Loads if there is no fault, then closes everything. */
 static Status
 finish(Loader *l, Status status)
 {
@@ -549,7 +553,7 @@ peft_load(Gradc *run, const char *folder)
 	return finish(&l, status);
 }
 
-/* ---- those that go along */
+/* ---- adapters that are kept in the executable */
 static const KeptAdapterRecord *
 find_kept(const Format *f, const char *name)
 {
@@ -576,7 +580,7 @@ unknown(const Format *f, const char *name)
 	return status;
 }
 
-/* Its tensors as a file without a name. */
+/* Opens its tensors as a nameless file. */
 static Status
 open_kept(Loader *l, const KeptAdapterRecord *r)
 {

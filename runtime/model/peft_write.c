@@ -1,4 +1,4 @@
-/* --export-adapter. */
+/* --export-adapter: writes the adapters in PEFT's format. */
 #include "base/files/files.h"
 #include "runtime/model/model.h"
 #include "runtime/model/peft.h"
@@ -16,7 +16,8 @@ typedef struct {
 } Writer;
 
 /* ---- tensors */
-/* Behind each row of the rank, along its axis, what the part began as times sign: twice the rank, for a weight that lacks it. */
+/* For pissa, whose weight lacks the initial product: doubles the rank, and adds after each row of the rank the initial value
+ * times sign. */
 static Status
 add_first(Writer *w, const PeftPart *p, double sign, char **data, int64_t *dims)
 {
@@ -39,7 +40,7 @@ add_first(Writer *w, const PeftPart *p, double sign, char **data, int64_t *dims)
 	return NULL;
 }
 
-/* first: 0, or the sign of what it began as. */
+/* first: 0, or the sign of the initial value for pissa. */
 static Status
 add_tensor(Writer *w, const PeftPart *p, double first)
 {
@@ -105,7 +106,7 @@ add_bases(Writer *w)
 }
 
 /* ---- settings */
-/* "lm_head" of "lm_head.weight". */
+/* "lm_head" from "lm_head.weight". */
 static const char *
 module_of_parameter(Arena *arena, const char *parameter)
 {
@@ -134,18 +135,18 @@ saved_modules_json(const Writer *w)
 	return json_null();
 }
 
-/* Of the tensors that are written. */
+/* Rank of the written tensors. */
 static int64_t
 rank_of(const Format *f, const AdapterRecord *r)
 {
 	return peft_rank(f, r) * (r->pissa ? 2 : 1);
 }
 
-/* What PEFT is to multiply by: where some are scaled by the root of the rank, and some are not, alpha says it. */
+/* The alpha to write. If only some adapters divide by the root of the rank, alpha makes up for the difference. */
 static double
 alpha_of(const Format *f, const AdapterRecord *r, bool rslora)
 {
-	double more = r->pissa ? 2 : 1; /* times the rank */
+	double more = r->pissa ? 2 : 1; /* factor of the rank */
 
 	return rslora == (bool)r->rslora ? r->alpha * (rslora ? sqrt(more) : more)
 	                                 : format_adapter_scale(f, r) * (double)rank_of(f, r);
@@ -160,7 +161,7 @@ all_rslora(const PeftModules *modules)
 	return true;
 }
 
-/* Some module is a Conv1D of transformers, which holds its weight as [inputs, outputs]. */
+/* Is a module a Conv1D of transformers, which holds its weight as [inputs, outputs]? */
 static bool
 fan_in_fan_out(const Writer *w)
 {
@@ -180,7 +181,7 @@ number_json(double x)
 	return x == rint(x) && fabs(x) < 1e15 ? json_integer((json_int_t)x) : json_real(x);
 }
 
-/* The key of a pattern, which PEFT holds against the end of names: "^fc" where another target ends in ".fc". */
+/* Key for a pattern, which PEFT compares with the end of names: "^fc" if another target ends in ".fc". */
 static const char *
 pattern_key(const Writer *w, const char *name)
 {
@@ -196,7 +197,7 @@ pattern_key(const Writer *w, const char *name)
 	return name;
 }
 
-/* The first adapter's are the default, others are patterns. */
+/* The first adapter's settings are the default; adapters that differ have patterns. */
 static json_t *
 config_json(const Writer *w)
 {

@@ -1,4 +1,4 @@
-/* Numbers of the distributions that initial weights have, each a pure function of (seed, stream, index). */
+/* Random numbers for initial weights, each a pure function of (seed, stream, index). */
 #include "runtime/model/values.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ philox_uniform(uint64_t seed, uint64_t stream, uint64_t index)
 	return unit_interval(r.at[0], r.at[1]);
 }
 
-/* Box and Muller's transform of two uniform numbers. */
+/* Box-Muller transform of two uniform numbers. */
 double
 philox_normal(uint64_t seed, uint64_t stream, uint64_t index)
 {

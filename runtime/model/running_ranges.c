@@ -1,5 +1,5 @@
-/* What the codes of activations are made with, as training has it: the range that it saw, and what was learned beyond the scale and zero
- * point of that range. */
+/* Scale and zero point of activations' codes, as training has them: from the range that training saw, plus what was learned on
+ * top of it. */
 #include "runtime/model/model.h"
 
 #include <math.h>
@@ -46,7 +46,7 @@ running_range(Gradc *run, Arena *arena, const ExportRecord *e, uint32_t shifted_
 	return NULL;
 }
 
-/* ---- of all activations */
+/* ---- all activations */
 static bool
 is_scale(const ExportRecord *e)
 {
@@ -71,7 +71,7 @@ gradc_ranges_due(const Gradc *run, int64_t step)
 	return (step == 1 || step == total || step % every == 0) && count_ranges(&run->format) > 0;
 }
 
-/* The value's name is that of the lower end's state, less ".low". */
+/* The value's name: the name of the lower end's state without ".low". */
 static const char *
 name_of(Arena *arena, const Format *f, const ExportRecord *e)
 {
@@ -89,7 +89,7 @@ running_ranges(Gradc *run, Arena *arena, GradcRunningRanges *out)
 	RunningRange r;
 
 	*out = (GradcRunningRanges){.at = list};
-	/* An initializer of a scale stands before that of its zero point. */
+	/* The initializer of a scale comes before that of its zero point. */
 	for (int i = 0; i < f->n[SECTION_EXPORT]; i++) {
 		const ExportRecord *e = &f->exports[i];
 		if (is_scale(e))

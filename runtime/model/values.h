@@ -1,4 +1,4 @@
-/* What files of this room share. Sections are named after the .c file. */
+/* Private to this room: named files, outputs, random numbers, 4-bit weights. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_MODEL_VALUES_H
 #define GRADC_RUNTIME_MODEL_VALUES_H
 
@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-/* ---- named.c: files named after tensors, and the list of them. */
+/* ---- named.c: files named after tensors, and their list */
 typedef struct {
 	Arena *arena;
 	const char *folder;
@@ -17,7 +17,7 @@ typedef struct {
 Status named_open(Arena *arena, const char *folder, NamedFiles *out);
 Status named_write(NamedFiles *n, const char *name, const char *prefix, const NpyInfo *type,
                    const void *data);
-/* Writes names.json unless status is a fault, which it hands on. */
+/* Writes names.json unless status is a fault; returns the first fault. */
 Status named_close(NamedFiles *n, Status status);
 
 /* ---- outputs.c */
@@ -29,11 +29,11 @@ double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* [0, 1)
 double philox_normal(uint64_t seed, uint64_t stream, uint64_t index);
 
 /* ---- four_bit.c */
-/* Of the states of a weight of 4 bits; nested, offset: NULL where absmax is f32. */
+/* Contents of the states of a 4-bit weight. nested and offset are NULL if absmax is f32. */
 typedef struct {
 	const void *codes, *absmax, *nested, *offset;
 } FourBitBytes;
-/* The weight's numbers, its axes in their own order, as its dtype. */
+/* The weight's numbers in its dtype, with its axes in their own order. */
 char *four_bit_weight(Arena *arena, const Format *f, const FourBitRecord *r,
                       const FourBitBytes *bytes);
 

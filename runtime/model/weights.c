@@ -1,5 +1,5 @@
-/* Initial values. Those of the model lie behind the executable, page-aligned, and are mapped from
- * there; --weights FILE has the same bytes beside it and is read, because it may change. */
+/* Initial values. The model's weights lie page-aligned after the executable's code and are mapped from there. --weights FILE
+ * holds the same bytes in another file; it is read, because it may change. */
 #include "runtime/host/host.h"
 #include "runtime/model/model.h"
 #include "runtime/model/values.h"
@@ -15,10 +15,10 @@
 typedef struct {
 	const char *at;
 	int64_t bytes;
-	void *mapping; /* NULL: read into the arena */
+	void *mapping; /* NULL: the weights were read into the arena */
 	size_t mapped;
-	int fd;         /* of the mapped file; -1: none */
-	int64_t offset; /* in it */
+	int fd;         /* the mapped file; -1: no file */
+	int64_t offset; /* offset in the file */
 } Weights;
 
 static Status
@@ -82,7 +82,7 @@ read_file(Arena *arena, const char *path, const Format *f, Weights *out)
 	return NULL;
 }
 
-/* A library's weights lie behind the file that its tables were loaded from. */
+/* The weights of a library lie in the file that its tables were loaded from. */
 static const char *
 image_of(const GradcModel *model)
 {
@@ -120,7 +120,7 @@ close_weights(Weights *w)
 		close(w->fd);
 }
 
-/* As the compiler chains it: over the data of each state in order. */
+/* Hashes the data of each state in order, as the compiler does. */
 static uint64_t
 hash_states(const Format *f, const Weights *w)
 {
@@ -146,16 +146,17 @@ weights_check(const GradcModel *model, const Format *f, const char *file, bool *
 	return status;
 }
 
-/* ---- numbers that are made */
+/* ---- generated numbers */
 enum {
-	CHUNK = 4096,          /* elements that a thread makes at once: whole bytes of every type */
-	LEAST_SHARED = 262144, /* elements, 7 ms for one thread, from which on there are more */
+	CHUNK = 4096, /* elements that a thread makes at once: whole bytes of every type */
+	/* elements, 7 ms for one thread; from here on several threads are used */
+	LEAST_SHARED = 262144,
 };
 
 typedef struct {
 	const StateRecord *state;
 	uint64_t seed, stream;
-	char *to; /* of the state's bytes, zeros */
+	char *to; /* room for the state's bytes, all zero */
 	int64_t n;
 } Init;
 
@@ -198,7 +199,7 @@ static double (*const made[N_FROM])(const Init *, int64_t) = {
 	[FROM_UNIFORM] = uniform,
 };
 
-/* ParallelFn of chunks. */
+/* A ParallelFn over chunks. */
 static void
 make_chunks(void *ctx, int64_t begin, int64_t end)
 {
@@ -221,7 +222,7 @@ is_made(const StateRecord *s)
 	return made[s->init] != NULL;
 }
 
-/* NULL: the caller alone is as fast. */
+/* *pool is NULL if the caller alone is as fast. */
 static Status
 open_makers(const Gradc *run, Pool **pool)
 {
@@ -235,7 +236,7 @@ open_makers(const Gradc *run, Pool **pool)
 	return n < LEAST_SHARED ? NULL : pool_open(THREADS_PLAIN, (int)run->options.threads, pool);
 }
 
-/* Made in memory, and copied from there. */
+/* Generates the numbers in memory and copies them to the state. */
 static Status
 init_made(Gradc *run, Pool *pool, int index)
 {
@@ -259,17 +260,17 @@ init_made(Gradc *run, Pool *pool, int index)
 	return status;
 }
 
-/* ---- the model's own: mapped where they lie in the file as in the region, else copied */
+/* ---- the model's weights: mapped if file and region have the same layout, otherwise copied */
 enum { PAGE = 4096, LEAST_MAPPED = 1 << 20 };
 
-/* Offsets in the state region, of what is in the file `shift` bytes on. */
+/* A range of the state region, which lies in the file `shift` bytes further on. */
 typedef struct {
 	int64_t begin, end, shift;
 	int64_t mapped_begin, mapped_end;
 	bool constant;
 } DataRun;
 
-/* The states from index on whose data lie in the file as they do, all of them constant or none. */
+/* The longest range of states from `index` on that has the same layout in the file. Its states are all constant, or all not. */
 static DataRun
 data_run(const Format *f, int index, int mode)
 {
@@ -293,7 +294,7 @@ data_run(const Format *f, int index, int mode)
 	return r;
 }
 
-/* What lies between two states in a run is zero in the file, too. */
+/* Bytes between two states of the range are zero in the file, too. */
 static Status
 map_run(Gradc *run, const Weights *w, DataRun *r)
 {
@@ -313,7 +314,7 @@ map_run(Gradc *run, const Weights *w, DataRun *r)
 	return x->ops->map(x->device, to, w->fd, from + begin);
 }
 
-/* Bytes [begin, end) of the state region, which lie in the run. */
+/* Copies bytes [begin, end) of the state region, which lie in the range. */
 static Status
 copy_data(Gradc *run, const Weights *w, const DataRun *r, int64_t begin, int64_t end)
 {
@@ -350,11 +351,11 @@ init_state(Gradc *run, const Weights *weights, Pool *pool, int index, DataRun *d
 	if (s->init == FROM_DATA)
 		return init_data(run, weights, index, data);
 	if (s->init == FROM_COPY)
-		return NULL; /* when there is what it copies */
+		return NULL; /* weights_copy makes it later */
 	return init_made(run, pool, index);
 }
 
-/* The region is zero already. */
+/* The region is already zero. */
 Status
 weights_init(Gradc *run)
 {
@@ -393,7 +394,7 @@ weights_first(Gradc *run, Arena *arena, int state, char **out)
 	return NULL;
 }
 
-/* Of zeros, ones or random numbers. */
+/* For states of zeros, ones or random numbers. */
 Status
 weights_begin(Gradc *run, int state)
 {
@@ -409,7 +410,8 @@ weights_begin(Gradc *run, int state)
 	return status;
 }
 
-/* Has this rank of both the same elements, and not all? Then it needs no other. Of units; members are with them. */
+/* Does this rank hold the same elements of both states, and only a part? Then it needs no other rank. True for units and the
+ * states in them. */
 static bool
 has_same_part(const Executor *x, int to, int from)
 {
@@ -420,7 +422,7 @@ has_same_part(const Executor *x, int to, int from)
 	               format_elements(x->format, b->first_dim, b->rank);
 }
 
-/* All of it, or the rank's part of both. */
+/* Copies the whole state, or this rank's part if it holds the same part of both. */
 static Status
 copy_state(Gradc *run, int to, int from)
 {

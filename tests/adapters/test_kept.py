@@ -123,7 +123,7 @@ def test_sums_that_are_refused(run, compiled, model, tmp_path):
     assert "is kept in 4 bits: --export-merged writes the sum" in run(tmp_path / "q", *data, load, "--merge", exit=4).stderr
     compiled("d", lora=tuple(f"--lora=*.{name}_proj.weight,rank=8,alpha=4,rslora,dora" for name in ("o", "down", "v")))
     said = run(tmp_path / "d", *data, f"--load-adapter={STORED / 'llama_dora/trained'}", "--unmerge", exit=4).stderr
-    assert "has dora, whose sizes are those of the weight that was compiled" in said
+    assert "has dora, whose magnitudes are those of the weight that was compiled" in said
 
 
 def test_a_resumed_run_needs_the_same_base(run, compiled, losses, tmp_path, model):

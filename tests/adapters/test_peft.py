@@ -179,12 +179,12 @@ def reshaped(header):
 @pytest.mark.parametrize("edit, options, said", [
     (renamed, {}, f'no "{FIRST}"'),
     (reshaped, {}, "has shape [64,4], this executable's adapter [64,4], the other way round"),
-    (None, {"peft_type": "IA3"}, 'is no LoRA: peft_type is not "LORA"'),
-    (None, {"use_dora": True}, "use_dora, and this executable has none: compile with dora"),
-    (None, {"lora_alpha": "eight"}, "lora_alpha is no number"),
-    (None, {"alpha_pattern": {"(": 2}}, '"(" is no regular expression'),
+    (None, {"peft_type": "IA3"}, 'is not LoRA: peft_type is not "LORA"'),
+    (None, {"use_dora": True}, "use_dora is set, but this executable has no dora: compile with dora"),
+    (None, {"lora_alpha": "eight"}, "lora_alpha is not a number"),
+    (None, {"alpha_pattern": {"(": 2}}, '"(" is not a regular expression'),
     (None, {"alpha_pattern": {r"h\.\d\.attn": 2}}, "write [0-9] for \\d"),
-    (None, {"alpha_pattern": {"c_attn": "x"}}, 'alpha_pattern: "c_attn" is no number'),
+    (None, {"alpha_pattern": {"c_attn": "x"}}, 'alpha_pattern: "c_attn" is not a number'),
 ])
 def test_files_that_do_not_fit(trained, run, tmp_path, edit, options, said):
     folder, model = trained("gpt2_lora")
@@ -242,10 +242,10 @@ def test_dora_goes_with_the_weight_that_was_compiled(trained, run):
     ({"r": 8}, "r or rank_pattern give \"transformer.h.0.attn.c_attn\" another rank than its tensors have, 4"), ({"r": None}, "another rank than"),
     ({"r": "4"}, "another rank than"), ({"rank_pattern": {"c_attn": 8}}, "another rank than"), ({"rank_pattern": {"c_attn": "x"}}, "another rank than"),
     ({"use_rslora": 1}, "use_rslora is not true or false"), ({"use_dora": "yes"}, "use_dora is not true or false"),
-    ({"layer_replication": [[0, 4]]}, "layer_replication: nothing here knows it"), ({"bias": "all"}, 'bias is not "none"'),
+    ({"layer_replication": [[0, 4]]}, "layer_replication: not supported"), ({"bias": "all"}, 'bias is not "none"'),
     *(({"init_lora_weights": v}, f'init_lora_weights is "{v}": PEFT changes the base') for v in ("pissa", "pissa_niter_16", "OLORA", "new")),
     ({"init_lora_weights": ["pissa"]}, 'init_lora_weights is "no word"'),
-    ({"lora_bias": True}, "lora_bias: nothing here knows it"), ({"lora_alpha": 1e42}, "not all numbers are finite, as they are multiplied"),
+    ({"lora_bias": True}, "lora_bias: not supported"), ({"lora_alpha": 1e42}, "not all numbers are finite, as they are multiplied"),
     ({"alpha_pattern": {"a{1000}{1000}": 2}}, "with {, )* or )+, is not read"), ({"alpha_pattern": {"(a)*" * 20: 2}}, "is not read"),
     ({"alpha_pattern": {"(" * 5000 + "a" + ")" * 5000: 2}}, "a pattern of more than 256 bytes")])
 def test_settings_that_contradict(trained, run, tmp_path, change, said):

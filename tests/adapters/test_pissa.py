@@ -107,7 +107,7 @@ def test_such_adapters_are_not_loaded(run, compiled, model, tmp_path):  # noqa: 
     data = [f"--data=input_ids={model / 'input_ids.npy'}", f"--data=labels={model / 'labels.npy'}", "--steps=1"]
     stored = Path(__file__).resolve().parents[1] / "references/peft/llama_qlora/trained"
     said = run(tmp_path / "p", *data, f"--load-adapter={stored}", exit=4).stderr
-    assert "compiled with init=pissa, beside weights that lack what their adapters began as" in said
+    assert "compiled with init=pissa, whose weights lack the product that their adapters began with" in said
 
 
 def test_without_lapack(run, tmp_path, monkeypatch):

@@ -217,7 +217,7 @@ def test_a_base_that_pefts_file_has_is_left_out(run, models, tmp_path):
         "--qlora=*embed_tokens*,rank=4,alpha=6,rslora")
     done = run(tmp_path / "t", f"--data=input_ids={known / 'input_ids.npy'}", f"--data=labels={known / 'labels.npy'}", "--steps=1", "--table=off",
                f"--load-adapter={REFERENCES / 'peft/llama_rslora/trained'}")
-    assert 'embed_tokens.base_layer.weight" is left out: the weight stays that of the codes which were compiled' in done.stderr
+    assert 'embed_tokens.base_layer.weight" is left out: the weight keeps the 4-bit codes that were compiled' in done.stderr
 
 
 def test_other_weights_need_another_executable(run, large, tmp_path):
