@@ -1,6 +1,6 @@
-/* The CPU as a device that keeps no more than it promises, for tests: a thread for each stream, before every copy, fill and
- * kernel a random pause, and memory that only these threads can read. A schedule that misses a WAIT gives wrong results here,
- * and a host that looks at the device's memory dies.
+/* The CPU as a device that keeps only its promises, for tests. Each stream has a thread, which pauses at random before every
+ * copy, fill and kernel, and only these threads can read the device's memory. A schedule that misses a WAIT gives wrong results
+ * here, and a host that reads the device's memory crashes.
  *
  * $GRADC_ASYNC_SLOW=STREAM makes one stream slow, by its number: 20 ms before each piece of work. */
 #include "runtime/device/async_memory.h"
@@ -11,12 +11,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { PAUSE = 300000, SLOW_PAUSE = 20000000 }; /* ns, at most */
+enum { PAUSE = 300000, SLOW_PAUSE = 20000000 }; /* longest pause, in ns */
 
 typedef struct Job Job;
 struct Job {
 	Job *next;
-	Status (*work)(Device *device, Job *job, bool *done); /* NULL: record or wait */
+	/* NULL for recording or waiting for an event */
+	Status (*work)(Device *device, Job *job, bool *done);
 	Span to;
 	const void *from;
 	KernelFn kernel;
@@ -24,9 +25,9 @@ struct Job {
 	const void *scalars;
 	HostTask task;
 	int stream;
-	int event; /* of a record or wait */
+	int event; /* of a recording or wait */
 	bool records;
-	uint64_t ticket; /* which recording; known when the job is queued */
+	uint64_t ticket; /* number of the recording; known when the job is queued */
 	uint32_t n_buffers;
 	void *buffers[];
 };
@@ -41,7 +42,7 @@ typedef struct {
 } Lane; /* a stream and its thread */
 
 typedef struct {
-	uint64_t issued, done; /* recordings */
+	uint64_t issued, done; /* numbers of recordings */
 	double seconds;
 } Event;
 
@@ -50,11 +51,11 @@ struct Recorded {
 };
 struct Device {
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* anything below */
+	pthread_cond_t changed; /* a change of any field below */
 	Lane streams[MAX_STREAMS];
 	AsyncMemory *memory;
 	Recorded *capture; /* NULL: jobs are run */
-	Status fault;      /* the first; behind it nothing but events is done */
+	Status fault;      /* the first fault; after it only events are handled */
 	bool closing;
 	int n_events;
 	Event events[];
@@ -250,7 +251,7 @@ job_new(int stream, Status (*work)(Device *, Job *, bool *), uint32_t n_buffers)
 	return job;
 }
 
-/* With the lock held: the job is the queue's. */
+/* Called with the lock held. The queue then owns the job. */
 static void
 append(Job ***last, Job *job)
 {
@@ -258,7 +259,7 @@ append(Job ***last, Job *job)
 	*last = &job->next;
 }
 
-/* With the lock held. An event's recording is numbered when it is queued. */
+/* Called with the lock held. The recording of an event gets its number when it is queued. */
 static void
 queue(Device *d, Job *job)
 {
@@ -354,7 +355,7 @@ do_run(Device *d, Job *job, bool *done)
 	return NULL;
 }
 
-/* Where kernels see it; of a part, where all of the argument would begin. */
+/* The buffer's address for kernels. If only a part of an argument exists, the address at which the whole would begin. */
 static void *
 async_buffer(Device *d, const Launch *launch, uint32_t i)
 {

@@ -13,7 +13,7 @@ typedef struct Piece Piece;
 struct Piece {
 	Piece *next;
 	char *host, *device;
-	size_t bytes; /* whole pages */
+	size_t bytes; /* a multiple of the page size */
 };
 struct AsyncMemory {
 	pthread_rwlock_t lock;

@@ -1,5 +1,5 @@
-/* The CPU: every call is done when it returns, but what stands behind a collective on its stream (cpu_streams.c). Kernels
- * run on the threads of the pool. */
+/* The CPU as a device. Every call is done when it returns, except work after a collective on its stream (cpu_streams.c).
+ * Kernels run on the threads of the pool. */
 #include "runtime/device/cpu_streams.h"
 #include "runtime/device/library_calls.h"
 
@@ -61,12 +61,12 @@ cpu_open(const DeviceOptions *options, Device **out)
 	return NULL;
 }
 
-/* calloc has zeros that cost nothing until they are touched, but not the alignment: where the memory begins stands in
- * front of what is given out. Pages are aligned where files may be mapped, large ones where some fit: they need fewer
- * faults, and a disk fewer pieces. */
+/* calloc's zeros cost nothing until they are touched, but are not aligned. So the beginning of the allocation is stored in
+ * front of the returned address. Large regions are aligned to pages, so that files can be mapped, and larger ones to huge
+ * pages, which need fewer page faults and give the disk larger requests. */
 enum { ALIGNMENT = 64, PAGE = 4096, PAGES = 1 << 20, HUGE_PAGE = 1 << 21, HUGE_PAGES = 1 << 22 };
 enum { COPY_GRAIN = 1 << 18, HASH_STEP = 1 << 15 };
-enum { UNMAP_STEP = 1 << 25 /* so much more memory at a time */ };
+enum { UNMAP_STEP = 1 << 25 /* extra memory at a time */ };
 
 static Status
 cpu_alloc(Device *device, MemoryKind kind, int64_t bytes, Span *out)
@@ -80,9 +80,10 @@ cpu_alloc(Device *device, MemoryKind kind, int64_t bytes, Span *out)
 	if (!start)
 		return status_error(EXIT_SYSTEM, "no memory for a region of %lld bytes",
 		                    (long long)bytes);
-	out->at = start + alignment - (uintptr_t)start % alignment; /* malloc's 16 bytes are room */
+	/* malloc's alignment of 16 leaves room for the pointer */
+	out->at = start + alignment - (uintptr_t)start % alignment;
 	memcpy(out->at - sizeof(start), &start, sizeof(start));
-	if (alignment == HUGE_PAGE) /* only speed depends on it */
+	if (alignment == HUGE_PAGE) /* errors are ignored: only speed depends on it */
 		madvise(out->at, (size_t)(bytes - bytes % PAGE), MADV_HUGEPAGE);
 	return NULL;
 }
@@ -144,7 +145,7 @@ typedef struct {
 	int n;
 } HashedCopies;
 
-/* A core's cache holds what is hashed until it is copied. */
+/* Hashes and copies in steps, so that the bytes are still in the core's cache when they are copied. */
 static void
 copy_one_hashed(HashedCopy *c)
 {
@@ -161,7 +162,7 @@ copy_one_hashed(HashedCopy *c)
 	c->checksum = checksum_end(&checksum);
 }
 
-/* Those that begin in [begin, end) of all bytes: a checksum is made by one thread. */
+/* Copies that begin in bytes [begin, end) of all copies: one thread makes the checksum of a copy. */
 static void
 copy_part_hashed(void *ctx, int64_t begin, int64_t end)
 {
@@ -197,7 +198,8 @@ cpu_map(Device *device, Span to, int fd, int64_t offset)
 	                        : NULL;
 }
 
-/* New memory takes the place of the old one, at the same place within large pages, so that it may have some. */
+/* Replaces a part of mapped memory by new memory with the same bytes and the same place within huge pages, so that it can use
+ * them. */
 static Status
 unmap_part(char *at, size_t bytes)
 {
@@ -310,7 +312,7 @@ run_now(Device *device, const Code *code, const Launch *launch)
 	return NULL;
 }
 
-/* A launch that waits has its own list of buffers. */
+/* A queued launch, with its own list of buffers. */
 typedef struct {
 	const Code *code;
 	Launch launch;
@@ -405,7 +407,7 @@ cpu_record(Device *device, int stream, int event)
 	return cpu_streams_record(device->streams, stream, event);
 }
 
-/* The host computes: it waits itself. */
+/* The host computes, so it waits itself. */
 static Status
 cpu_wait(Device *device, int stream, int event)
 {
@@ -413,7 +415,7 @@ cpu_wait(Device *device, int stream, int event)
 	return cpu_streams_wait(device->streams, event);
 }
 
-/* What computes is done when it is queued, so another thread than the one that queues never waits here. */
+/* Called by the thread that reads data as well. Kernels are done when they are queued, so that thread has nothing to wait for. */
 static Status
 cpu_host_wait(Device *device, int event)
 {

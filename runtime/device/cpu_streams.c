@@ -16,15 +16,15 @@ struct Job {
 typedef struct {
 	Job *first, **last;
 } Queue;
-/* Recordings; the newest of all, and of those that are done. */
+/* Numbers of an event's recordings: of the newest, and of the newest that is done. */
 typedef struct {
 	_Atomic uint64_t issued, done;
 	double seconds;
 } Event;
 struct CpuStreams {
 	Queue streams[MAX_STREAMS];
-	int n_waiting;         /* jobs */
-	_Atomic(Status) fault; /* the first; behind it nothing but recordings is done */
+	int n_waiting;         /* waiting jobs */
+	_Atomic(Status) fault; /* the first fault; after it only recordings are done */
 	int n_events;
 	Event events[];
 };
@@ -131,7 +131,7 @@ cpu_streams_record(CpuStreams *s, int stream, int event)
 }
 
 /* ---- work */
-/* Behind a fault there is nothing to wait for. */
+/* After a fault the rest of the queue is dropped. */
 static void
 try_stream(CpuStreams *s, Queue *q)
 {
@@ -168,7 +168,7 @@ cpu_streams_progress(CpuStreams *s)
 		try_stream(s, &s->streams[i]);
 }
 
-/* Spins a little, then lets others run: ranks may share cores. */
+/* Yields at first, then sleeps: ranks may share cores. */
 static void
 pause_after(int64_t tries)
 {

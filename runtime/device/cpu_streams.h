@@ -1,31 +1,32 @@
-/* Streams of a device that computes in the caller's thread: a call is done when it returns, unless its stream stands behind
- * a host's task that is not over, as a collective. Such work waits here, in order, and is tried again between kernels. */
+/* Private to this room: streams of a device that computes in the caller's thread. A call is done when it returns, unless its
+ * stream waits for a host's task, such as a collective. Then the work is queued in order and tried again between kernels. */
 #ifndef GRADC_CPU_STREAMS_H
 #define GRADC_CPU_STREAMS_H
 
 #include "runtime/device/device.h"
 
 typedef struct CpuStreams CpuStreams;
-/* Does its part; *done: all of it. The payload is the device's own copy, where it had to wait. */
+/* Does some or all of the work; *done if all is done. If the work was queued, the payload is the queue's copy. */
 typedef Status (*CpuWork)(void *context, void *payload, bool *done);
 
 CpuStreams *cpu_streams_open(int n_events);
-void cpu_streams_close(CpuStreams *s); /* what waits is dropped; NULL is allowed */
-/* May work of this stream be done at once? Not behind other work, nor behind a fault. */
+void cpu_streams_close(CpuStreams *s); /* drops queued work; s may be NULL */
+/* Can work of this stream be done at once? Not if work is queued before it, nor after a fault. */
 bool cpu_streams_is_free(const CpuStreams *s, int stream);
-/* Does the work, or keeps a copy of the payload and does it later. The first fault. */
+/* Does the work, or queues it with a copy of the payload. Returns the first fault. */
 Status cpu_streams_do(CpuStreams *s, int stream, CpuWork work, void *context, const void *payload,
                       size_t bytes);
 Status cpu_streams_record(CpuStreams *s, int stream, int event);
-/* Until the event is done; others' work goes on meanwhile. */
+/* Waits until the event is done; work of other streams continues meanwhile. */
 void cpu_streams_reach(CpuStreams *s, int event);
-Status cpu_streams_fault(const CpuStreams *s);            /* the first, at any time */
-Status cpu_streams_wait(CpuStreams *s, int event);        /* both */
-bool cpu_streams_is_done(const CpuStreams *s, int event); /* from any thread */
+Status cpu_streams_fault(const CpuStreams *s); /* the first fault */
+/* cpu_streams_reach, then cpu_streams_fault */
+Status cpu_streams_wait(CpuStreams *s, int event);
+bool cpu_streams_is_done(const CpuStreams *s, int event); /* may be called by any thread */
 double cpu_streams_seconds(const CpuStreams *s, int event);
-/* Tries what waits, once. Costs nothing where nothing does. */
+/* Tries all queued work once. Costs nothing if no work is queued. */
 void cpu_streams_progress(CpuStreams *s);
-/* Until nothing waits; the first fault. */
+/* Waits until no work is queued. Returns the first fault. */
 Status cpu_streams_sync(CpuStreams *s);
 
 #endif

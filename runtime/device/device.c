@@ -1,4 +1,4 @@
-/* The list of devices by name, and what those share that run functions of the process. */
+/* The list of devices by name, and helpers of devices that run functions of the process. */
 #include "runtime/device/device.h"
 
 #include <string.h>
@@ -34,7 +34,7 @@ device_no_code(const CodeSource *source, const char *device, const char *kind, c
 	return status;
 }
 
-/* Is the code that of the tables? */
+/* Was the code compiled together with these tables? */
 static Status
 check_code(const CodeImage *image, const Format *f, int target)
 {
@@ -51,10 +51,11 @@ check_code(const CodeImage *image, const Format *f, int target)
 			return status_error(EXIT_SYSTEM, "executable tables: no code of kernel %s",
 			                    format_text(f, k->name));
 		if (code[i].facts != kernel_facts(k, f->kernel_arguments + k->first_argument))
-			return status_error(EXIT_SYSTEM,
-			                    "executable tables: what they say of kernel %s is not "
-			                    "what its code was made from",
-			                    format_text(f, k->name));
+			return status_error(
+				EXIT_SYSTEM,
+				"executable tables: the record of kernel %s is not the one "
+				"that its code was made from",
+				format_text(f, k->name));
 	}
 	return NULL;
 }

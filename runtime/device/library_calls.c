@@ -1,34 +1,34 @@
-/* An operand is packed once when every launch of its kernel reads it from a constant state. Equal layers share a
- * kernel, so a call may have as many packed operands as there are such states. */
+/* Prepares and runs library calls. An operand is packed once if every launch of its kernel reads it from a constant state.
+ * Equal layers share a kernel, so a call may have one packed operand per layer. */
 #include "runtime/device/library_calls.h"
 
 #include <stdlib.h>
 
-enum { N_READ = 2, MAX_PACKED = 64 << 20 /* bytes, of all packed operands */ };
+enum { N_READ = 2, MAX_PACKED = 64 << 20 /* bytes of all packed operands */ };
 
-/* A state in a call's own layout. */
+/* A state, packed in a call's own layout. */
 typedef struct {
-	int64_t state;    /* its offset in the state region */
-	const void *from; /* where the first run found it; NULL: not yet packed */
+	int64_t state;    /* offset in the state region */
+	const void *from; /* address at the first run; NULL before packing */
 	char *at;
 } Packed;
 typedef struct {
 	const LibraryCall *record;
-	const LibraryOps *ops; /* whose the call is */
-	PreparedCall *call;    /* NULL: the loops run */
+	const LibraryOps *ops; /* the library that takes the call */
+	PreparedCall *call;    /* NULL: the kernel's loops run */
 	unsigned fixed;
 	Packed *packed[N_READ];
 	int n_packed[N_READ];
 } Call;
 struct LibraryCalls {
 	const Format *tables;
-	Call *at; /* by library record */
+	Call *at; /* indexed by library record */
 	int n;
-	int64_t scratch, packed; /* bytes: of any one of them, of all */
+	int64_t scratch, packed; /* bytes: the largest scratch of a call; all packed operands */
 	char *memory;
 };
 
-/* ---- which operands never change */
+/* ---- operands that never change */
 static bool
 lies_in_constant(const Format *f, const Slot *s)
 {
@@ -73,7 +73,7 @@ look_at_launch(const LibraryCalls *calls, const Instruction *n)
 	return NULL;
 }
 
-/* Of the programs that are run. Which a mode has none of its own of, it takes from MODE_REPLICATED. */
+/* Looks at the programs that are run. Programs that the mode does not have come from MODE_REPLICATED. */
 static Status
 look_at_programs(const LibraryCalls *calls, const CodeSource *source)
 {
@@ -91,7 +91,7 @@ look_at_programs(const LibraryCalls *calls, const CodeSource *source)
 	return NULL;
 }
 
-/* ---- making */
+/* ---- preparing calls */
 static int64_t
 packed_bytes(const Call *c)
 {
@@ -110,7 +110,7 @@ release_call(Call *c)
 	c->call = NULL;
 }
 
-/* False: the library does not take it, or not with profit. */
+/* False if the library refuses the call, or is slower than the loops. */
 static bool
 try_library(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int64_t limit)
 {
@@ -130,7 +130,7 @@ try_library(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int64_t 
 	return c->call != NULL;
 }
 
-/* By a plan that the tables have for it. */
+/* Prepares the call with a plan from the tables. */
 static void
 try_plans(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int record)
 {
@@ -155,7 +155,7 @@ make_call(LibraryCalls *calls, const Libraries *libraries, int record)
 	Call *c = &calls->at[record];
 
 	if (c->call)
-		return; /* another kernel's, too */
+		return; /* prepared already for another kernel */
 	for (int i = 0; i < libraries->n && !c->call; i++)
 		if (libraries->at[i].library)
 			try_plans(calls, &libraries->at[i], c, record);
@@ -169,7 +169,7 @@ make_call(LibraryCalls *calls, const Libraries *libraries, int record)
 		calls->scratch = c->ops->scratch(c->call);
 }
 
-/* Kernels of programs that do not run here need no call. */
+/* Calls are prepared only for kernels of programs that run here. */
 static bool
 is_called(const KernelRecord *k, int target)
 {
@@ -278,7 +278,7 @@ library_calls_describe(const LibraryCalls *calls, uint32_t kernel)
 	return name ? name : library_calls_cover(calls, kernel) ? "left out" : "generated";
 }
 
-/* The packed operand i that lies in buffer; made by the first run that reads it. */
+/* Finds the packed form of operand i, which lies in `buffer`. The first run that reads it packs it. */
 static Status
 find_packed(Call *c, int i, const void *buffer, char **out)
 {

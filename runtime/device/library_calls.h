@@ -1,5 +1,5 @@
-/* The kernels of an executable that a library runs in place of their loops, made ready once: primitives, and operands
- * that never change in the library's own layout. */
+/* Private to this room: kernels of an executable that a library runs in place of their loops. Calls are prepared once; constant
+ * operands are packed in the library's own layout. */
 #ifndef GRADC_LIBRARY_CALLS_H
 #define GRADC_LIBRARY_CALLS_H
 
@@ -8,22 +8,22 @@
 
 typedef struct LibraryCalls LibraryCalls;
 
-/* A call is the first library's that takes it. What none does well is no fault: the loops do it. The libraries and tables
- * outlive the calls. */
+/* Each call goes to the first library that takes it. If no library runs it faster than the loops, the loops run; that is not a
+ * fault. Libraries and tables must outlive the calls. */
 Status library_calls_open(Libraries *libraries, const CodeSource *source, LibraryCalls **out);
-void library_calls_close(LibraryCalls *calls); /* NULL is allowed */
-/* Bytes of memory that they need, for scratch and packed operands. */
+void library_calls_close(LibraryCalls *calls); /* calls may be NULL */
+/* Bytes of memory that the calls need for scratch and packed operands. */
 int64_t library_calls_bytes(const LibraryCalls *calls);
-/* That memory, of the device, aligned to 64, before the first run. The caller frees it after the calls. */
+/* Gives the calls their memory, of the device and aligned to 64, before the first run. The caller frees it after the calls. */
 void library_calls_place(LibraryCalls *calls, char *memory);
-/* What runs kernel: an implementation's name; NULL: its loops. */
+/* The library's name of what runs the kernel; NULL if its loops run. */
 const char *library_calls_implementation(const LibraryCalls *calls, uint32_t kernel);
-/* Does a library run the kernel that this one serves, so that nobody reads what it makes? */
+/* Does a library run the kernel that this one serves? Then nobody reads this one's results. */
 bool library_calls_cover(const LibraryCalls *calls, uint32_t kernel);
 /* For people: an implementation's name, "left out" or "generated". */
 const char *library_calls_describe(const LibraryCalls *calls, uint32_t kernel);
-/* A run of a kernel that has an implementation. Buffers of fixed operands are those of earlier runs or hold what
- * never changes. stream: a GPU's, the same for all runs, as they share their scratch; NULL on the host. */
+/* Runs a kernel that has an implementation. A fixed operand's buffer must hold the same contents in all runs. stream: a GPU's
+ * stream, the same for all runs, because they share their scratch; NULL on the host. */
 Status library_calls_run(LibraryCalls *calls, uint32_t kernel, void *const *buffers, void *stream);
 
 #endif

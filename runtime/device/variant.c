@@ -1,11 +1,11 @@
-/* Which device runs, and which of the compiled variants of the kernels on it. */
+/* Picks the device, and the variant of the compiled kernels for it. */
 #include "runtime/device/device.h"
 #include "runtime/host/host.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_VARIANTS = 64 }; /* as bits of a set */
+enum { MAX_VARIANTS = 64 }; /* number of bits in a set */
 
 static const char *
 kind_name(const CodeImage *v)
@@ -21,7 +21,7 @@ add_names(Text *out, const CodeImage *all)
 		text_printf(out, "%s%s:%s", v == all ? "" : ", ", kind_name(v), v->name);
 }
 
-/* "cuda:sm_90a" or "sm_90a"; NULL: each is. */
+/* asked: "cuda:sm_90a" or "sm_90a"; NULL matches every variant. */
 static bool
 is_asked(const CodeImage *v, const char *asked)
 {
@@ -86,7 +86,7 @@ find_device(const char *asked, DeviceChoice *out)
 	return NULL;
 }
 
-/* Those of one machine take one each, in turn. */
+/* Ranks on the same machine take its devices in turn. */
 static void
 pick_ordinal(DeviceChoice *out)
 {
@@ -125,7 +125,7 @@ device_choose(const CodeImage *all, const char *device, const char *target, Devi
 	return NULL;
 }
 
-/* ---- the variants */
+/* ---- variants */
 static Status
 not_compiled(const CodeImage *all, const char *asked)
 {
@@ -215,7 +215,7 @@ count_words(const char *text)
 	return n;
 }
 
-/* Of a CPU's kernels what they may use; of a GPU's the newer one, and machine code before PTX. */
+/* Rank of a variant. On CPUs: the number of features. On GPUs: the newer one first, then machine code before PTX. */
 static int
 rank_of(const CodeImage *v)
 {
@@ -251,7 +251,7 @@ variant_pick(const CodeImage *all, const char *asked, const DeviceChoice *device
 	return NULL;
 }
 
-/* ---- of devices that run functions of the process */
+/* ---- devices that run functions of the process */
 Status
 functions_run(int ordinal, const CodeImage *image)
 {

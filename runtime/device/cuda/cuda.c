@@ -1,11 +1,11 @@
-/* An NVIDIA GPU, by its driver alone (cuda/driver_symbols.def). What a step needs is queued on streams; the host waits where it is
- * told to, by asking, never inside of the driver. */
+/* An NVIDIA GPU, used through its driver alone (driver_symbols.def). Work is queued on streams. The host waits only in the
+ * functions for waiting, and it polls, so that it never blocks inside the driver. */
 #include "runtime/device/cuda/cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATIENCE = 600 }; /* seconds; no launch of a program takes as long */
+enum { PATIENCE = 600 }; /* seconds; longer than any program's launch takes */
 
 void
 cuda_keep_fault(Device *d, Status status)
@@ -39,7 +39,7 @@ read_patience(double *out)
 	return NULL;
 }
 
-/* All that it gets stays with it until it is closed. */
+/* Makes the memory pool. Memory stays with the pool until it is closed. */
 static Status
 open_pool(Device *d)
 {
@@ -79,7 +79,7 @@ start(Device *d, const DeviceOptions *options)
 	return NULL;
 }
 
-/* What the driver may still touch: it stays to the end of the process. */
+/* Keeps a device until the process ends, because the driver may still touch it. */
 static void
 leave(Device *d)
 {
@@ -145,7 +145,7 @@ cuda_open(const DeviceOptions *options, Device **out)
 	return status;
 }
 
-/* ---- what is there, before anything is opened */
+/* ---- questions before a device is opened */
 static int
 cuda_count(void)
 {
@@ -197,7 +197,7 @@ alloc_device(Device *d, size_t bytes, void **out)
 	RETURN_IF_ERROR(cuda_stream(d, STREAM_COMPUTE, &stream));
 	int code = d->pool ? d->driver.MemAllocFromPoolAsync(out, bytes, d->pool, stream)
 	                   : d->driver.MemAlloc(out, bytes);
-	if (code == CUDA_OUT_OF_MEMORY) /* the device is as good as before */
+	if (code == CUDA_OUT_OF_MEMORY) /* the device can still be used */
 		return status_error(EXIT_SYSTEM, "cuda:%d (%s) has not enough memory for %zu bytes",
 		                    d->gpu.ordinal, d->gpu.name, bytes);
 	RETURN_IF_ERROR(cuda_check(d, code, "memory"));
@@ -234,7 +234,7 @@ cuda_alloc(Device *d, MemoryKind kind, int64_t bytes, Span *out)
 	return NULL;
 }
 
-/* Behind a fault there may still be work that uses it, and a stuck or lost GPU keeps what it has: the driver would wait. */
+/* After a fault, queued work may still use the memory. A stuck or lost GPU keeps its memory: freeing it would wait without end. */
 static bool
 may_free(Device *d)
 {
@@ -279,7 +279,7 @@ cuda_fill_zero(Device *d, int stream, Span to)
 	                : NULL;
 }
 
-/* What a library says of a lost GPU is that something failed: the driver knows more. */
+/* For a lost GPU a library reports only some failure. The driver's code says more. */
 static Status
 run_library(Device *d, const Code *code, const Launch *launch, void *stream)
 {
@@ -351,7 +351,7 @@ cuda_load(Device *d, const CodeSource *source, Code **out)
 }
 
 /* ---- events */
-/* Made when it is first recorded. */
+/* Makes the event when it is first recorded. */
 static Status
 event_of(Device *d, int event, void **out)
 {
@@ -369,7 +369,7 @@ cuda_record(Device *d, int stream, int event)
 	bool noted;
 	void *at, *e;
 
-	if (atomic_load(&d->fault)) /* then everything counts as done */
+	if (atomic_load(&d->fault)) /* after a fault all events count as done */
 		return NULL;
 	RETURN_IF_ERROR(cuda_note_event(d, stream, event, true, &noted));
 	if (noted)

@@ -1,4 +1,5 @@
-/* What the files of the CUDA device share. Every call of the driver is made with the device's context current in the thread. */
+/* Private to this room: what the files of the CUDA device share. Every call of the driver is made with the device's context
+ * current in the thread. */
 #ifndef GRADC_RUNTIME_CUDA_CUDA_IMPL_H
 #define GRADC_RUNTIME_CUDA_CUDA_IMPL_H
 
@@ -8,13 +9,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* ---- tasks.c: something of the host's in a stream */
+/* ---- tasks.c: tasks of the host in a stream */
 typedef struct CudaTask CudaTask;
 
 /* ---- graphs.c */
 typedef struct {
-	Recorded *into;            /* NULL: calls run */
-	bool is_open[MAX_STREAMS]; /* the driver records this stream's work */
+	Recorded *into;            /* NULL: calls run at once */
+	bool is_open[MAX_STREAMS]; /* streams whose work the driver is recording */
 } Capture;
 
 struct Device {
@@ -23,45 +24,45 @@ struct Device {
 	Libraries libraries;
 	LibraryTrials trials;
 	void *context;
-	void *pool;        /* NULL: the GPU has none, memory is the driver's */
-	int64_t own_bytes; /* of the GPU's memory that alloc gave out */
+	void *pool;        /* NULL if the GPU has no pools; then the driver allocates */
+	int64_t own_bytes; /* bytes of GPU memory given out by alloc */
 	_Atomic(void *) streams[MAX_STREAMS];
-	_Atomic(Status)
-		fault;     /* the first; behind it nothing is queued, and events count as done */
-	atomic_bool stuck; /* whoever waits for it waits without end */
+	/* The first fault. After it nothing is queued, and events count as done. */
+	_Atomic(Status) fault;
+	atomic_bool stuck; /* nothing finishes any more, and waiting would never end */
 	Capture capture;
-	pthread_mutex_t asking; /* whether streams may be asked: */
-	bool records;           /* not while any is recorded */
-	CudaTask **tasks;       /* each is used again when it is done */
+	pthread_mutex_t asking; /* guards `records` and queries of streams */
+	bool records;           /* a stream is being recorded, so streams must not be queried */
+	CudaTask **tasks;       /* tasks, each used again after it is done */
 	int n_tasks;
-	atomic_int
-		n_polled; /* tasks that have their turn: they wait for the host or for other ranks, the GPU for them */
+	/* Tasks that are running. The GPU waits for them, and they wait for the host or other ranks. */
+	atomic_int n_polled;
 	Device *next_left;
 	DeviceWatch watch;
-	double patience; /* seconds without anything being done, after which it is stuck */
+	double patience; /* seconds without progress after which the device counts as stuck */
 	int n_events;
-	_Atomic(void *) events[]; /* NULL: never recorded */
+	_Atomic(void *) events[]; /* NULL for an event that was never recorded */
 };
 
 typedef struct {
 	void *function;
-	uint32_t threads, parts; /* of a block */
-	uint32_t shared;         /* bytes that a launch asks for */
+	uint32_t threads, parts; /* threads and iterations per block */
+	uint32_t shared;         /* dynamic shared memory per block, in bytes */
 } CudaKernel;
 struct Code {
 	Device *device;
-	CudaKernel *kernels; /* by the tables' numbers */
+	CudaKernel *kernels; /* indexed by the tables' numbers of kernels */
 	int n_kernels;
 	void **modules;
 	int n_modules;
-	void **parameters; /* room for those of a launch */
+	void **parameters; /* room for the parameters of one launch */
 	LibraryCalls *calls;
 };
 
-/* The status of a call; a fault is the device's from then on, too. what: as of cuda_status. */
+/* Returns the status of a driver call. A fault becomes the device's fault. what: see cuda_status. */
 Status cuda_check(Device *d, int code, const char *what);
-void cuda_keep_fault(Device *d, Status status); /* takes it */
-/* Makes the context the thread's. */
+void cuda_keep_fault(Device *d, Status status); /* takes the status */
+/* Makes the device's context current in this thread. */
 static inline void
 cuda_enter(Device *d)
 {
@@ -71,30 +72,31 @@ cuda_enter(Device *d)
 /* ---- trials.c */
 LibraryTrials cuda_trials(Device *d, const DeviceOptions *options);
 
-/* ---- modules.c: kernels of a bundle */
+/* ---- modules.c: loads the kernels of a bundle */
 Status cuda_modules_load(Device *d, const CodeImage *image, const Format *tables, Code *out);
 void cuda_modules_unload(Code *code);
 Status cuda_launch(Device *d, void *stream, const Code *code, const Launch *launch);
 
-/* ---- waits.c: the host waits, and notices that nothing moves */
+/* ---- waits.c: the host waits, and notices if nothing moves */
 Status cuda_wait_event(Device *d, int event);
 Status cuda_wait_streams(Device *d);
-/* Whether all that was queued is over, also behind a fault, and the driver takes calls: no task of the host has its turn any more. */
+/* Waits for everything that is queued, even after a fault. True: all is over, no task of the host is running, and the driver
+ * takes calls. */
 bool cuda_drain(Device *d);
 
 /* ---- tasks.c */
 Status cuda_task(Device *d, int stream, const HostTask *task);
 void cuda_tasks_free(Device *d);
 
-/* ---- graphs.c: the stream, ready to take work: into a graph while something is recorded. */
+/* ---- graphs.c: the stream, ready to take work; while something is recorded, the work goes into a graph */
 Status cuda_stream(Device *d, int stream, void **out);
-/* Is it part of a recording? Then it has been noted there. */
+/* During a recording, notes the event there and sets *noted. */
 Status cuda_note_event(Device *d, int stream, int event, bool records, bool *noted);
 Status cuda_capture_begin(Device *d);
 Status cuda_capture_end(Device *d, Recorded **out);
 Status cuda_replay(Device *d, const Recorded *recorded);
 void cuda_forget(Device *d, Recorded *recorded);
-/* On streams themselves. */
+/* Record an event on a stream, or make a stream wait for one. */
 Status cuda_record(Device *d, int stream, int event);
 Status cuda_wait(Device *d, int stream, int event);
 

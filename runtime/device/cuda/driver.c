@@ -1,4 +1,4 @@
-/* Opening the driver, and what its codes mean to people. */
+/* Opens the driver, and explains its codes to people. */
 #include "runtime/device/cuda/driver.h"
 #include "base/base.h"
 
@@ -7,7 +7,10 @@
 
 #define LIBRARY "libcuda.so.1"
 
-enum { LEAST_VERSION = 12000 /* the first whose graphs, pools and code for sm_90 are there */ };
+enum {
+	LEAST_VERSION =
+		12000 /* the oldest driver with the needed graphs and pools, and code for sm_90 */
+};
 
 static const char *
 first_missing(CudaDriver *d)
@@ -57,7 +60,7 @@ cuda_driver_open(CudaDriver *out)
 	if (lacks || out->version < LEAST_VERSION)
 		return too_old(out, lacks);
 	int code = out->Init(0);
-	if (code == CUDA_UNKNOWN) /* later it is a lost GPU */
+	if (code == CUDA_UNKNOWN) /* at any later time this code means a lost GPU */
 		return status_error(
 			EXIT_SYSTEM,
 			"CUDA: the driver does not start, and does not say why "
@@ -70,7 +73,7 @@ cuda_driver_open(CudaDriver *out)
 
 /* ---- codes */
 typedef struct {
-	int code; /* CUresult */
+	int code; /* a CUresult */
 	int exit_code;
 	const char *meaning, *hint;
 } CodeRow;

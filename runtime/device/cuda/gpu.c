@@ -1,4 +1,4 @@
-/* What a GPU is, and which code it runs. */
+/* Describes a GPU, and says which code it runs. */
 #include "base/base.h"
 #include "runtime/device/cuda/driver.h"
 
@@ -74,7 +74,7 @@ gpu_find(const CudaDriver *d, int ordinal, Gpu *out)
 	return read_attributes(d, out);
 }
 
-/* "sm_90a": the last digit is the minor number; a letter says that it uses what other GPUs lack. */
+/* In "sm_90a", the last digit is the minor number, and the letter says that the code uses features of that GPU alone. */
 bool
 gpu_runs(const Gpu *gpu, const char *image)
 {

@@ -1,15 +1,15 @@
-/* What is recorded becomes pieces: a CUDA graph for what a stream does from one event to the next, and the events themselves. Graphs
- * are launched into the stream whose work they are, so that one of copies runs beside one of kernels, as streams do. Events stay
- * outside of graphs: the host asks for them, and a graph's own would say "done" until its turn comes. */
+/* Records programs. A recording is a list of pieces: a CUDA graph for the work of a stream between two events, or an event. A
+ * graph is launched into the stream whose work it holds, so that copies still run beside kernels. Events stay outside of
+ * graphs, because the host asks for them, and an event inside a graph would count as done until the graph reaches it. */
 #include "runtime/device/cuda/cuda.h"
 
 #include <string.h>
 
 typedef struct {
-	void *graph; /* ready to be launched; NULL: an event */
+	void *graph; /* an instantiated graph; NULL for an event */
 	int stream;
 	int event;
-	bool records; /* else the stream waits for it */
+	bool records; /* true: records the event; false: the stream waits for it */
 } Piece;
 struct Recorded {
 	Piece *at;
@@ -23,7 +23,7 @@ add_piece(Recorded *r, const Piece *p)
 	r->at[r->n++] = *p;
 }
 
-/* What the stream was given since it was opened. */
+/* Ends the stream's graph, which holds the work since the stream was opened. */
 static Status
 close_stream(Device *d, int stream)
 {

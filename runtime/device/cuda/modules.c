@@ -1,4 +1,4 @@
-/* Modules of a bundle (format/bundle/bundle.h), and launches of their kernels. */
+/* Loads the modules of a bundle (format/bundle/bundle.h), and launches their kernels. */
 #include "runtime/device/cuda/cuda.h"
 
 #include "format/bundle/bundle.h"
@@ -8,7 +8,7 @@
 
 enum { LOG_BYTES = 4000, MOST_BLOCKS = INT_MAX };
 
-/* PTX is compiled here, and what the driver says of it belongs to the fault. */
+/* The driver compiles PTX here; its log becomes part of the fault. */
 static Status
 load_module(Device *d, const char *image, const void *at, void **out)
 {
@@ -85,7 +85,7 @@ cuda_modules_unload(Code *code)
 	memory_free(code->parameters);
 }
 
-/* A grid has no more blocks than an int counts: what is longer is several launches. */
+/* An int limits the number of blocks in a grid, so long launches are split. */
 Status
 cuda_launch(Device *d, void *stream, const Code *code, const Launch *l)
 {

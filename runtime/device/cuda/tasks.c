@@ -1,4 +1,4 @@
-/* Tasks of the host in a stream. The driver calls them from a thread of its own, in which nothing of CUDA may be called. */
+/* Tasks of the host in a stream. The driver runs them in a thread of its own, where calls of CUDA are not allowed. */
 #include "runtime/device/cuda/cuda.h"
 
 #include <assert.h>
@@ -11,7 +11,7 @@ struct CudaTask {
 	_Atomic bool queued;
 };
 
-/* Behind a fault no task is asked any more. */
+/* After a fault tasks are no longer polled. */
 static void
 run_task(void *argument)
 {
@@ -28,7 +28,7 @@ run_task(void *argument)
 	atomic_store(&t->queued, false);
 }
 
-/* One that is not queued. */
+/* Finds a task that is not queued, or makes a new one. */
 static CudaTask *
 take_task(Device *d)
 {
@@ -45,8 +45,8 @@ cuda_task(Device *d, int stream, const HostTask *task)
 {
 	void *at;
 
-	assert(!d->capture
-	                .into); /* a recording would run it again: runtime/exec/recorded.c leaves such programs out */
+	/* A recording would run the task again, so runtime/exec/recorded.c does not record such programs. */
+	assert(!d->capture.into);
 	RETURN_IF_ERROR(cuda_stream(d, stream, &at));
 	CudaTask *t = take_task(d);
 	t->device = d;

@@ -1,7 +1,7 @@
-/* Trials of a library's work, by the GPU's own clock. */
+/* Times library calls with the GPU's own clock. */
 #include "runtime/device/cuda/cuda.h"
 
-enum { RUNS = 5 }; /* behind one that nobody counts */
+enum { RUNS = 5 }; /* timed runs, after one that is not timed */
 
 static void *
 trial_alloc(void *device, int64_t bytes)
@@ -47,7 +47,7 @@ trial_time(void *device, Status (*run)(void *call, void *stream), void *call)
 		status = cuda_check(d, d->driver.EventCreate(&events[i], 0), "a trial");
 	if (!status)
 		status = run_between(d, events, run, call);
-	if (status) /* its memory is given back next */
+	if (status) /* the call's memory is freed next */
 		status_free(cuda_wait_streams(d));
 	if (!status)
 		status = cuda_check(d, d->driver.EventElapsedTime(&ms, events[0], events[1]),

@@ -1,10 +1,10 @@
-/* Waiting for the GPU without blocking in the driver: a kernel that never ends is noticed. */
+/* Waits for the GPU by polling, so that a kernel that never ends is noticed. */
 #include "runtime/device/cuda/cuda.h"
 
 #include <sched.h>
 #include <time.h>
 
-/* A step of milliseconds is waited for at once, a long one costs no core. */
+/* Short waits poll without sleeping; long waits leave the core free. */
 static void
 pause_after(double waited)
 {
@@ -19,8 +19,8 @@ pause_after(double waited)
 	nanosleep(&(struct timespec){.tv_nsec = (long)(us * 1e3)}, NULL);
 }
 
-/* What has been done so far: of any two moments between which something was, it differs. A stream that another thread records
- * may not be asked; then events are enough, of which each piece of a recording has some. */
+/* A hash of what is done so far: it changes whenever an event or a stream finishes. A stream must not be queried while another
+ * thread records it. Then events are enough, since each piece of a recording has some. */
 static uint64_t
 progress_of(Device *d)
 {
@@ -42,8 +42,8 @@ progress_of(Device *d)
 
 typedef struct {
 	double begin, looked;
-	double moved; /* when something was last done */
-	double fine;  /* when it was last known not to be stuck */
+	double moved; /* time of the last progress */
+	double fine;  /* last time at which the device was surely not stuck */
 	uint64_t progress;
 } Wait;
 
@@ -66,7 +66,7 @@ stuck(const Device *d)
 		d->gpu.ordinal, d->gpu.name, d->patience);
 }
 
-/* Ten times within the patience; others want to be looked after more often. */
+/* Looks ten times within the patience, and more often if other ranks are watched. */
 static double
 interval(const Device *d)
 {
@@ -75,7 +75,7 @@ interval(const Device *d)
 	return d->watch.look && d->patience / 10 > others ? others : d->patience / 10;
 }
 
-/* The fault is known before streams go on with what nobody has made. */
+/* Looks after other ranks. Their fault is kept before `end` lets streams go on with data that nobody has made. */
 static void
 look_after_others(Device *d, const Wait *w, bool *waits)
 {
@@ -88,7 +88,8 @@ look_after_others(Device *d, const Wait *w, bool *waits)
 	d->watch.end(d->watch.context);
 }
 
-/* Whoever comes back late was suspended, and so were others whom the GPU waits for. */
+/* Late return means that this process was suspended, and perhaps the ranks that the GPU waits for. So it does not count as
+ * stuck. */
 static Status
 wait_more(Device *d, Wait *w)
 {
@@ -115,7 +116,7 @@ is_over(Device *d)
 	return atomic_load(&d->fault) != NULL;
 }
 
-/* The code of the last question: CUDA_NOT_READY where nobody waits any longer. */
+/* Returns the last answer: CUDA_NOT_READY if waiting was given up. */
 static int
 wait_until(Device *d, int (*ask)(void *), void *what, bool behind_fault)
 {

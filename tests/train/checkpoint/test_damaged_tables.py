@@ -71,7 +71,7 @@ def test_iterations_are_those_of_the_code(whole, models, tmp_path, change):
         struct.pack_into("<q", changed, place, iterations + change)
         done = run(tmp_path, models, changed)
         assert done.returncode == 5
-        assert "executable tables: what they say of kernel" in done.stderr
+        assert "executable tables: the record of kernel" in done.stderr
 
 
 def test_a_kernel_is_cut_only_where_its_code_can_be(whole, models, tmp_path):
@@ -90,7 +90,7 @@ def test_a_kernel_is_cut_only_where_its_code_can_be(whole, models, tmp_path):
         done = run(tmp_path, models, changed)
         assert done.returncode == 5 and "executable tables: " in done.stderr, kernel
         said += done.stderr
-    assert "executable tables: what they say of kernel" in said
+    assert "executable tables: the record of kernel" in said
 
 
 def test_a_kernel_needs_all_its_bytes(whole, models, tmp_path):

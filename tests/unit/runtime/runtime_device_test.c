@@ -204,7 +204,7 @@ test_code_is_that_of_the_tables(void **state)
 	}
 	expect_other_code(&t, change_nothing, NULL);
 	expect_other_code(&t, change_size, "6 kernels, and code of 5");
-	expect_other_code(&t, change_facts, "what they say of kernel k_update");
+	expect_other_code(&t, change_facts, "the record of kernel k_update");
 	expect_other_code(&t, change_function, "no code of kernel k_eval");
 	bench_close(&t);
 }
