@@ -1,4 +1,4 @@
-/* The list of communicators, and what is made of their calls. */
+/* The list of communicators: picks one, opens it, and wraps its calls. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/mpi/mpi_library.h"
 #include "runtime/comm/tcp/tcp.h"
@@ -36,8 +36,8 @@ find(const char *name)
 	return NULL;
 }
 
-/* Processes of torchrun may have been started by mpirun or srun in turn, with one for each machine: then torchrun's variables
- * count. Else those of an MPI's launcher do. */
+/* mpirun or srun may start one torchrun per machine, and torchrun the ranks. So torchrun's variables come first, then those of
+ * an MPI launcher. */
 static Status
 choose(const CommRow **out)
 {
@@ -78,7 +78,7 @@ comm_check(const char *name)
 	return pick(name, &row);
 }
 
-/* Else each of them would train alone, and write the same files. */
+/* A launcher that does not fit the library would leave each rank to train alone and write the same files. */
 static Status
 check_launched(int size)
 {

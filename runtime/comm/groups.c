@@ -1,7 +1,7 @@
-/* The groups of the mesh as lists of ranks, and which collectives a group can make. */
+/* The members of the mesh's groups, and which collectives a group can make. */
 #include "runtime/comm/comm.h"
 
-/* Without a mesh all ranks share the data, and nothing else is divided. */
+/* Without a mesh, all ranks share the data, and nothing else is divided. */
 static void
 plain_mesh(void *context, int rank, int size, int colors[N_GROUPS])
 {
@@ -11,9 +11,9 @@ plain_mesh(void *context, int rank, int size, int colors[N_GROUPS])
 		colors[g] = g == GROUP_WORLD || g == GROUP_DATA || g == GROUP_REPLICATE ? 0 : rank;
 }
 
-typedef int Colors[N_GROUPS]; /* of a rank */
+typedef int Colors[N_GROUPS]; /* colours of a rank */
 
-/* The first rank of this one's group. */
+/* The first member of this rank's group. */
 static int
 first_of(const Colors *all, int rank, int group)
 {

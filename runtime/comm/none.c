@@ -1,4 +1,4 @@
-/* No collectives of data: for ranks that have none but control, until NCCL carries them (carrier.c). */
+/* Data without collectives: for ranks that have only control, until NCCL is picked (runtime/run/carrier.c). */
 #include "runtime/comm/comm.h"
 
 static Status

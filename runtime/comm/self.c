@@ -1,4 +1,4 @@
-/* One rank alone: every collective is a copy, done when it is started. */
+/* A single rank: every collective is a copy, done when it is started. */
 #include "runtime/comm/comm.h"
 
 #include <string.h>

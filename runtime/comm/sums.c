@@ -1,9 +1,9 @@
-/* Sums in the order of the ranks. */
+/* Sums and maxima in the order of the ranks. */
 #include "runtime/comm/comm.h"
 
 #include <string.h>
 
-/* The largest is NaN where one is. */
+/* The maximum is NaN if a term is NaN. */
 #define SUM(name, T)                                                        \
 	static void name(const CommSum *s)                                  \
 	{                                                                   \
@@ -28,12 +28,12 @@ SUM(sum_s64, int64_t)
 SUM(sum_s32, int32_t)
 #undef SUM
 
-/* f16 and bf16: a block at a time, added in f32 and rounded once. */
+/* f16 and bf16: adds blocks in f32 and rounds once. */
 static void
 sum_narrow(const CommSum *s)
 {
 	enum { BLOCK = 1024 };
-	float terms[2][BLOCK]; /* the sum so far, and the next one */
+	float terms[2][BLOCK]; /* the sum so far; the next term */
 	int64_t size = dtype_bytes(s->dtype, 1);
 
 	for (int64_t at = 0; at < s->n; at += BLOCK) {

@@ -1,16 +1,16 @@
-/* Is a rank alive that others wait for? A thread of each rank answers whoever asks, also while the rank computes or waits
- * for its disk. Nobody asks before it has waited a quarter of the patience, so that in a run without long waits no
- * message is sent:
+/* Finds out whether a rank is alive that others wait for. A thread of each rank answers pings, even while the rank computes or
+ * waits for its disk. A rank first pings after waiting for a quarter of the patience, so a run without long waits sends no
+ * pings:
  *
- *	rank 1                                      rank 0
- *	waits for rank 0's part of an all_reduce    its training thread waits for the disk
- *	after 5 s: ping                             its beat thread: pong, "saving a checkpoint", collectives so far
- *	after 20 s, and every 20 s: reports it
- *	no pong for 20 s: rank 0 is lost
+ * rank 1                                      rank 0
+ * waits for rank 0's part of an all_reduce    its training thread waits for the disk
+ * after 5 s: ping                             its beat thread: pong, "saving a checkpoint", collectives so far
+ * after 20 s, and every 20 s: reports it
+ * no pong for 20 s: rank 0 is lost
  *
- * A pong has how many collectives of each channel the rank has started. Who has not started the one that is waited for
- * is late; the others wait like us. A rank whose training thread hangs while its beat thread answers is not lost: that
- * is for a watchdog to find. */
+ * A pong tells how many collectives of each channel its rank has started. A rank that has not started the awaited collective is
+ * late; the other ranks wait as well. A rank whose training thread hangs still answers, so it is not lost: finding that is the
+ * job of a watchdog. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/mpi/mpi.h"
 #include "runtime/host/host.h"
@@ -28,21 +28,21 @@ typedef struct {
 	int64_t started[N_CHANNELS];
 	char doing[DOING_BYTES];
 } Pong;
-/* Another rank, as this one sees it. A handle of 0: there is no such message under way. */
+/* Another rank, as seen from this rank. A handle is 0 if no such message is under way. */
 typedef struct {
-	bool asked;                       /* and has not answered */
-	double at, heard;                 /* when it was asked; when it answered */
-	MpiHandle ping, pong, own_answer; /* what we ask, what it answers, what we answer */
+	bool asked;                       /* a ping was sent and is not answered */
+	double at, heard;                 /* times of the last ping and the last pong */
+	MpiHandle ping, pong, own_answer; /* our ping, its pong, our pong to it */
 	Ping question;
 	Pong answer, own;
 } Peer;
 struct Beat {
-	MpiHandle comm; /* control's, in which there are no other messages than collectives */
+	MpiHandle comm; /* control's communicator; its only other messages are collectives */
 	Peer *peers;
-	double looked;    /* when this rank last looked for answers */
-	MpiHandle listen; /* for a ping of anyone */
+	double looked;    /* time when this rank last looked for pongs */
+	MpiHandle listen; /* a receive for a ping from any rank */
 	Ping asked_by;
-	bool holds_ping; /* that is not yet answered */
+	bool holds_ping; /* a ping was received and is not yet answered */
 	_Atomic(const char *) doing;
 	pthread_t thread;
 	pthread_mutex_t sleep;
@@ -50,8 +50,8 @@ struct Beat {
 	bool closing;
 };
 
-/* ---- messages, with the lock of the library */
-/* Nothing is under way, or not any more. A fault is taken for that: the peer will be silent. */
+/* ---- messages; called with the library's lock held */
+/* Is no message under way any more? A fault counts as the end: the peer will be silent. */
 static bool
 is_over(CommControl *c, MpiHandle *message)
 {
@@ -98,7 +98,7 @@ answer_pings(CommControl *c)
 		b->holds_ping = true;
 		Peer *p = &b->peers[b->asked_by.rank];
 		if (!is_over(c, &p->own_answer))
-			return; /* next time */
+			return; /* answered at the next look */
 		answer(c, p);
 		b->holds_ping = false;
 		listen_for_pings(c);
@@ -183,7 +183,7 @@ beat_open(CommControl *c)
 	return thread_start(&b->thread, "to answer other ranks", beat_run, c);
 }
 
-/* Takes back what was not answered, and gives the rest a second. false: something is still under way. */
+/* Cancels open receives, and gives the other messages a second. Returns false if some are still under way. */
 static bool
 end_messages(CommControl *c)
 {
@@ -225,7 +225,7 @@ beat_close(CommControl *c)
 	bool over = end_messages(c);
 	mpi_unlock(c);
 	if (!over)
-		return; /* the library may still write there */
+		return; /* the library may still write to this memory */
 	pthread_cond_destroy(&b->wake);
 	pthread_mutex_destroy(&b->sleep);
 	memory_free(b->peers);
@@ -240,8 +240,8 @@ beat_doing(CommControl *c, const char *what)
 		atomic_store(&c->beat->doing, what);
 }
 
-/* ---- who waits */
-/* It has had time to answer, and did not. */
+/* ---- waiting ranks */
+/* Has the rank had time to answer, and did not? */
 static bool
 is_silent(const CommControl *c, const Wait *w, int rank, double now)
 {
@@ -251,7 +251,7 @@ is_silent(const CommControl *c, const Wait *w, int rank, double now)
 	return p->asked && now - p->at >= 0.75 * c->patience && now - last > c->patience;
 }
 
-/* Others that have not started the collective either. */
+/* Has the rank not started the awaited collective? */
 static bool
 is_late(const CommControl *c, const Wait *w, int rank)
 {
@@ -312,7 +312,7 @@ contains(const int *ranks, int n, int rank)
 	return false;
 }
 
-/* Of those that wait one is enough to tell: the first member that is not waited for. */
+/* One of the waiting ranks is enough to report: the first member that is not late. */
 static bool
 is_speaker(const CommControl *c, const Wait *w, const int *late, int n)
 {
@@ -353,7 +353,7 @@ report(CommControl *c, Wait *w, const int *ranks, int n, Text *line)
 
 	for (int i = 0; i < n; i++)
 		if (ranks[i] != c->rank && c->beat->peers[ranks[i]].heard < w->since)
-			return; /* it will soon answer, or be lost */
+			return; /* that rank will soon answer, or be lost */
 	late = memory_get(sizeof(int) * (size_t)n);
 	for (int i = 0; i < n; i++)
 		if (ranks[i] != c->rank && is_late(c, w, ranks[i]))
@@ -378,7 +378,7 @@ beat_wait(CommControl *c, Wait *w, const int *ranks, int n, Text *line)
 		if (ranks[i] == c->rank)
 			continue;
 		hear(c, ranks[i], now);
-		/* It was this rank that slept. */
+		/* This rank itself was suspended. */
 		if (p->asked && now - b->looked > c->patience / 4)
 			p->at = now;
 		ask(c, ranks[i], now);

@@ -1,5 +1,5 @@
-/* Ranks that a launcher started, over MPI: opening, ending, and what they tell each other between steps. Collectives of
- * the library that do not block, so that a rank which is late can be named. */
+/* Control over MPI, for ranks that an MPI launcher started: opening, ending, and calls between steps. It uses the library's
+ * non-blocking collectives, so that a late rank can be named. */
 #include "runtime/comm/mpi/mpi.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ static const char *const thread_levels[] = {"MPI_THREAD_SINGLE", "MPI_THREAD_FUN
                                             "MPI_THREAD_SERIALIZED", "MPI_THREAD_MULTIPLE"};
 enum { SERIALIZED = 2 };
 
-/* ---- for the other files */
+/* ---- helpers for the other files */
 static void
 unlock(void *lock)
 {
@@ -78,7 +78,7 @@ mpi_kept(const CommControl *c)
 }
 
 /* ---- opening */
-/* hosted: it was started before. */
+/* hosted: the program around this library had already started MPI. */
 static Status
 start_library(CommControl *c, bool *hosted)
 {
@@ -124,7 +124,7 @@ free_all(CommControl *c)
 	memory_free(c);
 }
 
-/* Nobody else sends messages in the world, but where the host of the library uses MPI. */
+/* Duplicates the world's communicator only if the program around this library uses MPI as well. */
 static Status
 open_channel(CommControl *c, bool hosted)
 {
@@ -178,15 +178,15 @@ control_close(CommControl *c)
 		return;
 	beat_close(c);
 	if (c->broken || c->lost || c->beat)
-		return; /* the launcher ends the other ranks when this process ends */
+		return; /* when this process ends, the launcher ends the other ranks */
 	mpi_lock(c);
 	c->mpi.Finalize();
 	mpi_unlock(c);
 	free_all(c);
 }
 
-/* Launchers drop what was just printed when a rank aborts: it is given time to pass. A thread that hangs in the library
- * does not keep the others alive. */
+/* Waits a moment first, because launchers drop recent output when a rank aborts. Takes the lock only if it is free within a
+ * second: a thread that hangs in the library must not keep the other ranks alive. */
 static void
 control_abort(CommControl *c, int exit_code)
 {
@@ -213,7 +213,7 @@ control_size(const CommControl *c)
 	return c->size;
 }
 
-/* ---- calls: they work on memory of their own, which stays where a fault leaves the library with it */
+/* ---- calls; each has memory of its own, which stays allocated if a fault leaves it with the library */
 struct ControlCall {
 	ControlCall *next;
 	MpiHandle request;
@@ -229,7 +229,7 @@ new_call(int64_t bytes)
 	return call;
 }
 
-/* number: among the channel's collectives. */
+/* number: the call's number among control's collectives. */
 static Status
 await_call(CommControl *c, ControlCall *call, const char *what, int64_t number)
 {
@@ -257,7 +257,7 @@ await_call(CommControl *c, ControlCall *call, const char *what, int64_t number)
 	return status;
 }
 
-/* status: how it was started, as the channel's collective `number`. */
+/* status: the result of starting the call. */
 static Status
 finish_call(CommControl *c, ControlCall *call, Status status, const char *what, int64_t number)
 {
@@ -336,7 +336,7 @@ control_broadcast(CommControl *c, void *at, int64_t bytes, int root)
 	return NULL;
 }
 
-/* ---- what devices wait for */
+/* ---- collectives of devices */
 static void
 control_started(CommControl *c, CommGroup group, int64_t n)
 {
@@ -345,7 +345,7 @@ control_started(CommControl *c, CommGroup group, int64_t n)
 	mpi_unlock(c);
 }
 
-/* With the lock. Where the data is not MPI's nobody else has opened it. */
+/* Called with the lock held. If the data do not use MPI, the group's channel has no members yet. */
 static const Channel *
 channel_of(CommControl *c, const CommWatch *watch)
 {

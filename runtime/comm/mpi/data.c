@@ -1,20 +1,20 @@
-/* Collectives of a device's memory over MPI: starting, testing, finishing. They move when they are tested, so that transfers
- * go on between kernels without a thread.
+/* Collectives of the host's memory over MPI: start, test, finish. They advance when they are tested, so transfers go on between
+ * kernels without a thread.
  *
- * After a fault the library may go on to read and write: the request, and what it works on, stay until its transfers are
- * over, cancelled or not. What is not over when the communicator is closed stays until the process ends. */
+ * After a fault the library may continue to read and write. So a failed request and its memory stay until its transfers are
+ * over, cancelled or not. If they are not over at close, they stay until the process ends. */
 #include "runtime/comm/mpi/mpi.h"
 
 #include <string.h>
 
-/* Collectives have their number for a tag. Messages of two ranks have one of their own: the k-th that a rank sends to
- * another is the k-th that this receives. */
+/* A collective's tag is its number. All messages between two ranks share a tag of their own: the k-th message sent is the k-th
+ * received. */
 enum { TAGS = 32767, TAG_MESSAGE = 32767 };
-#define MOST_BYTES (1ll << 30) /* of a message: its count is an int */
+#define MOST_BYTES (1ll << 30) /* of a message, because its count is an int */
 enum { LEAST_MOST_BYTES = 8 };
 
 /* ---- opening */
-/* Groups that have several members somewhere get a communicator of the library. */
+/* A kind of group with several members gets a communicator of the library. */
 static Status
 open_group(CommControl *c, CommGroup group, CommMembers *m)
 {
@@ -125,7 +125,7 @@ is_message(const Collective *c)
 	return c->kind == COMM_SEND || c->kind == COMM_RECV;
 }
 
-/* What of the result is this rank's already. */
+/* Copies the part of the result that this rank already has. */
 static void
 copy_own(const CommRequest *r)
 {
@@ -158,7 +158,7 @@ new_request(const CommData *d, const Collective *c, Channel *ch)
 	return r;
 }
 
-/* With the lock: requests get their numbers in the order in which they start. */
+/* Called with the lock held: requests are numbered in the order in which they start. */
 static Status
 start_request(CommData *d, CommRequest *r)
 {
@@ -174,7 +174,7 @@ start_request(CommData *d, CommRequest *r)
 	return r->round == ROUND_OVER ? NULL : round_start(d, r);
 }
 
-/* Nobody sees it again. Its receives are taken back, if that is still possible; the rest is for close. */
+/* Drops a failed request. Cancels its receives if possible; close frees the rest. */
 static void
 lose(CommData *d, CommRequest *r)
 {
@@ -206,7 +206,7 @@ data_start(CommData *d, const Collective *c, CommRequest **out)
 	return status;
 }
 
-/* ---- moving on, with the lock */
+/* ---- progress; called with the lock held */
 static Status
 test_transfers(CommData *d, CommRequest *r, bool *over)
 {
@@ -220,7 +220,7 @@ test_transfers(CommData *d, CommRequest *r, bool *over)
 		if (t->done)
 			continue;
 		int code = c->mpi.Test(&t->handle, &done, c->mpi.status_ignore);
-		t->done = code != 0; /* a transfer that failed is over */
+		t->done = code != 0; /* a failed transfer is over */
 		if (code)
 			return t->peer < 0
 			               ? mpi_fault(c, code, r->wait.what, -1)
@@ -236,8 +236,8 @@ test_transfers(CommData *d, CommRequest *r, bool *over)
 	return NULL;
 }
 
-/* Ranks of the world whose transfers are not over: those that are to send, else those that are to take. A collective
- * of the library does not say. */
+/* The ranks of the world whose transfers are not over: those that must send; if there are none, those that must receive. For a
+ * collective of the library all members. */
 static int
 find_awaited(CommRequest *r)
 {
@@ -256,7 +256,8 @@ find_awaited(CommRequest *r)
 				return ch->size;
 			}
 			int rank = ch->members[t->peer];
-			if (n == 0 || r->awaited[n - 1] != rank) /* pieces stand together */
+			/* transfers with one rank are neighbours in the list */
+			if (n == 0 || r->awaited[n - 1] != rank)
 				r->awaited[n++] = rank;
 		}
 	}
@@ -279,7 +280,7 @@ advance(CommData *d, CommRequest *r, Text *line)
 	return NULL;
 }
 
-/* The fault of a request, which is gone then. */
+/* Advances a request. After a fault the request is freed. */
 static Status
 move(CommData *d, CommRequest *r, bool *done)
 {
@@ -366,7 +367,7 @@ free_lost(CommData *d)
 	}
 }
 
-/* Waits a second for what is under way. */
+/* Waits up to a second for transfers under way. */
 static bool
 data_close(CommData *d)
 {

@@ -1,4 +1,4 @@
-/* Finding and opening an MPI library. */
+/* Finds and opens an MPI library. */
 #include "runtime/comm/mpi/mpi_library.h"
 #include "base/base.h"
 
@@ -8,9 +8,9 @@
 
 typedef struct {
 	const char *launcher;     /* name for people */
-	const char *variables[3]; /* of the environment: the number of ranks it started */
+	const char *variables[3]; /* of the environment: the number of started ranks */
 	const char *libraries[3];
-	const char *package; /* Debian's */
+	const char *package; /* package of Debian */
 	bool handles_are_addresses;
 	uintptr_t status_ignore, in_place;
 	int any_source;
@@ -33,7 +33,7 @@ static const MpiAbi abis[] = {
          .any_source = -2},
 };
 
-/* A launcher's number; 0: none. What is no number makes no sense: *wrong is its variable then. */
+/* The number in a launcher's variable; 0 if it is not set. If the text is not a number, *wrong is the variable's name. */
 static int
 variable(const char *name, const char **wrong)
 {
@@ -48,8 +48,9 @@ variable(const char *name, const char **wrong)
 	return 0;
 }
 
-/* UCX, which MPICH and Open MPI may use, takes over the handlers of fatal signals when it is loaded, and prints the stack from
- * there: temporary files stay, and a signal within malloc hangs the process, whose other threads go on. Its users may ask for it. */
+/* MPICH and Open MPI may load UCX, which takes over the handlers of fatal signals and prints the stack from there. Then
+ * temporary files stay, and a signal inside malloc hangs the process. So its handlers are off, unless the user has set the
+ * variable. */
 static void *
 open_library(const char *name)
 {
@@ -57,7 +58,8 @@ open_library(const char *name)
 	return dlopen(name, RTLD_NOW | RTLD_GLOBAL);
 }
 
-/* srun with PMIx or PMI-2 does not say which library the program wants: the first that is there. */
+/* The library that the launcher belongs to. srun with PMIx or PMI-2 does not say which library the program needs: then the
+ * first that can be opened is taken. */
 static const MpiAbi *
 launched_by(int *ranks, const char **wrong)
 {

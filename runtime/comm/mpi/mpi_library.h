@@ -1,6 +1,6 @@
-/* An MPI library opened at run time, so that an executable runs where there is none. The two ABIs in use
- * differ in what a handle is: Open MPI's are addresses, MPICH's (Intel MPI, MVAPICH, Cray) are
- * numbers. Both fit a word, which is what the calling conventions of 64-bit machines pass. */
+/* The room's face: an MPI library opened at run time, so that executables also run without MPI. The two ABIs differ in their
+ * handles: addresses in Open MPI, numbers in MPICH (Intel MPI, MVAPICH, Cray). Both fit into a word, and 64-bit calling
+ * conventions pass words. */
 #ifndef GRADC_MPI_LIBRARY_H
 #define GRADC_MPI_LIBRARY_H
 
@@ -19,15 +19,16 @@ typedef struct {
 	void *library;
 } MpiLibrary;
 
-/* The one of the launcher that started this process: "Open MPI" or "MPICH"; NULL: none did. */
+/* The library of the launcher that started this process: "Open MPI" or "MPICH"; NULL without a launcher. */
 const char *mpi_launcher(void);
-/* Ranks that the launcher started; 1 without one. */
+/* Number of ranks that the launcher started; 1 without a launcher. */
 int mpi_launched_ranks(void);
-/* Did srun, which does not say whether it also starts MPI? Then its variables of PMI or PMIx do, and there must be a library. */
+/* mpi_launched_by_srun: were several ranks started by srun, which does not say whether they use MPI? mpi_starts_by_srun: can
+ * MPI start under srun, with variables of PMI or PMIx and a library? */
 bool mpi_launched_by_srun(void);
 bool mpi_starts_by_srun(void);
-Status mpi_check_environment(void); /* EXIT_USAGE: a launcher's variable makes no sense */
-/* EXIT_COMM, naming what was looked for, when it is not there. Never closed: MPI does not survive it. */
+Status mpi_check_environment(void); /* EXIT_USAGE if a launcher's variable makes no sense */
+/* EXIT_COMM, with the names that were tried, if there is no library. It is never closed, because MPI cannot be. */
 Status mpi_library_open(MpiLibrary *out);
 
 #endif

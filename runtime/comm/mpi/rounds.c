@@ -1,13 +1,13 @@
 /* Collectives over MPI as rounds of transfers:
  *
- *	all_reduce, ordered      ROUND_PARTS: rank c gets everybody's part c, and adds them in the order of the ranks;
- *	                         ROUND_GATHER: everybody gets the sums. W ranks give the bits of W accumulation steps
- *	reduce_scatter, ordered  ROUND_PARTS
- *	all_to_all               ROUND_PARTS
- *	all_gather               ROUND_GATHER
- *	other reductions         ROUND_LIBRARY: the library's own, which adds as it likes
- *	broadcast                ROUND_LIBRARY
- *	send, recv               ROUND_MESSAGE
+ * all_reduce, ordered      ROUND_PARTS: rank c receives part c of every rank and adds them in the order of the ranks;
+ *                          ROUND_GATHER: every rank receives the sums. W ranks give the bits of W accumulation steps
+ * reduce_scatter, ordered  ROUND_PARTS
+ * all_to_all               ROUND_PARTS
+ * all_gather               ROUND_GATHER
+ * other reductions         ROUND_LIBRARY: the library's collective, which adds in any order
+ * broadcast                ROUND_LIBRARY
+ * send, recv               ROUND_MESSAGE
  *
  * A transfer has at most most_bytes. */
 #include "runtime/comm/mpi/mpi.h"
@@ -39,7 +39,7 @@ is_narrow(const CommRequest *r)
 	return r->c.dtype == F16 || r->c.dtype == BF16;
 }
 
-/* What the library adds. */
+/* The type that the library adds. */
 static DType
 library_dtype(const CommRequest *r)
 {
@@ -57,7 +57,7 @@ library_type(const CommData *d, const CommRequest *r)
 	return types[library_dtype(r)];
 }
 
-/* A reduce_scatter of the library has all its parts in one call. */
+/* The library's reduce_scatter needs all parts in one call. */
 static bool
 fits_one_call(const CommData *d, const CommRequest *r)
 {
@@ -69,7 +69,7 @@ first_round(const CommData *d, const CommRequest *r)
 {
 	switch (r->c.kind) {
 	case COMM_ALL_REDUCE: return r->c.ordered ? ROUND_PARTS : ROUND_LIBRARY;
-	case COMM_REDUCE_SCATTER: /* ordered sums are as many bytes, and may be of any size */
+	case COMM_REDUCE_SCATTER: /* ordered sums send as many bytes, and may have any size */
 		return r->c.ordered || !fits_one_call(d, r) ? ROUND_PARTS : ROUND_LIBRARY;
 	case COMM_ALL_TO_ALL: return ROUND_PARTS;
 	case COMM_ALL_GATHER: return ROUND_GATHER;
@@ -79,19 +79,19 @@ first_round(const CommData *d, const CommRequest *r)
 }
 
 /* ---- before the first round */
-/* Of each round, at most. */
+/* Most transfers that a round of this request has. */
 static int64_t
 most_transfers(const CommData *d, const CommRequest *r)
 {
 	bool whole = r->round == ROUND_LIBRARY || r->round == ROUND_MESSAGE;
 	int64_t n = whole ? r->c.n : r->room, peers = whole ? 1 : 2 * r->channel->size;
 	int64_t size = dtype_bytes(library_dtype(r), 1);
-	int64_t most = d->most_bytes / size; /* elements of a call of the library */
+	int64_t most = d->most_bytes / size; /* elements in a call of the library */
 
 	return (n / most + 1) * peers;
 }
 
-/* In a reduction of the library, values that it cannot add, or a part that lies in the whole. */
+/* For a reduction by the library: can it not add these values, or does this rank's part lie in the whole? */
 static bool
 needs_scratch(const CommRequest *r)
 {
@@ -101,7 +101,7 @@ needs_scratch(const CommRequest *r)
 	return is_narrow(r) || (r->c.kind == COMM_REDUCE_SCATTER && place == r->c.to);
 }
 
-/* What a collective of the library reads, and where. */
+/* Prepares the operand of the library's collective. */
 static void
 prepare_library(CommRequest *r)
 {
@@ -132,7 +132,7 @@ round_prepare(const CommData *d, CommRequest *r)
 		prepare_library(r);
 }
 
-/* ---- transfers, with the lock */
+/* ---- transfers; called with the lock held */
 static Status
 start_message(CommData *d, CommRequest *r, Transfer t, char *at, int64_t bytes)
 {
@@ -157,7 +157,7 @@ start_message(CommData *d, CommRequest *r, Transfer t, char *at, int64_t bytes)
 	return NULL;
 }
 
-/* Everybody's part c goes to rank c, into the room of its sender. */
+/* Sends part c of each rank to rank c, which keeps it in the sender's room. */
 static Status
 start_parts(CommData *d, CommRequest *r)
 {
@@ -182,7 +182,7 @@ start_parts(CommData *d, CommRequest *r)
 	return NULL;
 }
 
-/* Rank c's part of `to` goes to everybody. */
+/* Sends rank c's part of `to` to every rank. */
 static Status
 start_gather(CommData *d, CommRequest *r)
 {
@@ -204,7 +204,7 @@ start_gather(CommData *d, CommRequest *r)
 	return NULL;
 }
 
-/* n elements of the library's type from `at` on, of which a call takes as many as a message may have. */
+/* Starts a call of the library on n elements of its type, from element `at` on. n is limited by the size of a message. */
 static int
 start_call(CommData *d, CommRequest *r, int64_t at, int n, MpiHandle *out)
 {
@@ -280,7 +280,7 @@ sum_parts(const CommRequest *r)
 	                    .n_terms = r->channel->size});
 }
 
-/* What the library reduced in our memory becomes the result. */
+/* Converts the library's result in our scratch to the result. */
 static void
 take_result(const CommRequest *r)
 {

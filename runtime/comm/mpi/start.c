@@ -1,5 +1,5 @@
-/* MPI_Init_thread returns when all ranks have called it. While one does not, stopped or on a node that is slow, a thread tells
- * the user so, once every `patience` seconds; before it returns nobody can ask who it is. */
+/* Starts MPI. MPI_Init_thread returns only after all ranks have called it. While a rank is missing, because it is stopped or
+ * its node is slow, a thread tells the user once every `patience` seconds. Until then there is no way to ask which rank it is. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/mpi/mpi.h"
 #include "runtime/host/host.h"

@@ -1,12 +1,13 @@
-/* Collectives as calls of NCCL. Its own are for equal parts; where parts differ (comm_part), each is a call of its member:
+/* Collectives as calls of NCCL. NCCL's own collectives need equal parts. If parts differ (comm_part), each part is a call for
+ * its member:
  *
- *	all_reduce      AllReduce
- *	all_gather      AllGather; else a Broadcast of each part
- *	reduce_scatter  ReduceScatter; else a Reduce of each part
- *	all_to_all      Send and Recv of each part
- *	broadcast, send, recv
+ * all_reduce      AllReduce
+ * all_gather      AllGather; for unequal parts a Broadcast of each part
+ * reduce_scatter  ReduceScatter; for unequal parts a Reduce of each part
+ * all_to_all      Send and Recv of each part
+ * broadcast, send, recv
  *
- * What is only moved is moved as bytes. */
+ * Collectives that only move data move it as bytes. */
 #include "runtime/comm/nccl/nccl.h"
 
 typedef struct {
@@ -15,7 +16,7 @@ typedef struct {
 	NcclComm comm;
 	void *stream;
 	int rank, size; /* in the group */
-	int64_t room;   /* of a part, in elements */
+	int64_t room;   /* elements of the largest part */
 } Call;
 
 /* ---- sizes */
@@ -49,7 +50,7 @@ is_even(const Call *k)
 	return k->c->n == k->room * k->size;
 }
 
-/* ---- what is added: the types that comm_sum_has */
+/* ---- types that can be added, as in comm_sum_has */
 static const int types[N_DTYPES] = {[F64] = NCCL_F64,   [F32] = NCCL_F32, [F16] = NCCL_F16,
                                     [BF16] = NCCL_BF16, [S64] = NCCL_S64, [S32] = NCCL_S32};
 static const int operations[N_COMM_REDUCTIONS] = {[COMM_SUM] = NCCL_SUM, [COMM_MAX] = NCCL_MAX};
@@ -67,7 +68,7 @@ operation_of(const Call *k)
 }
 
 /* ---- calls */
-/* All parts at once: one that failed ends the group, too. */
+/* Calls for all parts as one group of calls. After a failure the group is still ended. */
 static int
 each_part(const Call *k, int (*call)(const Call *k, int rank))
 {
@@ -179,7 +180,7 @@ static int (*const calls[N_COLLECTIVES])(const Call *k) = {
 	[COMM_RECV] = recv,
 };
 
-/* Around a ring; of one root, what it has. */
+/* Bytes that this rank sends around a ring; a broadcast's root sends everything once. */
 static int64_t
 sent_bytes(const Call *k)
 {
@@ -213,8 +214,8 @@ nccl_call(const CommData *d, const Collective *c, void *stream, int64_t *bytes)
 	return c->n > 0 ? calls[c->kind](&call) : NCCL_OK;
 }
 
-/* The schedule adds by itself what is to be added in the order of the ranks, but for sums that are exact in any order and narrow
- * ones. Of those NCCL rounds each sum of two, which is as good for two ranks. */
+/* Refuses sums whose order NCCL would change. For f32 and f64 the schedule itself adds in the order of the ranks. Integer sums
+ * are exact in any order. f16 and bf16 are rounded by NCCL after each addition, which is only right for two ranks. */
 Status
 nccl_check(const CommData *d, const Collective *c)
 {

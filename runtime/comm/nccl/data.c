@@ -1,9 +1,10 @@
-/* Collectives of the device's memory over NCCL, queued on the device's streams: the host waits for none of them. Control finds
- * the ranks to each other, and knows whether they live.
+/* Collectives of the device's memory over NCCL, queued on the device's streams; the host does not wait for them. Control brings
+ * the ranks together and knows whether they are alive.
  *
- * Calls do not block (NcclConfig.blocking): while NCCL waits for other ranks, and while anybody waits for the device, control is
- * asked about them. NCCL itself would wait for a lost rank without end. Behind a fault every call tells it, and nothing is started.
- * What is under way stays so until abort: a stream that went on would compute with sums that nobody has made. */
+ * Calls do not block (NcclConfig.blocking). While NCCL waits for other ranks, or a thread waits for the device, control is
+ * asked about the other ranks; NCCL itself would wait for a lost rank without end. After a fault every call returns it and
+ * nothing is started. Collectives under way stay unfinished until abort: otherwise a stream would go on with sums that nobody
+ * has made. */
 #include "runtime/comm/nccl/nccl.h"
 
 #include <string.h>
@@ -15,7 +16,7 @@ is_first(const CommData *d, int group)
 	return d->groups[group].same == group && d->groups[group].is_shared;
 }
 
-/* ---- faults, with the lock */
+/* ---- faults; called with the lock held */
 static void
 abort_all(CommData *d)
 {
@@ -24,10 +25,10 @@ abort_all(CommData *d)
 			d->nccl.CommAbort(d->comms[g]);
 		d->comms[g] = NULL;
 	}
-	d->n_lent = 0; /* they are gone with their communicators */
+	d->n_lent = 0; /* they end with their communicators */
 }
 
-/* Keeps the first for all that ask later, and hands it on. */
+/* Stores the first fault for later calls, and returns `status`. */
 static Status
 keep(CommData *d, Status status)
 {
@@ -56,8 +57,8 @@ nccl_fault(const CommData *d, int code, const char *place)
 	                    last && *last ? last : "");
 }
 
-/* ---- waiting for NCCL, with the lock */
-/* What a call has begun is over, or failed; the other ranks are looked after meanwhile. code: the call's. */
+/* ---- waiting for NCCL; called with the lock held */
+/* Waits until a call has finished or failed, and watches the other ranks meanwhile. code: the call's result. */
 static Status
 settle(CommData *d, CommGroup group, int code, const char *what, int64_t number)
 {
@@ -114,7 +115,7 @@ data_open(const CommControlOps *ops, CommControl *control, const CommOptions *op
 	return status;
 }
 
-/* An id of the group's first member. */
+/* Gives all members the id that the group's first member makes. */
 static Status
 share_id(CommData *d, int group, NcclId *out)
 {
@@ -136,7 +137,7 @@ share_id(CommData *d, int group, NcclId *out)
 	return status;
 }
 
-/* Every rank is asked for an id, also in a group where it is alone. */
+/* Makes a group's communicator. Ranks that are alone in their group take part in sharing ids, too. */
 static Status
 attach_group(CommData *d, int group)
 {
@@ -167,7 +168,7 @@ data_attach(CommData *d)
 	return status;
 }
 
-/* What NCCL does not take it copies: no fault. */
+/* Registers memory with NCCL. If NCCL refuses, it copies; that is not a fault. */
 static void
 data_lend(CommData *d, void *at, int64_t bytes)
 {
@@ -257,8 +258,8 @@ data_repeat(CommData *d, const CommCount more[N_GROUPS])
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* ---- while the host waits for the device */
-/* NCCL's own threads have found something. */
+/* ---- watching, while the host waits for the device */
+/* A fault that NCCL's own threads have found. */
 static Status
 find_fault(const CommData *d, CommGroup group, const CommWatch *w)
 {
@@ -316,11 +317,11 @@ data_abort(CommData *d)
 }
 
 /* ---- closing */
-/* The others still take from here what this rank has sent. Whoever is gone does not end with us. */
+/* Ends a communicator. Other ranks may still be receiving from this rank, so it waits for them, but not for lost ranks. */
 static void
 end_comm(CommData *d, NcclComm comm)
 {
-	enum { PATIENCE = 10 /* seconds */ };
+	enum { PATIENCE = 10 /* in seconds */ };
 	double end = seconds_now() + PATIENCE;
 	int code = d->nccl.CommFinalize(comm), asked = NCCL_OK;
 

@@ -1,4 +1,4 @@
-/* What the files over NCCL share. */
+/* Private to this room: what the files over NCCL share. */
 #ifndef GRADC_COMM_NCCL_H
 #define GRADC_COMM_NCCL_H
 
@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-/* A part of the device's memory that a communicator of NCCL's knows. */
+/* Device memory that is registered with a communicator of NCCL. */
 typedef struct {
 	NcclComm comm;
 	void *handle;
@@ -17,16 +17,16 @@ struct CommData {
 	const CommControlOps *control_ops;
 	CommControl *control;
 	int rank;             /* in the world */
-	pthread_mutex_t lock; /* of all below: one thread calls NCCL at a time */
+	pthread_mutex_t lock; /* guards all fields below; one thread at a time calls NCCL */
 	CommMembers groups[N_GROUPS];
-	/* Groups that divide the ranks alike have one in common, at the first of them: with a stream for all collectives they
-	 * come in one order. NULL: the group has one member, or is not made yet. */
+	/* Kinds of groups that divide the ranks alike share a communicator, stored at the first of them. Since all collectives
+	 * run on one stream, they come in the same order. NULL if the group has one member or is not made yet. */
 	NcclComm comms[N_GROUPS];
 	CommCount counts[N_GROUPS];
 	CommWatch watches[N_GROUPS];
 	Lent *lent;
 	int n_lent;
-	Status fault; /* the first; nothing is started behind it */
+	Status fault; /* the first fault; nothing is started afterwards */
 };
 static inline NcclComm
 nccl_comm(const CommData *d, CommGroup group)
@@ -34,10 +34,11 @@ nccl_comm(const CommData *d, CommGroup group)
 	return d->comms[d->groups[group].same];
 }
 
-/* ---- comm/nccl/calls.c */
-/* Queues a collective that the group can make; the code of NCCL, which may be NCCL_IN_PROGRESS. *bytes: that this rank sends. */
+/* ---- calls.c */
+/* Queues a collective that the group can make. Returns NCCL's code, which may be NCCL_IN_PROGRESS. *bytes: bytes that this rank
+ * sends. */
 int nccl_call(const CommData *d, const Collective *c, void *stream, int64_t *bytes);
-/* EXIT_COMM: NCCL has no such sum. */
+/* EXIT_COMM if NCCL cannot make this sum. */
 Status nccl_check(const CommData *d, const Collective *c);
 
 #endif

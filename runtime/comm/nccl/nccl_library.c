@@ -1,4 +1,4 @@
-/* Finding and opening NCCL. */
+/* Finds and opens NCCL. */
 #include "runtime/comm/nccl/nccl_library.h"
 
 #include "base/base.h"
@@ -7,8 +7,8 @@
 
 #define LIBRARY "libnccl.so.2"
 enum {
-	LEAST_VERSION =
-		21400 /* the first whose calls need not block, so that a lost rank can be noticed */
+	/* The first version with calls that do not block, so that a lost rank can be noticed. */
+	LEAST_VERSION = 21400
 };
 
 const char *
@@ -19,7 +19,7 @@ nccl_version_text(int version, char *out)
 	return out;
 }
 
-/* The first that it lacks; NULL: none. */
+/* The first symbol that the library lacks; NULL if it has all. */
 static const char *
 first_missing(NcclLibrary *n)
 {

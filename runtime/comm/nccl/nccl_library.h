@@ -1,4 +1,5 @@
-/* NCCL, libnccl.so.2, opened with dlopen. The declarations are our own, of its interface as nccl.h describes it. */
+/* The room's face: NCCL, libnccl.so.2, opened with dlopen. These are our own declarations of the interface that nccl.h
+ * describes. */
 #ifndef GRADC_NCCL_LIBRARY_H
 #define GRADC_NCCL_LIBRARY_H
 
@@ -8,7 +9,7 @@ typedef struct NcclHandle *NcclComm;
 typedef struct {
 	char bytes[128];
 } NcclId;
-/* ncclConfig_t of 2.14. Newer versions read its size and version, and take their defaults for the rest. */
+/* ncclConfig_t of 2.14. Newer versions read its size and version, and take defaults for newer fields. */
 typedef struct {
 	size_t size;
 	unsigned magic, version;
@@ -17,7 +18,7 @@ typedef struct {
 #define NCCL_CONFIG_MAGIC 0xcafebeefu
 #define NCCL_CONFIG_VERSION 21400u
 
-/* ncclResult_t, ncclRedOp_t and ncclDataType_t: those that are used. */
+/* The values that are used of ncclResult_t, ncclRedOp_t and ncclDataType_t. */
 enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7 };
 enum { NCCL_SUM = 0, NCCL_MAX = 2 };
 enum {
@@ -32,19 +33,19 @@ enum {
 
 typedef struct {
 	void *library;
-	int version; /* 22705: 2.27.5 */
+	int version; /* 22705 for 2.27.5 */
 #define NCCL_SYMBOL(name, parameters) int(*name) parameters;
 #define NCCL_TEXT(name, parameters) const char *(*name)parameters;
-#define NCCL_OPTIONAL(name, parameters) int(*name) parameters; /* NULL: this version has none */
+#define NCCL_OPTIONAL(name, parameters) int(*name) parameters; /* NULL if this version lacks it */
 #include "runtime/comm/nccl/nccl_symbols.def"
 #undef NCCL_SYMBOL
 #undef NCCL_TEXT
 #undef NCCL_OPTIONAL
 } NcclLibrary;
 
-/* EXIT_SYSTEM, saying what is missing, where there is none, or one that is too old. It stays loaded. */
+/* EXIT_SYSTEM, saying what is missing, if NCCL is not found or too old. It stays loaded. */
 Status nccl_library_open(NcclLibrary *out);
-/* "2.27.5", into room for NCCL_VERSION_TEXT bytes; `out`. */
+/* Writes "2.27.5" to `out`, which has NCCL_VERSION_TEXT bytes, and returns it. */
 enum { NCCL_VERSION_TEXT = 40 };
 const char *nccl_version_text(int version, char *out);
 

@@ -1,15 +1,17 @@
-/* Is a rank alive that others wait for? The thread of a rank answers whoever asks, also while the rank computes or waits for its
- * disk. Nobody asks before it has waited a quarter of the patience, so that in a run without long waits no message is sent.
+/* Finds out whether a rank is alive that others wait for. The thread of each rank answers pings, even while the rank computes
+ * or waits for its disk. A rank first pings after waiting for a quarter of the patience, so a run without long waits sends no
+ * pings.
  *
- * Rank 0 asks all that it waits for; the others ask rank 0. It answers what it does, whether it waits itself, and who of those
- * that wait for it is the first. One rank tells the user: rank 0 where it waits, else the first one. A rank that has been
- * silent for the whole patience is lost; rank 0 finds it, or the others find rank 0. */
+ * Rank 0 pings all ranks that it waits for; other ranks ping rank 0. A pong tells what the rank does, whether it waits itself,
+ * and which rank reports among those that wait for it. A single rank reports to the user: rank 0 if it waits, otherwise the
+ * first waiting rank. A rank that is silent for the whole patience is lost. Rank 0 finds lost ranks; the others find a lost
+ * rank 0. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/tcp/tcp.h"
 
 #include <string.h>
 
-/* The first that has asked this rank lately. */
+/* The first rank that has pinged this rank lately; -1 if no rank has. */
 static int
 first_asker(const CommControl *c)
 {
@@ -21,7 +23,7 @@ first_asker(const CommControl *c)
 	return -1;
 }
 
-/* Of all that this rank has heard of. */
+/* Fewest collectives of the group that a rank has started, as far as this rank knows. */
 static int64_t
 fewest_started(const CommControl *c, int group)
 {
@@ -66,7 +68,7 @@ ask(CommControl *c, int rank, double now)
 {
 	TcpPeer *p = &c->peers[rank];
 
-	/* It was this rank that slept. */
+	/* This rank itself was suspended. */
 	if (p->asked && now - c->looked > c->patience / 4)
 		p->at = now;
 	if (p->asked || now - p->heard < c->patience / 4)
@@ -76,7 +78,7 @@ ask(CommControl *c, int rank, double now)
 	tcp_send(c, rank, &(FrameHead){.kind = FRAME_PING}, NULL);
 }
 
-/* It has had time to answer, and did not. */
+/* Has the rank had time to answer, and did not? */
 static bool
 is_silent(const CommControl *c, const TcpWait *w, int rank, double now)
 {
@@ -114,7 +116,7 @@ find_silent(const CommControl *c, const TcpWait *w, double now)
 	return status;
 }
 
-/* Of a call's ranks all are late; who waits by other means is not. */
+/* Is the rank late? In a call of control, all missing ranks are. In other waits, a rank that waits itself is not late. */
 static bool
 is_late(const CommControl *c, const TcpWait *w, int rank)
 {
@@ -168,14 +170,15 @@ tcp_beat(CommControl *c, TcpWait *w, Text *line)
 	for (int i = 0; i < w->n; i++)
 		heard = heard && c->peers[w->ranks[i]].heard >= w->since;
 	if (!heard)
-		return NULL; /* it will soon answer, or be lost */
+		return NULL; /* that rank will soon answer, or be lost */
 	w->told = now;
 	if (is_speaker(c))
 		tell(c, w, now, line);
 	return NULL;
 }
 
-/* One that has ended may have what this one waits for behind it: the rest of it is given time to come. */
+/* Watches the ranks. A rank that has ended may have sent what this rank waits for, so the rest of its messages is given time to
+ * arrive. */
 static Status
 watch(CommControl *c, TcpWait *w, Text *line)
 {
@@ -215,7 +218,7 @@ tcp_watch(CommControl *c, const char *what, double since, double *told)
 	return status;
 }
 
-/* ---- collectives that the device runs */
+/* ---- collectives of devices */
 void
 tcp_started(CommControl *c, CommGroup group, int64_t n)
 {
@@ -224,7 +227,8 @@ tcp_started(CommControl *c, CommGroup group, int64_t n)
 	tcp_unlock(c);
 }
 
-/* Rank 0 knows of each rank, the others by rank 0. Ranks of other groups of that kind count, too: they do the same. */
+/* Has some rank not started the collective? Rank 0 knows all ranks; other ranks know it from rank 0. Ranks of other groups of
+ * the same kind count as well: they run the same program. */
 static bool
 has_late(CommControl *c, const CommWatch *watch)
 {
@@ -252,8 +256,8 @@ tcp_watch_collective(CommControl *c, CommWatch *watch)
 	text_printf(&what, " of group %s", comm_group_names[watch->group]);
 	watch->late = has_late(c, watch);
 	double quiet = seconds_now(), *told = watch->late ? &watch->told : &quiet;
-	Status status = tcp_watch(c, what.at, watch->since,
-	                          told); /* nobody is late: nothing to tell */
+	/* If no rank is late, nothing is reported. */
+	Status status = tcp_watch(c, what.at, watch->since, told);
 	text_free(&what);
 	return status;
 }

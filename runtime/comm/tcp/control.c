@@ -1,5 +1,5 @@
-/* Control over TCP, for ranks that torchrun or srun started, or that meet by a file: no MPI is needed. What ranks tell each other
- * goes to rank 0, and from there to all (comm/tcp/tcp.h). Large messages are cut. */
+/* Control over TCP, for ranks that torchrun or srun started, or that meet by a file. MPI is not needed. All messages go to rank
+ * 0, and from there to all ranks (tcp.h). Large messages are cut. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/tcp/tcp.h"
 
@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 1 << 24 }; /* of a message, so of what rank 0 holds for all */
+enum { MOST_BYTES = 1 << 24 }; /* of a message, which bounds what rank 0 holds for all ranks */
 
 /* ---- opening and ending */
 static void
@@ -93,7 +93,7 @@ tcp_close(CommControl *c)
 	free_all(c);
 }
 
-/* As MPI_Abort, which does not return either. Where another rank ends all, this one has nothing to add. */
+/* Like MPI_Abort, it does not return. If another rank already ends all, nothing is sent. */
 static void
 tcp_abort(CommControl *c, int exit_code)
 {
@@ -134,7 +134,7 @@ static const char *const call_names[] = {"all_gather", "broadcast"};
 typedef struct {
 	CallKind kind;
 	int64_t number;
-	int *ranks; /* room for those that are waited for */
+	int *ranks; /* room for the awaited ranks */
 	TcpWait wait;
 } Call;
 
@@ -157,7 +157,7 @@ sleep_a_little(CommControl *c)
 	pthread_cond_timedwait(&c->changed, &c->lock, &until);
 }
 
-/* Is it what this rank expects of that one? */
+/* Is the frame the one that this rank expects from that rank? */
 static Status
 check_frame(const CommControl *c, const Call *call, int rank, const Frame *f, int64_t bytes)
 {
@@ -174,7 +174,7 @@ check_frame(const CommControl *c, const Call *call, int rank, const Frame *f, in
 	                    (long long)h->number, (long long)h->bytes);
 }
 
-/* The ranks whose parts rank 0 does not have; it has those before `from`. */
+/* Lists the ranks from `from` on whose parts rank 0 does not have yet. */
 static void
 list_missing(const CommControl *c, Call *call, int from)
 {
@@ -186,7 +186,7 @@ list_missing(const CommControl *c, Call *call, int from)
 	call->wait.n = n;
 }
 
-/* With the lock. What has come counts also when its sender is gone since. */
+/* Called with the lock held. A frame that has arrived counts even if its sender has ended since. */
 static Status
 look(CommControl *c, Call *call, int rank, Frame **out, Text *line)
 {
@@ -208,7 +208,7 @@ look(CommControl *c, Call *call, int rank, Frame **out, Text *line)
 	return NULL;
 }
 
-/* With the lock, which is free while this waits. */
+/* Called with the lock held; waiting releases the lock. */
 static Status
 await(CommControl *c, Call *call, int rank, Frame **out)
 {
@@ -230,7 +230,7 @@ await(CommControl *c, Call *call, int rank, Frame **out)
 	return status;
 }
 
-/* Its bytes, from that rank. */
+/* Receives the call's bytes from that rank. */
 static Status
 receive(CommControl *c, Call *call, int rank, void *to, int64_t bytes)
 {
@@ -256,7 +256,7 @@ send_whole(CommControl *c, const Call *call, const void *at, int64_t bytes, int 
 	tcp_frame_drop(f);
 }
 
-/* all: the parts of all ranks, side by side. */
+/* Gathers on rank 0. all: the parts of all ranks, side by side. */
 static Status
 gather_here(CommControl *c, Call *call, char *all, int64_t bytes)
 {
@@ -297,7 +297,7 @@ unlock(void *lock)
 	pthread_mutex_unlock(lock);
 }
 
-/* One call at a time; a fault is kept. */
+/* Begins a call; only one runs at a time. Returns an earlier fault. */
 static Status
 begin(CommControl *c, Call *call, CallKind kind, int *ranks)
 {
@@ -320,7 +320,7 @@ end(CommControl *c, Status status)
 	return status;
 }
 
-/* Of parts of which all fit into one message. */
+/* Gathers parts that together fit into one message. */
 static Status
 gather(CommControl *c, char *all, int64_t bytes)
 {

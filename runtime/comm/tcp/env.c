@@ -1,11 +1,11 @@
-/* What torchrun, srun and the user say of a process in its environment: its rank, and where it meets the others. */
+/* Reads from the environment what torchrun, srun or the user say about this process: its rank, and where it meets the others. */
 #include "runtime/comm/tcp/tcp.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* torchrun's own process listens at MASTER_PORT, and another job's rank 0 may at a port that is computed: so many ports from there
- * on are tried, and the first words of a connection tell who is there. */
+/* Several ports are tried: torchrun's own process listens at MASTER_PORT, and a computed port may belong to another job's rank
+ * 0. The first words of a connection tell who listens. */
 enum { N_PORTS = 8, FIRST_PORT = 15000, PORTS = 16000, MOST_PORT = 65535, MOST_RANKS = 1 << 20 };
 
 static const char *
@@ -28,19 +28,20 @@ read_number(const char *name, int64_t least, int64_t most, int *out)
 	return NULL;
 }
 
-/* ---- which rank */
+/* ---- rank and size */
 static const struct {
 	const char *rank, *size;
-	const char *with; /* is there, too; NULL: nothing more */
+	const char *with; /* further variable that must be set; NULL: none is needed */
 	bool is_srun;
 } sources[] = {
 	{"RANK", "WORLD_SIZE", "MASTER_ADDR", false},
 	{"RANK", "WORLD_SIZE", "GRADC_RENDEZVOUS", false},
 	{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, true},
-	{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID", true}, /* a batch script has no step */
+	/* in a batch script there is no step */
+	{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID", true},
 };
 
-/* Else each process would train alone, and write the same files. */
+/* If only some variables are set, each process would train alone and write the same files. */
 static Status
 check_half(void)
 {
@@ -82,7 +83,7 @@ read_rank(TcpPlace *p)
 	return p->size ? NULL : check_half();
 }
 
-/* ---- where */
+/* ---- address of rank 0 */
 /* "host:1234", "[::1]:1234" */
 static bool
 split_address(const char *text, TcpPlace *p)
@@ -131,7 +132,7 @@ read_rendezvous(const char *text, TcpPlace *p)
 	                    text);
 }
 
-/* "[01-03,7]": the first number. NULL: no such brackets. */
+/* The first number of "[01-03,7]"; NULL if there are no such brackets. */
 static const char *
 skip_brackets(const char *at, char *out, size_t *n)
 {
@@ -184,7 +185,7 @@ read_host(TcpPlace *p)
 	return NULL;
 }
 
-/* torchrun's agent has MASTER_PORT for itself where it says so. */
+/* If torchrun's agent uses MASTER_PORT itself, the next ports are taken. */
 static Status
 read_port(TcpPlace *p)
 {
@@ -206,7 +207,7 @@ read_port(TcpPlace *p)
 	return NULL;
 }
 
-/* What all ranks of a job have and those of another do not. */
+/* A hash of names that all ranks of a job share, and no other job. */
 static uint64_t
 job_of(const TcpPlace *p)
 {

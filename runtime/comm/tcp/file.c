@@ -1,5 +1,5 @@
-/* The file in which rank 0 says where it listens. An older run's may lie there: what it says is only believed when the one that
- * listens knows the file's nonce. */
+/* The file in which rank 0 says where it listens. A file of an older run may lie there, so a rank believes it only if the
+ * listener knows the file's nonce. */
 #include "base/files/files.h"
 #include "runtime/comm/tcp/tcp.h"
 
@@ -11,7 +11,7 @@
 static const char form[] = "gradc rendezvous 1\njob %016" PRIx64 "\nnonce %016" PRIx64
 			   "\nhost %s\nport %d\n";
 
-/* What a meeting did not write is somebody's. An empty file is a name that was reserved. */
+/* Refuses to overwrite a file that no rank 0 has written. An empty file counts as reserved. */
 static Status
 check_place(const char *path)
 {
@@ -20,7 +20,7 @@ check_place(const char *path)
 
 	if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0 ||
 	    tcp_meeting_read(path, &m))
-		return NULL; /* what is wrong with it, whoever opens it says */
+		return NULL; /* other faults are reported when it is opened */
 	return status_error(EXIT_USAGE,
 	                    "GRADC_RENDEZVOUS=file://%s: the file is there, and no rank 0 has "
 	                    "written it: it would be written over",

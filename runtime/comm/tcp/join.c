@@ -1,5 +1,5 @@
-/* A rank finds rank 0 and waits with it for the others (comm/tcp/start.c). Rank 0 may start later, at another of its ports, or
- * the file that names it may be an older run's: whoever answers is asked, and asked again. */
+/* How a rank finds rank 0, and waits with it for the other ranks (start.c). Rank 0 may start later or listen at another of its
+ * ports, and its file may be an older run's. So the rank asks whoever listens, and keeps asking. */
 #include "runtime/comm/tcp/meet.h"
 
 #include <errno.h>
@@ -10,10 +10,10 @@
 typedef struct {
 	CommControl *c;
 	const TcpPlace *place;
-	TcpMeeting at; /* where rank 0 is said to be */
+	TcpMeeting at; /* address at which rank 0 should be */
 	int n_ports;
-	char why[512];   /* it is not reached */
-	bool unresolved; /* its host is not known */
+	char why[512];   /* why it was not reached */
+	bool unresolved; /* its host name could not be resolved */
 	double since, told;
 } Search;
 
@@ -30,7 +30,7 @@ send_hello(const Search *s, int fd)
 	return send(fd, &h, sizeof(h), MSG_NOSIGNAL) == sizeof(h);
 }
 
-/* Within so many seconds; false: *why says what came in its place. */
+/* Reads an answer within so many seconds. If it returns false, *why says what happened instead. */
 static bool
 read_answer(int fd, double seconds, Answer *out, const char **why)
 {
@@ -52,7 +52,7 @@ read_answer(int fd, double seconds, Answer *out, const char **why)
 	return memcmp(out->magic, tcp_magic, sizeof(out->magic)) == 0;
 }
 
-/* NULL: it does not refuse. */
+/* The fault if rank 0 refuses; otherwise NULL. */
 static Status
 refusal(const Search *s, const Answer *a)
 {
@@ -78,7 +78,7 @@ refusal(const Search *s, const Answer *a)
 	}
 }
 
-/* A connection to rank 0, of which this is now a rank; -1: s->why. */
+/* Tries to connect and join. *out: the connection to rank 0; -1 if it failed, with the reason in s->why. */
 static Status
 try_address(Search *s, const struct addrinfo *to, int *out)
 {
@@ -128,7 +128,7 @@ try_port(Search *s, int port, int *out)
 	return status;
 }
 
-/* Where rank 0 is said to be. false: nobody says so yet. */
+/* Finds the address of rank 0; false if it is not known yet. */
 static bool
 find_place(Search *s)
 {
@@ -150,7 +150,7 @@ find_place(Search *s)
 		snprintf(s->why, sizeof(s->why), "it is of another job");
 		return false;
 	}
-	/* A host may not know its own name. */
+	/* A host may be unable to resolve its own name. */
 	if (gethostname(own, sizeof(own) - 1) == 0 && strcmp(own, s->at.host) == 0)
 		strcpy(s->at.host, "localhost");
 	return true;
@@ -193,7 +193,7 @@ tell(Search *s)
 	tcp_report(s->c, &line);
 }
 
-/* Rank 0 says now and then that it waits for others. */
+/* Waits for the start. Rank 0 sends ANSWER_WAIT now and then. */
 static Status
 await_start(const Search *s, int fd)
 {
@@ -209,7 +209,7 @@ await_start(const Search *s, int fd)
 			                    "rank %d: rank 0 is gone before all ranks had "
 			                    "started: %s",
 			                    s->c->rank, why);
-		if (is_there || now - looked > patience / 2) /* it was this rank that slept */
+		if (is_there || now - looked > patience / 2) /* this rank itself was suspended */
 			heard = now;
 		looked = now;
 		if (now - heard > patience)

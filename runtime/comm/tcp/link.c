@@ -1,4 +1,4 @@
-/* Messages over the connections, and the thread that reads them. A connection that ends without a word is a lost rank, of which
+/* Messages over the connections, and the thread that reads them. A connection that closes without FRAME_BYE means a lost rank;
  * rank 0 tells all others. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/tcp/tcp.h"
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 1 << 26 }; /* of a message; calls are cut into smaller ones */
+enum { MOST_BYTES = 1 << 26 }; /* of a message; calls cut theirs into smaller ones */
 
 static void
 unlock(void *lock)
@@ -75,7 +75,7 @@ queue_add(Queue *q, Frame *f)
 	q->end = &last->next;
 }
 
-/* The first frame; its user is the caller. */
+/* The first frame, which the caller must drop. */
 static Frame *
 queue_take(Queue *q)
 {
@@ -122,7 +122,7 @@ tell_others(CommControl *c, const FrameHead *head, int but)
 			tcp_send(c, r, head, NULL);
 }
 
-/* why: "its connection was closed" */
+/* why: text such as "its connection was closed". */
 static void
 lose(CommControl *c, int rank, const char *why)
 {
@@ -149,7 +149,7 @@ bytes_of(const Frame *f, size_t done, size_t *n)
 	return in_head ? (const char *)&f->head + done : f->at + (done - sizeof(FrameHead));
 }
 
-/* As much as the socket takes. */
+/* Sends as much as the socket takes. */
 static void
 send_queued(CommControl *c, int rank)
 {
@@ -165,7 +165,7 @@ send_queued(CommControl *c, int rank)
 		if (done < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 			return;
 		if (done < 0) {
-			/* What it said before it went is still to be read: it may have told why. */
+			/* Its earlier messages are still read: they may tell why it ended. */
 			empty(&p->out);
 			p->sent = 0;
 			return;
@@ -183,7 +183,7 @@ wake(const CommControl *c)
 {
 	ssize_t n = write(c->wake[1], "", 1);
 
-	(void)n; /* a full pipe wakes, too */
+	(void)n; /* a full pipe wakes the thread as well */
 }
 
 void
@@ -209,7 +209,7 @@ tcp_send(CommControl *c, int rank, const FrameHead *head, const void *at)
 	tcp_frame_drop(f);
 }
 
-/* ---- what comes */
+/* ---- received frames */
 static void
 take_message(CommControl *c, int rank, Frame *f)
 {
@@ -241,11 +241,11 @@ take_lost(CommControl *c, int rank, Frame *f)
 	                         c->rank, (long long)f->head.number));
 }
 
-/* Whoever ends all has said why. */
+/* The rank that ends all has already reported why. */
 static void
 take_abort(CommControl *c, int rank, Frame *f)
 {
-	enum { GRACE = 3 }; /* seconds to end by itself */
+	enum { GRACE = 3 }; /* seconds for this rank to end by itself */
 
 	if (c->rank == 0)
 		tell_others(c, &f->head, rank);
@@ -262,7 +262,7 @@ take_bye(CommControl *c, int rank, Frame *f)
 }
 
 static const struct {
-	int64_t least, most; /* bytes */
+	int64_t least, most; /* in bytes */
 	void (*take)(CommControl *c, int rank, Frame *f);
 } kinds[N_FRAMES] = {
 	[FRAME_PART] = {0, MOST_BYTES, take_message},
@@ -281,7 +281,7 @@ makes_sense(const FrameHead *h)
 	       h->bytes <= kinds[h->kind].most;
 }
 
-/* false: nothing more for now. */
+/* Returns false if there is nothing more to read now. */
 static bool
 read_some(CommControl *c, int rank)
 {
@@ -304,7 +304,7 @@ read_some(CommControl *c, int rank)
 		return true;
 	p->got = 0;
 	if (in_head && !makes_sense(&p->head)) {
-		lose(c, rank, "it sent what is no message");
+		lose(c, rank, "it sent something that is not a message");
 		return false;
 	}
 	if (in_head)
@@ -347,7 +347,7 @@ handle_socket(CommControl *c, int rank, short events)
 			;
 }
 
-/* Another rank has ended all, and this one does not come back from what it does. */
+/* Ends the process if another rank has ended all and this rank's threads do not return. */
 static void
 end_in_time(const CommControl *c)
 {

@@ -1,4 +1,4 @@
-/* How ranks meet over TCP: their first words, and sockets. */
+/* Private to this room: how ranks meet over TCP, and sockets. */
 #ifndef GRADC_COMM_TCP_MEET_H
 #define GRADC_COMM_TCP_MEET_H
 
@@ -19,10 +19,10 @@ typedef enum {
 	ANSWER_WAIT,
 	ANSWER_START,
 	ANSWER_OTHER_JOB,
-	ANSWER_VERSION, /* value: rank 0's */
-	ANSWER_SIZE,    /* value: rank 0's */
-	ANSWER_RANK,    /* no rank of so many */
-	ANSWER_TWICE,   /* that rank is there already */
+	ANSWER_VERSION, /* value: rank 0's version */
+	ANSWER_SIZE,    /* value: rank 0's number of ranks */
+	ANSWER_RANK,    /* there is no such rank */
+	ANSWER_TWICE,   /* that rank has already joined */
 } AnswerKind;
 typedef struct {
 	char magic[8];
@@ -32,17 +32,17 @@ typedef struct {
 } Answer;
 extern const char tcp_magic[8];
 
-/* ---- comm/tcp/socket.c: sockets that do not wait, and are not inherited */
-/* Where rank 0 of that place listens. EXIT_COMM: no port is free. */
+/* ---- socket.c: sockets that do not block and are not inherited */
+/* Listens as rank 0 of that place. EXIT_COMM if no port is free. */
 Status socket_listen(const TcpPlace *place, int *fd, int *port);
-/* The next one that has connected, and its address; -1: none has. */
+/* The next new connection, and its address; -1 if there is none. */
 int socket_accept(int listener, char from[HOST_BYTES]);
-/* -1: not within so many seconds; *why: constant, or until the next such call of the thread. */
+/* -1 if it does not connect within so many seconds. *why: a constant, or valid until the thread's next call. */
 int socket_connect(const struct addrinfo *to, double seconds, const char **why);
-/* Has it something to read, or ended, within so many seconds? */
+/* Does the socket have something to read, or end, within so many seconds? */
 bool socket_wait(int fd, double seconds);
 
-/* ---- comm/tcp/join.c: a rank finds rank 0 */
+/* ---- join.c: how a rank finds rank 0 */
 Status tcp_join(CommControl *c, const TcpPlace *place);
 
 #endif

@@ -1,4 +1,4 @@
-/* Sockets, as ranks use them. */
+/* The sockets of ranks. */
 #include "runtime/comm/tcp/meet.h"
 
 #include <errno.h>
@@ -34,7 +34,7 @@ socket_wait(int fd, double seconds)
 	return poll_once(fd, POLLIN, seconds);
 }
 
-/* Messages are small and waited for; a host that is gone without a word is noticed some time. */
+/* No delay, because messages are small and awaited. Keepalive, so that a host that vanished is noticed some time. */
 static void
 set_options(int fd)
 {
@@ -52,7 +52,7 @@ is_this_host_only(const char *host)
 	       strncmp(host, "127.", 4) == 0;
 }
 
-/* -1, and errno. */
+/* -1 on failure, with errno. */
 static int
 listen_at(const struct addrinfo *at)
 {
@@ -72,7 +72,8 @@ listen_at(const struct addrinfo *at)
 	return -1;
 }
 
-/* At every address of this host, but for a name that only this host can mean. Of both kinds IPv6 first: it takes IPv4, too. */
+/* Listens at every address of this host, or only at the host's name if other hosts cannot use it. IPv6 is tried first, because
+ * it accepts IPv4 as well. */
 static int
 listen_at_port(const char *host, int port)
 {

@@ -1,14 +1,14 @@
-/* Connecting the ranks. Rank 0 listens, the others connect:
+/* Connects the ranks. Rank 0 listens, the others connect:
  *
- *	rank 2                                rank 0
- *	Hello: rank, ranks, job      ->
- *	                             <-       Answer: welcome, or what does not fit
- *	Hello again                  ->       rank 2 is there
- *	                             <-       Answer: wait, now and then
- *	                             <-       Answer: start, when all are there
+ * rank 2                                rank 0
+ * Hello: rank, ranks, job      ->
+ *                              <-       Answer: welcome, or why it does not fit
+ * Hello again                  ->       rank 2 has joined
+ *                              <-       Answer: wait, now and then
+ *                              <-       Answer: start, when all ranks have joined
  *
- * Anybody may connect: what begins with other words is dropped, and so is a rank of another job. A rank of this job that does not
- * fit ends the start of all. While ranks are missing they are named, once every `patience` seconds. */
+ * Anybody may connect. Connections that do not begin with a Hello are dropped, and so are ranks of another job. A rank of this
+ * job that does not fit ends the start for all ranks. Missing ranks are named once every `patience` seconds. */
 #include "runtime/comm/tcp/meet.h"
 #include "runtime/comm/tcp/tcp.h"
 
@@ -37,26 +37,26 @@ send_answer(int fd, AnswerKind kind, int value, uint64_t nonce)
 }
 
 enum { MOST_GUESTS = 256 };
-/* Who has connected, and has not said who it is. */
+/* A connection that has not joined yet. */
 typedef struct {
 	int fd;
 	double since;
 	Hello hello;
 	size_t got;
-	bool greeted; /* and has been welcomed */
+	bool greeted; /* has been welcomed */
 	char from[HOST_BYTES];
 } Guest;
 typedef struct {
 	CommControl *c;
 	const TcpPlace *place;
 	int listener, port;
-	uint64_t nonce;      /* of the file; 0: there is none */
-	CleanupSlot cleanup; /* of the file */
+	uint64_t nonce;      /* nonce of the file; 0 without a file */
+	CleanupSlot cleanup; /* removes the file if the process ends */
 	Guest guests[MOST_GUESTS];
 	int n_guests, n_there;
 	bool told_of_stranger;
-	double told,
-		waved; /* when the user was told who is missing; when those that are there were told to wait */
+	/* Times when the user was last told who is missing, and when joined ranks were last told to wait. */
+	double told, waved;
 } Host;
 
 static void
@@ -71,7 +71,7 @@ let_in(Host *h)
 {
 	Guest g = {.since = seconds_now()};
 
-	while (h->n_guests < MOST_GUESTS) { /* who has not come in yet waits before the door */
+	while (h->n_guests < MOST_GUESTS) { /* further connections wait in the listener's queue */
 		g.fd = socket_accept(h->listener, g.from);
 		if (g.fd < 0 && (errno == EMFILE || errno == ENFILE))
 			return status_error(
@@ -145,7 +145,7 @@ misfit(const Host *h, const Guest *g, AnswerKind kind)
 		g->from, rank, g->hello.rank, h->c->size - 1);
 }
 
-/* A hello is there: the first is answered, the second makes the guest a rank. */
+/* Handles a Hello: the first is answered, the second makes the guest a rank. */
 static Status
 hear_hello(Host *h, int i)
 {
@@ -165,7 +165,8 @@ hear_hello(Host *h, int i)
 	if (kind == ANSWER_WELCOME && sent)
 		return NULL;
 	Status status = kind > ANSWER_OTHER_JOB ? misfit(h, g, kind) : NULL;
-	if (kind == ANSWER_OTHER_JOB && h->place->n_ports == 1) /* else it looks for its own */
+	/* with several ports the rank looks for its own rank 0 at the next port */
+	if (kind == ANSWER_OTHER_JOB && h->place->n_ports == 1)
 		tell_of_stranger(h, g->from, "a rank of another job");
 	drop_guest(h, i);
 	return status;
@@ -191,7 +192,7 @@ read_guest(Host *h, int i)
 	return g->got == sizeof(Hello) ? hear_hello(h, i) : NULL;
 }
 
-/* Those that are there say nothing yet. */
+/* Checks that joined ranks are still connected. They send nothing yet. */
 static Status
 check_ranks(Host *h)
 {
@@ -227,7 +228,7 @@ tell_missing(Host *h, double since)
 	tcp_report(h->c, &line);
 }
 
-/* Another run with the same file has begun since. */
+/* Refuses a file that another run has overwritten. */
 static Status
 check_file(const Host *h)
 {
@@ -276,7 +277,8 @@ gather_ranks(Host *h)
 			sockets[i] = (struct pollfd){.fd = i < n ? h->guests[i].fd : h->listener,
 			                             .events = POLLIN};
 		poll(sockets, (nfds_t)n + (n < MOST_GUESTS), pause);
-		for (int i = n - 1; i >= 0; i--) /* one that goes is replaced by the last */
+		/* backwards, because a dropped guest is replaced by the last one */
+		for (int i = n - 1; i >= 0; i--)
 			if (sockets[i].revents)
 				RETURN_IF_ERROR(read_guest(h, i));
 		RETURN_IF_ERROR(let_in(h));
@@ -306,7 +308,7 @@ write_file(Host *h)
 	return NULL;
 }
 
-/* Only what this run has written. */
+/* Removes the file only if this run has written it. */
 static void
 remove_file(const Host *h)
 {

@@ -1,8 +1,8 @@
-/* What the files over TCP share. Control messages are few and small, so every rank has one connection, to rank 0: a
- * star. What the others have for each other rank 0 takes and hands on.
+/* The room's face and what its files share. Control messages are few and small, so every rank has a single connection, to rank
+ * 0. Rank 0 passes on messages between other ranks.
  *
- * A thread of each rank reads all that comes and answers who asks, also while the rank computes. All that the connections have
- * lies behind one lock. Messages are the host's bytes: all ranks have one byte order, as their states have. */
+ * A thread of each rank reads all messages and answers pings, even while the rank computes. A single lock guards everything
+ * about connections. Messages are the host's bytes: all ranks have the same byte order, as their states have. */
 #ifndef GRADC_COMM_TCP_H
 #define GRADC_COMM_TCP_H
 
@@ -12,43 +12,43 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 
-/* ---- comm/tcp/env.c: which rank this is, and where rank 0 listens */
+/* ---- env.c: the rank of this process, and where rank 0 listens */
 enum { HOST_BYTES = 256, PATH_BYTES = 4096 };
 typedef struct {
-	int rank, size;        /* size 0: no launcher says so */
-	const char *rank_name; /* the variables that say so, for messages */
+	int rank, size;        /* size is 0 without a launcher */
+	const char *rank_name; /* names of the variables for rank and size, for messages */
 	const char *size_name;
-	bool is_srun; /* by what srun sets for its tasks */
+	bool is_srun; /* rank and size come from srun's variables */
 	bool is_torchrun;
 	char host[HOST_BYTES];
-	int port, n_ports;     /* rank 0 takes the first one that is free */
-	char file[PATH_BYTES]; /* says host and port, in place of the above; "": none */
-	uint64_t job;          /* of its launcher's name for it, the same on every rank */
+	int port, n_ports;     /* rank 0 takes the first free port of n_ports */
+	char file[PATH_BYTES]; /* file that gives host and port instead; "" without a file */
+	uint64_t job;          /* hash of the launcher's name for the job, the same on every rank */
 } TcpPlace;
-/* EXIT_USAGE: a variable makes no sense. */
+/* EXIT_USAGE if a variable makes no sense. */
 Status tcp_place(TcpPlace *out);
-/* The first host of a list of srun's: "node[01-03,7],other" is node01. false: it is no list. */
+/* The first host of srun's list: node01 in "node[01-03,7],other". false if it is not a list. */
 bool tcp_first_host(const char *list, char out[HOST_BYTES]);
 
-/* ---- comm/tcp/link.c: messages */
+/* ---- link.c: messages */
 typedef enum {
-	FRAME_PART,  /* of a call: what a rank has for it */
-	FRAME_WHOLE, /* what it gets */
+	FRAME_PART,  /* a rank's contribution to a call */
+	FRAME_WHOLE, /* the result of a call */
 	FRAME_PING,
 	FRAME_PONG,
-	FRAME_LOST,  /* number: the rank */
+	FRAME_LOST,  /* number: the lost rank */
 	FRAME_ABORT, /* number: the exit code */
-	FRAME_BYE,   /* nothing more follows */
+	FRAME_BYE,   /* no more frames follow */
 	N_FRAMES,
 } FrameKind;
 typedef struct {
 	uint32_t kind;
-	uint32_t call;  /* of which kind of call it is a part */
-	int64_t number; /* of that call, in the order of all */
-	int64_t bytes;  /* that follow */
+	uint32_t call;  /* kind of the call */
+	int64_t number; /* number of the call */
+	int64_t bytes;  /* bytes after the head */
 } FrameHead;
 typedef struct {
-	int users; /* queues that have it */
+	int users; /* number of queues that hold it */
 	FrameHead head;
 	char at[];
 } Frame;
@@ -63,101 +63,103 @@ typedef struct {
 
 enum { DOING_BYTES = 48 };
 typedef struct {
-	int32_t waits;   /* for others: it is not late */
-	int32_t speaker; /* which of those that wait for it tells the user */
+	int32_t waits;   /* waits for other ranks itself, so it is not late */
+	int32_t speaker; /* the waiting rank that reports to the user */
 	char doing[DOING_BYTES];
-	int64_t started
-		[N_GROUPS]; /* collectives of the device's; of rank 0: the fewest of all ranks */
+	/* Collectives that the device was given. Rank 0 sends the fewest of all ranks. */
+	int64_t started[N_GROUPS];
 } Pong;
 /* Another rank. */
 typedef struct {
-	int fd;        /* -1: none */
-	Queue out, in; /* in: parts and wholes that no call has taken yet */
-	size_t sent;   /* bytes of the first one */
+	int fd;        /* -1 without a connection */
+	Queue out, in; /* frames to send; received frames that no call has taken yet */
+	size_t sent;   /* sent bytes of the first frame in `out` */
 	FrameHead head;
-	Frame *reading; /* NULL: its head is not yet there */
+	Frame *reading; /* NULL until its head has arrived */
 	size_t got;
-	bool ended; /* it said so, or is gone */
-	/* Is it alive? */
-	bool asked; /* and has not answered */
-	double at, heard,
-		asks; /* when it was asked; when it answered; when it last asked this rank */
+	bool ended; /* it has sent FRAME_BYE, or its connection is closed */
+	/* ---- is it alive? */
+	bool asked; /* a ping was sent and is not answered */
+	/* Times of our last ping, of its last pong, and of its last ping. */
+	double at, heard, asks;
 	Pong last;
 } TcpPeer;
 
 struct CommControl {
 	CommOptions options;
 	int rank, size;
-	double patience;      /* seconds */
-	TcpPeer *peers;       /* of each rank; this one's is not used */
-	pthread_mutex_t lock; /* of all that follows, and of peers */
+	double patience;      /* in seconds */
+	TcpPeer *peers;       /* one per rank; the own one is not used */
+	pthread_mutex_t lock; /* guards all fields below, and peers */
 	pthread_cond_t changed;
-	pthread_mutex_t calls; /* held during a collective */
+	pthread_mutex_t calls; /* held during a call */
 	int64_t n_calls;
-	int n_waiting;  /* threads of this rank that wait for others in a call */
-	double watched; /* when one last did by other means */
-	double looked;  /* when one of them last looked for answers */
+	int n_waiting;  /* threads of this rank that wait in a call */
+	double watched; /* time of the last wait outside of calls */
+	double looked;  /* time when a thread last looked for answers */
 	_Atomic(const char *) doing;
-	int64_t started[N_GROUPS]; /* collectives that the device runs */
-	Status fault;              /* the first; all calls tell it */
-	double must_end; /* another rank ends all: when this process does at the latest; 0: none does */
+	int64_t started[N_GROUPS]; /* collectives given to the device */
+	Status fault;              /* the first fault; all calls return it */
+	/* time by which this process must end, because another rank ends all; 0 otherwise */
+	double must_end;
 	bool closing;
 	bool has_thread;
 	pthread_t thread;
-	int wake[2]; /* a pipe: the thread looks again */
+	int wake[2]; /* pipe that wakes the thread */
 };
 
 void tcp_lock(CommControl *c);
 void tcp_unlock(CommControl *c);
-/* All others are with the lock. */
-/* To a rank with a connection, else nothing is done; what the socket does not take the thread sends later. */
+/* All functions but these are called with the lock held. */
+/* Sends to a rank if it is connected. What the socket does not take now, the thread sends later. */
 void tcp_send(CommControl *c, int rank, const FrameHead *head, const void *at);
 void tcp_send_frame(CommControl *c, int rank, Frame *frame);
-Frame *tcp_frame_new(const FrameHead *head, const void *at); /* with one user, the caller */
+Frame *tcp_frame_new(const FrameHead *head, const void *at); /* one user: the caller */
 void tcp_frame_drop(Frame *frame);
-/* The first frame of a call from that rank, whose user is then the caller; NULL: none has come. */
+/* The first received frame of a call, which the caller must drop; NULL if none has arrived. */
 Frame *tcp_take(TcpPeer *peer);
-/* Keeps the first fault and wakes who waits. */
+/* Stores the first fault and wakes all waiting threads. */
 void tcp_fail(CommControl *c, Status fault);
-/* Waits until all is sent, or so many seconds. */
+/* Waits until all is sent, at most so many seconds. */
 void tcp_flush(CommControl *c, double seconds);
-/* Without the lock. */
+/* These two are called without the lock. */
 Status tcp_link_open(CommControl *c);
-void tcp_link_close(CommControl *c); /* and frees what is left of messages */
+void tcp_link_close(CommControl *c); /* also frees messages that were not taken */
 
-/* ---- comm/tcp/beat.c: is a rank alive that is waited for? */
+/* ---- beat.c: is an awaited rank alive? */
 typedef struct {
-	const char *what; /* "all_gather" */
-	int64_t number;   /* of control's calls; -1: of none, `what` says it all */
-	const int *ranks; /* that it waits for */
+	const char *what; /* such as "all_gather" */
+	/* number of control's call; -1 for other waits, which `what` describes fully */
+	int64_t number;
+	const int *ranks; /* awaited ranks */
 	int n;
 	double since, told;
 } TcpWait;
 void tcp_answer(CommControl *c, int rank);
 void tcp_hear(CommControl *c, int rank, const Pong *pong);
-/* With the lock: asks them and looks at what they answer. EXIT_HANG: one has been silent for `patience` seconds.
- * *line: what is to be reported. */
+/* Called with the lock held. Pings the awaited ranks and looks at their answers. EXIT_HANG if a rank has been silent for
+ * `patience` seconds. *line: text to report. */
 Status tcp_beat(CommControl *c, TcpWait *w, Text *line);
 void tcp_add_place(Text *to, const TcpWait *w); /* "all_gather 12 of control" */
-/* For who waits for all ranks by other means, since a moment, in `what`: "all_reduce 3 of group data". Reports what there is to
- * say; *told is when it last did. A fault: a rank is lost, or ends all. */
+/* For waits outside of calls, for all ranks, since that time. what: such as "all_reduce 3 of group data". Reports late ranks;
+ * *told is the time of the last report. Returns a fault if a rank is lost or ends all. */
 Status tcp_watch(CommControl *c, const char *what, double since, double *told);
-/* As in CommControlOps. */
+/* See CommControlOps. */
 void tcp_started(CommControl *c, CommGroup group, int64_t n);
 Status tcp_watch_collective(CommControl *c, CommWatch *watch);
 
-/* ---- comm/tcp/start.c: connects all ranks */
+/* ---- start.c: connects all ranks */
 Status tcp_start(CommControl *c, const TcpPlace *place);
-void tcp_report(const CommControl *c, Text *line); /* and frees it */
+void tcp_report(const CommControl *c, Text *line); /* frees the line */
 
-/* ---- comm/tcp/file.c: the file in which rank 0 says where it listens */
+/* ---- file.c: the file in which rank 0 says where it listens */
 typedef struct {
 	uint64_t job, nonce;
 	char host[HOST_BYTES];
 	int port;
 } TcpMeeting;
 Status tcp_meeting_write(const char *path, const TcpMeeting *meeting);
-/* false: there is none yet, or it is no such file. */
+/* false if there is no file, or it is not such a file. */
 bool tcp_meeting_read(const char *path, TcpMeeting *out);
 
 #endif
