@@ -1,5 +1,5 @@
-/* XXH3, 64 bits: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md. Its header is compiled twice, here for
- * every CPU and in checksum_avx2.c for most: a checkpoint's bytes then take a third of the time. */
+/* XXH3, 64 bits: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md. Its header is compiled twice: here for every
+ * CPU, and in checksum_avx2.c for CPUs with AVX2, which hash a checkpoint in a third of the time. */
 #include "runtime/host/host.h"
 
 #define XXH_INLINE_ALL

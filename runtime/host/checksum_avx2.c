@@ -1,4 +1,4 @@
-/* Compiled with -mavx2. */
+/* XXH3 compiled with -mavx2. */
 #include "runtime/host/host.h"
 
 #define XXH_INLINE_ALL

@@ -1,5 +1,5 @@
-/* Which CPUs are this process's: those that it may run on, divided by the ranks that its launcher put on
- * this machine, unless the launcher has divided them already. */
+/* The CPUs of this process: those that it may run on, divided among the ranks on this machine, unless the launcher has divided
+ * them already. */
 #include "base/base.h"
 #include "runtime/host/host.h"
 
@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How launchers tell a process its place on the machine. One of them may have started another. */
+/* How launchers tell a process its number on the machine. A launcher may have started another launcher, so the order matters. */
 static const struct {
 	const char *rank, *ranks;
-	const char *with; /* is there, too; NULL: nothing more */
+	const char *with; /* variable that must be set as well; NULL: none */
 } launchers[] = {
 	{"LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
 	{"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
@@ -29,7 +29,7 @@ number_of(const char *variable)
 	return text ? (int)strtol(text, NULL, 10) : -1;
 }
 
-/* srun's "4(x2),3" of three machines: of the one that this is. A plain number is of each. */
+/* The number for this machine in srun's list: "4(x2),3" is for three machines. A plain number holds for every machine. */
 static int
 ranks_of(const char *variable)
 {
@@ -71,9 +71,10 @@ cpu_share_divide(CpuShare *s, int all, int local, int ranks)
 
 	s->own = true;
 	if (ranks == 1 || s->n * ranks <= all)
-		return; /* alone, or the launcher gave each rank its part */
+		return; /* alone, or the launcher gave each rank CPUs of its own */
 	if (s->n < all || s->n < ranks) {
-		s->own = false; /* parts that overlap: of a socket, or fewer CPUs than ranks */
+		/* ranks overlap: they share a socket, or there are fewer CPUs than ranks */
+		s->own = false;
 		s->n = all / ranks < s->n ? all / ranks : s->n;
 		s->n = s->n < 1 ? 1 : s->n;
 		return;
@@ -83,7 +84,7 @@ cpu_share_divide(CpuShare *s, int all, int local, int ranks)
 	s->n = last - first;
 }
 
-/* The CPUs of process 1: no launcher has narrowed them for this process. */
+/* The CPUs of process 1, which no launcher has restricted. */
 int
 cpu_count(void)
 {
@@ -102,7 +103,8 @@ cpu_share(CpuShare *out)
 	int local, ranks, all = cpu_count();
 
 	*out = (CpuShare){0};
-	if (sched_getaffinity(0, sizeof(set), &set) != 0) { /* more CPUs than a cpu_set_t has */
+	/* the machine has more CPUs than a cpu_set_t can hold */
+	if (sched_getaffinity(0, sizeof(set), &set) != 0) {
 		out->n = all;
 		return;
 	}

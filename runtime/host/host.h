@@ -1,4 +1,4 @@
-/* What a process has of its machine: threads, CPUs, checksums of bytes in memory. Sections are named after the .c file. */
+/* The host: threads, CPUs, and checksums of memory. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_HOST_HOST_H
 #define GRADC_RUNTIME_HOST_HOST_H
 
@@ -7,67 +7,65 @@
 #include <pthread.h>
 
 /* ---- parallel.c */
-/* The one thread pool of a process: libgomp's, because oneDNN brings it, opened with dlopen so that how
- * it waits can be said before it starts. Where it is missing, and under ThreadSanitizer, which cannot
- * see into it, threads of our own do the same. */
+/* The process's only thread pool. It uses libgomp, because oneDNN does, opened with dlopen so that its way of waiting can be
+ * set before it starts. Without libgomp, and under ThreadSanitizer, which cannot see into it, it uses threads of its own. */
 typedef struct Pool Pool;
 typedef void (*ParallelFn)(void *ctx, int64_t begin, int64_t end);
 
-/* What the threads of a pool are. */
+/* Kinds of threads in a pool. */
 typedef enum {
-	THREADS_BEST,  /* libgomp where it can be */
-	THREADS_GOMP,  /* libgomp, else an error */
-	THREADS_PLAIN, /* pthreads that sleep between two calls */
+	THREADS_BEST,  /* libgomp if possible */
+	THREADS_GOMP,  /* libgomp, or an error */
+	THREADS_PLAIN, /* pthreads that sleep between calls */
 	N_THREAD_KINDS,
 } ThreadKind;
 
-/* threads: the caller's included, 0 for every CPU that the process may use. They are bound, one to a
- * CPU, only when there is one for each and no other rank has the same; the caller never is, because
- * threads that it starts would be where it is. EXIT_SYSTEM when threads cannot be had. */
+/* threads: number of threads with the caller's; 0: one per CPU that the process may use. Threads are bound to CPUs only if each
+ * has a CPU of its own that no other rank uses. The caller's thread is never bound, because threads that it starts would
+ * inherit its CPU. EXIT_SYSTEM if threads cannot be started. */
 Status pool_open(ThreadKind kind, int threads, Pool **out);
-void pool_close(Pool *pool); /* NULL is allowed */
+void pool_close(Pool *pool); /* pool may be NULL */
 int pool_threads(const Pool *pool);
-const char *pool_name(const Pool *pool); /* "libgomp, bound", "pthreads": for --info */
-void *pool_symbol(const Pool *pool,
-                  const char *name); /* of libgomp; NULL: other threads, or none */
+const char *pool_name(const Pool *pool); /* for --info: "libgomp, bound", "pthreads" */
+/* A symbol of libgomp; NULL if the pool has other threads, or no such symbol. */
+void *pool_symbol(const Pool *pool, const char *name);
 
-/* Calls fn for parts of [0, n) that cover it, on all threads, and returns when all are done. Parts
- * have at least grain iterations, but the last; which thread takes which is left open. One caller at a
- * time, and none from within fn. */
+/* Calls fn for parts of [0, n) that together cover it, on all threads, and waits for all. Each part but the last has at least
+ * `grain` iterations; any thread may take any part. Only one caller at a time, and no calls from within fn. */
 void parallel_for(Pool *pool, int64_t n, int64_t grain, ParallelFn fn, void *ctx);
 
-/* ---- cpus.c: which CPUs are this process's. */
+/* ---- cpus.c: the CPUs of this process */
 enum { MAX_CPUS = 1024 };
 typedef struct {
 	int n, at[MAX_CPUS];
-	bool own; /* no other rank of the job computes on them */
+	bool own; /* no other rank of the job uses them */
 } CpuShare;
 void cpu_share(CpuShare *out);
-/* CPUs that the machine lets anybody use, whatever a launcher left to this process. */
+/* CPUs that the machine offers, regardless of what a launcher left to this process. */
 int cpu_count(void);
-/* Of those that a launcher started on this machine; 0 of 1 without one. */
+/* This process's number among the processes that the launcher started on this machine; 0 of 1 without a launcher. */
 void local_rank(int *local, int *ranks);
-/* The share of rank `local` of `ranks` on this machine: allowed are the n CPUs of this process, of `all`
- * that the machine lets anybody use. */
+/* Reduces the share to that of rank `local` of `ranks`. Before, s holds the n CPUs that this process may use. all: number of
+ * CPUs of the machine. */
 void cpu_share_divide(CpuShare *s, int all, int local, int ranks);
 
 /* ---- checksum.c */
-/* XXH3, 64 bits, of bytes as they come. */
-enum { CHECKSUM_HEX = 16 }; /* digits of one as text */
+/* XXH3, 64 bits, over bytes that are added in order. */
+enum { CHECKSUM_HEX = 16 }; /* digits of a checksum as text */
 typedef struct {
 	_Alignas(64) char state[576];
 } Checksum;
 void checksum_begin(Checksum *c);
 void checksum_add(Checksum *c, const void *bytes, int64_t n);
-uint64_t checksum_end(Checksum *c); /* and begins again */
+uint64_t checksum_end(Checksum *c); /* also begins anew */
 uint64_t checksum_bytes(const void *bytes, int64_t n);
 const char *checksum_text(char to[CHECKSUM_HEX + 1], uint64_t checksum);
-/* By the vectors of any CPU, and of those that have AVX2. */
+/* Versions for any CPU, and for CPUs with AVX2. */
 void checksum_add_any(Checksum *c, const void *bytes, int64_t n);
 void checksum_add_avx2(Checksum *c, const void *bytes, int64_t n);
 
-/* ---- thread.c: EXIT_SYSTEM, saying what the thread was for, when there can be none. It gets no
- * signals; the caller joins it. */
+/* ---- thread.c: starts a thread that gets no signals; the caller joins it. EXIT_SYSTEM, naming the thread's purpose, if it
+ * cannot be started. */
 Status thread_start(pthread_t *thread, const char *what_for, void *(*run)(void *), void *context);
 
 #endif

@@ -1,5 +1,5 @@
-/* Parts of a range are handed out by a counter: a thread that another process keeps from its CPU takes
- * fewer. Kernels give the same bits for any parts. */
+/* The thread pool. A counter hands out parts of a range, so a thread that loses its CPU to another process takes fewer parts.
+ * Kernels give the same bits for any parts. */
 #include "base/base.h"
 #include "runtime/host/host.h"
 
@@ -35,7 +35,7 @@ typedef struct {
 	const char *name;
 	Status (*open)(Pool *pool);
 	void (*close)(Pool *pool);
-	void (*run)(Pool *pool, Job *job); /* job_work on every thread */
+	void (*run)(Pool *pool, Job *job); /* runs job_work on every thread */
 } PoolOps;
 
 typedef struct {
@@ -50,13 +50,13 @@ struct Pool {
 	bool bound;
 	CpuShare share;
 	char name[32];
-	/* libgomp */
+	/* ---- of libgomp */
 	void *library;
 	void (*parallel)(void (*fn)(void *), void *data, unsigned threads, unsigned flags);
 	int (*thread_index)(void);
-	/* pthreads */
+	/* ---- of pthreads */
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* anything below */
+	pthread_cond_t changed; /* a change of any field below */
 	Worker *workers;
 	int started, busy;
 	uint64_t round;
@@ -64,7 +64,7 @@ struct Pool {
 	bool closing;
 };
 
-/* A thread of the pool but the caller's goes where it belongs, once. An earlier pool may have had it, too. */
+/* Binds a thread of the pool to its CPU, once; not the caller's thread. An earlier pool may have bound the thread elsewhere. */
 static void
 bind_thread(const Pool *p, int index)
 {
@@ -79,7 +79,8 @@ bind_thread(const Pool *p, int index)
 	for (int i = 0; i < p->share.n; i++)
 		if (cpu < 0 || p->share.at[i] == cpu)
 			CPU_SET(p->share.at[i], &set);
-	pthread_setaffinity_np(pthread_self(), sizeof(set), &set); /* only speed depends on it */
+	/* errors are ignored: only speed depends on it */
+	pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
 }
 
 static void
@@ -96,8 +97,8 @@ job_work(Job *job)
 
 /* ---- libgomp */
 
-/* Waiting threads look for work for some microseconds, then sleep: with the library's own 300,000
- * looks they would keep another process from its CPU. Users may say otherwise. */
+/* Lets waiting threads look for work for some microseconds, then sleep. With libgomp's default of 300,000 looks they would keep
+ * other processes from their CPU. The user's settings win. */
 static void
 shorten_spinning(void)
 {
@@ -123,7 +124,7 @@ gomp_open(Pool *p)
 	return NULL;
 }
 
-/* The library stays: its threads, and other libraries, may still need it. */
+/* The library stays loaded: its threads, and other libraries, may still need it. */
 static void
 gomp_close(Pool *p)
 {

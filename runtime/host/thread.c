@@ -1,4 +1,4 @@
-/* Threads beside those that compute: signals are for the caller's. */
+/* Starts threads with all signals blocked: signals are handled by the caller's threads. */
 #include "base/base.h"
 #include "runtime/host/host.h"
 

@@ -1,18 +1,18 @@
-/* DeepSpeed's learning rates (deepspeed/runtime/lr_schedules.py), step by step. Its scheduler moves behind each step and starts
- * before the first one, so that step s, counted from 0, has the learning rate of its iteration s - 1:
+/* DeepSpeed's learning rates (deepspeed/runtime/lr_schedules.py), step by step. Its scheduler advances after each step and has
+ * started before the first step. So step s, counted from 0, has the learning rate of its iteration s - 1:
  *
- *	last = s - 1,  W = max(2, steps),  N = total, or the steps of the training
- *	g(s)       0 in step 0;  below W: log(last + 1) / log(W), or last / W without `log`
- *	warmup     least + (lr - least) g,  g = 1 from W on
- *	decay      the same with g = max(0, (N - last) / max(1, N - W)) from W on
- *	cosine     lr r;  r = 0 in step 0, below W: min_ratio + (1 - min_ratio) g, then down to cos_min_ratio
- *	range      lr (1 + rate s / size), with `stairs` of whole sizes
- *	cycle      up to lr in `first` steps, down in `second`; then least / (1 + rate (s - first - second) / size) */
+ * last = s - 1,  W = max(2, steps),  N = total, or the steps of the training
+ * g(s)       0 in step 0;  below W: log(last + 1) / log(W), or last / W without `log`
+ * warmup     least + (lr - least) g,  g = 1 from W on
+ * decay      the same with g = max(0, (N - last) / max(1, N - W)) from W on
+ * cosine     lr r;  r = 0 in step 0, below W: min_ratio + (1 - min_ratio) g, then down to cos_min_ratio
+ * range      lr (1 + rate s / size), with `stairs` of whole sizes
+ * cycle      up to lr in `first` steps, down in `second`; then least / (1 + rate (s - first - second) / size) */
 #include "runtime/hyper/hyper.h"
 
 #include <math.h>
 
-/* Of the three that warm up. */
+/* Settings of warmup, decay and cosine. */
 enum { WARM_STEPS, WARM_LOG, WARM_TOTAL, WARM_MIN_RATIO, WARM_COS_MIN_RATIO };
 
 static double
@@ -27,7 +27,7 @@ total_steps(const Hyper *h, double of)
 	return h->lr_settings[WARM_TOTAL] > 0 ? h->lr_settings[WARM_TOTAL] : of;
 }
 
-/* g below W */
+/* g below W. */
 static double
 warm_part(const Hyper *h, double last)
 {
@@ -74,7 +74,7 @@ lr_deepspeed_cosine(const Hyper *h, double at, double of)
 	return lr * (end + (1 - end) * (1 + cos(3.14159265358979323846 * part)) / 2);
 }
 
-/* size, rate, stairs */
+/* settings: size, rate, stairs */
 double
 lr_deepspeed_range(const Hyper *h, double at, double of)
 {
@@ -85,7 +85,7 @@ lr_deepspeed_range(const Hyper *h, double at, double of)
 	       (1 + h->lr_settings[1] * (h->lr_settings[2] > 0 ? floor(sizes) : sizes));
 }
 
-/* first, second (0: as the first), size of the decay behind them (0: none), its rate */
+/* settings: first, second (0: same as first), size of the decay after them (0: no decay), its rate */
 double
 lr_deepspeed_cycle(const Hyper *h, double at, double of)
 {

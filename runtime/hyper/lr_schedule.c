@@ -1,12 +1,12 @@
-/* Hyperparameters: the user's, else the optimizer's defaults from the info table; the learning
- * rate of each step; the scalar block that kernels read. */
+/* Hyperparameters: values of the user, otherwise the optimizer's defaults from the info table. Computes the learning rate of
+ * each step, and the scalar block that kernels read. */
 #include "runtime/hyper/hyper.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* ---- learning rates: rows of a table. `at` steps were done since the warm-up, of `of` until the end of training. */
+/* ---- learning rates: rows of a table. `at`: steps since the warm-up; `of`: steps from the warm-up to the end. */
 typedef double (*LrCurve)(const Hyper *h, double at, double of);
 
 static double
@@ -17,7 +17,7 @@ lr_constant(const Hyper *h, double at, double of)
 	return h->values[SCALAR_LR];
 }
 
-/* From the learning rate to the least one, by the part that is left of the way. */
+/* Between the least learning rate (left = 0) and the full one (left = 1). */
 static double
 lr_between(const Hyper *h, double left)
 {
@@ -56,7 +56,7 @@ lr_cosine(const Hyper *h, double at, double of)
 	return lr_between(h, cosine(part_of(at, of)));
 }
 
-/* Warm-up, stable, decay: flat for the first nine tenths. */
+/* Warm-up, stable, decay: constant for the first nine tenths, then a line. */
 static double
 lr_wsd(const Hyper *h, double at, double of)
 {
@@ -72,7 +72,7 @@ lr_polynomial(const Hyper *h, double at, double of)
 	return lr_between(h, pow(1 - part_of(at, of), h->lr_settings[0]));
 }
 
-/* torch's StepLR: size, gamma */
+/* torch's StepLR with settings size, gamma. */
 static double
 lr_step(const Hyper *h, double at, double of)
 {
@@ -80,8 +80,9 @@ lr_step(const Hyper *h, double at, double of)
 	return h->values[SCALAR_LR] * pow(h->lr_settings[1], floor(at / h->lr_settings[0]));
 }
 
-/* torch's OneCycleLR with cosines, Smith and Topin, arXiv:1708.07120: pct_start, div_factor, final_div_factor. From lr / div_factor up to lr in
- * that part of the steps, then down to lr / div_factor / final_div_factor at the last one. */
+/* torch's OneCycleLR with cosines (Smith and Topin, arXiv:1708.07120), settings pct_start, div_factor, final_div_factor. The
+ * rate rises from lr / div_factor to lr during the first pct_start of the steps, then falls to lr / div_factor /
+ * final_div_factor at the last step. */
 static double
 lr_one_cycle(const Hyper *h, double at, double of)
 {
@@ -94,7 +95,7 @@ lr_one_cycle(const Hyper *h, double at, double of)
 	return last + (most - last) * cosine(end > up ? (at - up) / (end - up) : 1);
 }
 
-/* What evaluations have made of it. */
+/* The rate that evaluations have left. */
 static double
 lr_plateau(const Hyper *h, double at, double of)
 {
@@ -103,7 +104,7 @@ lr_plateau(const Hyper *h, double at, double of)
 	return h->plateau.lr;
 }
 
-/* That of --find-lr, Smith, arXiv:1506.01186: low, high. The same factor from each step to the next. */
+/* The schedule of --find-lr (Smith, arXiv:1506.01186), settings low, high: grows by the same factor in each step. */
 static double
 lr_sweep(const Hyper *h, double at, double of)
 {
@@ -112,7 +113,8 @@ lr_sweep(const Hyper *h, double at, double of)
 	return low * pow(high / low, of > 1 ? at / (of - 1) : 0);
 }
 
-typedef enum { FROM_LOW = 1, BELOW_HIGH = 2, WHOLE = 4 } LrRange; /* else above low, up to high */
+/* by default a setting is above low, and at most high */
+typedef enum { FROM_LOW = 1, BELOW_HIGH = 2, WHOLE = 4 } LrRange;
 typedef struct {
 	const char *name;
 	double otherwise, low, high;
@@ -121,7 +123,7 @@ typedef struct {
 typedef struct {
 	const char *name;
 	LrCurve curve;
-	bool has_end; /* it depends on how many steps there are */
+	bool has_end; /* depends on the number of steps */
 	LrSetting settings[MOST_LR_SETTINGS];
 } LrRow;
 static const LrRow lr_rows[] = {
@@ -184,7 +186,7 @@ const char *const lr_schedule_names[] = {
 	"deepspeed-warmup", "deepspeed-decay", "deepspeed-cosine", "deepspeed-range", "deepspeed-cycle", "sweep", NULL};
 /* clang-format on */
 
-/* The row of "NAME" or "NAME,KEY=VALUE"; NULL: there is none. */
+/* The row of "NAME" or "NAME,KEY=VALUE"; NULL if there is no such row. */
 static const LrRow *
 lr_row(const char *text)
 {
@@ -292,7 +294,7 @@ hyper_scalars(const Hyper *h, int64_t s, int64_t offset, Scalar out[N_SCALARS])
 	                                                   : 0;
 	out[SCALAR_STEP].u = (uint64_t)s;
 	out[SCALAR_SEED].u = h->seed;
-	out[SCALAR_SHARD_FIRST].u = 0; /* ranks hold whole states */
+	out[SCALAR_SHARD_FIRST].u = 0; /* used only if ranks hold parts */
 	out[SCALAR_OFFSET].u = (uint64_t)offset;
 }
 
@@ -332,7 +334,7 @@ hyper_set(const Format *f, const GradcOptions *o, const HyperRow *row, Hyper *h)
 	return NULL;
 }
 
-/* NaN and 0: no limit. */
+/* NaN and 0 mean no limit. */
 static Status
 clip_set(const char *option, double given, double *out)
 {

@@ -1,4 +1,4 @@
-/* The file of --autotune: a first line that says so, then what libraries found by trying, a line each. */
+/* The file of --autotune: a first line that identifies it, then one line per trial result. */
 #include "runtime/library/library.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ fault(const char *path)
 	return status_error(EXIT_SYSTEM, "--autotune: %s: %s", path, strerror(errno));
 }
 
-/* One that is new gets its first line. */
+/* Checks the file, and writes the first line of a new file. */
 static Status
 check(const char *path, int fd, bool writes)
 {
@@ -26,7 +26,7 @@ check(const char *path, int fd, bool writes)
 	if (fstat(fd, &s) != 0)
 		return fault(path);
 	if (!S_ISREG(s.st_mode))
-		return status_error(EXIT_SYSTEM, "--autotune: %s is no file", path);
+		return status_error(EXIT_SYSTEM, "--autotune: %s is not a regular file", path);
 	if (s.st_size > AUTOTUNE_BYTES)
 		return status_error(EXIT_SYSTEM,
 		                    "--autotune: %s has %lld bytes, more than %d: take another",
@@ -37,7 +37,7 @@ check(const char *path, int fd, bool writes)
 		return NULL;
 	return status_error(
 		EXIT_SYSTEM,
-		"--autotune: %s is there, and is no file of --autotune: take another name", path);
+		"--autotune: %s exists and is not a file of --autotune: take another name", path);
 }
 
 Status

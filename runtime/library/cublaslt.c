@@ -1,6 +1,6 @@
-/* cuBLASLt as a library (runtime/library/library.h): products on NVIDIA's GPUs. A call is a description, three layouts and the algorithm that
- * the library's own heuristic thinks is best; its runs are queued in the device's stream, and may be captured into a graph. The
- * same algorithm gives the same bits in each run. */
+/* cuBLASLt as a library (library.h): products on NVIDIA's GPUs. A call has a description, layouts of its matrices, and the
+ * algorithm that the library's heuristic or a trial prefers. Runs are queued in the device's stream and may be captured into a
+ * graph. The same algorithm gives the same bits in each run. */
 #include "runtime/library/cublaslt.h"
 #include "base/numbers/numbers.h"
 #include "runtime/library/library.h"
@@ -15,17 +15,17 @@ struct Library {
 	bool tf32;
 	char version[32];
 	const char *machine;
-	const LibraryTrials *trials; /* NULL: the heuristic says what is best */
+	const LibraryTrials *trials; /* NULL: use the heuristic's choice */
 	LtTunings tunings;
 };
 struct PreparedCall {
 	Library *library;
 	LibraryCall call;
 	LtPlan plan;
-	void *product; /* the library's description */
+	void *product; /* cuBLASLt's description of the product */
 	void *layouts[N_LT_LAYOUTS];
 	CublasLtChoice choice;
-	PreparedCall *rest; /* that runs behind it; NULL: nothing */
+	PreparedCall *rest; /* a second call, run after this one; may be NULL */
 	char name[MOST_NAME];
 };
 
@@ -55,7 +55,7 @@ start(Library *l)
 	snprintf(l->version, sizeof(l->version), "cuBLASLt %d.%d.%d", v / 10000, v / 100 % 100,
 	         v % 100);
 	RETURN_IF_ERROR(cublaslt_status(&l->lt, l->lt.Create(&l->handle), "it does not start"));
-	if (l->trials) /* who opens the run has looked at the file */
+	if (l->trials) /* errors are ignored: opening the run has checked the file */
 		status_free(cublaslt_tunings_read(&l->tunings, l->trials->file));
 	return NULL;
 }
@@ -116,8 +116,8 @@ set_distance(const PreparedCall *c, int attribute, int64_t elements)
 	                                             sizeof(elements));
 }
 
-/* Of what run number i reads and writes beside the matrices. buffers: NULL for the heuristic, which asks whether there is a bias,
- * not where. */
+/* Sets the addresses of the bias and of a GELU's operand for run i. buffers: NULL for the heuristic, which only needs to know
+ * that there is a bias. */
 static int
 set_addresses(const PreparedCall *c, int64_t i, void *const *buffers)
 {
@@ -205,7 +205,7 @@ describe(PreparedCall *c)
 }
 
 /* ---- the algorithm */
-/* A bias is read like the result is written. */
+/* The alignment of a matrix; a bias must have the result's alignment. */
 static uint32_t
 alignment_of(const PreparedCall *c, int i)
 {
@@ -218,8 +218,8 @@ alignment_of(const PreparedCall *c, int i)
 	return alignment;
 }
 
-/* Sums of parts of k are kept apart in f32 and added up in order: in place their order would be the GPU's, and rounded they would
- * lose bits. */
+/* Allows only algorithms that keep partial sums over k apart in f32 and add them in order. Added in place, their order would
+ * depend on the GPU; rounded, they would lose bits. */
 static int
 set_preference(const PreparedCall *c, void *preference, int64_t scratch_limit)
 {
@@ -241,7 +241,7 @@ set_preference(const PreparedCall *c, void *preference, int64_t scratch_limit)
 	return code;
 }
 
-/* At most `wanted`, the best first. */
+/* Asks for at most `wanted` algorithms, best first. */
 static int
 ask_heuristic(const PreparedCall *c, int64_t scratch_limit, int wanted, CublasLtChoice *choices,
               int *n)
@@ -332,7 +332,7 @@ close_trial(Trial *t)
 		trials->free(trials->context, t->scratch, t->scratch_bytes);
 }
 
-/* Memory of its own for every operand. False: the GPU has not so much. */
+/* Allocates memory for every operand. False if the GPU has too little. */
 static bool
 open_trial(Trial *t)
 {
@@ -349,7 +349,7 @@ open_trial(Trial *t)
 	return ok;
 }
 
-/* The fastest of n; -1: none can be tried. */
+/* The fastest of n algorithms; -1 if none could be tried. */
 static int
 try_all(PreparedCall *c, const CublasLtChoice *choices, int n)
 {
@@ -371,7 +371,8 @@ try_all(PreparedCall *c, const CublasLtChoice *choices, int n)
 	return fastest;
 }
 
-/* Which of n it is: what the file says, what is fastest, or the first. What cannot be written is tried again by the next run. */
+/* Picks one of n algorithms: the file's choice, else the fastest in a trial, else the first. If the choice cannot be written,
+ * the next run tries again. */
 static int
 pick(PreparedCall *c, const char *key, const CublasLtChoice *choices, int n)
 {
@@ -387,7 +388,7 @@ pick(PreparedCall *c, const char *key, const CublasLtChoice *choices, int n)
 }
 
 /* ---- a call */
-/* The library's tanh is not that of f32. */
+/* Refuses a GELU in full f32, for which the library's tanh is too inexact. */
 static Status
 check_tanh(const PreparedCall *c)
 {
@@ -457,7 +458,7 @@ release_call(void *call)
 	lt_release(call);
 }
 
-/* It releases what it was given where it fails. */
+/* If it fails, it also releases `rest`. */
 static Status
 prepare_one(Library *l, const LibraryCall *call, int64_t scratch_limit, PreparedCall *rest,
             PreparedCall **out)
@@ -492,8 +493,8 @@ lt_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_
 	return prepare_one(l, &first, scratch_limit, rest, out);
 }
 
-/* ---- what is known of it */
-/* What does not pay is not prepared. */
+/* ---- questions about a call */
+/* calls that do not pay are refused by lt_prepare */
 static bool
 lt_pays(const PreparedCall *c)
 {

@@ -1,5 +1,5 @@
-/* cuBLASLt, NVIDIA's library of matrix products, opened with dlopen: nothing of CUDA is needed to build gradc. The declarations are
- * our own, of the library's interface as cublasLt.h describes it; it is the same in its generations 12 and 13. */
+/* Private to this room: cuBLASLt, NVIDIA's library of matrix products, opened with dlopen. Nothing of CUDA is needed to build
+ * gradc. These are our own declarations of the interface that cublasLt.h describes; generations 12 and 13 have the same one. */
 #ifndef GRADC_RUNTIME_CUDA_CUBLASLT_H
 #define GRADC_RUNTIME_CUDA_CUBLASLT_H
 
@@ -12,14 +12,14 @@ typedef struct {
 } CublasLtAlgorithm;
 typedef struct {
 	CublasLtAlgorithm algorithm;
-	size_t workspace; /* bytes */
-	int status;       /* the rest is valid where it is CUBLASLT_OK */
+	size_t workspace; /* in bytes */
+	int status;       /* other fields are valid only if it is CUBLASLT_OK */
 	float waves;
 	int reserved[4];
 } CublasLtChoice;
 
-/* Of cublasStatus_t, cublasComputeType_t, cudaDataType, cublasOperation_t, cublasLtEpilogue_t, cublasLtReductionScheme_t and the
- * enums of attributes: those that are used. */
+/* The values that are used of cublasStatus_t, cublasComputeType_t, cudaDataType, cublasOperation_t, cublasLtEpilogue_t,
+ * cublasLtReductionScheme_t and the enums of attributes. */
 enum {
 	CUBLASLT_OK = 0,
 
@@ -35,35 +35,38 @@ enum {
 	CUBLASLT_BIAS = 4,
 	CUBLASLT_GELU = 32,
 	CUBLASLT_GELU_GRAD = 64 | 128,
-	CUBLASLT_SAVES = 128,       /* with a GELU: what it is of */
-	CUBLASLT_BIAS_GRAD_A = 256, /* sums of matrix a over k; of b: */
+	CUBLASLT_SAVES = 128,       /* with a GELU: also writes the GELU's operand */
+	CUBLASLT_BIAS_GRAD_A = 256, /* sums of matrix a over k; for b the next value */
 	CUBLASLT_BIAS_GRAD_B = 512,
 
 	CUBLASLT_SUMS_WHOLE = 0,    /* k is not split */
 	CUBLASLT_SUMS_IN_PLACE = 1, /* parts of k are added to the result */
-	CUBLASLT_SUMS_APART = 2, /* they are added up from the workspace, in the type of the sums */
-	CUBLASLT_SUMS_ROUNDED = 4, /* likewise, in the type of the result */
+	/* parts of k are added from the workspace, in the type of the sums */
+	CUBLASLT_SUMS_APART = 2,
+	/* parts of k are added from the workspace, in the type of the result */
+	CUBLASLT_SUMS_ROUNDED = 4,
 
 	CUBLASLT_PRODUCT_TRANSPOSES_A = 3, /* int32_t */
 	CUBLASLT_PRODUCT_TRANSPOSES_B = 4, /* int32_t */
 	CUBLASLT_PRODUCT_EPILOGUE = 7,     /* uint32_t */
-	CUBLASLT_PRODUCT_BIAS = 8,         /* its address */
-	CUBLASLT_PRODUCT_AUX = 11,         /* its address */
-	CUBLASLT_PRODUCT_AUX_LEADING = 12, /* int64_t: elements, a multiple of 8 for a GELU */
-	CUBLASLT_PRODUCT_AUX_STRIDE =
-		13, /* int64_t: elements from one matrix of the batch to the next */
+	CUBLASLT_PRODUCT_BIAS = 8,         /* address */
+	CUBLASLT_PRODUCT_AUX = 11,         /* address */
+	CUBLASLT_PRODUCT_AUX_LEADING = 12, /* int64_t: elements; a multiple of 8 for a GELU */
+	/* int64_t: elements from one matrix of the batch to the next. */
+	CUBLASLT_PRODUCT_AUX_STRIDE = 13,
 	CUBLASLT_PRODUCT_BIAS_TYPE = 26, /* int32_t */
 
-	CUBLASLT_LAYOUT_BATCH = 5,        /* int32_t: matrices */
+	CUBLASLT_LAYOUT_BATCH = 5,        /* int32_t: number of matrices */
 	CUBLASLT_LAYOUT_BATCH_STRIDE = 6, /* int64_t: elements */
 
-	CUBLASLT_PREFERENCE_WORKSPACE = 1,   /* uint64_t: bytes, at most */
-	CUBLASLT_PREFERENCE_SUMS = 3,        /* uint32_t: bits, as above */
-	CUBLASLT_PREFERENCE_ALIGNMENT_A = 5, /* uint32_t: bytes, at least; then of b, c, d */
+	CUBLASLT_PREFERENCE_WORKSPACE = 1, /* uint64_t: most bytes */
+	CUBLASLT_PREFERENCE_SUMS = 3,      /* uint32_t: bits CUBLASLT_SUMS_... */
+	/* uint32_t: least alignment of a in bytes; the next values are for b, c, d */
+	CUBLASLT_PREFERENCE_ALIGNMENT_A = 5,
 
 	CUBLASLT_ALGORITHM_ID = 0,     /* int32_t */
 	CUBLASLT_ALGORITHM_TILE = 1,   /* uint32_t */
-	CUBLASLT_ALGORITHM_SPLITS = 2, /* int32_t: of k */
+	CUBLASLT_ALGORITHM_SPLITS = 2, /* int32_t: splits of k */
 	CUBLASLT_ALGORITHM_STAGES = 6, /* uint32_t */
 };
 
@@ -74,36 +77,36 @@ typedef struct {
 #include "runtime/library/cublaslt_symbols.def"
 #undef CUBLASLT_SYMBOL
 } CublasLt;
-/* EXIT_SYSTEM where there is none. It stays loaded. */
+/* EXIT_SYSTEM if the library is not found. It stays loaded. */
 Status cublaslt_load(CublasLt *out);
 /* NULL for CUBLASLT_OK. what: what was being done. */
 Status cublaslt_status(const CublasLt *lt, int code, const char *what);
 
-/* ---- cublaslt_tuning.c: what was chosen before */
+/* ---- cublaslt_tuning.c: earlier choices of algorithms */
 typedef struct LtTuning LtTuning;
 typedef struct {
 	LtTuning *at;
 	int n;
 } LtTunings;
-/* What a choice depends on, as text, to be freed. */
+/* What a choice depends on, as text that the caller frees. */
 char *cublaslt_tuning_key(const char *machine, const char *version, bool tf32, int64_t limit,
                           const LibraryCall *call);
-/* A line that is none of ours is left out. */
+/* Reads the file's choices; skips lines in another form. */
 Status cublaslt_tunings_read(LtTunings *t, const char *path);
 void cublaslt_tunings_free(LtTunings *t);
-/* Was it chosen already? */
+/* Was the algorithm chosen already in this process? */
 bool cublaslt_tuning_known(const LtTunings *t, const char *key, CublasLtChoice *out);
 void cublaslt_tuning_keep(LtTunings *t, const char *key, const CublasLtChoice *choice);
-/* Which of n choices the file says; -1: none of them. */
+/* Which of n choices the file names; -1 if it names none of them. */
 int cublaslt_tuning_said(const LtTunings *t, const char *key, const CublasLtChoice *choices, int n);
-/* Adds a line to the file; false: it cannot be written. */
+/* Adds a line to the file; false if it cannot be written. */
 bool cublaslt_tuning_write(const char *path, const char *key, const CublasLtAlgorithm *algorithm);
 
 /* ---- cublaslt_split.c */
-/* Is the product faster as two, the second behind the first? */
+/* Is the product faster as two products, of which the second runs after the first? */
 bool cublaslt_split(const LibraryCall *call, LibraryCall *first, LibraryCall *rest);
 
-/* ---- cublaslt_plan.c: a call as the library's product d = a * b + c of matrices whose columns stand one behind the other */
+/* ---- cublaslt_plan.c: a call as the library's product d = a * b + c of matrices in column order */
 enum {
 	LT_A,
 	LT_B,
@@ -112,28 +115,28 @@ enum {
 	N_LT_LAYOUTS,
 	LT_AUX = N_LT_LAYOUTS,
 	N_LT_MATRICES
-}; /* c is d where nothing is added */
+}; /* c is d if nothing is added */
 typedef struct {
-	int operand;                    /* of the call */
-	int64_t rows, columns, leading; /* in memory; elements from one column to the next */
-	bool transposed;                /* the product reads it so */
+	int operand;                    /* operand of the call */
+	int64_t rows, columns, leading; /* size in memory; elements from one column to the next */
+	bool transposed;                /* the product reads the transposed matrix */
 	int64_t stride;                 /* elements from one matrix of the batch to the next */
-	int64_t steps[MAX_LIBRARY_BATCH_AXES - 1]; /* and along the outer axes */
-	uint32_t
-		alignment; /* bytes that the first elements of all its matrices are a multiple of */
+	int64_t steps[MAX_LIBRARY_BATCH_AXES - 1]; /* the same along each outer axis */
+	/* Alignment of all its matrices, in bytes. */
+	uint32_t alignment;
 } LtMatrix;
 typedef struct {
 	LtMatrix matrices[N_LT_MATRICES];
-	int64_t batch; /* products of one run of the library */
-	int n_outer;   /* axes with a run for each index */
+	int64_t batch; /* products in one run of the library */
+	int n_outer;   /* axes that need a run per index */
 	int64_t outer[MAX_LIBRARY_BATCH_AXES - 1];
-	int64_t runs; /* all of them */
-	bool swapped; /* z^T = y^T x^T */
+	int64_t runs; /* number of runs */
+	bool swapped; /* computes z^T = y^T x^T */
 } LtPlan;
-/* An error says what the library does not take. */
+/* An error says why the library does not take the call. */
 Status cublaslt_plan(const LibraryCall *call, LtPlan *out);
-/* Where matrix m of run number i begins, in the operand's buffer. */
+/* Address of matrix m in run i, in the operand's buffer. */
 char *cublaslt_place(const LibraryCall *call, const LtPlan *plan, int m, int64_t i, void *buffer);
-int cublaslt_type(uint32_t dtype); /* -1: it has none */
+int cublaslt_type(uint32_t dtype); /* -1 if the library does not have the type */
 
 #endif

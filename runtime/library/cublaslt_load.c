@@ -1,4 +1,4 @@
-/* Finding and opening cuBLASLt. */
+/* Finds and opens cuBLASLt. */
 #include "base/base.h"
 #include "runtime/library/cublaslt.h"
 
@@ -6,7 +6,7 @@
 
 static const char *const sonames[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 
-/* The first that it lacks; NULL: none. */
+/* The first function that the library lacks; NULL if it has all. */
 static const char *
 first_missing(CublasLt *lt)
 {

@@ -1,6 +1,5 @@
-/* A product in strides as cuBLASLt has them: columns of a matrix stand one behind the other, an operand may be transposed, and
- * matrices of a batch are the same number of elements apart. Rows that stand one behind the other are the transposed matrix's
- * columns, and z^T = y^T x^T. */
+/* Describes a product with strides in cuBLASLt's terms: matrices in column order, which may be transposed, and batches of
+ * matrices at equal distances. A matrix in row order is the transposed matrix in column order, and z^T = y^T x^T. */
 #include "base/numbers/numbers.h"
 #include "runtime/library/cublaslt.h"
 
@@ -16,7 +15,8 @@ cublaslt_type(uint32_t dtype)
 }
 
 /* ---- matrices */
-/* Of rows that lie so far apart, as columns do. False: no neighbours are side by side, or some elements are the same. */
+/* Describes a matrix with these distances between rows and columns. False if elements are not adjacent along any axis, or if
+ * elements coincide. */
 static bool
 put_matrix(LtMatrix *m, int64_t rows, int64_t columns, int64_t by_row, int64_t by_column)
 {
@@ -31,7 +31,7 @@ put_matrix(LtMatrix *m, int64_t rows, int64_t columns, int64_t by_row, int64_t b
 	return m->leading >= m->rows;
 }
 
-/* The last two axes of operand i; swapped: the transposed of them. */
+/* Describes the last two axes of operand i, transposed if swapped. */
 static bool
 put_operand(const LibraryCall *call, int i, bool swapped, LtMatrix *m)
 {
@@ -43,7 +43,7 @@ put_operand(const LibraryCall *call, int i, bool swapped, LtMatrix *m)
 }
 
 /* ---- batches */
-/* The longest axis is the library's, so that it has the fewest runs. */
+/* The longest batch axis becomes the library's, so that there are few runs. */
 static uint32_t
 longest_axis(const LibraryOperand *z)
 {
@@ -105,7 +105,8 @@ check_call(const LibraryCall *c)
 	return NULL;
 }
 
-/* A vector has a number for each row of d; what a GELU saves has columns that begin at multiples of 8 elements and 16 bytes. */
+/* A bias vector needs one number per row of d. The operand that a GELU saves needs columns that begin at multiples of 8
+ * elements and 16 bytes. */
 static Status
 check_epilogue(const LibraryCall *call, const LtPlan *p)
 {
@@ -134,7 +135,8 @@ cublaslt_plan(const LibraryCall *call, LtPlan *out)
 	*out = p;
 	RETURN_IF_ERROR(check_call(call));
 	int added = call->beta && !library_adds_in_place(call) ? LIBRARY_ADDED : LIBRARY_RESULT;
-	/* The library's result is never transposed: where ours has rows side by side, all three are. */
+	/* The library's result is never transposed. If our result has adjacent elements in rows, all three matrices are
+	 * transposed. */
 	bool swapped = z->dims[z->rank - 1] == 1 || z->strides[z->rank - 1] == 1;
 	bool fits = put_operand(call, LIBRARY_FIRST, swapped, &p.matrices[swapped ? LT_B : LT_A]) &&
 	            put_operand(call, LIBRARY_SECOND, swapped,

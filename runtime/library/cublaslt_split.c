@@ -1,11 +1,11 @@
-/* An axis whose size is no multiple of 16 bytes, in rows that begin at such multiples, is cut in two: matrix units take the part
- * that is one, and what is left is a small product. 50257 columns of f32 become 50256 and one. */
+/* Splits a product along an axis whose size is not a multiple of 16 bytes, if rows begin at multiples of 16 bytes. Matrix units
+ * take the first part; the rest is a small product. For example, 50257 columns of f32 become 50256 and 1. */
 #include "base/numbers/numbers.h"
 #include "runtime/library/cublaslt.h"
 
-enum { UNIT_BYTES = 16, LEAST_UNITS = 64 /* that the first part has */ };
+enum { UNIT_BYTES = 16, LEAST_UNITS = 64 /* least size of the first part */ };
 
-/* An axis of a product, as a dimension of its operands, counted from the last; 0: the operand has none. */
+/* Which dimension of each operand an axis of the product is, counted from the last; 0 if the operand does not have it. */
 typedef enum { AXIS_ROWS, AXIS_COLUMNS, AXIS_INNER, N_PRODUCT_AXES } ProductAxis;
 static const uint32_t from_last[N_PRODUCT_AXES][N_LIBRARY_OPERANDS] = {
 	[AXIS_ROWS] =
@@ -24,7 +24,7 @@ units_of(const LibraryOperand *o)
 	return UNIT_BYTES * 8 / dtype_info[o->dtype].bits;
 }
 
-/* Do all matrices of the operand have rows that begin at units, along which this dimension goes? */
+/* Is the dimension the one within rows, and do all rows of the operand begin at units? */
 static bool
 is_along_rows(const LibraryOperand *o, uint32_t dim)
 {
@@ -36,15 +36,15 @@ is_along_rows(const LibraryOperand *o, uint32_t dim)
 	return true;
 }
 
-/* How many the first part has; 0: the axis stays whole. */
+/* Size of the first part; 0 if the axis is not split. */
 static int64_t
 first_part(const LibraryCall *c, ProductAxis axis)
 {
 	int64_t size = 0, units = 1;
 	bool gains = false;
 
-	/* The first part would be rounded before the rest is added; other epilogues are of all of the sum; and what is added is added to
-	 * all of it, as by the loops. */
+	/* Along k, the first part would be rounded before the rest is added, epilogues other than a bias apply to the whole
+	 * sum, and an added operand must be added to the whole sum. */
 	if (axis == AXIS_INNER &&
 	    (c->operands[LIBRARY_RESULT].dtype != F32 || c->epilogue > EPILOGUE_BIAS || c->beta))
 		return 0;
@@ -81,7 +81,7 @@ cublaslt_split(const LibraryCall *call, LibraryCall *first, LibraryCall *rest)
 		rest->operands[i].dims[dim] -= part;
 		rest->operands[i].offset += part * call->operands[i].strides[dim];
 	}
-	if (axis == AXIS_INNER) { /* the rest is added */
+	if (axis == AXIS_INNER) { /* the rest is added to the result */
 		rest->beta = 1;
 		rest->operands[LIBRARY_ADDED] = rest->operands[LIBRARY_RESULT];
 		rest->epilogue = EPILOGUE_NONE;

@@ -1,10 +1,10 @@
-/* Which of cuBLASLt's algorithms a product takes: what its heuristic thinks is best, or what was fastest when it was tried. Both are
- * kept by what they depend on: the product, the library, the GPU. What was tried also stands in a file, a line each:
+/* Remembers which algorithm of cuBLASLt a product takes: the heuristic's choice, or the fastest in a trial. The key is all that
+ * the choice depends on: product, library and GPU. Trial results are also in a file, one line each:
  *
- *	NVIDIA H100 80GB HBM3, cuBLASLt 13.1.0, tf32, at most 67108864 bytes, dot {x = ...}	0700...00
+ * NVIDIA H100 80GB HBM3, cuBLASLt 13.1.0, tf32, at most 67108864 bytes, dot {x = ...} 0700...00
  *
- * A line counts only where the library offers that algorithm for the product: whatever a file says, none is run that it would not
- * choose itself. */
+ * A line is used only if the library itself offers that algorithm for the product. So no file can make it run an algorithm that
+ * it would not choose itself. */
 #include "base/files/files.h"
 #include "runtime/library/cublaslt.h"
 
@@ -18,11 +18,11 @@ enum { HEX_DIGITS = 2 * sizeof(CublasLtAlgorithm) };
 struct LtTuning {
 	char *key;
 	CublasLtAlgorithm algorithm;
-	int64_t workspace; /* -1: it stands in the file, and was not asked for yet */
+	int64_t workspace; /* -1 if the choice comes from the file and was not yet asked for */
 };
 
 /* ---- keys */
-/* Which arguments of a kernel the operands are says nothing about the product. */
+/* Leaves out which arguments of a kernel the operands are: the product does not depend on it. */
 char *
 cublaslt_tuning_key(const char *machine, const char *version, bool tf32, int64_t limit,
                     const LibraryCall *call)
@@ -60,7 +60,7 @@ add(LtTunings *t, const char *key, const CublasLtAlgorithm *algorithm, int64_t w
 }
 
 /* ---- the file */
-/* False: the line is none of ours. It is changed. */
+/* Splits the line, which it changes. False if the line has another form. */
 static bool
 read_line(char *line, const char **key, CublasLtAlgorithm *out)
 {
@@ -101,7 +101,7 @@ cublaslt_tunings_read(LtTunings *t, const char *path)
 	return status;
 }
 
-/* One write: lines of several processes do not mix. */
+/* A single write, so that lines of several processes do not mix. */
 bool
 cublaslt_tuning_write(const char *path, const char *key, const CublasLtAlgorithm *algorithm)
 {

@@ -1,5 +1,5 @@
-/* cuDNN as a library (runtime/library/library.h): convolutions and their adjoints on NVIDIA's GPUs. Its runs are queued in the device's stream,
- * and may be captured into a graph. The same plan gives the same bits in each run. */
+/* cuDNN as a library (library.h): convolutions and their gradients on NVIDIA's GPUs. Runs are queued in the device's stream and
+ * may be captured into a graph. The same plan gives the same bits in each run. */
 #include "base/numbers/numbers.h"
 #include "cudnn/cudnn.h"
 #include "runtime/library/library.h"
@@ -10,9 +10,9 @@ enum { MOST_NAME = 64 };
 
 struct Library {
 	Cudnn dnn;
-	CudnnTarget
-		target; /* its handle is made for the first convolution: it needs memory and time */
-	Status fault;   /* there is none, after the first try */
+	/* Its handle is made for the first convolution, because a handle needs memory and time. */
+	CudnnTarget target;
+	Status fault; /* why no handle could be made */
 	int capability, processors;
 	char version[MOST_CUDNN_VERSION];
 };
@@ -99,7 +99,7 @@ dnn_release(PreparedCall *c)
 	memory_free(c);
 }
 
-/* By a plan; NULL: as the library's heuristic says. */
+/* Prepares a call by a plan; plan NULL: by the library's heuristic. */
 static Status
 make_call(PreparedCall *c, const LibraryPlan *plan, int64_t scratch_limit)
 {

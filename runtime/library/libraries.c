@@ -1,4 +1,4 @@
-/* The libraries of a device. */
+/* Opens the libraries of a device, and describes them. */
 #include "runtime/library/library.h"
 
 #include <assert.h>

@@ -1,107 +1,110 @@
-/* What a device needs of a library that does products and convolutions in place of generated loops: a table of
- * functions. oneDNN fills it for the host (onednn*.c alone know it), cuBLASLt and cuDNN for NVIDIA's GPUs
- * (cuda/cublaslt*.c, cuda/cudnn.c); library_calls.c knows no more than this. */
+/* The interface to a library that runs products and convolutions in place of generated loops: a table of functions. oneDNN
+ * implements it for the host (onednn*.c), cuBLASLt and cuDNN for NVIDIA's GPUs (cublaslt*.c, cudnn.c).
+ * runtime/device/library_calls.c knows only this interface. */
 #ifndef GRADC_LIBRARY_H
 #define GRADC_LIBRARY_H
 
 #include "base/calls/library_call.h"
 #include "runtime/host/host.h"
 
-typedef struct Library Library;           /* one that was opened */
-typedef struct PreparedCall PreparedCall; /* a call that it is ready to run */
+typedef struct Library Library;           /* an opened library */
+typedef struct PreparedCall PreparedCall; /* a call that is ready to run */
 
-/* How a library finds out by trying which of its ways is fastest. */
+/* Trials: how a library finds its fastest way to run a call. */
 typedef struct {
-	const char *file; /* what was found, as text; one that is not there says nothing */
-	bool times;       /* what the file lacks is tried, and added to it */
-	void *(*alloc)(void *context,
-	               int64_t bytes); /* the GPU's memory; NULL: it has not so much */
+	const char *file; /* file with earlier results; it may not exist */
+	bool times;       /* try what the file lacks, and add it to the file */
+	/* Memory of the GPU; NULL if it has too little. */
+	void *(*alloc)(void *context, int64_t bytes);
 	void (*free)(void *context, void *at, int64_t bytes);
-	/* Seconds of a run, by the GPU's clock; negative: it failed. */
+	/* Seconds of a run, by the GPU's clock; negative if it failed. */
 	double (*time)(void *context, Status (*run)(void *call, void *stream), void *call);
 	void *context;
 } LibraryTrials;
 
-/* ---- autotune.c: that file */
-enum { AUTOTUNE_BYTES = 16 << 20 }; /* at most */
-/* Can it be read, and written, if that is wanted? Makes it then. An error says why not. missing: it is not there. */
+/* ---- autotune.c: the file of --autotune */
+enum { AUTOTUNE_BYTES = 16 << 20 }; /* largest file */
+/* Checks that the file can be read and, if `writes`, written; then it is created. *missing: the file does not exist. */
 Status autotune_file_open(const char *path, bool writes, bool *missing);
 
-/* Where a library works. */
+/* Where and how a library works. */
 typedef struct {
-	Pool *pool; /* of the host's threads, which outlives the library; NULL: it works on a GPU */
-	/* On the host: work is cut into tiles of one size, each computed by one thread, so that any number of threads gives
-	 * the same bits. Else products are cut, a tile for each CPU of the machine, where these bits would depend on the
-	 * threads; all other work the library cuts as it likes. */
+	Pool *pool; /* threads of the host, which must outlive the library; NULL on a GPU */
+	/* On the host. true: work is split into tiles of one size, each computed by one thread, so that bits do not depend on
+	 * the number of threads. false: only products whose bits would depend on it are split, into one tile per CPU of the
+	 * machine. All other work the library splits itself. */
 	bool tiled;
-	const char *machine;        /* the GPU's name; NULL: the host */
-	int capability, processors; /* of the GPU: 90 is compute capability 9.0 */
-	bool tf32;                  /* products of f32 may round their operands to it */
-	const LibraryTrials
-		*trials; /* as long as the library; NULL: it takes what it thinks is best */
+	const char *machine; /* name of the GPU; NULL on the host */
+	/* of the GPU: 90 for compute capability 9.0; number of multiprocessors */
+	int capability, processors;
+	bool tf32; /* f32 products may round their operands to tf32 */
+	/* Must live as long as the library. NULL: the library uses its own choice. */
+	const LibraryTrials *trials;
 } LibraryHome;
 
-/* A way to run a call that a library found when the model was compiled. */
+/* A way to run a call that was found when the model was compiled. */
 typedef struct {
-	const char *version;        /* of the library */
-	const char *text;           /* in its words */
-	int capability, processors; /* of the GPU that it was found for */
+	const char *version;        /* version of the library */
+	const char *text;           /* in the library's own form */
+	int capability, processors; /* of the GPU for which it was found */
 } LibraryPlan;
 
 typedef struct {
 	const char *name;
-	/* An error says why there is no library. Of a GPU: its context is the thread's current one, here and in all calls
+	/* An error says why the library cannot be used. On a GPU, its context is current in the thread, here and in all calls
 	 * below. */
 	Status (*open)(const LibraryHome *home, Library **out);
-	void (*close)(Library *library);                /* after its calls; NULL is allowed */
-	const char *(*version)(const Library *library); /* "oneDNN 2.6.0" */
-	/* fixed: bit i says that operand i (0, 1) has the same elements in every run that gives the same packed memory for
-	 * it. An error says why the loops are better: dtypes or strides that the library has no fast code for, or more
-	 * scratch than scratch_limit bytes. */
+	/* after all its calls; library may be NULL */
+	void (*close)(Library *library);
+	const char *(*version)(const Library *library); /* such as "oneDNN 2.6.0" */
+	/* fixed: bit i says that operand i (0 or 1) holds the same elements in every run with the same packed memory. An error
+	 * says why the loops are better: the library has no fast code for the dtypes or strides, or needs more scratch than
+	 * scratch_limit bytes. */
 	Status (*prepare)(Library *library, const LibraryCall *call, unsigned fixed,
 	                  int64_t scratch_limit, PreparedCall **out);
-	/* The same by that plan. An error says why it is none for this library and its GPU. NULL: there are no plans for it. */
+	/* Prepares a call by a plan. An error says why the plan does not fit this library or GPU. NULL if the library has no
+	 * plans. */
 	Status (*rebuild)(Library *library, const LibraryCall *call, const LibraryPlan *plan,
 	                  int64_t scratch_limit, PreparedCall **out);
-	/* Why it cannot run any call, known when the first was to be prepared; NULL: it can. NULL: no library of its kind fails then. */
+	/* Why the library can run no call, which may be known only after the first `prepare`; NULL if it can run calls. The
+	 * function is NULL if that cannot happen. */
 	const char *(*fault)(const Library *library);
-	void (*release)(PreparedCall *call);                     /* NULL is allowed */
+	void (*release)(PreparedCall *call);                     /* call may be NULL */
 	bool (*pays)(const PreparedCall *call);                  /* false: the loops are faster */
-	const char *(*implementation)(const PreparedCall *call); /* "brg:avx512_core" */
-	int64_t (*scratch)(const PreparedCall *call); /* bytes that a run needs, aligned to 64 */
-	/* Bytes of the fixed operand i in the layout that the library likes best; 0: it takes ours, or wants it anew in
-	 * each run. */
+	const char *(*implementation)(const PreparedCall *call); /* such as "brg:avx512_core" */
+	int64_t (*scratch)(const PreparedCall *call); /* bytes of scratch in a run, aligned to 64 */
+	/* Bytes of fixed operand i in the library's own layout; 0 if it takes ours, or packs the operand in each run. */
 	int64_t (*packed_bytes)(const PreparedCall *call, int i);
-	/* Brings operand i of that buffer into that layout, once. to: aligned to 64. NULL where packed_bytes is always 0. */
+	/* Packs operand i from the buffer to `to`, which is aligned to 64. NULL if packed_bytes is always 0. */
 	Status (*pack)(PreparedCall *call, int i, const void *buffer, char *to);
-	/* buffers: of each operand that the call has, where its offset counts from. packed: of the operands for which
-	 * packed_bytes is not 0; NULL there: packed anew, into the scratch. stream: the GPU's, in which the work has its turn;
-	 * NULL on the host, where it is done when this returns. */
+	/* buffers: one per operand of the call; operands' offsets count from there. packed: packed operands; NULL if
+	 * packed_bytes is 0, or to pack anew into the scratch. stream: the GPU's stream, in which the work is queued. On the
+	 * host it is NULL, and the work is done on return. */
 	Status (*run)(PreparedCall *call, void *const buffers[N_LIBRARY_OPERANDS],
 	              char *const packed[2], char *scratch, void *stream);
 } LibraryOps;
-extern const LibraryOps library_onednn; /* in a build without it, open is an error */
+extern const LibraryOps library_onednn; /* without oneDNN in the build, open is an error */
 extern const LibraryOps library_cublaslt, library_cudnn;
 
-/* ---- libraries.c: those of a device, in the order in which they are asked for a call */
+/* ---- libraries.c: the libraries of a device, in the order in which they are asked to take a call */
 enum { MOST_LIBRARIES = 2 };
 typedef struct {
 	const LibraryOps *ops;
-	Library *library; /* NULL: it is not there */
+	Library *library; /* NULL if it could not be opened */
 	Status why_none;
 } OpenedLibrary;
 typedef struct {
-	int n; /* 0: nobody asked for any */
+	int n; /* 0: libraries are off */
 	OpenedLibrary at[MOST_LIBRARIES];
-	Text text;     /* for people: their versions, or why they are not there */
-	Text versions; /* of those that are there */
+	Text text;     /* for people: versions, or why a library cannot be used */
+	Text versions; /* versions of the usable libraries */
 } Libraries;
-/* One that is not there is no fault. */
+/* A library that cannot be opened is not a fault. */
 void libraries_open(Libraries *out, const LibraryHome *home, int n, const LibraryOps *const *list);
-/* When calls have been prepared: what cannot run any is not there. */
+/* Called after calls were prepared: a library that can run no call no longer counts as usable. */
 void libraries_look_again(Libraries *libraries);
 void libraries_close(Libraries *libraries);
-/* NULL: none is there. */
+/* NULL if no library is usable. */
 static inline const char *
 libraries_versions(const Libraries *libraries)
 {

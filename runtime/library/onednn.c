@@ -1,7 +1,7 @@
-/* oneDNN as a library (runtime/library/library.h), opened with dlopen; the generation of its interface, 2 or 3, is that of the
- * header at build. Each call is a primitive, made once, or two where tiles do not divide the work, and copies of operands
- * into the layouts that it wants and back. Scratch is the caller's. Each worker of a tiled call has memory objects of its
- * own: they hold the addresses of the tile at hand. onednn_run.c runs them. */
+/* oneDNN as a library (library.h), opened with dlopen. The header at build decides the generation of its interface, 2 or 3. A
+ * call is a primitive that is made once, or two primitives if tiles do not divide the work evenly, and copies of operands to
+ * the library's layouts and back. The caller provides the scratch. Each worker of a tiled call has memory objects of its own,
+ * because they hold the addresses of its tile. onednn_run.c runs the calls. */
 #if GRADC_ONEDNN
 #include "base/numbers/numbers.h"
 #include "runtime/library/onednn_impl.h"
@@ -51,7 +51,7 @@ find_symbols(Library *lib)
 	return NULL;
 }
 
-/* Scratch is ours. */
+/* Primitives use the caller's scratch. */
 static dnnl_status_t
 make_attributes(const Library *lib, dnnl_primitive_attr_t *out)
 {
@@ -120,7 +120,8 @@ onednn_open(const LibraryHome *home, Library **out)
 	*(void **)&lib->max_threads = pool_symbol(lib->pool, "omp_get_max_threads");
 	*(void **)&lib->set_threads = pool_symbol(lib->pool, "omp_set_num_threads");
 	if (!lib->in_parallel || !lib->max_threads || !lib->set_threads)
-		status = status_error(EXIT_SYSTEM, "oneDNN: its threads are libgomp's, ours not");
+		status = status_error(EXIT_SYSTEM,
+		                      "oneDNN: it uses libgomp's threads, this process does not");
 	if (!status && !(lib->library = dlopen(SONAME, RTLD_NOW | RTLD_LOCAL)))
 		status = status_error(EXIT_SYSTEM, "%s", dlerror());
 	if (!status)
@@ -134,7 +135,7 @@ onednn_open(const LibraryHome *home, Library **out)
 	return NULL;
 }
 
-/* The library stays loaded: libgomp's threads may still be in its code's loops. */
+/* The library stays loaded, because libgomp's threads may still run its code. */
 static void
 onednn_close(Library *lib)
 {
@@ -158,9 +159,9 @@ onednn_version(const Library *lib)
 }
 
 /* ---- threads
- * The library makes primitives for as many, and computes with as many, as OpenMP has for the calling thread, which may
- * be another one for each run. Where that is within a loop of the host's, OpenMP gives it one, and it waits forever for
- * others that it was told of. */
+ * The library makes and runs primitives with the number of threads that OpenMP has set for the calling thread, which may differ
+ * from run to run. Inside a parallel loop of the host, OpenMP gives it a single thread, and it would wait forever for the
+ * others. */
 int
 onednn_threads_begin(const PreparedCall *c)
 {
@@ -177,7 +178,7 @@ onednn_threads_end(const PreparedCall *c, int before)
 	c->lib->set_threads(before);
 }
 
-/* ---- descriptions: what differs between the generations */
+/* ---- descriptions: where the generations differ */
 dnnl_data_type_t
 onednn_type(uint32_t dtype)
 {
@@ -235,7 +236,7 @@ wanted(const PreparedCall *c, const Tile *t, int i)
 
 /* ---- tiles */
 
-/* Operands that all tiles read lie in one layout, that of the full tile. */
+/* Operands that all tiles read have one layout, that of the full tile. */
 static bool
 is_shared(const PreparedCall *c, int i)
 {
@@ -308,7 +309,7 @@ make_primitive(const PreparedCall *c, Tile *t, ConstMemoryDesc asked[N_OPERANDS]
 	return onednn_fault(lib->primitive_create(&t->primitive, t->description), "no primitive");
 }
 
-/* A tile of so many steps along the axis. */
+/* Makes a tile of `steps` steps along the axis. */
 static Status
 make_tile(const PreparedCall *c, int64_t steps, Tile *t)
 {
@@ -406,7 +407,7 @@ has_avx512(const Library *lib)
 	return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
-/* Without AVX-512 gemm:jit parts the sums of a product by its number of threads. */
+/* Without AVX-512, gemm:jit splits sums by the number of threads, so bits would depend on it. */
 static bool
 follows_threads(const PreparedCall *c)
 {
@@ -424,7 +425,7 @@ onednn_prepare(Library *lib, const LibraryCall *call, unsigned fixed, int64_t sc
 		                    epilogue_names[call->epilogue]);
 	if (lib->tiled)
 		return open_call(lib, call, fixed, scratch_limit, true, MANY_TILES, out);
-	/* Which implementation it is shows when it is made. */
+	/* The implementation is known only after the call is made. */
 	RETURN_IF_ERROR(open_call(lib, call, fixed, scratch_limit, false, 1, out));
 	if (!follows_threads(*out))
 		return NULL;

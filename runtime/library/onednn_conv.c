@@ -1,11 +1,11 @@
-/* Convolutions and their adjoints for oneDNN. It has fast code for layouts in blocks of channels; copying to these
- * layouts and back takes a twentieth of the time that they save. */
+/* Convolutions and their gradients for oneDNN. It has fast code for layouts with blocks of channels; copying to these layouts
+ * and back takes a twentieth of the time that it saves. */
 #if GRADC_ONEDNN
 #include "runtime/library/onednn_impl.h"
 
 enum { TILE_OUTPUTS = 32, TILE_GROUPS = 16, MAX_DIMS = MAX_LIBRARY_SPATIAL + 3 };
 
-/* Axes of tiles: x and y go by images, w by outputs or groups. */
+/* Axes of tiles: for x and y the images, for w the outputs or groups. */
 enum { AXIS_BATCH, AXIS_OUT, AXIS_GROUPS };
 
 static int64_t
@@ -26,7 +26,7 @@ least(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* Elements from one step of the axis to the next; 0 where the tensor has no such axis. */
+/* Elements from one step of the axis to the next; 0 if the tensor does not have the axis. */
 static int64_t
 axis_stride(const ConvSizes *c, ConvTensor tensor, int axis)
 {
@@ -67,7 +67,7 @@ weight_tiling(const LibraryCall *call, int tiles)
 	                     : tiling_of(call, tiles, AXIS_GROUPS, c.groups, TILE_GROUPS);
 }
 
-/* [batch, channels, places..], or [outputs, inputs, window..] with an axis for groups in front where there are any. */
+/* [batch, channels, spatial..], or [outputs, inputs, window..] with an axis of groups in front if there are groups. */
 static Layout
 conv_layout(const LibraryCall *call, const Tiling *t, int64_t steps, int i)
 {
@@ -101,7 +101,7 @@ typedef struct {
 	dnnl_dims_t stride, dilation, low, high;
 } Window;
 
-/* The library counts dilation from 0. Places behind the last window are no padding. */
+/* The library counts dilation from 0. Input after the last window is not padding. */
 static Window
 window_of(const ConvSizes *c)
 {
@@ -118,7 +118,7 @@ window_of(const ConvSizes *c)
 	return w;
 }
 
-/* x, w, y by kind. */
+/* Sorts operands into x, w, y. */
 static void
 by_tensor(const LibraryCall *call, ConstMemoryDesc m[N_OPERANDS], ConstMemoryDesc out[CONV_Y + 1])
 {
@@ -152,7 +152,7 @@ describe_forward(const Library *lib, const LibraryCall *call, ConstMemoryDesc m[
 #endif
 }
 
-/* An adjoint, given the convolution that it is of. */
+/* Describes a gradient, with the convolution that it belongs to. */
 static dnnl_status_t
 describe_adjoint(const Library *lib, const LibraryCall *call, ConstMemoryDesc m[N_OPERANDS],
                  dnnl_primitive_desc_t forward, dnnl_primitive_desc_t *out)
@@ -188,7 +188,7 @@ describe_adjoint(const Library *lib, const LibraryCall *call, ConstMemoryDesc m[
 #endif
 }
 
-/* The same sizes in another type. */
+/* The same sizes with another type. */
 static dnnl_status_t
 describe_as(const Library *lib, ConstMemoryDesc m, dnnl_data_type_t type, MemoryDesc *out)
 {
@@ -210,8 +210,8 @@ describe_as(const Library *lib, ConstMemoryDesc m, dnnl_data_type_t type, Memory
 #endif
 }
 
-/* The convolution that an adjoint is described by has operands of one type; a result in another one is only the
- * adjoint's. */
+/* A gradient is described with its convolution, whose operands must all have one type. Only the gradient's result has a type of
+ * its own. */
 static dnnl_status_t
 describe_backward(const Library *lib, const LibraryCall *call, ConstMemoryDesc m[N_OPERANDS],
                   dnnl_primitive_desc_t *out)

@@ -1,12 +1,12 @@
-/* Products for oneDNN: its matmul takes strides as they are. */
+/* Products for oneDNN, whose matmul takes our strides. */
 #if GRADC_ONEDNN
 #include "runtime/library/onednn_impl.h"
 
 #include <string.h>
 
-enum { LEAST_STEP = 128, LEAST_BATCHES = 4, LINE = 16 /* numbers in a line of the cache */ };
+enum { LEAST_STEP = 128, LEAST_BATCHES = 4, LINE = 16 /* numbers in a cache line */ };
 
-/* Of a dimension, in at most so many steps. */
+/* Size of a tile, with at most `tiles` tiles. */
 static int64_t
 step_of(int64_t extent, int tiles)
 {
@@ -16,7 +16,7 @@ step_of(int64_t extent, int tiles)
 	return step < extent ? step : extent;
 }
 
-/* Tiles are elements of the first batch axis that has enough of them, else rows or columns, whichever are more. */
+/* Tiles run along the first batch axis that is long enough, otherwise along rows or columns, whichever are more. */
 static Tiling
 dot_tiling(const LibraryCall *call, int tiles)
 {

@@ -1,4 +1,4 @@
-/* oneDNN in a build without it: it cannot be opened, so nothing else is asked of it. */
+/* oneDNN in a build without it: opening it is an error. */
 #include "runtime/library/library.h"
 
 #if !GRADC_ONEDNN

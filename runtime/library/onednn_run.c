@@ -1,4 +1,4 @@
-/* Runs of calls that onednn.c has prepared: addresses into memory objects, copies, primitives. */
+/* Runs the calls that onednn.c has prepared: sets addresses of memory objects, copies operands, runs primitives. */
 #if GRADC_ONEDNN
 #include "base/numbers/numbers.h"
 #include "runtime/library/onednn_impl.h"
@@ -46,7 +46,8 @@ onednn_pack(PreparedCall *c, int i, const void *buffer, char *to)
 	return status;
 }
 
-/* The addresses of a worker's tile: operands that all share are packed already, others have room in its scratch. */
+/* Sets the addresses of a worker's tile. Operands that all workers share are already packed; the others are copied into the
+ * worker's scratch. */
 static dnnl_status_t
 set_addresses(const PreparedCall *c, const Tile *t, int worker, int64_t first)
 {
@@ -88,7 +89,7 @@ run_tile(const PreparedCall *c, int worker, int64_t first)
 	return status;
 }
 
-/* Workers [begin, end): each takes every workers-th tile. */
+/* Runs workers [begin, end); worker w computes every workers-th tile. */
 static void
 run_workers(void *ctx, int64_t begin, int64_t end)
 {

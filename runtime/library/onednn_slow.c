@@ -1,11 +1,11 @@
-/* Where the loops are faster than the library: one table, each row with what was measured. All that gradc knows of single
- * vendors and of single implementations of the library stands here. */
+/* A table of cases in which the loops are faster than the library, with the measurements. All knowledge about vendors of CPUs
+ * and about implementations of the library is here. */
 #include "runtime/library/onednn_slow.h"
 #include "base/numbers/numbers.h"
 
 #include <string.h>
 
-/* ---- grouped convolutions by products over patches */
+/* ---- grouped convolutions that are products over patches */
 static bool
 has_groups(const LibraryUse *u)
 {
@@ -13,9 +13,9 @@ has_groups(const LibraryUse *u)
 }
 
 /* ---- products by gemm:jit without AVX-512 */
-/* On 1 / rows + 1 / columns of a tile: above it both matrices are read in place (oneDNN's nocopy_checker_avx2). */
+/* Bound for 1 / rows + 1 / columns of a tile. Above it, gemm:jit reads both matrices in place (oneDNN's nocopy_checker_avx2). */
 #define IN_PLACE 0.0038
-enum { LARGE_CACHE = 1 << 20, SHARED_ROWS = 4096 }; /* bytes */
+enum { LARGE_CACHE = 1 << 20, SHARED_ROWS = 4096 }; /* in bytes */
 
 static bool
 reads_in_place(const LibraryUse *u)
@@ -34,7 +34,7 @@ reads_in_place(const LibraryUse *u)
 	return u->second_cache < LARGE_CACHE || u->tiles < u->enough;
 }
 
-/* ---- products by brg, which reads the second matrix in place unless that lies along k, or its rows are a power of 2 apart */
+/* ---- products by brg, which reads the second matrix in place, unless its rows lie along k or are a power of 2 apart */
 enum { DEEP = 192, WIDE_BYTES = 8192, SHARED_BYTES = 2048 };
 
 static bool
@@ -73,22 +73,23 @@ on_intel(const LibraryUse *u)
 	(1u << LIBRARY_CONV | 1u << LIBRARY_CONV_GRAD_INPUT | 1u << LIBRARY_CONV_GRAD_WEIGHT)
 
 static const struct {
-	const char *code; /* in the implementation's name */
+	const char *code; /* part of the implementation's name */
 	unsigned kinds;
 	bool (*cpu)(const LibraryUse *u);
 	bool (*slow)(const LibraryUse *u);
 } slow_code[] = {
-	/* Two cores with AVX2; groups of 1, 2, 4, 12, 36 and 100 channels, for which the library has nothing else: the loops
-         * are 20 to 30, 6, 5, 3, 1.5 and 1.1 times as fast. It copies patches to memory before it multiplies. */
+	/* Two cores with AVX2; groups of 1, 2, 4, 12, 36 and 100 channels, for which the library has no other code. The loops
+	 * are 20 to 30, 6, 5, 3, 1.5 and 1.1 times as fast, because this code copies patches to memory before it multiplies. */
 	{"gemm", CONVOLUTIONS, any_cpu, has_groups},
-	/* One thread, AVX2, operands that no near cache holds: in place the library had a third to nine tenths of its speed with
-         * copies, the loops seven to nine tenths. The loops are slower where there are many small products, unless rows of the
-         * second matrix are a multiple of 4 KiB apart and share lines of the first cache. With a second cache of 2 MiB (Golden
-         * Cove, AVX-512 off; 37 shapes of bench/gemm) what is read in place is 1.05 to 1.8 times as fast as the loops, as long
-         * as there is a tile for each CPU. */
+	/* One thread, AVX2, operands larger than the near caches. Reading in place, the library has 0.33 to 0.9 times the speed
+	 * that it has with copies; the loops have 0.7 to 0.9 times that speed. The loops lose for many small products, unless
+	 * rows of the second matrix are a multiple of 4 KiB apart and share lines of the first cache. With a second cache of 2
+	 * MiB (Golden Cove, AVX-512 off; 37 shapes of bench/gemm) reading in place is 1.05 to 1.8 times as fast as the loops,
+	 * as long as there is a tile for each CPU. */
 	{"gemm", DOT, without_avx512, reads_in_place},
-	/* Sapphire Rapids, two cores: 512 x 768 x 3072 has 185 GFLOP/s, and 385 with the loops; over such widths the library
-         * had 0.45 to 0.75 of the speed of other widths, the loops 0.9. A Zen 5 had all of it. */
+	/* Sapphire Rapids, two cores: 512 x 768 x 3072 reaches 185 GFLOP/s with the library, and 385 with the loops. At such
+	 * widths the library has 0.45 to 0.75 times its speed at other widths, the loops 0.9 times theirs. A Zen 5 does not
+	 * slow down. */
 	{"brg", DOT, on_intel, rows_share_lines},
 };
 

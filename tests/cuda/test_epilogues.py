@@ -84,7 +84,7 @@ def test_autotune_says_what_it_does_not_do(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("what, says", [("no/file", "no/file: No such file or directory"), ("a folder", "a folder: Is a directory"),
-                                        ("a model", "a model is there, and is no file of --autotune"), ("a pipe", "a pipe is no file")])
+                                        ("a model", "a model exists and is not a file of --autotune"), ("a pipe", "a pipe is not a regular file")])
 def test_autotune_refuses(trainer, tmp_path, what, says):
     """Nothing is written to what is not its own."""
     (tmp_path / "a folder").mkdir()
