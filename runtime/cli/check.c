@@ -1,12 +1,12 @@
-/* What `gradc grad --check-gradients` has the compiled program do: progress for people, results for gradc. */
+/* The work of `gradc grad --check-gradients` in the compiled program: progress for people, results for gradc. */
 #include "runtime/cli/cli.h"
 #include "runtime/run/run.h"
 
 #include <jansson.h>
 #include <unistd.h>
 
-#define EVERY 0.5       /* seconds between lines on a terminal, */
-#define PLAIN_EVERY 5.0 /* and elsewhere */
+#define EVERY 0.5       /* seconds between lines on a terminal */
+#define PLAIN_EVERY 5.0 /* seconds between lines elsewhere */
 
 typedef struct {
 	json_t *list;

@@ -1,5 +1,4 @@
-/* The command line of a training executable: a client of gradc.h. Sections are named after the
- * .c file. */
+/* The command line of a training executable, a client of gradc.h. Sections are named after the .c files. */
 #ifndef GRADC_CLI_H
 #define GRADC_CLI_H
 
@@ -13,108 +12,112 @@
 typedef struct {
 	GradcOptions run;
 	GradcPairs inputs;
-	const char *command; /* this one, with --resume=auto */
-	const char *program; /* this executable's file */
+	const char *command; /* this command with --resume=auto, for people */
+	const char *program; /* path of the executable */
 	StringList configs;
-	PathUses paths; /* what the options name */
+	PathUses paths; /* files that the options name */
 	const char *export, *export_merged, *export_adapter, *log, *progress, *dump_gradients,
 		*output_dir, *table, *ignored;
 	const char *tensorboard, *report;
-	double find_lr[2]; /* from, to; 0: not asked for */
+	double find_lr[2]; /* lowest and highest rate of --find-lr; 0 without it */
 	int64_t eval_every, save_every, check_gradients, parent;
 	bool info, json, once, backward, help;
 } CliOptions;
-/* Reports every fault through diag; false when there was one. */
+/* Reports every fault to diag; false if there was one. */
 bool options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out);
-/* Splits every NAME=VALUE whose VALUE has an `=`, too, behind the longest name of an input that stands there. */
+/* Splits NAME=VALUE again if the model has an input whose name contains `=`: the longest matching input name wins. */
 Status options_match_names(Arena *arena, const GradcModel *model, CliOptions *o);
 void options_help(FILE *out, const char *program);
-json_t *options_json(const CliOptions *o); /* what was given, and what holds without it */
+json_t *options_json(const CliOptions *o); /* given options and defaults */
 
 /* ---- info.c */
 int info_print(const GradcModel *model, const CliOptions *o, Diag *diag);
 
-/* ---- info_device.c: "device", "library_calls" and "library_bytes"; the same as lines. */
+/* ---- info_device.c: "device", "library_calls" and "library_bytes" as JSON, and as lines of text */
 json_t *info_device(const GradcModel *model, const Format *f, const GradcOptions *options);
 void info_device_print(const GradcModel *model, const Format *f, const GradcOptions *options);
 
-/* ---- table.c: what is trained, before training. */
+/* ---- table.c: the table before training, with what is trained */
 void table_print(FILE *out, const Gradc *run, const CliOptions *o);
 
-/* ---- state_bytes.c: bytes of what training keeps, of all trained parameters together */
+/* ---- state_bytes.c: bytes of the states of all trained parameters */
 enum { N_STATE_PARTS = 5 }; /* weights, working weights, gradients, moments, averages */
 typedef struct {
 	int64_t elements, bytes[N_STATE_PARTS];
 } StateBytes;
 StateBytes state_bytes(const Format *f);
-void state_bytes_print(FILE *out, const Format *f); /* a line; nothing where nothing is trained */
-json_t *state_bytes_json(const Format *f); /* bytes of each part a parameter, and `total` */
+/* one line; no line if no parameter is trained */
+void state_bytes_print(FILE *out, const Format *f);
+json_t *state_bytes_json(const Format *f); /* bytes per parameter of each part, and their `total` */
 
-/* ---- check.c: --check-gradients, with progress on stderr; the worst of each parameter in FOLDER/gradients.json. */
+/* ---- check.c: --check-gradients. Progress goes to stderr, the worst entry of each parameter to FOLDER/gradients.json. */
 Status check_gradients(Gradc *run, const CliOptions *o);
 
-/* ---- find_lr.c: --find-lr. What the losses of a sweep of learning rates say of the best one. */
+/* ---- find_lr.c: --find-lr suggests a learning rate from the losses of a sweep */
 typedef struct {
 	int64_t n;            /* steps so far */
-	double *lr, *loss;    /* of each: `loss` smoothed */
-	double average, best; /* what `loss` is made of; the lowest */
+	double *lr, *loss;    /* per step; losses are smoothed */
+	double average, best; /* running average behind `loss`; lowest smoothed loss */
 	bool diverged;
 } LrSweep;
 LrSweep lr_sweep_new(Arena *arena, int64_t steps);
-/* False: the loss has diverged: the sweep is over. NaN, where no target counted, says nothing. */
+/* False if the loss has diverged, which ends the sweep. NaN (no target counted) is ignored. */
 bool lr_sweep_add(LrSweep *s, double lr, double loss);
-/* Where the loss falls fastest by the logarithm of the learning rate; NaN: too few steps. */
+/* The learning rate at which the loss falls fastest over the logarithm of the rate; NaN with too few steps. */
 double lr_sweep_steepest(const LrSweep *s);
-double lr_sweep_lowest(const LrSweep *s); /* where the loss is lowest; NaN: no steps */
-/* A table and what it suggests; json: the same as JSON. */
+double lr_sweep_lowest(const LrSweep *s); /* the rate with the lowest loss; NaN without steps */
+/* Prints a table and the suggestion, or the same as JSON. */
 void lr_sweep_print(const LrSweep *s, FILE *out, bool json);
 
 /* ---- output_check.c */
-/* `paths` of rows whose values name more than a file */
+/* `paths` of options whose value names more than one file. */
 void writes_model(const OptionUse *u, PathUses *uses);
 void reads_adapter(const OptionUse *u, PathUses *uses);
 void writes_adapter(const OptionUse *u, PathUses *uses);
 void reads_checkpoints(const OptionUse *u, PathUses *uses);
 void writes_checkpoints(const OptionUse *u, PathUses *uses);
-/* No output of the options is one of their inputs, the executable, or another output; `out`: all of them. */
+/* Checks that no output is an input, the executable, or another output. out: all files that the options name. */
 bool outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *out,
                      Diag *diag);
 
-/* ---- log.c: JSON lines. */
+/* ---- log.c: JSON lines */
 typedef struct Log Log;
-/* NULL path: *out is NULL, and writes do nothing. With step > 0 a file that is there is continued:
- * what it has of later steps is dropped, in one moment. `resumed`: for the first line; path NULL: nothing was. */
+/* With path NULL, *out is NULL and writing does nothing. If `resumed` is of a step > 0, an existing file is continued: lines of
+ * later steps are dropped, by an atomic replacement. `resumed` also goes into the first line; its path is NULL without a
+ * checkpoint. */
 Status log_open(const char *path, const GradcResume *resumed, Log **out);
-/* Steps that were dropped, which this run computes again, and the seconds that they had taken. */
+/* Number of dropped steps, which this run computes again; *seconds: the time that they took. */
 int64_t log_lost_steps(const Log *log, double *seconds);
 Status log_eval_before(Log *log, const GradcEval *eval);
+/* ranges may be empty. */
 Status log_step(Log *log, Gradc *run, const GradcStep *step, const GradcEval *eval,
-                const GradcRunningRanges *ranges); /* of which there may be none */
+                const GradcRunningRanges *ranges);
 Status log_close(Log *log);
-json_t *json_number(double value); /* null when not finite */
+json_t *json_number(double value); /* null if not finite */
 void json_add_eval(json_t *line, const GradcEval *eval);
 
-/* ---- tensorboard.c: an event file. NULL folder: *out is NULL, and writes do nothing. */
+/* ---- tensorboard.c: an event file. With folder NULL, *out is NULL and writing does nothing. */
 typedef struct EventFile EventFile;
 Status tensorboard_open(const char *folder, EventFile **out);
 Status tensorboard_eval_before(EventFile *e, const GradcEval *eval, int64_t step);
 Status tensorboard_step(EventFile *e, const Gradc *run, const GradcStep *s, const GradcEval *eval);
 Status tensorboard_close(EventFile *e);
 
-/* ---- report.c: a page. NULL without --report, and then the others do nothing. */
+/* ---- report.c: a page about the training. report_open returns NULL without --report; then the other functions do nothing. */
 typedef struct Report Report;
-extern const char report_page[]; /* report.html */
+extern const char report_page[]; /* text of report.html */
 Report *report_open(Arena *arena, const CliOptions *options);
 void report_eval(Report *r, int64_t step, const GradcEval *eval);
-void report_step(Report *r, const GradcStep *s, const GradcEval *eval, /* eval may be NULL */
+/* eval may be NULL. */
+void report_step(Report *r, const GradcStep *s, const GradcEval *eval,
                  const GradcRunningRanges *ranges);
-/* Writes the page. fault: why the training ended early; NULL: it did not. */
+/* Writes the page. fault: why the training ended early; NULL if it did not. */
 Status report_close(Report *r, const Gradc *run, const char *fault);
 
-/* ---- profile.c: for the report, times by kernel and by ONNX node. */
+/* ---- profile.c: times per kernel and per ONNX node, for the report */
 json_t *profile_json(const Format *f, const GradcProfile *p);
 
-/* ---- views.c: the event file and the report together. */
+/* ---- views.c: the event file and the report together */
 typedef struct {
 	EventFile *events;
 	Report *report;
@@ -123,8 +126,8 @@ Status views_open(Arena *arena, const CliOptions *o, Views *out);
 Status views_eval_before(const Views *v, int64_t step, const GradcEval *eval);
 Status views_step(const Views *v, const Gradc *run, const GradcStep *s, const GradcEval *eval,
                   const GradcRunningRanges *ranges);
-void views_drop_events(Views *v); /* after a fault of the event file, which ends there */
-/* Completes both. fault: why the training ended early; NULL: it did not. */
+void views_drop_events(Views *v); /* closes the event file after a fault */
+/* Completes both. fault: why the training ended early; NULL if it did not. */
 Status views_close(Views *v, const Gradc *run, const char *fault);
 
 /* ---- progress.c */
@@ -133,22 +136,22 @@ typedef struct {
 	ProgressKind kind;
 	FILE *out;
 	bool colour;
-	int drawn; /* columns of the live line that may hold text */
+	int drawn; /* width of the live line so far */
 	double started, last, last_seconds;
 	int64_t last_step, total;
-	double rate; /* steps a second, smoothed */
+	double rate; /* steps per second, smoothed */
 } Progress;
 /* done: steps before this process. */
 Progress progress_start(const char *kind, FILE *out, int64_t done, int64_t total);
 void progress_step(Progress *p, const Gradc *run, const GradcStep *step);
-void progress_line(Progress *p, const char *fmt, ...) PRINTF(2, 3); /* above the live line */
+void progress_line(Progress *p, const char *fmt, ...) PRINTF(2, 3); /* prints above the live line */
 void progress_end(Progress *p);
 
-/* ---- training.c: what is done with a run that is open. */
+/* ---- training.c: what the options do with an open run */
 typedef struct {
-	volatile sig_atomic_t number; /* that came; 0: none */
-	volatile sig_atomic_t
-		awaited; /* whoever trains looks at it between steps; else a signal ends the process at once */
+	volatile sig_atomic_t number; /* the signal that came; 0 if none came */
+	/* Training looks at `number` between steps. false: a signal ends the process at once. */
+	volatile sig_atomic_t awaited;
 } Signals;
 typedef struct {
 	Gradc *run;
@@ -162,17 +165,21 @@ typedef struct {
 	GradcStep step;
 	GradcEval before, after;
 	GradcResume resumed;
-	bool evaluated;                    /* `after` is of the last step, or `before` of no step */
-	double step_seconds, save_seconds; /* of this process's steps, and between them */
-	bool apart; /* this rank could not begin a step that others have begun */
-	bool keeps_ranges; /* rank 0 does: a log or a report; all ranks know it, for all wait for a step that is read */
-	bool rescued; /* training ended with a fault, and what there is of it is exported */
-	int stop;     /* the signal that ended training, on whatever rank; 0: none */
+	/* `after` belongs to the last step, or to `before` if no step was made */
+	bool evaluated;
+	/* time of this process's steps; time of saving between them */
+	double step_seconds, save_seconds;
+	bool apart; /* this rank could not begin a step that other ranks have begun */
+	/* rank 0 writes ranges to a log or report; the same on all ranks, because all must wait for the step */
+	bool keeps_ranges;
+	bool rescued; /* a fault ended training, and the states before it are exported */
+	int stop;     /* the signal that ended training, on any rank; 0 if none did */
 } Session;
-/* What could not be written at the end is told at the start. */
+/* Checks before training whether the exports can be written. */
 Status session_check_exports(const Session *s);
 Status session_run(Session *s);
-bool status_is_common(int exit_code); /* all ranks come to such a fault by themselves */
-bool session_is_everybodys(const Session *s, const StatusInfo *status); /* they did */
+bool status_is_common(int exit_code); /* every rank finds such a fault by itself */
+/* every rank has found the fault by itself */
+bool session_is_everybodys(const Session *s, const StatusInfo *status);
 
 #endif

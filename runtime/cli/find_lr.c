@@ -1,11 +1,11 @@
-/* --find-lr: which learning rate is good, from the losses of steps whose learning rate grows exponentially: Smith,
- * arXiv:1506.01186. Losses are smoothed as fastai's lr_find does it: an average of factor 0.98, divided by 1 - 0.98^n. */
+/* --find-lr: suggests a learning rate from the losses of steps with exponentially growing rates (Smith, arXiv:1506.01186).
+ * Losses are smoothed as in fastai's lr_find: an average with factor 0.98, divided by 1 - 0.98^n. */
 #include "runtime/cli/cli.h"
 
 #include <math.h>
 
 #define SMOOTHING 0.98
-#define MOST_TIMES 4 /* of the lowest loss: it has diverged */
+#define MOST_TIMES 4 /* the loss has diverged at so many times its lowest value */
 
 LrSweep
 lr_sweep_new(Arena *arena, int64_t steps)
@@ -29,7 +29,7 @@ lr_sweep_add(LrSweep *s, double lr, double loss)
 	return !s->diverged;
 }
 
-/* The first tenth is not smooth yet. */
+/* Skips the first tenth, where the average is not smooth yet. */
 double
 lr_sweep_steepest(const LrSweep *s)
 {
@@ -78,7 +78,7 @@ print_json(const LrSweep *s, FILE *out)
 	json_decref(root);
 }
 
-/* At most ROWS of the steps, evenly; a bar is as long as its loss is above the lowest. */
+/* Prints at most ROWS evenly spaced steps. A bar's length shows how far the loss is above the lowest. */
 static void
 print_rows(const LrSweep *s, FILE *out)
 {

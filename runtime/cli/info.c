@@ -1,4 +1,4 @@
-/* --info: what is compiled in, from the tables alone, and what will run it here; no region is allocated. */
+/* --info: what is compiled in, from the tables alone, and what will run here. No region is allocated. */
 #include "format/bundle/bundle.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/cli/cli.h"
@@ -91,14 +91,14 @@ add_programs(json_t *root, const Format *f)
 	json_object_set_new(root, "programs", list);
 }
 
-/* Whose programs a variant runs. */
+/* The target whose programs a variant runs. */
 static const char *
 target_name(const Format *f, const CodeImage *v)
 {
 	return v->target < f->n[SECTION_TARGETS] ? format_text(f, f->targets[v->target].name) : "";
 }
 
-/* What an image of bytes has: how many modules, or what is wrong with it. */
+/* The contents of a bundle: number of modules, or what is wrong. */
 static const char *
 bundle_text(Arena *arena, const Format *f, const CodeImage *v)
 {
@@ -112,7 +112,7 @@ bundle_text(Arena *arena, const Format *f, const CodeImage *v)
 	return text;
 }
 
-/* On the first GPU. */
+/* Does the first GPU run the variant? */
 static bool
 runs_here(const CodeImage *v)
 {
@@ -157,15 +157,15 @@ variants_json(const Format *f, const CodeImage *v)
 	return list;
 }
 
-/* What is asked of the tables beside what stands in them. */
+/* Facts for --info that are not in the tables. */
 typedef struct {
 	const CodeImage *variants;
-	int target; /* whose programs run here; EVERY_TARGET: none do */
+	int target; /* the target whose programs run here; EVERY_TARGET if no target's do */
 	bool weights_ok;
-	int64_t snapshot; /* bytes */
+	int64_t snapshot; /* bytes of the snapshot */
 } Shown;
 
-/* Regions of every run, and of those that this run has. */
+/* Shows regions that every run has, and those that this run has. */
 static bool
 is_shown(Space space, int64_t bytes)
 {
@@ -191,7 +191,8 @@ collect(const Format *f, const Shown *shown)
 		if (is_shown((Space)s, bytes))
 			json_object_set_new(regions, space_table[s].name, json_integer(bytes));
 	}
-	json_object_set_new(regions, "snapshot", json_integer(shown->snapshot)); /* with --save */
+	/* only with --save */
+	json_object_set_new(regions, "snapshot", json_integer(shown->snapshot));
 	json_object_set_new(root, "regions", regions);
 	json_object_set_new(root, "peak_bytes", json_integer(total));
 	json_object_set_new(root, "bytes_per_parameter", state_bytes_json(f));
@@ -253,7 +254,7 @@ print_variants(const Format *f, Arena *arena, const CodeImage *v)
 			       bundle_text(arena, f, v), runs_here(v) ? "" : " (not this GPU)");
 }
 
-/* Where a kernel is run: layers of one form share it. */
+/* Prints the nodes for which a kernel is run; equal layers share a kernel. */
 static void
 print_runs(const Format *f, uint32_t kernel)
 {

@@ -1,4 +1,4 @@
-/* --info, what depends on this machine: threads, libraries, and which code runs each product. */
+/* --info, the part that depends on this machine: threads, libraries, and which code runs each product. */
 #include "runtime/cli/cli.h"
 #include "runtime/train/train.h"
 
@@ -8,7 +8,7 @@ typedef struct {
 	const DeviceOps *ops;
 	Device *device;
 	Code *code;
-	int target; /* of the tables, whose programs run */
+	int target; /* target in the tables, whose programs run */
 } Opened;
 
 static void
@@ -20,7 +20,7 @@ close_device(Opened *o)
 		o->ops->close(o->device);
 }
 
-/* Code for this machine on the device of the options. */
+/* Opens the device of the options and loads its code. */
 static Status
 open_device(const GradcModel *model, const Format *f, const GradcOptions *options, Opened *o)
 {

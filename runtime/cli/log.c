@@ -1,4 +1,4 @@
-/* --log: a JSON object a line, written line by line, so that a killed run keeps what it had. */
+/* --log: one JSON object per line. Each line is written at once, so that a killed run keeps its lines. */
 #include "runtime/cli/cli.h"
 
 #include <errno.h>
@@ -10,9 +10,9 @@
 
 struct Log {
 	FileAppender *file;
-	bool has_settings; /* of this process */
+	bool has_settings; /* this process has written the settings */
 	GradcResume resumed;
-	int64_t lost_steps; /* that an earlier run had done behind the checkpoint */
+	int64_t lost_steps; /* steps after the checkpoint in an earlier run's log */
 	double lost_ms;
 };
 
@@ -22,7 +22,7 @@ json_number(double value)
 	return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* A whole line of a step up to the one resumed. A later one is lost: its step is computed again. */
+/* Is it a whole line of a step up to the resumed one? Later steps are counted as lost: they are computed again. */
 static bool
 is_kept(Log *log, const char *line, size_t n)
 {
@@ -55,8 +55,7 @@ copy_lines(Log *log, FILE *from, const char *path, FileWriter *to)
 	return status;
 }
 
-/* Drops the lines that an earlier run wrote behind the step at which this one goes on. What is no
- * regular file has nothing to drop. */
+/* Drops the lines of an earlier run after the step at which this run continues. A pipe or device has no lines to drop. */
 static Status
 cut_after(Log *log, const char *path)
 {
@@ -64,7 +63,7 @@ cut_after(Log *log, const char *path)
 	FileWriter *to;
 
 	if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
-		return NULL; /* what is wrong with it, whoever opens it says */
+		return NULL; /* opening it reports the fault */
 	FILE *from = fopen(path, "r");
 	if (!from)
 		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
@@ -146,7 +145,7 @@ log_eval_before(Log *log, const GradcEval *eval)
 	return write_line(log, line);
 }
 
-/* The formula of the model FLOPs utilization needs a peak, which is not measured: null. */
+/* mfu is null: model FLOPs utilization needs a peak, which is not measured. */
 static void
 add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 {
@@ -182,7 +181,7 @@ add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 	json_object_set_new(line, "save_ms", json_number(1e3 * s->save_seconds));
 }
 
-/* In the first line that a process writes. */
+/* Settings, in the first line that a process writes. */
 static void
 add_settings(json_t *line, Gradc *run)
 {
@@ -196,7 +195,7 @@ add_settings(json_t *line, Gradc *run)
 	json_object_set_new(line, "settings", object);
 }
 
-/* The checkpoint that this process began with, and what it cost that there was no later one. */
+/* The checkpoint that this process began with, and the steps lost since it was written. */
 static void
 add_resumed(json_t *line, const Log *log)
 {

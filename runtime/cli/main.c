@@ -1,4 +1,5 @@
-/* A training executable's main: options, places of outputs, signals, exit code. The only file that knows the compiled object's symbols, handles signals and decides to exit. */
+/* main of a training executable: options, outputs, signals, exit code. No other file knows the compiled object's symbols,
+ * handles signals, or decides to exit. */
 #include "runtime/cli/cli.h"
 
 #include <limits.h>
@@ -13,7 +14,7 @@ extern const GradcModel gradc_model;
 
 static Signals signals;
 
-/* Before training there is nothing to finish: ranks may be waiting for each other, without end. */
+/* Before training the signal ends the process at once, because ranks may wait for each other without end. */
 static void
 on_signal(int number)
 {
@@ -39,7 +40,7 @@ catch_signals(void)
 
 	for (int i = 0; i < COUNT(numbers); i++) {
 		sigaction(numbers[i], &action, &old);
-		if (numbers[i] == SIGHUP && old.sa_handler == SIG_IGN) /* nohup */
+		if (numbers[i] == SIGHUP && old.sa_handler == SIG_IGN) /* started with nohup */
 			sigaction(SIGHUP, &old, NULL);
 	}
 	signal(SIGPIPE, SIG_IGN);
@@ -56,9 +57,10 @@ keep_quiet(CliOptions *o)
 	o->run.trace = NULL;
 }
 
-enum { SILENT_WAIT = 200000 }; /* microseconds */
+enum { SILENT_WAIT = 200000 }; /* in microseconds */
 
-/* Frees the status; true if it was an error. Errors of all ranks are told by one, but for what only another knows of them. */
+/* Reports and frees the status; true if it is an error. Rank 0 reports errors that all ranks have; another rank reports only
+ * errors that it alone knows. */
 static bool
 report(const Session *s, Status status)
 {
@@ -68,11 +70,12 @@ report(const Session *s, Status status)
 	if (!status || (*status->message && !others))
 		return diag_status(s->diag, status);
 	status_free(status);
-	usleep(SILENT_WAIT); /* a launcher ends all ranks when the first one leaves: the one that says why has to be sooner */
+	/* a launcher ends all ranks when the first one exits, so the reporting rank must be first */
+	usleep(SILENT_WAIT);
 	return true;
 }
 
-/* Where the stopped training is, and how it goes on. */
+/* Says at which step training stopped, and how to continue. */
 static void
 show_stop(const Session *s)
 {
@@ -93,7 +96,7 @@ show_stop(const Session *s)
 	text_free(&command);
 }
 
-/* Before training: they could be written, and nobody else is writing them. */
+/* Before training: checks that outputs can be written, and locks them against other processes. */
 static Status
 take_outputs(Arena *arena, const PathUses *paths, PathLocks *locks, Diag *diag)
 {
@@ -128,7 +131,7 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	if (!status)
 		status = gradc_open(&model, &o->run, diag, &s.run);
 	if (!status)
-		status = session_check_exports(&s); /* all ranks alike */
+		status = session_check_exports(&s); /* same result on all ranks */
 	if (!status && gradc_rank(s.run) == 0)
 		status = take_outputs(arena, &paths, &locks, diag);
 	else if (!status)
@@ -137,7 +140,8 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 		status = session_run(&s);
 	if (s.run)
 		status = status_first(status, gradc_finish(s.run));
-	if (s.rescued) /* a launcher ends all ranks when the first one leaves: not while another is writing */
+	/* a launcher ends all ranks when the first one exits, so wait until all have written */
+	if (s.rescued)
 		status = status_first(status, gradc_share(s.run, NULL));
 	int code = status ? status->exit_code : EXIT_OK;
 	if (!status && s.run)
@@ -154,7 +158,7 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	return o->run.save ? EXIT_PREEMPTED : 128 + s.stop;
 }
 
-/* As a shell reads it, with --resume=auto in place of any --resume. */
+/* The command line for a shell, with --resume=auto in place of any --resume. */
 static const char *
 resuming_command(Arena *arena, int argc, char **argv)
 {
@@ -173,18 +177,18 @@ resuming_command(Arena *arena, int argc, char **argv)
 	return copy;
 }
 
-/* Also when that is killed, and cannot end us itself. 0: whoever started us does not want it. */
+/* Ends this process when its parent ends, even if the parent is killed. 0: the parent does not want it. */
 static void
 end_with_parent(int64_t parent)
 {
 	if (parent == 0)
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != parent) /* it was sooner */
+	if (getppid() != parent) /* the parent has already ended */
 		raise(SIGKILL);
 }
 
-/* The name that the user gave, unless the shell found it elsewhere. */
+/* The path of the executable: the name that the user gave, unless the shell found it elsewhere. */
 static const char *
 own_path(Arena *arena, const char *name)
 {

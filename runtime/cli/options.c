@@ -1,4 +1,4 @@
-/* The options of a training executable, as rows of the table that config/options.c reads. */
+/* The options of a training executable, as rows of a table that config/options.c reads. */
 #include "runtime/cli/cli.h"
 
 #include "runtime/model/model.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* NAME=VALUE, several times; values of one name stay in order. */
+/* NAME=VALUE, may be repeated; values of one name keep their order. */
 static bool
 set_pair(const OptionUse *u, void *at)
 {
@@ -42,7 +42,7 @@ set_find_lr(const OptionUse *u, void *at)
 	return false;
 }
 
-/* What set_pair made lies as one text: NAME=VALUE. */
+/* set_pair has split a single text, NAME=VALUE, so the text can be split again elsewhere. */
 static void
 match_name(Arena *arena, const Format *f, GradcPair *pair)
 {
@@ -78,7 +78,7 @@ options_match_names(Arena *arena, const GradcModel *model, CliOptions *o)
 }
 
 /* clang-format off */
-/* What an executable does: an option may be for one of them. */
+/* What an executable can do; an option may belong to one of them. */
 enum { TRAINING = 1, ONCE = 2 };
 #define RUN(field) offsetof(CliOptions, run.field)
 #define CLI(field) offsetof(CliOptions, field)
@@ -96,22 +96,22 @@ static const OptionRow rows[] = {
 	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .most = GRADC_MOST_STEPS, .group = "Length", .commands = TRAINING},
 	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs), .most = GRADC_MOST_PARTS, .commands = TRAINING},
 	{"accumulate", "N", "micro-batches a step (1, or what --global-batch leaves)", TAKES_INT, RUN(accumulate), .least = 1, .most = GRADC_MOST_PARTS, .commands = TRAINING},
-	{"global-batch", "N", "rows of a step over all ranks: says --accumulate, or must be what it makes", TAKES_INT, RUN(global_batch),
+	{"global-batch", "N", "rows of a step over all ranks: sets --accumulate, or must agree with it", TAKES_INT, RUN(global_batch),
 	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(global_batch_origin), .commands = TRAINING},
-	{"micro-batch", "N", "rows of a micro-batch, of those compiled in (as many as data of a step are there for)", TAKES_INT, RUN(micro_batch),
+	{"micro-batch", "N", "rows of a micro-batch, of the compiled choices (the largest for which the data fill a step)", TAKES_INT, RUN(micro_batch),
 	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(micro_batch_origin), .commands = TRAINING},
 	{"shuffle", "on|off", "another order of the rows in every epoch (on)", TAKES_SWITCH,
 	 RUN(shuffle), .commands = TRAINING},
-	{"seed", "N", "of the order and of random initial values (0)", TAKES_UINT, RUN(seed)},
+	{"seed", "N", "seed of the order and of random initial values (0)", TAKES_UINT, RUN(seed)},
 	{"keep-last", NULL, "pads the last partial batch instead of dropping it", TAKES_FLAG,
 	 RUN(keep_last), .commands = TRAINING},
 	{"lr", "X", "learning rate", TAKES_DOUBLE, RUN(lr), .range = RANGE_NOT_NEGATIVE, .group = "Hyperparameters", .commands = TRAINING},
-	{"lr-schedule", "constant|linear|cosine|wsd|polynomial|step|one-cycle|plateau|deepspeed-warmup|deepspeed-decay|deepspeed-cosine|deepspeed-range|deepspeed-cycle", "how it changes (constant); polynomial[,power=1], step[,size=30,gamma=0.1], "
+	{"lr-schedule", "constant|linear|cosine|wsd|polynomial|step|one-cycle|plateau|deepspeed-warmup|deepspeed-decay|deepspeed-cosine|deepspeed-range|deepspeed-cycle", "how the learning rate changes (constant); polynomial[,power=1], step[,size=30,gamma=0.1], "
 	 "one-cycle[,pct_start=0.3,div_factor=25,final_div_factor=10000], "
-	 "plateau[,factor=0.1,patience=10], also threshold=0.0001, cooldown=0, eps=1e-08, by the losses of --eval-every; DeepSpeed's as its own scheduler, deepspeed-warmup[,steps=1000,log=1], "
+	 "plateau[,factor=0.1,patience=10], also threshold=0.0001, cooldown=0, eps=1e-08, by the losses of --eval-every; DeepSpeed's schedules: deepspeed-warmup[,steps=1000,log=1], "
 	 "deepspeed-decay, -cosine[,steps=1000,log=1,total=N], -range[,size=2000,rate=1,stairs=0], -cycle[,first=2000,second=2000,size=0,rate=0]", TAKES_STRING,
 	 RUN(lr_schedule), .commands = TRAINING},
-	{"find-lr", "MIN,MAX", "trains nothing, but looks which learning rate is good: it grows from MIN to MAX over --steps, and stdout has the losses",
+	{"find-lr", "MIN,MAX", "suggests a learning rate instead of training: it grows from MIN to MAX over --steps, and stdout gets the losses",
 	 TAKES_CALL, CLI(find_lr), .set = set_find_lr, .commands = TRAINING},
 	{"warmup", "N", "steps of linear warm-up (0)", TAKES_INT, RUN(warmup), .commands = TRAINING},
 	{"min-lr", "X", "learning rate at the end (0)", TAKES_DOUBLE, RUN(min_lr), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
@@ -132,20 +132,20 @@ static const OptionRow rows[] = {
 	 CLI(eval_every), .commands = TRAINING},
 	{"save", "DIR", "checkpoints: at the end, and when a signal stops training", TAKES_STRING,
 	 RUN(save), .group = "Checkpoints", .commands = TRAINING, .paths = writes_checkpoints},
-	{"save-every", "N", "and every N steps, written in the background", TAKES_INT,
+	{"save-every", "N", "saves every N steps as well, in the background", TAKES_INT,
 	 CLI(save_every), .least = 1, .commands = TRAINING},
 	{"keep", "N", "keeps the newest N checkpoints (all)", TAKES_INT, RUN(keep), .least = 1, .commands = TRAINING},
-	{"keep-best", NULL, "and the one with the lowest evaluation loss", TAKES_FLAG,
+	{"keep-best", NULL, "also keeps the checkpoint with the lowest evaluation loss", TAKES_FLAG,
 	 RUN(keep_best), .commands = TRAINING},
-	{"resume", "DIR|auto", "continues from a checkpoint or the newest of a folder; auto: of --save, "
+	{"resume", "DIR|auto", "continues from a checkpoint or the newest of a folder; auto: the newest of --save, "
 	 "else starts fresh", TAKES_STRING, RUN(resume), .paths = reads_checkpoints},
 	{"load", "FILE.safetensors", "other initial weights, by name", TAKES_STRING, RUN(load),
 	 .group = "Weights and single runs", .path = PATH_INPUT},
 	{"load-adapter", "DIR", "other initial adapters, as PEFT or --export-adapter wrote them", TAKES_STRING, RUN(load_adapter), .paths = reads_adapter},
-	{"adapter", "NAME", "the same of one that goes along (gradc compile --load-adapter)", TAKES_STRING, RUN(adapter)},
-	{"merge", NULL, "adds the adapters that are loaded to their weights, and begins new ones", TAKES_FLAG, RUN(merge)},
-	{"unmerge", NULL, "subtracts them: the weights hold the sum", TAKES_FLAG, RUN(unmerge)},
-	{"weights", "FILE", "the initial weights, when they are not embedded", TAKES_STRING,
+	{"adapter", "NAME", "the adapter of that name that is kept in the executable (gradc compile --load-adapter)", TAKES_STRING, RUN(adapter)},
+	{"merge", NULL, "adds the loaded adapters to their weights, and starts new ones", TAKES_FLAG, RUN(merge)},
+	{"unmerge", NULL, "subtracts the loaded adapters from weights that hold the sums", TAKES_FLAG, RUN(unmerge)},
+	{"weights", "FILE", "the initial weights, if they are not embedded", TAKES_STRING,
 	 RUN(weights), .path = PATH_INPUT},
 	{"once", NULL, "one forward run on --input files, results to --output-dir", TAKES_FLAG,
 	 CLI(once)},
@@ -154,7 +154,7 @@ static const OptionRow rows[] = {
 	{"output-dir", "DIR", "with --once: where NAME.npy and names.json go", TAKES_STRING,
 	 CLI(output_dir), .commands = ONCE, .path = PATH_FOLDER},
 	{"export", "FILE.onnx", "at the end: the trained model", TAKES_STRING, CLI(export), .commands = TRAINING, .paths = writes_model},
-	{"export-merged", "FILE.onnx", "at the end: the model without adapters, their products added to its weights", TAKES_STRING, CLI(export_merged), .commands = TRAINING, .paths = writes_model},
+	{"export-merged", "FILE.onnx", "at the end: the model without adapters, with their products added to its weights", TAKES_STRING, CLI(export_merged), .commands = TRAINING, .paths = writes_model},
 	{"export-adapter", "DIR", "at the end: the adapters alone, as PEFT reads them", TAKES_STRING, CLI(export_adapter), .commands = TRAINING, .paths = writes_adapter},
 	{"export-weights", "trained|ema", "what --export writes: the weights, or their moving average (trained)", TAKES_CHOICE,
 	 RUN(export_weights), .commands = TRAINING},
@@ -166,48 +166,51 @@ static const OptionRow rows[] = {
 	 "went", TAKES_STRING, CLI(report), .commands = TRAINING, .path = PATH_OUTPUT},
 	{"trace", "FILE.json", "what happened when, down to kernels; opens in Perfetto", TAKES_STRING,
 	 RUN(trace), .path = PATH_OUTPUT},
-	{"progress", "auto|bar|plain|off", "what is shown meanwhile (auto)", TAKES_CHOICE,
+	{"progress", "auto|bar|plain|off", "what is shown during training (auto)", TAKES_CHOICE,
 	 CLI(progress)},
 	{"table", "auto|full|off", "the table before training (auto: cut in the middle)", TAKES_CHOICE,
 	 CLI(table)},
-	{"find-nan", NULL, "where loss or norm are not finite: which ONNX node made the first NaN or infinity, and of what",
+	{"find-nan", NULL, "if the loss or norm is not finite: names the ONNX node that made the first NaN or infinity, and its operands",
 	 TAKES_FLAG, RUN(find_nan), .commands = TRAINING},
 	{"dump-gradients", "DIR", "grad.NAME.npy of the first step, before clipping", TAKES_STRING,
 	 CLI(dump_gradients), .commands = TRAINING, .path = PATH_FOLDER},
-	{"device", "cpu|cuda[:N]", "where to run (a GPU that runs the code compiled in, else the CPU)", TAKES_STRING,
+	{"device", "cpu|cuda[:N]", "where to run (a GPU that runs the compiled code, otherwise the CPU)", TAKES_STRING,
 	 RUN(device), .group = "The machine"},
-	{"target", "cpu:NAME|cuda:NAME", "whose kernels run, of those compiled in (the best that the devices of all ranks run)",
+	{"target", "cpu:NAME|cuda:NAME", "which of the compiled targets runs (the best that the devices of all ranks run)",
 	 TAKES_STRING, RUN(target)},
-	{"threads", "N", "how many compute (one for each CPU; one for short steps)", TAKES_INT,
+	{"threads", "N", "number of computing threads (one per CPU; one for short steps)", TAKES_INT,
 	 RUN(threads), .least = 1},
 	{"deterministic", NULL, "the same bits with any number of threads", TAKES_FLAG,
 	 RUN(deterministic)},
-	{"libraries", "on|off", "products by oneDNN or cuBLASLt, where they are faster (on)", TAKES_SWITCH,
+	{"libraries", "on|off", "products by oneDNN or cuBLASLt, if they are faster (on)", TAKES_SWITCH,
 	 RUN(libraries)},
-	{"autotune", "FILE", "products on a GPU by what was fastest there; what the file lacks is tried, and added",
+	{"autotune", "FILE", "products on a GPU use the fastest algorithm in the file; algorithms that the file lacks are tried, and added",
 	 TAKES_STRING, RUN(autotune), .path = PATH_SHARED},
 	{"data-parallel", "ddp|zero1|zero2|zero3",
-	 "what ranks hold parts of: nothing; what the optimizer keeps; gradients, too; weights, too; of those compiled in", TAKES_CHOICE,
+	 "what ranks hold only in parts: nothing (ddp); the optimizer's states (zero1); gradients as well (zero2); weights as well (zero3); one of the compiled modes", TAKES_CHOICE,
 	 RUN(data_parallel), .commands = TRAINING},
-	{"offload", "optimizer,params", "what lies in the host's memory: as it was compiled", TAKES_STRING, RUN(offload), .commands = TRAINING},
-	{"offload-dir", "DIR", "what lies in the host's memory lies in a file there instead, without a name", TAKES_STRING, RUN(offload_folder),
+	{"offload", "optimizer,params", "states in the host's memory; must be what was compiled", TAKES_STRING, RUN(offload), .commands = TRAINING},
+	{"offload-dir", "DIR", "offloaded states are in a nameless file in this folder instead of the host's memory", TAKES_STRING, RUN(offload_folder),
 	 .commands = TRAINING, .path = PATH_FOLDER},
-	{"shard-size", "N", "so many ranks hold all parts together, each such group a copy of them (all ranks)", TAKES_INT, RUN(shard_size),
+	{"shard-size", "N", "ranks in a group that holds all parts together; further groups hold copies (all ranks)", TAKES_INT, RUN(shard_size),
 	 .least = 1, .commands = TRAINING},
-	{"reduce", "ordered|fast", "sums over ranks: in their order, or as the library likes (ordered up to 8 ranks)",
+	{"reduce", "ordered|fast", "sums over ranks: in the order of the ranks, or in any order (ordered up to 8 ranks)",
 	 TAKES_CHOICE, RUN(reduce), .commands = TRAINING},
-	{"collectives", "auto|nccl|host", "of GPUs: by NCCL, or through the host's memory (NCCL where each rank has a GPU of its own)",
+	{"collectives", "auto|nccl|host", "collectives of GPUs: by NCCL, or through the host's memory (NCCL if each rank has a GPU of its own)",
 	 TAKES_CHOICE, RUN(collectives), .commands = TRAINING},
-	{"info", NULL, "what is compiled in; nothing is run", TAKES_FLAG, CLI(info),
+	{"info", NULL, "shows what is compiled in; runs nothing", TAKES_FLAG, CLI(info),
 	 .group = "Other"},
 	{"json", NULL, "results as JSON", TAKES_FLAG, CLI(json)},
 	{"help", NULL, "this text", TAKES_FLAG, CLI(help)},
 	{"config", "FILE", "options from a file, one `name = value` a line, or DeepSpeed's JSON; the command line wins", TAKES_CONFIG, CLI(configs), .path = PATH_INPUT},
 	{"backward", NULL, NULL, TAKES_FLAG, CLI(backward)},  /* with --once: for gradc grad */
-	{"check-gradients", "N", NULL, TAKES_INT, CLI(check_gradients), .least = 1}, /* with --once: the same */
-	{"parent", "PID", NULL, TAKES_INT, CLI(parent), .least = 1},  /* for gradc run and grad: ends when that process does */
+	/* with --once: for gradc grad */
+	{"check-gradients", "N", NULL, TAKES_INT, CLI(check_gradients), .least = 1},
+	/* for gradc run and gradc grad: ends when that process ends */
+	{"parent", "PID", NULL, TAKES_INT, CLI(parent), .least = 1},
 	{"output-format", "npy", NULL, TAKES_KNOWN, CLI(ignored)},
-	{"poison", NULL, NULL, TAKES_FLAG, RUN(poison)},      /* for tests: freed memory holds NaN */
+	/* for tests: freed memory holds NaN */
+	{"poison", NULL, NULL, TAKES_FLAG, RUN(poison)},
 	{"shard-bytes", "N", NULL, TAKES_INT, RUN(shard_bytes), .least = 1}, /* for tests */
 };
 /* clang-format on */
@@ -216,7 +219,7 @@ static const char *const modes[] = {"training", "--once", NULL};
 static const OptionTable table = {rows, COUNT(rows), "this program", .section = "executable",
                                   .command_names = modes};
 
-/* Options that do nothing without another, or with one. */
+/* Checks options that need another option, and options without effect. */
 static bool
 check_needs(const CliOptions *o, Diag *diag)
 {
@@ -231,7 +234,7 @@ check_needs(const CliOptions *o, Diag *diag)
 		{o->run.export_weights != NULL, o->export || o->export_merged || o->export_adapter,
 	         "--export-weights", "--export FILE.onnx"},
 		{lr_schedule_is(o->run.lr_schedule, "plateau"), o->eval_every > 0,
-	         "--lr-schedule=plateau", "--eval-every N, whose losses it goes by"},
+	         "--lr-schedule=plateau", "--eval-every N, whose losses it follows"},
 		{o->find_lr[0] > 0, o->run.steps > 0, "--find-lr", "--steps N, as 100"},
 		{o->run.merge, o->run.load_adapter || o->run.adapter, "--merge",
 	         "--load-adapter DIR or --adapter NAME"},
@@ -255,8 +258,8 @@ check_needs(const CliOptions *o, Diag *diag)
 	return ok;
 }
 
-/* It writes nothing that a training does, and says itself which learning rate a step has. */
-enum { MOST_SWEPT = 1000000 }; /* steps of --find-lr */
+/* --find-lr writes no checkpoints or exports, and sets the learning rate itself. */
+enum { MOST_SWEPT = 1000000 }; /* most steps of --find-lr */
 static bool
 check_find_lr(const CliOptions *o, Diag *diag)
 {
@@ -303,7 +306,7 @@ has_word(int argc, char **argv, const char *word)
 	return false;
 }
 
-/* The schedule of --find-lr has no other way in. */
+/* Only --find-lr may use its schedule. */
 static bool
 check_schedule(const CliOptions *o, Diag *diag)
 {
@@ -320,7 +323,7 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 	StringList rest = {0};
 
 	*out = (CliOptions){.run = gradc_default_options(), .progress = "auto", .table = "auto"};
-	out->run.accumulate = 0; /* until something says it */
+	out->run.accumulate = 0; /* until an option sets it */
 	OptionTable of_mode = table;
 	bool once = has_word(argc, argv, "--once");
 	of_mode.command = once ? ONCE : TRAINING;
@@ -344,7 +347,7 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 	return true;
 }
 
-/* ---- values as JSON; NULL: nothing to show */
+/* ---- values as JSON; NULL if there is nothing to show */
 static json_t *
 show_pairs(const void *at)
 {
@@ -407,7 +410,7 @@ static json_t *(*const show[])(const void *) = {
 	[TAKES_KNOWN] = show_string,  [TAKES_UINT] = show_uint,
 	[TAKES_INT] = show_int,       [TAKES_DOUBLE] = show_double,
 	[TAKES_FLAG] = show_flag,     [TAKES_SWITCH] = show_switch,
-	[TAKES_CALL] = show_pairs, /* set_pair, but for --find-lr, which options_json leaves out */
+	[TAKES_CALL] = show_pairs, /* set_pair's values; options_json leaves out --find-lr */
 	[TAKES_NOTHING] = NULL,       [TAKES_CONFIG] = NULL,
 };
 

@@ -1,4 +1,4 @@
-/* What a training reads and writes, before it opens anything. */
+/* Collects all files that a training reads and writes, and checks them before any is opened. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/cli/cli.h"
 #include "runtime/model/model.h"
@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- `paths` of rows of options.c */
+/* ---- `paths` of options */
 
-/* ONNX, and its data beside where a link leads. */
+/* The ONNX file, and its data beside the target of a link. */
 void
 writes_model(const OptionUse *u, PathUses *uses)
 {
@@ -44,8 +44,7 @@ writes_adapter(const OptionUse *u, PathUses *uses)
 	option_add_path(u, uses, PATH_FOLDER, u->value);
 }
 
-/* The files of a checkpoint, or of the checkpoints of a folder, which a run may go on from. What else lies in such a folder,
- * as a log may, is not meant. */
+/* Adds the files of a checkpoint, or of all checkpoints in a folder. Other files in the folder, such as a log, are not added. */
 static void
 add_checkpoints(const OptionUse *u, PathUses *uses, const char *path, bool inside)
 {
@@ -76,9 +75,9 @@ writes_checkpoints(const OptionUse *u, PathUses *uses)
 	add_checkpoints(u, uses, u->value, false);
 }
 
-/* ---- what no option names */
+/* ---- files that no option names */
 
-/* The model that was compiled and its data: they are never written over. */
+/* The compiled model and its data, which are never overwritten. */
 static void
 add_model(Arena *arena, PathUses *uses, const GradcModel *model)
 {
@@ -91,10 +90,10 @@ add_model(Arena *arena, PathUses *uses, const GradcModel *model)
 			paths_add(arena, uses, PATH_INPUT, "the model that was compiled",
 			          arena_strdup(arena, format_text(&f, f.info[i].value)));
 	}
-	status_free(status); /* whoever opens the model reports it */
+	status_free(status); /* opening the model reports it */
 }
 
-/* Names of checkpoints are for checkpoints, also those that are still to come. */
+/* No output may have the name of a checkpoint, even of a future one. */
 static bool
 check_against_saves(const PathUse *use, const char *save, Arena *arena, Diag *diag)
 {

@@ -1,4 +1,4 @@
-/* The time of instructions, added up by kernel and by ONNX node, for the report. */
+/* Sums the times of instructions per kernel and per ONNX node, for the report. */
 #include "runtime/cli/cli.h"
 
 #include <string.h>
@@ -67,7 +67,7 @@ nodes_json(Sums *s)
 	return nodes;
 }
 
-/* One line for each place where a kernel is run. */
+/* One entry per instruction that runs a kernel. */
 static json_t *
 kernels_json(const Sums *s)
 {

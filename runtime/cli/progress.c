@@ -1,5 +1,4 @@
-/* What is shown while training: one line that is written over and over on a terminal, a line every
- * two seconds elsewhere. */
+/* Progress during training: on a terminal a line that is redrawn, elsewhere a line every two seconds. */
 #include "runtime/cli/cli.h"
 #include "runtime/run/run.h"
 
@@ -12,7 +11,8 @@
 
 #define BAR_EVERY 0.1
 #define PLAIN_EVERY 2.0
-enum { BAR_LEAST = 12, BAR_MOST = 40, BAR_FROM = 60 }; /* columns of the bar; of a line with one */
+/* shortest and longest bar; shortest line with a bar, in columns */
+enum { BAR_LEAST = 12, BAR_MOST = 40, BAR_FROM = 60 };
 
 Progress
 progress_start(const char *kind, FILE *out, int64_t done, int64_t total)
@@ -66,14 +66,14 @@ update_rate(Progress *p, const GradcStep *s, double now)
 	p->last_seconds = now;
 }
 
-/* What a line says, in this order; those of the highest rank go first where there is no room. */
+/* Facts of a line, in this order. If there is too little room, facts of the highest rank are left out first. */
 enum { FACT_LOSS, FACT_LR, FACT_RATE, FACT_STEPS, FACT_MEMORY, FACT_LEFT, N_FACTS };
 static const int fact_rank[N_FACTS] = {
 	[FACT_LOSS] = 0,   [FACT_LEFT] = 1, [FACT_RATE] = 2,
 	[FACT_MEMORY] = 3, [FACT_LR] = 4,   [FACT_STEPS] = 5,
 };
 
-/* Of a GPU what is taken, by whomever; of the host what was planned. */
+/* On a GPU the memory taken by all processes, on the host the planned memory. */
 static void
 add_memory(Text *t, const Gradc *run)
 {
@@ -104,7 +104,7 @@ collect_facts(Text facts[N_FACTS], const Progress *p, const Gradc *run, const Gr
 	add_time(&facts[FACT_LEFT], (double)(p->total - s->step) / p->rate);
 }
 
-/* As many as have room, two blanks between them. */
+/* Adds as many facts as there is room for, with two blanks between them. */
 static void
 add_facts(Text *t, const Progress *p, const Gradc *run, const GradcStep *s, int room)
 {
@@ -137,7 +137,7 @@ add_bar(Text *t, const Progress *p, int64_t step, int width)
 	text_add(t, p->colour ? "\x1b[0m " : " ");
 }
 
-/* Without escape codes, for where they are not understood. */
+/* Clears with blanks, because not every terminal knows escape codes. */
 static void
 clear_line(const Progress *p)
 {

@@ -1,5 +1,5 @@
-/* --report: a page of its own about the training, as curves, settings, memory and time. Steps are
- * collected while it runs, the page is written at its end, also when that is a fault. */
+/* --report: a page about the training, with curves, settings, memory and time. Steps are collected during training; the page is
+ * written at the end, even after a fault. */
 #include "runtime/cli/cli.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ struct Report {
 	Arena *arena;
 	const CliOptions *options;
 	struct timespec began;
-	int64_t stride; /* of the steps that are kept */
+	int64_t stride; /* every stride-th step is kept */
 	VEC(Point) points;
 	VEC(EvalPoint) evals;
 	VEC(RangePoint) ranges;
@@ -47,7 +47,7 @@ report_open(Arena *arena, const CliOptions *options)
 	return r;
 }
 
-/* Half of the points go when there are too many: the curve keeps its shape. */
+/* Drops every other point if there are too many; the curve keeps its shape. */
 static void
 thin_out(Report *r)
 {
@@ -108,7 +108,7 @@ report_step(Report *r, const GradcStep *s, const GradcEval *eval, const GradcRun
 		keep_range(r, s->step, &ranges->at[i]);
 }
 
-/* ---- as JSON, for the page */
+/* ---- JSON for the page */
 static void
 append(json_t *object, const char *key, json_t *value)
 {

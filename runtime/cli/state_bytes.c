@@ -1,4 +1,4 @@
-/* Bytes of what training keeps of each trained parameter, by kind of state: what recipes differ in. */
+/* Bytes that training keeps per trained parameter, by kind of state. Recipes differ in these numbers. */
 #include "runtime/cli/cli.h"
 
 static const struct {
@@ -15,7 +15,7 @@ is_trained(const StateRecord *s)
 	return s->kind == SAVE_PARAMETER && s->trainable;
 }
 
-/* Is it of a trained parameter, or one? Units, of which these are parts, are not. */
+/* Is the state a trained parameter, or a state of one? Units do not count, because their members do. */
 static bool
 belongs(const Format *f, const StateRecord *s)
 {

@@ -1,12 +1,12 @@
-/* The table before training: every parameter with its shape, what becomes of it and why; memory;
- * work. Long tables are cut in the middle. */
+/* The table before training: each parameter with its shape, its role and the reason, then memory and work. Long tables are cut
+ * in the middle. */
 #include "runtime/cli/cli.h"
 
 #include <string.h>
 
 enum { MAX_ROWS = 40 };
 
-/* Is it what an adapter trains? */
+/* Is the state a part of an adapter? */
 static bool
 is_part(const Format *f, uint32_t state)
 {
@@ -28,7 +28,7 @@ role_of(const Format *f, const StateRecord *s)
 	return is_part(f, (uint32_t)(s - f->states)) ? "adapter" : "trainable";
 }
 
-/* "f32", "nf4"; its bytes with those of what belongs to its codes. */
+/* "f32" or "nf4"; *bytes: bytes of the weight, scales included. */
 static const char *
 format_of(const Format *f, const StateRecord *s, int64_t *bytes)
 {
@@ -43,7 +43,7 @@ format_of(const Format *f, const StateRecord *s, int64_t *bytes)
 	return four_bit_names[r->kind];
 }
 
-/* Control bytes of names never reach the terminal. */
+/* Quotes the name: control characters must not reach the terminal. */
 static void
 add_name(Text *t, const char *name, int width)
 {
@@ -54,7 +54,7 @@ add_name(Text *t, const char *name, int width)
 		text_add(t, " ");
 }
 
-/* The name, and the path where the name does not tell it. */
+/* The name, and the path if the name does not contain it. */
 static const char *
 names_of(const Format *f, const StateRecord *s, Text *names)
 {
@@ -117,7 +117,7 @@ print_rows(FILE *out, const Format *f, bool full)
 	}
 }
 
-/* Where no library runs products of 16 bits: they are right, and slow. */
+/* Notes that no library runs the products of 16 bits: they are correct, but slow. */
 static void
 print_loops(FILE *out, const Gradc *run)
 {

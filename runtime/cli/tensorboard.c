@@ -1,9 +1,10 @@
 /* --tensorboard: an event file with the numbers of the log as scalars.
  *
- * A file is records: length (u64), its checksum, a tensorflow.Event in protobuf's wire format, its
- * checksum; all little endian, checksums are masked CRC-32C (RFC 3720).
+ * A file is a sequence of records: length (u64), its checksum, a tensorflow.Event in protobuf's wire format, its checksum. All
+ * numbers are little endian; checksums are masked CRC-32C (RFC 3720).
  * https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto
- * Written record by record like the log, so that a killed run keeps what it had. */
+ *
+ * Each record is written at once, so that a killed run keeps its records. */
 #include "runtime/cli/cli.h"
 
 #include <math.h>
@@ -93,7 +94,7 @@ add_time(Text *t)
 	text_add_bytes(t, &seconds, sizeof(seconds));
 }
 
-/* A number that there is not leaves no point. */
+/* Adds no point for NaN. */
 static void
 add_scalar(Text *summary, const char *tag, double value)
 {

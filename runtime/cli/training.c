@@ -1,5 +1,5 @@
-/* What an executable does with a run that is open: evaluation, steps, saves, log, exports, as its options say. A fault of what is
- * written besides the training ends nothing but itself; the exit code is the fault's. */
+/* What the options do with an open run: evaluation, steps, saves, log, exports. A fault of an output beside the training, such
+ * as the log, ends only that output and gives the exit code. */
 #include "runtime/cli/cli.h"
 
 #include <math.h>
@@ -31,19 +31,19 @@ show_eval(Session *s, const char *when, const GradcEval *e)
 	text_free(&line);
 }
 
-/* A fault of what is written besides: it is told, and decides the exit code. All else goes on and is written. */
+/* Reports a fault of an output beside the training. It decides the exit code; training continues. */
 static void
 tell_fault(Session *s, Status fault)
 {
-	if (!fault || !*fault->message) { /* another rank tells it */
+	if (!fault || !*fault->message) { /* another rank reports it */
 		status_free(fault);
 		return;
 	}
-	progress_line(&s->progress, "%s", ""); /* the message begins a line */
+	progress_line(&s->progress, "%s", ""); /* so that the message begins a line */
 	diag_status(s->diag, fault);
 }
 
-/* The log ends with its first fault, and so does the event file. */
+/* The log ends with its first fault; so does the event file. */
 static void
 log_fault(Session *s, Status fault)
 {
@@ -63,7 +63,7 @@ views_fault(Session *s, Status fault)
 	views_drop_events(&s->views);
 }
 
-/* *ended: a signal came; it is `stop` now, and there is no result. */
+/* *ended: a signal came. Then s->stop is the signal, and there is no result. */
 static Status
 evaluate(Session *s, GradcEval *out, bool *ended)
 {
@@ -123,7 +123,7 @@ is_range_due(const Session *s, int64_t step)
 	return s->keeps_ranges && gradc_ranges_due(s->run, step);
 }
 
-/* By rank 0; the others lend it what they have of learned scales. */
+/* Rank 0 reads the ranges; the others send their parts of learned scales. */
 static Status
 read_ranges(Session *s, Arena *arena, GradcRunningRanges *out)
 {
@@ -132,7 +132,7 @@ read_ranges(Session *s, Arena *arena, GradcRunningRanges *out)
 	return status_first(status, gradc_end_exports(s->run));
 }
 
-/* With a fault of the step its line is written all the same: the log ends with what went wrong. */
+/* Also writes the line of a step that failed, so that the log ends with the fault. */
 static void
 write_step(Session *s, const GradcEval *eval, const GradcRunningRanges *ranges)
 {
@@ -149,20 +149,20 @@ evaluate_step(Session *s, GradcEval **out)
 	if (ended)
 		return NULL;
 	*out = &s->after;
-	/* Not at the end of a training, which may go on: what it does then must not depend on that. */
+	/* Only at multiples of --eval-every: a training that may be continued must not depend on where it stopped. */
 	if (s->after.count != 0 && s->o->eval_every > 0 && s->step.step % s->o->eval_every == 0)
 		gradc_schedule_loss(s->run, s->after.loss);
 	return NULL;
 }
 
-/* Such as a row that cannot be read: the steps before the fault are saved and exported. */
+/* Faults such as an unreadable row: the steps before are saved and exported. */
 static bool
 is_between_steps(const StatusInfo *fault)
 {
 	return fault->exit_code == EXIT_DATA || fault->exit_code == EXIT_CHECKPOINT;
 }
 
-/* What is done with a step's results. */
+/* Handles a step's results. */
 static Status
 finish_step(Session *s, Status status)
 {
@@ -196,8 +196,8 @@ finish_step(Session *s, Status status)
 	return status;
 }
 
-/* One step may be under way while the next is queued; before anything reads the states there is none. Ranks take the same
- * results at the same place, whoever has them sooner. */
+/* Takes the results of queued steps. One step may stay under way while the next is queued, unless the states are read next. All
+ * ranks take a result at the same place, even if some have it earlier. */
 static Status
 take_results(Session *s, bool all)
 {
@@ -222,7 +222,7 @@ take_step(Session *s, bool first)
 	if (!first || !s->o->dump_gradients) {
 		Status status = gradc_queue_step(s->run);
 		s->apart = status != NULL;
-		if (status) /* the step before comes first, in the log and among faults */
+		if (status) /* the earlier step comes first, in the log and among the faults */
 			return status_first(take_results(s, true), status);
 		return take_results(s, is_save_due(s, step) || is_eval_due(s, step) ||
 		                               is_range_due(s, step));
@@ -238,7 +238,7 @@ save_step(Session *s)
 	return gradc_save(s->run, s->evaluated ? s->after.loss : NAN);
 }
 
-/* The state of the last step, again if need be until it is there or gradc_save gives up. */
+/* Saves the last step's states, again if needed, until the checkpoint is written or gradc_save gives up. */
 static Status
 save_last(Session *s)
 {
@@ -254,7 +254,7 @@ save_last(Session *s)
 
 enum { SAVING_MOST_PERCENT = 5, SAVING_LEAST_SECONDS = 1 };
 
-/* A save that comes before the last one is written makes training wait for the disk. */
+/* Warns about steps without an update because of overflow. */
 static void
 warn_overflows(const Session *s, int64_t steps)
 {
@@ -283,11 +283,11 @@ warn_saving(const Session *s, int64_t steps)
 	          ceil(every * (1 + s->save_seconds / s->step_seconds)));
 }
 
-/* After each step, ranks tell each other of signals and faults, so that all of them end behind the same step. */
+/* After each step ranks exchange signals and faults, so that all end after the same step. */
 static Status
 meet(Session *s, Status fault)
 {
-	enum { FAULT = 1 << 16 }; /* above the numbers of signals */
+	enum { FAULT = 1 << 16 }; /* larger than any signal */
 	int most = 0;
 	Status status = gradc_agree(s->run, fault ? FAULT : (int)s->signals->number, &most);
 
@@ -328,7 +328,7 @@ train(Session *s)
 	return s->o->run.save ? gradc_share(s->run, save_last(s)) : NULL;
 }
 
-/* Steps of --find-lr. A loss that is not finite is what it looks for. */
+/* Steps of --find-lr. A loss that is not finite ends the sweep and is not a fault. */
 static Status
 sweep(Session *s)
 {
@@ -371,7 +371,7 @@ print_result(const Session *s)
 		return;
 	}
 	printf("steps %lld", (long long)s->step.step);
-	if (!isnan(s->step.loss)) /* that of a step: a fault would have ended the run */
+	if (!isnan(s->step.loss)) /* the loss of a step: a fault would have ended the run */
 		printf(", loss %.9g", s->step.loss);
 	if (s->evaluated)
 		printf(", eval loss %.9g -> %.9g", s->before.loss, s->after.loss);
@@ -398,7 +398,7 @@ warn_statistics(const Session *s)
 	if (parts > 1 && gradc_rank(s->run) == 0 && statistics && strcmp(statistics, "1") == 0)
 		diag_warning(
 			s->diag,
-			"batch statistics are those of each of %lld micro-batches: that is not "
+			"batch statistics are computed in each of %lld micro-batches, which differs from "
 			"one batch as large",
 			(long long)parts);
 }
@@ -423,7 +423,7 @@ resume(Session *s)
 	return NULL;
 }
 
-/* By what the log has of the run before, which may have been killed. */
+/* Reports the steps that an earlier run's log has after the checkpoint. */
 static void
 tell_lost(const Session *s)
 {
@@ -432,7 +432,7 @@ tell_lost(const Session *s)
 
 	if (steps > 0)
 		fprintf(stderr,
-		        "%lld step%s behind the checkpoint, %.3g s of training, %s computed again; it was "
+		        "%lld step%s after the checkpoint, %.3g s of training, %s computed again; it was "
 		        "written %.3g s ago\n",
 		        steps, steps > 1 ? "s" : "", seconds, steps > 1 ? "are" : "is",
 		        s->resumed.age);
@@ -452,7 +452,7 @@ check_eval(const Session *s)
 	return NULL;
 }
 
-/* What decides when ranks meet besides steps. */
+/* Compares the options that decide when ranks meet between steps. */
 static Status
 compare_ranks(const Session *s)
 {
@@ -460,7 +460,7 @@ compare_ranks(const Session *s)
 	return gradc_compare(s->run, "--eval-every", s->o->eval_every);
 }
 
-/* Faults that all ranks come to by themselves, at the same step. */
+/* Faults that all ranks find by themselves, at the same step. */
 bool
 status_is_common(int exit_code)
 {
@@ -473,7 +473,8 @@ session_is_everybodys(const Session *s, const StatusInfo *status)
 	return status_is_common(status->exit_code) && !s->apart;
 }
 
-/* After a fault between two steps, the steps before the fault are saved and exported. Several ranks do this together, so all of them must know of the fault and stand behind the same step. */
+/* After a fault between two steps, saves and exports the steps before it. Several ranks do this together, so all of them must
+ * know the fault and be at the same step. */
 static void
 rescue(Session *s, const StatusInfo *fault)
 {
@@ -487,7 +488,7 @@ rescue(Session *s, const StatusInfo *fault)
 		return;
 	tell_fault(s, save_last(s));
 	if (gradc_saved_step(s->run) == done && gradc_rank(s->run) == 0)
-		progress_line(&s->progress, "saved step %lld, behind which something failed\n",
+		progress_line(&s->progress, "saved step %lld, after which a step failed\n",
 		              (long long)done);
 }
 
@@ -518,7 +519,7 @@ run_training(Session *s)
 	rescue(s, status);
 	progress_end(&s->progress);
 	const char *fault = status ? status->message : NULL;
-	if (fault && !*fault) /* another rank has it */
+	if (fault && !*fault) /* another rank has the fault */
 		fault = gradc_shared_fault(s->run);
 	tell_fault(s, views_close(&s->views, s->run, fault));
 	tell_fault(s, log_close(s->log));
@@ -528,7 +529,7 @@ run_training(Session *s)
 	return NULL;
 }
 
-/* What one would take for the result of a training. */
+/* Warns if the exported model was not trained. */
 static void
 warn_untrained(const Session *s)
 {
@@ -540,14 +541,14 @@ warn_untrained(const Session *s)
 	if (s->resumed.path && o->run.steps > 0 && step > o->run.steps)
 		diag_warning(
 			s->diag,
-			"the checkpoint is of step %lld, behind --steps %lld: nothing was trained",
+			"the checkpoint is of step %lld, after --steps %lld: nothing was trained",
 			step, (long long)o->run.steps);
 	else if (!s->resumed.path && o->run.steps == 0 && (o->export || o->export_merged))
 		diag_warning(s->diag, "no step was trained: %s has the initial weights",
 		             o->export ? o->export : o->export_merged);
 }
 
-/* Where the file has batch norms or dropout in training form, what is computed or exported so is not what evaluation computes. */
+/* Warns if the file has batch norms or dropout in training form: results computed or exported that way differ from evaluation. */
 static void
 warn_training_form(const Session *s, const char *text)
 {
@@ -559,7 +560,7 @@ warn_training_form(const Session *s, const char *text)
 	diag_hint(s->diag, "%s", TRAINING_FORM_HINT);
 }
 
-/* One that cannot be written does not keep the others from being. */
+/* A failed export does not stop the others. */
 static Status
 write_exports(Session *s)
 {
@@ -581,16 +582,17 @@ write_exports(Session *s)
 	return gradc_end_exports(s->run);
 }
 
-/* What could not be written at the end is told at the start. */
+/* Checks before training whether the exports can be written. */
 Status
 session_check_exports(const Session *s)
 {
 	const CliOptions *o = s->o;
 
 	if (o->dump_gradients && gradc_holds_parts(s->run))
-		return status_error(EXIT_USAGE,
-		                    "--dump-gradients: not where ranks hold parts of gradients; "
-		                    "--data-parallel=ddp, compiled in, too, does it");
+		return status_error(
+			EXIT_USAGE,
+			"--dump-gradients: not possible if ranks hold parts of gradients; "
+			"compile with --data-parallel=ddp as well, and use it");
 	if (o->export)
 		RETURN_IF_ERROR(gradc_check_adapters(s->run, "--export"));
 	if (o->export_adapter)
@@ -621,6 +623,6 @@ session_run(Session *s)
 	if (o->once && gradc_rank(s->run) == 0)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
 	warn_untrained(s);
-	bool stopped = s->stop && o->run.save; /* the run that resumes it exports */
+	bool stopped = s->stop && o->run.save; /* the run that resumes this one exports */
 	return stopped ? NULL : write_exports(s);
 }

@@ -1,4 +1,4 @@
-/* What shows a training to people besides log and progress: every step goes to each of them. */
+/* The outputs for people beside log and progress. Every step goes to each of them. */
 #include "runtime/cli/cli.h"
 
 Status

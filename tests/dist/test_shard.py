@@ -361,7 +361,7 @@ def test_groups_that_hold_copies(openmpi, gpt2, tmp_path, mode, device, how):  #
     (2, ["--data-parallel=zero1", "--shard-size=1"], "--data-parallel=ddp is without parts"),
     (2, ["--data-parallel=zero1", "--shard-size=4"], "2 ranks cannot be groups"),
     (2, ["--data-parallel=zero3", "--find-nan"], "--find-nan: not with --data-parallel=zero3"),
-    (2, ["--data-parallel=zero2", "--dump-gradients=grads"], "--dump-gradients: not where ranks hold parts of gradients"),
+    (2, ["--data-parallel=zero2", "--dump-gradients=grads"], "--dump-gradients: not possible if ranks hold parts of gradients"),
 ])
 def test_worlds_that_cannot_be(openmpi, gpt2, ranks, options, said):  # noqa: F811
     """Before the first step, on every rank."""

@@ -52,7 +52,7 @@ def test_without_it_they_are_not(openmpi, gradc, models, tmp_path):  # noqa: F81
     alone = train([], one, data, tmp_path, "alone", "--steps=4", "--lr=0.01")
     got = train(openmpi(2), half, data, tmp_path, "together", "--steps=4", "--lr=0.01")
     assert np.abs(np.subtract(got[0], alone[0])).max() > 1e-4
-    assert "batch statistics are those of each of 2 micro-batches" in got[2].stderr
+    assert "batch statistics are computed in each of 2 micro-batches" in got[2].stderr
 
 
 def test_statistics_that_stay_are_not_told(gradc, models, tmp_path):
@@ -66,7 +66,7 @@ def test_accumulation_is_still_told(gradc, models, tmp_path):
     """Micro-batches of a rank follow each other: they cannot be one batch."""
     half, data = compiled(gradc, models, tmp_path, "cnn_mnist", 4, "--sync-batchnorm")
     done = train([], half, data, tmp_path, "alone", "--steps=2", "--accumulate=2")[2]
-    assert "batch statistics are those of each of 2 micro-batches" in done.stderr
+    assert "batch statistics are computed in each of 2 micro-batches" in done.stderr
 
 
 def test_a_model_without_them(gradc, models, tmp_path):

@@ -444,7 +444,7 @@ def test_a_result_without_training_is_told_of(run, trained):
     assert "warning: no step was trained: e.onnx has the initial weights" in said
     run(trained / "train", *DATA, "--steps=4", "--save=ck")
     said = run(trained / "train", *DATA, "--steps=3", "--save=ck", "--resume=auto").stderr
-    assert "the checkpoint is of step 4, behind --steps 3: nothing was trained" in said
+    assert "the checkpoint is of step 4, after --steps 3: nothing was trained" in said
     assert "warning" not in run(trained / "train", "--steps=0", "--resume=ck", "--export=f.onnx").stderr
 
 
