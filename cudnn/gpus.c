@@ -1,8 +1,10 @@
-/* GPUs as numbers, for plans that are made where none is. A GPU of another kind makes its plans when training starts.
+/* GPUs as numbers, so that plans can be made on a machine without a GPU. For other kinds of GPUs, plans are made when training
+ * starts.
  *
- * From OpenXLA, which describes GPUs to cuDNN in the same way: github.com/openxla/xla, in xla/backends/gpu/target_config/specs
- * a100_sxm_80.txtpb (4336d12e), h100_sxm.txtpb (0774019d) and b200.txtpb (300ec95a); the A100's memory clock, and the widths of
- * the buses, from the bytes a second that stand there, two bits of a line a clock. PCI numbers: pci-ids.ucw.cz. What is equal on all: CUDA C++ Programming Guide, technical specifications per
+ * The numbers are from OpenXLA, which describes GPUs to cuDNN in the same way: github.com/openxla/xla, in
+ * xla/backends/gpu/target_config/specs a100_sxm_80.txtpb (4336d12e), h100_sxm.txtpb (0774019d) and b200.txtpb (300ec95a). The
+ * A100's memory clock and the widths of the buses are computed from the bytes per second given there, with two bits per line
+ * and clock. PCI numbers: pci-ids.ucw.cz. Numbers that all GPUs share: CUDA C++ Programming Guide, technical specifications per
  * compute capability. */
 #include "cudnn/cudnn.h"
 
@@ -54,7 +56,7 @@ described_gpu_find(const char *architecture)
 	return NULL;
 }
 
-/* Drivers of CUDA 13, as plans must name one: cuDNN takes no plan that was made for an older or newer generation. */
+/* Plans must name a driver, here one of CUDA 13: cuDNN refuses plans for an older or newer generation. */
 enum { DRIVER = 13000 };
 
 void

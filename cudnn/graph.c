@@ -1,11 +1,11 @@
-/* A convolution, or one of its adjoints, as a graph of one operation. Tensors are dense and have the axes [batch, channels, places..];
- * how many groups there are follows from the channels of x and w. */
+/* Describes a convolution, or one of its gradients, as a graph with one operation. Tensors are dense, with axes [batch,
+ * channels, spatial..]. The number of groups follows from the channels of x and w. */
 #include "base/numbers/numbers.h"
 #include "cudnn/cudnn.h"
 
 #include <assert.h>
 
-enum { LEAST_SPATIAL = 2, SLOT_ALIGNMENT = 16 /* bytes: more is of no use to it */ };
+enum { LEAST_SPATIAL = 2, SLOT_ALIGNMENT = 16 /* in bytes; a larger alignment brings nothing */ };
 
 int
 cudnn_type(uint32_t dtype)
@@ -46,7 +46,7 @@ cudnn_finish(CudnnDescriptors *d, void *descriptor)
 		d->code = d->dnn->BackendFinalize(descriptor);
 }
 
-/* The last first: it may have been made of the others. */
+/* In reverse order, because a descriptor may use earlier ones. */
 void
 cudnn_destroy(CudnnDescriptors *d)
 {
@@ -61,7 +61,7 @@ set_int(CudnnDescriptors *d, void *descriptor, int attribute, int type, int valu
 }
 
 /* ---- tensors */
-/* The library's convolutions have two spatial axes or three: one alone stands behind one of size 1. */
+/* The library's convolutions have two or three spatial axes. If there is only one, an axis of size 1 is put before it. */
 static int
 add_axis(const LibraryOperand *o, int64_t dims[MAX_LIBRARY_RANK])
 {
@@ -75,7 +75,7 @@ add_axis(const LibraryOperand *o, int64_t dims[MAX_LIBRARY_RANK])
 	return rank;
 }
 
-/* Bytes that the first element's place is a multiple of. */
+/* Alignment of the first element, in bytes. */
 static int64_t
 alignment_of(const LibraryOperand *o)
 {
@@ -109,7 +109,8 @@ add_tensor(CudnnDescriptors *d, const LibraryCall *call, int i)
 }
 
 /* ---- windows */
-/* The padding behind x: as before it where that gives as many places, as most engines have it; else what the last window needs. */
+/* The padding after x. Most engines want the same padding as before x, so it is used if it gives as many outputs; otherwise it
+ * is what the last window needs. */
 static int64_t
 high_of(const ConvAxis *a)
 {
@@ -148,7 +149,7 @@ add_convolution(CudnnDescriptors *d, const LibraryCall *call)
 
 /* ---- the operation */
 typedef struct {
-	int type, convolution, alpha, beta; /* attributes */
+	int type, convolution, alpha, beta; /* names of attributes */
 	int operands[LIBRARY_BIAS];
 } OperationRow;
 static const OperationRow operations[N_LIBRARY_KINDS] = {

@@ -1,4 +1,4 @@
-/* Finding and opening cuDNN. The library that is opened is small: it opens those that it needs, when it needs them. */
+/* Finds and opens cuDNN. The opened library is small, and opens further libraries when it needs them. */
 #include "base/base.h"
 #include "cudnn/cudnn.h"
 
@@ -6,7 +6,7 @@
 
 #define SONAME "libcudnn.so.9"
 
-/* The first that it lacks; NULL: none. */
+/* The first function that the library lacks; NULL if it has all. */
 static const char *
 first_missing(Cudnn *dnn)
 {

@@ -1,5 +1,5 @@
-/* How a graph is computed: of the configurations that the library's own heuristic thinks are fast, in their order, the first that
- * gives the same bits in each run, rounds nothing but what it stores, and fits into the scratch. */
+/* Chooses how a graph is computed. Takes the first of the heuristic's configurations, fastest first, that gives the same bits
+ * in each run, rounds nothing but the stored results, and fits into the scratch. */
 #include "base/numbers/numbers.h"
 #include "cudnn/cudnn.h"
 
@@ -8,8 +8,8 @@
 enum { MOST_CONFIGS = 32 };
 
 /* ---- engines */
-/* As bits: what results must not suffer from. Sums are of f32; Winograd's larger tiles lose bits of them, and of operands of 16 bits
- * any tile. */
+/* Bits of the notes that an engine must not have. Sums must be of f32. Winograd's larger tiles lose bits of sums; for 16-bit
+ * operands every tile does. */
 static unsigned
 refused_notes(const LibraryCall *call, bool tf32)
 {
@@ -25,7 +25,7 @@ refused_notes(const LibraryCall *call, bool tf32)
 	return notes;
 }
 
-/* The engine of a configuration: its number, and its notes as bits. */
+/* Number and notes (as bits) of a configuration's engine. */
 static bool
 look_at_engine(const Cudnn *dnn, void *config, int64_t *number, unsigned *notes)
 {
@@ -52,7 +52,7 @@ look_at_engine(const Cudnn *dnn, void *config, int64_t *number, unsigned *notes)
 }
 
 /* ---- plans */
-/* The descriptor without what it is made of. */
+/* Makes the plan's descriptor; its configuration or text is set later. */
 static void *
 begin_plan(CudnnDescriptors *d, const CudnnTarget *target)
 {
@@ -65,7 +65,7 @@ begin_plan(CudnnDescriptors *d, const CudnnTarget *target)
 	return plan;
 }
 
-/* Takes the descriptors. False: there is no such plan, or it does not fit into the scratch. */
+/* Takes the descriptors. False if there is no such plan, or it does not fit into the scratch. */
 static bool
 finish_plan(CudnnDescriptors *d, void *plan, int64_t scratch_limit, CudnnPlan *out)
 {
@@ -96,7 +96,7 @@ make_plan(const Cudnn *dnn, const CudnnTarget *target, void *config, int64_t scr
 	return finish_plan(&d, plan, scratch_limit, out);
 }
 
-/* The engine of a configuration, which is the result's then. */
+/* Can the configuration's engine be used? Then it becomes the result's engine. */
 static bool
 take_engine(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call, void *config,
             CudnnPlan *out)
@@ -108,7 +108,7 @@ take_engine(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call
 }
 
 /* ---- the heuristic */
-/* Up to MOST_CONFIGS of them; none where it has none. */
+/* Asks for up to MOST_CONFIGS configurations; returns 0 if the library has none. */
 static int64_t
 ask(CudnnDescriptors *d, const CudnnTarget *target, void *graph, int mode,
     void *configs[MOST_CONFIGS])
@@ -127,7 +127,7 @@ ask(CudnnDescriptors *d, const CudnnTarget *target, void *graph, int mode,
 	return d->code ? 0 : n < MOST_CONFIGS ? n : MOST_CONFIGS;
 }
 
-/* Descriptors that the library fills. */
+/* Makes empty descriptors, which the library fills. */
 static int
 make_configs(const Cudnn *dnn, void *configs[MOST_CONFIGS])
 {
@@ -191,7 +191,7 @@ cudnn_plan_print(Text *out, const CudnnPlan *p)
 	return cudnn_status(dnn, code, "a plan has no text");
 }
 
-/* Is the engine of a plan from text one that the target takes? */
+/* Does the target allow the engine of a plan that was read from text? */
 static bool
 check_engine(const CudnnTarget *target, const LibraryCall *call, CudnnPlan *p)
 {
