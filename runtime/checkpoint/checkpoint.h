@@ -177,16 +177,16 @@ typedef struct CheckpointWriter CheckpointWriter;
 typedef struct SaveJob SaveJob;
 struct Saver {
 	CheckpointFolder folder;
-	/* each rank writes what it holds; otherwise rank 0 writes everything */
+	/* each rank writes its own parts; otherwise rank 0 writes everything */
 	bool together;
 	/* layouts of all ranks that write; NULL if this rank does not write */
 	SavedLayout *layouts;
 	Span snapshot; /* copy of the states that this rank saves; may be empty */
 	CheckpointWriter *writer;
 	Span window;       /* buffer for writing files and reading them back */
-	SaveJob *job;      /* the job being written; NULL if there is none */
+	SaveJob *job;      /* the job being written; may be NULL */
 	uint64_t run;      /* random number of the run, for the manifest */
-	int64_t done_step; /* newest step with a complete checkpoint; -1 if there is none */
+	int64_t done_step; /* newest step with a complete checkpoint; -1 before the first */
 	double seconds;    /* time that saving took from the caller since the last step */
 	int failures;      /* failed checkpoints in a row */
 	uint64_t model;    /* fingerprint of the model; 0 if not yet computed */

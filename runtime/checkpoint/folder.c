@@ -318,7 +318,7 @@ stays(const CheckpointFolder *folder, const CheckpointEntry *entry)
 	return false;
 }
 
-/* Finds a name that is free. If the usual name must stay as it is, the step gets one more leading zero, which is a valid name
+/* Finds a free name. If the usual name is taken and must stay, the step gets one more leading zero, which is a valid name
  * too. */
 static Status
 find_name(Arena *arena, const CheckpointFolder *folder, CheckpointEntry *entry)

@@ -1,7 +1,7 @@
 /* Ranks that hold parts of states save together: each rank writes its own shards, and rank 0 the manifest.
  *
  * gradc_save        rank 0 names a temporary folder; each rank copies its parts, and its thread writes them there
- * gradc_save_poll   when all threads are done, ranks exchange what they wrote; rank 0's thread then
+ * gradc_save_poll   when all threads are done, ranks exchange their checksums; rank 0's thread then
  *                   writes the manifest and gives the folder its name, or removes it
  * gradc_save_poll   when that is done, rank 0 tells the other ranks the result
  *

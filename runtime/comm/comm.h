@@ -53,8 +53,8 @@ typedef struct {
 	/* Gathers `bytes` of each rank; those of rank r are at to + r * bytes. */
 	Status (*all_gather)(CommControl *control, const void *from, void *to, int64_t bytes);
 	Status (*broadcast)(CommControl *control, void *at, int64_t bytes, int root);
-	/* Says what this rank does, for ranks that wait for it: "saving a checkpoint". what: a constant or NULL. Allowed at any
-	 * time, and never waits. */
+	/* Sets the text that waiting ranks show about this rank, such as "saving a checkpoint": a constant or NULL. Allowed at
+	 * any time, and never waits. */
 	void (*doing)(CommControl *control, const char *what);
 	/* `started` and `watch` are NULL if ranks cannot be asked. started: tells how many collectives of the group this rank's
 	 * device has been given, for ranks that wait. It never waits long. */

@@ -290,7 +290,8 @@ find_origins(Executor *x, const FinderCall *call, Watched *w)
 			w->before.n[k] = 0; /* the memory holds no value */
 }
 
-/* Notes what this rank contributes to a collective: other ranks see it in their sums, and this rank gets it back. */
+/* Notes the findings behind this rank's contribution to a collective: other ranks see it in their sums, and this rank gets it
+ * back. */
 static void
 note_sent(Finder *finder, const FinderCall *call, const Watched *w)
 {

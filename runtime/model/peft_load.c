@@ -77,7 +77,7 @@ check_others(const Loader *l)
 	return NULL;
 }
 
-/* Refuses initializations that change the base weights. With "gaussian" and the others in this list the base stays as it is.
+/* Refuses initializations that change the base weights. With "gaussian" and the others in this list the base does not change.
  * With "pissa", "olora" and others PEFT subtracts a product from the base each time it loads the adapter, from a decomposition
  * of the base (peft/tuners/lora/layer.py, update_layer). */
 static Status

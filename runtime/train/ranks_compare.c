@@ -1,4 +1,4 @@
-/* Checks before the first step that all ranks agree on everything that decides what they compute and when they meet. An error
+/* Checks before the first step that all ranks agree on everything that decides their results and their collectives. An error
  * names the first difference, with both values. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"

@@ -236,7 +236,7 @@ test_transfers(CommData *d, CommRequest *r, bool *over)
 	return NULL;
 }
 
-/* The ranks of the world whose transfers are not over: those that must send; if there are none, those that must receive. For a
+/* The ranks of the world whose transfers are not over: those that must send; if all have sent, those that must receive. For a
  * collective of the library all members. */
 static int
 find_awaited(CommRequest *r)

@@ -177,7 +177,7 @@ tcp_beat(CommControl *c, TcpWait *w, Text *line)
 	return NULL;
 }
 
-/* Watches the ranks. A rank that has ended may have sent what this rank waits for, so the rest of its messages is given time to
+/* Watches the ranks. A rank that has ended may have sent the awaited message before, so the rest of its messages is given time to
  * arrive. */
 static Status
 watch(CommControl *c, TcpWait *w, Text *line)

@@ -35,7 +35,7 @@ extern const char tcp_magic[8];
 /* ---- socket.c: sockets that do not block and are not inherited */
 /* Listens as rank 0 of that place. EXIT_COMM if no port is free. */
 Status socket_listen(const TcpPlace *place, int *fd, int *port);
-/* The next new connection, and its address; -1 if there is none. */
+/* The next new connection, and its address; -1 without one. */
 int socket_accept(int listener, char from[HOST_BYTES]);
 /* -1 if it does not connect within so many seconds. *why: a constant, or valid until the thread's next call. */
 int socket_connect(const struct addrinfo *to, double seconds, const char **why);
