@@ -17,11 +17,11 @@ typedef struct {
 	size_t n_imports;
 	Onnx__OperatorSetIdProto **imports;
 	bool in_function;
-	const FlatNode
-		*around; /* whose attribute the graph is; NULL: the model's graph, or a function */
+	/* node whose attribute the graph is; NULL: the model's graph, or a function */
+	const FlatNode *around;
 } Check;
 
-/* A fault of a graph: with the node that it belongs to. */
+/* Reports a fault of a graph, with the node around it. */
 static void
 graph_error(const Check *c, int exit_code, const char *fmt, ...)
 {
@@ -79,7 +79,7 @@ check_inputs(const Check *c, const Names *names, const FlatNode *n)
 
 static void check_graph(const Check *c, const Names *outer, const GraphProto *g, const char *what);
 
-/* then_branch and else_branch must agree where both say what they give. */
+/* then_branch and else_branch must have the same number of outputs, of the same declared types. */
 static void
 check_branches(const Check *c, const FlatNode *n)
 {
@@ -90,8 +90,8 @@ check_branches(const Check *c, const FlatNode *n)
 		return;
 	if (t->g->n_input || e->g->n_input) {
 		node_error(c->model, c->diag, n, EXIT_INVALID,
-		           "branches with %zu and %zu inputs, they have none: they read the "
-		           "values around them",
+		           "branches with %zu and %zu inputs: a branch takes no inputs, it reads "
+		           "the values around it",
 		           t->g->n_input, e->g->n_input);
 		return;
 	}
@@ -110,7 +110,7 @@ check_branches(const Check *c, const FlatNode *n)
 		    y->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE)
 			continue;
 		if (a->elem_type !=
-		    b->elem_type) /* shapes may differ where the condition is known */
+		    b->elem_type) /* shapes may differ: the condition may be known at import */
 			node_error(c->model, c->diag, n, EXIT_INVALID,
 			           "output %zu has another type in one branch than in the other",
 			           i);
@@ -160,7 +160,9 @@ check_initializers(const Check *c, Names *names, const GraphProto *g)
 			graph_error(c, EXIT_INVALID, "an initializer without a name");
 		else if (strmap_get(seen, name))
 			graph_error(c, EXIT_INVALID, "%s stands twice", what);
-		else if (is_body && strmap_get(names->defined, name)) /* in the model: a default */
+		/* in the main graph an initializer may have an input's name: it is the input's
+		 * default */
+		else if (is_body && strmap_get(names->defined, name))
 			graph_error(c, EXIT_INVALID, "%s has the name of an input of its subgraph",
 			            what);
 		strmap_put(seen, name, here);

@@ -1,4 +1,5 @@
-/* One node against its operator's schema: arity, attributes, their types. */
+/* Checks one node against its operator's schema: number of inputs and outputs, attributes and their
+ * types. */
 #include "frontend/file/file.h"
 
 #include <string.h>
@@ -37,7 +38,7 @@ node_int(const NodeProto *n, const char *name, int64_t otherwise)
 	return a && a->type == ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT ? a->i : otherwise;
 }
 
-/* The schema's letter of the attribute's declared type; 0 for an undefined or unknown one. */
+/* The schema's letter for the attribute's declared type; 0: the type is undefined or unknown. */
 static char
 type_letter(const AttributeProto *a)
 {
@@ -47,7 +48,8 @@ type_letter(const AttributeProto *a)
 	                                                                        : 0;
 }
 
-/* Only the field of the declared type may be filled; zero may be left out (proto3 writers do). */
+/* Does the attribute fill another field than the one of its declared type? A field of value zero may
+ * be absent: proto3 writers omit it. */
 static bool
 holds_other_data(const AttributeProto *a, char type)
 {
@@ -110,8 +112,8 @@ check_attribute(Model *model, const FlatNode *n, const SchemaRow *schema, const 
 	bool reference = a->ref_attr_name && *a->ref_attr_name;
 	if (reference && !in_function)
 		node_error(model, diag, n, EXIT_INVALID,
-		           "attribute %s refers to an attribute %s of a "
-		           "function, and this is none",
+		           "attribute %s refers to an attribute %s of a function, but the node is "
+		           "in no function",
 		           name, quoted(model, a->ref_attr_name));
 	if (!type) {
 		node_error(model, diag, n, EXIT_INVALID, "attribute %s has no valid type", name);
@@ -197,7 +199,7 @@ check_node(Model *model, const FlatNode *n, bool in_function, Diag *diag)
 	else
 		schema = schema_of(p->domain, p->op_type, n->opset);
 	if (schema && schema->attributes[0] == '-')
-		schema = NULL; /* deprecated: refused as unsupported */
+		schema = NULL; /* a deprecated operator is refused as unsupported */
 	if (schema) {
 		check_arity(model, n, schema, diag);
 		check_required_attributes(model, n, schema, diag);

@@ -1,5 +1,5 @@
-/* Edits of the messages of a file before it is imported. Nodes keep their addresses, by which the importer knows them; edit_close
- * restores the pointers that protobuf-c frees. */
+/* Edits of a file's messages before import. Nodes keep their addresses, by which the importer knows
+ * them. edit_close restores the pointers that protobuf-c frees. */
 #include "frontend/file/file.h"
 
 #include <string.h>
@@ -26,7 +26,8 @@ edit_grown(Model *model, void *list, size_t n, const void *item)
 	return copy;
 }
 
-/* A list of the main graph with a place behind its n items; *room: its places, 0 for the list of the file. */
+/* A list of the main graph with space behind its n items. *room: its capacity; 0: the list is still
+ * the file's. */
 static void *
 with_room(const Model *model, void *list, size_t n, size_t *room)
 {
@@ -128,7 +129,7 @@ take_outputs(StrMap *taken, const NodeProto *p)
 			take_names(taken, p->attribute[k]->g);
 }
 
-/* Names of the values of a graph and of the graphs inside. */
+/* Adds the names of all values of a graph and of its subgraphs. */
 static void
 take_names(StrMap *taken, const GraphProto *g)
 {
@@ -140,7 +141,8 @@ take_names(StrMap *taken, const GraphProto *g)
 		take_outputs(taken, g->node[i]);
 }
 
-/* `taken` has under each name the next number for names that begin with it. */
+/* A name that no value has: `base` and `ending`, with a number behind where that is taken. `taken`
+ * maps a taken name to the next number to try. */
 static const char *
 fresh_name(Model *model, const char *base, const char *ending)
 {
@@ -149,7 +151,7 @@ fresh_name(Model *model, const char *base, const char *ending)
 	if (!model->taken) {
 		model->taken = strmap_new(model->arena);
 		take_names(model->taken, model->proto->graph);
-		for (int i = 0; i < model->nodes.n; i++) /* of inlined functions, too */
+		for (int i = 0; i < model->nodes.n; i++) /* with the bodies of inlined functions */
 			take_outputs(model->taken, model->nodes.at[i].proto);
 	}
 	uintptr_t next = (uintptr_t)strmap_get(model->taken, first);

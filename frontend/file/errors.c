@@ -1,4 +1,4 @@
-/* Faults with the file and the node in front. */
+/* Reports faults with the file and the node in front. */
 #include "frontend/file/file.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@ quoted(const Model *model, const char *name)
 {
 	Text text = {0};
 
-	name = name ? name : ""; /* a field that the file leaves out */
+	name = name ? name : ""; /* the file may leave the field out */
 	if (strlen(name) > 200)
 		name = arena_printf(model->arena, "%.200s...", name);
 	text_add_quoted(&text, name);
@@ -28,7 +28,7 @@ model_error(const Model *model, Diag *diag, int exit_code, const char *fmt, ...)
 	diag_error(diag, exit_code, "%s: %s", model->path, text);
 }
 
-/* node "conv1" (Conv, opset 17); a node without a name goes by its first output. */
+/* node "conv1" (Conv, opset 17); a node without a name is called after its first output. */
 static const char *
 node_label(const Model *model, const FlatNode *n)
 {

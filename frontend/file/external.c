@@ -1,5 +1,5 @@
-/* Tensor data in files beside the model: regular files with one name. Data is read with pread, so
- * that a file that shrinks is an error and no signal. */
+/* Reads tensor data from files beside the model. A file must be regular and have one name. pread
+ * turns a file that shrinks meanwhile into an error instead of a signal. */
 #include "frontend/file/external.h"
 
 #include <errno.h>
@@ -27,8 +27,8 @@ parse_whole(const char *text, int64_t *out)
 	return true;
 }
 
-/* Keys that other programs write beside the standard's and that gradc need not read: `prepacked_0`, onnxruntime's copy of a weight
- * in the order of its kernels, and `basepath`, the folder from which onnx's tools had loaded the data. */
+/* Keys that other programs add and gradc ignores. `prepacked_0`: onnxruntime's copy of a weight in
+ * the order of its kernels. `basepath`: the folder from which onnx's tools loaded the data. */
 static bool
 is_passed_over(const char *key)
 {
@@ -37,7 +37,7 @@ is_passed_over(const char *key)
 	return strcmp(key, "basepath") == 0 || strncmp(key, prepacked, sizeof(prepacked) - 1) == 0;
 }
 
-/* One of the keys that the standard knows; a fault or NULL. */
+/* Sets a key of the standard. Returns a fault or NULL. */
 static const char *
 set_key(ExternalData *e, unsigned *seen, const char *key, const char *value)
 {
@@ -112,18 +112,19 @@ open_fault(const Model *model, const char *location, const char *path, int error
 	           diag);
 	if (two)
 		diag_hint(diag,
-		          "%s is a link: one lies beside it, the other beside what it leads to; "
-		          "remove the one that is not the model's, or give the model without "
-		          "the link",
+		          "%s is a link: one file lies beside the link, the other beside the "
+		          "link's target; remove the file that is not the model's, or give the "
+		          "path of the target",
 		          quoted(model, model->path));
 	if (outside)
 		diag_hint(diag,
-		          "it leads to %s; copy the file into %s, or the model beside the file",
+		          "the link leads to %s; copy that file into %s, or copy the model beside "
+		          "that file",
 		          quoted(model, path), folder);
 	if (error == ENOENT)
 		diag_hint(diag,
-		          "the model's data are in a second file, which belongs into %s; where "
-		          "it was renamed, give it its old name: %s",
+		          "the model's data are in a second file; put it into %s under the name "
+		          "that the model gives: %s",
 		          folder, quoted(model, location));
 	return false;
 }
@@ -141,7 +142,7 @@ open_file(Model *model, const char *location, ExternalFile *file, Diag *diag)
 	if (!regular || st.st_nlink != 1) {
 		close(file->fd);
 		file_fault(model, location, EXIT_INVALID, "not a regular file with one name", diag);
-		if (regular) /* as onnxruntime: it may be any file of this disk */
+		if (regular) /* as in onnxruntime: a hard link may lead to any file of this disk */
 			diag_hint(diag,
 			          "it is a hard link, one of %lld names of the file; a copy "
 			          "(`cp FILE COPY; mv COPY FILE`) has a name of its own",
@@ -165,7 +166,8 @@ external_open(Model *model, const TensorProto *t, const ExternalData *e, int64_t
 		file->fd = -1;
 		strmap_put(model->files, e->location, file);
 	}
-	/* Once for all its tensors; what has no error yet is another import of the same model. */
+	/* A file is opened once for all its tensors. If an earlier attempt failed but `diag` has no
+	 * error, this is another import of the same model: try again, to report the fault there. */
 	if (file->fd < 0 && (!file->tried || diag_errors(diag) == 0) &&
 	    !open_file(model, e->location, file, diag))
 		file->fd = -1;
@@ -195,7 +197,7 @@ external_open(Model *model, const TensorProto *t, const ExternalData *e, int64_t
 		            name, (long long)e->offset, (long long)end, quoted(model, e->location),
 		            (long long)file->size);
 		if (file->size < 512)
-			diag_hint(diag, "a file as small may be a pointer of Git LFS: `git lfs "
+			diag_hint(diag, "a file this small may be a pointer of Git LFS: `git lfs "
 			                "pull` fetches the data");
 		return false;
 	}

@@ -1,26 +1,28 @@
-/* Data in files beside the model. Sections are named after the .c file. */
+/* Private header: tensor data in files beside the model. Sections are named after the .c file. */
 #ifndef GRADC_FRONTEND_FILE_EXTERNAL_H
 #define GRADC_FRONTEND_FILE_EXTERNAL_H
 
 #include "frontend/file/file.h"
 
 /* ---- external_location.c */
-/* A location without its "." components; a fault or NULL. Relative, no "..", no empty component, no
- * backslash or drive letter. */
+/* Sets *out to the location without its "." components. Returns a fault or NULL. A location is
+ * relative and has no "..", no empty component, no backslash and no drive letter. */
 const char *external_location(Arena *arena, const char *location, const char **out);
-/* The resolved path of a location's file; NULL and errno: ENOTUNIQ where two folders have different ones. */
+/* The resolved path of the location's file. NULL with errno on a fault; ENOTUNIQ: two folders have
+ * different files. */
 const char *external_path(const Model *model, const char *location);
-/* A descriptor of that file, or -1 and errno: EXDEV where it lies in none of the folders. */
+/* A descriptor of the location's file, or -1 with errno; EXDEV: the file lies in none of the
+ * folders. */
 int external_open_path(const Model *model, const char *location, const char **path);
 
-/* ---- external.c: data beside the model, never outside its folders. */
+/* ---- external.c */
 typedef struct {
 	const char *location, *checksum;
 	int64_t offset, length; /* length -1: to the end of the file */
 } ExternalData;
-/* Reads and checks the five known keys. */
+/* Reads and checks the keys of the standard. */
 bool external_parse(const Model *model, const TensorProto *t, ExternalData *out, Diag *diag);
-/* Opens (once) and checks that the range lies inside. *fd is the model's. */
+/* Opens the file (once) and checks that the tensor's range lies inside. The model owns *fd. */
 bool external_open(Model *model, const TensorProto *t, const ExternalData *e, int64_t bytes,
                    int *fd, Diag *diag);
 

@@ -1,12 +1,13 @@
-/* Which files beside the model its tensors name, read or not, there or not: a file that a run put beside a link to a model would be
- * taken for the data beside the model. */
+/* Lists all files that the model's tensors may name, whether read or not and whether they exist or
+ * not. A run must not write an output there: if the model is a link, the output would be taken for
+ * the model's data. */
 #include "frontend/file/external.h"
 
 #include <string.h>
 
 typedef struct {
 	const Model *model;
-	StrMap *seen; /* locations */
+	StrMap *seen; /* locations visited */
 	void (*visit)(void *ctx, const char *path);
 	void *ctx;
 } Files;

@@ -1,7 +1,7 @@
-/* The file that a location names. It is opened by descriptor; where a component is a link, the file
- * behind it must lie below one of the model's folders: the folder of the path that was given, where
- * that path is a link the folder of each link on the way and of the file at its end, and the `blobs` of a Hugging Face
- * cache, whose `snapshots/REVISION` holds links alone. */
+/* Finds and opens the file that a location names. A component of the path may be a link only if the
+ * file behind it lies below one of the model's folders. These are: the folder of the given path; if
+ * the path is a link, the folders of all links on the way and of the file at the end; and, in a
+ * Hugging Face cache, the folder `blobs`, since `snapshots/REVISION` holds only links. */
 #define _GNU_SOURCE
 #include "frontend/file/external.h"
 
@@ -51,7 +51,8 @@ folder_of(Arena *arena, const char *path)
 	return slash == path ? "/" : arena_strndup(arena, path, (size_t)(slash - path));
 }
 
-/* .../models--A--B/blobs for .../models--A--B/snapshots/REVISION and what is below; else NULL. */
+/* .../models--A--B/blobs for .../models--A--B/snapshots/REVISION and the folders below it; else
+ * NULL. */
 static const char *
 cache_of(Arena *arena, const char *folder)
 {
@@ -90,7 +91,7 @@ external_folders(Model *model)
 	}
 }
 
-/* The part of a resolved path below a folder, or NULL. */
+/* The part of a resolved path below a folder; NULL: the path lies elsewhere. */
 static const char *
 below(const char *path, const char *folder)
 {
@@ -99,8 +100,8 @@ below(const char *path, const char *folder)
 	return strncmp(path, folder, n) == 0 && path[n] == '/' ? path + n + 1 : NULL;
 }
 
-/* Where the model is a link, its data may lie beside the link or beside the file that the link leads to. A fault in one folder, as a
- * link in a circle, is told before "No such file" in another folder. */
+/* If the model is a link, its data may lie beside the link or beside the link's target. A fault in
+ * one folder, such as a circle of links, takes precedence over "No such file" in another folder. */
 const char *
 external_path(const Model *model, const char *location)
 {
@@ -121,8 +122,8 @@ external_path(const Model *model, const char *location)
 	return found;
 }
 
-/* The kernel resolves the whole path; where it cannot (before Linux 5.6), component by component.
- * Through no link. */
+/* Opens a path below a folder and follows no link. The kernel resolves the whole path; kernels
+ * before Linux 5.6 cannot, so there each component is opened in turn. */
 static int
 open_below(int folder, const char *location)
 {

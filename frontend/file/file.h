@@ -17,26 +17,26 @@ enum {
 	OLDEST_IR = 3,
 	NEWEST_IR = 13,
 	OLDEST_OPSET = 1,
-	OLDEST_FULL_OPSET =
-		6, /* before it, operators that mean the same in it, or have rows of their own */
+	/* before opset 6 only operators whose meaning did not change since, or with rows of their
+	 * own */
+	OLDEST_FULL_OPSET = 6,
 	NEWEST_OPSET = 27,
 	MAX_MESSAGE_DEPTH = 100,
 	MAX_CALL_DEPTH = 100,
 	MAX_FUNCTIONS = 10000,
 	MAX_NODES = 1 << 17,     /* of the file, and after inlining: about half a GiB */
-	MAX_EXPANSION = 4 << 20, /* of functions: more is no model but an attack */
-	MAX_LISTED =
-		1
-		<< 24, /* elements of all sequences: those that differ by one have all of theirs */
+	MAX_EXPANSION = 4 << 20, /* nodes that functions expand to: more can only be an attack */
+	/* elements of all sequences together: each version of a sequence counts all its elements */
+	MAX_LISTED = 1 << 24,
 	MAX_IMPORTED_NODES = 3 << 19, /* of the IR, before anything is simplified */
 };
 #define MAX_FIELDS (64ll << 20)
-#define MAX_ELEMENTS (1ll << 40) /* of any one value */
+#define MAX_ELEMENTS (1ll << 40) /* of one value */
 
-/* A node after inlining of model-local functions. */
+/* A node, with model-local functions inlined. */
 typedef struct {
 	const NodeProto *proto;
-	int opset; /* of the node's domain; 0 where no import names it */
+	int opset; /* opset of the node's domain; 0: no import names the domain */
 } FlatNode;
 typedef VEC(FlatNode) FlatNodes;
 
@@ -46,7 +46,7 @@ typedef struct {
 	int rank;
 	int64_t dims[MAX_RANK];
 	int64_t n;
-	const void *data; /* NULL: the file lacks it (allowed with shapes_only) */
+	const void *data; /* NULL: the file lacks the elements (allowed with shapes_only) */
 } TensorData;
 
 typedef struct {
@@ -56,67 +56,71 @@ typedef struct {
 typedef struct {
 	NodeProto *node, was;
 } EditedNode;
-/* An initializer that the file does not have and import made. */
+/* How import made an initializer that the file lacks. Exporters merge equal tensors of a module and
+ * drop unused ones. */
 typedef enum {
 	RESTORED_MERGED,
-	RESTORED_COMPUTED, /* what was computed from the module's tensor was merged */
-	RESTORED_NUMBER,   /* a number of the module's code was merged */
+	RESTORED_COMPUTED, /* merged after the exporter had computed it from the module's tensor */
+	RESTORED_NUMBER,   /* a number in the module's code, merged with an equal one */
 	RESTORED_DROPPED,
 	RESTORED_UNTIED
 } RestoredKind;
 typedef struct {
 	RestoredKind kind;
-	const char *
-		wanted; /* the name of the module's tensor; of a number of the code, the initializer that the number was merged with */
-	const char *name; /* of the initializer: another one where the graph has that name */
-	const char *from; /* the initializer that had its readers; NULL: it was dropped */
+	/* name of the module's tensor; for RESTORED_NUMBER: the initializer that the number was
+	 * merged with */
+	const char *wanted;
+	/* name of the new initializer; differs from `wanted` if the graph uses that name */
+	const char *name;
+	const char *from; /* initializer that had its readers; NULL: the tensor was dropped */
 } Restored;
 
 struct Model {
 	Arena *arena;
 	const char *path;
-	VEC(const char *) folders; /* resolved: where external data may lie, the first first */
+	VEC(const char *) folders; /* resolved folders of external data, by precedence */
 	ModelProto *proto;
 	ProtobufCAllocator allocator;
 	Budget budget;
-	int opset;       /* of ai.onnx */
-	FlatNodes nodes; /* of the main graph, and of a loss that it carries */
-	VEC(Onnx__ValueInfoProto *) training_inputs; /* of that loss alone: further inputs */
+	int opset;       /* opset of ai.onnx */
+	FlatNodes nodes; /* nodes of the main graph, and of the loss that the file carries */
+	VEC(Onnx__ValueInfoProto *) training_inputs; /* further inputs of that loss */
 	IntMap *subgraphs;    /* address of a node's GraphProto -> its FlatNodes */
-	int n_flat;           /* nodes of all these lists */
+	int n_flat;           /* total number of nodes in `nodes` and `subgraphs` */
 	StrMap *functions;    /* "domain\nname" -> FunctionProto */
-	StrMap *initializers; /* name -> TensorProto, dense ones */
+	StrMap *initializers; /* name -> dense TensorProto */
 	IntMap *loaded;       /* address of a TensorProto -> TensorData */
 	StrMap *files;        /* location -> external file */
-	VEC(void *) blocks;   /* malloc'ed data */
-	/* Messages that were edited, and what protobuf-c is to free in their place. */
+	VEC(void *) blocks;   /* malloc'ed element data */
+	/* Edited messages with their original content, which protobuf-c has to free. */
 	VEC(EditedNode) edited_nodes;
 	GraphProto *edited_graph,
-		own_graph; /* edited_graph NULL: its list of initializers was not */
-	VEC(int) fds;      /* of external files */
+		own_graph; /* edited_graph NULL: the list of initializers is unchanged */
+	VEC(int) fds;      /* file descriptors of external data */
 	VEC(Restored *) restored;
-	StrMap *restored_names; /* its `wanted` -> Restored; NULL: nothing was restored */
-	StrMap *taken; /* names that values have, so that an edit's new value gets a free name; NULL: no edit has needed a name */
-	size_t room_for_nodes, room_for_initializers; /* of edited lists */
+	StrMap *restored_names; /* restored by `wanted`; NULL: nothing was restored */
+	StrMap *taken; /* names of all values, to find free ones; NULL: not needed so far */
+	size_t room_for_nodes, room_for_initializers; /* capacities of edited lists */
 };
 
 /* ---- nodes.c */
 /* The name of a node in locations: its own, else its first output's. */
 const char *node_location(const NodeProto *p);
-/* What the exporter wrote under the key; "": nothing. */
+/* The exporter's metadata of the node under the key; "": there is no such key. */
 const char *node_metadata(const NodeProto *p, const char *key);
-/* Length of the path of the module whose call the node belongs to; 0: unknown. */
+/* Sets *path to the path of the module whose call the node belongs to; returns its length. 0:
+ * unknown. */
 size_t node_module(const NodeProto *p, const char **path);
-/* Do both belong to calls of one module, as PyTorch's exporters name them? */
+/* Do both nodes belong to calls of the same module, by the names that PyTorch's exporters give? */
 bool node_same_module(const NodeProto *a, const NodeProto *b);
 
-/* Path of a module -> its nodes in the graph, in the arena. */
+/* Maps a module's path to its nodes in the graph; in the arena. */
 typedef VEC(NodeProto *) ModuleNodes;
 StrMap *nodes_by_module(const GraphProto *g, Arena *arena);
-/* A layer whose third input is its bias. */
+/* Does the node's operator take a bias as its third input? */
 bool node_takes_bias(const NodeProto *p);
 
-/* ---- errors.c: faults with the file and the node in front. */
+/* ---- errors.c: reports faults with the file and the node in front. */
 void model_error(const Model *model, Diag *diag, int exit_code, const char *fmt, ...) PRINTF(4, 5);
 void node_error(const Model *model, Diag *diag, const FlatNode *n, int exit_code, const char *fmt,
                 ...) PRINTF(5, 6);
@@ -125,123 +129,132 @@ void node_verror(const Model *model, Diag *diag, const FlatNode *n, int exit_cod
 /* A name cut to 200 bytes, quoted and escaped, in the arena. */
 const char *quoted(const Model *model, const char *name);
 
-/* ---- check.c, check_node.c: the structure of the graph. Report all faults. */
+/* ---- check.c, check_node.c: check the structure of the graph and report all faults. */
 void check_model(Model *model, Diag *diag);
-/* The model's graph with a training algorithm behind it. */
+/* Checks the model's graph joined with its training algorithm. */
 void check_combined(Model *model, const GraphProto *g, Diag *diag);
 void check_node(Model *model, const FlatNode *n, bool in_function, Diag *diag);
 const AttributeProto *node_attribute(const NodeProto *n, const char *name);
 int64_t node_int(const NodeProto *n, const char *name,
-                 int64_t otherwise);       /* an attribute that is an integer */
+                 int64_t otherwise);       /* the value of an integer attribute */
 const char *domain_of(const char *domain); /* "" for ai.onnx */
-/* Version that an import list gives a domain; 0 when it has none. */
+/* The version of a domain in a list of imports; 0: the list lacks the domain. */
 int opset_version(size_t n, Onnx__OperatorSetIdProto **imports, const char *domain);
 
-/* ---- schema.c: what ONNX itself says of an operator, out of its package; of other domains what onnxruntime says. */
+/* ---- schema.c: ONNX's schemas of operators; for other domains, onnxruntime's. */
 typedef struct {
 	const char *name;
 	int since;
 	int min_in, max_in, min_out, max_out; /* max 999: any number */
 	uint32_t required;                    /* bit i: input i may not be left out */
-	/* "axis:i keepdims:b! ..."; a letter of the type, b: an integer that is 0 or 1; `!` is required; "-" deprecated */
+	/* "axis:i keepdims:b! ...": name and type letter; b: an integer that is 0 or 1; `!`:
+	 * required. "-": a deprecated operator. */
 	const char *attributes;
 } SchemaRow;
-/* The newest row not above opset; NULL when there is none. */
+/* The newest row not above opset; NULL: there is no such row. */
 const SchemaRow *schema_find(const char *name, int opset);
-/* The same in any domain: NULL for most operators of other domains. */
+/* As schema_find, for any domain. NULL for most operators of other domains. */
 const SchemaRow *schema_of(const char *domain, const char *name, int opset);
-/* Kind letter of an attribute and whether it is required; 0 when the schema has none. */
+/* Type letter of an attribute; 0: the schema lacks the attribute. */
 char schema_attribute(const SchemaRow *row, const char *name);
 
-/* ---- inline.c: model-local functions replaced by their bodies, in subgraphs too. */
+/* ---- inline.c */
 void inline_functions(Model *model);
-/* One more node behind those of the main graph. */
+/* Appends a node to the main graph's nodes. */
 void model_add_node(Model *model, const NodeProto *n);
-/* The nodes of a subgraph, after inline_functions. */
+/* The nodes of a subgraph; call inline_functions before. */
 const FlatNodes *subgraph_nodes(const Model *model, const GraphProto *g);
-/* They are known, acyclic, and expand to few enough nodes. Before inline_functions. */
+/* Are all called functions known, acyclic, and small enough when expanded? Call it before
+ * inline_functions. */
 bool check_functions(Model *model, Diag *diag);
-/* Not more than MAX_NODES; false after reporting. */
+/* Is n at most MAX_NODES? false after reporting. */
 bool nodes_in_budget(const Model *model, int64_t n, Diag *diag);
 /* The function that a node calls; NULL for operators. */
 const FunctionProto *node_callee(const Model *model, const NodeProto *n);
 
 /* ---- tensor.c */
-bool tensor_dtype(int onnx_type, DType *out); /* false: string, complex or unknown */
+/* false: strings, complex numbers or an unknown type */
+bool tensor_dtype(int onnx_type, DType *out);
 int tensor_onnx_type(DType t);
 bool is_float_type(int onnx_type);
-/* Dims, dtype, encoding and length, without reading external data. what: initializer "w". */
+/* Checks dimensions, type, encoding and length; reads no external data. what: for example
+ * `initializer "w"`. */
 void check_tensor(const Model *model, const TensorProto *t, const char *what, Diag *diag);
 void check_sparse(const Model *model, const Onnx__SparseTensorProto *s, const char *what,
                   Diag *diag);
 bool tensor_is_external(const TensorProto *t);
-/* The elements, read at first use. false after reporting. shapes_only: data may be missing. */
+/* Loads the elements, once. false after reporting. shapes_only: elements may be missing. */
 bool tensor_load(Model *model, const TensorProto *t, bool shapes_only, TensorData *out, Diag *diag);
-/* Has it elements, in the message or in a file that exists? */
+/* Are the elements in the message, or in a file that exists? */
 bool tensor_is_there(const Model *model, const TensorProto *t);
-/* As tensor_load, for a bare TensorProto without external data. */
-/* NULL, or what is wrong; *exit_code then says how. */
+/* Decodes a TensorProto without external data. Returns NULL or what is wrong, with its exit code. */
 const char *tensor_decode(Arena *arena, const TensorProto *t, TensorData *out, int *exit_code);
 bool tensor_has_non_finite(const TensorData *t);
 bool tensor_data_equal(const TensorData *a, const TensorData *b);
-/* b[j,i] = a[i,j] bit for bit; both of rank 2. */
+/* Is b the transpose of a, bit for bit? */
 bool tensor_is_transpose(const TensorData *a, const TensorData *b);
 bool tensor_constant_valued(const TensorData *t, double *value);
 
 /* ---- neighbours.c */
-/* Adds, by name, how many inputs of nodes, subgraphs' too, and outputs read a value. */
+/* Counts the readers of each value by name: inputs of nodes, also in subgraphs, and outputs of
+ * graphs. */
 void graph_count_readers(const GraphProto *g, StrMap *readers);
-/* By name of a value: the node of the main graph that makes it; how many read it; one that does. */
+/* By name of a value of the main graph: the node that makes it, the number of its readers, one of
+ * its readers. */
 typedef struct {
 	StrMap *makers, *counts, *readers;
 } Neighbours;
 Neighbours neighbours_of(const GraphProto *g, Arena *arena);
-NodeProto *maker_of(const Neighbours *all, const char *name); /* NULL: none */
+NodeProto *maker_of(const Neighbours *all, const char *name); /* NULL: an input or initializer */
 int count_readers(const Neighbours *all, const char *name);
-/* NULL: several or none, or it reads from a subgraph, or as an output. */
+/* NULL if the value has several readers or none, or if its reader is in a subgraph or is an output. */
 NodeProto *only_reader_of(const Neighbours *all, const char *name);
-bool is_op(const NodeProto *p, const char *op); /* of ONNX's own; p may be NULL */
+bool is_op(const NodeProto *p, const char *op); /* of ONNX's own domain; p may be NULL */
 
 /* ---- value_types.c */
-/* Names of values: of other types than f32; whose rank is declared; whose declared rank is 1. */
+/* Sets of values by name: of another type than f32; with a declared rank; with declared rank 1. */
 typedef struct {
 	StrMap *other, *shaped, *vectors;
 } ValueTypes;
 ValueTypes value_types_of(const GraphProto *g, Arena *arena);
-const Onnx__TypeProto__Tensor *tensor_type(const ValueInfoProto *v); /* NULL: no tensor */
-const char *dim_symbol(const Onnx__TensorShapeProto__Dimension *d);  /* NULL: a number; "": open */
+const Onnx__TypeProto__Tensor *tensor_type(const ValueInfoProto *v); /* NULL: not a tensor */
+/* NULL: a number; "": unknown */
+const char *dim_symbol(const Onnx__TensorShapeProto__Dimension *d);
 
 /* ---- take_in.c */
-/* Tensors in files beside the model come into the messages, those of the graphs inside, too; m, its graph and p are the caller's. */
+/* Copies tensors from files beside the model into the messages, including those of subgraphs. The
+ * caller owns m, its graph and p. */
 bool model_take_data_in(Model *model, ModelProto *m, Diag *diag);
 bool node_take_data_in(Model *model, NodeProto *p, Diag *diag);
 
 /* ---- edit.c */
-/* A copy of a list of n pointers with another behind them. */
+/* A copy of a list of n pointers, with `item` appended. */
 void *edit_grown(Model *model, void *list, size_t n, const void *item);
-/* From now on the node's lists are the caller's to change. */
+/* Makes the node's lists private to the caller, who may change them from then on. */
 void edit_node(Model *model, NodeProto *p);
-/* Likewise the main graph's. */
+/* The main graph; the caller may change its lists from then on. */
 GraphProto *edit_graph(Model *model);
-/* Of no graph yet; the data is the caller's and stays. */
+/* A tensor that is in no graph yet. The caller keeps the data. */
 TensorProto *edit_tensor(const Model *model, const char *name, DType type, const Ints *shape,
                          const void *data);
 AttributeProto *edit_int(const Model *model, const char *name, int64_t value);
-/* A copy of the data in the main graph, which subgraphs see, too; its name. */
+/* Adds an initializer with a copy of the data to the main graph; returns its name. Subgraphs may
+ * read it, too. */
 const char *edit_add_initializer(Model *model, const char *base, const char *ending, DType type,
                                  const Ints *shape, const void *data);
-/* Another tensor with the elements of `of`, wherever they lie. Of no graph yet. */
+/* A tensor with the same elements as `of`, in memory or in a file. It is in no graph yet. */
 TensorProto *edit_copy(const Model *model, const char *name, const TensorProto *of);
-/* Adds t as an initializer and lists it in model->restored; its name, which is t's own unless the graph has that one. */
+/* Adds t as an initializer and lists it in model->restored. Returns its name: t's own, or another if
+ * the graph uses that name. */
 const char *edit_restore(Model *model, RestoredKind kind, const char *wanted, const char *from,
                          TensorProto *t);
-/* The initializer that was restored for the module's tensor; NULL: none was. */
+/* The initializer restored for the module's tensor; NULL: there is none. */
 const char *edit_restored(const Model *model, const char *wanted);
-/* Another content under the same name. */
+/* Replaces the content of an initializer. */
 void edit_set_initializer(Model *model, const char *name, DType type, const Ints *shape,
                           const void *data);
 void edit_remove_node(Model *model, const NodeProto *p);
-/* y = op(a, b) before a node of the main graph; the name of y, after that of a. */
+/* Inserts y = op(a, b) before a node of the main graph; returns the name of y, derived from a's. */
 const char *edit_insert_node(Model *model, const NodeProto *before, const char *op, const char *a,
                              const char *b);
 void edit_close(Model *model);
@@ -250,38 +263,39 @@ void edit_close(Model *model);
 void external_close_all(Model *model);
 
 /* ---- external_location.c */
-/* Finds model->folders. */
+/* Sets model->folders. */
 void external_folders(Model *model);
 
-/* ---- read.c: the file, read as the scan gets to it; large raw_data last, straight into its tensor. */
+/* ---- read.c: reads the file as far as the scan needs it. A large raw_data is read last, straight
+ * into its tensor. */
 typedef struct {
 	const char *path;
 	int fd;
-	uint8_t *bytes; /* n of them; those below `ready` are read or set aside */
+	uint8_t *bytes; /* n bytes in all; those below `ready` are read or set aside */
 	int64_t n, ready, next_read;
 } ModelFile;
-/* A regular file of 1 to 2 GiB - 1 bytes. To be closed in any case. */
+/* Opens a regular file of 1 to 2 GiB - 1 bytes. Close it in any case, also after a fault. */
 Status model_file_open(const char *path, ModelFile *f);
-/* Reads on until the bytes below `end` are there. */
+/* Reads on until the bytes below `end` are in memory. */
 Status model_file_need(ModelFile *f, int64_t end);
-/* Leaves the n bytes of a raw_data at `offset` in the file, when they are worth it: true. Protobuf-c
- * then unpacks them as that offset and zeros. */
+/* Leaves the n bytes of a raw_data at `offset` in the file; false: they are too few to be worth it.
+ * The buffer holds the offset and zeros in their place. */
 bool model_file_set_aside(ModelFile *f, int64_t offset, int64_t n);
 void model_file_drop(ModelFile *f); /* frees the bytes; the file stays open */
-/* Reads what was set aside, for all tensors in an unpacked message. */
+/* Reads the content that was set aside, for all tensors of an unpacked message. */
 Status fill_tensors(const ModelFile *f, ProtobufCMessage *m);
 void model_file_close(ModelFile *f);
 
-/* ---- scan.c: the bytes are a well-formed ModelProto, before anything is unpacked. */
-/* *n_nodes: of all graphs and functions together. */
+/* ---- scan.c: checks that the bytes are a well-formed ModelProto, before unpacking. */
+/* *n_nodes: the number of nodes in all graphs and functions. */
 Status scan_model(ModelFile *file, int64_t *n_nodes);
-/* The same for a TensorProto. */
+/* The same check for a TensorProto. */
 Status scan_tensor(const uint8_t *bytes, int64_t n);
-/* The same for a SequenceProto or an OptionalProto. */
+/* The same check for a SequenceProto or an OptionalProto. */
 Status scan_list(const uint8_t *bytes, int64_t n, bool optional);
 
 /* ---- list_file.c */
-/* NAME[I] */
+/* "NAME[I]" */
 const char *list_element_name(Arena *arena, const char *name, int i);
 
 #endif

@@ -1,4 +1,4 @@
-/* Model-local functions replaced by their bodies: afterwards the model is one flat list of nodes.
+/* Replaces model-local functions by their bodies: afterwards the model is one flat list of nodes.
  * Names inside a body get a prefix of their own per call; attribute references are resolved. */
 #include "frontend/file/file.h"
 
@@ -20,7 +20,7 @@ node_callee(const Model *model, const NodeProto *n)
 	                  function_key(model->arena, n->domain, n->op_type, n->overload));
 }
 
-/* ---- how large would it get? */
+/* ---- the size after expansion */
 typedef struct {
 	Model *model;
 	Diag *diag;
@@ -97,7 +97,7 @@ typedef struct {
 	Model *model;
 	const FunctionProto *function;
 	const NodeProto *call;
-	StrMap *names; /* inside -> outside */
+	StrMap *names; /* name inside the body -> name outside */
 	const char *prefix, *label;
 	size_t n_imports;
 	Onnx__OperatorSetIdProto **imports;
@@ -110,7 +110,7 @@ add_node(Model *model, FlatNodes *to, FlatNode n)
 	model->n_flat++;
 }
 
-/* NULL, a fault that check.c reports, becomes "". */
+/* A NULL name becomes ""; check.c reports it. */
 static const char *
 outside_name(Body *b, const char *name)
 {
@@ -133,7 +133,7 @@ outside_names(Body *b, size_t n, char **names)
 	return out;
 }
 
-/* What an attribute reference stands for: the call's value, the function's default, or nothing. */
+/* The attribute behind a reference: the call's, else the function's default, else NULL. */
 static const AttributeProto *
 resolve(const Body *b, const char *name)
 {
@@ -160,7 +160,7 @@ copy_values(Body *b, size_t n, ValueInfoProto **from)
 	return to;
 }
 
-/* A subgraph of the body: what it names itself is renamed like what it captures. */
+/* Copies a subgraph of the body. Names that it defines get the prefix, as captured names do. */
 static GraphProto *
 copy_graph(Body *b, const GraphProto *from)
 {
@@ -254,7 +254,8 @@ flatten(Model *model, FlatNodes *to, const NodeProto *n, size_t n_imports,
 	          .imports = f->n_opset_import ? f->opset_import : imports};
 	for (size_t i = 0; i < f->n_input; i++)
 		strmap_put(b.names, f->input[i], i < n->n_input ? n->input[i] : "");
-	/* An output that is also an input, or given twice, is copied behind the body. */
+	/* A function's output needs an Identity behind the body if it is also an input, or given
+	 * twice. */
 	bool *copied = NEW_ARRAY(model->arena, bool, f->n_output);
 	for (size_t i = 0; i < f->n_output && i < n->n_output; i++) {
 		copied[i] = strmap_get(b.names, f->output[i]) != NULL;
@@ -327,7 +328,7 @@ nodes_in_budget(const Model *model, int64_t n, Diag *diag)
 	return false;
 }
 
-/* Functions are known, finite and small enough. */
+/* All functions are known, none calls itself, and their expansion is small enough. */
 bool
 check_functions(Model *model, Diag *diag)
 {

@@ -1,6 +1,6 @@
-/* SequenceProto and OptionalProto files, as ONNX's test data has them:
- * https://github.com/onnx/onnx/blob/main/onnx/onnx-data.proto. Both hold their tensors in field 3; an optional holds its sequence in
- * field 5. */
+/* Reads and writes SequenceProto and OptionalProto files, as in ONNX's test data:
+ * https://github.com/onnx/onnx/blob/main/onnx/onnx-data.proto. Both messages hold their tensors in
+ * field 3. An optional holds its sequence in field 5. */
 #include "frontend/file/tensor_file.h"
 
 #include <string.h>
@@ -25,7 +25,8 @@ take_varint(Bytes *b)
 	return value;
 }
 
-/* The next field of a message that the scan accepted; its bytes, where it has such. */
+/* Takes the next field of a message that the scan accepted; returns its number. *content: its bytes,
+ * empty for a varint. */
 static int
 take_field(Bytes *b, Bytes *content)
 {
@@ -84,7 +85,7 @@ take_elements(Arena *arena, const char *path, Bytes b, GivenList *list)
 	return NULL;
 }
 
-/* The sequence of an optional; without bytes: it has none. */
+/* The sequence inside an optional; NULL bytes: the optional is empty. */
 static Bytes
 sequence_of(Bytes b)
 {

@@ -1,4 +1,4 @@
-/* Who makes and who reads a value of the main graph, for edits of a file before it is imported. */
+/* Finds the makers and readers of values of the main graph, for edits before import. */
 #include "frontend/file/file.h"
 
 #include <string.h>

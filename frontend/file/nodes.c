@@ -1,4 +1,4 @@
-/* The nodes of the file for people: what a location's name stands for. */
+/* Names of nodes and of the modules that they come from, for locations in messages. */
 #include "frontend/file/file.h"
 
 #include <string.h>
@@ -25,8 +25,9 @@ node_metadata(const NodeProto *p, const char *key)
 	return "";
 }
 
-/* dynamo's files say it: "['', 'mlp', 'mlp.fc', 'linear_1']";
- * TorchScript's put it before the operator, numbered by its calls: "/mlp/fc_1/MatMul". */
+/* PyTorch's dynamo exporter writes the path as metadata: "['', 'mlp', 'mlp.fc', 'linear_1']". Its
+ * TorchScript exporter puts the path before the operator's name, with the number of the module's
+ * call: "/mlp/fc_1/MatMul". */
 size_t
 node_module(const NodeProto *p, const char **path)
 {

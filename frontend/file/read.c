@@ -1,7 +1,8 @@
-/* The bytes of a model file, read as the scan gets to them. The content of a large raw_data is not
- * read then: its place in the buffer stays untouched memory but for the offset in the file, which
- * protobuf-c copies along and `fill_tensors` replaces by the content once the buffer is gone. So the
- * weights are in memory once. With pread, a file that shrinks meanwhile is an error and no signal. */
+/* Reads the bytes of a model file, as far as the scan has got. A large raw_data is not read at that
+ * time: its place in the buffer holds only its offset in the file. protobuf-c copies the offset into
+ * the tensor, and `fill_tensors` replaces it by the content once the buffer is freed. So the weights
+ * are in memory once. pread, unlike a mapping, turns a file that shrinks meanwhile into an error
+ * instead of a signal. */
 #define _GNU_SOURCE
 #include "frontend/file/file.h"
 

@@ -1,6 +1,6 @@
 /* A walk over the bytes of a model before protobuf-c sees them. protobuf-c limits neither depth nor
- * size, merges repeated singular messages and accepts NUL inside strings; after this walk none of
- * these can happen. Iterative: nesting costs a frame of a fixed stack. */
+ * size, merges repeated singular messages and accepts NUL inside strings. This walk refuses such
+ * bytes. It does not recurse: each level of nesting takes a frame of a fixed stack. */
 #include "frontend/file/file.h"
 
 #include <string.h>
@@ -36,11 +36,11 @@ enum { MAX_NAME = 64 << 10, LONGEST_HEAD = 20 };
 typedef struct {
 	const uint8_t *at, *end;
 	const ScanMessage *message;
-	uint32_t seen; /* bit: field number of a singular field */
+	uint32_t seen; /* bit i: singular field i was seen */
 } Frame;
 typedef struct {
 	const uint8_t *start;
-	ModelFile *file; /* NULL: all bytes are there */
+	ModelFile *file; /* NULL: all bytes are in memory */
 	int64_t n_fields, n_nodes;
 	int depth;
 	Frame frames[MAX_MESSAGE_DEPTH + 1];
@@ -55,7 +55,7 @@ scan_error(const Scan *s, const Frame *f, const char *what)
 	return s->file ? status_annotate(status, "%s", s->file->path) : status;
 }
 
-/* The bytes up to `end` are in memory. */
+/* Reads on until the bytes up to `end` are in memory. */
 static Status
 scan_need(const Scan *s, const uint8_t *end)
 {
@@ -151,7 +151,7 @@ wire_fits(const ScanField *field, int wire)
 	       (wire == 5 && field->type == FLOAT);
 }
 
-/* Skips the content of a field; length-delimited ones may push a frame. */
+/* Skips the content of a field; a length-delimited field may push a frame. */
 static Status
 scan_content(Scan *s, Frame *f, const ScanField *field, int wire)
 {

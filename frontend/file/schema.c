@@ -16,7 +16,7 @@ schema_find(const char *name, int opset)
 {
 	int lo = 0, hi = COUNT(rows);
 
-	while (lo < hi) { /* the first row of that name */
+	while (lo < hi) { /* finds the name's first row */
 		int mid = (lo + hi) / 2;
 		if (strcmp(rows[mid].name, name) < 0)
 			lo = mid + 1;

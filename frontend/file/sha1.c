@@ -1,4 +1,5 @@
-/* SHA-1 (FIPS 180-4), for the checksums that external data may carry. No security rests on it. */
+/* SHA-1 (FIPS 180-4), for the checksums that external data may carry. It guards against accidents,
+ * not against attacks. */
 #include "frontend/file/external.h"
 
 #include <string.h>

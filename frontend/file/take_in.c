@@ -1,5 +1,6 @@
-/* Data of files beside the model, taken into copies of the messages that name it: a file written elsewhere finds nothing by their paths.
- * What the copies were made of stays as it is, for it is protobuf-c's to free. */
+/* Takes the data of files beside the model into copies of the messages that name the files: a model
+ * written to another folder would not find them. The original messages stay unchanged, for
+ * protobuf-c frees them. */
 #include "frontend/file/file.h"
 
 typedef struct {
@@ -10,7 +11,7 @@ typedef struct {
 
 static void take_graph(TakeIn *k, GraphProto *g);
 
-/* The message itself where its data is inside, or where shapes alone were read. */
+/* The message itself if its data is inside, or if only shapes were read. */
 static TensorProto *
 taken_tensor(TakeIn *k, TensorProto *from)
 {

@@ -1,4 +1,4 @@
-/* TensorProto: every encoding of every element type, checked before a byte is allocated. */
+/* Decodes TensorProto: every encoding of every element type, checked before a byte is allocated. */
 #include "frontend/file/external.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 #define FIRST_UNKNOWN_TYPE (ONNX__TENSOR_PROTO__DATA_TYPE__INT2 + 1)
 
-/* By ONNX's number; N_DTYPES: no type of the IR. */
+/* Element types by ONNX's number; N_DTYPES: the IR has no such type. */
 static const uint8_t dtypes[] = {N_DTYPES, F32,      U8,     S8,     U16,        S16,    S32,
                                  S64,      N_DTYPES, BOOL,   F16,    F64,        U32,    U64,
                                  N_DTYPES, N_DTYPES, BF16,   F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ,
@@ -46,7 +46,7 @@ tensor_is_external(const TensorProto *t)
 	       t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
 }
 
-/* The typed field that a type's elements stand in, and how many entries n elements take. */
+/* The typed field that holds the elements of a type. */
 typedef enum { IN_FLOAT, IN_INT32, IN_INT64, IN_DOUBLE, IN_UINT64, N_TYPED } TypedField;
 static TypedField
 typed_field(DType t)
@@ -121,7 +121,7 @@ raw_fault(const TensorProto *t, DType type, int64_t n)
 	return NULL;
 }
 
-/* Strings are counted, their content is never looked at. */
+/* Strings are counted only; their content is never read. */
 static const char *
 string_fault(const TensorProto *t, size_t others, int64_t n)
 {
@@ -130,7 +130,7 @@ string_fault(const TensorProto *t, size_t others, int64_t n)
 	return t->n_string_data != (uint64_t)n ? "has more or fewer strings than elements" : NULL;
 }
 
-/* NULL, or what is wrong with a tensor; external data is not looked at. */
+/* Returns NULL or what is wrong with a tensor. External data is not read. */
 static const char *
 tensor_fault(const TensorProto *t, int *exit_code)
 {
@@ -164,7 +164,7 @@ tensor_fault(const TensorProto *t, int *exit_code)
 	if (t->n_external_data)
 		return "has keys of external data, but its data is inside";
 	if (!tensor_dtype(t->data_type, &type))
-		return NULL; /* complex: refused where it is used */
+		return NULL; /* a complex tensor is refused where it is used */
 	TypedField field = typed_field(type);
 	if ((t->has_raw_data != 0) + (total != 0) > 1 || total != counts[field] || t->n_string_data)
 		return "has data in two fields, or in one that its type does not use";
@@ -217,7 +217,7 @@ check_sparse(const Model *model, const Onnx__SparseTensorProto *s, const char *w
 	if (!linear) {
 		model_error(model, diag,
 		            at->n_dims == 2 && n >= 0 ? EXIT_UNSUPPORTED : EXIT_INVALID,
-		            "%s is sparse with indices that are no list of one per value", what);
+		            "%s is sparse with indices that are not one number per value", what);
 		return;
 	}
 	const int64_t *p = at->has_raw_data ? (const int64_t *)(const void *)at->raw_data.data
@@ -271,7 +271,8 @@ typed_elements(Arena *arena, const TensorProto *t, DType type, int64_t n)
 	return to;
 }
 
-/* Type and shape of a tensor that tensor_fault found right; false for strings and complex. */
+/* Sets type and shape of a tensor that tensor_fault accepted; false: it holds strings or complex
+ * numbers. */
 static bool
 tensor_header(const TensorProto *t, TensorData *out)
 {
@@ -346,7 +347,8 @@ tensor_load(Model *model, const TensorProto *t, bool shapes_only, TensorData *ou
 	uint64_t found;
 	int exit_code;
 
-	/* A fault is told once; what has no error yet is another import of the same model. */
+	/* A fault is reported once per import: if the tensor failed before but `diag` has no error,
+	 * this is another import of the same model. */
 	if (intmap_get(model->loaded, (uint64_t)(uintptr_t)t, &found) &&
 	    (found || diag_errors(diag) > 0)) {
 		if (found)

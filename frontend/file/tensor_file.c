@@ -1,4 +1,4 @@
-/* TensorProto files, as ONNX's test data has them. */
+/* Reads and writes TensorProto files, as in ONNX's test data. */
 #include "frontend/file/tensor_file.h"
 
 #include <string.h>

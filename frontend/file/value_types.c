@@ -1,4 +1,5 @@
-/* What a file says of the types of the main graph's values before it is imported: declared types, and those that operators hand on. */
+/* Types of the main graph's values, as far as they are known before import: declared types, and
+ * types that operators pass on from an input. */
 #include "frontend/file/file.h"
 
 #include <string.h>
@@ -19,7 +20,8 @@ note_type(ValueTypes *all, const ValueInfoProto *v)
 		strmap_put(all->vectors, v->name, all->other);
 }
 
-/* Results mostly have the type of the first input. `input`: of another; -1: f32, or nothing is known. */
+/* The input from which an operator's results take their type; 0 for operators not listed. -1: the
+ * results are f32, or nothing is known. */
 static const struct {
 	const char *op;
 	int input;
@@ -80,7 +82,8 @@ tensor_type(const ValueInfoProto *v)
 	               : NULL;
 }
 
-/* Exporters write these for a size that they do not know: two of them are two sizes. */
+/* Words that exporters write for an unknown size. They are not symbols: two dimensions with the same
+ * word may differ. */
 static bool
 is_no_name(const char *symbol)
 {
