@@ -67,7 +67,7 @@ want_bound(OnnxNode *n, int i)
 		report_invalid(n, "input %d, %s, has no value", i,
 		               quoted(n->im->model, n->proto->input[i]));
 	else if (is_poisoned(b))
-		n->failed = true; /* reported where it was made */
+		n->failed = true; /* the fault was reported at the value's maker */
 	return b;
 }
 
@@ -104,7 +104,7 @@ type_text(OnnxNode *n, Type t)
 	return copy;
 }
 
-/* Ones behind the axes of y, so that these begin at the given axis of x. */
+/* Appends axes of size 1 to y's, so that y's axes begin at the given axis of x. */
 static Value *
 at_axis(OnnxNode *n, const Value *x, Value *y)
 {
@@ -152,7 +152,8 @@ want_float_input(OnnxNode *n, int i)
 	return x;
 }
 
-/* The input of one element that alone decides the value; NULL: something else does, too. */
+/* The input with one element on which alone the value depends; NULL: the value depends on other
+ * things, too. */
 static const Value *
 deciding_input(const Value *v, int depth)
 {
@@ -189,7 +190,8 @@ want_constant(OnnxNode *n, int i)
 			i, quoted(n->im->model, n->proto->input[i]));
 	const Value *input = t ? NULL : deciding_input(v, DEPTH);
 	if (input)
-		diag_hint(n->im->diag, "--fill %s=N gives the input that decides it a number",
+		diag_hint(n->im->diag,
+		          "--fill %s=N gives a number to the input that decides the value",
 		          input->name);
 	return t;
 }
@@ -275,7 +277,7 @@ want_string(OnnxNode *n, const char *name, const char *otherwise)
 	if (!a)
 		return otherwise;
 	if (a->s.len > 4096 || memchr(a->s.data ? a->s.data : (uint8_t *)"", 0, a->s.len)) {
-		report_invalid(n, "attribute \"%s\" is no plain string", name);
+		report_invalid(n, "attribute \"%s\" is not a plain string", name);
 		return otherwise;
 	}
 	return arena_strndup(n->im->arena, a->s.data ? (char *)a->s.data : "", a->s.len);
@@ -294,7 +296,7 @@ want_word(OnnxNode *n, const char *name, const char *words)
 			return word;
 		p += length;
 	}
-	report_invalid(n, "%s %s is none of: %s", name, quoted(n->im->model, word), words);
+	report_invalid(n, "%s %s is not one of: %s", name, quoted(n->im->model, word), words);
 	return otherwise;
 }
 
@@ -379,7 +381,7 @@ bool
 want_dtype(OnnxNode *n, int64_t onnx_type, DType *out)
 {
 	if (onnx_type <= 0 || onnx_type > 1000) {
-		report_invalid(n, "%lld is no data type", (long long)onnx_type);
+		report_invalid(n, "%lld is not a data type", (long long)onnx_type);
 		return false;
 	}
 	if (!tensor_dtype((int)onnx_type, out)) {

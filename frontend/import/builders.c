@@ -1,10 +1,11 @@
-/* Builders of IR for importers: NULL in, NULL out; inference faults are the user's, with node. */
+/* Builders of IR for importers: NULL in, NULL out. What type inference would assert is reported as
+ * the user's fault, with the node. */
 #include "frontend/import/import.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MAX_EMIT = 4096 }; /* operands of one concat */
+enum { MAX_EMIT = 4096 }; /* most operands of one concat */
 
 Ints
 shape_of(const Value *v)
@@ -358,7 +359,8 @@ e_dot(OnnxNode *n, Value *x, Value *y, const DotAttr *a)
 	return shape_fits(n, shape) ? e_op(n, OP_dot, 2, (Value *[]){x, y}, a) : NULL;
 }
 
-/* A model of 16 bits is computed in f32 or f64, which have more digits of a number than it. */
+/* Float types of 16 bits. Such models are computed in f32 or f64, which keep more digits of a
+ * number. */
 static bool
 rounds_much(DType d)
 {
@@ -434,7 +436,7 @@ e_constant_ints(OnnxNode *n, int count, const int64_t *at)
 	return b_constant(n->b, tensor_new(m, type_new(m, S64, 1, dims), at));
 }
 
-/* Made of iotas, shapes and other numbers >= 0 in ways that keep them so? */
+/* Is v made of iotas, shapes and other numbers >= 0, by operators that keep numbers >= 0? */
 static bool
 never_negative(const Value *v, int depth)
 {
@@ -461,7 +463,7 @@ never_negative(const Value *v, int depth)
 	return keeps;
 }
 
-/* Constants are replaced, token ids trusted, anything else gets a select. */
+/* Constant indices are replaced and token ids trusted; all other indices get a select. */
 Value *
 e_indices(OnnxNode *n, Value *indices, int64_t size, bool trusted)
 {

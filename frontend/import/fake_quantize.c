@@ -1,25 +1,25 @@
-/* --quantize: the numbers that a product reads become codes and numbers again, as the exported model's QuantizeLinear and
- * DequantizeLinear make them. Scales follow from the weights as they are at that step, from a running range of the activations, or from
- * the very tensor or row; no gradient passes the way to them. For example a weight in s8, a scale for each of 8 rows:
- *
- *	%1 = stop_gradient @w
- *	%2 = reduce (abs %1) {kind = max, axes = [1]} : f32[8]
- *	%3 = div %2, 127                                         its scale
- *	%4 = quantize @w, %3 {to = s8} : s8[8,16]
- *	%5 = mul (cast %4 {to = f32}), %3
- *
+/* Fake quantization for --quantize: an input of a product is quantized and dequantized, as the
+ * exported model's QuantizeLinear and DequantizeLinear do it. A weight's scale follows from its
+ * current values. An activation's scale follows from a running range, from the tensor itself, or
+ * from each row. The computation of a scale passes no gradient. For example a weight in s8, with a
+ * scale for each of 8 rows:
+ *   %1 = stop_gradient @w
+ *   %2 = reduce (abs %1) {kind = max, axes = [1]} : f32[8]
+ *   %3 = div %2, 127                                        (the scale)
+ *   %4 = quantize @w, %3 {to = s8} : s8[8,16]
+ *   %5 = mul (cast %4 {to = f32}), %3
  * `straight_through` joins the last two. */
 #include "frontend/import/import.h"
 
 #include <float.h>
 #include <math.h>
 
-/* ---- which inputs */
+/* ---- quantized inputs */
 static uint64_t
 reader_key(const void *node, int input)
 {
 	return (uint64_t)(uintptr_t)node +
-	       (uint64_t)input; /* a NodeProto has more bytes than inputs that are quantized */
+	       (uint64_t)input; /* unique: a NodeProto has more bytes than quantized inputs */
 }
 
 static State *
@@ -48,7 +48,8 @@ new_parameter(Importer *im, ImportInfo *info, const QuantizedTensor *t, const ch
 	return s;
 }
 
-/* A scale of the paper's first value, 2 mean(|w|) / sqrt(Q), for each group (arXiv:1902.08153, 2.1). */
+/* Makes the scales parameters. Each group begins with the paper's scale, 2 mean(|w|) / sqrt(Q)
+ * (arXiv:1902.08153, 2.1). */
 static void
 learn_scale(Importer *im, ImportInfo *info, QuantizedTensor *t)
 {
@@ -88,7 +89,8 @@ open_range(Importer *im, ImportInfo *info, QuantizedTensor *t)
 		                              "added to a zero point of codes");
 }
 
-/* A weight's numbers that no state holds one for one, or that another name stands for, stay floats. */
+/* Can the weight's state be quantized? Not if the state holds an expanded tensor once, or if the
+ * exporter's Identity gave another parameter this tensor's numbers: such a weight stays in floats. */
 static bool
 stands_for_itself(const Importer *im, const QuantizedTensor *t)
 {
@@ -117,7 +119,8 @@ fake_quantize_open(Importer *im, ImportInfo *info)
 		if (t->kind == QUANTIZED_WEIGHT && !stands_for_itself(im, t)) {
 			diag_warning(
 				im->diag,
-				"weight %s of node %s stays as it is: the exporter merged or repeated it",
+				"weight %s of node %s is not quantized: the exporter merged or repeated "
+				"it",
 				quoted(im->model, t->name), quoted(im->model, t->node));
 			t->readers.n = 0;
 			continue;
@@ -133,8 +136,8 @@ fake_quantize_open(Importer *im, ImportInfo *info)
 	}
 }
 
-/* ---- codes and back */
-/* scale and zero: in x's shape; zero NULL: 0. */
+/* ---- quantize and dequantize */
+/* scale and zero have x's shape; zero NULL: the zero point is 0. */
 static Value *
 through_codes(OnnxNode *n, Value *x, Value *scale, Value *zero, DType to)
 {
@@ -149,7 +152,7 @@ through_codes(OnnxNode *n, Value *x, Value *scale, Value *zero, DType to)
 	return e_binary(n, OP_mul, y, scale);
 }
 
-/* A range that holds nothing has the other value. */
+/* Replaces the value by `otherwise` if the range is empty (its step is too small). */
 static Value *
 unless_empty(OnnxNode *n, Value *step, Value *value, double otherwise)
 {
@@ -157,7 +160,7 @@ unless_empty(OnnxNode *n, Value *step, Value *value, double otherwise)
 }
 
 /* ---- weights */
-/* The largest size in each group, in the order of scales. */
+/* The largest magnitude in each group, in the order of scales. */
 static Value *
 largest_of_groups(OnnxNode *n, const QuantizedTensor *t, Value *x)
 {
@@ -206,7 +209,8 @@ fake_weight(OnnxNode *n, const QuantizedTensor *t, Value *x)
 }
 
 /* ---- activations */
-/* One end of a range. In training the batch's moves the state's; before the first, and where nothing was seen yet, it takes its place. */
+/* One end of an activation's range. In training the batch's range moves the stored range; while the
+ * stored range is empty, the batch's range replaces it. */
 static Value *
 range_end(OnnxNode *n, State *state, ReduceKind kind, OpKind bound, Value *x, Value *seen)
 {
@@ -234,7 +238,8 @@ range_end(OnnxNode *n, State *state, ReduceKind kind, OpKind bound, Value *x, Va
 	return next;
 }
 
-/* What was learned is added to the zero point of the range. It is rounded and bounded as a code is, straight through. */
+/* Adds the learned shift to a zero point. The sum is rounded and clamped to the codes' type; its
+ * gradient passes unchanged. */
 static Value *
 shifted_zero(OnnxNode *n, const QuantizedTensor *t, Value *zero)
 {
@@ -249,7 +254,8 @@ shifted_zero(OnnxNode *n, const QuantizedTensor *t, Value *zero)
 	                e_unary(n, OP_stop_gradient, e_binary(n, OP_sub, code, zero)));
 }
 
-/* As quantization_of computes them: in f64, where a zero point is rounded. */
+/* Scale and zero point of a static range, as quantization_of computes them: in f64, since the zero
+ * point is rounded. */
 static Value *
 fake_static(OnnxNode *n, const QuantizedTensor *t, Value *x)
 {

@@ -1,5 +1,5 @@
-/* Graph -> IR: nodes one by one through the importers' table. Integer arithmetic on constants folds on the way, so that
- * shapes are numbers where importers ask for them; float arithmetic is left to later passes, which
+/* Imports a graph: node by node through the importers' table. Integer arithmetic on constants folds
+ * at once, so that importers see shapes as numbers. Float arithmetic is left to later passes, which
  * know the precision. */
 #include "frontend/import/import.h"
 
@@ -47,7 +47,7 @@ expand(Importer *im, const Weight *w, Value *v)
 	return b_broadcast_to(&im->b, v, shape);
 }
 
-/* What stands beside codes; the Constant node that holds it may come later. */
+/* The value of a scale or zero point. Its Constant node may come later in the graph. */
 static Value *
 beside_codes(Importer *im, const char *name)
 {
@@ -63,7 +63,7 @@ beside_codes(Importer *im, const char *name)
 	return t ? constant_of(im, t) : NULL;
 }
 
-/* As DequantizeLinear reads them, so that both are one value. */
+/* Zero points, cast as DequantizeLinear casts them: then CSE merges both values. */
 static Value *
 zero_values(Importer *im, const Codes *c)
 {
@@ -77,7 +77,7 @@ zero_values(Importer *im, const Codes *c)
 	return b_constant(&im->b, tensor_new(im->m, type_new(im->m, F32, 1, (int64_t[]){n}), zero));
 }
 
-/* The numbers that are trained, as codes again. */
+/* The trained floats, quantized again. */
 static Value *
 codes_value(Importer *im, const Weight *w)
 {
@@ -131,7 +131,7 @@ importer_lookup(Importer *im, const char *name)
 	return scope_bound(im, strmap_get(im->values, name));
 }
 
-/* The value belongs to the program, also where a body holds the weight. */
+/* The value belongs to the program, even if a body holds the weight. */
 void
 importer_bind_weight(Importer *im, const char *name, const Weight *w)
 {
@@ -222,7 +222,8 @@ worth_folding(const Node *n)
 	return true;
 }
 
-/* Folds what an importer built behind `before`, and swaps the node's outputs accordingly. */
+/* Folds the nodes that an importer built behind `before`, and updates the ONNX node's outputs to the
+ * folded values. */
 static void
 fold_new(OnnxNode *on, Node *before)
 {
@@ -252,7 +253,7 @@ fold_new(OnnxNode *on, Node *before)
 	}
 }
 
-/* The numbers that are given for an input; NULL: none, or of another type. */
+/* The numbers given for an input; NULL: no numbers are given, or numbers of another type. */
 static const Tensor *
 given(const Importer *im, const Value *v)
 {
@@ -267,7 +268,8 @@ given(const Importer *im, const Value *v)
 	return NULL;
 }
 
-/* `found`: Tensor, by value. A value without one ends the search. */
+/* Computes v from constants, iotas and given inputs; NULL: v depends on something else. found:
+ * value's id -> Tensor or NULL, for values tried before. */
 static const Tensor *
 known(Importer *im, Value *v, int depth, IntMap *found)
 {
@@ -316,7 +318,8 @@ known_value(Importer *im, Value *v)
 	return known(im, v, KNOWN_DEPTH, intmap_new(im->arena));
 }
 
-/* An Identity whose output is a parameter of its own again (repair `merged`) reads that one. */
+/* Imports an Identity whose output became a parameter of its own again (repair `merged`): the output
+ * is that parameter. */
 static bool
 import_unmerged(Importer *im, const NodeProto *p)
 {
@@ -330,7 +333,8 @@ import_unmerged(Importer *im, const NodeProto *p)
 	return true;
 }
 
-/* The first node that finds the function too large says so; it and all others are left out. */
+/* Is the function over the budget of nodes? The first node over it reports that; this node and all
+ * later ones are skipped. */
 static bool
 imported_enough(Importer *im, const FlatNode *flat)
 {
@@ -386,7 +390,7 @@ import_nodes(Importer *im, int n, const FlatNode *nodes)
 		import_node(im, &nodes[i]);
 }
 
-/* Erases pure nodes without readers, users first. */
+/* Erases pure nodes without readers, last node first. */
 static void
 sweep(Function *f)
 {
@@ -399,7 +403,8 @@ sweep(Function *f)
 	}
 }
 
-/* Which inputs have rows; random numbers with a batch axis are those of the rows' places in the whole step. */
+/* Sets the inputs' batch axes. A rank's random numbers with a batch axis are its part of the numbers
+ * for the whole step. */
 static void
 set_random_batch_axes(Importer *im, const ImportBinding *binding)
 {
@@ -461,7 +466,8 @@ import_bindings(Importer *im, ImportInfo *info)
 			import_function(im, info);
 }
 
-/* The elements without the copies along expanded axes: the first of each block's copies. */
+/* The state's elements. An expanded tensor has copies along some axes: only the first copy of each
+ * block is taken. */
 static const void *
 state_data(Module *m, const ImportInfo *info, const Weight *w, Type type)
 {
@@ -485,8 +491,9 @@ state_data(Module *m, const ImportInfo *info, const Weight *w, Type type)
 	return out;
 }
 
-/* An exporter that computes a matrix from one parameter transposes it; TorchScript's, which says nothing of it, names it after the product
- * that reads it. */
+/* How to find the tensor in the exported module: its name there, and whether it is transposed. An
+ * exporter that computes a matrix from one parameter transposes it. TorchScript's exporter gives no
+ * origin, but names the matrix after the MatMul that reads it. */
 static StateSource
 source_of(const Weight *w, DType dtype)
 {
@@ -533,7 +540,7 @@ make_state(Module *m, ImportInfo *info, Weight *w)
 	vec_push(m->arena, &info->base.state_sources, source_of(w, dtype));
 }
 
-/* "--train=NAME", as a shell takes it. */
+/* The option as a word of a shell: "--train=NAME". */
 static const char *
 option_for(Module *m, const char *option, const Weight *w)
 {
@@ -546,7 +553,8 @@ option_for(Module *m, const char *option, const Weight *w)
 	return made;
 }
 
-/* Who settles it: --train what was held for a constant, --freeze what was held for a parameter. */
+/* Lists a tensor in doubt with the option that decides otherwise: --train for a constant, --freeze
+ * for a parameter. */
 static void
 add_doubt(Module *m, ImportInfo *info, const Weight *w)
 {
@@ -576,7 +584,7 @@ add_constant(Module *m, ImportInfo *info, const Weight *w)
 	vec_push(m->arena, &info->base.constants, c);
 }
 
-/* In the order in which the tensors name them. */
+/* Counts the tensors of each group; groups are listed by first appearance. */
 static void
 count_groups(Module *m, ImportInfo *info, const Weight *w)
 {
@@ -617,7 +625,8 @@ import_info(Module *m, Model *model, const ImportOptions *options)
 	return info;
 }
 
-/* The number of rows that --repair=batch replaces: the leading one of all inputs that bake it. */
+/* The batch size that --repair=batch replaces: the leading dimension of the first input that has a
+ * number there. 0: not asked for, or no such input. */
 static int64_t
 baked_batch(const Model *model, const ImportOptions *o)
 {
@@ -652,7 +661,7 @@ importer_in_training_form(OnnxNode *n, const char *what, bool computed)
 	vec_push(arena, list, text);
 }
 
-/* Options that found nothing to do in this model. */
+/* Warns of options that had no effect on this model. */
 static void
 warn_idle_options(const Importer *im)
 {

@@ -1,4 +1,4 @@
-/* The tables of all families, looked up by domain, name and opset. */
+/* The tables of all families; finds a row by domain, name and opset. */
 #include "frontend/import/import.h"
 
 #include <stdio.h>
@@ -21,7 +21,8 @@ same_operator(const ImportRow *row, const NodeProto *p)
 	       !strcmp(row->domain ? row->domain : "", domain_of(p->domain));
 }
 
-/* Past a hint that opsets before 6 give: which inputs a node may overwrite. */
+/* Skips the attribute `consumed_inputs` of opsets before 6: it only says which inputs a node may
+ * overwrite. */
 static const char *
 past_hint(const char *attributes)
 {
@@ -33,7 +34,7 @@ past_hint(const char *attributes)
 	return attributes + (*attributes == ' ');
 }
 
-/* Attributes are in the order of their names; where the hint stands is the only difference that counts for nothing. */
+/* Do two schemas agree but for `consumed_inputs`? Attributes are sorted by name. */
 static bool
 same_form(const SchemaRow *p, const SchemaRow *q)
 {
@@ -52,7 +53,8 @@ same_form(const SchemaRow *p, const SchemaRow *q)
 	return !*a && !*b;
 }
 
-/* The operator's form in an opset before the first that is read in full is that of this one, or has a row of its own, or is not supported. */
+/* Can the node be read as of opset OLDEST_FULL_OPSET? In older opsets only operators with the same
+ * schema can; others need a row of their own, or are not supported. */
 static bool
 is_as_in_full_opset(const FlatNode *n)
 {
@@ -95,8 +97,9 @@ importer_missing(const FlatNode *n)
 	if (!strcmp(domain_of(n->proto->domain), "ai.onnx.ml"))
 		return "operators of ai.onnx.ml are not supported";
 	if (!strcmp(domain_of(n->proto->domain), "com.microsoft.nchwc"))
-		return "onnxruntime wrote it with weights in the order of one machine, which the file does not "
-		       "tell; let it optimize up to ORT_ENABLE_EXTENDED";
+		return "onnxruntime wrote this operator with weights in the order of one "
+		       "machine, which the file does not tell; let onnxruntime optimize only up "
+		       "to ORT_ENABLE_EXTENDED";
 	if (*domain_of(n->proto->domain))
 		return "unknown operator of this domain";
 	if (!(schema = schema_find(op, NEWEST_OPSET)))
@@ -110,18 +113,20 @@ importer_missing(const FlatNode *n)
 	return "this operator is not supported";
 }
 
-/* What to do instead of an operator that stays out: names with a space around each, "" for all of the domain. */
+/* What to use instead of an unsupported operator. names: with a space around each, "" for the whole
+ * domain. */
 static const struct {
 	const char *domain, *names, *hint;
 } hints[] = {
 	{"", " StringConcat StringNormalizer StringSplit RegexFullMatch ",
-         "gradc has no strings: turn text into numbers (a tokenizer's ids) before the model, and let the model begin behind "
-         "the nodes that read strings"},
+         "gradc has no strings: turn text into numbers (a tokenizer's ids) before "
+         "the model, and cut the nodes that read strings off the model"},
 	{"", " ImageDecoder ",
-         "decode images before, and let the model begin with their pixels, a tensor of u8 or floats"},
+         "decode images before the model, and let its input be their pixels, a "
+         "tensor of u8 or floats"},
 	{"ai.onnx.ml", "",
-         "trees, encoders and scikit-learn's models become tensor operators by Microsoft's hummingbird-ml; or let the model begin "
-         "behind them"},
+         "Microsoft's hummingbird-ml converts trees, encoders and scikit-learn's "
+         "models to tensor operators; or cut these nodes off the model"},
 };
 
 const char *
@@ -138,7 +143,8 @@ importer_hint(const FlatNode *n)
 	return NULL;
 }
 
-/* Operators whose results do not change with a float input, or are no floats. All others have gradients. */
+/* Operators without gradients: their results are not floats, or do not change with small changes of
+ * an input. All other operators have gradients. */
 static const char zero_gradients[] =
 	" And ArgMax ArgMin Bernoulli BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Constant ConstantOfShape "
 	"ConvInteger DynamicQuantizeLinear Equal EyeLike Greater GreaterOrEqual HammingWindow HannWindow IsInf IsNaN Less LessOrEqual "

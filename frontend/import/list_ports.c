@@ -1,10 +1,12 @@
-/* A graph's inputs and outputs that are sequences or optionals: their elements are inputs and outputs of the module. How many an input
- * has, and of which shapes, is known where they are given (`gradc run --input NAME=FILE.pb`). */
+/* Inputs and outputs of a graph that are sequences or optionals: each element becomes an input or
+ * output of the module. Number and shapes of an input's elements come from the given list (`gradc
+ * run --input NAME=FILE.pb`). */
 #include "frontend/import/import.h"
 
 #include <string.h>
 
-/* The type of an element, and which list it is; NULL: no list of tensors. */
+/* The type of the list's elements; *out says what kind of list it is. NULL: the elements are not
+ * tensors. */
 const Onnx__TypeProto__Tensor *
 list_type(const Onnx__TypeProto *t, GivenList *out)
 {
@@ -39,7 +41,8 @@ model_list_input(const Model *model, const char *name, GivenList *out)
 	return false;
 }
 
-/* Of the declared type, which may leave the shape and any dimension open. */
+/* Does an element match the declared type? The declaration may leave the shape and any dimension
+ * open. */
 static bool
 is_as_declared(const Onnx__TypeProto__Tensor *t, const NamedTensor *e)
 {
@@ -93,8 +96,7 @@ bind_elements(Importer *im, ImportInfo *info, const Onnx__TypeProto__Tensor *typ
 		const NamedTensor *e = &list->elements[i];
 		if (is_input(im->model, e->name)) {
 			model_error(im->model, im->diag, EXIT_UNSUPPORTED,
-			            "input %s: its element %d goes by the name of another input, "
-			            "%s",
+			            "input %s: its element %d has the name of another input, %s",
 			            quoted(im->model, list->name), i, quoted(im->model, e->name));
 			return NULL;
 		}
@@ -137,9 +139,10 @@ import_list_input(Importer *im, ImportInfo *info, const ValueInfoProto *v)
 		b = bind_elements(im, info, type, given);
 	} else if (!im->inference) {
 		model_error(im->model, im->diag, EXIT_UNSUPPORTED,
-		            "input %s is %s: what it has is not known", quoted(im->model, v->name),
+		            "input %s is %s: its elements are not known",
+		            quoted(im->model, v->name),
 		            declared.optional ? "an optional" : "a sequence");
-		diag_hint(im->diag, "`gradc run --input NAME=FILE.pb` gives it");
+		diag_hint(im->diag, "`gradc run --input NAME=FILE.pb` gives its elements");
 	}
 	if (!b)
 		b = NEW(im->arena, Bound);

@@ -1,18 +1,19 @@
-/* Loss graphs, whose inputs are values of another graph, or further inputs of the program. */
+/* Imports loss graphs. Each input of a loss graph is joined with a value of the model's graph, or
+ * becomes a further input of the program. */
 #include "frontend/import/import.h"
 
 #include <string.h>
 
-/* What inputs that are joined with values say of the others' dimensions. */
+/* Dimensions of a loss graph that its joined inputs determine. */
 typedef struct {
 	Inputs ports;
-	BatchAxes axes;   /* of the values */
-	const char *rows; /* the symbol of their axis of the rows; NULL: it has none */
-	DimBinding *dims; /* of symbols */
+	BatchAxes axes;   /* batch axes of the joined values */
+	const char *rows; /* symbol of their batch axis; NULL: it has no symbol */
+	DimBinding *dims; /* numbers bound to symbols */
 	Binding *binding;
 } Joined;
 
-/* The symbols of a loss graph's joined inputs stand for the numbers of what is joined. */
+/* Binds the symbols of a joined input's declared shape to the dimensions of the joined value. */
 static void
 bind_joined(Joined *j, const ValueInfoProto *v, Value *joined)
 {
@@ -36,7 +37,8 @@ bind_joined(Joined *j, const ValueInfoProto *v, Value *joined)
 	}
 }
 
-/* The axis that goes by the symbol of the values' rows; else the first one, where it is as large. */
+/* Sets the batch axis of a further input: the axis with the symbol of the joined values' batch axis,
+ * else the leading axis if its size is the number of rows. */
 static void
 find_rows(const Joined *j, const ImportPort *port, Value *param)
 {

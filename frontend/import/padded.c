@@ -1,28 +1,32 @@
-/* Values whose size along one axis is known at run time only: padded to a declared bound (`--bound`), with the count beside them. The
- * operators below may read them; what they give is padded in turn, or does not depend on the padding. All others refuse. */
+/* Values whose size along one axis is known only at run time. They are padded to a declared bound
+ * (`--bound`) and carry a count of their data. The operators in the table below may read padded
+ * values: their results are padded in turn, or do not depend on the padding. All other operators
+ * refuse padded inputs. */
 #include "frontend/import/import.h"
 
 #include <math.h>
 #include <string.h>
 
 typedef enum {
-	ELEMENTWISE =
-		1, /* element i of the results from element i of the inputs, NumPy broadcasting */
+	/* element i of the results depends on element i of the inputs, with NumPy broadcasting */
+	ELEMENTWISE = 1,
 	GATHER,
 	GATHER_ND,
-	SCATTER_ND, /* indices of the padding lie outside */
+	SCATTER_ND, /* padded indices point outside the data, so they write nothing */
 	TRANSPOSE,
-	RESHAPE, /* the axis stays one */
-	REDUCE,  /* the padding is what changes nothing */
+	RESHAPE, /* the padded axis remains an axis of the result */
+	REDUCE,  /* the padding is replaced by the reduction's neutral element */
 	MEAN,
 	SHAPE,
 	SIZE,
-	CONCAT, /* along the axis the parts move together; along another one they have one count */
+	/* along the padded axis the data move together; along another axis all parts have the same
+	 * count */
+	CONCAT,
 } Rule;
 typedef struct {
 	const char *names; /* "Add Sub ...", a space around each */
 	Rule rule;
-	double neutral; /* of REDUCE */
+	double neutral; /* neutral element of REDUCE */
 } PaddedRow;
 
 static const PaddedRow rows[] = {
@@ -60,21 +64,21 @@ find_rule(const OnnxNode *n)
 static void
 refuse(OnnxNode *n, int i, const Bound *b, const char *why)
 {
-	report_unsupported(
-		n,
-		"input %d, %s, has as many elements along axis %d as the data say, at most %lld: %s",
-		i, quoted(n->im->model, n->proto->input[i]), b->axis,
-		(long long)b->value->type->dims[b->axis], why);
+	report_unsupported(n,
+	                   "input %d, %s, has a size along axis %d that depends on data, at most "
+	                   "%lld: %s",
+	                   i, quoted(n->im->model, n->proto->input[i]), b->axis,
+	                   (long long)b->value->type->dims[b->axis], why);
 }
 
-/* From the last axis: broadcasting keeps it. */
+/* The padded axis, counted from the end: broadcasting keeps that number. */
 static int
 from_end(const Bound *b)
 {
 	return b->value->type->rank - b->axis;
 }
 
-/* A bound that names output i, or else takes it as a glob; NULL: none does. */
+/* The --bound for output i: an exact name takes precedence over a glob. NULL: no bound matches. */
 static const SizeBound *
 bound_of(const OnnxNode *n, int i)
 {
@@ -141,14 +145,14 @@ set_output_padded(OnnxNode *n, int i, Value *v, int axis, Value *count)
 }
 
 /* ---- inputs */
-/* v: bool of b's shape: is it no padding? */
+/* A bool for each element of b's value: is it data, not padding? */
 static Value *
 inside(OnnxNode *n, const Bound *b)
 {
 	return e_binary(n, OP_lt, e_iota(n, S64, shape_of(b->value), b->axis), b->count);
 }
 
-/* The least or the largest integer of a type. */
+/* The smallest or the largest integer of a type. */
 static Value *
 extreme(OnnxNode *n, DType d, bool largest)
 {
@@ -171,7 +175,7 @@ or_neutral(OnnxNode *n, const Bound *b, double neutral)
 	return e_select(n, inside(n, b), b->value, v);
 }
 
-/* Padded tuples name a place behind the last along the first axis. */
+/* Replaces the padding of indices by an index just outside the data's first axis. */
 static Value *
 indices_or_outside(OnnxNode *n, const Bound *b)
 {
@@ -188,7 +192,7 @@ fits_others(OnnxNode *n, int i, const Bound *b)
 	const Bound *first = n->padded;
 
 	if (first && (first->count != b->count || from_end(first) != from_end(b))) {
-		refuse(n, i, b, "another input has another such size");
+		refuse(n, i, b, "the size of another input depends on other data");
 		return false;
 	}
 	return true;
@@ -224,7 +228,7 @@ padded_value(OnnxNode *n, int i, const Bound *b, const PaddedRow *row)
 	case CONCAT: break;
 	}
 	if (!v && !n->failed)
-		refuse(n, i, b, "not of this input");
+		refuse(n, i, b, "the operator does not support it for this input");
 	return v;
 }
 
@@ -234,7 +238,7 @@ padded_input(OnnxNode *n, int i, const Bound *b)
 	const PaddedRow *row = find_rule(n);
 
 	if (!row) {
-		refuse(n, i, b, "this operator takes no such input");
+		refuse(n, i, b, "this operator does not support such an input");
 		return NULL;
 	}
 	bool same = n->padded && (n->padded_at == i || n->padded->count == b->count);
@@ -273,7 +277,7 @@ pad_elementwise(OnnxNode *n)
 			continue;
 		if (b->value->type->dims[b->value->type->rank - end] != 1) {
 			refuse(n, n->padded_at, n->padded,
-			       "another input has a size of its own there");
+			       "another input has a different size there");
 			return;
 		}
 	}
@@ -308,7 +312,8 @@ transposed_axis(OnnxNode *n)
 	return -1;
 }
 
-/* The axis of `to` with as many elements before and behind it; -1: it is none any more. */
+/* The axis of `to` that has as many elements before it and the same size; -1: the reshape merged or
+ * split the axis. */
 static int
 reshaped_axis(const Bound *b, Type to)
 {
@@ -330,12 +335,13 @@ pad_reshaped(OnnxNode *n)
 	int axis = n->out[0].value ? reshaped_axis(n->padded, n->out[0].value->type) : -1;
 
 	if (axis < 0)
-		refuse(n, n->padded_at, n->padded, "the result has no such axis");
+		refuse(n, n->padded_at, n->padded, "no axis of the result has this size");
 	else
 		pad_output(n, 0, axis);
 }
 
-/* Where the axis is added up, the padding changed nothing; a mean is of as many as there are. */
+/* A reduction over the padded axis is right as it is, for the padding was neutral. A mean divides by
+ * the count instead of the axis's size. */
 static void
 pad_reduced(OnnxNode *n, bool mean)
 {
@@ -361,7 +367,7 @@ pad_reduced(OnnxNode *n, bool mean)
 		                    e_cast(n, b->count, y->type->dtype)));
 }
 
-/* The count in its place. */
+/* The shape, with the count in place of the padded dimension. */
 static void
 pad_shape(OnnxNode *n)
 {
@@ -387,7 +393,8 @@ pad_size(OnnxNode *n)
 	set_output(n, 0, e_with(n, OP_mul, n->padded->count, (double)others));
 }
 
-/* Is element i along the axis one of part k, and no padding? bool[size of the part]; *count grows by how many there are. */
+/* A mask of one part along the axis: true for data, false for padding. Adds the part's number of
+ * data elements to *count. */
 static Value *
 part_mask(OnnxNode *n, const Bound *b, int axis, Value **count)
 {
@@ -402,7 +409,7 @@ part_mask(OnnxNode *n, const Bound *b, int axis, Value **count)
 	return e_binary(n, OP_lt, e_iota(n, S64, shape, 0), b->count);
 }
 
-/* Along the padded axis: what is no padding, moved to the front. */
+/* Concatenates along the padded axis: moves the data of all parts to the front. */
 static void
 join_parts(OnnxNode *n, int axis)
 {
@@ -436,7 +443,7 @@ pad_joined(OnnxNode *n)
 		                    : b->count == n->padded->count && b->axis == n->padded->axis;
 		if (same)
 			continue;
-		refuse(n, n->padded_at, n->padded, "another input has a size of its own there");
+		refuse(n, n->padded_at, n->padded, "another input has a different size there");
 		return;
 	}
 	if (axis == n->padded->axis)

@@ -1,4 +1,5 @@
-/* Where a graph meets the outside: inputs bound to numbers, and outputs compared with what the file declares. */
+/* Inputs and outputs of a graph: binds the dimensions of inputs to numbers, and compares outputs
+ * with the file's declarations. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -6,7 +7,7 @@
 
 /* ---- inputs */
 
-/* What binds an open dimension: its symbol, or INPUT[AXIS] where it has none. */
+/* The name by which --dim binds a dimension: its symbol, or INPUT[AXIS] if it has no symbol. */
 static const char *
 dim_name(Text *scratch, const char *input, int axis, const char *symbol)
 {
@@ -17,7 +18,7 @@ dim_name(Text *scratch, const char *input, int axis, const char *symbol)
 	return scratch->at;
 }
 
-/* The number that --dim gives; NULL: none. */
+/* The binding from --dim; NULL: --dim does not name it. */
 const DimBinding *
 find_dim(const Importer *im, const char *name)
 {
@@ -147,7 +148,7 @@ bind_tensor_port(Importer *im, ImportInfo *info, const ImportPort *port)
 	return function_param_as(f, type, port->name, PARAM_INPUT, count_inputs(f));
 }
 
-/* Input i of the graph, and behind them those of a loss that the file carries; NULL: there are no more. */
+/* Input i of the graph; the inputs of a loss that the file carries follow. NULL: there are no more. */
 static const ValueInfoProto *
 nth_input(const Model *model, size_t i)
 {
@@ -201,7 +202,8 @@ import_inputs(Importer *im, ImportInfo *info)
 }
 
 /* ---- outputs */
-/* onnxruntime runs a model whose output has another rank than it declares. Elements of lists have types of their own. */
+/* A wrong rank of a tensor is only a warning, because onnxruntime runs such models. A wrong rank of
+ * a list's element is an error. */
 static void
 report_rank(Importer *im, const ValueInfoProto *v, bool is_element, size_t declared, int rank)
 {
@@ -216,7 +218,7 @@ report_rank(Importer *im, const ValueInfoProto *v, bool is_element, size_t decla
 		             im->model->path, name, declared, rank);
 }
 
-/* padded: the axis whose size is a bound; -1: none. */
+/* padded: the axis whose size is a bound; -1: no padding. */
 static void
 check_output(Importer *im, const ValueInfoProto *v, Type type, int padded, bool is_element)
 {
@@ -265,7 +267,7 @@ add_output_port(Importer *im, ImportInfo *info, const ValueInfoProto *v, Type ty
 	vec_push(im->m->arena, &info->base.bindings.at[im->binding].outputs, port);
 }
 
-/* At the end of the function, and of the node that computed it. */
+/* Adds the store at the end of the function, with the location of the node that computed the value. */
 static void
 store_at_end(Importer *im, State *state, Value *value)
 {
@@ -285,7 +287,7 @@ is_graph_output(const GraphProto *g, const char *name)
 	return false;
 }
 
-/* The graph's outputs, and what else was asked for. */
+/* The graph's outputs, and the further values that options->outputs asks for. */
 static const ValueInfoProto **
 all_outputs(const Importer *im, int *n)
 {
@@ -318,7 +320,7 @@ add_result(Importer *im, Results *results, const char *name, Value *v)
 	function_name_result(im->b.f, name);
 }
 
-/* The count of a padded output is a result behind it. */
+/* Adds the count of a padded output as the next result. */
 static void
 import_output_count(Importer *im, ImportInfo *info, const char *name, const Bound *b,
                     Results *results)
@@ -334,7 +336,8 @@ import_output_count(Importer *im, ImportInfo *info, const char *name, const Boun
 	vec_push(im->m->arena, &info->base.bindings.at[im->binding].padded, padded);
 }
 
-/* Whether a sequence is declared as one; the type of its elements. */
+/* Checks that a list is declared as the same kind of list, and sets *out to the type of its
+ * elements. */
 static bool
 check_output_list(Importer *im, const ValueInfoProto *v, const Bound *b, Onnx__TypeProto *out)
 {
@@ -357,7 +360,8 @@ check_output_list(Importer *im, const ValueInfoProto *v, const Bound *b, Onnx__T
 	return true;
 }
 
-/* What is declared without "optional" is none, though a loop of no iterations gives the optional it was given. */
+/* An output not declared optional is not optional, even if its value is: a loop of no iterations
+ * returns the optional that it was given. */
 static const Bound *
 bound_as_declared(Importer *im, const ValueInfoProto *v, const Bound *b)
 {
@@ -371,7 +375,7 @@ bound_as_declared(Importer *im, const ValueInfoProto *v, const Bound *b)
 	return element;
 }
 
-/* A tensor is a result, a list one for each of its elements. */
+/* A tensor becomes one result, a list one result per element. */
 static void
 import_output(Importer *im, ImportInfo *info, const ValueInfoProto *output, Results *results)
 {
@@ -405,7 +409,7 @@ import_output(Importer *im, ImportInfo *info, const ValueInfoProto *output, Resu
 		import_output_count(im, info, output->name, b, results);
 }
 
-/* Where data say more than a bound allows, a float result is NaN. */
+/* A float result is NaN if data exceed a bound. */
 static Value *
 within_bounds(Importer *im, Value *v)
 {

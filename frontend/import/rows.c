@@ -1,6 +1,7 @@
-/* Which axis of each input and output counts the rows of a micro-batch. Of an input: the one that --batch-axis says; else the
- * one that is called batch, as exporters of torch write it where dynamic_axes says so; else the leading one. Of an output:
- * the one that the graph computes. */
+/* Finds the batch axis of each input and output: the axis that counts the rows of a micro-batch. An
+ * input's batch axis is the axis given by --batch-axis; else an axis that is called batch, as
+ * torch's exporters write it from dynamic_axes; else the leading axis. An output's batch axis
+ * follows from the graph. */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -24,7 +25,8 @@ is_called_batch(const char *symbol)
 	return is_one_of(symbol, names) || strcasestr(symbol, "batch");
 }
 
-/* N and B may be anything, but behind an axis that is called time. */
+/* Symbols of a time axis. Behind a time axis the symbols N and B mean batch; elsewhere they may mean
+ * anything. */
 static bool
 is_called_time(const char *symbol)
 {
@@ -90,7 +92,7 @@ has_option(const Importer *im, const ImportPort *p)
 	return false;
 }
 
-/* What is more likely the input whose batch axis is the number of rows. */
+/* How likely this input's batch axis gives the number of rows; 0: it has no batch axis. */
 static int
 likelihood(const Importer *im, const ImportPort *p)
 {
@@ -105,7 +107,7 @@ likelihood(const Importer *im, const ImportPort *p)
 	return 1;
 }
 
-/* The first of the likeliest. NULL: scalars only. */
+/* The first input of the highest likelihood. NULL: all inputs are scalars. */
 static const ImportPort *
 rows_input(const Importer *im, const ImportBinding *b)
 {
@@ -122,14 +124,14 @@ rows_input(const Importer *im, const ImportBinding *b)
 	return found;
 }
 
-/* --batch gives the number of rows to every batch axis that --dim does not bind. */
+/* Does --batch bind the input's batch axis? It binds every batch axis that --dim does not bind. */
 static bool
 is_batch(const Importer *im, const ImportPort *p)
 {
 	return im->options->batch && !find_dim(im, p->symbols[p->batch_axis]);
 }
 
-/* Of an input with an open batch axis as large as that of `of`: does it count the same thing? */
+/* p and `of` have open batch axes of equal size: are both the same dimension? */
 static bool
 same_symbol(const Importer *im, const ImportPort *p, const ImportPort *of)
 {
@@ -138,8 +140,10 @@ same_symbol(const Importer *im, const ImportPort *p, const ImportPort *of)
 	return !*a || !*b || !strcmp(a, b) || (is_batch(im, p) && is_batch(im, of));
 }
 
-/* A state [layers,batch,hidden] has one array for every step; x [time,batch,features] has rows. Both have an axis
- * called batch, behind another one, which is open where it is time, or that of the input whose rows count. */
+/* May p's batch axis be the one of `of`? An x [time,batch,features] has rows, but a state
+ * [layers,batch,hidden] is one array for every step, although both have an axis called batch behind
+ * another axis. They differ in the axes before it: a time axis is open; else these axes must equal
+ * those of `of`. */
 static bool
 may_follow(const ImportPort *p, const ImportPort *of)
 {
@@ -179,14 +183,15 @@ check_options(const Importer *im, const ImportBinding *b)
 			            "--batch-axis %s=%d: the input has rank %d", p->name, axis,
 			            p->rank);
 		else if (axis >= 0 && p->dims[axis] != b->rows && b->rows > 0)
-			model_error(im->model, im->diag, EXIT_USAGE,
-			            "--batch-axis %s=%d: it has %lld rows there, other inputs have "
-			            "%lld",
-			            p->name, axis, (long long)p->dims[axis], (long long)b->rows);
+			model_error(
+				im->model, im->diag, EXIT_USAGE,
+				"--batch-axis %s=%d: the axis has %lld elements, but other inputs have "
+				"%lld rows",
+				p->name, axis, (long long)p->dims[axis], (long long)b->rows);
 	}
 }
 
-/* An empty batch is one row, of which no input has a part. */
+/* An empty batch counts as one row; then no input has rows. */
 void
 rows_find_inputs(const Importer *im, ImportBinding *b)
 {
@@ -202,7 +207,8 @@ rows_find_inputs(const Importer *im, ImportBinding *b)
 	}
 }
 
-/* Where the graph does not tell, a leading axis with as many elements counts them. */
+/* If the graph does not determine a batch axis, it is the leading axis, given that its size is the
+ * number of rows. */
 void
 rows_find_outputs(const Importer *im, ImportBinding *b)
 {

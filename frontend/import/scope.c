@@ -1,8 +1,9 @@
-/* Functions that nodes run: the bodies of loops and branches. While one is built the importers work in it; what it reads of
- * the functions around becomes a parameter at first use, and small constants are made again. */
+/* Functions that nodes run: the bodies of loops and branches. While a body is built, all importers
+ * add nodes to it. A value of an outer function becomes a parameter of the body at first use; a
+ * small constant is made again inside. */
 #include "frontend/import/import.h"
 
-enum { MOST_CAPTURED = 1024 /* elements of a constant that is made again */ };
+enum { MOST_CAPTURED = 1024 /* most elements of a constant that is made again */ };
 
 static Value *capture(Importer *im, Scope *s, Value *v);
 
@@ -20,8 +21,8 @@ capture_param(Importer *im, Scope *s, Value *v)
 	return p;
 }
 
-/* v, a value of s's function or of one around, as a value of s's function. Parameters come last: the others are there before
- * anything is read. */
+/* v, a value of s's function or of an outer one, as a value of s's function. Captured parameters
+ * come last: the others are made before the body reads any value. */
 static Value *
 capture(Importer *im, Scope *s, Value *v)
 {
@@ -91,7 +92,7 @@ scope_leave(OnnxNode *n, Scope *s)
 	n->im->scope = s->up;
 }
 
-/* What is read first in a body, a weight, belongs to the program. */
+/* A weight belongs to the program even if a body reads it first. */
 Builder
 scope_program(const Importer *im)
 {

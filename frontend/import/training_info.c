@@ -1,7 +1,9 @@
-/* A training algorithm that the file carries (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto, TrainingInfoProto), as gradc trains:
- * the `y` of its Gradient node is the loss, what `update_binding` replaces by an optimizer's result is trained by that optimizer with its
- * attributes and rate, and `initialization` says first values. Of the algorithm's nodes only those are imported from which the loss
- * follows. What a program of gradc would do otherwise is refused. */
+/* Reads the training algorithm that a file may carry (TrainingInfoProto,
+ * https://github.com/onnx/onnx/blob/main/onnx/onnx.proto). The `y` of its Gradient node is the loss.
+ * An initializer that `update_binding` replaces by an optimizer node's result is trained by that
+ * optimizer, with the node's attributes and rate. `initialization` gives first values. Only the
+ * nodes that the loss depends on are imported. An algorithm that gradc would not train exactly so is
+ * refused. */
 #include "frontend/file/file.h"
 
 #include <string.h>
@@ -12,10 +14,10 @@ typedef struct {
 	Model *model;
 	const Onnx__TrainingInfoProto *proto;
 	const GraphProto *algorithm;
-	GraphProto combined; /* the model's graph and the algorithm, as one */
+	GraphProto combined; /* the model's graph joined with the algorithm */
 	StrMap *makers;      /* of the combined graph: name -> NodeProto */
 	StrMap *tensors;     /* initializers of both: name -> TensorProto */
-	StrMap *updates;     /* update_binding: name -> the new value's */
+	StrMap *updates;     /* update_binding: name -> name of the new value */
 	const NodeProto *gradient;
 	TrainingInfo *out;
 	Diag *diag;
@@ -63,7 +65,7 @@ combine(TrainingReader *r)
 	JOIN(r, g, r->algorithm, node);
 }
 
-/* Who makes what, once names are known to be right. */
+/* Fills the maps by name; check_combined has found the names right. */
 static void
 index_names(TrainingReader *r)
 {
@@ -87,7 +89,7 @@ is_of(const NodeProto *n, const char *domain, const char *op)
 	return n && n->op_type && !strcmp(n->op_type, op) && !strcmp(domain_of(n->domain), domain);
 }
 
-/* What makes a name, behind Identity nodes; *name becomes that node's own output. */
+/* The node that makes a name, behind Identity nodes; *name becomes that node's own output. */
 static const NodeProto *
 maker(TrainingReader *r, const char **name)
 {
@@ -100,7 +102,7 @@ maker(TrainingReader *r, const char **name)
 	return n;
 }
 
-/* Do both names, behind Identity nodes, stand for one value? */
+/* Do both names, behind Identity nodes, stand for the same value? */
 static bool
 is_same(TrainingReader *r, const char *a, const char *b)
 {
@@ -126,7 +128,7 @@ element(const TensorData *d, int64_t i)
 	                                : (double)dtype_load_int(d->dtype, d->data, i);
 }
 
-/* The number that a name always stands for; false where it is none. */
+/* The number that a name always stands for; false: the name is not a constant number. */
 static bool
 one_number(TrainingReader *r, const char *name, double *out)
 {
@@ -139,7 +141,7 @@ one_number(TrainingReader *r, const char *name, double *out)
 	return true;
 }
 
-/* Are all elements of an initializer that number? */
+/* Are all elements of an initializer equal to the number? */
 static bool
 is_all(TrainingReader *r, const TensorProto *t, double value)
 {
@@ -179,7 +181,7 @@ find_gradient(TrainingReader *r)
 		refuse(r, "its Gradient node names no y");
 }
 
-/* Input i of the Gradient node is what xs, and then zs, name. */
+/* The name of input i of the Gradient node, by its lists: xs, then zs. */
 static const char *
 differentiated(TrainingReader *r, size_t i)
 {
@@ -201,7 +203,8 @@ check_gradient(TrainingReader *r)
 	for (size_t i = 0; i < r->gradient->n_input; i++)
 		if (strcmp(r->gradient->input[i], differentiated(r, i)) != 0)
 			refuse(r,
-			       "input %zu of its Gradient node is %s, not %s: a gradient elsewhere",
+			       "input %zu of its Gradient node is %s, but xs and zs name %s there: "
+			       "gradients at other values are not supported",
 			       i, name_in(r, r->gradient->input[i]),
 			       name_in(r, differentiated(r, i)));
 }
@@ -234,7 +237,7 @@ add_setting(Text *t, const char *name, double value)
 	text_add_double(t, value);
 }
 
-/* The settings of --optimizer that the node's attributes are. */
+/* Adds the node's attributes as settings of --optimizer. */
 static void
 add_attributes(Text *t, const NodeProto *n)
 {
@@ -256,7 +259,7 @@ add_attributes(Text *t, const NodeProto *n)
 	add_setting(t, "weight_decay", float_of(n, "norm_coefficient", 0));
 }
 
-/* All parameters have one optimizer. */
+/* Sets the optimizer, which must be the same for all parameters. */
 static void
 set_optimizer(TrainingReader *r, const char *parameter, Text *t)
 {
@@ -268,7 +271,7 @@ set_optimizer(TrainingReader *r, const char *parameter, Text *t)
 	r->out->optimizer = own;
 }
 
-/* T is a number that begins at 0 and grows by 1, or means nothing. */
+/* Does T, the optimizer node's second input, begin at 0 and grow by 1 with each update? */
 static bool
 counts_updates(TrainingReader *r, const NodeProto *n)
 {
@@ -311,7 +314,7 @@ add_rate(TrainingReader *r, Text *t, const char *name)
 		add_setting(t, "lr", rate);
 }
 
-/* The moments of tensor k: zero at first, and replaced by the node's results. */
+/* Checks the moments of tensor k: zero at first, and replaced by the node's results. */
 static void
 check_moments(TrainingReader *r, const NodeProto *n, size_t count, size_t k)
 {
@@ -328,7 +331,7 @@ check_moments(TrainingReader *r, const NodeProto *n, size_t count, size_t k)
 	}
 }
 
-/* x becomes result `made` of an optimizer node. */
+/* Reads an update of x by result `made` of an optimizer node. */
 static void
 read_optimizer(TrainingReader *r, const char *x, const NodeProto *n, const char *made)
 {
@@ -362,7 +365,7 @@ read_optimizer(TrainingReader *r, const char *x, const NodeProto *n, const char 
 	text_free(&t);
 }
 
-/* x - r g */
+/* Reads an update of x by gradient descent: x - r g. */
 static bool
 read_descent(TrainingReader *r, const char *x, const NodeProto *sub)
 {
@@ -398,7 +401,8 @@ is_own_initializer(const GraphProto *g, const char *name)
 	return false;
 }
 
-/* Parameters are the model's initializers that are replaced; those of the algorithm are what its optimizer keeps, and are read there. */
+/* Reads one update. An initializer of the model that is updated is a parameter. An initializer of
+ * the algorithm is a state of its optimizer, which read_optimizer checks. */
 static void
 read_update(TrainingReader *r, const char *x, const char *made)
 {
@@ -415,13 +419,15 @@ read_update(TrainingReader *r, const char *x, const char *made)
 		read_optimizer(r, x, n, value);
 	else if (!is_of(n, "", "Sub") || !read_descent(r, x, n))
 		refuse(r,
-		       "%s becomes %s, which is no result of Adam, Adagrad or Momentum, nor x - r g",
+		       "%s becomes %s, which is neither a result of Adam, Adagrad or Momentum "
+		       "nor x - r g",
 		       name_in(r, x), name_in(r, made));
 	vec_push(r->model->arena, &r->out->parameters, arena_strdup(r->model->arena, x));
 }
 
 /* ---- first values */
-/* "normal(0,0.1)" of what the initialization graph makes; NULL: it is nothing such. */
+/* The first values that a node of the initialization graph makes, as "normal(0,0.1)"; NULL: not
+ * supported. */
 static const char *
 first_values(TrainingReader *r, const NodeProto *n)
 {
@@ -462,8 +468,8 @@ read_first(TrainingReader *r, const char *x, const char *made)
 
 	if (!how)
 		refuse(r,
-		       "its initialization makes %s, which is none of RandomNormal, RandomUniform, "
-		       "zeros and ones",
+		       "its initialization makes %s, which is not RandomNormal, RandomUniform, "
+		       "zeros or ones",
 		       name_in(r, made));
 	else if (is_own_initializer(r->model->proto->graph, x))
 		vec_push(r->model->arena, &r->out->first_values,
@@ -473,7 +479,7 @@ read_first(TrainingReader *r, const char *x, const char *made)
 }
 
 /* ---- the loss */
-/* By name: do the algorithm's nodes that lead to the loss read it? */
+/* Marks by name all values of the algorithm that the loss depends on. */
 static void
 mark_reads(TrainingReader *r, StrMap *needed)
 {
@@ -503,7 +509,7 @@ makes_any(const NodeProto *n, StrMap *needed)
 	return false;
 }
 
-/* The nodes, inputs and constants of the algorithm from which the loss follows become the model's, beside its graph. */
+/* Adds to the model the nodes, inputs and constants of the algorithm that the loss depends on. */
 static void
 take_loss(TrainingReader *r)
 {

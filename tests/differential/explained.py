@@ -652,9 +652,9 @@ GRADC_REFUSES = (
      r"must be a list of integers, it is \w+ of rank|split is of rank|a value per channel has|"
      r"needs one$|numbers, needs one|numbers for \d+ axes", _always),
     ("flag", r"not 0 or 1", _always),
-    ("word", r"unknown reduction|is none of", _always),
+    ("word", r"unknown reduction|is (none|not one) of", _always),
     ("range",
-     r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is no data type|in steps of|"
+     r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is not a data type|in steps of|"
      r"alpha is 0|stash_type is|hidden_size \d+, W has|kv_num_heads is|columns of \[|Pad, .*a size of -|a condition of bool|"
      r"[(](RNN|GRU|LSTM), .*need (f|[[]steps)|blocks of \d+ in an image|0 bands|softmax_precision is|q_num_heads is|"
      r"groups of 0 output|labels have \d+ elements|"

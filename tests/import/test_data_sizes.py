@@ -231,7 +231,7 @@ def test_a_number_that_an_input_decides_is_asked_for(run, tmp_path):
     model = onnx.load(tmp_path / "m.onnx")
     model.graph.input.append(helper.make_tensor_value_info("k", onnx.TensorProto.INT64, ()))
     onnx.save(model, tmp_path / "m.onnx")
-    assert "--fill k=N gives the input that decides it a number" in run("check", "m.onnx", exit=4).stderr
+    assert "--fill k=N gives a number to the input that decides the value" in run("check", "m.onnx", exit=4).stderr
     assert "f32[4 (open),3 (open)]" in run("check", "m.onnx", "--fill=k=3").stdout
     np.save(tmp_path / "k.npy", np.int64(3))
     run("run", "m.onnx", "--input=x=x.npy", "--input=k=k.npy", "--output-dir=out")
@@ -240,15 +240,15 @@ def test_a_number_that_an_input_decides_is_asked_for(run, tmp_path):
 
 REFUSED = {
     "no_bound": ([N("NonZero", ["x"], ["at"])], [], 4, "the size of its result depends on data"),
-    "beside": ([N("NonZero", ["x"], ["at"]), N("Concat", ["at", "many"], ["y"], axis=0)], ["at=400"], 4, "another input has a size of its own there"),
+    "beside": ([N("NonZero", ["x"], ["at"]), N("Concat", ["at", "many"], ["y"], axis=0)], ["at=400"], 4, "another input has a different size there"),
     "beside_another": ([N("NonZero", ["x"], ["at"]), N("Neg", ["x"], ["m"]), N("NonZero", ["m"], ["as"]), N("Concat", ["at", "as"], ["y"], axis=0)], ["a?=400"], 4,
-                       "another input has a size of its own there"),
+                       "another input has a different size there"),
     "reader": ([N("NonZero", ["x"], ["at"]), N("Softmax", ["at"], ["y"], axis=0)], ["at=400"], 4,
-               'input 0, "at", has as many elements along axis 1 as the data say, at most 400: this operator takes no such input'),
+               'input 0, "at", has a size along axis 1 that depends on data, at most 400: this operator does not support such an input'),
     "two_sizes": ([N("NonZero", ["x"], ["at"]), N("NonZero", ["at"], ["as"]), N("Add", ["at", "as"], ["y"])], ["at=400", "as=400"], 4,
-                  "this operator takes no such input"),
-    "mixed": ([N("NonZero", ["x"], ["at"]), N("Add", ["at", "many"], ["y"])], ["at=400"], 4, "another input has a size of its own there"),
-    "along": ([N("NonZero", ["x"], ["at"]), N("Gather", ["at", "zero"], ["y"], axis=1)], ["at=400"], 4, "not of this input"),
+                  "this operator does not support such an input"),
+    "mixed": ([N("NonZero", ["x"], ["at"]), N("Add", ["at", "many"], ["y"])], ["at=400"], 4, "another input has a different size there"),
+    "along": ([N("NonZero", ["x"], ["at"]), N("Gather", ["at", "zero"], ["y"], axis=1)], ["at=400"], 4, "the operator does not support it for this input"),
     "number": ([N("NonZero", ["x"], ["at"])], ["at=many"], 2, "--bound at=many: need NAME=N"),
 }
 

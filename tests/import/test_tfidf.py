@@ -59,7 +59,7 @@ GOOD = {"min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 0, "ngram_
     ({"ngram_indexes": [0]}, 3, "1 ngram_indexes, the pool has more n-grams"),
     ({"ngram_indexes": [0, 1, -2]}, 3, "ngram_indexes has -2"),
     ({"mode": "IDF", "weights": [1.0]}, 3, "1 weights, the result has 3 numbers a row"),
-    ({"mode": "idf"}, 3, 'mode "idf" is none of: TF IDF TFIDF'),
+    ({"mode": "idf"}, 3, 'mode "idf" is not one of: TF IDF TFIDF'),
     ({"pool_strings": ["a"]}, 4, "a pool of strings"),
 ])
 def test_what_cannot_be_is_refused(run, tmp_path, change, code, said):

@@ -191,7 +191,7 @@ REFUSED = {
     "count_begins_later": (broken(T=np.int64(3)), 4, "T of its Adam node, \"T\", does not count updates from 0"),
     "count_stays": ((lambda g, u: (g, {k: v for k, v in u.items() if k != "T"}))(*broken()), 4, "does not count updates from 0"),
     "moments_begin_elsewhere": (broken(Vw=np.ones((IN, OUT), np.float32)), 4, "\"Vw\" of its Adam node does not begin at 0"),
-    "another_update": (broken(updates={"w": "dw"}), 4, "\"w\" becomes \"dw\", which is no result of Adam, Adagrad or Momentum, nor x - r g"),
+    "another_update": (broken(updates={"w": "dw"}), 4, "\"w\" becomes \"dw\", which is neither a result of Adam, Adagrad or Momentum nor x - r g"),
     "crossed_updates": (broken(updates={"w": "b_new"}), 4, "\"w\" becomes \"b_new\", which is not its own update"),
     "no_such_initializer": (broken(updates={"q": "w_new"}), 4, "update_binding names \"q\", which is no initializer"),
 }
