@@ -1,28 +1,30 @@
-/* Edits of a file's graph: what is quantized, batch norms folded, other opsets. Sections are named after the .c file. */
+/* Edits of a file's graph: quantization, folded batch norms, other opsets. Sections are named after
+ * the .c file. */
 #ifndef GRADC_FRONTEND_EDIT_EDIT_H
 #define GRADC_FRONTEND_EDIT_EDIT_H
 
 #include "frontend/file/file.h"
 
 /* ---- quantize_find.c */
-/* The axes of a product's second operand, of that rank, that are its outputs and that are added up; false: no product. */
+/* Axes of a product's second operand: *channel holds outputs, *inputs is summed over. false: p is
+ * not a product. */
 bool product_axes(const NodeProto *p, int rank, int *channel, int *inputs);
-/* Which of a quantized tensor's initializers. */
+/* The role of an initializer that quantization added. */
 typedef struct {
 	enum { QUANTIZED_CODES, QUANTIZED_SCALE, QUANTIZED_ZERO } part;
 	const QuantizedTensor *tensor;
 } QuantizedPart;
-/* The model's messages with what is quantized, in its arena; the graph is `graph`. */
+/* The model's messages, edited to be quantized; in the model's arena. */
 typedef struct {
 	ModelProto proto;
 	GraphProto graph;
 	IntMap *parts; /* address of an initializer -> QuantizedPart */
 } QuantizedModel;
-/* opset 0: its own. */
+/* opset 0: the model's own opset. */
 void model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out);
 
 /* ---- opsets.c */
-/* Operators that mean another thing there are reported. */
+/* Reports operators whose meaning differs in the new opset. */
 bool model_raise_opset(Model *model, int to, Diag *diag);
 
 #endif

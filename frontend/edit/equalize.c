@@ -1,10 +1,10 @@
-/* Cross-layer equalization (Nagel et al. 2019, arXiv:1906.04721, 4.1): where a product's channels go through operators that keep positive
- * factors into one other product, f(s x) = s f(x), a channel's factor may move from one weight into the other:
- *
- *	w1[i] / s,  b1[i] / s,  w2[., i] s     with s = sqrt(r1 r2) / r2 = sqrt(r1 / r2), r the largest sizes
- *
- * makes both ranges sqrt(r1 r2), so that one scale for a matrix fits all of its channels. The model computes the same. Sweeps over all
- * pairs are repeated, for a weight may be the second of one pair and the first of another. */
+/* Cross-layer equalization (Nagel et al. 2019, arXiv:1906.04721, 4.1). Between two products there
+ * may be only operators f with f(s x) = s f(x) for s > 0. Then a channel's factor may move from one
+ * weight to the other:
+ *   w1[i] / s,  b1[i] / s,  w2[., i] s     with s = sqrt(r1 r2) / r2 = sqrt(r1 / r2)
+ * where r1 and r2 are the largest magnitudes of the channel in both weights. Both become sqrt(r1
+ * r2), so one scale for a matrix fits all its channels. The model computes the same. The pass is
+ * repeated, because a weight may be the second of one pair and the first of another. */
 #include "frontend/edit/edit.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 enum { MOST_SWEEPS = 20 };
 #define CLOSE_ENOUGH 1e-3
 
-/* Numbers along an axis that share a factor. */
+/* A tensor with one factor per channel along an axis. */
 typedef struct {
 	const char *name;
 	float *at;
@@ -29,12 +29,12 @@ typedef struct {
 	Diag *diag;
 	Arena *scratch;
 	Neighbours all;
-	StrMap *numbers; /* name of an initializer -> its floats, which are changed in place */
+	StrMap *numbers; /* name of an initializer -> its floats, which change in place */
 	VEC(Pair) pairs;
 } Equalize;
 
-/* f(s x) = s f(x) for s > 0, channel by channel. Pooling joins places along all axes but the first two: channels stay apart where they
- * are the second, as those of convolutions are, not where they are the last. */
+/* Is f(s x) = s f(x) for s > 0, channel by channel? Pooling mixes elements along all axes but the
+ * first two. So it keeps channels apart only where they lie on the second axis, as in convolutions. */
 static bool
 keeps_factors(const NodeProto *p, bool pools)
 {
@@ -49,7 +49,7 @@ keeps_factors(const NodeProto *p, bool pools)
 	return false;
 }
 
-/* An initializer of f32 that nobody else reads, by its axis; axis -1: the last. */
+/* Opens an f32 initializer without other readers; axis -1: the last axis. */
 static bool
 open_numbers(Equalize *e, const char *name, int axis, Scaled *out)
 {
@@ -85,7 +85,8 @@ rank_of(const Equalize *e, const char *name)
 	return t ? (int)t->n_dims : 0;
 }
 
-/* The weight by its output channels: Conv's lie along its first axis, those of products along the last of the result. */
+/* Opens the weight by its output channels: the first axis of Conv's weight, the result's last axis
+ * for other products. */
 static bool
 open_first(Equalize *e, const NodeProto *p, Scaled *out)
 {
@@ -95,7 +96,8 @@ open_first(Equalize *e, const NodeProto *p, Scaled *out)
 	       open_numbers(e, p->input[1], channel, out);
 }
 
-/* The weight by its input channels; of a depthwise convolution they are its output channels, too. */
+/* Opens the weight by its input channels. For a depthwise convolution these are also its output
+ * channels. */
 static bool
 open_second(Equalize *e, const NodeProto *p, Scaled *out)
 {
@@ -117,15 +119,15 @@ is_convolution(const NodeProto *p)
 	return is_op(p, "Conv") || is_op(p, "ConvTranspose");
 }
 
-/* A number for each channel along the last axis, the only one there may be: a convolution's bias, or what is broadcast over the
- * channels of a matrix, which lie last, too. */
+/* Opens a bias: a vector with one number per channel. It is a convolution's bias, or is added to a
+ * matrix product, whose channels lie on the last axis, too. */
 static bool
 open_bias(Equalize *e, const char *name, int64_t channels, Scaled *out)
 {
 	return open_numbers(e, name, -1, out) && out->channels == channels && out->n == channels;
 }
 
-/* From p to the next product; the biases on the way. */
+/* Walks from p to the next product and collects the biases on the way. */
 static const NodeProto *
 walk(Equalize *e, const NodeProto *p, const Scaled *first, ScaledList *biases)
 {
@@ -189,7 +191,7 @@ multiply(const Scaled *s, const double *factor, bool divides)
 	}
 }
 
-/* How far the factors were from 1. */
+/* Moves the factors of a pair; returns how far they were from 1. */
 static double
 equalize(Equalize *e, const Pair *p)
 {

@@ -1,6 +1,7 @@
-/* Batch norms folded into the convolutions before them, by their running statistics: y = (conv(x, w) + b - mean) s + beta with
- * s = scale / sqrt(variance + epsilon) is a convolution of x with w s and the bias (b - mean) s + beta (Jacob et al. 2018, arXiv:1712.05877,
- * 3.2). Before that what is only of training goes. */
+/* Folds batch norms into the convolutions before them. By running statistics, y = (conv(x, w) + b -
+ * mean) s + beta with s = scale / sqrt(variance + epsilon) is a convolution of x with the weight w s
+ * and the bias (b - mean) s + beta (Jacob et al. 2018, arXiv:1712.05877, 3.2). Before that, nodes in
+ * training form are brought to inference form. */
 #include "frontend/file/file.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@ typedef struct {
 	int n_folded, n_left;
 } Fold;
 
-/* Numbers of f32 in an initializer, n of them where n is not 0. */
+/* Loads the f32 numbers of an initializer; n not 0: they must be a vector of n. */
 static const float *
 load(Fold *f, const char *name, int64_t n, TensorData *out)
 {
@@ -26,7 +27,8 @@ load(Fold *f, const char *name, int64_t n, TensorData *out)
 	return out->data;
 }
 
-/* The initializer under its name where nobody else reads it, else another. */
+/* Makes `data` an input of the convolution: in the old initializer if nothing else reads it, else in
+ * a new one. */
 static void
 put(Fold *f, NodeProto *conv, size_t input, const char *base, bool is_own, const TensorData *like,
     const float *data)
@@ -115,7 +117,7 @@ fold_one(Fold *f, NodeProto *norm)
 }
 
 /* ---- the inference form */
-/* Is Dropout's third input anything but a false that the file holds? */
+/* May Dropout be active? Its third input exists and is not a false that the file holds. */
 static bool
 drops(const Fold *f, const NodeProto *dropout)
 {
@@ -136,7 +138,7 @@ is_training(const Fold *f, const NodeProto *p)
 	return is_op(p, "Dropout") && drops(f, p);
 }
 
-/* Identity in its place: who reads it is not looked for. */
+/* Turns Dropout into Identity, so its readers need no change. */
 static void
 drop(Fold *f, NodeProto *dropout)
 {
@@ -146,7 +148,7 @@ drop(Fold *f, NodeProto *dropout)
 	dropout->n_attribute = 0;
 }
 
-/* By its running statistics. */
+/* Makes a batch norm use its running statistics. */
 static void
 freeze(Fold *f, NodeProto *norm)
 {
@@ -177,15 +179,16 @@ model_use_inference_form(Model *model, Diag *diag)
 		if (!others_are_read(&f, p))
 			is_norm ? freeze(&f, p) : drop(&f, p);
 		else if (training)
-			model_error(model, diag, EXIT_UNSUPPORTED,
-			            "node %s is in training form, and others read more than its "
-			            "first output: export the model for inference",
-			            quoted(model, node_location(p)));
+			model_error(
+				model, diag, EXIT_UNSUPPORTED,
+				"node %s is in training form, and its other outputs are read: export the "
+				"model for inference",
+				quoted(model, node_location(p)));
 	}
 	if (n_training && diag_errors(diag) == before)
 		diag_warning(diag,
-		             "the model is in training form: it is quantized as it is evaluated, "
-		             "without noise and by running statistics (%d nodes)",
+		             "the model is in training form: it is quantized in inference form, "
+		             "without dropout and with running statistics (%d nodes)",
 		             n_training);
 	arena_free(scratch);
 	return diag_errors(diag) == before;
@@ -208,7 +211,8 @@ model_fold_batch_norms(Model *model, Diag *diag)
 	if (f.n_left)
 		diag_warning(
 			diag,
-			"%d of %d batch norms stay: they follow no convolution of their own, read no numbers of f32, or their factors are not finite",
+			"%d of %d batch norms are not folded: they follow no convolution of "
+			"their own, their numbers are not f32, or their factors are not finite",
 			f.n_left, f.n_left + f.n_folded);
 	arena_free(scratch);
 }

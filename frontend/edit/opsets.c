@@ -1,20 +1,22 @@
-/* A newer opset for a model whose operators mean the same there. */
+/* Raises a model's opset, if its operators mean the same in the new opset. */
 #include "frontend/edit/edit.h"
 
 #include <string.h>
 
-/* Operators whose old form means another thing, or nothing, from an opset on, without a change of what follows. */
+/* Operators whose old form has another meaning, or is invalid, from an opset on, although the schema
+ * accepts it. */
 static const struct {
 	const char *op;
 	int opset;
 } changed[] = {
-	{"Softmax", 13},            /* takes one axis, not all from it on */
-	{"LogSoftmax", 13},         /* takes one axis, not all from it on */
-	{"Hardmax", 13},            /* takes one axis, not all from it on */
-	{"Resize", 11},             /* reads a region before the scales, and other places of them */
-	{"RoiAlign", 16},           /* moves boxes by half a pixel */
-	{"GridSample", 20},         /* has other names of modes */
-	{"GroupNormalization", 21}, /* has a scale for each channel */
+	{"Softmax", 13},    /* normalizes over one axis; before, over all axes from it on */
+	{"LogSoftmax", 13}, /* normalizes over one axis; before, over all axes from it on */
+	{"Hardmax", 13},    /* normalizes over one axis; before, over all axes from it on */
+	/* has another input before the scales, and samples at other coordinates */
+	{"Resize", 11},
+	{"RoiAlign", 16},           /* shifts boxes by half a pixel */
+	{"GridSample", 20},         /* renames its modes */
+	{"GroupNormalization", 21}, /* has a scale per channel */
 };
 
 static bool
@@ -41,8 +43,9 @@ has_required(const NodeProto *p, const SchemaRow *b)
 	return true;
 }
 
-/* Does the node mean the same in both opsets? What it gives must be there; what it does not give has the old behaviour as its
- * default, says ONNX (docs/Versioning.md). */
+/* Does the node mean the same in both opsets? The new schema must accept its inputs, outputs and
+ * attributes. An absent attribute has the old behaviour as its default, by ONNX's rules
+ * (docs/Versioning.md). */
 static bool
 means_the_same(const NodeProto *p, int from, int to)
 {
@@ -66,7 +69,7 @@ means_the_same(const NodeProto *p, int from, int to)
 	return has_required(p, b);
 }
 
-/* ---- what changed its place only */
+/* ---- attributes that became inputs */
 static bool
 had_attribute(const SchemaRow *a, const SchemaRow *b, const char *name)
 {
@@ -84,7 +87,8 @@ drop_attribute(NodeProto *p, const AttributeProto *a)
 	p->n_attribute = n;
 }
 
-/* An attribute of integers as an initializer of the main graph, which subgraphs see, too: an input behind the others. */
+/* Turns an attribute of integers into the node's last input: an initializer of the main graph, which
+ * subgraphs may read. */
 static void
 attribute_to_input(Model *model, NodeProto *p, const AttributeProto *a)
 {
@@ -104,7 +108,8 @@ number_outputs(Model *model, NodeProto *p)
 	p->attribute = edit_grown(model, p->attribute, p->n_attribute++, a);
 }
 
-/* Axes became an input of reductions, Squeeze and Unsqueeze; Split wants to be told how many parts it makes. */
+/* The axes of reductions, Squeeze and Unsqueeze became an input. Split needs its number of outputs
+ * as an attribute. */
 static void
 convert(Model *model, NodeProto *p, int to)
 {
@@ -134,8 +139,8 @@ raise_graph(Model *model, GraphProto *g, int to, Diag *diag)
 		convert(model, p, to);
 		if (!means_the_same(p, model->opset, to))
 			node_error(model, diag, &n, EXIT_UNSUPPORTED,
-			           "opset %d has another %s: convert the model first", to,
-			           p->op_type);
+			           "opset %d has another meaning of %s: convert the model first",
+			           to, p->op_type);
 		for (size_t k = 0; k < p->n_attribute; k++)
 			if (p->attribute[k]->g)
 				raise_graph(model, p->attribute[k]->g, to, diag);
@@ -172,7 +177,7 @@ model_raise_opset(Model *model, int to, Diag *diag)
 	int before = diag_errors(diag);
 
 	if (to < model->opset || to > NEWEST_OPSET) {
-		diag_error(diag, EXIT_USAGE, "--opset=%d: need %d, the model's, to %d", to,
+		diag_error(diag, EXIT_USAGE, "--opset=%d: needs %d, the model's opset, to %d", to,
 		           model->opset, NEWEST_OPSET);
 		return false;
 	}

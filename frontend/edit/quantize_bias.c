@@ -1,9 +1,9 @@
-/* The biases behind products whose weights become codes. A weight that loses dW shifts the mean of channel o of the result by
- *
- *	sum over c of dW[c, o] E[x[c]]
- *
- * and a bias that is less by as much takes it back (Nagel et al. 2019, arXiv:1906.04721, 4.2). The bias is the third input of Conv,
- * ConvTranspose and Gemm, or the initializer of an Add behind a MatMul, as PyTorch writes Linear. */
+/* Finds the biases behind products whose weights become codes. If quantization changes a weight by
+ * dW, the mean of channel o of the result shifts by
+ *   sum over c of dW[c, o] E[x[c]]
+ * Subtracting this shift from the bias corrects it (Nagel et al. 2019, arXiv:1906.04721, 4.2). The
+ * bias is the third input of Conv, ConvTranspose and Gemm, or the initializer of an Add behind a
+ * MatMul, as PyTorch writes Linear. */
 #include "frontend/file/file.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ typedef struct {
 	Neighbours all;
 } Find;
 
-/* The Add that alone reads a MatMul; its other input. */
+/* The other input of an Add that is the only reader of a MatMul's result. */
 static const char *
 bias_behind(const Find *f, const char *result)
 {
@@ -25,7 +25,7 @@ bias_behind(const Find *f, const char *result)
 	                                              : NULL;
 }
 
-/* f32 numbers that nobody else reads, one for each channel along their last axis. */
+/* Loads a bias: f32 numbers without other readers, one per channel along their last axis. */
 static bool
 load_bias(Find *f, const char *name, ProductBias *out)
 {
@@ -51,14 +51,14 @@ node_factor(const NodeProto *p, const char *name)
 	return a ? (double)a->f : 1;
 }
 
-/* ---- by operator: fills all but the numbers; the bias's name, NULL: none */
+/* ---- by operator: fills all of *out but the numbers; returns the bias's name; NULL: no bias */
 static const char *
 third_input(const NodeProto *p)
 {
 	return p->n_input > 2 && *p->input[2] ? p->input[2] : NULL;
 }
 
-/* The groups of a convolution, which divide an axis of its weight; 0: they do not. */
+/* The number of groups of a convolution; 0: it does not divide the weight's axis. */
 static int64_t
 conv_groups(const NodeProto *p, const QuantizedTensor *w, int axis)
 {
@@ -77,7 +77,8 @@ bias_of_conv(Find *f, const NodeProto *p, const QuantizedTensor *w, ProductBias 
 	return third_input(p);
 }
 
-/* An input goes to every place of the kernel, but the results are as many times more as the strides say. */
+/* Each input reaches every position of the kernel, but the result has more positions than the input
+ * by the product of the strides: the mean is divided by that product. */
 static const char *
 bias_of_transposed(Find *f, const NodeProto *p, const QuantizedTensor *w, ProductBias *out)
 {
@@ -138,7 +139,7 @@ find_bias(Find *f, const QuantizedTensor *w, ProductBias *out)
 	return out->group > 0 && isfinite(out->factor) && load_bias(f, name, out);
 }
 
-/* NULL: it stays floats. */
+/* The bias if it becomes codes; NULL: it stays in floats. */
 static QuantizedTensor *
 bias_in_codes(const QuantizedTensors *list, const char *name)
 {

@@ -1,15 +1,17 @@
-/* What `gradc quantize` would quantize: products with a weight, their other operand, and their bias. */
+/* Finds the tensors that `gradc quantize` would quantize: weights of products, the products' other
+ * operands, and their biases. */
 #include "frontend/edit/edit.h"
 
 #include <string.h>
 
-/* Products with a weight: inputs, and the axis of the weight whose places may each have a scale. */
+/* A kind of product: its inputs, and the axes of its weight. */
 typedef struct {
 	const char *op;
-	int x, weight, bias; /* bias -1: none */
-	bool by_rows;        /* the product adds up x's last axis */
+	int x, weight, bias; /* indices of inputs; bias -1: the product has no bias input */
+	bool by_rows;        /* the product sums over x's last axis */
 	int (*channel)(const NodeProto *p, int rank);
-	int (*inputs)(const NodeProto *p, int rank); /* the axis of the weight that is added up */
+	/* the weight's axis that the product sums over */
+	int (*inputs)(const NodeProto *p, int rank);
 } ProductRow;
 
 static int
@@ -67,7 +69,7 @@ inputs_left(const NodeProto *p, int rank)
 	return rank - 1;
 }
 
-/* Of rows of one operator that counts whose weight is one. */
+/* If an operator has several rows, the first row whose second operand is a weight counts. */
 static const ProductRow products[] = {
 	{"Conv", 0, 1, 2, false, channel_first, channel_second},
 	{"ConvTranspose", 0, 1, 2, false, channel_second, channel_first},
@@ -90,7 +92,7 @@ product_axes(const NodeProto *p, int rank, int *channel, int *inputs)
 }
 
 typedef VEC(QuantizedReader) CodeReaders;
-/* May a table that Gather picks from become codes? */
+/* May the table that a Gather picks rows from become codes? */
 typedef enum { TABLE_NOT_JUDGED, TABLE_TAKES_CODES, TABLE_STAYS } TableUse;
 typedef struct {
 	Model *model;
@@ -100,15 +102,15 @@ typedef struct {
 	Diag *diag;
 	Neighbours all;
 	ValueTypes types;
-	StrMap *found[3]; /* by kind: name -> QuantizedTensor */
-	StrMap *made;     /* names of values in Constant nodes, or made of codes already */
-	StrMap *readers;  /* name -> CodeReaders, in the main graph */
-	StrMap *results;  /* names that the graph gives out */
+	StrMap *found[3]; /* per kind: name -> QuantizedTensor */
+	StrMap *made;     /* names of values in Constant nodes, or already made of codes */
+	StrMap *readers;  /* name -> CodeReaders in the main graph */
+	StrMap *results;  /* names of the graph's outputs */
 	StrMap *tables;   /* name of a table whose readers were judged -> its TableUse */
 	int n_products, n_chosen, n_left;
 } Find;
 
-/* ---- what is quantized */
+/* ---- tensors to quantize */
 static QuantizedTensor *
 add_tensor(Find *f, QuantizedKind kind, const char *name, NodeProto *reader, int input)
 {
@@ -129,16 +131,17 @@ add_tensor(Find *f, QuantizedKind kind, const char *name, NodeProto *reader, int
 }
 
 /* ---- weights */
-/* The initializer that an operand is, behind Identity and Transpose nodes that nobody else reads. */
+/* The initializer behind an operand. Identity and Transpose nodes in between must have no other
+ * readers. */
 typedef struct {
-	const TensorProto *proto; /* NULL: it is none */
-	bool is_shared;           /* it would be one, but others read it on the way */
-	NodeProto *reader;        /* of the initializer, through `input` */
+	const TensorProto *proto; /* NULL: the operand is not an initializer */
+	bool is_shared;           /* a node in between has other readers */
+	NodeProto *reader;        /* node that reads the initializer as its input `input` */
 	int input;
-	Ints order; /* the initializer's axis, by the operand's */
+	Ints order; /* order[i]: the initializer's axis for the operand's axis i */
 } Source;
 
-/* order[i] = perm[order[i]]; false: no permutation of as many axes. */
+/* order[i] = perm[order[i]]; false: perm is not a permutation of these axes. */
 static bool
 permute(Ints *order, const NodeProto *transpose)
 {
@@ -155,7 +158,8 @@ permute(Ints *order, const NodeProto *transpose)
 	return true;
 }
 
-/* The rank is known at the end of the way: it is walked twice. */
+/* Walks to the initializer, whose rank is needed to apply the Transpose nodes; applies these on a
+ * second walk. */
 static Source
 find_source(const Find *f, NodeProto *p, int input)
 {
@@ -190,7 +194,7 @@ find_source(const Find *f, NodeProto *p, int input)
 	return s;
 }
 
-/* Weights are f32 for scales of f32. */
+/* Weights must be f32, for their scales are f32. */
 static bool
 is_f32(Find *f, const NodeProto *p, const TensorProto *t)
 {
@@ -219,7 +223,8 @@ load_numbers(Find *f, const TensorProto *t, QuantizedTensor *out)
 	return true;
 }
 
-/* The groups of a weight: all, each place along the axis of channels, or blocks along the axis that a product adds up. */
+/* Sets the groups that share a scale: the whole weight, each index of the channel axis, or blocks
+ * along the axis that the product sums over. */
 static void
 set_groups(QuantizedTensor *t, const QuantizeOptions *o, int channel, int inputs)
 {
@@ -236,9 +241,10 @@ set_groups(QuantizedTensor *t, const QuantizeOptions *o, int channel, int inputs
 	t->n_scales = groups_count(&groups);
 }
 
-/* A second product reads it, which adds it up along `inputs`. Integer products take scales of channels alone: one that reads
- * the weight transposed leaves it a single scale, or onnxruntime would not run the file. Blocks, which no integer product
- * takes, stay those of the first product. */
+/* Handles a second product that sums over another axis (`inputs`) of the weight. Integer products
+ * accept scales only per output channel. A scale per channel for one of the products would be a
+ * scale per input for the other, which onnxruntime would not run: the weight gets one scale. Blocks
+ * stay those of the first product, because no integer product takes blocks. */
 static void
 settle_axes(Find *f, const NodeProto *p, QuantizedTensor *t, int inputs)
 {
@@ -253,11 +259,11 @@ settle_axes(Find *f, const NodeProto *p, QuantizedTensor *t, int inputs)
 	}
 	if (f->options->quiet)
 		return;
-	diag_warning(f->diag,
-	             "weight %s: node %s adds it up along axis %d, node %s along axis %d: %s",
-	             quoted(f->model, t->name), quoted(f->model, t->node), t->input_axis,
-	             quoted(f->model, node_location(p)), inputs,
-	             t->block ? "its blocks are those for the first" : "it has one scale");
+	diag_warning(
+		f->diag, "weight %s: node %s sums over its axis %d, node %s over its axis %d: %s",
+		quoted(f->model, t->name), quoted(f->model, t->node), t->input_axis,
+		quoted(f->model, node_location(p)), inputs,
+		t->block ? "its blocks lie along the first axis" : "the weight gets one scale");
 	diag_hint(
 		f->diag, "%s",
 		!t->block ? "--skip leaves one of the nodes out, and the other has its channels"
@@ -277,7 +283,7 @@ add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
 	QuantizedTensor *t = add_tensor(f, QUANTIZED_WEIGHT, proto->name, from->reader,
 	                                from->input);
 	t->product = known || row->x != 0 ? NULL : p;
-	if (known && t->shape.n == 0) /* its numbers are missing, which was told */
+	if (known && t->shape.n == 0) /* its numbers are missing, which was reported */
 		return NULL;
 	if (known) {
 		settle_axes(f, p, t, (int)from->order.at[row->inputs(p, t->shape.n)]);
@@ -305,7 +311,7 @@ add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
 	return t;
 }
 
-/* For a product that may have a bias and has none. */
+/* Adds a bias of zeros to a product that could have a bias but has none. */
 static void
 add_zeros(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *w)
 {
@@ -372,7 +378,8 @@ note_made(Find *f, const GraphProto *g)
 			strmap_put(f->made, g->node[i]->output[0], f);
 }
 
-/* An activation: anything but a number that the file holds. row: how many numbers the product adds up, where that is a row of it, else 0. */
+/* Adds an activation: any operand that is not a constant of the file. row: the length of the rows
+ * that the product sums over; 0: it has no rows. */
 static QuantizedTensor *
 add_activation(Find *f, NodeProto *p, int input, int64_t row)
 {
@@ -385,7 +392,8 @@ add_activation(Find *f, NodeProto *p, int input, int64_t row)
 	t->type = f->options->activation_type;
 	bool known = t->readers.n > 1 && t->activations == ACTIVATIONS_DYNAMIC;
 	t->activations = f->options->activations;
-	if (t->activations == ACTIVATIONS_TOKEN && (known || !row)) /* of one reader: of all */
+	/* if one reader needs one scale for the tensor, all do */
+	if (t->activations == ACTIVATIONS_TOKEN && (known || !row))
 		t->activations = ACTIVATIONS_DYNAMIC;
 	t->block = t->activations == ACTIVATIONS_TOKEN ? row : 0;
 	t->may_be_vector = t->block && strcmp(p->op_type, "Gemm") != 0 &&
@@ -400,8 +408,9 @@ quantized_is_vector(QuantizedTensor *t)
 	t->block = 0;
 }
 
-/* What a convolution makes, behind the bounds that integer kernels take in: Relu, and Clip. All that read it read codes, and the graph
- * gives out what they say, so that onnxruntime writes codes in the convolution itself: between floats it would compute with floats. */
+/* Adds the result of a convolution, also behind a Relu or Clip, which integer kernels include. All
+ * readers of the result read its codes, and an output of the graph is made of them. Then onnxruntime
+ * writes codes in the convolution itself; else it would compute the convolution in floats. */
 static void
 add_result(Find *f, NodeProto *conv)
 {
@@ -419,7 +428,7 @@ add_result(Find *f, NodeProto *conv)
 		return;
 	QuantizedTensor *t = strmap_get(f->found[QUANTIZED_ACTIVATION], name);
 	if (t)
-		t->readers.n = 0; /* all of them follow */
+		t->readers.n = 0; /* all readers are added below */
 	for (int i = 0; readers && i < readers->n; i++)
 		t = add_tensor(f, QUANTIZED_ACTIVATION, name, readers->at[i].node,
 		               readers->at[i].input);
@@ -455,7 +464,7 @@ is_product(const NodeProto *p)
 	return false;
 }
 
-/* The row that fits, and its weight's source: the first with a weight, else the first. */
+/* The operator's first row whose operand is a weight, with the weight's source; else its first row. */
 static const ProductRow *
 product_row(const Find *f, NodeProto *p, Source *from)
 {
@@ -498,9 +507,10 @@ visit(Find *f, NodeProto *p)
 		return;
 	}
 	QuantizedTensor *w = add_weight(f, p, row, &from);
-	/* a product of two activations has no tokens: its right operand's rows may run along the sequence */
+	/* a product of two activations has no tokens: its right operand's rows may run along the
+	 * sequence */
 	bool by_rows = row->by_rows && w && !node_int(p, "transA", 0) &&
-	               !strmap_get(f->types.vectors, p->input[row->x]); /* which are one row */
+	               !strmap_get(f->types.vectors, p->input[row->x]); /* a vector is one row */
 	int64_t inputs = by_rows ? from.proto->dims[from.order.at[row->inputs(p, w->shape.n)]] : 0;
 	QuantizedTensor *x = add_activation(f, p, row->x, inputs);
 	if (!w)
@@ -519,7 +529,8 @@ picks_rows(const QuantizedReader *reader)
 	       node_int(reader->node, "axis", 0) == 0;
 }
 
-/* Do all readers of the table take codes: Gather nodes that pick rows, and the products that quantize it already? */
+/* Can all readers of the table read codes? Gather nodes that pick rows can, and products for which
+ * the table is quantized already. */
 static bool
 readers_take_codes(const Find *f, const TensorProto *table)
 {
@@ -532,7 +543,8 @@ readers_take_codes(const Find *f, const TensorProto *table)
 	return n == count_readers(&f->all, table->name);
 }
 
-/* The table is judged once, before its first Gather node is added: behind it, readers_take_codes would count that node twice. */
+/* Judges a table once, before its first Gather node is added as a reader: after that,
+ * readers_take_codes would count the node twice. */
 static bool
 table_takes_codes(Find *f, const TensorProto *table)
 {
@@ -545,8 +557,8 @@ table_takes_codes(Find *f, const TensorProto *table)
 	return use == TABLE_TAKES_CODES;
 }
 
-/* A table whose rows Gather picks becomes codes with one scale for the whole table. A table that products read with a scale per
- * channel keeps these scales, and Gather its floats. */
+/* Quantizes a table that Gather picks rows from, with one scale for the whole table. If products
+ * read the table with a scale per channel, they keep these scales, and Gather reads floats. */
 static void
 add_table(Find *f, NodeProto *p)
 {
@@ -586,7 +598,7 @@ note_readers(Find *f, const GraphProto *g)
 		strmap_put(f->results, g->output[i]->name, f);
 }
 
-/* A glob that no product fits is a misspelt name. */
+/* Reports a glob that matches no product: it must be a misspelt name. */
 static void
 check_glob(const Find *f, const char *option, const char *glob)
 {
@@ -605,7 +617,7 @@ check_glob(const Find *f, const char *option, const char *glob)
 	for (int k = 0; k < N_NEAREST && nearest.item[k]; k++)
 		text_printf(&names, "%s%s", k ? ", " : "", quoted(f->model, nearest.item[k]));
 	if (!found)
-		diag_error(f->diag, EXIT_USAGE, "--%s=%s fits none of the %d products", option,
+		diag_error(f->diag, EXIT_USAGE, "--%s=%s matches none of the %d products", option,
 		           glob, f->n_products);
 	if (!found && names.n)
 		diag_hint(f->diag, "the nearest names are %s", names.at);
@@ -635,7 +647,7 @@ products_inside(const GraphProto *g)
 	return n;
 }
 
-/* Products that stay as they are. */
+/* Warns of products that stay in floats. */
 static void
 warn_of_left(const Find *f)
 {
@@ -645,14 +657,16 @@ warn_of_left(const Find *f)
 		inside += is_product(f->model->nodes.at[i].proto);
 	if (f->n_left)
 		diag_warning(
-			f->diag, "%d of %d products stay as they are: %s", f->n_left, f->n_chosen,
+			f->diag, "%d of %d products are not quantized: %s", f->n_left, f->n_chosen,
 			f->options->activations == ACTIVATIONS_FLOAT
-				? "they have no matrix of f32 in an initializer"
-				: "an operand is no f32, a vector, in a Constant node, transposed for several readers, or made of codes already");
+				? "their weight is not an f32 matrix in an initializer"
+				: "an operand is not f32, is a vector, comes from a Constant node, is "
+				  "transposed for several readers, or is made of codes already");
 	if (inside > 0)
-		diag_warning(f->diag,
-		             "%d products in functions and subgraphs of the model stay as they are",
-		             inside);
+		diag_warning(
+			f->diag,
+			"%d products in functions and subgraphs of the model are not quantized",
+			inside);
 }
 
 static void
@@ -664,11 +678,12 @@ report_nothing(Find *f)
 		            f->options->activations == ACTIVATIONS_FLOAT ? " with a weight" : "");
 	else if (f->n_chosen == 0)
 		model_error(f->model, f->diag, EXIT_UNSUPPORTED,
-		            "nothing to quantize: of %d products none is chosen", f->n_products);
+		            "nothing to quantize: none of the %d products is chosen",
+		            f->n_products);
 	else
 		model_error(f->model, f->diag, EXIT_UNSUPPORTED,
-		            "nothing to quantize: %d of %d products stay, see above", f->n_left,
-		            f->n_chosen);
+		            "nothing to quantize: %d of %d products cannot be quantized, see above",
+		            f->n_left, f->n_chosen);
 }
 
 bool

@@ -1,16 +1,15 @@
-/* Quantization as an edit of the file's graph: QuantizeLinear and DequantizeLinear before what a product reads. What comes out is plain
- * ONNX, which is run, and trained, as any model that holds codes. For example, a Gemm with static activations:
- *
- *	x --------------------------- Gemm        x -- QuantizeLinear -- DequantizeLinear -- Gemm
- *	fc.weight ------------------- Gemm   ->   fc.weight_quantized -- DequantizeLinear -- Gemm
- *	fc.bias --------------------- Gemm        fc.bias_quantized ---- DequantizeLinear -- Gemm
- *
- * Names are those that onnxruntime's quantizer gives. */
+/* Quantizes a file's graph: puts QuantizeLinear and DequantizeLinear before the inputs of products.
+ * The result is plain ONNX: gradc runs and trains it like any model that holds codes. For example, a
+ * Gemm with static activations:
+ *   x --------------------------- Gemm        x -- QuantizeLinear -- DequantizeLinear -- Gemm
+ *   fc.weight ------------------- Gemm   ->   fc.weight_quantized -- DequantizeLinear -- Gemm
+ *   fc.bias --------------------- Gemm        fc.bias_quantized ---- DequantizeLinear -- Gemm
+ * Names are the same as onnxruntime's quantizer gives. */
 #include "frontend/edit/edit.h"
 
 #include <string.h>
 
-/* ---- which opset that needs */
+/* ---- the opset that the codes need */
 static const struct {
 	int opset;
 	const char *what;
@@ -63,7 +62,7 @@ model_quantize_opset(Model *model, const QuantizedTensors *list, int asked, Diag
 typedef struct {
 	Model *model;
 	Arena *arena;
-	StrMap *names;   /* every name of the graph */
+	StrMap *names;   /* all names in the graph */
 	IntMap *changed; /* address of a node -> its Changes */
 	IntMap *parts;   /* address of an initializer -> QuantizedPart */
 	VEC(NodeProto *) nodes;
@@ -112,7 +111,8 @@ add_attribute(Edit *e, NodeProto *p, const char *name, int64_t value)
 	p->attribute[p->n_attribute++] = edit_int(e->model, name, value);
 }
 
-/* A node of up to three inputs and outputs. Axis and block are those of t where it has them. */
+/* Adds a node with up to three inputs and outputs. t: the tensor with the axis and block for its
+ * attributes; may be NULL. */
 static NodeProto *
 add_node(Edit *e, const char *op, const char *name, const char *const inputs[3],
          const char *const outputs[3], const QuantizedTensor *t)
@@ -167,7 +167,7 @@ packed_ints(Edit *e, DType type, int64_t n, const int32_t *at)
 	return out;
 }
 
-/* The codes of a weight with its scales and zero points; 0 where the model holds no numbers. */
+/* The codes of a weight; zeros if the model holds no numbers. */
 static void
 weight_codes(const QuantizedTensor *t, void *out)
 {
@@ -177,7 +177,7 @@ weight_codes(const QuantizedTensor *t, void *out)
 		code_store(t->type, out, w.i, t->numbers[w.i], t->scale[w.group], t->zero[w.group]);
 }
 
-/* A bias is rounded in double, as onnxruntime does it: its codes have 32 bits. */
+/* The codes of a bias have 32 bits, so they are rounded in double, as onnxruntime does it. */
 static void
 bias_codes(const QuantizedTensor *t, int32_t *out)
 {
@@ -186,7 +186,7 @@ bias_codes(const QuantizedTensor *t, int32_t *out)
 		                                 t->scale[t->n_scales > 1 ? k : 0], 0);
 }
 
-/* ---- a scale for each row: DynamicQuantizeLinear's formulas, and the row as one block */
+/* ---- a scale per row: DynamicQuantizeLinear's formulas, with each row as one block */
 static const char *
 add_step(Edit *e, const QuantizedTensor *t, const char *op, const char *x, const char *y)
 {
@@ -206,7 +206,8 @@ add_number(Edit *e, const QuantizedTensor *t, float x)
 	return name;
 }
 
-/* The last axis's extreme in each row; reductions take axes as an input from opset 18 on. */
+/* The smallest or largest element of each row, together with 0. Reductions take axes as an input
+ * from opset 18 on. */
 static const char *
 add_extreme(Edit *e, const QuantizedTensor *t, const char *op, const char *axes, const char *at_0,
             const char *zero)
@@ -254,7 +255,7 @@ add_rows(Edit *e, const QuantizedTensor *t, const char *codes, const char *scale
 	}
 }
 
-/* Codes of numbers that the file holds. */
+/* Adds the codes of numbers that the file holds. */
 static void
 add_held_codes(Edit *e, QuantizedTensor *t)
 {
@@ -268,7 +269,8 @@ add_held_codes(Edit *e, QuantizedTensor *t)
 	add_part(e, t, QUANTIZED_CODES, t->codes, t->type, &t->shape, wide);
 }
 
-/* Codes of `floats`, a value; numbers: where those with a scale for each row come out at once. */
+/* Adds the nodes that make codes of the value `floats`. numbers: the name for the dequantized rows,
+ * if each row has a scale. */
 static void
 add_made_codes(Edit *e, QuantizedTensor *t, const char *floats, const char *numbers)
 {
@@ -284,7 +286,8 @@ add_made_codes(Edit *e, QuantizedTensor *t, const char *floats, const char *numb
 		         (const char *[]){t->codes, t->scales, t->zeros}, NULL);
 }
 
-/* The codes of t, their scales and zero points. floats: the value they are made of; numbers: as add_made_codes has it. */
+/* Names and adds the codes of t, their scales and zero points. floats, numbers: as in
+ * add_made_codes. */
 static void
 add_codes(Edit *e, QuantizedTensor *t, const char *floats, const char *numbers)
 {
@@ -306,7 +309,8 @@ add_codes(Edit *e, QuantizedTensor *t, const char *floats, const char *numbers)
 		add_held_codes(e, t);
 }
 
-/* The node behind e->nodes' last makes it under another name: its own is that of the numbers, which the graph gives out. */
+/* The graph outputs the dequantized value under `name`: the last node, which makes it in floats,
+ * gets another name for it. */
 static const char *
 rename_made(Edit *e, const char *name, const char *ending)
 {
@@ -319,7 +323,7 @@ rename_made(Edit *e, const char *name, const char *ending)
 	return made;
 }
 
-/* The nodes that make the codes and numbers of t again; sets what its readers read. */
+/* Adds the nodes that quantize and dequantize t; sets t->output, which its readers read. */
 static void
 add_quantized(Edit *e, QuantizedTensor *t)
 {
@@ -362,7 +366,7 @@ collect_names(Edit *e, const GraphProto *g)
 	}
 }
 
-/* What a node reads quantized. */
+/* An input of a node that becomes quantized. */
 typedef struct {
 	QuantizedTensor *tensor;
 	int input;
@@ -377,7 +381,7 @@ collect_changes(Edit *e, const QuantizedTensors *list)
 		for (int k = 0; k < t->readers.n; k++) {
 			uint64_t key = (uint64_t)(uintptr_t)t->readers.at[k].node, found;
 			Changes *changes = NULL;
-			if (!key) /* the graph gives it out */
+			if (!key) /* the reader is an output of the graph */
 				continue;
 			if (intmap_get(e->changed, key, &found))
 				changes = (Changes *)(uintptr_t)found;
@@ -389,7 +393,7 @@ collect_changes(Edit *e, const QuantizedTensors *list)
 	}
 }
 
-/* A copy of a node that reads numbers made of codes. */
+/* A copy of the node that reads the dequantized values; p itself if none of its inputs is quantized. */
 static NodeProto *
 with_inputs(Edit *e, NodeProto *p)
 {
@@ -413,7 +417,7 @@ with_inputs(Edit *e, NodeProto *p)
 	return copy;
 }
 
-/* The table whose codes p picks rows of; NULL: it is no such node. */
+/* The quantized table that p, a Gather, picks rows from; NULL: p reads no such table. */
 static const QuantizedTensor *
 table_of(const Edit *e, const NodeProto *p)
 {
@@ -428,7 +432,7 @@ table_of(const Edit *e, const NodeProto *p)
 	return NULL;
 }
 
-/* The last node's own lists, to be changed. */
+/* Replaces the last node by a copy whose outputs may be changed. */
 static void
 copy_last(Edit *e)
 {
@@ -439,7 +443,7 @@ copy_last(Edit *e)
 	*last = copy;
 }
 
-/* Numbers of the rows that were picked: the table as a whole is never made floats. */
+/* Dequantizes only the rows that Gather picked, never the whole table. */
 static void
 add_rows_of_table(Edit *e, const QuantizedTensor *t, const char *name)
 {
@@ -464,7 +468,8 @@ keep_initializers(Edit *e, const GraphProto *g)
 			vec_push(e->arena, &e->initializers, g->initializer[i]);
 }
 
-/* Inputs with values of their own, until IR 3 all initializers: those of initializers that are gone go. */
+/* Drops inputs that named a removed initializer as their default; until IR 3 every initializer had
+ * such an input. */
 static void
 drop_inputs(Edit *e, GraphProto *g)
 {
@@ -483,7 +488,8 @@ drop_inputs(Edit *e, GraphProto *g)
 	g->n_input = n;
 }
 
-/* What onnxruntime 1.27's CPU lacks: it joins products with codes into operators that refuse these. */
+/* Models that onnxruntime 1.27's CPU cannot run: it fuses products with their codes into operators
+ * that refuse these cases. */
 static const struct {
 	const char *lack, *runs, *hint;
 } refused[] = {

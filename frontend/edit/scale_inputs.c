@@ -1,14 +1,12 @@
-/* Factors between an activation and the matrices that read it: x W = (x / s) (s W), s by input. A factor of a large channel makes the
- * weights that it meets larger beside the others, so that rounding keeps more of them (Lin et al. 2023, arXiv:2306.00978).
- *
- * x / s costs nothing where x is made by numbers of the file that may be divided instead:
- *
- *	LayerNormalization(h, scale, bias)         scale / s, bias / s
- *	Mul(h, scale)                              scale / s                RMSNorm in parts
- *	Mul(gate, MatMul(h, V))                    V / s, its outputs       a gated layer
- *	Add(MatMul(h, V), bias)                    V / s, bias / s
- *
- * Else a Mul by 1 / s stands before the products. */
+/* Moves factors between an activation and the matrices that read it: x W = (x / s) (s W), with a
+ * factor s per input. A factor for a large channel enlarges the weights that it meets, so that
+ * rounding keeps more of their digits (Lin et al. 2023, arXiv:2306.00978).
+ * x / s costs nothing if the maker of x has constants of the file that can be divided instead:
+ *   LayerNormalization(h, scale, bias)         scale / s, bias / s
+ *   Mul(h, scale)                              scale / s                RMSNorm in parts
+ *   Mul(gate, MatMul(h, V))                    V / s, its outputs       a gated layer
+ *   Add(MatMul(h, V), bias)                    V / s, bias / s
+ * Else a Mul by 1 / s is put before the products. */
 #include "frontend/file/file.h"
 
 #include <math.h>
@@ -16,7 +14,7 @@
 
 enum { MOST_STEPS = 16 };
 
-/* Numbers of an initializer that are divided by the factors along an axis. */
+/* An initializer that is divided by the factors along an axis. */
 typedef struct {
 	const char *name;
 	TensorData data;
@@ -42,7 +40,7 @@ load(const Scaling *e, const char *name, TensorData *out)
 	       tensor_load(e->model, t, false, out, e->diag);
 }
 
-/* Numbers times or by the factors along an axis. */
+/* The numbers multiplied or divided by the factors along an axis. */
 static float *
 scaled(const Scaling *e, const TensorData *d, int axis, bool divides)
 {
@@ -58,7 +56,8 @@ scaled(const Scaling *e, const TensorData *d, int axis, bool divides)
 	return out;
 }
 
-/* Of nobody else, with as many places along the axis as there are factors, and finite by them. */
+/* Notes an initializer to be divided. It must have no other readers and as many elements along the
+ * axis as there are factors, and the quotients must be finite. */
 static bool
 divide(Scaling *e, const char *name, int axis)
 {
@@ -75,7 +74,7 @@ divide(Scaling *e, const char *name, int axis)
 	return true;
 }
 
-/* A number for each place along the last axis. */
+/* Notes a vector to be divided along its last axis. */
 static bool
 divide_vector(Scaling *e, const char *name)
 {
@@ -89,7 +88,8 @@ divide_vector(Scaling *e, const char *name)
 	return divide(e, name, (int)t->n_dims - 1);
 }
 
-/* ---- by operator: the last axis of what it makes has e->n places, each with its factor. Each is divided, or nothing is known. */
+/* ---- by operator: divides the e->n elements along the last axis of the node's result. false: not
+ * possible */
 static bool divide_value(Scaling *e, const char *name, int readers, int steps);
 
 static bool
@@ -98,7 +98,7 @@ through(Scaling *e, const NodeProto *p, int steps)
 	return divide_value(e, p->input[0], 1, steps);
 }
 
-/* To a shape that ends in as many places: what was made had as many along its last axis. */
+/* Possible if the reshape keeps the size of the last axis. */
 static bool
 through_reshape(Scaling *e, const NodeProto *p, int steps)
 {
@@ -112,7 +112,7 @@ through_reshape(Scaling *e, const NodeProto *p, int steps)
 	       divide_value(e, p->input[0], 1, steps);
 }
 
-/* Scale, and bias where there is one. */
+/* Divides scale and, if present, bias. */
 static bool
 at_norm(Scaling *e, const NodeProto *p, int steps)
 {
@@ -121,7 +121,7 @@ at_norm(Scaling *e, const NodeProto *p, int steps)
 	       (p->n_input < 3 || !*p->input[2] || divide_vector(e, p->input[2]));
 }
 
-/* One factor of the two. */
+/* Divides one of the two factors. */
 static bool
 at_mul(Scaling *e, const NodeProto *p, int steps)
 {
@@ -138,7 +138,7 @@ at_mul(Scaling *e, const NodeProto *p, int steps)
 	return false;
 }
 
-/* Both terms. */
+/* Divides both terms. */
 static bool
 at_add(Scaling *e, const NodeProto *p, int steps)
 {
@@ -148,7 +148,7 @@ at_add(Scaling *e, const NodeProto *p, int steps)
 	return false;
 }
 
-/* The outputs of a matrix that becomes codes, and Gemm's bias. */
+/* Divides the output channels of a matrix that becomes codes, and Gemm's bias. */
 static bool
 at_product(Scaling *e, const NodeProto *p, int steps)
 {
@@ -189,7 +189,7 @@ divide_value(Scaling *e, const char *name, int readers, int steps)
 }
 
 /* ---- the edits */
-/* Matrices that become codes take part in what follows. */
+/* Replaces an initializer, and the numbers of the matrices in e->list that come from it. */
 static void
 put(const Scaling *e, const char *name, const TensorData *like, const float *data)
 {
@@ -203,7 +203,7 @@ put(const Scaling *e, const char *name, const TensorData *like, const float *dat
 			e->list->at[i]->numbers = now.data;
 }
 
-/* Under another name where others read the matrix, too. */
+/* Multiplies the matrix; a copy under another name if the matrix has other readers. */
 static void
 multiply_weight(const Scaling *e, const QuantizedTensor *t)
 {

@@ -150,7 +150,7 @@ def test_found(gradc, tmp_path, make):
 
 
 @pytest.mark.parametrize("make,code,words", [
-    (out_of_cache, 3, ["a link leads out of the model's folder", "models--c--d/blobs/2222", "copy the file into"]),
+    (out_of_cache, 3, ["a link leads out of the model's folder", "models--c--d/blobs/2222", "copy that file into"]),
     (hard, 3, ["hard link", "2 names", "cp FILE COPY"]),
     (missing, 5, ["No such file", "second file", "w.bin"]),
     (above, 3, ["../w.bin", "save_as_external_data=True"]),

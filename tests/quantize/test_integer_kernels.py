@@ -84,7 +84,7 @@ def test_a_model_in_training_form_is_quantized_as_it_is_evaluated(run, tmp_path,
     x = np.float32(random.normal(size=(4, 4, 8, 8)))
     np.save(tmp_path / "x.npy", x)
     said = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", *options).stderr
-    assert "the model is in training form: it is quantized as it is evaluated" in said
+    assert "the model is in training form: it is quantized in inference form" in said
     q = onnx.load(tmp_path / "q.onnx")
     assert ("BatchNormalization" in [n.op_type for n in q.graph.node]) == bool(options) and "Dropout" not in [n.op_type for n in q.graph.node]
     plain = onnx.load(tmp_path / "model.onnx")
@@ -97,7 +97,7 @@ def test_a_model_in_training_form_is_quantized_as_it_is_evaluated(run, tmp_path,
     plain.graph.node[1].attribute.append(onnx.helper.make_attribute("training_mode", 1))
     plain.graph.output.append(value("m1", (4,)))
     onnx.save(plain, tmp_path / "model.onnx")
-    assert "others read more than its first output: export the model for inference" in run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q2.onnx", exit=4).stderr
+    assert "its other outputs are read: export the model for inference" in run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q2.onnx", exit=4).stderr
 
 
 @pytest.mark.parametrize("others, options, kept", [([], [], "s8"), ([], ["--per-channel", "--activation-type=dynamic"], "s8"), ([], ["--weight-type=u8", "--activation-type=none"], "u8"),

@@ -238,11 +238,11 @@ BAD = {
     "another type": (["--data=x=bad.npy"], lambda x: x.astype(np.float16), 6, '"x" takes f32'),
     "another input": (["--data=z=x.npy"], None, 2, "--data z=x.npy: the model has no input of this name"),
     "no such file": (["--data=x=none.npy"], None, 6, "none.npy"),
-    "a glob that fits nothing": (["--data=x=x.npy", "--only=prduct"], None, 2, '--only=prduct fits none of the 1 products'),
+    "a glob that fits nothing": (["--data=x=x.npy", "--only=prduct"], None, 2, '--only=prduct matches none of the 1 products'),
     "another glob": (["--data=x=x.npy", "--skip=zz*"], None, 2, 'the nearest names are "product"'),
     "an old opset": (["--activation-type=none", "--block-size=16"], None, 4,
                      "opset 17 has no DequantizeLinear with blocks, a scale for each row, or codes of 4 or 16 bits: that is opset 21 on"),
-    "an older opset": (["--data=x=x.npy", "--opset=11"], None, 2, "--opset=11: need 17, the model's, to 27"),
+    "an older opset": (["--data=x=x.npy", "--opset=11"], None, 2, "--opset=11: needs 17, the model's opset, to 27"),
     "a method": (["--data=x=x.npy", "--calibrate=best"], None, 2, "--calibrate=best: need one of minmax, percentile"),
     "a percentile": (["--data=x=x.npy", "--calibrate=percentile:20"], None, 2, "percentile:20"),
     "both groupings": (["--data=x=x.npy", "--per-channel", "--block-size=8"], None, 2, "one of them"),
@@ -364,7 +364,7 @@ def test_an_operator_that_changed_is_named(run, tmp_path):
     onnx.save(model(nodes, inputs=[value("x", (2, 3, 4))], initializers=[tensor("w", np.ones((4, 2), np.float32))], opset=11),
               tmp_path / "model.onnx")
     done = run("quantize", "model.onnx", "--activation-type=none", "--weight-type=s4", "--opset=21", "-o", "q.onnx", exit=4)
-    assert 'node "soft" (Softmax, opset 11): opset 21 has another Softmax' in done.stderr
+    assert 'node "soft" (Softmax, opset 11): opset 21 has another meaning of Softmax' in done.stderr
 
 
 def test_resize_has_other_inputs(run, tmp_path):
@@ -372,7 +372,7 @@ def test_resize_has_other_inputs(run, tmp_path):
     onnx.save(model(nodes, inputs=[value("x", (2, 4))], initializers=[tensor("s", np.float32([1, 2])), tensor("w", np.ones((8, 2), np.float32))], opset=10),
               tmp_path / "model.onnx")
     done = run("quantize", "model.onnx", "--activation-type=none", "--per-channel", "--opset=13", "-o", "q.onnx", exit=4)
-    assert 'node "resize" (Resize, opset 10): opset 13 has another Resize' in done.stderr
+    assert 'node "resize" (Resize, opset 10): opset 13 has another meaning of Resize' in done.stderr
 
 
 def test_a_name_that_is_taken(run, tmp_path):
@@ -443,7 +443,7 @@ def test_a_turned_weight_that_others_read_is_told(run, tmp_path):
     before = [node("Transpose", ["w"], ["v"], name="t"), node("MatMul", ["x", "v"], ["a"], name="first"), node("ReduceSum", ["v"], ["b"], name="s", keepdims=0)]
     one_product(tmp_path, node("Add", ["a", "b"], name="last"), [tensor("w", np.ascontiguousarray(W.T))], (4, 40), X[:4], before=before)
     done = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", exit=4)
-    assert "1 of 1 products stay as they are" in done.stderr
+    assert "1 of 1 products are not quantized" in done.stderr
 
 
 @pytest.mark.parametrize("how, told", [(["--per-channel"], True), (["--block-size=2"], True), ([], False)])
@@ -452,7 +452,7 @@ def test_a_weight_that_is_read_by_both_axes_is_told(run, tmp_path, how, told):
     onnx.save(model([node("MatMul", ["x", "w"], ["h"], name="first"), node("Gemm", ["h", "w"], name="second", transB=1)], inputs=[value("x", (8, 4))],
                     outputs=[value("y", (8, 4))], initializers=[tensor("w", w)], opset=21, ir=10), tmp_path / "model.onnx")
     done = run("quantize", "model.onnx", *how, "--activation-type=none", "-o", "q.onnx")
-    assert ('weight "w": node "first" adds it up along axis 0, node "second" along axis 1' in done.stderr) == told
+    assert ('weight "w": node "first" sums over its axis 0, node "second" over its axis 1' in done.stderr) == told
     x = np.float32(np.random.default_rng(1).normal(size=(8, 4)))
     held = {n: numpy_helper.to_array(t) for n, t in tensors(tmp_path / "q.onnx").items()}
     scale = held["w_scale"].reshape(held["w_scale"].shape or (1, 1))
@@ -496,7 +496,7 @@ def test_products_of_other_types_stay(run, tmp_path, to, kind):
     x = np.float32(np.random.default_rng(1).normal(size=(4, 3)))
     np.save(tmp_path / "x.npy", x)
     done = run("quantize", "model.onnx", "--data=x=x.npy", f"--activation-type={kind}", "-o", "q.onnx", "--json")
-    assert "1 of 3 products stay as they are" in done.stderr
+    assert "1 of 3 products are not quantized" in done.stderr
     assert {t["node"] for t in json.loads(done.stdout)["tensors"]} == {"outer", "last"}
     want = in_onnxruntime(tmp_path / "model.onnx", {"x": x})
     assert np.abs(in_onnxruntime(tmp_path / "q.onnx", {"x": x}) - want).max() < 0.05 * np.abs(want).max()
@@ -509,7 +509,7 @@ def test_what_is_missing_is_told(run, tmp_path):
                   outputs=[value("y", (8, 4))], initializers=[tensor("w", w)], opset=21, ir=10)
     onnx.save(proto, tmp_path / "model.onnx")
     done = run("quantize", "model.onnx", "--activation-type=none", "--skip=*", "-o", "q.onnx", exit=4)
-    assert "nothing to quantize: of 2 products none is chosen" in done.stderr
+    assert "nothing to quantize: none of the 2 products is chosen" in done.stderr
     proto.graph.initializer[0].ClearField("raw_data")
     onnx.save(proto, tmp_path / "model.onnx")
     for kind in ("none", "dynamic", "token"):
@@ -519,7 +519,7 @@ def test_what_is_missing_is_told(run, tmp_path):
                  initializers=[tensor("w", np.float16(w))], opset=21, ir=10)
     onnx.save(half, tmp_path / "model.onnx")
     done = run("quantize", "model.onnx", "--activation-type=dynamic", "-o", "q.onnx", exit=4)
-    assert "1 of 1 products stay as they are" in done.stderr and "nothing to quantize: 1 of 1 products stay, see above" in done.stderr
+    assert "1 of 1 products are not quantized" in done.stderr and "nothing to quantize: 1 of 1 products cannot be quantized, see above" in done.stderr
     assert not (tmp_path / "q.onnx").exists()
 
 
@@ -547,7 +547,7 @@ def test_an_operator_that_kept_its_attributes_is_named(run, tmp_path):
     one_product(tmp_path, node("MatMul", ["s", "w"], name="product"), [tensor("w", W[:4])], (2, 3, 4), np.ones((2, 3, 4)), opset=11,
                 before=[node("Softmax", ["x"], ["s"], name="softmax")])
     done = run("quantize", "model.onnx", "--data=x=x.npy", "--per-channel", "--opset=13", "-o", "q.onnx", exit=4)
-    assert 'node "softmax" (Softmax, opset 11): opset 13 has another Softmax' in done.stderr
+    assert 'node "softmax" (Softmax, opset 11): opset 13 has another meaning of Softmax' in done.stderr
 
 
 def test_a_bias_that_does_not_fit_stays(run, tmp_path):
@@ -616,7 +616,7 @@ def test_products_that_stay_are_told(run, tmp_path):
     one_product(tmp_path, node("MatMul", ["x", "c"], name="second"), [], (4, 40), X[:4],
                 before=[node("Constant", [], ["c"], name="c", value=tensor("", W)), node("MatMul", ["x", "c"], ["z"], name="first")])
     done = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", exit=4)
-    assert "2 of 2 products stay as they are" in done.stderr
+    assert "2 of 2 products are not quantized" in done.stderr
 
 
 def beside(name, place, a):
@@ -714,7 +714,7 @@ def test_batch_norms_are_folded(run, tmp_path, shared):
                tensor("vb", np.float32(RANDOM.normal(size=4))), *a, *b, *c]
     onnx.save(model(nodes, inputs=[value("x", (3, 4, 8, 8))], outputs=[value("y", (3, 4, 9, 9))], initializers=weights, opset=17), tmp_path / "model.onnx")
     done = run("quantize", "model.onnx", "--activation-type=none", "--per-channel", "--fold-batch-norms", "-o", "q.onnx")
-    assert "1 of 3 batch norms stay" in done.stderr
+    assert "1 of 3 batch norms are not folded" in done.stderr
     onnx.checker.check_model(str(tmp_path / "q.onnx"), full_check=True)
     kinds = [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node]
     assert kinds.count("BatchNormalization") == 1 and "Dropout" not in kinds
@@ -738,7 +738,7 @@ def test_batch_norms_without_finite_factors_stay(run, tmp_path, variance, epsilo
     onnx.save(model([node("Conv", ["x", "w"], ["c"], name="conv"), step], inputs=[value("x", (3, 4, 8, 8))], outputs=[value("y", (3, 6, 6, 6))],
                     initializers=[tensor("w", w), *held]), tmp_path / "model.onnx")
     done = run("quantize", "model.onnx", "--activation-type=none", "--per-channel", "--fold-batch-norms", "-o", "q.onnx")
-    assert "1 of 1 batch norms stay: they follow no convolution of their own, read no numbers of f32, or their factors are not finite" in done.stderr
+    assert "1 of 1 batch norms are not folded: they follow no convolution of their own, their numbers are not f32, or their factors are not finite" in done.stderr
     assert "BatchNormalization" in [n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node]
     codes, scale = (numpy_helper.to_array(tensors(tmp_path / "q.onnx")[f"w_{n}"]) for n in ("quantized", "scale"))
     assert (np.abs(codes * scale[:, None, None, None] - w) <= 0.501 * scale[:, None, None, None]).all()
