@@ -2,8 +2,8 @@
  * may be only operators f with f(s x) = s f(x) for s > 0. Then a channel's factor may move from one
  * weight to the other:
  *   w1[i] / s,  b1[i] / s,  w2[., i] s     with s = sqrt(r1 r2) / r2 = sqrt(r1 / r2)
- * where r1 and r2 are the largest magnitudes of the channel in both weights. Both become sqrt(r1
- * r2), so one scale for a matrix fits all its channels. The model computes the same. The pass is
+ * where r1 and r2 are the largest magnitudes of the channel in both weights. Both become
+ * sqrt(r1 r2), so one scale for a matrix fits all its channels. The model computes the same. The pass is
  * repeated, because a weight may be the second of one pair and the first of another. */
 #include "frontend/edit/edit.h"
 

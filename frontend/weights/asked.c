@@ -1,9 +1,9 @@
-/* What a person has said of tensors: the rules of --train, --freeze and their like. */
+/* Rules from the command line: --train, --freeze and similar options. */
 #include "frontend/weights/roles.h"
 
 #include <string.h>
 
-/* What stands behind the verb in a rule; NULL: it has another one. */
+/* The rule's glob; NULL: the rule has another verb. */
 static const char *
 rule_glob(const char *rule, const char *verb)
 {
@@ -12,7 +12,8 @@ rule_glob(const char *rule, const char *verb)
 	return !strncmp(rule, verb, n) && rule[n] == ' ' ? rule + n + 1 : NULL;
 }
 
-/* By --train, which names it: a pattern is for what are parameters already. */
+/* Does --train name the tensor? Only a full name makes it a parameter; a pattern selects among
+ * parameters. */
 bool
 rule_asked_for(Case *c)
 {
@@ -61,7 +62,7 @@ weight_is_frozen(const Repairs *r, const Weight *w)
 	return frozen;
 }
 
-/* The glob of "lr-scale GLOB=VALUE" and its like; *n characters of verb. */
+/* The glob of a rule such as "lr-scale GLOB=VALUE"; *n: the length of the verb. */
 static const char *
 glob_of(const Repairs *r, const char *rule, int *n)
 {
@@ -72,7 +73,8 @@ glob_of(const Repairs *r, const char *rule, int *n)
 	return has_value && equal ? arena_strndup(r->arena, glob, (size_t)(equal - glob)) : glob;
 }
 
-/* The first constant that it takes; NULL: there is none, or it takes a tensor with a state. */
+/* The first constant that the glob matches; NULL: it matches no constants, or also a tensor with a
+ * state. */
 static const Weight *
 takes_constants_only(const Repairs *r, const char *glob)
 {
@@ -98,7 +100,7 @@ takes_some(const Repairs *r, const char *glob)
 	return false;
 }
 
-/* A name that shares the state of another is not one that rules find. */
+/* A rule must not name a tensor that shares the state of another: the state has the other's name. */
 void
 asked_check_ties(const Repairs *r)
 {
@@ -109,8 +111,9 @@ asked_check_ties(const Repairs *r)
 		const Weight *w = repairs_weight(r, glob);
 		if (!w || !w->tied)
 			continue;
-		diag_error(r->diag, EXIT_USAGE, "--%.*s=%s: %s is %s, which has the name", n, *rule,
-		           glob, quoted(r->model, w->name), quoted(r->model, w->tied->name));
+		diag_error(r->diag, EXIT_USAGE,
+		           "--%.*s=%s: %s shares the state of %s: use that name", n, *rule, glob,
+		           quoted(r->model, w->name), quoted(r->model, w->tied->name));
 		Text name = {0};
 		text_add_shell_word(&name, w->name);
 		diag_hint(r->diag, "--no-tie=%s makes them two", name.at);

@@ -1,12 +1,13 @@
-/* Weights that a file holds as codes: integers for which a scale and a zero point stand beside them, (code - zero) scale. A row says
- * which node reads codes, scale and zero point from which inputs. They are trained as floats that are quantized wherever they are
- * read, and written as codes again. */
+/* Weights stored as codes: integers with a scale and a zero point, (code - zero) scale. Each row of
+ * the table says from which inputs a node reads codes, scale and zero point. Such weights train as
+ * floats, are quantized wherever they are read, and are exported as codes again. */
 #include "frontend/weights/weights.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Whose scale an element has: that of its place along an axis (an attribute, the first, or the last), or of its block. */
+/* Which scale an element has: by its index along an axis (from an attribute, the first, or the
+ * last), or by its block. */
 typedef enum {
 	ALONG_ATTRIBUTE,
 	ALONG_FIRST,
@@ -15,7 +16,8 @@ typedef enum {
 	ALONG_CHANNELS,
 	ALONG_BLOCKS
 } Along;
-/* Inputs of a node. codes -1: they are no weight there, or not of integers; scale -1: what the product is scaled by. */
+/* Indices of inputs. codes -1: the input is not a weight, or not of integers; scale -1: the product
+ * is scaled behind the node. */
 typedef struct {
 	const char *domain, *op;
 	int codes, scale, zero;
@@ -82,14 +84,14 @@ place_of(const Reader *reader)
 	return NULL;
 }
 
-/* ---- what stands beside the codes */
+/* ---- scales and zero points */
 static const char *
 input_name(const NodeProto *p, int i)
 {
 	return i >= 0 && i < (int)p->n_input && *p->input[i] ? p->input[i] : NULL;
 }
 
-/* Of an initializer, or a Constant node. */
+/* The tensor of an initializer or a Constant node. */
 static const TensorProto *
 initializer(const Repairs *r, const char *name, bool is_float)
 {
@@ -102,7 +104,7 @@ initializer(const Repairs *r, const char *name, bool is_float)
 	return t && is_float_type(t->data_type) == is_float ? t : NULL;
 }
 
-/* The only node that reads a value; NULL: none or several do. */
+/* The only node that reads a value; NULL: no node or several. */
 static const FlatNode *
 only_reader(const Repairs *r, const char *name)
 {
@@ -111,7 +113,8 @@ only_reader(const Repairs *r, const char *name)
 	return list.n == 1 && list.at[0].input >= 0 ? list.at[0].node : NULL;
 }
 
-/* As quantize_dynamic writes it: the product, as floats, times (scale of x, computed, times scale of w, an initializer). */
+/* The scale in quantize_dynamic's form: the product, cast to floats, times (the computed scale of x
+ * times the scale of w, an initializer). */
 static const char *
 scale_behind(const Repairs *r, const NodeProto *product)
 {
@@ -164,7 +167,7 @@ packed_shape(const NodeProto *p, Arena *arena, PackedShape *out)
 	return out->blocks > MAX_ELEMENTS / block / rows ? "the weight is over the budget" : NULL;
 }
 
-/* [rows, blocks, block] of codes of 2, 4 or 8 bits, in the bytes of the file. */
+/* Shape [rows, blocks, block] of codes of 2, 4 or 8 bits packed in the file's bytes. */
 static bool
 shape_packed(Repairs *r, const NodeProto *p, const TensorData *data, Codes *out)
 {
@@ -218,7 +221,7 @@ codes_scales(const Codes *c)
 	return groups_count(&g);
 }
 
-/* ---- zero points, as s32, one for each scale; false: they are none that codes have */
+/* ---- zero points, as s32, one per scale; false: not valid zero points */
 static bool
 read_zeros(Repairs *r, const char *name, bool packed, Codes *c)
 {
@@ -232,7 +235,7 @@ read_zeros(Repairs *r, const char *name, bool packed, Codes *c)
 	int32_t *zero = arena_alloc(r->arena, sizeof(*zero) * (size_t)n);
 	if (name && (!t || !tensor_load(r->model, t, false, &d, r->diag)))
 		return false;
-	if (name && c->type != c->stored) /* each row of packed ones begins with a byte */
+	if (name && c->type != c->stored) /* each row of packed zero points begins at a byte */
 		packed_row = dtype_bytes(c->type, c->shape.at[1]) * 8 / dtype_info[c->type].bits;
 	if (name && (d.dtype != c->stored ||
 	             d.n != (packed_row ? dtype_bytes(c->type, packed_row) * c->shape.at[0] : n)))
@@ -248,8 +251,8 @@ read_zeros(Repairs *r, const char *name, bool packed, Codes *c)
 	return true;
 }
 
-/* Are they the codes of the floats that they become? Not where a scale is 0 or not finite, nor large ones of 32 bits: f32 holds their
- * first 24. */
+/* Does quantizing the floats give back the same codes? Not if a scale is 0 or not finite, and not
+ * for large 32-bit codes, because f32 holds 24 bits. */
 static bool
 come_back(const Codes *c, const void *codes, const TensorData *scale)
 {
@@ -271,7 +274,7 @@ come_back(const Codes *c, const void *codes, const TensorData *scale)
 	return true;
 }
 
-/* What one reader makes of the codes. */
+/* Reads the codes from one reader: scale, shape and zero points. */
 static bool
 read_place(Repairs *r, const Reader *reader, const TensorData *data, Codes *c)
 {

@@ -1,4 +1,5 @@
-/* Doubts: where neither metadata nor a person has said what a tensor is, the reasons for and against a parameter. */
+/* Doubtful tensors: neither metadata nor an option decides their kind. Lists the reasons for and
+ * against a parameter. */
 #include "frontend/weights/roles.h"
 #include "frontend/weights/values.h"
 
@@ -34,8 +35,8 @@ is_computed(Case *c)
 	return c->w->origin && c->w->origin->from.n > 0;
 }
 
-/* Called by a name that somebody gave it: `gate`. Numbers of an attention's or an embedding's code are called by what
- * they do. What only steers nodes, as a bound of Clip, is no such number. */
+/* A number with a name that somebody gave it: `gate`. Names of scaling, as an attention's or an
+ * embedding's code uses, do not count, nor numbers that only steer nodes, as a bound of Clip. */
 static bool
 is_number_with_own_name(Case *c)
 {
@@ -44,8 +45,9 @@ is_number_with_own_name(Case *c)
 	       !all_in(c, STEERING_PLACE);
 }
 
-/* Zeros, as class, mask and distillation tokens and first states begin, which an exporter has repeated over the rows:
- * these values join what the model computes, and so do those that only fill. Ones and the numbers of masks do not begin so. */
+/* Equal numbers that may be a class, mask or distillation token or a first state, which the exporter
+ * repeated over the rows. Such values join the model's data; so do values that only fill. Ones and a
+ * mask's numbers are not how tokens begin. */
 static bool
 is_like_token(Case *c)
 {
@@ -58,20 +60,20 @@ is_like_token(Case *c)
 	return all_in(c, FILLING_PLACE) || (value == 0 && any_in(c, LAYER_PLACE));
 }
 
-/* PyTorch's TorchScript exporter folds what it computes from parameters and buffers into initializers, the rest into
- * Constant nodes. */
+/* PyTorch's TorchScript exporter folds tensors computed from parameters and buffers into
+ * initializers, and other computed tensors into Constant nodes. */
 static bool
 is_nameless(Case *c)
 {
-	/* Where names are kept, a bias that a layer has would have its own. */
+	/* An exporter that keeps names would have kept a bias's name. */
 	bool is_bias = !c->r->exporter->keeps_names && is_bias_of_layer(c);
 
 	return weight_made_by_exporter(c->r, c->w) && !c->w->constant && !c->r->tells_folding &&
 	       !any_in(c, WEIGHT_PLACE) && !is_bias;
 }
 
-/* Exporters that know no names write learned numbers and those of the code alike: one that code seldom writes, or that
- * scales by 1, as a learned scale may begin. */
+/* Exporters that keep no names write learned numbers like numbers of the code. A number is doubtful
+ * if code seldom contains it, or if it scales by 1, as a fresh learned scale does. */
 static bool
 is_odd_number(Case *c)
 {
@@ -88,7 +90,8 @@ is_nameless_number(Case *c)
 	return is_nameless(c) && !is_root_of_size(number(c));
 }
 
-/* What TorchScript's exporter calls `cls_token` or `final_logits_bias`; modules of layers call theirs `weight`, `bias`. */
+/* Equal numbers with a name that the TorchScript exporter kept: `cls_token`, `final_logits_bias`.
+ * Modules of layers use `weight` and `bias`. */
 static bool
 is_of_one_value(Case *c)
 {
@@ -99,8 +102,9 @@ is_of_one_value(Case *c)
 	       !name_is_of_layer(c->w->name) && !any_in(c, WEIGHT_PLACE);
 }
 
-/* tf2onnx folds what it can: a batch norm is a factor and a term, or the convolution's weight and bias; the slope of a PReLU
- * is negated. A kernel that it only transposed has a number for a name. */
+/* tf2onnx folds what it can. A batch norm becomes a factor and a term, or part of the convolution's
+ * weight and bias; the slope of PReLU is negated. A kernel that tf2onnx only transposed has a
+ * generated name. */
 static bool
 is_computed_by_tensorflow(Case *c)
 {
@@ -114,7 +118,7 @@ is_in_constant_node(Case *c)
 	return c->w->constant && c->w->data.n > 1 && c->r->exporter->keeps_constants;
 }
 
-/* Sines of positions that begin elsewhere than at 0, or of few positions. */
+/* Sines over positions that do not start at 0, or over few positions. */
 static bool
 has_values_of_waves(Case *c)
 {
@@ -127,7 +131,7 @@ has_values_of_cosine_transform(Case *c)
 	return values_are_cosine_transform(&c->w->data);
 }
 
-/* A blur or a derivative, or how a learned interpolation begins. */
+/* A blur, a derivative, or a fresh learned interpolation. */
 static bool
 is_symmetric_kernel(Case *c)
 {
@@ -181,8 +185,7 @@ const DoubtRow doubts_of_number[] = {
 	{is_named_number, {"its name", "one number"}},
 	{is_odd_number, {"code seldom writes such a number", "one number without a name"}},
 	{is_number_with_own_name,
-         {"it has a name of its own",
-          "one number, and its name is none that learned numbers have"}},
+         {"it has a name of its own", "one number, and learned numbers have other names"}},
 	{0},
 };
 const DoubtRow doubts_of_waves[] = {
@@ -192,11 +195,12 @@ const DoubtRow doubts_of_ramp[] = {
 const DoubtRow doubts_of_filter[] = {
 	{is_named_tensor, {"its name", "its values are those of a fixed filter"}}, {0}};
 const DoubtRow doubts_of_sequence[] = {
-	{is_named_tensor, {"its name", "its values follow a rule, as no training leaves them"}},
+	{is_named_tensor,
+         {"its name", "its values follow a rule: training does not leave such values"}},
 	{0}};
 const DoubtRow doubts_of_computed[] = {
 	{is_of_unknown,
-         {"the file has lost what it was computed from", "no name there is a parameter's"}},
+         {"the file has lost what it was computed from", "no source has a parameter's name"}},
 	{0}};
 const DoubtRow doubts_of_state[] = {
 	{is_named_tensor, {"its name, as of a first state that is learned", "zeros"}}, {0}};
@@ -216,20 +220,20 @@ const DoubtRow doubts_of_fitted[] = {
 const DoubtRow doubts_of_constant_node[] = {
 	{is_written_down, {"its values differ", NUMBER_OF_CODE}}, {0}};
 const DoubtRow doubts_of_untold[] = {
-	{is_all, {"a layer reads it", "the metadata tell of parameters, and not of this one"}},
-	{0}};
+	{is_all, {"a layer reads it", "the metadata name parameters, but not this tensor"}}, {0}};
 const DoubtRow doubts_of_parameter[] = {
 	{is_guessed,
-         {"computed from what its name says is a parameter",
-          "the file has lost what that was: maybe a buffer"}},
+         {"computed from a tensor with a parameter's name",
+          "the file does not say what that tensor was: maybe a buffer"}},
 	{has_values_of_waves, {"a node reads it", "its values are sines and cosines"}},
 	{has_values_of_cosine_transform,
          {"a node reads it", "its values are those of a discrete cosine transform"}},
 	{is_symmetric_kernel,
          {"a layer reads it", "one symmetric kernel for all channels, as a blur is"}},
 	{has_whole_values,
-         {"a node reads it", "whole numbers and halves only, as no training leaves them"}},
-	{has_name_of_table, {"a node reads it", "its name is one of tables that are computed"}},
+         {"a node reads it",
+          "whole numbers and halves only: training does not leave such numbers"}},
+	{has_name_of_table, {"a node reads it", "computed tables have such names"}},
 	{is_nameless,
          {"computed by the exporter, as from a parameter",
           "maybe from a buffer: its name is lost"}},

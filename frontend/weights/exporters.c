@@ -1,11 +1,11 @@
-/* What is known of the files of each exporter, and the rules that hang on it. */
+/* Facts about the files of each exporter, and the rules that use them. */
 #include "frontend/weights/roles.h"
 
 #include <string.h>
 
 static const char *const sgd_of_scikit_learn[] = {"coef", "intercept", NULL};
 
-/* One row for each exporter of which a rule knows something; of others nothing is known. */
+/* One row per exporter that a rule knows facts about. */
 static const Exporter exporters[] = {
 	{.producer = "pytorch",
          .keeps_names = true,
@@ -49,7 +49,8 @@ weight_is_named(const Repairs *r, const Weight *w)
 	return name_is_like_parameter(w->name) || is_named_by_module(r, w);
 }
 
-/* spectral_norm's vectors: `weight_u` and `weight_v` beside `weight_orig`, `_u` and `_v` under `parametrizations`. */
+/* Vectors of spectral_norm: `weight_u` and `weight_v` beside `weight_orig`, or `_u` and `_v` under
+ * `parametrizations`. */
 bool
 rule_power_iteration(Case *c)
 {
@@ -64,8 +65,8 @@ rule_power_iteration(Case *c)
 	       repairs_weight(c->r, original);
 }
 
-/* Of what scikit-learn's exporter writes, SGD makes coefficients and intercepts; decompositions, means and scales it
- * computes in other ways. */
+/* In files of scikit-learn's exporter, only coefficients and intercepts come from gradients;
+ * decompositions, means and scales are computed in other ways. */
 bool
 rule_fitted(Case *c)
 {
@@ -79,8 +80,9 @@ rule_fitted(Case *c)
 	return true;
 }
 
-/* The exporter names the tensors that it computed from parameters, and this tensor is not among them. Rewritten layers are in weights' places; without a
- * signature a module's name may have lost its metadata. */
+/* The exporter names the tensors that it computed from parameters, and this tensor is not among
+ * them. It may still be a parameter in a weight's place, since rewritten layers lose their metadata.
+ * Without a signature, a module's name counts, too. */
 bool
 rule_untold(Case *c)
 {

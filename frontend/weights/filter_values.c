@@ -1,37 +1,39 @@
-/* Tables of signal processing, by their values alone: bases of transforms, windows, filter banks, sequences. Training leaves
- * none of these patterns, and random numbers have none. A line is what lies along one axis, or a kernel of a convolution. */
+/* Recognizes tables of signal processing by their values alone: bases of transforms, windows, filter
+ * banks, sequences. Neither training nor random numbers produce these patterns. A line is the
+ * numbers along one axis, or a convolution's kernel. */
 #include "frontend/weights/values.h"
 
 #include <math.h>
 
 enum {
-	LEAST_SYMMETRIC = 8,  /* numbers of a line whose halves are compared */
-	LEAST_PREDICTED = 24, /* ... that is predicted from its neighbours */
+	LEAST_SYMMETRIC = 8,  /* shortest line whose halves are compared */
+	LEAST_PREDICTED = 24, /* shortest line that is predicted from its neighbours */
 	LEAST_SEQUENCE = 6,
 	LEAST_FILTERS = 3,
-	LEAST_MAGNITUDES =
-		4,        /* in a symmetric line: an identity, a box and a blur of 3 have fewer */
-	LEAST_WAVES = 16, /* numbers of a line behind a window that all lines share ... */
+	/* different magnitudes of a symmetric line: an identity, a box and a blur of 3 have fewer */
+	LEAST_MAGNITUDES = 4,
+	LEAST_WAVES = 16, /* shortest line of sines behind a shared window */
 	LONGEST_WAVES = 1 << 13,
 	MOST_MAGNITUDES = 8,
-	LINES_PER_NOISE = 8, /* a basis of 8 numbers has 10 lines; one of them may be noise */
-	ANGLE_ROUNDINGS = 4, /* 2 pi, its products with the frequency and the place, and / n */
+	LINES_PER_NOISE = 8, /* a basis of 8 numbers has 10 lines, of which one may be noise */
+	ANGLE_ROUNDINGS = 4, /* roundings of an angle: 2 pi, times frequency, times index, over n */
 	SAMPLED = 4096,
 };
-#define WAVE_ERROR 1e-4 /* of the squares */
+#define WAVE_ERROR 1e-4 /* relative to the sum of squares */
 #define ROUGH_ERROR \
-	0.5 /* of the squares of a sine behind an unknown window; numbers at random miss by 2 */
-#define HIDDEN 0.02         /* what a window makes smaller than that is not judged */
-#define SYMMETRY_ERROR 1e-3 /* of the largest: angles of large tables are off by that in f32 */
-#define ZERO 1e-6           /* of the largest */
-#define BUMP_ERROR 1e-3     /* of the largest */
-#define STEP_ERROR 1e-3     /* of a step */
+	0.5         /* as WAVE_ERROR, for a sine behind an unknown window; random numbers have 2 */
+#define HIDDEN 0.02 /* numbers that a window makes smaller than this are not judged */
+/* relative to the largest; angles of large tables have this error in f32 */
+#define SYMMETRY_ERROR 1e-3
+#define ZERO 1e-6       /* relative to the largest */
+#define BUMP_ERROR 1e-3 /* relative to the largest */
+#define STEP_ERROR 1e-3 /* relative to a step */
 #define PI 3.14159265358979323846
 
 typedef struct {
 	const TensorData *t;
 	int64_t n, step, count;
-	double high; /* of a sample of all; what is far below it are the roundings of a line of zeros */
+	double high; /* largest of a sample; far smaller numbers are rounding errors of zeros */
 } Lines;
 
 static double
@@ -58,9 +60,9 @@ is_zero(const Lines *l, double high)
 	return high <= ZERO * l->high;
 }
 
-/* Is the line zero, or only the rounding noise of zeros? The sine of half the sampling rate is 0 at every place, but its angles
- * rise to pi n, and in f32 each operation adds an error of 2^-24 of the angle. *noisy counts the lines of noise: many lines of
- * small numbers are not noise. */
+/* Is the line zero, or only rounding errors of zeros? The sine of half the sampling rate is 0 at
+ * every index, but its angles rise to pi n, and in f32 each operation adds an error of 2^-24 of the
+ * angle. *noisy counts the lines of rounding errors: many lines of small numbers are not noise. */
 static bool
 is_zero_or_noise(const Lines *l, double high, int64_t *noisy)
 {
@@ -92,7 +94,7 @@ sampled_highest(const TensorData *t)
 	return high;
 }
 
-/* Does it hold along some axis, or for the kernels [out, in, ...]? */
+/* Does `holds` accept the lines along some axis, or the kernels [out, in, ...]? */
 static bool
 holds_along_some(const TensorData *t, int64_t least, bool (*holds)(const Lines *))
 {
@@ -111,7 +113,7 @@ holds_along_some(const TensorData *t, int64_t least, bool (*holds)(const Lines *
 	return t->rank > 3 && kernels.n >= least && holds(&kernels);
 }
 
-/* What rounding to its type leaves of 1. */
+/* Relative rounding error of the type. */
 static double
 rounding_of(DType d)
 {
@@ -119,7 +121,8 @@ rounding_of(DType d)
 }
 
 /* ---- bases */
-/* x[i] = sign x[n - 1 - i], or x[n - i] where `period`, as sampled windows that leave out the last number. */
+/* x[i] = sign x[n - 1 - i]; if `period`, x[i] = sign x[n - i], as in sampled windows without their
+ * last number. */
 static bool
 is_mirrored(const Lines *l, int64_t line, bool period, double sign, double error)
 {
@@ -148,7 +151,7 @@ has_magnitudes(const Lines *l, int64_t line, double high, int least)
 	return n == least;
 }
 
-/* Each line is its mirror image or the negative of it. */
+/* Is each line its mirror image, or the negative of it? */
 static bool
 are_mirrored_with(const Lines *l, int least)
 {
@@ -191,7 +194,8 @@ changes_sign(const Lines *l, int64_t line, int64_t begin, int64_t end)
 	return changes == 2;
 }
 
-/* What the lines have in common: the root of the sum of their squares, which sines and cosines in pairs leave as the window. */
+/* The window that all lines share: the root of the sum of the lines' squares. Pairs of sine and
+ * cosine add up to the window's square. */
 static double
 shared_window(const Lines *l, double *window)
 {
@@ -207,7 +211,7 @@ shared_window(const Lines *l, double *window)
 	return high;
 }
 
-/* Divided by the window y[i - 1] + y[i + 1] = 2 cos(w) y[i]. */
+/* Is the line, divided by the window, a sine? Then y[i - 1] + y[i + 1] = 2 cos(w) y[i]. */
 static bool
 is_sine_behind(const Lines *l, int64_t line, const double *window, double high)
 {
@@ -231,7 +235,8 @@ is_sine_behind(const Lines *l, int64_t line, const double *window, double high)
 	return 2 * judged >= LEAST_WAVES && rest - factor * product <= WAVE_ERROR * square;
 }
 
-/* x[i - 1] + x[i + 1] = 2 cos(w) x[i] but for the window's slope: tells most weights apart at once. */
+/* Is the line nearly a sine, x[i - 1] + x[i + 1] = 2 cos(w) x[i], apart from the window's slope?
+ * This quick check excludes most weights. */
 static bool
 is_roughly_sine(const Lines *l, int64_t line)
 {
@@ -272,8 +277,9 @@ are_sines_behind_window(const Lines *l)
 	return lines > 1 && 4 * lines >= l->count;
 }
 
-/* x[i - 3] + x[i + 3] as a sum of x[i - 2] + x[i + 2], x[i - 1] + x[i + 1] and x[i], over begin + 3 .. end - 3: a sine behind
- * a window of Hann or Hamming is three sines, which such a recurrence has. What it misses, of the squares. */
+/* The relative squared error when x[i - 3] + x[i + 3] is predicted over begin + 3 .. end - 3 from
+ * x[i - 2] + x[i + 2], x[i - 1] + x[i + 1] and x[i]. A sine behind a Hann or Hamming window is a sum
+ * of three sines, which satisfies such a recurrence exactly. */
 static double
 missed_by_recurrence(const Lines *l, int64_t line, int64_t begin, int64_t end)
 {
@@ -288,7 +294,8 @@ missed_by_recurrence(const Lines *l, int64_t line, int64_t begin, int64_t end)
 				dot[k][j] += column[k] * column[j];
 	}
 	all = dot[3][3];
-	/* Cholesky: what is left of each column behind those before it. */
+	/* Cholesky decomposition: what remains of each column after projection on the earlier
+	 * columns. */
 	for (int k = 0; k < 4; k++)
 		for (int j = 0; j <= k; j++) {
 			for (int m = 0; m < j; m++)
@@ -301,7 +308,8 @@ missed_by_recurrence(const Lines *l, int64_t line, int64_t begin, int64_t end)
 	return all > 0 ? fmax(dot[3][3], 0) / all : 0;
 }
 
-/* Each line is a sine behind a window, with zeros around; those that are too short to tell are fewer than the others. */
+/* Is each line a sine behind a window, with zeros around? Lines too short to tell must be fewer than
+ * the recognized ones. */
 static bool
 are_windowed_sines(const Lines *l)
 {
@@ -337,7 +345,7 @@ values_are_basis(const TensorData *t)
 	        holds_along_some(t, LEAST_PREDICTED, are_windowed_sines));
 }
 
-/* ---- one bump: from zero or above it up to the highest number, and down again */
+/* ---- one bump: rises from zero or more to the highest number, then falls */
 static bool
 is_bump(const Lines *l, int64_t line, int64_t *peak, int64_t *width)
 {
@@ -377,7 +385,7 @@ values_are_window(const TensorData *t)
 	return holds_along_some(t, LEAST_SYMMETRIC, is_window);
 }
 
-/* One bump a line, of several numbers, and each next one where the last was or further on. */
+/* Has each line one bump of several numbers, and is no bump before the previous line's? */
 static bool
 are_bumps_in_order(const Lines *l)
 {
@@ -444,7 +452,7 @@ values_are_sequence(const TensorData *t)
 	return fabs(way) > 20 * rounding;
 }
 
-/* Rows or columns that are all the same, as parameters that are expanded. */
+/* Are all rows or all columns equal, as in an expanded parameter? */
 static bool
 repeats_somewhere(const TensorData *t)
 {

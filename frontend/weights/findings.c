@@ -1,4 +1,5 @@
-/* What an exporter changed without a trace in the graph, told from metadata and modes. Nothing here changes the module. */
+/* Notes on changes that the exporter made without a trace in the graph, found from metadata and
+ * modes. The module stays unchanged. */
 #include "frontend/weights/origins.h"
 
 #include <string.h>
@@ -22,7 +23,7 @@ typedef struct {
 	StrMap *in_file; /* names of the module's tensors that the file has */
 } Lost;
 
-/* The nodes of the module that had the tensor; none for the root's. */
+/* The nodes of the module that had the tensor; none for the root module. */
 static ModuleNodes
 nodes_of(const Lost *l, const char *name)
 {
@@ -33,8 +34,8 @@ nodes_of(const Lost *l, const char *name)
 	return nodes ? *nodes : (ModuleNodes){0};
 }
 
-/* What the module of the lost tensor reads of another module: the exporter joined the two. Best is one of the same last name;
- * another one has one value everywhere. */
+/* The tensor of another module that the lost tensor's module reads: the exporter merged the two. A
+ * tensor with the same last part of the name is preferred; any other must have one value everywhere. */
 static const Weight *
 read_instead(const Lost *l, const char *name)
 {
@@ -57,7 +58,7 @@ read_instead(const Lost *l, const char *name)
 	return found;
 }
 
-/* The lost tensor is a batch norm's, and a layer computes the batch norm along with its own product. */
+/* Is the lost tensor part of a batch norm that was folded into a layer? */
 static bool
 is_of_folded_norm(const Lost *l, const char *name)
 {
@@ -75,7 +76,7 @@ is_of_folded_norm(const Lost *l, const char *name)
 	return layer && strmap_get(l->r->signature, buffer);
 }
 
-/* From no other layer onnxscript's optimizer takes a bias of zeros away. */
+/* Is it a bias of zeros that onnxscript's optimizer dropped? It drops biases only from these layers. */
 static bool
 is_dropped_bias(const Lost *l, const char *name)
 {
@@ -100,7 +101,8 @@ static const struct {
 		{"biases left out",
                  "nothing reads them, or the exporter's optimizer dropped biases of zeros, which "
                  "optimize=False keeps"},
-	[UNREAD] = {"parameters left out", "nothing reads them, or the exporter rewrote what does"},
+	[UNREAD] = {"parameters left out",
+                    "nothing reads them, or the exporter rewrote their readers"},
 };
 
 static int
@@ -117,7 +119,7 @@ fate_of(const Lost *l, const char *name, Text *out)
 	return is_dropped_bias(l, name) ? ZERO_BIAS : UNREAD;
 }
 
-/* Of buffers that are not in the file most were folded into what reads them. */
+/* Is the lost tensor reported? Most lost buffers were folded into their readers: they are not. */
 static bool
 is_told(const Lost *l, const char *name)
 {
@@ -126,7 +128,7 @@ is_told(const Lost *l, const char *name)
 	        (read_instead(l, name) && !is_of_folded_norm(l, name)));
 }
 
-/* One note for all tensors of one fate. */
+/* Adds one note per fate, with all tensors of that fate. */
 static void
 note_lost_tensors(Repairs *r)
 {
@@ -154,7 +156,8 @@ note_lost_tensors(Repairs *r)
 	}
 }
 
-/* TorchScript's exporter transposes matrices; the weight of a convolution has no name only where it was computed. */
+/* A convolution's weight with a generated name was computed: TorchScript's exporter renames only
+ * matrices otherwise, which it transposes. */
 static void
 note_computed_convolutions(Repairs *r)
 {
@@ -183,7 +186,7 @@ note_computed_convolutions(Repairs *r)
 				count, quoted(r->model, first)));
 }
 
-/* ---- biases that left no trace */
+/* ---- biases left out */
 static bool
 is_bias_or_norm(const Repairs *r, const Reader *reader)
 {
@@ -210,7 +213,7 @@ is_layer_without_bias(const Repairs *r, const NodeProto *p)
 	return n != 1 || !is_bias_or_norm(r, &readers[0]);
 }
 
-/* tf2onnx removes additions of zeros, as fresh biases are, and their names. */
+/* tf2onnx removes additions of zeros, such as fresh biases, together with their names. */
 static void
 note_layers_without_bias(Repairs *r)
 {
@@ -239,8 +242,8 @@ note_layers_without_bias(Repairs *r)
 	text_free(&list);
 }
 
-/* ---- codes that training does not see */
-/* Integers of rank 2 or more that a Cast makes floats, behind whatever moves them. */
+/* ---- codes that do not train */
+/* Notes integers of rank 2 or more that Cast makes floats, also behind nodes that move them. */
 static void
 note_cast_codes(Repairs *r)
 {
@@ -257,15 +260,15 @@ note_cast_codes(Repairs *r)
 	if (n)
 		vec_push(
 			r->arena, &r->notes,
-			arena_printf(r->arena,
-		                     "%d scales or zero points stand beside codes that Cast makes "
-		                     "floats, the first one beside %s: neither trains; write "
-		                     "DequantizeLinear in place of Cast and Mul to train codes, or "
-		                     "adapters beside them",
-		                     n, quoted(r->model, first)));
+			arena_printf(
+				r->arena,
+				"%d scales or zero points belong to codes that Cast makes floats, the "
+				"first one to %s: neither codes nor scales train; to train the codes, "
+				"write DequantizeLinear in place of Cast and Mul, or add adapters",
+				n, quoted(r->model, first)));
 }
 
-/* ---- weights that are no tensors */
+/* ---- weights in attributes */
 static void
 note_attributes(Repairs *r)
 {
@@ -281,13 +284,14 @@ note_attributes(Repairs *r)
 		n++;
 	}
 	if (n)
-		vec_push(r->arena, &r->notes,
-		         arena_printf(
-				 r->arena,
-				 "%d linear models, the first one %s, have their coefficients in "
-				 "attributes, which do not train; MatMul and Add with "
-				 "initializers in their place do",
-				 n, quoted(r->model, node_location(first->proto))));
+		vec_push(
+			r->arena, &r->notes,
+			arena_printf(
+				r->arena,
+				"%d linear models, the first one %s, have their coefficients in "
+				"attributes, which do not train; coefficients in initializers, read by "
+				"MatMul and Add, would train",
+				n, quoted(r->model, node_location(first->proto))));
 }
 
 /* ---- modes */
@@ -314,8 +318,8 @@ is_in_training_mode(const Repairs *r, const FlatNode *n)
 	       (node_is(n, "Dropout") && n->proto->n_input > 2 && is_true(r, n->proto->input[2]));
 }
 
-/* dynamo's exporter leaves dropout in training and writes batch norms for inference all the same; its signature says
- * that the module moves their statistics. */
+/* dynamo's exporter keeps dropout in training mode but writes batch norms for inference. Its
+ * signature tells that the module updates running statistics. */
 static void
 note_modes(Repairs *r)
 {

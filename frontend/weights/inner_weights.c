@@ -1,5 +1,6 @@
-/* Float tensors in branches and bodies of loops: initializers of the subgraph and its Constant nodes. They are weights like those of
- * the main graph, known by the address of their message, for two branches may call theirs the same. */
+/* Float tensors in branches and loop bodies: initializers and Constant nodes of subgraphs. They are
+ * judged like weights of the main graph. They are found by the address of their message, because two
+ * branches may use the same name. */
 #include "frontend/weights/weights.h"
 
 #include <string.h>
@@ -50,7 +51,7 @@ add_graph(const Inside *in, const GraphProto *g)
 	}
 }
 
-/* Not of nodes that an inlined function brought: these may stand for several. */
+/* Nodes of inlined functions are left out: one node of a function may stand for several. */
 void
 repairs_add_inner(Repairs *r)
 {

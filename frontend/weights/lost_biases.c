@@ -1,10 +1,13 @@
-/* Biases of zeros. The exporter's text of a call says which bias its layer takes (unmerge_calls.c). Where there is no such text, a
- * layer is found by its weight: the bias of module conv1 is what the operator that reads conv1.weight adds.
+/* Restores biases of zeros that the exporter merged or dropped. The exporter's text of a call tells
+ * which bias a layer takes (unmerge_calls.c). Without a text, the layer is found by its weight: the
+ * operator that reads conv1.weight adds the bias of module conv1.
  *
  *   merged   the layer reads another layer's bias: it gets a copy of its own.
- *   dropped  onnxscript's optimizer takes a bias of zeros away from Conv, ConvTranspose and Gemm, and from nothing else: the
- *            layer reads zeros again. If one such operator keeps a bias of zeros, the optimizer did not run: layers without a
- *            bias never had one. */
+ *   dropped  onnxscript's optimizer removed a bias of zeros from Conv, ConvTranspose or Gemm: the
+ *            layer reads zeros again.
+ *
+ * If any such operator in the file still has a bias of zeros, the optimizer did not run; then a
+ * layer without a bias never had one. */
 #include "frontend/weights/unmerge.h"
 
 #include <string.h>
@@ -15,8 +18,8 @@ typedef VEC(NodeProto *) Layers;
 
 typedef struct {
 	Unmerge *u;
-	StrMap *layers;   /* name of the module's weight -> Layers */
-	StrMap *added_to; /* value -> Read: the initializer that an Add adds to it */
+	StrMap *layers;   /* name of a module's weight -> Layers that read it */
+	StrMap *added_to; /* value -> Read of the initializer that an Add adds to it */
 } Biases;
 
 static const TensorProto *
@@ -84,7 +87,8 @@ weight_beside(const Biases *b, const char *bias)
 	return arena_printf(b->u->r->arena, "%.*s%sweight", (int)n, bias, n ? "." : "");
 }
 
-/* The layers of the bias's own module; none where others read its weight, too: the module may be called under two names. */
+/* The layers of the bias's module. Empty if other modules read the weight, too: the module may be
+ * called under two names. */
 static Layers
 own_layers(const Biases *b, const char *bias)
 {
@@ -96,8 +100,9 @@ own_layers(const Biases *b, const char *bias)
 	return all ? *all : (Layers){0};
 }
 
-/* ---- merged ones */
-/* The module around may read the weight itself, as with F.linear(x, self.fc.weight, self.fc.bias): the only layer, then. */
+/* ---- merged biases */
+/* As own_layers. If the module around reads the weight itself, as in F.linear(x, self.fc.weight,
+ * self.fc.bias), its layer counts if it is the only one. */
 static Layers
 reading_layers(const Biases *b, const char *bias)
 {
@@ -109,7 +114,7 @@ reading_layers(const Biases *b, const char *bias)
 	return own;
 }
 
-/* node NULL: the layer adds no initializer. */
+/* The initializer that a layer adds as its bias; node NULL: the layer has no bias. */
 static Read
 bias_of(const Biases *b, NodeProto *layer)
 {
@@ -142,8 +147,9 @@ unmerge_claim_biases(Unmerge *u)
 	}
 }
 
-/* ---- dropped ones */
-/* A bias that was computed, as of a batch norm that was folded, may be zeros. */
+/* ---- dropped biases */
+/* Did onnxscript's optimizer run? Computed biases, as of folded batch norms, may be zeros all the
+ * same. */
 static bool
 was_optimized(const Unmerge *u)
 {
@@ -161,7 +167,7 @@ was_optimized(const Unmerge *u)
 	return true;
 }
 
-/* Of the layer's result; 0: its weight does not say how many. */
+/* Number of channels of the layer's result; 0: its weight does not tell. */
 static int64_t
 channels_of(const Biases *b, const NodeProto *p)
 {
@@ -187,7 +193,8 @@ has_no_bias(const NodeProto *p)
 	return p->n_input == 2 || (p->n_input == 3 && !*p->input[2]);
 }
 
-/* torch.nn.MultiheadAttention itself reads the weight and bias of its out_proj. */
+/* Is it the bias of a MultiheadAttention's out_proj? torch.nn.MultiheadAttention reads that weight
+ * and bias itself. */
 static bool
 is_attentions_output(const Biases *b, const char *bias)
 {
@@ -223,7 +230,7 @@ add_bias(Model *model, NodeProto *p, const char *bias)
 		p->input[2] = (char *)(uintptr_t)bias;
 }
 
-/* All of them lack a bias, of the same size. */
+/* Restores a bias if all layers lack a bias of the same size. */
 static void
 restore_dropped(Biases *b, const Layers *layers, const char *name)
 {
@@ -239,7 +246,7 @@ restore_dropped(Biases *b, const Layers *layers, const char *name)
 		add_bias(b->u->r->model, layers->at[i], zeros);
 }
 
-/* Layers whose call's text names a bias that the file has not. */
+/* Restores biases that the texts of calls name. */
 static void
 restore_by_calls(Biases *b)
 {
@@ -266,7 +273,8 @@ restore_by_calls(Biases *b)
 		restore_dropped(b, strmap_get(layers, names.at[i]), names.at[i]);
 }
 
-/* The module's own weight is as it was: a computed one may have the bias in it. */
+/* The layers whose bias may be restored. They must read the module's weight unchanged: a computed
+ * weight may contain the bias. */
 static Layers
 bare_layers(const Biases *b, const char *name)
 {

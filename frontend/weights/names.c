@@ -1,4 +1,4 @@
-/* What the name of a tensor says of it, where no metadata do. */
+/* What the name of a tensor tells about it, if there is no metadata. */
 #include "frontend/weights/weights.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ has_word(const char *name, const char *word)
 	return false;
 }
 
-/* The word alone, or with a number behind it; no word: a number. */
+/* Is the name the word, alone or with a number behind it? An empty word: is it a number? */
 static bool
 is_numbered(const char *name, const char *word)
 {
@@ -57,7 +57,7 @@ name_is_generated(const char *name)
 	return false;
 }
 
-/* "zeros" or "zeros_3". */
+/* Is the name the function's, with or without a number: "zeros", "zeros_3"? */
 static bool
 is_call_of(const char *name, const char *function)
 {
@@ -92,7 +92,7 @@ name_is_expansion(const char *name)
 	return false;
 }
 
-/* The operation that made a TensorFlow value: "Neg" of "p_re_lu/Neg_1:0"; n characters. */
+/* The operation in the name of a TensorFlow value: "Neg" in "p_re_lu/Neg_1:0"; *n: its length. */
 static const char *
 tensorflow_operation(const char *name, size_t *n)
 {
@@ -180,7 +180,8 @@ name_is_own(const char *name)
 	       !tensorflow_operation(name, &n);
 }
 
-/* `embed_scale` and `dpa_scale_0` are fixed: a scale is learned where the part is nothing but that, or says of what. */
+/* `embed_scale` and `dpa_scale_0` are fixed. A learned scale is called just `scale`, or has a word
+ * for what it scales. */
 bool
 name_is_learned_number(const char *name)
 {
@@ -214,7 +215,7 @@ name_is_private(const char *name)
 	return !name_is_generated(name) && *name_last_part(name) == '_';
 }
 
-/* stft.forward_basis_buffer, rotary.inv_freq, 1.melW: with a number behind it, too. */
+/* stft.forward_basis_buffer, rotary.inv_freq, 1.melW; a number may follow. */
 bool
 name_is_of_table(const char *name)
 {

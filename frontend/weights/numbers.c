@@ -1,4 +1,4 @@
-/* Single numbers: learned ones, and those that the code of a model has. */
+/* Single numbers: which are learned, and which come from the model's code. */
 #include "frontend/weights/roles.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@ number(const Case *c)
 	               : 0;
 }
 
-/* Root of a whole number, or of one over it, as attention and embeddings are scaled by. Of larger numbers than a layer
- * has channels f32 can't tell the whole ones. */
+/* Is x, or 1 / x, the root of a whole number, as attention and embeddings scale by? Beyond the usual
+ * number of channels f32 cannot tell whole numbers apart. */
 bool
 is_root_of_size(double x)
 {
@@ -21,7 +21,8 @@ is_root_of_size(double x)
 	return size > 1.5 && size < 1 << 16 && fabs(size - round(size)) < 1e-6 * size;
 }
 
-/* 0.5, 1e-6, 1 / 6: of at most four digits, or one over a small whole number; and what formulas are made of. */
+/* Is it a usual number of code: at most four digits (0.5, 1e-6), one over a small whole number (1 /
+ * 6), or a constant of a usual formula? */
 bool
 is_number_of_code(double x)
 {
@@ -39,7 +40,7 @@ is_number_of_code(double x)
 	       (over < 1000 && fabs(over - round(over)) < 1e-6 * over);
 }
 
-/* Added to a product, as the bias of one channel. */
+/* Is the number added to a product, as the bias of one channel? */
 static bool
 is_bias(const Case *c)
 {
@@ -54,14 +55,14 @@ is_bias(const Case *c)
 	return false;
 }
 
-/* Of no elements; as a weight it may be what a layer of no channels has. */
+/* A tensor without elements; in a weight's place it may belong to a layer without channels. */
 bool
 rule_empty(Case *c)
 {
 	return c->w->data.n == 0 && !any_in(c, WEIGHT_PLACE);
 }
 
-/* One element that nothing calls a parameter: it is in no weight's place, and its name is none of a learned number. */
+/* A tensor of one element that is neither in a weight's place nor named like a learned number. */
 bool
 rule_scalar(Case *c)
 {

@@ -1,7 +1,7 @@
-/* Where the tensors of a file come from, as torch's dynamo exporter writes it in the metadata: InputSpec.kind of each
- * initializer that the module had, folded_from of those that were computed when exporting, and the signature, which
- * lists all that the module had. Lines of the latter are "p_fc_weight: PARAMETER target='fc.weight'"; folded_from is a
- * list as Python prints it. */
+/* Reads the origins of tensors from the metadata of torch's dynamo exporter. InputSpec.kind marks
+ * each initializer that the module had. folded_from lists the sources of a tensor that the exporter
+ * computed, as a Python list. The signature lists all tensors of the module, in lines such as
+ * "p_fc_weight: PARAMETER target='fc.weight'". */
 #include "frontend/weights/origins.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static const char FOLDED_FROM[] = "pkg.onnxscript.optimizer.folded_from";
 static const char TARGET[] = " target=";
 static const char SIGNATURE[] = "pkg.torch.export.ExportedProgram.graph_signature";
 
-/* The text between the next pair of ' or " at *at, which moves behind it; NULL: there is none. */
+/* The next text in ' or " quotes from *at on; moves *at behind it. NULL: no more quotes. */
 static const char *
 next_quoted(Arena *arena, const char **at)
 {
@@ -26,8 +26,8 @@ next_quoted(Arena *arena, const char **at)
 	return arena_strndup(arena, begin + 1, (size_t)(end - begin - 1));
 }
 
-/* The text between the quote at `line` and the line's last such quote: a name may have an apostrophe. NULL: the text is empty, or no
- * quote is at `line`. */
+/* The text between the quote at `line` and the last such quote of the line: a name may contain an
+ * apostrophe. NULL: no quote at `line`, or no text. */
 static const char *
 quoted_to_end(Arena *arena, const char *line)
 {
@@ -61,7 +61,8 @@ metadata_value(size_t n, Onnx__StringStringEntryProto *const *props, const char 
 	return NULL;
 }
 
-/* "getitem_3: BUFFER_MUTATION target='bn.running_mean'", among the outputs of a module that was exported in training. */
+/* Is it the line of an updated statistic? A module exported in training mode has such outputs:
+ * "getitem_3: BUFFER_MUTATION target='bn.running_mean'". */
 static bool
 is_moved_statistic(const char *line)
 {
@@ -74,7 +75,7 @@ is_moved_statistic(const char *line)
 	return mean && mean < at + strcspn(at, "\n");
 }
 
-/* Of a batch norm's steps: no operator reads it. */
+/* Is it a batch norm's counter of steps? No operator reads it. */
 static bool
 is_counter(const char *name)
 {
@@ -84,7 +85,7 @@ is_counter(const char *name)
 	return n >= sizeof(word) - 1 && !strcmp(name + n - (sizeof(word) - 1), word);
 }
 
-/* The lines of the module's own tensors: those of inputs and outputs have other words. */
+/* Reads the lines of the module's tensors; lines of inputs and outputs have other kinds. */
 static void
 read_signature(Repairs *r)
 {
@@ -118,7 +119,7 @@ read_signature(Repairs *r)
 	}
 }
 
-/* What the file says of a name in the list; where it has no signature, of its declared initializers. */
+/* The kind of a source: from the signature, else from the metadata of an initializer. */
 static const char *
 kind_of(const Repairs *r, const char *name)
 {
@@ -128,8 +129,8 @@ kind_of(const Repairs *r, const char *name)
 	return kind || !o ? kind : o->kind;
 }
 
-/* Tools that copy a graph lose the signature and what initializers were. Of a tensor that is no longer in the file its name
- * alone is left then. */
+/* Is a source a parameter by its name? Tools that copy a graph lose the signature and the metadata
+ * of initializers. Then only the name of a source remains. */
 static bool
 is_parameter_by_name(const Repairs *r, const char *name)
 {
@@ -156,7 +157,7 @@ read_folded(Repairs *r, const char *name, const char *list)
 	}
 }
 
-/* The signature holds for tensors whose own metadata are lost, too. */
+/* Applies the signature to initializers that lost their own metadata. */
 static void
 read_signed(Repairs *r)
 {
@@ -236,7 +237,8 @@ origin_is(const Weight *w, const char *kind)
 	return w->origin && w->origin->kind && !strcmp(w->origin->kind, kind);
 }
 
-/* A number computed from a matrix is one of its sizes; one computed from what is nowhere else is its value. */
+/* A number computed from a parameter that the file has is one of its sizes. If the parameter appears
+ * nowhere else, the number holds its value. */
 bool
 origin_is_all_there_is(const Repairs *r, const Weight *w)
 {

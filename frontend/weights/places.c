@@ -1,4 +1,4 @@
-/* What a node does with each of its inputs, as far as that tells what a tensor there is. */
+/* Places: what a node does with each of its inputs, as far as that tells what a tensor there is. */
 #include "frontend/weights/roles.h"
 
 #define MICROSOFT "com.microsoft."
@@ -55,7 +55,7 @@ static const struct {
 	{STEERING_PLACE, "STFT", 4},
 	{STEERING_PLACE, "MelWeightMatrix", 24},
 	{STEERING_PLACE, "Split", 2}, /* of version 1 */
-	{STEERING_PLACE, "Tile", 6},  /* before 6 */
+	{STEERING_PLACE, "Tile", 6},  /* before opset 6 */
 	{STEERING_PLACE, "Pow", 2},
 	{STEERING_PLACE, "Clip", 6},
 	{STEERING_PLACE, "Range", 7},
@@ -115,7 +115,7 @@ static const struct {
 	{STATISTIC_PLACE, "BatchNormalization", 24},
 };
 
-/* ~0u stands for all, how many there may be. */
+/* ~0u means all inputs, however many. */
 static bool
 has_input(unsigned inputs, int input)
 {

@@ -1,7 +1,7 @@
-/* Which tensors of the graph are weights. Candidates are the float initializers, the float tensors
- * of Constant nodes (repair `constants`) and the Identity nodes by which exporters name parameters
- * that they merged because their values were equal (repair `merged`). roles.c judges each, ties.c
- * finds those that are one parameter. */
+/* Finds the weights of the graph. Candidates are float initializers, float tensors of Constant nodes
+ * (repair `constants`), and Identity nodes that name a parameter which the exporter merged with an
+ * equal one (repair `merged`). roles.c judges each candidate; ties.c finds candidates that are the
+ * same parameter. */
 #include "frontend/weights/origins.h"
 
 #include <string.h>
@@ -46,7 +46,7 @@ repairs_note(Repairs *r, const char *repair, const char *fmt, ...)
 	vec_push(r->arena, &r->log, arena_printf(r->arena, "%s: %s", repair, text));
 }
 
-/* ---- who reads what */
+/* ---- readers */
 Readers
 readers_of(const Repairs *r, const char *name)
 {
@@ -77,7 +77,7 @@ is_integer_of_file(const Repairs *r, const char *name)
 	return t && !is_float_type(t->data_type);
 }
 
-/* Integers that a subgraph reads count as read by the node that has it: codes inside do not train. */
+/* A node counts as a reader of the integers that its subgraph reads: codes inside do not train. */
 static void
 index_node(Repairs *r, const FlatNode *n, const FlatNode *outer)
 {
@@ -136,7 +136,7 @@ collect(const Repairs *r, const char *name, Reader *out, int n, int max, int dep
 			continue;
 		}
 		if (p->n_output && repairs_weight(r, p->output[0]))
-			continue; /* an un-merged parameter of its own */
+			continue; /* an Identity that became a parameter of its own */
 		for (size_t k = 0; k < p->n_output; k++)
 			n = collect(r, p->output[k], out, n, max, depth - 1);
 	}
@@ -202,7 +202,7 @@ add_weight(Repairs *r, const char *name, const TensorProto *t)
 	return repairs_add_weight(r, name, name, t);
 }
 
-/* NULL: they are none that are trained. */
+/* Adds an integer tensor as a weight in codes; NULL: it is not one. */
 static Weight *
 add_codes(Repairs *r, const char *name, const TensorProto *t)
 {
@@ -236,7 +236,8 @@ add_initializers(Repairs *r)
 	}
 }
 
-/* Nodes of inlined functions cannot be rewritten at export: they may stand for several. */
+/* Is the node in the main graph? A function's node cannot be rewritten at export: it may stand for
+ * several. */
 static bool
 in_main_graph(const Repairs *r, const FlatNode *n)
 {
@@ -272,7 +273,7 @@ add_constants(Repairs *r)
 	}
 }
 
-/* Identity nodes of a tensor that somebody else reads too. */
+/* Adds the Identity nodes of tensors that have other readers, too. */
 static void
 add_identities(Repairs *r)
 {
@@ -290,7 +291,7 @@ add_identities(Repairs *r)
 	}
 }
 
-/* ---- the verdicts, and what is said about them */
+/* ---- verdicts and their notes */
 static void
 note_merged(Repairs *r, const char *repair, const char *name, const char *other)
 {
@@ -324,7 +325,8 @@ note_verdict(Repairs *r, const Weight *w)
 		             name);
 }
 
-/* Do calls of one module read it, or calls whose texts name it, each as often as it reads it? */
+/* May several readers share the weight? They may if they all belong to calls of one module, or if
+ * each reader's call names the weight as often as it reads it. */
 static bool
 is_read_by_right(const Repairs *r, const Weight *w)
 {
@@ -343,7 +345,7 @@ is_read_by_right(const Repairs *r, const Weight *w)
 	return told || one_module;
 }
 
-/* Equal parameters that the exporter joined without a trace train as one. */
+/* Warns of equal parameters that the exporter merged without a trace, because they train as one. */
 static void
 warn_merged(Repairs *r, const Weight *w)
 {
@@ -358,7 +360,7 @@ warn_merged(Repairs *r, const Weight *w)
 	             r->model->path, quoted(r->model, w->name));
 }
 
-/* A merged tensor that is not a parameter stays as it was: its Identity nodes are copies. */
+/* Judges all candidates. An Identity whose tensor is not a parameter stays a copy. */
 static void
 judge_all(Repairs *r)
 {
@@ -373,7 +375,7 @@ judge_all(Repairs *r)
 	}
 }
 
-/* Initializers that repairs added; an earlier import of the model may have added them. */
+/* Notes the initializers that repairs added, in this import or an earlier one. */
 static void
 note_restored(Repairs *r)
 {

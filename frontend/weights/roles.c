@@ -1,6 +1,6 @@
-/* What a float tensor is, told by metadata, from who reads it, from its values and from its name. The rules are tried in
- * order; the first that fits decides, and says why. Rules that need more than metadata stand in files of their own:
- * asked.c, exporters.c, numbers.c, tables.c. */
+/* Decides what a float tensor is, from metadata, its readers, its values and its name. The rules are
+ * tried in order; the first that holds decides and gives the reason. Rules that need more than
+ * metadata are in asked.c, exporters.c, numbers.c and tables.c. */
 #include "frontend/weights/roles.h"
 #include "frontend/weights/origins.h"
 #include "frontend/weights/values.h"
@@ -13,7 +13,7 @@ rule_unused(Case *c)
 	return c->n == 0;
 }
 
-/* Fresh weights may be equal to fresh statistics: the exporter then joins the two. */
+/* Fresh weights may equal fresh statistics; then the exporter merges the two. */
 static bool
 rule_statistic(Case *c)
 {
@@ -40,14 +40,16 @@ is_said_to_train(const Case *c)
 	       (c->w->origin && c->w->origin->from.n && !c->w->origin->guessed);
 }
 
-/* Whisper and its like make parameters of them and train them not; that is not in the file. */
+/* Sinusoidal tables that a model makes parameters but does not train, as Whisper does. The file does
+ * not tell the latter. */
 static bool
 rule_fixed_waves(Case *c)
 {
 	return is_said_to_train(c) && values_are_waves(&c->w->data, true);
 }
 
-/* So do models of diffusion with random frequencies, of which they take sines and cosines. Networks of sines alone learn theirs. */
+/* Random frequencies of diffusion models, whose sines and cosines are used, are parameters that are
+ * not trained, either. Networks of sines alone learn their frequencies. */
 static bool
 rule_fixed_frequencies(Case *c)
 {
@@ -56,7 +58,8 @@ rule_fixed_frequencies(Case *c)
 	return is_said_to_train(c) && leads_to_trigonometry(c, &ends) && ends.sine && ends.cosine;
 }
 
-/* One kernel for all channels is how a learned interpolation begins. */
+/* A basis with more than one kernel: a single kernel for all channels may be a fresh learned
+ * interpolation. */
 static bool
 is_basis_of_several(Case *c)
 {
@@ -65,7 +68,8 @@ is_basis_of_several(Case *c)
 	return rule_basis(c) && (t->rank < 3 || (t->dims[0] > 1 && !values_repeat(t, 0)));
 }
 
-/* So do bases of spectra, mel filters and the bins of a detector's distribution: Parameter(requires_grad=False). */
+/* Bases of spectra, mel filters and bins of a detector's distribution are often
+ * Parameter(requires_grad=False). */
 static bool
 rule_fixed_filter(Case *c)
 {
@@ -73,7 +77,7 @@ rule_fixed_filter(Case *c)
 	       (rule_window(c) || is_basis_of_several(c) || rule_filter_bank(c));
 }
 
-/* 0, 1, 2 ... is no start of a weight. */
+/* A fresh weight is never 0, 1, 2 ... */
 static bool
 rule_fixed_bins(Case *c)
 {
@@ -93,7 +97,7 @@ rule_declared_buffer(Case *c)
 	return origin_is(c->w, ORIGIN_BUFFER) || origin_is(c->w, ORIGIN_CONSTANT);
 }
 
-/* Made of parameters, not only of their sizes. */
+/* Computed from the values of parameters, not only from their sizes. */
 static bool
 rule_computed(Case *c)
 {
@@ -128,7 +132,7 @@ rule_codes(Case *c)
 	return c->w->codes != NULL;
 }
 
-/* They stay as the file has them, in few bits. */
+/* Codes that do not train stay in the file's few bits. */
 static bool
 rule_frozen_codes(Case *c)
 {
@@ -139,7 +143,7 @@ rule_frozen_codes(Case *c)
 	return c->r->options->forward_only || weight_is_frozen(c->r, c->w);
 }
 
-/* Floats of 8 bits or less are codes, too; training would lose what rounding them does. */
+/* Floats of 8 bits or less are codes, too: training them would lose updates to rounding. */
 static bool
 rule_small_floats(Case *c)
 {
@@ -156,7 +160,8 @@ rule_scale(Case *c)
 	return all || strmap_get(c->r->scales, c->w->name);
 }
 
-/* Without the codes, which Cast hides from training, the scales alone would learn what the codes cannot. */
+/* A scale of codes that are hidden behind Cast and so do not train: trained alone, the scale would
+ * try to make up for the codes. */
 static bool
 rule_scale_of_cast(Case *c)
 {
@@ -176,8 +181,8 @@ typedef struct {
 	WeightKind kind;
 	bool as_constant;
 	const char *group;  /* NULL: these tensors have no group */
-	const char *why;    /* NULL: the rule says it itself */
-	const char *repair; /* that switches the rule off */
+	const char *why;    /* NULL: the rule sets it itself */
+	const char *repair; /* repair whose absence disables the rule */
 	const DoubtRow *doubts;
 } Rule;
 #define TABLE(rule, group, why, doubts)                                 \
@@ -240,7 +245,7 @@ static const Rule rules[] = {
 	{rule_generated_copy, WEIGHT_TABLE, false, NULL, "--no-repair=transposes", NULL, NULL},
 };
 
-/* "blocks.0/qkv" for people who know the module, and not onnx::MatMul_403. */
+/* A path for people who know the module: "blocks.0/qkv" rather than onnx::MatMul_403. */
 static const char *
 path_of(const Case *c)
 {
@@ -260,7 +265,7 @@ path_of(const Case *c)
 	return arena_strndup(c->r->arena, path + slash, n - slash);
 }
 
-/* The rule's verdict; a person who trains the tensor's group overrules it. */
+/* Applies the rule's verdict, unless an option trains the tensor's group. */
 static void
 apply_rule(Case *c, const Rule *rule)
 {

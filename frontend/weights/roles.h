@@ -1,10 +1,11 @@
-/* What the files that judge tensors share: roles.c asks in order, the others answer. */
+/* Private header: shared by the files that judge tensors. roles.c applies the rules in order; the
+ * other files define them. */
 #ifndef GRADC_ROLES_H
 #define GRADC_ROLES_H
 
 #include "frontend/weights/weights.h"
 
-/* The tensor to be judged and all that read it. */
+/* The tensor to be judged and all its readers. */
 typedef struct {
 	Repairs *r;
 	Weight *w;
@@ -12,46 +13,47 @@ typedef struct {
 	int n;
 } Case;
 
-/* ---- places.c */
+/* ---- places.c: inputs of operators, by what the operator does with a tensor there */
 typedef enum {
 	WEIGHT_PLACE,   /* a tensor there is a weight, whatever its size */
-	STEERING_PLACE, /* it steers the operator */
-	FILLING_PLACE,  /* data: a tensor of one value there is filling */
-	FACTOR_PLACE,   /* it scales */
-	TERM_PLACE,     /* it is added */
-	JOINING_PLACE,  /* ones there are a mask that hides nothing */
-	LAYER_PLACE,    /* a layer's input: zeros there are the first state of a recurrence */
-	CHANNEL_PLACE,  /* a number for each channel of a layer: a bias or a norm's scale */
-	STATE_PLACE,    /* a recurrence begins with it */
+	STEERING_PLACE, /* the tensor steers the operator: a bound, an axis */
+	FILLING_PLACE,  /* the tensor is data; if all its numbers are equal, it is filling */
+	FACTOR_PLACE,   /* the tensor scales */
+	TERM_PLACE,     /* the tensor is added */
+	JOINING_PLACE,  /* an all-ones tensor there is a mask that hides nothing */
+	LAYER_PLACE,    /* a layer's input; zeros there are the first state of a recurrence */
+	CHANNEL_PLACE,  /* one number per channel of a layer: a bias or a norm's scale */
+	STATE_PLACE,    /* the first state of a recurrence */
 	STATISTIC_PLACE,
 } PlaceKind;
 bool in_place(const Reader *reader, PlaceKind kind);
-/* Is every reader one of that kind, and is there one? Is any? */
+/* Are all readers in places of this kind, and at least one? Is any? */
 bool all_in(const Case *c, PlaceKind kind);
 bool any_in(const Case *c, PlaceKind kind);
 
 /* ---- traces.c: where values come from and lead to */
-/* A graph input behind casts, reshapes and other such constants. */
+/* Is it a graph input, behind casts, reshapes and arithmetic? */
 bool is_prepared_input(const Repairs *r, const char *name);
 typedef struct {
-	bool sine, cosine; /* some way leads there */
+	bool sine, cosine; /* some path leads to Sin, to Cos */
 } Trigonometry;
-/* Every way from the tensor leads into Sin or Cos, through a product with positions first. */
+/* Do all paths from the tensor lead to Sin or Cos, through a product with positions first? */
 bool leads_to_trigonometry(const Case *c, Trigonometry *out);
-/* GroupNorm as Reshape, InstanceNormalization with 1 and 0, Reshape, then the real scale. */
+/* Is the norm a GroupNorm written as Reshape, InstanceNormalization with 1 and 0, Reshape, then the
+ * real scale? */
 bool followed_by_scale(const Repairs *r, const NodeProto *norm);
-/* Added behind a product with a weight, one number for each of its channels. */
+/* Is the tensor added to a product with a weight, with one number per channel? */
 bool is_bias_of_layer(const Case *c);
-/* Some reader takes the tensor for a weight, or adds it as a bias. */
+/* Does some reader use the tensor as a weight, or add it as a bias? */
 bool is_in_weights_place(const Case *c);
-/* The integers of the file, made floats by Cast, that every reader joins it with: it is their scale or zero point. NULL: some
- * reader does otherwise. */
+/* If all readers combine the tensor with integers of the file that Cast made floats, it is the scale
+ * or zero point of these codes: the integers' name. NULL: some reader does not. */
 const char *codes_beside(const Case *c);
-/* A table of coordinates that a layer takes: the other factor is the layer's weight. */
+/* Is the tensor a table of coordinates that enters layers? The other factor is the layer's weight. */
 bool is_input_of_layers(const Case *c);
 
 /* ---- numbers.c */
-double number(const Case *c); /* the tensor's first */
+double number(const Case *c); /* the tensor's first number */
 bool is_root_of_size(double x);
 bool is_number_of_code(double x);
 bool rule_empty(Case *c);
@@ -77,19 +79,20 @@ bool rule_written_down(Case *c);
 bool rule_power_iteration(Case *c);
 bool rule_fitted(Case *c);
 bool rule_untold(Case *c);
-/* PyTorch's files call by the module's name what the exporter did not make. */
+/* Is the tensor named by the module? PyTorch's files keep the module's names for tensors that the
+ * exporter did not compute. */
 bool is_named_by_module(const Repairs *r, const Weight *w);
 
 /* ---- asked.c */
 bool rule_asked_for(Case *c);
-/* By --train=@GROUP: the last rule that names one of the groups; NULL: none trains them. */
+/* The last --train=@GROUP rule that names one of the groups; NULL: no rule trains them. */
 const char *asked_for_group(const Case *c, const char *groups);
 
 /* ---- doubts.c */
 typedef struct {
 	bool (*holds)(Case *c);
 	Doubt doubt;
-} DoubtRow; /* the first that holds is told; a list ends in an empty row */
+} DoubtRow; /* the first row that holds gives the doubt; an empty row ends the list */
 extern const DoubtRow doubts_of_number[], doubts_of_waves[], doubts_of_ramp[], doubts_of_filter[],
 	doubts_of_sequence[], doubts_of_mask[], doubts_of_state[], doubts_of_computed[],
 	doubts_of_filling[], doubts_of_fixed[], doubts_of_fitted[], doubts_of_constant_node[],

@@ -1,4 +1,4 @@
-/* What a float tensor is by its values alone: tables that a model reads and no training changes. */
+/* Recognizes tables that training does not change by their values alone. */
 #include "frontend/weights/values.h"
 
 #include <math.h>
@@ -6,14 +6,14 @@
 enum {
 	LEAST_LINE = 6,
 	LEAST_SHORT_LINE = 4,
-	LEAST_FORETOLD = 8, /* numbers that the recurrences of short lines foretell, together */
+	LEAST_FORETOLD = 8, /* numbers predicted by the recurrences of short lines, in total */
 	LEAST_COSINES = 3,
-	LEAST_FORETOLD_BITS = 40, /* of a kernel, by its own symmetry */
+	LEAST_FORETOLD_BITS = 40, /* bits of a kernel predicted by its symmetry */
 };
-#define WAVE_ERROR 1e-4   /* of the squares: a table may be of bf16 */
-#define HIGHEST_WAVE 1.01 /* a line from 0 on solves the recurrence, too, with w = 0 */
-#define BENT_WAVE 1.9     /* 2 cos(w) of a line that is no ramp and not constant */
-#define RAMP_ERROR 5e-3   /* of the ends, likewise */
+#define WAVE_ERROR 1e-4   /* relative to the sum of squares; a table may be bf16 */
+#define HIGHEST_WAVE 1.01 /* a line 0, 1, 2 ... also solves the recurrence, with w = 0 */
+#define BENT_WAVE 1.9     /* 2 cos(w) of a line that is neither a ramp nor constant */
+#define RAMP_ERROR 5e-3   /* relative to the line's ends; a table may be bf16 */
 #define PI 3.14159265358979323846
 
 bool
@@ -85,11 +85,12 @@ values_are_triangle(const TensorData *t)
 }
 
 typedef struct {
-	double low;  /* the lowest number but for the ends of lines */
-	double bend; /* the lowest 2 cos(w) */
+	double low;  /* lowest number, without the ends of lines */
+	double bend; /* lowest 2 cos(w) */
 } Waves;
 
-/* Of n numbers, a step apart, each x[p + 1] + x[p - 1] = 2 cos(w) x[p]; *all: of the lines so far. */
+/* Is a line a wave, x[p + 1] + x[p - 1] = 2 cos(w) x[p]? It has n numbers, `step` apart. *all is
+ * updated with its extremes. */
 static bool
 is_wave(const TensorData *t, int64_t at, int64_t n, int64_t step, Waves *all)
 {
@@ -157,7 +158,7 @@ values_are_short_waves(const TensorData *t)
 	return false;
 }
 
-/* Of n numbers, a step apart, number i is proportional to cos(pi / n (i + 1/2) k). */
+/* Is a line, n numbers `step` apart, proportional to cos(pi / n (i + 1/2) k)? */
 static bool
 is_cosine(const TensorData *t, int64_t at, int64_t n, int64_t step, int64_t k)
 {
@@ -195,7 +196,7 @@ values_are_cosine_transform(const TensorData *t)
 	return line == size[1];
 }
 
-/* Along the axis, each number is that of its mirror image times sign. */
+/* Does each number equal `sign` times its mirror image along the axis? */
 static bool
 is_mirrored_along(const TensorData *t, int axis, double sign)
 {
@@ -231,7 +232,7 @@ values_are_symmetric_kernel(const TensorData *t)
 {
 	int spatial = t->rank < 3 ? 0 : 2;
 	int bits = t->dtype == BF16 ? 8 : t->dtype == F16 ? 11 : 24;
-	int64_t own = 1; /* numbers that the others repeat */
+	int64_t own = 1; /* numbers that do not follow from the symmetry */
 
 	if (!t->data || t->n == 0)
 		return false;

@@ -1,17 +1,20 @@
-/* Tables that a model reads and no training changes, told by their values and readers. */
+/* Tables that training does not change, recognized by their values and readers. */
 #include "frontend/weights/roles.h"
 #include "frontend/weights/values.h"
 
-/* [batch, 1, rows, columns]: one for all heads of an attention, as a learned bias is not. */
+/* [batch, 1, rows, columns]: the same for all heads of an attention, unlike a learned bias. */
 static bool
 is_mask_shaped(const TensorData *t)
 {
 	return t->rank == 4 && t->dims[1] == 1;
 }
 
-/* Of one value: read as data; or made by the exporter, and either said to be by its name, or no parameter as it began. A
- * scale of each channel has one long axis, so what scales and has more is none; zeros that a layer takes as its input are
- * a first state; zeros that are added hide nothing. */
+/* Filling: all elements are equal, and either the readers use them as data, or the exporter made the
+ * tensor. In the latter case its name says so, or a parameter would not start so:
+ * - a factor with several long axes is not a scale per channel;
+ * - an all-ones tensor in a joining place is a mask that hides nothing;
+ * - zeros as a layer's input are a first state;
+ * - added zeros are a mask that hides nothing. */
 bool
 rule_filling(Case *c)
 {
@@ -93,7 +96,7 @@ rule_filter_bank(Case *c)
 	return values_are_filter_bank(&c->w->data);
 }
 
-/* Not where a layer has a number for each channel, which anybody may count up for a test. */
+/* Not in the place of a layer's numbers per channel: a test may count these up. */
 bool
 rule_sequence(Case *c)
 {
@@ -101,7 +104,8 @@ rule_sequence(Case *c)
 	       !is_bias_of_layer(c);
 }
 
-/* Anchors, strides, grids of places: added to and multiplied with, and many. A kernel of whole numbers is but a doubt. */
+/* Anchors, strides, coordinates of a grid: at least 32 numbers that are added or multiplied. A
+ * convolution's kernel of whole numbers is only a doubt. */
 bool
 rule_whole(Case *c)
 {
@@ -110,7 +114,7 @@ rule_whole(Case *c)
 	return c->w->data.n >= LEAST && values_are_whole(&c->w->data) && !is_in_weights_place(c);
 }
 
-/* Zeros alone: a first state that was learned has other numbers. */
+/* A first state of zeros; a learned one has other numbers. */
 bool
 rule_first_state(Case *c)
 {
@@ -139,7 +143,8 @@ rule_input_norm(Case *c)
 	return c->n > 0;
 }
 
-/* What stands in a Constant node was a number or a table where the model was traced, if nothing else speaks for it. */
+/* A tensor in a Constant node was a constant of the traced model, unless its name or place speaks
+ * for a weight. */
 bool
 rule_written_down(Case *c)
 {

@@ -1,4 +1,4 @@
-/* Where a value comes from and where it leads to, as far as that tells what a tensor is. */
+/* Where a value comes from and leads to, as far as that tells what a tensor is. */
 #include "frontend/weights/roles.h"
 #include "frontend/weights/values.h"
 
@@ -15,11 +15,12 @@ node_is_any(const FlatNode *n, const char *const *ops, int n_ops)
 	return false;
 }
 
-/* A search from one tensor. Values that passed are not looked at again: a value has as many ways to it as paths. */
+/* A search from one tensor. It visits each value only once; the number of paths can be exponential. */
 typedef struct {
 	const Repairs *r;
-	StrMap *followed[2]; /* all readers pass: before and behind a product with positions */
-	StrMap *positions;   /* values that are positions */
+	/* values whose readers all pass: before and after a product with positions */
+	StrMap *followed[2];
+	StrMap *positions; /* values that are positions */
 	Trigonometry *out;
 } Trace;
 
@@ -36,7 +37,7 @@ is_made_of_positions(Trace *t, const FlatNode *n, int depth)
 	return true;
 }
 
-/* Made of integers, shapes and scalars: positions. */
+/* Is the value made of integers, shapes and scalars only? Such values are positions. */
 static bool
 is_position(Trace *t, const char *name, int depth)
 {
@@ -82,8 +83,8 @@ is_prepared_input(const Repairs *r, const char *name)
 	return is_prepared(r, name, MAX_PREPARATIONS);
 }
 
-/* What the value meets on its way: positions, or an input element by element. A matrix that an input is multiplied with
- * may be a layer with a sine behind it. */
+/* Does the node combine the value only with positions, or with an input by Mul? A MatMul with an
+ * input may be a layer whose activation is a sine. */
 static bool
 meets_positions(Trace *t, const FlatNode *n, const char *name)
 {
@@ -97,7 +98,8 @@ meets_positions(Trace *t, const FlatNode *n, const char *name)
 	return true;
 }
 
-/* What follows a product with positions may be joined with other such products. */
+/* Follows all readers of a value. After a product with positions, it may be joined with other such
+ * products. */
 static bool
 follow(Trace *t, const char *name, bool met, int depth)
 {
@@ -109,7 +111,7 @@ follow(Trace *t, const char *name, bool met, int depth)
 
 	if (strmap_get(t->followed[met], name))
 		return true;
-	strmap_put(t->followed[met], name, t); /* or the whole search ends with false */
+	strmap_put(t->followed[met], name, t); /* if a reader fails, the whole search fails */
 	for (int i = 0; i < list.n; i++) {
 		const FlatNode *n = list.at[i].node;
 		if (i > 0 && n == list.at[i - 1].node)
@@ -160,7 +162,7 @@ followed_by_scale(const Repairs *r, const NodeProto *norm)
 	return false;
 }
 
-/* The tensor of the file that the value is, or is a view of. */
+/* The weight that the value is, or is a view of. */
 static const Weight *
 weight_behind(const Repairs *r, const char *name, int depth)
 {
@@ -187,7 +189,7 @@ is_input_of_layers(const Case *c)
 	return c->n > 0;
 }
 
-/* The weight that a layer's output, the value or what it is a view of, is a product with. */
+/* The weight of the layer whose output is the value, or is viewed by the value. */
 static const Weight *
 weight_of_product(const Repairs *r, const char *name, int depth)
 {
@@ -229,7 +231,7 @@ is_in_weights_place(const Case *c)
 	return any_in(c, WEIGHT_PLACE) || is_bias_of_layer(c);
 }
 
-/* Whole numbers of 16 bits or less: positions and indices have more. */
+/* Integers of at most 16 bits; positions and indices have more. */
 static bool
 is_code_type(int onnx_type)
 {
@@ -239,8 +241,8 @@ is_code_type(int onnx_type)
 	       dtype_info[d].bits <= 16;
 }
 
-/* The integers of the file that the value is made of, as floats, moved or less a zero point; NULL: it is not made of a matrix
- * of them. */
+/* The name of the integer matrix in the file that the value was cast from, also after moves or a
+ * subtracted zero point; NULL: no such matrix. */
 static const char *
 cast_codes(const Repairs *r, const char *name, int depth)
 {

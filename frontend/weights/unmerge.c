@@ -1,14 +1,16 @@
-/* Parameters that dynamo's exporter takes out of a file and whose names it leaves there: the signature lists what the module
- * had.
+/* Restores parameters that dynamo's exporter removed from the file. The signature still lists their
+ * names.
  *
- *   unmerge  equal fresh parameters became one initializer, as the weights of two norms, both ones. The node of layers.1.norm
- *            that reads layers.0.norm.weight reads a layers.1.norm.weight of its own again.
- *   biases   a convolution's bias, or Gemm's, was zeros and was dropped. The layer that had it reads zeros again, which train
- *            (lost_biases.c).
+ *   unmerge  Equal fresh parameters became one initializer, for example the ones of two norms.
+ *            The node of layers.1.norm that reads layers.0.norm.weight gets a
+ *            layers.1.norm.weight of its own again.
+ *   biases   A bias of zeros of a convolution or Gemm was dropped. The layer that had it reads
+ *            zeros again, which train (lost_biases.c).
  *
- * Lost names claim reads: by the exporter's text of each call (unmerge_calls.c), or where there is none by the names of modules
- * (unmerge_modules.c). Then all claims are carried out. Where the file does not say which read is whose, the reads stay as they
- * are. Calls of model-local functions stay, too: their bodies are inlined before. */
+ * Lost names claim reads: by the exporter's text of each call (unmerge_calls.c), else by the names
+ * of modules (unmerge_modules.c). Then all claims are carried out. If the file does not tell to
+ * which name a read belongs, the read stays unchanged. So do calls of model-local functions, because
+ * their bodies are inlined. */
 #include "frontend/weights/unmerge.h"
 #include "frontend/weights/origins.h"
 
@@ -131,7 +133,8 @@ unmerge_claim(Unmerge *u, const Reads *reads, const char *name)
 	strmap_put(u->claimed, name, u);
 }
 
-/* What was computed from a parameter has not the parameter's name, nor has a number. */
+/* A tensor computed from a parameter keeps its own name rather than the parameter's; a number of the
+ * code has no name in the module. */
 static const char *
 name_of_restored(const Unmerge *u, const Claim *claim)
 {

@@ -1,4 +1,5 @@
-/* What the files that bring parameters back share. */
+/* Private header: shared by the files that restore lost tensors. A tensor is lost if the signature
+ * lists it and the file lacks it. A claim says which reads of another tensor belong to a lost one. */
 #ifndef GRADC_UNMERGE_H
 #define GRADC_UNMERGE_H
 
@@ -8,74 +9,83 @@
 typedef struct {
 	NodeProto *node;
 	size_t input;
-	const char *
-		called; /* "weight": the operator's name for this input; without one, the last part of the tensor's name */
+	/* the operator's name for this input, for example "weight"; else the last part of the
+	 * tensor's name */
+	const char *called;
 	bool by_operator; /* `called` is the operator's name */
 } Read;
 typedef VEC(Read) Reads;
 
-/* Nodes that read one tensor, and the module's tensor that they read by right. */
+/* Reads of one tensor, and the module's tensor that they should read. */
 typedef struct {
 	RestoredKind kind;
 	const char *name, *from;
 	Reads reads;
 } Claim;
 
-/* The exporter's text of the call that a node is of. */
+/* The exporter's text of a node's call. */
 typedef struct {
-	const char *text;   /* NULL: there is none */
-	StringList tensors; /* of the module, that it read */
-	bool is_known;  /* every name is a tensor of the module, an input or a value of the graph */
-	bool has_views; /* each other name is of a view, which has the numbers of what it shows */
+	const char *text;   /* NULL: the node has no text */
+	StringList tensors; /* module tensors that the call reads */
+	bool is_known; /* every name is a tensor of the module, an input or a value of the graph */
+	/* every unknown name is a view, whose numbers are those of the viewed tensor */
+	bool has_views;
 } Call;
 
 typedef struct {
 	Repairs *r;
-	StrMap *in_file; /* names of the module's tensors that the file has, as they were or computed from */
-	StrMap *order;   /* signed tensor -> its place in the signature, from 1 */
+	/* names of the module's tensors that the file has, unchanged or as the source of a computed
+	 * one */
+	StrMap *in_file;
+	StrMap *order;   /* tensor -> its position in the signature, from 1 */
 	StrMap *modules; /* path -> ModuleNodes */
-	StrMap *homes;   /* initializer -> who reads it */
-	StrMap *values;  /* names of the graph's inputs and of what nodes make */
+	StrMap *homes;   /* initializer -> Home: is it read in its own module? */
+	StrMap *values;  /* names of the graph's inputs and of all node outputs */
 	VEC(Claim) claims;
-	StrMap *claimed;       /* names of claims */
-	IntMap *claimed_reads; /* addresses of their nodes' inputs */
-	IntMap *one_valued; /* address of a TensorProto -> whether each element is the same number */
+	StrMap *claimed;       /* names of claimed tensors */
+	IntMap *claimed_reads; /* addresses of claimed node inputs */
+	IntMap *one_valued;    /* address of a TensorProto -> are all its elements equal? */
 } Unmerge;
 
-/* Neither the file nor a repair has this tensor, and nobody claims it. */
+/* Is the tensor lost and not claimed? */
 bool unmerge_is_lost(const Unmerge *u, const char *name);
-/* The node belongs to the module that has the tensor; to the module around it. */
+/* Does the node belong to the module that has the tensor, or to the module around it? */
 bool unmerge_is_in_module(const NodeProto *p, const char *tensor);
 bool unmerge_is_in_parent(const NodeProto *p, const char *tensor);
 /* Is every element of a float tensor the same number? */
 bool unmerge_one_value(const Repairs *r, const TensorProto *t, double *value);
-/* The module's tensor that an initializer is, or was computed from; NULL: a number of the module's code. */
+/* The module's tensor that an initializer holds, or was computed from; NULL: it is a number of the
+ * module's code. */
 const char *unmerge_source(const Repairs *r, const char *name);
-/* In the signature, among tensors of one kind: for tied names the exporter keeps the last, for merged tensors the first. */
+/* Does `name` precede `other` in the signature, among tensors of one kind? Of tied names the
+ * exporter keeps the last, of merged tensors the first. */
 bool unmerge_is_before(const Unmerge *u, const char *name, const char *other);
 Read unmerge_read(const Unmerge *u, NodeProto *p, size_t input);
-/* What a module calls the input of its operator; NULL: it may be anything. */
+/* PyTorch's name for the input of an operator; NULL: none is fixed. */
 const char *unmerge_name_of_input(const NodeProto *p, size_t input);
-/* The read is of another module's tensor, which has one value everywhere and which its own module reads, too. */
+/* Does the node read another module's tensor, with all elements equal, that the other module reads
+ * itself, too? */
 bool unmerge_is_foreign(Unmerge *u, const Read *read);
-/* The reads, all of one tensor, claim the lost tensor `name`. */
+/* Claims the lost tensor `name` for these reads, all of one tensor. */
 void unmerge_claim(Unmerge *u, const Reads *reads, const char *name);
-/* They read a number of the module's code. */
+/* Marks the reads as reads of a number in the module's code. */
 void unmerge_claim_number(Unmerge *u, const Reads *reads, const char *from);
-/* Like unmerge_claim, but only if all reads are calls of one layer. */
+/* As unmerge_claim, but only if all reads are calls of one layer. */
 void unmerge_claim_repeated(Unmerge *u, const Reads *reads, const char *name);
 
-/* ---- unmerge_calls.c: by the exporter's texts of calls */
+/* ---- unmerge_calls.c: claims by the exporter's texts of calls */
 /* false: the node has no text. */
 bool unmerge_call(const Unmerge *u, const NodeProto *p, Call *out);
-/* The node is a layer that takes a bias, and the call's; its only lost tensor, or NULL. */
+/* The lost bias of a layer that takes a bias, by the text of its call; NULL: no lost bias, or it is
+ * ambiguous. */
 const char *unmerge_lost_of_layer(const Unmerge *u, const NodeProto *p, const Call *call);
 void unmerge_claim_by_calls(Unmerge *u);
 
-/* ---- unmerge_modules.c: by the names of modules, for nodes without such a text */
+/* ---- unmerge_modules.c: claims by the names of modules, for nodes without a text */
 void unmerge_claim_by_modules(Unmerge *u);
 
-/* ---- lost_biases.c. Merged: the layer reads another one's bias. Dropped: it reads none. */
+/* ---- lost_biases.c: a merged bias is another layer's, which the layer reads; a dropped bias is
+ * missing. */
 void unmerge_claim_biases(Unmerge *u);
 void unmerge_dropped_biases(Unmerge *u);
 

@@ -1,22 +1,24 @@
-/* Lost tensors by the exporter's own text of a node's call, where the file has it:
+/* Finds lost tensors by the exporter's text of a node's call, if the file has it:
  *
- *   pkg.torch.onnx.fx_node   %mul : [num_users=1] = call_function[target=torch.ops.aten.mul.Tensor](args = (%relu, %p_b_scale), ...)
+ *   pkg.torch.onnx.fx_node   %mul : [num_users=1] =
+ * call_function[target=torch.ops.aten.mul.Tensor](args = (%relu, %p_b_scale), ...)
  *   signature                p_b_scale: PARAMETER target='b.scale'
  *
- * The Mul that reads a.scale is a call with b.scale: where the file lacks b.scale, the exporter joined the two. Names of tied
- * parameters stand for one in these texts, so what they tell apart is apart, whatever its values; but equal values that vary stay one
- * where the order of the signature says that they are tied. A call without any tensor of the
- * module that reads a.scale all the same reads a number of the module's code, as a norm without weights its ones. */
+ * If the Mul of this call reads a.scale and the file lacks b.scale, the exporter merged the two. In
+ * these texts all names of a tied parameter appear as one name. So tensors with different names
+ * there are different, whatever their values. Equal tensors with varying values stay one if the
+ * order of the signature says that they are tied. If a call without any module tensor reads a.scale,
+ * it reads a number of the module's code, such as the ones of a norm without weights. */
 #include "frontend/weights/origins.h"
 #include "frontend/weights/unmerge.h"
 
 #include <ctype.h>
 #include <string.h>
 
-enum { MOST_NAMES = 256 }; /* of a text that is read */
+enum { MOST_NAMES = 256 }; /* most names of a text that are read */
 static const char FX_NODE[] = "pkg.torch.onnx.fx_node";
 
-/* %name at or behind *at, which moves behind it; NULL: there is none. */
+/* The next %name from *at on; moves *at behind it. NULL: no more names. */
 static const char *
 next_name(Arena *arena, const char **at)
 {
@@ -30,7 +32,7 @@ next_name(Arena *arena, const char **at)
 	return arena_strndup(arena, begin, (size_t)(end - begin));
 }
 
-/* Behind the result's name; NULL: the node has no text. */
+/* The text behind the result's name; NULL: the node has no text. */
 static const char *
 call_text(const NodeProto *p)
 {
@@ -50,7 +52,7 @@ node_text_names(const Repairs *r, const NodeProto *p, const char *tensor)
 	return n;
 }
 
-/* "view_3": the exporter names a value by the function that made it. */
+/* Is the value a view? The exporter names a value by the function that made it: "view_3". */
 static bool
 is_view(const char *name)
 {
@@ -99,7 +101,8 @@ call_has(const Call *call, const char *tensor)
 	return false;
 }
 
-/* Of the call's lost tensors the only one, or the only one of that last part; *n: how many there are. */
+/* The only lost tensor of the call, with `called` as the last part of its name unless NULL; else
+ * NULL. *n: the number of such tensors. */
 static const char *
 lost_of(const Unmerge *u, const Call *call, const char *called, int *n)
 {
@@ -118,7 +121,8 @@ lost_of(const Unmerge *u, const Call *call, const char *called, int *n)
 	return *n == 1 ? found : NULL;
 }
 
-/* The operator's input has a name which the call's tensors lack, as of a norm without weights: they have others of its names. */
+/* Is the input missing in the call? Its tensors all have the operator's names of other inputs, as in
+ * a norm without weights. */
 static bool
 is_left_out(const Call *call, const Read *read)
 {
@@ -135,7 +139,8 @@ is_left_out(const Call *call, const Read *read)
 	return true;
 }
 
-/* The call reads what the node reads; but a batch norm's statistics may be merged with its own weight. */
+/* Does the call itself name the tensor that the node reads? Not if a batch norm's statistics were
+ * merged with its own weight. */
 static bool
 is_own(const Unmerge *u, const Call *call, const Read *read, const char *source)
 {
@@ -146,7 +151,8 @@ is_own(const Unmerge *u, const Call *call, const Read *read, const char *source)
 	         lost_of(u, call, read->called, &n));
 }
 
-/* Which tensor of the call the node reads under another one's name; *is_number: none. */
+/* The tensor that the call names and the node should read; NULL: unknown. *is_number: the node reads
+ * a number of the code. */
 static const char *
 read_by_right(const Unmerge *u, const Call *call, const Read *read, const char *source,
               bool *is_number)
@@ -162,7 +168,8 @@ read_by_right(const Unmerge *u, const Call *call, const Read *read, const char *
 		return called;
 	if (!read->by_operator || n_called > 1)
 		return only;
-	/* The module has other names: F.layer_norm(x, shape, self.gamma, self.beta). addmm has the bias first. */
+	/* The module uses other names: F.layer_norm(x, shape, self.gamma, self.beta). addmm has the
+	 * bias first. */
 	if (strstr(call->text, "addmm"))
 		return only;
 	if (call->tensors.n + 1 == (int)read->node->n_input &&
@@ -171,7 +178,8 @@ read_by_right(const Unmerge *u, const Call *call, const Read *read, const char *
 	return NULL;
 }
 
-/* A layer with which another function's result was joined, as a batch norm, has the text of that call. */
+/* Is the text that of the layer's own call? A layer that was fused with another function, such as a
+ * batch norm, has that function's text. */
 static bool
 is_of_call(const NodeProto *p, const Call *call)
 {
@@ -196,16 +204,16 @@ unmerge_lost_of_layer(const Unmerge *u, const NodeProto *p, const Call *call)
 	if (!node_takes_bias(p) || !is_of_call(p, call))
 		return NULL;
 	bias = lost_of(u, call, "bias", &n);
-	/* Under another name: not the weight, which is there then. */
+	/* The bias has another name. The weight is not lost here. */
 	return n == 0 && call_has(call, weight) ? lost_of(u, call, NULL, &n) : bias;
 }
 
-/* What calls the reads are of, by the tensor that they read by right. */
+/* Reads that belong to one tensor, gathered over all calls. */
 typedef struct {
 	const char *name, *from;
 	Reads reads;
-	const char *text; /* of the last one's call */
-	bool is_open;     /* they read several tensors, or one call reads it twice */
+	const char *text; /* text of the last read's call */
+	bool is_open;     /* ambiguous: they read several tensors, or one call reads it twice */
 } Found;
 typedef struct {
 	StrMap *by_name;
@@ -230,7 +238,7 @@ add_read(Arena *arena, FoundList *all, const char *name, const Read *read, const
 	vec_push(arena, &found->reads, *read);
 }
 
-/* Judged once for each tensor. */
+/* Are all elements equal? Computed once per tensor. */
 static bool
 is_of_one_value(const Unmerge *u, const TensorProto *t)
 {

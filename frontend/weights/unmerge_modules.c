@@ -1,19 +1,21 @@
-/* Lost tensors by the names of modules, for nodes without the exporter's text of their call: a node of layers.1.norm that reads
- * layers.0.norm.weight reads by right the lost layers.1.norm.weight. Evidence, the strongest first: the operator's input
- * (BatchNormalization's third is running_mean), the last part of the name where one lost name has it, the only lost name. A
- * text may also name a value that was folded: what it was computed from is judged here, too.
+/* Finds lost tensors by the names of modules, for nodes without the exporter's text of their call. A
+ * node of layers.1.norm that reads layers.0.norm.weight should read the lost layers.1.norm.weight.
+ * The evidence, strongest first: the operator's name for the input (BatchNormalization's third is
+ * running_mean), the last part of the name if one lost tensor has it, the only lost tensor. If a
+ * text names a folded value, its sources are judged here, too.
  *
- * Equal tensors that are not of one value are one parameter that the module has twice (ties.c). So are those that the module
- * ties: for tied names the exporter keeps the last in the signature, for merged tensors the first. A tensor that one such name
- * claims stays as it is for all its readers: the file does not say who else is tied. */
+ * Equal tensors with varying values are one parameter that the module has twice (ties.c). So are
+ * tensors that the module ties: of tied names the exporter keeps the last in the signature, of
+ * merged tensors the first. If a tied name claims a tensor, all its readers stay unchanged: the file
+ * does not tell which other names are tied. */
 #include "frontend/weights/unmerge.h"
 
 #include <string.h>
 
 typedef struct {
-	bool in_module,
-		in_parent; /* by nodes of its module; of the module around, as where F.linear reads it */
-	bool is_judged, is_fresh; /* of one value everywhere */
+	/* read by nodes of its module; by nodes of the module around, as F.linear does */
+	bool in_module, in_parent;
+	bool is_judged, is_fresh; /* all elements are equal */
 } Home;
 
 bool
@@ -25,7 +27,7 @@ unmerge_is_in_module(const NodeProto *p, const char *tensor)
 	return n == name_module_length(tensor) && !strncmp(path, tensor, n);
 }
 
-/* Of the path of the module around the tensor's own. */
+/* Length of the path of the module around the tensor's module. */
 static size_t
 parent_length(const char *tensor)
 {
@@ -84,7 +86,7 @@ is_fresh(const Unmerge *u, Home *home, const char *name)
 	return home->is_fresh;
 }
 
-/* ---- which reads are of another's tensor */
+/* ---- reads of another module's tensor */
 static const char *
 now_read(const Read *read)
 {
@@ -105,7 +107,8 @@ unmerge_is_foreign(Unmerge *u, const Read *read)
 	return elsewhere && is_fresh(u, home, now_read(read));
 }
 
-/* As the running variance of a batch norm that is its own weight: the operator calls it otherwise than its owner does. */
+/* Does the operator's name for the input differ from the tensor's name? For example a batch norm
+ * that reads its own weight as running variance. */
 static bool
 is_of_another_kind(const Unmerge *u, const Read *read)
 {
@@ -116,8 +119,8 @@ is_of_another_kind(const Unmerge *u, const Read *read)
 	       strcmp(read->called, name_last_part(source)) && is_fresh(u, home, now_read(read));
 }
 
-/* True if the text of the node's call decides this input. A name that the file lacks is a folded value. Its numbers are unknown unless
- * it is a view. */
+/* Does the text of the node's call decide this input? A name that the file lacks is a folded value.
+ * Its numbers are unknown unless it is a view. */
 static bool
 is_told(const Unmerge *u, const NodeProto *p, const char *initializer)
 {
@@ -151,7 +154,7 @@ key_of(const Read *read)
 	return (uint64_t)(uintptr_t)&read->node->input[read->input];
 }
 
-/* Reads of one tensor by like nodes: calls of one layer, one after the other. */
+/* Are these reads of one tensor by nodes of one kind, which are calls of one layer? */
 static bool
 are_repeated(const Reads *reads)
 {
@@ -181,14 +184,14 @@ is_parameter(const Repairs *r, const char *name)
 	return kind && !strcmp(kind, ORIGIN_PARAMETER);
 }
 
-/* Reads that are called alike, and the lost name of that last part. */
+/* Reads with the same `called`, and the lost tensor whose name ends in it. */
 typedef struct {
 	Reads reads;
-	const char *name; /* NULL: there is none */
-	bool is_open;     /* there are several */
+	const char *name; /* NULL: no such tensor */
+	bool is_open;     /* several tensors match */
 } Match;
 typedef struct {
-	StrMap *by_name; /* what they are called -> Match */
+	StrMap *by_name; /* `called` -> Match */
 	VEC(const char *) names;
 } Matches;
 
@@ -214,7 +217,8 @@ match_reads(const Unmerge *u, const Reads *reads, bool by_operator)
 	return all;
 }
 
-/* Only an operator tells a buffer from numbers of the code. */
+/* Matches reads with lost tensors by name. Buffers match only by the operator's name: another read
+ * may be a number of the code. */
 static void
 match_names(Unmerge *u, const StringList *lost, const Reads *reads, bool by_operator)
 {
@@ -236,7 +240,7 @@ match_names(Unmerge *u, const StringList *lost, const Reads *reads, bool by_oper
 	}
 }
 
-/* One lost parameter is left, and calls of one operator that read another module's tensor. */
+/* If a single lost parameter is left, it claims the remaining reads of other modules' tensors. */
 static void
 match_the_last(Unmerge *u, const StringList *lost, const Reads *all)
 {
@@ -257,7 +261,7 @@ match_the_last(Unmerge *u, const StringList *lost, const Reads *all)
 		unmerge_claim_repeated(u, &reads, last);
 }
 
-/* The module whose nodes read the tensor: its own, or the module around where its own has no nodes. */
+/* The module whose nodes should read the tensor: its own; the module around if its own has no nodes. */
 static const char *
 reading_module(const Unmerge *u, const char *name)
 {
@@ -267,11 +271,12 @@ reading_module(const Unmerge *u, const char *name)
 	                                   : arena_strndup(u->r->arena, name, parent_length(name));
 }
 
-/* Claims of tensors that tied names have; those before `first` are told by texts of calls. */
+/* Drops claims on tensors that a tied name claims. Claims before `first` come from texts of calls
+ * and stay. */
 static void
 drop_tied(Unmerge *u, int first)
 {
-	StrMap *tied = strmap_new(u->r->arena); /* initializers */
+	StrMap *tied = strmap_new(u->r->arena); /* set of initializers */
 	int n = first;
 
 	for (int i = first; i < u->claims.n; i++) {
@@ -290,7 +295,7 @@ unmerge_claim_by_modules(Unmerge *u)
 {
 	Arena *arena = u->r->arena;
 	const StringList *names = &u->r->signed_tensors;
-	StrMap *lost = strmap_new(arena); /* path -> StringList */
+	StrMap *lost = strmap_new(arena); /* path -> StringList of lost names */
 	StringList modules = {0};
 	int first = u->claims.n;
 

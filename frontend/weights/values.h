@@ -1,43 +1,48 @@
-/* Tensors that their numbers show to be no parameters. Sections are named after the .c file. */
+/* Private header: recognizes tensors whose numbers show that they are not parameters. Sections are
+ * named after the .c file. */
 #ifndef GRADC_FRONTEND_WEIGHTS_VALUES_H
 #define GRADC_FRONTEND_WEIGHTS_VALUES_H
 
 #include "frontend/weights/weights.h"
 
 /* ---- table_values.c */
-/* More than one axis is longer than 1. */
+/* Is more than one axis longer than 1? */
 bool values_are_wide(const TensorData *t);
-/* Are all that lie along the axis the same? */
+/* Are all slices along the axis equal? */
 bool values_repeat(const TensorData *t, int axis);
-/* 0 and very negative numbers: what is added before a softmax. */
+/* A mask that is added before a softmax: only 0 and large negative numbers. */
 bool values_are_mask(const TensorData *t);
-/* Ones and zeros. */
+/* Only ones and zeros. */
 bool values_are_binary(const TensorData *t);
 /* Ones on and below the diagonal of the last two axes, zeros above. */
 bool values_are_triangle(const TensorData *t);
-/* Position encodings, sinusoidal and rotary: along some axis, the positions', nothing but sines and cosines, of angles
- * from 0 on if `from_zero`. */
+/* Position encodings, sinusoidal or rotary: all lines along some axis are sines or cosines.
+ * from_zero: their angles start at 0. */
 bool values_are_waves(const TensorData *t, bool from_zero);
-/* The same of 4 or 5 positions from 0 on, too few to be sure. */
+/* The same with 4 or 5 positions from 0 on, too few to be sure. */
 bool values_are_short_waves(const TensorData *t);
-/* Line k is cos(pi / n (i + 1/2) k) times some number: of 3 lines or more, in order. */
+/* A cosine transform: line k is proportional to cos(pi / n (i + 1/2) k), for 3 lines or more in
+ * order. */
 bool values_are_cosine_transform(const TensorData *t);
-/* A kernel [out, in, ...], or one without channels, that is the same for all channels and, to the last bit, the mirror image of
- * itself or of its negative along each axis. */
+/* A kernel [out, in, ...], or one without channels, that is the same for all channels. Along each
+ * axis it equals its mirror image or the negative of it, to the last bit. */
 bool values_are_symmetric_kernel(const TensorData *t);
-/* ALiBi (Press et al. 2022): along the last of three axes or more each line rises or falls evenly. */
+/* ALiBi (Press et al. 2022): three axes or more; each line along the last axis rises or falls
+ * evenly. */
 bool values_are_ramps(const TensorData *t);
 
 /* ---- filter_values.c */
-/* Sines behind a window, or lines of 8 numbers or more that are mirror images: bases of transforms, fixed filters. */
+/* Bases of transforms and fixed filters: sines behind a window, or lines of 8 numbers or more that
+ * are mirror images of themselves. */
 bool values_are_basis(const TensorData *t);
-/* One line that rises to its middle and falls again: Hann, Hamming, Blackman, Kaiser ... */
+/* A window (Hann, Hamming, Blackman, Kaiser ...): one line that rises to its middle and falls again. */
 bool values_are_window(const TensorData *t);
-/* One bump a line, in order: filters of mel, ERB and Bark scales, matrices that interpolate. */
+/* A filter bank (mel, ERB and Bark filters, interpolation matrices): one bump per line, in order. */
 bool values_are_filter_bank(const TensorData *t);
-/* One line of a + b r^i: evenly spaced numbers, powers, frequencies of a mel scale. */
+/* One line a + b r^i: evenly spaced numbers, powers, frequencies of a mel scale. */
 bool values_are_sequence(const TensorData *t);
-/* Whole numbers and halves, at least three, some beyond 1: positions, anchors, the numbers of a distribution's bins. */
+/* Whole numbers and halves, at least three different ones, some beyond 1: positions, anchors, bins
+ * of a distribution. */
 bool values_are_whole(const TensorData *t);
 
 #endif

@@ -1,5 +1,5 @@
-/* What each float tensor of the graph is: a parameter, a statistic, a table or a constant, and why. Sections are named after the .c
- * file. */
+/* Decides what each float tensor of the graph is (parameter, statistic, table or constant) and why.
+ * Sections are named after the .c file. */
 #ifndef GRADC_FRONTEND_WEIGHTS_WEIGHTS_H
 #define GRADC_FRONTEND_WEIGHTS_WEIGHTS_H
 
@@ -9,82 +9,89 @@ typedef enum {
 	WEIGHT_CONSTANT, /* becomes a constant node */
 	WEIGHT_PARAMETER,
 	WEIGHT_STATISTIC, /* running mean or variance */
-	WEIGHT_TABLE,     /* a float table that is no parameter: a frozen state */
+	WEIGHT_TABLE,     /* a float table that is not a parameter: a frozen state */
 	WEIGHT_QUANTIZED, /* codes that are not trained, or a scale of codes: a frozen state */
 } WeightKind;
-/* Where an initializer comes from, says the exporter. */
+/* Origin of an initializer, by the exporter's metadata. */
 #define ORIGIN_PARAMETER "PARAMETER"
 #define ORIGIN_BUFFER "BUFFER"
 #define ORIGIN_CONSTANT "CONSTANT_TENSOR"
 typedef struct {
-	const char *
-		kind; /* of the module's own tensor: an ORIGIN_...; NULL: it had none of that name */
-	bool folded;  /* computed when exporting */
-	VEC(const char *) from; /* ... from these parameters of the module, among others */
-	bool guessed;           /* ... by their names: the file does not say what these were */
-	bool unknown;           /* the file does not say what some of its sources were */
-	int steps;              /* values that it was computed from, one after the other */
-	bool expanded;          /* one of them repeats another */
+	/* kind of the module's tensor of that name: ORIGIN_...; NULL: the module had no such tensor */
+	const char *kind;
+	bool folded;            /* computed by the exporter */
+	VEC(const char *) from; /* parameters of the module among its sources */
+	/* `from` was found by names: the file does not say what its sources were */
+	bool guessed;
+	bool unknown;  /* the file does not say what some sources were */
+	int steps;     /* number of values in the chain that it was computed from */
+	bool expanded; /* one of these values is an expansion of another */
 } Origin;
-/* Nobody can tell from the file whether a tensor is a parameter. */
+/* Reasons in both directions: the file does not tell whether the tensor is a parameter. */
 typedef struct {
-	const char *reasons_for, *reasons_against; /* that it is one */
+	const char *reasons_for, *reasons_against; /* for and against being a parameter */
 } Doubt;
-/* A tensor of integers that stand for (code - zero) scale. */
+/* A tensor of integer codes; a code stands for (code - zero) scale. */
 typedef struct {
-	DType type;   /* of a code, packed as the file packs it */
-	DType stored; /* of the tensor in the file: `type`, or u8 with several codes in a byte */
-	Ints shape;   /* of the codes; of packed ones [rows, blocks, block] */
-	Ints group;   /* places along each axis that share a scale and a zero point */
-	const char *scale;   /* an initializer of ceil(shape / group) elements */
-	const int32_t *zero; /* as many; NULL: all 0 */
-	const char *zeros;   /* the initializer that holds them as they are; NULL: none does */
+	DType type;   /* type of a code */
+	DType stored; /* type of the file's tensor: `type`, or u8 with several codes in a byte */
+	Ints shape;   /* shape of the codes; packed codes: [rows, blocks, block] */
+	Ints group;   /* lengths along each axis that share a scale and a zero point */
+	const char *scale;   /* initializer of ceil(shape / group) elements */
+	const int32_t *zero; /* one per scale; NULL: all are 0 */
+	const char *zeros;   /* initializer with these zero points; NULL: no such initializer */
 } Codes;
-/* A float tensor of the graph, or one of codes: an initializer, a Constant node's value, or an Identity of one. */
+/* A tensor of the graph, of floats or of codes: an initializer, the value of a Constant node, or an
+ * Identity of one of these. */
 typedef struct Weight Weight;
 struct Weight {
-	const char *
-		name; /* of the ONNX value; in a subgraph that shares it with another, made unique */
-	const char *value;         /* the ONNX value */
-	bool is_inner;             /* in a subgraph of the main graph: a branch or a loop's body */
-	const TensorProto *tensor; /* where its elements are */
-	const NodeProto *constant; /* the Constant node that holds it; NULL for initializers */
-	const NodeProto *identity; /* un-merged: the Identity node whose output this is */
-	const Codes *codes;        /* NULL: the file holds its numbers */
-	const Origin *origin;      /* what metadata say of it; NULL: nothing */
-	const char *beside_cast; /* the codes that it scales, which Cast makes floats; NULL: none */
+	/* name of the ONNX value; made unique if another subgraph has the same name */
+	const char *name;
+	const char *value; /* the ONNX value */
+	/* lies in a subgraph of the main graph: a branch or a loop's body */
+	bool is_inner;
+	const TensorProto *tensor; /* message with the elements */
+	const NodeProto *constant; /* Constant node that holds it; NULL: an initializer */
+	const NodeProto *identity; /* Identity node whose output became a parameter again */
+	const Codes *codes;        /* NULL: the file holds floats */
+	const Origin *origin;      /* from metadata; NULL: unknown */
+	/* codes that Cast makes floats and this tensor scales; NULL: none */
+	const char *beside_cast;
 	TensorData data;
 	WeightKind kind;
-	const char *
-		path; /* another name: what it was computed from, else the module or node that reads it */
+	/* another name: the tensor it was computed from, else the module or node that reads it */
+	const char *path;
 	const char *why;
-	const Doubt *doubt; /* NULL: none */
-	const char *groups; /* as of a State */
-	bool is_read;       /* by a node */
+	const Doubt *doubt; /* NULL: there is no doubt */
+	const char *groups; /* as in State */
+	bool is_read;       /* some node reads it */
 	bool is_asked_for;  /* --train names it */
-	Weight *tied;       /* shares that one's state ... */
-	bool transposed;    /* ... as its transpose; of rank 2 then */
-	int expanded_from,
-		expanded_to; /* along these axes it repeats, the last excluded: the state has 1 there */
-	bool as_constant; /* read as a constant; the state is there for the table only */
+	Weight *tied;       /* weight whose state it shares */
+	bool transposed;    /* shares it as the transpose; rank 2 */
+	/* it repeats along the axes from expanded_from to before expanded_to; the state has size 1
+	 * there */
+	int expanded_from, expanded_to;
+	bool as_constant; /* read as a constant; its state exists only for the parameter table */
 	State *state;
 };
 
-/* ---- exporters.c: what is known of the files of the program that wrote this one. */
+/* ---- exporters.c: facts about the files of each exporter */
 typedef struct {
 	const char *producer; /* the file's producer_name */
-	bool keeps_names; /* the module's tensors have the module's names; what it computed, others */
-	bool keeps_constants; /* Constant nodes hold what the model's code has, not what was computed */
-	bool tells_parameters; /* where its metadata tell of a parameter, they tell of all */
-	bool names_operations; /* tensors are called by the operation that made them, variables too */
-	bool drops_zeros;      /* additions of zeros are left out, as of fresh biases */
-	const char *const *learned; /* how names of what gradients make begin; NULL: anyhow */
+	bool keeps_names; /* tensors of the module keep its names; computed tensors have others */
+	/* Constant nodes hold constants of the model's code, not computed tensors */
+	bool keeps_constants;
+	bool tells_parameters; /* if metadata mark a parameter, they mark all of them */
+	/* tensors, also variables, are named after the operation that made them */
+	bool names_operations;
+	bool drops_zeros;           /* additions of zeros, such as fresh biases, are left out */
+	const char *const *learned; /* prefixes of the names of trained tensors; NULL: any name */
 } Exporter;
-/* A row without any fact for a producer that is not known, or NULL. */
+/* The row for a producer; a row without facts if the producer is NULL or unknown. */
 const Exporter *exporter_find(const char *producer);
 
-/* ---- repairs.c, ties.c; roles.c and its neighbours, see roles.h: what each float tensor of the graph is. */
-/* Who reads a value: a node through its input, or -1 from inside a subgraph. */
+/* ---- repairs.c, ties.c, roles.c: decide what each float tensor of the graph is */
+/* A reader of a value: a node and its input; input -1: a subgraph of the node reads it. */
 typedef struct {
 	const FlatNode *node;
 	int input;
@@ -99,52 +106,57 @@ typedef struct {
 	StrMap *weights;    /* name -> Weight */
 	VEC(Weight *) list; /* in file order */
 	StrMap *readers;    /* name -> Readers */
-	StrMap *producers;  /* name -> FlatNode that makes it */
+	StrMap *producers;  /* name -> FlatNode that makes the value */
 	StrMap *inputs;     /* name -> ValueInfoProto of the graph's inputs */
 	StrMap *origins;    /* name of an initializer -> Origin */
-	StrMap *scales;     /* names of tensors that are scales of weights in codes */
+	StrMap *scales;     /* names of tensors that are scales of codes */
 	StrMap *signature;  /* name of a tensor of the exported module -> its ORIGIN_... */
-	StrMap *placeholders; /* "p_fc_weight", in texts of calls -> the module's tensor; "" for its inputs and outputs */
-	StringList signed_parameters; /* those of them that are parameters */
-	StringList signed_tensors;    /* ... that are parameters or buffers */
-	StrMap *apart;                /* names that --no-tie keeps from being tied */
-	StrMap *untied;               /* ... that would have been, without it */
-	bool tells_all;        /* it has a signature, which lists all of the module's tensors */
-	bool tells_folding;    /* the exporter says from what it computed tensors */
-	bool tells_origins;    /* a weight of the list has an origin */
-	bool moves_statistics; /* the module moved running statistics: it was training */
-	IntMap *inner;         /* address of a TensorProto in a subgraph -> Weight */
-	IntMap *main_nodes;    /* addresses of the main graph's nodes: not those of functions */
-	StringList log;        /* "repair: what it did" */
-	StringList notes;      /* what a person should know of the file before training */
+	/* "p_fc_weight", as in texts of calls -> the module's tensor; "" for its inputs and outputs */
+	StrMap *placeholders;
+	StringList signed_parameters; /* parameters in the signature */
+	StringList signed_tensors;    /* parameters and buffers in the signature */
+	StrMap *apart;                /* names that must not be tied (--no-tie, restored copies) */
+	StrMap *untied;               /* names that would have been tied without --no-tie */
+	bool tells_all;               /* a signature lists all tensors of the module */
+	bool tells_folding;           /* metadata name the sources of computed tensors */
+	bool tells_origins;           /* some weight has an origin */
+	/* the module updated running statistics: it was exported in training mode */
+	bool moves_statistics;
+	IntMap *inner;      /* address of a TensorProto in a subgraph -> Weight */
+	IntMap *main_nodes; /* addresses of nodes written in the main graph, not in functions */
+	StringList log;     /* "repair: its effect" */
+	StringList notes;   /* facts about the file to know before training */
 } Repairs;
 bool repair_enabled(const ImportOptions *options, const char *name);
 Repairs *repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *diag);
-Weight *repairs_weight(const Repairs *r, const char *name); /* NULL: not one */
+Weight *repairs_weight(const Repairs *r, const char *name); /* NULL: not a weight */
 Readers readers_of(const Repairs *r, const char *name);
-/* Readers behind reshapes, transposes and other views of the value, at most `max` of them. */
+/* The readers of a value, also behind reshapes, transposes and other views, at most `max`. */
 int final_readers(const Repairs *r, const char *name, Reader *out, int max);
 int all_readers(const Repairs *r, const char *name,
-                const Reader **out); /* all of them, in r's arena */
-/* "repair: text" for the table before training. */
+                const Reader **out); /* The same without limit, in r's arena. */
+/* Adds "repair: text" to the log that precedes training. */
 void repairs_note(Repairs *r, const char *repair, const char *fmt, ...) PRINTF(3, 4);
-/* Of another domain than ONNX's own the name has it in front: "com.microsoft.Gelu". */
+/* Is it the operator? For other domains than ONNX's own, the name starts with the domain:
+ * "com.microsoft.Gelu". */
 bool node_is(const FlatNode *n, const char *op);
 /* Sets kind, why and doubt. */
 void weight_judge(Repairs *r, Weight *w);
-/* Is it no parameter, or one that --freeze takes? */
+/* Is the tensor frozen: not a parameter, or frozen by --freeze? */
 bool weight_is_frozen(const Repairs *r, const Weight *w);
-/* Reports rules that take nothing but constants, which have no state. */
+/* Reports options of --train, --freeze and so on that match only constants, which have no state. */
 void asked_check(const Repairs *r);
-/* Reports rules that name a tensor which is another one's copy. */
+/* Reports options that name a tensor that shares the state of another. */
 void asked_check_ties(const Repairs *r);
-/* Did PyTorch's exporter compute it from constants and, maybe, parameters? Its TorchScript writer keeps Constant nodes for
- * the former, the dynamo one says of each parameter that it is one. */
+/* Did PyTorch's exporter compute the tensor from constants and perhaps parameters? The TorchScript
+ * exporter puts tensors computed from constants alone into Constant nodes. The dynamo exporter marks
+ * every parameter. */
 bool weight_made_by_exporter(const Repairs *r, const Weight *w);
-/* Called by the module's or the person's name for it. */
+/* Does the tensor have a name that the module or a person gave it? */
 bool weight_is_named(const Repairs *r, const Weight *w);
 void repairs_tie(Repairs *r);
-/* What a Constant node of the main graph holds; NULL: it is none, or repair `constants` is off. */
+/* The tensor of a Constant node in the main graph; NULL: the node has none, or repair `constants` is
+ * off. */
 const TensorProto *constant_tensor(const Repairs *r, const FlatNode *n);
 
 /* ---- codes.c */
@@ -152,50 +164,51 @@ const TensorProto *constant_tensor(const Repairs *r, const FlatNode *n);
 typedef struct {
 	int64_t rows, columns, block, blocks;
 } PackedShape;
-/* NULL, or what is wrong with N, K or block_size, in the arena. */
+/* Returns NULL or what is wrong with N, K or block_size, in the arena. */
 const char *packed_shape(const NodeProto *p, Arena *arena, PackedShape *out);
-/* NULL: it is no weight, or what its codes stand for is not in the file. */
+/* The codes of an integer tensor; NULL: it is not a weight, or its scales are not in the file. */
 const Codes *codes_find(Repairs *r, const char *name, const TensorData *data);
-/* Does the node take it for a scale of codes, or for a zero point? */
+/* Does the node use the input as a scale or zero point of codes? */
 bool reads_scale(const Reader *reader);
 Groups codes_groups(const Codes *c);
-int64_t codes_scales(const Codes *c); /* how many there are */
-/* The numbers that the codes stand for. */
+int64_t codes_scales(const Codes *c); /* number of scales */
+/* Computes the numbers that the codes stand for. */
 void codes_to_floats(const Codes *c, const void *codes, const TensorData *scale, float *out);
 
 /* ---- names.c */
 bool name_is_generated(const char *name); /* by an exporter: val_67, onnx::MatMul_12, 331 */
-/* The exporters name a value after the function or operator that made it: zeros_3, new_full, /m/ConstantOfShape_output_0;
- * expand, repeat_1, and embedding, which repeats the row of a token that is everywhere. */
+/* Exporters name a value after the function or operator that made it. Creation: zeros_3, new_full,
+ * /m/ConstantOfShape_output_0. Expansion: expand, repeat_1; also embedding, if it repeats the row of
+ * one token. */
 bool name_is_creation(const char *name);
 bool name_is_expansion(const char *name);
-/* tf2onnx names a tensor after the operation that made it: dense/MatMul/ReadVariableOp:0 is a variable, conv/Squeeze:0 one
- * in another shape, batchnorm/mul:0 was computed. */
+/* tf2onnx names a tensor after the operation that made it: dense/MatMul/ReadVariableOp:0 is a
+ * variable, conv/Squeeze:0 a view of a variable, batchnorm/mul:0 a computed tensor. */
 bool name_is_variable(const char *name);
 bool name_is_variable_or_view(const char *name);
-/* As people name what they train: a path, or with a word for it. */
+/* Is it a usual name of a parameter: a path, or with a usual word? */
 bool name_is_like_parameter(const char *name);
 bool
-name_is_learned_number(const char *name); /* the same of a single number: logit_scale, act.alpha */
+name_is_learned_number(const char *name); /* the same for a single number: logit_scale, act.alpha */
 bool name_is_scale(const char *name);
-/* Of a number that scales by a size: embed_scale, dpa_scale_0, scaling, sqrt_d. */
+/* Is it a usual name of a number that scales by a size: embed_scale, dpa_scale_0, scaling, sqrt_d? */
 bool name_is_of_scaling(const char *name);
-/* As a person or a module calls a tensor: neither made by an exporter nor that of an operation. */
+/* Did a person or a module give the name? Neither an exporter nor an operation did. */
 bool name_is_own(const char *name);
-bool name_is_of_layer(const char *name); /* fc.weight, fc.bias: not final_logits_bias */
-bool name_is_private(const char *name);  /* its last part begins with _, as buffers' names may */
-/* A path's last part: "weight" of "blocks.0.weight" or "blocks/0/weight:0". */
+bool name_is_of_layer(const char *name); /* fc.weight, fc.bias; not final_logits_bias */
+bool name_is_private(const char *name);  /* the last part begins with _, as names of buffers may */
+/* The last part of a path: "weight" of "blocks.0.weight" or "blocks/0/weight:0". */
 const char *name_last_part(const char *name);
-/* Length of the path of the module that has the tensor: of "blocks.0" for "blocks.0.weight"; 0: the root has it. */
+/* Length of the path of the tensor's module: of "blocks.0" in "blocks.0.weight"; 0: the root module. */
 size_t name_module_length(const char *name);
-/* As modules call what they compute and keep: forward_basis_buffer, inv_freq, window. */
+/* Is it a usual name of a computed table: forward_basis_buffer, inv_freq, window? */
 bool name_is_of_table(const char *name);
 
-/* ---- inner_weights.c: what subgraphs of the main graph's nodes hold */
+/* ---- inner_weights.c: tensors in subgraphs of the main graph's nodes */
 void repairs_add_inner(Repairs *r);
-/* The weight whose elements are those of a tensor in a subgraph; NULL: there is none. */
+/* The weight that holds a tensor of a subgraph; NULL: no weight does. */
 Weight *inner_weight(const Repairs *r, const TensorProto *t);
-/* One more candidate; value: the name that readers know it by. NULL after reporting. */
+/* Adds a candidate; value: the name that its readers use. NULL after reporting. */
 Weight *repairs_add_weight(Repairs *r, const char *name, const char *value, const TensorProto *t);
 
 #endif

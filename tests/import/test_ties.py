@@ -115,7 +115,7 @@ def test_a_name_that_is_tied_is_told(run, tmp_path):
     """By the name of what it is; whoever asks for both by name has two."""
     write(tmp_path / "model.onnx", *CALLS[0][:2], B="net.u.second")
     said = run("check", "model.onnx", "--freeze=net.u.second", exit=2).stderr
-    assert '--freeze=net.u.second: "net.u.second" is "A", which has the name' in said and "--no-tie=net.u.second makes them two" in said
+    assert '--freeze=net.u.second: "net.u.second" shares the state of "A": use that name' in said and "--no-tie=net.u.second makes them two" in said
     assert "9 trainable" in run("check", "model.onnx", "--train=A").stdout
     assert "18 trainable" in run("check", "model.onnx", "--train=A", "--train=net.u.second").stdout
     assert "9 trainable" in run("check", "model.onnx", "--no-tie=net.u.second", "--freeze=net.u.second").stdout

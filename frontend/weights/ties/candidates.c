@@ -1,7 +1,8 @@
-/* The pairs of weights that ties.c looks at. Comparing each weight with every equal one takes time quadratic in their number, and most
- * such pairs say nothing: two equal vectors are one only if a name of the exporter's or an Identity says so. Each weight therefore
- * stands in lists, one for each way in which a pair may be one, and looks at the lists that may hold its partner. Behind a tie only
- * the home stays in them, and of copied layers only the first. */
+/* Chooses the pairs of weights that ties.c compares. Comparing all equal weights with each other
+ * takes quadratic time, and most pairs tell nothing: two equal vectors are one parameter only if a
+ * name of the exporter or an Identity says so. So each weight is entered into lists, one for each
+ * reason to tie, and is compared only with weights in the lists that may hold its partner. After a
+ * tie only the home stays in the lists. Of copied layers only the first stays. */
 #include "frontend/weights/ties/ties.h"
 #include "frontend/weights/values.h"
 
@@ -9,37 +10,39 @@
 
 /* The lists of a class of equal tensors. */
 typedef enum {
-	EQUAL_LIST,     /* matrices, which are one because they are equal ... */
-	ASKED_LIST,     /* ... and those that --train names, which two such are not */
-	TENSOR_LIST,    /* names of one tensor of the file */
-	GENERATED_LIST, /* a module reads them, and the exporter made their names */
-	MODULE_LIST,    /* a module reads them under other names */
-	TURNED_LIST,    /* all of them, for weights that are their transposes */
+	EQUAL_LIST,     /* matrices, which tie because they are equal */
+	ASKED_LIST,     /* matrices that --train names; two of these do not tie */
+	TENSOR_LIST,    /* names for one tensor of the file */
+	GENERATED_LIST, /* weights with generated names that a module reads */
+	MODULE_LIST,    /* weights with other names that a module reads */
+	TURNED_LIST,    /* all matrices, to be compared with their transposes */
 	N_LISTS
 } ListKind;
 
 typedef struct {
 	Weight *weight;
-	int place; /* among all weights, in the order in which they came */
+	int place; /* index among all weights, by arrival */
 } Candidate;
 typedef struct {
 	VEC(Candidate) at;
-	int first; /* candidates before it are tied */
+	int first; /* earlier candidates are tied */
 } CandidateList;
-/* Tensors equal bit for bit. */
+/* A class of tensors equal bit for bit. */
 typedef struct {
 	const Weight *first;
-	int turned; /* the class of their transposes; -1: none yet */
+	int turned; /* class of the transposes; -1: unknown */
 } EqualClass;
 
 struct TieCandidates {
 	const Repairs *r;
-	IntMap *lists; /* hash of the values, the list's kind and its key (a module, a tensor) -> CandidateList */
+	/* hash of the values, the list's kind and its key (a module, a tensor) -> CandidateList */
+	IntMap *lists;
 	uint64_t hash;
-	VEC(EqualClass) classes; /* of that hash */
+	VEC(EqualClass) classes; /* classes under `hash` */
 	Candidate of;
-	int last;                                        /* place of the candidate that came last */
-	CandidateList *looks[N_LISTS], *stands[N_LISTS]; /* NULL: not, or no more */
+	int last; /* place of the last candidate */
+	/* lists to compare with, lists to be entered into; NULL: not this list */
+	CandidateList *looks[N_LISTS], *stands[N_LISTS];
 	int next[N_LISTS];
 };
 
@@ -54,7 +57,7 @@ tie_candidates_new(const Repairs *r)
 	return c;
 }
 
-/* A third class under one hash is a collision. */
+/* A third class under one hash is a hash collision. */
 static int
 class_of(TieCandidates *c, const Weight *w)
 {
@@ -85,7 +88,7 @@ list_of(TieCandidates *c, int class, ListKind kind, uint64_t what)
 	return (CandidateList *)(uintptr_t)found;
 }
 
-/* 0: no module reads it. */
+/* Hash of the path of the module that reads the weight; 0: no module does. */
 static uint64_t
 module_hash(const Repairs *r, const Weight *w)
 {
@@ -135,7 +138,7 @@ tie_candidates_begin(TieCandidates *c, uint64_t hash, Weight *w)
 	c->of = (Candidate){w, c->of.place + 1};
 }
 
-/* The next one in the list that is not tied; NULL: the list has ended. */
+/* The list's next weight that is not tied; NULL: the end. */
 static const Candidate *
 peek(CandidateList *list, int *next)
 {
@@ -149,7 +152,7 @@ peek(CandidateList *list, int *next)
 	return *next < list->at.n ? &list->at.at[*next] : NULL;
 }
 
-/* Of the lists that bit i of `kinds` names, the first in the file. */
+/* The first candidate by file order, from the lists in `kinds` (a set of bits). */
 static const Candidate *
 first_candidate(TieCandidates *c, unsigned kinds)
 {
@@ -162,8 +165,8 @@ first_candidate(TieCandidates *c, unsigned kinds)
 	return best;
 }
 
-/* What its own module reads comes before what equals it by chance: layers may have begun as copies. Then file order decides what is
- * whose copy. */
+/* Candidates of the weight's own module come first: other equal weights may be equal because their
+ * layers began as copies. Then file order decides. */
 Weight *
 tie_candidates_next(TieCandidates *c)
 {
@@ -187,7 +190,8 @@ tie_candidates_stand_for(TieCandidates *c)
 		if (!list || c->next[i] == 0 || list->at.at[c->next[i] - 1].place != c->last)
 			continue;
 		c->looks[i] = c->stands[i] = NULL;
-		if (i == EQUAL_LIST) /* whoever looks at ASKED_LIST looks at EQUAL_LIST, too */
+		/* a weight that looks at ASKED_LIST looks at EQUAL_LIST, too */
+		if (i == EQUAL_LIST)
 			c->looks[ASKED_LIST] = c->stands[ASKED_LIST] = NULL;
 	}
 }

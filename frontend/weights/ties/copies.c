@@ -1,12 +1,13 @@
-/* Layers that began as copies of one, as deepcopy makes a stack of them: equal in everything, and some of it still as modules
- * begin, ones or zeros. Tied weights are equal where what lies beside them differs. */
+/* Recognizes layers that began as copies of one layer, as deepcopy makes a stack. They are equal in
+ * everything, and some tensors still hold their first values, ones or zeros. Layers with tied
+ * weights differ in their other tensors. */
 #include "frontend/weights/ties/ties.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The module's name for the weight: layers.0.fc.weight, or the path of what reads it, with dots. */
+/* The name of the weight in the module: layers.0.fc.weight; else the path of its reader, with dots. */
 static const char *
 module_name(const Repairs *r, const Weight *w)
 {
@@ -18,7 +19,7 @@ module_name(const Repairs *r, const Weight *w)
 	return name;
 }
 
-/* Length of what ends in the first number in which two names differ; 0: they differ otherwise, or not. */
+/* The length of the common prefix before the number, if two names differ only in one number; else 0. */
 static size_t
 numbered_prefix(const char *a, const char *b)
 {
@@ -32,15 +33,16 @@ numbered_prefix(const char *a, const char *b)
 	return in_a && in_b && !strcmp(a + n + in_a, b + n + in_b) ? n : 0;
 }
 
-/* Two layers, by the names of their modules. */
+/* A pair of layers, by the names of their modules. */
 typedef struct {
 	bool differ;
-	int fresh, varied; /* equal pairs of one value everywhere, as modules begin, and others */
+	/* number of equal pairs with equal elements (fresh), and with varying elements */
+	int fresh, varied;
 } LayerPair;
 struct LayerCopies {
 	const Repairs *r;
-	const Weight **by_name; /* r's list, sorted; NULL: nobody has asked */
-	StrMap *pairs;          /* the layers' names -> LayerPair */
+	const Weight **by_name; /* r's list sorted by name; NULL: not sorted so far */
+	StrMap *pairs;          /* names of both layers -> LayerPair */
 };
 
 LayerCopies *
@@ -67,7 +69,7 @@ sort_by_name(LayerCopies *c)
 	qsort(c->by_name, (size_t)c->r->list.n, sizeof(*c->by_name), compare_names);
 }
 
-/* How many weights' names sort before it. */
+/* The number of weights whose names sort before `name`. */
 static int
 names_before(const LayerCopies *c, const char *name)
 {
@@ -83,7 +85,7 @@ names_before(const LayerCopies *c, const char *name)
 	return low;
 }
 
-/* The weights of "layers.0.": names before "layers.0/". */
+/* The range of a layer's weights, with names from "layers.0." to before "layers.0/". */
 static int
 find_layer(const LayerCopies *c, const char *layer, int *first)
 {
@@ -101,7 +103,7 @@ twin_of(const LayerCopies *c, const Weight *w, const char *layer, const char *ot
 	                      arena_printf(c->r->arena, "%s%s", other, w->name + strlen(layer)));
 }
 
-/* Of the weights that both have; the smaller layer is gone through. */
+/* Compares the weights that both layers have, by a walk over the smaller layer. */
 static LayerPair
 compare_layers(LayerCopies *c, const char *x, const char *y)
 {
@@ -151,6 +153,6 @@ weights_of_copied_layers(LayerCopies *c, const Weight *a, const Weight *b)
 	y = arena_printf(c->r->arena, "%.*s.", (int)(n + strspn(y + n, "0123456789")), y);
 	const LayerPair *pair = layer_pair(c, x, y);
 	bool has_a = !strncmp(a->name, x, strlen(x)) && twin_of(c, a, x, y);
-	int others = pair->varied - has_a; /* a equals b anyhow */
+	int others = pair->varied - has_a; /* a equals b anyway, so it does not count */
 	return !pair->differ && pair->fresh > 0 && others > 0;
 }

@@ -1,9 +1,10 @@
-/* What the table before training says of tied parameters, and of copies that are not tied: the first names, and how many more. */
+/* Notes for the table before training: tied parameters, and copies that are not tied. A note gives
+ * the first names and the number of the others. */
 #include "frontend/weights/ties/ties.h"
 
 enum { SHOWN = 6 };
 typedef enum { TIED, TURNED, COPIED } Relation;
-/* The copies of one weight. */
+/* All copies of one weight in one relation. */
 typedef struct {
 	const Weight *home, *first;
 	Relation relation;
@@ -12,7 +13,7 @@ typedef struct {
 } Copies;
 typedef struct {
 	const Repairs *r;
-	IntMap *found[3]; /* by relation: address of the home -> Copies */
+	IntMap *found[3]; /* per relation: address of the home -> Copies */
 	VEC(Copies *) list;
 } Notes;
 

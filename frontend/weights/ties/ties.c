@@ -1,6 +1,8 @@
-/* Parameters that are one: of rank 2 or more, not constant-valued, and bitwise equal, or one the transpose of the other. No
- * training leaves two matrices equal; a stack of layers may begin with copies, which are hinted at alone. What an Identity
- * gives a second name is one at any rank. The copy that Gather reads gives name and layout, else the first in the file. */
+/* Finds weights that are the same parameter. They have rank 2 or more, their elements vary, and they
+ * are bitwise equal or transposes of each other. Training never leaves two matrices equal. A stack
+ * of layers may begin with copies: these are only noted. A second name by an Identity is a tie at
+ * any rank. The home, which gives name and layout, is the weight that Gather reads, else the first
+ * in the file. */
 #include "frontend/weights/ties/ties.h"
 #include "frontend/weights/values.h"
 
@@ -11,11 +13,11 @@ enum { MAX_COPIES = 1 << 20 };
 
 typedef struct {
 	Weight *weight;
-	int place;     /* in the list */
-	uint64_t hash; /* of the elements, where rows and columns are exchangeable */
+	int place;     /* index in the list */
+	uint64_t hash; /* hash of the elements, equal for the transpose */
 } TieEntry;
 
-/* A memcpy of a size that the compiler knows costs nothing; the data may be unaligned. */
+/* A memcpy of constant size costs nothing; the data may be unaligned. */
 static uint64_t
 element_bits(const TensorData *t, int64_t i)
 {
@@ -34,8 +36,8 @@ element_bits(const TensorData *t, int64_t i)
 	return x;
 }
 
-/* Equal for a tensor and its transpose: the sum of what each element gives by its bits and its place, where row i and column k are
- * exchangeable. */
+/* A hash that is equal for a tensor and its transpose: the sum over all elements of a hash of bits,
+ * row and column that is symmetric in row and column. */
 static uint64_t
 turned_hash(const TensorData *t)
 {
@@ -83,7 +85,8 @@ read_by_gather(const Repairs *r, const Weight *w)
 	return read_by(r, w, ops);
 }
 
-/* The exporters transpose a matrix anew for each call of its layer: a copy whose name they make. */
+/* Are both weights read by the same module, one under a generated name? Exporters transpose a matrix
+ * again for each call of its layer, under a new name. */
 static bool
 read_by_one_module(const Repairs *r, const Weight *a, const Weight *b)
 {
@@ -95,7 +98,7 @@ read_by_one_module(const Repairs *r, const Weight *a, const Weight *b)
 	       node_same_module(x.node->proto, y.node->proto);
 }
 
-/* To be asked of what would be tied: an option that unties nothing is told of. */
+/* Does --no-tie keep the weight from being tied? Notes that the option had an effect. */
 static bool
 untied(Repairs *r, const char *name)
 {
@@ -122,7 +125,7 @@ home_of(const Weight *w)
 	return w;
 }
 
-/* A home may have become another weight's copy: its own copies then share that one's state, too. */
+/* A home may have become a copy of another weight: its copies then share that state, too. */
 static void
 settle_homes(Repairs *r)
 {
@@ -148,7 +151,7 @@ try_pair(Repairs *r, LayerCopies *layers, Weight *a, Weight *b)
 		return PAIR_IS_TWO;
 	bool told = transposed || read_by_one_module(r, a, b) || a->tensor == b->tensor;
 	if (!told && (!values_are_wide(&a->data) || (a->is_asked_for && b->is_asked_for)))
-		return PAIR_IS_TWO; /* whoever names both has two */
+		return PAIR_IS_TWO; /* --train names both, so they are two */
 	if (!transposed && !read_by_one_module(r, a, b) && weights_of_copied_layers(layers, a, b))
 		return PAIR_IS_COPIED;
 	bool a_apart = untied(r, a->name), b_apart = untied(r, b->name);
@@ -161,7 +164,7 @@ try_pair(Repairs *r, LayerCopies *layers, Weight *a, Weight *b)
 	return PAIR_IS_ONE;
 }
 
-/* Entries are sorted. */
+/* Ties equal weights; entries are sorted by hash. */
 static void
 tie_equal(Repairs *r, const TieEntry *entries, int n, CopiedWeights *copies)
 {
@@ -224,7 +227,7 @@ tie_asked(Repairs *r, const TieOption *t)
 		               !tensor_data_equal(&a->data, &b->data)));
 }
 
-/* An input has that many along the axis, says the file. */
+/* Does the file declare an input with n elements along the axis? */
 static bool
 inputs_have(const Repairs *r, int axis, int64_t n)
 {
@@ -239,9 +242,10 @@ inputs_have(const Repairs *r, int axis, int64_t n)
 	return false;
 }
 
-/* Does it repeat along the axis because it was expanded? Where the exporter says so, of one value everywhere only along
- * the rows. Where it does not, from the first axis on, as many times as an input has elements there; a matrix has its
- * own reasons to have equal rows, and of one value everywhere are those that a person has told to train. */
+/* Is the weight an expansion along the axis? If the exporter says that it is expanded, equal
+ * elements count only along the rows. If it says nothing, n must be the size of an input's axis.
+ * Then a matrix counts only along the first axis, since its rows may be equal for other reasons. A
+ * tensor with equal elements must also be named by --train. */
 static bool
 is_expanded_along(const Repairs *r, const Weight *w, int axis, bool constant)
 {
@@ -257,8 +261,8 @@ is_expanded_along(const Repairs *r, const Weight *w, int axis, bool constant)
 	                : w->data.rank > 2 || axis == 0;
 }
 
-/* PyTorch expands a class token or a first state over the batch, and a token's type over the sequence; where these have
- * sizes, the exporter folds that. */
+/* PyTorch expands a class token or a first state over the batch, and a token type over the sequence.
+ * If these have fixed sizes, the exporter folds the expansion. */
 static void
 find_expanded(Repairs *r, Weight *w)
 {
@@ -311,7 +315,7 @@ warn_idle(Repairs *r)
 	}
 }
 
-/* What --no-tie names, and copies that repairs made, for it and because the file says that they are several. */
+/* Collects the names to keep apart: those of --no-tie, and copies that repairs made. */
 static void
 index_apart(Repairs *r)
 {
@@ -335,8 +339,8 @@ are_equal(const Repairs *r, const TieOption *t)
 	       (tensor_data_equal(&a->data, &b->data) || tensor_is_transpose(&a->data, &b->data));
 }
 
-/* One of two equal weights, that one option ties and another keeps apart; NULL: there is none. Another weight may be tied to what
- * --no-tie parted. */
+/* The weight that --no-tie keeps apart although --tie ties it to an equal one; NULL: there is no
+ * contradiction. --tie with an unequal weight is allowed. */
 static const char *
 contradiction(const Repairs *r, const TieOption *t)
 {

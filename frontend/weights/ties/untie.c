@@ -1,5 +1,5 @@
-/* --no-tie A where A is one initializer with several readers, as a table that Gather and the head read: each module but one reads
- * a copy of its own, under its path. */
+/* --no-tie A for one initializer with several readers, such as a table that Gather and the head
+ * read: each module but one gets a copy, named by its path. */
 #include "frontend/weights/origins.h"
 
 #include <string.h>
@@ -27,7 +27,8 @@ home_of(const GraphProto *g, const char *name)
 	return first;
 }
 
-/* lm_head.weight for the reader /lm_head/Transpose of model.embed_tokens.weight. */
+/* A name for the copy: lm_head.weight for the reader /lm_head/Transpose of
+ * model.embed_tokens.weight. */
 static const char *
 own_name(const Repairs *r, const NodeProto *p, const char *name)
 {
