@@ -1,4 +1,4 @@
-/* ONNX bytes <-> IR. The only place that knows ONNX, opsets and protobuf. */
+/* The face of frontend/: ONNX files to IR and back. Only frontend/ knows ONNX, opsets and protobuf. */
 #ifndef GRADC_FRONTEND_H
 #define GRADC_FRONTEND_H
 
@@ -9,7 +9,7 @@ typedef struct {
 	const char *name;
 	int64_t value;
 } DimBinding;
-/* One choice of numbers for the open dimensions. */
+/* A number for each open dimension. */
 typedef struct {
 	const char *text; /* "batch=8 seq=128" */
 	const DimBinding *dims;
@@ -21,93 +21,102 @@ typedef struct {
 	double value;
 } Fill;
 typedef struct {
-	const char *a, *b; /* b NULL for --no-tie A */
+	const char *a, *b; /* b NULL: --no-tie A */
 	bool untie;
 } TieOption;
 
-/* What the scales of activations are computed from. */
+/* Source of an activation's scale. */
 typedef enum {
-	ACTIVATIONS_STATIC,  /* one range: of calibration data, or of training's batches */
-	ACTIVATIONS_DYNAMIC, /* the tensor itself */
-	ACTIVATIONS_TOKEN,   /* each row of it, along the last axis */
-	ACTIVATIONS_FLOAT,   /* they have none */
+	ACTIVATIONS_STATIC,  /* one range, of calibration data or of training's batches */
+	ACTIVATIONS_DYNAMIC, /* each tensor itself */
+	ACTIVATIONS_TOKEN,   /* each row along the last axis */
+	ACTIVATIONS_FLOAT,   /* activations stay floats */
 } ActivationScales;
 typedef struct {
 	DType weight_type, activation_type;
 	ActivationScales activations;
-	bool per_channel; /* a scale for each output channel of a weight */
-	int64_t block;    /* a scale for each block along the inputs of a weight; 0: none */
-	bool keep_bias;   /* biases stay floats */
-	bool add_bias;    /* convolutions and Gemms without a bias get one of zeros */
-	bool results;     /* of convolutions become codes, too, as integer kernels write them */
-	bool tables;      /* that Gather reads rows of, too */
-	bool quiet;       /* products that stay are not told */
-	bool divides;     /* a block that does not divide an axis is an error */
-	bool shapes_only; /* missing numbers are fine: those of QuantizedTensor are NULL then */
-	const char *const *only,
-		*const *skip; /* globs over nodes' names, NULL-terminated; only empty: all */
+	bool per_channel; /* a weight has a scale per output channel */
+	/* length of a weight's blocks along its inputs, each with a scale; 0: no blocks */
+	int64_t block;
+	bool keep_bias; /* biases stay floats */
+	bool add_bias;  /* convolutions and Gemms without a bias get a bias of zeros */
+	/* results of convolutions become codes, too, as integer kernels write them */
+	bool results;
+	bool tables;      /* tables whose rows Gather picks become codes, too */
+	bool quiet;       /* no warnings of products that are not quantized */
+	bool divides;     /* a block must divide its axis; otherwise an error */
+	bool shapes_only; /* numbers may be missing: QuantizedTensor has NULL then */
+	/* globs for names of nodes, NULL-terminated; `only` empty: all nodes */
+	const char *const *only, *const *skip;
 } QuantizeOptions;
 typedef enum { QUANTIZED_ACTIVATION, QUANTIZED_WEIGHT, QUANTIZED_BIAS } QuantizedKind;
 typedef struct {
-	void *node; /* of the file's graph; NULL: the graph gives the value out */
+	void *node; /* node of the file's graph; NULL: the value is an output of the graph */
 	int input;
 } QuantizedReader;
 typedef struct QuantizedTensor QuantizedTensor;
 struct QuantizedTensor {
 	QuantizedKind kind;
-	const char *name;  /* of the ONNX value */
-	const char *node;  /* the first that reads it */
-	DType type;        /* of a code */
-	Ints shape, group; /* of weights and biases: places along each axis that share a scale */
-	int axis;          /* along which scales differ; -1: there is one */
-	int64_t block; /* of a weight's inputs; of an activation with a scale for each row: the row */
+	const char *name;  /* name of the ONNX value */
+	const char *node;  /* name of its first reader */
+	DType type;        /* type of a code */
+	Ints shape, group; /* for weights and biases: lengths along each axis that share a scale */
+	int axis;          /* axis along which scales differ; -1: one scale */
+	/* length of a weight's blocks along its inputs, or of an activation's rows */
+	int64_t block;
 	int64_t n_scales;
-	const float *
-		numbers; /* n, of weights and biases; the model's; NULL where shapes_only left them out */
+	/* n numbers of a weight or bias, owned by the model; NULL: missing (shapes_only) */
+	const float *numbers;
 	int64_t n;
-	const QuantizedTensor *input, *weight; /* of a bias, whose scale is the product of theirs */
-	/* Of a weight: the one node that multiplies by it from the right, NULL: several do, or from the left; its axes that are
-	 * outputs and that are added up. */
+	/* for a bias: its scale is the product of their scales */
+	const QuantizedTensor *input, *weight;
+	/* For a weight: the only node that multiplies by it from the right (NULL: several nodes, or
+	 * from the left), the axis of its outputs, and the axis that the product sums over. */
 	void *product;
 	int channel_axis, input_axis;
-	/* Of a matrix: the value whose last axis its product adds up; NULL: another product. */
+	/* For a matrix: the value whose last axis the product sums over; NULL: another product. */
 	const char *product_input;
-	ActivationScales activations; /* of an activation */
-	bool may_be_vector; /* rows have their scales, and nothing declares how many there are: see quantized_is_vector */
-	float *scale;  /* the caller's, n_scales; NULL: computed from the values (dynamic, token) */
-	int32_t *zero; /* likewise */
+	ActivationScales activations; /* for an activation */
+	/* each row has a scale, but the rank is unknown: see quantized_is_vector */
+	bool may_be_vector;
+	/* n_scales numbers of the caller; NULL: computed from the values (dynamic, token) */
+	float *scale;
+	int32_t *zero; /* n_scales zero points, likewise */
 	VEC(QuantizedReader) readers;
-	void *maker; /* of a result that the graph gives out: who makes it; else NULL */
-	/* Set when it is written: what readers read, and before it the codes, their scales and zero points. */
+	void *maker; /* node that makes a result which is an output of the graph; else NULL */
+	/* Names, set when the tensor is written: `output` is the dequantized value, which the
+	 * readers read. */
 	const char *output, *codes, *scales, *zeros;
-	/* In training, NULL where there is none. Of a weight: the scales, learned. Of a static activation: its range, and what is learned
-	 * beyond the scale and zero point of that range. */
+	/* In training; NULL: not used. For a weight: learned scales. For a static activation: its
+	 * range, and learned shifts of the scale and zero point of that range. */
 	State *learned, *low, *high, *scale_shift, *zero_shift;
 };
 typedef VEC(QuantizedTensor *) QuantizedTensors;
-/* The bias behind a weight's product, and how the mean of what the product reads gets into it: with the mean[c] of each channel of x,
- * bias -= factor * sum over c of (codes' weight - weight) * mean[c]. */
+/* The bias behind a weight's product, and how to correct it. mean[c] is the mean of channel c of the
+ * product's input x: bias -= factor * sum over c of (codes' weight - weight) * mean[c]. */
 typedef struct {
-	const char *name;       /* of an initializer; NULL: no bias to correct */
-	QuantizedTensor *codes; /* the same where it becomes codes, else NULL */
+	const char *name;       /* name of an initializer; NULL: no bias to correct */
+	QuantizedTensor *codes; /* the bias in codes; NULL: it stays floats */
 	Ints shape;
-	int64_t n; /* channels of the result */
+	int64_t n; /* number of the result's channels */
 	const float *floats;
 	const char *x;
-	int x_axis;         /* of the channels that are added up; from the end where negative */
-	int64_t x_channels; /* along it */
-	int64_t group;      /* of a convolution, else 1 */
+	/* axis of the channels that the product sums over; negative: from the end */
+	int x_axis;
+	int64_t x_channels; /* its size */
+	int64_t group;      /* groups of a convolution, else 1 */
 	bool is_transposed; /* ConvTranspose: groups lie along the weight's inputs */
 	double factor;
 } ProductBias;
-/* Quantization-aware training: what products read becomes codes and numbers again. */
+/* Quantization-aware training: inputs of products are quantized and dequantized. */
 typedef struct {
 	QuantizedTensors tensors;
-	double averaging;     /* a batch's part in a static range: PyTorch's averaging_constant */
-	int64_t freeze_after; /* so many updates static ranges stay; 0: never */
-	bool learn_scales;    /* scales of weights and of static activations are parameters */
-	bool learn_zeros;     /* zero points of static activations, too */
-	int opset;            /* of the exported model; 0: its own */
+	/* weight of a batch in a static range: PyTorch's averaging_constant */
+	double averaging;
+	int64_t freeze_after; /* number of updates after which static ranges stay fixed; 0: never */
+	bool learn_scales;    /* scales of weights and static activations are parameters */
+	bool learn_zeros;     /* zero points of static activations are parameters, too */
+	int opset;            /* opset of the exported model; 0: the model's own */
 } FakeQuantization;
 
 /* An input of `gradc run --input`, or a result. */
@@ -118,117 +127,121 @@ typedef struct {
 	int64_t dims[MAX_RANK];
 	const void *data;
 } NamedTensor;
-/* A graph's input or output that is a list: a sequence, an optional tensor, or an optional sequence. Its elements are inputs and
- * outputs of their own, NAME[0], NAME[1] ... */
+/* An input or output of the graph that is a list: a sequence, an optional tensor, or an optional
+ * sequence. Each element becomes an input or output of its own: NAME[0], NAME[1] ... */
 typedef struct {
 	const char *name;
 	bool sequence, optional;
-	bool absent; /* an optional that has nothing */
+	bool absent; /* an optional without content */
 	int n;
-	const NamedTensor
-		*elements; /* of inputs; NULL: of outputs, which are results from `first` on */
+	/* elements of an input; NULL: an output, whose elements are results from `first` on */
+	const NamedTensor *elements;
 	int first;
 } GivenList;
 
-/* --batch-axis: which axis of an input counts rows; -1: none does. */
+/* --batch-axis: the axis of an input that counts rows; -1: no axis does. */
 typedef struct {
 	const char *input;
 	int axis;
 } BatchAxisOption;
 
-/* --bound: how many elements an operator's result has at most, where the data say it. */
+/* --bound: the largest size of an operator's result, if the size depends on data. */
 typedef struct {
-	const char *name; /* of the result */
+	const char *name; /* name of the result */
 	int64_t value;
 	bool *used;
 } SizeBound;
-/* An output that is padded: result `first`, with the count behind it. */
+/* A padded output: result `first`, followed by its count. */
 typedef struct {
 	const char *name;
 	int axis, first;
 } PaddedOutput;
 
 typedef struct {
-	const Binding *bindings; /* at least one; each has its own functions over one state table */
+	const Binding *bindings; /* at least one; each has its own functions over the same states */
 	int n_bindings;
 	int64_t batch; /* --batch; 0: not given */
 	const BatchAxisOption *batch_axes;
 	int n_batch_axes;
-	/* What becomes of dimensions that nothing binds. */
+	/* Treatment of dimensions that nothing binds. */
 	enum { OPEN_ERROR, OPEN_ONE } open_dims;
 	const Fill *fills;
 	int n_fills;
-	/* Axes, sizes and the like may depend on these: what is imported is then right for these numbers alone. They stay inputs. */
+	/* Inputs whose numbers are known at import, for example axes and sizes. The imported module
+	 * is right only for these numbers. They stay inputs. */
 	const NamedTensor *given;
 	int n_given;
 	const SizeBound *bounds;
 	int n_bounds;
-	const GivenList *lists; /* their lengths and shapes are those of the module */
+	const GivenList *lists; /* lists whose lengths and shapes the module is built for */
 	int n_lists;
 	const TieOption *ties;
 	int n_ties;
-	const char *const *repairs; /* --repair, NULL-terminated; NULL for none */
+	const char *const *repairs; /* --repair, NULL-terminated; NULL: not given */
 	const char *const *no_repairs;
-	/* "train GLOB", "freeze GLOB" and others, in order, NULL-terminated: a name after train is a parameter
-	 * whatever the file says, and who is frozen decides over batch statistics. */
+	/* Rules in order, NULL-terminated: "train GLOB", "freeze GLOB" and others. A full name after
+	 * train is a parameter whatever the file says. Freezing decides whether a batch norm uses
+	 * batch statistics. */
 	const char *const *rules;
-	bool update_statistics;  /* --statistics=update: also those of frozen batch norms */
+	bool update_statistics;  /* --statistics=update: frozen batch norms update theirs, too */
 	bool restore_train_mode; /* --train-mode=restore */
-	bool sync_batch_norm;    /* --sync-batchnorm: batch norms take the batch of all ranks */
+	bool sync_batch_norm;    /* --sync-batchnorm: batch norms use the batch of all ranks */
 	bool keep_metadata;
 	bool forward_only;          /* nothing will be trained: codes stay codes */
-	FakeQuantization *quantize; /* --quantize; NULL: nothing */
-	bool shapes_only;           /* --init random: missing weights are fine */
-	const char *const *
-		outputs; /* values that are results besides the graph's, NULL-terminated; NULL: none */
+	FakeQuantization *quantize; /* --quantize; NULL: not given */
+	bool shapes_only;           /* --init random: weights may be missing */
+	/* further values that become results, NULL-terminated; NULL: no further ones */
+	const char *const *outputs;
 } ImportOptions;
 
 /* A graph input or output as the file declares it. */
 typedef struct {
 	const char *name;
-	DType dtype; /* in the file */
+	DType dtype; /* type in the file */
 	int rank;
-	int64_t dims[MAX_RANK];        /* bound */
-	const char *symbols[MAX_RANK]; /* NULL where the file has a number; "" where unnamed */
-	int batch_axis;   /* that --batch binds: the leading one, or another that is called batch */
-	bool open_batch;  /* it was symbolic, unnamed or open */
-	bool known_batch; /* it is called batch, or --batch-axis says it */
-	/* It counts rows (frontend/import/rows.c). Of inputs whose batch axis the file leaves open, those with the symbol of the
-	 * first, without a symbol, or bound by --batch. Of a file without open dimensions, which does not tell, those with
-	 * the number of the first. Of outputs: what the graph computes tells. */
+	int64_t dims[MAX_RANK];        /* bound sizes */
+	const char *symbols[MAX_RANK]; /* NULL: a number in the file; "": an unnamed dimension */
+	int batch_axis;   /* axis that --batch binds: the leading axis, or one called batch */
+	bool open_batch;  /* the batch axis is symbolic, unnamed or open */
+	bool known_batch; /* the batch axis is called batch, or --batch-axis gives it */
+	/* The batch axis counts rows (frontend/import/rows.c). If the file leaves an input's batch
+	 * axis open, it counts rows if its symbol equals that of the first input, is missing, or is
+	 * bound by --batch. In a file without open dimensions it counts rows if its size equals that
+	 * of the first input. For an output, the graph decides. */
 	bool has_rows;
-	bool rows_mixed; /* of outputs: an element may depend on several rows */
+	bool rows_mixed; /* for outputs: an element may depend on several rows */
 } ImportPort;
 
 typedef VEC(ImportPort) ImportPorts;
 
-/* The graph's ports under one binding. */
+/* Inputs and outputs of the graph under one binding. */
 typedef struct {
 	const char *text;
-	ImportPorts inputs; /* in file order, without those that initializers or --fill give */
+	ImportPorts inputs; /* in file order, without inputs that initializers or --fill provide */
 	ImportPorts outputs;
 	VEC(GivenList) lists; /* outputs that are lists, in order */
 	VEC(PaddedOutput) padded;
-	int64_t rows; /* how many samples: the batch axis of the first open input, else of the first */
+	/* number of samples: the batch axis of the first open input, else of the first input */
+	int64_t rows;
 } ImportBinding;
 
-/* A float tensor of which the file does not say whether it is a parameter. */
+/* A float tensor that may be a parameter or not: the file does not tell. */
 typedef struct {
 	const char *name;
-	const char *reasons_for, *reasons_against; /* that it is one */
-	const char *option;                        /* that settles it otherwise than the table */
-	bool trains;                               /* unless it does */
-	const State *state;                        /* NULL: a constant of the graph */
+	const char *reasons_for, *reasons_against; /* for and against being a parameter */
+	const char *option;                        /* option that decides otherwise */
+	bool trains;                               /* decision without that option */
+	const State *state;                        /* NULL: it is a constant of the graph */
 } ImportDoubt;
 
-/* A float tensor of the file that is a constant of the graph: it has no state. */
+/* A float tensor of the file that became a constant: it has no state. */
 typedef struct {
 	const char *name, *path, *why;
-	const char *option; /* that makes it a parameter; NULL: nothing reads it */
+	const char *option; /* option that makes it a parameter; NULL: nothing reads the tensor */
 	Type type;
 } ImportConstant;
 
-/* Tensors of one verdict, or in doubt: --train and --freeze take them as @NAME. */
+/* Tensors with the same verdict, or in doubt. --train and --freeze take a group as @NAME. */
 typedef struct {
 	const char *name;
 	int n;
@@ -236,119 +249,132 @@ typedef struct {
 
 typedef struct {
 	const char *path;
-	int64_t ir_version, opset; /* of ai.onnx */
+	int64_t ir_version, opset; /* opset of ai.onnx */
 	const char *producer;
 	int n_nodes, n_functions;
 	VEC(ImportBinding) bindings;
-	StringList repairs;          /* "transposes: val_67 of h.0.fc.weight" ... */
-	StringList notes;            /* what a person should know of the file before training */
-	StringList training_form;    /* nodes that the file has in training form: batch norm "bn" */
-	bool computes_training_form; /* some are computed so: their layers are not frozen */
-	VEC(ImportDoubt) doubts;     /* in file order */
+	StringList repairs;       /* "transposes: val_67 of h.0.fc.weight" ... */
+	StringList notes;         /* facts about the file to know before training */
+	StringList training_form; /* nodes in training form: batch norm "bn" */
+	/* some of them run in training form: their layers are not frozen */
+	bool computes_training_form;
+	VEC(ImportDoubt) doubts; /* in file order */
 	VEC(ImportGroup) groups;
-	VEC(ImportConstant) constants;  /* likewise */
-	VEC(StateSource) state_sources; /* by state id */
+	VEC(ImportConstant) constants;  /* in file order */
+	VEC(StateSource) state_sources; /* indexed by state id */
 	struct Model *model;            /* the parsed file */
 } Import;
 
-typedef struct Model Model; /* an ONNX file: scanned, unpacked, checked, not yet lowered */
+typedef struct Model Model; /* An ONNX file: scanned, unpacked, checked, not yet imported. */
 
-/* ---- adapter_modules.c: in the module's arena */
+/* ---- adapter_modules.c: the result is in the module's arena */
 AdapterModules model_adapter_modules(const Module *m, const Adapter *a);
 
-/* Reads and checks the whole file: every fault is reported. NULL on any.
- * Exit codes: 3 malformed, 4 unsupported, 5 file or system. */
+/* Reads and checks the whole file and reports every fault. NULL after any fault. Exit codes: 3
+ * malformed, 4 unsupported, 5 file or system. */
 Model *model_open(const char *path, Diag *diag);
-/* A function as an ONNX file (onnx_out/): its results, by their names; of @accumulate one micro-batch, "loss", the mean, and "grad.NAME" of each
- * trained parameter. In the arena; NULL after reporting. */
+/* A function of the module as an ONNX file (frontend/export/write.c). Outputs are its results by
+ * name. For @accumulate, outputs are those of one micro-batch: "loss", the mean, and "grad.NAME" for
+ * each trained parameter. The bytes are in the arena; NULL after reporting. */
 uint8_t *module_encode_onnx(const Module *m, const Function *f, Arena *arena, Diag *diag,
                             size_t *size);
 void model_close(Model *model);
-/* The graph as module with one function of role forward, (inputs) -> (outputs), for each binding (see
- * module_program), and one of role inference where that differs, over its states: parameters and running statistics, each with kind, lifetime, trainable, why, decay (true for rank >= 2 or
- * all: as PyTorch's single group, true for all) and lr_scale 1. `module->import` is an Import in
- * the module's arena. The model must outlive the module. Names of open dimensions are listed by one
- * EXIT_USAGE error under OPEN_ERROR. NULL on any fault, after all were reported. */
+/* Imports the graph as a module. For each binding (see module_program) it has a function of role
+ * forward, (inputs) -> (outputs), and one of role inference if that differs. All functions share the
+ * states: parameters and running statistics. Each state has kind, lifetime, trainable, why, decay
+ * (true for rank >= 2 or for all: as PyTorch's single group, true for all) and lr_scale 1.
+ * `module->import` is an Import in the module's arena. The model must outlive the module. Under
+ * OPEN_ERROR, one EXIT_USAGE error lists all open dimensions. NULL after any fault; all faults are
+ * reported. */
 Module *model_import(Model *model, const ImportOptions *options, Diag *diag);
-/* How long an import takes, whatever the machine: one step for each node, functions inlined, and for each 1024 elements of
- * initializers, which are looked through. What loops unroll is not counted. At least 1. */
+/* The effort of an import, independent of the machine: one step per node, with functions inlined,
+ * and one per 1024 elements of initializers. Unrolled loops are not counted. At least 1. */
 int64_t model_import_steps(const Model *model);
-/* The open dimensions of the inputs, so that `run` can bind them from its files: calls visit(ctx, input, axis,
- * name, rows) for each; its name is its symbol, or INPUT[AXIS] where it has none; rows: --batch binds it. Of the options only
- * batch_axes matter. */
+/* Visits the open dimensions of the inputs, so that `run` can bind them from its files. name: the
+ * symbol, or INPUT[AXIS] if there is no symbol. rows: --batch binds the dimension. Of the options
+ * only batch_axes are used. */
 void model_open_dims(const Model *model, const ImportOptions *o,
                      void (*visit)(void *ctx, const char *input, int axis, const char *name,
                                    bool rows),
                      void *ctx);
 
-/* A node of the main graph, model-local functions inlined. */
+/* A node of the main graph, with model-local functions inlined. */
 typedef struct {
 	const char *name; /* as in locations; never empty */
 	const char *op, *domain;
-	const char
-		*scopes; /* of torch's exporter: "['', 'layers', 'layers.1', 'add']"; "" for none */
+	/* scopes by torch's exporter: "['', 'layers', 'layers.1', 'add']"; "": unknown */
+	const char *scopes;
 	const char *const *inputs, *const *outputs;
 	int n_inputs, n_outputs;
 } GraphNode;
 void model_nodes(const Model *model, void (*visit)(void *ctx, const GraphNode *node), void *ctx);
 
-/* external_files.c: the absolute paths of the files that the model's tensors name, in each folder where they are looked for. */
+/* external_files.c: visits the absolute paths where the files of the model's tensors may be, in each
+ * of the model's folders. */
 void model_external_files(const Model *model, void (*visit)(void *ctx, const char *path),
                           void *ctx);
 
-/* The template of the exported file, into the writer's export and literal sections. States are
- * referred to by their id in m. */
+/* Writes the template of the exported file into the writer's export and literal sections. Records
+ * refer to states by their id in m. */
 bool model_export_template(const Module *m, FormatWriter *w, Diag *diag);
-/* A function over the given values made of another ONNX file's graph (--loss onnx:FILE): inputs
- * named like a value in `names` are joined, the others become parameters of `f`; initializers are
- * constants. Returns the graph's outputs; NULL after reporting. */
+/* Adds another ONNX file's graph to the function under construction (--loss onnx:FILE). An input
+ * named like a value in `names` is joined with it; other inputs become parameters of the function;
+ * initializers become constants. Returns the graph's outputs; NULL after reporting. */
 Value **model_inline(Model *loss, Builder *b, const char *const *names, Value *const *values,
                      int n_values, int *n_outputs, Diag *diag);
 
-/* ---- quantize_find.c, quantize_write.c: QuantizeLinear and DequantizeLinear put into a file's graph */
-/* Batch norms normalize by their running statistics, and Dropout goes; warns where the file has them in training form. False after
- * reporting: something reads what only training has. */
+/* ---- frontend/edit: the functions of `gradc quantize` */
+/* Brings nodes to inference form: batch norms use running statistics, Dropout becomes Identity.
+ * Warns if the file has nodes in training form. False after reporting: a node reads a result that
+ * only training form has. */
 bool model_use_inference_form(Model *model, Diag *diag);
-/* Folds batch norms in that form into the convolutions before them; says how many stay. */
+/* Folds batch norms in inference form into the convolutions before them; reports how many remain. */
 void model_fold_batch_norms(Model *model, Diag *diag);
-/* Moves factors between the weights of products that follow one another, so that each weight's channels have ranges alike. */
+/* Moves factors between the weights of consecutive products, so that a weight's channels have
+ * similar ranges. */
 void model_equalize(Model *model, Diag *diag);
-/* The bias of each weight's product, n of the list; the others' are NULL by name. How many weights have none. */
+/* Fills out[i] with the bias of list item i's product; its name is NULL if there is no bias to
+ * correct. Returns the number of weights without a bias. */
 int model_find_biases(Model *model, const QuantizedTensors *list, ProductBias *out, Diag *diag);
 void model_set_bias(Model *model, const ProductBias *bias, const float *numbers);
-/* Multiplies matrices that read one value by s[input], and divides the value: where it is made, if only they read it and what makes
- * it is linear in numbers of the file, else by a Mul. list: all that is quantized. */
+/* Multiplies the matrices in `readers`, which all read one value, by s[input], and divides the value
+ * by s. The division is done in constants that the value is made of, if no other nodes read it; else
+ * by a Mul. list: all quantized tensors. */
 void model_scale_inputs(Model *model, const QuantizedTensors *readers, const QuantizedTensors *list,
                         const float *s, Diag *diag);
-/* Of an activation with a scale for each row that turns out to be one row: one scale for the tensor, as a block of a vector is none. */
+/* For an activation with a scale per row whose rank turns out to be 1. ONNX has no blocks for
+ * vectors; the tensor gets one scale. */
 void quantized_is_vector(QuantizedTensor *t);
-/* What would be quantized, in the order of the graph; false after reporting. */
+/* Finds the tensors to quantize, in graph order; false after reporting. */
 bool model_quantize_find(Model *model, const QuantizeOptions *options, Arena *arena,
                          QuantizedTensors *out, Diag *diag);
 Groups quantized_groups(const QuantizedTensor *t);
-/* Can the model's opset, or `opset` to which it is raised (0: its own), say all that? False after reporting. */
+/* Does the model's opset, or `opset` (0: the model's), have all needed forms of codes? Raises the
+ * model to `opset`. False after reporting. */
 bool model_quantize_opset(Model *model, const QuantizedTensors *list, int opset, Diag *diag);
-/* Of what onnxruntime's CPU does not run. */
+/* Warns of forms that onnxruntime's CPU cannot run. */
 void model_quantize_warn(const QuantizedTensors *list, Diag *diag);
-/* Writes the model with what is quantized; opset 0: its own. False after reporting. The model is of no other use then. */
+/* Writes the quantized model; opset 0: the model's own. False after reporting. The model must not be
+ * used afterwards. */
 bool model_quantize_write(Model *model, QuantizedTensors *list, int opset, const char *path,
                           Diag *diag);
 
-/* ---- training_info.c: the training algorithm that the file carries */
+/* ---- training_info.c: the training algorithm in the file */
 typedef struct {
-	const char *loss;        /* the value */
+	const char *loss;        /* name of the loss value */
 	const char *optimizer;   /* as --optimizer takes it */
 	StringList parameters;   /* names of initializers */
 	StringList first_values; /* "NAME=HOW", as --init takes it */
 } TrainingInfo;
-/* The nodes and inputs of its loss become the model's; what does not fit is reported. */
+/* Adds the loss's nodes and inputs to the model; reports unsupported algorithms. */
 bool model_take_training(Model *model, TrainingInfo *out, Diag *diag);
 
-/* What `gradc ops` prints: calls visit for each importer row. */
+/* A row of `gradc ops`; importer_rows visits each importer row. */
 typedef struct {
 	const char *domain, *name;
-	int since, until; /* until 0: still current */
-	bool gradient; /* false: of results that no small change of a float input changes, or that are no floats */
+	int since, until; /* until 0: no last opset */
+	/* false: results are not floats, or do not change with small changes of a float input */
+	bool gradient;
 } OpsetRow;
 void importer_rows(void (*visit)(void *ctx, const OpsetRow *row), void *ctx);
 
@@ -357,10 +383,10 @@ Status tensor_proto_read(Arena *arena, const char *path, DType *dtype, int *rank
                          int64_t dims[MAX_RANK], void **data);
 Status tensor_proto_write(const char *path, const char *name, DType dtype, int rank,
                           const int64_t *dims, const void *data);
-/* SequenceProto and OptionalProto files, as list->sequence and list->optional say. */
+/* SequenceProto and OptionalProto files, according to list->sequence and list->optional. */
 Status list_proto_read(Arena *arena, const char *path, GivenList *list);
 Status list_proto_write(const char *path, const GivenList *list);
-/* Is the graph's input of that name a list? Says which, without elements. */
+/* Is the graph's input a list? *out says which kind; it has no elements. */
 bool model_list_input(const Model *model, const char *name, GivenList *out);
 
 #endif

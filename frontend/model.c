@@ -1,10 +1,10 @@
-/* Opening a model: read, scan, unpack with a capped allocator, check, flatten. */
+/* Opens a model: read, scan, unpack with a capped allocator, check, inline functions. */
 #include "frontend/import/import.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADER = 16 }; /* before each block: its size; keeps the alignment of malloc */
+enum { HEADER = 16 }; /* in front of each block, for its size; keeps malloc's alignment */
 
 static void *
 capped_alloc(void *data, size_t size)
@@ -63,7 +63,7 @@ read_model(Model *model, Diag *diag)
 	return ok;
 }
 
-/* Every operator has an importer; each without one is reported. */
+/* Reports every operator without an importer. */
 static void
 check_supported(Model *model, Diag *diag)
 {
@@ -85,7 +85,7 @@ check_supported(Model *model, Diag *diag)
 		                "inlined by themselves");
 }
 
-/* There are no strings at run time. */
+/* Reports inputs of strings: there are no strings at run time. */
 static void
 check_inputs(Model *model, Diag *diag)
 {

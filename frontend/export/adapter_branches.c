@@ -1,21 +1,23 @@
-/* Adapters in the exported model: beside each node that reads an adapted weight stands the node again with the adapter's first part in
- * the weight's place, then a product with the second one. For example, a Gemm y = x w' with scale 2:
+/* Writes adapters into the exported model. A node that reads an adapted weight gets a branch: the
+ * same node with the adapter's first matrix in the weight's place, then a product with the second
+ * matrix. For example, a Gemm y = x w' with scale 2:
  *
- *	x -- Gemm(w) -- y        x -- Gemm(w) ------------------------------------- Add -- y
- *	                   ->      -- Gemm(lora_A) -- MatMul(lora_B') -- Mul(2) ---/
+ *   x -- Gemm(w) -- y        x -- Gemm(w) ------------------------------------- Add -- y
+ *                       ->      -- Gemm(lora_A) -- MatMul(lora_B') -- Mul(2) ---/
  *
- * With learned sizes the sum is multiplied by magnitude / norm of each output, numbers that are computed when it is written; the bias is
- * added behind. The weight and its name stay as they are. What reads it behind Identity, Cast, Transpose or codes reads it, too; other operators than
- * those of `forms` cannot have a branch. */
+ * With learned magnitudes (DoRA) the sum is multiplied by magnitude / norm per output, which is
+ * computed at export; the bias is added behind. The weight keeps its name and numbers. Nodes that
+ * read it through Identity, Cast, Transpose or codes get branches, too. Operators that are not in
+ * `forms` cannot have a branch. */
 #include "frontend/export/branches.h"
 #include "frontend/import/import.h"
 
 #include <string.h>
 
-/* A value that is an adapted weight: its axis i is the weight's axis order.at[i]. */
+/* A value that holds an adapted weight: its axis i is the weight's axis order.at[i]. */
 typedef struct {
 	const Adapter *adapter;
-	DType dtype; /* that its adapter has in the file */
+	DType dtype; /* type of the adapter in the file */
 	Ints order;
 } Alias;
 
@@ -25,20 +27,19 @@ typedef struct {
 	const Repairs *repairs;
 	Arena *arena;
 	StrMap *aliases; /* name of a value -> Alias */
-	StrMap *names;   /* every name of the graph */
-	StrMap *tensors; /* "NAME axes" -> name of an initializer that was added */
-	IntMap *holes;   /* address of an initializer that was added -> ExportRecord */
+	StrMap *names;   /* all names in the graph */
+	StrMap *tensors; /* "NAME axes" -> name of an added initializer */
+	IntMap *holes;   /* address of an added initializer -> ExportRecord */
 	VEC(NodeProto *) nodes;
 	VEC(TensorProto *) initializers;
-	const NodeProto *fault; /* one that can have no branch; NULL: there is none */
+	const NodeProto *fault; /* first node that cannot have a branch; NULL: no such node */
 } Branches;
 
-/* Where a node reads a weight. */
+/* How an operator reads a weight, and the form of its branch. */
 typedef struct {
 	const char *op;
 	int input;
-	int (*outputs)(const NodeProto *p,
-	               int rank); /* the axis of the operand along which they lie */
+	int (*outputs)(const NodeProto *p, int rank); /* the operand's axis of outputs */
 	enum { PRODUCT_BEHIND, PRODUCT_BEFORE, PRODUCT_CONV } second;
 } Form;
 
@@ -65,7 +66,7 @@ static const Form forms[] = {
 	{"Gather", 0, second_axis, PRODUCT_BEHIND},
 };
 
-/* A table whose rows are taken, no other one. */
+/* Gather has a branch only for rows of a matrix. */
 static const Form *
 form_of(const NodeProto *p, int input, int rank)
 {
@@ -119,7 +120,8 @@ add_tensor(Branches *b, const char *name, DType dtype, const Ints *shape, const 
 	return t;
 }
 
-/* A part of an adapter, axis i of which is the state's axis perm.at[i], and `ones` axes more: the same name for the same. */
+/* An initializer for a part of an adapter: its axis i is the state's axis perm.at[i], with `ones`
+ * axes of size 1 behind. Equal requests share one initializer. */
 static const char *
 add_part(Branches *b, const Alias *at, const State *s, Ints perm, int ones)
 {
@@ -148,7 +150,7 @@ add_part(Branches *b, const Alias *at, const State *s, Ints perm, int ones)
 	return name;
 }
 
-/* In the weight's place: its axes, with the rank in place of the outputs. */
+/* The matrix in the weight's place: it has the weight's axes, with the rank in place of the outputs. */
 static const char *
 add_first(Branches *b, const Alias *at, int outputs)
 {
@@ -157,12 +159,12 @@ add_first(Branches *b, const Alias *at, int outputs)
 
 	if (at->order.at[outputs] == a->axis)
 		return add_part(b, at, a->a, perm, 0);
-	for (int i = 0; i < perm.n; i++) /* b is [places along the axis, rank] */
+	for (int i = 0; i < perm.n; i++) /* b is [size of the adapter's axis, rank] */
 		perm.at[i] = i == outputs;
 	return add_part(b, at, a->b, perm, 0);
 }
 
-/* [rank, outputs], or the transpose, or a window of one place. */
+/* The second matrix: [rank, outputs], or its transpose, or a kernel of size 1. */
 static const char *
 add_second(Branches *b, const Alias *at, const Form *form, int outputs)
 {
@@ -177,7 +179,7 @@ add_second(Branches *b, const Alias *at, const Form *form, int outputs)
 	return add_part(b, at, by_b ? a->b : a->a, perm, ones);
 }
 
-/* One for each output, in an axis of that place from the end. */
+/* A vector with one factor per output, with `behind` axes of size 1 behind. */
 static const char *
 add_factors(Branches *b, const Alias *at, const char *base, int behind)
 {
@@ -228,7 +230,8 @@ add_node(Branches *b, const char *base, const char *op, const char *x, const cha
 	return z;
 }
 
-/* The node without a bias, with another tensor in the weight's place. Before opset 11 Gemm needs something to add. */
+/* A copy of the node without a bias, with another tensor in the weight's place. Before opset 11 Gemm
+ * requires a third input: 0. */
 static const char *
 add_same(Branches *b, const NodeProto *from, const Form *form, const char *weight, DType dtype)
 {
@@ -249,7 +252,7 @@ add_same(Branches *b, const NodeProto *from, const Form *form, const char *weigh
 	return y;
 }
 
-/* The node with another name for its result. */
+/* A copy of the node with another name for its result. */
 static const char *
 add_renamed(Branches *b, const NodeProto *from)
 {
@@ -262,7 +265,7 @@ add_renamed(Branches *b, const NodeProto *from)
 	return base;
 }
 
-/* The bias in the result's shape; NULL: there is none. */
+/* The bias in the result's shape; NULL: no bias. */
 static const char *
 bias_of(Branches *b, const NodeProto *from, const Form *form, const Alias *at, int behind)
 {
@@ -282,7 +285,7 @@ bias_of(Branches *b, const NodeProto *from, const Form *form, const Alias *at, i
 	return add_node(b, y, "Reshape", bias, name, NULL);
 }
 
-/* The sum times the outputs' factors; a bias is added behind. */
+/* Multiplies the sum by the outputs' factors, then adds the bias. */
 static void
 add_scaled(Branches *b, const NodeProto *from, const Form *form, const Alias *at, const char *base,
            const char *x)
@@ -299,7 +302,7 @@ add_scaled(Branches *b, const NodeProto *from, const Form *form, const Alias *at
 		add_node(b, y, "Add", sum, bias, y);
 }
 
-/* What reads the weight gets another name for its result; the sum has it. */
+/* Adds the branch. The node's result gets another name; the sum has the node's. */
 static void
 add_branch(Branches *b, const NodeProto *from, const Form *form, const Alias *at)
 {
@@ -335,7 +338,7 @@ put_alias(Branches *b, const char *name, const Adapter *a, DType dtype, Ints ord
 	strmap_put(b->aliases, name, alias);
 }
 
-/* The tensors that hold an adapted weight; with --quantize what stands for their codes. */
+/* Finds the values that hold an adapted weight, also those of its codes if the model is quantized. */
 static void
 find_weights(Branches *b, const QuantizedTensors *quantized)
 {
@@ -358,7 +361,7 @@ find_weights(Branches *b, const QuantizedTensors *quantized)
 	}
 }
 
-/* The type in which a node's result is multiplied: what its adapter is to have. */
+/* The type of the adapter for readers of a node's result. */
 static DType
 passed_dtype(const Branches *b, const NodeProto *p, const Alias *at)
 {
@@ -371,7 +374,8 @@ passed_dtype(const Branches *b, const NodeProto *p, const Alias *at)
 	return tensor_dtype(type, &dtype) && dtype_is_float(dtype) ? dtype : at->dtype;
 }
 
-/* An Identity whose result is a weight of its own, merged with another of the same numbers, passes nothing on. */
+/* Is the node an Identity whose result is a weight of its own, merged with an equal one? It passes
+ * no adapter on. */
 static bool
 is_own_weight(const Branches *b, const NodeProto *p)
 {
@@ -380,14 +384,14 @@ is_own_weight(const Branches *b, const NodeProto *p)
 	return w && w->identity == p && !(w->tied && !strcmp(w->tied->name, p->input[0]));
 }
 
-/* The numbers do not matter to it. */
+/* Does the node read only the weight's shape? */
 static bool
 reads_shape(const NodeProto *p)
 {
 	return is_op(p, "Shape") || is_op(p, "Size");
 }
 
-/* The result of a node that passes the weight on; false: it does not. */
+/* Passes the weight on to the node's result; false: the node computes something else. */
 static bool
 pass_on(Branches *b, const NodeProto *p, const Alias *at)
 {

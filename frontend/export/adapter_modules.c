@@ -1,6 +1,6 @@
-/* The modules that read a weight with an adapter, as PEFT calls them: "model.layers.0.self_attn.q_proj". By what the file
- * says, in this order: the weight's own name, or what it was computed from, where it ends in .weight; the scope of the node that reads
- * it (metadata, or "/mlp/fc/MatMul"); the bias behind it, mlp.fc.bias. */
+/* Names the modules that read an adapted weight, as PEFT does: "model.layers.0.self_attn.q_proj".
+ * Sources, in this order: the weight's own name, or its source's, if it ends in .weight; the scope
+ * of the reading node (metadata, or "/mlp/fc/MatMul"); the name of the bias behind it (mlp.fc.bias). */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ module_by_name(Arena *arena, const State *weight)
 	return own ? own : text_before_ending(arena, weight->path, ".weight");
 }
 
-/* "mlp.fc" as metadata have it, and of "/mlp/fc". */
+/* "mlp.fc", from metadata or from "/mlp/fc". */
 static const char *
 module_by_scope(Arena *arena, const NodeProto *reader)
 {
@@ -30,7 +30,7 @@ module_by_scope(Arena *arena, const NodeProto *reader)
 	return module;
 }
 
-/* Of what is added to the product, or is its third operand. */
+/* From the name of the bias: an operand of the Add behind the product, or the product's third input. */
 static const char *
 module_by_bias(Arena *arena, const Repairs *r, const NodeProto *reader)
 {
@@ -54,7 +54,7 @@ module_of_reader(Arena *arena, const Repairs *r, const NodeProto *reader)
 	return module ? module : module_by_bias(arena, r, reader);
 }
 
-/* By the nodes that read tensors of that weight. */
+/* Collects the modules of all nodes that read the weight's tensors. */
 static void
 modules_of_readers(Arena *arena, const Repairs *r, const State *weight, AdapterModules *out)
 {

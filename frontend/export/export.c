@@ -1,7 +1,8 @@
-/* The template of the exported model: the input file's messages again, with holes for the trained tensors. protobuf-c
- * packs everything except the messages around the initializers: their lengths depend on the name of the external data
- * file, which is unknown until export. The raw_data of a tensor in a message that protobuf-c packs (a Constant node)
- * is recognized by its address. */
+/* Writes the template of the exported model: the input file's messages with holes for trained
+ * tensors. The messages around the initializers are packed by hand, because their lengths depend on
+ * the name of the external data file, which is known only at export. protobuf-c packs all other
+ * messages. In such a message (a Constant node) a trained tensor is recognized by the address of its
+ * raw_data. */
 #include "frontend/export/branches.h"
 #include "frontend/import/import.h"
 
@@ -9,28 +10,28 @@
 
 enum { DATA_ALIGNMENT = 64, PADDED_VARINT = 5 };
 
-/* A message whose length is base + times * length of the data file's name. */
+/* A length that depends on the data file's name: base + times * length of the name. */
 typedef struct {
 	int64_t base;
 	uint32_t times;
 } Length;
 
 typedef struct {
-	ProtobufCBuffer buffer; /* first: protobuf-c appends through it */
+	ProtobufCBuffer buffer; /* must be first: protobuf-c appends through it */
 	const Module *m;
 	FormatWriter *w;
 	Model *model;
 	const ImportInfo *info;
-	const IntMap
-		*parts; /* of --quantize: address of an initializer -> QuantizedPart; NULL: none */
+	/* for --quantize: address of an initializer -> QuantizedPart; NULL: not quantized */
+	const IntMap *parts;
 	Diag *diag;
 	Arena *arena;
 	IntMap *holes;    /* address of raw data -> Weight */
-	IntMap *branches; /* of adapters: address of an initializer -> ExportRecord */
+	IntMap *branches; /* for adapters: address of an initializer -> ExportRecord */
 	ExportedModel which;
-	bool failed;            /* reported: data that a node names cannot be read */
-	int64_t data_bytes;     /* of the external file so far */
-	int64_t pending, start; /* literal bytes not yet recorded, and where they start */
+	bool failed;            /* reported: a node's external data cannot be read */
+	int64_t data_bytes;     /* size of the external file so far */
+	int64_t pending, start; /* number and start of literal bytes without a record */
 } Export;
 
 /* ---- records */
@@ -61,14 +62,15 @@ literal(Export *e, const void *bytes, size_t n)
 	e->pending += (int64_t)n;
 }
 
-/* What straight_through reads a learned scale as, at least. */
+/* The lower bound that straight_through applies to a learned scale. */
 static double
 least_of(const Weight *scale)
 {
 	return scale->kind == WEIGHT_QUANTIZED && scale->state->trainable ? LEAST_SCALE : 0;
 }
 
-/* Zero points lie in the literal section, outside the file's own bytes. */
+/* Adds the hole for codes. Zero points are put into the literal section, but are not bytes of the
+ * file. */
 static void
 codes_hole(Export *e, const Weight *w, int file)
 {
@@ -125,14 +127,14 @@ tensor_hole(Export *e, const Weight *w, int file)
 	put_record(e, r);
 }
 
-/* ---- what --quantize puts in */
+/* ---- initializers that --quantize adds */
 static bool
 is_trained(const State *s)
 {
 	return s && s->trainable;
 }
 
-/* The record of a hole that training fills; false: it stays as it was written. */
+/* The record of a part that training changes; false: it keeps its numbers. */
 static bool
 part_record(const Export *e, const QuantizedPart *p, ExportRecord *r)
 {
@@ -193,7 +195,7 @@ branch_part(const Export *e, const TensorProto *t)
 	               : NULL;
 }
 
-/* Does the tensor's content come from a state? */
+/* Returns w if its content comes from a state, else NULL. */
 static const Weight *
 trained(const Export *e, const Weight *w)
 {
@@ -202,7 +204,8 @@ trained(const Export *e, const Weight *w)
 	return w && !w->as_constant && home->state && w->data.n ? w : NULL;
 }
 
-/* An Identity of what it shares the state with stays as it was. */
+/* Does the Identity's parameter have a state of its own? If it shares the state of its input, the
+ * node stays. */
 static bool
 stands_alone(const Export *e, const Weight *w)
 {
@@ -227,7 +230,7 @@ pack(Export *e, const void *message)
 	protobuf_c_message_pack_to_buffer(message, &e->buffer);
 }
 
-/* ---- the way down: tags and lengths by hand */
+/* ---- packing by hand: tags and lengths */
 static int
 varint_bytes(uint64_t v)
 {
@@ -276,13 +279,13 @@ put_header(Export *e, int number, Length content)
 
 /* ---- tensors */
 typedef struct {
-	TensorProto rest;     /* everything but raw data and external keys */
-	const Weight *weight; /* NULL: its bytes are `data` */
-	bool is_part;         /* `hole` fills it */
+	TensorProto rest;     /* the tensor without raw data and external keys */
+	const Weight *weight; /* NULL: the bytes are `data` */
+	bool is_part;         /* `hole` describes the bytes */
 	ExportRecord hole;
 	const void *data;
 	int64_t bytes;
-	bool external, verbatim; /* verbatim: packed as it is */
+	bool external, verbatim; /* verbatim: protobuf-c packs the tensor */
 	char offset[24], length[24];
 } TensorPlan;
 
@@ -294,7 +297,7 @@ text_field(int number, const char *text)
 	return field_length(number, (Length){(int64_t)strlen(text), 0});
 }
 
-/* A key and its value; NULL stands for the file's name. */
+/* Length of a key with its value; value NULL: the data file's name. */
 static Length
 entry_length(const char *key, const char *value)
 {
@@ -413,7 +416,7 @@ put_tensor(Export *e, const TensorPlan *p)
 		tensor_hole(e, p->weight, 0);
 }
 
-/* The second file: the external tensors in the order of the first. */
+/* Writes the second file: external tensors in the order of the first file. */
 static void
 put_data(Export *e, const TensorPlan *plans, int n)
 {
@@ -432,7 +435,7 @@ put_data(Export *e, const TensorPlan *plans, int n)
 	flush(e, 1);
 }
 
-/* ---- nodes: Constant tensors become holes, stack traces and un-merging Identities go */
+/* ---- nodes: a Constant's tensor becomes a hole; stack traces and un-merged Identities are dropped */
 static bool
 is_stack_trace(const Onnx__StringStringEntryProto *p)
 {
@@ -464,7 +467,7 @@ tensor_with_hole(Export *e, const Weight *w)
 	clear_data(t);
 	t->has_data_location = 0;
 	t->has_raw_data = 1;
-	/* An address of its own stands for the bytes; it is never read through. */
+	/* A unique address stands for the bytes; nothing reads from it. */
 	t->raw_data.data = arena_alloc(e->arena, 16);
 	t->raw_data.len = (size_t)dtype_bytes(w->data.dtype, w->data.n);
 	intmap_put(e->holes, (uint64_t)(uintptr_t)t->raw_data.data, (uint64_t)(uintptr_t)w);
@@ -473,7 +476,8 @@ tensor_with_hole(Export *e, const Weight *w)
 
 static GraphProto *inner_graph(Export *e, const GraphProto *from);
 
-/* The attributes of a node that goes its way already copied, with holes for a Constant's tensor and for what subgraphs hold. */
+/* Copies the attributes of a node that is a copy already, with holes for a Constant's tensor and for
+ * tensors of subgraphs. */
 static void
 open_holes(Export *e, NodeProto *n, const Weight *constant)
 {
@@ -515,7 +519,7 @@ inner_graph(Export *e, const GraphProto *from)
 	return g;
 }
 
-/* A copy of the node; NULL where it goes. */
+/* A copy of the node; NULL: the node is dropped. */
 static NodeProto *
 export_node(Export *e, const NodeProto *from, bool main_graph)
 {
@@ -548,7 +552,7 @@ export_nodes(Export *e, size_t *n, NodeProto ***nodes, bool main_graph)
 }
 
 /* ---- the model */
-/* Initializers in file order, then one for each un-merged parameter. */
+/* Initializers in file order, then one per un-merged parameter. */
 static TensorPlan *
 plan_initializers(Export *e, const GraphProto *g, int *n)
 {

@@ -1,8 +1,8 @@
-/* gather and scatter in ONNX. Of an index that is outside, gather gives 0 and scatter drops the update; ONNX counts negative
- * indices from the end, and takes no others. */
+/* Writes gather and scatter in ONNX. An index out of range gives 0 in gather and drops the update in
+ * scatter. ONNX counts negative indices from the end, and accepts no other index out of range. */
 #include "frontend/export/writer.h"
 
-/* bool, of the indices' shape: is each inside [0, extent)? NULL: they are constants that are. */
+/* A bool per index: is it inside [0, extent)? NULL: the indices are constants inside. */
 static const char *
 inside(GraphWriter *w, const Node *n, int operand, int64_t extent)
 {
@@ -20,7 +20,7 @@ inside(GraphWriter *w, const Node *n, int operand, int64_t extent)
 	                     writer_binary(w, "Less", i, writer_number(w, d, (double)extent)));
 }
 
-/* The indices of n's operand 1, `instead` in the place of those that are not inside. */
+/* The indices in operand 1 of n, with `instead` in place of those out of range. */
 static const char *
 safe_indices(GraphWriter *w, const Node *n, const char *inside, int64_t instead)
 {
@@ -31,7 +31,7 @@ safe_indices(GraphWriter *w, const Node *n, const char *inside, int64_t instead)
 	return writer_where(w, inside, i, writer_number(w, type_of(n, 1)->dtype, (double)instead));
 }
 
-/* x where c is true, zeros elsewhere */
+/* x where c is true, else 0. */
 static const char *
 or_zero(GraphWriter *w, const char *c, const char *x, DType d)
 {
@@ -64,7 +64,7 @@ write_gather(GraphWriter *w, const Node *n)
 	return done(w, n, or_zero(w, writer_reshape(w, known, shape), y, data->dtype));
 }
 
-/* `axis` first, or back behind those before it. */
+/* Moves `axis` to the front; back: the inverse. */
 static Ints
 axis_first(int rank, int axis, bool back)
 {
@@ -91,7 +91,8 @@ indices_first(int rank, int axis, int n)
 	return order;
 }
 
-/* ScatterND puts slices of axis 0. Updates that are dropped go to one more slice behind, which is cut off again. */
+/* ScatterND writes slices of axis 0. Dropped updates go to an extra slice at the end, which is cut
+ * off. */
 static bool
 write_scatter(GraphWriter *w, const Node *n)
 {

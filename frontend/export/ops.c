@@ -1,4 +1,5 @@
-/* How primitives are said in ONNX, but for products and windows: rows of one operator, or a few. */
+/* Writes primitives in ONNX, each as one operator or a few. Products, windows and indices have files
+ * of their own. */
 #include "frontend/export/writer.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@ write_same(GraphWriter *w, const Node *n)
 	return done(w, n, writer_operand(w, n, 0));
 }
 
-/* e^x - 1 = tanh(x / 2) (e^x + 1), without cancellation */
+/* e^x - 1 = tanh(x / 2) (e^x + 1), without cancellation. */
 static bool
 write_expm1(GraphWriter *w, const Node *n)
 {
@@ -24,7 +25,7 @@ write_expm1(GraphWriter *w, const Node *n)
 	return done(w, n, writer_binary(w, "Mul", t, e));
 }
 
-/* log(1 + x): with u = 1 + x it is log(u) x / (u - 1), and x where u is 1 (Kahan) */
+/* log(1 + x) by Kahan: with u = 1 + x it is log(u) x / (u - 1), and x if u is 1. */
 static bool
 write_log1p(GraphWriter *w, const Node *n)
 {
@@ -46,7 +47,7 @@ write_rsqrt(GraphWriter *w, const Node *n)
 		writer_unary(w, "Reciprocal", writer_unary(w, "Sqrt", writer_operand(w, n, 0))));
 }
 
-/* A whole number by 0 is 0 with remainder 0, where onnxruntime gives up. */
+/* An integer divided by 0 is 0 with remainder 0; onnxruntime would stop. */
 static bool
 divide(GraphWriter *w, const Node *n, const char *op, const WrittenAttribute *attributes)
 {
@@ -79,7 +80,7 @@ write_rem(GraphWriter *w, const Node *n)
 	return divide(w, n, "Mod", a);
 }
 
-/* ONNX has powers of floats, s32 and s64. */
+/* ONNX has Pow of floats, s32 and s64. */
 static bool
 write_pow(GraphWriter *w, const Node *n)
 {
@@ -99,7 +100,7 @@ write_ne(GraphWriter *w, const Node *n)
 	                                       writer_operand(w, n, 1))));
 }
 
-/* Of bools, or of the bits of integers. */
+/* And, Or, Xor and Not of bools, or of the bits of integers. */
 static bool
 write_bits(GraphWriter *w, const Node *n)
 {
@@ -130,8 +131,9 @@ write_select(GraphWriter *w, const Node *n)
 	                          writer_binary(w, "And", writer_unary(w, "Not", c), y)));
 }
 
-/* A float as an integer: truncated, the nearest that there is, 0 for NaN. ONNX leaves all but the first open. The steps are in
- * s64, which onnxruntime has operators for; x0 is x in f32 or f64 without NaN. */
+/* Float to integer: truncated, clamped to the type's range, 0 for NaN. ONNX defines only the
+ * truncation. The steps use s64, for which onnxruntime has operators. x0 is x in f32 or f64 without
+ * NaN. */
 static const char *
 saturated(GraphWriter *w, const char *x, DType from, DType to)
 {
@@ -156,7 +158,7 @@ saturated(GraphWriter *w, const char *x, DType from, DType to)
 	return writer_cast(w, clipped, to);
 }
 
-/* Rounded to nearest, with bits that are not random. */
+/* Cast, without stochastic rounding. */
 static bool
 write_cast(GraphWriter *w, const Node *n)
 {
@@ -172,11 +174,12 @@ write_cast(GraphWriter *w, const Node *n)
 	return a->to != U64 && done(w, n, saturated(w, x, from, a->to));
 }
 
-/* ---- GELU: ir/ops/transcendental.c has the formulas. The two parts of its derivative: t = tanh u, and u'. */
+/* ---- GELU: ir/ops/transcendental.c has the formulas. Its derivative has two parts: t = tanh u, and
+ * u'. */
 #define GELU_A 0.79788456080286535588 /* sqrt(2 / pi) */
 #define GELU_B 0.044715
 
-/* x (c + d x^2), or without the factor x */
+/* x (c + d x^2); without times_x: c + d x^2 */
 static const char *
 with_square(GraphWriter *w, const char *x, DType d, double c, double b, bool times_x)
 {
@@ -272,7 +275,8 @@ write_reverse(GraphWriter *w, const Node *n)
 	return done(w, n, writer_slice(w, writer_operand(w, n, 0), start, stop, step));
 }
 
-/* Neighbours of an axis get room: [.., n, ..] -> [.., n, 1, ..], padded to [.., n, 1 + interior, ..] -> [.., n (1 + interior), ..], less the last room. */
+/* Puts `interior` elements between neighbours along the axis: [.., n, ..] -> [.., n, 1, ..], padded
+ * to [.., n, 1 + interior, ..] -> [.., n (1 + interior), ..], without the last padding. */
 static const char *
 spread_axis(GraphWriter *w, const char *x, DType d, Ints *shape, int axis, int64_t interior,
             double value)
@@ -337,7 +341,7 @@ write_concat(GraphWriter *w, const Node *n)
 	return done(w, n, writer_node(w, "Concat", a, n->n_operands, inputs));
 }
 
-/* ---- sources */
+/* ---- constants and iotas */
 static bool
 write_constant(GraphWriter *w, const Node *n)
 {
@@ -371,7 +375,7 @@ write_iota(GraphWriter *w, const Node *n)
 	return done(w, n, writer_binary(w, "Expand", x, writer_ints(w, a->shape)));
 }
 
-/* ---- sums and places */
+/* ---- reductions, sorting */
 static bool
 write_reduce(GraphWriter *w, const Node *n)
 {
@@ -399,7 +403,7 @@ write_argmax(GraphWriter *w, const Node *n)
 	return done(w, n, writer_node(w, "ArgMax", a, 1, &x));
 }
 
-/* Of equal elements the first comes first, in both. */
+/* Among equal elements the first stays first, in gradc and in ONNX. */
 static bool
 write_sort(GraphWriter *w, const Node *n)
 {

@@ -1,9 +1,10 @@
-/* Products and convolutions in ONNX: a product is an Einsum, the gradients of a convolution are a ConvTranspose and a Conv over other axes. */
+/* Writes products and convolutions in ONNX. A product is an Einsum. The gradients of a convolution
+ * are a ConvTranspose and a Conv over other axes. */
 #include "frontend/export/writer.h"
 
 #include <string.h>
 
-/* In the type of n's result: a product in ONNX has one type. */
+/* The operand in the type of n's result: a product in ONNX has one type. */
 static const char *
 operand_of_product(GraphWriter *w, const Node *n, int i)
 {
@@ -14,7 +15,8 @@ operand_of_product(GraphWriter *w, const Node *n, int i)
 }
 
 /* ---- dot */
-/* The letters of x's, y's and z's axes: batch, free axes of x, those of y, contracted. */
+/* The equation of Einsum. Each axis of x, y and z has a letter: batch axes, contracted axes, other
+ * axes of x, other axes of y. */
 static const char *
 equation(GraphWriter *w, const DotAttr *a, int x_rank, int y_rank)
 {
@@ -94,7 +96,7 @@ convolution(GraphWriter *w, const char *op, const char *x, const char *k, const 
 	return writer_node(w, op, attributes, 2, (const char *[]){x, k});
 }
 
-/* Are there no negative pads and no whole numbers? ONNX's convolutions take neither. */
+/* Do ONNX's convolutions accept it? They have neither negative pads nor integers. */
 static bool
 fits(const Node *n)
 {
@@ -119,7 +121,7 @@ write_conv(GraphWriter *w, const Node *n)
 	return true;
 }
 
-/* (dy, w) -> dx: what the stride left over at the end is output padding. */
+/* (dy, w) -> dx. Rows at the end that the stride did not reach are output padding. */
 static bool
 write_conv_grad_input(GraphWriter *w, const Node *n)
 {
@@ -142,7 +144,8 @@ write_conv_grad_input(GraphWriter *w, const Node *n)
 	return true;
 }
 
-/* [a, groups b, ...] -> [b, groups a, ...]: each group's first axis becomes its second. */
+/* [a, groups b, ...] -> [b, groups a, ...]: swaps a and b in each group. groups_first: -> [groups b,
+ * a, ...]. */
 static const char *
 swap_in_groups(GraphWriter *w, const char *x, int64_t first, int64_t groups, int64_t second,
                Ints spatial, bool groups_first)
@@ -162,7 +165,8 @@ swap_in_groups(GraphWriter *w, const char *x, int64_t first, int64_t groups, int
 	return writer_reshape(w, writer_transpose(w, writer_reshape(w, x, split), order), joined);
 }
 
-/* (dy, x) -> dw: a convolution of x by dy, with the batch as channels; stride and dilation change places. */
+/* (dy, x) -> dw: a convolution of x by dy with the batch as channels; stride and dilation are
+ * swapped. */
 static bool
 write_conv_grad_weight(GraphWriter *w, const Node *n)
 {
@@ -180,8 +184,10 @@ write_conv_grad_weight(GraphWriter *w, const Node *n)
 	                                   spatial_of(x), false);
 	const char *filter = swap_in_groups(w, operand_of_product(w, n, 1), batch, groups, out,
 	                                    kernel, true);
-	const char *y = convolution(w, "Conv", image, filter, &a, kernel,
-	                            NULL); /* [in, groups out, size, perhaps more] */
+	const char *y = convolution(
+		w, "Conv", image, filter, &a, kernel,
+		/* [in, groups out, sizes], perhaps with more elements than dw */
+		NULL);
 	stop = (Ints){.n = 2, .at = {in, groups * out}};
 	for (int i = 0; i < size.n; i++)
 		stop.at[stop.n++] = size.at[i];

@@ -1,17 +1,18 @@
-/* Pooling in ONNX: MaxPool and AveragePool; gradients by one place of the window after the other, each a slice of the padded input with steps. */
+/* Writes pooling in ONNX as MaxPool and AveragePool. Gradients go tap by tap: the elements at one
+ * tap of all windows are a strided slice of the padded input. */
 #include "frontend/export/writer.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MOST_PLACES = 4096 /* of a window, each a dozen nodes */ };
+enum { MOST_PLACES = 4096 /* taps of a window; each takes a dozen nodes */ };
 
 typedef struct {
 	GraphWriter *w;
 	const PoolAttr *a;
-	Type x;      /* the input of the pool */
-	Type y;      /* what the windows give */
-	Ints padded; /* the input's shape with its padding */
+	Type x;      /* type of the pool's input */
+	Type y;      /* type of the pool's result */
+	Ints padded; /* shape of the padded input */
 } Windows;
 
 static Windows
@@ -35,7 +36,7 @@ places(const PoolAttr *a)
 	return n;
 }
 
-/* Where place k of every window lies in the padded input: from start, by the strides. */
+/* The strided slice of the padded input with tap k of every window. */
 static void
 place_of(const Windows *win, int64_t k, Ints *start, Ints *stop, Ints *step)
 {
@@ -65,7 +66,8 @@ around(const Ints *spatial, int rank)
 	return all;
 }
 
-/* What lies at place k of every window goes back there, zeros elsewhere: into the padded input. */
+/* Puts the values back to tap k of every window: a tensor of the padded input's shape, with zeros
+ * elsewhere. */
 static const char *
 put_back(const Windows *win, const char *values, int64_t k)
 {
@@ -95,14 +97,14 @@ put_back(const Windows *win, const char *values, int64_t k)
 		int64_t room = win->padded.at[i] - start.at[i];
 		one.at[i] = 1;
 		end.at[i] = shape.at[i] < room ? shape.at[i]
-		                               : room; /* the last stride may lie outside */
+		                               : room; /* a stride may lead beyond the end */
 		high.at[i] = room - end.at[i];
 	}
 	values = writer_slice(w, values, zero, end, one);
 	return writer_pad(w, values, win->x->dtype, low, high, 0);
 }
 
-/* Without the padding. */
+/* Removes the padding. */
 static const char *
 cropped(const Windows *win, const char *x)
 {
@@ -159,7 +161,7 @@ write_pool(GraphWriter *w, const Node *n)
 	return true;
 }
 
-/* dx = sum over the places of a window of dy put back there. */
+/* dx = sum over the taps of dy put back to the tap. */
 static const char *
 sum_gradient(const Windows *win, const char *dy)
 {
@@ -170,7 +172,7 @@ sum_gradient(const Windows *win, const char *dy)
 	return cropped(win, sum);
 }
 
-/* As that, of the dy of windows whose first maximum lies at that place. */
+/* As sum_gradient, but at each tap only dy of the windows whose first maximum is there. */
 static const char *
 max_gradient(const Windows *win, const char *dy, const char *x)
 {

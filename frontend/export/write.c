@@ -1,5 +1,6 @@
-/* A program as plain ONNX: its inputs, labels and weights of rows are inputs, states initializers, and each node becomes operators of the standard. Of
- * @accumulate, which adds up over micro-batches, one micro-batch is written: the mean loss, and gradients of it. */
+/* Writes a program as plain ONNX. Inputs, labels and row weights are inputs of the graph, states are
+ * initializers, and each node becomes operators of the standard. @accumulate adds up over
+ * micro-batches; only one micro-batch is written: the mean loss and its gradients. */
 #include "frontend/export/writer.h"
 
 #include <string.h>
@@ -34,7 +35,7 @@ writer_set(GraphWriter *w, const Node *n, int i, const char *name)
 	w->name[node_result(n, i)->id] = name;
 }
 
-/* ---- messages; protobuf-c wants strings that may be written */
+/* ---- messages; protobuf-c requires non-const strings */
 static char *
 text_of(const GraphWriter *w, const char *s)
 {
@@ -183,11 +184,11 @@ writer_integer(GraphWriter *w, int64_t x)
 	                     arena_copy(w->arena, &x, sizeof(x)));
 }
 
-/* ---- forms */
+/* ---- common operators */
 const char *
 writer_reshape(GraphWriter *w, const char *x, Ints shape)
 {
-	/* Without it 0 is the operand's own size. */
+	/* Without allowzero, 0 means the operand's own size. */
 	const WrittenAttribute zeros[] = {{.name = "allowzero", .kind = WRITE_INT, .i = 1}, {0}};
 
 	return writer_node(w, "Reshape", zeros, 2, (const char *[]){x, writer_ints(w, shape)});
@@ -249,8 +250,8 @@ writer_pad(GraphWriter *w, const char *x, DType dtype, Ints low, Ints high, doub
 	                   (const char *[]){x, list, writer_number(w, dtype, value)});
 }
 
-/* ---- what is written: what the results are made of, in the first micro-batch */
-/* The value that a state gets there. */
+/* ---- live values: the results depend on them in the first micro-batch */
+/* The value stored to a state in the first micro-batch. */
 static const Value *
 stored_value(const Function *f, const State *s)
 {
@@ -310,7 +311,7 @@ stored_sum(const GraphWriter *w, StateKind kind)
 	return w->name[stored_value(w->f, module_state_of_kind(w->m, kind))->id];
 }
 
-/* ---- ports */
+/* ---- inputs and outputs */
 static ValueInfoProto *
 port(const GraphWriter *w, const char *name, Type type)
 {
@@ -347,7 +348,7 @@ write_inputs(GraphWriter *w)
 	for (int i = 0; i < w->f->params.n; i++) {
 		const Value *p = w->f->params.at[i];
 		if (p->param == PARAM_HYPERPARAMETER)
-			continue; /* a node that reads it is refused */
+			continue; /* a node that reads it will be refused */
 		w->name[p->id] = writer_name(w, p->name);
 		vec_push(w->arena, &w->inputs, port(w, w->name[p->id], p->type));
 	}
@@ -417,7 +418,7 @@ find_row(const Node *n)
 	return NULL;
 }
 
-/* Floats of 8 bits and types of fewer came with later opsets. */
+/* Can the value's type be written? Floats of 8 bits and types of fewer bits came with later opsets. */
 static bool
 has_written_type(const Value *v)
 {
@@ -438,7 +439,8 @@ has_written_types(const Node *n)
 	return all;
 }
 
-/* What has no elements is an initializer without: onnxruntime divides by such sizes, or takes them for 1. */
+/* A result without elements becomes an initializer: onnxruntime divides by such sizes, or replaces
+ * them by 1. */
 static bool
 write_empty(GraphWriter *w, const Node *n)
 {
@@ -453,7 +455,7 @@ write_empty(GraphWriter *w, const Node *n)
 	return true;
 }
 
-/* false where it has no form, which is reported, or reads what has none. */
+/* false: the node has no form in ONNX (reported), or reads a value without a form. */
 static bool
 write_node(GraphWriter *w, const Node *n)
 {
@@ -497,7 +499,8 @@ write_returned(GraphWriter *w)
 	}
 }
 
-/* The loss, and gradients by the number of targets that there are, not that there may be. */
+/* Writes the loss, and gradients divided by the actual number of targets rather than the possible
+ * number. */
 static void
 write_loss_and_gradients(GraphWriter *w)
 {

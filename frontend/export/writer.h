@@ -1,5 +1,6 @@
-/* A program of the module as an ONNX graph (write.c): what a row of ops.c sees of it. Values of the program have names in the graph; a row
- * reads its operands' names and sets its result's. */
+/* Private header: state and helpers for the rows that write a program's nodes as ONNX. Each value of
+ * the program has a name in the graph. A row reads the names of its operands and sets the name of
+ * its result. */
 #ifndef GRADC_ONNX_OUT_WRITER_H
 #define GRADC_ONNX_OUT_WRITER_H
 
@@ -12,23 +13,23 @@ typedef struct {
 	const Module *m;
 	const Function *f;
 	Diag *diag;
-	StrMap *taken;     /* names of the graph */
-	const char **name; /* by value id; NULL: not yet */
-	bool *live;        /* by value id: a result is made of it */
+	StrMap *taken;     /* all names in the graph */
+	const char **name; /* by value id; NULL: not written so far */
+	bool *live;        /* by value id: a result depends on it */
 	VEC(NodeProto *) nodes;
 	VEC(TensorProto *) initializers;
 	VEC(ValueInfoProto *) inputs, outputs;
-	int count;          /* of names made */
-	const char *origin; /* of the node that is written */
+	int count;          /* number of names made */
+	const char *origin; /* origin of the current node */
 } GraphWriter;
 
 /* ---- write.c */
-/* `wanted`, or that and a number where it is taken. */
+/* `wanted`, with a number behind if the name is taken. */
 const char *writer_name(GraphWriter *w, const char *wanted);
 const char *writer_operand(const GraphWriter *w, const Node *n, int i);
 void writer_set(GraphWriter *w, const Node *n, int i, const char *name);
 
-/* Attributes of a node; a list ends where the name is NULL. */
+/* Attributes of a node; name NULL ends a list. */
 typedef struct {
 	const char *name;
 	enum { WRITE_INT, WRITE_INTS, WRITE_TEXT } kind;
@@ -36,24 +37,24 @@ typedef struct {
 	Ints ints;
 	const char *text;
 } WrittenAttribute;
-/* A node, and the names that it gives its results. */
+/* Adds a node; sets the names of its results. */
 void writer_node_of(GraphWriter *w, const char *op, const WrittenAttribute *attributes, int n,
                     const char *const *inputs, int n_results, const char **results);
-/* A node with one result, whose name it gives. */
+/* Adds a node with one result; returns the result's name. */
 const char *writer_node(GraphWriter *w, const char *op, const WrittenAttribute *attributes, int n,
                         const char *const *inputs);
-/* Without attributes. */
+/* The same without attributes. */
 const char *writer_unary(GraphWriter *w, const char *op, const char *x);
 const char *writer_binary(GraphWriter *w, const char *op, const char *x, const char *y);
-/* x where c is true, else y. onnxruntime has none of bools. */
+/* x where c is true, else y. onnxruntime's Where has no bools. */
 const char *writer_where(GraphWriter *w, const char *c, const char *x, const char *y);
-/* Initializers. */
+/* Adds an initializer. */
 const char *writer_tensor(GraphWriter *w, const char *wanted, DType dtype, Ints shape,
                           const void *data);
 const char *writer_ints(GraphWriter *w, Ints list);               /* s64[n] */
-const char *writer_number(GraphWriter *w, DType dtype, double x); /* of rank 0 */
-const char *writer_integer(GraphWriter *w, int64_t x);            /* s64, of rank 0 */
-/* Common forms. */
+const char *writer_number(GraphWriter *w, DType dtype, double x); /* scalar */
+const char *writer_integer(GraphWriter *w, int64_t x);            /* scalar of type s64 */
+/* Common operators. */
 const char *writer_reshape(GraphWriter *w, const char *x, Ints shape);
 const char *writer_transpose(GraphWriter *w, const char *x, Ints order);
 const char *writer_cast(GraphWriter *w, const char *x, DType to);
@@ -81,12 +82,13 @@ done(GraphWriter *w, const Node *n, const char *name)
 	return true;
 }
 
-/* ---- ops.c, indices.c, products.c, windows.c: false where there is no row for the op, or none for its attributes. */
+/* ---- ops.c, indices.c, products.c, windows.c: tables of rows. A row's function returns false if
+ * ONNX has no form for the attributes. */
 typedef bool (*WriteFn)(GraphWriter *w, const Node *n);
 typedef struct {
 	const char *op; /* as OpRow.name */
 	WriteFn write;
-	const char *onnx; /* of rows that are one operator */
+	const char *onnx; /* for rows that are one operator */
 } WriteRow;
 extern const WriteRow write_op_rows[], write_index_rows[], write_product_rows[],
 	write_window_rows[];
