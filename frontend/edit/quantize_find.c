@@ -242,7 +242,7 @@ set_groups(QuantizedTensor *t, const QuantizeOptions *o, int channel, int inputs
 }
 
 /* Handles a second product that sums over another axis (`inputs`) of the weight. Integer products
- * accept scales only per output channel. A scale per channel for one of the products would be a
+ * accept scales only per output channel. A scale per channel of one product would be a
  * scale per input for the other, which onnxruntime would not run: the weight gets one scale. Blocks
  * stay those of the first product, because no integer product takes blocks. */
 static void

@@ -248,7 +248,7 @@ TensorProto *edit_copy(const Model *model, const char *name, const TensorProto *
  * the graph uses that name. */
 const char *edit_restore(Model *model, RestoredKind kind, const char *wanted, const char *from,
                          TensorProto *t);
-/* The initializer restored for the module's tensor; NULL: there is none. */
+/* The initializer restored for the module's tensor; NULL: nothing was restored. */
 const char *edit_restored(const Model *model, const char *wanted);
 /* Replaces the content of an initializer. */
 void edit_set_initializer(Model *model, const char *name, DType type, const Ints *shape,

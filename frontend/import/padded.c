@@ -340,7 +340,7 @@ pad_reshaped(OnnxNode *n)
 		pad_output(n, 0, axis);
 }
 
-/* A reduction over the padded axis is right as it is, for the padding was neutral. A mean divides by
+/* A reduction over the padded axis needs no change, for the padding was neutral. A mean divides by
  * the count instead of the axis's size. */
 static void
 pad_reduced(OnnxNode *n, bool mean)

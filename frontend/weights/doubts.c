@@ -102,7 +102,7 @@ is_of_one_value(Case *c)
 	       !name_is_of_layer(c->w->name) && !any_in(c, WEIGHT_PLACE);
 }
 
-/* tf2onnx folds what it can. A batch norm becomes a factor and a term, or part of the convolution's
+/* tf2onnx folds wherever possible. A batch norm becomes a factor and a term, or part of the convolution's
  * weight and bias; the slope of PReLU is negated. A kernel that tf2onnx only transposed has a
  * generated name. */
 static bool

@@ -180,8 +180,7 @@ name_is_own(const char *name)
 	       !tensorflow_operation(name, &n);
 }
 
-/* `embed_scale` and `dpa_scale_0` are fixed. A learned scale is called just `scale`, or has a word
- * for what it scales. */
+/* `embed_scale` and `dpa_scale_0` are fixed. A learned scale is called just `scale`, or has a word for the scaled value. */
 bool
 name_is_learned_number(const char *name)
 {

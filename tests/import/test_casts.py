@@ -37,7 +37,7 @@ def test_attributes(run, tmp_path, op, to, opset, attributes, text):
 def test_unknown_rounding(run, tmp_path):
     cast_model(tmp_path / "m.onnx", "Cast", TensorProto.FLOAT8E8M0, 24, round_mode="sideways")
     done = run("dump", tmp_path / "m.onnx", "--stage=import", exit=3)
-    assert 'round_mode "sideways" is none of up, down, nearest' in done.stderr
+    assert 'round_mode "sideways" is not one of up, down, nearest' in done.stderr
 
 
 @pytest.mark.parametrize("engine", ["interp", "compiled"])

@@ -1,5 +1,6 @@
-/* If: https://onnx.ai/onnx/operators/onnx__If.html; and what it shares with Loop and Scan. A branch whose condition is known stands in the node's
- * place; else both become functions of the module, of which `cond` runs one. */
+/* If: https://onnx.ai/onnx/operators/onnx__If.html, and functions shared with Loop and Scan. If the
+ * condition is known at import, the branch is imported in place of the node. Otherwise both branches
+ * become functions of the module, and `cond` runs one of them. */
 #include "frontend/operators/control/control.h"
 
 const GraphProto *
@@ -9,12 +10,13 @@ want_graph(OnnxNode *n, const char *name)
 
 	if (a && a->g)
 		return a->g;
-	report_invalid(n, "attribute \"%s\" is no graph", name);
+	report_invalid(n, "attribute \"%s\" is not a graph", name);
 	return NULL;
 }
 
-/* An input or a result is a tensor or a sequence, as the graph declares it, with the element type that it declares, as the model's own
- * are. What is optional may be an element of it: a loop hands on what its body makes of one. */
+/* Does b, an input or output of the graph g of an attribute, match its declaration? Both must be a
+ * tensor or a sequence, with the declared element type. An optional may be declared by its content,
+ * because a loop passes on what its body returns. */
 static bool
 is_as_declared(OnnxNode *n, const char *port, const ValueInfoProto *v, const Bound *b)
 {
@@ -131,7 +133,7 @@ import_branch(OnnxNode *n, const GraphProto *g)
 	}
 }
 
-/* A branch as a function of what it captures. */
+/* A branch as a function whose parameters are the captured values. */
 static Function *
 branch_function(OnnxNode *n, const GraphProto *g, Scope *s)
 {
@@ -156,7 +158,8 @@ branch_function(OnnxNode *n, const GraphProto *g, Scope *s)
 	return s->f;
 }
 
-/* f with the parameters of both branches, of which its own are those from `first` on. */
+/* A copy of the branch's function with the parameters of both branches. before: its own parameters
+ * come first. */
 static Function *
 with_params(OnnxNode *n, const Scope *s, const Scope *other, bool before)
 {

@@ -1,14 +1,16 @@
-/* https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Gradient.html: the gradient of the sum of `y` by each of `xs`, where those and
- * `zs`, all that y follows from, have the values of the node's inputs. The nodes between are copied: where the inputs are the
- * graph's own, simplification makes one of both. The result is made of nodes as any other: it may be differentiated again, and trained. */
+/* Gradient: https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Gradient.html. Computes the
+ * gradient of the sum of `y` by each of `xs`. `xs` and `zs` are all values that y depends on; the
+ * node's inputs give their numbers. The nodes in between are copied. If the inputs are the graph's
+ * own values, simplification merges copies and originals. The result is made of ordinary nodes: it
+ * may be differentiated again, and trained. */
 #include "frontend/import/import.h"
 
 #include <string.h>
 
 typedef struct {
 	int n_xs, n_zs;
-	Value **own;   /* of the graph, by name: xs, then zs */
-	Value **given; /* the node's inputs, in their place */
+	Value **own;   /* values of the graph with the names in xs, then zs */
+	Value **given; /* the node's inputs, in the same order */
 	Value *y;
 } Differentiated;
 
@@ -18,16 +20,16 @@ text_of(OnnxNode *n, ProtobufCBinaryData s)
 	return arena_strndup(n->im->arena, s.data ? (char *)s.data : "", s.len);
 }
 
-/* The graph's value of that name; NULL after reporting. */
+/* The graph's value with that name; NULL after reporting. */
 static Value *
 want_named(OnnxNode *n, const char *name)
 {
 	Bound *b = importer_lookup(n->im, name);
 
 	if (!b)
-		report_invalid(n, "%s is no value before this node", quoted(n->im->model, name));
+		report_invalid(n, "%s is not a value before this node", quoted(n->im->model, name));
 	else if (!b->value || b->sequence || b->optional || b->count)
-		report_unsupported(n, "%s is no tensor of a fixed size",
+		report_unsupported(n, "%s is not a tensor of a fixed size",
 		                   quoted(n->im->model, name));
 	return b ? b->value : NULL;
 }
@@ -77,7 +79,9 @@ types_fit(OnnxNode *n, const Differentiated *d)
 	for (int i = 0; i < d->n_xs + d->n_zs; i++) {
 		if (d->own[i]->type != d->given[i]->type)
 			report_invalid(
-				n, "input %d has another type or shape than what it stands for", i);
+				n,
+				"input %d has another type or shape than the value that it replaces",
+				i);
 		if (i < d->n_xs && !is_float(d->own[i]))
 			report_invalid(n, "input %d is %s: it has no gradient", i,
 			               dtype_info[d->own[i]->type->dtype].name);
@@ -88,8 +92,8 @@ types_fit(OnnxNode *n, const Differentiated *d)
 	return !n->failed;
 }
 
-/* ---- copies of what lies between */
-/* By value id: does y follow from it? */
+/* ---- copies of the nodes in between */
+/* By value id: does y depend on the value? */
 static bool *
 mark_needed(Arena *scratch, Function *f, const Value *y)
 {
@@ -107,7 +111,7 @@ mark_needed(Arena *scratch, Function *f, const Value *y)
 	return needed;
 }
 
-/* What stands for a value: itself, or its copy. */
+/* The copy of a value; the value itself if it has no copy. */
 static Value *
 standing_for(Value **copies, Value *v)
 {
@@ -132,14 +136,16 @@ copy_node(OnnxNode *n, Node *at, Value **copies)
 			copies[node_result(at, i)->id] = node_result(copy, i);
 }
 
-/* x itself, as a value that nothing before it leads to: only what follows from it here has its gradient. */
+/* x behind a reshape: a new value without predecessors for the gradient, so that only later nodes
+ * contribute. */
 static Value *
 leaf(OnnxNode *n, Value *x)
 {
 	return build(n->b, OP_reshape, 1, &x, &(ReshapeAttr){shape_of(x)});
 }
 
-/* y of the given values; xs become the leaves that it is differentiated by. */
+/* Copies the nodes between the given values and y. Each x becomes a leaf, by which y is
+ * differentiated. */
 static void
 copy_between(OnnxNode *n, Differentiated *d)
 {
@@ -150,7 +156,7 @@ copy_between(OnnxNode *n, Differentiated *d)
 	Node *last = f->last;
 
 	for (int i = 0; i < d->n_xs + d->n_zs; i++) {
-		int same = 0; /* a name that stands twice is one value */
+		int same = 0; /* equal names are one value */
 		while (d->own[same] != d->own[i])
 			same++;
 		if (same < i) {

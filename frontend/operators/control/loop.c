@@ -1,14 +1,14 @@
 /* Loop: https://onnx.ai/onnx/operators/onnx__Loop.html
  *
- * Its iterations stand in the node's place where their number is known and small, or where values change their shapes from one to the next. Any
- * other loop becomes a function of the module, which `loop` runs. */
+ * The loop is unrolled if its number of iterations is known and small, or if carried values change
+ * their shapes. Any other loop becomes a function of the module, and `loop` runs it. */
 #include "frontend/operators/control/control.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A loop that runs at most so often stands in the node's place: its iterations share kernels. */
+/* A loop with at most UNROLLED_TRIPS iterations is unrolled: its iterations share kernels. */
 enum {
 	UNROLLED_TRIPS = 4,
 	UNROLLED_TOGETHER = 16,
@@ -20,14 +20,14 @@ enum {
 
 /* ---- Loop: trip count, condition, carried values -> carried values, stacked outputs */
 typedef struct {
-	const GraphProto *
-		body; /* iteration, condition, carried values -> condition, carried values, outputs to stack */
+	/* iteration, condition, carried values -> condition, carried values, outputs to stack */
+	const GraphProto *body;
 	int carried, stacked;
-	int most_unrolled;  /* iterations */
-	int64_t trips;      /* at most; -1: not known */
-	int64_t too_many;   /* trips that the file says, more than there may be; 0: it does not */
-	Value *most, *cond; /* a number and a bool; NULL: none */
-	Bound *values;      /* that are carried */
+	int most_unrolled;  /* most iterations to unroll */
+	int64_t trips;      /* most iterations; -1: unknown */
+	int64_t too_many;   /* trip count in the file if it exceeds MAX_TRIPS; else 0 */
+	Value *most, *cond; /* trip count and first condition; NULL: not given */
+	Bound *values;      /* carried values */
 } Loop;
 
 static bool
@@ -72,7 +72,8 @@ open_loop(OnnxNode *n, Loop *l)
 	const Tensor *most = l->most ? known_value(n->im, l->most) : NULL;
 	l->trips = most ? tensor_int(most, 0) < 0 ? 0 : tensor_int(most, 0) : -1;
 	l->too_many = 0;
-	if (l->trips > MAX_TRIPS) { /* the condition ends it, as PyTorch writes a while loop */
+	/* the condition ends it, as in PyTorch's export of a while loop */
+	if (l->trips > MAX_TRIPS) {
 		l->too_many = l->trips;
 		l->trips = -1;
 		l->most = NULL;
@@ -80,7 +81,7 @@ open_loop(OnnxNode *n, Loop *l)
 	return true;
 }
 
-/* 1: it holds, 0: it does not, -1: it is not known before the program runs. */
+/* 1: the condition is true, 0: false, -1: unknown at import. */
 static int
 holds(OnnxNode *n, Value *cond)
 {
@@ -89,9 +90,9 @@ holds(OnnxNode *n, Value *cond)
 	return !cond ? 1 : t ? tensor_int(t, 0) != 0 : -1;
 }
 
-/* ---- one iteration after the other */
+/* ---- unrolled iterations */
 typedef struct {
-	VEC(Value *) * rows; /* of each stacked output, by iteration */
+	VEC(Value *) * rows; /* per stacked output: its rows by iteration */
 } Stacks;
 
 static bool
@@ -128,7 +129,7 @@ one_iteration(OnnxNode *n, Loop *l, int64_t at, Stacks *stacks)
 	return !n->failed;
 }
 
-/* The type of a row that no iteration made: what the graph declares. */
+/* A stacked output of no iterations: its row has the type that the graph declares. */
 static Value *
 no_rows(OnnxNode *n, const ValueInfoProto *v)
 {
@@ -171,7 +172,7 @@ stack(OnnxNode *n, int count, Value **rows)
 	return e_concat(n, count, list, 0);
 }
 
-/* false after reporting a fault */
+/* Imports the body once per iteration; false after reporting a fault. */
 static bool
 unroll(OnnxNode *n, Loop l)
 {
@@ -210,14 +211,15 @@ unroll(OnnxNode *n, Loop l)
 	return !n->failed;
 }
 
-/* ---- as a function: body(i, carried, [goes on], captured) -> (goes on, carried, [goes on], rows). The carried condition tells, where the bound is what a
- * person said, that the loop was not over when it was reached. */
+/* ---- the loop as a function: body(i, carried, [goes on], captured) -> (goes on, carried, [goes
+ * on], rows). The carried condition exists if --bound gives the trip count: it tells whether the
+ * loop had ended before the bound. */
 typedef struct {
 	Scope scope;
-	Value *go; /* the body's condition as a result; NULL: it always goes on */
+	Value *go; /* the body's condition as a result; NULL: always true */
 } LoopBody;
 
-/* Is the bound of its iterations what a person said? */
+/* Does --bound give the trip count? */
 static bool
 is_bounded(const Loop *l)
 {
@@ -238,14 +240,14 @@ condition_of(OnnxNode *n, const Loop *l, Value *iteration, Value *given, Value *
 		return NULL;
 	bool always = go == given || holds(n, go) == 1;
 	go = always ? NULL : e_reshape(n, go, (Ints){0});
-	if (most) { /* goes on where the next one is below it */
+	if (most) { /* continues if the next iteration is below the trip count */
 		Value *next = e_binary(n, OP_lt, e_with(n, OP_add, iteration, 1), most);
 		go = go ? e_binary(n, OP_and, go, next) : next;
 	}
 	return go ? go : e_scalar(n, BOOL, 1);
 }
 
-/* most: a trip count that is known at run time only. */
+/* Builds the body. most: a trip count that is known only at run time. */
 static bool
 loop_body(OnnxNode *n, const Loop *l, LoopBody *out)
 {
@@ -262,7 +264,7 @@ loop_body(OnnxNode *n, const Loop *l, LoopBody *out)
 		                            l->body->input[2 + i]->name);
 	if (is_bounded(l))
 		function_param(out->scope.f, type_scalar(im->m, BOOL), "goes");
-	Value *given = e_scalar(n, BOOL, 1); /* where it runs, it holds */
+	Value *given = e_scalar(n, BOOL, 1); /* in the body the condition is true */
 	set_graph_value(n, l->body, 0, iteration);
 	set_graph_value(n, l->body, 1, given);
 	for (int i = 0; i < l->carried; i++)
@@ -309,12 +311,12 @@ try_unrolled(OnnxNode *n, const Loop *l, LoopBody *body)
 	Loop few = *l;
 
 	(void)body;
-	if (l->trips >= 0 || has_size_bound(n)) /* else nothing else can be done */
+	if (l->trips >= 0 || has_size_bound(n)) /* otherwise there is no other way */
 		few.most_unrolled = SIZED_TRIPS;
 	return unroll(n, few);
 }
 
-/* Runs try without telling anybody of its faults; false: there were some. */
+/* Runs `try` with its messages suppressed; false: it reported faults. */
 static bool
 succeeds(OnnxNode *n, const Loop *l, bool (*try)(OnnxNode *n, const Loop *l, LoopBody *body),
          LoopBody *body)
@@ -337,11 +339,13 @@ succeeds(OnnxNode *n, const Loop *l, bool (*try)(OnnxNode *n, const Loop *l, Loo
 	return ok;
 }
 
-/* The ways in which a loop may be imported. */
+/* Forms in which a loop is imported. */
 typedef enum {
-	ONE_BY_ONE, /* only so: values change their shapes, are sequences, or sizes follow from the iteration */
-	ALWAYS,  /* a function, which always goes on */
-	DYNAMIC, /* a function, which may end the loop */
+	/* only unrolled: values change their shapes or are sequences, or sizes depend on the
+	 * iteration */
+	ONE_BY_ONE,
+	ALWAYS,  /* a function whose condition is always true */
+	DYNAMIC, /* a function whose condition may end the loop */
 } LoopForm;
 
 static LoopForm
@@ -359,7 +363,7 @@ form_of(OnnxNode *n, const Loop *l)
 	return !ok ? ONE_BY_ONE : body.go ? DYNAMIC : ALWAYS;
 }
 
-/* The loop itself, by that builder: of its carried values and what it captures. */
+/* Adds the loop with its carried values and captured values. */
 static Node *
 build_loop(Builder *b, OnnxNode *n, const Loop *l, const LoopBody *body, int64_t bound,
            Value *const *values, Value *const *captured)
@@ -390,7 +394,7 @@ initial_values(OnnxNode *n, const Loop *l)
 	return values;
 }
 
-/* A loop that may not begin: where the condition holds, or else what it begins with, and no rows. */
+/* A loop that may run no iteration: `cond` runs the loop, or returns its initial values and no rows. */
 static Node *
 build_guarded(OnnxNode *n, const Loop *l, const LoopBody *body, int64_t bound, Value *cond)
 {
@@ -420,7 +424,7 @@ build_guarded(OnnxNode *n, const Loop *l, const LoopBody *body, int64_t bound, V
 	return build_node(n->b, OP_cond, count, operands, &(CondAttr){run, skip});
 }
 
-/* Where it begins at all; NULL: it does. */
+/* A bool: does the loop run an iteration? NULL: it always does. */
 static Value *
 begins(OnnxNode *n, const Loop *l)
 {
@@ -464,7 +468,8 @@ import_function(OnnxNode *n, const Loop *l)
 		                  cond || body.go ? trip : NULL);
 }
 
-/* What cannot be a function, and whose iterations nobody can count now: says why. */
+/* Tries a loop that can only be unrolled but whose trip count depends on data, and says why it is
+ * refused. */
 static void
 refuse_unknown_trips(OnnxNode *n, const Loop *l)
 {
@@ -475,11 +480,13 @@ refuse_unknown_trips(OnnxNode *n, const Loop *l)
 	if (tensors)
 		import_function(n, l);
 	if (!n->failed)
-		report_unsupported(n, "how often it runs depends on data, and it carries a "
-		                      "sequence, or a size that does so, too");
+		report_unsupported(
+			n,
+			"its number of iterations depends on data, and it carries a sequence, or "
+			"a value whose size depends on data");
 }
 
-/* Of loops inside each other so many iterations stand there at most. */
+/* Is the number of iterations small enough to unroll, also within outer unrolled loops? */
 static bool
 is_few(const OnnxNode *n, const Loop *l)
 {
@@ -494,12 +501,12 @@ import_by_form(OnnxNode *n, Loop l)
 {
 	int begins = holds(n, l.cond);
 	LoopForm form = begins == 0 ? ONE_BY_ONE : form_of(n, &l);
-	if (form == ALWAYS && begins == 1 && l.too_many) { /* no condition ends it before */
+	if (form == ALWAYS && begins == 1 && l.too_many) { /* no condition ends the loop earlier */
 		refuse_trips(n, l.too_many);
 		return;
 	}
 	bool few = form == ALWAYS && begins == 1 && is_few(n, &l);
-	/* Whether it goes on may yet follow from the iterations. */
+	/* the condition may still be known while unrolling */
 	bool sized = form == DYNAMIC && begins == 1 && (l.trips >= 0 || !l.most) &&
 	             (l.stacked || l.trips < 0);
 	if (sized && succeeds(n, &l, try_unrolled, NULL))
@@ -518,7 +525,7 @@ import_loop(OnnxNode *n)
 	Loop l;
 
 	if (n->im->loops_around == MAX_NESTED) {
-		report_unsupported(n, "it stands inside of %d others: at most %d loops nest",
+		report_unsupported(n, "it is inside %d other loops: at most %d loops nest",
 		                   MAX_NESTED, MAX_NESTED);
 		return;
 	}

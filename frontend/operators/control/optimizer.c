@@ -1,6 +1,7 @@
-/* One update by an optimizer, of ai.onnx.preview.training:
- * https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Adam.html, Adagrad, Momentum. Inputs: the rate R, the number T of updates before,
- * then the tensors X1, X2 ..., their gradients, and each kind of moment; outputs: the new tensors and moments. */
+/* Adam, Adagrad and Momentum of ai.onnx.preview.training: one update by an optimizer.
+ * https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Adam.html Inputs: rate R, number T of
+ * earlier updates, then the tensors X1, X2 ..., their gradients, and each kind of moment. Outputs:
+ * the new tensors and moments. */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -10,8 +11,8 @@
 enum { MAX_MOMENTS = 2 };
 typedef struct {
 	Value *rate, *count;         /* scalars, of x's type */
-	Value *x, *g;                /* g: with the regularization */
-	Value *moments[MAX_MOMENTS]; /* replaced by the new ones */
+	Value *x, *g;                /* g: gradient with regularization */
+	Value *moments[MAX_MOMENTS]; /* old moments, then the new ones */
 	Value *updated;
 } Update;
 typedef void UpdateRule(OnnxNode *n, Update *u);
@@ -109,7 +110,7 @@ momentum(OnnxNode *n, Update *u)
 	u->moments[0] = v;
 }
 
-/* An input of one number as a scalar. */
+/* An input of one element, as a scalar. */
 static Value *
 want_scalar(OnnxNode *n, int i)
 {

@@ -1,5 +1,6 @@
-/* Scan: https://onnx.ai/onnx/operators/onnx__Scan.html. Its body is a function of the module, which `loop` runs for each row of what is scanned. In
- * version 8 all inputs have the batch first, and each of its elements is scanned by itself. */
+/* Scan: https://onnx.ai/onnx/operators/onnx__Scan.html. Its body is a function of the module, which
+ * `loop` runs once per row of the scanned inputs. In version 8 all inputs have a batch axis first,
+ * and each sample is scanned separately. */
 #include "frontend/operators/control/control.h"
 
 #include <string.h>
@@ -9,10 +10,11 @@ typedef struct {
 	const GraphProto *body;
 	int states, scanned, stacked;
 	int64_t trips;
-	Value **operands; /* states, and what it runs over with the axis first and in the order of the iterations */
+	/* states, then scanned inputs with the axis first, in the order of the iterations */
+	Value **operands;
 } Scan;
 
-/* The i-th number of a list attribute. */
+/* Number i of a list attribute. */
 static int64_t
 listed(const AttributeProto *a, int i, int64_t otherwise)
 {
@@ -58,7 +60,7 @@ is_direction(OnnxNode *n, int64_t d)
 	return d == 0 || d == 1;
 }
 
-/* An input that it runs over, its rows in the order of the iterations. */
+/* A scanned input with its rows in the order of the iterations. */
 static Value *
 scan_input(OnnxNode *n, int i, int input)
 {
@@ -70,7 +72,7 @@ scan_input(OnnxNode *n, int i, int input)
 	return at < 0 ? NULL : reversed(n, move_axis(n, x, at, 0), direction == 1);
 }
 
-/* first: its first state among the inputs */
+/* first: index of the first state among the inputs. */
 static bool
 open_scan(OnnxNode *n, Scan *s, int first)
 {
@@ -155,7 +157,7 @@ scan_body(OnnxNode *n, const Scan *s, Scope *scope)
 	return true;
 }
 
-/* Results of the loop: states, and stacks with their axes where the node has them. */
+/* Sets the node's outputs: states, then stacks with their axes in the declared positions. */
 static void
 set_scan_outputs(OnnxNode *n, const Scan *s, const Node *loop)
 {
@@ -175,7 +177,7 @@ set_scan_outputs(OnnxNode *n, const Scan *s, const Node *loop)
 	}
 }
 
-/* The loop over s's operands, in the function that is being built; NULL after reporting. */
+/* Adds the loop over s's operands to the function under construction; NULL after reporting. */
 static Node *
 build_scan(OnnxNode *n, const Scan *s)
 {
@@ -208,7 +210,7 @@ import_scan(OnnxNode *n)
 }
 
 /* ---- version 8 */
-/* All inputs behind the lengths of the sequences; every element of the batch has its states and rows. */
+/* Reads all inputs after sequence_lens; each sample has its own states and rows. */
 static bool
 read_batched_inputs(OnnxNode *n, Scan *s)
 {
@@ -235,7 +237,7 @@ read_batched_inputs(OnnxNode *n, Scan *s)
 	return !n->failed;
 }
 
-/* In the body of the loop over the batch: rows in the order of the iterations. */
+/* In the body of the loop over the batch: puts the rows into the order of the iterations. */
 static bool
 order_rows(OnnxNode *n, Scan *s)
 {

@@ -1,5 +1,5 @@
-/* Activations, each as a few primitives. Kinks go as PyTorch's: the gradient at 0 is the one of the
- * negative side. */
+/* Activations, each as a few primitives. At a kink the gradient is the one of the negative side, as
+ * in PyTorch. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ positive_else(OnnxNode *n, Value *x, Value *y, Value *z)
 	return e_select(n, e_with(n, OP_gt, x, 0), y, z);
 }
 
-/* A NaN stays one: the comparison is with <=. */
+/* The comparison is <=, so that NaN stays NaN. */
 static Value *
 relu(OnnxNode *n, Value *x)
 {
@@ -32,7 +32,7 @@ leaky_relu(OnnxNode *n, Value *x)
 	return leaky(n, x, want_float(n, "alpha", 0.01f), 0);
 }
 
-/* a (e^(x/s) - 1) up to 0; the exponential sees no positive x, whose overflow would make NaN. */
+/* a (e^(x/s) - 1) for x <= 0. The exponential gets no positive x: its overflow would give NaN. */
 static Value *
 exponential_below(OnnxNode *n, Value *x, double a, double s)
 {
@@ -67,7 +67,7 @@ celu(OnnxNode *n, Value *x)
 	return positive_else(n, x, x, exponential_below(n, x, alpha, alpha));
 }
 
-/* b (e^x - 1) a up to 0, b x above */
+/* b (e^x - 1) a for x <= 0, b x above */
 static Value *
 scaled_exponential(OnnxNode *n, Value *x, double a, double b)
 {
@@ -77,7 +77,7 @@ scaled_exponential(OnnxNode *n, Value *x, double a, double b)
 static Value *
 selu(OnnxNode *n, Value *x)
 {
-	bool old = n->opset < 6; /* had fewer digits */
+	bool old = n->opset < 6; /* the standard gave fewer digits then */
 	double alpha = want_float(n, "alpha", old ? 1.6732f : 1.67326319217681884765625f);
 	double gamma = want_float(n, "gamma", old ? 1.0507f : 1.05070102214813232421875f);
 
@@ -97,7 +97,8 @@ thresholded_relu(OnnxNode *n, Value *x)
 	return thresholded(n, x, want_float(n, "alpha", 1), 0);
 }
 
-/* log(1 + e^x) = max(x, 0) + log1p(e^-|x|), both with the negative side's derivative at 0: their sum is 1/2 there. */
+/* log(1 + e^x) = max(x, 0) + log1p(e^-|x|). At 0 both terms have the derivative of their negative
+ * side, and these add up to 1/2. */
 static Value *
 softplus(OnnxNode *n, Value *x)
 {
@@ -151,7 +152,8 @@ hard_sigmoid(OnnxNode *n, Value *x)
 	return hard(n, x, want_float(n, "alpha", 0.2f), want_float(n, "beta", 0.5));
 }
 
-/* x clamp(x/6 + 1/2). As in ONNX's function body the 1/6 is a float, in f64 too: 3e-8 from PyTorch's. */
+/* x clamp(x/6 + 1/2). As in ONNX's function body 1/6 is an f32 number, in f64 too: the result
+ * differs from PyTorch's by 3e-8. */
 static Value *
 hard_swish(OnnxNode *n, Value *x)
 {
@@ -160,8 +162,8 @@ hard_swish(OnnxNode *n, Value *x)
 	return e_binary(n, OP_mul, x, clamp01(n, y));
 }
 
-/* none: x/2 (1 + erf(x / sqrt 2));  tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), its 2/pi and
- * 0.044715 floats as in ONNX's function body, in f64 too. */
+/* approximate "none": x/2 (1 + erf(x / sqrt 2)); "tanh": x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715
+ * x^3))). As in ONNX's function body, 2/pi and 0.044715 are f32 numbers, in f64 too. */
 Value *
 e_gelu(OnnxNode *n, Value *x, bool tanh)
 {
@@ -207,7 +209,7 @@ e_curve(OnnxNode *n, Value *x, const char *name, int count, const double *number
 {
 	static const struct {
 		const char *name;
-		OpKind op; /* where it is one */
+		OpKind op; /* for activations that are one operator */
 		Value *(*plain)(OnnxNode *n, Value *x);
 		Value *(*curve)(OnnxNode *n, Value *x, double a, double b);
 		double a, b;
@@ -259,7 +261,7 @@ shrink(OnnxNode *n, Value *x)
 	return e_select(n, e_with(n, OP_lt, x, -lambd), e_with(n, OP_add, x, bias), up);
 }
 
-/* Integers are compared with numbers that need not be whole. */
+/* Integers are compared with bounds that need not be whole. */
 static void
 import_shrink(OnnxNode *n)
 {
@@ -271,13 +273,13 @@ import_shrink(OnnxNode *n)
 			e_cast(n, shrink(n, is_float(x) ? x : e_cast(n, x, F64)), x->type->dtype));
 }
 
-/* The slope broadcasts to x, one way. */
+/* The slope broadcasts to x's shape. */
 static void
 import_prelu(OnnxNode *n)
 {
 	Value *x = want_input(n, 0), *slope = want_input(n, 1);
 
-	/* Before opset 7 a list has a slope for each channel. */
+	/* Before opset 7 a vector has a slope per channel. */
 	if (x && slope && n->opset < 7 && slope->type->rank == 1 && slope->type->n > 1)
 		slope = e_channel(n, slope, x, 1);
 	if (x && slope)

@@ -1,19 +1,21 @@
-/* https://onnx.ai/onnx/operators/onnx__Det.html, by elimination with complete pivoting. Of a matrix A with its largest element p at row i and
- * column j, det A = (-1)^(i + j) p det S, S what remains when row i has been taken from the others so that column j is 0, and both are left
- * out: S = A' - column row / p. A pivot is 0 only where all elements are; so the gradient is right wherever the determinant's is, also of
- * singular matrices. */
+/* Det: https://onnx.ai/onnx/operators/onnx__Det.html, by elimination with complete pivoting. Let p
+ * be the largest element of A, at row i and column j. Subtract multiples of row i from the other
+ * rows so that column j becomes 0, and leave out row i and column j; S = A' - column row / p
+ * remains. Then det A = (-1)^(i + j) p det S. A pivot is 0 only if all elements are 0. So the
+ * gradient is right wherever the determinant is, even for singular matrices. */
 #include "frontend/import/import.h"
 
 enum { LARGEST = 256 };
 
-/* Matrices [batch, size, size], and for each of them where its pivot is. */
+/* Matrices [batch, size, size], with the position of each one's pivot. */
 typedef struct {
 	int64_t batch, size;
-	Value *flat;         /* all elements in a row */
+	Value *flat;         /* all elements as a vector */
 	Value *row, *column; /* s64[batch] */
 } Matrices;
 
-/* 0, 1 .. size - 2 along an axis of [1, size - 1, size - 1], or [1, size - 1], jumping over what `left_out` says for each batch */
+/* The indices 0 .. size - 1 without left_out[b] for each batch, along an axis of [1, size - 1, size
+ * - 1], or [1, size - 1]. */
 static Value *
 others(OnnxNode *n, const Matrices *m, Value *left_out, int axis, int rank)
 {
@@ -26,7 +28,8 @@ others(OnnxNode *n, const Matrices *m, Value *left_out, int axis, int rank)
 	return e_binary(n, OP_add, at, e_cast(n, beyond, S64));
 }
 
-/* The elements at these rows and columns of each matrix: s64 [batch, ..] that broadcast */
+/* The elements at these rows and columns of each matrix. The indices are s64 [batch, ..] and
+ * broadcast. */
 static Value *
 elements(OnnxNode *n, const Matrices *m, Value *row, Value *column)
 {
@@ -56,7 +59,7 @@ with_pivots(OnnxNode *n, Value *x)
 	return m;
 }
 
-/* S of each matrix; *pivot: [batch], with its sign */
+/* S of each matrix; *pivot: [batch], with the sign. */
 static Value *
 eliminated(OnnxNode *n, const Matrices *m, Value **pivot)
 {

@@ -1,11 +1,11 @@
-/* https://onnx.ai/onnx/operators/onnx__Einsum.html: operands are multiplied from left to right; each product is one
- * dot over the labels that no later operand has. The axes under an ellipsis are labels of their own, numbered from the
- * right. */
+/* Einsum: https://onnx.ai/onnx/operators/onnx__Einsum.html. Operands are multiplied from left to
+ * right. Each product is one dot that sums over the labels that no later operand has. Axes under an
+ * ellipsis have labels of their own, numbered from the right. */
 #include "frontend/import/import.h"
 
 #include <string.h>
 
-enum { ELLIPSIS = 128 }; /* labels ELLIPSIS + i: i-th axis from the right under `...` */
+enum { ELLIPSIS = 128 }; /* label ELLIPSIS + i: the i-th axis from the right under `...` */
 
 typedef struct {
 	int n;
@@ -33,8 +33,8 @@ label_drop(Labels *l, int at)
 	l->n--;
 }
 
-/* Reads one operand's labels up to `,` or the end; rank < 0: the output, whose ellipsis has `dots`
- * axes. NULL, or the fault. */
+/* Reads the labels of one operand, up to `,` or the end. rank < 0: the output, whose ellipsis has
+ * `dots` axes. Returns NULL or the fault. */
 static const char *
 parse_labels(const char **text, int rank, int dots, Labels *out)
 {
@@ -68,7 +68,7 @@ parse_labels(const char **text, int rank, int dots, Labels *out)
 	                                   : NULL;
 }
 
-/* Every label that stands once, the ellipsis first, letters in order. */
+/* The labels that appear once: the ellipsis first, then letters in order. */
 static void
 implicit_output(const Term *terms, int n, Labels *out)
 {
@@ -86,7 +86,8 @@ implicit_output(const Term *terms, int n, Labels *out)
 			out->at[out->n++] = (uint8_t)label;
 }
 
-/* Two axes of one label: [.., a, .., a, ..] -> transposed, joined, every (a+1)-th taken. */
+/* Takes the diagonal of two axes with the same label: [.., a, .., a, ..] -> transposed, joined,
+ * every (a+1)-th element. */
 static bool
 take_diagonal(OnnxNode *n, Term *t, int i, int k)
 {
@@ -147,7 +148,7 @@ sum_unneeded(OnnxNode *n, Term *t, const bool *needed)
 	return t->value != NULL;
 }
 
-/* An axis of one element that the other term has longer broadcasts: it is left away. */
+/* Drops an axis of one element that would broadcast to the other term's longer axis. */
 static void
 drop_single(OnnxNode *n, Term *t, const Term *other)
 {
@@ -160,7 +161,7 @@ drop_single(OnnxNode *n, Term *t, const Term *other)
 	}
 }
 
-/* x y summed over the labels that both have and `later` lacks. */
+/* x y, summed over the labels that both have and `later` lacks. */
 static Term
 multiply(OnnxNode *n, Term x, Term y, const bool *later)
 {

@@ -1,4 +1,4 @@
-/* Comparisons, logic on booleans and selection. */
+/* Comparisons, logic, operators on bits, and Where. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -64,7 +64,7 @@ import_bitwise_not(OnnxNode *n)
 	           x ? e_binary(n, OP_xor, x, e_binary(n, OP_sub, zero, e_number(n, x, 1))) : NULL);
 }
 
-/* 2^y, in the type of x; 0 where y is as many bits as x has, or more. */
+/* 2^y, in the type of x; 0 if y is at least the number of x's bits. */
 static Value *
 power_of_two(OnnxNode *n, const Value *x, Value *y)
 {
@@ -80,7 +80,7 @@ power_of_two(OnnxNode *n, const Value *x, Value *y)
 	return e_op(n, OP_lookup, 2, (Value *[]){table, e_cast(n, y, S64)}, NULL);
 }
 
-/* Of unsigned ones: a product with a power of two, or the quotient. */
+/* A shift of unsigned integers: a product with a power of two, or a quotient by it. */
 static void
 import_bit_shift(OnnxNode *n)
 {

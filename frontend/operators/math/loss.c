@@ -1,11 +1,11 @@
-/* SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss: scores [N,C,d...], labels [N,d...].
- * l = -w[label] log p[label], 0 where the label is ignore_index; the mean divides by the sum of
- * the weights that count. */
+/* SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss: scores [N,C,d...], labels [N,d...]. The
+ * loss is -w[label] log p[label], and 0 if the label is ignore_index. The mean divides by the sum of
+ * the weights of labels that are not ignored. */
 #include "frontend/import/import.h"
 
 #include <string.h>
 
-/* labels: s64[N,d...] as [N,1,d...] against the classes: bool[N,C,d...] */
+/* bool[N,C,d...]: is the class the label? labels: s64[N,d...]. */
 static Value *
 class_mask(OnnxNode *n, const Value *scores, Value *labels)
 {
@@ -56,7 +56,8 @@ import_loss(OnnxNode *n)
 		Value *w = e_channel(n, want_input(n, 2), scores, 1);
 		weight = e_reduce(n, REDUCE_SUM, e_select(n, mask, w, zero), classes, false);
 	}
-	if (has_attribute(n, "ignore_index") && weight) { /* whatever its scores are, NaN too */
+	/* an ignored label's loss is 0 even if its scores are NaN */
+	if (has_attribute(n, "ignore_index") && weight) {
 		Value *ignored = e_with(n, OP_eq, labels, (double)want_int(n, "ignore_index", 0));
 		weight = e_select(n, ignored, e_number(n, weight, 0), weight);
 		picked = e_select(n, ignored, e_number(n, weight, 0), picked);

@@ -1,5 +1,4 @@
-/* Arithmetic and elementary functions: https://onnx.ai/onnx/operators/ Add to Xor, Sum, Cast.
- */
+/* Arithmetic and elementary functions: https://onnx.ai/onnx/operators/ Add to Xor, Sum, Cast. */
 #include "frontend/import/import.h"
 
 #include <float.h>
@@ -12,7 +11,7 @@ import_unary(OnnxNode *n)
 	set_output(n, 0, e_unary(n, (OpKind)n->extra->op, want_input(n, 0)));
 }
 
-/* Integers: a constant divisor of 0, or the one quotient that overflows, is the file's fault. */
+/* Integers: reports a constant divisor of 0, and the one quotient that overflows. */
 static bool
 divides(OnnxNode *n, const Value *x, const Value *y)
 {
@@ -48,9 +47,9 @@ import_binary(OnnxNode *n)
 	set_output(n, 0, e_binary(n, (OpKind)n->extra->op, x, want_second_input(n, x)));
 }
 
-/* x + (round(x) - x), which is exact; the difference counts as a constant, so that gradients pass as if nothing were rounded (straight
- * through, Bengio et al. 2013, arXiv:1308.3432): what is trained with roundings, or exported from x + (round(x) - x).detach(), would not
- * be trained otherwise. */
+/* x + (round(x) - x), which is exact. The difference counts as a constant, so the gradient passes as
+ * if nothing were rounded (straight through, Bengio et al. 2013, arXiv:1308.3432). A model trained
+ * with rounding, or exported from x + (round(x) - x).detach(), needs this gradient. */
 static void
 import_round(OnnxNode *n)
 {
@@ -58,12 +57,12 @@ import_round(OnnxNode *n)
 
 	if (!y)
 		return;
-	Value *whole = e_binary(n, OP_eq, x, y); /* also infinite */
+	Value *whole = e_binary(n, OP_eq, x, y); /* true for infinite x, too */
 	Value *rest = e_select(n, whole, e_number(n, x, 0), e_binary(n, OP_sub, y, x));
 	set_output(n, 0, e_binary(n, OP_add, x, e_unary(n, OP_stop_gradient, rest)));
 }
 
-/* y = f(x) by several nodes. */
+/* A function of x that takes several nodes. */
 static void
 import_composed(OnnxNode *n)
 {
@@ -84,7 +83,7 @@ tangent(OnnxNode *n, Value *x)
 	return e_binary(n, OP_div, e_unary(n, OP_sin, x), e_unary(n, OP_cos, x));
 }
 
-/* e^x - 1 = u (u + 2) with u = e^(x/2) - 1, halved before it can overflow */
+/* (e^x - 1) / 2 = (u / 2) (u + 2) with u = e^(x/2) - 1: halved before it can overflow. */
 static Value *
 half_expm1(OnnxNode *n, Value *x)
 {
@@ -100,10 +99,11 @@ sinh_of(OnnxNode *n, Value *x)
 	return e_binary(n, OP_sub, half_expm1(n, x), half_expm1(n, e_unary(n, OP_neg, x)));
 }
 
-/* Above 2^28 a square root of x^2 +- 1 is x to the last bit, also in f64, and x^2 need not be finite. */
+/* For x above 2^28 the square root of x^2 +- 1 equals x to the last bit, also in f64; x^2 may be
+ * infinite. */
 static const double LARGE = 0x1p28;
 
-/* log(2 x) where x is large, else y: computed of a number that is not. */
+/* log(2 x) if x is large, else y. The caller computes y from a number that is not large. */
 static Value *
 or_log_twice(OnnxNode *n, Value *large, Value *x, Value *y)
 {
@@ -112,7 +112,8 @@ or_log_twice(OnnxNode *n, Value *large, Value *x, Value *y)
 	return e_select(n, large, e_with(n, OP_add, log, 0x1.62e42fefa39efp-1), y);
 }
 
-/* sign(x) log1p(|x| + x^2 / (1 + sqrt(x^2 + 1))), 0 with the positive numbers: the derivative there is 1 */
+/* sign(x) log1p(|x| + x^2 / (1 + sqrt(x^2 + 1))). 0 counts as positive, because the derivative there
+ * is 1. */
 static Value *
 asinh_of(OnnxNode *n, Value *x)
 {
@@ -149,7 +150,7 @@ atanh_of(OnnxNode *n, Value *x)
 	return e_with(n, OP_div, e_binary(n, OP_sub, up, down), 2);
 }
 
-/* acos |x| = 2 atan(sqrt((1 - |x|) / (1 + |x|))), of |x| given */
+/* acos |x| = 2 atan(sqrt((1 - |x|) / (1 + |x|))); size: |x|. */
 static Value *
 acos_of_size(OnnxNode *n, Value *size)
 {
@@ -160,7 +161,7 @@ acos_of_size(OnnxNode *n, Value *size)
 	return e_with(n, OP_mul, e_unary(n, OP_atan, e_unary(n, OP_sqrt, ratio)), 2);
 }
 
-/* acos |x|, for negative x pi - acos |x|. The derivative at 1 and -1 is infinite, as it is. */
+/* acos |x|; for negative x pi - acos |x|. The derivative at 1 and -1 is infinite, as in mathematics. */
 static Value *
 acos_of(OnnxNode *n, Value *x)
 {
@@ -171,7 +172,7 @@ acos_of(OnnxNode *n, Value *x)
 	                y);
 }
 
-/* atan(x / sqrt((1 - x) (1 + x))) below 1/2, pi/2 - acos |x| with the sign of x above */
+/* atan(x / sqrt((1 - x) (1 + x))) for |x| < 1/2, else pi/2 - acos |x| with the sign of x */
 static Value *
 asin_of(OnnxNode *n, Value *x)
 {
@@ -189,7 +190,7 @@ asin_of(OnnxNode *n, Value *x)
 	return e_select(n, negative, e_unary(n, OP_neg, y), y);
 }
 
-/* (e^x + e^-x) / 2, each as (e^(x/2))^2, finite wherever the result is */
+/* (e^x + e^-x) / 2, with each power as (e^(x/2))^2: finite if the result is */
 static Value *
 cosh_of(OnnxNode *n, Value *x)
 {
@@ -200,7 +201,7 @@ cosh_of(OnnxNode *n, Value *x)
 	                e_binary(n, OP_mul, e_with(n, OP_div, down, 2), down));
 }
 
-/* ONNX allows an exponent of another type; the result has the base's. */
+/* ONNX allows an exponent of another type; the result has the type of the base. */
 static void
 import_pow(OnnxNode *n)
 {
@@ -214,8 +215,8 @@ import_pow(OnnxNode *n)
 	set_output(n, 0, e_binary(n, OP_pow, x, x ? e_cast(n, y, x->type->dtype) : NULL));
 }
 
-/* x - floor(x/y) y: the remainder takes the sign of y. rem truncates, so its result is moved by y
- * where the signs differ. */
+/* x - floor(x/y) y: the remainder has the sign of y. OP_rem truncates, so its result is corrected by
+ * y if the signs differ. */
 Value *
 e_mod(OnnxNode *n, Value *x, Value *y)
 {
@@ -259,7 +260,8 @@ import_variadic(OnnxNode *n)
 	set_output(n, 0, n->extra->flag ? e_with(n, OP_div, sum, n_inputs(n)) : sum);
 }
 
-/* e8m0 has a word for its rounding; "nearest" there rounds up in the middle, as e8m0 does anyway. */
+/* Casts to e8m0 have an attribute for rounding. Its "nearest" rounds up in the middle, as e8m0
+ * always does. */
 static bool
 want_rounding(OnnxNode *n, int *out)
 {
@@ -274,7 +276,7 @@ want_rounding(OnnxNode *n, int *out)
 			*out = modes[i].round;
 			return true;
 		}
-	report_invalid(n, "round_mode \"%s\" is none of up, down, nearest", name);
+	report_invalid(n, "round_mode \"%s\" is not one of up, down, nearest", name);
 	return false;
 }
 
@@ -294,20 +296,21 @@ convert(OnnxNode *n, Value *x, DType to)
 
 	if (!x || x->type->dtype == to)
 		return x;
-	if (f && f->bits == 8) { /* the others have no such attribute */
+	if (f && f->bits == 8) { /* the other types have no such attribute */
 		Overflow wanted = want_int(n, "saturate", 1) ? OVERFLOW_SATURATE : OVERFLOW_SPECIAL;
 		a.overflow = overflows_alike(f, wanted, OVERFLOW_DEFAULT) ? OVERFLOW_DEFAULT
 		                                                          : wanted;
 	}
 	if (to == E8M0 && !want_rounding(n, &a.round))
 		return NULL;
-	/* Below 8 bits what does not fit keeps its low bits, as in ONNX's tests; the standard leaves it open. */
+	/* Casts to types below 8 bits keep the low bits of numbers out of range, as in ONNX's tests;
+	 * the standard leaves this open. */
 	if (!f && dtype_info[to].bits < 8 && to != BOOL && is_float(x))
 		x = e_cast(n, x, S32);
 	return e_op(n, OP_cast, 1, &x, &a);
 }
 
-/* Before 6 `to` is a name; types are numbered in this order. */
+/* Before opset 6 `to` is the name of a type; ONNX's types are numbered in this order. */
 static int64_t
 type_of_name(OnnxNode *n)
 {
@@ -365,7 +368,8 @@ import_cast_like(OnnxNode *n)
 	set_output(n, 0, like ? convert(n, x, like->type->dtype) : NULL);
 }
 
-/* For floats a select: NaN stays, and what is at the bound has the bound's gradient, as with PyTorch's clamp. */
+/* A select for floats: NaN stays NaN, and the gradient at the bound is the bound's, as in PyTorch's
+ * clamp. */
 static Value *
 bounded(OnnxNode *n, OpKind extremum, OpKind beyond, Value *x, Value *bound)
 {
@@ -386,7 +390,7 @@ e_at_most(OnnxNode *n, Value *x, Value *bound)
 	return bounded(n, OP_min, OP_ge, x, bound);
 }
 
-/* Bounds: attributes before 11, then optional inputs. Where min > max the result is max. */
+/* Bounds are attributes before opset 11, then optional inputs. If min > max, the result is max. */
 static void
 import_clip(OnnxNode *n)
 {

@@ -1,4 +1,4 @@
-/* MatMul and Gemm. A weight is contracted as it lies: no transpose, no broadcast of it. */
+/* MatMul and Gemm. A weight is contracted in its own layout, without transpose or broadcast. */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ match_batches(OnnxNode *n, Value **x, Value **y, Ints *batch)
 	return *x && *y;
 }
 
-/* x: [M,K], y: [..., K, N]: the product [M, ..., N], turned. */
+/* x: [M,K], y: [..., K, N]. Computes the product [M, ..., N] and moves M behind the batch axes. */
 static Value *
 matrix_by_batch(OnnxNode *n, Value *x, Value *y)
 {
@@ -146,7 +146,7 @@ import_fused_gemm(OnnxNode *n)
 	set_output(n, 0, *activation ? e_curve(n, y, activation, count, numbers) : y);
 }
 
-/* transBatch: the first axis goes behind the other batch axes; trans: the last two change places. */
+/* transBatch: moves the first axis behind the other batch axes. trans: swaps the last two. */
 static Value *
 arranged(OnnxNode *n, Value *x, bool batch, bool trans)
 {

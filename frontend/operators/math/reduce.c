@@ -1,5 +1,6 @@
-/* https://onnx.ai/onnx/operators/onnx__ReduceSum.html and its relatives. Axes are an attribute until
- * 17 (ReduceSum: 12) and an input after; no axes means all, or none with noop_with_empty_axes. */
+/* ReduceSum and its relatives: https://onnx.ai/onnx/operators/onnx__ReduceSum.html. Axes are an
+ * attribute until opset 17 (ReduceSum: 12), then an input. Without axes all are reduced, or none
+ * with noop_with_empty_axes. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -16,7 +17,8 @@ absolute(OnnxNode *n, Value *x)
 	return e_unary(n, OP_abs, x);
 }
 
-/* Where all elements are 0, the norm's gradient is 0, as PyTorch's; that of a square root there is infinite. */
+/* If all elements are 0, the norm's gradient is 0, as in PyTorch; the square root's own gradient
+ * would be infinite. */
 static Value *
 root(OnnxNode *n, Value *x)
 {
@@ -46,7 +48,8 @@ want_reduce_axes(OnnxNode *n, const Value *x, Ints *axes)
 	return want_axes(n, list, x->type->rank, axes);
 }
 
-/* Booleans (Max, Min from 20) go through u8, integers whose root or logarithm is taken through f64. */
+/* Bools (Max and Min from opset 20) are computed in u8; integers with a root or logarithm are
+ * computed in f64. */
 static void
 import_reduce(OnnxNode *n)
 {
@@ -79,7 +82,7 @@ import_reduce_mean(OnnxNode *n)
 		set_output(n, 0, e_mean(n, x, axes, want_int(n, "keepdims", 1)));
 }
 
-/* log sum e^x = m + log sum e^(x - m), m = max x where that is finite, else 0 */
+/* log sum e^x = m + log sum e^(x - m), with m = max x if that is finite, else 0 */
 static void
 import_log_sum_exp(OnnxNode *n)
 {

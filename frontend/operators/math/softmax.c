@@ -1,9 +1,10 @@
-/* Softmax and its relatives. Until opset 12 they flatten the input from `axis` on, which is a
- * softmax over all those axes; from 13 they work along one. */
+/* Softmax and its relatives. Until opset 12 they flatten the input from `axis` on, so all these axes
+ * are normalized together; from 13 on only one axis is. */
 #include "frontend/import/import.h"
 
-/* e^(x - m) / sum e^(x - m), or its logarithm (x - m) - log sum; m = max x carries no gradient. The sum is 1 or more, and inverted
- * once for all that it divides: a division takes a GPU ten times as long as a product. */
+/* e^(x - m) / sum e^(x - m), or its logarithm (x - m) - log sum. m = max x has no gradient. The sum
+ * is inverted once: on a GPU a division takes ten times as long as a product. It is 1 or more, so
+ * that is safe. */
 Value *
 e_softmax(OnnxNode *n, Value *x, Ints axes, bool log)
 {

@@ -1,4 +1,5 @@
-/* https://onnx.ai/onnx/operators/onnx__Attention.html and its relatives: products of heads with a softmax between. */
+/* Attention and FlexAttention: https://onnx.ai/onnx/operators/onnx__Attention.html. Products of
+ * heads with a softmax between them. */
 #include "frontend/operators/nn/attention.h"
 #include "frontend/operators/control/control.h"
 
@@ -66,7 +67,7 @@ attention_fits(OnnxNode *n, const Value *q, const Value *k, const Value *v)
 	return true;
 }
 
-/* x [B, H, S, K] by y, each head of y for all heads of x that share it: these lie side by side, as more rows. */
+/* x [B, H, S, K] times y. All heads of x that share a head of y become more rows of one product. */
 static Value *
 grouped_product(OnnxNode *n, Value *x, Value *y, int y_contract)
 {
@@ -95,7 +96,7 @@ e_scaled_scores(OnnxNode *n, Value *q, Value *k, double scale)
 	return e_scores(n, e_with(n, OP_mul, q, copysign(root, scale)), e_with(n, OP_mul, k, root));
 }
 
-/* In the wider of the two types. */
+/* Computed in the wider of the two types. */
 Value *
 e_weigh(OnnxNode *n, Value *p, Value *v)
 {
@@ -140,11 +141,12 @@ e_below_lengths(OnnxNode *n, Value *lengths, int64_t keys)
 /* ---- Attention */
 typedef struct {
 	Value *q, *k, *v, *mask, *lengths;
-	int64_t past; /* keys that were there before */
+	int64_t past; /* number of keys in the past */
 	DType t;
 } Attention;
 
-/* 4-D as it is, or 3-D with heads as the attribute says. */
+/* An input with heads: a 4-D tensor, or a 3-D tensor that is split into the attribute's number of
+ * heads. */
 static Value *
 want_heads(OnnxNode *n, int i, const char *attribute)
 {
@@ -161,7 +163,7 @@ want_heads(OnnxNode *n, int i, const char *attribute)
 	return x;
 }
 
-/* The past of a cache before x, along the tokens. */
+/* Concatenates the past of a cache with x, along the tokens. */
 static Value *
 with_past(OnnxNode *n, int i, Value *x)
 {
@@ -173,13 +175,14 @@ with_past(OnnxNode *n, int i, Value *x)
 	const int64_t *a = past->type->dims, *b = x->type->dims;
 	if (past->type->rank != 4 || past->type->dtype != x->type->dtype || a[0] != b[0] ||
 	    a[1] != b[1] || a[3] != b[3]) {
-		report_invalid(n, "input %d is no past of what it continues", i);
+		report_invalid(n, "input %d does not fit as the past of the new keys or values", i);
 		return NULL;
 	}
 	return e_concat(n, 2, (Value *[]){past, x}, 2);
 }
 
-/* true and false, or numbers that are added. From 24 on what it lacks of the keys is hidden. */
+/* A mask of bools, or of numbers that are added. From opset 24 on it may be short: the missing keys
+ * are hidden. */
 static Value *
 want_mask(OnnxNode *n, int64_t keys)
 {
@@ -214,7 +217,7 @@ attention_inputs(OnnxNode *n, Attention *a)
 	a->k = want_heads(n, 1, "kv_num_heads");
 	a->v = want_heads(n, 2, "kv_num_heads");
 	if (has_input(n, 4) != has_input(n, 5))
-		report_invalid(n, "past_key and past_value stand together, one is missing");
+		report_invalid(n, "past_key and past_value must be given together, one is missing");
 	if (!a->q || !a->k || !a->v)
 		return false;
 	int64_t own = a->k->type->dims[2];
@@ -233,7 +236,7 @@ attention_inputs(OnnxNode *n, Attention *a)
 	return !n->failed;
 }
 
-/* Input 6, s64[B] */
+/* Reads input 6, s64[B]: the number of valid keys per sample. */
 static bool
 nonpad_lengths(OnnxNode *n, Attention *a)
 {
@@ -252,14 +255,15 @@ nonpad_lengths(OnnxNode *n, Attention *a)
 		return false;
 	}
 	if (has_input(n, 4)) {
-		report_invalid(n, "nonpad_kv_seqlen stands beside past_key, only one of them may");
+		report_invalid(n, "nonpad_kv_seqlen and past_key exclude each other");
 		return false;
 	}
 	a->lengths = lengths;
 	return true;
 }
 
-/* Plus the mask, a triangle and the lengths: -inf where a key is not seen. */
+/* Adds the mask, hides keys after the token, and hides keys beyond the lengths. A hidden score is
+ * -inf. */
 static Value *
 masked_scores(OnnxNode *n, const Attention *a, Value *x)
 {
@@ -325,7 +329,7 @@ import_attention(OnnxNode *n)
 }
 
 /* ---- https://onnx.ai/onnx/operators/onnx_aionnxpreview_FlexAttention.html */
-/* What the graph of that attribute makes of x; x where there is none. */
+/* The graph in the attribute, applied to x; x if there is no such graph. */
 static Value *
 modified(OnnxNode *n, const char *attribute, Value *x)
 {
@@ -352,7 +356,7 @@ modified(OnnxNode *n, const char *attribute, Value *x)
 	return y;
 }
 
-/* prob_mod(softmax(score_mod(scale Q K'))) V, from the scores on in f32 or wider */
+/* prob_mod(softmax(score_mod(scale Q K'))) V; from the scores on, in f32 or wider */
 static void
 import_flex_attention(OnnxNode *n)
 {

@@ -1,11 +1,12 @@
-/* BatchNormalization. Inference form reads the running statistics. Training form normalizes by the
- * batch and gives the next running statistics, running' = m running + (1 - m) batch with the
- * population variance; where those are states they are stored at the end of @forward, and
- * @inference has the other form. A frozen one has the inference form in both. Training: training_mode = 1 from opset 14, more than one output
- * before. */
+/* BatchNormalization. Inference form normalizes by the running statistics. Training form normalizes
+ * by the batch and computes the next running statistics, running' = m running + (1 - m) batch, with
+ * the population variance. If the running statistics are states, @forward stores the next ones at
+ * its end, and @inference has the inference form. A frozen batch norm has the inference form in
+ * both. The file marks training form by training_mode = 1 from opset 14 on, and by more than one
+ * output before. */
 #include "frontend/import/import.h"
 
-/* All of one type, the widest of theirs; results have the types of x and of the statistics. */
+/* Inputs in one type, the widest of theirs. Results get the types of x and of the statistics. */
 typedef struct {
 	Value *x, *scale, *bias, *mean, *variance;
 	DType type, statistics;
@@ -41,8 +42,8 @@ moved(OnnxNode *n, Value *running, Value *batch)
 	                e_binary(n, OP_mul, batch, e_with(n, OP_sub, e_number(n, batch, 1), m)));
 }
 
-/* A norm that is called several times moves its statistics with each call, as PyTorch's do, whether its nodes read the same
- * initializer or each the running statistics that the node before gives. */
+/* Each call of a norm updates its statistics, as in PyTorch. All nodes of its calls may read the
+ * same initializer, or each node the running statistics of the node before. */
 static void
 update(OnnxNode *n, const BatchNorm *bn, Value *running, Value *batch, int input, int output)
 {
@@ -61,7 +62,7 @@ update(OnnxNode *n, const BatchNorm *bn, Value *running, Value *batch, int input
 	importer_store_at_end(n->im, state, next);
 }
 
-/* The mean over all ranks: of as many elements each. */
+/* The mean over all ranks, which have equally many elements. */
 static Value *
 over_ranks(OnnxNode *n, Value *mean)
 {
@@ -75,7 +76,7 @@ over_ranks(OnnxNode *n, Value *mean)
 	                e_broadcast(n, ranks, ints_of_type(mean->type)));
 }
 
-/* As e_normalize, by the batch of all ranks. */
+/* As e_normalize, over the batch of all ranks. */
 static Value *
 normalize(OnnxNode *n, Value *x, Ints axes, Value **mean, Value **variance)
 {
@@ -109,7 +110,7 @@ training_form(OnnxNode *n, const BatchNorm *bn)
 	n->im->differs = true;
 }
 
-/* A parameter, tied to another or not, that --freeze takes. */
+/* Does the input read a parameter that --freeze freezes, perhaps under the name of a tied one? */
 static bool
 is_frozen_parameter(const OnnxNode *n, int input)
 {
@@ -121,7 +122,7 @@ is_frozen_parameter(const OnnxNode *n, int input)
 	return w && w->kind == WEIGHT_PARAMETER && weight_is_frozen(r, w);
 }
 
-/* A frozen batch norm normalizes by its running statistics and keeps them, as in Keras. */
+/* A frozen batch norm normalizes by its running statistics and does not update them, as in Keras. */
 static bool
 is_kept(OnnxNode *n)
 {
@@ -138,7 +139,7 @@ is_kept(OnnxNode *n)
 	return true;
 }
 
-/* x, scale and bias, and the statistics may be floats of three types. */
+/* x, scale and bias, and the statistics may have three float types; converts them to the widest. */
 static void
 unify(OnnxNode *n, BatchNorm *bn)
 {
@@ -178,7 +179,7 @@ import_batch_norm(OnnxNode *n)
 		return;
 	}
 	if (!e_channel(n, bn.mean, bn.x, 1) || !e_channel(n, bn.variance, bn.x, 1))
-		return; /* what training stores is as large as what it replaces */
+		return; /* the next statistics must have the shape of the old ones */
 	if (!want_int(n, "spatial", 1)) {
 		report_unsupported(n, "spatial = 0");
 		return;

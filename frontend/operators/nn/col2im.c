@@ -1,10 +1,13 @@
-/* https://onnx.ai/onnx/operators/onnx__Col2Im.html: columns of blocks, each of which is added to an image where it was cut out. */
+/* Col2Im: https://onnx.ai/onnx/operators/onnx__Col2Im.html. Adds each column, a block, to the image
+ * at the block's position. */
 #include "frontend/operators/nn/window.h"
 
 typedef struct {
 	Window window;
-	Ints image, count;            /* the image's spatial sizes, and blocks along them */
-	int64_t taps, blocks, pixels; /* of a block, of an image */
+	/* the image's spatial sizes, and numbers of blocks along them */
+	Ints image, count;
+	/* elements of a block, number of blocks, elements of an image */
+	int64_t taps, blocks, pixels;
 } Blocks;
 
 static bool
@@ -17,7 +20,7 @@ multiplied(Ints list, int64_t *out)
 	return true;
 }
 
-/* How many blocks there are along each axis. */
+/* Computes the number of blocks along each axis. */
 static bool
 count_blocks(OnnxNode *n, Blocks *b)
 {
@@ -69,7 +72,8 @@ want_blocks(OnnxNode *n, const Value *x, Blocks *b)
 	return false;
 }
 
-/* [taps, blocks]: the pixel of each element of a column; -1, where nothing is added, of one in the padding */
+/* [taps, blocks]: the pixel of each element of a block; -1 for an element in the padding, which is
+ * not added */
 static Value *
 pixels_of(OnnxNode *n, const Blocks *b)
 {

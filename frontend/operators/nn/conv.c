@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Of strides, dilations, kernels and pads: products of two are no overflow. */
+/* Limit of strides, dilations, kernels and pads: a product of two cannot overflow. */
 enum { LONGEST_STEP = 1 << 30 };
 
 int64_t
@@ -64,7 +64,7 @@ want_pads(OnnxNode *n, Window *w)
 	return true;
 }
 
-/* SAME: as many windows as strides fit, the odd pad above (UPPER) or below (LOWER). */
+/* auto_pad SAME: one window per stride; an odd pad is larger above (UPPER) or below (LOWER). */
 static void
 pad_same(Window *w, const Value *x, bool upper)
 {
@@ -78,7 +78,7 @@ pad_same(Window *w, const Value *x, bool upper)
 	}
 }
 
-/* ceil_mode: a last, partial window counts when it starts before the end of the data. */
+/* ceil_mode: a last, partial window counts if it starts before the end of the data. */
 static void
 pad_ceil(Window *w, const Value *x)
 {
@@ -147,7 +147,7 @@ want_window(OnnxNode *n, const Value *x, const Ints *kernel, Window *out)
 	return true;
 }
 
-/* [C] along `axis` of a value like `like` */
+/* v [C] in the shape of `like`, with the channels along `axis` */
 Value *
 e_channel(OnnxNode *n, Value *v, Value *like, int axis)
 {
@@ -233,7 +233,7 @@ import_conv(OnnxNode *n)
 }
 
 /* ---- com.microsoft: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md */
-/* [N, C, ...] -> [N, ..., C], or back */
+/* [N, C, ...] -> [N, ..., C], or back. */
 static Value *
 move_channels(OnnxNode *n, Value *x, bool last)
 {
@@ -250,8 +250,9 @@ move_channels(OnnxNode *n, Value *x, bool last)
 	return e_transpose(n, x, order);
 }
 
-/* activation(conv + B + Z). flag: channels are last in the input and the result; kind: in the weight, too, as onnxruntime's optimizer
- * writes it and its CUDA kernel reads it, although the documentation says otherwise. */
+/* activation(conv + B + Z). flag: channels are last in the input and the result. kind: also in the
+ * weight. onnxruntime's optimizer writes it so and its CUDA kernel reads it so, although the
+ * documentation says otherwise. */
 static void
 import_fused_conv(OnnxNode *n)
 {
@@ -270,8 +271,9 @@ import_fused_conv(OnnxNode *n)
 	set_output(n, 0, *activation ? e_curve(n, y, activation, count, numbers) : y);
 }
 
-/* The result's spatial size, and pads where the size is given. What output_shape has more than the convolution gives, no window
- * reaches: it is 0 and follows (`more`). */
+/* Computes the result's spatial sizes, and the pads if output_shape gives the sizes. If output_shape
+ * is larger than the convolution's result, the rest (`more`) is reached by no window and filled with
+ * 0. */
 static bool
 transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size, Ints *more)
 {
@@ -319,7 +321,7 @@ transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size, Ints *more)
 	return true;
 }
 
-/* y with zeros behind it along its spatial axes */
+/* y, padded with zeros at the end of its spatial axes */
 static Value *
 lengthened(OnnxNode *n, Value *y, Ints more)
 {

@@ -1,11 +1,13 @@
-/* https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MoE: each token goes through the k experts
- * that the router prefers. Here all experts see all tokens, and those that were not chosen weigh 0: products of fixed sizes. */
+/* MoE:
+ * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MoE.
+ * Each token goes through the k experts that the router prefers. Here all experts process all
+ * tokens, so that products have fixed sizes; experts that were not chosen have weight 0. */
 #include "frontend/import/import.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Weights of a layer, [E, outputs, inputs], and [E, outputs] that are added. */
+/* A layer of all experts: weight [E, outputs, inputs], bias [E, outputs]. */
 typedef struct {
 	Value *weight, *bias;
 } Layer;
@@ -40,7 +42,8 @@ want_layer(OnnxNode *n, int i, int64_t experts, int64_t outputs, int64_t inputs,
 	return true;
 }
 
-/* The weights of the experts of each token: softmax of the router's numbers where an expert is among the first k, else 0. */
+/* Weights of the experts per token: the softmax of the router's numbers for the first k experts,
+ * else 0. */
 static Value *
 want_gates(OnnxNode *n, Experts *e)
 {
@@ -74,7 +77,7 @@ want_gates(OnnxNode *n, Experts *e)
 	return e_binary(n, OP_div, p, e_reduce(n, REDUCE_SUM, p, last, true));
 }
 
-/* x [E, T, inputs] or [T, inputs] through a layer: [E, T, outputs] */
+/* Applies a layer to x [E, T, inputs] or [T, inputs]: [E, T, outputs]. */
 static Value *
 through(OnnxNode *n, Value *x, const Layer *l)
 {
@@ -111,7 +114,7 @@ swiglu(OnnxNode *n, Value *g, Value *l)
 	return e_binary(n, OP_mul, gate, e_with(n, OP_add, l, beta));
 }
 
-/* [E, T, 2 I]: both halves, side by side or every other one. */
+/* Splits [E, T, 2 I] into halves; interleaved: every other number. */
 static void
 halves(OnnxNode *n, const Experts *e, Value *x, bool interleaved, Value *out[2])
 {
@@ -126,7 +129,7 @@ halves(OnnxNode *n, const Experts *e, Value *x, bool interleaved, Value *out[2])
 		                 : e_slice_axis(n, x, 2, i * e->inner, (i + 1) * e->inner);
 }
 
-/* What stands between the first layer and the second: [E, T, inner] */
+/* The activation between the first and the second layer: [E, T, inner]. */
 static Value *
 activated(OnnxNode *n, const Experts *e, const char *type, Value *x)
 {
@@ -146,7 +149,7 @@ activated(OnnxNode *n, const Experts *e, const char *type, Value *x)
 	if (!strcmp(type, "relu"))
 		y = e_curve(n, x, "Relu", 0, NULL);
 	else if (!strcmp(type, "gelu"))
-		y = e_gelu(n, x, true); /* as onnxruntime's kernels */
+		y = e_gelu(n, x, true); /* as in onnxruntime's kernels */
 	else if (!strcmp(type, "silu"))
 		y = e_silu(n, x);
 	return e->fc3.weight ? e_binary(n, OP_mul, y, through(n, e->x, &e->fc3)) : y;

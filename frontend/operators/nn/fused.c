@@ -1,10 +1,11 @@
-/* Operators in which onnxruntime joins several, opened again: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.
- * Those with products are in matmul.c, conv.c, fused_attention.c and experts.c. */
+/* onnxruntime's fused operators, taken apart:
+ * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. Fused operators with
+ * products are in matmul.c, conv.c, fused_attention.c and experts.c. */
 #include "frontend/import/import.h"
 
 #include <string.h>
 
-/* x plus input i, one number for each of the last axis; x where there is none. */
+/* x plus input i, one number per index of the last axis; x if there is no input i. */
 static Value *
 with_bias(OnnxNode *n, Value *x, int i)
 {
@@ -37,12 +38,12 @@ import_quick_gelu(OnnxNode *n)
 	           e_binary(n, OP_mul, x, e_unary(n, OP_sigmoid, e_with(n, OP_mul, x, alpha))));
 }
 
-/* ---- layers that add, then normalize the last axis */
+/* ---- operators that add, then normalize the last axis */
 typedef struct {
-	Value *y, *mean, *inverse; /* mean: NULL where none is subtracted */
+	Value *y, *mean, *inverse; /* mean: NULL if the operator does not subtract it */
 } Normalized;
 
-/* y = (x - mean) * inverse * gamma + beta, or without the means; statistics in f32 or wider. */
+/* y = (x - mean) * inverse * gamma + beta; `means` false: without mean. Statistics are f32 or wider. */
 static Normalized
 normalize_last(OnnxNode *n, Value *x, int gamma, int beta, bool means)
 {
@@ -72,7 +73,7 @@ normalize_last(OnnxNode *n, Value *x, int gamma, int beta, bool means)
 }
 
 /* Normalizes x + skip + bias. flag: SkipSimplifiedLayerNormalization, which has no mean and no beta. */
-/* Of x's shape; of [batch, tokens, hidden] the batch may be 1 or left out. */
+/* Has `skip` x's shape? For [batch, tokens, hidden] its batch may be 1 or missing. */
 static bool
 skip_fits(OnnxNode *n, const Value *x, const Value *skip)
 {
@@ -109,7 +110,7 @@ import_skip_norm(OnnxNode *n)
 }
 
 /* ---- EmbedLayerNormalization */
-/* Rows of the table in input `table` at input i, [B, S] or [1, S]. */
+/* Rows of the table in input `table`, at the indices in input i, [B, S] or [1, S]. */
 static Value *
 rows_at(OnnxNode *n, int table, int i)
 {
@@ -126,7 +127,7 @@ rows_at(OnnxNode *n, int table, int i)
 	return e_gather(n, rows, at, 0);
 }
 
-/* The first rows of the positions' table, or those that input 8 names. */
+/* Rows of the table of positions: the first ones, or those that input 8 names. */
 static Value *
 position_rows(OnnxNode *n, int64_t tokens)
 {
@@ -143,7 +144,7 @@ position_rows(OnnxNode *n, int64_t tokens)
 	return NULL;
 }
 
-/* How many tokens of each sample the mask in input 7 has; without one 0. */
+/* The number of tokens per sample by the mask in input 7; 0 without a mask. */
 static Value *
 mask_counts(OnnxNode *n, const Value *ids)
 {
@@ -192,7 +193,8 @@ groups_fit(OnnxNode *n, const Value *x, int64_t groups, int axis)
 	return false;
 }
 
-/* [N, L, G, C/G] of an input whose channels are last, else [N, G, C/G, L]; normalized over all but N and G. */
+/* [N, L, G, C/G] of an input whose channels are last, else [N, G, C/G, L]; normalized over all axes
+ * but N and G. */
 static Value *
 normalize_groups(OnnxNode *n, Value *x, int64_t groups, bool last)
 {
@@ -211,7 +213,7 @@ normalize_groups(OnnxNode *n, Value *x, int64_t groups, bool last)
 	return e_reshape(n, y, shape_of(x));
 }
 
-/* Input 3 is like x, or has one number for each sample and channel. */
+/* Input 3: in the shape of x, or one number per sample and channel. */
 static Value *
 want_skip(OnnxNode *n, const Value *x, int axis)
 {

@@ -1,11 +1,12 @@
-/* https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MultiHeadAttention and .Attention. Masks are
- * added, as large negative numbers; keys after a token are not seen at all. */
+/* MultiHeadAttention and Attention of onnxruntime:
+ * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MultiHeadAttention.
+ * Masks are large negative numbers that are added. Keys after a token are excluded from the softmax. */
 #include "frontend/operators/nn/fused_attention.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Along the keys; the sink takes its part, and nothing comes of it. */
+/* Softmax along the keys with one more score, the sink: it takes its share, but has no value. */
 static Value *
 softmax_with_sink(OnnxNode *n, Value *x, Value *sink)
 {
@@ -62,7 +63,7 @@ e_part(OnnxNode *n, Value *x, int64_t from, int64_t count)
 	return NULL;
 }
 
-/* x [B, S, count] plus numbers from..from+count of the vector in input i. */
+/* x [B, S, count] plus numbers [from, from + count) of the vector in input i. */
 static Value *
 plus_part(OnnxNode *n, Value *x, int i, int64_t from)
 {
@@ -77,7 +78,7 @@ plus_part(OnnxNode *n, Value *x, int i, int64_t from)
 }
 
 /* ---- masks */
-/* The filter where a mask of integers has 0, and 0 elsewhere: to be added. */
+/* Numbers to add to scores: 0 for seen keys, mask_filter_value for others. */
 static Value *
 filter_where(OnnxNode *n, Value *seen)
 {
@@ -88,7 +89,7 @@ filter_where(OnnxNode *n, Value *seen)
 	return e_select(n, seen, e_splat(n, F32, shape, 0), e_splat(n, F32, shape, filter));
 }
 
-/* Lengths [B], or ends [B] and starts [B] in a row: keys start..end-1 are seen. */
+/* The mask is lengths [B], or ends [B] followed by starts [B]: keys start..end-1 are seen. */
 static Value *
 seen_between(OnnxNode *n, Value *mask, int64_t samples, int64_t keys)
 {
@@ -102,7 +103,8 @@ seen_between(OnnxNode *n, Value *mask, int64_t samples, int64_t keys)
 	return e_binary(n, OP_and, seen, e_unary(n, OP_not, before));
 }
 
-/* What input i hides: lengths, [B, T], [B, S, T] or [B, 1, M, M], of which the rows of these tokens count. */
+/* The filter from the mask in input i: lengths, [B, T], [B, S, T] or [B, 1, M, M], of which only the
+ * rows of the new tokens are used. */
 static Value *
 want_filter(OnnxNode *n, int i, const Value *q, int64_t keys, int64_t past)
 {
@@ -147,8 +149,8 @@ causal_where_asked(OnnxNode *n, Heads *h, int64_t past)
 		h->seen = e_causal(n, h->q->type->dims[2], h->k->type->dims[2], past);
 }
 
-/* ---- Attention: the projections are in it */
-/* Sizes of q, k and v in the product; 0 after reporting. */
+/* ---- Attention, which contains the projections */
+/* Sets the sizes of q, k and v in the projection's result; returns 0 after reporting. */
 static bool
 qkv_sizes(OnnxNode *n, int64_t all, Ints *sizes)
 {
@@ -167,7 +169,7 @@ qkv_sizes(OnnxNode *n, int64_t all, Ints *sizes)
 	return false;
 }
 
-/* past [2, B, N, P, D] before x; which: 0 keys, 1 values */
+/* Concatenates past [2, B, N, P, D] and x; which: 0 keys, 1 values. */
 static Value *
 behind_past(OnnxNode *n, Value *past, int which, Value *x)
 {
@@ -185,7 +187,7 @@ behind_past(OnnxNode *n, Value *past, int which, Value *x)
 	return half ? e_concat(n, 2, (Value *[]){half, x}, 2) : NULL;
 }
 
-/* Keys and values one behind the other: [2, B, N, T, D] */
+/* Stacks keys and values: [2, B, N, T, D]. */
 static Value *
 stacked(OnnxNode *n, Value *k, Value *v)
 {
@@ -266,7 +268,7 @@ packed_part(OnnxNode *n, Value *x, int64_t heads, int64_t count, int which)
 	return e_reshape(n, e_slice_axis(n, x, 3, which, which + 1), flat);
 }
 
-/* Query, key and value as [B, S, numbers], or key and value as heads that somebody made before. */
+/* Reads query, key and value as [B, S, numbers], or key and value as heads computed before. */
 static void
 multi_head_inputs(OnnxNode *n, int64_t heads, Value *x[3])
 {
@@ -289,7 +291,7 @@ multi_head_inputs(OnnxNode *n, int64_t heads, Value *x[3])
 		            : query;
 }
 
-/* Input 6 + i before the heads x, along the tokens. */
+/* Concatenates the cache in input 6 + i and the heads x, along the tokens. */
 static Value *
 behind_cache(OnnxNode *n, int i, Value *x)
 {
@@ -303,11 +305,11 @@ behind_cache(OnnxNode *n, int i, Value *x)
 	if (past->type->rank == 4 && past->type->dtype == x->type->dtype && p[0] == d[0] &&
 	    p[1] == d[1] && p[3] == d[3])
 		return e_concat(n, 2, (Value *[]){past, x}, 2);
-	report_invalid(n, "input %d is no past of what it continues", i);
+	report_invalid(n, "input %d does not fit as the past of the new keys or values", i);
 	return NULL;
 }
 
-/* Heads of part i, with its bias; 4-D ones are as they are. */
+/* The heads of part i with its bias; a 4-D input is heads already. */
 static Value *
 biased_heads(OnnxNode *n, Value *x, int i, int64_t heads, int64_t from)
 {

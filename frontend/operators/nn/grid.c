@@ -1,27 +1,29 @@
-/* Values between the elements of a tensor, at places that are computed: GridSample, DeformConv, and the grids of AffineGrid. A
- * value is a weighted sum of 1 (nearest), 2 (linear) or 4 (cubic) elements along each axis. All channels of a place lie side by
- * side, so that each of these is one gather of rows; weights and places are ordinary arithmetic, through which gradients go. */
+/* GridSample, DeformConv and AffineGrid: sample a tensor at computed positions between its elements.
+ * A sample is a weighted sum of 1 (nearest), 2 (linear) or 4 (cubic) elements along each axis. All
+ * channels of a position are stored side by side, so that each tap is one gather of rows. Weights
+ * and positions are ordinary arithmetic, through which gradients pass. */
 #include "frontend/operators/nn/window.h"
 
 #include <string.h>
 
 enum { MOST_TAPS = 4, MOST_CORNERS = 1 << 12, LARGEST_KERNEL = 1 << 16 };
 
-/* Along one axis: where the elements are, and what they weigh (NULL: 1). */
+/* Along one axis: indices of the elements, and their weights (NULL: 1). */
 typedef struct {
 	int n;
 	Value *at[MOST_TAPS], *weight[MOST_TAPS];
 } Taps;
 typedef enum { BEYOND_ZERO, BEYOND_BORDER, BEYOND_REFLECTED } Beyond;
-/* How elements are found along an axis of that size; mode: "nearest", "linear" or "cubic". */
+/* How elements are sampled along an axis; mode: "nearest", "linear" or "cubic". */
 typedef struct {
 	const char *mode;
 	Beyond beyond;
-	bool corners; /* align_corners: what is beyond begins at the middle of the last element, not at its edge */
+	/* align_corners: the axis ends at the middle of the last element, not at its edge */
+	bool corners;
 	int64_t size;
 } Sampler;
 
-/* lo + |x - lo|, as if mirrors stood at lo and hi; x where it lies between */
+/* lo + |x - lo|: reflects x as by mirrors at lo and hi; x if it is in between */
 static Value *
 reflected(OnnxNode *n, Value *x, double lo, double hi, Value *outside)
 {
@@ -40,7 +42,7 @@ clamped(OnnxNode *n, Value *x, double most)
 	return e_at_most(n, e_at_least(n, x, e_number(n, x, 0)), e_number(n, x, most));
 }
 
-/* A place that lies beyond the axis, back on it; whole: it is an element's number. */
+/* Moves a position beyond the axis back onto it; whole: the position is an element's index. */
 static Value *
 brought_back(OnnxNode *n, const Sampler *s, Value *x, bool whole)
 {
@@ -57,7 +59,7 @@ brought_back(OnnxNode *n, const Sampler *s, Value *x, bool whole)
 	return whole ? clamped(n, x, last) : x;
 }
 
-/* Keys' weights with a = -0.75 of the elements at -1, 0, 1, 2 from floor(x), t = x - floor(x) */
+/* Keys' weights with a = -0.75 for the elements at -1, 0, 1, 2 from floor(x); t = x - floor(x) */
 static void
 cubic_taps(OnnxNode *n, Value *t, Value *weight[MOST_TAPS])
 {
@@ -75,7 +77,7 @@ cubic_taps(OnnxNode *n, Value *t, Value *weight[MOST_TAPS])
 	}
 }
 
-/* The elements around places x, which count in elements. */
+/* The elements around positions x, which are counted in elements. */
 static Taps
 taps_at(OnnxNode *n, const Sampler *s, Value *x)
 {
@@ -103,8 +105,8 @@ taps_at(OnnxNode *n, const Sampler *s, Value *x)
 	return t;
 }
 
-/* rows: T[places, channels], of which places count through `axes` axes; the place of each value on the first of them is `base`.
- * x: T[*base, channels] = sum over taps of weight * rows[base + at] */
+/* rows: T[positions, channels]; positions run over `axes` axes. `base` is the row where each value's
+ * sample starts. Result: T[*base, channels] = sum over taps of weight * rows[base + at]. */
 static Value *
 sample_rows(OnnxNode *n, Value *rows, Value *base, int axes, const Taps *taps,
             const int64_t *strides)
@@ -174,7 +176,8 @@ sampled_shape(OnnxNode *n, const Value *x, const Value *grid)
 	return true;
 }
 
-/* From [-1, 1] to elements: the outer edges of the first and last one, or their middles. */
+/* Converts [-1, 1] to elements: -1 and 1 are the outer edges of the first and last element, or with
+ * corners their middles. */
 static Value *
 in_elements(OnnxNode *n, Value *x, const Sampler *s)
 {
@@ -196,7 +199,7 @@ sample_grid(OnnxNode *n, Value *x, Value *grid, Sampler s)
 
 	type_strides(x->type, strides);
 	for (int i = 0; i < spatial; i++) {
-		int last = spatial - 1 - i; /* the first coordinate is that of the last axis */
+		int last = spatial - 1 - i; /* the first coordinate belongs to the last axis */
 		s.size = x->type->dims[2 + i];
 		Value *c = e_reshape(n, e_slice_axis(n, grid, rank - 1, last, last + 1), places);
 		taps[i] = taps_at(n, &s, in_elements(n, c, &s));
@@ -208,7 +211,7 @@ sample_grid(OnnxNode *n, Value *x, Value *grid, Sampler s)
 	return e_transpose(n, y, order);
 }
 
-/* The grid may be of another float type than x: weights get x's. */
+/* The grid may have another float type than x; weights get x's type. */
 static void
 import_grid_sample(OnnxNode *n)
 {
@@ -229,8 +232,9 @@ import_grid_sample(OnnxNode *n)
 	set_output(n, 0, e_cast(n, sample_grid(n, x, e_cast(n, grid, x->type->dtype), s), t));
 }
 
-/* ---- https://onnx.ai/onnx/operators/onnx__AffineGrid.html: y[n, .., i] = sum over j of theta[n, i, j] * place[.., j], the last place 1 */
-/* Where the elements of an axis lie in [-1, 1], along `axis` of `rank`. */
+/* ---- AffineGrid: https://onnx.ai/onnx/operators/onnx__AffineGrid.html. y[n, .., i] = sum over j of
+ * theta[n, i, j] * position[.., j], the last position is 1 */
+/* Positions of an axis's elements in [-1, 1], along `axis` of `rank`. */
 static Value *
 axis_places(OnnxNode *n, DType dtype, int64_t size, bool corners, int axis, int rank)
 {
@@ -282,7 +286,7 @@ import_affine_grid(OnnxNode *n)
 		return;
 	int spatial = size.n - 2, rank = spatial + 2;
 	for (int j = 0; j <= spatial; j++) {
-		int axis = spatial - j; /* the first coordinate is that of the last axis */
+		int axis = spatial - j; /* the first coordinate belongs to the last axis */
 		Ints shape = {.n = rank};
 		for (int i = 0; i < rank; i++)
 			shape.at[i] = i == 0 ? size.at[0] : i == rank - 1 ? spatial : 1;
@@ -296,12 +300,12 @@ import_affine_grid(OnnxNode *n)
 	set_output(n, 0, sum);
 }
 
-/* ---- https://onnx.ai/onnx/operators/onnx__DeformConv.html: a Conv that reads linearly between elements, each at its place and an offset
- * of its own, times its mask */
+/* ---- DeformConv: https://onnx.ai/onnx/operators/onnx__DeformConv.html. A convolution whose taps
+ * have offsets: each reads linearly between elements, times its mask */
 typedef struct {
 	Window window;
-	int64_t groups, offset_groups, taps; /* of the kernel, over all spatial axes */
-	Ints places; /* of the samples: batch, offset group, tap, result's spatial axes */
+	int64_t groups, offset_groups, taps; /* taps: elements of the kernel */
+	Ints places; /* shape of the samples: batch, offset group, tap, result's spatial axes */
 } Deform;
 
 static bool
@@ -331,7 +335,7 @@ want_deform_groups(OnnxNode *n, const Value *x, const Value *w, Deform *d)
 	return false;
 }
 
-/* The places of samples; those of results, [batch, ?, spatial axes], to `result`. */
+/* Computes the shape of the samples, and the result's shape [batch, ?, spatial axes]. */
 static bool
 deform_places(OnnxNode *n, const Value *x, Deform *d, Ints *result)
 {
@@ -386,7 +390,7 @@ want_deform(OnnxNode *n, const Value *x, const Value *w, const Value *offset, co
 	return false;
 }
 
-/* Where the tap of each place lies along a spatial axis before its offset: stride * o - low + dilation * k */
+/* Position of each tap along a spatial axis before its offset: stride * o - low + dilation * k */
 static Value *
 tap_places(OnnxNode *n, const Deform *d, DType dtype, int axis)
 {
@@ -403,7 +407,7 @@ tap_places(OnnxNode *n, const Deform *d, DType dtype, int axis)
 	return e_cast(n, e_with(n, OP_sub, at, (double)w->low.at[axis]), dtype);
 }
 
-/* [*places, channels of an offset group] */
+/* The samples: [*places, channels of an offset group]. */
 static Value *
 deformed(OnnxNode *n, const Deform *d, Value *x, Value *offset)
 {

@@ -1,5 +1,7 @@
-/* https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GroupQueryAttention: each sample has its own
- * count of tokens before, which seqlens_k tells: it is that of all, less 1. */
+/* GroupQueryAttention:
+ * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GroupQueryAttention.
+ * Each sample has its own number of earlier tokens; seqlens_k gives the number of all its tokens
+ * less 1. */
 #include "frontend/operators/nn/fused_attention.h"
 
 #include <math.h>
@@ -7,7 +9,7 @@
 
 typedef struct {
 	Value *q, *k, *v; /* heads of the new tokens */
-	Value *before;    /* s64[B, 1, 1]: tokens of the past; NULL: none */
+	Value *before;    /* s64[B, 1, 1]: number of tokens in the past; NULL: no past */
 	int64_t tokens, keys;
 } GroupQuery;
 
@@ -23,7 +25,7 @@ group_inputs(OnnxNode *n, GroupQuery *g)
 		return false;
 	}
 	if (has_input(n, 1) != has_input(n, 2))
-		report_invalid(n, "key and value stand together, one is missing");
+		report_invalid(n, "key and value must be given together, one is missing");
 	if (!query || n->failed)
 		return false;
 	int last = query->type->rank - 1;
@@ -48,7 +50,7 @@ group_inputs(OnnxNode *n, GroupQuery *g)
 	return g->q && g->k && g->v && attention_fits(n, g->q, g->k, g->v);
 }
 
-/* How many keys there are in all, and how many tokens each sample had before. */
+/* Reads the number of keys, and the number of earlier tokens per sample. */
 static bool
 group_lengths(OnnxNode *n, GroupQuery *g)
 {
@@ -75,7 +77,8 @@ group_lengths(OnnxNode *n, GroupQuery *g)
 	return g->before;
 }
 
-/* [B, S], or [1, S] where all samples begin together: of a first prompt only the first element of position_ids counts. */
+/* Positions of the tokens: [B, S], or [1, S] if all samples have no past. Without a past only the
+ * first element of position_ids counts. */
 static Value *
 token_places(OnnxNode *n, const GroupQuery *g)
 {
@@ -99,7 +102,7 @@ token_places(OnnxNode *n, const GroupQuery *g)
 	                e_reshape(n, g->before, (Ints){.n = 2, .at = {shape.at[0], 1}}));
 }
 
-/* cos or sin of the places, [B or 1, 1, S, K] */
+/* cos or sin at the positions, [B or 1, 1, S, K] */
 static Value *
 group_angles(OnnxNode *n, const GroupQuery *g, int i)
 {
@@ -139,7 +142,8 @@ rotate_groups(OnnxNode *n, GroupQuery *g)
 	return g->q && g->k;
 }
 
-/* Tokens t of the cache: those of the past that count, then the new ones, then zeros: rows of [past, new], -1 for none. */
+/* The new cache per sample: its tokens of the past, then the new tokens, then zeros. Gathers rows of
+ * [past, new]; row -1 is zeros. */
 static Value *
 present(OnnxNode *n, const GroupQuery *g, int i, Value *fresh)
 {
@@ -150,7 +154,7 @@ present(OnnxNode *n, const GroupQuery *g, int i, Value *fresh)
 	const int64_t *d = fresh->type->dims, *p = past ? past->type->dims : NULL;
 	if (past && (past->type->rank != 4 || past->type->dtype != fresh->type->dtype ||
 	             p[0] != d[0] || p[1] != d[1] || p[3] != d[3])) {
-		report_invalid(n, "input %d is no past of what it continues", i);
+		report_invalid(n, "input %d does not fit as the past of the new keys or values", i);
 		return NULL;
 	}
 	int64_t before = past ? p[2] : 0, most = before > g->keys ? before : g->keys,
@@ -173,7 +177,8 @@ present(OnnxNode *n, const GroupQuery *g, int i, Value *fresh)
 	return most == rows && !g->before ? both : e_gather(n, e_reshape(n, both, flat), row, 0);
 }
 
-/* bool[B or 1, 1, S, T]: keys up to the token, and of these the last ones where there is a window. */
+/* bool[B or 1, 1, S, T]: is the key visible? It must not follow the token, and must lie in the
+ * window if there is one. */
 static Value *
 group_seen(OnnxNode *n, const GroupQuery *g, int64_t keys)
 {
@@ -192,7 +197,7 @@ group_seen(OnnxNode *n, const GroupQuery *g, int64_t keys)
 	return e_binary(n, OP_and, seen, near);
 }
 
-/* Input 11, or with smooth_softmax a sink of score 0; NULL: none. */
+/* Input 11; with smooth_softmax a sink of score 0; NULL: no sink. */
 static Value *
 want_sink(OnnxNode *n, int64_t heads)
 {
@@ -207,7 +212,7 @@ want_sink(OnnxNode *n, int64_t heads)
 	return sink;
 }
 
-/* What of a bias of [., ., S, total] counts where the cache is longer: hidden keys need none. */
+/* The bias, padded if it covers fewer keys than the cache: the other keys are hidden anyway. */
 static Value *
 group_bias(OnnxNode *n, int64_t keys)
 {
@@ -258,7 +263,7 @@ import_group_query_attention(OnnxNode *n)
 	set_output(n, 0, attend(n, &h));
 	set_output(n, 1, h.k);
 	set_output(n, 2, h.v);
-	if (has_output(n, 3)) /* 0 for keys that are not seen */
+	if (has_output(n, 3)) /* 0 for hidden keys */
 		set_output(n, 3,
 		           e_cast(n, wanted == 2 ? h.p : e_mask(n, h.scores, h.seen, 0),
 		                  g.q->type->dtype));

@@ -1,4 +1,5 @@
-/* Attention whose memory is a matrix for each head, and the convolution that stands before it. */
+/* LinearAttention, whose memory is a matrix per head, and CausalConvWithState, the convolution used
+ * before it. */
 #include "frontend/operators/nn/attention.h"
 
 #include <math.h>
@@ -18,7 +19,7 @@ causal_conv_fits(OnnxNode *n, const Value *x, const Value *w)
 	return false;
 }
 
-/* The k - 1 places before x: what is given, or zeros. */
+/* The k - 1 positions before x: the given state, or zeros. */
 static Value *
 places_before(OnnxNode *n, Value *x, int64_t count)
 {
@@ -54,26 +55,26 @@ import_causal_conv(OnnxNode *n)
 	Value *y = e_op(n, OP_conv, 2, (Value *[]){padded, w}, &a);
 	if (has_input(n, 2))
 		y = e_binary(n, OP_add, y, e_channel(n, want_input(n, 2), x, 1));
-	if (y && strcmp(activation, "none")) /* in f32 or wider */
+	if (y && strcmp(activation, "none")) /* computed in f32 or wider */
 		y = e_cast(n, e_silu(n, e_cast(n, y, at_least_f32(x->type->dtype))),
 		           x->type->dtype);
 	set_output(n, 0, y);
 	set_output(n, 1, padded ? e_slice_axis(n, padded, 2, length, length + k - 1) : NULL);
 }
 
-/* Decays below are as if they were this: e^-40 leaves nothing. */
+/* Smaller decays are clamped to this: e^-40 leaves nothing. */
 enum { LEAST_DECAY = -40 };
 
 /* ---- https://onnx.ai/onnx/operators/onnx__LinearAttention.html
  * S[t] = e^g[t] S[t-1] + k[t] w[t]',   w[t] = v[t], or with the delta rule beta[t] (v[t] - (e^g[t] S[t-1])' k[t]),   o[t] = scale S[t]' q[t].
  * q is [B, H, T, D], k and g [B, Hkv, T, D], v [B, Hkv, T, Dv], S [B, Hkv, D, Dv]; g may be [B, Hkv, T, 1], beta is [B, Hkv or 1, T, 1]. */
 typedef struct {
-	Value *q, *k, *v, *g, *beta, *state; /* g, beta: NULL where the rule has none */
+	Value *q, *k, *v, *g, *beta, *state; /* g, beta: NULL if the rule has none */
 	double scale;
 	DType wide;
 } Linear;
 
-/* Input i, of `size` numbers a token for each of `heads`. */
+/* Input i, with `size` numbers per token for each of `heads`. */
 static Value *
 linear_heads(OnnxNode *n, Linear *l, int i, int64_t heads)
 {
@@ -82,7 +83,7 @@ linear_heads(OnnxNode *n, Linear *l, int i, int64_t heads)
 	return x ? e_split_heads(n, e_cast(n, x, l->wide), heads, i) : NULL;
 }
 
-/* g or beta: there if, and only if, the rule has it. */
+/* g and beta must be given exactly if the rule uses them. */
 static bool
 gate_fits(OnnxNode *n, int i, bool needed)
 {
@@ -104,7 +105,7 @@ same_tokens(OnnxNode *n, const Value *x, const Value *q, int input)
 	return false;
 }
 
-/* decay has one number a head or one for each of the key; beta one a head or one in all. */
+/* decay has one number per head or one per number of a key; beta one per head or one in all. */
 static bool
 linear_gates(OnnxNode *n, Linear *l, bool gated, bool delta)
 {
@@ -184,12 +185,13 @@ linear_inputs(OnnxNode *n, Linear *l, bool gated, bool delta)
  * o = scale (P(q) w + (q e^G) S0),   S = e^G[T] S0 + (k e^(G[T] - G))' w,
  * and with the delta rule (1 + A) w = beta (v - (k e^G) S0), A = beta P(k) below the diagonal. */
 
-/* Rows of a chunk: what is multiplied with its keys. Of queries those of a group of heads stand one behind the other. */
+/* Rows of a chunk that are multiplied with its keys. Queries of all heads that share a key head are
+ * stacked. */
 typedef struct {
-	Value *x, *sum; /* [B, Hkv, rows, D] and G of these rows; NULL: no decay */
+	Value *x, *sum; /* [B, Hkv, rows, D], and G of these rows; sum NULL: no decay */
 } Rows;
 
-/* y [B, Hkv, T, *] for each group: [B, Hkv, groups * T, *] */
+/* Repeats y [B, Hkv, T, *] for each group: [B, Hkv, groups * T, *]. */
 static Value *
 for_groups(OnnxNode *n, Value *y, int64_t groups)
 {
@@ -202,7 +204,7 @@ for_groups(OnnxNode *n, Value *y, int64_t groups)
 	                 (Ints){.n = 4, .at = {d[0], d[1], groups * d[2], d[3]}});
 }
 
-/* bool[groups * T, T]: keys up to the token of the row, or only those before it */
+/* bool[groups * T, T]: is the key not after the row's token? before: is it before the token? */
 static Value *
 keys_until(OnnxNode *n, int64_t groups, int64_t tokens, bool before)
 {
@@ -213,7 +215,7 @@ keys_until(OnnxNode *n, int64_t groups, int64_t tokens, bool before)
 	return e_reshape(n, e_binary(n, before ? OP_gt : OP_ge, row, key), flat);
 }
 
-/* P of the rows, [B, Hkv, rows, T]. What is not seen fades to e^-inf, so that nothing overflows. */
+/* P of the rows, [B, Hkv, rows, T]. Hidden keys get e^-inf before exp, so that nothing overflows. */
 static Value *
 faded_products(OnnxNode *n, const Linear *l, const Rows *r, Value *sum, Value *seen)
 {
@@ -245,8 +247,9 @@ from_start(OnnxNode *n, const Linear *l, const Rows *r)
 	return e_weigh(n, x, l->state);
 }
 
-/* (1 + A)^-1 of a matrix with nothing on the diagonal or above it, in steps: X holds the inverses of blocks along the diagonal, at first
- * of single elements; two neighbours with the block M below the first one have the inverse X - X M X. */
+/* (1 + A)^-1, with A zero on and above the diagonal, by doubling. X holds the inverses of diagonal
+ * blocks, at first of single elements. Two neighbouring blocks, with the block M below the first
+ * one, have the inverse X - X M X. */
 static Value *
 inverse_below(OnnxNode *n, Value *a)
 {
@@ -270,7 +273,8 @@ inverse_below(OnnxNode *n, Value *a)
 	return x;
 }
 
-/* What the tokens write: v, or its difference to what the state says already. */
+/* The values that the tokens write: v; with the delta rule, a part of the difference between v and
+ * the state's value. */
 static Value *
 writes(OnnxNode *n, const Linear *l, Value *sum)
 {
@@ -315,7 +319,8 @@ linear_chunk(OnnxNode *n, const Linear *l, Value **y, Value **state)
 }
 
 /* ---- more tokens: a loop over chunks, which carries the state */
-/* [B, H, T, D] -> [T / chunk, B, H, chunk, D], what the loop takes a row of. Tokens of zeros at the end change no state. */
+/* [B, H, T, D] -> [T / chunk, B, H, chunk, D]: one row per iteration of the loop. Zero tokens are
+ * appended; they do not change the state. */
 static Value *
 chunks_first(OnnxNode *n, Value *x, int64_t chunk)
 {
@@ -378,8 +383,9 @@ linear_loop(OnnxNode *n, const Linear *l, int64_t chunk, Value **y, Value **stat
 	*y = all ? e_slice_axis(n, all, 2, 0, q[2]) : NULL;
 }
 
-/* Where keys fade each in its own way, their products are no product of matrices, but tokens times tokens times numbers of a key. With the
- * delta rule a chunk's inverse takes the cube of its tokens: worth it where a key is as long. */
+/* If each number of a key has its own decay, P is not a matrix product but takes tokens * tokens * D
+ * operations: chunks are short. With the delta rule the inverse takes tokens^3 operations: a chunk
+ * is at most as long as a key. */
 static int64_t
 chunk_tokens(const Linear *l, int64_t most)
 {

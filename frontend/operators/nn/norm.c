@@ -1,4 +1,4 @@
-/* Normalizations without state. 16-bit floats are widened where the operator says so. */
+/* Normalizations without state. Floats of 16 bits are widened where the operator says so. */
 #include "frontend/import/import.h"
 
 /* (x - mean) / sqrt(variance + epsilon) over some axes; the variance is the population's */
@@ -12,7 +12,7 @@ e_normalize(OnnxNode *n, Value *x, Ints axes, double epsilon, Value **mean, Valu
 	return e_binary(n, OP_mul, d, *inverse);
 }
 
-/* stash_type: the type of statistics, and what they are computed in when x is narrower. */
+/* stash_type: the type of the statistics, and of their computation if x is narrower. */
 static Value *
 widen(OnnxNode *n, Value *x, DType *stash_type)
 {
@@ -50,7 +50,7 @@ import_layer_norm(OnnxNode *n)
 	set_output(n, 2, e_cast(n, inverse, stash));
 }
 
-/* x / sqrt(mean x^2 + epsilon) * scale; SimplifiedLayerNormalization has the inverted root, too. */
+/* x / sqrt(mean x^2 + epsilon) * scale; SimplifiedLayerNormalization also returns the inverted root. */
 static void
 import_rms_norm(OnnxNode *n)
 {
@@ -147,8 +147,8 @@ import_lp_norm(OnnxNode *n)
 	set_output(n, 0, e_binary(n, OP_div, x, p == 1 ? norm : e_unary(n, OP_sqrt, norm)));
 }
 
-/* (x - E x) / (sqrt(E (x - E x)^2) + 1e-9). Its function body has E x^2 - (E x)^2 under the root, which cancels where
- * the mean is large: with a mean of 4e4 nothing is left of a variance of 1 in f32. */
+/* (x - E x) / (sqrt(E (x - E x)^2) + 1e-9). ONNX's function body computes E x^2 - (E x)^2 instead.
+ * That cancels if the mean is large: in f32, with a mean of 4e4, a variance of 1 is lost. */
 static void
 import_mean_variance(OnnxNode *n)
 {
@@ -157,7 +157,7 @@ import_mean_variance(OnnxNode *n)
 
 	if (!want_ints(n, "axes", &list) && !n->failed)
 		list = (Ints){.n = 3, .at = {0, 2, 3}};
-	else if (x && list.n == 0) /* as ReduceMean in the body: all */
+	else if (x && list.n == 0) /* all axes, as ReduceMean in the function body */
 		list = ints_range(0, x->type->rank);
 	if (!x || !want_axes(n, list, x->type->rank, &axes))
 		return;
@@ -168,8 +168,9 @@ import_mean_variance(OnnxNode *n)
 	set_output(n, 0, e_binary(n, OP_div, d, deviation));
 }
 
-/* https://onnx.ai/onnx/operators/onnx__LRN.html: x / (bias + alpha / size * sum x^2)^beta, the sum over channels
- * [c - floor((size - 1) / 2), c + ceil((size - 1) / 2)], as a pool over them */
+/* LRN: https://onnx.ai/onnx/operators/onnx__LRN.html. x / (bias + alpha / size * sum x^2)^beta. The
+ * sum is over channels [c - floor((size - 1) / 2), c + ceil((size - 1) / 2)] and is computed as a
+ * pool. */
 static void
 import_lrn(OnnxNode *n)
 {
@@ -208,9 +209,11 @@ import_lrn(OnnxNode *n)
 
 const ImportRow import_norm_rows[] = {
 	/* name                   from  to  importer  extra */
-	{"LayerNormalization", 1, 0, import_layer_norm, {0}, NULL}, /* before 17: onnxruntime's */
+	/* before opset 17: onnxruntime's operator */
+	{"LayerNormalization", 1, 0, import_layer_norm, {0}, NULL},
 	{"RMSNormalization", 23, 0, import_rms_norm, {0}, NULL},
-	{"SimplifiedLayerNormalization", 1, 0, import_rms_norm, {0}, NULL}, /* onnxruntime's */
+	/* onnxruntime's operator */
+	{"SimplifiedLayerNormalization", 1, 0, import_rms_norm, {0}, NULL},
 	{"InstanceNormalization", 6, 0, import_instance_norm, {0}, NULL},
 	{"GroupNormalization", 18, 20, import_group_norm, {0}, NULL},
 	{"GroupNormalization", 21, 0, import_group_norm, {.flag = true}, NULL},

@@ -1,4 +1,4 @@
-/* Pools: the maximum, the sum divided by the number of places that count, or the p-norm; and what puts maxima back. */
+/* Pools: the maximum, the mean over the elements that count, or the p-norm; and MaxUnpool. */
 #include "frontend/operators/nn/window.h"
 
 static bool
@@ -40,7 +40,8 @@ emit_pool(OnnxNode *n, PoolKind kind, Value *x, const Window *w)
 	return e_op(n, OP_pool, 1, &x, &a);
 }
 
-/* The place of each element in all of x; with storage_order = 1 the first spatial axis is the one that runs fastest. */
+/* The index of each element in all of x; with storage_order = 1 the first spatial axis varies
+ * fastest. */
 static Value *
 element_numbers(OnnxNode *n, const Value *x, bool columns)
 {
@@ -58,7 +59,7 @@ element_numbers(OnnxNode *n, const Value *x, bool columns)
 	return sum;
 }
 
-/* The places of the maxima: in f64, which has all whole numbers up to 2^53. */
+/* The indices of the maxima. They are computed in f64, which holds whole numbers up to 2^53. */
 static Value *
 max_places(OnnxNode *n, Value *x, const Window *w)
 {
@@ -80,14 +81,14 @@ import_max_pool(OnnxNode *n)
 	if (!pool_input(n, &x, &w))
 		return;
 	DType t = x->type->dtype;
-	x = is_float(x) ? x : e_cast(n, x, F32); /* 8-bit integers, exact */
+	x = is_float(x) ? x : e_cast(n, x, F32); /* 8-bit integers, which f32 holds exactly */
 	set_output(n, 0, e_cast(n, emit_pool(n, POOL_MAX, x, &w), t));
 	if (has_output(n, 1))
 		set_output(n, 1, max_places(n, x, &w));
 }
 
 /* ---- https://onnx.ai/onnx/operators/onnx__LpPool.html: (sum |x|^p)^(1/p) */
-/* In version 1 it is a float. */
+/* In version 1 of the operator p is a float. */
 static bool
 want_p(OnnxNode *n, double *p)
 {
@@ -110,7 +111,7 @@ to_power(OnnxNode *n, Value *x, double p)
 	return p == 1 ? x : e_with(n, OP_pow, x, p);
 }
 
-/* y^(1/p), whose gradient at 0, where all x are 0, is 0 as PyTorch's */
+/* y^(1/p). If all x are 0, the gradient is 0, as in PyTorch. */
 static Value *
 to_root(OnnxNode *n, Value *y, double p)
 {
@@ -132,8 +133,9 @@ import_lp_pool(OnnxNode *n)
 		set_output(n, 0, to_root(n, emit_pool(n, POOL_SUM, to_power(n, x, p), &w), p));
 }
 
-/* ---- https://onnx.ai/onnx/operators/onnx__MaxUnpool.html: each x at its index, 0 elsewhere */
-/* The sizes of what was pooled, so far as those of x tell them. */
+/* ---- MaxUnpool: https://onnx.ai/onnx/operators/onnx__MaxUnpool.html. Each x goes to its index; 0
+ * elsewhere */
+/* The shape before pooling, as far as x's shape determines it. */
 static bool
 unpooled_shape(OnnxNode *n, const Value *x, const Window *w, Ints *shape)
 {
@@ -152,7 +154,7 @@ unpooled_shape(OnnxNode *n, const Value *x, const Window *w, Ints *shape)
 	return shape_fits(n, *shape);
 }
 
-/* Indices count within `inner`; where output_shape is given, what is more of it than of `inner` is 0 and follows. */
+/* Indices refer to a tensor of shape `inner`. If output_shape is larger, zeros are appended. */
 static Value *
 grown(OnnxNode *n, Value *y, Ints inner)
 {
@@ -197,9 +199,9 @@ import_max_unpool(OnnxNode *n)
 	set_output(n, 0, grown(n, e_reshape(n, y, shape), shape));
 }
 
-enum { MAX_WINDOWS = 1 << 24 }; /* along one axis */
+enum { MAX_WINDOWS = 1 << 24 }; /* limit along one axis */
 
-/* How many k in [0, n) put first + k * step below `end`. */
+/* The number of k in [0, n) with first + k * step < end. */
 static int64_t
 taps_below(int64_t first, int64_t step, int64_t n, int64_t end)
 {
@@ -208,7 +210,8 @@ taps_below(int64_t first, int64_t step, int64_t n, int64_t end)
 	return count < n ? count : n;
 }
 
-/* How many taps of each window along an axis lie in [-low, size + high). */
+/* Counts the taps of each window along an axis that lie in [-low, size + high); returns whether all
+ * counts are equal. */
 static bool
 count_taps(const Window *w, int i, int64_t size, int64_t low, int64_t high, int64_t count,
            double *taps)

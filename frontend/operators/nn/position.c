@@ -1,4 +1,5 @@
-/* Where a token stands: angles that depend on its place, and its place in a cache. */
+/* Positions of tokens: RotaryEmbedding, whose angles depend on them, and TensorScatter, which writes
+ * tokens into a cache. */
 #include "frontend/operators/nn/attention.h"
 
 #include <string.h>
@@ -57,7 +58,8 @@ e_rotate(OnnxNode *n, Value *x, Value *cos, Value *sin, bool interleaved)
 	return 2 * pairs == head ? y : e_concat(n, 2, (Value *[]){y, rest}, 3);
 }
 
-/* Input i [positions, pairs] at the position of each token, or [B, S, pairs] as it is. */
+/* Angles from input i: [positions, pairs] is read at each token's position; [B, S, pairs] is used
+ * directly. */
 static Value *
 want_angles(OnnxNode *n, int i, Value *positions, int64_t pairs)
 {
@@ -79,7 +81,7 @@ want_angles(OnnxNode *n, int i, Value *positions, int64_t pairs)
 	return e_gather(n, cache, e_indices(n, positions, cache->type->dims[0], false), 0);
 }
 
-/* How many numbers of a head are turned; 0 after reporting. */
+/* How many numbers of a head are rotated; 0 after reporting. */
 static int64_t
 rotary_size(OnnxNode *n, int64_t head)
 {
@@ -93,7 +95,7 @@ rotary_size(OnnxNode *n, int64_t head)
 	return 0;
 }
 
-/* x [B, S, numbers] or [B, H, S, D], turned by angles in inputs `cos` and cos + 1. */
+/* x [B, S, numbers] or [B, H, S, D], rotated by the angles in inputs `cos` and cos + 1. */
 static Value *
 rotated(OnnxNode *n, Value *x, int64_t heads, Value *positions, int cos)
 {
@@ -146,8 +148,8 @@ rotary_rank(OnnxNode *n, const Value *x)
 	return false;
 }
 
-/* https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html: tokens are axis 1 of a 3-D input, which has all heads behind, and axis 2
- * of a 4-D one. */
+/* RotaryEmbedding: https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html. Tokens are axis 1 of a
+ * 3-D input, with all heads in the last axis, and axis 2 of a 4-D input. */
 static void
 import_rotary_embedding(OnnxNode *n)
 {
@@ -157,8 +159,9 @@ import_rotary_embedding(OnnxNode *n)
 		set_output(n, 0, rotated(n, x, want_int(n, "num_heads", 0), positions, 1));
 }
 
-/* https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.RotaryEmbedding: a single position is the
- * first token's. Without num_heads the tables tell how long a head is. */
+/* com.microsoft.RotaryEmbedding:
+ * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.RotaryEmbedding.
+ * A single position is the first token's. Without num_heads the tables give the size of a head. */
 static void
 import_fused_rotary(OnnxNode *n)
 {
@@ -184,8 +187,8 @@ import_fused_rotary(OnnxNode *n)
 
 /* ---- https://onnx.ai/onnx/operators/onnx__TensorScatter.html */
 typedef struct {
-	int64_t batch, prefixes, most,
-		count; /* samples, rows of tokens in each, tokens in the cache and in the update */
+	/* samples, rows of tokens per sample, capacity of the cache, tokens in the update */
+	int64_t batch, prefixes, most, count;
 } CacheSizes;
 
 static bool
@@ -207,7 +210,7 @@ cache_sizes(OnnxNode *n, const Value *past, const Value *update, int axis, Cache
 	return true;
 }
 
-/* Input 2, s64[B], else 0; constants are checked. */
+/* The positions to write to: input 2, s64[B], or 0. Constants are checked. */
 static Value *
 write_places(OnnxNode *n, const CacheSizes *s, bool circular)
 {
@@ -236,7 +239,8 @@ write_places(OnnxNode *n, const CacheSizes *s, bool circular)
 	return at;
 }
 
-/* The row of each token in the cache's rows [batch * prefixes * most]. Of a computed place that is not in the cache: none. */
+/* The row of each token in the cache, as [batch * prefixes * most] rows. A computed position outside
+ * of the cache gives row -1: it is not written. */
 static Value *
 cache_rows(OnnxNode *n, Value *at, const CacheSizes *s, bool circular)
 {

@@ -1,6 +1,7 @@
-/* Operators that draw random numbers: https://onnx.ai/onnx/operators/onnx__Dropout.html, RandomUniform, RandomNormal and
- * their Like forms, Bernoulli, Multinomial. What they draw follows from the run's seed, the step, and a stream that is
- * the node's own: a hash of its name, its output and its `seed`. */
+/* Operators that draw random numbers: https://onnx.ai/onnx/operators/onnx__Dropout.html,
+ * RandomUniform, RandomNormal and their Like forms, Bernoulli, Multinomial. The numbers follow from
+ * the run's seed, the step, and the node's own stream: a hash of its name, its output and its
+ * `seed`. */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -19,7 +20,7 @@ stream_of(const OnnxNode *n, int k)
 	return (int64_t)(seed ? hash_bytes(&seed->f, sizeof(seed->f), h) : h);
 }
 
-/* Uniform numbers in [0, 1) of that shape. They count the rows of `rows_of` (NULL: of none). */
+/* Uniform numbers in [0, 1). Their batch axis is that of `rows_of`; NULL: they have none. */
 static Value *
 uniform(OnnxNode *n, DType dtype, Ints shape, Value *rows_of, int k)
 {
@@ -42,7 +43,7 @@ uniform(OnnxNode *n, DType dtype, Ints shape, Value *rows_of, int k)
 	return u;
 }
 
-/* Floats below f32 are drawn in f32. */
+/* Types narrower than f32 are drawn in f32. */
 static DType
 drawn_dtype(DType d)
 {
@@ -102,7 +103,7 @@ import_dropout(OnnxNode *n)
 		dropout_identity(n, x);
 }
 
-/* ---- numbers of a shape, or of another value's */
+/* ---- RandomUniform, RandomNormal and their Like forms */
 static bool
 want_shape_and_dtype(OnnxNode *n, Ints *shape, DType *dtype, Value **like)
 {
@@ -178,8 +179,9 @@ import_bernoulli(OnnxNode *n)
 	set_output(n, 0, e_cast(n, one, dtype));
 }
 
-/* input: f[rows, classes], logarithms of probabilities up to a summand; output: [rows, samples]. Class c wins with its
- * probability where log p[c] - log e[c] is largest, with e exponential (the Gumbel-max method). */
+/* input: f[rows, classes], unnormalized logarithms of probabilities; output: [rows, samples]. Takes
+ * the class c with the largest log p[c] - log e[c], with e exponential (Gumbel-max): it has the
+ * right probability. */
 static void
 import_multinomial(OnnxNode *n)
 {

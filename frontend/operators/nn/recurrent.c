@@ -1,7 +1,8 @@
 /* RNN, GRU and LSTM: https://onnx.ai/onnx/operators/onnx__LSTM.html, onnx__GRU.html, onnx__RNN.html
  *
- * The input's products do not depend on the iterations before: one product makes those of all. A loop over the sequence is left, its
- * body what the standard's formulas say of one time step; the reverse direction runs it from the end. */
+ * The products with the input do not depend on earlier steps: one matrix product computes them for
+ * all steps. The rest is a loop over the sequence; its body is the standard's formula for one time
+ * step. The reverse direction runs the loop from the end. */
 #include "frontend/operators/quantize/quantize.h"
 
 #include <math.h>
@@ -36,7 +37,7 @@ act_tanh(OnnxNode *n, Value *x, double alpha, double beta)
 	return e_unary(n, OP_tanh, x);
 }
 
-/* x where it is above the threshold, else 0 */
+/* x if it is above the threshold, else 0 */
 static Value *
 act_thresholded(OnnxNode *n, Value *x, double alpha, double beta)
 {
@@ -106,7 +107,8 @@ act_softplus(OnnxNode *n, Value *x, double alpha, double beta)
 	return e_binary(n, OP_add, act_relu(n, x, alpha, beta), small);
 }
 
-/* Defaults are those of the operators of these names; of Affine and ScaledTanh, which have none, those of onnxruntime. */
+/* Default alpha and beta: as in ONNX's operators of these names; for Affine and ScaledTanh as in
+ * onnxruntime, since ONNX has none. */
 static const ActivationRow activation_rows[] = {
 	{"Sigmoid", act_sigmoid, false, false, 0, 0},
 	{"Tanh", act_tanh, false, false, 0, 0},
@@ -129,7 +131,7 @@ activate(OnnxNode *n, const Activation *a, Value *x)
 
 /* ---- the operators */
 typedef struct Recurrent Recurrent;
-/* One time step: state[0] is h, state[1] c; x: the input's products, [batch, gates * hidden]. */
+/* One time step: state[0] is h, state[1] is c. x: the input's products, [batch, gates * hidden]. */
 typedef void (*StepFn)(const Recurrent *r, Value *x, Value **state);
 
 typedef struct {
@@ -144,20 +146,21 @@ struct Recurrent {
 	int64_t steps, batch, hidden;
 	int directions;
 	bool batch_first, backwards;
-	double clip; /* infinite: none */
+	double clip; /* infinite: no clipping */
 	bool input_forget, linear_before_reset;
 	Value *x, *w, *r, *b, *lengths, *peepholes; /* x: [steps, batch, inputs]; NULL: not given */
 	Value *initial[2];                          /* [directions, batch, hidden] */
 	Activation activations[2 * MOST_ACTIVATIONS];
-	/* Of the direction that is built, in the body: */
+	/* For the direction that is built, inside the body: */
 	const Activation *f;
-	Value *rt, *rb, *p; /* R, the recurrent part of B, P, of this direction */
-	int at;             /* that direction */
-	bool dynamic;       /* products are those of codes */
-	Value *kept;        /* whose hidden state counts for the range of all; NULL: everybody's */
+	Value *rt, *rb, *p; /* the direction's R, recurrent part of B, and P */
+	int at;             /* index of the direction */
+	bool dynamic;       /* products use codes */
+	/* samples whose hidden state counts for the range of the codes; NULL: all */
+	Value *kept;
 };
 
-/* ---- what a node says */
+/* ---- attributes and inputs of the node */
 static bool
 find_activation(OnnxNode *n, const char *name, Activation *out)
 {
@@ -171,7 +174,7 @@ find_activation(OnnxNode *n, const char *name, Activation *out)
 	return false;
 }
 
-/* The next number of a list, where it has one. */
+/* Takes the next number of a list, if any. */
 static void
 take_number(const AttributeProto *a, int *at, double *out)
 {
@@ -209,7 +212,7 @@ read_activations(Recurrent *r)
 	return true;
 }
 
-/* Of that shape, and of X's type where it is a float. */
+/* Has the input this shape, and X's type if it is a float? */
 static bool
 has_shape(const Recurrent *r, int i, const Value *v, Ints shape)
 {
@@ -223,7 +226,7 @@ has_shape(const Recurrent *r, int i, const Value *v, Ints shape)
 	return false;
 }
 
-/* An optional input of a shape; false after reporting. */
+/* Reads an optional input with this shape; false after reporting. */
 static bool
 read_optional(Recurrent *r, int i, Ints shape, Value **out)
 {
@@ -241,7 +244,7 @@ swap_first(OnnxNode *n, Value *x)
 	return e_transpose(n, x, order);
 }
 
-/* [batch, directions, hidden] in the order of the others. */
+/* Reads a first state; [batch, directions, hidden] is transposed to the layout of the others. */
 static bool
 read_initial(Recurrent *r, int i, Value **out)
 {
@@ -337,7 +340,7 @@ read_recurrent(Recurrent *r)
 	                     &r->peepholes);
 }
 
-/* ---- one direction of what all of them have along axis 0 */
+/* ---- one direction: a slice of axis 0 */
 static Value *
 of_direction(OnnxNode *n, Value *v, int at)
 {
@@ -347,7 +350,7 @@ of_direction(OnnxNode *n, Value *v, int at)
 	return e_reshape(n, one, ints_without(shape_of(v), 0));
 }
 
-/* Part k of so many along the last axis. */
+/* Part k of the last axis; each part has `size` elements. */
 static Value *
 part(OnnxNode *n, Value *v, int k, int64_t size)
 {
@@ -371,7 +374,7 @@ clipped(const Recurrent *r, Value *x)
 	return e_at_most(n, e_at_least(n, x, e_number(n, x, -r->clip)), e_number(n, x, r->clip));
 }
 
-/* h R^T, of the gates from..to */
+/* h R^T for the gates from..to */
 static Value *
 recurrent_product(const Recurrent *r, Value *h, int from, int to)
 {
@@ -396,7 +399,7 @@ step_rnn(const Recurrent *r, Value *x, Value **state)
 	state[0] = activate(n, &r->f[0], clipped(r, sum));
 }
 
-/* The sums of the first gates, in their order: of the input's and the recurrent products. */
+/* The sums of the input's and the recurrent products, for the first gates. */
 static void
 gate_sums(const Recurrent *r, Value *x, Value *hr, int count, Value **sums)
 {
@@ -431,7 +434,7 @@ step_gru(const Recurrent *r, Value *x, Value **state)
 	                    keep);
 }
 
-/* P c, of gate k of i, o, f; NULL: there are no peepholes. */
+/* P c for gate k of i, o, f; NULL: no peepholes. */
 static Value *
 peep(const Recurrent *r, int k, Value *c)
 {
@@ -459,7 +462,7 @@ step_lstm(const Recurrent *r, Value *x, Value **state)
 }
 
 /* ---- a direction */
-/* The input's products of all steps, with the biases that are added to them: all but those inside of GRU's reset. */
+/* The input's products of all steps, with all biases except the one inside GRU's reset. */
 static Value *
 input_products(const Recurrent *r, int at)
 {
@@ -473,7 +476,7 @@ input_products(const Recurrent *r, int at)
 	if (!b)
 		return x;
 	Value *wb = part(n, b, 0, rows), *rb = part(n, b, 1, rows);
-	if (r->linear_before_reset) { /* Rbh is not */
+	if (r->linear_before_reset) { /* Rbh is left out */
 		Value *zr = e_slice_axis(n, rb, 0, 0, 2 * r->hidden);
 		Value *zeros = e_splat(n, b->type->dtype, (Ints){.n = 1, .at = {r->hidden}}, 0);
 		rb = e_concat(n, 2, (Value *[]){zr, zeros}, 0);
@@ -481,7 +484,8 @@ input_products(const Recurrent *r, int at)
 	return e_binary(n, OP_add, x, e_binary(n, OP_add, wb, rb));
 }
 
-/* bool[steps, batch, 1]: is the step inside of the sequence, or with OP_le just behind its end? */
+/* bool[steps, batch, 1]: is the step inside the sequence? With OP_le: inside, or just behind its
+ * end? */
 static Value *
 inside_sequences(const Recurrent *r, OpKind compare)
 {
@@ -495,7 +499,7 @@ inside_sequences(const Recurrent *r, OpKind compare)
 	return e_binary(n, compare, e_iota(n, S64, shape, 0), lengths);
 }
 
-/* x [steps, batch, ..] with each sequence turned around by itself; what is behind its end stays. */
+/* x [steps, batch, ..] with each sequence reversed by itself; steps behind its end stay. */
 static Value *
 turned_sequences(const Recurrent *r, Value *x)
 {
@@ -514,14 +518,16 @@ turned_sequences(const Recurrent *r, Value *x)
 	return e_reshape(n, e_gather(n, e_reshape(n, x, rows), e_flat(n, at), 0), shape_of(x));
 }
 
-/* Where a step's range spans all sequences, each begins at its own end. */
+/* Does the reverse direction reverse each sequence by itself?
+ * With codes a step's range spans all sequences, so each sequence must begin at its own end. Otherwise
+ * the loop runs from the end. */
 static bool
 turns_sequences(const Recurrent *r, int at)
 {
 	return r->dynamic && r->lengths && (at == 1 || r->backwards) && r->steps * r->batch > 0;
 }
 
-/* What the body reads: parameters of the loop's function, in the order of the loop's operands. */
+/* The loop's operands; the body's parameters are in the same order. */
 typedef struct {
 	Value **operands;
 	int n;
@@ -536,7 +542,7 @@ pass(Recurrent *r, Scope *s, Operands *o, Value *v, bool row)
 	return function_param(s->f, row ? type_drop_axis(r->n->im->m, v->type, 0) : v->type, "x");
 }
 
-/* The body of the loop: results are the condition, the states, and a row of outputs. */
+/* The body of the loop; its results are the condition, the states, and a row of outputs. */
 static bool
 build_body(Recurrent *r, Scope *s, Value *x, Value *live, Value **state)
 {
@@ -562,7 +568,7 @@ build_direction(Recurrent *r, int at)
 	Value *operands[8], *state[2] = {NULL, NULL}, *initial[2];
 	Value *b = of_direction(n, r->b, at), *p = of_direction(n, r->peepholes, at);
 	Value *rb = b && r->linear_before_reset ? part(n, b, 1, r->cell->gates * r->hidden) : NULL;
-	/* A matrix that lies as it is there: the body looks at it through a reshape. */
+	/* With one direction the matrix is the input itself; the body drops its first axis by a reshape. */
 	Value *rt = r->directions == 1 ? r->r : of_direction(n, r->r, at);
 	Operands o = {operands, 0};
 	Scope s;
@@ -596,7 +602,7 @@ build_direction(Recurrent *r, int at)
 }
 
 /* ---- results */
-/* Those of the directions side by side, along a new axis. */
+/* Stacks the results of the directions along a new axis. */
 static Value *
 beside(OnnxNode *n, int count, Value **list, int axis)
 {
@@ -658,7 +664,8 @@ import_lstm(OnnxNode *n)
 	import_recurrent(n, &lstm_cell, false);
 }
 
-/* Weights are codes, and what they meet becomes codes over its own range: X of all steps at once, the hidden state in each. */
+/* Weights are codes. X is quantized over the range of all steps, and the hidden state over its own
+ * range in each step. */
 static void
 import_dynamic_lstm(OnnxNode *n)
 {

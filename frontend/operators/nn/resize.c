@@ -1,6 +1,7 @@
-/* https://onnx.ai/onnx/operators/onnx__Resize.html: separable. Along each resized axis a result is a
- * weighted sum of 1 (nearest), 2 (linear) or 4 (cubic) gathers; places and weights are constants. With antialias fewer results are sums
- * of more elements: a product with a matrix of weights. */
+/* Resize and Upsample: https://onnx.ai/onnx/operators/onnx__Resize.html. Axes are resized one after
+ * the other. Along an axis each result is a weighted sum of 1 (nearest), 2 (linear) or 4 (cubic)
+ * gathers with constant indices and weights. With antialias each result sums more elements: a
+ * product with a matrix of weights. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -17,7 +18,8 @@ typedef struct {
 } ResizeAxis;
 enum { MOST_GATHERS = 4, MAX_RESIZED = 1 << 24, LARGEST_MATRIX = 1 << 25 };
 
-/* Where result place i lies in the input. Lengths of results are what scales make them, whole or not. */
+/* Position of result i in the input. The result's length in these formulas is scale * input length,
+ * whole or not. */
 static double
 source_of(const Resize *r, const ResizeAxis *a, int64_t i)
 {
@@ -35,8 +37,8 @@ source_of(const Resize *r, const ResizeAxis *a, int64_t i)
 	if (!strcmp(c, "tf_crop_and_resize")) {
 		double from = a->roi_start * (in - 1), to = a->roi_end * (in - 1);
 		double t = length == 1 ? 0.5 : x / (length - 1);
-		return from * (1 - t) +
-		       to * t; /* the ends to the last bit: what is beyond the input is another value */
+		/* exact at both ends: a position beyond the input gets another value */
+		return from * (1 - t) + to * t;
 	}
 	if (!strcmp(c, "half_pixel_symmetric"))
 		return in / 2 * (1 - (double)a->out / length) + (x + 0.5) / a->scale - 0.5;
@@ -63,7 +65,7 @@ cubic_weight(double a, double x)
 	return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
-/* How far apart elements count as one: with antialias as far as results are. */
+/* The kernel's scale: with antialias the kernel is stretched to the distance of results. */
 static double
 stretch_of(const Resize *r, const ResizeAxis *a)
 {
@@ -79,7 +81,7 @@ tap_count(const Resize *r, const ResizeAxis *a)
 	return !strcmp(r->mode, "nearest") ? 1 : 2 * (int64_t)ceil(reach / stretch_of(r, a));
 }
 
-/* Taps of the result whose place in the input is x: input places (clamped) and weights, whose sum is 1. */
+/* The taps of a result at position x of the input: indices (clamped) and weights, whose sum is 1. */
 static void
 taps_of(const Resize *r, const ResizeAxis *a, double x, int64_t taps, int64_t *at, double *w)
 {
@@ -158,7 +160,7 @@ resize_by_matrix(OnnxNode *n, const TapTable *t, const ResizeAxis *a, Value *x, 
 			m[i * a->in + t->at[k * a->out + i]] += t->weight[k * a->out + i];
 	Value *matrix = e_reshape(n, e_vector(n, x->type->dtype, (int)(a->out * a->in), m),
 	                          (Ints){.n = 2, .at = {a->out, a->in}});
-	for (int i = 0; i < order.n; i++) /* the product has the resized axis last */
+	for (int i = 0; i < order.n; i++) /* the product puts the resized axis last */
 		order.at[i] = i < axis ? i : i == axis ? order.n - 1 : i - 1;
 	return e_transpose(n, e_dot(n, x, matrix, &dot), order);
 }
@@ -178,7 +180,7 @@ resize_axis(OnnxNode *n, const Resize *r, const ResizeAxis *a, Value *x, int axi
 	               : resize_by_matrix(n, &t, a, x, axis);
 }
 
-/* tf_crop_and_resize: places outside the input get one value. */
+/* tf_crop_and_resize: positions outside the input get a fixed value. */
 static Value *
 extrapolate(OnnxNode *n, const Resize *r, const ResizeAxis *a, Value *y, int axis)
 {
@@ -267,7 +269,7 @@ axes_from_sizes(OnnxNode *n, ResizeAxis *a, int count, const double *sizes)
 	return true;
 }
 
-/* sizes_input < 0: there is none */
+/* sizes_input < 0: the operator has no sizes */
 static bool
 resized_axes(OnnxNode *n, const Value *x, int scales_input, int sizes_input, Ints axes,
              ResizeAxis *a)
@@ -300,7 +302,7 @@ resized_axes(OnnxNode *n, const Value *x, int scales_input, int sizes_input, Int
 static void
 resize_by(OnnxNode *n, Value *x, const Resize *r, Ints axes, const ResizeAxis *a)
 {
-	enum { LONGEST = 1 << 20 }; /* of an axis, whose places and weights are tables */
+	enum { LONGEST = 1 << 20 }; /* limit of an axis: indices and weights are tables */
 	bool crop = !strcmp(r->coordinates, "tf_crop_and_resize"), none = false;
 	Ints shape = shape_of(x);
 
@@ -321,7 +323,7 @@ resize_by(OnnxNode *n, Value *x, const Resize *r, Ints axes, const ResizeAxis *a
 		set_output(n, 0, e_splat(n, t, shape, 0));
 		return;
 	}
-	if (strcmp(r->mode, "nearest") && !is_float(x)) /* sums of integers are truncated */
+	if (strcmp(r->mode, "nearest") && !is_float(x)) /* results are truncated to integers */
 		x = e_cast(n, x, F64);
 	for (int i = 0; i < axes.n && x && !n->failed; i++)
 		if (a[i].out != a[i].in || a[i].scale != 1 || crop)
@@ -333,7 +335,7 @@ resize_by(OnnxNode *n, Value *x, const Resize *r, Ints axes, const ResizeAxis *a
 	set_output(n, 0, e_cast(n, x, t));
 }
 
-/* "bilinear" is an old name. */
+/* "bilinear" is an old name of "linear". */
 static bool
 known_mode(OnnxNode *n, Resize *r)
 {
@@ -381,7 +383,7 @@ import_resize(OnnxNode *n)
 	resize_by(n, x, &r, axes, a);
 }
 
-/* The scales of Upsample 1: of height and width. */
+/* The two scales of Upsample 1: height and width. */
 static bool
 plane_scales(OnnxNode *n, Ints axes, double *scales)
 {
@@ -394,7 +396,7 @@ plane_scales(OnnxNode *n, Ints axes, double *scales)
 	return axes.n == 4;
 }
 
-/* Those of Upsample 7. */
+/* The list of scales of Upsample 7. */
 static bool
 listed_scales(OnnxNode *n, Ints axes, double *scales)
 {
@@ -409,7 +411,7 @@ listed_scales(OnnxNode *n, Ints axes, double *scales)
 	return true;
 }
 
-/* Resize 10 and Upsample: places are i / scale, rounded down. */
+/* Resize 10 and Upsample: positions are i / scale, rounded down. */
 static void
 import_upsample(OnnxNode *n)
 {

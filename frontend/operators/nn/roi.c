@@ -1,5 +1,6 @@
-/* Regions of interest: RoiAlign and MaxRoiPool. How many elements a region has depends on data, shapes do not: each result is a sum or a
- * maximum over the whole axis, of which what lies outside the region weighs nothing. */
+/* RoiAlign and MaxRoiPool: regions of interest. The number of elements in a region depends on data,
+ * but shapes must not. So each result is a sum or a maximum over the whole axis, in which elements
+ * outside of the region have no weight. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -7,13 +8,13 @@
 
 enum { MOST_BINS = 1 << 16, MOST_SAMPLES = 1 << 16 };
 
-/* Regions along one axis: x: [regions] each. */
+/* Regions along one axis; each value is [regions]. */
 typedef struct {
 	Value *start, *size;  /* in elements of the input */
-	int64_t bins, length; /* results along the axis, elements of the input */
+	int64_t bins, length; /* number of results along the axis, number of the input's elements */
 } Regions;
 
-/* 0, 1, 2 .. along an axis of that shape */
+/* 0, 1, 2 .. along an axis of the shape */
 static Value *
 counted(OnnxNode *n, const Value *like, Ints shape, int axis)
 {
@@ -54,16 +55,17 @@ want_bins(OnnxNode *n, int64_t bins)
 	return bins >= 1 && bins <= MOST_BINS;
 }
 
-/* ---- https://onnx.ai/onnx/operators/onnx__RoiAlign.html: a bin is the mean, or the maximum, of values at samples, evenly spaced within it */
+/* ---- RoiAlign: https://onnx.ai/onnx/operators/onnx__RoiAlign.html. A bin is the mean, or the
+ * maximum, of samples that are evenly spaced within it */
 typedef struct {
-	Value *at;     /* [regions, bins, samples]: where, in elements */
-	Value *inside; /* whether the sample is one, and not beyond the input */
-	Value *count;  /* [regions]: samples of a bin */
-	Value *beyond; /* [regions, bins]: some of the samples lie beyond */
+	Value *at;     /* [regions, bins, samples]: positions in elements */
+	Value *inside; /* is the sample one of the bin's, and inside the input? */
+	Value *count;  /* [regions]: number of samples per bin */
+	Value *beyond; /* [regions, bins]: do some samples lie outside the input? */
 } Samples;
 
-/* A region has ceil(size / bins) samples a bin: they are less than 1 apart, and more than 1/2 if there are several, so that those in
- * the input, between -1 and its length, are at most so many. */
+/* The most samples of a bin that can lie inside the input, between -1 and its length. A bin has
+ * ceil(size / bins) samples. Their distance is less than 1, and more than 1/2 if there are several. */
 static int64_t
 samples_of(const Regions *r, int64_t ratio)
 {
@@ -83,7 +85,7 @@ samples_along(OnnxNode *n, const Regions *r, int64_t ratio)
 	first = e_binary(n, OP_add, e_binary(n, OP_mul, first, e_column(n, bin, 3)),
 	                 e_column(n, r->start, 3));
 	Value *number = counted(n, bin, shape, 2), *skipped = NULL, *counts = e_column(n, count, 3);
-	if (ratio <= 0) { /* those before -1 */
+	if (ratio <= 0) { /* skips the samples before -1 */
 		Value *flat = e_with(n, OP_eq, step, 0),
 		      *by = e_select(n, flat, e_number(n, step, 1), step);
 		skipped = e_binary(n, OP_div, e_binary(n, OP_sub, e_number(n, first, -1), first),
@@ -107,7 +109,7 @@ samples_along(OnnxNode *n, const Regions *r, int64_t ratio)
 	return s;
 }
 
-/* Places on the axis: what lies beyond its first or last element is there. */
+/* Clamps positions to the axis. */
 static Value *
 on_axis(OnnxNode *n, Value *at, int64_t length)
 {
@@ -115,7 +117,7 @@ on_axis(OnnxNode *n, Value *at, int64_t length)
 	                 e_number(n, at, (double)length - 1));
 }
 
-/* [regions, bins, length]: what each element weighs in the sum over samples, between two elements linearly */
+/* [regions, bins, length]: weight of each element in the sum over samples, by linear interpolation */
 static Value *
 sample_weights(OnnxNode *n, const Regions *r, const Samples *s)
 {
@@ -135,8 +137,8 @@ sample_weights(OnnxNode *n, const Regions *r, const Samples *s)
 	                false);
 }
 
-/* The sum over samples is one over all rows and columns:
- * y[r, c, p, q] = sum over b, h, w of (b = batch[r]) rows[r, p, h] columns[r, q, w] x[b, c, h, w] / count */
+/* The sum over samples is a sum over all rows and columns: y[r, c, p, q] = sum over b, h, w of (b =
+ * batch[r]) rows[r, p, h] columns[r, q, w] x[b, c, h, w] / count */
 static Value *
 mean_of_samples(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Samples s[2])
 {
@@ -163,7 +165,7 @@ mean_of_samples(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const S
 	return e_transpose(n, y, (Ints){.n = 4, .at = {0, 2, 1, 3}});
 }
 
-/* [regions, bins, samples] along rows or columns as [regions, p, q, i, j] */
+/* [regions, bins, samples] of rows or columns, reshaped to broadcast over [regions, p, q, i, j] */
 static Value *
 crossed(OnnxNode *n, Value *v, bool columns)
 {
@@ -187,7 +189,7 @@ times_rows(OnnxNode *n, Value *v, Value *x)
 	return e_binary(n, OP_mul, x, e_reshape(n, v, column));
 }
 
-/* [region, p, q, i, j, c]: the largest of what the four elements around each sample add to it */
+/* [region, p, q, i, j, c]: the largest weighted element of the four around each sample */
 static Value *
 max_of_corners(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Samples s[2])
 {
@@ -215,7 +217,7 @@ max_of_corners(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Sa
 	return most;
 }
 
-/* The maximum over samples; 0 of a sample that lies beyond the input, and where there are no samples. */
+/* The maximum over samples. A sample outside the input counts as 0; a bin without samples is 0. */
 static Value *
 max_of_samples(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Samples s[2])
 {
@@ -242,7 +244,8 @@ max_of_samples(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Sa
 	return e_transpose(n, y, (Ints){.n = 4, .at = {0, 3, 1, 2}});
 }
 
-/* half_pixel: elements are squares around their places. Else a region has at least one element. */
+/* half: elements are squares around their positions. Otherwise a region has at least the size of one
+ * element. */
 static Regions
 align_axis(OnnxNode *n, Value *rois, int column, bool half, double scale, int64_t bins,
            int64_t length)
@@ -294,7 +297,8 @@ import_roi_align(OnnxNode *n)
 	           max ? max_of_samples(n, x, batch, r, s) : mean_of_samples(n, x, batch, r, s));
 }
 
-/* ---- https://onnx.ai/onnx/operators/onnx__MaxRoiPool.html: the maximum over the elements of each bin, 0 where there are none */
+/* ---- MaxRoiPool: https://onnx.ai/onnx/operators/onnx__MaxRoiPool.html. The maximum over the
+ * elements of each bin, 0 for an empty bin */
 /* To the nearest integer, halves away from 0. */
 static Value *
 rounded(OnnxNode *n, Value *x)
@@ -304,7 +308,8 @@ rounded(OnnxNode *n, Value *x)
 	return e_binary(n, OP_mul, size, e_unary(n, OP_sign, x));
 }
 
-/* [regions, bins, length]: whether an element lies in a bin, from floor(p size / bins) up to ceil((p + 1) size / bins) */
+/* [regions, bins, length]: does the element lie in the bin, from floor(p size / bins) to before
+ * ceil((p + 1) size / bins)? */
 static Value *
 bin_members(OnnxNode *n, const Regions *r)
 {
@@ -321,7 +326,8 @@ bin_members(OnnxNode *n, const Regions *r)
 	                e_binary(n, OP_lt, at, e_binary(n, OP_add, high, start)));
 }
 
-/* x: [regions, .., length] -> [regions, .., bins]: the maximum of the members of each bin, -infinity of none */
+/* x: [regions, .., length] -> [regions, .., bins]: the maximum of each bin's elements, -infinity for
+ * an empty bin */
 static Value *
 max_of_bins(OnnxNode *n, Value *x, Value *members)
 {

@@ -1,11 +1,12 @@
-/* Quantized tensors and products. Codes are integers; a tensor of codes, a scale and a zero point stands for (code - zero) scale.
- * Products of codes are exact, in s32. How a gradient passes codes is passes/straight_through.c's matter. */
+/* Quantized tensors and products. A tensor of integer codes, with a scale and a zero point, stands
+ * for (code - zero) scale. Products of codes are exact, in s32. passes/straight_through.c defines
+ * how gradients pass codes. */
 #include "frontend/operators/quantize/quantize.h"
 #include "frontend/operators/nn/window.h"
 
 #include <string.h>
 
-/* ---- which scale an element has */
+/* ---- scales of elements */
 /* One for all, one for each place along `axis`, or with block > 0 one for each block there. */
 Value *
 codes_spread(OnnxNode *n, Value *v, Value *like, int axis, int64_t block)
@@ -41,7 +42,7 @@ codes_spread(OnnxNode *n, Value *v, Value *like, int axis, int64_t block)
 
 typedef struct {
 	int axis;
-	int64_t block; /* 0: none */
+	int64_t block; /* 0: no blocks */
 } Grouping;
 
 static bool
@@ -66,7 +67,7 @@ want_grouping(OnnxNode *n, const Value *x, const Value *scale, const Value *zero
 }
 
 /* ---- floats to codes and back */
-/* x and scale: floats of one type and shape. To floats of 8 and 4 bits it is a conversion. */
+/* x and scale: floats of one type and shape. For floats of 8 and 4 bits this is a cast. */
 Value *
 codes_of_floats(OnnxNode *n, Value *x, Value *scale, Value *zero, DType to)
 {
@@ -82,7 +83,7 @@ codes_of_floats(OnnxNode *n, Value *x, Value *scale, Value *zero, DType to)
 	return ratio ? e_op(n, OP_cast, 1, &ratio, &cast) : NULL;
 }
 
-/* Are they codes that the standard has, and is a zero point of the same type? */
+/* Does the standard have codes of this type, and has the zero point the same type? */
 bool
 codes_check(OnnxNode *n, DType t, const Value *zero)
 {
@@ -98,7 +99,7 @@ codes_check(OnnxNode *n, DType t, const Value *zero)
 	return !n->failed;
 }
 
-/* Floats, or s32, which f64 holds. */
+/* A scale: floats, or s32 converted to f64. */
 static Value *
 want_scale(OnnxNode *n)
 {
@@ -203,7 +204,8 @@ import_dynamic_quantize(OnnxNode *n)
 }
 
 /* ---- products of codes */
-/* The scale or zero point of a matrix: one for all, one for each row or column (`axis`, from the end), or of the matrix's rank. */
+/* The scale or zero point of a matrix: one for all, one per row or column (`axis`, from the end), or
+ * a tensor of the matrix's rank. */
 Value *
 codes_spread_matrix(OnnxNode *n, Value *v, Value *like, int axis)
 {
@@ -215,7 +217,7 @@ codes_spread_matrix(OnnxNode *n, Value *v, Value *like, int axis)
 	                    0);
 }
 
-/* code - zero: in s32, or of small floats, which have no zero point, in f32. */
+/* code - zero, in s32. Small floats have no zero point and are converted to f32. */
 Value *
 codes_shifted(OnnxNode *n, Value *x, Value *zero)
 {
@@ -224,7 +226,7 @@ codes_shifted(OnnxNode *n, Value *x, Value *zero)
 	return zero ? e_binary(n, OP_sub, e_cast(n, x, S32), zero) : e_cast(n, x, S32);
 }
 
-/* Input i, which are codes, less the zero point of input z. */
+/* The codes in input i, less the zero point in input z. */
 Value *
 codes_want_matrix(OnnxNode *n, int i, int z, int axis)
 {
@@ -244,8 +246,8 @@ import_matmul_integer(OnnxNode *n)
 	set_output(n, 0, e_matmul(n, x, y));
 }
 
-/* The sum of products, which has the scale `from`, as codes of another scale. As onnxruntime does it, the factor between the two
- * is rounded once. */
+/* Converts a sum of products with the scale `from` to codes of another scale. As in onnxruntime, the
+ * factor between the scales is rounded once. */
 Value *
 codes_requantize(OnnxNode *n, Value *sum, Value *from, int scale_input, int zero_input)
 {
@@ -286,7 +288,7 @@ import_qlinear_matmul(OnnxNode *n)
 	set_output(n, 0, codes_requantize(n, sum, from, 6, 7));
 }
 
-/* [batch, channels, places ..] of [batch, places .., channels], or back. */
+/* [batch, channels, spatial ..] -> [batch, spatial .., channels], or back. */
 static Value *
 moved_channels(OnnxNode *n, Value *x, bool to_last)
 {
@@ -340,7 +342,7 @@ import_qlinear_conv(OnnxNode *n)
 }
 
 /* ---- com.microsoft: weights of few bits, packed */
-/* [N, K] of codes from constant bytes; `high_first`: the first of two codes of 4 bits lies in the upper half. */
+/* [N, K] codes from constant bytes; high_first: the first of two 4-bit codes is in the upper half. */
 static Value *
 packed_codes(OnnxNode *n, int input, DType type, Ints shape, bool high_first)
 {
@@ -348,7 +350,7 @@ packed_codes(OnnxNode *n, int input, DType type, Ints shape, bool high_first)
 	int64_t count = 1;
 
 	if (v && v->type == type_new(n->b->m, type, shape.n, shape.at))
-		return v; /* a weight that is trained */
+		return v; /* a trained weight, which is unpacked already */
 	const Tensor *bytes = want_constant(n, input);
 	if (!bytes)
 		return NULL;
@@ -385,7 +387,7 @@ want_packed_shape(OnnxNode *n, PackedShape *out)
 	return !fault;
 }
 
-/* x times the weight [N,K], plus input `bias` where that is not 0. */
+/* x times the weight [N,K], plus input `bias` if `bias` is not 0. */
 static Value *
 product_with(OnnxNode *n, Value *w, const PackedShape *s, int bias)
 {
@@ -404,7 +406,7 @@ product_with(OnnxNode *n, Value *w, const PackedShape *s, int bias)
 	return y && bias && has_input(n, bias) ? e_binary(n, OP_add, y, want_input(n, bias)) : y;
 }
 
-/* Zero points: floats, or packed as the codes are, each row's to a whole byte. */
+/* Zero points: floats, or packed like the codes, with each row padded to a whole byte. */
 static Value *
 zero_points(OnnxNode *n, const PackedShape *s, DType type, DType arithmetic)
 {

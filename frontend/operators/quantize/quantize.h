@@ -1,27 +1,30 @@
-/* What the files of quantized operators share: quantize.c has it. */
+/* Private header: shared by the files of quantized operators; quantize.c defines the functions. */
 #ifndef GRADC_ONNX_QUANTIZE_H
 #define GRADC_ONNX_QUANTIZE_H
 
 #include "frontend/import/import.h"
 
-/* A scale or zero point in the shape of `like`: one for all, one for each place along `axis`, or with block > 0 one for each block there. */
+/* A scale or zero point in the shape of `like`: one for all, one per index of `axis`, or with block
+ * > 0 one per block along it. */
 Value *codes_spread(OnnxNode *n, Value *v, Value *like, int axis, int64_t block);
-/* That of a matrix: one for all, one for each row or column (`axis`, from the end), or of the matrix's rank. */
+/* The same for a matrix: one for all, one per row or column (`axis`, from the end), or a tensor of
+ * the matrix's rank. */
 Value *codes_spread_matrix(OnnxNode *n, Value *v, Value *like, int axis);
-/* x and scale: floats of one type and shape. To floats of 8 and 4 bits it is a conversion. */
+/* x and scale: floats of one type and shape. For floats of 8 and 4 bits this is a cast. */
 Value *codes_of_floats(OnnxNode *n, Value *x, Value *scale, Value *zero, DType to);
-/* Are they codes that the standard has, and is a zero point of the same type? */
+/* Does the standard have codes of this type, and has the zero point the same type? */
 bool codes_check(OnnxNode *n, DType t, const Value *zero);
-/* code - zero: in s32, or of small floats, which have no zero point, in f32. */
+/* code - zero, in s32. Small floats have no zero point and are converted to f32. */
 Value *codes_shifted(OnnxNode *n, Value *x, Value *zero);
-/* Input i, which are codes, less the zero point of input z. */
+/* The codes in input i, less the zero point in input z. */
 Value *codes_want_matrix(OnnxNode *n, int i, int z, int axis);
-/* The sum of products, which has the scale `from`, as codes of the scale and zero point that these inputs are. */
+/* Converts a sum of products with the scale `from` to codes with the scale and zero point in the
+ * given inputs. */
 Value *codes_requantize(OnnxNode *n, Value *sum, Value *from, int scale_input, int zero_input);
-/* x as codes of 8 bits over its own range, and as the floats that these stand for. */
+/* x quantized to 8 bits over its own range, and dequantized. */
 Value *codes_and_back(OnnxNode *n, Value *x);
-/* DynamicQuantizeLSTM's weight [directions, inputs, gates], codes with a scale for each direction or each of its columns, as that of an
- * LSTM, [directions, gates, inputs]. */
+/* The weight of DynamicQuantizeLSTM, codes [directions, inputs, gates] with a scale per direction or
+ * per column of a direction, in the layout of LSTM: [directions, gates, inputs]. */
 Value *codes_want_gates(OnnxNode *n, int input, int scale_input);
 
 #endif

@@ -1,13 +1,13 @@
-/* onnxruntime's operators that take codes and give codes, or floats:
- * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
- * Sums of codes are exact; what onnxruntime's CPU kernels compute by a table of 256 numbers is computed from the floats that codes stand
- * for, which rounds to the same codes, and has a gradient. */
+/* onnxruntime's operators that take codes and return codes or floats:
+ * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. Sums of codes are
+ * exact. onnxruntime's CPU kernels compute other functions by a table of 256 numbers. Here they are
+ * computed from dequantized floats: this rounds to the same codes, and has a gradient. */
 #include "frontend/operators/quantize/quantize.h"
 
 #include <math.h>
 
 /* ---- products with a result of floats */
-/* Sums of products of codes times both scales, plus the bias. */
+/* Multiplies a sum of products of codes by both scales and adds the bias. */
 static void
 set_scaled(OnnxNode *n, Value *sum, Value *factor, int bias)
 {
@@ -32,7 +32,7 @@ import_matmul_integer_to_float(OnnxNode *n)
 	           6);
 }
 
-/* x becomes codes of 8 bits over its own range, as DynamicQuantizeLinear makes them. */
+/* x is quantized to 8 bits over its own range, as by DynamicQuantizeLinear. */
 static void
 import_dynamic_quantize_matmul(OnnxNode *n)
 {
@@ -53,7 +53,7 @@ import_dynamic_quantize_matmul(OnnxNode *n)
 	           4);
 }
 
-/* A matrix less its zero points, which lie along the columns of what is multiplied. */
+/* A matrix less its zero points, which lie along the rows or columns of the product. */
 static Value *
 gemm_operand(OnnxNode *n, int i, int z, const char *turned, bool by_column)
 {
@@ -93,7 +93,7 @@ import_qgemm(OnnxNode *n)
 }
 
 /* ---- codes to codes */
-/* The floats that input i stands for; its scale and zero point are the inputs behind. */
+/* Input i, dequantized; its scale and zero point are the next two inputs. */
 static Value *
 want_decoded(OnnxNode *n, int i)
 {
@@ -109,7 +109,8 @@ want_decoded(OnnxNode *n, int i)
 	                codes_spread(n, scale, x, 0, 0));
 }
 
-/* Floats as codes of the scale and zero point that inputs i and i + 1 are; without the latter of the type `otherwise`. */
+/* Sets the output to x quantized with the scale in input i and the zero point in input i + 1.
+ * Without zero point the type is `otherwise`. */
 static void
 set_codes(OnnxNode *n, Value *x, int i, DType otherwise)
 {
@@ -131,7 +132,7 @@ type_of_input(OnnxNode *n, int i)
 	return x ? x->type->dtype : U8;
 }
 
-/* Input i, of one element, as a scalar of floats; 0 where it is left out. */
+/* Input i, of one element, as a float scalar; 0 if it is not given. */
 static Value *
 want_scalar(OnnxNode *n, int i, DType d)
 {
@@ -146,7 +147,7 @@ want_scalar(OnnxNode *n, int i, DType d)
 	return v ? e_cast(n, e_reshape(n, v, (Ints){0}), d) : NULL;
 }
 
-/* x y + z, rounded once to f32, as the kernels' fused instruction does it. */
+/* x y + z, rounded once to f32, like the kernels' fused instruction. */
 static Value *
 multiply_add(OnnxNode *n, Value *x, Value *y, Value *z)
 {
@@ -155,7 +156,8 @@ multiply_add(OnnxNode *n, Value *x, Value *y, Value *z)
 	return e_cast(n, e_binary(n, OP_add, product, e_cast(n, z, F64)), F32);
 }
 
-/* Floats that count steps of the result, its zero point among them. */
+/* Sets the output to codes of x, which counts steps of the result's scale and includes its zero
+ * point. */
 static void
 set_steps(OnnxNode *n, Value *x, DType type)
 {
@@ -163,7 +165,7 @@ set_steps(OnnxNode *n, Value *x, DType type)
 		set_output(n, 0, codes_of_floats(n, x, e_number(n, x, 1), NULL, type));
 }
 
-/* a ra + (b rb + (zero of y - za ra - zb rb)), the scales over that of y. */
+/* a ra + (b rb + (zero of y - za ra - zb rb)), with ra and rb the scales over y's scale. */
 static void
 import_qlinear_add(OnnxNode *n)
 {
@@ -215,7 +217,7 @@ import_qlinear_leaky_relu(OnnxNode *n)
 		          type_of_input(n, 0));
 }
 
-/* Inputs: scale and zero point of the result, then each part with its own. */
+/* Inputs: scale and zero point of the result, then each part with its scale and zero point. */
 static void
 import_qlinear_concat(OnnxNode *n)
 {
@@ -234,7 +236,8 @@ import_qlinear_concat(OnnxNode *n)
 		set_codes(n, e_concat(n, count, parts, axis), 0, U8);
 }
 
-/* Before opset 13 all axes from `axis` on are one. onnxruntime counts in steps of 1 / floor(1 / scale). */
+/* Before opset 13 all axes from `axis` on are normalized together. onnxruntime computes in steps of
+ * 1 / floor(1 / scale). */
 static void
 import_qlinear_softmax(OnnxNode *n)
 {
@@ -256,7 +259,7 @@ import_qlinear_softmax(OnnxNode *n)
 	           codes_of_floats(n, y, codes_spread(n, step, x, 0, 0), at, zero->type->dtype));
 }
 
-/* A sum of codes, exact, whose mean is one product with scale / (scale of y * places). */
+/* The sum of codes is exact; one product with scale / (scale of y * elements) gives the mean. */
 static void
 import_qlinear_global_pool(OnnxNode *n)
 {
@@ -279,7 +282,7 @@ import_qlinear_global_pool(OnnxNode *n)
 	set_output(n, 0, codes_requantize(n, sum, codes_spread(n, from, sum, 0, 0), 3, 4));
 }
 
-/* ---- recurrent.c has the rest */
+/* ---- DynamicQuantizeLSTM, whose other parts are in recurrent.c */
 Value *
 codes_want_gates(OnnxNode *n, int input, int scale_input)
 {

@@ -1,6 +1,7 @@
-/* Operators of ai.onnx.ml that are arithmetic: https://onnx.ai/onnx/operators/index.html#ai-onnx-ml
- * Where the text leaves something open, results are those of onnxruntime's CPU kernels: they cast inputs to f32, take a vector for one
- * row, and transform no single score. Coefficients are attributes, so they do not train. */
+/* Arithmetic operators of ai.onnx.ml: https://onnx.ai/onnx/operators/index.html#ai-onnx-ml. Where
+ * the text leaves cases open, results are those of onnxruntime's CPU kernels: inputs are cast to
+ * f32, a vector is one row, and a single score is not transformed. Coefficients are attributes, so
+ * they do not train. */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -20,7 +21,8 @@ vector_of(size_t count)
 	return (Ints){.n = 1, .at = {(int64_t)count}};
 }
 
-/* Numbers in `ints`, `floats` or `tensor` of that name; NULL: there are none, or they are strings, which is reported. */
+/* The numbers in the node's attribute WHAT_int64s, WHAT_floats or WHAT_tensor; NULL: no such
+ * attribute, or strings (reported). */
 static Value *
 number_list(OnnxNode *n, const char *what)
 {
@@ -69,7 +71,7 @@ want_rows(OnnxNode *n)
 	return e_cast(n, e_reshape(n, x, rows), F32);
 }
 
-/* (x - offset) scale, one for each feature or one for all */
+/* (x - offset) scale, with one number per feature or one for all */
 static void
 import_scaler(OnnxNode *n)
 {
@@ -91,8 +93,8 @@ import_scaler(OnnxNode *n)
 	set_output(n, 0, e_reshape(n, x, shape_of(want_input(n, 0))));
 }
 
-/* Rows over their largest number (not the largest absolute one), their sum of absolute values or their length; rows for which that is
- * 0 stay. */
+/* Divides each row by its largest number (not the largest magnitude), by its sum of magnitudes, or
+ * by its length. A row for which that is 0 stays unchanged. */
 static void
 import_normalizer(OnnxNode *n)
 {
@@ -109,7 +111,7 @@ import_normalizer(OnnxNode *n)
 	else
 		size = e_reduce(n, REDUCE_SUM, e_binary(n, OP_mul, x, x), last, true);
 	Value *none = e_with(n, OP_eq, size, 0), *one = e_number(n, size, 1);
-	size = e_select(n, none, one, size); /* before the root: its slope at 0 has no end */
+	size = e_select(n, none, one, size); /* before the root, whose slope at 0 is infinite */
 	if (strcmp(norm, "L2") == 0)
 		size = e_unary(n, OP_sqrt, size);
 	set_output(n, 0, e_reshape(n, e_binary(n, OP_div, x, size), shape_of(want_input(n, 0))));
@@ -145,7 +147,7 @@ linear_scores(OnnxNode *n, int64_t *classes)
 	                        : y;
 }
 
-/* exp of what is not 0, over the sum; what is 0 stays. */
+/* Softmax over the nonzero elements; zeros stay 0. */
 static Value *
 softmax_of_others(OnnxNode *n, Value *x)
 {
@@ -195,7 +197,7 @@ import_linear_regressor(OnnxNode *n)
 	set_output(n, 0, transformed(n, linear_scores(n, &targets), how));
 }
 
-/* One score is that of the second of two classes. */
+/* One score of a binary classifier is the score of the second class; adds the first's. */
 static Value *
 both_scores(OnnxNode *n, Value *score, const char *how)
 {
@@ -250,7 +252,8 @@ default_label(OnnxNode *n, DType d)
 	return e_cast(n, e_reshape(n, e_constant_ints(n, 1, &number), (Ints){0}), d);
 }
 
-/* Is an element of x [.., 1] one of the keys [k]? Of two equal keys the first counts; NaN is one, too. */
+/* Maps x [.., 1] to the value of the equal key in keys [k]. Of equal keys the first counts; NaN
+ * equals NaN. */
 static void
 import_label_encoder(OnnxNode *n)
 {
@@ -286,7 +289,7 @@ import_label_encoder(OnnxNode *n)
 	           e_reshape(n, e_select(n, any, found, default_label(n, to->type->dtype)), shape));
 }
 
-/* Columns by number: x[.., y]; a vector is one row. */
+/* Picks columns of x by number; a vector is one row. */
 static void
 import_array_feature_extractor(OnnxNode *n)
 {

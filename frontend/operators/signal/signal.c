@@ -1,7 +1,9 @@
-/* Signals: DFT, STFT, the windows and MelWeightMatrix, whose sizes are numbers here.
+/* DFT, STFT, the windows and MelWeightMatrix. Their sizes are known at import.
  *
- * A transform of n = a b elements is transforms of a, factors between, and transforms of b (Cooley and Tukey 1965); of few elements it is a
- * product with a constant matrix, of a prime that is large a convolution (Bluestein 1970). Real and imaginary parts are values of their own. */
+ * A transform of n = a b elements consists of transforms of a elements, products with factors, and
+ * transforms of b elements (Cooley and Tukey 1965). A transform of few elements is a product with a
+ * constant matrix. A transform of a large prime size is a convolution (Bluestein 1970). Real and
+ * imaginary parts are separate values. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -11,7 +13,7 @@
 
 enum { DENSE = 32, DENSE_PRIME = 128, LONGEST = 1 << 22 };
 
-/* [outer, size, inner] each; im NULL: 0 */
+/* each [outer, size, inner]; im NULL: 0 */
 typedef struct {
 	Value *re, *im;
 } Complex;
@@ -35,7 +37,7 @@ times(OnnxNode *n, Value *x, Value *y)
 	return x && y ? e_binary(n, OP_mul, x, y) : NULL;
 }
 
-/* x f, f constant and not real */
+/* x f; f is a constant and not real */
 static Complex
 complex_times(OnnxNode *n, Complex x, Complex f)
 {
@@ -55,7 +57,7 @@ complex_transpose(OnnxNode *n, Complex x, Ints order)
 	return (Complex){e_transpose(n, x.re, order), e_transpose(n, x.im, order)};
 }
 
-/* The first `size` elements along the axis, zeros behind where there are fewer. */
+/* The first `size` elements along the axis, padded with zeros. */
 static Value *
 fitted(OnnxNode *n, Value *x, int axis, int64_t size)
 {
@@ -76,7 +78,7 @@ complex_fitted(OnnxNode *n, Complex x, int64_t size)
 }
 
 /* ---- tables */
-/* e^(sign pi i at[k] / half) in a given shape */
+/* e^(sign pi i at[k] / half) in the given shape */
 static Complex
 turns(OnnxNode *n, DType dtype, int64_t count, const int64_t *at, int64_t half, int sign,
       Ints shape)
@@ -202,7 +204,7 @@ transform(OnnxNode *n, Complex x, int sign)
 	                           : transform_convolved(n, x, size, sign);
 }
 
-/* A spectrum of a real signal of that size from its first half: y[size - k] = conj y[k] */
+/* The whole spectrum of a real signal from its first half: y[size - k] = conj y[k] */
 static Complex
 mirrored(OnnxNode *n, Complex x, int64_t size)
 {
@@ -240,14 +242,14 @@ run_dft(OnnxNode *n, Complex x, const Dft *d)
 	return x;
 }
 
-/* Parts of 16 bits are computed in f32. */
+/* Types of 16 bits are computed in f32. */
 static DType
 computed_in(const Value *x)
 {
 	return dtype_info[x->type->dtype].bits == 16 ? F32 : x->type->dtype;
 }
 
-/* Whether the last axis has one number, or two; false after reporting. */
+/* *complex: does the last axis have 2 numbers, not 1? false after reporting. */
 static bool
 is_complex(OnnxNode *n, const Value *x, int rank, bool *complex)
 {
@@ -280,7 +282,7 @@ parts_of(OnnxNode *n, Value *x, int axis)
 	return parts;
 }
 
-/* And back, with the transformed size along the axis, in that type. */
+/* The inverse of parts_of, with the transformed size along the axis, in type `to`. */
 static Value *
 joined(OnnxNode *n, Complex x, Ints shape, int axis, DType to)
 {
@@ -347,7 +349,8 @@ import_dft(OnnxNode *n)
 		                  x->type->dtype));
 }
 
-/* ---- https://onnx.ai/onnx/operators/onnx__STFT.html: transforms of frames of the signal, which overlap, times a window */
+/* ---- STFT: https://onnx.ai/onnx/operators/onnx__STFT.html. Transforms of overlapping frames of the
+ * signal, times a window */
 static bool
 want_frames(OnnxNode *n, const Value *x, const Value *window, int64_t *step, int64_t *size)
 {
@@ -364,7 +367,7 @@ want_frames(OnnxNode *n, const Value *x, const Value *window, int64_t *step, int
 	return false;
 }
 
-/* Axis 1 cut into frames: [batch, length] -> [batch * frames, size, 1], times the window */
+/* Cuts axis 1 into frames: [batch, length] -> [batch * frames, size, 1], times the window. */
 static Value *
 framed(OnnxNode *n, Value *x, Value *window, int64_t step, int64_t size)
 {
@@ -408,8 +411,8 @@ import_stft(OnnxNode *n)
 	set_output(n, 0, joined(n, run_dft(n, parts, &d), shape, 2, x->type->dtype));
 }
 
-/* ---- https://onnx.ai/onnx/operators/onnx__HannWindow.html and its relatives: a0 - a1 cos(2 pi k / m) + a2 cos(4 pi k / m), m the size, or one
- * less of a symmetric window */
+/* ---- HannWindow and its relatives: https://onnx.ai/onnx/operators/onnx__HannWindow.html. a0 - a1
+ * cos(2 pi k / m) + a2 cos(4 pi k / m); m is the size, or one less for a symmetric window */
 typedef struct {
 	double a0, a1, a2;
 } Cosines;
@@ -442,7 +445,8 @@ import_window(OnnxNode *n)
 	set_output(n, 0, e_cast(n, e_vector(n, dtype_is_float(to) ? to : F64, (int)size, at), to));
 }
 
-/* ---- https://onnx.ai/onnx/operators/onnx__MelWeightMatrix.html: column m rises from edge[m] to 1 at edge[m + 1] and falls up to edge[m + 2] */
+/* ---- MelWeightMatrix: https://onnx.ai/onnx/operators/onnx__MelWeightMatrix.html. Column m rises
+ * from edge[m] to 1 at edge[m + 1] and falls to edge[m + 2] */
 typedef struct {
 	int64_t bands, size, rate; /* num_mel_bins, dft_length, sample_rate */
 	double low, high;
@@ -469,7 +473,7 @@ want_mel(OnnxNode *n, Mel *m)
 	return false;
 }
 
-/* The place in the spectrum where band k begins: bands are evenly spaced in mels, 2595 log10(1 + f / 700). */
+/* Index in the spectrum of edge k. The edges are evenly spaced in mels, 2595 log10(1 + f / 700). */
 static int64_t
 mel_edge(const Mel *m, int64_t k)
 {

@@ -1,10 +1,10 @@
-/* https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html of numbers (of strings it is not supported): how often each n-gram of a
- * pool stands in a row, its items one after the other or with up to max_skip_count items between them.
- *
- *	count[row, g] = sum over distance s and place p: x[row, p + s j] == g[j] for all j
- *
- * and the count, or whether it is above 0, times a weight, in the place that ngram_indexes says. As in ONNX's reference, weights go by
- * places, single items are counted once whatever the distance, and of an n-gram that stands twice in the pool the last one counts. */
+/* TfIdfVectorizer of numbers: https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html. Strings are
+ * not supported. Counts how often each n-gram of a pool occurs in a row. Up to max_skip_count other
+ * items may stand between its items.
+ *   count[row, g] = sum over distance s and position p: x[row, p + s j] == g[j] for all j
+ * The result is the count, or count > 0, times a weight, at the index given by ngram_indexes. As in
+ * ONNX's reference, weights belong to indexes; 1-grams are counted for one distance only; and of
+ * equal n-grams in the pool the last one counts. */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -12,11 +12,11 @@
 enum { MAX_SKIPS = 1024 };
 
 typedef struct {
-	int64_t min, max, skips; /* lengths of n-grams, items between two of theirs */
+	int64_t min, max, skips; /* lengths of n-grams; most items between two items of an n-gram */
 	const AttributeProto *pool, *counts, *indexes;
 	int64_t places;
 } Grams;
-/* N-grams of one length: pool[first ...], places from indexes[id] on. */
+/* N-grams of one length: pool[first ...], with indexes from indexes[id] on. */
 typedef struct {
 	int64_t size, n, first, id;
 } GramsOfSize;
@@ -59,7 +59,7 @@ read_pool(OnnxNode *n, Grams *g)
 	return true;
 }
 
-/* The next length's; false behind the last, and after reporting. */
+/* The next length of n-grams; false: no more, or after reporting. */
 static bool
 next_size(OnnxNode *n, const Grams *g, GramsOfSize *s)
 {
@@ -95,7 +95,7 @@ is_same(const Grams *g, const GramsOfSize *s, int64_t i, int64_t k)
 	return !memcmp(gram(g, s, i), gram(g, s, k), sizeof(int64_t) * (size_t)s->size);
 }
 
-/* Does the same n-gram stand further behind? last: by hash, the last that has it. */
+/* Does an equal n-gram follow in the pool? last: hash -> the last n-gram with it. */
 static bool
 is_repeated(const Grams *g, const GramsOfSize *s, int64_t k, IntMap *last)
 {
@@ -110,7 +110,7 @@ is_repeated(const Grams *g, const GramsOfSize *s, int64_t k, IntMap *last)
 	return false;
 }
 
-/* Those that count, to the front of `at`, a column of the n-grams each; and their places. How many. */
+/* Collects the n-grams that count as columns of `at`, with their indexes; returns their number. */
 static int
 columns(OnnxNode *n, const Grams *g, const GramsOfSize *s, int64_t **at, int64_t *places)
 {
@@ -132,7 +132,7 @@ columns(OnnxNode *n, const Grams *g, const GramsOfSize *s, int64_t **at, int64_t
 	return kept;
 }
 
-/* x: s64[rows, items] -> f32[rows, count] for one distance; NULL: no row is long enough. */
+/* x: s64[rows, items] -> f32[rows, count]: counts for one distance; NULL: the rows are too short. */
 static Value *
 count_at_distance(OnnxNode *n, Value *x, int64_t size, int count, int64_t **at, int64_t distance)
 {
@@ -151,7 +151,7 @@ count_at_distance(OnnxNode *n, Value *x, int64_t size, int count, int64_t **at, 
 	return e_reduce(n, REDUCE_SUM, e_cast(n, all, F32), (Ints){.n = 1, .at = {1}}, false);
 }
 
-/* sum, with the counts of one length added in their places. */
+/* sum, plus the counts of n-grams of one length at their indexes. */
 static Value *
 add_counts(OnnxNode *n, Value *sum, Value *x, const Grams *g, const GramsOfSize *s)
 {

@@ -1,4 +1,5 @@
-/* Values that the graph itself states, and shapes, which are numbers here. */
+/* Constant, ConstantOfShape, Range and Shape: values that the graph itself states. Shapes are
+ * numbers at import. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -26,7 +27,7 @@ list_value(OnnxNode *n, DType t, int rank, size_t count, const void *data)
 	                                   count ? data : (const void *)dims));
 }
 
-/* A weight in a Constant node is a state; anything else a constant. */
+/* A weight in a Constant node becomes a state; other values become constants. */
 static void
 import_constant(OnnxNode *n)
 {
@@ -58,7 +59,7 @@ import_constant(OnnxNode *n)
 		report_unsupported(n, "attribute %s", quoted(n->im->model, a->name));
 }
 
-/* The value of one element, 0 of f32 by default, broadcast. */
+/* Broadcasts a value of one element; the default is 0 of f32. */
 static void
 import_constant_of_shape(OnnxNode *n)
 {
@@ -78,7 +79,8 @@ import_constant_of_shape(OnnxNode *n)
 	set_output(n, 0, e_broadcast_axes(n, e_reshape(n, one, (Ints){0}), shape, (Ints){0}));
 }
 
-/* How many whole numbers there are from input 0 to below input 1 in steps of input 2, all known; NAN: without end. */
+/* The number of steps of size input 2 from input 0 to below input 1; all inputs are known. NAN:
+ * infinite. */
 static double
 whole_steps(OnnxNode *n)
 {

@@ -1,6 +1,6 @@
-/* Operators whose results have as many elements as the data say: NonZero, Compress, Unique. What is known at import (constants, and what
- * `gradc run --input` gives) has its size. Else the result is padded to the bound that `--bound OUTPUT=N` declares, with the count
- * beside it (padded.c). */
+/* NonZero, Compress and Unique: the size of the result depends on data. If the data are known at
+ * import (constants, or given by `gradc run --input`), the result has its size. Otherwise the result
+ * is padded to the bound of `--bound OUTPUT=N` and has a count (padded.c). */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -41,15 +41,15 @@ e_scatter(OnnxNode *n, ScatterKind kind, Value *into, Value *indices, Value *upd
 	return e_op(n, OP_scatter, COUNT(operands), operands, &(ScatterAttr){kind, 0});
 }
 
-/* Where the flag is set, `to`, else a place outside of any result. */
+/* `to` if the flag is set, else an index outside of any result. */
 static Value *
 or_outside(OnnxNode *n, Value *flag, Value *to)
 {
 	return to ? e_select(n, flag, to, e_number(n, to, (double)MAX_ELEMENTS)) : NULL;
 }
 
-/* s64[bound], each the place of the first true one: padding is data that are there, so that nobody computes the logarithm of 0, whose
- * gradient times 0 is NaN. */
+/* s64[bound], each the index of the first true element. So padding repeats real data: computing log
+ * of a padding 0 would give a gradient of NaN. */
 static Value *
 first_places(OnnxNode *n, Value *mask, int64_t bound)
 {
@@ -59,7 +59,8 @@ first_places(OnnxNode *n, Value *mask, int64_t bound)
 	return e_broadcast_axes(n, e_cast(n, first, S64), (Ints){.n = 1, .at = {bound}}, (Ints){0});
 }
 
-/* Each true one goes to the place of its number among them; those beyond the bound nowhere. */
+/* Scatters the index of each true element to its rank among the true elements; ranks beyond the
+ * bound are dropped. */
 Places
 places_within(OnnxNode *n, Value *mask, int64_t bound)
 {
@@ -87,8 +88,8 @@ places_of(OnnxNode *n, Value *mask)
 	return places_within(n, mask, bound);
 }
 
-/* https://onnx.ai/onnx/operators/onnx__NonZero.html: a column of coordinates for each element that is not 0; none for a scalar, whose
- * coordinates are none. */
+/* NonZero: https://onnx.ai/onnx/operators/onnx__NonZero.html. One column of coordinates per nonzero
+ * element. A scalar has no coordinates. */
 static void
 import_non_zero(OnnxNode *n)
 {
@@ -116,7 +117,8 @@ import_non_zero(OnnxNode *n)
 	set_output_padded(n, 0, y, 1, p.count);
 }
 
-/* https://onnx.ai/onnx/operators/onnx__Compress.html: what the condition names along an axis, or of all elements. It may be shorter. */
+/* Compress: https://onnx.ai/onnx/operators/onnx__Compress.html. Selects slices along an axis, or
+ * elements. The condition may be shorter than the axis. */
 static void
 import_compress(OnnxNode *n)
 {
@@ -145,7 +147,7 @@ import_compress(OnnxNode *n)
 }
 
 /* ---- https://onnx.ai/onnx/operators/onnx__Unique.html */
-/* Slices along an axis (-1: the elements), as rows of numbers. */
+/* The slices of x along an axis, each compared as a row of numbers; axis -1: the elements. */
 typedef struct {
 	const Tensor *x;
 	int64_t n, outer, inner;
@@ -169,7 +171,7 @@ slices_of(const Tensor *x, int axis)
 	return s;
 }
 
-/* NaN is the largest, and equal to itself. */
+/* NaN is largest, and equal to itself. */
 static int
 compare_floats(double a, double b)
 {
@@ -200,7 +202,7 @@ compare_slices(const Slice *a, const Slice *b)
 	return order;
 }
 
-/* Equal ones in their order. */
+/* Equal slices keep their order. */
 static int
 by_value(const void *x, const void *y)
 {
@@ -212,11 +214,11 @@ by_value(const void *x, const void *y)
 
 typedef struct {
 	int n;
-	int64_t *first, *counts; /* n */
-	int64_t *group;          /* of each slice */
+	int64_t *first, *counts; /* one per group */
+	int64_t *group;          /* one per slice */
 } EqualSlices;
 
-/* By value, or by their first slices. */
+/* Groups equal slices; groups are in order of value, or of their first slices. */
 static EqualSlices
 group_slices(Arena *arena, const Slices *s, bool sorted)
 {
@@ -224,8 +226,10 @@ group_slices(Arena *arena, const Slices *s, bool sorted)
 	EqualSlices g = {.first = NEW_ARRAY(arena, int64_t, s->n + 1),
 	                 .counts = NEW_ARRAY(arena, int64_t, s->n + 1),
 	                 .group = NEW_ARRAY(arena, int64_t, s->n + 1)};
-	int64_t *leader = NEW_ARRAY(arena, int64_t, s->n + 1); /* of each slice: its first equal */
-	int64_t *number = NEW_ARRAY(arena, int64_t, s->n + 1); /* of a leader's group */
+	/* per slice: the first equal slice */
+	int64_t *leader = NEW_ARRAY(arena, int64_t, s->n + 1);
+	/* per leader: the number of its group */
+	int64_t *number = NEW_ARRAY(arena, int64_t, s->n + 1);
 
 	for (int64_t i = 0; i < s->n; i++)
 		order[i] = (Slice){s, i};
@@ -261,7 +265,7 @@ unique_known(OnnxNode *n, Value *x, int axis, const Tensor *t, bool sorted)
 	set_output(n, 3, e_constant_ints(n, g.n, g.counts));
 }
 
-/* x: T[n] in order -> bool[n]: is it the first of equal ones? */
+/* x: T[n], sorted -> bool[n]: does the element differ from the one before? */
 static Value *
 opens_group(OnnxNode *n, Value *x)
 {
@@ -278,7 +282,8 @@ opens_group(OnnxNode *n, Value *x)
 	return e_concat(n, 2, (Value *[]){first, differs}, 0);
 }
 
-/* Numbers of groups by value -> by first elements. `place`: where the ordered ones come from. */
+/* Renumbers groups from order of value to order of first elements. `place`: index in x of each
+ * sorted element. */
 static Value *
 by_first(OnnxNode *n, Value *opens, Value *group, Value *place)
 {
@@ -291,14 +296,14 @@ by_first(OnnxNode *n, Value *opens, Value *group, Value *place)
 	return e_gather(n, e_gather(n, number, first, 0), group, 0);
 }
 
-/* What the four outputs are made of. */
+/* Groups of equal elements, from which all four outputs follow. */
 typedef struct {
-	Value *opens; /* bool[n]: is it the first of its group? */
-	Value *place; /* s64[n]: of those that `opens` and `group` are about, in x */
-	Value *group; /* s64[n] */
+	Value *opens; /* bool[n]: is the element the first of its group? */
+	Value *place; /* s64[n]: index in x of the element that opens[i] and group[i] describe */
+	Value *group; /* s64[n]: the element's group */
 } Grouping;
 
-/* of: what the first ones are taken from, along an axis. */
+/* Sets the outputs; `of` is the tensor from which the first elements are taken, along an axis. */
 static void
 give_unique(OnnxNode *n, const Grouping *g, Value *of, int axis, int64_t bound)
 {
@@ -319,7 +324,7 @@ give_unique(OnnxNode *n, const Grouping *g, Value *of, int axis, int64_t bound)
 	set_output_padded(n, 3, counts, 0, count);
 }
 
-/* Of elements: those in order, and a number for each group. */
+/* Unique elements: sorts them and numbers the groups. */
 static void
 unique_elements(OnnxNode *n, Value *x, bool sorted, int64_t bound)
 {
@@ -337,7 +342,7 @@ unique_elements(OnnxNode *n, Value *x, bool sorted, int64_t bound)
 	give_unique(n, &g, flat, 0, bound);
 }
 
-/* bool of x's and y's shape: do they differ? NaN is equal to itself. */
+/* bool of x's and y's broadcast shape: do they differ? NaN is equal to itself. */
 static Value *
 differ(OnnxNode *n, Value *x, Value *y)
 {
@@ -349,7 +354,7 @@ differ(OnnxNode *n, Value *x, Value *y)
 	return e_binary(n, OP_and, d, e_unary(n, OP_not, both));
 }
 
-/* Is x before y? NaN comes last. */
+/* Is x before y? NaN is last. */
 static Value *
 goes_before(OnnxNode *n, Value *x, Value *y)
 {
@@ -362,7 +367,8 @@ goes_before(OnnxNode *n, Value *x, Value *y)
 	return e_binary(n, OP_or, less, last);
 }
 
-/* rows: T[n,m] -> s64[n,n]: how many leaders come before each, in the order of the first numbers that differ */
+/* rows: T[n,m] -> s64[n,n] compared by their first differing numbers: how many leaders come before
+ * each row. */
 static Value *
 leaders_before(OnnxNode *n, Value *rows, Value *differs, Value *leads)
 {
@@ -380,7 +386,7 @@ leaders_before(OnnxNode *n, Value *rows, Value *differs, Value *leads)
 	return e_reduce(n, REDUCE_SUM, e_cast(n, before, S64), (Ints){.n = 1, .at = {1}}, false);
 }
 
-/* Of slices: each is compared with each. The first equal one leads a group. */
+/* Unique slices: compares each slice with each. The first of equal slices leads the group. */
 static void
 unique_slices(OnnxNode *n, Value *x, int axis, bool sorted, int64_t bound)
 {

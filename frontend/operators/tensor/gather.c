@@ -1,5 +1,5 @@
-/* Gathers and scatters. All become gather or scatter along one axis: with indices per element or
- * per tuple, the leading axes are flattened and the indices made linear by arithmetic on iotas. */
+/* Gathers and scatters. Each becomes a gather or scatter along one axis. For indices per element or
+ * per tuple, the leading axes are flattened, and linear indices are computed with iotas. */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -18,9 +18,11 @@ import_gather(OnnxNode *n)
 	set_output(n, 0, e_gather(n, x, indices, axis));
 }
 
-/* Indices into an axis of `size` elements, as s64; the axis is flattened with other axes to `flat_size` elements. An index outside of its axis
- * would name an element of the next row. It becomes `flat_size`, which is outside of the flat axis, so nothing is read or written, as in
- * Gather. Constants are checked, and indices that the model makes of its own numbers are left as they are. (batch_index.c relies on this form.) */
+/* Indices into an axis of `size` elements, as s64. The axis is then flattened with other axes to
+ * `flat_size` elements. An index out of range would hit an element of the next row. So it becomes
+ * `flat_size`, which is outside of the flat axis: nothing is read or written, as in Gather.
+ * Constants are checked. Indices that the model computes from its own numbers stay unchanged.
+ * (batch_index.c relies on this form.) */
 static Value *
 joined_indices(OnnxNode *n, Value *indices, int64_t size, int64_t flat_size)
 {
@@ -35,7 +37,7 @@ joined_indices(OnnxNode *n, Value *indices, int64_t size, int64_t flat_size)
 	return e_select(n, outside, e_number(n, at, (double)flat_size), at);
 }
 
-/* The flat place of each element: its own coordinates, but `indices` along one axis. */
+/* The flat index of each element: its own coordinates, with `indices` along one axis. */
 static Value *
 element_places(OnnxNode *n, Type data, Value *indices, int axis)
 {
@@ -52,7 +54,8 @@ element_places(OnnxNode *n, Type data, Value *indices, int axis)
 	return sum;
 }
 
-/* Indices of one rank with the data, no longer than it along the other axes; as joined_indices gives them. */
+/* Indices with the data's rank, on the other axes no longer than the data. They are converted as in
+ * joined_indices. */
 static Value *
 want_element_indices(OnnxNode *n, const Value *data, int axis)
 {
@@ -132,8 +135,8 @@ import_scatter_elements(OnnxNode *n)
 }
 
 /* ---- tuples of indices along the last axis of `indices` */
-/* Axes [batch, batch + k) are joined to the batch axes: the flat place of each tuple, in the shape
- * of indices without its last axis. */
+/* The flat index of each tuple, in the shape of indices without its last axis. Axes [batch, batch +
+ * k) of the data are joined to the batch axes. */
 static Value *
 tuple_places(OnnxNode *n, const Value *data, Value *indices, int batch, int k)
 {
@@ -162,7 +165,7 @@ tuple_places(OnnxNode *n, const Value *data, Value *indices, int batch, int k)
 	return sum;
 }
 
-/* data with its first `joined` axes as one */
+/* data with its first `joined` axes joined to one. */
 static Value *
 join_leading(OnnxNode *n, Value *data, int joined)
 {
@@ -177,7 +180,7 @@ join_leading(OnnxNode *n, Value *data, int joined)
 	return e_reshape(n, data, shape);
 }
 
-/* Of constant ones each index lies inside its axis; others are the data's affair. */
+/* Checks that constant tuples lie inside the data. Computed tuples are not checked. */
 static bool
 check_tuples(OnnxNode *n, const Value *data, const Value *indices, int batch, int k)
 {
@@ -194,7 +197,7 @@ check_tuples(OnnxNode *n, const Value *data, const Value *indices, int batch, in
 	return true;
 }
 
-/* How many axes a tuple names; -1 after reporting. */
+/* The number of axes that a tuple addresses; -1 after reporting. */
 static int
 tuple_size(OnnxNode *n, const Value *data, const Value *indices, int64_t batch)
 {
@@ -258,7 +261,8 @@ import_scatter_nd(OnnxNode *n)
 	set_output(n, 0, e_reshape(n, y, shape_of(x)));
 }
 
-/* ---- https://onnx.ai/onnx/operators/onnx__ReverseSequence.html: along time the first lens[b] elements of batch b in reverse */
+/* ---- ReverseSequence: https://onnx.ai/onnx/operators/onnx__ReverseSequence.html. Reverses the
+ * first lens[b] elements of batch b along time. */
 static bool
 want_lengths(OnnxNode *n, const Value *lens, int64_t batches, int64_t longest)
 {
@@ -313,7 +317,7 @@ import_reverse_sequence(OnnxNode *n)
 	set_output(n, 0, e_gather(n, join_leading(n, x, 2), row, 0));
 }
 
-/* values = [off, on]; on where an index equals the place along the new axis */
+/* OneHot: values = [off, on]; `on` where the index equals the position along the new axis. */
 static void
 import_one_hot(OnnxNode *n)
 {
@@ -337,7 +341,7 @@ import_one_hot(OnnxNode *n)
 		thin.at[thin.n++] = d;
 		wide.at[wide.n++] = i == axis ? (int64_t)depth : d;
 	}
-	/* An index outside of the axis, a constant one too, is no fault: it hits nothing. */
+	/* An index out of range is allowed, even a constant one: its row has no `on`. */
 	Value *at = e_cast(n, indices, S64), *below = e_with(n, OP_lt, at, 0);
 	at = e_select(n, below, e_with(n, OP_add, at, (double)(int64_t)depth), at);
 	Value *hit = e_binary(n, OP_eq, e_iota(n, S64, wide, axis), e_reshape(n, at, thin));

@@ -1,6 +1,7 @@
-/* https://onnx.ai/onnx/operators/onnx__NonMaxSuppression.html: of each class of each image, boxes by falling score, without those that
- * overlap one that is taken already. Of boxes and scores that are known (constants, and what `gradc run --input` gives) this is done at
- * import; else by a loop that takes a box of each class at a time, and the result is padded. */
+/* NonMaxSuppression: https://onnx.ai/onnx/operators/onnx__NonMaxSuppression.html. For each class of
+ * each image, takes boxes by falling score, but no box that overlaps one taken before. If boxes and
+ * scores are known (constants, or given by `gradc run --input`), this is done at import. Otherwise a
+ * loop takes one box per class and iteration, and the result is padded. */
 #include "frontend/import/import.h"
 
 #include <float.h>
@@ -9,12 +10,12 @@
 
 typedef struct {
 	Value *box, *score;           /* [images, n, 4], [images, classes, n] */
-	const Tensor *boxes, *scores; /* their numbers; NULL: not known */
+	const Tensor *boxes, *scores; /* numbers of box and score; NULL: unknown */
 	int64_t images, classes, n;
-	int64_t most;          /* boxes of one class */
-	double overlap, least; /* thresholds: of intersection over union, of scores */
-	bool has_least,
-		centers; /* boxes are [x, y, width, height] of centers, else two corners [y, x, y, x] */
+	int64_t most;          /* most boxes per class */
+	double overlap, least; /* thresholds: intersection over union, score */
+	/* boxes are [center x, center y, width, height], else two corners [y, x, y, x] */
+	bool has_least, centers;
 } Suppression;
 typedef struct {
 	double low[2], high[2];
@@ -48,7 +49,7 @@ area(const Box *b)
 	return (b->high[0] - b->low[0]) * (b->high[1] - b->low[1]);
 }
 
-/* As ONNX's reference in f32: boxes without an area overlap nothing. */
+/* As ONNX's reference, in f32: boxes without area overlap nothing. */
 static bool
 overlap(const Suppression *s, const Box *a, const Box *b)
 {
@@ -66,7 +67,7 @@ overlap(const Suppression *s, const Box *a, const Box *b)
 	return (float)(common / all) > (float)s->overlap;
 }
 
-/* Falling scores; of equal ones the first. NaN comes last. */
+/* By falling score; the first of equal ones first. NaN is last. */
 static int
 by_score(const void *x, const void *y)
 {
@@ -91,7 +92,7 @@ candidates(const Suppression *s, int64_t image, int64_t class, Candidate *out)
 	return count;
 }
 
-/* Appends [image, class, box] of those that stay to `out`; returns how many rows it has then. */
+/* Appends [image, class, box] of each box taken to `out`; returns the new number of rows. */
 static int64_t
 suppress(const Suppression *s, int64_t image, int64_t class, Arena *arena, int64_t *out,
          int64_t rows)
@@ -167,10 +168,10 @@ suppress_known(OnnxNode *n, const Suppression *s)
 	set_output(n, 0, b_constant(n->b, tensor_new(n->b->m, type, out)));
 }
 
-/* ---- the same as a loop: what its body reads */
+/* ---- the same as a loop: values that its body reads */
 enum { LOW, HIGH = 2, SCORE = 4, N_INVARIANTS };
 
-/* Corners of all boxes, [images, 1, n] each, and their scores, all finite: NaN is the least. */
+/* Corners of all boxes, [images, 1, n] each, and finite scores: NaN becomes the smallest number. */
 static void
 invariants(OnnxNode *n, const Suppression *s, Value **out)
 {
@@ -190,7 +191,7 @@ invariants(OnnxNode *n, const Suppression *s, Value **out)
 	out[SCORE] = e_binary(n, OP_max, e_select(n, none, least, s->score), least);
 }
 
-/* [images, classes, n] -> [images, classes, 1], of the one that is hot */
+/* [images, classes, n] -> [images, classes, 1]: the element where `hot` is true. */
 static Value *
 of_hot(OnnxNode *n, Value *hot, Value *x)
 {
@@ -206,7 +207,7 @@ area_of(OnnxNode *n, Value *const *low, Value *const *high)
 	                e_binary(n, OP_sub, high[1], low[1]));
 }
 
-/* Which boxes overlap the hot one by more than the threshold, as `overlap` has it. */
+/* Does each box overlap the hot box by more than the threshold? As in `overlap`. */
 static Value *
 overlapping(OnnxNode *n, const Suppression *s, Value *hot, Value *const *in)
 {
@@ -231,7 +232,8 @@ overlapping(OnnxNode *n, const Suppression *s, Value *hot, Value *const *in)
 	return e_binary(n, OP_and, e_binary(n, OP_and, meets, solid), much);
 }
 
-/* body(i, alive, invariants) -> (true, alive, box, taken): of each class the alive box of the highest score, if there is one */
+/* body(i, alive, invariants) -> (true, alive, box, taken): takes per class the alive box with the
+ * highest score, if any. */
 static Function *
 taking(OnnxNode *n, const Suppression *s, Value *alive, Value *const *outer)
 {
@@ -264,7 +266,7 @@ taking(OnnxNode *n, const Suppression *s, Value *alive, Value *const *outer)
 	return scope.f;
 }
 
-/* stacked: [most, images, classes] -> in the order of images and classes, flat */
+/* stacked: [most, images, classes] -> flat, ordered by image, class, iteration */
 static Value *
 by_class(OnnxNode *n, Value *stacked)
 {

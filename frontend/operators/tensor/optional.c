@@ -1,8 +1,9 @@
-/* https://onnx.ai/onnx/operators/onnx__Optional.html and its relatives. Whether an optional has something is known at import: it follows
- * from the graph, or from the file that `gradc run --input` gives. */
+/* Optional and its relatives: https://onnx.ai/onnx/operators/onnx__Optional.html. Whether an
+ * optional is empty is known at import, from the graph or from the file that `gradc run --input`
+ * gives. */
 #include "frontend/import/import.h"
 
-/* Without an input it has nothing; its type is said by an attribute, which nobody needs. */
+/* Without an input the optional is empty; its type is in an attribute, which is not needed. */
 static void
 import_optional(OnnxNode *n)
 {
@@ -17,7 +18,8 @@ import_optional(OnnxNode *n)
 	set_output_bound(n, 0, &wrapped);
 }
 
-/* A tensor or a sequence is taken as it is: from 18 on, and before it where a loop carries one in an optional's place. */
+/* A tensor or a sequence passes unchanged: opset 18 allows it, and before, a loop may carry one in
+ * place of an optional. */
 static void
 import_get_element(OnnxNode *n)
 {

@@ -1,4 +1,4 @@
-/* Sequences: lists of values at import, gone after it. Positions must be constants. */
+/* Sequences: lists of values during import, which are gone afterwards. Positions must be constants. */
 #include "frontend/operators/control/control.h"
 
 static Bound *
@@ -14,7 +14,7 @@ want_sequence(OnnxNode *n, int i)
 	return b;
 }
 
-/* Elements are of one type: those of a sequence, and x (NULL: none). False after reporting. */
+/* Do all elements of the list, and x if not NULL, have one type? False after reporting. */
 static bool
 is_of_one_type(OnnxNode *n, int count, Value *const *list, const Value *x)
 {
@@ -30,7 +30,8 @@ is_of_one_type(OnnxNode *n, int count, Value *const *list, const Value *x)
 	return true;
 }
 
-/* A place of a sequence of `count`, negative counting from its end; `end` itself is one to insert at. */
+/* A position in a sequence of `count` elements; negative positions count from its end. end: `count`
+ * itself is valid, for an insertion. */
 static bool
 want_position(OnnxNode *n, int i, int count, bool end, int64_t *out)
 {
@@ -208,10 +209,10 @@ import_concat_from_sequence(OnnxNode *n)
 	set_output(n, 0, e_concat(n, b->n_list, list, axis));
 }
 
-/* ---- SequenceMap: the body once for each element */
+/* ---- SequenceMap: the body runs once per element */
 enum { MAX_MAPPED = 4096 };
 
-/* How often the body runs; the sequences all have as many elements. -1 after reporting. */
+/* The number of runs of the body; all sequences must have as many elements. -1 after reporting. */
 static int
 mapped_count(OnnxNode *n, const GraphProto *body)
 {
@@ -236,7 +237,7 @@ mapped_count(OnnxNode *n, const GraphProto *body)
 	return n->failed || !first ? -1 : first->n_list;
 }
 
-/* The body of element `at`; lists[i][at] is what it gives. */
+/* Imports the body for element `at`; lists[i][at] is set to its output i. */
 static void
 map_element(OnnxNode *n, const GraphProto *body, int at, Value ***lists)
 {

@@ -1,9 +1,9 @@
-/* Operators that only rename places: reshapes, transposes, broadcasts. */
+/* Reshapes, transposes and broadcasts: operators that compute no new numbers. */
 #include "frontend/import/import.h"
 
 #include <string.h>
 
-/* --repair=batch: a leading dimension that bakes the old number of rows gets the new one. */
+/* --repair=batch: if the leading dimension is the file's batch size, it becomes the new one. */
 static void
 rebind_rows(const OnnxNode *n, const Value *x, Ints *shape, bool always)
 {
@@ -16,7 +16,7 @@ rebind_rows(const OnnxNode *n, const Value *x, Ints *shape, bool always)
 		shape->at[0] = shape->at[0] / old * rows;
 }
 
-/* 0 copies a dimension unless allowzero; one -1 takes what is left. */
+/* 0 copies a dimension unless allowzero; one -1 is computed from the number of elements. */
 static bool
 resolve_shape(OnnxNode *n, const Value *x, Ints *shape)
 {
@@ -61,7 +61,7 @@ resolve_shape(OnnxNode *n, const Value *x, Ints *shape)
 	return count == x->type->n;
 }
 
-/* The shape is an attribute before 5. */
+/* Before opset 5 the shape is an attribute. */
 static void
 import_reshape(OnnxNode *n)
 {

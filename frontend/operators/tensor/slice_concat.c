@@ -1,10 +1,11 @@
-/* Cutting and joining: Concat, Split, Slice, Pad, CenterCropPad, Tile, Trilu. */
+/* Concat, Split, Slice, Pad, CenterCropPad, Tile and Trilu. */
 #include "frontend/import/import.h"
 
 #include <math.h>
 #include <string.h>
 
-/* --repair=batch where the file's batch is 1: a row beside the inputs' rows, as a class token, is expanded. */
+/* --repair=batch, if the file's batch size is 1: expands a row beside the inputs' rows, such as a
+ * class token, to the batch. */
 static void
 expand_rows(OnnxNode *n, Value **x, int count)
 {
@@ -40,7 +41,7 @@ import_concat(OnnxNode *n)
 		set_output(n, 0, e_concat(n, count, x, axis));
 }
 
-/* Of version 1: numbers of the type of the input. */
+/* Sizes in version 1 of Split: a tensor of the input's type. */
 static bool
 want_float_sizes(OnnxNode *n, Ints *sizes)
 {
@@ -59,7 +60,8 @@ want_float_sizes(OnnxNode *n, Ints *sizes)
 	return !n->failed;
 }
 
-/* Sizes: given, or equal with a smaller last one (num_outputs, from 18; before, they must divide). */
+/* Sizes: given, or equal. From opset 18 on the last one may be smaller (num_outputs); before, they
+ * must divide the axis. */
 static bool
 split_sizes(OnnxNode *n, int64_t total, int count, int64_t *sizes)
 {
@@ -124,7 +126,7 @@ import_split(OnnxNode *n)
 }
 
 /* ---- slice */
-/* One axis by ONNX's rules; a negative step becomes a reversal of the slice. */
+/* Slices one axis by ONNX's rules; a negative step becomes a slice and a reversal. */
 static bool
 slice_axis(OnnxNode *n, int axis, int64_t size, int64_t start, int64_t stop, int64_t step,
            SliceAttr *a, Ints *reversed)
@@ -144,7 +146,7 @@ slice_axis(OnnxNode *n, int axis, int64_t size, int64_t start, int64_t stop, int
 		a->step.at[axis] = step;
 		return true;
 	}
-	/* start, start + step, ... above stop: read upwards from the last of them */
+	/* start, start + step, ... above stop: read upwards from the last of these */
 	start = start < 0 ? -1 : start > size - 1 ? size - 1 : start;
 	stop = stop > size - 1 ? size - 1 : stop;
 	int64_t count = start > stop ? (start - stop - step - 1) / -step : 0;
@@ -215,7 +217,7 @@ import_slice(OnnxNode *n)
 }
 
 /* ---- pad */
-/* edge, reflect, wrap: a gather of the places that ONNX names along each padded axis. */
+/* Pads one axis by a gather of the positions that the mode (edge, reflect, wrap) names. */
 static Value *
 pad_by_index(OnnxNode *n, Value *x, int axis, int64_t low, int64_t high, const char *mode)
 {
@@ -273,7 +275,7 @@ pad_amounts(OnnxNode *n, const Value *x, Ints *low, Ints *high)
 	return true;
 }
 
-/* Negative pads cut; they are taken first. */
+/* Cuts off negative pads first. */
 static Value *
 crop(OnnxNode *n, Value *x, Ints *low, Ints *high)
 {
@@ -294,7 +296,7 @@ crop(OnnxNode *n, Value *x, Ints *low, Ints *high)
 	return x;
 }
 
-/* Input 2, one element, which depends on data, is around x. */
+/* Pads x with input 2, one element that depends on data. */
 static Value *
 pad_with_value(OnnxNode *n, Value *x, Ints low, Ints high)
 {
@@ -309,7 +311,8 @@ pad_with_value(OnnxNode *n, Value *x, Ints low, Ints high)
 	return e_select(n, inside, e_pad(n, x, low, high, 0), e_reshape(n, value, (Ints){0}));
 }
 
-/* Is input i a float that need not be a constant? What runs may know it, and still ask for its gradient. */
+/* Is input i a float that need not stay constant? Its gradient may be wanted even if its number is
+ * known. */
 static bool
 is_computed(OnnxNode *n, int i)
 {
@@ -333,7 +336,7 @@ import_pad(OnnxNode *n)
 		return;
 	if (!(x = crop(n, x, &low, &high)))
 		return;
-	computed |= !is_float(x) && fabs(value) >= 0x1p53; /* e_pad's number is a double */
+	computed |= !is_float(x) && fabs(value) >= 0x1p53; /* e_pad takes a double */
 	if (constant) {
 		set_output(n, 0,
 		           computed ? pad_with_value(n, x, low, high)
@@ -347,7 +350,7 @@ import_pad(OnnxNode *n)
 }
 
 /* ---- tile, trilu */
-/* Before 6: so many along one axis, numbers of any type. */
+/* Before opset 6: one repeat count for one axis, of any type. */
 static bool
 want_tiles(OnnxNode *n, const Value *x, Ints *repeats)
 {
@@ -400,7 +403,7 @@ import_tile(OnnxNode *n)
 		set_output(n, 0, e_reshape(n, e_broadcast_axes(n, x, wide, from), shape));
 }
 
-/* upper keeps column >= row + k, lower column <= row + k */
+/* upper keeps column >= row + k, lower keeps column <= row + k */
 static void
 import_trilu(OnnxNode *n)
 {
@@ -428,7 +431,8 @@ import_trilu(OnnxNode *n)
 	set_output(n, 0, e_select(n, keep, x, e_number(n, x, 0)));
 }
 
-/* https://onnx.ai/onnx/operators/onnx__CenterCropPad.html: of an odd difference the larger half is cut, or added, at the end */
+/* CenterCropPad: https://onnx.ai/onnx/operators/onnx__CenterCropPad.html. If the difference is odd,
+ * the larger half is cut or added at the end. */
 static void
 import_center_crop_pad(OnnxNode *n)
 {

@@ -1,4 +1,4 @@
-/* Order along an axis: TopK, ArgMax, ArgMin, CumSum. */
+/* TopK, ArgMax, ArgMin and CumSum. */
 #include "frontend/import/import.h"
 
 static void
@@ -25,8 +25,8 @@ import_top_k(OnnxNode *n)
 	set_output(n, 1, e_slice_axis(n, node_result(values->node, 1), axis, 0, k));
 }
 
-/* The largest of the result is the smallest of x. -x for floats; integers have no negative of their least value, but
- * -x - 1 turns every bit around, signed or not. */
+/* A number whose order is the reverse of x's: -x for floats. For integers it is -x - 1, which flips
+ * every bit and never overflows, signed or not. */
 static Value *
 reversed_order(OnnxNode *n, Value *x)
 {
@@ -35,7 +35,7 @@ reversed_order(OnnxNode *n, Value *x)
 	return y && !dtype_is_float(x->type->dtype) ? e_binary(n, OP_sub, y, e_number(n, y, 1)) : y;
 }
 
-/* The first of equal ones, or the last by reversing the axis. */
+/* The first of equal elements; for the last the axis is reversed. */
 static void
 import_arg(OnnxNode *n)
 {
