@@ -1,9 +1,10 @@
-/* What PEFT calls the modules of adapters and of weights trained as a whole: as the file says, or --adapter-name PARAM=PATH. */
+/* Names the modules of adapters and of fully trained weights, for PEFT: by the file, or by
+ * --adapter-name PARAM=PATH. */
 #include "driver/driver.h"
 
 #include <string.h>
 
-/* "fc" of "fc.weight" and of "fc". */
+/* The module's path: "fc" for "fc.weight" and for "fc". */
 static const char *
 module_of(const Session *s, const char *path)
 {
@@ -12,7 +13,8 @@ module_of(const Session *s, const char *path)
 	return module ? module : path;
 }
 
-/* TABLE,PRODUCT of a weight that is both, else one path. */
+/* Sets the modules of an adapter. paths: TABLE,PRODUCT if both a table and a product read the
+ * weight, else one path. */
 static bool
 name_modules(Session *s, const char *option, const char *paths, AdapterReaders readers,
              AdapterModules *out)
@@ -33,7 +35,7 @@ name_modules(Session *s, const char *option, const char *paths, AdapterReaders r
 	return true;
 }
 
-/* The path of a weight that is trained as a whole has its last word, too. */
+/* Sets the name of a fully trained weight: a path that includes the tensor's own name. */
 static bool
 name_source(Session *s, const char *option, const State *state, const char *path,
             StateSource *sources)
@@ -62,8 +64,8 @@ apply(Session *s, const char *option, AdapterModules *modules, StateSource *sour
 	}
 	const State *state = module_state(s->m, name);
 	if (!state || state->kind != STATE_PARAMETER) {
-		diag_error(s->diag, EXIT_USAGE, "--adapter-name=%s: \"%s\" is no parameter", option,
-		           name);
+		diag_error(s->diag, EXIT_USAGE, "--adapter-name=%s: \"%s\" is not a parameter",
+		           option, name);
 		hint_nearest_states(s->m, name, s->diag);
 		return false;
 	}

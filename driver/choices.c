@@ -1,4 +1,4 @@
-/* What options come to together. */
+/* Choices that follow from several options. */
 #include "driver/driver.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What of a session goes into the executable's tables, and the link. */
+/* Collects the facts of a session for the executable's tables, and links the executable. */
 #include "driver/driver.h"
 
 #include <ctype.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- which indices a value may hold: a bound from every gather it reaches */
+/* ---- the indices that an input may hold: a bound from every gather that it reaches */
 static void
 bound_by_gathers(const Value *v, int depth, int64_t *bound)
 {
@@ -27,11 +27,13 @@ typedef struct {
 	Session *s;
 	VEC(PortInfo) inputs, outputs;
 	PortInfo labels;
-	int64_t rows; /* of the first binding, like all below that asks for shapes */
-	bool train_mixes, eval_mixes; /* rows of a micro-batch see each other, under some binding */
-	const char *training_form;    /* which nodes the file has so; "" */
-	bool uneven;                  /* of the loss that the model computes: see loss_is_uneven */
-	bool flat_labels;             /* the output merges the axes of rows and of a row's labels */
+	int64_t rows; /* rows of the first binding; all shapes here are the first binding's */
+	/* under some binding, rows of a micro-batch depend on each other */
+	bool train_mixes, eval_mixes;
+	const char *training_form; /* names of the nodes in training form; "" */
+	bool uneven;               /* for a loss that the model computes: see loss_is_uneven */
+	/* the output merges the axis of rows with an axis of a row's labels */
+	bool flat_labels;
 } Ports;
 
 static bool
@@ -49,7 +51,7 @@ is_own_loss(const Session *s)
 	return s->has_loss && strcmp(s->loss.kind, "output") == 0;
 }
 
-/* The number of classes: the axis of the loss's output that its target lacks. */
+/* The number of classes: the size of the axis that the loss's output has and its target lacks. */
 static int64_t
 class_count(const Session *s, const Value *labels)
 {
@@ -59,7 +61,7 @@ class_count(const Session *s, const Value *labels)
 	return labels->type->n ? t->n / labels->type->n : 0;
 }
 
-/* Before the passes take the graph apart, which tells what depends on what. */
+/* Finds dependences between rows. Call it before the passes change the graph. */
 static void
 find_mixing(Ports *p)
 {
@@ -77,7 +79,8 @@ find_mixing(Ports *p)
 	}
 }
 
-/* Before the passes take the graph apart: bounds are read off it. */
+/* Collects inputs and outputs. Call it before the passes change the graph, from which bounds are
+ * read. */
 static void
 collect_ports(Ports *p)
 {
@@ -115,7 +118,7 @@ declared_dtype(const Value *v)
 	return dtype_is_float(v->type->dtype) ? F32 : v->type->dtype;
 }
 
-/* The loss's own inputs; its target's values are class indices, or -100. */
+/* Adds the loss's own inputs. Values of a class target are indices of classes, or -100. */
 static void
 add_loss_ports(Ports *p)
 {
@@ -140,7 +143,7 @@ add_loss_ports(Ports *p)
 		            is_class_loss(s);
 		p->flat_labels = labels->rows_axis == 0 && labels->type->rank > usual;
 	}
-	/* further inputs of a loss graph, numbered behind the model's */
+	/* further inputs of a loss graph are numbered after the model's */
 	for (const Value *v; f && (v = function_find_param(f, PARAM_INPUT, p->inputs.n));) {
 		PortInfo info = {.file_dtype = declared_dtype(v),
 		                 .sample_axis = v->has_rows ? v->rows_axis : -1};
@@ -161,7 +164,7 @@ write_defaults(FormatWriter *w, const OptimizerChoice *choice, Arena *arena)
 	}
 }
 
-/* Those of frozen layers stay as they are. */
+/* Does a batch norm use batch statistics? Frozen layers do not count. */
 static bool
 has_batch_statistics(const Module *m)
 {
@@ -199,7 +202,7 @@ write_external(void *ctx, const char *path)
 	format_info(ctx, "external", "%s", path);
 }
 
-/* The files that an export may never write over. */
+/* Writes the list of files that an export must never overwrite. */
 static bool
 write_files(Session *s, FormatWriter *w)
 {
@@ -215,7 +218,8 @@ write_files(Session *s, FormatWriter *w)
 	return true;
 }
 
-/* Optimizers of some parameters: what a checkpoint must have in common, and their settings. Returns them one a line. */
+/* Writes the optimizers of single parameters: the kinds that a checkpoint must match, and the
+ * settings. Returns them, one per line. */
 static const char *
 write_groups(Session *s, FormatWriter *w)
 {
@@ -225,7 +229,7 @@ write_groups(Session *s, FormatWriter *w)
 	for (int i = 0; i < s->o->optimizers_for.n; i++) {
 		const char *text = s->o->optimizers_for.at[i], *gap = i ? " " : "";
 		if (!optimizer_group_parse(text, &group, s->arena, s->diag))
-			continue; /* it was parsed before */
+			continue; /* the option was parsed before */
 		kinds = arena_printf(s->arena, "%s%s%s=%s", kinds, gap, group.glob,
 		                     group.choice.name);
 		settings = arena_printf(s->arena, "%s%s%s", settings, gap, text);
@@ -273,7 +277,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	format_info(w, "eval_padding", "%d", !p->eval_mixes);
 	format_info(w, "eval_metric", "%s", eval_metric(s));
 	if (!optimizer_parse(name, &choice, s->arena, s->diag))
-		return; /* it was parsed before */
+		return; /* the option was parsed before */
 	format_info(w, "optimizer", "%s", choice.name);
 	const char *groups = write_groups(s, w);
 	OptimizerOptions optimizer = {.name = name, .groups = groups};
@@ -327,7 +331,7 @@ binding_infos(const Session *s)
 	return list;
 }
 
-/* --keep-sources without a folder: beside the executable. */
+/* The folder of --keep-sources; by default beside the executable. */
 static const char *
 sources_folder(const Session *s)
 {
@@ -338,7 +342,7 @@ sources_folder(const Session *s)
 	return arena_printf(s->arena, "%s.sources", o->output ? o->output : "gradc");
 }
 
-/* libNAME.so or NAME.so: what is no identifier becomes `_`. */
+/* libNAME.so or NAME.so; characters that an identifier cannot have become `_`. */
 static const char *
 library_name(Arena *arena, const char *path)
 {
@@ -352,7 +356,7 @@ library_name(Arena *arena, const char *path)
 	return name;
 }
 
-/* Runs the remaining passes, and writes of the tables all but what stands in files. */
+/* Runs the remaining passes, and writes all tables but those with contents of files. */
 static bool
 write_tables(Session *s, bool with_update, FormatWriter *w)
 {
@@ -425,7 +429,7 @@ link_tables(Session *s, const char *path, bool embed_export, FormatWriter *w)
 	return !diag_status(s->diag, link_executable(s->m, w, &link));
 }
 
-/* --disable of a pass without which there is nothing to run. */
+/* Refuses --disable of a pass without which there is no program to run. */
 static bool
 check_disabled(const Session *s)
 {

@@ -1,4 +1,4 @@
-/* Tensors of --input, and of results. */
+/* Reads tensors of --input and writes results. */
 #include "driver/driver.h"
 
 #include <jansson.h>
@@ -13,7 +13,7 @@ has_suffix(const char *text, const char *suffix)
 	return n >= k && strcmp(text + n - k, suffix) == 0;
 }
 
-/* The `=` of NAME=FILE: behind the longest name of an input that stands there, else the first. */
+/* The `=` in NAME=FILE: after the longest input name that matches, else the first one. */
 static const char *
 end_of_name(const Session *s, const char *text)
 {
@@ -103,7 +103,7 @@ input_for(Session *s, const NamedTensor *list, int n, const Value *param, EvalTe
 	return false;
 }
 
-/* A name no other tensor of the folder has yet. */
+/* A file name that no other tensor of the folder has. */
 static char *
 fresh_file(Arena *arena, StrMap *used, const char *stem, const char *suffix)
 {

@@ -1,4 +1,5 @@
-/* --load-adapter NAME=DIR: adapters that go along in the executable, whose --adapter begins with one of them. */
+/* --load-adapter NAME=DIR: puts adapters into the executable, whose --adapter=NAME starts from one
+ * of them. */
 #include "driver/driver.h"
 
 #include <jansson.h>
@@ -7,7 +8,7 @@
 enum { MOST_BYTES = 1 << 30 };
 const char *const adapter_files[2] = {"adapter_config.json", "adapter_model.safetensors"};
 
-/* As bytes of the tables, and where they lie. */
+/* Appends a file's bytes to the tables; sets their position and number. */
 static Status
 keep_file(Session *s, FormatWriter *w, const char *path, int64_t *at, int64_t *n)
 {
@@ -19,7 +20,7 @@ keep_file(Session *s, FormatWriter *w, const char *path, int64_t *at, int64_t *n
 	return NULL;
 }
 
-/* What the executable would refuse whatever its adapters are. */
+/* Refuses files that no executable would accept, whatever its adapters are. */
 static Status
 check_files(Session *s, const char *config_path, const char *path)
 {
@@ -53,8 +54,8 @@ keep(Session *s, FormatWriter *w, const char *option)
 		return false;
 	}
 	if (s->m->adapters.n == 0) {
-		diag_error(s->diag, EXIT_USAGE, "--load-adapter=%s: there are no adapters: --lora",
-		           option);
+		diag_error(s->diag, EXIT_USAGE,
+		           "--load-adapter=%s: the model has no adapters; give --lora", option);
 		return false;
 	}
 	const char *config = path_join(s->arena, folder, adapter_files[0]);

@@ -1,12 +1,13 @@
-/* Sequences and optionals of `gradc run`: files of inputs, elements that are inputs and results of their own, files of outputs; and
- * outputs whose size depends on data. */
+/* Sequences and optionals of `gradc run`: reads files of inputs, whose elements become inputs of
+ * their own, and writes files of outputs. Also cuts outputs whose size depends on data. */
 #include "driver/driver.h"
 
 #include <jansson.h>
 #include <string.h>
 #include <unistd.h>
 
-/* NAME=FILE of an input that is a list: its name, which may itself hold a `=`, and the file. NULL: of none. */
+/* Splits NAME=FILE of an input that is a list; the name may contain a `=`. Returns the file; NULL:
+ * no such input. */
 static const char *
 list_file(const Session *s, const char *text, GivenList *out)
 {
@@ -36,7 +37,7 @@ is_npy(const char *path)
 	return n > 4 && strcmp(path + n - 4, ".npy") == 0;
 }
 
-/* An optional tensor may come as a .npy file. False after reporting. */
+/* Reads an optional tensor from a .npy file. False after reporting. */
 static bool
 read_npy(Session *s, const char *text, const char *path, GivenList *list)
 {
@@ -106,7 +107,7 @@ kind_of(const GivenList *list)
 	return "sequence";
 }
 
-/* The name of an element that is a result. */
+/* The name of result that is element i of the list. */
 static const char *
 result_name(const Session *s, const GivenList *list, int i)
 {
@@ -127,7 +128,7 @@ is_taken(json_t *names, const char *file)
 	return false;
 }
 
-/* In place of the elements' files, which go. */
+/* Writes the list's file, and removes the files of its elements. */
 static Status
 write_proto(Session *s, const char *folder, json_t *names, const GivenList *list, json_t *entry)
 {
@@ -204,7 +205,7 @@ read_result(Session *s, const char *path, bool as_pb, NamedTensor *out)
 	return NULL;
 }
 
-/* The type of the bits: elements are moved as they are. */
+/* An unsigned type of the same size: elements are moved as bits. */
 static DType
 raw_type(DType d)
 {

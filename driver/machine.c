@@ -1,4 +1,4 @@
-/* --machine=NAME[,ranks=N][,link=RATE]: where a schedule is predicted for. */
+/* --machine=NAME[,ranks=N][,link=RATE]: the machine for which a schedule's time is predicted. */
 #include "driver/driver.h"
 
 #include <math.h>
@@ -40,7 +40,7 @@ set_ranks(const OptionUse *u, Outlook *o, const char *value)
 	return true;
 }
 
-/* Networks are sold by bits a second, with powers of ten: 400G are 50 GB/s. */
+/* Networks are rated in bits per second, with powers of ten: 400G is 50 GB/s. */
 static bool
 set_link(const OptionUse *u, Outlook *o, const char *value)
 {
@@ -68,7 +68,7 @@ set_key(const OptionUse *u, Outlook *o, const char *word)
 	for (int i = 0; i < COUNT(keys); i++)
 		if (strlen(keys[i].name) == n && strncmp(keys[i].name, word, n) == 0 && word[n])
 			return keys[i].set(u, o, word + n + 1);
-	return refuse(u, "behind the name there may be ranks=N and link=RATE");
+	return refuse(u, "only ranks=N and link=RATE may follow the name");
 }
 
 bool
@@ -91,7 +91,7 @@ set_machine(const OptionUse *u, void *at)
 	if (o->ranks <= o->machine->joined || o->network_rate > 0)
 		return true;
 	refuse(u, "more ranks than the machine's own link joins");
-	diag_hint(u->diag, "it joins %d; link=400G says what a network carries",
+	diag_hint(u->diag, "the link joins %d GPUs; link=400G gives the rate of a network",
 	          o->machine->joined);
 	return false;
 }

@@ -1,4 +1,5 @@
-/* What gradc's commands read and write, before they write: what options name, and what no option names. */
+/* Checks the files that a command reads and writes before it writes any: those that options name,
+ * and those that they do not. */
 #include "driver/driver.h"
 
 #include <string.h>
@@ -12,9 +13,9 @@ text_data_path(Arena *arena, const char *path)
 	                    path);
 }
 
-/* ---- `paths` of rows of options.c */
+/* ---- functions `paths` of rows in options.c */
 
-/* onnx:FILE[,count=NAME]; its external data are known when it has been read. */
+/* onnx:FILE[,count=NAME]. Its external data are known only when the file has been read. */
 void
 reads_loss(const OptionUse *u, PathUses *uses)
 {
@@ -52,7 +53,7 @@ writes_weights(const OptionUse *u, PathUses *uses)
 		option_add_path(u, uses, PATH_OUTPUT, u->value);
 }
 
-/* ---- all of them */
+/* ---- all files of the command */
 typedef struct {
 	Arena *arena;
 	PathUses *uses;
@@ -76,7 +77,7 @@ add_data(Arena *arena, PathUses *uses, const Model *model, const char *of)
 		model_external_files(model, add_external, &v);
 }
 
-/* No training that runs writes one of them. */
+/* Is every output free, that is, not being written by a running training? */
 static bool
 are_free(const PathUses *uses, Arena *arena, Diag *diag)
 {

@@ -1,6 +1,6 @@
-/* Which passes run, and with which options. The order is that of the two lists, passes/ first; a row's
- * `when` says which of them a command line leaves out. --pass-option reaches the options of any pass; a pass
- * needs a line here only when an option of the command line with a name of its own reaches it. */
+/* Decides which passes run, and with which options. The order is that of the two lists, passes/
+ * first. A row's `when` tells which passes a command line leaves out. --pass-option sets the options
+ * of any pass. A pass needs a line here only if an option with a name of its own sets its options. */
 #include "codegen/codegen.h"
 #include "driver/driver.h"
 
@@ -50,7 +50,7 @@ pass_option_text(Arena *arena, const char *text, const PassRow **row)
 }
 
 /* ---- from the command line to a pass */
-/* One a line; a line break in a rule's glob becomes `?`, which fits it. */
+/* Joins a list, one item per line. A line break in a glob becomes `?`, which matches it. */
 static const char *
 joined(const Session *s, const StringList *list)
 {
@@ -68,7 +68,7 @@ joined(const Session *s, const StringList *list)
 	return copy;
 }
 
-/* Of --precision: weights stay f32, products have 16 bits. */
+/* Do products have 16 bits? Weights stay f32. */
 static bool
 has_16_bits(const char *precision)
 {
@@ -181,7 +181,7 @@ fill_units(const Session *s, void *options)
 		((UnitsOptions *)options)->unit_bytes = s->o->unit_bytes;
 }
 
-/* An option of a pass has no commas in it. */
+/* A list with `+` for `,`: an option of a pass cannot contain commas. */
 static const char *
 with_plus(const Session *s, const char *list)
 {
@@ -201,7 +201,7 @@ fill_memory(const Session *s, void *options)
 	m->offload = s->o->offload ? with_plus(s, s->o->offload) : m->offload;
 }
 
-/* A weight that the host updates and the device reads is on both. */
+/* A weight that the host updates and the device reads is stored on both. */
 static void
 fill_working(const Session *s, void *options)
 {
@@ -209,8 +209,8 @@ fill_working(const Session *s, void *options)
 	                                   !options_offload(s->o, OFFLOAD_PARAMS);
 }
 
-/* CPUs with vectors of one width share a target, so also its programs; GPUs do, of a generation. A machine that is only
- * predicted has its own, unless --target names another. */
+/* The targets of programs. CPUs with the same vector width share a target, and so their programs;
+ * GPUs of one generation do, too. --machine alone implies its own target, unless --target is given. */
 static void
 fill_targets(const Session *s, void *options)
 {
@@ -262,7 +262,7 @@ asked_by_lora(const Options *o)
 static const struct {
 	const PassRow *row;
 	void (*fill)(const Session *s, void *options);
-	bool (*asked)(const Options *o); /* of a PASS_WHEN_ASKED pass, besides --enable */
+	bool (*asked)(const Options *o); /* for a PASS_WHEN_ASKED pass: a test besides --enable */
 } uses[] = {
 	{&pass_precision, .fill = fill_precision},
 	{&pass_initialize, .asked = asked_by_init},
@@ -299,7 +299,7 @@ is_asked(const Session *s, const PassRow *row)
 	return false;
 }
 
-/* A pass that an option asks for cannot be left out by another. */
+/* Refuses --disable of a pass that another option asks for. */
 static bool
 check_disabled(const Session *s)
 {
@@ -328,7 +328,7 @@ applies(const Session *s, const PassRow *row, bool with_update)
 	return false;
 }
 
-/* What options of the command line say for every pass, and then --pass-option. */
+/* Sets a pass's options from the command line, then from --pass-option. */
 static PassCall
 call_with_options(const Session *s, const PassRow *row)
 {
@@ -346,9 +346,9 @@ call_with_options(const Session *s, const PassRow *row)
 	return call;
 }
 
-/* ---- how far */
-/* How many lines of the lists a module at that stage has behind it: a stage lasts from the pass that
- * leaves it to the next that takes it. */
+/* ---- the last pass to run */
+/* The number of lines of the lists that a module at the stage has behind it. A stage lasts from the
+ * pass that leaves it to the next pass that takes it. */
 static int
 lines_until(Stage stage)
 {
@@ -373,7 +373,7 @@ lines_through(const char *pass)
 	return n;
 }
 
-/* Options of a loss where there is none. */
+/* Refuses options of a loss if there is no loss. */
 static bool
 check_loss_given(const Session *s)
 {
@@ -422,7 +422,7 @@ session_stage(Session *s, Stage stage, bool with_update)
 	return stage == STAGE_IMPORT || run_lines(s, lines_until(stage), with_update);
 }
 
-/* ---- the driver's options */
+/* ---- options of the pass manager */
 const char *const *
 terminated(Arena *arena, const StringList *list)
 {

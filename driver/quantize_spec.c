@@ -1,4 +1,5 @@
-/* --quantize SPEC: w8a8, w4a8-g32-token, or a file of the same settings, one `name = value` a line. */
+/* --quantize SPEC: a short form such as w8a8 or w4a8-g32-token, or a file with the same settings,
+ * one `name = value` per line. */
 #include "driver/driver.h"
 
 #include <math.h>
@@ -30,7 +31,7 @@ static const OptionRow rows[] = {
 };
 
 /* ---- the short form */
-/* What a word of it is in the long one; %s: its number. */
+/* Long form of each word of the short form; %s: the word's number. */
 static const struct {
 	const char *word, *option;
 } words[] = {
@@ -61,7 +62,8 @@ word_at(const char **text, Arena *arena, int *which, const char **number)
 	return false;
 }
 
-/* As words of a command line; 0: it is none. */
+/* Expands the short form to words of a command line; returns their number. 0: the text is not a
+ * short form. */
 static int
 expand(const char *text, Arena *arena, char *argv[COUNT(words) + 2])
 {
@@ -132,7 +134,7 @@ read_spec(const Session *s, Spec *out)
 	return false;
 }
 
-/* ---- what the importer takes */
+/* ---- options for the importer */
 static bool
 check_spec(const Session *s, const Spec *spec)
 {
@@ -159,7 +161,7 @@ activations_of(const char *type)
 	return ACTIVATIONS_STATIC;
 }
 
-/* Scales and zero points of the file as it is; training's come in their place when it is exported. */
+/* Sets scales and zero points from the file's numbers. At export those of the training replace them. */
 static bool
 set_first_scales(const Session *s, QuantizedTensor *t)
 {
@@ -190,9 +192,9 @@ session_quantize(Session *s)
 		return false;
 	}
 	if (!s->o->quantize && s->o->learn_zero_points) {
-		diag_error(
-			s->diag, EXIT_USAGE,
-			"--scale-learning: zero-points=on: needs --quantize, whose ranges they belong to");
+		diag_error(s->diag, EXIT_USAGE,
+		           "--scale-learning: zero-points=on: needs --quantize: zero points belong "
+		           "to ranges of activations");
 		return false;
 	}
 	if (!s->o->quantize)
@@ -223,14 +225,14 @@ session_quantize(Session *s)
 	if (spec.activation_type && how.activations == ACTIVATIONS_STATIC)
 		dtype_parse(spec.activation_type, &how.activation_type);
 	if (s->o->learn_zero_points && (!learns || how.activations != ACTIVATIONS_STATIC)) {
-		diag_error(
-			s->diag, EXIT_USAGE,
-			"--scale-learning: zero-points=on: needs lsq or torch, and activations in codes by running ranges, as with --quantize=w8a8");
+		diag_error(s->diag, EXIT_USAGE,
+		           "--scale-learning: zero-points=on: needs lsq or torch, and activations "
+		           "with running ranges, as with --quantize=w8a8");
 		return false;
 	}
 	FakeQuantization *q = s->quantize = NEW(s->arena, FakeQuantization);
 	q->averaging = spec.averaging;
-	/* What is learned is added to a range that stays. */
+	/* learned shifts are added to a range, which must then stay fixed */
 	q->freeze_after = spec.freeze_after || !learns ? spec.freeze_after : 1;
 	q->learn_scales = learns;
 	q->learn_zeros = learns && s->o->learn_zero_points;

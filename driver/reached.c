@@ -1,10 +1,10 @@
-/* The weights that no loss can train: for `check`, which runs no autograd, and what is said of options that name
- * only such ones. */
+/* Freezes weights that no loss can train, also for `check`, which runs no autograd; warns of options
+ * that match only such weights. */
 #include "driver/driver.h"
 
 #include <string.h>
 
-/* With a loss the passes before it did so. */
+/* Without a loss straight_through has not run; gradients pass codes only after it. */
 static void
 pass_codes(Session *s)
 {
@@ -15,8 +15,8 @@ pass_codes(Session *s)
 	pipeline_run(&p, s->m, &s->stage, &o, s->diag);
 }
 
-/* Whatever the loss is made of, the outputs that it may read (all, or the one that --loss names) do not depend on these
- * weights: none is trained. */
+/* The loss may read all outputs, or the one that --loss names. A weight on which none of these
+ * depends cannot be trained, whatever the loss is. */
 void
 session_freeze_unreached(Session *s)
 {
@@ -80,7 +80,8 @@ session_warn_idle_rules(const Session *s)
 		}
 		if (trains || !taken)
 			continue;
-		diag_warning(s->diag, "--%s=%s: nothing that it takes is trained (\"%s\": %s)",
-		             verb, glob, taken->name, taken->why ? taken->why : "frozen");
+		diag_warning(s->diag,
+		             "--%s=%s: no parameter that it matches is trained (\"%s\": %s)", verb,
+		             glob, taken->name, taken->why ? taken->why : "frozen");
 	}
 }

@@ -1,4 +1,5 @@
-/* A temporary executable, run once: the executable itself reads the inputs and writes the results. */
+/* Builds a temporary executable and runs it once. The executable itself reads the inputs and writes
+ * the results. */
 #include "driver/driver.h"
 
 #include <errno.h>
@@ -22,7 +23,7 @@ n_elements(int rank, const int64_t *dims)
 	return n;
 }
 
-/* Starts it; an error number, 0 for none. */
+/* Starts the program; returns an error number, or 0. */
 static int
 start_program(char *const *argv, pid_t *pid, CleanupSlot *cleanup)
 {
@@ -68,7 +69,7 @@ run_program(Session *s, char *const *argv)
 	return EXIT_SYSTEM;
 }
 
-/* ---- .pb files: the executable reads and writes .npy */
+/* ---- .pb files, converted to and from the .npy files of the executable */
 static bool
 has_suffix(const char *text, const char *suffix)
 {
@@ -77,7 +78,7 @@ has_suffix(const char *text, const char *suffix)
 	return n >= k && strcmp(text + n - k, suffix) == 0;
 }
 
-/* The type of NumPy that holds every value of d. */
+/* NumPy's type that holds every value of d. */
 static DType
 npy_dtype(DType d)
 {
@@ -88,7 +89,7 @@ npy_dtype(DType d)
 	return dtype_is_float(d) ? F32 : t->class == CLASS_SIGNED ? S8 : U8;
 }
 
-/* NAME=FOLDER/inputI.npy of a tensor; NULL after reporting. */
+/* Writes a tensor as NAME=FOLDER/inputI.npy; NULL after reporting. */
 static const char *
 as_npy(Session *s, const NamedTensor *t, const char *folder, int i)
 {
@@ -103,7 +104,7 @@ as_npy(Session *s, const NamedTensor *t, const char *folder, int i)
 	return arena_printf(s->arena, "%s=%s", t->name, path);
 }
 
-/* NAME=FILE.pb as a .npy file; any other text as it is. NULL after reporting. */
+/* Converts NAME=FILE.pb to a .npy file; other texts stay unchanged. NULL after reporting. */
 static const char *
 npy_input(Session *s, const char *text, const char *folder, int i)
 {
@@ -114,7 +115,7 @@ npy_input(Session *s, const char *text, const char *folder, int i)
 	return input_read(s, text, &t) ? as_npy(s, &t, folder, i) : NULL;
 }
 
-/* Adds "--input" and a text for each input; false after reporting. */
+/* Adds "--input" and its text for each input; false after reporting. */
 static bool
 add_inputs(Session *s, const char *folder, char **argv, int *n)
 {
@@ -135,7 +136,7 @@ add_inputs(Session *s, const char *folder, char **argv, int *n)
 	return true;
 }
 
-/* Elements smaller than a byte lie in a .npy file one a byte. */
+/* Packs elements smaller than a byte, which a .npy file stores one per byte. */
 static void *
 pack_elements(Arena *arena, DType dtype, int64_t n, void *data)
 {
@@ -150,7 +151,7 @@ pack_elements(Arena *arena, DType dtype, int64_t n, void *data)
 	return packed;
 }
 
-/* The results of a folder with names.json, as .pb files of another folder. */
+/* Converts the results of a folder with names.json to .pb files in another folder. */
 static bool
 convert_results(Session *s, const char *from, const char *to)
 {
@@ -173,7 +174,7 @@ convert_results(Session *s, const char *from, const char *to)
 		                        .dtype = info.dtype,
 		                        .rank = info.rank,
 		                        .data = data};
-		dtype_parse(dtype, &list[n].dtype); /* bf16 lies in the file as its bits */
+		dtype_parse(dtype, &list[n].dtype); /* the file stores bf16 as its bits */
 		list[n].data = pack_elements(s->arena, list[n].dtype, info.n_elements, data);
 		memcpy(list[n++].dims, info.dims, sizeof(info.dims));
 		unlink(path);
@@ -183,9 +184,9 @@ convert_results(Session *s, const char *from, const char *to)
 	return ok;
 }
 
-enum { OUTPUT_DIR = 3 }; /* where it stands in the program's arguments */
+enum { OUTPUT_DIR = 3 }; /* index in the program's arguments */
 
-/* The same program again, on the same inputs: gradients against differences. */
+/* Runs the program again on the same inputs, to compare gradients with differences. */
 static int
 run_check(Session *s, char **argv, int n, const char *folder)
 {

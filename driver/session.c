@@ -1,4 +1,4 @@
-/* From a file to a module: import. session_dims.c binds open dimensions, session_loss.c reads the loss,
+/* From a file to a module. session_dims.c binds open dimensions, session_loss.c reads the loss,
  * pipeline.c runs the passes. */
 #include "driver/driver.h"
 
@@ -20,7 +20,7 @@ split_pair(Session *s, const char *option, const char *text, const char **name, 
 	return true;
 }
 
-/* --fill of what --input gives a file, which is reported. */
+/* Reports --fill of an input that has a file from --input. */
 static bool
 has_input_file(const Session *s, const char *fill, const char *name)
 {
@@ -30,7 +30,7 @@ has_input_file(const Session *s, const char *fill, const char *name)
 		const char *input = s->o->inputs.at[i];
 		if (strncmp(input, name, n) != 0 || input[n] != '=')
 			continue;
-		if (s->o->data.n) /* whose rows `quantize` put into files of --input */
+		if (s->o->data.n) /* `quantize` made --input from its --data */
 			diag_error(s->diag, EXIT_USAGE, "--fill %s and --data %s: one of them",
 			           fill, name);
 		else
@@ -131,7 +131,7 @@ list_has(const StringList *list, const char *text)
 	return false;
 }
 
-/* With --lora the model's own parameters are frozen, but those of --train. */
+/* With --lora the model's own parameters are frozen, except those of --train. */
 static const StringList *
 import_rules(const Session *s)
 {
@@ -171,7 +171,8 @@ import_options(Session *s, ImportOptions *io)
 	return true;
 }
 
-/* --loss=model: what the file says of training, as if it were given; what is given goes before. */
+/* --loss=model: adds options from the file's training algorithm; options of the command line take
+ * precedence. */
 static bool
 take_training(Session *s)
 {
@@ -211,7 +212,8 @@ session_read(Session *s, const Options *o, Arena *arena, Diag *diag)
 	return s->model && (!o->loss || strcmp(o->loss, "model") != 0 || take_training(s));
 }
 
-/* Small ones: an axis is no image. A file that is not there is told later. */
+/* Is the input's file small, as axes and sizes are, and images are not? A missing file is reported
+ * later. */
 static bool
 is_small(const char *input)
 {

@@ -1,4 +1,5 @@
-/* Open dimensions become numbers: --dim, --batch, and for one run the shapes of its input files. */
+/* Binds open dimensions to numbers: by --dim and --batch, and for `run` and `grad` by the shapes of
+ * input files. */
 #include "driver/driver.h"
 
 #include <string.h>
@@ -10,12 +11,12 @@ enum { MAX_BINDINGS = 64 };
 typedef struct {
 	const char *input;
 	int axis;
-	const char *name; /* its symbol; INPUT[AXIS] where it has none */
+	const char *name; /* its symbol; INPUT[AXIS] if it has no symbol */
 	bool rows;        /* --batch binds it */
 } OpenDim;
 typedef VEC(OpenDim) OpenDimList;
 typedef struct {
-	const char *text; /* as --dim gave it */
+	const char *text; /* text of --dim */
 	const char *name;
 	VEC(int64_t) values;
 } DimValues;
@@ -74,7 +75,7 @@ read_values(Session *s, const char *values, DimValues *out)
 		}
 		for (int i = 0; i < out->values.n; i++)
 			if (out->values.at[i] == value) {
-				diag_error(s->diag, EXIT_USAGE, "--dim %s: %lld stands there twice",
+				diag_error(s->diag, EXIT_USAGE, "--dim %s: %lld is given twice",
 				           out->text, (long long)value);
 				return false;
 			}
@@ -83,7 +84,7 @@ read_values(Session *s, const char *values, DimValues *out)
 	return true;
 }
 
-/* INPUT[AXIS] is another name of a dimension that has a symbol. NULL: no input has it. */
+/* The name of a dimension, given by its symbol or as INPUT[AXIS]; NULL: no input has it. */
 static const char *
 known_name(const Dims *d, const char *name)
 {
@@ -114,7 +115,7 @@ refuse_name(const Dims *d, const char *text)
 	text_free(&all);
 }
 
-/* Every --dim, each of a dimension of its own. */
+/* Reads every --dim; no two may bind the same dimension. */
 static bool
 read_given(Dims *d)
 {
@@ -145,7 +146,7 @@ read_given(Dims *d)
 	return ok;
 }
 
-/* --dim of a dimension that counts rows and another --batch. */
+/* Refuses --dim of a batch axis together with another --batch. */
 static bool
 check_batch(const Dims *d)
 {
@@ -166,7 +167,7 @@ check_batch(const Dims *d)
 }
 
 /* ---- bindings: every combination of the values of --dim */
-/* The last name's value changes fastest. */
+/* The value of the last name changes fastest. */
 static Binding
 nth_binding(const Dims *d, int nth)
 {
@@ -212,8 +213,8 @@ make_bindings(const Dims *d, ImportOptions *io)
 }
 
 /* ---- dimensions from input files */
-/* The shape of an input's file, .npy or .pb; false where it cannot be read, which is reported when its values
- * are wanted. */
+/* Reads the shape of an input's file, .npy or .pb. false: the file cannot be read; this is reported
+ * when its values are needed. */
 static bool
 file_shape(Session *s, const char *path, int *rank, int64_t dims[MAX_RANK])
 {
@@ -261,7 +262,7 @@ bind_from_file(Dims *d, ImportOptions *io, const OpenDim *open)
 			return;
 		}
 		list[binding->n_dims++] = (DimBinding){open->name, dims[axis]};
-		if (open->rows && !io->batch) /* of inputs that have no file */
+		if (open->rows && !io->batch) /* for inputs without a file */
 			io->batch = dims[axis];
 		return;
 	}

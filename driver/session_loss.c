@@ -1,11 +1,11 @@
-/* --loss: its text, the graph of onnx:FILE, class weights, and the inputs of --wrt. The text is
- * KIND[:OUTPUT][,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE], OPTION one of the row's own; output:NAME[,count=NAME|1];
- * onnx:FILE[,count=NAME] or model. */
+/* Reads --loss and the graph of onnx:FILE, class weights, and the inputs of --wrt. The text of
+ * --loss is KIND[:OUTPUT][,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE], with OPTION from the
+ * loss's row; or output:NAME[,count=NAME|1]; or onnx:FILE[,count=NAME]; or model. */
 #include "driver/driver.h"
 
 #include <string.h>
 
-/* The longest name of a port that stands at text, with a comma or the end behind it; -1: none does. */
+/* The port with the longest name that starts at text, followed by a comma or the end; -1: no port. */
 static int
 port_at(const ImportPorts *ports, const char *text)
 {
@@ -24,7 +24,7 @@ port_at(const ImportPorts *ports, const char *text)
 	return found;
 }
 
-/* The text behind the port's name, whose number it is; NULL after reporting. */
+/* Sets *number to the port's number. Returns the text behind its name; NULL after reporting. */
 static const char *
 read_port(Session *s, const char *what, const ImportPorts *ports, const char *text, int64_t *number)
 {
@@ -40,7 +40,8 @@ read_port(Session *s, const char *what, const ImportPorts *ports, const char *te
 	return NULL;
 }
 
-/* OPTION=VALUE of the row's own, behind those before; the text behind it, NULL after reporting. */
+/* Adds OPTION=VALUE of the loss's row to the options before. Returns the text behind it; NULL after
+ * reporting. */
 static const char *
 read_loss_setting(Session *s, const LossRow *row, const char *part)
 {
@@ -56,7 +57,7 @@ read_loss_setting(Session *s, const LossRow *row, const char *part)
 	return NULL;
 }
 
-/* axis=N, or rows=N; the text behind it, NULL after reporting. */
+/* Reads axis=N or rows=N. Returns the text behind it; NULL after reporting. */
 static const char *
 read_loss_axis(Session *s, const char *part, int64_t *out)
 {
@@ -68,7 +69,8 @@ read_loss_axis(Session *s, const char *part, int64_t *out)
 	return NULL;
 }
 
-/* One of target=INPUT, count=OUTPUT, axis=N, rows=N, OPTION=VALUE and OUTPUT; the text behind it, NULL after reporting. */
+/* Reads one part: target=INPUT, count=OUTPUT, axis=N, rows=N, OPTION=VALUE or OUTPUT. Returns the
+ * text behind it; NULL after reporting. */
 static const char *
 read_loss_part(Session *s, const char *part)
 {
@@ -95,8 +97,8 @@ read_loss_part(Session *s, const char *part)
 	return read_port(s, "output", &b->outputs, part, &l->output);
 }
 
-/* The part at `part`, behind its colon or comma, if it has text and its key is new in `seen`. Names of outputs may hold commas
- * and equal signs: what is a key the parts alone say. */
+/* Reads the part behind a colon or comma. It must have text, and its key must not be in `seen`. A
+ * name of an output may contain commas and equal signs, so it is tried before a key. */
 static const char *
 read_loss_part_once(Session *s, const char *text, const char *part, StrMap *seen)
 {
@@ -107,23 +109,26 @@ read_loss_part_once(Session *s, const char *text, const char *part, StrMap *seen
 	                                             : "the output";
 
 	if ((!*part || *part == ',') && !is_port) {
-		diag_error(s->diag, EXIT_USAGE, "--loss=%s: nothing stands behind a %s", text,
+		diag_error(s->diag, EXIT_USAGE, "--loss=%s: there is no text behind a %s", text,
 		           part[-1] == ':' ? "colon" : "comma");
 		return NULL;
 	}
 	if (strmap_get(seen, key)) {
 		diag_error(s->diag, EXIT_USAGE, "--loss=%s: %s is given twice", text, key);
 		if (is_port && part[n] == '=')
-			diag_hint(s->diag,
-			          "the model has an output \"%s\", which goes before an option",
-			          b->outputs.at[port_at(&b->outputs, part)].name);
+			diag_hint(
+				s->diag,
+				"the model has an output \"%s\": names of outputs take precedence over "
+				"options",
+				b->outputs.at[port_at(&b->outputs, part)].name);
 		return NULL;
 	}
 	strmap_put(seen, key, s);
 	return read_loss_part(s, part);
 }
 
-/* The loss graph of --loss onnx:FILE behind the forward function f; its outputs become further results. */
+/* Joins the loss graph of --loss onnx:FILE with the forward function f; its outputs become further
+ * results. */
 static bool
 join_loss_graph(Session *s, const char *path, Function *f)
 {
@@ -201,7 +206,7 @@ read_class_weight(Session *s)
 	return true;
 }
 
-/* Options of other losses than this one. */
+/* Refuses options that this loss does not have. */
 static bool
 check_loss_options(Session *s, const StrMap *seen)
 {
@@ -232,8 +237,8 @@ check_loss_options(Session *s, const StrMap *seen)
 	return ok;
 }
 
-/* axis=N and rows=N: a negative N counts from the output's last axis. The pass takes axes from 0 on; its -1 is an axis that
- * nobody gave. */
+/* Converts a negative axis=N or rows=N, which counts from the output's last axis, to one from 0 on.
+ * The pass uses -1 for an axis that is not given. */
 static bool
 resolve_loss_axis(Session *s, const StrMap *seen, const char *key, int64_t *axis, int64_t *given)
 {
@@ -254,7 +259,7 @@ resolve_loss_axis(Session *s, const StrMap *seen, const char *key, int64_t *axis
 	return false;
 }
 
-/* --wrt: inputs of the model or of its loss graph. */
+/* Finds the inputs of --wrt in the model or its loss graph. */
 static bool
 find_wrt(Session *s)
 {

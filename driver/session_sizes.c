@@ -1,6 +1,7 @@
-/* Sizes for open dimensions that nothing binds, where only the graph's form is asked for: 1 each, or where a node refuses that the
- * smallest that all nodes take. The import itself says what works: first all dimensions get one size, those of rows but 1, then
- * each its own, from 1 up. */
+/* Finds sizes for open dimensions that nothing binds, for commands that only need the graph's form.
+ * The size is 1; if a node refuses that, it is the smallest size that all nodes accept. The search
+ * tries imports. First all dimensions get the same size, with or without the batch axes; then each
+ * dimension is made as small as possible. */
 #include "driver/driver.h"
 
 #include <stdlib.h>
@@ -8,16 +9,18 @@
 
 enum {
 	MAX_DIMS = 32,
-	/* Imports that a search may take: MAX_TRIALS at most; for large models as many as fit into MAX_STEPS steps (model_import_steps),
-	 * but MIN_TRIALS. That is about four seconds where a step takes 4 microseconds; a limit in seconds would find other sizes on another machine. */
+	/* Limits on the number of imports: MAX_TRIALS; for large models as many as take MAX_STEPS
+	 * steps (model_import_steps), but at least MIN_TRIALS. At 4 microseconds per step that is
+	 * about four seconds. A limit in seconds would give other sizes on another machine. */
 	MAX_TRIALS = 600,
 	MAX_STEPS = 1000000,
 	MIN_TRIALS = 5,
-	MOST_IN_ORDER = 64, /* up to here every size is tried for a dimension */
-	LAST_TO_TELL = 3,   /* sizes after which a fault that has not changed hangs on none */
+	MOST_IN_ORDER = 64, /* up to this size every size is tried */
+	/* after so many sizes with the same fault, the fault does not depend on sizes */
+	LAST_TO_TELL = 3,
 };
 
-/* Powers, multiples of what images and windows of sound are cut into. */
+/* Powers of two and multiples of usual patch and window sizes of images and sound. */
 static const int64_t sizes[] = {2,   3,    4,    5,    6,    7,    8,    9,     10,   12,  14,
                                 16,  20,   24,   28,   32,   40,   48,   56,    64,   80,  96,
                                 112, 128,  160,  192,  224,  256,  320,  384,   448,  512, 640,
@@ -28,7 +31,7 @@ typedef struct {
 	bool leading;
 	int64_t size;
 } FreeDim;
-/* What an import reported, kept until somebody asks. */
+/* The messages of an import, held back. */
 typedef struct {
 	int errors, exit_code;
 	char *lines;
@@ -39,7 +42,7 @@ typedef struct {
 	FreeDim dims[MAX_DIMS];
 	int n, trials, most_trials;
 	Report last;
-	bool refused; /* the fault hangs on sizes, and no sizes work */
+	bool refused; /* the fault depends on sizes, but no sizes work */
 } Search;
 
 static void
@@ -77,7 +80,7 @@ lines_of(const Report *r)
 	return r->lines ? r->lines : "";
 }
 
-/* An import with the sizes as they are, whose messages go to x->last; NULL: refused. */
+/* Imports with the current sizes; messages go to x->last. NULL: refused. */
 static Module *
 try_sizes(Search *x)
 {
@@ -117,7 +120,8 @@ works(Search *x)
 	return m;
 }
 
-/* One size for all, rows apart or not; false: none works, or the fault `first` does not change with them. */
+/* Tries one size for all dimensions, with or without the batch axes. false: no size works, or the
+ * message does not change from `first`. */
 static bool
 find_common_size(Search *x, bool rows_too, const char *first, bool *changes)
 {
@@ -133,7 +137,8 @@ find_common_size(Search *x, bool rows_too, const char *first, bool *changes)
 	return false;
 }
 
-/* Sums, as of what is remembered and what is new: one dimension apart from the others. */
+/* Tries one dimension at a size of its own and all others at 1, for models that need a sum of
+ * dimensions. */
 static bool
 find_odd_size(Search *x)
 {
@@ -156,7 +161,8 @@ works_with(Search *x, FreeDim *dim, int64_t size)
 	return works(x);
 }
 
-/* The smallest above `low`, which does not work, up to `high`, which does; from there on all do. */
+/* Finds the smallest size that works between `low`, which does not, and `high`, which does,
+ * supposing that all larger ones do. */
 static void
 bisect(Search *x, FreeDim *dim, int64_t low, int64_t high)
 {
@@ -209,18 +215,19 @@ list_sizes(const Search *x, bool all)
 	return list;
 }
 
-/* After a fault that hangs on the sizes, which was reported for 1. */
+/* Adds an error that names the dimensions, after the messages for size 1. */
 static void
 refuse_sizes(Search *x)
 {
-	diag_error(
-		x->s->diag, EXIT_USAGE,
-		"%s: its open dimensions cannot all be 1, and no other sizes that were tried work: %s",
-		x->s->o->input, list_sizes(x, true));
+	diag_error(x->s->diag, EXIT_USAGE,
+	           "%s: its open dimensions cannot all be 1, and no other sizes were found "
+	           "to work: %s",
+	           x->s->o->input, list_sizes(x, true));
 	diag_hint(x->s->diag, "--dim NAME=N binds them: a size that the model was made for");
 }
 
-/* After the first import was refused. Its report is told where no sizes work: a second import may not find again what it found. */
+/* Searches after the first import was refused. If no sizes work, the first import's messages are
+ * reported: a second import need not repeat them. */
 static Module *
 search_sizes(Search *x)
 {

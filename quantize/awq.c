@@ -1,4 +1,4 @@
-/* Which factors keep the products over the data. */
+/* Chooses the factors that change the products least over the data. */
 #include "quantize/awq.h"
 #include "quantize/calibrate.h"
 
@@ -6,9 +6,9 @@
 #include <string.h>
 
 enum { N_ALPHAS = 20, MOST_WORK = 1 << 27, LEAST_OUTPUTS = 32 };
-#define LEAST_SIZE 1e-4 /* of an input, as the authors' code has it */
+#define LEAST_SIZE 1e-4 /* smallest magnitude of an input, as in the authors' code */
 
-/* mean|x|^alpha, divided so that the largest times the smallest is 1. */
+/* mean|x|^alpha, scaled so that largest times smallest is 1. */
 static void
 factors_of(const InputSums *g, double alpha, float *out)
 {
@@ -25,7 +25,7 @@ factors_of(const InputSums *g, double alpha, float *out)
 	}
 }
 
-/* Every so many outputs are looked at: products of inputs squared with outputs are many. */
+/* Only each stride-th output is measured, because the work is inputs^2 * outputs. */
 static int64_t
 stride_of(int64_t inputs, int64_t outputs)
 {
@@ -35,7 +35,8 @@ stride_of(int64_t inputs, int64_t outputs)
 	return (outputs - 1) / most + 1;
 }
 
-/* What rounding of s w changes of w: [inputs, outputs], of each stride-th output. */
+/* The change of w when s w is rounded and divided by s again: [inputs, outputs], for each stride-th
+ * output. */
 static double *
 rounding(const QuantizedTensor *t, const float *s, int64_t stride, Arena *scratch)
 {
@@ -74,7 +75,8 @@ dot(const double *a, const double *b, int64_t n)
 	return sums[0] + sums[1] + sums[2] + sums[3];
 }
 
-/* The sum over the data of (x d)^2 is that over all i and j of sum(x[i] x[j]) d[i].d[j]. */
+/* The sum over the data of (x d)^2, which equals the sum over all i and j of sum(x[i] x[j])
+ * d[i].d[j]. */
 static double
 error_of(const InputSums *g, const QuantizedTensors *readers, const float *s)
 {

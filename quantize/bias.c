@@ -1,5 +1,6 @@
-/* --bias-correction: bias -= sum over c of (codes' weight - weight) E[x[c]] for each channel of a result, so that its mean over the data
- * stays that of floats (Nagel et al. 2019, arXiv:1906.04721, 4.2). Zeros that a convolution pads with count as any value. */
+/* --bias-correction: bias -= sum over c of (codes' weight - weight) E[x[c]] for each channel of the
+ * result. Then the result's mean over the data stays that of the float model (Nagel et al. 2019,
+ * arXiv:1906.04721, 4.2). Zeros from a convolution's padding are counted like other values. */
 #include "quantize/quantize.h"
 
 #include <math.h>
@@ -26,7 +27,8 @@ quantize_find_biases(Quantize *q)
 	if (n_left)
 		diag_warning(
 			q->diag,
-			"--bias-correction: %d of %d weights have no bias of their product's own to correct: no f32 number for each channel in an initializer that only it reads",
+			"--bias-correction: %d of %d weights have no bias to correct: their "
+			"products add no f32 initializer of their own with a number per channel",
 			n_left, n_weights);
 	return true;
 }
@@ -48,7 +50,8 @@ quantize_see_mean(Quantize *q, int i, const float *x, const NpyInfo *info)
 	b->n_values += info->n_elements / b->bias.x_channels;
 }
 
-/* What a weight's element is between, channels of x and of the result: a group of a convolution has some of both. */
+/* The channels of x and of the result that a weight's element connects. In a convolution with groups
+ * these depend on the element's group. */
 static void
 channels_of(const BiasMean *b, const QuantizedTensor *t, int64_t element, int64_t *in, int64_t *out)
 {

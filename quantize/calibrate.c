@@ -1,4 +1,4 @@
-/* Ranges of activations over data. */
+/* Computes ranges of activations over data. */
 #include "quantize/calibrate.h"
 #include "base/base.h"
 
@@ -53,7 +53,8 @@ calibration_see(Calibration *c, const float *x, int64_t n)
 	c->n_values += n;
 }
 
-/* ---- the histogram, as numpy.histogram counts: by its edges in f32, the last bin with both of its ends */
+/* ---- the histogram, counted like numpy.histogram: edges are f32, and the last bin includes both
+ * its ends */
 static void
 open_histogram(Calibration *c, Arena *arena)
 {
@@ -62,11 +63,11 @@ open_histogram(Calibration *c, Arena *arena)
 	float first = c->method->absolute ? c->smallest : -last;
 
 	if (first == last) {
-		first = fminf(first - 0.5f,
-		              nextafterf(first, -INFINITY)); /* large ones have no halves */
+		/* at large numbers 0.5 is below f32's precision */
+		first = fminf(first - 0.5f, nextafterf(first, -INFINITY));
 		last = fmaxf(last + 0.5f, nextafterf(last, INFINITY));
 	}
-	bool is_wide = isinf(last - first); /* numpy's f32 does not reach */
+	bool is_wide = isinf(last - first); /* overflows in numpy's f32 */
 	float step = is_wide ? (float)(((double)last - first) / n) : (last - first) / (float)n;
 	c->edges = NEW_ARRAY(arena, float, n + 1);
 	c->histogram = NEW_ARRAY(arena, int64_t, n);
@@ -112,7 +113,7 @@ range_minmax(const Calibration *c, float *low, float *high)
 	return true;
 }
 
-/* The mean of the batches' ranges: what the moving average of onnxruntime's calibrator is. */
+/* The mean of the batches' ranges, as the moving average of onnxruntime's calibrator computes it. */
 static bool
 range_average(const Calibration *c, float *low, float *high)
 {
@@ -121,7 +122,7 @@ range_average(const Calibration *c, float *low, float *high)
 	return true;
 }
 
-/* The first bin up to which at least that part of the values lies. */
+/* The first bin up to which at least the fraction `part` of the values lies. */
 static int
 bin_of(const Calibration *c, double part)
 {
@@ -137,7 +138,7 @@ bin_of(const Calibration *c, double part)
 	return n;
 }
 
-/* The size up to which that part of the values lies, on both sides of 0. */
+/* The magnitude below which the percentile of the values lies, used on both sides of 0. */
 static bool
 range_percentile(const Calibration *c, float *low, float *high)
 {
@@ -146,7 +147,8 @@ range_percentile(const Calibration *c, float *low, float *high)
 	return true;
 }
 
-/* What adds a little to bins without values, and takes it from the others; false: there are too few. (smooth_distribution) */
+/* Adds a small number to empty bins and subtracts the same total from the others
+ * (smooth_distribution); false: too few bins have values. */
 static bool
 smooth(double *p, int n)
 {
@@ -163,7 +165,8 @@ smooth(double *p, int n)
 	return less < 1;
 }
 
-/* Kullback-Leibler: how much p, the values within 2i+1 bins with the others at its ends, differs from what `levels` of it keep. */
+/* Kullback-Leibler divergence of p from q. p is the histogram of bins [start, end), with the values
+ * outside added to its ends. q is p reduced to `levels` levels. */
 static double
 divergence(const Calibration *c, Arena *arena, int start, int end, int levels)
 {
@@ -218,7 +221,7 @@ range_entropy(const Calibration *c, float *low, float *high)
 	return found;
 }
 
-/* The part of the range whose codes leave the smallest mean square error. */
+/* The fraction of the range whose codes have the smallest mean square error. */
 static bool
 range_mse(const Calibration *c, float *low, float *high)
 {
@@ -244,7 +247,7 @@ range_mse(const Calibration *c, float *low, float *high)
 	return isfinite(best);
 }
 
-/* The range that has the scale which onnxruntime's quantizer gives 8-bit floats. */
+/* The range that gives the scale which onnxruntime's quantizer uses for 8-bit floats. */
 static bool
 range_distribution(const Calibration *c, float *low, float *high)
 {

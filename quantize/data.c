@@ -1,4 +1,5 @@
-/* The rows of --data, and the values that a temporary executable computes of them, batch after batch. */
+/* Reads the rows of --data, and runs a temporary executable on them, batch by batch, to get the
+ * values of tensors. */
 #include "quantize/quantize.h"
 
 #include <jansson.h>
@@ -18,7 +19,7 @@ quantize_observes(const Quantize *q, int i)
 }
 
 /* ---- rows */
-/* NAME=... of an option is of an input that has --data. */
+/* Refuses NAME=... of an option if no --data has that name. */
 static bool
 check_names(Quantize *q, const char *option, const StringList *list)
 {
@@ -78,7 +79,7 @@ quantize_read_data(Quantize *q)
 	       check_names(q, "mean-std", &q->o->mean_stds);
 }
 
-/* Rows [first, first + batch) of all data as the files of --input. */
+/* Writes rows [first, first + batch) of all data as files of --input. */
 static bool
 write_batch(Quantize *q, int64_t first)
 {
@@ -115,7 +116,7 @@ check_rows(Quantize *q)
 bool
 quantize_write_first(Quantize *q)
 {
-	enum { MOST_ROWS = 32 }; /* of a batch where the model leaves it open */
+	enum { MOST_ROWS = 32 }; /* rows of a batch if the model leaves it open */
 
 	if (!q->batch)
 		q->batch = q->o->batch ? q->o->batch : q->rows < MOST_ROWS ? q->rows : MOST_ROWS;
@@ -128,7 +129,7 @@ is_integer(DType t)
 	return dtype_info[t].class == CLASS_SIGNED || dtype_info[t].class == CLASS_UNSIGNED;
 }
 
-/* Is it said how an input's rows of u8 become floats? */
+/* Do --scale or --mean-std convert the input's rows from u8 to floats? */
 static bool
 is_scaled(const Quantize *q, const char *name)
 {
@@ -142,7 +143,7 @@ is_scaled(const Quantize *q, const char *name)
 	return false;
 }
 
-/* Does the model take numbers of that type? */
+/* Can the model take numbers of the type? */
 static bool
 converts(const Quantize *q, const char *name, DType from, DType to)
 {
@@ -173,7 +174,7 @@ check_tensor(Quantize *q, const NamedTensor *t, const char *given, const ImportP
 	return same && port->dims[0] == q->batch && converts(q, t->name, t->dtype, port->dtype);
 }
 
-/* The files' rows against what the model takes; every input has some. */
+/* Checks the files' rows against the model's inputs; each input must have data. */
 static bool
 check_tensors(Quantize *q)
 {
@@ -203,7 +204,7 @@ check_tensors(Quantize *q)
 	return ok;
 }
 
-/* ---- what the file leaves open */
+/* ---- ranks that the file does not declare */
 bool
 quantize_settle_rows(Quantize *q)
 {
@@ -254,7 +255,7 @@ quantize_compile(Quantize *q)
 	return check_tensors(q) && check_rows(q) && session_link(&q->s, q->exe, false);
 }
 
-/* The values of a tensor in the last results; NULL after reporting. */
+/* Reads a tensor's values from the last results; NULL after reporting. */
 static const float *
 read_values(Quantize *q, Arena *arena, const json_t *names, const char *name, NpyInfo *info)
 {

@@ -1,11 +1,12 @@
-/* Rounding that knows the data. */
+/* GPTQ: rounds a product's weights and compensates each rounding by the data. */
 #include "quantize/gptq.h"
 #include "quantize/calibrate.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The lower factor of a symmetric matrix, of which the lower half is given: a = l l'. In place; false: it is not positive. */
+/* Replaces a symmetric matrix, given by its lower half, by its lower factor l: a = l l'. false: the
+ * matrix is not positive definite. */
 static bool
 factor(double *a, int64_t n)
 {
@@ -21,11 +22,11 @@ factor(double *a, int64_t n)
 	return true;
 }
 
-/* The lower half of the inverse of a = l l', in place of l. */
+/* Replaces l by the lower half of the inverse of a = l l'. */
 static void
 invert(double *l, int64_t n, Arena *arena)
 {
-	double *inverse = NEW_ARRAY(arena, double, n *n); /* of l, lower */
+	double *inverse = NEW_ARRAY(arena, double, n *n); /* inverse of l, lower triangular */
 
 	for (int64_t j = 0; j < n; j++)
 		for (int64_t i = j; i < n; i++) {
@@ -43,8 +44,9 @@ invert(double *l, int64_t n, Arena *arena)
 		}
 }
 
-/* u with h^-1 = u' u, upper: its row i says how much of input i's error each later input takes over. h: the sums with a hundredth of their
- * mean diagonal on it, as the paper has it. u[i][j] lies at [i * n + j]. */
+/* The upper matrix u with h^-1 = u' u. Row i says how much of input i's error each later input
+ * compensates. h is the sums plus a hundredth of their mean diagonal on the diagonal, as in the
+ * paper. u[i][j] is at [i * n + j]. */
 static double *
 compensation(const InputSums *g, Arena *arena)
 {
@@ -61,7 +63,7 @@ compensation(const InputSums *g, Arena *arena)
 	if (!factor(h, n))
 		return NULL;
 	invert(h, n, arena);
-	if (!factor(h, n)) /* the lower factor l = u' */
+	if (!factor(h, n)) /* gives the lower factor l = u' */
 		return NULL;
 	for (int64_t i = 0; i < n; i++)
 		for (int64_t j = 0; j < i; j++)
@@ -69,7 +71,7 @@ compensation(const InputSums *g, Arena *arena)
 	return h;
 }
 
-/* A matrix [inputs, outputs], whichever way it lies. */
+/* A matrix [inputs, outputs], with the steps of its storage. */
 typedef struct {
 	float *at;
 	int64_t inputs, outputs, input_step, output_step;
@@ -90,7 +92,7 @@ group_at(const QuantizedTensor *t, int axis, int64_t input, int64_t output)
 	return groups_at(&groups, at);
 }
 
-/* Scales of the groups that begin at this input. */
+/* Computes the scales of the groups that start at this input. */
 static void
 open_groups(QuantizedTensor *t, const Matrix *m, int axis, int64_t input, float *low, float *high)
 {

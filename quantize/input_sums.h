@@ -1,14 +1,14 @@
-/* What GPTQ and AWQ know of the data. */
+/* Private header: statistics of a product's inputs over the data, for GPTQ and AWQ. */
 #ifndef GRADC_INPUT_SUMS_H
 #define GRADC_INPUT_SUMS_H
 
 #include "frontend/frontend.h"
 
-/* What the data say of a product's inputs: sums over the rows of it, of products of each two. */
+/* Sums over all rows of the data: products of each two inputs. */
 typedef struct {
-	int64_t n;     /* inputs; 0: none are summed up */
-	double *sums;  /* [n,n] */
-	double *sizes; /* [n], of |x|; NULL: not asked for */
+	int64_t n;     /* number of inputs; 0: no sums */
+	double *sums;  /* [n,n]: sums of x[i] x[j] */
+	double *sizes; /* [n]: sums of |x|; NULL: not needed */
 	int64_t rows;
 } InputSums;
 /* Adds rows of n inputs. */

@@ -1,4 +1,4 @@
-/* What was quantized how, as a table and as JSON. */
+/* The report of quantized tensors: a table, JSON, and a page. */
 #include "quantize/quantize.h"
 
 #include <jansson.h>
@@ -28,7 +28,7 @@ bytes_of(const QuantizedTensor *t)
 	return dtype_bytes(t->type, t->n) + t->n_scales * 4 + dtype_bytes(t->type, t->n_scales);
 }
 
-/* Where scales are no numbers yet: what they will be computed from. */
+/* The source of scales that have no numbers at this time. */
 static const char *
 scales_word(const QuantizedTensor *t)
 {

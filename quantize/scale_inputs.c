@@ -1,9 +1,11 @@
-/* --algorithm=awq: the model is run as it is, factors are chosen for what matrices read, and the graph is edited. All that follows, ranges
- * and scales, is of the edited model, whose matrices are rounded to nearest. */
+/* --algorithm=awq: runs the unchanged model, chooses factors for the inputs of matrices, and edits
+ * the graph. Ranges and scales are then computed for the edited model, whose matrices are rounded to
+ * nearest. */
 #include "quantize/awq.h"
 #include "quantize/quantize.h"
 
-/* One of the list for each value that matrices read: the first that reads it observes it. */
+/* A value that matrices read. `first`: the index of the first matrix that reads it, which collects
+ * the value's sums. */
 typedef struct {
 	int first;
 	QuantizedTensors readers;
@@ -24,7 +26,8 @@ value_of(Quantize *q, ReadValues *values, StrMap *known, int i)
 	return &values->at[at - 1];
 }
 
-/* Matrices of one product each: a factor of another's inputs would be in the way. */
+/* Collects matrices with a single product: a factor for the inputs of one product would change
+ * another. */
 static bool
 find_values(Quantize *q, Arena *sums, ReadValues *values)
 {
@@ -55,7 +58,8 @@ find_values(Quantize *q, Arena *sums, ReadValues *values)
 	return false;
 }
 
-/* From the last one on: a matrix whose outputs another's factors divide gets its own factors as it then is. */
+/* Scales the values from the last one on. If a matrix's outputs are divided by another's factors,
+ * its own factors are computed after that. */
 static void
 scale_values(Quantize *q, const ReadValues *values)
 {
@@ -97,7 +101,7 @@ scale_inputs(Quantize *q, Arena *sums)
 	return true;
 }
 
-/* The sums are large, and of no use when the graph is edited. */
+/* The sums are large, and are not needed after the edit. */
 bool
 quantize_scale_inputs(Quantize *q)
 {

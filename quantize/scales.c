@@ -1,4 +1,4 @@
-/* From values to scales: ranges of activations, groups of weights, biases by both. */
+/* Computes scales from values: ranges of activations, groups of weights, biases from both. */
 #include "quantize/quantize.h"
 
 #include <math.h>
@@ -64,7 +64,7 @@ quantize_calibrate(Quantize *q)
 }
 
 /* ---- scales */
-/* Signal to noise: mean square of x by that of what rounding changes. */
+/* Signal-to-noise ratio: mean square of x over the mean square of its rounding error. */
 static double
 decibels(double signal, double noise)
 {
@@ -88,12 +88,13 @@ quantize_measure(Quantize *q, int i, const float *x, const NpyInfo *info)
 	return true;
 }
 
-/* Numbers near the end of f32: the code of the largest, rounded up, times its scale is beyond. */
+/* Reports numbers near f32's largest: their code, rounded up, times the scale is not finite. */
 static bool
 say_overflow(const Quantize *q, const QuantizedTensor *t, double number)
 {
 	diag_error(q->diag, EXIT_INVALID,
-	           "%s of node %s has numbers that are not finite as codes of %s: %g is too large",
+	           "%s of node %s has numbers too large for codes of %s: %g would not be "
+	           "finite",
 	           t->name, t->node, codes_name(t->type), number);
 	diag_hint(q->diag, "--skip leaves the node out");
 	return false;
@@ -126,7 +127,8 @@ quantize_weight(Quantize *q, int i)
 	return true;
 }
 
-/* The product of the scales of what is added up. A bias that is too large for it stays f32. */
+/* A bias's scale is the product of the scales of weight and input. A bias that is too large for it
+ * stays f32. */
 static void
 scale_bias(Quantize *q, QuantizedTensor *t)
 {
@@ -138,10 +140,10 @@ scale_bias(Quantize *q, QuantizedTensor *t)
 		fits &= fabs(t->numbers[k] / (double)t->scale[t->n_scales > 1 ? k : 0]) < INT32_MAX;
 	if (fits)
 		return;
-	diag_warning(
-		q->diag,
-		"bias %s of node %s stays f32: codes by the scales of its weight and input have more than 32 bits",
-		t->name, t->node);
+	diag_warning(q->diag,
+	             "bias %s of node %s stays f32: with the scales of its weight and input, "
+	             "its codes would need more than 32 bits",
+	             t->name, t->node);
 	t->readers.n = 0;
 }
 
@@ -158,7 +160,7 @@ scale_activation(Quantize *q, int i)
 		             t->name, t->node);
 	else if (low == high)
 		diag_warning(q->diag, "value %s of node %s is %g in all calibration data", t->name,
-		             t->node, low == 0 ? 0 : (double)low); /* not -0 */
+		             t->node, low == 0 ? 0 : (double)low); /* avoids -0 */
 	quantization_of(t->type, false, low, high, t->scale, t->zero);
 	if (isfinite(low) && isfinite(high) && isfinite(t->scale[0]))
 		return true;

@@ -1,12 +1,12 @@
-/* --sensitivity: how much of the model's results each tensor's codes cost, by leaving one out: the signal to noise of the results, beside
- * those of floats, with all tensors in codes and with all but that one. */
+/* --sensitivity: how much each tensor's codes cost the model's results. The measure is the results'
+ * signal-to-noise ratio against the float model, with all tensors in codes and with all but one. */
 #include "quantize/quantize.h"
 
 #include <jansson.h>
 #include <math.h>
 
 typedef struct {
-	StringList names; /* of the graph's results of f32 */
+	StringList names; /* names of the graph's f32 results */
 	VEC(const float *) at;
 	VEC(int64_t) n;
 } Results;
@@ -37,7 +37,7 @@ read_results(Quantize *q, const Session *s, Results *out)
 	return ok;
 }
 
-/* The results of the model with what has readers in codes, over the first rows. */
+/* Runs the model on the first rows; tensors with readers are in codes. */
 static bool
 run_quantized(Quantize *q, Results *out)
 {
@@ -70,14 +70,14 @@ decibels(const Results *want, const Results *got)
 	return noise > 0 ? 10 * log10(signal / noise) : INFINITY;
 }
 
-/* A bias is made of the scales of both: without one of them it stays f32. */
+/* A bias goes with its weight and its input: if one of them is left out, it stays f32. */
 static bool
 goes_with(const QuantizedTensor *t, const QuantizedTensor *left)
 {
 	return t == left || (t->kind == QUANTIZED_BIAS && (t->weight == left || t->input == left));
 }
 
-/* left NULL: all of them. */
+/* Runs the model without codes for `left`; NULL: for all tensors. */
 static bool
 run_without(Quantize *q, const QuantizedTensor *left, Results *out)
 {

@@ -81,8 +81,8 @@ GRADC = {
     "--lora": (["=0.*", " 0.weight,rank=2,alpha=4,rslora"], [("=foo", "fits no parameter"), ("=0.bias", "can be adapted"), ("=,rank=2", "need GLOB"),
                                                              ("=0.*,rank=0", "rank=0"), ("=0.*,alpha=x", "alpha=x"), ("=0.*,foo", "no option foo")]),
     "--qlora": (["=0.*", " 0.weight,rank=2,bits=fp4,double=off"], [("=foo", "fits no parameter"), ("=0.bias", "can be adapted"), ("=0.weight,bits=5", "is not nf4 or fp4")]),
-    "--adapter-name": ([], [("=0.weight", "NAME=VALUE"), ("=foo=a", "is no parameter"), ("=0.weight=head", "need PARAM=MODULE.NAME")]),
-    "--load-adapter": ([], [("=a", "need NAME=VALUE"), ("=a=b", "there are no adapters: --lora")]),
+    "--adapter-name": ([], [("=0.weight", "NAME=VALUE"), ("=foo=a", "is not a parameter"), ("=0.weight=head", "need PARAM=MODULE.NAME")]),
+    "--load-adapter": ([], [("=a", "need NAME=VALUE"), ("=a=b", "the model has no adapters; give --lora")]),
     "--quantize": (["=w8a8", " w8-tensor"], [("=int8", "need wN[aN]"), ("=w8-token", "need wN[aN]")]),
     "--opset": ([], [("=21", "needs --quantize"), ("=x", "x")]),
     "--remat": ([], [("=all", LACKS)]),
@@ -426,7 +426,7 @@ def test_axes_of_classes(run, model, axis, says):
     ("mse:,target=input", "behind a colon"), ("mse:logits,,target=input", "behind a comma"), ("output:", "behind a colon")])
 def test_empty_parts_of_a_loss(run, model, tmp_path, loss, says):
     said = run("compile", model, "-o", "out", "--batch=4", f"--loss={loss}", exit=2).stderr
-    assert f"--loss={loss}: nothing stands {says}" in said and not (tmp_path / "out").exists()
+    assert f"--loss={loss}: there is no text {says}" in said and not (tmp_path / "out").exists()
 
 
 def test_unknown_parts_of_a_loss(run, model):
@@ -460,7 +460,7 @@ def test_options_that_find_nothing_to_do_are_told(run, model):
     assert "--train-mode=restore: the model has no dropout" in said and "--statistics=update: the model has no frozen" in said
     for rule in "--decay=0.*", "--no-decay=0.*", "--lr-scale=0.*":
         said = run("compile", model, "--batch=4", "-o", "out", "--freeze=0.*", rule + "=2" * ("scale" in rule)).stderr
-        assert f"warning: {rule}: nothing that it takes is trained" in said
+        assert f"warning: {rule}: no parameter that it matches is trained" in said
     said = run("compile", model, "--batch=4", "-o", "out", "--freeze=*").stderr
     assert "nothing is trained: no parameter is trainable" in said
     assert "warning" not in run("compile", model, "--batch=4", "-o", "out", "--decay=0.*").stderr

@@ -130,12 +130,12 @@ def test_ranks_communicate(run, models, link, rate, hop):
     (("--machine=h100",), "--machine=h100: needs --stage=schedule"),
     (("--stage=memory", "--machine=h100"), "--machine=h100: needs --stage=schedule"),
     (("--stage=schedule", "--format=html", "--machine=h100"), "needs --format=text or --format=json"),
-    (("--stage=schedule", "--machine=h100,ranks=9"), "more ranks than the machine's own link joins\n\thint: it joins 8; link=400G"),
+    (("--stage=schedule", "--machine=h100,ranks=9"), "more ranks than the machine's own link joins\n\thint: the link joins 8 GPUs; link=400G"),
     (("--stage=schedule", "--machine=h100,ranks=0"), "ranks: need a whole number from 1 to 65536"),
     (("--stage=schedule", "--machine=h100,ranks=many"), "ranks: need a whole number"),
     (("--stage=schedule", "--machine=h100,link=400"), "link: need gigabits a second, as 400G"),
     (("--stage=schedule", "--machine=h100,link=-1G"), "link: need gigabits a second"),
-    (("--stage=schedule", "--machine=h100,rank=2"), "behind the name there may be ranks=N and link=RATE"),
+    (("--stage=schedule", "--machine=h100,rank=2"), "only ranks=N and link=RATE may follow the name"),
 ])
 def test_what_is_refused(run, models, options, message):
     assert message in run("dump", models / "mlp_digits/model.onnx", "--batch=8", *options, exit=2).stderr

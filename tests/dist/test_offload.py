@@ -267,7 +267,7 @@ def test_no_folder(gpt2, tmp_path):
 @pytest.mark.parametrize("options, said", [
     (["--offload=optimizer", "--data-parallel=zero1"], "need zero2 or zero3, in which ranks have parts of gradients"),
     (["--offload=params", "--data-parallel=zero2"], "need zero3, in which weights are gathered"),
-    (["--offload=optimizer", "--data-parallel=ddp"], "ddp keeps all on the device"),
+    (["--offload=optimizer", "--data-parallel=ddp"], "ddp keeps everything on the device"),
     (["--offload=moments"], "--offload=moments: need some of optimizer, params, activations"),
     (["--offload=optimizer", "--target=cuda:sm_90a"], "the host's cores update, so --target needs a CPU, too"),
 ])

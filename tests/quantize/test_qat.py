@@ -410,8 +410,8 @@ def test_bad_settings(run, layer, name):
 
 
 @pytest.mark.parametrize("options, message", [
-    ([], "zero-points=on: needs --quantize"), (["--quantize=w8a8-token"], "activations in codes by running ranges"),
-    (["--quantize=w8"], "activations in codes by running ranges")])
+    ([], "zero-points=on: needs --quantize"), (["--quantize=w8a8-token"], "activations with running ranges"),
+    (["--quantize=w8"], "activations with running ranges")])
 def test_zero_points_are_learned_of_ranges(run, layer, options, message):
     done = run("compile", "model.onnx", "-o", "train", "--loss=mse", "--scale-learning=lsq,zero-points=on", *options, exit=2)
     assert message in done.stderr

@@ -101,7 +101,7 @@ def test_losses_of_outputs_with_commas(run, tmp_path):
         run("compile", "m.onnx", "-o", "train", f"--loss={loss}")
     save(tmp_path / "ends.onnx", [("MatMul", ["x", "w"], [",y:,"], {})], {"x": [4, 4]}, {",y:,": [4, 4]}, {"w": floats(4, 4)})
     run("compile", "ends.onnx", "-o", "train", "--loss=mse:,y:,")
-    assert "nothing stands behind a comma" in run("compile", "ends.onnx", "-o", "train", "--loss=mse:,y:,,", exit=2).stderr
+    assert "there is no text behind a comma" in run("compile", "ends.onnx", "-o", "train", "--loss=mse:,y:,,", exit=2).stderr
     os.rename(tmp_path / "m.onnx", tmp_path / "m,n.onnx")
     np.save(tmp_path / "x.npy", floats(4, 4))
     run("run", "m,n.onnx", "--input=x,1=x.npy", "--output-dir=out")

@@ -406,7 +406,7 @@ def test_rows_that_the_graph_does_not_tell(run, tmp_path):
 def test_messages_show_the_axis_that_was_given(run, tmp_path):
     save(tmp_path / "m.onnx", [node("MatMul", "x w", "axis=1")], [("x", FLOAT, ["batch", F])], [("axis=1", FLOAT, ["batch", V])], w=W)
     for loss, says in (("mse,rows=-1", 'rows=-1: output "axis=1" [5,5] has its rows along axis 0'), ("cross_entropy,axis=-2", "axis -2 of the output holds the rows"),
-                       ("cross_entropy:axis=1,axis=1", 'hint: the model has an output "axis=1", which goes before an option')):
+                       ("cross_entropy:axis=1,axis=1", 'hint: the model has an output "axis=1": names of outputs take precedence over options')):
         assert says in run("compile", "m.onnx", "-o", "train", "--batch=5", f"--loss={loss}", exit=2).stderr
     run("compile", "m.onnx", "-o", "train", "--batch=5", "--loss=cross_entropy:axis=1,axis=-1")
 

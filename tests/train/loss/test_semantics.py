@@ -531,7 +531,7 @@ def test_a_token_stream_picks_the_longest_binding(run, models, tmp_path):
 
 
 @pytest.mark.parametrize("option, message", [
-    ("--dim=sek=2", "no input of"), ("--dim=seq=2,2", "2 stands there twice"),
+    ("--dim=sek=2", "no input of"), ("--dim=seq=2,2", "2 is given twice"),
     ("--dim=seq=2,x", "need NAME=N"), ("--dim=seq=", "need NAME=N"), ("--dim=seq", "need NAME=VALUE"),
     ("--dim=seq=" + ",".join(map(str, range(1, 67))), "more than 64 combinations")])
 def test_wrong_bindings_are_refused(run, tmp_path, option, message):
