@@ -1,10 +1,10 @@
-/* gradc cache: the compiled CUDA kernels that are kept on disk. */
+/* gradc cache: lists or removes the compiled CUDA kernels that are kept on disk. */
 #include "tools/tools.h"
 
 #include <jansson.h>
 #include <time.h>
 
-/* "2026-11-25 14:03", where this machine is. */
+/* "2026-11-25 14:03", in local time. */
 static const char *
 time_text(Arena *arena, int64_t seconds)
 {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* The loss where none is given: cross entropy of the first output. */
+/* The default loss: cross entropy of the first output. */
 static bool
 default_loss(Session *s)
 {

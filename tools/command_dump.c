@@ -1,4 +1,4 @@
-/* gradc dump, opt, ops, passes: what compiler people look at. */
+/* gradc dump, opt, ops, passes: commands for compiler developers. */
 #include "tools/tools.h"
 
 #include <jansson.h>
@@ -95,7 +95,7 @@ format_module(Text *out, const Module *m, const char *format, Diag *diag)
 	return true;
 }
 
-/* To a file, or to stdout where it has no name. */
+/* Writes to a file, or to stdout if the path is NULL. */
 static bool
 write_text(const Text *text, const char *path, Diag *diag)
 {
@@ -105,7 +105,7 @@ write_text(const Text *text, const char *path, Diag *diag)
 	return true;
 }
 
-/* To stdout, or to FILE, text with its tensors in STEM.safetensors beside it. */
+/* Writes to stdout; or to FILE as text, with its tensors in STEM.safetensors beside it. */
 static bool
 write_module(const Module *m, const char *path, const char *format, Arena *arena, Diag *diag)
 {
@@ -132,7 +132,7 @@ shows_gpu(const Options *o)
 	return o->stage && printer_of_language(o->stage) == &printer_cuda;
 }
 
-/* Only the kernels of the machine that is shown are lowered. */
+/* Keeps only the target that is shown, so that only its kernels are lowered. */
 static void
 pick_machine(Options *o, Arena *arena)
 {
@@ -144,7 +144,7 @@ pick_machine(Options *o, Arena *arena)
 	o->gpus.n = 1;
 }
 
-/* What a printer makes of the kernels. */
+/* Writes the code that a printer makes of the kernels. */
 static bool
 write_code(const Module *m, const Options *o, Diag *diag)
 {
@@ -155,7 +155,7 @@ write_code(const Module *m, const Options *o, Diag *diag)
 
 	if (!gpu && o->cpus.n == 0) {
 		diag_error(diag, EXIT_USAGE,
-		           "--stage=%s is code of CPUs, and --target=%s names none", o->stage,
+		           "--stage=%s shows code for CPUs, but --target=%s names no CPU", o->stage,
 		           o->target);
 		return false;
 	}
@@ -230,7 +230,7 @@ parse_stage(const char *text, Stage *stage, Diag *diag)
 	return false;
 }
 
-/* The first of --data-parallel, where the tables have it. */
+/* The first mode of --data-parallel, if the tables have it. */
 static int
 predicted_mode(const Format *f, const Options *o)
 {
@@ -245,7 +245,7 @@ predicted_mode(const Format *f, const Options *o)
 	return MODE_REPLICATED;
 }
 
-/* The tables as --format asks, with what they would cost on --machine. */
+/* Prints the tables in --format, with their predicted time on --machine. */
 static bool
 print_tables(Text *out, const Format *f, const char *stage, const Options *o, Diag *diag)
 {
@@ -304,7 +304,7 @@ dump_executable(const char *path, const FormatTail *tail, int64_t size, Options 
 	return diag_exit_code(diag);
 }
 
-/* An executable made by gradc ends in a FormatTail; the magic of another file is 0. */
+/* Reads the FormatTail at the end of an executable made by gradc; other files give magic 0. */
 static Status
 read_tail(const char *path, FormatTail *tail, int64_t *size)
 {
@@ -341,7 +341,7 @@ dump_text(Options *o, Arena *arena, Diag *diag)
 	return diag_exit_code(diag);
 }
 
-/* Two modules make the page of a stage behind `fused`: the one with all nodes, and that stage's. */
+/* The page of a stage after `fused` needs two modules: the one with all nodes, and the stage's own. */
 static bool
 write_page(Session *graph, const Module *plan, Stage stage)
 {
@@ -386,7 +386,7 @@ dump_page_of_model(Options *o, Arena *arena, Diag *diag)
 	return diag_exit_code(diag);
 }
 
-/* Of --stage=schedule: what the executor would walk. */
+/* Prints the launches that the executor would run, for --stage=schedule. */
 static bool
 write_schedule(Session *s)
 {
@@ -413,7 +413,7 @@ wants_onnx(const Options *o)
 	return o->format && strcmp(o->format, "onnx") == 0;
 }
 
-/* What a micro-batch computes, as an ONNX file. */
+/* Writes the computation of a micro-batch as an ONNX file. */
 static bool
 write_onnx(const Session *s)
 {
@@ -461,7 +461,7 @@ dump_model(Options *o, Arena *arena, Diag *diag)
 	return diag_exit_code(diag);
 }
 
-/* Predictions are of tables, which modules in text have not. */
+/* Refuses --machine for modules in text: predictions need tables. */
 static bool
 check_machine(const Options *o, Diag *diag)
 {
@@ -586,7 +586,7 @@ print_pass(const PassRow *row, bool first)
 		printf("    {%s=...}  %s\n", p->name, p->help);
 }
 
-/* As they run: one that runs three times has three lines. */
+/* In the order in which they run; a pass that runs three times has three lines. */
 int
 command_passes(Options *o, Arena *arena, Diag *diag)
 {

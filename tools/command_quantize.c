@@ -1,4 +1,5 @@
-/* gradc quantize: ranges over real data, then QuantizeLinear and DequantizeLinear in the file's graph. */
+/* gradc quantize: finds ranges over real data, then puts QuantizeLinear and DequantizeLinear into
+ * the file's graph. */
 #include "tools/tools.h"
 
 #include <string.h>
@@ -33,7 +34,7 @@ read_types(Quantize *q)
 	return true;
 }
 
-/* Sums for every matrix. */
+/* Prepares sums for every matrix, for GPTQ. */
 static void
 open_inputs(Quantize *q)
 {
@@ -47,16 +48,17 @@ open_inputs(Quantize *q)
 	}
 }
 
-/* Its range is that of the largest code, which integers have by their bits alone. */
+/* --calibrate=distribution scales by the standard deviation, as onnxruntime does for 8-bit floats
+ * alone. */
 static bool
 check_distribution(const Quantize *q, const Calibration *method)
 {
 	if (strcmp(method->method->name, "distribution") != 0 ||
 	    (q->how.activations == ACTIVATIONS_STATIC && dtype_is_float(q->how.activation_type)))
 		return true;
-	diag_error(
-		q->diag, EXIT_USAGE,
-		"--calibrate=distribution: for --activation-type=f8e4m3fn or f8e5m2, whose scale is a standard deviation's");
+	diag_error(q->diag, EXIT_USAGE,
+	           "--calibrate=distribution: only for --activation-type=f8e4m3fn or "
+	           "f8e5m2: it computes scales from the standard deviation");
 	return false;
 }
 
@@ -122,7 +124,7 @@ write_results(Quantize *q)
 	return ok;
 }
 
-/* Two of them: what removes a temporary folder removes the files in it, and no folders. */
+/* Uses two folders: the cleanup of a temporary folder removes its files, but no folders inside. */
 static bool
 quantize_in_folders(Quantize *q)
 {

@@ -31,7 +31,7 @@ read_inputs(Run *r)
 	return true;
 }
 
-/* What kernels read in place of parameters that are hyperparameters: as `arguments` has them. */
+/* Hyperparameters that kernels read as scalars instead of parameters: 1, as in `arguments`. */
 static const Scalar *
 scalars_of_ones(Arena *arena)
 {
@@ -68,7 +68,7 @@ ones(Run *r, Type type)
 	return t;
 }
 
-/* A file for what f does not take would be ignored: a misspelt name, or an initializer. */
+/* Refuses a file for an input that f does not have: a misspelt name, or an initializer. */
 static bool
 inputs_are_taken(const Run *r, const Function *f)
 {
@@ -87,7 +87,8 @@ inputs_are_taken(const Run *r, const Function *f)
 	return true;
 }
 
-/* Arguments of f: files, and ones for the hidden sample weights and the loss scale. */
+/* Sets the arguments of f: tensors of files, and ones for the hidden sample weights and the loss
+ * scale. */
 static bool
 arguments(Run *r, const Function *f, EvalTensor *args)
 {
@@ -118,7 +119,7 @@ named(Session *s, const char *name, const EvalTensor *t)
 	return n;
 }
 
-/* As the graph declares it: a float result of another type than it was computed in. */
+/* Converts a float result to the type that the graph declares. */
 static void
 declare(Session *s, NamedTensor *n, DType declared, const EvalTensor *t)
 {
@@ -188,7 +189,7 @@ check_options(const Options *o, Diag *diag)
 	return false;
 }
 
-/* A loss that is a result of the graph is shown as one; others are of training. */
+/* `run` shows a loss that is a result of the graph; other losses are for training. */
 static bool
 check_run_loss(const Session *s)
 {
@@ -221,7 +222,7 @@ command_run(Options *o, Arena *arena, Diag *diag)
 		return EXIT_USAGE;
 	o->forward_only = !o->loss;
 	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag) && check_run_loss(&s)) {
-		if (by_interpreter(o)) { /* a compiled one says it itself */
+		if (by_interpreter(o)) { /* a compiled program warns by itself */
 			warn_training_form(&s);
 			interpret_forward(&r);
 		} else
@@ -238,7 +239,7 @@ state_scalar(const Run *r, StateKind kind)
 	return r->interp.states[module_state_of_kind(r->s->m, kind)->id].f[0];
 }
 
-/* One run of @accumulate from zero; the loss. results: the gradients of --wrt inputs. */
+/* Runs @accumulate once from zero and returns the loss. results: the gradients of --wrt inputs. */
 static double
 interpret_loss(Run *r, const Function *f, const EvalTensor *args, EvalTensor *results)
 {
@@ -305,7 +306,7 @@ print_worst(Arena *arena, const char *parameter, const WorstDifference *w)
 		                : "");
 }
 
-/* A gradient or a loss that is not finite proves nothing. */
+/* Reports a gradient or difference that is not finite: it proves nothing. */
 static void
 report_not_finite(const Session *s, const char *parameter, double error)
 {
@@ -331,7 +332,7 @@ worst_json(const State *parameter, const WorstDifference *w)
 	                 (json_int_t)w->kinks);
 }
 
-/* The loss as a function of one element of a parameter. */
+/* Context of the loss as a function of one element of a parameter. */
 typedef struct {
 	Run *r;
 	const Function *f;
@@ -350,7 +351,7 @@ loss_at(void *context, double x, double *loss)
 	return NULL;
 }
 
-/* n entries of a parameter, at random; all of one that has no more. */
+/* Checks n random entries of a parameter, or all if it has no more. */
 static WorstDifference
 check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *grad, int64_t n)
 {
@@ -447,7 +448,7 @@ interpret_gradients(Run *r)
 	return !s->o->output_dir || write_gradients(r, results);
 }
 
-/* What the compiled program wrote. */
+/* Prints the loss that the compiled program wrote. */
 static bool
 print_written_loss(Session *s)
 {
@@ -508,7 +509,7 @@ command_grad(Options *o, Arena *arena, Diag *diag)
 	if (o->check_gradients && !o->precision)
 		o->precision = "f64";
 	if (o->check_gradients && !by_interpreter(o))
-		o->eval_mode = "as-exported"; /* the differences are those of @eval */
+		o->eval_mode = "as-exported"; /* the differences are of @eval */
 	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag) &&
 	    (s.has_loss || session_parse_loss(&s, "cross_entropy"))) {
 		if (by_interpreter(o))

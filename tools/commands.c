@@ -1,4 +1,4 @@
-/* The subcommands of gradc. */
+/* The table of gradc's subcommands. */
 
 #include "tools/tools.h"
 

@@ -1,4 +1,4 @@
-/* gradc: the subcommands. The only place that exits. */
+/* gradc: runs a subcommand. Only main exits the process. */
 #include "codegen/strategy/strategy.h"
 #include "tools/tools.h"
 
@@ -31,7 +31,7 @@ refuse(Diag *diag, const char *name)
 	return EXIT_USAGE;
 }
 
-/* Rows of ours with holes would crash later, or train on nothing. */
+/* Checks gradc's own tables: a row with holes would crash later, or train nothing. */
 static bool
 check_rows(Diag *diag)
 {
@@ -49,7 +49,8 @@ int
 main(int argc, char **argv)
 {
 	streams_reserve();
-	signal(SIGCHLD, SIG_DFL); /* a parent that ignores it leaves us no child to wait for */
+	/* a parent may have it ignored; then children could not be waited for */
+	signal(SIGCHLD, SIG_DFL);
 	memory_serve_json(true);
 	Diag *diag = diag_new("gradc", stderr);
 	Arena *arena = arena_new();

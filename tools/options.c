@@ -10,7 +10,7 @@ nth_loss(int i)
 	return loss_table[i] ? loss_table[i]->name : NULL;
 }
 
-/* --train, --freeze, --lr-scale ...: one list, in the order in which they were given. */
+/* --train, --freeze, --lr-scale ...: adds a rule to one list, in the order of the command line. */
 static bool
 set_rule(const OptionUse *u, void *at)
 {
@@ -64,7 +64,7 @@ set_loss_scale(const OptionUse *u, void *at)
 	return loss_scale_parse(u->value, &scale, u->arena, u->diag);
 }
 
-/* --mixed GLOB=f32: the globs. */
+/* --mixed GLOB=f32: collects the globs. */
 static bool
 set_mixed(const OptionUse *u, void *at)
 {
@@ -204,7 +204,7 @@ set_scale_learning(const OptionUse *u, void *at)
 	return true;
 }
 
-/* 32M: a number of bytes, K M G times 1024. */
+/* A number of bytes such as 32M; K, M and G are powers of 1024. */
 static bool
 set_bytes(const OptionUse *u, void *at)
 {
@@ -224,7 +224,7 @@ set_bytes(const OptionUse *u, void *at)
 	return false;
 }
 
-/* Some of the known words, each once. need: for the message. */
+/* A list of known words, each at most once. need: what the message asks for. */
 static bool
 set_words(const OptionUse *u, void *at, const char *const *known, const char *need)
 {
@@ -271,7 +271,7 @@ nth_machine(int i)
 	return machine_table[i] ? machine_table[i]->name : NULL;
 }
 
-/* Once, however often it is named. */
+/* Adds a CPU unless it is there already. */
 static void
 add_cpu(Options *o, Arena *arena, const char *cpu, const char *features)
 {
@@ -300,7 +300,7 @@ add_default_gpus(Options *o, Arena *arena)
 			add_gpu(o, arena, a);
 }
 
-/* A name behind `cuda:` or `cpu:`; false: there is none of it. */
+/* Adds the machine named behind `cuda:` or `cpu:`; false: unknown name. */
 static bool
 add_machine(const OptionUse *u, bool cuda, const char *name)
 {
@@ -326,7 +326,8 @@ hint_targets(const OptionUse *u)
 	text_free(&t);
 }
 
-/* --target=cpu:NAME,NAME,cuda:NAME,...: what kernels are compiled for. A bare name is of the kind before it. */
+/* --target=cpu:NAME,NAME,cuda:NAME,...: what kernels are compiled for. A name without prefix has the
+ * prefix of the name before it. */
 static bool
 set_target(const OptionUse *u, void *at)
 {
@@ -367,7 +368,7 @@ set_target(const OptionUse *u, void *at)
 	return any;
 }
 
-/* Of an option that training executables have and gradc has not. */
+/* Refuses an option that training executables have and gradc has not. */
 static bool
 refuse_executables(const OptionUse *u, void *at)
 {
@@ -415,7 +416,7 @@ set_pass_or_all(const OptionUse *u, void *at)
 	return strcmp(u->value, "all") == 0 || is_pass(u);
 }
 
-/* PASS.NAME=VALUE, tried on a call of that pass. */
+/* PASS.NAME=VALUE: checked by setting it on a call of the pass. */
 static bool
 add_pass_option(const OptionUse *u, void *at)
 {
@@ -444,13 +445,13 @@ add_pass(const OptionUse *u, void *at)
 
 /* clang-format off */
 #define AT(field) offsetof(Options, field)
-/* The commands that an option is for: bits as of the table of commands. */
+/* The commands that have an option, as bits of the table of commands. */
 enum {
 	COMPILE = COMMAND_COMPILE, CHECK = COMMAND_CHECK, RUN = COMMAND_RUN, GRAD = COMMAND_GRAD,
 	DUMP = COMMAND_DUMP, OPT = COMMAND_OPT, LISTS = COMMAND_OPS | COMMAND_PASSES, CACHE = COMMAND_CACHE,
 	TRAIN = COMPILE | CHECK | GRAD | DUMP, MODEL = TRAIN | RUN, PASSES = MODEL | OPT, QUANTIZE = COMMAND_QUANTIZE,
 };
-/* What the command line is to have, and this build has not. */
+/* LATER: an option that a later build will have. */
 #define LATER(name) {name, "VALUE", NULL, TAKES_NOTHING, .optional = true, .commands = MODEL}
 #define EXECUTABLES(name) {name, "VALUE", NULL, TAKES_CALL, AT(ignored), .set = refuse_executables, .optional = true, .commands = MODEL}
 #define REPAIRS "constants|transposes|merged|unmerge|biases|ties|batchnorm|dropout|tables|batch"
@@ -460,7 +461,7 @@ static const OptionRow option_rows[] = {
 	{"output-dir", "DIR", "where results go", TAKES_STRING, AT(output_dir), .commands = RUN | GRAD, .path = PATH_FOLDER},
 	{"dim", "NAME=N[,N...]", "binds a dimension, by symbol or as INPUT[AXIS]; several values: several "
 	 "programs", TAKES_LIST, AT(dims), .one_per_name = true, .group = "Dimensions", .commands = MODEL | QUANTIZE},
-	{"bound", "NAME=N", "how many elements an operator's result has at most, where the data say it: NonZero, Compress, Unique, NonMaxSuppression; or how often the Loop runs whose first output has the name; a glob for several", TAKES_LIST, AT(bounds),
+	{"bound", "NAME=N", "most elements of a result whose size depends on data (NonZero, Compress, Unique, NonMaxSuppression), or most iterations of a Loop, named by its first output; a glob names several", TAKES_LIST, AT(bounds),
 	 .one_per_name = true, .commands = MODEL | QUANTIZE},
 	{"batch", "N", "binds the leading dimension of every input, or the one that is called batch", TAKES_INT, AT(batch), .least = 1, .commands = MODEL | QUANTIZE},
 	{"batch-axis", "INPUT=N|none", "the axis of an input that counts rows, from 0 (the one that is called batch, else 0); none: one array for every step",
@@ -468,22 +469,22 @@ static const OptionRow option_rows[] = {
 	{"data", "NAME=FILE", "real rows of an input, .npy, for the ranges of activations; repeatable", TAKES_LIST, AT(data), .one_per_name = true,
 	 .group = "Quantization", .commands = QUANTIZE, .paths = reads_named_file},
 	{"scale", "NAME=MUL[,ADD]", "turns an input's rows of u8 into floats, as the executable's option does", TAKES_LIST, AT(scales), .commands = QUANTIZE},
-	{"mean-std", "NAME=FILE", "likewise, by means and deviations of channels: f32 .npy [2,C]", TAKES_LIST, AT(mean_stds), .commands = QUANTIZE, .paths = reads_named_file},
-	{"weight-type", "s8|u8|s4|u4|s2|u2|f8e4m3fn|f8e5m2|f4e2m1", "of weights' codes (s8); signed: symmetric, zero point 0", TAKES_CHOICE, AT(weight_type), .commands = QUANTIZE},
-	{"activation-type", "u8|s8|u16|s16|f8e4m3fn|f8e5m2|dynamic|token|none", "of activations' codes (u8); dynamic: u8 by each tensor's own range, token: each row's; none: floats", TAKES_CHOICE, AT(activation_type), .commands = QUANTIZE},
+	{"mean-std", "NAME=FILE", "the same, by means and standard deviations of channels: f32 .npy [2,C]", TAKES_LIST, AT(mean_stds), .commands = QUANTIZE, .paths = reads_named_file},
+	{"weight-type", "s8|u8|s4|u4|s2|u2|f8e4m3fn|f8e5m2|f4e2m1", "type of weights' codes (s8); signed: symmetric, zero point 0", TAKES_CHOICE, AT(weight_type), .commands = QUANTIZE},
+	{"activation-type", "u8|s8|u16|s16|f8e4m3fn|f8e5m2|dynamic|token|none", "type of activations' codes (u8); dynamic: u8 by each tensor's own range, token: by each row's; none: floats", TAKES_CHOICE, AT(activation_type), .commands = QUANTIZE},
 	{"per-channel", NULL, "a scale for each output channel of a weight", TAKES_FLAG, AT(per_channel), .commands = QUANTIZE},
-	{"block-size", "N", "a scale for each N inputs of a weight's output", TAKES_INT, AT(block_size), .least = 2, .commands = QUANTIZE},
+	{"block-size", "N", "a scale for each block of N inputs of a weight's output", TAKES_INT, AT(block_size), .least = 2, .commands = QUANTIZE},
 	{"calibrate", "METHOD", "minmax, percentile[:99.999], entropy, mse, moving-average or distribution over the data (minmax)", TAKES_STRING, AT(calibrate), .commands = QUANTIZE},
-	{"algorithm", "rtn|gptq|awq", "how weights are rounded (rtn): to nearest; gptq: so that the products over the data change least; awq: to nearest, with large inputs' weights made larger before", TAKES_CHOICE, AT(algorithm), .commands = QUANTIZE},
-	{"bias-correction", NULL, "biases take back what the weights' codes change of the results' means over the data", TAKES_FLAG, AT(bias_correction), .commands = QUANTIZE},
+	{"algorithm", "rtn|gptq|awq", "rounding of weights: rtn: to nearest (the default); gptq: so that products over the data change least; awq: to nearest, after weights of large inputs are enlarged", TAKES_CHOICE, AT(algorithm), .commands = QUANTIZE},
+	{"bias-correction", NULL, "corrects biases, so that means of results over the data stay those of floats", TAKES_FLAG, AT(bias_correction), .commands = QUANTIZE},
 	{"only", "GLOB", "quantizes these nodes; repeatable", TAKES_LIST, AT(only), .commands = QUANTIZE},
 	{"skip", "GLOB", "leaves these nodes out; repeatable", TAKES_LIST, AT(skip), .commands = QUANTIZE},
-	{"fold-batch-norms", NULL, "into the convolutions before them, by their running statistics (the default)", TAKES_FLAG, AT(fold_batch_norms), .commands = QUANTIZE},
-	{"no-fold-batch-norms", NULL, "batch norms stay, by their running statistics", TAKES_FLAG, AT(no_fold_batch_norms), .commands = QUANTIZE},
-	{"equalize", NULL, "first moves factors between products that follow one another, so that one scale fits all channels", TAKES_FLAG, AT(equalize), .commands = QUANTIZE},
-	{"sensitivity", NULL, "what each tensor's codes cost the results, by leaving one out; runs the model once for each", TAKES_FLAG, AT(sensitivity), .commands = QUANTIZE},
-	{"report", "FILE.html", "a page: what was quantized how, and what is left of it", TAKES_STRING, AT(report), .commands = QUANTIZE, .path = PATH_OUTPUT},
-	{"opset", "N", "raises the model's opset, where its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE | TRAIN},
+	{"fold-batch-norms", NULL, "folds batch norms into the convolutions before them, by running statistics (the default)", TAKES_FLAG, AT(fold_batch_norms), .commands = QUANTIZE},
+	{"no-fold-batch-norms", NULL, "keeps batch norms, with their running statistics", TAKES_FLAG, AT(no_fold_batch_norms), .commands = QUANTIZE},
+	{"equalize", NULL, "first moves factors between consecutive products, so that one scale fits all channels", TAKES_FLAG, AT(equalize), .commands = QUANTIZE},
+	{"sensitivity", NULL, "measures what each tensor's codes cost the results: runs the model once per tensor, without its codes", TAKES_FLAG, AT(sensitivity), .commands = QUANTIZE},
+	{"report", "FILE.html", "a page: the codes of each tensor, and their error", TAKES_STRING, AT(report), .commands = QUANTIZE, .path = PATH_OUTPUT},
+	{"opset", "N", "raises the model's opset, if its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE | TRAIN},
 	{"loss", "output:NAME|onnx:FILE|model", "losses by name take [:OUTPUT][,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE], with a negative N from the last axis; "
 	 "output:NAME takes [,count=OUTPUT|1], onnx:FILE [,count=OUTPUT]", TAKES_STRING, AT(loss), .nth = nth_loss,
 	 .group = "Training", .commands = MODEL, .paths = reads_loss},
@@ -494,15 +495,15 @@ static const OptionRow option_rows[] = {
 	 .nth = nth_optimizer, .set = set_optimizer, .commands = COMPILE | DUMP},
 	{"optimizer-for", "GLOB=NAME[,KEY=VALUE...]", "another optimizer for these parameters, with its own hyperparameters; its learning rate follows the schedule", TAKES_CALL,
 	 AT(optimizers_for), .set = set_optimizer_for, .repeats = true, .commands = COMPILE | DUMP},
-	{"precision", "f32|tf32|bf16|f16|f64", "the type of every float; tf32: products on a GPU round their f32 operands to 11 bits; bf16, f16: of products, with weights of f32",
+	{"precision", "f32|tf32|bf16|f16|f64", "the type of every float; tf32: products on a GPU round their f32 operands to 11 bits; bf16, f16: the type of products; weights stay f32",
 	 TAKES_KNOWN, AT(precision), .commands = MODEL},
-	{"loss-scale", "none|torch|megatron|deepspeed|N", "grows and shrinks by that rule, or stays (f16: torch); settings behind it: torch,init=1024,interval=100",
+	{"loss-scale", "none|torch|megatron|deepspeed|N", "grows and shrinks by a rule, or is fixed (f16: torch); settings follow the rule: torch,init=1024,interval=100",
 	 TAKES_CALL, AT(loss_scale), .set = set_loss_scale, .commands = COMPILE | DUMP},
-	{"master", "on|off", "off: with bf16, trained weights are kept in bf16, and nowhere in f32 (on)", TAKES_CHOICE, AT(master), .commands = COMPILE | DUMP},
-	{"moments", "f32|bf16", "the type of the optimizer's moments (that of the update: f32, or f64)", TAKES_CHOICE, AT(moments), .commands = COMPILE | DUMP},
+	{"master", "on|off", "off: with bf16, trained weights are kept in bf16 only (on)", TAKES_CHOICE, AT(master), .commands = COMPILE | DUMP},
+	{"moments", "f32|bf16", "the type of the optimizer's moments (the update's type: f32 or f64)", TAKES_CHOICE, AT(moments), .commands = COMPILE | DUMP},
 	{"gradients", "f32|bf16", "the type of parameters' gradients (f32); bf16 needs --max-accumulate=1", TAKES_CHOICE, AT(gradients), .commands = COMPILE | DUMP},
-	{"rounding", "nearest|stochastic", "of weights and moments that are kept in bf16 (nearest)", TAKES_CHOICE, AT(rounding), .commands = COMPILE | DUMP},
-	{"ema", "X", "keeps a moving average of trained weights, X of it at each update, for --export-weights=ema; as 0.999", TAKES_CALL, AT(ema), .set = set_ema, .commands = COMPILE | DUMP},
+	{"rounding", "nearest|stochastic", "rounding of weights and moments that are kept in bf16 (nearest)", TAKES_CHOICE, AT(rounding), .commands = COMPILE | DUMP},
+	{"ema", "X", "keeps a moving average of trained weights with decay X, as 0.999, for --export-weights=ema", TAKES_CALL, AT(ema), .set = set_ema, .commands = COMPILE | DUMP},
 	{"mixed", "GLOB=f32", "with bf16 or f16: these nodes stay f32, by ONNX name", TAKES_CALL, AT(mixed), .set = set_mixed, .repeats = true, .commands = MODEL},
 	{"train", "GLOB", "trains these parameters, or a group of the table: @filters, @doubtful ...", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"freeze", "GLOB", "keeps these parameters, or a group of the table, as they are", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
@@ -514,25 +515,25 @@ static const OptionRow option_rows[] = {
 	 .set = set_lora, .repeats = true, .commands = TRAIN},
 	{"qlora", "GLOB[,KEY=VALUE...]", "the same beside weights that are kept in 4 bits; --lora's settings, and bits=nf4|fp4 (nf4), double=on|off (on): scales of 8 bits", TAKES_CALL, AT(lora),
 	 .set = set_lora, .repeats = true, .commands = TRAIN},
-	{"adapter-name", "PARAM=PATH", "the module that PEFT is to find it by in --export-adapter, where the file does not say it; TABLE,PRODUCT of a tied one", TAKES_LIST,
+	{"adapter-name", "PARAM=PATH", "the parameter's module in --export-adapter, as PEFT calls it, if the file does not say it; TABLE,PRODUCT for a tied parameter", TAKES_LIST,
 	 AT(adapter_names), .one_per_name = true, .commands = COMPILE},
-	{"load-adapter", "NAME=DIR", "takes an adapter along, as PEFT or --export-adapter wrote it: the executable's --adapter=NAME begins with it; repeatable", TAKES_LIST,
+	{"load-adapter", "NAME=DIR", "puts an adapter of PEFT or --export-adapter into the executable, whose --adapter=NAME begins with it; repeatable", TAKES_LIST,
 	 AT(kept_adapters), .one_per_name = true, .commands = COMPILE, .paths = reads_named_adapter},
-	{"quantize", "SPEC", "trains with weights, and activations, that become codes and numbers again: w8a8, w4a8-g32, ... or a file of settings, and exports the codes", TAKES_STRING, AT(quantize), .commands = TRAIN, .paths = reads_settings},
+	{"quantize", "SPEC", "trains with quantized weights and activations, and exports their codes: w8a8, w4a8-g32, ... or a file of settings", TAKES_STRING, AT(quantize), .commands = TRAIN, .paths = reads_settings},
 	{"scale-learning", "none|lsq|torch", "each [,scale-grad=none|inv_n|lsq][,zero-points=on|off]: scales of codes are trained, too (none); with --quantize zero points of activations (off)", TAKES_CALL, AT(scale_learning), .set = set_scale_learning, .commands = TRAIN},
 	{"init", "model|random[:SEED]|GLOB=HOW", "first values; HOW: normal(M,S), uniform(A,B), zeros, "
 	 "ones", TAKES_CALL, AT(rules), .set = set_init, .repeats = true, .commands = TRAIN},
 	{"fill", "NAME=HOW", "makes an input ones, zeros, iota or a number", TAKES_LIST, AT(fills), .one_per_name = true,
 	 .group = "Import", .commands = MODEL | QUANTIZE},
 	{"tie", "A=B", "trains B as A", TAKES_LIST, AT(ties), .commands = MODEL},
-	{"no-tie", "A", "unties what import tied; of one initializer that several modules read each gets its own", TAKES_LIST, AT(no_ties), .commands = MODEL},
+	{"no-tie", "A", "does not tie A to an equal parameter; if several modules read A, each gets its own", TAKES_LIST, AT(no_ties), .commands = MODEL},
 	{"repair", REPAIRS, "switches an import repair on", TAKES_CHOICES, AT(repairs), .commands = MODEL},
-	{"no-repair", REPAIRS, "switches it off", TAKES_CHOICES, AT(no_repairs), .commands = MODEL},
+	{"no-repair", REPAIRS, "switches an import repair off", TAKES_CHOICES, AT(no_repairs), .commands = MODEL},
 	{"statistics", "keep|update", "batch statistics of frozen layers", TAKES_CHOICE, AT(statistics), .commands = TRAIN},
 	{"train-mode", "keep|restore", "dropout and batch statistics as exported, or for training",
 	 TAKES_CHOICE, AT(train_mode), .commands = MODEL},
-	{"eval-mode", "inference|as-exported", "how @eval treats them", TAKES_CHOICE, AT(eval_mode), .commands = COMPILE | DUMP},
-	{"weights", "embed|FILE", "in the executable, or beside it", TAKES_STRING, AT(weights),
+	{"eval-mode", "inference|as-exported", "dropout and batch statistics in @eval", TAKES_CHOICE, AT(eval_mode), .commands = COMPILE | DUMP},
+	{"weights", "embed|FILE", "stores weights in the executable, or in a file beside it", TAKES_STRING, AT(weights),
 	 .group = "The executable", .commands = COMPILE, .paths = writes_weights},
 	{"keep-metadata", NULL, "keeps exporters' stack traces", TAKES_FLAG, AT(keep_metadata), .commands = COMPILE},
 	{"max-accumulate", "N", "most micro-batches a step", TAKES_INT, AT(max_accumulate), .least = 1, .commands = COMPILE | DUMP},
@@ -544,15 +545,15 @@ static const OptionRow option_rows[] = {
 	{"input", "NAME=FILE", "an input of the model; axes and sizes may depend on small ones; repeatable", TAKES_LIST, AT(inputs), .one_per_name = true,
 	 .group = "run and grad", .commands = RUN | GRAD, .paths = reads_named_file},
 	{"wrt", "INPUT", "also this input's gradient; repeatable", TAKES_LIST, AT(wrt), .commands = GRAD},
-	{"check-gradients", "N", "N random entries per parameter against differences", TAKES_INT,
+	{"check-gradients", "N", "compares N random entries per parameter with differences", TAKES_INT,
 	 AT(check_gradients), .least = 1, .commands = GRAD},
 	{"engine", "compiled|interp", "a temporary executable, or the interpreter", TAKES_CHOICE,
 	 AT(engine), .commands = RUN | GRAD},
 	{"real", NULL, "interp: no rounding of floats", TAKES_FLAG, AT(real), .commands = RUN | GRAD},
-	{"output-format", "npy|pb", "of results", TAKES_CHOICE, AT(output_format), .commands = RUN | GRAD},
-	{"stage", "import|forward|train|rematerialized|fused|lowered|schedule|memory", "how far; for opt: where the text "
-	 "is", TAKES_KNOWN, AT(stage), .nth = printer_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
-	{"format", "text|dot|html|json|onnx", "of the dump; onnx: forward and backward of a model as plain ONNX, with --stage=train and --loss", TAKES_KNOWN, AT(format), .commands = DUMP | OPT},
+	{"output-format", "npy|pb", "format of results", TAKES_CHOICE, AT(output_format), .commands = RUN | GRAD},
+	{"stage", "import|forward|train|rematerialized|fused|lowered|schedule|memory", "the last stage; for opt: the stage of the "
+	 "text", TAKES_KNOWN, AT(stage), .nth = printer_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
+	{"format", "text|dot|html|json|onnx", "format of the dump; onnx: forward and backward of a model as plain ONNX, with --stage=train and --loss", TAKES_KNOWN, AT(format), .commands = DUMP | OPT},
 	{"log", "FILE", "with --format=html: ranges of codes over the training that wrote this log", TAKES_STRING, AT(log), .commands = DUMP, .path = PATH_INPUT},
 	{"machine", NULL, "each [,ranks=N][,link=400G]; for --stage=schedule: what each launch would take on that GPU, among N "
 	 "ranks, with 400 Gbit/s between any two", TAKES_CALL, AT(machine), .nth = nth_machine, .set = set_machine, .commands = DUMP},
@@ -565,7 +566,7 @@ static const OptionRow option_rows[] = {
 	 AT(dump_changed), .commands = PASSES},
 	{"stop-after", "PASS", "ends there", TAKES_CALL, AT(stop_after), .set = set_pass, .commands = COMPILE | DUMP | OPT},
 	{"disable", "PASS", "leaves a pass out; repeatable", TAKES_CALL, AT(disable), .set = add_pass, .repeats = true, .commands = PASSES},
-	{"enable", "PASS", "runs one that `gradc passes` marks as run when asked for; repeatable",
+	{"enable", "PASS", "runs a pass that `gradc passes` marks as run when asked for; repeatable",
 	 TAKES_CALL, AT(enable), .set = add_pass, .repeats = true, .commands = PASSES},
 	{"pass-option", "PASS.NAME=VALUE", "an option of a pass, as `gradc passes` lists them; repeatable",
 	 TAKES_CALL, AT(pass_options), .set = add_pass_option, .repeats = true, .commands = PASSES},
@@ -574,24 +575,24 @@ static const OptionRow option_rows[] = {
 	{"abort-in", "PASS", NULL, TAKES_CALL, AT(abort_in), .set = set_pass, .commands = PASSES}, /* for tests */
 	{"fail-in", "PASS", NULL, TAKES_CALL, AT(fail_in), .set = set_pass, .commands = PASSES},   /* for tests */
 	{"json", NULL, "machine-readable results", TAKES_FLAG, AT(json), .commands = COMPILE | CHECK | GRAD | LISTS | CACHE | QUANTIZE},
-	{"list", NULL, "compiled CUDA kernels that are kept on disk, the latest used first", TAKES_FLAG, AT(list), .commands = CACHE},
-	{"clear", NULL, "removes them", TAKES_FLAG, AT(clear), .commands = CACHE},
+	{"list", NULL, "lists compiled CUDA kernels that are kept on disk, the latest used first", TAKES_FLAG, AT(list), .commands = CACHE},
+	{"clear", NULL, "removes all compiled CUDA kernels that are kept on disk", TAKES_FLAG, AT(clear), .commands = CACHE},
 	{"table", "full", "every parameter", TAKES_CHOICE, AT(table), .commands = COMPILE | CHECK},
-	{"match", "GLOB", "for check: the parameters that a glob takes, by either name", TAKES_STRING, AT(match), .commands = CHECK},
+	{"match", "GLOB", "for check: shows the parameters that the glob matches, by either name", TAKES_STRING, AT(match), .commands = CHECK},
 	{"target", "cpu:native|cpu:x86-64-v2|cpu:x86-64-v3|cpu:x86-64-v4|cuda|cuda:sm_80|cuda:sm_90a|cuda:sm_100a|cuda:compute_100",
 	 "what is compiled for; several with commas: the executable picks at start", TAKES_CALL, AT(target), .set = set_target,
 	 .group = "Kernels and ranks", .commands = COMPILE | RUN | GRAD | DUMP},
-	{"cores", "N", "how many cores loops are cut for, wherever they run (64)", TAKES_INT, AT(cores), .least = 1,
+	{"cores", "N", "number of cores that loops are divided for, on any machine (64)", TAKES_INT, AT(cores), .least = 1,
 	 .most = MAX_CORES, .commands = COMPILE | RUN | GRAD | DUMP},
-	{"printer", NULL, "what makes code of kernels", TAKES_CALL, AT(printer), .nth = nth_printer,
+	{"printer", NULL, "the printer that makes code of kernels", TAKES_CALL, AT(printer), .nth = nth_printer,
 	 .set = set_printer, .commands = COMPILE | RUN | GRAD | DUMP},
 	{"data-parallel", "ddp,zero1,zero2,zero3",
-	 "what ranks hold parts of: nothing (ddp); what the optimizer keeps; gradients, too; weights, too; several: the executable picks at start",
+	 "what is divided among ranks: nothing (ddp); the optimizer's states (zero1); gradients, too (zero2); weights, too (zero3); several: the executable picks at start",
 	 TAKES_CALL, AT(data_parallel), .set = set_modes, .commands = COMPILE | DUMP},
 	{"offload", "optimizer,params,activations",
-	 "what lies in the host's memory: what the optimizer keeps, and the host's cores update; weights, which are copied before they are read; activations between the passes",
+	 "what is kept in the host's memory: the optimizer's states, which the host's cores update; weights, which are copied before they are read; activations between forward and backward",
 	 TAKES_CALL, AT(offload), .set = set_offload, .commands = COMPILE | DUMP},
-	{"sync-batchnorm", NULL, "batch norms take the statistics of the batches of all ranks together", TAKES_FLAG, AT(sync_batchnorm),
+	{"sync-batchnorm", NULL, "batch norms use the statistics of all ranks' batches together", TAKES_FLAG, AT(sync_batchnorm),
 	 .commands = COMPILE | DUMP},
 	{"unit-bytes", "N", "parameters of so many bytes are gathered at once, or of one layer block (32M)", TAKES_CALL,
 	 AT(unit_bytes), .set = set_bytes, .commands = COMPILE | DUMP},
@@ -603,7 +604,7 @@ static const OptionRow option_rows[] = {
 };
 /* clang-format on */
 
-/* command NULL: of all. */
+/* command NULL: the options of all commands. */
 static OptionTable
 option_table(Arena *arena, const Command *command)
 {

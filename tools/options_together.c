@@ -1,4 +1,4 @@
-/* Options that mean something only together, or not together. */
+/* Checks options that only make sense together, or exclude each other. */
 #include "tools/tools.h"
 
 #include <string.h>
@@ -56,7 +56,7 @@ has_word(const char *list, const char *word)
 	return false;
 }
 
-/* What lies in the host's memory is what ranks have parts of; one rank alone has all parts. */
+/* --offload moves to the host's memory the parts that ranks hold; a single rank holds all parts. */
 static bool
 settle_offload(Options *o, Diag *diag)
 {
@@ -81,9 +81,10 @@ settle_offload(Options *o, Diag *diag)
 		return false;
 	}
 	if (!has_word(o->data_parallel, "zero2") && !has_word(o->data_parallel, "zero3"))
-		return fault(diag,
-		             "--offload and --data-parallel=ddp: ddp keeps all on the device; "
-		             "need zero2 or zero3");
+		return fault(
+			diag,
+			"--offload and --data-parallel=ddp: ddp keeps everything on the device; "
+			"need zero2 or zero3");
 	return true;
 }
 

@@ -1,5 +1,5 @@
-/* gradc dump --format=html: a module as one page: its functions, foldable by scope, each node with
- * its ONNX node and its gradient; kernels with their members; memory over time. */
+/* gradc dump --format=html: a module as one page. It shows functions, foldable by scope, each node
+ * with its ONNX node and its gradient; kernels with their members; memory over time. */
 
 #include "tools/tools.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const char dump_page[]; /* dump.html */
+extern const char dump_page[]; /* the text of dump.html */
 
 static void
 set_text(json_t *object, const char *key, Text *text)
@@ -42,7 +42,8 @@ set_location(json_t *object, Loc loc)
 }
 
 /* ---- functions */
-/* The running range that makes a scale: its lower end's state has the value's name, ".low" behind it. Only single numbers lead there. */
+/* The name of the state that holds the lower end of a scale's running range: the value's name with
+ * ".low" behind. It is found through scalars only. */
 static const char *
 range_behind(Value *v, int depth)
 {
@@ -63,7 +64,7 @@ range_behind(Value *v, int depth)
 	return NULL;
 }
 
-/* Of a node that makes codes: the ONNX value whose range it takes. */
+/* Sets "range" of a node that makes codes: the ONNX value with that range. */
 static void
 set_range(json_t *json, const Node *n)
 {
@@ -180,7 +181,7 @@ kernels_json(const Module *m)
 	return kernels;
 }
 
-/* The nodes of one op, in the order in which they were made. */
+/* Nodes with one op, in the order in which they were made. */
 typedef VEC(const Node *) Nodes;
 
 static int
@@ -204,8 +205,8 @@ nodes_of(Arena *arena, const Function *f, OpKind op)
 	return list;
 }
 
-/* Did every call become a launch, in this order? Behind these come the copies that `schedule` made for first
- * micro-batches. */
+/* Did every call become a launch, in the same order? `schedule` appends copies for first
+ * micro-batches, which are ignored. */
 static bool
 is_launched(const Nodes *calls, const Nodes *launches)
 {
@@ -215,7 +216,7 @@ is_launched(const Nodes *calls, const Nodes *launches)
 	return launches->n >= calls->n;
 }
 
-/* Every call of a fused function has become a launch: kernel -> those functions. */
+/* Maps each kernel to the fused functions whose calls became its launches. */
 static json_t *
 members_json(const Module *graph, const Module *plan)
 {
@@ -244,7 +245,7 @@ members_json(const Module *graph, const Module *plan)
 
 /* ---- memory */
 typedef struct {
-	int *first, *last; /* by value id: positions of the nodes between which it lives */
+	int *first, *last; /* by value id: positions of the first and last node of its lifetime */
 	int n;
 } Lives;
 

@@ -1,4 +1,4 @@
-/* The parameter table: who is trained and why. */
+/* The parameter table: which parameters are trained, and why. */
 #include "tools/tools.h"
 
 #include <jansson.h>
@@ -10,7 +10,7 @@ role_of(const State *s)
 	return s->kind == STATE_STATISTIC ? "state" : s->trainable ? "trainable" : "frozen";
 }
 
-/* The adapter that s is a part of; NULL: it is none. */
+/* The adapter that has s as a part; NULL: no adapter. */
 static const Adapter *
 adapter_of_part(const Module *m, const State *s)
 {
@@ -19,7 +19,7 @@ adapter_of_part(const Module *m, const State *s)
 	return a && s != a->weight ? a : NULL;
 }
 
-/* A trained part of an adapter has a word of its own. */
+/* The word for the state's role; a trained part of an adapter has its own word. */
 static const char *
 row_role(const Module *m, const State *s)
 {
@@ -32,7 +32,7 @@ in_table(const State *s)
 	return s->kind == STATE_PARAMETER || s->kind == STATE_STATISTIC;
 }
 
-/* The n-th character of UTF-8 text; its end where it has fewer. */
+/* The n-th character of a UTF-8 text; its end if it is shorter. */
 static const char *
 character_at(const char *text, int n)
 {
@@ -52,7 +52,7 @@ count_characters(const char *text)
 	return n;
 }
 
-/* In that many columns, cut with an ellipsis: names may be long, and hold anything. */
+/* Prints a name in `width` columns, cut with an ellipsis: names may be long, and contain anything. */
 static void
 print_cut(const char *name, int width)
 {
@@ -69,7 +69,7 @@ print_cut(const char *name, int width)
 	text_free(&t);
 }
 
-/* A name as it is, with control bytes made visible. */
+/* Prints a name; control bytes are made visible. */
 static void
 print_name(const char *name)
 {
@@ -81,7 +81,7 @@ print_name(const char *name)
 	text_free(&t);
 }
 
-/* The name, and the path where the name does not tell it. */
+/* Prints the name, and the path unless the name contains it. */
 static void
 print_names(const char *name, const char *path, int width)
 {
@@ -94,7 +94,7 @@ print_names(const char *name, const char *path, int width)
 	text_free(&t);
 }
 
-/* What a row shows of a parameter's storage: "nf4[64,64]", and its bytes with those of what belongs to its codes. */
+/* How a parameter is stored: its type as text, "nf4[64,64]", and its bytes, scales included. */
 typedef struct {
 	const char *format;
 	Type type;
@@ -153,7 +153,7 @@ print_state(const Module *m, const State *s)
 	printf("\n");
 }
 
-/* With the option that makes it a parameter. */
+/* Prints a constant, with the option that makes it a parameter. */
 static void
 print_constant(const ImportConstant *c)
 {
@@ -165,7 +165,7 @@ print_constant(const ImportConstant *c)
 	printf("\n");
 }
 
-/* Where rows are not along the first axis, as one expects of files. */
+/* Notes a batch axis other than 0, or a missing one, because files usually have rows on axis 0. */
 static void
 print_rows(const ImportPort *p, bool is_input)
 {
@@ -198,7 +198,7 @@ print_ports(const char *what, const ImportPort *at, int n)
 	}
 }
 
-/* The target that the loss made: labels, by the name that the executable knows. */
+/* Prints the target that the loss added: the labels, under the name that the executable uses. */
 static void
 print_target(const Module *m)
 {
@@ -216,7 +216,7 @@ print_target(const Module *m)
 	}
 }
 
-/* `check` takes 1 for dimensions that nothing binds, and says so. */
+/* Notes that `check` uses size 1 for dimensions that nothing binds. */
 static void
 note_open_dims(const Session *s)
 {
@@ -238,7 +238,7 @@ note_open_dims(const Session *s)
 
 enum { SHORT_TABLE = 40, SHORT_LIST = 8, SHORT_NUMBERS = 4 };
 
-/* The first lines of a list, each with the word in front. */
+/* Prints the first items of a list, one per line behind the word. */
 static void
 print_list(const char *word, const StringList *list, bool full)
 {
@@ -253,7 +253,8 @@ print_list(const char *word, const StringList *list, bool full)
 		printf("  %-7s ... and %d more (--table=full)\n", word, list->n - n);
 }
 
-/* A person has said it: --train, --freeze. Or --freeze would change nothing: no gradient reaches it. */
+/* Does an option decide the doubt already, or would --freeze change nothing because no gradient
+ * reaches the tensor? */
 static bool
 is_settled(const ImportDoubt *d)
 {
@@ -269,14 +270,14 @@ doubted_role(const ImportDoubt *d)
 	return d->state ? role_of(d->state) : "constant";
 }
 
-/* What the doubt's option does. */
+/* The effect of the doubt's option. */
 static const char *
 settles_by(const ImportDoubt *d)
 {
 	return d->trains ? "freeze" : "train";
 }
 
-/* Of tensors with a state, or of the graph's constants, which are single numbers. */
+/* Prints doubts about tensors with a state, or about constants, which are single numbers. */
 static void
 print_doubts_of(const Import *im, bool constants, int most)
 {
@@ -309,7 +310,7 @@ print_doubts(const Import *im, bool full)
 	print_doubts_of(im, true, full ? im->doubts.n : SHORT_NUMBERS);
 }
 
-/* What --train=@NAME and --freeze=@NAME take. */
+/* Prints the groups that --train=@NAME and --freeze=@NAME accept. */
 static void
 print_groups(const Import *im)
 {
@@ -369,7 +370,7 @@ print_summary(const Session *s, bool full)
 	       1e-6 * (double)function_flops(module_program(s->m, FUNCTION_FORWARD, 0)));
 }
 
-/* Of a step's first micro-batch, forward and backward. */
+/* FLOPs of a step's first micro-batch, forward and backward. */
 static int64_t
 step_flops(const Module *m)
 {
@@ -453,7 +454,7 @@ state_json(const Module *m, const State *s)
 	return row;
 }
 
-/* These are shown, too, with the option that makes them parameters. */
+/* Does the glob match a constant? It is shown with the option that makes it a parameter. */
 static bool
 takes_constant(const ImportConstant *c, const char *glob)
 {
@@ -515,7 +516,7 @@ doubts_json(const Import *im)
 	return out;
 }
 
-/* What a glob takes of the table: --freeze and its like take parameters only. */
+/* Does the glob match a parameter? --freeze and similar options match only parameters. */
 static bool
 takes(const State *s, const char *glob)
 {

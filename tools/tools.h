@@ -1,15 +1,16 @@
-/* gradc itself: subcommands, what they print, exit codes. Sections are named after the .c file. */
+/* The face of tools/, which is gradc itself: subcommands, their output, exit codes. Sections are
+ * named after the .c file. */
 #ifndef GRADC_TOOLS_H
 #define GRADC_TOOLS_H
 
 #include "quantize/quantize.h"
 
-/* ---- options.c: one table for all subcommands */
+/* ---- options.c, commands.c: one table of options for all subcommands */
 typedef struct {
 	const char *name, *help;
 	int (*run)(Options *o, Arena *arena, Diag *diag);
-	const char *what; /* the file it takes: "MODEL.onnx" */
-	unsigned bit;     /* of COMMAND_... */
+	const char *what; /* the file that the command takes: "MODEL.onnx" */
+	unsigned bit;     /* COMMAND_... of the command */
 } Command;
 extern const Command commands[];               /* ends with a zero row */
 const Command *command_find(const char *name); /* NULL: unknown */
@@ -35,42 +36,45 @@ int command_ops(Options *o, Arena *arena, Diag *diag);
 int command_passes(Options *o, Arena *arena, Diag *diag);
 int command_quantize(Options *o, Arena *arena, Diag *diag);
 int command_cache(Options *o, Arena *arena, Diag *diag);
-/* Fills *o from the command line and --config; false after reporting, or after --help (*exit_code). */
+/* Fills *o from the command line and --config. false after reporting, or after --help (*exit_code). */
 bool options_parse(Options *o, const Command *command, int argc, char **argv, Arena *arena,
                    Diag *diag, int *exit_code);
-void options_print_all(
-	Arena *arena); /* of every command, each with those that take it; losses, optimizers */
+/* prints the options of all commands, each with the commands that have it, then losses and
+ * optimizers */
+void options_print_all(Arena *arena);
 
 /* ---- options_together.c */
-/* Checks options that only make sense together, and sets those that other options imply; false after reporting. */
+/* Checks options that only make sense together, and sets options that others imply; false after
+ * reporting. */
 bool options_together(Options *o, Diag *diag);
 
 /* ---- command_dump.c */
 bool parse_stage(const char *text, Stage *stage,
-                 Diag *diag); /* a stage's name; false after reporting */
+                 Diag *diag); /* parses a stage's name; false after reporting */
 
 /* ---- page.c: a module as one page */
 typedef struct {
 	const char *title, *stage;
-	const Model *model;  /* of the ONNX nodes; NULL: none */
-	const Module *graph; /* whose nodes are shown: kernels to be are fused functions */
-	const Module *plan;  /* of kernels, and of memory where that is planned; NULL: none */
-	/* Ranges of codes over a training, as training_ranges gives them; NULL: none. */
+	const Model *model;  /* model of the ONNX nodes; NULL: not shown */
+	const Module *graph; /* module with the nodes; its fused functions will be kernels */
+	const Module *plan;  /* module with kernels, and with memory if planned; NULL: not shown */
+	/* ranges of codes over a training, from training_ranges; NULL: not shown */
 	struct json_t *ranges;
 } Page;
 void page_print(Text *out, const Page *p);
 
 /* ---- training_log.c */
-/* {value: {step, low, high, scale, zero_point}}, each a list, of an executable's log; the caller's. NULL after reporting. */
+/* The ranges in an executable's log: {value: {step, low, high, scale, zero_point}}, each a list. The
+ * caller owns the result. NULL after reporting. */
 struct json_t *training_ranges(const char *path, Diag *diag);
 
 /* ---- table.c */
-/* The parameters that the glob takes. */
+/* Prints the parameters that the glob matches. */
 void print_matches(const Session *s, const char *glob);
-bool match_fits(const Session *s, const char *glob); /* does it show anything? */
+bool match_fits(const Session *s, const char *glob); /* does the glob match any row? */
 void print_summary(const Session *s, bool full);
-void print_plan(const Session *s);         /* of a module at STAGE_MEMORY */
-void print_gpus(const Session *s);         /* what was compiled for them; after the link */
-void print_summary_json(const Session *s); /* with the plan, at STAGE_MEMORY */
+void print_plan(const Session *s);         /* for a module at STAGE_MEMORY */
+void print_gpus(const Session *s);         /* the compiled GPU code; call it after the link */
+void print_summary_json(const Session *s); /* with the memory plan at STAGE_MEMORY */
 
 #endif

@@ -1,8 +1,7 @@
-/* The ranges of codes that an executable's --log holds, for the page of `gradc dump`. For example a line
- *
- *	{"step": 10, "loss": 0.5, "ranges": {"x": {"low": -1.5, "high": 2, "scale": 0.0137, "zero_point": 109}}}
- *
- * Other lines have none. */
+/* Reads ranges of codes from an executable's --log, for the page of `gradc dump`. For example a line
+ *   {"step": 10, "loss": 0.5, "ranges": {"x": {"low": -1.5, "high": 2, "scale": 0.0137,
+ *   "zero_point": 109}}}
+ * Lines without "ranges" are ignored. */
 
 #include "tools/tools.h"
 
@@ -40,7 +39,7 @@ add_ranges(json_t *found, json_t *line)
 	}
 }
 
-/* A killed run leaves a last line that is cut: it does not count. */
+/* A killed run may leave an incomplete last line: it is ignored. */
 static bool
 read_lines(FILE *f, const char *path, json_t *found, Diag *diag)
 {
@@ -59,7 +58,7 @@ read_lines(FILE *f, const char *path, json_t *found, Diag *diag)
 		json_decref(json);
 	}
 	if (!ok)
-		diag_error(diag, EXIT_DATA, "--log: %s:%d: no JSON object", path, n);
+		diag_error(diag, EXIT_DATA, "--log: %s:%d: not a JSON object", path, n);
 	else if (ferror(f))
 		diag_error(diag, EXIT_SYSTEM, "--log: %s: %s", path, strerror(errno));
 	ok = ok && !ferror(f);
@@ -67,7 +66,7 @@ read_lines(FILE *f, const char *path, json_t *found, Diag *diag)
 	return ok;
 }
 
-/* A line is no longer than the file, whose size is bounded. */
+/* A line cannot be longer than the file, whose size is bounded. */
 static FILE *
 open_log(const char *path, Diag *diag)
 {
@@ -99,7 +98,8 @@ training_ranges(const char *path, Diag *diag)
 	if (ok && json_object_size(found) == 0)
 		diag_warning(
 			diag,
-			"--log: %s holds no ranges: those of --quantize with activations in codes have some",
+			"--log: %s holds no ranges: only training with --quantize and quantized "
+			"activations logs ranges",
 			path);
 	if (ok)
 		return found;

@@ -250,7 +250,7 @@ def test_stages(run, digits, tmp_path):
     said = dump("--stage=sass", "--target=cuda:compute_100", exit=2).stderr
     assert "compute_100 is PTX" in said
     said = dump("--stage=c", "--target=cuda:sm_80", exit=2).stderr
-    assert "--stage=c is code of CPUs, and --target=cuda:sm_80 names none" in said
+    assert "--stage=c shows code for CPUs, but --target=cuda:sm_80 names no CPU" in said
 
 
 def test_without_nvdisasm(run, digits, fake, tmp_path):

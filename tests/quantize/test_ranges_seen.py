@@ -122,8 +122,8 @@ def test_a_log_without_ranges_is_told(run, trained, tmp_path):
 
 BAD = {
     "no such file": (None, [], 5, "log.jsonl: No such file"),
-    "no JSON": ('{"step": 1}\nstep 2\n', [], 6, "log.jsonl:2: no JSON object"),
-    "a list": ("[1]\n", [], 6, "log.jsonl:1: no JSON object"),
+    "no JSON": ('{"step": 1}\nstep 2\n', [], 6, "log.jsonl:2: not a JSON object"),
+    "a list": ("[1]\n", [], 6, "log.jsonl:1: not a JSON object"),
     "a device": ("", ["--format=html", "--log=/dev/zero"], 5, "/dev/zero: not a regular file"),
     "a folder": ("", ["--format=html", "--log=."], 5, "not a regular file"),
     "the page over it": ("{}\n", ["--format=html", "-o", "log.jsonl"], 2, "log.jsonl"),
