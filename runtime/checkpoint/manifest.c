@@ -231,7 +231,7 @@ want_text(Reader *r, const json_t *object, const char *key)
 	const json_t *value = json_object_get(object, key);
 
 	if (!json_is_string(value))
-		malformed(r, "\"%s\" is no text", key);
+		malformed(r, "\"%s\" is not a text", key);
 	return json_is_string(value) ? arena_strdup(r->arena, json_string_value(value)) : "";
 }
 
@@ -242,7 +242,7 @@ want_hex(Reader *r, const json_t *object, const char *key)
 	uint64_t value = 0;
 
 	if (!text || !parse_hex(text, strlen(text), &value))
-		malformed(r, "\"%s\" is no number of 16 hex digits", key);
+		malformed(r, "\"%s\" is not a number of 16 hex digits", key);
 	return value;
 }
 
@@ -258,7 +258,7 @@ want_count(Reader *r, const json_t *object, const char *key, int64_t least, int6
 		malformed(r, "\"%s\" is %lld, not in [%lld, %lld]", key, (long long)n,
 		          (long long)least, (long long)most);
 	else
-		malformed(r, "\"%s\" is no whole number", key);
+		malformed(r, "\"%s\" is not a whole number", key);
 	return least;
 }
 
@@ -268,7 +268,7 @@ want_number(Reader *r, const json_t *object, const char *key)
 	const json_t *value = json_object_get(object, key);
 
 	if (!json_is_number(value) && !json_is_null(value))
-		malformed(r, "\"%s\" is no number", key);
+		malformed(r, "\"%s\" is not a number", key);
 	return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
@@ -278,7 +278,7 @@ want_list(Reader *r, const json_t *object, const char *key, int *n)
 	const json_t *list = json_object_get(object, key);
 
 	if (!json_is_array(list))
-		malformed(r, "\"%s\" is no list", key);
+		malformed(r, "\"%s\" is not a list", key);
 	*n = (int)json_array_size(list);
 	return list;
 }
@@ -311,7 +311,7 @@ read_pieces(Reader *r, const json_t *list, int n_shards, int64_t elements, Saved
 	t->n_pieces = (int)json_array_size(list);
 	t->pieces = NEW_ARRAY(r->arena, SavedPiece, t->n_pieces);
 	if (t->n_pieces < 2)
-		malformed(r, "tensor \"%s\": \"pieces\" are no list of two or more", t->name);
+		malformed(r, "tensor \"%s\": \"pieces\" is not a list of two or more", t->name);
 	for (int i = 0; i < t->n_pieces && !r->fault; i++) {
 		const json_t *entry = json_array_get(list, (size_t)i);
 		SavedPiece *p = &t->pieces[i];
@@ -396,7 +396,7 @@ read_shards(Reader *r, const json_t *root, Manifest *m)
 
 		s->file = want_text(r, entry, "file");
 		if (!is_shard_name(s->file))
-			malformed(r, "\"%s\" is no name of a shard", s->file);
+			malformed(r, "\"%s\" is not the name of a shard", s->file);
 		s->bytes = want_count(r, entry, "bytes", 0, INT64_MAX);
 		s->header = want_hex(r, entry, "header");
 	}
@@ -409,7 +409,7 @@ read_settings(Reader *r, const json_t *root, Manifest *m)
 	const char *name;
 
 	if (!json_is_object(object))
-		malformed(r, "\"settings\" is no object");
+		malformed(r, "\"settings\" is not an object");
 	GradcPair *settings = NEW_ARRAY(r->arena, GradcPair, json_object_size(object));
 	m->settings = settings;
 	json_object_foreach(object, name, value) {
@@ -429,7 +429,7 @@ want_rate(Reader *r, const json_t *object, const char *key)
 	double x = want_number(r, object, key);
 
 	if (!(x > 0))
-		malformed(r, "\"%s\" is no learning rate", key);
+		malformed(r, "\"%s\" is not a learning rate", key);
 	return x;
 }
 

@@ -165,7 +165,7 @@ typedef struct {
 	int64_t snapshot; /* bytes of the snapshot */
 } Shown;
 
-/* Shows regions that every run has, and those that this run has. */
+/* Is the region shown? Regions of every run are, other regions only if this run uses them. */
 static bool
 is_shown(Space space, int64_t bytes)
 {

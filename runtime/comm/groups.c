@@ -103,7 +103,7 @@ comm_check_collective(const Collective *c, int rank, int size)
 	if (c->kind == COMM_SEND || c->kind == COMM_RECV || c->kind == COMM_BROADCAST)
 		return check_peer(c, rank, size);
 	if (block * bits % 8 != 0)
-		return status_error(EXIT_COMM, "blocks of %lld elements of %s are no whole bytes",
+		return status_error(EXIT_COMM, "blocks of %lld elements of %s are not whole bytes",
 		                    (long long)block, dtype_info[c->dtype].name);
 	return NULL;
 }

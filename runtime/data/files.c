@@ -120,7 +120,7 @@ open_raw(const char *path, DType dtype, DataFile *file)
 	RETURN_IF_ERROR(file_open_regular(path, EXIT_SYSTEM, &file->fd, &n));
 	if (n % size != 0)
 		return status_error(EXIT_DATA,
-		                    "%s: truncated: %lld bytes are no multiple of the %lld of a "
+		                    "%s: truncated: %lld bytes are not a multiple of the %lld of a "
 		                    "token",
 		                    path, (long long)n, (long long)size);
 	file->info = (NpyInfo){.dtype = dtype,

@@ -35,7 +35,7 @@ fill_parse(Arena *arena, const Format *f, const PortRecord *port, const char *te
 		step = fills[i].step;
 	} else if (!parse_double(text, &base)) {
 		return status_error(EXIT_USAGE,
-		                    "--fill %s: \"%s\" is none of ones, zeros, iota or a number",
+		                    "--fill %s: \"%s\" is not ones, zeros, iota or a number",
 		                    format_text(f, port->name), text);
 	}
 	*constant = arena_alloc(arena, (size_t)dtype_bytes(dtype, n));

@@ -138,7 +138,7 @@ binding_pick(Gradc *run, Role role, const Files *files, Dataset *d)
 		keep_fitting(all, &n, rules[i]);
 	if (n == 0 || (n_programs > 1 && !has_rows_of_whole(best)))
 		return status_error(EXIT_DATA,
-		                    "the files have the shapes of none of the bindings %s", names);
+		                    "no binding has the shapes of the files: there are %s", names);
 	for (int i = 1; i < n; i++)
 		if (score(&all[i]) > score(best))
 			best = &all[i];

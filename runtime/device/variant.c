@@ -80,7 +80,7 @@ find_device(const char *asked, DeviceChoice *out)
 		return unknown_device(asked);
 	if (!number)
 		return status_error(EXIT_USAGE,
-		                    "--device=%s: need a number from 0 to %d behind the colon",
+		                    "--device=%s: need a number from 0 to %d after the colon",
 		                    asked, MOST_ORDINAL);
 	out->ordinal = (int)ordinal;
 	return NULL;

@@ -70,8 +70,8 @@ not_enough(const Executor *x, bool on_host, Status why)
 		            bytes_text(own, (double)memory.own));
 	Status status = status_error(
 		why->exit_code,
-		"%s: planned are %s (%s)%s: compile with fewer rows (--batch) and train with "
-		"--accumulate, which keeps a step's rows, or give it a %s that has more",
+		"%s: the plan needs %s (%s)%s: compile with fewer rows (--batch) and train with "
+		"--accumulate, which keeps a step's rows, or use a %s with more memory",
 		why->message, bytes_text(number, (double)sum), plan.at ? plan.at : "none",
 		have.at ? have.at : "", on_host ? "machine" : "device");
 	text_free(&plan);

@@ -239,7 +239,7 @@ lr_schedule_parse(const char *text, double *settings)
 	if (!row)
 		return status_error(
 			EXIT_USAGE,
-			"--lr-schedule: \"%s\" is none of constant, linear, cosine, wsd, "
+			"--lr-schedule: \"%s\" is not one of constant, linear, cosine, wsd, "
 			"polynomial, step, one-cycle, plateau, deepspeed-warmup, "
 			"deepspeed-decay, deepspeed-cosine, deepspeed-range, deepspeed-cycle",
 			text);

@@ -86,7 +86,7 @@ report_unknown(Gradc *run, const SafeTensors *st, const char *path)
 			continue;
 		if (state < 0) {
 			diag_warning(run->diag,
-			             "%s: \"%s\" is no parameter of this model: left out", path,
+			             "%s: \"%s\" is not a parameter of this model: left out", path,
 			             name);
 			continue;
 		}
@@ -126,7 +126,7 @@ load_all(Gradc *run, const SafeTensors *st, const char *path)
 	}
 	if (!fault && loaded == 0)
 		fault = status_error(EXIT_CHECKPOINT,
-		                     "%s: none of its %d tensors is a parameter of this model",
+		                     "%s: not one of its %d tensors is a parameter of this model",
 		                     path, st->n_tensors);
 	if (!fault && kept == 0 && replaced && run->diag)
 		diag_warning(run->diag,

@@ -492,7 +492,7 @@ check_taken(const Loader *l)
 			fault = fault_join(
 				l->run->diag, fault,
 				status_error(EXIT_CHECKPOINT,
-			                     "%s: \"%s\" is no tensor of this executable's "
+			                     "%s: \"%s\" is not a tensor of this executable's "
 			                     "adapters: compile with --lora for its module",
 			                     l->path, l->st.tensors[i].name));
 	return fault;

@@ -25,7 +25,7 @@ static Status
 missing(const char *image, const char *why)
 {
 	return status_error(EXIT_SYSTEM,
-	                    "%s: the initial weights behind the executable %s; "
+	                    "%s: the initial weights after the executable's code %s; "
 	                    "--weights FILE names a copy",
 	                    image ? image : "executable", why);
 }

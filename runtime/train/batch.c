@@ -119,7 +119,7 @@ check_uneven(const Gradc *run)
 		return NULL;
 	return status_error(
 		EXIT_USAGE,
-		"a step of %lld micro-batches: the model's loss divides by what the data of each "
+		"a step of %lld micro-batches: the model's loss divides by a number that the data of each "
 		"decide, and the mean of such losses is not the loss of the step; compile with "
 		"--loss=output:NAME,count=OUTPUT, or ,count=1 where every micro-batch is to count "
 		"the same",

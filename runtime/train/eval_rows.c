@@ -38,6 +38,6 @@ eval_warn_uneven(const Gradc *run)
 		return;
 	diag_warning(run->diag,
 	             "the loss of an evaluation is the mean of %lld batches' losses, each of which "
-	             "divides by what its data decide",
+	             "divides by a number that its data decide",
 	             (long long)batches);
 }

@@ -106,7 +106,7 @@ guarded(RunArgs args, const char *doing)
 	Gradc *run = args.run;
 
 	if (!run)
-		return status_error(EXIT_USAGE, "there is no run: gradc_open gave none");
+		return status_error(EXIT_USAGE, "there is no run: gradc_open comes first");
 	if (atomic_exchange(&run->is_called, true))
 		return status_error(EXIT_USAGE, "another call on this run is under way: a run "
 		                                "belongs to one thread at a time");

@@ -73,7 +73,7 @@ check_autotune(Gradc *run, DeviceOptions *device)
 		return NULL;
 	if (run->device.ops->host_memory || !run->options.libraries) {
 		if (first)
-			diag_warning(run->diag, "--autotune: it is for libraries on a GPU");
+			diag_warning(run->diag, "--autotune is only for libraries on a GPU");
 		device->autotune = NULL;
 		return NULL;
 	}

@@ -112,9 +112,9 @@ def test_code_for_cpus_only(gpu, tmp_path):
     ((ON_CPU, "--target=cuda:sm_90a"), "--device=cpu runs code for CPUs, and --target=cuda:sm_90a is code for GPUs: leave one"),
     ((ON_GPU, "--target=cpu:native"), "--device=cuda runs code for GPUs, and --target=cpu:native is code for CPUs: leave one"),
     ((ON_GPU, "--target=cuda:sm_80"), "--target=cuda:sm_80: the model is compiled for"),
-    (("--device=cuda:",), "--device=cuda:: need a number from 0 to 65535 behind the colon"),
-    (("--device=cuda:-1",), "--device=cuda:-1: need a number from 0 to 65535 behind the colon"),
-    (("--device=cuda:99999999999",), "--device=cuda:99999999999: need a number from 0 to 65535 behind the colon"),
+    (("--device=cuda:",), "--device=cuda:: need a number from 0 to 65535 after the colon"),
+    (("--device=cuda:-1",), "--device=cuda:-1: need a number from 0 to 65535 after the colon"),
+    (("--device=cuda:99999999999",), "--device=cuda:99999999999: need a number from 0 to 65535 after the colon"),
     (("--device=gpu",), "--device=gpu: not supported in this build: it has cpu, cuda, and cuda:N for the GPU of that number")], ids=str)
 def test_options_that_contradict(trainer, options, words):
     check_said(trainer.run(*options, "--steps=2", exit=USAGE), words)
@@ -137,7 +137,7 @@ def test_a_patience_that_is_none(trainer, seconds):
 @pytest.mark.parametrize("pools", [0, 1])
 def test_not_enough_memory(trainer, pools):
     done = trainer.run(ON_GPU, *SAVING, "--log=log.jsonl", exit=SYSTEM, fake={"MEMORY": 300000, "POOLS": pools})
-    check_said(done, "cuda:0 (pretended GPU) has not enough memory for ", " bytes: planned are ", " KiB (state ", "workspace ", "io ", "step ",
+    check_said(done, "cuda:0 (pretended GPU) does not have enough memory for ", " bytes: the plan needs ", " KiB (state ", "workspace ", "io ", "step ",
                " of 293.0 KiB are free, beside ", " of the plan: compile with fewer rows (--batch) and train with --accumulate")
     assert not list(trainer.folder.iterdir())
 
@@ -147,14 +147,14 @@ def test_not_enough_memory_for_libraries(gpu, tmp_path):
     trainer.run(ON_GPU, "--libraries=on", "--steps=1", "--log=log.jsonl")
     plan = json.loads((tmp_path / "log.jsonl").read_text())["gpu_peak_bytes"]
     done = trainer.run(ON_GPU, "--libraries=on", "--steps=1", exit=SYSTEM, fake={"MEMORY": plan - 1})
-    check_said(done, "memory for libraries, which --libraries=off does without: cuda:0 (pretended GPU) has not enough memory for 4096 bytes: "
-               "planned are ", "state ", "library 4.0 KiB); ")
+    check_said(done, "memory for libraries, which --libraries=off does without: cuda:0 (pretended GPU) does not have enough memory for 4096 bytes: "
+               "the plan needs ", "state ", "library 4.0 KiB); ")
 
 
 def test_a_fault_is_no_lack_of_memory(trainer):
     done = trainer.run(ON_GPU, "--steps=1", exit=SYSTEM, fake={"FAIL": "cuMemAllocFromPoolAsync:2=700"})
-    check_said(done, "CUDA: memory: a kernel touched memory that it has not")
-    assert "planned are" not in done.stderr
+    check_said(done, "CUDA: memory: a kernel touched memory that it does not own")
+    assert "the plan needs" not in done.stderr
 
 
 # ---- what is no fault
@@ -172,7 +172,7 @@ FAULTS = {
     # how a call fails: at once (=) or when its work has its turn (~); the exit code, what is said
     "lost": ("=999", LOST, "the driver has lost the GPU"),
     "lost at work": ("~999", LOST, "the driver has lost the GPU"),
-    "memory that is not there": ("~700", SYSTEM, "a kernel touched memory that it has not"),
+    "memory that is not there": ("~700", SYSTEM, "a kernel touched memory that it does not own"),
     "ECC": ("~214", LOST, "the GPU's memory has a fault that cannot be corrected (ECC)"),
     "a kernel fails": ("~719", SYSTEM, "a kernel failed"),
 }

@@ -80,7 +80,7 @@ def test_autotune_says_what_it_does_not_do(trainer, tmp_path):
     said = t.run(ON_GPU, LIBRARIES, "--steps=1", f"--autotune={file}", "--deterministic").stderr
     assert f"--autotune: there is no {file}: one rank without --deterministic makes it" in said
     said = t.run(ON_GPU, "--steps=1", f"--autotune={file}").stderr  # --libraries=off
-    assert "--autotune: it is for libraries on a GPU" in said and not file.exists()
+    assert "--autotune is only for libraries on a GPU" in said and not file.exists()
 
 
 @pytest.mark.parametrize("what, says", [("no/file", "no/file: No such file or directory"), ("a folder", "a folder: Is a directory"),

@@ -189,7 +189,7 @@ def test_strangers_are_left_out(start, tmp_path):
             stranger.sendall(words)
     many = [socket.create_connection(("localhost", port)) for _ in range(200)]
     said, _ = ends([first, start(environments[1], 3)], 0)
-    assert said.count("connected with port") == 1 and "and is no rank: it is left out" in said
+    assert said.count("connected with port") == 1 and "and is not a rank: it is left out" in said
     for s in (silent, *many):
         s.close()
 

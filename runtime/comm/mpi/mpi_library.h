@@ -28,7 +28,7 @@ int mpi_launched_ranks(void);
 bool mpi_launched_by_srun(void);
 bool mpi_starts_by_srun(void);
 Status mpi_check_environment(void); /* EXIT_USAGE if a launcher's variable makes no sense */
-/* EXIT_COMM, with the names that were tried, if there is no library. It is never closed, because MPI cannot be. */
+/* EXIT_COMM, with the names that were tried, if there is no library. It is never closed, because MPI cannot be unloaded. */
 Status mpi_library_open(MpiLibrary *out);
 
 #endif

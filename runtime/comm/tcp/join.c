@@ -48,7 +48,7 @@ read_answer(int fd, double seconds, Answer *out, const char **why)
 			return false;
 		got += (size_t)n;
 	}
-	*why = "what listens there is no rank 0 of gradc";
+	*why = "the program that listens there is not rank 0 of gradc";
 	return memcmp(out->magic, tcp_magic, sizeof(out->magic)) == 0;
 }
 
@@ -72,7 +72,7 @@ refusal(const Search *s, const Answer *a)
 		return status_error(EXIT_COMM, "%s=%d, and rank 0 at %s has such a rank already",
 		                    s->place->rank_name, rank, host);
 	case ANSWER_RANK:
-		return status_error(EXIT_COMM, "%s=%d is no rank for rank 0 at %s",
+		return status_error(EXIT_COMM, "%s=%d is not a rank that rank 0 at %s expects",
 		                    s->place->rank_name, rank, host);
 	default: return NULL;
 	}

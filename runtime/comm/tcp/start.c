@@ -184,7 +184,7 @@ read_guest(Host *h, int i)
 	size_t known = g->got < sizeof(g->hello.magic) ? g->got : sizeof(g->hello.magic);
 	bool stranger = memcmp(g->hello.magic, tcp_magic, known) != 0;
 	if (stranger)
-		tell_of_stranger(h, g->from, "and is no rank");
+		tell_of_stranger(h, g->from, "and is not a rank");
 	if (n <= 0 || stranger) {
 		drop_guest(h, i);
 		return NULL;

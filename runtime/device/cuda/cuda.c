@@ -198,7 +198,8 @@ alloc_device(Device *d, size_t bytes, void **out)
 	int code = d->pool ? d->driver.MemAllocFromPoolAsync(out, bytes, d->pool, stream)
 	                   : d->driver.MemAlloc(out, bytes);
 	if (code == CUDA_OUT_OF_MEMORY) /* the device can still be used */
-		return status_error(EXIT_SYSTEM, "cuda:%d (%s) has not enough memory for %zu bytes",
+		return status_error(EXIT_SYSTEM,
+		                    "cuda:%d (%s) does not have enough memory for %zu bytes",
 		                    d->gpu.ordinal, d->gpu.name, bytes);
 	RETURN_IF_ERROR(cuda_check(d, code, "memory"));
 	RETURN_IF_ERROR(cuda_check(d, d->driver.MemsetD8Async(*out, 0, bytes, stream), "memory"));

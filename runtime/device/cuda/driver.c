@@ -87,7 +87,7 @@ typedef struct {
 #define VISIBLE_HINT "see `nvidia-smi -L`, and CUDA_VISIBLE_DEVICES, which hides GPUs"
 
 static const CodeRow code_table[] = {
-	{CUDA_OUT_OF_MEMORY, EXIT_SYSTEM, "the GPU has not enough memory",
+	{CUDA_OUT_OF_MEMORY, EXIT_SYSTEM, "the GPU does not have enough memory",
          "`nvidia-smi` shows what else has some; fewer rows (gradc compile --batch, and --accumulate "
          "here) need less"},
 	{3, EXIT_SYSTEM, "the driver does not start", NULL},
@@ -106,14 +106,16 @@ static const CodeRow code_table[] = {
          "update the driver, or compile for this GPU: --target=cuda:NAME"},
 	{226, EXIT_COMM, "the GPU has a fault", LOST_HINT},
 	{304, EXIT_SYSTEM, "the operating system refused what the driver asked for", NULL},
-	{700, EXIT_SYSTEM, "a kernel touched memory that it has not", KERNEL_HINT},
+	{700, EXIT_SYSTEM, "a kernel touched memory that it does not own", KERNEL_HINT},
 	{701, EXIT_SYSTEM, "a kernel asks for more than the GPU has", KERNEL_HINT},
 	{702, EXIT_HANG, "a kernel ran longer than the driver lets one run on a GPU with a display",
          "use a GPU without one"},
 	{710, EXIT_SYSTEM, "a kernel failed an assertion", KERNEL_HINT},
 	{714, EXIT_COMM, "the GPU's stack is damaged", LOST_HINT},
-	{715, EXIT_SYSTEM, "a kernel has an instruction that the GPU has not", KERNEL_HINT},
-	{716, EXIT_SYSTEM, "a kernel touched memory at no multiple of its size", KERNEL_HINT},
+	{715, EXIT_SYSTEM, "a kernel has an instruction that the GPU lacks", KERNEL_HINT},
+	{716, EXIT_SYSTEM,
+         "a kernel touched memory at an address that is not a multiple of the access's size",
+         KERNEL_HINT},
 	{717, EXIT_SYSTEM, "a kernel touched memory of the wrong kind", KERNEL_HINT},
 	{718, EXIT_SYSTEM, "a kernel jumped to where there is no code", KERNEL_HINT},
 	{719, EXIT_SYSTEM, "a kernel failed", KERNEL_HINT},

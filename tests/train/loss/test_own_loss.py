@@ -109,7 +109,7 @@ def test_means_of_means_are_refused(run, tmp_path, data, form):
     np.save(tmp_path / "lab.npy", np.where(LABELS == IGNORED, 0, LABELS))
     run("compile", "m.onnx", "-o", "train", "--batch=4", "--loss=output:loss", "--optimizer=sgd", "--precision=f64")
     refused = run(tmp_path / "train", *data, "--steps=1", "--accumulate=2", exit=2).stderr
-    assert "a step of 2 micro-batches: the model's loss divides by what the data of each decide" in refused and "count=" in refused
+    assert "a step of 2 micro-batches: the model's loss divides by a number that the data of each decide" in refused and "count=" in refused
     done = run(tmp_path / "train", *data, "--steps=2", "--lr=0", "--eval-data=x=x.npy", "--eval-data=lab=lab.npy")
     assert "warning: the loss of an evaluation is the mean of 4 batches' losses" in done.stderr
     apart = losses(tmp_path)

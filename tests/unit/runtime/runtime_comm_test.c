@@ -590,7 +590,7 @@ test_refusals(void **state)
 	refuse((Collective){.kind = COMM_ALL_REDUCE, .dtype = F8E4M3, .n = 1},
 	       "no sums of f8e4m3 over ranks");
 	refuse((Collective){.kind = COMM_ALL_GATHER, .dtype = U4, .n = 8, .block = 3},
-	       "blocks of 3 elements of u4 are no whole bytes");
+	       "blocks of 3 elements of u4 are not whole bytes");
 	Status status = comm.control_ops->broadcast(comm.control, NULL, 0, comm.size);
 	assert_non_null(status);
 	status_free(status);
