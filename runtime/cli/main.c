@@ -177,7 +177,7 @@ resuming_command(Arena *arena, int argc, char **argv)
 	return copy;
 }
 
-/* Ends this process when its parent ends, even if the parent is killed. 0: the parent does not want it. */
+/* Ends this process when its parent ends, even if the parent is killed. parent: its process id; 0: do nothing. */
 static void
 end_with_parent(int64_t parent)
 {
