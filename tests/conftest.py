@@ -13,8 +13,15 @@ import unpack  # noqa: E402  tests/models/unpack.py
 ROOT = Path(__file__).resolve().parents[1]
 
 
-# The longest cases among others like them. `make thorough` runs them, too.
+# The longest cases among others like them; `*` ends a name that several begin with. `make thorough` runs them, too.
 THOROUGH = """
+test_ranks.py::test_ranks_must_agree[mpich* test_ranks.py::test_no_rank_outlives_another[mpich-2* test_ranks.py::test_a_suspended_job_goes_on[mpich]
+test_ranks.py::test_ranks_are_accumulation[mpich-gpt2_mini* test_ranks.py::test_the_step_before_a_fault_is_in_the_log[2-cpu]
+test_shard_checkpoints.py::test_each_mode_reads_each[zero2-async]
+
+test_offload.py::test_activations test_offload.py::test_moments_in_a_file
+test_offload.py::test_one_gpu[2] test_curves.py::test_losses[unet_mini-0-f32] test_curves.py::test_losses[vit_mini-0-f32]
+test_curves.py::test_losses[moe_mini-0-f32] test_curves.py::test_losses[gpt2_mini-3-f32] test_nccl.py::test_conformance[3]
 test_touched.py::test_parts_touch_little_twice[resnet50]
 test_cuda.py::test_models[resnet_mini] test_curves.py::test_losses[resnet_mini-0-f32] test_curves.py::test_losses[cnn_mnist-0-f64]
 test_cubins.py::test_resources[unet_mini] test_names.py::test_all_words_over_all_names[gpt2_mini_raw]
@@ -43,11 +50,24 @@ test_launch.py::test_srun_goes_on_with_fewer_tasks[mpich] test_launch.py::test_s
 """.split()
 
 
+# Under sanitizers besides: what they see there they see in shorter tests, too; without sanitizers these run.
+THOROUGH_SANITIZED = """
+test_onnxruntime_files.py::test_an_optimized_transformer_is_the_same* test_onnxruntime_files.py::test_an_optimized_model_is_the_same*
+test_malformed.py::test_malformed[G10-chain-100000] test_cli.py::test_grad_json
+test_open_dims.py::test_how_long_sizes_are_looked_for_hangs_on_the_file_alone[50000-False]
+""".split()
+
+
+def is_among(name, names):
+    return any(name == n or (n[-1] == "*" and name.startswith(n[:-1])) for n in names)
+
+
 def pytest_collection_modifyitems(items):
     if os.environ.get("GRADC_THOROUGH"):
         return
+    names = THOROUGH + (THOROUGH_SANITIZED if os.environ.get("GRADC_SANITIZED") else [])
     for item in items:
-        if item.nodeid.rsplit("/")[-1] in THOROUGH:
+        if is_among(item.nodeid.rsplit("/")[-1], names):
             item.add_marker(pytest.mark.skip(reason="long, and others like it run: `make thorough`"))
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.mark.skipif(not shutil.which("clang"), reason="clang is not installed")
 @pytest.mark.parametrize("target", ["onnx", "operators", "gir", "passes", "graph", "checkpoint"])
 def test_fuzz(target):
-    seconds = os.environ.get("GRADC_FUZZ_SECONDS", "20" if os.environ.get("GRADC_THOROUGH") else "10")
+    seconds = os.environ.get("GRADC_FUZZ_SECONDS", "20" if os.environ.get("GRADC_THOROUGH") else "6")
     done = subprocess.run([ROOT / "tests/fuzz/run", seconds, target], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout

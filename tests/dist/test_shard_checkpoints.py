@@ -21,7 +21,7 @@ from test_ranks import LAUNCHERS, errors_of, launch, losses, openmpi, script_of 
 from test_shard import regions, shard_executable  # noqa: E402
 
 MODES = ["zero1", "zero2", "zero3"]
-KILLS = int(os.environ.get("GRADC_KILLS", 8))
+KILLS = int(os.environ.get("GRADC_KILLS", "4"))
 
 
 @pytest.fixture(scope="module")
