@@ -18,7 +18,6 @@ THOROUGH = """
 test_ranks.py::test_ranks_must_agree[mpich* test_ranks.py::test_no_rank_outlives_another[mpich-2* test_ranks.py::test_a_suspended_job_goes_on[mpich]
 test_ranks.py::test_ranks_are_accumulation[mpich-gpt2_mini* test_ranks.py::test_the_step_before_a_fault_is_in_the_log[2-cpu]
 test_shard_checkpoints.py::test_each_mode_reads_each[zero2-async]
-
 test_offload.py::test_activations test_offload.py::test_moments_in_a_file
 test_offload.py::test_one_gpu[2] test_curves.py::test_losses[unet_mini-0-f32] test_curves.py::test_losses[vit_mini-0-f32]
 test_curves.py::test_losses[moe_mini-0-f32] test_curves.py::test_losses[gpt2_mini-3-f32] test_nccl.py::test_conformance[3]
