@@ -3,8 +3,8 @@
  * These are our own declarations of the library's backend interface, which cudnn_graph.h describes. Everything in it is a
  * descriptor with attributes: tensors, an operation on them, a graph of operations, the configurations that a heuristic
  * suggests for the graph, a plan. */
-#ifndef GRADC_CUDNN_H
-#define GRADC_CUDNN_H
+#ifndef GRADC_CUDNN_CUDNN_H
+#define GRADC_CUDNN_CUDNN_H
 
 #include "base/calls/library_call.h"
 

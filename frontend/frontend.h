@@ -1,6 +1,6 @@
 /* The face of frontend/: ONNX files to IR and back. Only frontend/ knows ONNX, opsets and protobuf. */
-#ifndef GRADC_FRONTEND_H
-#define GRADC_FRONTEND_H
+#ifndef GRADC_FRONTEND_FRONTEND_H
+#define GRADC_FRONTEND_FRONTEND_H
 
 #include "format/format.h"
 #include "ir/ir.h"

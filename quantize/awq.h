@@ -1,8 +1,8 @@
 /* Private header: AWQ (Lin et al. 2023, arXiv:2306.00978). A weight that meets large activations
  * matters more. So the inputs of a matrix are multiplied by s = mean|x|^alpha before rounding, and x
  * is divided by s. */
-#ifndef GRADC_AWQ_H
-#define GRADC_AWQ_H
+#ifndef GRADC_QUANTIZE_AWQ_H
+#define GRADC_QUANTIZE_AWQ_H
 
 #include "quantize/input_sums.h"
 

@@ -1,7 +1,7 @@
 /* Private header: finds the range of an activation from its values over real data, as onnxruntime's
  * calibrators do (onnxruntime/python/tools/quantization/calibrate.py). */
-#ifndef GRADC_CALIBRATE_H
-#define GRADC_CALIBRATE_H
+#ifndef GRADC_QUANTIZE_CALIBRATE_H
+#define GRADC_QUANTIZE_CALIBRATE_H
 
 #include "base/numbers/numbers.h"
 

@@ -1,8 +1,8 @@
 /* Private header: GPTQ (Frantar et al. 2022, arXiv:2210.17323). A product's weights are rounded one
  * input after the other. The inputs that follow compensate the change of the result, as far as the
  * data correlate the inputs. */
-#ifndef GRADC_GPTQ_H
-#define GRADC_GPTQ_H
+#ifndef GRADC_QUANTIZE_GPTQ_H
+#define GRADC_QUANTIZE_GPTQ_H
 
 #include "quantize/input_sums.h"
 

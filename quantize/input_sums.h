@@ -1,6 +1,6 @@
 /* Private header: statistics of a product's inputs over the data, for GPTQ and AWQ. */
-#ifndef GRADC_INPUT_SUMS_H
-#define GRADC_INPUT_SUMS_H
+#ifndef GRADC_QUANTIZE_INPUT_SUMS_H
+#define GRADC_QUANTIZE_INPUT_SUMS_H
 
 #include "frontend/frontend.h"
 

@@ -27,8 +27,8 @@
  *
  * Beside the computing threads, a Gradc has a thread that reads data, and with `save` a thread that writes checkpoints from a
  * copy of the states. With other ranks there is a thread that answers them. These threads handle no signals. */
-#ifndef GRADC_H
-#define GRADC_H
+#ifndef GRADC_RUNTIME_GRADC_H
+#define GRADC_RUNTIME_GRADC_H
 
 #include "format/format.h"
 

@@ -1,7 +1,7 @@
 /* The face of tools/, which is gradc itself: subcommands, their output, exit codes. Sections are
  * named after the .c file. */
-#ifndef GRADC_TOOLS_H
-#define GRADC_TOOLS_H
+#ifndef GRADC_TOOLS_TOOLS_H
+#define GRADC_TOOLS_TOOLS_H
 
 #include "quantize/quantize.h"
 

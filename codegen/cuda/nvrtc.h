@@ -1,7 +1,7 @@
 /* Private to cuda: how sources become machine code: NVRTC, the cache of its output, and nvdisasm. Sections
  * are named after the .c files. */
-#ifndef GRADC_CODEGEN_NVRTC_H
-#define GRADC_CODEGEN_NVRTC_H
+#ifndef GRADC_CODEGEN_CUDA_NVRTC_H
+#define GRADC_CODEGEN_CUDA_NVRTC_H
 
 #include "codegen/cuda/cuda.h"
 

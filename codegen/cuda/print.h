@@ -1,6 +1,6 @@
 /* Private to cuda: shared by the files that print CUDA C. Sections are named after the .c files. */
-#ifndef GRADC_CODEGEN_CUDA_IMPL_H
-#define GRADC_CODEGEN_CUDA_IMPL_H
+#ifndef GRADC_CODEGEN_CUDA_PRINT_H
+#define GRADC_CODEGEN_CUDA_PRINT_H
 
 #include "codegen/c/c.h"
 

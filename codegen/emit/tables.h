@@ -1,6 +1,6 @@
 /* Private to emit: shared by the files that write an executable's tables. */
-#ifndef GRADC_CODEGEN_TABLES_IMPL_H
-#define GRADC_CODEGEN_TABLES_IMPL_H
+#ifndef GRADC_CODEGEN_EMIT_TABLES_H
+#define GRADC_CODEGEN_EMIT_TABLES_H
 
 #include "codegen/emit/emit.h"
 #include "codegen/legalize/legalize.h"

@@ -1,6 +1,6 @@
 /* Private to fuse: shared by fuse.c and outline.c. */
-#ifndef GRADC_CODEGEN_FUSE_IMPL_H
-#define GRADC_CODEGEN_FUSE_IMPL_H
+#ifndef GRADC_CODEGEN_FUSE_OUTLINE_H
+#define GRADC_CODEGEN_FUSE_OUTLINE_H
 
 #include "codegen/fuse/store_plan.h"
 

@@ -1,6 +1,6 @@
 /* Private to fuse: shared by the files of the store plan. */
-#ifndef GRADC_CODEGEN_STORE_PLAN_IMPL_H
-#define GRADC_CODEGEN_STORE_PLAN_IMPL_H
+#ifndef GRADC_CODEGEN_FUSE_PLAN_H
+#define GRADC_CODEGEN_FUSE_PLAN_H
 
 #include "codegen/fuse/store_plan.h"
 

@@ -1,8 +1,8 @@
 /* Decides whether readers compute a value again instead of loading it from memory. There is one cost model
  * for two users: the store plan, for values that the next kernels read; and rematerialize, for values that
  * wait for the backward pass. */
-#ifndef GRADC_CODEGEN_RECOMPUTE_H
-#define GRADC_CODEGEN_RECOMPUTE_H
+#ifndef GRADC_CODEGEN_FUSE_RECOMPUTE_H
+#define GRADC_CODEGEN_FUSE_RECOMPUTE_H
 
 #include "codegen/target/target.h"
 #include "ir/ir.h"

@@ -1,8 +1,8 @@
 /* The store plan: which nodes share a kernel, and so which values lie in memory. It is an analysis and
  * changes no node: `fuse` makes a function of each group, and `rematerialize` reads which values would be
  * stored. */
-#ifndef GRADC_CODEGEN_STORE_PLAN_H
-#define GRADC_CODEGEN_STORE_PLAN_H
+#ifndef GRADC_CODEGEN_FUSE_STORE_PLAN_H
+#define GRADC_CODEGEN_FUSE_STORE_PLAN_H
 
 #include "codegen/fuse/fuse.h"
 

@@ -1,7 +1,7 @@
 /* Compiles loop IR to machine code through LLVM's C API. print.c builds an LLVM module, object.c compiles
  * it. No other room knows LLVM. Private to llvm. */
-#ifndef GRADC_CODEGEN_LLVM_H
-#define GRADC_CODEGEN_LLVM_H
+#ifndef GRADC_CODEGEN_LLVM_LLVM_H
+#define GRADC_CODEGEN_LLVM_LLVM_H
 
 #include "codegen/build/build.h"
 

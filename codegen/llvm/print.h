@@ -1,6 +1,6 @@
 /* Private to llvm: shared by the files that print LLVM IR. Sections are named after the .c files. */
-#ifndef GRADC_CODEGEN_LLVM_IMPL_H
-#define GRADC_CODEGEN_LLVM_IMPL_H
+#ifndef GRADC_CODEGEN_LLVM_PRINT_H
+#define GRADC_CODEGEN_LLVM_PRINT_H
 
 #include "codegen/llvm/llvm.h"
 

@@ -1,6 +1,6 @@
 /* Private to lower: shared by its files. */
-#ifndef GRADC_CODEGEN_LOWER_IMPL_H
-#define GRADC_CODEGEN_LOWER_IMPL_H
+#ifndef GRADC_CODEGEN_LOWER_NEST_H
+#define GRADC_CODEGEN_LOWER_NEST_H
 
 #include "codegen/fuse/fuse.h"
 #include "codegen/lower/lower.h"

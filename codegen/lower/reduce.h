@@ -1,6 +1,6 @@
 /* Private to lower: shared by the files that lower kernels with reductions. */
-#ifndef GRADC_CODEGEN_REDUCE_IMPL_H
-#define GRADC_CODEGEN_REDUCE_IMPL_H
+#ifndef GRADC_CODEGEN_LOWER_REDUCE_H
+#define GRADC_CODEGEN_LOWER_REDUCE_H
 
 #include "codegen/lower/nest.h"
 

@@ -1,7 +1,7 @@
 /* Private to schedule: the free ranges of an arena, while a plan is made. Takes the best fit and joins
  * neighbouring ranges; every call takes logarithmic time. */
-#ifndef GRADC_CODEGEN_FREE_BLOCKS_H
-#define GRADC_CODEGEN_FREE_BLOCKS_H
+#ifndef GRADC_CODEGEN_SCHEDULE_FREE_BLOCKS_H
+#define GRADC_CODEGEN_SCHEDULE_FREE_BLOCKS_H
 
 #include "base/base.h"
 

@@ -1,6 +1,6 @@
 /* Private to schedule: how long each unit stays in SPACE_GATHERED, and where. */
-#ifndef GRADC_CODEGEN_STAYS_H
-#define GRADC_CODEGEN_STAYS_H
+#ifndef GRADC_CODEGEN_SCHEDULE_STAYS_H
+#define GRADC_CODEGEN_SCHEDULE_STAYS_H
 
 #include "ir/ir.h"
 

@@ -1,6 +1,6 @@
 /* Private to schedule: writes the instructions of the communication stream for what ranks exchange. */
-#ifndef GRADC_CODEGEN_TRAVEL_H
-#define GRADC_CODEGEN_TRAVEL_H
+#ifndef GRADC_CODEGEN_SCHEDULE_TRAVEL_H
+#define GRADC_CODEGEN_SCHEDULE_TRAVEL_H
 
 #include "codegen/schedule/schedule.h"
 

@@ -1,8 +1,8 @@
 /* Private header: state and helpers for the rows that write a program's nodes as ONNX. Each value of
  * the program has a name in the graph. A row reads the names of its operands and sets the name of
  * its result. */
-#ifndef GRADC_ONNX_OUT_WRITER_H
-#define GRADC_ONNX_OUT_WRITER_H
+#ifndef GRADC_FRONTEND_EXPORT_WRITER_H
+#define GRADC_FRONTEND_EXPORT_WRITER_H
 
 #include "frontend/export/branches.h"
 

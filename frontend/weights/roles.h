@@ -1,7 +1,7 @@
 /* Private header: shared by the files that judge tensors. roles.c applies the rules in order; the
  * other files define them. */
-#ifndef GRADC_ROLES_H
-#define GRADC_ROLES_H
+#ifndef GRADC_FRONTEND_WEIGHTS_ROLES_H
+#define GRADC_FRONTEND_WEIGHTS_ROLES_H
 
 #include "frontend/weights/weights.h"
 

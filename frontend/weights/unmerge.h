@@ -1,7 +1,7 @@
 /* Private header: shared by the files that restore lost tensors. A tensor is lost if the signature
  * lists it and the file lacks it. A claim says which reads of another tensor belong to a lost one. */
-#ifndef GRADC_UNMERGE_H
-#define GRADC_UNMERGE_H
+#ifndef GRADC_FRONTEND_WEIGHTS_UNMERGE_H
+#define GRADC_FRONTEND_WEIGHTS_UNMERGE_H
 
 #include "frontend/weights/weights.h"
 

@@ -1,6 +1,6 @@
 /* The command line of a training executable, a client of gradc.h. Sections are named after the .c files. */
-#ifndef GRADC_CLI_H
-#define GRADC_CLI_H
+#ifndef GRADC_RUNTIME_CLI_CLI_H
+#define GRADC_RUNTIME_CLI_CLI_H
 
 #include "config/config.h"
 #include "runtime/gradc.h"

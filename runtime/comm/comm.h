@@ -8,8 +8,8 @@
  *
  * A rank that waits long for another rank asks whether it is alive. A rank that answers, for example because its disk is slow,
  * is reported (CommOptions.report) and waited for without end. A rank that is silent for `patience` seconds is lost: EXIT_HANG. */
-#ifndef GRADC_COMM_H
-#define GRADC_COMM_H
+#ifndef GRADC_RUNTIME_COMM_COMM_H
+#define GRADC_RUNTIME_COMM_COMM_H
 
 #include "format/format.h"
 

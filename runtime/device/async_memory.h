@@ -1,7 +1,7 @@
 /* Private to this room: memory of the async device. Each allocation is mapped twice: without permissions at the address that
  * the host gets, and readable for the device's threads. */
-#ifndef GRADC_ASYNC_MEMORY_H
-#define GRADC_ASYNC_MEMORY_H
+#ifndef GRADC_RUNTIME_DEVICE_ASYNC_MEMORY_H
+#define GRADC_RUNTIME_DEVICE_ASYNC_MEMORY_H
 
 #include "runtime/device/device.h"
 

@@ -1,7 +1,7 @@
 /* Private to this room: streams of a device that computes in the caller's thread. A call is done when it returns, unless its
  * stream waits for a host's task, such as a collective. Then the work is queued in order and tried again between kernels. */
-#ifndef GRADC_CPU_STREAMS_H
-#define GRADC_CPU_STREAMS_H
+#ifndef GRADC_RUNTIME_DEVICE_CPU_STREAMS_H
+#define GRADC_RUNTIME_DEVICE_CPU_STREAMS_H
 
 #include "runtime/device/device.h"
 

@@ -6,8 +6,8 @@
  *
  * After queued work has failed, the device can no longer be used: work on all streams is dropped. Events are still recorded, so
  * that no wait hangs. `fault` and `sync` return the failure each time they are called. */
-#ifndef GRADC_DEVICE_H
-#define GRADC_DEVICE_H
+#ifndef GRADC_RUNTIME_DEVICE_DEVICE_H
+#define GRADC_RUNTIME_DEVICE_DEVICE_H
 
 #include "format/format.h"
 

@@ -1,7 +1,7 @@
 /* Private to this room: kernels of an executable that a library runs in place of their loops. Calls are prepared once; constant
  * operands are packed in the library's own layout. */
-#ifndef GRADC_LIBRARY_CALLS_H
-#define GRADC_LIBRARY_CALLS_H
+#ifndef GRADC_RUNTIME_DEVICE_LIBRARY_CALLS_H
+#define GRADC_RUNTIME_DEVICE_LIBRARY_CALLS_H
 
 #include "runtime/device/device.h"
 #include "runtime/library/library.h"

@@ -1,7 +1,7 @@
 /* Private to this room: cuBLASLt, NVIDIA's library of matrix products, opened with dlopen. Nothing of CUDA is needed to build
  * gradc. These are our own declarations of the interface that cublasLt.h describes; generations 12 and 13 have the same one. */
-#ifndef GRADC_RUNTIME_CUDA_CUBLASLT_H
-#define GRADC_RUNTIME_CUDA_CUBLASLT_H
+#ifndef GRADC_RUNTIME_LIBRARY_CUBLASLT_H
+#define GRADC_RUNTIME_LIBRARY_CUBLASLT_H
 
 #include "base/base.h"
 #include "runtime/library/library.h"

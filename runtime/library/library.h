@@ -1,8 +1,8 @@
 /* The interface to a library that runs products and convolutions in place of generated loops: a table of functions. oneDNN
  * implements it for the host (onednn*.c), cuBLASLt and cuDNN for NVIDIA's GPUs (cublaslt*.c, cudnn.c).
  * runtime/device/library_calls.c knows only this interface. */
-#ifndef GRADC_LIBRARY_H
-#define GRADC_LIBRARY_H
+#ifndef GRADC_RUNTIME_LIBRARY_LIBRARY_H
+#define GRADC_RUNTIME_LIBRARY_LIBRARY_H
 
 #include "base/calls/library_call.h"
 #include "runtime/host/host.h"

@@ -4,7 +4,7 @@
  * because they hold the addresses of its tile. onednn_run.c runs the calls. */
 #if GRADC_ONEDNN
 #include "base/numbers/numbers.h"
-#include "runtime/library/onednn_impl.h"
+#include "runtime/library/onednn.h"
 #include "runtime/library/onednn_slow.h"
 
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 /* Convolutions and their gradients for oneDNN. It has fast code for layouts with blocks of channels; copying to these layouts
  * and back takes a twentieth of the time that it saves. */
 #if GRADC_ONEDNN
-#include "runtime/library/onednn_impl.h"
+#include "runtime/library/onednn.h"
 
 enum { TILE_OUTPUTS = 32, TILE_GROUPS = 16, MAX_DIMS = MAX_LIBRARY_SPATIAL + 3 };
 

@@ -1,6 +1,6 @@
 /* Products for oneDNN, whose matmul takes our strides. */
 #if GRADC_ONEDNN
-#include "runtime/library/onednn_impl.h"
+#include "runtime/library/onednn.h"
 
 #include <string.h>
 

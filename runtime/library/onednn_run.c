@@ -1,7 +1,7 @@
 /* Runs the calls that onednn.c has prepared: sets addresses of memory objects, copies operands, runs primitives. */
 #if GRADC_ONEDNN
 #include "base/numbers/numbers.h"
-#include "runtime/library/onednn_impl.h"
+#include "runtime/library/onednn.h"
 
 static dnnl_status_t
 copy(const PreparedCall *c, const Tile *t, int i, dnnl_memory_t *m)

@@ -1,6 +1,6 @@
 /* Private to this room: which code of the library is slower than the loops. */
-#ifndef GRADC_ONEDNN_SLOW_H
-#define GRADC_ONEDNN_SLOW_H
+#ifndef GRADC_RUNTIME_LIBRARY_ONEDNN_SLOW_H
+#define GRADC_RUNTIME_LIBRARY_ONEDNN_SLOW_H
 
 #include "base/calls/library_call.h"
 

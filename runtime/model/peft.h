@@ -8,8 +8,8 @@
  *
  * Parameters that are trained whole (modules_to_save) are base_model.model.M.weight. peft.c knows where each tensor is;
  * peft_write.c and peft_load.c write and read them. */
-#ifndef GRADC_PEFT_H
-#define GRADC_PEFT_H
+#ifndef GRADC_RUNTIME_MODEL_PEFT_H
+#define GRADC_RUNTIME_MODEL_PEFT_H
 
 #include "runtime/model/model.h"
 

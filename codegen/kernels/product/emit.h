@@ -1,7 +1,7 @@
 /* Private to product: shared by its files. cut.c decides, pack.c packs, sums.c multiplies, product.c has the
  * parts and the kernels. */
-#ifndef GRADC_CODEGEN_KERNELS_PRODUCT_IMPL_H
-#define GRADC_CODEGEN_KERNELS_PRODUCT_IMPL_H
+#ifndef GRADC_CODEGEN_KERNELS_PRODUCT_EMIT_H
+#define GRADC_CODEGEN_KERNELS_PRODUCT_EMIT_H
 
 #include "codegen/kernels/product/product.h"
 

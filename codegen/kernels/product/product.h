@@ -1,7 +1,7 @@
 /* The blocked matrix product that dot and the convolutions use. cut.c decides how it is cut; product.c has
  * its loops. */
-#ifndef GRADC_CODEGEN_KERNELS_PRODUCT_H
-#define GRADC_CODEGEN_KERNELS_PRODUCT_H
+#ifndef GRADC_CODEGEN_KERNELS_PRODUCT_PRODUCT_H
+#define GRADC_CODEGEN_KERNELS_PRODUCT_PRODUCT_H
 
 #include "codegen/kernels/tiles.h"
 #include "codegen/strategy/strategy.h"

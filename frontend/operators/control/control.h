@@ -1,6 +1,6 @@
 /* Private header: graphs among a node's attributes, for If, Loop and Scan. */
-#ifndef GRADC_CONTROL_H
-#define GRADC_CONTROL_H
+#ifndef GRADC_FRONTEND_OPERATORS_CONTROL_CONTROL_H
+#define GRADC_FRONTEND_OPERATORS_CONTROL_CONTROL_H
 
 #include "frontend/import/import.h"
 

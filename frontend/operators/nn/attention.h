@@ -1,7 +1,7 @@
 /* Private header: parts of attention, for the operators that contain it. Axis 1 holds heads: q [B,
  * H, S, D], k [B, Hkv, T, D], v [B, Hkv, T, Dv]. Query heads h * H/Hkv .. share head h of k and v. */
-#ifndef GRADC_ATTENTION_H
-#define GRADC_ATTENTION_H
+#ifndef GRADC_FRONTEND_OPERATORS_NN_ATTENTION_H
+#define GRADC_FRONTEND_OPERATORS_NN_ATTENTION_H
 
 #include "frontend/import/import.h"
 

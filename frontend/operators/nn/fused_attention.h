@@ -1,6 +1,6 @@
 /* Private header: shared by onnxruntime's attention operators. */
-#ifndef GRADC_FUSED_ATTENTION_H
-#define GRADC_FUSED_ATTENTION_H
+#ifndef GRADC_FRONTEND_OPERATORS_NN_FUSED_ATTENTION_H
+#define GRADC_FRONTEND_OPERATORS_NN_FUSED_ATTENTION_H
 
 #include "frontend/operators/nn/attention.h"
 

@@ -1,7 +1,7 @@
 /* Private header: windows that slide over spatial axes, with the attributes that Conv, ConvTranspose
  * and the pools share. */
-#ifndef GRADC_WINDOW_H
-#define GRADC_WINDOW_H
+#ifndef GRADC_FRONTEND_OPERATORS_NN_WINDOW_H
+#define GRADC_FRONTEND_OPERATORS_NN_WINDOW_H
 
 #include "frontend/import/import.h"
 

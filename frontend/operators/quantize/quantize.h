@@ -1,6 +1,6 @@
 /* Private header: shared by the files of quantized operators; quantize.c defines the functions. */
-#ifndef GRADC_ONNX_QUANTIZE_H
-#define GRADC_ONNX_QUANTIZE_H
+#ifndef GRADC_FRONTEND_OPERATORS_QUANTIZE_QUANTIZE_H
+#define GRADC_FRONTEND_OPERATORS_QUANTIZE_QUANTIZE_H
 
 #include "frontend/import/import.h"
 

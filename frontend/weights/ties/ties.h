@@ -1,7 +1,7 @@
 /* Private header: shared by the files that find equal parameters. candidates.c chooses the pairs,
  * ties.c decides on each, notes.c lists the results. */
-#ifndef GRADC_TIES_H
-#define GRADC_TIES_H
+#ifndef GRADC_FRONTEND_WEIGHTS_TIES_TIES_H
+#define GRADC_FRONTEND_WEIGHTS_TIES_TIES_H
 
 #include "frontend/weights/weights.h"
 

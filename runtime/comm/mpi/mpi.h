@@ -1,7 +1,7 @@
 /* Private to this room: what the files over MPI share. Only one thread at a time may call the library (MPI_THREAD_SERIALIZED).
  * `lock` is held around every call, but never while a rank sleeps or prints. */
-#ifndef GRADC_COMM_MPI_H
-#define GRADC_COMM_MPI_H
+#ifndef GRADC_RUNTIME_COMM_MPI_MPI_H
+#define GRADC_RUNTIME_COMM_MPI_MPI_H
 
 #include "runtime/comm/comm.h"
 #include "runtime/comm/mpi/mpi_library.h"

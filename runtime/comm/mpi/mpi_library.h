@@ -1,8 +1,8 @@
 /* The room's face: an MPI library opened at run time, so that executables also run without MPI. The two ABIs differ in their
  * handles: addresses in Open MPI, numbers in MPICH (Intel MPI, MVAPICH, Cray). Both fit into a word, and 64-bit calling
  * conventions pass words. */
-#ifndef GRADC_MPI_LIBRARY_H
-#define GRADC_MPI_LIBRARY_H
+#ifndef GRADC_RUNTIME_COMM_MPI_MPI_LIBRARY_H
+#define GRADC_RUNTIME_COMM_MPI_MPI_LIBRARY_H
 
 #include "base/base.h"
 

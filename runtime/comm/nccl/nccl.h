@@ -1,6 +1,6 @@
 /* Private to this room: what the files over NCCL share. */
-#ifndef GRADC_COMM_NCCL_H
-#define GRADC_COMM_NCCL_H
+#ifndef GRADC_RUNTIME_COMM_NCCL_NCCL_H
+#define GRADC_RUNTIME_COMM_NCCL_NCCL_H
 
 #include "runtime/comm/comm.h"
 #include "runtime/comm/nccl/nccl_library.h"

@@ -1,7 +1,7 @@
 /* The room's face: NCCL, libnccl.so.2, opened with dlopen. These are our own declarations of the interface that nccl.h
  * describes. */
-#ifndef GRADC_NCCL_LIBRARY_H
-#define GRADC_NCCL_LIBRARY_H
+#ifndef GRADC_RUNTIME_COMM_NCCL_NCCL_LIBRARY_H
+#define GRADC_RUNTIME_COMM_NCCL_NCCL_LIBRARY_H
 
 #include "base/base.h"
 

@@ -1,6 +1,6 @@
 /* Private to this room: how ranks meet over TCP, and sockets. */
-#ifndef GRADC_COMM_TCP_MEET_H
-#define GRADC_COMM_TCP_MEET_H
+#ifndef GRADC_RUNTIME_COMM_TCP_MEET_H
+#define GRADC_RUNTIME_COMM_TCP_MEET_H
 
 #include "runtime/comm/tcp/tcp.h"
 

@@ -3,8 +3,8 @@
  *
  * A thread of each rank reads all messages and answers pings, even while the rank computes. A single lock guards everything
  * about connections. Messages are the host's bytes: all ranks have the same byte order, as their states have. */
-#ifndef GRADC_COMM_TCP_H
-#define GRADC_COMM_TCP_H
+#ifndef GRADC_RUNTIME_COMM_TCP_TCP_H
+#define GRADC_RUNTIME_COMM_TCP_TCP_H
 
 #include "runtime/comm/comm.h"
 

@@ -1,7 +1,7 @@
 /* Private to this room: what the files of the CUDA device share. Every call of the driver is made with the device's context
  * current in the thread. */
-#ifndef GRADC_RUNTIME_CUDA_CUDA_IMPL_H
-#define GRADC_RUNTIME_CUDA_CUDA_IMPL_H
+#ifndef GRADC_RUNTIME_DEVICE_CUDA_CUDA_H
+#define GRADC_RUNTIME_DEVICE_CUDA_CUDA_H
 
 #include "runtime/device/cuda/driver.h"
 #include "runtime/device/library_calls.h"

@@ -1,7 +1,7 @@
 /* Private to this room: CUDA's driver, libcuda.so.1, opened with dlopen. Neither building gradc nor running on a CPU needs
  * CUDA. These are our own declarations of the interface that cuda.h describes. */
-#ifndef GRADC_RUNTIME_CUDA_DRIVER_H
-#define GRADC_RUNTIME_CUDA_DRIVER_H
+#ifndef GRADC_RUNTIME_DEVICE_CUDA_DRIVER_H
+#define GRADC_RUNTIME_DEVICE_CUDA_DRIVER_H
 
 #include "base/base.h"
 

@@ -1,7 +1,7 @@
 /* Private to this room, for onednn*.c: the library's functions, and what differs between its generations and between kinds of
  * calls. */
-#ifndef GRADC_ONEDNN_IMPL_H
-#define GRADC_ONEDNN_IMPL_H
+#ifndef GRADC_RUNTIME_LIBRARY_ONEDNN_H
+#define GRADC_RUNTIME_LIBRARY_ONEDNN_H
 
 #include "runtime/library/library.h"
 
