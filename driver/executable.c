@@ -356,7 +356,8 @@ library_name(Arena *arena, const char *path)
 	return name;
 }
 
-/* Runs the remaining passes, and writes all tables but those with contents of files. */
+/* Runs the remaining passes, and writes the tables. link_tables adds the list of files and the
+ * export template. */
 static bool
 write_tables(Session *s, bool with_update, FormatWriter *w)
 {

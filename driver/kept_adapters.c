@@ -1,5 +1,5 @@
-/* --load-adapter NAME=DIR: puts adapters into the executable, whose --adapter=NAME starts from one
- * of them. */
+/* --load-adapter NAME=DIR: puts adapters into the executable; its --adapter=NAME starts from the
+ * adapter of that name. */
 #include "driver/driver.h"
 
 #include <jansson.h>

@@ -1,5 +1,5 @@
-/* Checks the files that a command reads and writes before it writes any: those that options name,
- * and those that they do not. */
+/* Checks the files that a command reads and writes before it writes any: files named by options, and
+ * files that belong to them, such as external data. */
 #include "driver/driver.h"
 
 #include <string.h>

@@ -161,7 +161,8 @@ activations_of(const char *type)
 	return ACTIVATIONS_STATIC;
 }
 
-/* Sets scales and zero points from the file's numbers. At export those of the training replace them. */
+/* Sets scales and zero points from the file's numbers. At export, the scales and zero points of the
+ * training replace them. */
 static bool
 set_first_scales(const Session *s, QuantizedTensor *t)
 {

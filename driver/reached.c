@@ -15,8 +15,8 @@ pass_codes(Session *s)
 	pipeline_run(&p, s->m, &s->stage, &o, s->diag);
 }
 
-/* The loss may read all outputs, or the one that --loss names. A weight on which none of these
- * depends cannot be trained, whatever the loss is. */
+/* A loss reads all outputs, or the output that --loss names. A weight that these outputs do not
+ * depend on cannot be trained. */
 void
 session_freeze_unreached(Session *s)
 {

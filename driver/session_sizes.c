@@ -161,8 +161,8 @@ works_with(Search *x, FreeDim *dim, int64_t size)
 	return works(x);
 }
 
-/* Finds the smallest size that works between `low`, which does not, and `high`, which does,
- * supposing that all larger ones do. */
+/* Bisects for the smallest size that works. `low` does not work and `high` does; sizes above the
+ * smallest one are assumed to work. */
 static void
 bisect(Search *x, FreeDim *dim, int64_t low, int64_t high)
 {

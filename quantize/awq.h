@@ -6,9 +6,9 @@
 
 #include "quantize/input_sums.h"
 
-/* The g->n factors for matrices that read the same value, whose sums are in g. alpha is the one of
- * 0, 0.05, ... 0.95 that changes the products least. The result is in the arena. NULL: alpha 0 is
- * best, so all factors are 1. */
+/* The g->n factors for matrices that read the same value, whose sums are in g. The factors use the
+ * alpha of 0, 0.05, ... 0.95 that changes the products least. The result is in the arena. NULL:
+ * alpha 0 is best, so all factors are 1. */
 const float *awq_factors(const InputSums *g, Arena *arena, const QuantizedTensors *readers);
 
 #endif

@@ -311,7 +311,7 @@ add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
 	return t;
 }
 
-/* Adds a bias of zeros to a product that could have a bias but has none. */
+/* Adds a bias of zeros to a product that may have a bias and lacks it. */
 static void
 add_zeros(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *w)
 {

@@ -20,7 +20,7 @@ inside(GraphWriter *w, const Node *n, int operand, int64_t extent)
 	                     writer_binary(w, "Less", i, writer_number(w, d, (double)extent)));
 }
 
-/* The indices in operand 1 of n, with `instead` in place of those out of range. */
+/* The indices in operand 1 of n; an index out of range is replaced by `instead`. */
 static const char *
 safe_indices(GraphWriter *w, const Node *n, const char *inside, int64_t instead)
 {

@@ -140,10 +140,10 @@ same_symbol(const Importer *im, const ImportPort *p, const ImportPort *of)
 	return !*a || !*b || !strcmp(a, b) || (is_batch(im, p) && is_batch(im, of));
 }
 
-/* May p's batch axis be the one of `of`? An x [time,batch,features] has rows, but a state
- * [layers,batch,hidden] is one array for every step, although both have an axis called batch behind
- * another axis. They differ in the axes before it: a time axis is open; else these axes must equal
- * those of `of`. */
+/* May p's batch axis be the same axis as that of `of`? An x [time,batch,features] has rows, but a
+ * state [layers,batch,hidden] is one array for every step; both have an axis called batch behind
+ * another axis. The axes before the batch axis decide: an open time axis is accepted, and fixed axes
+ * must equal those of `of`. */
 static bool
 may_follow(const ImportPort *p, const ImportPort *of)
 {

@@ -1,4 +1,4 @@
-/* Places: what a node does with each of its inputs, as far as that tells what a tensor there is. */
+/* Places: the use that a node makes of each of its inputs, as a hint at the kind of tensor there. */
 #include "frontend/weights/roles.h"
 
 #define MICROSOFT "com.microsoft."

@@ -1,4 +1,4 @@
-/* Where a value comes from and leads to, as far as that tells what a tensor is. */
+/* Traces values to their sources and to their uses, as hints at the kind of a tensor. */
 #include "frontend/weights/roles.h"
 #include "frontend/weights/values.h"
 

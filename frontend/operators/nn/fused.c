@@ -127,7 +127,7 @@ rows_at(OnnxNode *n, int table, int i)
 	return e_gather(n, rows, at, 0);
 }
 
-/* Rows of the table of positions: the first ones, or those that input 8 names. */
+/* The first rows of the table of positions, or the rows that input 8 names. */
 static Value *
 position_rows(OnnxNode *n, int64_t tokens)
 {

@@ -315,7 +315,7 @@ warn_idle(Repairs *r)
 	}
 }
 
-/* Collects the names to keep apart: those of --no-tie, and copies that repairs made. */
+/* Collects the names to keep apart: names of --no-tie, and copies that repairs made. */
 static void
 index_apart(Repairs *r)
 {
