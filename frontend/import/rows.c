@@ -140,7 +140,7 @@ same_symbol(const Importer *im, const ImportPort *p, const ImportPort *of)
 	return !*a || !*b || !strcmp(a, b) || (is_batch(im, p) && is_batch(im, of));
 }
 
-/* May p's batch axis be the same axis as that of `of`? An x [time,batch,features] has rows, but a
+/* Is p's batch axis the same dimension as the batch axis of `of`? An x [time,batch,features] has rows, but a
  * state [layers,batch,hidden] is one array for every step; both have an axis called batch behind
  * another axis. The axes before the batch axis decide: an open time axis is accepted, and fixed axes
  * must equal those of `of`. */
