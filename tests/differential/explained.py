@@ -160,7 +160,7 @@ REASONS = {
         "operators on element types that their opset's schema does not list",
         "gradc takes what its own operator is defined for: models that frameworks export with a type of a later "
         "opset work; outputs are compared with onnx's evaluator where that runs",
-        "gradc: frontend/README.md"),
+        "gradc: frontend/import/README.md"),
     "split of nothing": Reason(
         "Split of an empty axis", "every part is empty; onnxruntime refuses, onnx's evaluator divides by zero",
         "onnx: Split: \"If the tensor is not evenly splittable into num_outputs, the last chunk will be smaller\""),
