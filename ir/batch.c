@@ -1,9 +1,11 @@
-/* Which axis of each value counts the rows of a micro-batch, and whether rows see each other: x[rows,k] y[k,j] has
- * its rows along axis 0, and each of them is computed from its own row alone; x less its mean over axis 0 has
- * its rows along axis 0, too, and each is computed from all of them. Found forward along the nodes: by the factors along
- * which a node can be computed in parts, as parts of one row each need no others; by the `batch` column of rows
- * whose factors do not tell. A function is walked once for each set of axes of its parameters, however often it is called; where
- * loops in loops have too many such sets, what they make is taken for lost. */
+/* Finds which axis of each value counts the rows of a micro-batch, and whether an element depends on several rows. In
+ * x[rows,k] y[k,j] axis 0 counts rows, and each row of the result depends on its own row only. x minus its mean over
+ * axis 0 also has its rows along axis 0, but each element depends on all rows.
+ *
+ * The walk goes forward along the nodes. If a node can be computed in parts of one row each, its factors tell the axis of
+ * its results. A row whose factors do not tell has a column `batch`. A function is walked once for each set of axes of
+ * its parameters, however often it is called. If loops in loops have too many such sets, the axes of their results
+ * count as lost. */
 #include "ir/ir.h"
 
 static bool
@@ -42,7 +44,8 @@ batch_parts(const BatchFlow *fl, const BatchAxis *a)
 	return a->repeats * fl->rows;
 }
 
-/* Of results that are joined along the factor by which this operand's rows are cut. NULL: its rows are added up, or not cut. */
+/* The factor that cuts this operand's rows, if the results of its parts are joined. NULL: they are not joined, or there
+ * is no such factor. */
 static const Factor *
 joining_factor(const BatchFlow *fl, const Partition *p, int operand)
 {
@@ -57,7 +60,7 @@ joining_factor(const BatchFlow *fl, const Partition *p, int operand)
 	return cut ? f : NULL;
 }
 
-/* Is operand i cut along the factor as `lead` is, so that a part needs the same row of both? */
+/* Is operand i cut along the factor as `lead` is, so that a part needs the same row of both operands? */
 static bool
 cut_alike(const BatchFlow *fl, const Factor *f, int i, const BatchAxis *lead)
 {
@@ -101,7 +104,7 @@ flow_through(BatchFlow *fl)
 		batch_by_factors(fl);
 }
 
-/* of: by value id; params are set, and all that depends on no row is batch_none. */
+/* Sets `of`, by value id. On entry, `of` has the axes of the parameters, and batch_none for all other values. */
 static void
 flow_along(Arena *arena, const Function *f, int64_t rows, BatchWalks *walks, BatchAxis *of)
 {
@@ -134,18 +137,18 @@ all_none(Arena *arena, const Function *f)
 	return of;
 }
 
-/* ---- functions: what each walk along one made of its parameters' axes */
+/* ---- functions: the axes of a function's results for each set of axes of its parameters */
 enum { MOST_VISITS = 1 << 22 }; /* of nodes, in all walks together */
 typedef struct Walk Walk;
 struct Walk {
 	const Function *function;
 	const BatchAxis *params;
 	BatchAxis *results;
-	Walk *next; /* of the same hash */
+	Walk *next; /* next walk with the same hash */
 };
 struct BatchWalks {
-	IntMap *found; /* hash of a function and its parameters' axes -> Walk */
-	int64_t left;  /* visits */
+	IntMap *found; /* hash of a function and the axes of its parameters -> list of Walk */
+	int64_t left;  /* visits of nodes that are still allowed */
 };
 
 static uint64_t
@@ -202,7 +205,8 @@ batch_of_callee(const BatchFlow *fl, const Function *f, const BatchAxis *params,
 	if (!w && fl->walks->left > 0) {
 		fl->walks->left -= f->next_value_id;
 		w = walk_new(fl, f, params);
-		w->next = (Walk *)(uintptr_t)found; /* a function does not call itself */
+		w->next = (Walk *)(uintptr_t)
+			found; /* `found` is still the head of the list: a function does not call itself */
 		intmap_put(fl->walks->found, hash, (uint64_t)(uintptr_t)w);
 	}
 	for (int i = 0; i < n; i++)

@@ -1,4 +1,4 @@
-/* Nodes with inferred types. */
+/* Builds nodes with inferred types. */
 #include "ir/ir.h"
 
 #include <stdlib.h>
@@ -11,8 +11,9 @@ build_failed(const Builder *b, OpKind op, const char *fault)
 {
 	Text place = {0};
 
+	/* grad("exp") means: the row of that node built this one */
 	if (b->loc)
-		loc_text(&place, b->loc); /* grad("exp"): the row of that node built this */
+		loc_text(&place, b->loc);
 	fprintf(stderr, "gradc: internal error: build %s for %s: %s\n", op_table[op]->name,
 	        place.n ? place.at : "no node", fault);
 	abort();
@@ -42,7 +43,7 @@ build_node(Builder *b, OpKind op, int n, Value *const *operands, const void *att
 	Type few[16], results_few[16];
 	FuseClass fuse =
 		op_table[op]
-			->fuse; /* call, loop and cond have as many results as their functions */
+			->fuse; /* call, loop and cond may have many results: as many as their functions */
 
 	if (n <= COUNT(few) && fuse != FUSE_NONE && fuse != FUSE_CONTROL)
 		return build_with_types(b, op, n, operands, attr, few, results_few, COUNT(few));

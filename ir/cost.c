@@ -1,4 +1,4 @@
-/* What a node costs: arithmetic operations by its row, bytes by its types. */
+/* The cost of a node: arithmetic operations by its row, bytes by its types. */
 #include "ir/ir.h"
 
 int64_t
@@ -26,7 +26,7 @@ flops_per_operand(const Node *n)
 	return node_operand(n, 0)->type->n;
 }
 
-/* An operand that is read twice is in memory once. */
+/* Is operand i the same value as an earlier operand? Its bytes count once. */
 static bool
 is_repeated(const Node *n, int i)
 {

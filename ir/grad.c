@@ -1,12 +1,12 @@
-/* Reverse-mode automatic differentiation over one flat function: mark what the wanted values reach
- * and what the seeds depend on, then walk the nodes backwards, each row's `grad` adding to its
- * operands' cotangents. Griewank and Walther, "Evaluating Derivatives", 2008, chapter 3. */
+/* Reverse-mode automatic differentiation over one flat function. First mark the values that depend on a wanted value. Then
+ * walk the nodes backwards: each row's `grad` adds to the gradients of its operands. Griewank and Walther, "Evaluating
+ * Derivatives", 2008, chapter 3. */
 #include "ir/ir.h"
 
 typedef struct {
 	Builder *b;
 	Arena *arena;
-	bool *active;      /* by value id: depends on a wanted value, and is a float */
+	bool *active;      /* by value id: a float that depends on a wanted value */
 	Value **cotangent; /* by value id */
 	Diag *diag;
 	const char *fault;
@@ -113,7 +113,7 @@ mark_operands(Function *d)
 	}
 }
 
-/* A copy of the body in a new function whose further parameters are cotangents. */
+/* The derivative is a clone of f. Gradients of the float results become further parameters. */
 Function *
 function_gradient(Function *f, const char **fault)
 {

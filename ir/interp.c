@@ -1,4 +1,4 @@
-/* The interpreter: every node through its row's `eval`, values freed after their last use. */
+/* The interpreter: runs every node through its row's `eval`. A value is freed after its last use. */
 #include "ir/ir.h"
 
 #include <stdlib.h>
@@ -70,12 +70,12 @@ eval_tensor_round(EvalTensor *t)
 	}
 }
 
-/* A run of one function: its values, and scratch for the ops. Big tensors are malloc'ed so that they
- * can go after their last use. */
+/* A run of one function: its values, and scratch memory for the ops. Each result has its own heap allocation, so that it
+ * can be freed after its last use. */
 typedef struct {
 	Interp *in;
 	EvalTensor *values; /* by value id */
-	int *uses_left;     /* by value id; -1: borrowed, never freed */
+	int *uses_left;     /* by value id; 0: borrowed, never freed here */
 	Arena *scratch;
 } Frame;
 
@@ -114,7 +114,7 @@ run_node(Frame *fr, const Node *n)
 	for (int i = 0; i < n->n_results; i++) {
 		EvalTensor *kept = &fr->values[node_result(n, i)->id];
 		bool floats = dtype_is_float(kept->type->dtype);
-		if (results[i].at != kept->at) /* the op brought its own memory, in the arena */
+		if (results[i].at != kept->at) /* the op set its own memory, in the arena */
 			memcpy(kept->at, results[i].at, (size_t)kept->type->n * 8);
 		if (!fr->in->real || !floats)
 			eval_tensor_round(kept);

@@ -1,9 +1,8 @@
 /* The tensor IR: one SSA form from import to schedule. Sections are named after the .c file.
  *
- * A module holds states and functions; a function is one flat list of nodes; a node has an op,
- * operands, results, attributes and a location. The IR is pure: state changes only by `store`
- * nodes at the end of a function. Everything lives in the module's arena: addresses never move,
- * ids are dense. */
+ * A module holds states and functions. A function is one flat list of nodes. A node has an op, operands, results,
+ * attributes and a location. The IR is pure: only the `store` nodes at the end of a function change states. Everything
+ * lives in the module's arena: addresses never move, ids are dense. */
 #ifndef GRADC_IR_H
 #define GRADC_IR_H
 
@@ -17,61 +16,62 @@ typedef struct State State;
 typedef struct Kernel Kernel; /* ir/loop/loop.h */
 typedef struct OpRow OpRow;
 
-/* ---- type.c: dtype + shape, interned: two types are equal when the handles are. */
+/* ---- type.c: a type is dtype and shape, interned: two types are equal when their pointers are equal. */
 typedef struct {
 	DType dtype;
 	int rank;
-	int64_t n; /* elements */
+	int64_t n; /* number of elements */
 	int64_t dims[MAX_RANK];
 } TypeInfo;
 typedef const TypeInfo *Type;
 
 Type type_new(Module *m, DType dtype, int rank, const int64_t *dims);
 Type type_scalar(Module *m, DType dtype);
-Type type_with_dtype(Module *m, Type t, DType dtype); /* same shape */
+Type type_with_dtype(Module *m, Type t, DType dtype); /* the same shape */
 Type type_drop_axis(Module *m, Type t, int axis);
 bool type_same_shape(Type a, Type b);
 int64_t type_bytes(Type t);
-/* Row-major strides in elements. */
+/* Row-major strides, in elements. */
 void type_strides(Type t, int64_t strides[MAX_RANK]);
 void type_print(Text *out, Type t); /* f32[4,8]; f32[] is a scalar */
 
-/* A short list of integers: shapes, axes, pads. Unused places are 0. */
+/* A short list of integers: shapes, axes, pads. Unused entries of `at` are 0. */
 typedef struct {
 	int n;
-	int reserved; /* 0: no padding, so that lists compare and hash by their bytes */
+	int reserved; /* always 0. The struct has no padding, so lists compare and hash by their bytes */
 	int64_t at[MAX_RANK];
 } Ints;
-Ints ints_of_type(Type t); /* its dims */
+Ints ints_of_type(Type t); /* the dims of the type */
 bool ints_has(const Ints *list, int64_t x);
 
-/* ---- loc.c: where a node comes from. Derived, never lost. Interned. */
+/* ---- loc.c: a location says where a node comes from. Passes derive locations and never lose them. Interned. */
 typedef const struct LocInfo *Loc;
 struct LocInfo {
 	const char *text; /* an ONNX name, or the word of a derived location: "grad", "fused" */
-	int n_parts;      /* 0 for a name */
-	Loc parts[4];     /* fused keeps at most its first four */
+	int n_parts;      /* 0: an ONNX name */
+	Loc parts[4];     /* fused(...) keeps at most its first four parts */
 };
 Loc loc_name(Module *m, const char *name);
-Loc loc_gradient(Module *m, Loc of); /* grad(of); NULL of NULL */
+Loc loc_gradient(Module *m, Loc of); /* grad(of); NULL for NULL */
 bool loc_is_gradient(Loc loc);
 Loc loc_fuse(Module *m, const Loc *locs, int n);
-/* Of a node that a call of `inner`'s function became: inlined(call, inner). */
+/* The location of a node that was inlined: inlined(call, inner), where `inner` is the node's location in the
+ * callee. */
 Loc loc_inline(Module *m, Loc call, Loc inner);
-Loc loc_of_parts(Module *m, const char *word, const Loc *parts,
-                 int n);           /* at most four; any word but fused */
-void loc_text(Text *out, Loc loc); /* fused("/a", grad("/b")), as the text form has it */
+/* 1 to 4 parts; `word` is not "fused": loc_fuse makes that one */
+Loc loc_of_parts(Module *m, const char *word, const Loc *parts, int n);
+void loc_text(Text *out, Loc loc); /* in the text form: fused("/a", grad("/b")) */
 const char *loc_origin(Loc loc);   /* the first ONNX name inside; "" for NULL */
 
-/* ---- attributes: a struct per op and a table of its fields. Everything that touches attributes
- * (text, hash, comparison, cloning) goes through the table. */
+/* ---- attributes: each op has a struct of attributes and a table of its fields. Text, hash, comparison and cloning of
+ * attributes all go through the table. */
 typedef enum {
 	FIELD_INT,          /* int64_t */
 	FIELD_FLOAT,        /* double */
 	FIELD_BOOL,         /* bool */
-	FIELD_ENUM,         /* int, printed as one of .names */
+	FIELD_ENUM,         /* int, printed as one of the field's `names` */
 	FIELD_DTYPE,        /* DType */
-	FIELD_DTYPE_IF_ANY, /* int: 1 + DType; 0: not said */
+	FIELD_DTYPE_IF_ANY, /* int: 1 + DType; 0: not given */
 	FIELD_INTS,         /* Ints */
 	FIELD_TENSOR,       /* const Tensor * */
 	FIELD_FUNC,         /* Function * */
@@ -82,11 +82,11 @@ typedef struct {
 	const char *name;
 	FieldKind kind;
 	size_t offset;
-	const char *const *names; /* FIELD_ENUM, NULL-terminated */
-	bool optional;            /* left out of the text when zero, empty or NULL */
+	const char *const *names; /* for FIELD_ENUM, NULL-terminated */
+	bool optional;            /* the text leaves the field out if it is zero, empty or NULL */
 } Field;
 
-size_t field_size(FieldKind kind); /* bytes in the struct of attributes */
+size_t field_size(FieldKind kind); /* bytes of such a field in the struct of attributes */
 bool attr_equal(const OpRow *row, const void *a, const void *b);
 uint64_t attr_hash(const OpRow *row, const void *attr);
 
@@ -94,21 +94,23 @@ uint64_t attr_hash(const OpRow *row, const void *attr);
 typedef struct {
 	Type type;
 	const void *data;
-	uint64_t hash; /* of type and bytes */
+	uint64_t hash; /* hash of type and bytes */
 } Tensor;
-Tensor *tensor_new(Module *m, Type type, const void *data);    /* data is copied */
-Tensor *tensor_borrow(Module *m, Type type, const void *data); /* data must outlive the module */
-Tensor *tensor_splat(Module *m, Type type,
-                     double value); /* of an integer type: truncated, saturated; of bool: != 0 */
-const Tensor *tensor_convert(Module *m, const Tensor *t,
-                             DType to);              /* t itself where it is of `to` */
-bool tensor_equal(const Tensor *a, const Tensor *b); /* type and bits; NULL equals NULL */
-/* All elements equal? Then *value is it. */
+Tensor *tensor_new(Module *m, Type type, const void *data); /* copies the data */
+/* Keeps the pointer: the data must outlive the module */
+Tensor *tensor_borrow(Module *m, Type type, const void *data);
+/* All elements are `value`: truncated and saturated for an integer type, `!= 0` for bool. */
+Tensor *tensor_splat(Module *m, Type type, double value);
+/* The same elements in dtype `to`; t itself if it has that dtype */
+const Tensor *tensor_convert(Module *m, const Tensor *t, DType to);
+/* Same type and same bits; NULL equals NULL only */
+bool tensor_equal(const Tensor *a, const Tensor *b);
+/* Are all elements equal? If so, *value is their value. */
 bool tensor_is_splat(const Tensor *t, double *value);
 double tensor_float(const Tensor *t, int64_t i);
 int64_t tensor_int(const Tensor *t, int64_t i);
 
-/* ---- module.c: the graph and the only functions that change it. */
+/* ---- module.c: the graph, and the only functions that change it. */
 typedef enum {
 #define OP(name) OP_##name,
 #include "ir/ops/op_list.def"
@@ -118,27 +120,28 @@ typedef enum {
 
 typedef struct Use Use;
 struct Use {
-	Value *value; /* NULL: optional operand left out */
+	Value *value; /* NULL: an optional operand that was left out */
 	Node *user;
-	int index;         /* among the user's operands */
-	Use *next, **link; /* in value's list */
+	int index;         /* number of the operand */
+	Use *next, **link; /* list of the uses of `value` */
 };
 
 typedef enum { VALUE_RESULT, VALUE_PARAM, VALUE_STATE } ValueKind;
-/* What a parameter of a function is. */
+/* The meaning of a function's parameter. */
 typedef enum {
-	PARAM_ARGUMENT, /* of functions that others call */
-	PARAM_INPUT,    /* graph input `number`; a loss graph's own inputs count on behind them */
-	PARAM_LABELS,   /* the loss's target: graph input `number`, or -1: one that the loss made */
-	PARAM_SAMPLE_WEIGHT,  /* [rows]: 1 for a real row, 0 for padding */
-	PARAM_HYPERPARAMETER, /* `number` of base/numbers/scalar_list.def, with that dtype */
-	/* Of a function that is a gradient: what it takes of the call that it is the gradient of. */
-	PARAM_OPERAND,   /* operand `number` */
-	PARAM_RESULT,    /* result `number` */
-	PARAM_COTANGENT, /* the cotangent of result `number`, a float */
+	PARAM_ARGUMENT, /* of a function that others call */
+	PARAM_INPUT, /* graph input `number`; further inputs of a loss graph follow in the numbering */
+	PARAM_LABELS, /* target of the loss: graph input `number`; -1: an input that the loss added */
+	PARAM_SAMPLE_WEIGHT, /* [rows]: 1 for a real row, 0 for padding */
+	PARAM_HYPERPARAMETER, /* scalar `number` of base/numbers/scalar_list.def, with that scalar's dtype */
+	/* Parameters of a gradient function, which belongs to a call: */
+	PARAM_OPERAND,   /* operand `number` of the call */
+	PARAM_RESULT,    /* result `number` of the call */
+	PARAM_COTANGENT, /* gradient (a float) of result `number` of the call */
 } ParamKind;
-/* Of functions that loops and branches run: workspace offsets count from where the caller's workspace ends, and a value may lie
- * where the node has what a parameter stands for, or a result; `offset` is then the number of the parameter or result. */
+/* The memory region of a value. In a function that a loop or branch runs, workspace offsets count from the end of the
+ * caller's workspace, and a value may share the memory of a parameter (REGION_PARAM) or of a result of the node
+ * (REGION_RESULT). `offset` is then the number of the parameter or result. */
 typedef enum {
 	REGION_NONE,
 	REGION_STATE,
@@ -153,23 +156,23 @@ struct Value {
 	ValueKind kind;
 	Type type;
 	Function *function;
-	Node *node;       /* VALUE_RESULT */
-	State *state;     /* VALUE_STATE: its content when the function starts */
-	int index;        /* among the results or params */
-	const char *name; /* params: for people, never read for a meaning */
-	ParamKind param;  /* params: what it is */
-	int number;       /* params: see ParamKind */
-	bool has_rows;    /* params: axis rows_axis counts the rows of a micro-batch */
+	Node *node; /* of VALUE_RESULT */
+	State *state; /* of VALUE_STATE: the state whose content at the function's start the value is */
+	int index;        /* number among the node's results, or among the function's parameters */
+	const char *name; /* of parameters: for people; code never reads a meaning from it */
+	ParamKind param;  /* of parameters: the meaning */
+	int number;       /* of parameters: see ParamKind */
+	bool has_rows;    /* of parameters: axis rows_axis counts the rows of a micro-batch */
 	int rows_axis;
 	Use *uses;
-	/* Set by the `memory` pass. */
+	/* Set by the `memory` pass: */
 	Region region;
-	int64_t offset; /* bytes; see Region */
+	int64_t offset; /* in bytes; or a number: see Region */
 };
 
 /* In which micro-batches of a step a node runs. */
 typedef enum { WHEN_ALWAYS, WHEN_FIRST, WHEN_LATER, WHEN_LAST } When;
-/* Bit 0: it may run in the first, bit 1: in a later one. */
+/* Bit 0: the node runs in the first micro-batch; bit 1: it runs in some later one. */
 static inline unsigned
 when_runs(When when)
 {
@@ -184,38 +187,40 @@ struct Node {
 	int n_operands, n_results;
 	Use *operands;
 	Value **results;
-	void *attr; /* row->attr_size bytes */
+	void *attr; /* row->attr_size bytes; the struct of the op */
 	Loc loc;
-	int line; /* in the module's file; 0: made by a pass or an importer */
+	int line; /* line in the module's file; 0: a pass or an importer made the node */
 	Phase phase;
 	When when;
 };
 
 typedef enum {
-	STATE_PARAMETER, /* weights; `trainable` says which */
+	STATE_PARAMETER, /* weights; `trainable` says whether they are trained */
 	STATE_STATISTIC, /* running mean and variance */
-	STATE_MOMENT,    /* of the optimizer */
+	STATE_MOMENT,    /* moment of the optimizer */
 	STATE_GRADIENT,
-	STATE_LOSS_SUM,   /* sum of the loss's terms over micro-batches */
-	STATE_LOSS_COUNT, /* and of their weights */
-	STATE_CORRECT,    /* weighted hits of an evaluation */
+	STATE_LOSS_SUM,   /* sum of the loss's terms over the micro-batches */
+	STATE_LOSS_COUNT, /* sum of the weights of these terms */
+	STATE_CORRECT,    /* weighted number of correct predictions in an evaluation */
 	STATE_UNIT,       /* flat, padded concatenation of parameters' storage */
-	STATE_CONSTANT,   /* numbers of the graph that kernels read */
-	STATE_PENDING,    /* what a step makes of a statistic, until @update commits it */
-	STATE_UPDATES,    /* s64[]: how many updates were made */
-	STATE_FAILED,     /* bool[]: a loss or norm was not finite; no update after that */
-	STATE_LOSS_SCALE, /* f64[]: the backward is seeded with it; gradients are divided by it */
-	STATE_GOOD_STEPS, /* s64[]: steps without overflow since the loss scale changed */
-	STATE_HYSTERESIS, /* s64[]: overflows until it gets smaller */
-	STATE_NUMBER,     /* f64[]: of the optimizer, for all parameters */
-	STATE_WORKING,    /* a parameter rounded for those that read it so */
-	STATE_AVERAGE,    /* of a parameter over the updates, which nothing but the export reads */
+	STATE_CONSTANT,   /* constants of the graph that kernels read */
+	STATE_PENDING,    /* new value of a statistic, until @update commits it */
+	STATE_UPDATES,    /* s64[]: number of updates made */
+	STATE_FAILED,     /* bool[]: a loss or norm was not finite; no update is made after that */
+	STATE_LOSS_SCALE, /* f64[]: seed of the backward pass; gradients are divided by it */
+	STATE_GOOD_STEPS, /* s64[]: steps without overflow since the loss scale last changed */
+	STATE_HYSTERESIS, /* s64[]: overflows left until the loss scale shrinks */
+	STATE_NUMBER,     /* f64[]: one number of the optimizer, shared by all parameters */
+	STATE_WORKING,    /* copy of a parameter, rounded to the dtype in which nodes read it */
+	STATE_AVERAGE,    /* average of a parameter over the updates; only the export reads it */
 } StateKind;
-/* Elements: a unit has whole blocks of so many, which a rank holds or does not, and by which norms are added up. */
+/* Elements of a block of a unit. A unit has whole blocks. A rank holds a block whole or not at all, and norms are summed
+ * block by block. */
 enum { UNIT_BLOCK = 4096 };
 typedef enum { LIFE_SAVED, LIFE_STEP, LIFE_DERIVED, LIFE_CONSTANT } Lifetime;
-/* How ranks along the data axis share states: all hold all; parts of what the optimizer keeps; and of gradients; and of
- * weights (Rajbhandari et al. 2020, arXiv:1910.02054). */
+/* How the ranks along the data axis share states (ZeRO: Rajbhandari et al. 2020, arXiv:1910.02054). DDP: every rank
+ * holds all states. ZERO1: a rank holds a part of the optimizer's states; ZERO2: of the gradients, too; ZERO3: of the
+ * weights, too. */
 typedef enum {
 	MODE_DDP,
 	MODE_ZERO1,
@@ -231,184 +236,200 @@ struct State {
 	StateKind kind;
 	Lifetime lifetime;
 	bool trainable;
-	bool decay;      /* weight decay applies */
-	double lr_scale; /* 1 by default */
+	bool decay;      /* does weight decay apply? */
+	double lr_scale; /* factor of the learning rate; 1 by default */
 	InitKind init;
-	const Tensor *data;    /* INIT_DATA */
-	double init_a, init_b; /* mean and std, or bounds */
-	bool init_given;       /* by a rule of the user's: `initialize` keeps it */
-	const char *path;      /* another name, of the module that reads it; NULL: none */
-	const char *groups; /* "filters doubtful": --train=@filters takes all of them; NULL: none */
-	const char *why;    /* for the table: "read by MatMul", "--freeze", ... */
-	State *of; /* gradient or moment of this parameter or unit, pending of this statistic; NULL else */
-	int number;          /* moments: which of the optimizer's */
-	State *unit;         /* lies inside this unit, at: */
-	int64_t unit_offset; /* elements */
+	const Tensor *data;    /* of INIT_DATA */
+	double init_a, init_b; /* mean and standard deviation, or the bounds */
+	bool init_given;       /* a rule of the user sets init: the pass `initialize` keeps it */
+	/* second name, which starts with the name of the module that reads the state; NULL: not known */
+	const char *path;
+	/* names of groups, separated by spaces: with "filters doubtful", --train=@filters selects the state; NULL:
+	 * no group */
+	const char *groups;
+	/* reason for `trainable`, printed in tables: "read by MatMul", "--freeze", ... */
+	const char *why;
+	State *of; /* of a gradient or moment: its parameter or unit; of a pending state: its statistic; else NULL */
+	int number;          /* of moments: number among the optimizer's moments */
+	State *unit;         /* unit that contains the state; NULL: no unit */
+	int64_t unit_offset; /* first element of the state in the unit */
 	Loc loc;
-	int line;       /* in the module's file, as in Node */
-	int64_t offset; /* in the state region, set by `memory`; -1 before */
-	/* The first of the data-parallel modes in which a rank holds a part of it, set by `memory`; MODE_DDP: none. It is divided
-	 * in multiples of `block` elements; 0: with the unit that it lies in, or as its own units. */
+	int line;       /* line in the module's file, as in Node */
+	int64_t offset; /* byte in the state region, set by `memory`; -1 before */
+	/* The first data-parallel mode that divides the state among the ranks; MODE_DDP: it is never divided. A part is a
+	 * multiple of `block` elements; block 0: the state is divided with the unit that contains it, or as its members are.
+	 * Set by `memory`. */
 	DataParallelMode sharded;
 	int64_t block;
-	bool offloaded; /* such a part lies in the host's memory */
+	bool offloaded; /* the rank's part lies in the host's memory */
 };
 
-/* Who reads a weight that has an adapter: products that sum over it, or nodes that take its rows by place, as an
- * embedding's. */
+/* Which nodes read a weight that has an adapter: products that sum over the weight's inputs, or nodes that take its rows
+ * by index, as an embedding does. */
 typedef enum { ADAPTS_PRODUCTS, ADAPTS_TABLES, ADAPTS_BOTH } AdapterReaders;
 extern const char *const adapter_readers_texts[];
-/* A low-rank product that is added to a weight which is not trained (LoRA: Hu et al. 2021, arXiv:2106.09685):
+/* A low-rank product that is added to a frozen weight (LoRA: Hu et al. 2021, arXiv:2106.09685), with o and r along `axis`:
  *
- *	weight[.., o, ..] + adapter_scale * sum over r of b[o, r] * a[.., r, ..]        o, r along `axis` */
+ * 	weight[.., o, ..] + adapter_scale * sum over r of b[o, r] * a[.., r, ..] */
 typedef struct {
 	State *weight;
-	State *a, *b; /* the weight's shape with the rank along `axis`; [outputs, rank] */
-	/* [outputs]: what each output's weights are scaled to (DoRA: Liu et al. 2024, arXiv:2402.09353), the sum above times magnitude by its
-	 * norm over all axes but `axis`; NULL: it is not scaled. */
+	State *a, *b; /* a: the weight's shape, but `axis` has rank elements; b: [outputs, rank] */
+	/* [outputs]: the norm that each output's weights are scaled to (DoRA: Liu et al. 2024, arXiv:2402.09353): the sum above
+	 * times magnitude, divided by the sum's norm over all axes but `axis`. NULL: no scaling. */
 	State *magnitude;
-	int axis; /* of the weight, along which the outputs of its products lie; of a table's, its rows' elements */
+	int axis; /* axis of the weight: its outputs if products read it; the elements of a row if it is a table */
 	AdapterReaders readers;
 	double alpha;
 	bool rslora;
-	bool pissa; /* the weight lacks what the adapter began as (Meng et al. 2024, arXiv:2404.02948) */
-	int64_t base; /* a hash of the weight's numbers in the file, whatever the executable keeps of them; 0: not known */
-	int line;     /* in the module's file, as in Node */
+	bool pissa; /* the adapter's first value was subtracted from the weight (Meng et al. 2024, arXiv:2404.02948) */
+	int64_t base; /* hash of the weight's numbers in the file, whatever dtype the executable stores; 0: not known */
+	int line; /* line in the module's file, as in Node */
 } Adapter;
 
-/* A frozen weight that is kept as numbers of 4 bits (op dequantize), its axes in the order: `axis`, then the others. */
+/* A frozen weight that is stored as 4-bit codes (op dequantize). The codes store `axis` first, then the other
+ * axes. */
 typedef struct {
 	State *codes;  /* u8, under the weight's name */
-	State *absmax; /* f32, or u8 where these are codes, too: */
+	State *absmax; /* scale of each block: f32; u8 codes if `nested` is set */
 	State *nested,
-		*offset; /* f32, as base.h's absmax_quantize makes them; NULL: absmax is f32 */
+		/* scales of the codes in absmax, and an offset: f32, from absmax_quantize of base.h; NULL: absmax
+		 * is f32 */
+		*offset;
 	FourBit kind;
-	Type type; /* the weight's */
+	Type type; /* type of the weight */
 	int axis;
-	int line; /* in the module's file, as in Node */
+	int line; /* line in the module's file, as in Node */
 } FourBitWeight;
 
-/* What a state is in the file that was imported, and in the module that was exported to it. */
+/* A state in the imported file, and in the module of PyTorch from which the file was exported. */
 typedef struct {
 	DType dtype;
-	const char *parameter; /* "model.layers.0.mlp.up_proj.weight"; NULL: not known */
-	bool transposed;       /* a matrix, the transpose of that one */
+	/* name in the module: "model.layers.0.mlp.up_proj.weight"; NULL: not known */
+	const char *parameter;
+	bool transposed; /* the state is the transpose of the module's matrix */
 } StateSource;
-/* The modules that read an adapter's weight, as PEFT calls them: "h.0.attn.c_attn". NULL: there is none, or it is not known. */
+/* PEFT's names of the modules that read an adapter's weight: "h.0.attn.c_attn". NULL: no such module, or not
+ * known. */
 typedef struct {
 	const char *product, *table;
 } AdapterModules;
 
-/* Kernels to be are FUNCTION_FUSED. */
+/* FUNCTION_FUSED: the function will become a kernel. */
 typedef enum { FUNCTION_PLAIN, FUNCTION_FUSED } FunctionKind;
-/* What a function is for. */
+/* The job of a function. */
 typedef enum {
-	FUNCTION_HELPER,  /* called by others */
+	FUNCTION_HELPER,  /* called by other functions */
 	FUNCTION_FORWARD, /* inputs -> graph outputs, as exported */
-	FUNCTION_INFERENCE, /* the same with running statistics and without noise, where that differs */
-	FUNCTION_EVAL,      /* adds to the loss's sums and the hits */
-	FUNCTION_ACCUMULATE, /* one micro-batch: adds to gradients and the loss's sums */
-	FUNCTION_UPDATE,     /* optimizer step */
-	FUNCTION_ESTIMATE,   /* as accumulate, with targets that are drawn from the model */
-	FUNCTION_REFRESH,    /* what the optimizer makes of the gradients of an estimate */
+	FUNCTION_INFERENCE, /* forward with running statistics and without noise; only if it differs from forward */
+	FUNCTION_EVAL,       /* adds to the sums of the loss and to the correct predictions */
+	FUNCTION_ACCUMULATE, /* runs one micro-batch: adds to the gradients and the sums of the loss */
+	FUNCTION_UPDATE,     /* the optimizer's step */
+	FUNCTION_ESTIMATE, /* accumulate with targets that are drawn from the model */
+	FUNCTION_REFRESH,  /* hands the mean gradients of an estimate to the optimizer */
 } FunctionRole;
 struct Function {
 	Module *module;
-	const char *name; /* for people and `call`; never read for a meaning */
+	const char *name; /* for people and `call`; code never reads a meaning from it */
 	FunctionKind kind;
 	FunctionRole role;
-	/* Of functions with a role, which is told by all five. */
-	int binding; /* of the open dimensions */
-	int stage;   /* of the pipeline */
+	/* Of functions with a role: role, binding, stage, mode and target together identify one function. */
+	int binding; /* number of the binding of the open dimensions */
+	int stage;   /* number of the pipeline stage */
 	DataParallelMode mode;
-	const char *target; /* who will run it, as codegen/ names them; NULL: not yet decided */
-	/* What is differentiated in its place, of the same types: the identity for a rounding. NULL: itself. */
+	/* name of the target that runs it, see codegen/target/; NULL: not decided yet */
+	const char *target;
+	/* The function that reverse mode differentiates instead of this one, e.g. the identity for a rounding. It has the same
+	 * types. NULL: the function itself. */
 	Function *surrogate;
-	Function *derivative;           /* by reverse mode, once somebody asked for it */
-	VEC(const char *) result_names; /* for people; "", or fewer than results: none */
+	Function *derivative;           /* made by reverse mode at first use; NULL before */
+	VEC(const char *) result_names; /* for people; "" or no entry: no name */
 	VEC(Value *) params;
-	VEC(Value *) states;   /* values of the states it reads */
-	VEC(Value *) by_state; /* the same by state id; NULL where not read */
+	VEC(Value *) states;   /* values of the states that the function reads */
+	VEC(Value *) by_state; /* the same values by state id; NULL: not read */
 	Node *first, *last;    /* `last` is the return */
 	int n_nodes;
 	uint32_t next_node_id, next_value_id;
 	Loc loc;
-	int line; /* of its header, as in Node */
+	int line; /* line of the header, as in Node */
 	int index;
 };
 
 struct Module {
 	Arena *arena;
 	const char *name;
-	const char *file; /* that it was read from as text; NULL else */
+	const char *file; /* file of text that the module was read from; NULL: not from text */
 	VEC(Function *) functions;
 	VEC(State *) states;
-	VEC(Adapter) adapters;       /* at most one of a weight; after `lora` */
+	VEC(Adapter) adapters;       /* at most one per weight; after `lora` */
 	VEC(FourBitWeight) four_bit; /* after `lora` */
 	VEC(Kernel *) kernels;       /* after `lower` */
 	StrMap *function_names, *state_names, *kernel_names;
 	IntMap *interned_types, *interned_locs;
-	int64_t workspace_bytes, state_bytes, io_bytes; /* after `memory`; 0 before */
-	int64_t targets;    /* of the loss in a full micro-batch; 0 before `loss` */
-	uint32_t modes;     /* besides DDP: bit m is DataParallelMode m; set by `memory` */
-	const void *import; /* the importer's knowledge of the file; NULL for text */
+	int64_t workspace_bytes, state_bytes, io_bytes; /* set by `memory`; 0 before */
+	int64_t targets; /* targets of the loss in a full micro-batch; 0 before `loss` */
+	uint32_t
+		modes; /* modes besides DDP: bit m stands for DataParallelMode m; set by `memory` */
+	/* what the importer knows of the file; NULL: the module was read from text */
+	const void *import;
 };
 
 Module *module_new(const char *name);
 void module_free(Module *m);
-Function *module_function(const Module *m, const char *name); /* NULL when absent */
-/* A new function with a role, named after it: @accumulate, @accumulate.1 for binding 1 ... */
+Function *module_function(const Module *m, const char *name); /* NULL: no such function */
+/* A new function with a role, and named after the role: @accumulate, @accumulate.1 for binding 1 ... */
 Function *program_new(Module *m, FunctionRole role, int binding);
-/* Of stage 0, replicated, for the first target; NULL when absent. */
+/* The function of that role with stage 0 and MODE_DDP, for the first target; NULL: no such function. */
 Function *module_program(const Module *m, FunctionRole role, int binding);
 State *module_state(const Module *m, const char *name);
-State *module_state_of_kind(const Module *m, StateKind kind); /* the first; NULL when absent */
-const Adapter *module_adapter(const Module *m,
-                              const State *s); /* that s is the weight or a part of; NULL: none */
-double adapter_scale(
-	const Adapter *
-		a); /* alpha / rank; with rslora alpha / sqrt(rank), Kalajdzievski 2023, arXiv:2312.03732 */
-const FourBitWeight *module_four_bit(const Module *m,
-                                     const State *codes); /* NULL: s holds numbers */
-Type state_weight_type(const Module *m, const State *s);  /* of what it stands for */
-State *module_updates(Module *m); /* that of STATE_UPDATES, made where there is none */
-/* Names must be new in the module; `function_new` and `state_new` copy them. */
+/* The first state of that kind; NULL: no such state */
+State *module_state_of_kind(const Module *m, StateKind kind);
+/* The adapter whose weight, a, b or magnitude is s; NULL: no such adapter. */
+const Adapter *module_adapter(const Module *m, const State *s);
+/* alpha / rank; with rslora alpha / sqrt(rank), Kalajdzievski 2023, arXiv:2312.03732 */
+double adapter_scale(const Adapter *a);
+/* NULL: the state holds no 4-bit codes */
+const FourBitWeight *module_four_bit(const Module *m, const State *codes);
+/* Type of the weight, also if s holds its 4-bit codes */
+Type state_weight_type(const Module *m, const State *s);
+State *module_updates(Module *m); /* the state of kind STATE_UPDATES, made at first use */
+/* The name must be new in the module; `function_new` and `state_new` copy it. */
 Function *function_new(Module *m, const char *name);
 void function_remove(Function *f);
 State *state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifetime);
-/* What it begins as in place of its data. */
+/* Sets how the state begins, and drops its data. */
 void state_begin_as(State *s, InitKind init, double a, double b);
-/* "PREFIX.NAME", of `of` and of its shape, which begins as a copy of it in type d. */
+/* A new state "PREFIX.NAME": it belongs to `of`, has its shape in dtype d, and begins as a copy of it. */
 State *state_copy(Module *m, const char *prefix, State *of, DType d, StateKind kind,
                   Lifetime lifetime);
-/* Is the word one of those in a list with spaces between? groups may be NULL. */
+/* Is the word in the list, whose words are separated by spaces? groups may be NULL: false. */
 bool group_listed(const char *groups, const char *word);
-/* By its name or its path, or by a group: @filters. */
+/* Does the glob match the state's name or path? A glob @filters matches the states of group filters. */
 bool state_matches(const State *s, const char *glob);
-/* Three parameters whose names or paths are nearest to the glob, as a hint of the last fault. */
+/* Adds a hint to the last error of diag: the three parameters whose names or paths are nearest to the glob. */
 void hint_nearest_states(const Module *m, const char *glob, Diag *diag);
-/* name, or name.2, name.3 ...: the first that the module does not have. */
+/* The first of name, name.2, name.3 ... that no function, state or kernel of the module has. */
 const char *module_fresh_name(const Module *m, const char *name);
-/* An argument; function_param_as says what else it is. Where the function has a parameter of that name, the new one's
- * is name.2, name.3 ... */
+/* A new parameter: an argument, or what `kind` and `number` say. If the function already has a parameter of that name,
+ * the new name is name.2, name.3 ... */
 Value *function_param(Function *f, Type type, const char *name);
 Value *function_param_as(Function *f, Type type, const char *name, ParamKind kind, int number);
-/* number -1: any; NULL when absent. */
+/* The first parameter of that kind and number; number -1: any number. NULL: no such parameter. */
 Value *function_find_param(const Function *f, ParamKind kind, int number);
-/* The parameter that reads a number of the scalar block, made at first use. */
+/* The parameter that reads a hyperparameter, made at first use. */
 Value *function_hyperparameter(Function *f, ScalarIndex index);
 /* The value of a state at the start of f, made at first use. */
 Value *function_state(Function *f, State *state);
-Node *function_return(const Function *f); /* NULL while it is being built */
-/* The first of the stores that stand last, else the return: what nodes are inserted before. NULL: neither. */
+Node *function_return(const Function *f); /* NULL while the function is being built */
+/* The node before which passes insert nodes: the first of the stores at the end, else the return. NULL: f has
+ * neither. */
 Node *function_stores(const Function *f);
-Node *function_store_of(const Function *f,
-                        const State *s); /* where stores stand last; NULL: none */
-Value *
-store_elements(const Node *store); /* what it stores, before a reshape to the state's shape */
+/* The store of s among the stores at the end of f; NULL: no such store. */
+Node *function_store_of(const Function *f, const State *s);
+/* The stored value, before a reshape to the state's shape */
+Value *store_elements(const Node *store);
 Value *function_result(const Function *f, int i);
 
-/* The five that mutate. */
+/* The five functions that change a graph. They keep the use lists right. */
 Node *node_insert(Function *f, Node *before, OpKind op, int n_operands, Value *const *operands,
                   const void *attr, int n_results, const Type *types, Loc loc);
 void node_set_operand(Node *n, int i, Value *v);
@@ -432,17 +453,17 @@ value_used(const Value *v)
 	return v->uses != NULL;
 }
 bool value_used_once(const Value *v);
-/* The tensor of a `constant` node's result; NULL for any other value. */
+/* The tensor, if v is the result of a `constant`; else NULL. */
 const Tensor *value_constant(const Value *v);
-/* What v is a cast of; NULL: it is none, or rounds by a rule of its own. */
+/* The operand of the cast that gives v. NULL: v comes from no cast, or from a cast with its own rule of rounding. */
 Value *value_cast_of(const Value *v);
-/* Splat constant, also behind broadcasts and reshapes. */
+/* Is v a splat constant, perhaps behind broadcasts and reshapes? If so, *out is its value. */
 bool value_splat(const Value *v, double *out);
 
 #define for_each_function(m, f)                                \
 	for (int f##_i = 0; f##_i < (m)->functions.n; f##_i++) \
 		for (Function *f = (m)->functions.at[f##_i]; f; f = NULL)
-/* The body may erase n itself or insert before it. */
+/* The body may erase n itself or insert nodes before it. */
 #define for_each_node(f, n) \
 	for (Node *n = (f)->first, *n##_next; n && (n##_next = n->next, true); n = n##_next)
 #define for_each_node_reverse(f, n) \
@@ -450,19 +471,19 @@ bool value_splat(const Value *v, double *out);
 #define for_each_use(v, u) \
 	for (Use *u = (v)->uses, *u##_next; u && (u##_next = u->next, true); u = u##_next)
 
-/* Copies the nodes of `from` (not its return) before `before`. map[value id of from] must hold the params' images; the
- * other entries are filled in. States map to the target function's. */
+/* Copies all nodes of `from` but its return, before node `before` of `to`. map is indexed by value ids of `from`: the
+ * caller sets the entries of the parameters, the function sets the others. A state's value becomes that of `to`. */
 void function_clone_body(const Function *from, Function *to, Node *before, Value **map);
-/* A function of that name with copies of the nodes, not of what `from` is for. */
+/* A new function of that name with the same parameters, nodes and results. Its role is FUNCTION_HELPER. */
 Function *function_clone(const Function *from, const char *name);
-/* Names the next result; where another one has that name it is name.2, name.3 ... */
+/* Names the next result. If another result has that name, the new name is name.2, name.3 ... */
 void function_name_result(Function *f, const char *name);
 
-/* ---- build.c: nodes with inferred types. Faults of inference here are our bugs (assert). */
+/* ---- build.c: builds nodes with inferred types. A fault of inference here is a bug of gradc: the process aborts. */
 typedef struct {
 	Module *m;
 	Function *f;
-	Node *before; /* NULL: at the end */
+	Node *before; /* new nodes go before it; NULL: at the end */
 	Loc loc;
 	Phase phase;
 } Builder;
@@ -470,24 +491,25 @@ typedef struct {
 Node *build_node(Builder *b, OpKind op, int n, Value *const *operands, const void *attr);
 Value *build(Builder *b, OpKind op, int n, Value *const *operands, const void *attr);
 Value *b_unary(Builder *b, OpKind op, Value *x);
-Value *b_binary(Builder *b, OpKind op, Value *x, Value *y); /* equal types */
+Value *b_binary(Builder *b, OpKind op, Value *x, Value *y); /* x and y have equal types */
 Value *b_select(Builder *b, Value *cond, Value *x, Value *y);
-/* A copy of n of operands in other types; its result has theirs. */
+/* A copy of node n with operands of other types. Its result has the type that inference gives. */
 Value *b_retyped(Builder *b, const Node *n, Value *const *operands);
-Value *b_cast(Builder *b, Value *x, DType to); /* x itself when it has that dtype */
+Value *b_cast(Builder *b, Value *x, DType to); /* x itself if it has that dtype */
 Value *b_constant(Builder *b, const Tensor *t);
-/* A splat of that type, as scalar constant and broadcast. */
+/* A splat of that type: a scalar constant and a broadcast. */
 Value *b_splat(Builder *b, Type type, double value);
-Value *b_reshape(Builder *b, Value *x, Ints shape); /* x itself when it has that shape */
-/* Operand axis i becomes result axis axes[i]; the others are new. */
+Value *b_reshape(Builder *b, Value *x, Ints shape); /* x itself if it has that shape */
+/* Operand axis i becomes result axis axes[i]; the other result axes are new. */
 Value *b_broadcast(Builder *b, Value *x, Ints shape, Ints axes);
-/* NumPy rules: aligned at the last axis, 1 stretches. x itself when equal. */
+/* By NumPy's rules: axes are aligned at the last one, and an axis of size 1 is repeated. x itself if it has that
+ * shape. */
 Value *b_broadcast_to(Builder *b, Value *x, Ints shape);
-/* One element for each group of group[i] places along every axis i, the last group perhaps shorter, repeated to `shape`. v has
- * ceil(shape / group) elements, in whatever shape. A group that is neither 1 nor a whole axis takes an axis more: of these and
- * the shape's axes there are at most MAX_RANK. */
+/* Repeats each element of v over a group of group[i] places along every axis i; the last group may be shorter. The result
+ * has shape `shape`; v has ceil(shape / group) elements, in any shape. An axis that is cut into several groups of more
+ * than one element needs one axis more: these and the axes of `shape` must be at most MAX_RANK together. */
 Value *b_spread(Builder *b, Value *v, Ints shape, Ints group);
-/* y, whose `axes` of x's shape were reduced away, back to x's shape. */
+/* Repeats y, the result of reducing `axes` of a tensor of type x, along these axes. The result has x's shape. */
 Value *b_broadcast_back(Builder *b, Value *y, Type x, Ints axes);
 Value *b_transpose(Builder *b, Value *x, Ints order);
 Value *b_slice(Builder *b, Value *x, Ints start, Ints stop, Ints step);
@@ -497,34 +519,34 @@ Value *b_concat(Builder *b, int n, Value *const *x, int axis);
 Value *b_reverse(Builder *b, Value *x, Ints axes);
 Value *b_iota(Builder *b, DType dtype, Ints shape, int axis);
 typedef enum { REDUCE_SUM, REDUCE_PROD, REDUCE_MAX, REDUCE_MIN } ReduceKind;
-Value *b_reduce(Builder *b, ReduceKind kind, Value *x, Ints axes); /* axes vanish */
+Value *b_reduce(Builder *b, ReduceKind kind, Value *x, Ints axes); /* the axes vanish */
 Value *b_gather(Builder *b, Value *data, Value *indices, int axis);
 typedef enum { SCATTER_SET, SCATTER_ADD, SCATTER_MUL, SCATTER_MAX, SCATTER_MIN } ScatterKind;
 Value *b_scatter(Builder *b, ScatterKind kind, Value *data, Value *indices, Value *updates,
                  int axis);
-/* Result axes: batch, then the free axes of x, then those of y. */
+/* Result axes: batch axes, then the free axes of x, then the free axes of y. */
 Value *b_dot(Builder *b, Value *x, Value *y, Ints x_batch, Ints y_batch, Ints x_contract,
              Ints y_contract);
 void b_store(Builder *b, State *state, Value *v);
-/* A sum over the micro-batches of a step, in two halves, as stores stand last: state + v; and b_store_step of v and
- * that sum. */
+/* A sum over the micro-batches of a step takes two calls, because stores stand last. This one builds state + v.
+ * b_store_step then stores v in the first micro-batch, and this sum in later ones. */
 Value *b_running_sum(Builder *b, State *state, Value *v);
-/* What a state of a step gets: `first` from the first micro-batch, `later` from each later one. */
+/* Stores `first` in the first micro-batch of a step, and `later` in each later one. */
 void b_store_step(Builder *b, State *state, Value *first, Value *later);
 void b_return(Builder *b, int n, Value *const *values);
 
-/* ---- grad.c: reverse mode over a function; only this and the rows' grad columns know calculus. */
+/* ---- grad.c: reverse mode over a function. Only grad.c and the `grad` columns of op rows know calculus. */
 typedef struct {
 	Value *value, *cotangent;
 } GradSeed;
-/* Appends the backward of b->f at b->before. seeds: cotangents of values; wanted[i] gets its
- * cotangent in out[i], NULL where the seeds do not depend on it. false after reporting an op without gradient
- * that a wanted value needs (EXIT_UNSUPPORTED). */
+/* Appends the backward pass of b->f before b->before. `seeds` are values with their gradients. out[i] is the gradient of
+ * wanted[i]; NULL: the seeds do not depend on wanted[i]. Returns false after reporting an op without a gradient that the
+ * gradient of a wanted value needs (EXIT_UNSUPPORTED). */
 bool gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted,
                     Value *const *wanted, Value **out, Diag *diag);
-/* The gradient of f, or of its surrogate, as a function: the operands of f, then a cotangent per float result (see
- * ParamKind); returns a cotangent per float param. Made once per function. NULL on an op without gradient; *fault then
- * says which. */
+/* The gradient of f, or of its surrogate, as a function. Parameters: the operands of f, then one gradient per float result
+ * (see ParamKind). Results: one gradient per float parameter of f. It is made once per function and kept. Returns NULL if
+ * an op has no gradient, and sets *fault. */
 Function *function_gradient(Function *f, const char **fault);
 
 /* ---- text_print.c, text_parse.c: .gir */
@@ -532,31 +554,31 @@ typedef struct {
 	bool no_locations;
 } PrintOptions;
 void module_print(Text *out, const Module *m, const PrintOptions *options);
-/* By value id: the numbers that module_print gives to f's results. They belong to the arena. */
+/* By value id: the numbers that module_print gives to the results in f. The array belongs to the arena. */
 int *function_numbers(Arena *arena, const Function *f);
-/* One line without its end, as in the module's text; numbers NULL: values show their ids. */
+/* Prints one line without its end, as in the module's text. numbers NULL: prints ids of values. */
 void node_print(Text *out, const Node *n, const int *numbers);
-/* Parses text (NUL-terminated) of a module or of bare functions. Constants behind @data[hash] come
- * from `data` (hash in hex -> Tensor), NULL for none. Faults go to diag as FILE:LINE: ...;
- * NULL on any. */
+/* Parses text (NUL-terminated) of a module, or of bare functions. `data` has the constants that the text names as
+ * @data[hash] (hash in hex -> Tensor); NULL: no such constants. Faults go to diag as FILE:LINE: ...; after any fault the
+ * result is NULL. */
 Module *module_parse(const char *text, const char *file, const StrMap *data, Diag *diag);
-/* Every tensor too large for the text, once, for the file beside it: name 0xHASH. The list belongs to the arena, the
- * numbers to the module; no file is written where there are none. */
+/* Every tensor that is too large for the text, once, named 0xHASH, for the file beside the text. The list belongs to the
+ * arena, the numbers to the module. Writing an empty list makes no file. */
 typedef VEC(SafeTensor) ModuleData;
 ModuleData module_data(const Module *m, Arena *arena);
 Status module_data_write(const ModuleData *data, const char *path);
-Status module_write_data(const Module *m, const char *path); /* both */
-/* The safetensors file back as the map module_parse wants; the file may be absent. */
+Status module_write_data(const Module *m, const char *path); /* module_data and module_data_write */
+/* Reads the safetensors file into the map that module_parse takes. An absent file gives an empty map. */
 Status module_read_data(Arena *arena, const char *path, StrMap **data);
 
 /* ---- verify.c */
-/* Collects all faults, kernels' included, each with FILE:LINE where the module was read from text, the
- * function, the node as text and its location. true when there are none. */
+/* Reports all faults of functions, states and kernels: each with FILE:LINE (of a module read from text), the function, the
+ * node as text and its location. Returns true if there is no fault. */
 bool module_verify(const Module *m, Diag *diag);
-/* FILE:LINE of a module read from text, FILE where line is 0, the module's name for any other. */
+/* Adds FILE:LINE of a module read from text, FILE if line is 0, or the module's name if there is no file. */
 void module_place(Text *out, const Module *m, int line);
 
-/* ---- interp.c: the oracle. Elements are doubles or int64 (u64 as its bits). */
+/* ---- interp.c: the interpreter, the oracle of tests. Elements are doubles or int64 (u64 as its bits). */
 typedef struct {
 	Type type;
 	union {
@@ -567,23 +589,23 @@ typedef struct {
 } EvalTensor;
 typedef struct {
 	Module *module;
-	Arena *arena;          /* results live here */
-	bool real;             /* no rounding of floats */
-	bool later;            /* a micro-batch behind the first: runs what is `when later` */
-	const Scalar *scalars; /* what kernels read as hyperparameters; NULL before `lower` */
-	EvalTensor *states;    /* by state id; .at NULL: not yet initialized */
+	Arena *arena; /* results live here */
+	bool real;    /* floats are not rounded to their dtype */
+	bool later; /* a later micro-batch: skips nodes of the first one, runs nodes of later ones */
+	const Scalar *scalars; /* hyperparameters for kernels; NULL before `lower` */
+	EvalTensor *states;    /* by state id; `.at` NULL: not initialized yet */
 } Interp;
 
 Interp interp_new(Module *m, Arena *arena, bool real);
-/* Runs f; state reads see interp.states, `store` replaces them. Errors only for what verify cannot
- * rule out: a loop that exceeds its bound is cut there. */
+/* Runs f. State reads see interp.states, and `store` replaces them when f ends. There are no errors: a loop that exceeds
+ * its bound, which verify cannot rule out, is cut at the bound. */
 void interp_run(Interp *in, const Function *f, const EvalTensor *args, EvalTensor *results);
 EvalTensor eval_tensor_new(Arena *arena, Type type);
 EvalTensor eval_tensor_from(Arena *arena, Type type, const void *data);
-void eval_tensor_to(const EvalTensor *t, void *data); /* in its dtype */
-/* Rounds to the tensor's dtype: what typed mode does with every result. */
+void eval_tensor_to(const EvalTensor *t, void *data); /* converts to the tensor's dtype */
+/* Rounds to the tensor's dtype, as the interpreter does with every result unless `real` is set. */
 void eval_tensor_round(EvalTensor *t);
-/* n's results from constant operands as constants; false when an operand isn't one. */
+/* Computes n's results from constant operands. Returns false if an operand is no constant, or if n has an effect. */
 bool node_fold(Module *m, const Node *n, Tensor **results);
 
 /* ---- pass.c: the driver. A pass is one function and one line of a pass_list.def. */
@@ -592,7 +614,7 @@ typedef enum {
 	STAGE_IMPORT,
 	STAGE_FORWARD,
 	STAGE_TRAIN,
-	STAGE_REMATERIALIZED, /* the backward pass has copies of its own: equal nodes stay apart */
+	STAGE_REMATERIALIZED, /* the backward pass has its own copies: equal nodes stay apart from here on */
 	STAGE_FUSED,
 	STAGE_LOWERED,
 	STAGE_SCHEDULE,
@@ -602,16 +624,16 @@ extern const char *const stage_names[];
 typedef enum {
 	PASS_ALWAYS,
 	PASS_WITH_LOSS,
-	PASS_WITH_OPTIMIZER, /* and a loss */
-	PASS_WHEN_ASKED,     /* by an option of the command line */
+	PASS_WITH_OPTIMIZER, /* with a loss and an optimizer */
+	PASS_WHEN_ASKED,     /* only if an option of the command line asks for it */
 } PassWhen;
 extern const char *const pass_when_names[];
 
 typedef struct {
 	const char *name, *help;
 	enum { OPTION_STRING, OPTION_INT, OPTION_DOUBLE, OPTION_BOOL } kind;
-	size_t offset;    /* in the pass's option struct */
-	double low, high; /* of a number; high 0: any */
+	size_t offset;    /* offset in the struct of the pass's options */
+	double low, high; /* bounds of a number; high 0: no bounds */
 } PassOption;
 typedef struct {
 	const char *name, *value;
@@ -620,14 +642,14 @@ typedef struct {
 typedef struct Pass Pass;
 typedef struct {
 	const char *name, *help;
-	Stage takes, leaves; /* leaves STAGE_ANY: unchanged */
-	Stage until;         /* of a pass that takes any: the last one; STAGE_ANY: there is none */
-	PassWhen when;       /* which runs of the whole pipeline have it */
-	bool needed;         /* without it there is no program to run */
-	const PassOption *options; /* ends with a zero row; NULL for none */
+	Stage takes, leaves; /* stages before and after; leaves STAGE_ANY: the stage stays */
+	Stage until; /* of a pass that takes any stage: the last stage it takes; STAGE_ANY: no limit */
+	PassWhen when;             /* which runs of the whole pipeline include the pass */
+	bool needed;               /* cannot be disabled: without it there is no program to run */
+	const PassOption *options; /* ends with a zero row; NULL: no options */
 	size_t options_size;
-	const void *defaults;            /* of the options; NULL: zeros */
-	bool (*run)(Pass *p, Module *m); /* false: reported a fault */
+	const void *defaults;            /* struct of default options; NULL: zeros */
+	bool (*run)(Pass *p, Module *m); /* false: it reported a fault */
 } PassRow;
 struct Pass {
 	const PassRow *row;
@@ -637,7 +659,7 @@ struct Pass {
 	bool changed;
 };
 
-/* One entry of a pipeline: a row and its options' struct. */
+/* One entry of a pipeline: a row and the struct of its options. */
 typedef struct {
 	const PassRow *row;
 	void *options;
@@ -645,32 +667,33 @@ typedef struct {
 typedef VEC(PassCall) Pipeline;
 
 typedef struct {
-	const char *dump_after; /* pass name or "all"; NULL */
-	const char *dump_dir;   /* NULL: stderr */
+	const char *dump_after; /* name of a pass, or "all"; NULL: no dumps */
+	const char *dump_dir;   /* NULL: dumps go to stderr */
 	bool dump_changed;
 	const char *stop_after;
 	const char *const *disable; /* NULL-terminated */
 	bool verify_each, time_passes;
-	/* Where every pass has its input while it runs, as a file that replays it. NULL: with verify_each a pass that
-	 * fails leaves one in the working folder. */
+	/* Folder for reproducers: while a pass runs, its input lies there as a file that replays the pass. NULL: with verify_each,
+	 * a pass that fails leaves a reproducer in the working folder. */
 	const char *reproducer_dir;
 	const char *abort_in,
-		*fail_in; /* for tests: the pass that aborts, or that fails when it has run */
+		*fail_in; /* for tests: name of the pass that aborts before it runs; name of the pass that fails after it ran */
 } PassManagerOptions;
 
-/* A call of that pass with its row's defaults. */
+/* A call of that pass, with the row's default options. */
 PassCall pass_call(Arena *arena, const PassRow *row);
-/* Sets the option that text names; reports one that the table lacks, and a value of another kind. `owner`, for
- * messages: whose options they are. */
+/* Sets the option that `text` names. Reports an option that the table lacks, and a value of the wrong kind; returns false
+ * then. `owner` names the owner of the options in messages. */
 bool option_set(const PassOption *table, const char *owner, void *options, Arena *arena,
                 const OptionText *text, Diag *diag);
 bool pass_set(PassCall *call, Arena *arena, const OptionText *text, Diag *diag);
-/* "a,b{x=1,y=2}" with rows looked up in `rows` (ends with a zero row). */
+/* Parses "a,b{x=1,y=2}" with rows looked up in `rows`, which has n_rows entries. Returns false after reporting. */
 bool pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *const *rows,
                     int n_rows, Diag *diag);
-/* Of a module read from text, as far as it shows: one before `fused` may be at any. */
+/* The stage of a module that was read from text, as far as it shows. A module before `fused` counts as
+ * STAGE_IMPORT. */
 Stage module_stage(const Module *m);
-/* Runs it: for each pass check the stage, time, run, verify, dump. false on the first failure.
+/* Runs the pipeline: for each pass check the stage, time, run, verify, dump. Stops at the first failure and returns false.
  * *stage is the module's stage, updated. */
 bool pipeline_run(const Pipeline *pipeline, Module *m, Stage *stage,
                   const PassManagerOptions *options, Diag *diag);

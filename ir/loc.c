@@ -1,4 +1,4 @@
-/* Interned locations: names and derivations of them. */
+/* Interned locations: names, and derivations such as grad("x"). */
 #include "ir/ir.h"
 
 #include <string.h>

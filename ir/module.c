@@ -1,4 +1,4 @@
-/* Modules, functions, states, and the five functions that mutate a graph. */
+/* Modules, functions, states, and the five functions that change a graph. */
 #include "ir/ir.h"
 
 #include <assert.h>

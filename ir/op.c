@@ -1,4 +1,4 @@
-/* The op table, and what is the same for every row. */
+/* The op table, and code that is the same for every row. */
 #include "ir/ir.h"
 
 #include <string.h>
@@ -45,7 +45,7 @@ infer_error(Infer *in, const char *fmt, ...)
 	va_end(args);
 }
 
-/* Operand count and absent operands against the row. */
+/* Checks the number of operands, and absent operands, against the row. */
 static void
 infer_arity(Infer *in, const OpRow *row)
 {
@@ -100,7 +100,7 @@ row_infer(Module *m, Arena *arena, const OpRow *row, const void *attr, int n_ope
 	            .arena = arena};
 
 	if (in.n_results && strcmp(row->results[in.n_results - 1], "...") == 0)
-		in.n_results = max_results; /* infer sets how many */
+		in.n_results = max_results; /* infer sets the number of results */
 	memset(results, 0, sizeof(*results) * (size_t)max_results);
 	infer_arity(&in, row);
 	if (!in.fault)

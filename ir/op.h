@@ -1,11 +1,11 @@
-/* The row of an op: the answers to every question about it. ir/ops/ has one file per family; a file ends in its rows.
+/* The row of an op has the answer to every question about the op. ir/ops/ has one file per family; a file ends in its rows.
  * Included by ir/ir.h. */
 #ifndef GRADC_IR_OP_H
 #define GRADC_IR_OP_H
 
 #include "base/numbers/numbers.h"
 
-#define MAX_OPERANDS 6 /* named ones; the last may be variadic */
+#define MAX_OPERANDS 6 /* operands with names; the last one may be variadic */
 
 typedef enum { OPERAND_REQUIRED, OPERAND_OPTIONAL, OPERAND_VARIADIC } OperandKind;
 typedef struct {
@@ -13,26 +13,26 @@ typedef struct {
 	OperandKind kind;
 } OperandRow;
 
-/* infer: pure. Reads attr and operand types, fills result types, reports faults. */
+/* infer: a pure function. It reads attributes and operand types, fills in result types, and reports faults. */
 typedef struct {
 	Module *m;
 	const void *attr;
 	int n_operands;
-	const Type *operand; /* NULL entries: left out */
+	const Type *operand; /* NULL: the operand was left out */
 	int n_results;
 	Type *result;
 	Arena *arena;
-	const char *fault; /* the first one; NULL while fine */
+	const char *fault; /* the first fault; NULL: no fault so far */
 } Infer;
 void infer_error(Infer *in, const char *fmt, ...) PRINTF(2, 3);
-/* Result types of an op; fault text or NULL. */
+/* Infers the result types of an op. Returns the text of a fault, or NULL. row_infer does the same for a given row. */
 const char *op_infer(Module *m, Arena *arena, OpKind op, const void *attr, int n_operands,
                      const Type *operands, int *n_results, Type *results, int max_results);
 const char *row_infer(Module *m, Arena *arena, const OpRow *row, const void *attr, int n_operands,
                       const Type *operands, int *n_results, Type *results, int max_results);
 
-/* eval: naive loops over 8-byte elements, obvious on sight. Results are allocated; the caller
- * rounds them in typed mode. */
+/* eval: naive loops over elements of 8 bytes, obvious on sight. Results are already allocated. Unless the interpreter runs
+ * in exact arithmetic (`real`), the caller rounds the results. */
 typedef struct {
 	Interp *interp;
 	Arena *arena;
@@ -42,229 +42,244 @@ typedef struct {
 	EvalTensor *result;
 } Eval;
 
-/* grad: builds the cotangents of the operands from those of the results. */
+/* grad: builds the gradients of the operands from the gradients of the results. */
 typedef struct {
 	Builder *b;
 	Node *node;
-	Value **dresult;   /* NULL entries: no gradient flows there */
-	const bool *needs; /* per operand: is a gradient wanted */
-	Value **doperand;  /* accumulated by grad_add */
-	const char *fault; /* set by grad_none: what asked for it is a user error */
+	Value **dresult;   /* gradients of the results; NULL: no gradient flows there */
+	const bool *needs; /* per operand: is its gradient wanted? */
+	Value **doperand;  /* gradients of the operands, summed by grad_add */
+	const char *fault; /* set by grad_none; becomes an error of the user */
 } Grad;
-/* Adds dx to the cotangent of operand i; ignored when it needs none. */
+/* Adds dx to the gradient of operand i; does nothing if that gradient is not wanted. */
 void grad_add(Grad *g, int i, Value *dx);
-void grad_zero(Grad *g); /* piecewise constant: nothing flows */
-void grad_none(Grad *g); /* no gradient is defined: an error */
+void grad_zero(Grad *g); /* for a piecewise constant op: the gradient is zero */
+void grad_none(Grad *g); /* the op has no gradient: an error */
 
-/* How `fuse` and `lower` may treat an op. */
+/* How `fuse` and `lower` may treat an op. Each class has the column that makes its code. */
 typedef enum {
-	FUSE_ELEMENTWISE, /* result element i from operand elements i: `scalar`, or `element` where i itself counts */
-	FUSE_VIEW,   /* result element i is operand element map(i): `map` */
-	FUSE_INDEX,  /* result element i from i alone, or a load at computed places: `element` */
-	FUSE_REDUCE, /* ReduceAttr */
-	FUSE_ROOT,   /* writes parts of its result: `parts` (concat, pad) */
-	FUSE_OPAQUE, /* a kernel of its own: codegen/kernels/ */
-	FUSE_CONTROL, /* runs functions of the module, whose nodes become kernels on their own: loop, cond */
-	FUSE_NONE, /* no code: store, return, call */
+	/* result element i comes from operand elements i: column `scalar`; or `element`, if the code also needs i */
+	FUSE_ELEMENTWISE,
+	FUSE_VIEW, /* result element i is operand element map(i): column `map` */
+	FUSE_INDEX, /* result element i comes from i alone, or from loads at computed places: column `element` */
+	FUSE_REDUCE,  /* has ReduceAttr */
+	FUSE_ROOT,    /* writes its result part by part: column `parts` (concat, pad) */
+	FUSE_OPAQUE,  /* has a kernel of its own: codegen/kernels/ */
+	FUSE_CONTROL, /* runs functions of the module, whose nodes become kernels: loop, cond */
+	FUSE_NONE,    /* makes no code: store, return, call */
 } FuseClass;
 
 typedef struct BatchFlow BatchFlow; /* below */
-typedef struct Lower Lower;         /* codegen's view of one kernel, ir/loop/loop.h */
+typedef struct Lower Lower;         /* codegen's view of one kernel: ir/loop/loop.h */
 typedef struct Index Index;         /* ir/loop/loop.h */
 typedef struct LoopBuilder LoopBuilder;
 typedef int LoopValue;
 
 typedef struct {
-	const char *attrs;    /* in text form: "{kind = max, axes = [1]}"; "" for none */
-	const char *operands; /* "f64[2,3], s64[4] in 3": what values: see docs/extending.md */
+	const char *attrs; /* as text: "{kind = max, axes = [1]}"; "" for no attributes */
+	/* types, and what values: "f64[2,3], s64[4] in 3"; see docs/extending.md */
+	const char *operands;
 } Sample;
 
-/* ---- facts: data that passes read, proven by tests over the samples (tests/unit/format/facts_test.c, partition_test.c,
- * cost_test.c) */
+/* ---- facts that passes read. Tests prove them over the samples (tests/unit/format/facts_test.c, partition_test.c,
+ * cost_test.c). */
 
-/* What a mixed-precision pass may do with the floats of a node. A row without one is a hole. */
+/* What a mixed-precision pass may do with a node's floats. Every row must have one. */
 typedef enum {
-	PRECISION_LOW =
-		1, /* f16, bf16 or less will do for the operands; sums are kept in f32: products */
-	PRECISION_HIGH, /* f32 or more: sums, and functions that enlarge a relative error */
-	PRECISION_FOLLOW, /* the widest of its operands' types: moves, and what is cheap and well-conditioned */
-	PRECISION_FIXED, /* its types are its meaning, or it has no floats: cast, iota, logic, control */
+	/* f16, bf16 or less suffices for the operands, while sums are kept in f32: products */
+	PRECISION_LOW = 1,
+	PRECISION_HIGH, /* needs f32 or more: sums, and functions that enlarge a relative error */
+	PRECISION_FOLLOW, /* takes the widest type of its operands: moves, and cheap, well-conditioned functions */
+	PRECISION_FIXED, /* its types are part of its meaning, or it has no floats: cast, iota, logic, control */
 	N_PRECISIONS,
 } Precision;
 extern const char *const precision_names[N_PRECISIONS];
 
-#define OPERAND(i) (1u << (i)) /* in a set of operands */
+#define OPERAND(i) (1u << (i)) /* one operand, in a set of operands */
 
-/* A node computed in parts, as by sharding rules of GSPMD and Shardy. Its loops are factors; an axis of an operand
- * or a result has at most one. To cut a node along a factor is to cut every axis that has it, into as many equal
- * pieces as there are parts, in order; all parts are the same node of smaller types. dot x[i,k], y[k,j] has the
- * factors i and j, whose parts' results are joined, and k, whose parts' results are added.
- * An axis without a factor cannot be cut: a part of it would need what another part has (a halo). */
+/* How a node can be computed in parts, as by the sharding rules of GSPMD and Shardy. dot x[i,k], y[k,j] has three
+ * factors, i, j and k, one for each of its loops. The results of parts along i or j are joined; the results of parts
+ * along k are added. An axis of an operand or result has at most one factor.
+ *
+ * To cut a node along a factor is to cut every axis that has the factor into as many equal pieces as there are parts, in
+ * order. All parts are the same node with smaller types. An axis without a factor cannot be cut: a part would need
+ * elements of another part (a halo). */
 typedef enum { COMBINE_JOIN, COMBINE_SUM, COMBINE_PROD, COMBINE_MAX, COMBINE_MIN } Combine;
 extern const char *const combine_names[];
 typedef enum {
-	SHARE_WHOLE, /* every part has all of it; of a result: every part computes all of it */
-	SHARE_CUT, /* a piece of `axis`. An axis may be a multiple of the factor, whose loop is then its outer one */
-	SHARE_SHIFTED, /* numbers of places along the factor, counted from the part's first. An operand: whole, less
-	                * the number of that place. A result: a piece of `axis`, plus that number */
-	SHARE_FIRST, /* all of it in part 0; in others what changes nothing: 0 of a sum, 1 of a product */
+	SHARE_WHOLE, /* every part has the whole operand; every part computes the whole result */
+	/* every part has a piece of `axis`. The axis may be larger than the factor: the factor's loop is then its
+	 * outer loop */
+	SHARE_CUT,
+	/* numbers of places along the factor. A part counts places from its own first place. An operand: the whole operand, minus
+	 * the number of the part's first place. A result: a piece of `axis`, plus that number */
+	SHARE_SHIFTED,
+	SHARE_FIRST, /* part 0 has the whole operand; the other parts have the neutral element: 0 for a sum, 1 for a product */
 } ShareKind;
 typedef struct {
 	ShareKind kind;
-	int axis; /* SHARE_CUT, and SHARE_SHIFTED of a result */
+	int axis; /* of SHARE_CUT, and of SHARE_SHIFTED results */
 } Share;
 typedef struct {
-	int64_t size; /* any divisor is a number of parts */
+	int64_t size; /* iterations of the loop; each divisor is a possible number of parts */
 	Combine combine;
-	Share *operand, *result; /* one each */
+	Share *operand, *result; /* one Share per operand, one per result */
 } Factor;
 typedef struct {
 	const Node *node;
 	Arena *arena;
 	VEC(Factor *) factors;
 } Partition;
-/* One of the parts of a node along a factor. */
+/* One part of a node along a factor. */
 typedef struct {
 	const Node *node;
 	const Factor *factor;
 	int64_t parts;
-	const Type *operand, *result; /* of one part; NULL where an operand is left out */
-	void *attr;                   /* of one part */
+	const Type *operand, *result; /* types of one part; NULL: the operand was left out */
+	void *attr;                   /* attributes of one part */
 } Cut;
 typedef struct {
 	void (*factors)(Partition *p); /* adds the factors of p->node */
-	void (*attrs)(Module *m,
-	              Cut *cut); /* sets what sizes depend on in cut->attr; NULL: nothing does */
-	const char *doc;         /* which axes, and why not the others */
+	void (*attrs)(
+		Module *m,
+		Cut *cut); /* sets the attributes in cut->attr that depend on sizes; NULL: no attribute does */
+	const char *doc; /* which axes have factors, and why the others have no factor */
 } PartitionRule;
 
-/* Arithmetic operations on elements: +, -, *, /, maximum, minimum, roots, rounding and functions count 1, a fused
- * multiply-add 2; comparisons, choices, logic, conversions and arithmetic on places count nothing. */
+/* Arithmetic operations on elements. +, -, *, /, maximum, minimum, roots, rounding and functions count 1; a fused
+ * multiply-add counts 2. Comparisons, choices, logic, conversions and arithmetic on indices count 0. */
 typedef int64_t (*FlopsFn)(const Node *n);
 
 struct OpRow {
 	const char *name, *doc;
 	OperandRow operands[MAX_OPERANDS];
-	const char *results[3]; /* names; the last may be "..." */
-	const Field *fields;    /* NULL without attributes */
+	const char *results[3]; /* names of the results; the last may be "..." */
+	const Field *fields;    /* NULL: no attributes */
 	size_t attr_size;
 	void (*infer)(Infer *in);
 	void (*eval)(Eval *ev);
 	void (*grad)(Grad *g);
 	FuseClass fuse;
-	/* FUSE_ELEMENTWISE: operand scalars to the result's. */
+	/* FUSE_ELEMENTWISE: builds the result's scalar from the operands' scalars x. */
 	LoopValue (*scalar)(LoopBuilder *lb, const Node *n, const LoopValue *x);
-	/* FUSE_VIEW: index of the result to index of operand 0. */
+	/* FUSE_VIEW: builds the index into operand 0 from the index into the result. */
 	void (*map)(LoopBuilder *lb, const Node *n, const Index *result, Index *operand);
-	/* FUSE_INDEX, and FUSE_ELEMENTWISE without `scalar`: the element at that index. */
+	/* FUSE_INDEX, and FUSE_ELEMENTWISE without `scalar`: builds the result's element at index `at`. */
 	LoopValue (*element)(Lower *lw, const Node *n, const Index *at);
 	/* FUSE_ROOT: calls lower_part for each part, between lower_open_parts and lower_close_parts. */
 	void (*parts)(Lower *lw, const Node *n);
-	/* FUSE_OPAQUE: the vector that `reader` adds to n's result, if n's kernel and library may store that sum
-	 * instead of the result, which nobody else reads; NULL: reader does something else. */
+	/* FUSE_OPAQUE: the vector that `reader` adds to n's result, if n's kernel and its library may store the sum instead of
+	 * the result. Nothing else may read the result. NULL: `reader` adds no such vector. */
 	Value *(*bias)(const Node *n, const Node *reader);
-	/* FUSE_INDEX with operands: its result is never stored, each kernel that reads it computes it. */
+	/* FUSE_INDEX with operands: the result is never stored; each kernel that reads it computes it. */
 	bool computed_by_readers;
-	/* No result may be dropped or merged: store, return, random without key, ... */
+	/* A node with an effect may be neither dropped nor merged: store, return, random without key, ... */
 	bool effect;
-	/* Of two operands: either order gives the same bits (NaN payloads aside). */
+	/* Of two operands: both orders give the same bits, NaN payloads aside. */
 	bool commutative;
-	int weight; /* time of one element, relative to an addition; 0 counts as 1 */
+	int weight; /* time of one element relative to an addition; 0 counts as 1 */
 	FlopsFn flops;
 	Precision precision;
-	unsigned quantizes; /* operands that may be stored in few bits with scales */
-	/* Of operand i of these: the axis along which every element may have a scale of its own, since scales along it are
-	 * factors of the result; -1: one scale for all. */
+	unsigned quantizes; /* set of the operands that may be stored in few bits with scales */
+	/* For operand i of `quantizes`: the axis along which each index may have its own scale, because scales along this axis are
+	 * factors of the result. -1: one scale for the whole operand. */
 	int (*channel)(const Node *n, int i);
 	unsigned
-		adapts; /* operands that, where they are a parameter, a low-rank product may be added to */
+		adapts; /* set of the operands to which a low-rank product may be added, if they are a parameter */
 	PartitionRule partition;
-	/* Which axes of the results count rows, given those of the operands; NULL: the partition's factors tell. */
+	/* Which axes of the results count rows, given the row axes of the operands. NULL: the factors of
+	 * `partition` tell. */
 	void (*batch)(BatchFlow *fl);
-	/* Rewrites n to something simpler before it; returns the replacement of result 0, or NULL. */
+	/* Rewrites n to simpler nodes before it. Returns the replacement of result 0; NULL: no change. */
 	Value *(*simplify)(Builder *b, Node *n);
 	const Sample *samples; /* ends with a zero row */
 };
 
-/* ---- rows with holes, of any table. Each message names table, row and column: `op "cube": column eval is missing`. */
+/* ---- checks of rows, of any table. Each message names table, row and column: `op "cube": column eval is
+ * missing`. */
 typedef struct {
 	const char *table, *name;
 	Diag *diag;
-	bool sound; /* nothing reported yet */
+	bool sound; /* no fault reported so far */
 } RowCheck;
 void row_error(RowCheck *c, const char *column, const char *fmt, ...) PRINTF(3, 4);
-void row_needs(RowCheck *c, const char *column, bool there); /* "is missing" */
+/* Reports "is missing" unless `there` */
+void row_needs(RowCheck *c, const char *column, bool there);
 
-/* ---- op_check.c: names every column that a row lacks, or has where it makes no sense: `op "cube": column
- * precision is missing`. True when there are none. */
+/* ---- op_check.c: reports every column that a row lacks, and every column that makes no sense in it: `op "cube": column
+ * precision is missing`. Returns true if there is no fault. */
 bool op_row_check(const OpRow *row, Diag *diag);
 bool op_table_check(Diag *diag);
 
 /* ---- cost.c */
 typedef struct {
 	int64_t flops;
-	int64_t bytes; /* each operand and result once, where they are in memory */
+	int64_t bytes; /* bytes of each distinct operand and of each result, as stored in memory */
 } Cost;
 Cost node_cost(const Node *n);
 int64_t function_flops(const Function *f);
-/* For rows' columns. */
-int64_t flops_none(const Node *n); /* moves, comparisons, choices */
-int64_t flops_one(const Node *n);  /* an element of result 0 */
+/* For the column `flops`: */
+int64_t flops_none(const Node *n); /* 0: moves, comparisons, choices */
+int64_t flops_one(const Node *n);  /* 1 per element of result 0 */
 int64_t flops_two(const Node *n);
-int64_t flops_per_operand(const Node *n); /* one an element of operand 0 */
+int64_t flops_per_operand(const Node *n); /* 1 per element of operand 0 */
 
 /* ---- partition.c */
 Partition node_partition(Arena *arena, const Node *n);
-/* NULL: that axis cannot be cut. */
+/* The factor of that axis; NULL: the axis cannot be cut. */
 const Factor *partition_of_operand(const Partition *p, int operand, int axis);
 const Factor *partition_of_result(const Partition *p, int result, int axis);
 bool factor_divides(const Factor *f, int64_t parts);
-/* The types and attributes of each part; factor_divides(f, parts) holds. */
+/* Types and attributes of one of `parts` equal parts. The caller made sure of factor_divides(f, parts). */
 Cut node_cut(Module *m, Arena *arena, const Node *n, const Factor *f, int64_t parts);
-/* ---- batch.c: what a value has of the rows of a micro-batch. */
+/* ---- batch.c: how a value depends on the rows of a micro-batch. */
 typedef struct {
-	int axis; /* whose blocks are the rows; -1: no axis that can be told, or the value depends on no row */
-	int64_t repeats; /* equal parts of the axis, each of which has all rows: 6 of [6,4,7] reshaped to [24,7], with 4 rows */
+	int axis; /* axis whose equal blocks are the rows; -1: the axis is not known, or the value depends on no row */
+	int64_t repeats; /* equal parts of the axis that each hold all rows: [6,4,7] with 4 rows, reshaped to [24,7], has 6 */
 	bool mixed;      /* an element may depend on several rows */
 } BatchAxis;
-extern const BatchAxis batch_none; /* it depends on no row */
-extern const BatchAxis batch_lost; /* no axis counts rows, and elements depend on several */
+extern const BatchAxis batch_none; /* the value depends on no row */
+extern const BatchAxis
+	batch_lost; /* no axis counts rows, and elements may depend on several rows */
 typedef struct {
-	int64_t rows; /* how many; 0: no parameter has rows */
+	int64_t rows; /* number of rows; 0: no parameter has rows */
 	uint32_t n;
 	BatchAxis *of; /* by value id */
 } BatchAxes;
-/* From the parameters with rows. */
+/* Computes the row axes of all values of f, beginning with the parameters that have rows. */
 BatchAxes batch_of(Arena *arena, const Function *f);
-/* The axis whose equal blocks are the rows, in order; -1: v has none. */
+/* The axis whose equal blocks are the rows, in order; -1: v has no such axis. */
 int batch_blocks(const BatchAxes *b, const Value *v);
-bool batch_stores_mix(const BatchAxes *b, const Function *f); /* what f stores depends on rows */
+/* Does a value that f stores depend on rows? */
+bool batch_stores_mix(const BatchAxes *b, const Function *f);
 
-/* For rows' columns. */
+/* For the column `batch`: */
 typedef struct BatchWalks
-	BatchWalks; /* batch.c: what functions made of the axes of their parameters */
+	BatchWalks; /* results of walks along functions, by the row axes of their parameters: batch.c */
 struct BatchFlow {
 	Arena *arena;
 	const Node *node;
 	int64_t rows;
 	BatchWalks *walks;
-	const BatchAxis *operand; /* one each */
+	const BatchAxis *operand; /* one per operand */
 	BatchAxis *result;
 };
-int64_t batch_parts(const BatchFlow *fl, const BatchAxis *a); /* into which its axis can be cut */
+/* Number of parts into which the axis of a can be cut */
+int64_t batch_parts(const BatchFlow *fl, const BatchAxis *a);
 void batch_by_factors(BatchFlow *fl);
 bool batch_same(const BatchAxis *a, const BatchAxis *b);
-BatchAxis batch_join(BatchAxis a, BatchAxis b); /* of a value that is one or the other */
+/* For a value that is either the one or the other, as of a branch */
+BatchAxis batch_join(BatchAxis a, BatchAxis b);
 void batch_of_callee(const BatchFlow *fl, const Function *f, const BatchAxis *params,
                      BatchAxis *results);
 
-/* For rows' columns: a factor of that size, with every operand and result whole. */
+/* For the column `factors`: adds a factor of that size, with all operands and results whole. */
 Factor *partition_add(Partition *p, int64_t size, Combine combine);
 void factor_cut_operand(Factor *f, int operand, int axis);
 void factor_cut_result(Factor *f, int result, int axis);
-/* Axis i of every operand and result is factor i, but those of `except`. */
+/* Adds one factor per axis: factor i cuts axis i of every operand and result. Axes in `except` get no factor. */
 void partition_alike(Partition *p, const Ints *except);
-void partition_elements(Partition *p); /* without exceptions */
+void partition_elements(Partition *p); /* partition_alike without exceptions */
 void partition_none(Partition *p);
 
 extern const OpRow *const op_table[N_OPS];
@@ -277,7 +292,7 @@ bool op_find(const char *name, OpKind *out);
 Value *behind_views(Value *v); /* the value that a chain of views starts from */
 
 /* clang-format off */
-/* Attribute structs that several readers share (importers, autograd, codegen). */
+/* Structs of attributes that several readers share (importers, autograd, codegen). */
 typedef struct { Ints shape, axes; } BroadcastAttr;
 typedef struct { Ints shape; } ReshapeAttr;
 typedef struct { Ints order; } TransposeAttr;
@@ -286,37 +301,38 @@ typedef struct { Ints low, high, interior; double value; } PadAttr;
 typedef struct { int64_t axis; } AxisAttr;
 typedef struct { Ints axes; } ReverseAttr;
 typedef struct { DType dtype; Ints shape; int64_t axis; } IotaAttr;
-/* Which random numbers: those of a stream, counted from the step's first row. rows > 0: `axis` has that many rows. */
+/* Which random numbers: numbers of a stream, counted from the first row of the step. rows > 0: `axis` has that
+ * many rows. */
 typedef struct { int64_t stream, axis, rows; } RandomCounter;
 typedef struct { DType dtype; Ints shape; RandomCounter counter; } RandomAttr;
 typedef struct { int kind; Ints axes; } ReduceAttr;
 typedef struct { const Tensor *value; } ConstantAttr;
 typedef struct {
 	DType to;
-	int round, overflow;   /* Rounding, Overflow: of floats below f32 */
-	RandomCounter counter; /* of ROUND_STOCHASTIC */
+	int round, overflow;   /* Rounding and Overflow, for floats below f32 */
+	RandomCounter counter; /* for ROUND_STOCHASTIC */
 } CastAttr;
-typedef struct { int from, to; DType as; } BitcastAttr; /* DType: enums, which no widening changes */
-#define LEAST_SCALE 0x1p-23 /* what a learned scale is read as, where it is less: as PyTorch's */
+typedef struct { int from, to; DType as; } BitcastAttr; /* DType values as enums: widening of dtypes must not change them */
+#define LEAST_SCALE 0x1p-23 /* a learned scale that is smaller is read as this, as in PyTorch */
 typedef enum { DIVISION_EXACT, DIVISION_RECIPROCAL } Division;
 typedef enum { CLIP_ROUNDED, CLIP_REAL } Clip;
-typedef struct { DType to; int division, clip; double scale_grad; } QuantizeAttr; /* the last two: of fake_quantize */
-typedef struct { int codes; int64_t block; DType dtype; Ints shape; } DequantizeAttr; /* FourBit */
+typedef struct { DType to; int division, clip; double scale_grad; } QuantizeAttr; /* the last two are for fake_quantize */
+typedef struct { int codes; int64_t block; DType dtype; Ints shape; } DequantizeAttr; /* codes: FourBit */
 typedef struct { int kind; int64_t axis; } ScatterAttr;
 typedef struct { int64_t axis; bool descending; } SortAttr;
 typedef struct { int64_t axis, from, to; bool descending; } SortRunsAttr;
-typedef struct { int kind; int64_t axis; bool reverse, exclusive; } CumulateAttr; /* ReduceKind */
+typedef struct { int kind; int64_t axis; bool reverse, exclusive; } CumulateAttr; /* kind: ReduceKind */
 typedef struct {
 	Ints x_batch, y_batch, x_contract, y_contract, order;
-	int dtype; /* of the result: 1 + DType; 0: as the operands */
+	int dtype; /* of the result: 1 + DType; 0: the operands' dtype */
 	bool allow_tf32;
 } DotAttr;
 /* x is [batch, channel, spatial...], w is [out, in, spatial...]. */
 typedef struct {
-	Ints stride, low, high, dilation; /* per spatial axis */
+	Ints stride, low, high, dilation; /* one per spatial axis */
 	int64_t groups;
-	Ints size; /* of the result's spatial axes (conv_grad_input) or the window's (.._weight) */
-	int dtype; /* as DotAttr's */
+	Ints size; /* sizes of the result's spatial axes (conv_grad_input), or of the window's (conv_grad_weight) */
+	int dtype; /* as in DotAttr */
 	bool allow_tf32;
 } ConvAttr;
 typedef enum { POOL_MAX, POOL_SUM } PoolKind;
@@ -324,7 +340,8 @@ typedef struct { int kind; Ints window, stride, low, high, dilation; Ints size; 
 typedef struct { State *state; } StoreAttr;
 typedef struct { Function *callee, *gradient; } CallAttr;
 typedef struct { Function *body; int64_t bound, carried, sliced; bool always, reverse; } LoopAttr;
-/* What operand i of a loop is; its body's parameter i + 1 has that, or a row of it. */
+/* The kind of operand i of a loop. Parameter i + 1 of the body stands for the operand, or for one row of it
+ * (LOOP_SLICED). */
 typedef enum { LOOP_CARRIED, LOOP_SLICED, LOOP_INVARIANT } LoopPart;
 LoopPart loop_part(const Node *n, int i);
 typedef struct { Function *then_branch, *else_branch; } CondAttr;

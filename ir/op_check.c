@@ -1,4 +1,4 @@
-/* What a row of the op table must have. A new op's author reads these messages: each names the row and the column. */
+/* Checks the rows of the op table. The author of a new op reads these messages: each names the row and the column. */
 #include "ir/ir.h"
 
 #include <string.h>
@@ -33,12 +33,13 @@ row_needs(RowCheck *c, const char *column, bool there)
 		row_error(c, column, "is missing");
 }
 
-/* The column that makes code, by the class in `fuse`; those of other classes are never read. */
+/* The class in `fuse` decides which column makes code. Columns of other classes are never read, so they must be
+ * empty. */
 static void
 check_code(OpCheck *c)
 {
 	const OpRow *r = c->row;
-	/* elementwise, too, where the index counts */
+	/* an elementwise op may have `element` instead of `scalar`, if it needs the index */
 	int by_index = r->element && !r->scalar && r->fuse == FUSE_ELEMENTWISE ? FUSE_ELEMENTWISE
 	                                                                       : FUSE_INDEX;
 	const struct {

@@ -1,4 +1,4 @@
-/* How a node is computed in parts: the mechanics behind the rows' factors (ir/op.h). */
+/* Computing a node in parts: helpers for the factors of rows (ir/op.h). */
 #include "ir/ir.h"
 
 #include <string.h>

@@ -21,7 +21,7 @@ pass_call(Arena *arena, const PassRow *row)
 	return call;
 }
 
-/* ---- text: a,b{x=1,y="with , and }"} */
+/* ---- text of a pipeline: a,b{x=1,y="with , and }"} */
 static char *
 take_word(Arena *arena, const char **at, const char *stops)
 {
@@ -39,7 +39,7 @@ parse_bool(const char *text, bool *out)
 	return *out || strcmp(text, "false") == 0 || strcmp(text, "off") == 0;
 }
 
-/* NaN is in none. */
+/* NaN is in no range. */
 static bool
 is_in_range(const PassOption *o, double x)
 {
@@ -154,7 +154,7 @@ in_list(const char *const *list, const char *name)
 	return false;
 }
 
-/* NN-pass.gir and its data in the dump folder, or the text on stderr. */
+/* Writes NN-pass.gir and its data into the dump folder, or the text to stderr. */
 static bool
 dump(const Module *m, const PassManagerOptions *o, const char *name, int number, Diag *diag)
 {
@@ -182,7 +182,7 @@ dump(const Module *m, const PassManagerOptions *o, const char *name, int number,
 	return diag_errors(diag) == errors;
 }
 
-/* Between single quotes of a shell, too. */
+/* The quoted string also survives inside single quotes of a shell. */
 static void
 add_option_string(Text *t, const char *s)
 {
@@ -227,13 +227,13 @@ options_text(Arena *arena, const PassCall *call)
 	return copy;
 }
 
-/* ---- reproducers: the module before a pass, its tensors beside it, and in its first line the command that replays the
- * pass. Written before the pass runs, so that they outlive a crash, and removed behind it. */
+/* ---- reproducers: files with the module before a pass and with its tensors. The first line is the command that replays the
+ * pass. They are written before the pass runs, so that they survive a crash, and are removed after it. */
 typedef struct {
 	Arena *arena;
 	const PassManagerOptions *options;
-	char *text, *data; /* files of the pass that runs; NULL: none */
-	uint64_t tensors;  /* hash of what `data` holds */
+	char *text, *data; /* files of the running pass; NULL: not written */
+	uint64_t tensors;  /* hash of the tensors in `data` */
 } Reproducer;
 
 static char *
@@ -267,7 +267,8 @@ tensors_hash(const Module *m)
 	return h;
 }
 
-/* FOLDER/gradc-PASS. A reproducer that another run has left there, or somebody's file, stays: then with a number behind. */
+/* A free name FOLDER/gradc-PASS. A file that exists, from another run or of the user, stays: the new name then ends in a
+ * number. */
 static char *
 free_stem(Arena *arena, const char *folder, const char *pass)
 {
@@ -281,7 +282,7 @@ free_stem(Arena *arena, const char *folder, const char *pass)
 	}
 }
 
-/* Where the files cannot be written there is no reproducer, and the pass runs nevertheless. */
+/* If the files cannot be written there is no reproducer, and the pass runs nevertheless. */
 static void
 write_reproducer(Reproducer *r, const PassCall *call, const Module *m)
 {
@@ -328,7 +329,8 @@ remove_reproducer(Reproducer *r)
 		remove(r->data);
 }
 
-/* Without a folder for them: what a pass was given, from which a reproducer is made if it fails. */
+/* The module before a pass, in memory, if there is no folder for reproducers. If the pass fails, this becomes a
+ * reproducer. */
 typedef struct {
 	Text text;
 	ModuleData data;
@@ -348,7 +350,8 @@ leave_reproducer(const PassCall *call, const Before *before, Diag *diag)
 	arena_free(arena);
 }
 
-/* Runs the pass and verifies what it leaves; false, with errors reported. `bug`: ours, not the user's. */
+/* Runs the pass and verifies the module after it. Returns false with errors reported. *bug: the fault is a bug of gradc, not
+ * an error of the user. */
 static bool
 run_and_verify(const PassCall *call, Module *m, Pass *p, const PassManagerOptions *o,
                double *seconds, bool *bug)
@@ -433,7 +436,8 @@ stage_fits(const PassCall *call, Stage stage, Diag *diag)
 		           call->row->name, stage_names[until], stage_names[stage]);
 		return false;
 	}
-	/* Up to there a later stage only has more functions and copies: earlier modules fit too. */
+	/* Up to this stage, later stages only have more functions and copies, so the pass takes earlier modules
+	 * too. */
 	if (takes == STAGE_ANY || takes == stage ||
 	    (takes <= STAGE_REMATERIALIZED && stage < takes))
 		return true;

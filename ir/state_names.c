@@ -1,4 +1,4 @@
-/* The names by which people ask for parameters: globs over names and paths, and what they may have meant. */
+/* Names by which people ask for parameters: globs over names and paths, and hints at the nearest names. */
 #include "ir/ir.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ state_matches(const State *s, const char *glob)
 	       (*glob == '@' && group_listed(s->groups, glob + 1));
 }
 
-/* By the name or the path. */
+/* The smaller distance of the name and the path. */
 static int
 distance(const Nearest *n, const State *s)
 {

@@ -1,4 +1,4 @@
-/* Shared by the text printers and parsers of this folder. */
+/* Declarations that the text printers and parsers of this folder share. */
 #ifndef GRADC_IR_TEXT_IMPL_H
 #define GRADC_IR_TEXT_IMPL_H
 
@@ -15,8 +15,8 @@ extern const char *const state_kind_texts[],
 									     *const mode_texts[];
 void loc_print(Text *out, Loc loc, const PrintOptions *options);
 
-/* The reader of .gir: text_lex.c. Faults are reported with FILE:LINE once per line; after one, the
- * reader skips to the next line. */
+/* The reader of .gir: text_lex.c. It reports faults with FILE:LINE, at most one per line. After a fault the reader skips
+ * to the next line. */
 typedef struct {
 	const char *file, *at, *line_start;
 	int line;
@@ -30,26 +30,28 @@ typedef struct {
 } Reader;
 
 void PRINTF(2, 3) read_fault(Reader *r, const char *fmt, ...);
-void read_space(Reader *r);                  /* blanks, and comments to the end of the line */
-void read_lines(Reader *r);                  /* also line ends */
-bool read_word(Reader *r, const char *word); /* takes it when it is next */
+void read_space(Reader *r); /* skips blanks, and comments up to the end of the line */
+void read_lines(Reader *r); /* skips line ends, too */
+bool read_word(Reader *r, const char *word); /* takes the word if it is next */
 bool read_char(Reader *r, char c);
-bool read_expect(Reader *r, char c);            /* reports when it isn't next */
-const char *read_name(Reader *r);               /* identifier; NULL when none is next */
-const char *read_symbol(Reader *r, char sigil); /* @name, %name, with quotes; NULL */
+bool read_expect(Reader *r, char c); /* reports if the character is not next */
+const char *read_name(Reader *r);    /* an identifier; NULL: no identifier is next */
+const char *read_symbol(
+	Reader *r,
+	char sigil); /* @name or %name, perhaps in quotes; NULL: no symbol is next, or reported */
 bool read_int(Reader *r, int64_t *out);
 bool read_double(Reader *r, double *out);
 bool read_list(Reader *r, Ints *list);              /* [1,2,3]; false after reporting */
 int read_enum(Reader *r, const char *const *names); /* -1 after reporting */
 Type read_type(Reader *r);                          /* NULL after reporting */
-Loc read_loc(Reader *r);                            /* behind the word loc; NULL after reporting */
+Loc read_loc(Reader *r);                            /* after the word `loc`; NULL after reporting */
 const Tensor *read_tensor(Reader *r);               /* NULL after reporting */
 bool read_attrs(Reader *r, const OpRow *row, void *attr);
 void read_skip_line(Reader *r);
 bool read_at_line_end(Reader *r);
 
-void read_kernel(Reader *r); /* loop/parse.c, behind the word kernel */
-/* loop/library.c: KIND {FIELD = ..., ...}; NULL after reporting. */
+void read_kernel(Reader *r); /* loop/parse.c: after the word `kernel` */
+/* loop/library.c: reads KIND {FIELD = ..., ...}; NULL after reporting. */
 const LibraryCall *read_library(Reader *r, const Kernel *k);
 void kernel_print_library(Text *out, const Kernel *k);
 

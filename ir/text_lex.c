@@ -1,4 +1,4 @@
-/* The words of .gir: names, numbers, types, tensors, locations, attributes. */
+/* The tokens of .gir: names, numbers, types, tensors, locations, attributes. */
 #include "ir/text.h"
 
 #include <ctype.h>
@@ -260,7 +260,7 @@ read_element(Reader *r, DType d, void *data, int64_t i)
 		if (!read_double(r, &f))
 			return false;
 		dtype_store_float(d, data, i, f);
-		/* casts to f8e5m2 saturate, yet its infinities are values */
+		/* dtype_store_float saturates f8e5m2, but the text may mean infinity */
 		if (d == F8E5M2 && isinf(f))
 			((uint8_t *)data)[i] = f < 0 ? 0xFC : 0x7C;
 		return true;

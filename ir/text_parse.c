@@ -1,6 +1,5 @@
-/* Text to IR. Two passes: signatures, states and kernels first, so that bodies may name functions
- * that stand below; then the bodies. Types are taken as written: the verifier compares them with
- * inference. */
+/* Text to IR in two passes: first signatures, states and kernels, so that a body may name functions that stand below it;
+ * then the bodies. Types are taken as written: the verifier compares them with inference. */
 #include "ir/text.h"
 
 #include <stdlib.h>
@@ -30,7 +29,8 @@ read_small(Reader *r, int64_t most, int64_t *out)
 	return false;
 }
 
-/* %x, %"a b" or %0. Results are numbered: a parameter named by digits alone stands in quotes, and its key keeps one. */
+/* %x, %"a b" or %0. Numbers such as %0 are names of results. A parameter whose name has only digits stands in quotes; its
+ * key in r->values begins with a quote, to tell the two apart. */
 static const char *
 read_value_name(Reader *r)
 {
@@ -69,9 +69,9 @@ read_state_reference(Reader *r)
 	return s;
 }
 
-/* Of a state or function to another one, which may stand below it. */
+/* A state's or function's reference to another one, which may stand below it. */
 typedef struct {
-	State **state; /* one of the two is NULL */
+	State **state; /* either `state` or `function` is set, the other is NULL */
 	Function **function;
 	const char *name, *at, *line_start;
 	int line;
@@ -192,7 +192,8 @@ read_key(Reader *r, const char *word)
 	return false;
 }
 
-/* adapter @w a @w.lora_A b @w.lora_B [magnitude @m] axis 1 products alpha 16 [rslora] [pissa] [base HASH]: of states that stand above it */
+/* adapter @w a @w.lora_A b @w.lora_B [magnitude @m] axis 1 products alpha 16 [rslora] [pissa] [base HASH]: the states must
+ * stand above it */
 static void
 read_adapter(Reader *r)
 {
@@ -217,7 +218,8 @@ read_adapter(Reader *r)
 	vec_push(r->m->arena, &r->m->adapters, a);
 }
 
-/* four_bit @w absmax @w.absmax [nested @w.nested offset @w.offset] nf4 of f32[64,32] axis 0: of states that stand above it */
+/* four_bit @w absmax @w.absmax [nested @w.nested offset @w.offset] nf4 of f32[64,32] axis 0: the states must stand above
+ * it */
 static void
 read_four_bit(Reader *r)
 {
@@ -239,7 +241,7 @@ read_four_bit(Reader *r)
 }
 
 /* ---- functions */
-/* rows, or rows 1 */
+/* `rows`, or `rows 1` */
 static void
 read_rows_axis(Reader *r, Value *v)
 {
@@ -254,7 +256,7 @@ read_rows_axis(Reader *r, Value *v)
 	v->rows_axis = v->has_rows ? (int)axis : 0;
 }
 
-/* Behind the word `is`. */
+/* After the word `is`. */
 static void
 read_param_kind(Reader *r, Value *v)
 {
@@ -308,7 +310,7 @@ fault:
 	read_fault(r, "malformed parameter");
 }
 
-/* -> (f32[8,10] "logits"): the types are those of the return. */
+/* -> (f32[8,10] "logits"). The types are not kept: the return has them. */
 static void
 read_results(Reader *r, Function *f)
 {
@@ -357,7 +359,7 @@ read_target(Reader *r, Function *f)
 		read_fault(r, "expected a target's name in quotes");
 }
 
-/* Up to the line that holds only `}`. */
+/* Skips to the line that begins with `}`, and takes the brace. */
 static void
 skip_body(Reader *r)
 {
@@ -398,7 +400,7 @@ read_function(Reader *r, FunctionKind kind, References *references, Bodies *bodi
 	if (read_word(r, "loc"))
 		f->loc = read_loc(r);
 	if (!read_expect(r, '{') || r->faults != faults) {
-		skip_body(r); /* one fault for a header, none for what follows */
+		skip_body(r); /* a bad header is one fault; its body is skipped */
 		return;
 	}
 	Body body = {f, r->at, r->line_start, r->line};
@@ -431,7 +433,7 @@ read_operand(Reader *r, bool *ok)
 	return v;
 }
 
-/* The operand list; -1 after reporting. */
+/* Reads the list of operands. Returns their number; -1 after reporting. */
 static int
 read_operands(Reader *r, Value ***out)
 {
@@ -466,7 +468,7 @@ read_plan(Reader *r, Node *n)
 	if (read_word(r, "at")) {
 		int i = 0;
 		do {
-			/* results without a place are left out; places come in result order */
+			/* places come in the order of the results; the printer leaves out results without a place */
 			if (i < n->n_results)
 				read_place(r, &n->results[i]->region, &n->results[i]->offset);
 			i++;
@@ -547,7 +549,8 @@ read_body(Reader *r, const Body *body)
 		read_node(r);
 		read_skip_line(r);
 	}
-	if (!function_return(r->f)) /* a function without results may leave it out */
+	if (!function_return(
+		    r->f)) /* the text of a function without results may leave the return out */
 		node_insert(r->f, NULL, OP_return, 0, NULL, NULL, 0, NULL, NULL)->line = r->line;
 }
 
@@ -636,7 +639,7 @@ module_parse(const char *text, const char *file, const StrMap *data, Diag *diag)
 	return m;
 }
 
-/* The map holds SafeTensor entries with their data in memory. */
+/* The map's entries are SafeTensor, with their data in memory. */
 Status
 module_read_data(Arena *arena, const char *path, StrMap **data)
 {

@@ -1,5 +1,5 @@
-/* IR to text. Deterministic: values are numbered in order of appearance. docs/ir.md has the
- * grammar; text_parse.c reads it back. */
+/* IR to text. The text is deterministic: values are numbered in order of appearance. docs/ir.md has the grammar;
+ * text_parse.c reads the text back. */
 #include "ir/ir.h"
 #include "ir/text.h"
 
@@ -33,7 +33,7 @@ typedef struct {
 	const Module *m;
 	const PrintOptions *options;
 	const Function *f;
-	const int *numbers; /* by value id; NULL: ids are used */
+	const int *numbers; /* by value id; NULL: ids are printed */
 	Arena *arena;
 } Printer;
 
@@ -103,8 +103,8 @@ loc_print(Text *out, Loc loc, const PrintOptions *options)
 	print_loc_inner(out, loc);
 }
 
-/* A float of 16 bits or fewer: the fewest digits that d's conversion takes back to the value. Integers
- * below a million are written out, as text_add_float does; a NaN loses sign and payload. */
+/* Prints a float of 16 bits or fewer with the fewest digits that read back as the same value of dtype d. Integers below a
+ * million are written out, as text_add_float does. A NaN loses its sign and payload. */
 static void
 print_narrow_float(Text *out, DType d, double value)
 {
@@ -224,7 +224,7 @@ print_types(Text *out, const Node *n)
 	}
 }
 
-/* What `schedule` and `memory` found out. */
+/* Prints what `schedule` and `memory` decided. */
 static void
 print_plan(Text *out, const Node *n)
 {
@@ -444,7 +444,7 @@ print_state(Printer *p, const State *s)
 	text_add(out, "\n");
 }
 
-/* " a @w.lora_A" */
+/* The part of an adapter or of a 4-bit weight: " a @w.lora_A" */
 static void
 print_part(Text *out, const char *word, const State *s)
 {
@@ -516,7 +516,7 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 	arena_free(p.arena);
 }
 
-/* ---- the tensors that are too large for the text */
+/* ---- tensors that are too large for the text */
 static void
 data_add(ModuleData *d, Arena *arena, IntMap *seen, const Tensor *t)
 {

@@ -29,10 +29,11 @@ type_new(Module *m, DType dtype, int rank, const int64_t *dims)
 		t.dims[i] = dims[i];
 		empty |= dims[i] == 0;
 	}
-	/* A product with a 0 in it is 0, whatever the others are; no other is too large, see infer. */
+	/* If one dim is 0, the product is 0 even if the other dims overflow. In all other cases infer made sure
+	 * that the product fits. */
 	for (int i = 0; i < rank; i++)
 		t.n = empty ? 0 : t.n * dims[i];
-	/* Different types may share a hash: probe its successors. */
+	/* Different types may have the same hash: the next hashes are tried. */
 	for (uint64_t h = type_hash(&t);; h++) {
 		if (!intmap_get(m->interned_types, h, &found)) {
 			TypeInfo *fresh = arena_copy(m->arena, &t, sizeof(t));

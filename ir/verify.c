@@ -1,4 +1,4 @@
-/* The verifier: collects every fault of a module. Shape inference is recomputed and compared. */
+/* The verifier: reports every fault of a module. It infers the types again and compares them. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 
@@ -9,10 +9,10 @@ typedef struct {
 	const Function *f;
 	Diag *diag;
 	Arena *arena;
-	const int *numbers; /* of f's values as printed; made at its first fault */
+	const int *numbers; /* printed numbers of f's values; made at f's first fault */
 	bool ok;
-	bool *seen;   /* by value id: defined before this point */
-	bool *called; /* by function index: by a node of another, or as a surrogate */
+	bool *seen; /* by value id: defined before this node */
+	bool *called; /* by function index: a node of another function calls it, or it is a surrogate */
 } Verify;
 
 void
@@ -92,12 +92,12 @@ verify_types(Verify *v, const Node *n)
 			report(v, n, "result %d has another type than inference gives", i);
 }
 
-/* Stores stand last, until the schedule mixes them with launches; then nothing behind a store reads what the
- * state held before. */
+/* Stores stand last until the schedule mixes them with launches. Even then, no node after a store may read the state's old
+ * content. */
 typedef struct {
 	bool began;
-	uint8_t *stored; /* by state id: when_runs of its stores */
-	uint8_t *inside; /* by unit's id: of its members' stores */
+	uint8_t *stored; /* by state id: when_runs of the stores so far */
+	uint8_t *inside; /* by id of a unit: when_runs of the stores into its members so far */
 } Stores;
 
 static void
@@ -135,7 +135,7 @@ verify_store(Verify *v, const Node *n, Stores *s)
 			verify_read(v, n, s, node_operand(n, i)->state);
 }
 
-/* Parameters have the types that what they are asks for, and no two are the same. */
+/* A parameter has the type that its meaning asks for, and no two parameters have the same meaning. */
 static void
 verify_params(Verify *v, const Function *f)
 {
@@ -153,7 +153,7 @@ verify_params(Verify *v, const Function *f)
 	}
 }
 
-/* Of the same types as what it stands for. */
+/* A surrogate has the same types as its function. */
 static void
 verify_surrogate(Verify *v, const Function *f)
 {
@@ -190,14 +190,15 @@ verify_role(Verify *v, const Function *f)
 	}
 }
 
-/* The function that a field names; NULL: none. */
+/* The function that a field names; NULL: it names no function. */
 static const Function *
 field_function(const Node *n, const Field *field)
 {
 	return field->kind == FIELD_FUNC ? *(Function **)((char *)n->attr + field->offset) : NULL;
 }
 
-/* Its unit may lie in another one, and so on; but where these are a circle, what follows them would not end. */
+/* A unit may lie in another unit, and so on. A circle of units is a fault that stops the verifier, because code that follows
+ * units would not end. */
 static bool
 verify_unit(Verify *v, const State *s)
 {
@@ -216,13 +217,13 @@ verify_unit(Verify *v, const State *s)
 	return !unit;
 }
 
-/* false: do not look further */
+/* Returns false if units form a circle: the verifier must stop. */
 static bool
 verify_states(Verify *v)
 {
 	bool ends = true;
 
-	Module *m = (Module *)v->m; /* for its types */
+	Module *m = (Module *)v->m; /* only to intern types */
 
 	for (int i = 0; i < m->states.n; i++) {
 		const State *s = m->states.at[i];
@@ -377,7 +378,7 @@ find_called(Verify *v)
 	}
 }
 
-/* Functions that call each other in a circle cannot be inlined or interpreted. */
+/* Functions that call each other in a circle can be neither inlined nor interpreted. */
 static bool
 calls_in_circle(const Function *f, uint8_t *color)
 {

@@ -1,5 +1,5 @@
-/* Building loop IR. Pure statements that were already made in an open block are not made again, so
- * that emitters may ask for the same element as often as they like. */
+/* Builds loop IR. If an equal pure statement was made in a block that is still open, its scalar is used again, so emitters
+ * may ask for the same element as often as they like. */
 #include "ir/loop/loop.h"
 
 #include <assert.h>
@@ -80,7 +80,7 @@ add_statement(LoopBuilder *lb, LoopStatementKind kind)
 	return &lb->k->body.at[lb->k->body.n - 1];
 }
 
-/* The scalar of a pure statement: an earlier equal one that is still visible, else a new one. */
+/* The scalar of a pure statement: of an earlier equal statement that is still visible, else a new one. */
 static LoopValue
 pure_statement(LoopBuilder *lb, const LoopStatement *key)
 {
@@ -162,7 +162,7 @@ lb_number(LoopBuilder *lb, DType type, double value)
 	return dtype_is_float(type) ? lb_float(lb, type, value) : lb_int(lb, type, (int64_t)value);
 }
 
-/* x as the storage type sees it (s8 wraps, f16 rounds), in that type's compute type: `i` holds the
+/* Converts x as memory of the storage type would (s8 wraps, f16 rounds). The result is in the compute type; `i` holds the
  * storage type. */
 LoopValue
 lb_cast(LoopBuilder *lb, DType type, LoopValue x)
@@ -297,7 +297,7 @@ lb_barrier(LoopBuilder *lb)
 		add_statement(lb, LOOP_STATEMENT_BARRIER);
 }
 
-/* ---- what a team does together, and copies */
+/* ---- work that a team does together, and copies */
 int
 lb_tile(LoopBuilder *lb, const char *name, DType dtype, int64_t rows, int64_t columns)
 {
@@ -391,7 +391,7 @@ lb_inside(LoopBuilder *lb, Affine place, int64_t size)
 {
 	LoopValue at = lb_affine(lb, place);
 
-	/* One comparison: what is negative is large without its sign. */
+	/* One comparison suffices: read without its sign, a negative number is large. */
 	return lb_compare(lb, LOOP_lt, lb_op(lb, LOOP_bits, U64, &at), lb_int(lb, U64, size));
 }
 
@@ -509,7 +509,7 @@ is_pure(const Kernel *k, const LoopStatement *s)
 	       (s->kind == LOOP_STATEMENT_LOAD && k->buffers.at[s->buffer].kind == BUFFER_IN);
 }
 
-/* Emitters ask for more than they use (axes of an index whose flat number was known). */
+/* Emitters ask for more scalars than they use, such as axes of an index whose flat number was known. */
 static void
 drop_unused(Kernel *k, Arena *scratch)
 {

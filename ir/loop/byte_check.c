@@ -1,18 +1,18 @@
-/* Elements smaller than a byte: a part of a kernel stores whole bytes, so that parts that run at the same time never
- * change the same one. A parallel loop promises that its parts store different elements; this check adds that they
- * store different bytes. */
+/* A check of elements smaller than a byte. A store changes a whole byte, so parts that run at the same time must never change
+ * the same byte. A parallel loop promises that its parts store different elements; this check adds that they store
+ * different bytes. */
 #include "ir/loop/loop.h"
 
 typedef struct {
 	const Kernel *k;
 	Arena *arena;
-	int64_t *extents;     /* by scalar: of loop variables; 0 for any other */
-	int *openers;         /* by scalar: the statement of its loop */
+	int64_t *extents;     /* by scalar: extent of a loop variable; 0 for any other scalar */
+	int *openers;         /* by scalar: statement of its loop */
 	VEC(LoopValue) parts; /* variables of the parallel loops */
-	VEC(int) open;        /* FOR and IF around, outermost first */
+	VEC(int) open;        /* FOR, IF and EACH around, outermost first */
 } Bytes;
 
-/* Adds what a term reaches to one end of a range; false where no size of a tensor could be so large. */
+/* Widens the range [*low, *high] by the reach of a term. Returns false on overflow, since no tensor is that large. */
 static bool
 add_reach(const Bytes *b, AffineTerm t, int64_t *low, int64_t *high)
 {
@@ -31,7 +31,7 @@ is_part(const Bytes *b, LoopValue scalar)
 	return false;
 }
 
-/* The least step that a part's variable makes; NULL: the place moves with none. */
+/* The term of a part's variable with the least coefficient; NULL: no part's variable moves the place. */
 static const AffineTerm *
 least_step(const Bytes *b, const Affine *place)
 {
@@ -44,7 +44,8 @@ least_step(const Bytes *b, const Affine *place)
 	return least;
 }
 
-/* Each part stores within its own run of the least step's elements; other parts store a multiple of it further away. */
+/* Does each part store within its own run of `step` elements, where step is the least step of a part's variable? Other parts
+ * then store at a multiple of step away. */
 static bool
 in_own_run(const Bytes *b, const Affine *place, int64_t per_byte)
 {
@@ -66,7 +67,7 @@ in_own_run(const Bytes *b, const Affine *place, int64_t per_byte)
 	return low >= 0 && high < step;
 }
 
-/* The term with that coefficient; NULL: none. */
+/* The term with that coefficient; NULL: no such term. */
 static const AffineTerm *
 term_of(const Affine *place, int64_t coefficient)
 {
@@ -76,8 +77,8 @@ term_of(const Affine *place, int64_t coefficient)
 	return NULL;
 }
 
-/* Loops of one part count through whole bytes, each element of them: 1 * v + n * w + .., v < n, up to a multiple
- * of a byte; all else moves by bytes. A condition inside of them might leave elements out. */
+/* Do the loops of one part count through whole bytes, element by element? Then the place is 1 * v + n * w + .., v < n, up to a
+ * multiple of a byte, and all other terms move by bytes. A condition inside these loops might leave elements out. */
 static bool
 fills_bytes(const Bytes *b, const Affine *place, int64_t per_byte)
 {
@@ -87,7 +88,8 @@ fills_bytes(const Bytes *b, const Affine *place, int64_t per_byte)
 	while (counted % per_byte != 0) {
 		const AffineTerm *t = term_of(place, counted);
 		if (!t || is_part(b, t->scalar) || b->extents[t->scalar] <= 1 ||
-		    b->k->body.at[b->openers[t->scalar]].place) /* may end within a byte */
+		    b->k->body.at[b->openers[t->scalar]]
+		            .place) /* this loop may end within a byte */
 			return false;
 		for (int i = b->open.n - 1; b->open.at[i] != b->openers[t->scalar]; i--)
 			if (b->k->body.at[b->open.at[i]].kind == LOOP_STATEMENT_IF)

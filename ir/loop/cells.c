@@ -1,5 +1,5 @@
-/* Arithmetic, loads, stores and casts of the loop IR's interpreter, on one number. Loads, stores and casts go by the
- * table of conversions (base/numbers/dtype.c): in them it holds printers to account. */
+/* Arithmetic, loads, stores and casts of the loop IR's interpreter, on one number. Loads, stores and casts use the table of
+ * conversions (base/numbers/dtype.c), not the code that printers use: so they test the printers' conversions. */
 #include "ir/loop/interp.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@
 		        x.u32 op y.u32, x.b op y.b)
 #define BUILTIN(name, c) case LOOP_##name: BY_TYPE(c(x.f64), c##f(x.f32), 0, 0, 0, 0, 0)
 
-/* What machines have as instructions; t: the result's type. */
+/* Operations that machines have as instructions; t: the type of the result. */
 Cell
 cell_arithmetic(LoopOp op, DType t, Cell x, Cell y, Cell z)
 {
@@ -68,7 +68,7 @@ cell_arithmetic(LoopOp op, DType t, Cell x, Cell y, Cell z)
 
 /* clang-format on */
 
-/* t: the operands' type */
+/* t: the type of the operands */
 bool
 cell_compare(LoopOp op, DType t, Cell x, Cell y)
 {
@@ -83,7 +83,7 @@ cell_compare(LoopOp op, DType t, Cell x, Cell y)
 	}
 }
 
-/* The operand fits. */
+/* x must fit into type `to`. */
 Cell
 cell_truncate(DType from, DType to, Cell x)
 {
@@ -140,7 +140,7 @@ cell_store(DType storage, void *at, int64_t i, Cell x)
 		dtype_store_int(storage, at, i, cell_int(t, x));
 }
 
-/* Through a float below f32. */
+/* Rounds x through a float type below f32. */
 Cell
 cell_round(DType storage, Conversion how, DType from, Cell x, Cell random)
 {

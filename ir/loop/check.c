@@ -1,4 +1,4 @@
-/* Faults in a kernel: scopes, types, places that could lie outside their buffers. */
+/* Finds faults in a kernel: scopes, types, places that could lie outside of their buffers. */
 #include "ir/text.h"
 
 #include <ctype.h>
@@ -9,17 +9,18 @@ typedef struct {
 	const Kernel *k;
 	Diag *diag;
 	Arena *arena;
-	DType *types;          /* by scalar */
-	bool *defined;         /* by scalar: visible */
-	bool *open;            /* by scalar: accumulator of a loop around */
-	int64_t *extents;      /* by scalar: loop variables */
-	const Affine **bounds; /* by scalar: of loop variables that stay below one */
+	DType *types;     /* by scalar */
+	bool *defined;    /* by scalar: is it visible? */
+	bool *open;       /* by scalar: an accumulator of a loop around */
+	int64_t *extents; /* by scalar: extent of a loop variable */
+	/* by scalar: the place that a loop variable stays below; NULL: no such place */
+	const Affine **bounds;
 	ScalarFunctions *functions;
 	int statement;
 	bool vector; /* inside a vector loop */
-	int depth;   /* open loops and conditions */
-	int nests;   /* of parallel loops */
-	int dead;    /* open loops of extent 0: what is inside never runs */
+	int depth;   /* number of open loops and conditions */
+	int nests;   /* number of nests of parallel loops so far */
+	int dead;    /* number of open loops of extent 0: their bodies never run */
 	bool ok;
 } Check;
 
@@ -61,7 +62,7 @@ define(Check *c, LoopValue v, DType type, int64_t extent)
 	c->extents[v] = extent;
 }
 
-/* By its terms, which must be visible s64 scalars; false after reporting. */
+/* The terms of a place must be visible s64 scalars. Returns false after reporting. */
 static bool
 check_terms(Check *c, const Affine *place)
 {
@@ -76,8 +77,9 @@ check_terms(Check *c, const Affine *place)
 	return true;
 }
 
-/* A place made of loop variables alone is proven to lie inside, and `more` elements behind it; one with computed scalars was
- * clamped by its emitter, one under a mask is not touched elsewhere: they are checked where the interpreter runs them. */
+/* A place made of loop variables alone must be proven to lie inside the buffer, with the `more` elements after it. A place with
+ * computed scalars was clamped by its emitter, and a place under a mask is touched only inside: the interpreter checks both
+ * when it runs them. */
 static void
 check_range(Check *c, int buffer, const Affine *place, int64_t more, bool masked)
 {
@@ -98,14 +100,14 @@ check_place(Check *c, const LoopStatement *s)
 {
 	bool masked = s->kind == LOOP_STATEMENT_LOAD && s->n_operands;
 
-	/* Which element of a tile it may be, kernel_team_faults says. */
+	/* kernel_team_faults checks which element of a tile a statement may touch. */
 	check_range(c, s->buffer, s->place, 0,
 	            masked || c->k->buffers.at[s->buffer].kind == BUFFER_TILE);
 	if (s->kind == LOOP_STATEMENT_STORE && c->k->buffers.at[s->buffer].kind == BUFFER_IN)
 		report(c, "a store into an input");
 }
 
-/* bits keeps the width and changes the class; truncate makes an integer of a float. */
+/* `bits` keeps the width and changes the class; `truncate` makes an integer of a float. */
 static bool
 own_result_fits(LoopOp op, DType from, DType to)
 {
@@ -116,7 +118,7 @@ own_result_fits(LoopOp op, DType from, DType to)
 	return from != BOOL && to != BOOL && dtype_info[from].bits == dtype_info[to].bits;
 }
 
-/* Is there such an op of this type: as an instruction or as a scalar function? */
+/* Does the op exist for this type, as an instruction or as a scalar function? */
 static bool
 op_exists(Check *c, const LoopStatement *s, DType t)
 {
@@ -174,7 +176,7 @@ check_op(Check *c, const LoopStatement *s)
 		       dtype_info[c->types[s->operands[0]]].name, dtype_info[s->type].name);
 }
 
-/* Scalars of a block end with it; accumulators of a loop begin there. */
+/* The scalars of a block end with the block; the accumulators of a loop become visible there. */
 static void
 close_block(Check *c, int from, int to)
 {
@@ -190,7 +192,7 @@ close_block(Check *c, int from, int to)
 		if (s->accumulators[i].level == ACC_ROW) /* its values are in a tile */
 			c->defined[s->accumulators[i].scalar] = false;
 	}
-	for (int i = from + 1; i < to; i++) /* those of inner loops end too */
+	for (int i = from + 1; i < to; i++) /* accumulators of inner loops end, too */
 		for (int a = 0; a < c->k->body.at[i].n_accumulators; a++)
 			c->defined[c->k->body.at[i].accumulators[a].scalar] = false;
 }
@@ -207,7 +209,7 @@ check_accumulate(Check *c, const LoopStatement *s)
 		       dtype_info[c->types[into]].name);
 }
 
-/* What one scalar in, one out may be. */
+/* Checks the type of a statement's single operand. */
 static void
 check_operand(Check *c, const LoopStatement *s)
 {
@@ -225,7 +227,7 @@ check_operand(Check *c, const LoopStatement *s)
 		report(c, "v%d is %s, not %s", x, dtype_info[t].name, dtype_info[want].name);
 }
 
-/* Only what has fewer bits is rounded in a way of its own; random bits are there where they are needed. */
+/* Only floats below f32 have their own way of rounding. Stochastic rounding needs random bits. */
 static void
 check_conversion(Check *c, const LoopStatement *s)
 {
@@ -239,7 +241,8 @@ check_conversion(Check *c, const LoopStatement *s)
 		report(c, "random bits are %s, not u32", dtype_info[c->types[s->operands[1]]].name);
 }
 
-/* Casts and loads give the compute type of a storage type, places and scalars their own. */
+/* The type of a result: casts and loads give the compute type of a storage type; places give s64, scalars their
+ * own type. */
 static void
 check_result(Check *c, const LoopStatement *s)
 {
@@ -258,7 +261,7 @@ check_result(Check *c, const LoopStatement *s)
 		       dtype_info[compute_type(want)].name);
 }
 
-/* Lanes run a straight line: a vector loop holds no loop, branch or local. */
+/* Lanes run a straight line: a vector loop contains no loop, branch, barrier or array. */
 static void
 check_straight(Check *c, const LoopStatement *s)
 {
@@ -271,7 +274,7 @@ check_straight(Check *c, const LoopStatement *s)
 		c->vector = false;
 }
 
-/* Parallel loops are one nest around everything that is stored, each with nothing but the next inside. */
+/* Parallel loops are one nest around all stores. Each contains only the next one. */
 static void
 check_parallel(Check *c, const LoopStatement *s, int at)
 {
@@ -291,7 +294,7 @@ check_parallel(Check *c, const LoopStatement *s, int at)
 			report(c, "more than 2^63 parts");
 }
 
-/* Printers copy the body: there are not too many copies, even where unrolled loops stand within each other. */
+/* Printers copy the body of an unrolled loop. The copies must not be too many, even if unrolled loops are nested. */
 static void
 check_unroll(Check *c, const LoopStatement *s, int at)
 {
@@ -312,7 +315,7 @@ check_unroll(Check *c, const LoopStatement *s, int at)
 		       MAX_UNROLL_NEST);
 }
 
-/* Row values of a tile with two axes, in a tile with one. */
+/* The accumulator of a loop over a tile with two axes puts its row values into a tile with one axis. */
 static void
 check_row(Check *c, const LoopStatement *s, const Accumulator *a)
 {
@@ -329,7 +332,8 @@ check_row(Check *c, const LoopStatement *s, const Accumulator *a)
 		       dtype_info[a->type].name, from->name);
 }
 
-/* A vector loop's accumulators say how many lanes they have, all of them alike; those of other loops are in order. */
+/* The accumulators of a vector loop state their number of lanes, which is the same for all of them. Accumulators of a team loop
+ * state the members; accumulators of other loops work in order. */
 static void
 check_partials(Check *c, const LoopStatement *s, const Accumulator *a)
 {
@@ -365,7 +369,7 @@ open_accumulators(Check *c, const LoopStatement *s)
 	}
 }
 
-/* Loops over the elements of a tile: its axes are theirs. */
+/* A loop over the elements of a tile has as many variables as the tile has axes. */
 static void
 open_each(Check *c, const LoopStatement *s)
 {
@@ -396,7 +400,7 @@ open_loop(Check *c, const LoopStatement *s, int at)
 	open_accumulators(c, s);
 }
 
-/* So many elements at once, of one type; in whole bytes. */
+/* A copy moves a few elements of one type, in whole bytes. */
 static void
 check_copy(Check *c, const LoopStatement *s)
 {
@@ -415,7 +419,7 @@ check_copy(Check *c, const LoopStatement *s)
 	check_range(c, s->windows->buffer, s->windows->place, s->extent - 1, s->n_operands > 0);
 }
 
-/* A matrix of rows x columns: a tile, or a window of a local array. */
+/* A window is a matrix of rows x columns: a tile, or a part of a local array. */
 static void
 check_window(Check *c, const LoopWindow *w, int64_t rows, int64_t columns, DType type)
 {

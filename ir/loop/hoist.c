@@ -1,29 +1,34 @@
-/* What a loop loads from one place of an input in every iteration moves before the loop, and so does what is made of that and of
- * nothing that changes in it:
+/* Moves loads and arithmetic out of loops. A load moves before a loop if every iteration loads from the same place of an
+ * input. A value made of such loads moves with them, if nothing else that it reads changes in the loop:
  *
- *	for v3 < 8 {                       v4 = load x1[v0] : f32
- *	  v4 = load x1[v0] : f32           v5 = div v1, v4 : f32
- *	  v5 = div v1, v4 : f32            for v3 < 8 {
- *	  store y0[8*v0 + v3] = v5           store y0[8*v0 + v3] = v5
+ * 	for v3 < 8 {                       v4 = load x1[v0] : f32
+ * 	  v4 = load x1[v0] : f32           v5 = div v1, v4 : f32
+ * 	  v5 = div v1, v4 : f32            for v3 < 8 {
+ * 	  store y0[8*v0 + v3] = v5           store y0[8*v0 + v3] = v5
  *
- * A compiler of C does not know that the store leaves x1 alone: results may lie where operands do, element for element
- * (codegen/schedule/in_place.c), so that no later iteration reads what an earlier one has written. Out of what may not run at all moves only
- * what does no harm then: a load from a place that is proven to be one, no integer division. Linear in statements. */
+ * A C compiler does not know that the store leaves x1 alone. Here it is known: a result may share memory with an operand, but
+ * element for element (codegen/schedule/in_place.c), so no iteration reads what an earlier one has written.
+ *
+ * A statement leaves a block that may not run only if it does no harm then: a load needs a place that is proven to lie inside
+ * its buffer, and an integer division stays. Linear in statements. */
 #include "ir/loop/loop.h"
 
 enum { MAX_OPEN = 64 };
 
 typedef struct {
 	Kernel *k;
-	int *depth;  /* by statement: blocks around it */
-	int *target; /* by statement: that would stay around it */
-	int *before; /* by statement: the loop that it would stand before, outermost that it can */
-	bool *moves; /* by statement */
-	int64_t *extents;      /* by scalar: of a loop's variable; 0 of others */
-	const Affine **bounds; /* that it stays below; NULL: none */
+	int *depth;       /* by statement: number of blocks around it */
+	int *target;      /* by statement: number of blocks that would stay around it */
+	int *before;      /* by statement: the outermost loop before which it can stand */
+	bool *moves;      /* by statement: does it move? */
+	int64_t *extents; /* by scalar: extent of a loop's variable; 0 for other scalars */
+	/* by scalar: the place that a loop's variable stays below; NULL: no such place */
+	const Affine **bounds;
 	Arena *scratch;
-	int *known; /* by scalar: blocks around the place from which on it is known, were all moved that can be */
-	int *giver; /* by scalar: its statement; -1: a loop's variable or sum */
+	/* by scalar: number of blocks around the place where it becomes known, once all statements that can move
+	 * have moved */
+	int *known;
+	int *giver; /* by scalar: its statement; -1: a loop's variable or an accumulator */
 } Hoist;
 
 static bool
@@ -33,7 +38,7 @@ always_runs(const LoopStatement *s)
 	       s->mode != LOOP_PARALLEL;
 }
 
-/* May it run though the block around does not? */
+/* May the statement run although the block around it does not run? */
 static bool
 is_harmless(const Hoist *h, const LoopStatement *s)
 {
@@ -63,7 +68,7 @@ may_move(const Kernel *k, const LoopStatement *s)
 	        k->buffers.at[s->buffer].kind == BUFFER_IN);
 }
 
-/* The scalars that it reads, in its operands and places; how many. */
+/* Collects the scalars that a statement reads, in its operands and places. Returns their number. */
 enum { MAX_READ = 64 };
 static int
 scalars_read(const LoopStatement *s, LoopValue out[MAX_READ])
@@ -79,7 +84,8 @@ scalars_read(const LoopStatement *s, LoopValue out[MAX_READ])
 	return n;
 }
 
-/* Where it could stand: as far out as what it reads is known, and no further than a block that may not run. */
+/* Finds the outermost blocks that statement i can leave: the scalars that it reads must be known there. It never leaves a
+ * parallel loop, and it leaves a block that may not run only if it is harmless. */
 static void
 find_target(Hoist *h, int i, const int *open, int n_open)
 {
@@ -126,7 +132,8 @@ look_at_all(Hoist *h)
 	}
 }
 
-/* Loads, and what is made of them; then, backwards, what these need. */
+/* Chooses the loads that move, and the values made of them; then, backwards, the statements whose results these
+ * need. */
 static void
 choose(Hoist *h)
 {
@@ -155,7 +162,8 @@ rebuild(Hoist *h, Arena *scratch)
 	int n = h->k->body.n, at = 0;
 	LoopStatement *old = arena_copy(scratch, h->k->body.at, sizeof(*old) * (size_t)n);
 	int *now = NEW_ARRAY(scratch, int, n), *next = NEW_ARRAY(scratch, int, n);
-	int *first = NEW_ARRAY(scratch, int, n); /* 1 + what moves before a loop, then `next` */
+	/* by loop: 1 + the first statement that moves before it; `next` has the others */
+	int *first = NEW_ARRAY(scratch, int, n);
 
 	for (int i = n - 1; i >= 0; i--)
 		if (h->moves[i]) {

@@ -1,28 +1,30 @@
-/* Runs loop IR statement by statement. Scalar functions are run as what they are made of, as printers
- * print them, so results have the same bits. Loads, stores and casts go by the table of conversions
- * (base/numbers/dtype.c): in them it holds printers to account. */
+/* Runs loop IR statement by statement. A scalar function runs as its body, which printers print too, so results have the same
+ * bits. Loads, stores and casts use the table of conversions (base/numbers/dtype.c), not the code that printers use: so they
+ * test the printers' conversions. */
 #include "ir/loop/interp.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A scalar function where it is used. */
+/* The use of a scalar function by a statement. */
 struct Call {
 	const ScalarFunction *function;
-	Run run; /* of its body */
+	Run run; /* run of the function's body */
 };
 
 int64_t
 run_place(const Run *r, const Affine *a)
 {
-	uint64_t at = (uint64_t)a->constant; /* outside of a mask a place may be any number */
+	uint64_t at =
+		(uint64_t)a
+			->constant; /* a masked place may be any number, so the sum must not overflow */
 
 	for (int i = 0; i < a->n; i++)
 		at += (uint64_t)a->terms[i].coefficient * r->cells[a->terms[i].scalar].u64;
 	return (int64_t)at;
 }
 
-/* op of x, y, z: by a scalar function where `call` is one. */
+/* Computes op of x, y, z: by the scalar function if `call` is not NULL. */
 static Cell
 combine(Call *call, LoopOp op, DType t, Cell x, Cell y, Cell z)
 {
@@ -35,7 +37,7 @@ combine(Call *call, LoopOp op, DType t, Cell x, Cell y, Cell z)
 	return call->run.cells[call->function->result];
 }
 
-/* Parts [begin, end) of the nest of parallel loops that begins at statement `at`. */
+/* Runs parts [begin, end) of the nest of parallel loops that begins at statement `at`. */
 static void
 run_parallel(Run *r, int at)
 {
@@ -113,8 +115,8 @@ run_for(Run *r, const LoopStatement *s, int at)
 	run_accumulators_finish(r, s);
 }
 
-/* Arithmetic on elements, as rows count it: a function counts 1, a fused multiply-add 2, and what only compares,
- * chooses, tests or moves bits nothing. Only of floats: integers may be places. */
+/* Arithmetic on elements, as op rows count it: a function counts 1, a fused multiply-add 2. Comparisons, choices, tests and
+ * moves of bits count 0. Only floats count, since integers may be places. */
 static int
 flops_of(LoopOp op)
 {
@@ -232,7 +234,8 @@ run_block(Run *r, int from, int to)
 		case LOOP_STATEMENT_CAST: run_cast(r, s); break;
 		case LOOP_STATEMENT_AFFINE: r->cells[s->result].s64 = run_place(r, s->place); break;
 		case LOOP_STATEMENT_SCALAR:
-			r->cells[s->result].u64 = r->scalars[s->buffer].u; /* the bits of either */
+			/* one copy fits all types of a scalar */
+			r->cells[s->result].u64 = r->scalars[s->buffer].u;
 			break;
 		case LOOP_STATEMENT_LOAD: run_load_statement(r, s); break;
 		case LOOP_STATEMENT_STORE:
@@ -278,7 +281,8 @@ call_new(Run *r, const LoopStatement *s, DType operand)
 	return call;
 }
 
-/* Room for every scalar of k, and for the functions it calls. f: whose body it is; NULL: none. */
+/* Allocates all scalars of k, and the scalar functions that it calls. f: the function whose body k is; NULL: k is
+ * a kernel. */
 static void
 prepare(Run *r, const Kernel *k, const ScalarFunction *f)
 {

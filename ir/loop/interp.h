@@ -1,4 +1,4 @@
-/* What the files of the loop IR's interpreter share. Sections are named after the .c files. */
+/* Declarations that the files of the loop IR's interpreter share. Sections are named after the .c files. */
 #ifndef GRADC_IR_INTERP_IMPL_H
 #define GRADC_IR_INTERP_IMPL_H
 
@@ -15,42 +15,45 @@ typedef union {
 	bool b;
 } Cell;
 
-/* What machines have as instructions; t: the result's type. */
+/* Operations that machines have as instructions; t: the type of the result. */
 Cell cell_arithmetic(LoopOp op, DType t, Cell x, Cell y, Cell z);
-bool cell_compare(LoopOp op, DType t, Cell x, Cell y); /* t: the operands' type */
-Cell cell_truncate(DType from, DType to, Cell x);      /* the operand fits */
+bool cell_compare(LoopOp op, DType t, Cell x, Cell y); /* t: the type of the operands */
+Cell cell_truncate(DType from, DType to, Cell x);      /* x must fit */
 Cell cell_load(DType storage, const void *at, int64_t i);
 void cell_store(DType storage, void *at, int64_t i, Cell x);
 Cell cell_cast(DType storage, DType from, Cell x);
-/* Through a float below f32. */
+/* Rounds x through a float type below f32. */
 Cell cell_round(DType storage, Conversion how, DType from, Cell x, Cell random);
 Cell cell_identity(const Accumulator *a);
 
-/* ---- loop/memory.c: buffers and arrays while a kernel runs, and what its team's members do to them */
+/* ---- loop/memory.c: buffers and arrays while a kernel runs, and checks of what the team's members do to them */
 
-/* Who runs a statement, by level; -1: what stands outside of that level's loop is done once for all of its members. */
+/* The member that runs a statement, by level. -1: the statement stands outside of that level's loop, and runs once for all
+ * members of the level. */
 typedef struct {
 	int64_t outer, inner;
 } Member;
 typedef struct LoopMemory LoopMemory;
-/* counts: of what parts touch; NULL: nobody counts. */
+/* counts: bits touched by parts are counted there; NULL: no counting. */
 LoopMemory *loop_memory_new(Arena *arena, const Kernel *k, void *const *params,
                             KernelCounts *counts);
-/* A part begins, which other parts know nothing of, or the kernel ends. */
+/* Begins a part, or ends the kernel. Parts know nothing of each other. */
 void loop_memory_part(LoopMemory *m);
-/* The loop of a level begins an iteration; -1: it is over. */
+/* The loop of a level begins the iteration of that member; -1: the loop ends. */
 void loop_memory_member(LoopMemory *m, int level, int64_t member);
 void loop_memory_barrier(LoopMemory *m);
-/* What follows is done by a member that nobody knows, as the next element's owner; false: that is over. */
+/* begins: the next statements are run by a member whose number is not known, e.g. the owner of a tile's element. Not begins:
+ * this ends. */
 void loop_memory_someone(LoopMemory *m, bool begins);
-/* Elements on their way from one buffer to another, or zeros where `inside` is false; they arrive at a wait. */
+/* Starts a copy of elements from one buffer to another, or of zeros if `inside` is false. The elements arrive at a
+ * wait. */
 void loop_memory_copy(LoopMemory *m, const LoopStatement *s, int64_t to, int64_t from, bool inside);
 void loop_memory_commit(LoopMemory *m);
 void loop_memory_wait(LoopMemory *m, int64_t outstanding);
-/* Declares an array: nothing of it is written. */
+/* Declares an array: all its elements are unwritten. */
 void loop_memory_declare(LoopMemory *m, int buffer);
-/* Where element *place of a buffer lies, as number *place of what is returned. Ends the program with a message where it
- * lies outside, was not written, or was touched by another member without a barrier in between: a compiler's bug. */
+/* Returns the memory of a buffer, and sets *place to the element's number there. Stops the program with a message if the place
+ * lies outside, was not written, or was touched by another member without a barrier in between: a bug of the compiler. */
 void *loop_memory_reach(LoopMemory *m, int buffer, int64_t *place, bool write);
 
 /* ---- loop/interp.c */
@@ -59,17 +62,17 @@ typedef struct {
 	const Kernel *k;
 	Arena *arena;
 	ScalarFunctions *functions;
-	Call **calls;         /* by statement: of a scalar function; NULL: an instruction */
+	Call **calls;         /* by statement: its scalar function; NULL: an instruction */
 	Call **accumulations; /* by accumulator scalar */
 	LoopMemory *memory;
-	int depth; /* team loops around */
+	int depth; /* number of team loops around */
 	const Scalar *scalars;
 	Cell *cells;     /* by scalar */
 	Cell **partials; /* by accumulator scalar */
-	Cell **taking;   /* by accumulator scalar: the partial that takes now */
+	Cell **taking;   /* by accumulator scalar: the partial of the current iteration */
 	DType *types;    /* by scalar */
 	int64_t begin, end;
-	int64_t *flops; /* counted here; NULL: not */
+	int64_t *flops; /* counter of flops; NULL: no counting */
 } Run;
 void run_block(Run *r, int from, int to);
 int64_t run_place(const Run *r, const Affine *a);
@@ -79,7 +82,7 @@ void run_accumulators_start(Run *r, const LoopStatement *s);
 void run_accumulators_take(Run *r, const LoopStatement *s, int64_t j); /* iteration j begins */
 void run_accumulators_finish(Run *r, const LoopStatement *s);
 
-/* ---- loop/tiles.c: what a team does together */
+/* ---- loop/tiles.c: work that a team does together */
 void run_each(Run *r, const LoopStatement *s, int at);
 void run_mma(Run *r, const LoopStatement *s);
 void run_copy(Run *r, const LoopStatement *s);

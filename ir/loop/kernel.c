@@ -1,4 +1,4 @@
-/* Kernels of loop IR as a whole: what their statements mention, their hash, equality and copies. */
+/* Kernels of loop IR as a whole: places of statements, hash, equality, copies. */
 #include "ir/loop/loop.h"
 
 #include <string.h>
@@ -156,7 +156,7 @@ kernel_finish(Kernel *k)
 			h = hash_mix(h, hash_bytes(&s->accumulators[a], sizeof(Accumulator), 0));
 		if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_PARALLEL &&
 		    !size_mul(k->iterations, s->extent, &k->iterations))
-			k->iterations = INT64_MAX; /* a fault to the checker */
+			k->iterations = INT64_MAX; /* the checker reports it */
 	}
 	h = hash_mix(h, k->all_reduces);
 	h = hash_mix(h, k->moves);

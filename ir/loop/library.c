@@ -1,4 +1,4 @@
-/* A kernel's library call: its text, and whether it stays inside the kernel's buffers. */
+/* The library call of a kernel: its text, and a check that it stays inside the kernel's buffers. */
 #include "ir/text.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ kernel_print_library(Text *out, const Kernel *k)
 	library_call_print(out, k->library, buffer_name, k);
 }
 
-/* [1,2,3] of that many numbers */
+/* Reads [1,2,3] with exactly n numbers. */
 static bool
 read_numbers(Reader *r, int n, int64_t *out)
 {
@@ -34,7 +34,7 @@ read_numbers(Reader *r, int n, int64_t *out)
 	return true;
 }
 
-/* The buffer of that name; -1 after reporting. */
+/* The number of the buffer whose name is next; -1 after reporting. */
 static int
 read_param(Reader *r, const Kernel *k)
 {
@@ -84,7 +84,8 @@ read_field(Reader *r, const Kernel *k, const LibraryField *f, LibraryCall *c)
 	}
 }
 
-/* NAME = VALUE. Fields stand in the order of the table: -1 after reporting, else which one it is. */
+/* Reads NAME = VALUE. Fields stand in the order of the table, from field `first` on. Returns the number of the field; -1
+ * after reporting. */
 static int
 read_named_field(Reader *r, const Kernel *k, int first, LibraryCall *c)
 {
@@ -97,14 +98,14 @@ read_named_field(Reader *r, const Kernel *k, int first, LibraryCall *c)
 		if (strcmp(f->name, name) == 0)
 			return read_expect(r, '=') && read_field(r, k, f, c) ? i : -1;
 		if (f->otherwise < 0)
-			break; /* the text must say this one, and does not */
+			break; /* this field is required, but the text has another one */
 	}
 	read_fault(r, "no field `%s` of a library's %s stands here", name ? name : "",
 	           library_kind_names[c->kind]);
 	return -1;
 }
 
-/* The first field from there on that the text must have and has not; NULL: none. */
+/* The name of the first required field from number `first` on; NULL: no such field. */
 static const char *
 missing_field(const LibraryCall *c, int first)
 {
@@ -150,7 +151,7 @@ read_library(Reader *r, const Kernel *k)
 	return ok ? c : NULL;
 }
 
-/* ---- the kernel's buffers */
+/* ---- bounds of the kernel's buffers */
 bool
 library_stays_inside(const Kernel *k, const LibraryCall *c, Text *why)
 {

@@ -1,4 +1,5 @@
-/* What rows call while their kernel is emitted: the calls that the emitter lends. */
+/* The functions that op rows call while their kernel is emitted. They go through pointers that the emitter
+ * supplies. */
 #include "ir/loop/loop.h"
 
 LoopValue

@@ -1,12 +1,12 @@
-/* Buffers and arrays while the interpreter runs a kernel, and the check for races: two members of a team touch one element,
- * one of them writes it, and no barrier lies in between.
+/* Buffers and arrays while the interpreter runs a kernel, and a check for races. A race: two members of a team touch one
+ * element, at least one of them writes it, and no barrier lies in between.
  *
- * Members run one after the other. A barrier of the whole team begins a new epoch; one inside of an outer member's iteration
- * begins an epoch of that member's, which orders the inner members of it alone. An element remembers who wrote it last, and
- * who read it in this epoch: two readers from different outer members are as good as any more, for whoever writes is
- * another one than at least one of them.
+ * Members run one after the other. A barrier of the whole team begins a new epoch. A barrier inside an outer member's
+ * iteration begins an inner epoch of this member, which orders only its own inner members. An element remembers its last
+ * writer, and its readers in this epoch. Two readers from different outer members suffice: any writer differs from one of
+ * them.
  *
- * A copy arrives at a wait: until then nobody may touch what it writes, and behind it it is what its member wrote. */
+ * A copy arrives at a wait. Until then nobody may touch its destination. After the wait, it counts as the member's write. */
 #include "ir/loop/interp.h"
 
 #include <stdlib.h>
@@ -14,55 +14,55 @@
 
 typedef struct {
 	Member member;
-	int64_t epoch, inner_epoch; /* epoch 0: nobody */
+	int64_t epoch, inner_epoch; /* epoch 0: no touch */
 } Touch;
 
-/* Of an element, or of a byte of several: who wrote it last, and readers of the epoch of the first of them; the second is
- * another member, if there is one. */
+/* The touches of an element, or of a byte with several elements: the last writer, and two readers of one epoch. The second
+ * reader is another member than the first, or absent. */
 typedef struct {
 	Touch writer, readers[2];
 } Element;
 
 typedef struct {
 	void *data;
-	bool *written;     /* NULL: a parameter */
-	int64_t size;      /* of a member's share */
-	bool of_outer;     /* declared in an outer member's iteration: each of them has one */
-	Element *elements; /* NULL: races are not looked for */
-	bool *in_flight;   /* elements that a copy is to bring; NULL: no copy goes there */
+	bool *written; /* by element: was it written? NULL: a parameter */
+	int64_t size;  /* elements of a member's share */
+	bool of_outer; /* declared in an outer member's iteration: each outer member has its own */
+	Element *elements; /* NULL: no check for races */
+	bool *in_flight; /* by element: is a copy to it on its way? NULL: no copy writes the array */
 } Array;
 
-/* A copy on its way. */
+/* A copy on its way: */
 typedef struct {
 	const LoopStatement *s;
 	Member member;
-	int64_t to, from, group; /* number of its group among those of its outer member */
+	int64_t to, from, group; /* number of its group among the groups of its outer member */
 	bool inside;
 } Copy;
 typedef struct {
 	VEC(Copy) copies;
-	int64_t groups; /* committed */
+	int64_t groups; /* number of groups committed */
 } Copies;
 
 struct LoopMemory {
 	const Kernel *k;
 	Array *arrays; /* by buffer */
 	Member member;
-	KernelCounts *counts; /* NULL: nobody counts */
+	KernelCounts *counts; /* NULL: no counting */
 	IntMap *touched;      /* elements of arguments that this part has touched */
 	int64_t epoch;
 	int64_t *inner_epochs; /* by outer member */
-	int64_t last_inner;    /* of them */
-	int64_t someone;       /* numbers handed out to members that nobody knows */
+	int64_t last_inner;    /* number of the last inner epoch */
+	int64_t someone;       /* how many numbers were given to members that are not known */
 	Arena *arena;
 	Copies *copies; /* by outer member */
 	int n_copies;
 };
 
-/* Beyond the numbers of members that somebody knows. */
+/* Members whose number is not known get numbers from here on, above all known members. */
 enum { SOMEONE = 1 << 20 };
 
-/* Members of all levels. */
+/* The number of members on all levels together. */
 static int64_t
 team_size(const Kernel *k)
 {
@@ -124,7 +124,8 @@ loop_memory_new(Arena *arena, const Kernel *k, void *const *params, KernelCounts
 				arena, (size_t)(dtype_bytes(b->type->dtype, a->size * members)));
 			a->written = NEW_ARRAY(arena, bool, a->size *members);
 		}
-		bool races = !counts || !buffer_is_param(b); /* what is counted is large */
+		bool races = !counts ||
+		             !buffer_is_param(b); /* kernels whose work is counted are large */
 		if (races && k->n_team && b->kind != BUFFER_PRIVATE && b->kind != BUFFER_TILE)
 			a->elements = NEW_ARRAY(arena, Element,
 			                        (a->size + 1) * (a->of_outer ? k->team[0] : 1));
@@ -148,7 +149,8 @@ loop_memory_barrier(LoopMemory *m)
 		m->inner_epochs[m->member.outer] = ++m->last_inner;
 }
 
-/* The first element of a private array that the member has; *n: how many it has. */
+/* The first element of the member's share of an array; *n: number of elements in the share. Only private arrays have shares;
+ * else it is the whole array. */
 static int64_t
 share(const LoopMemory *m, int buffer, int64_t *n)
 {
@@ -231,7 +233,8 @@ is_same(Member a, Member b)
 	return a.outer == b.outer && a.inner == b.inner;
 }
 
-/* Keeps two readers, of different outer members if there are such, else of different inner ones since the last barrier. */
+/* Keeps two readers: of different outer members if possible, else of different inner members since the last
+ * barrier. */
 static void
 add_reader(Touch *readers, const Touch *now)
 {
@@ -308,7 +311,7 @@ loop_memory_reach(LoopMemory *m, int buffer, int64_t *place, bool write)
 	return a->data;
 }
 
-/* ---- members that nobody knows */
+/* ---- members whose number is not known */
 void
 loop_memory_someone(LoopMemory *m, bool begins)
 {
@@ -337,7 +340,7 @@ loop_memory_copy(LoopMemory *m, const LoopStatement *s, int64_t to, int64_t from
 	vec_push(m->arena, &c->copies, copy);
 }
 
-/* A copy arrives, as what its member does now. */
+/* Lets a copy arrive, as a write of its member. */
 static void
 arrive(LoopMemory *m, const Copy *copy)
 {
@@ -359,7 +362,8 @@ arrive(LoopMemory *m, const Copy *copy)
 	m->member = waiting;
 }
 
-/* Those whose members are meant: all, or of one outer member. */
+/* Does the current statement concern the copies of that outer member? Outside of the team's loops it concerns all
+ * members. */
 static bool
 is_meant(const LoopMemory *m, int outer)
 {

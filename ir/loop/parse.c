@@ -1,4 +1,4 @@
-/* Text to loop IR: one statement a line. */
+/* Text to loop IR: one statement per line. */
 #include "ir/text.h"
 
 #include <ctype.h>
@@ -76,7 +76,7 @@ read_buffer(KernelReader *kr)
 	return -1;
 }
 
-/* An element of a tile by its axes: v1, v2 */
+/* An element of a tile, by its axes: v1, v2 */
 static bool
 read_tile_place(KernelReader *kr, Type t, const Affine **out)
 {
@@ -106,7 +106,7 @@ read_buffer_place(KernelReader *kr, LoopStatement *s)
 	       read_expect(kr->r, ']');
 }
 
-/* NAME of a tile, NAME[place : row, column] */
+/* NAME of a tile, or NAME[place : row, column] of a local array */
 static bool
 read_window(KernelReader *kr, LoopWindow *w)
 {
@@ -180,7 +180,7 @@ read_dtype(KernelReader *kr, DType *out)
 	return false;
 }
 
-/* [ROUNDING] [OVERFLOW], where they are not the default */
+/* [ROUNDING] [OVERFLOW]: the defaults are left out */
 static void
 read_conversion(Reader *r, Conversion *how)
 {
@@ -199,7 +199,7 @@ read_mask(KernelReader *kr, LoopStatement *s)
 	return (s->operands[0] = read_scalar(kr)) >= 0;
 }
 
-/* What stands behind `v3 = `; the dtype comes last and decides how a literal is read. */
+/* The text after `v3 = `. The dtype comes last, and decides how a literal is read. */
 static bool
 read_definition(KernelReader *kr, LoopStatement *s)
 {
@@ -443,7 +443,7 @@ read_close(KernelReader *kr)
 		.kind = LOOP_STATEMENT_END, .result = -1, .buffer = -1, .line = kr->r->line};
 
 	if (kr->open.n == 0)
-		return false; /* the kernel's own */
+		return false; /* this brace closes the kernel */
 	end.match = kr->open.at[--kr->open.n];
 	kr->k->body.at[end.match].match = kr->k->body.n;
 	vec_push(kr->r->m->arena, &kr->k->body, end);
@@ -470,7 +470,7 @@ read_team(KernelReader *kr)
 	} while (*kr->r->at == 'x' && kr->r->at++);
 }
 
-/* @KERNEL, which stands before */
+/* @KERNEL: the kernel must stand before this one */
 static const Kernel *
 read_served(Reader *r)
 {
@@ -482,7 +482,7 @@ read_served(Reader *r)
 	return k;
 }
 
-/* What stands between the parameters and the body. */
+/* The text between the parameters and the body. */
 static void
 read_facts(KernelReader *kr)
 {
@@ -501,7 +501,7 @@ read_facts(KernelReader *kr)
 	if (read_word(r, "serves"))
 		kr->k->serves = read_served(r);
 	if (read_word(r, "library") && !(kr->k->library = read_library(r, kr->k))) {
-		read_skip_line(r); /* the body is still one */
+		read_skip_line(r); /* the body still follows */
 		return;
 	}
 	if (read_word(r, "loc"))

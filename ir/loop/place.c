@@ -1,4 +1,4 @@
-/* Places: affine forms of scalars, and the way between an index by axes and a flat element number. */
+/* Places: affine forms of scalars, and the conversion between an index by axes and a flat element number. */
 #include "ir/loop/loop.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ term_of(const AffineTerm *terms, int n, LoopValue scalar)
 	return n - 1;
 }
 
-/* a + by * b: the terms of a, then those of b that a has not. */
+/* a + by * b: the terms of a, then the terms of b whose scalars a lacks. */
 static Affine
 add_scaled(Arena *arena, Affine a, Affine b, int64_t by)
 {
@@ -131,7 +131,7 @@ magnitude(int64_t x)
 	return x == INT64_MIN ? INT64_MAX - 1 : llabs(x);
 }
 
-/* The largest number in it. */
+/* The largest magnitude among the constant and the coefficients. */
 static int64_t
 largest(const Affine *a)
 {
@@ -143,7 +143,7 @@ largest(const Affine *a)
 	return most;
 }
 
-/* Does form + c * bound fit? */
+/* Does form + c * bound fit into 64 bits? */
 static bool
 sum_fits(const Affine *form, int64_t c, const Affine *bound)
 {
@@ -161,7 +161,7 @@ coefficient_of(const Affine *a, LoopValue scalar)
 	return 0;
 }
 
-/* form's greatest value (sign 1) or least (-1), times sign. */
+/* *out: the greatest value of the form (sign 1), or minus the least value (sign -1). */
 static bool
 extreme(const Affine *form, const int64_t *extents, int sign, int64_t *out)
 {
@@ -173,7 +173,7 @@ extreme(const Affine *form, const int64_t *extents, int sign, int64_t *out)
 	return true;
 }
 
-/* Puts for scalar i of a what its bound lets it be at most, where that makes form's extreme smaller. */
+/* Replaces scalar i of a by its largest value, its bound - 1, if this makes the form's extreme smaller. */
 static void
 tighten(Arena *scratch, const Affine *a, int i, const Affine *bound, const int64_t *extents,
         int sign, Affine *form, int64_t *best)
@@ -208,9 +208,9 @@ affine_same(const Affine *a, const Affine *b)
 	return true;
 }
 
-/* With 256*v0 + v1 and v1 below n - 256*v0 the sum is below n, which extents alone don't tell: what the greatest v1 makes of
- * it is a place again. So n - 1 - 256*v0 - v1 is not below 0. Where scalars have several bounds, the order in which they are
- * looked at matters: both ways are tried. */
+/* Example: v1 stays below n - 256*v0. Then 256*v0 + v1 is below n, which extents alone do not show. Replacing v1 by its largest
+ * value gives a place again, whose range is smaller. So n - 1 - 256*v0 - v1 is not below 0, too. If several scalars have
+ * bounds, the order of the replacements matters: both directions are tried. */
 bool
 affine_range(Arena *scratch, const Affine *a, const int64_t *extents, const Affine *const *bounds,
              int64_t *low, int64_t *high)
@@ -234,7 +234,7 @@ affine_range(Arena *scratch, const Affine *a, const int64_t *extents, const Affi
 	return true;
 }
 
-/* *whole = *place / stride and *place = the remainder, where the terms allow it. */
+/* Sets *whole to *place / stride and *place to the remainder, if the terms allow it. */
 static bool
 affine_divide(LoopBuilder *lb, Affine *place, int64_t stride, Affine *whole)
 {
@@ -281,7 +281,7 @@ index_split(LoopBuilder *lb, Type t, Affine f, Index *out)
 		}
 		if (by_terms && affine_divide(lb, &f, strides[i], &out->at[i]))
 			continue;
-		/* From here on by arithmetic. */
+		/* The remaining axes are computed with div. */
 		by_terms = false;
 		LoopValue flat = lb_affine(lb, f), by = lb_int(lb, S64, strides[i]);
 		LoopValue whole = strides[i] == 1 ? flat : lb_binary(lb, LOOP_div, flat, by);

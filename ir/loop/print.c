@@ -33,7 +33,7 @@ print_place(Text *out, const Kernel *k, const LoopStatement *s)
 	text_add(out, "]");
 }
 
-/* NAME of a tile, NAME[place : row, column] */
+/* NAME of a tile, or NAME[place : row, column] of a local array */
 static void
 print_window(Text *out, const Kernel *k, const LoopWindow *w)
 {

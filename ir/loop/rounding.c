@@ -1,4 +1,4 @@
-/* Scalars as numbers of the type that they are stored in. */
+/* Scalars as numbers of a storage type: identities of accumulations, and rounding. */
 #include "ir/loop/loop.h"
 
 #include <math.h>
@@ -16,7 +16,8 @@ lb_identity(LoopBuilder *lb, AccumulateKind kind, DType storage)
 	                            : lb_int(lb, type, integers[kind]);
 }
 
-/* Do the ops that give x only choose among numbers of the type? */
+/* Is x a number of the type already? True if the operations that give x only load such numbers, or choose among
+ * them. */
 static bool
 is_narrow(const LoopBuilder *lb, DType type, LoopValue x, int depth)
 {

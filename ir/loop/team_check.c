@@ -1,8 +1,8 @@
-/* What teams ask of a kernel: which loops stand where, who owns an array, and that no accumulator, private array or barrier
- * is used where members have no common meaning of it.
+/* Checks the use of teams in a kernel: where team loops stand and who owns an array. No accumulator, private array or barrier
+ * may be used where the members of the team do not agree on it.
  *
- * Control around a team loop is the same for all members by its form: what stands outside of a team loop is done once for
- * the team of that level, so that scalars there have one value. */
+ * Control around a team loop is the same for all members by construction: a statement outside of a team loop runs once for the
+ * team of that level, so its scalars have one value. */
 #include "ir/loop/loop.h"
 
 typedef struct {
@@ -10,12 +10,12 @@ typedef struct {
 	Arena *arena;
 	KernelFaults *faults;
 	int statement;
-	VEC(int) open;  /* FOR, IF and EACH around, outermost first */
-	int depth;      /* team loops around */
-	int *owners;    /* by accumulator scalar: the statement of its loop */
-	bool *unrolled; /* by scalar: a variable of an unrolled loop, or of a short vector's */
-	int *declared;  /* by tile: team loops around its declaration */
-	const LoopStatement *each; /* around; NULL: none */
+	VEC(int) open; /* FOR, IF and EACH around, outermost first */
+	int depth;     /* number of team loops around */
+	int *owners;   /* by accumulator scalar: statement of its loop */
+	bool *unrolled; /* by scalar: is it the variable of an unrolled loop, or of a short vector loop? */
+	int *declared;             /* by tile: number of team loops around its declaration */
+	const LoopStatement *each; /* the `each` around; NULL: no each is open */
 } Team;
 
 static void PRINTF(2, 3) report(Team *t, const char *fmt, ...)
@@ -29,7 +29,7 @@ static void PRINTF(2, 3) report(Team *t, const char *fmt, ...)
 	vec_push(t->arena, t->faults, fault);
 }
 
-/* Inside of the loops of all levels: what one member does. */
+/* Is the statement inside the loops of all levels, so that one member runs it? */
 static bool
 is_member(const Team *t)
 {
@@ -54,7 +54,7 @@ check_team_loop(Team *t, const LoopStatement *s)
 		report(t, "a team loop runs all of its iterations");
 }
 
-/* An accumulator takes values of the member that owns it. */
+/* An accumulator takes values only of the member that owns it. */
 static void
 check_accumulate(Team *t, const LoopStatement *s)
 {
@@ -81,7 +81,8 @@ check_array(Team *t, const LoopStatement *s)
 		report(t, "a tile has one axis or two");
 }
 
-/* Private arrays have no addresses on some machines. */
+/* Places of a private array must be constants after unrolling, because private arrays have no addresses on some
+ * machines. */
 static void
 check_private(Team *t, const LoopStatement *s)
 {
@@ -96,7 +97,7 @@ check_private(Team *t, const LoopStatement *s)
 			       s->place->terms[i].scalar);
 }
 
-/* What the team that a tile is spread over does together. */
+/* A tile is used only on the level of the team over which it is spread. */
 static void
 check_level(Team *t, int tile)
 {
@@ -113,7 +114,7 @@ open_each(Team *t, const LoopStatement *s)
 	t->each = s;
 }
 
-/* Is that the element of `each`, or its row's value? */
+/* Is the element the current one of `each`, or the value of its row? */
 static bool
 is_own_element(const LoopStatement *each, Type tile, const LoopStatement *s)
 {
@@ -151,7 +152,7 @@ check_mma(Team *t, const LoopStatement *s)
 	check_level(t, s->windows[1].buffer);
 }
 
-/* A copy is a member's; groups of them are the team's. */
+/* One member makes a copy; the whole team commits and waits for groups of copies. */
 static void
 check_copies(Team *t, const LoopStatement *s)
 {
@@ -163,7 +164,7 @@ check_copies(Team *t, const LoopStatement *s)
 		report(t, "inside the team's last loop");
 }
 
-/* What one member does for an element holds nothing that members do together. */
+/* The body of `each` is run by one member per element, so it contains no statement of the whole team. */
 static void
 check_within_each(Team *t, const LoopStatement *s)
 {

@@ -1,5 +1,5 @@
-/* What a team does together, in the interpreter: loops over a tile's elements, products of tiles, copies. Nobody knows which
- * member has an element of a tile: to the check for races whoever has one is another member than all others. */
+/* Work that a team does together, in the interpreter: loops over a tile's elements, products of tiles, copies. It is not known
+ * which member owns an element of a tile. So the check for races treats each owner as a member that differs from all others. */
 #include "ir/loop/interp.h"
 
 void
@@ -23,7 +23,7 @@ run_each(Run *r, const LoopStatement *s, int at)
 	}
 }
 
-/* Element (i, j) of a tile or of a window of an array. */
+/* Element (i, j) of a tile, or of a window of an array. */
 static Cell
 window_element(Run *r, const LoopWindow *w, int64_t i, int64_t j)
 {

@@ -1,6 +1,6 @@
-/* The arctangent as loop IR. |x| goes to t <= tan(pi/8) by two identities,
- *   atan(a) = pi/2 - atan(1/a)   and   atan(a) = pi/4 + atan((a - 1)/(a + 1)),
- * and there atan(t) = t + t^3 p(t^2), p by interpolation at Chebyshev's points. pi in two parts. */
+/* The arctangent as loop IR. Two identities reduce |x| to t <= tan(pi/8):
+ *   atan(a) = pi/2 - atan(1/a)   and   atan(a) = pi/4 + atan((a - 1)/(a + 1)).
+ * There atan(t) = t + t^3 p(t^2), where p interpolates at Chebyshev's points. pi is used in two parts. */
 #include "ir/scalar/scalar.h"
 
 V

@@ -1,11 +1,11 @@
-/* Conversions as scalar functions, one builder for every format of the table in base/numbers/dtype.c: loads and stores of what
- * is stored in fewer bits than it is computed in, and casts through such types. A code is a bit pattern without the
- * sign. */
+/* Conversions as scalar functions: one builder for all formats of the table in base/numbers/dtype.c. They load and store
+ * numbers that have fewer bits in memory than in registers, and cast through such types. A code is the bit pattern of a
+ * number without its sign. */
 #include "ir/scalar/scalar.h"
 
 #include <string.h>
 
-/* The float type that a code is made from. */
+/* A float type from which a code is made. */
 typedef struct {
 	DType bits;
 	int width, mantissa, bias;
@@ -35,9 +35,10 @@ right(B *b, V x, int by)
 	return shr(b, x, integer(b, x, (uint64_t)by));
 }
 
-/* ---- a code to its value */
+/* ---- from a code to its value */
 
-/* Codes of subnormal numbers become subnormal numbers of f32, and by a power of two what they are. */
+/* Codes of subnormal numbers first become subnormal numbers of f32. A multiplication by a power of two then gives
+ * their value. */
 static V
 finite_value(B *b, const FloatFormat *f, V code)
 {
@@ -52,7 +53,7 @@ finite_value(B *b, const FloatFormat *f, V code)
 	return bits(b, U32, mul(b, x, power_of_two(b, x, wide_f32.bias - f->bias)));
 }
 
-/* Infinity and NaN: an exponent of ones stays one, so that a NaN keeps its bits. */
+/* Infinity and NaN: if all bits of the exponent are 1, they all stay 1, so a NaN keeps its bits. */
 static V
 special_value(B *b, const FloatFormat *f, V code, V value)
 {
@@ -85,24 +86,24 @@ decode(B *b, const FloatFormat *f, V pattern)
 	return bits(b, F32, value);
 }
 
-/* ---- a value to its code */
+/* ---- from a value to its code */
 typedef struct {
 	B *b;
 	const FloatFormat *f;
 	const Wide *w;
 	Rounding round;
-	V magnitude, x; /* |value|: its bits, itself */
-	V random;       /* u32 */
+	V magnitude, x; /* the bits of |value|; |value| itself */
+	V random;       /* random bits, u32 */
 } Encoder;
 
-/* How many bits of the wide type go. */
+/* How many bits of the wide type's mantissa are dropped. */
 static int
 lost_bits(const Encoder *e)
 {
 	return e->w->mantissa - e->f->mantissa;
 }
 
-/* The magnitude with the format's exponents, where its numbers are normal. */
+/* The magnitude's bits with the format's exponent; right for the format's normal numbers. */
 static V
 rebased(const Encoder *e)
 {
@@ -111,14 +112,14 @@ rebased(const Encoder *e)
 	return base ? sub(e->b, e->magnitude, integer(e->b, e->magnitude, base)) : e->magnitude;
 }
 
-/* The power of two that a code of 1 stands for. */
+/* The exponent k of 2^k, the value of code 1. */
 static int
 least_power(const FloatFormat *f)
 {
 	return f->only_normal ? -f->bias : 1 - f->bias - f->mantissa;
 }
 
-/* e8m0 has no last bit: it lies in the middle of 2^k and 2^(k + 1) above the first, an odd number of units. */
+/* e8m0 has no last bit to be even: the tie between 2^k and 2^(k + 1) lies at an odd number of units above 2^k. */
 static V
 nearest_normal(const Encoder *e)
 {
@@ -131,7 +132,7 @@ nearest_normal(const Encoder *e)
 	return right(b, add(b, add(b, rebased(e), half), odd), lost);
 }
 
-/* An addition rounds where the sum's last bit is a unit of the code. */
+/* The addition rounds: the last bit of the sum is a unit of the code. */
 static V
 nearest_subnormal(const Encoder *e)
 {
@@ -141,7 +142,8 @@ nearest_subnormal(const Encoder *e)
 	return sub(b, bits(b, e->w->bits, add(b, e->x, unit)), bits(b, e->w->bits, unit));
 }
 
-/* Does the code grow by one? `fraction`: that of a unit, whose first bit is the word's first. */
+/* Does rounding make the code larger by one? `fraction` is the dropped part of a unit; its first bit is the first bit of the
+ * word. */
 static V
 normal_grows(const Encoder *e)
 {
@@ -197,19 +199,21 @@ normal_code(const Encoder *e)
 	return add(b, code, select(b, normal_grows(e), integer(b, code, 1), integer(b, code, 0)));
 }
 
-/* Without regard to what is too large. */
+/* The rounded code, before overflow is handled. */
 static V
 rounded_code(const Encoder *e)
 {
 	B *b = e->b;
 	int least = e->f->only_normal ? -e->f->bias : 1 - e->f->bias;
-	int exponent = e->w->bias + least; /* of the least normal number, as the wide type has it */
+	int exponent = e->w->bias +
+	               least; /* exponent of the least normal number, in the wide type */
 	V code = normal_code(e), one = integer(b, code, 1), zero = integer(b, code, 0);
 
 	if (e->f->only_normal)
 		code = add(b, code, one);
+	/* the least normal number lies among the wide type's subnormal numbers */
 	if (exponent < 1 && e->f->only_normal)
-		exponent = 1; /* the wide type's own subnormal numbers */
+		exponent = 1;
 	if (exponent > 1 || e->f->only_normal) {
 		V bound = integer(b, code, (uint64_t)exponent << e->w->mantissa);
 		V is_small = lt(b, e->magnitude, bound);
@@ -220,7 +224,7 @@ rounded_code(const Encoder *e)
 	return code;
 }
 
-/* What is finite and too large, and infinity. */
+/* Handles finite values that are too large, and infinity. */
 static V
 bounded_code(const Encoder *e, Overflow overflow, V code, V infinity)
 {
@@ -230,7 +234,7 @@ bounded_code(const Encoder *e, Overflow overflow, V code, V infinity)
 	bool is_natural = f->bias == e->w->bias && over.finite == f->largest + 1;
 
 	if (is_natural && e->round != ROUND_TOWARD_ZERO)
-		return code; /* the wide type's infinity, one above the largest number */
+		return code; /* rounding already gave the wide type's infinity, whose code is one above the largest number */
 	if (e->round == ROUND_TOWARD_ZERO)
 		over.finite = f->largest;
 	code = select(b, gt(b, code, integer(b, code, f->largest)), integer(b, code, over.finite),
@@ -265,9 +269,10 @@ encode(B *b, const FloatFormat *f, Conversion how, V value, V random)
 	return lb_cast(b, U32, code);
 }
 
-/* ---- integers as what small floats round from */
+/* ---- integers that are rounded to small floats */
 
-/* Beyond 2^53 the last bits become one bit that is not 0 where they were not. */
+/* Integers beyond 2^53 do not fit into f64. Their last bits become one sticky bit: 1 if any of the last bits was
+ * 1. */
 static V
 wide_integer(B *b, V x)
 {
@@ -344,7 +349,7 @@ build_wrap_packed(B *b, const FunctionRow *row, const V *x)
 	return low_bits(b, row->storage, is_signed ? bits(b, U32, word) : word);
 }
 
-/* ---- the bits of a number as another type's. As unsigned numbers of 32 or 64 bits. */
+/* ---- the bits of a number as another type: as unsigned numbers of 32 or 64 bits */
 static V
 bits_of(B *b, DType from, V x)
 {

@@ -1,7 +1,7 @@
-/* The scalar functions of kernels: loop IR of what machines have instructions for, one implementation
- * each. Interpreter and printers expand them, in vectors and in scalars, so all give the same bits.
- * There are no branches: what must not happen is computed of a safe operand and not selected. Errors
- * in ulp are listed in docs/accuracy.md. */
+/* The scalar functions of kernels, one implementation each, as loop IR of operations that machines have as instructions.
+ * Interpreter and printers expand them, in vectors and in scalars, so all give the same bits. There are no branches: if an
+ * operation must not happen, it gets a safe operand, and its result is not selected. docs/accuracy.md lists the errors in
+ * ulp. */
 #include "ir/scalar/scalar.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ build_is_finite(B *b, const FunctionRow *row, const V *x)
 	return eq(b, sub(b, x[0], x[0]), number(b, x[0], 0));
 }
 
-/* ---- integers: division never traps; by zero gives 0, the one overflow wraps */
+/* ---- integers: division never traps. A quotient by zero is 0; the one overflow wraps */
 static V
 build_abs(B *b, const FunctionRow *row, const V *x)
 {
@@ -51,7 +51,7 @@ build_div(B *b, const FunctionRow *row, const V *x)
 	return select(b, none, zero, select(b, minus, neg(b, x[0]), q));
 }
 
-/* The remainder has the dividend's sign; of a division by zero it is 0. */
+/* The remainder has the dividend's sign. A remainder by zero is 0. */
 static V
 build_rem(B *b, const FunctionRow *row, const V *x)
 {
@@ -61,7 +61,8 @@ build_rem(B *b, const FunctionRow *row, const V *x)
 	return select(b, eq(b, x[1], zero), zero, r);
 }
 
-/* By squaring, a round for each bit of the exponent. A negative one gives 0 but for 1 and -1. */
+/* Powers by squaring, one round for each bit of the exponent. A negative exponent gives 0, unless the base is 1 or
+ * -1. */
 static V
 build_pow_integer(B *b, const FunctionRow *row, const V *x)
 {
@@ -84,7 +85,7 @@ build_pow_integer(B *b, const FunctionRow *row, const V *x)
 	return select(b, lt(b, x[1], zero), inverse, r);
 }
 
-/* ---- conversions. Of floats to integers as the IR's cast: truncates and saturates, NaN gives 0. */
+/* ---- conversions. Floats to integers as the IR's cast: truncated and saturated; NaN gives 0. */
 static V
 build_to_integer(B *b, const FunctionRow *row, const V *x)
 {
@@ -115,7 +116,7 @@ build_to_integer(B *b, const FunctionRow *row, const V *x)
 	ROW(name, U64, build), ROW(name, U32, build)
 #define ALL_FLOATS(ROW, name, build) ROW(name, F64, build), ROW(name, F32, build)
 #define TRUTH(name, t) {#name "_" t##_NAME, 1, {t}, BOOL, build_##name, LOOP_##name}
-/* A number to integer storage. */
+/* A float to integer storage, or a wrapped integer. */
 #define CUT(from, stored, text, to, build)                                                       \
 	{from##_NAME "_to_" text, 1, {from}, to, build, .storage = stored}
 #define CUTS(from) CUT(from, S64, "s64", S64, build_to_integer),                                 \
@@ -200,7 +201,8 @@ scalar_function(ScalarFunctions *fs, const char *name)
 	return f;
 }
 
-/* To a float below f32; a row for each way would be hundreds. */
+/* The function that casts to a float below f32. It is made on demand: a row for each way of rounding would be
+ * hundreds. */
 static const ScalarFunction *
 cast_function(ScalarFunctions *fs, DType from, DType storage, Conversion how)
 {

@@ -1,4 +1,4 @@
-/* What the scalar functions are written with, and those in a file of their own. */
+/* Shorthand for writing scalar functions, and the builders that have files of their own. */
 #ifndef GRADC_IR_SCALAR_IMPL_H
 #define GRADC_IR_SCALAR_IMPL_H
 
@@ -12,9 +12,9 @@ struct FunctionRow {
 	int n_params;
 	DType params[MAX_FUNCTION_PARAMS], type;
 	V (*build)(B *b, const FunctionRow *row, const V *x);
-	LoopOp op;      /* the op it stands for, where that helps */
-	DType storage;  /* conversions: the type that is stored */
-	Conversion how; /* casts to small floats */
+	LoopOp op;      /* the op that it implements, if `build` needs it */
+	DType storage;  /* of conversions: the storage type */
+	Conversion how; /* of casts to small floats */
 };
 
 /* ---- shorthand */
@@ -94,7 +94,7 @@ copysign_of(B *b, V x, V y)
 	            or (b, and(b, bits(b, u, x), rest), and(b, bits(b, u, y), sign)));
 }
 
-/* ---- scalar/formats.c: conversions from and to what is stored in fewer bits, by the row's `storage` */
+/* ---- scalar/formats.c: conversions from and to types with fewer bits in memory, by the row's `storage` */
 V build_load_format(B *b, const FunctionRow *row, const V *x);
 V build_store_format(B *b, const FunctionRow *row, const V *x);
 V build_cast_format(B *b, const FunctionRow *row, const V *x);
@@ -104,7 +104,7 @@ V build_wrap_packed(B *b, const FunctionRow *row, const V *x);
 /* ---- scalar/philox.c */
 V build_philox(B *b, const FunctionRow *row, const V *x);
 
-/* ---- what scalar/function_list.def names: transcendental.c, or a file of a function's own */
+/* ---- builders that scalar/function_list.def names: in transcendental.c, or in a file of their own */
 #define SCALAR_FUNCTION(name, f64, f32, ...)             \
 	V f64(B *b, const FunctionRow *row, const V *x); \
 	V f32(B *b, const FunctionRow *row, const V *x);
@@ -115,7 +115,7 @@ V build_philox(B *b, const FunctionRow *row, const V *x);
 V build_pow_f64(B *b, const FunctionRow *row, const V *x);
 V build_rem_f64(B *b, const FunctionRow *row, const V *x);
 V build_rem_f32(B *b, const FunctionRow *row, const V *x);
-V build_by_f64(B *b, const FunctionRow *row,
-               const V *x); /* of any f32 row: computed in f64, rounded once */
+/* for any f32 row: computes in f64, and rounds once */
+V build_by_f64(B *b, const FunctionRow *row, const V *x);
 
 #endif

@@ -1,14 +1,14 @@
-/* Transcendental functions and the remainder as loop IR. There are no branches: what must not happen is
- * computed of a safe operand and not selected. Errors are listed in docs/accuracy.md. */
+/* Transcendental functions and the remainder as loop IR. There are no branches: if an operation must not happen, it gets a safe
+ * operand, and its result is not selected. docs/accuracy.md lists the errors. */
 #include "ir/scalar/scalar.h"
 
 #include <math.h>
 
-/* ---- exp: x = n ln 2 + r, |r| <= ln 2 / 2, by a two-part ln 2; Taylor series of e^r; 2^n in two
- * factors so that subnormal results come out. n + 1.5 2^52 carries n in its low bits. Where the result is 0, as in all
- * that a softmax masks, 0 takes the place of x: a product that underflows takes some machines a hundred cycles. */
+/* ---- exp: x = n ln 2 + r, |r| <= ln 2 / 2, with ln 2 in two parts; Taylor series of e^r. 2^n is two factors, so that
+ * subnormal results come out. n + 1.5 2^52 has n in its low bits. If the result is 0, as for everything that a softmax
+ * masks, x is replaced by 0: on some machines a product that underflows takes a hundred cycles. */
 typedef struct {
-	double low, high; /* beyond: 0 and infinity */
+	double low, high; /* below low the result is 0, above high infinity */
 	double per_ln2, shift, ln2_high, ln2_low;
 	double series[14];
 	int n_series, mantissa, bias;
@@ -38,7 +38,7 @@ static const ExpPlan exp_f32 = {-104.0,
                                 23,
                                 127};
 
-/* 2^n of a shifted n */
+/* 2^n, from n + shift */
 static V
 power_of_two(B *b, const ExpPlan *plan, DType type, V shifted)
 {
@@ -68,8 +68,8 @@ build_exp(B *b, const FunctionRow *row, const V *x)
 	return select(b, is_nan(b, x[0]), x[0], select(b, below, none, e));
 }
 
-/* expm1: its own polynomial near 0, where exp(x) - 1 cancels: x + x^2 P(x), of Taylor's series in f64, minimax
- * on [-1/2, 1/2] in f32 (3e-9) */
+/* expm1: near 0 exp(x) - 1 cancels, so there it has its own polynomial x + x^2 P(x). P is Taylor's series in f64, and minimax
+ * on [-1/2, 1/2] in f32 (error 3e-9). */
 V
 build_expm1(B *b, const FunctionRow *row, const V *x)
 {
@@ -90,11 +90,11 @@ build_expm1(B *b, const FunctionRow *row, const V *x)
 	return select(b, lt(b, absolute(b, x[0]), number(b, x[0], 0.5)), small, large);
 }
 
-/* x = 2^e m with m from `root` to 2 root. Subnormal x is scaled first. */
+/* Splits x = 2^e m with m from `root` to 2 root. Subnormal x is scaled first. */
 typedef struct {
 	double least, scale,
-		scale_bits; /* the least normal number; by what smaller ones are scaled */
-	int64_t root;       /* its bits */
+		scale_bits; /* the least normal number; the factor for smaller numbers; its exponent */
+	int64_t root;       /* bits of the root */
 	int mantissa;
 } FloatPlan;
 static const FloatPlan float_f64 = {0x1p-1022, 0x1p54, 54, 0x3fe6a09e667f3bcdll, 52};
@@ -115,7 +115,7 @@ split_exponent(B *b, DType type, V x, V *e)
 	return bits(b, type, add(b, and(b, u, fraction), root));
 }
 
-/* What a logarithm is outside the positive numbers. */
+/* The logarithm outside of the positive numbers. */
 static V
 log_specials(B *b, V x, V r)
 {
@@ -127,7 +127,7 @@ log_specials(B *b, V x, V r)
 }
 
 /* log: x = 2^e m, m in [sqrt(1/2), sqrt 2); log m = 2 atanh(s), s = (m - 1)/(m + 1);
- * log m = f - (f^2/2 - s (f^2/2 + z p)), as fdlibm arranges it */
+ * log m = f - (f^2/2 - s (f^2/2 + z p)), in fdlibm's arrangement */
 V
 build_log_f64(B *b, const FunctionRow *row, const V *x)
 {
@@ -161,7 +161,7 @@ build_log_f32(B *b, const FunctionRow *row, const V *x)
 	return log_specials(b, x[0], fma3(b, e, number(b, e, 0x1.62e430p-1), add(b, f, low)));
 }
 
-/* log1p: log u with u = 1 + x rounded, corrected for what the rounding lost (Kahan) */
+/* log1p: log u with u = 1 + x rounded, corrected for the rounding error of u (Kahan) */
 V
 build_log1p(B *b, const FunctionRow *row, const V *x)
 {
@@ -198,11 +198,10 @@ build_tanh_f32(B *b, const FunctionRow *row, const V *x)
 	return copysign_of(b, select(b, lt(b, a, number(b, a, 0.55)), small, large), x[0]);
 }
 
-/* erf: x + x P(x^2) below 1; 1 - exp(-x^2) Q(t) above, t = 2/(2 + x). P and Q are Chebyshev fits made with
- * 40 digits (errors 2e-21 and 3e-21), in f32 minimax (1e-9 and 2e-10). exp(-x^2) with the square's
- * low half added back. */
+/* erf: x + x P(x^2) below 1; 1 - exp(-x^2) Q(t) above, t = 2/(2 + x). P and Q are Chebyshev fits made with 40 digits (errors
+ * 2e-21 and 3e-21), in f32 minimax (1e-9 and 2e-10). exp(-x^2) is corrected by the low half of the square. */
 typedef struct {
-	double one_from; /* where erf has become 1 */
+	double one_from; /* from here on erf is 1 */
 	int n_near, n_far;
 	double near[14], far[20];
 } ErfPlan;
@@ -248,12 +247,12 @@ build_erf(B *b, const FunctionRow *row, const V *x)
 	return select(b, is_nan(b, x[0]), x[0], copysign_of(b, r, x[0]));
 }
 
-/* ---- sin and cos: x = k pi/2 + r, |r| <= pi/4; Taylor series of r; the quadrant k picks series and sign. */
+/* ---- sin and cos: x = k pi/2 + r, |r| <= pi/4; Taylor series of r. The quadrant k selects series and sign. */
 typedef struct {
-	V k, r; /* k: u64, modulo 4 */
+	V k, r; /* k: u64, right modulo 4 */
 } Quadrant;
 
-/* By a three-part pi/2, for |x| < 2^30. */
+/* For |x| < 2^30: subtracts multiples of pi/2 in three parts. */
 static Quadrant
 quadrant_of_small(B *b, V x)
 {
@@ -280,7 +279,7 @@ high_product(B *b, V x, V y)
 	return add(b, mul(b, x1, y1), add(b, shr(b, middle, by), shr(b, other, by)));
 }
 
-/* The bits of 2/pi, behind 64 zeros. */
+/* The bits of 2/pi, after 64 zeros. */
 static const uint64_t two_over_pi[] = {
 	0x0000000000000000, 0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041,
 	0xfe5163abdebbc561, 0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e,
@@ -288,8 +287,8 @@ static const uint64_t two_over_pi[] = {
 	0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7, 0x4f463f669e5fea2d,
 	0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab};
 
-/* Payne and Hanek, for |x| >= 2^30: |x| = m 2^e with m of 53 bits. Of m 2^(e-2) 2/pi only the fraction counts, whose
- * first two bits are k; so only the 192 bits of 2/pi from bit e - 2 on are multiplied, modulo 1. Infinity gives NaN. */
+/* For |x| >= 2^30, by Payne and Hanek: |x| = m 2^e with m of 53 bits. Only the fraction of m 2^(e-2) 2/pi counts; its first two
+ * bits are k. So only the 192 bits of 2/pi from bit e - 2 on are multiplied, modulo 1. Infinity gives NaN. */
 static Quadrant
 quadrant_of_large(B *b, V x)
 {
@@ -325,9 +324,9 @@ quadrant_of_large(B *b, V x)
 	return (Quadrant){k, add(b, select(b, below, neg(b, r), r), sub(b, x, x))};
 }
 
-/* The same of 24 bits, |x| = m 2^e, in f64: by words of 24 bits of 2/pi the products are exact. A word whose product is a
- * multiple of 4 is left out: the first is that of e - 2, and x is divided by what stands before it. Five words leave
- * less than 2^-70. */
+/* The same for f32, in f64: |x| = m 2^e with m of 24 bits. Words of 24 bits of 2/pi make the products exact. A word whose
+ * product is a multiple of 4 is skipped: the first word used is the one with bit e - 2, and x is divided by the power of two
+ * of the skipped words. Five words leave an error of less than 2^-70. */
 static Quadrant
 quadrant_of_large_f32(B *b, V x)
 {
@@ -349,7 +348,7 @@ quadrant_of_large_f32(B *b, V x)
 	V fours = number(b, x, 0x1.8p54), shift = number(b, x, 0x1.8p52);
 	for (int i = 0; i < WORDS; i++)
 		p[i] = mul(b, scaled, w[i]);
-	for (int i = 0; i < 2; i++) /* modulo 4 */
+	for (int i = 0; i < 2; i++) /* keeps these products modulo 4 */
 		p[i] = sub(b, p[i], sub(b, add(b, p[i], fours), fours));
 	V head = add(b, p[0], p[1]), shifted = add(b, add(b, head, p[2]), shift);
 	V rest = add(b, sub(b, head, sub(b, shifted, shift)), p[2]);
@@ -400,7 +399,7 @@ build_trig_f32(B *b, const FunctionRow *row, const V *x)
 	return lb_cast(b, F32, trig(b, row->op, wide, quadrant_of_large_f32(b, wide)));
 }
 
-/* x^y = e^(y log|x|), the sign from odd y; C's special cases */
+/* x^y = e^(y log|x|); an odd y gives x's sign; special cases as in C */
 V
 build_pow_f64(B *b, const FunctionRow *row, const V *x)
 {
@@ -416,8 +415,8 @@ build_pow_f64(B *b, const FunctionRow *row, const V *x)
 	return select(b, or (b, eq(b, y, zero), eq(b, x[0], one)), one, r);
 }
 
-/* x - y trunc(x / y), the quotient corrected where it was rounded across an integer. A quotient has up to `exponents`
- * bits, 50 are taken at a time: x becomes its remainder by 2^50k y, k falling; each is exact. */
+/* x - y trunc(x / y), corrected if the quotient was rounded across an integer. The quotient has up to `exponents` bits; 50
+ * are taken at a time: x becomes its remainder by 2^(50k) y, for falling k. Each remainder is exact. */
 static V
 remainder_of(B *b, V x, V y, int exponents)
 {
@@ -436,7 +435,7 @@ remainder_of(B *b, V x, V y, int exponents)
 		              next);
 		r = select(b, eq(b, by, none), r, next);
 	}
-	return add(b, r, mul(b, zero, x)); /* NaN of infinity */
+	return add(b, r, mul(b, zero, x)); /* infinity gives NaN */
 }
 
 V
@@ -452,7 +451,7 @@ build_rem_f32(B *b, const FunctionRow *row, const V *x)
 	               remainder_of(b, lb_cast(b, F64, x[0]), lb_cast(b, F64, x[1]), 128 + 149));
 }
 
-/* In f32 the rare ones go through f64: at most 0.501 ulp. */
+/* Rarely used functions in f32 go through f64: at most 0.501 ulp. */
 V
 build_by_f64(B *b, const FunctionRow *row, const V *x)
 {
