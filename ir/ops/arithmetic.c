@@ -20,7 +20,7 @@ INT2(sub, U(x) - U(y))
 INT2(mul, U(x) * U(y))
 INT2(max, int_less(x, y, u) ? y : x)
 INT2(min, int_less(y, x, u) ? y : x)
-/* Division by zero gives 0 and the one overflow wraps: evaluation never traps. */
+/* Division by zero gives 0, and the one overflow wraps: evaluation never traps. */
 INT2(div, y == 0 ? 0 : u ? (int64_t)(U(x) / U(y)) : y == -1 ? i_neg(x, u) : x / y)
 INT2(rem, y == 0 ? 0 : u ? (int64_t)(U(x) % U(y)) : y == -1 ? 0 : x % y)
 
@@ -39,7 +39,7 @@ scalar_sign(LoopBuilder *lb, const Node *n, const LoopValue *x)
 	LoopValue low = lb_select(lb, lb_compare(lb, LOOP_lt, x[0], zero), lb_number(lb, t, -1),
 	                          x[0]);
 
-	(void)n; /* 0 and NaN stay */
+	(void)n; /* 0 and NaN stay as they are */
 	return lb_select(lb, lb_compare(lb, LOOP_gt, x[0], zero), one, low);
 }
 
@@ -87,7 +87,7 @@ grad_rem(Grad *g)
 		grad_add(g, 1, neg(g, mul(g, DY, divide(g, sub(g, X, Y), Z))));
 }
 
-/* The larger operand takes dy, equal ones half each (torch.maximum). */
+/* The larger operand takes dy; equal operands take half of it each (torch.maximum). */
 static void
 grad_extremum(Grad *g, OpKind wins)
 {
@@ -152,7 +152,7 @@ simplify_div(Builder *b, Node *n)
 	return operand_is(n, 1, 1) ? node_operand(n, 0) : NULL;
 }
 
-/* At a tie the central difference is the half that both get. */
+/* The kink at a tie has the central difference as its slope: the half that both operands get. */
 static const Sample extremum_samples[] = {{"", "f64[12,5], f64[12,5]"},
                                           {"", "f64[5,3] integers, f64[5,3] integers"},
                                           {"", "f64[5] nans, f64[5]"},
@@ -186,13 +186,13 @@ BINARY(sub, "x - y", NUMBERS, false, f_sub, i_sub, 1,
 BINARY(mul, "x * y", NUMBERS, false, f_mul, i_mul, 1,
        flops_one, PRECISION_FOLLOW, grad_mul, binary_samples, .simplify = simplify_mul,
        .commutative = true)
-BINARY(div, "x / y; integers truncate, by zero gives 0", NUMBERS, false, f_div, i_div, 2,
+BINARY(div, "x / y; integer quotients are truncated, and division by zero gives 0", NUMBERS, false, f_div, i_div, 2,
        flops_one, PRECISION_FOLLOW, grad_div, binary_samples, .simplify = simplify_div)
 BINARY(rem, "x - y * trunc(x / y), as C's fmod and %", NUMBERS, false, fmod, i_rem, 10,
        flops_one, PRECISION_FOLLOW, grad_rem, binary_samples)
-/* not commutative: of 0 and -0 the first operand wins */
-BINARY(max, "the larger; NaN wins; equal ones share the gradient", NUMBERS, false, f_max, i_max, 1,
+/* not commutative: between 0 and -0 the first operand wins */
+BINARY(max, "the larger operand; NaN wins; equal operands share the gradient", NUMBERS, false, f_max, i_max, 1,
        flops_one, PRECISION_FOLLOW, grad_max, extremum_samples)
-BINARY(min, "the smaller; NaN wins; equal ones share the gradient", NUMBERS, false, f_min, i_min, 1,
+BINARY(min, "the smaller operand; NaN wins; equal operands share the gradient", NUMBERS, false, f_min, i_min, 1,
        flops_one, PRECISION_FOLLOW, grad_min, extremum_samples)
 /* clang-format on */

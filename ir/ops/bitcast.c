@@ -8,9 +8,9 @@ static const char *const dtype_names[] = {
 	"f4e2m1", "e8m0", "s64", "s32",  "s16",    "s8",     "s4",         "s2",
 	"u64",    "u32",  "u16", "u8",   "u4",     "u2",     "bool",       NULL};
 
-/* ---- bitcast {from, to, as}: x, a number of type `from` in whatever type holds it, has bits; read as a `to` they are the result, kept
- * as an `as`: `from` and `to` are the operation's meaning, which a module in wider floats keeps. A NaN of a float below f32
- * has the bits of that type's one NaN. */
+/* ---- bitcast {from, to, as}: reads the bits of a number of type `from` as a number of type `to`. The operand may hold its
+ * numbers in a wider type; the result is kept in type `as`. `from` and `to` are the meaning of the operation, so a module
+ * that was widened keeps them. A NaN of a float below f32 has the bits of that type's one NaN. */
 static const Field bitcast_fields[] = {
 	{"from", FIELD_ENUM, offsetof(BitcastAttr, from), dtype_names, false},
 	{"to", FIELD_ENUM, offsetof(BitcastAttr, to), dtype_names, false},
@@ -69,7 +69,7 @@ scalar_bitcast(LoopBuilder *lb, const Node *n, const LoopValue *x)
 	return lb_cast(lb, compute_type(a->as), lb_bitcast(lb, (DType)a->from, (DType)a->to, x[0]));
 }
 
-/* Subnormal codes are rounded by an addition and read by a product, but those of f32's exponents. */
+/* A subnormal code is rounded by an addition and read by a product, except in a format with f32's exponents. */
 static int64_t
 flops_bitcast(const Node *n)
 {
@@ -113,7 +113,7 @@ static const Sample bitcast_samples[] = {
 	{0}};
 
 const OpRow op_bitcast = {.name = "bitcast",
-                          .doc = "the bits of a number, read as another type's",
+                          .doc = "the bits of x, read as a number of another type",
                           .operands = {{"x", OPERAND_REQUIRED}},
                           .results = {"y"},
                           .fields = bitcast_fields,

@@ -1,13 +1,14 @@
-/* Conversion between dtypes, and the value that no gradient passes. */
+/* Conversion between dtypes, and the values that gradients do not pass. */
 #include "ir/loop/loop.h"
 #include "ir/ops/control/counter.h"
 #include "ir/ops/elementwise.h"
 
 #include <math.h>
 
-/* ---- cast {to, round, overflow, stream, axis, rows}. `round` and `overflow` say how a float becomes a float below f32.
- * They mean nothing for other types: a module that was widened keeps them. Stochastic: an element takes word 0 of the
- * random numbers of its place (ir/ops/control/counter.h). The stream is not 0, so that no two casts share one by default. */
+/* ---- cast {to, round, overflow, stream, axis, rows}. `round` and `overflow` say how a float becomes a float below f32. For
+ * other types they mean nothing, but a module that was widened keeps them. With stochastic rounding, an element takes word 0
+ * of the random numbers at its place (ir/ops/control/counter.h). The stream must not be 0, so that no two casts share a
+ * stream by default. */
 static const Field cast_fields[] = {
 	{"to", FIELD_DTYPE, offsetof(CastAttr, to), NULL, false},
 	{"round", FIELD_ENUM, offsetof(CastAttr, round), rounding_names, true},
@@ -41,7 +42,7 @@ infer_cast(Infer *in)
 	in->result[0] = type_with_dtype(in->m, in->operand[CAST_X], a->to);
 }
 
-/* To a float below f32, rounded here as the attributes say. */
+/* Casts to a float below f32, rounding as the attributes say. */
 static void
 eval_cast_small(Eval *ev)
 {
@@ -80,7 +81,7 @@ eval_cast(Eval *ev)
 		for (int64_t i = 0; i < x->type->n; i++)
 			y->i[i] = wide_from == F64 ? x->f[i] != 0 : x->i[i] != 0;
 	} else if (dtype_is_float(from) && !dtype_is_float(to)) {
-		/* saturates at the target's range, not at s64's */
+		/* saturate at the bounds of `to`, not of s64 */
 		char *narrow = arena_alloc(ev->arena, (size_t)dtype_bytes(to, x->type->n));
 		dtype_convert(to, narrow, F64, x->f, x->type->n);
 		for (int64_t i = 0; i < x->type->n; i++)
@@ -122,7 +123,8 @@ value_cast_of(const Value *v)
 	                                                                 : NULL;
 }
 
-/* Views of numbers of 4 bits, which are rounded to f32 and then to that type; NULL: it is something else. */
+/* Builds v again in dtype `to`, if v is a view of 4-bit numbers that were rounded to f32: then one rounding suffices. NULL: v is
+ * anything else. */
 static Value *
 dequantized_as(Builder *b, const Value *v, DType to)
 {
@@ -141,7 +143,7 @@ dequantized_as(Builder *b, const Value *v, DType to)
 	return x ? b_retyped(b, n, (Value *[]){x}) : NULL;
 }
 
-/* A cast to the type that x has. One with a rule for overflow stays: it changes infinities. */
+/* Drops a cast to the type that x has. A cast with a rule for overflow stays, because it changes infinities. */
 static Value *
 simplify_cast(Builder *b, Node *n)
 {
@@ -190,7 +192,7 @@ cast_factors(Partition *p)
 
 const OpRow op_cast = {
 	.name = "cast",
-	.doc = "conversion; to integers truncates and saturates, to bool is x != 0",
+	.doc = "conversion to another dtype; to integers truncates and saturates; to bool is x != 0",
 	.operands = {{"x", OPERAND_REQUIRED},
                      {"seed", OPERAND_OPTIONAL},
                      {"step", OPERAND_OPTIONAL},
@@ -205,11 +207,11 @@ const OpRow op_cast = {
 	.element = element_cast,
 	.flops = flops_none,
 	.precision = PRECISION_FIXED,
-	.partition = {cast_factors, NULL, "every axis; none where rounding is stochastic"},
+	.partition = {cast_factors, NULL, "every axis; no axis if rounding is stochastic"},
 	.simplify = simplify_cast,
 	.samples = cast_samples};
 
-/* ---- stop_gradient, copy: x itself */
+/* ---- stop_gradient, copy: the result is x */
 /* clang-format off */
 FLOAT1(same, x)
 INT1(same, x)
@@ -231,10 +233,13 @@ grad_copy(Grad *g)
 }
 
 static const Sample fixed_samples[] = {
-	{"", "f64[12,5] fixed"}, {"", "f64[1,0]"}, {0}}; /* no differences */
+	/* values are fixed: differences would not see that the gradient stops */
+	{"", "f64[12,5] fixed"},
+	{"", "f64[1,0]"},
+	{0}};
 /* clang-format off */
-UNARY(stop_gradient, "x, through which no gradient flows", ANY, false, f_same, i_same, 1,
+UNARY(stop_gradient, "x; no gradient flows to x", ANY, false, f_same, i_same, 1,
       flops_none, PRECISION_FOLLOW, grad_zero, fixed_samples)
-UNARY(copy, "x, in memory of its own", ANY, false, f_same, i_same, 1,
+UNARY(copy, "a copy of x in its own memory", ANY, false, f_same, i_same, 1,
       flops_none, PRECISION_FOLLOW, grad_copy, unary_samples)
 /* clang-format on */

@@ -1,10 +1,11 @@
-/* What ranks do together within a program. The interpreter runs one rank: what they would add is its own. */
+/* Operations that all ranks do together within a program. The interpreter runs a single rank, whose sum is its own
+ * value. */
 #include "ir/ops/elementwise.h"
 
-/* ---- all_reduce: x added up over the ranks that share the data, to all of them. A cotangent is added up likewise: each rank's
- * loss hangs on every rank's x.
+/* ---- all_reduce: the sum of x over the ranks that share the data, given to all of them. Its gradient is a sum over the ranks,
+ * too, because each rank's loss depends on every rank's x.
  *
- *	y = sum over ranks r of x[r],  loss = sum over r of loss[r](y)      dx = sum over r of dy[r] = all_reduce(dy) */
+ * 	y = sum over ranks r of x[r],  loss = sum over r of loss[r](y)      dx = sum over r of dy[r] = all_reduce(dy) */
 static void
 all_reduce_infer(Infer *in)
 {
@@ -27,7 +28,7 @@ all_reduce_grad(Grad *g)
 static const Sample all_reduce_samples[] = {
 	{"", "f64[12,5]"}, {"", "f64[]"}, {"", "f64[1,0]"}, {0}};
 const OpRow op_all_reduce = {.name = "all_reduce",
-                             .doc = "x added up over all ranks",
+                             .doc = "the sum of x over all ranks",
                              .operands = {{"x", OPERAND_REQUIRED}},
                              .results = {"y"},
                              .infer = all_reduce_infer,

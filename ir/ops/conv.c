@@ -1,8 +1,7 @@
-/* Convolution and its two adjoints, closed under differentiation: each is linear in either operand
- * and the adjoint of one is another. x: T[batch, in, spatial...], w: T[out, in/groups, window...],
- * y: T[batch, out, spatial...]:
+/* Convolution and its two adjoints. The three ops are closed under differentiation: each is linear in both operands, and the
+ * adjoint of one is another. x: T[batch, in, spatial...], w: T[out, in/groups, window...], y: T[batch, out, spatial...]:
  *   y[n,o,p] = sum_{i,q} x[n, i, p*stride - low + q*dilation] w[o,i,q]
- * Places outside x count as 0. */
+ * Places outside of x count as 0. */
 #include "ir/ops/family.h"
 #include "ir/ops/products.h"
 #include "ir/ops/ops.h"
@@ -53,7 +52,7 @@ static const Field conv_grad_fields[] = {
 	DTYPE_FIELDS,
 	{0}};
 
-/* The result shape of a convolution, with every check. */
+/* The shape of a convolution's result, after all checks. */
 static bool
 conv_shape(Infer *in, Type x, Type w, Ints *shape)
 {
@@ -166,16 +165,16 @@ conv_grad_weight_infer(Infer *in)
 	check_gives(in, x, in->result[0], dy);
 }
 
-/* ---- naive evaluation: every product of the sum once */
+/* ---- naive evaluation: adds every product once */
 typedef struct {
 	const ConvAttr *a;
 	Type x, w, y;
-	const EvalTensor *p, *q; /* the two operands */
+	const EvalTensor *p, *q; /* operands 0 and 1 */
 	EvalTensor *sum;
-	int role; /* which of x, w, y is the result: 0, 1, 2 */
+	int role; /* the result: 0 is x, 1 is w, 2 is y */
 } ConvWalk;
 
-/* The element of x under window place q of result place p; false where outside. */
+/* The place in x under window place q of result place p. Returns false if it lies outside of x. */
 static bool
 conv_source(const ConvAttr *a, Type x, const int64_t *p, const int64_t *q, int64_t *at)
 {
@@ -255,7 +254,7 @@ conv_grad_weight_eval(Eval *ev)
 
 /* ---- gradients */
 
-/* The cotangent of operand i by that op of p and q. */
+/* The gradient of operand i: that op of p and q. */
 static void
 add_like(Grad *g, int i, OpKind op, Value *p, Value *q)
 {
@@ -326,10 +325,10 @@ conv_grad_weight_flops(const Node *n)
 	return conv_cost_of(node_result(n, 0)->type, node_operand(n, 1)->type);
 }
 
-/* ---- parts: of what x, w and y are, whichever of them is the result */
+/* ---- parts: the types of x, w and y in each of the three ops */
 typedef struct {
 	Type x, w, y;
-	int x_at, w_at, y_at; /* operand number; -1: the result */
+	int x_at, w_at, y_at; /* number of the operand; -1: it is the result */
 } ConvRoles;
 
 static ConvRoles
@@ -354,7 +353,8 @@ conv_grad_weight_roles(const Node *n)
 	return (ConvRoles){p, node_result(n, 0)->type, q, 0, -1, 1};
 }
 
-/* A factor of two or three of x, w and y, by their axes; -1: not in it. What the result lacks is summed. */
+/* Adds a factor that cuts two or three of x, w and y along the given axes; -1: the factor does not cut it. If the result is not
+ * cut, results of parts are summed. */
 static void
 conv_factor(Partition *p, const ConvRoles *r, int64_t size, const int axes[3])
 {
@@ -371,8 +371,8 @@ conv_factor(Partition *p, const ConvRoles *r, int64_t size, const int axes[3])
 	}
 }
 
-/* Batch; channels, or where there are several groups, these; spatial axes whose windows neither overlap nor begin
- * before x, so that no part needs another's elements. */
+/* The factors: batch; channels, or the groups if there are several; and spatial axes whose windows neither overlap nor begin
+ * before x, so that no part needs elements of another. */
 static void
 conv_factors_of(Partition *p, ConvRoles r)
 {
@@ -408,7 +408,7 @@ conv_grad_weight_factors(Partition *p)
 	conv_factors_of(p, conv_grad_weight_roles(p->node));
 }
 
-/* The groups that a part has, and the result's sizes where an attribute says them. */
+/* Sets the groups of a part, and the result's sizes if an attribute has them. */
 static void
 conv_cut_of(Cut *cut, Type x, Type w)
 {
@@ -438,7 +438,7 @@ conv_grad_weight_cut(Module *m, Cut *cut)
 	conv_cut_of(cut, cut->operand[0], cut->result[0]);
 }
 
-/* A vector along the channels. */
+/* The bias is a vector along the channels. */
 static Value *
 conv_bias(const Node *n, const Node *reader)
 {
@@ -457,7 +457,7 @@ conv_grad_input_channel(const Node *n, int i)
 {
 	return i == 1 && ((const ConvAttr *)n->attr)->groups == 1
 	               ? 1
-	               : -1; /* w's inputs are dx's channels */
+	               : -1; /* the inputs of w are the channels of dx */
 }
 static int
 conv_grad_weight_channel(const Node *n, int i)
@@ -506,9 +506,9 @@ static const Sample conv_grad_weight_samples[] = {
 	{PLAIN ", size = [2]}", "f64[0,1,3], f64[0,1,2]"},
 	{0}};
 
-#define CONV_DOC                                                                                       \
-	"batch; groups, or inputs and outputs where there is one; spatial axes whose windows neither " \
-	"overlap nor begin before x, others would need a halo"
+#define CONV_DOC                                                                                         \
+	"batch; groups, or input and output channels if there is one group; spatial axes whose windows " \
+	"neither overlap nor begin before x. Other spatial axes would need a halo"
 #define CONV_ROW(op, text, x, y, z, field_table, weights)                                  \
 	const OpRow op_##op = {.name = #op,                                                \
 	                       .doc = text,                                                \

@@ -1,7 +1,7 @@
-/* dot {x_batch, y_batch, x_contract, y_contract, order, dtype, allow_tf32}: sums over the contracted axes, pairs the batch
- * axes. Result axes: batch, the free axes of x, those of y; as XLA's DotGeneral. With `order`, result axis i is
- * number order[i] of these: a transpose that costs nothing. The result is `dtype`, rounded once, whatever the operands
- * are; allow_tf32 lets a target round f32 operands to tf32, which the interpreter and loops never do. */
+/* dot {x_batch, y_batch, x_contract, y_contract, order, dtype, allow_tf32}: sums over the contracted axes and pairs the batch
+ * axes, as XLA's DotGeneral. The result axes are: batch, the free axes of x, the free axes of y. With `order`, result axis i
+ * is number order[i] of these axes: a transpose that costs nothing. The result has type `dtype` and is rounded once, whatever
+ * types the operands have. allow_tf32 lets a target round f32 operands to tf32; the interpreter and loops never do so. */
 #include "ir/ops/family.h"
 #include "ir/ops/products.h"
 #include "ir/ops/ops.h"
@@ -132,7 +132,7 @@ dot_result_strides(const DotAttr *a, Type z, int64_t *strides)
 		strides[a->order.n ? a->order.at[i] : i] = by_place[i];
 }
 
-/* Flat offsets, by these strides, of every index of the group: naive evaluation goes through these tables. */
+/* Flat offsets of every index of a group of axes, by the given strides. Naive evaluation uses these tables. */
 static int64_t *
 strided_offsets(Arena *arena, const int64_t *strides, const Ints *axes, Type group)
 {
@@ -163,7 +163,7 @@ ints_range(int from, int n)
 	return list;
 }
 
-/* Where batch, rows and columns of the result lie. */
+/* Offsets of batch, rows and columns in the result. */
 typedef struct {
 	const int64_t *batch, *rows, *columns;
 } ResultOffsets;
@@ -220,7 +220,7 @@ dot_eval(Eval *ev)
 			}
 }
 
-/* A product whose axes come as batch, free, contracted, put back to the operand's order. */
+/* Puts a product whose axes are batch, free, contracted back into the operand's order. */
 static Value *
 dot_reorder(Builder *b, Value *d, const Ints *batch, const Ints *free, const Ints *contract)
 {
@@ -236,7 +236,7 @@ dot_reorder(Builder *b, Value *d, const Ints *batch, const Ints *free, const Int
 	return b_transpose(b, d, order);
 }
 
-/* A product of the gradient, in the dtype of whose cotangent it is. */
+/* A product of the gradient, in the dtype of the operand whose gradient it is. */
 static Value *
 product_like(Grad *g, Value *x, Value *y, DotAttr a, DType dtype)
 {
@@ -263,7 +263,7 @@ dot_grad(Grad *g)
 		dz = b_transpose(g->b, dz, inverse);
 	}
 	if (g->needs[0]) {
-		/* The free axes of y that remain are its contracted ones, in ascending order. */
+		/* The free axes of y that remain in d are y's contracted axes, in ascending order. */
 		Value *d = product_like(g, dz, y,
 		                        (DotAttr){batch, a->y_batch, columns, fy, .dtype = 0},
 		                        x->type->dtype);
@@ -275,8 +275,8 @@ dot_grad(Grad *g)
 		grad_add(g, 0, dot_reorder(g->b, d, &a->x_batch, &fx, &contract));
 	}
 	if (g->needs[1]) {
-		/* d axes: batch, columns, then x's contracted axes in ascending order; computed as x^T dz
-		 * where that gives y's own order without a transpose. */
+		/* Axes of d: batch, columns, then x's contracted axes in ascending order. d is computed as x^T dz if that gives y's own
+		 * order without a transpose. */
 		Ints left = free_axes(x->type->rank, &a->x_batch, &fx), contract = {0};
 		for (int i = 0; i < left.n; i++)
 			for (int k = 0; k < a->x_contract.n; k++)
@@ -317,7 +317,7 @@ place_of_axis(const Ints *list, int64_t axis)
 	return -1;
 }
 
-/* Result axis that is number i of batch, rows, columns. */
+/* The result axis that is number i of batch, rows, columns. */
 static int
 result_axis(const DotAttr *a, int i)
 {
@@ -353,14 +353,15 @@ dot_factors(Partition *p)
 	}
 }
 
-/* A vector along the columns, which are one axis of the result. */
+/* The bias is a vector along the columns, if the columns are one axis of the result. */
 static Value *
 dot_bias(const Node *n, const Node *reader)
 {
 	const DotAttr *a = n->attr;
 	Type x = node_operand(n, 0)->type, y = node_operand(n, 1)->type;
 	int n_columns = y->rank - a->y_batch.n - a->y_contract.n;
-	int columns = x->rank - a->x_contract.n, axis = columns; /* behind the axes of x */
+	int columns = x->rank - a->x_contract.n,
+	    axis = columns; /* the columns come after the axes of x */
 
 	for (int i = 0; i < a->order.n; i++)
 		if (a->order.at[i] == columns)
@@ -368,7 +369,7 @@ dot_bias(const Node *n, const Node *reader)
 	return n_columns == 1 ? added_vector(n, reader, axis) : NULL;
 }
 
-/* The one free axis: the outputs of a weight. */
+/* The axis of scales: the one free axis, which is the outputs of a weight. */
 static int
 dot_channel(const Node *n, int i)
 {
@@ -416,5 +417,5 @@ const OpRow op_dot = {
 	.channel = dot_channel,
 	.adapts = OPERAND(0) | OPERAND(1),
 	.partition = {.factors = dot_factors,
-                      .doc = "every axis; results of parts of a contracted one are added"},
+                      .doc = "every axis; along a contracted axis the results of parts are added"},
 };

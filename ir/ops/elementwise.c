@@ -1,4 +1,4 @@
-/* What the elementwise families share. */
+/* Code that the elementwise families share. */
 #include "ir/ops/elementwise.h"
 
 static bool

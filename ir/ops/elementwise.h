@@ -1,5 +1,5 @@
-/* What the elementwise families share: result element i comes from operand elements i. All operands but
- * the condition of `select` have one type; comparisons give bool. */
+/* Declarations that the elementwise families share. Result element i comes from operand elements i. All operands but the
+ * condition of `select` have one type; comparisons give bool. */
 #ifndef GRADC_IR_OPS_ELEMENTWISE_H
 #define GRADC_IR_OPS_ELEMENTWISE_H
 
@@ -7,21 +7,21 @@
 
 /* ---- types and loops */
 enum { FLOATS = 1, INTS = 2, BOOLS = 4, NUMBERS = FLOATS | INTS, ANY = 7 };
-/* x: T[...], y: T[...]  ->  T[...], or bool[...]; T must be of an allowed class. */
+/* Checks that all operands have one type T of an allowed class. The result is T[...], or bool[...] with to_bool. */
 void infer_same(Infer *in, int allowed, bool to_bool);
 
 typedef double (*Float1)(double);
 typedef int64_t (*Int1)(int64_t, bool is_u64);
 typedef double (*Float2)(double, double);
 typedef int64_t (*Int2)(int64_t, int64_t, bool is_u64);
-/* f on floats, g on integers and bools; a bool result is "not 0". */
+/* Evaluates f on floats, and g on integers and bools. If the result is bool, it is "not 0". */
 void eval_unary(Eval *ev, Float1 f, Int1 g);
 void eval_binary(Eval *ev, Float2 f, Int2 g);
 
-/* Integers are computed as u64, which wraps. */
+/* Integers are computed as u64, because u64 wraps. */
 #define U(x) ((uint64_t)(x))
 
-/* ---- gradients: the operands, the result, its cotangent, and arithmetic on them */
+/* ---- gradients: names for the operands, the result and its gradient, and arithmetic on them */
 #define X node_operand(g->node, 0)
 #define Z node_operand(g->node, 1)
 #define Y node_result(g->node, 0)
@@ -36,14 +36,14 @@ static inline Value *divide(Grad *g, Value *a, Value *b) { return b_binary(g->b,
 static inline Value *neg(Grad *g, Value *a) { return b_unary(g->b, OP_neg, a); }
 /* clang-format on */
 
-/* ---- algebra keeps every bit but the sign of zero and NaN payloads */
-bool operand_is(const Node *n, int i, double x); /* a splat of x */
+/* ---- algebra: rewrites keep every bit but the sign of zero and NaN payloads */
+bool operand_is(const Node *n, int i, double x); /* is the operand a splat of x? */
 Value *simplify_involution(Builder *b, Node *n); /* neg neg x, not not x */
 
-/* ---- samples: the word behind a type says what values */
+/* ---- samples: the word after a type selects the values */
 extern const Sample unary_samples[], positive_samples[], binary_samples[];
 
-/* ---- kernels: an op of loop IR does it */
+/* ---- kernels: one op of loop IR computes the element */
 #define DIRECT(name)                                                                            \
 	static LoopValue scalar_##name(LoopBuilder *lb, const Node *n, const LoopValue *x)      \
 	{                                                                                       \
@@ -55,8 +55,8 @@ extern const Sample unary_samples[], positive_samples[], binary_samples[];
 		.factors = partition_elements, .doc = "every axis" \
 	}
 
-/* ---- rows. allowed and to_bool as in infer_same, f and i the functions of eval (NULL where not allowed),
- * weight the time of an element in additions, measured roughly on one core with vectors of f32. */
+/* ---- rows. allowed, to_bool: as in infer_same. f, i: functions of eval (NULL if their class is not allowed). time: of one
+ * element, in additions, measured roughly on one core with vectors of f32. */
 #define ROW(op, text, allowed, to_bool, ...)                       \
 	static void infer_##op(Infer *in)                          \
 	{                                                          \
@@ -88,7 +88,7 @@ extern const Sample unary_samples[], positive_samples[], binary_samples[];
 	    .weight = time, .flops = flop, .precision = class, .grad = grad_fn, .samples = sample, \
 	    __VA_ARGS__)
 
-/* One-line functions of evaluation. */
+/* Functions of evaluation, in one line each. */
 #define FLOAT1(name, result)             \
 	static double f_##name(double x) \
 	{                                \

@@ -35,7 +35,7 @@ flat_of(const int64_t *at, const int64_t *strides, int rank)
 void
 eval_move(EvalTensor *y, int64_t i, const EvalTensor *x, int64_t j)
 {
-	y->i[i] = x->i[j]; /* doubles and integers are both 8 bytes */
+	y->i[i] = x->i[j]; /* doubles and integers both have 8 bytes */
 }
 
 Index

@@ -3,10 +3,10 @@
 
 /* ---- dequantize {codes, block, dtype, shape}: codes: u8[(n + 1) / 2], absmax: f32[blocks]  ->  dtype[shape] of n elements.
  *
- *	y[i] = four_bit_values[codes][code i] * absmax[i / block], i counted in row-major order; code 0 is the upper half of byte 0
+ * 	y[i] = four_bit_values[codes][code i] * absmax[i / block], i counted in row-major order; code 0 is the upper half of byte 0
  *
- * The product is rounded to f32, then to dtype. No kernel stores the result: each one that reads it computes it, a product while it
- * brings its operand near. */
+ * The product is rounded to f32, then to dtype. No kernel stores the result: each kernel that reads it computes it. A matrix
+ * product computes it while it loads its operand. */
 enum { CODES, ABSMAX };
 enum { MOST_BLOCK = 1 << 20 };
 
@@ -55,7 +55,8 @@ dequantize_eval(Eval *ev)
 	}
 }
 
-/* dabsmax: the sum over a block of dy times the number of its code, which is what absmax of 1 gives; in f64 */
+/* dabsmax: the sum over a block of dy times the value of the code, in f64. The value of a code is dequantize with
+ * absmax 1. */
 static void
 dequantize_grad(Grad *g)
 {
@@ -77,7 +78,7 @@ dequantize_grad(Grad *g)
 	grad_add(g, ABSMAX, b_cast(g->b, x, F32));
 }
 
-/* The number of a code, chosen by its bits from the lowest on: no machine has to load from a table. */
+/* The value of a code, selected by the code's bits from the lowest on, so that no machine loads from a table. */
 static LoopValue
 number_of_code(LoopBuilder *lb, FourBit codes, LoopValue code)
 {
@@ -127,7 +128,7 @@ static const Sample dequantize_samples[] = {
 	{0}};
 const OpRow op_dequantize = {
 	COLUMNS(dequantize, DequantizeAttr, dequantize_fields, dequantize_grad,
-                "bitsandbytes' numbers of 4 bits, from codes and the largest size of each block"),
+                "4-bit numbers of bitsandbytes, from codes and the largest magnitude of each block"),
 	.operands = {{"codes", OPERAND_REQUIRED}, {"absmax", OPERAND_REQUIRED}},
 	.results = {"y"},
 	.fuse = FUSE_INDEX,
@@ -136,5 +137,5 @@ const OpRow op_dequantize = {
 	.weight = 8,
 	.flops = flops_one,
 	.precision = PRECISION_FIXED,
-	.partition = {.factors = partition_none, .doc = "none: a block may be in two parts"},
+	.partition = {.factors = partition_none, .doc = "no axis: a block may lie in two parts"},
 };

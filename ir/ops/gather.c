@@ -1,5 +1,5 @@
-/* gather and scatter along one axis. Importers reduce every ONNX gather and scatter to these, by
- * flattening and linear indices. */
+/* gather and scatter along one axis. Importers express every ONNX gather and scatter by these two, with flat tensors and linear
+ * indices. */
 #include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/elementwise.h"
 #include "ir/ops/ops.h"
@@ -12,7 +12,7 @@ is_index_type(Type t)
 	return t->dtype == S64 || t->dtype == S32;
 }
 
-/* shape with axis replaced by the indices' shape */
+/* The shape of data, with the shape of the indices in place of the axis. */
 static bool
 gathered_shape(Infer *in, Type data, Type indices, int64_t axis, Ints *shape)
 {
@@ -49,8 +49,8 @@ gather_infer(Infer *in)
 		infer_set(in, 0, in->operand[0]->dtype, &shape);
 }
 
-/* Calls visit(flat place in the gathered shape, flat place in data or -1 where the index is out of
- * range). */
+/* Calls visit(flat place in the gathered shape, flat place in data) for all elements. The second place is -1 if the index is out
+ * of range. */
 static void
 gather_walk(Type data, const EvalTensor *indices, Type gathered, int64_t axis,
             void (*visit)(void *ctx, int64_t i, int64_t j), void *ctx)
@@ -81,7 +81,7 @@ gather_visit(void *ctx, int64_t i, int64_t j)
 		eval_move(&ev->result[0], i, &ev->operand[0], j);
 }
 
-/* An index out of range gives 0: what feeds a program is checked before. */
+/* An index out of range gives 0. The runtime checks the inputs of a program before. */
 static void
 gather_eval(Eval *ev)
 {
@@ -100,7 +100,7 @@ gather_grad(Grad *g)
 	                   (int)((AxisAttr *)g->node->attr)->axis));
 }
 
-/* The index into data of a gathered index; *inside is false where it is out of range. */
+/* The index into data for a gathered index; *inside is false if the index is out of range. */
 static void
 gather_place(Lower *lw, const Value *indices, Type data, int64_t axis, const Index *at, Index *out,
              LoopValue *inside)
@@ -136,7 +136,8 @@ gather_element(Lower *lw, const Node *n, const Index *at)
 	return lower_element_inside(lw, data, &place, inside);
 }
 
-/* The first of indices that count up by *step, all within the axis; -1: others. */
+/* The first of indices that count up by *step and stay within the axis; -1: the indices are others, or not
+ * constant. */
 static int64_t
 first_counted(const Value *indices, int64_t extent, int64_t *step)
 {
@@ -159,7 +160,7 @@ first_counted(const Value *indices, int64_t extent, int64_t *step)
 	return first;
 }
 
-/* Of indices that count up it is a slice, whose gradient is a pad and no scatter. */
+/* With indices that count up, a gather is a slice, whose gradient is a pad instead of a scatter. */
 static Value *
 gather_simplify(Builder *b, Node *n)
 {
@@ -178,14 +179,14 @@ gather_simplify(Builder *b, Node *n)
 	return b_reshape(b, b_slice(b, x, start, stop, by), ints_of_type(node_result(n, 0)->type));
 }
 
-/* The result axis of data's axis i, where that is not the gathered one. */
+/* The result axis of axis i of data, if i is not the gathered axis. */
 static int
 gathered_axis(int i, int64_t axis, int index_rank)
 {
 	return i < axis ? i : i - 1 + index_rank;
 }
 
-/* Of a cut table each part finds the indices that lie in its piece, and 0 for the others. */
+/* If the table is cut, each part gathers the indices that lie in its piece, and gives 0 for the others. */
 static void
 gather_factors(Partition *p)
 {
@@ -194,7 +195,7 @@ gather_factors(Partition *p)
 
 	for (int i = 0; i < data->rank; i++) {
 		if (i == axis && data->dtype == BOOL)
-			continue; /* has no sum */
+			continue; /* bool has no sum */
 		Factor *f = partition_add(p, data->dims[i], i == axis ? COMBINE_SUM : COMBINE_JOIN);
 		factor_cut_operand(f, 0, i);
 		if (i == axis)
@@ -209,7 +210,7 @@ gather_factors(Partition *p)
 	}
 }
 
-/* A scale for every row of a table: it is gathered, too. */
+/* Each row of a table may have its own scale, which is gathered like the row. */
 static int
 gather_channel(const Node *n, int i)
 {
@@ -222,7 +223,8 @@ static const Sample gather_samples[] = {
 	{"{axis = 0}", "f64[5], s64[] in 5"},         {"{axis = 0}", "f64[3,2], s64[0] in 3"},
 	{"{axis = 1}", "f64[1,3,0], s64[1] in 3"},    {0}};
 const OpRow op_gather = {
-	COLUMNS(gather, AxisAttr, axis_fields, gather_grad, "picks slices along an axis by index"),
+	COLUMNS(gather, AxisAttr, axis_fields, gather_grad,
+                "slices of data along an axis, selected by index"),
 	.operands = {{"data", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED}},
 	.results = {"y"},
 	.fuse = FUSE_INDEX,
@@ -234,11 +236,11 @@ const OpRow op_gather = {
 	.adapts = OPERAND(0),
 	.partition =
 		{.factors = gather_factors,
-                 .doc = "every axis; parts of the gathered one take indices less their first place, and their results are added"},
+                 .doc = "every axis; along the gathered axis a part subtracts its first place from the indices, and results are added"},
 	.batch = batch_gather,
 	.simplify = gather_simplify};
 
-/* ---- scatter {kind, axis}: data with updates put, or combined, at the indices, in their order */
+/* ---- scatter {kind, axis}: data, in which updates are set or combined at the indices, in order */
 static const char *const scatter_kind_names[] = {"set", "add", "mul", "max", "min", NULL};
 static const Field scatter_fields[] = {
 	{"kind", FIELD_ENUM, offsetof(ScatterAttr, kind), scatter_kind_names, false},
@@ -310,28 +312,28 @@ scatter_eval(Eval *ev)
 	            ((const ScatterAttr *)ev->attr)->axis, scatter_visit, ev);
 }
 
-/* What a scatter's gradient is made of. */
+/* The values from which the gradient of a scatter is built. */
 typedef struct {
 	Grad *g;
 	Value *data, *indices, *updates, *dy;
 	int axis;
 } ScatterGrad;
 
-/* Of something for each element of the result: that of the place where an update went. */
+/* v has a number for each element of the result; the result has the number at the place of each update. */
 static Value *
 at_updates(const ScatterGrad *s, Value *v)
 {
 	return b_gather(s->g->b, v, s->indices, s->axis);
 }
 
-/* x + the sum of v, one for each update */
+/* x plus, at each place, the sum of v over the updates there. */
 static Value *
 with_sum(const ScatterGrad *s, Value *x, Value *v)
 {
 	return b_scatter(s->g->b, SCATTER_ADD, x, s->indices, v, s->axis);
 }
 
-/* Which updates were written last, and so are there. */
+/* For each update: was it the last one written at its place, so that it stayed? */
 static Value *
 last_writers(const ScatterGrad *s)
 {
@@ -349,7 +351,7 @@ last_writers(const ScatterGrad *s)
 	return b_broadcast(b, b_reshape(b, won, shape), ints_of_type(s->updates->type), axes);
 }
 
-/* ddata = dy with zeros where it was overwritten; dupdates = gather(dy) for the last writer */
+/* ddata = dy with zeros where data was overwritten; dupdates = gather(dy) for the last writer, else 0 */
 static void
 scatter_set_grad(const ScatterGrad *s)
 {
@@ -362,7 +364,7 @@ scatter_set_grad(const ScatterGrad *s)
 		grad_add(g, 2, b_select(g->b, last_writers(s), at_updates(s, s->dy), zeros));
 }
 
-/* All that are equal to the result share dy evenly, as with torch.scatter_reduce. */
+/* All elements that equal the result share dy evenly, as with torch.scatter_reduce. */
 static void
 scatter_extremum_grad(const ScatterGrad *s)
 {
@@ -378,7 +380,8 @@ scatter_extremum_grad(const ScatterGrad *s)
 		grad_add(g, 2, b_select(B, hit, at_updates(s, share), zeros_like(B, s->updates)));
 }
 
-/* The product of all others, p that of all that are not 0, and of these there are `zeros`. */
+/* The product of all elements but x. p: the product of all elements that are not 0; zeros: the number of elements
+ * that are 0. */
 static Value *
 others_product(Grad *g, Value *x, Value *p, Value *zeros)
 {
@@ -433,7 +436,8 @@ scatter_grad(Grad *g)
 	}
 }
 
-/* Is y read by n alone, but for what a step's first micro-batch stores? */
+/* Is n the only reader of y? Stores in the first micro-batch of a step may read y, too, if n's sum is stored only in
+ * later micro-batches. */
 static bool
 is_read_later(const Value *y, const Node *n)
 {
@@ -468,7 +472,7 @@ add_to_scatter(Builder *b, Node *n)
 	return NULL;
 }
 
-/* At indices that follow each other it is the parts before, at and behind them, joined: gradients of these are
+/* With indices that follow each other, a scatter is three joined pieces: before, at and after the indices. Their gradients are
  * slices. */
 static Value *
 scatter_simplify(Builder *b, Node *n)
@@ -494,8 +498,8 @@ scatter_simplify(Builder *b, Node *n)
 	return n_parts == 1 ? y : b_concat(b, n_parts, parts, axis);
 }
 
-/* Updates are combined in their order, so only what has none can be cut: other axes, pieces of the axis, and, where
- * they are added, multiplied or compared, the updates themselves. */
+/* Updates are combined in order. So only factors without an order exist: the other axes, pieces of the axis, and, if updates
+ * are added, multiplied or compared, the updates themselves. */
 static void
 scatter_factors(Partition *p)
 {
@@ -545,7 +549,7 @@ static const Sample scatter_samples[] = {
 	{0}};
 const OpRow op_scatter = {
 	COLUMNS(scatter, ScatterAttr, scatter_fields, scatter_grad,
-                "puts or combines slices at indices, in order"),
+                "data with slices set or combined at indices, in order"),
 	.operands = {{"data", OPERAND_REQUIRED},
                      {"indices", OPERAND_REQUIRED},
                      {"updates", OPERAND_REQUIRED}},
@@ -555,12 +559,12 @@ const OpRow op_scatter = {
 	.precision = PRECISION_HIGH,
 	.partition =
 		{.factors = scatter_factors,
-                 .doc = "every axis of data, of its own with indices less the first place of the part; axes of indices where updates are combined: data is then in the first part alone"},
+                 .doc = "every axis of data; along the scattered axis a part subtracts its first place from the indices. Axes of the indices, if updates are combined; for sums and products only the first part has data"},
 	.batch = batch_scatter,
 	.simplify = scatter_simplify};
 
-/* ---- scatter_sorted {kind, axis}: the updates number order[0], order[1], ... at the indices, which ascend. `legalize` makes it
- * of `scatter`. */
+/* ---- scatter_sorted {kind, axis}: a scatter whose indices ascend. Update number order[k] goes to indices[k]. `legalize` makes
+ * it from `scatter`. */
 
 /* data: T[5,7], indices: s64[6], updates: T[6,7], order: s64[6], axis = 0  ->  T[5,7] */
 static void
@@ -631,7 +635,7 @@ static const Sample scatter_sorted_samples[] = {
 	{0}};
 const OpRow op_scatter_sorted = {
 	COLUMNS(scatter_sorted, ScatterAttr, scatter_fields, grad_none,
-                "puts or combines slices, in a given order, at indices that ascend"),
+                "data with slices set or combined, in a given order, at ascending indices"),
 	.operands = {{"data", OPERAND_REQUIRED},
                      {"indices", OPERAND_REQUIRED},
                      {"updates", OPERAND_REQUIRED},
@@ -640,5 +644,5 @@ const OpRow op_scatter_sorted = {
 	.fuse = FUSE_OPAQUE,
 	.flops = scatter_flops,
 	.precision = PRECISION_HIGH,
-	.partition = {.factors = scatter_sorted_factors, .doc = "axes but the indexed one"},
+	.partition = {.factors = scatter_sorted_factors, .doc = "every axis but the indexed one"},
 };

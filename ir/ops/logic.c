@@ -1,4 +1,4 @@
-/* Comparisons, logic, bits, and the choice by a bool. */
+/* Comparisons, logic, bits, and selection by a bool. */
 #include "ir/ops/elementwise.h"
 
 #include <math.h>
@@ -26,7 +26,8 @@ DIRECT(not) DIRECT(is_nan) DIRECT(and) DIRECT(or) DIRECT(xor) DIRECT(select)
 DIRECT(eq) DIRECT(ne) DIRECT(lt) DIRECT(le) DIRECT(gt) DIRECT(ge)
 	/* clang-format on */
 
-	/* With a constant operand: `keeps` gives the other one, its opposite itself. Bools only. */
+	/* Simplifies an op with a constant bool: the constant `keeps` gives the other operand, the constant !keeps
+	 * gives itself. */
 	static Value *simplify_with(Node *n, bool keeps)
 {
 	for (int i = 0; i < 2 && node_result(n, 0)->type->dtype == BOOL; i++) {
@@ -83,7 +84,7 @@ BINARY(ge, "x >= y", NUMBERS, true, f_ge, i_ge, 1,
        flops_none, PRECISION_FOLLOW, grad_zero, binary_samples)
 /* clang-format on */
 
-/* ---- select (c, x, y): x where c, else y */
+/* ---- select (c, x, y): x where c is true, else y */
 static void
 infer_select(Infer *in)
 {
@@ -129,7 +130,7 @@ static const Sample select_samples[] = {{"", "bool[12,5], f64[12,5], f64[12,5]"}
                                         {0}};
 const OpRow op_select = {
 	.name = "select",
-	.doc = "x where c, else y",
+	.doc = "x where c is true, else y",
 	.operands = {{"c", OPERAND_REQUIRED}, {"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}},
 	.results = {"z"},
 	.infer = infer_select,

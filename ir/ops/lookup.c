@@ -1,9 +1,10 @@
-/* A number of a small table for each element. */
+/* Looks up one number of a small table per element. */
 #include "ir/ops/elementwise.h"
 #include "ir/ops/ops.h"
 
-/* ---- lookup: table: T[k], indices: s64[...]  ->  T[...]. What gather does along axis 0 of a vector, as an elementwise op: it
- * shares a kernel with what computes the indices, and each kernel that reads it may look up again. An index out of range gives 0. */
+/* ---- lookup: table: T[k], indices: s64[...]  ->  T[...]. It is a gather along axis 0 of a vector, but elementwise: it shares a
+ * kernel with the nodes that compute the indices, and each kernel that reads the result may look up again. An index out of
+ * range gives 0. */
 enum { TABLE, INDICES };
 
 static void
@@ -30,7 +31,7 @@ lookup_eval(Eval *ev)
 			eval_move(&ev->result[0], i, table, indices->i[i]);
 }
 
-/* dtable: dy added up at the indices */
+/* dtable: dy summed at the indices */
 static void
 lookup_grad(Grad *g)
 {
@@ -75,7 +76,7 @@ static const Sample lookup_samples[] = {
 	{"", "f64[1], s64[1,3] in 1"},    {0}};
 const OpRow op_lookup = {
 	.name = "lookup",
-	.doc = "a number of a vector for each index; 0 where it is out of range",
+	.doc = "for each index, the number at that place of a vector; 0 if the index is out of range",
 	.operands = {{"table", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED}},
 	.results = {"y"},
 	.infer = lookup_infer,

@@ -1,9 +1,9 @@
-/* Ops whose result is written in parts: pad and concat. */
+/* Ops that write their results in parts: pad and concat. */
 #include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/family.h"
 
-/* ---- pad {low, high, interior, value}: `interior` elements between neighbours, low before, high
- * behind; negative low or high cut. As XLA's Pad. */
+/* ---- pad {low, high, interior, value}: puts `value` `interior` times between neighbours, low times before and high times after
+ * the elements of each axis. A negative low or high cuts elements off. As XLA's Pad. */
 static const Field pad_fields[] = {
 	{"low", FIELD_INTS, offsetof(PadAttr, low), NULL, true},
 	{"high", FIELD_INTS, offsetof(PadAttr, high), NULL, true},
@@ -69,7 +69,7 @@ pad_eval(Eval *ev)
 	}
 }
 
-/* dx = the box of dy where x was put; what was cut gets 0 */
+/* dx = the box of dy where x was put; elements that were cut off get 0 */
 static void
 pad_grad(Grad *g)
 {
@@ -84,10 +84,10 @@ pad_grad(Grad *g)
 	for (int i = 0; i < x->rank; i++) {
 		int64_t s = a->interior.at[i] + 1;
 		int64_t first = a->low.at[i] < 0 ? (-a->low.at[i] + s - 1) / s : 0;
-		int64_t last = x->dims[i] - 1; /* of x inside y */
+		int64_t last = x->dims[i] - 1; /* the last element of x inside y */
 		while (last >= first && a->low.at[i] + last * s >= y->dims[i])
 			last--;
-		if (last < first) /* nothing of x is in y */
+		if (last < first) /* no element of x is in y */
 			return;
 		start.at[i] = a->low.at[i] + first * s;
 		stop.at[i] = a->low.at[i] + last * s + 1;
@@ -107,7 +107,7 @@ pad_fill(Lower *lw, const Node *n, const Index *at, const void *ctx)
 	return lb_number(lw->lb, compute_type(node_result(n, 0)->type->dtype),
 	                 ((PadAttr *)n->attr)->value);
 }
-/* In a box of y, which begins at ctx. */
+/* The place in y of an element of a box, which begins at ctx. */
 static void
 pad_fill_place(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx)
 {
@@ -127,7 +127,7 @@ pad_fill_box(Lower *lw, const Node *n, const Ints *from, const Ints *size)
 	lower_part(lw, n, type_new(lw->m, y->dtype, size->n, size->at), pad_fill, pad_fill_place,
 	           from);
 }
-/* What of x lands in y: ctx is the first element of each axis. */
+/* The elements of x that land in y; ctx is the first of them on each axis. */
 static LoopValue
 pad_element(Lower *lw, const Node *n, const Index *at, const void *ctx)
 {
@@ -153,8 +153,8 @@ pad_place(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx
 		                         a->low.at[i] + first->at[i] * s);
 	}
 }
-/* What is outside of y's places of x, in boxes: along an axis before and behind them, between those along the axes before it,
- * and whatever is along those behind it. */
+/* Fills the border of y, one box per axis and side. The boxes of an axis lie between the boxes of the axes before it, and cover
+ * the axes after it whole. */
 static void
 pad_fill_around(Lower *lw, const Node *n, const Ints *first, const Ints *size)
 {
@@ -176,7 +176,7 @@ pad_fill_around(Lower *lw, const Node *n, const Ints *first, const Ints *size)
 	}
 }
 
-/* With gaps between elements all of y is the constant first; else parts are apart. */
+/* With gaps between elements, all of y is filled with the constant first. Else the parts do not overlap. */
 static void
 pad_parts(Lower *lw, const Node *n)
 {
@@ -207,7 +207,8 @@ pad_parts(Lower *lw, const Node *n)
 	lower_close_parts(lw);
 }
 
-/* Each element with what is put before and behind it is a block of its own: no part needs another's. */
+/* An axis is cut if each element with its padding before and after is a block of the same size, so no part needs elements of
+ * another. */
 static void
 pad_factors(Partition *p)
 {
@@ -233,7 +234,8 @@ static const Sample pad_samples[] = {
 	{"{low = [0,2], high = [1,0], interior = [1,2], value = -1}", "f64[1,3]"},
 	{0}};
 const OpRow op_pad = {
-	COLUMNS(pad, PadAttr, pad_fields, pad_grad, "a constant around and between the elements"),
+	COLUMNS(pad, PadAttr, pad_fields, pad_grad,
+                "puts a constant around and between the elements"),
 	.operands = {{"x", OPERAND_REQUIRED}},
 	.results = {"y"},
 	.fuse = FUSE_ROOT,
@@ -242,7 +244,7 @@ const OpRow op_pad = {
 	.precision = PRECISION_FOLLOW,
 	.partition =
 		{.factors = pad_factors,
-                 .doc = "axes without padding, or with as much before and behind as between; others would need a halo"},
+                 .doc = "axes whose padding before and after is, in sum, as large as between elements, or without padding; other axes would need a halo"},
 };
 
 /* ---- concat {axis} */
@@ -332,7 +334,7 @@ concat_parts(Lower *lw, const Node *n)
 	lower_close_parts(lw);
 }
 
-/* of one; of concats along the same axis */
+/* Drops a concat of one operand; joins concats along the same axis. */
 static Value *
 concat_simplify(Builder *b, Node *n)
 {
@@ -366,16 +368,17 @@ concat_factors(Partition *p)
 
 static const Sample concat_samples[] = {
 	{"{axis = 1}", "f64[12,3], f64[12,1], f64[12,0]"}, {"{axis = 0}", "f64[5]"}, {0}};
-const OpRow op_concat = {COLUMNS(concat, AxisAttr, axis_fields, concat_grad, "joins along an axis"),
-                         .operands = {{"x", OPERAND_REQUIRED}, {"more", OPERAND_VARIADIC}},
-                         .results = {"y"},
-                         .fuse = FUSE_ROOT,
-                         .parts = concat_parts,
-                         .flops = flops_none,
-                         .precision = PRECISION_FOLLOW,
-                         .partition = {.factors = concat_factors, .doc = "axes but the joined one"},
-                         .batch = batch_concat,
-                         .simplify = concat_simplify};
+const OpRow op_concat = {
+	COLUMNS(concat, AxisAttr, axis_fields, concat_grad, "joins tensors along an axis"),
+	.operands = {{"x", OPERAND_REQUIRED}, {"more", OPERAND_VARIADIC}},
+	.results = {"y"},
+	.fuse = FUSE_ROOT,
+	.parts = concat_parts,
+	.flops = flops_none,
+	.precision = PRECISION_FOLLOW,
+	.partition = {.factors = concat_factors, .doc = "every axis but the joined one"},
+	.batch = batch_concat,
+	.simplify = concat_simplify};
 
 /* ---- pad + pad = concat */
 static bool
@@ -391,7 +394,7 @@ is_zero_pad(const Value *v)
 	return true;
 }
 
-/* The one axis along which b's content starts where a's ends; -1: none. */
+/* The one axis along which the content of y starts where the content of x ends; -1: there is no such axis. */
 static int
 meeting_axis(const Value *x, const Value *y)
 {

@@ -1,6 +1,6 @@
-/* Windows over the spatial axes: pool (max or sum), its adjoint, and the adjoint's adjoint.
- * x: T[batch, channel, spatial...]; places outside x do not count. The first maximum of a window in
- * row-major order takes its whole gradient, as torch's max_pool. */
+/* Windows over the spatial axes: pool (max or sum), its adjoint, and the adjoint's adjoint. x: T[batch, channel, spatial...].
+ * Places outside of x do not count. The first maximum of a window in row-major order takes its whole gradient, as in torch's
+ * max_pool. */
 #include "ir/ops/family.h"
 
 #include <math.h>
@@ -62,7 +62,7 @@ pool_infer(Infer *in)
 		infer_set(in, 0, in->operand[0]->dtype, &shape);
 }
 
-/* Flat places of x under the window of y's element, in order: visit each. */
+/* Visits the flat places of x under the window of y's element, in order. */
 static void
 window_walk(const PoolAttr *a, Type x, Module *m, const int64_t *y_at,
             void (*visit)(void *ctx, int64_t place), void *ctx)
@@ -87,7 +87,7 @@ window_walk(const PoolAttr *a, Type x, Module *m, const int64_t *y_at,
 typedef struct {
 	const double *x;
 	double sum;
-	int64_t best; /* place of the maximum; -1 before any */
+	int64_t best; /* place of the maximum; -1: no place visited yet */
 } Window;
 static void
 window_visit(void *ctx, int64_t place)
@@ -127,8 +127,8 @@ pool_eval(Eval *ev)
 	}
 }
 
-/* ---- pool_grad (dy, x): x only for max. dx[i] = sum of dy over the windows that i won (max) or lies
- * in (sum) */
+/* ---- pool_grad (dy, x): operand x only for max. dx[i] = sum of dy over the windows whose maximum is i (max), or that contain
+ * i (sum) */
 static void
 pool_grad_infer(Infer *in)
 {
@@ -171,7 +171,7 @@ pool_grad_eval(Eval *ev)
 	}
 }
 
-/* ---- pool_gather (g, x): the element of g where x has the maximum of each window */
+/* ---- pool_gather (g, x): the element of g at the maximum of x, for each window */
 static void
 pool_gather_infer(Infer *in)
 {
@@ -234,7 +234,7 @@ pool_gather_grad(Grad *g)
 	               g->node->attr));
 }
 
-/* Every element of a window is combined once, of the small side y. */
+/* Every element of a window is combined once, for each element of the smaller tensor y. */
 static int64_t
 window_flops(const Node *n, Type y)
 {
@@ -256,7 +256,7 @@ pool_grad_flops(const Node *n)
 	return window_flops(n, node_operand(n, 0)->type);
 }
 
-/* x stands for what has x's shape, y for what has y's: an axis is cut where no window reaches across. */
+/* Factors of a node where x and y are types with the shapes of x and y. An axis is cut if no window crosses a cut. */
 static void
 pool_factors_of(Partition *p, Type x, Type y)
 {
@@ -298,8 +298,8 @@ pool_grad_cut(Module *m, Cut *cut)
 		a->size.at[i] = cut->result[0]->dims[i + 2];
 }
 
-#define POOL_DOC                                                                                     \
-	"batch, channel, and spatial axes whose windows neither overlap nor begin before x; others " \
+#define POOL_DOC                                                                                         \
+	"batch, channel, and spatial axes whose windows neither overlap nor begin before x; other axes " \
 	"would need a halo"
 
 #define W2 "window = [2,3], stride = [2,1], low = [1,1], high = [0,2], dilation = [1,2]"

@@ -1,4 +1,4 @@
-/* What the rows of products and convolutions share: their dtypes, and the vector that is added to them. */
+/* Code that the rows of products and convolutions share: dtypes, and the vector that is added to the result. */
 #include "ir/ops/products.h"
 
 Value *

@@ -1,9 +1,10 @@
-/* Numbers of few bits: code = clamp(round(x / scale) + zero), ties to even, within the range of an integer type. That is ONNX's
- * QuantizeLinear (https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html): it divides, and rounds before it adds the zero
- * point. `division = reciprocal` multiplies by 1 / scale as PyTorch's and torchao's quantizers do; the two differ at ties.
+/* Numbers of few bits: code = clamp(round(x / scale) + zero), ties to even, clamped to the range of an integer type. This is
+ * ONNX's QuantizeLinear (https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html): it divides, and rounds before it adds the
+ * zero point. `division = reciprocal` multiplies by 1 / scale, as the quantizers of PyTorch and torchao do. The two differ at
+ * ties.
  *
- * Elementwise: one scale for a channel, a token or a block is broadcast to the elements that share it. No zero: symmetric.
- * Back from codes it is (code - zero) * scale, which needs no op of its own. */
+ * The ops are elementwise: a scale of a channel, token or block is broadcast to the elements that share it. Without a zero
+ * point the codes are symmetric. The way back, (code - zero) * scale, needs no op of its own. */
 #include "ir/ops/elementwise.h"
 
 #include <math.h>
@@ -43,7 +44,7 @@ has_zero(const Node *n)
 	return n->n_operands > QUANTIZE_ZERO && node_operand(n, QUANTIZE_ZERO);
 }
 
-/* x, scale, zero: floats of one type and shape. */
+/* x, scale and zero are floats of one type and shape. */
 static void
 infer_quantizer(Infer *in)
 {
@@ -59,7 +60,7 @@ infer_quantizer(Infer *in)
 	in->result[0] = x;
 }
 
-/* A zero point of 0 is none. */
+/* Drops a zero point of 0. */
 static Value *
 simplify_quantizer(Builder *b, Node *n)
 {
@@ -76,7 +77,7 @@ arithmetic_of(const Eval *ev)
 	return ev->interp->real || ev->operand[QUANTIZE_X].type->dtype == F64 ? F64 : F32;
 }
 
-/* The code of element i, evaluated as a kernel does it. */
+/* The code of element i, computed as a kernel computes it. */
 static int64_t
 code_of(const Eval *ev, int64_t i)
 {
@@ -88,7 +89,7 @@ code_of(const Eval *ev, int64_t i)
 	                      at[QUANTIZE_X].f[i], at[QUANTIZE_SCALE].f[i], nearbyint(zero));
 }
 
-/* safe: a scale of 0, by which all numbers become 0, counts as 1. */
+/* x / scale. safe: a scale of 0, which makes all numbers 0, counts as 1. */
 static LoopValue
 ratio_in_loops(LoopBuilder *lb, const Node *n, const LoopValue *x, bool safe)
 {
@@ -114,7 +115,7 @@ code_in_loops(LoopBuilder *lb, const Node *n, const LoopValue *x, bool safe)
 	               : code;
 }
 
-/* ---- quantize {to, division}: the codes. NaN has the code 0. */
+/* ---- quantize {to, division}: the codes. The code of NaN is 0. */
 static void
 infer_quantize(Infer *in)
 {
@@ -139,7 +140,7 @@ scalar_quantize(LoopBuilder *lb, const Node *n, const LoopValue *x)
 	return lb_cast(lb, a->to, code_in_loops(lb, n, x, false));
 }
 
-/* Division, two roundings, a sum; clamping is the conversion's. */
+/* A division, two roundings, a sum. The conversion clamps for free. */
 static int64_t
 quantize_flops(const Node *n)
 {
@@ -156,7 +157,7 @@ static const Sample quantize_samples[] = {
 	{"{to = u2}", "f64[] nans, f64[] positive"},
 	{"{to = s32}", "f64[1,0], f64[1,0] positive"},
 	{0}};
-/* What the two have in common. */
+/* The columns that both rows have. */
 #define QUANTIZER(op, text, result, gradient, time)                      \
 	const OpRow op_##op = {.name = #op,                              \
 	                       .doc = text,                              \
@@ -180,17 +181,17 @@ static const Sample quantize_samples[] = {
 QUANTIZER(quantize, "round(x / scale) + zero, clamped to the range of an integer type", "code",
           grad_zero, 4);
 
-/* ---- fake_quantize {to, division, clip, scale_grad}: (code - zero) * scale, what is left of x after quantize and back; NaN stays.
- * Straight through: the rounding counts as the identity, so that the gradient is, with r = round(x / scale) + zero
+/* ---- fake_quantize {to, division, clip, scale_grad}: (code - zero) * scale: x after quantize and back. NaN stays.
+ * The gradient is straight-through: rounding counts as the identity. With r = round(x / scale) + zero, s = scale:
  *
- *	        inside         at an end of the range
- *	dx      dy             0
- *	dscale  dy (y-x)/s     dy y/s
- *	dzero   0              -dy s
+ * 	        inside         at an end of the range
+ * 	dx      dy             0
+ * 	dscale  dy (y-x)/s     dy y/s
+ * 	dzero   0              -dy s
  *
- * clip = rounded decides by r, as PyTorch (aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp);
- * scale_grad multiplies dscale and dzero; left out: 1.
- * clip = real by x / scale + zero, as LSQ (Esser et al. 2019, arXiv:1902.08153, section 2.1). The ends are inside. */
+ * clip = rounded: r decides what is inside, as in PyTorch (aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp).
+ * clip = real: x / scale + zero decides, as in LSQ (Esser et al. 2019, arXiv:1902.08153, section 2.1).
+ * The ends of the range are inside. scale_grad multiplies dscale and dzero; left out, it is 1. */
 static void
 infer_fake_quantize(Infer *in)
 {
@@ -226,7 +227,7 @@ scalar_fake_quantize(LoopBuilder *lb, const Node *n, const LoopValue *x)
 	return lb_binary(lb, LOOP_mul, code, x[QUANTIZE_SCALE]);
 }
 
-/* By scale_grad. */
+/* Multiplies a slope by scale_grad. */
 static Value *
 scaled(Grad *g, Value *slope)
 {
@@ -261,14 +262,14 @@ grad_fake_quantize(Grad *g)
 		         b_select(B, inside, none, neg(g, mul(g, DY, scaled(g, scale)))));
 }
 
-/* A product, two bounds and a difference more. */
+/* As quantize, plus a product, two bounds and, with a zero point, a difference. */
 static int64_t
 fake_quantize_flops(const Node *n)
 {
 	return quantize_flops(n) + (3 + has_zero(n)) * node_result(n, 0)->type->n;
 }
 
-/* Differences see the gradient outside the range only: the others are in tests/unit/base/quantize_test.c. */
+/* Finite differences only see the gradient outside of the range. tests/unit/base/quantize_test.c tests the others. */
 static const Sample fake_quantize_samples[] = {
 	{"{to = u2}", "f64[12,5] large, f64[12,5] positive"},
 	{"{to = s2, division = reciprocal, clip = real, scale_grad = 1}",
@@ -278,9 +279,8 @@ static const Sample fake_quantize_samples[] = {
          "f64[7] fixed, f64[7] ties_nonzero, f64[7] ties"},
 	{"{to = s4, scale_grad = 0.25}", "f64[5] fixed, f64[5] ties_nonzero"},
 	{"{to = s4}", "f64[] fixed, f64[] ties_nonzero"},
-	{"{to = s8}", "f64[60] ties, f64[60] ties"}, /* 0 by a scale of 0 */
+	{"{to = s8}", "f64[60] ties, f64[60] ties"}, /* 0 divided by a scale of 0 */
 	{"{to = s2}", "f64[1,0] large, f64[1,0] positive"},
 	{0}};
-QUANTIZER(fake_quantize,
-          "what is left of x after quantize and back; the gradient passes the rounding", "y",
-          grad_fake_quantize, 6);
+QUANTIZER(fake_quantize, "x after quantize and back; the gradient treats rounding as the identity",
+          "y", grad_fake_quantize, 6);

@@ -1,11 +1,11 @@
-/* Random numbers: a pure function of place, step, seed and stream. */
+/* Random numbers: a pure function of the element's place, the step, the seed and the stream. */
 #include "ir/ops/control/counter.h"
 
 /* ---- random {dtype, shape, stream, axis, rows}: seed, step, offset -> numbers of Philox 4x32-10 (ir/ops/control/counter.h).
- * rows > 0: `axis` is the batch axis; it has `rows` rows of equal length, the first of them row `offset` of the step.
- * rows = 0: no batch axis, the same noise in every micro-batch and on every rank.
- * f32: the upper 24 bits of word 0, as a number in [0, 1). f64: words 0 and 1, of which 53 bits. u32: word 0.
- * u64: word 0, and word 1 as the upper half. */
+ * rows > 0: `axis` is the batch axis; it has `rows` rows of equal length, and its first row is row `offset` of the step.
+ * rows = 0: no batch axis: the same noise in every micro-batch and on every rank.
+ * f32: the upper 24 bits of word 0, as a number in [0, 1). f64: 53 bits of words 0 and 1. u32: word 0. u64: word 0 is the lower
+ * half, word 1 the upper half. */
 static const Field random_fields[] = {
 	{"dtype", FIELD_DTYPE, offsetof(RandomAttr, dtype), NULL, false},
 	{"shape", FIELD_INTS, offsetof(RandomAttr, shape), NULL, false},
@@ -51,7 +51,7 @@ random_eval(Eval *ev)
 	}
 }
 
-/* The bits of a word under a mask, as a float times 2^-power. */
+/* The bits of a word under a mask, as a float times `scale`. */
 static LoopValue
 fraction(LoopBuilder *lb, DType d, LoopValue word, uint32_t mask, double scale)
 {
@@ -108,5 +108,6 @@ const OpRow op_random = {
 	.weight = 60,
 	.flops = random_flops,
 	.precision = PRECISION_FIXED,
-	.partition = {.factors = partition_none, .doc = "none: a rank has its rows by `offset`"},
+	.partition = {.factors = partition_none,
+                      .doc = "no axis: a rank selects its rows by `offset`"},
 };

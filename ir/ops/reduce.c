@@ -1,4 +1,4 @@
-/* Reductions over whole axes, which vanish from the shape. */
+/* Reductions over whole axes; the axes vanish from the shape. */
 #include "ir/ops/family.h"
 
 #include <math.h>
@@ -55,7 +55,7 @@ combine_int(int kind, int64_t a, int64_t b, bool is_u64)
 	}
 }
 
-/* Of nothing: 0, 1, the lowest and the highest number of the type. */
+/* The result of an empty reduction: 0, 1, the lowest and the highest number of the type. */
 static void
 reduce_identity(int kind, DType t, EvalTensor *y, int64_t i)
 {
@@ -97,8 +97,8 @@ reduce_eval(Eval *ev)
 	}
 }
 
-/* prod: dx_i = dy * prod of the others; by exclusive products from both ends, so that zeros are no
- * special case. The axes are moved behind and joined first. */
+/* prod: dx_i = dy * product of the other elements. It is computed by exclusive products from both ends, so zeros need no special
+ * case. The reduced axes are first moved to the end and joined. */
 static Value *
 prod_grad(Grad *g, Value *x, Value *dy, const Ints *axes)
 {
@@ -152,7 +152,7 @@ reduce_grad(Grad *g)
 	grad_add(g, 0, b_binary(b, OP_mul, mask, b_broadcast_back(b, share, x->type, a->axes)));
 }
 
-/* over no axes; over axes of one element; of a broadcast along fully reduced axes (sum) stays */
+/* Drops a reduction over no axes or over axes of size 1. */
 static Value *
 reduce_simplify(Builder *b, Node *n)
 {
@@ -211,10 +211,10 @@ const OpRow op_reduce = {
 	.precision = PRECISION_HIGH,
 	.partition =
 		{.factors = reduce_factors,
-                 .doc = "every axis; results of parts of a reduced one are combined by its kind"},
+                 .doc = "every axis; along a reduced axis the results of parts are combined by `kind`"},
 };
 
-/* ---- argmax {axis}: the first place of the largest element; NaN counts as smallest */
+/* ---- argmax {axis}: the first place of the largest element; NaN counts as the smallest */
 static void
 argmax_infer(Infer *in)
 {
@@ -283,12 +283,12 @@ static const Sample argmax_samples[] = {{"{axis = 1}", "f64[12,5,2] ties"},
                                         {0}};
 const OpRow op_argmax = {
 	COLUMNS(argmax, AxisAttr, axis_fields, grad_zero,
-                "first place of the largest element of an axis"),
+                "the place of the largest element along an axis, the first of equal ones"),
 	.operands = {{"x", OPERAND_REQUIRED}},
 	.results = {"y"},
 	.fuse = FUSE_OPAQUE,
 	.flops = flops_per_operand,
 	.precision = PRECISION_FOLLOW,
 	.partition = {.factors = argmax_factors,
-                      .doc = "axes but its own, whose parts would need their maxima, too"},
+                      .doc = "every axis but `axis`: there a part would also need its maximum"},
 };

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Element `from` of an operand of type x, by axes, is the result's at `at`. */
+/* Computes from[], the index into an operand of type x, for result index at[]. */
 typedef void (*ViewPlace)(const void *attr, Type x, const int64_t *at, int64_t *from);
 
 static void
@@ -66,8 +66,7 @@ broadcast_eval(Eval *ev)
 	eval_view(ev, broadcast_place);
 }
 
-/* dx = sum of dy over the repeated axes */
-/* Sums are of f32 at least. */
+/* dx = sum of dy over the repeated axes, computed in f32 or wider */
 static void
 broadcast_grad(Grad *g)
 {
@@ -95,7 +94,7 @@ broadcast_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operan
 		operand->at[i] = result->at[a->axes.at[i]];
 }
 
-/* broadcast of broadcast */
+/* Joins a broadcast of a broadcast. */
 static Value *
 broadcast_simplify(Builder *b, Node *n)
 {
@@ -111,7 +110,7 @@ broadcast_simplify(Builder *b, Node *n)
 	return b_broadcast(b, node_operand(inner, 0), a->shape, axes);
 }
 
-/* an axis of the operand, or one that repeats */
+/* Each axis of the result is a factor; the operand has it too, unless the axis repeats. */
 static void
 broadcast_factors(Partition *p)
 {
@@ -139,7 +138,7 @@ static const Sample broadcast_samples[] = {{"{shape = [12,3,4], axes = [0,2]}", 
                                            {0}};
 const OpRow op_broadcast = {
 	COLUMNS(broadcast, BroadcastAttr, broadcast_fields, broadcast_grad,
-                "repeats along new axes"),
+                "repeats x along new axes"),
 	.operands = {{"x", OPERAND_REQUIRED}},
 	.results = {"y"},
 	.fuse = FUSE_VIEW,
@@ -148,7 +147,7 @@ const OpRow op_broadcast = {
 	.precision = PRECISION_FOLLOW,
 	.partition = {.factors = broadcast_factors,
                       .attrs = broadcast_cut,
-                      .doc = "every axis of y; x is whole for one that repeats"},
+                      .doc = "every axis of y; along a new axis every part has all of x"},
 	.simplify = broadcast_simplify};
 
 /* ---- reshape {shape}: the same elements in row-major order */
@@ -214,7 +213,7 @@ elements_before(Type t, int axis)
 	return n;
 }
 
-/* An axis of one is the outer loop of what stands behind it: were it longer, it would be part of that axis. */
+/* Treats an axis of size 1 as the outer part of the next axis: a longer axis would be part of that axis. */
 static void
 add_axes_of_one(Partition *p, Type x, Type y)
 {
@@ -230,8 +229,8 @@ add_axes_of_one(Partition *p, Type x, Type y)
 	}
 }
 
-/* Axes from `axis` on until their product is a multiple of the other side's: as sizes of both sides split there, what
- * stands before and behind has nothing to do with them. */
+/* Matches groups of axes of x and y with equal products. Sizes of both sides split at the ends of a group, so groups are
+ * independent of each other. */
 static void
 reshape_factors(Partition *p)
 {
@@ -245,7 +244,7 @@ reshape_factors(Partition *p)
 			k++;
 		if (i == x->rank)
 			break;
-		/* the outer axes of two groups of equal products: what both are multiples of is their outer loop */
+		/* The outer axes of a group: their greatest common divisor is the loop that both share. */
 		Factor *f = partition_add(p, greatest_common_divisor(x->dims[i], y->dims[k]),
 		                          COMBINE_JOIN);
 		factor_cut_operand(f, 0, i);
@@ -279,7 +278,7 @@ static const Sample reshape_samples[] = {{"{shape = [6,4]}", "f64[2,3,4]"},
                                          {0}};
 const OpRow op_reshape = {
 	COLUMNS(reshape, ReshapeAttr, reshape_fields, reshape_grad,
-                "another shape, the same order"),
+                "the same elements in another shape, in row-major order"),
 	.operands = {{"x", OPERAND_REQUIRED}},
 	.results = {"y"},
 	.fuse = FUSE_VIEW,
@@ -289,7 +288,7 @@ const OpRow op_reshape = {
 	.partition =
 		{.factors = reshape_factors,
                  .attrs = reshape_cut,
-                 .doc = "the outer axis of each group of axes that becomes another, by common divisors of both sizes; inner ones are not contiguous"},
+                 .doc = "the outer axis of each group of axes that becomes another group, in common divisors of both sizes; parts of inner axes are not contiguous"},
 	.batch = batch_reshape,
 	.simplify = reshape_simplify};
 
@@ -357,7 +356,7 @@ transpose_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operan
 		operand->at[a->order.at[i]] = result->at[i];
 }
 
-/* x y as y x, without batch axes: its result axes are those of y, then those of x. */
+/* Turns x y into y x, for a dot without batch axes. The result axes become the free axes of y, then those of x. */
 static void
 dot_swap(DotAttr *a, Value **operands)
 {
@@ -374,8 +373,8 @@ dot_swap(DotAttr *a, Value **operands)
 	a->y_contract = contract;
 }
 
-/* transpose of a dot that nobody else reads: the dot of these operands, or of the same two the other way round, writes
- * that order; its rows stay rows, which it writes in vectors */
+/* Merges a transpose into a dot that nobody else reads. The dot writes the new order, perhaps with swapped operands. The last
+ * axis must stay last, because the dot writes it in vectors. */
 static Value *
 transpose_of_dot(Builder *b, Node *dot, const Ints *order)
 {
@@ -392,7 +391,7 @@ transpose_of_dot(Builder *b, Node *dot, const Ints *order)
 		a.order.at[i] = inner.at[order->at[i]];
 	if (order->at[last] != last) {
 		if (a.x_batch.n)
-			return NULL; /* no faster: what reads a gradient of heads moves it anyway */
+			return NULL; /* not faster: the reader of a gradient of attention heads moves it anyway */
 		dot_swap(&a, operands);
 		if (a.order.at[last] != last)
 			return NULL;
@@ -406,7 +405,7 @@ transpose_of_dot(Builder *b, Node *dot, const Ints *order)
 	return build(&at_dot, OP_dot, 2, operands, &a);
 }
 
-/* transpose of transpose, of dot; b_transpose drops the identity */
+/* Joins a transpose with a transpose or a dot. b_transpose drops the identity. */
 static Value *
 transpose_simplify(Builder *b, Node *n)
 {
@@ -463,7 +462,7 @@ static const Field slice_fields[] = {{"start", FIELD_INTS, offsetof(SliceAttr, s
                                      {0}};
 
 #define MOST_STEP \
-	(INT64_C(1) << 48) /* beyond any axis, and far from overflow where it is added to one */
+	(INT64_C(1) << 48) /* larger than any axis, yet adding it to an axis does not overflow */
 
 static void
 slice_infer(Infer *in)
@@ -504,7 +503,7 @@ slice_eval(Eval *ev)
 	eval_view(ev, slice_place);
 }
 
-/* dx = pad(dy) with zeros where nothing was taken */
+/* dx = pad(dy), with zeros where no element was taken */
 static void
 slice_grad(Grad *g)
 {
@@ -533,7 +532,8 @@ slice_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
 		                             a->start.at[i]);
 }
 
-/* of everything; of a concat where one of its operands has all that is taken */
+/* Drops a slice of everything. A slice of a concat becomes a slice of the operand that has all its elements, if
+ * there is one. */
 static Value *
 slice_simplify(Builder *b, Node *n)
 {
@@ -565,7 +565,8 @@ slice_simplify(Builder *b, Node *n)
 	return NULL;
 }
 
-/* Blocks of `step` elements, of each of which one is taken: no part needs another's. */
+/* An axis is cut if it is taken whole, or one element of each block of `step` elements: then no part needs elements of
+ * another. */
 static void
 slice_factors(Partition *p)
 {
@@ -608,7 +609,7 @@ const OpRow op_slice = {
 	.partition =
 		{.factors = slice_factors,
                  .attrs = slice_cut,
-                 .doc = "axes that are taken whole, or one element of every step; others would need a halo"},
+                 .doc = "axes that are taken whole, or one element of every `step`; other axes would need a halo"},
 	.batch = batch_slice,
 	.simplify = slice_simplify};
 
@@ -674,19 +675,20 @@ static const Sample reverse_samples[] = {{"{axes = [0,2]}", "f64[2,3,5]"},
                                          {"{axes = [0]}", "f64[1]"},
                                          {0}};
 const OpRow op_reverse = {
-	COLUMNS(reverse, ReverseAttr, reverse_fields, reverse_grad, "runs axes backwards"),
+	COLUMNS(reverse, ReverseAttr, reverse_fields, reverse_grad, "x with some axes reversed"),
 	.operands = {{"x", OPERAND_REQUIRED}},
 	.results = {"y"},
 	.fuse = FUSE_VIEW,
 	.map = reverse_map,
 	.flops = flops_none,
 	.precision = PRECISION_FOLLOW,
-	.partition = {.factors = reverse_factors,
-                      .doc = "axes that keep their direction; parts of others would swap places"},
+	.partition =
+		{.factors = reverse_factors,
+                 .doc = "axes that are not reversed; parts of a reversed axis would swap places"},
 };
 
-/* ---- barrier: x itself, but fuse never computes what reads it in the kernel that computes x: the reader belongs
- * elsewhere. XLA's optimization_barrier. */
+/* ---- barrier: x itself, but a reader of the result never joins the kernel that computes x: the reader belongs elsewhere. As
+ * XLA's optimization_barrier. */
 static void
 barrier_infer(Infer *in)
 {
@@ -721,16 +723,17 @@ barrier_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operand)
 }
 
 static const Sample barrier_samples[] = {{"", "f64[12,1,3]"}, {"", "f64[]"}, {"", "f64[0]"}, {0}};
-const OpRow op_barrier = {.name = "barrier",
-                          .doc = "x; its readers are computed apart from it",
-                          .operands = {{"x", OPERAND_REQUIRED}},
-                          .results = {"y"},
-                          .infer = barrier_infer,
-                          .eval = barrier_eval,
-                          .grad = barrier_grad,
-                          .fuse = FUSE_VIEW,
-                          .map = barrier_map,
-                          .flops = flops_none,
-                          .precision = PRECISION_FOLLOW,
-                          .partition = {.factors = partition_elements, .doc = "every axis"},
-                          .samples = barrier_samples};
+const OpRow op_barrier = {
+	.name = "barrier",
+	.doc = "x; no reader of the result is computed in the kernel that computes x",
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.results = {"y"},
+	.infer = barrier_infer,
+	.eval = barrier_eval,
+	.grad = barrier_grad,
+	.fuse = FUSE_VIEW,
+	.map = barrier_map,
+	.flops = flops_none,
+	.precision = PRECISION_FOLLOW,
+	.partition = {.factors = partition_elements, .doc = "every axis"},
+	.samples = barrier_samples};

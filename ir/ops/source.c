@@ -1,4 +1,4 @@
-/* Values from nothing: constant and iota. */
+/* Ops without tensor operands: constant and iota. */
 #include "ir/ops/family.h"
 
 /* ---- constant {value} */
@@ -24,7 +24,7 @@ constant_eval(Eval *ev)
 	ev->result[0] = eval_tensor_from(ev->arena, t->type, t->data);
 }
 
-/* Only splats are written into kernels; other constants are data of the state region. */
+/* Only splats are written into kernels; other constants lie in the state region. */
 static LoopValue
 constant_element(Lower *lw, const Node *n, const Index *at)
 {
@@ -35,7 +35,7 @@ constant_element(Lower *lw, const Node *n, const Index *at)
 	return lb_number(lw->lb, compute_type(node_result(n, 0)->type->dtype), v);
 }
 
-/* one number repeated; other numbers differ from part to part */
+/* Only a splat can be cut; other numbers differ from part to part. */
 static void
 constant_factors(Partition *p)
 {
@@ -70,7 +70,7 @@ const OpRow op_constant = {
 	.precision = PRECISION_FIXED,
 	.partition = {.factors = constant_factors,
                       .attrs = constant_cut,
-                      .doc = "every axis of one number repeated; no other constant"},
+                      .doc = "every axis if all numbers are equal; else no axis"},
 };
 
 /* ---- iota {dtype, shape, axis}: the index along an axis */
@@ -110,7 +110,7 @@ iota_element(Lower *lw, const Node *n, const Index *at)
 	return lb_cast(lw->lb, a->dtype, lb_affine(lw->lb, at->at[a->axis]));
 }
 
-/* along `axis` a part counts from its first place on */
+/* Along `axis` a part counts from its own first place. */
 static void
 iota_factors(Partition *p)
 {
@@ -140,5 +140,5 @@ const OpRow op_iota = {
 	.precision = PRECISION_FIXED,
 	.partition = {.factors = iota_factors,
                       .attrs = iota_cut,
-                      .doc = "every axis; along its own, results are shifted"},
+                      .doc = "every axis; along `axis` a part adds its first place"},
 };

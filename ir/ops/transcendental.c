@@ -100,7 +100,7 @@ scalar_rsqrt(LoopBuilder *lb, const Node *n, const LoopValue *x)
 	                 lb_unary(lb, LOOP_sqrt, x[0]));
 }
 
-/* 1 / (1 + exp(-x)): exp overflows to inf, whose inverse is the right 0 */
+/* 1 / (1 + exp(-x)): exp may overflow to infinity, whose inverse is 0, the right result */
 static LoopValue
 scalar_sigmoid(LoopBuilder *lb, const Node *n, const LoopValue *x)
 {
@@ -143,7 +143,7 @@ grad_gelu(Grad *g)
 	grad_add(g, 0, b_binary(B, OP_gelu_grad, DY, X));
 }
 
-/* With s = 1 - t^2 and u'' = 6 a b x the second derivative of y is s u' + x/2 s (u'' - 2 t u'^2). */
+/* The second derivative of y is s u' + x/2 s (u'' - 2 t u'^2), with s = 1 - t^2 and u'' = 6 a b x. */
 static Value *
 gelu_curvature(Grad *g, Value *x)
 {
@@ -178,7 +178,7 @@ lb_square(LoopBuilder *lb, LoopValue x, double c, double d)
 	                 lb_binary(lb, LOOP_mul, lb_number(lb, t, d), x2));
 }
 
-/* t, and x/2 */
+/* Returns t, and *half = x/2. */
 static LoopValue
 lb_gelu_tanh(LoopBuilder *lb, LoopValue x, LoopValue *half)
 {
@@ -213,21 +213,21 @@ scalar_gelu_grad(LoopBuilder *lb, const Node *n, const LoopValue *x)
 	return lb_binary(lb, LOOP_mul, x[0], lb_binary(lb, LOOP_add, whole, rest));
 }
 
-/* x^2, 2 for 1 + b x^2, x, tanh, 3 for the rest */
+/* per element: 1 for x^2, 2 for 1 + b x^2, 1 for x, 1 for tanh, 3 for the rest */
 static int64_t
 gelu_flops(const Node *n)
 {
 	return 8 * node_result(n, 0)->type->n;
 }
 
-/* Those of t and x/2 with x^2 once, 2 for s, 2 for u', 2 for 1/2 (1 + t), 3 for the sum, dy */
+/* per element: t and x/2 with x^2 once, 2 for s, 2 for u', 2 for 1/2 (1 + t), 3 for the sum, 1 for dy */
 static int64_t
 gelu_grad_flops(const Node *n)
 {
 	return 16 * node_result(n, 0)->type->n;
 }
 
-/* x^1, x^2, x^3, x^0.5, x^-1, x^-0.5 */
+/* Powers 1, 2, 3, 0.5, -1 and -0.5. */
 static Value *
 simplify_pow(Builder *b, Node *n)
 {

@@ -1,4 +1,4 @@
-/* Where rows of a micro-batch go in ops that factors do not describe: views that merge or split axes, and functions. */
+/* Row axes of ops that factors do not describe: views that merge or split axes, and ops that run functions. */
 #include "ir/ops/batch/batch_axis.h"
 
 /* ---- reshape */
@@ -12,7 +12,8 @@ product(const int64_t *dims, int n)
 	return p;
 }
 
-/* `outer` repeats of all rows, each with `inner` consecutive elements: the axis of t that has them. */
+/* Finds out whether an axis of t has the rows: `outer` repeats of all rows, each row with `inner` consecutive
+ * elements. */
 static bool
 find_axis(Type t, int axis, int64_t outer, int64_t rows, BatchAxis *out)
 {
@@ -26,7 +27,8 @@ find_axis(Type t, int axis, int64_t outer, int64_t rows, BatchAxis *out)
 	return true;
 }
 
-/* [4,6,7] -> [24,7]: the axis that holds the rows' blocks; rather one whose size is the number of rows. */
+/* [4,6,7] -> [24,7]: the axis that holds the blocks of rows. An axis whose size is the number of rows is
+ * preferred. */
 void
 batch_reshape(BatchFlow *fl)
 {
@@ -75,7 +77,7 @@ batch_concat(BatchFlow *fl)
 	fl->result[0] = sum;
 }
 
-/* ---- slice: of repeated rows, whole repeats may be taken */
+/* ---- slice: if rows repeat, a slice may take whole repeats */
 void
 batch_slice(BatchFlow *fl)
 {
@@ -99,7 +101,8 @@ batch_call(BatchFlow *fl)
 	batch_of_callee(fl, ((const CallAttr *)fl->node->attr)->callee, fl->operand, fl->result);
 }
 
-/* Results that rows decide about: which of two values, or after how many iterations, for all rows alike. */
+/* Marks all results as mixed: rows decide which of two values they are, or after how many iterations, for all rows
+ * alike. */
 static void
 mix_results(BatchFlow *fl)
 {
@@ -127,7 +130,7 @@ batch_cond(BatchFlow *fl)
 		mix_results(fl);
 }
 
-/* What an iteration has of operand i. A slice along the axis of the rows is of other rows in each iteration. */
+/* The row axis that an iteration sees for operand i. A slice along the row axis has other rows in each iteration. */
 static BatchAxis
 part_of_operand(const BatchFlow *fl, int i)
 {
@@ -141,7 +144,8 @@ part_of_operand(const BatchFlow *fl, int i)
 	return a;
 }
 
-/* The body once more, with what it made of the carried values, until nothing changes: each can change twice. */
+/* Walks the body again with the axes of the carried values, until nothing changes. Each axis can change twice at
+ * most. */
 void
 batch_loop(BatchFlow *fl)
 {

@@ -1,4 +1,4 @@
-/* `batch` columns of rows whose factors do not tell where rows go. */
+/* The `batch` columns of op rows whose factors do not tell the row axes. */
 #ifndef GRADC_IR_OPS_BATCH_AXIS_H
 #define GRADC_IR_OPS_BATCH_AXIS_H
 

@@ -1,13 +1,13 @@
-/* Rows in gather and scatter by flat places: GatherElements, GatherND and the advanced indices of exporters take elements of
- * data[rows * 48] at row * 48 + index. Rows do not see each other if every index is proven to be in 0 ... 47: by the range of the
- * index, which is followed from constants, iotas, argmax, remainders and bounds. */
+/* Rows in gather and scatter by flat places. GatherElements, GatherND and the advanced indices of exporters take elements of
+ * data[rows * 48] at row * 48 + index. Rows do not see each other if every index is proven to be in 0 ... 47. The proof follows
+ * the range of the index from constants, iotas, argmax, remainders and bounds. */
 #include "ir/ops/batch/batch_axis.h"
 
 #include <math.h>
 
-/* Every element of a value, along one of its axes, is row * stride + a number in [low, high]; or, if `beyond` is not 0, a number in
- * [beyond, furthest]: the importer replaces an index outside of its own axis by the size of the flat axis. An input, and a number that may
- * need more than 64 bits, is `anywhere`. */
+/* The numbers that a value may hold. Along one of its axes, every element is row * stride + a number in [low, high]; or, if
+ * `beyond` is not 0, a number in [beyond, furthest]. The importer makes such numbers: it replaces an index outside of its axis
+ * by the size of the flat axis. An input is `anywhere`, and so is a number that may need more than 64 bits. */
 typedef struct {
 	int64_t stride, low, high, beyond, furthest;
 } Places;
@@ -27,28 +27,28 @@ higher(int64_t a, int64_t b)
 
 enum { NO_AXIS = -1 }; /* all elements together: stride 0 */
 
-/* The places of a value along one axis, where constants have that stride. */
+/* The places of a value along one axis, found with one stride of constants. */
 typedef struct Known Known;
 struct Known {
 	int64_t wanted;
 	Places places;
-	const Known *next; /* of the same value and axis, with another stride */
+	const Known *next; /* places of the same value and axis, with another stride */
 };
 
 typedef struct {
 	Arena *arena;
 	int64_t rows;
-	int64_t size;   /* of the indexed axis */
-	int64_t wanted; /* stride of constants */
-	int left;       /* values that are looked at, at most; negative: there are more */
-	IntMap *known;  /* Known, by value and axis: a value of many readers is looked at once */
+	int64_t size;   /* size of the indexed axis */
+	int64_t wanted; /* stride that constants should have */
+	int left;       /* values that may still be looked at; negative: the search was cut off */
+	IntMap *known;  /* Known, by value and axis: a value with many readers is looked at once */
 } Search;
 
-#define MOST_PLACES 0x1p53 /* below, a double holds every integer */
+#define MOST_PLACES 0x1p53 /* below this, a double holds every integer */
 enum { MOST_VALUES = 1024, MOST_ELEMENTS = 1 << 20 };
 static Places places_of(Search *s, Value *v, int axis);
 
-/* Which row an element is of: equal blocks of the axis are the rows. */
+/* The row of an element: equal blocks of the axis are the rows. */
 static int64_t
 row_of(const Search *s, Type t, int axis, int64_t element)
 {
@@ -59,7 +59,7 @@ row_of(const Search *s, Type t, int axis, int64_t element)
 	return element / behind % t->dims[axis] / (t->dims[axis] / s->rows);
 }
 
-/* The range of a constant's elements less their row times the stride. */
+/* The range of a constant's elements after row * stride is subtracted. */
 static Places
 rest_of(const Search *s, const Tensor *x, int axis, int64_t stride)
 {
@@ -114,7 +114,8 @@ scaled(Places p, int64_t by)
 	return fits && (p.beyond == 0 || by > 0) ? out : anywhere;
 }
 
-/* Makes [out->beyond, out->furthest] hold [a.beyond, a.furthest] plus every number of b. False: it may need more than 64 bits. */
+/* Widens [out->beyond, out->furthest] to hold [a.beyond, a.furthest] plus every number of b. Returns false if this may need more
+ * than 64 bits. */
 static bool
 add_beyond(const Search *s, Places a, Places b, Places *out)
 {
@@ -142,7 +143,7 @@ added(const Search *s, Places a, Places b)
 	return fits ? out : anywhere;
 }
 
-/* Either a or b. */
+/* The places of a value that is either a or b. */
 static Places
 either(Places a, Places b)
 {
@@ -178,7 +179,7 @@ places_of_sum(Search *s, const Node *n, int axis)
 	return added(s, a, places_of(s, node_operand(n, 1), axis));
 }
 
-/* -x; constants of x have stride 0. */
+/* The places of -x; constants in x count with stride 0. */
 static Places
 places_of_negative(Search *s, Value *x, int axis)
 {
@@ -198,7 +199,8 @@ places_of_difference(Search *s, const Node *n, int axis)
 	return added(s, a, places_of_negative(s, node_operand(n, 1), axis));
 }
 
-/* Ops that bound their result: max and min; quotient and remainder of a division by a positive number, rounded toward 0. */
+/* Ops that bound their result: max and min; quotient and remainder of a division by a positive constant, rounded
+ * toward 0. */
 static Places
 places_of_bounds(Search *s, const Node *n, int axis)
 {
@@ -221,7 +223,7 @@ places_of_bounds(Search *s, const Node *n, int axis)
 	return anywhere;
 }
 
-/* Any number of the table; 0 where an index is outside of it. */
+/* Any number of the table, or 0 for an index outside of it. */
 static Places
 places_of_gather(Search *s, const Node *n)
 {
@@ -236,7 +238,7 @@ places_of_argmax(const Node *n)
 	return (Places){.high = node_operand(n, 0)->type->dims[axis] - 1};
 }
 
-/* The operand's axis with the rows of this axis of the reshaped value; NO_AXIS: none has them. */
+/* The operand's axis that has the rows of this axis of the reshaped value; NO_AXIS: no axis has them. */
 static int
 axis_before_reshape(Search *s, const Node *n, int axis)
 {
@@ -274,7 +276,8 @@ axis_before_transpose(const Node *n, int axis)
 	return axis == NO_AXIS ? NO_AXIS : (int)((const TransposeAttr *)n->attr)->order.at[axis];
 }
 
-/* Of a slice along another axis; of a concat, the part that it takes. */
+/* A slice keeps the places along an axis that it takes whole. A slice of a concat has the places of the operand
+ * that it takes. */
 static Places
 places_of_slice(Search *s, const Node *n, int axis)
 {
@@ -297,7 +300,7 @@ places_of_slice(Search *s, const Node *n, int axis)
 	return places_of(s, x, axis);
 }
 
-/* The places of integers x where the condition, x < N or x >= N, does not hold. */
+/* The places of integers x for which the condition, x < N or x >= N, is false. */
 static Places
 without(Places p, const Node *condition, const Value *x)
 {
@@ -315,7 +318,7 @@ without(Places p, const Node *condition, const Value *x)
 	return p;
 }
 
-/* The places of x where none of the conditions joined by `or` holds. */
+/* The places of x for which all conditions joined by `or` are false. */
 static Places
 without_any(Places p, const Node *condition, const Value *x)
 {
@@ -326,7 +329,7 @@ without_any(Places p, const Node *condition, const Value *x)
 	return p;
 }
 
-/* The size in `x < 0 ? x + size : x` of integers, as negative indices are written; 0: the choice is another one. */
+/* The size in `x < 0 ? x + size : x` of integers, the form of negative indices; 0: the choice has another form. */
 static int64_t
 wrapping_size(const Node *choice)
 {
@@ -356,7 +359,8 @@ wrapped(const Search *s, Places x, int64_t size)
 	return x.high < 0 ? below : either(below, above);
 }
 
-/* Also `x < 0 or x >= N ? flat_size : x`, which joined_indices of the importer writes: x in 0 ... N - 1, or flat_size. */
+/* Knows also `x < 0 or x >= N ? flat_size : x`, which joined_indices of the importer writes: x in 0 ... N - 1, or
+ * flat_size. */
 static Places
 places_of_choice(Search *s, const Node *n, int axis)
 {
@@ -387,7 +391,8 @@ is_within(const Search *s, Places p, int64_t limit)
 	       p.furthest <= limit;
 }
 
-/* The range p if the type holds all its numbers exactly; else the range of the whole type. Floats hold integers up to 2^24 or 2^53. */
+/* The range p if the type holds all its numbers exactly; else the range of the whole type. Floats hold integers exactly up to
+ * 2^24 or 2^53. */
 static Places
 within_type(const Search *s, DType dtype, Places p)
 {
@@ -460,8 +465,8 @@ places_of(Search *s, Value *v, int axis)
 	return fresh->places;
 }
 
-/* The axis of the indices whose places are in the row's own block of the indexed axis; -1: none, or the search for it is too
- * long. */
+/* The axis of the indices along which every index lies in its own row's block of the indexed axis. -1: there is no such axis, or
+ * the search is too long. */
 static int
 axis_of_rows(const BatchFlow *fl, int64_t size)
 {

@@ -1,5 +1,5 @@
-/* Calls, loops, branches, and the ends of functions. Bodies are functions of the module that get
- * every captured value as operand; they never touch state. */
+/* Calls, loops, branches, and the ends of functions. Bodies are functions of the module. They get every captured value as an
+ * operand, and never touch states. */
 #include "ir/ops/control/control.h"
 #include "ir/ops/batch/batch_axis.h"
 
@@ -32,7 +32,7 @@ static const Field call_fields[] = {
 	{"gradient", FIELD_FUNC, offsetof(CallAttr, gradient), NULL, true},
 	{0}};
 
-/* The value of a call of f that parameter p of its gradient stands for, as its type; NULL: there is none. */
+/* The type of the value that parameter p of a gradient of f stands for; NULL: there is no such value. */
 static Type
 gradient_source(const Function *f, const Value *p)
 {
@@ -44,7 +44,8 @@ gradient_source(const Function *f, const Value *p)
 	return of_result ? function_result(f, p->number)->type : f->params.at[p->number]->type;
 }
 
-/* g takes operands, results and cotangents of a call of f, and returns the cotangents of its float operands. */
+/* Checks that g is a gradient of f: it takes operands, results and gradients of results of a call of f, and returns the
+ * gradients of the float operands. */
 static void
 check_gradient(Infer *in, const Function *f, const Function *g)
 {
@@ -137,7 +138,7 @@ add_float_results(Grad *g, Node *call)
 			grad_add(g, i, node_result(call, k++));
 }
 
-/* Operands and the cotangents of float results, as function_gradient's function takes them. */
+/* Collects operands and the gradients of float results, in the order of function_gradient's parameters. */
 static int
 gradient_arguments(Grad *g, Value **args, int from)
 {
@@ -180,24 +181,25 @@ call_flops(const Node *n)
 	return function_flops(((const CallAttr *)n->attr)->callee);
 }
 
-const OpRow op_call = {.name = "call",
-                       .doc = "runs a function of the module",
-                       .operands = {{"arguments", OPERAND_VARIADIC}},
-                       .results = {"..."},
-                       .fields = call_fields,
-                       .attr_size = sizeof(CallAttr),
-                       .infer = call_infer,
-                       .eval = call_eval,
-                       .grad = call_grad,
-                       .fuse = FUSE_NONE,
-                       .flops = call_flops,
-                       .precision = PRECISION_FIXED,
-                       .partition = {.factors = partition_none,
-                                     .doc = "none: the nodes of its function have their own"},
-                       .batch = batch_call,
-                       .samples = control_samples};
+const OpRow op_call = {
+	.name = "call",
+	.doc = "runs a function of the module",
+	.operands = {{"arguments", OPERAND_VARIADIC}},
+	.results = {"..."},
+	.fields = call_fields,
+	.attr_size = sizeof(CallAttr),
+	.infer = call_infer,
+	.eval = call_eval,
+	.grad = call_grad,
+	.fuse = FUSE_NONE,
+	.flops = call_flops,
+	.precision = PRECISION_FIXED,
+	.partition = {.factors = partition_none,
+                      .doc = "no axis: the nodes of its function have their own factors"},
+	.batch = batch_call,
+	.samples = control_samples};
 
-/* ---- cond {then, else}: operands are a bool and the arguments of both */
+/* ---- cond {then, else}: operands are a bool and the arguments of both branches */
 static const Field cond_fields[] = {
 	{"then", FIELD_FUNC, offsetof(CondAttr, then_branch), NULL, false},
 	{"else", FIELD_FUNC, offsetof(CondAttr, else_branch), NULL, false},
@@ -261,7 +263,7 @@ cond_grad(Grad *g)
 	add_float_results(g, build_node(g->b, OP_cond, n, args, &d));
 }
 
-/* of the longer branch */
+/* FLOPs of the longer branch */
 static int64_t
 cond_flops(const Node *n)
 {
@@ -273,7 +275,7 @@ cond_flops(const Node *n)
 
 const OpRow op_cond = {
 	.name = "cond",
-	.doc = "one of two functions",
+	.doc = "runs one of two functions",
 	.operands = {{"condition", OPERAND_REQUIRED}, {"arguments", OPERAND_VARIADIC}},
 	.results = {"..."},
 	.fields = cond_fields,
@@ -285,11 +287,11 @@ const OpRow op_cond = {
 	.flops = cond_flops,
 	.precision = PRECISION_FIXED,
 	.partition = {.factors = partition_none,
-                      .doc = "none: the nodes of its functions have their own"},
+                      .doc = "no axis: the nodes of its functions have their own factors"},
 	.batch = batch_cond,
 	.samples = control_samples};
 
-/* ---- store {state}: the state's new value, from the end of the function on */
+/* ---- store {state}: the state has this value from the end of the function on */
 static const Field store_fields[] = {
 	{"state", FIELD_STATE, offsetof(StoreAttr, state), NULL, false}, {0}};
 
@@ -305,24 +307,24 @@ store_infer(Infer *in)
 static void
 no_eval(Eval *ev)
 {
-	(void)ev; /* the interpreter itself ends functions and stores */
+	(void)ev; /* the interpreter itself runs stores and returns */
 }
 
-const OpRow op_store = {
-	.name = "store",
-	.doc = "gives a state its new value",
-	.operands = {{"x", OPERAND_REQUIRED}},
-	.fields = store_fields,
-	.attr_size = sizeof(StoreAttr),
-	.infer = store_infer,
-	.eval = no_eval,
-	.grad = grad_zero,
-	.fuse = FUSE_NONE,
-	.effect = true,
-	.flops = flops_none,
-	.precision = PRECISION_FIXED,
-	.partition = {.factors = partition_none, .doc = "none: a state is cut as what is stored"},
-	.samples = control_samples};
+const OpRow op_store = {.name = "store",
+                        .doc = "gives a state its new value",
+                        .operands = {{"x", OPERAND_REQUIRED}},
+                        .fields = store_fields,
+                        .attr_size = sizeof(StoreAttr),
+                        .infer = store_infer,
+                        .eval = no_eval,
+                        .grad = grad_zero,
+                        .fuse = FUSE_NONE,
+                        .effect = true,
+                        .flops = flops_none,
+                        .precision = PRECISION_FIXED,
+                        .partition = {.factors = partition_none,
+                                      .doc = "no axis: a state is cut as the value that is stored"},
+                        .samples = control_samples};
 
 static void
 return_infer(Infer *in)
@@ -340,7 +342,7 @@ const OpRow op_return = {
 	.effect = true,
 	.flops = flops_none,
 	.precision = PRECISION_FIXED,
-	.partition = {.factors = partition_none, .doc = "none: it computes nothing"},
+	.partition = {.factors = partition_none, .doc = "no axis: it computes nothing"},
 	.samples = control_samples};
 
 /* ---- launch {kernel}: runs loop IR */
@@ -403,5 +405,5 @@ const OpRow op_launch = {.name = "launch",
                          .flops = launch_flops,
                          .precision = PRECISION_FIXED,
                          .partition = {.factors = partition_none,
-                                       .doc = "none: what is cut is cut before kernels are made"},
+                                       .doc = "no axis: nodes are cut before kernels are made"},
                          .samples = control_samples};

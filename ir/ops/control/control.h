@@ -1,14 +1,14 @@
-/* What call, cond and loop share: operands against parameters, and arguments of gradients. */
+/* Declarations that call, cond and loop share: checks of operands against parameters, and arguments of gradients. */
 #ifndef GRADC_IR_OPS_CONTROL_H
 #define GRADC_IR_OPS_CONTROL_H
 
 #include "ir/ops/family.h"
 
 int control_results(const Function *f);
-/* Do operands from..from+n of the node fit params at..at+n of the function? */
+/* Reports operands from..from+n of the node that do not have the types of parameters at..at+n of the function. */
 void control_check_params(Infer *in, const Function *f, int from, int at, int n);
 Value **control_values(Grad *g, int n);
-void loop_grad(Grad *g);               /* loop_grad.c */
-extern const Sample control_samples[]; /* covered by tests/ir/control.gir */
+void loop_grad(Grad *g);               /* in loop_grad.c */
+extern const Sample control_samples[]; /* tests/ir/control.gir tests these ops instead */
 
 #endif

@@ -1,4 +1,4 @@
-/* The counter of random numbers, for the evaluator and for loops. */
+/* The counter of random numbers, for the interpreter and for loops. */
 #include "ir/ops/control/counter.h"
 
 void
@@ -15,7 +15,7 @@ infer_counter(Infer *in, int first, const RandomCounter *c, const Ints *shape)
 		            (long long)shape->at[c->axis]);
 }
 
-/* The strides of the index by axes of the result. Returns how many indices one row of the batch has; 0: there is no
+/* The strides of the result's index in the counter. Returns how many indices one row of the batch takes; 0: no
  * batch axis. */
 static int64_t
 counter_strides(const RandomCounter *c, const Ints *shape, int64_t strides[MAX_RANK])

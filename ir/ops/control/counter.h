@@ -1,7 +1,8 @@
-/* Which random number an element draws: the words of philox4x32-10 with the key seed ^ stream and the counter
- * (index, step). The index is the element's place in the global tensor with its batch axis moved to the front: (row,
- * position in the row). So micro-batches, ranks and recomputation draw the same numbers.
- * An op that draws numbers has the operands seed, step and offset, each u64[], one behind the other. */
+/* Selects the random number of each element: a word of philox4x32-10 with key seed ^ stream and counter (index, step). The
+ * index is the element's place in the global tensor after its batch axis was moved to the front: (row, position in the row). So
+ * micro-batches, ranks and recomputation draw the same numbers.
+ *
+ * An op that draws numbers has the operands seed, step and offset, each u64[], in this order. */
 #ifndef GRADC_IR_OPS_COUNTER_H
 #define GRADC_IR_OPS_COUNTER_H
 
@@ -9,7 +10,7 @@
 
 enum { COUNTER_SEED, COUNTER_STEP, COUNTER_OFFSET, N_COUNTER_OPERANDS };
 
-/* Fields of a RandomCounter in the attributes Attr. */
+/* Fields of a RandomCounter that is a member of the attributes Attr. */
 #define COUNTER_FIELDS(Attr, stream_is_optional)                                         \
 	{"stream", FIELD_INT, offsetof(Attr, counter.stream), NULL, stream_is_optional}, \
 		{"axis", FIELD_INT, offsetof(Attr, counter.axis), NULL, true},           \
@@ -20,7 +21,7 @@ enum { COUNTER_SEED, COUNTER_STEP, COUNTER_OFFSET, N_COUNTER_OPERANDS };
 /* Reports operands from `first` on that are not u64[], and rows that do not divide the batch axis of `shape`. */
 void infer_counter(Infer *in, int first, const RandomCounter *c, const Ints *shape);
 
-/* The draws of one evaluation, as a function of the index in a result of that shape. */
+/* The draws of one evaluation: a function of the index into a result of that shape. */
 typedef struct {
 	uint64_t key, step, start;
 	int rank;
@@ -29,7 +30,7 @@ typedef struct {
 Draws eval_draws(const Eval *ev, int first, const RandomCounter *c, const Ints *shape);
 Philox draw(const Draws *d, const int64_t *at);
 
-/* The words that element `at` of n's result draws: u64, word 0 the lower half and word 1 the upper. */
+/* The words that element `at` of n's result draws, as a u64: word 0 is the lower half, word 1 the upper half. */
 LoopValue lower_draw(Lower *lw, const Node *n, int first, const RandomCounter *c, const Index *at);
 
 #endif

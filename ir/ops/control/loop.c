@@ -1,14 +1,14 @@
-/* The loop op: a function of the module, run up to a bound. */
+/* The loop op: runs a function of the module up to a bound. */
 #include "ir/loop/loop.h"
 #include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/control/control.h"
 
 #include <string.h>
 
-/* ---- loop {body, bound, carried, sliced, always, reverse}: operands are carried values, sliced ones (leading
- * dimension `bound`) and invariants. body(i: s64[], carried, slices, invariants) -> (continue:
- * bool[], carried, rows) runs for i = 0, 1, ... bound - 1, or from bound - 1 to 0, while continue holds, or always. Results:
- * carried, stacked rows (zero where it did not run), the trip count. */
+/* ---- loop {body, bound, carried, sliced, always, reverse}. Operands: carried values, sliced values (leading dimension `bound`)
+ * and invariants. body(i: s64[], carried, slices, invariants) -> (continue: bool[], carried, rows) runs for i = 0, 1, ...
+ * bound - 1, with `reverse` from bound - 1 down to 0. It runs while continue is true, or with `always` for all i. Results:
+ * carried values, stacked rows (zero for iterations that did not run), the trip count. */
 static const Field loop_fields[] = {
 	{"body", FIELD_FUNC, offsetof(LoopAttr, body), NULL, false},
 	{"bound", FIELD_INT, offsetof(LoopAttr, bound), NULL, false},
@@ -72,7 +72,8 @@ loop_infer(Infer *in)
 		infer_error(in, "too many results");
 		return;
 	}
-	in->n_results = control_results(f); /* continue's place is taken by the trip count, last */
+	/* the trip count, the last result, takes the place of continue */
+	in->n_results = control_results(f);
 	for (int i = 0; i < carried; i++) {
 		in->result[i] = function_result(f, 1 + i)->type;
 		if (in->result[i] != in->operand[i])
@@ -115,7 +116,7 @@ loop_eval(Eval *ev)
 	ev->result[outs - 1].i[0] = trip;
 }
 
-/* as if it ran up to its bound */
+/* counts as if the loop ran up to its bound */
 static int64_t
 loop_flops(const Node *n)
 {
@@ -124,19 +125,20 @@ loop_flops(const Node *n)
 	return a->bound * function_flops(a->body);
 }
 
-const OpRow op_loop = {.name = "loop",
-                       .doc = "runs a function up to a bound",
-                       .operands = {{"values", OPERAND_VARIADIC}},
-                       .results = {"..."},
-                       .fields = loop_fields,
-                       .attr_size = sizeof(LoopAttr),
-                       .infer = loop_infer,
-                       .eval = loop_eval,
-                       .grad = loop_grad,
-                       .fuse = FUSE_CONTROL,
-                       .flops = loop_flops,
-                       .precision = PRECISION_FIXED,
-                       .partition = {.factors = partition_none,
-                                     .doc = "none: the nodes of its function have their own"},
-                       .batch = batch_loop,
-                       .samples = control_samples};
+const OpRow op_loop = {
+	.name = "loop",
+	.doc = "runs a function up to a bound",
+	.operands = {{"values", OPERAND_VARIADIC}},
+	.results = {"..."},
+	.fields = loop_fields,
+	.attr_size = sizeof(LoopAttr),
+	.infer = loop_infer,
+	.eval = loop_eval,
+	.grad = loop_grad,
+	.fuse = FUSE_CONTROL,
+	.flops = loop_flops,
+	.precision = PRECISION_FIXED,
+	.partition = {.factors = partition_none,
+                      .doc = "no axis: the nodes of its function have their own factors"},
+	.batch = batch_loop,
+	.samples = control_samples};

@@ -1,21 +1,23 @@
 /* The gradient of a loop: a loop over the same iterations from the last to the first.
  *
- *	forward    c[i + 1], row[i]             = f(i, c[i], slice[i], v)
- *	backward   dc[i], dslice[i], dv[i]      = f'(i, c[i], slice[i], v, dc[i + 1], drow[i]),     dv = sum of dv[i]
+ * 	forward    c[i + 1], row[i]             = f(i, c[i], slice[i], v)
+ * 	backward   dc[i], dslice[i], dv[i]      = f'(i, c[i], slice[i], v, dc[i + 1], drow[i]),     dv = sum of dv[i]
  *
- * What f' reads of f is stored or made again by one rule: what is carried, and what opaque nodes of f give (products, convolutions,
- * sorts), is stacked by the forward loop; all else is computed again from that, inner loops too. Of the sum over iterations, a
- * product whose operands are smaller than itself leaves these in stacks, and behind the loop one product sums over all
- * iterations. Iterations that did not run, for the loop may end early, pass on what they are given. */
+ * f' reads values of f. Carried values and results of opaque nodes (products, convolutions, sorts) are stacked by the forward
+ * loop. All other values are computed again from these, inner loops too.
+ *
+ * The sum over iterations of a product is special if the product's operands are smaller than the product. Then the backward loop
+ * stacks the operands, and after the loop one product sums over all iterations. The loop may end early: iterations that did not
+ * run pass on the gradients that they are given. */
 #include "ir/ops/control/control.h"
 
 #include <string.h>
 
-/* dv = sum over iterations of x[i] y[i]: of rows of the backward loop. */
+/* dv = sum over iterations of x[i] y[i], from rows of the backward loop. */
 typedef struct {
-	int operand; /* v's number */
+	int operand; /* number of operand v */
 	const Node *dot;
-	Value *x[2]; /* of f': its operands, rows of the backward loop or of what it passes over */
+	Value *x[2]; /* operands of the dot, values of f': rows that the backward loop stacks or reads */
 } Product;
 
 typedef struct {
@@ -26,17 +28,17 @@ typedef struct {
 	Node *node; /* the forward loop */
 	const LoopAttr *a;
 	const Function *f;
-	Function *back;       /* f': f's parameters, cotangents of its results, what is kept */
-	Value **d;            /* by f's result: that cotangent; NULL: zero */
-	Value **out;          /* by operand: its cotangent, a value of f'; NULL: none is wanted */
-	VEC(Value *) kept;    /* of f: what the forward loop stacks for f' */
-	VEC(Value *) kept_as; /* and as which parameters f' reads it */
-	VEC(int) sums;        /* operands whose cotangents the backward loop adds up */
-	VEC(Value *) rows;    /* of f': what the backward loop stacks */
-	VEC(int) row_of;      /* operands whose cotangents the first of these are */
+	Function *back; /* f': parameters of f, gradients of f's results, kept values */
+	Value **d; /* by result of f: parameter of f' for its gradient; NULL: the gradient is zero */
+	Value **out;          /* by operand: its gradient, a value of f'; NULL: not wanted */
+	VEC(Value *) kept;    /* values of f that the forward loop stacks for f' */
+	VEC(Value *) kept_as; /* parameters of f' for the kept values */
+	VEC(int) sums;        /* operands whose gradients the backward loop sums */
+	VEC(Value *) rows;    /* values of f' that the backward loop stacks */
+	VEC(int) row_of;      /* operands whose gradients are the first entries of `rows` */
 	VEC(Product) products;
-	Value **step;  /* by value id of f': in the body of the backward loop */
-	Value **whole; /* and the stack that it is a slice of */
+	Value **step;  /* by value id of f': the value in the body of the backward loop */
+	Value **whole; /* by value id of f': the stack that the value is a slice of */
 } LoopGrad;
 
 static bool
@@ -70,7 +72,7 @@ erase_unread(Function *f)
 	}
 }
 
-/* Cotangents of what f carries on, and of rows that have one. */
+/* Adds parameters for the gradients of f's carried results, and of rows that have a gradient. */
 static int
 add_cotangents(LoopGrad *lg, Value *const *map, GradSeed *seeds)
 {
@@ -87,7 +89,8 @@ add_cotangents(LoopGrad *lg, Value *const *map, GradSeed *seeds)
 	return n;
 }
 
-/* The cotangents that somebody wants: those of what is carried flow through all iterations. */
+/* The operands whose gradients are wanted. Gradients of carried values are always wanted, since they flow through all
+ * iterations. */
 static int
 wanted_operands(const LoopGrad *lg, int *operands)
 {
@@ -113,7 +116,8 @@ return_cotangents(LoopGrad *lg)
 	erase_unread(lg->back);
 }
 
-/* Opaque nodes of f whose results f' reads: the forward loop keeps them, and f' does not compute them again. */
+/* Finds the opaque nodes of f whose results f' reads. The forward loop keeps these results, so f' does not compute them again.
+ * Carried values that f' reads are kept, too. */
 static void
 keep_products(LoopGrad *lg, Value *const *map)
 {
@@ -166,7 +170,7 @@ differentiate_body(LoopGrad *lg)
 	return true;
 }
 
-/* ---- the forward loop, with stacks of what is kept */
+/* ---- the forward loop, with stacks of kept values */
 static Function *
 keeping_body(const LoopGrad *lg)
 {
@@ -188,7 +192,7 @@ keeping_body(const LoopGrad *lg)
 	return f;
 }
 
-/* It takes the place of the loop that is differentiated, whose results nobody reads any more. */
+/* The new forward loop takes the place of the old one, whose results lose all readers. */
 static Node *
 build_forward(const LoopGrad *lg)
 {
@@ -212,7 +216,7 @@ build_forward(const LoopGrad *lg)
 }
 
 /* ---- sums over iterations */
-/* Does f' get v from a stack? */
+/* Is v a slice of a stack in f'? */
 static bool
 is_slice(const LoopGrad *lg, const Value *v)
 {
@@ -232,7 +236,7 @@ may_be_stacked(const LoopGrad *lg, const Value *v)
 	return (v->node || is_slice(lg, v)) && v->type->rank < MAX_RANK;
 }
 
-/* A product whose operands are smaller than itself, together, perhaps seen through views. */
+/* The dot behind v, perhaps seen through views, if its operands together are smaller than v. NULL: no such dot. */
 static const Node *
 product_behind(const LoopGrad *lg, Value *v)
 {
@@ -245,18 +249,19 @@ product_behind(const LoopGrad *lg, Value *v)
 	return bytes <= type_bytes(v->type) ? n : NULL;
 }
 
-/* Makes it a row of the backward loop, where it is in no stack yet. */
+/* Makes v a row of the backward loop, unless it is in a stack already. */
 static void
 stack(LoopGrad *lg, Value *v)
 {
 	for (int i = 0; i < lg->rows.n; i++)
 		if (lg->rows.at[i] == v)
 			return;
-	if (!is_slice(lg, v) || !lg->a->always) /* of iterations that did not run a row is zero */
+	/* if the loop may end early, rows of iterations that did not run must become zero */
+	if (!is_slice(lg, v) || !lg->a->always)
 		vec_push(lg->arena, &lg->rows, v);
 }
 
-/* Which results are rows, which are added up, and which are products of rows. */
+/* Decides which gradients are rows, which are summed, and which are products of rows. */
 static void
 sort_cotangents(LoopGrad *lg)
 {
@@ -283,7 +288,8 @@ sort_cotangents(LoopGrad *lg)
 /* ---- the backward loop */
 typedef VEC(Value *) Values;
 
-/* One kind of the backward loop's operands: a parameter of f', NULL where f' has none, and what stands for it. */
+/* Adds one operand of the backward loop, and its parameter in `step`. `param`: the parameter of f' that it stands for; NULL: f'
+ * has no such parameter. */
 static void
 feed(LoopGrad *lg, Function *step, Values *operands, Value *param, Value *operand, bool sliced)
 {
@@ -314,7 +320,7 @@ feed_carried(LoopGrad *lg, Function *step, Values *operands)
 static void
 feed_sliced(LoopGrad *lg, Function *step, Values *operands, const Node *forward)
 {
-	int first = lg->node->n_results - 1; /* of what is kept */
+	int first = lg->node->n_results - 1; /* first result that is a kept stack */
 
 	for (int i = 0; i < lg->kept.n; i++)
 		feed(lg, step, operands, lg->kept_as.at[i], node_result(forward, first + i), true);
@@ -337,21 +343,21 @@ feed_invariant(LoopGrad *lg, Function *step, Values *operands)
 			     node_operand(lg->node, i), false);
 }
 
-/* x where the iteration ran, else y; NULL: it did. */
+/* x if the iteration ran, else y. live NULL: every iteration runs, so x. */
 static Value *
 where_live(Builder *b, Value *live, Value *x, Value *y)
 {
 	return live ? b_select(b, b_broadcast(b, live, ints_of_type(x->type), (Ints){0}), x, y) : x;
 }
 
-/* What an iteration gives: cotangents of what was carried to it, sums so far, rows. */
+/* The results of an iteration: gradients of the carried values, sums so far, rows. */
 static void
 return_step(LoopGrad *lg, Function *step, Value *trip)
 {
 	Builder b = {.m = lg->m, .f = step, .loc = lg->b->loc, .phase = lg->b->phase};
 	Value *live = trip ? b_binary(&b, OP_lt, step->params.at[0], trip) : NULL;
 	Values results = {0};
-	int at = 1; /* of the parameters: what is carried */
+	int at = 1; /* number of the next carried parameter */
 
 	vec_push(lg->arena, &results, b_splat(&b, type_scalar(lg->m, BOOL), 1));
 	for (int i = 0; i < n_carried(lg); i++)
@@ -400,7 +406,7 @@ build_backward(LoopGrad *lg, const Node *forward)
 	return build_node(lg->b, OP_loop, operands.n, operands.at, &a);
 }
 
-/* ---- behind it */
+/* ---- after the backward loop */
 static Ints
 one_further(Ints axes)
 {
@@ -449,7 +455,7 @@ product_of_stacks(Builder *b, Value *x, Value *y, DotAttr a)
 	return build(b, OP_dot, 2, operands, &a);
 }
 
-/* v of f', which is a product seen through views, with that in place of the product. */
+/* Builds v of f' again: v is a dot seen through views, and `product` takes the place of the dot. */
 static Value *
 through_views(Builder *b, const Value *v, const Node *dot, Value *product)
 {

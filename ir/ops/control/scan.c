@@ -56,8 +56,8 @@ cumulate_eval(Eval *ev)
 			              x->type->dims[a->axis]);
 }
 
-/* sum: dx_i = sum of dy over the later ones
- * prod: dx_i = sum_{j >= i} dy_j prod_{k <= j, k != i} x_k, as a product per pair (i, j) */
+/* sum: dx_i = sum of dy over the later elements
+ * prod: dx_i = sum_{j >= i} dy_j prod_{k <= j, k != i} x_k, computed as a product per pair (i, j) */
 static void
 cumulate_grad(Grad *g)
 {
@@ -68,8 +68,8 @@ cumulate_grad(Grad *g)
 		grad_add(g, 0, build(g->b, OP_cumulate, 1, &g->dresult[0], &a));
 		return;
 	}
-	/* X[..., j, i] = x_j where j != i, else 1; cumulated along j it is prod_{k<=j, k!=i} x_k; pairs
-	 * with j before i have no path to x_i and are masked out. */
+	/* X[..., j, i] = x_j if j != i, else 1. Accumulated along j it is prod_{k<=j, k!=i} x_k. Pairs with j before i have no path to
+	 * x_i and are masked out. */
 	Builder *b = g->b;
 	Value *x = node_operand(g->node, 0);
 	int rank = x->type->rank;
@@ -87,7 +87,7 @@ cumulate_grad(Grad *g)
 	Value *dy = b_broadcast(b, g->dresult[0], shape, axes);
 	Value *dx = b_reduce(b, REDUCE_SUM, b_binary(b, OP_mul, dy, paths),
 	                     (Ints){.n = 1, .at = {a.axis}});
-	/* The axis i now stands last: move it to where j was. */
+	/* Axis i is last now: move it to the place of j. */
 	Ints order = {.n = rank};
 	for (int k = 0; k < rank; k++)
 		order.at[k] = k < a.axis ? k : k == a.axis ? rank - 1 : k - 1;
@@ -121,11 +121,12 @@ const OpRow op_cumulate = {
 	.fuse = FUSE_OPAQUE,
 	.flops = flops_one,
 	.precision = PRECISION_HIGH,
-	.partition = {.factors = cumulate_factors,
-                      .doc = "axes but its own, along which a part needs the sum of those before"},
+	.partition =
+		{.factors = cumulate_factors,
+                 .doc = "every axis but `axis`: there a part needs the sum of the parts before"},
 };
 
-/* ---- sort {axis, descending}: stable; results are values and where they came from */
+/* ---- sort {axis, descending}: a stable sort; results are the values and their old places */
 static const Field sort_fields[] = {
 	{"axis", FIELD_INT, offsetof(SortAttr, axis), NULL, false},
 	{"descending", FIELD_BOOL, offsetof(SortAttr, descending), NULL, true},
@@ -139,7 +140,7 @@ sort_infer(Infer *in)
 	in->result[1] = type_with_dtype(in->m, in->operand[0], S64);
 }
 
-/* Does element i stand before element j? NaN is larger than all. */
+/* Does element i stand before element j? NaN is larger than all numbers. */
 static bool
 sort_before(const EvalTensor *x, bool descending, int64_t i, int64_t j)
 {
@@ -151,7 +152,7 @@ sort_before(const EvalTensor *x, bool descending, int64_t i, int64_t j)
 	return a < b || (isnan(b) && !isnan(a));
 }
 
-/* The n elements from `base` on; place: in that order, those where they came from. */
+/* Sorts the n elements from `base` on; place: the old place of each sorted element. */
 static void
 sort_line(const EvalTensor *x, bool descending, int64_t base, int64_t stride, int64_t n,
           EvalTensor *y, EvalTensor *place)
@@ -220,17 +221,17 @@ static const Sample sort_samples[] = {
 	{"{axis = 0}", "f64[1]"},      {0}};
 const OpRow op_sort = {
 	COLUMNS(sort, SortAttr, sort_fields, sort_grad,
-                "stable order along an axis; NaN is larger than all"),
+                "stable sort along an axis; NaN is larger than all numbers"),
 	.operands = {{"x", OPERAND_REQUIRED}},
 	.results = {"values", "indices"},
 	.fuse = FUSE_OPAQUE,
 	.flops = flops_none,
 	.precision = PRECISION_FOLLOW,
-	.partition = {.factors = sort_factors, .doc = "axes but the sorted one"},
+	.partition = {.factors = sort_factors, .doc = "every axis but the sorted one"},
 };
 
-/* ---- sort_runs {axis, from, to, descending}: a step of a merge sort. Runs of `from` elements are in order; then those of `to`
- * are, and the indices go with their elements. `legalize` makes it of `sort`. */
+/* ---- sort_runs {axis, from, to, descending}: a step of a merge sort. Runs of `from` elements are sorted before, runs of `to`
+ * elements after. The indices move with their elements. `legalize` makes it from `sort`. */
 static const Field sort_runs_fields[] = {
 	{"axis", FIELD_INT, offsetof(SortRunsAttr, axis), NULL, false},
 	{"from", FIELD_INT, offsetof(SortRunsAttr, from), NULL, false},
@@ -293,11 +294,11 @@ static const Sample sort_runs_samples[] = {
 	{0}};
 const OpRow op_sort_runs = {
 	COLUMNS(sort_runs, SortRunsAttr, sort_runs_fields, grad_none,
-                "puts every run of `to` elements in order, stably, whose runs of `from` are"),
+                "stably sorts every run of `to` elements, whose runs of `from` elements are sorted already"),
 	.operands = {{"x", OPERAND_REQUIRED}, {"indices", OPERAND_REQUIRED}},
 	.results = {"values", "indices"},
 	.fuse = FUSE_OPAQUE,
 	.flops = flops_none,
 	.precision = PRECISION_FOLLOW,
-	.partition = {.factors = sort_runs_factors, .doc = "axes but the sorted one"},
+	.partition = {.factors = sort_runs_factors, .doc = "every axis but the sorted one"},
 };
