@@ -2,10 +2,10 @@
  * x[rows,k] y[k,j] axis 0 counts rows, and each row of the result depends on its own row only. x minus its mean over
  * axis 0 also has its rows along axis 0, but each element depends on all rows.
  *
- * The walk goes forward along the nodes. If a node can be computed in parts of one row each, its factors tell the axis of
- * its results. A row whose factors do not tell has a column `batch`. A function is walked once for each set of axes of
- * its parameters, however often it is called. If loops in loops have too many such sets, the axes of their results
- * count as lost. */
+ * The walk goes forward along the nodes. If a node can be computed in parts of one row each, its factors tell the
+ * axis of its results. A row whose factors do not tell has a column `batch`. A function is walked once for each set
+ * of axes of its parameters, however often it is called. If loops in loops have too many such sets, the axes of their
+ * results count as lost. */
 #include "ir/ir.h"
 
 static bool
@@ -44,8 +44,8 @@ batch_parts(const BatchFlow *fl, const BatchAxis *a)
 	return a->repeats * fl->rows;
 }
 
-/* The factor that cuts this operand's rows, if the results of its parts are joined. NULL: they are not joined, or there
- * is no such factor. */
+/* The factor that cuts this operand's rows, if the results of its parts are joined. NULL: they are not joined, or
+ * there is no such factor. */
 static const Factor *
 joining_factor(const BatchFlow *fl, const Partition *p, int operand)
 {

@@ -1,6 +1,6 @@
-/* Reverse-mode automatic differentiation over one flat function. First mark the values that depend on a wanted value. Then
- * walk the nodes backwards: each row's `grad` adds to the gradients of its operands. Griewank and Walther, "Evaluating
- * Derivatives", 2008, chapter 3. */
+/* Reverse-mode automatic differentiation over one flat function. First mark the values that depend on a wanted value.
+ * Then walk the nodes backwards: each row's `grad` adds to the gradients of its operands. Griewank and Walther,
+ * "Evaluating Derivatives", 2008, chapter 3. */
 #include "ir/ir.h"
 
 typedef struct {

@@ -70,8 +70,8 @@ eval_tensor_round(EvalTensor *t)
 	}
 }
 
-/* A run of one function: its values, and scratch memory for the ops. Each result has its own heap allocation, so that it
- * can be freed after its last use. */
+/* A run of one function: its values, and scratch memory for the ops. Each result has its own heap allocation, so that
+ * it can be freed after its last use. */
 typedef struct {
 	Interp *in;
 	EvalTensor *values; /* by value id */

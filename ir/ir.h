@@ -214,8 +214,8 @@ typedef enum {
 	STATE_WORKING,    /* copy of a parameter, rounded to the dtype in which nodes read it */
 	STATE_AVERAGE,    /* average of a parameter over the updates; only the export reads it */
 } StateKind;
-/* Elements of a block of a unit. A unit has whole blocks. A rank holds a block whole or not at all, and norms are summed
- * block by block. */
+/* Elements of a block of a unit. A unit has whole blocks. A rank holds a block whole or not at all, and norms are
+ * summed block by block. */
 enum { UNIT_BLOCK = 4096 };
 typedef enum { LIFE_SAVED, LIFE_STEP, LIFE_DERIVED, LIFE_CONSTANT } Lifetime;
 /* How the ranks along the data axis share states (ZeRO: Rajbhandari et al. 2020, arXiv:1910.02054). DDP: every rank
@@ -256,26 +256,27 @@ struct State {
 	Loc loc;
 	int line;       /* line in the module's file, as in Node */
 	int64_t offset; /* byte in the state region, set by `memory`; -1 before */
-	/* The first data-parallel mode that divides the state among the ranks; MODE_DDP: it is never divided. A part is a
-	 * multiple of `block` elements; block 0: the state is divided with the unit that contains it, or as its members are.
-	 * Set by `memory`. */
+	/* The first data-parallel mode that divides the state among the ranks; MODE_DDP: it is never divided. A part
+	 * is a multiple of `block` elements; block 0: the state is divided with the unit that contains it, or as its
+	 * members are. Set by `memory`. */
 	DataParallelMode sharded;
 	int64_t block;
 	bool offloaded; /* the rank's part lies in the host's memory */
 };
 
-/* Which nodes read a weight that has an adapter: products that sum over the weight's inputs, or nodes that take its rows
- * by index, as an embedding does. */
+/* Which nodes read a weight that has an adapter: products that sum over the weight's inputs, or nodes that take its
+ * rows by index, as an embedding does. */
 typedef enum { ADAPTS_PRODUCTS, ADAPTS_TABLES, ADAPTS_BOTH } AdapterReaders;
 extern const char *const adapter_readers_texts[];
-/* A low-rank product that is added to a frozen weight (LoRA: Hu et al. 2021, arXiv:2106.09685), with o and r along `axis`:
+/* A low-rank product that is added to a frozen weight (LoRA: Hu et al. 2021, arXiv:2106.09685), with o and r along
+ * `axis`:
  *
- * 	weight[.., o, ..] + adapter_scale * sum over r of b[o, r] * a[.., r, ..] */
+ *	weight[.., o, ..] + adapter_scale * sum over r of b[o, r] * a[.., r, ..] */
 typedef struct {
 	State *weight;
 	State *a, *b; /* a: the weight's shape, but `axis` has rank elements; b: [outputs, rank] */
-	/* [outputs]: the norm that each output's weights are scaled to (DoRA: Liu et al. 2024, arXiv:2402.09353): the sum above
-	 * times magnitude, divided by the sum's norm over all axes but `axis`. NULL: no scaling. */
+	/* [outputs]: the norm that each output's weights are scaled to (DoRA: Liu et al. 2024, arXiv:2402.09353): the
+	 * sum above times magnitude, divided by the sum's norm over all axes but `axis`. NULL: no scaling. */
 	State *magnitude;
 	int axis; /* axis of the weight: its outputs if products read it; the elements of a row if it is a table */
 	AdapterReaders readers;
@@ -338,8 +339,8 @@ struct Function {
 	DataParallelMode mode;
 	/* name of the target that runs it, see codegen/target/; NULL: not decided yet */
 	const char *target;
-	/* The function that reverse mode differentiates instead of this one, e.g. the identity for a rounding. It has the same
-	 * types. NULL: the function itself. */
+	/* The function that reverse mode differentiates instead of this one, e.g. the identity for a rounding. It has
+	 * the same types. NULL: the function itself. */
 	Function *surrogate;
 	Function *derivative;           /* made by reverse mode at first use; NULL before */
 	VEC(const char *) result_names; /* for people; "" or no entry: no name */
@@ -505,9 +506,9 @@ Value *b_broadcast(Builder *b, Value *x, Ints shape, Ints axes);
 /* By NumPy's rules: axes are aligned at the last one, and an axis of size 1 is repeated. x itself if it has that
  * shape. */
 Value *b_broadcast_to(Builder *b, Value *x, Ints shape);
-/* Repeats each element of v over a group of group[i] places along every axis i; the last group may be shorter. The result
- * has shape `shape`; v has ceil(shape / group) elements, in any shape. An axis that is cut into several groups of more
- * than one element needs one axis more: these and the axes of `shape` must be at most MAX_RANK together. */
+/* Repeats each element of v over a group of group[i] places along every axis i; the last group may be shorter. The
+ * result has shape `shape`; v has ceil(shape / group) elements, in any shape. An axis that is cut into several groups
+ * of more than one element needs one axis more: these and the axes of `shape` must be at most MAX_RANK together. */
 Value *b_spread(Builder *b, Value *v, Ints shape, Ints group);
 /* Repeats y, the result of reducing `axes` of a tensor of type x, along these axes. The result has x's shape. */
 Value *b_broadcast_back(Builder *b, Value *y, Type x, Ints axes);
@@ -539,14 +540,14 @@ void b_return(Builder *b, int n, Value *const *values);
 typedef struct {
 	Value *value, *cotangent;
 } GradSeed;
-/* Appends the backward pass of b->f before b->before. `seeds` are values with their gradients. out[i] is the gradient of
- * wanted[i]; NULL: the seeds do not depend on wanted[i]. Returns false after reporting an op without a gradient that the
- * gradient of a wanted value needs (EXIT_UNSUPPORTED). */
+/* Appends the backward pass of b->f before b->before. `seeds` are values with their gradients. out[i] is the gradient
+ * of wanted[i]; NULL: the seeds do not depend on wanted[i]. Returns false after reporting an op without a gradient
+ * that the gradient of a wanted value needs (EXIT_UNSUPPORTED). */
 bool gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted,
                     Value *const *wanted, Value **out, Diag *diag);
-/* The gradient of f, or of its surrogate, as a function. Parameters: the operands of f, then one gradient per float result
- * (see ParamKind). Results: one gradient per float parameter of f. It is made once per function and kept. Returns NULL if
- * an op has no gradient, and sets *fault. */
+/* The gradient of f, or of its surrogate, as a function. Parameters: the operands of f, then one gradient per float
+ * result (see ParamKind). Results: one gradient per float parameter of f. It is made once per function and kept.
+ * Returns NULL if an op has no gradient, and sets *fault. */
 Function *function_gradient(Function *f, const char **fault);
 
 /* ---- text_print.c, text_parse.c: .gir */
@@ -559,11 +560,11 @@ int *function_numbers(Arena *arena, const Function *f);
 /* Prints one line without its end, as in the module's text. numbers NULL: prints ids of values. */
 void node_print(Text *out, const Node *n, const int *numbers);
 /* Parses text (NUL-terminated) of a module, or of bare functions. `data` has the constants that the text names as
- * @data[hash] (hash in hex -> Tensor); NULL: no such constants. Faults go to diag as FILE:LINE: ...; after any fault the
- * result is NULL. */
+ * @data[hash] (hash in hex -> Tensor); NULL: no such constants. Faults go to diag as FILE:LINE: ...; after any fault
+ * the result is NULL. */
 Module *module_parse(const char *text, const char *file, const StrMap *data, Diag *diag);
-/* Every tensor that is too large for the text, once, named 0xHASH, for the file beside the text. The list belongs to the
- * arena, the numbers to the module. Writing an empty list makes no file. */
+/* Every tensor that is too large for the text, once, named 0xHASH, for the file beside the text. The list belongs to
+ * the arena, the numbers to the module. Writing an empty list makes no file. */
 typedef VEC(SafeTensor) ModuleData;
 ModuleData module_data(const Module *m, Arena *arena);
 Status module_data_write(const ModuleData *data, const char *path);
@@ -572,8 +573,8 @@ Status module_write_data(const Module *m, const char *path); /* module_data and 
 Status module_read_data(Arena *arena, const char *path, StrMap **data);
 
 /* ---- verify.c */
-/* Reports all faults of functions, states and kernels: each with FILE:LINE (of a module read from text), the function, the
- * node as text and its location. Returns true if there is no fault. */
+/* Reports all faults of functions, states and kernels: each with FILE:LINE (of a module read from text), the
+ * function, the node as text and its location. Returns true if there is no fault. */
 bool module_verify(const Module *m, Diag *diag);
 /* Adds FILE:LINE of a module read from text, FILE if line is 0, or the module's name if there is no file. */
 void module_place(Text *out, const Module *m, int line);
@@ -597,8 +598,8 @@ typedef struct {
 } Interp;
 
 Interp interp_new(Module *m, Arena *arena, bool real);
-/* Runs f. State reads see interp.states, and `store` replaces them when f ends. There are no errors: a loop that exceeds
- * its bound, which verify cannot rule out, is cut at the bound. */
+/* Runs f. State reads see interp.states, and `store` replaces them when f ends. There are no errors: a loop that
+ * exceeds its bound, which verify cannot rule out, is cut at the bound. */
 void interp_run(Interp *in, const Function *f, const EvalTensor *args, EvalTensor *results);
 EvalTensor eval_tensor_new(Arena *arena, Type type);
 EvalTensor eval_tensor_from(Arena *arena, Type type, const void *data);
@@ -673,8 +674,8 @@ typedef struct {
 	const char *stop_after;
 	const char *const *disable; /* NULL-terminated */
 	bool verify_each, time_passes;
-	/* Folder for reproducers: while a pass runs, its input lies there as a file that replays the pass. NULL: with verify_each,
-	 * a pass that fails leaves a reproducer in the working folder. */
+	/* Folder for reproducers: while a pass runs, its input lies there as a file that replays the pass. NULL: with
+	 * verify_each, a pass that fails leaves a reproducer in the working folder. */
 	const char *reproducer_dir;
 	const char *abort_in,
 		*fail_in; /* for tests: name of the pass that aborts before it runs; name of the pass that fails after it ran */
@@ -682,8 +683,8 @@ typedef struct {
 
 /* A call of that pass, with the row's default options. */
 PassCall pass_call(Arena *arena, const PassRow *row);
-/* Sets the option that `text` names. Reports an option that the table lacks, and a value of the wrong kind; returns false
- * then. `owner` names the owner of the options in messages. */
+/* Sets the option that `text` names. Reports an option that the table lacks, and a value of the wrong kind; returns
+ * false then. `owner` names the owner of the options in messages. */
 bool option_set(const PassOption *table, const char *owner, void *options, Arena *arena,
                 const OptionText *text, Diag *diag);
 bool pass_set(PassCall *call, Arena *arena, const OptionText *text, Diag *diag);
@@ -693,8 +694,8 @@ bool pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow
 /* The stage of a module that was read from text, as far as it shows. A module before `fused` counts as
  * STAGE_IMPORT. */
 Stage module_stage(const Module *m);
-/* Runs the pipeline: for each pass check the stage, time, run, verify, dump. Stops at the first failure and returns false.
- * *stage is the module's stage, updated. */
+/* Runs the pipeline: for each pass check the stage, time, run, verify, dump. Stops at the first failure and returns
+ * false. *stage is the module's stage, updated. */
 bool pipeline_run(const Pipeline *pipeline, Module *m, Stage *stage,
                   const PassManagerOptions *options, Diag *diag);
 

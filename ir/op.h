@@ -1,5 +1,5 @@
-/* The row of an op has the answer to every question about the op. ir/ops/ has one file per family; a file ends in its rows.
- * Included by ir/ir.h. */
+/* The row of an op has the answer to every question about the op. ir/ops/ has one file per family; a file ends in its
+ * rows. Included by ir/ir.h. */
 #ifndef GRADC_IR_OP_H
 #define GRADC_IR_OP_H
 
@@ -31,8 +31,8 @@ const char *op_infer(Module *m, Arena *arena, OpKind op, const void *attr, int n
 const char *row_infer(Module *m, Arena *arena, const OpRow *row, const void *attr, int n_operands,
                       const Type *operands, int *n_results, Type *results, int max_results);
 
-/* eval: naive loops over elements of 8 bytes, obvious on sight. Results are already allocated. Unless the interpreter runs
- * in exact arithmetic (`real`), the caller rounds the results. */
+/* eval: naive loops over elements of 8 bytes, obvious on sight. Results are already allocated. Unless the interpreter
+ * runs in exact arithmetic (`real`), the caller rounds the results. */
 typedef struct {
 	Interp *interp;
 	Arena *arena;
@@ -101,8 +101,8 @@ extern const char *const precision_names[N_PRECISIONS];
  * factors, i, j and k, one for each of its loops. The results of parts along i or j are joined; the results of parts
  * along k are added. An axis of an operand or result has at most one factor.
  *
- * To cut a node along a factor is to cut every axis that has the factor into as many equal pieces as there are parts, in
- * order. All parts are the same node with smaller types. An axis without a factor cannot be cut: a part would need
+ * To cut a node along a factor is to cut every axis that has the factor into as many equal pieces as there are parts,
+ * in order. All parts are the same node with smaller types. An axis without a factor cannot be cut: a part would need
  * elements of another part (a halo). */
 typedef enum { COMBINE_JOIN, COMBINE_SUM, COMBINE_PROD, COMBINE_MAX, COMBINE_MIN } Combine;
 extern const char *const combine_names[];
@@ -111,8 +111,8 @@ typedef enum {
 	/* every part has a piece of `axis`. The axis may be larger than the factor: the factor's loop is then its
 	 * outer loop */
 	SHARE_CUT,
-	/* numbers of places along the factor. A part counts places from its own first place. An operand: the whole operand, minus
-	 * the number of the part's first place. A result: a piece of `axis`, plus that number */
+	/* numbers of places along the factor. A part counts places from its own first place. An operand: the whole
+	 * operand, minus the number of the part's first place. A result: a piece of `axis`, plus that number */
 	SHARE_SHIFTED,
 	SHARE_FIRST, /* part 0 has the whole operand; the other parts have the neutral element: 0 for a sum, 1 for a product */
 } ShareKind;
@@ -168,8 +168,8 @@ struct OpRow {
 	LoopValue (*element)(Lower *lw, const Node *n, const Index *at);
 	/* FUSE_ROOT: calls lower_part for each part, between lower_open_parts and lower_close_parts. */
 	void (*parts)(Lower *lw, const Node *n);
-	/* FUSE_OPAQUE: the vector that `reader` adds to n's result, if n's kernel and its library may store the sum instead of
-	 * the result. Nothing else may read the result. NULL: `reader` adds no such vector. */
+	/* FUSE_OPAQUE: the vector that `reader` adds to n's result, if n's kernel and its library may store the sum
+	 * instead of the result. Nothing else may read the result. NULL: `reader` adds no such vector. */
 	Value *(*bias)(const Node *n, const Node *reader);
 	/* FUSE_INDEX with operands: the result is never stored; each kernel that reads it computes it. */
 	bool computed_by_readers;
@@ -181,8 +181,8 @@ struct OpRow {
 	FlopsFn flops;
 	Precision precision;
 	unsigned quantizes; /* set of the operands that may be stored in few bits with scales */
-	/* For operand i of `quantizes`: the axis along which each index may have its own scale, because scales along this axis are
-	 * factors of the result. -1: one scale for the whole operand. */
+	/* For operand i of `quantizes`: the axis along which each index may have its own scale, because scales along
+	 * this axis are factors of the result. -1: one scale for the whole operand. */
 	int (*channel)(const Node *n, int i);
 	unsigned
 		adapts; /* set of the operands to which a low-rank product may be added, if they are a parameter */
@@ -206,8 +206,8 @@ void row_error(RowCheck *c, const char *column, const char *fmt, ...) PRINTF(3, 
 /* Reports "is missing" unless `there` */
 void row_needs(RowCheck *c, const char *column, bool there);
 
-/* ---- op_check.c: reports every column that a row lacks, and every column that makes no sense in it: `op "cube": column
- * precision is missing`. Returns true if there is no fault. */
+/* ---- op_check.c: reports every column that a row lacks, and every column that makes no sense in it: `op "cube":
+ * column precision is missing`. Returns true if there is no fault. */
 bool op_row_check(const OpRow *row, Diag *diag);
 bool op_table_check(Diag *diag);
 

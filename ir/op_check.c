@@ -67,7 +67,7 @@ static void
 check_operand_set(OpCheck *c, const char *column, unsigned set)
 {
 	if (!c->variadic && set >> c->n_operands)
-		row_error(&c->check, column, "names an operand behind the %d that it has",
+		row_error(&c->check, column, "names an operand beyond the %d of the op",
 		          c->n_operands);
 }
 
@@ -101,9 +101,10 @@ check_fields(OpCheck *c)
 		row_needs(&c->check, "fields", false);
 	for (const Field *f = r->fields; f && f->name; f++) {
 		if (f->kind == FIELD_ENUM && !f->names)
-			row_error(&c->check, "fields", "lacks the words of %s", f->name);
+			row_error(&c->check, "fields", "lacks the names of the values of %s",
+			          f->name);
 		if (f->offset + field_size(f->kind) > r->attr_size)
-			row_error(&c->check, "fields", "has %s behind the %zu bytes of attr_size",
+			row_error(&c->check, "fields", "has %s beyond the %zu bytes of attr_size",
 			          f->name, r->attr_size);
 	}
 }

@@ -106,7 +106,7 @@ parse_options(PassCall *call, Arena *arena, const char **at, Diag *diag)
 		if (!pass_set(call, arena, &(OptionText){name, value}, diag))
 			return false;
 		if (**at != ',' && **at != '}') {
-			diag_error(diag, EXIT_USAGE, "pass %s: no `}` behind option %s",
+			diag_error(diag, EXIT_USAGE, "pass %s: no `}` after option %s",
 			           call->row->name, name);
 			return false;
 		}
@@ -227,8 +227,8 @@ options_text(Arena *arena, const PassCall *call)
 	return copy;
 }
 
-/* ---- reproducers: files with the module before a pass and with its tensors. The first line is the command that replays the
- * pass. They are written before the pass runs, so that they survive a crash, and are removed after it. */
+/* ---- reproducers: files with the module before a pass and with its tensors. The first line is the command that
+ * replays the pass. They are written before the pass runs, so that they survive a crash, and are removed after it. */
 typedef struct {
 	Arena *arena;
 	const PassManagerOptions *options;
@@ -267,8 +267,8 @@ tensors_hash(const Module *m)
 	return h;
 }
 
-/* A free name FOLDER/gradc-PASS. A file that exists, from another run or of the user, stays: the new name then ends in a
- * number. */
+/* A free name FOLDER/gradc-PASS. A file that exists, from another run or of the user, stays: the new name then ends
+ * in a number. */
 static char *
 free_stem(Arena *arena, const char *folder, const char *pass)
 {
@@ -350,8 +350,8 @@ leave_reproducer(const PassCall *call, const Before *before, Diag *diag)
 	arena_free(arena);
 }
 
-/* Runs the pass and verifies the module after it. Returns false with errors reported. *bug: the fault is a bug of gradc, not
- * an error of the user. */
+/* Runs the pass and verifies the module after it. Returns false with errors reported. *bug: the fault is a bug of
+ * gradc, not an error of the user. */
 static bool
 run_and_verify(const PassCall *call, Module *m, Pass *p, const PassManagerOptions *o,
                double *seconds, bool *bug)

@@ -15,8 +15,8 @@ extern const char *const state_kind_texts[],
 									     *const mode_texts[];
 void loc_print(Text *out, Loc loc, const PrintOptions *options);
 
-/* The reader of .gir: text_lex.c. It reports faults with FILE:LINE, at most one per line. After a fault the reader skips
- * to the next line. */
+/* The reader of .gir: text_lex.c. It reports faults with FILE:LINE, at most one per line. After a fault the reader
+ * skips to the next line. */
 typedef struct {
 	const char *file, *at, *line_start;
 	int line;

@@ -122,7 +122,7 @@ read_symbol(Reader *r, char sigil)
 	while (name_char(*r->at))
 		r->at++;
 	if (r->at == start) {
-		read_fault(r, "expected a name behind `%c`", sigil);
+		read_fault(r, "expected a name after `%c`", sigil);
 		return NULL;
 	}
 	return arena_strndup(r->m->arena, start, (size_t)(r->at - start));

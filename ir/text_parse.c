@@ -1,5 +1,5 @@
-/* Text to IR in two passes: first signatures, states and kernels, so that a body may name functions that stand below it;
- * then the bodies. Types are taken as written: the verifier compares them with inference. */
+/* Text to IR in two passes: first signatures, states and kernels, so that a body may name functions that stand below
+ * it; then the bodies. Types are taken as written: the verifier compares them with inference. */
 #include "ir/text.h"
 
 #include <stdlib.h>
@@ -29,8 +29,8 @@ read_small(Reader *r, int64_t most, int64_t *out)
 	return false;
 }
 
-/* %x, %"a b" or %0. Numbers such as %0 are names of results. A parameter whose name has only digits stands in quotes; its
- * key in r->values begins with a quote, to tell the two apart. */
+/* %x, %"a b" or %0. Numbers such as %0 are names of results. A parameter whose name has only digits stands in quotes;
+ * its key in r->values begins with a quote, to tell the two apart. */
 static const char *
 read_value_name(Reader *r)
 {
@@ -140,7 +140,7 @@ read_state(Reader *r, References *references)
 	if (life < 0)
 		return;
 	if (module_state(r->m, name)) {
-		read_fault(r, "state @%s stands there twice", name);
+		read_fault(r, "state @%s is declared twice", name);
 		return;
 	}
 	State *s = state_new(r->m, name, type, (StateKind)kind, (Lifetime)life);
@@ -180,7 +180,7 @@ read_state(Reader *r, References *references)
 	if (read_word(r, "loc"))
 		s->loc = read_loc(r);
 	if (!read_at_line_end(r))
-		read_fault(r, "unexpected text behind the state");
+		read_fault(r, "unexpected text after the state");
 }
 
 static bool
@@ -192,8 +192,8 @@ read_key(Reader *r, const char *word)
 	return false;
 }
 
-/* adapter @w a @w.lora_A b @w.lora_B [magnitude @m] axis 1 products alpha 16 [rslora] [pissa] [base HASH]: the states must
- * stand above it */
+/* adapter @w a @w.lora_A b @w.lora_B [magnitude @m] axis 1 products alpha 16 [rslora] [pissa] [base HASH]: the states
+ * must stand above it */
 static void
 read_adapter(Reader *r)
 {
@@ -218,8 +218,8 @@ read_adapter(Reader *r)
 	vec_push(r->m->arena, &r->m->adapters, a);
 }
 
-/* four_bit @w absmax @w.absmax [nested @w.nested offset @w.offset] nf4 of f32[64,32] axis 0: the states must stand above
- * it */
+/* four_bit @w absmax @w.absmax [nested @w.nested offset @w.offset] nf4 of f32[64,32] axis 0: the states must stand
+ * above it */
 static void
 read_four_bit(Reader *r)
 {
@@ -299,7 +299,7 @@ read_params(Reader *r, Function *f)
 			return;
 		Value *v = function_param(f, type, name);
 		if (strcmp(v->name, name) != 0)
-			read_fault(r, "parameter %%%s stands there twice", name);
+			read_fault(r, "parameter %%%s is declared twice", name);
 		if (read_word(r, "is"))
 			read_param_kind(r, v);
 		if (read_word(r, "at"))
@@ -378,7 +378,7 @@ read_function(Reader *r, FunctionKind kind, References *references, Bodies *bodi
 	const char *name = read_symbol(r, '@');
 
 	if (!name || module_function(r->m, name)) {
-		read_fault(r, name ? "function @%s stands there twice" : "expected @name%s",
+		read_fault(r, name ? "function @%s is declared twice" : "expected @name%s",
 		           name ? name : "");
 		skip_body(r);
 		return;
@@ -477,7 +477,7 @@ read_plan(Reader *r, Node *n)
 	if (read_word(r, "loc"))
 		n->loc = read_loc(r);
 	if (!read_at_line_end(r))
-		read_fault(r, "unexpected text behind the node");
+		read_fault(r, "unexpected text after the node");
 }
 
 static void
@@ -628,7 +628,7 @@ module_parse(const char *text, const char *file, const StrMap *data, Diag *diag)
 		read_expect(&r, '}');
 	read_lines(&r);
 	if (*r.at)
-		read_fault(&r, "unexpected text behind the module");
+		read_fault(&r, "unexpected text after the module");
 	resolve_references(&r, &references);
 	for (int i = 0; i < bodies.n; i++)
 		read_body(&r, &bodies.at[i]);

@@ -92,8 +92,8 @@ verify_types(Verify *v, const Node *n)
 			report(v, n, "result %d has another type than inference gives", i);
 }
 
-/* Stores stand last until the schedule mixes them with launches. Even then, no node after a store may read the state's old
- * content. */
+/* Stores stand last until the schedule mixes them with launches. Even then, no node after a store may read the
+ * state's old content. */
 typedef struct {
 	bool began;
 	uint8_t *stored; /* by state id: when_runs of the stores so far */
@@ -108,7 +108,7 @@ verify_read(Verify *v, const Node *n, const Stores *s, const State *read)
 	for (const State *unit = read->unit; unit; unit = unit->unit)
 		behind |= s->stored[unit->id];
 	if (behind & when_runs(n->when))
-		report(v, n, "reads @%s behind its store", read->name);
+		report(v, n, "reads @%s after its store", read->name);
 }
 
 static void
@@ -129,7 +129,7 @@ verify_store(Verify *v, const Node *n, Stores *s)
 		return;
 	}
 	if (s->began && n->op != OP_launch && n->op != OP_return && op_row(n)->fuse != FUSE_CONTROL)
-		report(v, n, "a node behind a store");
+		report(v, n, "a node after a store");
 	for (int i = 0; s->began && n->op == OP_launch && i < n->n_operands; i++)
 		if (node_operand(n, i) && node_operand(n, i)->kind == VALUE_STATE)
 			verify_read(v, n, s, node_operand(n, i)->state);
@@ -149,7 +149,7 @@ verify_params(Verify *v, const Function *f)
 		    (p->type->rank != 1 || !dtype_is_float(p->type->dtype)))
 			report(v, NULL, "%%%s is sample_weight, floats of rank 1", p->name);
 		if (p->param != PARAM_ARGUMENT && function_find_param(f, p->param, p->number) != p)
-			report(v, NULL, "%%%s is what another parameter is", p->name);
+			report(v, NULL, "%%%s has the same meaning as another parameter", p->name);
 	}
 }
 
@@ -197,8 +197,8 @@ field_function(const Node *n, const Field *field)
 	return field->kind == FIELD_FUNC ? *(Function **)((char *)n->attr + field->offset) : NULL;
 }
 
-/* A unit may lie in another unit, and so on. A circle of units is a fault that stops the verifier, because code that follows
- * units would not end. */
+/* A unit may lie in another unit, and so on. A circle of units is a fault that stops the verifier, because code that
+ * follows units would not end. */
 static bool
 verify_unit(Verify *v, const State *s)
 {
@@ -243,9 +243,9 @@ verify_states(Verify *v)
 		if (s->kind == STATE_LOSS_SCALE && s->type != type_scalar(m, F64))
 			state_fault(v, s, "is a loss scale, in f64[]");
 		if (s->init == INIT_COPY && (!s->of || s->of->type->n != s->type->n))
-			state_fault(v, s, "is a copy of no state of its size");
+			state_fault(v, s, "is a copy, but `of` names no state of its size");
 		if (s->kind == STATE_PENDING && (!s->of || s->of->type != s->type))
-			state_fault(v, s, "is pending of no state of its type");
+			state_fault(v, s, "is pending, but `of` names no state of its type");
 		ends &= verify_unit(v, s);
 	}
 	return ends;

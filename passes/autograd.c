@@ -1,14 +1,14 @@
-/* The accumulate function of each binding gets its backward: the summed loss is seeded with loss_scale/targets, and
- * the gradient of every trainable parameter that it depends on is stored to its gradient state by a step's first micro-batch and added by later
- * ones; those of the inputs numbered by `wrt` are returned. A parameter that no program's loss depends on
- * becomes a constant. Linear in nodes. */
+/* Appends the backward pass to the accumulate function of each binding. The summed loss is seeded with
+ * loss_scale/targets. The gradient of each trainable parameter goes to the parameter's gradient state: the first
+ * micro-batch of a step stores it, later ones add to it. Gradients of the inputs numbered by `wrt` are returned. A
+ * parameter on which no program's loss depends becomes a constant. Linear in nodes. */
 #include "passes/pass.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What the first micro-batch stores there. */
+/* The store of the first micro-batch to the state of that kind. */
 static Node *
 find_store(const Function *f, StateKind kind)
 {
@@ -30,7 +30,7 @@ typedef VEC(Value *) Values;
 typedef VEC(State *) StateList;
 typedef VEC(Function *) FunctionList;
 
-/* It may be the loss's target. */
+/* The input may be the target of the loss. */
 static Value *
 find_input(const Function *f, long number)
 {
@@ -40,7 +40,7 @@ find_input(const Function *f, long number)
 	return found ? found : function_find_param(f, PARAM_LABELS, (int)number);
 }
 
-/* The inputs numbered by the option. */
+/* Finds the inputs whose numbers are in the option `wrt`. */
 static bool
 find_inputs(Pass *p, Function *f, Values *out)
 {
@@ -118,7 +118,7 @@ is_narrow(const Value *v)
 	return dtype_is_float(v->type->dtype) && dtype_info[v->type->dtype].bits < 32;
 }
 
-/* v in f32, as it was before it was cast to fewer bits. */
+/* v in f32: the value before v's cast if there was one, else a cast. */
 static Value *
 wide(Builder *b, Value *v)
 {
@@ -127,8 +127,8 @@ wide(Builder *b, Value *v)
 	return before && before->type->dtype == F32 ? before : b_cast(b, v, F32);
 }
 
-/* What v would be in f32, had it not been rounded to fewer bits just before: a product is complete in f32. v where it was not, or where
- * somebody else reads it. */
+/* The value that v would be in f32, without the last rounding to fewer bits. A product has its whole sum in f32.
+ * Returns v if there was no such rounding, or if v has other readers. */
 static Value *
 unrounded(Builder *b, Value *v)
 {
@@ -160,7 +160,8 @@ unrounded(Builder *b, Value *v)
 	return build(&here, n->op, n->n_operands, operands, attr);
 }
 
-/* A gradient that is of f32 is not of fewer bits on its way; nor is what is added to it, as where a weight is used twice. */
+/* Keeps an f32 gradient in f32 on its whole way: takes back roundings of the gradient, and of terms that are added to
+ * it, as when a weight is used twice. */
 static Value *
 whole_gradient(Builder *b, Value *g)
 {
@@ -179,7 +180,7 @@ whole_gradient(Builder *b, Value *g)
 	return g;
 }
 
-/* g as a value of type d: what it was before a cast, where that is of d. */
+/* g in type d: the value before g's cast if it has that type, else a cast. */
 static Value *
 as_type(Builder *b, Value *g, DType d)
 {
@@ -192,13 +193,13 @@ as_type(Builder *b, Value *g, DType d)
 /* The backward of one program. */
 typedef struct {
 	Builder b;
-	Values wanted; /* parameters, then the inputs that `wrt` numbers */
-	Value **grads; /* of each; NULL: no way leads from the loss to it */
+	Values wanted; /* parameters, then the inputs numbered by `wrt` */
+	Value **grads; /* gradient of each wanted value; NULL: the loss does not depend on the value */
 	int n_params;
 } Backward;
 
-/* What rules of derivatives build of 16 bits and ops' rows want in f32: sums of what several readers give, above all. They are added
- * up in f32, and rounded for the product that reads them. */
+/* Computes in f32 what derivative rules built in 16 bits although the op's row wants f32: above all, sums of several
+ * readers' gradients. The result is rounded again for the product that reads it. */
 static void
 widen_sums(Backward *w)
 {
@@ -255,7 +256,7 @@ build_backward(Pass *p, Function *f, const StateList *params, Backward *w)
 	return true;
 }
 
-/* Zeros where this program does not reach what another one does. */
+/* A zero gradient, if this program's loss does not depend on a value on which another program's loss depends. */
 static Value *
 gradient_of(Backward *w, int i)
 {
@@ -264,7 +265,7 @@ gradient_of(Backward *w, int i)
 	return w->grads[i];
 }
 
-/* The mean over no targets is 0/0, and so are its gradients. */
+/* A mean over no targets is 0/0, and so are its gradients: they become 0 with `skips_empty`. */
 static Value *
 unless_empty(const Pass *p, Builder *b, Value *g)
 {
@@ -308,7 +309,7 @@ store_gradients(Pass *p, Backward *w, State *const *gradient)
 		return_values(b->f, w->wanted.n - w->n_params, w->grads + w->n_params);
 }
 
-/* Gradients are of f32 where the option does not say otherwise, those of 16-bit weights, too; of f64 where all is. */
+/* A gradient state is f32, also for 16-bit weights, unless the option says bf16. It is f64 for f64 weights. */
 static State *
 gradient_state(const Pass *p, Module *m, State *param)
 {
@@ -324,7 +325,8 @@ gradient_state(const Pass *p, Module *m, State *param)
 	return g;
 }
 
-/* What the loss does not depend on stays as it is: as in PyTorch, where its gradient is None, it does not decay. */
+/* A parameter on which the loss does not depend keeps its value. In PyTorch, too, it does not decay, since its
+ * gradient is None. */
 static void
 freeze_unreached(State *param)
 {
@@ -333,7 +335,7 @@ freeze_unreached(State *param)
 	param->why = "the loss does not reach it";
 }
 
-/* By parameter: the programs of all bindings add to the same gradients. */
+/* The gradient states by parameter. The programs of all bindings add to the same gradients. */
 static State **
 gradient_states(Pass *p, Module *m, const StateList *params, const Backward *programs,
                 int n_programs)
@@ -364,7 +366,8 @@ check_type_of_gradients(const Pass *p)
 	return false;
 }
 
-/* All that get a backward: those of accumulate first. *n_first: how many these are. */
+/* All functions that get a backward pass: first those of role accumulate, then estimates. *n_first: number of the
+ * former. */
 static void
 find_programs(const Module *m, Arena *arena, FunctionList *out, int *n_first)
 {
@@ -407,7 +410,7 @@ run_autograd(Pass *p, Module *m)
 static const PassOption autograd_options[] = {
 	{"wrt", "numbers of the inputs whose gradients are returned", OPTION_STRING,
          offsetof(AutogradOptions, wrt)},
-	{"gradients", "of parameters below f64: f32 or bf16", OPTION_STRING,
+	{"gradients", "type of gradients of parameters below f64: f32 or bf16", OPTION_STRING,
          offsetof(AutogradOptions, gradients)},
 	{"skips_empty", "a micro-batch whose count is 0 has no gradients", OPTION_BOOL,
          offsetof(AutogradOptions, skips_empty)},

@@ -1,8 +1,12 @@
-/* Names what exporters spell out in elementwise nodes: GELU with tanh becomes op `gelu`, whose derivative is one node, too. What a
- * chain is is asked of its values, not of its shape: exporters write the same function in many ways. This is no proof, but a chain is
- * short, without an edge, and must agree at 26 points to 1e-5 of each value; f32 itself rounds 1 + tanh by more where it is small.
+/* Finds functions that exporters write as several elementwise nodes. GELU with tanh becomes op `gelu`, whose
+ * derivative is one node, too.
  *
- * Keeps: values, to that. f64 keeps its nodes: there the file's constants count. Linear in nodes: chains are bounded. */
+ * A chain of nodes is recognized by its values, not by its form, since exporters write the same function in many
+ * ways. This is no proof. But a chain is short and smooth, and must agree at 26 points to 1e-5 of each value. f32
+ * itself rounds 1 + tanh by more where 1 + tanh is small.
+ *
+ * Keeps: values, up to this error. f64 nodes stay, because there the file's constants matter. Linear in nodes: chains
+ * are bounded. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -13,18 +17,18 @@ enum {
 	N_POINTS = 26,
 	MOST_DEPTH = 12,
 	MOST_INNER = 5,   /* nodes from the tanh to the leaf */
-	MOST_TRIES = 256, /* of one tanh */
+	MOST_TRIES = 256, /* per tanh */
 };
 
-/* Values of a chain at points of its only leaf. */
+/* The values of a chain's nodes at all points of its only leaf. */
 typedef struct {
 	const Value *leaf;
-	int n; /* nodes of the chain so far */
+	int n; /* number of nodes so far */
 	const Value *of[MOST_CHAIN];
 	double at[MOST_CHAIN][N_POINTS];
 } Chain;
 
-/* Irregular, and most where a GELU bends. */
+/* Irregular points, most of them where a GELU bends. */
 static double
 point(int i)
 {
@@ -33,7 +37,7 @@ point(int i)
 	return i < COUNT(far) ? far[i] : 3.1 * sin(0.7 + 2.3 * i);
 }
 
-/* Of what a chain is made: functions without an edge. */
+/* A chain consists of smooth functions. */
 /* clang-format off */
 static double f_add(double x, double y) { return x + y; }
 static double f_sub(double x, double y) { return x - y; }
@@ -49,7 +53,7 @@ typedef struct {
 static const LinkRow links[] = {{OP_add, f_add}, {OP_sub, f_sub}, {OP_mul, f_mul},
                                 {OP_div, f_div}, {OP_neg, f_neg}, {OP_tanh, f_tanh}};
 
-/* NULL: n is none. */
+/* NULL: no chain contains such a node. */
 static const LinkRow *
 link_of(const Node *n)
 {
@@ -59,7 +63,7 @@ link_of(const Node *n)
 	return NULL;
 }
 
-/* The values of v at the points; false: it is made of more than the leaf, or of too many nodes. */
+/* Evaluates v at all points. Returns false if v depends on more than the leaf, or on too many nodes. */
 static bool
 evaluate(Chain *c, const Value *v, int depth, double *out)
 {
@@ -107,7 +111,7 @@ is_gelu(const double *values)
 	return true;
 }
 
-/* What is made of v, a value of the chain, and is a GELU of its leaf; NULL: nothing is. */
+/* A value computed from v that is a GELU of the chain's leaf; NULL: there is no such value. */
 static Value *
 find_gelu(const Chain *c, Value *v, int depth, int *tries)
 {
@@ -127,7 +131,7 @@ find_gelu(const Chain *c, Value *v, int depth, int *tries)
 	return NULL;
 }
 
-/* The GELU of `leaf` that t is part of; NULL: it is none. */
+/* The GELU of `leaf` of which t is a part; NULL if t is part of no GELU. */
 static Value *
 gelu_of(Value *leaf, Value *t, int *tries)
 {
@@ -138,7 +142,7 @@ gelu_of(Value *leaf, Value *t, int *tries)
 	                                                           : NULL;
 }
 
-/* Of v or of what v is made of. */
+/* Tries v as the leaf, then the values from which v is computed. */
 static bool
 name_gelu_of(Value *v, Value *t, int depth, int *tries)
 {
@@ -185,7 +189,7 @@ run_idioms(Pass *p, Module *m)
 }
 
 const PassRow pass_idioms = {.name = "idioms",
-                             .help = "name what exporters spell out: GELU",
+                             .help = "recognize functions that exporters spell out: GELU",
                              .takes = STAGE_ANY,
                              .until = STAGE_TRAIN,
                              .leaves = STAGE_ANY,

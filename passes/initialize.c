@@ -1,8 +1,8 @@
-/* --init random: the first values of a parameter in place of those of the file. By what reads it in @forward, as
- * PyTorch's layers do: weights of dot and conv, and biases added to their results, U(-1/sqrt(fan_in), 1/sqrt(fan_in));
- * tables that gather reads N(0, 0.02); a factor of a value that is not a product (scales of normalizations) 1; all
- * others 0. A frozen parameter keeps its data; one with a rule (--init GLOB=...) gets what the rule says. The numbers
- * themselves are drawn at run time from the seed. Linear. */
+/* --init random: gives parameters random first values instead of the file's numbers. The nodes that read a parameter
+ * in @forward decide, as PyTorch's layers do. Weights of dot and conv, and biases added to their results:
+ * U(-1/sqrt(fan_in), 1/sqrt(fan_in)). Tables that gather reads: N(0, 0.02). Factors of a value that is no product
+ * (scales of normalizations): 1. All others: 0. A frozen parameter keeps its data, and a rule (--init GLOB=...) has
+ * precedence. The numbers are drawn at run time from the seed. Linear. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ window_inputs(Type w)
 	return w->dims[0] ? w->n / w->dims[0] : 0;
 }
 
-/* Inputs of each output of a product; 0 when n is none. */
+/* Inputs of each output of a product; 0: n is no product. */
 static int64_t
 fan_in(const Node *n)
 {
@@ -37,7 +37,7 @@ set_uniform(State *s, int64_t inputs)
 	state_begin_as(s, INIT_UNIFORM, -bound, bound);
 }
 
-/* Decides by the first reader that tells; false when none of v's readers does. */
+/* Decides by the first reader that tells. Returns false if no reader of v tells. */
 static bool
 init_by_readers(State *s, const Value *v)
 {

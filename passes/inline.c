@@ -1,6 +1,6 @@
-/* Puts the callee's nodes in place of a call. They get the call's phase, and its location before their own. A call
- * with a custom gradient stays until autograd has run: the pipeline then runs the pass with option `final`. Linear in
- * the nodes that result. */
+/* Replaces a call by the callee's nodes. They get the call's phase, and a location inlined(call, node). A call with a
+ * custom gradient stays until autograd has run; then the pipeline runs the pass with option `final`. Linear in the
+ * resulting nodes. */
 #include "passes/pass.h"
 
 static void
@@ -39,7 +39,7 @@ run_inline(Pass *p, Module *m)
 {
 	bool again = true;
 
-	/* A chain of calls is at most as long as there are functions. */
+	/* A chain of calls has at most as many calls as there are functions. */
 	for (int round = 0; again && round <= m->functions.n; round++) {
 		again = false;
 		for_each_function(m, f)
@@ -52,9 +52,9 @@ run_inline(Pass *p, Module *m)
 	return true;
 }
 
-static const PassOption inline_options[] = {{"final", "calls with a gradient of their own, too",
-                                             OPTION_BOOL, offsetof(InlineOptions, final)},
-                                            {0}};
+static const PassOption inline_options[] = {
+	{"final", "also calls with a custom gradient", OPTION_BOOL, offsetof(InlineOptions, final)},
+	{0}};
 const PassRow pass_inline = {.name = "inline",
                              .help = "put callees in place of calls",
                              .needed = true,

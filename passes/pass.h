@@ -1,4 +1,4 @@
-/* IR -> IR, one file per pass. Options of a pass are a struct here, so that the driver can fill them in
+/* Passes: IR -> IR, one file each. The options of a pass are a struct here, so that the driver can fill it in
  * without text. */
 #ifndef GRADC_PASSES_PASS_H
 #define GRADC_PASSES_PASS_H
@@ -10,168 +10,173 @@
 #undef PASS
 
 /* ---- simplify.c */
-/* Nodes whose results nobody reads; true: there were some. */
+/* Erases the nodes whose results nobody reads. Returns true if there were such nodes. */
 bool function_drop_unread(Function *f);
 
 /* ---- precision.c */
 typedef struct {
-	const char *to; /* "f32" or "f64": the type of every float */
+	const char *to; /* type of every float: "f32", "tf32" or "f64"; NULL: f32 */
 } PrecisionOptions;
 
 /* ---- lora/choice.c */
-/* Of a low-rank product; the defaults are PEFT's. */
+/* Settings of a low-rank product; the defaults are PEFT's. */
 typedef struct {
 	int64_t rank;
 	double alpha;
-	double dropout; /* of what the first part multiplies, in training */
+	double dropout; /* probability that an input of the product is dropped, in training */
 	bool rslora, dora;
-	const char *init, *bits; /* as they are given; bits NULL: the weight keeps its numbers */
-	FourBit kind;            /* of bits */
-	bool nested;             /* absmax is codes, too */
-	bool pissa;              /* of init */
+	const char *init, *bits; /* words as given; bits NULL: the weight keeps its numbers */
+	FourBit kind;            /* from the word `bits` */
+	bool nested;             /* absmax is stored as codes, too */
+	bool pissa;              /* from the word `init` */
 } LoraSettings;
 typedef struct {
 	const char *option; /* "lora", "qlora" */
-	const char *glob;   /* over names and paths */
+	const char *glob;   /* glob over names and paths of parameters */
 	LoraSettings settings;
 } LoraChoice;
 /* "lora GLOB,rank=8,alpha=16,rslora,dora", "qlora GLOB,bits=nf4,double=on,rank=8"; false after reporting. */
 bool lora_parse(const char *text, LoraChoice *out, Arena *arena, Diag *diag);
 
-/* ---- lora.c: later globs win */
+/* ---- lora.c: the last choice whose glob fits a parameter wins */
 typedef struct {
-	const char *adapters; /* as lora_parse takes them, one a line */
+	const char *adapters; /* choices for lora_parse, one per line */
 } LoraOptions;
 
-/* ---- trainable.c: later globs win */
+/* ---- trainable.c: the last rule whose glob fits a parameter wins */
 typedef struct {
-	const char *rules; /* VERB GLOB[=VALUE], one a line; verbs: the options' names */
-	bool scales;       /* scales of codes are trained, unless a rule says otherwise */
+	const char *rules; /* VERB GLOB[=VALUE], one per line; the verbs are names of options */
+	bool scales;       /* train scales of codes, unless a rule says otherwise */
 } TrainableOptions;
 
 /* ---- scales.c */
-/* What the scale of a node `quantize` is a view of: a parameter, or a sum with one. NULL: it is no such node, or its scale neither. */
+/* The root of n's scale behind views, if n is a `quantize` to less than 32 bits whose scale is a parameter, or a sum
+ * with a parameter. NULL: n is no such node. */
 Value *scale_of_codes(const Node *n);
-State *scale_parameter(Value *scale); /* the parameter of what scale_of_codes gave */
-/* Makes all such parameters trained ones, without decay; those that hold less than LEAST_SCALE stay, with a warning. How often scales stand
- * in the module. */
+State *scale_parameter(Value *scale); /* the parameter in a scale that scale_of_codes returned */
+/* Makes the parameters of all such scales trainable, without weight decay. A parameter that holds a scale below
+ * LEAST_SCALE is not made trainable, with a warning. Returns the number of such nodes `quantize`. */
 int scales_train(Module *m, Diag *diag);
 
 /* ---- straight_through.c */
 typedef struct {
-	const char *
-		learning; /* of scales that are trained: "lsq"; "torch", "none", NULL: as PyTorch's */
-	const char *scale_grad; /* "lsq", "inv_n", "none"; NULL: lsq */
+	/* gradient of trained scales: "lsq"; "torch", "none" or NULL: as in PyTorch */
+	const char *learning;
+	const char *scale_grad; /* factor of that gradient: "lsq", "inv_n", "none"; NULL: "lsq" */
 } StraightThroughOptions;
 
 /* ---- layer_decay.c */
 typedef struct {
-	double factor; /* of the learning rate, from a layer to the one before it; 1: nothing changes */
+	double factor; /* factor of the learning rate from one layer to the layer before it; 1: no change */
 } LayerDecayOptions;
 
 /* ---- ema.c */
 typedef struct {
-	double decay; /* of the average, at each update; 0: there is none */
+	double decay; /* decay of the average at each update; 0: no average */
 } EmaOptions;
 
 /* ---- working.c */
 typedef struct {
-	bool all; /* weights that are read as they are have a copy, too */
+	bool all; /* also keep copies of weights that are read without a cast */
 } WorkingOptions;
 
 /* ---- loss.c */
-/* LossOptions.count where no output has it: what the graph divides by; or each micro-batch counts the same. */
+/* Values of LossOptions.count if no output holds the count. FOUND: the number by which the graph divides. EVEN: every
+ * micro-batch counts the same. */
 enum { LOSS_COUNT_FOUND = -1, LOSS_COUNT_EVEN = -2 };
 typedef struct {
 	const char *kind; /* a name of loss_list.def, or "output" */
-	int64_t output;   /* of the model, from 0 */
+	int64_t output;   /* number of the model's output */
 	int64_t target;   /* number of the graph input that holds the target; -1: a new input */
-	int64_t count;    /* output loss: the output that holds its count; negative: see above */
-	int64_t axis;     /* class axis; -1: where the labels lack one */
-	int64_t rows; /* axis of the output that counts rows; -1: that which the graph computes */
+	int64_t count; /* of a loss that the graph computes: the output with its count; negative: see above */
+	int64_t axis; /* class axis of the output; -1: the axis that the labels lack */
+	int64_t rows; /* axis of the output that counts rows; -1: the axis that the graph tells */
 	int64_t axis_given,
-		rows_given; /* negative: --loss counts from the last axis, and messages do */
-	bool rows_known;    /* the axes of inputs that count rows are called batch, or given */
+		rows_given; /* axis and rows as --loss gives them, for messages; negative: counted from the last axis */
+	bool rows_known; /* the file or an option says which axes of inputs count rows */
 	double label_smoothing;
-	const char *class_weight; /* the constant state that holds them, f[classes]; NULL: none */
-	const char *settings;     /* the row's own options, "gamma=2 alpha=0.25"; NULL: defaults */
-	const char *
-		estimates_for; /* the optimizer that needs functions of role estimate; NULL: none */
+	/* name of the constant state with the class weights, f[classes]; NULL: no class weights */
+	const char *class_weight;
+	const char *settings; /* the loss's own options, "gamma=2 alpha=0.25"; NULL: defaults */
+	/* name of the optimizer that needs functions of role estimate; NULL: no optimizer does */
+	const char *estimates_for;
 } LossOptions;
-/* What a loss is made of: sum and count of the micro-batch, over values in @accumulate or @eval. */
+/* A loss while it is built: from values of @accumulate or @eval it makes the sum and the count of the micro-batch. */
 typedef struct {
 	Builder *b;
-	Value *output, *target, *weight; /* weight: [rows], 1 for a real row */
+	Value *output, *target, *weight; /* weight: [rows], 1 for a real row, 0 for padding */
 	const LossOptions *options;
-	const Tensor *class_weight; /* [classes]; NULL: none */
-	const void *settings;       /* the struct of the row's own options */
+	const Tensor *class_weight; /* [classes]; NULL: no class weights */
+	const void *settings;       /* struct of the loss's own options */
 	int class_axis;
-	BatchAxis rows;     /* of the output */
-	Value *sum, *count; /* f[]: out */
-	Value *correct;     /* f[]: hits, for accuracy; NULL where it makes no sense */
-	int64_t targets;    /* in a full micro-batch */
+	BatchAxis rows;     /* row axis of the output */
+	Value *sum, *count; /* out: f[], the sum of the loss's terms and of their weights */
+	Value *correct;     /* out: f[], correct predictions; NULL: the loss has no accuracy */
+	int64_t targets;    /* out: targets in a full micro-batch */
 } Loss;
 typedef enum { LOSS_TAKES_NUMBERS, LOSS_TAKES_LOGITS, LOSS_TAKES_LOG_PROBABILITIES } LossTakes;
 typedef struct {
 	const char *name, *doc;
-	LossTakes takes;    /* what is said where the output is something else */
-	bool class_targets; /* integer labels of one axis less; else as the output */
+	LossTakes takes; /* form of the output that the loss takes; another form gives a warning */
+	bool class_targets; /* targets are integer labels without the class axis; else they have the output's type */
 	void (*build)(Loss *l);
-	/* Options of its own, of --loss=NAME,OPTION=VALUE; as in PassRow. */
+	/* The loss's own options, of --loss=NAME,OPTION=VALUE; columns as in PassRow. */
 	const PassOption *options;
 	size_t options_size;
 	const void *defaults;
 } LossRow;
 extern const LossRow *const loss_table[];
-const LossRow *loss_find(const char *name); /* NULL: unknown */
-/* Does the output of this forward or inference function, or what it stores, depend on several rows of a micro-batch? */
+const LossRow *loss_find(const char *name); /* NULL: unknown name */
+/* Does the output of this forward or inference function depend on several rows of a micro-batch? stores: or does a
+ * value that it stores depend on rows? */
 bool loss_rows_mix(const Function *f, int64_t output, bool stores);
-/* Is the loss that the graph computes a mean over a number of targets that data decide and nobody says? Means of micro-batches
- * do not make the mean of a step. */
+/* Does the loss that the graph computes divide by a number that depends on the data and that is no known count? Then
+ * the mean over micro-batches is not the mean of the step. */
 bool loss_is_uneven(const Function *f, const LossOptions *o);
-/* A struct of the row's own options: its defaults, then the text; NULL after reporting. */
+/* Returns a struct of the row's own options: its defaults, changed by the text. NULL after reporting. */
 const void *loss_settings(const LossRow *row, const char *text, Arena *arena, Diag *diag);
 
 /* ---- statistics.c */
-/* f's stores of statistics become stores of pending states, which @update commits. */
+/* Makes f's stores of statistics stores of pending states, which @update commits. */
 void statistics_make_pending(Function *f, Arena *scratch);
 
 /* ---- autograd.c */
 typedef struct {
-	const char
-		*wrt; /* numbers of the inputs whose gradients @accumulate returns, "0 2"; NULL */
-	const char *
-		gradients; /* the type of the parameters' f32 gradients, "f32" or "bf16"; NULL: f32 */
-	bool skips_empty; /* a micro-batch whose count is 0 has no gradients, whatever 0/0 makes of them */
+	/* numbers of the inputs whose gradients @accumulate returns, "0 2"; NULL: no inputs */
+	const char *wrt;
+	/* type of gradients of parameters below f64: "f32" or "bf16"; NULL: "f32" */
+	const char *gradients;
+	bool skips_empty; /* a micro-batch with count 0 gets zero gradients, not those of 0/0 */
 } AutogradOptions;
-/* What all programs seed the backward with, made at first use. It is 1 where nothing changes it. */
+/* The state with which all programs seed the backward pass, made at first use. Its default is 1. */
 State *loss_scale_state(Module *m);
 
-/* ---- reached.c: by state id, is it a trained parameter on which the loss of some program depends? */
+/* ---- reached.c: by state id: is it a trained parameter on which the loss of some program depends? */
 bool *parameters_reached(Module *m, Arena *arena);
 
 /* ---- mixed.c */
 typedef struct {
-	const char *
-		to; /* "bf16", "f16": of products' operands and results; NULL or "f32": nothing changes */
-	const char *f32; /* GLOB of nodes that stay f32, by ONNX name, one a line; NULL: none */
-	const char
-		*master; /* "off": trained weights are of `to`, too; NULL or "on": they are f32 */
+	/* type of products' operands and results, "bf16" or "f16"; NULL or "f32": no change */
+	const char *to;
+	/* globs over ONNX names of nodes that stay f32, one per line; NULL: no such node */
+	const char *f32;
+	/* "off": trained weights have type `to`, too; NULL or "on": they are f32 */
+	const char *master;
 } MixedOptions;
 
 /* ---- inline.c */
 typedef struct {
-	bool final; /* calls with a custom gradient, too: autograd has run */
+	bool final; /* also inline calls with a custom gradient: autograd has run */
 } InlineOptions;
 
 /* ---- loss_scale.c */
-/* How the scale of the loss changes; interval 0: it stays `init`. */
+/* How the loss scale changes; interval 0: it stays `init`. */
 typedef struct {
 	double init, growth, backoff, least;
-	int64_t interval;   /* good steps until it grows */
-	int64_t restart;    /* good steps that count for the next time */
-	int64_t hysteresis; /* the overflow that makes it smaller */
-	bool consecutive;   /* of those in a row: a good step begins to count anew */
+	int64_t interval;   /* good steps until the scale grows */
+	int64_t restart;    /* good steps that already count towards the next growth */
+	int64_t hysteresis; /* number of the overflow that shrinks the scale */
+	bool consecutive;   /* only overflows in a row count: a good step starts the count anew */
 } LossScale;
 typedef struct {
 	const char *name, *doc;
@@ -180,127 +185,133 @@ typedef struct {
 extern const LossScaleRow *const loss_scale_table; /* ends with a zero row */
 /* "none", "torch", "torch,interval=5", "128"; false after reporting. */
 bool loss_scale_parse(const char *text, LossScale *out, Arena *arena, Diag *diag);
-/* The states of a scale and what they get, in @update. */
+/* The states of a loss scale, and their new values in @update. */
 typedef struct {
 	const LossScale *rule;
-	State *scale, *good, *hysteresis; /* the last two: NULL where the scale stays */
+	State *scale, *good, *hysteresis; /* good, hysteresis: NULL if the scale never changes */
 	Value *new_scale, *new_good, *new_hysteresis;
 } LossScaling;
 LossScaling loss_scale_open(Builder *b, const LossScale *rule);
-/* bool[]: no smaller scale is left for an overflow. */
+/* bool[]: could an overflow not lead to a smaller scale? */
 Value *loss_scale_is_least(Builder *b, const LossScaling *s);
-/* overflow: bool[], the gradients were not finite, the loss was; made: bool[], the update is made. Fills new_... */
+/* overflow: bool[], the loss is finite but the gradients are not. made: bool[], the update is made. Sets new_... */
 void loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made);
 
 /* ---- optimizer.c */
 typedef struct {
 	const char *name;       /* "adamw", "rmsprop,centered=true" */
-	const char *loss_scale; /* as loss_scale_parse takes it; NULL: none */
-	const char *
-		groups; /* other optimizers, as optimizer_group_parse takes them, one a line; NULL: none */
-	const char *moments;  /* their type, "f32" or "bf16"; NULL: that of the update */
-	const char *rounding; /* of weights and moments of 16 bits: "nearest", "stochastic" */
+	const char *loss_scale; /* text for loss_scale_parse; NULL: no loss scale */
+	/* other optimizers, as text for optimizer_group_parse, one per line; NULL: no other optimizers */
+	const char *groups;
+	const char *moments;  /* type of the moments, "f32" or "bf16"; NULL: type of the update */
+	const char *rounding; /* rounding of 16-bit weights and moments: "nearest", "stochastic" */
 } OptimizerOptions;
 enum {
-	MAX_MOMENTS = 4, /* states of an optimizer for each parameter */
-	MAX_NUMBERS = 2, /* and for all of them */
+	MAX_MOMENTS = 4, /* states of an optimizer per parameter */
+	MAX_NUMBERS = 2, /* states of an optimizer for all parameters */
 };
-/* One optimizer: its moments and the update of a parameter, all of f32, or of f64 in a program of it; elements in a row, where the
- * row does not say otherwise. */
+/* One update of one parameter, while it is built. All values are f32, or f64 in an f64 program. They are vectors of
+ * elements, unless the row says `whole` or has moment types. */
 typedef struct {
 	Builder *b;
-	const void *settings; /* the struct of the row's own options */
-	const double *fixed;  /* hyperparameters, by ScalarIndex; NULL: those of the program */
-	bool decays;          /* weight decay applies to the parameter */
-	int inputs_axis;      /* of a matrix, along which a product adds up; -1: not known */
-	Value *param, *grad;  /* grad is scaled and clipped */
-	Value *moment[MAX_MOMENTS];  /* NULL: there is none */
-	Value *numbers[MAX_NUMBERS]; /* f64[]: what all parameters have in common */
-	Value *count;    /* f64[]: targets of the step, in `refresh` those of the estimate */
-	Value *t;        /* f64[]: the number of this update, from 1 */
-	Value *lr;       /* f64[], times the parameter's lr_scale */
-	Value *group_lr; /* f64[], without */
-	Value *decay;    /* f64[]: weight decay; 0 where it does not apply */
-	Value *new_param, *new_moment[MAX_MOMENTS], *new_numbers[MAX_NUMBERS]; /* out */
+	const void *settings; /* struct of the optimizer's own options */
+	const double
+		*fixed;  /* hyperparameters by ScalarIndex; NULL: the program's hyperparameters */
+	bool decays;     /* does weight decay apply to the parameter? */
+	int inputs_axis; /* of a matrix: axis over which a product sums; -1: not known */
+	Value *param, *grad;         /* grad is already scaled and clipped */
+	Value *moment[MAX_MOMENTS];  /* NULL: no such moment */
+	Value *numbers[MAX_NUMBERS]; /* f64[]: numbers that all parameters share */
+	Value *count;    /* f64[]: targets of the step; in `refresh`, targets of the estimate */
+	Value *t;        /* f64[]: number of this update, from 1 */
+	Value *lr;       /* f64[]: learning rate times the parameter's lr_scale */
+	Value *group_lr; /* f64[]: learning rate without lr_scale */
+	Value *decay;    /* f64[]: weight decay; 0 if it does not apply */
+	/* out: the new contents; what stays NULL does not change */
+	Value *new_param, *new_moment[MAX_MOMENTS], *new_numbers[MAX_NUMBERS];
 } Update;
 typedef struct {
 	const char *name, *doc;
-	const char *defaults; /* of hyperparameters, "lr=0.001 beta1=0.9 ...": PyTorch's */
+	const char *defaults; /* default hyperparameters, "lr=0.001 beta1=0.9 ...", as in PyTorch */
 	const char *moments[MAX_MOMENTS];
-	/* Moments that these settings do without, as bits; NULL: none. */
+	/* Returns the moments, as bits, that are not needed with these settings. Column NULL: all are needed. */
 	unsigned (*without)(const void *settings);
-	/* Of a parameter with that type, one of the update; what this gives is its own, whatever its elements, and NULL where there
-	 * is none. Column NULL: the parameter's type. */
+	/* Type of moment i, given the parameter's type in the update. Returns NULL if the parameter has no such
+	 * moment. Column NULL: moments have the parameter's type. */
 	Type (*moment_type)(Module *m, const void *settings, Type param, int moment);
-	unsigned starts_as_parameter; /* moments that begin as the parameter, as bits */
-	/* The moment that @accumulate reads in the parameter's place, as a bit; 0: the parameter. */
+	unsigned starts_as_parameter; /* moments that begin as a copy of the parameter, as bits */
+	/* The moment that @accumulate reads instead of the parameter, as a bit; 0: it reads the parameter. */
 	unsigned gradient_at;
-	bool whole; /* takes parameters and gradients in their shape */
-	/* Is the parameter one for it? Others get the optimizer with settings that `fallback` says, "adamw,lr=0.001". NULL: all are. */
+	bool whole; /* parameters and gradients keep their shapes; else they are vectors */
+	/* May the optimizer update the parameter? If not, the parameter gets the optimizer that `fallback` returns,
+	 * as text: "adamw,lr=0.001". Column NULL: it updates all parameters. */
 	bool (*takes)(const Module *m, const State *param);
 	const char *(*fallback)(const void *settings, Arena *arena);
 	struct {
 		const char *name;
 		double first;
-	} numbers[MAX_NUMBERS]; /* states for all parameters, f64[]; name NULL: none */
+	} numbers[MAX_NUMBERS]; /* states for all parameters, f64[]; name NULL: no such state */
 	void (*update)(Update *u);
-	/* For optimizers that estimate something by labels drawn from the model: after how many steps they do, and what becomes of
-	 * moments and numbers then, by the estimate's mean gradients; what is left unset stays. NULL: they do not. */
+	/* For optimizers that estimate something from labels drawn from the model. every: steps from one estimate to
+	 * the next. refresh: sets moments and numbers from the estimate's mean gradients; fields left unset do not
+	 * change. NULL: no estimates. */
 	int64_t (*every)(const void *settings);
 	void (*refresh)(Update *u);
-	/* Of --optimizer=NAME,KEY=VALUE; as in PassRow. */
+	/* The optimizer's own options, of --optimizer=NAME,KEY=VALUE; columns as in PassRow. */
 	const PassOption *options;
 	size_t options_size;
-	const void *settings; /* their defaults */
+	const void *settings; /* struct of default options */
 } OptimizerRow;
 extern const OptimizerRow *const optimizer_table[];
-const OptimizerRow *optimizer_find(const char *name); /* NULL: unknown */
+const OptimizerRow *optimizer_find(const char *name); /* NULL: unknown name */
 /* An optimizer with settings. */
 typedef struct {
 	const OptimizerRow *row;
 	const void *settings;
-	const char *
-		name; /* with what else than the values of hyperparameters was set: what a checkpoint must have in common */
-	const char *defaults; /* as in the row, with what was set */
+	/* name with all settings but values of hyperparameters: a checkpoint must have the same */
+	const char *name;
+	const char *defaults; /* the row's default hyperparameters, changed by the settings */
 } OptimizerChoice;
-/* "NAME" or "NAME,KEY=VALUE,...": keys are the row's options and its hyperparameters, whose defaults they change. NULL: adamw. False
- * after reporting. */
+/* Parses "NAME" or "NAME,KEY=VALUE,...". Keys are the row's own options and its hyperparameters, whose defaults
+ * change. text NULL: adamw. False after reporting. */
 bool optimizer_parse(const char *text, OptimizerChoice *out, Arena *arena, Diag *diag);
-/* The optimizer of some parameters. */
+/* The optimizer of a group of parameters. */
 typedef struct {
-	const char *glob; /* over their names; NULL: all */
+	const char *glob; /* glob over names of parameters; NULL: all parameters */
 	OptimizerChoice choice;
-	bool is_fixed; /* its hyperparameters are these, its learning rate follows the schedule; else those of the program */
+	/* hyperparameters are `fixed`, and the learning rate follows the schedule; else they are the program's */
+	bool is_fixed;
 	double fixed[N_SCALARS];
 } OptimizerGroup;
-/* After how many steps the optimizers estimate something; 0: they do not. Reports what does not parse. */
+/* Steps from one estimate of the optimizers to the next; 0: no estimates. Reports text that does not parse. */
 int64_t optimizer_every(const OptimizerOptions *o, Arena *arena, Diag *diag);
 /* "GLOB=NAME,KEY=VALUE"; false after reporting. */
 bool optimizer_group_parse(const char *text, OptimizerGroup *out, Arena *arena, Diag *diag);
-/* What rows build with: a number of the scalar block, f64[] or u64[]; and an f64[] repeated to the type of `param`. */
+/* For rows of optimizers: a hyperparameter, f64[] or u64[]; and a scalar f64[] repeated to the type of `param`. */
 Value *update_scalar(Update *u, ScalarIndex index);
 Value *update_spread(Update *u, Value *scalar);
 Value *update_number(Update *u, double x); /* f64[] */
-/* x f64[], or a number, times v of the type of `param`. */
+/* x, an f64[] or a number, times v, which has the type of `param`. */
 Value *update_times(Update *u, Value *x, Value *v);
 Value *update_scaled(Update *u, double x, Value *v);
 /* grad + decay param: weight decay as in PyTorch's Adam */
 Value *update_decayed(Update *u);
 /* param (1 - lr decay): decoupled weight decay, as AdamW's */
 Value *update_shrunk(Update *u);
-/* m + (1 - beta)(x - m): torch's lerp, other bits than the average's */
+/* m + (1 - beta)(x - m): torch's lerp; its rounding differs from update_average's */
 Value *update_lerp(Update *u, Value *beta, Value *m, Value *x);
 /* beta m + (1 - beta) x */
 Value *update_average(Update *u, Value *beta, Value *m, Value *x);
-/* 1 - beta^t, f64[]: what a moment that began at 0 is divided by. */
+/* 1 - beta^t, f64[]: the divisor of a moment that began at 0. */
 Value *update_bias_correction(Update *u, ScalarIndex beta);
 
 /* ---- units.c */
 typedef struct {
-	int64_t unit_bytes; /* a block of the model that has more is a unit of its own */
+	/* most bytes of parameters in a unit of several layer blocks; a larger block is a unit of its own */
+	int64_t unit_bytes;
 } UnitsOptions;
 
-/* ---- row_check.c: name every column that a row lacks or has wrong; true when there are none. */
+/* ---- row_check.c: reports every column that a row lacks or has wrong. Returns true if there is no fault. */
 bool optimizer_row_check(const OptimizerRow *row, Diag *diag);
 bool loss_row_check(const LossRow *row, Diag *diag);
 bool pass_row_check(const PassRow *row, Diag *diag);

@@ -1,4 +1,5 @@
-/* Which trained parameters some program's loss depends on, before autograd says so: found by differentiating copies of the programs. */
+/* Finds, before autograd runs, the trained parameters on which some program's loss depends. It differentiates copies
+ * of the programs. */
 #include "passes/pass.h"
 
 static void
@@ -20,7 +21,7 @@ mark_reached(Function *f, Arena *arena, bool *reached)
 	Value *sum = store ? node_operand(store, 0) : NULL;
 	Value **out = NEW_ARRAY(arena, Value *, wanted.n + 1);
 	GradSeed seed = {sum, sum ? b_splat(&b, sum->type, 1) : NULL};
-	/* What has no derivative is reported by autograd. */
+	/* autograd reports ops without a gradient. */
 	bool built = sum && gradient_build(&b, 1, &seed, wanted.n, wanted.at, out, NULL);
 	for (int i = 0; i < params.n; i++)
 		reached[params.at[i]->id] |= !built || out[i];
@@ -32,7 +33,8 @@ parameters_reached(Module *m, Arena *arena)
 	bool *reached = NEW_ARRAY(arena, bool, m->states.n + 1);
 	Function *f;
 
-	if (!module_program(m, FUNCTION_ACCUMULATE, 0)) /* no loss yet: any may be */
+	if (!module_program(m, FUNCTION_ACCUMULATE,
+	                    0)) /* no loss yet: every trained parameter counts */
 		for (int i = 0; i < m->states.n; i++)
 			reached[i] = m->states.at[i]->kind == STATE_PARAMETER &&
 			             m->states.at[i]->trainable;

@@ -1,10 +1,10 @@
-/* What rows of losses, optimizers and passes must have. Each message names the row and the column. A row's function is
- * run once on small values, so that what it forgets to set is said before anything reads it. */
+/* Checks rows of losses, optimizers and passes. Each message names the row and the column. The row's function is run
+ * once on small values, so that a result that it forgets to set is reported before anything reads it. */
 #include "passes/pass.h"
 
 #include <string.h>
 
-/* Options of passes and of losses. */
+/* Checks options of passes and of losses. */
 static void
 check_options(RowCheck *c, const PassOption *options, size_t size, const void *defaults)
 {
@@ -19,7 +19,7 @@ check_options(RowCheck *c, const PassOption *options, size_t size, const void *d
 		if (!o->help || !*o->help)
 			row_error(c, "options", "lacks the help of %s", o->name);
 		if (size && o->offset + sizes[o->kind] > size)
-			row_error(c, "options", "has %s behind the %zu bytes of options_size",
+			row_error(c, "options", "has %s beyond the %zu bytes of options_size",
 			          o->name, size);
 	}
 }
@@ -72,7 +72,8 @@ has_default(const OptimizerRow *row, int scalar)
 	return false;
 }
 
-/* What update sets, of parameters of that type; optimizers may keep moments of few elements otherwise than of many. */
+/* Checks what update sets, for parameters of that type. Optimizers may store moments of few elements in another way
+ * than moments of many. */
 enum { FEW = 4, MANY = 1 << 13 };
 static void
 check_update(RowCheck *c, const OptimizerRow *row, DType dtype, int64_t rows)
@@ -196,7 +197,7 @@ check_build(RowCheck *c, const LossRow *row)
 	module_free(m);
 }
 
-/* Words that --loss has for every kind. */
+/* Options that --loss has for every kind. */
 static const char *const loss_words[] = {"target", "axis", "count", "rows"};
 
 bool

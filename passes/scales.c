@@ -1,4 +1,4 @@
-/* Scales of codes that are parameters: --scale-learning trains them, `straight_through` passes them a gradient. */
+/* Scales of codes that are parameters: --scale-learning trains them, and `straight_through` gives them a gradient. */
 #include "passes/pass.h"
 
 static State *
@@ -20,7 +20,7 @@ scale_parameter(Value *root)
 	return s;
 }
 
-/* One of a bias, whose codes have 32 bits, is the product of two others. */
+/* The scale of a bias, whose codes have 32 bits, is the product of two other scales. */
 Value *
 scale_of_codes(const Node *n)
 {
@@ -33,7 +33,7 @@ scale_of_codes(const Node *n)
 	return scale_parameter(root) ? root : NULL;
 }
 
-/* What is added to a scale may be anything. */
+/* If the scale is a sum, the parameter may hold any number. */
 static bool
 is_below_least(const State *s, const Value *scale)
 {

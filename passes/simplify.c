@@ -1,13 +1,13 @@
-/* fold, algebra, cse and dce in one walk each: constants are computed, rows' identities applied, equal
- * nodes merged, unread ones dropped. Keeps: values bit for bit, up to what a row's `simplify` says.
- * Linear: each function is walked forward once with a table of what was seen, and backward once. */
+/* Fold, algebra, cse and dce in one walk each: constants are computed, identities of rows applied, equal nodes
+ * merged, unread nodes dropped. Keeps: values bit for bit, up to what a row's `simplify` says. Linear: each function
+ * is walked forward once with a table of seen nodes, and backward once. */
 #include "passes/pass.h"
 
 #include <string.h>
 
 enum { FOLD_BYTES = 65536, ALGEBRA_ROUNDS = 8 };
 
-/* Folding may not make data larger than what it replaces, nor above FOLD_BYTES. */
+/* Folding must not enlarge data, nor make more than FOLD_BYTES. */
 static bool
 worth_folding(const Node *n)
 {
@@ -39,7 +39,7 @@ fold(Pass *p, Module *m, Node *n)
 	return true;
 }
 
-/* Elementwise over splats is a splat: computed on one element, whatever the size. */
+/* An elementwise op over splats is a splat: one element is computed, whatever the size. */
 static bool
 fold_splats(Pass *p, Module *m, Node *n)
 {
@@ -84,7 +84,7 @@ rewrite(Pass *p, Module *m, Node *n)
 }
 
 /* ---- cse */
-/* Operand i, those of a commutative op in the order of their ids: x + y and y + x are twins. */
+/* Operand i. Operands of a commutative op come in the order of their ids, so that x + y equals y + x. */
 static Value *
 ordered_operand(const Node *n, int i)
 {
@@ -186,6 +186,6 @@ const PassRow pass_simplify = {
 	.name = "simplify",
 	.help = "fold constants, apply identities, merge equal nodes, drop unread ones",
 	.takes = STAGE_ANY,
-	.until = STAGE_TRAIN, /* it would merge the copies of rematerialize with what they copy */
+	.until = STAGE_TRAIN, /* later it would merge rematerialize's copies with their originals */
 	.leaves = STAGE_ANY,
 	.run = run_simplify};

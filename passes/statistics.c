@@ -1,14 +1,15 @@
-/* Running statistics change when a step is applied, as parameters do. @forward stores them in every micro-batch; in
- * @accumulate a step makes them in a pending state instead:
+/* Running statistics change when a step's update is made, as parameters do. @forward stores them in every
+ * micro-batch. In @accumulate their new values go to pending states instead:
  *
  *	store next(@mean, x) {state = @mean}   =   store next(@mean, x) {state = @pending.mean} when first
  *	                                           store next(@pending.mean, x) {state = @pending.mean} when later
  *
- * @update commits what is pending. What a later micro-batch computes stands on the statistics that the step began with, as its results do:
- * pending ones come in the place of the statistic itself and of those that it and they make together, as the two ends of a range. So x of
- * the second line is that of the first, even where it hangs on other statistics.
+ * @update commits the pending values. In a later micro-batch only the statistic's own old value is replaced by its
+ * pending value. x is still computed from the statistics with which the step began, even if x depends on other
+ * statistics. Statistics that are computed from each other, such as the two ends of a range, form a group: all of
+ * them are replaced together.
  *
- * Keeps: the micro-batches' results. Nodes times statistics / 64, and statistics squared. */
+ * Keeps: the micro-batches' results. Takes nodes times statistics / 64, and statistics squared. */
 #include "passes/pass.h"
 
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 typedef struct {
 	Node *store;
 	State *statistic;
-	Value *old; /* its content; NULL: nobody reads it */
+	Value *old; /* its old content; NULL: nobody reads it */
 	bool done;
 } Statistic;
 
@@ -24,14 +25,14 @@ typedef struct {
 	Function *f;
 	Arena *arena;
 	VEC(Statistic) list;
-	uint64_t *
-		bits; /* by value id, `words` each: the statistics on whose old content it depends */
+	/* by value id, `words` each: the statistics on whose old content the value depends */
+	uint64_t *bits;
 	size_t words;
 	uint32_t n_values;
-	int *place; /* by node id: where it stands in the function */
-	/* Of the group at hand: */
+	int *place; /* by node id: its place in the function */
+	/* For the current group: */
 	bool *seen;    /* by node id */
-	Value **later; /* by value id: what later micro-batches have in its place; NULL: the same */
+	Value **later; /* by value id: the value in later micro-batches; NULL: the same */
 } Pending;
 
 static State *
@@ -56,7 +57,7 @@ pending_state(Module *m, State *statistic)
 	return s;
 }
 
-/* ---- what depends on what */
+/* ---- dependences */
 static uint64_t *
 bits_of(const Pending *p, const Value *v)
 {
@@ -111,7 +112,7 @@ next_content(const Pending *p, int statistic)
 	return node_operand(p->list.at[statistic].store, 0);
 }
 
-/* Is each of the two made of the other, or are they one? */
+/* Is each of the two statistics computed from the other, or are they one? */
 static bool
 is_made_together(const Pending *p, int a, int b)
 {
@@ -151,7 +152,7 @@ compare_places(const void *a, const void *b)
 	return ((const Placed *)a)->place - ((const Placed *)b)->place;
 }
 
-/* What leads from the old content of a group's statistics to their next, in the function's order. */
+/* The nodes on the ways from the old contents of a group's statistics to their new ones, in the function's order. */
 static Nodes
 nodes_between(Pending *p, const uint64_t *group)
 {
@@ -168,7 +169,7 @@ nodes_between(Pending *p, const uint64_t *group)
 	return found;
 }
 
-/* n over what later micro-batches read. */
+/* Copies n, for later micro-batches. */
 static void
 clone_for_later(Pending *p, Node *n)
 {
@@ -201,7 +202,7 @@ store_pending(Pending *p, const Statistic *s)
 	b_store_step(&b, pending_state(b.m, s->statistic), first, later ? later : first);
 }
 
-/* The statistics that `first` and others make together, and that are in no group yet. */
+/* Makes a group pending: `first` and the statistics that are computed from each other with it. */
 static void
 make_group_pending(Pending *p, int first)
 {

@@ -1,24 +1,25 @@
-/* Codes through which a gradient must flow become floats that hold the same integers. Straight through: the rounding counts as the
- * identity (Bengio et al. 2013, arXiv:1308.3432). For example, where @w is trained and a file quantizes and dequantizes it:
+/* Replaces codes through which a gradient must flow by floats that hold the same integers. Straight through: the
+ * rounding counts as the identity (Bengio et al. 2013, arXiv:1308.3432). For example, if @w is trained, and a file
+ * quantizes and dequantizes it:
  *
  *	%1 = quantize @w, %s {to = s8} : s8[8,8]
  *	%2 = cast %1 {to = f32}                   ->    %3 = fake_quantize @w, %s {to = s8} : f32[8,8]
  *	%3 = mul %2, %s
  *
- * Other ways from codes to floats, as through a maximum of windows or a product of codes, are walked with floats in place of the
- * codes:
+ * On other ways from codes to floats, such as through a maximum of windows or a product of codes, nodes get floats
+ * instead of codes:
  *
  *	%1 = quantize %x, %s, %z {to = u8}              %r = div %x, %s
  *	%2 = pool %1 {kind = max}                 ->    %1 = add (fake_quantize %r, 1, %z {to = u8}), %z
  *	%3 = cast %2 {to = f32}                         %3 = pool %1 {kind = max}
  *
- * Scales that are trained (`trainable` says which): learning = lsq (Esser et al. 2019, arXiv:1902.08153) or torch, which
- * differ in what counts as inside the range. Their gradient is multiplied, with N the elements that share a scale (of an activation,
- * those of one row) and Q the largest code: scale_grad = lsq by 1 / sqrt(N Q), inv_n by 1 / N, none by 1. A learned scale is read as
- * 2^-23 at least.
+ * Trained scales (`trainable` says which) get a gradient. learning = lsq (Esser et al. 2019, arXiv:1902.08153) and
+ * torch differ in what counts as inside of the range. The gradient is multiplied by a factor: scale_grad = lsq: 1 /
+ * sqrt(N Q), inv_n: 1 / N, none: 1. N is the number of elements that share a scale (for an activation: elements of
+ * one row), Q the largest code. A learned scale below 2^-23 is read as 2^-23.
  *
- * Keeps: values bit for bit; but sums of products of codes, exact in s32, are rounded to f32 from 2^24 on. Codes that no float is
- * made of stay integers. Linear. */
+ * Keeps: values bit for bit, with one exception: sums of products of codes, exact in s32, are rounded to f32 from
+ * 2^24 on. Codes from which no float is computed stay integers. Linear. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -31,10 +32,10 @@ typedef struct {
 	IntMap *floats;     /* by id of a value of codes: the floats that hold them */
 	IntMap *quantizers; /* by id of such floats: the node that made the codes */
 	IntMap *learned;    /* ids of the values that are learned scales */
-	IntMap *holding;    /* by id of a value of floats that hold codes: 1 + the codes' DType */
+	IntMap *holding;    /* by id of a value of floats that hold codes: 1 + DType of the codes */
 } Through;
 
-/* What becomes of integers may become of floats; `wraps`: results may leave the operands' range. */
+/* Ops that work on floats as they do on integers. wraps: results may leave the operands' range. */
 static const struct {
 	OpKind op;
 	bool wraps;
@@ -87,7 +88,8 @@ is_word(const char *text, const char *word)
 	return text && strcmp(text, word) == 0;
 }
 
-/* max(scale, 2^-23) in place of a scale that is trained. The gradient passes below it, too: a step that went too far is taken back. */
+/* Puts max(scale, 2^-23) in place of a trained scale. The gradient passes below 2^-23, too, so that a step that went
+ * too far can be taken back. */
 static void
 bound_scale(Through *t, Value *scale)
 {
@@ -96,7 +98,7 @@ bound_scale(Through *t, Value *scale)
 	Value *least = b_splat(&b, scale->type, LEAST_SCALE);
 	Value *below = b_binary(&b, OP_lt, scale, least);
 	Value *here = b_unary(&b, OP_stop_gradient, scale);
-	Value *none = b_binary(&b, OP_sub, scale, here); /* 0, whose gradient is scale's */
+	Value *none = b_binary(&b, OP_sub, scale, here); /* 0, with the gradient of scale */
 	Value *kept = b_select(&b, below, b_binary(&b, OP_add, least, none), scale);
 
 	value_replace_uses(scale, kept);
@@ -118,7 +120,7 @@ bound_scales(Through *t)
 	}
 }
 
-/* Rows of the function's first input. */
+/* The number of rows of the function's first input. */
 static int64_t
 rows_of(const Function *f)
 {
@@ -143,7 +145,7 @@ scale_grad(const Through *t, DType to, Value *x, int64_t n_scales)
 }
 
 /* ---- quantize */
-/* scale: of x's elements, which `operands` may have in other units. */
+/* scale: the scale of x's elements; `operands` may have the scale 1 instead, and x divided by scale. */
 static Value *
 fake_quantize(const Through *t, Builder *b, const QuantizeAttr *a, Value *x, Value *scale,
               Value *operands[3])
@@ -167,7 +169,7 @@ open_quantize(Through *t, Node *n)
 	Value *x = node_operand(n, QUANTIZE_X), *scale = node_operand(n, QUANTIZE_SCALE);
 	Value *zero = operand_or_null(n, QUANTIZE_ZERO), *one = b_splat(&b, x->type, 1);
 
-	/* by a scale of 0 all numbers become 0, whatever the code */
+	/* With a scale of 0 all numbers become 0, whatever the code is. */
 	Value *is_none = b_binary(&b, OP_eq, scale, b_splat(&b, x->type, 0));
 	Value *by = b_select(&b, is_none, one, scale);
 	Value *ratio = a->division == DIVISION_EXACT
@@ -181,7 +183,8 @@ open_quantize(Through *t, Node *n)
 	intmap_put(t->quantizers, code->id, (uint64_t)(uintptr_t)n);
 }
 
-/* n is (code - zero) scale, with the scale and zero that the codes were made with: one fake_quantize. */
+/* Is n (code - zero) scale, with the scale and zero from which the codes were made? Then n becomes one
+ * fake_quantize. */
 static bool
 close_quantize(Through *t, Node *n)
 {
@@ -218,7 +221,7 @@ is_integer(const Value *v)
 	return class == CLASS_SIGNED || class == CLASS_UNSIGNED;
 }
 
-/* May integers of type `from` all be of type `to`? */
+/* Does type `to` hold all integers of type `from`? */
 static bool
 holds(DType to, DType from)
 {
@@ -259,7 +262,7 @@ may_follow(const Node *n)
 	return false;
 }
 
-/* n of floats in place of codes; other integers of its operands' type become floats, too. */
+/* Builds n with floats instead of codes. Other integers of the codes' type become floats, too. */
 static void
 follow(Through *t, Node *n, DType type, DType as)
 {
@@ -275,7 +278,7 @@ follow(Through *t, Node *n, DType type, DType as)
 	set_floats(t, node_result(n, 0), b_retyped(&b, n, operands));
 }
 
-/* Floats that hold codes may be moved as such, and become codes again: a maximum of windows is one of floats. */
+/* Floats that hold codes may be moved, and become codes again. For example, a maximum of windows works on floats. */
 static void
 follow_floats(Through *t, Node *n)
 {
@@ -354,9 +357,9 @@ run_straight_through(Pass *p, Module *m)
 }
 
 static const PassOption straight_through_options[] = {
-	{"learning", "how scales that are trained get a gradient: lsq, torch", OPTION_STRING,
+	{"learning", "gradient of trained scales: lsq, torch", OPTION_STRING,
          offsetof(StraightThroughOptions, learning)},
-	{"scale_grad", "what a scale's gradient is multiplied by: lsq, inv_n, none", OPTION_STRING,
+	{"scale_grad", "factor of a scale's gradient: lsq, inv_n, none", OPTION_STRING,
          offsetof(StraightThroughOptions, scale_grad)},
 	{0}};
 const PassRow pass_straight_through = {.name = "straight_through",

@@ -1,5 +1,5 @@
-/* Who is trained, decays, learns how fast and starts from what: --train, --freeze, --decay, --no-decay,
- * --lr-scale, --init, as rules in order; later ones win. A frozen parameter becomes a constant. */
+/* Decides which parameters are trained and decay, how fast they learn, and how they begin: --train, --freeze, --decay,
+ * --no-decay, --lr-scale, --init, as rules in order. Later rules win. A frozen parameter becomes a constant. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ typedef struct {
 	const char *verb, *glob, *value; /* "lr-scale", "h.*", "0.1" */
 } Rule;
 
-/* Whether a tensor of that type can hold the number. */
+/* Can a tensor of that type hold the number? */
 static bool
 fits(DType d, double x)
 {
@@ -53,8 +53,8 @@ apply_init(const Rule *r, State *s)
 	return true;
 }
 
-/* A weight with an adapter stays what it is: else --export-adapter would lack a part of what was trained. Its numbers are the file's
- * where codes, or the adapter's first numbers, were made of them. */
+/* A weight with an adapter must not be trained: else --export-adapter would lack a part of the training. It must keep
+ * the file's numbers if codes, or the adapter's first numbers, were made from them. */
 static bool
 check_adapter(const Rule *r, const Module *m, const State *s)
 {
@@ -64,8 +64,9 @@ check_adapter(const Rule *r, const Module *m, const State *s)
 
 	if (!a || (a->weight != s && !(begins && a->pissa)) || (!trains && !(begins && is_made)))
 		return true;
-	diag_error(r->p->diag, EXIT_USAGE, "--%s=%s: \"%s\" has an adapter (%s): one of them",
-	           r->verb, r->glob, s->name, s->why);
+	diag_error(r->p->diag, EXIT_USAGE,
+	           "--%s=%s: \"%s\" has an adapter (%s): choose one of the two options", r->verb,
+	           r->glob, s->name, s->why);
 	return false;
 }
 
@@ -91,7 +92,7 @@ apply_rule(const Rule *r, State *s)
 	return true;
 }
 
-/* A rule that fits nothing is a typing error. */
+/* A rule that fits no parameter is a typing error. */
 static bool
 apply_everywhere(const Rule *r, Module *m)
 {
@@ -110,7 +111,7 @@ apply_everywhere(const Rule *r, Module *m)
 		if (s->why)
 			s->why = arena_strdup(m->arena, s->why);
 	}
-	/* A group may consist of constants: there is nothing to freeze. */
+	/* All states of a group may be constants: then there is nothing to freeze. */
 	if (n == 0 && *r->glob == '@' && strcmp(r->verb, "freeze") == 0)
 		return ok;
 	if (n == 0) {
@@ -132,7 +133,7 @@ has_value(const Rule *r)
 	return !needs || *r->value;
 }
 
-/* One rule a line: VERB GLOB, or VERB GLOB=VALUE. */
+/* The option has one rule per line: VERB GLOB, or VERB GLOB=VALUE. */
 static bool
 run_trainable(Pass *p, Module *m)
 {
@@ -146,7 +147,7 @@ run_trainable(Pass *p, Module *m)
 			"--scale-learning: the model holds no scale of codes that may be learned");
 		diag_hint(
 			p->diag,
-			"those of codes of 32 bits or of floats, computed ones and those of 0 may not; `gradc quantize` makes a model that holds some");
+			"scales of 32-bit codes, scales of floats, computed scales and scales of 0 cannot be learned; `gradc quantize` makes a model with scales");
 	}
 	for (char *line = strtok_r(rules, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		Rule r = {.p = p, .verb = line, .value = ""};

@@ -147,7 +147,7 @@ def test_a_pass_that_fails_leaves_a_reproducer(run, models, tmp_path, name):
 
 @pytest.mark.parametrize("passes, message", [
     ("inline{final=banana}", "pass inline: final=banana is not true or false"),
-    ("inline{final=true", "pass inline: no `}` behind option final"),
+    ("inline{final=true", "pass inline: no `}` after option final"),
     ("inline{final=true}simplify", "passes: `simplify` where a comma must be"),
     ("inline,,simplify", "unknown pass ``"),
     ("lower{cores=wide}", "cores=wide is not a number"),

@@ -1,5 +1,5 @@
-/* Builds loop IR. If an equal pure statement was made in a block that is still open, its scalar is used again, so emitters
- * may ask for the same element as often as they like. */
+/* Builds loop IR. If an equal pure statement was made in a block that is still open, its scalar is used again, so
+ * emitters may ask for the same element as often as they like. */
 #include "ir/loop/loop.h"
 
 #include <assert.h>
@@ -162,8 +162,8 @@ lb_number(LoopBuilder *lb, DType type, double value)
 	return dtype_is_float(type) ? lb_float(lb, type, value) : lb_int(lb, type, (int64_t)value);
 }
 
-/* Converts x as memory of the storage type would (s8 wraps, f16 rounds). The result is in the compute type; `i` holds the
- * storage type. */
+/* Converts x as memory of the storage type would (s8 wraps, f16 rounds). The result is in the compute type; `i` holds
+ * the storage type. */
 LoopValue
 lb_cast(LoopBuilder *lb, DType type, LoopValue x)
 {

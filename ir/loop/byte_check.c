@@ -1,6 +1,6 @@
-/* A check of elements smaller than a byte. A store changes a whole byte, so parts that run at the same time must never change
- * the same byte. A parallel loop promises that its parts store different elements; this check adds that they store
- * different bytes. */
+/* A check of elements smaller than a byte. A store changes a whole byte, so parts that run at the same time must
+ * never change the same byte. A parallel loop promises that its parts store different elements; this check adds that
+ * they store different bytes. */
 #include "ir/loop/loop.h"
 
 typedef struct {
@@ -44,8 +44,8 @@ least_step(const Bytes *b, const Affine *place)
 	return least;
 }
 
-/* Does each part store within its own run of `step` elements, where step is the least step of a part's variable? Other parts
- * then store at a multiple of step away. */
+/* Does each part store within its own run of `step` elements, where step is the least step of a part's variable?
+ * Other parts then store at a multiple of step away. */
 static bool
 in_own_run(const Bytes *b, const Affine *place, int64_t per_byte)
 {
@@ -77,8 +77,9 @@ term_of(const Affine *place, int64_t coefficient)
 	return NULL;
 }
 
-/* Do the loops of one part count through whole bytes, element by element? Then the place is 1 * v + n * w + .., v < n, up to a
- * multiple of a byte, and all other terms move by bytes. A condition inside these loops might leave elements out. */
+/* Do the loops of one part count through whole bytes, element by element? Then the place is 1 * v + n * w + .., v <
+ * n, up to a multiple of a byte, and all other terms move by bytes. A condition inside these loops might leave
+ * elements out. */
 static bool
 fills_bytes(const Bytes *b, const Affine *place, int64_t per_byte)
 {

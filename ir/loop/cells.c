@@ -1,5 +1,6 @@
-/* Arithmetic, loads, stores and casts of the loop IR's interpreter, on one number. Loads, stores and casts use the table of
- * conversions (base/numbers/dtype.c), not the code that printers use: so they test the printers' conversions. */
+/* Arithmetic, loads, stores and casts of the loop IR's interpreter, on one number. Loads, stores and casts use the
+ * table of conversions (base/numbers/dtype.c), not the code that printers use: so they test the printers'
+ * conversions. */
 #include "ir/loop/interp.h"
 
 #include <math.h>

@@ -77,9 +77,9 @@ check_terms(Check *c, const Affine *place)
 	return true;
 }
 
-/* A place made of loop variables alone must be proven to lie inside the buffer, with the `more` elements after it. A place with
- * computed scalars was clamped by its emitter, and a place under a mask is touched only inside: the interpreter checks both
- * when it runs them. */
+/* A place made of loop variables alone must be proven to lie inside the buffer, with the `more` elements after it. A
+ * place with computed scalars was clamped by its emitter, and a place under a mask is touched only inside: the
+ * interpreter checks both when it runs them. */
 static void
 check_range(Check *c, int buffer, const Affine *place, int64_t more, bool masked)
 {
@@ -332,8 +332,8 @@ check_row(Check *c, const LoopStatement *s, const Accumulator *a)
 		       dtype_info[a->type].name, from->name);
 }
 
-/* The accumulators of a vector loop state their number of lanes, which is the same for all of them. Accumulators of a team loop
- * state the members; accumulators of other loops work in order. */
+/* The accumulators of a vector loop state their number of lanes, which is the same for all of them. Accumulators of a
+ * team loop state the members; accumulators of other loops work in order. */
 static void
 check_partials(Check *c, const LoopStatement *s, const Accumulator *a)
 {

@@ -1,16 +1,17 @@
-/* Moves loads and arithmetic out of loops. A load moves before a loop if every iteration loads from the same place of an
- * input. A value made of such loads moves with them, if nothing else that it reads changes in the loop:
+/* Moves loads and arithmetic out of loops. A load moves before a loop if every iteration loads from the same place of
+ * an input. A value made of such loads moves with them, if nothing else that it reads changes in the loop:
  *
- * 	for v3 < 8 {                       v4 = load x1[v0] : f32
- * 	  v4 = load x1[v0] : f32           v5 = div v1, v4 : f32
- * 	  v5 = div v1, v4 : f32            for v3 < 8 {
- * 	  store y0[8*v0 + v3] = v5           store y0[8*v0 + v3] = v5
+ *	for v3 < 8 {                       v4 = load x1[v0] : f32
+ *	  v4 = load x1[v0] : f32           v5 = div v1, v4 : f32
+ *	  v5 = div v1, v4 : f32            for v3 < 8 {
+ *	  store y0[8*v0 + v3] = v5           store y0[8*v0 + v3] = v5
  *
- * A C compiler does not know that the store leaves x1 alone. Here it is known: a result may share memory with an operand, but
- * element for element (codegen/schedule/in_place.c), so no iteration reads what an earlier one has written.
+ * A C compiler does not know that the store leaves x1 alone. Here it is known: a result may share memory with an
+ * operand, but element for element (codegen/schedule/in_place.c), so no iteration reads what an earlier one has
+ * written.
  *
- * A statement leaves a block that may not run only if it does no harm then: a load needs a place that is proven to lie inside
- * its buffer, and an integer division stays. Linear in statements. */
+ * A statement leaves a block that may not run only if it does no harm then: a load needs a place that is proven to
+ * lie inside its buffer, and an integer division stays. Linear in statements. */
 #include "ir/loop/loop.h"
 
 enum { MAX_OPEN = 64 };
@@ -84,8 +85,8 @@ scalars_read(const LoopStatement *s, LoopValue out[MAX_READ])
 	return n;
 }
 
-/* Finds the outermost blocks that statement i can leave: the scalars that it reads must be known there. It never leaves a
- * parallel loop, and it leaves a block that may not run only if it is harmless. */
+/* Finds the outermost blocks that statement i can leave: the scalars that it reads must be known there. It never
+ * leaves a parallel loop, and it leaves a block that may not run only if it is harmless. */
 static void
 find_target(Hoist *h, int i, const int *open, int n_open)
 {

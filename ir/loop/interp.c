@@ -1,6 +1,6 @@
-/* Runs loop IR statement by statement. A scalar function runs as its body, which printers print too, so results have the same
- * bits. Loads, stores and casts use the table of conversions (base/numbers/dtype.c), not the code that printers use: so they
- * test the printers' conversions. */
+/* Runs loop IR statement by statement. A scalar function runs as its body, which printers print too, so results have
+ * the same bits. Loads, stores and casts use the table of conversions (base/numbers/dtype.c), not the code that
+ * printers use: so they test the printers' conversions. */
 #include "ir/loop/interp.h"
 
 #include <stdlib.h>
@@ -115,8 +115,8 @@ run_for(Run *r, const LoopStatement *s, int at)
 	run_accumulators_finish(r, s);
 }
 
-/* Arithmetic on elements, as op rows count it: a function counts 1, a fused multiply-add 2. Comparisons, choices, tests and
- * moves of bits count 0. Only floats count, since integers may be places. */
+/* Arithmetic on elements, as op rows count it: a function counts 1, a fused multiply-add 2. Comparisons, choices,
+ * tests and moves of bits count 0. Only floats count, since integers may be places. */
 static int
 flops_of(LoopOp op)
 {

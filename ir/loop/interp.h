@@ -28,8 +28,8 @@ Cell cell_identity(const Accumulator *a);
 
 /* ---- loop/memory.c: buffers and arrays while a kernel runs, and checks of what the team's members do to them */
 
-/* The member that runs a statement, by level. -1: the statement stands outside of that level's loop, and runs once for all
- * members of the level. */
+/* The member that runs a statement, by level. -1: the statement stands outside of that level's loop, and runs once
+ * for all members of the level. */
 typedef struct {
 	int64_t outer, inner;
 } Member;
@@ -42,8 +42,8 @@ void loop_memory_part(LoopMemory *m);
 /* The loop of a level begins the iteration of that member; -1: the loop ends. */
 void loop_memory_member(LoopMemory *m, int level, int64_t member);
 void loop_memory_barrier(LoopMemory *m);
-/* begins: the next statements are run by a member whose number is not known, e.g. the owner of a tile's element. Not begins:
- * this ends. */
+/* begins: the next statements are run by a member whose number is not known, e.g. the owner of a tile's element. Not
+ * begins: this ends. */
 void loop_memory_someone(LoopMemory *m, bool begins);
 /* Starts a copy of elements from one buffer to another, or of zeros if `inside` is false. The elements arrive at a
  * wait. */
@@ -52,8 +52,9 @@ void loop_memory_commit(LoopMemory *m);
 void loop_memory_wait(LoopMemory *m, int64_t outstanding);
 /* Declares an array: all its elements are unwritten. */
 void loop_memory_declare(LoopMemory *m, int buffer);
-/* Returns the memory of a buffer, and sets *place to the element's number there. Stops the program with a message if the place
- * lies outside, was not written, or was touched by another member without a barrier in between: a bug of the compiler. */
+/* Returns the memory of a buffer, and sets *place to the element's number there. Stops the program with a message if
+ * the place lies outside, was not written, or was touched by another member without a barrier in between: a bug of
+ * the compiler. */
 void *loop_memory_reach(LoopMemory *m, int buffer, int64_t *place, bool write);
 
 /* ---- loop/interp.c */

@@ -84,8 +84,8 @@ read_field(Reader *r, const Kernel *k, const LibraryField *f, LibraryCall *c)
 	}
 }
 
-/* Reads NAME = VALUE. Fields stand in the order of the table, from field `first` on. Returns the number of the field; -1
- * after reporting. */
+/* Reads NAME = VALUE. Fields stand in the order of the table, from field `first` on. Returns the number of the field;
+ * -1 after reporting. */
 static int
 read_named_field(Reader *r, const Kernel *k, int first, LibraryCall *c)
 {
@@ -128,7 +128,7 @@ read_fields(Reader *r, const Kernel *k, LibraryCall *c)
 	}
 	const char *missing = missing_field(c, next);
 	if (missing)
-		read_fault(r, "a library's %s has `%s`, too", library_kind_names[c->kind], missing);
+		read_fault(r, "a library's %s needs `%s`", library_kind_names[c->kind], missing);
 	return !missing;
 }
 

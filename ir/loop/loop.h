@@ -1,16 +1,16 @@
-/* Loop IR: the form of a kernel before a printer turns it into code. It has loops, scalar operations, and loads and stores
- * with affine places. It knows neither targets nor tensors. docs/loop-ir.md is the reference.
+/* Loop IR: the form of a kernel before a printer turns it into code. It has loops, scalar operations, and loads and
+ * stores with affine places. It knows neither targets nor tensors. docs/loop-ir.md is the reference.
  *
- * A kernel is a list of statements over numbered scalars. Every scalar is assigned once (loop accumulators aside), has one
- * of the compute types f32 f64 s32 s64 u32 u64 bool, and is visible until the end of its block. */
+ * A kernel is a list of statements over numbered scalars. Every scalar is assigned once (loop accumulators aside),
+ * has one of the compute types f32 f64 s32 s64 u32 u64 bool, and is visible until the end of its block. */
 #ifndef GRADC_IR_LOOP_H
 #define GRADC_IR_LOOP_H
 
 #include "base/calls/library_call.h"
 #include "ir/ir.h"
 
-/* A place is an affine form: constant + sum of coefficient * scalar. The scalars are s64: loop variables or computed ones.
- * Terms are never changed, so places may share them. */
+/* A place is an affine form: constant + sum of coefficient * scalar. The scalars are s64: loop variables or computed
+ * ones. Terms are never changed, so places may share them. */
 typedef struct {
 	int64_t coefficient;
 	LoopValue scalar;
@@ -66,14 +66,14 @@ enum { MAX_UNROLL = 64, MAX_UNROLL_NEST = 1024 };
 typedef enum { ACC_ADD, ACC_MUL, ACC_MAX, ACC_MIN } AccumulateKind;
 LoopOp accumulate_op(AccumulateKind kind);
 
-/* Who holds the partials of an accumulator. IN_ORDER: nobody, values are combined one after the other. LANES: the lanes of
- * a vector loop. TEAM: the members of a team. ROW: the columns of a tile's row. */
+/* Who holds the partials of an accumulator. IN_ORDER: nobody, values are combined one after the other. LANES: the
+ * lanes of a vector loop. TEAM: the members of a team. ROW: the columns of a tile's row. */
 typedef enum { ACC_IN_ORDER, ACC_LANES, ACC_TEAM, ACC_ROW } AccumulateLevel;
 
-/* An accumulator of a loop: after the loop, `scalar` has its value. It has `number` partials, a power of two, which start
- * at the identity of its kind. Iteration j goes to partial j mod number, in order. At the end the partials are combined in
- * a fixed tree: partial l with l + n/2 for l < n/2, until one is left. max and min pass NaN on. With ACC_ROW each row of
- * the tile has its own accumulator, whose value goes to a tile of row values instead of `scalar`. */
+/* An accumulator of a loop: after the loop, `scalar` has its value. It has `number` partials, a power of two, which
+ * start at the identity of its kind. Iteration j goes to partial j mod number, in order. At the end the partials are
+ * combined in a fixed tree: partial l with l + n/2 for l < n/2, until one is left. max and min pass NaN on. With
+ * ACC_ROW each row of the tile has its own accumulator, whose value goes to a tile of row values instead of `scalar`. */
 typedef struct {
 	LoopValue scalar;
 	AccumulateKind kind;
@@ -118,8 +118,8 @@ typedef struct {
 	int match; /* FOR, IF, EACH: statement number of the END; END: statement number of its opener */
 } LoopStatement;
 
-/* Parameters (IN, OUT, INOUT), and arrays that exist while the kernel runs. A team shares a LOCAL array. Each member has its
- * own PRIVATE array. A TILE is spread over the team as the matrix unit likes it. */
+/* Parameters (IN, OUT, INOUT), and arrays that exist while the kernel runs. A team shares a LOCAL array. Each member
+ * has its own PRIVATE array. A TILE is spread over the team as the matrix unit likes it. */
 typedef enum {
 	BUFFER_IN,
 	BUFFER_OUT,
@@ -132,8 +132,8 @@ typedef struct {
 	const char *name;
 	BufferKind kind;
 	Type type;
-	/* Of LOCAL arrays, for memory with banks: unused elements after each row of the last axis; or a permutation of the rows'
-	 * elements. Places stay the same. */
+	/* Of LOCAL arrays, for memory with banks: unused elements after each row of the last axis; or a permutation
+	 * of the rows' elements. Places stay the same. */
 	int64_t pad;
 	bool swizzle;
 } LoopBuffer;
@@ -171,8 +171,8 @@ struct Kernel {
 	uint64_t hash;     /* hash of everything but name and loc */
 };
 
-/* The number of parallel loops that begin at statement `at`, each directly inside the one before. Part p of the kernel is
- * iteration p of the product of these loops; the last loop's variable changes fastest. */
+/* The number of parallel loops that begin at statement `at`, each directly inside the one before. Part p of the
+ * kernel is iteration p of the product of these loops; the last loop's variable changes fastest. */
 int parallel_depth(const Kernel *k, int at);
 /* Collects the places of a statement: its own, and those in its windows. Returns their number. */
 enum { MAX_PLACES = 3 };
@@ -227,8 +227,8 @@ int lb_padded(LoopBuilder *lb, const char *name, Type type, int64_t pad);
 /* Sets the kernel's team: members by level. */
 void lb_team(LoopBuilder *lb, int n_levels, const int *members);
 void lb_barrier(LoopBuilder *lb); /* adds nothing if there is no team */
-/* Work that a team does together, outside of the team's loops: a tile with two axes; a loop over its elements, which lb_end
- * closes; products that are added to the tile. */
+/* Work that a team does together, outside of the team's loops: a tile with two axes; a loop over its elements, which
+ * lb_end closes; products that are added to the tile. */
 typedef struct {
 	LoopValue row, column;
 	Affine place; /* place of the element in any tile of this shape */
@@ -290,8 +290,8 @@ void lb_forget(LoopBuilder *lb, int first);
 /* Drops pure statements whose results nobody reads, then calls kernel_finish. */
 void kernel_close(LoopBuilder *lb);
 
-/* ---- loop/hoist.c: moves loads that are the same in each iteration, and values made of them, out of loops. The kernel must
- * be complete. */
+/* ---- loop/hoist.c: moves loads that are the same in each iteration, and values made of them, out of loops. The
+ * kernel must be complete. */
 void kernel_hoist(Kernel *k, Arena *scratch);
 static inline DType
 lb_type(const LoopBuilder *lb, LoopValue x)
@@ -299,9 +299,9 @@ lb_type(const LoopBuilder *lb, LoopValue x)
 	return lb->types.at[x];
 }
 
-/* ---- scalar/functions.c: functions that no machine has as an instruction, as loop IR of instructions: exp and its like,
- * integer division, saturating casts, small formats, random bits. Printers and the interpreter run an OP or CAST directly
- * only if it has no function. */
+/* ---- scalar/functions.c: functions that no machine has as an instruction, as loop IR of instructions: exp and its
+ * like, integer division, saturating casts, small formats, random bits. Printers and the interpreter run an OP or
+ * CAST directly only if it has no function. */
 enum { MAX_FUNCTION_PARAMS = 3 };
 typedef struct {
 	const char *name; /* "exp_f32", "f64_to_s8", "load_bf16", "store_f16" */
@@ -341,14 +341,14 @@ bool affine_equal(const Affine *a, const Affine *b); /* NULL: no place; equal to
 bool affine_is_multiple(const Affine *a, LoopValue except, int64_t n);
 /* Do the places have the same constant and terms, in whatever order? */
 bool affine_same(const Affine *a, const Affine *b);
-/* Finds the least and the greatest value of a place. By scalar: extents of loop variables, 0 for other scalars; bounds that
- * loop variables stay below (FOR's place), or NULL. Returns false if a scalar is no loop variable. Takes memory only for
- * variables with bounds. */
+/* Finds the least and the greatest value of a place. By scalar: extents of loop variables, 0 for other scalars;
+ * bounds that loop variables stay below (FOR's place), or NULL. Returns false if a scalar is no loop variable. Takes
+ * memory only for variables with bounds. */
 bool affine_range(Arena *scratch, const Affine *a, const int64_t *extents,
                   const Affine *const *bounds, int64_t *low, int64_t *high);
 
-/* An index into a tensor, one affine form per axis. An index that was split from a flat element number keeps the number, so
- * that the same element of an equal shape needs no arithmetic. */
+/* An index into a tensor, one affine form per axis. An index that was split from a flat element number keeps the
+ * number, so that the same element of an equal shape needs no arithmetic. */
 struct Index {
 	int rank;
 	Affine at[MAX_RANK];
@@ -389,11 +389,11 @@ struct Lower {
 };
 /* The element of a value at an index, as a scalar of its compute type. */
 LoopValue lower_element(Lower *lw, const Value *v, const Index *at);
-/* The same at an index that may lie outside of v: where `inside` is false the result is 0, and nothing is loaded. inside < 0:
- * the index is never outside. */
+/* The same at an index that may lie outside of v: where `inside` is false the result is 0, and nothing is loaded.
+ * inside < 0: the index is never outside. */
 LoopValue lower_element_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside);
-/* For FUSE_ROOT: parts are emitted between open and close. The first `axes` axes of every part are whole axes of n's result;
- * loops over them are parallel. apart: no two parts share an element, so they may run in any order. */
+/* For FUSE_ROOT: parts are emitted between open and close. The first `axes` axes of every part are whole axes of n's
+ * result; loops over them are parallel. apart: no two parts share an element, so they may run in any order. */
 void lower_open_parts(Lower *lw, const Node *n, int axes, bool apart);
 void lower_close_parts(Lower *lw);
 /* For every element i of `shape`: stores element(i) at place map(i) of the result. */
@@ -408,8 +408,8 @@ void loop_print_statement(Text *out, const Kernel *k, const LoopStatement *s);
 /* ---- loop/library.c: does a checked call stay inside the kernel's buffers? If not, adds the reason to *why. */
 bool library_stays_inside(const Kernel *k, const LibraryCall *c, Text *why);
 
-/* ---- loop/check.c: reports faults in a kernel of m: types, scopes, places outside of their buffers. Each report names the
- * place, the kernel, the statement and the kernel's location. Returns true if there is no fault. */
+/* ---- loop/check.c: reports faults in a kernel of m: types, scopes, places outside of their buffers. Each report
+ * names the place, the kernel, the statement and the kernel's location. Returns true if there is no fault. */
 bool kernel_verify(const Module *m, const Kernel *k, Diag *diag);
 
 /* ---- loop/team_check.c: finds faults in the use of teams. The kernel's scalars and places must be correct
@@ -421,8 +421,8 @@ typedef struct {
 typedef VEC(KernelFault) KernelFaults;
 void kernel_team_faults(const Kernel *k, Arena *arena, KernelFaults *out);
 
-/* ---- loop/byte_check.c: finds the first store, by statement number, into elements smaller than a byte where two parts of k
- * might change one byte; -1: there is no such store. */
+/* ---- loop/byte_check.c: finds the first store, by statement number, into elements smaller than a byte where two
+ * parts of k might change one byte; -1: there is no such store. */
 int kernel_shared_byte(const Kernel *k);
 
 /* ---- loop/interp.c: runs iterations [begin, end) of the kernel; `buffers` are in their dtypes. */

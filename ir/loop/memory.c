@@ -1,12 +1,13 @@
-/* Buffers and arrays while the interpreter runs a kernel, and a check for races. A race: two members of a team touch one
- * element, at least one of them writes it, and no barrier lies in between.
+/* Buffers and arrays while the interpreter runs a kernel, and a check for races. A race: two members of a team touch
+ * one element, at least one of them writes it, and no barrier lies in between.
  *
  * Members run one after the other. A barrier of the whole team begins a new epoch. A barrier inside an outer member's
- * iteration begins an inner epoch of this member, which orders only its own inner members. An element remembers its last
- * writer, and its readers in this epoch. Two readers from different outer members suffice: any writer differs from one of
- * them.
+ * iteration begins an inner epoch of this member, which orders only its own inner members. An element remembers its
+ * last writer, and its readers in this epoch. Two readers from different outer members suffice: any writer differs
+ * from one of them.
  *
- * A copy arrives at a wait. Until then nobody may touch its destination. After the wait, it counts as the member's write. */
+ * A copy arrives at a wait. Until then nobody may touch its destination. After the wait, it counts as the member's
+ * write. */
 #include "ir/loop/interp.h"
 
 #include <stdlib.h>
@@ -17,8 +18,8 @@ typedef struct {
 	int64_t epoch, inner_epoch; /* epoch 0: no touch */
 } Touch;
 
-/* The touches of an element, or of a byte with several elements: the last writer, and two readers of one epoch. The second
- * reader is another member than the first, or absent. */
+/* The touches of an element, or of a byte with several elements: the last writer, and two readers of one epoch. The
+ * second reader is another member than the first, or absent. */
 typedef struct {
 	Touch writer, readers[2];
 } Element;
@@ -149,8 +150,8 @@ loop_memory_barrier(LoopMemory *m)
 		m->inner_epochs[m->member.outer] = ++m->last_inner;
 }
 
-/* The first element of the member's share of an array; *n: number of elements in the share. Only private arrays have shares;
- * else it is the whole array. */
+/* The first element of the member's share of an array; *n: number of elements in the share. Only private arrays have
+ * shares; else it is the whole array. */
 static int64_t
 share(const LoopMemory *m, int buffer, int64_t *n)
 {

@@ -478,7 +478,7 @@ read_served(Reader *r)
 	const Kernel *k = name ? strmap_get(r->m->kernel_names, name) : NULL;
 
 	if (name && !k)
-		read_fault(r, "kernel @%s does not stand before the one that serves it", name);
+		read_fault(r, "kernel @%s must stand before the kernel that serves it", name);
 	return k;
 }
 

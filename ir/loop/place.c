@@ -208,9 +208,9 @@ affine_same(const Affine *a, const Affine *b)
 	return true;
 }
 
-/* Example: v1 stays below n - 256*v0. Then 256*v0 + v1 is below n, which extents alone do not show. Replacing v1 by its largest
- * value gives a place again, whose range is smaller. So n - 1 - 256*v0 - v1 is not below 0, too. If several scalars have
- * bounds, the order of the replacements matters: both directions are tried. */
+/* Example: v1 stays below n - 256*v0. Then 256*v0 + v1 is below n, which extents alone do not show. Replacing v1 by
+ * its largest value gives a place again, whose range is smaller. So n - 1 - 256*v0 - v1 is not below 0, too. If
+ * several scalars have bounds, the order of the replacements matters: both directions are tried. */
 bool
 affine_range(Arena *scratch, const Affine *a, const int64_t *extents, const Affine *const *bounds,
              int64_t *low, int64_t *high)

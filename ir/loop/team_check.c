@@ -1,8 +1,8 @@
-/* Checks the use of teams in a kernel: where team loops stand and who owns an array. No accumulator, private array or barrier
- * may be used where the members of the team do not agree on it.
+/* Checks the use of teams in a kernel: where team loops stand and who owns an array. No accumulator, private array or
+ * barrier may be used where the members of the team do not agree on it.
  *
- * Control around a team loop is the same for all members by construction: a statement outside of a team loop runs once for the
- * team of that level, so its scalars have one value. */
+ * Control around a team loop is the same for all members by construction: a statement outside of a team loop runs
+ * once for the team of that level, so its scalars have one value. */
 #include "ir/loop/loop.h"
 
 typedef struct {

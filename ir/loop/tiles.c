@@ -1,5 +1,6 @@
-/* Work that a team does together, in the interpreter: loops over a tile's elements, products of tiles, copies. It is not known
- * which member owns an element of a tile. So the check for races treats each owner as a member that differs from all others. */
+/* Work that a team does together, in the interpreter: loops over a tile's elements, products of tiles, copies. It is
+ * not known which member owns an element of a tile. So the check for races treats each owner as a member that differs
+ * from all others. */
 #include "ir/loop/interp.h"
 
 void

@@ -5,10 +5,10 @@
 
 #include <math.h>
 
-/* ---- cast {to, round, overflow, stream, axis, rows}. `round` and `overflow` say how a float becomes a float below f32. For
- * other types they mean nothing, but a module that was widened keeps them. With stochastic rounding, an element takes word 0
- * of the random numbers at its place (ir/ops/control/counter.h). The stream must not be 0, so that no two casts share a
- * stream by default. */
+/* ---- cast {to, round, overflow, stream, axis, rows}. `round` and `overflow` say how a float becomes a float below
+ * f32. For other types they mean nothing, but a module that was widened keeps them. With stochastic rounding, an
+ * element takes word 0 of the random numbers at its place (ir/ops/control/counter.h). The stream must not be 0, so
+ * that no two casts share a stream by default. */
 static const Field cast_fields[] = {
 	{"to", FIELD_DTYPE, offsetof(CastAttr, to), NULL, false},
 	{"round", FIELD_ENUM, offsetof(CastAttr, round), rounding_names, true},
@@ -123,8 +123,8 @@ value_cast_of(const Value *v)
 	                                                                 : NULL;
 }
 
-/* Builds v again in dtype `to`, if v is a view of 4-bit numbers that were rounded to f32: then one rounding suffices. NULL: v is
- * anything else. */
+/* Builds v again in dtype `to`, if v is a view of 4-bit numbers that were rounded to f32: then one rounding suffices.
+ * NULL: v is anything else. */
 static Value *
 dequantized_as(Builder *b, const Value *v, DType to)
 {

@@ -2,10 +2,10 @@
  * value. */
 #include "ir/ops/elementwise.h"
 
-/* ---- all_reduce: the sum of x over the ranks that share the data, given to all of them. Its gradient is a sum over the ranks,
- * too, because each rank's loss depends on every rank's x.
+/* ---- all_reduce: the sum of x over the ranks that share the data, given to all of them. Its gradient is a sum over
+ * the ranks, too, because each rank's loss depends on every rank's x.
  *
- * 	y = sum over ranks r of x[r],  loss = sum over r of loss[r](y)      dx = sum over r of dy[r] = all_reduce(dy) */
+ *	y = sum over ranks r of x[r],  loss = sum over r of loss[r](y)      dx = sum over r of dy[r] = all_reduce(dy) */
 static void
 all_reduce_infer(Infer *in)
 {

@@ -1,5 +1,6 @@
-/* Convolution and its two adjoints. The three ops are closed under differentiation: each is linear in both operands, and the
- * adjoint of one is another. x: T[batch, in, spatial...], w: T[out, in/groups, window...], y: T[batch, out, spatial...]:
+/* Convolution and its two adjoints. The three ops are closed under differentiation: each is linear in both operands,
+ * and the adjoint of one is another. x: T[batch, in, spatial...], w: T[out, in/groups, window...], y: T[batch, out,
+ * spatial...]:
  *   y[n,o,p] = sum_{i,q} x[n, i, p*stride - low + q*dilation] w[o,i,q]
  * Places outside of x count as 0. */
 #include "ir/ops/family.h"
@@ -353,8 +354,8 @@ conv_grad_weight_roles(const Node *n)
 	return (ConvRoles){p, node_result(n, 0)->type, q, 0, -1, 1};
 }
 
-/* Adds a factor that cuts two or three of x, w and y along the given axes; -1: the factor does not cut it. If the result is not
- * cut, results of parts are summed. */
+/* Adds a factor that cuts two or three of x, w and y along the given axes; -1: the factor does not cut it. If the
+ * result is not cut, results of parts are summed. */
 static void
 conv_factor(Partition *p, const ConvRoles *r, int64_t size, const int axes[3])
 {
@@ -371,8 +372,8 @@ conv_factor(Partition *p, const ConvRoles *r, int64_t size, const int axes[3])
 	}
 }
 
-/* The factors: batch; channels, or the groups if there are several; and spatial axes whose windows neither overlap nor begin
- * before x, so that no part needs elements of another. */
+/* The factors: batch; channels, or the groups if there are several; and spatial axes whose windows neither overlap
+ * nor begin before x, so that no part needs elements of another. */
 static void
 conv_factors_of(Partition *p, ConvRoles r)
 {

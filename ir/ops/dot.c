@@ -1,7 +1,8 @@
-/* dot {x_batch, y_batch, x_contract, y_contract, order, dtype, allow_tf32}: sums over the contracted axes and pairs the batch
- * axes, as XLA's DotGeneral. The result axes are: batch, the free axes of x, the free axes of y. With `order`, result axis i
- * is number order[i] of these axes: a transpose that costs nothing. The result has type `dtype` and is rounded once, whatever
- * types the operands have. allow_tf32 lets a target round f32 operands to tf32; the interpreter and loops never do so. */
+/* dot {x_batch, y_batch, x_contract, y_contract, order, dtype, allow_tf32}: sums over the contracted axes and pairs
+ * the batch axes, as XLA's DotGeneral. The result axes are: batch, the free axes of x, the free axes of y. With
+ * `order`, result axis i is number order[i] of these axes: a transpose that costs nothing. The result has type
+ * `dtype` and is rounded once, whatever types the operands have. allow_tf32 lets a target round f32 operands to tf32;
+ * the interpreter and loops never do so. */
 #include "ir/ops/family.h"
 #include "ir/ops/products.h"
 #include "ir/ops/ops.h"
@@ -275,8 +276,8 @@ dot_grad(Grad *g)
 		grad_add(g, 0, dot_reorder(g->b, d, &a->x_batch, &fx, &contract));
 	}
 	if (g->needs[1]) {
-		/* Axes of d: batch, columns, then x's contracted axes in ascending order. d is computed as x^T dz if that gives y's own
-		 * order without a transpose. */
+		/* Axes of d: batch, columns, then x's contracted axes in ascending order. d is computed as x^T dz if
+		 * that gives y's own order without a transpose. */
 		Ints left = free_axes(x->type->rank, &a->x_batch, &fx), contract = {0};
 		for (int i = 0; i < left.n; i++)
 			for (int k = 0; k < a->x_contract.n; k++)

@@ -1,5 +1,5 @@
-/* Declarations that the elementwise families share. Result element i comes from operand elements i. All operands but the
- * condition of `select` have one type; comparisons give bool. */
+/* Declarations that the elementwise families share. Result element i comes from operand elements i. All operands but
+ * the condition of `select` have one type; comparisons give bool. */
 #ifndef GRADC_IR_OPS_ELEMENTWISE_H
 #define GRADC_IR_OPS_ELEMENTWISE_H
 
@@ -55,8 +55,8 @@ extern const Sample unary_samples[], positive_samples[], binary_samples[];
 		.factors = partition_elements, .doc = "every axis" \
 	}
 
-/* ---- rows. allowed, to_bool: as in infer_same. f, i: functions of eval (NULL if their class is not allowed). time: of one
- * element, in additions, measured roughly on one core with vectors of f32. */
+/* ---- rows. allowed, to_bool: as in infer_same. f, i: functions of eval (NULL if their class is not allowed). time:
+ * of one element, in additions, measured roughly on one core with vectors of f32. */
 #define ROW(op, text, allowed, to_bool, ...)                       \
 	static void infer_##op(Infer *in)                          \
 	{                                                          \

@@ -1,12 +1,13 @@
 /* Numbers of 4 bits in blocks, as bitsandbytes stores them (base/numbers/four_bit.c). */
 #include "ir/ops/family.h"
 
-/* ---- dequantize {codes, block, dtype, shape}: codes: u8[(n + 1) / 2], absmax: f32[blocks]  ->  dtype[shape] of n elements.
+/* ---- dequantize {codes, block, dtype, shape}: codes: u8[(n + 1) / 2], absmax: f32[blocks]  ->  dtype[shape] of n
+ * elements.
  *
- * 	y[i] = four_bit_values[codes][code i] * absmax[i / block], i counted in row-major order; code 0 is the upper half of byte 0
+ *	y[i] = four_bit_values[codes][code i] * absmax[i / block], i counted in row-major order; code 0 is the upper half of byte 0
  *
- * The product is rounded to f32, then to dtype. No kernel stores the result: each kernel that reads it computes it. A matrix
- * product computes it while it loads its operand. */
+ * The product is rounded to f32, then to dtype. No kernel stores the result: each kernel that reads it computes it. A
+ * matrix product computes it while it loads its operand. */
 enum { CODES, ABSMAX };
 enum { MOST_BLOCK = 1 << 20 };
 

@@ -1,5 +1,5 @@
-/* gather and scatter along one axis. Importers express every ONNX gather and scatter by these two, with flat tensors and linear
- * indices. */
+/* gather and scatter along one axis. Importers express every ONNX gather and scatter by these two, with flat tensors
+ * and linear indices. */
 #include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/elementwise.h"
 #include "ir/ops/ops.h"
@@ -49,8 +49,8 @@ gather_infer(Infer *in)
 		infer_set(in, 0, in->operand[0]->dtype, &shape);
 }
 
-/* Calls visit(flat place in the gathered shape, flat place in data) for all elements. The second place is -1 if the index is out
- * of range. */
+/* Calls visit(flat place in the gathered shape, flat place in data) for all elements. The second place is -1 if the
+ * index is out of range. */
 static void
 gather_walk(Type data, const EvalTensor *indices, Type gathered, int64_t axis,
             void (*visit)(void *ctx, int64_t i, int64_t j), void *ctx)
@@ -472,8 +472,8 @@ add_to_scatter(Builder *b, Node *n)
 	return NULL;
 }
 
-/* With indices that follow each other, a scatter is three joined pieces: before, at and after the indices. Their gradients are
- * slices. */
+/* With indices that follow each other, a scatter is three joined pieces: before, at and after the indices. Their
+ * gradients are slices. */
 static Value *
 scatter_simplify(Builder *b, Node *n)
 {
@@ -498,8 +498,8 @@ scatter_simplify(Builder *b, Node *n)
 	return n_parts == 1 ? y : b_concat(b, n_parts, parts, axis);
 }
 
-/* Updates are combined in order. So only factors without an order exist: the other axes, pieces of the axis, and, if updates
- * are added, multiplied or compared, the updates themselves. */
+/* Updates are combined in order. So only factors without an order exist: the other axes, pieces of the axis, and, if
+ * updates are added, multiplied or compared, the updates themselves. */
 static void
 scatter_factors(Partition *p)
 {
@@ -563,8 +563,8 @@ const OpRow op_scatter = {
 	.batch = batch_scatter,
 	.simplify = scatter_simplify};
 
-/* ---- scatter_sorted {kind, axis}: a scatter whose indices ascend. Update number order[k] goes to indices[k]. `legalize` makes
- * it from `scatter`. */
+/* ---- scatter_sorted {kind, axis}: a scatter whose indices ascend. Update number order[k] goes to indices[k].
+ * `legalize` makes it from `scatter`. */
 
 /* data: T[5,7], indices: s64[6], updates: T[6,7], order: s64[6], axis = 0  ->  T[5,7] */
 static void

@@ -2,8 +2,8 @@
 #include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/family.h"
 
-/* ---- pad {low, high, interior, value}: puts `value` `interior` times between neighbours, low times before and high times after
- * the elements of each axis. A negative low or high cuts elements off. As XLA's Pad. */
+/* ---- pad {low, high, interior, value}: puts `value` `interior` times between neighbours, low times before and high
+ * times after the elements of each axis. A negative low or high cuts elements off. As XLA's Pad. */
 static const Field pad_fields[] = {
 	{"low", FIELD_INTS, offsetof(PadAttr, low), NULL, true},
 	{"high", FIELD_INTS, offsetof(PadAttr, high), NULL, true},
@@ -153,8 +153,8 @@ pad_place(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx
 		                         a->low.at[i] + first->at[i] * s);
 	}
 }
-/* Fills the border of y, one box per axis and side. The boxes of an axis lie between the boxes of the axes before it, and cover
- * the axes after it whole. */
+/* Fills the border of y, one box per axis and side. The boxes of an axis lie between the boxes of the axes before it,
+ * and cover the axes after it whole. */
 static void
 pad_fill_around(Lower *lw, const Node *n, const Ints *first, const Ints *size)
 {
@@ -207,8 +207,8 @@ pad_parts(Lower *lw, const Node *n)
 	lower_close_parts(lw);
 }
 
-/* An axis is cut if each element with its padding before and after is a block of the same size, so no part needs elements of
- * another. */
+/* An axis is cut if each element with its padding before and after is a block of the same size, so no part needs
+ * elements of another. */
 static void
 pad_factors(Partition *p)
 {

@@ -1,6 +1,6 @@
-/* Windows over the spatial axes: pool (max or sum), its adjoint, and the adjoint's adjoint. x: T[batch, channel, spatial...].
- * Places outside of x do not count. The first maximum of a window in row-major order takes its whole gradient, as in torch's
- * max_pool. */
+/* Windows over the spatial axes: pool (max or sum), its adjoint, and the adjoint's adjoint. x: T[batch, channel,
+ * spatial...]. Places outside of x do not count. The first maximum of a window in row-major order takes its whole
+ * gradient, as in torch's max_pool. */
 #include "ir/ops/family.h"
 
 #include <math.h>
@@ -127,8 +127,8 @@ pool_eval(Eval *ev)
 	}
 }
 
-/* ---- pool_grad (dy, x): operand x only for max. dx[i] = sum of dy over the windows whose maximum is i (max), or that contain
- * i (sum) */
+/* ---- pool_grad (dy, x): operand x only for max. dx[i] = sum of dy over the windows whose maximum is i (max), or
+ * that contain i (sum) */
 static void
 pool_grad_infer(Infer *in)
 {

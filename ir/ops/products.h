@@ -4,8 +4,8 @@
 
 #include "ir/ir.h"
 
-/* The vector along that axis of n's result that `reader` adds to the result. NULL: `reader` adds no such vector, or n's result
- * has other readers. */
+/* The vector along that axis of n's result that `reader` adds to the result. NULL: `reader` adds no such vector, or
+ * n's result has other readers. */
 Value *added_vector(const Node *n, const Node *reader, int axis);
 
 /* ---- dtypes of a product: the operands have one class. The result has type `dtype`, or the operands' type if

@@ -1,10 +1,10 @@
-/* Numbers of few bits: code = clamp(round(x / scale) + zero), ties to even, clamped to the range of an integer type. This is
- * ONNX's QuantizeLinear (https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html): it divides, and rounds before it adds the
- * zero point. `division = reciprocal` multiplies by 1 / scale, as the quantizers of PyTorch and torchao do. The two differ at
- * ties.
+/* Numbers of few bits: code = clamp(round(x / scale) + zero), ties to even, clamped to the range of an integer type.
+ * This is ONNX's QuantizeLinear (https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html): it divides, and rounds
+ * before it adds the zero point. `division = reciprocal` multiplies by 1 / scale, as the quantizers of PyTorch and
+ * torchao do. The two differ at ties.
  *
- * The ops are elementwise: a scale of a channel, token or block is broadcast to the elements that share it. Without a zero
- * point the codes are symmetric. The way back, (code - zero) * scale, needs no op of its own. */
+ * The ops are elementwise: a scale of a channel, token or block is broadcast to the elements that share it. Without a
+ * zero point the codes are symmetric. The way back, (code - zero) * scale, needs no op of its own. */
 #include "ir/ops/elementwise.h"
 
 #include <math.h>
@@ -184,14 +184,15 @@ QUANTIZER(quantize, "round(x / scale) + zero, clamped to the range of an integer
 /* ---- fake_quantize {to, division, clip, scale_grad}: (code - zero) * scale: x after quantize and back. NaN stays.
  * The gradient is straight-through: rounding counts as the identity. With r = round(x / scale) + zero, s = scale:
  *
- * 	        inside         at an end of the range
- * 	dx      dy             0
- * 	dscale  dy (y-x)/s     dy y/s
- * 	dzero   0              -dy s
+ *	        inside         at an end of the range
+ *	dx      dy             0
+ *	dscale  dy (y-x)/s     dy y/s
+ *	dzero   0              -dy s
  *
- * clip = rounded: r decides what is inside, as in PyTorch (aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp).
- * clip = real: x / scale + zero decides, as in LSQ (Esser et al. 2019, arXiv:1902.08153, section 2.1).
- * The ends of the range are inside. scale_grad multiplies dscale and dzero; left out, it is 1. */
+ * clip = rounded: r decides what is inside, as in PyTorch
+ * (aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp). clip = real: x / scale + zero decides, as in LSQ
+ * (Esser et al. 2019, arXiv:1902.08153, section 2.1). The ends of the range are inside. scale_grad multiplies dscale
+ * and dzero; left out, it is 1. */
 static void
 infer_fake_quantize(Infer *in)
 {

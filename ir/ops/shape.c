@@ -229,8 +229,8 @@ add_axes_of_one(Partition *p, Type x, Type y)
 	}
 }
 
-/* Matches groups of axes of x and y with equal products. Sizes of both sides split at the ends of a group, so groups are
- * independent of each other. */
+/* Matches groups of axes of x and y with equal products. Sizes of both sides split at the ends of a group, so groups
+ * are independent of each other. */
 static void
 reshape_factors(Partition *p)
 {
@@ -373,8 +373,8 @@ dot_swap(DotAttr *a, Value **operands)
 	a->y_contract = contract;
 }
 
-/* Merges a transpose into a dot that nobody else reads. The dot writes the new order, perhaps with swapped operands. The last
- * axis must stay last, because the dot writes it in vectors. */
+/* Merges a transpose into a dot that nobody else reads. The dot writes the new order, perhaps with swapped operands.
+ * The last axis must stay last, because the dot writes it in vectors. */
 static Value *
 transpose_of_dot(Builder *b, Node *dot, const Ints *order)
 {
@@ -687,8 +687,8 @@ const OpRow op_reverse = {
                  .doc = "axes that are not reversed; parts of a reversed axis would swap places"},
 };
 
-/* ---- barrier: x itself, but a reader of the result never joins the kernel that computes x: the reader belongs elsewhere. As
- * XLA's optimization_barrier. */
+/* ---- barrier: x itself, but a reader of the result never joins the kernel that computes x: the reader belongs
+ * elsewhere. As XLA's optimization_barrier. */
 static void
 barrier_infer(Infer *in)
 {

@@ -1,6 +1,6 @@
-/* Conversions as scalar functions: one builder for all formats of the table in base/numbers/dtype.c. They load and store
- * numbers that have fewer bits in memory than in registers, and cast through such types. A code is the bit pattern of a
- * number without its sign. */
+/* Conversions as scalar functions: one builder for all formats of the table in base/numbers/dtype.c. They load and
+ * store numbers that have fewer bits in memory than in registers, and cast through such types. A code is the bit
+ * pattern of a number without its sign. */
 #include "ir/scalar/scalar.h"
 
 #include <string.h>
@@ -142,8 +142,8 @@ nearest_subnormal(const Encoder *e)
 	return sub(b, bits(b, e->w->bits, add(b, e->x, unit)), bits(b, e->w->bits, unit));
 }
 
-/* Does rounding make the code larger by one? `fraction` is the dropped part of a unit; its first bit is the first bit of the
- * word. */
+/* Does rounding make the code larger by one? `fraction` is the dropped part of a unit; its first bit is the first bit
+ * of the word. */
 static V
 normal_grows(const Encoder *e)
 {

@@ -1,7 +1,7 @@
-/* The scalar functions of kernels, one implementation each, as loop IR of operations that machines have as instructions.
- * Interpreter and printers expand them, in vectors and in scalars, so all give the same bits. There are no branches: if an
- * operation must not happen, it gets a safe operand, and its result is not selected. docs/accuracy.md lists the errors in
- * ulp. */
+/* The scalar functions of kernels, one implementation each, as loop IR of operations that machines have as
+ * instructions. Interpreter and printers expand them, in vectors and in scalars, so all give the same bits. There are
+ * no branches: if an operation must not happen, it gets a safe operand, and its result is not selected.
+ * docs/accuracy.md lists the errors in ulp. */
 #include "ir/scalar/scalar.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Transcendental functions and the remainder as loop IR. There are no branches: if an operation must not happen, it gets a safe
- * operand, and its result is not selected. docs/accuracy.md lists the errors. */
+/* Transcendental functions and the remainder as loop IR. There are no branches: if an operation must not happen, it
+ * gets a safe operand, and its result is not selected. docs/accuracy.md lists the errors. */
 #include "ir/scalar/scalar.h"
 
 #include <math.h>
@@ -68,8 +68,8 @@ build_exp(B *b, const FunctionRow *row, const V *x)
 	return select(b, is_nan(b, x[0]), x[0], select(b, below, none, e));
 }
 
-/* expm1: near 0 exp(x) - 1 cancels, so there it has its own polynomial x + x^2 P(x). P is Taylor's series in f64, and minimax
- * on [-1/2, 1/2] in f32 (error 3e-9). */
+/* expm1: near 0 exp(x) - 1 cancels, so there it has its own polynomial x + x^2 P(x). P is Taylor's series in f64, and
+ * minimax on [-1/2, 1/2] in f32 (error 3e-9). */
 V
 build_expm1(B *b, const FunctionRow *row, const V *x)
 {
@@ -198,8 +198,8 @@ build_tanh_f32(B *b, const FunctionRow *row, const V *x)
 	return copysign_of(b, select(b, lt(b, a, number(b, a, 0.55)), small, large), x[0]);
 }
 
-/* erf: x + x P(x^2) below 1; 1 - exp(-x^2) Q(t) above, t = 2/(2 + x). P and Q are Chebyshev fits made with 40 digits (errors
- * 2e-21 and 3e-21), in f32 minimax (1e-9 and 2e-10). exp(-x^2) is corrected by the low half of the square. */
+/* erf: x + x P(x^2) below 1; 1 - exp(-x^2) Q(t) above, t = 2/(2 + x). P and Q are Chebyshev fits made with 40 digits
+ * (errors 2e-21 and 3e-21), in f32 minimax (1e-9 and 2e-10). exp(-x^2) is corrected by the low half of the square. */
 typedef struct {
 	double one_from; /* from here on erf is 1 */
 	int n_near, n_far;
@@ -287,8 +287,8 @@ static const uint64_t two_over_pi[] = {
 	0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7, 0x4f463f669e5fea2d,
 	0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab};
 
-/* For |x| >= 2^30, by Payne and Hanek: |x| = m 2^e with m of 53 bits. Only the fraction of m 2^(e-2) 2/pi counts; its first two
- * bits are k. So only the 192 bits of 2/pi from bit e - 2 on are multiplied, modulo 1. Infinity gives NaN. */
+/* For |x| >= 2^30, by Payne and Hanek: |x| = m 2^e with m of 53 bits. Only the fraction of m 2^(e-2) 2/pi counts; its
+ * first two bits are k. So only the 192 bits of 2/pi from bit e - 2 on are multiplied, modulo 1. Infinity gives NaN. */
 static Quadrant
 quadrant_of_large(B *b, V x)
 {
@@ -324,9 +324,9 @@ quadrant_of_large(B *b, V x)
 	return (Quadrant){k, add(b, select(b, below, neg(b, r), r), sub(b, x, x))};
 }
 
-/* The same for f32, in f64: |x| = m 2^e with m of 24 bits. Words of 24 bits of 2/pi make the products exact. A word whose
- * product is a multiple of 4 is skipped: the first word used is the one with bit e - 2, and x is divided by the power of two
- * of the skipped words. Five words leave an error of less than 2^-70. */
+/* The same for f32, in f64: |x| = m 2^e with m of 24 bits. Words of 24 bits of 2/pi make the products exact. A word
+ * whose product is a multiple of 4 is skipped: the first word used is the one with bit e - 2, and x is divided by the
+ * power of two of the skipped words. Five words leave an error of less than 2^-70. */
 static Quadrant
 quadrant_of_large_f32(B *b, V x)
 {
@@ -415,8 +415,8 @@ build_pow_f64(B *b, const FunctionRow *row, const V *x)
 	return select(b, or (b, eq(b, y, zero), eq(b, x[0], one)), one, r);
 }
 
-/* x - y trunc(x / y), corrected if the quotient was rounded across an integer. The quotient has up to `exponents` bits; 50
- * are taken at a time: x becomes its remainder by 2^(50k) y, for falling k. Each remainder is exact. */
+/* x - y trunc(x / y), corrected if the quotient was rounded across an integer. The quotient has up to `exponents`
+ * bits; 50 are taken at a time: x becomes its remainder by 2^(50k) y, for falling k. Each remainder is exact. */
 static V
 remainder_of(B *b, V x, V y, int exponents)
 {

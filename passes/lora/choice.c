@@ -1,29 +1,30 @@
-/* --lora GLOB,KEY=VALUE and --qlora: which parameters get a low-rank product, and which one. */
+/* --lora GLOB,KEY=VALUE and --qlora: which parameters get a low-rank product, and with which settings. */
 #include "passes/pass.h"
 
 #include <string.h>
 
-/* The first two are of --qlora alone. */
+/* The first two settings exist in --qlora only. */
 enum { OF_QLORA = 2 };
 static const PassOption settings[] = {
-	{"bits", "the weight's numbers", OPTION_STRING, offsetof(LoraSettings, bits)},
-	{"double", "the largest size of each block is a code, too", OPTION_BOOL,
-         offsetof(LoraSettings, nested)},
-	{"rank", "of the product", OPTION_INT, offsetof(LoraSettings, rank), .low = 1,
+	{"bits", "type of the weight's codes", OPTION_STRING, offsetof(LoraSettings, bits)},
+	{"double", "scales of blocks are codes, too", OPTION_BOOL, offsetof(LoraSettings, nested)},
+	{"rank", "rank of the product", OPTION_INT, offsetof(LoraSettings, rank), .low = 1,
          .high = 1 << 20},
 	{"alpha", "the product is multiplied by alpha / rank", OPTION_DOUBLE,
          offsetof(LoraSettings, alpha), .low = -1e6, .high = 1e6},
-	{"dropout", "of what the first part multiplies, in training", OPTION_DOUBLE,
-         offsetof(LoraSettings, dropout), .low = 0, .high = 0.999999},
+	{"dropout", "probability that an input of the product is dropped, in training",
+         OPTION_DOUBLE, offsetof(LoraSettings, dropout), .low = 0, .high = 0.999999},
 	{"init", "kaiming, or pissa: the weight's largest part", OPTION_STRING,
          offsetof(LoraSettings, init)},
-	{"rslora", "by alpha / sqrt(rank) instead", OPTION_BOOL, offsetof(LoraSettings, rslora)},
-	{"dora", "the sum's outputs have a learned size each", OPTION_BOOL,
+	{"rslora", "multiplies by alpha / sqrt(rank) instead", OPTION_BOOL,
+         offsetof(LoraSettings, rslora)},
+	{"dora", "each output's weights have a learned norm", OPTION_BOOL,
          offsetof(LoraSettings, dora)},
 	{0}};
 
 #define KEYS_OF_LORA "[,rank=N][,alpha=X][,dropout=X][,init=kaiming|pissa][,rslora][,dora]"
-/* Defaults of the product are PEFT's (LoraConfig), of codes those of Dettmers et al. 2023, arXiv:2305.14314. */
+/* Defaults of the product are PEFT's (LoraConfig); defaults of codes are from Dettmers et al. 2023,
+ * arXiv:2305.14314. */
 static const struct {
 	const char *name, *keys;
 	const PassOption *settings;
@@ -36,7 +37,7 @@ static const struct {
          {.rank = 8, .alpha = 8, .init = "kaiming", .bits = "nf4", .nested = true}},
 };
 
-/* Words that stand for something. */
+/* Sets the fields that the words `bits` and `init` stand for. */
 static bool
 read_words(LoraChoice *c, Diag *diag)
 {
@@ -52,8 +53,8 @@ read_words(LoraChoice *c, Diag *diag)
 		diag_error(diag, EXIT_USAGE, "--%s=%s: init=%s is not kaiming or pissa", c->option,
 		           c->glob, s->init);
 	else if (s->pissa && s->dora)
-		diag_error(diag, EXIT_USAGE, "--%s=%s: init=pissa and dora: one of them", c->option,
-		           c->glob);
+		diag_error(diag, EXIT_USAGE, "--%s=%s: init=pissa and dora: choose one of the two",
+		           c->option, c->glob);
 	else if (s->pissa && !(s->alpha > 0))
 		diag_error(diag, EXIT_USAGE, "--%s=%s: init=pissa needs alpha above 0", c->option,
 		           c->glob);

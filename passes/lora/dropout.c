@@ -1,4 +1,4 @@
-/* Dropout of what an adapter multiplies (PEFT's lora_dropout), in training alone. */
+/* Dropout of the inputs of an adapter (PEFT's lora_dropout), in training only. */
 #include "passes/lora/lora.h"
 
 #include <string.h>
@@ -18,7 +18,8 @@ lora_split_inference(Module *m)
 	}
 }
 
-/* As ONNX's Dropout (frontend/operators/nn/random.c): kept where a uniform number is at least the probability. */
+/* As ONNX's Dropout (frontend/operators/nn/random.c): an element is kept if a uniform number is at least the
+ * probability. */
 Value *
 lora_dropped(Builder *b, Value *x, double probability, const char *name, int axis, int64_t rows)
 {

@@ -1,5 +1,6 @@
-/* --qlora: a frozen weight is kept as numbers of 4 bits (Dettmers et al. 2023, arXiv:2305.14314), and the products that read it compute
- * them from codes. Blocks run along what one output multiplies, as bitsandbytes' do in [outputs, inputs]. For example
+/* --qlora: stores a frozen weight as 4-bit numbers (Dettmers et al. 2023, arXiv:2305.14314); products that read the
+ * weight compute it from the codes. A block runs along the inputs of one output, as in bitsandbytes' [outputs,
+ * inputs]. For example
  *
  *	%1 = dot %x, @w                                                       of @w: f32[64,32]
  *
@@ -19,7 +20,7 @@ vector(Module *m, DType dtype, int64_t n, const void *data)
 	return tensor_borrow(m, type_new(m, dtype, 1, &n), data);
 }
 
-/* absmax as codes; it becomes what these stand for. */
+/* Stores absmax as codes. absmax then has the numbers that the codes stand for. */
 static void
 nest(Module *m, float *absmax, int64_t n, LoraCodes *out)
 {
@@ -85,7 +86,7 @@ constant_state(Module *m, const State *weight, const char *suffix, const Tensor 
 	return s;
 }
 
-/* The largest size of each block of the weight. */
+/* The largest magnitude in each block of the weight. */
 static Value *
 absmax_of(Builder *b, const FourBitWeight *w)
 {
@@ -108,7 +109,7 @@ absmax_of(Builder *b, const FourBitWeight *w)
 	return b_binary(b, OP_add, b_binary(b, OP_mul, size, of), offset);
 }
 
-/* What reads v, the weight's codes from here on, reads the numbers, their axes in the weight's order. */
+/* v now holds codes: its readers read the dequantized numbers instead, with the axes in the weight's order. */
 static void
 read_numbers(Builder *b, const FourBitWeight *w, Value *v)
 {
@@ -117,7 +118,9 @@ read_numbers(Builder *b, const FourBitWeight *w, Value *v)
 
 	a.shape.n = w->type->rank;
 	for (int i = 0; i < w->type->rank; i++) {
-		int from = i == 0 ? w->axis : i <= w->axis ? i - 1 : i; /* of the stored axis i */
+		int from = i == 0         ? w->axis
+		           : i <= w->axis ? i - 1
+		                          : i; /* the weight's axis that is stored as axis i */
 		a.shape.at[i] = w->type->dims[from];
 		back.at[from] = i;
 	}

@@ -1,5 +1,5 @@
-/* --lora GLOB: a low-rank product beside each product with a weight, which itself is no longer trained (Hu et al. 2021,
- * arXiv:2106.09685; initial values and defaults as in PEFT). For example, of @w with rank 8 and alpha 16:
+/* --lora GLOB: adds a low-rank product to each product with a weight. The weight itself is frozen (Hu et al. 2021,
+ * arXiv:2106.09685; initial values and defaults as in PEFT). For example, for @w with rank 8 and alpha 16:
  *
  *	%1 = dot %x, @w {x_contract = [1], y_contract = [1]} : f32[4,64]
  *
@@ -10,13 +10,14 @@
  *	%3 = dot %2, @w.lora_B.weight {x_contract = [1], y_contract = [1]} : f32[4,64]
  *	%4 = add %1, (mul %3, 2)
  *
- * %2 is the node again, with a weight of fewer outputs: so it goes for every op whose row says what it `adapts`; which axis
- * the outputs are follows from its `partition`. What is read by several nodes, as a table that is tied to the last product, has
- * one adapter, whose two parts change places where the outputs lie along the other axis.
+ * %2 is a copy of the node, whose weight has fewer outputs. This works for every op whose row has the column
+ * `adapts`; the column `partition` tells which axis counts outputs. A weight with several readers, such as an
+ * embedding tied to the last product, has one adapter. Its two parts change places for readers whose outputs lie
+ * along the other axis.
  *
- * All other parameters are frozen; `trainable`, which comes next, trains those of --train.
+ * All other parameters are frozen; `trainable` runs next and trains the parameters of --train.
  *
- * Keeps: values, bit for bit, since @w.lora_B.weight begins as 0 (of a table the other part does). Linear in nodes. */
+ * Keeps: values, bit for bit, since @w.lora_B.weight begins as 0 (in a table the other part does). Linear in nodes. */
 #include "passes/lora/lora.h"
 
 #include <math.h>
@@ -26,14 +27,16 @@ typedef struct {
 	Pass *p;
 	Module *m;
 	VEC(LoraChoice) choices;
-	bool failed;         /* an error is reported */
-	bool *fits;          /* by choice: some parameter has an adapter of it */
-	VEC(BatchAxes) rows; /* by function, before its first branch; empty: nothing is dropped */
-	const char *why;     /* a parameter that it names has none; NULL: each has one */
+	bool failed;         /* an error was reported */
+	bool *fits;          /* by choice: does some parameter have an adapter of this choice? */
+	VEC(BatchAxes) rows; /* by function, before its first branch; empty: no dropout */
+	const char
+		*why; /* why a parameter that the choice names has no adapter; NULL: it has one */
 } Lora;
 
 /* ---- the adapter */
-/* "h.0.attn.lora_A.weight" of "h.0.attn.weight", also where it was that when it was exported: as PEFT names its parameters. */
+/* The name is "h.0.attn.lora_A.weight" for "h.0.attn.weight", by the exported name if it is known: PEFT's names of
+ * parameters. */
 static State *
 part_new(Lora *l, const State *weight, const char *suffix, Ints shape)
 {
@@ -72,7 +75,8 @@ lora_place(const LoraPlace *p, int64_t i)
 	return four_bit_place(i, p->outputs, p->outer, p->inner);
 }
 
-/* As PEFT's LoraLayer.reset_lora_parameters: kaiming_uniform_ with a = sqrt(5), which is U(-1/sqrt(inputs), 1/sqrt(inputs)). */
+/* As PEFT's LoraLayer.reset_lora_parameters: kaiming_uniform_ with a = sqrt(5), which is U(-1/sqrt(inputs),
+ * 1/sqrt(inputs)). */
 static void
 init_parts(const Adapter *a)
 {
@@ -89,7 +93,7 @@ init_parts(const Adapter *a)
 	}
 }
 
-/* codes: of the weight; NULL: it has its own numbers. */
+/* codes: codes of the weight; NULL: the weight keeps its numbers. */
 static void
 add_magnitude(Lora *l, Adapter *a, const LoraCodes *codes)
 {
@@ -138,7 +142,7 @@ adapter_new(Lora *l, State *weight, const LoraReaders *readers, const LoraChoice
 }
 
 /* ---- the branch */
-/* A product may round its operands: so the second one may as the first. */
+/* If a product may round its operands, the second product may do so, too. */
 static bool
 allows_tf32(const Node *n)
 {
@@ -154,7 +158,7 @@ turned(Builder *b, Value *matrix)
 	return b_transpose(b, matrix, (Ints){.n = 2, .at = {1, 0}});
 }
 
-/* What the first part multiplies; rows of a table are taken as they are. */
+/* x after dropout, the input of the first part; rows of a table are not dropped. */
 static Value *
 dropped(const Lora *l, Builder *b, const Adapter *a, const LoraChoice *c, const LoraReader *r,
         Value *x)
@@ -164,13 +168,14 @@ dropped(const Lora *l, Builder *b, const Adapter *a, const LoraChoice *c, const 
 
 	if (c->settings.dropout == 0 || r->is_table || !rows || !rows->of)
 		return x;
-	while (known->id >= rows->n) /* a sum of a branch has the axes of what it adds to */
+	while (known->id >=
+	       rows->n) /* the sum of an earlier branch has the row axis of the value to which it adds */
 		known = node_operand(known->node, 0);
 	const char *name = arena_printf(l->m->arena, "%s %u", a->a->name, r->node->id);
 	return lora_dropped(b, x, c->settings.dropout, name, batch_blocks(rows, known), rows->rows);
 }
 
-/* order puts axes of the weight in the places of the operand's. */
+/* r->order maps axes of the operand to axes of the weight. */
 static void
 add_branch(Lora *l, const Adapter *a, const LoraChoice *c, const LoraReader *r)
 {
@@ -189,7 +194,8 @@ add_branch(Lora *l, const Adapter *a, const LoraChoice *c, const LoraReader *r)
 	                   .allow_tf32 = allows_tf32(n)};
 	Ints product_axis = {.n = 1, .at = {at}};
 
-	if (r->axis != a->axis) { /* the other way round, of a matrix */
+	if (r->axis !=
+	    a->axis) { /* a matrix whose outputs lie along the other axis: the parts change places */
 		Value *first = down;
 		down = a->axis == 0 ? up : turned(&b, up);
 		up = a->axis == 0 ? turned(&b, first) : first;
@@ -197,7 +203,7 @@ add_branch(Lora *l, const Adapter *a, const LoraChoice *c, const LoraReader *r)
 	for (int i = 0; i < n->n_operands; i++)
 		operands[i] = i == r->operand ? b_transpose(&b, down, r->order)
 		                              : dropped(l, &b, a, c, r, node_operand(n, i));
-	product.order.n = at == rank - 1 ? 0 : rank; /* outputs come last by themselves */
+	product.order.n = at == rank - 1 ? 0 : rank; /* outputs come last in the product */
 	for (int i = 0; i < product.order.n; i++)
 		product.order.at[i] = i < at ? i : i == at ? rank - 1 : i - 1;
 	Value *x = b_retyped(&b, n, operands);
@@ -215,7 +221,7 @@ add_branch(Lora *l, const Adapter *a, const LoraChoice *c, const LoraReader *r)
 }
 
 /* ---- the module */
-/* The last choice that names the parameter; NULL: none. */
+/* The last choice that names the parameter; NULL: no choice does. */
 static const LoraChoice *
 choice_of(const Lora *l, const State *s)
 {
@@ -225,7 +231,7 @@ choice_of(const Lora *l, const State *s)
 	return NULL;
 }
 
-/* Where outputs have sizes, they lie along one axis, and are those of the file's numbers. */
+/* For dora: all outputs lie along one axis, and the numbers that are read are the file's. */
 static bool
 may_have_magnitude(Lora *l, const State *s, const LoraReaders *readers)
 {
@@ -244,7 +250,7 @@ may_have_magnitude(Lora *l, const State *s, const LoraReaders *readers)
 		if (node_result(readers->at[i].node, 0)->type->rank < 2)
 			l->why = "dora: a vector is multiplied";
 		if (readers->at[i].has_codes)
-			l->why = "dora: its codes are read, whose sizes are others";
+			l->why = "dora: its codes are read, whose norms differ";
 	}
 	const Tensor *norms = l->why ? NULL : lora_norms(l->m, s->data, first->axis);
 	for (int64_t i = 0; norms && i < norms->type->n; i++) {
@@ -262,7 +268,7 @@ begin_as(State *s, const Tensor *data)
 	s->data = data;
 }
 
-/* What is made of the weight's numbers must be what is read. */
+/* A setting that uses the weight's numbers needs these numbers, and no reader may read other codes of the weight. */
 static bool
 may_be_changed(Lora *l, const State *s, const LoraReaders *readers, const char *setting)
 {
@@ -278,7 +284,7 @@ may_be_changed(Lora *l, const State *s, const LoraReaders *readers, const char *
 	return !l->why;
 }
 
-/* A table has no largest part: nothing is summed up along its rows. */
+/* A table has no largest part, because no sum runs along its rows. */
 static bool
 may_have_largest_part(Lora *l, const State *s, const LoraReaders *readers)
 {
@@ -286,11 +292,11 @@ may_have_largest_part(Lora *l, const State *s, const LoraReaders *readers)
 		return false;
 	for (int i = 0; i < readers->n; i++)
 		if (readers->at[i].is_table)
-			l->why = "init=pissa: a table has none";
+			l->why = "init=pissa: a table has no largest part";
 	return !l->why;
 }
 
-/* A matrix has no more of its own. */
+/* The rank of the weight as a matrix. */
 static int64_t
 most_rank(const LoraPlace *p)
 {
@@ -313,7 +319,7 @@ note_rank(Lora *l, const State *s, const LoraChoice *c, int axis)
 			(long long)(at.outer * at.inner), (long long)most_rank(&at));
 }
 
-/* False after reporting. */
+/* Splits the weight for init=pissa. False after reporting. */
 static bool
 split_weight(Lora *l, const State *s, const LoraChoice *c, int axis, LoraParts *parts)
 {
@@ -338,7 +344,7 @@ split_weight(Lora *l, const State *s, const LoraChoice *c, int axis, LoraParts *
 	                                               c->option, c->glob, s->name));
 }
 
-/* What its settings want of the weight. */
+/* Can the weight have an adapter with these settings? */
 static bool
 takes(Lora *l, const State *s, LoraReaders *readers, const LoraSettings *settings)
 {
@@ -354,7 +360,7 @@ refuse(Lora *l, State *s, const LoraChoice *c)
 	s->why = arena_printf(l->m->arena, "--%s: not adapted: %s", c->option, l->why);
 }
 
-/* The weight changes once all that is made of its numbers is there. */
+/* The weight's data change only after everything was computed from them. */
 static void
 adapt(Lora *l, State *s, const LoraChoice *c)
 {
@@ -388,7 +394,7 @@ adapt(Lora *l, State *s, const LoraChoice *c)
 	l->fits[c - l->choices.at] = true;
 }
 
-/* A choice without an adapter is a typing error, or names what cannot have one. */
+/* Reports a choice without an adapter: a typing error, or a parameter that cannot have one. */
 static bool
 report_choice(const Lora *l, const LoraChoice *c)
 {
@@ -407,11 +413,11 @@ report_choice(const Lora *l, const LoraChoice *c)
 	diag_error(l->p->diag, EXIT_USAGE, "--%s=%s: no parameter that it names can be adapted",
 	           c->option, c->glob);
 	diag_hint(l->p->diag, "\"%s\": %s", named->name,
-	          named->why ? named->why : "a later one names it");
+	          named->why ? named->why : "a later option names it");
 	return false;
 }
 
-/* One choice a line. */
+/* The option has one choice per line. */
 static bool
 read_choices(Lora *l, const char *text)
 {
@@ -427,7 +433,7 @@ read_choices(Lora *l, const char *text)
 	return ok;
 }
 
-/* Where something is dropped, training runs other functions than evaluation. */
+/* With dropout, training runs other functions than evaluation. */
 static void
 find_rows(Lora *l)
 {

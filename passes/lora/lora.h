@@ -1,48 +1,48 @@
-/* What the files of the lora pass share. */
+/* Declarations that the files of the pass `lora` share. */
 #ifndef GRADC_PASSES_LORA_LORA_H
 #define GRADC_PASSES_LORA_LORA_H
 
 #include "passes/pass.h"
 
 /* ---- lora/readers.c */
-/* A node that reads a weight as it is, transposed, or as codes of it. */
+/* A node that reads a weight: directly, transposed, or through its codes. */
 typedef struct {
 	Node *node;
 	int operand;
-	Ints order;      /* axis i of the operand is the weight's axis order.at[i] */
-	int axis;        /* of the weight, of the node's outputs */
-	int outputs;     /* the same, of the operand */
-	bool has_codes;  /* it reads codes of the weight */
-	int result_axis; /* of the node's result, the same */
-	bool is_table;   /* nothing is summed up along the weight's other axes */
+	Ints order;      /* axis i of the operand is axis order.at[i] of the weight */
+	int axis;        /* axis of the weight that counts the node's outputs */
+	int outputs;     /* the same axis in the operand */
+	bool has_codes;  /* the node reads codes of the weight */
+	int result_axis; /* the same axis in the node's result */
+	bool is_table;   /* no sum runs along the weight's other axes */
 } LoraReader;
 typedef VEC(LoraReader) LoraReaders;
-/* All that read the weight, in all programs. Why it can have no adapter; NULL: it can. */
+/* Finds all nodes that read the weight, in all programs. Returns why the weight can have no adapter; NULL: it can. */
 const char *lora_find_readers(const Module *m, const State *w, Arena *arena, LoraReaders *out);
-/* The one that says what is an output: the first that is no table. */
+/* The reader that decides which axis counts outputs: the first one that reads no table. */
 const LoraReader *lora_leader(const LoraReaders *readers);
 
 /* ---- lora/magnitude.c */
-/* The norm of each output's weights, over all other axes: [outputs], in the weight's type. */
+/* The norms of each output's weights, over all other axes: [outputs], in the weight's type. */
 const Tensor *lora_norms(Module *m, const Tensor *weight, int axis);
-/* Operands of a node: the weight, and lora_A as it stands in the weight's place; lora_B, [outputs, rank]. `outputs` is the axis of the first
- * two that counts outputs, in lora_A the rank. */
+/* Operands of a node: the weight; lora_A in the weight's place; lora_B as [outputs, rank]. `outputs` is the axis of
+ * the weight that counts outputs; in lora_A it counts the rank. */
 typedef struct {
 	Value *weight, *down, *up;
 	int outputs;
 } LoraUse;
-/* magnitude / |W + s B A|, [outputs]. a->magnitude begins as the norms of the weight: so its data are. */
+/* magnitude / |W + s B A|, [outputs]. a->magnitude->data must be the norms of the weight. */
 Value *lora_factor(Builder *b, const Adapter *a, const LoraUse *u);
 
 /* ---- lora.c */
-/* A weight as [outer, outputs, inner], outputs along `axis`, and of its adapter the rank and what the product is multiplied by. */
+/* A weight seen as [outer, outputs, inner] with outputs along `axis`; rank and scale of its adapter's product. */
 typedef struct {
 	int axis;
 	int64_t outputs, outer, inner, rank;
 	double scale;
 } LoraPlace;
 LoraPlace lora_place_of(Type weight, int axis, const LoraSettings *s);
-/* Where element i of the weight lies in [outputs, outer, inner]. */
+/* The place of the weight's element i in [outputs, outer, inner]. */
 int64_t lora_place(const LoraPlace *p, int64_t i);
 
 /* ---- lora/pissa.c */
@@ -52,23 +52,26 @@ typedef struct {
 Status lora_pissa(Module *m, const Tensor *weight, const LoraPlace *at, LoraParts *out);
 
 /* ---- lora/four_bit.c */
-/* A weight as codes. */
+/* A weight as 4-bit codes. */
 typedef struct {
-	const Tensor *codes, *absmax, *nested, *offset; /* the last two NULL: absmax is f32 */
-	const Tensor *numbers; /* with dora what they stand for, in the weight's type */
+	const Tensor *codes, *absmax, *nested, *offset; /* nested, offset NULL: absmax is f32 */
+	/* with dora: the numbers that the codes stand for, in the weight's type; else NULL */
+	const Tensor *numbers;
 } LoraCodes;
-/* Axes in the order: axis, then the others. NULL after setting *why: its numbers are not all finite. */
+/* Axes are stored in the order: axis, then the others. Returns NULL after setting *why, if not all numbers are
+ * finite. */
 const LoraCodes *lora_codes(Module *m, const Tensor *weight, int axis, const LoraSettings *s,
                             const char **why);
-/* The weight's state holds the codes from here on; what read its numbers computes them from these. */
+/* From here on the weight's state holds the codes, and its readers read the numbers computed from them. */
 void lora_keep_codes(Module *m, State *weight, int axis, const LoraCodes *codes,
                      const LoraSettings *s);
 
 /* ---- lora/dropout.c */
-/* A function of role inference for each of role forward that lacks one: there nothing is dropped. */
+/* Makes a function of role inference for each function of role forward that lacks one, because inference drops
+ * nothing. */
 void lora_split_inference(Module *m);
-/* x, of which each element is 0 with that probability, else divided by the rest. name: of whose numbers; axis: of x, counts its rows,
- * `rows` of them; -1: none does. */
+/* x after dropout: each element is 0 with that probability, else divided by 1 - probability. name: selects the random
+ * numbers. axis: axis of x that counts its rows, `rows` of them; -1: no axis does. */
 Value *lora_dropped(Builder *b, Value *x, double probability, const char *name, int axis,
                     int64_t rows);
 

@@ -1,9 +1,9 @@
-/* The learned sizes of DoRA (Liu et al. 2024, arXiv:2402.09353): the rows V = W + s B A of a weight are scaled to magnitude / |V|, where no
- * gradient goes through |V| (their section 4.3). V itself is never made:
+/* The learned magnitudes of DoRA (Liu et al. 2024, arXiv:2402.09353). Rows V = W + s B A of a weight are scaled to
+ * magnitude / |V|; no gradient goes through |V| (section 4.3 of the paper). V itself is never computed:
  *
  *	|V|^2 = |W|^2 + 2 s B . (W A') + s^2 B . (B A A')        row by row
  *
- * |W| is a constant, computed in f64 when compiled. Since sqrt(x x) = x, the factor is 1 to the bit while B is 0. */
+ * |W| is a constant, computed in f64 by the compiler. Since sqrt(x x) = x, the factor is exactly 1 while B is 0. */
 #include "passes/lora/lora.h"
 
 #include <math.h>
@@ -33,7 +33,7 @@ times(Builder *b, Value *x, double factor)
 	return b_binary(b, OP_mul, x, b_splat(b, x->type, factor));
 }
 
-/* The products of rows that stand at the same place. */
+/* Dot products of corresponding rows. */
 static Value *
 row_products(Builder *b, Value *x, Value *y)
 {

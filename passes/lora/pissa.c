@@ -1,9 +1,10 @@
-/* --lora GLOB,init=pissa: an adapter begins as the largest part of its weight, which keeps the rest (Meng et al. 2024,
- * arXiv:2404.02948; peft/tuners/lora/layer.py, pissa_init). With W = U diag(S) V' as [outputs, inputs] and s as the product's factor
+/* --lora GLOB,init=pissa: an adapter begins as the largest part of its weight, and the weight keeps the rest (Meng et
+ * al. 2024, arXiv:2404.02948; peft/tuners/lora/layer.py, pissa_init). With W = U diag(S) V' as [outputs, inputs] and
+ * s as the product's factor
  *
  *	B = U_r sqrt(S_r / s),  A = sqrt(S_r / s) V_r',  W becomes W - s B A
  *
- * so that the sum is W as before, but for rounding. */
+ * The sum is W as before, up to rounding. */
 #include "passes/lora/lora.h"
 
 #include <math.h>

@@ -1,13 +1,13 @@
-/* Who reads a weight, and which of its axes are outputs of theirs. */
+/* Finds the nodes that read a weight, and the axis of the weight that counts their outputs. */
 #include "passes/lora/lora.h"
 
 typedef struct {
 	Arena *arena;
-	const char *why; /* it can have no adapter; NULL: it can */
+	const char *why; /* why the weight can have no adapter; NULL: it can */
 } Search;
 
-/* Where the outputs lie; false: the product has none of its own, `why` says it. An axis of outputs is one that the result
- * has, too, and no other operand. */
+/* Finds the axis of outputs: an axis that the result also has, and no other operand. Returns false if there is not
+ * exactly one such axis; `why` then has the reason. */
 static bool
 find_outputs(Search *s, LoraReader *r)
 {
@@ -50,7 +50,7 @@ adapts(const Node *n, int operand)
 	       dtype_is_float(node_result(n, 0)->type->dtype);
 }
 
-/* order of the result of a transpose. */
+/* The order of axes after a transpose. */
 static Ints
 transposed(const Ints *order, const TransposeAttr *a)
 {
@@ -61,7 +61,8 @@ transposed(const Ints *order, const TransposeAttr *a)
 	return out;
 }
 
-/* From codes on, what is done with each of them makes floats of them. is_code: v is made of such. */
+/* Follows the readers of v. Elementwise nodes that read codes make floats from them. is_code: v is computed from
+ * codes. */
 static bool
 find_readers(Search *s, const Value *v, Ints order, bool is_code, LoraReaders *out)
 {
@@ -89,7 +90,7 @@ find_readers(Search *s, const Value *v, Ints order, bool is_code, LoraReaders *o
 			other = op_row(n)->name;
 		}
 	}
-	/* Scales and zero points of its codes are made of it, too. */
+	/* Scales and zero points of the codes are computed from the weight, too: such readers are allowed. */
 	if (other && !has_codes) {
 		s->why = arena_printf(s->arena, "op %s reads it", other);
 		return false;

@@ -1,6 +1,6 @@
-/* Losses over class indices: cross_entropy (logits) and nll (log-probabilities). PyTorch's
- * CrossEntropyLoss and NLLLoss with ignore_index = -100: targets of that index have weight 0; with class
- * weights the mean divides by the sum of the targets' weights. */
+/* Losses over class indices: cross_entropy (logits) and nll (log-probabilities). As PyTorch's CrossEntropyLoss and
+ * NLLLoss with ignore_index = -100: targets with this index have weight 0. With class weights the mean divides by the
+ * sum of the targets' weights. */
 #include "passes/losses/loss.h"
 
 enum { IGNORE_INDEX = -100 };
@@ -23,7 +23,7 @@ loss_over_classes(const Loss *l, Value *v)
 	return b_reduce(l->b, REDUCE_SUM, v, only(l->class_axis));
 }
 
-/* [classes] repeated over everything else */
+/* v of shape [classes], repeated over all other axes */
 static Value *
 over_targets(const Loss *l, Value *v)
 {
@@ -78,7 +78,7 @@ sum_all(Builder *b, Value *x)
 	return b_reduce(b, REDUCE_SUM, x, axes);
 }
 
-/* first index of the largest output == label */
+/* correct: the first index of the largest output equals the label */
 static Value *
 count_correct(Loss *l, const Targets *t)
 {
@@ -89,8 +89,8 @@ count_correct(Loss *l, const Targets *t)
 	return sum_all(b, b_select(b, hit, t->row, b_splat(b, t->row->type, 0)));
 }
 
-/* With label smoothing e: (1-e) of the sum over targets of their weighted loss, and e/classes of the sum over all
- * classes. */
+/* With label smoothing e: 1 - e times the weighted loss, summed over targets, plus e/classes times the loss summed
+ * over all classes. */
 void
 loss_of_targets(Loss *l, const Targets *t, Value *per_target, Value *per_class)
 {
@@ -115,7 +115,7 @@ loss_of_targets(Loss *l, const Targets *t, Value *per_target, Value *per_class)
 	l->targets = l->target->type->n;
 }
 
-/* -logp = log(sum(exp(x - m))) - (x - m), m = max x, a constant of the derivative */
+/* -logp = log(sum(exp(x - m))) - (x - m) with m = max x; no gradient goes through m */
 static void
 build_cross_entropy(Loss *l)
 {

@@ -1,4 +1,4 @@
-/* Losses over elements: the target has the output's shape; the mean is over all of its elements. */
+/* Losses over elements: the target has the output's shape; the mean is over all elements of the output. */
 #include "passes/losses/loss.h"
 
 static Value *
@@ -53,7 +53,7 @@ build_huber(Loss *l)
 	loss_of_elements(l, b_select(b, b_binary(b, OP_lt, a, number(l, 1)), square, line));
 }
 
-/* max(x, 0) - x t + log(1 + exp(-|x|)), the max written so that its derivative at 0 is the logistic's */
+/* max(x, 0) - x t + log(1 + exp(-|x|)); the max is written so that its derivative at 0 is the logistic function's */
 static void
 build_bce_with_logits(Loss *l)
 {

@@ -1,8 +1,9 @@
-/* Does the output have the form that the loss takes? Cross entropy of a softmax, whose own softmax comes second, trains slowly
- * and to another end; so do a sigmoid before bce_with_logits, and anything but log-probabilities before nll. */
+/* Warns if the output does not have the form that the loss takes. Cross entropy contains a softmax: after another
+ * softmax it trains slowly, and to another minimum. The same holds for a sigmoid before bce_with_logits, and for
+ * anything but log-probabilities before nll. */
 #include "passes/losses/loss_pass.h"
 
-/* Behind views and casts. */
+/* v without views and casts. */
 static Value *
 bare(Value *v)
 {
@@ -40,7 +41,7 @@ is_inverse_sum_of(Value *v, Value *x)
 	       is_sum_of(node_operand(n, 1), x);
 }
 
-/* x / sum(x): numbers that add up to 1 */
+/* x / sum(x): numbers whose sum is 1 */
 static bool
 is_softmax(const Node *n)
 {
@@ -68,7 +69,8 @@ is_sigmoid(const Node *n)
 	return false;
 }
 
-/* What makes probabilities of logits, also where they are bounded, joined, or one less them; NULL: nothing does. */
+/* The op that makes probabilities of logits. The search goes through bounds, concat, select and 1 - x. NULL: there
+ * is no such op. */
 static const char *
 probabilities(bool *seen, Value *v)
 {
@@ -89,7 +91,7 @@ probabilities(bool *seen, Value *v)
 	return found;
 }
 
-/* Is a logarithm, or an op that gradc cannot look through, somewhere in the elementwise end of the graph? */
+/* Does the elementwise end of the graph contain a logarithm, or an op that gradc cannot look through? */
 static bool
 may_be_logarithm(bool *seen, Value *v)
 {
@@ -128,8 +130,7 @@ loss_check_form(LossPass *lp, const Function *f)
 	const char *is = arena_printf(lp->p->scratch, "is a %s: probabilities", made ? made : "");
 
 	if (made && lp->row->takes == LOSS_TAKES_LOGITS)
-		warn(lp, f, is,
-		     "export the model without it; as it is, gradients are those of two in a row");
+		warn(lp, f, is, "export the model without it: the loss has its own");
 	else if (made)
 		warn(lp, f, is,
 		     "export the model with a LogSoftmax; or without either, and --loss=cross_entropy");

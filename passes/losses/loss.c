@@ -1,7 +1,8 @@
-/* From the forward function of each binding to what training runs: an accumulate function (one micro-batch: forward and
- * loss, added to the loss's sum and count) and an eval function (the inference form, with the hits for accuracy). The
- * forward function keeps the graph's outputs and loses its stores. The module's `targets` are those of the first binding: gradients are seeded
- * with 1/targets whatever the binding. The losses themselves are rows in losses/. */
+/* Makes the functions that training runs from the forward function of each binding. The accumulate function runs one
+ * micro-batch: forward and loss, added to the loss's sum and count. The eval function is the inference form, with the
+ * correct predictions. The forward function keeps the graph's outputs and loses its stores. The module's `targets` is
+ * that number in the first binding: gradients are seeded with 1/targets in every binding. The losses themselves are
+ * rows in losses/. */
 #include "passes/losses/loss_pass.h"
 
 #include <string.h>
@@ -96,7 +97,8 @@ check_estimates(LossPass *lp)
 	diag_error(lp->p->diag, EXIT_UNSUPPORTED,
 	           "%s: the optimizer %s draws labels from class logits, and the loss %s has none",
 	           lp->m->name, name, lp->options->kind);
-	diag_hint(lp->p->diag, "it works with --loss=cross_entropy and nll; adamw with all");
+	diag_hint(lp->p->diag,
+	          "it works with --loss=cross_entropy and nll; adamw works with all losses");
 	return false;
 }
 
@@ -139,7 +141,7 @@ drop_stores(Function *f)
 			node_erase(n);
 }
 
-/* The loss's input of f that holds its target; of an input of the model, as the program takes it. */
+/* Adds an input of f for the target, if the model has no such input. */
 static Value *
 add_target(LossPass *lp, Function *f)
 {
@@ -150,7 +152,8 @@ add_target(LossPass *lp, Function *f)
 	return v;
 }
 
-/* The parameters of `from`, which the graph reads as they were; the target may come in another shape. Returns the target's. */
+/* Copies the parameters of `from`. The target may come in another shape; the graph reads it reshaped. Returns the
+ * target's parameter. */
 static Value *
 copy_params(LossPass *lp, const Function *from, Builder *b, Value **map)
 {
@@ -175,7 +178,7 @@ copy_params(LossPass *lp, const Function *from, Builder *b, Value **map)
 	return target;
 }
 
-/* What the loss of f reads beside the graph's outputs. */
+/* Adds the inputs that the loss of f reads beside the graph's outputs. */
 static void
 add_inputs(LossPass *lp, Value *target, Loss *l)
 {
@@ -186,10 +189,11 @@ add_inputs(LossPass *lp, Value *target, Loss *l)
 	l->weight = function_param_as(l->b->f, weight, "sample_weight", PARAM_SAMPLE_WEIGHT, 0);
 }
 
-/* The number of a stream that no op of a model has. */
+/* A stream number that no op of a model has. */
 enum { LABELS_STREAM = 0x6c6162656c73 };
 
-/* Noise with Gumbel's distribution for each element of `like`, from uniform numbers of its place in the step's batch. */
+/* Noise with Gumbel's distribution for each element of the output, from uniform numbers of the element's place in
+ * the step's batch. */
 static Value *
 gumbel(const Loss *l)
 {
@@ -210,7 +214,8 @@ gumbel(const Loss *l)
 	return b_unary(b, OP_neg, b_unary(b, OP_log, exponential));
 }
 
-/* Classes drawn from the softmax of the output, as the largest of its elements with noise; targets that do not count stay. */
+/* Classes drawn from the softmax of the output: the largest of its elements plus noise. Targets that do not count
+ * stay. */
 static Value *
 drawn_target(const Loss *l)
 {
@@ -223,7 +228,7 @@ drawn_target(const Loss *l)
 	return b_select(b, counts, drawn, l->target);
 }
 
-/* A copy of `from`, with the loss behind it. */
+/* Makes a copy of `from`, followed by the loss. */
 static void
 build_program(LossPass *lp, const Function *from, FunctionRole role, int binding)
 {
@@ -254,7 +259,7 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 	l.output = results[lp->options->output];
 	if (lp->row) {
 		add_inputs(lp, target, &l);
-		if (estimate) { /* the loss is minus the logarithm of what was drawn */
+		if (estimate) { /* the loss is minus the logarithm of the drawn class's probability */
 			plain.label_smoothing = 0;
 			l.options = &plain;
 			l.class_weight = NULL;
@@ -338,14 +343,14 @@ static const PassOption loss_options[] = {
 	{"target", "number of the input that holds the target, -1: a new one", OPTION_INT,
          offsetof(LossOptions, target)},
 	{"count",
-         "output that counts targets, -1: what the graph divides by, -2: all micro-batches count the same",
+         "output that counts targets, -1: the graph's divisor, -2: all micro-batches count the same",
          OPTION_INT, offsetof(LossOptions, count)},
 	{"axis", "class axis, -1 where shapes tell", OPTION_INT, offsetof(LossOptions, axis)},
 	{"rows", "axis of the output that counts rows, -1 where the graph tells", OPTION_INT,
          offsetof(LossOptions, rows)},
 	{"rows_known", "the file or an option says which axes of inputs count rows", OPTION_BOOL,
          offsetof(LossOptions, rows_known)},
-	{"class_weight", "constant state that holds them", OPTION_STRING,
+	{"class_weight", "name of the constant state with class weights", OPTION_STRING,
          offsetof(LossOptions, class_weight)},
 	{"label_smoothing", "for class losses", OPTION_DOUBLE,
          offsetof(LossOptions, label_smoothing)},

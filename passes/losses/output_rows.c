@@ -1,7 +1,7 @@
-/* Which axis of the loss's output counts the rows of a micro-batch, and whether rows see each other. */
+/* Finds the axis of the output that counts the rows of a micro-batch, and whether rows depend on each other. */
 #include "passes/losses/loss_pass.h"
 
-/* Would the output have rows of their own, with axis `axis` of this parameter as that of the rows? */
+/* Would the output have independent rows if axis `axis` of this parameter counted rows? */
 static bool
 would_do(LossPass *lp, Function *f, Value *param, int axis)
 {
@@ -16,7 +16,8 @@ would_do(LossPass *lp, Function *f, Value *param, int axis)
 	       output->type->dims[a->axis] == b.rows;
 }
 
-/* --batch-axis x=1: of the one parameter with rows, where another axis of it would do. NULL: none would. */
+/* Suggests --batch-axis x=1: the name of the only parameter with rows, if another axis of it would do. NULL: no
+ * other axis would. */
 static const char *
 other_axis(LossPass *lp, Function *f, int *axis)
 {
@@ -45,9 +46,10 @@ refuse_output(LossPass *lp, Function *f, const char *other, int axis)
 	loss_refuse(lp, "%s %s has no axis that counts the %lld rows of a micro-batch", name,
 	            loss_shape_text(lp, output->type), (long long)lp->n_rows);
 	if (other)
-		diag_hint(lp->p->diag,
-		          "its rows would be those of axis %d of input \"%s\": --batch-axis %s=%d",
-		          axis, other, other, axis);
+		diag_hint(
+			lp->p->diag,
+			"it would have rows if axis %d of input \"%s\" counted rows: --batch-axis %s=%d",
+			axis, other, other, axis);
 	else
 		diag_hint(lp->p->diag,
 		          "--batch-axis INPUT=N says which axis of an input counts rows, "
@@ -57,24 +59,25 @@ refuse_output(LossPass *lp, Function *f, const char *other, int axis)
 	return false;
 }
 
-/* Along the first axis, which nobody said to be that of the rows, they see each other; along another one they do not. */
+/* By default the first axis counts rows. Along this axis rows depend on each other, along another axis they do not:
+ * the user must decide. */
 static bool
 refuse_axis(LossPass *lp, const char *input, int axis)
 {
-	diag_error(
-		lp->p->diag, EXIT_USAGE,
-		"%s: the rows of input \"%s\" see each other, if they are its first axis; those of "
-		"axis %d do not",
-		lp->m->name, input, axis);
+	diag_error(lp->p->diag, EXIT_USAGE,
+	           "%s: rows along the first axis of input \"%s\" depend on each other; rows along "
+	           "axis %d do not",
+	           lp->m->name, input, axis);
 	diag_hint(
 		lp->p->diag,
-		"--batch-axis %s=%d: rows are along axis %d; --batch-axis %s=0: they are along the "
-		"first one all the same",
+		"--batch-axis %s=%d: rows are along axis %d; --batch-axis %s=0: rows are along the "
+		"first axis all the same",
 		input, axis, axis, input);
 	return false;
 }
 
-/* Where rows do not mix, only the graph's axis counts them: along another axis labels would meet elements of other rows. */
+/* If rows are independent, only the axis found in the graph counts them: along another axis, labels would meet
+ * elements of other rows. */
 static bool
 refuse_given(LossPass *lp, Function *f, BatchAxis found)
 {
@@ -90,8 +93,8 @@ refuse_given(LossPass *lp, Function *f, BatchAxis found)
 	return false;
 }
 
-/* rows=N. The axis that the graph found keeps its repeats. Another axis has one block per row, where the graph cannot
- * tell: no axis was found, rows mix, or all elements belong to a single row. */
+/* Takes rows=N. The axis that the graph found keeps its repeats. Another axis gets one block per row, which is
+ * allowed only if the graph cannot tell: no axis was found, rows mix, or all elements belong to a single row. */
 static bool
 take_given(LossPass *lp, Function *f, BatchAxis found)
 {
@@ -111,7 +114,7 @@ take_given(LossPass *lp, Function *f, BatchAxis found)
 	return true;
 }
 
-/* Where the graph does not tell: the first axis is as large, and no other one is. */
+/* If the graph does not tell: only the first axis has as many elements as there are rows. */
 static bool
 leading_counts(const LossPass *lp, Type t)
 {
@@ -132,7 +135,7 @@ loss_find_rows(LossPass *lp, Function *f)
 	int axis = 0;
 
 	lp->n_rows = b.rows;
-	if (!b.rows) /* no input says: of a module that is text, the output does */
+	if (!b.rows) /* no input has rows: if the module is text, the output tells */
 		lp->n_rows = lp->m->import || t->rank == 0 ? 1 : t->dims[0];
 	if (lp->options->rows != -1)
 		return take_given(lp, f, found);

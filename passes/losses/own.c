@@ -1,6 +1,6 @@
-/* Losses that the graph computes: a mean over `count` targets adds value * n and n to the sums of a step, so that the step's
- * loss and gradients are those of all its targets, however many a micro-batch has. Where nobody says the count, it is what the
- * graph divides by; a mean that divides by what data decide in another way is uneven. */
+/* Losses that the graph computes. A mean over `count` targets adds value * n and n to the sums of a step. So the loss
+ * and gradients of the step are the mean over all its targets, however many a micro-batch has. If nobody names the
+ * count, it is the number by which the graph divides. A mean that divides by data in another way is uneven. */
 #include "passes/losses/loss_pass.h"
 
 static bool
@@ -9,8 +9,8 @@ is_scalar(const Value *v)
 	return v->type->n == 1;
 }
 
-/* ---- by what the loss divides */
-/* The operand that a node only scales, or changes the form of; NULL: it does more. */
+/* ---- the divisor of the loss */
+/* The operand of a node that only scales it or changes its form; NULL: the node does more. */
 static Value *
 scaled_operand(const Node *n)
 {
@@ -24,7 +24,7 @@ scaled_operand(const Node *n)
 	return NULL;
 }
 
-/* n of max(n, 1), or of a choice of n or 1, which keep an empty mean from dividing by 0. */
+/* n, if v is max(n, 1) or a choice between n and 1: forms that keep an empty mean from dividing by 0. Else v. */
 static Value *
 without_least(Value *v)
 {
@@ -38,7 +38,7 @@ without_least(Value *v)
 	return v;
 }
 
-/* n of a loss that is sum / n, or a multiple of it; NULL: it is something else. */
+/* n, if the loss is sum / n or a multiple of it; NULL: it has another form. */
 static Value *
 divisor_of(Value *loss)
 {
@@ -48,7 +48,7 @@ divisor_of(Value *loss)
 	return NULL;
 }
 
-/* ---- what depends on what */
+/* ---- dependences */
 static bool
 is_parameter(const Value *v)
 {
@@ -61,7 +61,7 @@ is_input(const Value *v)
 	return v->kind == VALUE_PARAM && v->param == PARAM_INPUT;
 }
 
-/* By value id: is the value computed from one of these? */
+/* By value id: does the value depend on a value for which `what` is true? */
 static bool *
 find_dependents(const Function *f, bool (*what)(const Value *v), Arena *arena)
 {
@@ -81,7 +81,7 @@ find_dependents(const Function *f, bool (*what)(const Value *v), Arena *arena)
 
 typedef struct {
 	BatchAxes rows;
-	const bool *of_inputs; /* by value id: computed from inputs */
+	const bool *of_inputs; /* by value id: does it depend on inputs? */
 	bool *seen;            /* by value id */
 	VEC(Value *) work;
 	Arena *arena;
@@ -105,7 +105,8 @@ push(Walk *w, Value *v)
 	vec_push(w->arena, &w->work, v);
 }
 
-/* A number that data say of all rows together: of a single row, too, it is not the row's own. */
+/* Is v a number that the data decide for all rows together? A number of a single row is not meant, even in a batch
+ * of one row. */
 static bool
 is_said_by_data(const Walk *w, const Value *v)
 {
@@ -118,7 +119,7 @@ divides_by_data(const Walk *w, const Node *n)
 	return n->op == OP_div && is_said_by_data(w, behind_views(node_operand(n, 1)));
 }
 
-/* Is what the loss divides by somewhere up to its products, convolutions and indices? */
+/* Does the loss divide by data, somewhere before its products, convolutions and indices? */
 static bool
 is_uneven(const Function *f, Value *loss, Arena *arena)
 {
@@ -138,7 +139,8 @@ is_uneven(const Function *f, Value *loss, Arena *arena)
 	return false;
 }
 
-/* The count of a mean that says it by what it divides by: labels decide it, not parameters. NULL: it does not. */
+/* The number by which the loss divides, if it is a count: labels decide it, and parameters do not. NULL: it is no
+ * count. */
 static Value *
 own_count(const Function *f, Value *loss, Arena *arena)
 {
@@ -169,7 +171,7 @@ scalar_of(Builder *b, Value *v, DType d)
 	return b_reshape(b, b_cast(b, v, d), (Ints){0});
 }
 
-/* A micro-batch without targets has a mean of 0/0, which counts nothing. */
+/* A micro-batch without targets has a mean of 0/0, and adds 0 to both sums. */
 void
 loss_build_own(LossPass *lp, Loss *l, Value *const *results)
 {

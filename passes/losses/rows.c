@@ -1,4 +1,5 @@
-/* A weight for each row of a micro-batch, 0 of one that is padding, as losses of elements and of classes need it. */
+/* One weight per row of a micro-batch, 0 for padding, repeated for the row's elements. Both kinds of losses need
+ * it. */
 #include "passes/losses/loss.h"
 
 Value *
@@ -10,7 +11,7 @@ loss_row_weights(const Loss *l, Type t)
 	int64_t size = t->dims[axis], n = l->weight->type->n;
 	Value *w = l->weight;
 
-	if (size != n) { /* [repeats, rows, what a row has of the axis] */
+	if (size != n) { /* [repeats, rows, elements of one row along the axis] */
 		Ints parts = {.n = 3, .at = {l->rows.repeats, n, size / (l->rows.repeats * n)}};
 		w = b_broadcast(b, w, parts, (Ints){.n = 1, .at = {1}});
 		w = b_reshape(b, w, (Ints){.n = 1, .at = {size}});

@@ -1,11 +1,11 @@
-/* What an output is compared with: its shape, the axis of the classes, and how an input of the model becomes it. Of an
- * output [4,6,7] with its rows along axis 0 the labels are [4,6]; of the same numbers reshaped to [24,7] they are
- * [24], and the program takes them as [4,6], a row of 6 for each sample. */
+/* The target: its shape, the class axis, and the way from an input of the model to the target. An output [4,6,7] with
+ * rows along axis 0 has labels [4,6]. The same output reshaped to [24,7] has labels [24], but the program takes them
+ * as [4,6]: 6 labels per sample. */
 #include "passes/losses/loss_pass.h"
 
 #include <string.h>
 
-/* A shape in which rows have an axis: `at` of shape. */
+/* A shape in which axis `at` counts rows. */
 typedef struct {
 	Ints shape;
 	int at;
@@ -28,7 +28,7 @@ ints_product(const Ints *list)
 	return n;
 }
 
-/* The axis of the rows split into repeats, rows and what a row has of it, axes of one left out. */
+/* Splits the row axis into repeats, rows and elements of one row; axes of size 1 are left out. */
 static Spread
 spread_of(const LossPass *lp, Type t, const BatchAxis *rows)
 {
@@ -50,7 +50,7 @@ spread_of(const LossPass *lp, Type t, const BatchAxis *rows)
 	return s;
 }
 
-/* The rows of what is compared, where the output loses its class axis. */
+/* The row axis of the target: the output's row axis, after the class axis was dropped. */
 static BatchAxis
 target_rows(const LossPass *lp, int class_axis)
 {
@@ -67,7 +67,7 @@ target_of(const LossPass *lp, Type output, int class_axis)
 }
 
 /* ---- inputs of the model */
-/* Do a and b have the same axes behind each other, but those of the rows and of one element? */
+/* Do a and b have the same axes in order, apart from the row axes and axes of size 1? */
 static bool
 same_but_rows(const Spread *a, const Spread *b)
 {
@@ -85,7 +85,8 @@ same_but_rows(const Spread *a, const Spread *b)
 	}
 }
 
-/* How an input has the rows of a target of this shape: as the file says, or as the target does. */
+/* The shape and row axis of an input that is the target: as the file says if it says so, else as the target has
+ * them. */
 static bool
 spread_of_input(const LossPass *lp, const Value *given, Type target, const BatchAxis *rows,
                 Spread *out)
@@ -116,14 +117,15 @@ axes_text(LossPass *lp, const bool *fits, int rank)
 	return text;
 }
 
-/* The last of [B,T,V], 1 of [N,C,H,W]: where shapes leave it open. -1: no rule says which. */
+/* The usual class axis if shapes leave it open: the last axis of [B,T,V], axis 1 of [N,C,H,W]. -1: there is no
+ * rule. */
 static int
 usual_axis(int rank, bool made)
 {
 	return rank < 4 ? rank - 1 : rank == 4 || made ? 1 : -1;
 }
 
-/* Which axis of the output the labels lack: given, the one that fits, or the usual one. */
+/* Chooses the axis of the output that the labels lack: the given axis, the only axis that fits, or the usual one. */
 static bool
 choose_class_axis(LossPass *lp, const Value *target, Type output)
 {
@@ -255,7 +257,7 @@ loss_prepare_target(LossPass *lp, const Function *forward)
 	return true;
 }
 
-/* Where the rows of an input stand among its axes, they go to where those of the target do. */
+/* If the rows of an input lie along another axis than the rows of the target, they are moved there. */
 Value *
 loss_target_value(const LossPass *lp, Builder *b, Value *param)
 {

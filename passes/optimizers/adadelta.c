@@ -7,7 +7,7 @@ typedef struct {
 	double rho;
 } AdadeltaSettings;
 
-static const PassOption options[] = {{"rho", "what of the averages of squares stays", OPTION_DOUBLE,
+static const PassOption options[] = {{"rho", "decay of the averages of squares", OPTION_DOUBLE,
                                       offsetof(AdadeltaSettings, rho), 0, 1},
                                      {0}};
 
@@ -36,7 +36,7 @@ adadelta_update(Update *u)
 
 static const AdadeltaSettings settings = {.rho = 0.9};
 const OptimizerRow optimizer_adadelta = {.name = "adadelta",
-                                         .doc = "steps as large as those before",
+                                         .doc = "steps as large as the earlier steps",
                                          .defaults = "lr=1 eps=1e-06 weight_decay=0",
                                          .moments = {"square_avg", "acc_delta"},
                                          .update = adadelta_update,

@@ -1,5 +1,6 @@
-/* Adafactor as torch.optim.Adafactor: Shazeer and Stern, arXiv:1804.04235. The second moment of a matrix is kept as the means of its
- * rows and of its columns. With b = t^beta2_decay, rms(x) = sqrt(mean x^2), e1 the eps of the update's type (torch: of the weight's):
+/* Adafactor as torch.optim.Adafactor: Shazeer and Stern, arXiv:1804.04235. The second moment of a matrix is stored as
+ * the means of its rows and of its columns. With b = t^beta2_decay, rms(x) = sqrt(mean x^2), and e1 the eps of the
+ * update's type (torch: of the weight's type):
  *   a = max(eps, rms(p)) min(lr, 1/sqrt(t));  p = p (1 - lr wd)
  *   matrices (the last two axes):  R = R + b (mean of g^2 over columns - R);  C = C + b (mean of g^2 over rows - C)
  *                                  v = R C / max(mean of R, e1)
@@ -17,8 +18,8 @@ typedef struct {
 enum { ROWS, COLUMNS, VARIANCE };
 
 static const PassOption options[] = {
-	{"beta2_decay", "power of the update's number that new squares count by", OPTION_DOUBLE,
-         offsetof(AdafactorSettings, beta2_decay), -1e9, 0},
+	{"beta2_decay", "new squares have weight t^beta2_decay, t the update's number",
+         OPTION_DOUBLE, offsetof(AdafactorSettings, beta2_decay), -1e9, 0},
 	{"d", "largest root mean square of a step, in learning rates", OPTION_DOUBLE,
          offsetof(AdafactorSettings, d), 1e-9, 1e9},
 	{0}};

@@ -6,7 +6,8 @@ typedef struct {
 	double lr_decay;
 } AdagradSettings;
 
-static const PassOption options[] = {{"lr_decay", "lr is divided by 1 + this for each update",
+static const PassOption options[] = {{"lr_decay",
+                                      "lr is divided by 1 + lr_decay for each earlier update",
                                       OPTION_DOUBLE, offsetof(AdagradSettings, lr_decay), 0, 1e9},
                                      {0}};
 
@@ -30,11 +31,12 @@ adagrad_update(Update *u)
 }
 
 static const AdagradSettings settings = {0};
-const OptimizerRow optimizer_adagrad = {.name = "adagrad",
-                                        .doc = "each element by the sum of its squared gradients",
-                                        .defaults = "lr=0.01 eps=1e-10 weight_decay=0",
-                                        .moments = {"sum"},
-                                        .update = adagrad_update,
-                                        .options = options,
-                                        .options_size = sizeof(AdagradSettings),
-                                        .settings = &settings};
+const OptimizerRow optimizer_adagrad = {
+	.name = "adagrad",
+	.doc = "steps divided by the root of summed squared gradients",
+	.defaults = "lr=0.01 eps=1e-10 weight_decay=0",
+	.moments = {"sum"},
+	.update = adagrad_update,
+	.options = options,
+	.options_size = sizeof(AdagradSettings),
+	.settings = &settings};

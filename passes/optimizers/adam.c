@@ -1,9 +1,9 @@
-/* Adam and AdamW as torch.optim: Kingma and Ba, arXiv:1412.6980; Loshchilov and Hutter,
- * arXiv:1711.05101. With t from 1 and bias corrections c1 = 1 - beta1^t, c2 = 1 - beta2^t:
+/* Adam and AdamW as torch.optim: Kingma and Ba, arXiv:1412.6980; Loshchilov and Hutter, arXiv:1711.05101. With t from
+ * 1 and bias corrections c1 = 1 - beta1^t, c2 = 1 - beta2^t:
  *   AdamW: p = p (1 - lr wd);   Adam: g = g + wd p
  *   m = m + (1 - beta1)(g - m);  v = beta2 v + (1 - beta2) g^2
  *   p = p - lr/c1 * m / (sqrt(v)/sqrt(c2) + eps)
- * With amsgrad (Reddi et al., arXiv:1904.09237) the largest v so far stands in the root. */
+ * With amsgrad (Reddi et al., arXiv:1904.09237) the root takes the largest v so far instead of v. */
 #include "passes/pass.h"
 
 enum { FIRST, SECOND, LARGEST }; /* moments */
@@ -12,7 +12,7 @@ typedef struct {
 	bool amsgrad;
 } AdamSettings;
 
-static const PassOption options[] = {{"amsgrad", "the largest second moment so far divides",
+static const PassOption options[] = {{"amsgrad", "divides by the largest second moment so far",
                                       OPTION_BOOL, offsetof(AdamSettings, amsgrad)},
                                      {0}};
 

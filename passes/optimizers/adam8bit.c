@@ -1,12 +1,14 @@
-/* Adam and AdamW whose moments have 8 bits, as bitsandbytes (Dettmers et al., arXiv:2110.02861; csrc/kernels.cu, blockwise) and, with
- * torchao=true, as torchao (optim/adam.py, subclass_8bit.py). Blocks of 256 elements have codes of a dynamic map and their largest
- * size, f32; a parameter has 2.03 bytes of both moments. Those of fewer than 4096 elements have moments of f32, with torchao those
- * that blocks do not fill, too. With m, v as read from codes, c1 = 1 - beta1^t, c2 = 1 - beta2^t:
+/* Adam and AdamW with 8-bit moments, as bitsandbytes (Dettmers et al., arXiv:2110.02861; csrc/kernels.cu, blockwise)
+ * and, with torchao=true, as torchao (optim/adam.py, subclass_8bit.py). A block of 256 elements has codes of a
+ * dynamic map, and its largest magnitude in f32: 2.03 bytes per element of a parameter for both moments. Parameters
+ * of fewer than 4096 elements have f32 moments; with torchao, so have parameters whose size is no multiple of a
+ * block. With m, v as read from codes, c1 = 1 - beta1^t, c2 = 1 - beta2^t:
  *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
  *   p = p - lr sqrt(c2)/c1 m / (sqrt(v) + eps sqrt(c2));  then p = p (1 - lr wd)
- *   code of m: the nearest to m/max|m|, moved by one where its sign is another than m's; of v: the nearest to v/max v
- * Weight decay stands behind the step here, before it where moments are f32, and before it in torchao's, whose adam8bit has it in the
- * gradient; adam8bit and adamw8bit of bitsandbytes differ in its default alone. */
+ *   code of m: the nearest to m/max|m|, moved by one if its sign differs from m's; of v: the nearest to v/max v
+ * Weight decay comes after the step here, but before the step if moments are f32, and before the step with torchao.
+ * torchao's adam8bit has weight decay in the gradient. adam8bit and adamw8bit of bitsandbytes differ only in the
+ * default weight decay. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -37,7 +39,7 @@ blocks_of(Type param)
 	return (param->n + BLOCK - 1) / BLOCK;
 }
 
-/* Codes u8[blocks,256] and sizes f32[blocks]; without, the moments alone. */
+/* With blocks: codes u8[blocks,256] and magnitudes f32[blocks]. Without blocks: only the two moments. */
 static Type
 moment_type(Module *m, const void *settings, Type param, int moment)
 {
@@ -50,7 +52,7 @@ moment_type(Module *m, const void *settings, Type param, int moment)
 }
 
 /* ---- codes */
-/* x in blocks, zeros behind its last element. */
+/* x in blocks, with zeros after its last element. */
 static Value *
 in_blocks(Builder *b, Value *x)
 {
@@ -84,7 +86,7 @@ lookup(Builder *b, Value *numbers, Value *indices)
 	return build(b, OP_lookup, 2, (Value *[]){numbers, indices}, NULL);
 }
 
-/* A number for each block, repeated for its elements. */
+/* A number per block, repeated for the block's elements. */
 static Value *
 for_elements(Builder *b, Value *of_blocks)
 {
@@ -103,7 +105,8 @@ dequantized(Builder *b, Value *codes, Value *sizes, bool is_signed)
 	return b_binary(b, OP_mul, numbers, for_elements(b, sizes));
 }
 
-/* The last place i, from 0, of an ascending table with x above at[i], or not below; at[0] is not looked at. */
+/* The last index i, from 0, of an ascending table `at` for which `x above at[i]` holds: > or >=, as `above` says.
+ * at[0] is not looked at. */
 static Value *
 search(Builder *b, Value *x, const float *at, OpKind above)
 {
@@ -118,11 +121,13 @@ search(Builder *b, Value *x, const float *at, OpKind above)
 	return found;
 }
 
-/* The nearest code, the lower of two; where its sign is not that of x, the one beside it. */
+/* The nearest code, the lower one of two equally near. If the sign of its number differs from x's, the next code
+ * in x's direction. */
 static Value *
 nearest(Builder *b, Value *x, bool is_signed)
 {
-	float map[DYNAMIC_MAP], from[DYNAMIC_MAP]; /* from[i]: above it i is nearer than i - 1 */
+	float map[DYNAMIC_MAP],
+		from[DYNAMIC_MAP]; /* from[i]: above this number, code i is nearer than code i - 1 */
 	Type index = type_with_dtype(b->m, x->type, S32);
 	Value *zero = b_splat(b, x->type, 0), *one = b_splat(b, index, 1);
 
@@ -141,7 +146,7 @@ nearest(Builder *b, Value *x, bool is_signed)
 	return b_select(b, too_high, b_binary(b, OP_sub, code, one), code);
 }
 
-/* torchao: the last number not above x, or the next where x is at least half-way to it. */
+/* torchao: the last code whose number is not above x, or the next code if x is at least half-way to it. */
 static Value *
 nearest_of_torchao(Builder *b, Value *x, bool is_signed)
 {
@@ -160,7 +165,7 @@ nearest_of_torchao(Builder *b, Value *x, bool is_signed)
 	return b_select(b, up, next, code);
 }
 
-/* Codes and sizes of x, in blocks. */
+/* The codes and magnitudes of x, which is in blocks. */
 static void
 quantize(Update *u, Value *x, bool is_signed, Value **codes, Value **sizes)
 {
@@ -200,7 +205,7 @@ lerp(Update *u, ScalarIndex beta, Value *m, Value *x, Value *y)
 	                b_binary(b, OP_mul, like(b, rest, m), b_binary(b, OP_sub, x, m)));
 }
 
-/* beta m + (1 - beta) x y, as bitsandbytes: 1 - beta is of the type of m. */
+/* beta m + (1 - beta) x y, as bitsandbytes: 1 - beta is computed in m's type. y NULL: 1. */
 static Value *
 average(Update *u, ScalarIndex index, Value *m, Value *x, Value *y)
 {
@@ -227,7 +232,7 @@ step(Update *u, Value *p, Value *m, Value *v)
 	return b_binary(b, OP_sub, p, update_times(u, rate, b_binary(b, OP_div, m, d)));
 }
 
-/* What 1 - lr wd shrinks. */
+/* (1 - lr wd) p */
 static Value *
 shrunk(Update *u, Value *p)
 {

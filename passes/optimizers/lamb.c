@@ -1,10 +1,10 @@
-/* LAMB: You et al., arXiv:1904.00962, algorithm 2, without a limit of the norms (phi is the identity). With Adam's moments and
- * bias corrections c1 = 1 - beta1^t, c2 = 1 - beta2^t:
+/* LAMB: You et al., arXiv:1904.00962, algorithm 2, without a limit on the norms (phi is the identity). With Adam's
+ * moments and bias corrections c1 = 1 - beta1^t, c2 = 1 - beta2^t:
  *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
  *   r = (m/c1) / (sqrt(v/c2) + eps) + wd p
- *   p = p - lr |p|/|r| r, where both norms are above 0; else p = p - lr r
- * As in timm and the reference of BERT, parameters that do not decay (biases, scales of norms) have no ratio of norms, unless always_adapt
- * says so. */
+ *   p = p - lr |p|/|r| r if both norms are above 0; else p = p - lr r
+ * As in timm and in BERT's reference, parameters that do not decay (biases, scales of norms) have no ratio of norms,
+ * unless always_adapt is set. */
 #include "passes/pass.h"
 
 typedef struct {
@@ -25,7 +25,7 @@ norm(Builder *b, Value *x)
 	return b_unary(b, OP_sqrt, b_cast(b, sum, F64));
 }
 
-/* |p|/|r|; 1 where one of them is 0 */
+/* |p|/|r|; 1 if one of the norms is 0 */
 static Value *
 ratio(Update *u, Value *r)
 {
@@ -64,7 +64,7 @@ lamb_update(Update *u)
 
 const OptimizerRow optimizer_lamb = {
 	.name = "lamb",
-	.doc = "Adam, each parameter's step as long as the parameter",
+	.doc = "Adam, with steps as long as the parameter",
 	.defaults = "lr=0.001 beta1=0.9 beta2=0.999 eps=1e-06 weight_decay=0.01",
 	.moments = {"exp_avg", "exp_avg_sq"},
 	.update = lamb_update,

@@ -1,11 +1,12 @@
-/* Muon as torch.optim.Muon: Jordan et al. 2024, kellerjordan.github.io/posts/muon. The momentum's step is turned into a matrix whose singular
- * values are near 1, by five steps of a Newton-Schulz iteration:
+/* Muon as torch.optim.Muon: Jordan et al. 2024, kellerjordan.github.io/posts/muon. Five steps of a Newton-Schulz
+ * iteration turn the momentum's step into a matrix whose singular values are near 1:
  *   m = m + (1 - momentum)(g - m);  s = g + momentum (m - g), without nesterov s = m
- *   X = s / max(|s|, eps), transposed where it has more rows than columns
+ *   X = s / max(|s|, eps), transposed if it has more rows than columns
  *   five times:  A = X X';  X = a X + (b A + c A A) X
  *   p = p (1 - lr wd) - lr r X,  r = sqrt(max(1, outputs/inputs)), or with match_rms 0.2 sqrt(max(outputs, inputs))
- * The iteration is in bf16, or in the type of the update where that is f64 or ns_f32 says so. It takes matrices that neither
- * look up rows (embeddings) nor make the model's output (the head); AdamW takes the others. */
+ * The iteration is computed in bf16; with ns_f32, or in an f64 program, in the type of the update. Muon updates
+ * matrices that neither look up rows (embeddings) nor make the model's output (the head); AdamW updates the other
+ * parameters. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -18,33 +19,37 @@ typedef struct {
 
 static const PassOption options[] = {
 	{"nesterov", "Nesterov momentum", OPTION_BOOL, offsetof(MuonSettings, nesterov)},
-	{"ns_steps", "of the iteration", OPTION_INT, offsetof(MuonSettings, ns_steps), 1, 100},
-	{"ns_a", "its first coefficient", OPTION_DOUBLE, offsetof(MuonSettings, a), -1e9, 1e9},
-	{"ns_b", "its second", OPTION_DOUBLE, offsetof(MuonSettings, b), -1e9, 1e9},
-	{"ns_c", "its third", OPTION_DOUBLE, offsetof(MuonSettings, c), -1e9, 1e9},
+	{"ns_steps", "steps of the iteration", OPTION_INT, offsetof(MuonSettings, ns_steps), 1,
+         100},
+	{"ns_a", "first coefficient of the iteration", OPTION_DOUBLE, offsetof(MuonSettings, a),
+         -1e9, 1e9},
+	{"ns_b", "second coefficient of the iteration", OPTION_DOUBLE, offsetof(MuonSettings, b),
+         -1e9, 1e9},
+	{"ns_c", "third coefficient of the iteration", OPTION_DOUBLE, offsetof(MuonSettings, c),
+         -1e9, 1e9},
 	{"ns_f32", "the iteration in f32, not bf16", OPTION_BOOL, offsetof(MuonSettings, ns_f32)},
-	{"rest_lr", "AdamW's learning rate for the others; it follows the schedule", OPTION_DOUBLE,
-         offsetof(MuonSettings, rest_lr), 0, 1e9},
-	{"rest_weight_decay", "its weight decay", OPTION_DOUBLE,
+	{"rest_lr", "AdamW's learning rate for other parameters; follows the schedule",
+         OPTION_DOUBLE, offsetof(MuonSettings, rest_lr), 0, 1e9},
+	{"rest_weight_decay", "AdamW's weight decay", OPTION_DOUBLE,
          offsetof(MuonSettings, rest_weight_decay), 0, 1e9},
-	{"rest_beta1", "its decay of the first moment", OPTION_DOUBLE,
+	{"rest_beta1", "AdamW's decay of the first moment", OPTION_DOUBLE,
          offsetof(MuonSettings, rest_beta1), 0, 1},
-	{"rest_beta2", "its decay of the second", OPTION_DOUBLE, offsetof(MuonSettings, rest_beta2),
-         0, 1},
-	{"rest_eps", "added to its denominator", OPTION_DOUBLE, offsetof(MuonSettings, rest_eps), 0,
-         1e9},
+	{"rest_beta2", "AdamW's decay of the second moment", OPTION_DOUBLE,
+         offsetof(MuonSettings, rest_beta2), 0, 1},
+	{"rest_eps", "added to AdamW's denominator", OPTION_DOUBLE,
+         offsetof(MuonSettings, rest_eps), 0, 1e9},
 	{"match_rms", "steps as long as AdamW's (Moonshot, arXiv:2502.16982)", OPTION_BOOL,
          offsetof(MuonSettings, match_rms)},
 	{0}};
 
-/* ---- which parameters */
+/* ---- which parameters Muon updates */
 static bool
 is_product(const Node *n)
 {
 	return op_row(n)->precision == PRECISION_LOW;
 }
 
-/* By value id: is there a product on a way from it? */
+/* By value id: does a way from the value lead to a product? */
 static bool *
 values_before_products(const Function *f, Arena *arena)
 {
@@ -61,7 +66,7 @@ values_before_products(const Function *f, Arena *arena)
 	return before;
 }
 
-/* Does a reader look rows up, or is it the last product? */
+/* Does a reader of the weight look up rows, or is it the last product? */
 static bool
 is_outer(const Value *weight, const bool *before)
 {
@@ -110,7 +115,7 @@ splat(Builder *b, Value *scalar, Value *like)
 	                   (Ints){0});
 }
 
-/* x y, or x y' where `contract` is 1; of that type. */
+/* x y, or x y' if `contract` is 1, in type d. */
 static Value *
 product(Builder *b, Value *x, Value *y, int contract, DType d)
 {
@@ -122,7 +127,7 @@ product(Builder *b, Value *x, Value *y, int contract, DType d)
 	return build(b, OP_dot, 2, operands, &how);
 }
 
-/* s x + by z, computed in the type of z and rounded to that of x, as torch.addmm. */
+/* s x + by z, computed in z's type and rounded to x's type, as torch.addmm. */
 static Value *
 combined(Update *u, double s, Value *x, double by, Value *z)
 {
@@ -176,7 +181,7 @@ muon_update(Update *u)
 	const MuonSettings *s = u->settings;
 	Value *momentum = update_scalar(u, SCALAR_MOMENTUM);
 	Value *m = update_lerp(u, momentum, u->moment[0], u->grad), *step = m;
-	/* Of torch's weights rows are outputs; a product may have them the other way round. */
+	/* In torch's weights rows are outputs. A product may have a weight the other way round. */
 	int in = u->inputs_axis < 0 ? 1 : u->inputs_axis;
 	double rows = (double)u->param->type->dims[!in], columns = (double)u->param->type->dims[in];
 	double size = s->match_rms ? 0.2 * sqrt(fmax(rows, columns))
@@ -203,7 +208,7 @@ static const MuonSettings settings = {.ns_steps = 5,
                                       .rest_eps = 1e-8};
 const OptimizerRow optimizer_muon = {
 	.name = "muon",
-	.doc = "momentum of hidden matrices, orthogonalized; AdamW for the others",
+	.doc = "momentum of hidden matrices, orthogonalized; AdamW for other parameters",
 	.defaults = "lr=0.001 momentum=0.95 eps=1e-07 weight_decay=0.1",
 	.moments = {"momentum_buffer"},
 	.whole = true,

@@ -1,6 +1,8 @@
-/* The optimizers of ONNX's domain ai.onnx.preview.training, as its operators Adam, Adagrad and Momentum have them (onnx/reference/ops),
- * with T updates done before this one, from 0. `weight_decay` is norm_coefficient: g = g + wd p.
- *   Adam:      V = beta1 V + (1 - beta1) g;  H = beta2 H + (1 - beta2) g^2;  R = lr, after the first update lr sqrt(1 - beta2^T) / (1 - beta1^T)
+/* The optimizers of ONNX's domain ai.onnx.preview.training, as its operators Adam, Adagrad and Momentum define them
+ * (onnx/reference/ops). T is the number of updates before this one, from 0. `weight_decay` is norm_coefficient: g = g
+ * + wd p.
+ *   Adam:      V = beta1 V + (1 - beta1) g;  H = beta2 H + (1 - beta2) g^2
+ *              R = lr in the first update, then lr sqrt(1 - beta2^T) / (1 - beta1^T)
  *              p = (1 - norm_coefficient_post) (p - R V / (sqrt(H) + eps))
  *   Adagrad:   H = H + g^2;  p = p - lr / (1 + T decay_factor) g / (sqrt(H) + eps)
  *   Momentum:  V = alpha V + beta g, in the first update alpha V + g;  p = p - lr V, nesterov: p - lr (g + alpha V) */
@@ -17,7 +19,7 @@ done(Update *u)
 	return b_binary(u->b, OP_sub, u->t, update_number(u, 1));
 }
 
-/* 1 - beta^T; 1 where nothing was done yet. */
+/* 1 - beta^T; 1 in the first update. */
 static Value *
 correction(Update *u, ScalarIndex beta)
 {
@@ -92,17 +94,17 @@ static const OnnxSettings settings = {.beta = 1};
 #define SETTINGS(table) \
 	.options = table, .options_size = sizeof(OnnxSettings), .settings = &settings
 static const PassOption of_adam[] = {{"norm_coefficient_post",
-                                      "of the parameter, behind the update", OPTION_DOUBLE,
+                                      "decay of the parameter after the update", OPTION_DOUBLE,
                                       offsetof(OnnxSettings, norm_coefficient_post), 0, 1},
                                      {0}};
-static const PassOption of_adagrad[] = {{"decay_factor",
-                                         "lr is divided by 1 + this for each update", OPTION_DOUBLE,
-                                         offsetof(OnnxSettings, decay_factor), 0, 1e9},
-                                        {0}};
+static const PassOption of_adagrad[] = {
+	{"decay_factor", "lr is divided by 1 + decay_factor for each earlier update", OPTION_DOUBLE,
+         offsetof(OnnxSettings, decay_factor), 0, 1e9},
+	{0}};
 static const PassOption of_momentum[] = {
-	{"beta", "of the gradient, behind the first update", OPTION_DOUBLE,
+	{"beta", "factor of the gradient after the first update", OPTION_DOUBLE,
          offsetof(OnnxSettings, beta), 0, 1e9},
-	{"nesterov", "looks ahead", OPTION_BOOL, offsetof(OnnxSettings, nesterov)},
+	{"nesterov", "Nesterov momentum", OPTION_BOOL, offsetof(OnnxSettings, nesterov)},
 	{0}};
 const OptimizerRow optimizer_onnx_adam = {
 	.name = "onnx-adam",

@@ -1,8 +1,8 @@
-/* RAdam as torch.optim.RAdam: Liu et al., arXiv:1908.03265. With c1 = 1 - beta1^t, c2 = 1 - beta2^t, R = 2/(1 - beta2) - 1 and
- * r = R - 2 t beta2^t / c2:
+/* RAdam as torch.optim.RAdam: Liu et al., arXiv:1908.03265. With c1 = 1 - beta1^t, c2 = 1 - beta2^t, R = 2/(1 -
+ * beta2) - 1 and r = R - 2 t beta2^t / c2:
  *   g = g + wd p;  m = m + (1 - beta1)(g - m);  v = beta2 v + (1 - beta2) g^2
  *   r > 5: p = p - lr m/c1 sqrt(c2) / (sqrt(v) + eps) sqrt((r-4)(r-2)R / ((R-4)(R-2)r));  else p = p - lr m/c1
- * With decoupled: p = p (1 - lr wd) in place of g = g + wd p. */
+ * With decoupled: p = p (1 - lr wd) instead of g = g + wd p. */
 #include "passes/pass.h"
 
 typedef struct {
@@ -24,7 +24,7 @@ length(Update *u, Value *x, Value *y)
 	return b_binary(b, OP_mul, b_binary(b, OP_mul, four, two), y);
 }
 
-/* f64[]: sqrt(c2) times the rectification, and whether there is one. */
+/* f64[]: sqrt(c2) times the rectification. *applies: bool[], is the step rectified? */
 static Value *
 rectification(Update *u, Value **applies)
 {
@@ -73,7 +73,7 @@ radam_update(Update *u)
 static const RadamSettings settings = {0};
 const OptimizerRow optimizer_radam = {
 	.name = "radam",
-	.doc = "Adam that begins as SGD does",
+	.doc = "Adam that begins like SGD",
 	.defaults = "lr=0.001 beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0",
 	.moments = {"exp_avg", "exp_avg_sq"},
 	.update = radam_update,

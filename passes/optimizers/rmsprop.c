@@ -1,21 +1,21 @@
 /* RMSprop as torch.optim.RMSprop: Hinton's lecture 6e; centered: Graves, arXiv:1308.0850.
  *   g = g + wd p;  v = alpha v + (1 - alpha) g^2
- *   centered: a = a + (1 - alpha)(g - a), v - a^2 in place of v
- *   d = g / (sqrt(v) + eps);  momentum: buf = momentum buf + d, buf in place of d
+ *   centered: a = a + (1 - alpha)(g - a), v - a^2 instead of v
+ *   d = g / (sqrt(v) + eps);  momentum: buf = momentum buf + d, buf instead of d
  *   p = p - lr d */
 #include "passes/pass.h"
 
 typedef struct {
-	double alpha, momentum; /* momentum 0: there is no buffer */
+	double alpha, momentum; /* momentum 0: no buffer */
 	bool centered;
 } RmspropSettings;
 
 enum { SQUARE, MEAN, BUFFER };
 
-static const PassOption options[] = {{"alpha", "what of the average of squares stays",
-                                      OPTION_DOUBLE, offsetof(RmspropSettings, alpha), 0, 1},
-                                     {"momentum", "what of the steps before stays", OPTION_DOUBLE,
-                                      offsetof(RmspropSettings, momentum), 0, 1e9},
+static const PassOption options[] = {{"alpha", "decay of the average of squares", OPTION_DOUBLE,
+                                      offsetof(RmspropSettings, alpha), 0, 1},
+                                     {"momentum", "share of the earlier steps that stays",
+                                      OPTION_DOUBLE, offsetof(RmspropSettings, momentum), 0, 1e9},
                                      {"centered", "divides by the standard deviation", OPTION_BOOL,
                                       offsetof(RmspropSettings, centered)},
                                      {0}};
@@ -55,7 +55,7 @@ rmsprop_update(Update *u)
 static const RmspropSettings settings = {.alpha = 0.99};
 const OptimizerRow optimizer_rmsprop = {
 	.name = "rmsprop",
-	.doc = "each element by the average of its squared gradients",
+	.doc = "steps divided by the root of averaged squared gradients",
 	.defaults = "lr=0.01 eps=1e-08 weight_decay=0",
 	.moments = {"square_avg", "grad_avg", "momentum_buffer"},
 	.without = without,

@@ -1,9 +1,10 @@
-/* Schedule-free AdamW: Defazio et al., arXiv:2405.15682; github.com/facebookresearch/schedule_free, AdamWScheduleFree. Gradients are taken at y,
- * between the steps z and their average x, which is the parameter: evaluated, saved and exported. With c2 = 1 - beta2^t, L the largest
- * learning rate so far, w = t^r L^weight_lr_power, W the sum of w:
+/* Schedule-free AdamW: Defazio et al., arXiv:2405.15682; github.com/facebookresearch/schedule_free,
+ * AdamWScheduleFree. Gradients are taken at y, which lies between the steps z and their average x. x is the
+ * parameter: it is evaluated, saved and exported. With c2 = 1 - beta2^t, L the largest learning rate so far, w = t^r
+ * L^weight_lr_power, and W the sum of w:
  *   v = beta2 v + (1 - beta2) g^2;  d = g / (sqrt(v/c2) + eps) + wd y
  *   z = z - lr d;  x = x + w/W (z - x);  y = beta1 x + (1 - beta1) z
- * There y is kept as it is there: y = y + w/W (z_old - y) + lr (beta1 (1 - w/W) - 1) d. */
+ * y is stored as that implementation stores it: y = y + w/W (z_old - y) + lr (beta1 (1 - w/W) - 1) d. */
 #include "passes/pass.h"
 
 typedef struct {
@@ -13,14 +14,14 @@ typedef struct {
 enum { STEPS, SQUARES, POINT };  /* moments: z, v, y */
 enum { WEIGHT_SUM, LARGEST_LR }; /* numbers: W, L */
 
-static const PassOption options[] = {{"r", "power of the update's number in an average's weights",
-                                      OPTION_DOUBLE, offsetof(ScheduleFreeSettings, r), 0, 10},
-                                     {"weight_lr_power",
-                                      "power of the largest learning rate in them", OPTION_DOUBLE,
-                                      offsetof(ScheduleFreeSettings, weight_lr_power), 0, 10},
-                                     {0}};
+static const PassOption options[] = {
+	{"r", "power of the update's number in the average's weights", OPTION_DOUBLE,
+         offsetof(ScheduleFreeSettings, r), 0, 10},
+	{"weight_lr_power", "power of the largest learning rate in these weights", OPTION_DOUBLE,
+         offsetof(ScheduleFreeSettings, weight_lr_power), 0, 10},
+	{0}};
 
-/* x^power, of a number that is not below 0 */
+/* x^power, for x >= 0 */
 static Value *
 to_power(Update *u, Value *x, double power)
 {
@@ -34,7 +35,7 @@ to_power(Update *u, Value *x, double power)
 	               b_binary(b, OP_mul, b_unary(b, OP_log, x), update_number(u, power)));
 }
 
-/* w/W; 0 where no learning rate was above 0 */
+/* w/W; 0 if no learning rate was above 0 so far */
 static Value *
 share(Update *u)
 {

@@ -1,14 +1,15 @@
-/* SGD, with momentum and with Nesterov's, as torch.optim.SGD:
- *   g = g + wd p;  buf = momentum buf + (1 - dampening) g, g in the first step
+/* SGD, SGD with momentum and with Nesterov's momentum, as torch.optim.SGD:
+ *   g = g + wd p;  buf = momentum buf + (1 - dampening) g, in the first step g
  *   sgd: p - lr g;  momentum: p - lr buf;  nesterov: p - lr (g + momentum buf)
- * Without dampening a zero buffer at the start gives torch's first step. */
+ * Without dampening, a buffer of zeros at the start gives torch's first step. */
 #include "passes/pass.h"
 
 typedef struct {
 	double dampening;
 } SgdSettings;
 
-static const PassOption options[] = {{"dampening", "what of a gradient does not enter the buffer",
+static const PassOption options[] = {{"dampening",
+                                      "share of a gradient that does not enter the buffer",
                                       OPTION_DOUBLE, offsetof(SgdSettings, dampening), 0, 1},
                                      {0}};
 

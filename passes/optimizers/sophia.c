@@ -1,8 +1,9 @@
-/* Sophia-G: Liu et al., arXiv:2305.14342; github.com/Liuhong99/Sophia, sophia.py. h estimates the diagonal of the Hessian (Gauss, Newton,
- * Bartlett) by gradients e of labels that are drawn from the model's own softmax, every `every` steps, n targets in the batch:
+/* Sophia-G: Liu et al., arXiv:2305.14342; github.com/Liuhong99/Sophia, sophia.py. h estimates the diagonal of the
+ * Hessian (Gauss, Newton, Bartlett). Every `every` steps it takes gradients e of labels that are drawn from the
+ * model's own softmax, with n targets in the batch:
  *   p = p (1 - lr wd);  m = beta1 m + (1 - beta1) g
  *   p = p - lr sign(m) min(|m| / (rho n h + 1e-15), 1)
- *   after every so many steps:  h = beta2 h + (1 - beta2) e^2 */
+ *   after every `every` steps:  h = beta2 h + (1 - beta2) e^2 */
 #include "passes/pass.h"
 
 typedef struct {
@@ -13,8 +14,8 @@ typedef struct {
 enum { FIRST, CURVATURE };
 enum { TARGETS };
 
-static const PassOption options[] = {{"rho", "of what the step is clipped by", OPTION_DOUBLE,
-                                      offsetof(SophiaSettings, rho), 1e-30, 1e9},
+static const PassOption options[] = {{"rho", "factor of the estimate that clips the step",
+                                      OPTION_DOUBLE, offsetof(SophiaSettings, rho), 1e-30, 1e9},
                                      {"every", "steps from one estimate to the next", OPTION_INT,
                                       offsetof(SophiaSettings, every), 1, 1e9},
                                      {0}};

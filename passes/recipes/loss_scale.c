@@ -1,24 +1,24 @@
-/* Loss scaling for gradients of 16 bits: the backward pass is seeded with a scale, which @update divides out. It grows while
- * gradients stay finite, and shrinks when they overflow; that step's update is not made. Three rules are in use, of
+/* Loss scaling for 16-bit gradients: the backward pass is seeded with a scale, and @update divides by it. The scale
+ * grows while gradients stay finite, and shrinks when they overflow; the update of such a step is not made. Three
+ * rules are in use:
  *
  *	torch       torch.amp.GradScaler
  *	megatron    Megatron-LM's DynamicGradScaler (core/optimizer/grad_scaler.py)
  *	deepspeed   DeepSpeed's FP16_Optimizer (runtime/fp16/fused_optimizer.py)
  *
- * With the scale s, g good steps since it changed and h overflows that it still bears:
+ * s is the scale, g the number of good steps since it changed, h the number of overflows until it shrinks:
  *
  *	overflow    h > 1: h = h - 1             else: s = max(s / 2, least);    g = 0
  *	good        g = g + 1; at `interval` + `restart`: s = 2 s, g = `restart`, h = `hysteresis`
- *	            with `consecutive`: h = `hysteresis` after each good step
- */
+ *	            with `consecutive`: h = `hysteresis` after each good step */
 #include "passes/pass.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-/* DeepSpeed looks at an interval that ends one good step later, and never starts it anew: the first good step of the next one is
- * that which let the scale grow. torch has no least scale; below f32's numbers there is none. */
+/* DeepSpeed's interval ends one good step later, and the good step that lets the scale grow is also the first of the
+ * next interval. torch has no least scale: f32's smallest number is the floor. */
 #define COMMON .growth = 2, .backoff = 0.5
 static const LossScaleRow rows[] = {
 	{"torch",
@@ -36,13 +36,14 @@ const LossScaleRow *const loss_scale_table = rows;
 
 static const PassOption settings[] = {
 	{"init", "the first scale", OPTION_DOUBLE, offsetof(LossScale, init)},
-	{"growth", "what it is multiplied by", OPTION_DOUBLE, offsetof(LossScale, growth)},
-	{"backoff", "and by at an overflow", OPTION_DOUBLE, offsetof(LossScale, backoff)},
+	{"growth", "factor of the scale when it grows", OPTION_DOUBLE, offsetof(LossScale, growth)},
+	{"backoff", "factor of the scale when it shrinks", OPTION_DOUBLE,
+         offsetof(LossScale, backoff)},
 	{"interval", "good steps until it grows", OPTION_INT, offsetof(LossScale, interval)},
-	{"hysteresis", "the overflow that makes it smaller", OPTION_INT,
+	{"hysteresis", "number of the overflow that shrinks the scale", OPTION_INT,
          offsetof(LossScale, hysteresis)},
-	{"consecutive", "of those in a row: after a good step, the first one counts again",
-         OPTION_BOOL, offsetof(LossScale, consecutive)},
+	{"consecutive", "only overflows in a row count", OPTION_BOOL,
+         offsetof(LossScale, consecutive)},
 	{"least", "the smallest scale", OPTION_DOUBLE, offsetof(LossScale, least)},
 	{0}};
 
@@ -143,7 +144,7 @@ number(Builder *b, double x)
 	return b_splat(b, type_scalar(b->m, F64), x);
 }
 
-/* What the states hold, and what they get. */
+/* Makes the states of the scale, with their first values. */
 LossScaling
 loss_scale_open(Builder *b, const LossScale *rule)
 {
@@ -152,7 +153,7 @@ loss_scale_open(Builder *b, const LossScale *rule)
 
 	s.scale->data = tensor_splat(m, s.scale->type, rule->init);
 	if (rule->interval == 0 && rule->init != 1)
-		s.scale->lifetime = LIFE_CONSTANT; /* whatever a checkpoint had */
+		s.scale->lifetime = LIFE_CONSTANT; /* the option decides, not a checkpoint */
 	if (rule->interval == 0)
 		return s;
 	s.good = counter(m, "good_steps", STATE_GOOD_STEPS, 0);
@@ -160,7 +161,7 @@ loss_scale_open(Builder *b, const LossScale *rule)
 	return s;
 }
 
-/* Is there no smaller scale that an overflow could lead to? */
+/* Could an overflow not lead to a smaller scale? */
 Value *
 loss_scale_is_least(Builder *b, const LossScaling *s)
 {

@@ -1,5 +1,6 @@
-/* Mixed precision: products take operands of 16 bits and give results of 16 bits, sums of them stay f32 inside; what follows them
- * cheaply stays in 16 bits; all else is f32, the weights too. For example, with to=bf16, and w and bias f32:
+/* Mixed precision: products take 16-bit operands and give 16-bit results, while their sums stay f32 inside. Cheap
+ * nodes after a product stay in 16 bits. All else is f32, including the weights. For example, with to=bf16, and w and
+ * bias f32:
  *
  *	%1 = dot %x, %w : f32[8,64]              %1 = cast %x {to = bf16}          loc cast("fc1")
  *	                                         %2 = cast %w {to = bf16}          loc cast("fc1")
@@ -7,26 +8,26 @@
  *	%2 = add %1, %bias                       %4 = add %3, cast(%bias)
  *	%3 = exp %2                              %5 = exp cast(%4) : f32[8,64]
  *
- * The `precision` column of an op's row says which it is:
+ * The column `precision` of an op's row decides:
  *
- *	low     its operands become `to`, and with them its result
- *	follow  becomes `to` where all its operands are; numbers count where `to` has them exactly
- *	high, fixed   takes f32; but the sum of a product and a vector (column `bias`) is as a product
+ *	low     its operands become `to`, and so does its result
+ *	follow  becomes `to` if all its operands are `to`; constants count if `to` holds them exactly
+ *	high, fixed   takes f32; but the sum of a product and a vector (column `bias`) is treated as the product
  *
- * A value has at most one cast each way: what was widened is not rounded again. Moves of a value (reshape, transpose) are moves of
- * the cast one, so that a library reads them as strides. Before autograd: the derivative of a cast is a cast, so the products of
- * the backward pass have 16 bits too.
+ * A value has at most one cast each way: a widened value is not rounded again. Moves of a value (reshape, transpose)
+ * become moves of its cast, so that a library reads them as strides. The pass runs before autograd: the derivative of
+ * a cast is a cast, so products of the backward pass have 16 bits, too.
  *
- * With master=off trained weights are kept in `to` and nowhere else; what is not a product reads them widened. Linear. */
+ * With master=off trained weights exist only in `to`; nodes other than products read them widened. Linear. */
 #include "passes/pass.h"
 
 #include <math.h>
 #include <string.h>
 
-/* A GLOB of nodes that stay f32. */
+/* A glob over nodes that stay f32. */
 typedef struct {
 	const char *glob;
-	bool fits; /* a node */
+	bool fits; /* some node fits the glob */
 } Rule;
 
 typedef struct {
@@ -39,11 +40,11 @@ typedef struct {
 	Module *m;
 	Function *f;
 	DType to;
-	/* By a value's id. */
-	IntMap *sources; /* what was widened: of 16 bits, as it was made */
-	IntMap *casts;   /* of 16 bits, rounded for a reader */
-	int products;    /* that became of 16 bits */
-	IntMap *biases;  /* of a sum of a product and a vector: what repeats the vector */
+	/* By id of an f32 value: */
+	IntMap *sources; /* the 16-bit value from which it was widened */
+	IntMap *casts;   /* the 16-bit value to which it was rounded for a reader */
+	int products;    /* number of products that became 16-bit */
+	IntMap *biases;  /* for the sum of a product and a vector: the repeated vector */
 } Mixed;
 
 static bool
@@ -66,7 +67,7 @@ note(IntMap *map, const Value *v, Value *is)
 	intmap_put(map, v->id, (uint64_t)(uintptr_t)is);
 }
 
-/* A copy of n of operands in other types, before `reader`; the result has theirs. */
+/* A copy of n with operands of other types, before `reader`; the result has the operands' type. */
 static Value *
 copy_of(const Mixed *x, Node *n, Value *const *operands, Node *reader)
 {
@@ -83,7 +84,7 @@ is_exact_number(const Mixed *x, const Value *v)
 	return value_splat(v, &number) && (dtype_round(x->to, number) == number || isnan(number));
 }
 
-/* Its elements, in another order. */
+/* Has v the elements of another value, in another order? */
 static bool
 is_moved(const Value *v)
 {
@@ -105,7 +106,8 @@ cast(const Mixed *x, Value *v, DType to, Node *reader)
 	return b_cast(&b, v, to);
 }
 
-/* v in `to`, made before its first reader. bias: what repeats a vector, which is cast before; NULL: nothing here. */
+/* v in type `to`, before its first reader. bias: a repeated vector; its vector is cast before it is repeated.
+ * NULL: no such vector. */
 static Value *
 narrowed(Mixed *x, Value *v, Node *reader, const Value *bias)
 {
@@ -124,7 +126,7 @@ narrowed(Mixed *x, Value *v, Node *reader, const Value *bias)
 	return found;
 }
 
-/* n with operands in `to`, in its place. */
+/* Replaces n by a copy with operands in type `to`. */
 static void
 narrow(Mixed *x, Node *n)
 {
@@ -136,7 +138,7 @@ narrow(Mixed *x, Node *n)
 		operands[i] = is_wide(v) ? narrowed(x, v, n, find(x->biases, old)) : v;
 	}
 	Value *y = copy_of(x, n, operands, n);
-	if (!is_wide(old)) { /* an index, say */
+	if (!is_wide(old)) { /* e.g. an index */
 		value_replace_uses(old, y);
 		return;
 	}
@@ -145,7 +147,7 @@ narrow(Mixed *x, Node *n)
 	value_replace_uses(old, wide);
 }
 
-/* It takes f32, and gives one value of it, or of no float. */
+/* Does n take f32, and give one value of f32 or of no float type? */
 static bool
 may_narrow(const Node *n)
 {
@@ -157,7 +159,7 @@ may_narrow(const Node *n)
 	       (is_wide(node_result(n, 0)) || !dtype_is_float(node_result(n, 0)->type->dtype));
 }
 
-/* Numbers in its attributes, as what a pad writes. */
+/* Are the numbers in n's attributes exact in type `to`, e.g. the number that a pad writes? */
 static bool
 has_exact_attributes(const Mixed *x, const Node *n)
 {
@@ -170,14 +172,14 @@ has_exact_attributes(const Mixed *x, const Node *n)
 	return true;
 }
 
-/* A square of what 16 bits hold may be more than they hold: norms have squares. */
+/* A square of a 16-bit number may overflow 16 bits: norms contain squares. */
 static bool
 is_square(const Node *n)
 {
 	return n->n_operands == 2 && node_operand(n, 0) == node_operand(n, 1);
 }
 
-/* Is there a value in `to` among its operands, and of the others and the attributes none that would lose digits? */
+/* Has n an operand in type `to`, and would no other operand or attribute lose digits? */
 static bool
 follows(const Mixed *x, const Node *n)
 {
@@ -209,8 +211,9 @@ stays_finite(const Mixed *x, const State *s)
 	return true;
 }
 
-/* The parameter that the one reader of a product adds to it, and what repeats it; another vector may be a mask, whose numbers 16 bits do
- * not hold. It is cast before the product, whose kernel may then read it. */
+/* Finds the parameter that the only reader of a product adds to it, and the node that repeats it. A vector that is no
+ * parameter may be a mask, whose numbers 16 bits cannot hold. The bias is cast before the product, so that the
+ * product's kernel may read it. */
 static void
 find_bias(Mixed *x, Node *n)
 {
@@ -230,7 +233,7 @@ find_bias(Mixed *x, Node *n)
 }
 
 /* ---- without master weights */
-/* Weights that are trained become states of `to`; others keep all their digits. */
+/* Trained weights become states of type `to`; other states keep all their digits. */
 static void
 narrow_states(Pass *p, Module *m, DType to)
 {
@@ -245,7 +248,7 @@ narrow_states(Pass *p, Module *m, DType to)
 	}
 }
 
-/* A weight that is of `to` is read widened, from a source of 16 bits. */
+/* Nodes read a weight of type `to` through a cast to f32, which counts as widened. */
 static void
 widen_states(Mixed *x)
 {
@@ -302,11 +305,11 @@ check_rules(const Rules *r)
 	return ok;
 }
 
-/* What was widened is widened where it is first read, so that its reader's kernel does it. */
+/* Widens a value at its first reader, so that the reader's kernel does it. */
 static void
 widen_late(Mixed *x)
 {
-	Node *stores = function_stores(x->f); /* they stand together, and last */
+	Node *stores = function_stores(x->f); /* stores stand together at the end */
 
 	for_each_node(x->f, n) {
 		Node *reader = op_row(n)->effect && stores ? stores : n;
@@ -338,8 +341,8 @@ mix(Mixed *x, Rules *rules)
 	function_drop_unread(x->f);
 }
 
-/* An update of f16 weights by less than 6e-8 is none, and a larger one loses what is below 0.05 % of them: torch.amp.GradScaler
- * refuses them, too. */
+/* f16 weights do not train: an update below 6e-8 vanishes, and a larger one loses what is below 0.05 % of the weight.
+ * torch.amp.GradScaler refuses them, too. */
 static bool
 refuse_without_master(Pass *p)
 {
@@ -348,7 +351,7 @@ refuse_without_master(Pass *p)
 	return false;
 }
 
-/* Is there nothing that asks for 16 bits? */
+/* Returns true if no option asks for 16 bits. */
 static bool
 refuse_without_precision(Pass *p)
 {
@@ -418,7 +421,7 @@ static const PassOption mixed_options[] = {
          OPTION_STRING, offsetof(MixedOptions, to)},
 	{"f32", "GLOB of nodes that stay f32, one a line", OPTION_STRING,
          offsetof(MixedOptions, f32)},
-	{"master", "on: weights are f32; off: those that are trained are of `to`", OPTION_STRING,
+	{"master", "on: weights are f32; off: trained weights have type `to`", OPTION_STRING,
          offsetof(MixedOptions, master)},
 	{0}};
 const PassRow pass_mixed = {.name = "mixed",

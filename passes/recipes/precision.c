@@ -1,6 +1,6 @@
-/* The type of every float: at least f32, or f64 throughout for proofs. Casts between floats follow, so that an f64
- * program computes in one type. A cast to a float of fewer than 16 bits keeps its rounding: the result is rounded,
- * then widened again. Its gradient is that of the identity. Linear. */
+/* Sets the type of every float: f32 or wider, or f64 throughout for proofs. Casts between floats follow, so that an
+ * f64 program computes in one type. A cast to a float of fewer than 16 bits still rounds: the result is rounded, then
+ * widened again. Its gradient is the gradient of the identity. Linear. */
 #include "passes/pass.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ convert_attrs(Module *m, Node *n, DType to)
 	}
 }
 
-/* Products of f32 may round their operands. */
+/* Lets products of f32 round their operands. */
 static void
 allow_tf32(Node *n)
 {
@@ -57,7 +57,7 @@ rounds(const Node *n)
 	return a && dtype_is_float(a->to) && dtype_info[a->to].bits < 16;
 }
 
-/* @round.f8e4m3(x) = x, rounded as the attributes say, as a value of type `to`. */
+/* Makes @round.f8e4m3(x): x rounded as the attributes say, then widened to type `to`. */
 static Function *
 rounding(Module *m, Loc loc, Type x_type, const CastAttr *a, DType to)
 {
@@ -71,7 +71,7 @@ rounding(Module *m, Loc loc, Type x_type, const CastAttr *a, DType to)
 	return f;
 }
 
-/* The gradient of x from that of the rounded one: the same numbers. */
+/* Makes the gradient of the rounding: x gets the gradient of the rounded value. */
 static Function *
 passing(Module *m, Loc loc, Type x_type, Type y_type)
 {
@@ -144,7 +144,7 @@ run_precision(Pass *p, Module *m)
 		s->type = type_with_dtype(m, s->type, map_dtype(s->type->dtype, to));
 		s->data = convert_tensor(m, s->data, to);
 	}
-	int n = m->functions.n; /* those that keep_rounding adds are converted */
+	int n = m->functions.n; /* functions that keep_rounding adds are converted already */
 	for (int i = 0; i < n; i++)
 		convert_function(m, m->functions.at[i], to, tf32);
 	p->changed = true;

@@ -1,5 +1,5 @@
-/* Working weights: what each micro-batch would cast of a weight is kept from step to step, as a state of its own that @update stores
- * beside the weight. For example, where products take bf16 and @w is trained:
+/* Working weights: micro-batches cast a weight again and again. This pass keeps the cast from step to step, as a
+ * state that @update stores with the weight. For example, if products take bf16 and @w is trained:
  *
  *	state @w : f32[8,8]                      state @w : f32[8,8]
  *	                                         state @working.w : bf16[8,8] working derived init copy of @w
@@ -9,8 +9,9 @@
  *	  store %2 {state = @w}                    store %2 {state = @w}
  *	                                           store cast(%2) {state = @working.w}
  *
- * With the option `all` other readers have a copy, too: then @w may lie where only @update reaches it.
- * A checkpoint does not have it: it is made anew from the weight. Linear in nodes times casts of weights. */
+ * With the option `all`, nodes that read @w without a cast get a copy, too. Then only @update reads @w itself, so @w
+ * may lie out of reach of the other programs. A checkpoint does not contain the copies: they are made anew from the
+ * weights. Linear in nodes times casts of weights. */
 #include "passes/pass.h"
 
 typedef struct {
@@ -19,7 +20,7 @@ typedef struct {
 	Function *update;
 } Working;
 
-/* The trained weight that n rounds to fewer bits; NULL: it does something else. */
+/* The trained weight that n rounds to fewer bits; NULL: n does something else. */
 static State *
 weight_of(const Node *n)
 {
@@ -52,7 +53,7 @@ is_updated(const Working *w, State *s)
 	return s->kind == STATE_PARAMETER && s->trainable && function_store_of(w->update, s);
 }
 
-/* Whatever reads it as it is. */
+/* Gives readers without a cast a copy of the weight in its own type. */
 static void
 use_copies(Working *w, Function *f)
 {
@@ -80,7 +81,8 @@ use_working(Working *w, Function *f)
 	}
 }
 
-/* Beside the weight's new content, of elements in a row as that. Nothing where it is stored already, by itself or in a unit. */
+/* Stores the copy together with the weight's new content, from elements in a row. Does nothing if the copy, or its
+ * unit, is stored already. */
 static void
 store_working(Working *w, State *s)
 {
@@ -120,7 +122,7 @@ run_working(Pass *p, Module *m)
 }
 
 static const PassOption working_options[] = {
-	{"all", "copies of weights that are read as they are, too", OPTION_BOOL,
+	{"all", "copies of weights that are read without a cast, too", OPTION_BOOL,
          offsetof(WorkingOptions, all)},
 	{0},
 };

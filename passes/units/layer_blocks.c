@@ -1,13 +1,14 @@
-/* Layer blocks. Where one activation is all that the forward pass knows of the rows, a block ends and the next one begins:
+/* Layer blocks. A block ends, and the next one begins, where a single activation is live in the forward pass:
  *
- *	x1 = x0 + attention(norm(x0))      x0 and what attention makes of it are live: inside a block
- *	x2 = x1 + mlp(norm(x1))            between the two lines x1 alone is live: a boundary
+ *	x1 = x0 + attention(norm(x0))      x0 and values inside of attention are live: inside of a block
+ *	x2 = x1 + mlp(norm(x1))            between the two lines only x1 is live: a boundary
  *
- * What a rank gathers for a block it can drop at its end. An activation is a float that depends on an input and on a
- * parameter: masks and positions, which all layers read, are none. Linear in nodes. */
+ * A rank that gathers parameters for a block can drop them at the end of the block. An activation is a float that
+ * depends on an input and on a parameter. Masks and positions, which all layers read, are no activations. Linear in
+ * nodes. */
 #include "passes/units/units.h"
 
-/* Of parameters together; smaller blocks are one with the next, or units would be mostly padding. */
+/* Elements of a block's parameters. A smaller block is merged with the next one, or units would be mostly padding. */
 enum { LEAST_BLOCK = 1 << 16 };
 
 enum { FROM_INPUT = 1, FROM_PARAMETER = 2 };
@@ -15,12 +16,12 @@ typedef struct {
 	const Function *f;
 	Arena *arena;
 	uint8_t *origin;         /* by value id */
-	int *defined, *last_use; /* by value id: positions of forward nodes; 0: none */
-	int *position;           /* by node id, from 1; 0: not of the forward pass */
-	int n;                   /* positions */
-	int *block;              /* by state id, out: position of its first reader; 0: none */
-	bool *visited;           /* by node id: its parameters have their reader */
-	VEC(Value *) pending;    /* of note_reader */
+	int *defined, *last_use; /* by value id: positions of forward nodes; 0: no position */
+	int *position;           /* by node id, from 1; 0: no node of the forward pass */
+	int n;                   /* number of positions */
+	int *block;              /* out, by state id: position of its first reader; 0: no reader */
+	bool *visited;           /* by node id: its parameters have their first reader */
+	VEC(Value *) pending;    /* work list of note_reader */
 } Forward;
 
 static bool
@@ -29,7 +30,7 @@ is_forward(const Node *n)
 	return n->phase != PHASE_BACKWARD && n->phase != PHASE_UPDATE && !op_row(n)->effect;
 }
 
-/* The parameter that it is, or a copy of. */
+/* The parameter that s is, or of which s is a copy; NULL: s is neither. */
 static const State *
 weight_of(const State *s)
 {
@@ -53,7 +54,7 @@ is_activation(const Forward *w, const Value *v)
 	       dtype_is_float(v->type->dtype) && v->type->n > 1;
 }
 
-/* The parameters that v is made of alone are first read at that position. */
+/* Notes `position` as the first reader of the parameters from which alone v is computed. */
 static void
 note_reader(Forward *w, Value *v, int position)
 {
@@ -110,7 +111,7 @@ number_blocks(const Forward *w)
 			const Value *v = node_result(n, i);
 			if (!is_activation(w, v) || w->last_use[v->id] <= w->defined[v->id])
 				continue;
-			change[w->defined[v->id]]++; /* live behind that node */
+			change[w->defined[v->id]]++; /* live after this node */
 			change[w->last_use[v->id]]--;
 		}
 	}
@@ -122,8 +123,8 @@ number_blocks(const Forward *w)
 	return number;
 }
 
-/* Merges blocks until each has parameters enough. What has few, as the bias behind a product, is one with what stands
- * before it, up to as much again. */
+/* Merges blocks until each has enough parameters. A block with few parameters, such as the bias of a product, joins
+ * the block before it, until that has twice the least size. */
 static void
 merge_small(const Module *m, int *block, int n_blocks, Arena *arena)
 {
@@ -166,7 +167,8 @@ layer_blocks_of(const Function *f, Arena *arena)
 		if (is_forward(n))
 			visit(&w, n);
 	int *number = number_blocks(&w), last = w.n ? number[w.n] : 0;
-	for (int i = 0; i < m->states.n; i++) /* what only another binding reads comes last */
+	for (int i = 0; i < m->states.n;
+	     i++) /* a parameter that only another binding reads goes to the last block */
 		block[i] = block[i] ? number[block[i]] : last;
 	return block;
 }

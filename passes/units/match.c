@@ -1,10 +1,11 @@
-/* Updates that are equal but for the states. Values of @update are numbered, so that two have one number when they are
- * computed alike: a state counts as what it is to an update (the gradient, in f32), not as itself, and lengths do not
- * count. So the new contents of two parameters have one number where decay, learning-rate scale, optimizer and type agree.
+/* Finds updates that are equal apart from their states. Values of @update get numbers; two values have the same
+ * number if they are computed alike. A state counts by its role in the update (e.g. the gradient, in f32), not as
+ * itself, and lengths do not count. So the new contents of two parameters have the same number if decay,
+ * learning-rate scale, optimizer and type agree.
  *
  *	%1 = reshape @grad.w : f32[12]        number of "gradient"
  *	%2 = broadcast %scale : f32[12]       number of "%scale, repeated"
- *	%3 = mul %1, %2                       number of mul(the two)
+ *	%3 = mul %1, %2                       number of mul(these two numbers)
  *
  * Linear in nodes. */
 #include "passes/units/units.h"
@@ -14,18 +15,19 @@
 typedef struct {
 	UnitMatch *out;
 	Module *m;
-	int *parent;   /* by state id: in one member with it; itself: it stands for the member */
-	bool *refused; /* by state id that stands for a member */
-	Node **store;  /* by state id: of @update; NULL: none */
+	/* by state id: another state of the same member (union-find); the state itself: it stands for the member */
+	int *parent;
+	bool *refused; /* by id of a state that stands for a member */
+	Node **store;  /* by state id: its store in @update; NULL: not stored */
 	int *number;   /* by value id */
-	int *member;   /* by state id that stands for one: 1 + its place in the list; 0: not yet */
+	int *member; /* by id of a state that stands for a member: 1 + place in the list; 0: not in the list yet */
 	int n_numbers;
-	IntMap *seen;           /* hash -> a numbered value, whose node computes alike */
-	VEC(Value *) by_number; /* that had it first */
+	IntMap *seen; /* hash -> a numbered value; a node with this hash may compute alike */
+	VEC(Value *) by_number; /* by number: the first value that had it */
 	VEC(UnitSum) sums;
 } Match;
 
-/* ---- which states belong together */
+/* ---- which states belong to one member */
 static bool
 may_be_member(const State *s)
 {
@@ -97,7 +99,7 @@ number_alone(Match *k, const Value *v)
 	k->number[v->id] = k->n_numbers++;
 }
 
-/* Elements of a state, in a row. Roles have the numbers below 0. */
+/* Numbers the elements of a state, in a row, by the state's role. Roles have numbers below 0. */
 static void
 number_leaf(Match *k, const Value *v, State *s)
 {
@@ -148,7 +150,7 @@ computes_alike(const Match *k, const Node *a, const Node *b)
 	bool flat = k->out->flat[node_result(a, 0)->id];
 	if (flat != k->out->flat[node_result(b, 0)->id])
 		return false;
-	if (is_spread(a) || is_spread(b)) /* however it says so */
+	if (is_spread(a) || is_spread(b)) /* a number repeated: in any form */
 		return flat && is_spread(a) && is_spread(b);
 	return a->op == b->op && (attr_equal(op_row(a), a->attr, b->attr) || draws_alike(a, b));
 }
@@ -165,7 +167,7 @@ hash_of(const Match *k, const Node *n)
 	return h;
 }
 
-/* That of a value that is computed alike, else a new one. */
+/* Gives n's result the number of a value that is computed alike, else a new number. */
 static void
 number_node(Match *k, Node *n)
 {
@@ -184,7 +186,7 @@ number_node(Match *k, Node *n)
 }
 
 /* ---- nodes */
-/* Of elements in a row: each result's from the operands' at the same place. */
+/* Handles elements in a row: element i of the result comes from elements i of the operands. */
 static bool
 visit_elementwise(Match *k, Node *n)
 {
@@ -194,7 +196,8 @@ visit_elementwise(Match *k, Node *n)
 
 	if (op_row(n)->fuse != FUSE_ELEMENTWISE || n->n_results != 1 || v->type->rank != 1)
 		return false;
-	for (int i = 0; i < (unit_counter(n) ? 1 : n->n_operands); i++) { /* then seed and step */
+	for (int i = 0; i < (unit_counter(n) ? 1 : n->n_operands);
+	     i++) { /* the other operands are seed, step and offset */
 		const Value *x = node_operand(n, i);
 		if (!x || !out->flat[x->id])
 			return false;
@@ -218,7 +221,8 @@ visit_draw(Match *k, Node *n)
 	return true;
 }
 
-/* A state as elements in a row, a number as many, new elements in the shape of their state. */
+/* Handles a state as elements in a row, a number repeated for each element, and new elements in the shape of their
+ * state. */
 static bool
 visit_view(Match *k, Node *n)
 {
@@ -317,7 +321,7 @@ unit_sum_addition(const UnitSum *s, Value **term)
 	return value_used_once(v) && v->uses->user->op == OP_add ? v->uses->user : NULL;
 }
 
-/* The parameter first. */
+/* The parameter comes first. */
 static bool
 is_before(const UnitMatch *out, int a, int b)
 {
@@ -356,7 +360,7 @@ add_state(Match *k, State *s)
 		k->refused[root] = true;
 }
 
-/* The number of what a store stores. */
+/* The number of a store's value. */
 static int
 stored_number(const Match *k, const Node *store)
 {

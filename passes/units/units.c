@@ -1,17 +1,18 @@
-/* Units: parameters that are updated alike lie side by side in one flat state, and so do their gradients and moments, so
- * that one elementwise kernel serves them all, and so that a rank may hold its part of them (ZeRO). Statistics and what is
- * pending of them likewise.
+/* Units: parameters with equal updates lie side by side in one flat state, and so do their gradients and moments.
+ * Then one elementwise kernel updates them all, and a rank can hold a part of them (ZeRO). Statistics and their
+ * pending states are laid out likewise.
  *
  *	@fc1.weight, @fc2.weight, ...       in @unit.0.parameter+0, +8192, ...
  *	@grad.fc1.weight, ...               in @unit.0.gradient+0, +8192, ...
- *	the update of @fc1.weight           of @unit.0.parameter; those of the others are gone
+ *	the update of @fc1.weight           becomes the update of @unit.0.parameter; the other updates are erased
  *
- * Members start at multiples of MEMBER_ALIGN elements. At the end of a layer block is padding up to a multiple of
- * UNIT_BLOCK, zeros that stay zeros. A unit is one or several neighbouring blocks, as far as they have `unit_bytes`
- * together; ZeRO-3 gathers a unit at once. Units that are updated alike lie side by side, too, in a run, of which
- * one kernel takes all. So offsets in a run, and the order in which norms are added up, do not depend on `unit_bytes`.
- * Keeps: every element's update, up to the order of addition in norms; random numbers for each element are those of its
- * number in the run. Linear in nodes. */
+ * Members start at multiples of MEMBER_ALIGN elements. The end of a layer block is padded to a multiple of
+ * UNIT_BLOCK, with zeros that stay zeros. A unit holds one or several neighbouring blocks, up to `unit_bytes` in
+ * total; ZeRO-3 gathers a whole unit at once. Units with equal updates lie side by side, too, in a run, and one
+ * kernel updates the run. So neither offsets in a run nor the order in which norms are summed depend on `unit_bytes`.
+ *
+ * Keeps: every element's update, up to the order of addition in norms. An element's random numbers are selected by
+ * its place in the run. Linear in nodes. */
 #include "passes/units/units.h"
 
 #include <stdlib.h>
@@ -19,32 +20,32 @@
 
 enum {
 	MEMBER_ALIGN = 16,
-	STREAMS = 16, /* of random numbers, at most, of one update */
+	STREAMS = 16, /* most streams of random numbers in one update */
 };
 
-/* A range of a run. */
+/* A range of a run, in elements. */
 typedef struct {
 	int64_t first, n; /* elements */
 } Range;
-/* Members that are updated alike. */
+/* Members with equal updates. */
 typedef struct {
-	VEC(UnitMember *) members; /* by layer block */
-	VEC(int64_t) offsets;      /* of each, in the run */
+	VEC(UnitMember *) members; /* sorted by layer block */
+	VEC(int64_t) offsets;      /* of each member in the run */
 	VEC(Range) units;
-	int64_t n;    /* of the run */
-	int number;   /* of the run */
-	State **runs; /* by place among a member's states */
+	int64_t n;    /* elements of the run */
+	int number;   /* number of the run */
+	State **runs; /* the run's states, in the order of a member's states */
 } Group;
 typedef struct {
 	Pass *p;
 	Module *m;
 	Function *f;
 	UnitMatch match;
-	const int *block; /* by state id */
+	const int *block; /* by state id: layer block */
 	int64_t unit_bytes;
 	VEC(Group) groups;
 	int n_units;
-	Value **wide; /* by value id: over the run of its member; NULL: not yet */
+	Value **wide; /* by value id: the same value for the whole run; NULL: not built yet */
 } Units;
 
 static int64_t
@@ -53,7 +54,7 @@ round_up(int64_t n, int64_t to)
 	return (n + to - 1) / to * to;
 }
 
-/* ---- which members, in which order */
+/* ---- members and their order */
 static bool
 signature_equal(const UnitMember *a, const UnitMember *b)
 {
@@ -83,7 +84,7 @@ make_groups(Units *u)
 	}
 }
 
-/* Statistics are small: they are one block. */
+/* Statistics are small: all of them are one block. */
 static int
 block_of(const Units *u, const UnitMember *member)
 {
@@ -93,7 +94,8 @@ block_of(const Units *u, const UnitMember *member)
 	return 0;
 }
 
-/* Can the sums be one? Each but one is then left out of the larger sum that it is a term of. */
+/* Can the members' sums become one sum? All sums but the first are removed from the larger sum of which they are
+ * terms. */
 static bool
 can_merge_sums(const Group *g)
 {
@@ -120,7 +122,7 @@ by_block(const void *a, const void *b)
 	                            : (x->order > y->order) - (x->order < y->order);
 }
 
-/* Elements of a block end where the next block's unit may begin. */
+/* Ends a block: pads it to a size at which the next block's unit may begin. */
 static void
 end_block(Units *u, Group *g, int64_t *first)
 {
@@ -174,7 +176,7 @@ role_name(const State *s)
 	return names[s->kind];
 }
 
-/* A state for all that have the role of `like`. */
+/* One flat state for all states with the role of `like`. */
 static State *
 flat_state(Units *u, const char *what, int number, const State *like, int64_t n)
 {
@@ -192,7 +194,7 @@ flat_state(Units *u, const char *what, int number, const State *like, int64_t n)
 	return s;
 }
 
-/* Which of the member's states s is of; -1: of none. */
+/* The place of the member's state to which s belongs (s->of); -1: s belongs to none of them. */
 static int
 place_of_owner(const UnitMember *member, const State *s)
 {
@@ -202,7 +204,7 @@ place_of_owner(const UnitMember *member, const State *s)
 	return -1;
 }
 
-/* One for each of a member's states, as `of` each other as these are. */
+/* One flat state for each of a member's states. They belong to each other (`of`) as the member's states do. */
 static State **
 flat_states(Units *u, const Group *g, const char *what, int number, int64_t n)
 {
@@ -232,7 +234,7 @@ put_members(const Group *g, const Range *unit, State *const *states)
 	}
 }
 
-/* Where there is one unit, it is the run. */
+/* A single unit is the run itself. */
 static void
 make_states(Units *u, Group *g, int number)
 {
@@ -253,7 +255,7 @@ make_states(Units *u, Group *g, int number)
 	}
 }
 
-/* ---- the update of the first member becomes that of the run */
+/* ---- the first member's update becomes the update of the run */
 static Value *
 run_value(Units *u, const Group *g, const State *s)
 {
@@ -271,7 +273,8 @@ is_flat(const Units *u, const Value *v)
 	return v->id < u->match.n_values && u->match.flat[v->id];
 }
 
-/* v, elements of the first member, for the whole run. Rows of optimizers are some dozens of nodes deep at most. */
+/* The value v of the first member, for the whole run. It recurses over some dozens of nodes at most, as deep as
+ * rows of optimizers are. */
 static Value *
 widen(Units *u, const Group *g, Builder *b, Value *v)
 {
@@ -290,7 +293,7 @@ widen(Units *u, const Group *g, Builder *b, Value *v)
 	b->phase = n->phase;
 	const Ints shape = {.n = 1, .at = {g->n}};
 	Value *wide;
-	if (n->op == OP_random) { /* by the number of the element in the run */
+	if (n->op == OP_random) { /* selected by the element's place in the run */
 		RandomAttr draw = *(const RandomAttr *)n->attr;
 		draw.shape = shape;
 		draw.counter.rows = g->n;
@@ -298,19 +301,20 @@ widen(Units *u, const Group *g, Builder *b, Value *v)
 	} else if (unit_counter(n)) {
 		CastAttr cast = *(const CastAttr *)n->attr;
 		cast.counter.rows = g->n;
-		cast.counter.stream += (int64_t)g->number * STREAMS; /* runs draw other numbers */
+		/* each run draws other numbers */
+		cast.counter.stream += (int64_t)g->number * STREAMS;
 		wide = build(b, n->op, n->n_operands, operands, &cast);
 	} else if (op_row(n)->fuse == FUSE_ELEMENTWISE) {
 		wide = build(b, n->op, n->n_operands, operands, n->attr);
 	} else {
 		wide = b_broadcast(b, operands[0], shape, (Ints){0});
 	}
-	if (u->match.leaf[v->id] >= 0) /* a number repeated may be of several runs */
+	if (u->match.leaf[v->id] >= 0) /* a repeated number may belong to several runs */
 		u->wide[v->id] = wide;
 	return wide;
 }
 
-/* The sum over the run in place of the first member's; the other terms go. */
+/* Replaces the first member's sum by the sum over the run, and removes the other members' terms. */
 static void
 merge_sums(Units *u, const Group *g)
 {
@@ -404,7 +408,8 @@ static const PassOption units_options[] = {
 	{"unit_bytes", "most bytes of parameters in a unit of several layer blocks", OPTION_INT,
          offsetof(UnitsOptions, unit_bytes)},
 	{0}};
-/* From some MB on a message takes the time of its bytes, and DDP's buckets have 25; what is gathered must be held. */
+/* Beyond some MB the time of a message grows with its bytes; DDP's buckets have 25 MB. A larger unit needs more
+ * memory while it is gathered. */
 static const UnitsOptions units_defaults = {.unit_bytes = 32 << 20};
 const PassRow pass_units = {.name = "units",
                             .help = "lay parameters, gradients and moments side by side",

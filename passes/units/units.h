@@ -1,52 +1,56 @@
-/* What the files of the pass `units` share. */
+/* The face of passes/units, and declarations that its files share. */
 #ifndef GRADC_PASSES_UNITS_H
 #define GRADC_PASSES_UNITS_H
 
 #include "passes/pass.h"
 
-/* ---- layer_blocks.c: by state id, the layer block of a parameter, from 0 in the order of the forward pass. */
+/* ---- layer_blocks.c: by state id: the layer block of a parameter, from 0 in the order of the forward pass. */
 int *layer_blocks(const Module *m, Arena *arena);
-/* The blocks of f before small ones are merged. */
+/* The blocks of f before small blocks are merged. */
 int *layer_blocks_of(const Function *f, Arena *arena);
 
-/* ---- units/match.c: what @update does to each parameter, as something that can be compared. */
-/* What a state is to an update: the gradient, the second moment. */
+/* ---- units/match.c: what @update does to each parameter, in a form that can be compared. */
+/* The role of a state in an update, e.g. gradient or second moment. */
 typedef struct {
 	StateKind kind;
 	int number;
 	DType dtype;
-	bool is_read; /* by programs besides @update: such a weight is gathered for them, a master of other bits is not */
+	/* programs besides @update read it: such a weight is gathered for them, unlike a master copy in another
+	 * type */
+	bool is_read;
 } UnitRole;
 /* A sum over all elements, which is a term of a larger sum. */
 typedef struct {
 	Node *reduce;
 	Value *operand;
 } UnitSum;
-/* The states that an update reads and stores element by element: a parameter with gradient and moments, a statistic with
- * what is pending. */
+/* A member: the states that an update reads and stores element by element, e.g. a parameter with its gradient and
+ * moments, or a statistic with its pending state. */
 typedef struct {
 	VEC(State *) states; /* in the order of their roles */
-	VEC(int) roles;      /* of each */
-	VEC(Node *) stores;  /* of each; NULL: it is only read */
+	VEC(int) roles;      /* role of each state */
+	VEC(Node *) stores;  /* store of each state; NULL: the state is only read */
 	VEC(UnitSum) sums;   /* in the order of the nodes */
-	VEC(int) signature;  /* equal: the updates are equal but for the states and their lengths */
+	VEC(int) signature;  /* equal for updates that differ only in their states and lengths */
 } UnitMember;
 typedef struct {
 	Function *f;
 	Arena *arena;
 	VEC(UnitRole) roles;
 	VEC(UnitMember) members; /* in the order of their first states */
-	uint32_t n_values;       /* that there are, of which is known by id: */
-	int *leaf;     /* a state of the member whose elements it is computed from; -1: none */
-	bool *is_read; /* by state id: by programs besides it */
-	bool *flat;    /* elements of a member, or a number repeated for each of them */
-	State **of;    /* the state that it is; NULL: it is computed */
+	uint32_t n_values;       /* number of values; the next arrays are indexed by value id */
+	int *leaf; /* by value id: a state of the member from whose elements the value is computed; -1: no member */
+	bool *is_read; /* by state id: do programs besides @update read it? */
+	bool *flat; /* by value id: elements of a member in a row, or a number repeated for each of them */
+	State **of; /* by value id: the state that the value is; NULL: it is computed */
 } UnitMatch;
-/* Members that do more with a state than element by element are left out. */
+/* Finds the members of f. States that the update uses in another way than element by element are left out. */
 void unit_match(Function *f, Arena *arena, UnitMatch *out);
-/* Of a node that draws a random number for each element in a row, by its place there; NULL: it draws none, or others. */
+/* The counter of a node that draws one random number per element in a row, by the element's place. NULL: n draws
+ * no such numbers. */
 RandomCounter *unit_counter(const Node *n);
-/* The addition that a sum is a term of, and the term, perhaps cast; NULL: it is used in another way. */
+/* The addition of which a sum is a term, and in *term the term, perhaps after casts. NULL: the sum has another
+ * use. */
 Node *unit_sum_addition(const UnitSum *s, Value **term);
 
 #endif

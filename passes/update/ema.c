@@ -1,4 +1,4 @@
-/* --ema: of each trained weight a second state is the exponential moving average, for the export.
+/* --ema: each trained weight gets a second state with its exponential moving average, for the export.
  *
  *	state @w : f32[8]                        state @w : f32[8]
  *	                                         state @ema.w : f32[8] average saved init copy of @w
@@ -7,9 +7,10 @@
  *	  {state = @w}                             {state = @w}
  *	                                           store select(made, lerp, @ema.w) {state = @ema.w}
  *
- * with lerp = @ema.w + (1 - X)(@w - @ema.w), of @w as it is stored: torch.optim.swa_utils.get_ema_multi_avg_fn. It begins as
- * the initial weight; torch's AveragedModel, which copies at its first update_parameters, begins so when that is called
- * before training. An average of 16 bits would not move: it has f32, or f64 as the weight. Linear in nodes times parameters. */
+ * lerp = @ema.w + (1 - X)(w - @ema.w), where w is the new content of @w: torch.optim.swa_utils.get_ema_multi_avg_fn.
+ * The average begins as the initial weight. torch's AveragedModel copies the weight at its first update_parameters,
+ * so it begins alike if that is called before training. An average in 16 bits would not move: it is f32, or f64 for
+ * an f64 weight. Linear in nodes times parameters. */
 #include "passes/pass.h"
 
 typedef struct {
@@ -25,7 +26,7 @@ average_state(Ema *e, State *of)
 	                  LIFE_SAVED);
 }
 
-/* @ema.w + (1 - X)(w - @ema.w); stays as it is where the weight does. */
+/* @ema.w + (1 - X)(w - @ema.w); the average does not change if the weight does not. */
 static Value *
 average(Ema *e, Builder *b, Value *weight, Value *before)
 {
@@ -74,7 +75,8 @@ run_ema(Pass *p, Module *m)
 	return true;
 }
 
-static const PassOption ema_options[] = {{"decay", "of the average, at each update; 0: none",
+static const PassOption ema_options[] = {{"decay",
+                                          "decay of the average at each update; 0: no average",
                                           OPTION_DOUBLE, offsetof(EmaOptions, decay), 0, 1},
                                          {0}};
 const PassRow pass_ema = {.name = "ema",

@@ -1,30 +1,30 @@
-/* --layer-decay X: layers before the last learn more slowly, each by the factor X: ELECTRA, arXiv:2003.10555, as BEiT has
- * it. A layer's number is found in the graph, not in names. layer_blocks.c gives the blocks of the forward pass, between
- * which one activation alone is live:
+/* --layer-decay X: earlier layers learn more slowly, each layer by the factor X (ELECTRA, arXiv:2003.10555, in BEiT's
+ * form). The number of a layer is found in the graph, not in names. layer_blocks.c gives the blocks of the forward
+ * pass, which are separated by single live activations:
  *
  *	wte | wpe | attention | mlp | attention | mlp | norm | head
  *	 0     0       1         1        2        2      3      3      number of the layer; n = 3
  *
- * Where blocks repeat, in shapes of parameters, and are most of the model, a period is a layer: what stands before the first
- * one is layer 0, what comes behind the last one, the head, layer n. Else each block is a layer, but that vectors alone, as
- * biases and norms, belong to the block before them. A parameter of layer l gets X^(n - l), times its --lr-scale.
- * Quadratic in blocks. */
+ * If blocks repeat (by shapes of parameters) and are most of the model, a period is a layer. Blocks before the first
+ * period are layer 0; blocks after the last one, such as the head, are layer n. Otherwise each block is a layer, but
+ * blocks with vectors alone, such as biases and norms, belong to the block before them. The factor of a parameter in
+ * layer l is X^(n - l) times its --lr-scale. Quadratic in blocks. */
 #include "passes/units/units.h"
 
 #include <math.h>
 
 typedef struct {
 	uint64_t signature; /* of the shapes of its parameters, in any order */
-	bool has_matrix;    /* one of more than one dimension */
-	int layer;          /* out */
+	bool has_matrix;    /* has a parameter of more than one dimension */
+	int layer;          /* out: number of the layer */
 } Block;
 typedef struct {
 	const Module *m;
-	const int *of;     /* by state id: its block */
-	VEC(Block) blocks; /* that have parameters, in the order of the forward pass */
-	int *place;        /* by block: in the list */
+	const int *of;     /* by state id: number of the block */
+	VEC(Block) blocks; /* blocks with parameters, in the order of the forward pass */
+	int *place;        /* by number of the block: place in `blocks` */
 } Layers;
-/* Blocks [first, first + n), which repeat after `period`. */
+/* Blocks [first, first + n), which repeat with this period. */
 typedef struct {
 	int first, n, period;
 } Run;
@@ -35,7 +35,7 @@ shape_hash(Type t)
 	return hash_bytes(t->dims, sizeof(*t->dims) * (size_t)t->rank, (uint64_t)t->rank);
 }
 
-/* A vector that is not trained, as the frequencies of positions, says nothing of a layer. */
+/* A frozen vector, such as the frequencies of positions, does not tell layers apart. */
 static bool
 is_counted(const State *s)
 {
@@ -73,7 +73,7 @@ is_alike(const Layers *l, int a, int b)
 	return l->blocks.at[a].signature == l->blocks.at[b].signature;
 }
 
-/* The longest run of that period; the first of several. */
+/* The longest run with that period; the first one if several are longest. */
 static Run
 longest_run(const Layers *l, int period)
 {
@@ -93,7 +93,7 @@ longest_run(const Layers *l, int period)
 	return best;
 }
 
-/* Two of a kind side by side: as a network of stages has them outside of its longest. */
+/* Are two neighbouring blocks equal? Networks of stages have such blocks outside of their longest stage. */
 static bool
 has_twins(const Layers *l, int first, int end)
 {
@@ -113,8 +113,9 @@ count_matrices(const Layers *l, int first, int end)
 	return n;
 }
 
-/* Are these the model's layers? They are most of it; or, of a model of few of them, each is made of several blocks, as
- * attention and mlp, and outside are as many as embeddings and a head may have. */
+/* Are the blocks of the run the model's layers? Yes, if they are most of the model. Yes, too, in a model of few
+ * layers, if each layer has several blocks, such as attention and mlp, and no more blocks lie outside than embeddings
+ * and a head may have. */
 static bool
 is_of_layers(const Layers *l, const Run *r)
 {
@@ -126,8 +127,8 @@ is_of_layers(const Layers *l, const Run *r)
 	return (inside >= outside || few) && !has_twins(l, 0, r->first) && !has_twins(l, end, n);
 }
 
-/* The longest of the shortest period; its n is 0 where blocks do not repeat so that they are the model's layers. What is no
- * whole period is left out at its beginning: behind embeddings a norm may stand that is as those of layers. */
+/* The longest run, with the shortest period. n is 0 if no run has the model's layers. An incomplete period is left
+ * out at the run's beginning: after embeddings there may be a norm like those of the layers. */
 static Run
 find_run(const Layers *l)
 {
@@ -145,7 +146,7 @@ find_run(const Layers *l)
 	return (Run){best.first + rest, best.n - rest, best.period};
 }
 
-/* The number of the last layer. */
+/* Returns the number of the last layer. */
 static int
 number_run(Layers *l, const Run *run)
 {
@@ -162,7 +163,7 @@ static int
 number_blocks(Layers *l)
 {
 	int layer = 0;
-	bool begun = false; /* a block with a matrix came */
+	bool begun = false; /* a block with a matrix was seen */
 
 	for (int i = 0; i < l->blocks.n; i++) {
 		Block *b = &l->blocks.at[i];
@@ -195,7 +196,7 @@ run_layer_decay(Pass *p, Module *m)
 }
 
 static const PassOption layer_decay_options[] = {
-	{"factor", "of the learning rate, from a layer to the one before it", OPTION_DOUBLE,
+	{"factor", "factor of the learning rate from one layer to the layer before", OPTION_DOUBLE,
          offsetof(LayerDecayOptions, factor), 0, 1},
 	{0}};
 static const LayerDecayOptions layer_decay_defaults = {.factor = 1};

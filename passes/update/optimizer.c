@@ -1,4 +1,5 @@
-/* Which optimizer each trained parameter has, and the states that it keeps; then the update function (update.c). */
+/* Decides which optimizer updates each trained parameter, makes the optimizer's states, and then builds the update
+ * function (update.c). */
 #include "passes/update/update.h"
 
 #include <string.h>
@@ -9,7 +10,7 @@ update_dtype(const State *param)
 	return param->type->dtype == F64 ? F64 : F32;
 }
 
-/* Of a parameter's moment; NULL: it has none. */
+/* Type of a parameter's moment; NULL: the parameter has no such moment. */
 static Type
 moment_type(Optimizer *o, const Trained *t, int i)
 {
@@ -43,7 +44,7 @@ moment_state(Optimizer *o, const Trained *t, int number)
 	return s;
 }
 
-/* Gradients are taken at the moment that the row names, where it names one. */
+/* If the row names a moment (`gradient_at`), @accumulate reads the moment instead of the parameter. */
 static void
 move_point(Optimizer *o, const Trained *t)
 {
@@ -59,7 +60,7 @@ move_point(Optimizer *o, const Trained *t)
 				               t->param->type->dtype));
 }
 
-/* ---- which optimizer a parameter has */
+/* ---- the optimizer of each parameter */
 static Group *
 group_new(Optimizer *o, const OptimizerGroup *of)
 {
@@ -70,7 +71,8 @@ group_new(Optimizer *o, const OptimizerGroup *of)
 	return g;
 }
 
-/* The group of what `taken` leaves over: its optimizer is the row's `fallback`. NULL after reporting. */
+/* The group of parameters that `taken` does not update: its optimizer is the row's `fallback`. NULL after
+ * reporting. */
 static Group *
 rest_of(Optimizer *o, Group *taken)
 {
@@ -84,7 +86,7 @@ rest_of(Optimizer *o, Group *taken)
 	return taken->rest;
 }
 
-/* The last that fits; NULL after reporting. */
+/* The last group whose glob fits the parameter. NULL after reporting. */
 static Group *
 group_of(Optimizer *o, const State *param)
 {
@@ -123,7 +125,7 @@ read_groups(Optimizer *o, const OptimizerOptions *options)
 	return true;
 }
 
-/* States of a group for all its parameters. */
+/* Makes the states that a group's optimizer has for all its parameters. */
 static void
 make_numbers(Optimizer *o, Group *g)
 {
@@ -148,7 +150,7 @@ check_groups(const Optimizer *o)
 		if (o->groups.at[i]->fits)
 			continue;
 		diag_error(o->p->diag, EXIT_USAGE,
-		           "--optimizer-for=%s: no trained parameter is called so",
+		           "--optimizer-for=%s: it fits no trained parameter",
 		           o->groups.at[i]->of.glob);
 		hint_nearest_states(o->m, o->groups.at[i]->of.glob, o->p->diag);
 		ok = false;
@@ -175,7 +177,7 @@ refuse_moments(const Optimizer *o, const OptimizerRow *row)
 	return false;
 }
 
-/* Along which axis of v, of rank 2, the first product that reads it adds up; -1: none does. */
+/* The axis of v, of rank 2, over which the first product that reads v sums; -1: no product reads v. */
 static int
 summed_axis(const Value *v)
 {
@@ -263,7 +265,7 @@ set_rounding(Optimizer *o, const char *text)
 	return false;
 }
 
-/* All estimates are made at once. */
+/* All optimizers estimate at the same steps. */
 static bool
 check_every(const Optimizer *o)
 {
@@ -284,7 +286,8 @@ check_every(const Optimizer *o)
 	return true;
 }
 
-/* A group's learning rate is its own times what the schedule makes of the program's. */
+/* A group's learning rate follows the program's schedule relative to the program's learning rate, which must not
+ * be 0. */
 static bool
 check_rates(const Optimizer *o)
 {
@@ -296,7 +299,7 @@ check_rates(const Optimizer *o)
 	diag_error(o->p->diag, EXIT_USAGE,
 	           "--optimizer=%s,lr=0: the learning rates of other optimizers follow it to 0",
 	           c->row->name);
-	diag_hint(o->p->diag, "--freeze=GLOB is for what is not to be trained");
+	diag_hint(o->p->diag, "--freeze=GLOB excludes parameters from training");
 	return false;
 }
 
@@ -345,13 +348,13 @@ run_optimizer(Pass *p, Module *m)
 }
 
 static const PassOption optimizer_options[] = {
-	{"name", "a row of optimizer_list.def, and settings behind it", OPTION_STRING,
+	{"name", "a row of optimizer_list.def, followed by settings", OPTION_STRING,
          offsetof(OptimizerOptions, name)},
 	{"groups", "GLOB=NAME,KEY=VALUE of other optimizers, one a line", OPTION_STRING,
          offsetof(OptimizerOptions, groups)},
-	{"moments", "their type, f32 (that of the parameters) or bf16", OPTION_STRING,
+	{"moments", "type of the moments, f32 (as the parameters) or bf16", OPTION_STRING,
          offsetof(OptimizerOptions, moments)},
-	{"rounding", "of weights and moments of 16 bits, nearest or stochastic", OPTION_STRING,
+	{"rounding", "rounding of 16-bit weights and moments: nearest or stochastic", OPTION_STRING,
          offsetof(OptimizerOptions, rounding)},
 	{"loss_scale", "none, torch, megatron, deepspeed with settings, or a number", OPTION_STRING,
          offsetof(OptimizerOptions, loss_scale)},

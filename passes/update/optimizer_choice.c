@@ -1,5 +1,5 @@
-/* Which optimizer, with which settings: "rmsprop,centered=true,lr=0.01". Keys are the row's own options and its
- * hyperparameters, whose defaults they change. */
+/* Reads which optimizer is chosen, and its settings: "rmsprop,centered=true,lr=0.01". Keys are the row's own options
+ * and its hyperparameters, whose defaults change. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ optimizer_find(const char *name)
 	return NULL;
 }
 
-/* Sets a hyperparameter among "lr=0.001 beta1=0.9 ..."; false: there is none of that name. */
+/* Sets a hyperparameter in "lr=0.001 beta1=0.9 ...". Returns false if the text has no such hyperparameter. */
 static bool
 set_default(OptimizerChoice *c, const char *key, const char *value, Arena *arena)
 {
@@ -51,7 +51,7 @@ is_own(const OptimizerRow *row, const char *name)
 	return false;
 }
 
-/* As the executable's options take them. */
+/* The same range as in the options of executables. */
 static bool
 is_in_range(const char *key, const char *value)
 {
@@ -76,7 +76,7 @@ set_key(OptimizerChoice *c, const char *option, char *word, void *settings, Aren
 		                  &(OptionText){word, value}, diag);
 	}
 	if (!set_default(c, word, value, arena)) {
-		diag_error(diag, EXIT_USAGE, "%s: %s=%s is none of its settings", owner, word,
+		diag_error(diag, EXIT_USAGE, "%s: %s=%s is not one of its settings", owner, word,
 		           value);
 		diag_hint(diag, "it has %s; `gradc compile --help` lists them", c->row->defaults);
 		return false;
@@ -104,7 +104,7 @@ hint_nearest(const char *name, Diag *diag)
 	diag_hint(diag, "the nearest is %s; `gradc compile --help` lists all", nearest);
 }
 
-/* option: for messages, "--optimizer". */
+/* option: the option's name for messages, "--optimizer". */
 static bool
 parse_choice(const char *option, const char *text, OptimizerChoice *out, Arena *arena, Diag *diag)
 {

@@ -1,11 +1,12 @@
-/* The refresh function: what an optimizer estimates by labels that are drawn from the model (Sophia's curvature). After a step's update
- * the trainer runs @estimate over the step's micro-batches, which leaves their gradients where the step's were, and then this. Where
- * the estimate is not finite, or the training has failed, states keep their content to the bit. */
+/* Builds the refresh function, for optimizers that estimate something from labels drawn from the model (Sophia's
+ * curvature). After a step's update the trainer runs @estimate over the step's micro-batches. Its gradients take the
+ * place of the step's gradients. Then the trainer runs @refresh. If the estimate is not finite, or training has
+ * failed, states keep their content bit for bit. */
 #include "passes/update/update.h"
 
 #include <string.h>
 
-/* Is the estimate one to learn from? bool[] */
+/* bool[]: may the optimizer learn from the estimate? */
 static Value *
 is_sound(Optimizer *o, const Counted *c)
 {
@@ -17,7 +18,7 @@ is_sound(Optimizer *o, const Counted *c)
 	                b_unary(b, OP_not, failed));
 }
 
-/* What @update built with the optimizer is left alone: this has a function and values of its own. */
+/* Builds @refresh with its own function and values, after @update was built with the same Optimizer. */
 void
 refresh_build(Optimizer *o)
 {

@@ -1,4 +1,4 @@
-/* What rows of optimizers build their updates with. */
+/* Helpers with which rows of optimizers build their updates. */
 #include "passes/update/update.h"
 
 Value *
@@ -61,7 +61,7 @@ update_average(Update *u, Value *beta, Value *m, Value *x)
 	return b_binary(u->b, OP_add, update_times(u, beta, m), update_times(u, rest, x));
 }
 
-/* 1 - beta^t = -(e^(t log beta) - 1): the difference would lose the digits of a beta near 1. */
+/* 1 - beta^t is computed as -(e^(t log beta) - 1): for beta near 1 the difference would lose digits. */
 Value *
 update_bias_correction(Update *u, ScalarIndex beta)
 {

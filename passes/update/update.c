@@ -1,9 +1,11 @@
-/* The update function: the gradients' mean over the whole step, their norm, clipping, an update of each parameter, and the
- * commit of pending statistics. It decides by itself: where nothing was counted, or loss or norm is not finite, states
- * keep their content to the bit; after a loss or norm that is not finite no later step changes them either.
+/* Builds the update function: the mean of the gradients over the whole step, their norm, clipping, the update of each
+ * parameter, and the commit of pending statistics. The function decides by itself. If no target was counted, or if
+ * the loss or the norm is not finite, states keep their content bit for bit. After a loss or norm that is not finite,
+ * no later step changes them either.
  *
- * A parameter's update takes its elements in a row, whatever its shape, so that `units` can make one of many. It is computed in f32,
- * or f64 where weights are of it; what is kept in fewer bits is widened before and rounded after. */
+ * A parameter's update works on its elements in a row, whatever its shape, so that `units` can join many updates. It
+ * is computed in f32, or in f64 for f64 weights. States of fewer bits are widened before and rounded after the
+ * update. */
 #include "passes/update/update.h"
 
 #include <float.h>
@@ -31,9 +33,10 @@ wide_elements(Optimizer *o, State *s)
 	return b_cast(&o->b, elements(o, s), update_dtype(s));
 }
 
-/* Each element up or down by chance, so that its mean is v: an update of less than half a unit in the last place is not lost. The
- * random numbers are those of the element's place and the step, one stream for all weights whose elements `units` may lay in a row, so
- * that they count through these, one for each kind of moment, and one for each state of another shape. */
+/* Rounds each element up or down by chance, so that its mean is v. An update of less than half a unit in the last
+ * place then is not lost. The element's place and the step select the random number. All weights whose elements
+ * `units` may lay in a row share one stream, and count through these elements. Each kind of moment has its own
+ * stream, and so has each state of another shape. */
 enum { WEIGHTS = 1, FIRST_MOMENT };
 static Value *
 rounded_by_chance(Optimizer *o, Value *v, const State *of)
@@ -45,13 +48,13 @@ rounded_by_chance(Optimizer *o, Value *v, const State *of)
 	                     hyper(o, SCALAR_SHARD_FIRST)};
 
 	how.counter.stream = of->kind == STATE_PARAMETER ? WEIGHTS : FIRST_MOMENT + of->number;
-	if (v->type->rank != 1) /* `units` does not take it together with others */
+	if (v->type->rank != 1) /* `units` does not join it with others */
 		how.counter.stream = (int64_t)hash_bytes(of->name, strlen(of->name),
 		                                         how.counter.stream);
 	return build(&o->b, OP_cast, COUNT(operands), operands, &how);
 }
 
-/* Elements as the state keeps them. */
+/* Elements in the type of their state. */
 static Value *
 stored(Optimizer *o, Value *v, const State *s)
 {
@@ -89,7 +92,7 @@ is_finite(Builder *b, Value *x)
 	return b_binary(b, OP_eq, b_binary(b, OP_sub, x, x), number(b, 0));
 }
 
-/* Elements from -limit to limit; NaN stays, and so does all where the limit is infinite. */
+/* Clamps elements to [-limit, limit]. NaN stays; an infinite limit changes nothing. */
 static Value *
 clamped(Builder *b, Value *g, Value *limit)
 {
@@ -100,7 +103,7 @@ clamped(Builder *b, Value *g, Value *limit)
 	return b_select(b, b_binary(b, OP_lt, g, low), low, g);
 }
 
-/* Of the gradients times the factor, within the limit; NULL: without one. */
+/* The norm of the gradients times the factor, with elements clamped to the limit; limit NULL: no limit. */
 Value *
 gradient_norm(Optimizer *o, Value *factor, Value *limit)
 {
@@ -119,9 +122,9 @@ gradient_norm(Optimizer *o, Value *factor, Value *limit)
 	return b_unary(b, OP_sqrt, total ? total : number(b, 0));
 }
 
-/* A moment whose gradients stay 0 (a dead unit, a row of an embedding that no batch has) decays by a factor a step and
- * never gets to 0: rounding keeps it at a subnormal number, with which CPUs compute many times as slowly. What
- * is below the normal numbers becomes 0; NaN stays. */
+/* A moment whose gradients stay 0 (a dead unit, a row of an embedding that no batch uses) decays by a factor per
+ * step. Rounding keeps it from reaching 0: it stays at a subnormal number, with which CPUs compute many times as
+ * slowly. So moments below the normal numbers become 0. NaN stays. */
 static Value *
 without_subnormals(Builder *b, Value *moment)
 {
@@ -132,14 +135,14 @@ without_subnormals(Builder *b, Value *moment)
 	return b_select(b, is_subnormal, b_splat(b, moment->type, 0), moment);
 }
 
-/* What the state holds: elements in a row, where `units` may take it together with others, else in its shape. */
+/* The content of a state: elements in a row, if `units` may join it with others; else in its shape. */
 static Value *
 content(Optimizer *o, State *s, bool in_row)
 {
 	return in_row ? elements(o, s) : function_state(o->f, s);
 }
 
-/* v where the update is made, else what was. */
+/* v if the update is made, else the old content. */
 static NewContent
 new_content(Optimizer *o, State *s, Value *v, Value *before, Value *go)
 {
@@ -150,7 +153,7 @@ new_content(Optimizer *o, State *s, Value *v, Value *before, Value *go)
 	return (NewContent){s, b_select(b, mask, stored(o, b_reshape(b, v, shape), s), before)};
 }
 
-/* The learning rate and weight decay of a parameter. */
+/* Sets the learning rate and weight decay of a parameter. */
 static void
 set_rates(Optimizer *o, const Trained *t, Update *up)
 {
@@ -167,7 +170,7 @@ set_rates(Optimizer *o, const Trained *t, Update *up)
 	                          : hyper(o, SCALAR_WEIGHT_DECAY);
 }
 
-/* Of a state of the parameter's size, as the row takes it: in the type and shape of the update. */
+/* v, of the parameter's size, in the type and shape that the row's update takes. */
 static Value *
 operand(Optimizer *o, const Trained *t, Value *v)
 {
@@ -178,7 +181,7 @@ operand(Optimizer *o, const Trained *t, Value *v)
 	                 t->group->of.choice.row->whole ? ints_of_type(t->param->type) : shape);
 }
 
-/* What the update is made of; the moments as they are kept, too. */
+/* Collects the inputs of a parameter's update. kept: the moments, as their states store them. */
 static Update
 open_update(Optimizer *o, const Trained *t, const Shared *shared, Value **kept)
 {
@@ -236,8 +239,8 @@ new_contents(Optimizer *o, const Trained *t, const Shared *shared, void (*row)(U
 	return n;
 }
 
-/* The pending content is a sum over ranks, which had each their own batches: a float statistic gets the mean. Where each
- * rank counts the same, as batches in an integer, a rank's own is right. */
+/* The pending content is a sum over ranks, whose batches differed: a float statistic gets the mean. If all ranks
+ * count the same, such as batches in an integer, a rank's own content is right. */
 static NewContent
 commit(Optimizer *o, State *pending, Value *go)
 {
@@ -257,14 +260,15 @@ scale_changes(const Optimizer *o)
 	return o->rule.interval > 0;
 }
 
-/* What becomes of a step. */
+/* The decision about a step: */
 typedef struct {
 	Value *made;   /* bool[]: parameters are updated */
-	Value *failed; /* bool[]: they are not, now and later */
+	Value *failed; /* bool[]: training has failed: parameters are updated neither now nor later */
 } Decision;
 
-/* Is the update made? Nor after a failure: what steps there are behind it were begun before the host knew. Where a smaller loss scale
- * may help, a norm that is not finite is an overflow, which fails only at the least one. */
+/* Decides whether the update is made. After a failure it is not: the host may have begun more steps before it knew.
+ * If a smaller loss scale may help, a norm that is not finite is an overflow, and training fails only at the least
+ * scale. */
 static Decision
 decide(Optimizer *o, const Counted *c, Value *norm, NewContent **out)
 {
@@ -296,7 +300,7 @@ decide(Optimizer *o, const Counted *c, Value *norm, NewContent **out)
 	return d;
 }
 
-/* The number of this update, in f64. */
+/* Returns the number of this update, in f64. updates: the new content of its state. */
 static Value *
 count_update(Optimizer *o, Value *go, NewContent *updates)
 {
@@ -320,8 +324,9 @@ norm_ratio(Optimizer *o, Value *norm)
 	return b_binary(b, OP_min, ratio, number(b, 1));
 }
 
-/* As torch.nn.utils.clip_grad_value_, and then clip_grad_norm_, whose norm is that of clamped gradients. Multiplied by the
- * ratio before they are clamped, to a limit multiplied by it: the same, with one product for each element. */
+/* Clips as torch.nn.utils.clip_grad_value_ and then clip_grad_norm_, whose norm is the norm of clamped gradients.
+ * Gradients are first multiplied by the ratio and then clamped to the limit times the ratio. This gives the same
+ * result with one product per element. */
 static Shared
 clip(Optimizer *o, Value *factor, Value *made)
 {
@@ -336,7 +341,8 @@ clip(Optimizer *o, Value *factor, Value *made)
 
 enum { MOST_RESULTS = 6 };
 
-/* What the function returns, for people and to say what became of the step. How many. The scale's place gets the next one. */
+/* Collects the function's results, for people and for the runtime. Returns their number. The loss scale is copied,
+ * because its state gets the next scale. */
 static int
 name_results(Optimizer *o, const Counted *c, Value *norm, const Decision *d, Value **out)
 {

@@ -357,7 +357,7 @@ def test_a_weight_with_an_adapter_is_not_trained_besides(run, models):
     model = models / "mlp_digits/model.onnx"
     for rule in ("--train=2.weight", "--train=*"):
         said = run("check", model, "--loss=cross_entropy", "--lora=2.weight", rule, exit=2).stderr
-        assert f'{rule}: "2.weight" has an adapter (--lora=2.weight): one of them' in said
+        assert f'{rule}: "2.weight" has an adapter (--lora=2.weight): choose one of the two options' in said
     run("check", model, "--lora=2.weight", "--init=2.weight=normal(0,1)")
     assert "has an adapter" in run("check", model, "--lora=2.weight,dora", "--init=2.weight=normal(0,1)", exit=2).stderr
 

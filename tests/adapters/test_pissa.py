@@ -87,7 +87,7 @@ def test_beside_weights_of_four_bits(compiled, losses):  # noqa: F811
 
 @pytest.mark.parametrize("options, said", [
     (["--lora=w,rank=7,init=pissa"], '--lora=w: init=pissa of "w": rank 7 is above 6, the rank of its matrix [6,11]'),
-    (["--lora=w,dora,init=pissa"], "init=pissa and dora: one of them"), (["--lora=w,alpha=0,init=pissa"], "init=pissa needs alpha above 0"),
+    (["--lora=w,dora,init=pissa"], "init=pissa and dora: choose one of the two"), (["--lora=w,alpha=0,init=pissa"], "init=pissa needs alpha above 0"),
     (["--lora=w,rank=2,init=pissa", "--init=w=zeros"], '--init=w: "w" has an adapter'), (["--lora=w,init=svd"], "init=svd is not kaiming or pissa")])
 def test_recipes_that_make_no_sense(run, tmp_path, options, said):
     node, shape, _, inputs, outputs = PLACES["transposed"]

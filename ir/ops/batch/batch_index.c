@@ -1,13 +1,14 @@
-/* Rows in gather and scatter by flat places. GatherElements, GatherND and the advanced indices of exporters take elements of
- * data[rows * 48] at row * 48 + index. Rows do not see each other if every index is proven to be in 0 ... 47. The proof follows
- * the range of the index from constants, iotas, argmax, remainders and bounds. */
+/* Rows in gather and scatter by flat places. GatherElements, GatherND and the advanced indices of exporters take
+ * elements of data[rows * 48] at row * 48 + index. Rows do not see each other if every index is proven to be in 0 ...
+ * 47. The proof follows the range of the index from constants, iotas, argmax, remainders and bounds. */
 #include "ir/ops/batch/batch_axis.h"
 
 #include <math.h>
 
-/* The numbers that a value may hold. Along one of its axes, every element is row * stride + a number in [low, high]; or, if
- * `beyond` is not 0, a number in [beyond, furthest]. The importer makes such numbers: it replaces an index outside of its axis
- * by the size of the flat axis. An input is `anywhere`, and so is a number that may need more than 64 bits. */
+/* The numbers that a value may hold. Along one of its axes, every element is row * stride + a number in [low, high];
+ * or, if `beyond` is not 0, a number in [beyond, furthest]. The importer makes such numbers: it replaces an index
+ * outside of its axis by the size of the flat axis. An input is `anywhere`, and so is a number that may need more
+ * than 64 bits. */
 typedef struct {
 	int64_t stride, low, high, beyond, furthest;
 } Places;
@@ -114,8 +115,8 @@ scaled(Places p, int64_t by)
 	return fits && (p.beyond == 0 || by > 0) ? out : anywhere;
 }
 
-/* Widens [out->beyond, out->furthest] to hold [a.beyond, a.furthest] plus every number of b. Returns false if this may need more
- * than 64 bits. */
+/* Widens [out->beyond, out->furthest] to hold [a.beyond, a.furthest] plus every number of b. Returns false if this
+ * may need more than 64 bits. */
 static bool
 add_beyond(const Search *s, Places a, Places b, Places *out)
 {
@@ -391,8 +392,8 @@ is_within(const Search *s, Places p, int64_t limit)
 	       p.furthest <= limit;
 }
 
-/* The range p if the type holds all its numbers exactly; else the range of the whole type. Floats hold integers exactly up to
- * 2^24 or 2^53. */
+/* The range p if the type holds all its numbers exactly; else the range of the whole type. Floats hold integers
+ * exactly up to 2^24 or 2^53. */
 static Places
 within_type(const Search *s, DType dtype, Places p)
 {
@@ -465,8 +466,8 @@ places_of(Search *s, Value *v, int axis)
 	return fresh->places;
 }
 
-/* The axis of the indices along which every index lies in its own row's block of the indexed axis. -1: there is no such axis, or
- * the search is too long. */
+/* The axis of the indices along which every index lies in its own row's block of the indexed axis. -1: there is no
+ * such axis, or the search is too long. */
 static int
 axis_of_rows(const BatchFlow *fl, int64_t size)
 {

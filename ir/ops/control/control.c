@@ -1,5 +1,5 @@
-/* Calls, loops, branches, and the ends of functions. Bodies are functions of the module. They get every captured value as an
- * operand, and never touch states. */
+/* Calls, loops, branches, and the ends of functions. Bodies are functions of the module. They get every captured
+ * value as an operand, and never touch states. */
 #include "ir/ops/control/control.h"
 #include "ir/ops/batch/batch_axis.h"
 
@@ -44,8 +44,8 @@ gradient_source(const Function *f, const Value *p)
 	return of_result ? function_result(f, p->number)->type : f->params.at[p->number]->type;
 }
 
-/* Checks that g is a gradient of f: it takes operands, results and gradients of results of a call of f, and returns the
- * gradients of the float operands. */
+/* Checks that g is a gradient of f: it takes operands, results and gradients of results of a call of f, and returns
+ * the gradients of the float operands. */
 static void
 check_gradient(Infer *in, const Function *f, const Function *g)
 {

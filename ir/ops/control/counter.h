@@ -1,6 +1,6 @@
-/* Selects the random number of each element: a word of philox4x32-10 with key seed ^ stream and counter (index, step). The
- * index is the element's place in the global tensor after its batch axis was moved to the front: (row, position in the row). So
- * micro-batches, ranks and recomputation draw the same numbers.
+/* Selects the random number of each element: a word of philox4x32-10 with key seed ^ stream and counter (index,
+ * step). The index is the element's place in the global tensor after its batch axis was moved to the front: (row,
+ * position in the row). So micro-batches, ranks and recomputation draw the same numbers.
  *
  * An op that draws numbers has the operands seed, step and offset, each u64[], in this order. */
 #ifndef GRADC_IR_OPS_COUNTER_H

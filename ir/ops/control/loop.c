@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-/* ---- loop {body, bound, carried, sliced, always, reverse}. Operands: carried values, sliced values (leading dimension `bound`)
- * and invariants. body(i: s64[], carried, slices, invariants) -> (continue: bool[], carried, rows) runs for i = 0, 1, ...
- * bound - 1, with `reverse` from bound - 1 down to 0. It runs while continue is true, or with `always` for all i. Results:
- * carried values, stacked rows (zero for iterations that did not run), the trip count. */
+/* ---- loop {body, bound, carried, sliced, always, reverse}. Operands: carried values, sliced values (leading
+ * dimension `bound`) and invariants. body(i: s64[], carried, slices, invariants) -> (continue: bool[], carried, rows)
+ * runs for i = 0, 1, ... bound - 1, with `reverse` from bound - 1 down to 0. It runs while continue is true, or with
+ * `always` for all i. Results: carried values, stacked rows (zero for iterations that did not run), the trip count. */
 static const Field loop_fields[] = {
 	{"body", FIELD_FUNC, offsetof(LoopAttr, body), NULL, false},
 	{"bound", FIELD_INT, offsetof(LoopAttr, bound), NULL, false},

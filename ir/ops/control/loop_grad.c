@@ -1,14 +1,14 @@
 /* The gradient of a loop: a loop over the same iterations from the last to the first.
  *
- * 	forward    c[i + 1], row[i]             = f(i, c[i], slice[i], v)
- * 	backward   dc[i], dslice[i], dv[i]      = f'(i, c[i], slice[i], v, dc[i + 1], drow[i]),     dv = sum of dv[i]
+ *	forward    c[i + 1], row[i]             = f(i, c[i], slice[i], v)
+ *	backward   dc[i], dslice[i], dv[i]      = f'(i, c[i], slice[i], v, dc[i + 1], drow[i]),     dv = sum of dv[i]
  *
- * f' reads values of f. Carried values and results of opaque nodes (products, convolutions, sorts) are stacked by the forward
- * loop. All other values are computed again from these, inner loops too.
+ * f' reads values of f. Carried values and results of opaque nodes (products, convolutions, sorts) are stacked by the
+ * forward loop. All other values are computed again from these, inner loops too.
  *
- * The sum over iterations of a product is special if the product's operands are smaller than the product. Then the backward loop
- * stacks the operands, and after the loop one product sums over all iterations. The loop may end early: iterations that did not
- * run pass on the gradients that they are given. */
+ * The sum over iterations of a product is special if the product's operands are smaller than the product. Then the
+ * backward loop stacks the operands, and after the loop one product sums over all iterations. The loop may end early:
+ * iterations that did not run pass on the gradients that they are given. */
 #include "ir/ops/control/control.h"
 
 #include <string.h>
@@ -116,8 +116,8 @@ return_cotangents(LoopGrad *lg)
 	erase_unread(lg->back);
 }
 
-/* Finds the opaque nodes of f whose results f' reads. The forward loop keeps these results, so f' does not compute them again.
- * Carried values that f' reads are kept, too. */
+/* Finds the opaque nodes of f whose results f' reads. The forward loop keeps these results, so f' does not compute
+ * them again. Carried values that f' reads are kept, too. */
 static void
 keep_products(LoopGrad *lg, Value *const *map)
 {
@@ -288,8 +288,8 @@ sort_cotangents(LoopGrad *lg)
 /* ---- the backward loop */
 typedef VEC(Value *) Values;
 
-/* Adds one operand of the backward loop, and its parameter in `step`. `param`: the parameter of f' that it stands for; NULL: f'
- * has no such parameter. */
+/* Adds one operand of the backward loop, and its parameter in `step`. `param`: the parameter of f' that it stands
+ * for; NULL: f' has no such parameter. */
 static void
 feed(LoopGrad *lg, Function *step, Values *operands, Value *param, Value *operand, bool sliced)
 {

@@ -68,8 +68,8 @@ cumulate_grad(Grad *g)
 		grad_add(g, 0, build(g->b, OP_cumulate, 1, &g->dresult[0], &a));
 		return;
 	}
-	/* X[..., j, i] = x_j if j != i, else 1. Accumulated along j it is prod_{k<=j, k!=i} x_k. Pairs with j before i have no path to
-	 * x_i and are masked out. */
+	/* X[..., j, i] = x_j if j != i, else 1. Accumulated along j it is prod_{k<=j, k!=i} x_k. Pairs with j before
+	 * i have no path to x_i and are masked out. */
 	Builder *b = g->b;
 	Value *x = node_operand(g->node, 0);
 	int rank = x->type->rank;
@@ -230,8 +230,8 @@ const OpRow op_sort = {
 	.partition = {.factors = sort_factors, .doc = "every axis but the sorted one"},
 };
 
-/* ---- sort_runs {axis, from, to, descending}: a step of a merge sort. Runs of `from` elements are sorted before, runs of `to`
- * elements after. The indices move with their elements. `legalize` makes it from `sort`. */
+/* ---- sort_runs {axis, from, to, descending}: a step of a merge sort. Runs of `from` elements are sorted before,
+ * runs of `to` elements after. The indices move with their elements. `legalize` makes it from `sort`. */
 static const Field sort_runs_fields[] = {
 	{"axis", FIELD_INT, offsetof(SortRunsAttr, axis), NULL, false},
 	{"from", FIELD_INT, offsetof(SortRunsAttr, from), NULL, false},

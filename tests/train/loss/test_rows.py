@@ -189,7 +189,7 @@ def test_time_first_that_nothing_names(run, tmp_path):
          [("y", FLOAT, ["s0", "s1", V])], w=W)
     options = ["all.onnx", "-o", "train", "--dim=s0=4", "--dim=s1=4"]
     refused = run("compile", *options, exit=2).stderr
-    assert 'the rows of input "x" see each other' in refused and "--batch-axis x=1: " in refused and "--batch-axis x=0: " in refused
+    assert 'rows along the first axis of input "x" depend on each other' in refused and "--batch-axis x=1: " in refused and "--batch-axis x=0: " in refused
     for axis, mix in ((0, "1"), (1, "0")):
         assert run("compile", *options, f"--batch-axis=x={axis}").stderr == ""
         assert re.search(r'rows_mix +"(.)"', run(tmp_path / "train", "--info").stdout).group(1) == mix

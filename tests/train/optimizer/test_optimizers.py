@@ -240,7 +240,7 @@ def test_muon_leaves_heads_and_tables(run, models):
 
 
 @pytest.mark.parametrize("option, said", [
-    ("w=muonn", "--optimizer-for=w=muonn: not supported"), ("w=", "--optimizer-for=w"), ("w=muon,rest_lr=-1", "--optimizer-for=w=muon"), ("muon", "need GLOB=NAME"), ("nothing*=sgd", "no trained parameter is called so"), ("w=sgd,beta1=0.5", "none of its settings")])
+    ("w=muonn", "--optimizer-for=w=muonn: not supported"), ("w=", "--optimizer-for=w"), ("w=muon,rest_lr=-1", "--optimizer-for=w=muon"), ("muon", "need GLOB=NAME"), ("nothing*=sgd", "it fits no trained parameter"), ("w=sgd,beta1=0.5", "not one of its settings")])
 def test_faults_of_groups(run, tmp_path, data, option, said):
     model(tmp_path, data[0])
     assert said in run("compile", "model.onnx", "-o", "train", "--loss=mse", f"--optimizer-for={option}", exit=2).stderr
@@ -289,13 +289,13 @@ def test_onnx_operators(run, tmp_path, data, optimizer):
 
 
 @pytest.mark.parametrize("text, said", [
-    ("adamx", "--optimizer=adamx: not supported"), ("adamw,beta3=1", "beta3=1 is none of its settings"), ("adamw,beta1", "beta1=true is out of range"),
+    ("adamx", "--optimizer=adamx: not supported"), ("adamw,beta3=1", "beta3=1 is not one of its settings"), ("adamw,beta1", "beta1=true is out of range"),
     ("adamw,beta1=x", "beta1=x is out of range"), ("adamw,beta1=-1", "beta1=-1 is out of range"), ("adam,beta2=1", "beta2=1 is out of range"),
     ("adam,lr=-1", "lr=-1 is out of range"), ("adadelta,rho=5", "not a number from 0 to 1"), ("momentum,dampening=-3", "not a number from 0 to 1"),
     ("adagrad,lr_decay=nan", "not a number from 0"), ("sophia,every=0", "every=0 is not a number from 1"), ("muon,ns_steps=0", "not a number from 1 to 100"),
     ("muon,ns_steps=3000", "not a number from 1 to 100"), ("schedule-free,r=1000", "not a number from 0 to 10"), ("muon,lr=0", "follow it to 0"),
     ("adamw8", "the nearest is adamw"), ("rmsprop,centered=2", "centered"), ("", "not supported"),
-    ("rmsprop,alpha=x", "alpha"), ("sgd,momentum=0.9", "momentum=0.9 is none of its settings")])
+    ("rmsprop,alpha=x", "alpha"), ("sgd,momentum=0.9", "momentum=0.9 is not one of its settings")])
 def test_faults(run, tmp_path, data, text, said):
     model(tmp_path, data[0])
     assert said in run("compile", "model.onnx", "-o", "train", "--loss=mse", f"--optimizer={text}", exit=2).stderr

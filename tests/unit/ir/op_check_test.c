@@ -72,7 +72,7 @@ test_wrong_facts(void **state)
 
 	(void)state;
 	row.adapts = OPERAND(1);
-	assert_said(&row, "op \"exp\": column adapts names an operand behind the 1 that it has");
+	assert_said(&row, "op \"exp\": column adapts names an operand beyond the 1 of the op");
 	row.precision = N_PRECISIONS;
 	assert_said(&row, "column precision is 5, no class");
 	row.commutative = true;

@@ -259,7 +259,7 @@ test_passes(void **state)
 	row.options_size = 0;
 	expect_pass(&row, "pass \"loss\": column options_size is missing");
 	row.options_size = 8;
-	expect_pass(&row, "column options has output behind the 8 bytes of options_size");
+	expect_pass(&row, "column options has output beyond the 8 bytes of options_size");
 	row = pass_loss;
 	row.run = NULL;
 	expect_pass(&row, "pass \"loss\": column run is missing");
