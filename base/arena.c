@@ -1,6 +1,6 @@
-/* Memory that is freed all at once: a list of zeroed chunks, each filled from front to back. Chunks double in size up
- * to CHUNK_MAX; what does not fit into one gets a chunk of its own, linked behind the current one, so that the free
- * part of that stays in use. */
+/* Memory that is freed all at once: a list of zeroed chunks, each filled from front to back. Chunks double in size up to
+ * CHUNK_MAX. A request too large for a chunk gets a chunk of its own, linked behind the current chunk, whose free part stays
+ * in use. */
 #include "base/base.h"
 
 #include <limits.h>
@@ -12,7 +12,7 @@
 
 typedef struct Chunk {
 	struct Chunk *next;
-	size_t used, size; /* of data */
+	size_t used, size; /* bytes of data */
 	_Alignas(ALIGNMENT) unsigned char data[];
 } Chunk;
 
@@ -146,7 +146,7 @@ arena_bytes(const Arena *arena)
 	return arena->bytes;
 }
 
-/* The new place of an array that is full: n elements copied, room for at least one more. */
+/* Moves a full array: copies n elements and leaves room for at least one more. */
 void *
 vec_grow(Arena *arena, void *at, int n, int *cap, size_t size)
 {

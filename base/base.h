@@ -1,5 +1,5 @@
-/* What every folder stands on: memory, containers, strings, errors, this machine. Knows nothing of graphs. Sections are named
- * after the .c file. */
+/* The foundation of every folder: memory, containers, strings, errors, facts about this machine. It knows nothing of graphs.
+ * Each section is named after its .c file. */
 #ifndef GRADC_BASE_H
 #define GRADC_BASE_H
 
@@ -11,9 +11,9 @@
 
 #define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
-#define MAX_RANK 16 /* of any tensor */
+#define MAX_RANK 16 /* the highest rank of a tensor */
 
-/* Exit codes, as the command line page fixes them. */
+/* Exit codes, as documented on the command line page. */
 enum {
 	EXIT_OK = 0,
 	EXIT_USAGE = 2,
@@ -28,8 +28,8 @@ enum {
 	EXIT_PREEMPTED = 75,
 };
 
-/* ---- memory.c: blocks of memory. Allocation never fails: when the system has no memory left the process ends with
- * EXIT_SYSTEM and a message, or the call inside memory_guard with that status. */
+/* ---- memory.c: blocks of memory. Allocation never returns NULL. When the system has no memory left, the process ends with
+ * EXIT_SYSTEM and a message; inside memory_guard only the guarded call ends, with a Status of EXIT_SYSTEM. */
 void *memory_get(size_t bytes);
 void *memory_zeroed(size_t n, size_t size);
 void *memory_resize(void *old, size_t bytes);
@@ -41,19 +41,19 @@ typedef struct Arena Arena;
 
 Arena *arena_new(void);
 void arena_free(Arena *arena); /* NULL is allowed */
-/* Zeroed, aligned to 16 bytes; a size of 0 gives a unique address. */
+/* The memory is zeroed and aligned to 16 bytes; a size of 0 gives a unique address. */
 void *arena_alloc(Arena *arena, size_t bytes);
 void *arena_copy(Arena *arena, const void *from, size_t bytes);
 char *arena_strdup(Arena *arena, const char *text);
 char *arena_strndup(Arena *arena, const char *text, size_t n);
 char *arena_printf(Arena *arena, const char *fmt, ...) PRINTF(2, 3);
 char *arena_vprintf(Arena *arena, const char *fmt, va_list args);
-size_t arena_bytes(const Arena *arena); /* allocated from the system so far */
+size_t arena_bytes(const Arena *arena); /* bytes that the arena has taken from the system so far */
 #define NEW(arena, T) ((T *)arena_alloc(arena, sizeof(T)))
 #define NEW_ARRAY(arena, T, n) ((T *)arena_alloc(arena, sizeof(T) * (size_t)(n)))
 
 /* Growable array in an arena: VEC(int) v = {0}; vec_push(arena, &v, 3); v.at[0], v.n.
- * Growing moves the elements, never what they point to. */
+ * Growing moves the elements; objects behind pointer elements stay where they are. */
 #define VEC(T)           \
 	struct {         \
 		T *at;   \
@@ -78,13 +78,13 @@ void strmap_put(StrMap *map, const char *key, void *value); /* the key is borrow
 IntMap *intmap_new(Arena *arena);
 bool intmap_get(const IntMap *map, uint64_t key, uint64_t *value); /* value may be NULL */
 void intmap_put(IntMap *map, uint64_t key, uint64_t value);
-/* XXH64-quality mixing of bytes; equal bytes and seed give equal results on every machine. */
+/* XXH64 of n bytes; equal bytes and an equal seed give an equal hash on every machine. */
 uint64_t hash_bytes(const void *bytes, size_t n, uint64_t seed);
 uint64_t hash_mix(uint64_t a, uint64_t b);
 
 /* ---- text.c: text that grows, and text from outside made safe to print. */
 typedef struct {
-	char *at; /* always NUL-terminated once something was added */
+	char *at; /* NULL while empty, then always NUL-terminated */
 	size_t n, cap;
 } Text;
 
@@ -92,23 +92,23 @@ void text_free(Text *text);
 void text_add(Text *text, const char *s);
 void text_add_bytes(Text *text, const void *bytes, size_t n);
 void text_printf(Text *text, const char *fmt, ...) PRINTF(2, 3);
-/* s with control bytes and invalid UTF-8 as \xHH. */
+/* Adds s, its control bytes and invalid UTF-8 escaped as \xHH. */
 void text_add_plain(Text *text, const char *s);
-char *plain_text(Arena *arena, const char *s); /* what that adds, by itself */
-/* s in double quotes; `"`, `\`, control bytes and invalid UTF-8 as \xHH. What text_add_quoted
- * writes, text_unquote reads. */
+char *plain_text(Arena *arena, const char *s); /* s escaped as text_add_plain does, in the arena */
+/* Adds s in double quotes; `"`, `\`, control bytes and invalid UTF-8 are escaped as \xHH. text_unquote reads the result. */
 void text_add_quoted(Text *text, const char *s);
-/* s as one word of a shell's command line: as it is where no byte has a meaning there, else between single quotes, and
- * with control bytes as bash's $'...'. */
+/* Adds s as one word for a shell's command line. Words without special bytes stay unchanged, others get single quotes, words
+ * with control bytes bash's $'...'. */
 void text_add_shell_word(Text *text, const char *s);
-/* Reads a quoted string at *at, moves *at behind it; NULL when malformed. */
+/* Reads the quoted string at *at and moves *at behind it; NULL when malformed. */
 char *text_unquote(Arena *arena, const char **at);
-/* Shortest text that reads back as the same value of that type (f64 or f32); inf, -inf, nan. */
+/* The shortest text that reads back as the same value of the type (f64 or f32); inf, -inf, nan. */
 void text_add_double(Text *text, double value);
 void text_add_float(Text *text, float value);
-/* Of settings "KEY=VALUE,KEY,..." the first key that stands there twice, *n bytes long; NULL: each stands there once. */
+/* The first key that occurs twice in settings "KEY=VALUE,KEY,...", *n bytes long. NULL: no duplicate key. */
 const char *text_key_twice(const char *settings, size_t *n);
-/* Fewest insertions, deletions and replacements of bytes that make `part` a part of `whole`; of the first 255 bytes. */
+/* The fewest byte insertions, deletions and replacements that make `part` a substring of `whole`. Only the first 255 bytes
+ * of each count. */
 int text_distance(const char *part, const char *whole);
 /* Shell-style match with * and ? (no character classes). */
 bool glob_match(const char *pattern, const char *name);
@@ -117,96 +117,100 @@ bool parse_bytes(const char *text, int64_t *out);
 bool parse_int(const char *text, int64_t *out);
 bool parse_uint(const char *text, uint64_t *out); /* digits only */
 bool parse_double(const char *text, double *out);
-/* The file name for a tensor: its first 200 bytes, of which others than letters, digits, `.`, `_`, `-` become `_`. */
+/* The file name for a tensor: the first 200 bytes of its name. Bytes other than letters, digits, `.`, `_`, `-` become `_`. */
 char *file_name_of(Arena *arena, const char *tensor_name);
 void text_vprintf(Text *text, const char *fmt, va_list args);
-/* n bytes of text from outside; control bytes, invalid UTF-8 and the bytes in `also` as \xHH. */
+/* Adds n bytes of text from outside; control bytes, invalid UTF-8 and the bytes in `also` are escaped as \xHH. */
 void text_add_escaped(Text *text, const char *s, size_t n, const char *also);
-/* What stands before the ending, in the arena; NULL: text (NULL, too) does not end so, or has nothing before it. */
+/* The text without its ending, in the arena. NULL: the text is NULL, has another ending, or is the ending alone. */
 char *text_before_ending(Arena *arena, const char *text, const char *ending);
 const char *shape_text(Arena *arena, int rank, const int64_t *dims); /* "[2,3]", in the arena */
 
-/* ---- nearest.c: of what is offered, the items with the smallest distances, the first offered first. */
+/* ---- nearest.c: keeps the offered items with the smallest distances; among equal distances the earlier item comes first. */
 enum { N_NEAREST = 3 };
 typedef struct {
 	Text letters;                /* the glob without its wildcards */
-	const void *item[N_NEAREST]; /* NULL: there are fewer */
+	const void *item[N_NEAREST]; /* nearest first; NULL: fewer items were offered */
 	int distance[N_NEAREST];
 } Nearest;
 Nearest nearest_open(const char *glob);
-int nearest_distance(const Nearest *n, const char *name); /* from the glob's letters */
+int nearest_distance(const Nearest *n,
+                     const char *name); /* text_distance from the glob's letters to the name */
 void nearest_offer(Nearest *n, const void *item, int distance);
 void nearest_close(Nearest *n);
 bool utf8_valid(const char *s, size_t n);
 
-/* ---- html.c: pages that need nothing but themselves. */
-/* The page with the JSON where it says @DATA@, such that no text in it can end a script element. */
+/* ---- html.c: self-contained HTML pages. */
+/* Writes the page with the JSON in place of @DATA@, escaped such that no string in the JSON can end a script element. */
 void html_page(Text *out, const char *page, const char *json);
 /* A text from outside as a JSON string (of jansson); bytes that are not UTF-8 are escaped first. */
 struct json_t *json_name(const char *text);
-struct json_t *json_uint(uint64_t x); /* an integer; above jansson's, its digits as a string */
+struct json_t *
+json_uint(uint64_t x); /* a JSON integer; above jansson's largest integer, a string of the digits */
 
-/* ---- diag.c: what the user is told. Lines go to a stream at once:
+/* ---- diag.c: messages for the user. Lines go to a stream at once:
  * "gradc: error: model.onnx: node "conv1" (Conv, opset 17): ...", notes and hints indented. */
 typedef struct Diag Diag;
 
 Diag *diag_new(const char *program, FILE *stream);
 void diag_free(Diag *diag);
-/* One fault. The exit code of a run with several faults is the smallest one reported.
- * After 100 errors the rest are counted, not printed. Text from outside inside the message
- * has control bytes escaped by diag itself. */
+/* Reports one fault. The exit code of a run with several faults is the smallest exit code reported.
+ * Errors after the 100th are counted, not printed. diag escapes control bytes in the message, which may quote text from
+ * outside. */
 void diag_error(Diag *diag, int exit_code, const char *fmt, ...) PRINTF(3, 4);
 void diag_verror(Diag *diag, int exit_code, const char *fmt, va_list args);
 void diag_warning(Diag *diag, const char *fmt, ...) PRINTF(2, 3);
 void diag_note(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\tnote: ..." */
 void diag_hint(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\thint: ..." */
 
-/* Adds the errors, the exit code and the lines that a freed Diag had reported, as if `diag` had reported them itself. */
+/* Adds another Diag's number of errors, exit code and printed lines, as if `diag` had reported the faults itself. */
 void diag_take_over(Diag *diag, int errors, int exit_code, const char *lines);
 
-/* Before anything is opened: a stream that is closed gets a file that takes nothing, so that no other file gets its
- * number and what is printed. */
+/* To be called before any file is opened. Each closed standard stream gets a file that accepts no output. Otherwise the next
+ * opened file would get the stream's number, and printed text would go into that file. */
 void streams_reserve(void);
-/* Flushes stdout; the exit code of a run that ends with `code`: EXIT_SYSTEM where what it printed is lost. */
+/* Flushes stdout. Gives the exit code of a run that ends with `code`: EXIT_SYSTEM if printed text was lost. */
 int diag_finish_stdout(Diag *diag, int code);
 
-int diag_errors(const Diag *diag);    /* how many so far */
+int diag_errors(const Diag *diag);    /* number of errors so far */
 int diag_exit_code(const Diag *diag); /* EXIT_OK without errors */
 
 /* Status: an error as a value, for library code. NULL is success. */
 typedef struct {
 	int exit_code;
 	char *message; /* one line */
-	char *output;  /* more about it, of several lines: what another program said; NULL */
+	char *output;  /* several lines of detail, such as another program's output, or NULL */
 } StatusInfo;
 typedef StatusInfo *Status;
 
 Status status_error(int exit_code, const char *fmt, ...) PRINTF(2, 3)
 	__attribute__((returns_nonnull));
 Status status_no_memory(void) __attribute__((returns_nonnull)); /* allocates nothing */
-/* memory.c: call(args), whose status it hands on; EXIT_SYSTEM when memory runs out meanwhile in this thread. Then
- * *orphans are the blocks that the call took and did not free; after what it worked on was closed, memory_orphans_free frees the
- * rest. Guards do not nest. */
+/* memory.c: calls call(args) and hands its status on. If memory runs out in this thread meanwhile, the result is EXIT_SYSTEM
+ * and *orphans gets the blocks that the call took and did not free. Close the objects that the call worked on, then free the
+ * remaining blocks with memory_orphans_free. Guards do not nest. */
 typedef struct MemoryOrphans MemoryOrphans;
 Status memory_guard(Status (*call)(void *args), void *args, MemoryOrphans **orphans);
 void memory_orphans_free(MemoryOrphans *orphans); /* NULL is allowed */
-/* What a guarded call holds besides memory, from here to memory_let_go: undo(what) when memory runs out meanwhile. */
+/* Announces a resource of a guarded call that is not memory, such as an open file. If memory runs out before memory_let_go,
+ * undo(what) is called. */
 void memory_hold(void (*undo)(void *what), void *what);
 void memory_let_go(void);
-/* jansson's memory comes from here, too: in a program of ours all of it, else that of guarded calls. */
+/* jansson then takes its memory from here: always in a program of ours (in_program), else inside guarded calls only. */
 void memory_serve_json(bool in_program);
-/* What memory_orphans_free does with a block that holds more than memory, instead of freeing it. It may not need others. */
+/* Registers a block that owns more than memory: memory_orphans_free calls release(block) instead of freeing the block.
+ * release must not use any other orphaned block. */
 void memory_on_orphaned(void *block, void (*release)(void *block));
 /* Puts "PREFIX: " before the message; NULL stays NULL. */
 Status status_annotate(Status status, const char *fmt, ...) PRINTF(2, 3);
-/* Adds the first lines of what more there is to say, as another program's output, at most 4000 bytes: diag prints them
+/* Adds detail, such as another program's output: the first whole lines of `text`, at most 4000 bytes. diag prints these lines
  * below the message, indented. */
 Status status_output(Status status, const char *text, size_t n);
-Status status_copy(const StatusInfo *status); /* of NULL: NULL */
+Status status_copy(const StatusInfo *status); /* NULL stays NULL */
 void status_free(Status status);
-/* The first of two, which is kept; the second is freed when both are faults. */
+/* The first of two statuses that is a fault; when both are faults, the second is freed. */
 Status status_first(Status first, Status second);
-/* Reports through diag and frees; true when it was an error. */
+/* Reports the status through diag and frees it; true when it was an error. */
 bool diag_status(Diag *diag, Status status);
 #define RETURN_IF_ERROR(expr)            \
 	do {                             \
@@ -215,25 +219,26 @@ bool diag_status(Diag *diag, Status status);
 			return status_;  \
 	} while (0)
 
-/* ---- cleanup.c: what must not outlive the process. A slot of -1 stands for none. */
+/* ---- cleanup.c: files and programs that must not outlive the process. Slot -1 is no slot. */
 typedef int CleanupSlot;
-/* Around what makes one temporary file or folder, or starts one program, and adds it; signals wait meanwhile. false: the
- * process is ending, nothing may be made. */
+/* To be called around the code that makes one temporary file or folder, or starts one program, and adds it. Signals wait
+ * meanwhile. false: the process is ending, nothing may be made. */
 bool cleanup_begin_making(void);
 void cleanup_end_making(void);
-/* Between the two. */
+/* To be called between cleanup_begin_making and cleanup_end_making. */
 CleanupSlot cleanup_add_path(const char *path); /* a file, or a folder with the files in it */
-CleanupSlot cleanup_add_child(int pid);         /* is killed; -PID: its group is */
-void cleanup_forget(CleanupSlot slot);          /* it was removed, renamed or waited for */
-/* fork(), for a child that is killed when this process ends in any way. The child cleans up what it makes itself. -1: errno says
- * why. */
+CleanupSlot cleanup_add_child(int pid);         /* a process to kill; -PID: a process group */
+void
+cleanup_forget(CleanupSlot slot); /* the file was removed or renamed, or the program waited for */
+/* fork() for a child that is killed however this process ends. The child cleans up its own files and programs. -1: errno has
+ * the reason. */
 int cleanup_fork(CleanupSlot *slot);
 void cleanup_now(void); /* may be called by a signal handler */
-/* From now on every signal that would end the process cleans up first, and a full stack, or an abort where memory is
- * short, ends it with EXIT_SYSTEM and a
- * message; SIGXFSZ is ignored, so that a write above the limit on file size fails like others. */
+/* From now on every signal that would end the process cleans up first. A full stack, or an abort while memory is short, ends
+ * the process with EXIT_SYSTEM and a message. SIGXFSZ is ignored, so a write above the file size limit fails like any
+ * other write. */
 void cleanup_on_signals(void);
-/* A new folder under $TMPDIR, else /tmp; closing it removes the files in it, too. */
+/* A new folder under $TMPDIR, else /tmp; closing removes the folder with its files. */
 typedef struct {
 	const char *path;
 	CleanupSlot cleanup;
@@ -241,30 +246,30 @@ typedef struct {
 Status temporary_folder_open(Arena *arena, TemporaryFolder *out);
 void temporary_folder_close(TemporaryFolder *folder);
 
-/* ---- clock.c: monotonic, from an arbitrary moment. */
+/* ---- clock.c: a monotonic clock with an arbitrary zero. */
 double seconds_now(void);
 
-/* ---- cpu.c: features are words of cpu_feature_list.def. */
-/* Those of a CPU: of this machine for "native", else of a level of cpu_level_list.def; NULL: unknown. */
+/* ---- cpu.c: features of CPUs, as words of cpu_feature_list.def. */
+/* The features of this machine's CPU for "native", else of a level of cpu_level_list.def; NULL: unknown name. */
 const char *cpu_features(Arena *arena, const char *cpu);
-/* Of the vector registers of a CPU with these features. */
+/* The width of the vector registers of a CPU with these features. */
 int cpu_vector_bits(const char *features);
-/* What this machine's CPU calls itself: "AMD EPYC 9654 96-Core Processor"; empty: unknown. */
+/* The name of this machine's CPU: "AMD EPYC 9654 96-Core Processor"; empty: unknown. */
 enum { CPU_NAME = 49 };
 const char *cpu_name(char to[CPU_NAME]);
 bool cpu_is_intel(void);
-int64_t cpu_second_cache(void); /* bytes that a core has of it; 0: unknown */
-/* The first of the words that this machine lacks, *n bytes of it; NULL: none. */
+int64_t cpu_second_cache(void); /* bytes of the second-level cache per core; 0: unknown */
+/* The first feature in the list that this machine lacks, *n bytes long; NULL: the machine has all. */
 const char *cpu_lacks(const char *features, int *n);
 
-/* ---- amounts.c: "1.5 KiB", "1.2M"; they give back `to` */
+/* ---- amounts.c: "1.5 KiB", "1.2M"; both functions return `to` */
 const char *bytes_text(char to[32], double bytes);
 const char *count_text(char to[32], double n);
 
 /* ---- sizes.c */
 /* Checked arithmetic on sizes: false on overflow. */
 bool size_mul(int64_t a, int64_t b, int64_t *out);
-/* n / by, rounded up; of n that is not negative. */
+/* n / by, rounded up, for n >= 0. */
 static inline int64_t
 ceil_div(int64_t n, int64_t by)
 {
@@ -273,9 +278,10 @@ ceil_div(int64_t n, int64_t by)
 bool size_add(int64_t a, int64_t b, int64_t *out);
 
 /* ---- cuda_toolkit.c: where NVIDIA's libraries and programs lie; compiler and runtime look in the same places. */
-/* The folder of a toolkit: $CUDA_HOME, else /usr/local/cuda. */
+/* The folder of the CUDA toolkit: $CUDA_HOME, else /usr/local/cuda. */
 const char *cuda_home(void);
-/* A library that was opened ("libnvrtc.so.13"), where the loader looks by itself or in the toolkit's lib64; NULL: in neither. */
+/* Opens a library ("libnvrtc.so.13") from the loader's own search path, else from the toolkit's lib64. NULL: found in
+ * neither place. */
 void *cuda_library_open(const char *soname);
 
 #endif

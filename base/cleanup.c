@@ -1,7 +1,6 @@
-/* What must not outlive the process, however it ends: temporary files and folders, and programs that it started. A signal
- * handler may neither allocate nor wait: it walks a table that grows by whole chunks, which never move. A slot is taken
- * before the thing is made, so that there is always room for what was made; whoever fills it owns it until it is
- * forgotten. */
+/* Removes temporary files and folders and kills started programs, however the process ends. A signal handler may neither
+ * allocate nor wait. It walks a table that grows by whole chunks, which never move. A slot is taken before the file is made or
+ * the program started, so there is always room for it. The code that fills a slot owns it until cleanup_forget. */
 #include "base/base.h"
 
 #include <dirent.h>
@@ -33,12 +32,13 @@ typedef struct Chunk {
 } Chunk;
 static Chunk first_chunk;
 
-/* What is being made may not be in the table yet: signals of the thread that makes it wait, the end waits for other threads,
- * and then nothing is made any more. */
+/* Number of threads that are making a file or starting a program, which may not be in the table yet. Such a thread blocks its
+ * signals. The end of the process waits for the other threads; after `ending` is set, nothing more is made. */
 static _Atomic int making;
 static _Atomic bool ending;
 static _Thread_local sigset_t mask_before;
-static _Thread_local CleanupSlot reserved = -1; /* of this thread, for what it makes */
+static _Thread_local CleanupSlot reserved =
+	-1; /* slot for the file or program that this thread is making */
 
 static Slot *
 slot_at(CleanupSlot i)
@@ -61,7 +61,7 @@ take_slot_of(Chunk *chunk)
 	return -1;
 }
 
-/* Another thread may grow the table at the same time: then its chunk is the next one. -1: no memory. */
+/* If another thread grows the table at the same time, that thread's chunk becomes the next one. -1: no memory. */
 static CleanupSlot
 take_slot(void)
 {
@@ -104,13 +104,13 @@ cleanup_begin_making(void)
 void
 cleanup_end_making(void)
 {
-	cleanup_forget(reserved); /* nothing was added */
+	cleanup_forget(reserved); /* still reserved only if nothing was added */
 	reserved = -1;
 	atomic_fetch_sub(&making, 1);
 	pthread_sigmask(SIG_SETMASK, &mask_before, NULL);
 }
 
-/* Its name fits: the system has made it. */
+/* The path fits into the slot: the system has accepted it as a name. */
 CleanupSlot
 cleanup_add_path(const char *path)
 {
@@ -142,7 +142,7 @@ cleanup_forget(CleanupSlot slot)
 		atomic_store(&slot_at(slot)->state, SLOT_FREE);
 }
 
-/* getdents64, because readdir allocates. */
+/* Uses getdents64, because readdir allocates. */
 static void
 remove_files(const char *path)
 {
@@ -160,7 +160,7 @@ remove_files(const char *path)
 		close(fd);
 }
 
-/* Several times: a program that was just killed may still make a file. */
+/* Tries several times: a program that was just killed may still make a file. */
 static void
 remove_folder(const char *path)
 {
@@ -177,7 +177,8 @@ static void
 kill_child(const Slot *slot)
 {
 	if (atomic_load(&slot->state) == SLOT_CHILD)
-		kill(slot->child, SIGKILL); /* SIGTERM it may take for a wish to save */
+		kill(slot->child,
+		     SIGKILL); /* not SIGTERM, on which a trainer may save a checkpoint */
 }
 
 static void
@@ -202,14 +203,18 @@ cleanup_now(void)
 
 	atomic_store(&ending, true);
 	for (int tries = 0; atomic_load(&making) > 0 && tries < 50; tries++)
-		nanosleep(&a_moment, NULL); /* not for ever: a handler may have interrupted it */
+		nanosleep(
+			&a_moment,
+			NULL); /* a bounded wait: a handler may have interrupted the making thread */
 	for_each_slot(kill_child);
 	for_each_slot(remove_path);
 }
 
 /* ---- signals */
-static uintptr_t stack_top, stack_bytes;        /* of the first thread; 0: no limit */
-static _Alignas(16) char signal_stack[1 << 16]; /* the usual one may be full */
+static uintptr_t stack_top, stack_bytes; /* stack of the first thread; 0: no limit */
+static _Alignas(
+	16) char signal_stack[1
+                              << 16]; /* stack for handlers, because the thread's own may be full */
 
 static _Noreturn void
 end_with(const char *message)
@@ -233,7 +238,7 @@ is_stack_overflow(int number, const siginfo_t *info)
 	       stack_top - at < stack_bytes + slack;
 }
 
-/* Libraries abort when they get no memory, ours and theirs also for other reasons. */
+/* A library may abort because it got no memory; libraries and our code also abort for other reasons. */
 static bool
 is_memory_short(void)
 {
@@ -274,7 +279,7 @@ note_stack(void *here)
 void
 cleanup_on_signals(void)
 {
-	/* Those that end no process, and those that nobody catches. */
+	/* Signals that end no process, and signals that no handler can catch. */
 	static const int others[] = {SIGKILL, SIGSTOP, SIGCHLD, SIGCONT,  SIGTSTP,
 	                             SIGTTIN, SIGTTOU, SIGURG,  SIGWINCH, SIGXFSZ};
 	char here;
@@ -293,14 +298,14 @@ cleanup_on_signals(void)
 	signal(SIGXFSZ, SIG_IGN); /* a write above the limit fails with a message instead */
 }
 
-/* ---- a child of ours */
+/* ---- child processes */
 static void
 forget_slot(const Slot *slot)
 {
 	atomic_store(&((Slot *)slot)->state, SLOT_FREE);
 }
 
-/* In the child: the files and programs are its parent's. */
+/* In a new child: forgets all slots, because the files and programs belong to the parent. */
 static void
 leave_all(void)
 {
@@ -323,7 +328,7 @@ cleanup_fork(CleanupSlot *slot)
 	int error = errno;
 	if (child == 0) {
 		leave_all();
-		/* SIGKILL reaches the parent alone. */
+		/* A SIGKILL to the parent would not reach the child. */
 		if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() != parent)
 			_exit(EXIT_SYSTEM);
 		return 0;

@@ -1,4 +1,4 @@
-/* What this machine's CPU has, and what CPUs by name have. */
+/* Features of this machine's CPU and of CPUs by name. */
 
 #if defined(__x86_64__)
 #include "base/base.h"

@@ -1,5 +1,5 @@
-/* What the user is told, and errors as values. A message is one line whatever it quotes: bytes
- * that would disturb a terminal or a log are written as \xHH. */
+/* Messages for the user, and errors as values. A message is one line whatever text it quotes: bytes that would disturb a
+ * terminal or a log are written as \xHH. */
 #include "base/base.h"
 
 #include <errno.h>
@@ -16,7 +16,8 @@ struct Diag {
 	FILE *stream;
 	int errors;
 	int exit_code;
-	/* The last error was not printed, so its notes are not either. Any thread may warn; errors are one thread's. */
+	/* True if the last error was not printed; then its notes are not printed either. Any thread may warn; only one thread reports
+	 * errors. */
 	_Atomic bool muted;
 };
 
@@ -38,7 +39,7 @@ diag_free(Diag *diag)
 	memory_free(diag);
 }
 
-/* One line in one write, so that lines of several processes do not mix. */
+/* Prints one line in one write, so that lines of several processes do not mix. */
 static void
 print_line(Diag *diag, const char *prefix, const char *kind, const char *fmt, va_list args)
 {
@@ -180,7 +181,7 @@ status_annotate(Status status, const char *fmt, ...)
 	return status;
 }
 
-/* Whole lines, as far as they go. */
+/* How many bytes of the text to keep: whole lines, as many as fit. */
 static size_t
 output_length(const char *text, size_t n)
 {
@@ -254,7 +255,7 @@ diag_finish_stdout(Diag *diag, int code)
 	return code == EXIT_OK ? EXIT_SYSTEM : code;
 }
 
-/* Each line of the text indented; tabs stay, other control bytes are escaped. */
+/* Prints each line of the text indented; tabs stay, other control bytes are escaped. */
 static void
 print_output(Diag *diag, const char *text)
 {

@@ -1,5 +1,5 @@
-/* Pages that need nothing but themselves: data is JSON inside a script element that does not run. The page shows texts
- * as text only, so names from a model are harmless there. This file makes sure that none of them ends the element. */
+/* Self-contained HTML pages. The data is JSON inside a script element that the browser does not run. The page's script shows
+ * strings as text only, so names from a model are harmless. This file makes sure that no string ends the script element. */
 
 #include "base/base.h"
 
@@ -38,7 +38,7 @@ html_page(Text *out, const char *page, const char *json)
 
 	text_add_bytes(out, page, (size_t)(at - page));
 	for (; *json; json++)
-		if (*json == '<') /* inside strings only */
+		if (*json == '<') /* occurs in JSON inside strings only */
 			text_add(out, "\\u003c");
 		else
 			text_add_bytes(out, json, 1);

@@ -1,5 +1,5 @@
-/* Hash tables with open addressing and linear probing, at most 3/4 full, never shrinking, and
- * the hash functions they stand on. hash_bytes is XXH64, https://xxhash.com. */
+/* Hash tables with open addressing and linear probing, at most 3/4 full, never shrinking; and their hash functions. hash_bytes
+ * is XXH64, https://xxhash.com. */
 #include "base/base.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #define MIN_SLOTS 16
 
 typedef struct {
-	const char *key; /* NULL: free */
+	const char *key; /* NULL: free slot */
 	void *value;
 	uint64_t hash;
 } StrSlot;
@@ -15,7 +15,7 @@ typedef struct {
 struct StrMap {
 	Arena *arena;
 	StrSlot *slots;
-	size_t n, n_slots; /* a power of two */
+	size_t n, n_slots; /* n_slots is a power of two */
 };
 
 typedef struct {
@@ -35,7 +35,7 @@ is_full(size_t n, size_t n_slots)
 	return n + 1 > n_slots / 4 * 3;
 }
 
-/* The slot that holds the key, or the free one where it belongs. */
+/* The slot that holds the key, or the free slot where it belongs. */
 static StrSlot *
 str_slot(StrSlot *slots, size_t n_slots, const char *key, uint64_t hash)
 {
@@ -161,7 +161,7 @@ rotate_left(uint64_t x, int by)
 	return x << by | x >> (64 - by);
 }
 
-/* n bytes, little endian whatever the machine. */
+/* Reads n bytes as a little-endian number on every machine. */
 static uint64_t
 read_le(const uint8_t *p, int n)
 {
@@ -178,7 +178,7 @@ xxh_round(uint64_t acc, uint64_t lane)
 	return rotate_left(acc + lane * PRIME2, 31) * PRIME1;
 }
 
-/* The blocks of 32 bytes, in four lanes that are merged at the end. */
+/* Hashes the blocks of 32 bytes in four lanes, which are merged at the end. */
 static uint64_t
 xxh_blocks(const uint8_t *p, size_t n_blocks, uint64_t seed)
 {
@@ -195,7 +195,7 @@ xxh_blocks(const uint8_t *p, size_t n_blocks, uint64_t seed)
 	return h;
 }
 
-/* The last n < 32 bytes. */
+/* Hashes the last n < 32 bytes. */
 static uint64_t
 xxh_tail(uint64_t h, const uint8_t *p, size_t n)
 {

@@ -1,11 +1,11 @@
-/* Memory that is never NULL. When the system has none left the process ends, or, in a guarded call, that call: whatever
- * it took and did not free is known, and is freed with what the call worked on.
+/* Allocation that never returns NULL. When the system has no memory left, the process ends; inside a guarded call only the
+ * call ends. The guard knows the blocks that the call took and did not free, and they are freed later.
  *
- *	Guard              of a call that runs: the blocks that it took and still has
- *	memory_free        forgets the block in whatever set has it, since another thread may free it
- *	a call that ends   forgets all its blocks: they belong to what it made
- *	one that fails     leaves them as orphans. Some are garbage and some belong to an object that lives on, which frees
- *	                   its own when it is closed; memory_orphans_free frees what remains then. */
+ *	Guard               the set of blocks that a running call took and still has
+ *	memory_free         removes the block from whichever set has it, since another thread may free it
+ *	a call succeeds     its set is dropped: the blocks belong to the objects that the call made
+ *	a call fails        its blocks are left as orphans. Some are garbage. Others belong to an object that lives on and
+ *	                    frees them when it is closed. Then memory_orphans_free frees the remaining blocks. */
 #include "base/base.h"
 
 #include <jansson.h>
@@ -16,14 +16,14 @@
 #include <unistd.h>
 
 typedef struct {
-	void *at; /* NULL: empty */
+	void *at; /* the block; NULL: empty entry */
 	void (*release)(void *at);
 } Block;
 
-/* A hash set of blocks, with linear probing: of a call that runs, then the orphans that it left. */
+/* A hash set of blocks with linear probing: the blocks of a running call, or the orphans that a failed call left. */
 struct MemoryOrphans {
-	MemoryOrphans *next;  /* of all sets */
-	MemoryOrphans *older; /* of one object: the call that failed before */
+	MemoryOrphans *next;  /* next in the list of all sets */
+	MemoryOrphans *older; /* orphans of the same object's previous failed call */
 	Block *at;
 	size_t n, cap; /* cap: a power of 2 */
 };
@@ -36,13 +36,13 @@ enum { MAX_HELD = 8 };
 typedef struct {
 	jmp_buf here;
 	MemoryOrphans *blocks;
-	Held held[MAX_HELD]; /* by the call that runs */
+	Held held[MAX_HELD]; /* resources of the running call that are not memory */
 	int n_held;
 } Guard;
 
 enum { LEAST_CAPACITY = 64 };
 static _Thread_local Guard *guard;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all sets */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all sets */
 static MemoryOrphans *sets;
 
 void
@@ -55,10 +55,10 @@ out_of_memory(void)
 	ssize_t written = write(STDERR_FILENO, message, sizeof(message) - 1);
 	(void)written;
 	cleanup_now();
-	_exit(EXIT_SYSTEM); /* other threads run: nothing that they use may be taken down */
+	_exit(EXIT_SYSTEM); /* not exit: other threads still run and use the objects that exit would tear down */
 }
 
-/* ---- sets, with the lock held */
+/* ---- operations on a set, with the lock held */
 
 static size_t
 place_of(const MemoryOrphans *set, const void *at)
@@ -70,7 +70,7 @@ place_of(const MemoryOrphans *set, const void *at)
 	return i;
 }
 
-/* Room for one more. */
+/* Makes room for one more block. */
 static bool
 set_reserve(MemoryOrphans *set)
 {
@@ -96,7 +96,7 @@ set_add(MemoryOrphans *set, Block block)
 	set->n++;
 }
 
-/* What was pushed behind a block that goes would not be found any more: it is put again. */
+/* Removes a block, then inserts the entries behind it again: linear probing would not find them across the gap. */
 static bool
 set_remove(MemoryOrphans *set, const void *at, Block *out)
 {
@@ -115,7 +115,7 @@ set_remove(MemoryOrphans *set, const void *at, Block *out)
 	return true;
 }
 
-/* The block, out of the set that has it. */
+/* Removes the block from the set that has it. */
 static Block
 forget(void *at)
 {
@@ -127,7 +127,7 @@ forget(void *at)
 	return block;
 }
 
-/* ---- sets as a whole */
+/* ---- creating, releasing and freeing sets */
 
 static MemoryOrphans *
 set_new(void)
@@ -143,7 +143,7 @@ set_new(void)
 	return set;
 }
 
-/* Its blocks are others' from now on. */
+/* Frees the set, not its blocks: they have other owners from now on. */
 static void
 set_free(MemoryOrphans *set)
 {
@@ -158,7 +158,7 @@ set_free(MemoryOrphans *set)
 	free(set);
 }
 
-/* The next block from *at on that holds more than memory. */
+/* Removes the next block from *at on that has a release function. */
 static bool
 take_with_release(MemoryOrphans *set, size_t *at, Block *out)
 {
@@ -172,7 +172,8 @@ take_with_release(MemoryOrphans *set, size_t *at, Block *out)
 	return found;
 }
 
-/* A release frees others of the set, and what is removed moves its neighbours: from the start until there is none. */
+/* A release may free other blocks of the set, and a removal moves entries. So the search starts again until a pass over the set
+ * finds no block with a release function. */
 static void
 release_all(MemoryOrphans *set)
 {
@@ -193,7 +194,7 @@ memory_orphans_free(MemoryOrphans *orphans)
 		older = orphans->older;
 		release_all(orphans);
 		for (size_t i = 0; i < orphans->cap; i++)
-			free(orphans->at[i].at); /* nothing refers to them any more */
+			free(orphans->at[i].at); /* no object refers to the block any more */
 		set_free(orphans);
 	}
 }
@@ -201,13 +202,13 @@ memory_orphans_free(MemoryOrphans *orphans)
 Status
 memory_guard(Status (*call)(void *args), void *args, MemoryOrphans **orphans)
 {
-	static _Thread_local Guard
-		g; /* not on the stack: setjmp leaves what changes there indeterminate */
+	/* static: local variables changed after setjmp are indeterminate */
+	static _Thread_local Guard g;
 
 	if (guard)
 		return status_error(EXIT_USAGE,
-		                    "a call from within another one: a callback of this "
-		                    "thread may not make it");
+		                    "a call from inside another call: a callback may not "
+		                    "call the library again in the same thread");
 	g.blocks = set_new();
 	g.n_held = 0;
 	if (!g.blocks)
@@ -237,7 +238,7 @@ memory_hold(void (*undo)(void *what), void *what)
 	if (!guard)
 		return;
 	if (guard->n_held == MAX_HELD)
-		abort(); /* a fault of ours, in release builds, too */
+		abort(); /* a bug of ours, which must not go on in release builds either */
 	guard->held[guard->n_held++] = (Held){undo, what};
 }
 
@@ -250,7 +251,7 @@ memory_let_go(void)
 
 /* ---- blocks */
 
-/* Room in the guard's set comes first: a block is never there unknown. */
+/* Makes room in the guard's set before allocating, so that the set knows every block. */
 static void *
 take(void *old, size_t bytes, bool zeroed)
 {
@@ -324,14 +325,14 @@ memory_on_orphaned(void *block, void (*release)(void *block))
 	pthread_mutex_unlock(&lock);
 }
 
-/* Outside of guarded calls the host of the library decides what happens without memory. */
+/* Outside guarded calls returns NULL without memory: the host program of the library decides what to do. */
 static void *
 get_for_json(size_t bytes)
 {
 	return guard ? memory_get(bytes) : malloc(bytes);
 }
 
-/* jansson's functions are the process's: what the host of the library has set stays. */
+/* jansson has one set of memory functions per process: functions that the library's host program has set stay in use. */
 static void
 serve_json_in_library(void)
 {
@@ -346,7 +347,8 @@ serve_json_in_library(void)
 void
 memory_serve_json(bool in_program)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT; /* sessions may open at the same time */
+	static pthread_once_t once =
+		PTHREAD_ONCE_INIT; /* two threads may open sessions at the same time */
 
 	if (in_program)
 		json_set_alloc_funcs(memory_get, memory_free);

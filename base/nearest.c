@@ -1,4 +1,4 @@
-/* What may have been meant: the names nearest to a glob that fits none. */
+/* Suggestions for a glob that matches no name: the nearest names. */
 #include "base/base.h"
 
 Nearest

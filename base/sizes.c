@@ -1,4 +1,4 @@
-/* Arithmetic on sizes that come from outside: checked. */
+/* Checked arithmetic on sizes that come from outside. */
 #include "base/base.h"
 
 bool

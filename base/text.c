@@ -13,7 +13,7 @@ text_free(Text *text)
 	*text = (Text){0};
 }
 
-/* Room for n more bytes and the NUL. */
+/* Makes room for n more bytes and the NUL. */
 static void
 text_reserve(Text *text, size_t n)
 {
@@ -71,7 +71,7 @@ text_printf(Text *text, const char *fmt, ...)
 	va_end(args);
 }
 
-/* The first byte of a sequence says its length and the smallest code point it may stand for. */
+/* From the first byte of a UTF-8 sequence: its length, and the smallest code point allowed for this length. */
 static int
 utf8_lead(unsigned char byte, uint32_t *bits, uint32_t *smallest)
 {
@@ -95,8 +95,8 @@ utf8_lead(unsigned char byte, uint32_t *bits, uint32_t *smallest)
 	return 0;
 }
 
-/* Length of the UTF-8 sequence at s, 0 when it is none; overlong forms, surrogates and what
- * lies above U+10FFFF are none. */
+/* Length of the UTF-8 sequence at s; 0 if it is invalid. Overlong forms, surrogates and code points above U+10FFFF are
+ * invalid. */
 static size_t
 utf8_length(const char *s, size_t n, uint32_t *code)
 {
@@ -126,7 +126,7 @@ utf8_valid(const char *s, size_t n)
 	return true;
 }
 
-/* Control characters, and the marks that reorder text on a terminal. */
+/* Control characters, including the marks that reorder text on a terminal. */
 static bool
 is_control(uint32_t code)
 {
@@ -220,8 +220,8 @@ hex_digit(char c)
 	return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The byte of the escape at *at (behind the backslash), which moves behind it; 0: malformed,
- * and *at stays before something other than a quote. */
+/* The byte of the escape at *at (behind the backslash); moves *at behind the escape. 0: malformed, and *at stays before a
+ * character other than a quote. */
 static int
 unescape(const char **at)
 {
@@ -234,7 +234,7 @@ unescape(const char **at)
 	}
 	if (*s != 'x' || (high = hex_digit(s[1])) < 0 || (low = hex_digit(s[2])) < 0)
 		return 0;
-	if (high || low) /* a NUL would cut the text short */
+	if (high || low) /* not a NUL byte, which would end the text early */
 		*at = s + 3;
 	return high << 4 | low;
 }
@@ -265,7 +265,7 @@ text_unquote(Arena *arena, const char **at)
 	return result;
 }
 
-/* Makes text from `start` on read as a float: digits alone get ".0". */
+/* Makes the text from `start` on a float literal: digits alone get ".0". */
 static void
 text_finish_float(Text *text, size_t start)
 {
@@ -277,7 +277,7 @@ void
 text_add_double(Text *text, double value)
 {
 	size_t start = text->n;
-	/* 15 digits always survive, but subnormal numbers need fewer. */
+	/* A text of up to 15 digits survives the way through a normal double, so %.15g finds it. Subnormal doubles hold fewer digits. */
 	int digits = isnormal(value) ? 15 : 1;
 	char buffer[40];
 
@@ -310,7 +310,7 @@ text_add_float(Text *text, float value)
 	text_finish_float(text, start);
 }
 
-/* On a mismatch the last * takes one byte more: at most strlen(pattern) * strlen(name) steps. */
+/* On a mismatch the last * matches one byte more: at most strlen(pattern) * strlen(name) steps. */
 bool
 glob_match(const char *pattern, const char *name)
 {
@@ -402,7 +402,7 @@ parse_bytes(const char *text, int64_t *out)
 	return true;
 }
 
-/* Underflow is rounding, overflow is an error: only "inf" means infinity. */
+/* Underflow rounds; overflow is an error, because only "inf" means infinity. */
 bool
 parse_double(const char *text, double *out)
 {
@@ -423,7 +423,9 @@ parse_double(const char *text, double *out)
 char *
 file_name_of(Arena *arena, const char *tensor_name)
 {
-	enum { LONGEST = 200 }; /* of 255, for what is put around it */
+	enum {
+		LONGEST = 200
+	}; /* a file name has 255 bytes; the rest is for prefixes and endings */
 	char *name = arena_strndup(arena, tensor_name, strnlen(tensor_name, LONGEST));
 
 	for (char *c = name; *c; c++) {

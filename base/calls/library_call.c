@@ -1,4 +1,4 @@
-/* Library calls through their table of fields: names, text, and whether the numbers make sense. */
+/* Library calls through their table of fields: names, text form, validity checks. */
 #include "base/calls/library_call.h"
 #include "base/numbers/numbers.h"
 
@@ -14,8 +14,8 @@ const char *const library_kind_names[] = {"dot", "conv", "conv_grad_input", "con
 const char *const epilogue_names[] = {"none",          "bias",  "gelu",  "gelu_bias", "gelu_aux",
                                       "gelu_aux_bias", "dgelu", "bgrad", NULL};
 
-/* Of each epilogue: which operands it has and writes, as bits; FLOPs for an element of the result, and of the second operand. A
- * GELU counts as op `gelu` does. */
+/* One row per epilogue: the operands that it has and writes, as bits; its FLOPs per element of the result and per element of
+ * the second operand. A GELU has the FLOPs of op `gelu`. */
 typedef struct {
 	unsigned has, writes;
 	int flops, flops_second;
@@ -153,7 +153,7 @@ library_is_dense(const LibraryOperand *o)
 	return memcmp(strides, o->strides, sizeof(*strides) * o->rank) == 0;
 }
 
-/* The last element of it, counted from the buffer's start; false: too far away. */
+/* The place of the operand's last element, counted from the buffer's start. false: it overflows. */
 static bool
 find_last(const LibraryOperand *o, int64_t *last)
 {
@@ -175,7 +175,7 @@ library_reach(const LibraryOperand *o)
 	return find_last(o, &last) ? dtype_bytes((DType)o->dtype, last + 1) : INT64_MAX;
 }
 
-/* ---- does a call make sense? */
+/* ---- validity of a call */
 static bool
 is_size(int64_t x, int64_t least)
 {
@@ -236,7 +236,7 @@ check_field(const LibraryCall *c, const LibraryField *f, Text *why)
 	case LIBRARY_OPERAND: return check_operand(at, f->name, why);
 	case LIBRARY_NUMBER: return check_numbers(f, 1, at, why);
 	case LIBRARY_AXES: return check_numbers(f, spatial_axes(c), at, why);
-	default: return true; /* checked before all others */
+	default: return true; /* the epilogue: checked before the other fields */
 	}
 }
 
@@ -249,7 +249,7 @@ is_bias_of(const LibraryCall *c, int64_t n)
 	       (b->rank == 1 && b->dims[0] == n && b->strides[0] == 1);
 }
 
-/* Is it of the same type, with neighbours as far apart? */
+/* Do both operands have the same type, dimensions and strides? */
 static bool
 is_like(const LibraryOperand *a, const LibraryOperand *b)
 {
@@ -325,7 +325,7 @@ conv_agrees(const LibraryCall *c)
 	       t[CONV_W]->dims[0] % c->groups == 0 && is_bias_of(c, t[CONV_Y]->dims[1]);
 }
 
-/* Where windows begin and end is a number, too. */
+/* Do the places where windows begin and end fit into int64? */
 static bool
 windows_fit(const LibraryCall *c)
 {
@@ -395,7 +395,7 @@ print_operand(Text *out, const LibraryOperand *o, const char *(*name)(const void
 	}
 }
 
-/* Is it said by saying nothing? */
+/* Does the field have its default value, which the text leaves out? */
 static bool
 is_usual(const LibraryField *f, int n, const int64_t *at)
 {
@@ -450,7 +450,7 @@ library_conv_sizes(const LibraryCall *c)
 	return s;
 }
 
-/* ---- how much it is */
+/* ---- FLOPs and bytes */
 static double
 count_elements(const LibraryOperand *o)
 {

@@ -1,6 +1,6 @@
-/* What a library may do in place of a kernel's loops, on the same buffers: a product in strides, a convolution or one of
- * its adjoints. The same record stands in a kernel of the loop IR and in the tables of an executable, and one table of
- * fields prints, reads and checks it:
+/* A library call: an operation that a library may run in place of a kernel's loops, on the same buffers. The operation is a
+ * strided matrix product, a convolution, or an adjoint of a convolution. The loop IR's kernels and an executable's tables
+ * hold the same record, and one table of fields prints, reads and checks it:
  *
  *   dot {x = f32[32,64] at x0, y = f32[64,128] at x1 by [1,64], z = f32[32,128] at y0, epilogue = bias,
  *        bias = f32[128] at x2+64}
@@ -12,57 +12,57 @@
 
 typedef enum {
 	LIBRARY_DOT, /* z[batch.., m, n] = beta * c + sum over k of x[batch.., m, k] * y[batch.., k, n] */
-	/* A convolution of dense tensors, as ir/ops/conv.c has it: y[batch, groups*out, places..] of
-	 * x[batch, groups*in, places..] and w[groups*out, in, window..]; and its adjoints, dx of dy and w, dw of x
-	 * and dy. */
+	/* A convolution of dense tensors, as in ir/ops/conv.c: y[batch, groups*out, spatial..] from
+	 * x[batch, groups*in, spatial..] and w[groups*out, in, window..]. Its adjoints: dx from dy and w, dw from x and dy. */
 	LIBRARY_CONV,
 	LIBRARY_CONV_GRAD_INPUT,
 	LIBRARY_CONV_GRAD_WEIGHT,
 	N_LIBRARY_KINDS,
 } LibraryKind;
-extern const char *const library_kind_names[]; /* of the ops that they are */
+extern const char *const library_kind_names[]; /* the names of the corresponding ops */
 
-/* What is done to a result before it is stored, by cuBLASLt's names. A bias is a dense vector: a number for each column of a
- * dot, for each channel of a conv. A dot alone has the others. GELU is the one with tanh, as in op `gelu`; r is what would be
- * stored without it. */
+/* An operation on the result before it is stored, named as in cuBLASLt. A bias is a dense vector with one number per column of
+ * a dot, or per channel of a conv. Only a dot may have an epilogue other than a bias. GELU is the tanh approximation, as in op
+ * `gelu`. Below, r is the result without the epilogue. */
 typedef enum {
 	EPILOGUE_NONE,
 	EPILOGUE_BIAS,
 	EPILOGUE_GELU,
-	EPILOGUE_GELU_BIAS,     /* the bias is added before */
+	EPILOGUE_GELU_BIAS,     /* z = gelu(r + bias) */
 	EPILOGUE_GELU_AUX,      /* aux = r, z = gelu(r) */
-	EPILOGUE_GELU_AUX_BIAS, /* likewise, r with the bias */
+	EPILOGUE_GELU_AUX_BIAS, /* aux = r + bias, z = gelu(r + bias) */
 	EPILOGUE_DGELU,         /* z = r * gelu'(aux) */
-	EPILOGUE_BGRAD, /* z = r, and bias[n] = the sum over k of y[k, n]; without a batch */
+	EPILOGUE_BGRAD,         /* z = r, bias[n] = the sum over k of y[k, n]; no batch axes */
 	N_EPILOGUES
 } LibraryEpilogue;
 extern const char *const epilogue_names[];
 
-/* Every call has the operands before LIBRARY_BIAS. */
+/* Every call has the operands listed before LIBRARY_BIAS; the others are optional. */
 enum {
 	LIBRARY_FIRST,
 	LIBRARY_SECOND,
 	LIBRARY_RESULT,
 	LIBRARY_BIAS,
-	LIBRARY_ADDED, /* c: where beta is 1. It may be the result itself, as it was */
-	LIBRARY_AUX,   /* like the result */
+	LIBRARY_ADDED, /* c, if beta is 1; may be the result's old value */
+	LIBRARY_AUX,   /* type, shape and strides as the result's */
 	N_LIBRARY_OPERANDS
 };
 enum { MAX_LIBRARY_BATCH_AXES = 3, MAX_LIBRARY_RANK = MAX_LIBRARY_BATCH_AXES + 2 };
 enum { MAX_LIBRARY_SPATIAL = MAX_LIBRARY_RANK - 2 };
 
-/* Records are bytes of the tables: fixed sizes, no padding, zero where nothing is said. */
+/* These records are bytes of the tables: fixed sizes, no padding, unused fields are zero. */
 typedef struct {
 	uint32_t dtype, rank;
-	int64_t buffer; /* which argument of the kernel */
-	int64_t offset; /* of the first element in it, in elements, as strides are */
+	int64_t buffer; /* number of the kernel's argument */
+	int64_t offset; /* place of the first element in the buffer, in elements like the strides */
 	int64_t dims[MAX_LIBRARY_RANK], strides[MAX_LIBRARY_RANK];
 } LibraryOperand;
 typedef struct {
 	uint32_t kind;     /* LibraryKind */
 	uint32_t epilogue; /* LibraryEpilogue */
-	int64_t beta;      /* of a dot: 1 adds c, 0 does not */
-	int64_t groups; /* of a conv, as what follows for each spatial axis; low: the padding before x */
+	int64_t beta;      /* dot: 1 adds c, 0 does not */
+	int64_t groups;    /* conv: number of groups */
+	/* conv: one number per spatial axis; low is the padding before x. */
 	int64_t stride[MAX_LIBRARY_SPATIAL], dilation[MAX_LIBRARY_SPATIAL],
 		low[MAX_LIBRARY_SPATIAL];
 	LibraryOperand operands[N_LIBRARY_OPERANDS];
@@ -78,39 +78,39 @@ typedef enum {
 typedef struct {
 	const char *name;
 	LibraryFieldType type;
-	unsigned kinds;      /* that have it, as bits */
-	size_t offset;       /* in LibraryCall */
-	int64_t least, most; /* of numbers */
-	int64_t otherwise;   /* what it is where the text does not say; -1: the text says it */
+	unsigned kinds;      /* kinds with this field, as bits */
+	size_t offset;       /* offset in LibraryCall */
+	int64_t least, most; /* limits of numbers */
+	int64_t otherwise; /* value if the text leaves the field out; -1: the text must have the field */
 } LibraryField;
 extern const LibraryField library_fields[]; /* ends with a row without a name */
-/* Do its kind and epilogue have the field? */
+/* Does a call of this kind and epilogue have the field? */
 bool library_has_field(const LibraryCall *c, const LibraryField *f);
 int library_kind_find(const char *name); /* -1: unknown */
-/* The call with what goes without saying, for a reader to fill. */
+/* Starts a call of this kind with default values, for a reader of the text to fill. */
 void library_call_begin(LibraryCall *c, LibraryKind kind);
 
 bool library_has_operand(const LibraryCall *c, int i);
-/* It reads all others. */
+/* Does the call write operand i? It reads every operand that it does not write. */
 bool library_writes(const LibraryCall *c, int i);
-/* Is c the result as it was? */
+/* Is the operand c the old value of the result? */
 bool library_adds_in_place(const LibraryCall *c);
-/* Does nothing else lie in the buffers that the call writes, but such a c? */
+/* Do the written buffers hold no other operand? A c that is the result's old value is allowed. */
 bool library_writes_apart(const LibraryCall *c);
-/* Strides without gaps. */
+/* Sets row-major strides without gaps. */
 void library_dense(LibraryOperand *o);
 bool library_is_dense(const LibraryOperand *o);
 /* Bytes from the buffer's start to the end of the last element of a checked operand. */
 int64_t library_reach(const LibraryOperand *o);
 
-/* Operations, a multiplication and an addition being two, and bytes of the operands. The
- * kernel's own are others where its loops add up what another kernel made. */
+/* The call's operations (a multiplication and an addition are two) and the bytes of its operands. The kernel's loops may have
+ * other numbers, if they add up another kernel's partial results. */
 double library_flops(const LibraryCall *c);
 double library_bytes(const LibraryCall *c);
 
-/* Does it make sense? Adds the reason to *why where not. All else here may be asked of a call that does. */
+/* Is the call valid? If not, adds the reason to *why. The other functions here expect a valid call. */
 bool library_call_check(const LibraryCall *c, Text *why);
-/* The text above. name: how a buffer is called; NULL: by its number. */
+/* Prints the text form shown at the top. name: gives a buffer's name; NULL: buffers are printed as numbers. */
 void library_call_print(Text *out, const LibraryCall *c,
                         const char *(*name)(const void *ctx, int64_t buffer), const void *ctx);
 
@@ -121,10 +121,10 @@ typedef struct {
 } ConvAxis;
 typedef struct {
 	int spatial;
-	int64_t batch, groups, in, out; /* channels of a group */
+	int64_t batch, groups, in, out; /* in, out: channels per group */
 	ConvAxis axes[MAX_LIBRARY_SPATIAL];
 } ConvSizes;
-/* What the tensors of a convolution are to a call: of its two operands and its result, by kind. */
+/* The convolution's tensors that are a call's first operand, second operand and result, by kind. */
 extern const ConvTensor library_conv_operands[N_LIBRARY_KINDS][3];
 ConvSizes library_conv_sizes(const LibraryCall *c);
 

@@ -14,12 +14,12 @@
 
 struct FileWriter {
 	int fd;
-	char *path, *target; /* as it was given, for messages; what it stands for */
-	char *temporary;     /* NULL: it has its own name from the start */
-	bool replaces;       /* a file that is there, whose owner and permissions it gets */
+	char *path, *target; /* the path as given, for messages; the path behind symbolic links */
+	char *temporary;     /* temporary path; NULL: the file has its final name from the start */
+	bool replaces; /* true: an existing file is replaced; the new file gets its owner and permissions */
 	struct stat old;
-	CleanupSlot cleanup; /* of the temporary */
-	int64_t offset;      /* of the next byte, buffered ones included */
+	CleanupSlot cleanup; /* slot of the temporary file */
+	int64_t offset;      /* offset of the next byte, buffered bytes included */
 	bool wants_direct, direct;
 	size_t n_buffered, capacity;
 	unsigned char *buffer;
@@ -91,7 +91,7 @@ close_descriptor(void *fd)
 	close((int)(intptr_t)fd);
 }
 
-/* The bytes are followed by a NUL that *n does not count. */
+/* A NUL follows the bytes; *n does not count it. */
 Status
 file_read(Arena *arena, const char *path, int64_t limit, void **bytes, int64_t *n)
 {
@@ -135,7 +135,7 @@ folder_length(const char *path)
 	return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* A name in the folder of w->target that no file has. */
+/* Creates the temporary file under an unused name in the folder of w->target. */
 static Status
 open_temporary(FileWriter *w)
 {
@@ -182,7 +182,7 @@ abort_writer(void *w)
 	file_writer_abort(w);
 }
 
-/* buffer NULL: one of its own. */
+/* buffer NULL: the writer allocates a buffer. */
 static FileWriter *
 writer_new(const char *path, const char *target, void *buffer, size_t capacity)
 {
@@ -199,7 +199,7 @@ writer_new(const char *path, const char *target, void *buffer, size_t capacity)
 	return w;
 }
 
-/* Renaming over a device would replace it, and an input is not to be written over. A link at the target itself is to go. */
+/* Refuses to replace a device, or an input of this run. A symbolic link at the target itself may be replaced. */
 static Status
 look_at_old(FileWriter *w)
 {
@@ -211,8 +211,8 @@ look_at_old(FileWriter *w)
 	return paths_refuse(w->path, &w->old);
 }
 
-/* Whoever may read the old file may read the new one, and nobody else. A group that is not this process's to give is one
- * that others are in: then the group has what everybody has. */
+/* The new file is readable for the same users as the old file. If this process may not give the file the old file's group, the
+ * new group has other members; it then gets no more permissions than everybody has. */
 static Status
 take_permissions(FileWriter *w)
 {
@@ -252,7 +252,8 @@ file_writer_open(const char *path, FileWriter **out)
 
 	*out = NULL;
 	bool is_there = stat(path, &st) == 0;
-	if (is_there && !S_ISREG(st.st_mode)) /* also what a link of /proc leads to */
+	if (is_there &&
+	    !S_ISREG(st.st_mode)) /* stat also follows links in /proc, such as /dev/stdout */
 		return status_error(EXIT_SYSTEM, "%s: not a regular file", path);
 	if (!is_there && errno == ELOOP)
 		return system_error(EXIT_SYSTEM, path);
@@ -285,7 +286,7 @@ file_writer_open_part(const char *path, void *buffer, int64_t bytes, FileWriter 
 	return status;
 }
 
-/* A file system may refuse direct writes one by one. */
+/* Was a direct write refused? A file system may allow direct access and still refuse single writes. */
 static bool
 is_refused(FileWriter *w)
 {
@@ -310,7 +311,7 @@ write_all(FileWriter *w, const unsigned char *bytes, size_t n)
 	return NULL;
 }
 
-/* Whole blocks are written directly; what is left at the end is not. */
+/* Writes whole blocks directly; the incomplete block at the end of the file goes through the page cache. */
 static Status
 write_part(FileWriter *w, const unsigned char *bytes, size_t n)
 {
@@ -335,8 +336,8 @@ writer_flush(FileWriter *w)
 	return write_part(w, w->buffer, n);
 }
 
-/* How many of n bytes can be written from where they are, with nothing buffered before them: those that would fill the
- * buffer, or, where writes are direct, whole blocks of memory. */
+/* How many of n bytes can be written from the caller's memory when the buffer is empty. With direct writes: whole aligned
+ * blocks. Else: all bytes, if they would fill the buffer. */
 static size_t
 straight_bytes(const FileWriter *w, const unsigned char *at, size_t n)
 {
@@ -345,8 +346,8 @@ straight_bytes(const FileWriter *w, const unsigned char *at, size_t n)
 	return (uintptr_t)at % FILE_BLOCK == 0 && n >= FILE_DIRECT_LEAST ? n - n % FILE_BLOCK : 0;
 }
 
-/* How many of n bytes are buffered: what has room, or what ends the block behind which the others can be written from
- * where they are. */
+/* How many of n bytes go into the buffer: as many as fit, or only the bytes that complete the current block, if the bytes
+ * behind them can be written from the caller's memory. */
 static size_t
 buffered_bytes(const FileWriter *w, const unsigned char *at, size_t n)
 {
@@ -380,7 +381,7 @@ file_writer_add(FileWriter *w, const void *bytes, int64_t n)
 	return NULL;
 }
 
-/* Parts that lie behind each other in memory, too, are written as one. */
+/* Parts that are adjacent in memory are written together. */
 Status
 file_writer_add_parts(FileWriter *w, const FilePart *parts, int n)
 {
@@ -433,7 +434,7 @@ folder_sync(const char *path)
 	return status;
 }
 
-/* Makes the rename itself durable; where that fails nothing is lost but the promise. */
+/* Makes the rename durable. A failure is no error: the file is complete, only durability is not guaranteed. */
 static void
 sync_folder_of(const char *path)
 {
@@ -446,7 +447,7 @@ sync_folder_of(const char *path)
 	memory_free(folder);
 }
 
-/* Whoever may read it may run it. */
+/* Lets every user who may read the file run it. */
 static Status
 make_executable(FileWriter *w)
 {
@@ -466,7 +467,8 @@ writer_finish(FileWriter *w, bool executable)
 	RETURN_IF_ERROR(writer_flush(w));
 	if (executable)
 		RETURN_IF_ERROR(make_executable(w));
-	if (w->temporary && fsync(w->fd) != 0) /* parts: file_sync_parts */
+	if (w->temporary &&
+	    fsync(w->fd) != 0) /* file_sync_parts syncs files without a temporary name */
 		return system_error(EXIT_SYSTEM, w->path);
 	closed = close(w->fd);
 	w->fd = -1;
@@ -518,7 +520,7 @@ file_write(const char *path, const void *bytes, int64_t n)
 	return file_writer_end(w, file_writer_add(w, bytes, n));
 }
 
-/* n bytes at a block's offset; what a direct read does not give is read once more, through the cache. */
+/* Reads n bytes at the offset of a block. If a direct read fails or is short, reads again through the page cache. */
 static Status
 read_again(int fd, const char *path, void *to, int64_t n, int64_t offset, bool *direct)
 {
@@ -535,11 +537,11 @@ read_again(int fd, const char *path, void *to, int64_t n, int64_t offset, bool *
 	return file_pread(fd, path, to, n, offset);
 }
 
-/* Gives the next n bytes of a file to whom they belong. */
+/* Distributes the bytes of a file to its parts, in order. */
 typedef struct {
 	const FilePart *parts;
 	const FileSink *seen;
-	int64_t in_part; /* what comes next */
+	int64_t in_part; /* offset of the next byte in `part` */
 	int part;
 } Sharing;
 

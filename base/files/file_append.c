@@ -1,4 +1,4 @@
-/* Files that grow, as a log does: whole lines, or none of what was to be added. */
+/* Files that grow, such as logs: an addition is written whole or not at all. */
 #include "base/files/files.h"
 
 #include <errno.h>
@@ -32,7 +32,7 @@ file_appender_open(const char *path, bool keep, FileAppender **out)
 	FileAppender *a = memory_get(sizeof(*a));
 	*a = (FileAppender){.path = memcpy(memory_get(n), path, n)};
 	a->fd = open(path, is_fifo ? flags | O_NONBLOCK : flags,
-	             0666); /* does not wait for a reader */
+	             0666); /* O_NONBLOCK: opening a FIFO does not wait for a reader */
 	if (a->fd >= 0 && is_fifo)
 		fcntl(a->fd, F_SETFL, fcntl(a->fd, F_GETFL) & ~O_NONBLOCK);
 	if (a->fd < 0) {

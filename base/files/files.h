@@ -1,4 +1,4 @@
-/* Files: reading, writing so that nothing is lost, and the containers of arrays. Sections are named after the .c file. */
+/* Files: reading, crash-safe writing, and the file formats for arrays. Each section is named after its .c file. */
 #ifndef GRADC_BASE_FILES_FILES_H
 #define GRADC_BASE_FILES_FILES_H
 
@@ -7,34 +7,34 @@
 #include <sys/stat.h>
 
 /* ---- file.c, file_append.c: the file system. */
-/* The whole of a regular file, at most `limit` bytes. FIFOs, directories and devices are errors. */
-/* Of a regular file, with that exit code for all that is wrong with it. */
+/* Both functions read a whole regular file of at most `limit` bytes. FIFOs, directories and devices are errors.
+ * file_read_regular reports every error with the given exit code. */
 Status file_read_regular(Arena *arena, const char *path, int exit_code, int64_t limit, void **bytes,
                          int64_t *n);
 Status file_read(Arena *arena, const char *path, int64_t limit, void **bytes, int64_t *n);
 /* Opens a regular file for reading; *n is its size. Never waits for a FIFO's writer. */
 Status file_open_regular(const char *path, int exit_code, int *fd, int64_t *n);
-/* A file that appears under its name only when complete: temporary name in the same folder,
- * fsync, rename. The new file has the permissions of the file that it replaces. Where the name is a symbolic link, the file behind
- * the link is written and the link stays. */
+/* A file that appears under its name only when complete: it gets a temporary name in the same folder, then fsync and rename.
+ * The new file has the permissions of the file that it replaces. If the name is a symbolic link, the link stays and the file
+ * behind the link is replaced. */
 typedef struct FileWriter FileWriter;
 Status file_writer_open(const char *path, FileWriter **out);
-/* As file_writer_open, for a name that this program made, as in a cache: a link of that name is replaced, and the file behind the
- * link stays as it is. */
+/* As file_writer_open, for a name that this program chose, as in a cache. A symbolic link of this name is replaced by the file;
+ * the file behind the link stays unchanged. */
 Status file_writer_open_name(const char *path, FileWriter **out);
-/* A new file of a folder that gets its name when all are complete: it has its own from the start, and is synced by
- * file_sync_parts, when its neighbours are written, too: they share what the disk does for it. Through a buffer of the
- * caller's, of whole blocks and aligned to them, it goes past the page cache where the file system can: for files that
- * nobody reads soon the copy costs more than all else. Blocks that lie in memory as in the file, at a multiple of
- * FILE_BLOCK, are written from there. No buffer: NULL, 0. */
+/* A new file in a folder that is renamed when all of its files are complete. The file has its final name from the start.
+ * file_sync_parts syncs the file after its neighbours are written, so that the syncs share disk work.
+ * With a buffer of the caller's (whole blocks, aligned to FILE_BLOCK) writes bypass the page cache where the file system can:
+ * for files that nobody reads soon, copying into the cache costs more than everything else. Memory that is aligned to
+ * FILE_BLOCK like its place in the file is written without a copy. Without a buffer: NULL, 0. */
 Status file_writer_open_part(const char *path, void *buffer, int64_t bytes, FileWriter **out);
 Status file_writer_add(FileWriter *w, const void *bytes, int64_t n);
-/* What a file holds: one part behind the other. */
+/* One part of a file's content; the parts follow each other without gaps. */
 typedef struct {
 	const void *at;
 	int64_t n;
 } FilePart;
-/* Is given n bytes of a part, those behind what it was given last. */
+/* A callback that receives the content of a file in order: `take` gets the next n bytes, which belong to `part`. */
 typedef struct {
 	void *context;
 	void (*take)(void *context, int part, const void *bytes, int64_t n);
@@ -42,74 +42,78 @@ typedef struct {
 Status file_writer_add_parts(FileWriter *w, const FilePart *parts, int n);
 int64_t file_writer_offset(const FileWriter *w);
 Status file_writer_pad(FileWriter *w, int64_t alignment); /* zeros up to a multiple */
-/* executable: whoever may read the file may run it. Frees w in any case. */
+/* executable: every user who may read the file may also run it. Frees w even when it fails. */
 Status file_writer_commit(FileWriter *w, bool executable);
 void file_writer_abort(FileWriter *w); /* removes the temporary file; NULL is allowed */
 Status file_writer_end(FileWriter *w,
                        Status status); /* commits, or aborts and hands the fault on */
-/* A file that grows, each addition whole: what a fault leaves of one is cut off again, where the file can be cut.
- * `keep`: behind what it has. */
+/* A file that grows by whole additions. After a fault, a partial addition is cut off again if the file can be truncated.
+ * `keep`: appends to the existing content instead of replacing it. */
 typedef struct FileAppender FileAppender;
 Status file_appender_open(const char *path, bool keep, FileAppender **out);
 Status file_appender_add(FileAppender *a, const void *bytes, size_t n);
 Status file_appender_close(FileAppender *a); /* NULL is allowed */
 Status file_write(const char *path, const void *bytes, int64_t n);
-/* Syncs what was written, and reads it again, through a buffer as of file_writer_open_part and past the page cache,
- * where the file system can: EXIT_SYSTEM where the file has not as many bytes as the parts. What it has is `seen`,
- * whatever it is. */
+/* Syncs a written file and reads it again, past the page cache where the file system can, through a buffer like
+ * file_writer_open_part's. `seen` receives the bytes that were read, which may differ from the parts. EXIT_SYSTEM if the file
+ * is not as long as the parts together. */
 Status file_sync_parts(const char *path, const FilePart *parts, int n, void *buffer, int64_t bytes,
                        const FileSink *seen);
-Status folder_make(const char *path); /* and its parents; existing is fine */
-/* Names in it are durable; fine too where the file system has no such call. */
+Status folder_make(const char *path); /* with its parents; an existing folder is no error */
+/* Makes the names in the folder durable. Succeeds, too, if the file system cannot sync folders. */
 Status folder_sync(const char *path);
 char *path_join(Arena *arena, const char *folder, const char *name);
-/* As realpath, in the arena; NULL where there is nothing, errno then says why. */
+/* As realpath, in the arena. NULL if the path does not exist; errno then has the reason. */
 const char *path_real(Arena *arena, const char *path);
-/* Reads and writes go past the page cache from now on, or no longer; false where the file system cannot.
- * Addresses, sizes and offsets must then be multiples of FILE_BLOCK. */
-enum { FILE_BLOCK = 4096, FILE_DIRECT_LEAST = 1 << 17 }; /* less is not worth it */
+/* Turns direct access on or off: reads and writes that bypass the page cache. false: the file system cannot.
+ * With direct access, addresses, sizes and offsets must be multiples of FILE_BLOCK. */
+enum {
+	FILE_BLOCK = 4096,
+	FILE_DIRECT_LEAST = 1 << 17
+}; /* direct access is not worth it for fewer bytes */
 bool file_set_direct(int fd, bool direct);
 /* Reads exactly n bytes at an offset, EINTR and short reads handled. */
 Status file_pread(int fd, const char *path, void *to, int64_t n, int64_t offset);
 /* As file_pread, with the caller's exit code. */
 Status file_pread_as(int exit_code, int fd, const char *path, void *to, int64_t n, int64_t offset);
 
-/* ---- paths.c: no output is an input or another output, whatever the names. */
+/* ---- paths.c: makes sure that no output is an input or another output, under whatever name. */
 typedef enum {
 	PATH_NONE, /* not a path */
 	PATH_INPUT,
-	PATH_OUTPUT, /* appears when complete */
-	PATH_STREAM, /* an output that is written as it comes: may be a device */
-	PATH_SHARED, /* the same, to which several runs add lines */
-	PATH_FOLDER, /* outputs appear in it */
+	PATH_OUTPUT, /* an output file that appears when complete */
+	PATH_STREAM, /* an output that is written piece by piece; may be a device */
+	PATH_SHARED, /* a PATH_STREAM to which several runs add lines */
+	PATH_FOLDER, /* a folder in which outputs appear */
 } PathKind;
 typedef struct {
 	PathKind kind;
-	const char *option, *path; /* "--log", as it was given */
+	const char *option, *path; /* "--log", and the path as the user gave it */
 } PathUse;
 typedef VEC(PathUse) PathUses;
-/* Nothing for NULL and "". The texts are borrowed. */
+/* Adds a path, unless it is NULL or "". The texts are borrowed. */
 void paths_add(Arena *arena, PathUses *uses, PathKind kind, const char *option, const char *path);
-/* Reports every clash with both options, EXIT_USAGE; opens nothing. */
+/* Reports every clash as EXIT_USAGE, naming both options. Opens no file. */
 bool paths_check(Arena *arena, const PathUses *uses, Diag *diag);
-/* Do both name one file or folder, also where it is not there yet? */
+/* Do both paths name one file or folder, even if it does not exist yet? */
 bool path_is_same(Arena *arena, const char *a, const char *b);
-enum { MAX_LINKS = 40 }; /* of links to links, as many as Linux follows */
-/* The path that a symbolic link holds, read from the link's folder; this path may be a link, too. NULL: `path` is no link. */
+enum { MAX_LINKS = 40 }; /* longest chain of symbolic links, as in Linux */
+/* The target of a symbolic link; a relative target is joined to the link's folder. The target may be a link, too. NULL: `path`
+ * is no link. */
 const char *path_link(Arena *arena, const char *path);
-/* Where a file of that name is written: what a symbolic link leads to, be it there or not. */
+/* The path to write for a file of this name: the end of the chain of symbolic links, whether or not that file exists. */
 const char *path_target(Arena *arena, const char *path);
-/* Until paths_unguard no file of this process that is opened to be written is one of the inputs, be it in a folder of outputs. */
+/* Until paths_unguard this process opens none of the inputs for writing, not even as a file in an output folder. */
 typedef struct PathGuard PathGuard;
 PathGuard *paths_guard(const PathUses *uses);
 void paths_unguard(PathGuard *guard); /* NULL is allowed */
-/* Whether every output could be written where it is to be: a temporary file there, which is removed. EXIT_SYSTEM. */
+/* Checks that every output can be written in its place, by making a temporary file there and removing it. EXIT_SYSTEM if not. */
 Status paths_try(Arena *arena, const PathUses *uses);
-/* Makes those folders of outputs that other outputs are to lie in. */
+/* Makes the output folders in which other outputs will lie. */
 Status paths_make(Arena *arena, const PathUses *uses);
-/* The output files are this process's until paths_unlock: EXIT_SYSTEM where another one has them, a warning where no lock
- * can be had. Nothing else keeps two runs from writing one log, or the later one's model over the first's. Folders may
- * be shared: a checkpoint folder has a lock of its own, in others files of one name are written over. */
+/* Locks the output files for this process until paths_unlock. EXIT_SYSTEM if another process has a lock; a warning if no lock
+ * can be made. Without the locks two runs could write one log, or a run could overwrite another run's model. Folders are not
+ * locked: a checkpoint folder has a lock of its own, and in other folders files of the same name are overwritten. */
 typedef struct {
 	int fd;
 	const char *path;
@@ -118,35 +122,35 @@ typedef struct {
 typedef VEC(PathLock) PathLocks;
 Status paths_lock(Arena *arena, const PathUses *uses, PathLocks *out, Diag *diag);
 void paths_unlock(PathLocks *locks);
-/* EXIT_USAGE when it is an input that paths_protect knows. */
+/* EXIT_USAGE if the file is an input under paths_guard. */
 Status paths_refuse(const char *path, const struct stat *st);
 
 /* ---- npy.c: NumPy's array files, format 1.0 to 3.0, little endian, C order only. */
 typedef struct {
-	DType dtype; /* of the file's descr */
+	DType dtype; /* type of the file's descr */
 	int rank;
 	int64_t dims[MAX_RANK];
-	int64_t data_offset; /* in the file */
+	int64_t data_offset; /* offset of the elements in the file */
 	int64_t n_elements, n_bytes;
 } NpyInfo;
-/* Reads and checks the header, and that the file is long enough. exit code EXIT_DATA. */
+/* Reads and checks the header and the file's length. Exit code: EXIT_DATA. */
 Status npy_open(const char *path, NpyInfo *info, int *fd);
 Status npy_read(Arena *arena, const char *path, NpyInfo *info, void **data);
-/* Is this shape the other one, or that with neighbouring axes merged: [24] of [4,6]? */
+/* Is shape `dims` equal to shape `of`, or `of` with neighbouring axes merged? [24] is [4,6] with merged axes. */
 bool npy_merges_axes(int rank, const int64_t *dims, int of_rank, const int64_t *of);
-/* Types that NumPy lacks are written as their raw bits (one element a byte for packed types). */
+/* Types that NumPy lacks are written as raw bits; packed types take one byte per element. */
 Status npy_write(const char *path, DType dtype, int rank, const int64_t *dims, const void *data);
 
-/* ---- safetensors.c: https://huggingface.co/docs/safetensors, as checked by its own reader: no
- * duplicate key, no hole, no overlap, header at most 100 MB. */
+/* ---- safetensors.c: https://huggingface.co/docs/safetensors, with the checks of the official reader: no duplicate key, no
+ * hole, no overlap, header at most 100 MB. */
 typedef struct {
 	const char *name;
 	DType dtype;
 	int rank;
 	int64_t dims[MAX_RANK];
 	int64_t n_bytes;
-	int64_t offset;   /* reading: from the start of the file */
-	const void *data; /* writing */
+	int64_t offset;   /* offset from the start of the file (for reading only) */
+	const void *data; /* elements (for writing only) */
 } SafeTensor;
 typedef struct {
 	const char *key, *value;
@@ -154,19 +158,19 @@ typedef struct {
 typedef struct {
 	SafeTensor *tensors;
 	int n_tensors;
-	SafeText *metadata; /* of the file */
+	SafeText *metadata; /* metadata of the file */
 	int n_metadata;
 	int fd;
 } SafeTensors;
 Status safetensors_open(Arena *arena, const char *path, int exit_code, SafeTensors *out);
-/* The same of an open file of so many bytes, which is out's from here on; path: for messages. */
+/* The same for an open file of file_bytes bytes. `out` owns fd from here on; path is for messages. */
 Status safetensors_read(Arena *arena, const char *path, int fd, int64_t file_bytes, int exit_code,
                         SafeTensors *out);
 void safetensors_close(SafeTensors *st);
 Status safetensors_write(const char *path, const SafeTensor *tensors, int n);
-Status safetensors_write_with(const char *path, const SafeTensors *st); /* fd is not looked at */
-/* The n + 1 parts of a file: what lies before the tensors, in the arena, spaces up to a multiple of FILE_BLOCK included,
- * and the tensors, order[i] (NULL: not wanted) in part i + 1. path: for messages. */
+Status safetensors_write_with(const char *path, const SafeTensors *st); /* ignores st->fd */
+/* The n + 1 parts of a file. Part 0, in the arena, is the header, padded with spaces to a multiple of FILE_BLOCK. Part i + 1 is
+ * tensor order[i]; order may be NULL. path is for messages. */
 Status safetensors_parts(Arena *arena, const char *path, const SafeTensor *tensors, int n,
                          FilePart *parts, int *order);
 

@@ -1,8 +1,7 @@
 /* NumPy's array files: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
  * The header is a Python dictionary; the parser reads just the grammar that NumPy writes:
  *   {'descr': STRING, 'fortran_order': BOOL, 'shape': (N, ...)}   keys in any order, then
- * blanks. Nothing of it is trusted: sizes are checked against the file before anything is
- * allocated. */
+ * blanks. The header is not trusted: sizes are checked against the file before anything is allocated. */
 #include "base/files/files.h"
 
 #include <string.h>
@@ -18,8 +17,8 @@ typedef struct {
 	const char *at, *end;
 	NpyInfo *info;
 	bool fortran_order;
-	unsigned seen; /* bit i: keys[i] */
-	Status status; /* the first fault */
+	unsigned seen; /* keys found so far; bit i: keys[i] */
+	Status status; /* first fault */
 } Parser;
 
 static bool fail(Parser *p, const char *fmt, ...) PRINTF(2, 3);
@@ -76,7 +75,7 @@ accept_word(Parser *p, const char *word)
 	return true;
 }
 
-/* 'text' or "text" without escapes. */
+/* Reads 'text' or "text" without escapes. */
 static bool
 parse_string(Parser *p, char *to, size_t size)
 {
@@ -140,7 +139,7 @@ parse_dim(Parser *p, int64_t *out)
 	for (; p->at < p->end && *p->at >= '0' && *p->at <= '9'; p->at++)
 		if (!size_mul(*out, 10, out) || !size_add(*out, *p->at - '0', out))
 			return fail(p, "a dimension is too large");
-	if (p->at < p->end && *p->at == 'L') /* written by Python 2 */
+	if (p->at < p->end && *p->at == 'L') /* Python 2 writes 3L */
 		p->at++;
 	return true;
 }
@@ -216,7 +215,7 @@ parse_header(Parser *p)
 	return true;
 }
 
-/* Sizes from the shape, with zero dimensions left out of the check: none may overflow. */
+/* Computes the sizes from the shape and checks them for overflow. The check ignores dimensions of 0. */
 static bool
 check_sizes(Parser *p, int64_t file_bytes)
 {
@@ -240,7 +239,7 @@ check_sizes(Parser *p, int64_t file_bytes)
 	return true;
 }
 
-/* The bytes before the dictionary: magic, version, length. */
+/* Reads the bytes before the dictionary: magic, version, length. */
 static Status
 read_preamble(const char *path, int fd, int64_t file_bytes, int64_t *start, int64_t *n)
 {

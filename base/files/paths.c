@@ -1,5 +1,5 @@
-/* What one run reads and writes. No output may be something that it reads, or another output: by name, through links of
- * either kind, or because a folder stands for its file. */
+/* The paths that one run reads and writes. No output may be an input or another output, whether by name, through hard or
+ * symbolic links, or because the file lies in an output folder. */
 #include "base/files/files.h"
 
 #include <errno.h>
@@ -37,7 +37,7 @@ path_target(Arena *arena, const char *path)
 	return path;
 }
 
-/* Without links, "." and ".."; what is not there yet will be made without links. */
+/* The path without links, "." and "..". Components that do not exist yet contain no links. */
 static const char *
 real_path(Arena *arena, const char *path)
 {
@@ -50,13 +50,13 @@ real_path(Arena *arena, const char *path)
 	for (name = end; name > path && name[-1] != '/';)
 		name--;
 	size_t n = (size_t)(end - name);
-	if (n == 0) /* nothing at all, or no root */
+	if (n == 0) /* an empty path */
 		return path;
 	const char *parent = name == path ? path_real(arena, ".")
 	                                  : real_path(arena, arena_strndup(arena, path,
 	                                                                   (size_t)(name - path)));
 	const char *slash = parent ? strrchr(parent, '/') : NULL;
-	if (!slash) /* the folder that we are in is gone */
+	if (!slash) /* the current folder was removed */
 		return path;
 	if (n == 1 && *name == '.')
 		return parent;
@@ -66,7 +66,7 @@ real_path(Arena *arena, const char *path)
 	return path_join(arena, parent, arena_strndup(arena, name, n));
 }
 
-/* Of a file that may not be there yet. */
+/* The real path of a file that may not exist yet. */
 static const char *
 future_path(Arena *arena, const char *path)
 {
@@ -94,7 +94,7 @@ paths_add(Arena *arena, PathUses *uses, PathKind kind, const char *option, const
 		vec_push(arena, uses, ((PathUse){kind, option, path}));
 }
 
-/* Folders may hold several kinds of outputs. */
+/* Two output folders do not clash: a folder may hold several kinds of outputs. */
 static bool
 may_clash(const PathUse *out, const PathUse *other)
 {
@@ -124,11 +124,11 @@ paths_check(Arena *arena, const PathUses *uses, Diag *diag)
 	return ok;
 }
 
-/* ---- files that are inputs of this process, of whichever sessions it has */
+/* ---- the inputs of all sessions of this process */
 typedef struct {
 	dev_t device;
 	ino_t inode;
-	char *path, *what; /* what: "--input x.npy", in one piece with the path */
+	char *path, *what; /* what: "--input x.npy", in the same allocation as path */
 } Protected;
 struct PathGuard {
 	PathGuard *next;
@@ -138,7 +138,7 @@ struct PathGuard {
 static PathGuard *guards;
 static pthread_mutex_t guards_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* No memory of the caller's session: other sessions look at it. */
+/* Allocates outside the caller's session, because other sessions read the entry. */
 static bool
 protect(const PathUse *use, Protected *out)
 {
@@ -207,7 +207,7 @@ is_same_file(const Protected *p, const struct stat *st)
 	return p->device == st->st_dev && p->inode == st->st_ino;
 }
 
-/* A number of a file that is gone may be another file's by now. */
+/* Compares with stat again: the inode number of a removed input may belong to another file by now. */
 static bool
 find_protected(const struct stat *st, char *what, size_t n)
 {
@@ -237,7 +237,7 @@ paths_refuse(const char *path, const struct stat *st)
 	return status_error(EXIT_USAGE, "%s is also %s: it would be written over", path, what);
 }
 
-/* ---- trying */
+/* ---- trial writes */
 static Status
 try_file(const char *path)
 {
@@ -248,7 +248,7 @@ try_file(const char *path)
 	return NULL;
 }
 
-/* A name that only we give: what is made there is removed at once. */
+/* Makes a file under a name that only gradc uses, and removes it at once. */
 static Status
 try_name(const char *name, const char *folder)
 {
@@ -266,7 +266,7 @@ try_name(const char *name, const char *folder)
 	return NULL;
 }
 
-/* In the folder, or where it will be made. */
+/* Tries to make a file in the folder, or in its nearest parent that exists. */
 static Status
 try_folder(Arena *arena, const char *path)
 {
@@ -277,7 +277,7 @@ try_folder(Arena *arena, const char *path)
 		char *slash = strrchr(folder, '/');
 		if (errno != ENOENT)
 			return status_error(EXIT_SYSTEM, "%s: %s", folder, strerror(errno));
-		if (slash == folder) /* of the root */
+		if (slash == folder) /* the root's slash stays */
 			slash++;
 		*(slash ? slash : folder) = '\0';
 	}
@@ -314,7 +314,7 @@ paths_try(Arena *arena, const PathUses *uses)
 	return status;
 }
 
-/* ---- folders among the outputs */
+/* ---- output folders */
 
 static bool
 lies_in(const char *path, const char *folder)
@@ -341,10 +341,10 @@ paths_make(Arena *arena, const PathUses *uses)
 	return NULL;
 }
 
-/* ---- locks: a file beside each output, removed when the lock is given back. One that a killed process left is locked by
- * nobody, and taken over. */
+/* ---- locks: a lock file beside each output, removed when the lock is released. The lock file of a killed process is not
+ * locked any more and is taken over. */
 
-/* Made by whoever is first; others may only be allowed to read it, which is enough for a lock. */
+/* The first process makes the lock file. Another user may only have read access, which is enough for a lock. */
 static int
 open_lock(const char *path, bool *made)
 {
@@ -357,8 +357,8 @@ open_lock(const char *path, bool *made)
 	return fd < 0 && errno == EACCES ? open(path, O_RDONLY | flags) : fd;
 }
 
-/* Takes the lock of the file, which others may be removing. *fd -1: no file can be made or locked there, for the reason
- * *error; then nothing guards the output. */
+/* Locks the lock file, which another process may be removing at the same time. *fd is -1 if no file can be made or locked
+ * there, for the reason *error_out; then nothing guards the output. */
 static Status
 lock_file(const char *path, int *fd, int *error_out, CleanupSlot *cleanup)
 {
@@ -437,7 +437,8 @@ paths_unlock(PathLocks *locks)
 {
 	for (int i = 0; i < locks->n; i++) {
 		cleanup_forget(
-			locks->at[i].cleanup); /* first: unlocked, the name may be another's */
+			locks->at[i]
+				.cleanup); /* before unlocking, when another process may take the name */
 		unlink(locks->at[i].path);
 		close(locks->at[i].fd);
 	}

@@ -1,6 +1,6 @@
 /* safetensors: 8 bytes of header length, a JSON object, the tensors' bytes without a gap.
- * https://huggingface.co/docs/safetensors. What its own reader refuses is refused here:
- * duplicate keys, holes, overlaps, sizes that differ from the shape, bytes left at the end. */
+ * https://huggingface.co/docs/safetensors. Refuses the same faults as the official reader: duplicate keys, holes, overlaps,
+ * sizes that differ from the shape, bytes left at the end. */
 #include "base/files/files.h"
 
 #include <jansson.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define MAX_HEADER 100000000
-/* Bounds what the JSON reader may allocate for a hostile header: each value needs a comma. */
+/* Limits the JSON reader's memory for a hostile header: each value needs a comma, and the commas are counted first. */
 #define MAX_VALUES 1000000
 #define LENGTH_BYTES 8
 
@@ -88,7 +88,7 @@ read_dtype(const Reader *r, const json_t *value, SafeTensor *t)
 	return malformed(r, "tensor \"%s\" has dtype \"%s\", which cannot be read", t->name, name);
 }
 
-/* The bytes that n elements fill; false when a packed type leaves part of a byte. */
+/* The number of bytes of n elements; false if elements of a packed type do not fill the last byte. */
 static bool
 bytes_of(DType dtype, int64_t n, int64_t *out)
 {
@@ -144,8 +144,8 @@ read_offsets(const Reader *r, const json_t *value, SafeTensor *t, int64_t n_byte
 	return NULL;
 }
 
-/* The format keeps one key for itself: `__metadata__`. A tensor of that name, or of it with apostrophes behind, has one more in
- * the file. */
+/* The format reserves the key `__metadata__`. A tensor with this name gets an apostrophe appended in the file, and so does a
+ * tensor whose name is `__metadata__` and apostrophes. */
 static bool
 is_reserved(const char *name)
 {
@@ -189,7 +189,7 @@ by_offset(const void *a, const void *b)
 	return (x->n_bytes > y->n_bytes) - (x->n_bytes < y->n_bytes);
 }
 
-/* Each tensor begins where the one before ends, the last one ends with the file. */
+/* Each tensor begins where the previous tensor ends; the last tensor ends at the end of the file. */
 static Status
 check_layout(const Reader *r, const SafeTensors *st)
 {
@@ -285,7 +285,7 @@ safetensors_close(SafeTensors *st)
 	*st = (SafeTensors){.fd = -1};
 }
 
-/* Wider elements first, else the given order, so that every tensor is aligned in the file. */
+/* Sorts wider elements first, else in the given order, so that every tensor is aligned in the file. */
 static int
 by_width(const void *a, const void *b)
 {

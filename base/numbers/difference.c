@@ -1,7 +1,8 @@
-/* A derivative beside central differences. One step is a compromise: cbrt(eps) max(1, |x|), where the errors of truncation and rounding are
- * alike (Press et al., Numerical Recipes, 5.7). Where a kink lies within that step the difference is wrong and the derivative may be
- * right, so what does not agree is tried with smaller steps, as long as rounding leaves enough digits to tell the two apart.
- * Where nothing agrees and the slopes to the left and to the right stay apart, x itself is at a kink: there is no slope. */
+/* Compares a derivative with central differences. The first step is cbrt(eps) max(1, |x|), where truncation error and rounding
+ * error are about equal (Press et al., Numerical Recipes, 5.7). If a kink lies within this step, the difference is wrong though
+ * the derivative may be right. So if derivative and difference disagree, smaller steps follow, as long as rounding leaves
+ * enough digits to tell the two apart. If no step agrees and the slopes on the left and on the right stay apart, f has a kink
+ * at x and thus no slope. */
 #include "base/numbers/numbers.h"
 
 #include <float.h>
@@ -14,7 +15,7 @@ typedef struct {
 	double x, middle, derivative;
 } Point;
 
-/* What one step shows. */
+/* The slopes of one step: central, left, right; noise is the rounding error of a slope. */
 typedef struct {
 	double slope, left, right, noise;
 } Slopes;
@@ -40,7 +41,7 @@ relative_error(double slope, double derivative)
 	return fabs(slope - derivative) / fmax(fmax(fabs(slope), fabs(derivative)), 1e-4);
 }
 
-/* Of a smooth function the two slopes come together as steps get smaller. */
+/* For a smooth function the left and right slopes approach each other as steps get smaller. */
 static bool
 is_kink(const Slopes *first, const Slopes *last)
 {

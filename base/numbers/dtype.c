@@ -1,6 +1,5 @@
-/* The element types and the one table of conversions. Every float type below f64 converts
- * through double, which holds all their values; a value is rounded once, to nearest even, by
- * exact arithmetic. */
+/* The element types and their one table of conversions. Every float type smaller than f64 converts through double, which holds
+ * all of its values exactly. A value is rounded once, to nearest even, by exact arithmetic. */
 #include "base/numbers/numbers.h"
 
 #include <math.h>
@@ -113,7 +112,7 @@ float_decode(const FloatFormat *f, uint32_t bits)
 	return negative ? -value : value;
 }
 
-/* Does a magnitude of n units and that fraction of one more become n + 1? */
+/* Does a magnitude of n + fraction units round up to n + 1? */
 static bool
 rounds_up(Rounding round, uint32_t n, double fraction, uint32_t random)
 {
@@ -125,8 +124,8 @@ rounds_up(Rounding round, uint32_t n, double fraction, uint32_t random)
 	}
 }
 
-/* |value| as a code: counted in units of the last place at its exponent, rounded to an integer.
- * Adding the integer to the exponent field lets a carry go where it must. */
+/* |value| as a code. The value is divided by the unit in the last place at its exponent and rounded to an integer. Adding this
+ * integer to the shifted exponent carries a rounding overflow into the exponent. */
 static uint32_t
 float_encode_magnitude(const FloatFormat *f, Conversion how, double value, uint32_t random)
 {
@@ -192,7 +191,7 @@ dtype_bytes(DType t, int64_t n)
 	return size_mul(n, bits / 8, &bytes) ? bytes : INT64_MAX;
 }
 
-/* The raw bits of element i; packed types have the first element in the lowest bits. */
+/* The raw bits of element i; in packed types the first element is in the lowest bits. */
 static uint64_t
 load_bits(int bits, const void *at, int64_t i)
 {
@@ -236,7 +235,7 @@ store_bits(int bits, void *at, int64_t i, uint64_t value)
 	}
 }
 
-/* Truncated toward zero, then moved into the range of the integer type t. */
+/* Truncates value toward zero, then clamps it to the integer type t. */
 static int64_t
 saturate(DType t, double value)
 {
@@ -339,7 +338,7 @@ dtype_round_as(DType t, Conversion how, double value, uint32_t random)
 	return float_decode(f, float_encode(f, how, value, random));
 }
 
-/* Of integers that double cannot hold the lost bits are kept as one odd last bit. */
+/* If double cannot hold the integer, any lost bits set the double's last bit (round to odd). */
 double
 dtype_int_for_rounding(uint64_t bits, bool is_signed)
 {
@@ -372,7 +371,7 @@ convert_one(DType to, void *dst, DType from, const void *src, int64_t i)
 		dtype_store_float(to, dst, i, dtype_int_for_rounding((uint64_t)value, from != U64));
 }
 
-/* Integers to the two types that models take: what tokens and labels go through. */
+/* Fast conversions of integers to the two integer types of models, for tokens and labels. */
 typedef void (*ConvertAll)(void *dst, const void *src, int64_t n);
 #define CONVERT(From, To)                                                 \
 	static void From##_to_##To(void *dst, const void *src, int64_t n) \

@@ -1,6 +1,6 @@
-/* The dynamic map of bitsandbytes (Dettmers et al., arXiv:2110.02861; functional.py, create_dynamic_map): 256 numbers of [-1, 1], or of [0, 1]
- * without a sign, in ascending order. Each of seven decades, 10^-6 to 1, has numbers that halve an even split of [0.1, 1]: 1, 2, 4 ... 64
- * for each sign, twice as many without one; besides there are 0 and 1. */
+/* The dynamic map of bitsandbytes (Dettmers et al., arXiv:2110.02861; functional.py, create_dynamic_map): 256 numbers of [-1, 1],
+ * or of [0, 1] without a sign, in ascending order. There are seven decades, from 10^-6 to 1. A decade splits [0.1, 1] evenly and
+ * takes the midpoints of the intervals: 1, 2, 4 ... 64 midpoints per sign, twice as many without a sign. 0 and 1 are added. */
 #include "base/numbers/numbers.h"
 
 #include <math.h>
@@ -16,7 +16,8 @@ by_size(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Number i of n + 1 that split [0.1, 1] evenly, with the bits of torch.linspace in f32: from the nearer end, rounded once. */
+/* Point i of n + 1 points that split [0.1, 1] evenly, with the bits of torch.linspace in f32: computed from the nearer end and
+ * rounded once. */
 static float
 split(int i, int n)
 {

@@ -1,13 +1,13 @@
-/* bitsandbytes' numbers of 4 bits (Dettmers et al. 2023, arXiv:2305.14314; bitsandbytes/functional.py, quantize_4bit): an element is a
- * code of 16 times the largest size in its block of 64, and these sizes, less their mean, may be codes of 8 bits themselves, in blocks
- * of 256. */
+/* bitsandbytes' 4-bit numbers (Dettmers et al. 2023, arXiv:2305.14314; bitsandbytes/functional.py, quantize_4bit). An element is
+ * one of 16 values times the absmax of its block of 64 elements, i.e. the block's largest magnitude. The absmax values, minus
+ * their mean, may themselves be stored as 8-bit codes in blocks of 256. */
 #include "base/numbers/numbers.h"
 
 #include <math.h>
 
 const char *const four_bit_names[] = {"nf4", "fp4", NULL};
 
-/* NF4: quantiles of a normal distribution. FP4: a sign, 2 bits of exponent and 1 of mantissa, over 12. */
+/* NF4: quantiles of a normal distribution. FP4: 1 bit of sign, 2 of exponent and 1 of mantissa, divided by 12. */
 const float four_bit_values[N_FOUR_BIT][FOUR_BIT_CODES] = {
 	[FOUR_BIT_NF4] = {-1, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
                           -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0,
@@ -18,7 +18,7 @@ const float four_bit_values[N_FOUR_BIT][FOUR_BIT_CODES] = {
                           0.25f, 0, -5.208333333e-03f, -0.66666667f, -1, -0.33333333f, -0.5f,
                           -0.16666667f, -0.25f},
 };
-/* Their codes in ascending order, code 0 before 8. */
+/* The codes in ascending order of their values; for FP4's two zeros code 0 comes before code 8. */
 static const uint8_t by_value[N_FOUR_BIT][FOUR_BIT_CODES] = {
 	[FOUR_BIT_NF4] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
 	[FOUR_BIT_FP4] = {11, 10, 13, 12, 15, 14, 9, 0, 8, 1, 6, 7, 4, 5, 2, 3},
@@ -36,7 +36,8 @@ absmax_blocks(int64_t n)
 	return (n + ABSMAX_BLOCK - 1) / ABSMAX_BLOCK;
 }
 
-/* A block's largest size, and its elements over that: the last, shorter block is divided, whole ones are multiplied by the reciprocal. */
+/* A block's absmax and the scaling of its elements. As in bitsandbytes, whole blocks are multiplied by the reciprocal of absmax;
+ * the last block, if shorter, is divided by absmax. */
 typedef struct {
 	float absmax, factor, divisor;
 } Scaling;
@@ -44,7 +45,7 @@ typedef struct {
 static Scaling
 scaling_of(const float *x, int64_t n, bool is_whole)
 {
-	const float least = 1e-38f; /* that is divided by */
+	const float least = 1e-38f; /* smallest divisor */
 	float largest = 0;
 
 	for (int64_t i = 0; i < n; i++)
@@ -60,7 +61,7 @@ scaled(const Scaling *s, float x)
 	return fminf(fmaxf(x * s->factor / s->divisor, -1), 1);
 }
 
-/* Of n ascending numbers, the place of the nearest; between two the lower one. */
+/* The index of the nearest of n ascending numbers; in a tie the lower index. */
 static int
 nearest(const float *ascending, int n, float x)
 {
@@ -114,7 +115,7 @@ four_bit_number(FourBit kind, const uint8_t *codes, const float *absmax, int64_t
 	return four_bit_values[kind][code] * absmax[i / FOUR_BIT_BLOCK];
 }
 
-/* ---- the largest sizes as codes */
+/* ---- absmax values as codes */
 void
 absmax_quantize(float *absmax, int64_t n, uint8_t *codes, float *nested, float *offset)
 {
@@ -143,7 +144,8 @@ absmax_numbers(const uint8_t *codes, const float *nested, float offset, int64_t 
 
 	dynamic_map(true, map);
 	for (int64_t i = 0; i < n; i++) {
-		volatile float size = map[codes[i]] * nested[i / ABSMAX_BLOCK]; /* no fma */
+		volatile float size = map[codes[i]] *
+		                      nested[i / ABSMAX_BLOCK]; /* volatile: no fma */
 		absmax[i] = size + offset;
 	}
 }

@@ -1,4 +1,4 @@
-/* Elements that share a number. */
+/* Groups of elements that share a number. */
 #include "base/numbers/numbers.h"
 
 int64_t

@@ -1,4 +1,4 @@
-/* LAPACK's singular value decomposition, of a library that is opened when it is asked for. */
+/* LAPACK's singular value decomposition. The library is opened on first use. */
 #include "base/numbers/numbers.h"
 
 #include <dlfcn.h>
@@ -7,7 +7,8 @@
 
 #define LIBRARY "liblapack.so.3"
 
-/* https://netlib.org/lapack/explore-html/d1/d54/group__gesdd.html; lengths of texts come last, as gfortran hands them on. */
+/* https://netlib.org/lapack/explore-html/d1/d54/group__gesdd.html. The lengths of strings come last, as in gfortran's calling
+ * convention. */
 typedef void Gesdd(const char *job, const int *m, const int *n, double *a, const int *lda,
                    double *s, double *u, const int *ldu, double *vt, const int *ldvt, double *work,
                    const int *lwork, int *iwork, int *info, size_t job_length);
@@ -28,7 +29,7 @@ open_library(void **library, Gesdd **out)
 	return status;
 }
 
-/* LAPACK counts down columns: to it the matrix is its transpose, whose singular vectors are the others. */
+/* LAPACK is column-major: it sees the transposed matrix, so its u is our vt and its vt our u. */
 static Status
 decompose(Arena *arena, Gesdd *gesdd, int rows, int columns, double *matrix, const Svd *out)
 {

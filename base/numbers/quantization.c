@@ -1,4 +1,4 @@
-/* From ranges to scales and zero points. */
+/* Scales and zero points from ranges. */
 #include "base/numbers/numbers.h"
 
 #include <float.h>
@@ -19,7 +19,7 @@ quantization_of(DType type, bool symmetric, float low, float high, float *scale,
 		high = fmaxf(-low, high);
 		low = -high;
 	}
-	volatile float range = high - low; /* onnxruntime's, in f32 */
+	volatile float range = high - low; /* in f32, as onnxruntime computes it */
 	double step = (isinf(range) ? (double)high - low : range) / (most - least);
 	*zero = 0;
 	if (step < FLT_MIN) {
@@ -31,8 +31,8 @@ quantization_of(DType type, bool symmetric, float low, float high, float *scale,
 	*scale = (float)step;
 }
 
-/* ---- codes that are floats */
-/* The sum as NumPy adds it: eight at a time up to 128, halves of what is more. */
+/* ---- float codes */
+/* The sum in NumPy's order: up to 128 numbers in eight partial sums; more numbers are split in halves. */
 static float
 pairwise_sum(const float *x, int64_t n)
 {
@@ -53,7 +53,7 @@ pairwise_sum(const float *x, int64_t n)
 	return sum;
 }
 
-/* numpy.std, to the bit. Takes x for its squares. */
+/* numpy.std, to the bit. Overwrites x with the squared deviations. */
 static float
 standard_deviation(float *x, int64_t n)
 {
@@ -64,7 +64,8 @@ standard_deviation(float *x, int64_t n)
 	return sqrtf((float)((double)pairwise_sum(x, n) / (double)n));
 }
 
-/* Where the largest number of a group has no code then, its scale stays that number's. */
+/* Replaces the scale of each group by its deviation's. If the group's largest number would then be out of range, the scale
+ * stays. */
 static void
 scales_by_deviation(const Groups *g, int64_t n, DType dtype, const void *data, Arena *scratch,
                     float *scale)
@@ -108,8 +109,8 @@ quantization_of_groups(DType type, const Groups *g, DType dtype, const void *dat
 		scales_by_deviation(g, n, dtype, data, scratch, scale);
 }
 
-/* ---- a number and its code */
-/* Of a float type: the largest for what is larger. */
+/* ---- from number to code and back */
+/* x / scale, rounded to the type; float types clamp it to their largest number. */
 static double
 nearest_code(DType type, double x, double scale)
 {

@@ -1,4 +1,4 @@
-/* The scalar block's table. */
+/* The table of the scalar block: names, types, defaults. */
 #include "base/numbers/numbers.h"
 
 const char *const scalar_names[] = {
