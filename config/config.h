@@ -1,170 +1,179 @@
-/* Options, from the command line and from files: INI, or DeepSpeed's JSON. Sections are named after the .c file. */
+/* Options from the command line and from files (INI, or DeepSpeed's JSON). Each section is named after its .c file. */
 #ifndef GRADC_CONFIG_CONFIG_H
 #define GRADC_CONFIG_CONFIG_H
 
 #include "base/files/files.h"
 
-/* ---- options.c: one table of rows gives a program its command line, its --config file and its help. */
+/* ---- options.c: one table of rows defines a program's command line, its --config file and its help. */
 typedef enum {
 	TAKES_STRING,  /* const char *, not empty */
-	TAKES_INT,     /* int64_t, from `least` */
-	TAKES_UINT,    /* uint64_t, all of its bits */
+	TAKES_INT,     /* int64_t, at least `least` */
+	TAKES_UINT,    /* uint64_t, its whole range */
 	TAKES_DOUBLE,  /* double, finite */
 	TAKES_FLAG,    /* bool: no value on the command line, on or off in a config file */
 	TAKES_SWITCH,  /* bool: on or off */
-	TAKES_LIST,    /* StringList; may stand several times */
-	TAKES_CHOICE,  /* const char *: one of the row's */
-	TAKES_CHOICES, /* StringList of them */
-	TAKES_KNOWN,   /* as TAKES_CHOICE; of every other value: "not supported in this build" */
-	TAKES_CALL,    /* what the row's `set` does */
-	TAKES_CONFIG, /* as TAKES_LIST: a file of options, one `name = value` a line, or DeepSpeed's JSON (deepspeed.c) */
-	TAKES_NOTHING, /* whatever it is given: "not supported in this build" */
+	TAKES_LIST,    /* StringList; the option may be repeated */
+	TAKES_CHOICE,  /* const char *: one of the row's choices */
+	TAKES_CHOICES, /* StringList of choices */
+	TAKES_KNOWN,   /* as TAKES_CHOICE; other values are "not supported in this build" */
+	TAKES_CALL,    /* a value for the row's `set` function */
+	TAKES_CONFIG, /* StringList of files of options: one `name = value` per line, or DeepSpeed's JSON (deepspeed.c) */
+	TAKES_NOTHING, /* no value: every value is "not supported in this build" */
 } OptionTakes;
 typedef struct OptionRow OptionRow;
-/* One option as it was given. Everything lives in the arena. */
+/* One option that was given. Its texts live in the arena. */
 typedef struct {
 	const OptionRow *row;
-	const char *value;  /* NULL: none */
+	const char *value;  /* NULL: no value */
 	const char *origin; /* for messages: the config file as "FILE: ", or "" */
-	void *to;           /* the struct that offsets belong to */
+	void *to;           /* struct into which the rows' offsets point */
 	Arena *arena;
 	Diag *diag;
 } OptionUse;
 typedef enum { RANGE_ANY, RANGE_NOT_NEGATIVE, RANGE_POSITIVE, RANGE_BELOW_1 } OptionRange;
 struct OptionRow {
 	const char *name;
-	const char *value; /* for the help; of the choosing kinds a|b|c; NULL: takes none */
-	const char *help;  /* NULL: hidden */
+	/* value as the help shows it; choices as a|b|c; NULL: the option takes no value */
+	const char *value;
+	const char *help; /* NULL: hidden option */
 	OptionTakes takes;
-	size_t offset;     /* of its place */
-	char letter;       /* its short name; 0: none */
-	bool optional;     /* --name alone is "", and the next word is never its value */
-	bool empty;        /* "" is a value too */
-	bool repeats;      /* of TAKES_CALL: may stand several times */
-	bool one_per_name; /* of NAME=VALUE: once for each NAME */
-	bool (*set)(const OptionUse *use, void *at); /* false after reporting */
-	int64_t least, most;                         /* of TAKES_INT; most 0: any */
-	size_t origin; /* of TAKES_INT: place of a const char *, where it was given; 0: nowhere */
-	OptionRange range; /* of TAKES_DOUBLE */
-	const char *(*nth)(
-		int i);    /* names of a table, shown and chosen before `value`; NULL ends */
-	const char *group; /* title of the options from here on, for the help */
-	unsigned commands; /* bits of the subcommands that take it; 0: all */
-	/* What the value names in the file system; the row's `value` then has FILE, DIR or SPEC. */
-	PathKind path; /* the whole value is a path of that kind */
-	/* Adds the files and folders that a value of another form names; NULL: none. */
+	size_t offset; /* offset of the value in the struct */
+	char letter;   /* short name; 0: no short name */
+	bool optional; /* the value may be left out: --name alone is "", and the next word is never the value */
+	bool empty;        /* "" is allowed as a value */
+	bool repeats;      /* TAKES_CALL: the option may be repeated */
+	bool one_per_name; /* NAME=VALUE: the option may be repeated with other NAMEs */
+	/* TAKES_CALL: sets the value; false after reporting a fault. */
+	bool (*set)(const OptionUse *use, void *at);
+	int64_t least, most; /* TAKES_INT: range; most 0: no upper limit */
+	size_t origin; /* TAKES_INT: offset of a const char * that gets the option's origin; 0: no such field */
+	OptionRange range; /* TAKES_DOUBLE: range */
+	/* Further choices, from a table, before the choices in `value`; NULL ends them. */
+	const char *(*nth)(int i);
+	const char *group; /* title in the help for the options from here on */
+	unsigned commands; /* subcommands that take the option, as bits; 0: all subcommands */
+	/* Kind of the path, if the whole value is a path; the row's `value` then has FILE, DIR or SPEC. */
+	PathKind path;
+	/* Adds the files and folders named by a value of another form; NULL: it names no files. */
 	void (*paths)(const OptionUse *use, PathUses *uses);
 };
 typedef struct {
 	const OptionRow *rows;
 	int n;
-	const char *program; /* whose --help lists them */
-	const char *mode;    /* what options have no meaning for; NULL: the program */
-	const char *section; /* of a config file, which may have one for others; NULL: none */
-	unsigned command;    /* the bit of the subcommand that was given; 0: any */
-	const char *const *command_names; /* of the bits, from the lowest; ends with NULL */
-	PathUses
-		*uses; /* gets what the rows' `paths` add, of values that hold; NULL: nobody asks */
+	const char *program; /* the command whose --help lists the options */
+	/* name of the command in messages about options without meaning for it; NULL: `program` */
+	const char *mode;
+	/* this program's section in config files shared with another program; NULL: no section */
+	const char *section;
+	unsigned command; /* bit of the given subcommand; 0: any subcommand */
+	/* Subcommand of each bit, from the lowest; ends with NULL. */
+	const char *const *command_names;
+	PathUses *uses; /* paths that valid values name, to be filled; NULL: not wanted */
 } OptionTable;
-/* Sets what --config files and the line give into the struct `to`, the line last: it wins, and its
- * NAME=VALUE takes the place of the file's with the same NAME. argv[0] is skipped; words that are no
- * options become operands. Two values in one place (the line, a file) for what takes one are a fault, and so
- * are options of other subcommands on the line; a file, which may serve several subcommands, has them passed over, and so
- * the lines behind [gradc] or [executable] where the table's section is the other, and keys of DeepSpeed's file that are
- * the other's. Reports every fault; false when there was one. Not for several threads. */
+/* Reads the --config files and the command line into the struct `to`. The line comes last and wins; NAME=VALUE on the line
+ * replaces the file's value of the same NAME. argv[0] is skipped; words that are no options become operands.
+ * Faults: two values in one place (the line, or one file) for an option that takes one value; options of other subcommands on
+ * the line. A file may serve several subcommands and both programs. So options of other subcommands in a file are ignored,
+ * and so are lines in the other program's section ([gradc] or [executable]) and the other program's keys in DeepSpeed's file.
+ * Reports every fault; false when there was one. Not for use by several threads. */
 bool options_read(const OptionTable *table, void *to, int argc, char **argv, StringList *operands,
                   Arena *arena, Diag *diag);
-void options_print(FILE *out, const OptionTable *table); /* one line or two for each */
+void options_print(FILE *out, const OptionTable *table); /* the help: one or two lines per option */
 
-/* ---- option_paths.c: for `paths` of a row, which names inputs */
-void reads_named_file(const OptionUse *u, PathUses *uses); /* NAME=FILE */
+/* ---- option_paths.c: functions for a row's `paths` */
+void reads_named_file(const OptionUse *u, PathUses *uses); /* NAME=FILE: FILE is an input */
 void reads_named_files(const OptionUse *u,
-                       PathUses *uses);       /* NAME=FILE, of which each may be a glob */
+                       PathUses *uses);       /* NAME=FILE: FILE is an input or a glob of inputs */
 const char *option_title(const OptionUse *u); /* "-o", "--log" */
 void option_add_path(const OptionUse *u, PathUses *uses, PathKind kind, const char *path);
 
 /* ---- deepspeed.c */
 /* DeepSpeed's configuration (https://www.deepspeed.ai/docs/config-json/) as options of gradc and of the executables that it
- * writes. One file serves both: each key has an owner, and the other program passes it over. */
-/* ---- deepspeed_keys.c: every key, one row each */
+ * writes. One file serves both programs: each key has an owner, and the other program ignores the key. */
+/* ---- deepspeed_keys.c: one row per key */
 typedef enum {
-	KEY_BLOCK,  /* an object, whose keys have rows */
+	KEY_BLOCK,  /* an object whose keys have rows of their own */
 	KEY_BOOL,   /* true or false */
-	KEY_WHOLE,  /* a whole number; 5e8 is one */
+	KEY_WHOLE,  /* a whole number; 5e8 is allowed */
 	KEY_NUMBER, /* any number */
-	KEY_WORD,   /* a string; of `words`, where the row has them */
-	KEY_PAIR,   /* two numbers in a list */
-	KEY_ANY,    /* whatever it is; what is in it has no rows */
+	KEY_WORD,   /* a string: one of `words`, if the row has words */
+	KEY_PAIR,   /* a list of two numbers */
+	KEY_ANY,    /* any value, whose content has no rows */
 } KeyKind;
 typedef enum {
-	KEY_MAPPED,  /* becomes an option */
-	KEY_IGNORED, /* changes no result here, or is read where a refused key is set only */
-	KEY_REFUSED, /* what it asks for is not there; values that ask for nothing pass */
+	KEY_MAPPED, /* becomes an option */
+	KEY_IGNORED, /* changes no result in gradc, or matters in DeepSpeed only together with a refused key */
+	KEY_REFUSED, /* asks for a feature that gradc lacks; values that turn the feature off are accepted */
 } KeyFate;
 enum { OF_GRADC = 1, OF_EXECUTABLE = 2, OF_BOTH = 3 };
 typedef struct {
-	const char *
-		path; /* "fp16.enabled"; `*` stands for one name, at the end one of `words` where there are any */
+	/* "fp16.enabled"; `*` is any one name; a `*` at the end is one of `words`, if there are words */
+	const char *path;
 	KeyKind kind;
 	KeyFate fate;
-	unsigned of; /* OF_...: whose it is; of a refused one, who refuses it */
-	/* What it becomes: an option of gradc's, of the executable's; NULL: none, or more than one value decides. */
+	unsigned of; /* OF_...: the program that owns the key, or that refuses it */
+	/* Option of gradc and of the executable that the key becomes; NULL: no option, or an option that several keys decide. */
 	const char *compile, *run;
-	const char *gate; /* key of a bool: without it this one says nothing */
-	const char *on;   /* of KEY_BOOL: the option's value where it is true */
-	/* Values of KEY_WORD, or what KEY_WHOLE's are called from 0 on: a|b|c; of a refused key those that pass. */
+	const char *gate; /* key of a bool without which this key has no effect */
+	const char *on;   /* KEY_BOOL: the option's value for true */
+	/* Values of a KEY_WORD, or names of a KEY_WHOLE's values from 0 on: a|b|c. Refused keys: the accepted values. */
 	const char *words;
 	const char *names; /* the option's values, in the order of `words` */
-	double least,
-		most; /* of numbers; most 0: any. Of a refused key the ones above `most` are refused */
-	bool below;  /* `most` itself is too much */
-	bool stated; /* "auto" is no value */
-	/* An option that takes its place where the command line has it. */
+	/* Range of numbers; most 0: no upper limit. Refused keys: numbers above `most` are refused. */
+	double least, most;
+	bool below;  /* true: the range excludes `most` */
+	bool stated; /* true: "auto" is not allowed */
+	/* Option of the command line that replaces the key. */
 	const char *unless;
-	const char *says; /* for people: what it becomes, or why it does not */
-	const char *hint; /* what to do instead; NULL: nothing */
+	const char *says; /* for people: the key's meaning in gradc, or why it is refused */
+	const char *hint; /* advice for a refused key; NULL: no advice */
 } DeepspeedKey;
 extern const DeepspeedKey deepspeed_keys[]; /* ends with a zero row */
 
 /* ---- deepspeed_types.c: optimizers and schedulers by their `type` */
 enum { MOST_PARAMS = 20 };
 typedef struct {
-	const char *key;  /* of `params`, or a path */
-	const char *part; /* setting of the option's value; NULL: none. Of a pair: part1, part2 */
-	const char *run;  /* option of the executable; NULL: none. Of a pair: run1, run2 */
+	const char *key; /* key in `params`, or a whole path */
+	/* setting in the option's value; part1, part2 for a pair; NULL: no setting */
+	const char *part;
+	const char *run; /* option of the executable; run1, run2 for a pair; NULL: no option */
 } TypeParam;
-/* The first row that fits counts. */
+/* One `type`. The first row that fits counts. */
 typedef struct {
-	const char *type; /* "AdamW", in whatever case */
-	/* Keys of `params`: it fits where `when` is true or not 0, `without` is not, `off` is given and is not; NULL: in any case. */
+	const char *type; /* "AdamW", compared without case */
+	/* Conditions on keys of `params`; a key is set if its value is true or not 0. The row fits if `when` is set, `without` is
+	 * not set, and `off` is given but not set. NULL: no condition. */
 	const char *when, *without, *off;
-	const char *name;        /* the option's value; NULL: refused */
-	const char *defaults;    /* DeepSpeed's where ours are others: "lr=0.001,weight_decay=0" */
-	const char *run_default; /* likewise, of an option of the executable: "lr=0.001" */
-	const char *needs[2];    /* keys of `params` without which there is nothing */
+	const char *name; /* the option's value; NULL: the type is refused */
+	/* DeepSpeed's defaults that differ from ours: "lr=0.001,weight_decay=0" */
+	const char *defaults;
+	const char *run_default; /* the same for an option of the executable: "lr=0.001" */
+	const char *needs[2];    /* required keys of `params` */
 	TypeParam params[MOST_PARAMS];
-	const char *says; /* why it is refused, or what is worth knowing; NULL: nothing */
+	const char *says; /* reason of a refusal, or a remark; NULL: no text */
 	const char *hint;
 } DeepspeedType;
 extern const DeepspeedType deepspeed_optimizers[], deepspeed_schedulers[]; /* end with a zero row */
 
 /* ---- deepspeed.c, deepspeed_map.c */
 typedef struct {
-	const char *name, *value; /* of an option */
+	const char *name, *value; /* name and value of an option */
 	const char *origin;       /* for messages: "FILE: key: " */
-	const char *unless;       /* an option of the line that takes its place, too; NULL: none */
+	/* another option that replaces this one when given on the command line; NULL: no other */
+	const char *unless;
 } DeepspeedOption;
 typedef VEC(DeepspeedOption) DeepspeedOptions;
 typedef struct {
 	const char *path;
-	const char *text; /* of the file */
+	const char *text; /* the file's content */
 	size_t n;
-	unsigned of;                                          /* OF_GRADC or OF_EXECUTABLE */
-	bool (*is_given)(const void *line, const char *name); /* does the command line have it? */
-	const void *line;
+	unsigned of; /* OF_GRADC or OF_EXECUTABLE */
+	bool (*is_given)(const void *line,
+	                 const char *name); /* does the command line have the option `name`? */
+	const void *line;                   /* first argument of is_given */
 } DeepspeedFile;
-bool deepspeed_is_json(const char *text, size_t n); /* does it begin as an object? */
-/* The options that the file has for one of the two; false after reporting every fault. */
+bool deepspeed_is_json(const char *text, size_t n); /* does the text begin as a JSON object? */
+/* The options that the file has for the program file->of; false after reporting every fault. */
 bool deepspeed_read(const DeepspeedFile *file, DeepspeedOptions *out, Arena *arena, Diag *diag);
 
 #endif

@@ -1,5 +1,5 @@
-/* Reads DeepSpeed's configuration: each key is held against its row, then deepspeed_map.c makes options of what is there.
- * The file is the user's or anybody's: nothing in it is trusted, and every fault is told with its path and value. */
+/* Reads DeepSpeed's configuration: each key is checked against its row, then deepspeed_map.c turns the keys into options.
+ * The file is not trusted. Every fault is reported with the key's path and value. */
 #include "config/deepspeed.h"
 
 #include <math.h>
@@ -96,7 +96,7 @@ number_text(Arena *arena, const json_t *v)
 }
 
 /* ---- rows */
-/* Does a row's path, with its wildcards, stand for this one? */
+/* Does a row's path, which may have wildcards, match this path? */
 static bool
 path_fits(const char *row, const char *path)
 {
@@ -117,7 +117,7 @@ last_name(const char *path)
 	return strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
 }
 
-/* The first that fits: those without wildcards stand before. */
+/* The first row that fits; rows without wildcards stand before rows with wildcards. */
 static const DeepspeedKey *
 find_key(const char *path)
 {
@@ -151,7 +151,7 @@ deepspeed_text(DeepspeedReader *r, const char *path, const json_t *value)
 }
 
 /* ---- faults */
-/* JSON on one line, no longer than a message can bear. */
+/* The value as JSON on one line, cut to a length that suits a message. */
 static const char *
 shown(Arena *arena, const json_t *v)
 {
@@ -177,7 +177,7 @@ deepspeed_fault(DeepspeedReader *r, const char *key, const json_t *value, const 
 	r->faults++;
 }
 
-/* Both ways, since a part of a longer name is not yet that name; keys of other blocks are farther. */
+/* Adds the distances in both directions, since a substring of a name is not the name. Keys of other blocks are farther. */
 static int
 key_distance(const DeepspeedKey *k, const char *path)
 {
@@ -243,7 +243,7 @@ check_pair(DeepspeedReader *r, const DeepspeedKey *k, const json_t *v)
 	return fault;
 }
 
-/* What is wrong with a value's type or size; NULL: nothing. */
+/* The fault of a value's type or size; NULL: no fault. */
 static const char *
 check_value(DeepspeedReader *r, const DeepspeedKey *k, const json_t *v)
 {
@@ -265,7 +265,7 @@ check_value(DeepspeedReader *r, const DeepspeedKey *k, const json_t *v)
 	               : NULL;
 }
 
-/* Does the value of a refused key ask for something? */
+/* Does the value of a refused key turn the missing feature on? */
 static bool
 asks(const DeepspeedKey *k, const json_t *v)
 {
@@ -298,9 +298,9 @@ check_key(DeepspeedReader *r, const DeepspeedKey *k, const char *path, const jso
 		                k->hint);
 }
 
-enum { MOST_FAULTS = 100 }; /* that are looked for */
+enum { MOST_FAULTS = 100 }; /* the check stops after this many faults */
 
-/* Deeper than the rows it never goes. */
+/* Checks an object's keys. The recursion is never deeper than the paths of the rows. */
 static void
 check_object(DeepspeedReader *r, const char *prefix, const json_t *object)
 {

@@ -1,11 +1,11 @@
-/* DeepSpeed reads its configuration as Hjson (https://hjson.github.io/syntax.html). Hjson allows more than JSON; of its
- * additions people write two: comments (`#`, `//`, slash and star) and a comma behind the last member. Comments and such commas become
- * spaces here, so that the JSON parser's line numbers stay true. */
+/* DeepSpeed reads its configuration as Hjson (https://hjson.github.io/syntax.html), an extension of JSON. People use two of its
+ * additions: comments (`#`, `//`, slash and star) and a comma behind the last member. Both become spaces here, so that the JSON
+ * parser's line numbers stay true. */
 #include "config/deepspeed.h"
 
 #include <string.h>
 
-/* Behind the string that begins at i. */
+/* The index behind the string that begins at i. */
 static size_t
 string_end(const char *text, size_t n, size_t i)
 {
@@ -15,7 +15,7 @@ string_end(const char *text, size_t n, size_t i)
 	return i < n ? i + 1 : n;
 }
 
-/* Behind the comment that begins at i; i: none does. One that is not closed goes to the end. */
+/* The index behind the comment that begins at i; i itself if no comment begins there. An unclosed comment goes to the end. */
 static size_t
 comment_end(const char *text, size_t n, size_t i)
 {
@@ -33,8 +33,9 @@ char *
 deepspeed_without_comments(Arena *arena, const char *text, size_t n)
 {
 	char *out = arena_alloc(arena, n + 1);
-	size_t comma = n; /* the place of one behind a member, where only spaces follow so far */
-	char before = 0;  /* the last character that is no space */
+	size_t comma =
+		n; /* index of the last comma behind a member, while only spaces follow; n: no such comma */
+	char before = 0; /* last character that is not a space */
 
 	memcpy(out, text, n);
 	for (size_t i = 0; i < n;) {

@@ -1,5 +1,5 @@
-/* Every key of DeepSpeed's configuration, once: those that its page names, and others that files in use have. What stands
- * here is read by deepspeed.c and shown as docs/deepspeed.md. */
+/* Every key of DeepSpeed's configuration: the keys of its documentation, and further keys found in real files. deepspeed.c
+ * reads this table, and docs/deepspeed.md shows it. */
 #include "config/config.h"
 
 /* clang-format off */

@@ -1,5 +1,5 @@
-/* What DeepSpeed's keys become: options of gradc, and of the executables. Keys with a row of their own here, alone or with
- * others; optimizers and schedulers are deepspeed_types.c's. */
+/* Turns DeepSpeed's keys into options of gradc and of the executables: keys that are an option by themselves, and options that
+ * depend on several keys. deepspeed_types.c does optimizers and schedulers. */
 #include "config/deepspeed.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ deepspeed_put(DeepspeedReader *r, const char *option, const char *value, const c
 	vec_push(r->arena, r->out, o);
 }
 
-/* A number of a key; 0: it is not there. */
+/* The number of a key; 0: the key is missing. */
 static double
 number(const DeepspeedReader *r, const char *path)
 {
@@ -44,7 +44,7 @@ map_keys(DeepspeedReader *r)
 			put_key(r, k, r->file->of == OF_GRADC ? k->compile : k->run);
 }
 
-/* ---- batches: train_batch_size is micro-batch times accumulation times ranks, whose number the executable knows */
+/* ---- batches: train_batch_size = micro-batch * accumulation * ranks; the number of ranks is known at run time only */
 static bool
 is_any_given(const DeepspeedReader *r, const char *const *options)
 {
@@ -95,7 +95,7 @@ check_precisions(DeepspeedReader *r)
 	}
 }
 
-/* The rule's settings, in its order. */
+/* The keys of DeepSpeed's loss-scale rule and their settings, in the order of the rule. */
 static const struct {
 	const char *key, *setting;
 } scale_settings[] = {{"fp16.initial_scale_power", "init"},
@@ -149,7 +149,7 @@ map_loss_scale(DeepspeedReader *r)
 	deepspeed_put(r, "loss-scale", rule, "fp16", "precision");
 }
 
-/* Sums over micro-batches are of f32, so that gradients of bf16 belong to steps of one micro-batch. */
+/* Sums over micro-batches are f32, so bf16 gradients need steps of one micro-batch. */
 static void
 map_gradients(DeepspeedReader *r)
 {
@@ -178,7 +178,7 @@ map_gradients(DeepspeedReader *r)
 }
 
 /* ---- offload */
-/* What of a block is asked for: its device's name, NULL where nothing is. */
+/* The device of an offload block; NULL: no offload. */
 static const char *
 device_of(const DeepspeedReader *r, const char *block)
 {
@@ -207,7 +207,7 @@ map_offload(DeepspeedReader *r)
 		              NULL);
 }
 
-/* The first block that has a file says where. */
+/* The folder of the first block whose device is nvme. */
 static void
 map_offload_dir(DeepspeedReader *r)
 {
@@ -228,7 +228,7 @@ map_offload_dir(DeepspeedReader *r)
 	}
 }
 
-/* ---- what is written */
+/* ---- outputs */
 static void
 map_tensorboard(DeepspeedReader *r)
 {

@@ -1,5 +1,5 @@
-/* DeepSpeed's optimizers and schedulers by their `type`: what they are called here, which defaults differ, and what becomes of
- * each of their parameters. */
+/* DeepSpeed's optimizers and schedulers by their `type`: gradc's name, the defaults that differ, and the setting or option for
+ * each parameter. */
 #include "config/deepspeed.h"
 
 #include <string.h>
@@ -62,11 +62,11 @@ const DeepspeedType deepspeed_schedulers[] = {
 	{0}};
 /* clang-format on */
 
-/* ---- which row */
+/* ---- finding the row of a type */
 typedef struct {
 	const char *block;  /* "optimizer" */
-	const char *option; /* that its type becomes */
-	unsigned of;        /* whose option that is */
+	const char *option; /* option that the type becomes */
+	unsigned of;        /* OF_...: program that has the option */
 	const DeepspeedType *rows;
 } TypeBlock;
 static const TypeBlock blocks[] = {
@@ -119,7 +119,7 @@ type_path(const DeepspeedReader *r, const TypeBlock *b)
 	return arena_printf(r->arena, "%s.type", b->block);
 }
 
-/* NULL: there is none. */
+/* The row for the block's type; NULL: the type is missing or unknown. */
 static const DeepspeedType *
 find_type(const DeepspeedReader *r, const TypeBlock *b)
 {
@@ -131,7 +131,7 @@ find_type(const DeepspeedReader *r, const TypeBlock *b)
 	return NULL;
 }
 
-/* ---- its parameters */
+/* ---- parameters of a type */
 static bool
 takes_param(const DeepspeedType *row, const char *key)
 {
@@ -176,7 +176,7 @@ check_params(DeepspeedReader *r, const TypeBlock *b, const DeepspeedType *row)
 			                arena_printf(r->arena, "%s needs it", row->type), NULL);
 }
 
-/* Settings in their order: "lr=0.02", of each name the last. */
+/* Settings such as "lr=0.02", in order; a later value of the same name replaces the earlier value. */
 typedef struct {
 	StringList names, values;
 } Parts;
@@ -213,7 +213,7 @@ with_parts(Arena *arena, const char *name, const Parts *p)
 	return name;
 }
 
-/* What the type becomes, with its settings. */
+/* Puts the option that the type becomes, with its settings. */
 static void
 put_type(DeepspeedReader *r, const TypeBlock *b, const DeepspeedType *row)
 {
@@ -236,7 +236,8 @@ put_type(DeepspeedReader *r, const TypeBlock *b, const DeepspeedType *row)
 	deepspeed_put(r, b->option, with_parts(arena, row->name, &parts), type_path(r, b), NULL);
 }
 
-/* Learning rates that belong to a schedule give way with it. */
+/* Puts the options of the executable that the type's parameters become. A schedule's learning rates are dropped together with
+ * the schedule, if the command line has another schedule. */
 static void
 put_run(DeepspeedReader *r, const TypeBlock *b, const DeepspeedType *row)
 {
@@ -261,7 +262,7 @@ put_run(DeepspeedReader *r, const TypeBlock *b, const DeepspeedType *row)
 	}
 }
 
-/* Of a type that is not there, or is refused. */
+/* Reports a type that is missing, unknown or refused. */
 static void
 refuse_type(DeepspeedReader *r, const TypeBlock *b, const DeepspeedType *row)
 {
@@ -275,7 +276,7 @@ refuse_type(DeepspeedReader *r, const TypeBlock *b, const DeepspeedType *row)
 			arena_printf(r->arena, "it may be %s", type_names(r->arena, b->rows)));
 }
 
-/* Faults are those of the program that has the option. */
+/* Maps one block. Only the program that has the option reports faults. */
 static void
 map_block(DeepspeedReader *r, const TypeBlock *b)
 {

@@ -1,5 +1,5 @@
-/* What values of options name in the file system, where the value is not a path itself: the `paths` of rows of several tables. Other
- * forms have a function of their own beside their table. */
+/* The files that an option's value names, if the value is not a path itself. These functions are the `paths` of rows in several
+ * tables; forms that only one table has are handled beside that table. */
 #include "config/config.h"
 
 #include <glob.h>
@@ -18,7 +18,7 @@ option_add_path(const OptionUse *u, PathUses *uses, PathKind kind, const char *p
 	paths_add(u->arena, uses, kind, option_title(u), path);
 }
 
-/* A name may hold an `=`: every ending counts, and an ending that is no file does no harm. */
+/* NAME may contain an `=`, so the text behind every `=` is taken as a path. A path that is no file does no harm. */
 void
 reads_named_file(const OptionUse *u, PathUses *uses)
 {

@@ -1,5 +1,5 @@
-/* One table of rows gives a program its command line, its --config file (INI, or DeepSpeed's JSON) and its help. What was
- * given is collected first, the file's before the line's, and set in that order: later ones win. */
+/* One table of rows defines a program's command line, its --config file (INI, or DeepSpeed's JSON) and its help. The given
+ * options are collected first, the files' before the command line's, then set in this order, so that later options win. */
 #include "config/config.h"
 
 #include <assert.h>
@@ -10,9 +10,10 @@
 
 typedef struct {
 	const OptionRow *row;
-	const char *value;  /* NULL: none */
+	const char *value;  /* NULL: no value */
 	const char *origin; /* the config file as "FILE: "; "" for the command line */
-	const char *unless; /* an option of the line that takes its place, too; NULL: none */
+	/* another option that replaces this one when given on the command line; NULL: no other */
+	const char *unless;
 } Given;
 typedef VEC(Given) GivenList;
 typedef struct {
@@ -20,9 +21,9 @@ typedef struct {
 	Arena *arena;
 	Diag *diag;
 	const char *origin;
-	const char *refused; /* section that was reported */
+	const char *refused; /* unknown section reported last */
 	GivenList given;
-	int n_config; /* of these come from config files */
+	int n_config; /* number of options from config files, which stand first */
 	bool ok;
 } Reader;
 
@@ -35,7 +36,7 @@ malformed(const OptionUse *u, const char *what)
 	return false;
 }
 
-/* The choices of a row, a|b|c; those of a table stand before the row's own. */
+/* The choices of a row, a|b|c; choices from a table stand before the row's own choices. */
 static char *
 value_text(Arena *arena, const OptionRow *row)
 {
@@ -120,7 +121,7 @@ set_double(const OptionUse *u, void *at)
 	return true;
 }
 
-/* Also the flags of a config file, where `name = true` is another way to say on. */
+/* Also sets the flags of a config file, which may say `name = true`. */
 static bool
 set_switch(const OptionUse *u, void *at)
 {
@@ -218,7 +219,7 @@ usage_error(Reader *r, const char *word, const char *what)
 	r->ok = false;
 }
 
-/* Lines behind [gradc] and [executable] are for one of them, those before any section for whoever reads. */
+/* Lines in the section [gradc] or [executable] are for that program; lines before any section are for both. */
 static bool
 is_for_another(Reader *r, const char *section)
 {
@@ -266,7 +267,7 @@ is_on_line(const void *line, const char *name)
 	return false;
 }
 
-/* DeepSpeed's file: what is the other program's stays there. */
+/* Reads DeepSpeed's file. Keys of the other program are ignored. */
 static void
 config_json(Reader *r, const char *path, const char *text, size_t n, const GivenList *line)
 {
@@ -291,7 +292,8 @@ config_json(Reader *r, const char *path, const char *text, size_t n, const Given
 static void
 config_ini(Reader *r, const char *path, const char *text, size_t n)
 {
-	const char *end = memchr(text, '\0', n); /* behind which the rest would be passed over */
+	const char *end = memchr(text, '\0',
+	                         n); /* the INI parser would ignore the text behind a NUL */
 	int line_of_end = 1;
 
 	for (const char *at = text; end && at < end; at++)
@@ -366,7 +368,7 @@ row_of_letter(const OptionTable *table, int letter)
 	return i;
 }
 
-/* What getopt did not take: `word` as the user wrote it. */
+/* Reports a word that getopt refused; `word` as the user wrote it. */
 static void
 refuse_word(Reader *r, int code, const char *word)
 {
@@ -379,7 +381,7 @@ refuse_word(Reader *r, int code, const char *word)
 	                        : "no such option, or not the whole of one name");
 }
 
-/* Config files are read when the line is known, and stand before it. */
+/* Config files are read after the command line, but their options stand before the line's options. */
 static void
 read_line(Reader *r, int argc, char **argv, StringList *operands)
 {
@@ -411,8 +413,8 @@ read_line(Reader *r, int argc, char **argv, StringList *operands)
 		vec_push(r->arena, operands, argv[optind]);
 }
 
-/* Of an option that may stand several times, NAME=... of the line takes the place of the file's; and so does what the file's
- * one depends on. */
+/* Does the command line replace option i? Either option i comes from a file and the line has the option `unless`, or the line
+ * has the same repeatable option with the same NAME=. */
 static bool
 is_overruled(const Reader *r, int i)
 {
@@ -438,7 +440,7 @@ takes_several(const OptionRow *row)
 	       row->takes == TAKES_CONFIG || (row->takes == TAKES_CALL && row->repeats);
 }
 
-/* The word as it was given. */
+/* The option as the user gave it. */
 static const char *
 given_text(Arena *arena, const Given *g)
 {
@@ -446,7 +448,7 @@ given_text(Arena *arena, const Given *g)
 	                             : arena_printf(arena, "--%s", g->row->name);
 }
 
-/* Of NAME=VALUE; a name may have an `=` itself, so that the values must differ in nothing but what is behind the last. */
+/* Compares the NAMEs of two NAME=VALUE. NAME may contain an `=`, so NAME ends at the last `=`. */
 static bool
 has_same_name(const Given *a, const Given *b)
 {
@@ -456,7 +458,7 @@ has_same_name(const Given *a, const Given *b)
 	       strncmp(a->value, b->value, (size_t)(x - a->value)) == 0;
 }
 
-/* One value, and another one behind it in the same place, the line or a file. */
+/* Is option i, which takes one value, given again with another value in the same place (the command line, or one file)? */
 static bool
 is_contradicted(Reader *r, int i)
 {
@@ -478,7 +480,7 @@ is_contradicted(Reader *r, int i)
 	return false;
 }
 
-/* "compile, grad": the subcommands of the bits. */
+/* The names of the subcommands in a set of bits: "compile, grad". */
 static const char *
 command_list(Arena *arena, const OptionTable *table, unsigned commands)
 {
@@ -506,7 +508,7 @@ refuse_command(Reader *r, const Given *g)
 	return false;
 }
 
-/* A later value takes its place. */
+/* Does a later value replace option i? */
 static bool
 is_replaced(const Reader *r, int i)
 {
