@@ -1,5 +1,5 @@
-/* Every string, enum, index, size and overlap of the records. Readers of the tables may trust them afterwards. An
- * error names the record and the value. */
+/* Checks every string, enum, index, size and overlap of the records, so that readers may trust the tables afterwards. An error
+ * names the record and the value. */
 #include "format/checks.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ check_pool(const Format *f)
 	return NULL;
 }
 
-/* Shape within the dims table, nothing negative, and its bytes without overflow. */
+/* Checks that a shape lies within the dims table, has no negative dimension, and that its bytes do not overflow. */
 Status
 format_check_shape(const Format *f, const char *what, int index, const uint32_t shape[3],
                    int64_t *bytes)
@@ -47,7 +47,7 @@ format_check_shape(const Format *f, const char *what, int index, const uint32_t 
 	return NULL;
 }
 
-/* Of a state that may not have been checked yet; -1: it has no shape. */
+/* The number of elements of a state that may not have been checked yet; -1: its shape is invalid. */
 static int64_t
 state_elements(const Format *f, int i)
 {
@@ -61,7 +61,7 @@ state_elements(const Format *f, int i)
 	return n;
 }
 
-/* Other states are read and written whole, by each rank. */
+/* Kinds of states that may be divided among ranks. Every rank reads and writes all other states whole. */
 static const bool has_parts[N_SAVE_KINDS] = {
 	[SAVE_PARAMETER] = true, [SAVE_MOMENT] = true,  [SAVE_GRADIENT] = true,
 	[SAVE_UNIT] = true,      [SAVE_WORKING] = true, [SAVE_AVERAGE] = true};
@@ -131,7 +131,7 @@ by_offset(const void *a, const void *b)
 	return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* States outside of units may not overlap: members of a unit lie in it by design. */
+/* States outside units may not overlap. The members of a unit lie inside it by design. */
 static Status
 check_state_overlap(const Format *f)
 {
@@ -181,7 +181,7 @@ check_slot(const Format *f, int i)
 	return check_shard_slot(f, i);
 }
 
-/* It is of a state that is divided then, and all of that. */
+/* A slot in a region for parts must belong to a state that its mode divides, and cover the whole state. */
 static Status
 check_shard_slot(const Format *f, int i)
 {
@@ -208,7 +208,7 @@ check_kernel_name(const Format *f, int i)
 {
 	RETURN_IF_ERROR(format_check_string(f, f->kernels[i].name, "kernel", i));
 	for (const char *c = format_text(f, f->kernels[i].name); *c;
-	     c++) /* a symbol: printed as it is */
+	     c++) /* the name is a symbol and is printed without quotes */
 		if (*c != '_' && !(*c >= '0' && *c <= '9') &&
 		    !((*c | 32) >= 'a' && (*c | 32) <= 'z'))
 			return FAULT("kernel %d: byte %02x in its name", i, (unsigned char)*c);
@@ -227,7 +227,7 @@ check_kernel_argument(const Format *f, int i)
 	return NULL;
 }
 
-/* A library touches what the kernel's arguments have, no more. */
+/* A library call must stay inside the kernel's arguments. */
 static Status
 check_library_arguments(const Format *f, int i)
 {
@@ -258,7 +258,7 @@ check_library_arguments(const Format *f, int i)
 
 enum { MAX_TEAM_MEMBERS = 1024 };
 
-/* Each iteration touches its own share of every argument. */
+/* Does each iteration touch an equal share of every argument? */
 static bool
 is_cut(const Format *f, const KernelRecord *k)
 {
@@ -270,7 +270,8 @@ is_cut(const Format *f, const KernelRecord *k)
 	return true;
 }
 
-/* A product's kernel has one that makes something for it, and may itself be made for its reader. */
+/* Does the chain of `serves` end? The longest valid chain has two links: a kernel packs an operand for a product's kernel, which
+ * serves its reader. */
 static bool
 serves_ends(const Format *f, const KernelRecord *k)
 {
@@ -329,7 +330,7 @@ check_library(const Format *f, int i)
 	return status;
 }
 
-/* A library that reads other words may do anything: words that were changed never reach one. */
+/* Refuses changed plans: a library that reads a changed plan may do anything. */
 static Status
 check_plan(const Format *f, int i)
 {
@@ -346,7 +347,8 @@ check_plan(const Format *f, int i)
 		             (long long)p->scratch,
 		             (long long)f->library[p->library].scratch_limit);
 	if (p->facts != plan_facts(&f->library[p->library], p, f->strings))
-		return FAULT("plan %d: it is not what was made for library call %u", i, p->library);
+		return FAULT("plan %d: changed since it was made for library call %u", i,
+		             p->library);
 	return NULL;
 }
 
@@ -486,7 +488,8 @@ check_codes(const Format *f, int i)
 	if (e->scale == NO_SCALE)
 		return e->zero == -1 ? NULL : FAULT("export %d: zero points without scales", i);
 	if (e->kind == EXPORT_SCALES)
-		return FAULT("export %d: scales that are those of state %u", i, e->scale);
+		return FAULT("export %d: computed scales, but also a state with scales, %u", i,
+		             e->scale);
 	if (e->scale >= (uint32_t)f->n[SECTION_STATES] ||
 	    !dtype_is_float((DType)f->states[e->scale].dtype) ||
 	    format_elements(f, f->states[e->scale].first_dim, f->states[e->scale].rank) != groups)
@@ -575,7 +578,7 @@ static const struct {
 	{SECTION_KEPT_ADAPTERS, format_check_kept_adapter},
 };
 
-/* Whatever the mode: each is checked for its own, so there is one of each key. */
+/* Checks that modes are valid and that no two programs have the same key. check_worlds then checks each program in its mode. */
 static Status
 check_keys_of_programs(const FormatIndex *x)
 {
@@ -586,13 +589,13 @@ check_keys_of_programs(const FormatIndex *x)
 		if (f->programs[i].mode >= N_MODES)
 			return FAULT("program %d: mode %u", i, f->programs[i].mode);
 	if (format_index_twin(x, &twin))
-		return FAULT("program %d: another before it has the same role, binding, "
+		return FAULT("program %d: an earlier program has the same role, binding, "
 		             "stage, mode and target",
 		             twin);
 	return NULL;
 }
 
-/* Each is a program's: they lie one behind the other. */
+/* Checks that every instruction belongs to one program: the programs' instructions follow each other without gaps. */
 static Status
 check_instructions_of_programs(const Format *f)
 {
@@ -601,8 +604,8 @@ check_instructions_of_programs(const Format *f)
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
 		if (f->programs[i].first_instruction != end)
 			return FAULT(
-				"program %d: first instruction %u, the one before ends at %llu", i,
-				f->programs[i].first_instruction, (unsigned long long)end);
+				"program %d: first instruction %u, the previous program ends at %llu",
+				i, f->programs[i].first_instruction, (unsigned long long)end);
 		end += f->programs[i].n_instructions;
 	}
 	if (end != (uint64_t)f->n[SECTION_INSTRUCTIONS])
@@ -611,7 +614,7 @@ check_instructions_of_programs(const Format *f)
 	return NULL;
 }
 
-/* In each mode what ranks have whole lies before what they have parts of; a member of a unit is divided as that is. */
+/* In each mode, undivided states lie before divided states. A member of a unit is divided like its unit. */
 static Status
 check_order_of_states(const Format *f)
 {
@@ -638,7 +641,8 @@ check_order_of_states(const Format *f)
 	return NULL;
 }
 
-/* Every instruction runs, and what is shared has parts, however ranks share. */
+/* Checks all programs in a run of three ranks for each mode, with all conditions true. So every instruction is checked, and every
+ * shared slot has parts. */
 static Status
 check_worlds(const FormatIndex *x)
 {

@@ -1,4 +1,4 @@
-/* Records of adapters, of the weights of 4 bits beside them, and of those that go along. */
+/* Checks the records of adapters, of 4-bit weights, and of kept adapters, which the executable carries along. */
 #include "format/checks.h"
 
 #include <math.h>
@@ -61,7 +61,7 @@ format_check_adapter(const FormatIndex *x, int i)
 		return FAULT("adapter %d: axis %u of rank %u, parts of rank %u and %u", i, r->axis,
 		             w.rank, a->rank, b->rank);
 	if (r->pissa && (a->init != FROM_DATA || b->init != FROM_DATA))
-		return FAULT("adapter %d: what its parts began as is not there", i);
+		return FAULT("adapter %d: the initial values of its parts are missing", i);
 	const int64_t *dims = f->dims + w.first_dim, *a_dims = f->dims + a->first_dim,
 		      *b_dims = f->dims + b->first_dim;
 	bool fits = b_dims[0] == dims[r->axis] && b_dims[1] == a_dims[r->axis] && b_dims[1] > 0;
@@ -72,7 +72,8 @@ format_check_adapter(const FormatIndex *x, int i)
 	const StateRecord *sizes = r->magnitude ? float_state(f, r->magnitude - 1) : NULL;
 	if (r->magnitude &&
 	    (!sizes || sizes->rank != 1 || f->dims[sizes->first_dim] != dims[r->axis]))
-		return FAULT("adapter %d: no size of each output in state %u", i, r->magnitude - 1);
+		return FAULT("adapter %d: state %u is not one magnitude per output", i,
+		             r->magnitude - 1);
 	RETURN_IF_ERROR(format_check_string(f, r->product, "adapter", i));
 	return format_check_string(f, r->table, "adapter", i);
 }
@@ -93,12 +94,12 @@ format_check_kept_adapter(const Format *f, int i)
 	return NULL;
 }
 
-/* A state is a part of one adapter, or the weight of one. */
+/* Each state may be a part or the weight of one adapter only. */
 Status
 format_check_adapters_apart(const Format *f)
 {
 	int *owner = memory_zeroed((size_t)f->n[SECTION_STATES] + 1,
-	                           sizeof(*owner)); /* adapter + 1 */
+	                           sizeof(*owner)); /* adapter + 1, by state */
 	Status status = NULL;
 
 	for (int i = 0; i < f->n[SECTION_ADAPTERS] && !status; i++) {

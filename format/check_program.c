@@ -1,5 +1,4 @@
-/* One program: its instructions with their arguments inside the regions, loops that close,
- * events and streams that exist, ports. */
+/* Checks one program: instructions' arguments lie inside their regions, loops close, events and streams exist, ports are valid. */
 #include "format/checks.h"
 
 typedef struct {
@@ -10,9 +9,9 @@ typedef struct {
 	int depth;
 	int64_t counts[MAX_LOOPS];
 	bool is_branch[MAX_LOOPS];
-	int64_t limits[N_SPACES]; /* bytes of each region */
+	int64_t limits[N_SPACES]; /* size of each region */
 } Walk;
-/* Iterations of a launch. */
+/* The iterations of a launch. */
 typedef struct {
 	int64_t begin, end;
 } LaunchRange;
@@ -25,7 +24,7 @@ set_limits(Walk *w, const int64_t limits[N_SPACES])
 		                                                           : w->program->bytes[s];
 }
 
-/* In a loop that has no iteration. */
+/* Are we inside a loop without iterations? */
 static bool
 never_runs(const Walk *w)
 {
@@ -35,7 +34,8 @@ never_runs(const Walk *w)
 	return false;
 }
 
-/* A slot, moved `stride` bytes an iteration in either direction, stays inside its region. What is shared moves by itself. */
+/* A slot that moves by `stride` bytes per iteration, in either direction, must stay inside its region. Shared slots need no
+ * stride: format_place moves them. */
 static Status
 check_reach(const Walk *w, const Argument *a, int at)
 {
@@ -63,7 +63,7 @@ check_reach(const Walk *w, const Argument *a, int at)
 	return NULL;
 }
 
-/* Of an argument whose place check_reach has found. */
+/* The bytes of an argument whose place check_reach has checked. */
 static int64_t
 bytes_of(const Walk *w, const Argument *a)
 {
@@ -72,8 +72,8 @@ bytes_of(const Walk *w, const Argument *a)
 	return format_place(&w->f->slots[a->slot], w->facts, 0, &place) ? place.bytes : 0;
 }
 
-/* Has every run that executes the instruction the region of argument i? A collective's copies, its last two arguments, are
- * touched only where the communicator cannot read the device's memory. */
+/* Does every run that executes the instruction have the region of argument i? A collective touches its last two arguments, the
+ * copies, only if the communicator cannot read the device's memory. */
 static bool
 has_region(const Walk *w, const Instruction *n, uint32_t i)
 {
@@ -104,7 +104,8 @@ check_arguments(const Walk *w, const Instruction *n, int at)
 			             "every run of it has",
 			             w->index, at, a->slot,
 			             space_table[f->slots[a->slot].space].name);
-		if (only_applies(f->slots[a->slot].only, w->facts)) /* else nobody touches it */
+		if (only_applies(f->slots[a->slot].only,
+		                 w->facts)) /* else no instruction touches the slot */
 			RETURN_IF_ERROR(check_reach(w, a, at));
 	}
 	return NULL;
@@ -129,7 +130,7 @@ check_loop(Walk *w, const Instruction *n, int at)
 	return NULL;
 }
 
-/* Its argument is a number that the host reads. */
+/* The argument of a BRANCH or LEAVE must be a bool that the host can read. */
 static Status
 check_flag(const Walk *w, const Instruction *n, int at)
 {
@@ -178,7 +179,8 @@ check_end(Walk *w, const Instruction *n, int at)
 	return NULL;
 }
 
-/* Of an argument that is a part: the launch's iterations are those that take it, by each such argument the same. */
+/* For an argument that is a part: finds the iterations of the part. All such arguments of a launch must give the same
+ * iterations. */
 static Status
 check_part(const Walk *w, const KernelArgument *a, const SlotPlace *place, LaunchRange *range)
 {
@@ -198,7 +200,7 @@ check_part(const Walk *w, const KernelArgument *a, const SlotPlace *place, Launc
 	return NULL;
 }
 
-/* A launch of some iterations. What is whole is written by all of them, so by none. */
+/* Checks a launch of some of the iterations. It must not write whole arguments: that would need all iterations. */
 static Status
 check_parts(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
 {
@@ -233,7 +235,7 @@ has_parts(const Walk *w, const Instruction *n)
 	return false;
 }
 
-/* The kernel's own arguments, each of its type in a slot that has all the bytes that it may touch. */
+/* Checks that the launch's arguments have the kernel's types and all bytes that the kernel may touch. */
 static Status
 check_launch(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
 {
@@ -255,7 +257,9 @@ check_launch(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
 		const Slot *s = &f->slots[f->arguments[n->args + i].slot];
 		int64_t need = k->elements ? a->bytes / k->iterations * end : a->bytes;
 		int64_t bytes = bytes_of(w, &f->arguments[n->args + i]);
-		need = parts && s->share != SLOT_WHOLE ? 0 : need; /* check_parts has seen it */
+		need = parts && s->share != SLOT_WHOLE
+		               ? 0
+		               : need; /* check_parts has checked its bytes */
 		if (s->dtype != a->dtype || bytes < need)
 			return FAULT("program %d, instruction %d: argument %u is %lld bytes of "
 			             "%s, kernel %u has %lld of %s",
@@ -297,7 +301,7 @@ check_event(Walk *w, const Instruction *n, int at)
 	return NULL;
 }
 
-/* What it writes to, or reads from. */
+/* The bytes that a collective writes to its argument `to`, or reads from its argument `from`. */
 static int64_t
 collective_bytes(const Walk *w, const CollectiveRecord *c, bool to)
 {
@@ -355,7 +359,7 @@ check_copy(Walk *w, const Instruction *n, int at)
 }
 
 static const struct {
-	int n_args; /* -1: any */
+	int n_args; /* number of arguments; -1: any */
 	Status (*check)(Walk *w, const Instruction *n, int at);
 } kinds[N_INSTRUCTIONS] = {
 	[RUN_KERNEL] = {-1, check_run},
@@ -392,7 +396,7 @@ check_instruction(Walk *w, int at)
 	return kinds[n->kind].check ? kinds[n->kind].check(w, n, at) : NULL;
 }
 
-/* A port's slot lies inside the region; whatever is fed lies in io; rows are the binding's. */
+/* A port's slot must lie inside its region, inputs in io. Its number of samples must be the binding's. */
 static Status
 check_program_port(const Walk *w, uint32_t index, bool input)
 {
@@ -440,7 +444,7 @@ check_ports(const Walk *w)
 	return NULL;
 }
 
-/* The block of scalars lies where the host can fill it, or its twin is copied from. */
+/* The scalar block must lie in io or step, which the host fills directly or through their twins. */
 static Status
 check_scalars(const Walk *w)
 {

@@ -1,21 +1,21 @@
-/* Records may name the same string, arguments or ports; the compiler lets a few do so. Without a limit a short file would be
- * long to check and to print: a million kernels with all arguments there are, a million names of a megabyte. So there is a limit: the strings, arguments
- * and ports of all records, each counted once for every record that names it, may be at most a few times the file's own. */
+/* Limits how often records share strings, arguments or ports. The compiler shares a few. Without a limit a short file could take
+ * very long to check and to print: a million kernels that each have all arguments, or a million records with one name of a
+ * megabyte. So the total over all records may be at most a few times what the file itself holds. */
 #include "format/checks.h"
 
 #include <string.h>
 
 enum {
-	NAMED_RECORDS = 64,   /* times the records that are named and those that name them */
-	NAMED_TEXT = 64,      /* times the bytes of the tables */
-	GROUPS_OF_PLANS = 256 /* one for each kind of GPU */
+	NAMED_RECORDS = 64,   /* limit as a multiple of the naming and the named records together */
+	NAMED_TEXT = 64,      /* limit as a multiple of the bytes of the tables */
+	GROUPS_OF_PLANS = 256 /* limit of groups of plans, one group for each kind of GPU */
 };
 
 static const struct {
 	Section section;
-	size_t size; /* of a record */
+	size_t size; /* size of a record */
 	int n;
-	size_t at[4]; /* of its strings */
+	size_t at[4]; /* offsets of a record's strings */
 } texts[] = {
 	{SECTION_INFO,
          sizeof(InfoRecord),
@@ -48,7 +48,7 @@ records_of(const Format *f, Section s)
 	return (const char *)f->header + f->header->sections[s].offset;
 }
 
-/* Adds the lengths of a record's strings; those outside the pool are told of by the record's own check. */
+/* Adds the lengths of a record's strings. The check of the record itself reports strings outside the pool. */
 static Status
 add_texts(const Format *f, int row, const char *record, uint64_t *total)
 {

@@ -1,4 +1,4 @@
-/* Parts of a collective. 10 elements among 4 ranks in blocks of 2: rooms of 4, parts of 4, 4, 2 and 0. */
+/* Parts of a collective. Example: 10 elements among 4 ranks in blocks of 2 give rooms of 4, and parts of 4, 4, 2 and 0. */
 #include "format/format.h"
 
 int64_t

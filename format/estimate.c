@@ -1,8 +1,8 @@
-/* How long kernels take, roughly: what decides whether a second thread pays. */
+/* A rough estimate of a kernel's time, to decide whether a second thread pays. */
 #include "format/format.h"
 
-/* A core does four operations and moves ten bytes in a nanosecond. Where there are many operations for each byte it is a
- * product, whose numbers stay in registers. */
+/* In a nanosecond a core does four operations and moves ten bytes. A kernel with many operations per byte is a matrix product: its
+ * operands stay in registers, and the core does 64 operations. */
 double
 kernel_estimate(const KernelRecord *k)
 {
@@ -11,7 +11,7 @@ kernel_estimate(const KernelRecord *k)
 	return flops > 8 * bytes ? flops / 64 : flops / 4 + bytes / 10;
 }
 
-/* Of one process alone: what ranks do besides is no reason for another thread. */
+/* Estimates a run of one process: the additional work of several ranks is no reason for another thread. */
 double
 program_estimate(const Format *f, const ProgramRecord *p)
 {

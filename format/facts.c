@@ -1,4 +1,4 @@
-/* What ties the code of a kernel to its record, and a plan to its call. */
+/* Hashes that tie the code of a kernel to its record, and a plan to its call. */
 #include "format/format.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* The tables inside a training executable: what the compiler decided, as data. One flat blob:
- * a header, sections of fixed-size records, and a pool of strings. The writer is used by codegen,
- * the validating reader by the runtime and by `gradc dump EXE`. Little endian, no pointers. */
+/* The tables inside a training executable: the compiler's decisions as data. They are one flat blob: a header, sections of
+ * fixed-size records, and a pool of strings; little endian, no pointers. codegen uses the writer; the runtime and
+ * `gradc dump EXE` use the validating reader. */
 #ifndef GRADC_FORMAT_H
 #define GRADC_FORMAT_H
 
@@ -10,8 +10,8 @@
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
 #define FORMAT_VERSION 21
 #define GRADC_ABI 14
-#define GRADC_ABI_NAME "gradc_abi_14" /* a symbol of the runtime; a mismatch fails at link */
-/* The hint about a model in training form, which gradc and its executables print. */
+#define GRADC_ABI_NAME "gradc_abi_14" /* a symbol of the runtime; a mismatch fails at link time */
+/* A hint about models in training form, printed by gradc and its executables. */
 #define TRAINING_FORM_HINT                                                                                \
 	"batch norms take the statistics of their batch and dropout is active: what evaluation computes " \
 	"is the inference form"
@@ -19,72 +19,76 @@
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
 
-/* What a program is for. */
+/* The purpose of a program. */
 typedef enum {
-	ROLE_FORWARD, /* inputs -> graph outputs; what `run` and --once call */
-	ROLE_EVAL, /* inputs, labels, weights -> adds to @loss.sum, @loss.count, @metric.correct */
-	ROLE_ACCUMULATE, /* one micro-batch: adds to gradients and the loss states */
-	ROLE_UPDATE,     /* optimizer step */
-	ROLE_ESTIMATE,   /* as accumulate, with targets that are drawn from the model */
-	ROLE_REFRESH,    /* what the optimizer makes of the gradients of an estimate */
+	ROLE_FORWARD, /* computes graph outputs from inputs, for `run` and --once */
+	ROLE_EVAL, /* adds to @loss.sum, @loss.count, @metric.correct, from inputs, labels, weights */
+	ROLE_ACCUMULATE, /* runs one micro-batch: adds to gradients and loss states */
+	ROLE_UPDATE,     /* runs the optimizer step */
+	ROLE_ESTIMATE,   /* as accumulate, with targets sampled from the model's own predictions */
+	ROLE_REFRESH,    /* updates optimizer states from the gradients of an estimate */
 	N_ROLES,
 } Role;
 extern const char *const role_names[];
 enum {
 	MODE_REPLICATED,
-	FIRST_SHARDED, /* in which ranks have parts of what the optimizer keeps */
+	FIRST_SHARDED, /* first mode that divides optimizer states among ranks */
 	N_MODES = 4
 }; /* data-parallel modes, in the IR's order: ddp, zero1, zero2, zero3 */
 extern const char *const mode_names[];
-/* What of a rank's parts lies in the host's memory. */
+/* Kinds of data that may be offloaded to the host's memory. */
 typedef enum {
-	OFFLOAD_OPTIMIZER,   /* what the optimizer keeps and reads: moments, masters, gradients */
-	OFFLOAD_PARAMS,      /* weights, of ZeRO-3 */
-	OFFLOAD_ACTIVATIONS, /* and in any mode, what the forward pass makes for the backward pass */
+	OFFLOAD_OPTIMIZER,   /* this rank's parts of moments, master weights, gradients */
+	OFFLOAD_PARAMS,      /* this rank's parts of weights, in ZeRO-3 */
+	OFFLOAD_ACTIVATIONS, /* values of the forward pass for the backward pass, in any mode */
 	N_OFFLOADS,
 } Offload;
 extern const char *const offload_names[];
 
-/* An entry of the program table is told by all of these. */
+/* The key of an entry in the program table. */
 typedef struct {
 	Role role;
-	int binding; /* of the open dimensions */
-	int stage;   /* of the pipeline */
-	int mode;    /* how ranks share states */
-	int target;  /* who runs it */
+	int binding; /* binding of the open dimensions */
+	int stage;   /* stage of the pipeline */
+	int mode;    /* data-parallel mode */
+	int target;  /* target that runs the program */
 } ProgramKey;
 enum { MAX_TARGETS = 32, EVERY_TARGET = -1 };
 
-/* Of some regions there are two, used by turns: while the device computes on one, the host fills the other. */
+/* Some regions exist twice and are used in turns: the host fills one while the device computes on the other. */
 typedef enum {
 	TURN_NONE,
 	TURN_MICRO, /* changes with each micro-batch */
-	TURN_STEP,  /* with each step */
+	TURN_STEP,  /* changes with each step */
 	N_TURNS,
 } Turn;
-/* In which runs an instruction or a region has a meaning: bits, all of which must hold. Found once, at start. */
+/* Conditions on a run, as bits. An instruction or a region is used only in runs for which all of its bits hold. The runtime
+ * determines the bits once, at start. */
 typedef enum {
 	ONLY_ALWAYS = 0,
 	ONLY_APART = 1,     /* the device's memory is not the host's */
-	ONLY_RANKS = 2,     /* there are several */
-	ONLY_STAGED = 4,    /* several ranks whose communicator cannot read the device's memory */
-	ONLY_ORDERED = 8,   /* several ranks; the schedule adds up, in their order */
-	ONLY_FAST = 16,     /* several ranks; their communicator adds up */
-	ONLY_REPLICAS = 32, /* several groups of ranks have all parts of the states each */
-	ONLY_PEERS = 64,    /* other ranks have parts, too */
-	ONLY_ALONE = 128,   /* one rank has all parts */
-	ONLY_DIRECT = 256,  /* several ranks whose communicator reads the device's memory; or one */
+	ONLY_RANKS = 2,     /* there are several ranks */
+	ONLY_STAGED = 4,    /* several ranks; their communicator cannot read the device's memory */
+	ONLY_ORDERED = 8,   /* several ranks; the schedule computes sums itself, in rank order */
+	ONLY_FAST = 16,     /* several ranks; their communicator computes sums */
+	ONLY_REPLICAS = 32, /* several groups of ranks; each group holds all parts of the states */
+	ONLY_PEERS = 64,    /* other ranks hold parts of the states, too */
+	ONLY_ALONE = 128,   /* one rank holds all parts of the states */
+	ONLY_DIRECT =
+		256, /* one rank, or several ranks whose communicator reads the device's memory */
 	N_ONLY = 512,
 } RunOnly;
-extern const char *const only_names[]; /* of the bits */
-/* What decides that, and how what is shared is divided. */
+extern const char *const only_names[]; /* names of the bits */
+/* Facts about a run: its conditions, and how its ranks divide shared states. */
 typedef struct {
-	uint32_t holds; /* RunOnly */
+	uint32_t holds; /* RunOnly bits that hold */
 	int ranks, rank;
-	int shard_ranks, shard_rank; /* of those that have all parts together; 0: all ranks do */
-	int mode; /* how ranks share states; but for MODE_REPLICATED a run of one rank has ONLY_RANKS, too */
-	const int64_t *
-		shard_at; /* by state: where this rank's part lies in state_space; NULL: nothing is divided */
+	/* Size of this rank's group, whose ranks together hold all parts, and the rank in it; 0: the group is all ranks. */
+	int shard_ranks, shard_rank;
+	/* Data-parallel mode. In modes other than MODE_REPLICATED a run of one rank has ONLY_RANKS, too. */
+	int mode;
+	/* Offset of this rank's part in state_space, by state; NULL: no state is divided. */
+	const int64_t *shard_at;
 } RunFacts;
 static inline bool
 only_applies(uint32_t only, const RunFacts *facts)
@@ -93,30 +97,30 @@ only_applies(uint32_t only, const RunFacts *facts)
 }
 extern const RunFacts run_alone; /* one process, on the host's processors */
 
-/* Regions of memory. The twins of io and step are the host's side of them; where the device's memory is the host's,
- * they are io and step themselves. */
+/* Regions of memory. The regions io and step have twins in the host's memory. If device and host share their memory, the twins
+ * are io and step themselves. */
 typedef enum {
-	SPACE_STATE,     /* what outlives programs, at offsets fixed by name */
-	SPACE_WORKSPACE, /* the values of a run, by liveness */
-	SPACE_IO,        /* of a micro-batch: scalars, inputs, outputs */
-	SPACE_STEP,      /* of an update: scalars, results */
-	SPACE_IO_HOST,
-	SPACE_STEP_HOST,
-	SPACE_PINNED,    /* what travels, for communicators that cannot read the device's memory */
-	SPACE_GATHERED,  /* what other ranks have sent */
-	SPACE_SHARD,     /* this rank's rooms of what ranks share */
-	SPACE_OFFLOAD,   /* and of that what lies in the host's memory: StateRecord.offloaded */
-	SPACE_OPTIMIZER, /* and of that what only programs of the host touch */
-	SPACE_HOST,      /* what lies in the host's memory and not in the device's */
+	SPACE_STATE,     /* states that outlive programs, at offsets fixed by name */
+	SPACE_WORKSPACE, /* values of one run of a program, placed by liveness */
+	SPACE_IO,        /* scalars, inputs and outputs of a micro-batch */
+	SPACE_STEP,      /* scalars and results of an update */
+	SPACE_IO_HOST,   /* host's twin of io */
+	SPACE_STEP_HOST, /* host's twin of step */
+	SPACE_PINNED, /* sent and received data, for communicators that cannot read the device's memory */
+	SPACE_GATHERED, /* data received from other ranks */
+	SPACE_SHARD,    /* this rank's parts of divided states, in the device's memory */
+	SPACE_OFFLOAD, /* this rank's parts of offloaded states (StateRecord.offloaded), in the host's memory */
+	SPACE_OPTIMIZER, /* offloaded parts that only the host's programs touch */
+	SPACE_HOST,      /* values in the host's memory that the device's memory does not hold */
 	N_SPACES,
 } Space;
 typedef struct {
 	const char *name;
 	Turn turn;
-	RunOnly only; /* which runs have such a region */
-	bool on_host; /* in memory that the host reads and writes */
-	bool by_slots; /* as large as its slots need, for so many ranks; else planned for each program */
-	Space twin; /* the host's side of it, where the memory is apart; itself: it has none */
+	RunOnly only; /* runs that have such a region */
+	bool on_host; /* true: memory that the host reads and writes */
+	bool by_slots; /* true: the size follows from the slots and the number of ranks; false: planned for each program */
+	Space twin; /* host's twin; the region itself if it has no twin */
 } SpaceRow;
 extern const SpaceRow space_table[N_SPACES];
 
@@ -127,28 +131,28 @@ typedef enum {
 	COLLECTIVE,
 	RECORD,
 	WAIT,
-	LOOP,   /* `what` times what stands before its END */
-	BRANCH, /* what stands before its END, where its argument, a bool, is `what` */
-	LEAVE,  /* goes behind the END of the LOOP around where its argument, a bool, is false */
+	LOOP,   /* repeats the instructions before its END; `what` is the count */
+	BRANCH, /* runs the instructions before its END only if its argument, a bool, equals `what` */
+	LEAVE, /* jumps behind the END of the enclosing LOOP if its argument, a bool, is false */
 	END,
 	N_INSTRUCTIONS
 } InstructionKind;
 extern const char *const instruction_names[];
-/* Does an END close it? Such blocks are the levels that Argument.loop counts. */
+/* Does the instruction open a block that an END closes? Argument.loop counts such blocks. */
 static inline bool
 instruction_opens(InstructionKind kind)
 {
 	return kind == LOOP || kind == BRANCH;
 }
-/* The host waits for the number that decides. */
+/* Must the host wait for the instruction's argument? */
 static inline bool
 instruction_asks(InstructionKind kind)
 {
 	return kind == BRANCH || kind == LEAVE;
 }
 
-/* Instructions on one stream run in order; on two, only RECORD and WAIT order them. Data come in while results of
- * the step before go out: hence two streams of copies. */
+/* Instructions on one stream run in order. Only RECORD and WAIT order instructions on different streams. There are two streams
+ * for copies, so that data come in while results of the previous step go out. */
 typedef enum {
 	STREAM_COMPUTE,
 	STREAM_COPY_IN,
@@ -158,81 +162,83 @@ typedef enum {
 } Stream;
 extern const char *const stream_names[];
 
-/* Events that outlive a program's run; of each there is one for each turn. A program's own are numbered behind them. */
+/* Events that outlive a program's run. Each exists once per turn. The numbers of a program's own events follow. */
 typedef enum {
 	EVENT_IO_FILLED,   /* copy in: the micro-batch's scalars and inputs are on the device */
-	EVENT_IO_FREE,     /* compute: they have been read, and outputs are complete */
+	EVENT_IO_FREE,     /* compute: scalars and inputs have been read, outputs are complete */
 	EVENT_STEP_FILLED, /* copy in: the update's scalars are on the device */
 	EVENT_STEP_FREE,   /* compute: the update is done */
-	EVENT_REPORT,      /* copy out: its results are in the host's memory */
+	EVENT_REPORT,      /* copy out: the update's results are in the host's memory */
 	N_SHARED_EVENTS,
 } SharedEvent;
 typedef struct {
 	const char *name;
 	Turn turn;
-	Stream stream; /* that records it */
+	Stream stream; /* stream that records the event */
 } EventRow;
 extern const EventRow event_table[N_SHARED_EVENTS];
 
-/* DESIGN section 3: first stores gradients, later adds, last sees the whole step. */
+/* The micro-batches in which an instruction runs: all, the first (which stores gradients), the later ones (which add to
+ * gradients), the last (which sees the whole step's gradients). */
 typedef enum { RUN_ALWAYS, RUN_FIRST, RUN_LATER, RUN_LAST, N_WHEN } RunWhen;
 extern const char *const when_names[];
 enum { N_PHASES = 4 };
 extern const char *const phase_names[];
 
-/* What a schedule may ask of a device. */
+/* Limits on the stages, streams, events and loops of a schedule. */
 enum { MAX_STAGES = 1 << 20 };
 enum { MAX_STREAMS = 8, MAX_EVENTS = 1 << 16, MAX_LOOPS = 8, MAX_ITERATIONS = 1 << 20 };
 
-/* A kernel over parts [begin, end) of the product of its parallel loops. */
+/* Runs iterations [begin, end) of a kernel. All parallel loops together are numbered as one loop. */
 typedef void (*KernelFn)(void *const *buffers, const Scalar *scalars, int64_t begin, int64_t end);
-/* What the code of a kernel is, and what it was printed from: kernel_facts of its record. Tables that say something else of
- * the kernel are not those of this code. */
+/* The code of a kernel, and kernel_facts of the record from which the code was printed. Tables with other facts for this kernel
+ * do not belong to this code. */
 typedef struct {
-	KernelFn run; /* NULL: no program for the image's target launches it */
-	uint64_t facts;
+	KernelFn run;   /* NULL: no program for the image's target launches the kernel */
+	uint64_t facts; /* kernel_facts */
 } KernelCode;
-/* All kernels of the tables as one compiler run made them, for the machines that have those features. */
+/* An image holds the code of all kernels of the tables, from one compiler run, for machines with certain features. */
 typedef enum {
-	IMAGE_FUNCTIONS, /* data: KernelCode of this process, `size` of them, by the tables' numbers */
-	IMAGE_BYTES, /* data: `size` bytes for a device to load; for a GPU a bundle (bundle.c), 8-byte aligned */
+	IMAGE_FUNCTIONS, /* data: `size` KernelCodes of this process, by kernel number */
+	IMAGE_BYTES, /* data: `size` bytes for a device to load; for a GPU an 8-byte aligned bundle (bundle.c) */
 	N_IMAGE_KINDS,
 } ImageKind;
 typedef struct {
 	const char *name;     /* "native", "x86-64-v3"; NULL ends a list */
-	const char *features; /* what it must have, as words (base/cpu_feature_list.def) */
+	const char *features; /* required CPU features, as words of base/cpu_feature_list.def */
 	int64_t kind;         /* ImageKind */
 	const void *data;
 	int64_t size;
-	int64_t target; /* whose programs it runs: of the tables' targets */
+	int64_t target; /* number of the target whose programs launch the code */
 } CodeImage;
-/* What the compiler made of a model: gradc_model in an executable, gradc_model_NAME in a library. */
+/* A compiled model: gradc_model in an executable, gradc_model_NAME in a library. */
 typedef struct {
 	int64_t abi;      /* GRADC_ABI of the compiler */
 	const void *blob; /* the tables, 16-byte aligned */
 	int64_t bytes;
-	const CodeImage *images; /* the best that this CPU can run is used */
-	const char *file;        /* with the weights behind it; NULL: the one that holds the blob */
+	const CodeImage
+		*images;  /* images, of which the runtime uses the best that this CPU can run */
+	const char *file; /* file with the weights at its end; NULL: the file that holds the blob */
 } GradcModel;
 
-/* What ranks do together. n counts elements; of W members rank c has part c of them (collective.c). */
+/* Operations of several ranks. n counts elements; rank c of a group has part c of the n elements (collective.c). */
 typedef enum {
-	COMM_ALL_REDUCE,     /* everybody's n, reduced, to everybody */
-	COMM_ALL_GATHER,     /* everybody's own part, to everybody: n */
-	COMM_REDUCE_SCATTER, /* everybody's n, reduced, to each its part */
-	COMM_ALL_TO_ALL, /* part c of everybody's n to rank c, which has room for W whole parts */
-	COMM_BROADCAST,  /* n of one rank, to everybody */
-	COMM_SEND,       /* n to one rank */
-	COMM_RECV,
+	COMM_ALL_REDUCE, /* reduces the ranks' n elements and gives every rank the result */
+	COMM_ALL_GATHER, /* gives every rank all n elements, of which each rank had its own part */
+	COMM_REDUCE_SCATTER, /* reduces the ranks' n elements and gives each rank its part of the result */
+	COMM_ALL_TO_ALL, /* sends part c of every rank's n elements to rank c, which has room for one part per rank */
+	COMM_BROADCAST, /* sends n elements of one rank to every rank */
+	COMM_SEND,      /* sends n elements to one rank */
+	COMM_RECV,      /* receives n elements from one rank */
 	N_COLLECTIVES
 } CollectiveKind;
 extern const char *const collective_names[];
 typedef enum { COMM_SUM, COMM_MAX, N_COMM_REDUCTIONS } CommReduction;
 extern const char *const comm_reduction_names[];
-/* Which ranks: those that differ in their place along some axes of the mesh and agree in all others. */
+/* Groups of ranks. The ranks of a group differ in their place along some axes of the mesh and agree along all other axes. */
 typedef enum {
-	GROUP_WORLD, /* all */
-	GROUP_DATA,  /* other rows, the same model: shard times replicate */
+	GROUP_WORLD, /* all ranks */
+	GROUP_DATA, /* ranks with other samples and the same model; the product of shard and replicate */
 	GROUP_SHARD,
 	GROUP_REPLICATE,
 	GROUP_TENSOR,
@@ -246,30 +252,31 @@ typedef struct {
 	uint16_t kind;  /* InstructionKind */
 	uint8_t stream; /* Stream */
 	uint8_t when;   /* RunWhen */
-	uint32_t what;  /* kernel, collective, event, loop count */
-	uint32_t args;  /* first in the argument table */
+	uint32_t what; /* number of the kernel, collective or event; loop count; branch condition */
+	uint32_t args; /* index of the first argument in the argument table */
 	uint16_t n_args;
-	uint16_t phase; /* 0 none, 1 forward, 2 backward, 3 update */
-	StrRef origin; /* where it comes from: fused("/a", grad("/b")); of a shared kernel, this run's */
+	uint16_t phase; /* 0 no phase, 1 forward, 2 backward, 3 update */
+	StrRef origin; /* source nodes: fused("/a", grad("/b")); own nodes even if several launches share the kernel */
 	uint32_t only; /* RunOnly */
 } Instruction;
 
 typedef struct {
 	uint32_t slot;
-	uint32_t loop;  /* 0: none; else the level of the LOOP that advances it */
-	int64_t stride; /* bytes an iteration; below 0: towards the beginning */
+	uint32_t loop;  /* level of the LOOP that advances the argument; 0: no loop */
+	int64_t stride; /* bytes per iteration; negative: towards the beginning */
 } Argument;
 
-/* What of a slot's elements is meant. Ranks divide them as comm_part does, in whole blocks; a room holds the largest
- * part. The numbers of a slot are of the whole; how much memory it takes is known when the world is. */
+/* The share of a slot's elements that the slot refers to. Ranks divide the elements as comm_part does, in whole blocks. A room
+ * is memory for the largest part. A slot's offset and bytes are those of the whole; the memory of its share depends on the
+ * number of ranks. */
 typedef enum {
 	SLOT_WHOLE,
-	SLOT_PART,         /* this rank's, where it lies in the whole */
-	SLOT_ROOMS,        /* one room for each rank's version of this rank's part */
-	SLOT_FIRST_ROOM,   /* that of rank 0 */
-	SLOT_SECOND_ROOM,  /* that of rank 1 */
-	SLOT_LATER_ROOM,   /* that of rank 2 + the loop's counter */
-	SLOT_BEHIND_ROOMS, /* this rank's part, alone, behind the rooms of all ranks */
+	SLOT_PART,         /* this rank's part, at its place in the whole */
+	SLOT_ROOMS,        /* one room per rank, for every rank's version of this rank's part */
+	SLOT_FIRST_ROOM,   /* room of rank 0 */
+	SLOT_SECOND_ROOM,  /* room of rank 1 */
+	SLOT_LATER_ROOM,   /* room of rank 2 + the loop's counter */
+	SLOT_BEHIND_ROOMS, /* this rank's part by itself, behind the rooms of all ranks */
 	N_SLOT_SHARES,
 } SlotShare;
 extern const char *const share_names[];
@@ -277,46 +284,51 @@ extern const char *const share_names[];
 typedef struct {
 	uint32_t space; /* Space */
 	uint32_t dtype;
-	int64_t offset, bytes; /* in a state_space offset is 0: RunFacts.shard_at has the place */
-	/* Of a part that a kernel takes: bytes of the kernel's argument in front of the whole that this is a part of. The launch
-	 * runs the iterations that take the part. */
+	int64_t offset,
+		bytes; /* place in the region; in a state_space offset is 0 and RunFacts.shard_at has the place */
+	/* SLOT_PART: offset of the whole in the kernel's argument, in bytes. The launch runs only the iterations of the part. */
 	int64_t before;
-	StrRef name;    /* of the value or its ONNX origin */
+	StrRef name;    /* name of the value, or of its ONNX origin */
 	uint32_t share; /* SlotShare */
-	uint32_t block; /* elements that parts are multiples of; 0: of a whole */
-	uint32_t group; /* CommGroup: which ranks share it */
-	uint32_t state; /* in a state_space: 1 + the state whose part it is; else 0 */
-	uint32_t mode;  /* of its program */
-	uint32_t only;  /* RunOnly: which runs touch it */
+	/* number of elements of which parts are multiples; 0: the slot is a whole */
+	uint32_t block;
+	uint32_t group; /* CommGroup of the ranks that share the slot */
+	uint32_t state; /* state_space: 1 + the state that the slot is a part of; other spaces: 0 */
+	uint32_t mode;  /* mode of the slot's program */
+	uint32_t only;  /* RunOnly: runs that touch the slot */
 } Slot;
 
-/* What a kernel, or the library in its place, does with one of its arguments. */
+/* How a kernel, or the library in its place, accesses one argument. */
 enum { ACCESS_READ = 1, ACCESS_WRITE = 2 };
 typedef struct {
-	int64_t bytes; /* from its first on, and no others, it may touch */
+	int64_t bytes; /* number of bytes that the kernel may touch, from the argument's start */
 	uint32_t dtype;
-	uint32_t access; /* 0: none, another kernel has read it */
-	int64_t each; /* iteration i touches bytes [i * each, (i + 1) * each) alone; 0: it may touch more */
+	/* ACCESS_... bits of loops and library; 0: no access, because another kernel has read the argument */
+	uint32_t access;
+	int64_t each; /* bytes per iteration: iteration i touches [i * each, (i + 1) * each) only; 0: iterations may touch more */
 } KernelArgument;
 
 typedef struct {
-	StrRef name;      /* "k12", also its symbol */
-	uint32_t targets; /* bit t: programs for target t launch it, whose images have its code */
-	uint32_t first_argument; /* in the table of kernels' arguments */
-	uint32_t n_arguments;    /* a launch has as many */
-	int64_t iterations;      /* of the parallel loops, their product */
-	int64_t grain;           /* smallest useful part of it */
-	int64_t elements; /* that the iterations divide evenly; a launch runs as many as its last argument's part has. 0: all */
-	int64_t flops, bytes; /* of one run */
-	int64_t shared_bytes; /* of the arrays of one team */
-	uint32_t team;        /* members; 1: no team */
-	uint32_t library;     /* 1 + what a library can do instead; 0: nothing */
-	uint32_t
-		serves; /* 1 + the kernel that reads what this one makes: where a library runs that, this is left
-	                       * out; 0: none */
-	uint32_t reads_scalars; /* 1: its program has a block of them */
+	StrRef name; /* "k12", also the symbol's name */
+	/* targets whose programs launch the kernel and whose images have its code, as bits */
+	uint32_t targets;
+	uint32_t first_argument; /* index in the table of kernel arguments */
+	uint32_t n_arguments;    /* number of arguments of a launch */
+	int64_t iterations;      /* product of the parallel loops */
+	int64_t grain;           /* smallest useful number of iterations for a thread */
+	/* Number of elements that the iterations divide evenly. A launch runs only the iterations that its last argument's part has
+	 * elements for. 0: every launch runs all iterations. */
+	int64_t elements;
+	int64_t flops, bytes; /* operations and memory traffic of one run */
+	int64_t shared_bytes; /* bytes of one team's shared arrays */
+	uint32_t team;        /* number of members; 1: no team */
+	/* 1 + the library record that can replace the loops; 0: no library call */
+	uint32_t library;
+	/* 1 + the kernel that reads this kernel's result. If a library runs that reader, this kernel is skipped. 0: always runs. */
+	uint32_t serves;
+	uint32_t reads_scalars; /* 1: the kernel reads its program's scalar block */
 } KernelRecord;
-/* Threads of a block whose kernel has no team: each of them runs a part. */
+/* Threads of a GPU block for a kernel without a team: each thread runs its own part. */
 enum { LONE_THREADS = 128 };
 static inline uint32_t
 kernel_block_threads(const KernelRecord *k)
@@ -329,7 +341,8 @@ kernel_block_parts(const KernelRecord *k)
 	return k->team > 1 ? 1 : LONE_THREADS;
 }
 
-/* Shared memory of a GPU's block: up to so much is the kernel's own, more is asked for by the launch, and then all of it. */
+/* A kernel's own declaration covers up to this much shared memory of a GPU block. If the kernel needs more, the launch requests
+ * all of it. */
 enum { MOST_OWN_SHARED = 48 << 10 };
 static inline int64_t
 launch_shared_bytes(int64_t shared_bytes)
@@ -337,75 +350,77 @@ launch_shared_bytes(int64_t shared_bytes)
 	return shared_bytes > MOST_OWN_SHARED ? shared_bytes : 0;
 }
 
-/* What a library may do in place of a kernel's loops, on its arguments. */
+/* A library call that may replace a kernel's loops, on the kernel's arguments. */
 typedef struct {
 	LibraryCall call;
-	int64_t scratch_limit; /* bytes; where the library wants more, the loops run */
+	int64_t scratch_limit; /* bytes of scratch; if the library needs more, the loops run */
 } LibraryRecord;
 
-/* How a library runs a call on a GPU of that kind, found when the model was compiled. Another version of the library, another GPU: it
- * looks for a way itself, when training starts. */
+/* A plan: how a library runs a call on one kind of GPU, found when the model was compiled. With another GPU or another version
+ * of the library, the library makes its own plan when training starts. */
 typedef struct {
-	uint32_t library;                /* whose call: which record */
-	StrRef gpu;                      /* what it was made for: "NVIDIA H100 80GB HBM3" */
-	uint32_t capability, processors; /* of that GPU: 90 is compute capability 9.0 */
-	StrRef version;                  /* of the library: "cuDNN 9.28.1" */
-	StrRef text;     /* in the library's words, which mean something to it alone */
-	int64_t scratch; /* bytes */
-	uint64_t facts;  /* plan_facts: the library would believe other words */
+	uint32_t library; /* number of the library record */
+	StrRef gpu;       /* name of the GPU: "NVIDIA H100 80GB HBM3" */
+	uint32_t capability,
+		processors; /* the GPU's compute capability (90 is 9.0) and number of multiprocessors */
+	StrRef version;     /* the library's version: "cuDNN 9.28.1" */
+	StrRef text;        /* the plan in the library's own opaque format */
+	int64_t scratch; /* bytes of scratch */
+	/* plan_facts, a hash against changed plans, which the library would execute unchecked */
+	uint64_t facts;
 } PlanRecord;
 
-/* A collective. Arguments: to, from; they may be one slot. Then what stands in for each in the host's memory, where the
- * communicator cannot read the device's. */
+/* A collective. Its arguments are `to` and `from`, which may be one slot. For communicators that cannot read the device's
+ * memory two more arguments follow: copies of both in the host's memory. */
 typedef struct {
 	uint32_t kind;  /* CollectiveKind */
 	uint32_t group; /* CommGroup */
 	uint32_t dtype;
 	uint32_t reduction; /* CommReduction */
-	int64_t n;          /* elements of the whole */
-	uint32_t peer;  /* of broadcast, send, recv: the other rank, as the group counts; else 0 */
-	uint32_t block; /* elements that parts are multiples of */
-	uint32_t
-		of_part; /* 1: of n it takes this rank's part, among those that have all parts of a state */
+	int64_t n;          /* number of elements of the whole */
+	uint32_t peer;  /* broadcast, send, recv: the other rank's number in the group; else 0 */
+	uint32_t block; /* number of elements of which parts are multiples */
+	/* 1: the collective takes only this rank's part (by GROUP_SHARD) of the n elements */
+	uint32_t of_part;
 	uint32_t reserved;
 } CollectiveRecord;
-/* `what` of a LOOP: once for each rank but the first two; of those that have all parts of a state. */
+/* Values of a LOOP's `what`: one iteration per rank except the first two, for all ranks or for the ranks of GROUP_SHARD. */
 enum { LOOP_LATER_RANKS = -1, LOOP_LATER_SHARDS = -2 };
 
-/* Who runs programs: what their kernels were lowered for, "cpu-512". */
+/* A target: the kind of device for which kernels were lowered, "cpu-512". */
 typedef struct {
 	StrRef name;
 } TargetRecord;
 
 typedef struct {
-	uint32_t role, binding, stage, mode, target; /* as in ProgramKey */
-	uint32_t
-		on_host; /* 1: beside a device with programs of another target the host's processors run it */
+	uint32_t role, binding, stage, mode, target; /* ProgramKey */
+	/* 1: the host's processors run the program beside a device with programs of another target */
+	uint32_t on_host;
 	uint32_t first_instruction, n_instructions;
-	uint32_t first_input, n_inputs; /* in the port table */
+	uint32_t first_input, n_inputs; /* range in the port table */
 	uint32_t first_output, n_outputs;
-	uint32_t
-		scalars; /* 1 + the slot of the block that its kernels read, SCALARS_BYTES; 0: none reads one */
-	uint32_t n_events;       /* of its own */
-	int64_t bytes[N_SPACES]; /* of each region; of the states', 0 */
+	/* 1 + the slot of the scalar block (SCALARS_BYTES); 0: no kernel reads scalars */
+	uint32_t scalars;
+	uint32_t n_events;       /* number of the program's own events */
+	int64_t bytes[N_SPACES]; /* size of each region; 0 for the state region */
 	int64_t flops;
 } ProgramRecord;
 enum { SCALARS_BYTES = N_SCALARS * sizeof(Scalar) };
 
 typedef enum {
-	PORT_INPUT,  /* a graph input, fed from --data, --tokens, --fill */
-	PORT_LABELS, /* the target of the loss */
-	PORT_WEIGHT, /* f32 or f64 [rows]: 1 for a real row, 0 for padding; hidden from users */
-	PORT_OUTPUT,
-	PORT_GRADIENT, /* of the input of this name: an output of accumulate */
-	PORT_LOSS_SUM, /* of update: what it decided by */
-	PORT_LOSS_COUNT,
-	PORT_NORM, /* of update: of all gradients */
-	/* Of update with a loss scale that changes: the one that this step had; 1 where parameters were updated; 1 where they never will be
-	 * again. Numbers of f64. */
-	PORT_LOSS_SCALE,
-	PORT_MADE,
-	PORT_FAILED,
+	PORT_INPUT,    /* graph input, fed from --data, --tokens, --fill */
+	PORT_LABELS,   /* target of the loss */
+	PORT_WEIGHT,   /* f32 or f64 [rows]: 1 for a real row, 0 for padding; hidden from users */
+	PORT_OUTPUT,   /* graph output */
+	PORT_GRADIENT, /* accumulate: gradient of the input with this name */
+	/* The update's results: */
+	PORT_LOSS_SUM,   /* sum of the losses of the step */
+	PORT_LOSS_COUNT, /* number of losses in the sum */
+	PORT_NORM,       /* norm of all gradients */
+	/* The update's results with a dynamic loss scale, as f64: */
+	PORT_LOSS_SCALE, /* loss scale of this step */
+	PORT_MADE,       /* 1: the step updated the parameters */
+	PORT_FAILED,     /* 1: no later step will update the parameters either */
 	N_PORT_KINDS,
 } PortKind;
 extern const char *const port_kind_names[];
@@ -414,18 +429,19 @@ typedef struct {
 	StrRef name;
 	uint32_t kind; /* PortKind */
 	uint32_t dtype, rank;
-	uint32_t first_dim; /* in the dims table */
+	uint32_t first_dim; /* index in the dims table */
 	uint32_t slot;
-	uint32_t file_dtype; /* as the ONNX file declares it (f32 in an f64 program) */
-	int32_t sample_axis; /* axis of the rows; -1: not per sample */
-	/* Values outside [min, max] or other than `ignore` are exit 6: labels and token ids. */
+	uint32_t file_dtype; /* type in the ONNX file (f32 in an f64 program) */
+	int32_t sample_axis; /* axis of the samples; -1: no such axis */
+	/* Limits of labels and token ids: values outside [min, max], except `ignore`, end the run with exit code 6. */
 	int64_t min, max, ignore;
-	uint32_t bounded; /* 1: min..max applies; 2: and ignore is allowed besides */
+	/* 0: no limits; 1: min and max apply; 2: min and max apply, `ignore` is allowed */
+	uint32_t bounded;
 	uint32_t reserved;
 } PortRecord;
 
-/* Values of StateRecord.kind, lifetime and init: the IR's enums in the same order, under names of
- * their own because codegen sees both. */
+/* Values of StateRecord.kind, lifetime and init. They are the IR's enums in the same order; the names differ because codegen
+ * includes both headers. */
 enum {
 	SAVE_PARAMETER,
 	SAVE_STATISTIC,
@@ -451,29 +467,31 @@ enum { LASTS_SAVED, LASTS_STEP, LASTS_DERIVED, LASTS_CONSTANT, N_LASTS };
 enum { FROM_ZEROS, FROM_ONES, FROM_DATA, FROM_NORMAL, FROM_UNIFORM, FROM_COPY, N_FROM };
 typedef struct {
 	StrRef name;
-	StrRef why; /* for the table */
+	StrRef why; /* reason for the state's kind, for tables: "read by MatMul", "--freeze" */
 	uint32_t dtype, rank, first_dim;
 	uint32_t kind;     /* SAVE_PARAMETER ... */
 	uint32_t lifetime; /* saved, step, derived, constant */
 	uint32_t trainable, decay;
-	uint32_t init; /* zeros, ones, data, normal, uniform, copy: of the state `of`, converted */
-	uint32_t of;   /* state index + 1 of the parameter or unit; 0: none */
-	uint32_t unit; /* state index + 1 of the unit it lies in; 0: none */
+	/* zeros, ones, data, normal, uniform, or a converted copy of the state `of` */
+	uint32_t init;
+	/* state index + 1 of the parameter or unit that the state belongs to; 0: no such state */
+	uint32_t of;
+	uint32_t unit; /* state index + 1 of the unit that contains the state; 0: no unit */
 	double lr_scale, init_a, init_b;
-	int64_t offset, bytes; /* in the state region */
-	/* Of its initial data in the weights (tail or file), where they lie as in the region, up to whole pages; -1:
-	 * none. */
+	int64_t offset, bytes; /* place in the state region */
+	/* Offset of the initial data in the weights (tail or file), which are laid out like the region except for padding to
+	 * whole pages; -1: no initial data. */
 	int64_t data_offset;
-	uint32_t file_dtype; /* dtype in the ONNX file */
-	uint32_t number;     /* of a moment: which of the optimizer's */
-	StrRef path;         /* another name, of the module that reads it; "": none */
-	StrRef parameter; /* what it is of the module that was exported: "lm_head.weight"; "": not known */
-	uint32_t transposed; /* a matrix, the transpose of that one */
-	uint32_t
-		sharded; /* the first mode in which ranks hold parts of it; MODE_REPLICATED: none */
-	uint32_t
-		block; /* elements that its parts are multiples of; 0: it is divided with its unit, or as its units are */
-	uint32_t offloaded; /* 1: its parts lie in the host's memory */
+	uint32_t file_dtype; /* type in the ONNX file */
+	uint32_t number;     /* moment: its number among the optimizer's moments */
+	StrRef path; /* second name, after the module that reads the state; "": no second name */
+	StrRef parameter; /* name of the exported module's parameter: "lm_head.weight"; "": unknown */
+	uint32_t transposed; /* 1: the state is the transpose of the matrix `parameter` */
+	/* first mode that divides the state among ranks; MODE_REPLICATED: never divided */
+	uint32_t sharded;
+	/* number of elements of which parts are multiples; 0: divided with its unit, or as its units are */
+	uint32_t block;
+	uint32_t offloaded; /* 1: parts lie in the host's memory */
 } StateRecord;
 extern const char *const state_kind_names[];
 extern const char *const lifetime_names[];
@@ -483,7 +501,7 @@ extern const char *const init_names[];
 typedef struct {
 	StrRef text;
 	uint32_t reserved;
-	int64_t rows; /* samples in a micro-batch */
+	int64_t rows; /* number of samples in a micro-batch */
 } BindingRecord;
 
 /* A line of `--info`: name and value as text. */
@@ -491,72 +509,74 @@ typedef struct {
 	StrRef key, value;
 } InfoRecord;
 
-/* The exported model is literal bytes with holes. */
+/* The exported model consists of literal bytes with holes. Each kind but the first fills a hole. */
 typedef enum {
 	EXPORT_LITERAL, /* bytes [offset, offset+bytes) of the literal section */
-	EXPORT_TENSOR, /* state `state` as dtype, its axes permuted: out axis i = state axis perm[i]; each
-	                  `block` of its elements, then `times` times again */
-	EXPORT_CODES, /* state `state`, its axes permuted, as codes of dtype: base.h's dtype_quantize, by a scale for
-	                 each group of group[i] places along the permuted axes */
-	EXPORT_SCALES, /* the scales of such codes, f32, which have no state of scales */
-	EXPORT_RANGE_SCALE, /* f32: the scale of codes of dtype for the range from state `state` to state `high` */
-	EXPORT_RANGE_ZERO, /* their zero point, as dtype */
-	EXPORT_FACTORS, /* of the adapter of state `state`, a weight: magnitude / norm for each output, as dtype */
-	EXPORT_NAME,   /* file name of the external data: basename of FILE + ".data" */
-	EXPORT_LENGTH, /* 5-byte padded varint of base + times * length of that name */
-	EXPORT_ALIGN,  /* zeros up to a multiple of `bytes` */
+	/* State `state` as dtype, its axes permuted: out axis i = state axis perm[i]. Each `block` of elements is written 1 + `times`
+	 * times. */
+	EXPORT_TENSOR,
+	/* State `state`, its axes permuted, as codes of dtype (numbers.h's dtype_quantize), with one scale per group of group[i]
+	 * elements along permuted axis i. */
+	EXPORT_CODES,
+	EXPORT_SCALES, /* f32 scales of codes whose scales are not in a state */
+	EXPORT_RANGE_SCALE, /* f32 scale of codes of dtype for the range from state `state` to state `high` */
+	EXPORT_RANGE_ZERO, /* zero point of the same codes, as dtype */
+	EXPORT_FACTORS, /* magnitude / norm for each output of weight `state`, from its adapter, as dtype */
+	EXPORT_NAME, /* file name of the external data: basename of FILE + ".data" */
+	EXPORT_LENGTH, /* 5-byte padded varint of base + times * length of the external data's file name */
+	EXPORT_ALIGN, /* zeros up to a multiple of `bytes` */
 	N_EXPORT_KINDS,
 } ExportKind;
 #define NO_SCALE UINT32_MAX
 typedef struct {
 	uint32_t kind;         /* ExportKind */
 	uint32_t file;         /* 0: FILE.onnx, 1: FILE.onnx.data */
-	int64_t offset, bytes; /* literal; length: offset = base */
+	int64_t offset, bytes; /* literal: its place; length: offset is the base */
 	uint32_t state, dtype, times, rank;
-	int64_t block; /* elements; divides the state's */
+	int64_t block; /* number of elements of a block; divides the state's number of elements */
 	uint8_t perm[MAX_RANK];
-	uint32_t
-		scale; /* codes: a state of as many elements as there are groups; NO_SCALE: by base.h's
-	                   quantization_of_groups of the very numbers. Ranges: a state that is added to their
-	                   scale or zero point; NO_SCALE: none */
-	uint32_t high; /* ranges */
-	int64_t zero;  /* codes: offset of as many s32 in the literal section; -1: all are 0 */
-	int64_t group[MAX_RANK]; /* codes */
-	double least; /* a scale below counts as that, here and where it is written; 0: none does. Of ranges, too */
-	uint32_t of; /* ExportedModel: whose part it is */
+	/* Codes: state with one scale per group; NO_SCALE: quantization_of_groups computes the scales from the numbers.
+	 * Ranges: state that is added to the scale or zero point; NO_SCALE: nothing is added. */
+	uint32_t scale;
+	uint32_t high; /* ranges: state with the upper end */
+	int64_t zero; /* codes: offset of the zero points in the literal section, one s32 per group; -1: all are 0 */
+	int64_t group[MAX_RANK]; /* codes: number of elements per group along each axis */
+	double least; /* lower bound for scales, in the file as in the codes; 0: no bound */
+	uint32_t of;  /* ExportedModel that the record belongs to */
 	uint32_t reserved;
 } ExportRecord;
-/* The models that can be written: with adapters as branches, and merged into their weights. Without adapters there is the
- * first alone. */
+/* The models that can be written: with adapters as branches, or with adapters merged into their weights. A model without
+ * adapters has only the first. */
 typedef enum { EXPORTED_TRAINED, EXPORTED_MERGED, N_EXPORTED } ExportedModel;
 
 /* Values of AdapterRecord.readers: the IR's AdapterReaders in the same order. */
 enum { READ_BY_PRODUCTS, READ_BY_TABLES, READ_BY_BOTH, N_READ_BY };
-/* A low-rank product beside a weight, as ir.h's Adapter has it: states weight[.., outputs along axis, ..], a of its shape with the
- * rank along axis, b [outputs, rank]. */
+/* A low-rank adapter beside a weight, as ir.h's Adapter. States: weight[.., outputs along axis, ..]; a, of the weight's shape with
+ * the adapter's rank along axis; b [outputs, rank]. */
 typedef struct {
 	uint32_t weight, a, b, axis;
 	uint32_t readers; /* READ_BY_... */
 	uint32_t rslora;
-	uint32_t
-		magnitude; /* state index + 1, [outputs]: rows of the sum are scaled to it; 0: they are not */
-	uint32_t pissa; /* the weight lacks what a and b began as */
+	/* state index + 1 of the norms [outputs] to which the rows of weight + product are scaled (DoRA); 0: no scaling */
+	uint32_t magnitude;
+	uint32_t pissa; /* 1: the initial product of a and b was subtracted from the weight */
 	double alpha;
-	/* The modules that read the weight, as PEFT calls them: of products, and of a table; "": there is none, or it is not known. */
+	/* PEFT's names of the modules that read the weight by products, and as a table; "": no such module, or unknown */
 	StrRef product, table;
-	int64_t base; /* a hash of the weight's numbers in the file; 0: not known */
+	int64_t base; /* hash of the weight's numbers in the file; 0: unknown */
 } AdapterRecord;
 
-/* A weight kept as numbers of 4 bits, as ir.h's FourBitWeight has it. */
+/* A weight stored as 4-bit numbers, as ir.h's FourBitWeight. */
 typedef struct {
-	uint32_t codes, absmax;          /* states */
-	uint32_t nested, offset;         /* state index + 1; 0: absmax is f32 */
+	uint32_t codes, absmax;          /* state indices */
+	uint32_t nested, offset;         /* state indices + 1; 0: absmax is f32 */
 	uint32_t kind;                   /* FourBit */
-	uint32_t dtype, rank, first_dim; /* the weight's */
+	uint32_t dtype, rank, first_dim; /* type and shape of the weight */
 	uint32_t axis, reserved;
 } FourBitRecord;
 
-/* The two files of an adapter that goes along under a name, as PEFT writes them: bytes of SECTION_KEPT. */
+/* The two files of a further named adapter that the executable carries, as PEFT writes them. The numbers are places in
+ * SECTION_KEPT. */
 typedef struct {
 	StrRef name;
 	uint32_t reserved;
@@ -585,23 +605,23 @@ typedef enum {
 	SECTION_FOUR_BIT,
 	SECTION_KEPT_ADAPTERS,
 	SECTION_KEPT /* bytes */,
-	SECTION_PLANS, /* left out where there are none */
+	SECTION_PLANS, /* missing if there are no plans */
 	N_SECTIONS,
 } Section;
 
 typedef struct {
 	uint64_t magic;
 	uint32_t version, n_sections;
-	int64_t bytes;         /* of the whole blob */
-	int64_t state_bytes;   /* of the state region */
-	int64_t weights_bytes; /* of the tail or the --weights file */
-	uint64_t weights_hash; /* hash_bytes over them, seed 0 */
+	int64_t bytes;         /* size of the whole blob */
+	int64_t state_bytes;   /* size of the state region */
+	int64_t weights_bytes; /* size of the weights in the tail or the --weights file */
+	uint64_t weights_hash; /* hash_bytes over the weights, seed 0 */
 	struct {
 		int64_t offset, count;
 	} sections[N_SECTIONS];
 } FormatHeader;
 
-/* ---- write.c: the sections are filled as vectors, then laid out. */
+/* ---- write.c: the caller fills the sections as vectors, then format_finish lays them out. */
 typedef struct {
 	Arena *arena;
 	VEC(InfoRecord) info;
@@ -628,18 +648,18 @@ typedef struct {
 	int64_t state_bytes, weights_bytes;
 	uint64_t weights_hash;
 } FormatWriter;
-FormatWriter *
-format_writer_new(Arena *arena);          /* format_finish frees what it holds outside the arena, */
-void format_writer_free(FormatWriter *w); /* and so does this, of one that is not finished */
+FormatWriter *format_writer_new(Arena *arena);
+/* Frees the memory outside the arena of a writer that will not be finished. format_finish does the same. */
+void format_writer_free(FormatWriter *w);
 StrRef format_string(FormatWriter *w, const char *text); /* equal texts share a reference */
 uint32_t format_dims(FormatWriter *w, int rank, const int64_t *dims);
-uint32_t format_slot(FormatWriter *w, Slot slot); /* its number */
+uint32_t format_slot(FormatWriter *w, Slot slot); /* adds a slot; its number */
 void format_info(FormatWriter *w, const char *key, const char *fmt, ...) PRINTF(3, 4);
-/* The blob, allocated in the writer's arena. EXIT_UNSUPPORTED where a section has more records than a reference can
- * number: so no reference was cut. */
+/* Gives the blob, allocated in the writer's arena. EXIT_UNSUPPORTED if a section has more records than a reference can number;
+ * so no reference is ever truncated. */
 Status format_finish(FormatWriter *w, void **blob, int64_t *bytes);
 
-/* ---- read.c: checks every length, index, enum and range before its first use. */
+/* ---- read.c: checks every length, index, enum and range before first use. */
 typedef struct {
 	const FormatHeader *header;
 	const InfoRecord *info;
@@ -666,69 +686,73 @@ typedef struct {
 	int n[N_SECTIONS];
 	const PlanRecord *plans;
 } Format;
-/* blob must be 16-byte aligned and outlive *out. exit code EXIT_SYSTEM on any fault. */
+/* blob must be 16-byte aligned and outlive *out. Exit code EXIT_SYSTEM on any fault. */
 Status format_read(const void *blob, int64_t bytes, Format *out);
 const char *format_text(const Format *f, StrRef s);
-const ProgramRecord *format_program(const Format *f, const ProgramKey *key); /* NULL: none */
-const char *format_info_get(const Format *f, const char *key);               /* NULL: not there */
-/* A number; `otherwise` where the key is not there, or its value is no number. */
+const ProgramRecord *format_program(const Format *f,
+                                    const ProgramKey *key);    /* NULL: no such program */
+const char *format_info_get(const Format *f, const char *key); /* NULL: no such key */
+/* The key's value as a number; `otherwise` if the key is missing or its value is not a number. */
 double format_info_double(const Format *f, const char *key, double otherwise);
-bool format_info_is(const Format *f, const char *key,
-                    const char *value); /* false: not there, too */
-/* Of a list of words, "optimizer,params": bits by Offload; that of the executable. */
+/* false: the key is missing or has another value. */
+bool format_info_is(const Format *f, const char *key, const char *value);
+/* The bits, by Offload, of a list of words such as "optimizer,params". */
 uint32_t offload_set(const char *list);
-bool format_offloads(const Format *f, Offload what);
-const FourBitRecord *format_four_bit(const Format *f,
-                                     int state); /* whose codes it holds; NULL: numbers */
-/* What a state holds, or its codes stand for: dims are f->dims + first_dim. */
+bool format_offloads(const Format *f,
+                     Offload what); /* does the executable offload this kind of data? */
+/* The weight whose codes the state holds; NULL: the state holds plain numbers. */
+const FourBitRecord *format_four_bit(const Format *f, int state);
+/* Type and shape of a state, or of the weight that its codes stand for. The dims are f->dims + first_dim. */
 typedef struct {
 	DType dtype;
 	uint32_t rank, first_dim;
 } FormatType;
 FormatType format_weight_type(const Format *f, int state);
-double format_adapter_scale(const Format *f, const AdapterRecord *a); /* that the product has */
-int format_state(const Format *f, const char *name);                  /* index; -1: none */
-int format_state_of_kind(const Format *f, uint32_t kind);             /* the first; -1: none */
+double format_adapter_scale(const Format *f,
+                            const AdapterRecord *a); /* factor of the low-rank product */
+int format_state(const Format *f, const char *name); /* index; -1: no such state */
+int format_state_of_kind(const Format *f,
+                         uint32_t kind); /* index of the first; -1: no such state */
 static inline bool
 port_is_input(uint32_t kind)
 {
 	return kind == PORT_INPUT || kind == PORT_LABELS || kind == PORT_WEIGHT;
 }
-/* The most scratch of any plan for that GPU, as memory is aligned; NULL: for any GPU. 0: there are no plans. */
+/* The largest scratch of the plans for a GPU (NULL: for any GPU), aligned like device memory. 0: there are no plans. */
 int64_t format_plan_bytes(const Format *f, const char *gpu);
-/* The maximum over the programs for a target, or EVERY_TARGET; where there are two for the turns, of one. */
+/* The largest size of the region over the programs for a target, or EVERY_TARGET. A region used in turns counts once. */
 int64_t format_space_bytes(const Format *f, Space space, int target);
-/* What a run takes for it: twice that where it is used by turns, nothing where a run of that kind has no use for it. */
+/* The memory that a run allocates for the region: twice the size if it is used in turns, 0 if the run has no use for it. */
 int64_t format_region_bytes(const Format *f, Space space, int target, const RunFacts *facts);
-/* ---- share.c: a slot's place and bytes in a world; `iteration` of the loop that its argument counts. False: more bytes
- * than there can be. */
+/* ---- share.c: the place of a slot's share in a run with these facts. `iteration` is the counter of the argument's loop.
+ * false: a size overflows. */
 typedef struct {
 	int64_t offset, bytes;
-	int64_t first; /* bytes of a kernel's argument in front of it; of what is no part 0 */
+	int64_t first; /* part: its offset in the kernel's argument, in bytes; else 0 */
 } SlotPlace;
 bool format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace *out);
-/* How often a LOOP runs, of its `what`. */
+/* The number of iterations of a LOOP, from its `what`. */
 int64_t format_loop_count(uint32_t what, const RunFacts *facts);
-/* How many iterations a launch has whose last argument has so many bytes. False: they cannot be cut so. */
+/* The number of iterations of a launch whose last argument has this many bytes. false: the bytes end inside an iteration. */
 bool format_launch_end(const Format *f, const KernelRecord *k, int64_t bytes, int64_t *end);
-/* The ranks of a group, and which of them this one is. */
+/* The number of ranks of a group, and this rank's number in it. */
 typedef struct {
 	int n, own;
 } RunGroup;
 RunGroup run_group(const RunFacts *facts, uint32_t group);
-/* What holds (RunOnly) of a run that shares by these facts: of several ranks, or of one in a mode in which ranks have parts. */
+/* The RunOnly bits that hold for a run with these facts. The run has several ranks, or one rank in a sharded mode. */
 uint32_t run_holds(const RunFacts *facts, bool ordered, bool staged);
-/* Elements that a collective takes. */
+/* The number of elements that a collective takes. */
 int64_t format_collective_elements(const CollectiveRecord *c, const RunFacts *facts);
-/* What all its slots need of a region. INT64_MAX: too much. */
+/* The bytes of a region that all slots in it need. INT64_MAX: too many. */
 int64_t format_slots_bytes(const Format *f, Space space, const RunFacts *facts);
-/* Do ranks hold parts of it in that mode? */
+/* Is the state divided among ranks in this mode? */
 static inline bool
 state_is_sharded(const StateRecord *s, int mode)
 {
 	return s->sharded != MODE_REPLICATED && s->sharded <= (uint32_t)mode;
 }
-/* Where a rank's parts of it lie. */
+/* The region of a rank's parts of the state. */
 static inline Space
 state_space(const StateRecord *s)
 {
@@ -741,76 +765,79 @@ space_has_parts(uint32_t space)
 {
 	return space == SPACE_SHARD || space == SPACE_OFFLOAD || space == SPACE_OPTIMIZER;
 }
-/* Does it stand in for the device's memory? */
+/* Is the region in the host's memory in place of the device's? */
 static inline bool
 space_is_offload(uint32_t space)
 {
 	return space == SPACE_OFFLOAD || space == SPACE_OPTIMIZER || space == SPACE_HOST;
 }
-/* Where the rooms for parts lie, each in its state_space, by state; -1: it has none. NULL: nobody asks. The bytes of those in
- * `space`. INT64_MAX: too much. */
+/* Gives the bytes of all rooms for parts in `space`; INT64_MAX: too many. *at, unless NULL, gets for each state the offset of its
+ * room in its state_space, or -1 if the state is not divided. */
 int64_t format_shard_places(const Format *f, const RunFacts *facts, Space space, int64_t *at);
-int64_t format_state_bytes(const Format *f,
-                           int mode);            /* of the region: what is whole comes first */
-bool format_has_mode(const Format *f, int mode); /* some program is for it */
-/* The program that a run in that mode takes: where nothing is divided, that of MODE_REPLICATED. NULL: there is none, or the
- * host runs one for another target. */
+/* The bytes of the state region in this mode. States that are not divided come first in the region. */
+int64_t format_state_bytes(const Format *f, int mode);
+bool format_has_mode(const Format *f, int mode); /* is there a program for the mode? */
+/* The program that a run uses in the key's mode: the mode's own program, else the program of MODE_REPLICATED, if the mode divides
+ * nothing. NULL: there is no such program, or the host runs a program for another target. */
 const ProgramRecord *format_program_in(const Format *f, const ProgramKey *key);
-/* Every access of every program of a run in this world lies in its region. format_read has checked worlds of three. */
+/* Checks that every access of every program lies in its region, in a run with these facts. format_read has checked runs of
+ * three ranks. */
 Status format_check_world(const Format *f, const RunFacts *facts);
-/* As a device numbers it, in a run of that turn. */
+/* The device's number for an event, in the given turns. */
 uint32_t format_event(uint32_t event, const uint8_t turns[N_TURNS]);
 enum { N_DEVICE_EVENTS = 2 * N_SHARED_EVENTS + MAX_EVENTS };
-/* Elements of dims [first, first+rank); the reader has checked that they do not overflow. */
+/* The number of elements of dims [first_dim, first_dim + rank); the reader has checked the product for overflow. */
 int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
-/* Of an EXPORT_CODES or EXPORT_SCALES; dims: where its permuted dimensions are put. */
+/* The groups of an EXPORT_CODES or EXPORT_SCALES; dims gets the permuted dimensions. */
 Groups format_groups(const Format *f, const ExportRecord *e, int64_t dims[MAX_RANK]);
 
-/* ---- estimate.c: nanoseconds that a core takes for one run; in the caches of a large one several times less. */
+/* ---- estimate.c: nanoseconds that one core takes for one run. If the data fit a large CPU's caches, the time is several times
+ * shorter. */
 double kernel_estimate(const KernelRecord *k);
 double program_estimate(const Format *f, const ProgramRecord *p);
 
 /* ---- facts.c */
-/* A hash of what the code relies on: iterations, arguments, team. It tells damage and mixed-up files, not malice: who can
- * forge tables can forge code. */
+/* A hash of the facts that the code relies on: iterations, arguments, team. It detects damaged and mixed-up files. It does not
+ * protect against attacks: an attacker who can forge the tables can forge the code. */
 uint64_t kernel_facts(const KernelRecord *k, const KernelArgument *arguments);
-/* Likewise of a plan: its call, its limit and all that it says, in texts of that pool. */
+/* The same for a plan: a hash of its call, the call's scratch limit and the plan's fields. strings: the string pool. */
 uint64_t plan_facts(const LibraryRecord *library, const PlanRecord *p, const char *strings);
 
-/* The tail behind the ELF image: weights, padded to 4096, then this, at the end of the file. */
+/* The last bytes of an executable. Behind the ELF image come the weights, padded to 4096, then this record. */
 typedef struct {
 	uint64_t magic;        /* FORMAT_MAGIC */
-	int64_t offset, bytes; /* of the weights in the file */
+	int64_t offset, bytes; /* place of the weights in the file */
 	int64_t blob_offset,
-		blob_bytes; /* a copy of the tables, so that `gradc dump EXE` needs no linker */
+		blob_bytes; /* place of a copy of the tables, which `gradc dump EXE` reads without a linker */
 } FormatTail;
 
-/* ---- collective.c: how n elements are divided among ranks: the compiler's formulas, the executor's slots and the
- * communicators have it from here. */
+/* ---- collective.c: the division of n elements among ranks, for the compiler's formulas, the executor's slots and the
+ * communicators. */
 typedef struct {
 	int64_t first, n;
 } CommPart;
-/* Room for any part: n / world, rounded up to whole blocks of elements. */
+/* The elements of a room, which holds any part: n / world, rounded up to whole blocks. */
 int64_t comm_part_room(int64_t n, int world, int64_t block);
-/* Part c begins at c rooms. The last parts may be shorter, or empty. */
+/* The part of a rank. Part c begins at c rooms. The last parts may be shorter, or empty. */
 CommPart comm_part(int64_t n, int world, int rank, int64_t block);
 
 /* ---- origin.c */
-/* The names of the ONNX nodes that it computes; where there are none, what it is. At least one. */
+/* The names of the ONNX nodes that an instruction computes. Without such nodes, its origin's text or the kind of instruction. */
 StringList origin_names(Arena *arena, const Format *f, const Instruction *n);
-/* The same, apart: nodes whose results it computes, and nodes through which it takes a gradient. Both may be empty. */
+/* The ONNX nodes in two lists: nodes whose results the instruction computes, and nodes whose gradients it computes. Both lists
+ * may be empty. */
 typedef struct {
 	StringList forward, gradients;
 } OriginNodes;
 OriginNodes origin_nodes(Arena *arena, const Format *f, const Instruction *n);
-/* The first of them, and how many more there are: "/fc/MatMul + 2". */
+/* The first origin name, and the number of further names: "/fc/MatMul + 2". */
 const char *origin_title(Arena *arena, const Format *f, const Instruction *n);
 
-/* ---- print.c: the schedule and the memory plan for people. stage: "schedule" or "memory". */
+/* ---- print.c: the schedule and the memory plan as text for people. stage: "schedule" or "memory". */
 void format_print(Text *out, const Format *f, const char *stage);
-/* "dot {x = f32[8,64] at 0, ...}", with numbers of arguments. */
+/* Prints "dot {x = f32[8,64] at 0, ...}", with the numbers of the arguments. */
 void format_print_library(Text *out, const Format *f, uint32_t record);
-/* " for cpu-512" where programs are for several targets, else nothing. */
+/* Prints " for cpu-512" if there are several targets, else nothing. */
 void format_print_target(Text *out, const Format *f, const ProgramRecord *p);
 
 #endif

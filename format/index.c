@@ -1,5 +1,5 @@
-/* Records by what names them, for those who look up one for every record: a search each time would make an executable of many
- * records slow to check. */
+/* An index of records by their key, for checks that look up one record per record. A linear search each time would make an
+ * executable of many records slow to check. */
 #include "format/checks.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ compare_keys(const ProgramRecord *a, const ProgramRecord *b)
 	return 0;
 }
 
-/* Of equal keys the first record comes first. */
+/* Compares by key; among equal keys the first record comes first. */
 static int
 compare_programs(const void *a, const void *b)
 {
@@ -42,7 +42,8 @@ format_index_open(const Format *f)
 	                 .four_bit = memory_zeroed((size_t)n_states + 1, sizeof(*x.four_bit)),
 	                 .programs = memory_zeroed((size_t)n_programs + 1, sizeof(*x.programs))};
 
-	for (int i = f->n[SECTION_FOUR_BIT] - 1; i >= 0; i--) /* the first of a state counts */
+	for (int i = f->n[SECTION_FOUR_BIT] - 1; i >= 0;
+	     i--) /* downwards: the first record of a state counts */
 		if (f->four_bit[i].codes < (uint32_t)n_states)
 			x.four_bit[f->four_bit[i].codes] = &f->four_bit[i];
 	for (int i = 0; i < n_programs; i++)

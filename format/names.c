@@ -1,4 +1,4 @@
-/* The words for the enums of the tables, in the order of the enums. */
+/* The names of the tables' enum values, in the order of the enums. */
 #include "format/format.h"
 
 const char *const role_names[] = {"forward",  "eval",    "accumulate", "update",

@@ -1,4 +1,4 @@
-/* The ONNX nodes that an instruction computes, out of its location: those of fused("/a", grad("/b")) are /a and /b. */
+/* The ONNX nodes that an instruction computes, from its origin. The nodes of fused("/a", grad("/b")) are /a and /b. */
 #include "format/format.h"
 
 #include <string.h>
@@ -36,7 +36,9 @@ origin_nodes(Arena *arena, const Format *f, const Instruction *n)
 {
 	static const char grad[] = "grad(";
 	OriginNodes nodes = {0};
-	int depth = 0, backward = 0; /* of parentheses; of the outermost grad around us, 0: none */
+	int depth = 0,
+	    backward =
+		    0; /* depth of parentheses here, and inside the outermost grad; backward 0: outside grad */
 
 	for (const char *at = format_text(f, n->origin); *at;) {
 		if (*at == '"') {

@@ -1,5 +1,5 @@
-/* The tables as text for people: what runs in which order, and what lies where in memory.
- * Deterministic; names from the model are quoted, so nothing in them reaches a terminal raw. */
+/* The tables as text for people: the schedule and the memory plan. The text is deterministic. Names from the model are quoted, so
+ * that their bytes do not reach a terminal raw. */
 #include "format/checks.h"
 
 #include <stdlib.h>
@@ -96,7 +96,7 @@ static void (*const print_what[N_INSTRUCTIONS])(Text *, const Format *, const In
 	[LOOP] = print_loop,      [BRANCH] = print_branch,
 };
 
-/* The head of the columns: which stream each is. */
+/* Prints the head of the columns: the streams. */
 static void
 print_streams(Text *out)
 {
@@ -106,7 +106,7 @@ print_streams(Text *out)
 	text_add(out, "\n");
 }
 
-/* A column for each stream, with a mark in that of the instruction's: time runs downwards. */
+/* Prints one column per stream, with a mark in the instruction's column. Time runs downwards. */
 static void
 print_lanes(Text *out, int stream)
 {
@@ -188,7 +188,7 @@ print_program_head(Text *out, const Format *f, const ProgramRecord *p)
 	format_print_target(out, f, p);
 }
 
-/* Those that it has, but the host's twins. */
+/* Prints the regions of a program, without the host's twins. */
 static void
 print_regions(Text *out, const ProgramRecord *p)
 {
@@ -221,7 +221,7 @@ print_program(Text *out, const Format *f, const ProgramRecord *p)
 	text_add(out, "\n");
 }
 
-/* "k1 (f32 8192 read, f32 512 read, f32 16384 write)" */
+/* Prints "k1 (f32 8192 read, f32 512 read, f32 16384 write)". */
 static void
 print_kernel_head(Text *out, const Format *f, const KernelRecord *k)
 {
@@ -294,15 +294,15 @@ print_state(Text *out, const FormatIndex *x, const StateRecord *s)
 	text_add(out, "\n");
 }
 
-/* First and last instruction of a program that touch a slot; -1: none does. */
+/* The first and the last instruction of a program that touch a slot; -1: no instruction does. */
 typedef struct {
 	int first, last;
 } Live;
 
-/* The slots of one program, of all that there are. */
+/* The slots that one program touches. */
 typedef struct {
-	Live *live;   /* by slot */
-	int *touched; /* ascending */
+	Live *live;   /* lifetimes, by number of the slot */
+	int *touched; /* numbers of the touched slots, ascending */
 	int n;
 } LiveSlots;
 
@@ -363,14 +363,14 @@ print_slots(Text *out, const Format *f)
 	LiveSlots slots = {.live = memory_get(n * sizeof(Live)),
 	                   .touched = memory_get(n * sizeof(int))};
 
-	memset(slots.live, 0xff, n * sizeof(Live)); /* -1 */
+	memset(slots.live, 0xff, n * sizeof(Live)); /* sets first and last to -1 */
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
 		print_program_slots(out, f, &f->programs[i], &slots);
 	memory_free(slots.live);
 	memory_free(slots.touched);
 }
 
-/* What libraries need, as planned; on another GPU it is known when training starts. */
+/* Prints the scratch of the plans. For a GPU without plans the scratch is only known when training starts. */
 static int64_t
 print_planned(Text *out, const Format *f)
 {

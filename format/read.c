@@ -51,7 +51,7 @@ check_header(const FormatHeader *h, int64_t bytes)
 	return NULL;
 }
 
-/* Sections lie one behind the other: that also rules out overlap. */
+/* Checks that the sections follow each other, so they cannot overlap. */
 static Status
 check_sections(const FormatHeader *h)
 {

@@ -1,5 +1,5 @@
-/* What ranks share of a slot: formulas over the world. 10,000 elements in blocks of 4096 among 3 ranks are
- * parts of 4096, 4096 and 1808, in rooms of 4096. */
+/* The shares of slots among ranks, as formulas over a run's facts. Example: 10,000 elements in blocks of 4096 among 3 ranks give
+ * parts of 4096, 4096 and 1808 elements, in rooms of 4096. */
 #include "format/checks.h"
 
 static int64_t
@@ -56,7 +56,7 @@ format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace 
 		out->bytes = dtype_bytes((DType)s->dtype, part.n);
 		if (!size_add(s->before, before, &out->first))
 			return false;
-		if (s->state) { /* alone in its room */
+		if (s->state) { /* a state's part has a room of its own, not a place in the whole */
 			out->offset = facts->shard_at ? facts->shard_at[s->state - 1] : -1;
 			return out->offset >= 0;
 		}
@@ -79,7 +79,7 @@ format_place(const Slot *s, const RunFacts *facts, int64_t iteration, SlotPlace 
 			return false;
 		out->bytes = dtype_bytes((DType)s->dtype, part.n);
 		break;
-	default: out->bytes = room; break; /* the first */
+	default: out->bytes = room; break; /* SLOT_FIRST_ROOM */
 	}
 	return size_add(out->offset, before, &out->offset);
 }
@@ -99,7 +99,8 @@ format_slots_bytes(const Format *f, Space space, const RunFacts *facts)
 		    !only_applies(s->only, facts))
 			continue;
 		int ranks = run_group(facts, s->group).n;
-		int64_t last = ranks > 2 ? ranks - 3 : 0; /* of the later ranks */
+		int64_t last = ranks > 2 ? ranks - 3
+		                         : 0; /* last iteration of a loop over the later ranks */
 		bool exists = s->share != SLOT_LATER_ROOM || ranks > 2;
 		exists &= s->share != SLOT_SECOND_ROOM || ranks > 1;
 		if (!exists)
@@ -191,7 +192,7 @@ find(const Format *f, const FormatIndex *x, const ProgramKey *key)
 	return x ? format_index_program(x, key) : format_program(f, key);
 }
 
-/* The program that the host runs beside devices of other targets; NULL: there is none. */
+/* The program that the host runs beside devices of other targets; NULL: there is no such program. */
 static const ProgramRecord *
 program_of_host(const Format *f, const FormatIndex *x, const ProgramKey *key)
 {
@@ -205,7 +206,7 @@ program_of_host(const Format *f, const FormatIndex *x, const ProgramKey *key)
 	return NULL;
 }
 
-/* x NULL: there is no index. */
+/* format_program_in, by the index x unless x is NULL. */
 static const ProgramRecord *
 program_in(const Format *f, const FormatIndex *x, const ProgramKey *key)
 {

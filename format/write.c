@@ -12,7 +12,7 @@ format_writer_new(Arena *arena)
 
 	w->arena = arena;
 	w->interned = strmap_new(arena);
-	text_add_bytes(&w->strings, "", 1); /* reference 0 is "" */
+	text_add_bytes(&w->strings, "", 1); /* string reference 0 is "" */
 	return w;
 }
 
@@ -117,7 +117,7 @@ align_up(int64_t n)
 	return (n + SECTION_ALIGNMENT - 1) / SECTION_ALIGNMENT * SECTION_ALIGNMENT;
 }
 
-/* References are numbers of records, and a reader counts with int. */
+/* References are record numbers, which a reader counts with int. */
 static Status
 check_counts(const Source sections[N_SECTIONS])
 {

@@ -1,4 +1,4 @@
-/* The code of a GPU in an image: which module has a kernel, and the modules. Written by codegen, read by who loads them. */
+/* The code for a GPU in an image: the modules, and the module of each kernel. codegen writes it; the runtime and --info read it. */
 #include "format/bundle/bundle.h"
 
 #include <string.h>
@@ -60,13 +60,13 @@ damaged(const CodeImage *image, const char *what)
 	return status_error(EXIT_SYSTEM, "code for %s is damaged: %s", image->name, what);
 }
 
-/* begin: of all modules. */
+/* The fault of a module; NULL: no fault. begin: where the image's modules begin. */
 static const char *
 module_fault(const CodeImage *image, const BundleModule *m, int64_t begin)
 {
 	if (m->offset < begin || m->bytes < 1 || m->offset > image->size ||
 	    m->bytes > image->size - m->offset)
-		return "a module lies outside of it";
+		return "a module lies outside the image";
 	if (m->offset % MODULE_ALIGNMENT)
 		return "a module is not aligned";
 	if (bundle_is_ptx(image->name) &&
@@ -75,7 +75,7 @@ module_fault(const CodeImage *image, const BundleModule *m, int64_t begin)
 	return NULL;
 }
 
-/* Lengths and places, so that all of it can be read. */
+/* Checks lengths and places, so that every record and module can be read. */
 static Status
 check_layout(const CodeImage *image)
 {
@@ -87,12 +87,12 @@ check_layout(const CodeImage *image)
 	left -= (int64_t)sizeof(BundleKernel) * h->n_kernels;
 	left -= (int64_t)sizeof(BundleModule) * h->n_modules;
 	if (left < 0)
-		return damaged(image, "its tables are longer than it is");
+		return damaged(image, "its tables are longer than the image");
 	const BundleKernel *kernels = (const BundleKernel *)(h + 1);
 	const BundleModule *modules = (const BundleModule *)(kernels + h->n_kernels);
 	for (uint32_t i = 0; i < h->n_kernels; i++)
 		if (kernels[i].reserved)
-			return damaged(image, "what no kernel uses is not 0");
+			return damaged(image, "a reserved field is not 0");
 	for (uint32_t i = 0; i < h->n_modules; i++) {
 		const char *fault = module_fault(image, &modules[i], image->size - left);
 		if (fault)
@@ -101,7 +101,7 @@ check_layout(const CodeImage *image)
 	return NULL;
 }
 
-/* Is it that of the tables? */
+/* Does the code belong to the tables? */
 static Status
 check_kernels(const CodeImage *image, const Format *f, const Bundle *b)
 {
@@ -116,15 +116,17 @@ check_kernels(const CodeImage *image, const Format *f, const Bundle *b)
 			return status_error(EXIT_SYSTEM, "code for %s lacks kernel %s", image->name,
 			                    format_text(f, r->name));
 		if (k->facts != kernel_facts(r, f->kernel_arguments + r->first_argument))
-			return status_error(EXIT_SYSTEM,
-			                    "code for %s: what the executable tables say of kernel "
-			                    "%s is not what its code was made from",
-			                    image->name, format_text(f, r->name));
-		bool alone = r->team <= 1 && k->threads == 1 && k->parts == 1; /* a team of one */
+			return status_error(
+				EXIT_SYSTEM,
+				"code for %s: the executable tables have other facts for "
+				"kernel %s than its code was made from",
+				image->name, format_text(f, r->name));
+		bool alone = r->team <= 1 && k->threads == 1 &&
+		             k->parts == 1; /* one thread runs one iteration */
 		if (!alone &&
 		    (k->threads != kernel_block_threads(r) || k->parts != kernel_block_parts(r)))
 			return damaged(image,
-			               "a kernel's block of threads is not that of the tables");
+			               "a kernel's block of threads differs from the tables");
 	}
 	return NULL;
 }

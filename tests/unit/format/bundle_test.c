@@ -125,22 +125,22 @@ test_faults_are_named(void **state)
 {
 	(void)state;
 	expect_fault("its header", other_magic);
-	expect_fault("its tables are longer than it is", many_kernels);
-	expect_fault("its tables are longer than it is", many_modules);
+	expect_fault("its tables are longer than the image", many_kernels);
+	expect_fault("its tables are longer than the image", many_modules);
 	expect_fault("is damaged", one_kernel_less);
-	expect_fault("a module lies outside of it", far_module);
-	expect_fault("a module lies outside of it", module_in_the_tables);
-	expect_fault("a module lies outside of it", long_module);
-	expect_fault("a module lies outside of it", empty_module);
+	expect_fault("a module lies outside the image", far_module);
+	expect_fault("a module lies outside the image", module_in_the_tables);
+	expect_fault("a module lies outside the image", long_module);
+	expect_fault("a module lies outside the image", empty_module);
 	expect_fault("a module is not aligned", unaligned_module);
-	expect_fault("what no kernel uses is not 0", reserved);
+	expect_fault("a reserved field is not 0", reserved);
 	expect_fault("code for compute_100 is damaged: PTX without an end", ptx_without_end);
 	expect_fault("code for sm_90a lacks kernel", no_module);
 	expect_fault("code for sm_90a lacks kernel", unknown_module);
-	expect_fault("is not what its code was made from", other_facts);
-	expect_fault("a kernel's block of threads is not that of the tables", no_threads);
-	expect_fault("a kernel's block of threads is not that of the tables", many_threads);
-	expect_fault("a kernel's block of threads is not that of the tables", no_parts);
+	expect_fault("than its code was made from", other_facts);
+	expect_fault("a kernel's block of threads differs from the tables", no_threads);
+	expect_fault("a kernel's block of threads differs from the tables", many_threads);
+	expect_fault("a kernel's block of threads differs from the tables", no_parts);
 	expect_fault("its target is none of the executable tables", other_target);
 	expect_fault("is damaged: it is none", unaligned);
 }

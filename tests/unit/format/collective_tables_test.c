@@ -176,7 +176,7 @@ static const struct {
 	{few_scalars, "program 0: scalars in"},
 	{event_elsewhere, "instruction 0: io_free recorded on communication"},
 	{unknown_mode, "program 0: mode 9"},
-	{twice, "program 1: another before it has the same role"},
+	{twice, "program 1: an earlier program has the same role"},
 	{parts_of_a_sum, "state 0: ranks have parts of a loss"},
 };
 
