@@ -1,5 +1,5 @@
 /* Conversions as scalar functions: one builder for all formats of the table in base/numbers/dtype.c. They load and
- * store numbers that have fewer bits in memory than in registers, and cast through such types. A code is the bit
+ * store numbers that have fewer bits in memory than in a computation, and cast through such types. A code is the bit
  * pattern of a number without its sign. */
 #include "ir/scalar/scalar.h"
 
