@@ -7,7 +7,7 @@ typedef struct {
 } AdagradSettings;
 
 static const PassOption options[] = {{"lr_decay",
-                                      "lr is divided by 1 + lr_decay for each earlier update",
+                                      "lr is divided by 1 + lr_decay * (number of earlier updates)",
                                       OPTION_DOUBLE, offsetof(AdagradSettings, lr_decay), 0, 1e9},
                                      {0}};
 

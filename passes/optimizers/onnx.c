@@ -98,8 +98,8 @@ static const PassOption of_adam[] = {{"norm_coefficient_post",
                                       offsetof(OnnxSettings, norm_coefficient_post), 0, 1},
                                      {0}};
 static const PassOption of_adagrad[] = {
-	{"decay_factor", "lr is divided by 1 + decay_factor for each earlier update", OPTION_DOUBLE,
-         offsetof(OnnxSettings, decay_factor), 0, 1e9},
+	{"decay_factor", "lr is divided by 1 + decay_factor * (number of earlier updates)",
+         OPTION_DOUBLE, offsetof(OnnxSettings, decay_factor), 0, 1e9},
 	{0}};
 static const PassOption of_momentum[] = {
 	{"beta", "factor of the gradient after the first update", OPTION_DOUBLE,
