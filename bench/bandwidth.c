@@ -1,9 +1,9 @@
-/* bench_bandwidth [THREADS]: the most bytes a second that loops read and that they write, by how many bytes they touch:
- * from caches, where these are few, and from memory. bench/traffic.py counts bytes of kernels in the same way, so that
- * no kernel exceeds the rates of the largest number of bytes that is not above its own.
+/* bench_bandwidth [THREADS]: the highest rates, in bytes per second, at which loops read and write, by how many bytes they
+ * touch: from caches if the bytes are few, else from memory. bench/traffic.py counts the bytes of kernels in the same way. So a
+ * kernel cannot exceed the rates measured for the largest number of bytes that is not above its own.
  *
- * Memory moves lines, in both directions at once. A store to a line that is not in the cache reads the line first, and it
- * is written later: z = 2x + y moves four arrays, reads three and writes one. Where z is x, it reads two. */
+ * Memory moves whole cache lines, in both directions at once. A store to a line that is not in the cache first reads the line, and
+ * the line is written later. So z = 2x + y moves four arrays: it reads three and writes one. If z is x, it reads two. */
 #include "base/base.h"
 #include "runtime/host/host.h"
 
@@ -11,10 +11,10 @@
 #include <stdlib.h>
 
 enum {
-	SMALLEST = 1 << 16, /* bytes that a loop touches */
+	SMALLEST = 1 << 16, /* fewest bytes that a loop touches */
 	LARGEST = 1 << 30,
 	FACTOR = 4,
-	MOVED = 1 << 27, /* bytes that a round touches at least, counted again each time */
+	MOVED = 1 << 27, /* fewest bytes that a round moves, counting every access */
 	ROUNDS = 5,
 	LINE = 64 / sizeof(float),
 };
@@ -24,8 +24,8 @@ typedef struct Task Task;
 /* A loop over some arrays of n elements each. */
 typedef struct {
 	const char *name;
-	int arrays;           /* that it touches */
-	double reads, writes; /* arrays; a store without a load is both */
+	int arrays;           /* number of arrays that the loop touches */
+	double reads, writes; /* numbers of arrays; a store without a load counts as both */
 	void (*run)(const Task *t, int64_t begin, int64_t end);
 } Loop;
 
@@ -33,7 +33,7 @@ struct Task {
 	const Loop *loop;
 	float *restrict x, *restrict y, *restrict z;
 	int64_t n, repeat, parts;
-	float *sums; /* one a part, far apart */
+	float *sums; /* one sum per part, far apart in memory */
 };
 
 static double
@@ -42,7 +42,7 @@ max_double(double a, double b)
 	return a > b ? a : b;
 }
 
-/* The sum is kept, so that no compiler leaves the loads out. */
+/* The sum is stored, so that the compiler does not remove the loads. */
 static void
 read_two(const Task *t, int64_t begin, int64_t end)
 {
@@ -55,7 +55,7 @@ read_two(const Task *t, int64_t begin, int64_t end)
 		}
 	for (int k = 1; k < 4 * LINE; k++)
 		sum[0] += sum[k];
-	t->sums[begin * t->parts / (t->n + 1) * LINE] += sum[0]; /* its part's */
+	t->sums[begin * t->parts / (t->n + 1) * LINE] += sum[0]; /* the sum of this part */
 }
 
 static void
@@ -90,7 +90,7 @@ static const Loop loops[] = {
 	{"read", 2, 2, 0, read_two}, {"fill", 1, 1, 1, fill},         {"copy", 2, 2, 1, copy},
 	{"triad", 3, 3, 1, triad},   {"in place", 1, 1, 1, in_place},
 };
-#define SECONDS 0.2 /* that a measurement takes at least */
+#define SECONDS 0.2 /* least time of a measurement */
 enum { LOOPS = sizeof(loops) / sizeof(loops[0]) };
 
 static void
@@ -103,8 +103,8 @@ run_parts(void *ctx, int64_t begin, int64_t end)
 			t->loop->run(t, t->n * part / t->parts, t->n * (part + 1) / t->parts);
 }
 
-/* GB/s of one array, in the fastest round; the first one is to fill the caches. A loop that touches few bytes is run
- * until it has moved many, by the same thread, on the same bytes. */
+/* The rate of one array in GB/s, in the fastest round; the first round only fills the caches. A loop that touches few bytes
+ * runs repeatedly on the same bytes, in the same thread, until it has moved MOVED bytes. */
 static double
 measure(Pool *pool, Task *t, int64_t bytes)
 {
@@ -148,7 +148,7 @@ print_table(Pool *pool, Task *t)
 		print_row(pool, t, bytes);
 }
 
-/* Pages belong to who touches them first. */
+/* A page belongs to the memory of the thread that touches it first. */
 static void
 touch(void *ctx, int64_t begin, int64_t end)
 {

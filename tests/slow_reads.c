@@ -1,4 +1,4 @@
-/* Reading from a file whose name has "slow" in it takes 5 ms: for LD_PRELOAD. */
+/* Makes each read from a file with "slow" in its name take 5 ms. For LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* bench_gemm [THREADS [SHAPE]]: GFLOP/s of matrix products as gradc generates them and as oneDNN does them, beside what
- * the machine could do. BENCH_CPU: for what CPU, a level as --target has it, the loops are made.
- * Every row is a dot in text IR, compiled as a model's would be, and run on the pool of threads. */
+/* bench_gemm [THREADS [SHAPE]]: GFLOP/s of matrix products as gradc generates them and as oneDNN computes them, beside the
+ * machine's peak. BENCH_CPU: the CPU for which the loops are compiled, a level of --target. Each row is a dot in text IR,
+ * compiled like a model and run on the thread pool. */
 #include "codegen/codegen.h"
 #include "runtime/library/library.h"
 #include "tests/codegen/programs/kernel_library.h"
@@ -9,8 +9,8 @@ typedef struct {
 	const char *name, *x, *y, *attrs, *z;
 } Shape;
 
-/* A GPT-2 of 384 features, 8 rows of 256 tokens, 6 heads: forward, and both gradients. Last one of 768 features, whose rows
- * of 12 KiB share lines of the cache: the first matrix of a layer. */
+/* The products of a GPT-2 with 384 features, 8 rows of 256 tokens and 6 heads: forward, and both gradients. The last shape
+ * is a layer's first matrix in a model of 768 features, whose matrix rows of 12 KiB share cache lines. */
 static const Shape shapes[] = {
 	{"512^3", "f32[512,512]", "f32[512,512]", "x_contract = [1], y_contract = [0]",
          "f32[512,512]"},
@@ -39,7 +39,7 @@ static const Shape shapes[] = {
          "f32[768,3072]"},
 };
 
-/* The kernels of one product, the one that stores it last, and their code; NULL after saying why not. */
+/* The kernels of one product and their code; the last kernel stores the product. NULL after reporting a fault. */
 static const Module *
 compile(Arena *arena, const Shape *s, Diag *diag, const KernelCode **code)
 {
@@ -68,7 +68,7 @@ compile(Arena *arena, const Shape *s, Diag *diag, const KernelCode **code)
 	return v ? m : NULL;
 }
 
-/* x, y, z, and what the first of two kernels leaves for the second. */
+/* x, y, z, and the scratch that the first of two kernels writes for the second. */
 enum { X, Y, Z, SCRATCH, N_BUFFERS, MOST_SCRATCH = 64 << 20 };
 typedef struct {
 	KernelFn code;
@@ -83,7 +83,8 @@ run_part(void *ctx, int64_t begin, int64_t end)
 	r->code(r->buffers, NULL, begin, end);
 }
 
-/* GFLOP/s of the best of several runs. A kernel that runs before writes the scratch, which the other one reads last. */
+/* GFLOP/s of the best of several runs. If there are two kernels, the first writes the scratch, which is the second's last
+ * input. */
 static double
 measure(Pool *pool, const Module *m, const KernelCode *code, void *const *buffers)
 {
@@ -104,7 +105,7 @@ measure(Pool *pool, const Module *m, const KernelCode *code, void *const *buffer
 	return (double)(last->flops + (before ? before->flops : 0)) / best * 1e-9;
 }
 
-/* The same by the library; 0 where it does not do this product. */
+/* GFLOP/s of the library; 0 if it does not support the product. */
 static double
 measure_library(Library *lib, const Kernel *k, const Kernel *before, void *const *own,
                 const char **name)

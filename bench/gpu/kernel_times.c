@@ -1,10 +1,10 @@
-/* When each kernel ran, by the GPU's own clock, also those of a graph: CUPTI's activity records of a process that did not ask for
- * them. The driver loads the library that CUDA_INJECTION64_PATH names, and calls InitializeInjection (CUPTI's documentation,
- * "injection"). Each kernel is a line "START END STREAM NAME" of the file that $KERNEL_TIMES names, in nanoseconds.
+/* Records when each kernel ran, by the GPU's own clock, including kernels of a graph. It injects CUPTI's activity records into
+ * a program that does not know of them: the driver loads the library named by CUDA_INJECTION64_PATH and calls
+ * InitializeInjection (CUPTI's documentation, "injection"). Each kernel is a line "START END STREAM NAME" of the file
+ * $KERNEL_TIMES, in nanoseconds.
  *
  *     cc -shared -fPIC -I CUPTI/include -I CUDA/include kernel_times.c -o libkernel_times.so CUPTI/lib64/libcupti.so
- *     CUDA_INJECTION64_PATH=$PWD/libkernel_times.so KERNEL_TIMES=times.txt ./gpt2_124m --steps=6
- */
+ *     CUDA_INJECTION64_PATH=$PWD/libkernel_times.so KERNEL_TIMES=times.txt ./gpt2_124m --steps=6 */
 #include <cupti.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { BUFFER_BYTES = 8 << 20 };
 
 static FILE *times;
 
-/* aligned as cuptiActivityRegisterCallbacks wants it; complete() frees it. */
+/* The buffer is aligned as cuptiActivityRegisterCallbacks requires; complete() frees it. */
 static void
 request(uint8_t **buffer, size_t *bytes, size_t *most_records)
 {
@@ -22,7 +22,7 @@ request(uint8_t **buffer, size_t *bytes, size_t *most_records)
 	*most_records = 0;
 }
 
-/* Fields up to `name` lie alike in all versions of the record from CUDA 12 on. */
+/* The fields up to `name` have the same layout in all versions of the record since CUDA 12. */
 static void
 complete(CUcontext context, uint32_t stream, uint8_t *buffer, size_t bytes, size_t used)
 {

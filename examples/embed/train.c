@@ -4,7 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
-GRADC_MODEL(gpt2); /* what `gradc compile --emit=library -o libgpt2.so` wrote */
+GRADC_MODEL(
+	gpt2); /* the symbol in libgpt2.so, written by `gradc compile --emit=library -o libgpt2.so` */
 
 static Status
 train(Gradc *run, int64_t steps)
@@ -21,7 +22,7 @@ train(Gradc *run, int64_t steps)
 	RETURN_IF_ERROR(gradc_evaluate(run, &eval));
 	printf("held out: loss %.4f, perplexity %.2f\n", eval.loss, eval.perplexity);
 	RETURN_IF_ERROR(gradc_save(run, eval.loss));
-	RETURN_IF_ERROR(gradc_save_poll(run, true)); /* until it is on disk */
+	RETURN_IF_ERROR(gradc_save_poll(run, true)); /* waits until the checkpoint is on disk */
 	return gradc_export(run, "trained.onnx");
 }
 

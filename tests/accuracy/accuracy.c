@@ -1,7 +1,6 @@
-/* accuracy [STRIDE]: the unary scalar functions over all f32, or every STRIDE-th of them, and over random f64:
- * the largest error in ulp beside what docs/accuracy.md promises, and whether the printers agree in
- * every bit. The reference is libm in double for f32 and in long double for f64. Exit code 1 when a
- * bound is broken or a bit differs. */
+/* accuracy [STRIDE]: checks the unary scalar functions over all f32, or every STRIDE-th f32, and over random f64. Prints the
+ * largest error in ulp beside the bound of docs/accuracy.md, and whether all printers agree in every bit. The reference is
+ * libm: in double for f32, in long double for f64. Exit code 1 if a bound is exceeded or a bit differs. */
 #include "tests/codegen/programs/kernel_library.h"
 
 #include <math.h>
@@ -13,14 +12,14 @@ typedef struct {
 	const char *name;
 	double (*f)(double);
 	long double (*exact)(long double);
-	double ulp_f32, ulp_f64; /* what is promised */
-	double range;            /* largest |x| that the promise covers; 0: all */
+	double ulp_f32, ulp_f64; /* promised bounds */
+	double range;            /* largest |x| that the promise covers; 0: all x */
 } FunctionRow;
 static const FunctionRow rows[] = {
 #define SCALAR_FUNCTION(name, f64, f32, ...) {#name, name, name##l, __VA_ARGS__},
 #include "ir/scalar/function_list.def"
 #undef SCALAR_FUNCTION
-	{"sqrt", sqrt, sqrtl, 0.51, 0.51, 0}, /* the machine's */
+	{"sqrt", sqrt, sqrtl, 0.51, 0.51, 0}, /* the machine's instruction */
 };
 
 typedef struct {
@@ -35,11 +34,10 @@ typedef struct {
 	int row, thread;
 	bool wide;
 	double worst, at;
-	int64_t different; /* values with other bits by another printer */
+	int64_t different; /* number of values for which another printer gives other bits */
 } Job;
 
-/* One unit in the last place of a result in f32, by the exponent of r; below the normal numbers it no longer
- * shrinks. */
+/* One unit in the last place of an f32 result, by the exponent of r. Below the normal numbers the unit no longer shrinks. */
 static double
 ulp_f32(double r)
 {
@@ -61,7 +59,7 @@ ulp_f64(long double r)
 	return ldexpl(1, (e < -1022 ? -1022 : e) - 52);
 }
 
-/* Overflow to infinity is right where the reference rounds to it. */
+/* Overflow to infinity is right if the reference rounds to infinity. */
 static double
 error_f32(const FunctionRow *row, double x, double y)
 {
@@ -90,7 +88,7 @@ mix(uint64_t x)
 	return x ^ (x >> 31);
 }
 
-/* Random f64: half of them any bits, half between -40 and 40. */
+/* Random f64: half of them have random bits, half lie between -40 and 40. */
 static double
 random_f64(uint64_t i)
 {
@@ -159,7 +157,7 @@ run(void *arg)
 	return NULL;
 }
 
-/* The row's function in one type; false when it breaks its promise. */
+/* Checks the row's function in one type; false if it exceeds its bound. */
 static bool
 check(int row, bool wide)
 {
@@ -188,7 +186,7 @@ check(int row, bool wide)
 	return ok;
 }
 
-/* Two kernels a function, y = f(x) in f32 and in f64. */
+/* Two kernels per function, y = f(x) in f32 and in f64. */
 static Module *
 make_module(Arena *arena, Diag *diag)
 {

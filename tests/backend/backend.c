@@ -1,10 +1,10 @@
-/* ONNX's backend tests (https://github.com/onnx/onnx/blob/main/docs/OnnxBackendTest.md), each through `gradc run` in one engine, all in one
- * process; what became of each is held against a manifest.
+/* Runs ONNX's backend tests (https://github.com/onnx/onnx/blob/main/docs/OnnxBackendTest.md) through `gradc run` in one engine,
+ * all in one process, and compares how each ends with a manifest.
  *
  *	backend DATA MANIFEST interp|compiled FOLDER [--write | WORD...]
  *
- * DATA has node/, simple/ and others. FOLDER is for results. With --write the manifest is printed as it is now; with words only tests are
- * run whose names have one of them. Exits 1 where a test ends in another way than the manifest says. */
+ * DATA has node/, simple/ and further folders. FOLDER is for results. With --write, prints the new manifest. With WORDs, runs only
+ * tests whose names contain a WORD. Exit code 1 if a test ends differently than the manifest says. */
 #include "frontend/frontend.h"
 #include "tools/tools.h"
 
@@ -16,17 +16,17 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The suite's own, of numpy.testing.assert_allclose. */
+/* The suite's own tolerances, as in numpy.testing.assert_allclose. */
 #define RTOL 1e-3
 #define ATOL 1e-7
 
-/* How a test may end; the words of the manifest. */
+/* The ways in which a test may end, named as in the manifest. */
 typedef enum {
 	PASSES,
-	REFUSED, /* exit 4: what it asks for is not supported */
-	FAILS,   /* with another exit code */
-	DIFFERS, /* in type, shape or values */
-	RANDOM, /* its numbers are NumPy's draws: types, shapes and what the draws mean are right */
+	REFUSED, /* exit code 4: the model asks for something unsupported */
+	FAILS,   /* another exit code */
+	DIFFERS, /* results differ in type, shape or values */
+	RANDOM, /* expected numbers are random draws of NumPy; types, shapes and distribution are right */
 	N_ENDS,
 } End;
 static const char *const end_names[N_ENDS] = {"pass", "refused", "fails", "differs", "random"};
@@ -42,13 +42,13 @@ typedef struct {
 	int engine;
 	VEC(Case) cases;
 } Suite;
-/* Of one test: all in `arena`. */
+/* One test; its memory is in `arena`. */
 typedef struct {
 	const Suite *suite;
 	Arena *arena;
-	const char *path, *results; /* folders: of the test, of what was written */
+	const char *path, *results; /* folders: the test's, and the results' */
 	Onnx__ModelProto *model;
-	Text why; /* it did not pass; one line */
+	Text why; /* one line: why the test did not pass */
 } Run;
 
 /* ---- results */
@@ -111,7 +111,7 @@ data_path(const Run *r, const char *what, size_t i)
 	return arena_printf(r->arena, "%s/test_data_set_0/%s_%zu.pb", r->path, what, i);
 }
 
-/* What the model's output is; its tensor type's place in a sequence or an optional. */
+/* What the type of a model's output is: a tensor, a sequence or an optional. */
 static GivenList
 kind_of(const Onnx__ValueInfoProto *value)
 {
@@ -150,7 +150,7 @@ lists_are_equal(Run *r, const GivenList *got, const GivenList *want)
 	return true;
 }
 
-/* A result's file against that of the test's data. */
+/* Compares a result's file with the expected file. */
 static bool
 is_right(Run *r, const Onnx__ValueInfoProto *output, const char *file, const char *expected)
 {
@@ -188,7 +188,7 @@ all_are_right(Run *r, json_t *names)
 	return true;
 }
 
-/* ---- tests whose expected numbers are NumPy's draws */
+/* ---- tests whose expected numbers are random draws of NumPy */
 static const Onnx__NodeProto *
 find_node(const Run *r, const char *op)
 {
@@ -217,7 +217,7 @@ is_alike(const NamedTensor *got, const NamedTensor *want)
 	       memcmp(got->dims, want->dims, sizeof(int64_t) * (size_t)got->rank) == 0;
 }
 
-/* Within five standard deviations. */
+/* Is the sum within five standard deviations of the mean? */
 static bool
 is_likely(Run *r, const char *what, double sum, double mean, double variance)
 {
@@ -227,7 +227,7 @@ is_likely(Run *r, const char *what, double sum, double mean, double variance)
 	return false;
 }
 
-/* Each element is 0 or 1, and 1 with the probability that the input says. ONNX's own decomposition, a Greater, has it the other way. */
+/* Each element must be 0 or 1, and 1 with the probability in the input. ONNX's own decomposition, a Greater, swaps 0 and 1. */
 static bool
 is_bernoulli(Run *r, const NamedTensor *p, const NamedTensor *y)
 {
@@ -247,7 +247,7 @@ is_bernoulli(Run *r, const NamedTensor *p, const NamedTensor *y)
 	return is_likely(r, "ones", ones, mean, variance);
 }
 
-/* Each element is 0, or kept and scaled, as the mask says where there is one. */
+/* Each element must be 0, or kept and scaled; if there is a mask, it must say which. */
 static bool
 is_dropout(Run *r, const NamedTensor *x, const NamedTensor *y, const NamedTensor *mask)
 {
@@ -272,7 +272,7 @@ is_dropout(Run *r, const NamedTensor *x, const NamedTensor *y, const NamedTensor
 	return is_likely(r, "kept elements", kept, n * (1 - p), n * p * (1 - p));
 }
 
-/* Not as expected number for number: as drawn? */
+/* The result differs from the expected numbers; is it a valid random draw? */
 static bool
 is_drawn(Run *r, json_t *names)
 {
@@ -394,7 +394,7 @@ run_case(const Suite *suite, const Case *c, Text *why)
 	return end;
 }
 
-/* ---- the manifest: "node/test_add pass pass", a line each */
+/* ---- the manifest: one line per test, "node/test_add pass pass" */
 static End
 parse_end(const char *word)
 {

@@ -1,9 +1,9 @@
-/* Ranks that make control calls over TCP, and what tests ask of one of them meanwhile.
+/* Ranks that make control calls over TCP, and actions of a rank between the calls.
  *
  *	control_calls ROUNDS [RANK:ROUND:ACTION[:NUMBER]]...
  *
- * A round is an all_gather and a broadcast, whose results are checked. An action is done before that rank's round. Each rank ends
- * as a training would: it says its fault, and ends the others. */
+ * A round is an all_gather and a broadcast, whose results are checked. An action happens before the rank's round. Each rank ends
+ * like a training run: it reports its fault and ends the others. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/tcp/tcp.h"
 
@@ -60,7 +60,7 @@ do_differ(CommControl *c, double bytes)
 	return ops->all_gather(c, all, all, (int64_t)bytes);
 }
 
-/* As one that waits for a collective of another library does. */
+/* Waits as a rank does during a collective of another library. */
 static Status
 do_watch(CommControl *c, double seconds)
 {

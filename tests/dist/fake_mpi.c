@@ -1,14 +1,14 @@
-/* An MPI library with faults, for LD_PRELOAD. It has the interface of Open MPI, and this process is rank 0 of two. The other
- * rank says what this one says.
+/* An MPI library with faults, for LD_PRELOAD. It has the interface of Open MPI. This process is rank 0 of two; the other rank
+ * always gives the same answers as this rank.
  *
- *	FAKE_THREADS=N      what MPI_Init_thread gives (2)
- *	FAKE_SENDS=N        the first N sends succeed, the next one fails (all succeed). Only large ones count, which gradients
- *	                    are: small ones, of numbers and questions, succeed
- *	FAKE_RECEIVES=N     the first N large receives get zeros, the others nothing (all get zeros)
+ *	FAKE_THREADS=N      the result of MPI_Init_thread (2)
+ *	FAKE_SENDS=N        the first N large sends succeed, the next fails (all succeed); large sends are gradients, small
+ *	                    sends are numbers and questions and always succeed
+ *	FAKE_RECEIVES=N     the first N large receives get zeros, later ones nothing (all get zeros)
  *	FAKE_CANCEL=no      receives cannot be cancelled
  *	FAKE_ABORT=no       MPI_Abort returns
  *
- * Memory that a receive could still write to is freed: exit 99. */
+ * Freeing memory that a pending receive could still write to ends the process with exit code 99. */
 #include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 
 typedef uintptr_t Handle;
 enum { MOST = 1 << 16, FAULT = 17, LARGE = 64 };
-enum { OVER = 1 }; /* the handle of what is done; a receive that waits has 2 + its place */
+enum { OVER = 1 }; /* handle of a finished request; a pending receive has 2 + its index */
 
 static struct {
 	char *at;

@@ -1,5 +1,5 @@
-/* Writes docs/deepspeed.md from the rows of config/deepspeed_keys.c and deepspeed_types.c: `make docs`. With a file and "gradc" or
- * "executable": the options that it has for that one, one a line, as tests/test_deepspeed_config.py reads them. */
+/* Writes docs/deepspeed.md from the rows of config/deepspeed_keys.c and deepspeed_types.c: `make docs`. With a file and
+ * "gradc" or "executable", prints that program's options from the file, one per line, for tests/test_deepspeed_config.py. */
 #include "config/config.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ whose(unsigned of)
 	return of == OF_BOTH ? "both" : of == OF_GRADC ? "gradc" : "executable";
 }
 
-/* A bar would end the cell. */
+/* Escapes bars, which would end the table cell. */
 static void
 print_cell(const char *text)
 {
@@ -33,7 +33,7 @@ print_cell(const char *text)
 		printf("%s%c", *text == '|' ? "\\" : "", *text);
 }
 
-/* "`--batch`, the executable's `--micro-batch`" */
+/* Prints "`--batch`, the executable's `--micro-batch`". */
 static void
 print_options(const DeepspeedKey *k)
 {

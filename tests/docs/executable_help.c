@@ -1,4 +1,4 @@
-/* What a training executable prints for --help, without one: for the man page. */
+/* Prints the --help of a training executable without building one, for the man page. */
 #include "runtime/cli/cli.h"
 
 int

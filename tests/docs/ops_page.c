@@ -1,5 +1,5 @@
-/* Writes docs/ops.md from the rows of the op table: `make docs`. tests/test_docs.py compares. Factors and FLOPs are
- * those of a row's first sample that has elements. */
+/* Writes docs/ops.md from the rows of the op table: `make docs`. tests/test_docs.py compares the result. Factors and FLOPs
+ * are those of a row's first sample with elements. */
 #include "tests/unit/ir/sample_case.h"
 
 static const char *const precision_words[N_PRECISIONS] = {
@@ -65,7 +65,7 @@ print_ports(const OpRow *row)
 	text_free(&attributes);
 }
 
-/* Which classes of dtypes inference takes in place of the sample's own. */
+/* Prints the classes of dtypes that inference accepts in place of the sample's own dtype. */
 static void
 print_dtypes(const Case *c, const Node *n)
 {
@@ -93,7 +93,7 @@ print_dtypes(const Case *c, const Node *n)
 	text_free(&text);
 }
 
-/* ---- factors, as letters at the axes that have them */
+/* ---- factors, as letters at the axes to which they belong */
 static void
 add_axes(Text *t, const Partition *p, Type type, bool result, int number)
 {

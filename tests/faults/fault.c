@@ -1,13 +1,13 @@
-/* Makes the n-th allocation or the n-th call to the system fail. The linker puts these functions before libc's in
- * everything that is linked into gradc or a training executable (--wrap, see calls.def); shared libraries (LLVM,
- * oneDNN, MPI, libc itself) keep theirs.
+/* Makes the n-th allocation or the n-th system call fail. The linker puts these functions before libc's in all code that is
+ * linked into gradc or a training executable (--wrap, see calls.def). Shared libraries (LLVM, oneDNN, MPI, libc itself) keep
+ * libc's.
  *
- *	GRADC_FAULT=alloc:17    that allocation fails; io:17 that call; alloc:17+ it and all after it
- *	GRADC_FAULT_LOG=FILE    gets a line for the call that fails, its name and path if it has one, and at the
- *	                        end one with the number of calls of each kind
- *	GRADC_FAULT_STACK=1     the call's stack goes to stderr
+ *	GRADC_FAULT=alloc:17    allocation 17 fails; io:17: system call 17; alloc:17+: allocation 17 and all later ones
+ *	GRADC_FAULT_LOG=FILE    gets a line for the failing call, with its name and its path, if it has one; and at the
+ *	                        end a line with the number of calls of each kind
+ *	GRADC_FAULT_STACK=1     prints the failing call's stack to stderr
  *
- * Programs that are started by this one see none of it. */
+ * Programs started by this program are not affected. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -30,11 +30,11 @@
 void __sanitizer_print_stack_trace(void);
 
 enum { ALLOC, IO, N_KINDS };
-enum { IS_ERROR = 0x20 }; /* of glibc's streams: what ferror returns */
+enum { IS_ERROR = 0x20 }; /* error flag of glibc's streams, which ferror returns */
 
 static const char *const kind_names[] = {"alloc", "io"};
 static atomic_long calls[N_KINDS];
-static long first[N_KINDS], last[N_KINDS]; /* that fail; 0: none */
+static long first[N_KINDS], last[N_KINDS]; /* range of failing calls; 0: no failing call */
 static char log_path[4096];
 static bool wants_stack;
 
@@ -66,7 +66,7 @@ note(const char *format, ...)
 	errno = saved;
 }
 
-/* Before any code of gradc's. */
+/* Runs before any code of gradc. */
 __attribute__((constructor)) static void
 read_environment(void)
 {
@@ -105,7 +105,7 @@ fails(int kind, const char *name, const char *path)
 	return true;
 }
 
-/* What a call is about, for the log: its first argument if that is a path. */
+/* The subject of a call for the log: its first argument, if that is a path. */
 #define TEXT(x) _Generic((x), const char * : (x), char * : (x), default : "")
 #define FIRST(x, ...) TEXT(x)
 

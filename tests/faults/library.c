@@ -1,5 +1,5 @@
-/* A host of the library, for inject.py: trains twice, and a fault in the first run is none of the second's. Whatever
- * call fails, the run can be closed, and nothing of it stays: no memory (the sanitizer looks), no open file, no
+/* A host program of the library, for inject.py. It trains twice; a fault in the first run must not affect the second.
+ * Whatever call fails, the run can be closed and leaves nothing behind: no memory (the sanitizer checks), no open file, no
  * thread. */
 #include "runtime/gradc.h"
 
@@ -47,7 +47,7 @@ train_once(const GradcOptions *options)
 	return code;
 }
 
-/* These three by calls that fault.c does not know. */
+/* The next three functions use calls that fault.c does not wrap. */
 static int
 count_files(void)
 {
@@ -67,7 +67,7 @@ count_threads(void)
 	                                                                    : 0;
 }
 
-/* A thread that was joined leaves /proc a moment later: it has ten seconds. */
+/* A joined thread leaves /proc a moment later, so waits up to ten seconds. */
 static bool
 threads_end(int most)
 {
@@ -97,7 +97,7 @@ main(int argc, char **argv)
 		fprintf(stderr, "error: a file is still open\n");
 		return 1;
 	}
-	/* libgomp keeps its own. */
+	/* libgomp keeps its own threads. */
 	if (!threads_end(threads + 1)) {
 		fprintf(stderr, "error: a thread still runs\n");
 		return 1;

@@ -1,7 +1,7 @@
-/* Checkpoints. The first byte says what the others are: a manifest, as it is or behind a checksum
- * that fits; or a shard, with a manifest that vouches for its size and header, of whole tensors or with a piece of one. What is read is
- * refused with one message, or it is what the writer writes again; a shard is accepted only when
- * its tensors have the bytes that the manifest says. */
+/* Fuzzes the reading of checkpoints. The first byte chooses the meaning of the rest: a bare manifest, a manifest behind a
+ * matching checksum, or a shard with a manifest that vouches for its size and header, with whole tensors or a piece of a
+ * tensor. Input is refused with one message, or it is what the writer would write again. A shard is accepted only if its
+ * tensors have the bytes that the manifest says. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/host/host.h"
 
@@ -72,7 +72,7 @@ must(Status status)
 	}
 }
 
-/* One line that says something, of the one exit code that checkpoints have. */
+/* A refusal must be one non-empty line with the checkpoint's exit code. */
 static void
 refused(Status status)
 {
@@ -160,7 +160,7 @@ tensor(Arena *arena, const char *name, DType dtype, int rank, const void *bytes,
 
 enum {
 	FIRST = 2
-}; /* elements of the matrix that lie in the shard; the others in a second one, which is as it should be */
+}; /* elements of the matrix in this shard; the rest are in a second, valid shard */
 
 static Shard
 cut(Arena *arena, SavedTensor *t)

@@ -1,4 +1,4 @@
-/* .gir text: whatever can be read and verified prints to text that reads back as itself. */
+/* Fuzzes .gir text: a module that can be read and verified prints to text that reads back as the same module. */
 #include "ir/ir.h"
 
 #include <stdlib.h>
@@ -35,7 +35,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	Module *m = parse(text);
 	if (m) {
 		module_print(&first, m, NULL);
-		/* Constants above 16 elements lie beside the text: only a hash is left here. */
+		/* Constants above 16 elements lie in a file beside the text, which has only their hash. */
 		if (!strstr(first.at, "@data[")) {
 			Module *again = parse(first.at);
 			if (!again)

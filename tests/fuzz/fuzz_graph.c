@@ -1,9 +1,8 @@
-/* Random valid graphs. The bytes choose operators over a growing pool of f64 values; every choice
- * that would not be valid is bent until it is. Each graph is printed and read back, and then
- *   - interpreted as it is, after `simplify`, and after `fuse` and `lower` through the kernels' loops:
- *     the results agree;
- *   - differentiated: the gradient agrees with central differences, but where those disagree with
- *     themselves at half the step (kinks of max, min, select). */
+/* Fuzzes with random valid graphs. The bytes choose operators over a growing pool of f64 values; an invalid choice is adjusted
+ * until it is valid. Each graph is printed and read back. Then it is
+ *   - interpreted unchanged, after `simplify`, and after `fuse` and `lower` through the kernels' loops: the results must agree;
+ *   - differentiated: the gradient must agree with central differences, unless differences at half the step disagree, too (kinks of
+ *     max, min, select). */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 
@@ -44,7 +43,7 @@ keep(Maker *g, Value *v)
 		g->pool[g->n++] = v;
 }
 
-/* Bounds what follows, so that differences stay meaningful. */
+/* Keeps values small, so that differences stay meaningful. */
 static Value *
 tamed(Maker *g, Value *v)
 {
@@ -61,7 +60,7 @@ make_unary(Maker *g)
 	Value *x = tamed(g, pick(g));
 
 	if (op == OP_sqrt || op == OP_log || op == OP_rsqrt || op == OP_log1p)
-		x = b_unary(&g->b, OP_exp, x); /* away from where they end */
+		x = b_unary(&g->b, OP_exp, x); /* away from the ends of the domain */
 	return b_unary(&g->b, op, x);
 }
 
@@ -227,7 +226,7 @@ make_dot(Maker *g)
 	last = (Ints){.n = 1, .at = {x->type->rank - 1}};
 	first = (Ints){.n = 1, .at = {next(g, y->type->rank)}};
 	if (x->type->dims[last.at[0]] != y->type->dims[first.at[0]]) {
-		y = x; /* over its own last axis */
+		y = x; /* y shares x's last axis */
 		first = last;
 	}
 	if (x->type->rank + y->type->rank - 2 > 4 || x->type->dims[last.at[0]] == 0 ||
@@ -269,8 +268,8 @@ make_softmax(Maker *g)
 	return b_binary(&g->b, OP_div, e, sum);
 }
 
-/* Many reductions of one value, each a little different, and sums of the row values that come of them: more than a
- * kernel's loops have registers for. */
+/* Makes many reductions of one value, each a little different, and sums of their row values: more than a kernel's loops have
+ * registers for. */
 static Value *
 make_reductions(Maker *g)
 {
@@ -299,7 +298,7 @@ static Value *(*const makers[])(Maker *) = {
 	make_broadcast, make_slice,    make_pad,    make_concat,  make_reverse,
 	make_reduce,    make_cumulate, make_dot,    make_gather,  make_softmax};
 
-/* The highest bytes are for many reductions, which take long; kept inputs have few of them. */
+/* Only the highest bytes choose many reductions, which take long; the kept inputs contain few such bytes. */
 enum { FIRST_OF_REDUCTIONS = 240 };
 
 static Value *
@@ -311,7 +310,7 @@ make_value(Maker *g)
 	return make_reductions(g);
 }
 
-/* @f(inputs) -> (sum of tanh of the last values' elements, those values) */
+/* Makes @f(inputs) -> (sum of tanh of the last values' elements, the last values). */
 static Module *
 make_graph(const uint8_t *data, size_t size)
 {

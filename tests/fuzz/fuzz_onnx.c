@@ -1,4 +1,4 @@
-/* ONNX bytes: reading either reports a fault or gives a module that the verifier accepts. */
+/* Fuzzes ONNX bytes: reading either reports a fault or gives a module that the verifier accepts. */
 #include "frontend/frontend.h"
 #include "tests/fuzz/in_file.h"
 
@@ -20,7 +20,7 @@ import(const char *path)
 	Module *m = model ? model_import(model, &options, diag) : NULL;
 
 	if (!m && diag_errors(diag) == 0)
-		abort(); /* refused without a word */
+		abort(); /* refused without a message */
 	if (m) {
 		Diag *faults = diag_new("fuzz", stderr);
 		if (!module_verify(m, faults))

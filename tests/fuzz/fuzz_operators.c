@@ -1,6 +1,6 @@
-/* Models that were valid, with something of a node, a tensor or a port changed: they are refused with a message, or become modules that the verifier
- * accepts, that have a gradient or say why not, and that the interpreter runs. The changes are of messages, not of bytes, so that nearly all reach the
- * importers. Seeds are ONNX's backend tests. */
+/* Fuzzes valid models by changing a node, a tensor or a port. A changed model is refused with a message, or becomes a module
+ * that the verifier accepts, that has a gradient or a reason why not, and that the interpreter runs. The changes are made to
+ * messages rather than bytes, so that nearly all changed models reach the importers. The seeds are ONNX's backend tests. */
 #include "frontend/frontend.h"
 #include "tests/fuzz/in_file.h"
 
@@ -81,7 +81,7 @@ interpret(Module *m, const Function *f)
 	arena_free(arena);
 }
 
-/* Of the first float result, in all float parameters. */
+/* Differentiates the first float result with respect to all float parameters. */
 static void
 differentiate(Module *m, Function *f)
 {
@@ -111,7 +111,7 @@ differentiate(Module *m, Function *f)
 	arena_free(arena);
 }
 
-/* Numbers of inputs that may decide axes and sizes: small ones. */
+/* Small values for inputs that may decide axes and sizes. */
 static int
 give_inputs(const char *path, Arena *arena, NamedTensor *out)
 {
@@ -188,7 +188,7 @@ import(const char *path, bool given)
 	options.n_given = given ? give_inputs(path, arena, inputs) : 0;
 	Module *m = model ? model_import(model, &options, diag) : NULL;
 	if (!m && diag_errors(diag) == 0)
-		abort(); /* refused without a word */
+		abort(); /* refused without a message */
 	if (m) {
 		Function *f = module_program(m, FUNCTION_FORWARD, 0);
 		verify(m);
@@ -216,7 +216,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	return 0;
 }
 
-/* ---- changing messages; what is put into one is malloc's, as protobuf-c frees it */
+/* ---- changing messages; new parts are allocated with malloc, because protobuf-c frees them */
 static uint64_t state;
 
 static uint64_t

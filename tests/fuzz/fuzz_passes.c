@@ -1,6 +1,6 @@
-/* Passes over text: the first line names passes, "units working", the rest is a module, of `gradc dump --dump-after=all` or a changed one.
- * Each pass runs whatever ran before it, as far as stages allow, until one says why not. Words that name no pass choose one by their
- * bytes, and half of all changes are other passes. */
+/* Fuzzes sequences of passes. The first line names passes, as "units working"; the rest is a module in text, from `gradc
+ * dump --dump-after=all` or mutated. Each pass runs after any other, as far as stages allow, until one reports why it
+ * cannot. An unknown word chooses a pass by its bytes. Half of all mutations change the passes. */
 #include "codegen/codegen.h"
 #include "passes/pass.h"
 
@@ -58,7 +58,8 @@ run(Module *m, const char *line, Diag *diag)
 		size_t length = strcspn(line, " ,\n");
 		Pipeline p = {0};
 		vec_push(arena, &p, pass_call(arena, row_of(line, length)));
-		/* as `gradc opt`, which verifies behind each pass: one that is run twice may leave two of what it makes */
+		/* as `gradc opt`, which verifies after each pass: a pass that runs twice may leave two of the things that it
+		 * makes */
 		ok = pipeline_run(&p, m, &stage, &options, diag) && module_verify(m, diag);
 		line += length;
 		line += *line == ' ' || *line == ',';
@@ -88,7 +89,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	return 0;
 }
 
-/* Other passes in front of the same text. */
+/* Puts other passes in front of the same text. */
 static size_t
 choose_passes(uint8_t *data, size_t size, size_t max, unsigned seed)
 {

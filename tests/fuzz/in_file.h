@@ -1,4 +1,4 @@
-/* Bytes as a file, for readers that take a path. */
+/* Puts bytes into a file, for readers that take a path. */
 #ifndef GRADC_TESTS_FUZZ_IN_FILE_H
 #define GRADC_TESTS_FUZZ_IN_FILE_H
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* The path of the one file of this process, which has these bytes until the next call. */
+/* The path of this process's one file, which holds these bytes until the next call. */
 static const char *
 in_file(const uint8_t *data, size_t size)
 {

@@ -1,8 +1,9 @@
-/* written_samples FOLDER: every op that is written as ONNX, with each of its samples, beside what the interpreter computes:
- * FOLDER/N.onnx, N.NAME.npy of its inputs and N.out.I.npy of its results. Prints a line for each, "N OP SAMPLE", and one
- * for each sample without a form, "- OP SAMPLE".
- * f32 stands for the samples' f64, which onnxruntime has few kernels of. Samples with indices are written twice: the
- * second time with indices at and beyond both ends. */
+/* written_samples FOLDER: writes every op that has an ONNX form, with each of its samples and the interpreter's results:
+ * FOLDER/N.onnx, inputs N.NAME.npy and results N.out.I.npy. Prints one line per model, "N OP SAMPLE", and one line per sample
+ * without an ONNX form, "- OP SAMPLE".
+ * The samples' f64 becomes f32, because onnxruntime has few kernels for f64. Samples with indices are written twice: the second
+ * time
+ * with indices at and beyond both ends. */
 #include "frontend/frontend.h"
 #include "tests/unit/ir/sample_case.h"
 
@@ -52,7 +53,7 @@ write_case(Case *c)
 	diag_free(quiet);
 }
 
-/* At and beyond both ends of [0, below); false where c has no indices. */
+/* Sets indices at and beyond both ends of [0, below); false if c has no indices. */
 static bool
 use_wild_indices(Case *c)
 {

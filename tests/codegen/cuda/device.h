@@ -1,5 +1,5 @@
-/* CUDA's names for printed kernels on a CPU: stands before their text, which includes nothing. What a thread of the block cannot do
- * alone is in block.cpp. */
+/* CUDA's names, for running printed kernels on a CPU. This file stands before the kernels' text, which includes nothing.
+ * Operations that need several threads of a block are in block.cpp. */
 #define __global__
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
@@ -7,23 +7,23 @@
 #define __shared__ static
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
-/* What a launch asks for; an H100 has no more. */
+/* the shared memory that a launch requests; an H100 has no more */
 static unsigned char gradc_shared[227 << 10] __attribute__((aligned(128)));
 
 struct Index3 {
 	unsigned x, y, z;
 };
-/* Of the thread that runs. */
+/* The indices of the running thread. */
 extern Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 extern "C" {
 void harness_block_barrier(void);
 void harness_warp_barrier(unsigned mask);
-/* Lane `from` of the calling lane's group of `width` lanes has put `bytes` at *own; they come to *out. */
+/* Lane `from` of the calling lane's group of `width` lanes has put `bytes` bytes at *own; copies them to *out. */
 void harness_exchange(unsigned mask, const void *own, void *out, int bytes, int from, int width);
-/* Of all lanes of the warp, by lane: what each has put, `bytes` of it. */
+/* Gathers what every lane of the warp has put at *own, `bytes` bytes each, by lane. */
 void harness_gather(const void *own, void *all, int bytes);
-/* Copies of a thread that are on their way until it waits: at most so many groups stay there. from NULL: zeros. */
+/* Asynchronous copies of a thread. A wait leaves at most the given number of groups unfinished. from NULL: copies zeros. */
 void harness_copy_start(void *to, const void *from, int bytes);
 void harness_copy_commit(void);
 void harness_copy_finish(int groups);
@@ -51,7 +51,7 @@ __shfl_sync(unsigned mask, T x, int from, int width = 32)
 	harness_exchange(mask, &x, &out, sizeof(T), from % width, width);
 	return out;
 }
-/* Beyond the group a lane has its own. */
+/* A lane whose source lies outside its group gets its own value. */
 template <typename T>
 static inline T
 __shfl_down_sync(unsigned mask, T x, int by, int width = 32)

@@ -1,4 +1,4 @@
-/* A module's kernels on a GPU that is there, through the runtime's own device. */
+/* Runs a module's kernels on a real GPU, through the runtime's own device. */
 #ifndef GRADC_TESTS_CUDA_GPU_H
 #define GRADC_TESTS_CUDA_GPU_H
 
@@ -14,7 +14,7 @@ typedef struct {
 	Code *code;
 	Span scalars;
 	const Module *module;
-	bool faulty; /* something was reported */
+	bool faulty; /* true: a fault was reported */
 } GpuKernels;
 
 static inline bool
@@ -27,7 +27,7 @@ gpu_failed(GpuKernels *g, Status status)
 	return g->faulty = true;
 }
 
-/* Records of all kernels, as far as a device reads them. */
+/* Tables with the records of all kernels, as far as a device reads them. */
 static inline Format
 gpu_tables(Arena *arena, const Module *m)
 {
@@ -98,7 +98,7 @@ gpu_image(Arena *arena, const Module *m, const char *architecture, const Text *c
 	return image;
 }
 
-/* False after saying why not. */
+/* false after reporting a fault. */
 static inline bool
 gpu_open(Arena *arena, const Module *m, const char *architecture, GpuKernels *out)
 {
@@ -126,7 +126,7 @@ gpu_copy(GpuKernels *g, Span to, const void *from)
 	return !gpu_failed(g, device_cuda.copy(g->device, 0, to, from));
 }
 
-/* As a KernelFn, on copies of the buffers that go to the GPU and come back. */
+/* Like a KernelFn: copies the buffers to the GPU, runs the kernel, copies the buffers back. */
 static inline void
 gpu_run(GpuKernels *g, int index, void **buffers, const Scalar *scalars, int64_t begin, int64_t end)
 {

@@ -1,10 +1,10 @@
-/* A module's kernels as CUDA C, compiled for the harness that runs blocks of threads on this CPU. */
+/* A module's kernels as CUDA C, compiled for a harness that runs blocks of threads on this CPU. */
 #ifndef GRADC_TESTS_CUDA_LIBRARY_H
 #define GRADC_TESTS_CUDA_LIBRARY_H
 
 #include "tests/codegen/programs/kernel_library.h"
 
-/* A function that launches the kernel: blocks one after the other. */
+/* Prints a function that launches the kernel, running its blocks one after the other. */
 static inline void
 print_launch(Text *out, const Kernel *k)
 {
@@ -31,7 +31,7 @@ print_launch(Text *out, const Kernel *k)
 	            cuda_threads(k), k->name);
 }
 
-/* As this program is built: code that is not instrumented has no races and no bounds. */
+/* The same sanitizers as this program has: other code would show neither races nor bounds errors. */
 #if defined(__SANITIZE_THREAD__)
 #define HARNESS_FLAGS "-O1 -g -fsanitize=thread "
 #elif defined(__SANITIZE_ADDRESS__)
@@ -40,7 +40,7 @@ print_launch(Text *out, const Kernel *k)
 #define HARNESS_FLAGS "-O0 "
 #endif
 
-/* A fault to plant in the text of the kernels: an expression of sed; NULL: none. */
+/* A fault to plant in the kernels' text, as a sed expression; NULL: no fault. */
 static const char *harness_edit;
 
 static inline Status

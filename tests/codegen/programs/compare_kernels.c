@@ -1,9 +1,11 @@
-/* compare_kernels FILE.gir [plain|flip|cuda [EDIT]|gpu ARCHITECTURE]: every kernel of a lowered module on random buffers, by every printer and for every
- * CPU that this machine can stand for, at once and in pieces of the range of its parts; small ones by the interpreter,
- * too. All results must have the same bits; a NaN is a NaN.
- * Prints a line a difference and a last line with counts; exit code 1 when there was one. `flip`
- * changes a bit of each first result of the last code, which must be seen. `plain`: the compiler of C does not optimize. `cuda`: by plain C, CUDA C, which the harness runs (cuda/block.cpp), and the interpreter; EDIT, an
- * expression of sed, changes the text before. `gpu`: by C, a GPU that is there, and the interpreter. */
+/* compare_kernels FILE.gir [plain|flip|cuda [EDIT]|gpu ARCHITECTURE]: runs every kernel of a lowered module on random buffers,
+ * with every printer and for every CPU that this machine can emulate, both at once and with its range of iterations cut into
+ * pieces. The interpreter runs small kernels, too. All results must have the same bits; a NaN equals any NaN. Prints one line
+ * per difference and a last line with counts; exit code 1 if there was a difference.
+ *
+ * `flip` changes a bit of each first result of the last code; the comparison must find it. `plain`: the C compiler does not
+ * optimize. `cuda`: compares plain C, the interpreter, and CUDA C run by the harness (cuda/block.cpp); EDIT, a sed expression,
+ * changes the CUDA text first. `gpu`: compares C, the interpreter, and a real GPU. */
 #include "tests/codegen/cuda/gpu.h"
 #include "tests/codegen/cuda/library.h"
 #include "tests/codegen/programs/kernel_library.h"
@@ -17,11 +19,12 @@ enum { MAX_BUFFERS = 256, MAX_CODES = 16, SMALL = 20000, HUGE_ROW_END = 4096 };
 typedef struct {
 	const char *printer, *cpu;
 	const KernelCode *kernels; /* NULL: the interpreter, or the GPU */
-	bool first;                /* that others are compared with */
-	GpuKernels *gpu;           /* NULL: none */
+	bool first;                /* true: the code with which the others are compared */
+	GpuKernels *gpu;           /* NULL: no GPU */
 } Candidate;
 
-static uint64_t seed = 1, integers = 4; /* these are below it: $INTEGERS, since some are indices */
+static uint64_t seed = 1,
+		integers = 4; /* random integers are below $INTEGERS, since some are indices */
 static bool flip;
 
 static uint64_t
@@ -31,8 +34,8 @@ random_word(void)
 	return seed >> 33;
 }
 
-/* Inputs of a gigabyte or more are zeros but for the end of each row, and all codes have the same one: memory that nobody writes
- * takes none. */
+/* Is the tensor a gigabyte or more? Then inputs are zeros except for the end of each row, and all codes share one input,
+ * because memory that is never written takes no space. */
 static bool
 is_huge(Type t)
 {
@@ -57,7 +60,7 @@ fill(Type t, void *at)
 	}
 }
 
-/* What products of operands that are rounded to tf32, of 11 bits, may be off: all are below 2. */
+/* The tolerance for products whose operands are rounded to tf32 (11 bits); all operands are below 2. */
 static double
 tf32_slack(const Kernel *k)
 {
@@ -69,7 +72,8 @@ tf32_slack(const Kernel *k)
 	return slack;
 }
 
-/* What a GPU's matrix unit may be off: it adds up products of 16 bits in an order of its own, and cuts off bits below the largest. */
+/* The tolerance for a GPU's matrix unit, which adds 16-bit products in an order of its own and drops bits far below the
+ * largest. */
 static double
 matrix_slack(const Kernel *k)
 {
@@ -97,7 +101,7 @@ same(Type t, const char *a, const char *b)
 	int64_t size = dtype_bytes(t->dtype, 1);
 	bool packed = dtype_info[t->dtype].bits < 8;
 
-	if (packed) /* but what is behind the last element */
+	if (packed) /* all bits but those behind the last element */
 		for (int64_t i = 0; i < t->n; i++)
 			if (dtype_load_int(t->dtype, a, i) != dtype_load_int(t->dtype, b, i) ||
 			    dtype_load_float(t->dtype, a, i) != dtype_load_float(t->dtype, b, i))
@@ -114,7 +118,7 @@ same(Type t, const char *a, const char *b)
 	return true;
 }
 
-/* What a code makes of the same inputs; with parts up to a random one first, then the others. */
+/* Runs a code on the given inputs: first the iterations up to a random one, then the rest. */
 static void
 run(const Kernel *k, const Candidate *code, int index, void **buffers, void *const *inputs)
 {
@@ -156,7 +160,7 @@ is_small(const Kernel *k)
 	return n <= SMALL;
 }
 
-/* Ends where its last element does: AddressSanitizer sees what is behind. */
+/* A buffer that ends with its last element, so that AddressSanitizer sees accesses behind it. */
 static void *
 buffer(Type t)
 {
@@ -258,7 +262,8 @@ main(int argc, char **argv)
 		n_targets += !cpu_lacks(targets[n_targets].features, &lacks);
 	}
 	for (int i = 0; kernel_printers[i]; i++) {
-		bool c = kernel_printers[i] == &printer_c; /* slow: this machine's CPU only */
+		bool c = kernel_printers[i] ==
+		         &printer_c; /* C is slow to compile: this machine's CPU only */
 		if (!c && (has_tiles(m) || cuda || on_gpu))
 			continue;
 		const CodeImage *v = kernel_library(

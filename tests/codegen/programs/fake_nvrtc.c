@@ -1,10 +1,11 @@
-/* A libnvrtc.so that compiles nothing: what it gives is a header and a copy of the source. Of the environment:
+/* A libnvrtc.so that compiles nothing: its result is a header and a copy of the source. Environment variables:
  *
- *   FAKE_NVRTC        what a compilation does: "error", "crash", "empty", "slow" (sleeps for ever), "exit" (ends its process),
- *                     "later" (an error after half a second), "dies" (a crash then); otherwise it succeeds. Or "KERNEL=MODE,KERNEL=MODE": of sources with these kernels
- *   FAKE_NVRTC_CALLS  a file: a line for each compilation that begins
- *   FAKE_NVRTC_MINOR  of its version, 13.0 otherwise
- *   FAKE_NVRTC_OLD    set: it knows sm_80 and sm_90 only */
+ *   FAKE_NVRTC        behaviour of a compilation: "error", "crash", "empty", "slow" (sleeps for ever), "exit" (ends its process),
+ *                     "later" (an error after half a second), "dies" (a crash after half a second); otherwise it succeeds.
+ *                     "KERNEL=MODE,KERNEL=MODE" sets the behaviour for sources with these kernels only
+ *   FAKE_NVRTC_CALLS  a file that gets a line for each compilation that begins
+ *   FAKE_NVRTC_MINOR  the minor version; otherwise the version is 13.0
+ *   FAKE_NVRTC_OLD    if set, the library knows sm_80 and sm_90 only */
 
 #include <fcntl.h>
 #include <stdio.h>

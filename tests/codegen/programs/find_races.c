@@ -1,9 +1,11 @@
-/* find_races EXE together|apart|direct RANKS ordered|fast ACCUMULATE [EVERY]: walks the tables of an executable as the trainer does, some
- * steps long, and asks whether two accesses to the same bytes, one of them writing, may happen at the same time. The host is one
- * more stream: it fills images, waits for events and reads reports. Nothing runs.
+/* find_races EXE together|apart|direct RANKS ordered|fast ACCUMULATE [MODE] [every]: looks for races in a schedule. It
+ * walks the tables as the trainer would, for some steps, and checks whether two accesses to the same bytes, at least one of
+ * them a write, may happen at the same time. The host is one more stream: it fills images, waits for events and reads reports.
+ * No kernel runs.
  *
- * Prints "no race", or the first one. With EVERY, each WAIT is left out in turn: one line for each without which there is no
- * race, so that it is not needed. */
+ * Prints "no race", or the first race. With `every`, leaves out each WAIT in turn and prints a line for each WAIT that is not
+ * needed,
+ * i.e. without which there is still no race. */
 #include "base/files/files.h"
 #include "format/format.h"
 
@@ -12,7 +14,7 @@
 
 enum { STEPS = 5, HOST = N_STREAMS, N_ACTORS };
 
-/* What an actor knows of each: the number of the last thing done that it runs behind. */
+/* An actor's knowledge: for each actor, the number of the last action that is known to be finished. */
 typedef struct {
 	int64_t of[N_ACTORS];
 } Known;
@@ -30,15 +32,15 @@ typedef struct {
 	Arena *arena;
 	const Format *f;
 	RunFacts facts;
-	int64_t accumulate, without; /* an instruction that is left out; -1: none */
+	int64_t accumulate, without; /* number of the WAIT to leave out; -1: no WAIT */
 	uint8_t turns[N_TURNS];
 	Known now[N_ACTORS];
 	Known *events;
 	bool *recorded;
 	int64_t number;
 	Accesses done[N_ACTORS];
-	const Access *first, *second; /* of a race; NULL: none yet */
-	bool used;                    /* what is left out was due */
+	const Access *first, *second; /* the two accesses of a race; NULL: no race yet */
+	bool used;                    /* true: the WAIT to leave out was due */
 } Walk;
 
 static void
@@ -57,7 +59,7 @@ look_for_race(Walk *w, int actor, const Access *x)
 		for (int i = list->n - 1; a != actor && i >= 0; i--) {
 			const Access *y = &list->at[i];
 			if (y->number <= w->now[actor].of[a])
-				break; /* and so are all before it */
+				break; /* earlier accesses are ordered, too */
 			if (x->space == y->space && x->turn == y->turn && x->begin < y->end &&
 			    y->begin < x->end && (x->writes || y->writes)) {
 				w->first = arena_copy(w->arena, y, sizeof(*y));
@@ -68,7 +70,7 @@ look_for_race(Walk *w, int actor, const Access *x)
 	}
 }
 
-/* The host's side of memory that is not apart is the device's own. */
+/* If the host's memory is not apart, the host's twin of a space is the space itself. */
 static uint32_t
 space_of(const Walk *w, uint32_t space)
 {
@@ -150,7 +152,7 @@ run_one(Walk *w, const ProgramRecord *p, const Instruction *n, int64_t index, in
 	Known *now = &w->now[n->stream];
 	uint32_t event = format_event(n->what, w->turns);
 
-	learn(now, &w->now[HOST]); /* it was queued by then */
+	learn(now, &w->now[HOST]); /* the host had queued the instruction by then */
 	if (n->kind == WAIT && index == w->without) {
 		w->used = true;
 		return;
@@ -178,7 +180,7 @@ run_program(Walk *w, const ProgramRecord *p, int64_t micro)
 		const Instruction *n = &w->f->instructions[index];
 		bool due = is_due(w, n, micro);
 
-		if (n->kind == LOOP) { /* of all ranks but two */
+		if (n->kind == LOOP) { /* a loop over the later ranks */
 			loop = i;
 			iteration = 0;
 			for (; (!due || format_loop_count(n->what, &w->facts) == 0) &&
@@ -208,7 +210,7 @@ host_waits(Walk *w, SharedEvent event, int turn)
 		learn(&w->now[HOST], &w->events[e]);
 }
 
-/* What it puts in before a run, or takes out behind it: on its own side. */
+/* The host writes inputs before a run, or reads results after it, in its own twin of the space. */
 static void
 host_touches(Walk *w, uint32_t slot, bool writes)
 {
@@ -242,7 +244,7 @@ host_reads_report(Walk *w, const ProgramRecord *update, int turn)
 	w->turns[TURN_STEP] = now;
 }
 
-/* As runtime/train/step.c queues steps, one ahead of the results it takes. */
+/* Queues steps as runtime/train/step.c does, one ahead of the results that it reads. */
 static void
 train(Walk *w, const ProgramRecord *micro_batch, const ProgramRecord *update)
 {
@@ -265,7 +267,7 @@ train(Walk *w, const ProgramRecord *micro_batch, const ProgramRecord *update)
 	}
 }
 
-/* ---- */
+/* ---- the search */
 static bool
 find(const Format *f, const RunFacts *facts, int64_t accumulate, int64_t without, bool *used)
 {
@@ -323,7 +325,7 @@ main(int argc, char **argv)
 		return status->exit_code;
 	}
 	bool staged = strcmp(argv[2], "apart") ==
-	              0; /* direct: the communicator reads the device's memory */
+	              0; /* with `direct` the communicator reads the device's memory */
 	bool apart = staged || strcmp(argv[2], "direct") == 0,
 	     ordered = strcmp(argv[4], "ordered") == 0;
 	facts.ranks = atoi(argv[3]);

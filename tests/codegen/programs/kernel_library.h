@@ -1,4 +1,4 @@
-/* A module's kernels, read and loaded into the test by a printer. */
+/* Compiles a module's kernels with a printer and loads them into the test. */
 #ifndef GRADC_TESTS_KERNEL_LIBRARY_H
 #define GRADC_TESTS_KERNEL_LIBRARY_H
 
@@ -14,7 +14,7 @@
 #define TEST_CC "cc"
 #endif
 
-/* The module of a .gir file with the data beside it; verified; NULL after reporting. */
+/* Reads and verifies the module of a .gir file, with the data file beside it; NULL after reporting a fault. */
 static inline Module *
 module_of_file(Arena *arena, const char *path, Diag *diag)
 {
@@ -32,7 +32,7 @@ module_of_file(Arena *arena, const char *path, Diag *diag)
 	return m && module_verify(m, diag) ? m : NULL;
 }
 
-/* A model with one image: a table of the functions gradc_KERNEL + suffix. */
+/* Writes a model with one image: a table of the functions gradc_KERNEL + suffix. */
 static inline Status
 kernel_table_write(Build *b, const Module *m, const char *path, const char *suffix)
 {
@@ -52,8 +52,8 @@ kernel_table_write(Build *b, const Module *m, const char *path, const char *suff
 	return status;
 }
 
-/* What printer_c prints, compiled without optimizing, in a tenth of the time: for what other codes are held against, and where
- * the printer is looked at and not the compiler. */
+/* printer_c with an unoptimized compilation, which takes a tenth of the time. It serves as the reference for other code, and
+ * in tests of the printer rather than the compiler. */
 static inline Status
 plain_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 {
@@ -75,14 +75,14 @@ plain_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 
 static const KernelPrinter printer_plain_c = {.name = "c", .build = plain_build};
 
-/* Sanitizers see the printer at work; what a C compiler makes of kernels is not instrumented. */
+/* With sanitizers, tests use plain C: the sanitizers watch the printer, and the compiled kernels are not instrumented. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static const KernelPrinter *const tested_c = &printer_plain_c;
 #else
 static const KernelPrinter *const tested_c = &printer_c;
 #endif
 
-/* Sanitizers read a library when they report what it does: it stays until the program ends. */
+/* True: the loaded library stays until the program ends, because sanitizers read it when they report a fault in it. */
 static bool kernel_library_stays;
 static TemporaryFolder kernel_library_folder;
 
@@ -92,7 +92,7 @@ kernel_library_close(void)
 	temporary_folder_close(&kernel_library_folder);
 }
 
-/* All kernels of m as an image for each target; NULL after saying why not. They stay loaded. */
+/* Compiles and loads all kernels of m, one image per target; NULL after reporting a fault. The images stay loaded. */
 static inline const CodeImage *
 kernel_library(Arena *arena, const Module *m, const KernelPrinter *printer,
                const CpuTarget *targets, int n)
@@ -129,7 +129,7 @@ kernel_library(Arena *arena, const Module *m, const KernelPrinter *printer,
 	return model ? model->images : NULL;
 }
 
-/* By the module's numbers. */
+/* The kernels of an image, by the module's kernel numbers. */
 static inline const KernelCode *
 image_kernels(const CodeImage *image)
 {

@@ -1,5 +1,5 @@
-/* run_kernel FILE.gir KERNEL interpreter|PRINTER FILE...: runs a kernel of a module on this machine's CPU. A raw file for each
- * parameter, in order: inputs are read, outputs are written. */
+/* run_kernel FILE.gir KERNEL interpreter|PRINTER FILE...: runs one kernel of a module on this machine's CPU. There is one
+ * raw file per parameter, in order: the files of inputs are read, the files of outputs are written. */
 #include "tests/codegen/programs/kernel_library.h"
 
 enum { MAX_BUFFERS = 64 };

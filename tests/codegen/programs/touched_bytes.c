@@ -1,6 +1,6 @@
-/* touched_bytes FILE.gir: a line for each large kernel of a lowered module that has few operations: its parts, the bytes of its
- * arguments, the bytes of them that its parts touch, each element once for a part, and where it is from. Some parts stand for
- * all. Arguments are zeros. */
+/* touched_bytes FILE.gir: prints a line for each large kernel of a lowered module with few operations per byte: its
+ * iterations, the bytes of its arguments, the bytes that its iterations touch (each element counts once per iteration), and
+ * its origin. A sample of iterations stands for all. Arguments are zeros. */
 #include "tests/codegen/programs/kernel_library.h"
 
 #include <math.h>
@@ -8,8 +8,8 @@
 
 enum {
 	PARTS = 5,
-	OPERATIONS = 15, /* for each byte: from there on what takes time is computing */
-	LEAST = 1 << 20  /* bytes */
+	OPERATIONS = 15, /* per byte; kernels with more operations are limited by computing */
+	LEAST = 1 << 20  /* bytes of a large kernel */
 };
 
 static int64_t
@@ -22,7 +22,7 @@ argument_bytes(const Kernel *k)
 	return bytes;
 }
 
-/* Zeros, which take memory where they are written. */
+/* Zeros; only written pages take memory. */
 static void *
 zeros(size_t bytes)
 {
@@ -48,7 +48,7 @@ touched_bytes(const Kernel *k)
 	for (int i = 0; i < n && buffers; i++)
 		buffers[i] = zeros((size_t)type_bytes(k->buffers.at[i].type) + 1);
 	for (int64_t i = 0; i < parts; i++) {
-		/* Not at even steps: inner loops' parts would be the same ones. */
+		/* Not even steps: they would select the same iterations of the inner loops each time. */
 		int64_t part = (int64_t)((double)k->iterations * fmod((double)i * 0.6180339887, 1));
 		kernel_interpret_counted(k, buffers, scalars, part, part + 1, &counts);
 	}

@@ -1,4 +1,5 @@
-/* Captures and graphs of the pretended driver. A node is a piece of work; edges come from the order of streams and from events. */
+/* Captures and graphs of the pretended driver. A node is one piece of work; edges come from the order of the streams and
+ * from events. */
 #include "tests/cuda/fake/fake.h"
 
 #include <stdlib.h>
@@ -6,24 +7,24 @@
 
 typedef struct {
 	Work *work;
-	Numbers after; /* nodes that wait for it */
+	Numbers after; /* nodes that wait for this node */
 	int n_before;
 } Node;
 struct Graph {
 	atomic_int references;
-	pthread_mutex_t lock; /* one replay at a time */
+	pthread_mutex_t lock; /* only one replay at a time */
 	Node *at;
 	int n, cap;
 };
 struct Capture {
-	Capture *next; /* all that ever were: events point to them */
+	Capture *next; /* next in the list of all captures, kept because events point to them */
 	Stream *origin;
 	Stream **streams;
 	int n_streams;
-	Graph *graph; /* NULL: it has ended */
+	Graph *graph; /* NULL: the capture has ended */
 	pthread_t thread;
 	int mode;
-	int broken; /* the code of the first that was wrong */
+	int broken; /* code of the first fault; 0: no fault */
 };
 typedef struct {
 	Object object;
@@ -171,7 +172,7 @@ fake_StreamBeginCapture(void *stream, int mode)
 	return c ? 0 : complain(BAD_STATE, "the stream is captured already");
 }
 
-/* Is all that was captured before what comes last in the stream where the capture began? */
+/* Do all captured pieces of work come before the last piece of the stream where the capture began? */
 static bool
 is_joined(const Capture *c)
 {
@@ -191,7 +192,7 @@ is_joined(const Capture *c)
 	return joined;
 }
 
-/* The graph is the caller's. */
+/* Ends the capture; the caller owns the graph. */
 static Graph *
 capture_close(Capture *c)
 {
@@ -208,7 +209,8 @@ capture_close(Capture *c)
 int
 fake_StreamEndCapture(void *stream, void **graph)
 {
-	int code = enter(CALL_StreamEndCapture); /* the capture ends also with a code */
+	int code = enter(
+		CALL_StreamEndCapture); /* the capture ends even if the call returns an error code */
 	Stream *s = stream ? object_find(stream, OBJECT_STREAM) : NULL;
 
 	*graph = NULL;
@@ -258,7 +260,7 @@ graph_free(Graph *g)
 	free(g);
 }
 
-/* Of the nodes that may run now a random one. */
+/* Runs the nodes; among the nodes that may run now it picks one at random. */
 int
 graph_run(Stream *s, const Work *w)
 {
@@ -289,7 +291,7 @@ graph_run(Stream *s, const Work *w)
 	return 0;
 }
 
-/* Nothing changes a graph: a copy is a reference. */
+/* Graphs are immutable, so a copy is a reference. */
 int
 fake_GraphInstantiate(void **executable, void *graph, unsigned long long flags)
 {

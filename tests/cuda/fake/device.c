@@ -82,7 +82,7 @@ fake_GetErrorString(int code, const char **text)
 	return *text ? 0 : BAD_VALUE;
 }
 
-/* ---- devices: a handle is the number among all, not among those that are visible */
+/* ---- devices: a handle is the device's number among all devices, not among the visible ones */
 static bool
 is_visible(int device)
 {

@@ -1,4 +1,4 @@
-/* What every call of the pretended driver begins with: settings, planned faults, contexts, counts. */
+/* The begin of every call of the pretended driver: settings, planned faults, contexts, counts. */
 #include "tests/cuda/fake/fake.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static _Thread_local int planned_work;
 static atomic_int fault, counts[N_CALLS];
 static atomic_bool started;
 
-/* A reference to each, so that none is missing. */
+/* A reference to each function, so that the linker reports missing ones. */
 static const struct {
 	const char *name;
 	void (*function)(void);
@@ -31,7 +31,7 @@ number(const char *name, long long otherwise)
 	return text && *text ? strtoll(text, NULL, 0) : otherwise;
 }
 
-/* CUDA_VISIBLE_DEVICES: numbers, up to the first that is none. */
+/* Reads CUDA_VISIBLE_DEVICES: a list of numbers, valid up to the first entry that is not a device. */
 static void
 find_visible(Settings *s, int n)
 {
@@ -140,7 +140,8 @@ is_sticky(int code)
 	       (code >= 700 && code < 900 && code != NOT_PERMITTED && code != NOT_SUPPORTED);
 }
 
-/* FAKE_CUDA_FAIL=FUNCTION:N=CODE,...: the Nth call returns it; with ~ for = the call's work fails in its turn. */
+/* FAKE_CUDA_FAIL=FUNCTION:N=CODE,...: the Nth call of FUNCTION returns CODE. With ~ for =, the call succeeds and its work
+ * fails when the stream comes to it. */
 static int
 planned(int call, int count)
 {
@@ -165,12 +166,12 @@ planned(int call, int count)
 
 /* ---- calls */
 enum {
-	ALWAYS = 1,             /* tells what is known without a device */
-	BEFORE_START = 2,       /* also before cuInit */
-	ANY_CONTEXT = 4,        /* also without one */
-	DESPITE_FAULT = 8,      /* not about what the device does */
-	NO_CAPTURE = 16,        /* refused while a capture goes on */
-	NO_STRICT_CAPTURE = 32, /* only if that is not relaxed */
+	ALWAYS = 1,             /* gives information that needs no device */
+	BEFORE_START = 2,       /* allowed before cuInit */
+	ANY_CONTEXT = 4,        /* allowed without a context */
+	DESPITE_FAULT = 8,      /* allowed after the device has failed */
+	NO_CAPTURE = 16,        /* refused during a capture */
+	NO_STRICT_CAPTURE = 32, /* refused during a capture unless its mode is relaxed */
 };
 static const unsigned char call_flags[N_CALLS] = {
 	[CALL_Init] = BEFORE_START | ANY_CONTEXT,
@@ -262,7 +263,7 @@ write_counts(void)
 
 /* ---- objects */
 static pthread_mutex_t objects_lock = PTHREAD_MUTEX_INITIALIZER;
-static Object *objects; /* all of them, for who looks for leaks */
+static Object *objects; /* list of all objects, to find leaks */
 
 void *
 object_new(ObjectKind kind, size_t bytes)

@@ -1,4 +1,4 @@
-/* Stands behind the text of kernels: makes each callable by the pretended driver. */
+/* Stands behind the text of kernels and makes each kernel callable by the pretended driver. */
 #include "tests/cuda/fake/harness_kernel.h"
 
 template <int... I> struct Places {

@@ -1,6 +1,7 @@
-/* A pretended GPU for tests: the functions of runtime/device/cuda/driver_symbols.def as a library libcuda.so.1, which finds what a schedule,
- * a copy or a launch does wrong. Device memory is unreadable to the host, each stream is a thread that pauses at random, a graph is
- * replayed in a random order of its edges, and what the real driver refuses is refused. README.md lists the variables. */
+/* A pretended GPU for tests: the functions of runtime/device/cuda/driver_symbols.def as a library libcuda.so.1. It detects
+ * faults in schedules, copies and launches. The host cannot read device memory, each stream is a thread that pauses at
+ * random, a graph is replayed in a random order that its edges allow, and calls that the real driver refuses are refused.
+ * README.md lists the variables. */
 #ifndef GRADC_TESTS_CUDA_FAKE_H
 #define GRADC_TESTS_CUDA_FAKE_H
 
@@ -20,7 +21,7 @@ enum {
 	N_CALLS
 };
 
-/* Of CUresult, beside those of driver.h. */
+/* Further values of CUresult, beside those in driver.h. */
 enum {
 	BAD_VALUE = 1,
 	NOT_STARTED = 3,
@@ -48,26 +49,26 @@ enum {
 };
 enum { MOST_DEVICES = 16, SHARED_BYTES = 227 << 10, OWN_SHARED_BYTES = 48 << 10 };
 
-/* ---- enter.c: what every call begins with */
+/* ---- enter.c: the begin of every call */
 typedef struct {
 	int n_devices,
-		device[MOST_DEVICES]; /* those that are visible, as this library numbers them */
+		device[MOST_DEVICES]; /* numbers of the visible devices in this library's numbering */
 	int major, minor, version;
-	size_t bytes; /* of memory, of each */
+	size_t bytes; /* memory of each device */
 	bool has_pools;
-	unsigned char fill; /* of new memory */
-	long pause;         /* us, at most */
-	int slow;           /* the stream that is, from 0 on in the order of creation; -1: none */
-	bool in_order;      /* blocks */
+	unsigned char fill; /* value of the bytes of new memory */
+	long pause;         /* longest pause in us */
+	int slow; /* number of the slow stream, from 0 in the order of creation; -1: no slow stream */
+	bool in_order; /* true: blocks run in order */
 	uint64_t seed;
-	const char *stuck, *kernels; /* NULL: none */
+	const char *stuck, *kernels; /* NULL: not set */
 } Settings;
 const Settings *settings(void);
-extern pthread_mutex_t fake_lock; /* of streams, events and captures */
+extern pthread_mutex_t fake_lock; /* guards streams, events and captures */
 extern pthread_cond_t fake_changed;
-extern _Thread_local int current_device; /* -1: no context */
+extern _Thread_local int current_device; /* current device of the thread; -1: no context */
 extern _Thread_local bool in_host_function;
-/* A code that the call returns; 0: it goes on. */
+/* The error code that the call must return; 0: the call may go on. */
 int enter(int call);
 #define ENTER(name)                             \
 	do {                                    \
@@ -75,16 +76,16 @@ int enter(int call);
 		if (code_)                      \
 			return code_;           \
 	} while (0)
-/* Says why to stderr; the code. */
+/* Prints the reason to stderr; gives back the code. */
 int complain(int code, const char *fmt, ...) PRINTF(2, 3);
-/* The device is spent: of what is queued only events are done. */
+/* Marks the device as failed: of the queued work, only events still complete. */
 void spend(int code);
 int spent(void);
-/* The code with which the work of this call fails in its turn; once. */
+/* The error code with which the work of the current call fails when the stream comes to it. Given once. */
 int take_planned(void);
 uint64_t random_next(uint64_t *state);
 
-/* ---- objects: handles stay readable when they are dead */
+/* ---- objects: handles stay readable after their objects are destroyed */
 typedef enum {
 	OBJECT_CONTEXT = 0x46414b45,
 	OBJECT_POOL,
@@ -103,16 +104,17 @@ struct Object {
 	Object *next;
 };
 void *object_new(ObjectKind kind, size_t bytes);
-void *object_find(void *handle, ObjectKind kind); /* NULL after saying so */
+void *object_find(void *handle, ObjectKind kind); /* NULL after reporting an invalid handle */
 
 /* ---- memory.c */
 typedef enum { PLACE_HOST, PLACE_PINNED, PLACE_DEVICE, PLACE_BAD } Place;
 Place memory_place(const void *at, size_t bytes);
-/* Where a stream's thread finds it; NULL: it is not there any more. */
-/* Where a kernel counts from: the address may lie in front of the memory that it touches. NULL: it is none of the GPU's. */
+/* The address from which a kernel counts; it may lie before the memory that the kernel touches. NULL: not an address of the
+ * GPU. */
 void *memory_argument(const void *address);
+/* A stream thread's view of device memory; NULL: the memory was freed. */
 void *memory_view(const void *at, size_t bytes);
-/* Has something written behind the memory that the address is of? */
+/* Was something written behind the end of the memory at this address? */
 bool memory_is_hurt(const void *at);
 void memory_release(void *at);
 
@@ -136,10 +138,10 @@ typedef struct Work Work;
 struct Work {
 	Work *next;
 	WorkKind kind;
-	int code; /* it fails with */
+	int code; /* error code of the work; 0: it succeeds */
 	char *to;
 	const char *from;
-	void *owned; /* freed with it: bytes of a copy, a launch */
+	void *owned; /* memory to free with the work: bytes of a copy, or a launch */
 	size_t bytes;
 	unsigned char value;
 	void (*function)(void *);
@@ -148,7 +150,7 @@ struct Work {
 	uint64_t ticket;
 	Graph *graph;
 };
-/* Nodes by number: edges lead to higher ones. */
+/* A list of node numbers; edges lead to higher numbers. */
 typedef struct {
 	int *at;
 	int n, cap;
@@ -157,40 +159,40 @@ struct Stream {
 	Object object;
 	int number;
 	Work *first, **last;
-	uint64_t issued, done; /* pieces of work */
+	uint64_t issued, done; /* numbers of queued and of finished pieces of work */
 	uint64_t random;
 	pthread_t thread;
 	Capture *capture;
-	Numbers tips; /* nodes behind which the next comes */
+	Numbers tips; /* nodes that the next node must wait for */
 };
 struct Event {
 	Object object;
 	unsigned flags;
-	uint64_t issued, done; /* recordings */
+	uint64_t issued, done; /* numbers of queued and of finished recordings */
 	double seconds;
-	Capture *capture; /* of the newest recording */
+	Capture *capture; /* capture of the newest recording */
 	Numbers tips;
 };
 Work *work_new(WorkKind kind);
 void work_free(Work *work);
-void work_run(Stream *stream, const Work *work); /* not one that is about an event */
-/* Into the stream, or the capture that it is in. wait: until it is done. */
+void work_run(Stream *stream, const Work *work); /* for work other than events */
+/* Adds work to the stream, or to the stream's capture. wait: returns when the work is done. */
 int submit(Stream *stream, Work *work, bool wait);
-Stream *stream_find(void *handle); /* NULL: the device's own */
-void device_wait(int device);      /* until its streams are idle */
+Stream *stream_find(void *handle); /* NULL: the device's default stream */
+void device_wait(int device);      /* waits until all streams of the device are idle */
 
-/* ---- capture.c; with the lock */
+/* ---- capture.c; called with the lock held */
 int capture_add(Stream *stream, Work *work);
 int capture_record(Stream *stream, Event *event);
 int capture_wait(Stream *stream, Event *event);
 int capture_break(Capture *capture, int code, const char *why);
 bool capture_is_on(const Capture *capture);
-/* One is going on, of the mode in which such calls are refused; it is broken by them. */
+/* Is a capture going on whose mode refuses such a call? The call breaks the capture. */
 bool capture_forbids(bool always);
 int graph_run(Stream *stream, const Work *work);
-void graph_free(Graph *graph); /* one reference */
+void graph_free(Graph *graph); /* drops one reference */
 
-/* ---- module.c, ptx.c: what is known of kernels */
+/* ---- module.c, ptx.c: facts about kernels */
 enum { MOST_PARAMETERS = 1024 };
 typedef struct {
 	uint32_t offset, bytes;
@@ -203,7 +205,8 @@ struct Function {
 	void *module;
 	char *name;
 	int registers, most_threads; /* 0: unknown */
-	uint32_t shared, dynamic;    /* bytes: its own, and those that it may ask for */
+	uint32_t shared,
+		dynamic; /* bytes of shared memory: declared by the kernel, and the most that a launch may add */
 	int n_parameters;
 	Parameter parameters[MOST_PARAMETERS];
 	const Harness *harness;

@@ -1,13 +1,14 @@
-/* What a library of kernels says of one: the pretended driver and the library's sources agree on it. */
+/* The description of a kernel in a library of kernels. The pretended driver and the library's sources both include it. */
 #ifndef GRADC_TESTS_CUDA_HARNESS_KERNEL_H
 #define GRADC_TESTS_CUDA_HARNESS_KERNEL_H
 
 typedef struct HarnessKernel HarnessKernel;
 struct HarnessKernel {
-	int n; /* parameters */
+	int n; /* number of parameters */
 	const int *sizes;
 	const bool *pointers;
-	void (*run)(void *parameters); /* of one thread: an address for each parameter */
+	void (*run)(
+		void *parameters); /* runs one thread; `parameters` has an address for each parameter */
 };
 
 #endif

@@ -1,5 +1,5 @@
-/* Launches of the pretended driver: what the hardware limits is checked, and blocks of threads run one after the other in a random
- * order, by libraries that harness.py builds. */
+/* Launches of the pretended driver. A launch is checked against the hardware's limits. Then its blocks of threads run one
+ * after the other in a random order, by libraries that harness.py builds. */
 #include "base/base.h"
 #include "tests/cuda/fake/fake.h"
 #include "tests/cuda/fake/harness_kernel.h"
@@ -19,10 +19,10 @@ struct Launch {
 	const Function *function;
 	unsigned blocks;
 	int threads;
-	unsigned char values[]; /* of the parameters, each at its offset */
+	unsigned char values[]; /* values of the parameters, each at its offset */
 };
 static pthread_mutex_t run_lock =
-	PTHREAD_MUTEX_INITIALIZER; /* the harness has one set of threads */
+	PTHREAD_MUTEX_INITIALIZER; /* the harness has one set of threads only */
 
 /* ---- libraries of kernels */
 static void *libraries[64];
@@ -67,7 +67,7 @@ find_harness(const Function *f)
 	return found;
 }
 
-/* The library's text and the module are of one kernel. */
+/* Do the library's text and the module describe the same kernel? */
 static bool
 is_alike(const Function *f, const HarnessKernel *k)
 {
@@ -234,7 +234,7 @@ run_blocks(Stream *s, const Launch *l, void **parameters)
 	free(order);
 }
 
-/* The device's address becomes the one that this thread has. */
+/* Replaces the device's address by the address of the memory for this thread. */
 static int
 translate(const Function *f, int i, void **value)
 {

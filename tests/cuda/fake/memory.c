@@ -1,6 +1,6 @@
-/* Memory of the pretended GPU. An address of the device is of a space that nobody can touch; streams' threads have the bytes elsewhere, as
- * far from each other: a kernel may count from where an argument would begin of which it has a part. Addresses are never given
- * twice, so that who uses memory that was freed is seen. */
+/* Memory of the pretended GPU. Device addresses lie in a space that nobody can access. Stream threads see the bytes in views
+ * elsewhere, at the same distances, because a kernel may count from where a whole argument would begin although it has a
+ * part only. Addresses are never reused, so that uses of freed memory are detected. */
 #include "tests/cuda/fake/fake.h"
 
 #include <stdlib.h>
@@ -19,13 +19,13 @@ typedef struct {
 	char *at, *view;
 	size_t bytes, mapped;
 	int device;
-	Pool *pool;            /* NULL: of none */
-	bool given_back, gone; /* when freeing it was called, and when it was done */
+	Pool *pool;            /* NULL: not from a pool */
+	bool given_back, gone; /* given_back: freeing was requested; gone: freeing is done */
 } Region;
-/* Regions lie in it by ascending address. */
+/* Regions lie in a space by ascending address. */
 typedef struct {
 	char *base, *next, *end;
-	char *views; /* of the device's: where the views lie, as the regions do from base on */
+	char *views; /* device memory: start of the views, at the same distances as the regions from base */
 	Region *at;
 	int n, cap;
 } Space;
@@ -41,7 +41,7 @@ reserve(size_t bytes)
 	return at == MAP_FAILED ? NULL : at;
 }
 
-/* An argument may begin in front of the first region, too. */
+/* Leaves room before the first region, because an argument may begin there. */
 static bool
 space_open(Space *s)
 {
@@ -61,7 +61,7 @@ space_open(Space *s)
 	return s->base != NULL;
 }
 
-/* A file of nothing but the fill, mapped again and again: large memory is filled without being touched. */
+/* A file filled with the fill byte, mapped repeatedly: large memory is filled without being touched. */
 static int
 fill_file(void)
 {
@@ -107,7 +107,7 @@ map_view(Region *r)
 	return fill(r->view, r->mapped);
 }
 
-/* device -1: pinned memory. A page between two regions belongs to none. */
+/* device -1: pinned memory. An unused page separates two regions. */
 static int
 region_new(Space *s, size_t bytes, int device, Pool *pool, void **out)
 {
@@ -154,7 +154,7 @@ allocate(Space *s, size_t bytes, int device, Pool *pool, void **out)
 	return code;
 }
 
-/* The last that begins at the address or before, if the address is of the space. */
+/* The last region that begins at or before the address, if the address is in the space. */
 static Region *
 region_find(const Space *s, const char *at)
 {
@@ -251,7 +251,7 @@ memory_is_hurt(const void *address)
 	return hurt;
 }
 
-/* ---- freeing: what is given back is gone when the stream comes to it */
+/* ---- freeing: memory is gone when its stream comes to the request */
 static int
 give_back(Space *s, void *at, bool of_pool)
 {
@@ -418,7 +418,7 @@ fake_MemFreeAsync(void *at, void *stream)
 	return submit(s, w, false);
 }
 
-/* For the fakes of libraries, whose host functions read and write what they were given. */
+/* For the fake libraries, whose host functions read and write device memory. */
 __attribute__((visibility("default"))) void *fake_cuda_at(const void *at);
 void *
 fake_cuda_at(const void *at)

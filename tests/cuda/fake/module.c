@@ -1,4 +1,4 @@
-/* Modules of the pretended driver: what cubins say of their kernels. */
+/* Modules of the pretended driver: facts about kernels, read from cubins. */
 #include "tests/cuda/fake/fake.h"
 
 #include <elf.h>
@@ -7,8 +7,8 @@
 
 enum {
 	MACHINE_CUDA = 190,
-	ABI_NEW = 8,       /* of CUDA 13: the architecture is in the second byte of the flags */
-	FLAG_ALL_GPUS = 4, /* else code for one architecture alone */
+	ABI_NEW = 8, /* ABI of CUDA 13, with the architecture in the second byte of the flags */
+	FLAG_ALL_GPUS = 4, /* else the code is for one architecture only */
 	INFO_MAX_THREADS = 0x05,
 	INFO_PARAMETER = 0x17,
 	INFO_REGISTERS = 0x2f,
@@ -54,7 +54,7 @@ find_section(const Elf *e, const char *prefix, const char *name)
 	return NULL;
 }
 
-/* Attributes of a section .nv.info, one after the other; those without a size of their own are passed over. */
+/* The next attribute of a section .nv.info. Attributes without a size field are skipped. */
 static bool
 next_info(const Elf *e, const Elf64_Shdr *section, size_t *offset, Info *out)
 {
@@ -93,7 +93,7 @@ read_parameter(Function *f, const Info *info)
 		f->n_parameters = ordinal + 1;
 }
 
-/* The name of a symbol by number. */
+/* The name of symbol number i. */
 static const char *
 symbol_name(const Elf *e, uint32_t i)
 {
@@ -126,7 +126,8 @@ read_function(Module *m, const Elf *e, const Elf64_Shdr *text)
 			f->registers = (int)word(&info, 1);
 }
 
-/* Code of another minor number runs on newer GPUs of the same major one, if it uses nothing of its own. */
+/* Code for another minor compute capability runs on newer GPUs of the same major one, unless it uses architecture-specific
+ * features. */
 static bool
 runs_here(const Elf *e)
 {

@@ -1,18 +1,18 @@
-/* What PTX says of its kernels: names, parameters, and threads of a block. */
+/* Reads the kernels of PTX text: names, parameters, threads of a block. */
 #include "tests/cuda/fake/fake.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ".u64", ".b8" and so on. */
+/* The size of a type ".u64", ".b8" and so on. */
 static uint32_t
 type_bytes(const char *at)
 {
 	return strchr("usfb", at[1]) ? (uint32_t)strtoul(at + 2, NULL, 10) / 8 : 0;
 }
 
-/* One ".param ...": its last type, and how many of it. */
+/* Reads one ".param ...": its last type, and its number of elements. */
 static void
 read_parameter(Function *f, const char *at, const char *end)
 {
@@ -37,7 +37,7 @@ read_parameter(Function *f, const char *at, const char *end)
 	f->n_parameters++;
 }
 
-/* Behind ".entry ". */
+/* Reads a kernel; `at` is behind ".entry ". */
 static void
 read_entry(Module *m, const char *at)
 {
@@ -55,7 +55,7 @@ read_entry(Module *m, const char *at)
 		f->most_threads = atoi(threads + strlen(".maxntid "));
 }
 
-/* The newest that the driver reads: CUDA 12.x has PTX 8.x, 13.x has 9.x. */
+/* Is the PTX version newer than the driver reads? CUDA 12.x reads PTX 8.x, 13.x reads 9.x. */
 static bool
 is_too_new(int major, int minor)
 {

@@ -1,4 +1,4 @@
-/* Streams of the pretended driver: a thread for each, which pauses before every piece of work; and events. */
+/* Streams and events of the pretended driver. Each stream is a thread that pauses before every piece of work. */
 #include "tests/cuda/fake/fake.h"
 
 #include <stdlib.h>
@@ -7,11 +7,11 @@
 
 enum { SLOW_PAUSE = 20000 /* us */, NO_TIMING = 2 /* of cuEventCreate */ };
 
-static Stream *own[MOST_DEVICES]; /* what a NULL is */
+static Stream *own[MOST_DEVICES]; /* default streams, for a NULL handle */
 static Stream **streams;
 static int n_streams, n_created;
 static pthread_mutex_t own_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER; /* one function at a time */
+static pthread_mutex_t host_lock = PTHREAD_MUTEX_INITIALIZER; /* only one host function at a time */
 
 /* ---- pieces of work */
 Work *
@@ -172,7 +172,7 @@ stream_main(void *argument)
 }
 
 /* ---- streams */
-/* created: by somebody, who counts; else it is the device's own. */
+/* created: by cuStreamCreate, and counted; else the device's default stream. */
 static Stream *
 stream_new(bool created)
 {
@@ -204,7 +204,7 @@ stream_find(void *handle)
 	return s;
 }
 
-/* With the lock. */
+/* To be called with the lock held. */
 static void
 wait_for(const Stream *s, uint64_t ticket)
 {
@@ -272,7 +272,7 @@ fake_StreamDestroy(void *stream)
 		code = capture_break(s->capture, CAPTURE_REFUSES,
 		                     "a capturing stream is destroyed");
 	else
-		s->object.dead = true; /* what is queued is still done */
+		s->object.dead = true; /* queued work is still done */
 	pthread_cond_broadcast(&fake_changed);
 	pthread_mutex_unlock(&fake_lock);
 	return code;
@@ -451,7 +451,7 @@ fake_StreamWaitEvent(void *stream, void *event, unsigned flags)
 	return code;
 }
 
-/* With the lock. */
+/* To be called with the lock held. */
 static int
 event_state(const Event *e)
 {

@@ -1,5 +1,5 @@
-/* Asks the pretended GPU (tests/cuda/fake) for one thing after the other, through the runtime's own table of the driver's functions:
- * driver_probe NAME [ARGUMENT...]. Says what is wrong and fails. */
+/* driver_probe NAME [ARGUMENT...]: exercises one feature of the pretended GPU (tests/cuda/fake), through the runtime's own
+ * table of driver functions. Prints what is wrong and fails. */
 #include "base/files/files.h"
 #include "runtime/device/cuda/driver.h"
 
@@ -45,7 +45,7 @@ nap(void)
 	nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
-/* 0 or what has failed. */
+/* Waits for the stream; 0, or the error code. */
 static int
 finish(void *stream)
 {
@@ -113,10 +113,10 @@ enum { PARTS = 10000, THREADS = 128 };
 
 typedef struct {
 	void *function;
-	double *x, *y, *scalars, *numbers; /* the last: the host's */
+	double *x, *y, *scalars, *numbers; /* `numbers` is in the host's memory */
 } AddOne;
 
-/* tiny.cu's: y = x + scalars[0], which is 0.5. */
+/* The kernel of tiny.cu: y = x + scalars[0], which is 0.5. */
 static AddOne
 add_one(const char *module)
 {
@@ -144,7 +144,7 @@ launch(AddOne *k, unsigned blocks, unsigned threads, unsigned shared)
 	                      parameters, NULL);
 }
 
-/* MODULE */
+/* Argument: MODULE. */
 static void
 probe_kernel(char **arguments)
 {
@@ -158,7 +158,7 @@ probe_kernel(char **arguments)
 		CHECK(k.numbers[i] == (i ? i : 0.5) + 0.5);
 }
 
-/* MODULE: it was compiled with at most 128 threads a block. */
+/* Argument: MODULE, compiled for at most 128 threads per block. */
 static void
 probe_limits(char **arguments)
 {
@@ -175,7 +175,7 @@ probe_limits(char **arguments)
 	EXPECT(0, finish(streams[0]));
 }
 
-/* MODULE: a result that has not enough room. */
+/* Argument: MODULE. The result's memory is too small. */
 static void
 probe_behind(char **arguments)
 {
@@ -187,7 +187,7 @@ probe_behind(char **arguments)
 	EXPECT(700, d.MemsetD8Async(k.x, 0, 8, streams[1]));
 }
 
-/* MODULE: a parameter that is the host's. */
+/* Argument: MODULE. One parameter is an address of the host. */
 static void
 probe_parameter(char **arguments)
 {
@@ -199,7 +199,7 @@ probe_parameter(char **arguments)
 	EXPECT(700, finish(streams[0]));
 }
 
-/* MODULE, which is damaged or for another GPU, and the code that says so. */
+/* Arguments: MODULE, which is damaged or for another GPU; the expected code. */
 static void
 probe_module(char **arguments)
 {
@@ -244,7 +244,8 @@ probe_context(char **arguments)
 /* ---- order */
 enum { N = 4096 };
 
-/* Stream 0 fills what stream 1 takes to the host: with a wait between them it sees that. ARGUMENT: what it sees else. */
+/* Stream 0 fills memory that stream 1 copies to the host. With a wait between them the host must see the fill. ARGUMENT:
+ * the result without the wait. */
 static void
 probe_order(char **arguments)
 {
@@ -266,7 +267,7 @@ probe_order(char **arguments)
 
 /* ---- captures */
 
-/* Of stream 0: a fill, then each half by a stream of its own, then both to the host. */
+/* Captures in stream 0: a fill, then each half in a stream of its own, then both copied to the host. */
 static void
 fork_and_join(char *to, unsigned char *seen, bool edge)
 {
@@ -305,12 +306,12 @@ probe_capture(char **arguments)
 	EXPECT(904, d.StreamEndCapture(streams[0], &graph));
 }
 
-/* What may not be called while a capture goes on, and spoils it. */
+/* Calls that are forbidden during a capture and break it. */
 static void
 probe_forbidden(char **arguments)
 {
 	(void)arguments;
-	enum { GLOBAL = 0 }; /* the mode that also minds other streams */
+	enum { GLOBAL = 0 }; /* the capture mode that also watches other streams */
 	static const int modes[] = {CUDA_CAPTURE_RELAXED, CUDA_CAPTURE_RELAXED, GLOBAL, GLOBAL};
 	char *to = device_memory(N);
 	void *graph, *at;

@@ -1,6 +1,6 @@
-/* A pretended cuBLASLt, which the runtime's dlopen finds in LD_LIBRARY_PATH: it refuses what the real library refuses, and multiplies
- * by plain loops in f64, rounded once to the result's type. Beside the pretended GPU (fake/) a product has its turn in the stream,
- * and reads the device's memory as that driver shows it; without a driver it is done when the call returns. */
+/* A pretended cuBLASLt, which the runtime's dlopen finds in LD_LIBRARY_PATH. It refuses what the real library refuses, and
+ * multiplies by plain loops in f64, rounded once to the result's type. With the pretended GPU (fake/) a product runs in its
+ * stream's order and reads device memory through that driver; without a driver the product is done when the call returns. */
 #include "base/numbers/numbers.h"
 #include "runtime/library/cublaslt.h"
 #include "tests/cuda/programs/fake_library.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What is exported: another type than that of the runtime's list does not compile, a symbol less does not link. */
+/* The exported functions. A type that differs from the runtime's list does not compile; a missing symbol does not link. */
 #define EXPORTED __attribute__((visibility("default")))
 #define CUBLASLT_SYMBOL(name, type, parameters) EXPORTED type cublasLt##name parameters;
 #include "runtime/library/cublaslt_symbols.def"
@@ -22,13 +22,13 @@ __attribute__((used)) static const AnyFunction all[] = {
 #include "runtime/library/cublaslt_symbols.def"
 };
 #undef CUBLASLT_SYMBOL
-EXPORTED int fake_cublaslt_alive(void); /* handles and descriptors that nobody destroyed */
+EXPORTED int fake_cublaslt_alive(void); /* number of handles and descriptors not yet destroyed */
 
 enum { NOT_INITIALIZED = 1, BAD_VALUE = 7, FAILED = 13, NOT_SUPPORTED = 15 }; /* cublasStatus_t */
 enum { ALL_SUMS = 7, WORKSPACE = 4096, WORKSPACE_ALIGNMENT = 256, AUX_ALIGNMENT = 16 };
 enum { ALGORITHM = 7, TILE = 20, STAGES = 4, PATTERN = 0xA5, N_ALGORITHMS = 3 };
 
-/* ---- what callers hold */
+/* ---- objects of callers */
 typedef enum { HANDLE, PRODUCT, LAYOUT, PREFERENCE } Kind;
 typedef struct {
 	Kind kind;
@@ -37,7 +37,7 @@ typedef struct {
 	uint32_t epilogue;
 	char *bias, *aux;
 	int64_t aux_leading, aux_stride;
-	int32_t bias_type; /* -1: the result's */
+	int32_t bias_type; /* -1: the result's type */
 } Product;
 typedef struct {
 	Kind kind;
@@ -48,7 +48,7 @@ typedef struct {
 typedef struct {
 	Kind kind;
 	uint64_t workspace;
-	uint32_t sums, alignment[4]; /* of a, b, c, d */
+	uint32_t sums, alignment[4]; /* alignment of a, b, c, d */
 } Preference;
 typedef struct {
 	Kind kind;
@@ -242,7 +242,7 @@ cublasLtMatmulPreferenceSetAttribute(void *preference, int attribute, const void
 	return set(preference, PREFERENCE, preference_attributes, attribute, value, bytes);
 }
 
-/* ---- do they fit together? */
+/* ---- checks that operands fit together */
 typedef struct {
 	Product product;
 	Layout a, b, c, d;
@@ -267,7 +267,7 @@ take_call(const void *handle, const void *product, const void *a, const void *b,
 	return true;
 }
 
-/* As the product reads it. */
+/* Does the layout fit the matrix as the product reads it? */
 static bool
 is_matrix(const Layout *l, int32_t transposed, int64_t rows, int64_t columns, int32_t batch)
 {
@@ -305,7 +305,7 @@ static const Epilogue epilogues[] = {
 	{512, false, true, false, false, false},
 };
 
-/* NULL: unknown */
+/* NULL: unknown epilogue */
 static const Epilogue *
 epilogue_of(const Product *p)
 {
@@ -341,7 +341,7 @@ types_fit(const Call *c)
 	       epilogue_fits(c);
 }
 
-/* ---- the interface: algorithms. One is a number and what it was chosen for. */
+/* ---- the interface: algorithms. An algorithm is a number and the product for which it was chosen. */
 typedef struct {
 	uint32_t number, tile;
 	int64_t m, n, k;
@@ -371,7 +371,7 @@ cublasLtMatmulAlgoGetHeuristic(void *handle, void *description, void *a, void *b
 	return CUBLASLT_OK;
 }
 
-/* Where sums may be made in any order, or rounded before they are complete, it seems to do so. */
+/* If the preference allows sums in any order, or sums rounded before they are complete, the algorithm claims to split sums. */
 int
 cublasLtMatmulAlgoConfigGetAttribute(const CublasLtAlgorithm *algorithm, int attribute, void *value,
                                      size_t bytes, size_t *written)
@@ -403,7 +403,7 @@ typedef struct {
 	uint32_t tile;
 } Work;
 
-/* Matrix number i: to[outer][inner], where `across` says that an inner step goes to the next column. */
+/* Loads matrix number i into to[outer][inner]. across: an inner step goes to the next column. */
 static double *
 load_matrix(const Work *w, const Layout *l, const char *from, int64_t i, bool across)
 {
@@ -435,7 +435,7 @@ gelu(double x, bool derivative)
 	                  : x / 2 * (1 + t);
 }
 
-/* What is stored for the sum at that place of d, and of what is saved. */
+/* The value to store for a sum at a place of d, and the value to save for the gradient. */
 static double
 finish(const Call *c, const Epilogue *e, double sum, int64_t row, int64_t aux_place)
 {
@@ -491,7 +491,7 @@ store_bias_grad(const Call *c, const double *a, const double *b)
 	}
 }
 
-/* FAKE_CUBLASLT_SLOW=20:60000: that algorithm takes so many us longer. */
+/* FAKE_CUBLASLT_SLOW=20:60000: algorithm 20 takes 60000 us longer. */
 static void
 pause_for(uint32_t tile)
 {
@@ -523,7 +523,7 @@ multiply(void *work)
 }
 
 /* ---- the interface: products */
-/* The bias is read like the result is written. */
+/* Are all addresses aligned as chosen? The bias is checked with the result's alignment. */
 static bool
 places_fit(const Work *w, const Chosen *chosen)
 {

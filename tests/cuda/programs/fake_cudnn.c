@@ -1,13 +1,13 @@
-/* The interface: a wrong type or count is refused as the real library refuses it, and so is a descriptor that is not finished where it
- * must be, or is. Variables: FAKE_CUDNN_NO_GPU=1: no handle can be made; FAKE_CUDNN_DEVICE: the compute
- * capability of its GPU, 900; FAKE_CUDNN_ENGINES: fake_cudnn_engines.c. */
+/* The interface of the pretended cuDNN. It refuses wrong types and counts as the real library does, and descriptors that are
+ * finished too early or too late. Variables: FAKE_CUDNN_NO_GPU=1: no handle can be made; FAKE_CUDNN_DEVICE: the compute
+ * capability of its GPU, 900; FAKE_CUDNN_ENGINES: see fake_cudnn_engines.c. */
 #include "tests/cuda/programs/fake_cudnn.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What is exported: another type than that of the runtime's list does not compile, a symbol less does not link. */
+/* The exported functions. A type that differs from the runtime's list does not compile; a missing symbol does not link. */
 #define EXPORTED __attribute__((visibility("default")))
 #define CUDNN_SYMBOL(name, type, parameters) EXPORTED type cudnn##name parameters;
 #include "cudnn/symbols.def"
@@ -18,7 +18,7 @@ __attribute__((used)) static const AnyFunction all[] = {
 #include "cudnn/symbols.def"
 };
 #undef CUDNN_SYMBOL
-EXPORTED int fake_cudnn_alive(void); /* handles and descriptors that nobody destroyed */
+EXPORTED int fake_cudnn_alive(void); /* number of handles and descriptors not yet destroyed */
 
 enum { HANDLE_MAGIC = 0x48444e4e, DESCRIPTOR_MAGIC = 0x44444e4e };
 
@@ -94,7 +94,7 @@ cudnnSetStream(void *handle, void *stream)
 	return CUDNN_OK;
 }
 
-/* ---- what people see */
+/* ---- versions and error texts */
 size_t
 cudnnGetVersion(void)
 {

@@ -1,11 +1,12 @@
-/* A pretended libcudnn.so.9. A descriptor is a map of attributes, which a table says it may have (fake_cudnn_attributes.c); finishing
- * it checks them and makes them a value of its type (fake_cudnn_values.c). Values are copied into what is made of them. */
+/* A pretended libcudnn.so.9. A descriptor is a map of attributes; a table lists the allowed ones (fake_cudnn_attributes.c).
+ * Finishing a descriptor checks the attributes and makes a value of the descriptor's type (fake_cudnn_values.c). A
+ * descriptor copies the values of the descriptors that it refers to. */
 #ifndef GRADC_TESTS_CUDA_FAKE_CUDNN_H
 #define GRADC_TESTS_CUDA_FAKE_CUDNN_H
 
 #include "cudnn/cudnn.h"
 
-/* Of cudnnStatus_t. */
+/* Values of cudnnStatus_t. */
 enum {
 	NOT_STARTED = 1001,
 	OTHER_VERSION = 1003,
@@ -24,7 +25,7 @@ enum {
 enum { MOST_AXES = 8, MOST_SPATIAL = 3, MOST_BUFFERS = 8, WORKSPACE_ALIGNMENT = 256 };
 enum { FAKE_VERSION = 92801 };
 
-/* ---- what finished descriptors are. Of numbers alone, so that a plan's text is a list of them. */
+/* ---- values of finished descriptors. They consist of numbers only, so that a plan's text is a list of numbers. */
 typedef struct {
 	int64_t number, alignment, type, rank; /* type: cudnnDataType_t */
 	int64_t dims[MOST_AXES], strides[MOST_AXES];
@@ -44,11 +45,11 @@ typedef struct {
 	int64_t number, workspace, notes; /* notes as bits */
 	int64_t device;                   /* compute capability: 900 is 9.0 */
 	FakeOperation operation;
-} FakeEngine; /* of a configuration, too: it has nothing else */
+} FakeEngine; /* also the value of an engine configuration, which has no further fields */
 
 typedef struct {
 	FakeOperation operation;
-	void *handle; /* NULL: for a GPU that is described */
+	void *handle; /* NULL: for a GPU given by a descriptor */
 } FakeGraph;
 typedef struct {
 	int64_t device;
@@ -87,12 +88,12 @@ typedef struct {
 enum { MOST_ATTRIBUTES = 7 };
 typedef struct {
 	int number, type; /* cudnnBackendAttributeName_t, cudnnBackendAttributeType_t */
-	int64_t most;     /* elements; the least is 1 */
+	int64_t most;     /* largest number of elements; the smallest is 1 */
 	bool needed;
-	int inner; /* of descriptors: their type; ANY_OPERATION */
+	int inner; /* descriptors as elements: their type, or ANY_OPERATION */
 } AttributeRow;
 enum { ANY_OPERATION = -1 };
-/* The rows of a type of descriptor, the last without a number; NULL: there is no such type. */
+/* The attribute rows of a descriptor type; the last row has no number. NULL: unknown type. */
 const AttributeRow *fake_rows(int descriptor_type);
 size_t fake_bytes(int type);
 
@@ -101,24 +102,24 @@ typedef struct {
 	int type;
 	bool finished;
 	FakeAttribute at[MOST_ATTRIBUTES]; /* in the order of the rows */
-	FakeValue value;                   /* when it is finished */
+	FakeValue value;                   /* set when the descriptor is finished */
 } FakeDescriptor;
-/* NULL: not set. */
+/* NULL: the attribute is not set. */
 const FakeAttribute *fake_attribute(const FakeDescriptor *d, int number);
 
 /* ---- fake_cudnn_values.c */
-/* Makes the value of attributes that are all there; a code. */
+/* Makes the value from the attributes, which must be complete; gives an error code. */
 int fake_finish(FakeDescriptor *d);
 
 /* ---- fake_cudnn_engines.c */
-/* The numbers of a finished descriptor that are read: how many there are, and of those up to most; a code. */
+/* Reads numbers of a finished descriptor: *n gets how many there are, out gets at most `most`. Gives an error code. */
 int fake_read(const FakeDescriptor *d, int number, int type, int64_t most, int64_t *n, void *out);
 int fake_plan_from_text(const char *text, int64_t n, int64_t device, FakeEngine *out);
 
 /* ---- fake_cudnn_convolve.c */
-/* Do its tensors and windows fit together? A code. */
+/* Do the operation's tensors and windows fit together? Gives an error code. */
 int fake_check_operation(const FakeOperation *o);
-/* In the stream's turn; a code. */
+/* Queues the convolution in the stream; gives an error code. */
 int fake_convolve(const FakePlan *plan, const FakeBuffers *buffers, void *stream);
 
 #endif

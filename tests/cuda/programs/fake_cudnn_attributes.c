@@ -1,4 +1,4 @@
-/* Which attributes a descriptor has, of what type and how many. */
+/* The attributes that each descriptor has, with their types and counts. */
 #include "tests/cuda/programs/fake_cudnn.h"
 
 #define ONE(number, type)             \

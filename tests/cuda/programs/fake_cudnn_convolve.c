@@ -1,5 +1,5 @@
-/* Convolutions and their adjoints by plain loops in f64, rounded once to the result's type. Operands of f32 lose 13 bits in an engine
- * with matrix units. */
+/* Convolutions and their adjoints by plain loops in f64, rounded once to the result's type. In an engine with matrix units,
+ * f32 operands lose 13 bits. */
 #include "base/numbers/numbers.h"
 #include "tests/cuda/programs/fake_cudnn.h"
 #include "tests/cuda/programs/fake_library.h"
@@ -9,7 +9,7 @@
 
 enum { LEAST_SPATIAL = 2, PATTERN = 0xA5, MOST_SIZE_BITS = 40 };
 
-/* ---- does it fit together? */
+/* ---- checks that tensors and windows fit together */
 static bool
 is_size(int64_t x, int64_t least)
 {
@@ -29,7 +29,7 @@ is_tensor(const FakeTensor *t, int64_t rank)
 	return true;
 }
 
-/* Along spatial axis i. */
+/* Do the windows fit along spatial axis i? */
 static bool
 windows_fit(const FakeOperation *o, int64_t i)
 {
@@ -69,7 +69,7 @@ fake_check_operation(const FakeOperation *o)
 /* ---- the loops */
 typedef struct {
 	FakeOperation operation;
-	bool rounds; /* operands to tf32 */
+	bool rounds; /* true: rounds operands to tf32 */
 	int64_t bytes;
 	void *workspace, *at[N_FAKE_TENSORS];
 } Work;
@@ -91,7 +91,7 @@ dtype_of(int64_t type)
 	return type == CUDNN_F32 ? F32 : type == CUDNN_F16 ? F16 : BF16;
 }
 
-/* False behind the last. */
+/* false: the place was the last. */
 static bool
 next_place(const FakeTensor *t, Place *p)
 {
@@ -122,7 +122,7 @@ load(const Work *w, int i, const Place *p)
 	return w->rounds ? fake_round_to_tf32(x) : x;
 }
 
-/* The place in x that place v of the window reads for y's place; false: padding. */
+/* The place in x that element v of the window reads for y's place; false: padding. */
 static bool
 find_x(const FakeOperation *o, const Place *y, const Place *v, Place *x)
 {
@@ -143,7 +143,7 @@ find_x(const FakeOperation *o, const Place *y, const Place *v, Place *x)
 	return true;
 }
 
-/* Each product of the convolution, to the sum of its result. */
+/* Adds each product of the convolution to the sum of its result. */
 static void
 add_up(const Work *w, double *sums)
 {
@@ -190,7 +190,7 @@ convolve(void *work)
 	free(sums);
 }
 
-/* ---- its buffers */
+/* ---- the operation's buffers */
 static void *
 find_buffer(const FakeBuffers *b, int64_t number)
 {

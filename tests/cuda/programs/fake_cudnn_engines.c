@@ -1,5 +1,5 @@
-/* Engines, and plans as text. FAKE_CUDNN_ENGINES lists what the heuristic gives: NUMBER:WORKSPACE:NOTES of each engine, separated by
- * blanks, those of the fallback behind a bar; notes are the sum of 1 << note. */
+/* Engines, and plans as text. FAKE_CUDNN_ENGINES lists the engines of the heuristic, each as NUMBER:WORKSPACE:NOTES,
+ * separated by blanks. Engines of the fallback follow behind a bar. NOTES is the sum of 1 << note. */
 #include "tests/cuda/programs/fake_cudnn.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum {
 _Static_assert(sizeof(FakeEngine) % sizeof(int64_t) == 0, "an engine is numbers");
 
 /* ---- the heuristic */
-/* With matrix units, which round f32 to tf32, and without. */
+/* The default lists: engines with matrix units, which round f32 to tf32, and engines without. */
 static const char *
 list_of(int mode)
 {
@@ -26,7 +26,7 @@ list_of(int mode)
 	return list ? list + 1 : "";
 }
 
-/* Fast engines have as much padding behind x as before it. */
+/* Is the padding behind x as large as before it? Fast engines require it. */
 static bool
 is_even(const FakeWindows *w)
 {
@@ -36,7 +36,7 @@ is_even(const FakeWindows *w)
 	return true;
 }
 
-/* None where operands and result have several types. */
+/* Finds no engine if operands and result have different types. */
 static int64_t
 find_engines(const FakeHeuristic *h, FakeEngine engines[MOST_ENGINES])
 {

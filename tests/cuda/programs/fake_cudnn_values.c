@@ -1,10 +1,10 @@
-/* What descriptors are when they are finished. */
+/* Makes the values of finished descriptors. */
 #include "tests/cuda/programs/fake_cudnn.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- attributes that are there */
+/* ---- reading attributes */
 static int64_t
 number_of(const FakeDescriptor *d, int number)
 {
@@ -23,7 +23,7 @@ inner_of(const FakeDescriptor *d, int number)
 	return (const void *)fake_attribute(d, number)->bytes;
 }
 
-/* NULL: not set. */
+/* NULL: the attribute is not set. */
 static void *
 handle_of(const FakeDescriptor *d, int number)
 {
@@ -32,7 +32,7 @@ handle_of(const FakeDescriptor *d, int number)
 	return a ? *(void *const *)(const void *)a->bytes : NULL;
 }
 
-/* False where they are another number of elements. */
+/* false: the attribute has another number of elements. */
 static bool
 take(const FakeDescriptor *d, int number, int64_t n, void *to)
 {
@@ -119,7 +119,7 @@ finish_graph(const FakeDescriptor *d, FakeGraph *g)
 }
 
 /* ---- plans */
-/* Of the GPU that is described by an attribute, else of the handle's. */
+/* The device of the GPU descriptor, else the handle's. */
 static int64_t
 device_of(const FakeDescriptor *d, int gpu)
 {
@@ -166,7 +166,7 @@ finish_buffers(const FakeDescriptor *d, FakeBuffers *b)
 	return take(d, CUDNN_BUFFERS_AT, b->n, b->at) ? CUDNN_OK : BAD_VALUE;
 }
 
-/* An object that says what the GPU can do. */
+/* Finishes a descriptor that describes a GPU. */
 static int
 finish_gpu(const FakeDescriptor *d, FakeGpu *g)
 {
@@ -198,6 +198,6 @@ fake_finish(FakeDescriptor *d)
 	case CUDNN_PLAN_DESCRIPTOR: return finish_plan(d, &d->value.plan);
 	case CUDNN_BUFFERS_DESCRIPTOR: return finish_buffers(d, &d->value.buffers);
 	case CUDNN_GPU_DESCRIPTOR: return finish_gpu(d, &d->value.gpu);
-	default: return NOT_SUPPORTED; /* engines and configurations are the heuristic's */
+	default: return NOT_SUPPORTED; /* the heuristic makes engines and configurations */
 	}
 }

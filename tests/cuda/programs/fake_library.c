@@ -1,4 +1,4 @@
-/* Beside the pretended GPU (fake/) memory is found by that driver's fake_cuda_at. */
+/* With the pretended GPU (fake/), memory is found through that driver's fake_cuda_at. */
 #include "tests/cuda/programs/fake_library.h"
 
 #include <dlfcn.h>
@@ -11,11 +11,11 @@ enum { TF32_BITS = 11 };
 
 typedef void *(*Readable)(const void *device_address);
 
-/* Work stays to the end of the process. */
+/* Work objects live until the process ends. */
 typedef struct Work {
 	struct Work *next;
 	void (*run)(void *work);
-	Readable readable; /* NULL: addresses are */
+	Readable readable; /* NULL: addresses are readable as they are */
 	_Alignas(max_align_t) char copy[];
 } Work;
 static Work *kept;
@@ -63,7 +63,7 @@ fake_enqueue(void *stream, void (*run)(void *work), const void *work, size_t byt
 	*(void **)&launch = dlsym(driver, "cuLaunchHostFunc");
 	*(void **)&w->readable = dlsym(driver, "fake_cuda_at");
 	bool taken = launch && launch(stream, run_work, w) == 0;
-	dlclose(driver); /* whoever opened it holds it */
+	dlclose(driver); /* another owner keeps it open */
 	return taken;
 }
 

@@ -1,13 +1,14 @@
-/* What the pretended libraries of a GPU share: work that has its turn in a stream, and reads the device's memory as the pretended
- * driver shows it. Without a driver it is done at once, on addresses of the host. */
+/* Shared by the pretended GPU libraries: work that is queued in a stream and reads device memory through the pretended
+ * driver. Without a driver the work is done at once, on addresses of the host. */
 #ifndef GRADC_TESTS_CUDA_FAKE_LIBRARY_H
 #define GRADC_TESTS_CUDA_FAKE_LIBRARY_H
 
 #include "base/base.h"
 
-/* A copy of the work runs in its turn; recorded work runs again and again. False: the stream does not take it. */
+/* Queues a copy of the work in the stream; work that is recorded into a graph runs at each launch. false: the stream refuses
+ * the work. */
 bool fake_enqueue(void *stream, void (*run)(void *work), const void *work, size_t bytes);
-/* Where memory of the device is found in its turn; what is none ends the program. */
+/* A host address for device memory, valid while the work runs. An invalid address ends the program. */
 void *fake_readable(const void *address);
 double fake_round_to_tf32(double x);
 static inline bool

@@ -1,4 +1,4 @@
-/* The calls of the pretended NCCL: communicators, groups, and what is refused. */
+/* The calls of the pretended NCCL: communicators, groups, refusals. */
 #include "tests/cuda/programs/fake_nccl.h"
 #include "base/base.h"
 
@@ -37,7 +37,7 @@ static atomic_int counts[N_CALLS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Handle *comms;
 static char last_error[256];
-/* Of a thread's group. */
+/* The current group of the thread. */
 static _Thread_local int depth, broken;
 static _Thread_local OpList group;
 
@@ -73,8 +73,8 @@ number(const char *name, long otherwise)
 	return text && *text ? strtol(text, NULL, 0) : otherwise;
 }
 
-/* FAKE_NCCL_FAIL=FUNCTION:N=CODE,...: the Nth call returns it; with ~ for = its work fails in its turn, which *work is then.
- * FUNCTION@RANK: of that rank alone. */
+/* FAKE_NCCL_FAIL=FUNCTION:N=CODE,...: the Nth call of FUNCTION returns CODE. With ~ for =, the call succeeds, *work gets
+ * CODE, and the work fails when the stream comes to it. FUNCTION@RANK: only the calls of that rank. */
 static int
 planned(int call, const Handle *c, int *work)
 {
@@ -99,7 +99,7 @@ planned(int call, const Handle *c, int *work)
 	return NCCL_OK;
 }
 
-/* Of the rank in its first communicator. */
+/* Writes the counts, under the process's rank in its first communicator. */
 __attribute__((destructor)) static void
 write_counts(void)
 {
@@ -122,7 +122,7 @@ write_counts(void)
 	fclose(file);
 }
 
-/* ---- about the library */
+/* ---- version and error texts */
 int
 fake_GetVersion(int *version)
 {
@@ -240,7 +240,7 @@ fake_CommInitRankConfig(NcclComm *out, int size, NcclId id, int rank, NcclConfig
 	return NCCL_OK;
 }
 
-/* The state of what does not block: over when it has been looked at twice. */
+/* The state of a nonblocking call, which is over at the second look. */
 int
 fake_CommGetAsyncError(NcclComm c, int *code)
 {
@@ -259,7 +259,7 @@ fake_CommGetAsyncError(NcclComm c, int *code)
 	return NCCL_OK;
 }
 
-/* A call that may be made now. */
+/* Begins a call: may it be made now? */
 static int
 enter(int call, Handle *c, int *work)
 {
@@ -279,7 +279,7 @@ enter(int call, Handle *c, int *work)
 	                                  : code;
 }
 
-/* What a call returns that went well. */
+/* The result of a call that succeeded. */
 static int
 leave(Handle *c)
 {

@@ -1,7 +1,7 @@
-/* A pretended libnccl.so.2 for ranks of one machine. A communicator is a piece of shared memory with a mailbox from each rank to each
- * other; a collective is what its ranks send each other, and sums in the order of the ranks. Who calls it wrong, or otherwise than
- * the others, is told so. A rank that is gone is waited for without end, until the communicator is aborted. README.md lists the
- * variables. */
+/* A pretended libnccl.so.2 for ranks of one machine. A communicator is shared memory with a mailbox from each rank to each
+ * other rank. In a collective the ranks send each other their data, and sums are made in the order of the ranks. A rank
+ * whose call is wrong, or differs from the other ranks' calls, gets an error. The others wait for a lost rank for ever,
+ * until the communicator is aborted. README.md lists the variables. */
 #ifndef GRADC_TESTS_FAKE_NCCL_H
 #define GRADC_TESTS_FAKE_NCCL_H
 
@@ -13,7 +13,7 @@
 #define EXPORT __attribute__((visibility("default")))
 enum { MOST_RANKS = 8, CHUNK = 1 << 16 /* bytes */ };
 
-/* Of ncclResult_t, beside those of nccl_library.h. */
+/* Further values of ncclResult_t, beside those in nccl_library.h. */
 enum { NCCL_INVALID_ARGUMENT = 4, NCCL_INVALID_USAGE = 5 };
 
 /* ---- fake_nccl_shared.c */
@@ -26,36 +26,37 @@ typedef enum {
 	OP_MESSAGE
 } OpKind;
 extern const char *const op_names[];
-/* What both sides of a transfer must say alike. */
+/* The header of a transfer, in which both sides must agree. */
 typedef struct {
 	int kind, type, operation, root;
 	int64_t n,
 		number; /* elements; of the communicator's collectives, or of the messages between two ranks */
 } Tag;
 typedef struct {
-	_Atomic uint64_t written, read; /* chunks; alike: it is empty */
+	_Atomic uint64_t written, read; /* numbers of chunks; equal: the mailbox is empty */
 	Tag tag;
 	char data[CHUNK];
 } Mailbox;
 typedef struct {
 	atomic_int joined, finalized;
-	atomic_int failed; /* a code that all ranks have from then on */
+	atomic_int failed; /* error code that all ranks get from then on; 0: no error */
 	Mailbox from_to[MOST_RANKS][MOST_RANKS];
 } Shared;
-bool shared_create(NcclId *id);        /* the id says where it is */
-Shared *shared_open(const NcclId *id); /* NULL: there is none */
+bool shared_create(NcclId *id);        /* the id tells other ranks where the memory is */
+Shared *shared_open(const NcclId *id); /* NULL: no such memory */
 
 /* ---- fake_nccl.c */
 typedef struct NcclHandle Handle;
 struct NcclHandle {
-	struct NcclHandle *next; /* all that ever were: work in a stream may still point there */
+	/* next in the list of all handles, which live on because queued work may point to them */
+	struct NcclHandle *next;
 	Shared *shared;
 	int rank, size;
 	bool blocks;
 	pthread_t thread;
 	atomic_bool joined, aborted, finalized, gone;
-	atomic_int state; /* a code; NCCL_IN_PROGRESS: calls are not allowed */
-	atomic_int looks; /* until a call that does not block is over */
+	atomic_int state; /* error code; NCCL_IN_PROGRESS: no calls are allowed */
+	atomic_int looks; /* looks until a nonblocking call is over */
 	int64_t collectives, sent[MOST_RANKS], received[MOST_RANKS];
 	uint64_t random;
 };
@@ -63,22 +64,22 @@ typedef struct {
 	Handle *comm;
 	void *stream;
 	OpKind kind;
-	bool receives; /* a message */
+	bool receives; /* true: a message to receive */
 	const void *from;
 	void *to;
 	size_t n;
-	int type, operation, peer; /* peer: the root, or the other */
-	int fails;                 /* with this code, in its turn; 0: it does not */
+	int type, operation, peer; /* the root, or the other rank */
+	int fails;                 /* error code of the work; 0: it succeeds */
 	Tag tag;
 } Op;
-/* Says why to stderr; the code. */
+/* Prints the reason to stderr; gives back the code. */
 int complain(int code, const char *fmt, ...) PRINTF(2, 3);
 uint64_t random_next(uint64_t *state);
 
 /* ---- fake_nccl_run.c */
 size_t type_bytes(int type); /* 0: unknown */
 bool type_has_sums(int type);
-/* Of one communicator, at once, when their stream comes to them. */
+/* Operations of one communicator that run together when their stream comes to them. */
 typedef struct {
 	int n;
 	Op *ops;

@@ -1,5 +1,5 @@
-/* What a stream does when it comes to collectives: all their transfers go on side by side, between two ranks in the order in which
- * they were called; then the sums are made. */
+/* Runs collectives when a stream comes to them. All their transfers run side by side; transfers between two ranks keep the
+ * order of the calls. Then the sums are made. */
 #include "tests/cuda/programs/fake_library.h"
 #include "tests/cuda/programs/fake_nccl.h"
 
@@ -16,7 +16,7 @@ const char *const op_names[] = {"ncclAllReduce", "ncclAllGather", "ncclReduceSca
 /* ---- types */
 static const struct {
 	size_t bytes;
-	DType sums; /* as which it is added */
+	DType sums; /* type in which sums are made */
 	bool has_sums;
 } types[] = {
 	[0] = {.bytes = 1},          [NCCL_U8] = {.bytes = 1},
@@ -118,7 +118,7 @@ has_ended(const Handle *c)
 	return atomic_load(&c->aborted) || atomic_load(&c->shared->failed) != NCCL_OK;
 }
 
-/* Of those between two ranks in one direction only the first that is not over. */
+/* Moves all transfers. Among transfers between two ranks in one direction, only the first unfinished one moves. */
 static bool
 move_all(Transfers *t, bool *over)
 {
@@ -160,11 +160,11 @@ run_transfers(Transfers *t)
 	return over && !has_ended(t->comm);
 }
 
-/* ---- operations: what they send, and what becomes of what they get */
+/* ---- operations: the data that they send, and the use of the data that they receive */
 typedef struct {
 	const char *from;
-	char *to, *terms; /* terms: everybody's part of a sum */
-	size_t bytes;     /* of n elements */
+	char *to, *terms; /* terms: every rank's part of a sum */
+	size_t bytes;     /* bytes of n elements */
 } Place;
 
 static void
@@ -242,7 +242,7 @@ finish(const Op *o, const Place *p)
 		                    .n_terms = o->comm->size});
 }
 
-/* What a rank sends itself, it receives in the same order. */
+/* A rank receives its messages to itself in the order in which it sent them. */
 static void
 deliver_own(const OpList *list, const Place *places)
 {
@@ -283,7 +283,7 @@ place_of(const Op *o)
 	return p;
 }
 
-/* As NCCL does it: the error shows in the communicator, and its kernel ends when that is aborted. */
+/* As in NCCL, a fault shows in the communicator's state, and the kernel ends when the communicator is aborted. */
 static bool
 fails(const OpList *list)
 {

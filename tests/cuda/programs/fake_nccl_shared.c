@@ -1,5 +1,5 @@
-/* The memory that the ranks of a communicator have in common: a file without a name, which the others find by way of the process
- * that made it. Nothing is left of it when they have ended, however they do. */
+/* The shared memory of a communicator's ranks: an unnamed file, which other ranks open through /proc of the process that
+ * made it. The file vanishes when all ranks have ended, however they end. */
 #include "tests/cuda/programs/fake_nccl.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* Calls the pretended NCCL (fake_nccl.c) rightly and wrongly, as two ranks that are threads here: nccl_probe NAME. The work is done
- * at once, on the host's memory, for no driver is there. Says what was not as it should be, and fails. */
+/* nccl_probe NAME: calls the pretended NCCL (fake_nccl.c) in right and wrong ways, as two ranks that are threads. There is
+ * no driver, so the work is done at once on the host's memory. Prints what is wrong and fails. */
 #include "base/base.h"
 #include "runtime/comm/nccl/nccl_library.h"
 
@@ -16,7 +16,7 @@ typedef struct {
 	int rank;
 	NcclComm comm;
 	float *from, *to;
-	int code; /* in the end */
+	int code; /* final error code */
 } Rank;
 typedef void (*Case)(Rank *r);
 
@@ -78,7 +78,7 @@ static void
 roots(Rank *r)
 {
 	r->code = settled(r, nccl.Broadcast(r->from, r->to, 100, NCCL_U8, r->rank, r->comm, NULL));
-	if (r->code == NCCL_OK) /* both have sent: what comes next finds it */
+	if (r->code == NCCL_OK) /* both ranks have sent; the next call finds the messages */
 		r->code = settled(
 			r, nccl.AllReduce(r->from, r->to, 100, NCCL_F32, NCCL_SUM, r->comm, NULL));
 }

@@ -1,14 +1,14 @@
-/* A library for LD_PRELOAD that makes the calls by which checkpoints are written fail.
+/* A library for LD_PRELOAD that makes the calls of checkpoint writing fail.
  *
- *	FAULT_PATH=TEXT      only files whose path has it
- *	FAULT_CALL=NAME      mkdir, open, write, fsync, rename, unlink, pread; any: of these, not pread
- *	FAULT_AT=N           the first call that fails, from 1
- *	FAULT_TIMES=N        how many do (1)
- *	FAULT_HOW=kill       the process is killed, in the middle of a write
- *	          short      half of what was asked for, or no bytes of a read
+ *	FAULT_PATH=TEXT      only files with TEXT in their path
+ *	FAULT_CALL=NAME      mkdir, open, write, fsync, rename, unlink, pread; any: all of these but pread
+ *	FAULT_AT=N           number of the first failing call, from 1
+ *	FAULT_TIMES=N        number of failing calls (1)
+ *	FAULT_HOW=kill       kills the process, in the middle of a write
+ *	          short      does half of the request, or reads no bytes
  *	          hang       never returns
  *	          slow       takes FAULT_MS (100) milliseconds longer
- *	          flip       a bit in the middle of a write is lost, and nobody says so
+ *	          flip       silently flips a bit in the middle of a write
  *	          NUMBER     fails with this errno
  *	FAULT_LOG=FILE       gets a line for each call: its name and its path */
 #include <dlfcn.h>
@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 enum { GO_ON, FAIL, SHORT, FLIP };
-enum { BLOCK = 4096 }; /* of direct writes */
+enum { BLOCK = 4096 }; /* block size of direct writes */
 static atomic_int calls;
 
 #define NEXT(type, name) ((type)dlsym(RTLD_NEXT, name))

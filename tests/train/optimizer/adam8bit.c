@@ -1,6 +1,8 @@
-/* Adam with moments of 8 bits over given gradients, by plain loops, to compare states with: as bitsandbytes' blockwise kernel, or as
- * torchao's. usage: adam8bit VARIANT N LR DECAY < gradients > states: f32[steps][n] in; codes of m, of v, sizes of m, of v, weights out.
- * adam8bit maps > numbers: those of the map with a sign, those of the one without. */
+/* Adam with 8-bit moments over given gradients, by plain loops, as a reference for states: like bitsandbytes' blockwise kernel,
+ * or like torchao's.
+ * usage: adam8bit VARIANT N LR DECAY < gradients > states. In: f32[steps][n]. Out: codes of m and of v, absmax of m and of v,
+ * weights.
+ * usage: adam8bit maps > numbers. Out: the signed map, then the unsigned map. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -39,7 +41,7 @@ make_map(int is_signed, float *map)
 	qsort(map, CODES, sizeof(*map), ascending);
 }
 
-/* The nearest number's place, the lower of two. */
+/* The index of the nearest number; in a tie the lower index. */
 static int
 nearest(const float *map, float x)
 {

@@ -1,4 +1,4 @@
-/* base/cleanup.c and base/memory.c: what ends with a process, and with a call that ran out of memory. */
+/* base/cleanup.c and base/memory.c: cleaning up when a process ends, and when a call runs out of memory. */
 #include "base/files/files.h"
 
 #include <dirent.h>
@@ -28,7 +28,7 @@ static int
 n_entries(void)
 {
 	DIR *dir = opendir(folder);
-	int n = -2; /* "." and ".." */
+	int n = -2; /* not counting "." and ".." */
 
 	while (readdir(dir))
 		n++;
@@ -42,7 +42,7 @@ remove_test_folder(void **state)
 	return rmdir(folder);
 }
 
-/* Calls it in a process that then gets SIGTERM; nothing may be left in the folder. */
+/* Calls `make` in a process that then gets SIGTERM. Nothing may be left in the folder. */
 static void
 end_process_after(void (*make)(void))
 {
@@ -61,7 +61,7 @@ end_process_after(void (*make)(void))
 	assert_int_equal(n_entries(), 0);
 }
 
-/* ---- as many as there may be */
+/* ---- many files at once */
 enum { MANY = 300 };
 
 static void
@@ -100,7 +100,7 @@ open_and_close(void *unused)
 	return unused;
 }
 
-/* The table grows while others walk it. */
+/* The table grows while other threads walk it. */
 static void
 make_in_threads(void)
 {
@@ -120,7 +120,7 @@ test_threads_share_the_table(void **state)
 	end_process_after(make_in_threads);
 }
 
-/* ---- a folder that another thread has made and not yet added */
+/* ---- a folder that another thread has made but not yet added */
 static _Atomic bool is_made;
 
 static void *
@@ -157,8 +157,8 @@ test_the_end_waits_for_what_is_being_made(void **state)
 	end_process_after(make_in_another_thread);
 }
 
-/* ---- a child of ours */
-static int alive[2]; /* a pipe that is open for writing as long as a child lives */
+/* ---- child processes */
+static int alive[2]; /* a pipe whose writing end is open as long as a child lives */
 
 static pid_t
 start_child(void (*run)(void))
@@ -188,7 +188,7 @@ wait_for_ever(void)
 		pause();
 }
 
-/* A signal ends the child and leaves its parent's files. */
+/* A signal ends the child but leaves its parent's files. */
 static void
 make_folder_and_child(void)
 {
@@ -211,7 +211,8 @@ expect_no_child_left(void)
 	char byte;
 
 	close(alive[1]);
-	assert_int_equal(read(alive[0], &byte, 1), 0); /* waits for the last that could write */
+	assert_int_equal(read(alive[0], &byte, 1),
+	                 0); /* waits until no process has the writing end open */
 	close(alive[0]);
 }
 
@@ -223,7 +224,7 @@ test_children_end_with_their_parent(void **state)
 	expect_no_child_left();
 }
 
-/* Nobody can clean up then. */
+/* A process killed by SIGKILL cannot clean up. */
 static void
 test_children_end_with_a_killed_parent(void **state)
 {
@@ -244,7 +245,7 @@ test_children_end_with_a_killed_parent(void **state)
 enum { N_BLOCKS = 100000 };
 static int n_released;
 
-/* Of an object that owns another block. */
+/* Releases an object that owns another block. */
 static void
 release_pair(void *block)
 {
@@ -253,7 +254,7 @@ release_pair(void *block)
 	memory_free(block);
 }
 
-/* Ends without memory, after many blocks, some of which hold others. */
+/* Runs out of memory after many blocks, some of which own other blocks. */
 static Status
 take_until_none_is_left(void *unused)
 {
@@ -268,7 +269,7 @@ take_until_none_is_left(void *unused)
 	return NULL;
 }
 
-/* Minutes if each block were looked for from the start. */
+/* This would take minutes if each search for a block started at the first block. */
 static void
 test_orphans_are_freed_in_one_pass(void **state)
 {

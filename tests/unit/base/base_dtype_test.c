@@ -35,7 +35,7 @@ patterns(DType t)
 	return 1u << dtype_info[t].bits;
 }
 
-/* Every pattern but NaN survives load and store; values grow with the pattern. */
+/* Every pattern except NaN survives load and store, and values grow with the pattern. */
 static void
 test_float_round_trip(void **state)
 {
@@ -56,7 +56,7 @@ test_float_round_trip(void **state)
 	}
 }
 
-/* Between two neighbours the nearer wins, and the even one in the middle. */
+/* Between two neighbours the nearer one wins; in the middle, the even one. */
 static void
 test_float_rounding(void **state)
 {
@@ -66,7 +66,7 @@ test_float_rounding(void **state)
 		for (unsigned bits = 0; bits + 1 < half; bits++) {
 			double low = decode(t, bits), high = decode(t, bits + 1);
 			double middle = low + (high - low) / 2;
-			/* e8m0 has no last bit: 1.5 is nearer to the even 2 = 10b than to 1b */
+			/* e8m0 has no last bit: of 1 and 2, 1.5 rounds to 2 */
 			unsigned even = t == E8M0 ? bits + 1 : bits + bits % 2;
 			if (!isfinite(low) || !isfinite(high))
 				continue;
@@ -79,7 +79,7 @@ test_float_rounding(void **state)
 	}
 }
 
-/* The specifications' own examples: OCP 8-bit floats and MX formats, ONNX Cast, IEEE 754. */
+/* Examples from the specifications: OCP 8-bit floats and MX formats, ONNX Cast, IEEE 754. */
 static void
 test_float_values(void **state)
 {
@@ -127,7 +127,7 @@ test_float_special(void **state)
 
 	for (int i = 0; i < COUNT(table); i++) {
 		for (int k = 0; k < COUNT(large); k++) {
-			/* e5m2 keeps an infinity and saturates at what is finite */
+			/* e5m2 keeps infinity and saturates finite values */
 			bool finite = table[i].t == F8E5M2 && k > 0;
 			assert_int_equal(encode(table[i].t, large[k]), table[i].above - finite);
 			assert_int_equal(encode(table[i].t, -large[k]), table[i].below - finite);
@@ -142,7 +142,7 @@ test_float_special(void **state)
 	assert_int_equal(encode(F8E5M2, 1e6), 0x7B);
 }
 
-/* The compiler's own conversion is an independent oracle for bf16: f32 cut in half. */
+/* An independent oracle for bf16: the upper half of an f32, as the compiler converts it. */
 static void
 test_bf16_against_f32(void **state)
 {
@@ -206,7 +206,7 @@ test_integers(void **state)
 	assert_int_equal(convert_from_double(BOOL, -0.0), 0);
 }
 
-/* 64-bit integers to f32 in one rounding, as the compiler does it. */
+/* 64-bit integers convert to f32 in one rounding, as in the compiler. */
 static void
 test_integer_to_float(void **state)
 {
@@ -217,7 +217,7 @@ test_integer_to_float(void **state)
 	for (int i = 0; i < 200000; i++) {
 		uint64_t bits = seed = hash_mix(seed, 4);
 		int64_t value;
-		/* near the middle between two floats, where two roundings would go wrong */
+		/* near the middle between two floats, where double rounding would go wrong */
 		bits = i % 2 ? bits : (bits | 0x7FFFFFFFFF) + (uint64_t)(i % 7) - 3;
 		bits >>= seed % 24;
 		value = (int64_t)bits;

@@ -1,4 +1,4 @@
-/* base/: files written and read, containers with hostile headers. */
+/* base/: reading and writing files, and file formats with hostile headers. */
 #include "base/files/files.h"
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ assert_ok(Status status)
 		fail_msg("%s", status->message);
 }
 
-/* Fails with this exit code, names the file, and says this. */
+/* The status has this exit code, names the file, and contains this text. */
 static void
 assert_fault(Status status, int exit_code, const char *says)
 {
@@ -103,7 +103,8 @@ mode_of(const char *path)
 	return st.st_mode & 07777;
 }
 
-/* A file that is replaced keeps what its owner allowed, from the first byte on; who may read it may run it. */
+/* A replaced file keeps its owner's permissions, from the first byte on. With `executable`, users who may read it may run
+ * it. */
 static void
 test_file_keeps_permissions(void **state)
 {
@@ -139,7 +140,7 @@ test_file_keeps_permissions(void **state)
 	arena_free(arena);
 }
 
-/* Of a name that is the program's own a link goes; of another name what it leads to is written. */
+/* A link is replaced if the program chose its name; otherwise the file behind the link is written. */
 static void
 test_file_at_a_link(void **state)
 {
@@ -169,7 +170,7 @@ test_file_at_a_link(void **state)
 	arena_free(arena);
 }
 
-/* A file is opened through up to 40 links, and it is written through as many. */
+/* A file can be read and written through up to 40 links. */
 static void
 test_file_behind_many_links(void **state)
 {
@@ -196,7 +197,7 @@ test_file_behind_many_links(void **state)
 	arena_free(arena);
 }
 
-/* No file that is an input of the process is opened to be written, whatever opens it. */
+/* An input of the process is never opened for writing, whichever function opens it. */
 static void
 test_inputs_are_not_opened(void **state)
 {
@@ -215,15 +216,15 @@ test_inputs_are_not_opened(void **state)
 	assert_fault(file_appender_open(path, false, &a), EXIT_USAGE, "is also --data");
 	assert_fault(file_appender_open(path, true, &a), EXIT_USAGE, "is also --data");
 	assert_int_equal(rename(path, other),
-	                 0); /* a rotated input, whose number a new file may get */
+	                 0); /* a rotated input: a new file may get its inode number */
 	assert_ok(file_write(other, "new", 3));
 	unlink(other);
 	paths_unguard(guard);
 	arena_free(arena);
 }
 
-/* Sizes around blocks and buffers, without a buffer of the caller's and with one, then of bytes that lie in memory as
- * in the file; added in odd pieces. */
+/* Sizes around blocks and buffers: without a caller's buffer, with one, and with bytes that are aligned in memory as in the
+ * file. The bytes are added in odd pieces. */
 static void
 test_file_part(void **state)
 {
@@ -256,7 +257,7 @@ test_file_part(void **state)
 
 		assert_ok(
 			file_writer_open_part(path, i % 3 ? buffer : NULL, i % 3 ? BUFFER : 0, &w));
-		assert_int_equal(count_entries(), before + 1); /* no other name */
+		assert_int_equal(count_entries(), before + 1); /* no second name */
 		for (int64_t at = 0, part = 1; at < size; at += part, part = part * 7 + 1) {
 			part = part < size - at ? part : size - at;
 			assert_ok(file_writer_add(w, from + at, part));
@@ -276,7 +277,7 @@ test_file_part(void **state)
 	arena_free(arena);
 }
 
-/* Every byte counts, in whichever part, block or window it lies; and so does the size. */
+/* Every byte counts, in whichever part, block or window it lies, and the size counts, too. */
 typedef struct {
 	char *at;
 	int64_t n;
@@ -310,7 +311,7 @@ test_file_parts(void **state)
 		bytes[i] = (char)(i * 2654435761u >> 13);
 	for (int cut = 1; cut <= 4; cut++) {
 		int64_t n = cut == 3 ? 1000 : SIZE, first = cut == 1 ? 1 : n / 2;
-		/* behind each other in memory or not */
+		/* parts that are adjacent in memory, or not */
 		const char *rest = cut == 4 ? memcpy(copy, bytes + first, (size_t)(n - first))
 		                            : bytes + first;
 		const FilePart parts[] = {
@@ -342,7 +343,7 @@ test_file_parts(void **state)
 	arena_free(arena);
 }
 
-/* Where the limit on file size ends a line in its middle, what there is of it goes. */
+/* If the file size limit ends a line in its middle, the partial line is removed. */
 static void
 test_file_appender_cuts_half_a_line(void **state)
 {
@@ -432,7 +433,7 @@ test_npy_round_trip(void **state)
 	arena_free(arena);
 }
 
-/* Writes a .npy with this header and this many bytes of data, and opens it. */
+/* Writes a .npy file with this header and `data` bytes of data, and opens it. */
 static Status
 open_npy(const char *header, int data, NpyInfo *info)
 {
@@ -516,7 +517,7 @@ test_npy_refused(void **state)
 		             bad_npy[i].says);
 }
 
-/* A good file cut at every byte, and with every byte of its head changed, is never misread. */
+/* A valid file that is cut at any byte, or has any byte of its head changed, is never misread. */
 static void
 test_npy_damaged(void **state)
 {
@@ -621,7 +622,7 @@ test_safetensors_unwritable(void **state)
 	arena_free(arena);
 }
 
-/* n: header length to claim, or -1 for the true one. */
+/* n: header length to claim; -1: the true length. */
 static Status
 open_safetensors(Arena *arena, const char *header, int64_t n, int data)
 {

@@ -1,4 +1,4 @@
-/* bitsandbytes' bytes of 4-bit weights, as tests/references/four_bit.py stored them. */
+/* bitsandbytes' bytes for 4-bit weights, as stored by tests/references/four_bit.py. */
 #include "base/files/files.h"
 
 #include <setjmp.h>
@@ -88,7 +88,7 @@ test_absmax(void **state)
 	arena_free(arena);
 }
 
-/* With double quantization. */
+/* Bits per weight, with double quantization. */
 static void
 test_bits_a_weight(void **state)
 {

@@ -83,7 +83,7 @@ test_maps(void **state)
 	arena_free(arena);
 }
 
-/* Values of the reference implementation of XXH64. */
+/* Hashes from the reference implementation of XXH64. */
 static void
 test_hash(void **state)
 {
@@ -300,7 +300,7 @@ test_diag(void **state)
 	free(out);
 }
 
-/* Of two faults the first is told and the second is freed, which the leak checker sees. */
+/* Of two faults the first is kept and the second is freed; the leak checker would see it. */
 static void
 test_status_first(void **state)
 {

@@ -1,5 +1,5 @@
-/* What a number becomes in a small float format: a search in the sorted table of all numbers that the format has, made from
- * its definition. Independent of base/numbers/dtype.c but for names of types and of ways of rounding. */
+/* The conversion of a number to a small float format, by a search in a sorted table of all numbers of the format, which is
+ * built from its definition. It shares only the names of types and rounding modes with base/numbers/dtype.c. */
 #ifndef GRADC_TESTS_CONVERSION_ORACLE_H
 #define GRADC_TESTS_CONVERSION_ORACLE_H
 
@@ -7,10 +7,10 @@
 
 #include <math.h>
 
-/* ---- formats as their specifications define them */
+/* ---- the formats as their specifications define them */
 typedef struct {
 	DType type;
-	int exponent, mantissa, bias; /* bits, bits */
+	int exponent, mantissa, bias; /* numbers of bits, and the bias */
 	bool is_signed;
 	enum { IEEE, ONE_NAN, FNUZ, NO_NAN, POWERS } kind;
 } Definition;
@@ -21,7 +21,7 @@ static const Definition definitions[] = {
 	{F4E2M1, 2, 1, 1, true, NO_NAN},   {E8M0, 8, 0, 127, false, POWERS},
 };
 
-/* The finite magnitudes in order: number i has the code i. One more than there are, as if exponents went on. */
+/* The finite magnitudes in ascending order: number i has code i. One more number follows, as if exponents went on. */
 typedef struct {
 	const Definition *d;
 	int n;
@@ -66,7 +66,7 @@ table_of(DType type)
 
 enum { NAN_CODE = -1 };
 
-/* What a code is, a NaN of whatever bits. */
+/* A code in canonical form: all NaNs become one code. */
 static int
 canonical(const Table *t, int pattern)
 {
@@ -87,7 +87,7 @@ infinity_or_nan(const Table *t)
 	return t->d->kind == IEEE ? t->n : t->d->kind == NO_NAN ? t->n - 1 : NAN_CODE;
 }
 
-/* Of what is too large. */
+/* The code for a number that is too large. */
 static int
 overflowed(const Table *t, Conversion how, bool infinite)
 {
@@ -103,7 +103,7 @@ overflowed(const Table *t, Conversion how, bool infinite)
 	return keeps ? special : t->n - 1;
 }
 
-/* The larger of the two neighbours low and low + 1? */
+/* Does x round to low + 1 rather than to low? */
 static bool
 takes_upper(const Table *t, Conversion how, long double x, int low, uint32_t random)
 {

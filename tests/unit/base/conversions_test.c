@@ -1,6 +1,6 @@
-/* Conversions in kernels, by the loop-IR interpreter and every printer, in vectors and in scalars: what is stored in 16
- * bits or fewer comes back, each of its patterns; numbers become the neighbour that the rounding asks for, found in a
- * sorted table of all that the format has. An argument says how many numbers for each format and way of rounding:
+/* Conversions in kernels, by the loop-IR interpreter and by every printer, in vector and in scalar code. Every pattern of a
+ * type of at most 16 bits survives load and store. Numbers round to the neighbour that the rounding mode asks for, found in
+ * a sorted table of all numbers of the format. An argument sets how many numbers to try per format and mode:
  * conversions_test 10000000 takes minutes. */
 #include "tests/codegen/cuda/library.h"
 #include "tests/codegen/programs/kernel_library.h"
@@ -12,14 +12,14 @@
 
 #include <cmocka.h>
 
-#if defined(__SANITIZE_ADDRESS__) /* slow: a few of all ways, few numbers */
+#if defined(__SANITIZE_ADDRESS__) /* sanitized code is slow: few modes, few numbers */
 enum { ONE_CALL = 2000, EVERY = 7 };
 #else
 enum { ONE_CALL = 100000, EVERY = 1 };
 #endif
 static int64_t n_numbers = ONE_CALL;
 
-/* ---- kernels over n elements, most of them in a vector loop, some one by one */
+/* ---- kernels over n elements, most of them in a vector loop and the rest one by one */
 enum { SCALARS = 1000, N = ONE_CALL + 7 };
 
 typedef struct {
@@ -94,7 +94,7 @@ kernels_compile(Kernels *ks)
 	compile_by(ks, &printer_harness);
 }
 
-/* By the interpreter (-1) or a printer. */
+/* Runs a kernel with the interpreter (code -1) or with a printer's code. */
 static const char *
 run(const Kernels *ks, int code, int kernel, void *const *buffers)
 {
@@ -107,7 +107,7 @@ run(const Kernels *ks, int code, int kernel, void *const *buffers)
 	return code < 0 ? "interpreter" : ks->names.at[code];
 }
 
-/* ---- all patterns of what has 16 bits or fewer */
+/* ---- all patterns of types of at most 16 bits */
 static LoopValue
 same(LoopBuilder *lb, LoopValue x, LoopValue y, const void *ctx)
 {
@@ -139,7 +139,7 @@ set_raw(DType t, uint8_t *at, int64_t i, int value)
 		at[i / per_byte] |= (uint8_t)(value << i % per_byte * bits);
 }
 
-/* What a pattern is, by its definition. */
+/* The value of a pattern, by the format's definition. */
 static double
 value_of(DType t, int pattern)
 {
@@ -212,7 +212,7 @@ test_patterns(void **state)
 	kernels_close(&ks);
 }
 
-/* ---- numbers to formats */
+/* ---- rounding numbers to formats */
 static uint64_t
 random_word(void)
 {
@@ -239,7 +239,8 @@ float_of(uint32_t bits)
 	return x;
 }
 
-/* Numbers of the format, what lies in the middle of two and beside it, the ends, and anything at all. */
+/* A random number: in the format, in the middle between two numbers of the format or next to the middle, at the ends, or
+ * arbitrary. */
 static double
 number_for(const Table *t, DType source)
 {
@@ -267,7 +268,7 @@ number_for(const Table *t, DType source)
 typedef struct {
 	DType source, storage;
 	Conversion how;
-	bool stored; /* by a store alone, without a cast before it */
+	bool stored; /* true: converted by the store alone, without a cast before it */
 } Way;
 
 static LoopValue
@@ -278,7 +279,7 @@ converted(LoopBuilder *lb, LoopValue x, LoopValue y, const void *ctx)
 	return w->stored ? x : lb_cast_as(lb, w->storage, w->how, x, y);
 }
 
-/* A kernel takes all its inputs from memory: of integers their bits, as what they are. */
+/* The number at index i of a kernel's input, all of which lie in memory. Integers are taken from their bits. */
 static long double
 number_at(DType source, const void *in, int64_t i)
 {
@@ -302,7 +303,7 @@ fill_numbers(const Table *t, DType source, void *in)
 			((float *)in)[i] = (float)x;
 		else if (source == F64)
 			((double *)in)[i] = x;
-		else if (dtype_info[source].bits == 64) /* near the middle of two */
+		else if (dtype_info[source].bits == 64) /* near the middle of two numbers */
 			((uint64_t *)in)[i] = ((word | 0x7ffffffffffff) + word % 7 - 3) >>
 			                      word % 53;
 		else
@@ -399,7 +400,7 @@ test_integers(void **state)
 	check_ways(ways, n);
 }
 
-/* ---- to integers of few bits: floats are cut and saturate, integers wrap */
+/* ---- conversions to small integers: floats are truncated and saturate, integers wrap */
 static LoopValue
 cast_to(LoopBuilder *lb, LoopValue x, LoopValue y, const void *ctx)
 {
@@ -454,7 +455,7 @@ test_to_small_integers(void **state)
 	kernels_close(&ks);
 }
 
-/* ---- random bits: as those of the reference, which the published vectors hold */
+/* ---- random bits: equal to those of the reference, which reproduces the published vectors */
 static LoopValue
 words_01(LoopBuilder *lb, LoopValue x, LoopValue y, const void *ctx)
 {

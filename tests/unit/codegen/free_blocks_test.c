@@ -1,4 +1,4 @@
-/* The free blocks of an arena against a map of its bytes: best fit, neighbours joined. */
+/* The free blocks of an arena against a map of its bytes: best fit, and neighbours are joined. */
 #include "base/base.h"
 #include "codegen/schedule/free_blocks.h"
 
@@ -11,7 +11,7 @@
 
 enum { SIZE = 2048, STEPS = 20000, MOST = 200 };
 
-/* The smallest run of free bytes that holds n, the first of equal ones; -1: none. */
+/* The smallest run of free bytes that holds n; the first of equal runs; -1: no such run. */
 static int64_t
 best_fit(const bool *free_byte, int64_t n)
 {

@@ -1,4 +1,4 @@
-/* Times and places of units: two of a kind at a time, and no two in one place. */
+/* Times and places of units: at most two of a kind at a time, and never two in one place. */
 #include "codegen/schedule/stays.h"
 
 #include <setjmp.h>
@@ -28,8 +28,9 @@ sort(Stays *stays)
 	qsort(stays->at, (size_t)stays->n, sizeof *stays->at, by_first);
 }
 
-/* Bytes of any units, a layer's weights and gradients; the backward pass of a layer may begin before that of the one behind
- * it has ended, as that of a bias does. A tied weight is around all. Returns the number of instructions. */
+/* Adds the weights and gradients of random layers, each a unit of random bytes. The gradient of a layer may stay beyond the
+ * begin of the next layer's backward pass, as a bias's does (reach). A tied weight stays all the time. Returns the number of
+ * instructions. */
 static int
 random_layers(Arena *arena, Stays *stays, int reach, bool tied)
 {
@@ -41,7 +42,8 @@ random_layers(Arena *arena, Stays *stays, int reach, bool tied)
 		if (k < n_layers - 1)
 			add(arena, stays, false, at, at + 9, bytes[k]);
 	}
-	add(arena, stays, false, at - 10, at + 9, bytes[n_layers - 1]); /* kept */
+	add(arena, stays, false, at - 10, at + 9,
+	    bytes[n_layers - 1]); /* the last layer's weights stay for the backward pass */
 	add(arena, stays, true, at, at + 9 + rand() % (reach + 1), bytes[n_layers - 1]);
 	for (int k = n_layers - 2; k >= 0; k--) {
 		at += 10;
@@ -74,7 +76,7 @@ check_places(const Stays *stays, int64_t top)
 	}
 }
 
-/* Without what is around others: the last layer's weights when they are kept, and a tied one. */
+/* The most units at a time, not counting units that stay around others: the last layer's kept weights, and a tied weight. */
 static int
 most_at_a_time(const Stays *stays, int n, bool gradient)
 {
@@ -115,7 +117,7 @@ test_two_of_a_kind(void **state)
 	}
 }
 
-/* One is gathered while the one before is read, and travels while the next one is made. */
+/* A unit is gathered while the previous unit is read, and travels while the next unit is made. */
 static void
 test_travels_beside_computation(void **state)
 {
@@ -135,7 +137,7 @@ test_travels_beside_computation(void **state)
 	arena_free(arena);
 }
 
-/* Two that begin to be read together travel together, while what stands before them is read. */
+/* Two units that begin to be read together also travel together, while the units before them are read. */
 static void
 test_read_together(void **state)
 {
@@ -153,7 +155,7 @@ test_read_together(void **state)
 	arena_free(arena);
 }
 
-/* The program itself reads three at a time. */
+/* A program that itself reads three units at a time. */
 static void
 test_three_that_are_touched(void **state)
 {

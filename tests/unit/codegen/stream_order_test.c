@@ -1,4 +1,4 @@
-/* RECORD and WAIT between streams: what conflicts is in order in each micro-batch in which it runs. */
+/* RECORD and WAIT between streams: conflicting instructions are ordered in every micro-batch in which both run. */
 #include "codegen/schedule/schedule.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
@@ -6,12 +6,12 @@ enum { BYTES = 64 };
 enum { ROOM, GRADIENT, READ, WRITTEN, BUCKET, UNIT, N_TENSORS };
 
 typedef struct {
-	RunWhen bucket, gather; /* when the two travel */
-	int in_each, in_last;   /* WAITs that are to be there */
+	RunWhen bucket, gather; /* when the bucket and the gather travel */
+	int in_each, in_last;   /* expected numbers of WAITs */
 } Case;
 
-/* A kernel reads a unit in its room and another makes a gradient. Then that travels, and the next unit comes into the
- * room: it must come behind the first kernel also in micro-batches in which the gradient stays. */
+/* A kernel reads a unit in its room, and another kernel makes a gradient. Then the gradient travels and the next unit comes
+ * into the room. The next unit must wait for the first kernel even in micro-batches in which the gradient does not travel. */
 static void
 test_what_runs_in_the_last_micro_batch_orders_no_other(void **state)
 {

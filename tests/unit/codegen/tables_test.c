@@ -1,4 +1,4 @@
-/* What the tables say of kernels: arguments, teams; and what has no room in them is refused by name. */
+/* The tables' facts about kernels: arguments, teams. A kernel that does not fit into the tables is refused by name. */
 #include "codegen/emit/emit.h"
 
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 typedef struct {
 	Arena *arena;
 	Diag *diag;
-	char *said; /* what the diag printed */
+	char *said; /* the text printed by the diag */
 	size_t length;
 	FILE *stream;
 	Module *m;
@@ -19,7 +19,7 @@ typedef struct {
 	bool ok;
 } Case;
 
-/* In place: the stream writes to it until it is closed. */
+/* Opens the case in place, because the stream writes into the case until it is closed. */
 static void
 case_open(Case *c, const char *text)
 {
@@ -59,7 +59,7 @@ expect_argument(const Case *c, int i, int64_t bytes, DType dtype, uint32_t acces
 	assert_int_equal(a->access, access);
 }
 
-/* x1 is the library's only: the loops read what another kernel has packed. x2 nobody touches. */
+/* Only the library reads x1: the loops read another kernel's packed copy. Nothing reads x2. */
 static const char library[] =
 	"module @m {\n"
 	"  kernel @k(x0: in f32[4,4], x1: in f32[4,4], x2: in s4[3], y0: inout f32[4,4]) flops 0 "
@@ -85,7 +85,7 @@ test_arguments(void **state)
 	expect_argument(&c, 1, 64, F32, ACCESS_READ);
 	expect_argument(&c, 2, 2, S4, 0);
 	expect_argument(&c, 3, 64, F32, ACCESS_READ | ACCESS_WRITE);
-	assert_int_equal(k->bytes, 128); /* of the loops alone */
+	assert_int_equal(k->bytes, 128); /* bytes of the loops alone */
 	assert_int_equal(k->team, 1);
 	assert_int_equal(k->shared_bytes, 0);
 	assert_true(kernel_facts(k, c.w->kernel_arguments.at) ==
@@ -93,7 +93,7 @@ test_arguments(void **state)
 	case_close(&c);
 }
 
-/* An array of the team with a gap behind each row, one that each outer member has, and one of a member's own. */
+/* Three arrays of the team: with a gap behind each row, one per outer member, and one of a single member. */
 static const char team[] = "module @m {\n"
 			   "  kernel @k(x0: in f32[64], y0: out f32[64]) team 2x4 flops 0 {\n"
 			   "    local all2 : f32[8,3] pad 1\n"
@@ -126,7 +126,7 @@ test_team(void **state)
 	case_close(&c);
 }
 
-/* Whatever the code relies on changes its facts. */
+/* Every fact that the code relies on changes the hash. */
 static void
 test_facts(void **state)
 {
@@ -149,12 +149,12 @@ test_facts(void **state)
 	arguments[3].bytes--;
 	assert_true(kernel_facts(&k, arguments) != facts);
 	arguments[3].bytes++;
-	k.flops++; /* an estimate is nothing to rely on */
+	k.flops++; /* the code does not rely on estimates */
 	assert_true(kernel_facts(&k, arguments) == facts);
 	case_close(&c);
 }
 
-/* A launch of a kernel with so many inputs. */
+/* The text of a launch of a kernel with n inputs. */
 static char *
 wide_text(int n)
 {
@@ -172,7 +172,7 @@ wide_text(int n)
 	return t.at;
 }
 
-/* What becomes of a launch of a kernel that stores that number, or its loop's variable. */
+/* The instruction for the launch of a kernel that stores this number, or its loop's variable. */
 static InstructionKind
 kind_of_storing(const char *dtype, const char *made, const char *stored)
 {
@@ -196,7 +196,7 @@ kind_of_storing(const char *dtype, const char *made, const char *stored)
 	return kind;
 }
 
-/* Nothing but zeros is a fill; -0 has a bit, and a loop's variable is 0 only once. */
+/* Only a kernel that stores nothing but +0 becomes a fill: -0 has a set bit, and a loop's variable is 0 only once. */
 static void
 test_zeros_need_no_kernel(void **state)
 {

@@ -1,4 +1,4 @@
-/* format/bundle/bundle.c: the code of a GPU, and what is wrong with one that was damaged. */
+/* format/bundle/bundle.c: the code for a GPU, and the detection of damaged code. */
 #include "format/bundle/bundle.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
@@ -11,7 +11,7 @@ typedef struct {
 	CodeImage image;
 } Bench;
 
-/* Kernels of the tiny model by turns in two modules. */
+/* Distributes the tiny model's kernels over two modules in turn. */
 static void
 bench_open(Bench *t)
 {
@@ -55,7 +55,7 @@ test_modules_come_back(void **state)
 	arena_free(t.arena);
 }
 
-/* Every length: none reads behind the end, and none but the whole is taken. */
+/* Images cut at every length: none is read behind its end, and only the whole image is accepted. */
 static void
 test_shorter_ones_are_refused(void **state)
 {
@@ -145,7 +145,7 @@ test_faults_are_named(void **state)
 	expect_fault("is damaged: it is none", unaligned);
 }
 
-/* After a change that is meant. */
+/* Computes the hash again after a deliberate change. */
 static void
 hash_again(Bench *t)
 {
@@ -154,7 +154,7 @@ hash_again(Bench *t)
 	h->hash = hash_bytes(h + 1, (size_t)h->bytes - sizeof(*h), 0);
 }
 
-/* What no table tells: code itself. */
+/* A change that no table shows: in the code itself. */
 static void
 test_changed_code_is_refused(void **state)
 {
@@ -176,7 +176,7 @@ test_changed_code_is_refused(void **state)
 	arena_free(t.arena);
 }
 
-/* Its NUL is one of its bytes. */
+/* The NUL at the end of PTX is one of its bytes. */
 static void
 test_ptx_has_an_end(void **state)
 {
@@ -195,7 +195,7 @@ test_ptx_has_an_end(void **state)
 	arena_free(t.arena);
 }
 
-/* No program of the image's target launches it. */
+/* Kernels that no program of the image's target launches need no module. */
 static void
 test_other_targets_kernels_need_no_module(void **state)
 {

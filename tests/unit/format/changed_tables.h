@@ -1,11 +1,11 @@
-/* The tables of the tiny executable, changed. */
+/* Changed copies of the tables of the tiny executable. */
 #ifndef GRADC_CHANGED_TABLES_H
 #define GRADC_CHANGED_TABLES_H
 
 #include "cost/cost.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
-/* Reads a changed copy; prints it when it is accepted. The sanitizers watch. */
+/* Reads a changed copy and prints it if it is accepted. The sanitizers find wrong accesses. */
 static void
 read_changed(const char *blob, int64_t bytes, int64_t at, char flip)
 {
@@ -30,7 +30,7 @@ read_changed(const char *blob, int64_t bytes, int64_t at, char flip)
 	free(copy);
 }
 
-/* All tables of the tiny executable. */
+/* A writer with all tables of the tiny executable. */
 static FormatWriter *
 tiny_writer(Arena *arena)
 {
@@ -44,7 +44,7 @@ tiny_writer(Arena *arena)
 	return w;
 }
 
-/* Faults that a flip would hardly find, each refused with its own words. */
+/* Faults that a random flip would hardly hit; each is refused with its own message. */
 static void
 expect_fault(void (*spoil)(FormatWriter *w), const char *words)
 {

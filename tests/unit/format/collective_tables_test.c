@@ -1,4 +1,4 @@
-/* Collectives in the tables: what the reader refuses, and which memory the communicator is given. */
+/* Collectives in the tables: faults that the reader refuses, and the memory that the communicator gets. */
 #include "runtime/comm/comm.h"
 #include "runtime/device/device.h"
 #include "runtime/exec/exec.h"
@@ -68,7 +68,7 @@ tables(Arena *arena)
 	return w;
 }
 
-/* ---- what is refused */
+/* ---- refused tables */
 static void
 no_copies(FormatWriter *w)
 {
@@ -194,7 +194,7 @@ test_faults_are_named(void **state)
 	}
 }
 
-/* ---- which memory: a communicator of two ranks that only remembers what it was given */
+/* ---- memory: a communicator of two ranks that only remembers its arguments */
 static const void *given_from;
 static void *given_to;
 
@@ -220,7 +220,7 @@ forget(CommData *data, CommRequest *request)
 	return NULL;
 }
 
-/* The tables with their code, as one of two ranks. */
+/* Opens the tables with their code, in a group of two ranks. */
 static Executor
 open_rank(Arena *arena, const Comm *comm, const char *device, Format *f)
 {
@@ -240,7 +240,7 @@ open_rank(Arena *arena, const Comm *comm, const char *device, Format *f)
 	return x;
 }
 
-/* Copies to pinned memory stand in the schedule, and are skipped where the communicator reads the device's memory. */
+/* The schedule has copies to pinned memory. They are skipped if the communicator reads the device's memory. */
 static void
 test_copies_are_made_where_they_are_needed(void **state)
 {

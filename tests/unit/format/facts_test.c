@@ -1,8 +1,8 @@
-/* What rows say of scales and adapters, proven by evaluation over the samples.
+/* The op rows' facts about scales and adapters, proven by evaluating the samples.
  *
- * Scales along the channel axis of an operand are factors of the result: op(x, w s) / op(x, w) depends on s alone,
- * not on the numbers in x and w, so that scales can be applied behind a product in few bits.
- * An operand that an adapter may join is one the op is linear in: op(x, w + d) = op(x, w) + op(x, d). */
+ * Scales along the channel axis of an operand are factors of the result: op(x, w s) / op(x, w) depends on s alone, not on the
+ * numbers in x and w. So scales can be applied after a product in few bits.
+ * An operand that an adapter may join must be linear: op(x, w + d) = op(x, w) + op(x, d). */
 #include "tests/unit/ir/sample_case.h"
 
 static void
@@ -45,7 +45,7 @@ scaled(Case *c, const EvalTensor *x, int axis, const double *scales)
 	return y;
 }
 
-/* Elements of the ratio of two results that differ between two draws of the floats. */
+/* The number of elements in the ratio of two results that differ between two draws of the floats. */
 static int
 dependent(Case *c, int i, int axis, const double *scales)
 {
@@ -67,7 +67,7 @@ dependent(Case *c, int i, int axis, const double *scales)
 	return wrong;
 }
 
-/* Scales and sums of other types are rounded. */
+/* Is the result computed without rounding? Scales and sums of other types are rounded. */
 static bool
 is_exact(const Case *c)
 {

@@ -1,9 +1,9 @@
-/* Library calls in the tables, and plans of them: what is written is read and printed, what does not fit is refused. */
+/* Library calls and their plans in the tables: written records are read and printed, invalid records are refused. */
 #include "tests/unit/format/changed_tables.h"
 
 /* ---- calls */
-/* A library's call in place of the first kernel: a product of 1 x 2 and 2 x 1, or one image of one channel, two places
- * and a window of two. */
+/* A library call in place of the first kernel: a product of 1 x 2 and 2 x 1, or a convolution of one image with one channel,
+ * two places and a window of two. */
 static LibraryCall
 tiny_call(LibraryKind kind)
 {
@@ -31,12 +31,12 @@ tiny_call(LibraryKind kind)
 	return c;
 }
 
-/* One number of such a call, and what is wrong with it then. */
+/* One changed number of such a call, and the expected fault. */
 typedef struct {
 	LibraryKind kind;
-	size_t offset, size; /* in LibraryCall */
+	size_t offset, size; /* place in LibraryCall */
 	int64_t number;
-	const char *fault; /* NULL: nothing */
+	const char *fault; /* NULL: no fault */
 } LibraryCase;
 #define CASE(kind, field, number, fault)                                                         \
 	{                                                                                        \
@@ -78,7 +78,7 @@ static const LibraryCase library_cases[] = {
 	CASE(DOT, FIRST.strides[1], 0, "axis 1 of x has size 2, stride 0"),
 	CASE(DOT, FIRST.strides[1], 4, "40 bytes of"),
 	CASE(DOT, FIRST.strides[1], INT64_C(1) << 40, "bytes of"),
-	CASE(DOT, operands[LIBRARY_BIAS].offset, 1, NULL), /* it has none */
+	CASE(DOT, operands[LIBRARY_BIAS].offset, 1, NULL), /* the call has no bias */
 	CASE(CONV, groups, 0, "groups is 0"),
 	CASE(CONV, groups, 2, "shapes are not those of a conv"),
 	CASE(CONV, stride[0], 0, "stride is 0"),
@@ -87,7 +87,7 @@ static const LibraryCase library_cases[] = {
 	CASE(CONV, FIRST.strides[0], 3, "shapes are not those of a conv"),
 	CASE(CONV_GRAD_INPUT, RESULT.dims[1], INT64_C(1) << 40, "shapes are not"),
 };
-static const LibraryCase *library_case; /* that add_library adds */
+static const LibraryCase *library_case; /* the case that add_library adds */
 
 static void
 add_library(FormatWriter *w)
@@ -132,7 +132,7 @@ spoil_library_index(FormatWriter *w)
 {
 	w->kernels.at[K_DIFF].library = 1;
 }
-/* A call that fits is read, printed, and survives whatever else its numbers say. */
+/* A valid call is read and printed. With any other change to its numbers, reading is still safe. */
 static void
 check_library(const LibraryCase *c, const char *printed)
 {
@@ -178,7 +178,7 @@ test_library_calls(void **state)
 }
 
 /* ---- plans */
-/* A convolution with so much scratch at most, and a plan of it that wants less. */
+/* Adds a convolution with a scratch limit, and a plan that needs less scratch. */
 static PlanRecord *
 add_plan(FormatWriter *w)
 {
@@ -234,7 +234,7 @@ test_plans(void **state)
 	arena_free(arena);
 }
 
-/* Tables without plans have no section for them. */
+/* Tables without plans have no section for plans. */
 static void
 test_no_plans(void **state)
 {

@@ -1,5 +1,4 @@
-/* The tables: what is written is read back, and whatever else the bytes say is refused or at
- * least harmless. */
+/* The tables: what is written is read back; any other bytes are refused or at least harmless. */
 #include "tests/unit/format/changed_tables.h"
 
 static void
@@ -53,7 +52,7 @@ test_print_names_everything(void **state)
 	arena_free(arena);
 }
 
-/* Where there is one target, text does not name it; JSON does. */
+/* If there is only one target, the text does not name it; JSON does. */
 static void
 test_print_names_targets(void **state)
 {
@@ -215,7 +214,7 @@ spoil_count_of_targets(FormatWriter *w)
 		vec_push(w->arena, &w->targets, none);
 }
 
-/* Kernels and what they are launched with: the first arguments are those of K_DIFF, {row, row, number, row}. */
+/* Changes to kernels and their launches. The first arguments are those of K_DIFF: {row, row, number, row}. */
 static void
 spoil_count(FormatWriter *w)
 {
@@ -282,7 +281,7 @@ spoil_shared_bytes(FormatWriter *w)
 	w->kernels.at[K_EVAL].shared_bytes = -1;
 }
 
-/* Kernels that all have all arguments, of which there are many. */
+/* Many kernels that all have the same long list of arguments. */
 static void
 spoil_shared_arguments(FormatWriter *w)
 {
@@ -329,7 +328,7 @@ spoil_key(FormatWriter *w)
 	w->programs.at[2].role = w->programs.at[1].role;
 }
 
-/* Where each record would be searched among all others, this would take a minute. */
+/* If each record were searched among all others, this would take a minute. */
 static void
 test_many_programs(void **state)
 {
@@ -356,7 +355,7 @@ test_many_programs(void **state)
 	arena_free(arena);
 }
 
-/* More records than a reference can number are refused, not cut. */
+/* More records than a reference can number are refused, not truncated. */
 static void
 test_large_sections(void **state)
 {
@@ -365,7 +364,7 @@ test_large_sections(void **state)
 	int64_t bytes;
 	void *blob;
 
-	w->literal.n = INT64_C(3) << 30; /* nobody reads them */
+	w->literal.n = INT64_C(3) << 30; /* nothing reads the bytes */
 	Status status = format_finish(w, &blob, &bytes);
 	assert_non_null(status);
 	assert_null(blob);

@@ -1,4 +1,5 @@
-/* What a schedule would cost, against numbers worked out by hand for a machine of round ones; and the machines that there are. */
+/* The predicted cost of a schedule, against numbers worked out by hand for a machine with round numbers; and the table of
+ * real machines. */
 #include "codegen/target/target.h"
 #include "cost/cost.h"
 #include "tests/unit/runtime/expect_status.h"
@@ -40,7 +41,7 @@ static const Machine toy = {
 };
 static const Outlook alone = {.machine = &toy, .ranks = 1};
 
-/* As numbers in double are: to a part in 10^9. */
+/* Equal up to a relative error of 10^-9, because the numbers are doubles. */
 static void
 assert_near(double got, double want)
 {
@@ -48,7 +49,7 @@ assert_near(double got, double want)
 		fail_msg("%.15g is not %.15g", got, want);
 }
 
-/* ---- parts. Of 128 threads the machine holds 80 blocks, and 40 keep it busy; of 512, 20 and 10. */
+/* ---- utilization. The machine holds 80 blocks of 128 threads, and 40 of them keep it busy; for 512 threads 20 and 10. */
 static void
 test_utilization(void **state)
 {
@@ -56,18 +57,19 @@ test_utilization(void **state)
 		int64_t blocks, threads, shared;
 		double want;
 	} cases[] = {
-		{80, 128, 0, 1},                  /* a wave */
-		{160, 128, 0, 1},                 /* two */
-		{20, 128, 0, 20 / 40.0},          /* half of what keeps it busy */
-		{60, 128, 0, 1},                  /* a part of a wave, and busy */
-		{100, 128, 0, 100 / (80 + 40.0)}, /* a wave, and 20 that take as long as 40 */
-		{130, 128, 0, 1},                 /* a wave, and 50 */
-		{5, 512, 0, 5 / 10.0},            /* larger blocks */
-		{21, 512, 0, 21 / (20 + 10.0)},   /* */
-		{10, 128, 400, 10 / 20.0},        /* memory for two blocks of each processor */
-		{8, 128, 5000, 8 / 10.0},         /* not even for one */
-		{1, 16, 0, 1 / 160.0},            /* 16 blocks, though there are threads for 64 */
-		{0, 128, 0, 1},                   /* nothing to do */
+		{80, 128, 0, 1},         /* a wave */
+		{160, 128, 0, 1},        /* two waves */
+		{20, 128, 0, 20 / 40.0}, /* half of the blocks that keep it busy */
+		{60, 128, 0, 1},         /* less than a wave, but busy */
+		{100, 128, 0,
+	         100 / (80 + 40.0)},            /* a wave, and 20 blocks that take as long as 40 */
+		{130, 128, 0, 1},               /* a wave, and 50 blocks */
+		{5, 512, 0, 5 / 10.0},          /* larger blocks */
+		{21, 512, 0, 21 / (20 + 10.0)}, /* a wave of larger blocks, and one more */
+		{10, 128, 400, 10 / 20.0},      /* shared memory for two blocks per processor */
+		{8, 128, 5000, 8 / 10.0},       /* shared memory for less than one block */
+		{1, 16, 0, 1 / 160.0}, /* the limit of 16 blocks, though there are threads for 64 */
+		{0, 128, 0, 1},        /* no work */
 	};
 
 	(void)state;
@@ -116,11 +118,11 @@ test_kernels(void **state)
 	KernelRecord k = {.team = 128, .iterations = 80, .flops = 1000, .bytes = 10000};
 	(void)state;
 
-	/* 10 us of memory, and its launch */
+	/* 10 us of memory traffic, and the launch */
 	Prediction p = predict_record(k, F32, 11e-6);
 	assert_int_equal(p.bound, BOUND_MEMORY);
 	assert_near(p.roofline, 10e-6);
-	/* 20 blocks reach half of it */
+	/* 20 blocks reach half of the rate */
 	k.iterations = 20;
 	p = predict_record(k, F32, 21e-6);
 	assert_near(prediction_of_roofline(&p), 0.5);
@@ -129,14 +131,14 @@ test_kernels(void **state)
 	k.flops = 30000;
 	assert_int_equal(predict_record(k, F32, 31e-6).bound, BOUND_COMPUTE);
 	predict_record(k, F64, 61e-6);
-	/* what fits in the cache */
+	/* data that fits into the cache */
 	k.flops = 10;
 	k.bytes = 1000;
 	assert_int_equal(predict_record(k, F32, 1.1e-6).bound, BOUND_CACHE);
-	/* without a team 12,800 parts are 100 blocks of 128 threads */
+	/* without a team, 12,800 iterations are 100 blocks of 128 threads */
 	k = (KernelRecord){.team = 1, .iterations = 12701, .bytes = 10000};
 	assert_near(predict_record(k, F32, 13e-6).utilization, 100 / 120.0);
-	/* no parts, no launch */
+	/* no iterations, no launch */
 	k.iterations = 0;
 	predict_record(k, F32, 0);
 }
@@ -154,8 +156,8 @@ set_product(LibraryCall *c, DType dtype, int64_t m, int64_t n, int64_t k)
 	}
 }
 
-/* 1,000,000 FLOPs by the library at the rates of what is multiplied, whatever the loops would do; the kernel that makes something
- * for them is left out. */
+/* 1,000,000 FLOPs by the library, at the rates of the operands' type, whatever the loops would cost. The kernel that
+ * prepares an operand for the loops is skipped. */
 static void
 test_products(void **state)
 {
@@ -185,13 +187,13 @@ test_products(void **state)
 	f.n[SECTION_INFO] = 1;
 	Prediction p = predict_one(&f, &product, &alone, 501e-6);
 	assert_near(prediction_of_roofline(&p), 0.5);
-	/* of few columns, memory takes the time of 4 * (10000 + 200 + 200) bytes */
+	/* with few columns, the memory traffic of 4 * (10000 + 200 + 200) bytes decides */
 	set_product(&library.call, F32, 100, 2, 100);
 	p = predict_one(&f, &product, &alone, 41.6e-6 + 1e-6);
 	assert_int_equal(p.bound, BOUND_MEMORY);
 }
 
-/* 4000 bytes: from the host 40 us and the way; within the device they are read and written. */
+/* 4000 bytes: from the host 40 us and the latency; within the device they are read and written. */
 static void
 test_copies(void **state)
 {
@@ -211,13 +213,13 @@ test_copies(void **state)
 	predict_one(&f, &wait, &alone, 0);
 }
 
-/* 4000 bytes among 4 ranks: 10 us for a quarter of them. */
+/* 4000 bytes among 4 ranks: 10 us for each quarter. */
 static void
 test_collectives(void **state)
 {
 	static const struct {
 		CollectiveKind kind;
-		double seconds, over_network; /* at half of that rate */
+		double seconds, over_network; /* over_network: at half the rate */
 	} cases[] = {
 		{COMM_ALL_REDUCE, 5e-6 + 6e-6 + 60e-6, 5e-6 + 18e-6 + 120e-6},
 		{COMM_ALL_GATHER, 5e-6 + 3e-6 + 30e-6, 5e-6 + 9e-6 + 60e-6},
@@ -258,7 +260,7 @@ static const Instruction code[N_CODE] = {
 	{.kind = END},
 	{.kind = COLLECTIVE, .stream = STREAM_COMMUNICATION, .only = ONLY_RANKS | ONLY_FAST},
 	{.kind = COLLECTIVE, .stream = STREAM_COMMUNICATION, .only = ONLY_RANKS | ONLY_ORDERED},
-	{.kind = RUN_KERNEL, .what = 1}, /* of the update */
+	{.kind = RUN_KERNEL, .what = 1}, /* in the update */
 };
 
 static void
@@ -284,8 +286,8 @@ test_times(void **state)
 	assert_int_equal(times[1], 3);
 }
 
-/* Kernel 0 takes 11 us and runs 5 times, kernel 1 takes 31 and runs 3 times: twice in the micro-batch, once in the update.
- * Programs for other targets than the machine's do not count. */
+/* Kernel 0 takes 11 us and runs 5 times. Kernel 1 takes 31 us and runs 3 times: twice in the micro-batch, once in the
+ * update. Programs for other targets do not count. */
 static Format
 step_tables(void)
 {
@@ -376,7 +378,7 @@ test_text(void **state)
 	text_free(&text);
 }
 
-/* ---- the machines */
+/* ---- the table of machines */
 static void
 test_machines(void **state)
 {

@@ -1,4 +1,4 @@
-/* What ranks share: the parts and rooms of any world, and that tables are proven for the one that runs. */
+/* The shares of ranks: parts and rooms for any number of ranks, and the check of tables for the run at hand. */
 #include "runtime/comm/comm.h"
 #include "runtime/exec/exec.h"
 #include "tests/unit/runtime/runtime_tiny.h"
@@ -20,7 +20,7 @@ place_of(int64_t n, SlotShare share, int ranks, int rank, int64_t iteration)
 	return place;
 }
 
-/* Parts lie one behind the other and make up the whole, in whole blocks; rooms hold the largest. */
+/* Parts follow each other and make up the whole, in whole blocks; a room holds the largest part. */
 static void
 test_parts_and_rooms(void **state)
 {
@@ -93,7 +93,7 @@ sum_tables(Arena *arena, int64_t n, int64_t region)
 	return f;
 }
 
-/* An iteration of the kernel is 8192 elements: that suits the parts of two ranks, and not those of four. */
+/* An iteration of the kernel is 8192 elements, which suits the parts of two ranks but not those of four. */
 static void
 test_tables_are_proven_for_a_world(void **state)
 {
@@ -102,7 +102,7 @@ test_tables_are_proven_for_a_world(void **state)
 	RunFacts facts = {.holds = ONLY_RANKS | ONLY_ORDERED, .ranks = 2, .rank = 1};
 
 	must(format_check_world(&f, &facts));
-	must(format_check_world(&f, &run_alone)); /* which does not run it */
+	must(format_check_world(&f, &run_alone)); /* a run of one rank does not run it */
 	facts.ranks = 4;
 	expect_status(format_check_world(&f, &facts), EXIT_SYSTEM,
 	              "kernel 0 cannot be cut for 16384 bytes");
@@ -114,7 +114,7 @@ k_nothing(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 {
 }
 
-/* The executor asks for its own world, before it has run anything. */
+/* The executor checks its own run's facts before it runs anything. */
 static void
 test_an_executor_opens_in_its_world_only(void **state)
 {

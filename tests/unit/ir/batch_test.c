@@ -1,5 +1,5 @@
-/* Which axis counts rows, and whether rows see each other: batch_of over functions of 4 rows, of which only %x has
- * some. What it says is compared with the interpreter: another row of %x may change that row of the result alone. */
+/* Which axis counts rows, and whether rows affect each other: batch_of over functions of 4 rows. Only %x has rows. The
+ * answers are compared with the interpreter: changing a row of %x may change only that row of the result. */
 #include "tests/unit/ir/sample_case.h"
 
 #define BODY                                                                            \
@@ -56,9 +56,9 @@
 
 enum { NONE = -1 };
 static const struct {
-	const char *functions, *x; /* what x is */
-	const char *body, *type;   /* of %r */
-	int axis, repeats;         /* of %r */
+	const char *functions, *x; /* type of x */
+	const char *body, *type;   /* definition and type of %r */
+	int axis, repeats;         /* expected answer for %r */
 	bool mixed;
 } cases[] = {
 	{"", "4,4] is input 0 rows", "%r = dot %x, %w {x_contract = [1], y_contract = [0]}", "4,4",
@@ -112,7 +112,7 @@ static const struct {
 	{"", "4,4] is input 0 rows", "%r = cumulate %x {kind = sum, axis = 0}", "4,4", NONE, 0,
          true},
 	{"", "4,4] is input 0 rows", "%r = cumulate %x {kind = sum, axis = 1}", "4,4", 0, 1},
-	/* flat places: %k is each row's own index, of 4; 1 further is the next row's at the end */
+	/* flat indices: %k is each row's own index, below 4; one more is the next row's index at the end of a row */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES "  %r = gather %f, %p {axis = 0}",
          "4", 0, 1},
@@ -137,7 +137,8 @@ static const struct {
          "  %s = scatter %f, %p, %u {kind = set, axis = 0} : f32[16]\n"
          "  %r = reshape %s {shape = [4,4]}",
          "4,4", 0, 1},
-	/* places beyond 64 bits: factors of 2^90 and 2^64; sums; a constant less its row's place; 2^58 elements; then one of 2^31 */
+	/* indices beyond 64 bits: factors of 2^90 and 2^64; sums; a constant minus the row's index; 2^58 elements; then a
+	 * factor of 2^31 */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES
          "  %m = constant {value = s64[4] [1073741824, 1073741824, 1073741824, 1073741824]} : s64[4]\n"
@@ -173,7 +174,7 @@ static const struct {
          "  %m = constant {value = s64[4] [2147483648, 2147483648, 2147483648, 2147483648]} : s64[4]\n"
          "  %a = mul %i, %m : s64[4]\n  %q = add %p, %a : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", NONE, 0, true},
-	/* row * 4 + k - row; one or the other place, by data; as negative indices are written */
+	/* row * 4 + k - row; one of two indices, chosen by data; negative indices */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES
          "  %m = neg %i : s64[4]\n  %q = add %p, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
@@ -190,8 +191,8 @@ static const struct {
          "  %q = add %p, %e : s64[4]\n  %s = select %c, %q, %p : s64[4]\n"
          "  %r = gather %f, %s {axis = 0}",
          "4", 0, 1},
-	/* row * 4 + j of [4,4]: less j * 2, less 4; -j and j * j for j; column * 4 + row; then places in their row: transposed, plus 4
-	 * less 4, 3 - j for j */
+	/* row * 4 + j of [4,4]: minus j * 2, minus 4; -j and j * j instead of j; column * 4 + row; then indices within the
+	 * row: transposed, plus 4 minus 4, 3 - j instead of j */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
          "  %two = constant {value = s64[4,4] [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]} : s64[4,4]\n"
@@ -234,20 +235,20 @@ static const struct {
          "  %three = constant {value = s64[4,4] [3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3]} : s64[4,4]\n"
          "  %m = sub %three, %j : s64[4,4]\n  %q = add %at, %m : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
          "4,4", 0, 1},
-	/* row * 4 + numbers that were floats */
+	/* row * 4 + indices converted from floats */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES
          "  %g = constant {value = f32[4] [4.0, 4.0, 4.0, 4.5]} : f32[4]\n  %n = cast %g {to = s64} : s64[4]\n"
          "  %q = add %p, %n : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", NONE, 0, true},
-	/* row * 4 + a constant that lacks rows */
+	/* row * 4 + a constant without rows */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES
          "  %k = constant {value = s64[4] [2, 0, 3, 1]} : s64[4]\n"
          "  %kb = broadcast %k {shape = [4,4], axes = [1]} : s64[4,4]\n"
          "  %q = add %at, %kb : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
          "4,4", 0, 1},
-	/* row * 4 + j / 2 and j % 2, their sum with j; 2 - j, or j where that is negative */
+	/* row * 4 + j / 2 and j % 2, their sum with j; 2 - j, or j if 2 - j is negative */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" GRID_PLACES GRID_TWOS
          "  %d = div %j, %two : s64[4,4]\n  %m = rem %j, %two : s64[4,4]\n"
@@ -263,9 +264,9 @@ static const struct {
          "  %c = lt %b, %zero : bool[4,4]\n  %s = select %c, %j, %b : s64[4,4]\n"
          "  %q = add %at, %s : s64[4,4]\n  %r = gather %f, %q {axis = 0}",
          "4,4", 0, 1},
-	/* row * 4 + an index: an input's; argmax of 4; an input's between 0 and 3; between 0 and 4; its remainder by 4, which may be
-	 * negative; the remainder plus 4 where it is negative; argmax of 4 less 1, plus 4 where that is negative; an input's, plus 4 where it
-	 * is negative; the same between 0 and 3 */
+	/* row * 4 + an index: an input; argmax of 4; an input between 0 and 3; between 0 and 4; its remainder by 4, which
+	 * may be negative; the remainder, plus 4 if it is negative; argmax of 4 minus 1, plus 4 if that is negative; an
+	 * input, plus 4 if it is negative; the same between 0 and 3 */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
          "  %q = add %at, %d : s64[4]\n  %r = gather %f, %q {axis = 0}",
@@ -307,7 +308,7 @@ static const struct {
          "  %k2 = select %c, %up, %d : s64[4]\n  %a = max %k2, %zero : s64[4]\n  %m = min %a, %three : s64[4]\n"
          "  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", 0, 1},
-	/* an index of data, 16 where it is not of 0 ... 3: behind row * 4; before row * 4 - 12, and at 4 in place of 16 */
+	/* an index from data, or 16 if it is not in 0 ... 3: added to row * 4; added to row * 4 - 12, with 4 in place of 16 */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
          "  %m = select %o, %all, %d : s64[4]\n  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
@@ -329,7 +330,7 @@ static const struct {
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
          "  %m = select %o, %three, %d : s64[4]\n  %q = add %at, %m : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", 0, 1},
-	/* a fraction of [0,1), times 4; minus row * 4, plus 3 where that is negative, plus row * 8 */
+	/* a fraction of [0,1) times 4; minus row * 4, plus 3 if that is negative, plus row * 8 */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
          "  %h = constant {value = f32[4] [0, 0, 0, 0]} : f32[4]\n  %g = constant {value = f32[4] [1, 1, 1, 1]} : f32[4]\n"
@@ -342,7 +343,7 @@ static const struct {
          "  %n = neg %at : s64[4]\n  %nb = lt %n, %zero : bool[4]\n  %up = add %n, %three : s64[4]\n  %m = select %nb, %up, %n : s64[4]\n"
          "  %q1 = add %m, %at : s64[4]\n  %q = add %q1, %at : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", NONE, 0, true},
-	/* x % 2 - 1.5, plus 2 where that is negative, times 3; row * 2^62, plus 4 where that is negative, less itself */
+	/* x % 2 - 1.5, plus 2 if that is negative, times 3; row * 2^62, plus 4 if that is negative, minus row * 2^62 */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
          "  %m = argmax %x {axis = 1} : s64[4]\n  %two = add %one, %one : s64[4]\n  %k2 = rem %m, %two : s64[4]\n  %kf = cast %k2 {to = f32} : f32[4]\n"
@@ -359,7 +360,7 @@ static const struct {
          "  %c = lt %n, %zero : bool[4]\n  %up = add %n, %four : s64[4]\n  %m = select %c, %up, %n : s64[4]\n"
          "  %e = sub %m, %n : s64[4]\n  %q = add %at, %e : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", NONE, 0, true},
-	/* 1000 where data are below -3 or not below 0, plus data of at least 0, twice, plus 6 */
+	/* 1000 if data are below -3 or at least 0, plus data of at least 0, twice, plus 6 */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
          "  %m3 = neg %three : s64[4]\n  %lo = lt %d, %m3 : bool[4]\n  %hi = ge %d, %zero : bool[4]\n  %oo = or %lo, %hi : bool[4]\n"
@@ -367,7 +368,7 @@ static const struct {
          "  %pos = max %d, %zero : s64[4]\n  %s2 = add %s1, %pos : s64[4]\n  %s3 = min %s2, %zero : s64[4]\n"
          "  %s4 = add %s3, %three : s64[4]\n  %q = add %at, %s4 : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", 0, 1, true},
-	/* 3 less an index of 0 ... 3, or less 16; a number of the table 4 ... 7, or 0 where its index is outside, less 4 */
+	/* 3 minus an index of 0 ... 3, or minus 16; an element of the table 4 ... 7, or 0 if its index is outside, minus 4 */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX OUTSIDE
          "  %m = select %o, %all, %d : s64[4]\n  %n = sub %three, %m : s64[4]\n  %q = add %at, %n : s64[4]\n  %r = gather %f, %q {axis = 0}",
@@ -377,7 +378,7 @@ static const struct {
          "  %tab = constant {value = s64[4] [4, 5, 6, 7]} : s64[4]\n  %t = gather %tab, %d {axis = 0} : s64[4]\n"
          "  %n = sub %t, %four : s64[4]\n  %q = add %at, %n : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", 0, 1, true},
-	/* a 32-bit index: below 0 less 2^31 it begins again above 0 */
+	/* a 32-bit index: a negative number minus 2^31 wraps to a positive one */
 	{"", "4,4] is input 0 rows",
          "%f = reshape %x {shape = [16]} : f32[16]\n" ROW_PLACES DATA_INDEX
          "  %e = cast %d {to = s32} : s32[4]\n  %z = cast %zero {to = s32} : s32[4]\n  %a = min %e, %z : s32[4]\n"
@@ -385,7 +386,7 @@ static const struct {
          "  %b = add %a, %least : s32[4]\n  %m = max %b, %z : s32[4]\n  %w2 = cast %m {to = s64} : s64[4]\n"
          "  %q = add %at, %w2 : s64[4]\n  %r = gather %f, %q {axis = 0}",
          "4", 0, 1, true},
-	/* functions: a loop over the axis of the rows, and over another one; branches */
+	/* functions: a loop over the axis of the rows, and over another axis; branches */
 	{BODY, "3,4] is input 0 rows 1",
          "%h = constant {value = f32[4] [0.0, 0.0, 0.0, 0.0]} : f32[4]\n"
          "  %r, %s, %n = loop %h, %x {body = @step, bound = 3, carried = 1, sliced = 1, always = true}",
@@ -415,7 +416,7 @@ static const struct {
          "4,4", 0, 1, true},
 };
 
-/* Of which row an element is, by what batch_of says. */
+/* The row of an element, according to batch_of. */
 static int64_t
 row_of(const BatchAxis *a, Type t, int64_t element)
 {
@@ -434,7 +435,7 @@ randomize(EvalTensor *x)
 		x->f[i] = drand48() - 0.5;
 }
 
-/* No row changes another one's elements. */
+/* No row changes another row's elements. */
 static void
 compare_with_interpreter(Module *m, const Function *f, const BatchAxis *a, Arena *arena)
 {
@@ -516,7 +517,7 @@ add_calls(Text *out)
 	            DIAMONDS);
 }
 
-/* A gather at row * 4 + kN. k0 is 0, and each k is made of the one before it. */
+/* A gather at row * 4 + kN. k0 is 0; each further k is computed from the previous k. */
 static void
 add_places(Text *out, bool split, int n)
 {
@@ -556,7 +557,7 @@ add_parts(Text *out)
 	add_places(out, true, DIAMONDS);
 }
 
-/* More values than are looked at. */
+/* More values than batch_of looks at. */
 static void
 add_many_sums(Text *out)
 {
@@ -570,8 +571,8 @@ add_list(Text *out, const char *text, int n)
 		text_printf(out, "%s%s", i ? ", " : "", text);
 }
 
-/* Loops in loops. A loop makes -x of its first carried value and hands the others on by one; the loop inside begins with zeros, and
- * sees the carried values of all around. */
+/* Nested loops. A loop negates its first carried value and passes each of the others on to the next. The inner loop begins
+ * with zeros and sees the carried values of all outer loops. */
 static void
 add_loops(Text *out)
 {
@@ -629,7 +630,7 @@ axis_of(void (*add)(Text *out))
 	return a;
 }
 
-/* Each ends, with the rows along axis 0. */
+/* Each diamond ends with the rows along axis 0. */
 static void
 test_diamonds(void **state)
 {
@@ -643,7 +644,7 @@ test_diamonds(void **state)
 	}
 }
 
-/* What takes too long is lost. */
+/* If the analysis would take too long, batch_of answers that rows are mixed. */
 static void
 test_limits(void **state)
 {

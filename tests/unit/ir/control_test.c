@@ -1,5 +1,4 @@
-/* call, loop and cond: what they compute, and their gradients, custom ones included, against central
- * differences in f64. */
+/* call, loop and cond: their results, and their gradients, including custom gradients, against central differences in f64. */
 #include "ir/ir.h"
 
 #include <math.h>
@@ -12,7 +11,7 @@
 
 enum { N = 4 };
 
-/* @f(x: f64[4]) -> f64[] in a module of text. */
+/* @f(x: f64[4]) -> f64[] in a module read from text. */
 typedef struct {
 	Module *m;
 	Diag *diag;
@@ -113,7 +112,7 @@ test_call(void **state)
 	close_case(&c);
 }
 
-/* A straight-through rounding: the forward rounds, the gradient passes, scaled by 10 to be seen. */
+/* A straight-through rounding: the forward pass rounds; the gradient passes through, scaled by 10 to be visible. */
 static const char custom_text[] =
 	"func @g(%a: f64[4]) -> f64[4] {\n"
 	"  %0 = round %a : f64[4]\n"
@@ -182,7 +181,7 @@ test_cond(void **state)
 	close_case(&c);
 }
 
-/* s becomes s * k + sum(row) while it stays below 3, over at most 5 of the rows. */
+/* s becomes s * k + sum(row) while s stays below 3, over at most 5 rows. */
 static const char loop_text[] =
 	"func @body(%i: s64[], %s: f64[], %row: f64[4], %k: f64[]) -> (bool[], f64[], f64[]) {\n"
 	"  %0 = mul %s, %k : f64[]\n"
@@ -234,7 +233,7 @@ test_loop(void **state)
 	close_case(&c);
 }
 
-/* No trip at all: the carried value passes through. */
+/* A loop without iterations: the carried value passes through. */
 static const char empty_text[] =
 	"func @body(%i: s64[], %s: f64[4]) -> (bool[], f64[4]) {\n"
 	"  %0 = constant {value = bool[] [true]} : bool[]\n"
@@ -281,7 +280,7 @@ test_when(void **state)
 	open_case(&c, sum_text);
 	Interp in = interp_new(c.m, c.arena, false);
 	in.states[0] = eval_tensor_new(c.arena, c.x.type);
-	in.states[0].f[0] = 1; /* of the step before */
+	in.states[0].f[0] = 1; /* left over from the previous step */
 	for (int micro = 0; micro < 3; micro++) {
 		in.later = micro > 0;
 		interp_run(&in, module_function(c.m, "f"), &c.x, &result);

@@ -1,9 +1,9 @@
-/* Cost, proven: a row's FLOPs against what the loop interpreter counts while it runs the sample's kernel, bytes
- * against the kernel's buffers. Samples of floats; integers' arithmetic cannot be told from that on places. */
+/* Cost facts, proven: a row's FLOPs against the count of the loop interpreter for the sample's kernel, and its bytes against
+ * the kernel's buffers. Only samples of floats: integer arithmetic on values cannot be told from index arithmetic. */
 #include "codegen/codegen.h"
 #include "tests/unit/ir/sample_case.h"
 
-/* Kernels that run more or fewer operations than the row counts, and why: counted operations over the row's lie in
+/* Kernels that run more or fewer operations than the row says, and why. The ratio of counted operations to the row's lies in
  * [least, most]. Every other row agrees exactly. */
 static const struct {
 	const char *op;
@@ -37,7 +37,7 @@ is_sample_of_floats(const Case *c)
 	return n->n_operands == 0;
 }
 
-/* Random numbers; integers lie below 2, as indices must. */
+/* Random numbers; integers are below 2, to be valid indices. */
 static void
 fill_buffers(Case *c, const Kernel *k, void **at)
 {
@@ -53,7 +53,7 @@ fill_buffers(Case *c, const Kernel *k, void **at)
 	}
 }
 
-/* The kernel that makes k's last input; NULL: there is none. */
+/* The kernel that makes k's last input; NULL: no such kernel. */
 static const Kernel *
 serving(const Module *m, const Kernel *k)
 {
@@ -74,7 +74,7 @@ count_flops(Case *c)
 		if (k->serves)
 			continue;
 		fill_buffers(c, k, buffers);
-		if (before) /* writes what k reads last */
+		if (before) /* the first kernel writes k's last input */
 			kernel_interpret_counted(before, buffers, NULL, 0, before->iterations,
 			                         &counts);
 		kernel_interpret_counted(k, buffers, NULL, 0, k->iterations, &counts);
@@ -110,7 +110,7 @@ lower_module(Case *c)
 	assert_true(pipeline_run(&p, c->m, &stage, &o, c->diag));
 }
 
-/* Products whose blocks are full: exactly what the row says. */
+/* Products whose blocks are full cost exactly what the row says. */
 static void
 test_full_blocks(void **state)
 {
@@ -178,7 +178,7 @@ test_cost(void **state)
 	assert_true(getenv("OP") || (n_checked >= 100 && n_bytes >= 100));
 }
 
-/* An operand that is read twice is in memory once. */
+/* An operand that is read twice counts once in the bytes. */
 static void
 test_bytes_of_one_operand_twice(void **state)
 {

@@ -1,5 +1,5 @@
-/* Custom gradients: calls whose backward is a recipe of its own. What they give is compared with formulas, with the
- * differences of what they stand for, and with PyTorch's numbers. */
+/* Custom gradients: calls whose backward pass is a given recipe. Their results are compared with formulas, with differences
+ * of the surrogate function, and with PyTorch's numbers. */
 #include "ir/ir.h"
 
 #include <math.h>
@@ -55,7 +55,7 @@ run(Case *c, const Function *f, const double *const *args)
 	return results;
 }
 
-/* The gradient of @f as a function: its operands, then its cotangents. */
+/* The gradient of @f as a function of its operands, then its cotangents. */
 static const Function *
 gradient(Case *c)
 {
@@ -109,14 +109,14 @@ test_straight_through(void **state)
 	open_case(&c, rounding);
 	expect(&run(&c, module_function(c.m, "f"), (const double *[]){x})[0], y, 0);
 	expect(&run(&c, gradient(&c), (const double *[]){x, dy})[0], dx, 1e-12);
-	/* without a recipe the surrogate is differentiated in its place */
+	/* without a recipe, the surrogate is differentiated instead */
 	const Function *d = function_gradient(module_function(c.m, "by_surrogate"), &why);
 	expect(&run(&c, d, (const double *[]){x, dy})[0], dx, 1e-12);
 	close_case(&c);
 }
 
-/* ---- a learned scale: PyTorch's fake_quantize_learnable_per_tensor_affine, int2, s = 1, z = 0. What counts as inside
- * is told by the rounded integer (PyTorch) or by x/s itself (LSQ). */
+/* ---- a learned scale: PyTorch's fake_quantize_learnable_per_tensor_affine, int2, s = 1, z = 0. Whether an element is
+ * inside the range is decided by the rounded integer (PyTorch) or by x/s itself (LSQ). */
 static const char *
 learned_scale(Arena *arena, const char *inside)
 {
@@ -170,7 +170,7 @@ learned_scale(Arena *arena, const char *inside)
 		inside);
 }
 
-/* Fixture of PyTorch's learnable fake-quant kernel, and where LSQ (arXiv:1902.08153) differs. */
+/* PyTorch's results for its learnable fake-quant kernel, and where LSQ (arXiv:1902.08153) differs. */
 static void
 test_learned_scale(void **state)
 {
@@ -200,7 +200,7 @@ test_learned_scale(void **state)
 	}
 }
 
-/* ---- a product in bf16 with its backward in f32 */
+/* ---- a product in bf16 with a backward pass in f32 */
 static const char product[] =
 	"func @dot(%x: f32[2,3], %w: f32[3,2]) -> f32[2,2] {\n"
 	"  %0 = cast %x {to = bf16} : bf16[2,3]\n"
@@ -224,7 +224,7 @@ static void
 test_backward_of_another_type(void **state)
 {
 	Case c;
-	/* 1 + 2^-10 is 1 in bf16, and what it is in f32 */
+	/* 1 + 2^-10 rounds to 1 in bf16, and is exact in f32 */
 	const double e = 1.0 + 1.0 / 1024, x[] = {e, 0, 0, 0, e, 0}, w[] = {e, 0, 0, e, 0, 0};
 	const double dy[] = {1, 0, 0, 1}, y[] = {1, 0, 0, 1};
 	const double dx[] = {e, 0, 0, 0, e, 0}, dw[] = {e, 0, 0, e, 0, 0};
@@ -237,7 +237,7 @@ test_backward_of_another_type(void **state)
 	close_case(&c);
 }
 
-/* ---- DoRA's norm: a direction v/|v|, differentiated as if |v| were a number. arXiv:2402.09353, section 4.3 */
+/* ---- DoRA's norm: a direction v/|v|, differentiated as if |v| were constant. arXiv:2402.09353, section 4.3 */
 static const char detached[] =
 	"func @direction(%v: f64[3]) -> (f64[3], f64[3]) {\n"
 	"  %0 = mul %v, %v : f64[3]\n"
@@ -256,7 +256,7 @@ static const char detached[] =
 	"  %2 = mul %0, %0 : f64[3]\n"
 	"  return %2\n"
 	"}\n"
-	/* the same by a value that no gradient passes */
+	/* the same by a value that stops gradients */
 	"func @stopped(%v: f64[3]) -> f64[3] {\n"
 	"  %0 = mul %v, %v : f64[3]\n"
 	"  %1 = reduce %0 {kind = sum, axes = [0]} : f64[]\n"
@@ -283,7 +283,7 @@ test_detached_norm(void **state)
 	close_case(&c);
 }
 
-/* ---- every pair against the differences of what it stands for */
+/* ---- every custom gradient against differences of its surrogate */
 typedef struct {
 	const char *text, *f, *surrogate;
 	int n, n_args;
@@ -320,7 +320,7 @@ check_differences(Case *c, const Pair *p)
 		}
 }
 
-/* The fake-quantizer with the identity in place of the rounding, away from its bounds and ties. */
+/* The fake-quantizer with the identity in place of the rounding, away from bounds and ties. */
 static const char smooth_quant[] = "func @smooth(%x: f64[6], %s: f64[6], %z: f64[6]) -> f64[6] {\n"
 				   "  %0 = div %x, %s : f64[6]\n"
 				   "  %1 = round %0 : f64[6]\n"
@@ -340,7 +340,7 @@ test_differences_of_surrogates(void **state)
 	open_case(&c, rounding);
 	check_differences(&c, &through);
 	close_case(&c);
-	/* reverse mode of the surrogate is the recipe inside the range */
+	/* inside the range, reverse mode of the surrogate equals the recipe */
 	Arena *arena = arena_new();
 	const double x[] = {-1.6, -0.7, 0.4, 0.6, -1.2, 0.9}, s[] = {1, 1.1, 0.9, 1, 1, 1},
 		     z[] = {0, 0, 0, 0, 0, 0}, dy[] = {1, 2, 3, 4, 5, 6};
@@ -355,7 +355,7 @@ test_differences_of_surrogates(void **state)
 	arena_free(arena);
 }
 
-/* ---- a user's function of the derivative's name is his */
+/* ---- a user's function with the name of a derivative is not taken for one */
 static void
 test_names_mean_nothing(void **state)
 {
@@ -373,7 +373,7 @@ test_names_mean_nothing(void **state)
 	const Function *d = gradient(&c);
 	assert_ptr_not_equal(d, module_function(c.m, "f.grad"));
 	expect(&run(&c, d, (const double *[]){x, dy})[0], dx, 0);
-	assert_ptr_equal(gradient(&c), d); /* made once */
+	assert_ptr_equal(gradient(&c), d); /* made only once */
 	close_case(&c);
 }
 

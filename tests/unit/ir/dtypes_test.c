@@ -1,5 +1,5 @@
-/* Every row's samples with their operands in every dtype that the row takes: kernels in the loop-IR interpreter against
- * `eval`, and what the C printer makes of them against the loop-IR interpreter. */
+/* Every row's samples with operands of every dtype that the row accepts: kernels in the loop-IR interpreter against `eval`,
+ * and the C printer's code against the loop-IR interpreter. */
 #include "codegen/build/build.h"
 #include "codegen/codegen.h"
 #include "tests/codegen/programs/kernel_library.h"
@@ -7,7 +7,7 @@
 
 /* ---- a sample in another dtype */
 
-/* In place of the first operand's type, or, without operands, of an attribute. */
+/* Replaces the first operand's dtype, or, in samples without operands, an attribute. */
 static bool
 case_in(Case *c, OpKind op, const Sample *s, DType d)
 {
@@ -32,7 +32,7 @@ lower_module(Case *c)
 
 /* ---- eval against kernels */
 
-/* How far apart results may be, relative and at least: kernels compute in f32 what eval computes in f64. */
+/* The allowed difference, relative and absolute: kernels compute in f32 where eval computes in f64. */
 static double
 tolerance(DType d, double want)
 {
@@ -47,7 +47,7 @@ tolerance(DType d, double want)
 
 static int n_faults;
 
-/* Once a case. */
+/* Reports at most one fault per case. */
 #define FAULT(...)                        \
 	do {                              \
 		print_error(__VA_ARGS__); \
@@ -91,7 +91,7 @@ check_eval(Case *c, DType d)
 	compare(c, d, want, got, function_return(c->f)->n_operands);
 }
 
-/* ---- C against the loop-IR interpreter: the kernels of a row's cases in one file */
+/* ---- C against the loop-IR interpreter: all kernels of a row's cases in one file */
 typedef struct {
 	Case *cases;
 	DType *dtypes;
@@ -155,14 +155,14 @@ check_c(Batch *batch)
 
 /* ---- all rows, all dtypes */
 enum { MAX_BATCH = 64, C_SAMPLES = 2 };
-#if defined(__SANITIZE_ADDRESS__) /* slow */
+#if defined(__SANITIZE_ADDRESS__) /* sanitized code is slow */
 enum { EVERY = 4, LEAST_CASES = 500 };
 #else
 enum { EVERY = 1, LEAST_CASES = 2000 };
 #endif
 static int n_checked;
 
-/* A sample of each dtype goes through C, another one for each. */
+/* One sample of each dtype goes through C, a different sample for each dtype. */
 static void
 check_row(OpKind op)
 {

@@ -1,5 +1,5 @@
-/* Modules with more of something than is usual: loops, reductions, sums of row values, parts of one place. What their
- * kernels compute is what `eval` says; nothing is cut off where a list is full. */
+/* Modules with unusually many loops, reductions, sums of row values, or terms of an index. Their kernels must compute what
+ * `eval` computes: nothing is dropped when a list is full. */
 #include "codegen/codegen.h"
 #include "ir/loop/loop.h"
 
@@ -56,7 +56,7 @@ results(Case *c)
 	return out;
 }
 
-/* Every result of the kernels against eval, 1e-9 of it. */
+/* Compares every result of the kernels with eval, up to a relative error of 1e-9. */
 static void
 check(const char *text, int max_kernels)
 {
@@ -84,7 +84,7 @@ check(const char *text, int max_kernels)
 	close_case(&c);
 }
 
-/* "[x,x,...,last]" */
+/* Prints "[x,x,...,last]". */
 static char *
 list(Arena *arena, int n, int x, int last)
 {
@@ -97,7 +97,7 @@ list(Arena *arena, int n, int x, int last)
 	return copy;
 }
 
-/* ---- reductions of one value, each a little different; `of_rows`: and a sum of each one's row values */
+/* ---- reductions of one value, each a little different; with `of_rows`, also a sum of each one's row values */
 static char *
 reductions(Arena *arena, int n, const char *axes, const char *rest, bool of_rows)
 {
@@ -145,8 +145,8 @@ test_reductions(void **state)
 	arena_free(arena);
 }
 
-/* ---- loops: two tensors of 16 axes in one chain, which do not fit together, so that it is cut at every factor of its
- * 2^18 elements; then what `then` does with it, as %r */
+/* ---- loops: two tensors of 16 axes in one chain that do not fit together, so the chain is cut at every factor of its 2^18
+ * elements. `then` uses the result %r. */
 static void
 check_loops(Arena *arena, const char *then, const char *type, int max_kernels)
 {
@@ -174,12 +174,12 @@ test_loops(void **state)
 
 	check_loops(arena, "exp %4", "f64[512,512]", 1);
 	check_loops(arena, "reduce %4 {kind = sum, axes = [0]}", "f64[512]",
-	            2); /* 256 columns a time, of chunks of rows */
+	            2); /* 256 columns at a time, of chunks of rows */
 	check_loops(arena, "reduce %4 {kind = sum, axes = [1]}", "f64[512]", 1);
 	arena_free(arena);
 }
 
-/* Windows over 9 axes: a place has two terms for each. */
+/* Windows over 9 axes: an index has two terms per axis. */
 static void
 test_windows(void **state)
 {

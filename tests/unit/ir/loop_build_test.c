@@ -1,5 +1,5 @@
-/* The builder of loop IR: what it makes of teams is what the checker accepts, the text says again, and the interpreter
- * runs; a load under a mask is one statement; places share their terms. */
+/* The builder of loop IR. The checker accepts the team code that it builds, the text form reads back, and the interpreter
+ * runs it. A load under a mask is one statement. Indices share their terms. */
 #include "ir/loop/loop.h"
 
 #include <setjmp.h>
@@ -28,7 +28,7 @@ case_open(const int64_t *in, int n_in, const int64_t *out, int n_out)
 	return c;
 }
 
-/* The kernel in the module; its text is that of what is read of it. */
+/* Adds the kernel to the module; its text must read back as the same text. */
 static const Kernel *
 finished(Case *c)
 {
@@ -58,8 +58,8 @@ case_close(Case *c)
 	diag_free(c->diag);
 }
 
-/* Sums of rows, each element kept in registers and divided by the sum; every member's last element goes through the team's
- * array to its neighbour. */
+/* Sums of rows; each element is kept in registers and divided by the sum. Every member's last element goes to its neighbour
+ * through the team's array. */
 static void
 test_team(void **state)
 {
@@ -96,7 +96,7 @@ test_team(void **state)
 	lb_end(lb);
 	const Kernel *k = finished(&c);
 	for (int i = 0; i < ROWS * COLUMNS; i++)
-		x[i] = (float)(1 + i % 7); /* sums are exact */
+		x[i] = (float)(1 + i % 7); /* small integers, so sums are exact */
 	kernel_interpret(k, (void *[]){x, y}, NULL, 0, k->iterations);
 	for (int i = 0; i < ROWS * COLUMNS; i++) {
 		int r = i / COLUMNS, column = i % COLUMNS;
@@ -120,7 +120,7 @@ test_no_team_has_no_barrier(void **state)
 	case_close(&c);
 }
 
-/* What stands before each element; before the first there is nothing. */
+/* Each element's predecessor; the first element has none and loads nothing. */
 static void
 test_load_inside(void **state)
 {
@@ -144,7 +144,8 @@ test_load_inside(void **state)
 	case_close(&c);
 }
 
-/* Places have as many terms as there are loops, and share them: what is made of a place leaves it as it was. */
+/* An index has as many terms as there are loops. Indices share terms: building one index from another leaves the other
+ * unchanged. */
 static void
 test_places(void **state)
 {

@@ -1,5 +1,5 @@
-/* What narrow storage asks of kernels: parts that never change one byte, sums that are rounded once, random rounding
- * that is right on average and the same however it is computed. */
+/* Kernels with narrow storage: two parts never change the same byte, sums are rounded once, and random rounding is right on
+ * average and the same however it is computed. */
 #include "codegen/build/build.h"
 #include "codegen/codegen.h"
 #include "tests/codegen/programs/kernel_library.h"
@@ -16,7 +16,7 @@ typedef struct {
 	Diag *diag;
 } Case;
 
-/* Of text, lowered. */
+/* Opens a case from text, lowered. */
 static Case
 case_open(const char *text)
 {
@@ -52,7 +52,8 @@ case_close(Case *c)
 
 /* ---- parts and bytes */
 
-/* Which bytes of the last buffer a part stores into: those that then differ from what was there, all 0 or all 1. */
+/* Marks the bytes of the last buffer that a part stores into: bytes that change after the buffer was all 0 bits or all 1
+ * bits. */
 static void
 mark_part(const Kernel *k, void **buffers, int64_t part, int64_t bytes, int *owner)
 {
@@ -95,7 +96,7 @@ check_parts(Case *c, const Kernel *k)
 	return k->iterations;
 }
 
-/* %s: the dtype. Most have rows that end within a byte. */
+/* %s: the dtype. Most texts have rows that end within a byte. */
 static const char *const part_texts[] = {
 	"func @f(%%x: %s[32768]) -> (%s[32768]) {\n"
 	"  %%0 = add %%x, %%x : %s[32768]\n  return %%0\n}\n",
@@ -141,7 +142,7 @@ test_parts_own_bytes(void **state)
 			case_close(&c);
 			arena_free(arena);
 		}
-	assert_true(parts > 200); /* where bytes allow it, kernels are cut as ever */
+	assert_true(parts > 200); /* the byte limit does not stop kernels from being cut */
 }
 
 /* ---- sums that are rounded once */
@@ -155,7 +156,7 @@ fill(Type t, void *at)
 			dtype_store_int(t->dtype, at, i, lrand48());
 }
 
-/* How many elements of @f's result differ from eval's, of a hundred, by each printer: all have the same bits. */
+/* Percentage of elements of @f's result that differ from eval's, for every printer; all printers give the same bits. */
 static double
 percent_different(Case *c)
 {
@@ -176,7 +177,7 @@ percent_different(Case *c)
 	const Kernel *k = c->m->kernels.at[0];
 	const Kernel *before = c->m->kernels.n > 1 ? c->m->kernels.at[1] : NULL;
 	assert_true(c->m->kernels.n <= 2 && (!before || before->serves == k));
-	if (before) { /* makes the last input */
+	if (before) { /* the first kernel makes the last input */
 		buffers[n] = arena_alloc(c->arena, (size_t)type_bytes(k->buffers.at[n].type));
 		n++;
 	}
@@ -200,8 +201,8 @@ percent_different(Case *c)
 	return 100.0 * (double)different / (double)want.type->n;
 }
 
-/* Rounded at each block of k, a third of the elements would differ and more; f32 sums differ from f64 ones where a
- * bf16 number's edge is near. */
+/* If the sum were rounded at each block of k, at least a third of the elements would differ. f32 sums differ from f64 sums
+ * only near the edge between two bf16 numbers. */
 static void
 test_sums_wait(void **state)
 {
@@ -249,8 +250,8 @@ test_sums_wait(void **state)
 	}
 }
 
-/* ---- fused values: to the bit what the interpreter has, node by node. Sums, products and quotients of f32, rounded
- * to fewer bits, are those of f64. */
+/* ---- fused values equal the interpreter's results node by node, to the bit. f32 sums, products and quotients, rounded to
+ * fewer bits, equal those computed in f64. */
 static const char chain_text[] =
 	"func @f(%%x: %s[6,40], %%y: %s[6,40]) -> (%s[6,40], %s[6], bool[6,40]) {\n"
 	"  %%0 = add %%x, %%y : %s[6,40]\n"
@@ -301,7 +302,7 @@ test_chains(void **state)
 			check_chain((DType)d);
 }
 
-/* ---- gradients of products of two dtypes: each in its operand's, from a cotangent in the result's */
+/* ---- gradients of products of two dtypes: each gradient in its operand's dtype, from a cotangent in the result's dtype */
 static void
 test_gradients(void **state)
 {
@@ -352,7 +353,7 @@ static const char stochastic_text[] =
 	"%s[8,16384]\n"
 	"  return %%0\n}\n";
 
-/* Neighbours a and b of x = a + f (b - a): only these, b with probability f. */
+/* y must consist of the neighbours a and b of x = a + f (b - a), with b at probability f. */
 static void
 check_mean(DType d, const double *y, double x)
 {
@@ -401,7 +402,7 @@ test_stochastic(void **state)
 		}
 }
 
-/* The same draws at an element whatever tensor it is a part of: rows 3 to 7 alone, by the offset. */
+/* An element gets the same draw in whichever part of the tensor it is computed: rows 3 to 7 alone, by the offset. */
 static void
 test_offset(void **state)
 {

@@ -1,4 +1,4 @@
-/* A row with a hole is named, row and column, before anything reads it. */
+/* An op row with a missing entry is reported, with row and column, before any code reads it. */
 #include "ir/ir.h"
 
 #include <setjmp.h>
@@ -87,7 +87,7 @@ infer_nothing(Infer *in)
 	(void)in;
 }
 
-/* Inference that forgets a result is a fault with the row's name, not a null pointer somewhere later. */
+/* Inference that forgets to set a result is reported with the row's name, and does not become a null pointer later. */
 static void
 test_no_type(void **state)
 {

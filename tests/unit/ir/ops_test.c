@@ -1,6 +1,6 @@
-/* Every op row times its samples: text round trip, gradients against central differences in f64,
- * kernels of node and gradient in the loop-IR interpreter against `eval`, and what every printer makes of them
- * against the loop-IR interpreter, bit for bit. samples_test says what samples must cover. */
+/* Every op row with its samples: text round trip, gradients against central differences in f64, kernels of node and gradient
+ * in the loop-IR interpreter against `eval`, and every printer's code against the loop-IR interpreter, bit for bit.
+ * samples_test checks what samples must cover. */
 #include "codegen/build/build.h"
 #include "codegen/codegen.h"
 #include "tests/codegen/programs/kernel_library.h"
@@ -20,7 +20,7 @@ run(const Case *c, const Function *f, const EvalTensor *args, EvalTensor *result
 	interp_run(&in, f, args, results);
 }
 
-/* ---- commutative rows give the same bits in either order, signs of zeros and infinities included */
+/* ---- commutative rows give the same bits in either order, including signs of zeros and infinities */
 static EvalTensor
 extremes(Case *c, Type t, const double *of, int skip)
 {
@@ -103,7 +103,7 @@ test_round_trip(void **state)
 	for_each_case(check_round_trip);
 }
 
-/* ---- gradients: L = sum of weight * result, its analytic gradient against (L(x+h) - L(x-h)) / 2h */
+/* ---- gradients: L = sum of weight * result; its analytic gradient against (L(x+h) - L(x-h)) / 2h */
 static double
 weighted(const Case *c, const EvalTensor *weights, const EvalTensor *args)
 {
@@ -121,7 +121,7 @@ weighted(const Case *c, const EvalTensor *weights, const EvalTensor *args)
 	return sum;
 }
 
-/* With operands of eighths the step is an eighth too: exact through f32 for what is linear. */
+/* If operands are multiples of 1/8, the step is 1/8, too: linear ops are then exact through f32. */
 static void
 compare_operand(Case *c, int i, const EvalTensor *weights, const EvalTensor *gradient)
 {
@@ -136,7 +136,7 @@ compare_operand(Case *c, int i, const EvalTensor *weights, const EvalTensor *gra
 		double down = weighted(c, weights, c->args);
 		x->f[k] = old;
 		double numeric = (up - down) / (2 * h), own = gradient->f[k];
-		if (!(fabs(numeric - own) <= 1e-7 + 1e-6 * fabs(own))) /* NaN fails */
+		if (!(fabs(numeric - own) <= 1e-7 + 1e-6 * fabs(own))) /* true for NaN, too */
 			fail_msg("%s: operand %d, element %lld: gradient %.12g, difference %.12g",
 			         c->name, i, (long long)k, own, numeric);
 	}
@@ -151,7 +151,7 @@ assert_zeros(const Case *c, int i, const EvalTensor *gradient)
 			         c->name, i, (long long)k, gradient->f[k]);
 }
 
-/* A weight for every element of a float result. */
+/* Random weights, one for every element of a float result. */
 static int
 make_weights(Case *c, EvalTensor *weights)
 {
@@ -169,8 +169,8 @@ make_weights(Case *c, EvalTensor *weights)
 	return n;
 }
 
-/* The gradient, its weights, and as its arguments the operands and the weights. NULL: it has none, which
- * is said, never a silent zero. */
+/* The gradient function, its weights, and as its arguments the operands and the weights. NULL: the op has no gradient, and
+ * says so instead of giving zeros. */
 static Function *
 gradient_of(Case *c, EvalTensor *weights, EvalTensor *args)
 {
@@ -198,7 +198,7 @@ check_gradient(Case *c)
 	for (int i = 0; i < c->n_args; i++)
 		nans |= strcmp(c->values[i].word, "nans") == 0;
 	if (nans)
-		return; /* no differences of any operand */
+		return; /* differences are not taken for any operand */
 	assert_true(module_verify(c->m, c->diag));
 	run(c, d, args, gradients);
 	for (int i = 0; i < c->n_args; i++) {
@@ -252,7 +252,8 @@ lower_module(Case *c)
 	return pipeline_run(&p, c->m, &stage, &o, c->diag);
 }
 
-/* What a row's column makes has the type that its infer says: else the verifier finds the kernel at fault. */
+/* The values that a row's columns build must have the types that its infer says; otherwise the verifier would blame the
+ * kernel. */
 static void
 check_types(Case *c)
 {
@@ -273,7 +274,7 @@ test_types(void **state)
 	for_each_case(check_types);
 }
 
-/* The node and its gradient: kernels in the loop-IR interpreter against eval. */
+/* Kernels of the node and of its gradient in the loop-IR interpreter, against eval. */
 static void
 check_kernel(Case *c)
 {
@@ -306,7 +307,7 @@ test_kernels(void **state)
 	target_name = target_table[0]->name;
 }
 
-/* ---- ops_test TARGET FILE: writes all kernels of the samples and their gradients, for other programs to run */
+/* ---- ops_test TARGET FILE: writes all kernels of the samples and their gradients for other programs to run */
 static Text written;
 static int n_written;
 
@@ -341,7 +342,7 @@ write_all(const char *target, const char *path)
 	return status != NULL;
 }
 
-/* ---- the same with a vector added along an axis of the result, where the row says that the kernel may do it */
+/* ---- the same with a bias along an axis of the result, if the row says that the kernel may add it */
 static int n_biases;
 
 static bool
@@ -396,7 +397,7 @@ test_biases(void **state)
 	assert_true(getenv("OP") || n_biases >= 10);
 }
 
-/* ---- generated C: one shared object a case, every kernel on random buffers */
+/* ---- generated C: one shared object per case, every kernel on random buffers */
 static void
 fill_buffer(Case *c, const Kernel *k, int i, const Values *v, void *at)
 {
@@ -412,7 +413,7 @@ fill_buffer(Case *c, const Kernel *k, int i, const Values *v, void *at)
 	(void)c;
 }
 
-/* Equal bits of every element; a NaN may be any NaN: which one an operation makes is the machine's and C's business. */
+/* Every element has the same bits, or both are NaN: the machine and C decide which NaN an operation gives. */
 static bool
 same_buffer(Type t, const void *a, const void *b)
 {
@@ -438,7 +439,7 @@ compare_kernel(Case *c, const Kernel *k, KernelFn code, const char *printer)
 		size_t bytes = (size_t)type_bytes(k->buffers.at[i].type);
 		a[i] = arena_alloc(c->arena, bytes + 64);
 		b[i] = arena_alloc(c->arena, bytes + 64);
-		memset(a[i], 0x5a, bytes); /* what no kernel writes differs */
+		memset(a[i], 0x5a, bytes); /* elements that no kernel writes would differ */
 		memset(b[i], 0xa5, bytes);
 		if (i < k->n_inputs) {
 			bool floats = dtype_is_float(k->buffers.at[i].type->dtype);
@@ -455,7 +456,7 @@ compare_kernel(Case *c, const Kernel *k, KernelFn code, const char *printer)
 				c->name, k->name, printer, i - k->n_inputs);
 }
 
-/* Of all samples at once: a compiler that is started for each takes minutes. */
+/* The code of all samples at once, because starting a compiler for each sample takes minutes. */
 static const CodeImage *images[8];
 static int n_compared;
 

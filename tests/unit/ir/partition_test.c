@@ -1,11 +1,11 @@
-/* Partition rules, proven: every row, every sample and every factor that 2, 3 or 4 parts divide. The operands are
- * cut as the rule says, each part is evaluated by itself, and the combined results are those of the whole node: the
- * same bits, or within a tolerance where floats are added or multiplied in another order. */
+/* Partition rules, proven for every row, every sample and every factor that 2, 3 or 4 parts divide. The operands are cut as
+ * the rule says, each part is evaluated by itself, and the combined results must equal the whole node's result: to the bit,
+ * or within a tolerance if floats are added or multiplied in another order. */
 #include "tests/unit/ir/sample_case.h"
 
-static const double TOLERANCE = 1e-12; /* of sums and products of a few dozen doubles around 1 */
+static const double TOLERANCE = 1e-12; /* for sums and products of a few dozen doubles around 1 */
 
-/* Each of four parts is rounded once to the result's type, and the whole is. */
+/* Each of up to four parts is rounded once to the result's type, and so is the whole. */
 static double
 tolerance(DType d)
 {
@@ -24,7 +24,7 @@ typedef struct {
 	const Node *node;
 	const Factor *factor;
 	Cut cut;
-	Function *f; /* one part */
+	Function *f; /* computes one part */
 } Split;
 
 static bool
@@ -45,7 +45,7 @@ flat_in_whole(Type whole, const int64_t *at, int axis, int64_t first)
 	return flat;
 }
 
-/* Calls for every element of a piece: its flat place there and in the whole. */
+/* Calls a function for every element of a piece, with its flat index in the piece and in the whole. */
 static void
 for_each_in_piece(Type piece, Type whole, int axis, int64_t part,
                   void (*visit)(void *ctx, int64_t i, int64_t j), void *ctx)
@@ -79,7 +79,7 @@ put(void *ctx, int64_t i, int64_t j)
 	Move *m = ctx;
 
 	m->whole->i[j] = m->piece->i[i];
-	if (m->plus && is_float(m->whole->type)) /* -0 stays */
+	if (m->plus && is_float(m->whole->type)) /* keeps -0 */
 		m->whole->f[j] += (double)m->plus;
 	else if (m->plus)
 		m->whole->i[j] += m->plus;
@@ -134,7 +134,7 @@ operand_of_part(const Split *s, int i, int64_t part)
 	return x;
 }
 
-/* ---- the parts, combined */
+/* ---- combining the parts */
 static double
 combine_floats(Combine how, double x, double y)
 {
@@ -159,14 +159,15 @@ combine_ints(Combine how, int64_t x, int64_t y, bool is_u64)
 	}
 }
 
-/* Bits are equal, or both are NaN. */
+/* Do both elements have the same bits, or are both NaN? */
 static bool
 same_element(const EvalTensor *x, const EvalTensor *y, int64_t i)
 {
 	return x->i[i] == y->i[i] || (is_float(x->type) && isnan(x->f[i]) && isnan(y->f[i]));
 }
 
-/* Puts part's result i to the others; how many elements of a copy differ from the first part's. */
+/* Combines part's result i with the earlier parts. For copied results, gives the number of elements that differ from the
+ * first part's. */
 static int
 combine_result(const Split *s, int i, int64_t part, EvalTensor *own, EvalTensor *all)
 {
@@ -193,7 +194,7 @@ combine_result(const Split *s, int i, int64_t part, EvalTensor *own, EvalTensor 
 	return wrong;
 }
 
-/* The function of one part; fails where inference of its operands and attributes does not give the types of the cut. */
+/* Builds the function of one part; fails if inference from its operands and attributes gives other types than the cut. */
 static void
 build_part(Split *s)
 {
@@ -221,7 +222,7 @@ build_part(Split *s)
 	b_return(&b, n->n_results, results);
 }
 
-/* Elements in which the combined parts differ from the whole. */
+/* The number of elements in which the combined parts differ from the whole. */
 static int
 differences(const Split *s, EvalTensor *all)
 {
@@ -263,10 +264,10 @@ compare_parts(Case *c, const Node *n, const Factor *f, int64_t parts)
 	return wrong + differences(&s, all);
 }
 
-/* ---- what was tried: a row's factors differ by how they combine and what is cut */
+/* ---- the tried factors of a row; they differ in how they combine and in what is cut */
 typedef struct {
 	char text[80];
-	unsigned tried; /* bit: number of parts */
+	unsigned tried; /* numbers of parts that were tried, as bits */
 } Shape;
 static Shape shapes[400];
 static int n_shapes;
@@ -287,7 +288,8 @@ shape_of(const Node *n, const Factor *f)
 		int kind = share.kind == SHARE_CUT && t->dims[share.axis] != f->size
 		                   ? COUNT(kinds) - 1
 		                   : (int)share.kind;
-		if (used < (int)sizeof(text) && (result || i < 4)) /* of a variadic op */
+		if (used < (int)sizeof(text) &&
+		    (result || i < 4)) /* only the first operands of a variadic op */
 			used += snprintf(text + used, sizeof(text) - (size_t)used, "%s%s",
 			                 i == n->n_operands ? " -> " : " ", kinds[kind]);
 	}
@@ -299,7 +301,7 @@ shape_of(const Node *n, const Factor *f)
 	return &shapes[n_shapes++];
 }
 
-/* Results are either joined along an axis that they have, or each of them is combined whole. */
+/* A factor must either join results along an axis that they have, or combine whole results. */
 static void
 check_combination(const Case *c, const Node *n, const Factor *f)
 {
@@ -349,7 +351,7 @@ test_parts(void **state)
 	assert_int_equal(untried, 0);
 }
 
-/* ---- a wrong rule is seen */
+/* ---- a wrong rule is detected */
 static void
 expect_wrong(OpKind op, const char *attrs, const char *operands, int factor,
              void (*spoil)(Factor *f))

@@ -1,5 +1,5 @@
-/* Codes: one number against the formula of ONNX in f32, the gradient of fake_quantize against numbers worked out by hand, and one
- * scale for a group of elements against the naive index. */
+/* Codes: single numbers against ONNX's formula in f32, the gradient of fake_quantize against numbers worked out by hand, and
+ * group scales against a naive index computation. */
 #include "ir/ir.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-/* https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html, in C's own f32. */
+/* https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html, computed in C's f32. */
 static int64_t
 oracle(float x, float scale, int zero, int low, int high, bool reciprocal)
 {
@@ -40,7 +40,7 @@ test_codes(void **state)
 	for (int i = 0; i < 1000000; i++) {
 		float scale = (float)exp(8 * drand48() - 6);
 		float x = (float)((drand48() - 0.5) * 600) * scale;
-		if (i % 3 == 0) /* a tie, or near to one */
+		if (i % 3 == 0) /* a tie, or close to a tie */
 			x = ((float)(lrand48() % 512 - 256) + 0.5f) * scale;
 		if (i % 1000 == 0)
 			x = (float[]){NAN, INFINITY, -INFINITY, -0.0f}[i / 1000 % 4];
@@ -54,7 +54,8 @@ test_codes(void **state)
 		}
 		differ += of[0] != of[1];
 	}
-	assert_true(differ > 100); /* division and reciprocal are two things */
+	assert_true(differ >
+	            100); /* dividing and multiplying by the reciprocal give different results */
 }
 
 /* ---- the gradient of fake_quantize */
@@ -101,7 +102,7 @@ check_fixture(const char *clip, const double *dx, const double *ds, const double
 	arena_free(arena);
 }
 
-/* Two bits, scale 1, zero point 0: PyTorch's kernel and LSQ differ where the code is inside and the ratio is not. */
+/* Two bits, scale 1, zero point 0: PyTorch's kernel and LSQ differ where the code is inside the range and the ratio is not. */
 static void
 test_gradients(void **state)
 {

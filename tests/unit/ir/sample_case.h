@@ -1,5 +1,5 @@
-/* What ops_test and samples_test share: a module of one node made from a sample of its row, and values
- * for its operands. */
+/* Shared by ops_test and samples_test: a module of one node, built from a sample of the op's row, and values for its
+ * operands. */
 #ifndef GRADC_TESTS_SAMPLE_CASE_H
 #define GRADC_TESTS_SAMPLE_CASE_H
 
@@ -25,14 +25,14 @@ typedef struct {
 	Values values[8];
 	EvalTensor args[8];
 	int n_args;
-	const Sample *sample; /* that it is made from */
+	const Sample *sample; /* the sample from which the case is built */
 	char name[200];
 } Case;
 
 /* ---- building a case from a sample */
 
-/* The dtype that stands in for that of the first operand, wherever it is, or in an attribute of what has no
- * operands; N_DTYPES: none. */
+/* The dtype that replaces the first operand's dtype everywhere, or, for ops without operands, the dtype attribute. N_DTYPES:
+ * no replacement. */
 static DType case_substitute = N_DTYPES;
 
 static double
@@ -44,7 +44,7 @@ next_value(const Values *v, DType d, int64_t i)
 		return (double)(lrand48() % v->below);
 	if (strcmp(v->word, "runs") == 0)
 		return (double)((i % 8 + i / 8 % 3) / 6);
-	if (strcmp(v->word, "ascending") == 0) /* from outside: -1, -1, 0, 1, 1, 2 ... */
+	if (strcmp(v->word, "ascending") == 0) /* partly out of range: -1, -1, 0, 1, 1, 2 ... */
 		return (double)(i * 2 / 3 - 1);
 	if (d == BOOL)
 		return lrand48() % 2;
@@ -81,7 +81,7 @@ fill(Case *c, int i, Type t)
 	for (int64_t k = 0; k < t->n; k++) {
 		double v = next_value(&c->values[i], t->dtype, k);
 		if (dtype_is_float(t->dtype))
-			x.f[k] = t->dtype == E8M0 ? fabs(v) : v; /* which has no sign */
+			x.f[k] = t->dtype == E8M0 ? fabs(v) : v; /* e8m0 has no sign */
 		else
 			x.i[k] = (int64_t)v;
 	}
@@ -122,7 +122,7 @@ substitute_attr(const OpRow *row, void *attr)
 			*(DType *)((char *)attr + f->offset) = case_substitute;
 }
 
-/* Without a node where the row does not take the substituted dtype. */
+/* Opens a case; the node is NULL if the row does not accept the replaced dtype. */
 static inline void
 case_open(Case *c, OpKind op, const Sample *s)
 {
@@ -169,7 +169,7 @@ case_close(Case *c)
 	diag_free(c->diag);
 }
 
-/* No differences are taken of such operands. */
+/* Does the operand have kinks, so that no differences are taken? */
 static inline bool
 has_kinks(const Values *v)
 {
@@ -178,7 +178,7 @@ has_kinks(const Values *v)
 }
 
 typedef void (*CaseTest)(Case *c);
-/* With $OP set only that op is tried, and what all of them together must show is not asked. */
+/* With $OP set, only that op is tried, and checks over all ops together are skipped. */
 static inline bool
 op_is_selected(int op)
 {

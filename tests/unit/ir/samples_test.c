@@ -1,17 +1,17 @@
-/* What the samples of a row must cover, read from its field table: a size of 0, one of 1 and an odd one
- * above; every word of an enum, both values of a bool, two values of any other attribute. For a row with
- * a gradient only samples count whose gradient is compared with differences. */
+/* The coverage that a row's samples must have, by its field table: sizes of 0, 1, and an odd size above 1; every word of an
+ * enum, both values of a bool, two values of any other attribute. For a row with a gradient, only samples count whose
+ * gradient is compared with differences. */
 #include "tests/unit/ir/sample_case.h"
 
 enum { MAX_FIELDS = 16 };
 
 typedef struct {
-	uint64_t words;    /* FIELD_ENUM: bit by value */
-	bool any, several; /* values seen */
-	int64_t first;     /* of them */
+	uint64_t words;    /* FIELD_ENUM: the values seen, as bits */
+	bool any, several; /* whether any value, and whether several values were seen */
+	int64_t first;     /* first value seen */
 } Coverage;
 typedef struct {
-	bool zero, one, odd; /* sizes */
+	bool zero, one, odd; /* sizes seen */
 	Coverage fields[MAX_FIELDS];
 } RowCoverage;
 
@@ -41,11 +41,11 @@ see_field(Coverage *c, const Field *f, const void *at)
 		number = *(const double *)at;
 		see(c, number == 0 ? 0 : number > 0 ? 1 : -1);
 		break;
-	case FIELD_INTS: /* two lists of equal numbers would not do */
+	case FIELD_INTS: /* lists of one repeated number do not count */
 		for (int i = 0; i < list->n; i++)
 			see(c, list->at[i]);
 		break;
-	default: c->several = true; /* names of the module: control_test */
+	default: c->several = true; /* names of the module's functions: control_test covers them */
 	}
 }
 
@@ -68,7 +68,7 @@ has_axes(const Node *n)
 	return false;
 }
 
-/* Operands, and the results of what has none with axes. */
+/* Records the sizes of operands, and of results if no operand has axes. */
 static void
 see_case(RowCoverage *r, Case *c)
 {

@@ -1,5 +1,5 @@
-/* Numbers of the text form: every bit pattern of the float types of 16 bits and fewer reads back as it
- * was, and is written as short as its type allows. */
+/* Numbers in the text form: every bit pattern of the float types of at most 16 bits reads back unchanged, and is written as
+ * short as its type allows. */
 #include "ir/ir.h"
 
 #include <math.h>
@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-enum { PART = 16 }; /* elements of a constant that stands in the text */
+enum { PART = 16 }; /* number of elements of a constant in the text */
 
-/* The module `func @f` with the 16 codes from `first` on as a constant. */
+/* The module `func @f` with a constant of the 16 codes from `first` on. */
 static Module *
 module_of_codes(DType d, int first)
 {
@@ -42,7 +42,7 @@ constant_of(const Module *m)
 	return value_constant(function_result(module_function(m, "f"), 0));
 }
 
-/* Equal bits, but that a NaN is any NaN. */
+/* The same bits, except that any NaN equals any other. */
 static void
 assert_same_numbers(DType d, const Tensor *a, const Tensor *b, const char *text)
 {
@@ -118,7 +118,7 @@ test_shortest(void **state)
 	module_free(m);
 }
 
-/* An attribute's number that its operand's integer type does not have. */
+/* An attribute's number that does not fit into the operand's integer type. */
 static void
 test_splat_saturates(void **state)
 {
@@ -146,7 +146,7 @@ test_splat_saturates(void **state)
 	module_free(m);
 }
 
-/* Reading all bits of u64 as one number would give -1, which a splat of it is not. */
+/* If the bits of a u64 were read as s64, this number would become -1, and a splat of -1 differs. */
 static void
 test_no_splat_above_s64(void **state)
 {

@@ -1,4 +1,4 @@
-/* Faults of the verifier that text cannot spell: what a pass with a bug would leave behind. */
+/* Verifier faults that text cannot express: what a buggy pass would leave behind. */
 #include "ir/ir.h"
 
 #include <setjmp.h>
@@ -8,8 +8,7 @@
 
 #include <cmocka.h>
 
-/* Two functions of one parameter, exp and neg of it, made without text: messages begin with the module's
- * name. */
+/* Two functions of one parameter, exp and neg of it, built without text. Messages begin with the module's name. */
 typedef struct {
 	Module *m;
 	Function *f, *other;
@@ -36,7 +35,7 @@ case_open(void)
 	return c;
 }
 
-/* What the verifier says of it begins with `want`; empty: it has no fault. Frees the module. */
+/* The verifier's message must begin with `want`; empty: no fault. Frees the module. */
 static void
 assert_fault(Case *c, const char *want)
 {

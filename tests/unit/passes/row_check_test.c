@@ -1,4 +1,4 @@
-/* Rows of optimizers, losses, passes and targets with holes are named, row and column. */
+/* Rows of optimizers, losses, passes and targets with missing entries are reported with row and column. */
 #include "codegen/strategy/strategy.h"
 #include "passes/pass.h"
 
@@ -220,7 +220,7 @@ test_losses(void **state)
 	expect_loss(&row, "column options names axis, which every loss has");
 }
 
-/* A loss's own options: defaults, then the text. */
+/* The options of a loss: defaults, then values from the text. */
 typedef struct {
 	double gamma;
 	int64_t classes;

@@ -1,4 +1,4 @@
-/* What optimizers' rows build with, as kernels compute it, and kernels of a rank that holds a part of a unit. */
+/* The building blocks of optimizers' rows, as kernels compute them; and kernels of a rank that holds a part of a unit. */
 #include "codegen/codegen.h"
 #include "ir/loop/loop.h"
 #include "passes/pass.h"
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-/* The kernel of the module's function. */
+/* The only kernel of the module's function. */
 static const Kernel *
 only_kernel(Module *m, Arena *arena, Diag *diag)
 {
@@ -27,7 +27,7 @@ only_kernel(Module *m, Arena *arena, Diag *diag)
 	return m->kernels.at[0];
 }
 
-/* Of @f(t), which returns 1 - beta1^t. */
+/* The kernel of @f(t), which returns 1 - beta1^t. */
 static const Kernel *
 bias_correction_kernel(Module *m, Arena *arena, Diag *diag)
 {
@@ -40,8 +40,8 @@ bias_correction_kernel(Module *m, Arena *arena, Diag *diag)
 	return only_kernel(m, arena, diag);
 }
 
-/* As C's within 1e-12, for which C's own difference needs a beta that is not too near 1; and within a few units of the
- * last place of what is exact. */
+/* Equal to C's result within 1e-12, if beta is not so near to 1 that C's own difference loses digits; and within a few units
+ * in the last place of the exact result. */
 static void
 test_bias_corrections(void **state)
 {
@@ -68,7 +68,7 @@ test_bias_corrections(void **state)
 	arena_free(arena);
 }
 
-/* An update with random numbers, for each element its own: p - lr g (1/2 + random). */
+/* An update with one random number per element: p - lr g (1/2 + random). */
 static void
 build_noisy_update(Module *m, int64_t n)
 {
@@ -89,8 +89,8 @@ build_noisy_update(Module *m, int64_t n)
 	b_return(&b, 1, &result);
 }
 
-/* Ranks that hold halves compute what one computes that holds all: each runs the iterations of as many elements as it has,
- * over its own memory, and random numbers count from shard_first. */
+/* Two ranks with half of the elements each compute the same as one rank with all. Each runs the iterations of its own
+ * elements, over its own memory, and random numbers count from shard_first. */
 static void
 test_shards(void **state)
 {
@@ -106,7 +106,7 @@ test_shards(void **state)
 	const Kernel *k = only_kernel(m, arena, diag);
 	assert_int_equal(N % k->iterations, 0);
 	assert_int_equal(UNIT_BLOCK % (N / k->iterations), 0);
-	assert_true(k->iterations > BLOCKS); /* it is cut more finely than into blocks of units */
+	assert_true(k->iterations > BLOCKS); /* cut more finely than into blocks of units */
 	for (int i = 0; i < N; i++) {
 		p[i] = (float)(i % 1000) / 100;
 		g[i] = (float)(i % 77) - 30;

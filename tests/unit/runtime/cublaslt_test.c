@@ -1,5 +1,6 @@
-/* cuBLASLt's products against naive sums: layouts, batches, types, epilogues; what it must refuse; how it is found. The library is a
- * pretended one (tests/cuda/programs/fake_cublaslt.c), which checks what it is told, and computes on the host at once. */
+/* cuBLASLt's products against naive sums: layouts, batches, types, epilogues; refused calls; finding the library. The
+ * library is a pretended one (tests/cuda/programs/fake_cublaslt.c), which checks its arguments and computes on the host at
+ * once. */
 #include "runtime/library/cublaslt.h"
 #include "tests/unit/runtime/found_library.h"
 #include "tests/unit/runtime/naive_library.h"
@@ -25,7 +26,7 @@ static void
 close_library(Library *library)
 {
 	assert_int_equal(count_alive("libcublasLt.so.13", "fake_cublaslt_alive"),
-	                 1); /* its own handle */
+	                 1); /* the library's own handle */
 	ops->close(library);
 	assert_int_equal(count_alive("libcublasLt.so.13", "fake_cublaslt_alive"), 0);
 }
@@ -105,7 +106,7 @@ product_of(const Sizes *s, const Batch *b, unsigned stored, int64_t gap, int64_t
 	return dot_of(&c, F32);
 }
 
-/* Is the result stored by columns, so that it can have no bias? */
+/* Is the result stored by columns? Then it cannot have a bias. */
 static bool
 is_by_columns(const LibraryCall *w)
 {
@@ -141,7 +142,8 @@ test_products(void **state)
 	(void)state;
 	for (int s = 0; s < COUNT(sizes); s++)
 		for (int b = 0; b < COUNT(batches); b++) {
-			Library *library = open_library(false); /* it keeps a list of all shapes */
+			Library *library = open_library(
+				false); /* a new library, because a library keeps a list of all shapes */
 			for (unsigned stored = 0; stored < N_STORED; stored++)
 				for (int64_t gap = 0; gap < 3; gap++) {
 					LibraryCall w = product_of(&sizes[s], &batches[b], stored,
@@ -179,7 +181,7 @@ expect_near(const LibraryCall *w, const char *what, double got, double want, dou
 		         want);
 }
 
-/* What the result, what is saved, and the gradient of a bias should be, by naive sums. */
+/* The expected result, saved values and bias gradient, by naive sums. */
 static void
 check_values(const LibraryCall *w, char *const *buffers, const char *saved)
 {
@@ -254,7 +256,8 @@ test_epilogues(void **state)
 	close_library(library);
 }
 
-/* A product that is cut has its epilogue in both parts; not along k, where none is of a part of the sum. */
+/* If a product is split, both parts have the epilogue. A split along k is not possible, because a partial sum cannot have
+ * the epilogue. */
 static void
 test_epilogues_of_parts(void **state)
 {
@@ -277,7 +280,7 @@ test_epilogues_of_parts(void **state)
 	close_library(library);
 }
 
-/* In f32 the loops' tanh is better. Where rows of what a GELU saves begin elsewhere the library takes none. */
+/* In f32 the loops' tanh is better than the library's. The library refuses a GELU whose saved rows are not aligned. */
 static void
 test_where_epilogues_pay(void **state)
 {
@@ -304,7 +307,8 @@ test_where_epilogues_pay(void **state)
 	close_library(exact);
 }
 
-/* An axis that is no multiple of 16 bytes, in rows that begin at such multiples, is cut, and so are two and three. */
+/* An axis that is not a multiple of 16 bytes, in rows that begin at such multiples, is split; so are two and three such
+ * axes. */
 static void
 test_odd_axes_are_cut(void **state)
 {
@@ -326,7 +330,7 @@ test_odd_axes_are_cut(void **state)
 		}
 	LibraryCall w = product_of(&(Sizes){16, 16, 259}, &batches[0], 0, 0, 0);
 	w.operands[X].strides[0] = 264;
-	assert_true(cublaslt_split(&w, &first, &rest)); /* along k: the rest is added */
+	assert_true(cublaslt_split(&w, &first, &rest)); /* along k: the second part is added */
 	assert_int_equal(rest.beta, 1);
 	check_product(library, &w);
 	w = product_of(&odd[LARGE], &batches[0], 0, 1, 0);
@@ -337,7 +341,7 @@ test_odd_axes_are_cut(void **state)
 	close_library(library);
 }
 
-/* Gaps behind the rows of all operands, which begin at other elements each. */
+/* Operands with gaps behind their rows, each beginning at another element. */
 static void
 test_parts_of_tensors(void **state)
 {
@@ -361,7 +365,7 @@ test_parts_of_tensors(void **state)
 	close_library(library);
 }
 
-/* One matrix for all of a batch. Records have no such strides yet. */
+/* One matrix for a whole batch. Records do not have such strides yet. */
 static void
 test_broadcast_batches(void **state)
 {
@@ -378,7 +382,7 @@ test_broadcast_batches(void **state)
 	close_library(library);
 }
 
-/* Operands of f32 lose 13 bits, and nothing else is lost. Those of 16 bits lose nothing. */
+/* f32 operands lose exactly 13 bits; 16-bit operands lose no bits. */
 static void
 test_tf32(void **state)
 {
@@ -405,9 +409,9 @@ test_tf32(void **state)
 /* ---- trials */
 typedef struct {
 	const char *file;
-	double seconds[8]; /* of trials in their order; 0: there are no more */
+	double seconds[8]; /* seconds of the trials in order; 0: no more trials */
 	int n_trials, n_alive;
-	int64_t most; /* bytes that it gives at once */
+	int64_t most; /* most bytes that the library may allocate */
 } Trials;
 
 static void *
@@ -438,7 +442,7 @@ trial_time(void *context, Status (*run)(void *call, void *stream), void *call)
 	return t->seconds[t->n_trials++];
 }
 
-/* What the library takes for the call. */
+/* The algorithm that the library chooses for the call. */
 static char *
 tuned(Trials *t, bool times, bool tf32, const LibraryCall *w)
 {
@@ -451,7 +455,7 @@ tuned(Trials *t, bool times, bool tf32, const LibraryCall *w)
 	must(ops->prepare(library, w, 0, LIMIT, &call));
 	char *name = strdup(ops->implementation(call));
 	int n = t->n_trials;
-	must(ops->prepare(library, w, 0, LIMIT, &again)); /* it is known by now */
+	must(ops->prepare(library, w, 0, LIMIT, &again)); /* the choice is known by now */
 	assert_int_equal(t->n_trials, n);
 	assert_string_equal(ops->implementation(again), name);
 	ops->release(call);
@@ -479,7 +483,8 @@ file_bytes(const char *path)
 	return stat(path, &s) == 0 ? (int64_t)s.st_size : -1;
 }
 
-/* What was fastest is taken, and stands in the file for the next time; for other products, precisions and GPUs it says nothing. */
+/* The fastest algorithm is chosen and stored in the file for later runs. The entry does not apply to other products,
+ * precisions or GPUs. */
 static void
 test_autotune(void **state)
 {
@@ -492,23 +497,23 @@ test_autotune(void **state)
 	(void)state;
 	assert_true(fd >= 0);
 	close(fd);
-	expect_tile(&t, false, false, &w, 0, "tile 20"); /* as the heuristic says */
+	expect_tile(&t, false, false, &w, 0, "tile 20"); /* the heuristic's choice */
 	assert_int_equal(file_bytes(path), 0);
 	expect_tile(&t, true, false, &w, 3, "tile 21");
 	expect_tile(&t, true, false, &w, 0, "tile 21");
 	expect_tile(&t, false, false, &w, 0, "tile 21");
 	expect_tile(&t, false, false, &other, 0, "tile 20");
 	expect_tile(&t, true, true, &w, 3, "tile 21");
-	w.operands[X].buffer = 9; /* the same product of another kernel */
+	w.operands[X].buffer = 9; /* the same product in another kernel */
 	expect_tile(&t, true, false, &w, 0, "tile 21");
 	t.most = 16;
 	int64_t bytes = file_bytes(path);
-	expect_tile(&t, true, false, &other, 0, "tile 20"); /* there is no memory to try it */
+	expect_tile(&t, true, false, &other, 0, "tile 20"); /* no memory to try it */
 	assert_int_equal(file_bytes(path), bytes);
 	unlink(path);
 }
 
-/* Trials that fail don't count; whatever stands in the file, only what the library offers is taken. */
+/* Failed trials do not count. Whatever the file says, only an algorithm that the library offers is used. */
 static void
 test_autotune_files(void **state)
 {
@@ -537,7 +542,7 @@ test_autotune_files(void **state)
 	expect_tile(&t, true, false, &w, 3, "tile 20");
 	assert_int_equal(file_bytes(path), 0);
 	unlink(path);
-	t.file = "/no such folder/file"; /* what was found is taken all the same */
+	t.file = "/no such folder/file"; /* the choice is used although it cannot be stored */
 	t.seconds[1] = 1;
 	expect_tile(&t, true, false, &w, 3, "tile 21");
 }
@@ -552,7 +557,7 @@ plan_of(const LibraryCall *w)
 	return p;
 }
 
-/* The library takes the longest axis, so that there are few runs. */
+/* The library takes the longest batch axis, so that there are few runs. */
 static void
 test_few_runs(void **state)
 {
@@ -565,7 +570,7 @@ test_few_runs(void **state)
 	}
 }
 
-/* x is the library's b. Offsets and steps of outer axes count, those of the batch are the library's to see. */
+/* x is the library's b. The offsets and steps of outer axes count for the alignment; the library itself checks batch steps. */
 static void
 test_alignment(void **state)
 {
@@ -586,7 +591,7 @@ test_alignment(void **state)
 	}
 }
 
-/* ---- what people see, and what is refused */
+/* ---- names and messages, and refused calls */
 static void
 test_names(void **state)
 {
@@ -644,7 +649,7 @@ test_refusals(void **state)
 	expect_refusal(good, SCRATCH - 1, "no algorithm");
 }
 
-/* Rows that lie upon each other are no matrix of the library. */
+/* Rows that overlap are not a matrix for the library. */
 static void
 test_overlapping_rows(void **state)
 {
@@ -655,7 +660,7 @@ test_overlapping_rows(void **state)
 	expect_refusal(w, LIMIT, "no neighbours side by side");
 }
 
-/* A run that the library refuses says so. */
+/* A run that the library refuses reports the refusal. */
 static void
 test_faults_of_runs(void **state)
 {
@@ -676,7 +681,7 @@ test_faults_of_runs(void **state)
 	close_library(library);
 }
 
-/* ---- how it is found */
+/* ---- finding the library */
 static void
 test_how_it_is_found(void **state)
 {

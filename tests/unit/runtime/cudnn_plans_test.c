@@ -1,5 +1,5 @@
-/* cuDNN's plans: of GPUs that are described, as text, and made ready from it; what keeps a plan from being taken. The library is a
- * pretended one (tests/cuda/programs/fake_cudnn.h). */
+/* cuDNN's plans: made for GPUs given by a description, written as text, and prepared from text; and faults that keep a plan
+ * from being used. The library is a pretended one (tests/cuda/programs/fake_cudnn.h). */
 #include "cudnn/cudnn.h"
 #include "tests/unit/runtime/found_library.h"
 #include "tests/unit/runtime/naive_library.h"
@@ -20,7 +20,7 @@ call_of(LibraryKind kind, DType dtype)
 	return w;
 }
 
-/* What a compiler does for a GPU, with what the pretended heuristic gives. */
+/* Makes a plan as the compiler does for a GPU, from the pretended heuristic. */
 static void
 make_plan(const char *architecture, const LibraryCall *w, bool tf32, Text *out)
 {
@@ -126,7 +126,7 @@ test_plans_run(void **state)
 	}
 }
 
-/* ---- what is no plan here */
+/* ---- refused plans */
 static void
 expect_refusal(const LibraryHome *home, const LibraryPlan *plan, int64_t limit, int exit_code,
                const char *words)
@@ -138,7 +138,7 @@ expect_refusal(const LibraryHome *home, const LibraryPlan *plan, int64_t limit, 
 	Status status = ops->rebuild(library, &w, plan, limit, &call);
 	assert_null(call);
 	expect_status(status, exit_code, words);
-	must(ops->prepare(library, &w, 0, LIMIT, &call)); /* it goes on without */
+	must(ops->prepare(library, &w, 0, LIMIT, &call)); /* the runtime goes on without the plan */
 	ops->release(call);
 	close_library(library);
 }
@@ -171,7 +171,7 @@ test_other_versions_and_gpus(void **state)
 	text_free(&text);
 }
 
-/* An engine that the heuristic's list would not have been taken from. */
+/* A plan whose engine would not have been chosen from the heuristic's list. */
 static void
 test_engines_are_looked_at_again(void **state)
 {
@@ -185,7 +185,7 @@ test_engines_are_looked_at_again(void **state)
 	text_free(&text);
 }
 
-/* Where it has no GPU it says so, and is asked once. */
+/* A library without a GPU reports it, and is asked only once. */
 static void
 test_no_handle(void **state)
 {

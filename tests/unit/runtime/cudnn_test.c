@@ -1,6 +1,6 @@
-/* cuDNN's convolutions against naive sums: groups, strides, dilations, padding, one to three axes, types; which engines it must not
- * take; what it must refuse; how it is found. The library is a pretended one (tests/cuda/programs/fake_cudnn.h), which checks what it is told,
- * and computes on the host at once. */
+/* cuDNN's convolutions against naive sums: groups, strides, dilations, padding, one to three axes, types; forbidden engines;
+ * refused calls; finding the library. The library is a pretended one (tests/cuda/programs/fake_cudnn.h), which checks its
+ * arguments and computes on the host at once. */
 #include "cudnn/cudnn.h"
 #include "tests/unit/runtime/found_library.h"
 #include "tests/unit/runtime/naive_library.h"
@@ -23,13 +23,13 @@ close_library(Library *library)
 {
 	int alive = count_alive("libcudnn.so.9", "fake_cudnn_alive");
 
-	if (alive > 1) /* its own handle */
+	if (alive > 1) /* the library's own handle */
 		fail_msg("%d objects are alive", alive);
 	ops->close(library);
 	assert_int_equal(count_alive("libcudnn.so.9", "fake_cudnn_alive"), 0);
 }
 
-/* What the pretended heuristic gives, as fake_cudnn_engines.c reads it. */
+/* Sets the engines of the pretended heuristic, in the form that fake_cudnn_engines.c reads. */
 static void
 give_engines(const char *list)
 {
@@ -82,13 +82,23 @@ static const ConvSizes convs[] = {
 	{2, 2, 1, 3, 4, {{12, 7, 6, 2, 1, 3}, {11, 5, 4, 3, 1, 2}}}, /* strides */
 	{2, 2, 3, 2, 4, {{7, 3, 7, 1, 1, 1}, {7, 3, 4, 2, 1, 1}}},   /* groups */
 	{2, 2, 6, 1, 1, {{7, 3, 7, 1, 1, 1}, {7, 3, 7, 1, 1, 1}}},   /* depthwise */
-	{2, 2, 4, 1, 2, {{7, 3, 4, 2, 1, 1}, {7, 3, 4, 2, 1, 1}}},   /* and two of each */
-	{2, 1, 2, 2, 3, {{13, 3, 9, 1, 2, 0}, {9, 2, 4, 2, 3, 1}}},  /* dilations */
-	{2, 1, 1, 2, 3, {{8, 3, 4, 2, 1, 0}, {9, 4, 9, 1, 1, 1}}},   /* the end has more padding */
-	{2, 1, 1, 2, 3, {{8, 3, 7, 1, 1, 1}, {8, 2, 4, 2, 1, 0}}},   /* or less */
-	{2, 1, 1, 2, 3, {{2, 5, 1, 2, 1, 1}, {3, 5, 1, 3, 1, 0}}},   /* for one window */
+	{2,
+         2,
+         4,
+         1,
+         2,
+         {{7, 3, 4, 2, 1, 1}, {7, 3, 4, 2, 1, 1}}}, /* depthwise with two outputs per group */
+	{2, 1, 2, 2, 3, {{13, 3, 9, 1, 2, 0}, {9, 2, 4, 2, 3, 1}}}, /* dilations */
+	{2,
+         1,
+         1,
+         2,
+         3,
+         {{8, 3, 4, 2, 1, 0}, {9, 4, 9, 1, 1, 1}}}, /* more padding at the end than at the begin */
+	{2, 1, 1, 2, 3, {{8, 3, 7, 1, 1, 1}, {8, 2, 4, 2, 1, 0}}}, /* less padding at the end */
+	{2, 1, 1, 2, 3, {{2, 5, 1, 2, 1, 1}, {3, 5, 1, 3, 1, 0}}}, /* a single window */
 	{1, 3, 1, 5, 6, {{20, 9, 20, 1, 1, 4}}},
-	{1, 3, 1, 5, 6, {{20, 4, 20, 1, 1, 3}}}, /* nothing of later times */
+	{1, 3, 1, 5, 6, {{20, 4, 20, 1, 1, 3}}}, /* causal: no later times */
 	{1, 2, 5, 1, 1, {{20, 3, 10, 2, 1, 1}}},
 	{3, 1, 1, 3, 4, {{4, 3, 4, 1, 1, 1}, {7, 3, 3, 2, 1, 0}, {5, 1, 5, 1, 1, 0}}},
 	{3, 1, 2, 2, 1, {{5, 2, 3, 1, 2, 0}, {3, 3, 3, 1, 1, 1}, {6, 2, 5, 1, 1, 0}}},
@@ -122,7 +132,7 @@ test_convolutions(void **state)
 	close_library(library);
 }
 
-/* Each operand in turn begins inside of its buffer, where memory has a smaller alignment. */
+/* Each operand in turn begins inside its buffer, where the alignment is smaller. */
 static void
 test_parts_of_tensors(void **state)
 {
@@ -141,7 +151,7 @@ test_parts_of_tensors(void **state)
 	close_library(library);
 }
 
-/* Windows that end before x does have no padding behind it that would say so. */
+/* Windows may end before x does, without padding behind x that would show it. */
 static void
 test_places_that_are_left_out(void **state)
 {
@@ -160,7 +170,7 @@ test_places_that_are_left_out(void **state)
 }
 
 /* ---- engines */
-/* Operands of f32 lose 13 bits, and nothing else is lost. Those of 16 bits lose nothing. */
+/* f32 operands lose exactly 13 bits; 16-bit operands lose no bits. */
 static void
 test_tf32(void **state)
 {
@@ -183,10 +193,11 @@ test_tf32(void **state)
 	close_library(library);
 }
 
-/* The first of 8 engines has this note; the next has none. */
+/* The first of 8 engines has this note; the second engine has no notes. */
 typedef struct {
 	int note;
-	bool wide, tf32, narrow; /* may f32, f32 with tf32, 16 bits have it? */
+	bool wide, tf32,
+		narrow; /* whether f32, f32 with tf32, and 16-bit types may use the engine */
 } NoteRow;
 
 static void
@@ -230,7 +241,7 @@ test_notes(void **state)
 	give_engines(NULL);
 }
 
-/* In the heuristic's order, what works at all behind it. */
+/* Engines are tried in the heuristic's order, then those of the fallback. */
 static void
 test_order(void **state)
 {
@@ -246,7 +257,7 @@ test_order(void **state)
 	give_engines(NULL);
 }
 
-/* Padding that no window reads may be as it is before x, for which there are fast engines. */
+/* Padding behind x that no window reads may be set equal to the padding before x, for which there are fast engines. */
 static void
 test_even_padding(void **state)
 {
@@ -266,7 +277,7 @@ test_even_padding(void **state)
 	close_library(library);
 }
 
-/* Scratch is of whole lines; an engine that needs none gets none. */
+/* Scratch comes in whole lines; an engine that needs no scratch gets no scratch. */
 static void
 test_scratch(void **state)
 {
@@ -292,7 +303,7 @@ test_scratch(void **state)
 	close_library(library);
 }
 
-/* ---- what people see, and what is refused */
+/* ---- names and messages, and refused calls */
 static void
 test_names(void **state)
 {
@@ -349,7 +360,7 @@ expect_fault(PreparedCall *call, char *const *buffers, char *scratch, const char
 		EXIT_SYSTEM, words);
 }
 
-/* A run that the library refuses says so. */
+/* A run that the library refuses reports the refusal. */
 static void
 test_faults_of_runs(void **state)
 {
@@ -372,7 +383,7 @@ test_faults_of_runs(void **state)
 	close_library(library);
 }
 
-/* ---- how it is found */
+/* ---- finding the library */
 static void
 test_how_it_is_found(void **state)
 {

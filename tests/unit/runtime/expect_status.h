@@ -1,4 +1,4 @@
-/* What a test expects of a Status. */
+/* The Status that a test expects. */
 #ifndef GRADC_EXPECT_STATUS_H
 #define GRADC_EXPECT_STATUS_H
 

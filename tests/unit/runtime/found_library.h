@@ -1,4 +1,4 @@
-/* How a library of a GPU is found: by the test's own program, in another environment. */
+/* Tests how a GPU library is found, by starting the test's own program in another environment. */
 #ifndef GRADC_FOUND_LIBRARY_H
 #define GRADC_FOUND_LIBRARY_H
 
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Handles and descriptors of a pretended library that were not destroyed. */
+/* The number of handles and descriptors of a pretended library that were not destroyed. */
 static inline int
 count_alive(const char *soname, const char *function)
 {
@@ -55,7 +55,7 @@ expect_opening(const char *folder, const char *words)
 	text_free(&command);
 }
 
-/* A folder's file of that name: a link, or the text "none", which the loader does not take for a library. */
+/* Puts a file of this name into a folder: a link, or the text "none", which the loader does not accept as a library. */
 static inline void
 put_file(const char *folder, const char *name, const char *link_to)
 {
@@ -84,12 +84,13 @@ remove_folder(const char *folder)
 	text_free(&command);
 }
 
-/* A library in LD_LIBRARY_PATH or in a toolkit's lib64 is opened; one that is no library or lacks functions is named. */
+/* A library in LD_LIBRARY_PATH or in a toolkit's lib64 is opened. A file that is not a library or lacks functions is
+ * reported by name. */
 typedef struct {
-	const char *const *sonames; /* that are looked for, in this order */
+	const char *const *sonames; /* names of the library, in the order of the search */
 	int n;
-	const char *symbol;                      /* that the pretended one has */
-	const char *not_found, *lacks, *version; /* what is said */
+	const char *symbol;                      /* a symbol of the pretended library */
+	const char *not_found, *lacks, *version; /* expected messages */
 } FoundLibrary;
 
 static inline void
@@ -121,7 +122,8 @@ check_how_it_is_found(const FoundLibrary *f)
 	dlclose(handle);
 }
 
-/* The loader looks for libraries where the variable says at a program's start: the pretended ones are in cuda/ beside the test. */
+/* The loader reads LD_LIBRARY_PATH at a program's start, so this restarts the program with the pretended libraries in cuda/
+ * beside the test. */
 static inline void
 start_with_the_libraries(char **argv)
 {
@@ -136,7 +138,7 @@ start_with_the_libraries(char **argv)
 	exit(1);
 }
 
-/* The begin of main: true where it was all, as the program was started to say what opens. */
+/* To be called first in main. True: the program was only started to report which library opens. */
 static inline bool
 find_library(int argc, char **argv, const LibraryOps *ops)
 {

@@ -1,5 +1,5 @@
-/* Calls that `lower` makes of products, by oneDNN against the kernel's own loops; and what the runtime asks of a library,
- * of one that counts. */
+/* The library calls that `lower` makes of products, run by oneDNN against the kernel's own loops; and the runtime's requests
+ * to a library, with a library that counts them. */
 #include "codegen/codegen.h"
 #include "ir/loop/loop.h"
 #include "runtime/device/library_calls.h"
@@ -16,7 +16,7 @@ __lsan_is_turned_off(void)
 /* ---- calls of `lower` */
 typedef struct {
 	const char *x, *y, *attrs, *z;
-	const char *bias; /* along z's last axis; NULL: none */
+	const char *bias; /* along z's last axis; NULL: no bias */
 } Product;
 
 static const Product products[] = {
@@ -71,7 +71,7 @@ buffer_new(Arena *arena, Type t, double factor)
 	return at;
 }
 
-/* The kernel that stores the product; what it reads last, another one has packed. */
+/* Runs the kernels by their loops. k stores the product; its last input is packed by another kernel. */
 static void
 run_loops(const Module *m, const Kernel *k, void **buffers)
 {
@@ -105,7 +105,7 @@ compare_product(Library *library, const Product *p)
 	for (int i = 0; i <= last; i++)
 		loops[i] = buffer_new(arena, k->buffers.at[i].type, 0.3 + i);
 	Status status = ops->prepare(library, k->library, 0, 64 << 20, &call);
-	if (status) { /* what the library has no fast code for runs in loops */
+	if (status) { /* the loops run where the library has no fast code */
 		print_message("%s: %s\n", p->x, status->message);
 		status_free(status);
 	} else {
@@ -153,7 +153,7 @@ test_products(void **state)
 	pool_close(pool);
 }
 
-/* ---- how much a call is */
+/* ---- FLOPs and bytes of a call */
 static LibraryOperand
 dense_operand(DType dtype, uint32_t rank, const int64_t *dims)
 {
@@ -187,7 +187,7 @@ test_dots_are_counted(void **state)
 	assert_true(library_bytes(&c) == 2 * (30 + 70) + 4 * 42 + 4 * 7);
 }
 
-/* x[2,6,8], w[4,3,3] of two groups, y[2,4,6]: each of 48 places of y has a window of 9. */
+/* x[2,6,8], w[4,3,3] in two groups, y[2,4,6]: each of the 48 elements of y has a window of 9. */
 static void
 test_convolutions_are_counted(void **state)
 {
@@ -206,10 +206,11 @@ test_convolutions_are_counted(void **state)
 	}
 }
 
-/* ---- a library that counts, and multiplies two numbers */
+/* ---- a library that counts requests, and multiplies two numbers */
 struct Library {
 	bool refuses, slow;
-	const char *planned, *fault; /* the version whose plans it takes; NULL: none */
+	const char *planned,
+		*fault; /* planned: version whose plans the library accepts; NULL: no plans */
 	int prepared, released, packed, runs;
 	unsigned fixed;
 };
@@ -362,8 +363,8 @@ add_plan(FormatWriter *w, const char *version)
 	vec_push(w->arena, &w->plans, p);
 }
 
-/* The tiny model with a library's product of its first input and the weight in place of K_DIFF; K_FORWARD runs only where
- * that does not. planned: with plans by two versions of the library. */
+/* The tiny model with a library's product of its first input and the weight in place of K_DIFF. K_FORWARD runs only if the
+ * library's product does not. planned: adds plans by two versions of the library. */
 static Bench
 bench_open(bool constant, bool planned)
 {
@@ -433,7 +434,7 @@ run_twice(LibraryCalls *calls)
 	}
 }
 
-/* Two programs launch the kernel, both with the same state: it is packed once, by the first run. */
+/* Two programs launch the kernel with the same state, which is packed once, by the first run. */
 static void
 test_constant_operands_are_packed_once(void **state)
 {
@@ -469,7 +470,7 @@ test_other_operands_are_read(void **state)
 	close_calls(&b, calls);
 }
 
-/* What a library cannot do, or does slowly, the loops do. */
+/* The loops do what a library cannot do, or does slowly. */
 static void
 test_loops_run_otherwise(void **state)
 {
@@ -487,7 +488,7 @@ test_loops_run_otherwise(void **state)
 	}
 }
 
-/* A plan of the right version is taken in place of what the library would choose, and nothing is packed then. */
+/* A plan of the right version is used in place of the library's own choice, and no operand is packed then. */
 static void
 test_plans(void **state)
 {
@@ -508,7 +509,7 @@ test_plans(void **state)
 	}
 }
 
-/* A library that turns out to run nothing is none, and people see why. */
+/* A library that turns out to run no call is not used, and the user sees why. */
 static void
 test_faults_are_told(void **state)
 {

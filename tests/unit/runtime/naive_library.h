@@ -1,4 +1,4 @@
-/* Operands for the call of any library, and its result by plain sums in f64, to compare with. */
+/* Operands for the call of any library, and the expected result by plain sums in f64. */
 #ifndef GRADC_NAIVE_LIBRARY_H
 #define GRADC_NAIVE_LIBRARY_H
 
@@ -12,7 +12,7 @@
 enum { X = LIBRARY_FIRST, Y = LIBRARY_SECOND, Z = LIBRARY_RESULT };
 
 /* ---- products */
-/* Batches, m, n, k; of x, y and z a flag each: stored transposed. z has a gap of `gap` elements behind its rows, and x
+/* Batches, m, n, k; and a flag each for x, y and z: stored transposed. z has a gap of `gap` elements behind its rows, and x
  * begins at element `offset`. */
 typedef struct {
 	int rank;
@@ -22,7 +22,7 @@ typedef struct {
 	bool z_transposed;
 } Case;
 
-/* Types of what a call reads, and of its result with its bias. */
+/* The type of the operands, and the type of the result and the bias. */
 typedef struct {
 	DType operands, result;
 } Types;
@@ -159,7 +159,7 @@ place(const LibraryCall *w, int i, int64_t batch, int64_t row, int64_t column)
 	return at;
 }
 
-/* An element of the result: what it should be, -1e30 where nothing is written, and the sum of its terms' sizes. */
+/* The expected element of the result (-1e30 if no element is written there), and the sum of its terms' magnitudes. */
 typedef struct {
 	double value, size;
 } Wanted;
@@ -177,7 +177,7 @@ element_of(const LibraryCall *w, char *const *buffers, int i, int64_t at)
 	return dtype_load_float((DType)w->operands[i].dtype, buffers[i], at);
 }
 
-/* What number i of the bias adds, 0 without one. */
+/* Element i of the bias; 0 without a bias. */
 static inline Wanted
 bias_of(const LibraryCall *w, char *const *buffers, int64_t i)
 {
@@ -211,7 +211,7 @@ want_dot(const LibraryCall *w, char *const *buffers, Wanted *out)
 			}
 }
 
-/* Place number `flat` of a window or of y along the spatial axes. */
+/* The indices along the spatial axes for flat index `flat` of a window or of y. */
 static inline void
 split_places(const ConvSizes *c, bool window, int64_t flat, int64_t *at)
 {
@@ -222,7 +222,7 @@ split_places(const ConvSizes *c, bool window, int64_t flat, int64_t *at)
 	}
 }
 
-/* The flat place in x that window place q of y's place p reads; -1: padding. */
+/* The flat index in x that window element q reads for y's element p; -1: padding. */
 static inline int64_t
 place_in_x(const ConvSizes *c, const int64_t *p, const int64_t *q)
 {
@@ -244,7 +244,7 @@ want_conv(const LibraryCall *w, char *const *buffers, Wanted *out)
 	const ConvSizes sizes = library_conv_sizes(w), *c = &sizes;
 	const ConvTensor *operands = library_conv_operands[w->kind];
 	int64_t n_x = 1, n_w = 1, n_y = 1, p[MAX_LIBRARY_SPATIAL], q[MAX_LIBRARY_SPATIAL], flat[3];
-	int64_t first[3]; /* elements of x, w and y */
+	int64_t first[3]; /* first elements of x, w and y */
 
 	for (int i = X; i <= Z; i++)
 		first[operands[i]] = w->operands[i].offset;
@@ -287,7 +287,7 @@ rounding_of(uint32_t dtype)
 	return dtype == BF16 ? 1 / 128. : dtype == F16 ? 1 / 1024. : 1e-7;
 }
 
-/* What is added to element e of the result, which was `old`. */
+/* The value added to element e of the result, whose old value was `old`. */
 static inline double
 added_to(const LibraryCall *w, char *const *buffers, int64_t e, double old)
 {
@@ -296,7 +296,7 @@ added_to(const LibraryCall *w, char *const *buffers, int64_t e, double old)
 	return library_adds_in_place(w) ? old : element_of(w, buffers, LIBRARY_ADDED, e + moved);
 }
 
-/* Adds the result as it was, or another tensor that lies like it. */
+/* Makes the call add the old result, or another tensor with the same layout. */
 static inline void
 add_beta(LibraryCall *w, bool in_place)
 {
@@ -310,7 +310,7 @@ add_beta(LibraryCall *w, bool in_place)
 	c->offset += 5;
 }
 
-/* What each element of the result should be, before something is added to it. */
+/* The expected elements of the result, before c is added. */
 static inline Wanted *
 wanted_result(const LibraryCall *w, char *const *buffers)
 {
@@ -323,7 +323,8 @@ wanted_result(const LibraryCall *w, char *const *buffers)
 	return want;
 }
 
-/* Every element, and that nothing is written between the rows. before: the result's buffer as it was; NULL: as new. */
+/* Compares every element, and checks that nothing is written between the rows. before: the result's old buffer; NULL: a new
+ * buffer. */
 static inline void
 compare_wanted(const LibraryCall *w, char *const *buffers, const char *before, const Wanted *want)
 {

@@ -1,4 +1,5 @@
-/* Runs that are recorded: one by itself, one that is recorded, and from then on the recording is launched, with the same results. */
+/* Recorded runs: the first run executes normally, the second is recorded, and later runs launch the recording with the same
+ * results. */
 #include "runtime/comm/comm.h"
 #include "runtime/device/device.h"
 #include "runtime/exec/exec.h"
@@ -14,7 +15,7 @@ k_count_up(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 enum { BLOCK = 4096 };
 static const TinyKernel kernel = {"k", k_count_up, 2, 1, {{2 * BLOCK * 8, F64, BOTH}}};
 
-/* The async device, which counts what it is asked for. */
+/* The async device, counting its calls. */
 static DeviceOps counting;
 static struct {
 	int begins, launches, runs;
@@ -92,7 +93,7 @@ test_recordings_are_launched(void **state)
 	at.bytes = 8;
 	must(executor_read(&x, &first, at));
 	assert_true(first == 12);
-	assert_int_equal(counts.runs, 4); /* two by themselves, two that were recorded */
+	assert_int_equal(counts.runs, 4); /* two normal runs, and two that were recorded */
 	assert_int_equal(counts.begins, 2);
 	assert_int_equal(counts.launches, 10);
 	executor_close(&x);
@@ -169,7 +170,7 @@ tables_with_a_sum(Arena *arena)
 	return f;
 }
 
-/* Each run counts, recorded or not, and nothing is recorded where a rank is observed. */
+/* Every run counts in the traffic, recorded or not. No run is recorded while a rank is observed. */
 static void
 test_collectives_are_recorded(void **state)
 {
@@ -207,7 +208,7 @@ test_collectives_are_recorded(void **state)
 	}
 }
 
-/* Whoever looks at single instructions has them run by themselves. */
+/* If single instructions are observed, they run one by one. */
 static void
 test_poison_is_not_recorded(void **state)
 {

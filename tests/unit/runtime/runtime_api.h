@@ -1,6 +1,6 @@
-/* Bytes as calls of gradc.h, on sessions of the tiny model: any call, in any order, with options at their edges, from one to three
- * threads, each with a session of its own or all with one. Each call ends with a Status; what it says is nobody's business here
- * but that it has an exit code and words. Sanitizers and asserts find the rest. */
+/* Interprets bytes as calls of gradc.h on sessions of the tiny model: any call, in any order, with options at their limits,
+ * from one to three threads that share a session or have one each. Each call must end with a Status that has an exit code
+ * and a message. Sanitizers and asserts find everything else. */
 #ifndef GRADC_RUNTIME_API_H
 #define GRADC_RUNTIME_API_H
 
@@ -33,11 +33,11 @@ typedef struct {
 	Arena *arena;
 	GradcOptions options;
 	Gradc *run;
-	bool shared; /* another thread opens and closes the run */
-	bool stop;   /* what the callback of evaluations says */
+	bool shared; /* true: another thread opens and closes the run */
+	bool stop;   /* answer of the evaluation callback */
 } ApiSession;
 
-/* ---- options at their edges */
+/* ---- options at their limits */
 #define API_AT(field) offsetof(GradcOptions, field)
 static const size_t api_numbers[] = {API_AT(steps),      API_AT(epochs),       API_AT(accumulate),
                                      API_AT(warmup),     API_AT(global_batch), API_AT(micro_batch),
@@ -60,7 +60,7 @@ static const size_t api_texts[] = {
 static const int64_t api_edges[] = {0,  1,  2,       3,         5,         13,       1 << 20,
                                     -1, -2, 1 << 31, 1ll << 53, INT64_MAX, INT64_MIN};
 static const double api_points[] = {NAN, 0, -1, 0.5, 1, 0.999, 1e-300, 1e300, INFINITY, -INFINITY};
-/* Of some option each; files are those of the folder. */
+/* Values for the text options; files lie in the current folder. */
 static const char *const api_words[] = {"",
                                         "x.npy",
                                         "y.npy",
@@ -140,7 +140,7 @@ api_is_interrupted(void *context)
 	ApiSession *s = context;
 	GradcStep step;
 
-	if (s->stop) /* a call from a callback is refused */
+	if (s->stop) /* a call from inside a callback is refused */
 		status_free(gradc_step(s->run, &step));
 	return s->stop;
 }
@@ -172,7 +172,7 @@ api_set_option(ApiSession *s)
 	}
 }
 
-/* As a program would set them, and then some. */
+/* Sets options as a program would, and some unlikely values. */
 static void
 api_set_options(ApiSession *s)
 {
@@ -190,7 +190,7 @@ api_set_options(ApiSession *s)
 		api_set_option(s);
 	if (s->options.accumulate > API_ROWS || s->options.global_batch > API_ROWS)
 		s->options.keep_last =
-			false; /* a step of a million padded micro-batches is one, too */
+			false; /* a step of a million padded micro-batches would count as one step */
 }
 
 /* ---- calls */
@@ -367,7 +367,7 @@ api_agree(ApiSession *s)
 	return NULL;
 }
 
-/* What tells something needs a session, and one thread. */
+/* Calls that ask for facts need a session, and one thread. */
 static Status
 api_ask(ApiSession *s)
 {
@@ -402,7 +402,7 @@ api_ask(ApiSession *s)
 	               : NULL;
 }
 
-/* The likely ones several times. */
+/* Likely calls stand several times in the list. */
 static Status (*const api_calls[])(ApiSession *) = {api_open,   api_bind,
                                                     api_bind,   api_step,
                                                     api_step,   api_step,
@@ -440,7 +440,7 @@ api_session(void *context)
 }
 
 /* ---- an input */
-/* The folder is the current one: words that are no paths become files, too. */
+/* Runs in the current folder: words that are meant as other values may become files, too. */
 static Tiny
 api_open_tiny(void)
 {
@@ -450,7 +450,7 @@ api_open_tiny(void)
 	return t;
 }
 
-/* What the calls have made goes. */
+/* Removes the files that the calls have made. */
 static void
 api_clear(void)
 {
@@ -471,7 +471,7 @@ api_clear(void)
 		fail_msg("the folder cannot be cleared");
 }
 
-/* A session may have been told to write over files that another one reads. */
+/* Restores the input files, because a session may have been told to overwrite files that another session reads. */
 static void
 api_restore(const Tiny *t)
 {

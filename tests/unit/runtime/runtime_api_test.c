@@ -1,5 +1,5 @@
-/* The calls of gradc.h in any order (runtime_api.h): random ones from fixed seeds. With GRADC_API_SECONDS as many as there is time
- * for, from the seed GRADC_API_SEED on; a failing seed is the last that is printed. */
+/* The calls of gradc.h in random order (runtime_api.h), from fixed seeds. With GRADC_API_SECONDS, as many sequences as fit
+ * into the time, from the seed GRADC_API_SEED on. The last printed seed is the failing one. */
 #include "tests/unit/runtime/runtime_api.h"
 
 enum { SEEDS = 150, MOST_BYTES = 160 };

@@ -1,5 +1,5 @@
-/* Checkpoints through gradc.h, with the tiny model: the writer thread while steps go on, what a
- * resumed run has, and what happens when nothing can be written. Runs under the thread sanitizer. */
+/* Checkpoints through gradc.h, with the tiny model: the writer thread during steps, the state of a resumed run, and failing
+ * writes. Also runs under the thread sanitizer. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/gradc.h"
 #include "runtime/host/host.h"
@@ -48,7 +48,7 @@ saving(void)
 	return t;
 }
 
-/* A save at every step: the snapshot is taken again as soon as the writer is done with it. */
+/* Saves at every step: the next snapshot is taken as soon as the writer has finished with the previous one. */
 static void
 test_steps_go_on_while_a_checkpoint_is_written(void **state)
 {
@@ -75,7 +75,7 @@ test_steps_go_on_while_a_checkpoint_is_written(void **state)
 	tiny_close(&t);
 }
 
-/* Closing waits for the writer: what was begun is there. */
+/* Closing waits for the writer, so a checkpoint that was begun is complete. */
 static void
 test_closing_finishes_the_checkpoint(void **state)
 {
@@ -95,7 +95,8 @@ test_closing_finishes_the_checkpoint(void **state)
 	tiny_close(&t);
 }
 
-/* Whether the device hashes while it copies or the writer does: another resumes from it. */
+/* Checkpoints are the same whether the device hashes during the copy or the writer hashes. A run on another device resumes
+ * from them. */
 static void
 test_devices_save_the_same(void **state)
 {
@@ -129,7 +130,7 @@ test_three_failures(void **state)
 
 	Gradc *run = start(&t, &resumed);
 	assert_int_equal(rmdir(t.options.save), 0);
-	must(file_write(t.options.save, "mine", 4)); /* a file where the folder was */
+	must(file_write(t.options.save, "mine", 4)); /* a file in place of the folder */
 	for (int i = 1; i <= 3; i++) {
 		assert_null(status);
 		steps(run, 1, false);
@@ -166,7 +167,7 @@ test_two_runs_do_not_share_a_folder(void **state)
 	tiny_close(&t);
 }
 
-/* The snapshot is the saved state alone, and only where saving is asked for. */
+/* The snapshot holds the saved state only, and exists only if saving is on. */
 static void
 test_the_snapshot_is_planned(void **state)
 {
@@ -178,7 +179,7 @@ test_the_snapshot_is_planned(void **state)
 	int n = gradc_regions(run, regions);
 
 	assert_string_equal(regions[n - 1].name, "snapshot");
-	assert_int_equal(regions[n - 1].bytes, 12); /* statistic, w */
+	assert_int_equal(regions[n - 1].bytes, 12); /* statistic and w */
 	gradc_close(run);
 	t.options.save = NULL;
 	run = start(&t, &resumed);
@@ -203,7 +204,7 @@ on_signal(int number)
 		handled_by_main = -1000;
 }
 
-/* A process may keep handlers of its own: no signal is delivered to the writer. */
+/* The process may have signal handlers of its own: no signal is delivered to the writer thread. */
 static void
 test_the_writer_takes_no_signals(void **state)
 {
@@ -225,7 +226,8 @@ test_the_writer_takes_no_signals(void **state)
 	tiny_close(&t);
 }
 
-/* They are kept, but not beyond what they name: who asks before data are bound is told of the data later. */
+/* gradc_settings keeps its list and gives the same list again. Only when data are bound it makes a new list, which has the
+ * data's settings, too. */
 static void
 test_settings_are_those_of_the_data(void **state)
 {
@@ -244,7 +246,7 @@ test_settings_are_those_of_the_data(void **state)
 	tiny_close(&t);
 }
 
-/* Those that xxHash's own sanity check has, of its test buffer; in whatever pieces. */
+/* The values of xxHash's own sanity check for its test buffer, hashed in any pieces. */
 static void
 test_checksums(void **state)
 {
@@ -288,7 +290,7 @@ add_checkpoint(CheckpointFolder *folder, int64_t step, int64_t serial)
 	assert_false(beside);
 }
 
-/* A run that goes on from before a step that is there writes it again, however many digits it has. */
+/* A run that resumes from before an existing step writes this step again, however many digits its number has. */
 static void
 test_a_step_is_saved_again(void **state)
 {
@@ -303,7 +305,7 @@ test_a_step_is_saved_again(void **state)
 		add_checkpoint(&folder, steps[i], 1);
 		must(folder_list(&folder));
 		assert_int_equal(folder.entries.n, 1);
-		folder.entries.at[0].serial = folder.entries.at[0].run = 1; /* as a manifest says */
+		folder.entries.at[0].serial = folder.entries.at[0].run = 1; /* as in a manifest */
 		add_checkpoint(&folder, steps[i], 2);
 		assert_int_equal(folder.entries.n, 1);
 		folder_rotate(&folder, 1, 1, false);

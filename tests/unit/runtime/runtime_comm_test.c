@@ -1,23 +1,27 @@
-/* Conformance of communicators, on as many ranks as there are: one here, several when a launcher starts the
- * program (tests/dist). Every collective in every group and type, against what follows from the ranks' values, which every
- * rank knows. Messages have at most 1001 bytes, so that larger ones are cut.
+/* Conformance of communicators, on as many ranks as there are: one if started directly, several if a launcher starts the
+ * program (tests/dist). Tests every collective in every group and type; the expected results follow from the ranks' values,
+ * which every rank knows. Messages have at most 1001 bytes, so larger ones are cut.
  *
- * An argument names the communicator. One that works on streams has the values in the memory of a GPU, one for each rank. */
+ * An argument names the communicator. For a communicator that works on streams, the values are in the memory of a GPU, one GPU per
+ * rank. */
 #include "runtime/comm/comm.h"
 #include "runtime/device/device.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
 #include <pthread.h>
 
-enum { MOST = 4099, MOST_RANKS = 8 }; /* elements: more than ranks, and no multiple of them */
+enum {
+	MOST = 4099,
+	MOST_RANKS = 8
+}; /* number of elements: more than ranks, and not a multiple of the number of ranks */
 
 static Comm comm;
 static const CommDataOps *ops;
-static const DeviceOps *gpu; /* NULL: collectives are of the host's memory */
+static const DeviceOps *gpu; /* NULL: collectives use the host's memory */
 static Device *device;
 
-/* World, data: all ranks. Shard: every second rank. Replicate: all. Tensor: pairs of neighbours. Pipeline: rank 0 alone,
- * and the others. */
+/* World, data: all ranks. Shard: every second rank. Replicate: all ranks. Tensor: pairs of neighbours. Pipeline: rank 0
+ * alone, and the other ranks. */
 static void
 mesh(void *context, int rank, int size, int colors[N_GROUPS])
 {
@@ -31,7 +35,7 @@ mesh(void *context, int rank, int size, int colors[N_GROUPS])
 }
 
 typedef struct {
-	int n, own; /* own: this rank's place */
+	int n, own; /* own: this rank's number in the group */
 	int ranks[MOST_RANKS];
 } Members;
 
@@ -53,7 +57,7 @@ members_of(CommGroup group)
 	return m;
 }
 
-/* ---- values: what a rank has at i. Fractions round differently in another order; whole numbers are exact in any. */
+/* ---- values: the value of a rank at i. Fractions round differently in another order; whole numbers are exact in any order. */
 static double
 value(int rank, int64_t i, bool fractions)
 {
@@ -76,7 +80,7 @@ get(DType t, const void *at, int64_t i)
 	return dtype_is_float(t) ? dtype_load_float(t, at, i) : (double)dtype_load_int(t, at, i);
 }
 
-/* As that type holds it. */
+/* The value as stored in the type. */
 static double
 held(DType t, double x)
 {
@@ -98,7 +102,7 @@ reduced(const Members *m, const Collective *c, int64_t i)
 			sum = x > sum ? x : sum;
 		else
 			sum = held(narrow ? F32 : c->dtype,
-			           sum + x); /* whole numbers: exact in any */
+			           sum + x); /* whole numbers: exact in any order */
 	}
 	return held(c->dtype, sum);
 }
@@ -108,11 +112,11 @@ typedef struct {
 	Collective c;
 	Members m;
 	char *from, *to;
-	int64_t n_from, n_to; /* elements */
+	int64_t n_from, n_to; /* numbers of elements */
 	CommRequest *request;
 	Span on_gpu[2]; /* from, to */
 } Case;
-enum { GUARD = 64 }; /* bytes behind the result that nobody touches */
+enum { GUARD = 64 }; /* bytes behind the result that must stay unchanged */
 
 static CommPart
 part(const Case *k, int member)
@@ -142,7 +146,7 @@ make_buffers(Case *k, bool in_place)
 		k->c.to = k->from;
 }
 
-/* ---- where it works */
+/* ---- the memory of the collective */
 static int64_t
 buffer_bytes(const Case *k, int which)
 {
@@ -226,7 +230,7 @@ begin(Case *k, bool in_place)
 	start(k);
 }
 
-/* What is at place i of the result; NaN: nothing is promised. */
+/* The expected element i of the result; NaN: no value is promised. */
 static double
 expected(const Case *k, int64_t i)
 {
@@ -278,7 +282,7 @@ check(Collective c, bool in_place)
 static const int64_t sizes[] = {0, 1, 7, 1024, MOST};
 static const DType dtypes[] = {F64, F32, BF16, F16, S64, S32};
 
-/* In the groups from `first` on: those before have the same members. */
+/* Checks the collective in the groups from `first` on; earlier groups have the same members. */
 static void
 check_all(Collective c, int first, bool may_be_in_place)
 {
@@ -291,7 +295,7 @@ check_all(Collective c, int first, bool may_be_in_place)
 			}
 }
 
-/* Of a library that rounds as it likes. */
+/* Does the library refuse the collective, because it rounds in an order of its own? */
 static bool
 is_refused(const Collective *c)
 {
@@ -340,7 +344,7 @@ static void
 test_reduce_scatter(void **state)
 {
 	(void)state;
-	check_reduction(COMM_REDUCE_SCATTER, 1000); /* some ranks have nothing */
+	check_reduction(COMM_REDUCE_SCATTER, 1000); /* some ranks have no elements */
 }
 
 static void
@@ -386,7 +390,7 @@ test_parts(void **state)
 			}
 }
 
-/* ---- messages of two ranks */
+/* ---- messages between two ranks */
 static void
 test_send_and_recv(void **state)
 {
@@ -398,7 +402,8 @@ test_send_and_recv(void **state)
 	(void)state;
 	if (comm.size == 1 || gpu)
 		return;
-	for (int k = 0; k < 2; k++) { /* the second is shorter, and does not overtake */
+	for (int k = 0; k < 2;
+	     k++) { /* the second message is shorter, and must not overtake the first */
 		Collective c = {COMM_SEND,       GROUP_WORLD, F64,
 		                .from = from[k], .to = to[k], .peer = next};
 
@@ -422,7 +427,7 @@ test_send_and_recv(void **state)
 	}
 }
 
-/* On a stream a message ends when it is received: of two neighbours one sends first. */
+/* On a stream a message ends when it is received, so one of two neighbours must send first. */
 static void
 test_messages_on_streams(void **state)
 {
@@ -448,8 +453,8 @@ test_messages_on_streams(void **state)
 	}
 }
 
-/* ---- several under way */
-/* Of all groups; they end in any order. */
+/* ---- several collectives at once */
+/* Starts collectives in all groups; they may end in any order. */
 static void
 test_several_at_once(void **state)
 {
@@ -470,7 +475,7 @@ test_several_at_once(void **state)
 		end(&k[i]);
 }
 
-/* Progress alone moves them on: the one test at the end only looks. */
+/* Only calls of progress move collectives on; the one test at the end just looks. */
 static void
 test_progress(void **state)
 {
@@ -485,7 +490,8 @@ test_progress(void **state)
 	for (int i = 0; i < 4; i++) {
 		for (double until = seconds_now() + 0.05; seconds_now() < until;)
 			ops->progress(comm.data);
-		must(comm_reduce(&comm, &none, 1, S64, COMM_MAX)); /* the others, too */
+		must(comm_reduce(&comm, &none, 1, S64,
+		                 COMM_MAX)); /* the other ranks make the same call */
 	}
 	must(ops->test(comm.data, k.request, &done));
 	assert_true(done);
@@ -500,7 +506,7 @@ move_on(void *stop)
 	return NULL;
 }
 
-/* A stream's thread moves collectives while the training thread looks for their end and makes control calls. */
+/* A stream's thread moves collectives while the training thread waits for their end and makes control calls. */
 static void
 test_threads(void **state)
 {
@@ -547,7 +553,7 @@ test_control(void **state)
 	comm.control_ops->doing(comm.control, NULL);
 }
 
-/* In the order of the ranks. */
+/* Sums are made in the order of the ranks. */
 static void
 test_control_sums(void **state)
 {
@@ -560,7 +566,7 @@ test_control_sums(void **state)
 	assert_true(x == sum);
 }
 
-/* ---- what is refused */
+/* ---- refused collectives */
 static void
 refuse(Collective c, const char *says)
 {
@@ -608,7 +614,7 @@ test_traffic(void **state)
 		c.ordered = k;
 		check(c, true);
 	}
-	/* 2 n (W - 1) / W elements, either way */
+	/* 2 n (W - 1) / W elements in either direction */
 	assert_int_equal(ops->traffic(comm.data, GROUP_DATA) - before,
 	                 2 * 8 * 2 * n * (comm.size - 1) / comm.size);
 	if (comm.size > 1)
@@ -645,7 +651,7 @@ end_all(void *context)
 	ops->abort(comm.data);
 }
 
-/* The last: rank 0 waits for a sum that no other comes to. It hears of a fault, and its streams become idle. */
+/* The last test: rank 0 waits for a sum that no other rank joins. It learns of a fault, and its streams become idle. */
 static void
 test_abort(void **state)
 {
@@ -664,7 +670,7 @@ test_abort(void **state)
 	gives_up = true;
 	expect_status(gpu->sync(device), EXIT_HANG, "a rank is lost");
 	expect_status(ops->enqueue(comm.data, &k.c, stream), EXIT_COMM, "aborted");
-	gpu->close(device); /* waits for them, faults or not */
+	gpu->close(device); /* waits for the streams, whether or not they failed */
 	device = NULL;
 	free(k.from);
 	free(k.to);

@@ -1,11 +1,11 @@
-/* Data that training must not see: each is exit 6 with a line that names file, row and value;
- * what the user forgot to name is exit 2. */
+/* Data that training must not see: each fault is exit 6 with a line that names file, row and value. Inputs that the user
+ * forgot to name are exit 2. */
 #include "runtime/data/sources.h"
 #include "runtime/gradc.h"
 #include "runtime/run/run.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
-/* Opens, binds and takes one step; the first fault. */
+/* Opens, binds and takes one step; gives the first fault. */
 static Status
 try_step(Tiny *t)
 {
@@ -208,7 +208,7 @@ test_several_files_in_order(void **state)
 	expect_fault(&t, EXIT_DATA, "x2.npy: row 5: ");
 }
 
-/* Labels: a table of files against bounds, as validate_values sees them. */
+/* Labels from a table of files against bounds, as validate_values sees them. */
 static void
 test_bounds(void **state)
 {

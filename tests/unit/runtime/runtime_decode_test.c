@@ -1,5 +1,5 @@
-/* Decoding: the look-up of bytes gives the bits of the arithmetic, in every layout and type; large
- * files and large orders need no memory of their size. */
+/* Decoding: the look-up table gives the same bits as the arithmetic, in every layout and type. Large files and large orders
+ * need no memory of their size. */
 #include "runtime/data/sources.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
@@ -9,7 +9,7 @@ enum { CHANNELS = 3, PIXELS = 64, IMAGE = CHANNELS * PIXELS, IMAGES = 2 };
 
 static const float mean_std[2 * CHANNELS] = {0.485f, 0.456f, 0.406f, 0.229f, 0.224f, 0.225f};
 
-/* The definition, an element at a time. */
+/* The definition of decoding, one element at a time. */
 static double
 decoded(const Source *s, uint8_t byte, DType from, int64_t i)
 {
@@ -65,7 +65,7 @@ test_bytes_to_floats(void **state)
 		}
 }
 
-/* Every pair that has a loop of its own against the conversion of single elements. */
+/* Every pair of types with a loop of its own, against the conversion of single elements. */
 static void
 test_integers(void **state)
 {
@@ -83,7 +83,7 @@ test_integers(void **state)
 		}
 }
 
-/* The last window of a sparse file of 20 GB. */
+/* Reads the last window of a sparse file of 20 GB. */
 static void
 check_huge(const char *name, int64_t size)
 {
@@ -97,7 +97,7 @@ check_huge(const char *name, int64_t size)
 
 	assert_true(fd >= 0);
 	assert_int_equal(ftruncate(fd, bytes), 0);
-	for (int64_t i = 0; i < 2 * length; i++) { /* in the last two windows: 1, 2, 3 ... */
+	for (int64_t i = 0; i < 2 * length; i++) { /* the last two windows hold 1, 2, 3 ... */
 		int64_t value = i + 1, at = bytes - (2 * length + 1 - i) * size;
 		assert_int_equal(pwrite(fd, &value, (size_t)size, at), size);
 	}

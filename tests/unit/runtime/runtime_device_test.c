@@ -1,5 +1,6 @@
-/* Conformance of devices: written once against the table, run for each of runtime/device/device_list.def.
- * And a schedule that lost its WAIT: the device that keeps no more than it promises shows it. */
+/* Conformance of devices: the tests are written once against the device table and run for each device of
+ * runtime/device/device_list.def. Also a schedule without one of its WAITs: a device with no more order
+ * than it promises shows the race. */
 #include "runtime/device/device.h"
 #include "runtime/gradc.h"
 #include "runtime/host/host.h"
@@ -21,7 +22,7 @@ typedef struct {
 } Bench;
 enum { N = ADDED };
 
-/* Of the tiny model, for that device. */
+/* The tiny model's code for the device. */
 static const CodeImage *
 image_for(Arena *arena, const DeviceOps *ops)
 {
@@ -29,7 +30,7 @@ image_for(Arena *arena, const DeviceOps *ops)
 	                                      : tiny_image(arena, tiny_kernels, N_KERNELS);
 }
 
-/* A device that this machine has not is skipped, unless it is asked for: GRADC_TEST_DEVICE=cuda. */
+/* A device that this machine lacks is skipped, unless GRADC_TEST_DEVICE=cuda asks for it. */
 static Device *
 device_open(const DeviceOps *ops)
 {
@@ -53,7 +54,7 @@ bench_open(void **state)
 	Bench t = {.ops = device_find(*state)};
 	int64_t bytes;
 
-	assert_non_null(t.ops); /* the name in the table is the one in the list */
+	assert_non_null(t.ops); /* the table's name is the list's name */
 	t.device = device_open(t.ops);
 	t.arena = arena_new();
 	t.image = image_for(t.arena, t.ops);
@@ -94,10 +95,10 @@ launch(Bench *t, int stream, Span from, Span to)
 	            .end = N};
 
 	must(t->ops->run(t->device, stream, t->code, &l));
-	buffers[0] = buffers[1] = NULL; /* the call has taken what it needs */
+	buffers[0] = buffers[1] = NULL; /* the launch has copied the pointers */
 }
 
-/* What is in the device's memory when all is done. */
+/* The value in the device's memory after all work is done. */
 static double
 value(Bench *t, Span from, int i)
 {
@@ -119,7 +120,8 @@ test_memory_is_zero_and_aligned(void **state)
 	bench_close(&t);
 }
 
-/* Code that the device does not run is refused, by a name that says what there is; beside other code it does no harm. */
+/* Code that the device cannot run is refused, with a message that lists the available code. Beside other code it does no
+ * harm. */
 static void
 test_other_code_is_refused(void **state)
 {
@@ -143,7 +145,7 @@ test_other_code_is_refused(void **state)
 	bench_close(&t);
 }
 
-/* Loads the tiny model's code after one change to what it says of itself. */
+/* Loads the tiny model's code after one change to its description. */
 static void
 expect_other_code(const Bench *t, void (*change)(CodeImage *image, KernelCode *code),
                   const char *words)
@@ -198,7 +200,7 @@ test_code_is_that_of_the_tables(void **state)
 {
 	Bench t = bench_open(state);
 
-	if (t.ops->image_kind != IMAGE_FUNCTIONS) { /* bundle_test.c */
+	if (t.ops->image_kind != IMAGE_FUNCTIONS) { /* other images: bundle_test.c */
 		bench_close(&t);
 		skip();
 	}
@@ -254,8 +256,8 @@ test_wait_without_record_returns(void **state)
 
 /* ---- tasks of the host in a stream */
 typedef struct {
-	int polls, until; /* says done when it was asked so often */
-	Status fault;     /* then, NULL: none */
+	int polls, until; /* reports done after `until` polls */
+	Status fault;     /* fault to report then; NULL: no fault */
 } Countdown;
 
 static Status
@@ -267,7 +269,7 @@ poll_countdown(HostTask *task, bool *done)
 	return *done ? c->fault : NULL;
 }
 
-/* What stands behind a task on its stream waits for it, and so does who waits for an event behind it; others go on. */
+/* Work behind a task in its stream waits for the task, and so do waits for an event behind it; other streams go on. */
 static void
 test_tasks_have_their_turn(void **state)
 {
@@ -279,7 +281,7 @@ test_tasks_have_their_turn(void **state)
 	launch(&t, 1, t.a, t.b);                     /* b = 1 */
 	must(t.ops->copy(t.device, 1, t.a, t.b.at)); /* a = 1 */
 	must(t.ops->record(t.device, 1, 3));
-	launch(&t, 0, t.other, t.other); /* not touched by the others */
+	launch(&t, 0, t.other, t.other); /* not touched by the other launches */
 	must(t.ops->wait(t.device, 2, 3));
 	launch(&t, 2, t.a, t.b); /* b = 2 */
 	must(t.ops->fill_zero(t.device, 2, t.a));
@@ -292,8 +294,8 @@ test_tasks_have_their_turn(void **state)
 	bench_close(&t);
 }
 
-/* It is told to whoever asks, as often as he does; what is queued behind, on any stream, does not run, and nobody waits
- * for it without end. */
+/* Every caller gets the fault, as often as it asks. Work queued behind the fault, on any stream, does not run, and no caller
+ * waits for ever. */
 static void
 test_fault_of_a_task(void **state)
 {
@@ -320,7 +322,7 @@ test_fault_of_a_task(void **state)
 	bench_close(&t);
 }
 
-/* ---- the host's view of the device's memory */
+/* ---- the host's access to the device's memory */
 static void
 die_quietly(int signal)
 {
@@ -337,7 +339,7 @@ test_memory_that_is_apart_is_not_read(void **state)
 		pid_t child = fork();
 		if (child == 0) {
 			signal(SIGSEGV, die_quietly);
-			_exit(*(volatile char *)t.a.at); /* 0, where it can be read */
+			_exit(*(volatile char *)t.a.at); /* 0, if the host can read it */
 		}
 		assert_int_equal(waitpid(child, &ended, 0), child);
 		assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == SIGSEGV);
@@ -347,7 +349,7 @@ test_memory_that_is_apart_is_not_read(void **state)
 	bench_close(&t);
 }
 
-/* What is recorded does not run; a launch of it does, again and again, in the order of its streams and events. */
+/* A recorded run does not execute. Each launch of the recording does, in the order of its streams and events. */
 static void
 test_recordings_are_launched(void **state)
 {
@@ -393,7 +395,7 @@ test_elapsed_is_positive(void **state)
 
 enum { STEPS = 30 };
 
-/* With or without the WAIT in the schedule. */
+/* Opens a training with or without the WAIT in its schedule. */
 static Gradc *
 training_open(const char *device, bool with_wait, Tiny *t)
 {
@@ -433,7 +435,7 @@ test_training_is_the_same(void **state)
 	assert_true(train_on(*state, true) == train_on("cpu", true));
 }
 
-/* Between two steps the host waits once: for the results of the one before. */
+/* Between two steps the host waits once: for the results of the previous step. */
 static void
 test_the_host_waits_once_a_step(void **state)
 {
@@ -459,12 +461,12 @@ test_the_host_waits_once_a_step(void **state)
 static void
 test_lost_wait_is_seen(void **state)
 {
-#ifndef __SANITIZE_THREAD__ /* it would report the race that is meant */
+#ifndef __SANITIZE_THREAD__ /* the thread sanitizer would report the deliberate race */
 	assert_true(train_on("async", false) != train_on("cpu", true));
 #endif
 }
 
-/* Memory that shows a file: written, it is the device's alone, and so is all of it after unmap. */
+/* Memory that maps a file: pages become private when they are written, and the whole memory after unmap. */
 static void
 test_mapped_memory(void **state)
 {
@@ -491,7 +493,7 @@ test_mapped_memory(void **state)
 	at[MAPPED / 4 - 1] = -2;
 	for (int i = 0; i < MAPPED / 4; i++)
 		assert_int_equal(at[i], i == 7 ? -1 : i == MAPPED / 4 - 1 ? -2 : i + PAGE / 4);
-	assert_int_equal(part.at[-1] | part.at[MAPPED], 0); /* around it nothing has changed */
+	assert_int_equal(part.at[-1] | part.at[MAPPED], 0); /* memory around it is unchanged */
 	rewind(file);
 	for (int i = 0, read; i < BYTES / 4; i++) {
 		assert_int_equal(fread(&read, sizeof(read), 1, file), 1);
@@ -502,7 +504,7 @@ test_mapped_memory(void **state)
 	bench_close(&t);
 }
 
-/* Of any size and at any place, several in what one thread takes; with the checksums of what was copied. */
+/* Copies of any size at any place, several within one thread's share, with checksums of the copied bytes. */
 static void
 test_hashed_copies(void **state)
 {

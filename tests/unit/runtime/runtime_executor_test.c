@@ -2,7 +2,7 @@
 #include "runtime/exec/exec.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
-/* What ran how often can be read off. */
+/* Counts the runs of each instruction, for the test to read. */
 static void
 k_count(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 {
@@ -96,7 +96,7 @@ test_when(void **state)
 	finish(&b);
 }
 
-/* for i < 3 { for j < 2 { cell[2i+j]++ } }; a loop of no iterations; a loop that is not due. */
+/* for i < 3 { for j < 2 { cell[2i+j]++ } }; a loop without iterations; a loop that is not due. */
 static void
 test_loops(void **state)
 {

@@ -1,5 +1,5 @@
-/* A run on another device with a program for the host's processors: it has its turn in the stream, and touches the host's
- * memory only. */
+/* A run on a device with a program for the host's processors. The program runs in its stream's order and touches only the
+ * host's memory. */
 #include "runtime/device/device.h"
 #include "runtime/exec/exec.h"
 #include "tests/unit/runtime/runtime_tiny.h"
@@ -18,7 +18,7 @@ k_double(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
 
 static const TinyKernel kernels[] = {{"k_host_add_one", k_host_add_one, 1, 1, {ONE(BOTH)}},
                                      {"k_double", k_double, 1, 1, {ONE(BOTH)}}};
-enum { ON_DEVICE, ON_HOST }; /* targets, and slots with the number there */
+enum { ON_DEVICE, ON_HOST }; /* targets, and slots whose number is the target's */
 enum { SLOT_STEP_SCALARS = 2 };
 
 static void
@@ -88,7 +88,7 @@ test_the_host_computes_in_turn(void **state)
 	Executor x;
 
 	must(start(arena, &f, *state, &x));
-	x.timed = true; /* as in a step: what can be recorded is */
+	x.timed = true; /* as in a step: recording is allowed */
 	for (int i = 0; i < 9; i++) {
 		x.timers[x.turns[TURN_STEP]].n = 0;
 		must(executor_run(&x, &f.programs[0], &micro));

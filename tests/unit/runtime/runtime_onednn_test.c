@@ -1,6 +1,5 @@
-/* oneDNN's products and convolutions against naive sums: layouts, types, tiles, packed operands; the same bits for
- * any number of threads where that is promised; and what it must refuse. Without the library, the test says so and
- * skips. */
+/* oneDNN's products and convolutions against naive sums: layouts, types, tiles, packed operands; the same bits for any
+ * number of threads where promised; refused calls. Without the library, the test says so and skips. */
 #include "runtime/library/library.h"
 #include "runtime/library/onednn_slow.h"
 #include "tests/unit/runtime/naive_library.h"
@@ -54,8 +53,8 @@ static const Case cases[] = {
 	{5, {2, 3, 4}, 9, 8, 11, false, false, 1, 0}, {2, {0}, 20, 300, 24, false, true, 2, 3},
 };
 
-/* Of buffers as they are made, kept: the same calls come again with other threads, tiles and packed operands, and naive sums
- * take longer than all of these. */
+/* Buffers and expected results, kept because the same calls come again with other threads, tiles and packed operands, and
+ * naive sums take longer than all of these runs. */
 typedef struct Known Known;
 struct Known {
 	LibraryCall call;
@@ -79,7 +78,7 @@ known_result(const LibraryCall *w, char *const *buffers)
 	return k->want;
 }
 
-/* The result. Operands of `fixed` are packed once for two runs. */
+/* Runs the call and gives the result. The operands in `fixed` are packed once for two runs. */
 static char *
 run_work(Bench *b, const LibraryCall *w, unsigned fixed, bool check)
 {
@@ -99,7 +98,7 @@ run_work(Bench *b, const LibraryCall *w, unsigned fixed, bool check)
 			continue;
 		packed[i] = aligned_alloc(64, (size_t)bytes);
 		must(ops->pack(call, i, buffers[i], packed[i]));
-		/* what is packed is not read again */
+		/* the original of a packed operand is not read again */
 		char *other = calloc(1, (size_t)library_reach(&w->operands[i]));
 		must(ops->run(call,
 		              (void *const[]){i == X ? other : buffers[X],
@@ -136,7 +135,7 @@ enum { N_WORKS = N_PLAIN + COUNT(cases) + COUNT(convs) };
 
 static const Types f32 = {F32, F32}, bf16 = {BF16, BF16}, wide = {BF16, F32};
 
-/* All cases, then products and convolutions once more with a bias. */
+/* Call number i: all cases, then products and convolutions again with a bias. */
 static LibraryCall
 call_of(int i, Types types)
 {
@@ -181,7 +180,7 @@ test_f32(void **state)
 	}
 }
 
-/* What the library may use: ONEDNN_MAX_CPU_ISA=AVX2 shows on any CPU what it does on one that has no more. */
+/* May the library use AVX-512? ONEDNN_MAX_CPU_ISA=AVX2 makes any CPU behave like one without it. */
 static bool
 has_avx512(void)
 {
@@ -228,14 +227,14 @@ test_tiles_are_deterministic(void **state)
 	}
 }
 
-/* Deep, low or narrow, and large enough for gemm:jit's kernels that copy, with and without batches. */
+/* Deep, low or narrow products, large enough for gemm:jit's copying kernels, with and without batches. */
 static const Case products[] = {
 	{2, {0}, 40, 700, 1500, true, false, 0, 0},    {2, {0}, 1200, 20, 900, false, true, 0, 0},
 	{2, {0}, 1300, 1100, 500, false, false, 0, 0}, {2, {0}, 1100, 1300, 400, true, false, 0, 0},
 	{3, {2}, 600, 200, 700, false, true, 0, 0},    {3, {6}, 100, 150, 800, false, false, 0, 0},
 };
 
-/* A rank of a job has fewer threads than a process alone, and is to have its bits. */
+/* A rank of a job has fewer threads than a single process, but must get the same bits. */
 static void
 test_products_are_free_of_threads(void **state)
 {
@@ -262,8 +261,8 @@ check_pays(const Case *product, bool tiled, bool wanted)
 	bench_close(&b);
 }
 
-/* What gemm:jit would read in place is left to the loops, but for batches whose rows do not share lines of the cache, and
- * for tiles for all CPUs where the second cache is large. */
+/* The loops run products whose operands gemm:jit would read in place. Exceptions: batches whose rows do not share cache
+ * lines; and tiles, if the second-level cache is large, on all CPUs. */
 static void
 test_slow_products_do_not_pay(void **state)
 {
@@ -283,7 +282,7 @@ test_slow_products_do_not_pay(void **state)
 	check_pays(&narrow, false, false);
 }
 
-/* So is what brg would read in place on an Intel CPU, from wide rows that share lines of the cache. */
+/* On an Intel CPU the loops also run products whose operands brg would read in place, if wide rows share cache lines. */
 static void
 test_shared_lines_do_not_pay(void **state)
 {
@@ -307,7 +306,7 @@ test_shared_lines_do_not_pay(void **state)
 		                .step = wanted[i].product.n,
 		                .tiles = 1,
 		                .enough = 1};
-		assert_false(onednn_is_slow(&u)); /* other CPUs have no such trouble */
+		assert_false(onednn_is_slow(&u)); /* other CPUs do not have this problem */
 		u.intel = true;
 		assert_int_equal(!onednn_is_slow(&u), wanted[i].pays);
 		if (cpu_is_intel() && has_avx512())
@@ -315,7 +314,7 @@ test_shared_lines_do_not_pay(void **state)
 	}
 }
 
-/* What the table says of the library's other code, whatever CPU this is. */
+/* The table's entries for the library's other code, checked on any CPU. */
 static void
 test_slow_code(void **state)
 {
@@ -360,7 +359,7 @@ test_scratch_is_limited(void **state)
 	bench_close(&b);
 }
 
-/* A product is added to what the result was; what lies between its rows stays. */
+/* A product is added to the result's old value; memory between the rows stays unchanged. */
 static void
 check_adding(Bench *b, LibraryCall w)
 {
@@ -413,7 +412,7 @@ count_threads(void)
 	return n;
 }
 
-/* What the host told OpenMP for this thread stays. */
+/* The OpenMP settings that the host made for this thread stay. */
 static void
 run_as_guest(void *ctx)
 {
@@ -424,7 +423,8 @@ run_as_guest(void *ctx)
 	*(void **)&set_threads = pool_symbol(b->pool, "omp_set_num_threads");
 	*(void **)&max_threads = pool_symbol(b->pool, "omp_get_max_threads");
 	*(void **)&thread_index = pool_symbol(b->pool, "omp_get_thread_num");
-	if (thread_index() != 0) /* of the host's loop: one calls, the other waits at its end */
+	if (thread_index() !=
+	    0) /* in the host's loop, one thread calls and the other waits at its end */
 		return;
 	set_threads(3);
 	for (int i = 0; i < N_WORKS; i++) {
@@ -444,7 +444,7 @@ run_in_thread(void *ctx)
 	return NULL;
 }
 
-/* The library takes no more threads than the pool has, whatever OpenMP has for the caller. */
+/* The library uses no more threads than the pool has, whatever OpenMP has for the caller. */
 static void
 test_any_thread_may_call(void **state)
 {
@@ -456,7 +456,7 @@ test_any_thread_may_call(void **state)
 	bench_close(&b);
 }
 
-/* Within a parallel loop OpenMP gives the library one thread, so it must not wait for more. */
+/* Inside a parallel loop OpenMP gives the library one thread, so the library must not wait for more threads. */
 static void
 test_a_loop_of_the_host_may_call(void **state)
 {
@@ -470,7 +470,7 @@ test_a_loop_of_the_host_may_call(void **state)
 	}
 }
 
-/* Neither neighbour lies next to an element: the library has only reference code. */
+/* If neither neighbour of an element is adjacent in memory, the library has only reference code. */
 static void
 test_reference_code_is_refused(void **state)
 {

@@ -1,4 +1,4 @@
-/* Pure functions of the runtime: the order of the rows, random numbers, learning rates. */
+/* Pure functions of the runtime: the order of rows, random numbers, learning rates. */
 #include "runtime/data/sources.h"
 #include "runtime/hyper/hyper.h"
 #include "runtime/model/values.h"
@@ -37,7 +37,7 @@ compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* A thousand million rows: places are in range, differ, and lie everywhere; no table is made. */
+/* For 10^9 rows: indices are in range, differ, and are spread over the whole range; no table is built. */
 static void
 test_order_of_a_huge_set(void **state)
 {
@@ -54,7 +54,7 @@ test_order_of_a_huge_set(void **state)
 	qsort(places, SOME, sizeof(*places), compare);
 	for (int i = 1; i < SOME; i++)
 		assert_true(places[i] > places[i - 1]);
-	for (int i = 0; i < PARTS; i++) /* 12500 each, deviation 108 */
+	for (int i = 0; i < PARTS; i++) /* 12500 each, standard deviation 108 */
 		assert_in_range(parts[i], SOME / PARTS - 700, SOME / PARTS + 700);
 	free(places);
 }
@@ -179,8 +179,8 @@ test_learning_rates(void **state)
 	expect(hyper_lr(&sweep, 109), 100);
 }
 
-/* torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, patience=1, cooldown=2, min_lr=0.2): the learning rate behind each
- * loss. The first evaluation is the best so far; the one a hair lower is not better. */
+/* torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, patience=1, cooldown=2, min_lr=0.2): the learning rate after each
+ * loss. The first evaluation is the best so far; a loss lower by less than the threshold is no improvement. */
 static void
 test_plateau(void **state)
 {
@@ -200,7 +200,7 @@ test_plateau(void **state)
 	plateau_resume(&same, &saved);
 	expect(same.lr, 0.2);
 	expect(same.best, 1);
-	plateau_resume(&other, &saved); /* the user has changed it */
+	plateau_resume(&other, &saved); /* the user has changed the schedule */
 	expect(other.lr, 3);
 	expect(other.best, 1);
 }
@@ -214,7 +214,7 @@ test_scalar_block(void **state)
 	h.seed = UINT64_MAX - 1;
 	hyper_scalars(&h, 20, 3, s);
 	assert_int_equal(s[SCALAR_STEP].u, 20);
-	assert_true(s[SCALAR_SEED].u == UINT64_MAX - 1); /* no double holds it */
+	assert_true(s[SCALAR_SEED].u == UINT64_MAX - 1); /* not representable in a double */
 	assert_int_equal(s[SCALAR_OFFSET].u, 3);
 	expect(s[SCALAR_BETA2].f, 0.99);
 }

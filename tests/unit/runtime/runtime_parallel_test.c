@@ -1,5 +1,5 @@
-/* The pool of threads, each kind of it: every iteration once, memory is seen across calls, threads are
- * where they belong; and the division of a machine's CPUs among ranks. */
+/* The thread pool, each kind: every iteration runs once, memory is visible across calls, threads are bound to the right
+ * CPUs. And the division of a machine's CPUs among ranks. */
 #include "base/base.h"
 #include "runtime/host/host.h"
 #include "tests/unit/runtime/expect_status.h"
@@ -44,7 +44,7 @@ add_one(void *ctx, int64_t begin, int64_t end)
 		s->values[i] += i + 1;
 }
 
-/* Plain loads and stores: a call sees what the one before wrote, from whatever thread. */
+/* With plain loads and stores, a call sees what the previous call wrote, in whichever thread. */
 static void
 test_covers(void **state)
 {
@@ -81,7 +81,7 @@ typedef struct {
 	int n;
 } Meeting;
 
-/* Returns only when n threads are here at once: with fewer threads it would hang. */
+/* Returns only when n threads are here at the same time; with fewer threads it would hang. */
 static void
 meet(void *ctx, int64_t begin, int64_t end)
 {
@@ -120,7 +120,7 @@ look(void *ctx, int64_t begin, int64_t end)
 	atomic_fetch_add(&p->n, 1);
 }
 
-/* All but the caller are bound when there is a thread for each CPU, none when there are more. */
+/* All threads but the caller are bound if there is a CPU for each; no thread is bound if there are more threads than CPUs. */
 static void
 test_binding(void **state)
 {
@@ -162,11 +162,11 @@ test_shares(void **state)
 	CpuShare s = divided(8, 8, 0, 1);
 
 	assert_true(s.n == 8 && s.own);
-	s = divided(8, 8, 1, 3); /* whole machine, three ranks: 2, 3 and 3 of them */
+	s = divided(8, 8, 1, 3); /* a whole machine for three ranks: 2, 3 and 3 CPUs */
 	assert_true(s.n == 3 && s.own && s.at[0] == 2 && s.at[2] == 4);
-	s = divided(2, 8, 3, 4); /* the launcher gave each its own two */
+	s = divided(2, 8, 3, 4); /* the launcher gave each rank two CPUs of its own */
 	assert_true(s.n == 2 && s.own && s.at[0] == 0);
-	s = divided(4, 8, 3, 4); /* a socket for two of four */
+	s = divided(4, 8, 3, 4); /* one socket for two of four ranks */
 	assert_true(s.n == 2 && !s.own);
 	s = divided(2, 2, 3, 8); /* more ranks than CPUs */
 	assert_true(s.n == 1 && !s.own);

@@ -1,6 +1,5 @@
-/* Rows are read ahead of the step that needs them, by another thread, and nothing else changes:
- * the order, the losses, which step a fault belongs to. Reading goes through the pread of this
- * file, which counts calls and can hold them back. */
+/* A thread reads rows ahead of the step that needs them. Nothing else changes: the order, the losses, the step to which a
+ * fault belongs. Reads go through this file's pread, which counts calls and can hold them back. */
 #include "runtime/data/data.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
@@ -13,9 +12,9 @@ enum { CALLS_A_STEP = 2 /* x, labels: consecutive rows */, ANY = 1 << 30 };
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	int calls;   /* that are done */
-	int allowed; /* calls beyond this one wait */
-	int last;    /* thread that made the last one */
+	int calls;   /* number of finished calls */
+	int allowed; /* number of calls before the next one must wait */
+	int last;    /* thread that made the last call */
 } gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 ssize_t
@@ -65,7 +64,7 @@ wait_asleep(int thread)
 	}
 }
 
-/* That many calls are done, and what they read is decoded. */
+/* Waits until this many calls are finished and their rows are decoded. */
 static void
 gate_wait(int calls)
 {
@@ -85,7 +84,7 @@ open_when_asleep(void *data)
 	return NULL;
 }
 
-/* 16 rows in their order, four a step; calls are counted from here. */
+/* Starts a run of 16 rows in order, four per step. Counts calls from here on. */
 static Gradc *
 start_keeping(Tiny *t, int steps, int64_t bytes)
 {
@@ -117,7 +116,7 @@ finish(Tiny *t, Gradc *run)
 	tiny_close(t);
 }
 
-/* While nobody calls the library the next step's rows come in, and then it need not wait. */
+/* While the host program makes no calls, the next step's rows are read, so the step need not wait. */
 static void
 test_rows_are_read_ahead(void **state)
 {
@@ -132,10 +131,10 @@ test_rows_are_read_ahead(void **state)
 		assert_int_not_equal(gate.last, (int)syscall(SYS_gettid));
 	}
 	finish(&t, run);
-	assert_int_equal(gate.calls, CALLS_A_STEP * 3); /* none for a fourth step */
+	assert_int_equal(gate.calls, CALLS_A_STEP * 3); /* no reads for a fourth step */
 }
 
-/* A step does not wait for the rows of the next one; who needs rows that are not there does. */
+/* A step does not wait for the rows of the next step. Only a step whose own rows are missing waits. */
 static void
 test_waits_are_counted(void **state)
 {
@@ -155,7 +154,7 @@ test_waits_are_counted(void **state)
 	finish(&t, run);
 }
 
-/* The file shrinks behind what is already read: only the step that needs what is gone fails. */
+/* The file is truncated behind the rows already read: only the step that needs the missing rows fails. */
 static void
 test_fault_at_its_step(void **state)
 {
@@ -172,7 +171,7 @@ test_fault_at_its_step(void **state)
 	finish(&t, run);
 }
 
-/* Rows read for nothing are dropped: an evaluation in between, or another place to go on from. */
+/* Rows that were read in vain are dropped: after an evaluation, or after a resume from another step. */
 static void
 test_other_rows_than_those_read(void **state)
 {
@@ -195,11 +194,11 @@ test_other_rows_than_those_read(void **state)
 	run->step = run->samples = 0; /* as if resumed from before the first step */
 	must(gradc_step(run, &step));
 	assert_int_equal(step.samples, 4);
-	assert_true(step.loss < steps[0].loss); /* the same rows, trained meanwhile */
+	assert_true(step.loss < steps[0].loss); /* the same rows, after training */
 	finish(&t, run);
 }
 
-/* Behind an evaluation stands the next step. */
+/* After an evaluation, the next step's rows are read. */
 static void
 test_evaluation_reads_ahead(void **state)
 {
@@ -230,7 +229,7 @@ count_threads(void)
 	return n;
 }
 
-/* Small files are read once, and their rows by who needs them. What does not fit is read by the thread, as ever. */
+/* Small files are read once, and the step decodes its rows itself. Larger files are read by the thread as usual. */
 static void
 test_small_files_are_kept(void **state)
 {
@@ -259,7 +258,7 @@ test_small_files_are_kept(void **state)
 	}
 }
 
-/* That a file which is kept shrinks is seen before the next micro-batch, whichever rows that has. */
+/* The truncation of a kept file is detected before the next micro-batch, whichever rows it needs. */
 static void
 test_a_kept_file_shrinks(void **state)
 {
@@ -274,7 +273,7 @@ test_a_kept_file_shrinks(void **state)
 	finish(&t, run);
 }
 
-/* Closing in the middle of a read, which ends later, leaves no thread. */
+/* Closing during a slow read leaves no thread behind. */
 static void
 test_close_while_reading(void **state)
 {
@@ -291,7 +290,7 @@ test_close_while_reading(void **state)
 	assert_int_equal(count_threads(), before);
 }
 
-/* A fault that nobody asks for is nobody's: the run ends before the bad row. */
+/* A fault in rows that no step asks for is not reported: the run ends before the bad row. */
 static void
 test_fault_behind_the_end(void **state)
 {
@@ -306,7 +305,7 @@ test_fault_behind_the_end(void **state)
 	finish(&t, run);
 }
 
-/* The thread writes spans while the steps do: for the thread sanitizer, and all are there. */
+/* The thread writes trace spans while steps do; checked by the thread sanitizer, and no span is lost. */
 static void
 test_trace_from_two_threads(void **state)
 {

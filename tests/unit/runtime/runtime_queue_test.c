@@ -1,4 +1,4 @@
-/* Steps that are queued before the results of the one before are there, on a device that takes its time. */
+/* Steps that are queued before the previous step's results are there, on a slow device. */
 #include "runtime/exec/exec.h"
 #include "runtime/gradc.h"
 #include "runtime/run/run.h"
@@ -6,7 +6,7 @@
 
 enum { STEPS = 9 };
 
-/* Every piece of work on the compute stream takes 20 ms there: a step is not over when it is queued. */
+/* Every piece of work on the compute stream takes 20 ms, so a queued step is not finished at once. */
 static Gradc *
 start(Tiny *t, const char *device)
 {
@@ -28,7 +28,7 @@ finish(Tiny *t, Gradc *run)
 	tiny_close(t);
 }
 
-/* The losses of STEPS steps, each waited for. */
+/* The losses of STEPS steps; each step is waited for. */
 static void
 train_on_cpu(double losses[STEPS])
 {
@@ -59,7 +59,7 @@ test_results_come_one_step_late(void **state)
 		must(gradc_queue_step(run));
 		int64_t waits = run->executor.host_waits;
 		must(gradc_step_result(run, false, &step, &got));
-		assert_false(got && i == 0); /* it takes 20 ms at least */
+		assert_false(got && i == 0); /* the step takes at least 20 ms */
 		if (!got && gradc_steps_queued(run) > 1)
 			must(gradc_step_result(run, true, &step, &got));
 		assert_true(run->executor.host_waits - waits <= 1);
@@ -75,8 +75,7 @@ test_results_come_one_step_late(void **state)
 		assert_true(!got || step.loss == losses[taken++]);
 	}
 	assert_int_equal(taken, STEPS);
-	assert_true(run->executor.recorded.n >
-	            0); /* and most of them were recordings, launched again */
+	assert_true(run->executor.recorded.n > 0); /* most steps were launches of a recording */
 	finish(&t, run);
 }
 
@@ -92,7 +91,7 @@ test_two_steps_are_queued_at_most(void **state)
 	finish(&t, run);
 }
 
-/* Calls that wait for their own step, or need the state of one. */
+/* Calls that wait for their own step, or need the state after a step. */
 static void
 test_results_are_taken_first(void **state)
 {
@@ -115,7 +114,7 @@ test_results_are_taken_first(void **state)
 	finish(&t, run);
 }
 
-/* Between the halves of a step nothing else computes with its sums. */
+/* Between the two halves of a step no other call computes with its sums. */
 static void
 test_halves_of_a_step_follow_each_other(void **state)
 {
@@ -148,7 +147,7 @@ weight(Gradc *run)
 	return w;
 }
 
-/* The second step's rows are too large. What was queued behind it changes nothing, and the fault names the second. */
+/* The second step's rows are too large. Work queued behind it changes nothing, and the fault names the second step. */
 static void
 test_what_is_queued_behind_a_failure_does_nothing(void **state)
 {

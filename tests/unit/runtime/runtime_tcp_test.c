@@ -1,5 +1,5 @@
-/* Control over TCP: what the environment says, and calls between processes that this program starts. Failures and lost ranks are in
- * tests/dist/test_rendezvous.py. */
+/* Control over TCP: the environment's settings, and calls between processes that this program starts. Failures and lost
+ * ranks are tested in tests/dist/test_rendezvous.py. */
 #include "runtime/comm/tcp/tcp.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
@@ -26,7 +26,7 @@ static const char *const variables[] = {
 	"GRADC_RENDEZVOUS",
 };
 
-/* "RANK=1 WORLD_SIZE=2", and nothing else of the kind. */
+/* Sets "RANK=1 WORLD_SIZE=2", and clears all other such variables. */
 static void
 set_environment(const char *text)
 {
@@ -51,7 +51,7 @@ test_places(void **state)
 		const char *environment;
 		int rank, size;
 		const char *host;
-		int port, n_ports; /* 0: any */
+		int port, n_ports; /* 0: any port */
 		const char *file;
 	} cases[] = {
 		{"", 0, 0, "", 0, 0, ""},
@@ -75,7 +75,7 @@ test_places(void **state)
 	         2, 3, "n", 0, 8, ""},
 		{"SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=3 MASTER_ADDR=m MASTER_PORT=9", 2, 3, "m", 9,
 	         1, ""},
-		/* One process of torchrun for each task of srun. */
+		/* One torchrun process per srun task. */
 		{"RANK=5 WORLD_SIZE=8 MASTER_ADDR=m MASTER_PORT=9 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2",
 	         5, 8, "m", 9, 1, ""},
 	};
@@ -191,7 +191,7 @@ test_lists_of_hosts(void **state)
 /* ---- calls of several processes */
 enum { RANKS = 4 };
 
-/* The first n sizes: none, smaller than a message, several of them. */
+/* The sizes: empty, smaller than a message, several messages. */
 static const int64_t sizes[] = {0, 1, 8, 1000, (5 << 20) + 3};
 
 static Status
@@ -250,7 +250,7 @@ say_what_it_does(void *context)
 	return NULL;
 }
 
-/* All calls may come from several threads. */
+/* Several threads may make calls at the same time. */
 static Status
 check_threads(CommControl *c)
 {
@@ -308,7 +308,7 @@ test_calls(void **state)
 		assert_true(wait(&how) > 0);
 		assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
 	}
-	assert_int_equal(rmdir(folder), 0); /* the file of the rendezvous is gone */
+	assert_int_equal(rmdir(folder), 0); /* the rendezvous file is gone */
 }
 
 int

@@ -1,6 +1,6 @@
-/* A model small enough to check by hand, as the compiler would hand it to the runtime: y = w * x,
- * loss = weight * (y - t)^2, plain gradient descent, four rows a micro-batch, everything f64.
- * The difference is computed on a stream of its own, the rest waits for it. */
+/* A model small enough to check by hand, in the form in which the compiler hands it to the runtime: y = w * x, loss = weight
+ * * (y - t)^2, plain gradient descent, four rows per micro-batch, all in f64. A stream of its own computes the difference;
+ * the other instructions wait for it. */
 #ifndef GRADC_RUNTIME_TINY_H
 #define GRADC_RUNTIME_TINY_H
 
@@ -28,13 +28,13 @@ enum {
 	SLOT_REPORTED_COUNT,
 	SLOT_SCALARS,
 	SLOT_FAILED,
-	SLOT_TWINS /* of SLOT_X and what follows in io and step, in the same order but the scratch */
+	SLOT_TWINS /* twins of SLOT_X and later slots in io and step, in the same order, without the scratch */
 };
 enum { TWIN_X = SLOT_TWINS, TWIN_T, TWIN_WEIGHT, TWIN_NORM, TWIN_SUM, TWIN_COUNT, TWIN_SCALARS };
 static const Stream STREAM_DIFF = STREAM_COPY_OUT;
-/* K_ADD_ONE is none of a program. */
+/* No program uses K_ADD_ONE. */
 enum { K_DIFF, K_GRADIENT, K_UPDATE, K_FORWARD, K_EVAL, K_ADD_ONE, N_KERNELS };
-enum { ADDED = 64 }; /* that K_ADD_ONE adds to */
+enum { ADDED = 64 }; /* number of elements that K_ADD_ONE changes */
 
 static void
 k_diff(void *const *b, const Scalar *scalars, int64_t begin, int64_t end)
@@ -172,7 +172,7 @@ tiny_add_kernel(FormatWriter *w, const TinyKernel *k)
 	vec_push(w->arena, &w->kernels, r);
 }
 
-/* The code of n kernels, as the compiler writes it. */
+/* The code of n kernels, in the form in which the compiler writes it. */
 static inline const CodeImage *
 tiny_image(Arena *arena, const TinyKernel *kernels, int n)
 {
@@ -277,7 +277,7 @@ tiny_copy(FormatWriter *w, Stream stream, uint32_t to, uint32_t from)
 	         (const uint32_t[]){to, from});
 }
 
-/* The inputs that a program has come in. */
+/* Copies the inputs of a program in. */
 static void
 tiny_fill(FormatWriter *w, int n)
 {
@@ -306,7 +306,7 @@ tiny_port(FormatWriter *w, const char *name, PortKind kind, uint32_t slot, int r
 
 enum { TINY_STEP = 64 + SCALARS_BYTES };
 
-/* Everything added since `first` becomes a program. */
+/* Makes a program of all instructions added since `first`. */
 static void
 tiny_program(FormatWriter *w, Role role, int first, uint32_t n_inputs, uint32_t n_outputs)
 {
@@ -334,7 +334,7 @@ static void
 tiny_memory(FormatWriter *w)
 {
 	tiny_state(w, "statistic", SAVE_STATISTIC, LASTS_SAVED,
-	           32); /* narrower than what follows */
+	           32); /* narrower than the fields that follow */
 	tiny_state(w, "w", SAVE_PARAMETER, LASTS_SAVED, 0);
 	tiny_state(w, "grad.w", SAVE_GRADIENT, LASTS_STEP, 8);
 	tiny_state(w, "loss.sum", SAVE_LOSS_SUM, LASTS_STEP, 16);
@@ -367,7 +367,7 @@ tiny_inputs(FormatWriter *w)
 enum { TINY_STATE_BYTES = 64 };
 enum { TINY_RUN = 11 }; /* the first kernel of @accumulate */
 
-/* The first micro-batch of a step clears the sums. */
+/* Clears the sums in the first micro-batch of a step. */
 static void
 tiny_clear(FormatWriter *w, int n, const uint32_t *slots)
 {
@@ -378,7 +378,7 @@ tiny_clear(FormatWriter *w, int n, const uint32_t *slots)
 		tiny_add(w, clear, 1, &slots[i]);
 }
 
-/* Both programs begin with sums of zero and the difference, when all that was queued before is done. */
+/* Begins both programs: clears the sums and computes the difference, after all previously queued work. */
 static void
 tiny_difference(FormatWriter *w, int n, const uint32_t *sums, bool with_wait)
 {
@@ -393,7 +393,7 @@ tiny_difference(FormatWriter *w, int n, const uint32_t *sums, bool with_wait)
 		tiny_event(w, WAIT, STREAM_COMPUTE, N_SHARED_EVENTS + 1);
 }
 
-/* The scalars come in, the results go out. */
+/* Copies the scalars in and the results out. */
 static void
 tiny_update(FormatWriter *w)
 {
@@ -493,7 +493,7 @@ tiny_blob(Arena *arena, bool with_wait, int64_t *bytes)
 	return blob;
 }
 
-/* A folder of its own with the weights and x, t = 3x of n rows. */
+/* A folder of its own, with the weights, and n rows of x and t = 3x. */
 typedef struct {
 	Arena *arena;
 	Diag *diag;

@@ -1,4 +1,4 @@
-/* The tiny model trained through gradc.h, against the same steps written out in C. */
+/* Trains the tiny model through gradc.h and compares with the same steps written out in C. */
 #include "tests/unit/runtime/runtime_tiny.h"
 
 #include <pthread.h>
@@ -35,7 +35,7 @@ start(Tiny *t)
 	return run;
 }
 
-/* Losses of all steps equal the reference's, which takes `size` rows a step out of `rows`. */
+/* The losses of all steps must equal the reference's, which takes `size` rows per step out of `rows`. */
 static void
 follow(Tiny *t, int rows, int size, int steps)
 {
@@ -75,7 +75,7 @@ test_losses(void **state)
 	follow(&t, 16, 4, 12);
 }
 
-/* ---- sessions of one process */
+/* ---- several sessions in one process */
 typedef struct {
 	Tiny t;
 	pthread_t thread;
@@ -115,7 +115,7 @@ train_in_thread(void *other)
 	return NULL;
 }
 
-/* Each in a thread of its own, from open to close: the same as alone. */
+/* Each session runs in a thread of its own, from open to close, and gives the same results as alone. */
 static void
 test_sessions_at_the_same_time(void **state)
 {
@@ -172,7 +172,8 @@ test_accumulation_is_one_large_batch(void **state)
 static void
 test_accumulation_keeps_last(void **state)
 {
-	Tiny t = unshuffled(18); /* the last step has 2 rows: one padded micro-batch, one empty */
+	Tiny t = unshuffled(
+		18); /* the last step has 2 rows: one padded micro-batch and one empty */
 
 	t.options.accumulate = 2;
 	t.options.keep_last = true;
@@ -243,7 +244,7 @@ test_non_finite_stops_before_the_update(void **state)
 	tiny_close(&t);
 }
 
-/* After a loss that is not finite, further steps compute and change nothing: the loss of equal rows stays. */
+/* After a loss that is not finite, further steps compute but change nothing: the loss of equal rows stays the same. */
 static void
 test_after_a_failure_nothing_is_updated(void **state)
 {
@@ -266,7 +267,7 @@ test_after_a_failure_nothing_is_updated(void **state)
 	assert_int_equal(status->exit_code, EXIT_NON_FINITE);
 	assert_int_equal(step.step, 2);
 	status_free(status);
-	for (int i = 0; i < 2; i++) { /* the rows behind those of the failure */
+	for (int i = 0; i < 2; i++) { /* rows behind the failing rows */
 		expect_status(gradc_step(run, &step), EXIT_NON_FINITE, "changed nothing");
 		near(step.loss, (w - 3) * (w - 3));
 	}
@@ -367,7 +368,7 @@ test_poison_changes_nothing(void **state)
 	follow(&t, 16, 4, 4);
 }
 
-/* ---- calls that do not fit what was called before */
+/* ---- calls that do not fit the previous calls */
 static void
 test_calls_out_of_order(void **state)
 {
@@ -407,7 +408,7 @@ test_calls_out_of_order(void **state)
 	tiny_close(&t);
 }
 
-/* Data that cannot be bound leave the session as it was: others may be. */
+/* Data that cannot be bound leave the session unchanged, so that other data may be bound. */
 static void
 test_data_are_bound_again(void **state)
 {
@@ -434,7 +435,7 @@ static void
 test_options_without_sense(void **state)
 {
 	static const struct {
-		size_t at; /* of an int64_t */
+		size_t at; /* offset of an int64_t option */
 		int64_t value;
 		const char *says;
 	} wrong[] = {
@@ -470,7 +471,7 @@ test_options_without_sense(void **state)
 	tiny_close(&t);
 }
 
-/* What a session reads it does not write over, nor does another one of the process while the first is open. */
+/* A session does not overwrite its own inputs. Nor does another session of the process, while the first is open. */
 static void
 test_inputs_of_a_session_stay(void **state)
 {
@@ -491,7 +492,7 @@ test_inputs_of_a_session_stay(void **state)
 	gradc_close(run);
 	o.trace = NULL;
 	must(gradc_open(&t.model, &o, NULL, &other));
-	must(gradc_export(other, data)); /* nobody reads it any more */
+	must(gradc_export(other, data)); /* no session reads the file any more */
 	gradc_close(other);
 	tiny_close(&t);
 }
@@ -518,7 +519,7 @@ crowd_step(void *context)
 	return NULL;
 }
 
-/* A session that two threads use at once: calls are whole or refused. */
+/* Two threads use one session at once: each call is complete or refused. */
 static void
 test_a_crowd(void **state)
 {

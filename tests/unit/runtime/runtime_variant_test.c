@@ -1,10 +1,10 @@
-/* Which variant of the kernels runs: the one that may use most, of those that this CPU can run. */
+/* The choice among variants of the kernels: the variant with the most features that this CPU can run. */
 #include "runtime/device/device.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
 static const KernelCode some[1];
 static const DeviceChoice cpu = {.ops = &device_cpu};
-/* One that needs these features, and runs programs for that target. */
+/* An image that needs these features and runs the programs of this target. */
 #define IMAGE(name, features, target)                            \
 	{                                                        \
 		name, features, IMAGE_FUNCTIONS, some, 1, target \
@@ -43,7 +43,7 @@ test_what_is_asked_for_runs(void **state)
 	must(variant_list(all, NULL, &cpu, &here));
 	assert_int_equal(here, 3);
 	assert_ptr_equal(variant_best(all, here & 2),
-	                 &all[1]); /* another rank does not run the first */
+	                 &all[1]); /* a rank with another target does not run the first */
 	assert_ptr_equal(variant_best(all, 7), &all[2]);
 	assert_null(variant_best(all, 0));
 
@@ -76,7 +76,7 @@ test_what_is_missing_is_named(void **state)
 	status_free(status);
 }
 
-/* Code for GPUs is carried and not run. */
+/* Code for GPUs is ignored on the CPU. */
 static void
 test_code_of_gpus_is_passed_over(void **state)
 {
@@ -92,7 +92,7 @@ test_code_of_gpus_is_passed_over(void **state)
 	              "CPUs: compile it with --target=cpu,cuda, or run it with --device=cuda");
 }
 
-/* Of code for both, by its name or with its kind. */
+/* There is code for a GPU and for CPUs. A target, given with its kind (cuda:sm_90a) or by name alone, must fit the device. */
 static void
 test_a_target_of_another_kind_contradicts_the_device(void **state)
 {

@@ -1,5 +1,5 @@
-/* The tiny model's code for a GPU (tests/cuda/tiny.cu), compiled by NVRTC; or, where that and the pretended driver would be of one
- * process, which NVRTC does not stand, from the file $GRADC_TINY_CODE. */
+/* The tiny model's code for a GPU (tests/cuda/tiny.cu), compiled by NVRTC. NVRTC cannot run in one process with the
+ * pretended driver; with that driver the code comes from the file $GRADC_TINY_CODE. */
 #ifndef GRADC_TINY_CUDA_H
 #define GRADC_TINY_CUDA_H
 
@@ -7,7 +7,7 @@
 #include "format/bundle/bundle.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
-extern const char tiny_cu[]; /* the text */
+extern const char tiny_cu[]; /* text of tiny.cu */
 _Static_assert(SCALAR_LR == 0 && SCALAR_CLIP_NORM == 6, "tiny.cu has these numbers, too");
 
 static void
@@ -30,7 +30,7 @@ compile_tiny(Arena *arena, const char *architecture, Text *code)
 	text_free(&log);
 }
 
-/* An image of all of its kernels, and what ends a list. */
+/* An image with all of its kernels, and the end of the list. */
 static const CodeImage *
 tiny_cuda_image(Arena *arena, const char *architecture)
 {
