@@ -413,7 +413,7 @@ test_faults_are_named(void **state)
 	expect_fault(spoil_shared_text, "the names of all records have more than ");
 	expect_fault(spoil_shared_ports, "ports are named 100");
 	expect_fault(spoil_plans, "plans are for another GPU than the one before 299 times");
-	expect_fault(spoil_key, "program 2: another before it has the same role");
+	expect_fault(spoil_key, "program 2: an earlier program has the same role");
 	expect_fault(spoil_count_of_targets, "33 targets, at most 32");
 }
 
