@@ -283,7 +283,7 @@ static void
 check_key(DeepspeedReader *r, const DeepspeedKey *k, const char *path, const json_t *v)
 {
 	if (k->stated && json_is_string(v) && is_open(v)) {
-		deepspeed_fault(r, path, v, "nothing says it here",
+		deepspeed_fault(r, path, v, "\"auto\" is not allowed here",
 		                "give a number, or leave the block out");
 		return;
 	}

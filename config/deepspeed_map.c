@@ -73,8 +73,8 @@ check_batches(DeepspeedReader *r)
 	if (batch == 0 || fmod(batch, part) == 0 || is_any_given(r, lines))
 		return;
 	deepspeed_fault(r, "train_batch_size", deepspeed_get(r, "train_batch_size"),
-	                arena_printf(r->arena, "no multiple of %s", list),
-	                "it is their product times the number of ranks");
+	                arena_printf(r->arena, "not a multiple of %s", list),
+	                "train_batch_size is their product times the number of ranks");
 }
 
 /* ---- precision */

@@ -26,7 +26,7 @@ const DeepspeedType deepspeed_optimizers[] = {
 	 .params = {LR, {"lr", "rest_lr", NULL}, {"muon_lr", "lr", "lr"}, {"adam_lr", "rest_lr", NULL}, {"scheduler.params.warmup_max_lr", "rest_lr", NULL},
 		    {"scheduler.params.lr_range_test_min_lr", "rest_lr", NULL}, {"scheduler.params.cycle_max_lr", "rest_lr", NULL}, {"momentum", "momentum", "momentum"},
 		    DECAY, {"weight_decay", "rest_weight_decay", NULL}, {"betas", "rest_beta", NULL}, {"eps", "rest_eps", NULL}},
-	 .says = "`betas`, `eps` and `adam_lr` are those of AdamW, which the parameters have that Muon does not take"},
+	 .says = "`betas`, `eps` and `adam_lr` are AdamW's, which updates the parameters that Muon does not update"},
 	{"SGD", .when = "nesterov", .without = "momentum", .params = {SGD, {"momentum"}, {"dampening"}}, .says = "torch.optim.SGD wants a momentum for nesterov", .hint = "give optimizer.params.momentum"},
 	{"SGD", .when = "nesterov", .name = "nesterov", .params = {SGD, {"momentum", "momentum", "momentum"}, {"dampening"}}, .says = "with `nesterov` true"},
 	{"SGD", .when = "momentum", .name = "momentum", .params = {SGD, {"momentum", "momentum", "momentum"}, {"dampening", "dampening", NULL}}, .says = "with a `momentum` above 0"},
@@ -38,10 +38,10 @@ const DeepspeedType deepspeed_optimizers[] = {
 	{"RAdam", .name = "radam", .params = {TORCH, BETAS, {"decoupled_weight_decay", "decoupled", NULL}}},
 	{"Lamb", .params = {RATIO}, .says = "DeepSpeed keeps the ratio of norms between min_coeff and max_coeff, 0.01 and 10 by default; --optimizer=lamb does not",
 	 .hint = "--optimizer=lamb on the command line takes its place"},
-	{"OneBitAdam", .params = {ONE_BIT}, .says = "messages have no form of 1 bit", .hint = "the type Adam is the same without it"},
-	{"ZeroOneAdam", .params = {ONE_BIT, {"var_freeze_step"}, {"var_update_scaler"}, {"local_step_scaler"}, {"local_step_clipper"}}, .says = "messages have no form of 1 bit", .hint = "the type Adam is the same without it"},
+	{"OneBitAdam", .params = {ONE_BIT}, .says = "1-bit messages are not supported", .hint = "the type Adam is the same without 1-bit messages"},
+	{"ZeroOneAdam", .params = {ONE_BIT, {"var_freeze_step"}, {"var_update_scaler"}, {"local_step_scaler"}, {"local_step_clipper"}}, .says = "1-bit messages are not supported", .hint = "the type Adam is the same without 1-bit messages"},
 	{"OneBitLamb", .params = {RATIO, {"freeze_step"}, {"cuda_aware"}, {"comm_backend_name"}, {"coeff_beta"}, {"factor_max"}, {"factor_min"}, {"factor_threshold"}},
-	 .says = "messages have no form of 1 bit", .hint = "--optimizer=lamb on the command line takes its place"},
+	 .says = "1-bit messages are not supported", .hint = "--optimizer=lamb on the command line takes its place"},
 	{0}};
 
 #define WARM {"warmup_num_steps", "steps", NULL}, {"warmup_type", "log", NULL}, {"last_batch_iteration"}
@@ -58,7 +58,7 @@ const DeepspeedType deepspeed_schedulers[] = {
 		{"lr_range_test_step_rate", "rate", NULL}, {"lr_range_test_staircase", "stairs", NULL}, {"last_batch_iteration"}},
 	 .says = "`--find-lr` looks for a learning rate by itself"},
 	{"OneCycle", .off = "cycle_momentum", .name = "deepspeed-cycle", .needs = {"cycle_min_lr", "cycle_max_lr"}, .params = {CYCLE}, .says = "with `cycle_momentum` false"},
-	{"OneCycle", .params = {CYCLE}, .says = "it moves the momentum, too, which stays here", .hint = "set scheduler.params.cycle_momentum to false, or use --lr-schedule=one-cycle"},
+	{"OneCycle", .params = {CYCLE}, .says = "DeepSpeed's cycle changes the momentum, too; here it stays constant", .hint = "set scheduler.params.cycle_momentum to false, or use --lr-schedule=one-cycle"},
 	{0}};
 /* clang-format on */
 

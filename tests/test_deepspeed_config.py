@@ -215,7 +215,7 @@ def test_optimizers(run, models, options, kind, params, want):
     ({"zero_optimization": {"stage": 1.5}}, "zero_optimization.stage = 1.5: need a whole number"), ({"zero_optimization": True}, "zero_optimization = true: need an object"),
     ({"train_batch_size": 0}, "train_batch_size = 0: need a whole number from 1"), ({"train_batch_size": -4}, "train_batch_size = -4"),
     ({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 4},
-     "train_batch_size = 32: no multiple of train_micro_batch_size_per_gpu = 3 times gradient_accumulation_steps = 4"),
+     "train_batch_size = 32: not a multiple of train_micro_batch_size_per_gpu = 3 times gradient_accumulation_steps = 4"),
     ({"train_batchsize": 1}, "the nearest is train_batch_size"), ({"fp16": {"enable": True}}, "the nearest is fp16.enabled"),
     ({"zero_optimisation": {}}, "the nearest is zero_optimization"), ({"zero_optimization": {"stage3_max_live_params": 1}}, "stage3_max_live_parameters"),
     ({"a.b": 1}, "has no such key"), ({"": 1}, "has no such key"), ({"autotuning": {"fats": True}}, "autotuning.fats: DeepSpeed's configuration has no such key"),
@@ -320,7 +320,7 @@ def test_learning_rates_are_deepspeeds(run, small, options, tmp_path, kind, para
 
 
 @pytest.mark.parametrize("config, says", [
-    ({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1, "cycle_max_lr": 1}}}, "moves the momentum"),
+    ({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1, "cycle_max_lr": 1}}}, "changes the momentum"),
     ({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1, "cycle_momentum": False}}}, "cycle_max_lr: OneCycle needs it"),
     ({"scheduler": {"type": "OneCycle", "params": {"cycle_first_stair_count": 3, "cycle_momentum": False}}}, "cycle_first_stair_count = 3: not supported"),
     ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}}}, "warmup_num_steps = \"auto\""),
@@ -409,7 +409,7 @@ def test_the_line_wins(run, small, tmp_path):
     train(run, small, *line, "--micro-batch=4", "--lr-schedule=constant", "--accumulate=3", exe=tmp_path / "own")
     first = log_of(tmp_path)[0]
     assert first["lr"] == 0.01 and first["settings"]["rows_per_step"] == 12
-    assert "scheduler.type = \"OneCycle\": it moves the momentum" in train(run, small, *line, "--micro-batch=4", exe=tmp_path / "own", exit=2)
+    assert "scheduler.type = \"OneCycle\": DeepSpeed's cycle changes the momentum" in train(run, small, *line, "--micro-batch=4", exe=tmp_path / "own", exit=2)
 
 
 @pytest.mark.parametrize("config, line, says", [

@@ -8,16 +8,16 @@ static const char head[] =
 	"# DeepSpeed's configuration\n"
 	"\n"
 	"`--config FILE` takes DeepSpeed's JSON ([its page](https://www.deepspeed.ai/docs/config-json/)) where FILE begins with `{`, in\n"
-	"`gradc` and in executables. Comments (`#`, `//`, `/* */`) and a comma behind the last member are passed over, as DeepSpeed does. An example stands in [training.md](training.md#deepspeeds-configuration). This page is written by\n"
+	"`gradc` and in executables. Comments (`#`, `//`, `/* */`) and a comma behind the last member are ignored, as in DeepSpeed. An example stands in [training.md](training.md#deepspeeds-configuration). This page is written by\n"
 	"`make docs` from the table that the programs read.\n"
 	"\n"
-	"- One file serves both. Each takes what is its own and passes the rest over; the column *whose* says which.\n"
-	"- The command line wins. Where it has an option, keys that become that option say nothing, refused ones included.\n"
+	"- One file serves both programs. Each reads its own keys and ignores the others; the column *whose* names the owner.\n"
+	"- The command line wins. If the line has an option, keys that become this option are ignored, refused keys included.\n"
 	"- `\"auto\"` and `null` leave a key open, as if it were not there.\n"
 	"- An unknown key, a value of another type or out of range, and a refused key are errors (exit 2), all of them in one run.\n"
-	"  A refused key may stand there as long as it asks for nothing: `false`, `0`, `{\"enabled\": false}`.\n"
-	"- `train_batch_size` must be micro-batch times accumulation times ranks. What the file alone can contradict is told by both\n"
-	"  programs, the rest by the executable, which knows the ranks.\n";
+	"  A refused key is accepted while it turns nothing on: `false`, `0`, `{\"enabled\": false}`.\n"
+	"- `train_batch_size` must be micro-batch times accumulation times ranks. Both programs report a contradiction within the\n"
+	"  file. The executable, which knows the number of ranks, checks the product.\n";
 
 static const char *
 whose(unsigned of)
