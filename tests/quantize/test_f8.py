@@ -223,7 +223,7 @@ def test_a_bad_type_is_told_the_list(run, layer, option, choices):
 @pytest.mark.parametrize("kind", ["u8", "s16", "none"])
 def test_a_distribution_is_of_floats(run, layer, kind):
     done = run("quantize", "model.onnx", "--data=x=x.npy", f"--activation-type={kind}", "--calibrate=distribution", "--opset=21", "-o", "q.onnx", exit=2)
-    assert "--calibrate=distribution: for --activation-type=f8e4m3fn or f8e5m2" in done.stderr
+    assert "--calibrate=distribution: only for --activation-type=f8e4m3fn or f8e5m2" in done.stderr
 
 
 @pytest.mark.parametrize("how, block", [([], 0), (["--per-channel"], 1), (["--block-size=8"], 8)])

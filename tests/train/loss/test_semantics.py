@@ -513,7 +513,7 @@ def test_one_run_takes_the_binding_of_its_inputs(run, sizes, tmp_path, rows):
     np.save(tmp_path / "x.npy", x)
     done = run(sizes / "2,3,5", "--once", f"--input=x={tmp_path / 'x.npy'}", "--output-dir", tmp_path / "o", exit=6 if rows == 4 else 0)
     if rows == 4:
-        assert 'none of the bindings "batch=2", "batch=3", "batch=5"' in done.stderr
+        assert 'no binding has the shapes of the files: there are "batch=2", "batch=3", "batch=5"' in done.stderr
         return
     model = onnx.load(sizes / "linear.onnx")
     w, b = (numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer)
