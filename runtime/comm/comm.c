@@ -1,4 +1,5 @@
-/* The list of communicators: picks one, opens it, and wraps its calls. */
+/* The list of communicators (comm_list.def), such as "mpi" and "tcp": picks a communicator by name or launcher, opens it, and
+ * wraps its calls. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/mpi/mpi_library.h"
 #include "runtime/comm/tcp/tcp.h"
@@ -36,8 +37,8 @@ find(const char *name)
 	return NULL;
 }
 
-/* mpirun or srun may start one torchrun per machine, and torchrun the ranks. So torchrun's variables come first, then those of
- * an MPI launcher. */
+/* mpirun or srun may start one torchrun per machine, and torchrun then starts the ranks. So torchrun's variables are looked at
+ * first, then the variables of an MPI launcher. */
 static Status
 choose(const CommRow **out)
 {
@@ -78,7 +79,7 @@ comm_check(const char *name)
 	return pick(name, &row);
 }
 
-/* A launcher that does not fit the library would leave each rank to train alone and write the same files. */
+/* Refuses a communicator that does not fit the launcher: each rank would train alone, and all would write the same files. */
 static Status
 check_launched(int size)
 {

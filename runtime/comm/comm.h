@@ -1,13 +1,15 @@
-/* The communication of ranks, in two interfaces, each a table of functions.
+/* Communication between ranks, the processes of one run. There are two interfaces, each a table of functions.
  *
- * CommControl: the host's memory, with calls that block. Ranks use it to agree before and between steps.
- * CommData: the device's memory, with collectives that are started, tested and finished, so that they overlap with compute.
+ * CommControl ("control"): messages in the host's memory, with calls that block. Ranks use it to agree before and between
+ * steps. CommData ("data"): collectives for states and gradients. They do not block, so that they overlap with compute. MPI
+ * works on the host's memory; NCCL works on the GPU's memory, in streams.
  *
  * Every rank of a group starts the same collectives in the same order. Groups are independent of each other and of control
  * calls. All calls may come from several threads.
  *
- * A rank that waits long for another rank asks whether it is alive. A rank that answers, for example because its disk is slow,
- * is reported (CommOptions.report) and waited for without end. A rank that is silent for `patience` seconds is lost: EXIT_HANG. */
+ * A rank that waits long for another rank asks whether the other rank is alive. If the other rank answers, for example because
+ * only its disk is slow, it is reported (CommOptions.report) and waited for without end. If it is silent for `patience`
+ * seconds, it is lost: the waiting rank fails with EXIT_HANG. */
 #ifndef GRADC_RUNTIME_COMM_COMM_H
 #define GRADC_RUNTIME_COMM_COMM_H
 
@@ -21,24 +23,27 @@ typedef struct {
 	/* The mesh: ranks with the same colour in a group are members of that group, in the order of ranks. NULL: the groups
 	 * world, data and replicate contain all ranks, every other group a single rank. */
 	void (*mesh)(void *context, int rank, int size, int colors[N_GROUPS]);
-	/* largest message, in bytes; 0: the library's limit. Larger ones are cut */
+	/* largest message, in bytes; 0: the library's limit. Larger messages are split */
 	int64_t most_bytes;
 	/* Prints a line for the user about a long wait, once every `patience` seconds. The waiting thread calls it. */
 	void (*report)(void *context, const char *line);
 	void *context;
 } CommOptions;
 
-/* A wait for collectives that a device runs on its streams, where control cannot see them. */
+/* A wait of the host for collectives that run on the device's streams. Control does not see these collectives; this struct
+ * tells it about them. */
 typedef struct {
 	CommGroup group;
 	const int *members; /* ranks of the world, ascending, with this rank among them */
 	int size;
-	/* Name of the last collective that this rank has started, as "all_reduce". */
+	/* name of the last collective that this rank has started, such as "all_reduce" */
 	const char *what;
-	int64_t number; /* its number in the group, from 0; -1 while the group is being made */
-	double since;   /* time of the last known progress */
-	double told;    /* time of the last report; 0 at first; written by control */
-	/* out: another rank may not have started it. false: all have confirmed starting since `since` */
+	/* the collective's number in the group, from 0; -1 while the group is being made */
+	int64_t number;
+	double since; /* time of the last known progress */
+	double told;  /* time of the last report; 0 at first; written by control */
+	/* result: false if all ranks have confirmed, since `since`, that they have started the collective; true if some rank
+	 * has not */
 	bool late;
 } CommWatch;
 
@@ -46,21 +51,21 @@ typedef struct {
 	const char *name;
 	Status (*open)(const CommOptions *options, CommControl **out);
 	void (*close)(CommControl *control); /* control may be NULL */
-	/* Ends all ranks with that exit code, if the launcher can. With one rank it just returns. */
+	/* Ends all ranks with that exit code, if the launcher can end them. With one rank it just returns. */
 	void (*abort)(CommControl *control, int exit_code);
 	int (*rank)(const CommControl *control);
 	int (*size)(const CommControl *control);
-	/* Gathers `bytes` of each rank; those of rank r are at to + r * bytes. */
+	/* Gathers `bytes` bytes of each rank; the bytes of rank r are stored at to + r * bytes. */
 	Status (*all_gather)(CommControl *control, const void *from, void *to, int64_t bytes);
 	Status (*broadcast)(CommControl *control, void *at, int64_t bytes, int root);
 	/* Sets the text that waiting ranks show about this rank, such as "saving a checkpoint": a constant or NULL. Allowed at
 	 * any time, and never waits. */
 	void (*doing)(CommControl *control, const char *what);
-	/* `started` and `watch` are NULL if ranks cannot be asked. started: tells how many collectives of the group this rank's
-	 * device has been given, for ranks that wait. It never waits long. */
+	/* `started` and `watch` are NULL if ranks cannot be asked. started: stores how many collectives of the group this
+	 * rank's device has been given; ranks that wait for this rank are told the number. Never waits long. */
 	void (*started)(CommControl *control, CommGroup group, int64_t n);
 	/* Called repeatedly while this rank waits: asks the other ranks whether they are alive. EXIT_HANG if a rank has been
-	 * silent for `patience` seconds; other faults if a rank is known to be gone. Late ranks are reported. */
+	 * silent for `patience` seconds; another fault if a rank's end is known. Late ranks are reported to the user. */
 	Status (*watch)(CommControl *control, CommWatch *watch);
 } CommControlOps;
 
@@ -69,21 +74,20 @@ typedef struct {
 	CommGroup group;
 	DType dtype;
 	CommReduction reduction;
-	/* Sums are made in the order of the ranks, so that W ranks give the bits of W accumulation steps. Otherwise the library
-	 * chooses the order. f16 and bf16 are added in f32 and rounded once.
-	 * NCCL chooses its own order and rounds each addition. So it refuses ordered sums of f16 and bf16 over more than two
-	 * ranks. */
+	/* true: values are added in the order of the ranks, so that W ranks give the bits of W accumulation steps; f16 and bf16
+	 * are added in f32 and rounded once. false: the library chooses the order. NCCL always chooses its own order and rounds
+	 * each addition, so ordered sums of f16 and bf16 over more than two ranks are refused there. */
 	bool ordered;
-	/* `to` may be `from` (all_reduce, broadcast), or this rank's part may lie at its place in the whole (all_gather,
-	 * reduce_scatter). Otherwise they must not overlap. */
+	/* `from` and `to` may be equal (all_reduce, broadcast). For all_gather and reduce_scatter, this rank's part may lie at
+	 * its place in the whole. Otherwise `from` and `to` must not overlap. */
 	const void *from;
 	void *to;
-	int64_t n;     /* elements of the whole */
-	int64_t block; /* parts are multiples of so many elements; 0: 1 */
+	int64_t n;     /* elements of the whole tensor */
+	int64_t block; /* each rank's part is a multiple of this many elements; 0: 1 */
 	int peer;      /* rank in the group: broadcast's source; the other rank of send and recv */
 } Collective;
 
-/* Collectives of a group on streams: how many were started, the bytes that this rank sends, and the last kind. */
+/* What this rank has queued on streams for a group: number of collectives, bytes sent, kind of the last collective. */
 typedef struct {
 	int64_t started, bytes;
 	CollectiveKind last;
@@ -91,40 +95,41 @@ typedef struct {
 
 typedef struct {
 	const char *name;
-	/* If false, the runtime copies to pinned memory and back. */
+	/* If false, the executor copies operands to pinned host memory and results back. */
 	bool reads_device_memory;
 	Status (*open)(const CommControlOps *ops, CommControl *control, const CommOptions *options,
 	               CommData **out);
-	/* Closes before the memory of unfinished collectives is freed. Returns false if some are still under way, and their
-	 * memory must stay. data may be NULL. */
+	/* Called before the memory of unfinished collectives is freed. Returns false if some collectives are still under way;
+	 * then the caller must not free their memory. data may be NULL. */
 	bool (*close)(CommData *data);
 	int (*group_rank)(const CommData *data, CommGroup group);
 	int (*group_size)(const CommData *data, CommGroup group);
-	/* ---- collectives of the host's memory; NULL if the next group is set
-	 * The memory belongs to the communicator until the collective is done; after a fault, until close. */
+	/* ---- collectives in the host's memory (MPI); NULL if the functions from `attach` on are set The communicator uses the
+	 * collective's memory until the collective is done; after a fault, until close. */
 	Status (*start)(CommData *data, const Collective *c, CommRequest **out);
-	/* After a fault the request is freed. The communicator, control included, starts nothing more and returns the fault
-	 * from all calls. */
+	/* test and finish free the request if they return a fault. Afterwards the communicator and its control start nothing
+	 * more, and all their calls return the fault. */
 	Status (*test)(CommData *data, CommRequest *request, bool *done);
 	Status (*finish)(CommData *data, CommRequest *request); /* waits; frees the request */
-	/* Advances all started collectives. test and finish return the faults. Called between kernels. */
+	/* Advances all started collectives. Called between kernels. Faults are not returned here but by test and finish. */
 	void (*progress)(CommData *data);
-	/* Bytes that this rank has sent. For the library's own collectives: what the best algorithm sends. */
+	/* Bytes that this rank has sent. For a collective of the MPI library: the bytes that the best algorithm sends. */
 	int64_t (*traffic)(const CommData *data, CommGroup group);
-	/* ---- collectives of the device's memory, on its streams; NULL if the group above is set
-	 * Makes the groups on the device that is current in this thread. All ranks call it before they start a collective. */
+	/* ---- collectives in the device's memory, on its streams (NCCL); NULL if the functions from `start` on are set Makes
+	 * the groups on the device that is current in this thread. All ranks call it before they start a collective. */
 	Status (*attach)(CommData *data);
 	/* Announces memory that collectives will use until close. */
 	void (*lend)(CommData *data, void *at, int64_t bytes);
 	/* Queues the collective on a stream of the device, or adds it to the stream's recording. Not for a group of one member. */
 	Status (*enqueue)(CommData *data, const Collective *c, void *stream);
-	/* Called by any thread that waits for the device, which last made progress at `moved`. Returns a fault of the
-	 * communicator, or a lost rank. *late: the device may be waiting for ranks that are behind. */
+	/* Called by any thread that waits for the device. moved: when the device last made progress. Returns a fault if the
+	 * communicator has failed or a rank is lost. *late: the device may be waiting for late ranks. */
 	Status (*watch)(CommData *data, double moved, bool *late);
 	/* Ends all collectives under way, finished or not, so that streams become idle. Called after a fault of the device; the
 	 * results are not used. No collective can be started afterwards. */
 	void (*abort)(CommData *data);
-	/* counts: collectives started so far. repeat: adds `more`, because a recording was launched again. */
+	/* counts: collectives queued so far. repeat: adds `more` to these counts, because a recording that contains collectives
+	 * was launched again. */
 	void (*counts)(const CommData *data, CommCount out[N_GROUPS]);
 	void (*repeat)(CommData *data, const CommCount more[N_GROUPS]);
 } CommDataOps;
@@ -150,26 +155,28 @@ typedef struct {
 	CommData *data;
 	int rank, size; /* in the world */
 } Comm;
-/* EXIT_USAGE if there is no communicator of that name, or a launcher's variables make no sense. "auto": the one for the
- * launcher of this process. */
+/* EXIT_USAGE if there is no communicator of that name, or a launcher's variables make no sense. The name "auto" picks the
+ * communicator that fits the launcher of this process. */
 Status comm_check(const char *name);
 Status comm_patience(double *seconds); /* GRADC_COMM_TIMEOUT in seconds; 20 if unset */
 /* The file of GRADC_RENDEZVOUS, which rank 0 writes; NULL if unset. */
 const char *comm_rendezvous_file(void);
-/* After a fault *out must still be closed. */
+/* Opens the communicator of that name. *out must be closed even after a fault. */
 Status comm_open(const char *name, const CommOptions *options, Comm *out);
-/* Both may get a Comm that was never opened. comm_close_data comes first, before the memory of collectives is freed. It returns
- * false if that memory must stay. */
+/* Close a communicator; both accept a Comm that was never opened. comm_close_data is called first, before the memory of
+ * collectives is freed. It returns false if that memory must not be freed. */
 bool comm_close_data(Comm *comm);
 void comm_close(Comm *comm);
-/* Replaces the data by another one over the same control. After a fault the old data stay. All ranks call it. */
+/* Replaces the CommData by another one (for example NCCL) over the same control. After a fault the old CommData stays. All
+ * ranks call it. */
 Status comm_carry(Comm *comm, const CommDataOps *ops, const CommOptions *options);
 /* true: collectives are queued on streams of the device; false: start, test and finish are used. */
 bool comm_enqueues(const Comm *comm);
-void comm_doing(const Comm *comm, const char *what); /* same as control's; allowed before opening */
+void comm_doing(const Comm *comm,
+                const char *what); /* CommControlOps.doing; may be called before comm_open */
 /* Reduces n values of s64 or f64 in the host's memory, in place and in the order of the ranks, over control. */
 Status comm_reduce(const Comm *comm, void *values, int64_t n, DType dtype, CommReduction reduction);
-/* The collective of a group with one member: a copy. EXIT_COMM if it names another rank. */
+/* Runs a collective of a group with one member, which is a copy. EXIT_COMM if the collective names another rank. */
 Status comm_alone(const Collective *c);
 
 /* ---- groups.c: members of each group, and checks of a group's collectives */
@@ -177,18 +184,20 @@ typedef struct {
 	int rank, size; /* number of this rank in the group; number of members */
 	int *members;   /* ranks of the world, ascending */
 	bool is_shared; /* some group of this kind has several members */
-	int same;       /* the first kind of group with the same division of ranks */
+	int same;       /* the first kind of group that divides the ranks in the same way */
 } CommMembers;
-/* Members of each group, by the options' mesh. All ranks call it. Even after a fault, comm_members_free frees them. */
+/* Finds the members of each group by the options' mesh. All ranks call it. comm_members_free must be called even after a
+ * fault. */
 Status comm_members(const CommControlOps *ops, CommControl *control, const CommOptions *options,
                     CommMembers out[N_GROUPS]);
 void comm_members_free(CommMembers groups[N_GROUPS]);
-/* Checks a collective of a group with several members, for the member `rank`; EXIT_COMM if there is no such collective. */
+/* Checks the arguments of a collective in a group of several members, on member `rank`; EXIT_COMM if the group cannot run
+ * it. */
 Status comm_check_collective(const Collective *c, int rank, int size);
 
 /* ---- sums.c */
-/* z = x[0] + x[1] + ... in this order, or the maximum. Each term has n elements and begins `stride` elements after the last
- * one. z may be the first term. comm_sum_has: is there a sum of that type over ranks? */
+/* comm_sum: z = x[0] + x[1] + ... in this order, or the maximum. Each term x[i] has n elements and begins `stride` elements
+ * after the term before. z may be x[0]. comm_sum_has: can values of that type be summed? */
 typedef struct {
 	DType dtype;
 	CommReduction reduction;

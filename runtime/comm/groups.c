@@ -1,7 +1,8 @@
-/* The members of the mesh's groups, and which collectives a group can make. */
+/* Finds the members of each group of ranks, such as the tensor group or the data group, and checks which collectives a group
+ * can run. */
 #include "runtime/comm/comm.h"
 
-/* Without a mesh, all ranks share the data, and nothing else is divided. */
+/* Groups without a mesh: all ranks divide the data among them, and nothing else is divided. */
 static void
 plain_mesh(void *context, int rank, int size, int colors[N_GROUPS])
 {

@@ -1,4 +1,5 @@
-/* Data without collectives: for ranks that have only control, until NCCL is picked (runtime/run/carrier.c). */
+/* A CommData without collectives. TCP ranks have only control at first; this CommData fills the place until NCCL is picked
+ * (runtime/run/carrier.c). */
 #include "runtime/comm/comm.h"
 
 static Status

@@ -1,4 +1,4 @@
-/* A single rank: every collective is a copy, done when it is started. */
+/* The communicator of a run with a single rank: every collective is a copy, done when it is started. */
 #include "runtime/comm/comm.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Sums and maxima in the order of the ranks. */
+/* Sums and maxima of the ranks' values, computed on the host in the order of the ranks. */
 #include "runtime/comm/comm.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ SUM(sum_s64, int64_t)
 SUM(sum_s32, int32_t)
 #undef SUM
 
-/* f16 and bf16: adds blocks in f32 and rounds once. */
+/* For f16 and bf16: adds block by block in f32 and rounds each sum once. */
 static void
 sum_narrow(const CommSum *s)
 {

@@ -1,6 +1,6 @@
-/* Finds out whether a rank is alive that others wait for. A thread of each rank answers pings, even while the rank computes or
- * waits for its disk. A rank first pings after waiting for a quarter of the patience, so a run without long waits sends no
- * pings:
+/* Finds out whether a rank is alive that other ranks wait for. A thread of each rank answers pings, even while the rank
+ * computes or waits for its disk. A rank first pings after waiting for a quarter of the patience, so a run without long waits
+ * sends no pings:
  *
  * rank 1                                      rank 0
  * waits for rank 0's part of an all_reduce    its training thread waits for the disk
@@ -8,9 +8,10 @@
  * after 20 s, and every 20 s: reports it
  * no pong for 20 s: rank 0 is lost
  *
- * A pong tells how many collectives of each channel its rank has started. A rank that has not started the awaited collective is
- * late; the other ranks wait as well. A rank whose training thread hangs still answers, so it is not lost: finding that is the
- * job of a watchdog. */
+ * A channel is a set of ranks that send each other messages: all ranks (control), or the members of a group (mpi.h). A pong
+ * tells how many collectives of each channel its rank has started. A rank that has not started the awaited collective is late;
+ * a rank that has started it waits as well. A rank whose training thread hangs still answers, so it is not lost: a watchdog
+ * must find such a rank. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/mpi/mpi.h"
 #include "runtime/host/host.h"
@@ -28,16 +29,19 @@ typedef struct {
 	int64_t started[N_CHANNELS];
 	char doing[DOING_BYTES];
 } Pong;
-/* Another rank, as seen from this rank. A handle is 0 if no such message is under way. */
+/* Another rank, as seen from this rank. A handle stands for a message under way; 0: there is no such message. */
 typedef struct {
-	bool asked;                       /* a ping was sent and is not answered */
-	double at, heard;                 /* times of the last ping and the last pong */
-	MpiHandle ping, pong, own_answer; /* our ping, its pong, our pong to it */
+	bool asked;       /* a ping was sent and is not answered */
+	double at, heard; /* times of the last ping and the last pong */
+	MpiHandle ping, pong,
+		own_answer; /* this rank's ping, the other's pong, this rank's pong to the other */
 	Ping question;
 	Pong answer, own;
 } Peer;
 struct Beat {
-	MpiHandle comm; /* control's communicator; its only other messages are collectives */
+	MpiHandle
+		/* control's communicator; apart from pings and pongs it carries only collectives */
+		comm;
 	Peer *peers;
 	double looked;    /* time when this rank last looked for pongs */
 	MpiHandle listen; /* a receive for a ping from any rank */
@@ -51,7 +55,7 @@ struct Beat {
 };
 
 /* ---- messages; called with the library's lock held */
-/* Is no message under way any more? A fault counts as the end: the peer will be silent. */
+/* Has the message ended? A fault counts as its end: then the peer's silence will be noticed. */
 static bool
 is_over(CommControl *c, MpiHandle *message)
 {
@@ -98,7 +102,7 @@ answer_pings(CommControl *c)
 		b->holds_ping = true;
 		Peer *p = &b->peers[b->asked_by.rank];
 		if (!is_over(c, &p->own_answer))
-			return; /* answered at the next look */
+			return; /* the ping is answered the next time */
 		answer(c, p);
 		b->holds_ping = false;
 		listen_for_pings(c);
@@ -183,7 +187,7 @@ beat_open(CommControl *c)
 	return thread_start(&b->thread, "to answer other ranks", beat_run, c);
 }
 
-/* Cancels open receives, and gives the other messages a second. Returns false if some are still under way. */
+/* Cancels open receives, and gives the other messages a second to end. Returns false if some are still under way. */
 static bool
 end_messages(CommControl *c)
 {
@@ -241,7 +245,7 @@ beat_doing(CommControl *c, const char *what)
 }
 
 /* ---- waiting ranks */
-/* Has the rank had time to answer, and did not? */
+/* Has the rank had enough time to answer, but has not answered? */
 static bool
 is_silent(const CommControl *c, const Wait *w, int rank, double now)
 {
@@ -312,7 +316,7 @@ contains(const int *ranks, int n, int rank)
 	return false;
 }
 
-/* One of the waiting ranks is enough to report: the first member that is not late. */
+/* Does this rank report to the user? One of the waiting ranks is enough: the first member that is not late. */
 static bool
 is_speaker(const CommControl *c, const Wait *w, const int *late, int n)
 {
@@ -353,7 +357,7 @@ report(CommControl *c, Wait *w, const int *ranks, int n, Text *line)
 
 	for (int i = 0; i < n; i++)
 		if (ranks[i] != c->rank && c->beat->peers[ranks[i]].heard < w->since)
-			return; /* that rank will soon answer, or be lost */
+			return; /* the silent rank will soon answer, or be lost */
 	late = memory_get(sizeof(int) * (size_t)n);
 	for (int i = 0; i < n; i++)
 		if (ranks[i] != c->rank && is_late(c, w, ranks[i]))
@@ -378,7 +382,7 @@ beat_wait(CommControl *c, Wait *w, const int *ranks, int n, Text *line)
 		if (ranks[i] == c->rank)
 			continue;
 		hear(c, ranks[i], now);
-		/* This rank itself was suspended. */
+		/* This rank did not look for long, so it was suspended itself: give the other rank its time again. */
 		if (p->asked && now - b->looked > c->patience / 4)
 			p->at = now;
 		ask(c, ranks[i], now);

@@ -1,5 +1,5 @@
-/* Control over MPI, for ranks that an MPI launcher started: opening, ending, and calls between steps. It uses the library's
- * non-blocking collectives, so that a late rank can be named. */
+/* CommControl over MPI, for ranks that an MPI launcher such as mpirun started: opening, ending, and calls between steps. It
+ * uses the library's non-blocking collectives, so that a late rank can be named. */
 #include "runtime/comm/mpi/mpi.h"
 
 #include <math.h>
@@ -78,7 +78,7 @@ mpi_kept(const CommControl *c)
 }
 
 /* ---- opening */
-/* hosted: the program around this library had already started MPI. */
+/* hosted: the program that uses this library had already started MPI. */
 static Status
 start_library(CommControl *c, bool *hosted)
 {
@@ -124,7 +124,7 @@ free_all(CommControl *c)
 	memory_free(c);
 }
 
-/* Duplicates the world's communicator only if the program around this library uses MPI as well. */
+/* Duplicates MPI_COMM_WORLD, but only if the program that uses this library sends messages over MPI as well. */
 static Status
 open_channel(CommControl *c, bool hosted)
 {
@@ -185,8 +185,8 @@ control_close(CommControl *c)
 	free_all(c);
 }
 
-/* Waits a moment first, because launchers drop recent output when a rank aborts. Takes the lock only if it is free within a
- * second: a thread that hangs in the library must not keep the other ranks alive. */
+/* Ends all ranks. Waits a moment first, because launchers drop recent output when a rank aborts. If the lock is not free within
+ * a second, aborts without the lock: a thread that hangs in the library must not keep the other ranks alive. */
 static void
 control_abort(CommControl *c, int exit_code)
 {
@@ -213,7 +213,7 @@ control_size(const CommControl *c)
 	return c->size;
 }
 
-/* ---- calls; each has memory of its own, which stays allocated if a fault leaves it with the library */
+/* ---- calls; each call has its own memory, which is never freed if the library may still use it after a fault */
 struct ControlCall {
 	ControlCall *next;
 	MpiHandle request;
@@ -257,7 +257,7 @@ await_call(CommControl *c, ControlCall *call, const char *what, int64_t number)
 	return status;
 }
 
-/* status: the result of starting the call. */
+/* Waits for a call. A failed call is kept in c->lost. status: the result of starting the call. */
 static Status
 finish_call(CommControl *c, ControlCall *call, Status status, const char *what, int64_t number)
 {
@@ -345,7 +345,8 @@ control_started(CommControl *c, CommGroup group, int64_t n)
 	mpi_unlock(c);
 }
 
-/* Called with the lock held. If the data do not use MPI, the group's channel has no members yet. */
+/* The channel for a group's members. Called with the lock held. If collectives do not use MPI, the group's channel has no
+ * members yet, and is filled here. */
 static const Channel *
 channel_of(CommControl *c, const CommWatch *watch)
 {

@@ -1,5 +1,5 @@
-/* Collectives of the host's memory over MPI: start, test, finish. They advance when they are tested, so transfers go on between
- * kernels without a thread.
+/* Collectives in the host's memory over MPI: start, test, finish. A collective advances each time it is tested, so transfers go
+ * on between kernels without a thread.
  *
  * After a fault the library may continue to read and write. So a failed request and its memory stay until its transfers are
  * over, cancelled or not. If they are not over at close, they stay until the process ends. */

@@ -1,5 +1,5 @@
-/* Private to this room: what the files over MPI share. Only one thread at a time may call the library (MPI_THREAD_SERIALIZED).
- * `lock` is held around every call, but never while a rank sleeps or prints. */
+/* Private to runtime/comm/mpi: types and functions that its files share. "The library" is the MPI library. Only one thread at a
+ * time may call it (MPI_THREAD_SERIALIZED). `lock` is held around every call, but never while a rank sleeps or prints. */
 #ifndef GRADC_RUNTIME_COMM_MPI_MPI_H
 #define GRADC_RUNTIME_COMM_MPI_MPI_H
 
@@ -8,7 +8,8 @@
 
 #include <pthread.h>
 
-/* A channel for messages: control's, or that of a group's members. Messages never cross channels. */
+/* A channel: a set of ranks that send each other messages. Control's channel has all ranks; each kind of group has a channel
+ * for the members of this rank's group. A message stays in its channel. */
 enum { CHANNEL_CONTROL, CHANNEL_GROUP, N_CHANNELS = CHANNEL_GROUP + N_GROUPS };
 typedef struct {
 	const char *name; /* "control", or the group's name */
@@ -29,9 +30,9 @@ struct CommControl {
 	CommOptions options;
 	Channel channels[N_CHANNELS];
 	Beat *beat;
-	/* messages are under way that no rank receives, so MPI_Finalize would never return */
+	/* there are messages under way that no rank will receive, so MPI_Finalize would never return */
 	bool broken;
-	/* the first fault, of the library or a silent rank; afterwards all calls return it */
+	/* the first fault: the library failed, or a rank is silent; afterwards all calls return this fault */
 	Status fault;
 	/* Failed calls; never freed, because the library may still use their memory. */
 	ControlCall *lost;
@@ -44,7 +45,8 @@ typedef struct {
 	/* number of the channel's collective; -1 for a message between two ranks */
 	int64_t number;
 	bool sends; /* the awaited ranks only have to receive */
-	/* queued on the device, which may be busy with other work; reported only if a rank is late */
+	/* the collective is queued on the device, which may be busy with other work; so the wait is reported only if a rank is
+	 * late */
 	bool queued;
 	double since, told; /* time of the last progress; time of the last report */
 } Wait;
@@ -53,7 +55,8 @@ typedef struct {
 typedef enum { ROUND_PARTS, ROUND_GATHER, ROUND_LIBRARY, ROUND_MESSAGE, ROUND_OVER } Round;
 typedef struct {
 	MpiHandle handle;
-	int peer; /* number in the group; -1 for a collective of the library, with all members */
+	/* the other member's number in the group; -1 for a collective of the library, with all members */
+	int peer;
 	bool receives, done;
 } Transfer;
 struct CommRequest {
@@ -63,19 +66,20 @@ struct CommRequest {
 	int64_t room; /* elements of the largest part */
 	Round round;
 	int tag;
-	Transfer *transfers; /* transfers of the present round */
+	Transfer *transfers; /* transfers of the round that runs now */
 	int n_transfers;
-	/* parts received from all ranks; or the library's operand in place of `from` and `to` */
+	/* temporary memory: parts received from all ranks, or a copy of the operand that the library can add */
 	char *scratch;
 	int *counts;  /* counts of the library's reduce_scatter */
-	int *awaited; /* room for ranks of the world */
+	int *awaited; /* array for the ranks of the world that are waited for */
 	Wait wait;
-	Status fault; /* found by progress, returned by test or finish */
+	Status fault; /* fault found by CommDataOps.progress; returned by test or finish */
 };
 struct CommData {
 	CommControl *control;
 	int64_t most_bytes;
-	/* running: requests whose end nobody has seen yet. lost: failed requests, whose transfers may not be over. */
+	/* running: requests that test or finish has not yet reported as done. lost: failed requests, whose transfers may not be
+	 * over. */
 	CommRequest *running, *lost;
 };
 
@@ -92,11 +96,12 @@ CommPart request_part(const CommRequest *r, int rank);  /* the member's part */
 /* ---- control.c */
 void mpi_lock(CommControl *c);
 void mpi_unlock(CommControl *c);
-/* Called with the lock held. mpi_keep stores the first fault for later calls and returns `status`; mpi_kept returns the stored
- * fault. */
+/* Called with the lock held. mpi_keep stores `status` for later calls if it is the first fault, and returns it. mpi_kept
+ * returns the stored fault. */
 Status mpi_keep(CommControl *c, Status status);
 Status mpi_kept(const CommControl *c);
-/* "rank 0: WHAT rank 2: the library's text"; peer < 0 names no rank. */
+/* A fault for the library's error code: "rank 0: WHAT rank 2: the library's text", where 2 is `peer`. peer < 0: no other rank
+ * is named. */
 Status mpi_fault(const CommControl *c, int code, const char *what, int peer);
 /* A pause between polls, the i-th in a row: spins at first, then sleeps, because ranks may share cores. */
 void mpi_pause(int64_t i);
@@ -114,7 +119,7 @@ void beat_doing(CommControl *c, const char *what);
 /* Called with the lock held, while the rank waits. Pings n ranks of the world (not this rank) and looks for their pongs.
  * EXIT_HANG if a rank has been silent for `patience` seconds. *line: text to report. */
 Status beat_wait(CommControl *c, Wait *w, const int *ranks, int n, Text *line);
-/* Has some rank not confirmed starting since `since`? */
+/* Is there a rank that has not confirmed, since w->since, that it started the collective? */
 bool beat_has_late(const CommControl *c, const Wait *w, const int *ranks, int n);
 
 #endif

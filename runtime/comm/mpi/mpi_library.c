@@ -1,4 +1,4 @@
-/* Finds and opens an MPI library. */
+/* Finds the MPI library (Open MPI or MPICH) of the launcher that started this process, and opens it. */
 #include "runtime/comm/mpi/mpi_library.h"
 #include "base/base.h"
 
@@ -49,8 +49,8 @@ variable(const char *name, const char **wrong)
 }
 
 /* MPICH and Open MPI may load UCX, which takes over the handlers of fatal signals and prints the stack from there. Then
- * temporary files stay, and a signal inside malloc hangs the process. So its handlers are off, unless the user has set the
- * variable. */
+ * temporary files stay, and a signal inside malloc hangs the process. So UCX's handlers are switched off, unless the user has
+ * set the variable. */
 static void *
 open_library(const char *name)
 {
@@ -59,7 +59,7 @@ open_library(const char *name)
 }
 
 /* The library that the launcher belongs to. srun with PMIx or PMI-2 does not say which library the program needs: then the
- * first that can be opened is taken. */
+ * first library that can be opened. */
 static const MpiAbi *
 launched_by(int *ranks, const char **wrong)
 {

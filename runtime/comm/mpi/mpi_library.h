@@ -1,6 +1,6 @@
-/* The room's face: an MPI library opened at run time, so that executables also run without MPI. The two ABIs differ in their
- * handles: addresses in Open MPI, numbers in MPICH (Intel MPI, MVAPICH, Cray). Both fit into a word, and 64-bit calling
- * conventions pass words. */
+/* Opens an MPI library at run time, so that executables also run without MPI. The two binary interfaces differ in their
+ * handles: addresses in Open MPI, numbers in MPICH (and Intel MPI, MVAPICH, Cray). Addresses and numbers both fit into a 64-bit
+ * word, which calling conventions pass in the same way, so MpiHandle is a word. */
 #ifndef GRADC_RUNTIME_COMM_MPI_MPI_LIBRARY_H
 #define GRADC_RUNTIME_COMM_MPI_MPI_LIBRARY_H
 
@@ -27,8 +27,10 @@ int mpi_launched_ranks(void);
  * MPI start under srun, with variables of PMI or PMIx and a library? */
 bool mpi_launched_by_srun(void);
 bool mpi_starts_by_srun(void);
-Status mpi_check_environment(void); /* EXIT_USAGE if a launcher's variable makes no sense */
-/* EXIT_COMM, with the names that were tried, if there is no library. It is never closed, because MPI cannot be unloaded. */
+Status
+mpi_check_environment(void); /* EXIT_USAGE if a launcher's environment variable makes no sense */
+/* Opens the library. EXIT_COMM, with the names that were tried, if there is no library. The library is never closed, because
+ * MPI cannot be unloaded. */
 Status mpi_library_open(MpiLibrary *out);
 
 #endif

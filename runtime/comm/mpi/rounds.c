@@ -1,4 +1,6 @@
-/* Collectives over MPI as rounds of transfers:
+/* Collectives over MPI as rounds of transfers. A transfer is a message to or from another rank, or a call of the library's own
+ * collective. A round begins when all transfers of the previous round are over. Each rank owns a part of the result: rank c
+ * owns part c.
  *
  * all_reduce, ordered      ROUND_PARTS: rank c receives part c of every rank and adds them in the order of the ranks;
  *                          ROUND_GATHER: every rank receives the sums. W ranks give the bits of W accumulation steps
@@ -79,7 +81,7 @@ first_round(const CommData *d, const CommRequest *r)
 }
 
 /* ---- before the first round */
-/* Most transfers that a round of this request has. */
+/* Upper limit for the number of transfers in a round of this request. */
 static int64_t
 most_transfers(const CommData *d, const CommRequest *r)
 {
@@ -91,7 +93,8 @@ most_transfers(const CommData *d, const CommRequest *r)
 	return (n / most + 1) * peers;
 }
 
-/* For a reduction by the library: can it not add these values, or does this rank's part lie in the whole? */
+/* Does a reduction by the library need a copy of its operand? Yes if the library cannot add values of this type, or if this
+ * rank's part lies inside the whole. */
 static bool
 needs_scratch(const CommRequest *r)
 {
@@ -157,7 +160,7 @@ start_message(CommData *d, CommRequest *r, Transfer t, char *at, int64_t bytes)
 	return NULL;
 }
 
-/* Sends part c of each rank to rank c, which keeps it in the sender's room. */
+/* Sends part c of each rank to rank c, which stores it in the scratch memory at the sender's place. */
 static Status
 start_parts(CommData *d, CommRequest *r)
 {
@@ -204,7 +207,7 @@ start_gather(CommData *d, CommRequest *r)
 	return NULL;
 }
 
-/* Starts a call of the library on n elements of its type, from element `at` on. n is limited by the size of a message. */
+/* Starts the library's own collective on n elements, from element `at` on. n is limited by the size of a message. */
 static int
 start_call(CommData *d, CommRequest *r, int64_t at, int n, MpiHandle *out)
 {
@@ -280,7 +283,7 @@ sum_parts(const CommRequest *r)
 	                    .n_terms = r->channel->size});
 }
 
-/* Converts the library's result in our scratch to the result. */
+/* Converts the library's result in the scratch memory to the type of the request, in `to`. */
 static void
 take_result(const CommRequest *r)
 {

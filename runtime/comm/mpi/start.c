@@ -1,5 +1,6 @@
 /* Starts MPI. MPI_Init_thread returns only after all ranks have called it. While a rank is missing, because it is stopped or
- * its node is slow, a thread tells the user once every `patience` seconds. Until then there is no way to ask which rank it is. */
+ * its node is slow, a thread tells the user once every `patience` seconds. Which rank is missing cannot be found out before MPI
+ * has started. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/mpi/mpi.h"
 #include "runtime/host/host.h"

@@ -1,5 +1,5 @@
-/* Collectives as calls of NCCL. NCCL's own collectives need equal parts. If parts differ (comm_part), each part is a call for
- * its member:
+/* Translates collectives into calls of NCCL. NCCL's own collectives need parts of equal size for all members. If sizes differ
+ * (comm_part), each part is a call of its own:
  *
  * all_reduce      AllReduce
  * all_gather      AllGather; for unequal parts a Broadcast of each part
@@ -68,7 +68,7 @@ operation_of(const Call *k)
 }
 
 /* ---- calls */
-/* Calls for all parts as one group of calls. After a failure the group is still ended. */
+/* Makes the calls for all parts between ncclGroupStart and ncclGroupEnd. After a failure the group is still ended. */
 static int
 each_part(const Call *k, int (*call)(const Call *k, int rank))
 {
@@ -180,7 +180,7 @@ static int (*const calls[N_COLLECTIVES])(const Call *k) = {
 	[COMM_RECV] = recv,
 };
 
-/* Bytes that this rank sends around a ring; a broadcast's root sends everything once. */
+/* Bytes that this rank sends if NCCL sends around a ring of the members; a broadcast's root sends everything once. */
 static int64_t
 sent_bytes(const Call *k)
 {

@@ -1,10 +1,10 @@
-/* Collectives of the device's memory over NCCL, queued on the device's streams; the host does not wait for them. Control brings
- * the ranks together and knows whether they are alive.
+/* Collectives in the GPU's memory over NCCL, queued on the GPU's streams; the host does not wait for them. The ranks find each
+ * other over control (CommControl), which also knows whether a rank is alive.
  *
  * Calls do not block (NcclConfig.blocking). While NCCL waits for other ranks, or a thread waits for the device, control is
- * asked about the other ranks; NCCL itself would wait for a lost rank without end. After a fault every call returns it and
- * nothing is started. Collectives under way stay unfinished until abort: otherwise a stream would go on with sums that nobody
- * has made. */
+ * asked about the other ranks; NCCL itself would wait for a lost rank without end. After a fault every call returns the fault
+ * and starts nothing. Collectives under way stay unfinished until abort: otherwise a stream would go on with sums that were
+ * never computed. */
 #include "runtime/comm/nccl/nccl.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ abort_all(CommData *d)
 			d->nccl.CommAbort(d->comms[g]);
 		d->comms[g] = NULL;
 	}
-	d->n_lent = 0; /* they end with their communicators */
+	d->n_lent = 0; /* registrations end with their communicators */
 }
 
 /* Stores the first fault for later calls, and returns `status`. */
@@ -137,7 +137,8 @@ share_id(CommData *d, int group, NcclId *out)
 	return status;
 }
 
-/* Makes a group's communicator. Ranks that are alone in their group take part in sharing ids, too. */
+/* Makes a group's communicator. Ranks that are alone in their group take part too, because the id is shared over control by all
+ * ranks. */
 static Status
 attach_group(CommData *d, int group)
 {
@@ -168,7 +169,7 @@ data_attach(CommData *d)
 	return status;
 }
 
-/* Registers memory with NCCL. If NCCL refuses, it copies; that is not a fault. */
+/* Registers memory with NCCL, so that NCCL need not copy it. If NCCL refuses, it copies the memory; that is not a fault. */
 static void
 data_lend(CommData *d, void *at, int64_t bytes)
 {
@@ -317,7 +318,8 @@ data_abort(CommData *d)
 }
 
 /* ---- closing */
-/* Ends a communicator. Other ranks may still be receiving from this rank, so it waits for them, but not for lost ranks. */
+/* Ends a communicator. Other ranks may still be receiving from this rank, so this rank waits for the others, but not for lost
+ * ranks. */
 static void
 end_comm(CommData *d, NcclComm comm)
 {

@@ -1,4 +1,4 @@
-/* Private to this room: what the files over NCCL share. */
+/* Private to runtime/comm/nccl: types and functions that its files share. */
 #ifndef GRADC_RUNTIME_COMM_NCCL_NCCL_H
 #define GRADC_RUNTIME_COMM_NCCL_NCCL_H
 
@@ -19,8 +19,9 @@ struct CommData {
 	int rank;             /* in the world */
 	pthread_mutex_t lock; /* guards all fields below; one thread at a time calls NCCL */
 	CommMembers groups[N_GROUPS];
-	/* Kinds of groups that divide the ranks alike share a communicator, stored at the first of them. Since all collectives
-	 * run on one stream, they come in the same order. NULL if the group has one member or is not made yet. */
+	/* NCCL's communicator for each kind of group. Kinds that divide the ranks in the same way share a communicator, stored
+	 * at the first of these kinds. All collectives run on one stream, so their order is the same on all members. NULL if
+	 * the group has one member or is not made yet. */
 	NcclComm comms[N_GROUPS];
 	CommCount counts[N_GROUPS];
 	CommWatch watches[N_GROUPS];
@@ -35,10 +36,9 @@ nccl_comm(const CommData *d, CommGroup group)
 }
 
 /* ---- calls.c */
-/* Queues a collective that the group can make. Returns NCCL's code, which may be NCCL_IN_PROGRESS. *bytes: bytes that this rank
- * sends. */
+/* Queues a collective on a stream. Returns NCCL's code, which may be NCCL_IN_PROGRESS. *bytes: bytes that this rank sends. */
 int nccl_call(const CommData *d, const Collective *c, void *stream, int64_t *bytes);
-/* EXIT_COMM if NCCL cannot make this sum. */
+/* EXIT_COMM if NCCL cannot compute this sum. */
 Status nccl_check(const CommData *d, const Collective *c);
 
 #endif

@@ -1,4 +1,4 @@
-/* Finds and opens NCCL. */
+/* Finds and opens NCCL, NVIDIA's library for collectives between GPUs. */
 #include "runtime/comm/nccl/nccl_library.h"
 
 #include "base/base.h"

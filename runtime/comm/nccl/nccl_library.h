@@ -1,4 +1,4 @@
-/* The room's face: NCCL, libnccl.so.2, opened with dlopen. These are our own declarations of the interface that nccl.h
+/* Opens NCCL (libnccl.so.2) with dlopen. The declarations here are gradc's own, for the interface that NCCL's nccl.h
  * describes. */
 #ifndef GRADC_RUNTIME_COMM_NCCL_NCCL_LIBRARY_H
 #define GRADC_RUNTIME_COMM_NCCL_NCCL_LIBRARY_H
@@ -9,7 +9,8 @@ typedef struct NcclHandle *NcclComm;
 typedef struct {
 	char bytes[128];
 } NcclId;
-/* ncclConfig_t of 2.14. Newer versions read its size and version, and take defaults for newer fields. */
+/* NCCL's ncclConfig_t, as of version 2.14. Newer versions read `size` and `version`, and take defaults for fields that are
+ * missing here. */
 typedef struct {
 	size_t size;
 	unsigned magic, version;
@@ -43,7 +44,7 @@ typedef struct {
 #undef NCCL_OPTIONAL
 } NcclLibrary;
 
-/* EXIT_SYSTEM, saying what is missing, if NCCL is not found or too old. It stays loaded. */
+/* EXIT_SYSTEM, saying what is missing, if NCCL is not found or too old. NCCL stays loaded. */
 Status nccl_library_open(NcclLibrary *out);
 /* Writes "2.27.5" to `out`, which has NCCL_VERSION_TEXT bytes, and returns it. */
 enum { NCCL_VERSION_TEXT = 40 };

@@ -1,11 +1,11 @@
-/* Finds out whether a rank is alive that others wait for. The thread of each rank answers pings, even while the rank computes
- * or waits for its disk. A rank first pings after waiting for a quarter of the patience, so a run without long waits sends no
- * pings.
+/* Finds out whether a rank is alive that other ranks wait for. Each rank has a thread (link.c) that answers pings, even while
+ * the rank computes or waits for its disk. A rank first pings after waiting for a quarter of the patience, so a run without
+ * long waits sends no pings.
  *
- * Rank 0 pings all ranks that it waits for; other ranks ping rank 0. A pong tells what the rank does, whether it waits itself,
- * and which rank reports among those that wait for it. A single rank reports to the user: rank 0 if it waits, otherwise the
- * first waiting rank. A rank that is silent for the whole patience is lost. Rank 0 finds lost ranks; the others find a lost
- * rank 0. */
+ * Rank 0 pings all ranks that it waits for; other ranks ping rank 0. A pong says what the rank is doing, whether the rank
+ * itself waits for others, and which of the ranks waiting for it reports to the user. A single rank reports: rank 0 if it
+ * waits, otherwise the first waiting rank. A rank that is silent for `patience` seconds is lost. Rank 0 finds lost ranks; the
+ * others find a lost rank 0. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/tcp/tcp.h"
 
@@ -23,7 +23,7 @@ first_asker(const CommControl *c)
 	return -1;
 }
 
-/* Fewest collectives of the group that a rank has started, as far as this rank knows. */
+/* Number of collectives of the group that every rank has started, as far as this rank knows. */
 static int64_t
 fewest_started(const CommControl *c, int group)
 {
@@ -68,7 +68,7 @@ ask(CommControl *c, int rank, double now)
 {
 	TcpPeer *p = &c->peers[rank];
 
-	/* This rank itself was suspended. */
+	/* This rank did not look for long, so it was suspended itself: give the other rank its time again. */
 	if (p->asked && now - c->looked > c->patience / 4)
 		p->at = now;
 	if (p->asked || now - p->heard < c->patience / 4)
@@ -78,7 +78,7 @@ ask(CommControl *c, int rank, double now)
 	tcp_send(c, rank, &(FrameHead){.kind = FRAME_PING}, NULL);
 }
 
-/* Has the rank had time to answer, and did not? */
+/* Has the rank had enough time to answer, but has not answered? */
 static bool
 is_silent(const CommControl *c, const TcpWait *w, int rank, double now)
 {
@@ -116,7 +116,8 @@ find_silent(const CommControl *c, const TcpWait *w, double now)
 	return status;
 }
 
-/* Is the rank late? In a call of control, all missing ranks are. In other waits, a rank that waits itself is not late. */
+/* Is the rank late? In an all_gather or broadcast over the control connections, every missing rank is late. In any other wait,
+ * a missing rank is not late while it waits for other ranks. */
 static bool
 is_late(const CommControl *c, const TcpWait *w, int rank)
 {
@@ -170,15 +171,15 @@ tcp_beat(CommControl *c, TcpWait *w, Text *line)
 	for (int i = 0; i < w->n; i++)
 		heard = heard && c->peers[w->ranks[i]].heard >= w->since;
 	if (!heard)
-		return NULL; /* that rank will soon answer, or be lost */
+		return NULL; /* the silent rank will soon answer, or be lost */
 	w->told = now;
 	if (is_speaker(c))
 		tell(c, w, now, line);
 	return NULL;
 }
 
-/* Watches the ranks. A rank that has ended may have sent the awaited message before, so the rest of its messages is given time to
- * arrive. */
+/* Watches the awaited ranks. A rank that has ended may have sent the awaited message before its end, so its last messages are
+ * given time to arrive. */
 static Status
 watch(CommControl *c, TcpWait *w, Text *line)
 {
@@ -227,8 +228,9 @@ tcp_started(CommControl *c, CommGroup group, int64_t n)
 	tcp_unlock(c);
 }
 
-/* Has some rank not started the collective? Rank 0 knows all ranks; other ranks know it from rank 0. Ranks of other groups of
- * the same kind count as well: they run the same program. */
+/* Is there a rank that has not started the collective? Rank 0 knows the counts of all ranks; other ranks ask rank 0. With
+ * several groups of one kind (for example several tensor groups), ranks of all of them count, because all run the same
+ * program. */
 static bool
 has_late(CommControl *c, const CommWatch *watch)
 {

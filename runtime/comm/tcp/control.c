@@ -1,5 +1,5 @@
-/* Control over TCP, for ranks that torchrun or srun started, or that meet by a file. MPI is not needed. All messages go to rank
- * 0, and from there to all ranks (tcp.h). Large messages are cut. */
+/* CommControl over TCP, for ranks that torchrun or srun started, or that meet by a file. MPI is not needed. All messages go to
+ * rank 0, and from there to all ranks (tcp.h). Large messages are split. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/tcp/tcp.h"
 
@@ -8,7 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 1 << 24 }; /* of a message, which bounds what rank 0 holds for all ranks */
+enum {
+	MOST_BYTES = 1 << 24
+}; /* of a message; bounds the memory that rank 0 needs to hold a message of every rank */
 
 /* ---- opening and ending */
 static void
@@ -93,7 +95,7 @@ tcp_close(CommControl *c)
 	free_all(c);
 }
 
-/* Like MPI_Abort, it does not return. If another rank already ends all, nothing is sent. */
+/* Ends all ranks. Like MPI_Abort, it does not return. If another rank is already ending all ranks, nothing is sent. */
 static void
 tcp_abort(CommControl *c, int exit_code)
 {
@@ -134,7 +136,7 @@ static const char *const call_names[] = {"all_gather", "broadcast"};
 typedef struct {
 	CallKind kind;
 	int64_t number;
-	int *ranks; /* room for the awaited ranks */
+	int *ranks; /* array for the awaited ranks */
 	TcpWait wait;
 } Call;
 
@@ -157,7 +159,7 @@ sleep_a_little(CommControl *c)
 	pthread_cond_timedwait(&c->changed, &c->lock, &until);
 }
 
-/* Is the frame the one that this rank expects from that rank? */
+/* Checks that the frame belongs to the call that this rank is in. */
 static Status
 check_frame(const CommControl *c, const Call *call, int rank, const Frame *f, int64_t bytes)
 {
@@ -174,7 +176,7 @@ check_frame(const CommControl *c, const Call *call, int rank, const Frame *f, in
 	                    (long long)h->number, (long long)h->bytes);
 }
 
-/* Lists the ranks from `from` on whose parts rank 0 does not have yet. */
+/* Lists the ranks whose parts rank 0 does not have yet, starting with rank `from`. */
 static void
 list_missing(const CommControl *c, Call *call, int from)
 {
@@ -186,7 +188,8 @@ list_missing(const CommControl *c, Call *call, int from)
 	call->wait.n = n;
 }
 
-/* Called with the lock held. A frame that has arrived counts even if its sender has ended since. */
+/* Waits for the awaited ranks' frames. Called with the lock held. A frame that has arrived counts even if its sender has ended
+ * since. */
 static Status
 look(CommControl *c, Call *call, int rank, Frame **out, Text *line)
 {
@@ -230,7 +233,7 @@ await(CommControl *c, Call *call, int rank, Frame **out)
 	return status;
 }
 
-/* Receives the call's bytes from that rank. */
+/* Receives the bytes that the rank sends in this call. */
 static Status
 receive(CommControl *c, Call *call, int rank, void *to, int64_t bytes)
 {
@@ -256,7 +259,7 @@ send_whole(CommControl *c, const Call *call, const void *at, int64_t bytes, int 
 	tcp_frame_drop(f);
 }
 
-/* Gathers on rank 0. all: the parts of all ranks, side by side. */
+/* Gathers on rank 0. all: the parts of all ranks, one after another. */
 static Status
 gather_here(CommControl *c, Call *call, char *all, int64_t bytes)
 {

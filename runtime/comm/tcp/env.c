@@ -1,11 +1,12 @@
-/* Reads from the environment what torchrun, srun or the user say about this process: its rank, and where it meets the others. */
+/* Reads from environment variables of torchrun, srun or the user which rank this process is, and where it meets the other
+ * ranks. */
 #include "runtime/comm/tcp/tcp.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Several ports are tried: torchrun's own process listens at MASTER_PORT, and a computed port may belong to another job's rank
- * 0. The first words of a connection tell who listens. */
+ * 0. The first message of a connection tells whose listener it is. */
 enum { N_PORTS = 8, FIRST_PORT = 15000, PORTS = 16000, MOST_PORT = 65535, MOST_RANKS = 1 << 20 };
 
 static const char *
@@ -37,11 +38,12 @@ static const struct {
 	{"RANK", "WORLD_SIZE", "MASTER_ADDR", false},
 	{"RANK", "WORLD_SIZE", "GRADC_RENDEZVOUS", false},
 	{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, true},
-	/* in a batch script there is no step */
+	/* srun sets SLURM_STEP_ID for each rank; a batch script outside of srun has none */
 	{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID", true},
 };
 
-/* If only some variables are set, each process would train alone and write the same files. */
+/* Refuses an environment in which only some of the variables are set: each process would train alone, and all would write the
+ * same files. */
 static Status
 check_half(void)
 {
@@ -185,7 +187,7 @@ read_host(TcpPlace *p)
 	return NULL;
 }
 
-/* If torchrun's agent uses MASTER_PORT itself, the next ports are taken. */
+/* Ports at which rank 0 may listen. If torchrun's own process uses MASTER_PORT itself, the ports after MASTER_PORT. */
 static Status
 read_port(TcpPlace *p)
 {

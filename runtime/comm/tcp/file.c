@@ -1,5 +1,5 @@
-/* The file in which rank 0 says where it listens. A file of an older run may lie there, so a rank believes it only if the
- * listener knows the file's nonce. */
+/* The rendezvous file (GRADC_RENDEZVOUS=file://PATH), in which rank 0 writes the address where it listens. The file may be left
+ * from an older run. So it holds a nonce, and a rank trusts the address only if the process listening there knows the nonce. */
 #include "base/files/files.h"
 #include "runtime/comm/tcp/tcp.h"
 
@@ -11,7 +11,8 @@
 static const char form[] = "gradc rendezvous 1\njob %016" PRIx64 "\nnonce %016" PRIx64
 			   "\nhost %s\nport %d\n";
 
-/* Refuses to overwrite a file that no rank 0 has written. An empty file counts as reserved. */
+/* Refuses to overwrite a file that is not a rendezvous file. An empty file may be overwritten: the user has reserved the
+ * name. */
 static Status
 check_place(const char *path)
 {
@@ -20,7 +21,7 @@ check_place(const char *path)
 
 	if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0 ||
 	    tcp_meeting_read(path, &m))
-		return NULL; /* other faults are reported when it is opened */
+		return NULL; /* other faults are reported when the file is opened */
 	return status_error(EXIT_USAGE,
 	                    "GRADC_RENDEZVOUS=file://%s: the file is there, and no rank 0 has "
 	                    "written it: it would be written over",

@@ -1,5 +1,6 @@
-/* How a rank finds rank 0, and waits with it for the other ranks (start.c). Rank 0 may start later or listen at another of its
- * ports, and its file may be an older run's. So the rank asks whoever listens, and keeps asking. */
+/* How a rank finds rank 0 and joins it (start.c). Rank 0 may start later, or listen at any port of a range. The file in which
+ * rank 0 writes its address may be left from an older run. So the rank asks every process that listens whether it is rank 0,
+ * and keeps asking until it finds rank 0. */
 #include "runtime/comm/tcp/meet.h"
 
 #include <errno.h>
@@ -12,8 +13,8 @@ typedef struct {
 	const TcpPlace *place;
 	TcpMeeting at; /* address at which rank 0 should be */
 	int n_ports;
-	char why[512];   /* why it was not reached */
-	bool unresolved; /* its host name could not be resolved */
+	char why[512];   /* why rank 0 was not reached */
+	bool unresolved; /* rank 0's host name could not be resolved */
 	double since, told;
 } Search;
 
@@ -30,7 +31,7 @@ send_hello(const Search *s, int fd)
 	return send(fd, &h, sizeof(h), MSG_NOSIGNAL) == sizeof(h);
 }
 
-/* Reads an answer within so many seconds. If it returns false, *why says what happened instead. */
+/* Reads an answer within `seconds`. If none arrives, returns false, and *why says what happened instead. */
 static bool
 read_answer(int fd, double seconds, Answer *out, const char **why)
 {
@@ -52,7 +53,7 @@ read_answer(int fd, double seconds, Answer *out, const char **why)
 	return memcmp(out->magic, tcp_magic, sizeof(out->magic)) == 0;
 }
 
-/* The fault if rank 0 refuses; otherwise NULL. */
+/* A fault if the answer says that rank 0 refuses this rank; otherwise NULL. */
 static Status
 refusal(const Search *s, const Answer *a)
 {
@@ -193,7 +194,7 @@ tell(Search *s)
 	tcp_report(s->c, &line);
 }
 
-/* Waits for the start. Rank 0 sends ANSWER_WAIT now and then. */
+/* Waits until all ranks have joined and rank 0 sends ANSWER_START. Meanwhile rank 0 sends ANSWER_WAIT now and then. */
 static Status
 await_start(const Search *s, int fd)
 {

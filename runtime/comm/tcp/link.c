@@ -1,5 +1,5 @@
-/* Messages over the connections, and the thread that reads them. A connection that closes without FRAME_BYE means a lost rank;
- * rank 0 tells all others. */
+/* Messages ("frames") over the TCP connections, and the thread that reads them. If a connection closes without FRAME_BYE, its
+ * rank is lost; rank 0 tells all other ranks. */
 #include "runtime/comm/comm.h"
 #include "runtime/comm/tcp/tcp.h"
 #include "runtime/host/host.h"
@@ -12,7 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 1 << 26 }; /* of a message; calls cut theirs into smaller ones */
+enum {
+	MOST_BYTES = 1 << 26
+}; /* of a message; control's calls split their data into smaller messages */
 
 static void
 unlock(void *lock)
@@ -75,7 +77,7 @@ queue_add(Queue *q, Frame *f)
 	q->end = &last->next;
 }
 
-/* The first frame, which the caller must drop. */
+/* Takes the queue's first frame, which the caller must drop. */
 static Frame *
 queue_take(Queue *q)
 {
@@ -122,7 +124,7 @@ tell_others(CommControl *c, const FrameHead *head, int but)
 			tcp_send(c, r, head, NULL);
 }
 
-/* why: text such as "its connection was closed". */
+/* Notes that the rank is lost. why: text such as "its connection was closed". */
 static void
 lose(CommControl *c, int rank, const char *why)
 {
@@ -149,7 +151,7 @@ bytes_of(const Frame *f, size_t done, size_t *n)
 	return in_head ? (const char *)&f->head + done : f->at + (done - sizeof(FrameHead));
 }
 
-/* Sends as much as the socket takes. */
+/* Sends as many queued frames as the socket takes now. */
 static void
 send_queued(CommControl *c, int rank)
 {
@@ -165,7 +167,7 @@ send_queued(CommControl *c, int rank)
 		if (done < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 			return;
 		if (done < 0) {
-			/* Its earlier messages are still read: they may tell why it ended. */
+			/* The rank's earlier messages are still read: they may tell why it ended. */
 			empty(&p->out);
 			p->sent = 0;
 			return;
@@ -241,11 +243,11 @@ take_lost(CommControl *c, int rank, Frame *f)
 	                         c->rank, (long long)f->head.number));
 }
 
-/* The rank that ends all has already reported why. */
+/* Another rank ends all ranks; it has already reported why, so this rank reports nothing. */
 static void
 take_abort(CommControl *c, int rank, Frame *f)
 {
-	enum { GRACE = 3 }; /* seconds for this rank to end by itself */
+	enum { GRACE = 3 }; /* seconds that this rank's other threads have to end the process */
 
 	if (c->rank == 0)
 		tell_others(c, &f->head, rank);

@@ -1,4 +1,4 @@
-/* Private to this room: how ranks meet over TCP, and sockets. */
+/* Private to runtime/comm/tcp: how ranks find each other over TCP before the first message, and the sockets that they use. */
 #ifndef GRADC_RUNTIME_COMM_TCP_MEET_H
 #define GRADC_RUNTIME_COMM_TCP_MEET_H
 
@@ -33,13 +33,14 @@ typedef struct {
 extern const char tcp_magic[8];
 
 /* ---- socket.c: sockets that do not block and are not inherited */
-/* Listens as rank 0 of that place. EXIT_COMM if no port is free. */
+/* Listens as rank 0 at the first free port of `place`. EXIT_COMM if no port is free. */
 Status socket_listen(const TcpPlace *place, int *fd, int *port);
-/* The next new connection, and its address; -1 without one. */
+/* Accepts the next new connection and stores its address; -1 if there is none. */
 int socket_accept(int listener, char from[HOST_BYTES]);
-/* -1 if it does not connect within so many seconds. *why: a constant, or valid until the thread's next call. */
+/* Connects to `to`; -1 if that takes more than `seconds` or fails. *why: the reason, a constant or valid until the thread's
+ * next call. */
 int socket_connect(const struct addrinfo *to, double seconds, const char **why);
-/* Does the socket have something to read, or end, within so many seconds? */
+/* Waits up to `seconds`. True if the socket has something to read or has been closed. */
 bool socket_wait(int fd, double seconds);
 
 /* ---- join.c: how a rank finds rank 0 */

@@ -1,4 +1,4 @@
-/* The sockets of ranks. */
+/* TCP sockets: listens as rank 0, and connects to rank 0. */
 #include "runtime/comm/tcp/meet.h"
 
 #include <errno.h>
@@ -34,7 +34,8 @@ socket_wait(int fd, double seconds)
 	return poll_once(fd, POLLIN, seconds);
 }
 
-/* No delay, because messages are small and awaited. Keepalive, so that a host that vanished is noticed some time. */
+/* Sets a socket's options. TCP_NODELAY, because messages are small and other ranks wait for them. SO_KEEPALIVE, so that a
+ * vanished host is noticed eventually. */
 static void
 set_options(int fd)
 {
@@ -52,7 +53,7 @@ is_this_host_only(const char *host)
 	       strncmp(host, "127.", 4) == 0;
 }
 
-/* -1 on failure, with errno. */
+/* Returns the socket; -1 on failure, with errno set. */
 static int
 listen_at(const struct addrinfo *at)
 {

@@ -1,4 +1,4 @@
-/* Connects the ranks. Rank 0 listens, the others connect:
+/* Connects the ranks at the start of a run. Rank 0 listens, the other ranks connect. For example rank 2:
  *
  * rank 2                                rank 0
  * Hello: rank, ranks, job      ->
@@ -8,7 +8,8 @@
  *                              <-       Answer: start, when all ranks have joined
  *
  * Anybody may connect. Connections that do not begin with a Hello are dropped, and so are ranks of another job. A rank of this
- * job that does not fit ends the start for all ranks. Missing ranks are named once every `patience` seconds. */
+ * job that does not fit, for example of another version, makes the start fail on all ranks. Rank 0 names missing ranks once
+ * every `patience` seconds. */
 #include "runtime/comm/tcp/meet.h"
 #include "runtime/comm/tcp/tcp.h"
 
@@ -37,7 +38,7 @@ send_answer(int fd, AnswerKind kind, int value, uint64_t nonce)
 }
 
 enum { MOST_GUESTS = 256 };
-/* A connection that has not joined yet. */
+/* A guest: a connection to rank 0 that has not joined yet. */
 typedef struct {
 	int fd;
 	double since;
@@ -55,7 +56,7 @@ typedef struct {
 	Guest guests[MOST_GUESTS];
 	int n_guests, n_there;
 	bool told_of_stranger;
-	/* Times when the user was last told who is missing, and when joined ranks were last told to wait. */
+	/* told: when the user was last told which ranks are missing. waved: when joined ranks were last told to wait. */
 	double told, waved;
 } Host;
 
@@ -145,7 +146,7 @@ misfit(const Host *h, const Guest *g, AnswerKind kind)
 		g->from, rank, g->hello.rank, h->c->size - 1);
 }
 
-/* Handles a Hello: the first is answered, the second makes the guest a rank. */
+/* Handles a guest's Hello: the first Hello is answered, the second makes the guest a rank. */
 static Status
 hear_hello(Host *h, int i)
 {
@@ -192,7 +193,8 @@ read_guest(Host *h, int i)
 	return g->got == sizeof(Hello) ? hear_hello(h, i) : NULL;
 }
 
-/* Checks that joined ranks are still connected. They send nothing yet. */
+/* Checks that joined ranks are still connected. A joined rank sends nothing before the start, so the check is a peek at its
+ * socket. */
 static Status
 check_ranks(Host *h)
 {
@@ -228,7 +230,7 @@ tell_missing(Host *h, double since)
 	tcp_report(h->c, &line);
 }
 
-/* Refuses a file that another run has overwritten. */
+/* Fails if another run has overwritten the rendezvous file. */
 static Status
 check_file(const Host *h)
 {
@@ -308,7 +310,7 @@ write_file(Host *h)
 	return NULL;
 }
 
-/* Removes the file only if this run has written it. */
+/* Removes the rendezvous file, but only if this run has written it. */
 static void
 remove_file(const Host *h)
 {

@@ -1,8 +1,9 @@
-/* The room's face and what its files share. Control messages are few and small, so every rank has a single connection, to rank
- * 0. Rank 0 passes on messages between other ranks.
+/* CommControl over TCP: functions for the rest of the runtime, and declarations that the files of runtime/comm/tcp share.
+ * Control messages are few and small, so every rank has a single connection, to rank 0. Rank 0 passes on messages between other
+ * ranks.
  *
  * A thread of each rank reads all messages and answers pings, even while the rank computes. A single lock guards everything
- * about connections. Messages are the host's bytes: all ranks have the same byte order, as their states have. */
+ * about connections. Messages are structs in the host's byte order, which is the same on all ranks. */
 #ifndef GRADC_RUNTIME_COMM_TCP_TCP_H
 #define GRADC_RUNTIME_COMM_TCP_TCP_H
 
@@ -18,14 +19,15 @@ typedef struct {
 	int rank, size;        /* size is 0 without a launcher */
 	const char *rank_name; /* names of the variables for rank and size, for messages */
 	const char *size_name;
-	bool is_srun; /* rank and size come from srun's variables */
+	bool is_srun; /* the variables for rank and size are srun's */
 	bool is_torchrun;
 	char host[HOST_BYTES];
-	int port, n_ports;     /* rank 0 takes the first free port of n_ports */
-	char file[PATH_BYTES]; /* file that gives host and port instead; "" without a file */
-	uint64_t job;          /* hash of the launcher's name for the job, the same on every rank */
+	int port, n_ports; /* rank 0 takes the first free port of n_ports */
+	/* the rendezvous file, which gives host and port instead; "" without a file */
+	char file[PATH_BYTES];
+	uint64_t job; /* hash of the launcher's name for the job, the same on every rank */
 } TcpPlace;
-/* EXIT_USAGE if a variable makes no sense. */
+/* Reads the environment. EXIT_USAGE if a variable makes no sense. */
 Status tcp_place(TcpPlace *out);
 /* The first host of srun's list: node01 in "node[01-03,7],other". false if it is not a list. */
 bool tcp_first_host(const char *list, char out[HOST_BYTES]);
@@ -43,12 +45,12 @@ typedef enum {
 } FrameKind;
 typedef struct {
 	uint32_t kind;
-	uint32_t call;  /* kind of the call */
+	uint32_t call;  /* FRAME_PART, FRAME_WHOLE: kind of the call */
 	int64_t number; /* number of the call */
-	int64_t bytes;  /* bytes after the head */
+	int64_t bytes;  /* bytes that follow the head */
 } FrameHead;
 typedef struct {
-	int users; /* number of queues that hold it */
+	int users; /* number of queues that hold the frame */
 	FrameHead head;
 	char at[];
 } Frame;
@@ -63,24 +65,25 @@ typedef struct {
 
 enum { DOING_BYTES = 48 };
 typedef struct {
-	int32_t waits;   /* waits for other ranks itself, so it is not late */
+	int32_t waits;   /* the rank itself waits for other ranks, so it is not late */
 	int32_t speaker; /* the waiting rank that reports to the user */
 	char doing[DOING_BYTES];
-	/* Collectives that the device was given. Rank 0 sends the fewest of all ranks. */
+	/* Number of collectives that the rank's device was given. Rank 0 sends the smallest number of any rank. */
 	int64_t started[N_GROUPS];
 } Pong;
-/* Another rank. */
+/* Another rank, as seen from this rank. */
 typedef struct {
 	int fd;        /* -1 without a connection */
 	Queue out, in; /* frames to send; received frames that no call has taken yet */
 	size_t sent;   /* sent bytes of the first frame in `out` */
 	FrameHead head;
-	Frame *reading; /* NULL until its head has arrived */
+	Frame *reading; /* the frame that is being received; NULL until its head has arrived */
 	size_t got;
-	bool ended; /* it has sent FRAME_BYE, or its connection is closed */
+	bool ended; /* the rank has sent FRAME_BYE, or its connection is closed */
 	/* ---- is it alive? */
 	bool asked; /* a ping was sent and is not answered */
-	/* Times of our last ping, of its last pong, and of its last ping. */
+	/* at: when this rank last pinged the peer. heard: when the peer's last pong came. asks: when the peer last pinged this
+	 * rank. */
 	double at, heard, asks;
 	Pong last;
 } TcpPeer;
@@ -89,7 +92,7 @@ struct CommControl {
 	CommOptions options;
 	int rank, size;
 	double patience;      /* in seconds */
-	TcpPeer *peers;       /* one per rank; the own one is not used */
+	TcpPeer *peers;       /* one per rank; this rank's own entry is not used */
 	pthread_mutex_t lock; /* guards all fields below, and peers */
 	pthread_cond_t changed;
 	pthread_mutex_t calls; /* held during a call */
@@ -100,7 +103,7 @@ struct CommControl {
 	_Atomic(const char *) doing;
 	int64_t started[N_GROUPS]; /* collectives given to the device */
 	Status fault;              /* the first fault; all calls return it */
-	/* time by which this process must end, because another rank ends all; 0 otherwise */
+	/* time by which this process must end because another rank ends all ranks; 0: none does */
 	double must_end;
 	bool closing;
 	bool has_thread;
@@ -110,26 +113,26 @@ struct CommControl {
 
 void tcp_lock(CommControl *c);
 void tcp_unlock(CommControl *c);
-/* All functions but these are called with the lock held. */
-/* Sends to a rank if it is connected. What the socket does not take now, the thread sends later. */
+/* All functions of link.c are called with the lock held, except those whose comment says otherwise. */
+/* Sends a frame to a rank if the rank is connected. Bytes that the socket does not take now are sent later by the thread. */
 void tcp_send(CommControl *c, int rank, const FrameHead *head, const void *at);
 void tcp_send_frame(CommControl *c, int rank, Frame *frame);
-Frame *tcp_frame_new(const FrameHead *head, const void *at); /* one user: the caller */
+Frame *tcp_frame_new(const FrameHead *head, const void *at); /* `users` is 1: the caller */
 void tcp_frame_drop(Frame *frame);
 /* The first received frame of a call, which the caller must drop; NULL if none has arrived. */
 Frame *tcp_take(TcpPeer *peer);
 /* Stores the first fault and wakes all waiting threads. */
 void tcp_fail(CommControl *c, Status fault);
-/* Waits until all is sent, at most so many seconds. */
+/* Waits until all frames are sent, but at most `seconds`. */
 void tcp_flush(CommControl *c, double seconds);
-/* These two are called without the lock. */
+/* tcp_link_open and tcp_link_close are called without the lock. */
 Status tcp_link_open(CommControl *c);
 void tcp_link_close(CommControl *c); /* also frees messages that were not taken */
 
 /* ---- beat.c: is an awaited rank alive? */
 typedef struct {
 	const char *what; /* such as "all_gather" */
-	/* number of control's call; -1 for other waits, which `what` describes fully */
+	/* number of the all_gather or broadcast; -1 for a wait outside of control's calls, which `what` describes fully */
 	int64_t number;
 	const int *ranks; /* awaited ranks */
 	int n;
@@ -141,8 +144,8 @@ void tcp_hear(CommControl *c, int rank, const Pong *pong);
  * `patience` seconds. *line: text to report. */
 Status tcp_beat(CommControl *c, TcpWait *w, Text *line);
 void tcp_add_place(Text *to, const TcpWait *w); /* "all_gather 12 of control" */
-/* For waits outside of calls, for all ranks, since that time. what: such as "all_reduce 3 of group data". Reports late ranks;
- * *told is the time of the last report. Returns a fault if a rank is lost or ends all. */
+/* Watches all ranks during a wait outside of control's calls, which began at `since`. what: such as "all_reduce 3 of group
+ * data". Reports late ranks; *told is the time of the last report. Returns a fault if a rank is lost or is ending all ranks. */
 Status tcp_watch(CommControl *c, const char *what, double since, double *told);
 /* See CommControlOps. */
 void tcp_started(CommControl *c, CommGroup group, int64_t n);
@@ -159,7 +162,7 @@ typedef struct {
 	int port;
 } TcpMeeting;
 Status tcp_meeting_write(const char *path, const TcpMeeting *meeting);
-/* false if there is no file, or it is not such a file. */
+/* Reads a rendezvous file; false if there is no file, or it is not a rendezvous file. */
 bool tcp_meeting_read(const char *path, TcpMeeting *out);
 
 #endif
