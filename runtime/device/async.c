@@ -1,8 +1,8 @@
-/* The CPU as a device that keeps only its promises, for tests. Each stream has a thread, which pauses at random before every
- * copy, fill and kernel, and only these threads can read the device's memory. A schedule that misses a WAIT gives wrong results
- * here, and a host that reads the device's memory crashes.
+/* The async device, for tests: the CPU as a device that guarantees no more than device.h promises. Each stream has a thread,
+ * which pauses at random before every copy, fill and kernel, and only these threads can read the device's memory. A schedule
+ * that misses a WAIT gives wrong results here, and a host that reads the device's memory crashes.
  *
- * $GRADC_ASYNC_SLOW=STREAM makes one stream slow, by its number: 20 ms before each piece of work. */
+ * $GRADC_ASYNC_SLOW=N makes stream number N slow: a pause of 20 ms before each piece of work. */
 #include "runtime/device/async_memory.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@ enum { PAUSE = 300000, SLOW_PAUSE = 20000000 }; /* longest pause, in ns */
 typedef struct Job Job;
 struct Job {
 	Job *next;
-	/* NULL for recording or waiting for an event */
+	/* NULL if the job records an event or waits for one */
 	Status (*work)(Device *device, Job *job, bool *done);
 	Span to;
 	const void *from;
@@ -25,9 +25,9 @@ struct Job {
 	const void *scalars;
 	HostTask task;
 	int stream;
-	int event; /* of a recording or wait */
+	int event; /* the event that the job records or waits for */
 	bool records;
-	uint64_t ticket; /* number of the recording; known when the job is queued */
+	uint64_t ticket; /* number of the event's recording, known when the job is queued */
 	uint32_t n_buffers;
 	void *buffers[];
 };
@@ -42,7 +42,7 @@ typedef struct {
 } Lane; /* a stream and its thread */
 
 typedef struct {
-	uint64_t issued, done; /* numbers of recordings */
+	uint64_t issued, done; /* numbers of the newest queued and the newest finished recording */
 	double seconds;
 } Event;
 
@@ -51,11 +51,11 @@ struct Recorded {
 };
 struct Device {
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* a change of any field below */
+	pthread_cond_t changed; /* signalled when any field below changes */
 	Lane streams[MAX_STREAMS];
 	AsyncMemory *memory;
 	Recorded *capture; /* NULL: jobs are run */
-	Status fault;      /* the first fault; after it only events are handled */
+	Status fault;      /* the first fault; afterwards only events are handled */
 	bool closing;
 	int n_events;
 	Event events[];
@@ -355,7 +355,8 @@ do_run(Device *d, Job *job, bool *done)
 	return NULL;
 }
 
-/* The buffer's address for kernels. If only a part of an argument exists, the address at which the whole would begin. */
+/* The address of an argument for the kernel. If only a part of the argument exists in memory: the address at which the whole
+ * would begin. */
 static void *
 async_buffer(Device *d, const Launch *launch, uint32_t i)
 {

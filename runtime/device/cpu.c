@@ -1,5 +1,5 @@
-/* The CPU as a device. Every call is done when it returns, except work after a collective on its stream (cpu_streams.c).
- * Kernels run on the threads of the pool. */
+/* The CPU as a device. Work is done when the call returns, unless a collective on the same stream is not over yet
+ * (cpu_streams.c). Kernels run on the threads of the pool. */
 #include "runtime/device/cpu_streams.h"
 #include "runtime/device/library_calls.h"
 
@@ -61,9 +61,10 @@ cpu_open(const DeviceOptions *options, Device **out)
 	return NULL;
 }
 
-/* calloc's zeros cost nothing until they are touched, but are not aligned. So the beginning of the allocation is stored in
- * front of the returned address. Large regions are aligned to pages, so that files can be mapped, and larger ones to huge
- * pages, which need fewer page faults and give the disk larger requests. */
+/* calloc's zeros cost nothing until they are touched, but are not aligned. So alloc asks for more bytes, returns an aligned
+ * address inside the allocation, and stores the allocation's beginning just before that address. Large regions are aligned to
+ * pages, so that files can be mapped, and larger ones to huge pages, which need fewer page faults and give the disk larger
+ * requests. */
 enum { ALIGNMENT = 64, PAGE = 4096, PAGES = 1 << 20, HUGE_PAGE = 1 << 21, HUGE_PAGES = 1 << 22 };
 enum { COPY_GRAIN = 1 << 18, HASH_STEP = 1 << 15 };
 enum { UNMAP_STEP = 1 << 25 /* extra memory at a time */ };
@@ -80,10 +81,10 @@ cpu_alloc(Device *device, MemoryKind kind, int64_t bytes, Span *out)
 	if (!start)
 		return status_error(EXIT_SYSTEM, "no memory for a region of %lld bytes",
 		                    (long long)bytes);
-	/* malloc's alignment of 16 leaves room for the pointer */
+	/* since malloc aligns to 16, there are at least 16 bytes before `at` for the pointer */
 	out->at = start + alignment - (uintptr_t)start % alignment;
 	memcpy(out->at - sizeof(start), &start, sizeof(start));
-	if (alignment == HUGE_PAGE) /* errors are ignored: only speed depends on it */
+	if (alignment == HUGE_PAGE) /* errors are ignored: only speed depends on huge pages */
 		madvise(out->at, (size_t)(bytes - bytes % PAGE), MADV_HUGEPAGE);
 	return NULL;
 }
@@ -162,7 +163,8 @@ copy_one_hashed(HashedCopy *c)
 	c->checksum = checksum_end(&checksum);
 }
 
-/* Copies that begin in bytes [begin, end) of all copies: one thread makes the checksum of a copy. */
+/* Makes the copies that begin in bytes [begin, end), counted over all copies. So each copy, with its checksum, is made by one
+ * thread. */
 static void
 copy_part_hashed(void *ctx, int64_t begin, int64_t end)
 {
@@ -198,8 +200,8 @@ cpu_map(Device *device, Span to, int fd, int64_t offset)
 	                        : NULL;
 }
 
-/* Replaces a part of mapped memory by new memory with the same bytes and the same place within huge pages, so that it can use
- * them. */
+/* Replaces a part of mapped memory by new memory with the same bytes. The new memory has the same offset within a huge page, so
+ * that it can use huge pages. */
 static Status
 unmap_part(char *at, size_t bytes)
 {
@@ -407,7 +409,7 @@ cpu_record(Device *device, int stream, int event)
 	return cpu_streams_record(device->streams, stream, event);
 }
 
-/* The host computes, so it waits itself. */
+/* The caller's thread does queued work itself while it waits. */
 static Status
 cpu_wait(Device *device, int stream, int event)
 {
@@ -415,7 +417,8 @@ cpu_wait(Device *device, int stream, int event)
 	return cpu_streams_wait(device->streams, event);
 }
 
-/* Called by the thread that reads data as well. Kernels are done when they are queued, so that thread has nothing to wait for. */
+/* The thread that reads data calls this function as well. Kernels are done when they are queued, so that thread has nothing to
+ * wait for. */
 static Status
 cpu_host_wait(Device *device, int event)
 {

@@ -16,7 +16,7 @@ struct Job {
 typedef struct {
 	Job *first, **last;
 } Queue;
-/* Numbers of an event's recordings: of the newest, and of the newest that is done. */
+/* The numbers of two recordings of an event: the newest, and the newest that is done. */
 typedef struct {
 	_Atomic uint64_t issued, done;
 	double seconds;
@@ -24,7 +24,7 @@ typedef struct {
 struct CpuStreams {
 	Queue streams[MAX_STREAMS];
 	int n_waiting;         /* waiting jobs */
-	_Atomic(Status) fault; /* the first fault; after it only recordings are done */
+	_Atomic(Status) fault; /* the first fault; afterwards only recordings of events are done */
 	int n_events;
 	Event events[];
 };
@@ -131,7 +131,7 @@ cpu_streams_record(CpuStreams *s, int stream, int event)
 }
 
 /* ---- work */
-/* After a fault the rest of the queue is dropped. */
+/* Does the jobs of a queue in order. After a fault the rest of the queue is dropped. */
 static void
 try_stream(CpuStreams *s, Queue *q)
 {

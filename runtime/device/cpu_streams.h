@@ -1,19 +1,21 @@
-/* Private to this room: streams of a device that computes in the caller's thread. A call is done when it returns, unless its
- * stream waits for a host's task, such as a collective. Then the work is queued in order and tried again between kernels. */
+/* Private to runtime/device: streams of a device that computes in the caller's thread. The work of a call is done when the call
+ * returns, unless the stream waits for a task of the host, such as a collective. Then the work is queued in order and tried
+ * again between kernels. */
 #ifndef GRADC_RUNTIME_DEVICE_CPU_STREAMS_H
 #define GRADC_RUNTIME_DEVICE_CPU_STREAMS_H
 
 #include "runtime/device/device.h"
 
 typedef struct CpuStreams CpuStreams;
-/* Does some or all of the work; *done if all is done. If the work was queued, the payload is the queue's copy. */
+/* Does some or all of the work; sets *done if all of the work is done. If the work was queued, the payload is the queue's
+ * copy. */
 typedef Status (*CpuWork)(void *context, void *payload, bool *done);
 
 CpuStreams *cpu_streams_open(int n_events);
 void cpu_streams_close(CpuStreams *s); /* drops queued work; s may be NULL */
-/* Can work of this stream be done at once? Not if work is queued before it, nor after a fault. */
+/* Can the stream's next work be done immediately? No if earlier work is still queued, or after a fault. */
 bool cpu_streams_is_free(const CpuStreams *s, int stream);
-/* Does the work, or queues it with a copy of the payload. Returns the first fault. */
+/* Does the work immediately, or queues the work with a copy of the payload. Returns the first fault. */
 Status cpu_streams_do(CpuStreams *s, int stream, CpuWork work, void *context, const void *payload,
                       size_t bytes);
 Status cpu_streams_record(CpuStreams *s, int stream, int event);

@@ -1,4 +1,4 @@
-/* The list of devices by name, and helpers of devices that run functions of the process. */
+/* The list of devices by name, and helpers for devices whose kernels are functions of this process (the CPU devices). */
 #include "runtime/device/device.h"
 
 #include <string.h>

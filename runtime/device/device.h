@@ -1,8 +1,10 @@
-/* The executor's interface to a device: a table of functions. A new device is a file with such a table and a line in
- * device_list.def. tests/unit/runtime/runtime_device_test.c is written once and runs on each device of the list.
+/* The executor's interface to a device, such as the CPU or an NVIDIA GPU: a table of functions. A new device is a file with
+ * such a table and a line in device_list.def. tests/unit/runtime/runtime_device_test.c is written once and runs on each device
+ * of the list.
  *
- * Calls on one stream run in order. Work on two streams is ordered only by RECORD and WAIT, and the host sees results only
- * after sync. Every call returns a Status; *out is NULL on failure. Sizes are in bytes.
+ * A stream is a queue of work that runs in order. Work on two streams is ordered only by events: one stream records an event,
+ * the other waits for it. The host sees results only after sync. Every call returns a Status; *out is NULL on failure. Sizes
+ * are in bytes.
  *
  * After queued work has failed, the device can no longer be used: work on all streams is dropped. Events are still recorded, so
  * that no wait hangs. `fault` and `sync` return the failure each time they are called. */
@@ -40,8 +42,8 @@ typedef struct {
 	int64_t begin, end;
 	int64_t grain; /* least iterations that are worth a thread */
 } Launch;
-/* Work of the host in a stream. The device calls poll, from any thread, until it sets *done; poll returns soon. The device
- * copies the task. */
+/* Work of the host in a stream. The device calls `poll`, from any thread, until poll sets *done; poll must return soon. The
+ * device copies the task. */
 typedef struct HostTask HostTask;
 struct HostTask {
 	Status (*poll)(HostTask *task, bool *done);
@@ -79,7 +81,7 @@ typedef struct {
 	int mode;             /* mode in which the programs are run */
 } CodeSource;
 
-/* Facts, beside the options, on which the last bits of results may depend. */
+/* Facts on which the last bits of results may depend, as they do on the options. */
 typedef struct {
 	int threads; /* threads on the host */
 	int cpus;    /* CPUs of the machine: a library may split its products by them */
@@ -90,7 +92,7 @@ typedef struct {
 	int driver; /* CUDA version of a GPU's driver, such as 13000; 0 without a GPU */
 } DeviceFacts;
 
-/* Bytes of the device's memory: given out by alloc; free; all. */
+/* Bytes of the device's memory: given out by alloc; still free; in total. */
 typedef struct {
 	int64_t own, free, total;
 } DeviceMemory;
@@ -112,23 +114,24 @@ typedef struct {
 	void (*free)(Device *device, MemoryKind kind, Span span);
 	/* Copies to.bytes bytes. */
 	Status (*copy)(Device *device, int stream, Span to, const void *from);
-	/* Makes all n copies, to ascending addresses, with their checksums, and waits for them. NULL if the device cannot hash:
-	 * a core that copies has the bytes in its cache, a copy engine has not. */
+	/* Makes all n copies, to ascending addresses, computes their checksums meanwhile, and waits for them. NULL if the
+	 * device cannot hash, as on a GPU, whose copy engine only copies. */
 	Status (*copy_hashed)(Device *device, HashedCopy *copies, int n);
 	Status (*fill_zero)(Device *device, int stream, Span to);
-	/* Maps whole pages of the device's memory to the file, from offset on. They are read when they are touched, and never
-	 * written back. NULL if the device cannot map files; then the bytes are copied. */
+	/* Maps whole pages of the device's memory to the file, from offset on. A page is read when it is first touched, and
+	 * never written back. NULL if the device cannot map files; then the bytes are copied. */
 	Status (*map)(Device *device, Span to, int fd, int64_t offset);
-	/* Replaces mapped memory by ordinary memory with the same bytes. Called before all of it is written: otherwise the
-	 * kernel would copy it page by page, into small pages. */
+	/* Replaces mapped memory by ordinary memory with the same bytes. Called before a program writes all of the memory:
+	 * otherwise the operating system would copy it page by page, into small pages. */
 	Status (*unmap)(Device *device, Span span);
-	/* EXIT_SYSTEM if it can load none of the images. Devices that run functions of the process use code_functions. */
+	/* EXIT_SYSTEM if the device can load none of the images. Devices that run functions of the process use
+	 * code_functions. */
 	Status (*load)(Device *device, const CodeSource *source, Code **out);
 	void (*unload)(Device *device, Code *code);
 	Status (*run)(Device *device, int stream, const Code *code, const Launch *launch);
 	Status (*call)(Device *device, int stream, const HostTask *task);
-	/* Waiting for an event that was never recorded returns at once. If it was recorded several times, wait means the newest
-	 * recording at the time of the call. */
+	/* Waiting for an event that was never recorded returns immediately. If the event was recorded several times, `wait`
+	 * waits for the newest recording at the time of the call. */
 	Status (*record)(Device *device, int stream, int event);
 	Status (*wait)(Device *device, int stream, int event);
 	/* The host waits for the event. Any thread may call it if no task of the host is queued before the recording. Failures
@@ -139,7 +142,7 @@ typedef struct {
 	bool (*is_done)(Device *device, int event);
 	Status (*elapsed)(Device *device, int from_event, int to_event, double *seconds);
 	Status (*sync)(Device *device); /* waits for everything; returns the first failure */
-	/* The stream's handle for libraries, which queue work there at once or into the current recording. Makes the device
+	/* The stream's handle for libraries, which queue work in it, or add work to the current recording. Makes the device
 	 * current in this thread. NULL if libraries do not know this device's streams. */
 	Status (*native_stream)(Device *device, int stream, void **out);
 	/* Work that is queued on any stream between begin and end is recorded and not run. launch runs it, any number of times.

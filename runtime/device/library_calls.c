@@ -1,5 +1,6 @@
-/* Prepares and runs library calls. An operand is packed once if every launch of its kernel reads it from a constant state.
- * Equal layers share a kernel, so a call may have one packed operand per layer. */
+/* Prepares and runs library calls: kernels that a library (such as oneDNN) runs in place of the generated code. Packing an
+ * operand means copying it into the library's own layout. An operand is packed once for the whole run if every launch of its
+ * kernel reads it from a constant state. Equal layers share a kernel, so a call may have one packed operand per layer. */
 #include "runtime/device/library_calls.h"
 
 #include <stdlib.h>
@@ -8,14 +9,14 @@ enum { N_READ = 2, MAX_PACKED = 64 << 20 /* bytes of all packed operands */ };
 
 /* A state, packed in a call's own layout. */
 typedef struct {
-	int64_t state;    /* offset in the state region */
+	int64_t state;    /* offset of the state in the state region */
 	const void *from; /* address at the first run; NULL before packing */
 	char *at;
 } Packed;
 typedef struct {
 	const LibraryCall *record;
 	const LibraryOps *ops; /* the library that takes the call */
-	PreparedCall *call;    /* NULL: the kernel's loops run */
+	PreparedCall *call;    /* NULL: the kernel's generated loops run */
 	unsigned fixed;
 	Packed *packed[N_READ];
 	int n_packed[N_READ];
@@ -73,7 +74,7 @@ look_at_launch(const LibraryCalls *calls, const Instruction *n)
 	return NULL;
 }
 
-/* Looks at the programs that are run. Programs that the mode does not have come from MODE_REPLICATED. */
+/* Looks at the programs that the run's mode uses: the mode's own programs, and for the others those of MODE_REPLICATED. */
 static Status
 look_at_programs(const LibraryCalls *calls, const CodeSource *source)
 {
@@ -110,7 +111,7 @@ release_call(Call *c)
 	c->call = NULL;
 }
 
-/* False if the library refuses the call, or is slower than the loops. */
+/* Returns false if the library refuses the call, or is slower than the generated loops. */
 static bool
 try_library(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int64_t limit)
 {
@@ -155,7 +156,7 @@ make_call(LibraryCalls *calls, const Libraries *libraries, int record)
 	Call *c = &calls->at[record];
 
 	if (c->call)
-		return; /* prepared already for another kernel */
+		return; /* the call was prepared already for another kernel */
 	for (int i = 0; i < libraries->n && !c->call; i++)
 		if (libraries->at[i].library)
 			try_plans(calls, &libraries->at[i], c, record);

@@ -1,5 +1,5 @@
-/* Private to this room: kernels of an executable that a library runs in place of their loops. Calls are prepared once; constant
- * operands are packed in the library's own layout. */
+/* Private to runtime/device: kernels that a library (such as oneDNN or cuBLASLt) runs in place of the loops that gradc
+ * generated. Calls are prepared once; constant operands are packed, that is, copied once into the library's own layout. */
 #ifndef GRADC_RUNTIME_DEVICE_LIBRARY_CALLS_H
 #define GRADC_RUNTIME_DEVICE_LIBRARY_CALLS_H
 
@@ -8,17 +8,18 @@
 
 typedef struct LibraryCalls LibraryCalls;
 
-/* Each call goes to the first library that takes it. If no library runs it faster than the loops, the loops run; that is not a
- * fault. Libraries and tables must outlive the calls. */
+/* Prepares the calls. Each call goes to the first library that accepts the call. If no library runs it faster than the loops,
+ * the loops run; that is not a fault. Libraries and tables must outlive the calls. */
 Status library_calls_open(Libraries *libraries, const CodeSource *source, LibraryCalls **out);
 void library_calls_close(LibraryCalls *calls); /* calls may be NULL */
 /* Bytes of memory that the calls need for scratch and packed operands. */
 int64_t library_calls_bytes(const LibraryCalls *calls);
 /* Gives the calls their memory, of the device and aligned to 64, before the first run. The caller frees it after the calls. */
 void library_calls_place(LibraryCalls *calls, char *memory);
-/* The library's name of what runs the kernel; NULL if its loops run. */
+/* The library's name for the code that runs the kernel; NULL if the generated loops run. */
 const char *library_calls_implementation(const LibraryCalls *calls, uint32_t kernel);
-/* Does a library run the kernel that this one serves? Then nobody reads this one's results. */
+/* Some kernels only prepare operands for one other kernel. Does a library run that other kernel? Then nobody reads this
+ * kernel's results. */
 bool library_calls_cover(const LibraryCalls *calls, uint32_t kernel);
 /* For people: an implementation's name, "left out" or "generated". */
 const char *library_calls_describe(const LibraryCalls *calls, uint32_t kernel);

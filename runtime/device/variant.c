@@ -1,4 +1,5 @@
-/* Picks the device, and the variant of the compiled kernels for it. */
+/* Picks the device to run on, and the variant of the compiled kernels for that device. An executable may hold several variants,
+ * such as cpu:x86-64-v3 and cuda:sm_90a. */
 #include "runtime/device/device.h"
 #include "runtime/host/host.h"
 
@@ -215,7 +216,8 @@ count_words(const char *text)
 	return n;
 }
 
-/* Rank of a variant. On CPUs: the number of features. On GPUs: the newer one first, then machine code before PTX. */
+/* How good a variant is, for comparing. On CPUs: the number of features. On GPUs: a newer architecture is better; for the same
+ * architecture, machine code is better than PTX. */
 static int
 rank_of(const CodeImage *v)
 {

@@ -1,5 +1,5 @@
-/* An NVIDIA GPU, used through its driver alone (driver_symbols.def). Work is queued on streams. The host waits only in the
- * functions for waiting, and it polls, so that it never blocks inside the driver. */
+/* An NVIDIA GPU, used through its driver alone (driver_symbols.def). Work is queued on streams. The host waits only in
+ * functions whose purpose is waiting (waits.c). There it polls, so that it never blocks inside the driver. */
 #include "runtime/device/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -79,7 +79,7 @@ start(Device *d, const DeviceOptions *options)
 	return NULL;
 }
 
-/* Keeps a device until the process ends, because the driver may still touch it. */
+/* Keeps a device's memory until the process ends, because the driver may still touch it. */
 static void
 leave(Device *d)
 {
@@ -235,7 +235,8 @@ cuda_alloc(Device *d, MemoryKind kind, int64_t bytes, Span *out)
 	return NULL;
 }
 
-/* After a fault, queued work may still use the memory. A stuck or lost GPU keeps its memory: freeing it would wait without end. */
+/* Waits until no queued work uses the memory, which may be the case even after a fault. False for a stuck or lost GPU: its
+ * memory is not freed, because freeing would wait without end. */
 static bool
 may_free(Device *d)
 {
@@ -280,7 +281,8 @@ cuda_fill_zero(Device *d, int stream, Span to)
 	                : NULL;
 }
 
-/* For a lost GPU a library reports only some failure. The driver's code says more. */
+/* Runs a library's kernel. If that fails because the GPU is lost, the library's error says little, so the driver is asked for
+ * its code. */
 static Status
 run_library(Device *d, const Code *code, const Launch *launch, void *stream)
 {

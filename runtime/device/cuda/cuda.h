@@ -1,5 +1,5 @@
-/* Private to this room: what the files of the CUDA device share. Every call of the driver is made with the device's context
- * current in the thread. */
+/* Private to runtime/device/cuda: types and functions that its files share. Every call of the driver is made with the device's
+ * context current in the thread. */
 #ifndef GRADC_RUNTIME_DEVICE_CUDA_CUDA_H
 #define GRADC_RUNTIME_DEVICE_CUDA_CUDA_H
 
@@ -14,7 +14,7 @@ typedef struct CudaTask CudaTask;
 
 /* ---- graphs.c */
 typedef struct {
-	Recorded *into;            /* NULL: calls run at once */
+	Recorded *into;            /* the recording in progress; NULL: calls run immediately */
 	bool is_open[MAX_STREAMS]; /* streams whose work the driver is recording */
 } Capture;
 
@@ -27,15 +27,16 @@ struct Device {
 	void *pool;        /* NULL if the GPU has no pools; then the driver allocates */
 	int64_t own_bytes; /* bytes of GPU memory given out by alloc */
 	_Atomic(void *) streams[MAX_STREAMS];
-	/* The first fault. After it nothing is queued, and events count as done. */
+	/* The first fault. Afterwards nothing is queued, and events count as done. */
 	_Atomic(Status) fault;
 	atomic_bool stuck; /* nothing finishes any more, and waiting would never end */
 	Capture capture;
 	pthread_mutex_t asking; /* guards `records` and queries of streams */
 	bool records;           /* a stream is being recorded, so streams must not be queried */
-	CudaTask **tasks;       /* tasks, each used again after it is done */
+	CudaTask **tasks;       /* all tasks; a task is reused after it is done */
 	int n_tasks;
-	/* Tasks that are running. The GPU waits for them, and they wait for the host or other ranks. */
+	/* Number of tasks of the host that run now. The GPU waits for these tasks, and the tasks wait for the host or for other
+	 * ranks. */
 	atomic_int n_polled;
 	Device *next_left;
 	DeviceWatch watch;
@@ -55,11 +56,11 @@ struct Code {
 	int n_kernels;
 	void **modules;
 	int n_modules;
-	void **parameters; /* room for the parameters of one launch */
+	void **parameters; /* array for the parameters of one launch */
 	LibraryCalls *calls;
 };
 
-/* Returns the status of a driver call. A fault becomes the device's fault. what: see cuda_status. */
+/* Turns the result code of a driver call into a Status. A fault is kept as the device's fault. what: see cuda_status. */
 Status cuda_check(Device *d, int code, const char *what);
 void cuda_keep_fault(Device *d, Status status); /* takes the status */
 /* Makes the device's context current in this thread. */
@@ -77,20 +78,20 @@ Status cuda_modules_load(Device *d, const CodeImage *image, const Format *tables
 void cuda_modules_unload(Code *code);
 Status cuda_launch(Device *d, void *stream, const Code *code, const Launch *launch);
 
-/* ---- waits.c: the host waits, and notices if nothing moves */
+/* ---- waits.c: the host waits for the GPU, and notices if the GPU makes no progress */
 Status cuda_wait_event(Device *d, int event);
 Status cuda_wait_streams(Device *d);
-/* Waits for everything that is queued, even after a fault. True: all is over, no task of the host is running, and the driver
- * takes calls. */
+/* Waits for everything that is queued, even after a fault. Returns true if all work is over, no task of the host is running,
+ * and the driver still takes calls. */
 bool cuda_drain(Device *d);
 
 /* ---- tasks.c */
 Status cuda_task(Device *d, int stream, const HostTask *task);
 void cuda_tasks_free(Device *d);
 
-/* ---- graphs.c: the stream, ready to take work; while something is recorded, the work goes into a graph */
+/* ---- graphs.c: the driver's handle of a stream. During a recording, work that is queued in the stream goes into a graph */
 Status cuda_stream(Device *d, int stream, void **out);
-/* During a recording, notes the event there and sets *noted. */
+/* During a recording, adds the recording of the event (or the wait for it) to the recorded work and sets *noted. */
 Status cuda_note_event(Device *d, int stream, int event, bool records, bool *noted);
 Status cuda_capture_begin(Device *d);
 Status cuda_capture_end(Device *d, Recorded **out);

@@ -1,4 +1,4 @@
-/* Opens the driver, and explains its codes to people. */
+/* Opens CUDA's driver, and translates its error codes into messages. */
 #include "runtime/device/cuda/driver.h"
 #include "base/base.h"
 
@@ -60,7 +60,7 @@ cuda_driver_open(CudaDriver *out)
 	if (lacks || out->version < LEAST_VERSION)
 		return too_old(out, lacks);
 	int code = out->Init(0);
-	if (code == CUDA_UNKNOWN) /* at any later time this code means a lost GPU */
+	if (code == CUDA_UNKNOWN) /* in other calls CUDA_UNKNOWN means a lost GPU */
 		return status_error(
 			EXIT_SYSTEM,
 			"CUDA: the driver does not start, and does not say why "

@@ -1,5 +1,5 @@
-/* Private to this room: CUDA's driver, libcuda.so.1, opened with dlopen. Neither building gradc nor running on a CPU needs
- * CUDA. These are our own declarations of the interface that cuda.h describes. */
+/* Private to runtime/device/cuda: CUDA's driver, libcuda.so.1, opened with dlopen. Neither building gradc nor running on a CPU
+ * needs CUDA. The declarations here are gradc's own, for the interface that CUDA's cuda.h describes. */
 #ifndef GRADC_RUNTIME_DEVICE_CUDA_DRIVER_H
 #define GRADC_RUNTIME_DEVICE_CUDA_DRIVER_H
 
@@ -59,7 +59,7 @@ typedef struct {
 	int version; /* CUDA version of the driver: 1000 * major + 10 * minor */
 } CudaDriver;
 
-/* EXIT_SYSTEM, with the reason, if there is no driver, it is too old, or it sees no GPU. The library stays loaded. */
+/* EXIT_SYSTEM, with the reason, if there is no driver, the driver is too old, or it sees no GPU. The library stays loaded. */
 Status cuda_driver_open(CudaDriver *out);
 /* NULL for CUDA_OK; otherwise the code's meaning in words, with its exit code. what: what was being done, such as "kernel
  * dot_3"; may be NULL. */
@@ -76,7 +76,7 @@ typedef struct {
 	int64_t bytes; /* size of the memory */
 	bool has_pools;
 } Gpu;
-/* Why no GPU is visible. */
+/* A fault that says why the driver sees no GPU. */
 Status gpu_none(const CudaDriver *driver);
 Status gpu_find(const CudaDriver *driver, int ordinal, Gpu *out);
 /* Does the GPU run code of that name? "sm_90" runs on every GPU 9.x, "sm_90a" only on 9.0, PTX "compute_80" on 8.0 and all

@@ -1,4 +1,4 @@
-/* Describes a GPU, and says which code it runs. */
+/* Describes a GPU (name, memory, compute capability), and says which compiled code the GPU can run. */
 #include "base/base.h"
 #include "runtime/device/cuda/driver.h"
 

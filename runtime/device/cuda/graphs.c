@@ -1,6 +1,7 @@
-/* Records programs. A recording is a list of pieces: a CUDA graph for the work of a stream between two events, or an event. A
- * graph is launched into the stream whose work it holds, so that copies still run beside kernels. Events stay outside of
- * graphs, because the host asks for them, and an event inside a graph would count as done until the graph reaches it. */
+/* Records the work of a program, so that it can be launched again with few calls. A recording is a list of pieces. A piece is a
+ * CUDA graph with the work of one stream between two events, or it is an event. A graph is launched into the stream whose work
+ * it holds, so that copies and kernels still run in parallel. Events stay outside of graphs, because the host asks whether they
+ * are done: an event inside a graph would wrongly count as done until the graph reaches it. */
 #include "runtime/device/cuda/cuda.h"
 
 #include <string.h>
@@ -23,7 +24,7 @@ add_piece(Recorded *r, const Piece *p)
 	r->at[r->n++] = *p;
 }
 
-/* Ends the stream's graph, which holds the work since the stream was opened. */
+/* Ends the graph that is being recorded for the stream, and adds it to the recording. */
 static Status
 close_stream(Device *d, int stream)
 {

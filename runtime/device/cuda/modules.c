@@ -1,4 +1,4 @@
-/* Loads the modules of a bundle (format/bundle/bundle.h), and launches their kernels. */
+/* Loads the compiled GPU code of an executable, a bundle of modules (format/bundle/bundle.h), and launches its kernels. */
 #include "runtime/device/cuda/cuda.h"
 
 #include "format/bundle/bundle.h"
@@ -8,7 +8,7 @@
 
 enum { LOG_BYTES = 4000, MOST_BLOCKS = INT_MAX };
 
-/* The driver compiles PTX here; its log becomes part of the fault. */
+/* Loads a module. If the module is PTX, the driver compiles it here, and the compiler's log becomes part of the fault. */
 static Status
 load_module(Device *d, const char *image, const void *at, void **out)
 {

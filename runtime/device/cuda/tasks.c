@@ -1,4 +1,5 @@
-/* Tasks of the host in a stream. The driver runs them in a thread of its own, where calls of CUDA are not allowed. */
+/* Tasks of the host in a stream. A task is a function that the GPU's stream waits for, such as a collective over MPI. The
+ * driver runs tasks in its own thread, where calls of CUDA are not allowed. */
 #include "runtime/device/cuda/cuda.h"
 
 #include <assert.h>
@@ -45,7 +46,8 @@ cuda_task(Device *d, int stream, const HostTask *task)
 {
 	void *at;
 
-	/* A recording would run the task again, so runtime/exec/recorded.c does not record such programs. */
+	/* A recording would run the task again at each launch, so runtime/exec/recorded.c does not record programs with
+	 * tasks. */
 	assert(!d->capture.into);
 	RETURN_IF_ERROR(cuda_stream(d, stream, &at));
 	CudaTask *t = take_task(d);

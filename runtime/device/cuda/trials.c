@@ -1,4 +1,4 @@
-/* Times library calls with the GPU's own clock. */
+/* Times trial runs of library calls with the GPU's own clock, so that the fastest way to run a call can be chosen. */
 #include "runtime/device/cuda/cuda.h"
 
 enum { RUNS = 5 }; /* timed runs, after one that is not timed */
@@ -47,7 +47,7 @@ trial_time(void *device, Status (*run)(void *call, void *stream), void *call)
 		status = cuda_check(d, d->driver.EventCreate(&events[i], 0), "a trial");
 	if (!status)
 		status = run_between(d, events, run, call);
-	if (status) /* the call's memory is freed next */
+	if (status) /* wait even after a fault, because the call's memory is freed next */
 		status_free(cuda_wait_streams(d));
 	if (!status)
 		status = cuda_check(d, d->driver.EventElapsedTime(&ms, events[0], events[1]),

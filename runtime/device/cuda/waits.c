@@ -19,8 +19,8 @@ pause_after(double waited)
 	nanosleep(&(struct timespec){.tv_nsec = (long)(us * 1e3)}, NULL);
 }
 
-/* A hash of what is done so far: it changes whenever an event or a stream finishes. A stream must not be queried while another
- * thread records it. Then events are enough, since each piece of a recording has some. */
+/* A hash of the work done so far: it changes whenever an event or a stream finishes. A stream must not be queried while another
+ * thread records it. Then events alone are hashed, which is enough, since each piece of a recording has events. */
 static uint64_t
 progress_of(Device *d)
 {
@@ -66,7 +66,7 @@ stuck(const Device *d)
 		d->gpu.ordinal, d->gpu.name, d->patience);
 }
 
-/* Looks ten times within the patience, and more often if other ranks are watched. */
+/* Seconds between two looks at the GPU's progress: a tenth of `patience`, or less if other ranks are watched. */
 static double
 interval(const Device *d)
 {
@@ -75,7 +75,8 @@ interval(const Device *d)
 	return d->watch.look && d->patience / 10 > others ? others : d->patience / 10;
 }
 
-/* Looks after other ranks. Their fault is kept before `end` lets streams go on with data that nobody has made. */
+/* Asks whether other ranks are alive. A fault is stored first; only then `end` ends the collectives, because streams then go on
+ * with data that were never computed. */
 static void
 look_after_others(Device *d, const Wait *w, bool *waits)
 {
@@ -88,8 +89,8 @@ look_after_others(Device *d, const Wait *w, bool *waits)
 	d->watch.end(d->watch.context);
 }
 
-/* Late return means that this process was suspended, and perhaps the ranks that the GPU waits for. So it does not count as
- * stuck. */
+/* Checks whether the GPU is stuck. If this check itself comes much too late, this process was suspended, and perhaps the ranks
+ * that the GPU waits for were suspended too. Then the GPU does not count as stuck. */
 static Status
 wait_more(Device *d, Wait *w)
 {
@@ -116,7 +117,7 @@ is_over(Device *d)
 	return atomic_load(&d->fault) != NULL;
 }
 
-/* Returns the last answer: CUDA_NOT_READY if waiting was given up. */
+/* Polls until the driver answers that the work is done. Returns the last answer: CUDA_NOT_READY if waiting was given up. */
 static int
 wait_until(Device *d, int (*ask)(void *), void *what, bool behind_fault)
 {
