@@ -1,5 +1,6 @@
 /* Runs a collective in its stream. If the communicator works on streams of the device, it queues the collective there.
- * Otherwise a task of the host starts the collective when the stream reaches it, and polls until it is over. */
+ * Otherwise a task on the host starts the collective when the stream reaches the task, and polls until the collective is
+ * over. */
 #include "runtime/exec/exec.h"
 
 typedef struct {
@@ -74,7 +75,7 @@ copy_alone(Executor *x, int stream, Collective c)
 	Span to = {c.to, dtype_bytes(c.dtype, c.n)};
 	const void *from = c.from;
 
-	/* comm_alone then copies nothing, and only refuses what no rank may ask for */
+	/* with from == to, comm_alone copies nothing and only checks the arguments */
 	c.from = c.to;
 	RETURN_IF_ERROR(comm_alone(&c));
 	return to.at == from ? NULL : x->ops->copy(x->device, stream, to, from);

@@ -1,5 +1,7 @@
-/* The executor: walks programs over regions of memory, on the streams of a device. No function waits unless its comment says
- * so. Sections are named after the .c files. */
+/* The executor runs compiled programs, such as a training step: it walks a program's list of instructions and queues each one
+ * (a kernel, copy or collective) on a stream of the device. Memory is divided into spaces, such as the states or the workspace;
+ * the executor allocates a region for each space. Consecutive steps alternate between two copies of some regions: the "turn"
+ * says which copy is used. No function waits unless its comment says so. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_EXEC_EXEC_H
 #define GRADC_RUNTIME_EXEC_EXEC_H
 
@@ -13,10 +15,10 @@ typedef struct Trace Trace;           /* trace.c */
 typedef struct Finder Finder;         /* find_nan.c */
 
 /* ---- executor.c: walks a program's instructions over the regions of memory */
-/* Timers of a step. A step with more changes of phase has no phase times. */
+/* Timers of a step: one for each change of phase. A step with more changes has no phase times. */
 enum { MAX_TIMERS = 1024 };
-/* The executor's own events, numbered after the events of the tables: timers; the base event at a program's begin; then two
- * events, before and after, for each observed instruction. At most MAX_OBSERVED instructions are observed. */
+/* The executor's own events, numbered after the events that the compiled programs use: the timers; an event at a program's
+ * begin; then, for each of at most MAX_OBSERVED observed instructions, an event before it and an event after it. */
 enum {
 	FIRST_TIMER = N_DEVICE_EVENTS,
 	OBSERVER_BASE = FIRST_TIMER + 2 * MAX_TIMERS,
@@ -35,18 +37,18 @@ timer_event(int turn, int i)
 }
 typedef struct {
 	int64_t index, n; /* micro-batch `index` of n */
-	bool alone;       /* only this rank runs it: nothing is summed over ranks */
+	bool alone;       /* only this rank runs the program: nothing is summed over ranks */
 } MicroBatch;
-/* ---- recorded.c: a run that is recorded once and launched again. The first four fields identify it. */
+/* ---- recorded.c: a program's run that is recorded once and launched again. The first four fields identify the run. */
 typedef struct {
 	const ProgramRecord *program;
 	int64_t index; /* number of the micro-batch */
 	bool last;
 	uint8_t turns[N_TURNS];
-	/* the run was walked once, so everything that it needs is loaded */
+	/* the run was executed once without recording, so everything that it needs is loaded */
 	bool seen;
-	Recorded *recorded;        /* NULL before recording */
-	int first_timer, n_timers; /* place among the step's timers */
+	Recorded *recorded;        /* NULL before the run is recorded */
+	int first_timer, n_timers; /* the run's timers among the step's timers */
 	int8_t *phases;
 	bool full;                     /* there were more changes of phase than timers */
 	CommCount counts[N_GROUPS];    /* collectives that the run starts, per group */
@@ -73,9 +75,9 @@ typedef struct {
 	Span library;              /* scratch memory of libraries */
 	uint8_t turns[N_TURNS];    /* the turn on which programs run now */
 	uint32_t most_arguments;   /* most arguments that an instruction has */
-	/* indexed by program: it has a BRANCH or LEAVE, which reads a flag on the host */
+	/* indexed by program: true if the program has a BRANCH or LEAVE, for which the host reads a flag */
 	bool *asks;
-	void **buffers; /* room for one instruction's arguments */
+	void **buffers; /* array for one instruction's arguments */
 	int64_t *before;
 	StepTimers timers[2]; /* indexed by the step's turn */
 	bool timed;           /* runs belong to a step, so phases are timed */
@@ -89,8 +91,8 @@ typedef struct {
 	int most_observed;
 	Observer *observer; /* NULL: instructions are not timed */
 	Trace *trace;       /* receives spans of collectives; may be NULL */
-	Finder *finder;     /* looks for NaN and infinities; NULL: nobody looks */
-	Span *spans;        /* for the finder: room for one instruction's arguments */
+	Finder *finder;     /* looks for NaN and infinities; NULL: off */
+	Span *spans;        /* for the finder: array for one instruction's arguments */
 	VEC(RecordedRun) recorded;
 	bool records_ranks; /* runs with collectives are recorded; the same on all ranks */
 } Executor;
@@ -112,7 +114,7 @@ Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *optio
 Status executor_attach(Executor *x, bool records);
 void executor_stop(Executor *x); /* waits; afterwards nothing touches the regions */
 void executor_close(Executor *x);
-/* Address in the device's memory, at the present turns. */
+/* Address in the device's memory, for the present turns. */
 Span executor_slot(const Executor *x, uint32_t slot);
 Span executor_state(const Executor *x, int state);    /* empty if ranks hold parts of the state */
 Span executor_region(const Executor *x, Space space); /* the whole region */
@@ -123,13 +125,13 @@ char *executor_image(const Executor *x, int turn);
 int64_t executor_image_bytes(const Executor *x);
 bool executor_is_apart(const Executor *x); /* the host cannot read the device's memory */
 Scalar *executor_scalars(const Executor *x, const ProgramRecord *p);
-/* Both wait, for the copy and for everything queued before it. */
+/* executor_write and executor_read wait for the copy and for everything queued before the copy. */
 Status executor_write(Executor *x, Span to, const void *from);
 Status executor_read(Executor *x, void *to, Span from);
 /* Queues a run. The caller has filled its scalars and inputs, and leaves them alone until executor_wait_image for this turn
  * returns. */
 Status executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro);
-/* Walks without recording. */
+/* Runs a program without recording it. */
 Status executor_walk(Executor *x, const ProgramRecord *p, const MicroBatch *micro);
 /* Waiting by the host: executor_drain waits for everything; executor_wait_image until the host may fill that image again, from
  * any thread; executor_wait_report for a step's results. */
@@ -147,7 +149,7 @@ Status observe_begins(Executor *x, int stream);
 Status observe_ends(Executor *x, uint32_t at, int stream);
 Status observe_run(Executor *x, const ProgramRecord *p);
 
-/* ---- find_nan.c: looks at an instruction's operands before it runs and at its results afterwards */
+/* ---- find_nan.c: looks at an instruction's operands before the instruction runs, and at its results afterwards */
 typedef struct {
 	const ProgramRecord *program;
 	const MicroBatch *micro;
@@ -162,7 +164,7 @@ Status host_open(Executor *x, const CodeImage *image, const DeviceOptions *optio
 void host_close(Executor *x);
 /* the host runs the program in this run */
 bool host_runs(const Executor *x, const ProgramRecord *p);
-/* runs in its turn in the stream */
+/* queues the kernel in the stream: it runs after the work queued before */
 Status host_launch(Executor *x, int stream, const Launch *launch);
 
 /* ---- collective.c: an instruction of the communication stream */
@@ -170,15 +172,15 @@ Status collective_start(Executor *x, const Instruction *n, void *to, const void 
 void collective_trace(Trace *trace, const CollectiveRecord *record, double begin, double end);
 
 /* ---- regions.c */
-Status regions_alloc(Executor *x); /* after a fault, regions_free still frees what was allocated */
+Status regions_alloc(Executor *x); /* after a fault, the caller still calls regions_free */
 void regions_free(Executor *x);
 /* Scratch memory of the code's libraries. library_free comes after the code's unload. */
 Status library_alloc(const DeviceOps *ops, Device *device, Code *code, Span *out);
 void library_free(const DeviceOps *ops, Device *device, Span *library);
 
 /* ---- offload.c: host memory for states, or a file that replaces it */
-/* Is the space in a file? Memory that the device copies in stream order is never a file: a driver would copy a file's pages
- * when the copy is queued. */
+/* Does the file hold this space? Only if the device does not copy the space in stream order: a driver would copy a file's pages
+ * when the copy is queued, not when the stream reaches it. */
 bool offload_in_file(const Executor *x, Space space);
 Status offload_alloc(const Executor *x, int64_t bytes, Span *out);
 void offload_free(const Executor *x, Span span);
@@ -222,21 +224,23 @@ struct Observer {
 	double base;       /* time when the program's run began */
 	int phase;
 	double phase_begin, last_end;
-	/* collectives are timed as instructions, on their stream; otherwise collective.c traces them */
+	/* collectives run on streams and are timed like other instructions; false: collective.c traces them */
 	bool sees_collectives;
 };
 
 /* ---- ranges.c */
 GradcRange range_of_nothing(void);
 bool range_is_finite(const GradcRange *r);
-/* Adds n elements to the range. Numbers that are not finite do not count if `before` holds the same bytes; before may be NULL. */
+/* Adds n elements at `at` to the range. before: earlier bytes of the same elements, or NULL; a NaN or infinity whose bytes have
+ * not changed since does not count. */
 void range_add(GradcRange *r, DType t, const void *at, int64_t n, const void *before);
 
 /* ---- find_nan.c: finds the origin of a failed step's first number that is not finite */
 /* From finder_open to finder_close the executor looks at every instruction. Findings belong to the arena. */
 Status finder_open(Arena *arena, Executor *x);
 void finder_close(Executor *x); /* may follow a failed finder_open */
-/* Numbers of findings; NO_FINDING if this rank has no such finding. */
+/* A finding says where a NaN or infinity came from (find_nan.c). The fields are numbers of findings; NO_FINDING if this rank
+ * has no such finding. */
 typedef struct {
 	int first; /* origin of the loss's or norm's NaN or infinity */
 	int nan;   /* where the infinity of `first` turned into NaN */
@@ -247,7 +251,7 @@ enum { NO_FINDING = -1 };
 /* A range of memory that holds NaN or infinities now. */
 typedef struct {
 	Span span;
-	/* source finding per kind; NO_FINDING if the memory holds no number of that kind */
+	/* the finding that each kind (NaN, inf, -inf) came from; NO_FINDING if the memory holds no number of that kind */
 	int from[GRADC_N_UNFIT];
 } Mark;
 
@@ -257,25 +261,26 @@ typedef struct {
 	Span span;
 	uint32_t access; /* 0: the argument is not looked at */
 	GradcRange before;
-	/* Of a result: its numbers after the instruction. NaN and infinities with unchanged bytes do not count. */
+	/* Of a result: its range of numbers after the instruction. NaN and infinities with unchanged bytes do not count. */
 	GradcRange after;
-	int from[GRADC_N_UNFIT]; /* of an operand: the source finding per kind */
-	/* The memory's bytes before the result was written, if they held NaN or infinities; otherwise NULL. */
+	int from[GRADC_N_UNFIT]; /* of an operand: the finding that each kind came from */
+	/* The memory's bytes before the result was written, if these bytes held NaN or infinities; otherwise NULL. */
 	char *bytes;
 } Watched;
 
 typedef enum {
-	CAUSE_MADE,     /* an instruction made it, and its operands do not explain it */
-	CAUSE_HELD,     /* an operand held it before the step */
-	CAUSE_RECEIVED, /* it came from another rank */
+	/* an instruction made the number, and the instruction's operands do not explain it */
+	CAUSE_MADE,
+	CAUSE_HELD,     /* an operand held the number before the step */
+	CAUSE_RECEIVED, /* the number came from another rank */
 } FindingCause;
 typedef struct {
 	FindingCause cause;
 	const ProgramRecord *program;
-	/* the instruction that made it, or the first that read it */
+	/* the instruction that made the number, or the first one that read it */
 	const Instruction *instruction;
 	MicroBatch micro;
-	bool kinds[GRADC_N_UNFIT]; /* kinds that were made */
+	bool kinds[GRADC_N_UNFIT]; /* kinds of number (NaN, inf, -inf) that were made */
 	/* arguments of the instruction; for CAUSE_HELD only the operand */
 	Watched *args;
 	int n_args;
@@ -295,13 +300,13 @@ typedef struct {
 	int64_t first;
 } StatePart;
 StatePart state_part(const Executor *x, int state);
-bool state_has_parts(const Executor *x, int state); /* ranks hold parts of the state */
+bool state_has_parts(const Executor *x, int state); /* ranks hold only parts of the state */
 /* The bytes of a divided state that a rank holds. */
 typedef struct {
 	int64_t first, bytes;
 } StateRange;
 StateRange state_range(const Format *f, const RunFacts *facts, int state, int rank);
-/* Writes those bytes of [offset, offset + bytes) of the state that this rank holds. */
+/* Writes bytes [offset, offset + bytes) of the state, as far as this rank holds them. */
 Status state_write(Executor *x, int state, int64_t offset, const void *from, int64_t bytes);
 
 #endif

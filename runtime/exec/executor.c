@@ -1,6 +1,7 @@
-/* Walks a program: each instruction's kind picks a function, each argument's slot an address. All work is queued on the
- * device's streams. The host waits only for a BRANCH or LEAVE, which reads a flag. Timers are recorded where the phase changes,
- * so the report of a step needs no clock in between. */
+/* Runs a program by walking its instructions: an instruction's kind picks the function that queues it, and each argument's
+ * slot (a place in a space of memory) gives an address. All work is queued on the device's streams. The host waits only for
+ * a BRANCH or LEAVE, which reads a flag. Timers are recorded where the phase changes, so the report of a step needs no clock
+ * in between. */
 #include "runtime/exec/exec.h"
 
 #include <math.h>
@@ -73,7 +74,7 @@ program_asks(const Executor *x, const ProgramRecord *p)
 	return false;
 }
 
-/* Watches the other ranks while the host waits for the device and the device waits for collectives. */
+/* Called while the host waits for the device, which may wait for collectives: asks whether the other ranks are alive. */
 static Status
 look_after_ranks(void *context, double moved, bool *waits)
 {
@@ -198,7 +199,7 @@ executor_slot(const Executor *x, uint32_t slot)
 	return (Span){place(x, (Space)s->space, s->offset), s->bytes};
 }
 
-/* The space's twin in the host's memory, if the host cannot read the device's memory. */
+/* The space with the host's copy of this space, if the host cannot read the device's memory. */
 static Space
 host_side(const Executor *x, Space space)
 {
@@ -254,7 +255,8 @@ executor_write(Executor *x, Span to, const void *from)
 	return executor_drain(x);
 }
 
-/* Drains first: a driver's copy into memory that is not pinned would wait for all earlier work, without a watchdog. */
+/* Waits for all earlier work first. Otherwise the driver would wait for it inside the copy, because `to` is not pinned, and
+ * nobody would notice a stuck device. */
 Status
 executor_read(Executor *x, void *to, Span from)
 {
@@ -278,7 +280,8 @@ event_of(SharedEvent event, int turn)
 	return (int)format_event(event, turns);
 }
 
-/* After this event nothing reads the host's side of the image. Its readers are copies, and programs on the host's processors. */
+/* The event after which the host may fill the image (the inputs) again: copies, and programs on the host's processors, have
+ * read it. */
 static int
 image_event(const Executor *x, int turn)
 {
@@ -317,7 +320,7 @@ typedef struct {
 	Executor *x;
 	const ProgramRecord *program;
 	const MicroBatch *micro;
-	uint32_t pc; /* place within the program */
+	uint32_t pc; /* index of the current instruction in the program */
 	int depth;
 	struct {
 		uint32_t start, count, done;
@@ -355,7 +358,7 @@ argument_part(const Walk *w, const Instruction *n, uint32_t i, int64_t *first)
 	int64_t done = a->loop ? w->loops[a->loop - 1].done : 0;
 	SlotPlace at = {s->offset, s->bytes, 0};
 
-	/* cannot fail: format_check_world has checked it */
+	/* cannot fail: format_check_world has checked the group */
 	if (s->share != SLOT_WHOLE)
 		format_place(s, &w->x->facts, done, &at);
 	else
@@ -373,8 +376,8 @@ argument_span(const Walk *w, const Instruction *n, uint32_t i)
 	return argument_part(w, n, i, &first);
 }
 
-/* A kernel's argument as the address of the whole tensor. If the rank holds a part of it, the launch gets only the iterations
- * of that part. */
+/* The address of a kernel's argument, as if the whole tensor existed. If the rank holds only a part of the tensor, the launch
+ * runs only the iterations of that part. */
 static void *
 whole_argument(const Walk *w, const Instruction *n, uint32_t i, Launch *launch)
 {
@@ -448,8 +451,8 @@ run_fill_zero(Walk *w, const Instruction *n)
 	return w->x->ops->fill_zero(w->x->device, n->stream, argument_span(w, n, 0));
 }
 
-/* An event that other streams or the host wait for ends the current phase first, so that the program's last timer is recorded
- * before it. */
+/* Queues a RECORD. If other streams or the host wait for the event, the current phase ends first, so that the program's last
+ * timer is recorded before the event. */
 static Status
 run_record(Walk *w, const Instruction *n)
 {
@@ -464,7 +467,8 @@ run_wait(Walk *w, const Instruction *n)
 	return w->x->ops->wait(w->x->device, n->stream, (int)format_event(n->what, w->x->turns));
 }
 
-/* If the communicator cannot read the device's memory, the last two arguments are the copies that it can read. */
+/* Queues a collective. If the communicator cannot read the device's memory, the last two arguments are copies in memory that it
+ * can read. */
 static Status
 run_collective(Walk *w, const Instruction *n)
 {
@@ -474,7 +478,7 @@ run_collective(Walk *w, const Instruction *n)
 	                        argument_span(w, n, first + 1).at);
 }
 
-/* Moves to the END of the block that is open at pc. */
+/* Skips to the END that closes the innermost LOOP or BRANCH around pc. */
 static void
 skip_block(Walk *w)
 {
@@ -559,7 +563,7 @@ static Status (*const execute[N_INSTRUCTIONS])(Walk *, const Instruction *) = {
 	[LEAVE] = run_leave,         [END] = run_end,
 };
 
-/* Runs one instruction alone, between the finder's looks at its operands and results. */
+/* Runs one instruction alone: the finder reads its operands before and its results after. */
 static Status
 run_and_look(Walk *w, const Instruction *n)
 {
@@ -602,7 +606,7 @@ executor_step_times(const Executor *x, int turn, double seconds[N_PHASES])
 {
 	const StepTimers *t = &x->timers[turn];
 
-	/* the recorded phases alone would show too little time */
+	/* if timers ran out, the phases that were timed would add up to too little time */
 	for (int p = 0; p < N_PHASES; p++)
 		seconds[p] = t->full ? NAN : 0;
 	if (t->full)

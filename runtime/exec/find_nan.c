@@ -1,21 +1,23 @@
-/* Finds the instruction that made the first number that is not finite. After a step has failed, step.c runs it again, one
- * instruction at a time, and the finder looks at the operands and results of each instruction. A failed step changes none of
- * its inputs, so the numbers are the same. Before a step fails nothing is done.
+/* Finds the instruction that made the first NaN or infinity of a failed step, for the error message. step.c runs the failed
+ * step again, one instruction at a time, and the finder looks at the operands and results of each instruction. A failed step
+ * changes none of its inputs, so the second run has the same numbers. A step that does not fail costs nothing.
  *
  * A finding is an instruction that made NaN or an infinity from operands without them, or a tensor that held them before the
- * step. A mark is a range of memory that holds NaN or infinities now, with the finding that they come from. For example, with h
- * = exp(x) and y = h / h:
+ * step. A mark is a range of memory that holds NaN or infinities now, with the finding that these numbers come from. For
+ * example, with h = exp(x) and y = h / h:
  *
  * exp   x: 1 .. 100      h: inf              finding 0; mark on h: inf from finding 0
  * div   h: inf from 0    y: NaN              finding 1, whose operand has infinities from 0; mark on y: NaN from 1
  *
  * A NaN in an operand explains a NaN in the result. An infinity explains an infinity, preferably of the same sign. An infinity
  * does not explain a NaN: a mask of -inf is ordinary, inf - inf is not. The answer is the origin of the NaN or infinity in the
- * loss or in the norm of the gradients, by which @update decides. Numbers that reach neither are harmless.
+ * loss or in the norm of the gradients: if one of these two is not finite, the program @update skips the update. A NaN that
+ * reaches neither the loss nor the norm is harmless.
  *
- * Memory without a value may hold anything: gaps between rows with a pitch, or results that a kernel would write and a library
- * does not. So a NaN counts as a result only if its bytes are new, and as an operand only if the memory has a mark or is a
- * state or an input. Zeros are written before the first instruction, so that old bytes are never NaN. */
+ * Memory without a value may hold any bytes: for example gaps between padded rows, or a kernel's result that is not written
+ * because a library replaces the kernel. So a NaN counts as a result only if its bytes are new, and as an operand only if
+ * the memory has a mark or is a state or an input. Zeros are written before the first instruction, so that old bytes are
+ * never NaN. */
 #include "runtime/exec/exec.h"
 
 #include <string.h>
@@ -30,7 +32,8 @@ struct Finder {
 	VEC(Mark) marks;
 	Watched *watched; /* arguments of the current instruction */
 	Finding *made;    /* finding of the current instruction; NULL if it made none */
-	/* the finding behind this rank's contribution to a sum over ranks; NO_FINDING if it sent only finite numbers */
+	/* the finding that explains the NaN or infinity in this rank's contribution to a sum over ranks; NO_FINDING if the
+	 * contribution is finite */
 	int sent;
 	char *window; /* host buffer through which the device's memory is read */
 };
@@ -82,14 +85,15 @@ finder_close(Executor *x)
 }
 
 /* ---- findings */
-/* An infinity that was there before the step is suspected last: it may be a mask. */
+/* Is the finding a likely cause? An infinity that a tensor held before the step is not: it may be a mask. It is named only if
+ * there is no other finding. */
 static bool
 is_suspect(const Finder *finder, int finding, int kind)
 {
 	return kind == GRADC_NAN || finder->findings.at[finding]->cause != CAUSE_HELD;
 }
 
-/* Which of two findings with NaN or infinities of that kind to name. */
+/* Which of two findings of that kind to name. */
 static int
 better(const Finder *finder, int a, int b, int kind)
 {
@@ -127,7 +131,7 @@ overlap(Span a, Span b)
 	return a.at < b.at + b.bytes && b.at < a.at + a.bytes;
 }
 
-/* Removes marks from overwritten memory. The rest of a longer mark stays. */
+/* Removes marks from overwritten memory. If only a part of a mark is overwritten, the rest of the mark stays. */
 static void
 remove_marks(Finder *finder, Span span)
 {
@@ -176,7 +180,8 @@ slot_of(const Format *f, const Instruction *n, int i)
 	return &f->slots[f->arguments[n->args + (uint32_t)i].slot];
 }
 
-/* How an instruction uses its i-th argument; kernels have a table for it. A collective with four arguments uses the last two. */
+/* Does an instruction read or write its i-th argument? A kernel's record says it for each argument. A collective with four
+ * arguments uses the last two. */
 static uint32_t
 access_of(const Executor *x, const Instruction *n, int i)
 {
@@ -190,7 +195,7 @@ access_of(const Executor *x, const Instruction *n, int i)
 	return i == first ? ACCESS_WRITE : ACCESS_READ;
 }
 
-/* The argument's memory, without bytes that the kernel cannot touch. */
+/* The argument's memory, limited to the bytes that the kernel may touch. */
 static Span
 span_of(const Executor *x, const FinderCall *call, int i)
 {
@@ -211,7 +216,8 @@ is_on_host(const Executor *x, const Watched *w)
 	return !executor_is_apart(x) || space_table[w->slot->space].on_host;
 }
 
-/* before: the memory's earlier bytes; NULL: every number counts. */
+/* Computes the range of an argument's numbers. before: the memory's earlier bytes, whose NaN do not count; NULL: every number
+ * counts. */
 static Status
 measure(Executor *x, const Watched *w, const char *before, GradcRange *out)
 {
@@ -290,8 +296,8 @@ find_origins(Executor *x, const FinderCall *call, Watched *w)
 			w->before.n[k] = 0; /* the memory holds no value */
 }
 
-/* Notes the findings behind this rank's contribution to a collective: other ranks see it in their sums, and this rank gets it
- * back. */
+/* Notes the findings that explain this rank's contribution to a collective. The contribution's NaN appear in the sums of all
+ * ranks, this rank's included. */
 static void
 note_sent(Finder *finder, const FinderCall *call, const Watched *w)
 {
@@ -331,7 +337,7 @@ finder_before(Executor *x, const FinderCall *call)
 }
 
 /* ---- results */
-/* Kinds in operands that explain a kind in a result, best first. */
+/* explains[k]: the kinds in operands that explain kind k in a result, best first. */
 static const int explains[GRADC_N_UNFIT][2] = {
 	[GRADC_NAN] = {GRADC_NAN, GRADC_NAN},
 	[GRADC_PLUS_INFINITY] = {GRADC_PLUS_INFINITY, GRADC_MINUS_INFINITY},
@@ -363,7 +369,8 @@ find_made(Finder *finder, const FinderCall *call, int kind)
 	return finder->findings.n - 1;
 }
 
-/* Source finding of each kind in a result. A number with unchanged bytes counts only if an operand explains it. */
+/* Finds the finding that each kind in a result came from. A number with unchanged bytes counts only if an operand explains
+ * it. */
 static void
 find_result(Finder *finder, const FinderCall *call, const Watched *result, int from[GRADC_N_UNFIT])
 {
@@ -419,8 +426,8 @@ is_trained(const Format *f, const Slot *s)
 	return false;
 }
 
-/* An infinity that is surely a fault: a positive one, one of a backward pass, or one in a weight. A -inf of a forward pass, of
- * a constant or of an input may be a mask. */
+/* Is the infinity surely a fault? Yes if it is positive, was made in a backward pass, or is in a weight. A -inf of a forward
+ * pass, of a constant or of an input may be a mask. */
 static bool
 is_unwanted(const Format *f, const Finding *found)
 {
@@ -433,7 +440,8 @@ is_unwanted(const Format *f, const Finding *found)
 	       (positive || found->instruction->phase != FORWARD_PHASE);
 }
 
-/* For NaN that an instruction made from infinities: the finding of the infinities, if that is the one to name. */
+/* For NaN that an instruction made from infinities: the finding of the infinities, if they are surely a fault; otherwise
+ * NO_FINDING. */
 static int
 find_infinity(const Executor *x, int finding)
 {

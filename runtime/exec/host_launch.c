@@ -1,5 +1,6 @@
-/* Runs kernels for the host's processors while other programs run on another device. Each launch is a task of the host in its
- * stream, which a CPU device runs. Everything that such kernels touch is in memory that the host reads and writes. */
+/* Runs kernels for the host's processors while other programs run on another device. For example, updates of offloaded states
+ * run on the host while a GPU computes gradients. Each launch is a task of the host, queued in a stream of the other device;
+ * the task passes the kernel to a CPU device. Such kernels touch only memory that the host can read and write. */
 #include "runtime/exec/exec.h"
 
 #include <string.h>
@@ -27,7 +28,7 @@ run_task(HostTask *task, bool *done)
 	return status;
 }
 
-/* A launch that is not queued. */
+/* Finds a HostLaunch that is not queued, or makes a new one. */
 static HostLaunch *
 take_launch(Executor *x)
 {
@@ -46,7 +47,7 @@ host_launch(Executor *x, int stream, const Launch *launch)
 
 	h->x = x;
 	h->launch = *launch;
-	h->launch.before = NULL; /* the CPU device does not use it */
+	h->launch.before = NULL; /* the CPU device does not use this field */
 	atomic_store(&h->queued, true);
 	if (launch->n_buffers)
 		memcpy(h->buffers, launch->buffers, sizeof(void *) * launch->n_buffers);

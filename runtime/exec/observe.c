@@ -1,11 +1,11 @@
-/* Times each instruction: spans for the trace, and sums over a few steps for the report. With an observer, an event is recorded
- * before and after each instruction on its stream, and the host waits for the end of each program to read the events. Without
- * one, only phases are timed. */
+/* Times each instruction, for the trace (one span each) and for the profile report (sums over a few steps). With an observer,
+ * an event is recorded before and after each instruction on its stream, and the host waits for the end of each program to read
+ * the events. Without an observer, only phases are timed. */
 #include "runtime/exec/exec.h"
 
 #include <string.h>
 
-/* A phase in the trace lasts from its first to its last instruction. */
+/* Writes the phases to the trace. A phase lasts from its first instruction to its last. */
 static void
 end_phase(Observer *o)
 {

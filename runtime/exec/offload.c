@@ -1,6 +1,6 @@
-/* Memory for parts of states outside the device: --offload selects the states, and --offload-dir puts them into a file, for
- * models that are larger than memory. The file has no name, so a killed process leaves nothing behind. All its blocks are
- * allocated before training starts, so that no write to a page can fail. */
+/* Memory for states that are not kept on the device: --offload selects the states, and --offload-dir puts them into a file, for
+ * models that are larger than the host's memory. The file has no name, so a killed process leaves nothing behind. All its
+ * blocks are allocated before training starts, so that no write to a page can fail. */
 #include "runtime/exec/exec.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
-/* For tests: fills memory without a live value with 0xff, which is NaN in every float type. A plan that frees a value too
- * early, or reads a unit before it is gathered, then gives NaN instead of luck. Bytes are dead if no later instruction of the
- * program reads them before they are overwritten. */
+/* For tests: fills memory without a live value with 0xff, which is NaN in every float type. If the compiled program reads
+ * memory after its value was dropped, or reads weights before they are gathered, then the result is NaN and not a number that
+ * is right by luck. Bytes are dead if no later instruction of the program reads them before they are overwritten. */
 #include "runtime/exec/exec.h"
 
 #include <stdlib.h>
@@ -75,7 +75,8 @@ slot_of(const Format *f, const Instruction *n, uint32_t i)
 	return &f->slots[f->arguments[n->args + i].slot];
 }
 
-/* May the argument read some of these bytes? An argument that moves with a loop may read any bytes of its space. */
+/* May the argument read some of these bytes? If the argument's address changes with a loop, it may read any bytes of its
+ * space. */
 static bool
 may_read(const Format *f, const Instruction *n, uint32_t i, const Slot *s)
 {
@@ -89,7 +90,8 @@ may_read(const Format *f, const Instruction *n, uint32_t i, const Slot *s)
 static bool
 is_wanted(const Format *f, const ProgramRecord *p, const Slot *s, uint32_t from)
 {
-	int depth = 0; /* of blocks, which may be skipped */
+	/* number of open LOOP and BRANCH blocks; a write inside a block may be skipped */
+	int depth = 0;
 
 	for (uint32_t i = from; i < p->n_instructions; i++) {
 		const Instruction *n = &f->instructions[p->first_instruction + i];

@@ -1,4 +1,5 @@
-/* Describes the numbers of an array: the range of the finite ones, and how many are not finite. */
+/* Describes the numbers of an array, for messages about NaN: the least and the largest finite number, and how many numbers are
+ * not finite. */
 #include "runtime/exec/exec.h"
 
 #include <math.h>

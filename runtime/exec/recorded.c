@@ -1,15 +1,15 @@
-/* Records programs on devices that can. The first run is walked, so that all it needs is loaded; the second run is recorded;
- * later runs launch the recording. A recording holds addresses and events, so there is one for each turn and each micro-batch
- * of a step.
+/* Records the run of a program, on devices that can (a CUDA graph), so that later runs need a single launch. The first run
+ * queues each instruction, so that everything the program needs is loaded; the second run is recorded; later runs launch the
+ * recording. A recording holds addresses and events, so there is one for each turn and each micro-batch of a step.
  *
  * Programs with tasks of the host are not recorded: collectives of a communicator without streams, and programs on the host's
- * processors. Nor are programs whose host reads a flag. Collectives on streams must be recorded by all ranks in the same run.
- * All ranks find the same runs, because they run the same programs and agree in executor_attach. */
+ * processors. Programs for which the host reads a flag are not recorded either. Collectives on streams must be recorded by all
+ * ranks in the same run. All ranks find the same runs, because they run the same programs and agree in executor_attach. */
 #include "runtime/exec/exec.h"
 
 #include <string.h>
 
-enum { MOST = 64 }; /* most recordings; further runs are walked */
+enum { MOST = 64 }; /* most recordings; any further run is not recorded */
 
 static bool
 has_host_tasks(const Executor *x)
@@ -31,7 +31,7 @@ is_same(const RecordedRun *r, const RecordedRun *key)
 	       memcmp(r->turns, key->turns, sizeof(r->turns)) == 0;
 }
 
-/* NULL if there are enough recordings. */
+/* Finds or makes the entry for a run; NULL if there are MOST recordings already. */
 static RecordedRun *
 find_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 {
@@ -104,7 +104,8 @@ executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 	}
 	if (!r->recorded)
 		RETURN_IF_ERROR(record_run(x, r, micro));
-	else if (t->n != r->first_timer) /* its events belong to another place in the step */
+	/* the recorded timers belong to another place in the step */
+	else if (t->n != r->first_timer)
 		return executor_walk(x, p, micro);
 	else {
 		memcpy(t->phase + t->n, r->phases, (size_t)r->n_timers);

@@ -1,4 +1,5 @@
-/* The regions of memory of a run: their sizes, their allocation, and the message if there is not enough memory. */
+/* Allocates a run's memory: a region for each space, such as the states or the workspace. Writes the message if there is not
+ * enough memory. */
 #include "runtime/exec/exec.h"
 
 static int64_t

@@ -1,10 +1,11 @@
-/* States that ranks hold in parts. A unit is divided in whole blocks, so a rank holds a range of elements, perhaps an empty
- * one, of each parameter in the unit:
+/* States that are divided among ranks, so that each rank holds a part. A unit is several parameters that are laid out one after
+ * another and divided together. A unit is divided in whole blocks, so a rank holds a range of elements, perhaps an empty one,
+ * of each parameter in the unit:
  *
  * unit         | a a a a b b | b b b c c c |      2 ranks, blocks of 3
  * rank 0 has     all of a, the first two of b
  *
- * Every rank holds an undivided state whole. */
+ * Every rank holds the whole of a state that is not divided. */
 #include "runtime/exec/exec.h"
 
 #include <string.h>
@@ -33,7 +34,7 @@ typedef struct {
 	int64_t inside;
 } RankPart;
 
-/* rank: within the group that holds all parts. */
+/* The range of a state that a rank holds. rank: number within the group that holds all parts. */
 static RankPart
 part_of_rank(const Format *f, const RunFacts *facts, int state, int rank)
 {

@@ -1,4 +1,4 @@
-/* --trace: spans of time in the Trace Event Format of Chrome, which Perfetto opens.
+/* Writes the file of --trace: spans of time, such as a kernel's run, in Chrome's Trace Event Format, which Perfetto opens.
  * https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
  *
  * Complete events ("X") of one track nest by their times. A span is written when it ends. A fault of the file is kept for
