@@ -1,5 +1,6 @@
-/* How many micro-batches a step has, and whether they fit --global-batch and --micro-batch. Executable, data and ranks fix
- * everything but the number of micro-batches. */
+/* How many micro-batches a step has, and whether they fit --global-batch and --micro-batch. A step is one update; its rows are
+ * computed in several micro-batches, one after another. The executable fixes the rows of a micro-batch, and the launcher the
+ * number of ranks, so only the number of micro-batches is free. */
 #include "runtime/data/data.h"
 #include "runtime/train/train.h"
 
@@ -9,7 +10,7 @@ origin_of(const char *origin)
 	return origin ? origin : "";
 }
 
-/* "2, 3, 5": the numbers of rows in a micro-batch that training has programs for. */
+/* The numbers of rows of a micro-batch for which there are compiled training programs, as text: "2, 3, 5". */
 static const char *
 rows_compiled(const Gradc *run)
 {
@@ -45,8 +46,8 @@ check_micro_batch(const Gradc *run)
 
 enum { MOST_CHOICES = 16, MOST_RANKS = 1 << 16 };
 
-/* Numbers of ranks that can share so many micro-batches evenly, as text with at most MOST_CHOICES numbers; NULL if no number of
- * ranks fits. */
+/* The numbers of ranks among which the micro-batches can be divided evenly, as text with at most MOST_CHOICES numbers; NULL if
+ * there is no such number of ranks. */
 
 static const char *
 rank_choices(Arena *arena, int64_t micro_batches, double most_accumulate)
@@ -87,7 +88,7 @@ no_multiple(Gradc *run, double most)
 	                    choices ? choices : "");
 }
 
-/* Derives --accumulate from --global-batch. */
+/* Computes --accumulate (micro-batches per rank) from --global-batch. */
 static Status
 derive_accumulation(Gradc *run)
 {
@@ -108,8 +109,8 @@ derive_accumulation(Gradc *run)
 	return NULL;
 }
 
-/* Refuses a loss that is a mean over a number of targets which depends on the data: several such means would be weighted alike,
- * whatever their numbers of targets. */
+/* Refuses several micro-batches if the loss is a mean over a number of targets that depends on the data: each micro-batch's
+ * mean would count the same, whatever its number of targets. */
 static Status
 check_uneven(const Gradc *run)
 {

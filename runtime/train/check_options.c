@@ -1,4 +1,5 @@
-/* Checks options of gradc.h before a run uses them. The command line refuses the same values. */
+/* Checks the values of GradcOptions (gradc.h) before a run uses them, for example that the learning rate is not negative. The
+ * command line refuses the same values. */
 #include "runtime/host/host.h"
 #include "runtime/train/train.h"
 

@@ -1,5 +1,5 @@
-/* Which rows of the evaluation data are evaluated. The last partial batch is padded if the model allows rows of weight 0;
- * otherwise it is left out. */
+/* Decides how many rows of the evaluation data are evaluated. If the last batch is not full, it is padded with rows of weight
+ * 0; if the model has no weights for rows, the last batch is left out. */
 #include "runtime/data/data.h"
 #include "runtime/train/train.h"
 

@@ -1,6 +1,7 @@
 /* Evaluation: loss and accuracy over the rows of the evaluation data. Rank r of W takes every W-th micro-batch, beginning with
  * the r-th. The sums of all micro-batches are added in the order of the micro-batches, as the device of a single rank adds
- * them. So any number of ranks gets the same bits; schedules and --keep-best decide by them. */
+ * them. So the loss has the same bits with any number of ranks. That matters because schedules and --keep-best depend on the
+ * loss. */
 #include "runtime/data/data.h"
 #include "runtime/train/train.h"
 
@@ -15,10 +16,11 @@ typedef struct {
 	int64_t covered; /* number of rows */
 	/* micro-batches per rank; in the last round some ranks may have none */
 	int64_t rounds;
-	int state[N_COUNTED]; /* states that hold the sums; -1 if the model does not count it */
-	/* sums of each of this rank's micro-batches; NULL with one rank, whose device adds them up */
+	/* for each counted quantity: the state that holds its sum; -1 if the model does not count the quantity */
+	int state[N_COUNTED];
+	/* sums of each of this rank's micro-batches; NULL with one rank, because there the device adds the micro-batches up */
 	double (*own)[N_COUNTED];
-	double sums[N_COUNTED]; /* NaN if the model does not count it */
+	double sums[N_COUNTED]; /* NaN if the model does not count the quantity */
 	MicroBatch micro;
 	Status unread; /* why this rank could not read its rows; NULL if it could. Owned */
 } Evaluation;
@@ -29,7 +31,7 @@ lower(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* Rows of this rank in that round; an empty range at `covered` if no rows are left. */
+/* Rows of this rank's micro-batch in that round; an empty range at `covered` if no rows are left. */
 static MicroRows
 rows_of(const Evaluation *e, int64_t round)
 {
@@ -49,8 +51,8 @@ has_collective(const Format *f, const ProgramRecord *p)
 	return false;
 }
 
-/* The rows that a pass computes. If passes gather weights, all ranks make the same number of passes: a rank without rows in the
- * last round computes rows of another rank and does not count them. */
+/* The rows that a forward pass computes. If a forward pass gathers weights from other ranks, all ranks must make the same
+ * number of passes: a rank without rows in the last round computes another rank's rows and does not count the result. */
 static MicroRows
 pass_of(const Evaluation *e, int64_t round)
 {
@@ -63,7 +65,8 @@ pass_of(const Evaluation *e, int64_t round)
 	return (MicroRows){d, 0, 0, lower(d->micro_rows, e->covered)};
 }
 
-/* After the last micro-batch of an evaluation, the rows of the next training step are read. */
+/* Asks for the rows that are needed next, so that they are read ahead. After the last micro-batch of an evaluation these are
+ * the rows of the next training step. */
 static void
 ask_next(const Evaluation *e, int64_t round)
 {
@@ -99,7 +102,7 @@ read_counts(const Evaluation *e, double out[N_COUNTED])
 	return NULL;
 }
 
-/* Adds like the device: the sum is rounded to the state's type. */
+/* Adds in the same way as the device: the sum is rounded to the state's type. */
 static double
 add_as(DType dtype, double sum, double term)
 {
@@ -111,7 +114,7 @@ add_as(DType dtype, double sum, double term)
 	return dtype_load_float(dtype, raw, 0);
 }
 
-/* all: `rounds` micro-batches of each rank. */
+/* Adds up the sums of all micro-batches. all: the sums of `rounds` micro-batches of rank 0, then of rank 1, and so on. */
 static void
 add_up(Evaluation *e, const double (*all)[N_COUNTED])
 {
@@ -264,10 +267,11 @@ step_evaluate(Gradc *run, GradcEval *out)
 	run->executor.observer = NULL;
 	run->fault_is_shared = false;
 	Status status = evaluate(&e, out);
-	status_free(e.unread); /* of an evaluation that ended early */
+	status_free(e.unread); /* an evaluation that ended early may have left a fault here */
 	RETURN_IF_ERROR(status);
 	observe_span(run, "evaluation", start, -1);
-	if (out->rows == 0) /* nothing ran: the sums belong to another evaluation */
+	/* nothing ran: the states still hold the sums of an earlier evaluation */
+	if (out->rows == 0)
 		return NULL;
 	out->count = e.sums[COUNTED_TARGETS];
 	out->loss = out->count != 0 ? without_sign(e.sums[COUNTED_LOSS] / out->count) : NAN;

@@ -1,4 +1,5 @@
-/* A finding in words: the ONNX nodes, and what their results and operands hold.
+/* Writes the error message for a NaN or infinity in a step: which ONNX node made it, and what the node's results and operands
+ * hold. For example:
  *
  * the first NaN is a result of "log" (forward, micro-batch 2 of 4)
  * result "log" (f32, 64 elements): 3 NaN, the rest from -1.2 to 2.1

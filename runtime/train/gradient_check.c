@@ -1,6 +1,7 @@
-/* Checks gradients against central differences. One micro-batch gives the gradients; then the evaluation program, which has no
- * backward pass, computes the loss with one element moved up and down. The model must be compiled with --eval-mode=as-exported,
- * so that dropout and batch statistics are the same in both programs. */
+/* Checks gradients against central differences, for --check-gradients: (loss(w + h) - loss(w - h)) / 2h. One micro-batch
+ * gives the gradients; then the evaluation program, which has no backward pass, computes the loss with one element moved up
+ * and down. The model must be compiled with --eval-mode=as-exported, so that dropout and batch statistics are the same in
+ * both programs. */
 #include "runtime/data/data.h"
 #include "runtime/model/model.h"
 #include "runtime/train/train.h"
@@ -9,7 +10,7 @@
 
 typedef struct {
 	Gradc *run;
-	Dataset *data; /* of the pass's program */
+	Dataset *data; /* of the program that is run */
 	char *image;   /* the program's inputs */
 } Pass;
 
@@ -43,7 +44,8 @@ pass_run(Pass *p, double *loss)
 		RETURN_IF_ERROR(run->executor.ops->fill_zero(
 			run->executor.device, 0, executor_state(&run->executor, sums[i])));
 	hyper_scalars(&run->hyper, 0, 0, executor_scalars(&run->executor, p->data->program));
-	RETURN_IF_ERROR(executor_drain(&run->executor)); /* so that nothing reads the image */
+	/* so that no earlier run still reads the image */
+	RETURN_IF_ERROR(executor_drain(&run->executor));
 	dataset_write(p->data, &run->executor, p->image);
 	RETURN_IF_ERROR(executor_run(&run->executor, p->data->program, &micro));
 	for (int i = 0; i < COUNT(sums); i++)
@@ -96,7 +98,8 @@ typedef struct {
 } Entry;
 typedef VEC(Entry) Entries;
 
-/* All elements of a small tensor, n random elements of a large one. Copies their gradients, which the next run may overwrite. */
+/* Picks the elements to check: all elements of a small tensor, n random elements of a large one. Copies the gradients of these
+ * elements, because the next run may overwrite them. */
 static Status
 choose_entries(Gradc *run, int64_t n, double factor, Entries *out)
 {

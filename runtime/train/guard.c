@@ -1,5 +1,5 @@
-/* The calls of gradc.h that return a Status. Each call is refused if it does not fit the run's state. A call that runs out of
- * memory returns an error and does not end the process. */
+/* The calls of gradc.h that return a Status. Each call checks first whether it is allowed now; for example, gradc_update is
+ * refused if gradc_accumulate has not run. A call that runs out of memory returns an error and does not end the process. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"
 #include "runtime/train/train.h"
@@ -55,13 +55,13 @@ gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gra
 	return status;
 }
 
-/* What a call needs of the run. No call may overlap another call. */
+/* What must be true of the run for a call to be allowed. In addition, no call may overlap another call. */
 enum {
 	NEEDS_NOTHING,
 	NEEDS_DATA = 1,    /* data are bound */
 	NEEDS_WHOLE = 2,   /* no step is queued or half done */
 	NEEDS_HALF = 4,    /* gradients wait for gradc_update */
-	NEEDS_STATES = 8,  /* the states are those of a whole update */
+	NEEDS_STATES = 8,  /* no update was done only in part */
 	ALSO_FINISHED = 16 /* the call may follow gradc_finish */
 };
 
@@ -99,7 +99,7 @@ call_checked(void *args)
 	return a->call(args);
 }
 
-/* doing: text for other ranks that wait for this rank; may be NULL. */
+/* Runs a call. doing: the text that other ranks show while they wait for this rank; may be NULL. */
 static Status
 guarded(RunArgs args, const char *doing)
 {

@@ -1,5 +1,6 @@
-/* Checks before the first step that all ranks agree on everything that decides their results and their collectives. An error
- * names the first difference, with both values. */
+/* Checks before the first step that all ranks agree on everything on which results and collectives depend: executable, options,
+ * data and weights. Such a thing is a "fact", a name with a 64-bit number or hash. An error names the first fact that differs,
+ * with both values. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"
 #include "runtime/train/train.h"
@@ -93,7 +94,8 @@ add_data(Facts *f, const Gradc *run)
 	return NULL;
 }
 
-/* Hashes blocks spread evenly over the region. Ranks may differ here, for example by --load. */
+/* Hashes blocks that are spread evenly over the region of weights. Ranks may have different weights, for example if they were
+ * given different files with --load. */
 static Status
 add_states(Facts *f, Gradc *run)
 {
@@ -124,7 +126,7 @@ add_file(Facts *f, const char *option, const char *path)
 	return NULL;
 }
 
-/* Compares the files of --load and similar options: no rank has the whole of a divided weight to compare. */
+/* Compares the files of --load and similar options, not the loaded weights: no rank holds the whole of a divided weight. */
 static Status
 collect_weights(Facts *f, Gradc *run)
 {
@@ -189,7 +191,7 @@ differs(Gradc *run, int rank, const Fact *fact, int64_t theirs)
 	                    value_text(run->arena, fact->kind, fact->bits));
 }
 
-/* Compares all ranks with rank 0, which prints the difference. Other ranks only need the same number of facts. */
+/* Compares the facts of all ranks with those of rank 0. Rank 0 prints the difference. */
 static Status
 compare(Gradc *run, const Facts *own)
 {

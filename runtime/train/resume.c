@@ -1,6 +1,6 @@
-/* Continues from a checkpoint: picks it, loads its states into the executor, and finds the place in the data. The run does not
- * change before the whole checkpoint is verified. Each rank verifies it; if ranks hold parts, only rank 0 does, and each other
- * rank checks the bytes that it reads. */
+/* Continues training from a checkpoint: picks the checkpoint, loads its states into the executor, and finds the place in the
+ * data. The run does not change before the whole checkpoint is verified. Each rank verifies the checkpoint. But if the states
+ * are divided among ranks, only rank 0 verifies all of it, and each other rank checks the bytes that it reads. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"
 #include "runtime/train/train.h"
@@ -70,7 +70,7 @@ open_verified(Arena *arena, Gradc *run, const char *path, Checkpoint *c)
 
 /* ---- which checkpoint */
 
-/* Order: unreadable checkpoints first, then the newest. */
+/* Sort order: unreadable checkpoints first, then the newest first. */
 static int
 by_age(const void *a, const void *b)
 {
@@ -99,8 +99,9 @@ warn_left_out(Gradc *run, Status why)
 	status_free(why);
 }
 
-/* Picks the newest checkpoint that verifies, and keeps the files of all others. If the folder has whole checkpoints and all
- * belong to another training, that is an error: starting anew would hide that options were forgotten. */
+/* Picks the newest checkpoint that passes the verification. The files of the other checkpoints are not touched. It is an error
+ * if the folder has undamaged checkpoints but all belong to another training: starting anew would hide that options were
+ * forgotten. */
 static Status
 pick_auto(Gradc *run, Checkpoint *c)
 {
@@ -166,8 +167,8 @@ pick_named(Gradc *run, const char *path, Checkpoint *c)
 
 /* ---- place in the data */
 
-/* If the batch has changed, the epoch's remaining rows may be fewer than a step. They are dropped, as the step before would
- * have dropped them. */
+/* If the batch size has changed since the checkpoint, the epoch's remaining rows may be fewer than a step needs. They are
+ * dropped, as at the end of every epoch. */
 static void
 finish_epoch(Gradc *run)
 {
@@ -192,7 +193,7 @@ is_in_save_folder(const Gradc *run, const char *path)
 	return same;
 }
 
-/* Continues with the loaded states. */
+/* Sets the run's step and place in the data to the checkpoint's, after the states are loaded. */
 static Status
 continue_from(Gradc *run, const Checkpoint *c, bool automatic)
 {
@@ -208,8 +209,8 @@ continue_from(Gradc *run, const Checkpoint *c, bool automatic)
 	run->saver->run = m->run;
 	if (is_in_save_folder(run, c->path))
 		run->saver->done_step = m->step;
-	/* The run that wrote the checkpoint may have been killed before it removed old ones. With a named checkpoint nothing is
-	 * removed, because nobody verified the newer ones. */
+	/* The run that wrote the checkpoint may have been killed before it removed old ones. If the user named a checkpoint,
+	 * nothing is removed, because the newer checkpoints were not verified. */
 	if (automatic)
 		folder_rotate(&run->saver->folder, m->run, run->options.keep,
 		              run->options.keep_best);
@@ -239,7 +240,7 @@ pick(Gradc *run, bool automatic, Checkpoint *c)
 	                                    : open_checked(run->arena, run, c->path, c);
 }
 
-/* Locks the folder before training, so that a second run fails now and not at its first save. */
+/* Locks the folder before training, so that a second run in the same folder fails immediately and not at its first save. */
 static Status
 take_folder(Gradc *run)
 {
@@ -248,7 +249,7 @@ take_folder(Gradc *run)
 	return ranks_share(run, first ? folder_prepare(&run->saver->folder) : NULL);
 }
 
-/* A checkpoint's manifest is written last. */
+/* When the checkpoint was saved: the time of its manifest, which is written last. */
 static double
 age_of(Arena *arena, const char *path)
 {

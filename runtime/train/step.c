@@ -1,7 +1,9 @@
-/* One step: its micro-batches, then the update. A step never crosses an epoch. `samples` counts positions of the data order.
+/* One training step: its micro-batches, then the update. The rows of a step all belong to one epoch. `samples` counts rows
+ * since the start of training.
  *
- * Steps are queued, and results are taken later: step s + 1 is queued while the device computes step s, and only then does the
- * host wait for the results of s. If step s fails, the device itself skips the update, so s + 1 does no harm. */
+ * Steps are queued, and results are taken later: while the device computes step s, the host queues step s + 1, and only then
+ * waits for the results of step s. If step s fails (its loss is NaN, for example), the device itself skips the updates of s and
+ * s + 1. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"
 #include "runtime/train/train.h"
@@ -40,7 +42,8 @@ step_rows(const Gradc *run, int64_t samples)
 	return rows;
 }
 
-/* Micro-batch j of rank r is part r A + j of the step's rows, with A micro-batches per rank. */
+/* The number of this rank's micro-batch j among all micro-batches of the step: r A + j for rank r, with A micro-batches per
+ * rank. */
 static int64_t
 part_of_step(const Gradc *run, int64_t j)
 {
@@ -58,8 +61,8 @@ micro_rows(const Gradc *run, const StepRows *step, int64_t j)
 	return (MicroRows){d, step->epoch, first, lower(first + d->micro_rows, step->end)};
 }
 
-/* Asks for the rows of the micro-batch after j, so that they are read while j is computed. After the last step of training
- * there are no more rows. */
+/* Asks for the rows of the micro-batch after j, so that they are read while micro-batch j is computed. After the last step of
+ * training there are no more rows to ask for. */
 static void
 ask_next(Gradc *run, const StepRows *step, int64_t j)
 {
@@ -104,7 +107,8 @@ run_micro(Gradc *run, const StepRows *step, int64_t j, QueuedStep *q)
 	return NULL;
 }
 
-/* Takes the next place of the queue. The results of the last step with this turn have been taken. */
+/* Takes the next place of the queue. Steps alternate between two turns (copies of some memory); the results of the last step
+ * with this turn have already been taken. */
 static QueuedStep *
 begin_step(Gradc *run, const StepRows *rows)
 {
@@ -188,7 +192,8 @@ run_again(Gradc *run, const QueuedStep *q, const ProgramRecord *p, const Program
 	return how(x, last, &(MicroBatch){0, 1});
 }
 
-/* Runs the optimizer's estimate, with labels drawn from the model. The step's own gradients are no longer needed. */
+/* Runs the optimizer's estimate (for example Sophia's estimate of the curvature), with labels drawn from the model. The
+ * gradients of the step may be overwritten. */
 static Status
 queue_estimate(Gradc *run, const QueuedStep *q)
 {
@@ -240,7 +245,7 @@ step_queue(Gradc *run)
 
 /* ---- results */
 
-/* @update's output of that kind; NaN if it has no such output. */
+/* The output of that kind of the program @update; NaN if @update has no such output. */
 static double
 reported(const Gradc *run, const ProgramRecord *p, PortKind kind)
 {
@@ -253,8 +258,8 @@ reported(const Gradc *run, const ProgramRecord *p, PortKind kind)
 	return NAN;
 }
 
-/* The first number of a step with which @update makes no update, with the same rule as passes/update/optimizer.c; NULL if all
- * numbers are fine. */
+/* Why @update has skipped the update: the name of the first number (such as the loss) that is not finite, by the same rule as
+ * in passes/update/optimizer.c; NULL if all numbers are finite. */
 static const char *
 find_unfit(const GradcStep *out, double *value)
 {
@@ -334,7 +339,8 @@ read_report(Gradc *run, const QueuedStep *q, GradcStep *out)
 
 /* ---- finding the cause of a failed step */
 
-/* Repeats the step with the same random numbers: a failed step changed no input. */
+/* Repeats the failed step with the same random numbers. The failed step has changed none of its inputs, so the results are the
+ * same. */
 static Status
 repeat_step(Gradc *run, const QueuedStep *q)
 {
@@ -342,7 +348,7 @@ repeat_step(Gradc *run, const QueuedStep *q)
 	                 program_any(run, ROLE_UPDATE, run->train->binding), executor_walk);
 }
 
-/* All ranks call this: repeated sums over ranks need every rank. */
+/* Looks for the cause of a failed step. All ranks call this, because the repeated step has sums over all ranks. */
 static Status
 look_for_cause(Gradc *run, const QueuedStep *q, const GradcNotFinite **out, int *found)
 {
@@ -356,8 +362,8 @@ look_for_cause(Gradc *run, const QueuedStep *q, const GradcNotFinite **out, int 
 	return ranks_agree(run, *out != NULL, found);
 }
 
-/* Adds the cause to `failure`, as far as this rank knows it. A fault of the search replaces `failure` only if other ranks may
- * wait for this one. */
+/* Adds the cause to `failure`, as far as this rank knows the cause. If the search itself fails, its fault replaces `failure`
+ * only if other ranks may be waiting for this rank. */
 static Status
 explain_failure(Gradc *run, const QueuedStep *q, GradcStep *out, Status failure)
 {
@@ -406,7 +412,8 @@ step_forget_failure(Gradc *run)
 	return executor_drain(x);
 }
 
-/* Goes back to the time before a step whose rows could not be read. This step and the steps queued after it changed nothing. */
+/* Undoes the counting of a step whose rows could not be read, and of the steps queued after that step. None of these steps has
+ * changed a state. */
 static Status
 take_back(Gradc *run, const QueuedStep *q)
 {
@@ -449,7 +456,7 @@ step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 	               : status;
 }
 
-/* ---- the two halves of a step; each waits for its results */
+/* ---- the two halves of a step, gradc_accumulate and gradc_update; each half waits for its results */
 Status
 step_accumulate(Gradc *run, GradcStep *out)
 {

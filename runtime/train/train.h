@@ -1,17 +1,17 @@
-/* Training: opening a run, steps, evaluation. guard.c calls these functions with the arguments of gradc.h's calls. Sections are
- * named after the .c files. */
+/* Training: opening a run, steps, evaluation. gradc.h declares the same calls for users; guard.c checks each call and then
+ * calls the function here. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_TRAIN_TRAIN_H
 #define GRADC_RUNTIME_TRAIN_TRAIN_H
 
 #include "runtime/run/run.h"
 
 /* ---- trainer.c */
-/* guard.c calls these functions. trainer_open gets a run that has only its arena. */
+/* trainer_open gets a Gradc in which only the arena is set. */
 Status trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc *run);
 Status trainer_finish(Gradc *run);
 Status trainer_bind_data(Gradc *run);
 DeviceOptions device_options(const Format *f, int target, int ordinal, const GradcOptions *o);
-/* Computes total_steps from the run's present position. */
+/* Computes run->total_steps from the run's present position. */
 void trainer_count_steps(Gradc *run);
 
 /* ---- step.c */
@@ -29,7 +29,7 @@ Status step_evaluate(Gradc *run, GradcEval *out);
 
 /* ---- eval_rows.c */
 int64_t eval_covered_rows(const Gradc *run);
-/* warns: a mean of batches' means is not the mean over all targets */
+/* warns that the mean over batches of each batch's mean is not the mean over all targets */
 void eval_warn_uneven(const Gradc *run);
 Status eval_check_rows(const Gradc *run); /* EXIT_DATA if no row of the data can be evaluated */
 
@@ -47,17 +47,17 @@ Status gradients_check(Gradc *run, const GradcCheckOptions *options);
 Status options_check_values(const GradcOptions *o);
 Status options_check_model(const Format *f, const GradcOptions *o);
 
-/* ---- batch.c: settles the number of micro-batches in a step and checks it against the options. Called after the data are
- * bound. */
+/* ---- batch.c: decides the number of micro-batches in a step and checks this number against the options. Called after the data
+ * are bound. */
 Status batch_settle(Gradc *run);
 
 /* ---- ranks_compare.c */
-/* EXIT_COMM, naming both values, if a rank has another executable, other options, data or weights than rank 0. */
+/* EXIT_COMM, naming both values, if a rank's executable, options, data or weights differ from rank 0's. */
 Status ranks_compare(Gradc *run);
-/* Compares how ranks share states; called before a rank reads parts of another rank. */
+/* Compares only the options that say how ranks share states; called before a rank reads parts of another rank. */
 Status ranks_compare_parts(Gradc *run);
-/* Compares the options that change weights. Called before any weight changes, since ranks with parts may read each other's
- * parts for it. */
+/* Compares the options that change weights. Called before any weight changes, because a change may need parts that other ranks
+ * hold. */
 Status ranks_compare_weights(Gradc *run);
 /* same as gradc_compare */
 Status ranks_compare_option(Gradc *run, const char *name, int64_t value);

@@ -1,4 +1,5 @@
-/* Opening and closing a training run, binding its data, and what gradc.h can tell about it. */
+/* Opens and closes a training run (Gradc), binds its data, and implements the calls of gradc.h that return information about
+ * the run. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/library/library.h"
 #include "runtime/model/model.h"
@@ -35,9 +36,9 @@ gradc_default_options(void)
 	};
 }
 
-/* Are all programs so short that one thread is faster than several? Handing a kernel to other threads, and their results from
- * cache to cache, takes microseconds per kernel. With one thread mlp_digits takes 0.5 to 0.7 times as long, cnn_mnist 0.7 times
- * with batch 1 and 1.08 times with batch 8. */
+/* Are all programs so short that one thread is faster than several? Starting other threads on a kernel, and moving results
+ * between the caches, takes microseconds per kernel. With one thread instead of several, the example mlp_digits needs 0.5 to
+ * 0.7 times the time, cnn_mnist 0.7 times with batch 1 but 1.08 times with batch 8. */
 static bool
 has_short_programs(const Format *f, int target)
 {
@@ -62,7 +63,8 @@ device_options(const Format *f, int target, int ordinal, const GradcOptions *o)
 		.tf32 = format_info_is(f, "precision", "tf32")};
 }
 
-/* --autotune. Refuses a file of another program, and a file that cannot be written, which would not help later runs. */
+/* Opens the file of --autotune. Refuses a file that another program wrote. Refuses a file that cannot be written, because it
+ * could not help later runs. */
 static Status
 check_autotune(Gradc *run, DeviceOptions *device)
 {
@@ -87,7 +89,7 @@ check_autotune(Gradc *run, DeviceOptions *device)
 	return NULL;
 }
 
-/* Reads the tables, and lists the variants of the kernels that this machine can run. */
+/* Reads the executable's tables, and lists the variants of the kernels that this machine can run. */
 static Status
 open_tables(Gradc *run, const GradcModel *model, uint64_t *variants)
 {
@@ -105,7 +107,7 @@ open_tables(Gradc *run, const GradcModel *model, uint64_t *variants)
 	return format_read(model->blob, model->bytes, &run->format);
 }
 
-/* Picks the code for updates on the host's processors; NULL if the device's code already runs there. */
+/* Picks the code for updates that run on the host's processors; NULL if the device is the CPU, which runs its own code. */
 static Status
 pick_host(Gradc *run, const CodeImage **out)
 {
@@ -166,7 +168,7 @@ open_states(Gradc *run)
 	return observe_open(run);
 }
 
-/* Replaces the compiled weights. */
+/* Replaces the weights in the executable by those of --load and similar options. */
 static Status
 load_weights(Gradc *run, const GradcOptions *options)
 {
@@ -179,7 +181,7 @@ load_weights(Gradc *run, const GradcOptions *options)
 	return NULL;
 }
 
-/* Called after all ranks have read their files: from here on ranks may read each other's parts. */
+/* Changes weights in ways that may need parts of other ranks. Called after all ranks have read their files. */
 static Status
 merge_weights(Gradc *run, const GradcOptions *options)
 {
@@ -283,13 +285,13 @@ gradc_close(Gradc *run)
 		return;
 	saver_close(run);
 	status_free(gradc_finish(run));
-	/* Without memory gradc_finish may not even begin. */
+	/* close it here as well: gradc_finish may have failed at its beginning, for lack of memory */
 	prefetch_close(run->prefetch);
 	trace_abort(run->observer.trace);
 	dataset_close(run->train);
 	dataset_close(run->eval);
 	executor_stop(&run->executor);
-	/* Messages under way still use all of the executor's memory. */
+	/* If this is false, messages under way still use the executor's memory. */
 	bool over = comm_close_data(&run->comm);
 	if (over)
 		executor_close(&run->executor);
@@ -319,7 +321,7 @@ steps_of(const Gradc *run, int64_t rows)
 	return rows / size + (run->options.keep_last && rows % size != 0);
 }
 
-/* a * b, at most INT64_MAX / 2; a and b are not negative. */
+/* a * b, limited to INT64_MAX / 2; a and b are not negative. */
 static int64_t
 times(int64_t a, int64_t b)
 {
@@ -343,7 +345,8 @@ trainer_count_steps(Gradc *run)
 		run->total_steps += steps_of(run, left) +
 		                    times(epochs - epoch - 1, steps_of(run, rows));
 	run->hyper.steps = run->total_steps;
-	run->saver->settings = NULL; /* the settings name the steps and rows */
+	/* collected anew: the settings contain the numbers of steps and rows */
+	run->saver->settings = NULL;
 }
 
 static Status
@@ -369,7 +372,7 @@ gradc_has_eval(const Gradc *run)
 	return o->eval_data.n > 0 || o->eval_tokens || o->eval_text;
 }
 
-/* Estimates must read the same inputs as the step, at the same places. */
+/* Checks that the program of the optimizer's estimate reads the same inputs as the step, at the same addresses. */
 static Status
 check_estimates(const Gradc *run)
 {
@@ -427,7 +430,7 @@ bind_all(Gradc *run)
 	                     &run->prefetch);
 }
 
-/* Closes the data, so that a caller can mend them and bind them again. */
+/* Closes the data, so that a caller can correct the files and bind them again. */
 static void
 unbind(Gradc *run)
 {
