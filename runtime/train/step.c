@@ -258,8 +258,8 @@ reported(const Gradc *run, const ProgramRecord *p, PortKind kind)
 	return NAN;
 }
 
-/* Why @update has skipped the update: the name of the first number (such as the loss) that is not finite, by the same rule as
- * in passes/update/optimizer.c; NULL if all numbers are finite. */
+/* Why @update has skipped the update: the name of the number (such as the loss) that is not finite, by the same rule as in
+ * passes/update/optimizer.c; NULL if the step did not fail. */
 static const char *
 find_unfit(const GradcStep *out, double *value)
 {
