@@ -1,4 +1,6 @@
-/* Checkpoints: their contents, and how runs save and read them. Sections are named after the .c files. */
+/* Checkpoints: their contents, and how runs save and read them. A checkpoint is a folder with a manifest (JSON: what was saved)
+ * and shards (safetensors files with the states). If ranks hold only parts of a state, the state is saved in pieces, one for
+ * each rank. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_CHECKPOINT_CHECKPOINT_H
 #define GRADC_RUNTIME_CHECKPOINT_CHECKPOINT_H
 
@@ -6,11 +8,11 @@
 #include "runtime/data/data.h"
 
 /* ---- manifest.c: the contents of a checkpoint */
-/* The newest version that can be read. A checkpoint without pieces is written as version 1. */
+/* The newest version that can be read. A checkpoint whose tensors are all whole is written as version 1. */
 enum { CHECKPOINT_VERSION = 2 };
 #define MANIFEST_FILE "manifest.json"
 #define SHARD_PATTERN "shard-*.safetensors"
-/* Elements [first, first + count) of a tensor, all in one shard. */
+/* A piece: elements [first, first + count) of a tensor, all in one shard. */
 typedef struct {
 	int shard; /* -1 for a constant: only its checksum is kept */
 	int64_t first, count;
@@ -21,7 +23,7 @@ typedef struct {
 	DType dtype;
 	int rank;
 	int64_t dims[MAX_RANK];
-	/* In order, covering each element once. A whole tensor has one piece. */
+	/* In order of their elements; together they cover each element once. A whole tensor has one piece. */
 	SavedPiece *pieces;
 	int n_pieces;
 } SavedTensor;
@@ -32,21 +34,22 @@ typedef struct {
 } Shard;
 typedef struct {
 	int64_t version;
-	uint64_t run;   /* random number; resumed runs keep it */
+	/* random number that identifies the training; a resumed run keeps the number */
+	uint64_t run;
 	int64_t serial; /* number of the checkpoint in its folder; the newest has the highest */
 	int64_t step, samples, world;
 	double loss, eval_loss;    /* NaN if unknown */
 	Plateau plateau;           /* lr is 0 with any other schedule */
 	uint64_t model, data;      /* fingerprints of model and data */
-	int64_t rows;              /* of the data; 0 if no data were bound */
-	const GradcPair *settings; /* values as JSON */
+	int64_t rows;              /* rows of the data; 0 if no data were bound */
+	const GradcPair *settings; /* names, and values as JSON */
 	SavedTensor *tensors, *constants;
 	Shard *shards;
 	int n_settings, n_tensors, n_constants, n_shards;
 } Manifest;
-/* The whole file, in the arena. path: for messages. */
+/* The text of the whole manifest, in the arena. path: for messages. */
 Status manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart *out);
-/* All faults have EXIT_CHECKPOINT and name the path. */
+/* Reads a manifest. All faults have EXIT_CHECKPOINT and name the path. */
 Status manifest_read(Arena *arena, const char *path, Manifest *out);
 Status manifest_parse(Arena *arena, const char *path, const char *text, size_t n, Manifest *out);
 /* hash of the constants' checksums; 0 if there are no constants */
@@ -61,7 +64,7 @@ Status facts_read_data(Gradc *run);
 /* Fills in step, samples, fingerprints and settings. The caller fills in the tensors. */
 Status facts_collect(Gradc *run, Manifest *out);
 const GradcPair *facts_settings(Gradc *run, int *n); /* same as gradc_settings */
-/* Warns about each setting that differs, naming both values. */
+/* Warns about each setting that differs between the two manifests, naming both values. */
 void facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now);
 
 /* ---- folder.c: the checkpoints in a folder, which one run at a time may write */
@@ -70,7 +73,8 @@ typedef struct {
 	int64_t step, serial; /* serial -1: the checkpoint cannot be read */
 	/* digits of the step in the name: CHECKPOINT_DIGITS, or more if the step needs more or that name was taken */
 	int digits;
-	bool stays; /* this run cannot continue from it, so it is neither replaced nor removed */
+	/* this run cannot continue from the checkpoint, so the checkpoint is neither replaced nor removed */
+	bool stays;
 	uint64_t run, model, constants;
 	double eval_loss;
 } CheckpointEntry;
@@ -80,26 +84,27 @@ typedef struct {
 	int lock;   /* descriptor of the lock; -1 before locking */
 	bool alone; /* false if the file system has no locks */
 	bool scanned, judged;
-	int64_t n_temporaries; /* temporary names given out so far */
+	int64_t n_temporaries; /* number of temporary names given out so far */
 	VEC(CheckpointEntry) entries;
 } CheckpointFolder;
 /* Makes the folder, locks it, removes leftovers of killed runs, and lists it. A second call does nothing. */
 Status folder_prepare(CheckpointFolder *folder);
-/* EXIT_CHECKPOINT if another process has the lock. A folder that cannot be opened is not a fault yet. */
+/* EXIT_CHECKPOINT if another process holds the lock. If the folder cannot be opened, there is no error here, but when it is
+ * written. */
 Status folder_lock(CheckpointFolder *folder);
 Status folder_list(CheckpointFolder *folder);
 void folder_close(CheckpointFolder *folder);
 char *folder_entry_path(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry);
 /* The name is "step-" and at least 8 digits. */
 bool checkpoint_name_parse(const char *name, int64_t *step, int *digits);
-/* Steps that a run will save: the last one, and after `done` every multiple of `every` (0: no others). */
+/* Steps at which a run will save: the last step, and after step `done` every multiple of `every` (0: only the last step). */
 typedef struct {
 	int64_t done, last, every;
 } SaveSteps;
 /* Marks the checkpoints that this run cannot continue from. own: the model and constants of this run. */
 void folder_judge(CheckpointFolder *folder, const Manifest *own);
-/* EXIT_CHECKPOINT if one of the names that the run will need belongs to something that is not a checkpoint, or to a checkpoint
- * that stays. *replaced: how many checkpoints of other runs will be replaced. */
+/* Checks the names of the checkpoints that the run will save. EXIT_CHECKPOINT if a name is taken by something that is not a
+ * checkpoint, or by a checkpoint that stays. *replaced: how many checkpoints of other runs will be replaced. */
 Status folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps,
                           const Manifest *own, int *replaced);
 int64_t folder_next_serial(const CheckpointFolder *folder);
@@ -110,13 +115,15 @@ Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEnt
                   bool *beside);
 /* Keeps this run's newest `keep` checkpoints (0: all), and the one with the lowest evaluation loss. */
 void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best);
-/* A temporary name in the folder that was never used before: another rank may still be removing the last one. */
+/* A name for a temporary folder that was never used before: another rank may still be removing the previous temporary
+ * folder. */
 char *folder_temporary(Arena *arena, CheckpointFolder *folder);
 /* removes a checkpoint's files, then the folder if it is empty */
 void folder_remove(const char *path);
 
 /* ---- layout.c: which parts of a checkpoint each rank writes, and into which shard */
-/* Elements [first, first + count) of a state, which are bytes [at, at + bytes) of the rank's snapshot. */
+/* A place: elements [first, first + count) of a state that a rank saves, and where they are in the rank's snapshot (its copy of
+ * the states to save): bytes [at, at + bytes). */
 typedef struct {
 	int state, shard; /* shard: number among the rank's shards */
 	int64_t first, count, at, bytes;
@@ -129,12 +136,12 @@ typedef struct {
 /* Numbers of the states that a checkpoint holds, *n of them. */
 int *saved_states(Arena *arena, const Format *f, int *n);
 int64_t saved_bytes(const Format *f, const StateRecord *s); /* without padding */
-/* pieces are left empty */
+/* the tensor's name, type and shape; its pieces are left empty */
 SavedTensor saved_tensor(const Format *f, const StateRecord *s);
 SavedPiece *saved_whole(Arena *arena, const SavedTensor *t, int shard, uint64_t checksum);
 SavedLayout saved_layout(Arena *arena, const Format *f, const RunFacts *facts, int rank,
                          int64_t shard_bytes);
-/* Bytes of the snapshot if one rank saves all states. */
+/* Bytes of the snapshot if a single rank saves all states. */
 int64_t saved_alone_bytes(const Format *f, int64_t shard_bytes);
 /* What a rank has written: its shards, and a checksum per place. */
 typedef struct {
@@ -163,13 +170,13 @@ typedef struct {
 Status checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out);
 typedef struct {
 	void *context;
-	/* Receives bytes [offset, offset + n) of a state. */
+	/* Called with bytes [offset, offset + n) of a state, as they are read. */
 	Status (*take)(void *context, int state, int64_t offset, const void *bytes, int64_t n);
-	/* Does the sink want some of these bytes? */
+	/* Does the sink want any of these bytes? */
 	bool (*wants)(void *context, int state, int64_t offset, int64_t n);
 } CheckpointSink;
-/* Reads every byte of every shard and compares checksums. With a sink, reads only pieces that the sink wants in part. The sink
- * receives bytes before the checksum of their piece has been compared. */
+/* Reads every byte of every shard and compares checksums. With a sink, reads only the pieces of which the sink wants some
+ * bytes. The sink receives the bytes of a piece before the piece's checksum has been compared. */
 Status checkpoint_verify(const Checkpoint *c, const CheckpointSink *sink);
 
 /* ---- save.c: what is saved, and when */
@@ -177,7 +184,7 @@ typedef struct CheckpointWriter CheckpointWriter;
 typedef struct SaveJob SaveJob;
 struct Saver {
 	CheckpointFolder folder;
-	/* each rank writes its own parts; otherwise rank 0 writes everything */
+	/* true: each rank writes its own parts; false: rank 0 writes everything */
 	bool together;
 	/* layouts of all ranks that write; NULL if this rank does not write */
 	SavedLayout *layouts;
@@ -196,10 +203,11 @@ struct Saver {
 	const GradcPair *settings; /* NULL until collected; cleared when steps are counted anew */
 	int n_constants, n_settings;
 };
-Saver *saver_new(Arena *arena); /* opens nothing yet; saver_close may already be called */
+/* makes an empty saver, for which saver_close may already be called */
+Saver *saver_new(Arena *arena);
 Status saver_open(Gradc *run);
-void saver_wait(Gradc *run);  /* waits for the writer and drops its faults */
-void saver_close(Gradc *run); /* waits for the writer */
+void saver_wait(Gradc *run);  /* waits for the writing thread and ignores its faults */
+void saver_close(Gradc *run); /* waits for the writing thread */
 /* Hashes the constants, before saving and before resuming. All ranks call it together if ranks hold parts. */
 Status saver_constants(Gradc *run);
 SaveJob *saver_job(Gradc *run); /* a new job for the present step */

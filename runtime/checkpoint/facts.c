@@ -29,8 +29,8 @@ mix_state(uint64_t hash, const Format *f, const StateRecord *s)
 	return hash_mix(hash, (uint64_t)s->lifetime << 32 | s->kind);
 }
 
-/* Fingerprint of the states and the graph around them. It leaves out bindings, so another batch is the same model, and the
- * layout of states in memory. */
+/* Fingerprint of the states and the graph around them. Bindings (such as the batch size) are left out, so a model with another
+ * batch size has the same fingerprint. The layout of states in memory is left out as well. */
 uint64_t
 facts_model(const Format *f)
 {
@@ -52,7 +52,8 @@ facts_model(const Format *f)
 
 enum { BLOCKS = 64, BLOCK = 4096 };
 
-/* Hashes blocks spread evenly over the n bytes from `first` on: a fingerprint must not cost a pass over all data. */
+/* Hashes some blocks, spread evenly over the n bytes from `first` on: reading all data for a fingerprint would take too
+ * long. */
 static Status
 mix_blocks(int fd, const char *path, int64_t first, int64_t n, uint64_t *hash)
 {
@@ -155,7 +156,7 @@ add_schedule(Settings *s, const Gradc *run)
 		add(s, "steps", json_integer(run->total_steps));
 }
 
-/* Settings of the machine, on which bits may depend. */
+/* Facts about the machine on which the last bits of results may depend. */
 static void
 add_machine(Settings *s, const Gradc *run)
 {
@@ -168,7 +169,7 @@ add_machine(Settings *s, const Gradc *run)
 	add(s, "deterministic", json_boolean(run->options.deterministic));
 	if (gradc_ranks(run) > 1)
 		add(s, "reduce", json_string(gradc_reduce(run)));
-	if (comm_enqueues(&run->comm)) /* versions may add in different orders */
+	if (comm_enqueues(&run->comm)) /* versions of NCCL may add in different orders */
 		add(s, "collectives", json_string(gradc_collectives(run)));
 	if (!x->ops->facts)
 		return;
@@ -271,7 +272,7 @@ setting(const Manifest *m, const char *name)
 	return NULL;
 }
 
-/* A value as people write it: 0.1, without all 17 digits. */
+/* A number with as few digits as it needs: 0.1, not 0.10000000000000001. */
 static const char *
 shown(Arena *arena, const char *json)
 {
@@ -286,7 +287,7 @@ shown(Arena *arena, const char *json)
 	return json;
 }
 
-/* Bits do not depend on the number of threads and CPUs if there is no library, or with --deterministic. */
+/* Are the last bits the same with any number of threads and CPUs? Yes if no library is used, or with --deterministic. */
 static bool
 is_free_of_threads(const Manifest *m)
 {

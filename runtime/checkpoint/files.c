@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Checksums of a file's parts, collected while it is read. */
+/* Checksums of a file's parts, computed while the file is read. */
 typedef struct {
 	Checksum checksum; /* of part `next` so far */
 	uint64_t *checksums;
@@ -83,7 +83,7 @@ shard_tensor(const SaveJob *job, const SavedPlace *p, const HashedCopy *copy)
 	return out;
 }
 
-/* The shard with places [first, first + n). */
+/* Describes the shard that holds places [first, first + n). */
 static Status
 shard_file(SaveJob *job, int first, int n, Shard *shard, PartFile *out)
 {
@@ -105,7 +105,7 @@ shard_file(SaveJob *job, int first, int n, Shard *shard, PartFile *out)
 	return NULL;
 }
 
-/* Begins this rank's shards, one after the other, and records them in job->own. */
+/* Starts the files of this rank's shards, one after another, and records them in job->own. */
 static Status
 begin_shards(SaveJob *job, PartFile *files)
 {
@@ -161,8 +161,8 @@ write_all(SaveJob *job)
 }
 
 /* ---- the temporary folder */
-/* Only rank 0's process removes the temporary folder when it ends. The end of another rank must not remove shards under a
- * manifest. */
+/* Only rank 0's process removes the temporary folder when it ends. If another rank ends, it must not remove shards of a
+ * checkpoint that may be complete by now. */
 static Status
 make_folder(SaveJob *job)
 {
@@ -195,13 +195,14 @@ end_making(void *unused)
 	cleanup_end_making();
 }
 
-/* Gives the checkpoint its name. If the process is ending, its files may be gone, so it gets no name. */
+/* Gives the checkpoint its name. If the process is ending, its cleanup may have removed the files, so the checkpoint gets no
+ * name. */
 static Status
 give_name(SaveJob *job)
 {
 	const Manifest *m = &job->manifest;
 	CheckpointEntry entry = {m->step, m->serial, .run = m->run, .eval_loss = m->eval_loss};
-	bool beside = false; /* it could not have its usual name */
+	bool beside = false; /* the checkpoint could not have its usual name */
 
 	if (!cleanup_begin_making())
 		return status_error(EXIT_SYSTEM, "%s: the process is ending", job->temporary);
@@ -215,7 +216,7 @@ give_name(SaveJob *job)
 }
 
 /* ---- a job */
-/* Checks that rank 0 sees a shard. A rank on another machine may have written to another disk under the same path. */
+/* Checks that rank 0 can see a shard that another rank has written. On another machine, the same path may be another disk. */
 static Status
 check_shard(SaveJob *job, const Shard *shard)
 {
@@ -259,7 +260,7 @@ write_shards(SaveJob *job)
 	return complete(job, files, job->layout->n_shards);
 }
 
-/* Ends the job with a checkpoint under its name, or with nothing. */
+/* Ends the job: either the checkpoint gets its name, or the temporary folder is removed. */
 static Status
 finish(SaveJob *job)
 {

@@ -1,4 +1,4 @@
-/* The checkpoints in a folder:
+/* Lists, names, replaces and removes the checkpoints in a folder DIR, which looks like this:
  *
  * DIR/step-00000020/manifest.json
  * DIR/step-00000020/shard-00000-00000.safetensors      rank, number
@@ -23,7 +23,7 @@
 #define TEMPORARY_PATTERN TEMPORARY_PREFIX "*.tmp"
 enum { MOST_DIGITS = 18 };
 
-/* The path for the entry's step and digits. */
+/* The path of the checkpoint for the entry's step and digits. */
 char *
 folder_entry_path(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry)
 {
@@ -43,7 +43,7 @@ folder_temporary(Arena *arena, CheckpointFolder *folder)
 	}
 }
 
-/* Is it a name of a checkpoint's file? */
+/* Is it the name of a file in a checkpoint, such as manifest.json? */
 static bool
 is_ours(const char *name)
 {
@@ -55,7 +55,7 @@ is_ours(const char *name)
 	return false;
 }
 
-/* Checkpoints have only regular files, no folders and no links. */
+/* Is it a regular file? A checkpoint contains no folders and no links. */
 static bool
 is_file(DIR *dir, const char *name)
 {
@@ -75,7 +75,7 @@ next_entry(DIR *dir, bool *failed)
 	return e;
 }
 
-/* Also NULL for a link: a link's target is not ours. */
+/* Opens a folder. NULL if that fails, or if the path is a link: a link's target does not belong to the checkpoints. */
 static DIR *
 open_folder(const char *path)
 {
@@ -88,7 +88,7 @@ open_folder(const char *path)
 	return opendir(path);
 }
 
-/* Is the path taken by something that is not a checkpoint, and so must stay? A folder with nothing but files of a checkpoint
+/* Is the path taken by something that is not a checkpoint, and so must stay? A folder that contains only files of a checkpoint
  * may be moved. EXIT_SYSTEM if the folder cannot be read. */
 static Status
 check_taken(const char *path, bool *taken)
@@ -110,7 +110,7 @@ check_taken(const char *path, bool *taken)
 	return status;
 }
 
-/* Removes the files of a checkpoint, its manifest first. Other files stay, and then so does the folder. */
+/* Removes the files of a checkpoint, its manifest first. If the folder has other files, they and the folder stay. */
 void
 folder_remove(const char *path)
 {
@@ -133,7 +133,7 @@ folder_lock(CheckpointFolder *folder)
 		return NULL;
 	int fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
-		return NULL; /* the first save reports it */
+		return NULL; /* the first save reports the fault */
 	folder->alone = flock(fd, LOCK_EX | LOCK_NB) == 0;
 	if (!folder->alone && errno == EWOULDBLOCK) {
 		close(fd);
@@ -318,8 +318,8 @@ stays(const CheckpointFolder *folder, const CheckpointEntry *entry)
 	return false;
 }
 
-/* Finds a free name. If the usual name is taken and must stay, the step gets one more leading zero, which is a valid name
- * too. */
+/* Finds a free name. If the usual name is taken by something that must stay, the step gets one more leading zero; names with
+ * more digits are valid too. */
 static Status
 find_name(Arena *arena, const CheckpointFolder *folder, CheckpointEntry *entry)
 {
@@ -366,8 +366,8 @@ is_due(const SaveSteps *steps, int64_t step)
 	       (step == steps->last || (steps->every > 0 && step % steps->every == 0));
 }
 
-/* Why a readable checkpoint cannot be continued by this run: it is of another model or has other constants. NULL if it can be
- * continued. */
+/* Why this run cannot continue from a readable checkpoint: it belongs to another model or has other constants. NULL if the run
+ * can continue from it. */
 static const char *
 whose(const CheckpointEntry *e, const Manifest *own)
 {
@@ -391,8 +391,8 @@ folder_judge(CheckpointFolder *folder, const Manifest *own)
 	folder->judged = true;
 }
 
-/* Fails if the name belongs to something else, or to a whole checkpoint that this run cannot continue from: it may be the only
- * copy of another training. */
+/* Fails if the name is taken by something that is not a checkpoint, or by an undamaged checkpoint of another training, which
+ * may be the only copy of that training. */
 static Status
 check_due(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry,
           const Manifest *own)
@@ -437,7 +437,7 @@ folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps, const
 	return status;
 }
 
-/* Renames it to a temporary name first, so that nobody ever sees half of a checkpoint. */
+/* Removes a checkpoint. It gets a temporary name first, so that no program ever sees half of a checkpoint under its name. */
 static void
 drop(CheckpointFolder *folder, int index)
 {

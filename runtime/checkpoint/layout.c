@@ -1,4 +1,5 @@
-/* Which parts of a checkpoint each rank writes. A rank writes its parts of divided states; rank 0 also writes whole states.
+/* Decides which parts of a checkpoint each rank writes, and into which files (shards). A rank writes its parts of the states
+ * that are divided among ranks; rank 0 also writes the states that every rank holds whole.
  *
  * state w      | w w w w | w w w w |       divided among 2 ranks
  * state loss   | l |                       whole
@@ -10,7 +11,8 @@
 
 #include <string.h>
 
-/* If a unit consists of states that are saved, those states are saved and the unit is not. */
+/* A unit is several states that lie one after another in memory and are divided together. The states in a unit are saved one by
+ * one, and the unit itself is not saved. */
 int *
 saved_states(Arena *arena, const Format *f, int *n)
 {
@@ -18,7 +20,7 @@ saved_states(Arena *arena, const Format *f, int *n)
 	int *list = NEW_ARRAY(arena, int, f->n[SECTION_STATES]);
 
 	*n = 0;
-	/* index + 1 of the unit; 0 if there is no unit */
+	/* indexed by state: index + 1 of the unit that contains the state; 0 if there is none */
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
 		if (f->states[i].lifetime == LASTS_SAVED)
 			covered[f->states[i].unit] = true;
@@ -62,7 +64,7 @@ shard_name(Arena *arena, int rank, int number)
 }
 
 /* ---- the parts that a rank writes */
-/* The place of a saved state; false if this rank does not write it. */
+/* Which elements of a saved state the rank writes; false if it writes none. */
 static bool
 find_place(const Format *f, const RunFacts *facts, int state, int rank, SavedPlace *out)
 {
@@ -84,8 +86,8 @@ find_place(const Format *f, const RunFacts *facts, int state, int rank, SavedPla
 	return divided ? part.bytes > 0 : rank == 0;
 }
 
-/* Lays out a rank's snapshot as its shard files, each shard on a block boundary, so that shards are written directly from the
- * snapshot. */
+/* Lays out a rank's snapshot in the same way as the shard files. Each shard begins at a block boundary, so that it is written
+ * directly from the snapshot. */
 SavedLayout
 saved_layout(Arena *arena, const Format *f, const RunFacts *facts, int rank, int64_t shard_bytes)
 {
@@ -138,7 +140,7 @@ describe_tensors(Arena *arena, const Format *f, const SavedLayout *layouts, int 
 			of_state[layouts[r].places[i].state]->n_pieces++;
 	for (int i = 0; i < n; i++) {
 		out->tensors[i].pieces = NEW_ARRAY(arena, SavedPiece, out->tensors[i].n_pieces);
-		out->tensors[i].n_pieces = 0; /* counts up again below */
+		out->tensors[i].n_pieces = 0; /* set to 0 here, counted up again below */
 	}
 }
 

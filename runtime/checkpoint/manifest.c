@@ -1,4 +1,4 @@
-/* The manifest of a checkpoint: JSON whose first line is the checksum of the bytes after it. Nothing is used before the
+/* The manifest of a checkpoint: JSON whose first line is the checksum of the bytes after it. No value is used before the
  * checksum has been compared.
  *
  * {
@@ -6,7 +6,7 @@
  *  "format": "gradc-checkpoint",
  *  "version": 1, ...
  *
- * Version 2 has tensors in pieces, written by several ranks. */
+ * In version 2 a tensor may consist of several pieces, written by several ranks. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/host/host.h"
 
@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Limits for hostile files, which bound what the JSON reader allocates: each value needs a comma. */
+/* Limits against hostile files: the number of bytes and of commas bounds the number of JSON values, and so the memory that the
+ * JSON reader allocates. */
 #define MAX_BYTES 100000000
 #define MAX_VALUES 2000000
 #define MAX_COUNT (1ll << 60) /* limit of steps and samples */
@@ -117,7 +118,7 @@ plateau_json(const Plateau *p)
 	                 (json_int_t)p->cooldown);
 }
 
-/* The oldest version that can hold the contents, so that older programs can read it. */
+/* The version to write: the oldest one that can hold the contents, so that older programs can read the checkpoint. */
 static int
 version_of(const Manifest *m)
 {
@@ -302,7 +303,7 @@ read_shape(Reader *r, const json_t *entry, SavedTensor *t)
 	}
 }
 
-/* Pieces follow each other without gap or overlap, so each element is in exactly one piece. */
+/* Checks that a tensor's pieces follow each other without gap or overlap, so that each element is in exactly one piece. */
 static void
 read_pieces(Reader *r, const json_t *list, int n_shards, int64_t elements, SavedTensor *t)
 {
@@ -335,7 +336,7 @@ read_pieces(Reader *r, const json_t *list, int n_shards, int64_t elements, Saved
 		          (long long)next, (long long)elements);
 }
 
-/* n_shards is 0 for constants, which are in no shard. */
+/* Reads a list of tensors. n_shards: number of shards in which they may be; 0 for constants, which are in no shard. */
 static void
 read_places(Reader *r, const json_t *entry, int n_shards, SavedTensor *t)
 {
@@ -377,7 +378,7 @@ read_tensors(Reader *r, const json_t *root, const char *key, int n_shards, int *
 	return tensors;
 }
 
-/* A plain name in the same folder. */
+/* Is it a plain file name without a folder? A shard must be in the checkpoint's own folder. */
 static bool
 is_shard_name(const char *name)
 {

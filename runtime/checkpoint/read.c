@@ -1,5 +1,5 @@
-/* Reads checkpoints. The manifest must fit the model, the shards must fit the manifest, and every byte must have its checksum.
- * Files may be damaged or hostile. */
+/* Reads checkpoints, to verify them or to load their states. Checks that the manifest fits the model, that the shards fit the
+ * manifest, and that every byte is covered by a checksum that matches. Files may be damaged or hostile. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/host/host.h"
 
@@ -113,7 +113,8 @@ checkpoint_open(Arena *arena, const Format *f, const char *path, Checkpoint *out
 
 /* ---- shards against manifest */
 
-/* The file is read through a window that fits into a core's cache, so that small tensors need no call of their own. */
+/* The file is read through a window: a buffer that fits into a core's cache. Many small tensors are then read with one system
+ * call. */
 enum { SHARD_WINDOW = 1 << 20 };
 typedef struct {
 	const Checkpoint *checkpoint;
@@ -137,7 +138,7 @@ move_window(ShardReader *r, int64_t offset)
 	return NULL;
 }
 
-/* Bytes at `offset` in the window: *n of them, at most `want`. */
+/* The file's bytes at `offset`, read into the window. *n: how many bytes are there, at most `want`. */
 static Status
 see(ShardReader *r, int64_t offset, int64_t want, const char **bytes, int64_t *n)
 {
@@ -148,7 +149,7 @@ see(ShardReader *r, int64_t offset, int64_t want, const char **bytes, int64_t *n
 	return NULL;
 }
 
-/* A range of the file, which lies within the file. */
+/* A range of bytes inside the file. */
 typedef struct {
 	int64_t offset, n;
 	int state;     /* the state that the bytes belong to; -1 if they belong to no state */
@@ -212,7 +213,7 @@ piece_text(const ShardReader *r, PieceRef ref)
 	                              (long long)p->first, (long long)(p->first + p->count));
 }
 
-/* A piece is stored in its shard with one axis, a whole tensor with its shape. */
+/* Checks a tensor's shape in the shard: a piece is stored with one axis, a whole tensor with its shape. */
 static bool
 has_type(const SafeTensor *got, const SavedTensor *t, const SavedPiece *p)
 {
@@ -269,7 +270,7 @@ read_piece(ShardReader *r, const SafeTensor *t, PieceRef ref)
 	return NULL;
 }
 
-/* The pieces of this shard, *n of them. */
+/* The pieces of this shard; their number is *n. */
 static const PieceRef *
 pieces_of(const ShardReader *r, int *n)
 {
@@ -324,7 +325,7 @@ check_header(ShardReader *r)
 	return NULL;
 }
 
-/* Adds the tensors that are lost with a damaged file: "PATH: why; it holds "w" and 3 more". */
+/* Adds to an error the names of the tensors in the damaged file: "PATH: why; it holds "w" and 3 more". */
 static Status
 name_tensors(const ShardReader *r, Status why)
 {

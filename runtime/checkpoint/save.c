@@ -1,5 +1,6 @@
-/* Saves checkpoints: copies the states into the snapshot, and gives the copy to a thread that writes it (write.c). Only one
- * checkpoint is written at a time. If all ranks hold the same states, rank 0 writes everything; otherwise together.c is used. */
+/* Saves checkpoints: copies the states into the snapshot (memory on the host), and gives the snapshot to a thread that writes
+ * it (write.c) while training continues. Only one checkpoint is written at a time. If all ranks hold the same states, rank 0
+ * writes everything; otherwise together.c is used. */
 #include "runtime/checkpoint/write.h"
 #include "runtime/host/host.h"
 
@@ -7,7 +8,7 @@
 #include <sys/random.h>
 
 #define MAX_FAILURES 3
-/* A multiple of large pages. Files are read back a window at a time. */
+/* Bytes of the buffer through which files are read back: a multiple of a large page. */
 #define SAVE_WINDOW (1 << 22)
 
 static void
@@ -70,7 +71,7 @@ saver_wait(Gradc *run)
 		return;
 	checkpoint_writer_idle(s->writer, true);
 	if (s->job->stage == SAVE_SHARDS && s->job->temporary && gradc_rank(run) == 0) {
-		/* without the other ranks' reports nobody knows what is in it */
+		/* without the other ranks' reports it is not known which shards the folder contains */
 		folder_remove(s->job->temporary);
 		cleanup_forget(s->job->cleanup);
 	}
@@ -124,7 +125,7 @@ saver_constants(Gradc *run)
 			t->n_pieces = 1;
 		}
 		arena_free(arena);
-		/* the other ranks continue with the next state */
+		/* no return here: the other ranks continue with the next state and wait for this rank */
 		fault = status_first(fault, status);
 	}
 	RETURN_IF_ERROR(fault);
@@ -156,8 +157,8 @@ saver_job(Gradc *run)
 	return job;
 }
 
-/* The facts that decide whether this run can continue from a checkpoint. Constants are hashed only if the folder has
- * checkpoints. */
+/* Collects the facts that decide whether this run could continue from a checkpoint in the folder. Constants are hashed only if
+ * the folder has checkpoints. */
 static Status
 describe_own(Gradc *run, Manifest *out)
 {
@@ -193,8 +194,8 @@ saver_describe(Gradc *run, SaveJob *job, double eval_loss)
 	return NULL;
 }
 
-/* If the device has failed, its fault is returned, and the checkpoint is not counted. If ranks save together, all ranks count
- * the failure, and rank 0 reports it. */
+/* If the device has failed, its fault is returned, and the checkpoint does not count as failed. If ranks save together, all
+ * ranks count the failure, and rank 0 reports it. */
 Status
 saver_count_failure(Gradc *run, int64_t step, Status why)
 {
@@ -289,7 +290,7 @@ saver_save(Gradc *run, double eval_loss)
 	if (!run->options.save)
 		return status_error(EXIT_USAGE, "there is no folder to save to");
 	RETURN_IF_ERROR(step_is_whole(run));
-	if (!saver->writer) { /* rank 0 writes and reports failures */
+	if (!saver->writer) { /* a rank that does not write: rank 0 writes, and reports failures */
 		saver->done_step = run->step;
 		return NULL;
 	}

@@ -1,4 +1,5 @@
-/* Copies the states that this rank saves to the host's memory, laid out as in the checkpoint's files. */
+/* Takes the snapshot for a checkpoint: copies the states that this rank saves to the host's memory, in the same layout as in
+ * the checkpoint's files. */
 #include "runtime/checkpoint/write.h"
 #include "runtime/host/host.h"
 
@@ -11,7 +12,7 @@ copy_all(const Executor *x, Snapshot *s)
 		s->hashed = true;
 		return ops->copy_hashed(x->device, s->copies, s->n);
 	}
-	/* a driver copies memory of a mapped file at the time of the call */
+	/* wait first: a driver copies from memory of a mapped file at the time of the call, not in stream order */
 	RETURN_IF_ERROR(ops->sync(x->device));
 	for (int i = 0; i < s->n; i++)
 		RETURN_IF_ERROR(ops->copy(x->device, 0, s->copies[i].to, s->copies[i].from));

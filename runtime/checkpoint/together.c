@@ -1,9 +1,10 @@
-/* Ranks that hold parts of states save together: each rank writes its own shards, and rank 0 the manifest.
+/* Saving by several ranks together, if each rank holds only parts of the states: each rank writes its own shards, and rank 0
+ * writes the manifest.
  *
  * gradc_save        rank 0 names a temporary folder; each rank copies its parts, and its thread writes them there
  * gradc_save_poll   when all threads are done, ranks exchange their checksums; rank 0's thread then
- *                   writes the manifest and gives the folder its name, or removes it
- * gradc_save_poll   when that is done, rank 0 tells the other ranks the result
+ *                   writes the manifest and gives the folder its name, or removes the folder
+ * gradc_save_poll   when rank 0's thread is done, rank 0 tells the other ranks the result
  *
  * The writing threads send no messages. Ranks exchange messages only in these calls, which all ranks make. */
 #include "runtime/checkpoint/write.h"
@@ -15,12 +16,12 @@
 enum { MOST_WHY = 1016 };
 typedef struct {
 	int64_t failed;
-	char why[MOST_WHY]; /* truncated to this room */
+	char why[MOST_WHY]; /* why the rank failed, truncated to MOST_WHY bytes */
 	/* Bytes and header checksum of each shard, then the checksum of each place. */
 	uint64_t numbers[];
 } Report;
 
-/* All reports have the size of the largest. */
+/* Size of a report: the same for all ranks, large enough for the rank with most shards and places. */
 static int64_t
 report_bytes(const Gradc *run)
 {
@@ -65,7 +66,7 @@ report_read(Arena *arena, Report *report, const SavedLayout *layout, int rank)
 }
 
 /* ---- beginning */
-/* Gives rank 0's name of the temporary folder to all ranks; "" if rank 0 failed. */
+/* Sends the name of the temporary folder from rank 0 to all ranks; "" if rank 0 failed. */
 static Status
 share_name(Gradc *run, SaveJob *job, char name[PATH_MAX])
 {
@@ -180,7 +181,8 @@ end_manifest(Gradc *run)
 	job->status = NULL;
 	if (failed && !why) {
 		why = status_error(EXIT_CHECKPOINT, "%s", "of rank 0");
-		folder_remove(job->temporary); /* in case it is not the same folder as rank 0's */
+		/* rank 0 has removed its folder; on another disk, this rank's folder is another one */
+		folder_remove(job->temporary);
 	}
 	return saver_end_job(run, why);
 }

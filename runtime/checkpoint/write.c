@@ -1,5 +1,6 @@
-/* The thread that writes checkpoints. From the time it gets a job until the caller knows that the job has ended, the thread
- * owns the job, the snapshot and the list of checkpoints. Nothing else is shared; semaphores hand the job over. */
+/* The thread that writes checkpoints. From the time the thread gets a job until the caller knows that the job has ended, the
+ * thread owns the job, the snapshot and the list of checkpoints. The thread shares nothing else with the caller. Semaphores
+ * hand the job over. */
 #include "runtime/checkpoint/write.h"
 #include "runtime/host/host.h"
 
@@ -23,9 +24,10 @@ struct CheckpointWriter {
 
 enum { WRITER_NICE = 10 };
 
-/* Lets computing threads go first if there are fewer cores than threads: the writer gets about a tenth of a core that it
- * shares. With SCHED_BATCH it does not preempt them each time the disk answers, which would delay all threads. With a much
- * smaller share it would not finish before the next save. Errors are ignored: only time depends on it. */
+/* Lowers the priority of this thread (the writer). On a core that it shares with a computing thread, the writer gets about a
+ * tenth of the time. With SCHED_BATCH the writer does not interrupt computing threads each time the disk answers, which would
+ * delay them all. With a much smaller share of time the writer would not finish before the next save. Errors are ignored,
+ * because only speed depends on the priority. */
 static void
 step_back(void)
 {
@@ -33,8 +35,8 @@ step_back(void)
 	setpriority(PRIO_PROCESS, (id_t)gettid(), WRITER_NICE);
 }
 
-/* Touches the memory once: first touches cost more than a copy, and the first save need not wait for them. Errors are ignored:
- * only time depends on it. */
+/* Touches the snapshot's memory before the first save, so that the first save need not wait for the page faults, which cost
+ * more than the copy. Errors are ignored, because only speed depends on it. */
 static void
 touch(Span memory)
 {
@@ -67,7 +69,7 @@ run_job(void *save_job)
 	return status;
 }
 
-/* Waits again if a signal handler has interrupted the wait. */
+/* Waits for a semaphore, and waits again if a signal handler has interrupted the wait. */
 static void
 await(sem_t *semaphore)
 {

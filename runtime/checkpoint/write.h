@@ -1,4 +1,5 @@
-/* Private to this room: writing a checkpoint, from the snapshot to the files. Sections are named after the .c files. */
+/* Private to runtime/checkpoint: writing a checkpoint, from the snapshot (the copy of the states) to the files. Sections are
+ * named after the .c files. */
 #ifndef GRADC_RUNTIME_CHECKPOINT_WRITE_H
 #define GRADC_RUNTIME_CHECKPOINT_WRITE_H
 
@@ -23,34 +24,35 @@ typedef enum {
 	SAVE_REMOVE    /* removes the temporary folder, because a shard is missing */
 } SaveStage;
 struct SaveJob {
-	Arena *arena; /* the job's own */
+	Arena *arena; /* the job's own arena */
 	Trace *trace;
 	const Format *format;
 	int rank;
 	const SavedLayout *layout; /* layout of this rank */
 	Snapshot snapshot;
 	SaveStage stage;
-	const char *temporary; /* folder; NULL: it is named when it is made */
-	CleanupSlot cleanup;   /* removes the temporary folder if the process ends */
-	RankShards own;        /* valid after SAVE_SHARDS */
-	Manifest manifest;     /* tensors and shards are filled in after writing */
+	/* temporary folder; NULL: the folder gets its name when it is made */
+	const char *temporary;
+	CleanupSlot cleanup; /* removes the temporary folder if the process ends */
+	RankShards own;      /* valid after SAVE_SHARDS */
+	Manifest manifest;   /* tensors and shards are filled in after writing */
 	CheckpointFolder *folder;
 	Span window; /* buffer for writing files and reading them back */
 	int64_t keep;
 	bool keep_best;
-	const char *beside; /* its path if its usual name was taken; otherwise NULL */
+	const char *beside; /* the checkpoint's path if its usual name was taken; otherwise NULL */
 	Status why;         /* why SAVE_REMOVE removes the folder; becomes the job's status */
 	Status status;      /* result of the job */
 };
 /* Starts the thread, which touches the snapshot's memory and then waits for jobs. */
 Status checkpoint_writer_open(Arena *arena, Span snapshot, MemoryOrphans **orphans,
                               CheckpointWriter **out);
-/* Has the last job ended? Always true with `wait`. If true, the job belongs to the caller again. */
+/* Has the last job ended? With `wait`, waits until it has ended. If true, the job belongs to the caller again. */
 bool checkpoint_writer_idle(CheckpointWriter *w, bool wait);
 void checkpoint_writer_give(CheckpointWriter *w, SaveJob *job); /* the writer must be idle */
 void checkpoint_writer_close(CheckpointWriter *w);              /* w may be NULL */
 /* ---- files.c */
-Status checkpoint_write(SaveJob *job); /* does what the job's stage says */
+Status checkpoint_write(SaveJob *job); /* runs the job's stage, such as SAVE_SHARDS */
 
 /* ---- together.c: saving by ranks that hold parts of states; all ranks call these */
 Status together_start(Gradc *run, double eval_loss);
