@@ -1,5 +1,6 @@
-/* Picks the source of each input of a program. An input takes its --data or --fill, if given. The token stream goes to the one
- * integer input that nothing else fills. Other inputs take the fill that is customary for their name. */
+/* Picks the source of each input of a program: a file, the token stream, or a constant. An input takes its --data or --fill, if
+ * given. The token stream goes to the one integer input that nothing else fills. Any other input takes the fill (a constant)
+ * that is customary for its name, such as ones for attention_mask. */
 #include "runtime/data/sources.h"
 
 #include <math.h>
@@ -54,8 +55,8 @@ bind_token_port(const Files *files, const ProgramRecord *p)
 	return found;
 }
 
-/* The port's axis that is the first axis of the file, along which samples lie. -1 if a file holds the whole input: with --once,
- * also for an input whose rows lie along another axis. */
+/* The axis of the input along which its samples lie. In the file, samples always lie along the first axis. -1 if the file holds
+ * the whole input; with --once that is also so for an input whose rows lie along another axis. */
 static int32_t
 sample_axis(const Files *files, const PortRecord *port)
 {
@@ -111,7 +112,7 @@ is_flat(const Files *files, const PortRecord *port, const FileSet *set)
 	return may;
 }
 
-/* The same files with `labels` entries taken as one row. */
+/* The same files, but with `labels` consecutive numbers taken as one row. */
 static FileSet
 as_rows(Arena *arena, const FileSet *set, int64_t labels)
 {
@@ -140,7 +141,8 @@ bind_matches(const Files *files, const ProgramRecord *p)
 	return true;
 }
 
-/* The channel axis is the sample's first or last axis, whichever has as many channels as the file. */
+/* Finds the channel axis, for --mean-std: the sample's first or last axis, whichever has as many elements as the file of means
+ * has channels. */
 static Status
 bind_mean_std(const Files *files, Source *s, const char *path)
 {

@@ -1,12 +1,13 @@
-/* All inputs of a program, bound to files. Picks the binding whose shapes the files have, checks that all files have the same
- * number of rows, and arranges the rows of a micro-batch as the io region needs them. */
+/* All inputs of a program, bound to files. A binding is a compiled choice of the model's free dimensions, such as batch=32.
+ * Picks the binding that fits the files' shapes, checks that all files have the same number of rows, and copies the rows of a
+ * micro-batch to their places in the io region (the memory of inputs and outputs). */
 #include "runtime/data/sources.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 1 << 20 }; /* bytes of a file that are read and decoded at once */
-/* a micro-batch of this many bytes is read while another thread would still wake up */
+enum { CHUNK_BYTES = 1 << 20 }; /* a chunk: bytes of a file that are read and decoded together */
+/* largest micro-batch, in bytes, that is read without the prefetch thread: reading it takes no longer than waking the thread */
 enum { AT_HAND = 1 << 17 };
 
 static bool
@@ -208,7 +209,8 @@ dataset_close(Dataset *d)
 		files_close(&d->sets[i]);
 }
 
-/* Layout of a port whose rows lie along axis sample_axis: where block `o` of row i begins. */
+/* Layout of an input whose rows lie along axis sample_axis. A row consists of `outer` blocks; this says where block `o` of row
+ * i begins. */
 typedef struct {
 	int64_t outer, inner; /* blocks per sample; bytes per block */
 	int64_t rows;
@@ -230,7 +232,7 @@ spread(const Layout *l, int64_t first, int64_t n, const char *samples)
 			       (size_t)l->inner);
 }
 
-/* Copies rows [row, row+n) of the files to rows [first, first+n) of the port. */
+/* Copies rows [row, row+n) of the files to rows [first, first+n) of the input. */
 static Status
 read_run(Dataset *d, Source *s, const Layout *l, int64_t first, int64_t row, int64_t n)
 {

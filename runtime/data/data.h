@@ -1,4 +1,5 @@
-/* Rows of the inputs, on their way from files to the device. Sections are named after the .c files. */
+/* Reads the rows of a program's inputs from files and brings them to the device. A port is an input of a program, as the
+ * executable's tables describe it. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_DATA_DATA_H
 #define GRADC_RUNTIME_DATA_DATA_H
 
@@ -25,17 +26,18 @@ struct Source {
 	/* Reads n whole samples and converts them to the port's dtype. */
 	Status (*read)(Source *s, int64_t row, int64_t n, char *to);
 	int64_t rows;     /* -1: any number of rows */
-	int64_t elements; /* of a sample; of the whole port if it has no samples */
+	int64_t elements; /* elements of a sample; of the whole port if it has no samples */
 	FileSet set;
-	int64_t shift; /* in tokens; 1 for labels, which are the next tokens */
-	char *raw;     /* room for `chunk` rows as the file holds them */
+	/* by how many tokens the source starts later; 1 for labels, which are the next tokens */
+	int64_t shift;
+	char *raw; /* buffer for `chunk` rows in the file's types */
 	int64_t chunk;
 	const char *constant;
 	bool allow_nan;
 	double scale, offset;
 	const float *mean, *std; /* per channel; NULL without --mean-std */
 	int64_t channels, channel_stride;
-	/* table [channels][256] of what each byte becomes; NULL without a table */
+	/* table [channels][256] of the value that each byte becomes; NULL without a table */
 	const void *bytes;
 };
 bool source_is_sampled(const Source *s);
@@ -54,7 +56,8 @@ typedef struct {
 	const GradcPairs *data, *fill, *scale, *mean_std;
 	const char *tokens, *text;
 	const char *option; /* "--data" or "--eval-data", for messages */
-	bool whole;         /* one run on whole inputs: there are no epochs, and NaN is allowed */
+	/* true for a single run on whole inputs (--once): there are no epochs, and NaN is allowed */
+	bool whole;
 } DataOptions;
 struct Dataset {
 	int binding;
@@ -65,56 +68,60 @@ struct Dataset {
 	int64_t token_elements; /* tokens in a row; 0 if the data are not tokens */
 	bool has_weight, shuffle;
 	uint64_t seed;
-	int64_t *picked; /* rows of the micro-batch */
-	char *sample;    /* room for some samples before they are spread along the sample axis */
-	/* a micro-batch is small and in memory: reading it is faster than waking the thread */
+	int64_t *picked; /* numbers of the micro-batch's rows in the files */
+	/* buffer for some samples, before they are copied to their places along the sample axis */
+	char *sample;
+	/* a micro-batch is small and in memory, so that reading it is faster than waking the prefetch thread */
 	bool at_hand;
 	FileSet *sets;
 	int n_sets;
 };
-/* A micro-batch: positions [first, end) of an epoch's order. If there are fewer positions than rows, the rest is padding. */
+/* A micro-batch: positions [first, end) in the epoch's order of rows. If there are fewer positions than the micro-batch has
+ * rows, the other rows are padding. */
 typedef struct {
 	Dataset *dataset;
 	int64_t epoch, first, end;
 } MicroRows;
 Status dataset_open(Gradc *run, Role role, const DataOptions *options, Dataset **out);
 void dataset_close(Dataset *d);
-/* Reads all inputs of a micro-batch to their places in an image of the io region. Only one thread may read at a time. */
+/* Reads all inputs of a micro-batch to their places in an image: memory with the layout of the io region. Only one thread may
+ * read at a time. */
 Status dataset_read(const MicroRows *rows, char *image);
 /* Copies the program's inputs from `image`, a separate image, to the executor's io slots. No run of the program may be under
  * way. */
 void dataset_write(const Dataset *d, const Executor *x, const char *image);
 
 /* ---- prefetch.c: a thread reads the next micro-batch while this one is computed */
-/* orphans: memory of the thread's calls that ran out of memory. */
+/* orphans: receives memory that the thread's calls could not free because they ran out of memory. */
 Status prefetch_open(Arena *arena, Executor *x, Trace *trace, MemoryOrphans **orphans,
                      Prefetch **out);
 void prefetch_close(Prefetch *p); /* waits for a read under way; p may be NULL */
-/* Asks for rows. Returns at once, unless other rows are being read. */
+/* Asks the thread to read rows. Returns immediately, unless other rows are being read. */
 void prefetch_ask(Prefetch *p, const MicroRows *rows);
 typedef struct {
-	bool waited; /* the rows were still being read */
+	bool waited; /* the caller had to wait, because the rows were still being read */
 	/* Start and length of the wait. Time until the device has freed the image does not count. */
 	double begin, seconds;
 } DataWait;
 /* The rows are in the io slots when prefetch_take returns. */
 Status prefetch_take(Prefetch *p, const MicroRows *rows, DataWait *out);
-/* After prefetch_take gave a fault: fills the io slots with zeros instead of rows. */
+/* Called after prefetch_take has returned a fault: fills the io slots with zeros instead of rows. */
 Status prefetch_take_zeros(Prefetch *p);
 
 /* ---- unread_rows.c */
-/* Like prefetch_take. With several ranks, the first fault is kept in *unread (owned), the io slots are zero, and the rank
- * continues. */
+/* Like prefetch_take, but with several ranks a fault is not returned: the first fault is kept in *unread (owned by the caller),
+ * the io slots are filled with zeros, and the rank continues. */
 Status unread_take(Gradc *run, const MicroRows *rows, Status *unread, DataWait *wait);
-/* Called before a micro-batch of zeros runs. Makes the step's count of targets NaN, and *micro a later micro-batch, because a
- * later one adds to the count. */
+/* Called before a micro-batch of zeros runs. Makes the step's count of targets NaN. Also changes *micro so that it is not the
+ * step's first micro-batch, because the first one would overwrite the count. */
 Status unread_spoil_count(Gradc *run, MicroBatch *micro);
 /* Called by every rank with the count of targets over all ranks. Ranks exchange messages here only if the count is NaN. Takes
  * *unread. Returns the fault on the first rank that has one, and its exit code without a message on other ranks; NULL if no
  * rank has a fault. */
 Status unread_share(Gradc *run, double count, Status *unread);
 
-/* ---- inputs.c: guards the files that the options name and the files of the bound data */
+/* ---- inputs.c: guards input files: while the run is open, nothing in this process may write over the files that the options
+ * name and the files of the bound data */
 void inputs_guard_named(Gradc *run);
 void inputs_guard_bound(Gradc *run);
 

@@ -1,6 +1,6 @@
-/* Converts values of a file to values of a port: x * scale + offset, then (x - mean) / std of the channel, computed in double
- * and rounded once. A byte has only 256 values, so the results for each channel are computed once, and images are decoded by
- * table lookup, with the same bits. */
+/* Converts the values x of a file to the values of an input: x * scale + offset, then (x - mean) / std with the channel's mean
+ * and std, computed in double and rounded once. A byte has only 256 values. So for files of bytes, such as images, the results
+ * are computed once for each channel and looked up in a table; the bits are the same. */
 #include "runtime/data/sources.h"
 
 #include <string.h>
@@ -53,7 +53,7 @@ decode_prepare(Arena *arena, Source *s, DType from)
 	s->bytes = table;
 }
 
-/* With stride > 1, runs of `stride` elements belong to one channel. With stride 1, neighbours belong to different channels. */
+/* stride: number of neighbouring elements that belong to the same channel. 1: the channel changes with each element. */
 #define LOOK_UP(name, T)                                                            \
 	static void name(const Source *s, const uint8_t *raw, int64_t n, void *out) \
 	{                                                                           \

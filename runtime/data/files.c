@@ -1,5 +1,6 @@
-/* Opens data files: .npy, one or several in order, and token streams. Headers are checked here, values when they are read.
- * Files are read with pread and never mapped, so a file that shrinks during training is an error and not a SIGBUS. */
+/* Opens data files: .npy files (one or several, whose rows follow each other), and token streams. Headers are checked here,
+ * values when they are read. Files are read with pread and never mapped, so a file that shrinks during training is an error and
+ * not a SIGBUS. */
 #include "runtime/data/sources.h"
 
 #include <errno.h>
@@ -33,7 +34,7 @@ open_one(Arena *arena, const char *path, FileSet *set)
 	const DataFile *first = &set->files[0];
 
 	*file = (DataFile){.path = arena_strdup(arena, path), .fd = -1};
-	if (access(path, R_OK) != 0) /* not a fault of the data */
+	if (access(path, R_OK) != 0) /* a missing file or permission is not a fault of the data */
 		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
 	RETURN_IF_ERROR(npy_open(path, &file->info, &file->fd));
 	set->n_files++;
@@ -51,8 +52,8 @@ open_one(Arena *arena, const char *path, FileSet *set)
 	return NULL;
 }
 
-/* Opens the files that match a pattern, sorted by the bytes of their names. If a file has the pattern as its name, it is that
- * file. */
+/* Opens the files that match a pattern, sorted by the bytes of their names. If there is a file whose name is the pattern
+ * itself, only that file. */
 static Status
 open_pattern(Arena *arena, const char *pattern, FileSet *set)
 {

@@ -1,4 +1,4 @@
-/* --fill NAME=ones|zeros|iota|VALUE: constants for inputs without data. iota counts along the last axis. */
+/* --fill NAME=ones|zeros|iota|VALUE: constants for inputs without data. iota is 0, 1, 2, ... along the last axis. */
 #include "runtime/data/sources.h"
 
 #include <string.h>

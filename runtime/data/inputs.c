@@ -1,7 +1,8 @@
 /* Guards the files that a run reads: while the run is open, nothing in this process may write over them. */
 #include "runtime/data/data.h"
 
-/* Files that the options name. Files of a pattern are added in inputs_guard_bound, when they are open. */
+/* Guards the files that the options name. If an option names a pattern, the files that match it are guarded later, in
+ * inputs_guard_bound, when they are open. */
 void
 inputs_guard_named(Gradc *run)
 {

@@ -1,4 +1,5 @@
-/* The order of the rows: a permutation of [0, n) as a pure function of (seed, epoch, index).
+/* The random order of the rows in an epoch: a permutation of [0, n), computed for each index from seed and epoch alone, so that
+ * it needs no memory.
  *
  * A Feistel network permutes [0, 4^half_bits), the smallest such range that contains [0, n). An index that lands outside [0, n)
  * is permuted again until it lands inside, after less than four steps on average. The result is again a permutation. */

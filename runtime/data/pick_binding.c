@@ -1,6 +1,7 @@
-/* Picks the binding for the data: its samples have the files' shapes. If several bindings do, as with --dim batch=2,3,5, each
- * rule below removes the bindings that do not fit, unless it would remove all. Of the remaining bindings the one with the
- * longest token rows wins, then the one with the most rows. */
+/* Picks the binding for the data. A binding is a compiled choice of the model's free dimensions, such as batch=32. The samples
+ * of the binding must have the files' shapes. If several bindings fit, as with --dim batch=2,3,5, each rule below removes
+ * bindings, unless it would remove all of them. Of the remaining bindings the one with the longest token rows wins, then the
+ * one with the most rows. */
 #include "runtime/data/sources.h"
 
 typedef struct {
@@ -37,14 +38,14 @@ has_rows_asked_for(const Candidate *c)
 	return c->files->options->whole || asked == 0 || asked == c->rows;
 }
 
-/* A run on whole inputs takes exactly as many rows as they have. */
+/* Rule for a run on whole inputs (--once): the binding has exactly as many rows as the inputs. */
 static bool
 has_rows_of_whole(const Candidate *c)
 {
 	return !c->files->options->whole || samples_of(c) == c->rows;
 }
 
-/* --global-batch is a whole number of micro-batches, over all ranks and --accumulate. */
+/* Rule: --global-batch is a multiple of the micro-batch's rows, times the number of ranks and --accumulate. */
 static bool
 divides_step(const Candidate *c)
 {
@@ -55,7 +56,7 @@ divides_step(const Candidate *c)
 	                                                  : o->global_batch % rows == 0);
 }
 
-/* A step takes at most as many rows as the data have. */
+/* Rule: a step needs at most as many rows as the data have. */
 static bool
 has_data_for_step(const Candidate *c)
 {

@@ -1,6 +1,6 @@
-/* A thread reads, checks and decodes the next micro-batch while this one is computed. There are two io regions: the device
- * computes on one, the thread fills the host's side of the other. Rows that are already in memory are read without the thread,
- * when they are taken.
+/* A thread reads, checks and decodes the next micro-batch while this one is computed. There are two io regions (memory for a
+ * program's inputs): the device reads one, while the thread fills the host's copy of the other. If the files are small and in
+ * memory, the rows are read without the thread, when they are taken.
  *
  * At most one micro-batch is under way. The caller says which one it wants. Other rows that were read ahead are dropped, so
  * reading ahead never changes what is computed. A fault of the data is reported when its micro-batch is taken. */
@@ -19,8 +19,9 @@ struct Prefetch {
 	pthread_t thread;
 	pthread_mutex_t lock; /* guards all fields below */
 	pthread_cond_t changed;
-	Stage stage; /* STAGE_ASKED: the image belongs to the thread; otherwise to the caller */
-	int turn;    /* turn of the image */
+	/* who may use the image (the host's copy of the io region): with STAGE_ASKED the thread, otherwise the caller */
+	Stage stage;
+	int turn; /* turn of the image */
 	MicroRows rows;
 	Status fault;
 	bool was_free; /* the image was free when the rows were asked for */
@@ -115,14 +116,15 @@ unlock(void *mutex)
 	pthread_mutex_unlock(mutex);
 }
 
-/* Is reading faster than waking the thread? Not on a device apart from the host, which may still be reading the image. */
+/* Are the rows read without the thread? Only if reading is faster than waking the thread, and not if the device has its own
+ * memory: then the device may still be reading the image. */
 static bool
 is_at_hand(const Prefetch *p, const MicroRows *rows)
 {
 	return rows->dataset->at_hand && !executor_is_apart(p->executor);
 }
 
-/* Called with the lock held. Earlier rows are finished first, then dropped. */
+/* Called with the lock held. If the thread is still reading earlier rows, waits for their end and drops them. */
 static void
 ask(Prefetch *p, const MicroRows *rows)
 {
@@ -148,7 +150,7 @@ void
 prefetch_ask(Prefetch *p, const MicroRows *rows)
 {
 	if (is_at_hand(p, rows))
-		return; /* prefetch_take reads them */
+		return; /* prefetch_take reads the rows */
 	pthread_mutex_lock(&p->lock);
 	ask(p, rows);
 	pthread_mutex_unlock(&p->lock);

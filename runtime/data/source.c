@@ -13,7 +13,7 @@ source_is_sampled(const Source *s)
 	return s->port->sample_axis >= 0 && !s->constant;
 }
 
-/* Rows that need no conversion are read directly to their place. */
+/* Do the rows need no conversion? Then they are read directly to their place. */
 static bool
 is_direct(const Source *s, DType from)
 {
@@ -21,7 +21,7 @@ is_direct(const Source *s, DType from)
 	       s->offset == 0;
 }
 
-/* The file was long enough when it was opened. */
+/* The fault for a file that has become shorter: it was long enough when it was opened. */
 static Status
 fault_shrunk(const Source *s, const DataFile *file, int64_t row)
 {
@@ -45,7 +45,7 @@ has_shrunk(const DataFile *file, int64_t end)
 	return fstat(file->fd, &st) == 0 && st.st_size < end;
 }
 
-/* Reads bytes [at, at + n) of the file's data; they begin with row `row`. */
+/* Reads bytes [at, at + n) of the file's data. row: number of the row at `at`, for messages. */
 static Status
 read_bytes(const Source *s, const DataFile *file, int64_t row, void *to, int64_t n, int64_t at)
 {

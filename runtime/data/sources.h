@@ -1,5 +1,5 @@
-/* Private to this room: one input, its files, and its values before and after conversion. Sections are named after the .c
- * files. */
+/* Private to runtime/data: the source of one input (its files, or a constant), and the conversion of its values. Sections are
+ * named after the .c files. */
 #ifndef GRADC_RUNTIME_DATA_SOURCES_H
 #define GRADC_RUNTIME_DATA_SOURCES_H
 
@@ -11,22 +11,22 @@ Status tokens_open(Arena *arena, const char *path, bool text, FileSet *out);
 /* ---- source.c */
 Status source_read_files(Source *s, int64_t row, int64_t n, char *to);
 Status source_read_constant(Source *s, int64_t row, int64_t n, char *to);
-/* Reads the source's files into memory if they are few, their rows are small, and their size is at most *left bytes. Reduces
- * *left. Sources may share files. */
+/* Reads the source's files into memory if they are few, their rows are small, and their size is at most *left bytes. Subtracts
+ * the size from *left. Several sources may share a file. */
 Status source_keep(Arena *arena, Source *s, int64_t *left);
 /* EXIT_DATA if a kept file has become shorter. */
 Status source_check_kept(const Source *s);
 
 /* ---- decode.c: values of a file become values of a port */
-/* Converts n values, which are whole samples. */
+/* Converts n values. n is a multiple of the sample's size. */
 void decode(const Source *s, DType from, const void *raw, int64_t n, void *to);
-/* Makes s->bytes if the files hold bytes that are scaled. */
+/* Makes the table s->bytes if the files hold bytes that are scaled. */
 void decode_prepare(Arena *arena, Source *s, DType from);
 
 /* ---- validate.c: checks values before conversion */
 Status validate_values(const Source *s, const DataFile *file, int64_t row, int64_t n,
                        const void *raw);
-/* May a file of this type feed this port? */
+/* Can a file with elements of this type be the source of this port? */
 bool validate_dtype(const PortRecord *port, DType file, bool scaled);
 
 /* ---- fill.c: constants for inputs without data */

@@ -1,7 +1,7 @@
-/* What a rank does if it cannot read its rows, for example because of label 1000 with 10 classes. The other ranks wait for it
- * in the step's collectives. So it computes the step with zeros in place of its rows, and counts NaN targets. The count over
- * all ranks becomes NaN. Then no rank makes the update, and every rank sees in the step's result that it must ask for the
- * fault. */
+/* What a rank does if it cannot read its rows, for example because a label is 1000 in a model with 10 classes. The other ranks
+ * wait for this rank in the step's collectives. So this rank computes the step with zeros in place of its rows, and sets its
+ * count of targets to NaN. The count over all ranks becomes NaN. Then no rank makes the update, and the NaN in the step's
+ * result tells every rank to ask the others for the fault. */
 #include "runtime/data/data.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ unread_take(Gradc *run, const MicroRows *rows, Status *unread, DataWait *wait)
 Status
 unread_spoil_count(Gradc *run, MicroBatch *micro)
 {
-	/* The first micro-batch overwrites the count; a later one adds to it. */
+	/* The first micro-batch overwrites the count; later micro-batches add to the count. */
 	if (micro->index == 0)
 		*micro = (MicroBatch){.index = 1, .n = micro->n + 1};
 	return write_scalar(run, run->loss_count, NAN);

@@ -1,5 +1,5 @@
-/* Refuses data that training must not see: labels and tokens out of range, values that do not fit, NaN. Values are checked as
- * the file holds them, before conversion. The fault names file, row and value. */
+/* Refuses data that training must not see: labels and tokens out of range, values that do not fit, NaN. Values are checked
+ * before they are converted. The fault names file, row and value. */
 #include "runtime/data/sources.h"
 
 #include <math.h>
@@ -60,8 +60,8 @@ fault_integer(const Source *s, const DataFile *file, int64_t row, int64_t value,
 	                    (long long)r->low, (long long)r->high, or_ignored, ignored);
 }
 
-/* Are all values in the range, or equal to the ignored value? It has no branches, so it runs at the speed of memory. If the
- * answer is no, check_integers finds the value. */
+/* Are all values in the range, or equal to the ignored value? These functions have no branches, so they run at the speed of
+ * memory. If the answer is no, check_integers finds the wrong value. */
 typedef bool (*AllWithin)(const void *raw, int64_t n, const Range *r, const int64_t *ignored);
 #define ALL_WITHIN(T)                                                                  \
 	static bool all_within_##T(const void *raw, int64_t n, const Range *r,         \
@@ -110,7 +110,7 @@ check_integers(const Source *s, const DataFile *file, int64_t row, int64_t n, co
 		int64_t value = dtype_load_int(dtype, raw, i);
 		bool ignored = ignore && value == *ignore;
 
-		/* u64 values above int64 read as negative: they are out of range as well. */
+		/* u64 values above INT64_MAX become negative here; they are out of range as well. */
 		if ((value < r.low || value > r.high || (dtype == U64 && value < 0)) && !ignored)
 			return fault_integer(s, file, row + i / s->elements, value, &r);
 	}
