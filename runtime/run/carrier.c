@@ -1,5 +1,5 @@
 /* Picks the library that carries a run's collectives: NCCL, on the GPUs' streams, or else the launcher's communicator, which
- * goes through the host's memory. All ranks pick the same one, and rank 0 can say why it is not NCCL. */
+ * goes through the host's memory. All ranks pick the same library, and rank 0 can say why it is not NCCL. */
 #include "runtime/comm/nccl/nccl_library.h"
 #include "runtime/run/run.h"
 
@@ -9,7 +9,7 @@
 typedef struct {
 	int64_t why_not; /* a WhyNot */
 	int64_t asked;   /* CARRY_...: the rank's --collectives */
-	int64_t version; /* NCCL's version; 0 if the rank has not looked */
+	int64_t version; /* NCCL's version; 0 if the rank has not tried to open NCCL */
 } Answer;
 enum { CARRY_AUTO, CARRY_NCCL, CARRY_HOST };
 static const char *const carrier_names[] = {"auto", "nccl", "host"};
@@ -48,7 +48,8 @@ read_asked(const char *asked, int64_t *out)
 	             : NULL;
 }
 
-/* Is there a sum whose order NCCL would not keep? NCCL adds in its own order and rounds f16 and bf16 after each addition. */
+/* Does the run have a sum over ranks that NCCL cannot compute in the required order? NCCL adds in its own order and rounds f16
+ * and bf16 after each addition. */
 static bool
 needs_order(const Gradc *run)
 {
@@ -66,7 +67,8 @@ needs_order(const Gradc *run)
 	return false;
 }
 
-/* Sets *library to the loader's error if NCCL cannot be opened; leaves it alone if nobody has looked. */
+/* Why this rank cannot use NCCL. Sets *library to the loader's error if NCCL cannot be opened; leaves *library unchanged if
+ * opening was not tried. */
 static WhyNot
 find_obstacle(const Gradc *run, Answer *own, Status *library)
 {
@@ -86,7 +88,7 @@ find_obstacle(const Gradc *run, Answer *own, Status *library)
 	return needs_order(run) ? WHY_ORDER : NCCL_CARRIES;
 }
 
-/* The first rank with an obstacle: its own, or a version of NCCL that differs from rank 0's; -1 if no rank has one. */
+/* The first rank that cannot use NCCL, or whose version of NCCL differs from rank 0's; -1 if there is no such rank. */
 static int
 first_without(Answer *all, int size)
 {
@@ -108,7 +110,7 @@ is_nccl_asked(const Answer *all, int size)
 	return false;
 }
 
-/* "rank 1: it has no NCCL ...". If that is this rank, the loader's message is added. */
+/* "rank 1: it has no NCCL ...". If the named rank is this rank, the loader's message is added. */
 static const char *
 reason(const Gradc *run, const Answer *all, int rank, const StatusInfo *library)
 {
@@ -178,9 +180,9 @@ carrier_pick(Gradc *run, const CommOptions *options)
 	return status;
 }
 
-/* All ranks record runs with collectives on GPUs, or no rank does: an observed rank records nothing, so then no rank records. A
- * rank that fails to join must report its error and end the other ranks: they already wait inside NCCL, where it cannot reach
- * them. */
+/* Connects the ranks' devices. Runs with collectives on GPUs are recorded by all ranks or by none: if one rank's instructions
+ * are timed, which excludes recording, no rank records. A rank that cannot join must report its error and end the other ranks,
+ * because they already wait inside NCCL, where no message reaches them. */
 Status
 carrier_attach(Gradc *run)
 {

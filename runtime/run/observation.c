@@ -1,9 +1,9 @@
-/* Which steps of a run are timed and traced. */
+/* Decides which steps of a run are timed for the report and written to the trace. */
 #include "runtime/run/run.h"
 
 enum { SAMPLES = 8 };
 
-/* The second step and some later steps, evenly spaced. The first step only warms up. */
+/* Is the step timed? The second step is, and some later steps, evenly spaced. The first step only warms up. */
 static bool
 is_sampled(int64_t step, int64_t total)
 {

@@ -1,6 +1,6 @@
 /* How many bytes a rank holds if ranks hold parts of the states: S + P / W + padding, where S is the bytes of undivided states,
- * P the bytes of divided states, and W the number of ranks. A part is made of whole blocks, and every rank has room for the
- * largest part; the padding comes from both. */
+ * P the bytes of divided states, and W the number of ranks. There is padding because a part consists of whole blocks, and
+ * because every rank allocates memory for the largest part. */
 #include "runtime/run/run.h"
 
 #include <jansson.h>

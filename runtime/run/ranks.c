@@ -1,4 +1,5 @@
-/* Ranks that train one model together: how they agree on faults, kernels and numbers. */
+/* Ranks that train one model together must do the same things: here they agree on faults, on the variant of the kernels and on
+ * numbers. */
 #include "runtime/run/run.h"
 
 #include <stdlib.h>
@@ -14,7 +15,7 @@ ranks_gather(Gradc *run, const int64_t *own, int n, int64_t **all)
 	return run->comm.control_ops->all_gather(run->comm.control, own, *all, bytes);
 }
 
-/* The first rank with a fault keeps it and sends its text; the other ranks store the text for their report. */
+/* The first rank with a fault keeps the fault and sends its text; the other ranks store the text for their report. */
 static Status
 share_fault(Gradc *run, Status own, int first, int code)
 {
@@ -69,7 +70,7 @@ has_gpu(const Gradc *run, uint64_t variants)
 	return false;
 }
 
-/* The first rank without a GPU if another rank has one; -1 if all ranks are alike. */
+/* If some ranks have a GPU and others do not: the first rank without a GPU; otherwise -1. */
 static int
 rank_without_gpu(const Gradc *run, const int64_t *variants)
 {

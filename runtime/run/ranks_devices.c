@@ -1,4 +1,4 @@
-/* Checks that each rank has a GPU of its own. Two ranks on one GPU would each have half of its memory and half of its speed,
+/* Checks that no two ranks use the same GPU. Two ranks on one GPU would each have half of its memory and half of its speed,
  * and NCCL refuses them. Only the driver can tell GPUs apart: a launcher may show each rank a different GPU under the same
  * number. */
 #include "runtime/run/run.h"

@@ -1,4 +1,4 @@
-/* Helpers of a run: find its programs, read and write its scalars, check that it is between two steps. */
+/* Helpers for a run (struct Gradc): find its programs, read and write its scalars, check that no step is half done. */
 #include "runtime/run/run.h"
 
 #include <math.h>

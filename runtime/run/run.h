@@ -1,4 +1,5 @@
-/* A run: the state that all of training works on, and how its ranks agree. Sections are named after the .c files. */
+/* A run is one training, from opening a model to closing it: struct Gradc holds all its state. Also declares how the run's
+ * ranks agree with each other. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_RUN_RUN_H
 #define GRADC_RUNTIME_RUN_RUN_H
 
@@ -33,15 +34,17 @@ struct Gradc {
 	DeviceChoice device;
 	/* code for the best target that the devices of all ranks can run; part of `model` */
 	const CodeImage *variant;
-	/* name of the CPU, asked for once: in a virtual machine, cpuid takes 7 us */
+	/* name of the CPU, stored because in a virtual machine cpuid takes 7 us */
 	const char *processor;
 	Executor executor;
-	VEC(Span) mapped; /* the executable's weights in the mapped file, until the first update */
+	/* regions that are mapped from the executable's file of weights, until the first update */
+	VEC(Span) mapped;
 	Comm comm;
-	const char *carrier; /* the library that carries collectives, as text for people */
+	const char *carrier; /* name of the library that carries collectives, for users */
 	bool reduce_ordered; /* sums over ranks are made in the order of the ranks */
 	int mode;            /* how ranks share states: a mode of format.h */
-	bool is_served;      /* rank 0 reads states, and the other ranks send it their parts */
+	/* true while rank 0 reads states and the other ranks send their parts to rank 0 */
+	bool is_served;
 	Hyper hyper;
 	Dataset *train, *eval;
 	Prefetch *prefetch;
@@ -58,7 +61,7 @@ struct Gradc {
 	bool accumulated;       /* gradc_accumulate has run, gradc_update has not */
 	bool torn;              /* an update was queued only in part */
 	double last_result;     /* time when the last result arrived */
-	/* the step whose loss or norm was not finite; 0 if all were. Later steps change nothing */
+	/* the step whose loss or norm was not finite; 0 if there was no such step. Later steps change nothing */
 	int64_t failed;
 	/* steps between two estimates of the optimizer; 0 if it makes no estimates */
 	int64_t every;
@@ -73,12 +76,13 @@ struct Gradc {
 };
 
 /* ---- run.c */
-/* The program for this run's target and mode; NULL if there is no such program. program_any also tries all other bindings. */
+/* The program of that role for this run's target and mode; NULL if there is no such program. binding: the compiled choice of
+ * free dimensions (such as batch=32). program_any also tries all other bindings. */
 const ProgramRecord *program_find(const Gradc *run, Role role, int binding);
 const ProgramRecord *program_any(const Gradc *run, Role role, int binding);
 Status read_scalar(Gradc *run, int state, double *out);
 Status write_scalar(Gradc *run, int state, double value); /* the state has a float type */
-/* Returns the last fault; reports an earlier fault to `diag`. */
+/* If both are faults, reports `first` to `diag` and returns `second`. Otherwise returns the one fault, or NULL. */
 Status fault_join(Diag *diag, Status first, Status second);
 Status step_is_whole(const Gradc *run);          /* EXIT_USAGE if a step is queued or half done */
 Status step_check_accumulated(const Gradc *run); /* EXIT_USAGE if a step is half done */
@@ -87,7 +91,8 @@ Status pairs_check(const char *option, const GradcPairs *p);
 /* ---- observation.c */
 Status observe_open(Gradc *run);
 void observe_step(Gradc *run, int64_t step);
-/* A span from `begin` until now. count: how much the span handled; negative if it has no count. */
+/* Adds a span to the trace, from `begin` until now. count: how many rows, bytes or the like the span handled; negative: not
+ * shown. */
 void observe_span(Gradc *run, const char *name, double begin, int64_t count);
 
 /* ---- carrier.c: picks NCCL or the launcher's communicator. All ranks call carrier_pick and carrier_attach. */
@@ -97,7 +102,7 @@ void carrier_describe(Text *out);  /* "NCCL 2.27.5", or why NCCL cannot be used 
 
 /* ---- sharing.c: how ranks share states and sums, from the options; EXIT_USAGE if the options do not fit the run */
 Status sharing_pick(Gradc *run);
-/* EXIT_USAGE if --offload or --offload-dir ask for something that is not compiled in. */
+/* EXIT_USAGE if --offload or --offload-dir needs something for which the executable was not compiled. */
 Status offload_check(const Gradc *run);
 /* EXIT_USAGE, naming `what`, if ranks hold only parts of the states. */
 Status sharing_needs_whole(const Gradc *run, const char *what);
@@ -105,24 +110,25 @@ Status sharing_needs_whole(const Gradc *run, const char *what);
 void sharing_mesh(void *context, int rank, int size, int colors[N_GROUPS]);
 
 /* ---- state_read.c */
-/* Copies a whole state to the host's memory. If ranks hold parts of it, all ranks call this for the same states, or rank 0
- * calls it alone between states_begin and states_end. */
+/* Copies a whole state to the host's memory. If each rank holds only a part of the state, either all ranks call state_read for
+ * the same states, or rank 0 calls it alone between states_begin and states_end. */
 Status state_read(Gradc *run, int state, void *to);
-/* Every rank calls both. In states_begin all ranks but rank 0 stay and send their parts, until rank 0 calls states_end. */
+/* Every rank calls states_begin and states_end. On other ranks than rank 0, states_begin sends the rank's parts and does not
+ * return until rank 0 calls states_end. */
 Status states_begin(Gradc *run);
 Status states_end(Gradc *run);
 
 /* ---- ranks.c */
-/* Makes one rank's fault the fault of all ranks. The first rank with a fault keeps it; the others get its exit code and an
- * empty message. */
+/* Makes one rank's fault the fault of all ranks. The first rank with a fault keeps the fault; the other ranks get a fault with
+ * the same exit code and an empty message. */
 Status ranks_share(Gradc *run, Status own);
-/* Gathers n numbers of each rank, in the order of the ranks, in the run's arena. */
+/* Gathers n numbers of each rank. *all, in the run's arena, has the n numbers of rank 0, then those of rank 1, and so on. */
 Status ranks_gather(Gradc *run, const int64_t *own, int n, int64_t **all);
 /* Takes the best variant that the CPUs of all ranks can run, so that all ranks run the same kernels. own: bit set of the
  * variants that this rank can run. */
 Status ranks_pick_variant(Gradc *run, uint64_t own);
 Status ranks_agree(Gradc *run, int own, int *most); /* same as gradc_agree */
-/* Gives rank 0's text to all ranks; it may be NULL. */
+/* Sends rank 0's text, which may be NULL, to all ranks. */
 Status ranks_broadcast_text(Gradc *run, const char **text);
 
 /* ---- ranks_devices.c */
@@ -135,13 +141,15 @@ typedef struct {
 	int64_t parts; /* divided states, all ranks together */
 	int64_t shard; /* this rank's parts: parts / ranks + padding */
 	int64_t padding;
-	int64_t host;     /* the part of `shard` that is in the host's memory */
-	int64_t gathered; /* gathered units and gradients, and parts received from other ranks */
-	int64_t all;      /* all regions of the device */
+	int64_t host; /* the part of `shard` that is in the host's memory */
+	/* weights and gradients that are gathered for a while, and parts received from other ranks */
+	int64_t gathered;
+	int64_t all; /* all regions of the device */
 } RankBytes;
 RankBytes rank_bytes(const Format *f, const RunFacts *facts);
 void rank_bytes_text(Text *out, const RankBytes *b, int ranks);
-/* Writes a line of text, or returns a JSON array with one object, per compiled mode and number of ranks. */
+/* For each compiled mode and number of ranks: rank_bytes_print writes a line of text, rank_bytes_json adds an object to the
+ * array that it returns. */
 void rank_bytes_print(FILE *out, const Format *f);
 json_t *rank_bytes_json(const Format *f);
 

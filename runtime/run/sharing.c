@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* Adding in the order of the ranks needs messages from all ranks to all ranks; with few ranks that costs little. */
+/* Decides whether sums over ranks are made in the order of the ranks. That needs messages from all ranks to all ranks, which
+ * costs little with few ranks. */
 static Status
 pick_reduction(Gradc *run)
 {
@@ -47,7 +48,7 @@ pick_mode(Gradc *run)
 	                                         asked, list ? list : mode_names[MODE_REPLICATED]);
 }
 
-/* For features that look at whole gradients, or at every value that a kernel reads. */
+/* Refuses a feature that needs whole gradients, or every value that a kernel reads, if ranks hold only parts of the states. */
 Status
 sharing_needs_whole(const Gradc *run, const char *what)
 {
@@ -80,7 +81,8 @@ check_shard_size(const Gradc *run)
 	                    n == 1 ? "; --data-parallel=ddp is without parts" : "");
 }
 
-/* Neighbouring ranks form a group that holds all parts of the states. With --shard-size there are several such groups. */
+/* The members of each group. Neighbouring ranks form a group whose members together hold all parts of the states. With
+ * --shard-size there are several such groups. */
 void
 sharing_mesh(void *context, int rank, int size, int colors[N_GROUPS])
 {
@@ -110,7 +112,7 @@ sharing_pick(Gradc *run)
 	return check_shard_size(run);
 }
 
-/* The same words in both lists, each known and given once. */
+/* Do both lists contain the same words? Each word must be known and occur once. */
 static bool
 is_same_set(const char *asked, const char *list)
 {

@@ -9,7 +9,7 @@ least(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* Gathers a window of each rank's part; the window begins `from` bytes into the part. */
+/* Gathers a window (a limited number of bytes) of each rank's part; the window begins `from` bytes into the part. */
 static Status
 gather_window(const Gradc *run, int state, char *to, int64_t from, int64_t room, char *own,
               char *all)
@@ -21,7 +21,7 @@ gather_window(const Gradc *run, int state, char *to, int64_t from, int64_t room,
 	int64_t n = least(room, p.at.bytes - from);
 	Status fault = n > 0 ? executor_read((Executor *)x, own, (Span){p.at.at + from, n}) : NULL;
 
-	/* All ranks must call it: the others wait even for a rank that has no bytes to send. */
+	/* All ranks must call this: the other ranks wait even for a rank that has no bytes to send. */
 	fault = status_first(fault,
 	                     run->comm.control_ops->all_gather(run->comm.control, own, all, room));
 	for (int r = 0; r < ranks && to && !fault; r++) {
