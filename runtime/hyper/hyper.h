@@ -1,4 +1,5 @@
-/* Hyperparameters of each step: learning rates, and the scalar block that kernels read. Sections are named after the .c files. */
+/* Hyperparameters of each step: the learning rate, and the scalar block, which is the array of numbers (learning rate, clip
+ * norm, random seed ...) that kernels read in this step. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_HYPER_HYPER_H
 #define GRADC_RUNTIME_HYPER_HYPER_H
 
@@ -8,13 +9,14 @@
 enum { PLATEAU_FACTOR, PLATEAU_PATIENCE, PLATEAU_THRESHOLD, PLATEAU_COOLDOWN, PLATEAU_EPS };
 typedef struct {
 	double lr;        /* learning rate after the warm-up; 0 with any other schedule */
-	double first;     /* its first value */
+	double first;     /* first value of `lr` */
 	double best;      /* best loss; infinity before the first evaluation */
 	int64_t bad;      /* evaluations in a row without improvement */
-	int64_t cooldown; /* coming evaluations that do not count */
+	int64_t cooldown; /* number of coming evaluations that do not count */
 } Plateau;
 Plateau plateau_new(double lr);
-/* Takes the loss of one evaluation, like torch.optim.lr_scheduler.ReduceLROnPlateau.step. settings: indexed by PLATEAU_... */
+/* Updates the rate after an evaluation with that loss, like torch.optim.lr_scheduler.ReduceLROnPlateau.step. settings: indexed
+ * by PLATEAU_... */
 void plateau_step(Plateau *p, const double *settings, double least_lr, double loss);
 /* Continues from `saved`, but with this run's first learning rate if it differs. */
 void plateau_resume(Plateau *p, const Plateau *saved);
@@ -31,19 +33,20 @@ typedef struct {
 	double min_lr;
 	int64_t warmup, steps;
 } Hyper;
-/* Settings of a schedule in the order of its row; or a fault of the text. */
+/* Reads the settings of a schedule, in the order of the schedule's row in lr_schedule.c. Returns a fault if the text is
+ * wrong. */
 Status lr_schedule_parse(const char *text, double *settings);
 Status hyper_new(const Format *f, const GradcOptions *o, Hyper *out);
 /* Learning rate of step s, counted from 0. */
 double hyper_lr(const Hyper *h, int64_t s);
 /* Scalars of step s. offset: first row of the micro-batch within the step. out may be NULL. */
 void hyper_scalars(const Hyper *h, int64_t s, int64_t offset, Scalar out[N_SCALARS]);
-/* Does the schedule depend on the number of steps in the training, and on the least learning rate? */
+/* Does the schedule depend on the number of steps in the training? Such schedules also use the least learning rate. */
 bool lr_schedule_has_end(const char *text);
 bool lr_schedule_is(const char *text, const char *name);
 extern const char *const lr_schedule_names[];
 
-/* ---- lr_deepspeed.c: curves of DeepSpeed, for rows of lr_schedule.c */
+/* ---- lr_deepspeed.c: the learning rates of DeepSpeed's schedules, for rows of lr_schedule.c */
 double lr_deepspeed_warmup(const Hyper *h, double at, double of);
 double lr_deepspeed_decay(const Hyper *h, double at, double of);
 double lr_deepspeed_cosine(const Hyper *h, double at, double of);

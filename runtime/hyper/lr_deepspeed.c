@@ -1,12 +1,13 @@
-/* DeepSpeed's learning rates (deepspeed/runtime/lr_schedules.py), step by step. Its scheduler advances after each step and has
- * started before the first step. So step s, counted from 0, has the learning rate of its iteration s - 1:
+/* DeepSpeed's learning rates (deepspeed/runtime/lr_schedules.py), with the same rate in every step. DeepSpeed's scheduler
+ * starts at iteration -1 and advances after each step. So step s, counted from 0, has the learning rate of iteration s - 1.
+ * Below, lr is the full learning rate, least the lowest one, and the other words are settings of the schedule:
  *
  * last = s - 1,  W = max(2, steps),  N = total, or the steps of the training
  * g(s)       0 in step 0;  below W: log(last + 1) / log(W), or last / W without `log`
  * warmup     least + (lr - least) g,  g = 1 from W on
  * decay      the same with g = max(0, (N - last) / max(1, N - W)) from W on
  * cosine     lr r;  r = 0 in step 0, below W: min_ratio + (1 - min_ratio) g, then down to cos_min_ratio
- * range      lr (1 + rate s / size), with `stairs` of whole sizes
+ * range      lr (1 + rate s / size); with `stairs`, s / size is rounded down
  * cycle      up to lr in `first` steps, down in `second`; then least / (1 + rate (s - first - second) / size) */
 #include "runtime/hyper/hyper.h"
 
@@ -85,7 +86,7 @@ lr_deepspeed_range(const Hyper *h, double at, double of)
 	       (1 + h->lr_settings[1] * (h->lr_settings[2] > 0 ? floor(sizes) : sizes));
 }
 
-/* settings: first, second (0: same as first), size of the decay after them (0: no decay), its rate */
+/* settings: first, second (0: same as first), size of the decay after these steps (0: no decay), rate of the decay */
 double
 lr_deepspeed_cycle(const Hyper *h, double at, double of)
 {

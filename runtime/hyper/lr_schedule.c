@@ -1,5 +1,5 @@
-/* Hyperparameters: values of the user, otherwise the optimizer's defaults from the info table. Computes the learning rate of
- * each step, and the scalar block that kernels read. */
+/* Hyperparameters: the user's values, and where the user gave no value the optimizer's defaults from the info table of the
+ * executable. Computes the learning rate of each step, and the scalar block that kernels read. */
 #include "runtime/hyper/hyper.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ lr_constant(const Hyper *h, double at, double of)
 	return h->values[SCALAR_LR];
 }
 
-/* Between the least learning rate (left = 0) and the full one (left = 1). */
+/* A rate between the least learning rate (left = 0) and the full one (left = 1). */
 static double
 lr_between(const Hyper *h, double left)
 {
@@ -56,7 +56,7 @@ lr_cosine(const Hyper *h, double at, double of)
 	return lr_between(h, cosine(part_of(at, of)));
 }
 
-/* Warm-up, stable, decay: constant for the first nine tenths, then a line. */
+/* Warm-up, stable, decay: after the warm-up constant for the first nine tenths, then falls along a line. */
 static double
 lr_wsd(const Hyper *h, double at, double of)
 {
@@ -95,7 +95,7 @@ lr_one_cycle(const Hyper *h, double at, double of)
 	return last + (most - last) * cosine(end > up ? (at - up) / (end - up) : 1);
 }
 
-/* The rate that evaluations have left. */
+/* The rate of the plateau schedule, which evaluations reduce (plateau.c). */
 static double
 lr_plateau(const Hyper *h, double at, double of)
 {
@@ -113,7 +113,7 @@ lr_sweep(const Hyper *h, double at, double of)
 	return low * pow(high / low, of > 1 ? at / (of - 1) : 0);
 }
 
-/* by default a setting is above low, and at most high */
+/* The range of a setting. With no bits, it must be greater than `low` and at most `high` */
 typedef enum { FROM_LOW = 1, BELOW_HIGH = 2, WHOLE = 4 } LrRange;
 typedef struct {
 	const char *name;
@@ -123,7 +123,7 @@ typedef struct {
 typedef struct {
 	const char *name;
 	LrCurve curve;
-	bool has_end; /* depends on the number of steps */
+	bool has_end; /* the schedule depends on the number of steps */
 	LrSetting settings[MOST_LR_SETTINGS];
 } LrRow;
 static const LrRow lr_rows[] = {
