@@ -1,4 +1,5 @@
-/* The file of --autotune: a first line that identifies it, then one line per trial result. */
+/* Opens the file of --autotune, in which libraries keep the results of timing trials. It has a first line that identifies the
+ * file, then one line per result. */
 #include "runtime/library/library.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
-/* cuBLASLt as a library (library.h): products on NVIDIA's GPUs. A call has a description, layouts of its matrices, and the
- * algorithm that the library's heuristic or a trial prefers. Runs are queued in the device's stream and may be captured into a
- * graph. The same algorithm gives the same bits in each run. */
+/* cuBLASLt behind the interface of library.h: matrix products on NVIDIA's GPUs. A call has a description, layouts of its
+ * matrices, and the algorithm that the library's heuristic or a trial prefers. Runs are queued in the device's stream and may
+ * be captured into a graph. The same algorithm gives the same bits in each run. */
 #include "runtime/library/cublaslt.h"
 #include "base/numbers/numbers.h"
 #include "runtime/library/library.h"
@@ -55,7 +55,7 @@ start(Library *l)
 	snprintf(l->version, sizeof(l->version), "cuBLASLt %d.%d.%d", v / 10000, v / 100 % 100,
 	         v % 100);
 	RETURN_IF_ERROR(cublaslt_status(&l->lt, l->lt.Create(&l->handle), "it does not start"));
-	if (l->trials) /* errors are ignored: opening the run has checked the file */
+	if (l->trials) /* errors are ignored: the file was checked when the run was opened */
 		status_free(cublaslt_tunings_read(&l->tunings, l->trials->file));
 	return NULL;
 }
@@ -218,8 +218,9 @@ alignment_of(const PreparedCall *c, int i)
 	return alignment;
 }
 
-/* Allows only algorithms that keep partial sums over k apart in f32 and add them in order. Added in place, their order would
- * depend on the GPU; rounded, they would lose bits. */
+/* An algorithm may split the sum over k into partial sums. Allows only algorithms that keep the partial sums apart in f32 and
+ * add them in a fixed order. If partial sums were added in place, their order would depend on the GPU; if they were rounded,
+ * bits would be lost. */
 static int
 set_preference(const PreparedCall *c, void *preference, int64_t scratch_limit)
 {
@@ -332,7 +333,7 @@ close_trial(Trial *t)
 		trials->free(trials->context, t->scratch, t->scratch_bytes);
 }
 
-/* Allocates memory for every operand. False if the GPU has too little. */
+/* Allocates memory for every operand. False if the GPU has too little memory. */
 static bool
 open_trial(Trial *t)
 {
@@ -371,8 +372,8 @@ try_all(PreparedCall *c, const CublasLtChoice *choices, int n)
 	return fastest;
 }
 
-/* Picks one of n algorithms: the file's choice, else the fastest in a trial, else the first. If the choice cannot be written,
- * the next run tries again. */
+/* Picks one of n algorithms: the algorithm in the file, else the fastest in a trial, else the first. If the result cannot be
+ * written to the file, the next run makes the trial again. */
 static int
 pick(PreparedCall *c, const char *key, const CublasLtChoice *choices, int n)
 {
@@ -458,7 +459,7 @@ release_call(void *call)
 	lt_release(call);
 }
 
-/* If it fails, it also releases `rest`. */
+/* Makes the call. If that fails, `rest` is released too. */
 static Status
 prepare_one(Library *l, const LibraryCall *call, int64_t scratch_limit, PreparedCall *rest,
             PreparedCall **out)
@@ -494,7 +495,7 @@ lt_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch_
 }
 
 /* ---- questions about a call */
-/* calls that do not pay are refused by lt_prepare */
+/* always true: lt_prepare has refused the calls that are slower than the loops */
 static bool
 lt_pays(const PreparedCall *c)
 {

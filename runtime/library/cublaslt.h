@@ -1,5 +1,6 @@
-/* Private to this room: cuBLASLt, NVIDIA's library of matrix products, opened with dlopen. Nothing of CUDA is needed to build
- * gradc. These are our own declarations of the interface that cublasLt.h describes; generations 12 and 13 have the same one. */
+/* Private to runtime/library: cuBLASLt, NVIDIA's library of matrix products, opened with dlopen. Nothing of CUDA is needed to
+ * build gradc. The declarations here are gradc's own, for the interface that NVIDIA's cublasLt.h describes; generations 12 and
+ * 13 have the same interface. */
 #ifndef GRADC_RUNTIME_LIBRARY_CUBLASLT_H
 #define GRADC_RUNTIME_LIBRARY_CUBLASLT_H
 
@@ -13,7 +14,7 @@ typedef struct {
 typedef struct {
 	CublasLtAlgorithm algorithm;
 	size_t workspace; /* in bytes */
-	int status;       /* other fields are valid only if it is CUBLASLT_OK */
+	int status;       /* other fields are valid only if status is CUBLASLT_OK */
 	float waves;
 	int reserved[4];
 } CublasLtChoice;
@@ -77,9 +78,9 @@ typedef struct {
 #include "runtime/library/cublaslt_symbols.def"
 #undef CUBLASLT_SYMBOL
 } CublasLt;
-/* EXIT_SYSTEM if the library is not found. It stays loaded. */
+/* EXIT_SYSTEM if the library is not found. The library stays loaded. */
 Status cublaslt_load(CublasLt *out);
-/* NULL for CUBLASLT_OK. what: what was being done. */
+/* Turns the library's result code into a Status; NULL for CUBLASLT_OK. what: what was being done, for the message. */
 Status cublaslt_status(const CublasLt *lt, int code, const char *what);
 
 /* ---- cublaslt_tuning.c: earlier choices of algorithms */
@@ -88,7 +89,7 @@ typedef struct {
 	LtTuning *at;
 	int n;
 } LtTunings;
-/* What a choice depends on, as text that the caller frees. */
+/* The key of a choice: everything on which the choice depends, as text that the caller frees. */
 char *cublaslt_tuning_key(const char *machine, const char *version, bool tf32, int64_t limit,
                           const LibraryCall *call);
 /* Reads the file's choices; skips lines in another form. */
@@ -103,7 +104,7 @@ int cublaslt_tuning_said(const LtTunings *t, const char *key, const CublasLtChoi
 bool cublaslt_tuning_write(const char *path, const char *key, const CublasLtAlgorithm *algorithm);
 
 /* ---- cublaslt_split.c */
-/* Is the product faster as two products, of which the second runs after the first? */
+/* Is the product faster as two products? Then splits it into `first` and `rest`, which runs after `first`. */
 bool cublaslt_split(const LibraryCall *call, LibraryCall *first, LibraryCall *rest);
 
 /* ---- cublaslt_plan.c: a call as the library's product d = a * b + c of matrices in column order */
@@ -121,7 +122,8 @@ typedef struct {
 	int64_t rows, columns, leading; /* size in memory; elements from one column to the next */
 	bool transposed;                /* the product reads the transposed matrix */
 	int64_t stride;                 /* elements from one matrix of the batch to the next */
-	int64_t steps[MAX_LIBRARY_BATCH_AXES - 1]; /* the same along each outer axis */
+	/* elements from one matrix to the next along each outer axis */
+	int64_t steps[MAX_LIBRARY_BATCH_AXES - 1];
 	/* Alignment of all its matrices, in bytes. */
 	uint32_t alignment;
 } LtMatrix;
@@ -133,7 +135,7 @@ typedef struct {
 	int64_t runs; /* number of runs */
 	bool swapped; /* computes z^T = y^T x^T */
 } LtPlan;
-/* An error says why the library does not take the call. */
+/* Returns an error that says why the library cannot run the call. */
 Status cublaslt_plan(const LibraryCall *call, LtPlan *out);
 /* Address of matrix m in run i, in the operand's buffer. */
 char *cublaslt_place(const LibraryCall *call, const LtPlan *plan, int m, int64_t i, void *buffer);

@@ -1,4 +1,4 @@
-/* Finds and opens cuBLASLt. */
+/* Finds and opens cuBLASLt, NVIDIA's library of matrix products. */
 #include "base/base.h"
 #include "runtime/library/cublaslt.h"
 

@@ -1,5 +1,6 @@
 /* Describes a product with strides in cuBLASLt's terms: matrices in column order, which may be transposed, and batches of
- * matrices at equal distances. A matrix in row order is the transposed matrix in column order, and z^T = y^T x^T. */
+ * matrices at equal distances. A matrix in row order is the same memory as the transposed matrix in column order. So a product
+ * z = x y in row order is computed as z^T = y^T x^T. */
 #include "base/numbers/numbers.h"
 #include "runtime/library/cublaslt.h"
 
@@ -15,8 +16,8 @@ cublaslt_type(uint32_t dtype)
 }
 
 /* ---- matrices */
-/* Describes a matrix with these distances between rows and columns. False if elements are not adjacent along any axis, or if
- * elements coincide. */
+/* Describes a matrix with these distances between rows and between columns. False if elements are adjacent along neither axis,
+ * or if several elements have the same address. */
 static bool
 put_matrix(LtMatrix *m, int64_t rows, int64_t columns, int64_t by_row, int64_t by_column)
 {
@@ -43,7 +44,7 @@ put_operand(const LibraryCall *call, int i, bool swapped, LtMatrix *m)
 }
 
 /* ---- batches */
-/* The longest batch axis becomes the library's, so that there are few runs. */
+/* Picks the batch axis that the library itself iterates over: the longest one, so that few runs are needed. */
 static uint32_t
 longest_axis(const LibraryOperand *z)
 {
@@ -135,7 +136,7 @@ cublaslt_plan(const LibraryCall *call, LtPlan *out)
 	*out = p;
 	RETURN_IF_ERROR(check_call(call));
 	int added = call->beta && !library_adds_in_place(call) ? LIBRARY_ADDED : LIBRARY_RESULT;
-	/* The library's result is never transposed. If our result has adjacent elements in rows, all three matrices are
+	/* The library's result is never transposed. If elements of the result z are adjacent along rows, all three matrices are
 	 * transposed. */
 	bool swapped = z->dims[z->rank - 1] == 1 || z->strides[z->rank - 1] == 1;
 	bool fits = put_operand(call, LIBRARY_FIRST, swapped, &p.matrices[swapped ? LT_B : LT_A]) &&

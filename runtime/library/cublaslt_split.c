@@ -1,11 +1,13 @@
-/* Splits a product along an axis whose size is not a multiple of 16 bytes, if rows begin at multiples of 16 bytes. Matrix units
- * take the first part; the rest is a small product. For example, 50257 columns of f32 become 50256 and 1. */
+/* Splits a product along an axis whose size is not a multiple of 16 bytes, if rows begin at multiples of 16 bytes. The GPU's
+ * matrix units (tensor cores) compute the first part; the rest is a small product. For example, 50257 columns of f32 become
+ * 50256 and 1. */
 #include "base/numbers/numbers.h"
 #include "runtime/library/cublaslt.h"
 
 enum { UNIT_BYTES = 16, LEAST_UNITS = 64 /* least size of the first part */ };
 
-/* Which dimension of each operand an axis of the product is, counted from the last; 0 if the operand does not have it. */
+/* For each operand and each axis of the product: which dimension of the operand it is, counted from the last; 0 if the operand
+ * does not have the axis. */
 typedef enum { AXIS_ROWS, AXIS_COLUMNS, AXIS_INNER, N_PRODUCT_AXES } ProductAxis;
 static const uint32_t from_last[N_PRODUCT_AXES][N_LIBRARY_OPERANDS] = {
 	[AXIS_ROWS] =
@@ -24,7 +26,7 @@ units_of(const LibraryOperand *o)
 	return UNIT_BYTES * 8 / dtype_info[o->dtype].bits;
 }
 
-/* Is the dimension the one within rows, and do all rows of the operand begin at units? */
+/* Are the dimension's elements adjacent in memory, and do all rows of the operand begin at multiples of 16 bytes? */
 static bool
 is_along_rows(const LibraryOperand *o, uint32_t dim)
 {

@@ -1,10 +1,11 @@
-/* Remembers which algorithm of cuBLASLt a product takes: the heuristic's choice, or the fastest in a trial. The key is all that
- * the choice depends on: product, library and GPU. Trial results are also in a file, one line each:
+/* Remembers which algorithm of cuBLASLt a product takes: the heuristic's choice, or the fastest in a trial. The key is a text
+ * with everything on which the choice depends: product, library and GPU. Results of trials are also stored in the file of
+ * --autotune, one line each:
  *
  * NVIDIA H100 80GB HBM3, cuBLASLt 13.1.0, tf32, at most 67108864 bytes, dot {x = ...} 0700...00
  *
- * A line is used only if the library itself offers that algorithm for the product. So no file can make it run an algorithm that
- * it would not choose itself. */
+ * A line is used only if the library itself offers that algorithm for the product. So a wrong file cannot make the library run
+ * an algorithm that does not fit the product. */
 #include "base/files/files.h"
 #include "runtime/library/cublaslt.h"
 
@@ -22,7 +23,8 @@ struct LtTuning {
 };
 
 /* ---- keys */
-/* Leaves out which arguments of a kernel the operands are: the product does not depend on it. */
+/* The key does not say which arguments of a kernel the operands are, because the product does not depend on the arguments'
+ * numbers. */
 char *
 cublaslt_tuning_key(const char *machine, const char *version, bool tf32, int64_t limit,
                     const LibraryCall *call)

@@ -1,5 +1,5 @@
-/* cuDNN as a library (library.h): convolutions and their gradients on NVIDIA's GPUs. Runs are queued in the device's stream and
- * may be captured into a graph. The same plan gives the same bits in each run. */
+/* cuDNN behind the interface of library.h: convolutions and their gradients on NVIDIA's GPUs. Runs are queued in the device's
+ * stream and may be captured into a graph. The same plan gives the same bits in each run. */
 #include "base/numbers/numbers.h"
 #include "cudnn/cudnn.h"
 #include "runtime/library/library.h"
@@ -10,7 +10,7 @@ enum { MOST_NAME = 64 };
 
 struct Library {
 	Cudnn dnn;
-	/* Its handle is made for the first convolution, because a handle needs memory and time. */
+	/* The target's handle is made for the first convolution, because a handle needs memory and time. */
 	CudnnTarget target;
 	Status fault; /* why no handle could be made */
 	int capability, processors;
@@ -99,7 +99,7 @@ dnn_release(PreparedCall *c)
 	memory_free(c);
 }
 
-/* Prepares a call by a plan; plan NULL: by the library's heuristic. */
+/* Prepares a call. plan: how to run it, found by the compiler; NULL: the library's heuristic decides. */
 static Status
 make_call(PreparedCall *c, const LibraryPlan *plan, int64_t scratch_limit)
 {

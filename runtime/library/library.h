@@ -14,25 +14,26 @@ typedef struct PreparedCall PreparedCall; /* a call that is ready to run */
 typedef struct {
 	const char *file; /* file with earlier results; it may not exist */
 	bool times;       /* try what the file lacks, and add it to the file */
-	/* Memory of the GPU; NULL if it has too little. */
+	/* Allocates memory of the GPU; NULL if the GPU has too little. */
 	void *(*alloc)(void *context, int64_t bytes);
 	void (*free)(void *context, void *at, int64_t bytes);
-	/* Seconds of a run, by the GPU's clock; negative if it failed. */
+	/* Times a run of the call: seconds by the GPU's clock; negative if the run failed. */
 	double (*time)(void *context, Status (*run)(void *call, void *stream), void *call);
 	void *context;
 } LibraryTrials;
 
 /* ---- autotune.c: the file of --autotune */
 enum { AUTOTUNE_BYTES = 16 << 20 }; /* largest file */
-/* Checks that the file can be read and, if `writes`, written; then it is created. *missing: the file does not exist. */
+/* Checks that the file can be read. If `writes`, creates the file if it is missing and checks that it can be written. *missing:
+ * the file does not exist. */
 Status autotune_file_open(const char *path, bool writes, bool *missing);
 
-/* Where and how a library works. */
+/* Where and how a library works: threads or GPU, and what it may do. */
 typedef struct {
 	Pool *pool; /* threads of the host, which must outlive the library; NULL on a GPU */
 	/* On the host. true: work is split into tiles of one size, each computed by one thread, so that bits do not depend on
-	 * the number of threads. false: only products whose bits would depend on it are split, into one tile per CPU of the
-	 * machine. All other work the library splits itself. */
+	 * the number of threads. false: only products whose bits would depend on the number of threads are split, into one tile
+	 * per CPU of the machine; the library divides all other work among the threads itself. */
 	bool tiled;
 	const char *machine; /* name of the GPU; NULL on the host */
 	/* of the GPU: 90 for compute capability 9.0; number of multiprocessors */
@@ -51,35 +52,36 @@ typedef struct {
 
 typedef struct {
 	const char *name;
-	/* An error says why the library cannot be used. On a GPU, its context is current in the thread, here and in all calls
-	 * below. */
+	/* Opens the library; an error says why it cannot be used. On a GPU, the caller has made the GPU's context current in
+	 * the thread, here and in all calls below. */
 	Status (*open)(const LibraryHome *home, Library **out);
-	/* after all its calls; library may be NULL */
+	/* called after all the library's calls are released; library may be NULL */
 	void (*close)(Library *library);
 	const char *(*version)(const Library *library); /* such as "oneDNN 2.6.0" */
 	/* fixed: bit i says that operand i (0 or 1) holds the same elements in every run with the same packed memory. An error
-	 * says why the loops are better: the library has no fast code for the dtypes or strides, or needs more scratch than
-	 * scratch_limit bytes. */
+	 * says why the generated loops must be used: for example, the library has no fast code for the dtypes or strides, or
+	 * needs more scratch than scratch_limit bytes. */
 	Status (*prepare)(Library *library, const LibraryCall *call, unsigned fixed,
 	                  int64_t scratch_limit, PreparedCall **out);
 	/* Prepares a call by a plan. An error says why the plan does not fit this library or GPU. NULL if the library has no
 	 * plans. */
 	Status (*rebuild)(Library *library, const LibraryCall *call, const LibraryPlan *plan,
 	                  int64_t scratch_limit, PreparedCall **out);
-	/* Why the library can run no call, which may be known only after the first `prepare`; NULL if it can run calls. The
-	 * function is NULL if that cannot happen. */
+	/* Why the library cannot run any call, which may be known only after the first `prepare`; NULL if it can run calls. The
+	 * function pointer is NULL for a library that can always run calls. */
 	const char *(*fault)(const Library *library);
 	void (*release)(PreparedCall *call);                     /* call may be NULL */
 	bool (*pays)(const PreparedCall *call);                  /* false: the loops are faster */
 	const char *(*implementation)(const PreparedCall *call); /* such as "brg:avx512_core" */
 	int64_t (*scratch)(const PreparedCall *call); /* bytes of scratch in a run, aligned to 64 */
-	/* Bytes of fixed operand i in the library's own layout; 0 if it takes ours, or packs the operand in each run. */
+	/* Bytes of fixed operand i in the library's own layout; 0 if the library reads the operand's own layout, or packs the
+	 * operand in each run. */
 	int64_t (*packed_bytes)(const PreparedCall *call, int i);
 	/* Packs operand i from the buffer to `to`, which is aligned to 64. NULL if packed_bytes is always 0. */
 	Status (*pack)(PreparedCall *call, int i, const void *buffer, char *to);
 	/* buffers: one per operand of the call; operands' offsets count from there. packed: packed operands; NULL if
-	 * packed_bytes is 0, or to pack anew into the scratch. stream: the GPU's stream, in which the work is queued. On the
-	 * host it is NULL, and the work is done on return. */
+	 * packed_bytes is 0, or if operands are to be packed in this run, into the scratch. stream: the GPU's stream, in which
+	 * the work is queued. On the host it is NULL, and the work is done on return. */
 	Status (*run)(PreparedCall *call, void *const buffers[N_LIBRARY_OPERANDS],
 	              char *const packed[2], char *scratch, void *stream);
 } LibraryOps;
@@ -99,7 +101,7 @@ typedef struct {
 	Text text;     /* for people: versions, or why a library cannot be used */
 	Text versions; /* versions of the usable libraries */
 } Libraries;
-/* A library that cannot be opened is not a fault. */
+/* Opens all libraries of `list`. If a library cannot be opened, that is not a fault. */
 void libraries_open(Libraries *out, const LibraryHome *home, int n, const LibraryOps *const *list);
 /* Called after calls were prepared: a library that can run no call no longer counts as usable. */
 void libraries_look_again(Libraries *libraries);

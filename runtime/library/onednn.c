@@ -1,7 +1,9 @@
-/* oneDNN as a library (library.h), opened with dlopen. The header at build decides the generation of its interface, 2 or 3. A
- * call is a primitive that is made once, or two primitives if tiles do not divide the work evenly, and copies of operands to
- * the library's layouts and back. The caller provides the scratch. Each worker of a tiled call has memory objects of its own,
- * because they hold the addresses of its tile. onednn_run.c runs the calls. */
+/* oneDNN behind the interface of library.h: products and convolutions on CPUs. The library is opened with dlopen; the header
+ * that was present when gradc was built decides the generation of its interface, 2 or 3. A prepared call is a primitive
+ * (oneDNN's compiled operation), with copies of operands to the library's layouts and back. If work is split into tiles and
+ * the last tile is smaller, there is a second primitive for it. The caller provides the scratch. Each worker (thread) of a
+ * tiled call has its own memory objects, because a memory object holds the address of the worker's tile. onednn_run.c runs
+ * the calls. */
 #if GRADC_ONEDNN
 #include "base/numbers/numbers.h"
 #include "runtime/library/onednn.h"
@@ -160,8 +162,8 @@ onednn_version(const Library *lib)
 
 /* ---- threads
  * The library makes and runs primitives with the number of threads that OpenMP has set for the calling thread, which may differ
- * from run to run. Inside a parallel loop of the host, OpenMP gives it a single thread, and it would wait forever for the
- * others. */
+ * from run to run. Inside a parallel loop of the host, OpenMP gives the library a single thread, and the library would wait
+ * forever for the others. */
 int
 onednn_threads_begin(const PreparedCall *c)
 {
@@ -236,7 +238,7 @@ wanted(const PreparedCall *c, const Tile *t, int i)
 
 /* ---- tiles */
 
-/* Operands that all tiles read have one layout, that of the full tile. */
+/* Do all tiles read the same operand i? Then the smaller last tile must read it in the layout that the full tiles use. */
 static bool
 is_shared(const PreparedCall *c, int i)
 {
@@ -407,7 +409,8 @@ has_avx512(const Library *lib)
 	return (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
-/* Without AVX-512, gemm:jit splits sums by the number of threads, so bits would depend on it. */
+/* Without AVX-512, oneDNN's implementation gemm:jit splits sums by the number of threads, so the bits of results depend on the
+ * number of threads. */
 static bool
 follows_threads(const PreparedCall *c)
 {

@@ -1,5 +1,5 @@
-/* Private to this room, for onednn*.c: the library's functions, and what differs between its generations and between kinds of
- * calls. */
+/* Private to runtime/library, for onednn*.c: oneDNN's functions, and what differs between oneDNN's generations and between
+ * kinds of calls (products, convolutions, their gradients). */
 #ifndef GRADC_RUNTIME_LIBRARY_ONEDNN_H
 #define GRADC_RUNTIME_LIBRARY_ONEDNN_H
 
@@ -44,7 +44,7 @@ struct Library {
 #undef DNNL
 };
 
-/* An operand of a tile, as it lies in our buffers. */
+/* The layout of a tile's operand in the caller's buffers. */
 typedef struct {
 	int rank;
 	dnnl_dims_t dims, strides;
@@ -70,7 +70,8 @@ enum { MANY_TILES = INT_MAX, ENOUGH_TILES = 2 };
 /* How a kind of call is described to the library: a row of onednn_kinds for each LibraryKind. */
 typedef struct {
 	int names[N_OPERANDS]; /* DNNL_ARG_... */
-	bool any; /* the library picks its preferred layouts: ours would cost more than copies */
+	/* the library picks its preferred layouts: with the operands' own layouts it is slower, by more than copies cost */
+	bool any;
 	/* Splits the work into at most `tiles` tiles that are not too small; 1: does not split. */
 	Tiling (*tiling)(const LibraryCall *call, int tiles);
 	bool same_bits; /* bits do not depend on the number of threads; for other kinds they may */
@@ -82,7 +83,7 @@ typedef struct {
 } WorkKind;
 extern const WorkKind onednn_dot, onednn_conv, onednn_conv_grad_input, onednn_conv_grad_weight;
 
-/* Memory objects of a worker: operands in our layout, operands in the primitive's layout, scratch. */
+/* Memory objects of a worker: operands in their own layout (OURS), operands in the primitive's layout (THEIRS), scratch. */
 enum { OURS, THEIRS = N_OPERANDS, SCRATCH = 2 * N_OPERANDS, N_MEMORIES };
 
 /* A primitive for one size of tile, with the copies of its operands. */
@@ -114,7 +115,7 @@ struct PreparedCall {
 Status onednn_fault(dnnl_status_t status, const char *what);
 dnnl_data_type_t onednn_type(uint32_t dtype);
 void onednn_forget_memory(const Library *lib, MemoryDesc *m); /* m may be all zero */
-/* Is operand i packed once in each run, because all its tiles read the same? */
+/* Is operand i packed once in each run, because all tiles read the same operand? */
 bool onednn_is_packed(const PreparedCall *c, int i);
 /* Called around all computing by the library: sets OpenMP's number of threads for the calling thread, and restores it. */
 int onednn_threads_begin(const PreparedCall *c);

@@ -1,5 +1,5 @@
-/* Convolutions and their gradients for oneDNN. It has fast code for layouts with blocks of channels; copying to these layouts
- * and back takes a twentieth of the time that it saves. */
+/* Describes convolutions and their gradients to oneDNN. The library has fast code for layouts with blocks of channels; copying
+ * to these layouts and back takes a twentieth of the time that the fast code saves. */
 #if GRADC_ONEDNN
 #include "runtime/library/onednn.h"
 
@@ -101,7 +101,8 @@ typedef struct {
 	dnnl_dims_t stride, dilation, low, high;
 } Window;
 
-/* The library counts dilation from 0. Input after the last window is not padding. */
+/* The convolution's window in the library's terms: dilation is counted from 0. If input is left over after the last window, the
+ * padding at the end is 0. */
 static Window
 window_of(const ConvSizes *c)
 {
@@ -188,7 +189,7 @@ describe_adjoint(const Library *lib, const LibraryCall *call, ConstMemoryDesc m[
 #endif
 }
 
-/* The same sizes with another type. */
+/* A tensor description with the same sizes and another type. */
 static dnnl_status_t
 describe_as(const Library *lib, ConstMemoryDesc m, dnnl_data_type_t type, MemoryDesc *out)
 {

@@ -1,4 +1,4 @@
-/* Products for oneDNN, whose matmul takes our strides. */
+/* Describes matrix products to oneDNN, whose matmul accepts any strides of the operands. */
 #if GRADC_ONEDNN
 #include "runtime/library/onednn.h"
 
@@ -16,7 +16,8 @@ step_of(int64_t extent, int tiles)
 	return step < extent ? step : extent;
 }
 
-/* Tiles run along the first batch axis that is long enough, otherwise along rows or columns, whichever are more. */
+/* Splits a product into tiles: along the first batch axis that is long enough, otherwise along the rows or the columns of the
+ * result, whichever are more. */
 static Tiling
 dot_tiling(const LibraryCall *call, int tiles)
 {

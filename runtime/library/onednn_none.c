@@ -1,4 +1,4 @@
-/* oneDNN in a build without it: opening it is an error. */
+/* Takes the place of onednn.c if gradc was built without oneDNN: opening the library is an error. */
 #include "runtime/library/library.h"
 
 #if !GRADC_ONEDNN

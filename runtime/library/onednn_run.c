@@ -46,8 +46,8 @@ onednn_pack(PreparedCall *c, int i, const void *buffer, char *to)
 	return status;
 }
 
-/* Sets the addresses of a worker's tile. Operands that all workers share are already packed; the others are copied into the
- * worker's scratch. */
+/* Sets the addresses of a worker's memory objects for its next tile. Operands that all workers share are already packed; the
+ * others are copied into the worker's scratch. */
 static dnnl_status_t
 set_addresses(const PreparedCall *c, const Tile *t, int worker, int64_t first)
 {

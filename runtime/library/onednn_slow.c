@@ -1,5 +1,5 @@
-/* A table of cases in which the loops are faster than the library, with the measurements. All knowledge about vendors of CPUs
- * and about implementations of the library is here. */
+/* A table of cases in which gradc's generated loops are faster than oneDNN, with the measurements. All knowledge about vendors
+ * of CPUs and about oneDNN's implementations (such as gemm:jit) is here. */
 #include "runtime/library/onednn_slow.h"
 #include "base/numbers/numbers.h"
 

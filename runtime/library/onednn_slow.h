@@ -1,10 +1,10 @@
-/* Private to this room: which code of the library is slower than the loops. */
+/* Private to runtime/library: in which cases oneDNN is slower than gradc's generated loops. */
 #ifndef GRADC_RUNTIME_LIBRARY_ONEDNN_SLOW_H
 #define GRADC_RUNTIME_LIBRARY_ONEDNN_SLOW_H
 
 #include "base/calls/library_call.h"
 
-/* A piece of work, the library's implementation for it, and the CPU. */
+/* A case: a call, the implementation that oneDNN uses for the call, and the CPU. */
 typedef struct {
 	const char *name;     /* name of the implementation: "gemm:jit" */
 	bool avx512;          /* the library may use AVX-512 */
