@@ -1,4 +1,5 @@
-/* Adapters: low-rank products that are added to weights, and the operations on them. */
+/* Adapters (LoRA): small trained matrices a and b whose product, times a scale, is added to a weight. Here: merges adapters
+ * into weights and subtracts them again. */
 #include "runtime/model/model.h"
 #include "runtime/model/peft.h"
 
@@ -44,8 +45,8 @@ adapter_of_weight(const Format *f, int state)
 	return NULL;
 }
 
-/* The product's operands as three axes: a is [outer, rank, inner], b is [outputs, rank], and the product [outer, outputs,
- * inner]. */
+/* The adapter's matrices, with their axes joined to at most three: a is [outer, rank, inner], b is [outputs, rank], and the
+ * product [outer, outputs, inner]. */
 typedef struct {
 	int64_t outer, outputs, rank, inner;
 	double scale;
@@ -61,7 +62,7 @@ doubles(Arena *arena, DType dtype, const void *data, int64_t n)
 	return out;
 }
 
-/* Computes the row of one output, in f64. */
+/* Computes one output's row of weight + scale b a, in f64. */
 static void
 sum_row(const Product *s, int64_t outer, int64_t o, double *sum)
 {
@@ -137,7 +138,7 @@ adapter_factors(const Format *f, const AdapterRecord *r, const AdapterValues *v,
 	return out;
 }
 
-/* Stores weight + product over the weight. factors: one per output; NULL: all 1. */
+/* Replaces the weight by (weight + scale b a) * factor. factors: one per output; NULL: all 1. */
 static void
 store_sums(const Product *p, const AdapterValues *v, const double *factors, Arena *arena)
 {
@@ -186,7 +187,8 @@ read_whole(Gradc *run, Arena *arena, uint32_t state, char **out)
 	return state_read(run, (int)state, *out);
 }
 
-/* The compiled hash, or a new hash if --load, --merge or --unmerge changed the numbers. */
+/* The hash of the weight that the adapter belongs to: the compiled hash, or a new hash if --load, --merge or --unmerge changed
+ * the weight. */
 Status
 adapter_base(Gradc *run, const AdapterRecord *r, uint64_t *out)
 {

@@ -1,5 +1,6 @@
-/* Writes the trained model as ONNX. The compiler's template is literal bytes with holes, which are filled from the states. Both
- * files appear under their names only when complete, the data first. */
+/* Writes the trained model as ONNX. The executable contains a template of the ONNX file: its bytes, with holes that are filled
+ * from the states. The model (FILE.onnx) and its data (FILE.onnx.data) get their names only when both are complete, the data
+ * first. */
 #include "runtime/model/model.h"
 #include "runtime/model/values.h"
 
@@ -129,7 +130,7 @@ read_state(Export *x, Arena *arena, int state, char **out)
 	return state_read(x->run, state, *out);
 }
 
-/* The numbers that fill a hole, in the arena, with permuted axes. */
+/* The numbers that fill a hole, with the axes in the order of the ONNX file. In the arena. */
 typedef struct {
 	const int64_t *dims;
 	DType dtype;
@@ -250,7 +251,8 @@ put_factors(Export *x, const ExportRecord *e, Arena *arena)
 	return file_writer_add(x->files[e->file], out, dtype_bytes((DType)e->dtype, n));
 }
 
-/* Scale and zero point of each group: from a state if the record names one, otherwise computed from the numbers. */
+/* Finds scale and zero point of each group of a quantized weight: from a state if the record names one, otherwise computed from
+ * the weight's numbers. */
 static Status
 read_scales(Export *x, Arena *arena, const ExportRecord *e, const Groups *groups, const Numbers *of,
             float *scale, int32_t *zero)
@@ -275,7 +277,7 @@ read_scales(Export *x, Arena *arena, const ExportRecord *e, const Groups *groups
 	return NULL;
 }
 
-/* Writes the codes of a state, or the scales of the codes. */
+/* Writes the codes (integers) of a quantized weight, or the scales of the codes. */
 static Status
 put_codes(Export *x, const ExportRecord *e, Arena *arena)
 {
@@ -313,7 +315,7 @@ warn_of_no_range(const Export *x, const ExportRecord *e)
 	text_free(&name);
 }
 
-/* Writes the scale or zero point of an activation: from the range that training saw, plus what was learned on top of it. */
+/* Writes the scale or zero point of an activation: from the range of values that training saw, plus a learned correction. */
 static Status
 put_range(Export *x, const ExportRecord *e, Arena *arena)
 {
@@ -336,7 +338,7 @@ put_range(Export *x, const ExportRecord *e, Arena *arena)
 	return file_writer_add(x->files[e->file], code, dtype_bytes((DType)e->dtype, 1));
 }
 
-/* arena: memory for what the function reads. */
+/* One function for each kind of hole. arena: memory for what the function reads. */
 static Status (*const put_hole[N_EXPORT_KINDS])(Export *x, const ExportRecord *e, Arena *arena) = {
 	[EXPORT_LITERAL] = put_literal,   [EXPORT_TENSOR] = put_tensor,
 	[EXPORT_CODES] = put_codes,       [EXPORT_SCALES] = put_codes,
@@ -353,7 +355,8 @@ same_file(const char *a, const char *b)
 	return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Refuses to overwrite the model's own files, which info "model" and each "external" name. */
+/* Refuses to overwrite the files of the compiled model. The executable's info table names them, under "model" and
+ * "external". */
 static Status
 check_target(const Format *f, const char *path)
 {

@@ -1,4 +1,4 @@
-/* Converts weights of 4 bits back to numbers. */
+/* Converts a weight that is stored in 4-bit codes back to numbers. */
 #include "runtime/model/values.h"
 
 char *

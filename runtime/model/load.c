@@ -1,5 +1,5 @@
-/* --load: parameters and statistics from a safetensors file, by name. A state that is missing in the file keeps its value and
- * is reported. A tensor that the model does not have is reported, too. */
+/* --load: reads parameters, and statistics such as batch norm's, from a safetensors file, by name. A state that is missing in
+ * the file keeps its value and is reported. A tensor in the file that the model does not have is reported, too. */
 #include "base/files/files.h"
 #include "runtime/model/model.h"
 
@@ -75,7 +75,7 @@ load_tensor(Gradc *run, const SafeTensors *st, const char *path, int state, cons
 static void
 report_unknown(Gradc *run, const SafeTensors *st, const char *path)
 {
-	/* the optimizer's state to name, preferably a moment; their number */
+	/* shown: the optimizer state to name, preferably a moment. n: number of optimizer states */
 	int shown = -1, n = 0;
 
 	for (int i = 0; i < st->n_tensors && run->diag; i++) {

@@ -6,25 +6,26 @@
 
 /* ---- weights.c: initial values */
 Status weights_init(Gradc *run);
-/* Initial data of a state that begins with data; in the arena. */
+/* The compiled initial data of a state, in the arena; for states that have such data. */
 Status weights_first(Gradc *run, Arena *arena, int state, char **out);
 /* resets a state to its zeros, ones or random numbers */
 Status weights_begin(Gradc *run, int state);
-/* Makes the states anew that begin as copies of others, after the others have changed. resumed: leaves out states that the
- * checkpoint had. */
+/* Some states begin as copies of other states. Copies them again, after the other states have changed. resumed: leaves out the
+ * states that the checkpoint contained. */
 Status weights_copy(Gradc *run, bool resumed);
-/* Called before the first update. Replaces mapped weights that will change by memory of the process. */
+/* Called before the first update. Replaces weights that will change and are mapped from the executable's file by ordinary
+ * memory. */
 Status weights_unmap(Gradc *run);
-/* Do the bytes of the weights have their hash? */
+/* *same: do the bytes of the weights have the hash that the executable's tables give? */
 Status weights_check(const GradcModel *model, const Format *f, const char *file, bool *same);
 
 /* ---- load.c: replaces initial values by name, from a safetensors file */
 Status weights_load(Gradc *run, const char *path);
 
 /* ---- export.c */
-/* The state to write in place of this one: its average, if options.export_weights asks for averages. */
+/* The state to write for this state: its average if options.export_weights asks for averages, otherwise the state itself. */
 int export_state(const Gradc *run, int state);
-/* Warns about numbers that are not finite: the last update may have made them, and there was no further step to report it. */
+/* Warns about numbers that are not finite. The last update may have made them, and then no later step has reported a NaN. */
 void export_warn(const Gradc *run, const char *option, const StateRecord *s, DType dtype,
                  const void *data, int64_t n);
 Status export_trained(Gradc *run, const char *path);
@@ -35,7 +36,7 @@ Status export_check(const Format *f, const GradcOptions *o); /* checks options.e
 Status once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);
 Status once_dump_gradients(Gradc *run, const char *folder);
 
-/* once.c: the factor that turns sums of gradients into the mean over the counted targets. */
+/* once.c: the factor by which sums of gradients must be multiplied to get the mean over the counted targets. */
 Status gradient_factor(Gradc *run, double *out);
 
 /* ---- adapters.c */
@@ -43,7 +44,8 @@ Status gradient_factor(Gradc *run, double *out);
 Status adapters_check(Gradc *run, const char *option);
 /* NULL if the weight has no adapter */
 const AdapterRecord *adapter_of_weight(const Format *f, int state);
-/* Contents of an adapter's parts, and of its weight. magnitude is NULL without dora. The weight has a dtype of its own. */
+/* Contents of an adapter's parts, and of the weight to which it belongs. magnitude is NULL without dora. The weight's dtype may
+ * differ from the parts'. */
 typedef struct {
 	const void *a, *b, *magnitude;
 	DType dtype;
@@ -51,10 +53,10 @@ typedef struct {
 } AdapterValues;
 /* weight += scale b a, and with dora each output scaled to its magnitude; computed in f64, rounded once. */
 void adapter_merge(const Format *f, const AdapterRecord *r, const AdapterValues *v, Arena *arena);
-/* A hash of the weight that the adapter was trained with, like AdapterRecord.base; 0 if unknown. */
+/* The hash of the weight with which the adapter was trained, computed like AdapterRecord.base; 0 if unknown. */
 Status adapter_base(Gradc *run, const AdapterRecord *r, uint64_t *out);
-/* adapters_merge adds all adapters to their weights and starts new adapters. adapters_unmerge subtracts them from weights that
- * hold the sums. */
+/* adapters_merge adds all adapters to their weights and starts new adapters. adapters_unmerge subtracts all adapters from
+ * weights to which they were added. */
 Status adapters_merge(Gradc *run);
 Status adapters_unmerge(Gradc *run);
 /* magnitude / |weight + scale b a| per output, [outputs]; does not change the weight. */

@@ -1,4 +1,4 @@
-/* Runs a program once on whole inputs, and writes results and gradients as files. */
+/* --once: runs a program a single time on whole inputs, and writes results and gradients as files. */
 #include "runtime/data/data.h"
 #include "runtime/model/model.h"
 #include "runtime/model/values.h"
@@ -6,8 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Gradient states hold a sum over micro-batches, each seeded with scale/C. The mean over the step's valid targets is that sum
- * times C/(count scale). */
+/* Gradient states hold a sum over micro-batches. The backward pass of each micro-batch begins with scale / C, where scale is
+ * the loss scale and C the compiled number of targets in a micro-batch. So the mean over the step's `count` valid targets is
+ * the sum times C / (count scale). */
 Status
 gradient_factor(Gradc *run, double *out)
 {
@@ -46,7 +47,7 @@ check_whole(Gradc *run, const GradcPairs *inputs, const ProgramRecord *p)
 		FileSet set;
 
 		if (!path || port->sample_axis != 0)
-			continue; /* its shape is checked when it is read */
+			continue; /* the input's shape is checked when its file is read */
 		const GradcPair one = {"", path};
 		Status status = files_open(run->arena, &(GradcPairs){(GradcPair *)&one, 1, 1}, "",
 		                           &set);
@@ -77,7 +78,7 @@ run_once(Gradc *run, Dataset *d)
 	const MicroBatch micro = {0, 1, .alone = true};
 	MicroRows rows = {.dataset = d, .end = d->micro_rows};
 
-	RETURN_IF_ERROR(executor_drain(x)); /* so that nothing reads the image */
+	RETURN_IF_ERROR(executor_drain(x)); /* so that no earlier run still reads the image */
 	hyper_scalars(&run->hyper, 0, 0, executor_scalars(x, d->program));
 	RETURN_IF_ERROR(dataset_read(&rows, executor_image(x, x->turns[TURN_MICRO])));
 	return executor_run(x, d->program, &micro);

@@ -1,4 +1,5 @@
-/* Where each tensor is in PEFT's folder, and which adapters PEFT can represent. */
+/* Hugging Face's PEFT stores adapters in a folder (peft.h). Says which tensor of the folder belongs to which state, and which
+ * adapters PEFT can represent. */
 #include "runtime/model/peft.h"
 
 #include <string.h>
@@ -53,7 +54,8 @@ peft_parts(Arena *arena, const Format *f, const PeftModule *m, PeftPart parts[MA
 	const char *format = m->is_table ? "base_model.model.%s.lora_embedding_%c"
 	                                 : "base_model.model.%s.lora_%c.weight";
 
-	/* If products and a table read the same weight, the outputs of one are the inputs of the other. */
+	/* If products and an embedding table read the same weight, the outputs of the products are the rows of the table, so
+	 * inputs and outputs are exchanged. */
 	if (m->is_table && r->readers == READ_BY_BOTH) {
 		parts[0] = (PeftPart){NULL, r->b, true, 1, 2};
 		parts[1] = (PeftPart){NULL, r->a, axis == 0, axis, 2};

@@ -1,4 +1,4 @@
-/* Private to this room: adapters in the format of Hugging Face's PEFT. A folder has adapter_config.json, and
+/* Private to runtime/model: adapters in the format of Hugging Face's PEFT. A folder has adapter_config.json, and
  * adapter_model.safetensors with the tensors of each adapted module M (src/peft/utils/save_and_load.py):
  *
  * base_model.model.M.lora_A.weight    [rank, inputs], of a convolution [rank, inputs, window...]
@@ -28,14 +28,15 @@ typedef struct {
 	uint32_t state;
 	bool turn;     /* the file holds the transpose */
 	int rank_axis; /* the state's axis of length rank; -1 if it has none */
-	int rank;      /* axes of the file's tensor; axes after the state's have length 1 */
-	int lead;      /* axes of length 1 before the state's axes */
+	/* number of axes of the file's tensor; axes that follow the state's axes have length 1 */
+	int rank;
+	int lead; /* axes of length 1 before the state's axes */
 } PeftPart;
 enum { MAX_PEFT_PARTS = 3 };
 /* Returns the number of parts: two, and the magnitude with dora. */
 int peft_parts(Arena *arena, const Format *f, const PeftModule *m, PeftPart parts[MAX_PEFT_PARTS]);
 
-/* The state is trained and is not part of an adapter. */
+/* Is the state trained, but not a part of an adapter? */
 bool peft_is_trained_whole(const Format *f, int state);
 PeftPart peft_trained_part(Arena *arena, const Format *f, int state);
 

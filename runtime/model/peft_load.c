@@ -1,5 +1,6 @@
-/* --load-adapter, --adapter: loads an adapter that PEFT or an executable wrote into the compiled adapters. An adapter of lower
- * rank is filled up with zeros. If its scale differs, its second part is multiplied by the quotient. */
+/* --load-adapter, --adapter: loads an adapter that PEFT or an executable wrote into the compiled adapters. If the file's
+ * adapter has a lower rank than the compiled one, it is filled up with zeros. If its scale differs, its second matrix (b) is
+ * multiplied by the quotient of the scales. */
 #include "base/files/files.h"
 #include "runtime/model/model.h"
 #include "runtime/model/peft.h"
@@ -22,7 +23,7 @@ typedef struct {
 	const char *config_path, *path; /* paths of the settings and of the tensors */
 	json_t *config;
 	SafeTensors st;
-	bool *taken; /* per tensor of the file: it was used */
+	bool *taken; /* per tensor of the file: was it used? */
 } Loader;
 
 /* ---- settings */
@@ -77,9 +78,9 @@ check_others(const Loader *l)
 	return NULL;
 }
 
-/* Refuses initializations that change the base weights. With "gaussian" and the others in this list the base does not change.
- * With "pissa", "olora" and others PEFT subtracts a product from the base each time it loads the adapter, from a decomposition
- * of the base (peft/tuners/lora/layer.py, update_layer). */
+/* Refuses initializations that change the base weights. With "gaussian" and the other names in this list the base does not
+ * change. With "pissa", "olora" and others PEFT subtracts a product from the base each time it loads the adapter, from a
+ * decomposition of the base (peft/tuners/lora/layer.py, update_layer). */
 static Status
 check_beginning(const Loader *l)
 {
@@ -125,7 +126,7 @@ take_config(Loader *l, json_t *config, const json_error_t *fault)
 	return NULL;
 }
 
-/* Classes such as \d exist only in Python; POSIX reads them differently. */
+/* Refuses patterns with classes such as \d, which Python and POSIX read differently. */
 static bool
 is_posix(const char *key)
 {
@@ -162,7 +163,7 @@ fits(const Loader *l, const char *key, const char *module, bool *out)
 	return NULL;
 }
 
-/* The factor of the file's product. */
+/* The scale of the file's adapter, by PEFT's settings. */
 static Status
 scale_of(const Loader *l, const char *module, int64_t rank, double *out)
 {
@@ -187,7 +188,7 @@ scale_of(const Loader *l, const char *module, int64_t rank, double *out)
 	return isfinite(*out) ? NULL : config_error(l, "alpha is not finite");
 }
 
-/* The settings must give the rank that the tensors have, because PEFT uses the settings. */
+/* Checks that the settings name the same rank as the tensors have, because PEFT uses the settings. */
 static Status
 check_rank(const Loader *l, const char *module, int64_t rank)
 {
@@ -224,7 +225,7 @@ find(Loader *l, const char *name)
 	return NULL;
 }
 
-/* The file's shape must be the part's shape, except along the rank, which may be lower. */
+/* Checks that the file's tensor has the same shape as the adapter's part, except that the rank may be lower. */
 static Status
 check_shape(const Loader *l, const SafeTensor *t, const PeftPart *p, int64_t *rank)
 {
@@ -255,7 +256,7 @@ check_shape(const Loader *l, const SafeTensor *t, const PeftPart *p, int64_t *ra
 	                    shape_text(l->arena, n, dims), p->turn ? ", the other way round" : "");
 }
 
-/* Copies the file's rank and leaves zeros after it. */
+/* Copies the file's elements. If the file's rank is lower, the rest of the part stays zero. */
 static void
 pad(const Loader *l, const PeftPart *p, int64_t rank, double factor, const double *from, double *to)
 {
@@ -311,8 +312,8 @@ read_state(const Loader *l, uint32_t state, Arena *arena, char **out)
 	return state_read(l->run, (int)state, *out);
 }
 
-/* Loads the weight of a table or head with an adapter, which PEFT writes as well (save_embedding_layers). With dora it must be
- * the compiled weight, to which the magnitudes belong. */
+/* Loads the weight of a table or head with an adapter, which PEFT writes as well (save_embedding_layers). With dora the loaded
+ * weight must equal the compiled weight, because the magnitudes belong to the compiled weight. */
 static Status
 load_base(Loader *l, const PeftModule *m)
 {
@@ -348,8 +349,8 @@ load_base(Loader *l, const PeftModule *m)
 	return status;
 }
 
-/* Compares the base weight's hash with the hash in the file, if there is one. Not with --unmerge, which restores the base only
- * later. */
+/* Compares the base weight's hash with the hash in the file, if the file has a hash. Not with --unmerge, which restores the
+ * base only later. */
 static Status
 check_base(const Loader *l, const PeftModule *m)
 {
@@ -372,7 +373,7 @@ check_base(const Loader *l, const PeftModule *m)
 		l->path, m->name, said, own);
 }
 
-/* The rank of the first tensor gives the scale. */
+/* Loads a module's adapter. The rank of the first tensor gives the scale. */
 static Status
 load_module(Loader *l, const PeftModule *m)
 {
@@ -428,7 +429,8 @@ has_module(Loader *l, const PeftModule *m)
 	return find(l, parts[0].name) != NULL;
 }
 
-/* A table that the last product also reads has a single adapter here, so PEFT's two adapters must be equal. */
+/* If the last product reads the embedding table as well, gradc has a single adapter for both, so PEFT's two adapters must be
+ * equal. */
 static Status
 load_both(Loader *l, const PeftModule modules[2])
 {
@@ -481,7 +483,7 @@ load_trained(Loader *l)
 	return NULL;
 }
 
-/* Refuses unused tensors: without one of its tensors an adapter computes something else. */
+/* Refuses a file with tensors that were not used: an adapter without one of its tensors would compute something else. */
 static Status
 check_taken(const Loader *l)
 {
@@ -514,7 +516,7 @@ load_all(Loader *l)
 	return check_taken(l);
 }
 
-/* Loads if there is no fault, then closes everything. */
+/* If opening gave no fault, loads the adapter. Closes everything in any case. */
 static Status
 finish(Loader *l, Status status)
 {
@@ -580,7 +582,7 @@ unknown(const Format *f, const char *name)
 	return status;
 }
 
-/* Opens its tensors as a nameless file. */
+/* Opens the tensors of an adapter that is kept in the executable, as a file without a name. */
 static Status
 open_kept(Loader *l, const KeptAdapterRecord *r)
 {

@@ -16,8 +16,8 @@ typedef struct {
 } Writer;
 
 /* ---- tensors */
-/* For pissa, whose weight lacks the initial product: doubles the rank, and adds after each row of the rank the initial value
- * times sign. */
+/* With pissa, the product of the initial adapter was subtracted from the weight. So the written adapter has twice the rank:
+ * each row along the rank is followed by the initial row times `sign`, which subtracts the initial product. */
 static Status
 add_first(Writer *w, const PeftPart *p, double sign, char **data, int64_t *dims)
 {
@@ -40,7 +40,7 @@ add_first(Writer *w, const PeftPart *p, double sign, char **data, int64_t *dims)
 	return NULL;
 }
 
-/* first: 0, or the sign of the initial value for pissa. */
+/* Writes an adapter's part. first: the sign of the initial values for pissa; 0 without pissa. */
 static Status
 add_tensor(Writer *w, const PeftPart *p, double first)
 {
@@ -113,7 +113,7 @@ module_of_parameter(Arena *arena, const char *parameter)
 	return arena_strndup(arena, parameter, (size_t)(strrchr(parameter, '.') - parameter));
 }
 
-/* Each module once. */
+/* The names of the modules, each name once. */
 static json_t *
 saved_modules_json(const Writer *w)
 {
@@ -135,7 +135,7 @@ saved_modules_json(const Writer *w)
 	return json_null();
 }
 
-/* Rank of the written tensors. */
+/* The rank of the written tensors. */
 static int64_t
 rank_of(const Format *f, const AdapterRecord *r)
 {

@@ -1,4 +1,5 @@
-/* Random numbers for initial weights, each a pure function of (seed, stream, index). */
+/* Random numbers for initial weights (the Philox generator). Each number depends only on seed, stream and index, so numbers can
+ * be computed in any order. */
 #include "runtime/model/values.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Scale and zero point of activations' codes, as training has them: from the range that training saw, plus what was learned on
- * top of it. */
+/* Scale and zero point of quantized activations, as training uses them now: from the range of values that training saw, plus a
+ * learned correction. */
 #include "runtime/model/model.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* Private to this room: named files, outputs, random numbers, 4-bit weights. Sections are named after the .c files. */
+/* Private to runtime/model: files named after tensors, outputs, random numbers, 4-bit weights. Sections are named after the .c
+ * files. */
 #ifndef GRADC_RUNTIME_MODEL_VALUES_H
 #define GRADC_RUNTIME_MODEL_VALUES_H
 

@@ -1,5 +1,6 @@
-/* Initial values. The model's weights lie page-aligned after the executable's code and are mapped from there. --weights FILE
- * holds the same bytes in another file; it is read, because it may change. */
+/* Initial values of the states. The model's weights lie in the executable's file after the code, aligned to pages, and are
+ * mapped into memory from there. --weights FILE names another file with the same bytes; it is read and not mapped, because it
+ * may change. */
 #include "runtime/host/host.h"
 #include "runtime/model/model.h"
 #include "runtime/model/values.h"
@@ -82,7 +83,8 @@ read_file(Arena *arena, const char *path, const Format *f, Weights *out)
 	return NULL;
 }
 
-/* The weights of a library lie in the file that its tables were loaded from. */
+/* If the model was compiled to a shared library, the weights lie in that library's file: the file that the tables were loaded
+ * from. */
 static const char *
 image_of(const GradcModel *model)
 {
@@ -148,15 +150,16 @@ weights_check(const GradcModel *model, const Format *f, const char *file, bool *
 
 /* ---- generated numbers */
 enum {
-	CHUNK = 4096, /* elements that a thread makes at once: whole bytes of every type */
-	/* elements, 7 ms for one thread; from here on several threads are used */
+	/* a chunk: elements that a thread makes together; whole bytes in every type */
+	CHUNK = 4096,
+	/* number of elements (7 ms for one thread) from which on several threads are used */
 	LEAST_SHARED = 262144,
 };
 
 typedef struct {
 	const StateRecord *state;
 	uint64_t seed, stream;
-	char *to; /* room for the state's bytes, all zero */
+	char *to; /* memory for the state's bytes, all zero */
 	int64_t n;
 } Init;
 
@@ -222,7 +225,7 @@ is_made(const StateRecord *s)
 	return made[s->init] != NULL;
 }
 
-/* *pool is NULL if the caller alone is as fast. */
+/* Opens a pool of threads. *pool is NULL if the caller's thread alone is as fast. */
 static Status
 open_makers(const Gradc *run, Pool **pool)
 {
@@ -263,14 +266,15 @@ init_made(Gradc *run, Pool *pool, int index)
 /* ---- the model's weights: mapped if file and region have the same layout, otherwise copied */
 enum { PAGE = 4096, LEAST_MAPPED = 1 << 20 };
 
-/* A range of the state region, which lies in the file `shift` bytes further on. */
+/* A range of the state region. The same bytes are in the file, at offsets that are larger by `shift`. */
 typedef struct {
 	int64_t begin, end, shift;
 	int64_t mapped_begin, mapped_end;
 	bool constant;
 } DataRun;
 
-/* The longest range of states from `index` on that has the same layout in the file. Its states are all constant, or all not. */
+/* The longest range of states, beginning with state `index`, that has the same layout in the file. Either all states of the
+ * range are constant or none is. */
 static DataRun
 data_run(const Format *f, int index, int mode)
 {
@@ -294,7 +298,8 @@ data_run(const Format *f, int index, int mode)
 	return r;
 }
 
-/* Bytes between two states of the range are zero in the file, too. */
+/* Maps the whole pages of a range, if the device can map files. Bytes between two states of the range are zero in the file as
+ * well as in the region. */
 static Status
 map_run(Gradc *run, const Weights *w, DataRun *r)
 {
@@ -351,11 +356,11 @@ init_state(Gradc *run, const Weights *weights, Pool *pool, int index, DataRun *d
 	if (s->init == FROM_DATA)
 		return init_data(run, weights, index, data);
 	if (s->init == FROM_COPY)
-		return NULL; /* weights_copy makes it later */
+		return NULL; /* weights_copy makes this state later */
 	return init_made(run, pool, index);
 }
 
-/* The region is already zero. */
+/* Fills all states with their initial values. The region is already zero. */
 Status
 weights_init(Gradc *run)
 {
@@ -394,7 +399,7 @@ weights_first(Gradc *run, Arena *arena, int state, char **out)
 	return NULL;
 }
 
-/* For states of zeros, ones or random numbers. */
+/* Resets a state that begins with zeros, ones or random numbers. */
 Status
 weights_begin(Gradc *run, int state)
 {
@@ -410,8 +415,8 @@ weights_begin(Gradc *run, int state)
 	return status;
 }
 
-/* Does this rank hold the same elements of both states, and only a part? Then it needs no other rank. True for units and the
- * states in them. */
+/* Does this rank hold only a part of each of the two states, and the same elements of both? Then it can copy without other
+ * ranks. True for a unit (states that are divided together) and the states in it. */
 static bool
 has_same_part(const Executor *x, int to, int from)
 {
