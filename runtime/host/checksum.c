@@ -1,5 +1,6 @@
-/* XXH3, 64 bits: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md. Its header is compiled twice: here for every
- * CPU, and in checksum_avx2.c for CPUs with AVX2, which hash a checkpoint in a third of the time. */
+/* Checksums of checkpoints and other memory: XXH3 with 64 bits
+ * (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md). xxHash's header is compiled twice: here for every CPU, and
+ * in checksum_avx2.c for CPUs with AVX2, which hash a checkpoint in a third of the time. */
 #include "runtime/host/host.h"
 
 #define XXH_INLINE_ALL

@@ -1,4 +1,4 @@
-/* XXH3 compiled with -mavx2. */
+/* The checksum XXH3 (checksum.c), compiled with -mavx2 for CPUs that have AVX2. */
 #include "runtime/host/host.h"
 
 #define XXH_INLINE_ALL

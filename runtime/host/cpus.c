@@ -1,5 +1,5 @@
-/* The CPUs of this process: those that it may run on, divided among the ranks on this machine, unless the launcher has divided
- * them already. */
+/* Finds the CPUs for the threads of this process: the CPUs on which the process may run. If several ranks on this machine may
+ * run on the same CPUs, the CPUs are divided among these ranks. */
 #include "base/base.h"
 #include "runtime/host/host.h"
 
@@ -8,7 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How launchers tell a process its number on the machine. A launcher may have started another launcher, so the order matters. */
+/* The environment variables by which launchers tell a process its number on the machine. A launcher may have started another
+ * launcher, so the order matters. */
 static const struct {
 	const char *rank, *ranks;
 	const char *with; /* variable that must be set as well; NULL: none */
@@ -29,7 +30,8 @@ number_of(const char *variable)
 	return text ? (int)strtol(text, NULL, 10) : -1;
 }
 
-/* The number for this machine in srun's list: "4(x2),3" is for three machines. A plain number holds for every machine. */
+/* The number for this machine in srun's list, for example "4(x2),3": 4 for the first two machines, 3 for the third. A plain
+ * number holds for every machine. */
 static int
 ranks_of(const char *variable)
 {
@@ -71,9 +73,9 @@ cpu_share_divide(CpuShare *s, int all, int local, int ranks)
 
 	s->own = true;
 	if (ranks == 1 || s->n * ranks <= all)
-		return; /* alone, or the launcher gave each rank CPUs of its own */
+		return; /* this rank is alone, or the launcher gave each rank CPUs of its own */
 	if (s->n < all || s->n < ranks) {
-		/* ranks overlap: they share a socket, or there are fewer CPUs than ranks */
+		/* ranks share CPUs: the launcher gave several ranks the same socket, or there are fewer CPUs than ranks */
 		s->own = false;
 		s->n = all / ranks < s->n ? all / ranks : s->n;
 		s->n = s->n < 1 ? 1 : s->n;
@@ -84,7 +86,7 @@ cpu_share_divide(CpuShare *s, int all, int local, int ranks)
 	s->n = last - first;
 }
 
-/* The CPUs of process 1, which no launcher has restricted. */
+/* Counts the CPUs on which process 1 may run: process 1 is not restricted by a launcher. */
 int
 cpu_count(void)
 {

@@ -1,4 +1,5 @@
-/* The host: threads, CPUs, and checksums of memory. Sections are named after the .c files. */
+/* The host, which is the machine's CPUs and memory, as opposed to a GPU: thread pool, CPUs of this process, checksums of
+ * memory. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_HOST_HOST_H
 #define GRADC_RUNTIME_HOST_HOST_H
 
@@ -7,8 +8,9 @@
 #include <pthread.h>
 
 /* ---- parallel.c */
-/* The process's only thread pool. It uses libgomp, because oneDNN does, opened with dlopen so that its way of waiting can be
- * set before it starts. Without libgomp, and under ThreadSanitizer, which cannot see into it, it uses threads of its own. */
+/* The process's only thread pool. It uses libgomp, because oneDNN does, opened with dlopen so that libgomp's way of waiting can
+ * be set before libgomp starts. Without libgomp, the pool uses its own threads; also under ThreadSanitizer, which cannot see
+ * into libgomp. */
 typedef struct Pool Pool;
 typedef void (*ParallelFn)(void *ctx, int64_t begin, int64_t end);
 
@@ -20,33 +22,33 @@ typedef enum {
 	N_THREAD_KINDS,
 } ThreadKind;
 
-/* threads: number of threads with the caller's; 0: one per CPU that the process may use. Threads are bound to CPUs only if each
- * has a CPU of its own that no other rank uses. The caller's thread is never bound, because threads that it starts would
- * inherit its CPU. EXIT_SYSTEM if threads cannot be started. */
+/* threads: number of threads, the caller's thread included; 0: one per CPU that the process may use. Threads are bound to CPUs
+ * only if each has a CPU of its own that no other rank uses. The caller's thread is never bound, because threads that the
+ * caller starts later would inherit its CPU. EXIT_SYSTEM if threads cannot be started. */
 Status pool_open(ThreadKind kind, int threads, Pool **out);
 void pool_close(Pool *pool); /* pool may be NULL */
 int pool_threads(const Pool *pool);
 const char *pool_name(const Pool *pool); /* for --info: "libgomp, bound", "pthreads" */
-/* A symbol of libgomp; NULL if the pool has other threads, or no such symbol. */
+/* A function of libgomp, by name; NULL if the pool does not use libgomp, or if there is no such function. */
 void *pool_symbol(const Pool *pool, const char *name);
 
-/* Calls fn for parts of [0, n) that together cover it, on all threads, and waits for all. Each part but the last has at least
- * `grain` iterations; any thread may take any part. Only one caller at a time, and no calls from within fn. */
+/* Divides [0, n) into parts, calls fn for each part, on all threads, and waits until all parts are done. Each part but the last
+ * has at least `grain` iterations; any thread may take any part. Only one caller at a time, and no calls from within fn. */
 void parallel_for(Pool *pool, int64_t n, int64_t grain, ParallelFn fn, void *ctx);
 
 /* ---- cpus.c: the CPUs of this process */
 enum { MAX_CPUS = 1024 };
 typedef struct {
 	int n, at[MAX_CPUS];
-	bool own; /* no other rank of the job uses them */
+	bool own; /* no other rank of the job uses these CPUs */
 } CpuShare;
 void cpu_share(CpuShare *out);
 /* CPUs that the machine offers, regardless of what a launcher left to this process. */
 int cpu_count(void);
 /* This process's number among the processes that the launcher started on this machine; 0 of 1 without a launcher. */
 void local_rank(int *local, int *ranks);
-/* Reduces the share to that of rank `local` of `ranks`. Before, s holds the n CPUs that this process may use. all: number of
- * CPUs of the machine. */
+/* Reduces s, which holds the n CPUs that this process may use, to the CPUs for rank `local` of `ranks` on this machine. all:
+ * number of CPUs of the machine. */
 void cpu_share_divide(CpuShare *s, int all, int local, int ranks);
 
 /* ---- checksum.c */
@@ -57,15 +59,15 @@ typedef struct {
 } Checksum;
 void checksum_begin(Checksum *c);
 void checksum_add(Checksum *c, const void *bytes, int64_t n);
-uint64_t checksum_end(Checksum *c); /* also begins anew */
+uint64_t checksum_end(Checksum *c); /* also resets c for a new checksum */
 uint64_t checksum_bytes(const void *bytes, int64_t n);
 const char *checksum_text(char to[CHECKSUM_HEX + 1], uint64_t checksum);
 /* Versions for any CPU, and for CPUs with AVX2. */
 void checksum_add_any(Checksum *c, const void *bytes, int64_t n);
 void checksum_add_avx2(Checksum *c, const void *bytes, int64_t n);
 
-/* ---- thread.c: starts a thread that gets no signals; the caller joins it. EXIT_SYSTEM, naming the thread's purpose, if it
- * cannot be started. */
+/* ---- thread.c: starts a thread that gets no signals; the caller joins it. EXIT_SYSTEM, naming the thread's purpose, if the
+ * thread cannot be started. */
 Status thread_start(pthread_t *thread, const char *what_for, void *(*run)(void *), void *context);
 
 #endif

@@ -1,5 +1,6 @@
-/* The thread pool. A counter hands out parts of a range, so a thread that loses its CPU to another process takes fewer parts.
- * Kernels give the same bits for any parts. */
+/* The thread pool, which runs a loop on all threads (parallel_for). Each thread takes the next part of the loop's range from a
+ * counter, so a thread that loses its CPU to another process takes fewer parts. Kernels give the same bits however the range is
+ * divided. */
 #include "base/base.h"
 #include "runtime/host/host.h"
 
@@ -50,13 +51,13 @@ struct Pool {
 	bool bound;
 	CpuShare share;
 	char name[32];
-	/* ---- of libgomp */
+	/* ---- used only with libgomp */
 	void *library;
 	void (*parallel)(void (*fn)(void *), void *data, unsigned threads, unsigned flags);
 	int (*thread_index)(void);
-	/* ---- of pthreads */
+	/* ---- used only with the pool's own threads */
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* a change of any field below */
+	pthread_cond_t changed; /* signalled when any field below changes */
 	Worker *workers;
 	int started, busy;
 	uint64_t round;
@@ -64,7 +65,8 @@ struct Pool {
 	bool closing;
 };
 
-/* Binds a thread of the pool to its CPU, once; not the caller's thread. An earlier pool may have bound the thread elsewhere. */
+/* Binds a thread of the pool to its CPU, once for each pool, because an earlier pool may have bound the thread to another CPU.
+ * The caller's thread is not bound. */
 static void
 bind_thread(const Pool *p, int index)
 {
@@ -79,7 +81,7 @@ bind_thread(const Pool *p, int index)
 	for (int i = 0; i < p->share.n; i++)
 		if (cpu < 0 || p->share.at[i] == cpu)
 			CPU_SET(p->share.at[i], &set);
-	/* errors are ignored: only speed depends on it */
+	/* errors are ignored: only speed depends on the binding */
 	pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
 }
 
@@ -97,8 +99,8 @@ job_work(Job *job)
 
 /* ---- libgomp */
 
-/* Lets waiting threads look for work for some microseconds, then sleep. With libgomp's default of 300,000 looks they would keep
- * other processes from their CPU. The user's settings win. */
+/* Sets libgomp's way of waiting: waiting threads look for work for some microseconds, then sleep. With libgomp's default of
+ * 300,000 looks they would keep other processes from their CPUs. Settings by the user take precedence. */
 static void
 shorten_spinning(void)
 {
