@@ -1,4 +1,5 @@
-/* The work of `gradc grad --check-gradients` in the compiled program: progress for people, results for gradc. */
+/* --check-gradients of a training executable, which `gradc grad --check-gradients` compiles and runs. Shows progress to the
+ * user, and writes the results to a file that gradc reads. */
 #include "runtime/cli/cli.h"
 #include "runtime/run/run.h"
 

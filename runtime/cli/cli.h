@@ -1,4 +1,5 @@
-/* The command line of a training executable, a client of gradc.h. Sections are named after the .c files. */
+/* The command line of a training executable. It trains by calling the library interface gradc.h. Sections are named after the
+ * .c files. */
 #ifndef GRADC_RUNTIME_CLI_CLI_H
 #define GRADC_RUNTIME_CLI_CLI_H
 
@@ -12,7 +13,7 @@
 typedef struct {
 	GradcOptions run;
 	GradcPairs inputs;
-	const char *command; /* this command with --resume=auto, for people */
+	const char *command; /* this command with --resume=auto, to be shown to the user */
 	const char *program; /* path of the executable */
 	StringList configs;
 	PathUses paths; /* files that the options name */
@@ -40,7 +41,7 @@ void info_device_print(const GradcModel *model, const Format *f, const GradcOpti
 /* ---- table.c: the table before training, with what is trained */
 void table_print(FILE *out, const Gradc *run, const CliOptions *o);
 
-/* ---- state_bytes.c: bytes of the states of all trained parameters */
+/* ---- state_bytes.c: bytes of the states of all trained parameters, by kind */
 enum { N_STATE_PARTS = 5 }; /* weights, working weights, gradients, moments, averages */
 typedef struct {
 	int64_t elements, bytes[N_STATE_PARTS];
@@ -55,13 +56,14 @@ Status check_gradients(Gradc *run, const CliOptions *o);
 
 /* ---- find_lr.c: --find-lr suggests a learning rate from the losses of a sweep */
 typedef struct {
-	int64_t n;            /* steps so far */
-	double *lr, *loss;    /* per step; losses are smoothed */
-	double average, best; /* running average behind `loss`; lowest smoothed loss */
+	int64_t n;         /* steps so far */
+	double *lr, *loss; /* per step; losses are smoothed */
+	/* running average from which `loss` is computed; lowest smoothed loss */
+	double average, best;
 	bool diverged;
 } LrSweep;
 LrSweep lr_sweep_new(Arena *arena, int64_t steps);
-/* False if the loss has diverged, which ends the sweep. NaN (no target counted) is ignored. */
+/* Adds a step's rate and loss. False if the loss has diverged, which ends the sweep. NaN (no target counted) is ignored. */
 bool lr_sweep_add(LrSweep *s, double lr, double loss);
 /* The learning rate at which the loss falls fastest over the logarithm of the rate; NaN with too few steps. */
 double lr_sweep_steepest(const LrSweep *s);
@@ -70,7 +72,7 @@ double lr_sweep_lowest(const LrSweep *s); /* the rate with the lowest loss; NaN 
 void lr_sweep_print(const LrSweep *s, FILE *out, bool json);
 
 /* ---- output_check.c */
-/* `paths` of options whose value names more than one file. */
+/* The files of options whose value stands for more than one file. */
 void writes_model(const OptionUse *u, PathUses *uses);
 void reads_adapter(const OptionUse *u, PathUses *uses);
 void writes_adapter(const OptionUse *u, PathUses *uses);
@@ -82,11 +84,11 @@ bool outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena,
 
 /* ---- log.c: JSON lines */
 typedef struct Log Log;
-/* With path NULL, *out is NULL and writing does nothing. If `resumed` is of a step > 0, an existing file is continued: lines of
- * later steps are dropped, by an atomic replacement. `resumed` also goes into the first line; its path is NULL without a
- * checkpoint. */
+/* With path NULL, *out is NULL and writing does nothing. resumed: the checkpoint with which the run began; its path is NULL
+ * without a checkpoint. If the checkpoint's step is > 0, an existing file is continued: lines of later steps are dropped, by an
+ * atomic replacement. The first line that the run writes names the checkpoint. */
 Status log_open(const char *path, const GradcResume *resumed, Log **out);
-/* Number of dropped steps, which this run computes again; *seconds: the time that they took. */
+/* Number of dropped steps, which this run computes again; *seconds: the time that these steps took in the earlier run. */
 int64_t log_lost_steps(const Log *log, double *seconds);
 Status log_eval_before(Log *log, const GradcEval *eval);
 /* ranges may be empty. */
@@ -127,7 +129,7 @@ Status views_eval_before(const Views *v, int64_t step, const GradcEval *eval);
 Status views_step(const Views *v, const Gradc *run, const GradcStep *s, const GradcEval *eval,
                   const GradcRunningRanges *ranges);
 void views_drop_events(Views *v); /* closes the event file after a fault */
-/* Completes both. fault: why the training ended early; NULL if it did not. */
+/* Completes the event file and the report. fault: why the training ended early; NULL if it did not. */
 Status views_close(Views *v, const Gradc *run, const char *fault);
 
 /* ---- progress.c */
@@ -136,12 +138,12 @@ typedef struct {
 	ProgressKind kind;
 	FILE *out;
 	bool colour;
-	int drawn; /* width of the live line so far */
+	int drawn; /* width of the line that is redrawn */
 	double started, last, last_seconds;
 	int64_t last_step, total;
 	double rate; /* steps per second, smoothed */
 } Progress;
-/* done: steps before this process. */
+/* done: steps that earlier processes have done. */
 Progress progress_start(const char *kind, FILE *out, int64_t done, int64_t total);
 void progress_step(Progress *p, const Gradc *run, const GradcStep *step);
 void progress_line(Progress *p, const char *fmt, ...) PRINTF(2, 3); /* prints above the live line */
@@ -149,8 +151,8 @@ void progress_end(Progress *p);
 
 /* ---- training.c: what the options do with an open run */
 typedef struct {
-	volatile sig_atomic_t number; /* the signal that came; 0 if none came */
-	/* Training looks at `number` between steps. false: a signal ends the process at once. */
+	volatile sig_atomic_t number; /* the signal that was received; 0 if none was */
+	/* Training looks at `number` between steps. false: a signal ends the process immediately. */
 	volatile sig_atomic_t awaited;
 } Signals;
 typedef struct {
@@ -165,21 +167,23 @@ typedef struct {
 	GradcStep step;
 	GradcEval before, after;
 	GradcResume resumed;
-	/* `after` belongs to the last step, or to `before` if no step was made */
+	/* `after` was evaluated after the last step; if there was no step, it equals `before` */
 	bool evaluated;
 	/* time of this process's steps; time of saving between them */
 	double step_seconds, save_seconds;
-	bool apart; /* this rank could not begin a step that other ranks have begun */
+	/* this rank could not begin a step that other ranks have begun, so the ranks are no longer at the same step */
+	bool apart;
 	/* rank 0 writes ranges to a log or report; the same on all ranks, because all must wait for the step */
 	bool keeps_ranges;
-	bool rescued; /* a fault ended training, and the states before it are exported */
+	bool rescued; /* a fault ended training, and the states before the fault are exported */
 	int stop;     /* the signal that ended training, on any rank; 0 if none did */
 } Session;
 /* Checks before training whether the exports can be written. */
 Status session_check_exports(const Session *s);
 Status session_run(Session *s);
-bool status_is_common(int exit_code); /* every rank finds such a fault by itself */
-/* every rank has found the fault by itself */
+/* does every rank find a fault with this exit code by itself? */
+bool status_is_common(int exit_code);
+/* has every rank found this fault by itself? */
 bool session_is_everybodys(const Session *s, const StatusInfo *status);
 
 #endif

@@ -5,7 +5,8 @@
 #include <math.h>
 
 #define SMOOTHING 0.98
-#define MOST_TIMES 4 /* the loss has diverged at so many times its lowest value */
+/* the loss has diverged when it is larger than this multiple of its lowest value */
+#define MOST_TIMES 4
 
 LrSweep
 lr_sweep_new(Arena *arena, int64_t steps)
@@ -29,7 +30,7 @@ lr_sweep_add(LrSweep *s, double lr, double loss)
 	return !s->diverged;
 }
 
-/* Skips the first tenth, where the average is not smooth yet. */
+/* Ignores the first tenth of the steps, where the average is not smooth yet. */
 double
 lr_sweep_steepest(const LrSweep *s)
 {

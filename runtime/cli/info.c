@@ -1,4 +1,5 @@
-/* --info: what is compiled in, from the tables alone, and what will run here. No region is allocated. */
+/* --info: prints what the executable contains (from its tables) and what will run on this machine, without allocating the
+ * memory for training. */
 #include "format/bundle/bundle.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/cli/cli.h"
@@ -98,7 +99,7 @@ target_name(const Format *f, const CodeImage *v)
 	return v->target < f->n[SECTION_TARGETS] ? format_text(f, f->targets[v->target].name) : "";
 }
 
-/* The contents of a bundle: number of modules, or what is wrong. */
+/* The contents of a bundle of GPU code as text: number of modules, or what is wrong with the bundle. */
 static const char *
 bundle_text(Arena *arena, const Format *f, const CodeImage *v)
 {
@@ -112,7 +113,7 @@ bundle_text(Arena *arena, const Format *f, const CodeImage *v)
 	return text;
 }
 
-/* Does the first GPU run the variant? */
+/* Can the first GPU of this machine run the variant? */
 static bool
 runs_here(const CodeImage *v)
 {
@@ -165,7 +166,7 @@ typedef struct {
 	int64_t snapshot; /* bytes of the snapshot */
 } Shown;
 
-/* Is the region shown? Regions of every run are, other regions only if this run uses them. */
+/* Is the region shown? A region that every run has is always shown, any other region only if this run uses it. */
 static bool
 is_shown(Space space, int64_t bytes)
 {
@@ -254,7 +255,7 @@ print_variants(const Format *f, Arena *arena, const CodeImage *v)
 			       bundle_text(arena, f, v), runs_here(v) ? "" : " (not this GPU)");
 }
 
-/* Prints the nodes for which a kernel is run; equal layers share a kernel. */
+/* Prints the ONNX nodes that a kernel computes: several nodes if equal layers share the kernel. */
 static void
 print_runs(const Format *f, uint32_t kernel)
 {

@@ -1,4 +1,5 @@
-/* --info, the part that depends on this machine: threads, libraries, and which code runs each product. */
+/* The part of --info that depends on this machine: threads, libraries, and which code (a library's or gradc's own) runs each
+ * matrix product. */
 #include "runtime/cli/cli.h"
 #include "runtime/train/train.h"
 

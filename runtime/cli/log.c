@@ -1,4 +1,5 @@
-/* --log: one JSON object per line. Each line is written at once, so that a killed run keeps its lines. */
+/* Writes the file of --log: one JSON object per line, for each step and evaluation. Each line is written immediately, without
+ * buffering, so that a killed run keeps the lines written so far. */
 #include "runtime/cli/cli.h"
 
 #include <errno.h>
@@ -22,7 +23,8 @@ json_number(double value)
 	return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* Is it a whole line of a step up to the resumed one? Later steps are counted as lost: they are computed again. */
+/* Is the line kept? Only if it is complete and its step is not after the checkpoint's. Later steps are counted as lost: this
+ * run computes them again. */
 static bool
 is_kept(Log *log, const char *line, size_t n)
 {
@@ -63,7 +65,7 @@ cut_after(Log *log, const char *path)
 	FileWriter *to;
 
 	if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
-		return NULL; /* opening it reports the fault */
+		return NULL; /* opening the file reports the fault */
 	FILE *from = fopen(path, "r");
 	if (!from)
 		return status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
@@ -145,7 +147,7 @@ log_eval_before(Log *log, const GradcEval *eval)
 	return write_line(log, line);
 }
 
-/* mfu is null: model FLOPs utilization needs a peak, which is not measured. */
+/* "mfu" (model FLOPs utilization) is null, because the machine's peak speed is not measured. */
 static void
 add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 {

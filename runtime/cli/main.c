@@ -1,5 +1,5 @@
-/* main of a training executable: options, outputs, signals, exit code. No other file knows the compiled object's symbols,
- * handles signals, or decides to exit. */
+/* The main function of a training executable: handles options, outputs, signals and the exit code. No other file knows the
+ * compiled object's symbols, handles signals, or decides to exit. */
 #include "runtime/cli/cli.h"
 
 #include <limits.h>
@@ -14,7 +14,8 @@ extern const GradcModel gradc_model;
 
 static Signals signals;
 
-/* Before training the signal ends the process at once, because ranks may wait for each other without end. */
+/* Handles a signal. The first signal during training is only noted. A second signal, or a signal before training, ends the
+ * process immediately: before training, ranks may wait for each other without end. */
 static void
 on_signal(int number)
 {
@@ -47,7 +48,7 @@ catch_signals(void)
 	cleanup_on_signals();
 }
 
-/* Only rank 0 prints and writes files. */
+/* Turns off printing and output files on all ranks but rank 0. */
 static void
 keep_quiet(CliOptions *o)
 {
@@ -131,7 +132,8 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	if (!status)
 		status = gradc_open(&model, &o->run, diag, &s.run);
 	if (!status)
-		status = session_check_exports(&s); /* same result on all ranks */
+		/* same result on all ranks, because all ranks check together */
+		status = session_check_exports(&s);
 	if (!status && gradc_rank(s.run) == 0)
 		status = take_outputs(arena, &paths, &locks, diag);
 	else if (!status)
@@ -140,7 +142,7 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 		status = session_run(&s);
 	if (s.run)
 		status = status_first(status, gradc_finish(s.run));
-	/* a launcher ends all ranks when the first one exits, so wait until all have written */
+	/* a launcher ends all ranks when the first one exits, so wait until all ranks have exported the rescued states */
 	if (s.rescued)
 		status = status_first(status, gradc_share(s.run, NULL));
 	int code = status ? status->exit_code : EXIT_OK;
@@ -158,7 +160,7 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	return o->run.save ? EXIT_PREEMPTED : 128 + s.stop;
 }
 
-/* The command line for a shell, with --resume=auto in place of any --resume. */
+/* The command line, quoted for a shell, with --resume=auto in place of any --resume. */
 static const char *
 resuming_command(Arena *arena, int argc, char **argv)
 {
@@ -188,7 +190,7 @@ end_with_parent(int64_t parent)
 		raise(SIGKILL);
 }
 
-/* The path of the executable: the name that the user gave, unless the shell found it elsewhere. */
+/* The path of the executable, for messages: the name that the user typed, unless the shell found the executable in PATH. */
 static const char *
 own_path(Arena *arena, const char *name)
 {

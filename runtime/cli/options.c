@@ -42,7 +42,8 @@ set_find_lr(const OptionUse *u, void *at)
 	return false;
 }
 
-/* set_pair has split a single text, NAME=VALUE, so the text can be split again elsewhere. */
+/* Splits NAME=VALUE again if the model has an input whose name contains `=`. set_pair keeps name and value in a single text, so
+ * the text before the value is still there. */
 static void
 match_name(Arena *arena, const Format *f, GradcPair *pair)
 {
@@ -306,7 +307,7 @@ has_word(int argc, char **argv, const char *word)
 	return false;
 }
 
-/* Only --find-lr may use its schedule. */
+/* Refuses the schedule that is reserved for --find-lr. */
 static bool
 check_schedule(const CliOptions *o, Diag *diag)
 {
@@ -323,7 +324,7 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 	StringList rest = {0};
 
 	*out = (CliOptions){.run = gradc_default_options(), .progress = "auto", .table = "auto"};
-	out->run.accumulate = 0; /* until an option sets it */
+	out->run.accumulate = 0; /* 0 until an option sets it */
 	OptionTable of_mode = table;
 	bool once = has_word(argc, argv, "--once");
 	of_mode.command = once ? ONCE : TRAINING;
@@ -406,12 +407,18 @@ show_switch(const void *at)
 }
 
 static json_t *(*const show[])(const void *) = {
-	[TAKES_STRING] = show_string, [TAKES_CHOICE] = show_string,
-	[TAKES_KNOWN] = show_string,  [TAKES_UINT] = show_uint,
-	[TAKES_INT] = show_int,       [TAKES_DOUBLE] = show_double,
-	[TAKES_FLAG] = show_flag,     [TAKES_SWITCH] = show_switch,
-	[TAKES_CALL] = show_pairs, /* set_pair's values; options_json leaves out --find-lr */
-	[TAKES_NOTHING] = NULL,       [TAKES_CONFIG] = NULL,
+	[TAKES_STRING] = show_string,
+	[TAKES_CHOICE] = show_string,
+	[TAKES_KNOWN] = show_string,
+	[TAKES_UINT] = show_uint,
+	[TAKES_INT] = show_int,
+	[TAKES_DOUBLE] = show_double,
+	[TAKES_FLAG] = show_flag,
+	[TAKES_SWITCH] = show_switch,
+	/* values stored by set_pair; options_json leaves out --find-lr, which has no such values */
+	[TAKES_CALL] = show_pairs,
+	[TAKES_NOTHING] = NULL,
+	[TAKES_CONFIG] = NULL,
 };
 
 json_t *

@@ -1,4 +1,5 @@
-/* Collects all files that a training reads and writes, and checks them before any is opened. */
+/* Collects the files that a training reads and writes, and checks before any of them is opened that no output would overwrite
+ * an input or another output. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/cli/cli.h"
 #include "runtime/model/model.h"
@@ -9,7 +10,8 @@
 
 /* ---- `paths` of options */
 
-/* The ONNX file, and its data beside the target of a link. */
+/* The files that an export writes: the ONNX file, and its data file in the same folder. If the path is a link, the folder of
+ * the link's target. */
 void
 writes_model(const OptionUse *u, PathUses *uses)
 {
@@ -90,7 +92,7 @@ add_model(Arena *arena, PathUses *uses, const GradcModel *model)
 			paths_add(arena, uses, PATH_INPUT, "the model that was compiled",
 			          arena_strdup(arena, format_text(&f, f.info[i].value)));
 	}
-	status_free(status); /* opening the model reports it */
+	status_free(status); /* opening the model reports the fault */
 }
 
 /* No output may have the name of a checkpoint, even of a future one. */

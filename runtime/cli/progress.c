@@ -1,4 +1,5 @@
-/* Progress during training: on a terminal a line that is redrawn, elsewhere a line every two seconds. */
+/* Shows the progress of training: on a terminal a line that is redrawn, elsewhere (in a file or pipe) a new line every two
+ * seconds. */
 #include "runtime/cli/cli.h"
 #include "runtime/run/run.h"
 
@@ -66,14 +67,15 @@ update_rate(Progress *p, const GradcStep *s, double now)
 	p->last_seconds = now;
 }
 
-/* Facts of a line, in this order. If there is too little room, facts of the highest rank are left out first. */
+/* The facts in a line, in this order. If the terminal is too narrow, facts with the highest rank (the least important ones) are
+ * left out first. */
 enum { FACT_LOSS, FACT_LR, FACT_RATE, FACT_STEPS, FACT_MEMORY, FACT_LEFT, N_FACTS };
 static const int fact_rank[N_FACTS] = {
 	[FACT_LOSS] = 0,   [FACT_LEFT] = 1, [FACT_RATE] = 2,
 	[FACT_MEMORY] = 3, [FACT_LR] = 4,   [FACT_STEPS] = 5,
 };
 
-/* On a GPU the memory taken by all processes, on the host the planned memory. */
+/* Adds the memory in use: on a GPU the memory taken by all processes, on the host the planned memory of this run. */
 static void
 add_memory(Text *t, const Gradc *run)
 {
@@ -137,7 +139,7 @@ add_bar(Text *t, const Progress *p, int64_t step, int width)
 	text_add(t, p->colour ? "\x1b[0m " : " ");
 }
 
-/* Clears with blanks, because not every terminal knows escape codes. */
+/* Clears the line with blanks, because not every terminal knows escape codes. */
 static void
 clear_line(const Progress *p)
 {

@@ -1,5 +1,5 @@
-/* --report: a page about the training, with curves, settings, memory and time. Steps are collected during training; the page is
- * written at the end, even after a fault. */
+/* Writes the file of --report: an HTML page about the training, with curves, settings, memory and time. Steps are collected
+ * during training; the page is written at the end, even after a fault. */
 #include "runtime/cli/cli.h"
 
 #include <math.h>
@@ -47,7 +47,7 @@ report_open(Arena *arena, const CliOptions *options)
 	return r;
 }
 
-/* Drops every other point if there are too many; the curve keeps its shape. */
+/* If there are too many points, drops every other point; the curve keeps its shape. */
 static void
 thin_out(Report *r)
 {

@@ -1,4 +1,5 @@
-/* Bytes that training keeps per trained parameter, by kind of state. Recipes differ in these numbers. */
+/* Computes how many bytes training keeps for each trained parameter, by kind of state: weights, gradients, moments and so on.
+ * Optimizers and precisions can be compared by these numbers. */
 #include "runtime/cli/cli.h"
 
 static const struct {
@@ -15,7 +16,8 @@ is_trained(const StateRecord *s)
 	return s->kind == SAVE_PARAMETER && s->trainable;
 }
 
-/* Is the state a trained parameter, or a state of one? Units do not count, because their members do. */
+/* Is the state a trained parameter, or does it belong to one, like a moment? A unit (several states laid out together) does not
+ * count, because its members are counted. */
 static bool
 belongs(const Format *f, const StateRecord *s)
 {

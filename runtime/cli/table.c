@@ -1,5 +1,5 @@
-/* The table before training: each parameter with its shape, its role and the reason, then memory and work. Long tables are cut
- * in the middle. */
+/* Prints the table before training: each parameter with its shape, whether it is trained and why, then the memory and the work
+ * of a step. Long tables are cut in the middle. */
 #include "runtime/cli/cli.h"
 
 #include <string.h>
@@ -54,7 +54,7 @@ add_name(Text *t, const char *name, int width)
 		text_add(t, " ");
 }
 
-/* The name, and the path if the name does not contain it. */
+/* A parameter's name, followed by its module path if the name does not contain the path. */
 static const char *
 names_of(const Format *f, const StateRecord *s, Text *names)
 {
@@ -117,7 +117,7 @@ print_rows(FILE *out, const Format *f, bool full)
 	}
 }
 
-/* Notes that no library runs the products of 16 bits: they are correct, but slow. */
+/* Prints a note if no library runs the 16-bit matrix products on this machine: then they are correct, but slow. */
 static void
 print_loops(FILE *out, const Gradc *run)
 {

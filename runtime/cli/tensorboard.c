@@ -1,10 +1,10 @@
-/* --tensorboard: an event file with the numbers of the log as scalars.
+/* Writes the event file of --tensorboard, which TensorBoard reads, with the numbers of the log as scalars.
  *
  * A file is a sequence of records: length (u64), its checksum, a tensorflow.Event in protobuf's wire format, its checksum. All
  * numbers are little endian; checksums are masked CRC-32C (RFC 3720).
  * https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto
  *
- * Each record is written at once, so that a killed run keeps its records. */
+ * Each record is written immediately, without buffering, so a killed run keeps the records written so far. */
 #include "runtime/cli/cli.h"
 
 #include <math.h>
@@ -94,7 +94,7 @@ add_time(Text *t)
 	text_add_bytes(t, &seconds, sizeof(seconds));
 }
 
-/* Adds no point for NaN. */
+/* Adds a point to a curve; for NaN no point is added. */
 static void
 add_scalar(Text *summary, const char *tag, double value)
 {

@@ -1,5 +1,5 @@
-/* What the options do with an open run: evaluation, steps, saves, log, exports. A fault of an output beside the training, such
- * as the log, ends only that output and gives the exit code. */
+/* Runs a training by the command line's options: evaluation, steps, checkpoints, log, exports. If an output that training
+ * itself does not need fails, such as the log, only that output ends; training continues, and the exit code tells the fault. */
 #include "runtime/cli/cli.h"
 
 #include <math.h>
@@ -31,11 +31,11 @@ show_eval(Session *s, const char *when, const GradcEval *e)
 	text_free(&line);
 }
 
-/* Reports a fault of an output beside the training. It decides the exit code; training continues. */
+/* Reports the fault of an output that training itself does not need. The fault decides the exit code; training continues. */
 static void
 tell_fault(Session *s, Status fault)
 {
-	if (!fault || !*fault->message) { /* another rank reports it */
+	if (!fault || !*fault->message) { /* another rank reports the fault */
 		status_free(fault);
 		return;
 	}
@@ -43,7 +43,8 @@ tell_fault(Session *s, Status fault)
 	diag_status(s->diag, fault);
 }
 
-/* The log ends with its first fault; so does the event file. */
+/* Reports a fault of the log and closes the log, which so ends with its first fault. views_fault does the same for the event
+ * file. */
 static void
 log_fault(Session *s, Status fault)
 {
@@ -63,7 +64,7 @@ views_fault(Session *s, Status fault)
 	views_drop_events(&s->views);
 }
 
-/* *ended: a signal came. Then s->stop is the signal, and there is no result. */
+/* Evaluates. *ended: a signal ended the evaluation; then s->stop is the signal, and there is no result. */
 static Status
 evaluate(Session *s, GradcEval *out, bool *ended)
 {
@@ -123,7 +124,7 @@ is_range_due(const Session *s, int64_t step)
 	return s->keeps_ranges && gradc_ranges_due(s->run, step);
 }
 
-/* Rank 0 reads the ranges; the others send their parts of learned scales. */
+/* Rank 0 reads the ranges of activations; the other ranks send their parts of learned scales. */
 static Status
 read_ranges(Session *s, Arena *arena, GradcRunningRanges *out)
 {
@@ -132,7 +133,7 @@ read_ranges(Session *s, Arena *arena, GradcRunningRanges *out)
 	return status_first(status, gradc_end_exports(s->run));
 }
 
-/* Also writes the line of a step that failed, so that the log ends with the fault. */
+/* Writes a step's line to the log. A failed step has a line as well, so that the log ends with the fault. */
 static void
 write_step(Session *s, const GradcEval *eval, const GradcRunningRanges *ranges)
 {
@@ -155,7 +156,7 @@ evaluate_step(Session *s, GradcEval **out)
 	return NULL;
 }
 
-/* Faults such as an unreadable row: the steps before are saved and exported. */
+/* Is it a fault, such as an unreadable row, after which the states of the steps before can still be saved and exported? */
 static bool
 is_between_steps(const StatusInfo *fault)
 {
@@ -196,8 +197,8 @@ finish_step(Session *s, Status status)
 	return status;
 }
 
-/* Takes the results of queued steps. One step may stay under way while the next is queued, unless the states are read next. All
- * ranks take a result at the same place, even if some have it earlier. */
+/* Takes the results of queued steps. One step may stay under way while the next one is queued, unless the states are read next.
+ * All ranks take a result at the same point of the loop, even if the result is ready earlier on some ranks. */
 static Status
 take_results(Session *s, bool all)
 {
@@ -222,7 +223,8 @@ take_step(Session *s, bool first)
 	if (!first || !s->o->dump_gradients) {
 		Status status = gradc_queue_step(s->run);
 		s->apart = status != NULL;
-		if (status) /* the earlier step comes first, in the log and among the faults */
+		/* report the results of the earlier step first, in the log and among the faults */
+		if (status)
 			return status_first(take_results(s, true), status);
 		return take_results(s, is_save_due(s, step) || is_eval_due(s, step) ||
 		                               is_range_due(s, step));
@@ -319,8 +321,9 @@ train(Session *s)
 		Status fault = meet(s, save_after(s, i + 1));
 		if (fault && (gradc_ranks(s->run) == 1 || gradc_is_shared(s->run)))
 			return status_first(
-				fault, take_results(s, true)); /* the step under way still counts */
-		RETURN_IF_ERROR(fault);                        /* a rank is lost */
+				/* the step under way is still finished and counted */
+				fault, take_results(s, true));
+		RETURN_IF_ERROR(fault); /* a rank is lost */
 	}
 	RETURN_IF_ERROR(take_results(s, true));
 	warn_saving(s, gradc_steps_done(s->run) - done);
@@ -371,7 +374,8 @@ print_result(const Session *s)
 		return;
 	}
 	printf("steps %lld", (long long)s->step.step);
-	if (!isnan(s->step.loss)) /* the loss of a step: a fault would have ended the run */
+	/* not NaN: a step was made, whose loss is finite because otherwise a fault would have ended the run */
+	if (!isnan(s->step.loss))
 		printf(", loss %.9g", s->step.loss);
 	if (s->evaluated)
 		printf(", eval loss %.9g -> %.9g", s->before.loss, s->after.loss);
@@ -452,7 +456,7 @@ check_eval(const Session *s)
 	return NULL;
 }
 
-/* Compares the options that decide when ranks meet between steps. */
+/* Checks that all ranks have the same values of the options that decide when ranks exchange messages between steps. */
 static Status
 compare_ranks(const Session *s)
 {
@@ -460,7 +464,7 @@ compare_ranks(const Session *s)
 	return gradc_compare(s->run, "--eval-every", s->o->eval_every);
 }
 
-/* Faults that all ranks find by themselves, at the same step. */
+/* Is it a fault that all ranks find by themselves, at the same step? */
 bool
 status_is_common(int exit_code)
 {
@@ -560,7 +564,7 @@ warn_training_form(const Session *s, const char *text)
 	diag_hint(s->diag, "%s", TRAINING_FORM_HINT);
 }
 
-/* A failed export does not stop the others. */
+/* Writes all exports. If one export fails, the others are still written. */
 static Status
 write_exports(Session *s)
 {
@@ -623,6 +627,7 @@ session_run(Session *s)
 	if (o->once && gradc_rank(s->run) == 0)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
 	warn_untrained(s);
-	bool stopped = s->stop && o->run.save; /* the run that resumes this one exports */
+	/* no exports: the run that continues this one will write them */
+	bool stopped = s->stop && o->run.save;
 	return stopped ? NULL : write_exports(s);
 }

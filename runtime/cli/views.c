@@ -1,4 +1,4 @@
-/* The outputs for people beside log and progress. Every step goes to each of them. */
+/* The event file (--tensorboard) and the report (--report) together: passes every step to both. */
 #include "runtime/cli/cli.h"
 
 Status
