@@ -1,8 +1,9 @@
-/* cuDNN 9, NVIDIA's library of convolutions: how it is opened, and how a convolution becomes a plan. The compiler makes plans
- * from the description of a GPU; the runtime finishes these plans or makes its own. Nothing of CUDA is needed to build gradc.
- * These are our own declarations of the library's backend interface, which cudnn_graph.h describes. Everything in it is a
- * descriptor with attributes: tensors, an operation on them, a graph of operations, the configurations that a heuristic
- * suggests for the graph, a plan. */
+/* cuDNN 9, NVIDIA's library of convolutions: how it is opened, and how a convolution becomes a plan, which says exactly how
+ * cuDNN computes the convolution on a GPU. The compiler makes plans from the description of a GPU; the runtime loads these
+ * plans or makes its own. Nothing of CUDA is needed to build gradc. The declarations here are gradc's own, for the library's
+ * backend interface, which NVIDIA's cudnn_graph.h describes. Everything in this interface is a descriptor with attributes:
+ * tensors, an operation on tensors, a graph of operations, the configurations that a heuristic suggests for the graph, a plan.
+ * A configuration picks an engine: one of cuDNN's ways to compute a graph. */
 #ifndef GRADC_CUDNN_CUDNN_H
 #define GRADC_CUDNN_CUDNN_H
 
@@ -129,9 +130,9 @@ typedef struct {
 #include "cudnn/symbols.def"
 #undef CUDNN_SYMBOL
 } Cudnn;
-/* EXIT_SYSTEM if the library is not found. It stays loaded. */
+/* EXIT_SYSTEM if the library is not found. The library stays loaded. */
 Status cudnn_load(Cudnn *out);
-/* NULL for CUDNN_OK. what: what was being done. */
+/* Turns the library's result code into a Status; NULL for CUDNN_OK. what: what was being done, for the message. */
 Status cudnn_status(const Cudnn *dnn, int code, const char *what);
 enum { MOST_CUDNN_VERSION = 32 };
 void cudnn_version(const Cudnn *dnn, char out[MOST_CUDNN_VERSION]); /* such as "cuDNN 9.28.1" */
@@ -152,18 +153,19 @@ void cudnn_finish(CudnnDescriptors *d, void *descriptor); /* afterwards no attri
 void cudnn_destroy(CudnnDescriptors *d);
 /* -1 if the library does not have the type */
 int cudnn_type(uint32_t dtype);
-/* Number of operand i's tensor among the buffers. */
+/* The number by which the library identifies operand i's tensor among the buffers. */
 static inline int64_t
 cudnn_number(int i)
 {
 	return i + 1;
 }
-/* The graph of a call. handle NULL: plans are for a described GPU. An error says why the library does not take the call. */
+/* Makes the graph of a call. handle: the library's handle for a real GPU; NULL: plans are for a described GPU. An error says
+ * why the library cannot run the call. */
 Status cudnn_graph(CudnnDescriptors *d, const LibraryCall *call, void *handle, void **graph);
 
-/* ---- gpus.c: one row per architecture that plans are made for */
+/* ---- gpus.c: descriptions of GPUs, one row per architecture for which the compiler makes plans */
 typedef struct {
-	const char *name; /* as its driver names it; NULL ends the table */
+	const char *name; /* the driver's name for the GPU; NULL ends the table */
 	int capability;   /* compute capability: 90 for 9.0 */
 	int processors;
 	int pci;                 /* PCI number of the device */
@@ -174,14 +176,14 @@ typedef struct {
 	int bus;                 /* bits of the memory's bus */
 } DescribedGpu;
 extern const DescribedGpu described_gpus[];
-/* such as "sm_90a"; NULL if there is no row */
+/* Finds the row for an architecture such as "sm_90a"; NULL if there is none */
 const DescribedGpu *described_gpu_find(const char *architecture);
 void described_gpu_print(Text *out, const DescribedGpu *g); /* as JSON in the library's form */
-/* Makes the finished descriptor, which d owns. Needs cuDNN 9.8 or newer. */
+/* Makes the library's descriptor of the GPU, which d owns. Needs cuDNN 9.8 or newer. */
 Status described_gpu_open(CudnnDescriptors *d, const DescribedGpu *g, void **out);
 
 /* ---- plan.c */
-/* The GPU that plans are for: a handle's or a described one. */
+/* The GPU for which plans are made: the real GPU of a handle, or a described GPU. */
 typedef struct {
 	void *handle; /* NULL for a described GPU */
 	void *gpu;    /* finished descriptor of a described GPU; NULL: the handle's GPU */
@@ -192,14 +194,14 @@ typedef struct {
 	void *plan_at; /* the plan's descriptor, in `plan` */
 	int64_t workspace, engine;
 } CudnnPlan;
-/* Even after an error, *out must be closed. */
+/* Makes a plan for a call. *out must be closed even after an error. */
 Status cudnn_plan_open(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
                        int64_t scratch_limit, CudnnPlan *out);
-/* Appends the plan as JSON in the library's form, which describes the plan fully, with its GPU. */
+/* Appends the plan as JSON, as the library writes it. The text describes the plan and its GPU fully. */
 Status cudnn_plan_print(Text *out, const CudnnPlan *p);
-/* Reads a plan's text. It must be from the same version and for the same call, because the library trusts the sizes in the
- * text. The library refuses plans for another GPU. If the target does not allow the plan's engine, the error is like that of
- * cudnn_plan_open. */
+/* Reads a plan's text. The text must be from the same version of cuDNN and for the same call, because the library trusts the
+ * sizes in the text. The library refuses plans for another GPU. If the target does not allow the plan's engine, the error is
+ * like that of cudnn_plan_open. */
 Status cudnn_plan_read(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call,
                        const char *text, int64_t scratch_limit, CudnnPlan *out);
 void cudnn_plan_close(CudnnPlan *p);

@@ -1,5 +1,5 @@
-/* GPUs as numbers, so that plans can be made on a machine without a GPU. For other kinds of GPUs, plans are made when training
- * starts.
+/* Describes some kinds of GPU by numbers (memory, caches, clocks), so that the compiler can ask cuDNN for plans on a machine
+ * without a GPU. For a GPU that is not in the table, plans are made when training starts.
  *
  * The numbers are from OpenXLA, which describes GPUs to cuDNN in the same way: github.com/openxla/xla, in
  * xla/backends/gpu/target_config/specs a100_sxm_80.txtpb (4336d12e), h100_sxm.txtpb (0774019d) and b200.txtpb (300ec95a). The
@@ -56,7 +56,8 @@ described_gpu_find(const char *architecture)
 	return NULL;
 }
 
-/* Plans must name a driver, here one of CUDA 13: cuDNN refuses plans for an older or newer generation. */
+/* The driver's version in a description, here CUDA 13: cuDNN refuses plans that were made for a driver of an older or newer
+ * generation. */
 enum { DRIVER = 13000 };
 
 void

@@ -1,5 +1,5 @@
-/* Describes a convolution, or one of its gradients, as a graph with one operation. Tensors are dense, with axes [batch,
- * channels, spatial..]. The number of groups follows from the channels of x and w. */
+/* Describes a convolution, or one of its gradients, to cuDNN: as a graph with one operation. Tensors are dense, with axes
+ * [batch, channels, spatial..]. The number of groups follows from the channels of x and w. */
 #include "base/numbers/numbers.h"
 #include "cudnn/cudnn.h"
 
@@ -46,7 +46,7 @@ cudnn_finish(CudnnDescriptors *d, void *descriptor)
 		d->code = d->dnn->BackendFinalize(descriptor);
 }
 
-/* In reverse order, because a descriptor may use earlier ones. */
+/* Destroys the descriptors in reverse order, because a descriptor may use descriptors that were made earlier. */
 void
 cudnn_destroy(CudnnDescriptors *d)
 {
@@ -109,8 +109,8 @@ add_tensor(CudnnDescriptors *d, const LibraryCall *call, int i)
 }
 
 /* ---- windows */
-/* The padding after x. Most engines want the same padding as before x, so it is used if it gives as many outputs; otherwise it
- * is what the last window needs. */
+/* The padding after x. Most engines want the same padding as before x, so that padding is used if it gives the right number of
+ * outputs. Otherwise the padding is what the last window needs. */
 static int64_t
 high_of(const ConvAxis *a)
 {

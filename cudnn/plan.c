@@ -1,5 +1,6 @@
-/* Chooses how a graph is computed. Takes the first of the heuristic's configurations, fastest first, that gives the same bits
- * in each run, rounds nothing but the stored results, and fits into the scratch. */
+/* Chooses how a graph is computed (the plan). cuDNN's heuristic suggests configurations, fastest first. Takes the first
+ * configuration that gives the same bits in each run, rounds nothing but the stored results, and needs no more than the allowed
+ * scratch. */
 #include "base/numbers/numbers.h"
 #include "cudnn/cudnn.h"
 
@@ -8,8 +9,8 @@
 enum { MOST_CONFIGS = 32 };
 
 /* ---- engines */
-/* Bits of the notes that an engine must not have. Sums must be of f32. Winograd's larger tiles lose bits of sums; for 16-bit
- * operands every tile does. */
+/* cuDNN describes each engine by notes. Returns, as bits, the notes that an engine must not have. Sums must be computed in f32.
+ * Winograd algorithms with large tiles lose bits of sums; with 16-bit operands, Winograd loses bits with tiles of any size. */
 static unsigned
 refused_notes(const LibraryCall *call, bool tf32)
 {
@@ -25,7 +26,7 @@ refused_notes(const LibraryCall *call, bool tf32)
 	return notes;
 }
 
-/* Number and notes (as bits) of a configuration's engine. */
+/* Reads the number and the notes (as bits) of a configuration's engine. */
 static bool
 look_at_engine(const Cudnn *dnn, void *config, int64_t *number, unsigned *notes)
 {
@@ -65,7 +66,8 @@ begin_plan(CudnnDescriptors *d, const CudnnTarget *target)
 	return plan;
 }
 
-/* Takes the descriptors. False if there is no such plan, or it does not fit into the scratch. */
+/* Finishes the plan and moves the descriptors to *out. False if the library cannot make the plan, or if the plan needs more
+ * scratch than scratch_limit. */
 static bool
 finish_plan(CudnnDescriptors *d, void *plan, int64_t scratch_limit, CudnnPlan *out)
 {
@@ -96,7 +98,7 @@ make_plan(const Cudnn *dnn, const CudnnTarget *target, void *config, int64_t scr
 	return finish_plan(&d, plan, scratch_limit, out);
 }
 
-/* Can the configuration's engine be used? Then it becomes the result's engine. */
+/* Can the configuration's engine be used? Stores the engine in *out. */
 static bool
 take_engine(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call, void *config,
             CudnnPlan *out)
@@ -108,7 +110,7 @@ take_engine(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call
 }
 
 /* ---- the heuristic */
-/* Asks for up to MOST_CONFIGS configurations; returns 0 if the library has none. */
+/* Asks the heuristic for up to MOST_CONFIGS configurations. Returns their number; 0 if there are none. */
 static int64_t
 ask(CudnnDescriptors *d, const CudnnTarget *target, void *graph, int mode,
     void *configs[MOST_CONFIGS])
