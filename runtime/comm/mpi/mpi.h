@@ -96,8 +96,8 @@ CommPart request_part(const CommRequest *r, int rank);  /* the member's part */
 /* ---- control.c */
 void mpi_lock(CommControl *c);
 void mpi_unlock(CommControl *c);
-/* Called with the lock held. mpi_keep stores `status` for later calls if it is the first fault, and returns it. mpi_kept
- * returns the stored fault. */
+/* Called with the lock held. mpi_keep stores `status` for later calls if `status` is the first fault, and returns `status`.
+ * mpi_kept returns the stored fault. */
 Status mpi_keep(CommControl *c, Status status);
 Status mpi_kept(const CommControl *c);
 /* A fault for the library's error code: "rank 0: WHAT rank 2: the library's text", where 2 is `peer`. peer < 0: no other rank
