@@ -315,7 +315,7 @@ executor_wait_report(Executor *x, int turn)
 	return x->ops->fault(x->device);
 }
 
-/* ---- walking */
+/* ---- running the instructions of a program */
 typedef struct {
 	Executor *x;
 	const ProgramRecord *program;
