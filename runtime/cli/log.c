@@ -57,7 +57,7 @@ copy_lines(Log *log, FILE *from, const char *path, FileWriter *to)
 	return status;
 }
 
-/* Drops the lines of an earlier run after the step at which this run continues. A pipe or device has no lines to drop. */
+/* Drops the lines that an earlier run wrote for steps after the checkpoint. A pipe or device has no lines to drop. */
 static Status
 cut_after(Log *log, const char *path)
 {

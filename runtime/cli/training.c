@@ -320,9 +320,8 @@ train(Session *s)
 		RETURN_IF_ERROR(take_step(s, i == done));
 		Status fault = meet(s, save_after(s, i + 1));
 		if (fault && (gradc_ranks(s->run) == 1 || gradc_is_shared(s->run)))
-			return status_first(
-				/* the step under way is still finished and counted */
-				fault, take_results(s, true));
+			/* the step under way is still finished and counted */
+			return status_first(fault, take_results(s, true));
 		RETURN_IF_ERROR(fault); /* a rank is lost */
 	}
 	RETURN_IF_ERROR(take_results(s, true));
