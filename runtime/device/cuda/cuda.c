@@ -79,7 +79,7 @@ start(Device *d, const DeviceOptions *options)
 	return NULL;
 }
 
-/* Keeps a device's memory until the process ends, because the driver may still touch it. */
+/* Keeps the struct Device in a list until the process ends, and does not free it, because the driver may still touch it. */
 static void
 leave(Device *d)
 {
