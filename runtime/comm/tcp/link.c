@@ -349,7 +349,7 @@ handle_socket(CommControl *c, int rank, short events)
 			;
 }
 
-/* Ends the process if another rank has ended all and this rank's threads do not return. */
+/* Ends the process if another rank ends all ranks and this rank's own threads have not ended the process in time. */
 static void
 end_in_time(const CommControl *c)
 {
