@@ -1,17 +1,18 @@
-/* Gradients are summed over ranks in buckets. A bucket may start after the last instruction of the last
- * micro-batch that touches it, so most buckets travel while earlier layers are still computed. A unit
- * becomes at most PARTS_OF_UNIT buckets, of at least LEAST_BUCKET and at most MOST_BUCKET bytes. Small
- * states (sums of the loss, running statistics, all gradients of a small model) lie side by side in one
- * bucket, or in several if they are many. Buckets are whole blocks of SUM_BLOCK elements, as the parts of
- * ranks are. */
+/* Divides the gradients that ranks sum into buckets; each bucket is one message. A bucket's sum
+ * may start after the last instruction of the last micro-batch that touches the bucket, so most
+ * buckets are sent while earlier layers are still computed. A unit (the gradients of one layer
+ * block) becomes at most PARTS_OF_UNIT buckets, of at least LEAST_BUCKET and at most MOST_BUCKET
+ * bytes. Small states (sums of the loss, running statistics, all gradients of a small model) lie
+ * side by side in one bucket, or in several if they are many. A bucket consists of whole blocks
+ * of SUM_BLOCK elements, and so does the part of a state that one rank holds. */
 #include "codegen/schedule/schedule.h"
 
-/* Bytes; not measured. A bucket below LEAST_BUCKET costs little more than the start of a message; one above
- * MOST_BUCKET starts late. */
+/* Bytes; these limits are estimates, not measured. A bucket below LEAST_BUCKET costs little more
+ * than the start of a message; one above MOST_BUCKET starts late. */
 enum { ALIGNMENT = 64 };
 enum { LEAST_BUCKET = 1 << 18, MOST_BUCKET = 1 << 25, PARTS_OF_UNIT = 16 };
 
-/* Is s summed over ranks? Yes, if it lasts for a step and lies in no unit. */
+/* Is s summed over ranks? Yes, if s lasts for a step and lies in no unit. */
 static bool
 is_summed(const State *s)
 {
@@ -49,7 +50,7 @@ bucket_elements(Type t)
 	return bytes / dtype_bytes(t->dtype, 1) / SUM_BLOCK * SUM_BLOCK;
 }
 
-/* Cuts `whole` into buckets of `each` elements; the last one has the rest. */
+/* Cuts `whole` into buckets of `each` elements; the last bucket has the rest. */
 static void
 add_cut(Arena *arena, Buckets *list, const Bucket *whole, int64_t each)
 {
@@ -71,8 +72,8 @@ add_unit(Arena *arena, Buckets *list, const State *s)
 	add_cut(arena, list, &whole, bucket_elements(s->type));
 }
 
-/* Places the small sums of a type side by side, from `at` on. Returns the bytes they take, rounded up to
- * whole blocks. */
+/* Places the small sums of a type side by side, from `at` on. Returns the bytes that the sums
+ * take, rounded up to whole blocks. */
 static int64_t
 place_small_sums(Module *m, DType dtype, int64_t at)
 {

@@ -1,7 +1,8 @@
-/* Finds the elements of an argument that an iteration of a kernel touches. If iteration i touches only [i *
- * each, (i + 1) * each), a range of iterations needs only its own part of the argument. A rank that holds
- * that part can then run these iterations. Places are affine, so coefficients answer the question. Takes
- * linear time in statements, for each argument. */
+/* Finds the elements of an argument that an iteration of a kernel touches. If iteration i
+ * touches only [i * each, (i + 1) * each), a range of iterations needs only its own part of the
+ * argument. A rank that holds that part can then run these iterations. Places are affine in the
+ * loop variables, so their coefficients show which elements are touched. Takes linear time in
+ * statements, for each argument. */
 #include "codegen/schedule/schedule.h"
 
 enum { MAX_PARALLEL = 8 };
@@ -14,8 +15,8 @@ typedef struct {
 	int n_parallel;
 } ByIteration;
 
-/* By how many iterations a step of the parallel loop advances; 0: the scalar is not a parallel loop's
- * variable. */
+/* By how many iterations of the kernel a step of this parallel loop advances; 0: `scalar` is not
+ * the variable of a parallel loop. */
 static int64_t
 step_of(const ByIteration *b, LoopValue scalar)
 {

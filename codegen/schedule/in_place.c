@@ -1,6 +1,7 @@
-/* Decides whether a kernel may write a result over an operand. Every element must be read before it is
- * overwritten: earlier in the same iteration, and no other iteration may read or write it. Places are
- * affine, so coefficients answer the question. */
+/* Decides whether a kernel may write a result over an operand. Every element must be read before
+ * it is overwritten: earlier in the same iteration; no other iteration may read or write the
+ * element. Places are affine in the loop variables, so their coefficients show which iterations
+ * touch an element. */
 #include "codegen/schedule/schedule.h"
 
 #include <string.h>
@@ -120,7 +121,8 @@ is_read_before(const Kernel *k, const Access *load, const Access *store)
 	while (common < load->depth && common < store->depth &&
 	       load->loops[common] == store->loops[common])
 		common++;
-	/* Outside of the team's loops, all members load but only one stores. */
+	/* Outside of the loops that a team's members (threads) share, every member loads but
+	 * only one member stores. */
 	for (int i = 0; i < common; i++)
 		levels += load->loops[i]->mode == LOOP_TEAM;
 	if (levels < k->n_team)

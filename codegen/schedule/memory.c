@@ -1,7 +1,9 @@
-/* The pass `memory`: gives every value a place. States lie at fixed offsets; parameters and results of
- * programs in the io region; all other values in one workspace, by liveness. A value that becomes a state's
- * new content is computed in the state's place if nothing reads the old content later. A result may take the
- * place of an operand that is read for the last time, if the kernel allows it. */
+/* The pass `memory`: gives every value a place. States lie at fixed offsets; parameters and
+ * results of programs in the io region; all other values in one workspace, by liveness (two
+ * values may share bytes if they are not needed in the same stretch of the program). A value
+ * that becomes a state's new content is computed in the state's place if nothing reads the old
+ * content later. A result may take the place of an operand that is read for the last time, if
+ * the kernel allows it. */
 #include "codegen/codegen.h"
 #include "codegen/legalize/legalize.h"
 #include "codegen/schedule/free_blocks.h"
@@ -19,7 +21,7 @@ aligned(int64_t bytes)
 }
 
 /* ---- states */
-/* A unit may itself lie in a run of units. */
+/* A unit (the states of one layer block) may itself lie in a run of several units. */
 static void
 place_in_unit(State *s)
 {
@@ -29,8 +31,9 @@ place_in_unit(State *s)
 	s->offset = s->unit->offset + dtype_bytes(s->type->dtype, s->unit_offset);
 }
 
-/* Orders states by the mode that divides them: states that every rank always holds whole come first, then
- * those divided by ZeRO-3, ZeRO-2 and ZeRO-1. So each mode divides the states from some offset on. */
+/* Orders states by the mode that divides them: states that every rank always holds whole come
+ * first, then those divided by ZeRO-3, ZeRO-2 and ZeRO-1. So the states that a mode divides are
+ * all states from some offset on. */
 static void
 place_states(Module *m)
 {
@@ -61,7 +64,7 @@ typedef struct {
 	int *last_use;              /* by value id */
 	FreeBlocks free, host_free; /* free blocks of the workspace, and of the host's memory */
 	int64_t top, host_top, io;
-	/* most bytes that one of its loops and branches needs behind the workspace */
+	/* most bytes that a loop or branch of this function needs after the workspace */
 	int64_t inner;
 	/* the loop or branch that runs the function; NULL: the function is a program */
 	const Node *by;
@@ -141,7 +144,7 @@ param_read_later(const Plan *p, const Value *param, const Value *v)
 	return false;
 }
 
-/* Code for teams may read 16 bytes at once, also where a row begins. */
+/* Code for teams may read 16 bytes with one instruction, also where a row begins. */
 enum { ROW_ALIGNMENT = 16 };
 
 static bool
@@ -162,7 +165,8 @@ place_params(Plan *p)
 		v->offset = i;
 		if (!row || row_is_aligned(p, v->type) || !value_used(v))
 			continue;
-		v->region = REGION_WORKSPACE; /* a copy, because rows are not aligned */
+		/* the row is copied here, because rows are not aligned */
+		v->region = REGION_WORKSPACE;
 		v->offset = p->top;
 		p->top += aligned(type_bytes(v->type));
 	}
@@ -173,14 +177,15 @@ may_be_placed(const Value *v)
 {
 	if (!v->node || v->node->op != OP_launch || v->region != REGION_NONE)
 		return false;
-	for_each_use(v, u) /* a row's place moves with one loop only */
+	/* a row's place advances with one loop only, so no inner loop may read the row */
+	for_each_use(v, u)
 		if (op_row(u->user)->fuse == FUSE_CONTROL)
 			return false;
 	return true;
 }
 
-/* Lets a result be computed in its final place if possible: a carried value over its old content, a row in
- * its stack. */
+/* Lets a result be computed in its final place if possible: a value that the loop carries over
+ * its old content, a row of a stacked result in the stack. */
 static void
 place_results(Plan *p)
 {
@@ -230,7 +235,7 @@ place_io(Plan *p, Value *v)
 	p->io += aligned(type_bytes(v->type));
 }
 
-/* An empty tensor has an address, too. */
+/* An empty tensor takes a byte, so that it has an address of its own. */
 static int64_t
 workspace_bytes(const Value *v)
 {
@@ -292,7 +297,7 @@ overwrite(Plan *p, const Node *n, Value *v)
 			continue;
 		v->region = REGION_WORKSPACE;
 		v->offset = u->offset;
-		p->last_use[u->id] = -1; /* v owns the place now */
+		p->last_use[u->id] = -1; /* v owns the operand's place now */
 		return true;
 	}
 	return false;
@@ -330,8 +335,8 @@ place_workspace(Plan *p)
 
 static int64_t place_function(Pass *pass, Module *m, Function *f, const Node *by);
 
-/* The functions of loops and branches have their values behind the workspace; only one of them runs at a
- * time. */
+/* The functions of loops and branches have their values after the workspace. Only one of these
+ * functions runs at a time, so they share those bytes. */
 static void
 place_bodies(Pass *pass, Plan *p)
 {
@@ -425,7 +430,7 @@ run_memory(Pass *p, Module *m)
 	if (!read_words(p, "modes", o->modes, mode_names, &m->modes) ||
 	    !read_words(p, "offload", o->offload, offload_names, &offload))
 		return false;
-	m->modes &= ~(1u << MODE_DDP); /* always allowed */
+	m->modes &= ~(1u << MODE_DDP); /* plain data parallelism is always allowed */
 	if (m->modes && module_program(m, FUNCTION_UPDATE, 0))
 		shard_states(m, offload, p->scratch);
 	place_states(m);

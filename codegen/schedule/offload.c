@@ -1,13 +1,16 @@
-/* @update when parts of states lie in the host's memory. If the optimizer's states lie there, the update's kernels run on the host, and
- * their intermediate results lie there as well. A kernel works on copies of states from the other side: they are copied before it and
- * copied back after it. While the results of one kernel travel, the next kernel computes:
+/* Prepares the program @update (the optimizer's step) for states that lie partly in the host's
+ * memory. If the optimizer's states lie there, the update's kernels run on the host, and their
+ * intermediate results lie there as well. A state in the other memory is copied before the
+ * kernel that uses it, and copied back after the kernel. While the results of one kernel are
+ * copied, the next kernel computes:
  *
  *	copy_out   COPY norm
  *	compute    run adamw (unit 0)   run adamw (unit 1)         run adamw (unit 2)
  *	copy_in                         COPY weights of unit 0     COPY weights of unit 1
  *
- * If only weights lie in the host's memory, kernels run on the device, and weights are copied there in the same way. The copies of
- * successive kernels alternate between two places. Takes linear time in instructions. */
+ * If only weights lie in the host's memory, kernels run on the device, and weights are copied
+ * there in the same way. The copies of successive kernels alternate between two places. Takes
+ * linear time in instructions. */
 #include "codegen/schedule/shard.h"
 
 #include <assert.h>
@@ -18,7 +21,7 @@ typedef struct {
 	ShardPlan *plan;
 	Instructions old, out;
 	Space space;   /* space of the copies */
-	int64_t begin; /* where their two places begin */
+	int64_t begin; /* where the two places for copies begin */
 	int64_t place; /* bytes of each place */
 	int turn;
 } FarCopies;
@@ -51,7 +54,7 @@ aligned(int64_t bytes)
 	return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Is the slot a state on the other side? */
+/* Is the slot a state in the other memory (the memory of the side that does not compute)? */
 static bool
 is_far(const FarCopies *o, const Slot *s)
 {
@@ -67,7 +70,8 @@ is_same(const Slot *a, const Slot *b)
 	       a->bytes == b->bytes && a->before == b->before && a->share == b->share;
 }
 
-/* The entry of a slot. A kernel that computes in place has one entry for both arguments. */
+/* The entry of a slot; a new one if the slot has none. A kernel that computes in place has one
+ * entry for both arguments. */
 static FarState *
 find(const FarStates *list, const Slot *slot)
 {
@@ -182,7 +186,7 @@ move_workspace(ShardPlan *plan)
 	plan->program->bytes[SPACE_WORKSPACE] = 0;
 }
 
-/* Places the copies behind the bytes that the program uses itself. */
+/* Places the copies after the bytes that the program itself uses. */
 static void
 place_all(FarCopies *o)
 {

@@ -1,13 +1,16 @@
-/* The pass `offload` (--offload=activations): values that the forward pass computes for the backward pass wait in the host's memory. A
- * copy goes there while the device computes. Another copy comes back before the first reader of the backward pass. In between, the
- * device's memory is free:
+/* The pass `offload` (--offload=activations): values that the forward pass computes for the
+ * backward pass wait in the host's memory. Each value is copied to the host while the device
+ * computes. Another copy comes back before the first reader of the backward pass. In between,
+ * the device's memory is free:
  *
  *	copy_out               COPY a -> host
  *	compute   run a = ...  run b ... run c ...   | backward ...                run (reads a')
  *	copy_in                                      |         COPY a' <- host
  *
- * Values come back early, but all that wait together take at most twice the bytes of the largest one. Values stay on the device if they
- * are small, or if the backward pass reads them soon. Keeps every value. Takes linear time in nodes, and n log n in values. */
+ * Values come back early, but the values that have come back and are not read yet take at most
+ * twice the bytes of the largest value. Values stay on the device if they are small, or if the
+ * backward pass reads them soon. Changes no number. Takes linear time in nodes, and n log n in
+ * values. */
 #include "codegen/codegen.h"
 #include "ir/loop/loop.h"
 
@@ -17,12 +20,14 @@ typedef struct {
 	int64_t least;
 } OffloadOptions;
 
-/* least nodes between the last reader of the forward pass and the first of the backward pass */
+/* a value moves only if there are at least this many nodes between its last reader in the
+ * forward pass and its first reader in the backward pass */
 enum { NEAR = 16 };
 
 typedef struct {
 	Value *value;
-	/* positions of its last reader in the forward pass and of its first reader in the backward pass */
+	/* positions of the value's last reader in the forward pass and of its first reader in
+	 * the backward pass */
 	int leaves, returns;
 	Node *reader; /* the first reader in the backward pass */
 } Crossing;
@@ -143,8 +148,9 @@ move(Offloading *o, const Crossing *c, Node *back_before)
 		node_set_operand(readers.at[i]->user, readers.at[i]->index, back);
 }
 
-/* Moves all values. The copy back of a value stands before the reader of an earlier one, as long as the
- * values that wait for their readers take at most twice the largest. */
+/* Moves all values. The copy back of a value stands before the reader of an earlier value, as
+ * long as the values that wait for their readers take at most twice the bytes of the largest
+ * value. */
 static void
 move_all(Offloading *o)
 {

@@ -1,9 +1,11 @@
-/* Adds RECORD and WAIT to instructions on several streams. Two instructions on different streams need an
- * order if they touch the same bytes and one of them writes, unless other events already order them.
+/* Adds the instructions RECORD and WAIT to a program on several streams: stream B waits for an
+ * event that stream A has recorded. Two instructions on different streams need an order if they
+ * touch the same bytes and one of them writes, unless other events already order them.
  *
- * Each stream has a clock: for every other stream, the last instruction there that it is known to run after.
- * A WAIT makes the stream know all that the recording stream knew. A stream knows more in the last
- * micro-batch of a step than in others: the WAIT before a sum of gradients runs in the last one only. */
+ * Each stream has a clock: for every other stream, the last instruction there after which this
+ * stream is known to run. A WAIT makes the stream know all that the recording stream knew. A
+ * stream knows more in the last micro-batch of a step than in others: the WAIT before a sum of
+ * gradients runs in the last micro-batch only. */
 #include "codegen/schedule/schedule.h"
 
 typedef struct {
@@ -23,7 +25,7 @@ typedef struct {
 	int known[N_STREAMS];
 } Clock;
 
-/* In which micro-batches an order must hold: in each, or at least in the last. */
+/* In which micro-batches an order holds: in each, or at least in the last. */
 typedef enum { IN_EACH, IN_LAST, N_WHERE } Where;
 
 typedef struct {
@@ -62,9 +64,11 @@ access_of(const Order *o, const Instruction *n, uint32_t i)
 
 	bool writes = argument_is_written(o, n, i);
 
-	if (space_has_parts(s->space)) /* a room of its own, at an unknown offset */
+	/* each such state has memory of its own, at an unknown offset */
+	if (space_has_parts(s->space))
 		return (Access){s->space, s->state, s->state + 1, writes};
-	/* The end is unknown for rooms, and for what a loop passes over. */
+	/* The end is unknown for rooms (places for other ranks' versions of a part), and for an
+	 * argument that advances with a loop. */
 	int64_t end = s->share > SLOT_PART || a->stride ? INT64_MAX : s->offset + s->bytes;
 	int64_t from = a->stride < 0 ? 0 : s->offset;
 
@@ -84,8 +88,8 @@ conflict(const Order *o, const Instruction *a, const Instruction *b)
 	return false;
 }
 
-/* Adds to c what `from` knows. An instruction that runs only in the last micro-batch teaches nothing about
- * the others. */
+/* Adds to c what `from` knows. An instruction that runs only in the last micro-batch says
+ * nothing about the other micro-batches. */
 static void
 learn(Clocks *c, const Clocks *from, RunWhen when)
 {
@@ -95,7 +99,8 @@ learn(Clocks *c, const Clocks *from, RunWhen when)
 				c->in[where].known[s] = from->in[where].known[s];
 }
 
-/* Of both ends, the instruction that runs less often. On the compute stream every instruction runs always. */
+/* Of an order's two instructions, the one that runs in fewer micro-batches. On the compute
+ * stream every instruction runs in all micro-batches. */
 static const Instruction *
 less_often(const Order *o, int from, int to)
 {
