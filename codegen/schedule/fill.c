@@ -1,4 +1,5 @@
-/* Recognizes kernels that only write zeros: a device fills memory without a kernel. */
+/* Recognizes kernels that only write zeros. Such a kernel is replaced by the device's own
+ * operation that fills memory. */
 #include "codegen/schedule/schedule.h"
 
 #include <math.h>

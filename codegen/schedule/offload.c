@@ -70,8 +70,7 @@ is_same(const Slot *a, const Slot *b)
 	       a->bytes == b->bytes && a->before == b->before && a->share == b->share;
 }
 
-/* The entry of a slot; a new one if the slot has none. A kernel that computes in place has one
- * entry for both arguments. */
+/* The list's entry of a slot. A kernel that computes in place has one entry for both arguments. */
 static FarState *
 find(const FarStates *list, const Slot *slot)
 {

@@ -1,12 +1,13 @@
-/* The pass `schedule`: fixes the order of instructions. There is one stream, and the order of the nodes is
- * the schedule.
+/* The pass `schedule`: fixes the order of instructions. There is one stream, and the order of
+ * the nodes is the schedule.
  *
- * A node without readers is dropped. A node that only the first micro-batch reads runs in the first one
- * only; likewise for later ones. If the first micro-batch stores a result and later ones add to it, the node
- * becomes two nodes, each with its result in its own place. Stores, and nodes that only stores read, move up
- * to their operands, so the operands' memory is free early.
+ * A node without readers is dropped. A node that only the first micro-batch reads runs in the
+ * first one only, and likewise for later micro-batches. If the first micro-batch stores a result
+ * and later micro-batches add to it, the node becomes two nodes, each with its result in its own
+ * place. Stores, and nodes that only stores read, move up, directly after the nodes that compute
+ * their operands, so the operands' memory is free early.
  *
- * Keeps every value. Takes linear time in the number of nodes. */
+ * Changes no number. Takes linear time in the number of nodes. */
 #include "codegen/schedule/schedule.h"
 #include "codegen/codegen.h"
 
@@ -72,8 +73,8 @@ first_store(const Value *v)
 	return found;
 }
 
-/* Splits a product that the first micro-batch stores and later ones add to: each gets a launch, so the first
- * one may write to the state directly. */
+/* Splits a product that the first micro-batch stores and later micro-batches add to into two
+ * launches, so the launch of the first micro-batch may write to the state directly. */
 static bool
 split_first(Node *n)
 {
@@ -134,7 +135,7 @@ number_nodes(Schedule *s)
 		s->position[n->id] = at++;
 }
 
-/* Moves nodes that only stores read up to their operands. */
+/* Moves nodes that only stores read up, directly after the nodes of their operands. */
 static void
 hoist(Schedule *s)
 {

@@ -1,5 +1,5 @@
-/* The order of instructions, their streams, and where their values lie. Sections are named after the .c
- * file. */
+/* The order of instructions, the streams they run on, and where values lie in memory. Each
+ * section declares the functions of the .c file that it is named after. */
 #ifndef GRADC_CODEGEN_SCHEDULE_SCHEDULE_H
 #define GRADC_CODEGEN_SCHEDULE_SCHEDULE_H
 
@@ -9,8 +9,10 @@
 typedef VEC(Instruction) Instructions;
 struct Travels;
 
-/* ---- buckets.c: gradients that ranks sum, in pieces that travel while earlier layers are still computed */
-/* Elements: ranks share a sum in whole blocks of this size, and a block is an iteration of the sum's kernel. */
+/* ---- buckets.c: gradients that ranks sum, in buckets that are sent while earlier layers are
+ * still computed */
+/* Elements of a block. Each rank computes whole blocks of a sum; a block is one iteration of the
+ * sum's kernel. */
 enum { SUM_BLOCK = 256 };
 typedef struct {
 	DType dtype;
@@ -25,8 +27,8 @@ Buckets buckets_of(Arena *arena, const Module *m, DataParallelMode mode);
 bool state_is_small_sum(const State *s);
 /* bytes of the state's place: whole blocks if ranks sum it */
 int64_t state_place_bytes(const State *s);
-/* Gives small sums places from `at` on: states of one type side by side, together in whole blocks. Returns
- * where they end. */
+/* Places the small sums from `at` on. The states of one type follow each other and together take
+ * whole blocks. Returns the end of the last place. */
 int64_t small_sums_place(Module *m, int64_t at);
 
 /* ---- rank_sum.c */
@@ -34,16 +36,19 @@ void rank_sums_add(Pass *p, Module *m); /* adds the kernels that sum buckets ove
 bool rank_sum_has(DType dtype);
 
 /* ---- streams.c */
-/* Puts a program on streams. Its instructions are the last of w: all on the compute stream, in a correct
- * order. inputs: slots that the host fills; results: slots that it reads. */
+/* Puts a program on streams. The program's instructions are the last of w, all on the compute
+ * stream and in a correct order. inputs: slots that the host fills; results: slots that the host
+ * reads. */
 typedef VEC(uint32_t) SlotList;
 typedef struct {
 	const Module *m;
 	Role role;
 	SlotList inputs, results;
-	const Buckets *buckets;        /* gradients to sum in the last micro-batch; NULL: none */
-	const struct Travels *travels; /* what else travels (travel.h); NULL: nothing */
-	/* bytes in SPACE_GATHERED that the program uses itself; rooms lie behind */
+	const Buckets *buckets; /* gradients to sum in the last micro-batch; NULL: none */
+	/* other data that ranks exchange (travel.h); NULL: nothing */
+	const struct Travels *travels;
+	/* bytes in SPACE_GATHERED that the program itself uses; after them lie the rooms: places
+	 * for other ranks' versions of a part */
 	int64_t rooms_at;
 } StreamPlan;
 void streams_write(FormatWriter *w, const StreamPlan *plan, ProgramRecord *program);
@@ -56,15 +61,15 @@ typedef struct {
 } OuterBlocks;
 OuterBlocks outermost_blocks(Arena *arena, int n, const Instruction *list);
 
-/* ---- order.c: adds the RECORDs and WAITs that instructions on several streams need */
+/* ---- order.c: adds RECORD and WAIT instructions, which order instructions on different streams */
 /* If two instructions on different streams touch the same bytes and one of them writes, they run in the
  * order of the list. *n_events: events of the program in use so far. */
 Instructions streams_order(Arena *arena, const FormatWriter *w, const Instructions *list,
                            uint32_t *n_events);
 
 /* ---- by_iteration.c */
-/* Elements of an argument for each iteration of the kernel, if iteration i touches [i * each, (i + 1) *
- * each) and nothing else. 0: it touches more, or a library call may. */
+/* Elements of an argument for each iteration of the kernel, if iteration i touches [i * each, (i
+ * + 1) * each) and nothing else. 0: an iteration touches more, or a library call may touch more. */
 int64_t kernel_each(const Kernel *k, int buffer);
 
 /* ---- fill.c: does the kernel only write zeros? */
@@ -75,32 +80,35 @@ bool kernel_fills_zero(const Kernel *k);
 bool kernel_may_overwrite(const Kernel *k, int input, int output);
 
 /* ---- storage.c: states that share storage, such as a unit and its members */
-/* Calls visit for the value in f of every state that shares storage with s, s included, until visit returns
- * true. Returns whether it did. */
+/* Calls visit for the value in f of every state that shares storage with s, s included, until
+ * visit returns true. True: a call of visit returned true. */
 bool storage_any_value(const Function *f, const State *s,
                        bool (*visit)(void *ctx, const Value *old), void *ctx);
 
 /* ---- memory.c */
-/* Bytes of the workspace for f's values. The values of f's loops and branches lie behind and are not
- * counted. */
+/* Bytes of the workspace for f's values. The values of f's loops and branches lie after the
+ * workspace and are not counted. */
 int64_t function_workspace(const Function *f);
 
-/* ---- travel.c: data that ranks exchange while a program computes */
+/* ---- travel.c: a travel is one exchange of data between ranks (a collective) while a program
+ * computes */
 typedef enum {
-	TRAVEL_SUM,    /* sum over all ranks, to every rank */
-	TRAVEL_REDUCE, /* sum over all ranks, to each rank its part */
-	TRAVEL_GATHER, /* every rank's part, to every rank: the whole */
-	/* like GATHER, as a sum in any order: exact if all but one number is zero, or when exactness does
-	 * not matter */
+	TRAVEL_SUM,    /* every rank gets the sum over all ranks */
+	TRAVEL_REDUCE, /* each rank gets its part of the sum over all ranks */
+	TRAVEL_GATHER, /* every rank gets the parts of all ranks, which make the whole */
+	/* like GATHER, done as a sum in any order. The sum is exact if at most one rank's number
+	 * is not zero; other callers do not need exact sums */
 	TRAVEL_FILL,
 } TravelKind;
 typedef struct {
 	TravelKind kind;
-	int behind; /* the computed instruction after which it starts; -1: before the first */
+	/* the travel starts after this instruction of the compute stream; -1: before the first */
+	int behind;
 	RunWhen when;
-	bool adds; /* REDUCE: the part is a sum over micro-batches; the first one stores */
-	/* Slots in the device's memory, with the same type and number of elements. The part has a block size
-	 * that ranks divide it by; it may lie within the whole. */
+	bool adds; /* REDUCE: adds to the part; the first micro-batch stores */
+	/* Slots in the device's memory, with the same type and number of elements. Ranks divide
+	 * the part into whole blocks of the slot's block size. The part may lie within the
+	 * whole. */
 	Slot whole, part;
 } Travel;
 typedef struct Travels Travels;
@@ -117,7 +125,8 @@ typedef struct {
 	ProgramRecord *program;
 	DataParallelMode mode;
 	int first_slot; /* index of the program's first slot */
-	/* states that ranks may hold parts of, by offset; set by shard_program */
+	/* the pieces: units and single states that are divided among ranks, by offset; set by
+	 * shard_program */
 	const State **pieces;
 	int n_pieces;
 	bool offloads;    /* result of offload_changes */

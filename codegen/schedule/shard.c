@@ -1,6 +1,8 @@
-/* Rewrites a program for a mode in which ranks hold parts of states. The kernels stay the same; they get
- * other places, and ranks exchange data. This works on the instructions of the tables, before they are put
- * on streams. So all modes share kernels and passes, and the IR never contains a number of ranks. */
+/* Rewrites a program for a mode in which ranks hold parts of states. The kernels stay the same;
+ * only the places of their arguments change, and instructions that exchange data between ranks
+ * are added. The input is the list of instructions of the executable's tables, before the
+ * instructions are put on streams. So all modes share kernels and passes, and the IR never
+ * contains a number of ranks. */
 #include "codegen/schedule/shard.h"
 
 #include <stdlib.h>

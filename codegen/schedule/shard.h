@@ -1,11 +1,13 @@
-/* Private to schedule: states that ranks hold parts of (ZeRO-1 to ZeRO-3), and how programs change for them. */
+/* Private to schedule: states that are divided among ranks (ZeRO-1 to ZeRO-3), and how programs
+ * change for such states. A divided state is called a piece: it is a unit (the states of a layer
+ * block) or a state outside of units. */
 #ifndef GRADC_CODEGEN_SCHEDULE_SHARD_H
 #define GRADC_CODEGEN_SCHEDULE_SHARD_H
 
 #include "codegen/schedule/travel.h"
 
-/* ---- shard_states.c: sets State.sharded, State.block and State.offloaded. Called before states have
- * places. */
+/* ---- shard_states.c: sets State.sharded, State.block and State.offloaded. Called before states
+ * get places in memory. */
 /* offload: bits of format.h's Offload. */
 void shard_states(Module *m, uint32_t offload, Arena *arena);
 
@@ -49,8 +51,8 @@ shard_outermost(const State *s)
 	return s;
 }
 
-/* The piece that the slot lies in: a unit, or a state outside of units. NULL: ranks do not hold parts of it
- * in this mode. */
+/* The piece that the slot lies in: a unit, or a state outside of units. NULL: the slot's state
+ * is not divided in this mode. */
 const State *shard_piece(const ShardPlan *plan, const Slot *slot);
 /* The space of a rank's parts of the state, as given by format.h's state_space. */
 static inline Space

@@ -1,16 +1,20 @@
-/* Programs that read weights and make gradients, when ranks hold parts of them.
+/* Adds communication to programs whose weights or gradients are divided among ranks: gathers of
+ * weights, reductions of gradients.
  *
- * ZeRO-3: the unit of a layer block is gathered before the block is computed, and its memory is free after it. It is gathered once for
- * the forward pass and once for the backward pass; a unit that the backward pass begins with is kept instead. The gather of a unit
- * starts when the previous unit begins to be read, so it travels while that unit is used:
+ * ZeRO-3: the weights of a layer block (a unit) are gathered before the block is computed. The
+ * unit's memory is free after the block. A unit is gathered once for the forward pass and once
+ * for the backward pass; the unit that the backward pass begins with is kept instead. The gather
+ * of a unit starts when the program begins to read the previous unit, so the gather runs while
+ * the previous unit is used:
  *
  *	compute        block 0 ........  block 1 ........  block 2 ..
  *	communication  gather 1          gather 2          gather 3
  *	memory         unit 0, unit 1    unit 1, unit 2    unit 2, unit 3
  *
- * ZeRO-2 and ZeRO-3: each micro-batch makes the gradients of a unit in a buffer, and they are added to the rank's part when the last
- * gradient is complete. While they travel, the next unit uses another buffer. ZeRO-1: every rank adds up all gradients over
- * micro-batches and reduces them in the last one. */
+ * ZeRO-2 and ZeRO-3: each micro-batch computes the gradients of a unit in a buffer. When the
+ * unit's last gradient is complete, ranks sum the buffer, and each rank adds its part. Meanwhile
+ * the next unit uses another buffer. ZeRO-1: every rank adds up all gradients over
+ * micro-batches; ranks sum them in the last micro-batch. */
 #include "codegen/schedule/shard.h"
 #include "codegen/schedule/stays.h"
 
@@ -19,8 +23,12 @@ typedef struct {
 	Instructions old;
 	bool *dropped; /* by instruction */
 	Stays stays;
-	int *behind; /* by old instruction: new number of the last kept instruction up to it */
-	OuterBlocks blocks; /* loops and branches: a piece touched inside one stays for all of it */
+	/* behind[k]: number in `out` of the last instruction kept from old[0..k]; -1: none is
+	 * kept */
+	int *behind;
+	/* loops and branches: a piece read or written inside one stays for the whole loop or
+	 * branch */
+	OuterBlocks blocks;
 	Instructions out;
 } Gathering;
 
@@ -36,8 +44,8 @@ is_divided(const Gathering *g, const State *s)
 	return s && s->sharded <= g->plan->mode;
 }
 
-/* ---- gradients of each micro-batch: drop additions to earlier micro-batches, and nodes that only these
- * read */
+/* ---- gradients of each micro-batch: drop the additions to gradients of earlier micro-batches,
+ * and the instructions whose results only these additions read */
 static bool
 writes_gradient(const Gathering *g, const Instruction *n, uint32_t i)
 {
@@ -83,8 +91,8 @@ drop_additions(Gathering *g)
 	}
 }
 
-/* A value that only the first micro-batch computed is now read in all micro-batches, so its producers run
- * always. */
+/* A value that only the first micro-batch computed is now read in all micro-batches, so the
+ * instructions that compute the value run in all micro-batches. */
 static void
 widen_producers(Gathering *g)
 {
@@ -143,7 +151,7 @@ find_stays(Gathering *g)
 		}
 }
 
-/* Does another unit's stay begin between a and b? */
+/* Does another unit's stay (the time for which a unit lies in memory) begin between a and b? */
 static bool
 is_apart(const Gathering *g, const Stay *a, const Stay *b)
 {
@@ -209,7 +217,7 @@ stay_at(const Gathering *g, const State *piece, int at)
 	return NULL;
 }
 
-/* Has the unit elements between its members, or behind them? Such gaps hold zeros. */
+/* Has the unit elements between its members, or after its last member? Such gaps hold zeros. */
 static bool
 has_gaps(const Gathering *g, const State *unit)
 {

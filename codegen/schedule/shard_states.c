@@ -1,24 +1,27 @@
-/* Decides which states ranks may hold parts of, and from which data-parallel mode on. States that only the
- * optimizer reads are divided from ZeRO-1 on, gradients from ZeRO-2 on, and states that the model reads from
- * ZeRO-3 on.
+/* Decides which states may be divided among ranks, and from which data-parallel mode on. States
+ * that only the optimizer reads are divided from ZeRO-1 on, gradients from ZeRO-2 on, and states
+ * that the model reads from ZeRO-3 on.
  *
- * A part is a range of blocks. A rank updates its part by running its own iterations of each kernel. So a
- * state is divided only if every kernel of @update that touches it works block by block (by_iteration.c); an
- * optimizer that needs whole matrices keeps them whole. No kernel of @update touches frozen states, so they
- * are divided into fine blocks.
+ * A rank's part of a state is a range of blocks. A rank updates its part by running only the
+ * iterations of each kernel that belong to these blocks. So a state is divided only if every
+ * kernel of @update that touches it works block by block (by_iteration.c); for an optimizer that
+ * needs whole matrices, every rank holds the whole matrices. No kernel of @update touches frozen
+ * states, so they are divided into fine blocks.
  *
- * The divided piece is a unit of a run, or a state that lies in no unit. Takes linear time in nodes, for
- * each time that a state must be left whole because of another one. */
+ * What is divided (a piece) is a unit of a run, or a state that lies in no unit. One state that
+ * stays whole may force others to stay whole; each such round takes linear time in nodes. */
 #include "codegen/schedule/shard.h"
 
 typedef struct {
 	Module *m;
 	Arena *arena;
-	/* by state id, for states that lie in no other: number of blocks; 0: the state stays whole */
+	/* by state id, for states that lie in no other state: number of blocks; 0: the state
+	 * stays whole */
 	int64_t *blocks;
 	/* by state id: has it members? are its members units themselves? */
 	bool *has_members, *is_run;
-	/* by state id, for states that lie in no other: do programs besides @update read it? */
+	/* by state id, for states that lie in no other state: do programs other than @update
+	 * read the state? */
 	bool *is_read;
 } Sharding;
 
@@ -67,8 +70,8 @@ frozen_block(const State *s)
 	return block;
 }
 
-/* Is s a frozen matrix, or 4-bit codes? Each of them is divided by itself. Small states and vectors stay
- * whole. */
+/* Is s a frozen matrix, or 4-bit codes? Each such state is divided separately. Small states and
+ * vectors stay whole. */
 static bool
 is_frozen(const Sharding *sh, const State *s)
 {
@@ -78,8 +81,8 @@ is_frozen(const Sharding *sh, const State *s)
 	       dtype_info[s->type->dtype].bits * frozen_block(s) % 8 == 0;
 }
 
-/* May a state of this kind be divided? A unit of parameters may. A unit of running statistics may not: it
- * also holds pending statistics, which all ranks add up. */
+/* May a state of this kind be divided? A unit of parameters may. A unit of running statistics
+ * may not: it also holds statistics of the current step, which all ranks add up. */
 static bool
 has_kind(const Sharding *sh, const State *s)
 {
@@ -155,7 +158,8 @@ works_by_block(const Sharding *sh, const Kernel *k, const Touch *t)
 	       k->iterations % blocks == 0;
 }
 
-/* If a launch does not work by blocks, leaves all states that it touches whole. True: a state changed. */
+/* If a launch does not work block by block, leaves all states that the launch touches whole.
+ * True: a state changed. */
 static bool
 leave_whole(Sharding *sh, const Touches *list)
 {
@@ -178,7 +182,7 @@ leave_whole(Sharding *sh, const Touches *list)
 	return left;
 }
 
-/* Calls visit for all launches of updates. True: visit returned true once. */
+/* Calls visit for all launches of updates. True: at least one call of visit returned true. */
 static bool
 for_each_update(Sharding *sh, bool (*visit)(Sharding *, const Touches *))
 {
@@ -210,8 +214,8 @@ gcd(int64_t a, int64_t b)
 	return a;
 }
 
-/* The number of blocks of a state that lies in no unit: a divisor of the iterations of all its kernels. Sums
- * over ranks have blocks of their own. */
+/* The number of blocks of a state that lies in no unit: a divisor of the iterations of all its
+ * kernels. States that ranks sum have blocks of another size. */
 static bool
 agree(Sharding *sh, const Touches *t)
 {
@@ -282,8 +286,8 @@ find_candidates(Sharding *sh)
 }
 
 /* ---- the states */
-/* Is s divided itself? A piece is a unit, or a state that lies in no unit; not a run of units, nor a member
- * of a unit. */
+/* Is s a piece, which is divided? A piece is a unit, or a state that lies in no unit. A run of
+ * units is not a piece, nor is a member of a unit. */
 static bool
 is_piece(const Sharding *sh, const State *s)
 {

@@ -1,13 +1,16 @@
-/* @update when ranks hold parts of states. A kernel over a run of units becomes one launch for each unit, with the iterations for this
+/* Rewrites the program @update (the optimizer's step) for states that are divided among ranks. A
+ * kernel over a run of units becomes one launch for each unit, with the iterations for this
  * rank's part of the unit:
  *
  *	run adamw (gradient, norm, moment, parameter)          of 4 units of 8 blocks, on rank 1 of 2:
  *	run adamw [4, 8)  (shard of unit 0 ...)
  *	run adamw [12, 16) (shard of unit 1 ...)
  *
- * An argument is addressed as if the whole of it were there. So element i of a run is element i on every rank, and random numbers are
- * those of a single rank. Launches may also write values that are not divided (parameters up to ZeRO-2, partial sums of a norm). These
- * are gathered after the launch, unless all their readers are such launches. Small values are gathered once for all units. */
+ * An argument is addressed as if the rank had the whole argument. So element i of a run is
+ * element i on every rank, and random numbers are those of a single rank. Launches may also
+ * write values that are not divided (parameters up to ZeRO-2, partial sums of a norm). These are
+ * gathered after the launch, unless all their readers are such launches. Small values are
+ * gathered once for all units. */
 #include "codegen/schedule/shard.h"
 
 typedef struct {
@@ -22,8 +25,8 @@ slot_of(const Cutting *c, const Instruction *n, uint32_t i)
 }
 
 /* ---- pieces */
-/* All pieces of the state around the instruction's first divided argument; no pieces: the instruction stays
- * unchanged. */
+/* All pieces (states that are divided separately) of the outermost state that contains the
+ * instruction's first divided argument. If there are no pieces, the instruction stays unchanged. */
 typedef VEC(const State *) Pieces;
 static Pieces
 pieces_of(const Cutting *c, const Instruction *n)
@@ -123,7 +126,8 @@ is_by_block(const Cutting *c, const Instruction *n, uint32_t i)
 	return n->kind != RUN_KERNEL || shard_argument(c->plan, n, i)->each > 0;
 }
 
-/* Does a later instruction, or a port, read the slot other than by parts? */
+/* Does a later instruction, or an output of the program, read more of the slot than this rank's
+ * part? */
 static bool
 is_read_whole(const Cutting *c, int at, uint32_t slot)
 {
@@ -210,8 +214,8 @@ clear_small(Cutting *c, int at, uint32_t i)
 	vec_push(c->plan->arena, &c->out, zeros);
 }
 
-/* For small values of all pieces: stores zeros before the first piece's launch, and sums everybody's numbers
- * after the last one. */
+/* For small values of all pieces: stores zeros before the first piece's launch, and sums the
+ * numbers of all ranks after the last launch. */
 static void
 fill_small(Cutting *c, int at, const State *piece, bool behind)
 {

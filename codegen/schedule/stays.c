@@ -1,4 +1,5 @@
-/* The two rules of stays.h: one for times, one for places. */
+/* Decides when each unit comes into a rank's memory and leaves it, and at which place, by the
+ * two rules of stays.h. */
 #include "codegen/schedule/stays.h"
 
 #include <stdlib.h>
@@ -45,7 +46,7 @@ time_weight(const Stays *stays, Stay *s, const Stay *before)
 	s->end = s->last;
 }
 
-/* Is another gradient being made when t begins? */
+/* Is the gradient of another piece being computed when t begins? */
 static bool
 begins_beside(const Stays *stays, const Stay *t)
 {
@@ -58,8 +59,8 @@ begins_beside(const Stays *stays, const Stay *t)
 	return false;
 }
 
-/* Sets the times of a gradient's stay. It ends when the next gradient is complete, or before a third one
- * begins. The last gradient stays until the end. */
+/* Sets the times of a gradient's stay. The stay ends when the next gradient is complete, or
+ * before a third gradient begins. The last gradient stays until the end of the program. */
 static void
 time_gradient(const Stays *stays, Stay *s, int n_instructions)
 {
@@ -79,7 +80,7 @@ time_gradient(const Stays *stays, Stay *s, int n_instructions)
 void
 stays_time(Stays *stays, int n_instructions)
 {
-	/* weights: the latest that begins to be read earlier than s; the latest so far */
+	/* weights: the latest stay whose reading begins before that of s; the latest stay so far */
 	const Stay *before = NULL, *last = NULL;
 
 	for (int i = 0; i < stays->n; i++) {

@@ -1,4 +1,5 @@
-/* Finds states that share storage. */
+/* Finds states that share storage: a unit (the states of a layer block, stored together) shares
+ * storage with each of its members. */
 #include "codegen/schedule/schedule.h"
 
 static const Value *

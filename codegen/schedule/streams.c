@@ -1,11 +1,14 @@
-/* Puts a program on streams: inputs are copied in, kernels compute, buckets of gradients travel in the last micro-batch as soon as they
- * are complete, and results are copied out. RECORD and WAIT order the streams where needed.
+/* Puts a program on streams (queues of instructions that run in parallel): one stream copies
+ * inputs in, one runs kernels, one sums buckets of gradients over ranks as soon as they are
+ * complete in the last micro-batch, and one copies results out. RECORD and WAIT order the
+ * streams where needed.
  *
  *	copy_in        WAIT io_free    COPY x, labels   RECORD io_filled
  *	compute        WAIT io_filled  run ... run      RECORD 0 ... run   RECORD io_free   WAIT 1
  *	communication                                   WAIT 0  all_reduce  RECORD 1
  *
- * Programs share only the shared events. At the end of a program, no other stream still touches data that the next program uses. */
+ * Programs share only the shared events. At the end of a program, no other stream still touches
+ * data that the next program uses. */
 #include "codegen/schedule/travel.h"
 
 #include "ir/loop/loop.h"
@@ -66,7 +69,7 @@ add_copy(Streams *s, Stream stream, RunOnly only, RunWhen when, uint32_t to, uin
 	                     .n_args = 2});
 }
 
-/* The same place on the host's side. */
+/* The slot's place on the host's side. */
 static uint32_t
 twin(Streams *s, uint32_t slot)
 {
@@ -135,7 +138,8 @@ last_touch(const Streams *s, const OuterBlocks *blocks, const Bucket *b)
 	return last;
 }
 
-/* If a kernel makes a value for all ranks to add up, adds a travel after it; each rank goes on with the sum. */
+/* If a kernel makes a value that all ranks must add up, adds a travel (an exchange between
+ * ranks) after the kernel. Later kernels read the sum. */
 static void
 add_sums(Streams *s)
 {
@@ -158,8 +162,8 @@ add_sums(Streams *s)
 	}
 }
 
-/* Buckets travel in place in the last micro-batch. A bucket that no instruction touches holds zeros on all
- * ranks, or values of another program. */
+/* Buckets are summed in place in the last micro-batch. A bucket that no instruction touches
+ * holds zeros on all ranks, or values that another program sums. */
 static void
 add_buckets(Streams *s)
 {
@@ -262,7 +266,7 @@ compute(Streams *s)
 		if (copies_on(s, copying[i]))
 			meet(s, copying[i], STREAM_COMPUTE, RUN_ALWAYS);
 	add_event(s, RECORD, STREAM_COMPUTE, ONLY_ALWAYS, exchange_of(s)->free);
-	if (s->travels.n > 0) /* the next program computes with the sums */
+	if (s->travels.n > 0) /* the next program reads the sums */
 		meet(s, STREAM_COMMUNICATION, STREAM_COMPUTE, when_travels(s));
 }
 

@@ -1,17 +1,19 @@
-/* Writes the instructions of a travel.
+/* Writes the instructions of a travel, which is one exchange of data between ranks, such as a
+ * gather of weights.
  *
- * A part in the host's memory (offloaded) is copied to the device before a gather, and back after a
- * reduction. If the communicator cannot read the device's memory (staged), copies in the host's memory stand
- * in for the whole and the part. All travels share these copies, because they follow each other on one
- * stream.
+ * A part in the host's memory (offloaded) is copied to the device before a gather, and back
+ * after a reduction. If the communicator cannot read the device's memory (staged), copies in the
+ * host's memory take the place of the whole and of the part. All travels share these copies,
+ * because they follow each other on one stream.
  *
- * A sum in the order of ranks is an all_to_all: each rank gets every rank's version of its part in rooms. A
- * kernel then adds the rooms one after the other. */
+ * A sum in the order of ranks is an all_to_all: each rank receives every rank's version of its
+ * own part, each version in a place of its own (a room). A kernel then adds the rooms in the
+ * order of ranks. */
 #include "codegen/schedule/travel.h"
 
 #include "ir/loop/loop.h"
 
-/* A travel: its slots in the device's memory, and the slots that stand in for them. */
+/* A travel: its slots in the device's memory, and the slots that the collective uses instead. */
 typedef struct {
 	const TravelWriter *w;
 	const Travel *t;
@@ -119,7 +121,8 @@ sum_later_ranks(const Writing *x)
 	add(x, END, x->t->when, ONLY_ORDERED, 0, 0, NULL);
 }
 
-/* part = the sum of all ranks' versions; with t->adds also of its old content, in later micro-batches. */
+/* part = the sum of all ranks' versions. With t->adds, later micro-batches add this sum to the
+ * part's old content. */
 static void
 sum_in_order(const Writing *x)
 {
@@ -141,7 +144,8 @@ sum_in_order(const Writing *x)
 }
 
 /* ---- sums by the communicator */
-/* Reduces by the communicator's own sum. The sum over micro-batches is added here, from a room. */
+/* Reduces by the communicator's own sum. If the part sums over micro-batches, the result goes to
+ * a room, and a kernel adds the room to the part. */
 static void
 reduce_fast(const Writing *x, bool in_order)
 {
@@ -251,8 +255,8 @@ write_reduce(const Writing *x)
 		add(x, COPY, x->t->when, 0, 0, 2, (const uint32_t[]){x->home, x->part});
 }
 
-/* The part's slot on the device while it travels. A gathered part lies in the whole; a reduced part lies
- * behind the rooms of all ranks. */
+/* The part's slot on the device while it travels. A gathered part lies in the whole; a reduced
+ * part lies after the rooms of all ranks. */
 static Slot
 part_on_device(const TravelWriter *w, const Travel *t)
 {
@@ -300,7 +304,7 @@ travel_write(const TravelWriter *w, const Travel *t)
 		}
 		write_reduce(&x);
 		break;
-	case TRAVEL_FILL: /* one number and zeros: the sum is exact in any order */
+	case TRAVEL_FILL: /* at most one rank's number is not zero: the sum is exact in any order */
 		add_copy(&x, 0, x.copy, x.whole);
 		add_collective(&x, COMM_ALL_REDUCE, t->when, 0,
 		               (const uint32_t[]){x.whole, x.whole, x.copy, x.copy});
