@@ -1,5 +1,6 @@
-/* Kernels with reductions along columns. Lanes, or members of a team, run along results; the sums of a tile
- * of results lie in arrays. */
+/* Emits kernels that reduce along columns, such as the sum over the rows of a matrix. Vector
+ * lanes, or the members (threads) of a team, run along results; the sums of a tile of
+ * neighbouring results lie in arrays. */
 #include "codegen/lower/reduce.h"
 
 static void
@@ -84,7 +85,8 @@ column_nest(Rows *r, int dim, ColumnPass *p)
 	r->flat_full = full;
 }
 
-/* Adds up the sums of the outer members, in the order of members. */
+/* The team is divided into groups of threads (outer members), each with its own sums. Adds these
+ * sums, in the order of the groups. */
 static void
 column_combine(Rows *r, Affine j, void *ctx)
 {

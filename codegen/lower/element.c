@@ -1,5 +1,6 @@
-/* Computes the element of a value at an index: goes back through the nodes that compute it, down to loads of
- * the kernel's inputs. A scalar computed earlier for the same place is used again while it is still visible. */
+/* Computes the element of a value at an index: goes back through the nodes that compute it, down
+ * to loads of the kernel's inputs. A scalar computed earlier for the same element is used again
+ * while the scalar is still visible. */
 #include "codegen/lower/nest.h"
 #include "codegen/strategy/strategy.h"
 
@@ -59,7 +60,7 @@ static void
 memo_put(Lower *lw, const Node *n, const Index *at, LoopValue scalar)
 {
 	struct LowerState *st = lw->state;
-	if (lw->masked) /* it holds for this mask only */
+	if (lw->masked) /* the scalar is valid for this mask only */
 		return;
 	const Affine *axes = arena_copy(st->scratch, at->at, sizeof(Affine) * (size_t)at->rank);
 	struct MemoEntry e = {n, at->rank, axes, scalar};
@@ -111,7 +112,7 @@ element_by_row(Lower *lw, const Node *n, const Index *at)
 		row->map(lw->lb, n, at, &inner);
 		return lower_element(lw, node_operand(n, 0), &inner);
 	}
-	if (row->fuse == FUSE_REDUCE) { /* a reduction over axes of one element */
+	if (row->fuse == FUSE_REDUCE) { /* a reduction over axes of one element: a copy */
 		Affine flat = index_flat(lw->lb, node_result(n, 0)->type, at);
 		inner = index_at(lw, node_operand(n, 0)->type, flat);
 		return lower_element(lw, node_operand(n, 0), &inner);
@@ -199,8 +200,8 @@ lower_stored_element(Lower *lw, const Node *n, Affine place, LoopValue x)
 	return lower_element(lw, v, &at);
 }
 
-/* The element at an index that may lie outside, such as a window at the edge of an image. `inside` says
- * whether it lies inside; all loads are masked with it. */
+/* The element at an index that may lie outside of the value, as for a window at the edge of an
+ * image. `inside` says whether the index lies inside; all loads are masked with `inside`. */
 LoopValue
 kernel_element_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside)
 {

@@ -44,8 +44,8 @@ lower_squares(Lower *lw, const LoopNest *nest)
 }
 
 /* ---- in rows */
-/* nest_parallel, with reuse for teams: if iterations of another loop load the same data, a part has several
- * of them. */
+/* Like nest_parallel, with reuse for teams: if several iterations of another loop load the same
+ * data, one part takes several of these iterations. */
 static int
 parallel_loops(Lower *lw, LoopNest *nest, const Cutting *c, int within)
 {
@@ -58,7 +58,8 @@ parallel_loops(Lower *lw, LoopNest *nest, const Cutting *c, int within)
 	return nest_parallel(nest, c->n, c->lanes, lw);
 }
 
-/* Makes the loops before `rows` parallel; outer members take the iterations of loop `rows`. */
+/* Makes the loops before loop `rows` parallel. The groups of threads of a divided team (outer
+ * members) take the iterations of loop `rows`. */
 static int
 parallel_rows(Lower *lw, LoopNest *nest, int rows, bool in_blocks)
 {

@@ -1,6 +1,7 @@
-/* Makes the kernel of a fused function. To store an element of a result, the nodes that it depends on are
- * asked for their elements, each through a function of its op's row (scalar, map, element), down to loads of
- * the kernel's inputs. docs/loop-ir.md describes the result. */
+/* Makes the kernel of a fused function. To store an element of a result, the code goes back
+ * through the nodes that compute this element, down to loads of the kernel's inputs. Each node's
+ * op has a function (scalar, map or element in the op's table row) that emits the node's
+ * element. docs/loop-ir.md describes the result. */
 #include "codegen/fuse/fuse.h"
 #include "codegen/lower/lower.h"
 #include "codegen/lower/nest.h"
@@ -110,7 +111,8 @@ is_large(const Target *t, const Function *f)
 	return most >= t->tuning->grains.large;
 }
 
-/* A kernel with its buffers and without statements. before: it is the serving kernel. */
+/* A kernel with its buffers and without statements. before: makes the serving kernel, which runs
+ * before the main kernel and leaves data for it. */
 static Lower
 open_kernel(const Lowering *l, bool before)
 {
@@ -137,7 +139,7 @@ open_kernel(const Lowering *l, bool before)
 	return lw;
 }
 
-/* Is x a load of that type whose place is a sum over these loop variables? */
+/* Is x a load of type `type` whose place is a sum of multiples of these loop variables? */
 static bool
 is_strided(const LoopBuilder *lb, LoopValue x, DType dtype, const LoopValue *axes, int rank,
            Strided *out)
@@ -213,14 +215,15 @@ close_kernel(Lower *lw)
 
 	keep_bytes_whole(k);
 	kernel_close(lw->lb);
-	/* CPU compilers hoist loads without help: no store stands in between, or they check for aliases */
+	/* CPU compilers move loads out of loops without help: no store stands in between, or the
+	 * compiled code checks for overlapping memory */
 	if (k->n_team)
 		kernel_hoist(k, lw->lb->scratch);
 	return k;
 }
 
-/* Emits loops over the function's domain. `fuse` only makes functions with a domain, but a person may write
- * others. */
+/* Emits loops over the function's domain. `fuse` only makes functions with a domain, but a
+ * module written by hand may contain others. */
 static bool
 lower_fused(Lower *lw, Diag *diag)
 {
@@ -303,8 +306,8 @@ stores_root(const Target *t, const Function *f, const Node *root)
 	return ret->n_operands == root->n_results;
 }
 
-/* NULL, or why the function cannot be one kernel. `fuse` makes no such functions, but a person may write
- * them. */
+/* NULL, or why the function cannot be one kernel. `fuse` makes no such functions, but a module
+ * written by hand may contain them. */
 static const char *
 fault_of(const Lowering *l)
 {

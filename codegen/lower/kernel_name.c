@@ -5,19 +5,20 @@
 
 #include <string.h>
 
-enum { MOST_LETTERS = 40 /* of all words */, MOST_WORDS = 64 /* that are looked at */ };
+/* letters of all words together */
+enum { MOST_LETTERS = 40, MOST_WORDS = 64 /* words that are compared */ };
 
 typedef struct {
 	char text[32];
-	int weight; /* of the heaviest op with this word */
+	int weight; /* largest weight of an op with this word */
 } Word;
 typedef struct {
 	int n;
 	Word at[MOST_WORDS];
 } Words;
 
-/* The word of n. A reduction has the name of its kind ("sum"); another op with a kind has it behind its own
- * name ("pool_max"). */
+/* The word of n. A reduction has the name of its kind ("sum"); another op with a kind has the
+ * kind after its own name ("pool_max"). */
 static void
 word_of(const Node *n, Word *out)
 {
@@ -30,7 +31,8 @@ word_of(const Node *n, Word *out)
 	snprintf(out->text, sizeof(out->text), "%s%s%s",
 	         kind && row->fuse == FUSE_REDUCE ? "" : row->name,
 	         kind && row->fuse != FUSE_REDUCE ? "_" : "", kind ? kind : "");
-	/* Opaque ops, and then reductions and roots, say more about a kernel than elementwise ops. */
+	/* Opaque ops, and then reductions and roots, say more about a kernel than elementwise
+	 * ops do. */
 	out->weight = row->fuse == FUSE_OPAQUE                             ? INT32_MAX
 	              : row->fuse == FUSE_REDUCE || row->fuse == FUSE_ROOT ? INT32_MAX - 1
 	                                                                   : row->weight;

@@ -1,5 +1,5 @@
-/* The pass `lower`: gives every fused function its loops. Calls become launches of kernels; equal kernels
- * are shared. */
+/* The pass `lower`: gives every fused function its loops. Each call of a fused function becomes
+ * the launch of a kernel; calls with equal kernels share one kernel. */
 #include "codegen/codegen.h"
 #include "codegen/fuse/fuse.h"
 #include "codegen/lower/nest.h"
@@ -23,8 +23,9 @@ call_hash(const Node *call, const Target *target)
 	return h;
 }
 
-/* Can `l` use the kernel of an earlier call? Calls of one function either all have an epilogue or all have
- * none, so it is enough to compare the library call of l. */
+/* Can `l` use the kernel of an earlier call? An epilogue is an operation that a library applies
+ * while it stores a product. Either all calls of a function have an epilogue or no call has one,
+ * so it is enough to compare the library call of l. */
 static bool
 call_equal(const Lowered *done, const Lowering *l)
 {
@@ -65,7 +66,8 @@ share_kernel(const Lowering *l, Sharing *sh, const Kernel *k)
 	do
 		name = lower_kernel_name(l->arena, l->f, l->call->phase, k->serves != NULL,
 		                         number++);
-	while (strmap_get(m->kernel_names, name)); /* a text form may have used any name */
+	/* a module read from text may already use any name */
+	while (strmap_get(m->kernel_names, name));
 	return kernel_add(m, k, name);
 }
 
@@ -84,7 +86,7 @@ lower_call(Sharing *sh, const Lowering *l, Lowered *done)
 	return true;
 }
 
-/* false after reporting a fault */
+/* Returns false after reporting an error. */
 static bool
 kernels_for(Sharing *sh, Lowering l, Arena *arena, Lowered *done)
 {
@@ -218,7 +220,8 @@ drop_fused_functions(Module *m)
 	m->functions.n = kept;
 }
 
-/* Drops new kernels that no launch uses any more, because a serving copy replaced them. */
+/* Drops new kernels that no launch uses any more because a copy with Kernel.serves set has
+ * replaced them. */
 static void
 drop_unlaunched(Pass *p, Module *m, int first)
 {

@@ -1,11 +1,13 @@
-/* Makes the loops of a kernel. A flat space is cut where axes of views begin, so that the index of every
- * value is affine in the loop variables. */
+/* Makes the loops of a kernel. The kernel's elements are numbered from 0 on (flat). This range
+ * is cut into nested loops where axes of views begin, so that the index of every value is affine
+ * in the loop variables. */
 #include "codegen/lower/nest.h"
 
 #include <string.h>
 
-/* Cut points in ascending order: the first is 1, the last is the size, and each divides the next. A cut for
- * which there is no room is left out; the index then needs a division. */
+/* Cut points in ascending order: the first is 1, the last is the size, and each divides the
+ * next. If a nest has no room for another loop, the cut is left out; the index then needs a
+ * division. */
 typedef struct {
 	int n, room;
 	int64_t at[MAX_NEST + 1];
@@ -65,7 +67,8 @@ cut_before_repeats(Cuts *c, Type t, const BroadcastAttr *a)
 	}
 }
 
-/* Does n keep the order of elements, or is it one number everywhere? Then its axes need no cut. */
+/* Does n keep the order of elements, or repeat one number everywhere? Then the axes of n need no
+ * cut. */
 static bool
 needs_no_axes(const Node *n)
 {
@@ -82,13 +85,14 @@ wants_axes(const Node *n)
 	return c == FUSE_INDEX || (c == FUSE_VIEW && n->op != OP_reshape);
 }
 
-/* Cuts at the axes of the values in `inside` (by value id: values with an element for each iteration).
- * Values that these are computed from, element by element, are added to `inside`. Nodes are visited from the
- * last to the first. If the axes of two views do not fit together, such as two transposes in a row, the
- * later view's axes are cut and the earlier view's index is computed from them.
+/* Cuts at the axes of the values in `inside` (by value id: values with an element for each
+ * iteration). Values from which values in `inside` are computed element by element are added to
+ * `inside`. Nodes are visited from the last to the first. If the axes of two views do not fit
+ * together, such as two transposes in a row, the later view's axes are cut and the earlier
+ * view's index is computed from them.
  *
- * Members of a team share the innermost loop, so it should be long, and teams skip cuts. On CPUs every axis
- * is cut: other loops would change the bits of sums. */
+ * Members of a team share the innermost loop, so it should be long, and teams skip cuts. On CPUs
+ * every axis is cut: other loops would change the bits of sums. */
 static void
 cut_by_nodes(Cuts *c, const Lower *lw, bool *inside)
 {
@@ -123,8 +127,9 @@ values_of_space(const Function *f, const Spaces *spaces, IterSpace s, Arena *are
 	return inside;
 }
 
-/* For a part, which has a space of its own: all values with as many elements as the part. A value of another
- * space may be among them; this costs only an extra loop. */
+/* For a part of a result that is written in parts (concat, pad): marks all values with as many
+ * elements as the part. A marked value may have nothing to do with the part; this costs only an
+ * extra loop. */
 static bool *
 values_of_size(const Function *f, int64_t size, Arena *arena)
 {
@@ -173,8 +178,8 @@ nest_part(const Lower *lw, Type shape, int64_t rows)
 	return nest_of_cuts(&c);
 }
 
-/* Adds the loops of one run [stride, stride * extent) of the full space, with cuts of the full space and of
- * the rows' numbering. */
+/* Adds the loops of one run [stride, stride * extent) of the full space, with the cuts of the
+ * full space and of the numbering of rows. */
 static void
 add_run(LoopNest *nest, const Cuts *full, const Cuts *rows, int64_t stride, int64_t extent,
         int64_t row_stride, int64_t chunk_rows, bool reduced)
@@ -266,8 +271,8 @@ nest_move(LoopNest *nest, int from, int to)
 	nest->at[to] = d;
 }
 
-/* A block size for a loop of this extent: a divisor not far below `about`, or `about` itself; a multiple of
- * `step` in both cases. */
+/* A block size for a loop of this extent: a divisor not far below `about`, or `about` itself.
+ * The result is a multiple of `step` in both cases. */
 static int64_t
 block_near(int64_t extent, int64_t about, int64_t step)
 {
@@ -280,8 +285,9 @@ block_near(int64_t extent, int64_t about, int64_t step)
 	return about;
 }
 
-/* A block size that is a power of two and divides UNIT_BLOCK, so that UNIT_BLOCK elements are whole blocks.
- * A rank that holds some of the blocks then runs the kernel for its iterations alone, over its own memory. */
+/* A block size that is a power of two and divides UNIT_BLOCK, so that UNIT_BLOCK elements are
+ * whole blocks. A rank that holds some of the blocks then runs the kernel for its iterations
+ * alone, over the memory of its own blocks. */
 static int64_t
 block_of_units(int64_t about)
 {

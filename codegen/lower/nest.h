@@ -1,25 +1,31 @@
-/* Private to lower: shared by its files. */
+/* Private to lower: the nest of loops of a kernel and the state of the emitter, shared by the
+ * files of this folder. A part is what one parallel iteration computes; lanes are the lanes of a
+ * vector; members are the threads of a team; a divided team has groups of threads (outer
+ * members). */
 #ifndef GRADC_CODEGEN_LOWER_NEST_H
 #define GRADC_CODEGEN_LOWER_NEST_H
 
 #include "codegen/fuse/fuse.h"
 #include "codegen/lower/lower.h"
 
-/* One loop of a nest. `full`, `row` and `chunk` say by how much one iteration advances the flat number of
- * full values, of row values (results of reductions) and of chunk values (reductions of row values). */
+/* One loop of a nest. In a softmax over f32[64,96], full values have 64 x 96 elements; row
+ * values, the results of reductions, have 64; chunk values, the reductions of row values, would
+ * have fewer still. `full`, `row` and `chunk` say by how much one iteration advances the flat
+ * number of an element of such values. */
 typedef struct {
 	int64_t extent, full, row, chunk;
-	bool reduced; /* is it summed over? */
-	/* A loop within blocks whose last block is shorter: elements of all blocks together. 0: all blocks
-	 * have `extent` elements. */
+	bool reduced; /* is the loop summed over? */
+	/* For a loop within blocks whose last block is shorter: the elements of all blocks
+	 * together. 0: all blocks have `extent` elements. */
 	int64_t whole;
-	int apart; /* loops between the loop over these blocks and this loop */
-	/* if the loop over these blocks was cut again: iterations of its inner part; otherwise 0 */
+	int apart; /* number of loops between the loop over the blocks and this loop */
+	/* if the loop over the blocks was itself cut into two loops: iterations of the inner
+	 * one; otherwise 0 */
 	int64_t before;
 	LoopValue variable; /* the loop's variable while it is open */
 } LoopDim;
-/* Most loops. If a nest has no room for another loop, an index is computed by a division, or a loop stays
- * whole. */
+/* Most loops of a nest. If a nest has no room for another loop, an index is computed by a
+ * division, or a loop stays whole. */
 enum { MAX_NEST = 2 * MAX_RANK };
 typedef struct {
 	int n;
@@ -29,11 +35,11 @@ typedef struct {
 
 typedef enum { REDUCED_NOT, REDUCED_SCALAR, REDUCED_LOCAL } ReducedKind;
 
-/* Most loads of a square that go through team memory. */
+/* Most loads of a square (a transposed block, squares.c) that go through team memory. */
 enum { MOST_TURNED = 4 };
 
-/* An element of a parameter that also lies in team memory: its buffer and place, and its array and place
- * there. */
+/* An element of a parameter that also lies in team memory: its buffer and the place in that
+ * buffer, and the array in team memory and the place in that array. */
 typedef struct {
 	int buffer;
 	Affine place;
@@ -48,7 +54,7 @@ typedef struct {
 struct LowerState {
 	Arena *scratch;
 	int *buffers;       /* by value id: buffer of a parameter or result; -1: none */
-	int kernel_scratch; /* buffer of what the serving kernel leaves; -1: none */
+	int kernel_scratch; /* buffer through which a serving kernel passes data; -1: none */
 	int *hyper;         /* by value id: hyperparameter that a parameter stands for; -1: none */
 	IntMap *memo;       /* (node, index) -> entry */
 	VEC(struct MemoEntry) entries;
@@ -59,23 +65,25 @@ struct LowerState {
 	int *cache;
 	/* by value id: 1: the current pass fills the array; 2: it is filled */
 	uint8_t *cached;
-	/* By value id: the value whose array it takes over when that value is read for the last time; -1:
-	 * none. A store into such an array waits until everything for the current element is computed. */
+	/* taken_from[v]: the value whose array v takes over when that value is read for the last
+	 * time; -1: none. A store into such an array waits until everything for the current
+	 * element is computed. */
 	int *taken_from;
 	VEC(LateStore) late;
 	bool own_rows; /* are the arrays in `cache` private to members? */
 	/* the current element's number, in the full space and in these arrays; valid in the innermost loop */
 	Affine full_flat, inner_flat;
-	int64_t rows;   /* rows that every part is cut into (parts.c); 0 outside of parts */
+	/* number of rows that every part of a result is cut into (parts.c); 0: no parts */
+	int64_t rows;
 	int row_loops;  /* open loops over rows and blocks */
 	int64_t blocks; /* blocks of all parts together; 0: parts are not cut into blocks */
 	/* number of the part's first block; elements that a block should have */
 	int64_t first_block, block_elements;
 	LoopValue block;    /* number of the current block */
-	bool counts_blocks; /* only counting blocks: nothing is emitted */
+	bool counts_blocks; /* only counting blocks: no statements are kept */
 	bool squares;       /* blocks are squares (squares.c) */
-	bool wants_squares; /* some part is transposed or has short rows */
-	bool overlap;       /* parts overlap, so they are stored in order */
+	bool wants_squares; /* some part of the result is transposed or has short rows */
+	bool overlap;       /* parts of the result overlap, so they are stored in order */
 	Affine row;         /* number of the current row */
 	/* Arrays for squares, by dtype: how many arrays a block needs, and their buffers. */
 	int n_squares[N_DTYPES], square_arrays[N_DTYPES][MOST_TURNED];
@@ -99,8 +107,8 @@ bool nest_cut(LoopNest *nest, int at, int64_t block);
 /* Moves loop `from` to position `to`. Neither this loop nor a loop in between may be within blocks. */
 void nest_move(LoopNest *nest, int from, int to);
 
-/* The loop that lanes run along. It is never parallel itself; it is cut into blocks of least to most
- * elements, and the loop over the blocks may be parallel. */
+/* The loop that lanes run along. This loop is never parallel itself. It is cut into blocks of
+ * `least` to `most` elements, and the loop over the blocks may be parallel. */
 typedef struct {
 	int at;
 	int64_t least, most;
@@ -108,9 +116,10 @@ typedef struct {
 	 * enough parts */
 	bool array;
 } LanesLoop;
-/* How many of the first n loops are parallel. Takes loops from the outermost on, until the kernel has the
- * parts it should have, of the least size that the target wants. Cuts one of them into blocks if that gives
- * more parts. lanes NULL: lanes run along none of them. */
+/* How many of the first n loops are parallel. Takes loops from the outermost on, until the
+ * kernel has the number of parts it should have; a part is never smaller than the target wants.
+ * Cuts one of these loops into blocks if that gives more parts. lanes NULL: lanes run along no
+ * loop of the first n. */
 int nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw);
 /* For a loop within blocks: the elements from the current block's first element to the end. */
 Affine nest_left(LoopBuilder *lb, const LoopDim *d);
@@ -121,15 +130,16 @@ LoopValue nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode);
 /* For a nest without reductions: the loop that lanes or members run along. It is the innermost loop, or the
  * nearest loop that has an element for each member. -1: the nest has no loop. */
 int nest_spread_loop(const Lower *lw, const LoopNest *nest);
-/* Elements of the kernel's smallest type that the target loads at once, but at most two vectors of f32
- * numbers. */
+/* Elements of the kernel's smallest type that the target loads with one instruction, but at most
+ * two vectors of f32 numbers. */
 int team_vector(const Lower *lw);
-/* Members that `elements` neighbouring elements keep busy: a power of two, at most ReduceTiles.row_members. */
+/* How many members `elements` neighbouring elements keep busy: a power of two, at most
+ * ReduceTiles.row_members. */
 int team_inner(const Lower *lw, int64_t elements);
-enum { LEAST_INNER = 4 }; /* least members of a team within the team */
-/* If the innermost loop is too short for all members, divides the team: an inner team takes a row, and outer
- * members take different rows. Returns the loop over these rows, cut to one iteration for each outer member.
- * -1: members stay one team. */
+enum { LEAST_INNER = 4 }; /* least members of a group of a divided team */
+/* If the innermost loop is too short for all members, divides the team: each group of threads
+ * (outer member) takes a row of its own. Returns the loop over these rows, cut to one iteration
+ * for each group. -1: the team is not divided. */
 int nest_divide(Lower *lw, LoopNest *nest);
 /* Opens loop `at` over rows that outer members take; returns how many loops that opened. */
 int nest_open_rows(Lower *lw, const LoopNest *nest, int at, Affine *step);
@@ -146,8 +156,9 @@ typedef struct {
 	bool masked;
 	int64_t constant, strides[MAX_NEST];
 } NestLoad;
-/* Lists what a nest loads. Statements emitted between nest_probe and nest_probe_end are taken back; the
- * loads among them are listed once each. Loads at other kinds of places are left out. */
+/* Lists the loads of a nest before its final code is emitted. Statements emitted between
+ * nest_probe and nest_probe_end are taken back; each load among these statements is listed once.
+ * A load is left out if its place is not a sum as in NestLoad. */
 typedef struct {
 	int first;
 	LoopValue variables[MAX_NEST];
@@ -164,17 +175,18 @@ typedef struct {
 	int64_t iterations;
 } Reuse;
 typedef struct Squares Squares;
-/* How a nest is cut apart from reuse: into squares, or by its first n loops. In the latter case, the loop
- * that parts iterate over is one of the loops up to `last`; it moves to position `last`. */
+/* How a nest is cut if reuse is not considered: into squares, or by its first n loops. In the
+ * second case, the loop of which a part takes several iterations is one of the loops up to
+ * `last`, and moves to position `last`. */
 typedef struct {
 	int last, n;
-	int64_t least;          /* iterations of that loop that a part has in any case */
+	int64_t least;          /* least iterations of that loop in a part */
 	const LanesLoop *lanes; /* as for nest_parallel */
 	const Squares *squares;
 } Cutting;
 Reuse nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Cutting *c);
-/* nest_parallel for that nest. The loop over a part's iterations is placed before loop `within`, which is
- * the first loop after the n, or the loop of the lanes. */
+/* Like nest_parallel, for a nest with reuse. The loop over a part's iterations is placed before
+ * loop `within`, which is the first loop after the n, or the loop of the lanes. */
 int nest_parallel_again(LoopNest *nest, const Reuse *r, const Cutting *c, int within,
                         const Lower *lw);
 
@@ -186,12 +198,13 @@ enum {
 	LEAST_SQUARE_SIDE = 8, /* least extent of a loop for which squares pay */
 };
 struct Squares {
-	int down; /* the other loop */
+	int down; /* the loop other than the last along which a square lies */
 	int n;
 	NestLoad loads[MOST_TURNED];
 	Reuse again;
 };
-/* False: the target's team is too small, or the nest has only one loop. */
+/* Fills *out. False: the nest cannot be cut into squares, because the target's team is too small
+ * or the nest has only one loop. */
 bool nest_squares(const Lower *lw, const LoopNest *nest, const NestProbe *p, Squares *out);
 int64_t squares_along(const LoopNest *nest, const Squares *s, int loop);
 int64_t squares_count(Lower *lw, const LoopNest *nest, const Squares *s);
@@ -227,16 +240,18 @@ typedef struct {
 	Type scratch;               /* NULL: one kernel */
 	const LibraryCall *library; /* for an epilogue; NULL: the strategy decides */
 } Lowering;
-/* The strategy that emits the function's kernel. If several opaque nodes share a kernel, it is the strategy
- * that gathered them. NULL: the kernel has loops over its domain, or the parts of an op. */
+/* The strategy that emits the function's kernel. If several opaque nodes share a kernel, this is
+ * the strategy that put them together. NULL: no strategy; the kernel has plain loops over
+ * elements, or is written in parts. */
 const Strategy *lower_strategy(const Target *t, const Function *f, Arena *arena);
 /* False after reporting why the function cannot be one kernel. */
 bool lower_check(const Lowering *l);
-/* The type of what a serving kernel must make; NULL: no serving kernel. */
+/* The type of the data that a serving kernel must leave for the main kernel; NULL: no serving
+ * kernel is needed. */
 Type lower_needs(const Lowering *l);
-/* The kernel that stores the function's results; NULL after reporting a fault. */
+/* The kernel that stores the function's results; NULL after reporting an error. */
 Kernel *lower_function(const Lowering *l);
-/* The kernel that serves it. */
+/* The serving kernel, which runs before kernel `serves` and leaves data for it. */
 Kernel *lower_before(const Lowering *l, const Kernel *serves);
 
 /* ---- lower.c: calls and kernels are shared */
@@ -248,7 +263,8 @@ typedef struct {
 	Kernel *kernel;
 	Kernel *before; /* the serving kernel, which makes the kernel's last input; NULL: none */
 	Type scratch;   /* type of that input */
-	/* for an epilogue, owned by the module's kernel; NULL: the strategy decides */
+	/* the library call for an epilogue, owned by the module's kernel; NULL: the strategy
+	 * decides */
 	const LibraryCall *library;
 } Lowered;
 typedef struct {

@@ -1,7 +1,7 @@
-/* Kernels that write their result in parts, one after the other (concat, pad). The parts have their first
- * axes in common; loops over these axes stand around all parts and are parallel. If that gives too few
- * parallel iterations and the parts do not overlap, blocks of the parts run in parallel as well: the blocks
- * of all parts are numbered. */
+/* Kernels that write their result in parts, one after the other (concat, pad). The parts have
+ * their first axes in common; loops over these axes stand around all parts and are parallel. If
+ * that gives too few parallel iterations and the parts do not overlap, each part is cut into
+ * blocks, the blocks of all parts are numbered, and blocks run in parallel as well. */
 #include "codegen/lower/nest.h"
 
 /* Opens loops over the first `axes` axes, as many as give enough parts. Returns how many of them are
@@ -22,7 +22,7 @@ open_rows(Lower *lw, Type t, int axes)
 			nest.at[nest.n++] = (LoopDim){.extent = t->dims[i], .full = inside};
 	}
 	int loops = nest.n, parallel = nest_parallel(&nest, common, NULL, lw);
-	st->row_loops = parallel + (nest.n > loops); /* the loop within a block, too */
+	st->row_loops = parallel + (nest.n > loops); /* the loop within a block counts, too */
 	st->rows = st->row_loops ? t->n / nest.at[st->row_loops - 1].full : 1;
 	st->row = affine_constant(0);
 	for (int i = 0; i < st->row_loops; i++) {
@@ -154,8 +154,8 @@ if_own_block(Lower *lw, int64_t extent, int64_t length, int64_t blocks)
 	return b;
 }
 
-/* For a part without squares in a divided team: the first outer member computes it. Returns how many loops
- * that opened. */
+/* For a part without squares in a divided team: the first group of threads computes the part.
+ * Returns how many loops that opened. */
 static int
 open_first_member(LoopBuilder *lb)
 {
@@ -194,7 +194,7 @@ open_loops(Lower *lw, const LoopNest *nest, const Block *block, Spread *lane)
 	return flat;
 }
 
-/* The arguments of kernel_part. */
+/* The arguments of kernel_part (ir/loop/lower.c). */
 typedef struct {
 	const Node *n;
 	Type shape;
@@ -265,7 +265,7 @@ cut_evenly(LoopNest *nest)
 			return;
 }
 
-/* Can this part be cut into squares, if parts are cut so? */
+/* Can this part be cut into squares? */
 static bool
 squares_of_part(Lower *lw, LoopNest *nest, const Part *part, Squares *out)
 {

@@ -1,5 +1,5 @@
-/* Finds out what a nest loads before it is emitted: opens its loops, emits their bodies, lists the
- * loads and takes everything back. */
+/* Finds out what a nest of loops loads before the final code is emitted: opens the loops, emits
+ * their bodies, lists the loads and removes all these statements again. */
 #include "codegen/lower/nest.h"
 
 NestProbe

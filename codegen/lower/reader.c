@@ -1,5 +1,6 @@
-/* Makes a product's kernel serve its reader's kernel. If the library runs both at once, the product's kernel
- * is not launched. */
+/* Marks a matrix product's kernel as serving the kernel that reads the product, for example a
+ * GELU. If a library computes product and reader in one call, the executable does not launch the
+ * product's kernel. */
 #include "codegen/fuse/fuse.h"
 #include "codegen/lower/nest.h"
 
@@ -27,7 +28,8 @@ serving_kernel(Module *m, Sharing *sh, const Kernel *k, const Kernel *server)
 	return kernel_add(m, &copy, name);
 }
 
-/* Gives the launch kernel k. again: inserts a second launch instead, whose result nobody reads yet. */
+/* Makes the launch use kernel k. again: keeps the launch and inserts a second one for k, whose
+ * result nobody reads yet. */
 static Node *
 launch_of(Node *n, Kernel *k, bool again)
 {

@@ -1,8 +1,9 @@
-/* Kernels with reductions. Rows are the outer loops. Inside, there is one pass over the reduced loops for
- * each depth of reductions: a softmax has a pass for the maximum, one for the sum of exponentials and one
- * for the division. If the innermost axis is kept, lanes run along results, with sums in a local array
- * (columns). Otherwise lanes run along the reduced elements, with LOOP_LANES partial sums (rows). A
- * reduction of row values sums over the rows of a chunk. */
+/* Kernels with reductions. Rows are the outer loops. Inside, there is one pass over the reduced
+ * loops for each depth of reductions: a softmax has a pass for the maximum, one for the sum of
+ * exponentials and one for the division. If the innermost axis is kept, lanes run along results,
+ * with sums in a local array (columns). Otherwise lanes run along the reduced elements, with
+ * LOOP_LANES partial sums (rows). Results of rows may be reduced again: consecutive rows form a
+ * chunk, and such a reduction has one result per chunk. */
 #include "codegen/lower/reduce.h"
 
 #include <string.h>
@@ -106,7 +107,8 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 	Affine step;
 	if (team) {
 		loops = nest_open_rows(r->lw, &r->nest, dim, &step);
-		plan_cache(r); /* each outer member has arrays of its own */
+		/* each group of threads that takes a row (an outer member) has its own arrays */
+		plan_cache(r);
 	} else {
 		LoopMode mode = dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN;
 		step = affine_scalar(lb, nest_open(lb, &r->nest, dim, mode));
@@ -161,7 +163,8 @@ column_tiles(Rows *r, int dim)
 	r->flat_row = row;
 }
 
-/* For no elements to reduce: every reduction is its identity, and results are stored over their own shape. */
+/* If there are no elements to reduce, every reduction gives its identity (0 for a sum), and one
+ * loop stores each result. */
 static void
 lower_empty(Rows *r)
 {
@@ -184,9 +187,10 @@ lower_empty(Rows *r)
 	}
 }
 
-/* Gives long rows that several passes need a whole processor: the largest team, and nearly all the memory
- * that it may have. All targets of the kind choose the same rows, so that sums have the same bits; a target
- * with less memory reads the rows again. */
+/* If several passes read the same long rows, each row gets a whole processor: the largest team,
+ * and nearly all memory that a team may have. All targets of a kind (all GPUs) make this choice
+ * for the same rows, so that sums have the same bits. A target whose memory cannot hold the row
+ * reads the row again in each pass. */
 static void
 take_processor(Rows *r)
 {

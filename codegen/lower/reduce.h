@@ -8,18 +8,21 @@ typedef struct {
 	Lower *lw;
 	const ReduceTiles *tiles; /* the target's */
 	LoopNest nest;
-	int n_kept;     /* number of kept loops; they stand before the reduced ones */
-	int n_parallel; /* of the kept loops, how many outermost ones are parallel */
+	/* number of kept loops (not summed over); they stand before the reduced loops */
+	int n_kept;
+	int n_parallel; /* how many of the kept loops, from the outermost on, are parallel */
 	bool by_column;
 	bool is_long; /* a row has a whole processor's team (take_processor) */
 	const Spaces *spaces;
-	int64_t full, rows, chunks; /* elements of each space; chunks 0: no chunk values */
-	int *depth;                 /* by node id: passes before its value is known */
+	/* number of full, row and chunk values (fuse.h); chunks 0: no chunk values */
+	int64_t full, rows, chunks;
+	/* by node id: number of passes that must end before the node's value is known */
+	int *depth;
 	int depths;
 	VEC(const Node *) row_reduces, chunk_reduces;
-	/* Rows that outer members take at the same time, each with a team of its own; 0: the team is not
-	 * divided. If by_column or shares_rows, these are rows of the reduced elements, and the sums of the
-	 * outer members are added up in the end. */
+	/* Number of groups (outer members) into which the team is divided, each taking a row at
+	 * a time; 0: the team is not divided. If by_column or shares_rows, the groups share the
+	 * elements that are summed, and the sums of all groups are added up in the end. */
 	int team_rows;
 	bool shares_rows;  /* not by_column: outer members share the reduced elements of a row */
 	int row_loop;      /* by_column or shares_rows: the reduced loop that outer members share */
@@ -37,7 +40,7 @@ LoopValue rows_element(Rows *r, const Value *v, Affine flat);
 IterSpace rows_space(const Rows *r, const Value *v);
 /* Finds the reductions of each space, and how many passes each value needs. */
 void find_passes(Rows *r);
-/* Passes before v is known. */
+/* Number of passes that must end before v is known. */
 int value_depth(const Rows *r, const Value *v);
 /* Does pass `k` (from 1) sum or store anything over the reduced loops? */
 bool pass_has_work(const Rows *r, int k);
@@ -59,7 +62,7 @@ void cut_rows(Rows *r);
 void row_pass(Rows *r, int k);
 void column_pass(Rows *r, int k);
 void declare_columns(Rows *r);
-/* Emits what is done once for each column; the first outer member does it. */
+/* Emits `body` for each column. Of a divided team, only the first outer member runs it. */
 void once_by_column(Rows *r, void (*body)(Rows *r, Affine j, void *ctx), void *ctx);
 
 #endif

@@ -16,7 +16,8 @@ drop_unit_loops(Rows *r)
 	r->nest.n = n;
 }
 
-/* Does each row get a team of its own? The rows must be short, and no row may add to another row's sum. */
+/* Is the team divided into groups, one for each row? The rows must be short, and two rows may
+ * not add to the same sum. */
 static bool
 rows_have_teams(const Rows *r)
 {
@@ -51,8 +52,8 @@ probe_rows(Rows *r)
 	return p;
 }
 
-/* Moves the kept loop whose rows members take to the last place. Returns how many of its rows a part should
- * have; 0: no kept loops. */
+/* Chooses the kept loop whose rows are given to outer members and makes it the last kept loop.
+ * Returns how many rows of this loop a part should have; 0: there are no kept loops. */
 static int64_t
 choose_rows(Rows *r)
 {
@@ -68,8 +69,9 @@ choose_rows(Rows *r)
 	return reuse.iterations;
 }
 
-/* How many rows the outer members take at a time. A half or a quarter of them is used if that leaves no
- * member without a row: 12 rows, with eight outer members, are taken four at a time. */
+/* How many rows the outer members (groups of threads) take at a time. Only a half or a quarter
+ * of the outer members is used if then no used member is ever without a row: with eight outer
+ * members, 12 rows are taken four at a time. */
 static int
 rows_at_once(int64_t rows, int most)
 {
@@ -96,8 +98,8 @@ give_rows(Rows *r, int64_t part_rows)
 	team_divide(r->lw, inner);
 }
 
-/* nest_parallel, with reuse for teams: if iterations of another kept loop load the same data, a part has
- * several of them. */
+/* Like nest_parallel, with reuse for teams: if several iterations of another kept loop load the
+ * same data, one part takes several of these iterations. */
 static int
 parallel_columns(Rows *r, int n, const LanesLoop *lanes)
 {
@@ -156,7 +158,8 @@ divide_team(Rows *r)
 static void
 cut_parts(Rows *r)
 {
-	int loops = r->nest.n, free = 0; /* outermost kept loops that add nothing to a chunk */
+	/* number of outermost kept loops whose iterations belong to different chunks */
+	int loops = r->nest.n, free = 0;
 
 	while (free < r->n_kept && (!r->chunks || r->nest.at[free].chunk))
 		free++;

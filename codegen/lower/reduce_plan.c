@@ -1,4 +1,5 @@
-/* Kernels with reductions: which pass computes and stores which value. */
+/* Kernels with reductions: decides in which pass over the reduced elements each value is
+ * computed and stored. A softmax has three passes: maximum, sum, division. */
 #include "codegen/lower/reduce.h"
 
 AccumulateKind

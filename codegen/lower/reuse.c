@@ -1,10 +1,12 @@
-/* Reuse of loaded data within a part. A bias, say, is the same for all rows; if each part has one row, every part loads the whole bias.
- * So a part gets several rows:
+/* Lets one part (one parallel iteration of a kernel) use loaded data several times. A bias, say,
+ * is the same for all rows; if each part has one row, every part loads the whole bias. So a part
+ * gets several rows:
  *
  *	y[row, column] = x[row, column] + bias[column]
  *
- * This touches 3 numbers for each element of y if parts have one row each, and 2.25 if they have four. The loop and the number of
- * iterations are chosen by the bytes that all parts would touch. */
+ * This touches 3 numbers for each element of y if parts have one row each, and 2.25 if they have
+ * four. The loop and the number of iterations are chosen by the bytes that all parts would
+ * touch. */
 #include "codegen/lower/nest.h"
 
 /* Bytes that all parts touch together; each part touches an element once. parts: number of parts along each
@@ -44,7 +46,7 @@ parts_along(const Lower *lw, const LoopNest *nest, const Reuse *r, const Cutting
 	}
 }
 
-/* The bytes for a choice r, and in *n how many parts there would be. */
+/* The bytes that all parts touch for choice r. Sets *n to the number of parts. */
 static double
 bytes_of_parts(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Reuse *r,
                const Cutting *c, int64_t *n)
@@ -91,7 +93,8 @@ nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Cutt
 			if (r.iterations == 1 || !may_repeat(nest, c, &r))
 				continue;
 			double bytes = bytes_of_parts(lw, nest, p, &r, c, &n);
-			/* Half as many parts as a kernel should have still give each processor several. */
+			/* Half as many parts as a kernel should have are still several parts for
+			 * each processor. */
 			bool few = again > 1 && (lw->parts == 1 || 2 * n < lw->parts);
 			if (few || bytes >= 0.99 * fewest)
 				continue;

@@ -1,6 +1,7 @@
-/* Kernels with reductions along rows: keeps values that several passes need. CPUs keep expensive values in a
- * local array. Members of a team also keep loaded values, so that a row is read from memory once; if each
- * member has few elements of the row, it keeps them in registers. */
+/* Kernels with reductions along rows: keeps, for the current row, values that several passes
+ * over the row need. CPUs keep expensive values in a local array. Members of a team also keep
+ * loaded values, so that a row is read from memory once; if each member has few elements of the
+ * row, it keeps them in registers. */
 #include "codegen/lower/reduce.h"
 
 enum { BESIDE_ROWS = 1024 }; /* bytes of team memory left for sums */
@@ -9,10 +10,11 @@ enum { BESIDE_ROWS = 1024 }; /* bytes of team memory left for sums */
 typedef struct {
 	uint32_t *needed; /* passes that need the value, as bits */
 	bool *outlasts;   /* is it reduced or stored, or read by a value that fewer passes need? */
-	bool *loads;      /* does it need a load for each element that is not kept? */
+	/* does computing the value load something for each element that is not in an array? */
+	bool *loads;
 } Uses;
 
-/* Marks in `needed` what pass k computes over the full space below v. */
+/* Marks in `needed` the full values (one element per iteration) that pass k needs to compute v. */
 static void
 mark_needed(const Value *v, int k, uint32_t *needed)
 {
@@ -57,8 +59,8 @@ is_often(uint32_t passes)
 }
 
 /* ---- members of a team */
-/* If each member has the same elements of a row in every pass, and few enough for registers: how many;
- * otherwise 0. */
+/* Returns how many elements of a row each member has, if these are the same elements in every
+ * pass and few enough for registers; otherwise 0. */
 static int64_t
 own_numbers(const Rows *r)
 {
@@ -92,7 +94,7 @@ keep(Rows *r, const Value *v, int64_t own, int64_t *bytes)
 }
 
 /* ---- arrays that are taken over: rows that fill a processor's memory have only one array */
-/* As mark_needed, if value `kept` is in an array after pass `first`. */
+/* Like mark_needed, for the case that value `kept` is in an array after pass `first`. */
 static void
 mark_needed_beside(const Value *v, int k, const Value *kept, int first, uint32_t *needed)
 {
@@ -125,8 +127,8 @@ needed_beside(const Rows *r, const Value *kept, int first)
 	return needed;
 }
 
-/* Lets v take over the array of an input that only the pass that computes v still reads: exp(x - m) takes
- * the place of x. That pass must have a single nest of loops. */
+/* Lets v take over the array of an input that no pass after v's own reads: exp(x - m) takes the
+ * place of x. The pass that computes v must have a single nest of loops. */
 static bool
 take_over(Rows *r, const Value *v, uint32_t passes)
 {

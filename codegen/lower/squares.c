@@ -1,5 +1,7 @@
-/* Transposes by a team. If data is stored along one loop and loaded along another, it goes through team memory, one square at a time.
- * Members load rows of the input and store rows of the output, so that both are contiguous in memory. For example y[i, j] = x[j, i]:
+/* Transposes data with a team of GPU threads (members). If data is stored along one loop and
+ * loaded along another, it goes through team memory, one square at a time. Members load rows of
+ * the input and store rows of the output, so that both are contiguous in memory. For example
+ * y[i, j] = x[j, i]:
  *
  *	local square3 : f32[32,33]
  *	team v2 < 32 {
@@ -15,8 +17,10 @@
  *	      v9 = load square3[v6 + 132*v7 + 33*v8] : f32
  *	      store y0[2048*v0 + 32*v1 + 64*v6 + 4*v7 + v8] = v9
  *
- * Rows of the square have 33 elements because memory has 32 banks of four bytes: the numbers that eight inner members of four outer
- * ones access together then lie in different banks, along rows and along columns. */
+ * Rows of the square have 33 elements because memory has 32 banks of four bytes: a team is
+ * divided into outer members of several threads (inner members) each; the numbers that eight
+ * inner members of four outer members access together then lie in different banks, along rows
+ * and along columns. */
 #include "codegen/lower/nest.h"
 
 #include <string.h>
@@ -37,7 +41,7 @@ turned_along(const LoopNest *nest, const NestLoad *load)
 	return -1;
 }
 
-/* The longest loop apart from the last. */
+/* The longest loop other than the last loop. */
 static int
 longest_loop(const LoopNest *nest)
 {
@@ -89,7 +93,8 @@ side_of(LoopBuilder *lb, const LoopDim *d, Affine square)
 	return s;
 }
 
-/* Opens a side for the outer members; returns how many loops that opened. */
+/* Opens a loop over this side, whose iterations outer members share; returns how many loops that
+ * opened. */
 static int
 open_rows(LoopBuilder *lb, const Side *s, Affine *at)
 {

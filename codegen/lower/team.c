@@ -1,4 +1,5 @@
-/* Loops for the members of a team. For example, 8 members share a row of 36 elements, in vectors of four:
+/* Emits loops that the members of a team (the threads of a GPU block) share. For example, 8
+ * members share a row of 36 elements, in vectors of four:
  *
  *	team v1 < 8 {
  *	  for v2 < 2 {
@@ -6,8 +7,9 @@
  *	      vector v4 < 4 {
  *	        v5 = load x0[36*v0 + 32*v2 + 4*v1 + 4*v3 + v4] : f32
  *
- * Neighbouring members read neighbouring elements. The loop over v3 runs once or not at all; its form shows that the place is below
- * 36. It exists only if members have different numbers of elements. All loops of a kernel over one axis give an element to the same
+ * Neighbouring members read neighbouring elements. The loop over v3 runs once or not at all; its
+ * bound shows later stages that the place is below 36. The loop exists only if members have
+ * different numbers of elements. All loops of a kernel over one axis give an element to the same
  * member, so that members never touch each other's elements of an array. */
 #include "codegen/lower/nest.h"
 
@@ -55,7 +57,7 @@ team_divide(Lower *lw, int inner)
 	lb_team(lw->lb, 2, (int[]){lw->lb->k->team[0] / inner, inner});
 }
 
-/* Members of the last level: they share the elements of a row. */
+/* Number of inner members of a divided team: they share the elements of a row. */
 static int
 members_of(const Kernel *k)
 {
@@ -77,7 +79,8 @@ team_vector(const Lower *lw)
 	return n < 1 ? 1 : n < most ? n : most;
 }
 
-/* Neighbouring iterations of a member: as many as leave no member idle. */
+/* How many neighbouring iterations a member takes as one vector: as many as leave no member
+ * idle. */
 static int
 vector_along(const Lower *lw, int64_t extent, const Affine *below)
 {

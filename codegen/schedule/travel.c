@@ -81,7 +81,7 @@ room(const Writing *x, Space space, SlotShare share)
 	s.block = x->t->part.block;
 	s.group = x->t->part.group;
 	s.offset = space == SPACE_GATHERED ? x->w->rooms_at
-	                                   : x->t->whole.bytes; /* behind the copy */
+	                                   : x->t->whole.bytes; /* after the copy of the whole */
 	s.only = ONLY_RANKS | (share == SLOT_FIRST_ROOM ? 0 : ONLY_ORDERED) |
 	         (space == SPACE_PINNED ? ONLY_STAGED : 0);
 	return format_slot(x->w->w, s);
