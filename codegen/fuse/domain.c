@@ -119,8 +119,9 @@ domain_reached(const Domain *d, Value *v, IterSpace base)
 	return reduce_form_equal(&form, &d->reduction[ITER_FULL]) ? ITER_FULL : ITER_NONE;
 }
 
-/* ---- spaces of a function. Values whose elements correspond one by one form a class (union-find).
- * Reductions and broadcasts of rows tell the space of each class. */
+/* ---- spaces of a function. A space is a set of iterations: all elements (full), rows, or
+ * chunks of rows (fuse.h). Values whose elements correspond one by one form a class
+ * (union-find). Reductions and broadcasts of rows determine the space of each class. */
 typedef struct {
 	const Function *f;
 	/* by value id: another value of the class; the value itself if it represents the class */
@@ -138,7 +139,8 @@ class_of(const Classes *c, const Value *v)
 	return id;
 }
 
-/* Makes one class of both values' classes. Parameters are left out: each reader loads them in its own order. */
+/* Joins the classes of both values. Parameters are left out, because each reader loads a
+ * parameter in its own order. */
 static void
 join(Classes *c, const Value *a, const Value *b)
 {
@@ -215,7 +217,7 @@ mark_repeated(const Classes *c, const Domain *d)
 	}
 }
 
-/* Without reductions there is one space, and the results are in it. */
+/* Without reductions there is one space, and all results are in this space. */
 static void
 mark_results(const Classes *c, Domain *d)
 {

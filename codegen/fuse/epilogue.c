@@ -1,5 +1,6 @@
-/* Finds readers of products that the product's library can apply while it stores the product. The target's
- * column `epilogues` says which of them are faster that way. */
+/* Finds operations on the result of a matrix product, such as a GELU, that a library can apply
+ * while it stores the product (epilogues). The target's column `epilogues` says which of these
+ * operations are faster that way. */
 #include "codegen/fuse/fuse.h"
 
 #include <string.h>
@@ -25,7 +26,7 @@ is_read_whole(const Value *v)
 	return false;
 }
 
-/* The vector that `reader` adds to the result of an opaque node; NULL: it adds none. */
+/* The vector that `reader` adds to the result of an opaque node; NULL: `reader` adds no vector. */
 static Value *
 added_to(const Node *reader)
 {
@@ -124,8 +125,8 @@ product_of(const Value *v)
 	return plain && c->operands[LIBRARY_RESULT].buffer == k->n_inputs ? n : NULL;
 }
 
-/* Does only `reader` read v? again: v may also be a gradient that the first micro-batch stores and later
- * ones add to; it is then launched twice. */
+/* Does only `reader` read v? again: v may also be a gradient that the first micro-batch stores
+ * and later micro-batches add to; the product is then launched twice. */
 static bool
 is_read_alone(const Value *v, const Node *reader, bool *again)
 {
@@ -187,8 +188,8 @@ argument_of(const Node *n, int i)
 	return -1;
 }
 
-/* The launch of the product that argument `product` of the call is, if argument `other` is another value of
- * as many elements and the same type; NULL: it is not. */
+/* The launch of the product that argument `product` of the call is, if argument `other` is
+ * another value with the same type and as many elements; otherwise NULL. */
 static Node *
 product_beside(const Node *call, int product, int other)
 {
@@ -205,7 +206,7 @@ call_of(const Node *product)
 	return kernel_of(product)->library;
 }
 
-/* The operand lies in memory like the result, so it has the same strides. */
+/* The operand is laid out in memory like the result, so both have the same strides. */
 static void
 put_operand(Epilogue *e, int operand, int buffer)
 {
@@ -213,8 +214,8 @@ put_operand(Epilogue *e, int operand, int buffer)
 	e->library.operands[operand].buffer = buffer;
 }
 
-/* Finds x + y where x or y is an f32 product. Sums of smaller types stay with the loops, because a library
- * would add before rounding. */
+/* Finds x + y where x or y is an f32 product. Sums of 16-bit types are computed by the reader's
+ * loops, because a library would add before it rounds the product. */
 static bool
 find_sum(const Node *call, const Node *n, Epilogue *e)
 {
@@ -324,8 +325,8 @@ is_widened(const Widened *w, const Function *f, int n, Value *const *more, int s
 	return true;
 }
 
-/* A copy of f with n more parameters; it also returns parameter `saved`, unless that is -1. Equal copies are
- * shared. */
+/* A copy of f with n more parameters. The copy also returns parameter `saved`, unless `saved` is
+ * -1. Equal copies are shared. */
 static Function *
 widened(Module *m, Readers *readers, const Function *f, int n, Value *const *more, int saved)
 {
@@ -342,7 +343,8 @@ widened(Module *m, Readers *readers, const Function *f, int n, Value *const *mor
 	return w.to;
 }
 
-/* Inserts a copy of the call with the library's operands of the product's launch behind its own operands. */
+/* Inserts a copy of the call. After the call's own operands come the operands of the product's
+ * launch that the library needs. */
 static void
 add_operands(Node *call, Readers *readers, const Node *n, Epilogue *e)
 {

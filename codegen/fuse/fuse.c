@@ -1,10 +1,12 @@
-/* The pass `fuse`: groups nodes into kernels, as the store plan says. Every group becomes one call of a
- * `fused` function; groups with equal bodies share a function. The results of the call are the values that
- * other groups read. Takes linear time in the number of nodes, as the plan does. */
+/* The pass `fuse`: groups nodes into kernels, as the store plan (store_plan.h) says. Every group
+ * becomes one call of a `fused` function; groups with equal bodies share a function. The results
+ * of the call are the values that other groups read. Takes linear time in the number of nodes,
+ * as the plan does. */
 #include "codegen/codegen.h"
 #include "codegen/fuse/outline.h"
 
-/* Makes stores and the return read the results of the calls, and erases the old nodes. */
+/* Makes stores and the function's return read the results of the calls, and erases the nodes
+ * that the calls replace. */
 static void
 remove_old_nodes(Fuse *fu, uint32_t n_old)
 {

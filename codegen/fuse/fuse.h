@@ -1,5 +1,6 @@
-/* What `fuse` and `lower` know of a kernel before it has loops: the spaces that it iterates over, and the
- * library epilogues of products. Sections are named after the .c file. */
+/* What the passes `fuse` and `lower` know of a kernel before the kernel has loops: the spaces of
+ * elements that the kernel iterates over, and the epilogues (operations that a library applies
+ * while it stores a matrix product). Each section is named after its .c file. */
 #ifndef GRADC_CODEGEN_FUSE_FUSE_H
 #define GRADC_CODEGEN_FUSE_FUSE_H
 
@@ -10,9 +11,9 @@
  * may share a kernel; `lower` makes the loops. Example: a softmax over f32[64,96]. Full values have an
  * element for each of 64 x 96 iterations. The maximum and the sum of a row are row values, one for each of
  * 64 rows. A sum over blocks of 8 rows would be a chunk value, one for each of 8 chunks. */
-/* Which axes of a shape a reduction keeps and which it sums over. Neighbouring axes that are both kept or
- * both reduced are joined into one run. Axes of one element are left out. Equal forms therefore mean equal
- * index maps. */
+/* Which axes of a shape a reduction keeps and which it sums over. Neighbouring axes that are
+ * both kept or both reduced are joined into one run. Axes of one element are left out.
+ * Reductions with equal forms therefore read their operands in the same way. */
 typedef struct {
 	int n; /* 0: one element */
 	int64_t extent[MAX_RANK];
@@ -27,7 +28,8 @@ bool reduce_form_by_column(const ReduceForm *f);
 /* Does n add anything up? A reduction over axes of one element is a copy. */
 bool reduces(const Node *n);
 
-/* Which iterations a value has elements for. A reduction leads from one space to the next. */
+/* Which iterations a value has elements for. The operand of a reduction is in one space, the
+ * result in the next. */
 typedef enum { ITER_NONE, ITER_FULL, ITER_ROWS, ITER_CHUNKS, N_ITER_SPACES } IterSpace;
 
 typedef struct {
@@ -38,11 +40,11 @@ typedef struct {
 } Domain;
 Domain domain_full(Type t); /* domain of a kernel that computes values of type t */
 bool domain_equal(const Domain *a, const Domain *b);
-/* From now on, the domain has reductions like n, of values of space s. */
+/* Adds to the domain that values of space s are reduced as n reduces its operand. */
 void domain_add_reduction(Domain *d, IterSpace s, const Node *n);
-/* The space over which a node reads v, where the value below v's views is in space `base`. With reshapes
- * only: `base`. With a broadcast that repeats rows along the reduced axes: ITER_FULL. With other views:
- * ITER_NONE. */
+/* The space over which a node reads v. v may be a view, or a chain of views, of a value in space
+ * `base`. Reshapes only: `base`. A broadcast that repeats rows along the reduced axes:
+ * ITER_FULL. Other views: ITER_NONE. */
 IterSpace domain_reached(const Domain *d, Value *v, IterSpace base);
 
 /* The domain of a fused function and the space of every value, by id. ITER_NONE: parameters, and values that
@@ -60,9 +62,9 @@ Value *behind_reshapes(Value *v);
 /* ---- epilogue.c */
 /* Epilogues: a library applies the next operation while it stores a product, so no kernel has to read the
  * product again. */
-/* If n adds a vector to an opaque node's result, the vector that the node's kernel may add itself (column
- * `bias` of the op). NULL if n does not, or if nobody reads the sum from memory: the reader's loops can add
- * the vector at no cost. */
+/* If n adds a vector to an opaque node's result, the vector that the node's kernel may add
+ * itself (column `bias` of the op). NULL if n adds no such vector, or if no kernel reads the sum
+ * from memory: the reader's loops can then add the vector at no cost. */
 Value *bias_of(const Target *t, const Node *n);
 /* Is n a GELU of a product, or a GELU derivative times a product, and can the product's library apply it?
  * Then n has a kernel of its own. */
@@ -72,17 +74,19 @@ bool epilogue_alone(const Target *t, const Node *n);
  * from memory. If the library runs both, the product's own kernel is not launched (Kernel.serves). */
 typedef struct Epilogue {
 	Node *product; /* the launch of the product */
-	/* The reader's new call, inserted before the old one. The library's operands follow its own
-	 * operands. If others read the product too, its second result is the product again: when the library
-	 * runs both, nobody else computes the product. */
+	/* The reader's new call, inserted before the old call. The library's operands follow the
+	 * call's own operands. If other nodes read the product too, the call's second result is
+	 * the product: when the library computes product and reader together, no other kernel
+	 * computes the product. */
 	Node *call;
-	/* the library call for both; buffers count the call's operands, then its results */
+	/* the library call for product and reader; its buffers are numbered as the new call's
+	 * operands, then results */
 	LibraryCall library;
 	/* the first micro-batch stores the product, so it is launched once more for this reader */
 	bool again;
 } Epilogue;
 
-/* Functions of readers with added parameters, by the original function. */
+/* Functions of readers with added parameters; the original function is the key. */
 typedef struct {
 	const Function *from;
 	Function *to;
@@ -93,8 +97,9 @@ typedef struct {
 	Arena *arena;
 } Readers;
 
-/* call: a call of a fused function whose operands are lowered. False: the call is not such a reader, or the
- * target's library is faster without the epilogue. */
+/* call: a call of a fused function whose operands are lowered. Fills *out. False: the call's
+ * function is not an epilogue of a product, or the target's library is faster without the
+ * epilogue. */
 bool epilogue_open(const Target *t, Node *call, Readers *readers, Epilogue *out);
 /* The number of the hyperparameter that parameter v stands for, named "scalar.NAME"; -1: v is not a
  * hyperparameter. */

@@ -2,8 +2,8 @@
  * module that compute the same share one fused function. */
 #include "codegen/fuse/outline.h"
 
-/* A function's body before it is built. Values are named by references: 0 is no value, r > 0 the r-th result
- * of a node, -p the p-th parameter. */
+/* A function's body before it is built. A reference is a number that names a value: 0 is no
+ * value, r > 0 is the r-th result among all nodes, -p is the p-th parameter. */
 typedef struct {
 	Fuse *fu;
 	int gi;
@@ -68,14 +68,15 @@ forget_references(const Outline *o)
 			o->fu->reference[node_result(o->nodes.at[i], k)->id] = 0;
 }
 
-/* ---- members: a node is part of the body if it is stored for other groups or read by another member. A
- * value that only other groups read, and compute again, is left out. */
+/* ---- members: a node is part of the body if it is stored for other groups or read by another
+ * member. A value that only other groups read, and that these groups compute again, is left out. */
 static void
 outline_member(Outline *o, Node *n)
 {
 	const StorePlan *p = o->fu->plan;
 	const Group *g = &p->groups.at[o->gi];
-	bool alone = g->opaque && g->members.n == 1; /* writes all its results */
+	/* the opaque node's kernel writes all results of the node */
+	bool alone = g->opaque && g->members.n == 1;
 	int first = o->results.n;
 	bool live = false;
 
@@ -232,7 +233,8 @@ insert_call(const Outline *o, Node *before)
 		fu->stored[o->results.at[i]->id] = node_result(call, i);
 }
 
-/* A loop or branch is copied as a node; its functions are fused by themselves. */
+/* A loop or branch is copied as a node; the functions of the loop or branch are fused
+ * separately. */
 static void
 insert_control(Fuse *fu, const Node *n, Node *before)
 {

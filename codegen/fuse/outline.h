@@ -1,4 +1,5 @@
-/* Private to fuse: shared by fuse.c and outline.c. */
+/* Private to fuse: makes a call of a fused function from a group of nodes; shared by fuse.c and
+ * outline.c. */
 #ifndef GRADC_CODEGEN_FUSE_OUTLINE_H
 #define GRADC_CODEGEN_FUSE_OUTLINE_H
 
@@ -19,7 +20,7 @@ typedef struct {
 	FusedBodies *bodies;
 	const StorePlan *plan;
 	Value **stored; /* by value id: the call result that holds the value */
-	int *reference; /* by value id, while a group is outlined: see Outline */
+	int *reference; /* by value id, while a group becomes a call: see Outline */
 } Fuse;
 
 /* outline.c: inserts a call for the group. The callee is a new function, or an existing one with an equal

@@ -1,12 +1,13 @@
-/* Private to fuse: shared by the files of the store plan. */
+/* Private to fuse: functions that the files of the store plan share. The store plan decides
+ * which nodes form a group, which becomes one kernel (store_plan.h). */
 #ifndef GRADC_CODEGEN_FUSE_PLAN_H
 #define GRADC_CODEGEN_FUSE_PLAN_H
 
 #include "codegen/fuse/store_plan.h"
 
 /* plan_readers.c */
-void plan_mark_copied(StorePlan *p, const Node *n); /* called node by node, in order */
-/* is it read by a store, the return or a call? */
+void plan_mark_copied(StorePlan *p, const Node *n); /* must be called for all nodes in order */
+/* does a store, the return or a call read a result of n? */
 bool plan_must_be_stored(const Node *n);
 /* Calls visit for every node that reads v's elements, directly or through copied nodes. Stops and returns
  * true when visit returns true. */
@@ -15,7 +16,7 @@ bool plan_any_reader(const StorePlan *p, const Value *v,
 
 /* plan_group.c */
 void plan_place_node(StorePlan *p, Node *n); /* n joins a group or opens one */
-/* opens a group that no other node joins */
+/* makes a group of the pattern g, which no other node joins */
 void plan_place_pattern(StorePlan *p, const Gathered *g);
 /* Earlier groups that reduce the same values by column are merged into group gi. */
 void plan_merge_siblings(StorePlan *p, int gi);

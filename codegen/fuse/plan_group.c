@@ -1,4 +1,5 @@
-/* Grouping: decides which nodes share a kernel. */
+/* Decides which nodes form a group, that is, share a kernel. A group has a domain: full values,
+ * row values (results of reductions) and chunk values (reductions of row values), see fuse.h. */
 #include "codegen/fuse/fuse.h"
 #include "codegen/fuse/plan.h"
 
@@ -22,7 +23,8 @@ group_new(StorePlan *p, const Node *n)
 	return p->groups.n - 1;
 }
 
-/* The space of group gi over which n would read its operand v. NONE: v would have to be read from memory. */
+/* The space of group gi over which n would read its operand v. ITER_NONE: v would have to be
+ * read from memory. */
 static IterSpace
 space_read(const StorePlan *p, int gi, Value *v)
 {
@@ -31,8 +33,8 @@ space_read(const StorePlan *p, int gi, Value *v)
 	return domain_reached(&p->groups.at[gi].domain, v, base);
 }
 
-/* The space of an elementwise node in group gi: the space over which it reads the operands that the group
- * computes. NONE: the node does not fit. */
+/* The space of an elementwise node in group gi: the space over which it reads the operands that
+ * the group computes. ITER_NONE: the node does not fit. */
 static IterSpace
 space_elementwise(const StorePlan *p, int gi, const Node *n)
 {
@@ -50,8 +52,8 @@ space_elementwise(const StorePlan *p, int gi, const Node *n)
 	return s;
 }
 
-/* May n be the first reduction of row values in group gi? Its chunks must be blocks of neighbouring rows,
- * and enough of them. */
+/* May n be the first reduction of row values in group gi? Each result of n must sum a block of
+ * neighbouring rows (a chunk), and there must be enough chunks. */
 static bool
 opens_chunks(const StorePlan *p, int gi, const Node *n)
 {
@@ -66,11 +68,12 @@ opens_chunks(const StorePlan *p, int gi, const Node *n)
 	    (form.n == 1 && !form.reduced[0]))
 		return false;
 	bool large = d->elements[ITER_FULL] >= p->target->tuning->grains.large;
-	return !large || node_result(n, 0)->type->n >= p->parts; /* chunks are the parts */
+	/* each chunk is one part, so there must be enough */
+	return !large || node_result(n, 0)->type->n >= p->parts;
 }
 
-/* The space of a reduction's result in group gi, if its operand is in space `of`. NONE: the reduction does
- * not fit. */
+/* The space of a reduction's result in group gi, if its operand is in space `of`. ITER_NONE: the
+ * reduction does not fit. */
 static IterSpace
 space_reduced(const StorePlan *p, int gi, const Node *n, IterSpace of)
 {
@@ -107,7 +110,7 @@ has_room(const Group *g, const Node *n)
 	return g->members.n < MAX_GROUP_NODES && g->weight + op_row(n)->weight <= MAX_GROUP_WEIGHT;
 }
 
-/* The space of n's result in group gi, from which it reads values. NONE: n does not fit. */
+/* The space of n's result in group gi, from which it reads values. ITER_NONE: n does not fit. */
 static IterSpace
 space_in(const StorePlan *p, int gi, const Node *n)
 {
@@ -197,7 +200,8 @@ blocks_merge(const StorePlan *p, const Node *reader, int ctx)
 	if (fuse_class_of(reader) == FUSE_NONE)
 		return false;
 	int g = plan_own_group(p, reader);
-	if (g == p->merge_from) /* its readers compute the value again, so they read its operands */
+	/* its readers compute the value again, so they read the value's operands */
+	if (g == p->merge_from)
 		return p->recomputed[node_result(reader, 0)->id] &&
 		       plan_any_reader(p, node_result(reader, 0), blocks_merge, ctx);
 	return g <= p->merge_to;
@@ -261,7 +265,8 @@ merge_readers_of(StorePlan *p, Value *x, int to)
 void
 plan_merge_siblings(StorePlan *p, int gi)
 {
-	const Group g = p->groups.at[gi]; /* copy: its members before any merge */
+	/* a copy, because merges change the group's list of members */
+	const Group g = p->groups.at[gi];
 
 	if (g.merged_into >= 0 || !reduce_form_by_column(&g.domain.reduction[ITER_FULL]))
 		return;

@@ -36,7 +36,7 @@ source_in_group(const void *ctx, const Value *v)
 	return there ? FROM_MEMORY : FROM_LINK;
 }
 
-/* Counts the groups other than gi that read v, up to 4. */
+/* Counts the groups other than gi that read v; stops counting at 4. */
 static int
 outside_readers(const StorePlan *p, const Value *v, int gi, int *seen, int n)
 {
@@ -58,7 +58,7 @@ outside_readers(const StorePlan *p, const Value *v, int gi, int *seen, int n)
 	return n;
 }
 
-/* Marks v and the links that it is computed from, down to values in memory. */
+/* Marks v and the recomputed values (links) from which v is computed, down to values in memory. */
 static void
 mark_recomputed(StorePlan *p, Value *v, const InGroup *g)
 {
@@ -86,8 +86,9 @@ plan_recompute_node(StorePlan *p, Node *n)
 	    !recompute_matters(p->target, v, KEPT_FOR_NEXT) || p->kept[v->id] ||
 	    !(plan_readers(p, v, g.gi) & READ_OUTSIDE) || plan_any_reader(p, v, needs_memory, g.gi))
 		return;
-	/* Stored, v is written once and read by each of these groups. Computed again, each of them reads v's
-	 * leaves. */
+	/* If v is stored, it is written once, and each of these groups reads it. If v is
+	 * computed again, each of these groups reads v's leaves (the values in memory from which
+	 * v is computed). */
 	int readers = outside_readers(p, v, g.gi, seen, 0);
 	if (recompute_cost(v, source_in_group, &g, &cost) &&
 	    recompute_pays(p->target, &cost, cost.leaf_bytes * readers,

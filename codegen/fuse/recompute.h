@@ -1,14 +1,15 @@
-/* Decides whether readers compute a value again instead of loading it from memory. There is one cost model
- * for two users: the store plan, for values that the next kernels read; and rematerialize, for values that
- * wait for the backward pass. */
+/* Decides whether readers compute a value again instead of loading it from memory. Two users
+ * share this cost model: the store plan, for values that the next kernels read; and
+ * rematerialize, for values that wait for the backward pass. */
 #ifndef GRADC_CODEGEN_FUSE_RECOMPUTE_H
 #define GRADC_CODEGEN_FUSE_RECOMPUTE_H
 
 #include "codegen/target/target.h"
 #include "ir/ir.h"
 
-/* Where an operand of a recomputed value comes from. LINK: it is computed again, too. MEMORY: it is loaded.
- * NOTHING: it is a constant or an index, which costs no load. */
+/* Where an operand of a recomputed value comes from. LINK: the operand is computed again, too.
+ * MEMORY: the operand is loaded. NOTHING: the operand is a constant or an index, which costs no
+ * load. */
 typedef enum { FROM_LINK, FROM_MEMORY, FROM_NOTHING } RecomputeSource;
 
 enum {
@@ -24,8 +25,9 @@ typedef struct {
 	int64_t leaf_bytes; /* of all leaves */
 } RecomputeCost;
 
-/* The cost of computing v again. Walks back through operands: `source` says of each where it comes from;
- * views are looked through without asking. False: the chain has too many nodes or leaves to ever pay. */
+/* The cost of computing v again. Walks back through operands: `source` says where each operand
+ * comes from. For a view, `source` is asked about the viewed value. False: the chain has too
+ * many nodes or leaves to ever pay. */
 bool recompute_cost(Value *v, RecomputeSource (*source)(const void *ctx, const Value *v),
                     const void *ctx, RecomputeCost *c);
 
@@ -33,8 +35,8 @@ bool recompute_cost(Value *v, RecomputeSource (*source)(const void *ctx, const V
 typedef enum { KEPT_FOR_NEXT, KEPT_FOR_BACKWARD } Kept;
 /* Is v large enough for recomputing to matter? */
 bool recompute_matters(const Target *t, const Value *v, Kept kept);
-/* Does it pay to compute the value again? loaded: bytes of leaves that this loads in addition; saved: bytes
- * that are then neither stored nor loaded. */
+/* Is it cheaper to compute the value again? loaded: bytes of leaves that recomputing loads in
+ * addition; saved: bytes that are not stored or loaded if the value is computed again. */
 bool recompute_pays(const Target *t, const RecomputeCost *c, int64_t loaded, int64_t saved,
                     Kept kept);
 

@@ -1,16 +1,19 @@
-/* The pass `rematerialize`: a value that `fuse` would store for the backward pass is computed again there,
- * if that is cheap and the forward pass then keeps fewer bytes. Such values are chains of elementwise nodes
- * and views over a kept value, such as GELU over a product, or a softmax over its scores. The copied chain
- * reads the kept value through `barrier`, so that `fuse` leaves it where it stands. The module's stage tells
- * passes that merge equal nodes to stay away.
+/* The pass `rematerialize`: a value that `fuse` would store for the backward pass is computed
+ * again there, if that is cheap and the forward pass then keeps fewer bytes. Such values are
+ * chains of elementwise nodes and views over a kept value, such as GELU over a product, or a
+ * softmax over its scores. The copied chain reads the kept value through `barrier`, so that
+ * `fuse` leaves the chain in the backward pass. The module's stage tells passes that merge equal
+ * nodes to stay away.
  *
- * The idea is from Chen et al. 2016, arXiv:1604.06174; PyTorch's partitioner chooses by a minimum cut. This
- * pass handles the case that needs no search: a chain over one large leaf, which is kept for other readers
- * anyway or is smaller than all values it replaces together, and which a kernel of the backward pass loads
- * anyway. recompute.h judges the cost.
+ * The idea is from Chen et al. 2016, arXiv:1604.06174; PyTorch's partitioner chooses by a
+ * minimum cut. This pass handles the case that needs no search: a chain over one large leaf (a
+ * value in memory from which the chain is computed). A kernel of the backward pass loads this
+ * leaf anyway, and the leaf is either kept for other readers or smaller than all values that are
+ * computed from it again together. recompute.h judges the cost.
  *
- * Keeps every value, except for the order of additions where a sum moves to another kernel. Needs the phases
- * that autograd sets. Takes linear time in the number of nodes, because the size of a chain is bounded. */
+ * Changes no number, except where a sum moves to another kernel and its additions are done in
+ * another order. Needs the phases that autograd sets. Takes linear time in the number of nodes,
+ * because the size of a chain is bounded. */
 #include "codegen/codegen.h"
 #include "codegen/fuse/recompute.h"
 #include "codegen/fuse/store_plan.h"
@@ -33,7 +36,8 @@ typedef struct {
 	const StorePlan *plan;
 	bool *late;      /* by node id: does it run in the backward pass? */
 	bool *read_late; /* by value id: is it in memory, and does a late node read it? */
-	/* by value id: groups that load the value, or that would if they computed values again from it */
+	/* by value id: groups that load the value, or that would load the value in order to
+	 * compute others again from it */
 	Kernels *kernels;
 	bool *kept;         /* by value id: does it stay in memory until the backward pass? */
 	bool *again;        /* by value id: is it computed again? */
@@ -82,8 +86,9 @@ add_kernel(Kernels *k, int group)
 		k->at[k->n++] = group;
 }
 
-/* A late node reads v, directly or through values that its kernel computes again anyway. group: the late
- * node's group, if it has loops; -1: it has none. */
+/* Notes that a late node (a node of the backward pass) reads v, directly or through values that
+ * the node's kernel computes again anyway. group: the late node's group, if it has loops; -1: it
+ * has none. */
 static void
 mark_read(Remat *r, Value *v, int group)
 {
@@ -144,8 +149,9 @@ source_in_chain(const void *ctx, const Value *v)
 	               : FROM_LINK;
 }
 
-/* The leaves from which v would be computed again. Either all leaves are kept, or a single leaf is missing,
- * which other values may want as well. Parameters and states are not listed: they lie in memory anyway. */
+/* The leaves from which v would be computed again. Either all leaves are kept in memory, or one
+ * leaf is not kept; other values may be computed from that leaf as well. Parameters and states
+ * are not listed: they lie in memory anyway. */
 static Source
 source_of(const Remat *r, Value *v)
 {
@@ -157,7 +163,8 @@ source_of(const Remat *r, Value *v)
 	if (!recompute_matters(r->target, v, KEPT_FOR_BACKWARD) ||
 	    !recompute_cost(v, source_in_chain, &chain, &c))
 		return s;
-	/* 0: nothing more is loaded, because pays() requires a kernel that loads the leaves anyway. */
+	/* 0: nothing is loaded in addition, because pays() requires a kernel that loads the
+	 * leaves anyway. */
 	if (!recompute_pays(r->target, &c, 0, 2 * bytes, KEPT_FOR_BACKWARD))
 		return s;
 	for (int i = 0; i < c.n_leaves; i++)
@@ -286,8 +293,8 @@ first_leaf(const Remat *r, const Value *v)
 	return r->source[v->id].n ? r->source[v->id].leaves[0] : NULL;
 }
 
-/* Numbers the nodes. Also finds, for each leaf, the first node of loops that reads a value computed again
- * from it. */
+/* Numbers the nodes in order. Also finds, for each leaf, the first node of loops that reads a
+ * value computed again from it. */
 static void
 find_order(Remat *r)
 {
@@ -302,8 +309,8 @@ find_order(Remat *r)
 	}
 }
 
-/* The node of loops behind which n may move. That node's kernel then also stores what n reads; a kernel for
- * n's operand alone would load all leaves once more. NULL: n stays where it is. */
+/* The node of loops after which n may move. That node's kernel then also stores n's operand; a
+ * kernel for this operand alone would load all leaves once more. NULL: n stays where it is. */
 static Node *
 waits_for(const Remat *r, const Node *n, const Value *x)
 {

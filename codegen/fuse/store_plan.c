@@ -1,4 +1,4 @@
-/* Makes the store plan in four steps:
+/* Makes the store plan: groups of nodes, each of which becomes one kernel. There are four steps:
  *   0. A pattern that a strategy computes in one kernel becomes a group.
  *   1. Each other node joins the latest group of its operands if it fits that group's domain. Otherwise it opens a new
  *      group. Groups are numbered as they open, and a node never reads from a later group than its own, so the order of
@@ -29,7 +29,8 @@ stays_among(const Gathered *g, const Value *v)
 	return true;
 }
 
-/* Records the pattern that ends in n, if a strategy computes one in one kernel. */
+/* Records the pattern that ends in n, if a strategy (code that emits a kind of kernel) computes
+ * such a pattern in one kernel. */
 static void
 gather(StorePlan *p, Node *n)
 {

@@ -22,7 +22,7 @@ typedef struct {
 	const Target *target;
 	int64_t parts; /* parts that a large kernel should have */
 	VEC(Group) groups;
-	uint32_t n_nodes;       /* ids below are of the function as it was */
+	uint32_t n_nodes;       /* nodes with smaller ids existed when the plan was made */
 	uint8_t *copied;        /* by node id: 0, or the depth of the chain of copied nodes */
 	int *group;             /* by node id; -1: no group, as for views and stores */
 	VEC(Gathered) patterns; /* nodes that a strategy computes together in one kernel */
@@ -43,14 +43,14 @@ StorePlan *store_plan(const Function *f, const Target *target, int64_t cores, Ar
 FuseClass fuse_class_of(const Node *n);
 /* Does n belong to no kernel and read its operands from memory? */
 bool plan_stands_outside(const Node *n);
-/* Does every reader copy n instead of loading its result? So it is for views, iota and splats. It is also
- * for arithmetic on single numbers (learning rates), and on stored values that one node reads. gather is not
- * copied: it has a group. */
+/* Does every reader copy n instead of loading its result? Views, iota and splats are copied.
+ * Arithmetic on single numbers (learning rates) is copied, and so is arithmetic on stored values
+ * that only one node reads. gather is not copied: it has a group. */
 bool plan_is_copied(const StorePlan *p, const Node *n);
-/* The group of which n is a member; -1: none. A view that is stored has a group, although its readers copy
- * it. */
+/* The group of which n is a member; -1: none. A view that is stored has a group, although the
+ * view's readers copy it. */
 int plan_own_group(const StorePlan *p, const Node *n);
-/* The group that computes v; -1 if v is a parameter or copied. */
+/* The group that computes v; -1: v is a parameter, or every reader copies v's node. */
 int plan_group_of(const StorePlan *p, Value *v);
 /* Who reads v, a value of group gi, as bits: nodes inside the group, and outside it. Stores and the return
  * are outside. */

@@ -194,7 +194,7 @@ open_loops(Lower *lw, const LoopNest *nest, const Block *block, Spread *lane)
 	return flat;
 }
 
-/* The arguments of kernel_part (ir/loop/lower.c). */
+/* The arguments of kernel_part (below). */
 typedef struct {
 	const Node *n;
 	Type shape;
