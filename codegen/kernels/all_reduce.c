@@ -1,5 +1,5 @@
-/* all_reduce: the kernel copies a rank's numbers to the place of the sum. The tables make the ranks add them
- * up there (codegen/schedule/streams.c). */
+/* all_reduce: the kernel copies a rank's numbers to the place of the sum. An instruction of the
+ * executable then makes the ranks add up these copies (codegen/schedule/streams.c). */
 #include "codegen/lower/lower.h"
 #include "codegen/strategy/strategy.h"
 

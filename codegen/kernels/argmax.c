@@ -1,5 +1,7 @@
-/* argmax for one thread per part: lines run in parallel. If there are few long lines, their blocks run in
- * parallel as well: a serving kernel leaves the index of each block's largest element. */
+/* Emits argmax for CPUs. A line is all elements along the searched axis; lines run in parallel,
+ * each on one thread. If there are few long lines, lines are cut into blocks, which run in
+ * parallel as well: a serving kernel, which runs before, stores the index of each block's
+ * largest element. */
 #include "codegen/kernels/lines.h"
 #include "ir/ops/ops.h"
 
@@ -41,9 +43,10 @@ element_at(const Argmax *a, const Index *line, Affine at)
 	return lower_element(a->lw, node_operand(a->node, 0), &full);
 }
 
-/* The index of the first largest element among `count` elements from `first` on, or as many as the line has.
- * One pass finds the maximum, a second one the smallest index of an equal element. If all elements are NaN,
- * the index is `size`, because no element equals the maximum. */
+/* The index of the first largest element among `count` elements from `first` on, or among fewer
+ * if the line ends before. One pass finds the maximum, a second one the smallest index of an
+ * equal element. If all elements are NaN, the index is `size`, because no element equals the
+ * maximum. */
 static LoopValue
 first_largest(const Argmax *a, const Index *line, Affine first, int64_t count)
 {
@@ -88,7 +91,7 @@ argmax_prepare(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-/* Of the blocks' indices, the first one whose element is the largest. */
+/* Of the indices that the blocks left, the first index whose element is the largest. */
 static LoopValue
 combine_blocks(const Argmax *a, Affine line, const Index *at)
 {

@@ -1,6 +1,8 @@
-/* argmax for teams. If neighbouring elements belong to different lines, each member has a line. Otherwise a
- * team shares a line, or a few members do if it is short. If there would be few parts, blocks of lines are
- * parts as well: a serving kernel leaves the index of each block's largest element. */
+/* Emits argmax for teams of GPU threads (members). A line is all elements along the searched
+ * axis. If neighbouring elements belong to different lines, each member has a line. Otherwise a
+ * whole team shares a line; a short line is shared by a few members. If there would be few
+ * parts, lines are cut into blocks: a serving kernel, which runs before, stores the index of
+ * each block's largest element. */
 #include "codegen/kernels/lines.h"
 #include "ir/ops/ops.h"
 
@@ -37,7 +39,7 @@ argmax_scratch(Lower *lw, const Node *n)
 	return line_indices(lw, a.lines->n, a.blocks);
 }
 
-/* The place of a block's index in the scratch. */
+/* The place of a block's index in the scratch (the serving kernel's result). */
 static Affine
 scratch_place(const Argmax *a, Affine line, Affine block)
 {
@@ -79,8 +81,9 @@ enter_search(const Search *s, Spread *lane)
 	return s->a->columns ? affine_scalar(lane->lb, lane->variable) : spread_enter(lane);
 }
 
-/* Element j of the search, and its index. A block of NaN only has the line's size as its index, which is
- * never the smallest; the line's last element is read in its place, which changes no maximum. */
+/* Element j of the search, and its index. A block that holds only NaN has the line's size as its
+ * index, which is never the smallest index. For such a block, the line's last element is read
+ * instead; this changes no maximum. */
 static LoopValue
 searched(const Search *s, Affine j, LoopValue *index)
 {
@@ -131,7 +134,8 @@ first_largest(const Search *s)
 typedef struct {
 	Affine line, block;
 	Spread lane;
-	bool divided; /* outer members have lines */
+	/* the team is divided into groups (outer members), each with a line of its own */
+	bool divided;
 } Loops;
 
 static Loops

@@ -1,4 +1,6 @@
-/* Convolutions: matrix products over implicit patches (im2col), or a library's convolution. */
+/* Emits convolutions as matrix products whose operand b is the patches of x; the patches are
+ * computed while the product packs them (implicit im2col). A library's convolution may replace
+ * the product. */
 #include "codegen/kernels/conv.h"
 #include "codegen/kernels/library.h"
 
@@ -130,12 +132,14 @@ conv_products(Lower *lw, const Node *n, Product *out)
 	return 1;
 }
 
-/* conv_grad_input: rows = inputs of the group, columns = positions of x, k = (output channel, window
- * position).
+/* conv_grad_input: rows = inputs of the group, columns = positions of x, k = (output channel,
+ * window position).
  *
- * With a stride there is one product per remainder of the position of x modulo the stride. Position place +
- * stride * p gets its sum from window positions tap + period * q; the matching position of dy is p + base -
- * step * q. An axis with too many remainders is not split; it divides instead. */
+ * With a stride there is one product per remainder of the position of x modulo the stride. For
+ * one remainder, the positions of x along an axis are place + stride * p for p = 0, 1, ... Each
+ * gets its sum from the window positions tap + period * q for q = 0, 1, ...; the position of dy
+ * for p and q is p + base - step * q. An axis with too many remainders is not split; its code
+ * divides instead. */
 typedef struct {
 	int64_t place, stride, places;
 	int64_t tap, period, taps;
@@ -159,7 +163,7 @@ dividing_axis(const ConvShape *s, int i)
 	                   .divisor = s->a->stride.at[i]};
 }
 
-/* The positions rest, rest + stride, ... of x. */
+/* Describes the positions rest, rest + stride, ... of x along an axis. */
 static InputAxis
 axis_of_rest(const ConvShape *s, int i, int64_t rest)
 {
@@ -180,8 +184,8 @@ axis_of_rest(const ConvShape *s, int i, int64_t rest)
 	                   .divisor = 1};
 }
 
-/* Lists the parts, one per combination of remainders; returns how many. A stride longer than x has fewer
- * remainders. */
+/* Lists the products, one per combination of the axes' remainders; returns how many. A stride
+ * longer than x has fewer remainders. */
 static int
 input_parts(Module *m, const ConvShape *s, InputPart parts[MAX_PRODUCTS])
 {

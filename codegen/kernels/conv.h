@@ -5,11 +5,11 @@
 #include "codegen/kernels/product/product.h"
 #include "ir/ops/ops.h"
 
-/* Window positions along an axis that are a multiple of this apart read positions of x that are whole
- * strides apart. At most the size of the window. */
+/* The smallest distance between two window positions along an axis whose positions in x are
+ * whole strides apart; at most the size of the window. */
 int64_t conv_period(int64_t stride, int64_t dilation, int64_t window);
 
-/* Functions of the strategies. */
+/* Functions in the rows of the strategies (codegen/strategy). */
 bool conv_library(Lower *lw, const Node *n, LibraryCall *out);
 Reading conv_reads(const Target *t, const Node *n, int i, Ints *axes);
 

@@ -1,11 +1,14 @@
-/* Weight gradients of convolutions whose groups have few outputs, such as depthwise ones. A matrix product would copy a patch of x for
- * each position of y and multiply it only once. Here one plane of x and one of dy is copied once per image, to rows of one pitch. A
- * window position then multiplies two runs of memory, one of them shifted:
+/* Emits weight gradients of convolutions whose groups have few outputs, such as depthwise
+ * convolutions. A matrix product would copy a patch of x for each position of y and multiply
+ * each copy only once. Here one plane of x and one plane of dy are copied once per image, to
+ * rows of equal length (the pitch). The gradient dw[q] of window position q is then a product of
+ * two runs of memory, of which x's run is shifted:
  *
  *	dw[q] = sum_j dy[j] * x[j + shift(q)]
  *
- * Between its rows, dy is padded with 0. With a stride, x is dealt out to several planes, one per remainder of the position modulo the
- * stride; neighbours within a plane are one stride apart in x. A sum has LOOP_LANES lanes, which are added up last. */
+ * Between its rows, dy is padded with 0. With a stride, x is dealt out to several planes, one
+ * per remainder of the position modulo the stride; neighbours within a plane are one stride
+ * apart in x. A sum consists of LOOP_LANES partial sums, which are added up last. */
 #include "codegen/kernels/conv.h"
 #include "codegen/lower/lower.h"
 
@@ -28,7 +31,7 @@ typedef struct {
 	int n_planes;
 } Planes;
 
-/* A block of dy's positions in rows of one pitch, and the planes of x for it. */
+/* A block of dy's positions, in rows of one pitch, and the planes of x for this block. */
 typedef struct {
 	int64_t size[MAX_AXES];  /* positions of dy */
 	int64_t pitch[MAX_AXES]; /* elements of a plane from one position to the next */
@@ -96,8 +99,9 @@ set_axes(Planes *p)
 	return p->n_planes <= p->tiles->most_planes;
 }
 
-/* Plans the gradient. False: do not use planes. Many outputs make a product's patches worth their copies; in
- * very short rows most of the work would be padding. */
+/* Plans the gradient. False: do not use planes. With many outputs per group, a matrix product is
+ * faster, because each copied patch is used many times. With very short rows, most of the work
+ * would be padding. */
 static bool
 planes_of(const Target *target, const Node *n, Planes *p)
 {
@@ -200,7 +204,7 @@ fill_x(const Emit *e, const BlockShape *b, const Index *first, int64_t plane)
 	close_plane(e);
 }
 
-/* Copies dy's block for one output of the group; 0 behind each row. */
+/* Copies dy's block for one output of the group; 0 after each row. */
 static void
 fill_y(const Emit *e, const BlockShape *b, const Index *first, Affine output)
 {
@@ -331,7 +335,7 @@ add_lanes(const Emit *e, Affine input)
 	lb_end(lb);
 }
 
-/* How many window positions can have their sums in registers, beside dy's elements. */
+/* How many window positions can have their sums in registers, in addition to dy's elements. */
 static int
 most_sums(const Target *t, DType type)
 {
@@ -364,7 +368,7 @@ declare_arrays(Emit *e)
 		e->sums[i] = lb_local(lb, p->type, LOOP_LANES);
 }
 
-/* Channels of x are the parts. */
+/* Each channel of x is one part (one parallel iteration). */
 static void
 planes_kernel(Lower *lw, const Node *n)
 {
@@ -386,7 +390,7 @@ planes_kernel(Lower *lw, const Node *n)
 		index_split(lb, s->y_space, k.first, &first);
 		for (int64_t plane = 0; plane < p.n_planes; plane++)
 			fill_x(&e, &b, &first, plane);
-		/* last vectors read beyond x's planes and beyond dy's rows */
+		/* the last vectors read beyond the end of x's planes and of dy's rows */
 		clear(&e, e.x, p.n_planes * b.plane, LOOP_LANES);
 		clear(&e, e.y, y_size(&b), b.run - y_size(&b));
 		Affine output = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, s->out));

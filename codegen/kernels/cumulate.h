@@ -14,7 +14,8 @@ typedef struct {
 	int64_t size, block, blocks;
 } Cumulate;
 Cumulate cumulate_of(Lower *lw, const Node *n);
-/* The scratch: the sums of all blocks except the last block of each line. */
+/* The type of the scratch, which the serving kernel fills with the sums of all blocks except the
+ * last block of each line. */
 Type cumulate_scratch(Lower *lw, const Node *n);
 int64_t cumulate_prepare_flops(const Cumulate *c);
 /* The index of element `at` of the line, in the order of addition. */

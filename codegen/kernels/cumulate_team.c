@@ -1,7 +1,9 @@
-/* cumulate for teams, with the same order of additions as one thread. Each member has a line, or a block of a line. If neighbouring
- * elements belong to different lines, members read their lines directly. Otherwise the team loads some elements of all its lines or
- * blocks into its memory, each member adds along its own row there, and the team stores the results. So every row of memory is read and
- * stored by neighbouring members.
+/* Emits cumulate (running sums along lines) for teams of GPU threads (members), with the same
+ * order of additions as on CPUs. Each member has a line, or a block of a line. If neighbouring
+ * elements belong to different lines, members read their lines directly. Otherwise the team
+ * loads some elements of all its lines or blocks into its memory, each member adds along its own
+ * row there, and the team stores the results. So every row of memory is read and stored by
+ * neighbouring members.
  *
  *	for v1 < 3 {                              ; 128 elements of a block of 384
  *	  for v2 < 32 { team v3 < 32 { ... } }      ; load them, of 32 blocks
@@ -46,9 +48,9 @@ close_column(const Cumulate *c, Column *own)
 /* ---- rows: each member's line or block is a row of the team's memory */
 typedef struct {
 	const Cumulate *c;
-	/* rows of a part; rows of all parts along the second parallel loop */
+	/* members: rows of a part; count: rows of all parts along the second parallel loop */
 	int64_t members, count;
-	int64_t near;        /* elements of a row in team memory at a time */
+	int64_t near;        /* elements of each row that lie in team memory at a time (a chunk) */
 	Affine outer, first; /* the line, if rows are blocks; the part's first row */
 	int tile, sum;       /* array [members, near] in team memory; private sum of a member */
 } Rows;
@@ -91,7 +93,7 @@ row_of(const Rows *r, Affine row, Affine *line, Affine *block)
 	*block = r->c->blocks > 1 ? at : affine_constant(0);
 }
 
-/* How many rows there are from the part's first row on. */
+/* The number of rows from the part's first row to the last row of all. */
 static Affine
 rows_left(const Rows *r)
 {

@@ -1,4 +1,5 @@
-/* Describes a product or convolution to a library. */
+/* Describes the operands of a matrix product or convolution for a call of a GPU library
+ * (cuBLASLt, cuDNN). */
 #include "codegen/kernels/library.h"
 #include "codegen/fuse/fuse.h"
 

@@ -1,4 +1,5 @@
-/* Private to kernels: describes a product or convolution to a library. */
+/* Private to kernels: describes the operands of a matrix product or convolution for a call of a
+ * GPU library. */
 #ifndef GRADC_CODEGEN_KERNELS_LIBRARY_H
 #define GRADC_CODEGEN_KERNELS_LIBRARY_H
 

@@ -1,7 +1,8 @@
-/* Lines along an axis: cutting them into blocks, and loops in which teams share them. */
+/* A line is all elements along one axis, as in argmax or sort. Cuts lines into blocks, and emits
+ * loops in which teams of GPU threads share lines. */
 #include "codegen/kernels/lines.h"
 
-enum { LEAST_SHARING = 4 }; /* least members that share a line */
+enum { LEAST_SHARING = 4 }; /* a line is shared by at least this many members */
 
 LineBlocks
 line_blocks(const Lower *lw, int64_t size, int64_t parts, int64_t least)

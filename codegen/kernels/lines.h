@@ -1,13 +1,14 @@
-/* Lines along an axis, and blocks of lines. In a team, a line is shared by all members or a few members, or
- * each member has a line. */
+/* Loops over lines, for argmax, sort and scatter. A line is all elements along one axis; it may
+ * be cut into blocks. In a team of GPU threads (members), a line is shared by all members or by
+ * a few members, or each member has a line of its own. */
 #ifndef GRADC_CODEGEN_KERNELS_LINES_H
 #define GRADC_CODEGEN_KERNELS_LINES_H
 
 #include "codegen/kernels/tiles.h"
 #include "codegen/lower/lower.h"
 
-/* Blocks that a line is cut into: blocks of at least `least` elements if there are fewer parts than wanted,
- * else one block. */
+/* Blocks that a line is cut into: blocks of at least `least` elements if there are fewer parts
+ * than wanted, otherwise one block. */
 typedef struct {
 	int64_t block, blocks; /* elements of a block; number of blocks */
 } LineBlocks;
@@ -17,8 +18,8 @@ Type line_indices(Lower *lw, int64_t lines, int64_t blocks);
 /* Are neighbouring elements of `t` in different lines, so many that neighbouring members can have one line
  * each? */
 bool lines_are_columns(const Lower *lw, Type t, int64_t axis);
-/* Called before the loops: gives each outer member a team of `inner` members to share a line. False: there
- * is no team, or a line needs too many members. */
+/* Called before the loops: divides the team into groups (outer members) of `inner` members that
+ * share a line. False: there is no team, or a line needs too many members. */
 bool lines_divide(Lower *lw, int64_t inner);
 /* Opens the loops over the lines of outer members; returns the current line. lines_close closes them. */
 Affine lines_open(Lower *lw, int64_t lines);
@@ -31,10 +32,10 @@ int64_t columns_begin(Lower *lw, int64_t lines);
  * spread_close closes it. */
 Affine columns_open(Lower *lw, int64_t lines, Affine group, Spread *lane);
 
-/* Opens n iterations, or those below a bound; they may contain loops. A team shares them, or one thread runs
- * them in order. spread_close closes them. */
+/* Opens a loop of n iterations, or of the iterations below a bound; its body may contain loops.
+ * A team shares the iterations, or one thread runs them in order. spread_close closes the loop. */
 Affine lines_share(Lower *lw, int64_t n, const Affine *below, Spread *lane);
-/* A private number of each member, or of the part if there is no team. */
+/* Declares a private number of each member, or of the part if there is no team. */
 int lines_number(Lower *lw);
 
 #endif

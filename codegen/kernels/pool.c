@@ -1,4 +1,5 @@
-/* Pooling for one thread per part: loops over rows of the smaller tensor. */
+/* Emits pooling and its gradient for CPUs: each part runs on one thread and loops over rows of
+ * the smaller tensor. */
 #include "codegen/kernels/pool.h"
 #include "codegen/lower/lower.h"
 
@@ -146,7 +147,7 @@ pool_loop(Lower *lw, const Node *n, Type x, Type y)
 	                  .window = type_new(lw->m, S64, a->window.n, a->window.at)};
 }
 
-/* y as rows along its last axis. */
+/* The number of rows of y along its last axis. */
 static int64_t
 row_size(Type y)
 {
@@ -231,7 +232,8 @@ add_to(LoopBuilder *lb, int out, Affine place, LoopValue v)
 	lb_store(lb, out, place, lb_binary(lb, LOOP_add, lb_load(lb, out, place), v));
 }
 
-/* A place that a condition keeps inside x. If its form does not show that, it is clamped. */
+/* A place that a condition keeps inside x. If the form of the place does not show this, the
+ * place is clamped. */
 static Affine
 place_inside(const PoolLoop *p, Affine place)
 {

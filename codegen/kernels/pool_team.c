@@ -1,14 +1,17 @@
-/* Pooling for teams. A part is a block of neighbouring elements of the result, and each member has some of
- * them: rows of 7 or 56 elements would keep few members busy.
+/* Emits pooling and its gradient for teams of GPU threads (members). A part is a block of
+ * neighbouring elements of the result, and each member has some of these elements. Parts are not
+ * rows of the result, because rows of 7 or 56 elements would keep few members busy.
  *
- * pool_grad gathers: an element of dx adds up dy of the windows that cover it, in order, so it has the same
- * bits as a sum made in memory. For maximum pooling, a serving kernel leaves the place of each window's
- * first maximum. Otherwise each element of dx would search the maximum of every window that covers it. */
+ * pool_grad gathers: an element of dx adds up dy of the windows that cover it, in order, so it
+ * has the same bits as a sum made in memory. For maximum pooling, a serving kernel leaves the
+ * place of each window's first maximum. Without it, each element of dx would search the maximum
+ * of every window that covers the element. */
 #include "codegen/kernels/pool.h"
 #include "codegen/lower/lower.h"
 
 /* ---- elements in blocks */
-/* An element for each member of the team; more if there would be more parts than wanted. */
+/* The number of elements of a block: one for each member of the team, or more if there would be
+ * more parts than wanted. */
 static int64_t
 elements_of_part(const Lower *lw, int64_t n)
 {
@@ -72,9 +75,10 @@ pool_gather_team_kernel(Lower *lw, const Node *n)
 }
 
 /* ---- pool_grad */
-/* Which windows along a spatial axis may cover a position of x. LAST_WINDOWS: by number, the last `count`
- * windows that begin at the position or before it. ALL_WINDOWS: all windows. PLACES: one window for each
- * window position that could be here; used if positions lie far apart. */
+/* Which windows along a spatial axis may cover a position of x. LAST_WINDOWS: by number, the
+ * last `count` windows that begin at the position or before it. ALL_WINDOWS: all windows.
+ * PLACES: for each window position, the window that would have this position at the position of
+ * x; used if the positions of a window lie far apart. */
 typedef enum { LAST_WINDOWS, ALL_WINDOWS, PLACES } Candidates;
 
 static int64_t
@@ -147,13 +151,13 @@ candidate(const PoolLoop *p, int i, Affine place, Affine at, LoopValue *inside)
 
 /* The gradient of one element of dx. */
 typedef struct {
-	const PoolLoop *p; /* its `at` is the element's index */
+	const PoolLoop *p; /* p->at is the element's index */
 	const Value *dy;
 	int winners;   /* buffer of the first maxima; -1: every position of a window gets dy */
 	LoopValue own; /* the element's flat place */
 } DyOf;
 
-/* dy of the windows `at`; 0 if the element does not get it. */
+/* dy of the window `at`; 0 if the element does not receive this window's gradient. */
 static LoopValue
 candidate_dy(const DyOf *g, const Index *at)
 {

@@ -1,16 +1,20 @@
-/* scatter by segments. A serving kernel sorts the updates by index, stably; the updates of one index are
- * then a segment. Each slice of the result combines its segment in order, and the data last. All slices run
- * in parallel and write to different places, so the bits do not depend on who computes a slice. For
- * scatter_sorted the order is known: the serving kernel only finds where segments begin. */
+/* Emits scatter for CPUs and for teams. A serving kernel sorts the updates by index, stably; the
+ * updates of one index then follow each other and form a segment. A slice is all elements of the
+ * result with one index. For each slice, the updates of the segment are combined in order, and
+ * the old data last. All slices run in parallel and write to different places, so the bits do
+ * not depend on which thread computes a slice. For scatter_sorted the order is known: the
+ * serving kernel only finds where segments begin. */
 #include "codegen/kernels/lines.h"
 #include "ir/ops/ops.h"
 
-/* The scratch has begin[i], where the segment of index i begins in the sorted order, for every index and the
- * end. Behind it lies the order, which is operand 3 of scatter_sorted instead. */
+/* The scratch has begin[i], where the segment of index i begins in the sorted order, for every
+ * index and the end. After begin[] lies the order; for scatter_sorted, the order is operand 3
+ * instead. */
 typedef struct {
 	Lower *lw;
 	const Node *node;
-	int64_t keys, updates; /* indices of the result; updates given */
+	/* keys: number of indices of the result; updates: number of updates */
+	int64_t keys, updates;
 	int scratch;
 	bool sorted; /* scatter_sorted: the order is an operand */
 } Segments;
@@ -113,8 +117,8 @@ close_own(const Segments *s)
 	lb_end(s->lw->lb);
 }
 
-/* Stores the end of all segments. Updates with an invalid index get 0 in the order; nobody reads these
- * entries. */
+/* Stores the end of all segments. Entries of the order for updates with an invalid index are set
+ * to 0; no kernel reads these entries. */
 static void
 close_order(const Segments *s, LoopValue end)
 {
@@ -207,7 +211,7 @@ find_begin(const Segments *s, Affine key, int count)
 	lb_store(lb, s->scratch, key, lb_load(lb, count, zero));
 }
 
-/* A bisection for every index and for the end, one for each member. */
+/* Each member does one bisection: there is one for every index, and one for the end. */
 static void
 scatter_sorted_prepare(Lower *lw, const Node *n)
 {
@@ -227,7 +231,7 @@ scatter_sorted_prepare(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-/* ---- the slices: [axes before, index, axes behind] */
+/* ---- the slices: [axes before, index, axes after] */
 static LoopValue
 combine(LoopBuilder *lb, ScatterKind kind, LoopValue x, LoopValue y)
 {
@@ -251,12 +255,14 @@ identity(LoopBuilder *lb, ScatterKind kind, DType storage)
 	                           : lb_identity(lb, kinds[kind], storage);
 }
 
-/* An element of the result: its number over the axes before, its index, and its number over the axes behind. */
+/* An element of the result: its number over the axes before the index, its index, and its number
+ * over the axes after the index. */
 typedef struct {
 	Affine outer, key, inner;
 } Place;
 
-/* The element of update i for this place: update i's own axes take the place of the index. */
+/* The element of update i for this element of the result. The updates have their own axes
+ * instead of the index's axis. */
 static LoopValue
 update_element(const Segments *s, const Place *p, Affine i)
 {

@@ -1,9 +1,11 @@
-/* sort and sort_runs: lines run in parallel, and so do runs of a line. Short runs go through a merge network
- * in local arrays. Two sorted runs are merged by blocks of the result in parallel; each block first finds
- * where it begins in both runs.
+/* Emits sort and sort_runs. A line is all elements along the sorted axis; a run is a range of a
+ * line that is sorted by itself. Lines and runs are sorted in parallel. A short run is sorted in
+ * local arrays by a network (a fixed list of exchanges). Two sorted runs are merged in blocks of
+ * the result, which run in parallel; each block first finds where it begins in both runs.
  *
- * A team shares a run: the exchanges of one step touch different elements. If lines are short, its members
- * share several lines. When runs are merged, each member merges a few elements of a block. */
+ * On GPUs a team of threads (members) shares a run, because the exchanges of one step touch
+ * different elements. If lines are short, its members share several lines. When runs are merged,
+ * each member merges a few elements of a block. */
 #include "codegen/kernels/lines.h"
 #include "ir/ops/ops.h"
 
@@ -112,8 +114,9 @@ sort_network(const Sorter *s, int64_t n)
 	}
 }
 
-/* The same for a team, in one loop over all steps. Step u of round t has p = top >> t. For u = 0: d = p, r =
- * 0; otherwise d = (2 * top >> u) - p, r = p. Exchanges of a step touch different elements. */
+/* Batcher's sort for a team, in one loop over all steps. Step u of round t has p = top >> t. For
+ * u = 0: d = p, r = 0; otherwise d = (2 * top >> u) - p, r = p. Exchanges of a step touch
+ * different elements. */
 static void
 share_network(const Sorter *s, int64_t n)
 {
@@ -147,8 +150,8 @@ share_network(const Sorter *s, int64_t n)
 	lb_barrier(lb);
 }
 
-/* Sorts the run of n elements from `first` on. Indices of the elements are operand 1; without operand 1,
- * their positions. */
+/* Sorts the run of n elements from `first` on. The elements' indices are operand 1 of the node;
+ * without operand 1, the elements' positions are used. */
 static void
 sort_run(const Sorter *s, const Index *line, Affine first, int64_t n)
 {
@@ -192,8 +195,8 @@ exchanging_members(int64_t run)
 	return members;
 }
 
-/* For lines too short to keep all members busy: each outer member has a line. False: lines are longer, or
- * there is no team. */
+/* For lines too short to keep all members busy: divides the team into groups (outer members),
+ * each with a line of its own. False: lines are longer, or there is no team. */
 static bool
 sort_short_lines(Sorter *s)
 {
@@ -271,9 +274,9 @@ clamped(LoopBuilder *lb, LoopValue x, LoopValue n)
 	return lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, x, lb_int(lb, S64, 0)), n);
 }
 
-/* How many of the first `before` elements of the merged pair come from the first run. Bisection for the
- * first element of the first run that comes after its counterpart in the second run. Green, McColl and
- * Bader, "GPU Merge Path", 2012. */
+/* How many of the first `before` elements of the merged pair come from the first run. Bisection
+ * for the first element of the first run that comes after the element of the second run with
+ * which it would end the merged range. Green, McColl and Bader, "GPU Merge Path", 2012. */
 static LoopValue
 taken_before(const Pair *p, LoopValue before)
 {
@@ -361,8 +364,8 @@ typedef struct {
 	int64_t members, each; /* elements that each member merges */
 } Merging;
 
-/* All members merge the same number of elements; if there are too few elements for that, one member merges
- * all. Small sorts have one element per member. */
+/* All members merge the same number of elements; if there are too few elements for that, one
+ * member merges all elements. Small sorts have one element per member. */
 static Merging
 merging_of(const Sorter *s, int64_t to)
 {

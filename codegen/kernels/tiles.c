@@ -1,4 +1,4 @@
-/* Tilings, and loops over their blocks. */
+/* Cuts shapes into blocks of neighbouring elements (tilings), and emits loops over the blocks. */
 #include "codegen/kernels/tiles.h"
 
 int64_t

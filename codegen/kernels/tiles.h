@@ -1,4 +1,5 @@
-/* Tilings: a shape cut into blocks of neighbouring elements, and loops over the blocks. */
+/* Tilings: a shape cut into blocks of neighbouring elements, and loops over the blocks. Example:
+ * f32[4,100] in blocks of at most 32 elements is 4 times the blocks of 32, 32, 32 and 4. */
 #ifndef GRADC_CODEGEN_KERNELS_TILES_H
 #define GRADC_CODEGEN_KERNELS_TILES_H
 
@@ -16,8 +17,8 @@ int64_t tiling_size(const Tiling *t); /* elements of the shape */
 /* Blocks of at most `most` elements. A shape without axes has one element; a shape without elements has no
  * blocks. */
 Tiling tile(const Ints *shape, int64_t most);
-/* The same, but all blocks have equal size if possible: a multiple of `multiple` elements, and at least half
- * of `most`. */
+/* Like tile, but all blocks have equal size if possible: a multiple of `multiple` elements, and
+ * at least half of `most`. */
 Tiling tile_evenly(const Ints *shape, int64_t most, int64_t multiple);
 int64_t blocks_along(const Tiling *t); /* blocks along `axis` */
 int64_t repeats(const Tiling *t);      /* how often the axis is repeated by the axes before it */
@@ -45,13 +46,13 @@ typedef struct {
 	LoopValue picked; /* number of that piece */
 } Pieces;
 Pieces pieces(LoopBuilder *lb, int64_t n, int64_t width);
-/* Only piece `number`, which must be below the number of pieces. If both kinds of pieces exist, each body
- * stands in a condition. */
+/* Only piece `number`, which must be below the number of pieces. If there are whole pieces and a
+ * remainder, the body is emitted once for each, inside a condition. */
 Pieces piece_of(LoopBuilder *lb, int64_t n, int64_t width, Affine number);
 void pieces_next(Pieces *p);
 
-/* The blocks of a tiling, in order, inside loops over the axes before: for (Blocks b = blocks(lb, t);
- * b.count; blocks_next(&b)). */
+/* The blocks of a tiling, in order, inside loops over the axes before: for (Blocks b =
+ * blocks(lb, t); b.count; blocks_next(&b)). */
 typedef struct {
 	Affine first;  /* number of the block's first element */
 	int64_t count; /* steps of the block along the axis; 0: no more blocks */
@@ -62,10 +63,12 @@ typedef struct {
 Blocks blocks(LoopBuilder *lb, const Tiling *t);
 void blocks_next(Blocks *b);
 
-/* A parallel loop over several spaces of parts, one after the other. */
+/* One parallel loop over the parts of several index spaces (shapes of parts), one space after
+ * the other. */
 typedef struct {
 	LoopBuilder *lb;
-	int64_t all, taken; /* parts of all spaces; parts of the spaces opened so far */
+	/* all: number of parts of all spaces; taken: number of parts of the spaces opened so far */
+	int64_t all, taken;
 	LoopValue number;
 	bool condition; /* a condition is open */
 } PartSpaces;
