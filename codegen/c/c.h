@@ -1,10 +1,11 @@
-/* Prints kernels as C. Other languages that look like C share this code through a CDialect. */
+/* Prints kernels (loop IR) as C source. Languages that look like C, such as CUDA C, share this
+ * code through a CDialect. Here a part is a list of kernels that are compiled together. */
 #ifndef GRADC_CODEGEN_C_C_H
 #define GRADC_CODEGEN_C_C_H
 
 #include "codegen/build/build.h"
 
-/* ---- print.c: kernels as C. A part is a translation unit; its symbols end in `suffix`. */
+/* ---- print.c: kernels as C. A part becomes one source file, whose symbols end in `suffix`. */
 void c_print_part(Text *out, const KernelPart *part, const char *suffix);
 void c_print_table_types(Text *out); /* once, before the tables */
 /* gradc_kernels[] of KernelCode; zeros for a kernel that is NULL */
@@ -12,13 +13,15 @@ void c_print_table(Text *out, Kernel *const *kernels, int n, const char *suffix)
 
 typedef struct CPrinter CPrinter;
 
-/* A scalar function that a dialect's prelude defines. when: a preprocessor condition under which it is
- * defined; otherwise the function is printed as usual. NULL: always defined. */
+/* A scalar function that a dialect's prelude defines. when: a preprocessor condition under which
+ * it is defined; where the condition is false, the function is printed as usual. NULL: always
+ * defined. */
 typedef struct {
 	const char *name, *when;
 } OwnFunction;
 
-/* How a dialect differs from C: words, and functions for statements that it prints in its own way. */
+/* How a dialect differs from C: its keywords, and functions for statements that the dialect
+ * prints in its own way. */
 typedef struct {
 	const char *prelude;    /* start of a file */
 	const char *function;   /* words before a scalar function's type */
@@ -27,13 +30,13 @@ typedef struct {
 	const char *nan64, *nan32, *infinity64, *infinity32;
 	/* lines before vector and unrolled loops; unroll is a format for the count */
 	const char *simd, *unroll;
-	bool narrow; /* loop variables and places are 32-bit numbers where these are enough */
+	bool narrow; /* loop variables and places are 32-bit numbers where 32 bits are enough */
 	/* Print the kernel up to its body, and after it. */
 	void (*open)(CPrinter *p, const char *suffix);
 	void (*close)(CPrinter *p);
 	/* how an array is named in an expression: "local3", "private3[v1]" */
 	const char *(*array)(CPrinter *p, int buffer);
-	/* The place in memory of an array's element `place`; NULL: the same number. */
+	/* The place in memory of an array's element `place`; NULL: `place` itself. */
 	const char *(*place)(CPrinter *p, int buffer, const char *place);
 	/* A statement that opens a block prints the whole block. */
 	void (*print[N_LOOP_STATEMENTS])(CPrinter *p, const LoopStatement *s, int at);
@@ -62,7 +65,8 @@ struct CPrinter {
 	const LoopStatement *vector;         /* the open loop over a short vector; NULL: none */
 	/* by statement: the vector from which it takes, or to which it adds, an element */
 	const char **packs;
-	const char *pack; /* the vector of the current statement; NULL: it accesses memory */
+	/* the vector of the current statement; NULL: the statement accesses memory */
+	const char *pack;
 };
 
 /* ---- print.c */
@@ -88,10 +92,11 @@ is_packed(DType d) /* several elements in a byte */
 void c_print_literal(CPrinter *p, DType t, double f, int64_t i);
 /* The type of scalar v: "int", or the name of its compute type. */
 const char *c_type_name(const CPrinter *p, LoopValue v);
-const char *c_value(CPrinter *p, LoopValue v); /* with all bits of its type: "v3", "(int64_t)v3" */
+/* v with all bits of its type: "v3", "(int64_t)v3" */
+const char *c_value(CPrinter *p, LoopValue v);
 /* v is an s64 number with at most this magnitude */
 void c_set_most(CPrinter *p, LoopValue v, int64_t most);
-int64_t c_affine_most(const CPrinter *p, const Affine *a); /* -1: it may need more than 32 bits */
+int64_t c_affine_most(const CPrinter *p, const Affine *a); /* -1: a may need more than 32 bits */
 const char *c_affine(CPrinter *p, const Affine *a);
 const char *c_place(CPrinter *p, int buffer, const char *place); /* see CDialect.place */
 /* Element `place` of a buffer, as a number of its compute type. */
@@ -101,7 +106,8 @@ const char *c_name(CPrinter *p, int buffer); /* "x0", "y1", "local3" */
  * them. */
 const ScalarFunction *c_storage_function(CPrinter *p, const char *name, DType storage);
 void c_print_definition(CPrinter *p, const LoopStatement *s, int at);
-void c_print_assignment(CPrinter *p, const LoopStatement *s); /* of a STORE, without indentation */
+/* prints a STORE without indentation */
+void c_print_assignment(CPrinter *p, const LoopStatement *s);
 void c_print_store(CPrinter *p, const LoopStatement *s, int at);
 
 /* ---- loops.c */
@@ -114,12 +120,12 @@ void c_print_identity(CPrinter *p, AccumulateKind kind, DType t);
 void c_print_parallel_variables(CPrinter *p, int at, int depth);
 /* "float v2 = 0": the accumulator's own variable. */
 void c_declare_accumulator(CPrinter *p, const Accumulator *a);
-/* now: number of the current partial, or of a row's column. */
+/* now: number of the current partial sum, or of the current column of a row. */
 void c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now);
 void c_finish_accumulators(CPrinter *p, const LoopStatement *s);
 void c_print_accumulate(CPrinter *p, const LoopStatement *s, int at);
 
-/* ---- tiles.c: statements of a whole team */
+/* ---- tiles.c: statements that all threads of a team run together */
 void c_print_each(CPrinter *p, const LoopStatement *s, int at);
 /* Place of element (i, j) of an operand; i and j are names of variables. */
 const char *c_window_place(CPrinter *p, const LoopWindow *w, const char *i, const char *j);

@@ -1,5 +1,5 @@
-/* Compiles kernels with the C compiler. Sources are divided into parts, so that several compilers run at
- * once. */
+/* Compiles kernels with the C compiler. The kernels are divided into several source files
+ * (parts), so that several compilers run at the same time. */
 #include "codegen/c/c.h"
 
 #include <string.h>
@@ -26,7 +26,8 @@ typedef struct {
 	int n_parts;
 } Compile;
 
-/* Kept sources lie in the user's folder, other sources in the temporary one. */
+/* The path of a source file: in the user's folder if sources are kept, otherwise in the
+ * temporary folder. */
 static const char *
 source_file(Build *b, const char *name)
 {
@@ -66,7 +67,7 @@ start_part(const Compile *c, int part, Program *out)
 	return build_start(c->b, argv, c->log[part], out);
 }
 
-/* Runs the compilers of all parts at once. */
+/* Runs the compilers of all parts at the same time. */
 static Status
 run_compilers(const Compile *c)
 {
@@ -184,7 +185,8 @@ c_build(Build *b, const Module *m, const void *blob, int64_t bytes)
 	print_model(&source, b, m, blob_file, bytes);
 	Status status = file_write(table, source.at, (int64_t)source.n);
 	text_free(&source);
-	vec_push(b->arena, &b->objects, table); /* the linker's driver compiles it */
+	/* the program that links, a C compiler, also compiles this file */
+	vec_push(b->arena, &b->objects, table);
 	return status;
 }
 

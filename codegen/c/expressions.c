@@ -7,8 +7,8 @@
 const char *const c_compute_names[N_DTYPES] = {
 	[F64] = "double",   [F32] = "float",    [S64] = "int64_t", [S32] = "int32_t",
 	[U64] = "uint64_t", [U32] = "uint32_t", [BOOL] = "_Bool"};
-/* The type of an array element in memory. For formats that C lacks it holds the bits; for packed types, a
- * byte of several elements. */
+/* The type of an array element in memory. A format that C lacks is stored as an integer with the
+ * same bits; packed types as bytes of several elements. */
 const char *const c_storage_names[N_DTYPES] = {
 	[F64] = "double",         [F32] = "float",          [F16] = "uint16_t",
 	[BF16] = "uint16_t",      [F8E4M3] = "uint8_t",     [F8E5M2] = "uint8_t",
@@ -65,11 +65,11 @@ c_value(CPrinter *p, LoopValue v)
 void
 c_set_most(CPrinter *p, LoopValue v, int64_t most)
 {
-	if (p->dialect->narrow && most < INT32_MAX) /* a loop counts to one more */
+	if (p->dialect->narrow && most < INT32_MAX) /* the loop variable's last value is one more */
 		p->most[v] = most;
 }
 
-/* The largest magnitude of a, and of all its partial sums. */
+/* The largest magnitude of the affine place a and of all its partial sums. */
 int64_t
 c_affine_most(const CPrinter *p, const Affine *a)
 {
@@ -109,7 +109,8 @@ c_affine(CPrinter *p, const Affine *a)
 	return text;
 }
 
-/* Names a buffer by number, because its name in the text form may be any word. */
+/* Names a buffer by number, because the buffer's name in the text form of loop IR may be any
+ * word. */
 const char *
 c_name(CPrinter *p, int buffer)
 {

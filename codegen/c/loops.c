@@ -40,8 +40,8 @@ c_declare_accumulator(CPrinter *p, const Accumulator *a)
 	p->accumulated[a->scalar] = arena_printf(p->arena, "v%d", a->scalar);
 }
 
-/* Declares "v2" for an accumulator in order; otherwise also its partials, v2_partials, and which partial
- * takes values now. */
+/* Declares "v2" for an accumulator. If it does not add in order, also declares its partial sums,
+ * v2_partials, and sets which partial takes values now. */
 void
 c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now)
 {
@@ -65,7 +65,7 @@ c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now)
 	}
 }
 
-/* Combines partial l + n/2 into partial l until one is left. */
+/* Combines partial l + n/2 into partial l, and halves n, until one partial is left. */
 void
 c_finish_accumulators(CPrinter *p, const LoopStatement *s)
 {
@@ -220,8 +220,8 @@ print_counting(CPrinter *p, int at, int depth)
 	}
 }
 
-/* Prints one loop over a range of parts. After each part the variables of the nest count on, the last one
- * first. */
+/* Prints one loop over a range of parts. After each part the variables of the nest advance like
+ * digits, the last variable first. */
 static void
 print_parallel(CPrinter *p, const LoopStatement *s, int at)
 {

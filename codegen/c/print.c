@@ -1,6 +1,6 @@
-/* Prints kernels as plain C, for any C11 compiler with GNU builtins; dialects (CDialect) share most of it.
- * There is one function per kernel and one line per statement. Identifiers are numbers; names from a model
- * appear in comments only. */
+/* Prints kernels as plain C, for any C11 compiler with GNU builtins; dialects (CDialect) share
+ * most of this code. There is one function per kernel and one line per statement. Identifiers
+ * are numbers; names from a model appear in comments only. */
 #include "codegen/c/c.h"
 
 #include <ctype.h>
@@ -74,7 +74,8 @@ c_print_nothing(CPrinter *p, const LoopStatement *s, int at)
 	(void)p, (void)s, (void)at;
 }
 
-/* Barriers and waits: on a CPU everything before them is done already, so only a comment is printed. */
+/* Barriers and waits: on a CPU all earlier statements are complete already, so only a comment is
+ * printed. */
 static void
 print_order(CPrinter *p, const LoopStatement *s, int at)
 {
@@ -96,7 +97,8 @@ c_print_block(CPrinter *p, int from, int to)
 	}
 }
 
-/* ---- scalar functions: those that the file's kernels call, each before its callers */
+/* ---- scalar functions: the functions that the file's kernels call, each printed before its
+ * callers */
 static void print_functions_of(CPrinter *p, const Kernel *k, const DType *types);
 
 /* No scalar is known to fit in 32 bits. */

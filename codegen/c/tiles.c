@@ -1,5 +1,6 @@
-/* Prints statements of a whole team as C: a tile is an array, one thread runs the loops over it, and copies
- * are done at once. */
+/* Prints as C the statements that a team of GPU threads runs together. In C the team is one
+ * thread: a tile is an array, the thread loops over the tile, and asynchronous copies become
+ * ordinary copies. */
 #include "codegen/c/c.h"
 
 static void
@@ -69,7 +70,8 @@ print_window(CPrinter *p, const LoopWindow *w, const char *i, const char *j)
 	c_print_element(p, w->buffer, c_window_place(p, w, i, j));
 }
 
-/* Each element adds its products in the order of k, so the order of the loops is free. */
+/* Each element adds its products in the order of k; the order of the other loops does not
+ * matter. */
 void
 c_print_mma(CPrinter *p, const LoopStatement *s, int at)
 {

@@ -1,12 +1,12 @@
-/* Writes the module after `memory` as an executable: its tables, and the link. Sections are named after the
- * .c file. */
+/* Writes a compiled module (after the pass `memory`) as an executable: writes its tables
+ * (instructions, states, kernels) and links it. Each section is named after its .c file. */
 #ifndef GRADC_CODEGEN_EMIT_EMIT_H
 #define GRADC_CODEGEN_EMIT_EMIT_H
 
 #include "codegen/cuda/cuda.h"
 
 /* ---- tables.c: the module after `memory` as an executable's tables */
-/* Facts about a port that its type does not have. */
+/* Facts about a port (an input or output of the executable) that are not in the port's type. */
 typedef struct {
 	DType file_dtype;
 	int sample_axis;
@@ -30,8 +30,8 @@ typedef struct {
 	int n_sources;
 	const AdapterModules *adapters; /* by adapter of m; NULL: nothing is known */
 } Tables;
-/* Fills the sections of w that come from the module; the caller writes info and export. False after
- * reporting what does not fit into a record. */
+/* Fills the sections of w that come from the module; the caller writes info and export. False
+ * after reporting a number that does not fit into a record. */
 bool tables_write(FormatWriter *w, const Tables *t, Diag *diag);
 
 /* ---- link.c */

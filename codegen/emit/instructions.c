@@ -1,5 +1,7 @@
-/* Writes the nodes of a program as instructions, and the place of each argument. The body of a loop or branch stands between LOOP or
- * BRANCH and END. Its values lie behind the caller's workspace, or where the node has the value that they stand for:
+/* Writes the nodes of a program as instructions, with the place in memory of each argument. The
+ * body of a loop or branch stands between LOOP or BRANCH and END. The values of the body lie
+ * after the caller's workspace. A parameter or result of the body lies where the node's own
+ * operand or result lies:
  *
  *	COPY   h <- initial            results are what a loop carries
  *	LOOP   35 times
@@ -13,9 +15,9 @@ typedef struct Frame {
 	const struct Frame *up; /* the function that contains node `by`; NULL: f is a program */
 	const Node *by;
 	const Function *f;
-	int64_t base;   /* byte at which its workspace begins */
-	uint32_t level; /* blocks around it, as counted by Argument.loop */
-	int64_t times;  /* how often it runs at most */
+	int64_t base;   /* byte at which the function's workspace begins */
+	uint32_t level; /* loops and branches around this function, as counted by Argument.loop */
+	int64_t times;  /* how often the function runs at most */
 } Frame;
 
 static Space
@@ -155,7 +157,8 @@ table_kernel(const Module *m, const Kernel *k)
 	return -1;
 }
 
-/* The number of a launch's arguments; reports a number that does not fit into the record's 16 bits. */
+/* The number of a launch's arguments. Reports an error if the number does not fit into the
+ * record's 16 bits. */
 static uint16_t
 count_arguments(TableWriter *tw, const Node *n, const Kernel *k)
 {
@@ -288,7 +291,7 @@ write_beginning(TableWriter *tw, const Frame *frame, const Node *n)
 		write_fill(tw, n, place_of(tw, frame, node_result(n, i)));
 }
 
-/* Copies rows that code cannot read in place. */
+/* Copies rows of stacks that kernels cannot read in place. */
 static void
 copy_slices(TableWriter *tw, const Frame *in)
 {

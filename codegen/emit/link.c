@@ -1,5 +1,5 @@
-/* Compiles kernels, links them, and appends weights and tables to the ELF file. The file is renamed at the
- * end, so nobody ever sees a half-written executable. */
+/* Compiles kernels, links them, and appends weights and tables to the ELF file. The file gets
+ * its final name at the end, so a half-written executable never has this name. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/emit/emit.h"
 #include "codegen/legalize/legalize.h"
@@ -105,8 +105,9 @@ weights_hash(const Module *m)
 	return hash;
 }
 
-/* Is there a program for each CPU and GPU that was asked for? Programs for a single target run on any CPU.
- * For several targets, each CPU needs its own, and a GPU always does. */
+/* Is there a program for each CPU and GPU that was asked for? If there is a single target, its
+ * programs run on any CPU. If there are several targets, each CPU needs programs of its own
+ * target. A GPU always does. */
 static Status
 check_targets(Build *b, const Module *m)
 {

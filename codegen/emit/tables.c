@@ -1,4 +1,5 @@
-/* Writes the module after `memory` as the executable's tables. */
+/* Writes a compiled module (after the pass `memory`) as the tables of the executable: ports,
+ * programs, states, kernels. */
 #include "codegen/emit/tables.h"
 #include "codegen/schedule/schedule.h"
 
@@ -35,7 +36,7 @@ write_input(TableWriter *tw, const Value *v)
 	const Tables *t = tw->t;
 	PortInfo labels = t->labels;
 
-	labels.sample_axis = v->rows_axis; /* of this binding */
+	labels.sample_axis = v->rows_axis; /* the axis of samples in this version of the program */
 	switch (v->param) {
 	case PARAM_LABELS: write_port(tw, v, v->name, PORT_LABELS, &labels); break;
 	case PARAM_SAMPLE_WEIGHT: write_port(tw, v, v->name, PORT_WEIGHT, &weight); break;
@@ -49,7 +50,7 @@ write_input(TableWriter *tw, const Value *v)
 typedef struct {
 	FunctionRole function;
 	Role role;
-	PortKind result; /* kind of the results after the listed ones */
+	PortKind result; /* kind of the results after the listed results */
 	int n_listed;
 	PortKind listed[6]; /* kinds of the first results */
 } RoleRow;
@@ -80,7 +81,8 @@ write_results(TableWriter *tw, const Function *f, const RoleRow *row)
 	}
 }
 
-/* 1 + the slot of the scalars, behind everything else; 0: no kernel reads a scalar. */
+/* 1 + the slot of the scalars that kernels read, which lies after all other data; 0: no kernel
+ * reads a scalar. */
 static uint32_t
 write_scalars(TableWriter *tw, const Function *f)
 {
@@ -247,8 +249,9 @@ write_target(FormatWriter *w, const char *name)
 /* ---- states and kernels */
 enum { PAGE = 4096 };
 
-/* Weights lie in the file as in the state region, up to whole pages, so loading can map them. They follow
- * each other where the states do; otherwise they keep their offset within a page. */
+/* Weights lie in the file as in the state region, up to whole pages, so loading can map them.
+ * Weights whose states follow each other also follow each other in the file. Otherwise a weight
+ * keeps its state's offset within a page. */
 static int64_t
 place_weights(TableWriter *tw, const State *s)
 {
@@ -355,7 +358,7 @@ kernel_grain(const KernelRecord *r)
 	return iteration < 10000 ? (int64_t)(10000 / (iteration + 1)) + 1 : 1;
 }
 
-/* 1 + the number of the record; 0: the kernel has no library call. */
+/* 1 + the number of the library call's record; 0: the kernel has no library call. */
 static uint32_t
 write_library(FormatWriter *w, const Kernel *k)
 {

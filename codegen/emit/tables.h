@@ -17,11 +17,12 @@ typedef struct TableWriter {
 	uint32_t *slots; /* by value id: 1 + slot; 0: no slot yet */
 	Space io_space;  /* space of the program's inputs and results */
 	int64_t workspace, io, flops;
-	/* of the last weights: place in the file minus offset of the state; end of the state */
+	/* of the last written weight: shift: place in the file minus offset of its state;
+	 * state_end: end of its state */
 	int64_t shift, state_end;
 } TableWriter;
 
-/* The slot of a value of a program. */
+/* The number of the slot (a place in memory) of a program's value. */
 uint32_t table_slot(TableWriter *tw, const Value *v);
 void table_grow(int64_t *most, int64_t end);
 /* number of the kernel; -1: not in the module */
