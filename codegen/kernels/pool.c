@@ -147,7 +147,7 @@ pool_loop(Lower *lw, const Node *n, Type x, Type y)
 	                  .window = type_new(lw->m, S64, a->window.n, a->window.at)};
 }
 
-/* The number of rows of y along its last axis. */
+/* The elements of a row of y, which lies along y's last axis. */
 static int64_t
 row_size(Type y)
 {

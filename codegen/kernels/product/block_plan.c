@@ -1,12 +1,13 @@
-/* Plans a product for a team before its loops are emitted: how its operands lie, which of the target's
- * blocks it uses, and into how many parts k is split. blocks.c has the loops. */
+/* Plans a matrix product c = a b for a team of GPU threads before its loops are emitted: how the
+ * operands lie in memory, which of the target's blocks it uses, and into how many parts k, the
+ * axis that is summed over, is split. blocks.c has the loops. */
 #include "codegen/kernels/product/emit.h"
 #include "codegen/strategy/strategy.h"
 
 #include <math.h>
 
-/* The least bytes of a copy; the most parts per processor for which more splits are tried, because more
- * parts keep it no busier. */
+/* The least bytes of a copy; the most parts per processor for which more splits of k are tried;
+ * more parts do not keep a processor busier. */
 enum { LEAST_COPY_BYTES = 4, MOST_PARTS = 8 };
 
 static int64_t
@@ -56,8 +57,8 @@ depends_on(const LoopBuilder *lb, LoopValue x, LoopValue variable)
 	return false;
 }
 
-/* How many elements along `variable` lie side by side and can be copied at once; their places are multiples
- * of this number. 0: elements do not lie side by side. */
+/* How many elements along `variable` are contiguous and can be copied by one instruction; each
+ * copy begins at a multiple of this number. 0: elements are not contiguous. */
 static int
 elements_at_once(const LoopBuilder *lb, const LoopStatement *load, LoopValue variable,
                  int64_t extent)
@@ -151,7 +152,7 @@ block_pad(const ProductSide *s)
 	return s->along_k || bits == 16 ? COPY_BYTES * 8 / bits : 0;
 }
 
-/* Bytes of both arrays. */
+/* Bytes of the arrays of both operands. */
 static int64_t
 shared_bytes(const BlockedProduct *e, const TeamBlock *b)
 {
@@ -198,8 +199,9 @@ cost_of(const BlockedProduct *e, const TeamTiles *t, const TeamBlock *b, int64_t
 	double parts = (double)team_blocks(parts_of(e, b) * splits, t->processors);
 	double rate = block_unit(e) ? t->multiplied_16 : t->multiplied * 4 / bytes;
 	double sums = (double)b->rows * b->columns, busy = fmin(1, parts * team / t->members);
-	/* For each k: sums; the numbers that members read for their sums, which form squares; the numbers
-	 * that come from memory. */
+	/* The three terms are for each k: the time of the sums; of the numbers that members read
+	 * from team memory, where each member's sums form a square; of the numbers that come
+	 * from memory. */
 	double cycles = sums / rate / busy + sqrt(sums / team) * team / 32 * bytes / t->read +
 	                (b->rows + b->columns) * bytes / t->brought;
 	double time = parts * (double)(e->k / splits) * cycles;
@@ -251,14 +253,16 @@ choose_block(BlockedProduct *e, const Target *target)
 	consider_blocks(e, target, e->splits);
 	e->sides[LEFT].across = e->block.rows;
 	e->sides[RIGHT].across = e->block.columns;
-	for (int i = 0; i < N_SIDES; i++) /* each member must bring the same number of units */
+	/* each member must copy the same number of units (copies of a few elements) */
+	for (int i = 0; i < N_SIDES; i++)
 		while (e->sides[i].across * e->depth / e->sides[i].unit < e->block.team)
 			e->sides[i].unit /= 2;
 }
 
 /* ---- the plan */
-/* Do blocks pay? In a product with few rows, a member with a column reads each number of b once for all
- * rows. Bringing b to team memory only helps if its numbers lie along k. */
+/* Is a product in blocks faster? In a product with few rows, a member with a column reads each
+ * number of b once for all rows. Copying b to team memory only helps if b's numbers are
+ * contiguous along k. */
 static bool
 pays(const BlockedProduct *e, const TeamTiles *t)
 {

@@ -1,5 +1,7 @@
-/* The blocked product for a team. A part is a block of the result; its sums are a tile. Along k, blocks of both operands go to arrays
- * in team memory with two stages: the next block is on its way while the current one is multiplied.
+/* Emits the blocked matrix product for a team of GPU threads (members). A part is a block of the
+ * result; the block's sums are a tile. Along k, the axis that is summed over, blocks of both
+ * operands are copied to arrays in team memory. Each array has room for two blocks (two stages):
+ * the next block is copied while the current block is multiplied.
  *
  *	for s < blocks of k + 1:
  *	  wait, barrier             block s - 1 has arrived, and nobody reads block s - 2 any more
@@ -7,9 +9,11 @@
  *	  mma of block s - 1
  *	  private arrays are stored to the stage of block s
  *
- * An operand whose elements are plain loads is copied, 16 bytes at once if they are contiguous. Computed elements go through private
- * arrays. Each sum adds its products in the order of k. If blocks do not divide k, the last mma adds the remainder and no zeros. Beyond
- * the last row and column, the arrays hold zeros or other data, and nothing is stored from there. */
+ * An operand whose elements are plain loads is copied, 16 bytes by one instruction if they are
+ * contiguous. Computed elements are first stored to private arrays of the members. Each sum adds
+ * its products in the order of k. If blocks do not divide k, the last mma adds the remainder and
+ * no zeros. Beyond the last row and column, the arrays hold zeros or other data, and the sums
+ * computed from these elements are not stored. */
 #include "codegen/kernels/product/emit.h"
 #include "codegen/lower/lower.h"
 
@@ -26,7 +30,7 @@ stage_of(const BlockedProduct *e, const ProductSide *s)
 	return s->across * e->depth;
 }
 
-/* Units of a block that one member brings. */
+/* How many units (copies of a few elements) of a block one member makes. */
 static int64_t
 units_of(const BlockedProduct *e, const ProductSide *s)
 {
@@ -50,13 +54,13 @@ declare_arrays(BlockedProduct *e)
 }
 
 /* ---- a block of k arrives */
-/* A unit that a member brings: place of its first element in the stage, its row or column in the product,
- * and its k. */
+/* A unit that a member copies: place of the unit's first element in the stage, and the element's
+ * row or column and k in the product. */
 typedef struct {
 	Affine place, across, k;
 } Unit;
 
-/* Unit u of the member is unit u * team + member of the stage. */
+/* A member's unit number u is unit number u * team + member of the stage. */
 static Unit
 unit_of(const BlockedProduct *e, int number, Affine u, LoopValue member, Affine first_k)
 {
@@ -237,13 +241,13 @@ multiply_rest(const BlockedProduct *e, int64_t block)
 	multiply(e, stage, by_unit, rest - by_unit);
 }
 
-/* Brings block `at` of k to the stage, and multiplies the previous block. */
+/* Copies block `at` of k to the stage, and multiplies the previous block. */
 static void
 add_block(const BlockedProduct *e, Affine at, LoopValue number, Affine stage)
 {
 	LoopBuilder *lb = e->lw->lb;
 	int64_t blocks = team_blocks(e->k / e->splits, e->depth);
-	bool more = e->k % e->depth == 0; /* the last iteration brings nothing */
+	bool more = e->k % e->depth == 0; /* the last iteration copies nothing */
 	Affine comes = more ? affine_add(lb, at, open_below(lb, at, blocks)) : at;
 
 	if (has_copies(e)) {

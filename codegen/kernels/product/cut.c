@@ -1,5 +1,7 @@
-/* Decides how a blocked product is cut. Of all cuts that give enough parts, it takes the one with the least
- * work beside the multiplications, by the target's table of costs. */
+/* Decides how a blocked matrix product c = a b for CPUs is cut. Rows are cut into chunks,
+ * columns into panels, and k, the axis that is summed over, into splits; each combination is a
+ * part. Of all cuts that give enough parts, this file takes the cut with the least work in
+ * addition to the multiplications, by the target's table of costs. */
 #include "codegen/kernels/product/product.h"
 #include "codegen/lower/lower.h"
 
@@ -78,8 +80,8 @@ parts_of(const Product *p, const ProductCut *c)
 	return p->batch * c->splits * c->chunks * panels_of(c);
 }
 
-/* Cycles that reading takes in addition to `multiplying`. Numbers from far away arrive while others are
- * multiplied, up to the bandwidth of memory. */
+/* Cycles that reading takes in addition to `multiplying`. Numbers from far caches or memory
+ * arrive while other numbers are multiplied, up to the bandwidth of memory. */
 static double
 reading(const ProductTiles *t, double near, double far, double multiplying)
 {
@@ -88,8 +90,8 @@ reading(const ProductTiles *t, double near, double far, double multiplying)
 	return near / t->near_rate + time * t->not_hidden + (over > 0 ? over : 0);
 }
 
-/* Reading for one order of parts. Each of `outer` parts reads its own block, which stays near if it is
- * small, and all of the other operand. */
+/* Reading for one order of parts. Each of `outer` parts reads its own block of one operand,
+ * which stays in near caches if it is small, and the whole other operand. */
 static double
 reading_in_order(const ProductTiles *t, double outer, double block, double other, double inner,
                  double multiplying)
@@ -135,19 +137,20 @@ cost_of(const Search *s, ProductCut *c)
 	double pack = s->p->b_along_k ? t->pack_along_k : t->pack;
 	double multiplying = m * n * k / (2.0 * (double)c->lanes), cost = 0;
 
-	/* b: packed for each chunk, or packed once and left in memory */
+	/* b is packed for each chunk, or packed once and left in memory */
 	cost += k * n * pack * (c->shared ? 1 : chunks);
 	if (c->shared)
 		cost += 2 * k * n * bytes / t->far_rate;
-	/* strips of a panel, read again for each block of rows */
+	/* the strips of a panel are read again for each block of rows */
 	if (width * block_k * bytes > (double)t->first_bytes)
 		cost += m / c->rows * n * k * bytes / t->first_rate;
-	/* a: packed for each panel, or read from distant places, which takes as long; or packed once */
+	/* a is packed for each panel, or read in place with large strides, which takes as long;
+	 * or a is packed once */
 	if (!s->p->a_along_k)
 		cost += m * k * (c->shared ? t->pack + 2 * bytes / t->far_rate : panels * t->pack);
 	cost += (double)c->splits *
 	        reading_of(s, c, multiplying / (double)c->splits, &c->panels_outer);
-	/* sums: stored and loaded between blocks of k, and once more for each split */
+	/* sums are stored and loaded between blocks of k, and once more for each split */
 	cost += 2 * m * n * (double)c->splits * (blocks - 1) * bytes / t->near_rate;
 	if (c->splits > 1)
 		cost += 2 * m * n * (double)c->splits * bytes / t->far_rate;
@@ -171,7 +174,8 @@ waiting_elements(const Product *p, const ProductCut *c)
 	return blocks * c->rows * c->columns.count * c->columns.inside;
 }
 
-/* Is the cut possible? Packed operands, sums of splits and waiting sums must fit their limits. */
+/* Is the cut possible? Packed operands, sums of splits, and sums that wait for the next block of
+ * k must not exceed the target's limits. */
 static bool
 fits(const Search *s, const ProductCut *c)
 {
@@ -217,7 +221,8 @@ reads_computed(const Node *n)
 	return false;
 }
 
-/* Tries chunks of rows: first the tallest that give enough parts, then shorter ones, which may stay near. */
+/* Tries chunks of rows: first the tallest chunks that give enough parts, then shorter chunks,
+ * which may stay in near caches. */
 static void
 consider_chunks(Search *s, ProductCut c)
 {
@@ -267,7 +272,8 @@ consider_splits_of(Search *s, ProductCut c, int axis, int64_t outer)
 	}
 }
 
-/* Tries splits of k. next: splits its second axis as well; otherwise only the first axis, or none. */
+/* Tries splits of k. next: splits k's second axis as well; otherwise splits only the first axis,
+ * or none. */
 static void
 consider_splits(Search *s, ProductCut c, bool next)
 {
@@ -318,8 +324,9 @@ work_of(const ProductTiles *t, const Product *p)
 	       stored * (double)dtype_bytes(p->type, 1) / t->far_rate;
 }
 
-/* How many parts product i of n should have. A small product has parts for few cores only. All products
- * together get the parts that they are worth, each in proportion to its work. */
+/* How many parts product i of n should have. A small product has parts for few cores only. The
+ * number of parts of all products together follows from their work; each product gets parts in
+ * proportion to its own work. */
 static int64_t
 parts_wanted(const Lower *lw, const Product *list, int n, int i)
 {
@@ -353,7 +360,7 @@ product_cut(const Lower *lw, const Product *list, int n, int i)
 	                .chunks = 1};
 
 	consider_panels(&s, c, t->panel / wide, false);
-	if (!s.enough) /* more splits mean more sums to add in memory */
+	if (!s.enough) /* tried last: more splits mean more sums to add in memory */
 		consider_panels(&s, c, t->panel / wide, true);
 	if (s.found)
 		return s.best;

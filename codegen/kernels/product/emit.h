@@ -1,5 +1,6 @@
-/* Private to product: shared by its files. cut.c decides, pack.c packs, sums.c multiplies, product.c has the
- * parts and the kernels. */
+/* Private to product: shared by the files that emit matrix products c = a b. For CPUs, cut.c
+ * decides how a product is cut, pack.c copies operands in the order in which they are read
+ * (packs them), sums.c multiplies, and product.c has the parts and the kernels. */
 #ifndef GRADC_CODEGEN_KERNELS_PRODUCT_EMIT_H
 #define GRADC_CODEGEN_KERNELS_PRODUCT_EMIT_H
 
@@ -18,15 +19,16 @@ typedef struct {
 	int out; /* buffer of c, or of the sums of splits */
 } ProductEmit;
 
-/* A panel of columns: its position among the parts, then its columns. */
+/* A panel (a range of columns that a part computes): its position among the parts, then its
+ * columns. */
 typedef struct {
 	Affine batch, split, repeat, number; /* position of the part */
 	Affine column;                       /* its first column */
 	int64_t columns;
-	Affine packed; /* where it begins in the array */
+	Affine packed; /* where the panel begins in the array */
 } Panel;
 
-/* A block of sums. */
+/* A block of sums that are computed together in registers. */
 typedef struct {
 	Affine batch, split;
 	Affine row, column; /* its first row and column in the product */
@@ -42,19 +44,21 @@ typedef struct {
 } Block;
 
 /* ---- pack.c */
-/* Columns that are computed for n columns: whole vectors. b is 0 in the extra columns, and their sums are
- * never stored. Memory that nobody wrote may hold subnormal numbers, with which CPUs compute many times as
- * slowly. */
+/* The number of columns that are computed for n columns: whole vectors. The sums of the extra
+ * columns are never stored. b is set to 0 there, because unwritten memory may hold subnormal
+ * numbers, which make CPUs many times slower. */
 int64_t computed_columns(const ProductCut *c, int64_t n);
-/* The number along k in the product, from the number k in the split. */
+/* The number along k in the whole product, for number `k` of split `split`. */
 Affine k_of(const ProductEmit *e, Affine split, Affine k);
 /* Where k of the block's packed rows begins. */
 Affine rows_place(const ProductEmit *e, const Block *b, Affine k);
-/* Where the block's packed rows lie in the shared scratch, behind all of b: [batch, row block, k, row]. */
+/* Where the block's packed rows lie in the shared scratch, after all of b: [batch, row block, k,
+ * row]. */
 Affine shared_rows_place(const ProductEmit *e, const Block *b);
 /* Fills in the columns of a part's panel p.number, for the code of whole panels or of the last panel. */
 Panel panel_of(const ProductEmit *e, Panel p, const Pieces *along);
-/* Packs the block of k that begins at first_k. `deep`: numbers of k that a strip of the array has. */
+/* Packs the block of k that begins at first_k. deep: how many numbers along k a strip of the
+ * array has. */
 void pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t depth,
                 int64_t deep);
 /* rows[k, r] = a(row + r, k) */
@@ -75,11 +79,13 @@ enum {
 };
 /* One operand of the product. */
 typedef struct {
-	int64_t extent;  /* rows or columns of the product */
-	int64_t across;  /* rows or columns of a block */
-	DType type;      /* type of the array */
-	bool along_k;    /* layout of the array: [stage, across, k], or else [stage, k, across] */
-	bool copied;     /* elements are copied; otherwise they go through private arrays */
+	int64_t extent; /* rows or columns of the product */
+	int64_t across; /* rows or columns of a block */
+	DType type;     /* type of the array */
+	bool along_k;   /* layout of the array: [stage, across, k], or else [stage, k, across] */
+	/* elements are copied from memory; otherwise they are computed and go through private
+	 * arrays */
+	bool copied;
 	int unit;        /* elements of one copy */
 	int array, held; /* the team's array; a member's private array, or -1 */
 } ProductSide;
@@ -96,19 +102,20 @@ typedef struct {
 	Affine first[N_SIDES]; /* the part's first row and first column */
 } BlockedProduct;
 
-/* Blocks of `size` that cover n rows, columns or numbers along k. */
+/* How many blocks of `size` cover n rows, columns or numbers along k. */
 static inline int64_t
 team_blocks(int64_t n, int64_t size)
 {
 	return (n + size - 1) / size;
 }
 
-/* Plans the product before its loops are emitted; false: it has no blocks. */
+/* Plans the product before its loops are emitted; false: the product is not computed in blocks. */
 bool block_plan(BlockedProduct *e, Lower *lw, const Product *p);
 int64_t block_results(const BlockedProduct *e); /* elements of the result */
-/* The target's matrix unit for the type of both arrays; NULL: it has no unit for them. */
+/* The target's matrix unit for the type of both arrays; NULL: the target has no matrix unit for
+ * this type. */
 const MatrixShape *block_unit(const BlockedProduct *e);
-/* Padding elements behind each row of an operand's array. */
+/* Padding elements after each row of an operand's array. */
 int64_t block_pad(const ProductSide *s);
 LoopValue side_element(const BlockedProduct *e, int side, Affine batch, Affine across, Affine k);
 /* The load from an input that gives x; NULL: x is computed. */

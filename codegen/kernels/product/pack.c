@@ -1,6 +1,7 @@
-/* Packs operands into panels and blocks of rows, in the order in which the product reads them. It runs
- * within a part, or in a serving kernel for all parts. A panel consists of strips of columns; the strip's
- * numbers of one k lie side by side. */
+/* Emits code that copies (packs) the operands of a matrix product c = a b into panels of b and
+ * blocks of rows of a, in the order in which the product reads them. Each part packs its own
+ * panel, or a serving kernel, which runs before, packs for all parts. A panel consists of strips
+ * of columns; the numbers of a strip with the same k are contiguous. */
 #include "codegen/kernels/product/emit.h"
 
 int64_t
@@ -29,8 +30,8 @@ pack_element(const ProductEmit *e, const Panel *panel, Affine packed, Affine k, 
 	lb_store(lb, e->panel, affine_add(lb, packed, j), lb_cast(lb, e->p->type, x));
 }
 
-/* Opens a loop over the n columns of a strip; if the panel is a single strip, a loop per axis of the
- * columns. */
+/* Opens a loop over the n columns of a strip; if the panel is a single strip, opens a loop per
+ * axis of the columns instead. */
 static Affine
 open_strip(const ProductEmit *e, const Panel *panel, int64_t n, LoopMode innermost)
 {
@@ -52,7 +53,7 @@ close_strip(const ProductEmit *e)
 		close_block(e->lw->lb, t);
 }
 
-/* Stores zeros behind the strip's n columns, up to whole vectors. */
+/* Stores zeros after the strip's n columns, up to whole vectors. */
 static void
 clear_beyond(const ProductEmit *e, Affine packed, int64_t columns, int64_t depth, int64_t n)
 {
@@ -93,8 +94,8 @@ pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t dep
 			close_block(lb, &c->depth);
 			continue;
 		}
-		/* Each column reads a whole cache line at a time: with rows of 4 KiB, all columns use the
-		 * same lines of the cache. */
+		/* Each column reads a whole cache line at a time, because with columns 4 KiB
+		 * apart all columns compete for the same few lines of the cache. */
 		for (Pieces l = pieces(lb, in_block, line); l.size; pieces_next(&l)) {
 			Affine j = open_strip(e, panel, s.size, LOOP_PLAIN);
 			LoopValue i = lb_for(lb, LOOP_VECTOR, l.size);
@@ -169,7 +170,7 @@ panel_of(const ProductEmit *e, Panel p, const Pieces *along)
 }
 
 /* ---- a serving kernel */
-/* The block of k that a packing part has. */
+/* The block of k that a part of the packing kernel packs. */
 typedef struct {
 	Affine repeat, number;
 } DepthPart;

@@ -1,7 +1,9 @@
-/* The blocked matrix product for CPUs. For each block of columns and of k, b is packed into a panel, by the
- * part or by a serving kernel; then blocks of sums in registers are multiplied from the panel. Every element
- * is summed in the order of k for all block sizes; if k is split, splits are added in order. Scheme: Goto
- * and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.
+/* Emits the blocked matrix product c = a b for CPUs. For each block of columns and of k (the
+ * axis that is summed over), b is packed into a panel, by the part or by a serving kernel that
+ * runs before. Then blocks of sums, held in registers, are computed from the panel. Every
+ * element is summed in the order of k for all block sizes. If k is split, the sums of the splits
+ * are added in order. Scheme: Goto and van de Geijn, "Anatomy of High-Performance Matrix
+ * Multiplication", 2008.
  *
  * Batches, splits of k, chunks of rows and panels of columns run in parallel. */
 #include "codegen/kernels/product/emit.h"
@@ -70,7 +72,7 @@ larger(int64_t a, int64_t b)
 	return a > b ? a : b;
 }
 
-/* Declares the arrays; all products use the same ones. */
+/* Declares the arrays; all products of the kernel use the same arrays. */
 static void
 declare_arrays(ProductEmit *list, int n)
 {
@@ -162,8 +164,8 @@ products_prepare(Lower *lw, const Node *node)
 	}
 }
 
-/* c = the sum over the splits, in order. The serving kernel counts the product's operations; this one counts
- * the additions. */
+/* c = the sum over the splits, in order. The serving kernel counts the product's operations;
+ * this kernel counts the additions. */
 static void
 add_splits(Lower *lw, const Product *p, const ProductCut *c)
 {

@@ -12,12 +12,12 @@
  * because it is packed once for many rows; a is read once for every panel of columns. */
 struct Product {
 	const Node *node;
-	const void *part; /* which of several products it is, for the functions */
+	const void *part; /* tells the functions below which of several products this is */
 	DType type;       /* type in which products are added: accumulation_type */
 	int64_t batch, m;
 	Ints n, k;      /* shapes of n and k; a shape without axes has one element */
-	bool a_along_k; /* do a's numbers along k lie side by side in memory? */
-	/* do b's numbers along k lie side by side, instead of the numbers of a row? */
+	bool a_along_k; /* are a's numbers along k contiguous in memory? */
+	/* are b's numbers along k contiguous, instead of the numbers of a row? */
 	bool b_along_k;
 	LoopValue (*a)(Lower *lw, const Product *p, Affine batch, Affine m, Affine k);
 	LoopValue (*b)(Lower *lw, const Product *p, Affine batch, Affine k, Affine col);
@@ -39,21 +39,24 @@ typedef struct {
 	int64_t chunk, chunks; /* blocks of rows in a part; number of such parts */
 	/* splits of k: of its first axis, or of its first axis times the next one */
 	int64_t splits;
-	int64_t next_splits; /* splits of the next axis; 1: it is whole */
+	int64_t next_splits; /* splits of the next axis; 1: this axis is not split */
 	bool panels_outer;   /* parts are ordered by panels, then by chunks */
 	bool shared;         /* a serving kernel packs b once; also a, if pack_rows */
-	bool pack_rows;      /* are blocks of rows of a packed? */
+	bool pack_rows;      /* is a packed, in blocks of rows? */
 	bool by_lines;       /* b is packed along k, by cache lines */
 } ProductCut;
 /* The cut of product i, of n products that one kernel computes. */
 ProductCut product_cut(const Lower *lw, const Product *list, int n, int i);
 /* Do sums wait in an array for the next block of k? They do if the result's type would lose bits. */
 bool product_waits(const Lower *lw, const Product *p, const ProductCut *c);
-/* Elements of that array. The last chunk also has the rows that do not fill a block. */
+/* Elements of the array of waiting sums. The last chunk also has the rows that do not fill a
+ * block. */
 int64_t waiting_elements(const Product *p, const ProductCut *c);
-/* Elements of a packed panel, within one split of k: strips side by side, in whole vectors. */
+/* Elements of a packed panel, within one split of k: its strips follow each other, each in whole
+ * vectors. */
 int64_t panel_elements(const ProductCut *c);
-int64_t packed_columns(const ProductCut *c); /* numbers of one k that lie side by side */
+/* how many numbers with the same k are contiguous in a panel */
+int64_t packed_columns(const ProductCut *c);
 int64_t row_blocks(const Product *p, const ProductCut *c);
 /* Elements that the serving kernel packs, of b and of a. */
 int64_t shared_columns(const Product *p, const ProductCut *c);
@@ -62,22 +65,24 @@ int64_t shared_rows(const Product *p, const ProductCut *c);
 /* ---- product.c: up to MAX_PRODUCTS products of one node and one type, with different places in the result.
  * Their parts run in parallel. */
 #define BY_PRODUCTS .scratch = products_scratch, .prepare = products_prepare, .emit = products_emit
-/* What a serving kernel makes: packed operands, or the sums of splits of k. NULL: no serving kernel. */
+/* The type of what a serving kernel computes before: packed operands, or the sums of splits of
+ * k. NULL: no serving kernel. */
 Type products_scratch(Lower *lw, const Node *n);
 void products_prepare(Lower *lw, const Node *n);
 void products_emit(Lower *lw, const Node *n);
 
-/* ---- team.c: the same for a team. A single product is computed in blocks if that pays; otherwise each
- * member computes a column of some rows. */
+/* ---- team.c: products for a team of GPU threads. A single product is computed in blocks if
+ * that is faster; otherwise each member (thread) computes one column of some rows. */
 #define BY_TEAM_PRODUCTS \
 	.scratch = team_products_scratch, .prepare = team_products_prepare, .emit = products_by_team
-/* The sums of splits of k; NULL: k is not split. */
+/* The type of the sums of splits of k; NULL: k is not split. */
 Type team_products_scratch(Lower *lw, const Node *n);
 void team_products_prepare(Lower *lw, const Node *n);
 void products_by_team(Lower *lw, const Node *n);
 
-/* ---- block_plan.c: number of splits of k. 1: the loops store the result; more: they leave their sums in
- * the scratch, [split, result]; 0: the product has no blocks. */
+/* ---- block_plan.c: number of splits of k. 1: the product's loops store the result. More: the
+ * loops store the sums of each split in the scratch, [split, result]. 0: the product is not
+ * computed in blocks. */
 int64_t product_block_splits(Lower *lw, const Product *p);
 
 /* ---- blocks.c */

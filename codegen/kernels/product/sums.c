@@ -1,6 +1,7 @@
-/* A part of the blocked product. For each block of k it packs or finds the panel; then some rows and columns
- * at a time have their sums in local vectors, which the kernel's compiler keeps in registers. Every element
- * is summed in the order of k. */
+/* Emits one part of the blocked matrix product. For each block of k (the axis that is summed
+ * over), the part packs the panel of b or finds it packed. Then the sums of a few rows and
+ * columns at a time are computed in local vectors, which the kernel's compiler keeps in
+ * registers. Every element is summed in the order of k. */
 #include "codegen/kernels/product/emit.h"
 #include "codegen/lower/lower.h"
 
@@ -109,7 +110,8 @@ multiply(const ProductEmit *e, const Block *b)
 	close_block(lb, &e->cut->depth);
 }
 
-/* Stores the sums to c, or to the waiting array. complete: with the bias that the kernel adds. */
+/* Stores the sums to c, or to the waiting array. complete: the sums are complete, so the bias is
+ * added if the kernel adds one. */
 static void
 put_sums(const ProductEmit *e, const Block *b, bool complete)
 {
@@ -149,7 +151,7 @@ finish_sums(const ProductEmit *e, const Block *b)
 	}
 }
 
-/* One block of rows of the panel. */
+/* Computes one block of rows with the panel. */
 static void
 row_block(const ProductEmit *e, const Panel *panel, Block b, int64_t deep)
 {

@@ -1,10 +1,11 @@
-/* The product for a team without blocks. Members lie side by side along the columns of the result; each has
- * some rows, with sums in private arrays. Nothing is packed and k is not split, so every element is summed
- * in the order of k. */
+/* Emits matrix products c = a b for a team of GPU threads (members). Without blocks,
+ * neighbouring members compute neighbouring columns of the result; each member has some rows,
+ * with sums in private arrays. No operand is packed and k is not split, so every element is
+ * summed in the order of k. */
 #include "codegen/kernels/product/product.h"
 #include "codegen/lower/lower.h"
 
-/* Most rows of a member: each number of b is read once for all of them. */
+/* Most rows of a member: each number of b is read once for all these rows. */
 enum { MOST_ROWS = 4 };
 
 typedef struct {
@@ -179,7 +180,7 @@ sum_of_splits(Lower *lw, const Product *p, Affine at, int64_t splits)
 	return sum;
 }
 
-/* The serving kernel counts the product's operations; this one counts the additions. */
+/* The serving kernel counts the product's operations; this kernel counts the additions. */
 static void
 add_splits(Lower *lw, const Product *p, int64_t splits)
 {
