@@ -1,4 +1,5 @@
-/* The names after --target=cuda:, and the target whose programs each of them runs. */
+/* Lists the GPU architectures that --target=cuda: accepts, such as sm_90a, and for each
+ * architecture the target (row of costs) whose programs it runs. */
 #include "codegen/cuda/cuda.h"
 
 #include <string.h>

@@ -1,9 +1,11 @@
-/* The output of NVRTC, on disk: $XDG_CACHE_HOME/gradc/KEY.cuda, or ~/.cache/gradc.
+/* Keeps the output of NVRTC (NVIDIA's compiler for CUDA C) on disk, so that an unchanged kernel
+ * is not compiled again: $XDG_CACHE_HOME/gradc/KEY.cuda, or ~/.cache/gradc.
  *
- * Any number of processes may use the cache at once. An entry appears under its name when it is complete;
- * every process would write the same bytes there. A removed entry stays readable for a process that has it
- * open. An entry is only used if its header, key and checksum agree; otherwise it is written again. Errors
- * of the file system are treated like a missing entry. */
+ * Any number of processes may use the cache at the same time. An entry gets its name only when
+ * it is complete, and every process would write the same bytes under this name. A removed entry
+ * stays readable for a process that has it open. An entry is only used if its header, key and
+ * checksum agree; otherwise it is written again. Errors of the file system are treated like a
+ * missing entry. */
 #include "codegen/cuda/nvrtc.h"
 
 #include <dirent.h>
@@ -124,7 +126,8 @@ cuda_cache_get(const CudaCache *c, Arena *arena, CacheKey key, CudaCode *out)
 	out->log = (const char *)(h + 1);
 	out->at = out->log + h->log_bytes;
 	out->n = h->code_bytes;
-	utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); /* it was used now */
+	/* sets the time of the entry's last use to now */
+	utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW);
 	return true;
 }
 
@@ -172,7 +175,7 @@ is_entry(const char *name)
 	       strcmp(name + KEY_DIGITS, ENTRY_SUFFIX) == 0;
 }
 
-/* Is it a file that a killed process left? file_writer_open chooses such names. */
+/* Is this a file that a killed process left? file_writer_open chooses such names. */
 static bool
 is_temporary(const char *name)
 {
@@ -294,7 +297,7 @@ cuda_cache_clear(const CudaCache *c, Arena *arena, int *files, int64_t *bytes)
 		if (unlink(all.at[i].path) == 0) {
 			*files += 1;
 			*bytes += all.at[i].bytes;
-		} else if (errno != ENOENT) { /* another process may have removed it */
+		} else if (errno != ENOENT) { /* another process may have removed the file */
 			return status_error(EXIT_SYSTEM, "%s: %s", all.at[i].path, strerror(errno));
 		}
 	}

@@ -1,6 +1,7 @@
-/* Compiles sources with NVRTC in several processes at once. One NVRTC compiles only one source at a time,
- * and a process that crashes does no harm to the others. Each process takes the next source that no process
- * has taken, the longest first, and leaves its result in a file. */
+/* Compiles CUDA C sources with NVRTC in several processes that run at the same time: one process
+ * can compile only one source at a time, and a process that crashes does no harm to the others.
+ * Each process takes the next source that no process has taken, the longest first, and leaves
+ * its result in a file. */
 #include "codegen/cuda/nvrtc.h"
 #include "format/bundle/bundle.h"
 
@@ -81,8 +82,9 @@ cuda_print_all(Text *out, Arena *arena, const Module *m, const Target *target)
 }
 
 /* ---- in the worker processes */
-/* Memory that all processes share. Sources are taken in order. So of all sources with errors, the first one
- * is always compiled, for any number of processes; that is the one reported. */
+/* Memory that all processes share. Sources are taken in order. So of all sources with errors,
+ * the first source is always compiled, for any number of processes, and its error is the one
+ * reported. */
 typedef struct {
 	atomic_int next;
 	atomic_int faulty;   /* the first source with an error so far; NO_SOURCE: none */
@@ -99,7 +101,7 @@ typedef struct {
 typedef struct {
 	pid_t pid;
 	CleanupSlot cleanup;
-	const char *log; /* messages of the process and the library */
+	const char *log; /* file with the messages of the process and of NVRTC */
 	bool ended, stopped;
 } Worker;
 /* The failure of a worker process. It is reported only when no earlier failure can follow, because reporting
@@ -109,7 +111,7 @@ typedef struct {
 	int code;             /* as from waitpid */
 	int source;           /* source that it was compiling; -1: none */
 } WorkerFault;
-/* Stands before log and code in a result file. */
+/* The header of a result file; after it come log and code. */
 typedef struct {
 	int64_t accepted, log_bytes, code_bytes;
 } ResultHeader;
@@ -134,7 +136,7 @@ write_result(const char *path, const ResultHeader *h, const Text *log, const Tex
 	return file_writer_end(w, status);
 }
 
-/* Records an error; sources behind it need not be compiled any more. */
+/* Records an error; sources after the faulty source need not be compiled any more. */
 static void
 note_fault(Board *b, int source)
 {
@@ -231,8 +233,8 @@ kernel_names(const Compile *c, const CudaSource *s)
 	return names;
 }
 
-/* Writes the source where people find it, and returns the path: with other kept sources, or among temporary
- * files under a name that this source always gets. */
+/* Writes a source with an error for people to read, and returns its path: in the folder of kept
+ * sources, or in the temporary folder under a name that this source always gets. */
 static const char *
 keep_faulty(const Compile *c, int i)
 {
@@ -300,8 +302,8 @@ has_ended(Worker *w, int *code)
 	return w->ended;
 }
 
-/* Stops workers at sources behind the first error. Workers at earlier sources go on, because they may find
- * an earlier error. */
+/* Stops workers at sources after the first source with an error. Workers at earlier sources go
+ * on, because they may find an earlier error. */
 static void
 stop_later(const Compile *c, Worker *workers, int n)
 {

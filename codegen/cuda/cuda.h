@@ -1,5 +1,5 @@
-/* Kernels for NVIDIA's GPUs: how they are printed, compiled and cached. Sections are named after the .c
- * file. */
+/* Kernels for NVIDIA's GPUs: how they are printed, compiled and cached. Each section is named
+ * after its .c file. A part is a list of kernels that are compiled together. */
 #ifndef GRADC_CODEGEN_CUDA_CUDA_H
 #define GRADC_CODEGEN_CUDA_CUDA_H
 
@@ -17,7 +17,7 @@ int64_t cuda_blocks(const Kernel *k, int64_t begin, int64_t end);
 /* ---- architectures.c: the names after --target=cuda:, from architecture_list.def */
 struct CudaArchitecture {
 	const char *name;     /* "sm_90a": compiled to a cubin; "compute_100": to PTX */
-	const Target *target; /* target whose programs it runs */
+	const Target *target; /* target whose programs the architecture runs */
 	bool by_default;      /* is it part of --target=cuda? */
 };
 extern const CudaArchitecture cuda_architectures[]; /* ends with a zero row */
@@ -44,11 +44,11 @@ Status cuda_cache_list(const CudaCache *c, Arena *arena, CudaCacheEntries *out);
 /* Removes all entries, and reports how many files and bytes these were. */
 Status cuda_cache_clear(const CudaCache *c, Arena *arena, int *files, int64_t *bytes);
 
-/* ---- plans.c: how a library runs convolutions */
+/* ---- plans.c: how cuDNN runs convolutions */
 /* Adds cuDNN's plans, if cuDNN is found, for the convolutions that programs for the options' GPUs launch. */
 void cuda_plan_convolutions(Build *b, const Module *m, FormatWriter *w);
 
-/* ---- images.c: what executables contain */
+/* ---- images.c: the compiled kernels that an executable contains */
 /* Compiles the kernels for every GPU of the options, and adds an image for each GPU. */
 Status cuda_build_images(Build *b, const Module *m);
 

@@ -1,4 +1,5 @@
-/* Makes the images of an executable: cubins and PTX, one image for each GPU that was asked for. */
+/* Makes the images (compiled GPU code) of an executable, one for each GPU architecture that was
+ * asked for. An image is a list of cubins (machine code) or of PTX (NVIDIA's portable assembly). */
 #include "codegen/cuda/nvrtc.h"
 #include "format/bundle/bundle.h"
 
@@ -10,7 +11,8 @@ typedef struct {
 	int first, n;
 } ImageSources;
 
-/* Parts of a block: one for a kernel with a team, otherwise one for each thread. */
+/* Parts (iterations of the parallel loops) that a block of threads runs: one for a kernel with a
+ * team, otherwise one for each thread. */
 static int
 block_parts(const Kernel *k)
 {

@@ -1,10 +1,10 @@
-/* Arrays of a kernel, places in them, and copies to them. Arrays of a team lie in shared memory; arrays of a
- * member are registers. */
+/* Prints the arrays of a kernel as CUDA C, the places of their elements, and copies to arrays.
+ * Arrays of a team lie in shared memory; arrays of a member are registers. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/print.h"
 
-/* Does each outer member have its own copy of the array? So it is if the array is declared inside the outer
- * team loop. */
+/* Does each outer member (group of threads of a divided team) have its own copy of the array?
+ * Yes, if the array is declared inside the outer team loop. */
 static bool
 is_of_member(const CPrinter *p, int buffer)
 {
@@ -57,7 +57,8 @@ cuda_place(CPrinter *p, int buffer, const char *place)
 	return place;
 }
 
-/* ---- shared memory: a launch asks for it, and arrays lie there one after the other */
+/* ---- shared memory: a launch requests it as one range of bytes, in which the arrays follow
+ * each other */
 int64_t
 cuda_dynamic_bytes(const Kernel *k)
 {
@@ -131,8 +132,8 @@ cuda_print_local(CPrinter *p, const LoopStatement *s, int at)
 }
 
 /* ---- copies */
-/* Elements that one copy transfers: 16, 8 or 4 bytes that begin at a multiple of their size on both sides;
- * 0: none of these is possible. */
+/* How many elements one copy instruction transfers. It moves 16, 8 or 4 bytes, which must begin
+ * at a multiple of their size in source and destination; 0: no size is possible. */
 static int
 copied_at_once(const CPrinter *p, const LoopStatement *s)
 {

@@ -1,4 +1,5 @@
-/* Finds, opens and calls NVRTC. Building gradc needs no NVRTC, and neither does showing kernels as CUDA C. */
+/* Finds, opens and calls NVRTC, NVIDIA's library that compiles CUDA C. gradc is built without
+ * NVRTC and can show kernels as CUDA C without it. */
 #include "codegen/cuda/nvrtc.h"
 #include "base/base.h"
 #include "format/bundle/bundle.h"
@@ -9,16 +10,17 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The newest generation first. Drivers from 580 on accept its PTX; the generation before knows sm_100 from
- * 12.8 on. */
+/* The newest generation first. Drivers from 580 on accept the PTX of version 13; version 12
+ * knows sm_100 from 12.8 on. */
 static const char *const sonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
 
-/* --fmad=false: loop IR fuses only where it says fma, so that every printer gives the same bits. 177: a
- * warning about functions of the prelude that kernels do not use. */
+/* --fmad=false: loop IR says fma wherever a multiplication and an addition are fused; NVRTC must
+ * not fuse others, so that every printer gives the same bits. 177: suppresses a warning about
+ * functions of the prelude that kernels do not use. */
 const char *const nvrtc_options[N_NVRTC_OPTIONS] = {"--fmad=false", "--ptxas-options=-v",
                                                     "--diag-suppress=177"};
 
-/* The first missing symbol; NULL: all are there. */
+/* The first missing symbol; NULL: no symbol is missing. */
 static const char *
 find_symbols(Nvrtc *n)
 {

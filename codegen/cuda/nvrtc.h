@@ -1,5 +1,6 @@
-/* Private to cuda: how sources become machine code: NVRTC, the cache of its output, and nvdisasm. Sections
- * are named after the .c files. */
+/* Private to cuda: turns CUDA C sources into machine code with NVRTC (NVIDIA's compiler
+ * library), keeps the results in a cache, and shows machine code with nvdisasm. Sections are
+ * named after the .c files. */
 #ifndef GRADC_CODEGEN_CUDA_NVRTC_H
 #define GRADC_CODEGEN_CUDA_NVRTC_H
 
@@ -12,7 +13,7 @@ typedef struct {
 	const char *path;     /* path of its file */
 	const char *version;  /* "13.0" */
 	const char *identity; /* version and size of the file, which distinguish builds */
-	/* architectures that it knows, such as 80 and 90 */
+	/* architectures that this NVRTC knows, such as 80 and 90 */
 	int architectures[MOST_ARCHITECTURES], n_architectures;
 #define NVRTC_SYMBOL(name, type, parameters) type(*name) parameters;
 #include "codegen/cuda/nvrtc_symbols.def"
@@ -21,9 +22,10 @@ typedef struct {
 /* EXIT_SYSTEM if no NVRTC is found, with advice how to get it. The library stays open, because processes
  * forked later use it. */
 Status nvrtc_open(Arena *arena, Nvrtc *out);
-/* Does NVRTC know the architecture, such as "sm_90a"? Otherwise EXIT_SYSTEM with the list of those it knows. */
+/* Does NVRTC know the architecture, such as "sm_90a"? Otherwise EXIT_SYSTEM with the list of the
+ * architectures that NVRTC knows. */
 Status nvrtc_check_architecture(const Nvrtc *n, const char *architecture);
-/* The options for every source; the architecture is added. */
+/* The options for every source; the option for the architecture is added to these. */
 extern const char *const nvrtc_options[];
 enum { N_NVRTC_OPTIONS = 3 };
 /* Compiles to a cubin for sm_*, and to PTX with a final NUL for compute_*. The log has the compiler's
@@ -32,7 +34,7 @@ enum { N_NVRTC_OPTIONS = 3 };
 bool nvrtc_compile(const Nvrtc *n, const char *source, const char *architecture, Text *code,
                    Text *log);
 
-/* ---- cache.c: a missing or broken cache is no error; kernels are then compiled */
+/* ---- cache.c: if the cache is missing or broken, kernels are compiled again, without an error */
 typedef struct {
 	uint64_t words[2];
 } CacheKey;
@@ -63,11 +65,11 @@ typedef VEC(CudaSource) CudaSources;
 /* Appends the kernels that programs for the target launch, as sources of about equal work. */
 Status cuda_print_sources(Arena *arena, const Module *m, const Target *target,
                           const char *architecture, CudaSources *out);
-/* in one source, for people to read */
+/* prints all kernels as one source, for people to read */
 Status cuda_print_all(Text *out, Arena *arena, const Module *m, const Target *target);
-/* Fills in the code of all sources, from the cache or with NVRTC, in as many processes as there are CPUs.
- * n_compiled: sources that NVRTC compiled. folder: for temporary files. keep: a folder for sources, code and
- * logs; NULL: none. */
+/* Fills in the code of all sources, from the cache or with NVRTC, in as many processes as there
+ * are CPUs. n_compiled: sources that NVRTC compiled. folder: for temporary files. keep: a folder
+ * for sources, code and logs; NULL: none. */
 Status cuda_compile(Arena *arena, const CudaSources *sources, const char *folder, const char *keep,
                     int *n_compiled);
 

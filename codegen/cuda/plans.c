@@ -1,10 +1,11 @@
-/* Plans of convolutions: how cuDNN runs them on a GPU that is described to it (cudnn/gpus.c). cuDNN runs in
- * a process of its own, which may crash, and leaves its results in a file. No failure here is an error: a
- * convolution without a plan is planned when training starts.
+/* Asks cuDNN how to run each convolution (a plan) and stores the answers in the executable.
+ * cuDNN gets a description of the GPU instead of a real GPU (cudnn/gpus.c). cuDNN runs in a
+ * process of its own, because it may crash, and writes its results to a file. A failure here is
+ * not an error: a convolution without a plan is planned when training starts.
  *
- * Some engines of the library are linked with the driver, although a described GPU needs none. So an empty
- * library with the driver's name is loaded first, on every machine. Plans therefore do not depend on the
- * machine that compiles. */
+ * Some engines of the library are linked with the driver, although planning for a described GPU
+ * needs no driver. So an empty library with the driver's name is loaded first, on every machine.
+ * Plans therefore do not depend on the machine that compiles. */
 #include "codegen/cuda/nvrtc.h"
 #include "cudnn/cudnn.h"
 
@@ -15,7 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PATIENCE = 300 }; /* in seconds; some hundred calls take a few seconds */
+/* seconds after which cuDNN counts as hanging; some hundred calls take a few seconds */
+enum { PATIENCE = 300 };
 
 typedef struct {
 	uint32_t library; /* index into the tables' library records */
@@ -29,7 +31,8 @@ typedef struct {
 	const char *driver, *results, *log; /* paths of files */
 } Planning;
 
-/* ---- the file of results: a header, then for each plan found a PlanResult with its text */
+/* ---- the file of results: a header, then for each plan found a PlanResult and the text of the
+ * plan */
 typedef struct {
 	char version[MOST_CUDNN_VERSION]; /* "": no cuDNN */
 } ResultsHeader;

@@ -1,5 +1,5 @@
-/* Prints kernels as CUDA C for NVRTC. It is a dialect of codegen/c/ in which a block of threads runs each
- * part. */
+/* Prints kernels as CUDA C for NVRTC. CUDA C is a dialect of the C printed by codegen/c/. A
+ * block of threads runs each part (iteration of the parallel loops). */
 #include "codegen/cuda/print.h"
 #include "codegen/cuda/cuda.h"
 
@@ -68,10 +68,11 @@ cuda_refusal(const Kernel *k, const Target *target)
 }
 
 /* ---- the kernel's first lines: the number of its part */
-/* Blocks that a multiprocessor should hold at once: so many that 512 threads have 128 registers each.
- * Without such a number, ptxas gives some kernels of gpt2_124m 64 registers and spills others; with one
- * block, it gives 168 to 199 registers, which leaves no room for a second block. For kernels with tiles,
- * more registers pay more than more threads: 256 threads share all registers. */
+/* How many blocks a multiprocessor should hold at the same time: as many as make 512 threads
+ * with 128 registers each. Without such a number, ptxas gives some kernels of gpt2_124m 64
+ * registers and spills others; with this number set to one block, ptxas gives a thread 168 to
+ * 199 registers, which leaves no room for a second block. For kernels with tiles, more registers
+ * help more than more threads: 256 threads share all registers. */
 static int
 least_blocks(const Kernel *k)
 {

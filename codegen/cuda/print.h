@@ -1,4 +1,5 @@
-/* Private to cuda: shared by the files that print CUDA C. Sections are named after the .c files. */
+/* Private to cuda: shared by the files that print CUDA C. Each section is named after its .c
+ * file. Members are the threads of a team, which is a block of threads. */
 #ifndef GRADC_CODEGEN_CUDA_PRINT_H
 #define GRADC_CODEGEN_CUDA_PRINT_H
 

@@ -1,5 +1,5 @@
-/* Shows kernels for GPUs to people: as CUDA C (which needs no NVRTC), PTX or instructions. images.c compiles
- * the kernels of an executable. */
+/* Prints kernels for GPUs for people to read (gradc dump): as CUDA C, which needs no NVRTC, as
+ * PTX, or as machine instructions. images.c compiles the kernels of an executable. */
 #include "codegen/cuda/nvrtc.h"
 #include "format/bundle/bundle.h"
 

@@ -1,5 +1,5 @@
-/* Runs nvdisasm, which shows the instructions of a cubin. It is a program of the CUDA toolkit, and of a
- * Python package. */
+/* Runs nvdisasm, which prints the instructions of a cubin (compiled GPU code). nvdisasm is a
+ * program of the CUDA toolkit and of a Python package. */
 #include "base/base.h"
 #include "codegen/cuda/nvrtc.h"
 
@@ -33,8 +33,8 @@ in_search_path(Arena *arena)
 	return found;
 }
 
-/* nvdisasm in the folder bin beside NVRTC's lib: so it is in a toolkit, and in a Python environment with
- * both packages. */
+/* The path of nvdisasm if it lies in the folder bin next to the folder lib of NVRTC, as in a
+ * CUDA toolkit, or in a Python environment with both packages. */
 static const char *
 beside_nvrtc(Arena *arena)
 {

@@ -1,12 +1,14 @@
-/* Loops of a team, which is a block of threads. Members run iterations of its loops at the same time. Code
- * outside of these loops is computed by every thread, and stored by one.
+/* Prints the loops of a team as CUDA C. A team is a block of threads (members), which run the
+ * iterations of these loops at the same time. Outside of these loops, every thread computes, but
+ * only one thread stores.
  *
- * Each member adds up its own partial. Partials are combined in the tree of loop IR, l with l + n/2: in
- * shared memory by the first warp while there are more partials than a warp has members, then by shuffles. */
+ * In a sum, each member adds up a partial sum of its own. The n partials are combined as loop IR
+ * says: partial l with partial l + n/2, then the n/2 results in the same way: in shared memory
+ * by the first warp while there are more partials than a warp has members, then by shuffles. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/print.h"
 
-/* Members of the team loop at this level, and threads of each member. */
+/* The number of members of the team loop at this level, and how many threads each member has. */
 static int
 members(const CPrinter *p, int level)
 {
@@ -19,7 +21,7 @@ threads_of_member(const CPrinter *p, int level)
 	return level + 1 < p->k->n_team ? p->k->team[level + 1] : 1;
 }
 
-/* Which member of that level the thread is, or belongs to. */
+/* The number of the member at this level that the thread is, or belongs to. */
 static const char *
 member(CPrinter *p, int level)
 {
@@ -31,8 +33,8 @@ member(CPrinter *p, int level)
 	                  : arena_printf(p->arena, "(int)threadIdx.x %% %d", members(p, level));
 }
 
-/* An expression that is 0 for the one thread that stores, if several threads have the value. NULL: one
- * thread has it, or each thread stores to a register. */
+/* If several threads have the value to be stored, an expression that is 0 for the one thread
+ * that stores. NULL: only one thread has the value, or each thread stores to its own register. */
 static const char *
 who_stores(CPrinter *p, const LoopStatement *s)
 {
@@ -40,7 +42,7 @@ who_stores(CPrinter *p, const LoopStatement *s)
 
 	if (registers || p->n_open == p->k->n_team || (p->each && p->each->column >= 0))
 		return NULL;
-	if (p->each) /* all lanes of a row have its value */
+	if (p->each) /* all lanes of a row have the row's value */
 		return "threadIdx.x % 4";
 	return p->n_open ? member(p, p->n_open) : "threadIdx.x";
 }
@@ -101,7 +103,7 @@ cuda_print_barrier(CPrinter *p, const LoopStatement *s, int at)
 		text_add(p->out, "__syncthreads();\n");
 }
 
-/* Combines within groups of `width` lanes; lane 0 of each group gets the result. */
+/* Combines partials within groups of `width` lanes; lane 0 of each group gets the result. */
 static void
 shuffle_down(CPrinter *p, const Accumulator *a, int width, const char *lanes)
 {

@@ -1,22 +1,26 @@
-/* Tiles as CUDA C. A tile is spread over the warps of a team in the layout that mma uses for sums: fragments of 16 x 8 elements. Lane l
- * of a warp holds four elements of a fragment: rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next one. A tile with one axis has a
- * value for each row, and all lanes with elements of the row have that value.
+/* Prints tiles as CUDA C. A tile is a block of a matrix whose elements are held in the registers
+ * of a team's warps (32 threads, called lanes), in the layout that the matrix instruction mma
+ * uses for sums: fragments of 16 x 8 elements. Lane l of a warp holds four elements of a
+ * fragment: rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next one. A tile with one axis
+ * has one value for each row; all lanes with elements of a row hold the row's value.
  *
  *	tile5[e]	e = ((i * COLUMNS + j) * 2 + h) * 2 + b: fragment (i, j) of the warp, half h of its rows, column b of two
  *	tile10[r]	r = i * 2 + h
  *
- * If the kernel has tiles with one axis, a warp has whole rows; otherwise warps share rows and columns. Products of bf16 and f16 use
- * tensor cores, and products of f32 do if tf32 is asked for. All other products are added in the order of k, with fma. */
+ * If the kernel has tiles with one axis, a warp has whole rows; otherwise warps share rows and
+ * columns. Products of bf16 and f16 use tensor cores, and products of f32 do if tf32 is asked
+ * for. All other products are added in the order of k, with fma. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/print.h"
 
 enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, FRAGMENT = 4 /* elements of a lane */ };
 
 typedef struct {
-	int row_warps, column_warps; /* warps that rows are dealt out to, and columns */
+	/* the warps form a grid: row_warps share the rows, column_warps the columns */
+	int row_warps, column_warps;
 	/* fragments of a warp; columns is 1 for a tile with one axis */
 	int rows, columns;
-	int all_rows, all_columns; /* fragments of the tile; the last ones may be cut off */
+	int all_rows, all_columns; /* fragments of the tile; the last fragments may be cut off */
 	bool whole;                /* no element of a fragment lies outside of the tile */
 	const char *warp;          /* expression for the warp's number */
 } Layout;
@@ -51,7 +55,8 @@ layout_of(CPrinter *p, int tile)
 		now.column_warps = warps / rows;
 		now.rows = parts(best.all_rows, rows);
 		now.columns = parts(best.all_columns, now.column_warps);
-		/* Few sums matter most, then few operands to read. */
+		/* The cost counts mainly the sums of a warp, then the operands that the warp
+		 * reads. */
 		int64_t cost = 1000ll * now.rows * now.columns + 3ll * now.rows + 2ll * now.columns;
 		if (cost < least) {
 			least = cost;
@@ -117,8 +122,8 @@ print_row(CPrinter *p, const LoopStatement *s, const Layout *l)
 	line(p, "const int v%d = gradc_tile_row(%s, r, %d);", s->result, l->warp, l->row_warps);
 }
 
-/* Declares a lane's partials of a row. A warp has the whole row; the partials belong to columns 2t and 2t +
- * 1 of every so many fragments. */
+/* Declares a lane's partials of a row. A warp has the whole row; a partial adds columns 2t or 2t
+ * + 1, where t is lane % 4, of some of the fragments. */
 static void
 start_partials(CPrinter *p, const LoopStatement *s)
 {
@@ -397,7 +402,7 @@ print_sums(CPrinter *p, const LoopStatement *s, const Layout *l)
 
 /* ---- with tensor cores */
 typedef struct {
-	const char *name; /* name in the prelude's function */
+	const char *name; /* the word for this unit in the names of the prelude's functions */
 	DType storage;    /* type of both operands */
 	/* in_registers: elements have 16 bits, two in a register; matrices of them are loaded by ldmatrix */
 	bool in_registers;
@@ -435,8 +440,9 @@ typedef struct {
 	const char *name; /* name of its registers: "left" */
 	/* rows or columns of a fragment; registers of a lane for a fragment */
 	int size, registers;
-	int64_t all;              /* rows or columns of the tile */
-	bool by_rows, by_columns; /* do eight elements lie side by side along k; across k? */
+	int64_t all; /* rows or columns of the tile */
+	/* are groups of eight elements contiguous along k; or across k? */
+	bool by_rows, by_columns;
 } Operand;
 
 static Operand
@@ -464,7 +470,8 @@ operand_element(CPrinter *p, const Operand *o, const char *across, const char *a
 	return window_element(p, o->s, o->side, o->side ? along : across, o->side ? across : along);
 }
 
-/* Loads all registers of a fragment at once: lane l names row l % 8 of one of the 8 x 8 matrices. */
+/* Loads all registers of a fragment with one instruction: lane l gives the address of row l % 8
+ * of one of the 8 x 8 matrices. */
 static void
 print_by_matrices(CPrinter *p, const Operand *o)
 {

@@ -1,4 +1,5 @@
-/* Vector loops of a team's members: contiguous elements are loaded and stored at once, up to 16 bytes.
+/* Prints the vector loops of a GPU thread: up to 16 bytes of contiguous elements are loaded or
+ * stored by one instruction.
  *
  *	const Pack<float, 4> pack7 = *(const Pack<float, 4> *)&x0[1024 * v0 + 4 * v1];
  *	Pack<float, 4> pack9;
@@ -51,7 +52,8 @@ is_touched(const CPrinter *p, int from, int to, int buffer, bool by_loads)
 	return false;
 }
 
-/* Are the elements that a load or store touches in the loop contiguous, and may they be moved at once? */
+/* Are the elements that a load or store touches in the loop contiguous, and may one instruction
+ * move all of them? */
 static bool
 is_pack(CPrinter *p, const LoopStatement *loop, int at, int i, Affine *first)
 {
