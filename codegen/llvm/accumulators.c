@@ -1,4 +1,5 @@
-/* Accumulators of loops as LLVM IR. Partials are kept in memory; LLVM moves them to registers. */
+/* Prints the accumulators (sums, maxima) of loops as LLVM IR. An accumulator has several partial
+ * sums (partials), which are kept in memory; LLVM moves them to registers. */
 #include "codegen/llvm/print.h"
 
 #include <math.h>
@@ -45,7 +46,7 @@ partials_type(const Printer *p, const Accumulator *a)
 	return taking(a) > 1 ? LLVMVectorType(t, (unsigned)a->number) : t;
 }
 
-/* Lanes from to from + n - 1 of x; a scalar if n is 1. */
+/* Lanes `from` to `from` + n - 1 of x; a scalar if n is 1. */
 static V
 some_lanes(const Printer *p, V x, int from, int n)
 {
@@ -105,7 +106,8 @@ finish_member(Printer *p, const LoopStatement *s, V member)
 	}
 }
 
-/* In a vector loop, adds the lanes that run, as many at a time as there are partials. */
+/* In a vector loop, adds the lanes that run to the partials, as many lanes at a time as there
+ * are partials. */
 void
 emit_accumulate(Printer *p, const LoopStatement *s)
 {
@@ -129,7 +131,8 @@ emit_accumulate(Printer *p, const LoopStatement *s)
 	LLVMBuildStore(p->b, old, to->at);
 }
 
-/* Combines member l + n/2 into member l until one is left. */
+/* Combines the partials of member l + n/2 into those of member l, and halves n, until one
+ * member's partials are left. */
 static V
 reduce_team(Printer *p, const Accumulator *a)
 {
@@ -147,7 +150,7 @@ reduce_team(Printer *p, const Accumulator *a)
 	return LLVMBuildLoad2(p->b, t, team, "");
 }
 
-/* Combines lane l + n/2 into lane l until one is left. */
+/* Combines lane l + n/2 into lane l, and halves n, until one lane is left. */
 static V
 reduce_lanes(Printer *p, const Accumulator *a)
 {

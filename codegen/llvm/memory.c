@@ -1,5 +1,6 @@
-/* Places, loads and stores as LLVM IR. Consecutive lanes are one access; other lanes are a gather or
- * scatter, or accessed one by one. */
+/* Prints loads and stores, and the places that they access, as LLVM IR. In a vector loop each
+ * lane accesses an element. If the elements are contiguous, they are one access; otherwise they
+ * are a gather or scatter, or accessed one by one. */
 #include "codegen/llvm/print.h"
 
 V
@@ -56,9 +57,8 @@ llvm_plus(const Printer *p, V x, V y)
 	return LLVMBuildAdd(p->b, x, y, "");
 }
 
-/* A place as a sum: a value that all lanes share, a multiple of the lane's number, a value that varies
- * otherwise, and a constant. The constant is added last, so that places that differ only by a constant share
- * everything else. */
+/* A place in lane i is the sum shared + step * i + varying[i] + constant. The constant is added
+ * last, so that places that differ only by a constant share everything else. */
 typedef struct {
 	V shared, varying; /* NULL: 0 */
 	int64_t step, constant;
@@ -128,8 +128,9 @@ array_base(const Printer *p, int buffer)
 	                    scaled(p, member, type_bytes(b->type)));
 }
 
-/* The address of the first lane's element. LLVM's loop strength reduction does not look through a freeze, so
- * it sees places that differ by a constant as one address. Otherwise it takes a quarter of the compile time. */
+/* The address of the first lane's element. LLVM's loop strength reduction does not look through
+ * a freeze, so it sees places that differ by a constant as one address. Without the freeze, this
+ * pass takes a quarter of the compile time. */
 static V
 first_address(const Printer *p, LLVMTypeRef t, V base, const Place *place)
 {
@@ -162,7 +163,7 @@ alignment(const Printer *p, DType storage)
 	                    (unsigned long long)dtype_bytes(storage, 1), false);
 }
 
-/* Is it a local array? Those have room for a vector behind their end. */
+/* Is the buffer a local array? Local arrays have room for a vector after their end. */
 static bool
 is_local(const Printer *p, int buffer)
 {
@@ -179,8 +180,8 @@ masked_load(const Printer *p, DType storage, V at, V mask)
 	                      4);
 }
 
-/* Loads LOOP_LANES elements from `at`; 0 in lanes that do not run. A local array has room behind its end,
- * but there may be subnormal numbers there, with which CPUs compute many times as slowly. */
+/* Loads LOOP_LANES elements from `at`; 0 in lanes that do not run. A local array has room after
+ * its end, but the numbers there may be subnormal, which makes CPUs many times slower. */
 static V
 load_lanes(const Printer *p, const LoopStatement *s, DType storage, V at)
 {
@@ -217,7 +218,7 @@ store_apart(const Printer *p, LLVMTypeRef t, V first, int64_t step, V x)
 		               llvm_address(p, t, first, llvm_word(p, i * step)));
 }
 
-/* The lanes that run, as a shorter vector. */
+/* The lanes of x that run, as a shorter vector. */
 static V
 first_lanes(const Printer *p, V x)
 {
@@ -245,7 +246,7 @@ store_lanes(const Printer *p, const LoopStatement *s, DType storage, V at, V x)
 	LLVMSetAlignment(LLVMBuildStore(p->b, x, at), (unsigned)dtype_bytes(storage, 1));
 }
 
-/* Lane i of x, or the last lane that runs. */
+/* Lane i of x; if lane i does not run, the last lane that runs. */
 static V
 lane_of(const Printer *p, V x, int i)
 {
@@ -259,7 +260,7 @@ lane_of(const Printer *p, V x, int i)
 	return LLVMBuildExtractElement(p->b, x, number, "");
 }
 
-/* The lane that is stored if all lanes store to one place: the last one. */
+/* If all lanes store to one place, the value of the last lane that runs is stored. */
 static V
 last_lane(const Printer *p, V x)
 {
@@ -292,8 +293,8 @@ zeros(const Printer *p)
 	return at;
 }
 
-/* Loads each lane from its own address. If the CPU has no gather, LLVM would branch for each lane of a mask;
- * masked lanes read a zero instead. */
+/* Loads each lane from its own address. If the CPU has no gather, LLVM would branch for each
+ * lane of a mask; here, lanes that the mask switches off read a zero instead. */
 static V
 gather(const Printer *p, DType storage, V at, V mask)
 {
@@ -316,7 +317,7 @@ address_if(const Printer *p, V inside, V at)
 
 /* ---- several elements in a byte */
 
-/* An integer of x's type, in all its lanes. */
+/* The integer n in x's type; if x is a vector, in all lanes. */
 static V
 same_lanes(const Printer *p, V x, int64_t value)
 {
@@ -327,7 +328,7 @@ same_lanes(const Printer *p, V x, int64_t value)
 	return is_vector(x) ? widen(p, one) : one;
 }
 
-/* The byte of a packed element, and how many bits up in it the element lies. */
+/* The byte of a packed element, and by how many bits the element is shifted in this byte. */
 typedef struct {
 	V byte, shift;
 } PackedPlace;
@@ -393,7 +394,7 @@ store_packed(Printer *p, const LoopStatement *s, DType storage, V x)
 		store_one_packed(p, storage, base, lane_of(p, place, i), lane_of(p, x, i));
 }
 
-/* The elements in memory; masked lanes read zeros. */
+/* Loads elements as they are in memory; lanes that the mask switches off read zeros. */
 static V
 load_bits_if(Printer *p, const LoopStatement *s, DType storage, V inside)
 {
@@ -414,7 +415,7 @@ load_bits_if(Printer *p, const LoopStatement *s, DType storage, V inside)
 	return gather(p, storage, at, mask);
 }
 
-/* 0 where the mask is false. */
+/* x, with 0 in lanes where the mask is false. */
 static V
 emit_load_if(Printer *p, const LoopStatement *s, DType storage)
 {

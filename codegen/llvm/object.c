@@ -1,5 +1,5 @@
-/* Compiles an LLVM module to machine code of a CPU: passes, target machine, object or text. Only this file
- * knows LLVM's versions. */
+/* Compiles an LLVM module to an object file or to assembly text for a CPU. Only this file has
+ * code that differs between versions of LLVM. */
 #include "codegen/llvm/llvm.h"
 
 #include <llvm-c/Analysis.h>
@@ -13,8 +13,8 @@
 
 typedef enum { LLVM_OBJECT, LLVM_ASM, LLVM_TEXT } LlvmOutput;
 
-/* Loops and vectors already have their final form. The passes only move memory to registers, remove repeated
- * arithmetic, and hoist out of loops. */
+/* Loops and vectors already have their final form. The passes only move memory to registers,
+ * remove repeated arithmetic, and move invariant code out of loops. */
 static const char passes[] =
 	"function(sroa,early-cse<memssa>,loop-mssa(licm),early-cse,simplifycfg)";
 
@@ -47,8 +47,8 @@ feature_text(Text *out, const char *features)
 	}
 }
 
-/* The target machine: any x86-64 with these features. The CPU's name does not matter, so the features that
- * the executable checks at start are all that it needs. */
+/* The target machine: any x86-64 with these features. The CPU's name does not matter, so the
+ * code needs only the features that the executable checks at start. */
 static Status
 open_target(const CpuTarget *cpu, LLVMTargetMachineRef *out)
 {
@@ -105,7 +105,7 @@ emit(LLVMModuleRef module, LLVMTargetMachineRef machine, LlvmOutput kind, Text *
 	return NULL;
 }
 
-/* Checks, optimizes and compiles a module, and disposes of it. */
+/* Checks, optimizes and compiles a module, then frees the module. */
 static Status
 compile_module(LLVMModuleRef module, LLVMTargetMachineRef machine, LlvmOutput output, Text *out)
 {
@@ -213,7 +213,7 @@ llvm_print(Text *out, const Module *m, const CpuTarget *target, const char *lang
 	return status;
 }
 
-/* Runs the jobs of all targets at once; the caller runs one of them. */
+/* Runs the jobs of all targets in parallel threads; the calling thread runs one job. */
 static void
 run_jobs(Job *jobs, int n)
 {

@@ -1,6 +1,7 @@
-/* Prints kernels as LLVM IR. A vector loop runs LOOP_LANES iterations at a time, and the remainder under a
- * mask. A value is a vector if it depends on the loop's variable, and a scalar otherwise. gradc dump
- * --stage=llvm shows the result. */
+/* Prints kernels as LLVM IR. A vector loop runs LOOP_LANES iterations at a time (lanes of a
+ * vector); the remaining iterations run with a mask that switches lanes off. A value is a vector
+ * if it depends on the loop's variable, and a scalar otherwise. gradc dump --stage=llvm shows
+ * the result. */
 #include "codegen/llvm/print.h"
 
 #include <ctype.h>
@@ -66,8 +67,8 @@ close_loop(const Printer *p, const Loop *loop)
 	LLVMPositionBuilderAtEnd(p->b, loop->behind);
 }
 
-/* Emits LOOP_LANES iterations from `block`, or only the first n; count: how many of the n, if that is
- * computed. */
+/* Emits LOOP_LANES iterations from `block`, or only the first n; count: if the number of lanes
+ * is computed at run time, this number; NULL: n. */
 static void
 emit_lanes(Printer *p, const LoopStatement *s, int at, V block, int n, V count)
 {
@@ -134,8 +135,9 @@ emit_vector_below(Printer *p, const LoopStatement *s, int at, V end)
 	finish_accumulators(p, s);
 }
 
-/* Emits one loop over a range of parts. The variables of the nest are phis. They are divided out of the
- * number of the first part; after each part they count on, the last one first. */
+/* Emits one loop over a range of parts. The variables of the nested loops are phis. Their first
+ * values are computed from the number of the first part by divisions. After each part the
+ * variables advance like digits, the last variable first. */
 static void
 emit_parallel(Printer *p, int at)
 {
@@ -172,7 +174,7 @@ emit_parallel(Printer *p, int at)
 	close_loop(p, &loop);
 }
 
-/* Runs one member after the other. */
+/* Runs the members of a team loop one after the other. */
 static void
 emit_team(Printer *p, const LoopStatement *s, int at)
 {
@@ -289,7 +291,8 @@ emit_block(Printer *p, int from, int to)
 			emit_if(p, s, at);
 			at = s->match;
 			break;
-		case LOOP_STATEMENT_BARRIER: /* all members have done everything before it */
+		/* members run one after the other, so all earlier statements are complete */
+		case LOOP_STATEMENT_BARRIER:
 		case LOOP_STATEMENT_END: break;
 		default: p->frame.values[s->result] = emit_definition(p, s);
 		}

@@ -1,4 +1,6 @@
-/* Private to llvm: shared by the files that print LLVM IR. Sections are named after the .c files. */
+/* Private to llvm: shared by the files that print LLVM IR. Each section is named after its .c
+ * file. A lane is an iteration of a vector loop; partials are the partial sums of an
+ * accumulator; members are the iterations of a team loop. */
 #ifndef GRADC_CODEGEN_LLVM_PRINT_H
 #define GRADC_CODEGEN_LLVM_PRINT_H
 
@@ -12,7 +14,8 @@ typedef struct {
 } Frame;
 typedef struct {
 	const Accumulator *accumulator;
-	V at;   /* partials that take values now: of all lanes, of a member, or a single one */
+	/* partials that values are added to now: of all lanes, of a member, or a single partial */
+	V at;
 	V team; /* partials of all members */
 } Partials;
 typedef struct {
@@ -32,16 +35,17 @@ typedef struct {
 	int n_open;             /* open team loops */
 	V open[MAX_TEAM];       /* variables of the open team loops, outermost first */
 	Partials *accumulators; /* by scalar */
-	/* The open vector loop: its variable, the first iteration of the block, and which lanes run. */
+	/* The open vector loop: its variable, the first iteration of the block of lanes, and
+	 * which lanes run. */
 	LoopValue variable; /* -1: no vector loop */
 	V block, mask;      /* mask NULL: all lanes */
-	int active;         /* lanes that may run */
-	V count;            /* how many of them do run; NULL: all */
+	int active;         /* largest number of lanes that run */
+	V count;            /* how many lanes do run, if computed at run time; NULL: `active` */
 } Printer;
 
 /* ---- scalar.c: types, constants, operations and conversions, on scalars and on vectors */
-LLVMTypeRef llvm_type(const Printer *p, DType type); /* of a scalar */
-/* of an element in memory: bool is a byte */
+LLVMTypeRef llvm_type(const Printer *p, DType type); /* LLVM's type of a scalar */
+/* LLVM's type of an element in memory: bool is a byte */
 LLVMTypeRef storage_type(const Printer *p, DType type);
 static inline bool
 is_packed(DType type) /* several elements in a byte */
@@ -75,7 +79,8 @@ void emit_store(Printer *p, const LoopStatement *s);
 void start_accumulators(Printer *p, const LoopStatement *s);
 void emit_accumulate(Printer *p, const LoopStatement *s);
 void finish_accumulators(Printer *p, const LoopStatement *s);
-/* For a team loop: a member's partials start, and are stored beside the other members' partials. */
+/* For a team loop: a member's partials start, and are stored next to the partials of the other
+ * members. */
 void start_member(Printer *p, const LoopStatement *s);
 void finish_member(Printer *p, const LoopStatement *s, V member);
 
@@ -86,7 +91,8 @@ typedef struct {
 	V variable, last;
 	int64_t step;
 } Loop;
-/* From `first` by `step` while below `last`. guarded: it may have no iterations. */
+/* A loop from `first` on, in steps of `step`, while below `last`. guarded: the loop may have no
+ * iterations. */
 Loop open_loop(const Printer *p, V first, V last, int64_t step, bool guarded);
 void close_loop(const Printer *p, const Loop *loop);
 

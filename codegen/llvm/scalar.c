@@ -1,5 +1,6 @@
-/* Scalar types and operations as LLVM IR. A value is a scalar or a vector of LOOP_LANES. An operation with
- * both kinds of operands widens the scalar. Scalar functions are expanded where they are called. */
+/* Prints scalar types and operations as LLVM IR. A value is a scalar, or a vector of LOOP_LANES
+ * lanes in a vector loop. An operation with both kinds of operands widens the scalar. Scalar
+ * functions are expanded where they are called. */
 #include "codegen/llvm/print.h"
 
 #include <ctype.h>
@@ -18,7 +19,8 @@ llvm_type(const Printer *p, DType type)
 	return LLVMIntTypeInContext(p->context, type == BOOL ? 1 : (unsigned)bits);
 }
 
-/* The type in memory: small floats are their bits; bool, and several packed elements, are a byte. */
+/* The type in memory: a small float is an integer with the same bits; a bool is a byte; several
+ * packed elements are one byte. */
 LLVMTypeRef
 storage_type(const Printer *p, DType type)
 {
@@ -105,7 +107,7 @@ build_compare(const Printer *p, LoopOp op, DType type, V x, V y)
 }
 
 typedef struct {
-	LLVMOpcode real, integer, is_unsigned; /* is_unsigned 0: as integer */
+	LLVMOpcode real, integer, is_unsigned; /* is_unsigned 0: the same opcode as `integer` */
 } Opcodes;
 static const Opcodes opcodes[N_LOOP_OPS] = {
 	[LOOP_add] = {LLVMFAdd, LLVMAdd, 0},

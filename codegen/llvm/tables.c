@@ -1,4 +1,4 @@
-/* The executable's tables and the list of its kernels, as data of an LLVM module. */
+/* Prints the executable's tables and the list of its kernels as constant data of an LLVM module. */
 #include "codegen/llvm/llvm.h"
 
 #include <string.h>
@@ -24,7 +24,8 @@ add_text(LLVMContextRef context, LLVMModuleRef module, const char *text)
 	return v;
 }
 
-/* The KernelCode of a target's kernels by number; zeros for kernels that it does not need. */
+/* The KernelCode of a target's kernels by number; zeros for kernels that the target does not
+ * need. */
 static LLVMValueRef
 add_kernels(LLVMContextRef context, LLVMModuleRef module, Build *b, const Module *m, int target)
 {
