@@ -1,9 +1,10 @@
-/* Copies the nodes behind a value that each reader computes itself (OpRow.computed_by_readers). A copy of
- * the value's operands is computed just before each reader. Otherwise these operands would wait in memory
- * for the last reader, in the backward pass. Example: the largest sizes of a weight's blocks, expanded from
- * codes, exist for one product at a time.
+/* Some values are computed by each kernel that reads them (OpRow.computed_by_readers). This file
+ * computes the operands of such a value anew just before each reader, by copying the nodes that
+ * compute them. Otherwise the operands would stay in memory until the last reader, in the
+ * backward pass. Example: the largest sizes of a weight's blocks, expanded from codes, then
+ * exist only around one matrix product at a time.
  *
- * Keeps every value, bit for bit. Takes linear time in the number of nodes and readers. */
+ * Changes no bit of any result. Takes linear time in the number of nodes and readers. */
 #include "codegen/legalize/rewrites.h"
 
 typedef struct {
@@ -11,7 +12,7 @@ typedef struct {
 	IntMap *copies; /* by value id: copies for the current reader */
 } Beside;
 
-/* A copy of v and of all nodes behind it, up to parameters and states. */
+/* A copy of v and of all nodes from which v is computed, up to parameters and states. */
 static Value *
 again(Beside *s, Value *v)
 {
@@ -65,8 +66,8 @@ erase_unused(Node *n)
 			erase_unused(operands[i]->node);
 }
 
-/* Is operand i of n, perhaps through views, computed by its readers, and is an operand of that value itself
- * computed from states? */
+/* Is operand i of n, perhaps through views, computed by its readers, and is an operand of that
+ * value computed from states? */
 static bool
 reads_made(const Node *n, int i)
 {

@@ -1,9 +1,10 @@
-/* Gives loops and branches the form that instructions need: functions of their own, with the node's target
- * and phase. Each result of such a function may be written to a place of its own. The number of an iteration
- * becomes a carried value like any other. A body that returns one of its parameters returns a copy, except an
- * unchanged carried value.
+/* Gives loops and branches the form that the executable's instructions need: each loop or branch
+ * runs functions (bodies) that no other node runs, with the node's target and phase. Each result
+ * of such a function may be written to a place of its own. The number of an iteration becomes a
+ * carried value like any other. A body that returns one of its parameters returns a copy, except
+ * an unchanged carried value.
  *
- * Keeps every value. Takes linear time in the number of nodes. */
+ * Changes no number. Takes linear time in the number of nodes. */
 #include "codegen/legalize/legalize.h"
 #include "format/format.h"
 
@@ -43,7 +44,7 @@ param_like(Function *f, const Value *p)
 	return function_param(f, p->type, p->name ? p->name : "x");
 }
 
-/* v, or a copy of it if v is not a result with a place of its own. */
+/* v, or a copy of v if v is not a result with a place of its own. */
 static Value *
 settled(Function *f, Node *before, Value *v)
 {
@@ -58,8 +59,8 @@ give_phase(Function *f, const Node *n)
 }
 
 /* ---- operands of loops and branches */
-/* Is v a row of a stack that the loop `around` passes over? The row's place moves with that loop, and a
- * place can move with one loop only. */
+/* Is v a row of a stack that the loop `around` passes over? The row's place advances with that
+ * loop, and a place can advance with one loop only. */
 static bool
 is_slice(const Value *v, const Node *around)
 {
@@ -75,7 +76,7 @@ readable(Node *n, Value *v, bool sliced, const Node *around)
 }
 
 /* ---- loops */
-/* Does a node read the loop's number of iterations, or the number of the current one? */
+/* Does a node read the loop's number of iterations, or the number of the current iteration? */
 static bool
 is_counted(const Node *n)
 {
@@ -128,8 +129,8 @@ loop_body(Bodies *o, const Node *n, bool counted)
 	return f;
 }
 
-/* Nobody reads the condition that a body returns if the loop always goes on. The body then returns a
- * parameter, so nothing has to be computed for it. */
+/* If the loop always runs all its iterations, the condition that its body returns is not read.
+ * The body then returns a parameter, so nothing has to be computed for it. */
 static void
 return_no_condition(Node *n, Function *f, Value **operands, int *n_operands)
 {
@@ -141,7 +142,7 @@ return_no_condition(Node *n, Function *f, Value **operands, int *n_operands)
 	node_set_operand(function_return(f), 0, function_param(f, t, "go"));
 }
 
-/* How often a loop ran, from the last value of its count. */
+/* How often a loop ran, computed from the last value of its count. */
 static Value *
 trips(Builder *b, const LoopAttr *a, Value *count)
 {
@@ -228,7 +229,7 @@ own_branches(Bodies *o, Node *n, const Node *around)
 	return n;
 }
 
-/* ---- functions of functions */
+/* ---- all functions of the module */
 /* Do rows of all stacks begin at whole bytes? Reports a stack that has other rows. */
 static bool
 has_whole_rows(Bodies *o, const Node *n)
@@ -287,7 +288,7 @@ own_function(Bodies *o, Function *f, const Node *around, int depth, int64_t time
 	}
 }
 
-/* ---- bodies that nobody runs any more */
+/* ---- bodies that no node runs any more */
 static void mark_run(const Function *f, IntMap *run);
 
 static void

@@ -1,11 +1,13 @@
-/* The pass `legalize`: rewrites nodes that kernels cannot compute as they are.
+/* The pass `legalize`: rewrites nodes that kernels cannot compute in their present form.
  *
- * A constant other than a splat becomes data of the state region. A reduction with few results becomes sums
- * of blocks: its order of addition is then fixed, and it has enough parts. Sums of small floats are made in
- * f32. Operands of products and convolutions are copied to memory if their views would be computed again for
- * every element. Loops and branches get functions of their own.
+ * A constant other than a splat becomes data of the state region. A reduction with few results
+ * becomes sums of blocks: this fixes the order of additions, and the blocks are enough parts to
+ * run in parallel. Sums of 16-bit and smaller floats are computed in f32. Operands of products
+ * and convolutions are copied to memory if their views would be computed again for every
+ * element. Each loop and branch gets functions that no other node runs.
  *
- * Keeps every value, except for the order of additions. Takes linear time in the number of nodes. */
+ * Changes no number, except that additions may be done in another order. Takes linear time in
+ * the number of nodes. */
 #include "codegen/legalize/legalize.h"
 #include "codegen/codegen.h"
 #include "codegen/legalize/rewrites.h"
@@ -43,7 +45,7 @@ store_constant(Node *n)
 	node_erase(n);
 }
 
-/* Rewrites a node whose kernel adds to results in memory: it adds in f32. */
+/* Rewrites a node whose kernel adds to results in memory: the new node adds in f32. */
 static void
 sum_in_f32(Pass *p, const Target *target, Node *n)
 {
@@ -76,7 +78,8 @@ is_one_of(LoopValue x, const LoopValue *list, int n)
 	return n > 0;
 }
 
-/* Through v's views, can the memory below them be read in the way `how`? */
+/* v may be a view, or a chain of views, of a value in memory. Can this memory be read through
+ * the views in the way `how`? */
 static bool
 reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
 {
@@ -107,8 +110,8 @@ reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
 	return how == READ_DENSE ? affine_equal(&place, &dense) : strided;
 }
 
-/* Copies n's operands whose views read badly. The readers of a phase share a copy; the backward pass makes
- * its own instead of keeping the forward copy. */
+/* Copies n's operands whose views read badly. The readers of one phase share a copy; the
+ * backward pass makes a new copy instead of keeping the copy of the forward pass. */
 static void
 copy_views(Pass *p, const Target *target, Node *n, Value **copies)
 {
@@ -134,8 +137,8 @@ copy_views(Pass *p, const Target *target, Node *n, Value **copies)
 	}
 }
 
-/* Reports a node that has no loops and no instruction. A call with a gradient of its own is not such a node:
- * it has been inlined after autograd. */
+/* Reports a node that has no loops and no instruction. A call with a gradient of its own is not
+ * such a node: such a call has been replaced by its body after autograd. */
 static bool
 refuse_call(const Pass *p, const Node *n)
 {

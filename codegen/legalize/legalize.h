@@ -1,13 +1,14 @@
-/* What holds after legalize: functions of loops and branches, and the target that runs each program.
- * Sections are named after the .c file. */
+/* What later passes ask about a legalized module: the functions that loops and branches run, and
+ * the target that runs each program. Each section is named after its .c file. */
 #ifndef GRADC_CODEGEN_LEGALIZE_LEGALIZE_H
 #define GRADC_CODEGEN_LEGALIZE_LEGALIZE_H
 
 #include "codegen/target/target.h"
 
 /* ---- bodies.c */
-/* Gives each loop and branch of the module's programs functions of its own, as instructions need them. False
- * after reporting a node that is nested too deep or may run too often. */
+/* Gives each loop and branch of the module's programs functions that no other node runs, in the
+ * form that the executable's instructions need. False after reporting a node that is nested too
+ * deep or may run too often. */
 bool bodies_own(Module *m, Arena *scratch, Diag *diag);
 /* The functions that some node of the module calls or runs, as keys. */
 IntMap *functions_run_by_others(const Module *m, Arena *arena);
@@ -18,8 +19,8 @@ const LoopAttr *loop_of(const Node *n);
 void node_bodies(const Node *n, Function *bodies[2]);
 
 /* ---- versions.c */
-/* The targets of a module's programs, and the kernels that each target needs. A program without a target is
- * for all targets; so is a kernel that no program launches. */
+/* The targets of a module's programs, and the kernels that each target needs. A program without
+ * a target is for all targets. A kernel that no program launches is for all targets, too. */
 typedef struct {
 	/* names of targets in the order of their first programs; a single "" if no program has a target */
 	StringList names;

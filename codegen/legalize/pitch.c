@@ -1,12 +1,15 @@
-/* The pass `pitch`: pads rows of products to multiples of 16 bytes. Matrix units of GPUs want rows of operands and results to begin at
- * such multiples; with rows of 50257 f32 numbers they take three times as long. So a value that a library multiplies or computes gets a
- * few padding elements behind each row, which nobody reads or writes. The padded length of a row is its pitch:
+/* The pass `pitch`: pads rows of products to multiples of 16 bytes. Matrix units of GPUs want
+ * rows of operands and results to begin at such multiples; with rows of 50257 f32 numbers they
+ * take three times as long. So a value that a library multiplies or computes gets a few padding
+ * elements after each row, which no kernel reads or writes. The padded length of a row is its
+ * pitch:
  *
  *	%1 = launch ... {kernel = @dot_29} : f32[16384,50257]   ->   f32[16384,50260]
  *
- * Kernels that read or write the value get new places, 50257 r + c becomes 50260 r + c, and library calls get new strides. All readers
- * must be kernels. A kernel that is also launched on values without a pitch gets a twin. Keeps every value. Takes linear time in the
- * number of places. */
+ * Kernels that read or write the value get new places: the element in row r and column c moves
+ * from 50257 r + c to 50260 r + c, and library calls get new strides. All readers must be
+ * kernels. A kernel that is also launched on values without a pitch gets a twin: a copy of the
+ * kernel for values with a pitch. Changes no number. Takes linear time in the number of places. */
 #include "codegen/codegen.h"
 #include "codegen/target/target.h"
 
@@ -17,7 +20,7 @@ typedef struct {
 	Arena *arena;
 	Module *m;
 	int64_t alignment; /* in bytes; the same for all targets that want an alignment */
-	/* by a value's address: 1: it gets a pitch; 0: it turned out that it cannot */
+	/* by a value's address: 1: the value gets a pitch; 0: the value cannot get a pitch */
 	IntMap *pitched;
 	VEC(Value *) all; /* every value that was ever in `pitched` */
 	bool dropped;     /* was a value dropped in this round? */
@@ -265,8 +268,9 @@ touches(const LoopStatement *s, int buffer, Touch out[2])
 	return n;
 }
 
-/* Must operand i lie like the result of the call? That holds for an added operand and for what a GELU saves
- * or reads. None of them may get a pitch alone, so all of them stay. */
+/* Must operand i have the same layout as the result of the call? This is so for an operand that
+ * is added, and for what a GELU saves or reads. Such an operand cannot get a pitch unless the
+ * result gets one, so neither gets one. */
 static bool
 is_alike(const LibraryCall *c, int i)
 {
@@ -308,8 +312,8 @@ kernel_moves(Arena *arena, const Kernel *k, int buffer, int64_t row)
 }
 
 /* ---- which values can get a pitch */
-/* Flags for a kernel's buffer: can its places move or not; did a launch have a pitched value for it, or one
- * without? */
+/* Flags for a kernel's buffer: can the buffer's places move or not; did a launch pass a value
+ * with a pitch for this buffer, or a value without? */
 enum { MOVES = 1, STAYS = 2, SOME_PITCHED = 4, SOME_PLAIN = 8 };
 enum { MOST_PITCHED = 64 }; /* only a kernel's first buffers may be pitched: bits of a set */
 
@@ -348,7 +352,8 @@ look_at(Pitches *p, IntMap *found, Node *n, int buffer)
 	intmap_put(found, key, bits);
 }
 
-/* Is there a serving kernel, or is k one? Then k gets no twin, because the pair cannot be duplicated. */
+/* Is there a serving kernel, or is k one? Then k gets no twin, because kernel and serving kernel
+ * cannot be duplicated as a pair. */
 static bool
 is_served(const Pitches *p, const Kernel *k)
 {

@@ -1,11 +1,12 @@
-/* Private to legalize: the rewrites that it calls. Sections are named after the .c file. */
+/* Private to legalize: the rewrites of tensor IR that the pass calls. Each section is named
+ * after its .c file. */
 #ifndef GRADC_CODEGEN_LEGALIZE_REWRITES_H
 #define GRADC_CODEGEN_LEGALIZE_REWRITES_H
 
 #include "codegen/target/target.h"
 
 /* ---- split_reduce.c */
-/* Splits the large reductions of f that would have fewer than `parts` parts. */
+/* Splits large reductions of f that would otherwise run in fewer than `parts` parallel parts. */
 void reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch);
 
 /* ---- split_sort.c */

@@ -1,5 +1,6 @@
-/* Sorts a scatter's updates by index first. Members of a team run the sort in many parts. The sort is stable, so the updates of one
- * index stay in their order. Indices out of range come before and after all valid ones.
+/* Makes a scatter sort its updates by index first, for targets with teams of threads: a sort
+ * runs in many parallel parts. The sort is stable, so the updates of one index stay in their
+ * order. Indices out of range come before and after all valid ones.
  *
  *	scatter x, i, u   =   scatter_sorted x, sorted, u, order   where   sorted, order = sort i */
 #include "codegen/fuse/fuse.h"

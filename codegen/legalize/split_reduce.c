@@ -1,5 +1,6 @@
-/* Splits reductions that have few results over many elements and would therefore have few parts. The operand is cut into chunks; each
- * chunk gives a partial result, and the partial results are added in order. The split fixes the order of additions for every target.
+/* Splits reductions that have few results over many elements and would therefore run in few
+ * parallel parts. The operand is cut into chunks; each chunk gives a partial result, and the
+ * partial results are added in order. The split fixes the order of additions for every target.
  *
  *	f32[16384,768] -> f32[768]   =   f32[32,512,768] -> f32[32,768] -> f32[768]
  *
@@ -8,9 +9,10 @@
 
 #include <string.h>
 
-/* Not tuned, because they fix the order of additions for every target. Sums to one number add blocks of
- * BLOCK elements. The norms over states do so as well, so that any number of ranks adds the same blocks. A
- * sum of LONG_SUM elements or more has whole blocks and a remainder only. */
+/* Not tuned, because they fix the order of additions for every target. Sums to one number add
+ * blocks of BLOCK elements. Norms over states use the same blocks, so that any number of ranks
+ * adds the same numbers in the same order. A sum of LONG_SUM elements or more always has blocks
+ * of BLOCK elements, and a remainder. */
 enum { BLOCK = UNIT_BLOCK, LONG_SUM = 1 << 16 };
 /* most elementwise nodes between a row's result and the node that reads the row again */
 enum { DEPTH = 12 };
@@ -37,8 +39,9 @@ divisor_from(int64_t n, int64_t wanted)
 
 /* How a reduction is cut. A reduced axis becomes two axes; the partial results keep the first one. */
 typedef struct {
-	Ints shape;        /* of the operand after the cut */
-	Ints inner, outer; /* axes reduced first; axes of the partial results reduced then */
+	Ints shape; /* of the operand after the cut */
+	/* axes reduced first; axes of the partial results that are reduced second */
+	Ints inner, outer;
 	int64_t chunks;
 	int whole; /* an axis without a divisor near the wanted number; -1: no such axis */
 } ReduceCut;
@@ -75,8 +78,8 @@ cut_axes(Type x, const Ints *axes, int64_t wanted)
 	return cut;
 }
 
-/* The same cut with neighbouring reduced axes merged. Example: no divisor near 128 exists for the axes
- * [8,197] alone, but 197 divides both together. */
+/* Like cut_reduce, with neighbouring reduced axes merged. Example: no divisor near 128 exists
+ * for the axes [8,197] alone, but 197 divides both together. */
 static ReduceCut
 cut_merged_axes(Module *m, Type x, const Ints *axes, int64_t wanted)
 {
@@ -118,14 +121,15 @@ cut_reduce(Node *n, const ReduceCut *cut)
 
 	Value *chunks = b_cast(&b, b_reshape(&b, x, cut->shape), wide);
 	Value *partial = b_reduce(&b, kind, chunks, cut->inner);
-	/* A barrier, because each rank computes only some of the partial results. */
+	/* A barrier keeps the partial results in memory, because each rank computes only some of
+	 * them. */
 	if (n->function->role == FUNCTION_UPDATE || n->function->role == FUNCTION_REFRESH)
 		partial = b_unary(&b, OP_barrier, partial);
 	replace(&b, n, b_cast(&b, b_reduce(&b, kind, partial, cut->outer), dtype));
 }
 
-/* Replaces n by two reductions: of the longest slice that `multiple` divides, and of the short rest. Returns
- * the first one. */
+/* Replaces n by two reductions: one over the longest slice whose length is a multiple of
+ * `multiple`, and one over the short rest. Returns the first one. */
 static Node *
 part_from_rest(Node *n, int axis, int64_t multiple)
 {
@@ -224,8 +228,8 @@ is_by_column(const Node *n)
 	return !ints_has(&a->axes, node_operand(n, 0)->type->rank - 1);
 }
 
-/* From so many rows on, a reduction whose rows are read again is not split. parts / 2 is two for each core;
- * a split reduction reads its operand from memory three times. */
+/* From so many rows on, a reduction whose rows are read again is not split. The bound parts / 2
+ * means two rows for each core; a split reduction reads its operand from memory three times. */
 static int64_t
 rows_enough(const Target *t, const Node *n, int64_t parts)
 {

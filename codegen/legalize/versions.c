@@ -1,4 +1,5 @@
-/* Finds the targets of a module's programs, and the kernels that each target needs. */
+/* Finds the targets (kinds of CPU or GPU) of a module's programs, and the kernels that each
+ * target needs. */
 #include "codegen/legalize/legalize.h"
 
 #include <string.h>
