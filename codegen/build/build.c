@@ -1,4 +1,5 @@
-/* Files, programs and kernel parts of a build. */
+/* What the printers and the linker need while an executable is built: temporary files, running
+ * compilers, and the division of kernels into parts that are compiled in parallel. */
 #include "codegen/build/build.h"
 #include "codegen/legalize/legalize.h"
 
@@ -31,7 +32,7 @@ const KernelPrinter *const kernel_views[] = {
 };
 #undef PRINTER
 
-/* Language i, or the language called `name`; *of: its printer. */
+/* Language i, or the language called `name`; Sets *of to the printer of this language. */
 static const char *
 find_language(int i, const char *name, const KernelPrinter **of)
 {
@@ -80,7 +81,8 @@ build_object(Build *b, const char *name, const Text *object)
 	return file_write(path, object->at, (int64_t)object->n);
 }
 
-/* The environment with another TMPDIR, so that files of a killed compiler lie in a folder that is removed. */
+/* The environment with another TMPDIR, so that a killed compiler leaves its files in a folder
+ * that is removed. */
 static char **
 environment(Build *b)
 {
@@ -171,7 +173,7 @@ build_target(Arena *arena, const Module *m, const Target *target)
 	Versions v = module_versions(arena, m);
 	int i = target ? version_index(&v, target->name) : 0;
 
-	if (i < 0 && v.names.n > 1) { /* check_targets has refused this */
+	if (i < 0 && v.names.n > 1) { /* check_targets has refused such a build */
 		fprintf(stderr, "gradc: internal error: no program is for target %s\n",
 		        target->name);
 		abort();
@@ -222,8 +224,8 @@ by_statements(const void *a, const void *b)
 	                              : strcmp(x->name, y->name);
 }
 
-/* The longest kernel first, each to the part with the fewest statements so far: Graham, "Bounds on
- * Multiprocessing Timing Anomalies", 1969. */
+/* Takes kernels from the longest to the shortest and gives each to the part with the fewest
+ * statements so far: Graham, "Bounds on Multiprocessing Timing Anomalies", 1969. */
 void
 build_divide(Arena *arena, const KernelPart *all, int n, KernelPart *parts)
 {

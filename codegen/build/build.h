@@ -1,5 +1,5 @@
-/* A build in progress: shared by the printers of kernels and the linker. Sections are named after the .c
- * files. */
+/* A build in progress: shared by the printers, which turn kernels into machine code, and by the
+ * linker. Each section is named after its .c file or list. */
 #ifndef GRADC_CODEGEN_BUILD_BUILD_H
 #define GRADC_CODEGEN_BUILD_BUILD_H
 
@@ -14,19 +14,19 @@ typedef struct Build Build;
 typedef struct {
 	/* "native", or a name of base/cpu_level_list.def; "sm_90a" for the cuda printer */
 	const char *cpu;
-	/* features that its kernels may use: words of base/cpu_feature_list.def */
+	/* features that kernels for this CPU may use: words of base/cpu_feature_list.def */
 	const char *features;
-	/* target whose programs it runs; NULL: it has the kernels of all targets */
+	/* target whose programs this CPU runs; NULL: the CPU gets the kernels of all targets */
 	const Target *target;
 } CpuTarget;
 typedef struct {
 	const char *name; /* name for --printer */
-	/* languages it can show, named as for --stage; ends with NULL */
+	/* languages that the printer can show, named as for --stage; the list ends with NULL */
 	const char *const *languages;
 	/* Appends all kernels in a language, for people to read. */
 	Status (*print)(Text *out, const Module *m, const CpuTarget *target, const char *language);
-	/* Adds objects: the kernels of every CPU, and build_model_symbol with the kernels, the tables and
-	 * b->images. NULL: this is a view. */
+	/* Adds objects: the kernels of every CPU, and build_model_symbol with the kernels, the
+	 * tables and b->images. NULL: the printer is a view, which only shows kernels. */
 	Status (*build)(Build *b, const Module *m, const void *blob, int64_t bytes);
 } KernelPrinter;
 #define PRINTER(name) extern const KernelPrinter printer_##name;
@@ -35,8 +35,9 @@ typedef struct {
 #undef VIEW
 #undef PRINTER
 extern const KernelPrinter *const kernel_printers[]; /* the first is the default; ends with NULL */
-extern const KernelPrinter *const kernel_views[];    /* without `build`; ends with NULL */
-const KernelPrinter *printer_of_language(const char *language); /* NULL: no printer has it */
+extern const KernelPrinter *const kernel_views[];    /* printers without `build`; ends with NULL */
+/* NULL: no printer has this language */
+const KernelPrinter *printer_of_language(const char *language);
 /* language i of all printers and views, in order; NULL: no more */
 const char *printer_language(int i);
 
@@ -49,7 +50,7 @@ uint64_t kernel_code_facts(Arena *arena, const Kernel *k); /* KernelCode.facts *
 /* ---- options of a link */
 typedef struct CudaArchitecture CudaArchitecture; /* codegen/cuda/cuda.h */
 /* Report on GPUs. n_sources: sources of kernels; n_compiled: sources that were not in the cache.
- * n_convolutions: convolutions on each GPU; n_plans: how many a library has planned. */
+ * n_convolutions: convolutions on each GPU; n_plans: how many of these the library has planned. */
 typedef struct {
 	int n_sources, n_compiled;
 	int n_convolutions, n_plans;
@@ -85,13 +86,13 @@ struct Build {
 	const LinkOptions *options;
 	TemporaryFolder folder;
 	VEC(const char *) objects; /* objects to link */
-	VEC(ByteImage) images;     /* images of the model besides the printer's functions */
+	VEC(ByteImage) images;     /* images of the model in addition to the printer's functions */
 };
 const char *build_file(Build *b, const char *name); /* path in the temporary folder */
 /* Writes an object file and adds it to the objects to link. */
 Status build_object(Build *b, const char *name, const Text *object);
 typedef struct {
-	const char *name, *log; /* log: file with its messages */
+	const char *name, *log; /* log: file with the program's messages */
 	pid_t pid;
 	CleanupSlot cleanup;
 } Program;
@@ -105,12 +106,12 @@ const char *build_model_symbol(Build *b);
 /* By kernel index: the kernel if a program for the target launches it, otherwise NULL. target NULL: all
  * kernels. */
 Kernel **build_kernels(Arena *arena, const Module *m, const Target *target);
-/* the same without NULLs */
+/* the kernels of build_kernels as a list without NULLs */
 KernelPart build_list(Arena *arena, const Module *m, const Target *target);
 /* The target's number in the tables. */
 int build_target(Arena *arena, const Module *m, const Target *target);
-/* Most parts of a target's kernels that are compiled at once: one for each core, if there are enough
- * kernels. */
+/* Most parts of a target's kernels that are compiled at the same time: one for each core, if
+ * there are enough kernels. */
 enum { MAX_PARTS = 8 };
 /* Divides kernels into n parts with about as many statements each; `parts` has room for n. Sorts `all`. */
 void build_divide(Arena *arena, const KernelPart *all, int n, KernelPart *parts);

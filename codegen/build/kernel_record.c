@@ -1,5 +1,6 @@
-/* Fills in a kernel's record for the tables: how it uses its arguments, the size of its team, and its
- * memory. The loop checkers prove that every place lies inside its buffer. */
+/* Fills in a kernel's record in the tables of the executable: how the kernel uses its arguments,
+ * the size of its team (block of GPU threads), and its memory. The loop checkers prove that
+ * every place lies inside its buffer. */
 #include "codegen/build/build.h"
 #include "codegen/schedule/schedule.h"
 
@@ -21,7 +22,7 @@ loop_access(const Kernel *k, int buffer)
 	return access;
 }
 
-/* How the library call, which may replace the loops, accesses it. */
+/* How the library call, which may replace the loops, accesses the buffer. */
 static uint32_t
 library_access(const LibraryCall *c, int buffer)
 {

@@ -269,8 +269,8 @@ touches(const LoopStatement *s, int buffer, Touch out[2])
 }
 
 /* Must operand i have the same layout as the result of the call? This is so for an operand that
- * is added, and for what a GELU saves or reads. Such an operand cannot get a pitch unless the
- * result gets one, so neither gets one. */
+ * is added, and for what a GELU saves or reads. These operands and the result could only get a
+ * pitch together, so none of them gets one. */
 static bool
 is_alike(const LibraryCall *c, int i)
 {

@@ -78,8 +78,8 @@ cut_axes(Type x, const Ints *axes, int64_t wanted)
 	return cut;
 }
 
-/* Like cut_reduce, with neighbouring reduced axes merged. Example: no divisor near 128 exists
- * for the axes [8,197] alone, but 197 divides both together. */
+/* Like cut_axes, with neighbouring reduced axes merged. Example: no divisor near 128 exists for
+ * the axes [8,197] alone, but 197 divides both together. */
 static ReduceCut
 cut_merged_axes(Module *m, Type x, const Ints *axes, int64_t wanted)
 {

@@ -317,7 +317,7 @@ address_if(const Printer *p, V inside, V at)
 
 /* ---- several elements in a byte */
 
-/* The integer n in x's type; if x is a vector, in all lanes. */
+/* The integer `value` in x's type; if x is a vector, in all lanes. */
 static V
 same_lanes(const Printer *p, V x, int64_t value)
 {

@@ -1,4 +1,5 @@
-/* Chooses the strategy that computes a node, and checks the table of strategies. */
+/* Chooses the strategy (code that emits a kind of kernel, strategy.h) that computes a node, and
+ * checks the table of strategies. */
 #include "codegen/strategy/strategy.h"
 
 #define STRATEGY(name) extern const Strategy strategy_##name;
@@ -68,7 +69,7 @@ has_strategy(const Target *t, OpKind op)
 	return false;
 }
 
-/* For every opaque op, some strategy for the target's kind takes all nodes. */
+/* For every opaque op, at least one strategy for the target's kind takes all nodes of the op. */
 static bool
 check_ops(const Target *t, Diag *diag)
 {

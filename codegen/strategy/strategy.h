@@ -1,14 +1,15 @@
-/* Strategies: how ops that need loops of their own (FUSE_OPAQUE) are computed. There is at least one for
- * each such op and kind of target. Each file of codegen/kernels/ ends in its strategies; strategy_list.def
- * lists them. */
+/* A strategy is the code that emits the kernel of an op that needs loops of its own
+ * (FUSE_OPAQUE), such as a matrix product or a sort. For each such op and kind of target there
+ * is at least one strategy. Each file of codegen/kernels/ ends with its strategies;
+ * strategy_list.def lists all strategies. */
 #ifndef GRADC_CODEGEN_STRATEGY_STRATEGY_H
 #define GRADC_CODEGEN_STRATEGY_STRATEGY_H
 
 #include "codegen/target/target.h"
 
-/* How often a kernel reads an element of an operand. This decides which views the operand may be read
- * through: READ_ONCE, each element once or few times: any view. READ_STRIDED: a view that is strided along
- * the given axes. READ_DENSE: memory without gaps. */
+/* How often a kernel reads an element of an operand. This decides which views the operand may be
+ * read through: READ_ONCE: each element is read once or a few times; any view. READ_STRIDED: a
+ * view that is strided along the given axes. READ_DENSE: memory without gaps. */
 typedef enum { READ_ONCE, READ_STRIDED, READ_DENSE } Reading;
 
 enum { MAX_PRODUCTS = 16 };
@@ -27,25 +28,26 @@ struct Strategy {
 	const char *doc;
 	/* Does the strategy compute this node? NULL: it computes every node of its op. */
 	bool (*takes)(const Target *t, const Node *n);
-	/* Only for a strategy that computes a pattern of several nodes with n as the last: appends the other
-	 * nodes, without views, to `out`. All of them lead to n. Nobody else may read them; the store plan
-	 * checks that. False: n does not end the pattern. NULL: the strategy computes n alone. */
+	/* Only for a strategy that computes a pattern of several nodes with n as the last:
+	 * appends the other nodes, without views, to `out`. n must depend on all of these nodes,
+	 * and no other node may read them; the store plan checks the latter. False: n does not
+	 * end the pattern. NULL: the strategy computes n alone. */
 	bool (*gathers)(const Target *t, const Node *n, Gathered *out);
 	/* Emits the whole body of the kernel. */
 	void (*emit)(Lower *lw, const Node *n);
-	/* For a kernel that a serving kernel runs before. scratch: the type of what the serving kernel
-	 * leaves in memory; NULL if this node needs no serving kernel. prepare: emits the serving kernel's
-	 * body. A strategy has both functions or neither. */
+	/* For a kernel before which a serving kernel runs. scratch: the type of what the serving
+	 * kernel leaves in memory for the kernel; NULL if this node needs no serving kernel.
+	 * prepare: emits the serving kernel's body. A strategy has both functions or neither. */
 	Type (*scratch)(Lower *lw, const Node *n);
 	void (*prepare)(Lower *lw, const Node *n);
-	/* For products_emit and its like in product.h: lists the blocked products that the kernel consists
-	 * of; returns how many. */
+	/* For products_emit and the similar functions of product.h: lists the blocked products
+	 * that the kernel consists of; returns how many. */
 	int (*products)(Lower *lw, const Node *n, Product *list); /* room for MAX_PRODUCTS */
-	/* Fills in the library call that can replace the kernel, if the call is faster; false: it is not.
-	 * NULL: no library does this. */
+	/* Fills in the library call that can replace the kernel, if the call is faster; false:
+	 * the call is not faster or not possible. NULL: no library computes this op. */
 	bool (*library)(Lower *lw, const Node *n, LibraryCall *out);
-	/* May the kernel also add a bias that follows the node? NULL: yes. False if the library call could
-	 * not do that. */
+	/* May the kernel also add a bias that follows the node? NULL: yes. False if the library
+	 * call could not add the bias. */
 	bool (*takes_bias)(const Target *t, const Node *n);
 	/* How the kernel reads operand i, and along which axes. NULL: READ_ONCE. */
 	Reading (*reads)(const Target *t, const Node *n, int i, Ints *axes);
@@ -64,8 +66,8 @@ const Strategy *strategy_gathering(const Target *t, Node *n, Gathered *out);
 /* Do libraries compute a product of these types? All f32, or both operands of one 16-bit type and a result
  * of that type or f32. */
 bool library_takes_dtypes(const LibraryLimits *l, const Node *n);
-/* Does the target have teams, and can their members store n's results? Elements smaller than a byte share a
- * byte, so they cannot. */
+/* Does the target have teams, and can their members store n's results? Results with elements
+ * smaller than a byte cannot be stored so, because several members would write to one byte. */
 bool team_stores(const Target *t, const Node *n);
 
 #endif

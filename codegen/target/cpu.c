@@ -1,17 +1,19 @@
-/* CPU targets, one for each vector width that loops are blocked for. */
+/* The rows of the CPU targets, one for each vector width: how loops, reductions and matrix
+ * products are cut on such a CPU, with the measurements behind the numbers. */
 #include "codegen/target/target.h"
 
-/* The sums in registers leave room for columns of b and for one element of a. More rows and columns mean
- * fewer loads for each multiplication.
+/* The sums in registers leave room for columns of b and for one element of a. More rows and
+ * columns mean fewer loads for each multiplication.
  *
- * The costs hold for one core with AVX-512 and 2 MiB of second-level cache. They were found with bench/gemm
- * by forcing one cut after the other. GFLOP/s: 512^3 in 256 parts reaches 146 if each of 16 chunks packs b,
- * and 166 if b is packed once; 173 in 16 parts. 2048 x 384 x 1536 reaches 149 to 155 with panels of 32
- * columns, 145 with 256 columns. A gradient of 384 x 1536 over 2048 reaches 139 with panels of 256 and one
- * chunk; 87 with panels of 128 and 16 rows, because b comes from far away.
+ * The costs hold for one core with AVX-512 and 2 MiB of second-level cache. They were found with
+ * bench/gemm by forcing one cut (division into parts) after the other. GFLOP/s: 512^3 in 256
+ * parts reaches 146 if each of 16 chunks packs b, and 166 if b is packed once; 173 in 16 parts.
+ * 2048 x 384 x 1536 reaches 149 to 155 with panels of 32 columns, 145 with 256 columns. A
+ * gradient of 384 x 1536 over 2048 reaches 139 with panels of 256 and one chunk; 87 with panels
+ * of 128 and 16 rows, because b comes from memory.
  *
- * The costs for narrower vectors, on the same core with x86-64-v3, gave 0.91 to 1.08 times the earlier
- * times, 0.99 in the mean. */
+ * The costs for narrower vectors, on the same core with x86-64-v3, gave 0.91 to 1.08 times the
+ * earlier times, 0.99 in the mean. */
 static const ProductTiles wide_product = {
 	.rows = 8, /* 16 of 32 registers */
 	.columns = 32,
@@ -58,18 +60,18 @@ static const ProductTiles narrow_product = {
  * one thread of a Zen 4 with AVX-512 and 1 MiB of second-level cache, f32, the least of 7 interleaved runs.
  * Differences below 5 % are noise. */
 const Tuning cpu_tuning = {
-	/* Enough parts keep 64 cores busy to the end, although cores differ in speed. One thread does not
-	 * lose by it: with 1, 4, 16, 64 parts for each of 64 cores gpt2_mini takes 10.8, 11.0, 11.1, 10.9, a
-	 * bias gradient of [8192,768] 17.3, 17.2, 16.8, 18.2. Not measured: the size from which on more
-	 * cores pay. */
+	/* Enough parts keep 64 cores busy to the end, although cores differ in speed. Many parts
+	 * do not slow down one thread: with 1, 4, 16, 64 parts for each of 64 cores gpt2_mini
+	 * takes 10.8, 11.0, 11.1, 10.9, a bias gradient of [8192,768] 17.3, 17.2, 16.8, 18.2.
+	 * Not measured: the size from which on more cores pay. */
 	.grains.large = 1 << 16,
 	.grains.parts = 4,
 	/* Starting the next part takes some instructions: with 8, 64, 512 elements gpt2_mini takes 11.0,
 	 * 11.0, 11.2, mobilenet_mini 1.95, 1.95, 1.91. */
 	.grains.least_part = 64,
-	/* 16 KiB of each operand, so the first-level cache still holds what one statement leaves for the
-	 * next. An update of 4 million parameters takes 3.2, 3.4, 3.1, 3.2, 3.4 with blocks of 64, 512,
-	 * 4096, 65536, 1048576. */
+	/* 16 KiB of each operand, so the first-level cache still holds the results of one
+	 * statement that the next statement reads. An update of 4 million parameters takes 3.2,
+	 * 3.4, 3.1, 3.2, 3.4 with blocks of 64, 512, 4096, 65536, 1048576. */
 	.grains.most_block = 4096,
 
 	/* gpt2_mini takes 11.0, 10.9, 10.8 with 1, 8, 64 rows, a bias gradient of [8192,768] 16.9, 17.2, 16.9. */

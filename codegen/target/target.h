@@ -1,5 +1,7 @@
-/* What `lower` and the strategies of codegen/kernels/ know of a machine: one Target row each, in cpu.c and
- * cuda.c. */
+/* What `lower` and the strategies of codegen/kernels/ know of a machine (a CPU with a vector
+ * width, or a GPU): one row of type Target for each machine, in cpu.c and cuda.c. A part is what
+ * one parallel iteration of a kernel computes; a serving kernel runs before another kernel and
+ * leaves packed data for it. */
 #ifndef GRADC_CODEGEN_TARGET_TARGET_H
 #define GRADC_CODEGEN_TARGET_TARGET_H
 
@@ -7,17 +9,17 @@
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 
-/* TARGET_CPU: threads run the parts of a kernel. TARGET_TEAMS: teams run them, such as the thread blocks of
- * a GPU. */
+/* TARGET_CPU: threads run the parts of a kernel. TARGET_TEAMS: teams run the parts. A team is a
+ * block of GPU threads, which are its members. */
 typedef enum { TARGET_CPU, TARGET_TEAMS, N_TARGET_KINDS } TargetKind;
 #define ON(kind) (1u << TARGET_##kind) /* the kind's bit in a set of kinds */
 #define ON_EVERY_KIND ((1u << N_TARGET_KINDS) - 1)
 
 enum { MOST_PRODUCT_ROWS = 16 };
-/* How a blocked product is cut on a CPU. Widths count f32 elements; a product of f64 has half as many. Times
- * are cycles of one core, in addition to the cycles of the multiplications. */
+/* How a blocked product is cut on a CPU. Widths count f32 elements; a product of f64 has half as
+ * many columns. Times are cycles of one core, in addition to the cycles of the multiplications. */
 typedef struct {
-	int rows, columns; /* size of the block of sums in registers; columns are two vectors */
+	int rows, columns; /* size of the block of sums in registers; `columns` is two vectors */
 	int depth;         /* numbers along k in a block */
 	int panel;         /* most columns of a panel */
 	/* most bytes of a part's rows that stay in cache from one panel to the next */
@@ -25,9 +27,10 @@ typedef struct {
 	int64_t waiting_bytes; /* most bytes of sums that wait for the next block of k */
 	int64_t most_scratch;  /* most bytes that a serving kernel may leave in memory */
 	double least_part;     /* least FLOPs of a part */
-	/* cycles to pack a number of an operand that lies in packing order */
+	/* cycles to pack (copy in reading order) a number of an operand that already lies in
+	 * this order in memory */
 	double pack;
-	double pack_along_k; /* cycles to pack a number of an operand that lies along k */
+	double pack_along_k; /* cycles to pack a number of an operand that is contiguous along k */
 	/* most bytes of a panel block that stays in the first cache for all rows of a chunk */
 	int64_t first_bytes;
 	double first_rate; /* bytes a cycle read from larger panel blocks */
@@ -45,8 +48,9 @@ typedef struct {
  * block changes no bits. Three numbers do change bits, so all targets of a kind share them: depth, few_rows,
  * and the split of k (Tuning.splits). */
 typedef struct {
-	int rows, columns; /* size of the block; each is at most the number of members */
-	int team;          /* members, in whole warps */
+	/* size of the block; rows and columns are each at most the number of members */
+	int rows, columns;
+	int team; /* members, in whole warps */
 } TeamBlock;
 enum { MAX_TEAM_BLOCKS = 8 };
 typedef struct {
@@ -54,9 +58,11 @@ typedef struct {
 	int64_t most_sums; /* most bytes of sums that one member holds */
 	/* products of up to so many rows use no blocks: each member computes columns of the result */
 	int few_rows;
-	/* least numbers along k in a split; most bytes of the sums of all splits */
+	/* least_split: least numbers along k in a split; most_scratch: most bytes of the sums of
+	 * all splits */
 	int64_t least_split, most_scratch;
-	/* processors that run parts; members that keep one processor busy */
+	/* processors: number of processors that run parts; members: number of threads that keep
+	 * one processor busy */
 	int processors, members;
 	/* Rates, in numbers or bytes a cycle. Of one processor:
 	 *	multiplied, multiplied_16  products of f32, of 16-bit types
@@ -67,7 +73,8 @@ typedef struct {
 	double multiplied, multiplied_16, read, brought, stored;
 	double launch;     /* cycles of one more kernel */
 	double split_gain; /* speedup that splitting k must reach to be chosen */
-	/* The fastest of these blocks is used. An entry without rows ends the list. */
+	/* The fastest of these blocks is chosen for each product. An entry with rows = 0 ends
+	 * the list. */
 	TeamBlock blocks[MAX_TEAM_BLOCKS];
 } TeamTiles;
 
@@ -80,7 +87,8 @@ typedef struct {
 
 /* How loops are cut into parts. */
 typedef struct {
-	int64_t large;      /* element operations from which on a kernel is cut for all cores */
+	/* a kernel with at least this many element operations is cut for all cores */
+	int64_t large;
 	int64_t parts;      /* parts of a large kernel, for each core */
 	int64_t least_part; /* least elements of a part */
 	int64_t most_block; /* most elements of a block of the innermost loop */
@@ -90,40 +98,41 @@ typedef struct {
  * run along the reduced elements; otherwise they run along results, which are called columns then. */
 typedef struct {
 	int64_t chunk_rows, chunk_columns; /* least size of a chunk of partial results */
-	/* A reduction whose rows are read again is not split if it has few_rows rows or more and its operand
-	 * has fewer than `much` elements. */
+	/* A reduction whose rows are read again is not split if it has at least few_rows rows
+	 * and its operand has fewer than `much` elements. */
 	int64_t few_rows, much;
 	/* range of the columns of a part, whose sums are an array */
 	int64_t least_columns, most_columns;
 	/* elements of a row that stay in cache or team memory until the next pass over the row */
 	int64_t near_row;
-	int64_t long_row; /* the same for a team that has a whole processor */
+	int64_t long_row; /* like near_row, for a team that has a whole processor */
 	/* least op weight of values that are kept for the next pass, not computed again */
 	int expensive;
-	int sums; /* sums of a row that one loop computes */
+	int sums; /* most sums over a row that one loop computes */
 	/* Teams: rows of up to team_row elements are shared by row_members members each; longer rows by the
 	 * whole team. */
 	int64_t team_row;
 	int row_members;
-	/* Elements of a row that a member keeps in registers from one pass to the next: of one value, and of
-	 * all values in units of 4 bytes. */
+	/* How many elements of a row a member keeps in registers from one pass to the next:
+	 * own_numbers: of one value; all_own_numbers: of all values together, in units of 4
+	 * bytes. */
 	int own_numbers, all_own_numbers;
 } ReduceTiles;
 
-/* Weight gradients of convolutions, computed by planes. */
+/* Weight gradients of convolutions that are computed by planes (kernels/conv_planes.c). */
 typedef struct {
 	int64_t block;       /* elements of dy in a block */
-	int64_t most_planes; /* most planes; each plane has code of its own */
+	int64_t most_planes; /* most planes; the kernel has separate code for each plane */
 	int64_t most_bytes;  /* most bytes of a local array */
-	/* most output channels of a group, times the taps computed for an element of dy */
+	/* most output channels of a group times window positions computed for an element of dy */
 	int64_t most_outputs;
 	int64_t least_parts;
 	int most_sums; /* most sums in registers */
 } PlaneTiles;
 
-/* Teams: a part takes more iterations of a loop, up to `most` times as many, if parts would read the same
- * data again. It takes the fewest iterations with which all parts together touch at most `enough` times the
- * bytes of the inputs and outputs. */
+/* Teams: a part takes more iterations of a loop, up to `most` times as many, if otherwise
+ * several parts would read the same data. It takes the fewest iterations with which all parts
+ * together touch at most `enough` times the bytes of the inputs and outputs. */
 typedef struct {
 	int most;
 	double enough;
@@ -135,12 +144,13 @@ typedef struct {
 
 typedef struct {
 	int64_t least_keys;         /* least indices that a part sorts */
-	int64_t most_sorting_parts; /* most parts that sort; each reads all indices */
-	/* Most elements of a slice that are combined in an array, and the least number if there are fewer
-	 * slices than parts. */
+	int64_t most_sorting_parts; /* most parts that sort; each part reads all indices */
+	/* A slice is all elements with one index. most_width: most elements of a slice that are
+	 * combined in an array; least_width: least elements, if there are fewer slices than
+	 * wanted parts. */
 	int64_t most_width, least_width;
 	int64_t least_elements; /* least elements of the result that a part computes */
-	/* updates from which on indices are sorted by `sort` first; 0: never */
+	/* with at least this many updates, indices are sorted by `sort` first; 0: never */
 	int64_t least_sorted;
 } ScatterTiles;
 
@@ -156,7 +166,7 @@ typedef struct {
 typedef struct {
 	int64_t least_flops;
 	int64_t least_size; /* least rows, columns and reduced numbers of a product */
-	/* times that an element must be read to make a copy of its view worthwhile */
+	/* a view is copied to memory if each of its elements is read at least this often */
 	int64_t least_reads;
 	/* f32: may the first operand of a batched product be transposed? */
 	bool transposed_batches;
@@ -167,13 +177,14 @@ typedef struct {
 	int64_t least_pitched_row, least_pitched;
 	/* the library takes f16 products as well as bf16 products */
 	bool f16;
-	/* bytes of scratch memory for a product; for a convolution */
+	/* most bytes of scratch memory, for a product and for a convolution */
 	int64_t most_scratch, most_conv_scratch;
 } LibraryLimits;
 
-/* Which values are computed again instead of stored: values of at least least_bytes bytes that cost at most
- * `additions` additions an element. So many additions take as long as a store and a load. `next`: values
- * that the next kernels read; `backward`: values that would wait for the backward pass. */
+/* Which values are computed again instead of stored: values of at least least_bytes bytes that
+ * cost at most `additions` additions an element. That many additions take as long as a store and
+ * a load. `next`: values that the next kernels read; `backward`: values that would wait for the
+ * backward pass. */
 typedef struct {
 	int additions;
 	int64_t least_bytes;
@@ -182,10 +193,11 @@ typedef struct {
 	RecomputeLimit next, backward;
 } RecomputeLimits;
 
-/* The tuned numbers: one table for each kind of target, with the measurement behind each number beside it.
+/* The tuned numbers: one table for each kind of target, with a comment at each number that gives
+ * the measurement from which it comes.
  *
- * Parts, chunks and blocks decide the order in which partial sums are added. All targets of one kind share a
- * table, so these sums have the same bits on each of them. */
+ * Parts, chunks and blocks decide the order in which partial sums are added. All targets of one
+ * kind share a table, so these sums have the same bits on each of them. */
 typedef struct Target Target;
 typedef struct {
 	Grains grains;
@@ -215,12 +227,14 @@ struct Target {
 	int lanes;     /* f32 numbers in a vector */
 	int registers; /* CPUs: vector registers of a core */
 	int line;      /* CPUs: f32 numbers in a cache line */
-	bool gathers;  /* one instruction loads numbers that do not lie side by side */
-	/* members that run a part together, a power of two; 0: parts run on one thread */
+	bool gathers;  /* one instruction loads numbers that are not contiguous */
+	/* number of threads (members) that run a part together, a power of two; 0: a part runs
+	 * on one thread */
 	int team;
 	int most_team;        /* members of a team that has a whole processor; 0: no larger teams */
-	int64_t shared_bytes; /* teams: most bytes of memory that a team has */
-	/* teams: at most one shape for a type; a shape without depth ends the list; NULL: no matrix units */
+	int64_t shared_bytes; /* teams: most bytes of shared memory that a team has */
+	/* teams: at most one shape for a type; a shape with depth = 0 ends the list; NULL: no
+	 * matrix units */
 	const MatrixShape *matrices;
 	const ProductTiles *product; /* CPUs: how products are cut */
 	const TeamTiles *tiles;      /* teams: how products are cut; NULL: products use no blocks */
@@ -254,8 +268,8 @@ const Target *target_find(const char *name); /* NULL: unknown */
  * is so narrow. */
 const Target *target_of_vectors(int bits);
 
-/* ---- targets.c: options of the passes rematerialize, legalize, fuse and lower: which target runs the
- * loops. */
+/* ---- targets.c: options of the passes rematerialize, legalize, fuse and lower: which target
+ * runs the kernels. */
 typedef struct {
 	/* a name in target_list.def; NULL: the function's own target, or the first of the list */
 	const char *target;
@@ -263,8 +277,8 @@ typedef struct {
 } TargetOptions;
 extern const PassOption target_options[];
 extern const TargetOptions target_defaults;
-/* Checks one row: reports fields that are missing, and a tuning table that differs from the table of its
- * kind. target_table_check does so for all rows. True: nothing is wrong. */
+/* Checks one row: reports fields that are missing, and a tuning table that differs from the
+ * table of its kind. target_table_check checks all rows. True: nothing is wrong. */
 bool target_row_check(const Target *t, Diag *diag);
 bool target_table_check(Diag *diag);
 /* NULL after reporting that no target has that name. */
@@ -274,7 +288,8 @@ const Target *pass_target(const Pass *p, const Function *f);
 /* False after reporting that the option `cores` is out of range. */
 bool pass_check_cores(const Pass *p);
 
-/* ---- Some kernels of a module that are compiled together, so that several compilers may run at once. */
+/* ---- A list of kernels of a module that are compiled together. A module is divided into
+ * several lists, so that several compilers run at the same time. */
 typedef VEC(Kernel *) KernelPart;
 
 /* ---- team_memory.c */

@@ -1,4 +1,5 @@
-/* The list of targets, the check of its rows, and the target that a pass works for. */
+/* The list of targets (kinds of CPU and GPU that gradc compiles for), a check of their rows, and
+ * functions that find the target for which a pass works. */
 #include "format/format.h"
 #include "codegen/codegen.h"
 #include "codegen/target/target.h"
@@ -53,8 +54,8 @@ tuning_of_kind(TargetKind kind)
 	return NULL;
 }
 
-/* The name of the first number in the table that is below 1; NULL if all are fine. Every number counts
- * something: with a zero, loops would divide by zero or never end. */
+/* The name of the first number in the table that is below 1; NULL if all numbers are valid.
+ * Every number of the table is a count: with a zero, loops would divide by zero or never end. */
 static const char *
 missing_of(const Tuning *t)
 {

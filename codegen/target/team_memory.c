@@ -1,7 +1,8 @@
-/* How much team memory a kernel needs. */
+/* Computes how much team memory (shared memory of a GPU's thread block) a kernel needs. */
 #include "codegen/target/target.h"
 
-/* Bytes of a local array; an array inside the team's loop exists once for each outer member. */
+/* Bytes of a local array; an array declared inside the outer team loop exists once for each
+ * outer member (group of threads). */
 static int64_t
 array_bytes(const Kernel *k, const LoopBuffer *b, bool of_outer)
 {
