@@ -1,5 +1,6 @@
-/* Builds loop IR. If an equal pure statement was made in a block that is still open, its scalar is used again, so
- * emitters may ask for the same element as often as they like. */
+/* Functions that append statements to a kernel of loop IR. If an equal statement without side
+ * effects already stands in a block that is still open, its scalar is used again, so emitters
+ * may ask for the same element as often as they like. */
 #include "ir/loop/loop.h"
 
 #include <assert.h>
@@ -80,7 +81,8 @@ add_statement(LoopBuilder *lb, LoopStatementKind kind)
 	return &lb->k->body.at[lb->k->body.n - 1];
 }
 
-/* The scalar of a pure statement: of an earlier equal statement that is still visible, else a new one. */
+/* The scalar of a pure statement: the scalar of an earlier equal statement if it is still
+ * visible, otherwise a new scalar. */
 static LoopValue
 pure_statement(LoopBuilder *lb, const LoopStatement *key)
 {
@@ -297,7 +299,7 @@ lb_barrier(LoopBuilder *lb)
 		add_statement(lb, LOOP_STATEMENT_BARRIER);
 }
 
-/* ---- work that a team does together, and copies */
+/* ---- work that the threads of a team do together, and copies */
 int
 lb_tile(LoopBuilder *lb, const char *name, DType dtype, int64_t rows, int64_t columns)
 {
@@ -391,7 +393,7 @@ lb_inside(LoopBuilder *lb, Affine place, int64_t size)
 {
 	LoopValue at = lb_affine(lb, place);
 
-	/* One comparison suffices: read without its sign, a negative number is large. */
+	/* One comparison is enough: read as an unsigned number, a negative number is large. */
 	return lb_compare(lb, LOOP_lt, lb_op(lb, LOOP_bits, U64, &at), lb_int(lb, U64, size));
 }
 
@@ -509,7 +511,8 @@ is_pure(const Kernel *k, const LoopStatement *s)
 	       (s->kind == LOOP_STATEMENT_LOAD && k->buffers.at[s->buffer].kind == BUFFER_IN);
 }
 
-/* Emitters ask for more scalars than they use, such as axes of an index whose flat number was known. */
+/* Removes scalars that emitters asked for and did not use, such as axes of an index whose flat
+ * number was known. */
 static void
 drop_unused(Kernel *k, Arena *scratch)
 {

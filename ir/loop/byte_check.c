@@ -1,15 +1,17 @@
-/* A check of elements smaller than a byte. A store changes a whole byte, so parts that run at the same time must
- * never change the same byte. A parallel loop promises that its parts store different elements; this check adds that
- * they store different bytes. */
+/* Checks stores of elements smaller than a byte (4-bit numbers, bits). A store changes a whole
+ * byte, so parts that run at the same time must never change the same byte. A parallel loop
+ * promises that its parts store different elements; this check adds that they store different
+ * bytes. */
 #include "ir/loop/loop.h"
 
 typedef struct {
 	const Kernel *k;
 	Arena *arena;
 	int64_t *extents;     /* by scalar: extent of a loop variable; 0 for any other scalar */
-	int *openers;         /* by scalar: statement of its loop */
+	int *openers;         /* by scalar: statement of the loop whose variable it is */
 	VEC(LoopValue) parts; /* variables of the parallel loops */
-	VEC(int) open;        /* FOR, IF and EACH around, outermost first */
+	/* the FOR, IF and EACH statements around the current one, outermost first */
+	VEC(int) open;
 } Bytes;
 
 /* Widens the range [*low, *high] by the reach of a term. Returns false on overflow, since no tensor is that large. */
@@ -44,8 +46,9 @@ least_step(const Bytes *b, const Affine *place)
 	return least;
 }
 
-/* Does each part store within its own run of `step` elements, where step is the least step of a part's variable?
- * Other parts then store at a multiple of step away. */
+/* Let step be the smallest number of elements by which a variable of the parallel loops moves
+ * the place. Does each part (iteration of these loops) store only within its own run of `step`
+ * elements? */
 static bool
 in_own_run(const Bytes *b, const Affine *place, int64_t per_byte)
 {
@@ -67,7 +70,7 @@ in_own_run(const Bytes *b, const Affine *place, int64_t per_byte)
 	return low >= 0 && high < step;
 }
 
-/* The term with that coefficient; NULL: no such term. */
+/* The term of the place with this coefficient; NULL: no such term. */
 static const AffineTerm *
 term_of(const Affine *place, int64_t coefficient)
 {
@@ -77,9 +80,9 @@ term_of(const Affine *place, int64_t coefficient)
 	return NULL;
 }
 
-/* Do the loops of one part count through whole bytes, element by element? Then the place is 1 * v + n * w + .., v <
- * n, up to a multiple of a byte, and all other terms move by bytes. A condition inside these loops might leave
- * elements out. */
+/* Do the loops of one part store whole bytes, element by element? Then the place has terms 1 * v
+ * + n * w + ... for loop variables v < n, w, ... whose elements fill whole bytes, and all other
+ * terms move the place by whole bytes. A condition inside these loops might leave elements out. */
 static bool
 fills_bytes(const Bytes *b, const Affine *place, int64_t per_byte)
 {
@@ -90,7 +93,7 @@ fills_bytes(const Bytes *b, const Affine *place, int64_t per_byte)
 		const AffineTerm *t = term_of(place, counted);
 		if (!t || is_part(b, t->scalar) || b->extents[t->scalar] <= 1 ||
 		    b->k->body.at[b->openers[t->scalar]]
-		            .place) /* this loop may end within a byte */
+		            .place) /* a loop with a bound may end within a byte */
 			return false;
 		for (int i = b->open.n - 1; b->open.at[i] != b->openers[t->scalar]; i--)
 			if (b->k->body.at[b->open.at[i]].kind == LOOP_STATEMENT_IF)

@@ -1,6 +1,6 @@
-/* Arithmetic, loads, stores and casts of the loop IR's interpreter, on one number. Loads, stores and casts use the
- * table of conversions (base/numbers/dtype.c), not the code that printers use: so they test the printers'
- * conversions. */
+/* Arithmetic, loads, stores and casts of the loop IR's interpreter, on one number (a cell).
+ * Loads, stores and casts use the table of conversions (base/numbers/dtype.c), not the code that
+ * printers use, so a comparison with the interpreter tests the printers' conversions. */
 #include "ir/loop/interp.h"
 
 #include <math.h>
@@ -84,7 +84,7 @@ cell_compare(LoopOp op, DType t, Cell x, Cell y)
 	}
 }
 
-/* x must fit into type `to`. */
+/* Converts a float to an integer; x must fit into type `to`. */
 Cell
 cell_truncate(DType from, DType to, Cell x)
 {

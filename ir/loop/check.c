@@ -1,4 +1,5 @@
-/* Finds faults in a kernel: scopes, types, places that could lie outside of their buffers. */
+/* Checks a kernel of loop IR and reports faults: a scalar used outside of its block, a wrong
+ * type, a place (element number) that could lie outside of its buffer. */
 #include "ir/text.h"
 
 #include <ctype.h>
@@ -11,7 +12,7 @@ typedef struct {
 	Arena *arena;
 	DType *types;     /* by scalar */
 	bool *defined;    /* by scalar: is it visible? */
-	bool *open;       /* by scalar: an accumulator of a loop around */
+	bool *open;       /* by scalar: is it an accumulator of an open loop? */
 	int64_t *extents; /* by scalar: extent of a loop variable */
 	/* by scalar: the place that a loop variable stays below; NULL: no such place */
 	const Affine **bounds;
@@ -77,9 +78,10 @@ check_terms(Check *c, const Affine *place)
 	return true;
 }
 
-/* A place made of loop variables alone must be proven to lie inside the buffer, with the `more` elements after it. A
- * place with computed scalars was clamped by its emitter, and a place under a mask is touched only inside: the
- * interpreter checks both when it runs them. */
+/* A place made of loop variables alone must be proven to lie inside the buffer, with the `more`
+ * elements after the place. A place with computed scalars was clamped by its emitter, and an
+ * access with a mask touches only places inside; the interpreter checks these two kinds when it
+ * runs the kernel. */
 static void
 check_range(Check *c, int buffer, const Affine *place, int64_t more, bool masked)
 {
@@ -189,10 +191,11 @@ close_block(Check *c, int from, int to)
 	for (int i = 0; i < s->n_accumulators; i++) {
 		c->open[s->accumulators[i].scalar] = false;
 		define(c, s->accumulators[i].scalar, s->accumulators[i].type, 0);
-		if (s->accumulators[i].level == ACC_ROW) /* its values are in a tile */
+		/* its values are in a tile, not in a scalar */
+		if (s->accumulators[i].level == ACC_ROW)
 			c->defined[s->accumulators[i].scalar] = false;
 	}
-	for (int i = from + 1; i < to; i++) /* accumulators of inner loops end, too */
+	for (int i = from + 1; i < to; i++) /* accumulators of inner loops end here, too */
 		for (int a = 0; a < c->k->body.at[i].n_accumulators; a++)
 			c->defined[c->k->body.at[i].accumulators[a].scalar] = false;
 }
@@ -241,8 +244,8 @@ check_conversion(Check *c, const LoopStatement *s)
 		report(c, "random bits are %s, not u32", dtype_info[c->types[s->operands[1]]].name);
 }
 
-/* The type of a result: casts and loads give the compute type of a storage type; places give s64, scalars their
- * own type. */
+/* The type of a result: casts and loads give the compute type of a storage type; a place as a
+ * number is s64; a scalar argument has its own type. */
 static void
 check_result(Check *c, const LoopStatement *s)
 {
@@ -261,7 +264,8 @@ check_result(Check *c, const LoopStatement *s)
 		       dtype_info[compute_type(want)].name);
 }
 
-/* Lanes run a straight line: a vector loop contains no loop, branch, barrier or array. */
+/* The body of a vector loop is straight-line code: a vector loop contains no loop, branch,
+ * barrier or array. */
 static void
 check_straight(Check *c, const LoopStatement *s)
 {
@@ -274,7 +278,8 @@ check_straight(Check *c, const LoopStatement *s)
 		c->vector = false;
 }
 
-/* Parallel loops are one nest around all stores. Each contains only the next one. */
+/* Checks that the parallel loops are one nest around all stores: each parallel loop contains
+ * only the next parallel loop. */
 static void
 check_parallel(Check *c, const LoopStatement *s, int at)
 {

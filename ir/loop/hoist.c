@@ -1,35 +1,40 @@
-/* Moves loads and arithmetic out of loops. A load moves before a loop if every iteration loads from the same place of
- * an input. A value made of such loads moves with them, if nothing else that it reads changes in the loop:
+/* Moves loads and arithmetic out of loops. A load moves before a loop if every iteration loads
+ * from the same place of an input. A value computed from such loads moves with them, if its
+ * other operands do not change in the loop:
  *
  *	for v3 < 8 {                       v4 = load x1[v0] : f32
  *	  v4 = load x1[v0] : f32           v5 = div v1, v4 : f32
  *	  v5 = div v1, v4 : f32            for v3 < 8 {
  *	  store y0[8*v0 + v3] = v5           store y0[8*v0 + v3] = v5
  *
- * A C compiler does not know that the store leaves x1 alone. Here it is known: a result may share memory with an
- * operand, but element for element (codegen/schedule/in_place.c), so no iteration reads what an earlier one has
+ * A C compiler does not know that the store does not change x1. gradc knows this: a result may
+ * share memory with an operand only if each iteration overwrites just the elements that it has
+ * read itself (codegen/schedule/in_place.c), so no iteration reads what an earlier iteration has
  * written.
  *
- * A statement leaves a block that may not run only if it does no harm then: a load needs a place that is proven to
- * lie inside its buffer, and an integer division stays. Linear in statements. */
+ * A loop or condition may run its block zero times. A statement leaves such a block only if
+ * executing it does no harm: a load must have a place that is proven to lie inside its buffer,
+ * and an integer division never leaves. Linear in statements. */
 #include "ir/loop/loop.h"
 
 enum { MAX_OPEN = 64 };
 
 typedef struct {
 	Kernel *k;
-	int *depth;       /* by statement: number of blocks around it */
-	int *target;      /* by statement: number of blocks that would stay around it */
-	int *before;      /* by statement: the outermost loop before which it can stand */
+	int *depth;  /* by statement: number of blocks around it */
+	int *target; /* by statement: number of blocks around the statement after the move */
+	/* by statement: the outermost loop before which the statement can stand */
+	int *before;
 	bool *moves;      /* by statement: does it move? */
 	int64_t *extents; /* by scalar: extent of a loop's variable; 0 for other scalars */
 	/* by scalar: the place that a loop's variable stays below; NULL: no such place */
 	const Affine **bounds;
 	Arena *scratch;
-	/* by scalar: number of blocks around the place where it becomes known, once all statements that can move
-	 * have moved */
+	/* by scalar: number of blocks around the statement that computes it, after all
+	 * statements that can move have moved */
 	int *known;
-	int *giver; /* by scalar: its statement; -1: a loop's variable or an accumulator */
+	/* by scalar: the statement that computes it; -1: a loop's variable or an accumulator */
+	int *giver;
 } Hoist;
 
 static bool
@@ -39,7 +44,7 @@ always_runs(const LoopStatement *s)
 	       s->mode != LOOP_PARALLEL;
 }
 
-/* May the statement run although the block around it does not run? */
+/* Does executing the statement no harm, even if the block around it does not run? */
 static bool
 is_harmless(const Hoist *h, const LoopStatement *s)
 {
@@ -85,8 +90,9 @@ scalars_read(const LoopStatement *s, LoopValue out[MAX_READ])
 	return n;
 }
 
-/* Finds the outermost blocks that statement i can leave: the scalars that it reads must be known there. It never
- * leaves a parallel loop, and it leaves a block that may not run only if it is harmless. */
+/* Finds how many of the blocks around it statement i can leave: the scalars that the statement
+ * reads must be known outside of these blocks. A statement never leaves a parallel loop, and
+ * leaves a block that may not run only if the statement is harmless. */
 static void
 find_target(Hoist *h, int i, const int *open, int n_open)
 {
@@ -133,8 +139,8 @@ look_at_all(Hoist *h)
 	}
 }
 
-/* Chooses the loads that move, and the values made of them; then, backwards, the statements whose results these
- * need. */
+/* Chooses the loads that move, and the values computed from these loads. Then chooses, going
+ * backwards, the statements whose results the chosen statements need. */
 static void
 choose(Hoist *h)
 {
@@ -163,7 +169,8 @@ rebuild(Hoist *h, Arena *scratch)
 	int n = h->k->body.n, at = 0;
 	LoopStatement *old = arena_copy(scratch, h->k->body.at, sizeof(*old) * (size_t)n);
 	int *now = NEW_ARRAY(scratch, int, n), *next = NEW_ARRAY(scratch, int, n);
-	/* by loop: 1 + the first statement that moves before it; `next` has the others */
+	/* by loop: 1 + the first statement that moves before it; `next` links the other
+	 * statements that move before this loop */
 	int *first = NEW_ARRAY(scratch, int, n);
 
 	for (int i = n - 1; i >= 0; i--)

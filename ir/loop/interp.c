@@ -1,12 +1,14 @@
-/* Runs loop IR statement by statement. A scalar function runs as its body, which printers print too, so results have
- * the same bits. Loads, stores and casts use the table of conversions (base/numbers/dtype.c), not the code that
- * printers use: so they test the printers' conversions. */
+/* The interpreter of loop IR: runs a kernel statement by statement, slowly, as the reference for
+ * the printers. A scalar function such as exp has a body of loop IR, which the interpreter runs
+ * and the printers print, so results have the same bits. Loads, stores and casts use the table
+ * of conversions (base/numbers/dtype.c), not the code that printers use, so a comparison tests
+ * the printers' conversions. */
 #include "ir/loop/interp.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The use of a scalar function by a statement. */
+/* The call of a scalar function by one statement. */
 struct Call {
 	const ScalarFunction *function;
 	Run run; /* run of the function's body */
@@ -115,8 +117,9 @@ run_for(Run *r, const LoopStatement *s, int at)
 	run_accumulators_finish(r, s);
 }
 
-/* Arithmetic on elements, as op rows count it: a function counts 1, a fused multiply-add 2. Comparisons, choices,
- * tests and moves of bits count 0. Only floats count, since integers may be places. */
+/* Arithmetic on elements, counted as the column `flops` of op rows counts it: a function counts
+ * 1, a fused multiply-add 2. Comparisons, choices, tests and moves of bits count 0. Operations
+ * on integers do not count, because they may compute places. */
 static int
 flops_of(LoopOp op)
 {
@@ -234,7 +237,7 @@ run_block(Run *r, int from, int to)
 		case LOOP_STATEMENT_CAST: run_cast(r, s); break;
 		case LOOP_STATEMENT_AFFINE: r->cells[s->result].s64 = run_place(r, s->place); break;
 		case LOOP_STATEMENT_SCALAR:
-			/* one copy fits all types of a scalar */
+			/* copies all 8 bytes, for every type of scalar */
 			r->cells[s->result].u64 = r->scalars[s->buffer].u;
 			break;
 		case LOOP_STATEMENT_LOAD: run_load_statement(r, s); break;
@@ -281,8 +284,8 @@ call_new(Run *r, const LoopStatement *s, DType operand)
 	return call;
 }
 
-/* Allocates all scalars of k, and the scalar functions that it calls. f: the function whose body k is; NULL: k is
- * a kernel. */
+/* Allocates all scalars of k, and the scalar functions that it calls. f: k is the body of this
+ * scalar function; NULL: k is a kernel. */
 static void
 prepare(Run *r, const Kernel *k, const ScalarFunction *f)
 {

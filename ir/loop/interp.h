@@ -1,4 +1,6 @@
-/* Declarations that the files of the loop IR's interpreter share. Sections are named after the .c files. */
+/* Private to ir/loop: declarations that the files of the loop IR's interpreter share. Each
+ * section is named after its .c file. A part is one iteration of the parallel loops; members are
+ * the threads of a team, which the interpreter runs one after the other. */
 #ifndef GRADC_IR_INTERP_IMPL_H
 #define GRADC_IR_INTERP_IMPL_H
 
@@ -18,7 +20,7 @@ typedef union {
 /* Operations that machines have as instructions; t: the type of the result. */
 Cell cell_arithmetic(LoopOp op, DType t, Cell x, Cell y, Cell z);
 bool cell_compare(LoopOp op, DType t, Cell x, Cell y); /* t: the type of the operands */
-Cell cell_truncate(DType from, DType to, Cell x);      /* x must fit */
+Cell cell_truncate(DType from, DType to, Cell x);      /* x must fit into `to` */
 Cell cell_load(DType storage, const void *at, int64_t i);
 void cell_store(DType storage, void *at, int64_t i, Cell x);
 Cell cell_cast(DType storage, DType from, Cell x);
@@ -28,25 +30,26 @@ Cell cell_identity(const Accumulator *a);
 
 /* ---- loop/memory.c: buffers and arrays while a kernel runs, and checks of what the team's members do to them */
 
-/* The member that runs a statement, by level. -1: the statement stands outside of that level's loop, and runs once
- * for all members of the level. */
+/* The member that runs the current statement, by level of the team (a team may be divided into
+ * smaller teams). -1: the statement stands outside of the level's loop, and runs once for all
+ * members of the level. */
 typedef struct {
 	int64_t outer, inner;
 } Member;
 typedef struct LoopMemory LoopMemory;
-/* counts: bits touched by parts are counted there; NULL: no counting. */
+/* counts: the bits that parts touch are added to its counter; NULL: no counting. */
 LoopMemory *loop_memory_new(Arena *arena, const Kernel *k, void *const *params,
                             KernelCounts *counts);
-/* Begins a part, or ends the kernel. Parts know nothing of each other. */
+/* Begins a part, or ends the kernel. Touches of different parts are not compared. */
 void loop_memory_part(LoopMemory *m);
-/* The loop of a level begins the iteration of that member; -1: the loop ends. */
+/* Says that the team loop of a level begins the iteration of `member`; -1: the loop ends. */
 void loop_memory_member(LoopMemory *m, int level, int64_t member);
 void loop_memory_barrier(LoopMemory *m);
-/* begins: the next statements are run by a member whose number is not known, e.g. the owner of a tile's element. Not
- * begins: this ends. */
+/* begins: the next statements are run by a member whose number is not known, for example the
+ * owner of a tile's element. Not begins: the next statements are again run by a known member. */
 void loop_memory_someone(LoopMemory *m, bool begins);
-/* Starts a copy of elements from one buffer to another, or of zeros if `inside` is false. The elements arrive at a
- * wait. */
+/* Starts a copy of elements from one buffer to another, or of zeros if `inside` is false. The
+ * elements arrive when a WAIT statement waits for the copy. */
 void loop_memory_copy(LoopMemory *m, const LoopStatement *s, int64_t to, int64_t from, bool inside);
 void loop_memory_commit(LoopMemory *m);
 void loop_memory_wait(LoopMemory *m, int64_t outstanding);
@@ -66,7 +69,7 @@ typedef struct {
 	Call **calls;         /* by statement: its scalar function; NULL: an instruction */
 	Call **accumulations; /* by accumulator scalar */
 	LoopMemory *memory;
-	int depth; /* number of team loops around */
+	int depth; /* number of team loops around the current statement */
 	const Scalar *scalars;
 	Cell *cells;     /* by scalar */
 	Cell **partials; /* by accumulator scalar */

@@ -1,4 +1,5 @@
-/* Kernels of loop IR as a whole: places of statements, hash, equality, copies. */
+/* Functions on whole kernels of loop IR: listing the places of statements, hashing, comparing
+ * and copying kernels. */
 #include "ir/loop/loop.h"
 
 #include <string.h>
@@ -156,7 +157,8 @@ kernel_finish(Kernel *k)
 			h = hash_mix(h, hash_bytes(&s->accumulators[a], sizeof(Accumulator), 0));
 		if (s->kind == LOOP_STATEMENT_FOR && s->mode == LOOP_PARALLEL &&
 		    !size_mul(k->iterations, s->extent, &k->iterations))
-			k->iterations = INT64_MAX; /* the checker reports it */
+			/* the product overflows; kernel_verify reports it */
+			k->iterations = INT64_MAX;
 	}
 	h = hash_mix(h, k->all_reduces);
 	h = hash_mix(h, k->moves);

@@ -1,4 +1,6 @@
-/* The library call of a kernel: its text, and a check that it stays inside the kernel's buffers. */
+/* The library call of a kernel, such as a matrix product of cuBLASLt that can replace the
+ * kernel's loops: prints and reads its text form, and checks that the call stays inside the
+ * kernel's buffers. */
 #include "ir/text.h"
 
 #include <string.h>
@@ -34,7 +36,7 @@ read_numbers(Reader *r, int n, int64_t *out)
 	return true;
 }
 
-/* The number of the buffer whose name is next; -1 after reporting. */
+/* Reads the name of a buffer and returns the buffer's number; -1 after reporting an error. */
 static int
 read_param(Reader *r, const Kernel *k)
 {
@@ -98,7 +100,7 @@ read_named_field(Reader *r, const Kernel *k, int first, LibraryCall *c)
 		if (strcmp(f->name, name) == 0)
 			return read_expect(r, '=') && read_field(r, k, f, c) ? i : -1;
 		if (f->otherwise < 0)
-			break; /* this field is required, but the text has another one */
+			break; /* this field is required, but the text has another field */
 	}
 	read_fault(r, "no field `%s` of a library's %s stands here", name ? name : "",
 	           library_kind_names[c->kind]);

@@ -1,16 +1,19 @@
-/* Loop IR: the form of a kernel before a printer turns it into code. It has loops, scalar operations, and loads and
- * stores with affine places. It knows neither targets nor tensors. docs/loop-ir.md is the reference.
+/* Loop IR: the form of a kernel before a printer turns it into code. It has loops, scalar
+ * operations, and loads and stores with affine places. It knows neither targets nor tensors.
+ * docs/loop-ir.md is the reference.
  *
- * A kernel is a list of statements over numbered scalars. Every scalar is assigned once (loop accumulators aside),
- * has one of the compute types f32 f64 s32 s64 u32 u64 bool, and is visible until the end of its block. */
+ * A kernel is a list of statements over numbered scalars. Every scalar is assigned once (except
+ * the accumulators of loops), has one of the compute types f32 f64 s32 s64 u32 u64 bool, and is
+ * visible until the end of its block. */
 #ifndef GRADC_IR_LOOP_H
 #define GRADC_IR_LOOP_H
 
 #include "base/calls/library_call.h"
 #include "ir/ir.h"
 
-/* A place is an affine form: constant + sum of coefficient * scalar. The scalars are s64: loop variables or computed
- * ones. Terms are never changed, so places may share them. */
+/* A place is the number of an element in a buffer, as an affine form: constant + sum of
+ * coefficient * scalar. The scalars are of type s64: loop variables or computed scalars. Terms
+ * are never changed, so places may share terms. */
 typedef struct {
 	int64_t coefficient;
 	LoopValue scalar;
@@ -49,8 +52,11 @@ typedef enum {
 	LOOP_STATEMENT_FOR, /* result = variable that counts from 0 to extent; the body goes up to its END */
 	LOOP_STATEMENT_ACCUMULATE, /* combines operand 0 into the accumulator, operand 1, of a loop around */
 	LOOP_STATEMENT_IF, /* the body runs if operand 0 is true; no scalar leaves it */
-	LOOP_STATEMENT_BARRIER, /* all members of the team wait for each other; of the level whose loop could stand here */
-	/* Work that a team does together, and copies in the background: docs/loop-ir.md. */
+	/* all members of a team wait for each other: of the team of the level whose loop could
+	 * stand here */
+	LOOP_STATEMENT_BARRIER,
+	/* Work that all members of a team (threads of a GPU block) do together, and copies in
+	 * the background: docs/loop-ir.md. */
 	LOOP_STATEMENT_EACH, /* result, column = row and column of an element of tile `buffer`; the body goes up to its END */
 	LOOP_STATEMENT_MMA, /* tile `buffer` += windows[0] times windows[1]; `extent` products per element */
 	LOOP_STATEMENT_COPY, /* buffer[place] .. = windows[0], `extent` elements; zeros if the mask, operand 0, is false */
@@ -66,14 +72,17 @@ enum { MAX_UNROLL = 64, MAX_UNROLL_NEST = 1024 };
 typedef enum { ACC_ADD, ACC_MUL, ACC_MAX, ACC_MIN } AccumulateKind;
 LoopOp accumulate_op(AccumulateKind kind);
 
-/* Who holds the partials of an accumulator. IN_ORDER: nobody, values are combined one after the other. LANES: the
- * lanes of a vector loop. TEAM: the members of a team. ROW: the columns of a tile's row. */
+/* Which partial values an accumulator (a sum or maximum) has. IN_ORDER: none; values are
+ * combined one after the other. LANES: one for each lane of a vector loop. TEAM: one for each
+ * member of a team. ROW: one for each of the `number` groups of columns of a tile's row. */
 typedef enum { ACC_IN_ORDER, ACC_LANES, ACC_TEAM, ACC_ROW } AccumulateLevel;
 
-/* An accumulator of a loop: after the loop, `scalar` has its value. It has `number` partials, a power of two, which
- * start at the identity of its kind. Iteration j goes to partial j mod number, in order. At the end the partials are
- * combined in a fixed tree: partial l with l + n/2 for l < n/2, until one is left. max and min pass NaN on. With
- * ACC_ROW each row of the tile has its own accumulator, whose value goes to a tile of row values instead of `scalar`. */
+/* An accumulator of a loop: after the loop, `scalar` has its value. It has `number` partial
+ * values (partials), a power of two, which start at the identity of its kind (0 for a sum).
+ * Iteration j goes to partial j mod number, in order. At the end the partials are combined in a
+ * fixed tree: partial l with l + n/2 for l < n/2, until one partial is left. max and min of a
+ * NaN are NaN. With ACC_ROW each row of the tile has its own accumulator, whose value goes to a
+ * tile of row values instead of `scalar`. */
 typedef struct {
 	LoopValue scalar;
 	AccumulateKind kind;
@@ -83,7 +92,7 @@ typedef struct {
 	int tile;   /* of ACC_ROW: buffer of the row values; else 0 */
 } Accumulator;
 enum { MAX_PARTIALS = 1024 };
-/* Lanes of a vector loop; its accumulators have this many partials, or a divisor. */
+/* Lanes of a vector loop; the number of partials of its accumulators divides this number. */
 #define LOOP_LANES 16
 
 /* An operand of mma or copy. Element (i, j) of a matrix in a local array lies at place + i * row + j * column. */
@@ -101,7 +110,8 @@ typedef struct {
 	int n_operands;
 	LoopValue operands[3];
 	int buffer; /* LOAD, STORE, LOCAL, EACH, MMA, COPY: number of the buffer; SCALAR: ScalarIndex */
-	/* LOAD, STORE, COPY, AFFINE; FOR: only iterations below the place run, NULL: all run; else NULL */
+	/* LOAD, STORE, COPY, AFFINE; FOR: only iterations below the place run, NULL: all
+	 * iterations run; other statements: NULL */
 	const Affine *place;
 	double f; /* CONST: a float */
 	Conversion
@@ -118,8 +128,9 @@ typedef struct {
 	int match; /* FOR, IF, EACH: statement number of the END; END: statement number of its opener */
 } LoopStatement;
 
-/* Parameters (IN, OUT, INOUT), and arrays that exist while the kernel runs. A team shares a LOCAL array. Each member
- * has its own PRIVATE array. A TILE is spread over the team as the matrix unit likes it. */
+/* Parameters (IN, OUT, INOUT), and arrays that exist while the kernel runs. A team shares a
+ * LOCAL array. Each member has its own PRIVATE array. A TILE is a block of a matrix, spread over
+ * the registers of the team in the layout of the machine's matrix unit. */
 typedef enum {
 	BUFFER_IN,
 	BUFFER_OUT,
@@ -132,8 +143,9 @@ typedef struct {
 	const char *name;
 	BufferKind kind;
 	Type type;
-	/* Of LOCAL arrays, for memory with banks: unused elements after each row of the last axis; or a permutation
-	 * of the rows' elements. Places stay the same. */
+	/* Of LOCAL arrays, for memory with banks: `pad` unused elements after each row of the
+	 * last axis, or a permutation of the rows' elements. The numbering of elements (places)
+	 * stays the same. */
 	int64_t pad;
 	bool swizzle;
 } LoopBuffer;
@@ -160,21 +172,24 @@ struct Kernel {
 	int64_t flops;
 	const LibraryCall
 		*library; /* library call that may replace the loops; NULL: no such call */
-	/* the kernel whose loops read this one's result. If a library runs that kernel, this one does not run.
-	 * NULL: no such kernel */
+	/* the kernel whose loops read this kernel's result. If a library runs kernel `serves`,
+	 * this kernel does not run. NULL: no such kernel */
 	const Kernel *serves;
-	/* adds up values that ranks sent: may be launched on any range of its iterations, for a part of the
-	 * elements */
+	/* the kernel adds up values that ranks sent; it may be launched on any range of its
+	 * iterations, for a part of the elements */
 	bool sums;
-	KernelMoves moves; /* whether it copies between the device's memory and the host's */
-	bool all_reduces;  /* ranks sum its only result in place */
-	uint64_t hash;     /* hash of everything but name and loc */
+	/* whether the kernel copies between the device's memory and the host's memory */
+	KernelMoves moves;
+	bool all_reduces; /* ranks sum the kernel's only result in place */
+	uint64_t hash;    /* hash of everything but name and loc */
 };
 
-/* The number of parallel loops that begin at statement `at`, each directly inside the one before. Part p of the
- * kernel is iteration p of the product of these loops; the last loop's variable changes fastest. */
+/* The number of parallel loops that begin at statement `at`, each directly inside the one
+ * before. Part p of the kernel is iteration p of all these loops counted together; the last
+ * loop's variable changes fastest. */
 int parallel_depth(const Kernel *k, int at);
-/* Collects the places of a statement: its own, and those in its windows. Returns their number. */
+/* Collects the places of a statement: the statement's own place, and the places in its windows.
+ * Returns their number. */
 enum { MAX_PLACES = 3 };
 int statement_places(const LoopStatement *s, const Affine **out);
 /* Does the statement open a block? */
@@ -184,14 +199,15 @@ statement_opens(const LoopStatement *s)
 	return s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF ||
 	       s->kind == LOOP_STATEMENT_EACH;
 }
-/* Does only a printer with matrix units print the kernel: has it tiles, mma or copies? */
+/* Does only a printer with matrix units print the kernel: does it contain tiles, mma or copies? */
 bool kernel_has_tiles(const Kernel *k);
 /* Fills `types`, by scalar, from k's statements. */
 void kernel_scalar_types(const Kernel *k, DType *types);
 
 /* ---- loop/kernel.c */
 uint64_t statement_hash(const LoopStatement *s);
-/* Are the statements equal? The results are not compared, and of loops neither extent, mode nor accumulators. */
+/* Are the statements equal? Not compared are results, and the extent, mode and accumulators of
+ * loops. */
 bool statement_equal(const LoopStatement *a, const LoopStatement *b);
 Kernel *kernel_new(Arena *arena, const char *name, Loc loc);
 /* Are the kernels equal, apart from name, location and names of buffers? */
@@ -206,7 +222,7 @@ struct LoopBuilder {
 	Module *m;
 	Kernel *k;
 	Arena *scratch;
-	VEC(int) open;        /* statements that opened the blocks around, outermost first */
+	VEC(int) open;        /* statements that opened the current blocks, outermost first */
 	VEC(bool) block_open; /* by block number: is it still open? */
 	VEC(int) blocks;      /* numbers of the open blocks */
 	IntMap *memo;         /* hash of a pure statement -> 1 + its scalar */
@@ -214,8 +230,8 @@ struct LoopBuilder {
 	VEC(const Affine *)
 	bounds; /* by scalar: the place that a loop variable stays below; NULL: no such place */
 	VEC(DType) types;     /* by scalar */
-	VEC(int) definitions; /* by scalar: number of its statement */
-	VEC(int) scopes;      /* by scalar: number of its block */
+	VEC(int) definitions; /* by scalar: number of the statement that computes it */
+	VEC(int) scopes;      /* by scalar: number of the block in which it is visible */
 };
 /* A builder that appends to k. The builder and all parts of k live in `scratch`. */
 LoopBuilder *loop_builder(Kernel *k, Module *m, Arena *scratch);
@@ -227,8 +243,8 @@ int lb_padded(LoopBuilder *lb, const char *name, Type type, int64_t pad);
 /* Sets the kernel's team: members by level. */
 void lb_team(LoopBuilder *lb, int n_levels, const int *members);
 void lb_barrier(LoopBuilder *lb); /* adds nothing if there is no team */
-/* Work that a team does together, outside of the team's loops: a tile with two axes; a loop over its elements, which
- * lb_end closes; products that are added to the tile. */
+/* Work that a team does together, outside of the team's loops: declares a tile with two axes;
+ * opens a loop over the tile's elements, which lb_end closes; adds products to the tile. */
 typedef struct {
 	LoopValue row, column;
 	Affine place; /* place of the element in any tile of this shape */
@@ -256,7 +272,7 @@ LoopValue lb_number(LoopBuilder *lb, DType type, double value);
 /* The value at which an accumulation of that kind over numbers of a storage type starts. */
 LoopValue lb_identity(LoopBuilder *lb, AccumulateKind kind, DType storage);
 LoopValue lb_cast(LoopBuilder *lb, DType type, LoopValue x);
-/* Converts to a float below f32. random: 32 bits for stochastic rounding; -1 else. */
+/* Converts to a float below f32. random: 32 bits for stochastic rounding; otherwise -1. */
 LoopValue lb_cast_as(LoopBuilder *lb, DType type, Conversion how, LoopValue x, LoopValue random);
 /* Reads the bits of x, stored as `from`, as a number of type `to`. The result is a compute_type(to).
  * scalar/formats.c */
@@ -284,14 +300,14 @@ LoopValue lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type);
 void lb_accumulate(LoopBuilder *lb, LoopValue accumulator, LoopValue x);
 void lb_if(LoopBuilder *lb, LoopValue cond);
 void lb_end(LoopBuilder *lb);
-/* Drops all statements from number `first` on. Their blocks must be closed. For code that was emitted only to look
- * at it. */
+/* Drops all statements from number `first` on, whose blocks must be closed. Used for code that
+ * was emitted only to inspect it. */
 void lb_forget(LoopBuilder *lb, int first);
-/* Drops pure statements whose results nobody reads, then calls kernel_finish. */
+/* Drops statements without side effects whose results are not read, then calls kernel_finish. */
 void kernel_close(LoopBuilder *lb);
 
-/* ---- loop/hoist.c: moves loads that are the same in each iteration, and values made of them, out of loops. The
- * kernel must be complete. */
+/* ---- loop/hoist.c: moves loads that are the same in each iteration, and values computed from
+ * such loads, out of loops. The kernel must be complete. */
 void kernel_hoist(Kernel *k, Arena *scratch);
 static inline DType
 lb_type(const LoopBuilder *lb, LoopValue x)
@@ -299,9 +315,10 @@ lb_type(const LoopBuilder *lb, LoopValue x)
 	return lb->types.at[x];
 }
 
-/* ---- scalar/functions.c: functions that no machine has as an instruction, as loop IR of instructions: exp and its
- * like, integer division, saturating casts, small formats, random bits. Printers and the interpreter run an OP or
- * CAST directly only if it has no function. */
+/* ---- scalar/functions.c: functions that no machine has as an instruction, as loop IR of
+ * instructions: exp and similar functions, integer division, saturating casts, small formats,
+ * random bits. Printers and the interpreter run an OP or CAST directly only if it has no
+ * function. */
 enum { MAX_FUNCTION_PARAMS = 3 };
 typedef struct {
 	const char *name; /* "exp_f32", "f64_to_s8", "load_bf16", "store_f16" */
@@ -315,7 +332,8 @@ typedef struct ScalarFunctions ScalarFunctions; /* the functions made so far, in
 ScalarFunctions *scalar_functions_new(Arena *arena);
 /* NULL: no function of that name */
 const ScalarFunction *scalar_function(ScalarFunctions *fs, const char *name);
-/* The type that selects the function of an OP or CAST statement: of an OP's last operand, of a CAST's first one. */
+/* The type that selects the function of an OP or CAST statement: the type of an OP's last
+ * operand, or of a CAST's first operand. */
 static inline DType
 function_operand(const LoopStatement *s, const DType *types)
 {
@@ -341,14 +359,15 @@ bool affine_equal(const Affine *a, const Affine *b); /* NULL: no place; equal to
 bool affine_is_multiple(const Affine *a, LoopValue except, int64_t n);
 /* Do the places have the same constant and terms, in whatever order? */
 bool affine_same(const Affine *a, const Affine *b);
-/* Finds the least and the greatest value of a place. By scalar: extents of loop variables, 0 for other scalars;
- * bounds that loop variables stay below (FOR's place), or NULL. Returns false if a scalar is no loop variable. Takes
- * memory only for variables with bounds. */
+/* Finds the least and the greatest value of a place. By scalar: extents of loop variables, 0 for
+ * other scalars; bounds that loop variables stay below (FOR's place), or NULL. Returns false if
+ * a scalar of the place is not a loop variable. Takes memory only for variables with bounds. */
 bool affine_range(Arena *scratch, const Affine *a, const int64_t *extents,
                   const Affine *const *bounds, int64_t *low, int64_t *high);
 
-/* An index into a tensor, one affine form per axis. An index that was split from a flat element number keeps the
- * number, so that the same element of an equal shape needs no arithmetic. */
+/* An index into a tensor, one affine form per axis. An index that was computed from a flat
+ * element number keeps this number, so that the same element of a value with an equal shape
+ * needs no arithmetic. */
 struct Index {
 	int rank;
 	Affine at[MAX_RANK];
@@ -357,12 +376,12 @@ struct Index {
 };
 /* The flat element number of an index into shape t. */
 Affine index_flat(LoopBuilder *lb, Type t, const Index *at);
-/* Splits flat element number f into an index into shape t. There is no division if the terms of f split at t's strides
- * (extents of loops bound them); else div and rem are computed. */
+/* Splits flat element number f into an index into shape t. No division is needed if each term of
+ * f belongs to one axis of t, as the loops' extents show; otherwise div and rem are computed. */
 void index_split(LoopBuilder *lb, Type t, Affine f, Index *out);
 
-/* ---- lower.c: functions that the columns of op rows call while their kernel is emitted. The emitter supplies
- * them. */
+/* ---- lower.c: functions that the columns of op rows call while their kernel is emitted. The
+ * emitter (codegen/lower) implements these functions. */
 typedef LoopValue (*PartElement)(Lower *lw, const Node *n, const Index *at, const void *ctx);
 typedef void (*PartPlace)(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx);
 /* Each pointer implements the function below with the same name, e.g. `element` is lower_element. */
@@ -389,8 +408,8 @@ struct Lower {
 };
 /* The element of a value at an index, as a scalar of its compute type. */
 LoopValue lower_element(Lower *lw, const Value *v, const Index *at);
-/* The same at an index that may lie outside of v: where `inside` is false the result is 0, and nothing is loaded.
- * inside < 0: the index is never outside. */
+/* Like lower_element, at an index that may lie outside of v: where `inside` is false the result
+ * is 0, and nothing is loaded. inside < 0: the index is never outside. */
 LoopValue lower_element_inside(Lower *lw, const Value *v, const Index *at, LoopValue inside);
 /* For FUSE_ROOT: parts are emitted between open and close. The first `axes` axes of every part are whole axes of n's
  * result; loops over them are parallel. apart: no two parts share an element, so they may run in any order. */
@@ -421,8 +440,9 @@ typedef struct {
 typedef VEC(KernelFault) KernelFaults;
 void kernel_team_faults(const Kernel *k, Arena *arena, KernelFaults *out);
 
-/* ---- loop/byte_check.c: finds the first store, by statement number, into elements smaller than a byte where two
- * parts of k might change one byte; -1: there is no such store. */
+/* ---- loop/byte_check.c: finds the first store, by statement number, into elements smaller than
+ * a byte where two parts (parallel iterations) of k might change the same byte; -1: there is no
+ * such store. */
 int kernel_shared_byte(const Kernel *k);
 
 /* ---- loop/interp.c: runs iterations [begin, end) of the kernel; `buffers` are in their dtypes. */

@@ -1,5 +1,6 @@
-/* The functions that op rows call while their kernel is emitted. They go through pointers that the emitter
- * supplies. */
+/* The functions that an op's table row calls to emit its part of a kernel, such as
+ * lower_element. They call the emitter (codegen/lower) through pointers, so that ir does not
+ * depend on codegen. */
 #include "ir/loop/loop.h"
 
 LoopValue

@@ -1,13 +1,15 @@
-/* Buffers and arrays while the interpreter runs a kernel, and a check for races. A race: two members of a team touch
- * one element, at least one of them writes it, and no barrier lies in between.
+/* Buffers and arrays while the interpreter runs a kernel, and a check for races. A race: two
+ * members (threads) of a team touch the same element, at least one of the two writes it, and no
+ * barrier lies in between.
  *
- * Members run one after the other. A barrier of the whole team begins a new epoch. A barrier inside an outer member's
- * iteration begins an inner epoch of this member, which orders only its own inner members. An element remembers its
- * last writer, and its readers in this epoch. Two readers from different outer members suffice: any writer differs
- * from one of them.
+ * Members run one after the other. A barrier of the whole team begins a new epoch. A team may be
+ * divided: an outer member is then a team of inner members. A barrier inside an outer member's
+ * iteration begins an inner epoch of this outer member, which orders only its own inner members.
+ * An element remembers its last writer, and its readers in this epoch. Two readers from
+ * different outer members suffice: any writer differs from at least one of the two.
  *
- * A copy arrives at a wait. Until then nobody may touch its destination. After the wait, it counts as the member's
- * write. */
+ * A copy arrives at a WAIT statement. Until then no member may touch the copy's destination.
+ * After the wait, it counts as the member's write. */
 #include "ir/loop/interp.h"
 
 #include <stdlib.h>
@@ -18,8 +20,9 @@ typedef struct {
 	int64_t epoch, inner_epoch; /* epoch 0: no touch */
 } Touch;
 
-/* The touches of an element, or of a byte with several elements: the last writer, and two readers of one epoch. The
- * second reader is another member than the first, or absent. */
+/* The touches of an element, or of a byte with several elements: the last writer, and two
+ * readers of one epoch. The second reader is a different member than the first, or there is
+ * none. */
 typedef struct {
 	Touch writer, readers[2];
 } Element;
@@ -28,12 +31,13 @@ typedef struct {
 	void *data;
 	bool *written; /* by element: was it written? NULL: a parameter */
 	int64_t size;  /* elements of a member's share */
-	bool of_outer; /* declared in an outer member's iteration: each outer member has its own */
+	/* declared in an outer member's iteration: each outer member has its own array */
+	bool of_outer;
 	Element *elements; /* NULL: no check for races */
-	bool *in_flight; /* by element: is a copy to it on its way? NULL: no copy writes the array */
+	bool *in_flight;   /* by element: is a copy to it running? NULL: no copy writes the array */
 } Array;
 
-/* A copy on its way: */
+/* A copy that has started and has not arrived: */
 typedef struct {
 	const LoopStatement *s;
 	Member member;
@@ -54,13 +58,15 @@ struct LoopMemory {
 	int64_t epoch;
 	int64_t *inner_epochs; /* by outer member */
 	int64_t last_inner;    /* number of the last inner epoch */
-	int64_t someone;       /* how many numbers were given to members that are not known */
+	/* how many numbers were given to unknown members (the owners of a tile's elements) */
+	int64_t someone;
 	Arena *arena;
 	Copies *copies; /* by outer member */
 	int n_copies;
 };
 
-/* Members whose number is not known get numbers from here on, above all known members. */
+/* Members whose number is not known get numbers from SOMEONE on, which are larger than all known
+ * numbers. */
 enum { SOMEONE = 1 << 20 };
 
 /* The number of members on all levels together. */
@@ -126,7 +132,9 @@ loop_memory_new(Arena *arena, const Kernel *k, void *const *params, KernelCounts
 			a->written = NEW_ARRAY(arena, bool, a->size *members);
 		}
 		bool races = !counts ||
-		             !buffer_is_param(b); /* kernels whose work is counted are large */
+		             /* no check for arguments if work is counted, because such kernels
+		              * are large */
+		             !buffer_is_param(b);
 		if (races && k->n_team && b->kind != BUFFER_PRIVATE && b->kind != BUFFER_TILE)
 			a->elements = NEW_ARRAY(arena, Element,
 			                        (a->size + 1) * (a->of_outer ? k->team[0] : 1));
@@ -150,8 +158,8 @@ loop_memory_barrier(LoopMemory *m)
 		m->inner_epochs[m->member.outer] = ++m->last_inner;
 }
 
-/* The first element of the member's share of an array; *n: number of elements in the share. Only private arrays have
- * shares; else it is the whole array. */
+/* The first element of the member's share of an array; *n: number of elements in the share. Only
+ * a private array has shares; of other arrays, the share is the whole array. */
 static int64_t
 share(const LoopMemory *m, int buffer, int64_t *n)
 {
@@ -234,8 +242,8 @@ is_same(Member a, Member b)
 	return a.outer == b.outer && a.inner == b.inner;
 }
 
-/* Keeps two readers: of different outer members if possible, else of different inner members since the last
- * barrier. */
+/* Records a reader. Keeps two readers: from different outer members if possible, otherwise from
+ * different inner members since the last barrier. */
 static void
 add_reader(Touch *readers, const Touch *now)
 {
@@ -363,8 +371,8 @@ arrive(LoopMemory *m, const Copy *copy)
 	m->member = waiting;
 }
 
-/* Does the current statement concern the copies of that outer member? Outside of the team's loops it concerns all
- * members. */
+/* Does the current statement (COMMIT or WAIT) concern the copies of this outer member? Outside
+ * of the team's loops, the statement concerns all members. */
 static bool
 is_meant(const LoopMemory *m, int outer)
 {

@@ -1,4 +1,5 @@
-/* Text to loop IR: one statement per line. */
+/* Reads the text form of kernels (loop IR) in .gir files: one statement per line. Comments over
+ * the functions show the text that each function reads. */
 #include "ir/text.h"
 
 #include <ctype.h>
@@ -14,7 +15,7 @@ typedef struct {
 	VEC(int) open;
 } KernelReader;
 
-/* v12; -1 after reporting */
+/* Reads a scalar such as v12; returns -1 after reporting an error. */
 static LoopValue
 read_scalar(KernelReader *kr)
 {
@@ -199,7 +200,8 @@ read_mask(KernelReader *kr, LoopStatement *s)
 	return (s->operands[0] = read_scalar(kr)) >= 0;
 }
 
-/* The text after `v3 = `. The dtype comes last, and decides how a literal is read. */
+/* The text after `v3 = `. The dtype comes last in the line, and decides how a literal before it
+ * is read. */
 static bool
 read_definition(KernelReader *kr, LoopStatement *s)
 {
@@ -443,7 +445,7 @@ read_close(KernelReader *kr)
 		.kind = LOOP_STATEMENT_END, .result = -1, .buffer = -1, .line = kr->r->line};
 
 	if (kr->open.n == 0)
-		return false; /* this brace closes the kernel */
+		return false; /* this closing brace ends the kernel */
 	end.match = kr->open.at[--kr->open.n];
 	kr->k->body.at[end.match].match = kr->k->body.n;
 	vec_push(kr->r->m->arena, &kr->k->body, end);

@@ -1,4 +1,6 @@
-/* Places: affine forms of scalars, and the conversion between an index by axes and a flat element number. */
+/* Arithmetic on places. A place is the number of an element as an affine form of scalars, such
+ * as 32*v0 + v1 + 5. Also converts between an index (one number per axis) and a flat element
+ * number. */
 #include "ir/loop/loop.h"
 
 #include <stdlib.h>
@@ -161,7 +163,7 @@ coefficient_of(const Affine *a, LoopValue scalar)
 	return 0;
 }
 
-/* *out: the greatest value of the form (sign 1), or minus the least value (sign -1). */
+/* Sets *out to the greatest value of the form (sign 1), or to minus its least value (sign -1). */
 static bool
 extreme(const Affine *form, const int64_t *extents, int sign, int64_t *out)
 {
@@ -208,9 +210,11 @@ affine_same(const Affine *a, const Affine *b)
 	return true;
 }
 
-/* Example: v1 stays below n - 256*v0. Then 256*v0 + v1 is below n, which extents alone do not show. Replacing v1 by
- * its largest value gives a place again, whose range is smaller. So n - 1 - 256*v0 - v1 is not below 0, too. If
- * several scalars have bounds, the order of the replacements matters: both directions are tried. */
+/* Example: v1 stays below n - 256*v0. Then 256*v0 + v1 is below n, which extents alone do not
+ * show. Replacing v1 by its largest value n - 1 - 256*v0 gives the place n - 1, whose range is
+ * smaller. In the same way n - 1 - 256*v0 - v1 is found to be at least 0. If several scalars
+ * have bounds, the order of the replacements matters, so replacements are tried from the first
+ * scalar to the last and the other way. */
 bool
 affine_range(Arena *scratch, const Affine *a, const int64_t *extents, const Affine *const *bounds,
              int64_t *low, int64_t *high)

@@ -1,4 +1,5 @@
-/* Loop IR to text. */
+/* Prints kernels (loop IR) as text, one statement per line, as in .gir files. Comments over the
+ * functions show the text that each function prints. */
 #include "ir/text.h"
 
 const char *const buffer_kind_texts[] = {"in", "out", "inout", "local", "private", "tile", NULL};

@@ -1,4 +1,5 @@
-/* Scalars as numbers of a storage type: identities of accumulations, and rounding. */
+/* Rounds scalars to what memory of a storage type can hold (f16, s8 ...), and gives the values
+ * at which accumulations start (0 for a sum). */
 #include "ir/loop/loop.h"
 
 #include <math.h>
@@ -16,8 +17,8 @@ lb_identity(LoopBuilder *lb, AccumulateKind kind, DType storage)
 	                            : lb_int(lb, type, integers[kind]);
 }
 
-/* Is x a number of the type already? True if the operations that give x only load such numbers, or choose among
- * them. */
+/* Does the storage type hold x without rounding? True if x is computed only by loading numbers
+ * of this type and choosing among them. */
 static bool
 is_narrow(const LoopBuilder *lb, DType type, LoopValue x, int depth)
 {

@@ -1,8 +1,9 @@
-/* Checks the use of teams in a kernel: where team loops stand and who owns an array. No accumulator, private array or
- * barrier may be used where the members of the team do not agree on it.
+/* Checks the use of teams (GPU threads that run a part together, the members) in a kernel: where
+ * team loops stand, and which member may use an array. An accumulator, a private array or a
+ * barrier may only be used where all members of its team do the same.
  *
- * Control around a team loop is the same for all members by construction: a statement outside of a team loop runs
- * once for the team of that level, so its scalars have one value. */
+ * Control around a team loop is the same for all members by construction: a statement outside of
+ * a team loop runs once for the team of that level, so its scalars have one value. */
 #include "ir/loop/loop.h"
 
 typedef struct {
@@ -10,12 +11,13 @@ typedef struct {
 	Arena *arena;
 	KernelFaults *faults;
 	int statement;
-	VEC(int) open; /* FOR, IF and EACH around, outermost first */
-	int depth;     /* number of team loops around */
-	int *owners;   /* by accumulator scalar: statement of its loop */
+	VEC(int) open; /* the FOR, IF and EACH statements around the current one, outermost first */
+	int depth;     /* number of team loops around the current statement */
+	int *owners;   /* by accumulator scalar: the statement of the loop to which it belongs */
 	bool *unrolled; /* by scalar: is it the variable of an unrolled loop, or of a short vector loop? */
-	int *declared;             /* by tile: number of team loops around its declaration */
-	const LoopStatement *each; /* the `each` around; NULL: no each is open */
+	int *declared; /* by tile: number of team loops around its declaration */
+	/* the EACH statement around the current one; NULL: no EACH is open */
+	const LoopStatement *each;
 } Team;
 
 static void PRINTF(2, 3) report(Team *t, const char *fmt, ...)
@@ -114,7 +116,8 @@ open_each(Team *t, const LoopStatement *s)
 	t->each = s;
 }
 
-/* Is the element the current one of `each`, or the value of its row? */
+/* Is the element of a tile the current element of the EACH loop, or the value of the current
+ * element's row? */
 static bool
 is_own_element(const LoopStatement *each, Type tile, const LoopStatement *s)
 {
@@ -164,7 +167,8 @@ check_copies(Team *t, const LoopStatement *s)
 		report(t, "inside the team's last loop");
 }
 
-/* The body of `each` is run by one member per element, so it contains no statement of the whole team. */
+/* The body of an EACH loop is run by one member per element, so it may not contain a statement
+ * that the whole team runs together. */
 static void
 check_within_each(Team *t, const LoopStatement *s)
 {
