@@ -1,4 +1,5 @@
-/* Attributes through their field tables, and constant tensors. */
+/* Hashes, compares and copies the attributes of nodes by the field tables of their ops, and
+ * makes constant tensors. */
 #include "ir/ir.h"
 
 #include <stdlib.h>

@@ -1,11 +1,14 @@
-/* Finds which axis of each value counts the rows of a micro-batch, and whether an element depends on several rows. In
- * x[rows,k] y[k,j] axis 0 counts rows, and each row of the result depends on its own row only. x minus its mean over
- * axis 0 also has its rows along axis 0, but each element depends on all rows.
+/* Finds which axis of each value counts the rows of a micro-batch, and whether an element
+ * depends on several rows. In x[rows,k] y[k,j] axis 0 counts rows, and each row of the result
+ * depends on its own row only. x minus its mean over axis 0 also has its rows along axis 0, but
+ * each element depends on all rows.
  *
- * The walk goes forward along the nodes. If a node can be computed in parts of one row each, its factors tell the
- * axis of its results. A row whose factors do not tell has a column `batch`. A function is walked once for each set
- * of axes of its parameters, however often it is called. If loops in loops have too many such sets, the axes of their
- * results count as lost. */
+ * The walk goes forward along the nodes. A factor of a node (op.h) is a way to compute the node
+ * in parts. If a node can be computed in parts of one row of the micro-batch each, its factors
+ * tell the axis of its results. Ops whose factors do not tell the axis have a function in the
+ * column `batch` of the op table. A function is walked once for each set of axes of its
+ * parameters, however often it is called. If loops in loops have too many such sets, the row
+ * axes of their results count as unknown. */
 #include "ir/ir.h"
 
 static bool
@@ -44,8 +47,8 @@ batch_parts(const BatchFlow *fl, const BatchAxis *a)
 	return a->repeats * fl->rows;
 }
 
-/* The factor that cuts this operand's rows, if the results of its parts are joined. NULL: they are not joined, or
- * there is no such factor. */
+/* The factor that cuts this operand's rows, if the results of the parts are joined. NULL: there
+ * is no such factor, or the results are not joined (but added, for example). */
 static const Factor *
 joining_factor(const BatchFlow *fl, const Partition *p, int operand)
 {
@@ -138,7 +141,7 @@ all_none(Arena *arena, const Function *f)
 }
 
 /* ---- functions: the axes of a function's results for each set of axes of its parameters */
-enum { MOST_VISITS = 1 << 22 }; /* of nodes, in all walks together */
+enum { MOST_VISITS = 1 << 22 }; /* most visits of nodes, in all walks together */
 typedef struct Walk Walk;
 struct Walk {
 	const Function *function;

@@ -1,4 +1,4 @@
-/* Builds nodes with inferred types. */
+/* Functions that build nodes of tensor IR (b_add and so on). The types of results are inferred. */
 #include "ir/ir.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ build_failed(const Builder *b, OpKind op, const char *fault)
 {
 	Text place = {0};
 
-	/* grad("exp") means: the row of that node built this one */
+	/* a location grad("exp") means that the gradient rule of node "exp" built this node */
 	if (b->loc)
 		loc_text(&place, b->loc);
 	fprintf(stderr, "gradc: internal error: build %s for %s: %s\n", op_table[op]->name,
@@ -43,7 +43,7 @@ build_node(Builder *b, OpKind op, int n, Value *const *operands, const void *att
 	Type few[16], results_few[16];
 	FuseClass fuse =
 		op_table[op]
-			->fuse; /* call, loop and cond may have many results: as many as their functions */
+			->fuse; /* call, loop and cond have as many results as their functions */
 
 	if (n <= COUNT(few) && fuse != FUSE_NONE && fuse != FUSE_CONTROL)
 		return build_with_types(b, op, n, operands, attr, few, results_few, COUNT(few));

@@ -1,4 +1,5 @@
-/* The cost of a node: arithmetic operations by its row, bytes by its types. */
+/* The cost of a node: arithmetic operations by the column `flops` of its op, bytes by the types
+ * of its operands and results. */
 #include "ir/ir.h"
 
 int64_t

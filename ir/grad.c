@@ -1,5 +1,6 @@
-/* Reverse-mode automatic differentiation over one flat function. First mark the values that depend on a wanted value.
- * Then walk the nodes backwards: each row's `grad` adds to the gradients of its operands. Griewank and Walther,
+/* Reverse-mode automatic differentiation over one flat function. First marks the values that
+ * depend on a value whose gradient is wanted. Then visits the nodes backwards: the function
+ * `grad` of each node's op adds to the gradients of the node's operands. Griewank and Walther,
  * "Evaluating Derivatives", 2008, chapter 3. */
 #include "ir/ir.h"
 

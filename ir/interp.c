@@ -1,4 +1,5 @@
-/* The interpreter: runs every node through its row's `eval`. A value is freed after its last use. */
+/* The interpreter of tensor IR: runs every node through the function `eval` of its op (a column
+ * of the op table). A value is freed after its last use. */
 #include "ir/ir.h"
 
 #include <stdlib.h>
@@ -75,7 +76,9 @@ eval_tensor_round(EvalTensor *t)
 typedef struct {
 	Interp *in;
 	EvalTensor *values; /* by value id */
-	int *uses_left;     /* by value id; 0: borrowed, never freed here */
+	/* by value id: reads of the value that are still to come; 0: the value's memory belongs
+	 * to the caller */
+	int *uses_left;
 	Arena *scratch;
 } Frame;
 
@@ -114,7 +117,7 @@ run_node(Frame *fr, const Node *n)
 	for (int i = 0; i < n->n_results; i++) {
 		EvalTensor *kept = &fr->values[node_result(n, i)->id];
 		bool floats = dtype_is_float(kept->type->dtype);
-		if (results[i].at != kept->at) /* the op set its own memory, in the arena */
+		if (results[i].at != kept->at) /* the op returned memory of its own, in the arena */
 			memcpy(kept->at, results[i].at, (size_t)kept->type->n * 8);
 		if (!fr->in->real || !floats)
 			eval_tensor_round(kept);

@@ -1,8 +1,11 @@
-/* The tensor IR: one SSA form from import to schedule. Sections are named after the .c file.
+/* The tensor IR: the form of a model (tensors and operations on them) in all passes from import
+ * to schedule. It is in SSA form: each value is computed once. Each section is named after its
+ * .c file.
  *
- * A module holds states and functions. A function is one flat list of nodes. A node has an op, operands, results,
- * attributes and a location. The IR is pure: only the `store` nodes at the end of a function change states. Everything
- * lives in the module's arena: addresses never move, ids are dense. */
+ * A module holds states and functions. A function is one flat list of nodes. A node has an op,
+ * operands, results, attributes and a location. The IR is pure: only the `store` nodes at the
+ * end of a function change states. All of this lives in the module's arena: addresses never
+ * move, and ids count from 0 without gaps. */
 #ifndef GRADC_IR_H
 #define GRADC_IR_H
 
@@ -16,7 +19,8 @@ typedef struct State State;
 typedef struct Kernel Kernel; /* ir/loop/loop.h */
 typedef struct OpRow OpRow;
 
-/* ---- type.c: a type is dtype and shape, interned: two types are equal when their pointers are equal. */
+/* ---- type.c: a type is a dtype and a shape. Types are interned: two types are equal when their
+ * pointers are equal. */
 typedef struct {
 	DType dtype;
 	int rank;
@@ -44,7 +48,8 @@ typedef struct {
 Ints ints_of_type(Type t); /* the dims of the type */
 bool ints_has(const Ints *list, int64_t x);
 
-/* ---- loc.c: a location says where a node comes from. Passes derive locations and never lose them. Interned. */
+/* ---- loc.c: a location says where a node comes from. A node that a pass makes gets a location
+ * derived from the old node's. Locations are interned. */
 typedef const struct LocInfo *Loc;
 struct LocInfo {
 	const char *text; /* an ONNX name, or the word of a derived location: "grad", "fused" */
@@ -55,16 +60,16 @@ Loc loc_name(Module *m, const char *name);
 Loc loc_gradient(Module *m, Loc of); /* grad(of); NULL for NULL */
 bool loc_is_gradient(Loc loc);
 Loc loc_fuse(Module *m, const Loc *locs, int n);
-/* The location of a node that was inlined: inlined(call, inner), where `inner` is the node's location in the
- * callee. */
+/* The location of a node that replaced a call: inlined(call, inner), where `inner` is the node's
+ * location in the callee. */
 Loc loc_inline(Module *m, Loc call, Loc inner);
-/* 1 to 4 parts; `word` is not "fused": loc_fuse makes that one */
+/* 1 to 4 parts; `word` is not "fused": loc_fuse makes fused locations */
 Loc loc_of_parts(Module *m, const char *word, const Loc *parts, int n);
 void loc_text(Text *out, Loc loc); /* in the text form: fused("/a", grad("/b")) */
 const char *loc_origin(Loc loc);   /* the first ONNX name inside; "" for NULL */
 
-/* ---- attributes: each op has a struct of attributes and a table of its fields. Text, hash, comparison and cloning of
- * attributes all go through the table. */
+/* ---- attributes: each op has a struct of attributes and a table that describes the struct's
+ * fields. Text, hash, comparison and cloning of attributes all go through the table. */
 typedef enum {
 	FIELD_INT,          /* int64_t */
 	FIELD_FLOAT,        /* double */
@@ -86,7 +91,7 @@ typedef struct {
 	bool optional;            /* the text leaves the field out if it is zero, empty or NULL */
 } Field;
 
-size_t field_size(FieldKind kind); /* bytes of such a field in the struct of attributes */
+size_t field_size(FieldKind kind); /* bytes of a field of this kind in the struct of attributes */
 bool attr_equal(const OpRow *row, const void *a, const void *b);
 uint64_t attr_hash(const OpRow *row, const void *attr);
 
@@ -97,7 +102,7 @@ typedef struct {
 	uint64_t hash; /* hash of type and bytes */
 } Tensor;
 Tensor *tensor_new(Module *m, Type type, const void *data); /* copies the data */
-/* Keeps the pointer: the data must outlive the module */
+/* Does not copy the data, which must live longer than the module */
 Tensor *tensor_borrow(Module *m, Type type, const void *data);
 /* All elements are `value`: truncated and saturated for an integer type, `!= 0` for bool. */
 Tensor *tensor_splat(Module *m, Type type, double value);
@@ -110,7 +115,7 @@ bool tensor_is_splat(const Tensor *t, double *value);
 double tensor_float(const Tensor *t, int64_t i);
 int64_t tensor_int(const Tensor *t, int64_t i);
 
-/* ---- module.c: the graph, and the only functions that change it. */
+/* ---- module.c: the graph, and the only functions that change the graph. */
 typedef enum {
 #define OP(name) OP_##name,
 #include "ir/ops/op_list.def"
@@ -129,7 +134,7 @@ struct Use {
 typedef enum { VALUE_RESULT, VALUE_PARAM, VALUE_STATE } ValueKind;
 /* The meaning of a function's parameter. */
 typedef enum {
-	PARAM_ARGUMENT, /* of a function that others call */
+	PARAM_ARGUMENT, /* argument of a function that other functions call */
 	PARAM_INPUT, /* graph input `number`; further inputs of a loss graph follow in the numbering */
 	PARAM_LABELS, /* target of the loss: graph input `number`; -1: an input that the loss added */
 	PARAM_SAMPLE_WEIGHT, /* [rows]: 1 for a real row, 0 for padding */
@@ -139,9 +144,10 @@ typedef enum {
 	PARAM_RESULT,    /* result `number` of the call */
 	PARAM_COTANGENT, /* gradient (a float) of result `number` of the call */
 } ParamKind;
-/* The memory region of a value. In a function that a loop or branch runs, workspace offsets count from the end of the
- * caller's workspace, and a value may share the memory of a parameter (REGION_PARAM) or of a result of the node
- * (REGION_RESULT). `offset` is then the number of the parameter or result. */
+/* The memory region of a value. In a function that a loop or branch runs, workspace offsets
+ * count from the end of the caller's workspace, and a value may share the memory of the
+ * function's parameter (REGION_PARAM), or of a result of the loop or branch (REGION_RESULT).
+ * `offset` is then the number of the parameter or result. */
 typedef enum {
 	REGION_NONE,
 	REGION_STATE,
@@ -167,12 +173,13 @@ struct Value {
 	Use *uses;
 	/* Set by the `memory` pass: */
 	Region region;
-	int64_t offset; /* in bytes; or a number: see Region */
+	int64_t offset; /* in bytes; or the number of a parameter or result: see Region */
 };
 
 /* In which micro-batches of a step a node runs. */
 typedef enum { WHEN_ALWAYS, WHEN_FIRST, WHEN_LATER, WHEN_LAST } When;
-/* Bit 0: the node runs in the first micro-batch; bit 1: it runs in some later one. */
+/* The micro-batches as bits. Bit 0: the node runs in the first micro-batch; bit 1: the node runs
+ * in some later micro-batch. */
 static inline unsigned
 when_runs(When when)
 {
@@ -202,7 +209,7 @@ typedef enum {
 	STATE_LOSS_SUM,   /* sum of the loss's terms over the micro-batches */
 	STATE_LOSS_COUNT, /* sum of the weights of these terms */
 	STATE_CORRECT,    /* weighted number of correct predictions in an evaluation */
-	STATE_UNIT,       /* flat, padded concatenation of parameters' storage */
+	STATE_UNIT,       /* unit: flat, padded concatenation of the parameters of a layer block */
 	STATE_CONSTANT,   /* constants of the graph that kernels read */
 	STATE_PENDING,    /* new value of a statistic, until @update commits it */
 	STATE_UPDATES,    /* s64[]: number of updates made */
@@ -218,9 +225,10 @@ typedef enum {
  * summed block by block. */
 enum { UNIT_BLOCK = 4096 };
 typedef enum { LIFE_SAVED, LIFE_STEP, LIFE_DERIVED, LIFE_CONSTANT } Lifetime;
-/* How the ranks along the data axis share states (ZeRO: Rajbhandari et al. 2020, arXiv:1910.02054). DDP: every rank
- * holds all states. ZERO1: a rank holds a part of the optimizer's states; ZERO2: of the gradients, too; ZERO3: of the
- * weights, too. */
+/* How the ranks along the data axis share states (ZeRO: Rajbhandari et al. 2020,
+ * arXiv:1910.02054). DDP: every rank holds all states. ZERO1: each rank holds only a part of the
+ * optimizer's states; ZERO2: also only a part of the gradients; ZERO3: also only a part of the
+ * weights. */
 typedef enum {
 	MODE_DDP,
 	MODE_ZERO1,
@@ -247,7 +255,8 @@ struct State {
 	/* names of groups, separated by spaces: with "filters doubtful", --train=@filters selects the state; NULL:
 	 * no group */
 	const char *groups;
-	/* reason for `trainable`, printed in tables: "read by MatMul", "--freeze", ... */
+	/* why the state is trainable or not, printed in tables: "read by MatMul", "--freeze",
+	 * ... */
 	const char *why;
 	State *of; /* of a gradient or moment: its parameter or unit; of a pending state: its statistic; else NULL */
 	int number;          /* of moments: number among the optimizer's moments */
@@ -256,39 +265,45 @@ struct State {
 	Loc loc;
 	int line;       /* line in the module's file, as in Node */
 	int64_t offset; /* byte in the state region, set by `memory`; -1 before */
-	/* The first data-parallel mode that divides the state among the ranks; MODE_DDP: it is never divided. A part
-	 * is a multiple of `block` elements; block 0: the state is divided with the unit that contains it, or as its
-	 * members are. Set by `memory`. */
+	/* The first data-parallel mode that divides the state among the ranks; MODE_DDP: it is
+	 * never divided. A part is a multiple of `block` elements; block 0: the state is divided
+	 * together with the unit that contains it, or it is a run of units, which are divided
+	 * one by one. Set by `memory`. */
 	DataParallelMode sharded;
 	int64_t block;
-	bool offloaded; /* the rank's part lies in the host's memory */
+	bool offloaded; /* is the rank's part in the host's memory? */
 };
 
 /* Which nodes read a weight that has an adapter: products that sum over the weight's inputs, or nodes that take its
  * rows by index, as an embedding does. */
 typedef enum { ADAPTS_PRODUCTS, ADAPTS_TABLES, ADAPTS_BOTH } AdapterReaders;
 extern const char *const adapter_readers_texts[];
-/* A low-rank product that is added to a frozen weight (LoRA: Hu et al. 2021, arXiv:2106.09685), with o and r along
- * `axis`:
+/* A low-rank product that is added to a frozen weight (LoRA: Hu et al. 2021, arXiv:2106.09685),
+ * where o is the index along `axis` in the weight, and r the index along `axis` in a:
  *
  *	weight[.., o, ..] + adapter_scale * sum over r of b[o, r] * a[.., r, ..] */
 typedef struct {
 	State *weight;
 	State *a, *b; /* a: the weight's shape, but `axis` has rank elements; b: [outputs, rank] */
-	/* [outputs]: the norm that each output's weights are scaled to (DoRA: Liu et al. 2024, arXiv:2402.09353): the
-	 * sum above times magnitude, divided by the sum's norm over all axes but `axis`. NULL: no scaling. */
+	/* [outputs]: the norm that each output's weights are scaled to (DoRA: Liu et al. 2024,
+	 * arXiv:2402.09353): the sum above is multiplied by magnitude and divided by the sum's
+	 * norm over all axes except `axis`. NULL: no scaling. */
 	State *magnitude;
-	int axis; /* axis of the weight: its outputs if products read it; the elements of a row if it is a table */
+	/* axis of the weight: the axis of outputs if products read the weight; the axis along a
+	 * row if the weight is a table */
+	int axis;
 	AdapterReaders readers;
 	double alpha;
 	bool rslora;
 	bool pissa; /* the adapter's first value was subtracted from the weight (Meng et al. 2024, arXiv:2404.02948) */
-	int64_t base; /* hash of the weight's numbers in the file, whatever dtype the executable stores; 0: not known */
+	/* hash of the weight's numbers in the imported file, before any conversion to another
+	 * dtype; 0: not known */
+	int64_t base;
 	int line; /* line in the module's file, as in Node */
 } Adapter;
 
-/* A frozen weight that is stored as 4-bit codes (op dequantize). The codes store `axis` first, then the other
- * axes. */
+/* A frozen weight that is stored as 4-bit codes (op dequantize). The codes are stored in an
+ * order in which `axis` is the outermost axis. */
 typedef struct {
 	State *codes;  /* u8, under the weight's name */
 	State *absmax; /* scale of each block: f32; u8 codes if `nested` is set */
@@ -309,8 +324,8 @@ typedef struct {
 	const char *parameter;
 	bool transposed; /* the state is the transpose of the module's matrix */
 } StateSource;
-/* PEFT's names of the modules that read an adapter's weight: "h.0.attn.c_attn". NULL: no such module, or not
- * known. */
+/* The names that the library PEFT gives to the modules that read an adapter's weight:
+ * "h.0.attn.c_attn". NULL: no such module, or not known. */
 typedef struct {
 	const char *product, *table;
 } AdapterModules;
@@ -321,12 +336,15 @@ typedef enum { FUNCTION_PLAIN, FUNCTION_FUSED } FunctionKind;
 typedef enum {
 	FUNCTION_HELPER,  /* called by other functions */
 	FUNCTION_FORWARD, /* inputs -> graph outputs, as exported */
-	FUNCTION_INFERENCE, /* forward with running statistics and without noise; only if it differs from forward */
+	/* forward with running statistics and without dropout noise; exists only if it differs
+	 * from forward */
+	FUNCTION_INFERENCE,
 	FUNCTION_EVAL,       /* adds to the sums of the loss and to the correct predictions */
 	FUNCTION_ACCUMULATE, /* runs one micro-batch: adds to the gradients and the sums of the loss */
 	FUNCTION_UPDATE,     /* the optimizer's step */
-	FUNCTION_ESTIMATE, /* accumulate with targets that are drawn from the model */
-	FUNCTION_REFRESH,  /* hands the mean gradients of an estimate to the optimizer */
+	/* like accumulate, with targets that are drawn from the model's predictions */
+	FUNCTION_ESTIMATE,
+	FUNCTION_REFRESH, /* gives the mean gradients of FUNCTION_ESTIMATE to the optimizer */
 } FunctionRole;
 struct Function {
 	Module *module;
@@ -334,20 +352,24 @@ struct Function {
 	FunctionKind kind;
 	FunctionRole role;
 	/* Of functions with a role: role, binding, stage, mode and target together identify one function. */
-	int binding; /* number of the binding of the open dimensions */
+	int binding; /* number of the binding (the sizes chosen for the open dimensions) */
 	int stage;   /* number of the pipeline stage */
 	DataParallelMode mode;
-	/* name of the target that runs it, see codegen/target/; NULL: not decided yet */
+	/* name of the target (kind of CPU or GPU) that runs the function, see codegen/target/;
+	 * NULL: not decided yet */
 	const char *target;
-	/* The function that reverse mode differentiates instead of this one, e.g. the identity for a rounding. It has
-	 * the same types. NULL: the function itself. */
+	/* The function that reverse mode differentiates instead of this function, for example
+	 * the identity instead of a rounding. It has the same parameter and result types. NULL:
+	 * the function itself. */
 	Function *surrogate;
-	Function *derivative;           /* made by reverse mode at first use; NULL before */
+	/* the gradient function, made by reverse mode at first use; NULL before */
+	Function *derivative;
 	VEC(const char *) result_names; /* for people; "" or no entry: no name */
 	VEC(Value *) params;
-	VEC(Value *) states;   /* values of the states that the function reads */
-	VEC(Value *) by_state; /* the same values by state id; NULL: not read */
-	Node *first, *last;    /* `last` is the return */
+	VEC(Value *) states; /* values of the states that the function reads */
+	/* the same values, by state id; NULL: the function does not read the state */
+	VEC(Value *) by_state;
+	Node *first, *last; /* `last` is the return */
 	int n_nodes;
 	uint32_t next_node_id, next_value_id;
 	Loc loc;
@@ -370,7 +392,7 @@ struct Module {
 	int64_t targets; /* targets of the loss in a full micro-batch; 0 before `loss` */
 	uint32_t
 		modes; /* modes besides DDP: bit m stands for DataParallelMode m; set by `memory` */
-	/* what the importer knows of the file; NULL: the module was read from text */
+	/* what the importer knows about the file; NULL: the module was read from text */
 	const void *import;
 };
 
@@ -397,9 +419,10 @@ State *module_updates(Module *m); /* the state of kind STATE_UPDATES, made at fi
 Function *function_new(Module *m, const char *name);
 void function_remove(Function *f);
 State *state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifetime);
-/* Sets how the state begins, and drops its data. */
+/* Sets the state's initial value, and drops its data. */
 void state_begin_as(State *s, InitKind init, double a, double b);
-/* A new state "PREFIX.NAME": it belongs to `of`, has its shape in dtype d, and begins as a copy of it. */
+/* A new state "PREFIX.NAME": the state belongs to `of`, has the shape of `of` with dtype d, and
+ * begins as a copy of `of`. */
 State *state_copy(Module *m, const char *prefix, State *of, DType d, StateKind kind,
                   Lifetime lifetime);
 /* Is the word in the list, whose words are separated by spaces? groups may be NULL: false. */
@@ -424,7 +447,7 @@ Node *function_return(const Function *f); /* NULL while the function is being bu
 /* The node before which passes insert nodes: the first of the stores at the end, else the return. NULL: f has
  * neither. */
 Node *function_stores(const Function *f);
-/* The store of s among the stores at the end of f; NULL: no such store. */
+/* The store to state s among the stores at the end of f; NULL: no such store. */
 Node *function_store_of(const Function *f, const State *s);
 /* The stored value, before a reshape to the state's shape */
 Value *store_elements(const Node *store);
@@ -458,7 +481,7 @@ bool value_used_once(const Value *v);
 const Tensor *value_constant(const Value *v);
 /* The operand of the cast that gives v. NULL: v comes from no cast, or from a cast with its own rule of rounding. */
 Value *value_cast_of(const Value *v);
-/* Is v a splat constant, perhaps behind broadcasts and reshapes? If so, *out is its value. */
+/* Is v a splat constant, perhaps seen through broadcasts and reshapes? If so, *out is its value. */
 bool value_splat(const Value *v, double *out);
 
 #define for_each_function(m, f)                                \
@@ -472,15 +495,18 @@ bool value_splat(const Value *v, double *out);
 #define for_each_use(v, u) \
 	for (Use *u = (v)->uses, *u##_next; u && (u##_next = u->next, true); u = u##_next)
 
-/* Copies all nodes of `from` but its return, before node `before` of `to`. map is indexed by value ids of `from`: the
- * caller sets the entries of the parameters, the function sets the others. A state's value becomes that of `to`. */
+/* Copies all nodes of `from` but its return, before node `before` of `to`. map, indexed by value
+ * ids of `from`, gives the value in `to`: the caller sets the entries of the parameters, this
+ * function sets all other entries. The value of a state in `from` becomes the value of the same
+ * state in `to`. */
 void function_clone_body(const Function *from, Function *to, Node *before, Value **map);
 /* A new function of that name with the same parameters, nodes and results. Its role is FUNCTION_HELPER. */
 Function *function_clone(const Function *from, const char *name);
 /* Names the next result. If another result has that name, the new name is name.2, name.3 ... */
 void function_name_result(Function *f, const char *name);
 
-/* ---- build.c: builds nodes with inferred types. A fault of inference here is a bug of gradc: the process aborts. */
+/* ---- build.c: builds nodes with inferred types. If inference reports a fault here, gradc has a
+ * bug, and the process aborts. */
 typedef struct {
 	Module *m;
 	Function *f;
@@ -503,12 +529,13 @@ Value *b_splat(Builder *b, Type type, double value);
 Value *b_reshape(Builder *b, Value *x, Ints shape); /* x itself if it has that shape */
 /* Operand axis i becomes result axis axes[i]; the other result axes are new. */
 Value *b_broadcast(Builder *b, Value *x, Ints shape, Ints axes);
-/* By NumPy's rules: axes are aligned at the last one, and an axis of size 1 is repeated. x itself if it has that
- * shape. */
+/* Broadcasts by NumPy's rules: the last axes of both shapes are aligned, and an axis of size 1
+ * is repeated. x itself if it has that shape. */
 Value *b_broadcast_to(Builder *b, Value *x, Ints shape);
-/* Repeats each element of v over a group of group[i] places along every axis i; the last group may be shorter. The
- * result has shape `shape`; v has ceil(shape / group) elements, in any shape. An axis that is cut into several groups
- * of more than one element needs one axis more: these and the axes of `shape` must be at most MAX_RANK together. */
+/* Repeats each element of v over a group of group[i] places along every axis i; the last group
+ * may be shorter. The result has shape `shape`; v has ceil(shape / group) elements, in any
+ * shape. An axis that is cut into several groups of more than one element needs one axis more:
+ * these additional axes and the axes of `shape` must be at most MAX_RANK together. */
 Value *b_spread(Builder *b, Value *v, Ints shape, Ints group);
 /* Repeats y, the result of reducing `axes` of a tensor of type x, along these axes. The result has x's shape. */
 Value *b_broadcast_back(Builder *b, Value *y, Type x, Ints axes);
@@ -529,14 +556,16 @@ Value *b_scatter(Builder *b, ScatterKind kind, Value *data, Value *indices, Valu
 Value *b_dot(Builder *b, Value *x, Value *y, Ints x_batch, Ints y_batch, Ints x_contract,
              Ints y_contract);
 void b_store(Builder *b, State *state, Value *v);
-/* A sum over the micro-batches of a step takes two calls, because stores stand last. This one builds state + v.
- * b_store_step then stores v in the first micro-batch, and this sum in later ones. */
+/* A sum over the micro-batches of a step takes two calls, because stores stand at the end of a
+ * function. b_running_sum builds state + v. b_store_step then stores v in the first micro-batch,
+ * and this sum in later micro-batches. */
 Value *b_running_sum(Builder *b, State *state, Value *v);
 /* Stores `first` in the first micro-batch of a step, and `later` in each later one. */
 void b_store_step(Builder *b, State *state, Value *first, Value *later);
 void b_return(Builder *b, int n, Value *const *values);
 
-/* ---- grad.c: reverse mode over a function. Only grad.c and the `grad` columns of op rows know calculus. */
+/* ---- grad.c: reverse mode over a function. Only grad.c and the `grad` columns of op rows
+ * contain derivatives. */
 typedef struct {
 	Value *value, *cotangent;
 } GradSeed;
@@ -545,9 +574,10 @@ typedef struct {
  * that the gradient of a wanted value needs (EXIT_UNSUPPORTED). */
 bool gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted,
                     Value *const *wanted, Value **out, Diag *diag);
-/* The gradient of f, or of its surrogate, as a function. Parameters: the operands of f, then one gradient per float
- * result (see ParamKind). Results: one gradient per float parameter of f. It is made once per function and kept.
- * Returns NULL if an op has no gradient, and sets *fault. */
+/* The gradient of f, or of its surrogate, as a function. Parameters: the operands of f, then one
+ * gradient per float result (see ParamKind). Results: one gradient per float parameter of f. The
+ * gradient function is made once per function and kept. Returns NULL if an op has no gradient,
+ * and sets *fault. */
 Function *function_gradient(Function *f, const char **fault);
 
 /* ---- text_print.c, text_parse.c: .gir */
@@ -563,13 +593,15 @@ void node_print(Text *out, const Node *n, const int *numbers);
  * @data[hash] (hash in hex -> Tensor); NULL: no such constants. Faults go to diag as FILE:LINE: ...; after any fault
  * the result is NULL. */
 Module *module_parse(const char *text, const char *file, const StrMap *data, Diag *diag);
-/* Every tensor that is too large for the text, once, named 0xHASH, for the file beside the text. The list belongs to
- * the arena, the numbers to the module. Writing an empty list makes no file. */
+/* Lists every tensor that is too large for the text, once, under the name 0xHASH, for the data
+ * file that is written next to the text. The list belongs to the arena, the numbers to the
+ * module. Writing an empty list makes no file. */
 typedef VEC(SafeTensor) ModuleData;
 ModuleData module_data(const Module *m, Arena *arena);
 Status module_data_write(const ModuleData *data, const char *path);
 Status module_write_data(const Module *m, const char *path); /* module_data and module_data_write */
-/* Reads the safetensors file into the map that module_parse takes. An absent file gives an empty map. */
+/* Reads the safetensors file into the map that module_parse takes. A missing file gives an empty
+ * map. */
 Status module_read_data(Arena *arena, const char *path, StrMap **data);
 
 /* ---- verify.c */
@@ -579,7 +611,8 @@ bool module_verify(const Module *m, Diag *diag);
 /* Adds FILE:LINE of a module read from text, FILE if line is 0, or the module's name if there is no file. */
 void module_place(Text *out, const Module *m, int line);
 
-/* ---- interp.c: the interpreter, the oracle of tests. Elements are doubles or int64 (u64 as its bits). */
+/* ---- interp.c: the interpreter, with whose results tests compare all others. Elements are
+ * doubles or int64 (a u64 is stored as an int64 with the same bits). */
 typedef struct {
 	Type type;
 	union {
@@ -592,14 +625,17 @@ typedef struct {
 	Module *module;
 	Arena *arena; /* results live here */
 	bool real;    /* floats are not rounded to their dtype */
-	bool later; /* a later micro-batch: skips nodes of the first one, runs nodes of later ones */
+	/* runs a later micro-batch: skips nodes that run only in the first micro-batch, runs
+	 * nodes for later micro-batches */
+	bool later;
 	const Scalar *scalars; /* hyperparameters for kernels; NULL before `lower` */
 	EvalTensor *states;    /* by state id; `.at` NULL: not initialized yet */
 } Interp;
 
 Interp interp_new(Module *m, Arena *arena, bool real);
-/* Runs f. State reads see interp.states, and `store` replaces them when f ends. There are no errors: a loop that
- * exceeds its bound, which verify cannot rule out, is cut at the bound. */
+/* Runs f. Reads of states take the values of interp.states; stores replace these values when f
+ * ends. There are no errors: a loop that exceeds its bound, which verify cannot rule out, is cut
+ * at the bound. */
 void interp_run(Interp *in, const Function *f, const EvalTensor *args, EvalTensor *results);
 EvalTensor eval_tensor_new(Arena *arena, Type type);
 EvalTensor eval_tensor_from(Arena *arena, Type type, const void *data);
@@ -615,7 +651,8 @@ typedef enum {
 	STAGE_IMPORT,
 	STAGE_FORWARD,
 	STAGE_TRAIN,
-	STAGE_REMATERIALIZED, /* the backward pass has its own copies: equal nodes stay apart from here on */
+	/* the backward pass has its own copies: equal nodes stay apart from this stage on */
+	STAGE_REMATERIALIZED,
 	STAGE_FUSED,
 	STAGE_LOWERED,
 	STAGE_SCHEDULE,
@@ -643,14 +680,17 @@ typedef struct {
 typedef struct Pass Pass;
 typedef struct {
 	const char *name, *help;
-	Stage takes, leaves; /* stages before and after; leaves STAGE_ANY: the stage stays */
-	Stage until; /* of a pass that takes any stage: the last stage it takes; STAGE_ANY: no limit */
+	/* the module's stage before and after the pass; leaves STAGE_ANY: the stage does not
+	 * change */
+	Stage takes, leaves;
+	/* for a pass that takes any stage: the last stage that it takes; STAGE_ANY: no limit */
+	Stage until;
 	PassWhen when;             /* which runs of the whole pipeline include the pass */
 	bool needed;               /* cannot be disabled: without it there is no program to run */
 	const PassOption *options; /* ends with a zero row; NULL: no options */
 	size_t options_size;
 	const void *defaults;            /* struct of default options; NULL: zeros */
-	bool (*run)(Pass *p, Module *m); /* false: it reported a fault */
+	bool (*run)(Pass *p, Module *m); /* false: the pass reported a fault */
 } PassRow;
 struct Pass {
 	const PassRow *row;
@@ -691,8 +731,8 @@ bool pass_set(PassCall *call, Arena *arena, const OptionText *text, Diag *diag);
 /* Parses "a,b{x=1,y=2}" with rows looked up in `rows`, which has n_rows entries. Returns false after reporting. */
 bool pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *const *rows,
                     int n_rows, Diag *diag);
-/* The stage of a module that was read from text, as far as it shows. A module before `fused` counts as
- * STAGE_IMPORT. */
+/* The stage of a module that was read from text, as far as the text shows the stage. A module
+ * before `fused` counts as STAGE_IMPORT. */
 Stage module_stage(const Module *m);
 /* Runs the pipeline: for each pass check the stage, time, run, verify, dump. Stops at the first failure and returns
  * false. *stage is the module's stage, updated. */

@@ -1,4 +1,5 @@
-/* Interned locations: names, and derivations such as grad("x"). */
+/* Makes locations, which say where a node comes from: an ONNX name, or a derivation such as
+ * grad("x"). Equal locations are one object. */
 #include "ir/ir.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Modules, functions, states, and the five functions that change a graph. */
+/* Creates and queries modules, functions and states of tensor IR, and contains the five
+ * functions that change a graph. */
 #include "ir/ir.h"
 
 #include <assert.h>

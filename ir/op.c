@@ -1,4 +1,5 @@
-/* The op table, and code that is the same for every row. */
+/* The op table, which has one row for each op, and code that is the same for all ops, such as
+ * checks of operands. */
 #include "ir/ir.h"
 
 #include <string.h>

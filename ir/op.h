@@ -1,5 +1,6 @@
-/* The row of an op has the answer to every question about the op. ir/ops/ has one file per family; a file ends in its
- * rows. Included by ir/ir.h. */
+/* The op table has a row for each op (add, dot, conv ...). A row holds all facts and functions
+ * of the op: type inference, evaluation, gradient, code. ir/ops/ has one file per family of ops;
+ * each file ends with the family's rows. Included by ir/ir.h. */
 #ifndef GRADC_IR_OP_H
 #define GRADC_IR_OP_H
 
@@ -31,8 +32,9 @@ const char *op_infer(Module *m, Arena *arena, OpKind op, const void *attr, int n
 const char *row_infer(Module *m, Arena *arena, const OpRow *row, const void *attr, int n_operands,
                       const Type *operands, int *n_results, Type *results, int max_results);
 
-/* eval: naive loops over elements of 8 bytes, obvious on sight. Results are already allocated. Unless the interpreter
- * runs in exact arithmetic (`real`), the caller rounds the results. */
+/* eval: simple loops over elements of 8 bytes, whose correctness is easy to see. Results are
+ * already allocated. Unless the interpreter runs in exact arithmetic (`real`), the caller rounds
+ * the results. */
 typedef struct {
 	Interp *interp;
 	Arena *arena;
@@ -56,12 +58,15 @@ void grad_add(Grad *g, int i, Value *dx);
 void grad_zero(Grad *g); /* for a piecewise constant op: the gradient is zero */
 void grad_none(Grad *g); /* the op has no gradient: an error */
 
-/* How `fuse` and `lower` may treat an op. Each class has the column that makes its code. */
+/* How `fuse` and `lower` may treat an op. For each class, another column of the row makes the
+ * code. */
 typedef enum {
 	/* result element i comes from operand elements i: column `scalar`; or `element`, if the code also needs i */
 	FUSE_ELEMENTWISE,
 	FUSE_VIEW, /* result element i is operand element map(i): column `map` */
-	FUSE_INDEX, /* result element i comes from i alone, or from loads at computed places: column `element` */
+	/* result element i comes from i alone, or from operand elements at computed places:
+	 * column `element` */
+	FUSE_INDEX,
 	FUSE_REDUCE,  /* has ReduceAttr */
 	FUSE_ROOT,    /* writes its result part by part: column `parts` (concat, pad) */
 	FUSE_OPAQUE,  /* has a kernel of its own: codegen/kernels/ */
@@ -86,10 +91,13 @@ typedef struct {
 
 /* What a mixed-precision pass may do with a node's floats. Every row must have one. */
 typedef enum {
-	/* f16, bf16 or less suffices for the operands, while sums are kept in f32: products */
+	/* f16, bf16 or a smaller type is enough for the operands, while sums are kept in f32:
+	 * products */
 	PRECISION_LOW = 1,
 	PRECISION_HIGH, /* needs f32 or more: sums, and functions that enlarge a relative error */
-	PRECISION_FOLLOW, /* takes the widest type of its operands: moves, and cheap, well-conditioned functions */
+	/* takes the widest type of its operands: ops that move elements, and cheap,
+	 * well-conditioned functions */
+	PRECISION_FOLLOW,
 	PRECISION_FIXED, /* its types are part of its meaning, or it has no floats: cast, iota, logic, control */
 	N_PRECISIONS,
 } Precision;
@@ -97,22 +105,25 @@ extern const char *const precision_names[N_PRECISIONS];
 
 #define OPERAND(i) (1u << (i)) /* one operand, in a set of operands */
 
-/* How a node can be computed in parts, as by the sharding rules of GSPMD and Shardy. dot x[i,k], y[k,j] has three
- * factors, i, j and k, one for each of its loops. The results of parts along i or j are joined; the results of parts
- * along k are added. An axis of an operand or result has at most one factor.
+/* How a node can be computed in parts, similar to the sharding rules of GSPMD and Shardy. A
+ * factor is a loop of the node that can be divided into parts. dot x[i,k], y[k,j] has three
+ * factors, i, j and k, one for each of its loops. The results of parts along i or j are joined;
+ * the results of parts along k are added. An axis of an operand or result has at most one
+ * factor.
  *
- * To cut a node along a factor is to cut every axis that has the factor into as many equal pieces as there are parts,
- * in order. All parts are the same node with smaller types. An axis without a factor cannot be cut: a part would need
- * elements of another part (a halo). */
+ * To cut a node along a factor is to cut every axis that has the factor into as many equal
+ * pieces as there are parts, in order. All parts are the same node with smaller types. An axis
+ * without a factor cannot be cut: a part would need elements of another part (a halo). */
 typedef enum { COMBINE_JOIN, COMBINE_SUM, COMBINE_PROD, COMBINE_MAX, COMBINE_MIN } Combine;
 extern const char *const combine_names[];
 typedef enum {
 	SHARE_WHOLE, /* every part has the whole operand; every part computes the whole result */
-	/* every part has a piece of `axis`. The axis may be larger than the factor: the factor's loop is then its
-	 * outer loop */
+	/* every part has a piece of `axis`. If the axis is larger than the factor, the factor's
+	 * loop is the outer part of the axis */
 	SHARE_CUT,
-	/* numbers of places along the factor. A part counts places from its own first place. An operand: the whole
-	 * operand, minus the number of the part's first place. A result: a piece of `axis`, plus that number */
+	/* numbers of places along the factor. Each part counts these places from its own first
+	 * place. So a part's operand is the whole operand minus the number of the part's first
+	 * place; a part's result, plus this number, is a piece of the whole result along `axis` */
 	SHARE_SHIFTED,
 	SHARE_FIRST, /* part 0 has the whole operand; the other parts have the neutral element: 0 for a sum, 1 for a product */
 } ShareKind;
@@ -140,10 +151,11 @@ typedef struct {
 } Cut;
 typedef struct {
 	void (*factors)(Partition *p); /* adds the factors of p->node */
-	void (*attrs)(
-		Module *m,
-		Cut *cut); /* sets the attributes in cut->attr that depend on sizes; NULL: no attribute does */
-	const char *doc; /* which axes have factors, and why the others have no factor */
+	void (*attrs)(Module *m,
+	              /* sets the attributes in cut->attr that depend on sizes; NULL: no attribute
+		 * depends on sizes */
+	              Cut *cut);
+	const char *doc; /* which axes have factors, and why the other axes have none */
 } PartitionRule;
 
 /* Arithmetic operations on elements. +, -, *, /, maximum, minimum, roots, rounding and functions count 1; a fused
@@ -168,21 +180,23 @@ struct OpRow {
 	LoopValue (*element)(Lower *lw, const Node *n, const Index *at);
 	/* FUSE_ROOT: calls lower_part for each part, between lower_open_parts and lower_close_parts. */
 	void (*parts)(Lower *lw, const Node *n);
-	/* FUSE_OPAQUE: the vector that `reader` adds to n's result, if n's kernel and its library may store the sum
-	 * instead of the result. Nothing else may read the result. NULL: `reader` adds no such vector. */
+	/* FUSE_OPAQUE: the vector that `reader` adds to n's result, if n's kernel, and the
+	 * library call that may replace the kernel, can store the sum instead of the result.
+	 * Nothing else may read the result. NULL: `reader` adds no such vector. */
 	Value *(*bias)(const Node *n, const Node *reader);
 	/* FUSE_INDEX with operands: the result is never stored; each kernel that reads it computes it. */
 	bool computed_by_readers;
 	/* A node with an effect may be neither dropped nor merged: store, return, random without key, ... */
 	bool effect;
-	/* Of two operands: both orders give the same bits, NaN payloads aside. */
+	/* For two operands: both orders give the same bits, except for NaN payloads. */
 	bool commutative;
 	int weight; /* time of one element relative to an addition; 0 counts as 1 */
 	FlopsFn flops;
 	Precision precision;
 	unsigned quantizes; /* set of the operands that may be stored in few bits with scales */
-	/* For operand i of `quantizes`: the axis along which each index may have its own scale, because scales along
-	 * this axis are factors of the result. -1: one scale for the whole operand. */
+	/* For operand i of `quantizes`: the axis along which each index may have its own scale,
+	 * because a scale along this axis can be multiplied into the result. -1: one scale for
+	 * the whole operand. */
 	int (*channel)(const Node *n, int i);
 	unsigned
 		adapts; /* set of the operands to which a low-rank product may be added, if they are a parameter */
@@ -195,8 +209,8 @@ struct OpRow {
 	const Sample *samples; /* ends with a zero row */
 };
 
-/* ---- checks of rows, of any table. Each message names table, row and column: `op "cube": column eval is
- * missing`. */
+/* ---- checks of table rows, for the op table and for other tables. Each message names table,
+ * row and column: `op "cube": column eval is missing`. */
 typedef struct {
 	const char *table, *name;
 	Diag *diag;
@@ -206,8 +220,8 @@ void row_error(RowCheck *c, const char *column, const char *fmt, ...) PRINTF(3, 
 /* Reports "is missing" unless `there` */
 void row_needs(RowCheck *c, const char *column, bool there);
 
-/* ---- op_check.c: reports every column that a row lacks, and every column that makes no sense in it: `op "cube":
- * column precision is missing`. Returns true if there is no fault. */
+/* ---- op_check.c: reports every column that a row lacks, and every column that must be empty in
+ * this row: `op "cube": column precision is missing`. Returns true if there is no fault. */
 bool op_row_check(const OpRow *row, Diag *diag);
 bool op_table_check(Diag *diag);
 
@@ -226,11 +240,11 @@ int64_t flops_per_operand(const Node *n); /* 1 per element of operand 0 */
 
 /* ---- partition.c */
 Partition node_partition(Arena *arena, const Node *n);
-/* The factor of that axis; NULL: the axis cannot be cut. */
+/* The factor of this operand axis; NULL: the axis cannot be cut. */
 const Factor *partition_of_operand(const Partition *p, int operand, int axis);
 const Factor *partition_of_result(const Partition *p, int result, int axis);
 bool factor_divides(const Factor *f, int64_t parts);
-/* Types and attributes of one of `parts` equal parts. The caller made sure of factor_divides(f, parts). */
+/* Types and attributes of one of `parts` equal parts. factor_divides(f, parts) must hold. */
 Cut node_cut(Module *m, Arena *arena, const Node *n, const Factor *f, int64_t parts);
 /* ---- batch.c: how a value depends on the rows of a micro-batch. */
 typedef struct {
@@ -268,12 +282,13 @@ struct BatchFlow {
 int64_t batch_parts(const BatchFlow *fl, const BatchAxis *a);
 void batch_by_factors(BatchFlow *fl);
 bool batch_same(const BatchAxis *a, const BatchAxis *b);
-/* For a value that is either the one or the other, as of a branch */
+/* The row axis of a value that is either a value with row axis a or a value with row axis b,
+ * such as the result of a branch */
 BatchAxis batch_join(BatchAxis a, BatchAxis b);
 void batch_of_callee(const BatchFlow *fl, const Function *f, const BatchAxis *params,
                      BatchAxis *results);
 
-/* For the column `factors`: adds a factor of that size, with all operands and results whole. */
+/* For the column `factors`: adds a factor of this size that cuts no operand or result yet. */
 Factor *partition_add(Partition *p, int64_t size, Combine combine);
 void factor_cut_operand(Factor *f, int operand, int axis);
 void factor_cut_result(Factor *f, int result, int axis);
@@ -301,8 +316,8 @@ typedef struct { Ints low, high, interior; double value; } PadAttr;
 typedef struct { int64_t axis; } AxisAttr;
 typedef struct { Ints axes; } ReverseAttr;
 typedef struct { DType dtype; Ints shape; int64_t axis; } IotaAttr;
-/* Which random numbers: numbers of a stream, counted from the first row of the step. rows > 0: `axis` has that
- * many rows. */
+/* Selects random numbers: they are taken from stream `stream` and counted from the first row of
+ * the step. rows > 0: `axis` has that many rows. */
 typedef struct { int64_t stream, axis, rows; } RandomCounter;
 typedef struct { DType dtype; Ints shape; RandomCounter counter; } RandomAttr;
 typedef struct { int kind; Ints axes; } ReduceAttr;
@@ -312,8 +327,10 @@ typedef struct {
 	int round, overflow;   /* Rounding and Overflow, for floats below f32 */
 	RandomCounter counter; /* for ROUND_STOCHASTIC */
 } CastAttr;
-typedef struct { int from, to; DType as; } BitcastAttr; /* DType values as enums: widening of dtypes must not change them */
-#define LEAST_SCALE 0x1p-23 /* a learned scale that is smaller is read as this, as in PyTorch */
+/* DType values, stored as FIELD_ENUM so that passes that widen dtypes do not change them */
+typedef struct { int from, to; DType as; } BitcastAttr;
+/* a learned scale that is smaller is replaced by this number, as in PyTorch */
+#define LEAST_SCALE 0x1p-23
 typedef enum { DIVISION_EXACT, DIVISION_RECIPROCAL } Division;
 typedef enum { CLIP_ROUNDED, CLIP_REAL } Clip;
 typedef struct { DType to; int division, clip; double scale_grad; } QuantizeAttr; /* the last two are for fake_quantize */
@@ -340,8 +357,8 @@ typedef struct { int kind; Ints window, stride, low, high, dilation; Ints size; 
 typedef struct { State *state; } StoreAttr;
 typedef struct { Function *callee, *gradient; } CallAttr;
 typedef struct { Function *body; int64_t bound, carried, sliced; bool always, reverse; } LoopAttr;
-/* The kind of operand i of a loop. Parameter i + 1 of the body stands for the operand, or for one row of it
- * (LOOP_SLICED). */
+/* The kind of operand i of a loop. Parameter i + 1 of the body stands for operand i, or for one
+ * row of operand i (LOOP_SLICED). */
 typedef enum { LOOP_CARRIED, LOOP_SLICED, LOOP_INVARIANT } LoopPart;
 LoopPart loop_part(const Node *n, int i);
 typedef struct { Function *then_branch, *else_branch; } CondAttr;

@@ -1,4 +1,5 @@
-/* Checks the rows of the op table. The author of a new op reads these messages: each names the row and the column. */
+/* Checks that the rows of the op table are complete. The messages are for the author of a new
+ * op, so each message names the row and the column. */
 #include "ir/ir.h"
 
 #include <string.h>
@@ -33,8 +34,8 @@ row_needs(RowCheck *c, const char *column, bool there)
 		row_error(c, column, "is missing");
 }
 
-/* The class in `fuse` decides which column makes code. Columns of other classes are never read, so they must be
- * empty. */
+/* The class in column `fuse` decides which column makes code. The columns for other classes are
+ * never read, so they must be empty. */
 static void
 check_code(OpCheck *c)
 {

@@ -1,4 +1,6 @@
-/* Computing a node in parts: helpers for the factors of rows (ir/op.h). */
+/* Computes how a node can be cut into parts. A factor is a loop of the node that can be divided
+ * (ir/op.h); here are the functions with which op rows list their factors, and the function that
+ * cuts a node. */
 #include "ir/ir.h"
 
 #include <string.h>

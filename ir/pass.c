@@ -1,4 +1,6 @@
-/* The pass driver: for each pass check, time, run, verify, dump. A failing pass leaves a reproducer. */
+/* Runs a pipeline of passes. For each pass: checks the module's stage, measures time, runs the
+ * pass, verifies the module, and dumps it as text. A pass that fails leaves a reproducer: a file
+ * that repeats the failure. */
 #include "ir/ir.h"
 
 #include <stdlib.h>
@@ -39,7 +41,7 @@ parse_bool(const char *text, bool *out)
 	return *out || strcmp(text, "false") == 0 || strcmp(text, "off") == 0;
 }
 
-/* NaN is in no range. */
+/* Is the number within the option's bounds? NaN is not. */
 static bool
 is_in_range(const PassOption *o, double x)
 {
@@ -182,7 +184,7 @@ dump(const Module *m, const PassManagerOptions *o, const char *name, int number,
 	return diag_errors(diag) == errors;
 }
 
-/* The quoted string also survives inside single quotes of a shell. */
+/* Prints a quoted string that may also stand inside single quotes of a shell. */
 static void
 add_option_string(Text *t, const char *s)
 {
@@ -227,8 +229,9 @@ options_text(Arena *arena, const PassCall *call)
 	return copy;
 }
 
-/* ---- reproducers: files with the module before a pass and with its tensors. The first line is the command that
- * replays the pass. They are written before the pass runs, so that they survive a crash, and are removed after it. */
+/* ---- reproducers: files with the module before a pass and with its tensors. The first line is
+ * the command that replays the pass. The files are written before the pass runs, so that a crash
+ * leaves them, and are removed after the pass. */
 typedef struct {
 	Arena *arena;
 	const PassManagerOptions *options;
@@ -267,8 +270,8 @@ tensors_hash(const Module *m)
 	return h;
 }
 
-/* A free name FOLDER/gradc-PASS. A file that exists, from another run or of the user, stays: the new name then ends
- * in a number. */
+/* A free name FOLDER/gradc-PASS. An existing file, of another run or of the user, is not
+ * overwritten: the new name then ends in a number. */
 static char *
 free_stem(Arena *arena, const char *folder, const char *pass)
 {
@@ -282,7 +285,8 @@ free_stem(Arena *arena, const char *folder, const char *pass)
 	}
 }
 
-/* If the files cannot be written there is no reproducer, and the pass runs nevertheless. */
+/* Writes the reproducer's files. If they cannot be written, there is no reproducer, and the pass
+ * runs nevertheless. */
 static void
 write_reproducer(Reproducer *r, const PassCall *call, const Module *m)
 {
@@ -329,8 +333,8 @@ remove_reproducer(Reproducer *r)
 		remove(r->data);
 }
 
-/* The module before a pass, in memory, if there is no folder for reproducers. If the pass fails, this becomes a
- * reproducer. */
+/* The module before a pass, kept in memory if there is no folder for reproducers. If the pass
+ * fails, this copy becomes a reproducer. */
 typedef struct {
 	Text text;
 	ModuleData data;

@@ -1,4 +1,5 @@
-/* Names by which people ask for parameters: globs over names and paths, and hints at the nearest names. */
+/* Finds parameters by the patterns that users write, such as --train='encoder.*': globs over
+ * names and paths, and hints at the nearest names. */
 #include "ir/ir.h"
 
 #include <string.h>
@@ -21,7 +22,8 @@ state_matches(const State *s, const char *glob)
 	       (*glob == '@' && group_listed(s->groups, glob + 1));
 }
 
-/* The smaller distance of the name and the path. */
+/* The edit distance between the glob and the state's name, or between the glob and its path,
+ * whichever is smaller. */
 static int
 distance(const Nearest *n, const State *s)
 {

@@ -1,4 +1,4 @@
-/* Declarations that the text printers and parsers of this folder share. */
+/* Declarations that the printers and parsers of .gir, the text form of modules, share. */
 #ifndef GRADC_IR_TEXT_IMPL_H
 #define GRADC_IR_TEXT_IMPL_H
 

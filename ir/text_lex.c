@@ -1,4 +1,5 @@
-/* The tokens of .gir: names, numbers, types, tensors, locations, attributes. */
+/* Reads the tokens of .gir, the text form of modules: names, numbers, types, tensors, locations,
+ * attributes. */
 #include "ir/text.h"
 
 #include <ctype.h>

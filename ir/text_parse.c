@@ -1,5 +1,6 @@
-/* Text to IR in two passes: first signatures, states and kernels, so that a body may name functions that stand below
- * it; then the bodies. Types are taken as written: the verifier compares them with inference. */
+/* Reads a module from its text form (.gir) in two passes: first the signatures of functions,
+ * states and kernels, so that a body may name functions that stand below it; then the bodies.
+ * Types are taken as written; the verifier later compares them with inferred types. */
 #include "ir/text.h"
 
 #include <stdlib.h>
@@ -29,8 +30,9 @@ read_small(Reader *r, int64_t most, int64_t *out)
 	return false;
 }
 
-/* %x, %"a b" or %0. Numbers such as %0 are names of results. A parameter whose name has only digits stands in quotes;
- * its key in r->values begins with a quote, to tell the two apart. */
+/* %x, %"a b" or %0. Numbers such as %0 are names of results. A parameter whose name has only
+ * digits stands in quotes; its key in r->values begins with a quote, to distinguish %"0" from
+ * %0. */
 static const char *
 read_value_name(Reader *r)
 {
@@ -69,7 +71,8 @@ read_state_reference(Reader *r)
 	return s;
 }
 
-/* A state's or function's reference to another one, which may stand below it. */
+/* A reference from a state or function to another state or function, which may stand below it in
+ * the text. */
 typedef struct {
 	State **state; /* either `state` or `function` is set, the other is NULL */
 	Function **function;
@@ -256,7 +259,7 @@ read_rows_axis(Reader *r, Value *v)
 	v->rows_axis = v->has_rows ? (int)axis : 0;
 }
 
-/* After the word `is`. */
+/* Reads the meaning of a parameter, after the word `is`. */
 static void
 read_param_kind(Reader *r, Value *v)
 {
@@ -310,7 +313,7 @@ fault:
 	read_fault(r, "malformed parameter");
 }
 
-/* -> (f32[8,10] "logits"). The types are not kept: the return has them. */
+/* -> (f32[8,10] "logits"). The types are not kept: the function's return has the types. */
 static void
 read_results(Reader *r, Function *f)
 {
@@ -400,7 +403,7 @@ read_function(Reader *r, FunctionKind kind, References *references, Bodies *bodi
 	if (read_word(r, "loc"))
 		f->loc = read_loc(r);
 	if (!read_expect(r, '{') || r->faults != faults) {
-		skip_body(r); /* a bad header is one fault; its body is skipped */
+		skip_body(r); /* a wrong header is reported once; the function's body is skipped */
 		return;
 	}
 	Body body = {f, r->at, r->line_start, r->line};

@@ -1,5 +1,5 @@
-/* IR to text. The text is deterministic: values are numbered in order of appearance. docs/ir.md has the grammar;
- * text_parse.c reads the text back. */
+/* Prints modules as text (.gir). The text is deterministic: values are numbered in order of
+ * appearance. docs/ir.md has the grammar; text_parse.c reads the text back. */
 #include "ir/ir.h"
 #include "ir/text.h"
 
@@ -103,8 +103,9 @@ loc_print(Text *out, Loc loc, const PrintOptions *options)
 	print_loc_inner(out, loc);
 }
 
-/* Prints a float of 16 bits or fewer with the fewest digits that read back as the same value of dtype d. Integers
- * below a million are written out, as text_add_float does. A NaN loses its sign and payload. */
+/* Prints a float of 16 bits or fewer with the fewest digits that read back as the same value of
+ * dtype d. Integers below a million are written out, as text_add_float does. A NaN is printed
+ * without its sign and payload. */
 static void
 print_narrow_float(Text *out, DType d, double value)
 {

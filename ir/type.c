@@ -1,4 +1,5 @@
-/* Interned types. */
+/* Makes types (a dtype and a shape). Types are interned: equal types are one object, so pointers
+ * can be compared. */
 #include "ir/ir.h"
 
 #include <string.h>
@@ -29,8 +30,8 @@ type_new(Module *m, DType dtype, int rank, const int64_t *dims)
 		t.dims[i] = dims[i];
 		empty |= dims[i] == 0;
 	}
-	/* If one dim is 0, the product is 0 even if the other dims overflow. In all other cases infer made sure
-	 * that the product fits. */
+	/* If one dim is 0, the product is 0 even if the other dims overflow. In all other cases,
+	 * type inference has checked that the product fits. */
 	for (int i = 0; i < rank; i++)
 		t.n = empty ? 0 : t.n * dims[i];
 	/* Different types may have the same hash: the next hashes are tried. */

@@ -1,4 +1,5 @@
-/* The verifier: reports every fault of a module. It infers the types again and compares them. */
+/* The verifier: reports every fault of a module. It infers the types of all nodes again and
+ * compares them with the stored types. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 
@@ -11,7 +12,7 @@ typedef struct {
 	Arena *arena;
 	const int *numbers; /* printed numbers of f's values; made at f's first fault */
 	bool ok;
-	bool *seen; /* by value id: defined before this node */
+	bool *seen; /* by value id: is the value defined before the current node? */
 	bool *called; /* by function index: a node of another function calls it, or it is a surrogate */
 } Verify;
 
@@ -92,8 +93,8 @@ verify_types(Verify *v, const Node *n)
 			report(v, n, "result %d has another type than inference gives", i);
 }
 
-/* Stores stand last until the schedule mixes them with launches. Even then, no node after a store may read the
- * state's old content. */
+/* Stores stand at the end of a function until the pass `schedule` moves them between launches.
+ * Even then, no node after a store may read the state's old content. */
 typedef struct {
 	bool began;
 	uint8_t *stored; /* by state id: when_runs of the stores so far */
@@ -135,7 +136,8 @@ verify_store(Verify *v, const Node *n, Stores *s)
 			verify_read(v, n, s, node_operand(n, i)->state);
 }
 
-/* A parameter has the type that its meaning asks for, and no two parameters have the same meaning. */
+/* Checks that each parameter has the type that its meaning requires, and that no two parameters
+ * have the same meaning. */
 static void
 verify_params(Verify *v, const Function *f)
 {
@@ -153,7 +155,8 @@ verify_params(Verify *v, const Function *f)
 	}
 }
 
-/* A surrogate has the same types as its function. */
+/* Checks that a surrogate (the function differentiated instead of another) has the same types as
+ * the function that it replaces. */
 static void
 verify_surrogate(Verify *v, const Function *f)
 {
@@ -197,8 +200,9 @@ field_function(const Node *n, const Field *field)
 	return field->kind == FIELD_FUNC ? *(Function **)((char *)n->attr + field->offset) : NULL;
 }
 
-/* A unit may lie in another unit, and so on. A circle of units is a fault that stops the verifier, because code that
- * follows units would not end. */
+/* A unit (a state that contains other states) may lie in another unit, and so on. A cycle of
+ * units is a fault that stops the verifier, because code that goes from unit to unit would not
+ * end. */
 static bool
 verify_unit(Verify *v, const State *s)
 {
@@ -217,7 +221,7 @@ verify_unit(Verify *v, const State *s)
 	return !unit;
 }
 
-/* Returns false if units form a circle: the verifier must stop. */
+/* Returns false if units form a cycle: the verifier must stop. */
 static bool
 verify_states(Verify *v)
 {
@@ -378,7 +382,7 @@ find_called(Verify *v)
 	}
 }
 
-/* Functions that call each other in a circle can be neither inlined nor interpreted. */
+/* Functions that call each other in a cycle can be neither inlined nor interpreted. */
 static bool
 calls_in_circle(const Function *f, uint8_t *color)
 {

@@ -1,7 +1,7 @@
 /* Checks stores of elements smaller than a byte (4-bit numbers, bits). A store changes a whole
  * byte, so parts that run at the same time must never change the same byte. A parallel loop
- * promises that its parts store different elements; this check adds that they store different
- * bytes. */
+ * promises that its parts store different elements; this check makes sure that the parts also
+ * store different bytes. */
 #include "ir/loop/loop.h"
 
 typedef struct {
