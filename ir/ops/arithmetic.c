@@ -1,4 +1,4 @@
-/* Arithmetic, signs and rounding. */
+/* Elementwise ops for arithmetic, signs and rounding: add, div, abs, floor and so on. */
 #include "ir/ops/elementwise.h"
 
 #include <math.h>
@@ -20,7 +20,8 @@ INT2(sub, U(x) - U(y))
 INT2(mul, U(x) * U(y))
 INT2(max, int_less(x, y, u) ? y : x)
 INT2(min, int_less(y, x, u) ? y : x)
-/* Division by zero gives 0, and the one overflow wraps: evaluation never traps. */
+/* Integer division by zero gives 0, and the only division that overflows (the least number by
+ * -1) wraps, so evaluation never traps. */
 INT2(div, y == 0 ? 0 : u ? (int64_t)(U(x) / U(y)) : y == -1 ? i_neg(x, u) : x / y)
 INT2(rem, y == 0 ? 0 : u ? (int64_t)(U(x) % U(y)) : y == -1 ? 0 : x % y)
 
@@ -39,7 +40,7 @@ scalar_sign(LoopBuilder *lb, const Node *n, const LoopValue *x)
 	LoopValue low = lb_select(lb, lb_compare(lb, LOOP_lt, x[0], zero), lb_number(lb, t, -1),
 	                          x[0]);
 
-	(void)n; /* 0 and NaN stay as they are */
+	(void)n; /* the sign of 0 is 0, and that of NaN is NaN */
 	return lb_select(lb, lb_compare(lb, LOOP_gt, x[0], zero), one, low);
 }
 
@@ -152,7 +153,8 @@ simplify_div(Builder *b, Node *n)
 	return operand_is(n, 1, 1) ? node_operand(n, 0) : NULL;
 }
 
-/* The kink at a tie has the central difference as its slope: the half that both operands get. */
+/* Where both operands are equal, the finite difference of the test gives half of the slope to
+ * each operand, as the gradient does. */
 static const Sample extremum_samples[] = {{"", "f64[12,5], f64[12,5]"},
                                           {"", "f64[5,3] integers, f64[5,3] integers"},
                                           {"", "f64[5] nans, f64[5]"},
@@ -190,7 +192,7 @@ BINARY(div, "x / y; integer quotients are truncated, and division by zero gives 
        flops_one, PRECISION_FOLLOW, grad_div, binary_samples, .simplify = simplify_div)
 BINARY(rem, "x - y * trunc(x / y), as C's fmod and %", NUMBERS, false, fmod, i_rem, 10,
        flops_one, PRECISION_FOLLOW, grad_rem, binary_samples)
-/* not commutative: between 0 and -0 the first operand wins */
+/* not commutative: of 0 and -0, the first operand is the result */
 BINARY(max, "the larger operand; NaN wins; equal operands share the gradient", NUMBERS, false, f_max, i_max, 1,
        flops_one, PRECISION_FOLLOW, grad_max, extremum_samples)
 BINARY(min, "the smaller operand; NaN wins; equal operands share the gradient", NUMBERS, false, f_min, i_min, 1,

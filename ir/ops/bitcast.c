@@ -1,4 +1,4 @@
-/* The bits of a number, read as another type's. */
+/* The op bitcast: reads the bits of a number as a number of another type. */
 #include "ir/loop/loop.h"
 #include "ir/ops/family.h"
 
@@ -8,9 +8,10 @@ static const char *const dtype_names[] = {
 	"f4e2m1", "e8m0", "s64", "s32",  "s16",    "s8",     "s4",         "s2",
 	"u64",    "u32",  "u16", "u8",   "u4",     "u2",     "bool",       NULL};
 
-/* ---- bitcast {from, to, as}: reads the bits of a number of type `from` as a number of type `to`. The operand may
- * hold its numbers in a wider type; the result is kept in type `as`. `from` and `to` are the meaning of the
- * operation, so a module that was widened keeps them. A NaN of a float below f32 has the bits of that type's one NaN. */
+/* ---- bitcast {from, to, as}: reads the bits of a number of type `from` as a number of type
+ * `to`. The operand may hold its numbers in a wider type; the result is kept in type `as`.
+ * `from` and `to` are the meaning of the operation, so a module whose dtypes were widened keeps
+ * them. A NaN of a float below f32 has the bits of the type's standard NaN. */
 static const Field bitcast_fields[] = {
 	{"from", FIELD_ENUM, offsetof(BitcastAttr, from), dtype_names, false},
 	{"to", FIELD_ENUM, offsetof(BitcastAttr, to), dtype_names, false},

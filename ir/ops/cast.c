@@ -1,14 +1,16 @@
-/* Conversion between dtypes, and the values that gradients do not pass. */
+/* The ops cast (conversion between dtypes), copy, and stop_gradient (the operand itself, through
+ * which no gradient flows). */
 #include "ir/loop/loop.h"
 #include "ir/ops/control/counter.h"
 #include "ir/ops/elementwise.h"
 
 #include <math.h>
 
-/* ---- cast {to, round, overflow, stream, axis, rows}. `round` and `overflow` say how a float becomes a float below
- * f32. For other types they mean nothing, but a module that was widened keeps them. With stochastic rounding, an
- * element takes word 0 of the random numbers at its place (ir/ops/control/counter.h). The stream must not be 0, so
- * that no two casts share a stream by default. */
+/* ---- cast {to, round, overflow, stream, axis, rows}. `round` and `overflow` say how a float
+ * becomes a float below f32. For other types these attributes have no effect, but a module whose
+ * dtypes were widened keeps them. With stochastic rounding, an element takes word 0 of the
+ * random numbers at its place (ir/ops/control/counter.h). The stream must not be 0, so that no
+ * two casts share a stream by default. */
 static const Field cast_fields[] = {
 	{"to", FIELD_DTYPE, offsetof(CastAttr, to), NULL, false},
 	{"round", FIELD_ENUM, offsetof(CastAttr, round), rounding_names, true},
@@ -81,7 +83,7 @@ eval_cast(Eval *ev)
 		for (int64_t i = 0; i < x->type->n; i++)
 			y->i[i] = wide_from == F64 ? x->f[i] != 0 : x->i[i] != 0;
 	} else if (dtype_is_float(from) && !dtype_is_float(to)) {
-		/* saturate at the bounds of `to`, not of s64 */
+		/* saturates at the bounds of `to`, not of s64 */
 		char *narrow = arena_alloc(ev->arena, (size_t)dtype_bytes(to, x->type->n));
 		dtype_convert(to, narrow, F64, x->f, x->type->n);
 		for (int64_t i = 0; i < x->type->n; i++)
@@ -123,8 +125,8 @@ value_cast_of(const Value *v)
 	                                                                 : NULL;
 }
 
-/* Builds v again in dtype `to`, if v is a view of 4-bit numbers that were rounded to f32: then one rounding suffices.
- * NULL: v is anything else. */
+/* Builds v again in dtype `to`, if v is a view of 4-bit numbers that were rounded to f32: then
+ * one rounding is enough. NULL: v is not such a view. */
 static Value *
 dequantized_as(Builder *b, const Value *v, DType to)
 {
@@ -182,7 +184,8 @@ static const Sample cast_samples[] = {
 	{"{to = f32}", "f64[1,0]"},
 	{0}};
 
-/* A part of a stochastic cast would draw the random bits of other places. */
+/* A stochastic cast cannot be cut into parts, because a part would draw the random bits of other
+ * places. */
 static void
 cast_factors(Partition *p)
 {
@@ -233,7 +236,7 @@ grad_copy(Grad *g)
 }
 
 static const Sample fixed_samples[] = {
-	/* values are fixed: differences would not see that the gradient stops */
+	/* values are fixed: a finite difference would not be 0 although the gradient stops */
 	{"", "f64[12,5] fixed"},
 	{"", "f64[1,0]"},
 	{0}};

@@ -1,9 +1,9 @@
-/* Operations that all ranks do together within a program. The interpreter runs a single rank, whose sum is its own
- * value. */
+/* The op all_reduce, which all ranks of a run compute together. The interpreter runs a single
+ * rank, whose sum is its own value. */
 #include "ir/ops/elementwise.h"
 
-/* ---- all_reduce: the sum of x over the ranks that share the data, given to all of them. Its gradient is a sum over
- * the ranks, too, because each rank's loss depends on every rank's x.
+/* ---- all_reduce: the sum of x over the ranks that share the data, given to all these ranks.
+ * Its gradient is a sum over the ranks, too, because each rank's loss depends on every rank's x.
  *
  *	y = sum over ranks r of x[r],  loss = sum over r of loss[r](y)      dx = sum over r of dy[r] = all_reduce(dy) */
 static void

@@ -1,5 +1,4 @@
-/* Convolution and its two adjoints. The three ops are closed under differentiation: each is linear in both operands,
- * and the adjoint of one is another. x: T[batch, in, spatial...], w: T[out, in/groups, window...], y: T[batch, out,
+/* Convolution (conv) and the gradients of its operands (conv_grad_input, conv_grad_weight). Each of the three ops is linear in both operands, and its gradients are again computed by these three ops. x: T[batch, in, spatial...], w: T[out, in/groups, window...], y: T[batch, out,
  * spatial...]:
  *   y[n,o,p] = sum_{i,q} x[n, i, p*stride - low + q*dilation] w[o,i,q]
  * Places outside of x count as 0. */
@@ -175,7 +174,8 @@ typedef struct {
 	int role; /* the result: 0 is x, 1 is w, 2 is y */
 } ConvWalk;
 
-/* The place in x under window place q of result place p. Returns false if it lies outside of x. */
+/* The place in x under window place q of result place p. Returns false if the place lies outside
+ * of x. */
 static bool
 conv_source(const ConvAttr *a, Type x, const int64_t *p, const int64_t *q, int64_t *at)
 {
@@ -255,7 +255,7 @@ conv_grad_weight_eval(Eval *ev)
 
 /* ---- gradients */
 
-/* The gradient of operand i: that op of p and q. */
+/* Adds op(p, q) to the gradient of operand i. */
 static void
 add_like(Grad *g, int i, OpKind op, Value *p, Value *q)
 {
@@ -354,8 +354,9 @@ conv_grad_weight_roles(const Node *n)
 	return (ConvRoles){p, node_result(n, 0)->type, q, 0, -1, 1};
 }
 
-/* Adds a factor that cuts two or three of x, w and y along the given axes; -1: the factor does not cut it. If the
- * result is not cut, results of parts are summed. */
+/* Adds a factor that cuts two or three of x, w and y along the given axes; -1: the factor does
+ * not cut this tensor. If the factor does not cut the result, the results of the parts are
+ * summed. */
 static void
 conv_factor(Partition *p, const ConvRoles *r, int64_t size, const int axes[3])
 {
@@ -372,8 +373,8 @@ conv_factor(Partition *p, const ConvRoles *r, int64_t size, const int axes[3])
 	}
 }
 
-/* The factors: batch; channels, or the groups if there are several; and spatial axes whose windows neither overlap
- * nor begin before x, so that no part needs elements of another. */
+/* The factors: batch; channels, or the groups if there are several; and spatial axes whose
+ * windows neither overlap nor begin before x, so that no part needs elements of another part. */
 static void
 conv_factors_of(Partition *p, ConvRoles r)
 {
@@ -446,7 +447,7 @@ conv_bias(const Node *n, const Node *reader)
 	return n->op == OP_conv ? added_vector(n, reader, 1) : NULL;
 }
 
-/* ---- scales: along axes that the sum leaves */
+/* ---- scales of quantized operands: along axes that are not summed over */
 static int
 conv_channel(const Node *n, int i)
 {

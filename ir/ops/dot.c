@@ -1,8 +1,9 @@
-/* dot {x_batch, y_batch, x_contract, y_contract, order, dtype, allow_tf32}: sums over the contracted axes and pairs
- * the batch axes, as XLA's DotGeneral. The result axes are: batch, the free axes of x, the free axes of y. With
- * `order`, result axis i is number order[i] of these axes: a transpose that costs nothing. The result has type
- * `dtype` and is rounded once, whatever types the operands have. allow_tf32 lets a target round f32 operands to tf32;
- * the interpreter and loops never do so. */
+/* dot {x_batch, y_batch, x_contract, y_contract, order, dtype, allow_tf32}: a matrix product of
+ * tensors, as XLA's DotGeneral: sums over the contracted axes; the batch axes of x and y belong
+ * together. The result axes are: batch, the free axes of x, the free axes of y. With `order`,
+ * result axis i is number order[i] of these axes: a transpose that costs nothing. The result has
+ * type `dtype` and is rounded once, for all types of operands. allow_tf32 lets a target round
+ * f32 operands to tf32; the interpreter and loops never do so. */
 #include "ir/ops/family.h"
 #include "ir/ops/products.h"
 #include "ir/ops/ops.h"
@@ -221,7 +222,7 @@ dot_eval(Eval *ev)
 			}
 }
 
-/* Puts a product whose axes are batch, free, contracted back into the operand's order. */
+/* Transposes a product with axes batch, free, contracted into the order of the operand's axes. */
 static Value *
 dot_reorder(Builder *b, Value *d, const Ints *batch, const Ints *free, const Ints *contract)
 {
@@ -237,7 +238,7 @@ dot_reorder(Builder *b, Value *d, const Ints *batch, const Ints *free, const Int
 	return b_transpose(b, d, order);
 }
 
-/* A product of the gradient, in the dtype of the operand whose gradient it is. */
+/* A product that computes an operand's gradient, in the dtype of this operand. */
 static Value *
 product_like(Grad *g, Value *x, Value *y, DotAttr a, DType dtype)
 {
@@ -318,7 +319,7 @@ place_of_axis(const Ints *list, int64_t axis)
 	return -1;
 }
 
-/* The result axis that is number i of batch, rows, columns. */
+/* The result axis that is number i in the sequence batch, rows, columns. */
 static int
 result_axis(const DotAttr *a, int i)
 {
@@ -370,7 +371,8 @@ dot_bias(const Node *n, const Node *reader)
 	return n_columns == 1 ? added_vector(n, reader, axis) : NULL;
 }
 
-/* The axis of scales: the one free axis, which is the outputs of a weight. */
+/* The axis along which a quantized operand may have scales: its only free axis, which is the
+ * axis of outputs of a weight. */
 static int
 dot_channel(const Node *n, int i)
 {

@@ -1,4 +1,5 @@
-/* Code that the elementwise families share. */
+/* Functions that the files of elementwise ops (arithmetic.c, logic.c, ...) share: checks of
+ * types, evaluation, gradients, samples. */
 #include "ir/ops/elementwise.h"
 
 static bool

@@ -1,5 +1,6 @@
-/* Declarations that the elementwise families share. Result element i comes from operand elements i. All operands but
- * the condition of `select` have one type; comparisons give bool. */
+/* Declarations that the files of elementwise ops (arithmetic.c, logic.c, ...) share. Result
+ * element i comes from operand elements i. All operands but the condition of `select` have one
+ * type; comparisons give bool. */
 #ifndef GRADC_IR_OPS_ELEMENTWISE_H
 #define GRADC_IR_OPS_ELEMENTWISE_H
 
@@ -36,7 +37,7 @@ static inline Value *divide(Grad *g, Value *a, Value *b) { return b_binary(g->b,
 static inline Value *neg(Grad *g, Value *a) { return b_unary(g->b, OP_neg, a); }
 /* clang-format on */
 
-/* ---- algebra: rewrites keep every bit but the sign of zero and NaN payloads */
+/* ---- algebra: rewrites change no bits except the sign of zero and NaN payloads */
 bool operand_is(const Node *n, int i, double x); /* is the operand a splat of x? */
 Value *simplify_involution(Builder *b, Node *n); /* neg neg x, not not x */
 

@@ -1,4 +1,5 @@
-/* Declarations that the op families share. */
+/* Declarations that the files of ops share: walks over indices, checks for type inference, and
+ * rewrites. */
 #ifndef GRADC_IR_OPS_FAMILY_H
 #define GRADC_IR_OPS_FAMILY_H
 
@@ -38,12 +39,14 @@ void infer_set(Infer *in, int i, DType dtype, const Ints *shape);
 extern const Field axis_fields[]; /* fields of AxisAttr */
 
 Value *zeros_like(Builder *b, const Value *v);
-/* Rewrites pad(a) + pad(b) to pad(concat(a, b)) if the pads are zero, and a and b lie next to each other along one
- * axis. The gradients of a split have this form. NULL: they do not. */
+/* Rewrites pad(a) + pad(b) to pad(concat(a, b)) if the pads are zero, and a and b lie next to
+ * each other along one axis. The gradients of a split have this form. NULL: x and y do not have
+ * this form. */
 Value *join_pads(Builder *b, Value *x, Value *y);
-/* Rewrites add(x, scatter(0, i, u)) to scatter(x, i, u), for a scatter that adds. The gradient of a looked-up table
- * is added in this form to the table's other gradients, and to the sum of earlier micro-batches. NULL: n has another
- * form, or another reader of the scatter runs at the same time. */
+/* Rewrites add(x, scatter(0, i, u)) to scatter(x, i, u), for a scatter that adds. The gradient
+ * of a table that was read by gather is added in this form to the table's other gradients, and
+ * to the sum of earlier micro-batches. NULL: n has another form, or another reader of the
+ * scatter runs at the same time. */
 Value *add_to_scatter(Builder *b, Node *n);
 
 #endif

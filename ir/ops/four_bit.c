@@ -1,13 +1,15 @@
-/* Numbers of 4 bits in blocks, as bitsandbytes stores them (base/numbers/four_bit.c). */
+/* The op dequantize: expands weights that are stored as 4-bit codes with a scale for each block,
+ * as the library bitsandbytes stores them (base/numbers/four_bit.c). */
 #include "ir/ops/family.h"
 
-/* ---- dequantize {codes, block, dtype, shape}: codes: u8[(n + 1) / 2], absmax: f32[blocks]  ->  dtype[shape] of n
- * elements.
+/* ---- dequantize {codes, block, dtype, shape}: codes: u8[(n + 1) / 2], absmax: f32[blocks]  ->
+ * dtype[shape] of n elements.
  *
  *	y[i] = four_bit_values[codes][code i] * absmax[i / block], i counted in row-major order; code 0 is the upper half of byte 0
  *
- * The product is rounded to f32, then to dtype. No kernel stores the result: each kernel that reads it computes it. A
- * matrix product computes it while it loads its operand. */
+ * The product is rounded to f32, then to dtype. No kernel stores the result: each kernel that
+ * reads the result computes it. A matrix product computes the result while it loads this
+ * operand. */
 enum { CODES, ABSMAX };
 enum { MOST_BLOCK = 1 << 20 };
 
@@ -79,7 +81,8 @@ dequantize_grad(Grad *g)
 	grad_add(g, ABSMAX, b_cast(g->b, x, F32));
 }
 
-/* The value of a code, selected by the code's bits from the lowest on, so that no machine loads from a table. */
+/* The value of a code, selected by comparing the code's bits, from the lowest bit on, so that no
+ * table is loaded from memory. */
 static LoopValue
 number_of_code(LoopBuilder *lb, FourBit codes, LoopValue code)
 {

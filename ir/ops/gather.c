@@ -1,5 +1,6 @@
-/* gather and scatter along one axis. Importers express every ONNX gather and scatter by these two, with flat tensors
- * and linear indices. */
+/* The ops gather (reads elements at indices) and scatter (writes elements at indices), along one
+ * axis. Importers express every ONNX gather and scatter by these two, with flat tensors and
+ * linear indices. */
 #include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/elementwise.h"
 #include "ir/ops/ops.h"
@@ -12,7 +13,8 @@ is_index_type(Type t)
 	return t->dtype == S64 || t->dtype == S32;
 }
 
-/* The shape of data, with the shape of the indices in place of the axis. */
+/* The shape of gather's result: the shape of data, with the shape of the indices in place of the
+ * axis. */
 static bool
 gathered_shape(Infer *in, Type data, Type indices, int64_t axis, Ints *shape)
 {
@@ -81,7 +83,8 @@ gather_visit(void *ctx, int64_t i, int64_t j)
 		eval_move(&ev->result[0], i, &ev->operand[0], j);
 }
 
-/* An index out of range gives 0. The runtime checks the inputs of a program before. */
+/* An index out of range gives 0. The runtime checks indices that are inputs of a program before
+ * it runs the program. */
 static void
 gather_eval(Eval *ev)
 {
@@ -136,8 +139,8 @@ gather_element(Lower *lw, const Node *n, const Index *at)
 	return lower_element_inside(lw, data, &place, inside);
 }
 
-/* The first of indices that count up by *step and stay within the axis; -1: the indices are others, or not
- * constant. */
+/* The first of indices that count up by *step and stay within the axis; -1: the indices do not
+ * have this form, or are not constant. */
 static int64_t
 first_counted(const Value *indices, int64_t extent, int64_t *step)
 {
@@ -160,7 +163,8 @@ first_counted(const Value *indices, int64_t extent, int64_t *step)
 	return first;
 }
 
-/* With indices that count up, a gather is a slice, whose gradient is a pad instead of a scatter. */
+/* If the indices count up, replaces the gather by a slice, whose gradient is a pad instead of a
+ * scatter. */
 static Value *
 gather_simplify(Builder *b, Node *n)
 {
@@ -186,7 +190,8 @@ gathered_axis(int i, int64_t axis, int index_rank)
 	return i < axis ? i : i - 1 + index_rank;
 }
 
-/* If the table is cut, each part gathers the indices that lie in its piece, and gives 0 for the others. */
+/* If the table is cut, each part gathers the indices that lie in its piece of the table, and
+ * gives 0 for all other indices. */
 static void
 gather_factors(Partition *p)
 {
@@ -319,7 +324,7 @@ typedef struct {
 	int axis;
 } ScatterGrad;
 
-/* v has a number for each element of the result; the result has the number at the place of each update. */
+/* Gathers v, which has a number for each element of the result, at the place of each update. */
 static Value *
 at_updates(const ScatterGrad *s, Value *v)
 {
@@ -351,7 +356,8 @@ last_writers(const ScatterGrad *s)
 	return b_broadcast(b, b_reshape(b, won, shape), ints_of_type(s->updates->type), axes);
 }
 
-/* ddata = dy with zeros where data was overwritten; dupdates = gather(dy) for the last writer, else 0 */
+/* set: ddata = dy with zeros where data was overwritten; dupdates = gather(dy) for the last
+ * update of a place, 0 for earlier updates */
 static void
 scatter_set_grad(const ScatterGrad *s)
 {
@@ -364,7 +370,7 @@ scatter_set_grad(const ScatterGrad *s)
 		grad_add(g, 2, b_select(g->b, last_writers(s), at_updates(s, s->dy), zeros));
 }
 
-/* All elements that equal the result share dy evenly, as with torch.scatter_reduce. */
+/* max, min: all elements that equal the result share dy evenly, as with torch.scatter_reduce. */
 static void
 scatter_extremum_grad(const ScatterGrad *s)
 {
@@ -380,8 +386,8 @@ scatter_extremum_grad(const ScatterGrad *s)
 		grad_add(g, 2, b_select(B, hit, at_updates(s, share), zeros_like(B, s->updates)));
 }
 
-/* The product of all elements but x. p: the product of all elements that are not 0; zeros: the number of elements
- * that are 0. */
+/* The product of all elements combined at a place except x. p: the product of all elements that
+ * are not 0; zeros: the number of elements that are 0. */
 static Value *
 others_product(Grad *g, Value *x, Value *p, Value *zeros)
 {
@@ -472,8 +478,8 @@ add_to_scatter(Builder *b, Node *n)
 	return NULL;
 }
 
-/* With indices that follow each other, a scatter is three joined pieces: before, at and after the indices. Their
- * gradients are slices. */
+/* If the indices follow each other, replaces the scatter by a concat of three pieces: before, at
+ * and after the indices. The gradients of the pieces are slices. */
 static Value *
 scatter_simplify(Builder *b, Node *n)
 {
@@ -498,8 +504,9 @@ scatter_simplify(Builder *b, Node *n)
 	return n_parts == 1 ? y : b_concat(b, n_parts, parts, axis);
 }
 
-/* Updates are combined in order. So only factors without an order exist: the other axes, pieces of the axis, and, if
- * updates are added, multiplied or compared, the updates themselves. */
+/* Updates are combined in order. So only loops in which the order does not matter are factors:
+ * the other axes, pieces of the axis, and, if updates are added, multiplied or compared, the
+ * updates themselves. */
 static void
 scatter_factors(Partition *p)
 {

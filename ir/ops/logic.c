@@ -1,4 +1,4 @@
-/* Comparisons, logic, bits, and selection by a bool. */
+/* Elementwise ops: comparisons, logic, operations on bits, and select (a choice by a bool). */
 #include "ir/ops/elementwise.h"
 
 #include <math.h>
@@ -26,8 +26,8 @@ DIRECT(not) DIRECT(is_nan) DIRECT(and) DIRECT(or) DIRECT(xor) DIRECT(select)
 DIRECT(eq) DIRECT(ne) DIRECT(lt) DIRECT(le) DIRECT(gt) DIRECT(ge)
 	/* clang-format on */
 
-	/* Simplifies an op with a constant bool: the constant `keeps` gives the other operand, the constant !keeps
-	 * gives itself. */
+	/* Simplifies an op with a constant bool: if the constant is `keeps`, the result is the
+	 * other operand; if it is !keeps, the result is the constant. */
 	static Value *simplify_with(Node *n, bool keeps)
 {
 	for (int i = 0; i < 2 && node_result(n, 0)->type->dtype == BOOL; i++) {

@@ -1,4 +1,4 @@
-/* Looks up one number of a small table per element. */
+/* The op lookup: reads one number of a small table for each element. */
 #include "ir/ops/elementwise.h"
 #include "ir/ops/ops.h"
 

@@ -1,5 +1,6 @@
-/* The loops of dot and conv, derived from attributes and operand types. The rows of ir/ops/ and the strategies of
- * codegen/kernels/ read them. */
+/* Describes dot and conv as loops: which axes are batch, rows, columns and summed axes, and how
+ * large they are. The op rows of ir/ops/ and the strategies of codegen/kernels/ use these
+ * descriptions. */
 #ifndef GRADC_IR_SHAPES_H
 #define GRADC_IR_SHAPES_H
 

@@ -1,9 +1,11 @@
-/* Ops that write their results in parts: pad and concat. */
+/* The ops pad and concat. Their kernels write the result in parts, one for each operand or
+ * border. */
 #include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/family.h"
 
-/* ---- pad {low, high, interior, value}: puts `value` `interior` times between neighbours, low times before and high
- * times after the elements of each axis. A negative low or high cuts elements off. As XLA's Pad. */
+/* ---- pad {low, high, interior, value}: puts `value` `interior` times between neighbours, low
+ * times before and high times after the elements of each axis. A negative low or high cuts
+ * elements off. pad does what XLA's Pad does. */
 static const Field pad_fields[] = {
 	{"low", FIELD_INTS, offsetof(PadAttr, low), NULL, true},
 	{"high", FIELD_INTS, offsetof(PadAttr, high), NULL, true},
@@ -69,7 +71,7 @@ pad_eval(Eval *ev)
 	}
 }
 
-/* dx = the box of dy where x was put; elements that were cut off get 0 */
+/* dx = the elements of dy at the places of x's elements; elements that were cut off get 0 */
 static void
 pad_grad(Grad *g)
 {
@@ -127,7 +129,7 @@ pad_fill_box(Lower *lw, const Node *n, const Ints *from, const Ints *size)
 	lower_part(lw, n, type_new(lw->m, y->dtype, size->n, size->at), pad_fill, pad_fill_place,
 	           from);
 }
-/* The elements of x that land in y; ctx is the first of them on each axis. */
+/* An element of x that lies in y; ctx is the index of the first such element on each axis. */
 static LoopValue
 pad_element(Lower *lw, const Node *n, const Index *at, const void *ctx)
 {
@@ -176,7 +178,8 @@ pad_fill_around(Lower *lw, const Node *n, const Ints *first, const Ints *size)
 	}
 }
 
-/* With gaps between elements, all of y is filled with the constant first. Else the parts do not overlap. */
+/* With gaps between elements, all of y is filled with the constant first. Without gaps, the
+ * parts do not overlap. */
 static void
 pad_parts(Lower *lw, const Node *n)
 {
@@ -207,8 +210,8 @@ pad_parts(Lower *lw, const Node *n)
 	lower_close_parts(lw);
 }
 
-/* An axis is cut if each element with its padding before and after is a block of the same size, so no part needs
- * elements of another. */
+/* An axis is cut if each element with its padding before and after is a block of the same size,
+ * so no part needs elements of another part. */
 static void
 pad_factors(Partition *p)
 {

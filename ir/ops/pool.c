@@ -1,5 +1,6 @@
-/* Windows over the spatial axes: pool (max or sum), its adjoint, and the adjoint's adjoint. x: T[batch, channel,
- * spatial...]. Places outside of x do not count. The first maximum of a window in row-major order takes its whole
+/* Pooling over windows of the spatial axes: pool (max or sum), its gradient pool_grad, and
+ * pool_gather, which the gradient of pool_grad needs. x: T[batch, channel, spatial...]. Places
+ * outside of x do not count. The first maximum of a window in row-major order takes its whole
  * gradient, as in torch's max_pool. */
 #include "ir/ops/family.h"
 
@@ -127,8 +128,8 @@ pool_eval(Eval *ev)
 	}
 }
 
-/* ---- pool_grad (dy, x): operand x only for max. dx[i] = sum of dy over the windows whose maximum is i (max), or
- * that contain i (sum) */
+/* ---- pool_grad (dy, x): operand x exists only for max. dx[i] = sum of dy over the windows
+ * whose maximum is i (max), or that contain i (sum) */
 static void
 pool_grad_infer(Infer *in)
 {
@@ -234,7 +235,7 @@ pool_gather_grad(Grad *g)
 	               g->node->attr));
 }
 
-/* Every element of a window is combined once, for each element of the smaller tensor y. */
+/* FLOPs: one for every element of a window, for each element of the smaller tensor y. */
 static int64_t
 window_flops(const Node *n, Type y)
 {
@@ -256,7 +257,8 @@ pool_grad_flops(const Node *n)
 	return window_flops(n, node_operand(n, 0)->type);
 }
 
-/* Factors of a node where x and y are types with the shapes of x and y. An axis is cut if no window crosses a cut. */
+/* Adds the factors of a node; x and y are types with the shapes of the large and the small
+ * tensor. An axis can be cut if no window lies across a cut. */
 static void
 pool_factors_of(Partition *p, Type x, Type y)
 {

@@ -1,4 +1,5 @@
-/* Code that the rows of products and convolutions share: dtypes, and the vector that is added to the result. */
+/* Functions that the ops dot and the convolutions share: the dtype of the result, and the vector
+ * (bias) that is added to the result. */
 #include "ir/ops/products.h"
 
 Value *

@@ -1,10 +1,13 @@
-/* Numbers of few bits: code = clamp(round(x / scale) + zero), ties to even, clamped to the range of an integer type.
- * This is ONNX's QuantizeLinear (https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html): it divides, and rounds
- * before it adds the zero point. `division = reciprocal` multiplies by 1 / scale, as the quantizers of PyTorch and
- * torchao do. The two differ at ties.
+/* The ops quantize and fake_quantize, which turn numbers into codes of few bits: code =
+ * clamp(round(x / scale) + zero), ties to even, clamped to the range of an integer type. This is
+ * ONNX's QuantizeLinear (https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html): it divides,
+ * and rounds before it adds the zero point. `division = reciprocal` multiplies by 1 / scale, as
+ * the quantizers of PyTorch and torchao do. The two forms differ where x / scale lies in the
+ * middle between two integers.
  *
- * The ops are elementwise: a scale of a channel, token or block is broadcast to the elements that share it. Without a
- * zero point the codes are symmetric. The way back, (code - zero) * scale, needs no op of its own. */
+ * The ops are elementwise: a scale of a channel, token or block is broadcast to the elements
+ * that share it. Without a zero point the codes are symmetric. The way back, (code - zero) *
+ * scale, needs no op of its own. */
 #include "ir/ops/elementwise.h"
 
 #include <math.h>
@@ -140,7 +143,7 @@ scalar_quantize(LoopBuilder *lb, const Node *n, const LoopValue *x)
 	return lb_cast(lb, a->to, code_in_loops(lb, n, x, false));
 }
 
-/* A division, two roundings, a sum. The conversion clamps for free. */
+/* A division, two roundings, a sum. The conversion to integers clamps without additional cost. */
 static int64_t
 quantize_flops(const Node *n)
 {
@@ -181,18 +184,19 @@ static const Sample quantize_samples[] = {
 QUANTIZER(quantize, "round(x / scale) + zero, clamped to the range of an integer type", "code",
           grad_zero, 4);
 
-/* ---- fake_quantize {to, division, clip, scale_grad}: (code - zero) * scale: x after quantize and back. NaN stays.
- * The gradient is straight-through: rounding counts as the identity. With r = round(x / scale) + zero, s = scale:
+/* ---- fake_quantize {to, division, clip, scale_grad}: (code - zero) * scale: x after quantize
+ * and back. NaN stays. The gradient is straight-through: rounding counts as the identity. With r
+ * = round(x / scale) + zero, s = scale:
  *
  *	        inside         at an end of the range
  *	dx      dy             0
  *	dscale  dy (y-x)/s     dy y/s
  *	dzero   0              -dy s
  *
- * clip = rounded: r decides what is inside, as in PyTorch
- * (aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp). clip = real: x / scale + zero decides, as in LSQ
- * (Esser et al. 2019, arXiv:1902.08153, section 2.1). The ends of the range are inside. scale_grad multiplies dscale
- * and dzero; left out, it is 1. */
+ * clip = rounded: r decides whether a number is inside the range, as in PyTorch
+ * (aten/src/ATen/native/quantized/FakeQuantPerTensorAffine.cpp). clip = real: x / scale + zero
+ * decides, as in LSQ (Esser et al. 2019, arXiv:1902.08153, section 2.1). The ends of the range
+ * are inside. scale_grad multiplies dscale and dzero; left out, it is 1. */
 static void
 infer_fake_quantize(Infer *in)
 {
@@ -270,7 +274,8 @@ fake_quantize_flops(const Node *n)
 	return quantize_flops(n) + (3 + has_zero(n)) * node_result(n, 0)->type->n;
 }
 
-/* Finite differences only see the gradient outside of the range. tests/unit/base/quantize_test.c tests the others. */
+/* Finite differences only see the gradient outside of the range. tests/unit/base/quantize_test.c
+ * tests the other gradients. */
 static const Sample fake_quantize_samples[] = {
 	{"{to = u2}", "f64[12,5] large, f64[12,5] positive"},
 	{"{to = s2, division = reciprocal, clip = real, scale_grad = 1}",

@@ -1,4 +1,5 @@
-/* Random numbers: a pure function of the element's place, the step, the seed and the stream. */
+/* The op random: random numbers that depend only on the element's place, the step, the seed and
+ * the stream. */
 #include "ir/ops/control/counter.h"
 
 /* ---- random {dtype, shape, stream, axis, rows}: seed, step, offset -> numbers of Philox 4x32-10

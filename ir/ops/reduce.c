@@ -1,4 +1,5 @@
-/* Reductions over whole axes; the axes vanish from the shape. */
+/* The ops reduce (sum, product, maximum, minimum over whole axes) and argmax. The reduced axes
+ * vanish from the shape. */
 #include "ir/ops/family.h"
 
 #include <math.h>
@@ -55,7 +56,8 @@ combine_int(int kind, int64_t a, int64_t b, bool is_u64)
 	}
 }
 
-/* The result of an empty reduction: 0, 1, the lowest and the highest number of the type. */
+/* The result of a reduction over no elements: 0 for a sum, 1 for a product, the lowest number of
+ * the type for a maximum, the highest for a minimum. */
 static void
 reduce_identity(int kind, DType t, EvalTensor *y, int64_t i)
 {

@@ -1,4 +1,5 @@
-/* Views: result element i is operand element map(i). */
+/* The ops that only move elements (views): broadcast, reshape, transpose, slice, reverse,
+ * barrier. Result element i is operand element map(i). */
 #include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/family.h"
 
@@ -94,7 +95,7 @@ broadcast_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operan
 		operand->at[i] = result->at[a->axes.at[i]];
 }
 
-/* Joins a broadcast of a broadcast. */
+/* Replaces a broadcast of a broadcast by one broadcast. */
 static Value *
 broadcast_simplify(Builder *b, Node *n)
 {
@@ -356,7 +357,8 @@ transpose_map(LoopBuilder *lb, const Node *n, const Index *result, Index *operan
 		operand->at[a->order.at[i]] = result->at[i];
 }
 
-/* Turns x y into y x, for a dot without batch axes. The result axes become the free axes of y, then those of x. */
+/* Turns x y into y x, for a dot without batch axes. The result axes become the free axes of y,
+ * then the free axes of x. */
 static void
 dot_swap(DotAttr *a, Value **operands)
 {
@@ -373,8 +375,8 @@ dot_swap(DotAttr *a, Value **operands)
 	a->y_contract = contract;
 }
 
-/* Merges a transpose into a dot that nobody else reads. The dot writes the new order, perhaps with swapped operands.
- * The last axis must stay last, because the dot writes it in vectors. */
+/* Merges a transpose into a dot that no other node reads. The dot writes the new order, perhaps
+ * with swapped operands. The last axis must stay last, because the dot writes it in vectors. */
 static Value *
 transpose_of_dot(Builder *b, Node *dot, const Ints *order)
 {
@@ -391,7 +393,9 @@ transpose_of_dot(Builder *b, Node *dot, const Ints *order)
 		a.order.at[i] = inner.at[order->at[i]];
 	if (order->at[last] != last) {
 		if (a.x_batch.n)
-			return NULL; /* not faster: the reader of a gradient of attention heads moves it anyway */
+			/* not faster: the reader of such a product (a gradient of attention
+			 * heads) moves the elements anyway */
+			return NULL;
 		dot_swap(&a, operands);
 		if (a.order.at[last] != last)
 			return NULL;
@@ -565,8 +569,8 @@ slice_simplify(Builder *b, Node *n)
 	return NULL;
 }
 
-/* An axis is cut if it is taken whole, or one element of each block of `step` elements: then no part needs elements of
- * another. */
+/* An axis is cut if it is taken whole, or one element of each block of `step` elements: then no
+ * part needs elements of another part. */
 static void
 slice_factors(Partition *p)
 {
@@ -687,8 +691,8 @@ const OpRow op_reverse = {
                  .doc = "axes that are not reversed; parts of a reversed axis would swap places"},
 };
 
-/* ---- barrier: x itself, but a reader of the result never joins the kernel that computes x: the reader belongs
- * elsewhere. As XLA's optimization_barrier. */
+/* ---- barrier: x itself, but a reader of the result never joins the kernel that computes x: the
+ * reader is placed elsewhere in the program on purpose. Like XLA's optimization_barrier. */
 static void
 barrier_infer(Infer *in)
 {

@@ -1,4 +1,4 @@
-/* Ops without tensor operands: constant and iota. */
+/* The ops without operands: constant, and iota (each element is its index along an axis). */
 #include "ir/ops/family.h"
 
 /* ---- constant {value} */
@@ -35,7 +35,8 @@ constant_element(Lower *lw, const Node *n, const Index *at)
 	return lb_number(lw->lb, compute_type(node_result(n, 0)->type->dtype), v);
 }
 
-/* Only a splat can be cut; other numbers differ from part to part. */
+/* Only a splat (all elements equal) can be cut into parts; the numbers of other constants differ
+ * from part to part. */
 static void
 constant_factors(Partition *p)
 {

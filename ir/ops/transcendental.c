@@ -1,4 +1,5 @@
-/* Exponentials, logarithms, roots, powers and the like. */
+/* Elementwise ops: exponentials, logarithms, roots, powers, tanh, erf, GELU and similar
+ * functions. */
 #include "ir/ops/elementwise.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* Row axes of ops that factors do not describe: views that merge or split axes, and ops that run functions. */
+/* Finds which axis of a result counts the rows of a micro-batch (the row axis), for ops whose
+ * factors (ir/op.h) do not tell it: views that merge or split axes, and ops that run functions. */
 #include "ir/ops/batch/batch_axis.h"
 
 /* ---- reshape */
@@ -77,7 +78,7 @@ batch_concat(BatchFlow *fl)
 	fl->result[0] = sum;
 }
 
-/* ---- slice: if rows repeat, a slice may take whole repeats */
+/* ---- slice: if an axis holds all rows several times, a slice may take some of these repeats */
 void
 batch_slice(BatchFlow *fl)
 {
@@ -101,8 +102,8 @@ batch_call(BatchFlow *fl)
 	batch_of_callee(fl, ((const CallAttr *)fl->node->attr)->callee, fl->operand, fl->result);
 }
 
-/* Marks all results as mixed: rows decide which of two values they are, or after how many iterations, for all rows
- * alike. */
+/* Marks all results as mixed (they depend on several rows): the rows decide which branch gives
+ * the results, or how many iterations run, and the decision is the same for all rows. */
 static void
 mix_results(BatchFlow *fl)
 {
@@ -144,8 +145,8 @@ part_of_operand(const BatchFlow *fl, int i)
 	return a;
 }
 
-/* Walks the body again with the axes of the carried values, until nothing changes. Each axis can change twice at
- * most. */
+/* Computes the row axes of the loop's body again with the axes of the carried values, until no
+ * axis changes. Each axis can change twice at most. */
 void
 batch_loop(BatchFlow *fl)
 {

@@ -1,4 +1,5 @@
-/* The `batch` columns of op rows whose factors do not tell the row axes. */
+/* Functions for the column `batch` of op rows: they find the axis that counts the rows of a
+ * micro-batch, for ops whose factors (ir/op.h) do not tell it. */
 #ifndef GRADC_IR_OPS_BATCH_AXIS_H
 #define GRADC_IR_OPS_BATCH_AXIS_H
 

@@ -1,14 +1,17 @@
-/* Rows in gather and scatter by flat places. GatherElements, GatherND and the advanced indices of exporters take
- * elements of data[rows * 48] at row * 48 + index. Rows do not see each other if every index is proven to be in 0 ...
- * 47. The proof follows the range of the index from constants, iotas, argmax, remainders and bounds. */
+/* Proves that gather and scatter with computed indices do not mix the rows of a micro-batch.
+ * GatherElements, GatherND and the advanced indices of exporters take elements of data[rows *
+ * 48] at row * 48 + index. Each row reads only its own elements if every index is proven to be
+ * in 0 ... 47. The proof follows the range of the index from constants, iotas, argmax,
+ * remainders and bounds. */
 #include "ir/ops/batch/batch_axis.h"
 
 #include <math.h>
 
-/* The numbers that a value may hold. Along one of its axes, every element is row * stride + a number in [low, high];
- * or, if `beyond` is not 0, a number in [beyond, furthest]. The importer makes such numbers: it replaces an index
- * outside of its axis by the size of the flat axis. An input is `anywhere`, and so is a number that may need more
- * than 64 bits. */
+/* The numbers that a value may hold. Along one of its axes, every element is row * stride + a
+ * number in [low, high]; or, if `beyond` is not 0, a number in [beyond, furthest]. The importer
+ * makes numbers of the second kind: it replaces an index outside of its axis by the size of the
+ * flat axis. The places of an input are `anywhere`, and so are numbers that may need more than
+ * 64 bits. */
 typedef struct {
 	int64_t stride, low, high, beyond, furthest;
 } Places;
@@ -42,7 +45,8 @@ typedef struct {
 	int64_t size;   /* size of the indexed axis */
 	int64_t wanted; /* stride that constants should have */
 	int left;       /* values that may still be looked at; negative: the search was cut off */
-	IntMap *known;  /* Known, by value and axis: a value with many readers is looked at once */
+	/* Known, by value and axis: a value with many readers is examined only once */
+	IntMap *known;
 } Search;
 
 #define MOST_PLACES 0x1p53 /* below this, a double holds every integer */
@@ -239,7 +243,8 @@ places_of_argmax(const Node *n)
 	return (Places){.high = node_operand(n, 0)->type->dims[axis] - 1};
 }
 
-/* The operand's axis that has the rows of this axis of the reshaped value; NO_AXIS: no axis has them. */
+/* The axis of the reshape's operand that has the rows of this axis of its result; NO_AXIS: no
+ * axis has these rows. */
 static int
 axis_before_reshape(Search *s, const Node *n, int axis)
 {
@@ -277,8 +282,8 @@ axis_before_transpose(const Node *n, int axis)
 	return axis == NO_AXIS ? NO_AXIS : (int)((const TransposeAttr *)n->attr)->order.at[axis];
 }
 
-/* A slice keeps the places along an axis that it takes whole. A slice of a concat has the places of the operand
- * that it takes. */
+/* If a slice takes an axis whole, the places along this axis do not change. A slice of a concat
+ * has the places of the operand that it takes. */
 static Places
 places_of_slice(Search *s, const Node *n, int axis)
 {
@@ -360,8 +365,8 @@ wrapped(const Search *s, Places x, int64_t size)
 	return x.high < 0 ? below : either(below, above);
 }
 
-/* Knows also `x < 0 or x >= N ? flat_size : x`, which joined_indices of the importer writes: x in 0 ... N - 1, or
- * flat_size. */
+/* The places of a select. The form `x < 0 or x >= N ? flat_size : x`, which joined_indices of
+ * the importer writes, gives x in 0 ... N - 1, or flat_size. */
 static Places
 places_of_choice(Search *s, const Node *n, int axis)
 {
@@ -392,8 +397,8 @@ is_within(const Search *s, Places p, int64_t limit)
 	       p.furthest <= limit;
 }
 
-/* The range p if the type holds all its numbers exactly; else the range of the whole type. Floats hold integers
- * exactly up to 2^24 or 2^53. */
+/* The range p if the type holds all numbers of p exactly; otherwise the range of the whole type.
+ * Floats hold integers exactly up to 2^24 or 2^53. */
 static Places
 within_type(const Search *s, DType dtype, Places p)
 {

@@ -1,5 +1,6 @@
-/* Calls, loops, branches, and the ends of functions. Bodies are functions of the module. They get every captured
- * value as an operand, and never touch states. */
+/* The ops call, loop, cond, store, return and launch: calls, loops, branches, ends of functions,
+ * and launches of kernels. Bodies are functions of the module. A body gets every value from
+ * outside as an operand, and never reads or writes states. */
 #include "ir/ops/control/control.h"
 #include "ir/ops/batch/batch_axis.h"
 
@@ -307,7 +308,7 @@ store_infer(Infer *in)
 static void
 no_eval(Eval *ev)
 {
-	(void)ev; /* the interpreter itself runs stores and returns */
+	(void)ev; /* nothing to do: the interpreter itself runs stores and returns */
 }
 
 const OpRow op_store = {.name = "store",

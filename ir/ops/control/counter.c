@@ -1,4 +1,5 @@
-/* The counter of random numbers, for the interpreter and for loops. */
+/* Computes which random number each element of a result gets (counter.h), once for the
+ * interpreter and once as loop IR. */
 #include "ir/ops/control/counter.h"
 
 void
@@ -15,8 +16,9 @@ infer_counter(Infer *in, int first, const RandomCounter *c, const Ints *shape)
 		            (long long)shape->at[c->axis]);
 }
 
-/* The strides of the result's index in the counter. Returns how many indices one row of the batch takes; 0: no
- * batch axis. */
+/* strides[i]: by how much the counter of random numbers grows when the result's index along axis
+ * i grows by 1. Returns by how much it grows from one row of the batch to the next; 0: no batch
+ * axis. */
 static int64_t
 counter_strides(const RandomCounter *c, const Ints *shape, int64_t strides[MAX_RANK])
 {

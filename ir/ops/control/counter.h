@@ -1,6 +1,7 @@
-/* Selects the random number of each element: a word of philox4x32-10 with key seed ^ stream and counter (index,
- * step). The index is the element's place in the global tensor after its batch axis was moved to the front: (row,
- * position in the row). So micro-batches, ranks and recomputation draw the same numbers.
+/* Selects the random number of each element of a result: a 32-bit word of the generator
+ * philox4x32-10 with key seed ^ stream and counter (index, step). The index is the element's
+ * place in the global tensor after its batch axis was moved to the front: (row, position in the
+ * row). So micro-batches, ranks and recomputation draw the same numbers.
  *
  * An op that draws numbers has the operands seed, step and offset, each u64[], in this order. */
 #ifndef GRADC_IR_OPS_COUNTER_H
@@ -18,7 +19,8 @@ enum { COUNTER_SEED, COUNTER_STEP, COUNTER_OFFSET, N_COUNTER_OPERANDS };
 		"rows", FIELD_INT, offsetof(Attr, counter.rows), NULL, true              \
 	}
 
-/* Reports operands from `first` on that are not u64[], and rows that do not divide the batch axis of `shape`. */
+/* Reports an error if an operand from number `first` on is not u64[], or if `rows` does not
+ * divide the batch axis of `shape`. */
 void infer_counter(Infer *in, int first, const RandomCounter *c, const Ints *shape);
 
 /* The draws of one evaluation: a function of the index into a result of that shape. */

@@ -1,14 +1,15 @@
-/* The loop op: runs a function of the module up to a bound. */
+/* The op loop: runs a function of the module (the body) again and again, at most `bound` times. */
 #include "ir/loop/loop.h"
 #include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/control/control.h"
 
 #include <string.h>
 
-/* ---- loop {body, bound, carried, sliced, always, reverse}. Operands: carried values, sliced values (leading
- * dimension `bound`) and invariants. body(i: s64[], carried, slices, invariants) -> (continue: bool[], carried, rows)
- * runs for i = 0, 1, ... bound - 1, with `reverse` from bound - 1 down to 0. It runs while continue is true, or with
- * `always` for all i. Results: carried values, stacked rows (zero for iterations that did not run), the trip count. */
+/* ---- loop {body, bound, carried, sliced, always, reverse}. Operands: carried values, sliced
+ * values (leading dimension `bound`) and invariants. body(i: s64[], carried, slices, invariants)
+ * -> (continue: bool[], carried, rows) runs for i = 0, 1, ... bound - 1, with `reverse` from
+ * bound - 1 down to 0. It runs while continue is true, or, with `always`, for all i. Results:
+ * carried values, stacked rows (zero for iterations that did not run), the trip count. */
 static const Field loop_fields[] = {
 	{"body", FIELD_FUNC, offsetof(LoopAttr, body), NULL, false},
 	{"bound", FIELD_INT, offsetof(LoopAttr, bound), NULL, false},
@@ -116,7 +117,7 @@ loop_eval(Eval *ev)
 	ev->result[outs - 1].i[0] = trip;
 }
 
-/* counts as if the loop ran up to its bound */
+/* counts the FLOPs as if the loop always ran `bound` times */
 static int64_t
 loop_flops(const Node *n)
 {

@@ -3,17 +3,21 @@
  *	forward    c[i + 1], row[i]             = f(i, c[i], slice[i], v)
  *	backward   dc[i], dslice[i], dv[i]      = f'(i, c[i], slice[i], v, dc[i + 1], drow[i]),     dv = sum of dv[i]
  *
- * f' reads values of f. Carried values and results of opaque nodes (products, convolutions, sorts) are stacked by the
- * forward loop. All other values are computed again from these, inner loops too.
+ * c: carried values, v: invariants, f': the gradient of the body f. f' reads values of f. The
+ * forward loop stacks the carried values and the results of opaque nodes (products,
+ * convolutions, sorts). f' computes all other values again from the stacked values, inner loops
+ * too.
  *
- * The sum over iterations of a product is special if the product's operands are smaller than the product. Then the
- * backward loop stacks the operands, and after the loop one product sums over all iterations. The loop may end early:
- * iterations that did not run pass on the gradients that they are given. */
+ * Where dv[i] is a matrix product with operands smaller than its result, its sum over the
+ * iterations is special: the backward loop stacks the operands, and after the loop one product
+ * sums over all iterations. The loop may end early: iterations that did not run pass on the
+ * gradients that they are given. */
 #include "ir/ops/control/control.h"
 
 #include <string.h>
 
-/* dv = sum over iterations of x[i] y[i], from rows of the backward loop. */
+/* dv = sum over iterations of x[i] y[i], computed after the backward loop from rows that it
+ * stacks. */
 typedef struct {
 	int operand; /* number of operand v */
 	const Node *dot;
@@ -35,7 +39,8 @@ typedef struct {
 	VEC(Value *) kept_as; /* parameters of f' for the kept values */
 	VEC(int) sums;        /* operands whose gradients the backward loop sums */
 	VEC(Value *) rows;    /* values of f' that the backward loop stacks */
-	VEC(int) row_of;      /* operands whose gradients are the first entries of `rows` */
+	/* numbers of the operands whose gradients are the first entries of `rows` */
+	VEC(int) row_of;
 	VEC(Product) products;
 	Value **step;  /* by value id of f': the value in the body of the backward loop */
 	Value **whole; /* by value id of f': the stack that the value is a slice of */
@@ -192,7 +197,8 @@ keeping_body(const LoopGrad *lg)
 	return f;
 }
 
-/* The new forward loop takes the place of the old one, whose results lose all readers. */
+/* Replaces the forward loop by a new loop with these stacks; the results of the old loop are no
+ * longer read. */
 static Node *
 build_forward(const LoopGrad *lg)
 {
@@ -236,7 +242,8 @@ may_be_stacked(const LoopGrad *lg, const Value *v)
 	return (v->node || is_slice(lg, v)) && v->type->rank < MAX_RANK;
 }
 
-/* The dot behind v, perhaps seen through views, if its operands together are smaller than v. NULL: no such dot. */
+/* The dot that v is, perhaps seen through views, if its operands together are smaller than v.
+ * NULL: no such dot. */
 static const Node *
 product_behind(const LoopGrad *lg, Value *v)
 {
@@ -343,7 +350,7 @@ feed_invariant(LoopGrad *lg, Function *step, Values *operands)
 			     node_operand(lg->node, i), false);
 }
 
-/* x if the iteration ran, else y. live NULL: every iteration runs, so x. */
+/* x if the iteration ran, otherwise y. live NULL: every iteration runs, so the result is x. */
 static Value *
 where_live(Builder *b, Value *live, Value *x, Value *y)
 {

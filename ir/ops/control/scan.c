@@ -1,4 +1,5 @@
-/* Ops that walk an axis in order: cumulate and sort. */
+/* The ops that process the elements along an axis in order: cumulate (running sums and
+ * products), sort and sort_runs. */
 #include "ir/ops/family.h"
 
 #include <math.h>
@@ -68,8 +69,8 @@ cumulate_grad(Grad *g)
 		grad_add(g, 0, build(g->b, OP_cumulate, 1, &g->dresult[0], &a));
 		return;
 	}
-	/* X[..., j, i] = x_j if j != i, else 1. Accumulated along j it is prod_{k<=j, k!=i} x_k. Pairs with j before
-	 * i have no path to x_i and are masked out. */
+	/* X[..., j, i] = x_j if j != i, else 1. Accumulated along j it is prod_{k<=j, k!=i} x_k.
+	 * For j before i, the result y_j does not depend on x_i, so these pairs are set to 0. */
 	Builder *b = g->b;
 	Value *x = node_operand(g->node, 0);
 	int rank = x->type->rank;
@@ -87,7 +88,7 @@ cumulate_grad(Grad *g)
 	Value *dy = b_broadcast(b, g->dresult[0], shape, axes);
 	Value *dx = b_reduce(b, REDUCE_SUM, b_binary(b, OP_mul, dy, paths),
 	                     (Ints){.n = 1, .at = {a.axis}});
-	/* Axis i is last now: move it to the place of j. */
+	/* Axis i is the last axis now: moves it to the place of axis j. */
 	Ints order = {.n = rank};
 	for (int k = 0; k < rank; k++)
 		order.at[k] = k < a.axis ? k : k == a.axis ? rank - 1 : k - 1;
