@@ -1,13 +1,15 @@
-/* Machines as tables of numbers, and what a schedule would cost on them. docs/cost-model.md derives the
+/* Describes machines (GPUs) as tables of numbers, and predicts the time of a training step on
+ * such a machine from an executable's list of instructions. docs/cost-model.md derives the
  * formulas. */
 #ifndef GRADC_COST_COST_H
 #define GRADC_COST_COST_H
 
 #include "format/format.h"
 
-/* The type in which operands are multiplied; each type has units and a rate of its own. */
+/* The type in which operands are multiplied; a machine has separate arithmetic units, with a
+ * rate of their own, for each type. */
 typedef enum {
-	MATH_F32, /* also for loops, unless they compute in f64 */
+	MATH_F32, /* also the type of kernels made of loops, unless they compute in f64 */
 	MATH_F64,
 	MATH_TF32, /* f32, rounded to 10 bits of mantissa */
 	MATH_16_BITS,
@@ -22,32 +24,40 @@ typedef struct {
 
 /* Rates are in bytes/s or FLOP/s, times in seconds. */
 typedef struct {
-	/* multiprocessors, and what one of them holds at once */
+	/* number of multiprocessors, and how many blocks and threads one multiprocessor holds at
+	 * the same time */
 	int processors;
 	int most_blocks, most_threads;
-	int busy_threads; /* threads of a multiprocessor that reach the memory's full rate */
-	/* threads that reach the cores' full rate, if each has several sums in registers */
+	/* threads of a multiprocessor that are enough for the memory's full rate */
+	int busy_threads;
+	/* threads that are enough for the cores' full rate, if each thread has several sums in
+	 * registers */
 	int sum_threads;
-	/* shared memory of a multiprocessor; what a block takes in addition to its arrays */
+	/* shared memory of a multiprocessor; shared memory that a block takes in addition to its
+	 * arrays */
 	int64_t shared_bytes, block_shared_bytes;
-	int64_t cache_bytes; /* the last-level cache, shared by all */
+	int64_t cache_bytes; /* the last-level cache, which all multiprocessors share */
 	double cache_rate;
 	double loop_rate[N_MATHS]; /* rate of generated code, for f32 and f64 */
 	ProductRate products[N_MATHS];
 } Chip;
 
 typedef struct {
-	const char *name;   /* name for --machine */
-	const char *title;  /* the vendor's name */
-	const char *target; /* target for which programs are lowered: a row of codegen/target/ */
+	const char *name;  /* name for --machine */
+	const char *title; /* the vendor's name */
+	/* name of the target (a row of codegen/target/) for which this machine's programs are
+	 * compiled */
+	const char *target;
 	const Chip *chip;
 	double memory_rate;
-	double launch;                  /* from the end of a kernel to the start of the next */
-	double host_rate, host_latency; /* of a copy between host and device, one way */
-	int joined;                     /* devices joined by the fast link */
-	double link_rate;               /* one-way rate of the fast link that collectives reach */
-	double collective_latency;      /* of a collective, in addition to its hops */
-	double link_hop, network_hop;   /* of a hop over the fast link, and over a network */
+	double launch; /* from the end of a kernel to the start of the next */
+	/* rate and latency of a copy between host and device, in one direction */
+	double host_rate, host_latency;
+	int joined;                /* number of devices that the fast link joins */
+	double link_rate;          /* one-way rate of the fast link that collectives reach */
+	double collective_latency; /* latency of a collective, in addition to its hops */
+	/* latency of a hop over the fast link, and of a hop over a network */
+	double link_hop, network_hop;
 } Machine;
 
 /* Seconds from the end of a kernel to the start of the next, on NVIDIA's GPUs. PyTorch's issue 161104: a
@@ -69,24 +79,28 @@ typedef struct Outlook {
 	const int64_t *shard_at; /* as in RunFacts; NULL: no state is divided */
 } Outlook;
 
-/* What limits a launch, apart from losses. */
+/* Which resource of the machine limits a launch. */
 typedef enum { BOUND_COMPUTE, BOUND_MEMORY, BOUND_CACHE, BOUND_HOST, BOUND_LINK, N_BOUNDS } Bound;
 extern const char *const bound_names[];
 
 /* The prediction for one run of an instruction: seconds = launch + roofline / utilization / reached. */
 typedef struct {
-	const Instruction *instruction; /* the first of several that were merged */
-	int64_t times;                  /* runs in a step of one micro-batch */
+	/* the first of several equal instructions that were merged */
+	const Instruction *instruction;
+	int64_t times; /* runs in a step of one micro-batch */
 	int64_t parts;
 	double flops, bytes;
 	Bound bound;
-	double launch;      /* fixed time of a launch */
-	double roofline;    /* time for its bytes or FLOPs at the peak rate of what limits it */
-	double utilization; /* fraction of that peak with so many parts */
-	double reached;     /* fraction of that peak that a library reaches */
+	double launch; /* fixed time of a launch */
+	/* time for the launch's bytes or FLOPs at the peak rate of the resource that limits it */
+	double roofline;
+	/* fraction of this peak that the launch reaches with its number of parts */
+	double utilization;
+	double reached; /* fraction of this peak that a library reaches */
 	double seconds;
 } Prediction;
-/* The fraction of the chip that `blocks` keep busy, each with so many threads and so much shared memory. */
+/* The fraction of the chip that `blocks` blocks keep busy; each block has `threads` threads and
+ * takes some shared memory. */
 double predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t threads,
                            int64_t shared_bytes);
 /* Seconds are 0 for an instruction that takes no time on this machine. */
@@ -95,13 +109,15 @@ Prediction predict_instruction(const Format *f, const Instruction *in, const Out
 void predict_times(const Format *f, const ProgramRecord *p, const Outlook *o, int64_t *times);
 RunFacts predict_facts(const Outlook *o);
 
-/* ---- predict_step.c: the launches of all programs of a step, equal ones merged, the longest first */
+/* ---- predict_step.c: the launches of all programs of a step; equal launches are merged; the
+ * longest is first */
 typedef struct {
 	const ProgramRecord *programs[2]; /* accumulate and update; or forward and NULL */
 	VEC(Prediction) launches;
 	double total;              /* seconds of all launches */
 	double streams[N_STREAMS]; /* seconds of the launches on each stream */
-	/* Seconds if computing and communicating overlap fully; and if they never overlap. */
+	/* least: seconds of the step if computation and communication overlap fully; most:
+	 * seconds if they never overlap. */
 	double least, most;
 	int64_t rows, tokens; /* of all ranks; tokens 0: not a language model */
 } PredictedStep;
@@ -109,7 +125,7 @@ typedef VEC(PredictedStep) PredictedSteps;
 /* Predicts a step for each binding of the dimensions, from the programs for the machine's target, or else
  * for the first target. */
 PredictedSteps predict_steps(Arena *arena, const Format *f, const Outlook *o);
-double prediction_total(const Prediction *p); /* seconds of all its runs */
+double prediction_total(const Prediction *p); /* seconds of all runs of the instruction in a step */
 /* fraction of the roofline; 1: nothing is lost except the launch time */
 double prediction_of_roofline(const Prediction *p);
 

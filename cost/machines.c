@@ -1,7 +1,9 @@
-/* The machines of --machine. Each number comes with its source. A new machine is a row here and a name in the table below.
+/* The machines that --machine accepts. Each number comes with its source. To add a machine, add
+ * a row here and its name in the table at the end of the file.
  *
- * Datasheets give peaks: memory and arithmetic without any disturbance. "Reached" numbers were measured by others with large square
- * products of a library. They are published at
+ * Datasheets give peaks: memory and arithmetic without any disturbance. "Reached" numbers were
+ * measured by others with large square products of a library. Their sources, with the short
+ * names used below:
  *
  *   [torch]   github.com/zzc0721/torch-performance-test-data, issue 79: H100 80GB HBM3, PyTorch 2.7, CUDA 12.8, TFLOP/s of
  *             4096^3: FP32 51.88, TF32 402, FP16 760, BF16 789
@@ -12,8 +14,8 @@
  *   [nccl]    github.com/NVIDIA/nccl, src/graph/tuning.cc at 01afd20a: the table from which NCCL chooses, for Ring and Simple
  *   [bus]     github.com/NVIDIA/nccl-tests, issue 212, an author of NCCL: of 450 GB/s each way NCCL reaches 370
  *   [stream]  github.com/te42kyfo/gpu-benches, cuda-stream: a V100 with half of its threads reaches 95 % of the rate that it
- *             reaches with all of them, one load of a thread under way; with a quarter 77 %
- *   [volkov]  V. Volkov, Better Performance at Lower Occupancy, GTC 2010: products are as fast with 8 warps of many sums each */
+ *             reaches with all of them, if each thread has one load running; with a quarter of its threads 77 %
+ *   [volkov]  V. Volkov, Better Performance at Lower Occupancy, GTC 2010: products reach full speed with only 8 warps, if each warp computes many sums */
 #include "cost/cost.h"
 
 #include <string.h>
@@ -82,8 +84,8 @@ static const Machine h200 = {
 	.target = "cuda-sm_90",
 	.chip = &gh100,
 	.memory_rate = 4.8e12, /* HBM3e: datasheet */
-	.host_rate = 64e9,     /* as H100 */
-	.link_rate = 370e9,    /* as H100 */
+	.host_rate = 64e9,
+	/* as H100 */ .link_rate = 370e9, /* as H100 */
 	.launch = CUDA_LAUNCH,
 	.host_latency = 5e-6,         /* not published; assumed */
 	.joined = 8,                  /* an HGX board */

@@ -1,6 +1,6 @@
-/* Predicts what an instruction would take on a machine, from the executable's tables only.
- * docs/cost-model.md derives each formula. Nothing is measured here; machines.c has the numbers of each
- * machine. */
+/* Predicts the time of an instruction on a machine, from the executable's tables only.
+ * docs/cost-model.md derives each formula. Nothing is measured here; machines.c has the numbers
+ * of each machine. */
 #include "cost/cost.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ predict_facts(const Outlook *o)
 }
 
 /* ---- parts */
-/* Blocks that a multiprocessor holds at once; at least one. */
+/* How many blocks a multiprocessor holds at the same time; at least one. */
 static int64_t
 resident_blocks(const Chip *c, int64_t threads, int64_t shared_bytes)
 {
@@ -36,9 +36,9 @@ resident_blocks(const Chip *c, int64_t threads, int64_t shared_bytes)
 	return n > 1 ? n : 1;
 }
 
-/* A wave is as many blocks as the machine holds at once. Whole waves keep it busy until they end. The blocks
- * of the last wave keep it busy if they have enough threads; with fewer threads, they take as long as if
- * they had enough. */
+/* A wave is as many blocks as the machine holds at the same time. Whole waves keep the machine
+ * busy until they end. The blocks of the last wave keep the machine busy if they have enough
+ * threads; with fewer threads, the last wave takes as long as a wave with enough threads. */
 double
 predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t threads,
                     int64_t shared_bytes)
@@ -54,8 +54,8 @@ predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t thr
 }
 
 /* ---- kernels */
-/* The time to move the bytes: at the cache's rate if all bytes of the launch fit there, because earlier
- * launches left them there; otherwise at the memory's rate. */
+/* The time to move the bytes: at the cache's rate if all bytes of the launch fit there, because
+ * earlier launches have left the bytes in the cache; otherwise at the memory's rate. */
 static void
 move_bytes(Prediction *p, const Machine *m)
 {
@@ -99,8 +99,9 @@ computes_in_tf32(const Format *f)
 	return precision && strcmp(precision, "tf32") == 0;
 }
 
-/* Predicts a library call. How well a library cuts a product for the machine is part of the published rates.
- * The kernel's record describes its loops, so sizes come from the call. */
+/* Predicts a library call. How well a library cuts a product for the machine is part of the
+ * published rates. The sizes come from the library call, because the kernel's record describes
+ * the loops that the call replaces. */
 static void
 predict_product(Prediction *p, const Format *f, const LibraryCall *c, const Machine *m)
 {
@@ -152,7 +153,7 @@ part_iterations(const Format *f, const Instruction *in, const KernelRecord *k, c
 	return k->iterations;
 }
 
-/* Is the kernel left out, because a library runs the kernel that it serves? */
+/* Is the kernel not run, because a library computes the kernel that it serves? */
 static bool
 serves_library(const Format *f, const KernelRecord *k)
 {
@@ -222,10 +223,11 @@ predict_copy(Prediction *p, const Format *f, const Outlook *o)
 	}
 }
 
-/* ---- collectives, in a ring of n ranks: in each hop a rank sends an nth of the whole to the next one */
+/* ---- collectives, in a ring of n ranks: in each hop a rank sends one n-th of the whole to the
+ * next rank */
 static const struct {
 	bool whole; /* every byte passes through every rank, not only the rank's part */
-	bool once;  /* in a single hop, not one hop after the other around the ring */
+	bool once;  /* done in a single hop, not in hops around the ring */
 	int rounds; /* times around the ring */
 } rings[N_COLLECTIVES] = {
 	[COMM_ALL_REDUCE] = {.rounds = 2}, /* reduce_scatter, then all_gather */
@@ -237,7 +239,8 @@ static const struct {
 	[COMM_RECV] = {.rounds = 1, .whole = true, .once = true},
 };
 
-/* Ranks of a group. Tensor and pipeline groups have one rank: such meshes are not built yet. */
+/* The number of ranks of a group. Tensor and pipeline groups have one rank, because tensor and
+ * pipeline parallelism do not exist yet. */
 static int
 group_ranks(uint32_t group, const Outlook *o)
 {
@@ -284,7 +287,7 @@ predict_instruction(const Format *f, const Instruction *in, const Outlook *o)
 	return p;
 }
 
-/* The only micro-batch counts as the first and as the last one. */
+/* A step has one micro-batch here, which counts as the first and as the last micro-batch. */
 void
 predict_times(const Format *f, const ProgramRecord *p, const Outlook *o, int64_t *times)
 {

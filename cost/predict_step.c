@@ -1,4 +1,5 @@
-/* The launches of a step as a list: the programs of one binding, equal launches merged, the longest first. */
+/* Predicts a whole training step: lists the launches of the step's programs for one binding
+ * (choice of the open dimensions); equal launches are merged; the longest is first. */
 #include "cost/cost.h"
 
 #include <stdlib.h>
@@ -14,7 +15,8 @@ chosen_target(const Format *f, const Machine *m)
 	return 0;
 }
 
-/* The update that follows p: the update of its binding, or one for all bindings. */
+/* The update program that follows p: the update for the binding of p, or the update for all
+ * bindings. */
 static const ProgramRecord *
 update_of(const Format *f, const ProgramRecord *p)
 {
@@ -30,8 +32,8 @@ update_of(const Format *f, const ProgramRecord *p)
 	return found;
 }
 
-/* Tokens of a language model: elements of its inputs that index a table; all such inputs have one shape. 0:
- * not a language model. */
+/* The number of tokens of a language model: the elements of an input that indexes a table; all
+ * such inputs must have the same shape. 0: not a language model. */
 static int64_t
 tokens_of(const Format *f, const ProgramRecord *p)
 {
@@ -51,8 +53,8 @@ compare_numbers(double a, double b)
 	return (a > b) - (a < b);
 }
 
-/* Launches of equal work are merged: the same kernel over as many parts; or copies, fills and collectives of
- * as many bytes. */
+/* Launches of equal work are merged: launches of the same kernel with equally many parts; or
+ * copies, fills and collectives of equally many bytes. */
 static int
 compare_work(const Prediction *a, const Prediction *b)
 {

@@ -1,5 +1,6 @@
-/* Prints the schedule as JSON, for scripts; CLI.md fixes the keys. Each launch is one object, so scripts can
- * add up parts, operations and bytes without the table of kernels. */
+/* Prints an executable's instructions, and their predicted times, as JSON for scripts; CLI.md
+ * defines the keys. Each launch is one object, so scripts can add up parts, operations and bytes
+ * without the table of kernels. */
 #include "cost/cost.h"
 
 #include <jansson.h>
@@ -22,7 +23,8 @@ set_microseconds(json_t *j, const char *key, double seconds)
 	json_object_set_new(j, key, json_real(1e6 * seconds));
 }
 
-/* What one run takes, how often the step runs it, and what limits it. */
+/* The time of one run of an instruction, how often the step runs the instruction, and which
+ * resource limits it. */
 static void
 set_prediction(json_t *j, const Prediction *p)
 {
@@ -123,7 +125,8 @@ launch_json(const Format *f, const Prediction *p, double total)
 	return j;
 }
 
-/* The step on its streams, and how much of the communication is exposed. */
+/* The step on its streams, and how much of the communication is exposed (runs while nothing is
+ * computed). */
 static json_t *
 timeline_json(Arena *arena, const Format *f, const PredictedStep *s, const Outlook *o)
 {

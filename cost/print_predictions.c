@@ -1,4 +1,5 @@
-/* Prints what a step would cost on a machine as a table for people, the longest launches first. */
+/* Prints the predicted time of a training step on a machine as a table for people to read, the
+ * longest launches first. */
 #include "cost/cost.h"
 
 static void
@@ -99,8 +100,8 @@ print_totals(Text *out, const PredictedStep *s)
 	text_add(out, "\n");
 }
 
-/* Prints the step as its streams would run it, and the communication during which nothing is computed, in
- * order of time. */
+/* Prints the step in the order of time, as its streams (queues of instructions) would run it,
+ * with the communication during which nothing is computed. */
 static void
 print_timeline(Text *out, Arena *arena, const Format *f, const PredictedStep *s, const Outlook *o)
 {

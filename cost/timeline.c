@@ -1,6 +1,7 @@
-/* The timeline of a step on the machine's streams. An instruction begins when the previous one on its stream
- * ends; a WAIT also waits for the time of its RECORD. Communication costs the time during which nothing is
- * computed. */
+/* Computes when each instruction of a step would begin and end on the machine's streams (queues
+ * of instructions that run in parallel). An instruction begins when the previous one on its
+ * stream ends; a WAIT also waits for the time of its RECORD. Communication costs the time during
+ * which nothing is computed. */
 #include "cost/cost.h"
 
 typedef struct {
@@ -38,7 +39,8 @@ run_program(Running *r, const ProgramRecord *p)
 	double end = 0;
 	for (int s = 0; s < N_STREAMS; s++)
 		end = r->now[s] > end ? r->now[s] : end;
-	for (int s = 0; s < N_STREAMS; s++) /* programs follow each other */
+	/* the next program begins when all streams have ended */
+	for (int s = 0; s < N_STREAMS; s++)
 		r->now[s] = end;
 }
 

@@ -1,11 +1,12 @@
-/* Conversions as scalar functions: one builder for all formats of the table in base/numbers/dtype.c. They load and
- * store numbers that have fewer bits in memory than in a computation, and cast through such types. A code is the bit
- * pattern of a number without its sign. */
+/* Builds the conversions between numbers and storage formats such as bf16 or f8 as operations of
+ * loop IR: one builder for all formats of the table in base/numbers/dtype.c. The functions load
+ * and store numbers that have fewer bits in memory than in a computation, and cast through such
+ * types. A code is the bit pattern of a number without its sign. */
 #include "ir/scalar/scalar.h"
 
 #include <string.h>
 
-/* A float type from which a code is made. */
+/* A wide float type (f32 or f64) from which a code is made. */
 typedef struct {
 	DType bits;
 	int width, mantissa, bias;
@@ -96,14 +97,15 @@ typedef struct {
 	V random;       /* random bits, u32 */
 } Encoder;
 
-/* How many bits of the wide type's mantissa are dropped. */
+/* How many bits of the wide type's mantissa the format drops. */
 static int
 lost_bits(const Encoder *e)
 {
 	return e->w->mantissa - e->f->mantissa;
 }
 
-/* The magnitude's bits with the format's exponent; right for the format's normal numbers. */
+/* The magnitude's bits with the exponent of the format; the result is right if the number is a
+ * normal number of the format. */
 static V
 rebased(const Encoder *e)
 {
@@ -119,7 +121,8 @@ least_power(const FloatFormat *f)
 	return f->only_normal ? -f->bias : 1 - f->bias - f->mantissa;
 }
 
-/* e8m0 has no last bit to be even: the tie between 2^k and 2^(k + 1) lies at an odd number of units above 2^k. */
+/* e8m0 has only powers of two, so "round ties to even" does not apply: the tie between 2^k and
+ * 2^(k + 1) lies at an odd number of units above 2^k. */
 static V
 nearest_normal(const Encoder *e)
 {
@@ -132,7 +135,7 @@ nearest_normal(const Encoder *e)
 	return right(b, add(b, add(b, rebased(e), half), odd), lost);
 }
 
-/* The addition rounds: the last bit of the sum is a unit of the code. */
+/* Rounds by an addition: the last bit of the sum is worth one unit of the code. */
 static V
 nearest_subnormal(const Encoder *e)
 {
@@ -142,8 +145,8 @@ nearest_subnormal(const Encoder *e)
 	return sub(b, bits(b, e->w->bits, add(b, e->x, unit)), bits(b, e->w->bits, unit));
 }
 
-/* Does rounding make the code larger by one? `fraction` is the dropped part of a unit; its first bit is the first bit
- * of the word. */
+/* Does rounding make the code larger by one? `fraction` is the dropped part of a unit, shifted
+ * so that its first bit is the highest bit of the word. */
 static V
 normal_grows(const Encoder *e)
 {
@@ -211,7 +214,7 @@ rounded_code(const Encoder *e)
 
 	if (e->f->only_normal)
 		code = add(b, code, one);
-	/* the least normal number lies among the wide type's subnormal numbers */
+	/* the format's least normal number is a subnormal number of the wide type */
 	if (exponent < 1 && e->f->only_normal)
 		exponent = 1;
 	if (exponent > 1 || e->f->only_normal) {
@@ -234,7 +237,9 @@ bounded_code(const Encoder *e, Overflow overflow, V code, V infinity)
 	bool is_natural = f->bias == e->w->bias && over.finite == f->largest + 1;
 
 	if (is_natural && e->round != ROUND_TOWARD_ZERO)
-		return code; /* rounding already gave the wide type's infinity, whose code is one above the largest number */
+		/* rounding already gave infinity of the wide type; its code is one above the
+		 * code of the largest number */
+		return code;
 	if (e->round == ROUND_TOWARD_ZERO)
 		over.finite = f->largest;
 	code = select(b, gt(b, code, integer(b, code, f->largest)), integer(b, code, over.finite),
@@ -339,7 +344,7 @@ build_load_packed(B *b, const FunctionRow *row, const V *x)
 	return low_bits(b, row->storage, x[0]);
 }
 
-/* An integer wraps. */
+/* Stores an integer; a number that does not fit wraps. */
 V
 build_wrap_packed(B *b, const FunctionRow *row, const V *x)
 {

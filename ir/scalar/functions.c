@@ -1,7 +1,9 @@
-/* The scalar functions of kernels, one implementation each, as loop IR of operations that machines have as
- * instructions. Interpreter and printers expand them, in vectors and in scalars, so all give the same bits. There are
- * no branches: if an operation must not happen, it gets a safe operand, and its result is not selected.
- * docs/accuracy.md lists the errors in ulp. */
+/* The table of scalar functions (exp, integer division, casts ...) that no machine has as an
+ * instruction. Each is written once, as loop IR of operations that machines have as
+ * instructions. The interpreter and all printers expand this loop IR, in vectors and in scalars,
+ * so all give the same bits. There are no branches: an operation that is not safe for an operand
+ * gets a safe operand instead, and a select then drops its result. docs/accuracy.md lists the
+ * errors in ulp. */
 #include "ir/scalar/scalar.h"
 
 #include <string.h>
@@ -29,7 +31,8 @@ build_is_finite(B *b, const FunctionRow *row, const V *x)
 	return eq(b, sub(b, x[0], x[0]), number(b, x[0], 0));
 }
 
-/* ---- integers: division never traps. A quotient by zero is 0; the one overflow wraps */
+/* ---- integers: division never traps. A quotient by zero is 0; the only division that
+ * overflows, the least number by -1, wraps */
 static V
 build_abs(B *b, const FunctionRow *row, const V *x)
 {
@@ -85,7 +88,8 @@ build_pow_integer(B *b, const FunctionRow *row, const V *x)
 	return select(b, lt(b, x[1], zero), inverse, r);
 }
 
-/* ---- conversions. Floats to integers as the IR's cast: truncated and saturated; NaN gives 0. */
+/* ---- conversions. Floats become integers as in the op cast: truncated and saturated; NaN gives
+ * 0. */
 static V
 build_to_integer(B *b, const FunctionRow *row, const V *x)
 {
@@ -116,7 +120,7 @@ build_to_integer(B *b, const FunctionRow *row, const V *x)
 	ROW(name, U64, build), ROW(name, U32, build)
 #define ALL_FLOATS(ROW, name, build) ROW(name, F64, build), ROW(name, F32, build)
 #define TRUTH(name, t) {#name "_" t##_NAME, 1, {t}, BOOL, build_##name, LOOP_##name}
-/* A float to integer storage, or a wrapped integer. */
+/* Rows of conversions from a float to a small integer type, or from an integer that wraps. */
 #define CUT(from, stored, text, to, build)                                                       \
 	{from##_NAME "_to_" text, 1, {from}, to, build, .storage = stored}
 #define CUTS(from) CUT(from, S64, "s64", S64, build_to_integer),                                 \
@@ -201,8 +205,8 @@ scalar_function(ScalarFunctions *fs, const char *name)
 	return f;
 }
 
-/* The function that casts to a float below f32. It is made on demand: a row for each way of rounding would be
- * hundreds. */
+/* The function that casts to a float below f32. The function is made when it is first needed:
+ * rows for all types and ways of rounding would be hundreds. */
 static const ScalarFunction *
 cast_function(ScalarFunctions *fs, DType from, DType storage, Conversion how)
 {

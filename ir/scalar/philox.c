@@ -1,6 +1,7 @@
-/* Philox4x32-10 as scalar functions of u64: philox(key, index, step) gives words 0 and 1 of philox_at in
- * base/numbers/philox.c, and philox_high gives words 2 and 3. The first word of a pair is the lower half. Salmon et
- * al., "Parallel random numbers: as easy as 1, 2, 3". */
+/* Builds the random number generator Philox4x32-10 as operations of loop IR, as two scalar
+ * functions of u64: philox(key, index, step) gives words 0 and 1 of philox_at in
+ * base/numbers/philox.c, and philox_high gives words 2 and 3. The first word of a pair is the
+ * lower half. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3". */
 #include "ir/scalar/scalar.h"
 
 enum { ROUNDS = 10 };

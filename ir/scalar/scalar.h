@@ -1,4 +1,5 @@
-/* Shorthand for writing scalar functions, and the builders that have files of their own. */
+/* Private to ir/scalar: short names for building scalar functions (exp, casts ...) from
+ * operations of loop IR, and the builders that are in other files than functions.c. */
 #ifndef GRADC_IR_SCALAR_IMPL_H
 #define GRADC_IR_SCALAR_IMPL_H
 
@@ -12,7 +13,7 @@ struct FunctionRow {
 	int n_params;
 	DType params[MAX_FUNCTION_PARAMS], type;
 	V (*build)(B *b, const FunctionRow *row, const V *x);
-	LoopOp op;      /* the op that it implements, if `build` needs it */
+	LoopOp op;      /* the op that the function implements, if `build` needs it */
 	DType storage;  /* of conversions: the storage type */
 	Conversion how; /* of casts to small floats */
 };
@@ -115,7 +116,7 @@ V build_philox(B *b, const FunctionRow *row, const V *x);
 V build_pow_f64(B *b, const FunctionRow *row, const V *x);
 V build_rem_f64(B *b, const FunctionRow *row, const V *x);
 V build_rem_f32(B *b, const FunctionRow *row, const V *x);
-/* for any f32 row: computes in f64, and rounds once */
+/* for a function of f32 numbers: computes in f64, and rounds once */
 V build_by_f64(B *b, const FunctionRow *row, const V *x);
 
 #endif

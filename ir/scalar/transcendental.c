@@ -1,12 +1,15 @@
-/* Transcendental functions and the remainder as loop IR. There are no branches: if an operation must not happen, it
- * gets a safe operand, and its result is not selected. docs/accuracy.md lists the errors. */
+/* Builds transcendental functions (exp, log, sin, tanh, erf, pow ...) and the remainder as
+ * operations of loop IR. There are no branches: an operation that is not safe for an operand
+ * gets a safe operand instead, and a select then drops its result. docs/accuracy.md lists the
+ * errors. */
 #include "ir/scalar/scalar.h"
 
 #include <math.h>
 
-/* ---- exp: x = n ln 2 + r, |r| <= ln 2 / 2, with ln 2 in two parts; Taylor series of e^r. 2^n is two factors, so that
- * subnormal results come out. n + 1.5 2^52 has n in its low bits. If the result is 0, as for everything that a softmax
- * masks, x is replaced by 0: on some machines a product that underflows takes a hundred cycles. */
+/* ---- exp: x = n ln 2 + r, |r| <= ln 2 / 2, with ln 2 in two parts; Taylor series of e^r. 2^n
+ * is two factors, so that subnormal results come out. The sum n + 1.5 * 2^52 has n in its low
+ * bits. If the result is 0, as for numbers that a softmax masks, x is replaced by 0: on some
+ * machines a product that underflows takes a hundred cycles. */
 typedef struct {
 	double low, high; /* below low the result is 0, above high infinity */
 	double per_ln2, shift, ln2_high, ln2_low;
@@ -68,8 +71,8 @@ build_exp(B *b, const FunctionRow *row, const V *x)
 	return select(b, is_nan(b, x[0]), x[0], select(b, below, none, e));
 }
 
-/* expm1: near 0 exp(x) - 1 cancels, so there it has its own polynomial x + x^2 P(x). P is Taylor's series in f64, and
- * minimax on [-1/2, 1/2] in f32 (error 3e-9). */
+/* expm1: near 0 exp(x) - 1 loses digits, so there expm1 has its own polynomial x + x^2 P(x). P
+ * is Taylor's series in f64, and minimax on [-1/2, 1/2] in f32 (error 3e-9). */
 V
 build_expm1(B *b, const FunctionRow *row, const V *x)
 {
@@ -115,7 +118,7 @@ split_exponent(B *b, DType type, V x, V *e)
 	return bits(b, type, add(b, and(b, u, fraction), root));
 }
 
-/* The logarithm outside of the positive numbers. */
+/* The logarithm of 0, of negative numbers, of infinity and of NaN. */
 static V
 log_specials(B *b, V x, V r)
 {
@@ -201,7 +204,7 @@ build_tanh_f32(B *b, const FunctionRow *row, const V *x)
 /* erf: x + x P(x^2) below 1; 1 - exp(-x^2) Q(t) above, t = 2/(2 + x). P and Q are Chebyshev fits made with 40 digits
  * (errors 2e-21 and 3e-21), in f32 minimax (1e-9 and 2e-10). exp(-x^2) is corrected by the low half of the square. */
 typedef struct {
-	double one_from; /* from here on erf is 1 */
+	double one_from; /* for x from this number on, erf(x) is 1 */
 	int n_near, n_far;
 	double near[14], far[20];
 } ErfPlan;
@@ -324,9 +327,10 @@ quadrant_of_large(B *b, V x)
 	return (Quadrant){k, add(b, select(b, below, neg(b, r), r), sub(b, x, x))};
 }
 
-/* The same for f32, in f64: |x| = m 2^e with m of 24 bits. Words of 24 bits of 2/pi make the products exact. A word
- * whose product is a multiple of 4 is skipped: the first word used is the one with bit e - 2, and x is divided by the
- * power of two of the skipped words. Five words leave an error of less than 2^-70. */
+/* The reduction of large |x| for f32, computed in f64: |x| = m 2^e with m of 24 bits. Words of
+ * 24 bits of 2/pi make the products exact. A word whose product is a multiple of 4 is skipped:
+ * the first word used is the one with bit e - 2, and x is divided by the power of two of the
+ * skipped words. Five words leave an error of less than 2^-70. */
 static Quadrant
 quadrant_of_large_f32(B *b, V x)
 {
@@ -451,7 +455,7 @@ build_rem_f32(B *b, const FunctionRow *row, const V *x)
 	               remainder_of(b, lb_cast(b, F64, x[0]), lb_cast(b, F64, x[1]), 128 + 149));
 }
 
-/* Rarely used functions in f32 go through f64: at most 0.501 ulp. */
+/* Rarely used functions in f32 are computed in f64: at most 0.501 ulp. */
 V
 build_by_f64(B *b, const FunctionRow *row, const V *x)
 {

@@ -1,5 +1,5 @@
-/* The ops call, loop, cond, store, return and launch: calls, loops, branches, ends of functions,
- * and launches of kernels. Bodies are functions of the module. A body gets every value from
+/* The ops call, cond, store, return and launch: calls, branches, ends of functions, and launches
+ * of kernels (loops: loop.c). Bodies are functions of the module. A body gets every value from
  * outside as an operand, and never reads or writes states. */
 #include "ir/ops/control/control.h"
 #include "ir/ops/batch/batch_axis.h"
