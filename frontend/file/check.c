@@ -1,5 +1,6 @@
-/* The structure of a model: versions, single assignment, order, scopes, functions. Every fault is
- * reported. Recursion follows only the nesting of messages, which the scan has bounded. */
+/* Checks the structure of a model before import: its versions, that each value is defined once and
+ * before its use, and its functions. Every fault is reported. Recursion follows only the nesting of
+ * messages, which the scan (scan.c) has bounded. */
 #include "frontend/file/file.h"
 
 #include <string.h>

@@ -48,8 +48,8 @@ type_letter(const AttributeProto *a)
 	                                                                        : 0;
 }
 
-/* Does the attribute fill another field than the one of its declared type? A field of value zero may
- * be absent: proto3 writers omit it. */
+/* Does the attribute fill a field that does not belong to its declared type? A field of value zero
+ * may be absent: proto3 writers omit it. */
 static bool
 holds_other_data(const AttributeProto *a, char type)
 {

@@ -1,5 +1,6 @@
-/* Edits of a file's messages before import. Nodes keep their addresses, by which the importer knows
- * them. edit_close restores the pointers that protobuf-c frees. */
+/* Edits of a file's protobuf messages before import: adds nodes and initializers, changes inputs of
+ * nodes. Nodes keep their addresses, by which the importer knows them. edit_close restores the
+ * original pointers, which protobuf-c frees. */
 #include "frontend/file/file.h"
 
 #include <string.h>
@@ -26,8 +27,8 @@ edit_grown(Model *model, void *list, size_t n, const void *item)
 	return copy;
 }
 
-/* A list of the main graph with space behind its n items. *room: its capacity; 0: the list is still
- * the file's. */
+/* Returns a list of the main graph with space after its n items. *room: the list's capacity; 0: the
+ * list is still the file's own. */
 static void *
 with_room(const Model *model, void *list, size_t n, size_t *room)
 {
@@ -141,8 +142,8 @@ take_names(StrMap *taken, const GraphProto *g)
 		take_outputs(taken, g->node[i]);
 }
 
-/* A name that no value has: `base` and `ending`, with a number behind where that is taken. `taken`
- * maps a taken name to the next number to try. */
+/* A name that no value has: `base` and `ending`, followed by a number if this name is taken.
+ * `taken` maps a taken name to the next number to try. */
 static const char *
 fresh_name(Model *model, const char *base, const char *ending)
 {

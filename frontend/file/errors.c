@@ -1,4 +1,4 @@
-/* Reports faults with the file and the node in front. */
+/* Reports faults of a model; each message begins with the file and the node. */
 #include "frontend/file/file.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
-/* Reads tensor data from files beside the model. A file must be regular and have one name. pread
- * turns a file that shrinks meanwhile into an error instead of a signal. */
+/* Reads tensor data from external files, which a model names by paths relative to its folder. Such
+ * a file must be regular and have no second hard link. pread, unlike a mapping, gives an error
+ * instead of a signal if the file shrinks meanwhile. */
 #include "frontend/file/external.h"
 
 #include <errno.h>
@@ -142,7 +143,8 @@ open_file(Model *model, const char *location, ExternalFile *file, Diag *diag)
 	if (!regular || st.st_nlink != 1) {
 		close(file->fd);
 		file_fault(model, location, EXIT_INVALID, "not a regular file with one name", diag);
-		if (regular) /* as in onnxruntime: a hard link may lead to any file of this disk */
+		/* refused as in onnxruntime: a second hard link may be any file of this disk */
+		if (regular)
 			diag_hint(diag,
 			          "it is a hard link, one of %lld names of the file; a copy "
 			          "(`cp FILE COPY; mv COPY FILE`) has a name of its own",

@@ -1,12 +1,13 @@
-/* Private header: tensor data in files beside the model. Sections are named after the .c file. */
+/* Private header: tensor data in external files, which the model names by a location, a path
+ * relative to the model's folder. Sections are named after the .c file. */
 #ifndef GRADC_FRONTEND_FILE_EXTERNAL_H
 #define GRADC_FRONTEND_FILE_EXTERNAL_H
 
 #include "frontend/file/file.h"
 
 /* ---- external_location.c */
-/* Sets *out to the location without its "." components. Returns a fault or NULL. A location is
- * relative and has no "..", no empty component, no backslash and no drive letter. */
+/* Sets *out to the location without its "." components. Returns NULL or what is wrong: a location
+ * must be relative, without "..", empty components, backslashes or a drive letter. */
 const char *external_location(Arena *arena, const char *location, const char **out);
 /* The resolved path of the location's file. NULL with errno on a fault; ENOTUNIQ: two folders have
  * different files. */
@@ -20,7 +21,7 @@ typedef struct {
 	const char *location, *checksum;
 	int64_t offset, length; /* length -1: to the end of the file */
 } ExternalData;
-/* Reads and checks the keys of the standard. */
+/* Reads and checks the tensor's keys for external data: location, offset, length, checksum. */
 bool external_parse(const Model *model, const TensorProto *t, ExternalData *out, Diag *diag);
 /* Opens the file (once) and checks that the tensor's range lies inside. The model owns *fd. */
 bool external_open(Model *model, const TensorProto *t, const ExternalData *e, int64_t bytes,

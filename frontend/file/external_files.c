@@ -1,6 +1,6 @@
 /* Lists all files that the model's tensors may name, whether read or not and whether they exist or
- * not. A run must not write an output there: if the model is a link, the output would be taken for
- * the model's data. */
+ * not. No output may get such a path. If the model is a link, a file that does not exist now could
+ * later be read as the model's data. */
 #include "frontend/file/external.h"
 
 #include <string.h>

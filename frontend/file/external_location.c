@@ -1,7 +1,8 @@
 /* Finds and opens the file that a location names. A component of the path may be a link only if the
- * file behind it lies below one of the model's folders. These are: the folder of the given path; if
- * the path is a link, the folders of all links on the way and of the file at the end; and, in a
- * Hugging Face cache, the folder `blobs`, since `snapshots/REVISION` holds only links. */
+ * link's target lies below one of the model's folders. The model's folders are: the folder of the
+ * given path; if the path is a link, the folders of all links on the way and of the file at the
+ * end; and, in a Hugging Face cache, the folder `blobs`, since `snapshots/REVISION` holds only
+ * links. */
 #define _GNU_SOURCE
 #include "frontend/file/external.h"
 
@@ -100,8 +101,9 @@ below(const char *path, const char *folder)
 	return strncmp(path, folder, n) == 0 && path[n] == '/' ? path + n + 1 : NULL;
 }
 
-/* If the model is a link, its data may lie beside the link or beside the link's target. A fault in
- * one folder, such as a circle of links, takes precedence over "No such file" in another folder. */
+/* If the model is a link, its data may lie in the folder of the link or in the folder of the link's
+ * target. A fault in one folder, such as a circle of links, takes precedence over "No such file" in
+ * another folder. */
 const char *
 external_path(const Model *model, const char *location)
 {

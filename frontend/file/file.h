@@ -17,8 +17,8 @@ enum {
 	OLDEST_IR = 3,
 	NEWEST_IR = 13,
 	OLDEST_OPSET = 1,
-	/* before opset 6 only operators whose meaning did not change since, or with rows of their
-	 * own */
+	/* before opset 6, only these operators are known: those whose meaning did not change since,
+	 * and those with rows of their own */
 	OLDEST_FULL_OPSET = 6,
 	NEWEST_OPSET = 27,
 	MAX_MESSAGE_DEPTH = 100,
@@ -40,7 +40,7 @@ typedef struct {
 } FlatNode;
 typedef VEC(FlatNode) FlatNodes;
 
-/* The elements of one TensorProto, in its own dtype, row-major. */
+/* The elements of one TensorProto, in the tensor's dtype, row-major. */
 typedef struct {
 	DType dtype;
 	int rank;
@@ -120,7 +120,7 @@ StrMap *nodes_by_module(const GraphProto *g, Arena *arena);
 /* Does the node's operator take a bias as its third input? */
 bool node_takes_bias(const NodeProto *p);
 
-/* ---- errors.c: reports faults with the file and the node in front. */
+/* ---- errors.c: reports faults; each message begins with the file and the node. */
 void model_error(const Model *model, Diag *diag, int exit_code, const char *fmt, ...) PRINTF(4, 5);
 void node_error(const Model *model, Diag *diag, const FlatNode *n, int exit_code, const char *fmt,
                 ...) PRINTF(5, 6);
@@ -199,8 +199,8 @@ bool tensor_constant_valued(const TensorData *t, double *value);
 /* Counts the readers of each value by name: inputs of nodes, also in subgraphs, and outputs of
  * graphs. */
 void graph_count_readers(const GraphProto *g, StrMap *readers);
-/* By name of a value of the main graph: the node that makes it, the number of its readers, one of
- * its readers. */
+/* Maps from the name of a value of the main graph to the node that makes the value, the number of
+ * its readers, and one of its readers. */
 typedef struct {
 	StrMap *makers, *counts, *readers;
 } Neighbours;
@@ -212,7 +212,8 @@ NodeProto *only_reader_of(const Neighbours *all, const char *name);
 bool is_op(const NodeProto *p, const char *op); /* of ONNX's own domain; p may be NULL */
 
 /* ---- value_types.c */
-/* Sets of values by name: of another type than f32; with a declared rank; with declared rank 1. */
+/* Sets of names of values: of values that are not f32; with a declared rank; with declared rank
+ * 1. */
 typedef struct {
 	StrMap *other, *shaped, *vectors;
 } ValueTypes;
@@ -222,8 +223,8 @@ const Onnx__TypeProto__Tensor *tensor_type(const ValueInfoProto *v); /* NULL: no
 const char *dim_symbol(const Onnx__TensorShapeProto__Dimension *d);
 
 /* ---- take_in.c */
-/* Copies tensors from files beside the model into the messages, including those of subgraphs. The
- * caller owns m, its graph and p. */
+/* Copies tensors from external files into the messages, including tensors of subgraphs. The caller
+ * owns m, its graph and p. */
 bool model_take_data_in(Model *model, ModelProto *m, Diag *diag);
 bool node_take_data_in(Model *model, NodeProto *p, Diag *diag);
 
@@ -242,7 +243,8 @@ AttributeProto *edit_int(const Model *model, const char *name, int64_t value);
  * read it, too. */
 const char *edit_add_initializer(Model *model, const char *base, const char *ending, DType type,
                                  const Ints *shape, const void *data);
-/* A tensor with the same elements as `of`, in memory or in a file. It is in no graph yet. */
+/* A tensor with the same elements as `of`, in memory or in an external file. The tensor is in no
+ * graph yet. */
 TensorProto *edit_copy(const Model *model, const char *name, const TensorProto *of);
 /* Adds t as an initializer and lists it in model->restored. Returns its name: t's own, or another if
  * the graph uses that name. */
@@ -271,7 +273,7 @@ void external_folders(Model *model);
 typedef struct {
 	const char *path;
 	int fd;
-	uint8_t *bytes; /* n bytes in all; those below `ready` are read or set aside */
+	uint8_t *bytes; /* n bytes in total; the bytes below `ready` are read or set aside */
 	int64_t n, ready, next_read;
 } ModelFile;
 /* Opens a regular file of 1 to 2 GiB - 1 bytes. Close it in any case, also after a fault. */
@@ -279,7 +281,7 @@ Status model_file_open(const char *path, ModelFile *f);
 /* Reads on until the bytes below `end` are in memory. */
 Status model_file_need(ModelFile *f, int64_t end);
 /* Leaves the n bytes of a raw_data at `offset` in the file; false: they are too few to be worth it.
- * The buffer holds the offset and zeros in their place. */
+ * In place of the n bytes, the buffer holds their offset in the file and zeros. */
 bool model_file_set_aside(ModelFile *f, int64_t offset, int64_t n);
 void model_file_drop(ModelFile *f); /* frees the bytes; the file stays open */
 /* Reads the content that was set aside, for all tensors of an unpacked message. */

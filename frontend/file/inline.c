@@ -133,7 +133,8 @@ outside_names(Body *b, size_t n, char **names)
 	return out;
 }
 
-/* The attribute behind a reference: the call's, else the function's default, else NULL. */
+/* The attribute that a reference in a body means: the call's, else the function's default, else
+ * NULL. */
 static const AttributeProto *
 resolve(const Body *b, const char *name)
 {
@@ -160,7 +161,8 @@ copy_values(Body *b, size_t n, ValueInfoProto **from)
 	return to;
 }
 
-/* Copies a subgraph of the body. Names that it defines get the prefix, as captured names do. */
+/* Copies a subgraph of the body. Names that the subgraph defines get the prefix; so do the body's
+ * names that it reads. */
 static GraphProto *
 copy_graph(Body *b, const GraphProto *from)
 {
@@ -254,8 +256,8 @@ flatten(Model *model, FlatNodes *to, const NodeProto *n, size_t n_imports,
 	          .imports = f->n_opset_import ? f->opset_import : imports};
 	for (size_t i = 0; i < f->n_input; i++)
 		strmap_put(b.names, f->input[i], i < n->n_input ? n->input[i] : "");
-	/* A function's output needs an Identity behind the body if it is also an input, or given
-	 * twice. */
+	/* A function's output needs an Identity after the body if the value is also an input of the
+	 * function, or two outputs at a time. */
 	bool *copied = NEW_ARRAY(model->arena, bool, f->n_output);
 	for (size_t i = 0; i < f->n_output && i < n->n_output; i++) {
 		copied[i] = strmap_get(b.names, f->output[i]) != NULL;
@@ -328,7 +330,7 @@ nodes_in_budget(const Model *model, int64_t n, Diag *diag)
 	return false;
 }
 
-/* All functions are known, none calls itself, and their expansion is small enough. */
+/* Are all called functions known, does none call itself, and is their expansion small enough? */
 bool
 check_functions(Model *model, Diag *diag)
 {

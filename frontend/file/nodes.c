@@ -1,4 +1,5 @@
-/* Names of nodes and of the modules that they come from, for locations in messages. */
+/* Names of nodes, and of the PyTorch modules whose calls the exporter turned into these nodes.
+ * Messages name a node's location this way, and weights are assigned to modules. */
 #include "frontend/file/file.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
-/* Reads the bytes of a model file, as far as the scan has got. A large raw_data is not read at that
- * time: its place in the buffer holds only its offset in the file. protobuf-c copies the offset into
- * the tensor, and `fill_tensors` replaces it by the content once the buffer is freed. So the weights
- * are in memory once. pread, unlike a mapping, turns a file that shrinks meanwhile into an error
- * instead of a signal. */
+/* Reads the bytes of a model file step by step, as far as the check of the bytes (scan.c) needs
+ * them. The large raw_data of a tensor is not read then: its place in the buffer holds only its
+ * offset in the file. protobuf-c copies the offset into the tensor, and `fill_tensors` replaces it
+ * by the content once the buffer is freed. So the weights are in memory once. pread, unlike a
+ * mapping, turns a file that shrinks meanwhile into an error instead of a signal. */
 #define _GNU_SOURCE
 #include "frontend/file/file.h"
 

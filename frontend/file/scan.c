@@ -1,6 +1,7 @@
-/* A walk over the bytes of a model before protobuf-c sees them. protobuf-c limits neither depth nor
- * size, merges repeated singular messages and accepts NUL inside strings. This walk refuses such
- * bytes. It does not recurse: each level of nesting takes a frame of a fixed stack. */
+/* Checks the bytes of a model file before protobuf-c unpacks them. protobuf-c limits neither depth
+ * nor size, merges repeated singular messages and accepts NUL inside strings; this walk over the
+ * bytes refuses all of these. It does not recurse: each level of nesting takes a frame of a fixed
+ * stack. */
 #include "frontend/file/file.h"
 
 #include <string.h>
@@ -62,7 +63,8 @@ scan_need(const Scan *s, const uint8_t *end)
 	return s->file ? model_file_need(s->file, end - s->start) : NULL;
 }
 
-/* NULL when the varint is longer than 10 bytes, exceeds 64 bits or the message ends. */
+/* Reads a varint; returns the address after it. NULL: the varint is longer than 10 bytes or exceeds
+ * 64 bits, or the message ends. */
 static const uint8_t *
 read_varint(const uint8_t *at, const uint8_t *end, uint64_t *out)
 {

@@ -1,5 +1,5 @@
-/* SHA-1 (FIPS 180-4), for the checksums that external data may carry. It guards against accidents,
- * not against attacks. */
+/* SHA-1 (FIPS 180-4), for the checksums that external data may carry. SHA-1 detects accidental
+ * changes, not attacks. */
 #include "frontend/file/external.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Takes the data of files beside the model into copies of the messages that name the files: a model
- * written to another folder would not find them. The original messages stay unchanged, for
- * protobuf-c frees them. */
+/* Copies tensor data from external files into the model, because a model written to another folder
+ * would not find these files. The data go into copies of the messages; the original messages stay
+ * unchanged, because protobuf-c frees them. */
 #include "frontend/file/file.h"
 
 typedef struct {
@@ -11,7 +11,8 @@ typedef struct {
 
 static void take_graph(TakeIn *k, GraphProto *g);
 
-/* The message itself if its data is inside, or if only shapes were read. */
+/* A copy of the message with the data inside; the message itself if its data is inside already, or
+ * if only shapes were read. */
 static TensorProto *
 taken_tensor(TakeIn *k, TensorProto *from)
 {

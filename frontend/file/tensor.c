@@ -1,4 +1,5 @@
-/* Decodes TensorProto: every encoding of every element type, checked before a byte is allocated. */
+/* Decodes TensorProto, ONNX's message for a tensor, into plain arrays: every encoding of every
+ * element type, checked before memory is allocated. */
 #include "frontend/file/external.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* Private header: files of ONNX's test data (TensorProto, SequenceProto, OptionalProto). */
+/* Private header: reads and writes files of one value, as in ONNX's test data (TensorProto,
+ * SequenceProto, OptionalProto). */
 #ifndef GRADC_FRONTEND_FILE_TENSOR_FILE_H
 #define GRADC_FRONTEND_FILE_TENSOR_FILE_H
 

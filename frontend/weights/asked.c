@@ -1,9 +1,10 @@
-/* Rules from the command line: --train, --freeze and similar options. */
+/* Options such as --train, --freeze and --lr-scale: each names tensors by a glob ("lr-scale
+ * *.bias=2"). Finds the option that applies to a tensor and reports options that apply to none. */
 #include "frontend/weights/roles.h"
 
 #include <string.h>
 
-/* The rule's glob; NULL: the rule has another verb. */
+/* The glob of a rule such as "freeze GLOB"; NULL: the rule has another verb. */
 static const char *
 rule_glob(const char *rule, const char *verb)
 {
@@ -100,7 +101,8 @@ takes_some(const Repairs *r, const char *glob)
 	return false;
 }
 
-/* A rule must not name a tensor that shares the state of another: the state has the other's name. */
+/* If two tensors share a state, the state has the name of the first: a rule must not name the
+ * second. */
 void
 asked_check_ties(const Repairs *r)
 {

@@ -16,8 +16,8 @@ typedef enum {
 	ALONG_CHANNELS,
 	ALONG_BLOCKS
 } Along;
-/* Indices of inputs. codes -1: the input is not a weight, or not of integers; scale -1: the product
- * is scaled behind the node. */
+/* Indices of inputs. codes -1: the input is not a weight, or not of integers. scale -1: a later
+ * node multiplies the product by the scale. */
 typedef struct {
 	const char *domain, *op;
 	int codes, scale, zero;
@@ -251,8 +251,8 @@ read_zeros(Repairs *r, const char *name, bool packed, Codes *c)
 	return true;
 }
 
-/* Does quantizing the floats give back the same codes? Not if a scale is 0 or not finite, and not
- * for large 32-bit codes, because f32 holds 24 bits. */
+/* Does quantizing the floats give back the same codes? It does not if a scale is 0 or not finite,
+ * nor for large 32-bit codes, because f32 holds 24 bits. */
 static bool
 come_back(const Codes *c, const void *codes, const TensorData *scale)
 {
@@ -274,7 +274,7 @@ come_back(const Codes *c, const void *codes, const TensorData *scale)
 	return true;
 }
 
-/* Reads the codes from one reader: scale, shape and zero points. */
+/* Finds scale, shape and zero points of the codes from one node that reads them. */
 static bool
 read_place(Repairs *r, const Reader *reader, const TensorData *data, Codes *c)
 {

@@ -1,5 +1,6 @@
-/* Doubtful tensors: neither metadata nor an option decides their kind. Lists the reasons for and
- * against a parameter. */
+/* Doubtful tensors: neither metadata nor an option tells whether the tensor is a parameter, for
+ * example a single number 1. Finds the reasons for and against, which the user reads before
+ * training. */
 #include "frontend/weights/roles.h"
 #include "frontend/weights/values.h"
 
@@ -35,8 +36,9 @@ is_computed(Case *c)
 	return c->w->origin && c->w->origin->from.n > 0;
 }
 
-/* A number with a name that somebody gave it: `gate`. Names of scaling, as an attention's or an
- * embedding's code uses, do not count, nor numbers that only steer nodes, as a bound of Clip. */
+/* Is it a number with a name that a person gave, such as `gate`? Names such as `embed_scale`, which
+ * code uses for fixed factors, do not count. Nor do numbers that only steer nodes, such as a bound
+ * of Clip. */
 static bool
 is_number_with_own_name(Case *c)
 {
@@ -45,9 +47,9 @@ is_number_with_own_name(Case *c)
 	       !all_in(c, STEERING_PLACE);
 }
 
-/* Equal numbers that may be a class, mask or distillation token or a first state, which the exporter
- * repeated over the rows. Such values join the model's data; so do values that only fill. Ones and a
- * mask's numbers are not how tokens begin. */
+/* Equal numbers that may be a class, mask or distillation token or a first state, which the
+ * exporter repeated over the rows. Tokens are concatenated with the model's data, but so are values
+ * that only fill. Tokens do not begin as ones or as the numbers of a mask. */
 static bool
 is_like_token(Case *c)
 {

@@ -1,4 +1,5 @@
-/* Facts about the files of each exporter, and the rules that use them. */
+/* Facts about the files of each exporter (torch, tf2onnx, skl2onnx ...), such as "names of
+ * parameters are kept", and the rules that judge tensors by these facts. */
 #include "frontend/weights/roles.h"
 
 #include <string.h>
@@ -49,8 +50,8 @@ weight_is_named(const Repairs *r, const Weight *w)
 	return name_is_like_parameter(w->name) || is_named_by_module(r, w);
 }
 
-/* Vectors of spectral_norm: `weight_u` and `weight_v` beside `weight_orig`, or `_u` and `_v` under
- * `parametrizations`. */
+/* Vectors of spectral_norm: `weight_u` and `weight_v` of the same module as `weight_orig`, or `_u`
+ * and `_v` under `parametrizations`. */
 bool
 rule_power_iteration(Case *c)
 {

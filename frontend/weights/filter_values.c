@@ -12,7 +12,8 @@ enum {
 	LEAST_FILTERS = 3,
 	/* different magnitudes of a symmetric line: an identity, a box and a blur of 3 have fewer */
 	LEAST_MAGNITUDES = 4,
-	LEAST_WAVES = 16, /* shortest line of sines behind a shared window */
+	/* shortest line that is tested for a sine multiplied by a shared window */
+	LEAST_WAVES = 16,
 	LONGEST_WAVES = 1 << 13,
 	MOST_MAGNITUDES = 8,
 	LINES_PER_NOISE = 8, /* a basis of 8 numbers has 10 lines, of which one may be noise */
@@ -23,7 +24,7 @@ enum {
 #define ROUGH_ERROR \
 	0.5         /* as WAVE_ERROR, for a sine behind an unknown window; random numbers have 2 */
 #define HIDDEN 0.02 /* numbers that a window makes smaller than this are not judged */
-/* relative to the largest; angles of large tables have this error in f32 */
+/* relative to the line's largest number; f32 angles of large tables have this error */
 #define SYMMETRY_ERROR 1e-3
 #define ZERO 1e-6       /* relative to the largest */
 #define BUMP_ERROR 1e-3 /* relative to the largest */
@@ -121,8 +122,8 @@ rounding_of(DType d)
 }
 
 /* ---- bases */
-/* x[i] = sign x[n - 1 - i]; if `period`, x[i] = sign x[n - i], as in sampled windows without their
- * last number. */
+/* Is x[i] = sign * x[n - 1 - i] for all i? If `period`: x[i] = sign * x[n - i], as in sampled
+ * windows without their last number. */
 static bool
 is_mirrored(const Lines *l, int64_t line, bool period, double sign, double error)
 {
@@ -151,7 +152,7 @@ has_magnitudes(const Lines *l, int64_t line, double high, int least)
 	return n == least;
 }
 
-/* Is each line its mirror image, or the negative of it? */
+/* Does each line equal its mirror image, or the negative of its mirror image? */
 static bool
 are_mirrored_with(const Lines *l, int least)
 {
@@ -278,7 +279,7 @@ are_sines_behind_window(const Lines *l)
 }
 
 /* The relative squared error when x[i - 3] + x[i + 3] is predicted over begin + 3 .. end - 3 from
- * x[i - 2] + x[i + 2], x[i - 1] + x[i + 1] and x[i]. A sine behind a Hann or Hamming window is a sum
+ * x[i - 2] + x[i + 2], x[i - 1] + x[i + 1] and x[i]. A sine times a Hann or Hamming window is a sum
  * of three sines, which satisfies such a recurrence exactly. */
 static double
 missed_by_recurrence(const Lines *l, int64_t line, int64_t begin, int64_t end)
@@ -308,8 +309,8 @@ missed_by_recurrence(const Lines *l, int64_t line, int64_t begin, int64_t end)
 	return all > 0 ? fmax(dot[3][3], 0) / all : 0;
 }
 
-/* Is each line a sine behind a window, with zeros around? Lines too short to tell must be fewer than
- * the recognized ones. */
+/* Is each line a sine times a window, with zeros before and after? Lines too short to tell must be
+ * fewer than the recognized lines. */
 static bool
 are_windowed_sines(const Lines *l)
 {
@@ -385,7 +386,8 @@ values_are_window(const TensorData *t)
 	return holds_along_some(t, LEAST_SYMMETRIC, is_window);
 }
 
-/* Has each line one bump of several numbers, and is no bump before the previous line's? */
+/* Has each line one bump, do the peaks move in one direction from line to line, and are at least
+ * three bumps wide? */
 static bool
 are_bumps_in_order(const Lines *l)
 {

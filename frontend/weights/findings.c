@@ -1,5 +1,6 @@
-/* Notes on changes that the exporter made without a trace in the graph, found from metadata and
- * modes. The module stays unchanged. */
+/* Notes for the user on changes that the exporter made without a trace in the graph, such as a
+ * parameter that the file lacks. Metadata tell of these changes. Notes only: the imported module
+ * stays unchanged. */
 #include "frontend/weights/origins.h"
 
 #include <string.h>
@@ -119,7 +120,8 @@ fate_of(const Lost *l, const char *name, Text *out)
 	return is_dropped_bias(l, name) ? ZERO_BIAS : UNREAD;
 }
 
-/* Is the lost tensor reported? Most lost buffers were folded into their readers: they are not. */
+/* Is the lost tensor reported? Most lost buffers are not, because the exporter folded them into the
+ * nodes that read them. */
 static bool
 is_told(const Lost *l, const char *name)
 {
@@ -243,7 +245,8 @@ note_layers_without_bias(Repairs *r)
 }
 
 /* ---- codes that do not train */
-/* Notes integers of rank 2 or more that Cast makes floats, also behind nodes that move them. */
+/* Notes integers of rank 2 or more that Cast makes floats, directly or after nodes that only move
+ * elements. */
 static void
 note_cast_codes(Repairs *r)
 {

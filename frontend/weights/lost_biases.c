@@ -1,6 +1,7 @@
-/* Restores biases of zeros that the exporter merged or dropped. The exporter's text of a call tells
- * which bias a layer takes (unmerge_calls.c). Without a text, the layer is found by its weight: the
- * operator that reads conv1.weight adds the bias of module conv1.
+/* Restores biases of zeros that the exporter merged or dropped. The exporter may store the traced
+ * Python call of each node as text, which names the layer's bias (metadata pkg.torch.onnx.fx_node,
+ * unmerge_calls.c). Without this text, the layer is found by its weight: the operator that reads
+ * conv1.weight adds the bias of module conv1.
  *
  *   merged   the layer reads another layer's bias: it gets a copy of its own.
  *   dropped  onnxscript's optimizer removed a bias of zeros from Conv, ConvTranspose or Gemm: the
@@ -101,8 +102,8 @@ own_layers(const Biases *b, const char *bias)
 }
 
 /* ---- merged biases */
-/* As own_layers. If the module around reads the weight itself, as in F.linear(x, self.fc.weight,
- * self.fc.bias), its layer counts if it is the only one. */
+/* As own_layers. The parent module may read the weight itself, as in F.linear(x, self.fc.weight,
+ * self.fc.bias). Then the parent's layer counts, if no other layer reads the weight. */
 static Layers
 reading_layers(const Biases *b, const char *bias)
 {
@@ -148,8 +149,9 @@ unmerge_claim_biases(Unmerge *u)
 }
 
 /* ---- dropped biases */
-/* Did onnxscript's optimizer run? Computed biases, as of folded batch norms, may be zeros all the
- * same. */
+/* Did onnxscript's optimizer run? It would have removed a bias of zeros. Only biases in the
+ * signature are checked: a bias computed by the exporter, such as a folded batch norm's, may be
+ * zero even after the optimizer. */
 static bool
 was_optimized(const Unmerge *u)
 {
@@ -230,7 +232,7 @@ add_bias(Model *model, NodeProto *p, const char *bias)
 		p->input[2] = (char *)(uintptr_t)bias;
 }
 
-/* Restores a bias if all layers lack a bias of the same size. */
+/* Restores a bias if no layer has one and all layers have the same number of channels. */
 static void
 restore_dropped(Biases *b, const Layers *layers, const char *name)
 {
@@ -273,8 +275,8 @@ restore_by_calls(Biases *b)
 		restore_dropped(b, strmap_get(layers, names.at[i]), names.at[i]);
 }
 
-/* The layers whose bias may be restored. They must read the module's weight unchanged: a computed
- * weight may contain the bias. */
+/* The layers whose bias may be restored: those that read the module's weight unchanged. If the
+ * exporter computed a new weight, it may have computed a new bias, too. */
 static Layers
 bare_layers(const Biases *b, const char *name)
 {

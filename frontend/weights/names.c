@@ -15,7 +15,7 @@ has_word(const char *name, const char *word)
 	return false;
 }
 
-/* Is the name the word, alone or with a number behind it? An empty word: is it a number? */
+/* Is the name the word, alone or followed by a number? An empty word: is the name a number? */
 static bool
 is_numbered(const char *name, const char *word)
 {

@@ -1,4 +1,5 @@
-/* Single numbers: which are learned, and which come from the model's code. */
+/* Tensors of one element: decides which are learned (a logit scale) and which come from the model's
+ * code (an epsilon). */
 #include "frontend/weights/roles.h"
 
 #include <math.h>
@@ -11,8 +12,8 @@ number(const Case *c)
 	               : 0;
 }
 
-/* Is x, or 1 / x, the root of a whole number, as attention and embeddings scale by? Beyond the usual
- * number of channels f32 cannot tell whole numbers apart. */
+/* Is x, or 1 / x, the root of a whole number? Attention and embeddings scale by such roots. Beyond
+ * the usual number of channels f32 cannot tell whole numbers apart. */
 bool
 is_root_of_size(double x)
 {

@@ -11,7 +11,8 @@ static const char FOLDED_FROM[] = "pkg.onnxscript.optimizer.folded_from";
 static const char TARGET[] = " target=";
 static const char SIGNATURE[] = "pkg.torch.export.ExportedProgram.graph_signature";
 
-/* The next text in ' or " quotes from *at on; moves *at behind it. NULL: no more quotes. */
+/* The next text in ' or " quotes from *at on; moves *at past the closing quote. NULL: no more
+ * quotes. */
 static const char *
 next_quoted(Arena *arena, const char **at)
 {
@@ -237,8 +238,9 @@ origin_is(const Weight *w, const char *kind)
 	return w->origin && w->origin->kind && !strcmp(w->origin->kind, kind);
 }
 
-/* A number computed from a parameter that the file has is one of its sizes. If the parameter appears
- * nowhere else, the number holds its value. */
+/* Is the tensor all that the file has of a parameter? A single number computed from a parameter
+ * that the file has is one of the parameter's sizes. If the file lacks the parameter, the number
+ * holds the parameter's value. */
 bool
 origin_is_all_there_is(const Repairs *r, const Weight *w)
 {

@@ -1,5 +1,5 @@
-/* Private header: what the exporter did to tensors, and how much of it is undone. Sections are named
- * after the .c file. */
+/* Private header: finds out what the exporter did to tensors (computed, merged, dropped), and
+ * undoes merging and dropping. Sections are named after the .c file. */
 #ifndef GRADC_FRONTEND_WEIGHTS_ORIGINS_H
 #define GRADC_FRONTEND_WEIGHTS_ORIGINS_H
 
@@ -9,8 +9,8 @@
 void origins_read(Repairs *r);
 /* Sets the origins of initializers that edits restored; call it after unmerge and untie_readers. */
 void origins_of_restored(Repairs *r);
-/* Adds the names behind an initializer to in_file: its own, and the parameters that it was computed
- * from. */
+/* Adds the initializer's name to in_file, and the names of the parameters that the initializer was
+ * computed from. */
 void origins_add_names(StrMap *in_file, const char *name, const Origin *o);
 
 /* ---- unmerge.c: repairs `unmerge` and `biases`, in the model's graph; call it after origins_read. */

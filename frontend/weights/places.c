@@ -1,4 +1,5 @@
-/* Places: the use that a node makes of each of its inputs, as a hint at the kind of tensor there. */
+/* Places: what an operator does with each of its inputs. MatMul multiplies by input 1, so a tensor
+ * there is likely a weight; Clip takes input 1 as a bound, which is not trained. */
 #include "frontend/weights/roles.h"
 
 #define MICROSOFT "com.microsoft."

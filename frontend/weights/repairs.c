@@ -77,7 +77,8 @@ is_integer_of_file(const Repairs *r, const char *name)
 	return t && !is_float_type(t->data_type);
 }
 
-/* A node counts as a reader of the integers that its subgraph reads: codes inside do not train. */
+/* Adds the node as a reader of the integers that its subgraph reads. Codes inside a subgraph do not
+ * train. */
 static void
 index_node(Repairs *r, const FlatNode *n, const FlatNode *outer)
 {
@@ -202,7 +203,7 @@ add_weight(Repairs *r, const char *name, const TensorProto *t)
 	return repairs_add_weight(r, name, name, t);
 }
 
-/* Adds an integer tensor as a weight in codes; NULL: it is not one. */
+/* Adds an integer tensor as a weight stored as codes; NULL: the tensor is not such a weight. */
 static Weight *
 add_codes(Repairs *r, const char *name, const TensorProto *t)
 {
@@ -236,8 +237,8 @@ add_initializers(Repairs *r)
 	}
 }
 
-/* Is the node in the main graph? A function's node cannot be rewritten at export: it may stand for
- * several. */
+/* Is the node in the main graph? A function's node cannot be rewritten at export, because one node
+ * of a function stands for a node in every call. */
 static bool
 in_main_graph(const Repairs *r, const FlatNode *n)
 {
@@ -273,7 +274,7 @@ add_constants(Repairs *r)
 	}
 }
 
-/* Adds the Identity nodes of tensors that have other readers, too. */
+/* Adds the Identity nodes whose input also has other readers. */
 static void
 add_identities(Repairs *r)
 {
@@ -326,7 +327,7 @@ note_verdict(Repairs *r, const Weight *w)
 }
 
 /* May several readers share the weight? They may if they all belong to calls of one module, or if
- * each reader's call names the weight as often as it reads it. */
+ * the text of each reader's call names the weight as often as the call reads the weight. */
 static bool
 is_read_by_right(const Repairs *r, const Weight *w)
 {

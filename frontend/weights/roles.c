@@ -40,16 +40,16 @@ is_said_to_train(const Case *c)
 	       (c->w->origin && c->w->origin->from.n && !c->w->origin->guessed);
 }
 
-/* Sinusoidal tables that a model makes parameters but does not train, as Whisper does. The file does
- * not tell the latter. */
+/* Sinusoidal tables. Some models, such as Whisper, declare such a table as a parameter but do not
+ * train it; the file does not show that it is not trained. */
 static bool
 rule_fixed_waves(Case *c)
 {
 	return is_said_to_train(c) && values_are_waves(&c->w->data, true);
 }
 
-/* Random frequencies of diffusion models, whose sines and cosines are used, are parameters that are
- * not trained, either. Networks of sines alone learn their frequencies. */
+/* Random frequencies of diffusion models are parameters that are not trained, either. Their sines
+ * and cosines are used. A network that uses only sines learns its frequencies. */
 static bool
 rule_fixed_frequencies(Case *c)
 {
@@ -58,8 +58,8 @@ rule_fixed_frequencies(Case *c)
 	return is_said_to_train(c) && leads_to_trigonometry(c, &ends) && ends.sine && ends.cosine;
 }
 
-/* A basis with more than one kernel: a single kernel for all channels may be a fresh learned
- * interpolation. */
+/* A basis with more than one kernel. A single kernel for all channels may be an interpolation that
+ * is learned and has its first values. */
 static bool
 is_basis_of_several(Case *c)
 {
@@ -160,8 +160,8 @@ rule_scale(Case *c)
 	return all || strmap_get(c->r->scales, c->w->name);
 }
 
-/* A scale of codes that are hidden behind Cast and so do not train: trained alone, the scale would
- * try to make up for the codes. */
+/* A scale of codes that pass through Cast and so do not train. Trained alone, the scale would try
+ * to make up for the codes. */
 static bool
 rule_scale_of_cast(Case *c)
 {
@@ -245,7 +245,8 @@ static const Rule rules[] = {
 	{rule_generated_copy, WEIGHT_TABLE, false, NULL, "--no-repair=transposes", NULL, NULL},
 };
 
-/* A path for people who know the module: "blocks.0/qkv" rather than onnx::MatMul_403. */
+/* A name for messages that people who know the module recognize: "blocks.0/qkv" rather than
+ * onnx::MatMul_403. */
 static const char *
 path_of(const Case *c)
 {

@@ -1,5 +1,5 @@
-/* Private header: shared by the files that judge tensors. roles.c applies the rules in order; the
- * other files define them. */
+/* Private header of the files that judge whether a tensor is a parameter, a statistic, a table or a
+ * constant. roles.c applies a list of rules in order; the other files define the rules. */
 #ifndef GRADC_FRONTEND_WEIGHTS_ROLES_H
 #define GRADC_FRONTEND_WEIGHTS_ROLES_H
 
@@ -27,15 +27,16 @@ typedef enum {
 	STATISTIC_PLACE,
 } PlaceKind;
 bool in_place(const Reader *reader, PlaceKind kind);
-/* Are all readers in places of this kind, and at least one? Is any? */
+/* all_in: is there a reader, and do all readers use the tensor in places of this kind? any_in: does
+ * any reader? */
 bool all_in(const Case *c, PlaceKind kind);
 bool any_in(const Case *c, PlaceKind kind);
 
 /* ---- traces.c: where values come from and lead to */
-/* Is it a graph input, behind casts, reshapes and arithmetic? */
+/* Is the value a graph input, or computed from one by casts, reshapes and arithmetic? */
 bool is_prepared_input(const Repairs *r, const char *name);
 typedef struct {
-	bool sine, cosine; /* some path leads to Sin, to Cos */
+	bool sine, cosine; /* some path leads to Sin; some path leads to Cos */
 } Trigonometry;
 /* Do all paths from the tensor lead to Sin or Cos, through a product with positions first? */
 bool leads_to_trigonometry(const Case *c, Trigonometry *out);
@@ -46,10 +47,11 @@ bool followed_by_scale(const Repairs *r, const NodeProto *norm);
 bool is_bias_of_layer(const Case *c);
 /* Does some reader use the tensor as a weight, or add it as a bias? */
 bool is_in_weights_place(const Case *c);
-/* If all readers combine the tensor with integers of the file that Cast made floats, it is the scale
- * or zero point of these codes: the integers' name. NULL: some reader does not. */
+/* If all readers combine the tensor with integers of the file that Cast made floats, the tensor is
+ * the scale or zero point of these codes. Returns the integers' name; NULL: some reader does
+ * otherwise. */
 const char *codes_beside(const Case *c);
-/* Is the tensor a table of coordinates that enters layers? The other factor is the layer's weight. */
+/* Is the tensor a table of coordinates that layers multiply by their weights? */
 bool is_input_of_layers(const Case *c);
 
 /* ---- numbers.c */

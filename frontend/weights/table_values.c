@@ -89,8 +89,8 @@ typedef struct {
 	double bend; /* lowest 2 cos(w) */
 } Waves;
 
-/* Is a line a wave, x[p + 1] + x[p - 1] = 2 cos(w) x[p]? It has n numbers, `step` apart. *all is
- * updated with its extremes. */
+/* Is a line a wave, x[p + 1] + x[p - 1] = 2 cos(w) x[p]? The line has n numbers, `step` apart in
+ * memory. Updates *all with the line's extremes. */
 static bool
 is_wave(const TensorData *t, int64_t at, int64_t n, int64_t step, Waves *all)
 {
@@ -158,7 +158,8 @@ values_are_short_waves(const TensorData *t)
 	return false;
 }
 
-/* Is a line, n numbers `step` apart, proportional to cos(pi / n (i + 1/2) k)? */
+/* Is a line proportional to cos(pi / n (i + 1/2) k), where i is the index in the line? The line has
+ * n numbers, `step` apart in memory. */
 static bool
 is_cosine(const TensorData *t, int64_t at, int64_t n, int64_t step, int64_t k)
 {

@@ -2,15 +2,17 @@
 #include "frontend/weights/roles.h"
 #include "frontend/weights/values.h"
 
-/* [batch, 1, rows, columns]: the same for all heads of an attention, unlike a learned bias. */
+/* Has the tensor the shape [batch, 1, rows, columns]? A mask is the same for all heads of an
+ * attention, a learned bias is not. */
 static bool
 is_mask_shaped(const TensorData *t)
 {
 	return t->rank == 4 && t->dims[1] == 1;
 }
 
-/* Filling: all elements are equal, and either the readers use them as data, or the exporter made the
- * tensor. In the latter case its name says so, or a parameter would not start so:
+/* Filling: all elements are equal, and either the readers use the tensor as data, or the exporter
+ * made the tensor. The exporter made it if its name says so, or if parameters do not start with
+ * this value at this place:
  * - a factor with several long axes is not a scale per channel;
  * - an all-ones tensor in a joining place is a mask that hides nothing;
  * - zeros as a layer's input are a first state;
@@ -96,7 +98,8 @@ rule_filter_bank(Case *c)
 	return values_are_filter_bank(&c->w->data);
 }
 
-/* Not in the place of a layer's numbers per channel: a test may count these up. */
+/* Is the tensor 0, 1, 2 ...? Numbers per channel of a layer do not count, because a test model may
+ * have such a bias. */
 bool
 rule_sequence(Case *c)
 {

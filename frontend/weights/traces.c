@@ -15,7 +15,8 @@ node_is_any(const FlatNode *n, const char *const *ops, int n_ops)
 	return false;
 }
 
-/* A search from one tensor. It visits each value only once; the number of paths can be exponential. */
+/* A search from one tensor along its readers. It visits each value only once, because the number of
+ * paths can be exponential. */
 typedef struct {
 	const Repairs *r;
 	/* values whose readers all pass: before and after a product with positions */
@@ -98,8 +99,8 @@ meets_positions(Trace *t, const FlatNode *n, const char *name)
 	return true;
 }
 
-/* Follows all readers of a value. After a product with positions, it may be joined with other such
- * products. */
+/* Do all readers of a value lead to Sin or Cos? After a product with positions, the value may be
+ * joined with other such products. */
 static bool
 follow(Trace *t, const char *name, bool met, int depth)
 {
@@ -162,7 +163,7 @@ followed_by_scale(const Repairs *r, const NodeProto *norm)
 	return false;
 }
 
-/* The weight that the value is, or is a view of. */
+/* The weight of which the value is a view, or which the value itself is. */
 static const Weight *
 weight_behind(const Repairs *r, const char *name, int depth)
 {
@@ -231,7 +232,7 @@ is_in_weights_place(const Case *c)
 	return any_in(c, WEIGHT_PLACE) || is_bias_of_layer(c);
 }
 
-/* Integers of at most 16 bits; positions and indices have more. */
+/* Has the tensor integers of at most 16 bits? Positions and indices have more. */
 static bool
 is_code_type(int onnx_type)
 {

@@ -9,8 +9,8 @@
  *
  * Lost names claim reads: by the exporter's text of each call (unmerge_calls.c), else by the names
  * of modules (unmerge_modules.c). Then all claims are carried out. If the file does not tell to
- * which name a read belongs, the read stays unchanged. So do calls of model-local functions, because
- * their bodies are inlined. */
+ * which name a read belongs, the read stays unchanged. Calls of model-local functions also stay
+ * unchanged, because their bodies are inlined. */
 #include "frontend/weights/unmerge.h"
 #include "frontend/weights/origins.h"
 

@@ -1,5 +1,6 @@
 /* Private header: shared by the files that restore lost tensors. A tensor is lost if the signature
- * lists it and the file lacks it. A claim says which reads of another tensor belong to a lost one. */
+ * lists it and the file lacks it. A claim names a lost tensor and the reads of another tensor that
+ * should read the lost tensor. */
 #ifndef GRADC_FRONTEND_WEIGHTS_UNMERGE_H
 #define GRADC_FRONTEND_WEIGHTS_UNMERGE_H
 
@@ -23,7 +24,7 @@ typedef struct {
 	Reads reads;
 } Claim;
 
-/* The exporter's text of a node's call. */
+/* The traced Python call of a node, which the exporter stored as text. */
 typedef struct {
 	const char *text;   /* NULL: the node has no text */
 	StringList tensors; /* module tensors that the call reads */
@@ -47,7 +48,7 @@ typedef struct {
 	IntMap *one_valued;    /* address of a TensorProto -> are all its elements equal? */
 } Unmerge;
 
-/* Is the tensor lost and not claimed? */
+/* Is the tensor lost, without a claim so far? */
 bool unmerge_is_lost(const Unmerge *u, const char *name);
 /* Does the node belong to the module that has the tensor, or to the module around it? */
 bool unmerge_is_in_module(const NodeProto *p, const char *tensor);
@@ -63,14 +64,14 @@ bool unmerge_is_before(const Unmerge *u, const char *name, const char *other);
 Read unmerge_read(const Unmerge *u, NodeProto *p, size_t input);
 /* PyTorch's name for the input of an operator; NULL: none is fixed. */
 const char *unmerge_name_of_input(const NodeProto *p, size_t input);
-/* Does the node read another module's tensor, with all elements equal, that the other module reads
- * itself, too? */
+/* Does the node read a tensor of another module that has all elements equal, and does the other
+ * module read the tensor, too? */
 bool unmerge_is_foreign(Unmerge *u, const Read *read);
 /* Claims the lost tensor `name` for these reads, all of one tensor. */
 void unmerge_claim(Unmerge *u, const Reads *reads, const char *name);
 /* Marks the reads as reads of a number in the module's code. */
 void unmerge_claim_number(Unmerge *u, const Reads *reads, const char *from);
-/* As unmerge_claim, but only if all reads are calls of one layer. */
+/* Does the same as unmerge_claim if all reads are calls of one layer; else nothing. */
 void unmerge_claim_repeated(Unmerge *u, const Reads *reads, const char *name);
 
 /* ---- unmerge_calls.c: claims by the exporter's texts of calls */

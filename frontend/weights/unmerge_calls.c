@@ -1,14 +1,16 @@
-/* Finds lost tensors by the exporter's text of a node's call, if the file has it:
+/* Finds lost tensors (listed in the signature, missing in the file) by the traced Python call of
+ * each node, which the exporter may store as text:
  *
  *   pkg.torch.onnx.fx_node   %mul : [num_users=1] =
  * call_function[target=torch.ops.aten.mul.Tensor](args = (%relu, %p_b_scale), ...)
  *   signature                p_b_scale: PARAMETER target='b.scale'
  *
  * If the Mul of this call reads a.scale and the file lacks b.scale, the exporter merged the two. In
- * these texts all names of a tied parameter appear as one name. So tensors with different names
- * there are different, whatever their values. Equal tensors with varying values stay one if the
- * order of the signature says that they are tied. If a call without any module tensor reads a.scale,
- * it reads a number of the module's code, such as the ones of a norm without weights. */
+ * these texts all names of a tied parameter appear as one name. So tensors with different names in
+ * the texts are different tensors, even if their values are equal. Equal tensors with varying
+ * values stay one if the order of the signature says that they are tied. If a call without any
+ * module tensor reads a.scale, it reads a number of the module's code, such as the ones of a norm
+ * without weights. */
 #include "frontend/weights/origins.h"
 #include "frontend/weights/unmerge.h"
 
@@ -18,7 +20,7 @@
 enum { MOST_NAMES = 256 }; /* most names of a text that are read */
 static const char FX_NODE[] = "pkg.torch.onnx.fx_node";
 
-/* The next %name from *at on; moves *at behind it. NULL: no more names. */
+/* The next %name from *at on; moves *at past the name. NULL: no more names. */
 static const char *
 next_name(Arena *arena, const char **at)
 {
@@ -32,7 +34,7 @@ next_name(Arena *arena, const char **at)
 	return arena_strndup(arena, begin, (size_t)(end - begin));
 }
 
-/* The text behind the result's name; NULL: the node has no text. */
+/* The text after the result's name; NULL: the node has no text. */
 static const char *
 call_text(const NodeProto *p)
 {

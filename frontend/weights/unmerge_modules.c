@@ -1,8 +1,9 @@
-/* Finds lost tensors by the names of modules, for nodes without the exporter's text of their call. A
- * node of layers.1.norm that reads layers.0.norm.weight should read the lost layers.1.norm.weight.
- * The evidence, strongest first: the operator's name for the input (BatchNormalization's third is
- * running_mean), the last part of the name if one lost tensor has it, the only lost tensor. If a
- * text names a folded value, its sources are judged here, too.
+/* Finds lost tensors by the names of modules, for nodes whose traced Python call is not stored in
+ * the file. A node of layers.1.norm that reads layers.0.norm.weight should read the lost
+ * layers.1.norm.weight. The evidence, strongest first: the operator's name for the input
+ * (BatchNormalization's third is running_mean), the last part of the name if one lost tensor has
+ * it, the only lost tensor. If a stored call names a value that the exporter folded, the sources of
+ * this value are judged here, too.
  *
  * Equal tensors with varying values are one parameter that the module has twice (ties.c). So are
  * tensors that the module ties: of tied names the exporter keeps the last in the signature, of

@@ -24,16 +24,17 @@ bool values_are_short_waves(const TensorData *t);
 /* A cosine transform: line k is proportional to cos(pi / n (i + 1/2) k), for 3 lines or more in
  * order. */
 bool values_are_cosine_transform(const TensorData *t);
-/* A kernel [out, in, ...], or one without channels, that is the same for all channels. Along each
- * axis it equals its mirror image or the negative of it, to the last bit. */
+/* A kernel [out, in, ...], or a kernel without channels, that is the same for all channels. Along
+ * each axis the kernel equals its mirror image or the negative of its mirror image, to the last
+ * bit. */
 bool values_are_symmetric_kernel(const TensorData *t);
 /* ALiBi (Press et al. 2022): three axes or more; each line along the last axis rises or falls
  * evenly. */
 bool values_are_ramps(const TensorData *t);
 
 /* ---- filter_values.c */
-/* Bases of transforms and fixed filters: sines behind a window, or lines of 8 numbers or more that
- * are mirror images of themselves. */
+/* Bases of transforms and fixed filters: lines that are sines times a shared window, or lines of 8
+ * numbers or more that equal their mirror images. */
 bool values_are_basis(const TensorData *t);
 /* A window (Hann, Hamming, Blackman, Kaiser ...): one line that rises to its middle and falls again. */
 bool values_are_window(const TensorData *t);

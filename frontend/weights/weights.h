@@ -27,7 +27,8 @@ typedef struct {
 	int steps;     /* number of values in the chain that it was computed from */
 	bool expanded; /* one of these values is an expansion of another */
 } Origin;
-/* Reasons in both directions: the file does not tell whether the tensor is a parameter. */
+/* A tensor of which the file does not tell whether it is a parameter, with the reasons for both
+ * answers. */
 typedef struct {
 	const char *reasons_for, *reasons_against; /* for and against being a parameter */
 } Doubt;
@@ -81,7 +82,7 @@ typedef struct {
 	bool keeps_names; /* tensors of the module keep its names; computed tensors have others */
 	/* Constant nodes hold constants of the model's code, not computed tensors */
 	bool keeps_constants;
-	bool tells_parameters; /* if metadata mark a parameter, they mark all of them */
+	bool tells_parameters; /* if metadata mark one parameter, they mark every parameter */
 	/* tensors, also variables, are named after the operation that made them */
 	bool names_operations;
 	bool drops_zeros;           /* additions of zeros, such as fresh biases, are left out */
@@ -131,10 +132,11 @@ bool repair_enabled(const ImportOptions *options, const char *name);
 Repairs *repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *diag);
 Weight *repairs_weight(const Repairs *r, const char *name); /* NULL: not a weight */
 Readers readers_of(const Repairs *r, const char *name);
-/* The readers of a value, also behind reshapes, transposes and other views, at most `max`. */
+/* At most `max` readers of a value. The readers of a reshape, transpose or other view of the value
+ * take the place of the view. */
 int final_readers(const Repairs *r, const char *name, Reader *out, int max);
 int all_readers(const Repairs *r, const char *name,
-                const Reader **out); /* The same without limit, in r's arena. */
+                const Reader **out); /* The same readers without limit, in r's arena. */
 /* Adds "repair: text" to the log that precedes training. */
 void repairs_note(Repairs *r, const char *repair, const char *fmt, ...) PRINTF(3, 4);
 /* Is it the operator? For other domains than ONNX's own, the name starts with the domain:

@@ -1,8 +1,9 @@
 /* Chooses the pairs of weights that ties.c compares. Comparing all equal weights with each other
  * takes quadratic time, and most pairs tell nothing: two equal vectors are one parameter only if a
  * name of the exporter or an Identity says so. So each weight is entered into lists, one for each
- * reason to tie, and is compared only with weights in the lists that may hold its partner. After a
- * tie only the home stays in the lists. Of copied layers only the first stays. */
+ * reason to tie, and is compared only with weights in the lists that may hold its partner. Of two
+ * tied weights only the home, which gives the parameter its name and layout, stays in the lists. Of
+ * layers that are copies of each other only the first stays. */
 #include "frontend/weights/ties/ties.h"
 #include "frontend/weights/values.h"
 
@@ -57,7 +58,8 @@ tie_candidates_new(const Repairs *r)
 	return c;
 }
 
-/* A third class under one hash is a hash collision. */
+/* Index of the weight's class among classes of equal hash. A hash has two classes, a tensor's and
+ * its transpose's; a third is a hash collision. */
 static int
 class_of(TieCandidates *c, const Weight *w)
 {
@@ -152,7 +154,7 @@ peek(CandidateList *list, int *next)
 	return *next < list->at.n ? &list->at.at[*next] : NULL;
 }
 
-/* The first candidate by file order, from the lists in `kinds` (a set of bits). */
+/* The first candidate by file order, from the lists in `kinds` (bit i: list i). */
 static const Candidate *
 first_candidate(TieCandidates *c, unsigned kinds)
 {

@@ -1,6 +1,7 @@
-/* Recognizes layers that began as copies of one layer, as deepcopy makes a stack. They are equal in
- * everything, and some tensors still hold their first values, ones or zeros. Layers with tied
- * weights differ in their other tensors. */
+/* Recognizes layers that began as copies of one layer, for example made by Python's deepcopy. Their
+ * weights are equal but train separately. Two layers are copies if all their tensors are equal and
+ * some tensors still hold their first values, ones or zeros. Layers with tied weights differ in
+ * other tensors. */
 #include "frontend/weights/ties/ties.h"
 
 #include <ctype.h>

@@ -1,10 +1,10 @@
-/* Notes for the table before training: tied parameters, and copies that are not tied. A note gives
- * the first names and the number of the others. */
+/* Notes for the table that users see before training: parameters that are tied, and equal weights
+ * that are not tied. A note gives the first names and the number of further names. */
 #include "frontend/weights/ties/ties.h"
 
 enum { SHOWN = 6 };
 typedef enum { TIED, TURNED, COPIED } Relation;
-/* All copies of one weight in one relation. */
+/* All copies of one weight, of one kind: tied, copied layer, or kept apart. */
 typedef struct {
 	const Weight *home, *first;
 	Relation relation;

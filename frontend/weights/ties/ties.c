@@ -1,8 +1,8 @@
-/* Finds weights that are the same parameter. They have rank 2 or more, their elements vary, and they
- * are bitwise equal or transposes of each other. Training never leaves two matrices equal. A stack
- * of layers may begin with copies: these are only noted. A second name by an Identity is a tie at
- * any rank. The home, which gives name and layout, is the weight that Gather reads, else the first
- * in the file. */
+/* Finds weights that are the same parameter. They have rank 2 or more, their elements vary, and
+ * they are bitwise equal or transposes of each other. Training never leaves two matrices equal by
+ * accident. But layers may begin as copies of one layer: such weights are only noted. An Identity
+ * that gives a tensor a second name is a tie at any rank. Of tied weights, the home gives name and
+ * layout to the parameter: the weight that Gather reads, else the first in the file. */
 #include "frontend/weights/ties/ties.h"
 #include "frontend/weights/values.h"
 
@@ -17,7 +17,8 @@ typedef struct {
 	uint64_t hash; /* hash of the elements, equal for the transpose */
 } TieEntry;
 
-/* A memcpy of constant size costs nothing; the data may be unaligned. */
+/* Reads an integer at an address that may be unaligned. The compiler turns a memcpy of constant
+ * size into one load. */
 static uint64_t
 element_bits(const TensorData *t, int64_t i)
 {
@@ -125,7 +126,8 @@ home_of(const Weight *w)
 	return w;
 }
 
-/* A home may have become a copy of another weight: its copies then share that state, too. */
+/* A home may itself have become a copy of another weight. Then the copies of this home share the
+ * other weight's state, too. */
 static void
 settle_homes(Repairs *r)
 {

@@ -1,5 +1,6 @@
-/* Private header: shared by the files that find equal parameters. candidates.c chooses the pairs,
- * ties.c decides on each, notes.c lists the results. */
+/* Private header of the files that find weights that are one parameter under two names, such as an
+ * embedding that also is the head. candidates.c chooses pairs of equal weights, ties.c decides on
+ * each pair, notes.c lists the results for the user. */
 #ifndef GRADC_FRONTEND_WEIGHTS_TIES_TIES_H
 #define GRADC_FRONTEND_WEIGHTS_TIES_TIES_H
 
@@ -12,7 +13,8 @@ TieCandidates *tie_candidates_new(const Repairs *r);
  * and transposes have the same hash. */
 void tie_candidates_begin(TieCandidates *c, uint64_t hash, Weight *w);
 Weight *tie_candidates_next(TieCandidates *c); /* NULL: no more candidates */
-/* Lets the last candidate stand for the weight: later weights are compared only with the candidate. */
+/* The last candidate stands for the weight begun: later weights are compared only with the
+ * candidate. */
 void tie_candidates_stand_for(TieCandidates *c);
 /* Ends with this weight, which becomes a candidate for later weights. */
 void tie_candidates_end(TieCandidates *c);

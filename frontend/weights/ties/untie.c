@@ -1,5 +1,5 @@
 /* --no-tie A for one initializer with several readers, such as a table that Gather and the head
- * read: each module but one gets a copy, named by its path. */
+ * read. Each module that reads A, but one, gets a copy of A, named by the module's path. */
 #include "frontend/weights/origins.h"
 
 #include <string.h>
