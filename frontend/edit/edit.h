@@ -1,13 +1,13 @@
-/* Edits of a file's graph: quantization, folded batch norms, other opsets. Sections are named after
- * the .c file. */
+/* Edits of an ONNX graph that stays ONNX: quantizes it, folds batch norms, raises its opset.
+ * Sections are named after the .c file. */
 #ifndef GRADC_FRONTEND_EDIT_EDIT_H
 #define GRADC_FRONTEND_EDIT_EDIT_H
 
 #include "frontend/file/file.h"
 
 /* ---- quantize_find.c */
-/* Axes of a product's second operand: *channel holds outputs, *inputs is summed over. false: p is
- * not a product. */
+/* Finds axes of a product's second operand: *channel is the axis of outputs, *inputs the axis that
+ * the product sums over. false: p is not a product. */
 bool product_axes(const NodeProto *p, int rank, int *channel, int *inputs);
 /* The role of an initializer that quantization added. */
 typedef struct {

@@ -2,9 +2,10 @@
  * may be only operators f with f(s x) = s f(x) for s > 0. Then a channel's factor may move from one
  * weight to the other:
  *   w1[i] / s,  b1[i] / s,  w2[., i] s     with s = sqrt(r1 r2) / r2 = sqrt(r1 / r2)
- * where r1 and r2 are the largest magnitudes of the channel in both weights. Both become
- * sqrt(r1 r2), so one scale for a matrix fits all its channels. The model computes the same. The pass is
- * repeated, because a weight may be the second of one pair and the first of another. */
+ * where r1 and r2 are the largest magnitudes of the channel in both weights. Afterwards both
+ * weights have sqrt(r1 r2) as the channel's largest magnitude, so one scale for a matrix fits all
+ * its channels. The model computes the same result. All pairs are equalized several times, because
+ * a weight may be the second of one pair and the first of another. */
 #include "frontend/edit/edit.h"
 
 #include <math.h>
@@ -34,7 +35,7 @@ typedef struct {
 } Equalize;
 
 /* Is f(s x) = s f(x) for s > 0, channel by channel? Pooling mixes elements along all axes but the
- * first two. So it keeps channels apart only where they lie on the second axis, as in convolutions. */
+ * first two, so channels must lie on the second axis, as in convolutions. */
 static bool
 keeps_factors(const NodeProto *p, bool pools)
 {
@@ -191,7 +192,7 @@ multiply(const Scaled *s, const double *factor, bool divides)
 	}
 }
 
-/* Moves the factors of a pair; returns how far they were from 1. */
+/* Moves the factors s of a pair; returns the largest distance of a factor from 1. */
 static double
 equalize(Equalize *e, const Pair *p)
 {

@@ -1,7 +1,7 @@
-/* Folds batch norms into the convolutions before them. By running statistics, y = (conv(x, w) + b -
- * mean) s + beta with s = scale / sqrt(variance + epsilon) is a convolution of x with the weight w s
- * and the bias (b - mean) s + beta (Jacob et al. 2018, arXiv:1712.05877, 3.2). Before that, nodes in
- * training form are brought to inference form. */
+/* Folds batch norms into the convolutions before them. A batch norm with running statistics, y =
+ * (conv(x, w) + b - mean) s + beta with s = scale / sqrt(variance + epsilon), is a convolution of x
+ * with the weight w s and the bias (b - mean) s + beta (Jacob et al. 2018, arXiv:1712.05877, 3.2).
+ * Before that, nodes in training form are brought to inference form. */
 #include "frontend/file/file.h"
 
 #include <math.h>
@@ -27,8 +27,8 @@ load(Fold *f, const char *name, int64_t n, TensorData *out)
 	return out->data;
 }
 
-/* Makes `data` an input of the convolution: in the old initializer if nothing else reads it, else in
- * a new one. */
+/* Makes `data` an input of the convolution. `data` replaces the content of the old initializer if
+ * nothing else reads that initializer; else it goes to a new initializer. */
 static void
 put(Fold *f, NodeProto *conv, size_t input, const char *base, bool is_own, const TensorData *like,
     const float *data)
@@ -117,7 +117,8 @@ fold_one(Fold *f, NodeProto *norm)
 }
 
 /* ---- the inference form */
-/* May Dropout be active? Its third input exists and is not a false that the file holds. */
+/* May Dropout be active? It may if its third input, training_mode, exists and is not known to be
+ * false. */
 static bool
 drops(const Fold *f, const NodeProto *dropout)
 {

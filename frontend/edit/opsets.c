@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* Operators whose old form has another meaning, or is invalid, from an opset on, although the schema
- * accepts it. */
+/* Operators whose old form changes its meaning, or becomes invalid, with a newer opset, although
+ * the newer schema accepts the form. The number is that opset. */
 static const struct {
 	const char *op;
 	int opset;

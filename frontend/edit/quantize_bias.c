@@ -1,8 +1,8 @@
-/* Finds the biases behind products whose weights become codes. If quantization changes a weight by
- * dW, the mean of channel o of the result shifts by
+/* Finds the biases that are added to products whose weights become codes. If quantization changes a
+ * weight by dW, the mean of channel o of the result shifts by
  *   sum over c of dW[c, o] E[x[c]]
  * Subtracting this shift from the bias corrects it (Nagel et al. 2019, arXiv:1906.04721, 4.2). The
- * bias is the third input of Conv, ConvTranspose and Gemm, or the initializer of an Add behind a
+ * bias is the third input of Conv, ConvTranspose and Gemm, or the initializer that an Add adds to a
  * MatMul, as PyTorch writes Linear. */
 #include "frontend/file/file.h"
 
@@ -77,8 +77,9 @@ bias_of_conv(Find *f, const NodeProto *p, const QuantizedTensor *w, ProductBias 
 	return third_input(p);
 }
 
-/* Each input reaches every position of the kernel, but the result has more positions than the input
- * by the product of the strides: the mean is divided by that product. */
+/* ConvTranspose. Each input element is multiplied by every position of the kernel, and the result
+ * has more positions than the input, by the product of the strides. So the mean shift is divided by
+ * that product. */
 static const char *
 bias_of_transposed(Find *f, const NodeProto *p, const QuantizedTensor *w, ProductBias *out)
 {

@@ -131,8 +131,8 @@ add_tensor(Find *f, QuantizedKind kind, const char *name, NodeProto *reader, int
 }
 
 /* ---- weights */
-/* The initializer behind an operand. Identity and Transpose nodes in between must have no other
- * readers. */
+/* The initializer that an operand is made from, directly or by Identity and Transpose nodes. These
+ * nodes must have no other readers. */
 typedef struct {
 	const TensorProto *proto; /* NULL: the operand is not an initializer */
 	bool is_shared;           /* a node in between has other readers */
@@ -158,8 +158,8 @@ permute(Ints *order, const NodeProto *transpose)
 	return true;
 }
 
-/* Walks to the initializer, whose rank is needed to apply the Transpose nodes; applies these on a
- * second walk. */
+/* Walks from the operand to the initializer twice: the first walk finds the initializer's rank, the
+ * second applies the Transpose nodes, which need this rank. */
 static Source
 find_source(const Find *f, NodeProto *p, int input)
 {
@@ -392,7 +392,7 @@ add_activation(Find *f, NodeProto *p, int input, int64_t row)
 	t->type = f->options->activation_type;
 	bool known = t->readers.n > 1 && t->activations == ACTIVATIONS_DYNAMIC;
 	t->activations = f->options->activations;
-	/* if one reader needs one scale for the tensor, all do */
+	/* if one reader needs a single scale for the tensor, all readers use this scale */
 	if (t->activations == ACTIVATIONS_TOKEN && (known || !row))
 		t->activations = ACTIVATIONS_DYNAMIC;
 	t->block = t->activations == ACTIVATIONS_TOKEN ? row : 0;
@@ -408,9 +408,10 @@ quantized_is_vector(QuantizedTensor *t)
 	t->block = 0;
 }
 
-/* Adds the result of a convolution, also behind a Relu or Clip, which integer kernels include. All
- * readers of the result read its codes, and an output of the graph is made of them. Then onnxruntime
- * writes codes in the convolution itself; else it would compute the convolution in floats. */
+/* Adds the result of a convolution, or of the Relu or Clip after the convolution, which integer
+ * kernels include. All readers of the result read its codes, and an output of the graph is made of
+ * the codes. Then onnxruntime writes codes in the convolution itself; else it would compute the
+ * convolution in floats. */
 static void
 add_result(Find *f, NodeProto *conv)
 {
@@ -529,8 +530,8 @@ picks_rows(const QuantizedReader *reader)
 	       node_int(reader->node, "axis", 0) == 0;
 }
 
-/* Can all readers of the table read codes? Gather nodes that pick rows can, and products for which
- * the table is quantized already. */
+/* Can all readers of the table read codes? Gather nodes that pick rows can. Products can if the
+ * table is quantized for them already. */
 static bool
 readers_take_codes(const Find *f, const TensorProto *table)
 {
@@ -558,7 +559,8 @@ table_takes_codes(Find *f, const TensorProto *table)
 }
 
 /* Quantizes a table that Gather picks rows from, with one scale for the whole table. If products
- * read the table with a scale per channel, they keep these scales, and Gather reads floats. */
+ * also read the table with a scale per channel, the products keep these scales, and Gather reads
+ * floats. */
 static void
 add_table(Find *f, NodeProto *p)
 {

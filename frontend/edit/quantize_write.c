@@ -309,8 +309,8 @@ add_codes(Edit *e, QuantizedTensor *t, const char *floats, const char *numbers)
 		add_held_codes(e, t);
 }
 
-/* The graph outputs the dequantized value under `name`: the last node, which makes it in floats,
- * gets another name for it. */
+/* The graph's output `name` becomes the dequantized value. So the last node, which makes this value
+ * in floats, gets another name for its result. */
 static const char *
 rename_made(Edit *e, const char *name, const char *ending)
 {
@@ -393,7 +393,7 @@ collect_changes(Edit *e, const QuantizedTensors *list)
 	}
 }
 
-/* A copy of the node that reads the dequantized values; p itself if none of its inputs is quantized. */
+/* A copy of node p that reads the dequantized values; p itself if no input of p is quantized. */
 static NodeProto *
 with_inputs(Edit *e, NodeProto *p)
 {
@@ -488,8 +488,8 @@ drop_inputs(Edit *e, GraphProto *g)
 	g->n_input = n;
 }
 
-/* Models that onnxruntime 1.27's CPU cannot run: it fuses products with their codes into operators
- * that refuse these cases. */
+/* Reports models that onnxruntime 1.27 cannot run on a CPU: onnxruntime fuses products and their
+ * codes into operators that refuse these cases. */
 static const struct {
 	const char *lack, *runs, *hint;
 } refused[] = {

@@ -1,7 +1,8 @@
 /* Moves factors between an activation and the matrices that read it: x W = (x / s) (s W), with a
- * factor s per input. A factor for a large channel enlarges the weights that it meets, so that
- * rounding keeps more of their digits (Lin et al. 2023, arXiv:2306.00978).
- * x / s costs nothing if the maker of x has constants of the file that can be divided instead:
+ * factor s for each channel of x. A channel with large activations gets a large factor, which
+ * enlarges the weights that multiply this channel, so that rounding keeps more of their digits (Lin
+ * et al. 2023, arXiv:2306.00978). x / s costs nothing if the maker of x has constants of the file
+ * that can be divided instead:
  *   LayerNormalization(h, scale, bias)         scale / s, bias / s
  *   Mul(h, scale)                              scale / s                RMSNorm in parts
  *   Mul(gate, MatMul(h, V))                    V / s, its outputs       a gated layer
@@ -189,7 +190,8 @@ divide_value(Scaling *e, const char *name, int readers, int steps)
 }
 
 /* ---- the edits */
-/* Replaces an initializer, and the numbers of the matrices in e->list that come from it. */
+/* Replaces the numbers of an initializer, and of the matrices in e->list that are read from this
+ * initializer. */
 static void
 put(const Scaling *e, const char *name, const TensorData *like, const float *data)
 {
@@ -203,7 +205,8 @@ put(const Scaling *e, const char *name, const TensorData *like, const float *dat
 			e->list->at[i]->numbers = now.data;
 }
 
-/* Multiplies the matrix; a copy under another name if the matrix has other readers. */
+/* Multiplies the matrix by the factors. If the matrix has other readers, a copy under another name
+ * is multiplied instead. */
 static void
 multiply_weight(const Scaling *e, const QuantizedTensor *t)
 {

@@ -1,14 +1,14 @@
-/* Writes adapters into the exported model. A node that reads an adapted weight gets a branch: the
- * same node with the adapter's first matrix in the weight's place, then a product with the second
- * matrix. For example, a Gemm y = x w' with scale 2:
+/* Writes low-rank adapters (LoRA) into the exported model. A node that reads an adapted weight gets
+ * a branch: the same node with the adapter's first matrix in the weight's place, then a product
+ * with the second matrix. For example, a Gemm y = x w' with scale 2:
  *
  *   x -- Gemm(w) -- y        x -- Gemm(w) ------------------------------------- Add -- y
  *                       ->      -- Gemm(lora_A) -- MatMul(lora_B') -- Mul(2) ---/
  *
  * With learned magnitudes (DoRA) the sum is multiplied by magnitude / norm per output, which is
- * computed at export; the bias is added behind. The weight keeps its name and numbers. Nodes that
- * read it through Identity, Cast, Transpose or codes get branches, too. Operators that are not in
- * `forms` cannot have a branch. */
+ * computed at export; the bias is added afterwards. The weight keeps its name and numbers. Nodes
+ * that read the weight through Identity, Cast, Transpose or codes get branches, too. Operators that
+ * are not in `forms` cannot have a branch. */
 #include "frontend/export/branches.h"
 #include "frontend/import/import.h"
 
@@ -120,8 +120,8 @@ add_tensor(Branches *b, const char *name, DType dtype, const Ints *shape, const 
 	return t;
 }
 
-/* An initializer for a part of an adapter: its axis i is the state's axis perm.at[i], with `ones`
- * axes of size 1 behind. Equal requests share one initializer. */
+/* An initializer for a part of an adapter: its axis i is the state's axis perm.at[i], followed by
+ * `ones` axes of size 1. Equal requests share one initializer. */
 static const char *
 add_part(Branches *b, const Alias *at, const State *s, Ints perm, int ones)
 {
@@ -150,7 +150,8 @@ add_part(Branches *b, const Alias *at, const State *s, Ints perm, int ones)
 	return name;
 }
 
-/* The matrix in the weight's place: it has the weight's axes, with the rank in place of the outputs. */
+/* The adapter's first matrix, which the copied node reads as its weight. Its shape is the weight's,
+ * with the adapter's rank in place of the number of outputs. */
 static const char *
 add_first(Branches *b, const Alias *at, int outputs)
 {
@@ -179,7 +180,7 @@ add_second(Branches *b, const Alias *at, const Form *form, int outputs)
 	return add_part(b, at, by_b ? a->b : a->a, perm, ones);
 }
 
-/* A vector with one factor per output, with `behind` axes of size 1 behind. */
+/* A vector with one factor per output, followed by `behind` axes of size 1. */
 static const char *
 add_factors(Branches *b, const Alias *at, const char *base, int behind)
 {
@@ -285,7 +286,7 @@ bias_of(Branches *b, const NodeProto *from, const Form *form, const Alias *at, i
 	return add_node(b, y, "Reshape", bias, name, NULL);
 }
 
-/* Multiplies the sum by the outputs' factors, then adds the bias. */
+/* Multiplies the sum of product and branch by the factor of each output, then adds the bias. */
 static void
 add_scaled(Branches *b, const NodeProto *from, const Form *form, const Alias *at, const char *base,
            const char *x)
@@ -302,7 +303,8 @@ add_scaled(Branches *b, const NodeProto *from, const Form *form, const Alias *at
 		add_node(b, y, "Add", sum, bias, y);
 }
 
-/* Adds the branch. The node's result gets another name; the sum has the node's. */
+/* Adds the branch. The sum gets the name of the node's result, and the node's result another
+ * name. */
 static void
 add_branch(Branches *b, const NodeProto *from, const Form *form, const Alias *at)
 {
@@ -338,7 +340,8 @@ put_alias(Branches *b, const char *name, const Adapter *a, DType dtype, Ints ord
 	strmap_put(b->aliases, name, alias);
 }
 
-/* Finds the values that hold an adapted weight, also those of its codes if the model is quantized. */
+/* Finds the values that hold an adapted weight, in floats or, if the model is quantized, as
+ * codes. */
 static void
 find_weights(Branches *b, const QuantizedTensors *quantized)
 {
@@ -374,8 +377,8 @@ passed_dtype(const Branches *b, const NodeProto *p, const Alias *at)
 	return tensor_dtype(type, &dtype) && dtype_is_float(dtype) ? dtype : at->dtype;
 }
 
-/* Is the node an Identity whose result is a weight of its own, merged with an equal one? It passes
- * no adapter on. */
+/* Is the node an Identity that stands for a separate weight, which the exporter merged with an
+ * equal weight? Then the adapter of the Identity's input does not apply to its result. */
 static bool
 is_own_weight(const Branches *b, const NodeProto *p)
 {
@@ -391,7 +394,7 @@ reads_shape(const NodeProto *p)
 	return is_op(p, "Shape") || is_op(p, "Size");
 }
 
-/* Passes the weight on to the node's result; false: the node computes something else. */
+/* Records that the node's result holds the weight, too; false: the node computes something else. */
 static bool
 pass_on(Branches *b, const NodeProto *p, const Alias *at)
 {

@@ -1,6 +1,8 @@
 /* Names the modules that read an adapted weight, as PEFT does: "model.layers.0.self_attn.q_proj".
- * Sources, in this order: the weight's own name, or its source's, if it ends in .weight; the scope
- * of the reading node (metadata, or "/mlp/fc/MatMul"); the name of the bias behind it (mlp.fc.bias). */
+ * Three names are tried in this order: the weight's name, or the name of the parameter that the
+ * exporter computed the weight from, if that name ends in .weight; the scope of the node that reads
+ * the weight (metadata, or "/mlp/fc/MatMul"); the name of the bias added to this node's result
+ * (mlp.fc.bias). */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -30,7 +32,8 @@ module_by_scope(Arena *arena, const NodeProto *reader)
 	return module;
 }
 
-/* From the name of the bias: an operand of the Add behind the product, or the product's third input. */
+/* The module from the name of the bias: an operand of the Add that reads the product, or the
+ * product's third input. */
 static const char *
 module_by_bias(Arena *arena, const Repairs *r, const NodeProto *reader)
 {

@@ -1,4 +1,5 @@
-/* Private header: adapters as branches of an exported graph. */
+/* Private header: low-rank adapters (LoRA) in an exported model. Each node that reads an adapted
+ * weight gets a branch: nodes that compute the adapter's product, and an Add. */
 #ifndef GRADC_FRONTEND_EXPORT_BRANCHES_H
 #define GRADC_FRONTEND_EXPORT_BRANCHES_H
 
@@ -7,7 +8,7 @@
 /* ---- adapter_branches.c */
 /* Adds the adapters' branches to g, a copy of the main graph. Each initializer for a part of an
  * adapter has an ExportRecord in holes, by its address. quantized: the tensors of --quantize, or
- * NULL. Returns the name of a node that cannot have a branch; NULL: all can. */
+ * NULL. Returns the name of a node that cannot have a branch; NULL: every node can. */
 const char *model_branch_edit(const Module *m, const QuantizedTensors *quantized, GraphProto *g,
                               IntMap *holes, Arena *arena);
 

@@ -1,8 +1,8 @@
-/* Writes the template of the exported model: the input file's messages with holes for trained
- * tensors. The messages around the initializers are packed by hand, because their lengths depend on
- * the name of the external data file, which is known only at export. protobuf-c packs all other
- * messages. In such a message (a Constant node) a trained tensor is recognized by the address of its
- * raw_data. */
+/* Writes the template from which a training executable exports its model: the input file's bytes,
+ * with holes for the tensors that training changes. The messages around the initializers are packed
+ * by hand, because their lengths depend on the name of the external data file, which is known only
+ * at export. protobuf-c packs all other messages. In such a message (a Constant node) a trained
+ * tensor is recognized by the address of its raw_data. */
 #include "frontend/export/branches.h"
 #include "frontend/import/import.h"
 
@@ -69,8 +69,8 @@ least_of(const Weight *scale)
 	return scale->kind == WEIGHT_QUANTIZED && scale->state->trainable ? LEAST_SCALE : 0;
 }
 
-/* Adds the hole for codes. Zero points are put into the literal section, but are not bytes of the
- * file. */
+/* Adds the hole for codes. The codes' zero points are stored with the template's literal bytes, but
+ * are not part of the exported file. */
 static void
 codes_hole(Export *e, const Weight *w, int file)
 {
@@ -134,7 +134,8 @@ is_trained(const State *s)
 	return s && s->trainable;
 }
 
-/* The record of a part that training changes; false: it keeps its numbers. */
+/* The record of an added initializer that training changes; false: the initializer keeps its
+ * numbers. */
 static bool
 part_record(const Export *e, const QuantizedPart *p, ExportRecord *r)
 {
@@ -435,7 +436,8 @@ put_data(Export *e, const TensorPlan *plans, int n)
 	flush(e, 1);
 }
 
-/* ---- nodes: a Constant's tensor becomes a hole; stack traces and un-merged Identities are dropped */
+/* ---- nodes: the tensor of a Constant node becomes a hole; stack traces are dropped, and so are
+ * Identity nodes that became parameters */
 static bool
 is_stack_trace(const Onnx__StringStringEntryProto *p)
 {

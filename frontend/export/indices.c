@@ -2,7 +2,7 @@
  * scatter. ONNX counts negative indices from the end, and accepts no other index out of range. */
 #include "frontend/export/writer.h"
 
-/* A bool per index: is it inside [0, extent)? NULL: the indices are constants inside. */
+/* A bool per index: is the index inside [0, extent)? NULL: all indices are constants inside. */
 static const char *
 inside(GraphWriter *w, const Node *n, int operand, int64_t extent)
 {
@@ -77,7 +77,7 @@ axis_first(int rank, int axis, bool back)
 	return order;
 }
 
-/* [axes before] [indices] [axes behind] -> [indices] [axes before] [axes behind] */
+/* [axes before] [indices] [axes after] -> [indices] [axes before] [axes after] */
 static Ints
 indices_first(int rank, int axis, int n)
 {

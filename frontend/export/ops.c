@@ -1,5 +1,5 @@
-/* Writes primitives in ONNX, each as one operator or a few. Products, windows and indices have files
- * of their own. */
+/* Writes most primitives of the IR as ONNX: each becomes one operator, or a few. Products, windows
+ * and indices have files of their own. */
 #include "frontend/export/writer.h"
 
 #include <math.h>
@@ -25,7 +25,8 @@ write_expm1(GraphWriter *w, const Node *n)
 	return done(w, n, writer_binary(w, "Mul", t, e));
 }
 
-/* log(1 + x) by Kahan: with u = 1 + x it is log(u) x / (u - 1), and x if u is 1. */
+/* log(1 + x) by Kahan's formula. Let u = 1 + x. The result is log(u) x / (u - 1), or x if u is
+ * 1. */
 static bool
 write_log1p(GraphWriter *w, const Node *n)
 {
@@ -179,7 +180,7 @@ write_cast(GraphWriter *w, const Node *n)
 #define GELU_A 0.79788456080286535588 /* sqrt(2 / pi) */
 #define GELU_B 0.044715
 
-/* x (c + d x^2); without times_x: c + d x^2 */
+/* x (c + b x^2) if times_x, else c + b x^2; d is the type */
 static const char *
 with_square(GraphWriter *w, const char *x, DType d, double c, double b, bool times_x)
 {
@@ -275,8 +276,9 @@ write_reverse(GraphWriter *w, const Node *n)
 	return done(w, n, writer_slice(w, writer_operand(w, n, 0), start, stop, step));
 }
 
-/* Puts `interior` elements between neighbours along the axis: [.., n, ..] -> [.., n, 1, ..], padded
- * to [.., n, 1 + interior, ..] -> [.., n (1 + interior), ..], without the last padding. */
+/* Puts `interior` elements between neighbours along the axis. Reshapes [.., n, ..] to [.., n, 1,
+ * ..], pads to [.., n, 1 + interior, ..], reshapes to [.., n (1 + interior), ..] and cuts off the
+ * padding after the last element. */
 static const char *
 spread_axis(GraphWriter *w, const char *x, DType d, Ints *shape, int axis, int64_t interior,
             double value)

@@ -96,7 +96,7 @@ convolution(GraphWriter *w, const char *op, const char *x, const char *k, const 
 	return writer_node(w, op, attributes, 2, (const char *[]){x, k});
 }
 
-/* Do ONNX's convolutions accept it? They have neither negative pads nor integers. */
+/* Can the convolution be written? ONNX's convolutions accept neither negative pads nor integers. */
 static bool
 fits(const Node *n)
 {
@@ -121,7 +121,8 @@ write_conv(GraphWriter *w, const Node *n)
 	return true;
 }
 
-/* (dy, w) -> dx. Rows at the end that the stride did not reach are output padding. */
+/* (dy, w) -> dx. If the stride did not reach the last elements of x, output padding adds them to
+ * dx. */
 static bool
 write_conv_grad_input(GraphWriter *w, const Node *n)
 {

@@ -1,5 +1,6 @@
-/* Writes pooling in ONNX as MaxPool and AveragePool. Gradients go tap by tap: the elements at one
- * tap of all windows are a strided slice of the padded input. */
+/* Writes pooling in ONNX as MaxPool and AveragePool. A tap is one position inside the window: a 2 x
+ * 2 window has 4 taps. Gradients are written tap by tap, because the elements at one tap of all
+ * windows are a strided slice of the padded input. */
 #include "frontend/export/writer.h"
 
 #include <math.h>
@@ -172,7 +173,8 @@ sum_gradient(const Windows *win, const char *dy)
 	return cropped(win, sum);
 }
 
-/* As sum_gradient, but at each tap only dy of the windows whose first maximum is there. */
+/* Does the same as sum_gradient, but a tap gets dy only from windows whose first maximum lies at
+ * this tap. */
 static const char *
 max_gradient(const Windows *win, const char *dy, const char *x)
 {

@@ -250,7 +250,7 @@ writer_pad(GraphWriter *w, const char *x, DType dtype, Ints low, Ints high, doub
 	                   (const char *[]){x, list, writer_number(w, dtype, value)});
 }
 
-/* ---- live values: the results depend on them in the first micro-batch */
+/* ---- live values: values on which the results depend in the first micro-batch */
 /* The value stored to a state in the first micro-batch. */
 static const Value *
 stored_value(const Function *f, const State *s)
@@ -439,8 +439,8 @@ has_written_types(const Node *n)
 	return all;
 }
 
-/* A result without elements becomes an initializer: onnxruntime divides by such sizes, or replaces
- * them by 1. */
+/* A result without elements becomes an initializer, because onnxruntime's operators divide by a
+ * size of 0, or replace the size by 1. */
 static bool
 write_empty(GraphWriter *w, const Node *n)
 {

@@ -24,7 +24,7 @@ typedef struct {
 } GraphWriter;
 
 /* ---- write.c */
-/* `wanted`, with a number behind if the name is taken. */
+/* Returns `wanted`, followed by a number if the name is taken. */
 const char *writer_name(GraphWriter *w, const char *wanted);
 const char *writer_operand(const GraphWriter *w, const Node *n, int i);
 void writer_set(GraphWriter *w, const Node *n, int i, const char *name);

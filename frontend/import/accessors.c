@@ -1,4 +1,5 @@
-/* Checked access to a node's inputs and attributes. */
+/* Gives importers a node's inputs and attributes, checked: a wrong type or a missing input is
+ * reported with the node's name. */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -152,8 +153,7 @@ want_float_input(OnnxNode *n, int i)
 	return x;
 }
 
-/* The input with one element on which alone the value depends; NULL: the value depends on other
- * things, too. */
+/* The only input on which the value depends, if it has one element; else NULL. */
 static const Value *
 deciding_input(const Value *v, int depth)
 {

@@ -1,5 +1,5 @@
-/* Builders of IR for importers: NULL in, NULL out. What type inference would assert is reported as
- * the user's fault, with the node. */
+/* Builders of IR nodes for importers: a builder given NULL returns NULL. Operands that type
+ * inference would refuse by an assertion are reported as the user's fault, with the ONNX node. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -359,8 +359,8 @@ e_dot(OnnxNode *n, Value *x, Value *y, const DotAttr *a)
 	return shape_fits(n, shape) ? e_op(n, OP_dot, 2, (Value *[]){x, y}, a) : NULL;
 }
 
-/* Float types of 16 bits. Such models are computed in f32 or f64, which keep more digits of a
- * number. */
+/* Is it a float type of 16 bits? Models of such types are computed in f32 or f64, which keep more
+ * digits of a number. */
 static bool
 rounds_much(DType d)
 {
@@ -463,7 +463,8 @@ never_negative(const Value *v, int depth)
 	return keeps;
 }
 
-/* Constant indices are replaced and token ids trusted; all other indices get a select. */
+/* Makes negative indices positive. Constant indices are replaced by new constants, token ids are
+ * known to be positive, and all other indices pass through a select. */
 Value *
 e_indices(OnnxNode *n, Value *indices, int64_t size, bool trusted)
 {

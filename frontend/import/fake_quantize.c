@@ -89,8 +89,9 @@ open_range(Importer *im, ImportInfo *info, QuantizedTensor *t)
 		                              "added to a zero point of codes");
 }
 
-/* Can the weight's state be quantized? Not if the state holds an expanded tensor once, or if the
- * exporter's Identity gave another parameter this tensor's numbers: such a weight stays in floats. */
+/* Can the weight's state be quantized? It cannot if the state holds only one copy of an expanded
+ * tensor, or if the weight is an Identity of another parameter's tensor. Such a weight stays in
+ * floats. */
 static bool
 stands_for_itself(const Importer *im, const QuantizedTensor *t)
 {
@@ -152,7 +153,8 @@ through_codes(OnnxNode *n, Value *x, Value *scale, Value *zero, DType to)
 	return e_binary(n, OP_mul, y, scale);
 }
 
-/* Replaces the value by `otherwise` if the range is empty (its step is too small). */
+/* Replaces the value by `otherwise` if the range is empty, that is, if the step between two codes
+ * is too small. */
 static Value *
 unless_empty(OnnxNode *n, Value *step, Value *value, double otherwise)
 {
@@ -160,7 +162,8 @@ unless_empty(OnnxNode *n, Value *step, Value *value, double otherwise)
 }
 
 /* ---- weights */
-/* The largest magnitude in each group, in the order of scales. */
+/* The largest magnitude in each group of elements that share a scale; results are in the order of
+ * the scales. */
 static Value *
 largest_of_groups(OnnxNode *n, const QuantizedTensor *t, Value *x)
 {

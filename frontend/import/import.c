@@ -1,6 +1,6 @@
-/* Imports a graph: node by node through the importers' table. Integer arithmetic on constants folds
- * at once, so that importers see shapes as numbers. Float arithmetic is left to later passes, which
- * know the precision. */
+/* Imports an ONNX graph into a module of the IR, node by node: a table gives the importer for each
+ * operator. Integer arithmetic on constants is folded immediately, so that importers see shapes as
+ * numbers. Float arithmetic is left to later passes, which know the precision. */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -63,7 +63,8 @@ beside_codes(Importer *im, const char *name)
 	return t ? constant_of(im, t) : NULL;
 }
 
-/* Zero points, cast as DequantizeLinear casts them: then CSE merges both values. */
+/* Zero points, cast as the importer of DequantizeLinear casts them, so that CSE merges the two
+ * values. */
 static Value *
 zero_values(Importer *im, const Codes *c)
 {
@@ -131,7 +132,7 @@ importer_lookup(Importer *im, const char *name)
 	return scope_bound(im, strmap_get(im->values, name));
 }
 
-/* The value belongs to the program, even if a body holds the weight. */
+/* Binds a weight's name to a value of the program, even if the weight lies in a loop's body. */
 void
 importer_bind_weight(Importer *im, const char *name, const Weight *w)
 {
@@ -222,8 +223,8 @@ worth_folding(const Node *n)
 	return true;
 }
 
-/* Folds the nodes that an importer built behind `before`, and updates the ONNX node's outputs to the
- * folded values. */
+/* Folds the nodes that an importer built after the node `before`, and updates the ONNX node's
+ * outputs to the folded values. */
 static void
 fold_new(OnnxNode *on, Node *before)
 {
@@ -491,9 +492,10 @@ state_data(Module *m, const ImportInfo *info, const Weight *w, Type type)
 	return out;
 }
 
-/* How to find the tensor in the exported module: its name there, and whether it is transposed. An
- * exporter that computes a matrix from one parameter transposes it. TorchScript's exporter gives no
- * origin, but names the matrix after the MatMul that reads it. */
+/* How to find the tensor in the exported module: its name there, and whether it is transposed. If
+ * an exporter computed a matrix from one parameter, the matrix is the parameter's transpose.
+ * TorchScript's exporter gives no origin, but names the matrix after the MatMul that reads the
+ * matrix. */
 static StateSource
 source_of(const Weight *w, DType dtype)
 {
@@ -625,8 +627,8 @@ import_info(Module *m, Model *model, const ImportOptions *options)
 	return info;
 }
 
-/* The batch size that --repair=batch replaces: the leading dimension of the first input that has a
- * number there. 0: not asked for, or no such input. */
+/* The batch size that --repair=batch replaces: the leading dimension of the first input whose
+ * leading dimension is a number. 0: --repair=batch is not given, or no such input. */
 static int64_t
 baked_batch(const Model *model, const ImportOptions *o)
 {

@@ -1,14 +1,15 @@
-/* What an importer of an ONNX operator needs: its node, checked accessors, and builders of IR.
- * The rule is: NULL in, NULL out. An accessor that finds a fault reports it and returns NULL. A
- * builder given NULL returns NULL. An output given NULL is poisoned, and readers of poisoned values
- * report nothing. So an importer is a straight line of calls, and one run shows every fault. */
+/* What an importer needs, a function that translates one ONNX operator into IR: its node, checked
+ * accessors of inputs and attributes, and builders of IR nodes. The rule is: NULL in, NULL out. An
+ * accessor that finds a fault reports it and returns NULL. A builder given NULL returns NULL. An
+ * output given NULL is poisoned, and readers of poisoned values report nothing. So an importer is a
+ * straight line of calls, and one run shows every fault. */
 #ifndef GRADC_FRONTEND_IMPORT_IMPORT_H
 #define GRADC_FRONTEND_IMPORT_IMPORT_H
 
 #include "frontend/edit/edit.h"
 #include "frontend/weights/weights.h"
 
-/* The object behind `module->import`: the public part first. */
+/* The object to which `module->import` points; the public part must come first. */
 typedef struct {
 	Import base;
 	Repairs *repairs;
@@ -26,7 +27,7 @@ typedef struct {
 	bool optional; /* the tensor or sequence may be absent */
 	bool absent;   /* an optional without content */
 	/* s64[]: number of elements of `value` along `axis` that are data; the rest is padding.
-	 * NULL: all are data. */
+	 * NULL: no padding. */
 	Value *count;
 	int axis;
 } Bound;
@@ -44,7 +45,7 @@ typedef struct {
 } Extra;
 typedef struct {
 	const char *name;
-	int from, to; /* opsets; `to` 0: no last one */
+	int from, to; /* first and last opset of the row; `to` 0: no last opset */
 	void (*import)(OnnxNode *n);
 	Extra extra;
 	const char *domain; /* NULL: ai.onnx */
@@ -150,7 +151,7 @@ const Tensor *known_value(Importer *im, Value *v);
 /* Imports the nodes of an attribute's graph in place of the node. The caller binds the graph's
  * inputs before, and looks up its outputs after. */
 void import_subgraph(OnnxNode *n, const GraphProto *g);
-/* The same for copy number `at` of the graph, which draws random numbers of its own. */
+/* Does the same for copy number `at` of the graph. Each copy draws different random numbers. */
 void import_subgraph_again(OnnxNode *n, const GraphProto *g, int64_t at);
 
 /* ---- scope.c */
@@ -161,7 +162,8 @@ void scope_open(OnnxNode *n, Scope *s, const char *name);
  * function has no return. */
 bool scope_close(OnnxNode *n, Scope *s, int n_results, Value **results);
 void scope_leave(OnnxNode *n, Scope *s); /* leaves the function unfinished */
-/* b, as the function under construction can read it: outer values become parameters. */
+/* b for a reader in the function under construction: if b is a value of an outer function, it
+ * becomes a parameter. */
 Bound *scope_bound(Importer *im, Bound *b);
 Builder scope_program(const Importer *im); /* a builder of the program around all bodies */
 /* False after reporting that `what` is not supported inside a body. */
@@ -195,7 +197,7 @@ typedef struct {
 } Places;
 /* mask: bool[n]. `at` is NULL after reporting: a mask that is not known at import needs a bound. */
 Places places_of(OnnxNode *n, Value *mask);
-/* The same, with a bound on the true elements that the caller knows. */
+/* Does the same with a bound on the number of true elements, which the caller knows. */
 Places places_within(OnnxNode *n, Value *mask, int64_t bound);
 
 /* ---- reduce.c */
@@ -234,8 +236,8 @@ void rows_find_inputs(const Importer *im, ImportBinding *b);
 void rows_find_outputs(const Importer *im, ImportBinding *b); /* for the function being built */
 
 /* ---- import.c */
-/* Notes that the file has the node in training form. what: "dropout". computed: the node runs in
- * training form here, too. */
+/* Notes that the file has the node in training form. what: for example "dropout". computed: the
+ * imported program also computes the training form. */
 void importer_in_training_form(OnnxNode *n, const char *what, bool computed);
 
 /* ---- accessors.c: faults and accessors. */
@@ -248,9 +250,9 @@ bool has_output(const OnnxNode *n, int i);
 bool has_attribute(const OnnxNode *n, const char *name);
 Value *want_input(OnnxNode *n, int i);
 const char *type_text(OnnxNode *n, Type t); /* "f32[2,3]" */
-/* Input 1 of a binary operator, aligned with x, input 0. From opset 7 on NumPy's broadcasting aligns
- * it. Before, with `broadcast` = 1, it may have fewer axes; they begin at axis `axis` of x
- * (https://onnx.ai/onnx/operators/onnx__Add.html, version 6). */
+/* Input 1 of a binary operator, aligned with x, input 0. From opset 7 on, NumPy's broadcasting
+ * aligns the two. Before opset 7, with `broadcast` = 1, input 1 may have fewer axes; these begin at
+ * axis `axis` of x (https://onnx.ai/onnx/operators/onnx__Add.html, version 6). */
 Value *want_second_input(OnnxNode *n, const Value *x);
 Value *want_float_input(OnnxNode *n, int i); /* an input of a float type */
 Bound *want_bound(OnnxNode *n, int i);
@@ -305,9 +307,9 @@ Value *e_concat(OnnxNode *n, int count, Value *const *x, int axis);
 Value *e_iota(OnnxNode *n, DType dtype, Ints shape, int axis);
 Value *e_gather(OnnxNode *n, Value *data, Value *indices, int axis);
 Value *e_dot(OnnxNode *n, Value *x, Value *y, const DotAttr *attr);
-/* value in x's type and shape (e_number), or as a scalar. If the type cannot hold the double
- * exactly, it is a sum of constants that the type can hold: the graph means the same in a wider
- * type. */
+/* e_number: `value` in x's type and shape; the other functions give a scalar. If x's type cannot
+ * hold the double exactly, the result is a sum of constants of this type, so the program keeps all
+ * digits if it is later computed in a wider type. */
 Value *e_number(OnnxNode *n, Value *x, double value);
 Value *e_scalar(OnnxNode *n, DType dtype, double value);
 Value *e_splat(OnnxNode *n, DType dtype, Ints shape, double value);
@@ -335,9 +337,9 @@ Value *e_matmul(OnnxNode *n, Value *x, Value *y);
 Value *e_silu(OnnxNode *n, Value *x); /* x sigmoid(x) */
 /* GELU by the error function, or ONNX's approximation by tanh. */
 Value *e_gelu(OnnxNode *n, Value *x, bool tanh);
-/* The activation that an operator names in an attribute. numbers: the first `count` of its
- * parameters (alpha and beta; of Selu alpha and gamma; of Clip the bounds); the others have the
- * standard's defaults. NULL after reporting. */
+/* The activation that an operator names in an attribute. numbers: the activation's first `count`
+ * parameters (alpha and beta; of Selu alpha and gamma; of Clip the bounds). Further parameters have
+ * the standard's defaults. NULL after reporting. */
 Value *e_curve(OnnxNode *n, Value *x, const char *name, int count, const double *numbers);
 /* A convolution with the node's attributes; `weight`: the index of the input w. */
 Value *e_conv(OnnxNode *n, Value *x, Value *w, int weight);
@@ -346,7 +348,7 @@ Value *e_channel(OnnxNode *n, Value *per_channel, Value *like, int axis);
 Value *e_rows_of_places(OnnxNode *n, Value *x);
 Value *e_mod(OnnxNode *n, Value *x, Value *y);
 /* Scale and zero point of DynamicQuantizeLinear, for u8. The range of x is taken over these axes,
- * which stay with size 1. The results pass no gradient. */
+ * which have size 1 in the results. The results pass no gradient. */
 void e_dynamic_range(OnnxNode *n, Value *x, Ints axes, Value **scale, Value **zero);
 /* max(x, bound) and min(x, bound); if x equals the bound, the gradient goes to the bound. */
 Value *e_at_least(OnnxNode *n, Value *x, Value *bound);

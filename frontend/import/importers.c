@@ -1,4 +1,5 @@
-/* The tables of all families; finds a row by domain, name and opset. */
+/* Finds the importer of an ONNX operator by domain, name and opset, in the tables of all families
+ * (control, math, nn, tensor ...). */
 #include "frontend/import/import.h"
 
 #include <stdio.h>
@@ -34,7 +35,7 @@ past_hint(const char *attributes)
 	return attributes + (*attributes == ' ');
 }
 
-/* Do two schemas agree but for `consumed_inputs`? Attributes are sorted by name. */
+/* Are two schemas equal apart from `consumed_inputs`? Attributes are sorted by name. */
 static bool
 same_form(const SchemaRow *p, const SchemaRow *q)
 {
@@ -54,7 +55,7 @@ same_form(const SchemaRow *p, const SchemaRow *q)
 }
 
 /* Can the node be read as of opset OLDEST_FULL_OPSET? In older opsets only operators with the same
- * schema can; others need a row of their own, or are not supported. */
+ * schema can. All other operators need a row of their own, or are not supported. */
 static bool
 is_as_in_full_opset(const FlatNode *n)
 {

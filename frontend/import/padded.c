@@ -1,7 +1,7 @@
-/* Values whose size along one axis is known only at run time. They are padded to a declared bound
- * (`--bound`) and carry a count of their data. The operators in the table below may read padded
- * values: their results are padded in turn, or do not depend on the padding. All other operators
- * refuse padded inputs. */
+/* Values whose size along one axis is known only at run time. An example is NonZero's result. Such
+ * values are padded to a declared bound (`--bound`), and a second value counts the elements that
+ * are data. The operators in the table below may read padded values: their results are padded in
+ * turn, or do not depend on the padding. All other operators refuse padded inputs. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -12,15 +12,15 @@ typedef enum {
 	ELEMENTWISE = 1,
 	GATHER,
 	GATHER_ND,
-	SCATTER_ND, /* padded indices point outside the data, so they write nothing */
+	SCATTER_ND, /* indices in the padding point outside the data, so they write nothing */
 	TRANSPOSE,
 	RESHAPE, /* the padded axis remains an axis of the result */
 	REDUCE,  /* the padding is replaced by the reduction's neutral element */
 	MEAN,
 	SHAPE,
 	SIZE,
-	/* along the padded axis the data move together; along another axis all parts have the same
-	 * count */
+	/* along the padded axis, the data of all inputs move to the front; along another axis, all
+	 * inputs have the same count */
 	CONCAT,
 } Rule;
 typedef struct {
@@ -71,7 +71,7 @@ refuse(OnnxNode *n, int i, const Bound *b, const char *why)
 	                   (long long)b->value->type->dims[b->axis], why);
 }
 
-/* The padded axis, counted from the end: broadcasting keeps that number. */
+/* The padded axis, counted from the last axis: broadcasting does not change this count. */
 static int
 from_end(const Bound *b)
 {
@@ -265,7 +265,7 @@ pad_output(OnnxNode *n, int i, int axis)
 		set_output_padded(n, i, n->out[i].value, axis, n->padded->count);
 }
 
-/* Inputs that are not padded broadcast along the axis. */
+/* Elementwise operators: inputs without padding broadcast along the padded axis. */
 static void
 pad_elementwise(OnnxNode *n)
 {
@@ -312,8 +312,8 @@ transposed_axis(OnnxNode *n)
 	return -1;
 }
 
-/* The axis of `to` that has as many elements before it and the same size; -1: the reshape merged or
- * split the axis. */
+/* The axis of `to` that has the same size, and as many elements in the axes before, as the padded
+ * axis had; -1: the reshape merged or split the padded axis. */
 static int
 reshaped_axis(const Bound *b, Type to)
 {
@@ -340,8 +340,8 @@ pad_reshaped(OnnxNode *n)
 		pad_output(n, 0, axis);
 }
 
-/* A reduction over the padded axis needs no change, for the padding was neutral. A mean divides by
- * the count instead of the axis's size. */
+/* A reduction over the padded axis needs no change, because the padding was replaced by the neutral
+ * element. A mean divides by the count instead of the axis's size. */
 static void
 pad_reduced(OnnxNode *n, bool mean)
 {

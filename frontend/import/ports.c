@@ -218,7 +218,8 @@ report_rank(Importer *im, const ValueInfoProto *v, bool is_element, size_t decla
 		             im->model->path, name, declared, rank);
 }
 
-/* padded: the axis whose size is a bound; -1: no padding. */
+/* padded: the axis whose size is a bound (`--bound`) rather than the actual size; -1: no
+ * padding. */
 static void
 check_output(Importer *im, const ValueInfoProto *v, Type type, int padded, bool is_element)
 {

@@ -25,8 +25,8 @@ is_called_batch(const char *symbol)
 	return is_one_of(symbol, names) || strcasestr(symbol, "batch");
 }
 
-/* Symbols of a time axis. Behind a time axis the symbols N and B mean batch; elsewhere they may mean
- * anything. */
+/* Is it the symbol of a time axis? After a time axis the symbols N and B mean batch; elsewhere N
+ * and B may mean anything. */
 static bool
 is_called_time(const char *symbol)
 {
@@ -131,7 +131,7 @@ is_batch(const Importer *im, const ImportPort *p)
 	return im->options->batch && !find_dim(im, p->symbols[p->batch_axis]);
 }
 
-/* p and `of` have open batch axes of equal size: are both the same dimension? */
+/* p and `of` have open batch axes of equal size. Do the two axes stand for the same dimension? */
 static bool
 same_symbol(const Importer *im, const ImportPort *p, const ImportPort *of)
 {
@@ -140,10 +140,10 @@ same_symbol(const Importer *im, const ImportPort *p, const ImportPort *of)
 	return !*a || !*b || !strcmp(a, b) || (is_batch(im, p) && is_batch(im, of));
 }
 
-/* Is p's batch axis the same dimension as the batch axis of `of`? An x [time,batch,features] has rows, but a
- * state [layers,batch,hidden] is one array for every step; both have an axis called batch behind
- * another axis. The axes before the batch axis decide: an open time axis is accepted, and fixed axes
- * must equal those of `of`. */
+/* Is p's batch axis the same dimension as the batch axis of `of`? An x [time,batch,features] has
+ * rows, but a state [layers,batch,hidden] is one array for every step; both have an axis called
+ * batch after another axis. The axes before the batch axis decide: an open time axis is accepted,
+ * and fixed axes must equal those of `of`. */
 static bool
 may_follow(const ImportPort *p, const ImportPort *of)
 {

@@ -21,8 +21,9 @@ capture_param(Importer *im, Scope *s, Value *v)
 	return p;
 }
 
-/* v, a value of s's function or of an outer one, as a value of s's function. Captured parameters
- * come last: the others are made before the body reads any value. */
+/* The value of s's function that stands for v, a value of this or of an outer function. Parameters
+ * for outer values come last, because all other parameters are made before the body reads any
+ * value. */
 static Value *
 capture(Importer *im, Scope *s, Value *v)
 {

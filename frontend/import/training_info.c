@@ -89,7 +89,8 @@ is_of(const NodeProto *n, const char *domain, const char *op)
 	return n && n->op_type && !strcmp(n->op_type, op) && !strcmp(domain_of(n->domain), domain);
 }
 
-/* The node that makes a name, behind Identity nodes; *name becomes that node's own output. */
+/* The node that makes the value `name`; Identity nodes in between are skipped. *name becomes that
+ * node's own output. */
 static const NodeProto *
 maker(TrainingReader *r, const char **name)
 {
@@ -102,7 +103,7 @@ maker(TrainingReader *r, const char **name)
 	return n;
 }
 
-/* Do both names, behind Identity nodes, stand for the same value? */
+/* Do both names stand for the same value, if Identity nodes are skipped? */
 static bool
 is_same(TrainingReader *r, const char *a, const char *b)
 {
