@@ -1,6 +1,6 @@
-/* If: https://onnx.ai/onnx/operators/onnx__If.html, and functions shared with Loop and Scan. If the
- * condition is known at import, the branch is imported in place of the node. Otherwise both branches
- * become functions of the module, and `cond` runs one of them. */
+/* Imports If: https://onnx.ai/onnx/operators/onnx__If.html. Also has the functions that If shares
+ * with Loop and Scan. If the condition is known at import, the branch is imported in place of the
+ * node. Otherwise both branches become functions of the module, and `cond` runs one of them. */
 #include "frontend/operators/control/control.h"
 
 const GraphProto *
@@ -158,8 +158,8 @@ branch_function(OnnxNode *n, const GraphProto *g, Scope *s)
 	return s->f;
 }
 
-/* A copy of the branch's function with the parameters of both branches. before: its own parameters
- * come first. */
+/* A copy of one branch's function with the parameters of both branches. before: the branch's own
+ * parameters come first. */
 static Function *
 with_params(OnnxNode *n, const Scope *s, const Scope *other, bool before)
 {

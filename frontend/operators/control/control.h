@@ -1,4 +1,5 @@
-/* Private header: graphs among a node's attributes, for If, Loop and Scan. */
+/* Private header: for If, Loop and Scan, whose attributes hold graphs (branches and loop
+ * bodies). */
 #ifndef GRADC_FRONTEND_OPERATORS_CONTROL_CONTROL_H
 #define GRADC_FRONTEND_OPERATORS_CONTROL_CONTROL_H
 
@@ -12,7 +13,8 @@ void set_graph_input(OnnxNode *n, const GraphProto *g, size_t i, const Bound *b)
 void set_graph_value(OnnxNode *n, const GraphProto *g, size_t i, Value *v);
 /* Output i of a graph after its import; NULL after a fault. */
 Bound *graph_output(OnnxNode *n, const GraphProto *g, size_t i);
-/* Reports that output i is padded where no reader would know its count. */
+/* Reports output i if it is padded: the node's readers would not know how many of its elements are
+ * data. */
 void report_counted_output(OnnxNode *n, const GraphProto *g, size_t i);
 
 #endif

@@ -136,8 +136,8 @@ copy_node(OnnxNode *n, Node *at, Value **copies)
 			copies[node_result(at, i)->id] = node_result(copy, i);
 }
 
-/* x behind a reshape: a new value without predecessors for the gradient, so that only later nodes
- * contribute. */
+/* A reshape of x to its own shape. The gradient is taken by this new value, which stops the
+ * gradient's walk, so that only nodes after it contribute. */
 static Value *
 leaf(OnnxNode *n, Value *x)
 {

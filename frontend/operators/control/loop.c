@@ -129,7 +129,7 @@ one_iteration(OnnxNode *n, Loop *l, int64_t at, Stacks *stacks)
 	return !n->failed;
 }
 
-/* A stacked output of no iterations: its row has the type that the graph declares. */
+/* A stacked output of a loop that runs no iteration. The graph declares the type of its rows. */
 static Value *
 no_rows(OnnxNode *n, const ValueInfoProto *v)
 {
@@ -212,8 +212,8 @@ unroll(OnnxNode *n, Loop l)
 }
 
 /* ---- the loop as a function: body(i, carried, [goes on], captured) -> (goes on, carried, [goes
- * on], rows). The carried condition exists if --bound gives the trip count: it tells whether the
- * loop had ended before the bound. */
+ * on], rows). [goes on], the condition as a carried value, exists if --bound gives the trip count:
+ * it tells whether the loop ended before the bound. */
 typedef struct {
 	Scope scope;
 	Value *go; /* the body's condition as a result; NULL: always true */
@@ -311,7 +311,8 @@ try_unrolled(OnnxNode *n, const Loop *l, LoopBody *body)
 	Loop few = *l;
 
 	(void)body;
-	if (l->trips >= 0 || has_size_bound(n)) /* otherwise there is no other way */
+	/* without a trip count the loop can only be unrolled */
+	if (l->trips >= 0 || has_size_bound(n))
 		few.most_unrolled = SIZED_TRIPS;
 	return unroll(n, few);
 }
@@ -468,8 +469,7 @@ import_function(OnnxNode *n, const Loop *l)
 		                  cond || body.go ? trip : NULL);
 }
 
-/* Tries a loop that can only be unrolled but whose trip count depends on data, and says why it is
- * refused. */
+/* Reports why a loop is refused that can only be unrolled, but whose trip count depends on data. */
 static void
 refuse_unknown_trips(OnnxNode *n, const Loop *l)
 {

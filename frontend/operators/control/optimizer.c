@@ -1,7 +1,7 @@
-/* Adam, Adagrad and Momentum of ai.onnx.preview.training: one update by an optimizer.
- * https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Adam.html Inputs: rate R, number T of
- * earlier updates, then the tensors X1, X2 ..., their gradients, and each kind of moment. Outputs:
- * the new tensors and moments. */
+/* Imports Adam, Adagrad and Momentum of ai.onnx.preview.training. Each operator computes one update
+ * of an optimizer. https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Adam.html Inputs: rate
+ * R, number T of earlier updates, then the tensors X1, X2 ..., their gradients, and each kind of
+ * moment. Outputs: the new tensors and moments. */
 #include "frontend/import/import.h"
 
 #include <string.h>

@@ -157,7 +157,8 @@ scan_body(OnnxNode *n, const Scan *s, Scope *scope)
 	return true;
 }
 
-/* Sets the node's outputs: states, then stacks with their axes in the declared positions. */
+/* Sets the node's outputs: the states, then the stacked rows, with the axis of iterations in the
+ * declared position. */
 static void
 set_scan_outputs(OnnxNode *n, const Scan *s, const Node *loop)
 {

@@ -1,5 +1,5 @@
-/* Activations, each as a few primitives. At a kink the gradient is the one of the negative side, as
- * in PyTorch. */
+/* Imports activations (Relu, Elu, Gelu ...), each as a few primitives of the IR. At a kink the
+ * gradient is that of the negative side, as in PyTorch. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -77,7 +77,7 @@ scaled_exponential(OnnxNode *n, Value *x, double a, double b)
 static Value *
 selu(OnnxNode *n, Value *x)
 {
-	bool old = n->opset < 6; /* the standard gave fewer digits then */
+	bool old = n->opset < 6; /* before opset 6 the standard gave fewer digits */
 	double alpha = want_float(n, "alpha", old ? 1.6732f : 1.67326319217681884765625f);
 	double gamma = want_float(n, "gamma", old ? 1.0507f : 1.05070102214813232421875f);
 

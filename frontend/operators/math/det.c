@@ -7,7 +7,7 @@
 
 enum { LARGEST = 256 };
 
-/* Matrices [batch, size, size], with the position of each one's pivot. */
+/* Matrices [batch, size, size], with the position of each matrix's pivot. */
 typedef struct {
 	int64_t batch, size;
 	Value *flat;         /* all elements as a vector */

@@ -68,7 +68,8 @@ parse_labels(const char **text, int rank, int dots, Labels *out)
 	                                   : NULL;
 }
 
-/* The labels that appear once: the ellipsis first, then letters in order. */
+/* The labels of an output that the equation does not give: those that appear once, the ellipsis
+ * first, then letters in order. */
 static void
 implicit_output(const Term *terms, int n, Labels *out)
 {

@@ -1,4 +1,4 @@
-/* Comparisons, logic, operators on bits, and Where. */
+/* Imports comparisons, logic, operators on bits, and Where. */
 #include "frontend/import/import.h"
 
 #include <math.h>

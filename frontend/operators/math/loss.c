@@ -1,6 +1,6 @@
-/* SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss: scores [N,C,d...], labels [N,d...]. The
- * loss is -w[label] log p[label], and 0 if the label is ignore_index. The mean divides by the sum of
- * the weights of labels that are not ignored. */
+/* Imports SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss: scores [N,C,d...], labels
+ * [N,d...]. The loss is -w[label] log p[label], and 0 if the label is ignore_index. The mean
+ * divides by the sum of the weights of labels that are not ignored. */
 #include "frontend/import/import.h"
 
 #include <string.h>

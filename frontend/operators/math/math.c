@@ -1,4 +1,5 @@
-/* Arithmetic and elementary functions: https://onnx.ai/onnx/operators/ Add to Xor, Sum, Cast. */
+/* Imports arithmetic and elementary functions: https://onnx.ai/onnx/operators/ Add to Xor, Sum,
+ * Cast. */
 #include "frontend/import/import.h"
 
 #include <float.h>
@@ -303,8 +304,8 @@ convert(OnnxNode *n, Value *x, DType to)
 	}
 	if (to == E8M0 && !want_rounding(n, &a.round))
 		return NULL;
-	/* Casts to types below 8 bits keep the low bits of numbers out of range, as in ONNX's tests;
-	 * the standard leaves this open. */
+	/* Casts to types below 8 bits: a number out of range keeps its low bits, as in ONNX's
+	 * tests. The standard leaves this open. */
 	if (!f && dtype_info[to].bits < 8 && to != BOOL && is_float(x))
 		x = e_cast(n, x, S32);
 	return e_op(n, OP_cast, 1, &x, &a);

@@ -1,4 +1,5 @@
-/* MatMul and Gemm. A weight is contracted in its own layout, without transpose or broadcast. */
+/* Imports MatMul and Gemm as one dot. The dot reads a weight in its own layout, without a transpose
+ * or broadcast before it. */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -28,7 +29,7 @@ match_batches(OnnxNode *n, Value **x, Value **y, Ints *batch)
 	return *x && *y;
 }
 
-/* x: [M,K], y: [..., K, N]. Computes the product [M, ..., N] and moves M behind the batch axes. */
+/* x: [M,K], y: [..., K, N]. Computes the product [M, ..., N] and moves M after the batch axes. */
 static Value *
 matrix_by_batch(OnnxNode *n, Value *x, Value *y)
 {
@@ -146,7 +147,7 @@ import_fused_gemm(OnnxNode *n)
 	set_output(n, 0, *activation ? e_curve(n, y, activation, count, numbers) : y);
 }
 
-/* transBatch: moves the first axis behind the other batch axes. trans: swaps the last two. */
+/* transBatch: moves the first axis after the other batch axes. trans: swaps the last two axes. */
 static Value *
 arranged(OnnxNode *n, Value *x, bool batch, bool trans)
 {

@@ -1,6 +1,6 @@
-/* ReduceSum and its relatives: https://onnx.ai/onnx/operators/onnx__ReduceSum.html. Axes are an
- * attribute until opset 17 (ReduceSum: 12), then an input. Without axes all are reduced, or none
- * with noop_with_empty_axes. */
+/* Imports ReduceSum and its relatives: https://onnx.ai/onnx/operators/onnx__ReduceSum.html. Axes
+ * are an attribute until opset 17 (ReduceSum: 12), then an input. Without a list of axes, all axes
+ * are reduced, or no axis if noop_with_empty_axes is set. */
 #include "frontend/import/import.h"
 
 #include <math.h>

@@ -1,10 +1,10 @@
-/* Softmax and its relatives. Until opset 12 they flatten the input from `axis` on, so all these axes
- * are normalized together; from 13 on only one axis is. */
+/* Imports Softmax, LogSoftmax and Hardmax. Until opset 12 they flatten the input from `axis` on, so
+ * all these axes are normalized together. From 13 on, one axis is normalized. */
 #include "frontend/import/import.h"
 
-/* e^(x - m) / sum e^(x - m), or its logarithm (x - m) - log sum. m = max x has no gradient. The sum
- * is inverted once: on a GPU a division takes ten times as long as a product. It is 1 or more, so
- * that is safe. */
+/* e^(x - m) / sum e^(x - m), or its logarithm (x - m) - log sum. m = max x has no gradient. All
+ * elements are multiplied by 1 / sum, because on a GPU a division takes ten times as long as a
+ * product. The sum is at least 1, so 1 / sum is finite. */
 Value *
 e_softmax(OnnxNode *n, Value *x, Ints axes, bool log)
 {

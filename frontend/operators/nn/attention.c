@@ -1,5 +1,5 @@
-/* Attention and FlexAttention: https://onnx.ai/onnx/operators/onnx__Attention.html. Products of
- * heads with a softmax between them. */
+/* Imports Attention and FlexAttention as products of heads with a softmax between:
+ * https://onnx.ai/onnx/operators/onnx__Attention.html */
 #include "frontend/operators/nn/attention.h"
 #include "frontend/operators/control/control.h"
 
@@ -67,7 +67,8 @@ attention_fits(OnnxNode *n, const Value *q, const Value *k, const Value *v)
 	return true;
 }
 
-/* x [B, H, S, K] times y. All heads of x that share a head of y become more rows of one product. */
+/* x [B, H, S, K] times y. The rows of all heads of x that share a head of y are stacked, so one
+ * product per head of y computes them. */
 static Value *
 grouped_product(OnnxNode *n, Value *x, Value *y, int y_contract)
 {
@@ -96,7 +97,7 @@ e_scaled_scores(OnnxNode *n, Value *q, Value *k, double scale)
 	return e_scores(n, e_with(n, OP_mul, q, copysign(root, scale)), e_with(n, OP_mul, k, root));
 }
 
-/* Computed in the wider of the two types. */
+/* p v is computed in the wider of the two types. */
 Value *
 e_weigh(OnnxNode *n, Value *p, Value *v)
 {
@@ -181,8 +182,8 @@ with_past(OnnxNode *n, int i, Value *x)
 	return e_concat(n, 2, (Value *[]){past, x}, 2);
 }
 
-/* A mask of bools, or of numbers that are added. From opset 24 on it may be short: the missing keys
- * are hidden. */
+/* A mask of bools, or of numbers that are added. From opset 24 on the mask may have fewer columns
+ * than there are keys: the missing keys are hidden. */
 static Value *
 want_mask(OnnxNode *n, int64_t keys)
 {

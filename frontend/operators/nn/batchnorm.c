@@ -1,12 +1,13 @@
-/* BatchNormalization. Inference form normalizes by the running statistics. Training form normalizes
- * by the batch and computes the next running statistics, running' = m running + (1 - m) batch, with
- * the population variance. If the running statistics are states, @forward stores the next ones at
- * its end, and @inference has the inference form. A frozen batch norm has the inference form in
- * both. The file marks training form by training_mode = 1 from opset 14 on, and by more than one
- * output before. */
+/* Imports BatchNormalization. Its inference form normalizes by the running statistics. Training
+ * form normalizes by the batch and computes the next running statistics, running' = m running + (1
+ * - m) batch, with the population variance. If the running statistics are states, @forward stores
+ * the next ones at its end, and @inference has the inference form. A frozen batch norm has the
+ * inference form in both functions. The file marks training form by training_mode = 1 from opset 14
+ * on; before opset 14, by more than one output. */
 #include "frontend/import/import.h"
 
-/* Inputs in one type, the widest of theirs. Results get the types of x and of the statistics. */
+/* The inputs, converted to the widest of their types. Results are converted back to the types of x
+ * and of the statistics. */
 typedef struct {
 	Value *x, *scale, *bias, *mean, *variance;
 	DType type, statistics;
@@ -62,7 +63,7 @@ update(OnnxNode *n, const BatchNorm *bn, Value *running, Value *batch, int input
 	importer_store_at_end(n->im, state, next);
 }
 
-/* The mean over all ranks, which have equally many elements. */
+/* The mean of v over all ranks (processes of the run). All ranks have equally many elements. */
 static Value *
 over_ranks(OnnxNode *n, Value *mean)
 {
@@ -76,7 +77,7 @@ over_ranks(OnnxNode *n, Value *mean)
 	                e_broadcast(n, ranks, ints_of_type(mean->type)));
 }
 
-/* As e_normalize, over the batch of all ranks. */
+/* Does the same as e_normalize, with statistics over the batches of all ranks. */
 static Value *
 normalize(OnnxNode *n, Value *x, Ints axes, Value **mean, Value **variance)
 {
@@ -110,7 +111,8 @@ training_form(OnnxNode *n, const BatchNorm *bn)
 	n->im->differs = true;
 }
 
-/* Does the input read a parameter that --freeze freezes, perhaps under the name of a tied one? */
+/* Does the input read a parameter that --freeze freezes, perhaps under the name of a parameter tied
+ * to it? */
 static bool
 is_frozen_parameter(const OnnxNode *n, int input)
 {

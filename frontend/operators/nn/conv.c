@@ -1,4 +1,5 @@
-/* Conv and ConvTranspose, which is the adjoint of a Conv in its input. */
+/* Imports Conv and ConvTranspose. ConvTranspose computes what the gradient of a Conv by its input
+ * computes. */
 #include "frontend/operators/nn/window.h"
 
 #include <string.h>
@@ -250,9 +251,9 @@ move_channels(OnnxNode *n, Value *x, bool last)
 	return e_transpose(n, x, order);
 }
 
-/* activation(conv + B + Z). flag: channels are last in the input and the result. kind: also in the
- * weight. onnxruntime's optimizer writes it so and its CUDA kernel reads it so, although the
- * documentation says otherwise. */
+/* activation(conv + B + Z). flag: channels are last in the input and the result. kind: channels are
+ * last in the weight, too. onnxruntime's optimizer writes, and its CUDA kernel reads, such weights,
+ * although the documentation says otherwise. */
 static void
 import_fused_conv(OnnxNode *n)
 {

@@ -1,4 +1,4 @@
-/* MoE:
+/* Imports MoE, a mixture of experts:
  * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MoE.
  * Each token goes through the k experts that the router prefers. Here all experts process all
  * tokens, so that products have fixed sizes; experts that were not chosen have weight 0. */

@@ -1,4 +1,4 @@
-/* onnxruntime's fused operators, taken apart:
+/* Imports onnxruntime's fused operators as the ordinary operators that they combine:
  * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. Fused operators with
  * products are in matmul.c, conv.c, fused_attention.c and experts.c. */
 #include "frontend/import/import.h"

@@ -1,12 +1,14 @@
 /* MultiHeadAttention and Attention of onnxruntime:
  * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MultiHeadAttention.
- * Masks are large negative numbers that are added. Keys after a token are excluded from the softmax. */
+ * Masks hide keys by adding large negative numbers to scores. Keys after a token are excluded from
+ * the softmax entirely. */
 #include "frontend/operators/nn/fused_attention.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Softmax along the keys with one more score, the sink: it takes its share, but has no value. */
+/* Softmax along the keys with one more score per row, the sink. The sink takes a share of the sum
+ * of 1, but has no value to add to the result. */
 static Value *
 softmax_with_sink(OnnxNode *n, Value *x, Value *sink)
 {

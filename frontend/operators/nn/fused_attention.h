@@ -7,7 +7,7 @@
 typedef struct {
 	Value *q, *k, *v; /* [B, N, S, D], [B, Nkv, T, D] and [B, Nkv, T, Dv] */
 	Value *added[2];  /* added to the scores: the filter of hidden keys, and a bias */
-	Value *seen;      /* bool per key: is it seen? NULL: all keys are */
+	Value *seen;      /* bool per key: is the key seen? NULL: all keys are seen */
 	Value *sink;      /* [N]: a score per head for a key without a value; NULL: no sink */
 	double scale, softcap;
 	Value *scores, *p; /* before and after the softmax */

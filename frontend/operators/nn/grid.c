@@ -1,7 +1,8 @@
-/* GridSample, DeformConv and AffineGrid: sample a tensor at computed positions between its elements.
- * A sample is a weighted sum of 1 (nearest), 2 (linear) or 4 (cubic) elements along each axis. All
- * channels of a position are stored side by side, so that each tap is one gather of rows. Weights
- * and positions are ordinary arithmetic, through which gradients pass. */
+/* GridSample, DeformConv and AffineGrid: sample a tensor at computed positions between its
+ * elements. A sample is a weighted sum of 1 (nearest), 2 (linear) or 4 (cubic) elements along each
+ * axis. The elements that a sample reads are called taps. All channels of a position are stored
+ * side by side, so that reading a tap is one gather of rows. Weights and positions are ordinary
+ * arithmetic, through which gradients pass. */
 #include "frontend/operators/nn/window.h"
 
 #include <string.h>
@@ -42,7 +43,8 @@ clamped(OnnxNode *n, Value *x, double most)
 	return e_at_most(n, e_at_least(n, x, e_number(n, x, 0)), e_number(n, x, most));
 }
 
-/* Moves a position beyond the axis back onto it; whole: the position is an element's index. */
+/* Moves a position beyond the axis back onto the axis; whole: the position is an element's
+ * index. */
 static Value *
 brought_back(OnnxNode *n, const Sampler *s, Value *x, bool whole)
 {

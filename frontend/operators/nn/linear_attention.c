@@ -62,7 +62,7 @@ import_causal_conv(OnnxNode *n)
 	set_output(n, 1, padded ? e_slice_axis(n, padded, 2, length, length + k - 1) : NULL);
 }
 
-/* Smaller decays are clamped to this: e^-40 leaves nothing. */
+/* Decays below LEAST_DECAY are set to LEAST_DECAY: after a factor of e^-40 nothing is left. */
 enum { LEAST_DECAY = -40 };
 
 /* ---- https://onnx.ai/onnx/operators/onnx__LinearAttention.html
@@ -105,7 +105,8 @@ same_tokens(OnnxNode *n, const Value *x, const Value *q, int input)
 	return false;
 }
 
-/* decay has one number per head or one per number of a key; beta one per head or one in all. */
+/* decay has one number per head, or one per number of a key. beta has one number per head, or a
+ * single number for all heads. */
 static bool
 linear_gates(OnnxNode *n, Linear *l, bool gated, bool delta)
 {
@@ -181,9 +182,10 @@ linear_inputs(OnnxNode *n, Linear *l, bool gated, bool delta)
 	return linear_gates(n, l, gated, delta) && linear_state(n, l);
 }
 
-/* ---- A chunk of tokens at once. With G[t] = g[1] + .. + g[t], P(x)[t,j] = sum over d of x[t,d] k[j,d] e^(G[t,d] - G[j,d]) for j <= t, else 0:
- * o = scale (P(q) w + (q e^G) S0),   S = e^G[T] S0 + (k e^(G[T] - G))' w,
- * and with the delta rule (1 + A) w = beta (v - (k e^G) S0), A = beta P(k) below the diagonal. */
+/* ---- A chunk is a sequence of tokens that is computed by matrix products rather than token by
+ * token. With G[t] = g[1] + .. + g[t], P(x)[t,j] = sum over d of x[t,d] k[j,d] e^(G[t,d] - G[j,d])
+ * for j <= t, else 0: o = scale (P(q) w + (q e^G) S0),   S = e^G[T] S0 + (k e^(G[T] - G))' w, and
+ * with the delta rule (1 + A) w = beta (v - (k e^G) S0), A = beta P(k) below the diagonal. */
 
 /* Rows of a chunk that are multiplied with its keys. Queries of all heads that share a key head are
  * stacked. */

@@ -1,4 +1,5 @@
-/* Normalizations without state. Floats of 16 bits are widened where the operator says so. */
+/* Imports normalizations without running statistics (LayerNormalization, GroupNormalization, LRN
+ * ...). Floats of 16 bits are computed in a wider type where the operator's definition says so. */
 #include "frontend/import/import.h"
 
 /* (x - mean) / sqrt(variance + epsilon) over some axes; the variance is the population's */

@@ -1,4 +1,4 @@
-/* Pools: the maximum, the mean over the elements that count, or the p-norm; and MaxUnpool. */
+/* Imports pools, which take the maximum, the mean or the p-norm of each window; and MaxUnpool. */
 #include "frontend/operators/nn/window.h"
 
 static bool
@@ -40,8 +40,8 @@ emit_pool(OnnxNode *n, PoolKind kind, Value *x, const Window *w)
 	return e_op(n, OP_pool, 1, &x, &a);
 }
 
-/* The index of each element in all of x; with storage_order = 1 the first spatial axis varies
- * fastest. */
+/* The index of each element in the whole tensor x; with storage_order = 1 the first spatial axis
+ * varies fastest. */
 static Value *
 element_numbers(OnnxNode *n, const Value *x, bool columns)
 {

@@ -1,5 +1,5 @@
-/* Positions of tokens: RotaryEmbedding, whose angles depend on them, and TensorScatter, which writes
- * tokens into a cache. */
+/* Imports operators that use positions of tokens: RotaryEmbedding rotates numbers by angles that
+ * depend on the position, and TensorScatter writes tokens into a cache at given positions. */
 #include "frontend/operators/nn/attention.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* RNN, GRU and LSTM: https://onnx.ai/onnx/operators/onnx__LSTM.html, onnx__GRU.html, onnx__RNN.html
+/* Imports RNN, GRU and LSTM: https://onnx.ai/onnx/operators/onnx__LSTM.html, onnx__GRU.html,
+ * onnx__RNN.html
  *
  * The products with the input do not depend on earlier steps: one matrix product computes them for
  * all steps. The rest is a loop over the sequence; its body is the standard's formula for one time
@@ -131,7 +132,8 @@ activate(OnnxNode *n, const Activation *a, Value *x)
 
 /* ---- the operators */
 typedef struct Recurrent Recurrent;
-/* One time step: state[0] is h, state[1] is c. x: the input's products, [batch, gates * hidden]. */
+/* One time step: state[0] is h, state[1] is c. x: products of this step's input with W, [batch,
+ * gates * hidden]. */
 typedef void (*StepFn)(const Recurrent *r, Value *x, Value **state);
 
 typedef struct {
@@ -156,7 +158,7 @@ struct Recurrent {
 	Value *rt, *rb, *p; /* the direction's R, recurrent part of B, and P */
 	int at;             /* index of the direction */
 	bool dynamic;       /* products use codes */
-	/* samples whose hidden state counts for the range of the codes; NULL: all */
+	/* samples whose hidden state counts for the range of the codes; NULL: all samples */
 	Value *kept;
 };
 
@@ -244,7 +246,7 @@ swap_first(OnnxNode *n, Value *x)
 	return e_transpose(n, x, order);
 }
 
-/* Reads a first state; [batch, directions, hidden] is transposed to the layout of the others. */
+/* Reads a first state; [batch, directions, hidden] is transposed to [directions, batch, hidden]. */
 static bool
 read_initial(Recurrent *r, int i, Value **out)
 {
@@ -484,8 +486,8 @@ input_products(const Recurrent *r, int at)
 	return e_binary(n, OP_add, x, e_binary(n, OP_add, wb, rb));
 }
 
-/* bool[steps, batch, 1]: is the step inside the sequence? With OP_le: inside, or just behind its
- * end? */
+/* bool[steps, batch, 1]: is the step inside the sequence? With OP_le: is the step inside, or the
+ * first after the end? */
 static Value *
 inside_sequences(const Recurrent *r, OpKind compare)
 {
@@ -499,7 +501,8 @@ inside_sequences(const Recurrent *r, OpKind compare)
 	return e_binary(n, compare, e_iota(n, S64, shape, 0), lengths);
 }
 
-/* x [steps, batch, ..] with each sequence reversed by itself; steps behind its end stay. */
+/* x [steps, batch, ..] with each sequence reversed by itself; steps after the end of a sequence
+ * stay. */
 static Value *
 turned_sequences(const Recurrent *r, Value *x)
 {

@@ -1,7 +1,7 @@
-/* Resize and Upsample: https://onnx.ai/onnx/operators/onnx__Resize.html. Axes are resized one after
- * the other. Along an axis each result is a weighted sum of 1 (nearest), 2 (linear) or 4 (cubic)
- * gathers with constant indices and weights. With antialias each result sums more elements: a
- * product with a matrix of weights. */
+/* Imports Resize and Upsample: https://onnx.ai/onnx/operators/onnx__Resize.html. Axes are resized
+ * one after the other. Along an axis each result is a weighted sum of 1 (nearest), 2 (linear) or 4
+ * (cubic) gathers with constant indices and weights. With antialias each result sums more elements:
+ * a product with a matrix of weights. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -18,8 +18,8 @@ typedef struct {
 } ResizeAxis;
 enum { MOST_GATHERS = 4, MAX_RESIZED = 1 << 24, LARGEST_MATRIX = 1 << 25 };
 
-/* Position of result i in the input. The result's length in these formulas is scale * input length,
- * whole or not. */
+/* Position of result i in the input. As the result's length, the formulas take scale * input length
+ * without rounding. */
 static double
 source_of(const Resize *r, const ResizeAxis *a, int64_t i)
 {
@@ -37,7 +37,8 @@ source_of(const Resize *r, const ResizeAxis *a, int64_t i)
 	if (!strcmp(c, "tf_crop_and_resize")) {
 		double from = a->roi_start * (in - 1), to = a->roi_end * (in - 1);
 		double t = length == 1 ? 0.5 : x / (length - 1);
-		/* exact at both ends: a position beyond the input gets another value */
+		/* this form is exact at both ends; an inexact position could lie beyond the input,
+		 * which has another value */
 		return from * (1 - t) + to * t;
 	}
 	if (!strcmp(c, "half_pixel_symmetric"))

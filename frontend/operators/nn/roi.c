@@ -1,6 +1,6 @@
-/* RoiAlign and MaxRoiPool: regions of interest. The number of elements in a region depends on data,
- * but shapes must not. So each result is a sum or a maximum over the whole axis, in which elements
- * outside of the region have no weight. */
+/* Imports RoiAlign and MaxRoiPool, which pool over regions of interest. The number of elements in a
+ * region depends on data, but shapes must not. So each result is a sum or a maximum over the whole
+ * axis, in which elements outside of the region have no weight. */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -244,8 +244,8 @@ max_of_samples(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Sa
 	return e_transpose(n, y, (Ints){.n = 4, .at = {0, 3, 1, 2}});
 }
 
-/* half: elements are squares around their positions. Otherwise a region has at least the size of one
- * element. */
+/* half: an element is a square around its position, so regions move by half an element. Otherwise a
+ * region has at least the size of one element. */
 static Regions
 align_axis(OnnxNode *n, Value *rois, int column, bool half, double scale, int64_t bins,
            int64_t length)

@@ -8,7 +8,7 @@
 typedef struct {
 	int spatial; /* number of axes after batch and channel */
 	Ints kernel, stride, dilation, low, high;
-	Ints padded; /* `high` before ceil_mode lengthened it */
+	Ints padded; /* the high pads, before ceil_mode increased `high` */
 } Window;
 
 /* Reads kernel_shape (or takes `kernel`), strides, dilations, pads and auto_pad for an input x;

@@ -1,13 +1,14 @@
-/* Quantized tensors and products. A tensor of integer codes, with a scale and a zero point, stands
- * for (code - zero) scale. Products of codes are exact, in s32. passes/straight_through.c defines
- * how gradients pass codes. */
+/* Imports operators on quantized tensors, such as QuantizeLinear and MatMulInteger. A tensor of
+ * integer codes, with a scale and a zero point, stands for (code - zero) scale. Products of codes
+ * are exact, in s32. passes/straight_through.c defines how gradients pass through codes. */
 #include "frontend/operators/quantize/quantize.h"
 #include "frontend/operators/nn/window.h"
 
 #include <string.h>
 
 /* ---- scales of elements */
-/* One for all, one for each place along `axis`, or with block > 0 one for each block there. */
+/* Broadcasts a scale to the elements: one scale for all, one for each index along `axis`, or with
+ * block > 0 one for each block along `axis`. */
 Value *
 codes_spread(OnnxNode *n, Value *v, Value *like, int axis, int64_t block)
 {
@@ -204,8 +205,8 @@ import_dynamic_quantize(OnnxNode *n)
 }
 
 /* ---- products of codes */
-/* The scale or zero point of a matrix: one for all, one per row or column (`axis`, from the end), or
- * a tensor of the matrix's rank. */
+/* The scale or zero point of a matrix: one number for all, one per row or column (`axis`, counted
+ * from the last), or a tensor of the matrix's rank. */
 Value *
 codes_spread_matrix(OnnxNode *n, Value *v, Value *like, int axis)
 {

@@ -1,14 +1,15 @@
-/* Private header: shared by the files of quantized operators; quantize.c defines the functions. */
+/* Private header: shared by the importers of quantized operators. quantize.c defines the functions.
+ * Codes are the integers that a quantized tensor holds; a code stands for (code - zero) scale. */
 #ifndef GRADC_FRONTEND_OPERATORS_QUANTIZE_QUANTIZE_H
 #define GRADC_FRONTEND_OPERATORS_QUANTIZE_QUANTIZE_H
 
 #include "frontend/import/import.h"
 
-/* A scale or zero point in the shape of `like`: one for all, one per index of `axis`, or with block
- * > 0 one per block along it. */
+/* Broadcasts a scale or zero point to the shape of `like`: one number for all, one per index of
+ * `axis`, or with block > 0 one per block along `axis`. */
 Value *codes_spread(OnnxNode *n, Value *v, Value *like, int axis, int64_t block);
-/* The same for a matrix: one for all, one per row or column (`axis`, from the end), or a tensor of
- * the matrix's rank. */
+/* Does the same for a matrix: one number for all, one per row or column (`axis`, counted from the
+ * last), or a tensor of the matrix's rank. */
 Value *codes_spread_matrix(OnnxNode *n, Value *v, Value *like, int axis);
 /* x and scale: floats of one type and shape. For floats of 8 and 4 bits this is a cast. */
 Value *codes_of_floats(OnnxNode *n, Value *x, Value *scale, Value *zero, DType to);

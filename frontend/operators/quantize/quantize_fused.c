@@ -1,4 +1,4 @@
-/* onnxruntime's operators that take codes and return codes or floats:
+/* Imports onnxruntime's operators that take codes (quantized numbers) and return codes or floats:
  * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. Sums of codes are
  * exact. onnxruntime's CPU kernels compute other functions by a table of 256 numbers. Here they are
  * computed from dequantized floats: this rounds to the same codes, and has a gradient. */
@@ -53,7 +53,7 @@ import_dynamic_quantize_matmul(OnnxNode *n)
 	           4);
 }
 
-/* A matrix less its zero points, which lie along the rows or columns of the product. */
+/* A matrix minus its zero points, one for each row or column of the product. */
 static Value *
 gemm_operand(OnnxNode *n, int i, int z, const char *turned, bool by_column)
 {

@@ -1,7 +1,7 @@
-/* Arithmetic operators of ai.onnx.ml: https://onnx.ai/onnx/operators/index.html#ai-onnx-ml. Where
- * the text leaves cases open, results are those of onnxruntime's CPU kernels: inputs are cast to
- * f32, a vector is one row, and a single score is not transformed. Coefficients are attributes, so
- * they do not train. */
+/* Imports arithmetic operators of ai.onnx.ml, such as LinearRegressor:
+ * https://onnx.ai/onnx/operators/index.html#ai-onnx-ml. Where the text leaves cases open, results
+ * are those of onnxruntime's CPU kernels: inputs are cast to f32, a vector is one row, and a single
+ * score is not transformed. Coefficients are attributes, so they do not train. */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -94,7 +94,7 @@ import_scaler(OnnxNode *n)
 }
 
 /* Divides each row by its largest number (not the largest magnitude), by its sum of magnitudes, or
- * by its length. A row for which that is 0 stays unchanged. */
+ * by its length. A row whose divisor would be 0 stays unchanged. */
 static void
 import_normalizer(OnnxNode *n)
 {

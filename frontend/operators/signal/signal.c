@@ -1,4 +1,5 @@
-/* DFT, STFT, the windows and MelWeightMatrix. Their sizes are known at import.
+/* Imports DFT, STFT, windows (HannWindow ...) and MelWeightMatrix. Their sizes must be known at
+ * import.
  *
  * A transform of n = a b elements consists of transforms of a elements, products with factors, and
  * transforms of b elements (Cooley and Tukey 1965). A transform of few elements is a product with a

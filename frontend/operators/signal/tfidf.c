@@ -1,10 +1,10 @@
-/* TfIdfVectorizer of numbers: https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html. Strings are
- * not supported. Counts how often each n-gram of a pool occurs in a row. Up to max_skip_count other
- * items may stand between its items.
+/* Imports TfIdfVectorizer of numbers: https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html.
+ * Strings are not supported. Counts how often each n-gram of a pool occurs in a row. Up to
+ * max_skip_count other items may stand between two items of an n-gram.
  *   count[row, g] = sum over distance s and position p: x[row, p + s j] == g[j] for all j
- * The result is the count, or count > 0, times a weight, at the index given by ngram_indexes. As in
- * ONNX's reference, weights belong to indexes; 1-grams are counted for one distance only; and of
- * equal n-grams in the pool the last one counts. */
+ * The result at index ngram_indexes[g] is the count, or 1 if the count is positive, times a weight.
+ * As in ONNX's reference, weights belong to indexes; 1-grams are counted for one distance only; and
+ * of equal n-grams in the pool the last one counts. */
 #include "frontend/import/import.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Constant, ConstantOfShape, Range and Shape: values that the graph itself states. Shapes are
- * numbers at import. */
+/* Imports Constant, ConstantOfShape, Range and Shape. All shapes are known at import, so Shape
+ * gives constants. */
 #include "frontend/import/import.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* NonZero, Compress and Unique: the size of the result depends on data. If the data are known at
- * import (constants, or given by `gradc run --input`), the result has its size. Otherwise the result
- * is padded to the bound of `--bound OUTPUT=N` and has a count (padded.c). */
+/* Imports NonZero, Compress and Unique, whose results have a size that depends on data. If the data
+ * are known at import (constants, or given by `gradc run --input`), the result has its actual size.
+ * Otherwise the result is padded to the bound of `--bound OUTPUT=N` and has a count (padded.c). */
 #include "frontend/import/import.h"
 
 #include <math.h>
@@ -367,8 +367,8 @@ goes_before(OnnxNode *n, Value *x, Value *y)
 	return e_binary(n, OP_or, less, last);
 }
 
-/* rows: T[n,m] -> s64[n,n] compared by their first differing numbers: how many leaders come before
- * each row. */
+/* Compares rows T[n,m] by their first differing numbers; gives for each row the number of leaders
+ * that come before it. */
 static Value *
 leaders_before(OnnxNode *n, Value *rows, Value *differs, Value *leads)
 {

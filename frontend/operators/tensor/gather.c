@@ -1,5 +1,6 @@
-/* Gathers and scatters. Each becomes a gather or scatter along one axis. For indices per element or
- * per tuple, the leading axes are flattened, and linear indices are computed with iotas. */
+/* Imports gathers and scatters, each as a gather or scatter of the IR along one axis. If there is
+ * an index per element or per tuple of coordinates, the leading axes are flattened, and indices
+ * into the flat axis are computed with iotas. */
 #include "frontend/import/import.h"
 
 #include <string.h>

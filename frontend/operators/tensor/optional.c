@@ -1,5 +1,5 @@
-/* Optional and its relatives: https://onnx.ai/onnx/operators/onnx__Optional.html. Whether an
- * optional is empty is known at import, from the graph or from the file that `gradc run --input`
+/* Imports Optional and its relatives: https://onnx.ai/onnx/operators/onnx__Optional.html. Whether
+ * an optional is empty is known at import, from the graph or from the file that `gradc run --input`
  * gives. */
 #include "frontend/import/import.h"
 
@@ -18,8 +18,8 @@ import_optional(OnnxNode *n)
 	set_output_bound(n, 0, &wrapped);
 }
 
-/* A tensor or a sequence passes unchanged: opset 18 allows it, and before, a loop may carry one in
- * place of an optional. */
+/* A tensor or a sequence passes unchanged. Opset 18 allows such an input; in older opsets, a loop
+ * may carry a tensor or sequence in place of an optional. */
 static void
 import_get_element(OnnxNode *n)
 {

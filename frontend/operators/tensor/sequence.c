@@ -1,4 +1,5 @@
-/* Sequences: lists of values during import, which are gone afterwards. Positions must be constants. */
+/* Imports operators on sequences. A sequence is a list of values that exists only during import, so
+ * positions in it must be constants. */
 #include "frontend/operators/control/control.h"
 
 static Bound *

@@ -1,4 +1,4 @@
-/* Reshapes, transposes and broadcasts: operators that compute no new numbers. */
+/* Imports reshapes, transposes and broadcasts, which compute no new numbers. */
 #include "frontend/import/import.h"
 
 #include <string.h>
@@ -16,7 +16,8 @@ rebind_rows(const OnnxNode *n, const Value *x, Ints *shape, bool always)
 		shape->at[0] = shape->at[0] / old * rows;
 }
 
-/* 0 copies a dimension unless allowzero; one -1 is computed from the number of elements. */
+/* Computes the new shape. A 0 copies the input's dimension, unless allowzero is set; a single -1
+ * follows from the number of elements. */
 static bool
 resolve_shape(OnnxNode *n, const Value *x, Ints *shape)
 {

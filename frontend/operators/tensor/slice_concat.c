@@ -1,11 +1,11 @@
-/* Concat, Split, Slice, Pad, CenterCropPad, Tile and Trilu. */
+/* Imports Concat, Split, Slice, Pad, CenterCropPad, Tile and Trilu. */
 #include "frontend/import/import.h"
 
 #include <math.h>
 #include <string.h>
 
-/* --repair=batch, if the file's batch size is 1: expands a row beside the inputs' rows, such as a
- * class token, to the batch. */
+/* --repair=batch, if the file's batch size is 1: expands an input of one row that is concatenated
+ * with the model's inputs, such as a class token, to the batch. */
 static void
 expand_rows(OnnxNode *n, Value **x, int count)
 {
@@ -275,7 +275,7 @@ pad_amounts(OnnxNode *n, const Value *x, Ints *low, Ints *high)
 	return true;
 }
 
-/* Cuts off negative pads first. */
+/* Pads by positions of the input; negative pads, which cut off elements, come first. */
 static Value *
 crop(OnnxNode *n, Value *x, Ints *low, Ints *high)
 {
@@ -369,7 +369,8 @@ want_tiles(OnnxNode *n, const Value *x, Ints *repeats)
 	return true;
 }
 
-/* [a, b] by [p, q]: [1, a, 1, b] -> [p, a, q, b] -> [p a, q b] */
+/* Repeats [a, b] by [p, q]: reshaped to [1, a, 1, b], broadcast to [p, a, q, b], reshaped to [p a,
+ * q b] */
 static void
 import_tile(OnnxNode *n)
 {

@@ -1,4 +1,4 @@
-/* TopK, ArgMax, ArgMin and CumSum. */
+/* Imports TopK, ArgMax, ArgMin and CumSum. */
 #include "frontend/import/import.h"
 
 static void
@@ -35,7 +35,8 @@ reversed_order(OnnxNode *n, Value *x)
 	return y && !dtype_is_float(x->type->dtype) ? e_binary(n, OP_sub, y, e_number(n, y, 1)) : y;
 }
 
-/* The first of equal elements; for the last the axis is reversed. */
+/* Index of the largest or smallest element. Of equal elements the first counts; select_last_index
+ * counts the last, by reversing the axis. */
 static void
 import_arg(OnnxNode *n)
 {
