@@ -1,5 +1,6 @@
-/* Names the modules of adapters and of fully trained weights, for PEFT: by the file, or by
- * --adapter-name PARAM=PATH. */
+/* Finds the module names under which PEFT saves adapters and fully trained weights, such as
+ * "model.layers.0.q_proj". The names come from the model file, or from --adapter-name
+ * PARAM=PATH. */
 #include "driver/driver.h"
 
 #include <string.h>

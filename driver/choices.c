@@ -1,4 +1,5 @@
-/* Choices that follow from several options. */
+/* Answers questions that several options decide together, such as which rule of --loss-scale
+ * applies. */
 #include "driver/driver.h"
 
 #include <string.h>

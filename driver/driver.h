@@ -1,5 +1,6 @@
-/* The face of driver/: compiles a file with options to a module, to tables or to an executable.
- * Sections are named after the .c file. */
+/* Interface of driver/, which compiles a model file, as the command line's options say, to a module
+ * of the IR, to the tables that an executable carries, or to an executable. For the subcommands of
+ * tools/. Sections are named after the .c file. */
 #ifndef GRADC_DRIVER_DRIVER_H
 #define GRADC_DRIVER_DRIVER_H
 
@@ -38,7 +39,8 @@ typedef struct {
 	double label_smoothing, layer_decay, ema; /* 0: not given */
 	bool per_channel;                         /* for quantize */
 	bool forward_only; /* the command trains nothing; set by the command */
-	/* -o gets a module as text, with its tensors in a file beside it; set by the command */
+	/* -o gets a module as text, and a second file in the same folder gets its tensors; set by
+	 * the command */
 	bool writes_text;
 	PathUses paths; /* files and folders that options name */
 	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, list,
@@ -46,9 +48,9 @@ typedef struct {
 } Options;
 
 /* ---- choices.c */
-/* The rule of --loss-scale; by default the one that fits --precision: gradients of f16 need one. */
+/* The rule of --loss-scale. The default depends on --precision: f16 needs a loss scale. */
 const char *options_loss_scale(const Options *o);
-bool options_offload(const Options *o, Offload what); /* does --offload name it? */
+bool options_offload(const Options *o, Offload what); /* does --offload name `what`? */
 
 /* ---- machine.c: set_machine is the `set` function of --machine */
 bool set_machine(const OptionUse *u, void *at);
@@ -69,7 +71,8 @@ typedef struct {
 	/* --loss=model: the loss value that the file's training algorithm names; else NULL */
 	const char *own_loss;
 	const char *loss_kind;
-	const char *sizes; /* open dimensions that cannot be 1: "height=2 width=2"; NULL: all can */
+	/* open dimensions that cannot be 1: "height=2 width=2"; NULL: all can be 1 */
+	const char *sizes;
 	StringList outputs;       /* names of the graph's outputs */
 	VEC(GivenList) lists;     /* inputs that are sequences or optionals, from their files */
 	VEC(int) wrt;             /* numbers of the inputs of --wrt */
@@ -79,8 +82,8 @@ typedef struct {
 typedef enum { OPEN_DIMS_REFUSE, OPEN_DIMS_ONE, OPEN_DIMS_FROM_INPUTS } OpenDims;
 
 bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag);
-/* The two steps of opening: reading the file, and importing it. outputs: further values that become
- * results, NULL-terminated, or NULL. */
+/* The two steps of session_open: session_read reads the file, session_import imports it. outputs:
+ * further values that become results, NULL-terminated, or NULL. */
 bool session_read(Session *s, const Options *o, Arena *arena, Diag *diag);
 bool session_import(Session *s, OpenDims open, const char *const *outputs);
 void session_close(Session *s);
@@ -110,13 +113,14 @@ bool session_parse_loss(Session *s, const char *text);
  * or NULL. */
 bool outputs_prepare(const Options *o, const Model *model, const Model *loss, Arena *arena,
                      Diag *diag);
-/* Functions `paths` of options whose values contain files. */
+/* Functions for the column `paths` of options whose values contain file names. */
 void reads_loss(const OptionUse *u, PathUses *uses);
 void reads_settings(const OptionUse *u, PathUses *uses);
 void reads_named_adapter(const OptionUse *u, PathUses *uses);
 void writes_weights(const OptionUse *u, PathUses *uses);
 const char *text_data_path(Arena *arena,
-                           const char *path); /* the file of tensors beside FILE.gir */
+                           /* the file with the tensors of the module in FILE.gir */
+                           const char *path);
 
 /* ---- reached.c */
 /* Freezes parameters on which no output depends, and gives the reason. With a loss, only the loss's
@@ -128,18 +132,19 @@ void session_warn_idle_rules(const Session *s);
 
 /* ---- pipeline.c: which passes run, with which options. with_update: the optimizer's passes run,
  * too */
-/* Runs the passes up to and including `last`, a pass name; if it is listed several times, up to the
- * last one. */
+/* Runs the passes up to and including the pass named `last`; if the pass is listed several times,
+ * up to the last of these. */
 bool session_run(Session *s, const char *last, bool with_update);
 /* Runs passes until the module has the stage, including all passes of that stage. */
 bool session_stage(Session *s, Stage stage, bool with_update);
 const PassRow *pass_find(const char *name); /* NULL: unknown */
 /* Parses PASS.NAME=VALUE, an option of a pass; *row NULL: unknown pass. */
 OptionText pass_option_text(Arena *arena, const char *text, const PassRow **row);
-/* both lists in the order in which they run; a pass may occur several times */
+/* all passes, of passes/ and of codegen/, in the order in which they run; a pass may occur several
+ * times */
 const PassRow *const *pass_rows(int *n);
 PassManagerOptions manager_options(const Options *o, Arena *arena);
-/* the list with a NULL behind */
+/* the list, followed by a NULL */
 const char *const *terminated(Arena *arena, const StringList *list);
 
 /* ---- executable.c: tables and link */

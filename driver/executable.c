@@ -1,4 +1,5 @@
-/* Collects the facts of a session for the executable's tables, and links the executable. */
+/* Writes the tables that an executable carries (inputs, outputs, loss, optimizer, settings), from
+ * the compiled module and the options, and links the executable. */
 #include "driver/driver.h"
 
 #include <ctype.h>
@@ -7,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- the indices that an input may hold: a bound from every gather that it reaches */
+/* ---- the indices that an input may hold: every gather that reads the input limits them */
 static void
 bound_by_gathers(const Value *v, int depth, int64_t *bound)
 {
@@ -331,7 +332,7 @@ binding_infos(const Session *s)
 	return list;
 }
 
-/* The folder of --keep-sources; by default beside the executable. */
+/* The folder of --keep-sources; by default a folder next to the executable. */
 static const char *
 sources_folder(const Session *s)
 {

@@ -1,5 +1,5 @@
-/* --load-adapter NAME=DIR: puts adapters into the executable; its --adapter=NAME starts from the
- * adapter of that name. */
+/* --load-adapter NAME=DIR: puts the adapter in folder DIR into the executable. A run with
+ * --adapter=NAME then starts from this adapter. */
 #include "driver/driver.h"
 
 #include <jansson.h>

@@ -1,5 +1,6 @@
-/* Sequences and optionals of `gradc run`: reads files of inputs, whose elements become inputs of
- * their own, and writes files of outputs. Also cuts outputs whose size depends on data. */
+/* Sequences and optionals for `gradc run`. A file of an input list is read, and each element
+ * becomes an input of the module; the elements of an output list are joined to one file. Also cuts
+ * outputs whose size depends on data. */
 #include "driver/driver.h"
 
 #include <jansson.h>
@@ -107,7 +108,7 @@ kind_of(const GivenList *list)
 	return "sequence";
 }
 
-/* The name of result that is element i of the list. */
+/* The name of the result that is element i of the list. */
 static const char *
 result_name(const Session *s, const GivenList *list, int i)
 {

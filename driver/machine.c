@@ -1,4 +1,5 @@
-/* --machine=NAME[,ranks=N][,link=RATE]: the machine for which a schedule's time is predicted. */
+/* Parses --machine=NAME[,ranks=N][,link=RATE], which describes the machine for which `gradc dump`
+ * predicts the time of a step. */
 #include "driver/driver.h"
 
 #include <math.h>

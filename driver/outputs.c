@@ -1,5 +1,6 @@
-/* Checks the files that a command reads and writes before it writes any: files named by options, and
- * files that belong to them, such as external data. */
+/* Checks all files that a command will read and write, before it writes any: no output may
+ * overwrite an input. The files are those that options name, and files that belong to these, such
+ * as a model's external data. */
 #include "driver/driver.h"
 
 #include <string.h>
@@ -15,7 +16,7 @@ text_data_path(Arena *arena, const char *path)
 
 /* ---- functions `paths` of rows in options.c */
 
-/* onnx:FILE[,count=NAME]. Its external data are known only when the file has been read. */
+/* onnx:FILE[,count=NAME]. The external data of FILE are known only after FILE was read. */
 void
 reads_loss(const OptionUse *u, PathUses *uses)
 {

@@ -1,6 +1,7 @@
-/* Decides which passes run, and with which options. The order is that of the two lists, passes/
- * first. A row's `when` tells which passes a command line leaves out. --pass-option sets the options
- * of any pass. A pass needs a line here only if an option with a name of its own sets its options. */
+/* Decides which passes run, and with which options. Passes run in the order of two lists, first the list of passes/,
+ * then that of codegen/. The `when` of a pass's row tells when a command line leaves the pass out. --pass-option sets
+ * the options of any pass; a pass needs a line here only if another option of gradc, such as --lora, sets its
+ * options. */
 #include "codegen/codegen.h"
 #include "driver/driver.h"
 
@@ -201,7 +202,7 @@ fill_memory(const Session *s, void *options)
 	m->offload = s->o->offload ? with_plus(s, s->o->offload) : m->offload;
 }
 
-/* A weight that the host updates and the device reads is stored on both. */
+/* With --offload, a weight that the host updates and the device reads is stored in the memory of both. */
 static void
 fill_working(const Session *s, void *options)
 {
@@ -347,8 +348,8 @@ call_with_options(const Session *s, const PassRow *row)
 }
 
 /* ---- the last pass to run */
-/* The number of lines of the lists that a module at the stage has behind it. A stage lasts from the
- * pass that leaves it to the next pass that takes it. */
+/* The number of passes, in the order of the lists, after which a module has the stage. A stage lasts from the pass that
+ * produces it to the next pass that takes a module of this stage. */
 static int
 lines_until(Stage stage)
 {

@@ -1,10 +1,11 @@
-/* Freezes weights that no loss can train, also for `check`, which runs no autograd; warns of options
- * that match only such weights. */
+/* Freezes weights on which no loss depends, and warns of options that match only such weights.
+ * `gradc check`, which runs no autograd, needs this, too. */
 #include "driver/driver.h"
 
 #include <string.h>
 
-/* Without a loss straight_through has not run; gradients pass codes only after it. */
+/* Runs the pass straight_through if it has not run because there is no loss: only after it do
+ * gradients pass through codes. */
 static void
 pass_codes(Session *s)
 {

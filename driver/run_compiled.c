@@ -1,5 +1,5 @@
-/* Builds a temporary executable and runs it once. The executable itself reads the inputs and writes
- * the results. */
+/* For `gradc run` and `gradc grad`: builds a temporary executable and runs it once. The executable
+ * itself reads the inputs and writes the results. */
 #include "driver/driver.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* From a file to a module. session_dims.c binds open dimensions, session_loss.c reads the loss,
- * pipeline.c runs the passes. */
+/* Opens a session: reads the model file and imports it as a module. session_dims.c binds open
+ * dimensions, session_loss.c reads the loss, pipeline.c runs the passes. */
 #include "driver/driver.h"
 
 #include <string.h>
@@ -212,7 +212,7 @@ session_read(Session *s, const Options *o, Arena *arena, Diag *diag)
 	return s->model && (!o->loss || strcmp(o->loss, "model") != 0 || take_training(s));
 }
 
-/* Is the input's file small, as axes and sizes are, and images are not? A missing file is reported
+/* Is the input's file small? Axes and sizes are, images are not. A missing file is reported
  * later. */
 static bool
 is_small(const char *input)

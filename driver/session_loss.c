@@ -24,7 +24,8 @@ port_at(const ImportPorts *ports, const char *text)
 	return found;
 }
 
-/* Sets *number to the port's number. Returns the text behind its name; NULL after reporting. */
+/* Sets *number to the port's number. Returns the text after the port's name; NULL after
+ * reporting. */
 static const char *
 read_port(Session *s, const char *what, const ImportPorts *ports, const char *text, int64_t *number)
 {
@@ -40,8 +41,8 @@ read_port(Session *s, const char *what, const ImportPorts *ports, const char *te
 	return NULL;
 }
 
-/* Adds OPTION=VALUE of the loss's row to the options before. Returns the text behind it; NULL after
- * reporting. */
+/* Adds OPTION=VALUE, an option of the loss's row, to the options read so far. Returns the text
+ * after VALUE; NULL after reporting. */
 static const char *
 read_loss_setting(Session *s, const LossRow *row, const char *part)
 {
@@ -57,7 +58,7 @@ read_loss_setting(Session *s, const LossRow *row, const char *part)
 	return NULL;
 }
 
-/* Reads axis=N or rows=N. Returns the text behind it; NULL after reporting. */
+/* Reads axis=N or rows=N. Returns the text after N; NULL after reporting. */
 static const char *
 read_loss_axis(Session *s, const char *part, int64_t *out)
 {
@@ -70,7 +71,7 @@ read_loss_axis(Session *s, const char *part, int64_t *out)
 }
 
 /* Reads one part: target=INPUT, count=OUTPUT, axis=N, rows=N, OPTION=VALUE or OUTPUT. Returns the
- * text behind it; NULL after reporting. */
+ * text after the part; NULL after reporting. */
 static const char *
 read_loss_part(Session *s, const char *part)
 {
@@ -97,8 +98,8 @@ read_loss_part(Session *s, const char *part)
 	return read_port(s, "output", &b->outputs, part, &l->output);
 }
 
-/* Reads the part behind a colon or comma. It must have text, and its key must not be in `seen`. A
- * name of an output may contain commas and equal signs, so it is tried before a key. */
+/* Reads the part after a colon or comma. The part must not be empty, and its key must not be in
+ * `seen`. A name of an output may contain commas and equal signs, so it is tried before a key. */
 static const char *
 read_loss_part_once(Session *s, const char *text, const char *part, StrMap *seen)
 {
@@ -237,8 +238,8 @@ check_loss_options(Session *s, const StrMap *seen)
 	return ok;
 }
 
-/* Converts a negative axis=N or rows=N, which counts from the output's last axis, to one from 0 on.
- * The pass uses -1 for an axis that is not given. */
+/* Converts a negative axis=N or rows=N, which counts from the output's last axis, to a number
+ * counted from axis 0. The pass uses -1 for an axis that is not given. */
 static bool
 resolve_loss_axis(Session *s, const StrMap *seen, const char *key, int64_t *axis, int64_t *given)
 {

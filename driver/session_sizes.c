@@ -1,7 +1,7 @@
 /* Finds sizes for open dimensions that nothing binds, for commands that only need the graph's form.
- * The size is 1; if a node refuses that, it is the smallest size that all nodes accept. The search
- * tries imports. First all dimensions get the same size, with or without the batch axes; then each
- * dimension is made as small as possible. */
+ * A dimension gets size 1; if a node refuses 1, the smallest size that all nodes accept. To find
+ * it, the model is imported with one size after another. First all dimensions get the same size,
+ * with or without the batch axes; then each dimension is made as small as possible. */
 #include "driver/driver.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ typedef struct {
 	bool leading;
 	int64_t size;
 } FreeDim;
-/* The messages of an import, held back. */
+/* The messages of one trial import, which are not shown yet. */
 typedef struct {
 	int errors, exit_code;
 	char *lines;
@@ -120,8 +120,8 @@ works(Search *x)
 	return m;
 }
 
-/* Tries one size for all dimensions, with or without the batch axes. false: no size works, or the
- * message does not change from `first`. */
+/* Tries one size after another for all dimensions, with or without the batch axes. false: no size
+ * works, or the import's message stays `first`, so it does not depend on sizes. */
 static bool
 find_common_size(Search *x, bool rows_too, const char *first, bool *changes)
 {

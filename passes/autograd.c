@@ -1,7 +1,7 @@
-/* Appends the backward pass to the accumulate function of each binding. The summed loss is seeded with
+/* Appends the backward pass to the accumulate function of each binding. The gradient of the summed loss begins as
  * loss_scale/targets. The gradient of each trainable parameter goes to the parameter's gradient state: the first
- * micro-batch of a step stores it, later ones add to it. Gradients of the inputs numbered by `wrt` are returned. A
- * parameter on which no program's loss depends becomes a constant. Linear in nodes. */
+ * micro-batch of a step stores the gradient, later micro-batches add theirs. Gradients of the inputs numbered by `wrt`
+ * are returned. A parameter on which no program's loss depends becomes a constant. Time: linear in nodes. */
 #include "passes/pass.h"
 
 #include <limits.h>
@@ -30,7 +30,8 @@ typedef VEC(Value *) Values;
 typedef VEC(State *) StateList;
 typedef VEC(Function *) FunctionList;
 
-/* The input may be the target of the loss. */
+/* The parameter of f for input `number` of the model; if the input is the loss's target, the parameter for the
+ * labels. */
 static Value *
 find_input(const Function *f, long number)
 {
@@ -160,8 +161,8 @@ unrounded(Builder *b, Value *v)
 	return build(&here, n->op, n->n_operands, operands, attr);
 }
 
-/* Keeps an f32 gradient in f32 on its whole way: takes back roundings of the gradient, and of terms that are added to
- * it, as when a weight is used twice. */
+/* The gradient without the roundings to 16 bits on its way to an f32 weight. If the gradient is a sum, as for a weight
+ * that is used twice, the roundings of its terms are undone, too. */
 static Value *
 whole_gradient(Builder *b, Value *g)
 {
@@ -198,8 +199,8 @@ typedef struct {
 	int n_params;
 } Backward;
 
-/* Computes in f32 what derivative rules built in 16 bits although the op's row wants f32: above all, sums of several
- * readers' gradients. The result is rounded again for the product that reads it. */
+/* Computes in f32 what derivative rules built in 16 bits although the op's row wants f32: above all, the sum of the
+ * gradients that come from several readers of a value. The result is rounded again for the product that reads it. */
 static void
 widen_sums(Backward *w)
 {
@@ -325,8 +326,8 @@ gradient_state(const Pass *p, Module *m, State *param)
 	return g;
 }
 
-/* A parameter on which the loss does not depend keeps its value. In PyTorch, too, it does not decay, since its
- * gradient is None. */
+/* A parameter on which the loss does not depend keeps its value. In PyTorch, too, such a parameter does not decay,
+ * since its gradient is None. */
 static void
 freeze_unreached(State *param)
 {

@@ -1,12 +1,12 @@
 /* Finds functions that exporters write as several elementwise nodes. GELU with tanh becomes op `gelu`, whose
  * derivative is one node, too.
  *
- * A chain of nodes is recognized by its values, not by its form, since exporters write the same function in many
- * ways. This is no proof. But a chain is short and smooth, and must agree at 26 points to 1e-5 of each value. f32
- * itself rounds 1 + tanh by more where 1 + tanh is small.
+ * A chain of nodes is recognized by its values, not by its form, since exporters write the same function in many ways.
+ * Agreement at points is not a proof. But a chain is short and smooth, and must agree with GELU at 26 points, to 1e-5
+ * of each value. f32 itself rounds 1 + tanh by more where 1 + tanh is small.
  *
- * Keeps: values, up to this error. f64 nodes stay, because there the file's constants matter. Linear in nodes: chains
- * are bounded. */
+ * Results change by no more than this error. f64 nodes stay, because there the file's constants matter. Linear in
+ * nodes: chains are bounded. */
 #include "passes/pass.h"
 
 #include <math.h>

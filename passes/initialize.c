@@ -1,8 +1,8 @@
-/* --init random: gives parameters random first values instead of the file's numbers. The nodes that read a parameter
- * in @forward decide, as PyTorch's layers do. Weights of dot and conv, and biases added to their results:
- * U(-1/sqrt(fan_in), 1/sqrt(fan_in)). Tables that gather reads: N(0, 0.02). Factors of a value that is no product
- * (scales of normalizations): 1. All others: 0. A frozen parameter keeps its data, and a rule (--init GLOB=...) has
- * precedence. The numbers are drawn at run time from the seed. Linear. */
+/* --init random: gives parameters random first values instead of the file's numbers. The nodes that read a parameter in
+ * @forward decide, as PyTorch's layers do. Weights of dot and conv, and biases added to their results:
+ * U(-1/sqrt(fan_in), 1/sqrt(fan_in)). Tables that gather reads: N(0, 0.02). Scales of normalizations (factors of a
+ * value that is not a product): 1. All other parameters: 0. A frozen parameter keeps its data, and a rule (--init
+ * GLOB=...) has precedence. The numbers are drawn at run time from the seed. Time: linear in nodes. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ window_inputs(Type w)
 	return w->dims[0] ? w->n / w->dims[0] : 0;
 }
 
-/* Inputs of each output of a product; 0: n is no product. */
+/* Number of inputs that each output of a product sums over; 0: n is not a product. */
 static int64_t
 fan_in(const Node *n)
 {
@@ -37,7 +37,7 @@ set_uniform(State *s, int64_t inputs)
 	state_begin_as(s, INIT_UNIFORM, -bound, bound);
 }
 
-/* Decides by the first reader that tells. Returns false if no reader of v tells. */
+/* Finds the initial distribution of v by the first reader of v that determines it. Returns false if no reader does. */
 static bool
 init_by_readers(State *s, const Value *v)
 {

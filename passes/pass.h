@@ -1,5 +1,5 @@
-/* Passes: IR -> IR, one file each. The options of a pass are a struct here, so that the driver can fill it in
- * without text. */
+/* Passes, which change a module of the IR (for example autograd adds the backward pass), one file each. The options of
+ * a pass are a struct here, so that the driver can set them directly. */
 #ifndef GRADC_PASSES_PASS_H
 #define GRADC_PASSES_PASS_H
 
@@ -50,8 +50,8 @@ typedef struct {
 } TrainableOptions;
 
 /* ---- scales.c */
-/* The root of n's scale behind views, if n is a `quantize` to less than 32 bits whose scale is a parameter, or a sum
- * with a parameter. NULL: n is no such node. */
+/* The scale of n before reshapes and other views, if n is a `quantize` to less than 32 bits whose scale is a parameter,
+ * or a sum with a parameter. NULL: n is no such node. */
 Value *scale_of_codes(const Node *n);
 State *scale_parameter(Value *scale); /* the parameter in a scale that scale_of_codes returned */
 /* Makes the parameters of all such scales trainable, without weight decay. A parameter that holds a scale below
@@ -101,7 +101,8 @@ typedef struct {
 	/* name of the optimizer that needs functions of role estimate; NULL: no optimizer does */
 	const char *estimates_for;
 } LossOptions;
-/* A loss while it is built: from values of @accumulate or @eval it makes the sum and the count of the micro-batch. */
+/* A loss that is being built: the row's function reads output, target and weight, values of @accumulate or @eval, and
+ * sets sum and count of the micro-batch. */
 typedef struct {
 	Builder *b;
 	Value *output, *target, *weight; /* weight: [rows], 1 for a real row, 0 for padding */
@@ -210,8 +211,9 @@ enum {
 	MAX_MOMENTS = 4, /* states of an optimizer per parameter */
 	MAX_NUMBERS = 2, /* states of an optimizer for all parameters */
 };
-/* One update of one parameter, while it is built. All values are f32, or f64 in an f64 program. They are vectors of
- * elements, unless the row says `whole` or has moment types. */
+/* The update of one parameter while its nodes are built: values that an optimizer's row reads, and results that the row
+ * sets. All values are f32, or f64 in an f64 program. They are vectors of elements, unless the row says `whole` or has
+ * moment types. */
 typedef struct {
 	Builder *b;
 	const void *settings; /* struct of the optimizer's own options */
@@ -234,13 +236,15 @@ typedef struct {
 	const char *name, *doc;
 	const char *defaults; /* default hyperparameters, "lr=0.001 beta1=0.9 ...", as in PyTorch */
 	const char *moments[MAX_MOMENTS];
-	/* Returns the moments, as bits, that are not needed with these settings. Column NULL: all are needed. */
+	/* Returns the moments that are not needed with these settings (bit i: moment i). Column NULL: all moments are
+	 * needed. */
 	unsigned (*without)(const void *settings);
 	/* Type of moment i, given the parameter's type in the update. Returns NULL if the parameter has no such
 	 * moment. Column NULL: moments have the parameter's type. */
 	Type (*moment_type)(Module *m, const void *settings, Type param, int moment);
-	unsigned starts_as_parameter; /* moments that begin as a copy of the parameter, as bits */
-	/* The moment that @accumulate reads instead of the parameter, as a bit; 0: it reads the parameter. */
+	unsigned starts_as_parameter; /* bit i: moment i begins as a copy of the parameter */
+	/* The moment that @accumulate reads instead of the parameter (bit i: moment i); 0: @accumulate reads the
+	 * parameter. */
 	unsigned gradient_at;
 	bool whole; /* parameters and gradients keep their shapes; else they are vectors */
 	/* May the optimizer update the parameter? If not, the parameter gets the optimizer that `fallback` returns,
@@ -253,8 +257,8 @@ typedef struct {
 	} numbers[MAX_NUMBERS]; /* states for all parameters, f64[]; name NULL: no such state */
 	void (*update)(Update *u);
 	/* For optimizers that estimate something from labels drawn from the model. every: steps from one estimate to
-	 * the next. refresh: sets moments and numbers from the estimate's mean gradients; fields left unset do not
-	 * change. NULL: no estimates. */
+	 * the next. refresh: sets moments and numbers from the estimate's mean gradients; the contents of fields left
+	 * unset do not change. NULL: no estimates. */
 	int64_t (*every)(const void *settings);
 	void (*refresh)(Update *u);
 	/* The optimizer's own options, of --optimizer=NAME,KEY=VALUE; columns as in PassRow. */

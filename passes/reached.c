@@ -1,5 +1,5 @@
-/* Finds, before autograd runs, the trained parameters on which some program's loss depends. It differentiates copies
- * of the programs. */
+/* Finds, before autograd runs, the trained parameters on which some program's loss depends. To find them, copies of the
+ * programs are differentiated. */
 #include "passes/pass.h"
 
 static void
@@ -21,7 +21,7 @@ mark_reached(Function *f, Arena *arena, bool *reached)
 	Value *sum = store ? node_operand(store, 0) : NULL;
 	Value **out = NEW_ARRAY(arena, Value *, wanted.n + 1);
 	GradSeed seed = {sum, sum ? b_splat(&b, sum->type, 1) : NULL};
-	/* autograd reports ops without a gradient. */
+	/* If an op has no gradient, count every parameter as reached: autograd reports the op later. */
 	bool built = sum && gradient_build(&b, 1, &seed, wanted.n, wanted.at, out, NULL);
 	for (int i = 0; i < params.n; i++)
 		reached[params.at[i]->id] |= !built || out[i];

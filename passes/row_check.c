@@ -1,5 +1,6 @@
-/* Checks rows of losses, optimizers and passes. Each message names the row and the column. The row's function is run
- * once on small values, so that a result that it forgets to set is reported before anything reads it. */
+/* Checks the rows of the tables of losses, optimizers and passes, for people who add a row. Each message names the row
+ * and the column. The row's function is run once on small values, so that a result that it forgets to set is reported
+ * before anything reads it. */
 #include "passes/pass.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Scales of codes that are parameters: --scale-learning trains them, and `straight_through` gives them a gradient. */
+/* Finds scales of quantized values (codes) that are parameters. --scale-learning trains such scales, and the pass
+ * `straight_through` gives them a gradient. */
 #include "passes/pass.h"
 
 static State *

@@ -1,6 +1,6 @@
-/* Fold, algebra, cse and dce in one walk each: constants are computed, identities of rows applied, equal nodes
- * merged, unread nodes dropped. Keeps: values bit for bit, up to what a row's `simplify` says. Linear: each function
- * is walked forward once with a table of seen nodes, and backward once. */
+/* Simplifies functions: computes constants, applies identities of ops (x + 0 = x), merges equal nodes (cse) and drops
+ * unread nodes (dce). Values stay the same bit for bit, apart from what the `simplify` of an op's row allows. Linear:
+ * each function is walked forward once with a table of seen nodes, and backward once. */
 #include "passes/pass.h"
 
 #include <string.h>
@@ -39,7 +39,8 @@ fold(Pass *p, Module *m, Node *n)
 	return true;
 }
 
-/* An elementwise op over splats is a splat: one element is computed, whatever the size. */
+/* If all operands of an elementwise op are splats (one number repeated), so is the result: only one element is
+ * computed. */
 static bool
 fold_splats(Pass *p, Module *m, Node *n)
 {

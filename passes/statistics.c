@@ -1,15 +1,15 @@
-/* Running statistics change when a step's update is made, as parameters do. @forward stores them in every
- * micro-batch. In @accumulate their new values go to pending states instead:
+/* Running statistics (of batch norms) must change only when a step's update is made, as parameters do. The imported
+ * @forward stores new values in every micro-batch. This pass makes @accumulate store them to pending states instead:
  *
  *	store next(@mean, x) {state = @mean}   =   store next(@mean, x) {state = @pending.mean} when first
  *	                                           store next(@pending.mean, x) {state = @pending.mean} when later
  *
  * @update commits the pending values. In a later micro-batch only the statistic's own old value is replaced by its
  * pending value. x is still computed from the statistics with which the step began, even if x depends on other
- * statistics. Statistics that are computed from each other, such as the two ends of a range, form a group: all of
- * them are replaced together.
+ * statistics. Statistics that are computed from each other, such as the two ends of a range, form a group; the whole
+ * group is replaced together.
  *
- * Keeps: the micro-batches' results. Takes nodes times statistics / 64, and statistics squared. */
+ * The results of the micro-batches stay the same. Time: nodes times statistics / 64, plus statistics squared. */
 #include "passes/pass.h"
 
 #include <stdlib.h>
@@ -112,7 +112,7 @@ next_content(const Pending *p, int statistic)
 	return node_operand(p->list.at[statistic].store, 0);
 }
 
-/* Is each of the two statistics computed from the other, or are they one? */
+/* Is each of the two statistics computed from the other, or are the two the same statistic? */
 static bool
 is_made_together(const Pending *p, int a, int b)
 {

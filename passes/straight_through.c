@@ -6,20 +6,20 @@
  *	%2 = cast %1 {to = f32}                   ->    %3 = fake_quantize @w, %s {to = s8} : f32[8,8]
  *	%3 = mul %2, %s
  *
- * On other ways from codes to floats, such as through a maximum of windows or a product of codes, nodes get floats
- * instead of codes:
+ * Other nodes may lie between quantize and the floats, such as a maximum of windows or a product of codes. They then
+ * compute with floats instead of codes:
  *
  *	%1 = quantize %x, %s, %z {to = u8}              %r = div %x, %s
  *	%2 = pool %1 {kind = max}                 ->    %1 = add (fake_quantize %r, 1, %z {to = u8}), %z
  *	%3 = cast %2 {to = f32}                         %3 = pool %1 {kind = max}
  *
- * Trained scales (`trainable` says which) get a gradient. learning = lsq (Esser et al. 2019, arXiv:1902.08153) and
- * torch differ in what counts as inside of the range. The gradient is multiplied by a factor: scale_grad = lsq: 1 /
- * sqrt(N Q), inv_n: 1 / N, none: 1. N is the number of elements that share a scale (for an activation: elements of
- * one row), Q the largest code. A learned scale below 2^-23 is read as 2^-23.
+ * Trained scales (`trainable` says which) get a gradient. The options learning = lsq (Esser et al. 2019,
+ * arXiv:1902.08153) and learning = torch differ in which numbers count as inside the range. The gradient is multiplied
+ * by a factor: scale_grad = lsq: 1 / sqrt(N Q), inv_n: 1 / N, none: 1. N is the number of elements that share a scale
+ * (for an activation: elements of one row), Q the largest code. A learned scale below 2^-23 is read as 2^-23.
  *
- * Keeps: values bit for bit, with one exception: sums of products of codes, exact in s32, are rounded to f32 from
- * 2^24 on. Codes from which no float is computed stay integers. Linear. */
+ * Values stay the same bit for bit, with one exception: sums of products of codes, which are exact in s32, are rounded
+ * in f32 if they exceed 2^24. Codes from which no float is computed stay integers. Linear. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -88,8 +88,8 @@ is_word(const char *text, const char *word)
 	return text && strcmp(text, word) == 0;
 }
 
-/* Puts max(scale, 2^-23) in place of a trained scale. The gradient passes below 2^-23, too, so that a step that went
- * too far can be taken back. */
+/* Puts max(scale, 2^-23) in place of a trained scale. Below 2^-23 the gradient still passes, so that later steps can
+ * raise a scale that became too small. */
 static void
 bound_scale(Through *t, Value *scale)
 {
@@ -169,7 +169,7 @@ open_quantize(Through *t, Node *n)
 	Value *x = node_operand(n, QUANTIZE_X), *scale = node_operand(n, QUANTIZE_SCALE);
 	Value *zero = operand_or_null(n, QUANTIZE_ZERO), *one = b_splat(&b, x->type, 1);
 
-	/* With a scale of 0 all numbers become 0, whatever the code is. */
+	/* With a scale of 0 all numbers become 0, whatever their codes are. */
 	Value *is_none = b_binary(&b, OP_eq, scale, b_splat(&b, x->type, 0));
 	Value *by = b_select(&b, is_none, one, scale);
 	Value *ratio = a->division == DIVISION_EXACT

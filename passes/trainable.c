@@ -1,5 +1,6 @@
-/* Decides which parameters are trained and decay, how fast they learn, and how they begin: --train, --freeze, --decay,
- * --no-decay, --lr-scale, --init, as rules in order. Later rules win. A frozen parameter becomes a constant. */
+/* Applies --train, --freeze, --decay, --no-decay, --lr-scale and --init, which decide which parameters are trained,
+ * which decay, how fast they learn, and with which numbers they begin. If two options name a parameter, the later one
+ * counts. A frozen parameter becomes a constant. */
 #include "passes/pass.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* Chooses the factors that change the products least over the data. */
+/* AWQ: chooses a factor for each input of a matrix, so that rounding the matrix changes its
+ * products least over the data (awq.h). */
 #include "quantize/awq.h"
 #include "quantize/calibrate.h"
 

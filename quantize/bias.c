@@ -1,5 +1,6 @@
 /* --bias-correction: bias -= sum over c of (codes' weight - weight) E[x[c]] for each channel of the
- * result. Then the result's mean over the data stays that of the float model (Nagel et al. 2019,
+ * result. Here c counts the inputs of a channel, and E[x[c]] is the mean of input c over the data.
+ * Afterwards the result has the same mean over the data as in the float model (Nagel et al. 2019,
  * arXiv:1906.04721, 4.2). Zeros from a convolution's padding are counted like other values. */
 #include "quantize/quantize.h"
 

@@ -1,4 +1,5 @@
-/* Computes ranges of activations over data. */
+/* Finds the range of an activation from its values over data, for the scale of its codes, by the
+ * method of --calibrate: minmax, percentile, entropy, mse or others. */
 #include "quantize/calibrate.h"
 #include "base/base.h"
 
@@ -122,7 +123,8 @@ range_average(const Calibration *c, float *low, float *high)
 	return true;
 }
 
-/* The first bin up to which at least the fraction `part` of the values lies. */
+/* The first bin such that at least the fraction `part` of the values lies in this bin and the bins
+ * before. */
 static int
 bin_of(const Calibration *c, double part)
 {
@@ -138,7 +140,8 @@ bin_of(const Calibration *c, double part)
 	return n;
 }
 
-/* The magnitude below which the percentile of the values lies, used on both sides of 0. */
+/* Sets the range to -m .. m, where m is the magnitude below which the given percentage of the
+ * values lies. */
 static bool
 range_percentile(const Calibration *c, float *low, float *high)
 {

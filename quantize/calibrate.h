@@ -32,7 +32,7 @@ bool calibration_parse(const char *text, Calibration *out, Diag *diag);
 void calibration_see(Calibration *c, const float *x, int64_t n);
 /* Second pass: counts a batch's values. */
 void calibration_count(Calibration *c, Arena *arena, const float *x, int64_t n);
-/* Sets both to 0 if there were no values. */
+/* The range by the chosen method; low and high become 0 if there were no values. */
 void calibration_range(const Calibration *c, float *low, float *high);
 
 #endif

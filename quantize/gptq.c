@@ -1,4 +1,5 @@
-/* GPTQ: rounds a product's weights and compensates each rounding by the data. */
+/* GPTQ: rounds a product's weights one input after the other, and changes the weights of later
+ * inputs so that they compensate the rounding errors (gptq.h). */
 #include "quantize/gptq.h"
 #include "quantize/calibrate.h"
 
@@ -45,8 +46,8 @@ invert(double *l, int64_t n, Arena *arena)
 }
 
 /* The upper matrix u with h^-1 = u' u. Row i says how much of input i's error each later input
- * compensates. h is the sums plus a hundredth of their mean diagonal on the diagonal, as in the
- * paper. u[i][j] is at [i * n + j]. */
+ * compensates. h is the matrix of sums of x[i] x[j], with a hundredth of its mean diagonal added to
+ * the diagonal, as in the paper. u[i][j] is at [i * n + j]. */
 static double *
 compensation(const InputSums *g, Arena *arena)
 {

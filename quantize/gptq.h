@@ -1,6 +1,6 @@
 /* Private header: GPTQ (Frantar et al. 2022, arXiv:2210.17323). A product's weights are rounded one
- * input after the other. The inputs that follow compensate the change of the result, as far as the
- * data correlate the inputs. */
+ * input after the other. The weights of later inputs are changed to compensate each rounding error,
+ * as far as these inputs correlate in the data. */
 #ifndef GRADC_QUANTIZE_GPTQ_H
 #define GRADC_QUANTIZE_GPTQ_H
 

@@ -4,7 +4,8 @@
 
 #include "frontend/frontend.h"
 
-/* Sums over all rows of the data: products of each two inputs. */
+/* Sums over all rows x of the data: of the products x[i] x[j] of each two inputs, and of
+ * magnitudes. */
 typedef struct {
 	int64_t n;     /* number of inputs; 0: no sums */
 	double *sums;  /* [n,n]: sums of x[i] x[j] */

@@ -1,4 +1,5 @@
-/* The face of quantize/: `gradc quantize`. Sections are named after the .c file. */
+/* Interface of quantize/, the parts of `gradc quantize`: it runs a model on sample data, finds
+ * ranges of activations, and chooses scales and codes. Sections are named after the .c file. */
 #ifndef GRADC_QUANTIZE_QUANTIZE_H
 #define GRADC_QUANTIZE_QUANTIZE_H
 
@@ -48,7 +49,7 @@ bool quantize_visit_first(Quantize *q, QuantizeVisitor visit);
 bool quantize_visit_all(Quantize *q, QuantizeVisitor visit);
 
 /* ---- scales.c: functions return false after reporting */
-/* Computes the ranges of the needed values. */
+/* Runs the model on the data and computes the ranges of the values that need them. */
 bool quantize_calibrate(Quantize *q);
 /* Computes scale and zero point of each tensor, and the SNR of weights. */
 bool quantize_choose_scales(Quantize *q);
@@ -72,8 +73,8 @@ bool quantize_find_biases(Quantize *q);
 void quantize_see_mean(Quantize *q, int i, const float *x, const NpyInfo *info);
 /* Corrects biases by the codes and scales of weights; false after reporting. */
 bool quantize_correct_biases(Quantize *q);
-/* Restores the file's biases for the products of one weight, or for all if NULL; the others stay
- * corrected. */
+/* Restores the file's biases for the products of the weight `of`, and keeps all other biases
+ * corrected. of NULL: restores all biases. */
 void quantize_restore_biases(Quantize *q, const QuantizedTensor *of);
 void quantize_put_corrected(Quantize *q);
 

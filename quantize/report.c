@@ -1,4 +1,5 @@
-/* The report of quantized tensors: a table, JSON, and a page. */
+/* Reports the quantized tensors with their scales and errors: as a table on stdout, as JSON, and as
+ * an HTML page. */
 #include "quantize/quantize.h"
 
 #include <jansson.h>
@@ -28,7 +29,7 @@ bytes_of(const QuantizedTensor *t)
 	return dtype_bytes(t->type, t->n) + t->n_scales * 4 + dtype_bytes(t->type, t->n_scales);
 }
 
-/* The source of scales that have no numbers at this time. */
+/* Tells where the scales come from if they are computed only when the model runs. */
 static const char *
 scales_word(const QuantizedTensor *t)
 {

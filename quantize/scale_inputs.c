@@ -26,8 +26,8 @@ value_of(Quantize *q, ReadValues *values, StrMap *known, int i)
 	return &values->at[at - 1];
 }
 
-/* Collects matrices with a single product: a factor for the inputs of one product would change
- * another. */
+/* Collects matrices that only one product reads: a second product would be changed by factors for
+ * the inputs of the first. */
 static bool
 find_values(Quantize *q, Arena *sums, ReadValues *values)
 {
@@ -58,8 +58,8 @@ find_values(Quantize *q, Arena *sums, ReadValues *values)
 	return false;
 }
 
-/* Scales the values from the last one on. If a matrix's outputs are divided by another's factors,
- * its own factors are computed after that. */
+/* Scales the values, the last value first. A matrix whose outputs are divided by a later matrix's
+ * factors gets its own factors afterwards. */
 static void
 scale_values(Quantize *q, const ReadValues *values)
 {

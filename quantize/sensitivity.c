@@ -1,5 +1,6 @@
-/* --sensitivity: how much each tensor's codes cost the model's results. The measure is the results'
- * signal-to-noise ratio against the float model, with all tensors in codes and with all but one. */
+/* --sensitivity: measures how much the model's results lose because a tensor is stored as codes.
+ * The measure is the signal-to-noise ratio of the results against the float model: once with all
+ * tensors as codes, and once for each tensor with only this tensor as floats. */
 #include "quantize/quantize.h"
 
 #include <jansson.h>
@@ -70,7 +71,7 @@ decibels(const Results *want, const Results *got)
 	return noise > 0 ? 10 * log10(signal / noise) : INFINITY;
 }
 
-/* A bias goes with its weight and its input: if one of them is left out, it stays f32. */
+/* A bias is stored as codes only if its product's weight and input are; else it stays f32. */
 static bool
 goes_with(const QuantizedTensor *t, const QuantizedTensor *left)
 {

@@ -1,4 +1,5 @@
-/* gradc cache: lists or removes the compiled CUDA kernels that are kept on disk. */
+/* The subcommand `gradc cache`: lists or removes the compiled CUDA kernels that are kept on
+ * disk. */
 #include "tools/tools.h"
 
 #include <jansson.h>

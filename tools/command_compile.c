@@ -1,4 +1,5 @@
-/* gradc compile and gradc check. */
+/* The subcommands `gradc compile`, which makes a training executable, and `gradc check`, which only
+ * tells whether and how a model would be compiled. */
 #include "tools/tools.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* gradc dump, opt, ops, passes: commands for compiler developers. */
+/* The subcommands `gradc dump`, `opt`, `ops` and `passes`, for compiler developers: they print a module at any stage,
+ * run passes on a module in text, and list ops and passes. */
 #include "tools/tools.h"
 
 #include <jansson.h>
@@ -105,7 +106,7 @@ write_text(const Text *text, const char *path, Diag *diag)
 	return true;
 }
 
-/* Writes to stdout; or to FILE as text, with its tensors in STEM.safetensors beside it. */
+/* Writes the module to stdout; or to FILE as text, with its tensors in STEM.safetensors in the same folder. */
 static bool
 write_module(const Module *m, const char *path, const char *format, Arena *arena, Diag *diag)
 {
@@ -341,7 +342,8 @@ dump_text(Options *o, Arena *arena, Diag *diag)
 	return diag_exit_code(diag);
 }
 
-/* The page of a stage after `fused` needs two modules: the one with all nodes, and the stage's own. */
+/* The HTML page of a stage after `fused` needs two modules: a module at an earlier stage, which has all nodes, and the
+ * module at the stage itself. */
 static bool
 write_page(Session *graph, const Module *plan, Stage stage)
 {
@@ -586,7 +588,7 @@ print_pass(const PassRow *row, bool first)
 		printf("    {%s=...}  %s\n", p->name, p->help);
 }
 
-/* In the order in which they run; a pass that runs three times has three lines. */
+/* Prints the passes in the order in which they run; a pass that runs three times has three lines. */
 int
 command_passes(Options *o, Arena *arena, Diag *diag)
 {

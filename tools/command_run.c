@@ -1,4 +1,5 @@
-/* gradc run and gradc grad. */
+/* The subcommands `gradc run`, which computes a model's outputs, and `gradc grad`, which computes
+ * gradients or checks them against differences. */
 #include "tools/tools.h"
 
 #include <jansson.h>
@@ -31,7 +32,8 @@ read_inputs(Run *r)
 	return true;
 }
 
-/* Hyperparameters that kernels read as scalars instead of parameters: 1, as in `arguments`. */
+/* Values of the hyperparameters that kernels read as scalars instead of function parameters. All
+ * are 1, as in `arguments`. */
 static const Scalar *
 scalars_of_ones(Arena *arena)
 {
@@ -306,7 +308,8 @@ print_worst(Arena *arena, const char *parameter, const WorstDifference *w)
 		                : "");
 }
 
-/* Reports a gradient or difference that is not finite: it proves nothing. */
+/* Reports a gradient or difference that is not finite: such a number cannot confirm the
+ * gradient. */
 static void
 report_not_finite(const Session *s, const char *parameter, double error)
 {
@@ -351,7 +354,7 @@ loss_at(void *context, double x, double *loss)
 	return NULL;
 }
 
-/* Checks n random entries of a parameter, or all if it has no more. */
+/* Checks n random elements of a parameter, or all elements if the parameter has at most n. */
 static WorstDifference
 check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *grad, int64_t n)
 {

@@ -31,7 +31,8 @@ refuse(Diag *diag, const char *name)
 	return EXIT_USAGE;
 }
 
-/* Checks gradc's own tables: a row with holes would crash later, or train nothing. */
+/* Checks gradc's own tables of ops, passes and optimizers: a row with a missing column would crash
+ * later, or train nothing. */
 static bool
 check_rows(Diag *diag)
 {
@@ -49,7 +50,8 @@ int
 main(int argc, char **argv)
 {
 	streams_reserve();
-	/* a parent may have it ignored; then children could not be waited for */
+	/* the parent process may have set SIGCHLD to be ignored; then gradc could not wait for its
+	 * child processes */
 	signal(SIGCHLD, SIG_DFL);
 	memory_serve_json(true);
 	Diag *diag = diag_new("gradc", stderr);

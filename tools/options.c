@@ -1,4 +1,4 @@
-/* Every option of every subcommand, once. */
+/* The table of options: one row for each option of all subcommands. */
 #include "codegen/codegen.h"
 #include "tools/tools.h"
 
@@ -224,7 +224,7 @@ set_bytes(const OptionUse *u, void *at)
 	return false;
 }
 
-/* A list of known words, each at most once. need: what the message asks for. */
+/* Parses a list of known words, each at most once. need: what the error message asks for. */
 static bool
 set_words(const OptionUse *u, void *at, const char *const *known, const char *need)
 {
@@ -271,7 +271,7 @@ nth_machine(int i)
 	return machine_table[i] ? machine_table[i]->name : NULL;
 }
 
-/* Adds a CPU unless it is there already. */
+/* Adds a CPU to the list of targets unless the list has it. */
 static void
 add_cpu(Options *o, Arena *arena, const char *cpu, const char *features)
 {
@@ -300,7 +300,7 @@ add_default_gpus(Options *o, Arena *arena)
 			add_gpu(o, arena, a);
 }
 
-/* Adds the machine named behind `cuda:` or `cpu:`; false: unknown name. */
+/* Adds the machine whose name follows `cuda:` or `cpu:`; false: unknown name. */
 static bool
 add_machine(const OptionUse *u, bool cuda, const char *name)
 {

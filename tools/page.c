@@ -42,8 +42,8 @@ set_location(json_t *object, Loc loc)
 }
 
 /* ---- functions */
-/* The name of the state that holds the lower end of a scale's running range: the value's name with
- * ".low" behind. It is found through scalars only. */
+/* The name of the state that holds the lower end of a scale's running range: the value's name
+ * followed by ".low". The search passes scalars only. */
 static const char *
 range_behind(Value *v, int depth)
 {

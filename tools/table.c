@@ -1,4 +1,5 @@
-/* The parameter table: which parameters are trained, and why. */
+/* Prints the parameter table of `gradc check` and `compile`: which parameters are trained, and
+ * why. */
 #include "tools/tools.h"
 
 #include <jansson.h>
@@ -238,7 +239,7 @@ note_open_dims(const Session *s)
 
 enum { SHORT_TABLE = 40, SHORT_LIST = 8, SHORT_NUMBERS = 4 };
 
-/* Prints the first items of a list, one per line behind the word. */
+/* Prints the first items of a list, one per line after the word. */
 static void
 print_list(const char *word, const StringList *list, bool full)
 {

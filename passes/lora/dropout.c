@@ -18,7 +18,7 @@ lora_split_inference(Module *m)
 	}
 }
 
-/* As ONNX's Dropout (frontend/operators/nn/random.c): an element is kept if a uniform number is at least the
+/* Works as ONNX's Dropout (frontend/operators/nn/random.c): an element is kept if a uniform number is at least the
  * probability. */
 Value *
 lora_dropped(Builder *b, Value *x, double probability, const char *name, int axis, int64_t rows)

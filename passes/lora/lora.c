@@ -10,14 +10,15 @@
  *	%3 = dot %2, @w.lora_B.weight {x_contract = [1], y_contract = [1]} : f32[4,64]
  *	%4 = add %1, (mul %3, 2)
  *
- * %2 is a copy of the node, whose weight has fewer outputs. This works for every op whose row has the column
- * `adapts`; the column `partition` tells which axis counts outputs. A weight with several readers, such as an
- * embedding tied to the last product, has one adapter. Its two parts change places for readers whose outputs lie
- * along the other axis.
+ * %2 is a copy of the node %1; its weight has fewer outputs (the rank). This works for every op whose row has the
+ * column `adapts`; the column `partition` tells which axis counts outputs. A weight with several readers, such as an
+ * embedding tied to the last product, has one adapter. For readers whose outputs lie along the other axis of the
+ * weight, lora_A and lora_B change places.
  *
  * All other parameters are frozen; `trainable` runs next and trains the parameters of --train.
  *
- * Keeps: values, bit for bit, since @w.lora_B.weight begins as 0 (in a table the other part does). Linear in nodes. */
+ * Values stay the same bit for bit, since @w.lora_B.weight begins as 0 (for a table, lora_A does). Time: linear in
+ * nodes. */
 #include "passes/lora/lora.h"
 
 #include <math.h>
@@ -231,7 +232,8 @@ choice_of(const Lora *l, const State *s)
 	return NULL;
 }
 
-/* For dora: all outputs lie along one axis, and the numbers that are read are the file's. */
+/* Can the weight have magnitudes (dora)? All its readers must have their outputs along one axis, and must read the
+ * file's numbers. */
 static bool
 may_have_magnitude(Lora *l, const State *s, const LoraReaders *readers)
 {
@@ -296,7 +298,7 @@ may_have_largest_part(Lora *l, const State *s, const LoraReaders *readers)
 	return !l->why;
 }
 
-/* The rank of the weight as a matrix. */
+/* The largest rank of the weight as a matrix of outputs and inputs. */
 static int64_t
 most_rank(const LoraPlace *p)
 {

@@ -42,7 +42,7 @@ typedef struct {
 	double scale;
 } LoraPlace;
 LoraPlace lora_place_of(Type weight, int axis, const LoraSettings *s);
-/* The place of the weight's element i in [outputs, outer, inner]. */
+/* i: index of an element in [outer, outputs, inner]. Returns the element's index in [outputs, outer, inner]. */
 int64_t lora_place(const LoraPlace *p, int64_t i);
 
 /* ---- lora/pissa.c */
@@ -71,7 +71,7 @@ void lora_keep_codes(Module *m, State *weight, int axis, const LoraCodes *codes,
  * nothing. */
 void lora_split_inference(Module *m);
 /* x after dropout: each element is 0 with that probability, else divided by 1 - probability. name: selects the random
- * numbers. axis: axis of x that counts its rows, `rows` of them; -1: no axis does. */
+ * numbers. axis: axis of x that counts the `rows` rows of the batch; -1: no axis does. */
 Value *lora_dropped(Builder *b, Value *x, double probability, const char *name, int axis,
                     int64_t rows);
 

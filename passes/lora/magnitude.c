@@ -1,9 +1,11 @@
-/* The learned magnitudes of DoRA (Liu et al. 2024, arXiv:2402.09353). Rows V = W + s B A of a weight are scaled to
- * magnitude / |V|; no gradient goes through |V| (section 4.3 of the paper). V itself is never computed:
+/* The learned magnitudes of DoRA (Liu et al. 2024, arXiv:2402.09353). A weight W with its adapter is V = W + s B A.
+ * Each row of V is multiplied by magnitude / |V|, the learned magnitude over the row's norm. No gradient goes through
+ * |V| (section 4.3 of the paper). V itself is never computed:
  *
  *	|V|^2 = |W|^2 + 2 s B . (W A') + s^2 B . (B A A')        row by row
  *
- * |W| is a constant, computed in f64 by the compiler. Since sqrt(x x) = x, the factor is exactly 1 while B is 0. */
+ * |W| is a constant, computed in f64 by the compiler. The magnitudes begin as |W|. While B is 0, |V| is sqrt(|W|^2),
+ * which is exactly |W|, so the factor is exactly 1. */
 #include "passes/lora/lora.h"
 
 #include <math.h>

@@ -1,10 +1,11 @@
 /* --lora GLOB,init=pissa: an adapter begins as the largest part of its weight, and the weight keeps the rest (Meng et
- * al. 2024, arXiv:2404.02948; peft/tuners/lora/layer.py, pissa_init). With W = U diag(S) V' as [outputs, inputs] and
- * s as the product's factor
+ * al. 2024, arXiv:2404.02948; peft/tuners/lora/layer.py, pissa_init). Let W = U diag(S) V', as [outputs, inputs], be
+ * the singular value decomposition of the weight, r the adapter's rank, U_r, S_r and V_r the parts for the r largest
+ * singular values, and s the product's factor. Then
  *
  *	B = U_r sqrt(S_r / s),  A = sqrt(S_r / s) V_r',  W becomes W - s B A
  *
- * The sum is W as before, up to rounding. */
+ * Weight and adapter together are W as before, up to rounding. */
 #include "passes/lora/lora.h"
 
 #include <math.h>

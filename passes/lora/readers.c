@@ -61,8 +61,8 @@ transposed(const Ints *order, const TransposeAttr *a)
 	return out;
 }
 
-/* Follows the readers of v. Elementwise nodes that read codes make floats from them. is_code: v is computed from
- * codes. */
+/* Follows the readers of v. Elementwise nodes that read codes compute floats from the codes. is_code: v is computed
+ * from codes. */
 static bool
 find_readers(Search *s, const Value *v, Ints order, bool is_code, LoraReaders *out)
 {

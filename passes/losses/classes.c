@@ -1,6 +1,6 @@
-/* Losses over class indices: cross_entropy (logits) and nll (log-probabilities). As PyTorch's CrossEntropyLoss and
- * NLLLoss with ignore_index = -100: targets with this index have weight 0. With class weights the mean divides by the
- * sum of the targets' weights. */
+/* Losses whose targets are class indices: cross_entropy (of logits) and nll (of log-probabilities). They compute what
+ * PyTorch's CrossEntropyLoss and NLLLoss with ignore_index = -100 do: targets with this index have weight 0. With class
+ * weights the mean divides by the sum of the targets' weights. */
 #include "passes/losses/loss.h"
 
 enum { IGNORE_INDEX = -100 };

@@ -1,4 +1,5 @@
-/* Losses over elements: the target has the output's shape; the mean is over all elements of the output. */
+/* Losses of elements, such as mse: the target has the output's shape, and the mean is over all elements of the
+ * output. */
 #include "passes/losses/loss.h"
 
 static Value *

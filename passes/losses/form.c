@@ -1,6 +1,6 @@
-/* Warns if the output does not have the form that the loss takes. Cross entropy contains a softmax: after another
- * softmax it trains slowly, and to another minimum. The same holds for a sigmoid before bce_with_logits, and for
- * anything but log-probabilities before nll. */
+/* Warns if the output does not have the form that the loss takes. Cross entropy contains a softmax. If the model ends
+ * in a softmax, too, training is slow and ends in another minimum. The same holds for a sigmoid before bce_with_logits,
+ * and for an output before nll that is not log-probabilities. */
 #include "passes/losses/loss_pass.h"
 
 /* v without views and casts. */
@@ -69,8 +69,8 @@ is_sigmoid(const Node *n)
 	return false;
 }
 
-/* The op that makes probabilities of logits. The search goes through bounds, concat, select and 1 - x. NULL: there
- * is no such op. */
+/* The op that makes probabilities of logits. The search passes bounds, concat, select and 1 - x. NULL: there is no such
+ * op. */
 static const char *
 probabilities(bool *seen, Value *v)
 {

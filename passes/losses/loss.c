@@ -1,8 +1,8 @@
 /* Makes the functions that training runs from the forward function of each binding. The accumulate function runs one
  * micro-batch: forward and loss, added to the loss's sum and count. The eval function is the inference form, with the
  * correct predictions. The forward function keeps the graph's outputs and loses its stores. The module's `targets` is
- * that number in the first binding: gradients are seeded with 1/targets in every binding. The losses themselves are
- * rows in losses/. */
+ * the number of targets in a full micro-batch of the first binding; the backward pass of every binding begins with
+ * 1/targets. The losses themselves are rows of tables in losses/. */
 #include "passes/losses/loss_pass.h"
 
 #include <string.h>
@@ -178,7 +178,7 @@ copy_params(LossPass *lp, const Function *from, Builder *b, Value **map)
 	return target;
 }
 
-/* Adds the inputs that the loss of f reads beside the graph's outputs. */
+/* Adds the inputs that the loss of f reads in addition to the graph's outputs. */
 static void
 add_inputs(LossPass *lp, Value *target, Loss *l)
 {
@@ -189,7 +189,7 @@ add_inputs(LossPass *lp, Value *target, Loss *l)
 	l->weight = function_param_as(l->b->f, weight, "sample_weight", PARAM_SAMPLE_WEIGHT, 0);
 }
 
-/* A stream number that no op of a model has. */
+/* Stream of random numbers for drawn labels; no op of a model has this stream. */
 enum { LABELS_STREAM = 0x6c6162656c73 };
 
 /* Noise with Gumbel's distribution for each element of the output, from uniform numbers of the element's place in
@@ -214,8 +214,8 @@ gumbel(const Loss *l)
 	return b_unary(b, OP_neg, b_unary(b, OP_log, exponential));
 }
 
-/* Classes drawn from the softmax of the output: the largest of its elements plus noise. Targets that do not count
- * stay. */
+/* Classes drawn from the softmax of the output: the largest of its elements plus noise. Targets with weight 0 stay
+ * unchanged. */
 static Value *
 drawn_target(const Loss *l)
 {

@@ -1,5 +1,5 @@
-/* Helpers for rows of losses. A loss is over elements, with targets of the output's type, or over classes, with class
- * indices as targets. */
+/* Helpers for rows of losses. There are two kinds of losses: of elements, with targets of the output's type (mse), and
+ * of classes, with class indices as targets (cross_entropy). */
 #ifndef GRADC_PASSES_LOSSES_LOSS_H
 #define GRADC_PASSES_LOSSES_LOSS_H
 

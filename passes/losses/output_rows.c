@@ -1,4 +1,5 @@
-/* Finds the axis of the output that counts the rows of a micro-batch, and whether rows depend on each other. */
+/* Finds the axis of the model's output that counts the rows (samples) of a micro-batch, and whether an element of one
+ * row depends on other rows. */
 #include "passes/losses/loss_pass.h"
 
 /* Would the output have independent rows if axis `axis` of this parameter counted rows? */
@@ -59,8 +60,8 @@ refuse_output(LossPass *lp, Function *f, const char *other, int axis)
 	return false;
 }
 
-/* By default the first axis counts rows. Along this axis rows depend on each other, along another axis they do not:
- * the user must decide. */
+/* By default the first axis counts rows. If elements along this axis depend on each other, and elements along another
+ * axis do not, the user must decide which axis counts rows. */
 static bool
 refuse_axis(LossPass *lp, const char *input, int axis)
 {
@@ -76,8 +77,8 @@ refuse_axis(LossPass *lp, const char *input, int axis)
 	return false;
 }
 
-/* If rows are independent, only the axis found in the graph counts them: along another axis, labels would meet
- * elements of other rows. */
+/* If rows are independent, only the axis found in the graph may count rows: along another axis, labels would be
+ * compared with elements of other rows. */
 static bool
 refuse_given(LossPass *lp, Function *f, BatchAxis found)
 {

@@ -1,6 +1,7 @@
-/* Losses that the graph computes. A mean over `count` targets adds value * n and n to the sums of a step. So the loss
- * and gradients of the step are the mean over all its targets, however many a micro-batch has. If nobody names the
- * count, it is the number by which the graph divides. A mean that divides by data in another way is uneven. */
+/* Losses that the graph computes. If the graph's loss is a mean over n targets, a micro-batch adds loss * n and n to
+ * the step's two sums. So the loss and gradients of the step are the mean over all its targets, even if micro-batches
+ * have different numbers of targets. If no option names the output with the count n, n is the number by which the graph
+ * divides. A loss that divides by data in another way is uneven: such a mean cannot be taken over micro-batches. */
 #include "passes/losses/loss_pass.h"
 
 static bool
@@ -10,7 +11,7 @@ is_scalar(const Value *v)
 }
 
 /* ---- the divisor of the loss */
-/* The operand of a node that only scales it or changes its form; NULL: the node does more. */
+/* The operand of a node that only scales the operand or changes its shape or type; NULL: the node does more. */
 static Value *
 scaled_operand(const Node *n)
 {

@@ -1,5 +1,5 @@
-/* One weight per row of a micro-batch, 0 for padding, repeated for the row's elements. Both kinds of losses need
- * it. */
+/* Repeats the row weights of a micro-batch (1 for a real row, 0 for padding) for the elements of each row. Losses of
+ * elements and losses of classes need this. */
 #include "passes/losses/loss.h"
 
 Value *

@@ -1,6 +1,6 @@
-/* The target: its shape, the class axis, and the way from an input of the model to the target. An output [4,6,7] with
- * rows along axis 0 has labels [4,6]. The same output reshaped to [24,7] has labels [24], but the program takes them
- * as [4,6]: 6 labels per sample. */
+/* Finds the shape of a loss's target and the class axis, and builds the target from an input of the program. For
+ * example, an output [4,6,7] with rows along axis 0 has labels [4,6]. The same output reshaped to [24,7] has labels
+ * [24], but the program takes them as [4,6]: 6 labels per sample. */
 #include "passes/losses/loss_pass.h"
 
 #include <string.h>

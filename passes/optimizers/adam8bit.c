@@ -1,14 +1,15 @@
 /* Adam and AdamW with 8-bit moments, as bitsandbytes (Dettmers et al., arXiv:2110.02861; csrc/kernels.cu, blockwise)
- * and, with torchao=true, as torchao (optim/adam.py, subclass_8bit.py). A block of 256 elements has codes of a
- * dynamic map, and its largest magnitude in f32: 2.03 bytes per element of a parameter for both moments. Parameters
- * of fewer than 4096 elements have f32 moments; with torchao, so have parameters whose size is no multiple of a
- * block. With m, v as read from codes, c1 = 1 - beta1^t, c2 = 1 - beta2^t:
+ * and, with torchao=true, as torchao (optim/adam.py, subclass_8bit.py). A block of 256 elements is stored as 8-bit
+ * codes, indices into a table of 256 numbers (dynamic map), and the block's largest magnitude in f32: 2.03 bytes per
+ * element of a parameter for both moments. Parameters of fewer than 4096 elements have f32 moments; with torchao, so
+ * have parameters whose size is no multiple of a block. With m, v as read from codes, c1 = 1 - beta1^t, c2 = 1 -
+ * beta2^t:
  *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
  *   p = p - lr sqrt(c2)/c1 m / (sqrt(v) + eps sqrt(c2));  then p = p (1 - lr wd)
  *   code of m: the nearest to m/max|m|, moved by one if its sign differs from m's; of v: the nearest to v/max v
- * Weight decay comes after the step here, but before the step if moments are f32, and before the step with torchao.
- * torchao's adam8bit has weight decay in the gradient. adam8bit and adamw8bit of bitsandbytes differ only in the
- * default weight decay. */
+ * Weight decay comes after the step, as written above; if moments are f32, or with torchao, before the step. torchao's
+ * adam8bit has weight decay in the gradient. adam8bit and adamw8bit of bitsandbytes differ only in the default weight
+ * decay. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -105,8 +106,8 @@ dequantized(Builder *b, Value *codes, Value *sizes, bool is_signed)
 	return b_binary(b, OP_mul, numbers, for_elements(b, sizes));
 }
 
-/* The last index i, from 0, of an ascending table `at` for which `x above at[i]` holds: > or >=, as `above` says.
- * at[0] is not looked at. */
+/* The last index i for which x > at[i], or x >= at[i] as `above` says, in an ascending table `at`; 0 if there is no
+ * such index from 1 on. */
 static Value *
 search(Builder *b, Value *x, const float *at, OpKind above)
 {
@@ -121,8 +122,8 @@ search(Builder *b, Value *x, const float *at, OpKind above)
 	return found;
 }
 
-/* The nearest code, the lower one of two equally near. If the sign of its number differs from x's, the next code
- * in x's direction. */
+/* The nearest code; of two equally near, the lower code. If the code's number has another sign than x, the next code
+ * towards x. */
 static Value *
 nearest(Builder *b, Value *x, bool is_signed)
 {

@@ -66,7 +66,7 @@ values_before_products(const Function *f, Arena *arena)
 	return before;
 }
 
-/* Does a reader of the weight look up rows, or is it the last product? */
+/* Does a reader of the weight look up rows, or is a reader the last product? */
 static bool
 is_outer(const Value *weight, const bool *before)
 {
@@ -181,7 +181,7 @@ muon_update(Update *u)
 	const MuonSettings *s = u->settings;
 	Value *momentum = update_scalar(u, SCALAR_MOMENTUM);
 	Value *m = update_lerp(u, momentum, u->moment[0], u->grad), *step = m;
-	/* In torch's weights rows are outputs. A product may have a weight the other way round. */
+	/* In torch's weights rows are outputs. A product may read a weight whose rows are inputs. */
 	int in = u->inputs_axis < 0 ? 1 : u->inputs_axis;
 	double rows = (double)u->param->type->dims[!in], columns = (double)u->param->type->dims[in];
 	double size = s->match_rms ? 0.2 * sqrt(fmax(rows, columns))

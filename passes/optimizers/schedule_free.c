@@ -4,7 +4,7 @@
  * L^weight_lr_power, and W the sum of w:
  *   v = beta2 v + (1 - beta2) g^2;  d = g / (sqrt(v/c2) + eps) + wd y
  *   z = z - lr d;  x = x + w/W (z - x);  y = beta1 x + (1 - beta1) z
- * y is stored as that implementation stores it: y = y + w/W (z_old - y) + lr (beta1 (1 - w/W) - 1) d. */
+ * y is computed as in that implementation: y = y + w/W (z_old - y) + lr (beta1 (1 - w/W) - 1) d. */
 #include "passes/pass.h"
 
 typedef struct {

@@ -18,7 +18,7 @@
 #include <string.h>
 
 /* DeepSpeed's interval ends one good step later, and the good step that lets the scale grow is also the first of the
- * next interval. torch has no least scale: f32's smallest number is the floor. */
+ * next interval. torch has no least scale; here the smallest positive number of f32 is the least scale. */
 #define COMMON .growth = 2, .backoff = 0.5
 static const LossScaleRow rows[] = {
 	{"torch",

@@ -14,11 +14,13 @@
  *	follow  becomes `to` if all its operands are `to`; constants count if `to` holds them exactly
  *	high, fixed   takes f32; but the sum of a product and a vector (column `bias`) is treated as the product
  *
- * A value has at most one cast each way: a widened value is not rounded again. Moves of a value (reshape, transpose)
- * become moves of its cast, so that a library reads them as strides. The pass runs before autograd: the derivative of
- * a cast is a cast, so products of the backward pass have 16 bits, too.
+ * A value has at most one cast to `to` and one to f32; a value cast from `to` to f32 is not rounded again. If a product
+ * reads a reshape or transpose of a value, the value is cast first and then reshaped or transposed, so that a library
+ * can read the moved value by strides. The pass runs before autograd: the derivative of a cast is a cast, so products
+ * of the backward pass have 16 bits, too.
  *
- * With master=off trained weights exist only in `to`; nodes other than products read them widened. Linear. */
+ * With master=off trained weights exist only in type `to`, and nodes other than products read them cast to f32. Time:
+ * linear in nodes. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -84,7 +86,7 @@ is_exact_number(const Mixed *x, const Value *v)
 	return value_splat(v, &number) && (dtype_round(x->to, number) == number || isnan(number));
 }
 
-/* Has v the elements of another value, in another order? */
+/* Does v hold the elements of another value, moved (reshape, transpose)? */
 static bool
 is_moved(const Value *v)
 {
@@ -172,7 +174,7 @@ has_exact_attributes(const Mixed *x, const Node *n)
 	return true;
 }
 
-/* A square of a 16-bit number may overflow 16 bits: norms contain squares. */
+/* Is n a square, as norms contain it? The square of a 16-bit number may overflow 16 bits. */
 static bool
 is_square(const Node *n)
 {

@@ -1,5 +1,6 @@
-/* Working weights: micro-batches cast a weight again and again. This pass keeps the cast from step to step, as a
- * state that @update stores with the weight. For example, if products take bf16 and @w is trained:
+/* Makes working weights. In mixed precision, every micro-batch casts a weight to 16 bits again. This pass keeps the
+ * cast weight from step to step, as a state that @update stores together with the weight. For example, if products take
+ * bf16 and @w is trained:
  *
  *	state @w : f32[8,8]                      state @w : f32[8,8]
  *	                                         state @working.w : bf16[8,8] working derived init copy of @w
@@ -81,8 +82,8 @@ use_working(Working *w, Function *f)
 	}
 }
 
-/* Stores the copy together with the weight's new content, from elements in a row. Does nothing if the copy, or its
- * unit, is stored already. */
+/* Stores the copy together with the weight's new content, from elements in a row. Does nothing if the copy, or the unit
+ * (flat state) that holds it, is stored already. */
 static void
 store_working(Working *w, State *s)
 {

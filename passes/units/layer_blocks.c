@@ -1,14 +1,16 @@
-/* Layer blocks. A block ends, and the next one begins, where a single activation is live in the forward pass:
+/* Divides the parameters of a model into layer blocks. A block ends, and the next block begins, where only one
+ * activation is live (computed, and read later) in the forward pass:
  *
  *	x1 = x0 + attention(norm(x0))      x0 and values inside of attention are live: inside of a block
  *	x2 = x1 + mlp(norm(x1))            between the two lines only x1 is live: a boundary
  *
- * A rank that gathers parameters for a block can drop them at the end of the block. An activation is a float that
- * depends on an input and on a parameter. Masks and positions, which all layers read, are no activations. Linear in
- * nodes. */
+ * A rank that gathers the parameters of a block from other ranks can drop them at the end of the block. An activation
+ * is a float that depends on an input and on a parameter. Masks and positions, which all layers read, are not
+ * activations. Linear in nodes. */
 #include "passes/units/units.h"
 
-/* Elements of a block's parameters. A smaller block is merged with the next one, or units would be mostly padding. */
+/* Elements of a block's parameters. A smaller block is merged with the next block; otherwise units (units.c) would be
+ * mostly padding. */
 enum { LEAST_BLOCK = 1 << 16 };
 
 enum { FROM_INPUT = 1, FROM_PARAMETER = 2 };
@@ -30,7 +32,7 @@ is_forward(const Node *n)
 	return n->phase != PHASE_BACKWARD && n->phase != PHASE_UPDATE && !op_row(n)->effect;
 }
 
-/* The parameter that s is, or of which s is a copy; NULL: s is neither. */
+/* s itself if s is a parameter; the parameter if s is a copy of one; else NULL. */
 static const State *
 weight_of(const State *s)
 {
@@ -123,8 +125,9 @@ number_blocks(const Forward *w)
 	return number;
 }
 
-/* Merges blocks until each has enough parameters. A block with few parameters, such as the bias of a product, joins
- * the block before it, until that has twice the least size. */
+/* Merges neighbouring blocks until each has LEAST_BLOCK elements of parameters. Small blocks after a full block, such
+ * as the bias of a product, join the full block; the next block begins when these small blocks together reach
+ * LEAST_BLOCK elements. */
 static void
 merge_small(const Module *m, int *block, int n_blocks, Arena *arena)
 {

@@ -1,7 +1,7 @@
-/* Finds updates that are equal apart from their states. Values of @update get numbers; two values have the same
- * number if they are computed alike. A state counts by its role in the update (e.g. the gradient, in f32), not as
- * itself, and lengths do not count. So the new contents of two parameters have the same number if decay,
- * learning-rate scale, optimizer and type agree.
+/* Finds updates that are equal apart from their states. Values of @update get numbers; two values have the same number
+ * if they are computed alike. A state is compared by its role in the update (e.g. "gradient in f32"), so @grad.w and
+ * @grad.v count as the same, and lengths are not compared. So the new contents of two parameters have the same number
+ * if decay, learning-rate scale, optimizer and type agree.
  *
  *	%1 = reshape @grad.w : f32[12]        number of "gradient"
  *	%2 = broadcast %scale : f32[12]       number of "%scale, repeated"
@@ -27,7 +27,7 @@ typedef struct {
 	VEC(UnitSum) sums;
 } Match;
 
-/* ---- which states belong to one member */
+/* ---- which states belong to one member (a parameter with its gradient and moments) */
 static bool
 may_be_member(const State *s)
 {
@@ -321,7 +321,7 @@ unit_sum_addition(const UnitSum *s, Value **term)
 	return value_used_once(v) && v->uses->user->op == OP_add ? v->uses->user : NULL;
 }
 
-/* The parameter comes first. */
+/* Does role a come before role b in a member? The parameter's role comes first. */
 static bool
 is_before(const UnitMatch *out, int a, int b)
 {

@@ -1,18 +1,19 @@
-/* Units: parameters with equal updates lie side by side in one flat state, and so do their gradients and moments.
- * Then one elementwise kernel updates them all, and a rank can hold a part of them (ZeRO). Statistics and their
- * pending states are laid out likewise.
+/* Makes units: a unit is one flat state that holds several parameters with equal updates one after the other; further
+ * units hold their gradients and moments. Then one elementwise kernel updates all these parameters, and a rank can hold
+ * a part of a unit (ZeRO). Statistics and their pending states are laid out likewise.
  *
  *	@fc1.weight, @fc2.weight, ...       in @unit.0.parameter+0, +8192, ...
  *	@grad.fc1.weight, ...               in @unit.0.gradient+0, +8192, ...
  *	the update of @fc1.weight           becomes the update of @unit.0.parameter; the other updates are erased
  *
- * Members start at multiples of MEMBER_ALIGN elements. The end of a layer block is padded to a multiple of
- * UNIT_BLOCK, with zeros that stay zeros. A unit holds one or several neighbouring blocks, up to `unit_bytes` in
- * total; ZeRO-3 gathers a whole unit at once. Units with equal updates lie side by side, too, in a run, and one
- * kernel updates the run. So neither offsets in a run nor the order in which norms are summed depend on `unit_bytes`.
+ * A member (a parameter with its gradient and moments) starts at a multiple of MEMBER_ALIGN elements in each unit. The
+ * end of a layer block is padded to a multiple of UNIT_BLOCK, with zeros that stay zeros. A unit holds one or several
+ * neighbouring blocks, up to `unit_bytes` in total; ZeRO-3 gathers a whole unit in one message. Units with equal
+ * updates follow each other in memory; together they are a run, and one kernel updates the run. So neither offsets in a
+ * run nor the order in which norms are summed depend on `unit_bytes`.
  *
- * Keeps: every element's update, up to the order of addition in norms. An element's random numbers are selected by
- * its place in the run. Linear in nodes. */
+ * Every element gets the same update as before, apart from the order of addition in norms. An element's place in the
+ * run selects its random numbers. Time: linear in nodes. */
 #include "passes/units/units.h"
 
 #include <stdlib.h>
@@ -94,8 +95,8 @@ block_of(const Units *u, const UnitMember *member)
 	return 0;
 }
 
-/* Can the members' sums become one sum? All sums but the first are removed from the larger sum of which they are
- * terms. */
+/* Can the members' sums become one sum? The sums are terms of a larger sum, such as the norm of all gradients. All
+ * terms but the first are removed, and the first becomes the sum over the run. */
 static bool
 can_merge_sums(const Group *g)
 {
@@ -194,7 +195,7 @@ flat_state(Units *u, const char *what, int number, const State *like, int64_t n)
 	return s;
 }
 
-/* The place of the member's state to which s belongs (s->of); -1: s belongs to none of them. */
+/* Index in the member's list of the state that s belongs to (s->of); -1: s belongs to no state of the member. */
 static int
 place_of_owner(const UnitMember *member, const State *s)
 {
@@ -234,7 +235,7 @@ put_members(const Group *g, const Range *unit, State *const *states)
 	}
 }
 
-/* A single unit is the run itself. */
+/* If a run has only one unit, the unit's state is the run's state. */
 static void
 make_states(Units *u, Group *g, int number)
 {

@@ -1,4 +1,5 @@
-/* The face of passes/units, and declarations that its files share. */
+/* Interface of passes/units, and declarations that its files share. A unit is a flat state that holds several
+ * parameters with equal updates, or their gradients or moments. */
 #ifndef GRADC_PASSES_UNITS_H
 #define GRADC_PASSES_UNITS_H
 

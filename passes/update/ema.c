@@ -8,9 +8,9 @@
  *	                                           store select(made, lerp, @ema.w) {state = @ema.w}
  *
  * lerp = @ema.w + (1 - X)(w - @ema.w), where w is the new content of @w: torch.optim.swa_utils.get_ema_multi_avg_fn.
- * The average begins as the initial weight. torch's AveragedModel copies the weight at its first update_parameters,
- * so it begins alike if that is called before training. An average in 16 bits would not move: it is f32, or f64 for
- * an f64 weight. Linear in nodes times parameters. */
+ * The average begins as the initial weight. torch's AveragedModel copies the weight at its first update_parameters, so
+ * it begins alike if that is called before training. The average is f32, or f64 for an f64 weight: in 16 bits its small
+ * changes would be rounded away. Time: nodes times parameters. */
 #include "passes/pass.h"
 
 typedef struct {
@@ -26,7 +26,7 @@ average_state(Ema *e, State *of)
 	                  LIFE_SAVED);
 }
 
-/* @ema.w + (1 - X)(w - @ema.w); the average does not change if the weight does not. */
+/* The new average @ema.w + (1 - X)(w - @ema.w), or the old average if the update is not made. */
 static Value *
 average(Ema *e, Builder *b, Value *weight, Value *before)
 {

@@ -5,10 +5,11 @@
  *	wte | wpe | attention | mlp | attention | mlp | norm | head
  *	 0     0       1         1        2        2      3      3      number of the layer; n = 3
  *
- * If blocks repeat (by shapes of parameters) and are most of the model, a period is a layer. Blocks before the first
- * period are layer 0; blocks after the last one, such as the head, are layer n. Otherwise each block is a layer, but
- * blocks with vectors alone, such as biases and norms, belong to the block before them. The factor of a parameter in
- * layer l is X^(n - l) times its --lr-scale. Quadratic in blocks. */
+ * If a sequence of blocks, such as attention | mlp, repeats (by shapes of parameters) and the repetitions are most of
+ * the model, each repetition is a layer. Blocks before the first repetition are layer 0; blocks after the last
+ * repetition, such as the head, are layer n. Otherwise each block is a layer, but blocks with vectors alone, such as
+ * biases and norms, belong to the block before them. The factor of a parameter in layer l is X^(n - l) times its
+ * --lr-scale. Quadratic in blocks. */
 #include "passes/units/units.h"
 
 #include <math.h>
@@ -35,7 +36,8 @@ shape_hash(Type t)
 	return hash_bytes(t->dims, sizeof(*t->dims) * (size_t)t->rank, (uint64_t)t->rank);
 }
 
-/* A frozen vector, such as the frequencies of positions, does not tell layers apart. */
+/* Does the parameter count when blocks are compared? A frozen vector, such as the frequencies of positions, does
+ * not. */
 static bool
 is_counted(const State *s)
 {
@@ -93,7 +95,8 @@ longest_run(const Layers *l, int period)
 	return best;
 }
 
-/* Are two neighbouring blocks equal? Networks of stages have such blocks outside of their longest stage. */
+/* Are two neighbouring blocks equal? Networks whose layers have several widths (stages) have equal neighbours outside
+ * the longest stage, too. */
 static bool
 has_twins(const Layers *l, int first, int end)
 {

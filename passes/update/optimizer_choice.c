@@ -1,4 +1,4 @@
-/* Reads which optimizer is chosen, and its settings: "rmsprop,centered=true,lr=0.01". Keys are the row's own options
+/* Parses the option for an optimizer and its settings: "rmsprop,centered=true,lr=0.01". Keys are the row's own options
  * and its hyperparameters, whose defaults change. */
 #include "passes/pass.h"
 

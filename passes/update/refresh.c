@@ -1,7 +1,7 @@
 /* Builds the refresh function, for optimizers that estimate something from labels drawn from the model (Sophia's
- * curvature). After a step's update the trainer runs @estimate over the step's micro-batches. Its gradients take the
- * place of the step's gradients. Then the trainer runs @refresh. If the estimate is not finite, or training has
- * failed, states keep their content bit for bit. */
+ * curvature). After a step's update the trainer runs @estimate over the step's micro-batches. @estimate stores its
+ * gradients in place of the step's gradients. Then the trainer runs @refresh. If the estimate is not finite, or
+ * training has failed, states keep their content bit for bit. */
 #include "passes/update/update.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ is_sound(Optimizer *o, const Counted *c)
 	                b_unary(b, OP_not, failed));
 }
 
-/* Builds @refresh with its own function and values, after @update was built with the same Optimizer. */
+/* Builds @refresh with the Optimizer that built @update: replaces its function, builder and new numbers. */
 void
 refresh_build(Optimizer *o)
 {

@@ -1,7 +1,7 @@
 /* Builds the update function: the mean of the gradients over the whole step, their norm, clipping, the update of each
- * parameter, and the commit of pending statistics. The function decides by itself. If no target was counted, or if
- * the loss or the norm is not finite, states keep their content bit for bit. After a loss or norm that is not finite,
- * no later step changes them either.
+ * parameter, and the commit of pending statistics. The function itself decides whether the update is made. If no target
+ * was counted, or if the loss or the norm is not finite, states keep their content bit for bit. After a loss or norm
+ * that is not finite, later steps do not change states either.
  *
  * A parameter's update works on its elements in a row, whatever its shape, so that `units` can join many updates. It
  * is computed in f32, or in f64 for f64 weights. States of fewer bits are widened before and rounded after the
@@ -33,10 +33,10 @@ wide_elements(Optimizer *o, State *s)
 	return b_cast(&o->b, elements(o, s), update_dtype(s));
 }
 
-/* Rounds each element up or down by chance, so that its mean is v. An update of less than half a unit in the last
- * place then is not lost. The element's place and the step select the random number. All weights whose elements
- * `units` may lay in a row share one stream, and count through these elements. Each kind of moment has its own
- * stream, and so has each state of another shape. */
+/* Rounds each element up or down by chance, so that its mean is v. So an update of less than half a unit in the last
+ * place is not lost. The element's place and the step select the random number. All weights that `units` may put into
+ * one flat state share one stream of random numbers, in which each element has its own place. Each kind of moment has
+ * its own stream, and so has each state of another shape. */
 enum { WEIGHTS = 1, FIRST_MOMENT };
 static Value *
 rounded_by_chance(Optimizer *o, Value *v, const State *of)
@@ -135,7 +135,8 @@ without_subnormals(Builder *b, Value *moment)
 	return b_select(b, is_subnormal, b_splat(b, moment->type, 0), moment);
 }
 
-/* The content of a state: elements in a row, if `units` may join it with others; else in its shape. */
+/* The content of a state: as a vector of elements if `units` may join the state with other states; else in the state's
+ * shape. */
 static Value *
 content(Optimizer *o, State *s, bool in_row)
 {
@@ -239,8 +240,8 @@ new_contents(Optimizer *o, const Trained *t, const Shared *shared, void (*row)(U
 	return n;
 }
 
-/* The pending content is a sum over ranks, whose batches differed: a float statistic gets the mean. If all ranks
- * count the same, such as batches in an integer, a rank's own content is right. */
+/* The pending content of a float statistic is a sum over ranks, whose batches differ; the statistic gets the mean over
+ * ranks. An integer, such as a count of batches, is the same on all ranks, so the rank's own content is right. */
 static NewContent
 commit(Optimizer *o, State *pending, Value *go)
 {
@@ -266,9 +267,9 @@ typedef struct {
 	Value *failed; /* bool[]: training has failed: parameters are updated neither now nor later */
 } Decision;
 
-/* Decides whether the update is made. After a failure it is not: the host may have begun more steps before it knew.
- * If a smaller loss scale may help, a norm that is not finite is an overflow, and training fails only at the least
- * scale. */
+/* Decides whether the update is made. After a failure the update is not made, because the host may have begun more
+ * steps before it learned of the failure. If a smaller loss scale may help, a norm that is not finite is an overflow,
+ * and training fails only at the least scale. */
 static Decision
 decide(Optimizer *o, const Counted *c, Value *norm, NewContent **out)
 {

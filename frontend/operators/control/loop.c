@@ -311,7 +311,7 @@ try_unrolled(OnnxNode *n, const Loop *l, LoopBody *body)
 	Loop few = *l;
 
 	(void)body;
-	/* without a trip count the loop can only be unrolled */
+	/* other loops can only be unrolled, and keep the larger limit */
 	if (l->trips >= 0 || has_size_bound(n))
 		few.most_unrolled = SIZED_TRIPS;
 	return unroll(n, few);
@@ -469,7 +469,8 @@ import_function(OnnxNode *n, const Loop *l)
 		                  cond || body.go ? trip : NULL);
 }
 
-/* Reports why a loop is refused that can only be unrolled, but whose trip count depends on data. */
+/* Reports why a loop is refused that can only be unrolled, but whose trip count depends on data. If its values are
+ * tensors, an import as a function reports the fault. */
 static void
 refuse_unknown_trips(OnnxNode *n, const Loop *l)
 {

@@ -275,7 +275,7 @@ pad_amounts(OnnxNode *n, const Value *x, Ints *low, Ints *high)
 	return true;
 }
 
-/* Pads by positions of the input; negative pads, which cut off elements, come first. */
+/* Cuts off elements where pads are negative, and sets these pads to 0. */
 static Value *
 crop(OnnxNode *n, Value *x, Ints *low, Ints *high)
 {
