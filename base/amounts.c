@@ -1,4 +1,4 @@
-/* Bytes and counts for people. */
+/* Writes bytes and counts as people read them: "1.5 KiB", "1.2M". */
 
 #include "base/base.h"
 

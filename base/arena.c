@@ -1,6 +1,6 @@
-/* Memory that is freed all at once: a list of zeroed chunks, each filled from front to back. Chunks double in size up to
- * CHUNK_MAX. A request too large for a chunk gets a chunk of its own, linked behind the current chunk, whose free part stays
- * in use. */
+/* Arenas: memory whose allocations are freed together, by one call. An arena is a list of zeroed blocks from the system
+ * (chunks), each filled from front to back. Chunks double in size up to CHUNK_MAX. A request too large for a chunk gets
+ * a chunk of its own, linked after the current chunk in the list; the free part of the current chunk stays in use. */
 #include "base/base.h"
 
 #include <limits.h>
@@ -54,7 +54,7 @@ arena_free(Arena *arena)
 	memory_free(arena);
 }
 
-/* A chunk with room for `bytes`: a private one for large requests, else a new current one. */
+/* A chunk with room for `bytes`: for a large request a chunk of its own, else a new current chunk. */
 static Chunk *
 chunk_for(Arena *arena, size_t bytes)
 {

@@ -1,5 +1,5 @@
-/* The foundation of every folder: memory, containers, strings, errors, facts about this machine. It knows nothing of graphs.
- * Each section is named after its .c file. */
+/* The foundation that every folder uses: memory, containers, strings, errors, facts about this machine. Nothing here
+ * depends on models or graphs. Each section is named after its .c file. */
 #ifndef GRADC_BASE_H
 #define GRADC_BASE_H
 
@@ -36,7 +36,7 @@ void *memory_resize(void *old, size_t bytes);
 void memory_free(void *block); /* NULL is allowed */
 _Noreturn void out_of_memory(void);
 
-/* ---- arena.c: memory that is freed all at once. Addresses never move. */
+/* ---- arena.c: memory whose allocations are freed together, by arena_free. Addresses never move. */
 typedef struct Arena Arena;
 
 Arena *arena_new(void);
@@ -52,8 +52,8 @@ size_t arena_bytes(const Arena *arena); /* bytes that the arena has taken from t
 #define NEW(arena, T) ((T *)arena_alloc(arena, sizeof(T)))
 #define NEW_ARRAY(arena, T, n) ((T *)arena_alloc(arena, sizeof(T) * (size_t)(n)))
 
-/* Growable array in an arena: VEC(int) v = {0}; vec_push(arena, &v, 3); v.at[0], v.n.
- * Growing moves the elements; objects behind pointer elements stay where they are. */
+/* Growable array in an arena: VEC(int) v = {0}; vec_push(arena, &v, 3); v.at[0], v.n. Growing moves the elements. If
+ * the elements are pointers, the objects that they point to stay where they are. */
 #define VEC(T)           \
 	struct {         \
 		T *at;   \
@@ -100,15 +100,15 @@ void text_add_quoted(Text *text, const char *s);
 /* Adds s as one word for a shell's command line. Words without special bytes stay unchanged, others get single quotes, words
  * with control bytes bash's $'...'. */
 void text_add_shell_word(Text *text, const char *s);
-/* Reads the quoted string at *at and moves *at behind it; NULL when malformed. */
+/* Reads the quoted string at *at and moves *at past the closing quote; NULL when malformed. */
 char *text_unquote(Arena *arena, const char **at);
 /* The shortest text that reads back as the same value of the type (f64 or f32); inf, -inf, nan. */
 void text_add_double(Text *text, double value);
 void text_add_float(Text *text, float value);
 /* The first key that occurs twice in settings "KEY=VALUE,KEY,...", *n bytes long. NULL: no duplicate key. */
 const char *text_key_twice(const char *settings, size_t *n);
-/* The fewest byte insertions, deletions and replacements that make `part` a substring of `whole`. Only the first 255 bytes
- * of each count. */
+/* The fewest byte insertions, deletions and replacements that make `part` a substring of `whole`. Only the first 255
+ * bytes of `part` and of `whole` are compared. */
 int text_distance(const char *part, const char *whole);
 /* Shell-style match with * and ? (no character classes). */
 bool glob_match(const char *pattern, const char *name);
@@ -148,8 +148,8 @@ struct json_t *json_name(const char *text);
 struct json_t *
 json_uint(uint64_t x); /* a JSON integer; above jansson's largest integer, a string of the digits */
 
-/* ---- diag.c: messages for the user. Lines go to a stream at once:
- * "gradc: error: model.onnx: node "conv1" (Conv, opset 17): ...", notes and hints indented. */
+/* ---- diag.c: messages for the user. Each line is written to a stream immediately: "gradc: error: model.onnx: node
+ * "conv1" (Conv, opset 17): ...", notes and hints indented. */
 typedef struct Diag Diag;
 
 Diag *diag_new(const char *program, FILE *stream);
@@ -219,7 +219,8 @@ bool diag_status(Diag *diag, Status status);
 			return status_;  \
 	} while (0)
 
-/* ---- cleanup.c: files and programs that must not outlive the process. Slot -1 is no slot. */
+/* ---- cleanup.c: files and programs that must not outlive the process. A slot is an entry of the table that lists
+ * them; -1: no entry. */
 typedef int CleanupSlot;
 /* To be called around the code that makes one temporary file or folder, or starts one program, and adds it. Signals wait
  * meanwhile. false: the process is ending, nothing may be made. */

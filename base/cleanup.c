@@ -1,6 +1,7 @@
-/* Removes temporary files and folders and kills started programs, however the process ends. A signal handler may neither
- * allocate nor wait. It walks a table that grows by whole chunks, which never move. A slot is taken before the file is made or
- * the program started, so there is always room for it. The code that fills a slot owns it until cleanup_forget. */
+/* Removes temporary files and folders and kills started programs, however the process ends. A signal handler may
+ * neither allocate nor wait. So the handler walks a table of slots, each for one file or program. The table grows by
+ * whole chunks, which never move. A slot is taken before the file is made or the program started, so there is always
+ * room for it. The code that fills a slot owns it until cleanup_forget. */
 #include "base/base.h"
 
 #include <dirent.h>
@@ -61,7 +62,8 @@ take_slot_of(Chunk *chunk)
 	return -1;
 }
 
-/* If another thread grows the table at the same time, that thread's chunk becomes the next one. -1: no memory. */
+/* Takes a free slot, and adds a chunk if no slot is free. If another thread adds a chunk at the same time, this thread
+ * takes that chunk. -1: no memory. */
 static CleanupSlot
 take_slot(void)
 {

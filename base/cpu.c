@@ -1,4 +1,5 @@
-/* Features of this machine's CPU and of CPUs by name. */
+/* Finds the instruction-set features (AVX2 ...) of this machine's CPU, and of CPUs given by
+ * name. */
 
 #if defined(__x86_64__)
 #include "base/base.h"

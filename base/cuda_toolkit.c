@@ -1,4 +1,4 @@
-/* Where NVIDIA's libraries and programs lie. */
+/* Finds NVIDIA's libraries and programs on this machine. */
 
 #include "base/base.h"
 

@@ -1,5 +1,5 @@
-/* Messages for the user, and errors as values. A message is one line whatever text it quotes: bytes that would disturb a
- * terminal or a log are written as \xHH. */
+/* Prints messages for the user, and passes errors between functions as values (Status). A message is one line, whatever
+ * text it quotes: bytes that would disturb a terminal or a log are written as \xHH. */
 #include "base/base.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
-/* Self-contained HTML pages. The data is JSON inside a script element that the browser does not run. The page's script shows
- * strings as text only, so names from a model are harmless. This file makes sure that no string ends the script element. */
+/* Writes self-contained HTML pages, such as the page of `gradc dump --format=html`. The data is JSON inside a script
+ * element that the browser does not run. The page's script shows strings as text only, so names from a model are
+ * harmless. This file makes sure that no string ends the script element. */
 
 #include "base/base.h"
 

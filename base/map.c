@@ -1,5 +1,5 @@
-/* Hash tables with open addressing and linear probing, at most 3/4 full, never shrinking; and their hash functions. hash_bytes
- * is XXH64, https://xxhash.com. */
+/* Hash tables with open addressing and linear probing, which are at most 3/4 full and never shrink; and hash functions.
+ * hash_bytes is XXH64, https://xxhash.com. */
 #include "base/base.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
-/* Allocation that never returns NULL. When the system has no memory left, the process ends; inside a guarded call only the
- * call ends. The guard knows the blocks that the call took and did not free, and they are freed later.
+/* Allocates memory, and never returns NULL. When the system has no memory left, the process ends. A library must not
+ * end its host's process, so inside a guarded call (memory_guard) only the call ends. The guard knows the blocks that
+ * the call took and did not free, so that they can be freed later.
  *
  *	Guard               the set of blocks that a running call took and still has
  *	memory_free         removes the block from whichever set has it, since another thread may free it
@@ -55,7 +56,8 @@ out_of_memory(void)
 	ssize_t written = write(STDERR_FILENO, message, sizeof(message) - 1);
 	(void)written;
 	cleanup_now();
-	_exit(EXIT_SYSTEM); /* not exit: other threads still run and use the objects that exit would tear down */
+	/* _exit rather than exit: other threads still use the objects that exit would destroy */
+	_exit(EXIT_SYSTEM);
 }
 
 /* ---- operations on a set, with the lock held */
@@ -96,7 +98,8 @@ set_add(MemoryOrphans *set, Block block)
 	set->n++;
 }
 
-/* Removes a block, then inserts the entries behind it again: linear probing would not find them across the gap. */
+/* Removes a block, then inserts the entries that follow it in the table again: linear probing would not find these
+ * entries across the gap. */
 static bool
 set_remove(MemoryOrphans *set, const void *at, Block *out)
 {
@@ -325,7 +328,7 @@ memory_on_orphaned(void *block, void (*release)(void *block))
 	pthread_mutex_unlock(&lock);
 }
 
-/* Outside guarded calls returns NULL without memory: the host program of the library decides what to do. */
+/* Outside guarded calls returns NULL if no memory is left: the program that uses the library decides what to do. */
 static void *
 get_for_json(size_t bytes)
 {

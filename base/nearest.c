@@ -1,4 +1,4 @@
-/* Suggestions for a glob that matches no name: the nearest names. */
+/* Finds suggestions for a glob that matches no name: the names nearest to the glob. */
 #include "base/base.h"
 
 Nearest

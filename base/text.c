@@ -1,4 +1,4 @@
-/* Text that grows, numbers to text and back, and text from outside made safe to print. */
+/* Builds text in a growing buffer, converts numbers to text and back, and makes text from outside safe to print. */
 #include "base/base.h"
 
 #include <errno.h>
@@ -220,8 +220,8 @@ hex_digit(char c)
 	return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The byte of the escape at *at (behind the backslash); moves *at behind the escape. 0: malformed, and *at stays before a
- * character other than a quote. */
+/* Returns the byte that the escape at *at (after the backslash) stands for; moves *at past the escape. 0: malformed,
+ * and *at stays before a character other than a quote. */
 static int
 unescape(const char **at)
 {
@@ -277,7 +277,8 @@ void
 text_add_double(Text *text, double value)
 {
 	size_t start = text->n;
-	/* A text of up to 15 digits survives the way through a normal double, so %.15g finds it. Subnormal doubles hold fewer digits. */
+	/* If a normal double was read from a text of up to 15 digits, %.15g prints these digits again. Subnormal
+	 * doubles hold fewer digits. */
 	int digits = isnormal(value) ? 15 : 1;
 	char buffer[40];
 
@@ -310,7 +311,8 @@ text_add_float(Text *text, float value)
 	text_finish_float(text, start);
 }
 
-/* On a mismatch the last * matches one byte more: at most strlen(pattern) * strlen(name) steps. */
+/* On a mismatch the last * is made to match one byte more. So there are at most strlen(pattern) * strlen(name)
+ * steps. */
 bool
 glob_match(const char *pattern, const char *name)
 {

@@ -1,4 +1,5 @@
-/* Options from the command line and from files (INI, or DeepSpeed's JSON). Each section is named after its .c file. */
+/* Reads options from the command line and from files (INI, or DeepSpeed's JSON), for gradc and for the training
+ * executables that it writes. Each section is named after its .c file. */
 #ifndef GRADC_CONFIG_CONFIG_H
 #define GRADC_CONFIG_CONFIG_H
 
@@ -70,12 +71,13 @@ typedef struct {
 	const char *const *command_names;
 	PathUses *uses; /* paths that valid values name, to be filled; NULL: not wanted */
 } OptionTable;
-/* Reads the --config files and the command line into the struct `to`. The line comes last and wins; NAME=VALUE on the line
- * replaces the file's value of the same NAME. argv[0] is skipped; words that are no options become operands.
- * Faults: two values in one place (the line, or one file) for an option that takes one value; options of other subcommands on
- * the line. A file may serve several subcommands and both programs. So options of other subcommands in a file are ignored,
- * and so are lines in the other program's section ([gradc] or [executable]) and the other program's keys in DeepSpeed's file.
- * Reports every fault; false when there was one. Not for use by several threads. */
+/* Reads the --config files and the command line into the struct `to`. An option on the command line replaces the same
+ * option of a file; NAME=VALUE on the line replaces the file's value of the same NAME. argv[0] is skipped; words that
+ * are not options become operands. Faults are: two values in one place (the command line, or one file) for an option
+ * that takes one value; and options of other subcommands on the command line. A file may serve several subcommands and
+ * both programs. So options of other subcommands in a file are ignored, and so are lines in the other program's section
+ * ([gradc] or [executable]) and the other program's keys in DeepSpeed's file. Reports every fault; false when there was
+ * one. Only one thread may call this. */
 bool options_read(const OptionTable *table, void *to, int argc, char **argv, StringList *operands,
                   Arena *arena, Diag *diag);
 void options_print(FILE *out, const OptionTable *table); /* the help: one or two lines per option */
@@ -92,7 +94,7 @@ void option_add_path(const OptionUse *u, PathUses *uses, PathKind kind, const ch
  * writes. One file serves both programs: each key has an owner, and the other program ignores the key. */
 /* ---- deepspeed_keys.c: one row per key */
 typedef enum {
-	KEY_BLOCK,  /* an object whose keys have rows of their own */
+	KEY_BLOCK,  /* a JSON object, whose keys have rows of their own */
 	KEY_BOOL,   /* true or false */
 	KEY_WHOLE,  /* a whole number; 5e8 is allowed */
 	KEY_NUMBER, /* any number */
@@ -138,7 +140,7 @@ typedef struct {
 	const char *part;
 	const char *run; /* option of the executable; run1, run2 for a pair; NULL: no option */
 } TypeParam;
-/* One `type`. The first row that fits counts. */
+/* One `type`. Of several rows with the same `type`, the first row whose conditions hold counts. */
 typedef struct {
 	const char *type; /* "AdamW", compared without case */
 	/* Conditions on keys of `params`; a key is set if its value is true or not 0. The row fits if `when` is set, `without` is

@@ -1,5 +1,6 @@
-/* Reads DeepSpeed's configuration: each key is checked against its row, then deepspeed_map.c turns the keys into options.
- * The file is not trusted. Every fault is reported with the key's path and value. */
+/* Reads DeepSpeed's configuration: each key is checked against its row in the table of keys (deepspeed_keys.c), then
+ * deepspeed_map.c turns the keys into options. The file is not trusted. Every fault is reported with the key's path and
+ * value. */
 #include "config/deepspeed.h"
 
 #include <math.h>
@@ -177,7 +178,8 @@ deepspeed_fault(DeepspeedReader *r, const char *key, const json_t *value, const 
 	r->faults++;
 }
 
-/* Adds the distances in both directions, since a substring of a name is not the name. Keys of other blocks are farther. */
+/* How different two keys are, for suggestions. text_distance is added in both directions, because a substring has
+ * distance 0 in one direction. Keys of different blocks get a larger distance. */
 static int
 key_distance(const DeepspeedKey *k, const char *path)
 {

@@ -15,7 +15,8 @@ typedef struct {
 	int faults;
 } DeepspeedReader;
 
-/* ---- deepspeed_comments.c: the n bytes of text, with spaces in place of comments and of commas behind last members. */
+/* ---- deepspeed_comments.c: the n bytes of text, with spaces in place of comments, and of commas after the last member
+ * of an object or list. */
 char *deepspeed_without_comments(Arena *arena, const char *text, size_t n);
 
 /* ---- deepspeed.c */

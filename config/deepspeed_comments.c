@@ -1,11 +1,11 @@
-/* DeepSpeed reads its configuration as Hjson (https://hjson.github.io/syntax.html), an extension of JSON. People use two of its
- * additions: comments (`#`, `//`, slash and star) and a comma behind the last member. Both become spaces here, so that the JSON
- * parser's line numbers stay true. */
+/* DeepSpeed reads its configuration as Hjson (https://hjson.github.io/syntax.html), an extension of JSON. People use
+ * two of its additions: comments (`#`, `//`, slash and star) and a comma after the last member. This file replaces
+ * comments and such commas by spaces, so that the JSON parser can read the text and its line numbers stay true. */
 #include "config/deepspeed.h"
 
 #include <string.h>
 
-/* The index behind the string that begins at i. */
+/* The index after the end of the string that begins at i. */
 static size_t
 string_end(const char *text, size_t n, size_t i)
 {
@@ -15,7 +15,8 @@ string_end(const char *text, size_t n, size_t i)
 	return i < n ? i + 1 : n;
 }
 
-/* The index behind the comment that begins at i; i itself if no comment begins there. An unclosed comment goes to the end. */
+/* The index after the end of the comment that begins at i; i itself if no comment begins at i. An unclosed comment goes
+ * to the end of the text. */
 static size_t
 comment_end(const char *text, size_t n, size_t i)
 {
@@ -34,7 +35,9 @@ deepspeed_without_comments(Arena *arena, const char *text, size_t n)
 {
 	char *out = arena_alloc(arena, n + 1);
 	size_t comma =
-		n; /* index of the last comma behind a member, while only spaces follow; n: no such comma */
+		/* index of the last comma after a member, if only spaces and comments followed so far; n: no such
+		 * comma */
+		n;
 	char before = 0; /* last character that is not a space */
 
 	memcpy(out, text, n);

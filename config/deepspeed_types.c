@@ -1,5 +1,5 @@
-/* DeepSpeed's optimizers and schedulers by their `type`: gradc's name, the defaults that differ, and the setting or option for
- * each parameter. */
+/* Turns DeepSpeed's optimizers and schedulers into options. A table has a row for each `type`, such as "AdamW": gradc's
+ * name, the defaults that differ, and the setting or option for each parameter. */
 #include "config/deepspeed.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
-/* The files that an option's value names, if the value is not a path itself. These functions are the `paths` of rows in several
- * tables; forms that only one table has are handled beside that table. */
+/* Finds the files that an option's value names if the value is not a path itself, such as NAME=FILE. The tables of
+ * options have these functions in the column `paths`. Forms of values that only one table has are handled in the file
+ * of that table. */
 #include "config/config.h"
 
 #include <glob.h>
@@ -18,7 +19,7 @@ option_add_path(const OptionUse *u, PathUses *uses, PathKind kind, const char *p
 	paths_add(u->arena, uses, kind, option_title(u), path);
 }
 
-/* NAME may contain an `=`, so the text behind every `=` is taken as a path. A path that is no file does no harm. */
+/* NAME may contain an `=`, so the text after every `=` is taken as a path. A path without a file does no harm. */
 void
 reads_named_file(const OptionUse *u, PathUses *uses)
 {

@@ -1,5 +1,6 @@
-/* One table of rows defines a program's command line, its --config file (INI, or DeepSpeed's JSON) and its help. The given
- * options are collected first, the files' before the command line's, then set in this order, so that later options win. */
+/* One table of rows defines a program's command line, its --config file (INI, or DeepSpeed's JSON) and its help. The
+ * given options are first collected in one list: options of files, then options of the command line. Then they are set
+ * in the order of the list, so the command line's value replaces a file's value. */
 #include "config/config.h"
 
 #include <assert.h>
@@ -293,7 +294,7 @@ static void
 config_ini(Reader *r, const char *path, const char *text, size_t n)
 {
 	const char *end = memchr(text, '\0',
-	                         n); /* the INI parser would ignore the text behind a NUL */
+	                         n); /* the INI parser would ignore the text after a NUL */
 	int line_of_end = 1;
 
 	for (const char *at = text; end && at < end; at++)

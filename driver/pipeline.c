@@ -202,7 +202,8 @@ fill_memory(const Session *s, void *options)
 	m->offload = s->o->offload ? with_plus(s, s->o->offload) : m->offload;
 }
 
-/* With --offload, a weight that the host updates and the device reads is stored in the memory of both. */
+/* With --offload=optimizer alone, the host updates weights that the device reads: such a weight is stored in the memory
+ * of both. */
 static void
 fill_working(const Session *s, void *options)
 {

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* Runs the pass straight_through if it has not run because there is no loss: only after it do
- * gradients pass through codes. */
+/* Runs the pass straight_through, which has not run because there is no loss. Gradients pass
+ * through codes only after this pass. */
 static void
 pass_codes(Session *s)
 {

@@ -1,5 +1,5 @@
-/* Checks every string, enum, index, size and overlap of the records, so that readers may trust the tables afterwards. An error
- * names the record and the value. */
+/* Checks the tables of an executable (format.h) when they are opened: every string, enum, index, size and overlap of
+ * the records. Afterwards readers may trust the tables. An error names the record and the value. */
 #include "format/checks.h"
 
 #include <stdlib.h>
@@ -227,7 +227,7 @@ check_kernel_argument(const Format *f, int i)
 	return NULL;
 }
 
-/* A library call must stay inside the kernel's arguments. */
+/* The operands of a library call must lie inside the kernel's arguments. */
 static Status
 check_library_arguments(const Format *f, int i)
 {
@@ -330,7 +330,7 @@ check_library(const Format *f, int i)
 	return status;
 }
 
-/* Refuses changed plans: a library that reads a changed plan may do anything. */
+/* Refuses plans whose bytes changed: libraries execute a plan without checking it. */
 static Status
 check_plan(const Format *f, int i)
 {
@@ -614,7 +614,8 @@ check_instructions_of_programs(const Format *f)
 	return NULL;
 }
 
-/* In each mode, undivided states lie before divided states. A member of a unit is divided like its unit. */
+/* In each mode, states that are not divided among ranks must lie before divided states. A state in a unit (a flat state
+ * that holds several) must be divided like the unit. */
 static Status
 check_order_of_states(const Format *f)
 {

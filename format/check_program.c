@@ -1,4 +1,5 @@
-/* Checks one program: instructions' arguments lie inside their regions, loops close, events and streams exist, ports are valid. */
+/* Checks one program of an executable's tables (a list of instructions): arguments lie inside their regions of memory,
+ * loops close, events and streams exist, ports (inputs and outputs) are valid. */
 #include "format/checks.h"
 
 typedef struct {
@@ -444,7 +445,8 @@ check_ports(const Walk *w)
 	return NULL;
 }
 
-/* The scalar block must lie in io or step, which the host fills directly or through their twins. */
+/* The scalar block must lie in the region io or step. The host fills these regions directly, or through their twins in
+ * its own memory. */
 static Status
 check_scalars(const Walk *w)
 {

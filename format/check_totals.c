@@ -1,6 +1,7 @@
-/* Limits how often records share strings, arguments or ports. The compiler shares a few. Without a limit a short file could take
- * very long to check and to print: a million kernels that each have all arguments, or a million records with one name of a
- * megabyte. So the total over all records may be at most a few times what the file itself holds. */
+/* Limits how often records of an executable's tables share strings, arguments or ports. The compiler lets a few records
+ * share them. Without a limit a short file could take very long to check and to print: a million kernels that each have
+ * all arguments, or a million records with one name of a megabyte. So the total over all records may be at most a few
+ * times what the file itself holds. */
 #include "format/checks.h"
 
 #include <string.h>

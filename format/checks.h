@@ -1,4 +1,4 @@
-/* Private header of this room. */
+/* Private header of format/: the checks of an executable's tables, which format_read runs. */
 #ifndef GRADC_FORMAT_CHECKS_H
 #define GRADC_FORMAT_CHECKS_H
 
@@ -19,7 +19,8 @@ void format_index_close(FormatIndex *x);
 /* As format_program and format_weight_type. */
 const ProgramRecord *format_index_program(const FormatIndex *x, const ProgramKey *key);
 FormatType format_index_weight_type(const FormatIndex *x, int state);
-/* Two programs with one key: returns the first, and the number of the second in *program; NULL: all keys differ. */
+/* Finds two programs with equal keys: returns the first, and sets *program to the number of the second; NULL: all keys
+ * differ. */
 const ProgramRecord *format_index_twin(const FormatIndex *x, int *program);
 
 /* check_totals.c: limits shared strings, arguments and ports, so that checking takes time linear in the length of the file. */

@@ -1,4 +1,5 @@
-/* Parts of a collective. Example: 10 elements among 4 ranks in blocks of 2 give rooms of 4, and parts of 4, 4, 2 and 0. */
+/* Divides n elements among the ranks of a collective operation. Example: 10 elements among 4 ranks in blocks of 2 give
+ * parts of 4, 4, 2 and 0 elements. A room is memory for the largest part, here 4 elements. */
 #include "format/format.h"
 
 int64_t

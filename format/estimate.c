@@ -11,7 +11,8 @@ kernel_estimate(const KernelRecord *k)
 	return flops > 8 * bytes ? flops / 64 : flops / 4 + bytes / 10;
 }
 
-/* Estimates a run of one process: the additional work of several ranks is no reason for another thread. */
+/* Estimates a run of one process. Instructions that only runs of several ranks execute do not count, because another
+ * thread would not speed them up. */
 double
 program_estimate(const Format *f, const ProgramRecord *p)
 {

@@ -1,4 +1,5 @@
-/* Hashes that tie the code of a kernel to its record, and a plan to its call. */
+/* Computes hashes by which the runtime notices that compiled code does not belong to a kernel's
+ * record, or a plan to its library call. */
 #include "format/format.h"
 
 #include <string.h>

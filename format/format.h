@@ -1,6 +1,7 @@
-/* The tables inside a training executable: the compiler's decisions as data. They are one flat blob: a header, sections of
- * fixed-size records, and a pool of strings; little endian, no pointers. codegen uses the writer; the runtime and
- * `gradc dump EXE` use the validating reader. */
+/* The tables inside a training executable: what the compiler decided, as data, for example which kernels run in which
+ * order, and where each state lies in memory. The tables are one flat blob: a header, sections of fixed-size records,
+ * and a pool of strings; little endian, no pointers. codegen uses the writer; the runtime and `gradc dump EXE` use the
+ * validating reader. */
 #ifndef GRADC_FORMAT_H
 #define GRADC_FORMAT_H
 
@@ -55,7 +56,8 @@ typedef struct {
 } ProgramKey;
 enum { MAX_TARGETS = 32, EVERY_TARGET = -1 };
 
-/* Some regions exist twice and are used in turns: the host fills one while the device computes on the other. */
+/* Some regions exist twice and are used in turns: the host fills the first while the device computes on the second, and
+ * so on. */
 typedef enum {
 	TURN_NONE,
 	TURN_MICRO, /* changes with each micro-batch */
@@ -133,7 +135,7 @@ typedef enum {
 	WAIT,
 	LOOP,   /* repeats the instructions before its END; `what` is the count */
 	BRANCH, /* runs the instructions before its END only if its argument, a bool, equals `what` */
-	LEAVE, /* jumps behind the END of the enclosing LOOP if its argument, a bool, is false */
+	LEAVE, /* jumps past the END of the enclosing LOOP if its argument, a bool, is false */
 	END,
 	N_INSTRUCTIONS
 } InstructionKind;
@@ -162,7 +164,8 @@ typedef enum {
 } Stream;
 extern const char *const stream_names[];
 
-/* Events that outlive a program's run. Each exists once per turn. The numbers of a program's own events follow. */
+/* Events that outlive a program's run. Each of these events exists once per turn. The numbers of a program's own events
+ * follow. */
 typedef enum {
 	EVENT_IO_FILLED,   /* copy in: the micro-batch's scalars and inputs are on the device */
 	EVENT_IO_FREE,     /* compute: scalars and inputs have been read, outputs are complete */
@@ -276,7 +279,7 @@ typedef enum {
 	SLOT_FIRST_ROOM,   /* room of rank 0 */
 	SLOT_SECOND_ROOM,  /* room of rank 1 */
 	SLOT_LATER_ROOM,   /* room of rank 2 + the loop's counter */
-	SLOT_BEHIND_ROOMS, /* this rank's part by itself, behind the rooms of all ranks */
+	SLOT_BEHIND_ROOMS, /* this rank's part by itself, after the rooms of all ranks */
 	N_SLOT_SHARES,
 } SlotShare;
 extern const char *const share_names[];
@@ -394,7 +397,7 @@ typedef struct {
 
 typedef struct {
 	uint32_t role, binding, stage, mode, target; /* ProgramKey */
-	/* 1: the host's processors run the program beside a device with programs of another target */
+	/* 1: the host's processors run the program while a device runs programs of another target */
 	uint32_t on_host;
 	uint32_t first_instruction, n_instructions;
 	uint32_t first_input, n_inputs; /* range in the port table */
@@ -509,7 +512,7 @@ typedef struct {
 	StrRef key, value;
 } InfoRecord;
 
-/* The exported model consists of literal bytes with holes. Each kind but the first fills a hole. */
+/* The exported model consists of literal bytes with holes. A record of any kind but EXPORT_LITERAL fills a hole. */
 typedef enum {
 	EXPORT_LITERAL, /* bytes [offset, offset+bytes) of the literal section */
 	/* State `state` as dtype, its axes permuted: out axis i = state axis perm[i]. Each `block` of elements is written 1 + `times`
@@ -545,14 +548,14 @@ typedef struct {
 	uint32_t of;  /* ExportedModel that the record belongs to */
 	uint32_t reserved;
 } ExportRecord;
-/* The models that can be written: with adapters as branches, or with adapters merged into their weights. A model without
- * adapters has only the first. */
+/* The models that can be exported: with adapters as branches (TRAINED), or with adapters merged into their weights
+ * (MERGED). A model without adapters has only TRAINED. */
 typedef enum { EXPORTED_TRAINED, EXPORTED_MERGED, N_EXPORTED } ExportedModel;
 
 /* Values of AdapterRecord.readers: the IR's AdapterReaders in the same order. */
 enum { READ_BY_PRODUCTS, READ_BY_TABLES, READ_BY_BOTH, N_READ_BY };
-/* A low-rank adapter beside a weight, as ir.h's Adapter. States: weight[.., outputs along axis, ..]; a, of the weight's shape with
- * the adapter's rank along axis; b [outputs, rank]. */
+/* A low-rank adapter (LoRA) of a weight, as Adapter in ir.h. Its states: the weight [.., outputs along `axis`, ..]; a,
+ * with the weight's shape but the adapter's rank along `axis`; b [outputs, rank]. */
 typedef struct {
 	uint32_t weight, a, b, axis;
 	uint32_t readers; /* READ_BY_... */
@@ -566,7 +569,7 @@ typedef struct {
 	int64_t base; /* hash of the weight's numbers in the file; 0: unknown */
 } AdapterRecord;
 
-/* A weight stored as 4-bit numbers, as ir.h's FourBitWeight. */
+/* A weight stored as 4-bit numbers, as FourBitWeight in ir.h. */
 typedef struct {
 	uint32_t codes, absmax;          /* state indices */
 	uint32_t nested, offset;         /* state indices + 1; 0: absmax is f32 */
@@ -752,7 +755,7 @@ state_is_sharded(const StateRecord *s, int mode)
 {
 	return s->sharded != MODE_REPLICATED && s->sharded <= (uint32_t)mode;
 }
-/* The region of a rank's parts of the state. */
+/* The region that holds a rank's part of the state. */
 static inline Space
 state_space(const StateRecord *s)
 {
@@ -765,7 +768,7 @@ space_has_parts(uint32_t space)
 {
 	return space == SPACE_SHARD || space == SPACE_OFFLOAD || space == SPACE_OPTIMIZER;
 }
-/* Is the region in the host's memory in place of the device's? */
+/* Does the region lie in the host's memory rather than in the device's? */
 static inline bool
 space_is_offload(uint32_t space)
 {
@@ -803,7 +806,7 @@ uint64_t kernel_facts(const KernelRecord *k, const KernelArgument *arguments);
 /* The same for a plan: a hash of its call, the call's scratch limit and the plan's fields. strings: the string pool. */
 uint64_t plan_facts(const LibraryRecord *library, const PlanRecord *p, const char *strings);
 
-/* The last bytes of an executable. Behind the ELF image come the weights, padded to 4096, then this record. */
+/* The last bytes of an executable. After the ELF image come the weights, padded to 4096 bytes, then this record. */
 typedef struct {
 	uint64_t magic;        /* FORMAT_MAGIC */
 	int64_t offset, bytes; /* place of the weights in the file */

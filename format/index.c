@@ -1,5 +1,5 @@
-/* An index of records by their key, for checks that look up one record per record. A linear search each time would make an
- * executable of many records slow to check. */
+/* An index of the tables' records by their key. Checks look up another record for each record; with a linear search for
+ * each, tables of many records would be slow to check. */
 #include "format/checks.h"
 
 #include <stdlib.h>

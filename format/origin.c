@@ -1,4 +1,5 @@
-/* The ONNX nodes that an instruction computes, from its origin. The nodes of fused("/a", grad("/b")) are /a and /b. */
+/* Finds the ONNX nodes that an instruction computes, from its origin, a text that the compiler wrote. The nodes of
+ * fused("/a", grad("/b")) are /a and /b. */
 #include "format/format.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* The tables as text for people: the schedule and the memory plan. The text is deterministic. Names from the model are quoted, so
- * that their bytes do not reach a terminal raw. */
+/* Prints an executable's tables as text for people: the schedule and the memory plan. The text is deterministic. Names
+ * from the model are quoted, so that their bytes do not reach a terminal raw. */
 #include "format/checks.h"
 
 #include <stdlib.h>

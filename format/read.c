@@ -1,5 +1,6 @@
-/* Opens a blob: header and sections first, then every record, then the lookups over them.
- * Nothing is copied: the tables point into the blob. */
+/* Opens the tables of an executable (a blob, format.h): checks the header and the sections, then
+ * every record. Then come functions that look up records. Nothing is copied: the tables point into
+ * the blob. */
 #include "format/checks.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
-/* The shares of slots among ranks, as formulas over a run's facts. Example: 10,000 elements in blocks of 4096 among 3 ranks give
- * parts of 4096, 4096 and 1808 elements, in rooms of 4096. */
+/* Computes where a rank's share of a slot lies. A slot is a place in memory that ranks may divide; the shares depend on
+ * the number of ranks of a run. Example: 10,000 elements in blocks of 4096 among 3 ranks give parts of 4096, 4096 and
+ * 1808 elements, in rooms of 4096. */
 #include "format/checks.h"
 
 static int64_t
@@ -192,7 +193,7 @@ find(const Format *f, const FormatIndex *x, const ProgramKey *key)
 	return x ? format_index_program(x, key) : format_program(f, key);
 }
 
-/* The program that the host runs beside devices of other targets; NULL: there is no such program. */
+/* The program that the host runs while devices run programs of other targets; NULL: there is no such program. */
 static const ProgramRecord *
 program_of_host(const Format *f, const FormatIndex *x, const ProgramKey *key)
 {

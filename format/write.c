@@ -1,4 +1,5 @@
-/* Lays the tables out as one blob: header, then each section at a multiple of 16 bytes. */
+/* Writes the tables of an executable as one blob: the header, then each section at a multiple of 16
+ * bytes. */
 #include "format/checks.h"
 
 #include <string.h>

@@ -31,8 +31,8 @@ refuse(Diag *diag, const char *name)
 	return EXIT_USAGE;
 }
 
-/* Checks gradc's own tables of ops, passes and optimizers: a row with a missing column would crash
- * later, or train nothing. */
+/* Checks gradc's own tables (ops, passes, losses, optimizers, targets, strategies): a row with a
+ * missing column would crash later, or train nothing. */
 static bool
 check_rows(Diag *diag)
 {

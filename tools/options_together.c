@@ -56,8 +56,8 @@ has_word(const char *list, const char *word)
 	return false;
 }
 
-/* Checks --offload with --data-parallel: --offload moves the parts of states that each rank holds
- * to the host's memory. A single rank holds all parts. */
+/* Checks --offload and the options that it needs. --offload moves the parts of states that each
+ * rank holds to the host's memory; a single rank holds all parts. */
 static bool
 settle_offload(Options *o, Diag *diag)
 {

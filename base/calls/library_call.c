@@ -1,4 +1,4 @@
-/* Library calls through their table of fields: names, text form, validity checks. */
+/* Prints, reads and checks library calls (library_call.h), by a table of their fields. */
 #include "base/calls/library_call.h"
 #include "base/numbers/numbers.h"
 
@@ -153,7 +153,7 @@ library_is_dense(const LibraryOperand *o)
 	return memcmp(strides, o->strides, sizeof(*strides) * o->rank) == 0;
 }
 
-/* The place of the operand's last element, counted from the buffer's start. false: it overflows. */
+/* The index of the operand's last element in the buffer. false: the index overflows. */
 static bool
 find_last(const LibraryOperand *o, int64_t *last)
 {
@@ -236,7 +236,7 @@ check_field(const LibraryCall *c, const LibraryField *f, Text *why)
 	case LIBRARY_OPERAND: return check_operand(at, f->name, why);
 	case LIBRARY_NUMBER: return check_numbers(f, 1, at, why);
 	case LIBRARY_AXES: return check_numbers(f, spatial_axes(c), at, why);
-	default: return true; /* the epilogue: checked before the other fields */
+	default: return true; /* the epilogue was checked before the other fields */
 	}
 }
 

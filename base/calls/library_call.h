@@ -1,6 +1,7 @@
-/* A library call: an operation that a library may run in place of a kernel's loops, on the same buffers. The operation is a
- * strided matrix product, a convolution, or an adjoint of a convolution. The loop IR's kernels and an executable's tables
- * hold the same record, and one table of fields prints, reads and checks it:
+/* A library call: an operation that a library may run in place of a kernel's loops, on the same buffers. The operation
+ * is a strided matrix product, a convolution, or an adjoint of a convolution. Kernels in the compiler (loop IR) and the
+ * tables of an executable hold library calls as the same record. One table of fields prints, reads and checks this
+ * record. Its text form:
  *
  *   dot {x = f32[32,64] at x0, y = f32[64,128] at x1 by [1,64], z = f32[32,128] at y0, epilogue = bias,
  *        bias = f32[128] at x2+64}

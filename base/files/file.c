@@ -1,5 +1,5 @@
-/* The file system: reading regular files only, and writing files that appear under their name
- * only when they are complete. */
+/* Reads and writes files: reads regular files only, and writes files that appear under their name only when they are
+ * complete. */
 #include "base/files/files.h"
 
 #include <errno.h>
@@ -14,8 +14,9 @@
 
 struct FileWriter {
 	int fd;
-	char *path, *target; /* the path as given, for messages; the path behind symbolic links */
-	char *temporary;     /* temporary path; NULL: the file has its final name from the start */
+	/* the path as given, for messages; the path after symbolic links were followed */
+	char *path, *target;
+	char *temporary; /* temporary path; NULL: the file has its final name from the start */
 	bool replaces; /* true: an existing file is replaced; the new file gets its owner and permissions */
 	struct stat old;
 	CleanupSlot cleanup; /* slot of the temporary file */
@@ -346,8 +347,8 @@ straight_bytes(const FileWriter *w, const unsigned char *at, size_t n)
 	return (uintptr_t)at % FILE_BLOCK == 0 && n >= FILE_DIRECT_LEAST ? n - n % FILE_BLOCK : 0;
 }
 
-/* How many of n bytes go into the buffer: as many as fit, or only the bytes that complete the current block, if the bytes
- * behind them can be written from the caller's memory. */
+/* How many of n bytes go into the buffer: as many as fit, or only the bytes that complete the current block, if the
+ * bytes after these can be written from the caller's memory. */
 static size_t
 buffered_bytes(const FileWriter *w, const unsigned char *at, size_t n)
 {
@@ -381,7 +382,7 @@ file_writer_add(FileWriter *w, const void *bytes, int64_t n)
 	return NULL;
 }
 
-/* Parts that are adjacent in memory are written together. */
+/* Writes the parts in order. Parts that follow each other in memory are written together. */
 Status
 file_writer_add_parts(FileWriter *w, const FilePart *parts, int n)
 {
@@ -434,7 +435,8 @@ folder_sync(const char *path)
 	return status;
 }
 
-/* Makes the rename durable. A failure is no error: the file is complete, only durability is not guaranteed. */
+/* Makes the rename durable. A failure is not an error, because the file is complete; but after a crash of the machine
+ * the old file may be there. */
 static void
 sync_folder_of(const char *path)
 {

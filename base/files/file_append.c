@@ -1,4 +1,4 @@
-/* Files that grow, such as logs: an addition is written whole or not at all. */
+/* Appends to files that grow, such as logs. An addition is written whole or not at all. */
 #include "base/files/files.h"
 
 #include <errno.h>

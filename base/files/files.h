@@ -14,13 +14,13 @@ Status file_read_regular(Arena *arena, const char *path, int exit_code, int64_t 
 Status file_read(Arena *arena, const char *path, int64_t limit, void **bytes, int64_t *n);
 /* Opens a regular file for reading; *n is its size. Never waits for a FIFO's writer. */
 Status file_open_regular(const char *path, int exit_code, int *fd, int64_t *n);
-/* A file that appears under its name only when complete: it gets a temporary name in the same folder, then fsync and rename.
- * The new file has the permissions of the file that it replaces. If the name is a symbolic link, the link stays and the file
- * behind the link is replaced. */
+/* A file that appears under its name only when complete: it gets a temporary name in the same folder, then fsync and
+ * rename. The new file has the permissions of the file that it replaces. If the name is a symbolic link, the link
+ * stays, and the file that the link points to is replaced. */
 typedef struct FileWriter FileWriter;
 Status file_writer_open(const char *path, FileWriter **out);
-/* As file_writer_open, for a name that this program chose, as in a cache. A symbolic link of this name is replaced by the file;
- * the file behind the link stays unchanged. */
+/* As file_writer_open, for a name that this program chose, as in a cache. A symbolic link of this name is replaced by
+ * the new file; the file that the link points to stays unchanged. */
 Status file_writer_open_name(const char *path, FileWriter **out);
 /* A new file in a folder that is renamed when all of its files are complete. The file has its final name from the start.
  * file_sync_parts syncs the file after its neighbours are written, so that the syncs share disk work.
@@ -72,9 +72,9 @@ enum {
 	FILE_DIRECT_LEAST = 1 << 17
 }; /* direct access is not worth it for fewer bytes */
 bool file_set_direct(int fd, bool direct);
-/* Reads exactly n bytes at an offset, EINTR and short reads handled. */
+/* Reads exactly n bytes at an offset; continues after EINTR and short reads. */
 Status file_pread(int fd, const char *path, void *to, int64_t n, int64_t offset);
-/* As file_pread, with the caller's exit code. */
+/* Does the same as file_pread, with the caller's exit code for errors. */
 Status file_pread_as(int exit_code, int fd, const char *path, void *to, int64_t n, int64_t offset);
 
 /* ---- paths.c: makes sure that no output is an input or another output, under whatever name. */
@@ -163,7 +163,7 @@ typedef struct {
 	int fd;
 } SafeTensors;
 Status safetensors_open(Arena *arena, const char *path, int exit_code, SafeTensors *out);
-/* The same for an open file of file_bytes bytes. `out` owns fd from here on; path is for messages. */
+/* Does the same for an open file of file_bytes bytes. `out` owns fd from here on; path is for messages. */
 Status safetensors_read(Arena *arena, const char *path, int fd, int64_t file_bytes, int exit_code,
                         SafeTensors *out);
 void safetensors_close(SafeTensors *st);

@@ -1,5 +1,5 @@
-/* The paths that one run reads and writes. No output may be an input or another output, whether by name, through hard or
- * symbolic links, or because the file lies in an output folder. */
+/* Checks the paths that one run reads and writes: no output may be an input or another output, whether by name, through
+ * hard or symbolic links, or because the file lies in an output folder. */
 #include "base/files/files.h"
 
 #include <errno.h>
@@ -248,7 +248,7 @@ try_file(const char *path)
 	return NULL;
 }
 
-/* Makes a file under a name that only gradc uses, and removes it at once. */
+/* Makes a file under a name that only gradc uses, and removes the file immediately. */
 static Status
 try_name(const char *name, const char *folder)
 {
@@ -341,8 +341,8 @@ paths_make(Arena *arena, const PathUses *uses)
 	return NULL;
 }
 
-/* ---- locks: a lock file beside each output, removed when the lock is released. The lock file of a killed process is not
- * locked any more and is taken over. */
+/* ---- locks: a lock file in the folder of each output, removed when the lock is released. The lock file of a killed
+ * process is not locked any more and is taken over. */
 
 /* The first process makes the lock file. Another user may only have read access, which is enough for a lock. */
 static int
@@ -357,8 +357,8 @@ open_lock(const char *path, bool *made)
 	return fd < 0 && errno == EACCES ? open(path, O_RDONLY | flags) : fd;
 }
 
-/* Locks the lock file, which another process may be removing at the same time. *fd is -1 if no file can be made or locked
- * there, for the reason *error_out; then nothing guards the output. */
+/* Locks the lock file, which another process may be removing at the same time. If the lock file can be neither made nor
+ * locked, sets *fd to -1 and *error_out to the errno, and returns NULL: the run goes on without a lock. */
 static Status
 lock_file(const char *path, int *fd, int *error_out, CleanupSlot *cleanup)
 {
@@ -438,7 +438,9 @@ paths_unlock(PathLocks *locks)
 	for (int i = 0; i < locks->n; i++) {
 		cleanup_forget(
 			locks->at[i]
-				.cleanup); /* before unlocking, when another process may take the name */
+				/* before unlocking: afterwards another process may own this path, and cleanup must not
+				 * remove it */
+				.cleanup);
 		unlink(locks->at[i].path);
 		close(locks->at[i].fd);
 	}

@@ -1,8 +1,8 @@
-/* Compares a derivative with central differences. The first step is cbrt(eps) max(1, |x|), where truncation error and rounding
- * error are about equal (Press et al., Numerical Recipes, 5.7). If a kink lies within this step, the difference is wrong though
- * the derivative may be right. So if derivative and difference disagree, smaller steps follow, as long as rounding leaves
- * enough digits to tell the two apart. If no step agrees and the slopes on the left and on the right stay apart, f has a kink
- * at x and thus no slope. */
+/* Compares a derivative of f at x with central differences (f(x + step) - f(x - step)) / (2 step). The first step is
+ * cbrt(eps) max(1, |x|), where truncation error and rounding error are about equal (Press et al., Numerical Recipes,
+ * 5.7). If a kink lies within this step, the difference is wrong though the derivative may be right. So if derivative
+ * and difference disagree, smaller steps follow, as long as rounding leaves enough digits to tell the two apart. If no
+ * step agrees and the slopes on the left and on the right stay apart, f has a kink at x and thus no slope. */
 #include "base/numbers/numbers.h"
 
 #include <float.h>

@@ -1,5 +1,6 @@
-/* The element types and their one table of conversions. Every float type smaller than f64 converts through double, which holds
- * all of its values exactly. A value is rounded once, to nearest even, by exact arithmetic. */
+/* The element types (f32, bf16, s8 ...) and the conversions between them. Every float type smaller than f64 converts
+ * through double, which holds all of its values exactly. A value is rounded once, to nearest even, by exact
+ * arithmetic. */
 #include "base/numbers/numbers.h"
 
 #include <math.h>
@@ -112,7 +113,7 @@ float_decode(const FloatFormat *f, uint32_t bits)
 	return negative ? -value : value;
 }
 
-/* Does a magnitude of n + fraction units round up to n + 1? */
+/* Does n + fraction, a magnitude in units of the last place, round up to n + 1? */
 static bool
 rounds_up(Rounding round, uint32_t n, double fraction, uint32_t random)
 {

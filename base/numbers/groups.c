@@ -1,4 +1,5 @@
-/* Groups of elements that share a number. */
+/* Finds the group of each element of a tensor, where a group of elements shares a number, such as a
+ * scale. */
 #include "base/numbers/numbers.h"
 
 int64_t

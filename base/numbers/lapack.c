@@ -1,4 +1,4 @@
-/* LAPACK's singular value decomposition. The library is opened on first use. */
+/* Calls LAPACK's singular value decomposition. The library is opened on first use. */
 #include "base/numbers/numbers.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* Numbers: the element types with their one table of conversions, and arithmetic that several folders share. Each section is
- * named after its .c file. */
+/* Numbers: the element types (f32, bf16, s8 ...) with their conversions, and arithmetic that several folders share,
+ * such as quantization and random numbers. Each section is named after its .c file. */
 #ifndef GRADC_BASE_NUMBERS_NUMBERS_H
 #define GRADC_BASE_NUMBERS_NUMBERS_H
 
@@ -33,7 +33,7 @@ typedef struct {
 	uint16_t overflow;  /* code for finite values above the largest */
 	uint16_t infinity;  /* code of infinity; 0: the format has no infinity */
 	uint16_t nan;       /* bit pattern of NaN; f4e2m1 has no NaN and stores -0 */
-	bool unsigned_zero; /* fnuz formats: no -0, whose bit pattern is the only NaN */
+	bool unsigned_zero; /* fnuz formats have no -0; its bit pattern is their only NaN */
 	bool only_normal;   /* e8m0: exponent 0 is an ordinary power of two */
 } FloatFormat;
 const FloatFormat *float_format(DType t); /* NULL: t is not a float type smaller than f32 */
@@ -71,7 +71,7 @@ result_dtype(DType computed, DType declared)
 /* Bytes of n elements; packed types round up. n must be >= 0. */
 int64_t dtype_bytes(DType t, int64_t n);
 /* Loads or stores element i of an array of type t. Floats pass through double and round to nearest even, as the default
- * Conversion does. Signed integers and bool pass through int64, u64 by its bits. */
+ * Conversion does. Integers and bool pass through int64; a u64 keeps its bits. */
 double dtype_load_float(DType t, const void *at, int64_t i);
 void dtype_store_float(DType t, void *at, int64_t i, double value);
 int64_t dtype_load_int(DType t, const void *at, int64_t i);
@@ -113,7 +113,8 @@ GroupWalk group_walk(const Groups *g);
 void group_next(GroupWalk *w);
 
 /* ---- quantization.c */
-/* Codes are integers, or floats of 8 or 4 bits with zero point 0. */
+/* A code stands for the number (code - zero point) scale. Codes are integers, or floats of 8 or 4 bits with zero point
+ * 0. */
 /* Scale and zero point for the range [low, high], extended to contain 0 (onnxruntime, quant_utils.py: compute_scale_zp).
  * symmetric: the range is made symmetric around 0, as always for float codes. An empty range has scale 1. */
 void quantization_of(DType type, bool symmetric, float low, float high, float *scale,
@@ -141,7 +142,8 @@ typedef struct {
 } Difference;
 Status difference_check(DifferenceOf f, void *context, DType dtype, double x, double derivative,
                         Difference *out);
-/* The worst of several differences. NaN counts as worst; kinks count only if there is nothing else. Starts as {0}. */
+/* The worst of several differences. NaN is worse than any number; a kink is kept only if all differences are kinks.
+ * Starts as {0}. */
 typedef struct {
 	double error, derivative, slope;
 	int64_t at;             /* the worst difference's `at`, as passed to difference_add */
@@ -173,7 +175,8 @@ int64_t absmax_blocks(int64_t n);   /* number of absmax blocks for n absmax valu
 /* codes: (n + 1) / 2 bytes, two codes a byte, the first in the upper half. absmax: the largest magnitude of each block. x must
  * be finite. */
 void four_bit_quantize(FourBit kind, const float *x, int64_t n, uint8_t *codes, float *absmax);
-/* Blocks run over the order [outputs, outer, inner]. Gives the index in that order of element i of [outer, outputs, inner]. */
+/* i: index of an element in [outer, outputs, inner]. Returns the element's index in [outputs, outer, inner], the order
+ * in which blocks are cut. */
 int64_t four_bit_place(int64_t i, int64_t outputs, int64_t outer, int64_t inner);
 float four_bit_number(FourBit kind, const uint8_t *codes, const float *absmax, int64_t i);
 /* Quantizes the n absmax values: subtracts their mean, `offset`, and stores codes of dynamic_map. `nested` gets the largest

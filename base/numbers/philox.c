@@ -1,4 +1,4 @@
-/* Philox4x32-10: random numbers as a pure function of (key, counter). */
+/* Philox4x32-10: computes random numbers as a pure function of (key, counter). */
 #include "base/numbers/numbers.h"
 
 Philox

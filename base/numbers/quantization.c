@@ -1,4 +1,4 @@
-/* Scales and zero points from ranges. */
+/* Quantization: computes scales and zero points from ranges of numbers, and converts numbers to codes and back. */
 #include "base/numbers/numbers.h"
 
 #include <float.h>
@@ -64,8 +64,8 @@ standard_deviation(float *x, int64_t n)
 	return sqrtf((float)((double)pairwise_sum(x, n) / (double)n));
 }
 
-/* Replaces the scale of each group by its deviation's. If the group's largest number would then be out of range, the scale
- * stays. */
+/* Computes the scale of each group from the group's standard deviation. If the group's largest number would then be out
+ * of range, the old scale stays. */
 static void
 scales_by_deviation(const Groups *g, int64_t n, DType dtype, const void *data, Arena *scratch,
                     float *scale)

@@ -1,4 +1,5 @@
-/* The table of the scalar block: names, types, defaults. */
+/* The scalar block holds numbers that the trainer computes for each step and kernels read, such as
+ * the learning rate. This file has the table of their names, types and defaults. */
 #include "base/numbers/numbers.h"
 
 const char *const scalar_names[] = {

@@ -1,4 +1,6 @@
-/* The code for a GPU in an image: the modules, and the module of each kernel. codegen writes it; the runtime and --info read it. */
+/* Writes, reads and checks bundles. A bundle is the compiled code for one kind of GPU inside an executable: modules
+ * (cubin or PTX), and for each kernel the number of its module. codegen writes bundles; the runtime and --info read
+ * them. */
 #include "format/bundle/bundle.h"
 
 #include <string.h>
@@ -101,7 +103,7 @@ check_layout(const CodeImage *image)
 	return NULL;
 }
 
-/* Does the code belong to the tables? */
+/* Was the code made from these tables? */
 static Status
 check_kernels(const CodeImage *image, const Format *f, const Bundle *b)
 {

@@ -1,5 +1,5 @@
-/* The code for a GPU, an image of kind IMAGE_BYTES: a header, a record for each kernel of the tables, the places of the modules,
- * and the modules as a driver loads them. */
+/* A bundle: the compiled code for one kind of GPU inside an executable (an image of kind IMAGE_BYTES). It consists of a
+ * header, a record for each kernel of the tables, the places of the modules, and the modules as a driver loads them. */
 #ifndef GRADC_FORMAT_BUNDLE_H
 #define GRADC_FORMAT_BUNDLE_H
 
@@ -14,7 +14,7 @@ typedef struct {
 	uint64_t magic;
 	uint32_t n_kernels, n_modules;
 	int64_t bytes; /* size of the whole image */
-	uint64_t hash; /* hash of all bytes behind the header */
+	uint64_t hash; /* hash of all bytes after the header */
 } BundleHeader;
 typedef struct {
 	uint64_t facts; /* kernel_facts, as in KernelCode */
