@@ -95,8 +95,8 @@ void session_forget_import(Session *s);
 
 /* ---- quantize_spec.c: sets s->quantize from --quantize; false after reporting. */
 bool session_quantize(Session *s);
-/* Splits NAME=VALUE at the last `=`, since names may contain one and values of these options do not.
- * false after reporting. */
+/* Splits NAME=VALUE at the last `=`, since names may contain `=` and values of these options do
+ * not. false after reporting. */
 bool split_pair(Session *s, const char *option, const char *text, const char **name,
                 const char **value);
 /* Sets the dimensions in `io`; false after reporting. */

@@ -137,8 +137,8 @@ find_common_size(Search *x, bool rows_too, const char *first, bool *changes)
 	return false;
 }
 
-/* Tries one dimension at a size of its own and all others at 1, for models that need a sum of
- * dimensions. */
+/* Tries one dimension with a larger size and all other dimensions with 1, for models that need a
+ * certain sum of dimensions. */
 static bool
 find_odd_size(Search *x)
 {

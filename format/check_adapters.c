@@ -1,4 +1,5 @@
-/* Checks the records of adapters, of 4-bit weights, and of kept adapters, which the executable carries along. */
+/* Checks the records of an executable's tables for adapters, for 4-bit weights, and for kept adapters (files of further
+ * adapters that the executable carries). */
 #include "format/checks.h"
 
 #include <math.h>

@@ -201,7 +201,8 @@ check_part(const Walk *w, const KernelArgument *a, const SlotPlace *place, Launc
 	return NULL;
 }
 
-/* Checks a launch of some of the iterations. It must not write whole arguments: that would need all iterations. */
+/* Checks a launch of some of the iterations. Such a launch must not write whole arguments, because that would need all
+ * iterations. */
 static Status
 check_parts(const Walk *w, const KernelRecord *k, const Instruction *n, int at)
 {
@@ -397,7 +398,7 @@ check_instruction(Walk *w, int at)
 	return kinds[n->kind].check ? kinds[n->kind].check(w, n, at) : NULL;
 }
 
-/* A port's slot must lie inside its region, inputs in io. Its number of samples must be the binding's. */
+/* A port's slot must lie inside its region, inputs in io. The port's number of samples must be the binding's. */
 static Status
 check_program_port(const Walk *w, uint32_t index, bool input)
 {

@@ -443,8 +443,8 @@ typedef struct {
 	uint32_t reserved;
 } PortRecord;
 
-/* Values of StateRecord.kind, lifetime and init. They are the IR's enums in the same order; the names differ because codegen
- * includes both headers. */
+/* Values of StateRecord.kind, lifetime and init. The values are the IR's enums in the same order; the names differ
+ * because codegen includes both headers. */
 enum {
 	SAVE_PARAMETER,
 	SAVE_STATISTIC,
@@ -800,8 +800,8 @@ double kernel_estimate(const KernelRecord *k);
 double program_estimate(const Format *f, const ProgramRecord *p);
 
 /* ---- facts.c */
-/* A hash of the facts that the code relies on: iterations, arguments, team. It detects damaged and mixed-up files. It does not
- * protect against attacks: an attacker who can forge the tables can forge the code. */
+/* A hash of the facts that the code relies on: iterations, arguments, team. The hash detects damaged and mixed-up
+ * files. It does not protect against attacks: an attacker who can forge the tables can forge the code, too. */
 uint64_t kernel_facts(const KernelRecord *k, const KernelArgument *arguments);
 /* The same for a plan: a hash of its call, the call's scratch limit and the plan's fields. strings: the string pool. */
 uint64_t plan_facts(const LibraryRecord *library, const PlanRecord *p, const char *strings);

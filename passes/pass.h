@@ -212,8 +212,8 @@ enum {
 	MAX_NUMBERS = 2, /* states of an optimizer for all parameters */
 };
 /* The update of one parameter while its nodes are built: values that an optimizer's row reads, and results that the row
- * sets. All values are f32, or f64 in an f64 program. They are vectors of elements, unless the row says `whole` or has
- * moment types. */
+ * sets. All values are f32, or f64 in an f64 program. Tensors are vectors of elements, unless the row says `whole` or
+ * has moment types. */
 typedef struct {
 	Builder *b;
 	const void *settings; /* struct of the optimizer's own options */

@@ -54,8 +54,8 @@ apply_init(const Rule *r, State *s)
 	return true;
 }
 
-/* A weight with an adapter must not be trained: else --export-adapter would lack a part of the training. It must keep
- * the file's numbers if codes, or the adapter's first numbers, were made from them. */
+/* A weight with an adapter must not be trained: else --export-adapter would lack a part of the training. The weight
+ * must keep the file's numbers if codes, or the adapter's first numbers, were made from these numbers. */
 static bool
 check_adapter(const Rule *r, const Module *m, const State *s)
 {

@@ -1,5 +1,6 @@
-/* gradc dump --format=html: a module as one page. It shows functions, foldable by scope, each node
- * with its ONNX node and its gradient; kernels with their members; memory over time. */
+/* gradc dump --format=html: prints a module of the IR as one HTML page. The page shows the
+ * functions, foldable by scope, each node with its ONNX node and its gradient; the kernels, with
+ * the nodes that each computes; and the use of memory over time. */
 
 #include "tools/tools.h"
 

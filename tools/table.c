@@ -455,7 +455,8 @@ state_json(const Module *m, const State *s)
 	return row;
 }
 
-/* Does the glob match a constant? It is shown with the option that makes it a parameter. */
+/* Does the glob match a constant? The table shows a constant with the option that makes it a
+ * parameter. */
 static bool
 takes_constant(const ImportConstant *c, const char *glob)
 {

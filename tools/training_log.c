@@ -1,4 +1,5 @@
-/* Reads ranges of codes from an executable's --log, for the page of `gradc dump`. For example a line
+/* Reads how the ranges of quantized activations changed during a training, from an executable's
+ * --log, for the page of `gradc dump`. For example a line
  *   {"step": 10, "loss": 0.5, "ranges": {"x": {"low": -1.5, "high": 2, "scale": 0.0137,
  *   "zero_point": 109}}}
  * Lines without "ranges" are ignored. */

@@ -122,9 +122,9 @@ void quantization_of(DType type, bool symmetric, float low, float high, float *s
 /* The standard deviation of 0, 1, ... 255. onnxruntime's scale for 8-bit floats is the data's standard deviation divided by
  * this constant, whichever 8-bit float it is. */
 #define DEVIATION_OF_BYTES 73.90027f
-/* Scale and zero point for each group of `data`, numbers of type `dtype`. They come from the group's smallest and largest
- * number; signed codes are symmetric. For 8-bit floats the scale comes from the group's standard deviation instead
- * (compute_scale_zp_float8), unless the group's largest number would then be out of range. */
+/* Scale and zero point for each group of `data`, numbers of type `dtype`. Both are computed from the group's smallest
+ * and largest number; signed codes are symmetric. For 8-bit floats the scale comes from the group's standard deviation
+ * instead (compute_scale_zp_float8), unless the group's largest number would then be out of range. */
 void quantization_of_groups(DType type, const Groups *g, DType dtype, const void *data,
                             Arena *scratch, float *scale, int32_t *zero);
 /* code_store writes x's code as element i of an array. code_number gives the number that x's code stands for. Intermediate
@@ -208,7 +208,8 @@ Philox philox4x32(const uint32_t counter[4], uint64_t key);
 /* The source of a graph's random numbers. key = seed ^ stream; the counter holds index (words 0 and 1) and step (2 and 3). */
 Philox philox_at(uint64_t key, uint64_t index, uint64_t step);
 
-/* The lower bound for the squared norm of weights with a learned magnitude (passes/lora/magnitude.c). It avoids 0 / 0. */
+/* The lower bound for the squared norm of weights with a learned magnitude (passes/lora/magnitude.c). This bound avoids
+ * 0 / 0. */
 #define LEAST_NORM_SQUARE 1e-30
 
 #endif

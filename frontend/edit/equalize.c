@@ -120,8 +120,8 @@ is_convolution(const NodeProto *p)
 	return is_op(p, "Conv") || is_op(p, "ConvTranspose");
 }
 
-/* Opens a bias: a vector with one number per channel. It is a convolution's bias, or is added to a
- * matrix product, whose channels lie on the last axis, too. */
+/* Opens a bias: a vector with one number per channel. The bias belongs to a convolution, or is
+ * added to a matrix product, whose channels also lie on the last axis. */
 static bool
 open_bias(Equalize *e, const char *name, int64_t channels, Scaled *out)
 {

@@ -1,5 +1,5 @@
-/* Finds the biases that are added to products whose weights become codes. If quantization changes a
- * weight by dW, the mean of channel o of the result shifts by
+/* Finds the biases that are added to products whose weights become codes (small integers with a
+ * scale). If quantization changes a weight by dW, the mean of channel o of the result shifts by
  *   sum over c of dW[c, o] E[x[c]]
  * Subtracting this shift from the bias corrects it (Nagel et al. 2019, arXiv:1906.04721, 4.2). The
  * bias is the third input of Conv, ConvTranspose and Gemm, or the initializer that an Add adds to a

@@ -1,6 +1,6 @@
 /* Quantizes a file's graph: puts QuantizeLinear and DequantizeLinear before the inputs of products.
- * The result is plain ONNX: gradc runs and trains it like any model that holds codes. For example, a
- * Gemm with static activations:
+ * The result is plain ONNX: gradc runs and trains such a file like any model that holds codes
+ * (quantized integers). For example, a Gemm with static activations:
  *   x --------------------------- Gemm        x -- QuantizeLinear -- DequantizeLinear -- Gemm
  *   fc.weight ------------------- Gemm   ->   fc.weight_quantized -- DequantizeLinear -- Gemm
  *   fc.bias --------------------- Gemm        fc.bias_quantized ---- DequantizeLinear -- Gemm

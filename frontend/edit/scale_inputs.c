@@ -57,8 +57,8 @@ scaled(const Scaling *e, const TensorData *d, int axis, bool divides)
 	return out;
 }
 
-/* Notes an initializer to be divided. It must have no other readers and as many elements along the
- * axis as there are factors, and the quotients must be finite. */
+/* Notes an initializer to be divided. The initializer must have no other readers and as many
+ * elements along the axis as there are factors, and the quotients must be finite. */
 static bool
 divide(Scaling *e, const char *name, int axis)
 {

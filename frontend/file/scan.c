@@ -1,7 +1,7 @@
 /* Checks the bytes of a model file before protobuf-c unpacks them. protobuf-c limits neither depth
  * nor size, merges repeated singular messages and accepts NUL inside strings; this walk over the
- * bytes refuses all of these. It does not recurse: each level of nesting takes a frame of a fixed
- * stack. */
+ * bytes refuses all of these. The walk does not recurse: each level of nesting takes a frame of a
+ * fixed stack. */
 #include "frontend/file/file.h"
 
 #include <string.h>

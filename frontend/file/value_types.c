@@ -82,8 +82,8 @@ tensor_type(const ValueInfoProto *v)
 	               : NULL;
 }
 
-/* Words that exporters write for an unknown size. They are not symbols: two dimensions with the same
- * word may differ. */
+/* Words that exporters write for an unknown size. These words are not symbols: two dimensions with
+ * the same word may differ. */
 static bool
 is_no_name(const char *symbol)
 {

@@ -1,8 +1,9 @@
-/* Fake quantization for --quantize: an input of a product is quantized and dequantized, as the
- * exported model's QuantizeLinear and DequantizeLinear do it. A weight's scale follows from its
- * current values. An activation's scale follows from a running range, from the tensor itself, or
- * from each row. The computation of a scale passes no gradient. For example a weight in s8, with a
- * scale for each of 8 rows:
+/* Fake quantization for --quantize: an input of a product is rounded to codes (small integers with
+ * a scale) and converted back to floats, as the exported model's QuantizeLinear and
+ * DequantizeLinear do it. So training sees the rounding. A weight's scale follows from its current
+ * values. An activation's scale follows from a running range, from the tensor itself, or from each
+ * row. The computation of a scale passes no gradient. For example a weight in s8, with a scale for
+ * each of 8 rows:
  *   %1 = stop_gradient @w
  *   %2 = reduce (abs %1) {kind = max, axes = [1]} : f32[8]
  *   %3 = div %2, 127                                        (the scale)

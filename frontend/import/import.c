@@ -47,7 +47,8 @@ expand(Importer *im, const Weight *w, Value *v)
 	return b_broadcast_to(&im->b, v, shape);
 }
 
-/* The value of a scale or zero point. Its Constant node may come later in the graph. */
+/* The value of a scale or zero point. If a Constant node holds this value, the node may come later
+ * in the graph. */
 static Value *
 beside_codes(Importer *im, const char *name)
 {
@@ -334,8 +335,8 @@ import_unmerged(Importer *im, const NodeProto *p)
 	return true;
 }
 
-/* Is the function over the budget of nodes? The first node over it reports that; this node and all
- * later ones are skipped. */
+/* Is the function over the budget of nodes? The first node over the budget reports this; that node
+ * and all later nodes are skipped. */
 static bool
 imported_enough(Importer *im, const FlatNode *flat)
 {

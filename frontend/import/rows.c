@@ -124,7 +124,8 @@ rows_input(const Importer *im, const ImportBinding *b)
 	return found;
 }
 
-/* Does --batch bind the input's batch axis? It binds every batch axis that --dim does not bind. */
+/* Does --batch bind the input's batch axis? --batch binds every batch axis that --dim does not
+ * bind. */
 static bool
 is_batch(const Importer *im, const ImportPort *p)
 {

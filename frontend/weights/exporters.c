@@ -82,8 +82,8 @@ rule_fitted(Case *c)
 }
 
 /* The exporter names the tensors that it computed from parameters, and this tensor is not among
- * them. It may still be a parameter in a weight's place, since rewritten layers lose their metadata.
- * Without a signature, a module's name counts, too. */
+ * them. A tensor in a weight's place may still be a parameter, since rewritten layers lose their
+ * metadata. Without a signature, a module's name counts, too. */
 bool
 rule_untold(Case *c)
 {

@@ -1,6 +1,6 @@
-/* Float tensors in branches and loop bodies: initializers and Constant nodes of subgraphs. They are
- * judged like weights of the main graph. They are found by the address of their message, because two
- * branches may use the same name. */
+/* Float tensors in branches and loop bodies: initializers and Constant nodes of subgraphs. Such
+ * tensors are judged like weights of the main graph. A map finds them by the address of their
+ * protobuf message, because two branches may use the same name. */
 #include "frontend/weights/weights.h"
 
 #include <string.h>

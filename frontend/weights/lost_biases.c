@@ -149,8 +149,8 @@ unmerge_claim_biases(Unmerge *u)
 }
 
 /* ---- dropped biases */
-/* Did onnxscript's optimizer run? It would have removed a bias of zeros. Only biases in the
- * signature are checked: a bias computed by the exporter, such as a folded batch norm's, may be
+/* Did onnxscript's optimizer run? The optimizer would have removed a bias of zeros. Only biases in
+ * the signature are checked: a bias computed by the exporter, such as a folded batch norm's, may be
  * zero even after the optimizer. */
 static bool
 was_optimized(const Unmerge *u)

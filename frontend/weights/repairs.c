@@ -326,7 +326,7 @@ note_verdict(Repairs *r, const Weight *w)
 		             name);
 }
 
-/* May several readers share the weight? They may if they all belong to calls of one module, or if
+/* May several readers share the weight? Yes, if all readers belong to calls of one module, or if
  * the text of each reader's call names the weight as often as the call reads the weight. */
 static bool
 is_read_by_right(const Repairs *r, const Weight *w)

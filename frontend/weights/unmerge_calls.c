@@ -123,8 +123,8 @@ lost_of(const Unmerge *u, const Call *call, const char *called, int *n)
 	return *n == 1 ? found : NULL;
 }
 
-/* Is the input missing in the call? Its tensors all have the operator's names of other inputs, as in
- * a norm without weights. */
+/* Does the call lack this input? It does if all tensors of the call have the operator's names of
+ * other inputs, as in a norm without weights. */
 static bool
 is_left_out(const Call *call, const Read *read)
 {
@@ -141,8 +141,8 @@ is_left_out(const Call *call, const Read *read)
 	return true;
 }
 
-/* Does the call itself name the tensor that the node reads? Not if a batch norm's statistics were
- * merged with its own weight. */
+/* Does the call itself name the tensor that the node reads? This does not count if the exporter
+ * merged a batch norm's statistics with the norm's weight. */
 static bool
 is_own(const Unmerge *u, const Call *call, const Read *read, const char *source)
 {

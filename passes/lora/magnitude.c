@@ -35,7 +35,7 @@ times(Builder *b, Value *x, double factor)
 	return b_binary(b, OP_mul, x, b_splat(b, x->type, factor));
 }
 
-/* Dot products of corresponding rows. */
+/* For each output, the dot product of its row in one matrix with its row in the other. */
 static Value *
 row_products(Builder *b, Value *x, Value *y)
 {

@@ -26,7 +26,7 @@ Targets loss_targets(Loss *l);
 Value *loss_along_classes(const Loss *l, Value *v);
 Value *loss_over_classes(const Loss *l, Value *v);
 /* Sets sum, count, targets and correct from the loss of each target, which has the labels' shape. per_class has the
- * output's type: the loss that each class would have as the target, for label smoothing. It may be NULL if label
+ * output's type: the loss that each class would have as the target, for label smoothing. per_class may be NULL if label
  * smoothing is 0. */
 void loss_of_targets(Loss *l, const Targets *t, Value *per_target, Value *per_class);
 

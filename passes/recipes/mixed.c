@@ -1,6 +1,6 @@
-/* Mixed precision: products take 16-bit operands and give 16-bit results, while their sums stay f32 inside. Cheap
- * nodes after a product stay in 16 bits. All else is f32, including the weights. For example, with to=bf16, and w and
- * bias f32:
+/* Mixed precision: products take 16-bit operands and give 16-bit results, while their sums stay f32 inside. Cheap nodes
+ * after a product stay in 16 bits. All other values are f32, including the weights. For example, with to=bf16, and w
+ * and bias f32:
  *
  *	%1 = dot %x, %w : f32[8,64]              %1 = cast %x {to = bf16}          loc cast("fc1")
  *	                                         %2 = cast %w {to = bf16}          loc cast("fc1")

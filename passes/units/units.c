@@ -205,7 +205,8 @@ place_of_owner(const UnitMember *member, const State *s)
 	return -1;
 }
 
-/* One flat state for each of a member's states. They belong to each other (`of`) as the member's states do. */
+/* One flat state for each of a member's states. These flat states belong to each other (`of`) as the member's states
+ * do. */
 static State **
 flat_states(Units *u, const Group *g, const char *what, int number, int64_t n)
 {
@@ -274,8 +275,8 @@ is_flat(const Units *u, const Value *v)
 	return v->id < u->match.n_values && u->match.flat[v->id];
 }
 
-/* The value v of the first member, for the whole run. It recurses over some dozens of nodes at most, as deep as
- * rows of optimizers are. */
+/* The value v of the first member, for the whole run. The recursion is at most some dozens of nodes deep, as deep as
+ * the updates that optimizers build. */
 static Value *
 widen(Units *u, const Group *g, Builder *b, Value *v)
 {

@@ -3,8 +3,8 @@
  * was counted, or if the loss or the norm is not finite, states keep their content bit for bit. After a loss or norm
  * that is not finite, later steps do not change states either.
  *
- * A parameter's update works on its elements in a row, whatever its shape, so that `units` can join many updates. It
- * is computed in f32, or in f64 for f64 weights. States of fewer bits are widened before and rounded after the
+ * A parameter's update works on its elements in a row, whatever its shape, so that `units` can join many updates. The
+ * update is computed in f32, or in f64 for f64 weights. States of fewer bits are widened before and rounded after the
  * update. */
 #include "passes/update/update.h"
 

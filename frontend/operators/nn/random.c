@@ -20,7 +20,7 @@ stream_of(const OnnxNode *n, int k)
 	return (int64_t)(seed ? hash_bytes(&seed->f, sizeof(seed->f), h) : h);
 }
 
-/* Uniform numbers in [0, 1). They have the batch axis of `rows_of`; NULL: no batch axis. */
+/* Uniform numbers in [0, 1). The numbers have the batch axis of `rows_of`; NULL: no batch axis. */
 static Value *
 uniform(OnnxNode *n, DType dtype, Ints shape, Value *rows_of, int k)
 {

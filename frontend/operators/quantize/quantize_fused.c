@@ -1,7 +1,8 @@
 /* Imports onnxruntime's operators that take codes (quantized numbers) and return codes or floats:
  * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. Sums of codes are
- * exact. onnxruntime's CPU kernels compute other functions by a table of 256 numbers. Here they are
- * computed from dequantized floats: this rounds to the same codes, and has a gradient. */
+ * exact. onnxruntime's CPU kernels compute other functions by a table of 256 numbers. Here these
+ * functions are computed from dequantized floats, which gives the same codes after rounding, and
+ * has a gradient. */
 #include "frontend/operators/quantize/quantize.h"
 
 #include <math.h>

@@ -20,10 +20,10 @@ import_gather(OnnxNode *n)
 }
 
 /* Indices into an axis of `size` elements, as s64. The axis is then flattened with other axes to
- * `flat_size` elements. An index out of range would hit an element of the next row. So it becomes
- * `flat_size`, which is outside of the flat axis: nothing is read or written, as in Gather.
- * Constants are checked. Indices that the model computes from its own numbers stay unchanged.
- * (batch_index.c relies on this form.) */
+ * `flat_size` elements. An index out of range would hit an element of the next row. So such an
+ * index becomes `flat_size`, which is outside of the flat axis: nothing is read or written, as in
+ * Gather. Constants are checked. Indices that the model computes from its own numbers stay
+ * unchanged. (batch_index.c relies on this form.) */
 static Value *
 joined_indices(OnnxNode *n, Value *indices, int64_t size, int64_t flat_size)
 {
@@ -55,8 +55,8 @@ element_places(OnnxNode *n, Type data, Value *indices, int axis)
 	return sum;
 }
 
-/* Indices with the data's rank, on the other axes no longer than the data. They are converted as in
- * joined_indices. */
+/* Indices with the data's rank, on the other axes no longer than the data. The indices are
+ * converted as in joined_indices. */
 static Value *
 want_element_indices(OnnxNode *n, const Value *data, int axis)
 {

@@ -311,8 +311,8 @@ pad_with_value(OnnxNode *n, Value *x, Ints low, Ints high)
 	return e_select(n, inside, e_pad(n, x, low, high, 0), e_reshape(n, value, (Ints){0}));
 }
 
-/* Is input i a float that need not stay constant? Its gradient may be wanted even if its number is
- * known. */
+/* Is input i a float that need not stay constant? The input's gradient may be needed even if the
+ * number is known. */
 static bool
 is_computed(OnnxNode *n, int i)
 {

@@ -12,7 +12,7 @@
 /* The lists of a class of equal tensors. */
 typedef enum {
 	EQUAL_LIST,     /* matrices, which tie because they are equal */
-	ASKED_LIST,     /* matrices that --train names; two of these do not tie */
+	ASKED_LIST,     /* matrices that --train names; two such matrices do not tie */
 	TENSOR_LIST,    /* names for one tensor of the file */
 	GENERATED_LIST, /* weights with generated names that a module reads */
 	MODULE_LIST,    /* weights with other names that a module reads */

@@ -1,5 +1,6 @@
-/* Finds weights that are the same parameter. They have rank 2 or more, their elements vary, and
- * they are bitwise equal or transposes of each other. Training never leaves two matrices equal by
+/* Finds weights that are the same parameter, for example an embedding that the head reads
+ * transposed. Two weights are tied if they have rank 2 or more, their elements vary, and the two
+ * are bitwise equal or transposes of each other. Training never leaves two matrices equal by
  * accident. But layers may begin as copies of one layer: such weights are only noted. An Identity
  * that gives a tensor a second name is a tie at any rank. Of tied weights, the home gives name and
  * layout to the parameter: the weight that Gather reads, else the first in the file. */
