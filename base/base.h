@@ -107,8 +107,8 @@ void text_add_double(Text *text, double value);
 void text_add_float(Text *text, float value);
 /* The first key that occurs twice in settings "KEY=VALUE,KEY,...", *n bytes long. NULL: no duplicate key. */
 const char *text_key_twice(const char *settings, size_t *n);
-/* The fewest byte insertions, deletions and replacements that make `part` a substring of `whole`. Only the first 255
- * bytes of `part` and of `whole` are compared. */
+/* The smallest number of byte insertions, deletions and replacements that make `part` a substring of `whole`. Only the
+ * first 255 bytes of `part` and of `whole` are compared. */
 int text_distance(const char *part, const char *whole);
 /* Shell-style match with * and ? (no character classes). */
 bool glob_match(const char *pattern, const char *name);

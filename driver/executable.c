@@ -28,8 +28,10 @@ typedef struct {
 	Session *s;
 	VEC(PortInfo) inputs, outputs;
 	PortInfo labels;
-	int64_t rows; /* rows of the first binding; all shapes here are the first binding's */
-	/* under some binding, rows of a micro-batch depend on each other */
+	/* rows of the first binding; the tables' shapes here are the shapes of the first binding */
+	int64_t rows;
+	/* under some binding (choice of open dimensions), rows of a micro-batch depend on each
+	 * other */
 	bool train_mixes, eval_mixes;
 	const char *training_form; /* names of the nodes in training form; "" */
 	bool uneven;               /* for a loss that the model computes: see loss_is_uneven */

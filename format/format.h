@@ -64,8 +64,8 @@ typedef enum {
 	TURN_STEP,  /* changes with each step */
 	N_TURNS,
 } Turn;
-/* Conditions on a run, as bits. An instruction or a region is used only in runs for which all of its bits hold. The runtime
- * determines the bits once, at start. */
+/* Conditions on a run, one bit each. An instruction or a region has a set of these bits, and is used only in runs for
+ * which all bits of the set hold. The runtime determines the bits once, at start. */
 typedef enum {
 	ONLY_ALWAYS = 0,
 	ONLY_APART = 1,     /* the device's memory is not the host's */
@@ -81,11 +81,12 @@ typedef enum {
 	N_ONLY = 512,
 } RunOnly;
 extern const char *const only_names[]; /* names of the bits */
-/* Facts about a run: its conditions, and how its ranks divide shared states. */
+/* Facts about a run: the conditions (RunOnly) that hold, and how its ranks (processes) divide shared states. */
 typedef struct {
 	uint32_t holds; /* RunOnly bits that hold */
 	int ranks, rank;
-	/* Size of this rank's group, whose ranks together hold all parts, and the rank in it; 0: the group is all ranks. */
+	/* The group of ranks that together hold all parts of the states: its size, and this rank's number in it; size
+	 * 0: the group is all ranks. */
 	int shard_ranks, shard_rank;
 	/* Data-parallel mode. In modes other than MODE_REPLICATED a run of one rank has ONLY_RANKS, too. */
 	int mode;
@@ -269,9 +270,9 @@ typedef struct {
 	int64_t stride; /* bytes per iteration; negative: towards the beginning */
 } Argument;
 
-/* The share of a slot's elements that the slot refers to. Ranks divide the elements as comm_part does, in whole blocks. A room
- * is memory for the largest part. A slot's offset and bytes are those of the whole; the memory of its share depends on the
- * number of ranks. */
+/* Which of its elements a slot refers to, if ranks divide the elements. Ranks divide them in whole blocks, as comm_part
+ * does. A room is memory that can hold the largest part. A slot's offset and bytes are those of the whole; the memory
+ * of its share depends on the number of ranks. */
 typedef enum {
 	SLOT_WHOLE,
 	SLOT_PART,         /* this rank's part, at its place in the whole */
@@ -313,7 +314,7 @@ typedef struct {
 
 typedef struct {
 	StrRef name; /* "k12", also the symbol's name */
-	/* targets whose programs launch the kernel and whose images have its code, as bits */
+	/* bit i: programs of target i launch the kernel, and the images of target i have its code */
 	uint32_t targets;
 	uint32_t first_argument; /* index in the table of kernel arguments */
 	uint32_t n_arguments;    /* number of arguments of a launch */
@@ -723,9 +724,11 @@ port_is_input(uint32_t kind)
 }
 /* The largest scratch of the plans for a GPU (NULL: for any GPU), aligned like device memory. 0: there are no plans. */
 int64_t format_plan_bytes(const Format *f, const char *gpu);
-/* The largest size of the region over the programs for a target, or EVERY_TARGET. A region used in turns counts once. */
+/* The largest size that the region has in any program for a target; target may be EVERY_TARGET. A region used in turns
+ * counts once. */
 int64_t format_space_bytes(const Format *f, Space space, int target);
-/* The memory that a run allocates for the region: twice the size if it is used in turns, 0 if the run has no use for it. */
+/* The memory that a run allocates for the region: twice the region's size if the region is used in turns, 0 if the run
+ * does not use the region. */
 int64_t format_region_bytes(const Format *f, Space space, int target, const RunFacts *facts);
 /* ---- share.c: the place of a slot's share in a run with these facts. `iteration` is the counter of the argument's loop.
  * false: a size overflows. */

@@ -5,8 +5,8 @@
  * Agreement at points is not a proof. But a chain is short and smooth, and must agree with GELU at 26 points, to 1e-5
  * of each value. f32 itself rounds 1 + tanh by more where 1 + tanh is small.
  *
- * Results change by no more than this error. f64 nodes stay, because there the file's constants matter. Linear in
- * nodes: chains are bounded. */
+ * Results change by no more than this error. f64 nodes stay, because there the file's constants matter. Time: linear in
+ * nodes, because chains are bounded. */
 #include "passes/pass.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Replaces a call by the callee's nodes. The nodes get the call's phase, and a location inlined(call, node). A call
- * with a custom gradient stays until autograd has run; then the pipeline runs the pass with option `final`. Linear in
- * the resulting nodes. */
+ * with a custom gradient stays until autograd has run; then the pipeline runs the pass with option `final`. Time:
+ * linear in the resulting nodes. */
 #include "passes/pass.h"
 
 static void

@@ -1,6 +1,6 @@
 /* Simplifies functions: computes constants, applies identities of ops (x + 0 = x), merges equal nodes (cse) and drops
- * unread nodes (dce). Values stay the same bit for bit, apart from what the `simplify` of an op's row allows. Linear:
- * each function is walked forward once with a table of seen nodes, and backward once. */
+ * unread nodes (dce). Values stay the same bit for bit, apart from what the `simplify` of an op's row allows. Time:
+ * linear in nodes, because each function is walked forward once with a table of seen nodes, and backward once. */
 #include "passes/pass.h"
 
 #include <string.h>

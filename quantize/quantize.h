@@ -19,7 +19,8 @@ typedef struct {
 	InputSums *inputs;
 	struct BiasMean *biases; /* one per tensor, with --bias-correction; NULL: off */
 	double *snr;             /* per tensor: signal to noise in decibels; NAN: unknown */
-	/* per tensor: gain of the results' SNR if the tensor stays floats; NULL: not computed */
+	/* per tensor: how much the signal-to-noise ratio (SNR) of the results rises if the tensor
+	 * stays floats; NULL: not computed */
 	double *gain;
 	double output_snr; /* SNR of the results; set with `gain` */
 	NamedTensor *data; /* inputs of --data, copied from the files */
@@ -51,7 +52,7 @@ bool quantize_visit_all(Quantize *q, QuantizeVisitor visit);
 /* ---- scales.c: functions return false after reporting */
 /* Runs the model on the data and computes the ranges of the values that need them. */
 bool quantize_calibrate(Quantize *q);
-/* Computes scale and zero point of each tensor, and the SNR of weights. */
+/* Computes scale and zero point of each tensor, and the signal-to-noise ratio (SNR) of weights. */
 bool quantize_choose_scales(Quantize *q);
 /* A visitor that computes the SNR of activations. */
 bool quantize_measure(Quantize *q, int i, const float *x, const NpyInfo *info);

@@ -14,8 +14,8 @@ const char *const library_kind_names[] = {"dot", "conv", "conv_grad_input", "con
 const char *const epilogue_names[] = {"none",          "bias",  "gelu",  "gelu_bias", "gelu_aux",
                                       "gelu_aux_bias", "dgelu", "bgrad", NULL};
 
-/* One row per epilogue: the operands that it has and writes, as bits; its FLOPs per element of the result and per element of
- * the second operand. A GELU has the FLOPs of op `gelu`. */
+/* One row per epilogue: the operands that it has and the operands that it writes (bit i: operand i); its FLOPs per
+ * element of the result and per element of the second operand. A GELU has the FLOPs of op `gelu`. */
 typedef struct {
 	unsigned has, writes;
 	int flops, flops_second;

@@ -38,20 +38,22 @@ typedef enum {
 } LibraryEpilogue;
 extern const char *const epilogue_names[];
 
-/* Every call has the operands listed before LIBRARY_BIAS; the others are optional. */
+/* Every call has the operands listed before LIBRARY_BIAS; the operands from LIBRARY_BIAS on are optional. */
 enum {
 	LIBRARY_FIRST,
 	LIBRARY_SECOND,
 	LIBRARY_RESULT,
 	LIBRARY_BIAS,
 	LIBRARY_ADDED, /* c, if beta is 1; may be the result's old value */
-	LIBRARY_AUX,   /* type, shape and strides as the result's */
+	/* auxiliary value of the epilogue, with the result's type, shape and strides */
+	LIBRARY_AUX,
 	N_LIBRARY_OPERANDS
 };
 enum { MAX_LIBRARY_BATCH_AXES = 3, MAX_LIBRARY_RANK = MAX_LIBRARY_BATCH_AXES + 2 };
 enum { MAX_LIBRARY_SPATIAL = MAX_LIBRARY_RANK - 2 };
 
-/* These records are bytes of the tables: fixed sizes, no padding, unused fields are zero. */
+/* The next records are stored as bytes in the tables of an executable: they have fixed sizes and no padding, and unused
+ * fields are zero. */
 typedef struct {
 	uint32_t dtype, rank;
 	int64_t buffer; /* number of the kernel's argument */
@@ -79,7 +81,7 @@ typedef enum {
 typedef struct {
 	const char *name;
 	LibraryFieldType type;
-	unsigned kinds;      /* kinds with this field, as bits */
+	unsigned kinds;      /* bit i: calls of kind i have the field */
 	size_t offset;       /* offset in LibraryCall */
 	int64_t least, most; /* limits of numbers */
 	int64_t otherwise; /* value if the text leaves the field out; -1: the text must have the field */
@@ -96,7 +98,8 @@ bool library_has_operand(const LibraryCall *c, int i);
 bool library_writes(const LibraryCall *c, int i);
 /* Is the operand c the old value of the result? */
 bool library_adds_in_place(const LibraryCall *c);
-/* Do the written buffers hold no other operand? A c that is the result's old value is allowed. */
+/* Does each buffer that the call writes hold only the written operand? The operand c may be the result's old value in
+ * the same buffer. */
 bool library_writes_apart(const LibraryCall *c);
 /* Sets row-major strides without gaps. */
 void library_dense(LibraryOperand *o);

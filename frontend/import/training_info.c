@@ -1,9 +1,9 @@
 /* Reads the training algorithm that a file may carry (TrainingInfoProto,
- * https://github.com/onnx/onnx/blob/main/onnx/onnx.proto). The `y` of its Gradient node is the loss.
- * An initializer that `update_binding` replaces by an optimizer node's result is trained by that
- * optimizer, with the node's attributes and rate. `initialization` gives first values. Only the
- * nodes that the loss depends on are imported. An algorithm that gradc would not train exactly so is
- * refused. */
+ * https://github.com/onnx/onnx/blob/main/onnx/onnx.proto). The loss is the value `y` of the
+ * algorithm's Gradient node. An initializer that `update_binding` replaces by the result of an
+ * optimizer node (Adam ...) is trained by that optimizer, with the node's attributes and rate. The
+ * graph `initialization` gives first values. Only the nodes that the loss depends on are imported.
+ * An algorithm is refused if gradc would train in another way. */
 #include "frontend/file/file.h"
 
 #include <string.h>
@@ -16,8 +16,9 @@ typedef struct {
 	const GraphProto *algorithm;
 	GraphProto combined; /* the model's graph joined with the algorithm */
 	StrMap *makers;      /* of the combined graph: name -> NodeProto */
-	StrMap *tensors;     /* initializers of both: name -> TensorProto */
-	StrMap *updates;     /* update_binding: name -> name of the new value */
+	/* initializers of the model and of the algorithm: name -> TensorProto */
+	StrMap *tensors;
+	StrMap *updates; /* update_binding: name -> name of the new value */
 	const NodeProto *gradient;
 	TrainingInfo *out;
 	Diag *diag;
@@ -65,7 +66,7 @@ combine(TrainingReader *r)
 	JOIN(r, g, r->algorithm, node);
 }
 
-/* Fills the maps by name; check_combined has found the names right. */
+/* Fills the maps by name; check_combined has checked the names before. */
 static void
 index_names(TrainingReader *r)
 {

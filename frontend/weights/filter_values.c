@@ -16,8 +16,10 @@ enum {
 	LEAST_WAVES = 16,
 	LONGEST_WAVES = 1 << 13,
 	MOST_MAGNITUDES = 8,
-	LINES_PER_NOISE = 8, /* a basis of 8 numbers has 10 lines, of which one may be noise */
-	ANGLE_ROUNDINGS = 4, /* roundings of an angle: 2 pi, times frequency, times index, over n */
+	/* for every so many lines, one line may be noise; a basis of 8 numbers has 10 lines */
+	LINES_PER_NOISE = 8,
+	/* number of roundings when an angle is computed as 2 pi * frequency * index / n */
+	ANGLE_ROUNDINGS = 4,
 	SAMPLED = 4096,
 };
 #define WAVE_ERROR 1e-4 /* relative to the sum of squares */
@@ -61,9 +63,10 @@ is_zero(const Lines *l, double high)
 	return high <= ZERO * l->high;
 }
 
-/* Is the line zero, or only rounding errors of zeros? The sine of half the sampling rate is 0 at
- * every index, but its angles rise to pi n, and in f32 each operation adds an error of 2^-24 of the
- * angle. *noisy counts the lines of rounding errors: many lines of small numbers are not noise. */
+/* Is the line zero, or only rounding errors of zeros? For example, the sine at half the sampling
+ * rate is 0 at every index, but its angles rise to pi n, and in f32 each operation adds an error of
+ * 2^-24 of the angle. *noisy counts the lines of rounding errors: many lines of small numbers are
+ * not noise. */
 static bool
 is_zero_or_noise(const Lines *l, double high, int64_t *noisy)
 {

@@ -106,8 +106,8 @@ push(Walk *w, Value *v)
 	vec_push(w->arena, &w->work, v);
 }
 
-/* Is v a number that the data decide for all rows together? A number of a single row is not meant, even in a batch
- * of one row. */
+/* Is v a number that depends on the data of all rows together, such as the number of targets in the batch? A number
+ * that belongs to one row does not count, even in a batch of one row. */
 static bool
 is_said_by_data(const Walk *w, const Value *v)
 {
@@ -140,8 +140,8 @@ is_uneven(const Function *f, Value *loss, Arena *arena)
 	return false;
 }
 
-/* The number by which the loss divides, if it is a count: labels decide it, and parameters do not. NULL: it is no
- * count. */
+/* The number by which the loss divides, if this number is a count: it depends on inputs or labels, and not on
+ * parameters. NULL: the number is not a count. */
 static Value *
 own_count(const Function *f, Value *loss, Arena *arena)
 {

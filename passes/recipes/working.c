@@ -12,7 +12,7 @@
  *
  * With the option `all`, nodes that read @w without a cast get a copy, too. Then only @update reads @w itself, so @w
  * may lie out of reach of the other programs. A checkpoint does not contain the copies: they are made anew from the
- * weights. Linear in nodes times casts of weights. */
+ * weights. Time: nodes times casts of weights. */
 #include "passes/pass.h"
 
 typedef struct {

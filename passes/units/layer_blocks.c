@@ -6,7 +6,7 @@
  *
  * A rank that gathers the parameters of a block from other ranks can drop them at the end of the block. An activation
  * is a float that depends on an input and on a parameter. Masks and positions, which all layers read, are not
- * activations. Linear in nodes. */
+ * activations. Time: linear in nodes. */
 #include "passes/units/units.h"
 
 /* Elements of a block's parameters. A smaller block is merged with the next block; otherwise units (units.c) would be

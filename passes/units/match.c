@@ -1,13 +1,14 @@
-/* Finds updates that are equal apart from their states. Values of @update get numbers; two values have the same number
- * if they are computed alike. A state is compared by its role in the update (e.g. "gradient in f32"), so @grad.w and
- * @grad.v count as the same, and lengths are not compared. So the new contents of two parameters have the same number
- * if decay, learning-rate scale, optimizer and type agree.
+/* Finds updates that are equal apart from their states. For example, @w and @v are both updated by AdamW with weight
+ * decay. Values of @update get numbers; two values have the same number if they are computed in the same way. A state
+ * is compared by its role in the update (e.g. "gradient in f32"), so @grad.w and @grad.v count as the same, and lengths
+ * are not compared. So the new contents of two parameters have the same number if decay, learning-rate scale, optimizer
+ * and type agree.
  *
  *	%1 = reshape @grad.w : f32[12]        number of "gradient"
  *	%2 = broadcast %scale : f32[12]       number of "%scale, repeated"
  *	%3 = mul %1, %2                       number of mul(these two numbers)
  *
- * Linear in nodes. */
+ * Time: linear in nodes. */
 #include "passes/units/units.h"
 
 #include <limits.h>
@@ -15,7 +16,8 @@
 typedef struct {
 	UnitMatch *out;
 	Module *m;
-	/* by state id: another state of the same member (union-find); the state itself: it stands for the member */
+	/* by state id: another state of the same member (union-find); a state that is its own parent stands for the
+	 * member */
 	int *parent;
 	bool *refused; /* by id of a state that stands for a member */
 	Node **store;  /* by state id: its store in @update; NULL: not stored */
@@ -99,7 +101,8 @@ number_alone(Match *k, const Value *v)
 	k->number[v->id] = k->n_numbers++;
 }
 
-/* Numbers the elements of a state, in a row, by the state's role. Roles have numbers below 0. */
+/* Gives a value that is the elements of a state, as a vector, the number of the state's role. Roles have numbers below
+ * 0. */
 static void
 number_leaf(Match *k, const Value *v, State *s)
 {
@@ -150,7 +153,7 @@ computes_alike(const Match *k, const Node *a, const Node *b)
 	bool flat = k->out->flat[node_result(a, 0)->id];
 	if (flat != k->out->flat[node_result(b, 0)->id])
 		return false;
-	if (is_spread(a) || is_spread(b)) /* a number repeated: in any form */
+	if (is_spread(a) || is_spread(b)) /* a repeated number may have any shape */
 		return flat && is_spread(a) && is_spread(b);
 	return a->op == b->op && (attr_equal(op_row(a), a->attr, b->attr) || draws_alike(a, b));
 }
@@ -186,7 +189,7 @@ number_node(Match *k, Node *n)
 }
 
 /* ---- nodes */
-/* Handles elements in a row: element i of the result comes from elements i of the operands. */
+/* Handles a node on vectors of elements: element i of the result comes from elements i of the operands. */
 static bool
 visit_elementwise(Match *k, Node *n)
 {

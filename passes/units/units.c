@@ -95,8 +95,9 @@ block_of(const Units *u, const UnitMember *member)
 	return 0;
 }
 
-/* Can the members' sums become one sum? The sums are terms of a larger sum, such as the norm of all gradients. All
- * terms but the first are removed, and the first becomes the sum over the run. */
+/* Can the members' sums (such as the squares for the norm of gradients) become one sum? The sums are terms of a larger
+ * sum, such as the norm of all gradients. All terms but the first are removed, and the first becomes the sum over the
+ * run. */
 static bool
 can_merge_sums(const Group *g)
 {

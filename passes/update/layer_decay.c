@@ -1,6 +1,6 @@
 /* --layer-decay X: earlier layers learn more slowly, each layer by the factor X (ELECTRA, arXiv:2003.10555, in BEiT's
- * form). The number of a layer is found in the graph, not in names. layer_blocks.c gives the blocks of the forward
- * pass, which are separated by single live activations:
+ * form). The number of a layer is found in the graph, not in names. layer_blocks.c divides the forward pass into
+ * blocks, which end where only one activation is read later:
  *
  *	wte | wpe | attention | mlp | attention | mlp | norm | head
  *	 0     0       1         1        2        2      3      3      number of the layer; n = 3
@@ -9,7 +9,7 @@
  * the model, each repetition is a layer. Blocks before the first repetition are layer 0; blocks after the last
  * repetition, such as the head, are layer n. Otherwise each block is a layer, but blocks with vectors alone, such as
  * biases and norms, belong to the block before them. The factor of a parameter in layer l is X^(n - l) times its
- * --lr-scale. Quadratic in blocks. */
+ * --lr-scale. Time: quadratic in blocks. */
 #include "passes/units/units.h"
 
 #include <math.h>
@@ -25,7 +25,7 @@ typedef struct {
 	VEC(Block) blocks; /* blocks with parameters, in the order of the forward pass */
 	int *place;        /* by number of the block: place in `blocks` */
 } Layers;
-/* Blocks [first, first + n), which repeat with this period. */
+/* A run: blocks [first, first + n), in which each block equals the block `period` places before. */
 typedef struct {
 	int first, n, period;
 } Run;
@@ -75,7 +75,7 @@ is_alike(const Layers *l, int a, int b)
 	return l->blocks.at[a].signature == l->blocks.at[b].signature;
 }
 
-/* The longest run with that period; the first one if several are longest. */
+/* The longest run with the given period; of several longest runs, the first. */
 static Run
 longest_run(const Layers *l, int period)
 {
