@@ -120,7 +120,7 @@ build_to_integer(B *b, const FunctionRow *row, const V *x)
 	ROW(name, U64, build), ROW(name, U32, build)
 #define ALL_FLOATS(ROW, name, build) ROW(name, F64, build), ROW(name, F32, build)
 #define TRUTH(name, t) {#name "_" t##_NAME, 1, {t}, BOOL, build_##name, LOOP_##name}
-/* Rows of conversions from a float to a small integer type, or from an integer that wraps. */
+/* Rows of conversions to an integer type: from a float, or from an integer that wraps. */
 #define CUT(from, stored, text, to, build)                                                       \
 	{from##_NAME "_to_" text, 1, {from}, to, build, .storage = stored}
 #define CUTS(from) CUT(from, S64, "s64", S64, build_to_integer),                                 \
