@@ -15,7 +15,8 @@
  *   [bus]     github.com/NVIDIA/nccl-tests, issue 212, an author of NCCL: of 450 GB/s each way NCCL reaches 370
  *   [stream]  github.com/te42kyfo/gpu-benches, cuda-stream: a V100 with half of its threads reaches 95 % of the rate that it
  *             reaches with all of them, if each thread has one load running; with a quarter of its threads 77 %
- *   [volkov]  V. Volkov, Better Performance at Lower Occupancy, GTC 2010: products reach full speed with only 8 warps, if each warp computes many sums */
+ *   [volkov]  V. Volkov, Better Performance at Lower Occupancy, GTC 2010: products reach full speed with only 8
+ *             warps, if each warp computes many sums */
 #include "cost/cost.h"
 
 #include <string.h>

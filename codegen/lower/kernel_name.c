@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* letters of all words together */
-enum { MOST_LETTERS = 40, MOST_WORDS = 64 /* words that are compared */ };
+/* Most letters of all words of a name together; most words that are looked at. */
+enum { MOST_LETTERS = 40, MOST_WORDS = 64 };
 
 typedef struct {
 	char text[32];

@@ -1,4 +1,6 @@
-/* Convolution (conv) and the gradients of its operands (conv_grad_input, conv_grad_weight). Each of the three ops is linear in both operands, and its gradients are again computed by these three ops. x: T[batch, in, spatial...], w: T[out, in/groups, window...], y: T[batch, out,
+/* Convolution (conv) and the gradients of its operands (conv_grad_input, conv_grad_weight). Each
+ * of the three ops is linear in both operands, and its gradients are again computed by these
+ * three ops. x: T[batch, in, spatial...], w: T[out, in/groups, window...], y: T[batch, out,
  * spatial...]:
  *   y[n,o,p] = sum_{i,q} x[n, i, p*stride - low + q*dilation] w[o,i,q]
  * Places outside of x count as 0. */
