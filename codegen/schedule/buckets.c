@@ -2,9 +2,9 @@
  * may start after the last instruction of the last micro-batch that touches the bucket, so most
  * buckets are sent while earlier layers are still computed. A unit (the gradients of one layer
  * block) becomes at most PARTS_OF_UNIT buckets, of at least LEAST_BUCKET and at most MOST_BUCKET
- * bytes. Small states (sums of the loss, running statistics, all gradients of a small model) lie
- * side by side in one bucket, or in several if they are many. A bucket consists of whole blocks
- * of SUM_BLOCK elements, and so does the part of a state that one rank holds. */
+ * bytes. Small states (sums of the loss, running statistics, all gradients of a small model)
+ * follow each other in one bucket, or in several buckets if there are many. A bucket consists of
+ * whole blocks of SUM_BLOCK elements, and so does the part of a state that one rank holds. */
 #include "codegen/schedule/schedule.h"
 
 /* Bytes; these limits are estimates, not measured. A bucket below LEAST_BUCKET costs little more
@@ -72,8 +72,8 @@ add_unit(Arena *arena, Buckets *list, const State *s)
 	add_cut(arena, list, &whole, bucket_elements(s->type));
 }
 
-/* Places the small sums of a type side by side, from `at` on. Returns the bytes that the sums
- * take, rounded up to whole blocks. */
+/* Places the small sums of a type one after the other, from `at` on. Returns the bytes that the
+ * sums take, rounded up to whole blocks. */
 static int64_t
 place_small_sums(Module *m, DType dtype, int64_t at)
 {

@@ -172,7 +172,8 @@ static void
 add(Order *o, Instructions *out, InstructionKind kind, int on, const Edge *e, uint32_t event)
 {
 	const Instruction *here = &o->list->at[on];
-	/* The collective behind a staged copy needs this event as well, also in runs without staging. */
+	/* The collective after a staged copy (a copy through the host's memory) needs this event
+	 * too, also in runs without staging. */
 	uint32_t only = less_often(o, e->from, e->to)->only & (ONLY_RANKS | ONLY_APART);
 	Instruction n = {.kind = kind,
 	                 .stream = here->stream,

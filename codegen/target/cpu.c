@@ -125,9 +125,10 @@ const Tuning cpu_tuning = {
 	/* cnn_mnist takes 1.91; 2.29 if no window is unrolled. Larger windows were not measured. */
 	.pool.most_unrolled = 32,
 
-	/* Every part reads all indices, so more parts cost more time: 65,536 updates of a table of [8192,64]
-	 * take 21.9, 9.2, 5.7, 4.1 with 128, 512, 2048, 8192 keys; of [65536,4] 1.5, 6.8, 20.2, 37.7 with at
-	 * most 1, 16, 64, 128 parts. Many cores run the parts side by side; that was not measured. */
+	/* Every part reads all indices, so more parts cost more time: 65,536 updates of a table
+	 * of [8192,64] take 21.9, 9.2, 5.7, 4.1 with 128, 512, 2048, 8192 keys; of [65536,4]
+	 * 1.5, 6.8, 20.2, 37.7 with at most 1, 16, 64, 128 parts. Many cores would run the parts
+	 * at the same time; this was not measured. */
 	.scatter.least_keys = 512,
 	.scatter.most_sorting_parts = 64,
 	/* 2048 updates of a table of [256,4096] take 5.2, 3.9, 4.6, 4.7 with 64, 256, 1024, 4096. */

@@ -12,7 +12,8 @@ extern const Target target_cuda_sm_90;
  * more, but for the loss over 50257 classes, 31 % (bench/results/gpu-bench.json). */
 const Tuning team_tuning = {
 	.grains.large = 1 << 16,
-	.grains.parts = 16,        /* for each of 64 cores: 1024, which an H100 holds at once */
+	/* for each of 64 cores: 1024, which an H100 holds at the same time */
+	.grains.parts = 16,
 	.grains.least_part = 1024, /* 16 bytes of f32 for each of 256 threads */
 	.grains.most_block = 4096,
 
