@@ -1,15 +1,17 @@
-/* NVIDIA's GPUs, one target for each architecture that kernels are compiled for. A part is a block of
- * threads. */
+/* The rows of NVIDIA's GPUs, one target for each architecture that kernels are compiled for: how
+ * loops, reductions and matrix products are cut. A part (one parallel iteration of a kernel)
+ * runs on one block of threads, called a team; its threads are the members. */
 #include "codegen/target/target.h"
 #include "cost/cost.h"
 
 extern const Target target_cuda_sm_90;
 
-/* A number was measured where its comment says "measured" or names a result file. Other comments say how the
- * number was estimated. A number without a comment is taken from the CPUs. An H100 has 132 multiprocessors,
- * each of which holds eight blocks of 256 threads: 1056 together. With these numbers the kernels of
- * gpt2_124m other than products reach 65 to 88 % of an H200's 4.8 TB/s where they take 0.4 ms of a step or
- * more, but for the loss over 50257 classes, 31 % (bench/results/gpu-bench.json). */
+/* If the comment of a number says "measured" or names a result file, the number was measured.
+ * Other comments say how their number was estimated. A number without a comment is taken from
+ * the CPUs. An H100 has 132 multiprocessors, each of which holds eight blocks of 256 threads:
+ * 1056 together. With these numbers those kernels of gpt2_124m that are not products and take at
+ * least 0.4 ms of a step reach 65 to 88 % of an H200's 4.8 TB/s; only the loss over 50257
+ * classes reaches 31 % (bench/results/gpu-bench.json). */
 const Tuning team_tuning = {
 	.grains.large = 1 << 16,
 	/* for each of 64 cores: 1024, which an H100 holds at the same time */
@@ -17,7 +19,8 @@ const Tuning team_tuning = {
 	.grains.least_part = 1024, /* 16 bytes of f32 for each of 256 threads */
 	.grains.most_block = 4096,
 
-	.reduce.chunk_rows = 64, /* eight for each of eight outer members */
+	/* eight rows for each of eight outer members (groups of threads) */
+	.reduce.chunk_rows = 64,
 	.reduce.chunk_columns = 128,
 	.reduce.few_rows = 8,
 	.reduce.much = 1 << 19,
@@ -40,7 +43,7 @@ const Tuning team_tuning = {
 	.reduce.own_numbers = 32,
 	.reduce.all_own_numbers = 64,
 
-	/* less than a tenth of the time goes to data that is read again */
+	/* less than a tenth of the time is spent on data that is read again */
 	.repeats = {.most = 8, .enough = 1.1},
 
 	.planes.block = 2048,
@@ -73,7 +76,7 @@ const Tuning team_tuning = {
 	.library.least_flops = 1 << 20,
 	.library.least_size = 8,
 	.library.least_reads = 16,
-	.library.transposed_batches = true, /* cuBLASLt takes transposed operands as they are */
+	.library.transposed_batches = true, /* cuBLASLt takes transposed operands without a copy */
 	/* Milliseconds on an H200, tf32. Three products of 16384 x 768 x 50257 take 9.7, 9.7 and 10.8 with
 	 * rows of 50257 numbers, and 3.1, 3.0 and 4.8 with rows of 50260 (PyTorch 2.11). */
 	.library.row_alignment = 16,
@@ -95,7 +98,8 @@ const Tuning team_tuning = {
 /* The shapes of mma.sync in codegen/cuda/prelude.cuh. */
 static const MatrixShape matrices[] = {{BF16, 16, 8, 16}, {F16, 16, 8, 16}, {F32, 16, 8, 8}, {0}};
 
-/* Products. Nothing here is measured: the numbers follow from what a GPU does in a cycle. For all GPUs:
+/* Products. No number here is measured: all follow from what a GPU does in a cycle. For all
+ * GPUs:
  *
  *	depth         two stages of 128 x 128 blocks take 37 KiB, so no block needs more than the 48 KiB that every kernel gets
  *	              by default
@@ -111,33 +115,34 @@ static const MatrixShape matrices[] = {{BF16, 16, 8, 16}, {F16, 16, 8, 16}, {F32
 	.blocks = {{128, 128, 256}, {128, 64, 128}, {64, 64, 128}, {128, 16, 128},             \
 	           {64, 32, 64},    {32, 32, 64},   {32, 16, 32}}
 
-/* A100: the peaks of cost/machines.c. */
+/* A100: the peak rates are from cost/machines.c. */
 #define CLOCK 1.41e9
 static const TeamTiles sm_80_tiles = {
 	EVERY_GPU,
 	.processors = 108,
 	.multiplied = 64,
-	.multiplied_16 = 880, /* of 1024: what libraries reach, also with mma.sync */
+	.multiplied_16 = 880, /* what libraries reach of the peak of 1024, also with mma.sync */
 	.stored = 2.039e12 / CLOCK,
 	.launch = CUDA_LAUNCH * CLOCK,
 };
 #undef CLOCK
 
-/* H100 SXM: also from cost/machines.c. */
+/* H100 SXM: the peak rates are from cost/machines.c, too. */
 #define CLOCK 1.755e9
 static const TeamTiles sm_90_tiles = {
 	EVERY_GPU,
 	.processors = 132,
 	.multiplied = 128,
-	.multiplied_16 = 1024, /* mma.sync reaches about half of the 2048 */
+	.multiplied_16 = 1024, /* mma.sync reaches about half of the peak of 2048 */
 	.stored = 3.35e12 / CLOCK,
 	.launch = CUDA_LAUNCH * CLOCK,
 };
 #undef CLOCK
 
 /* B200: 80 TFLOP/s of f32 and 8 TB/s (NVIDIA's Blackwell brief, HGX B200, as
- * https://glennklockwood.com/garden/processors/B200 quotes it). 148 processors with 128 f32 products each,
- * as on an H100, give 2.11 GHz. Nobody has published what mma.sync reaches; the number is the H100's. */
+ * https://glennklockwood.com/garden/processors/B200 quotes it). 148 processors with 128 f32
+ * products each, as on an H100, give 2.11 GHz. Nobody has published what mma.sync reaches; the
+ * number of the H100 is used. */
 #define CLOCK 2.11e9
 static const TeamTiles sm_100_tiles = {
 	EVERY_GPU,
@@ -149,8 +154,9 @@ static const TeamTiles sm_100_tiles = {
 };
 #undef CLOCK
 
-/* Which library steps pay when cuBLASLt stores a product. A step of gpt2_124m, 16 rows of 1024 tokens, one H100, cuBLASLt 13.1, each
- * column in one run (bench/results/epilogues.json):
+/* Which operations (epilogues) are faster if cuBLASLt applies them while it stores a product. A
+ * step of gpt2_124m, 16 rows of 1024 tokens, one H100, cuBLASLt 13.1, each column in one run
+ * (bench/results/epilogues.json):
  *
  *	                               tf32       bf16
  *	none                        113.7 ms
@@ -159,10 +165,12 @@ static const TeamTiles sm_100_tiles = {
  *	sum, gelu                   118.4 ms    80.8 ms
  *	sum, gelu and its gradient  122.9 ms    80.1 ms
  *
- * Blackwell is not measured. llm.c joins GELU and its gradient by default from compute capability 9.0 on (train_gpt2.cu, option -ge);
- * its GPT-2 of 124M spent 5.2 % of a step in GELU's kernels (issue 378).
+ * Blackwell is not measured. llm.c lets the library apply GELU and its gradient by default from
+ * compute capability 9.0 on (train_gpt2.cu, option -ge); its GPT-2 of 124M spent 5.2 % of a step
+ * in GELU's kernels (issue 378).
  *
- * Bias gradients are not joined (LibraryEpilogue has them): their kernels also add the sums of earlier micro-batches. */
+ * Bias gradients are not left to the library, although LibraryEpilogue has them, because their
+ * kernels also add the sums of earlier micro-batches. */
 enum {
 	sm_80_epilogues = JOINS_SUM,
 	sm_90_epilogues = JOINS_SUM,
