@@ -2,11 +2,12 @@
  * end its host's process, so inside a guarded call (memory_guard) only the call ends. The guard knows the blocks that
  * the call took and did not free, so that they can be freed later.
  *
- *	Guard               the set of blocks that a running call took and still has memory_free         removes the
- *block from whichever set has it, since another thread may free it a call succeeds     its set is dropped: the blocks
- *belong to the objects that the call made a call fails        its blocks are left as orphans. Some are garbage. The
- *other blocks belong to an object that lives on and frees these blocks when it is closed. Then memory_orphans_free
- *frees the remaining blocks. */
+ *	Guard               the set of blocks that a running call took and still has
+ *	memory_free         removes the block from whichever set has it, since another thread may free it
+ *	a call succeeds     its set is dropped: the blocks belong to the objects that the call made
+ *	a call fails        its blocks are left as orphans. Some are garbage. The other blocks belong to an object that
+ *	                    lives on and frees these blocks when it is closed. Then memory_orphans_free frees the
+ *	                    remaining blocks. */
 #include "base/base.h"
 
 #include <jansson.h>

@@ -74,7 +74,7 @@ find_mixing(Ports *p)
 
 	for (int b = 0; s->has_loss && (f = module_program(s->m, FUNCTION_FORWARD, b)); b++) {
 		if (output < 0 || output >= function_return(f)->n_operands)
-			return; /* the loss pass reports it */
+			return; /* the loss pass reports this fault */
 		eval = module_program(s->m, FUNCTION_INFERENCE, b);
 		p->uneven |= is_own_loss(s) && loss_is_uneven(f, &s->loss);
 		p->train_mixes |= loss_rows_mix(f, output, true);
@@ -167,7 +167,7 @@ write_defaults(FormatWriter *w, const OptimizerChoice *choice, Arena *arena)
 	}
 }
 
-/* Does a batch norm use batch statistics? Frozen layers do not count. */
+/* Does a batch norm that is not frozen use batch statistics? */
 static bool
 has_batch_statistics(const Module *m)
 {

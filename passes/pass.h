@@ -54,8 +54,9 @@ typedef struct {
  * or a sum with a parameter. NULL: n is no such node. */
 Value *scale_of_codes(const Node *n);
 State *scale_parameter(Value *scale); /* the parameter in a scale that scale_of_codes returned */
-/* Makes the parameters of all such scales trainable, without weight decay. A parameter that holds a scale below
- * LEAST_SCALE is not made trainable, with a warning. Returns the number of such nodes `quantize`. */
+/* Makes the parameters of all scales that scale_of_codes finds trainable, without weight decay. A parameter that holds
+ * a scale below LEAST_SCALE is not made trainable, with a warning. Returns the number of `quantize` nodes with such a
+ * scale. */
 int scales_train(Module *m, Diag *diag);
 
 /* ---- straight_through.c */
@@ -131,8 +132,8 @@ const LossRow *loss_find(const char *name); /* NULL: unknown name */
 /* Does the output of this forward or inference function depend on several rows of a micro-batch? stores: or does a
  * value that it stores depend on rows? */
 bool loss_rows_mix(const Function *f, int64_t output, bool stores);
-/* Does the loss that the graph computes divide by a number that depends on the data and that is no known count? Then
- * the mean over micro-batches is not the mean of the step. */
+/* Does the loss that the graph computes divide by a number that depends on the data, and that is not a known count of
+ * targets? Then the mean over micro-batches is not the mean of the step. */
 bool loss_is_uneven(const Function *f, const LossOptions *o);
 /* Returns a struct of the row's own options: its defaults, changed by the text. NULL after reporting. */
 const void *loss_settings(const LossRow *row, const char *text, Arena *arena, Diag *diag);
@@ -149,7 +150,8 @@ typedef struct {
 	const char *gradients;
 	bool skips_empty; /* a micro-batch with count 0 gets zero gradients, not those of 0/0 */
 } AutogradOptions;
-/* The state with which all programs seed the backward pass, made at first use. Its default is 1. */
+/* The state whose number (by default 1) is the factor with which all programs begin the backward pass; made at first
+ * use. */
 State *loss_scale_state(Module *m);
 
 /* ---- reached.c: by state id: is it a trained parameter on which the loss of some program depends? */
@@ -176,7 +178,7 @@ typedef struct {
 	double init, growth, backoff, least;
 	int64_t interval;   /* good steps until the scale grows */
 	int64_t restart;    /* good steps that already count towards the next growth */
-	int64_t hysteresis; /* number of the overflow that shrinks the scale */
+	int64_t hysteresis; /* number of overflows until the scale shrinks */
 	bool consecutive;   /* only overflows in a row count: a good step starts the count anew */
 } LossScale;
 typedef struct {

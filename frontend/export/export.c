@@ -469,7 +469,7 @@ tensor_with_hole(Export *e, const Weight *w)
 	clear_data(t);
 	t->has_data_location = 0;
 	t->has_raw_data = 1;
-	/* A unique address stands for the bytes; nothing reads from it. */
+	/* A unique address stands for the bytes; nothing reads memory at this address. */
 	t->raw_data.data = arena_alloc(e->arena, 16);
 	t->raw_data.len = (size_t)dtype_bytes(w->data.dtype, w->data.n);
 	intmap_put(e->holes, (uint64_t)(uintptr_t)t->raw_data.data, (uint64_t)(uintptr_t)w);
@@ -554,7 +554,8 @@ export_nodes(Export *e, size_t *n, NodeProto ***nodes, bool main_graph)
 }
 
 /* ---- the model */
-/* Initializers in file order, then one per un-merged parameter. */
+/* Plans the initializers: those of the file in order, then one for each parameter that an Identity
+ * became again. */
 static TensorPlan *
 plan_initializers(Export *e, const GraphProto *g, int *n)
 {

@@ -1,4 +1,5 @@
-/* Declarations that the files of the pass `lora` share. */
+/* Declarations that the files of the pass `lora` share. The pass adds a low-rank product (an adapter, lora_A and
+ * lora_B) to each product that reads a chosen weight. */
 #ifndef GRADC_PASSES_LORA_LORA_H
 #define GRADC_PASSES_LORA_LORA_H
 
@@ -19,14 +20,15 @@ typedef struct {
 typedef VEC(LoraReader) LoraReaders;
 /* Finds all nodes that read the weight, in all programs. Returns why the weight can have no adapter; NULL: it can. */
 const char *lora_find_readers(const Module *m, const State *w, Arena *arena, LoraReaders *out);
-/* The reader that decides which axis counts outputs: the first one that reads no table. */
+/* The reader that decides which axis of the weight counts outputs: the first reader that does not look up rows (a
+ * table). */
 const LoraReader *lora_leader(const LoraReaders *readers);
 
 /* ---- lora/magnitude.c */
 /* The norms of each output's weights, over all other axes: [outputs], in the weight's type. */
 const Tensor *lora_norms(Module *m, const Tensor *weight, int axis);
-/* Operands of a node: the weight; lora_A in the weight's place; lora_B as [outputs, rank]. `outputs` is the axis of
- * the weight that counts outputs; in lora_A it counts the rank. */
+/* Operands of a node: the weight; lora_A in the weight's place; lora_B as [outputs, rank]. `outputs` is the axis of the
+ * weight that counts outputs; the same axis of lora_A counts the rank. */
 typedef struct {
 	Value *weight, *down, *up;
 	int outputs;
@@ -58,8 +60,8 @@ typedef struct {
 	/* with dora: the numbers that the codes stand for, in the weight's type; else NULL */
 	const Tensor *numbers;
 } LoraCodes;
-/* Axes are stored in the order: axis, then the others. Returns NULL after setting *why, if not all numbers are
- * finite. */
+/* Makes the codes of a weight. Its axes are stored in the order: `axis`, then the other axes. Returns NULL after
+ * setting *why, if not all numbers are finite. */
 const LoraCodes *lora_codes(Module *m, const Tensor *weight, int axis, const LoraSettings *s,
                             const char **why);
 /* From here on the weight's state holds the codes, and its readers read the numbers computed from them. */

@@ -1,4 +1,5 @@
-/* Declarations that the files of the pass `loss` share. */
+/* Declarations that the files of the pass `loss` share. The pass adds the loss to each program, with the target
+ * (labels) as an input. */
 #ifndef GRADC_PASSES_LOSSES_LOSS_PASS_H
 #define GRADC_PASSES_LOSSES_LOSS_PASS_H
 

@@ -3,9 +3,9 @@
  * was counted, or if the loss or the norm is not finite, states keep their content bit for bit. After a loss or norm
  * that is not finite, later steps do not change states either.
  *
- * A parameter's update works on its elements in a row, whatever its shape, so that `units` can join many updates. The
- * update is computed in f32, or in f64 for f64 weights. States of fewer bits are widened before and rounded after the
- * update. */
+ * A parameter's update works on a vector of its elements, whatever the parameter's shape, so that the pass `units` can
+ * join many updates. The update is computed in f32, or in f64 for f64 weights. States of fewer bits are widened before
+ * and rounded after the update. */
 #include "passes/update/update.h"
 
 #include <float.h>
@@ -19,7 +19,7 @@ hyper(Optimizer *o, ScalarIndex index)
 	return function_hyperparameter(o->f, index);
 }
 
-/* The elements of a state, in a row. */
+/* The elements of a state, as a vector. */
 static Value *
 elements(Optimizer *o, State *s)
 {
@@ -33,10 +33,10 @@ wide_elements(Optimizer *o, State *s)
 	return b_cast(&o->b, elements(o, s), update_dtype(s));
 }
 
-/* Rounds each element up or down by chance, so that its mean is v. So an update of less than half a unit in the last
- * place is not lost. The element's place and the step select the random number. All weights that `units` may put into
- * one flat state share one stream of random numbers, in which each element has its own place. Each kind of moment has
- * its own stream, and so has each state of another shape. */
+/* Rounds each element up or down by chance, so that its mean is v. Stochastic rounding: an update of less than half a
+ * unit in the last place is not always rounded away. The element's place and the step select the random number. All
+ * weights that `units` may put into one flat state share one stream of random numbers, in which each element has its
+ * own place. Each kind of moment has its own stream, and so has each state of another shape. */
 enum { WEIGHTS = 1, FIRST_MOMENT };
 static Value *
 rounded_by_chance(Optimizer *o, Value *v, const State *of)
@@ -48,7 +48,7 @@ rounded_by_chance(Optimizer *o, Value *v, const State *of)
 	                     hyper(o, SCALAR_SHARD_FIRST)};
 
 	how.counter.stream = of->kind == STATE_PARAMETER ? WEIGHTS : FIRST_MOMENT + of->number;
-	if (v->type->rank != 1) /* `units` does not join it with others */
+	if (v->type->rank != 1) /* `units` joins only vectors */
 		how.counter.stream = (int64_t)hash_bytes(of->name, strlen(of->name),
 		                                         how.counter.stream);
 	return build(&o->b, OP_cast, COUNT(operands), operands, &how);

@@ -29,8 +29,9 @@ typedef struct {
 	Module *m;
 	Function *f;
 	Builder b;
-	VEC(Group *) groups;  /* the first group has all parameters that no other group has */
-	int given;            /* number of groups that options name; the other groups are rests */
+	VEC(Group *) groups; /* the first group has all parameters that no other group has */
+	/* number of groups that options name; each other group is the `rest` of a group */
+	int given;
 	const DType *moments; /* type of the moments; NULL: the type of the update */
 	bool stochastic;      /* round to 16 bits stochastically */
 	LossScale rule;
@@ -71,13 +72,14 @@ Value *gradient_norm(Optimizer *o, Value *factor, Value *limit);
 Value *is_finite(Builder *b, Value *x); /* bool[], for a number x */
 /* Values that all parameters share. */
 typedef struct {
-	Value *scale; /* factor of the gradients: mean and clipping by norm */
+	/* factor that all gradients are multiplied by, for the mean and for clipping by norm */
+	Value *scale;
 	Value *limit; /* f64[]: limit of the gradients' elements, after clipping by norm; NULL: no limit */
 	Value *t;     /* f64[]: number of this update */
 	Value *count; /* f64[]: number of targets that were counted */
 	Value *go;    /* bool[]: is the update made? */
 } Shared;
-/* The new content of a state: its elements in a row. */
+/* The new content of a state, as a vector of its elements. */
 typedef struct {
 	State *state;
 	Value *value;
@@ -86,7 +88,7 @@ typedef struct {
  * + MAX_MOMENTS. New numbers go to the group. */
 int new_contents(Optimizer *o, const Trained *t, const Shared *shared, void (*row)(Update *u),
                  NewContent *out);
-/* Collects the groups' new numbers; the old ones stay if `go` is false. Returns how many. */
+/* Collects the groups' new numbers; the old numbers stay if `go` is false. Returns how many. */
 int new_numbers(Optimizer *o, Value *go, NewContent *out);
 
 /* ---- refresh.c: builds @refresh, if an optimizer estimates something */

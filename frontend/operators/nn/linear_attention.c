@@ -183,9 +183,10 @@ linear_inputs(OnnxNode *n, Linear *l, bool gated, bool delta)
 }
 
 /* ---- A chunk is a sequence of tokens that is computed by matrix products rather than token by
- * token. With G[t] = g[1] + .. + g[t], P(x)[t,j] = sum over d of x[t,d] k[j,d] e^(G[t,d] - G[j,d])
- * for j <= t, else 0: o = scale (P(q) w + (q e^G) S0),   S = e^G[T] S0 + (k e^(G[T] - G))' w, and
- * with the delta rule (1 + A) w = beta (v - (k e^G) S0), A = beta P(k) below the diagonal. */
+ * token. Let G[t] = g[1] + .. + g[t], and for j <= t
+ * P(x)[t,j] = sum over d of x[t,d] k[j,d] e^(G[t,d] - G[j,d]), else 0. Then
+ * o = scale (P(q) w + (q e^G) S0),   S = e^G[T] S0 + (k e^(G[T] - G))' w,
+ * and with the delta rule (1 + A) w = beta (v - (k e^G) S0), A = beta P(k) below the diagonal. */
 
 /* Rows of a chunk that are multiplied with its keys. Queries of all heads that share a key head are
  * stacked. */
