@@ -255,7 +255,7 @@ diag_finish_stdout(Diag *diag, int code)
 	return code == EXIT_OK ? EXIT_SYSTEM : code;
 }
 
-/* Prints each line of the text indented; tabs stay, other control bytes are escaped. */
+/* Prints each line of the text indented; tabs stay, all other control bytes are escaped. */
 static void
 print_output(Diag *diag, const char *text)
 {

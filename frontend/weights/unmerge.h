@@ -48,7 +48,7 @@ typedef struct {
 	IntMap *one_valued;    /* address of a TensorProto -> are all its elements equal? */
 } Unmerge;
 
-/* Is the tensor lost, without a claim so far? */
+/* Is the tensor lost, and not claimed so far? */
 bool unmerge_is_lost(const Unmerge *u, const char *name);
 /* Does the node belong to the module that has the tensor, or to the module around it? */
 bool unmerge_is_in_module(const NodeProto *p, const char *tensor);

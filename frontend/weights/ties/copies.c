@@ -37,7 +37,7 @@ numbered_prefix(const char *a, const char *b)
 /* A pair of layers, by the names of their modules. */
 typedef struct {
 	bool differ;
-	/* number of equal pairs with equal elements (fresh), and with varying elements */
+	/* number of equal tensors whose elements are all one number (fresh), and whose elements vary */
 	int fresh, varied;
 } LayerPair;
 struct LayerCopies {
