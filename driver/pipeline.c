@@ -1,7 +1,7 @@
-/* Decides which passes run, and with which options. Passes run in the order of two lists, first the list of passes/,
- * then that of codegen/. The `when` of a pass's row tells when a command line leaves the pass out. --pass-option sets
- * the options of any pass; a pass needs a line here only if another option of gradc, such as --lora, sets its
- * options. */
+/* Decides which passes run, and with which options. Passes run in the order of two lists, first the
+ * list of passes/, then that of codegen/. The `when` of a pass's row tells when a command line
+ * leaves the pass out. --pass-option sets the options of any pass; a pass needs a line here only if
+ * another option of gradc, such as --lora, sets its options. */
 #include "codegen/codegen.h"
 #include "driver/driver.h"
 
@@ -202,8 +202,8 @@ fill_memory(const Session *s, void *options)
 	m->offload = s->o->offload ? with_plus(s, s->o->offload) : m->offload;
 }
 
-/* With --offload=optimizer alone, the host updates weights that the device reads: such a weight is stored in the memory
- * of both. */
+/* With --offload=optimizer alone, the host updates weights that the device reads: such a weight is
+ * stored in the memory of both. */
 static void
 fill_working(const Session *s, void *options)
 {
@@ -349,8 +349,8 @@ call_with_options(const Session *s, const PassRow *row)
 }
 
 /* ---- the last pass to run */
-/* The number of passes, in the order of the lists, after which a module has the stage. A stage lasts from the pass that
- * produces it to the next pass that takes a module of this stage. */
+/* The number of passes, in the order of the lists, after which a module has the stage. A stage
+ * lasts from the pass that produces it to the next pass that takes a module of this stage. */
 static int
 lines_until(Stage stage)
 {

@@ -1,5 +1,5 @@
-/* The subcommands `gradc dump`, `opt`, `ops` and `passes`, for compiler developers: they print a module at any stage,
- * run passes on a module in text, and list ops and passes. */
+/* The subcommands `gradc dump`, `opt`, `ops` and `passes`, for compiler developers: they print a
+ * module at any stage, run passes on a module in text, and list ops and passes. */
 #include "tools/tools.h"
 
 #include <jansson.h>
@@ -106,7 +106,8 @@ write_text(const Text *text, const char *path, Diag *diag)
 	return true;
 }
 
-/* Writes the module to stdout; or to FILE as text, with its tensors in STEM.safetensors in the same folder. */
+/* Writes the module to stdout; or to FILE as text, with its tensors in STEM.safetensors in the same
+ * folder. */
 static bool
 write_module(const Module *m, const char *path, const char *format, Arena *arena, Diag *diag)
 {
@@ -342,8 +343,8 @@ dump_text(Options *o, Arena *arena, Diag *diag)
 	return diag_exit_code(diag);
 }
 
-/* The HTML page of a stage after `fused` needs two modules: a module at an earlier stage, which has all nodes, and the
- * module at the stage itself. */
+/* The HTML page of a stage after `fused` needs two modules: a module at an earlier stage, which has
+ * all nodes, and the module at the stage itself. */
 static bool
 write_page(Session *graph, const Module *plan, Stage stage)
 {
@@ -588,7 +589,8 @@ print_pass(const PassRow *row, bool first)
 		printf("    {%s=...}  %s\n", p->name, p->help);
 }
 
-/* Prints the passes in the order in which they run; a pass that runs three times has three lines. */
+/* Prints the passes in the order in which they run; a pass that runs three times has three
+ * lines. */
 int
 command_passes(Options *o, Arena *arena, Diag *diag)
 {

@@ -1,5 +1,5 @@
-/* Shared declarations of tools/, the program gradc itself: its subcommands, its options, what it prints, and its exit
- * codes. Sections are named after the .c file. */
+/* Shared declarations of tools/, the program gradc itself: its subcommands, its options, what it
+ * prints, and its exit codes. Sections are named after the .c file. */
 #ifndef GRADC_TOOLS_TOOLS_H
 #define GRADC_TOOLS_TOOLS_H
 
@@ -39,7 +39,8 @@ int command_cache(Options *o, Arena *arena, Diag *diag);
 /* Fills *o from the command line and --config. false after reporting, or after --help (*exit_code). */
 bool options_parse(Options *o, const Command *command, int argc, char **argv, Arena *arena,
                    Diag *diag, int *exit_code);
-/* prints the options of all commands, each option with the commands that have it, then losses and optimizers */
+/* prints the options of all commands, each option with the commands that have it, then losses and
+ * optimizers */
 void options_print_all(Arena *arena);
 
 /* ---- options_together.c */

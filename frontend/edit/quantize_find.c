@@ -1,5 +1,6 @@
-/* Finds the tensors that `gradc quantize` would store as codes (small integers with a scale): weights of products
- * (matrix products and convolutions), the products' other operands, and their biases. */
+/* Finds the tensors that `gradc quantize` would store as codes (small integers with a scale):
+ * weights of products (matrix products and convolutions), the products' other operands, and their
+ * biases. */
 #include "frontend/edit/edit.h"
 
 #include <string.h>

@@ -77,8 +77,8 @@ is_of_folded_norm(const Lost *l, const char *name)
 	return layer && strmap_get(l->r->signature, buffer);
 }
 
-/* Is it a bias of zeros that onnxscript's optimizer dropped? The optimizer drops biases only from the layers checked
- * here. */
+/* Is it a bias of zeros that onnxscript's optimizer dropped? The optimizer drops biases only from
+ * the layers checked here. */
 static bool
 is_dropped_bias(const Lost *l, const char *name)
 {
@@ -322,8 +322,8 @@ is_in_training_mode(const Repairs *r, const FlatNode *n)
 	       (node_is(n, "Dropout") && n->proto->n_input > 2 && is_true(r, n->proto->input[2]));
 }
 
-/* dynamo's exporter keeps dropout in training mode but writes batch norms for inference. The file's signature tells
- * that the module updates running statistics. */
+/* dynamo's exporter keeps dropout in training mode but writes batch norms for inference. The file's
+ * signature tells that the module updates running statistics. */
 static void
 note_modes(Repairs *r)
 {

@@ -120,8 +120,8 @@ is_of_another_kind(const Unmerge *u, const Read *read)
 	       strcmp(read->called, name_last_part(source)) && is_fresh(u, home, now_read(read));
 }
 
-/* Does the text of the node's call decide this input? A name that the file lacks is a folded value. The numbers of such
- * a value are unknown unless the value is a view. */
+/* Does the text of the node's call decide this input? A name that the file lacks is a folded value.
+ * The numbers of such a value are unknown unless the value is a view. */
 static bool
 is_told(const Unmerge *u, const NodeProto *p, const char *initializer)
 {
@@ -262,7 +262,8 @@ match_the_last(Unmerge *u, const StringList *lost, const Reads *all)
 		unmerge_claim_repeated(u, &reads, last);
 }
 
-/* The module whose nodes should read the tensor: the tensor's module, or the parent module if that has no nodes. */
+/* The module whose nodes should read the tensor: the tensor's module, or the parent module if that
+ * has no nodes. */
 static const char *
 reading_module(const Unmerge *u, const char *name)
 {

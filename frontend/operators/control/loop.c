@@ -469,8 +469,8 @@ import_function(OnnxNode *n, const Loop *l)
 		                  cond || body.go ? trip : NULL);
 }
 
-/* Reports why a loop is refused that can only be unrolled, but whose trip count depends on data. If its values are
- * tensors, an import as a function reports the fault. */
+/* Reports why a loop is refused that can only be unrolled, but whose trip count depends on data. If
+ * its values are tensors, an import as a function reports the fault. */
 static void
 refuse_unknown_trips(OnnxNode *n, const Loop *l)
 {

@@ -177,8 +177,8 @@ present(OnnxNode *n, const GroupQuery *g, int i, Value *fresh)
 	return most == rows && !g->before ? both : e_gather(n, e_reshape(n, both, flat), row, 0);
 }
 
-/* bool[B or 1, 1, S, T]: is the key visible? A key must not follow the token, and must lie in the window if the
- * operator has a window. */
+/* bool[B or 1, 1, S, T]: is the key visible? A key must not follow the token, and must lie in the
+ * window if the operator has a window. */
 static Value *
 group_seen(OnnxNode *n, const GroupQuery *g, int64_t keys)
 {

@@ -37,7 +37,8 @@ numbered_prefix(const char *a, const char *b)
 /* A pair of layers, by the names of their modules. */
 typedef struct {
 	bool differ;
-	/* number of equal tensors whose elements are all one number (fresh), and whose elements vary */
+	/* number of equal tensors whose elements are all one number (fresh), and whose elements
+	 * vary */
 	int fresh, varied;
 } LayerPair;
 struct LayerCopies {
