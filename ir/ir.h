@@ -355,7 +355,7 @@ struct Function {
 	int binding; /* number of the binding (the sizes chosen for the open dimensions) */
 	int stage;   /* number of the pipeline stage */
 	DataParallelMode mode;
-	/* name of the target (kind of CPU or GPU) that runs the function, see codegen/target/;
+	/* name of the target (kind of machine) that runs the function, see codegen/target/;
 	 * NULL: not decided yet */
 	const char *target;
 	/* The function that reverse mode differentiates instead of this function, for example

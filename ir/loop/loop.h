@@ -55,7 +55,7 @@ typedef enum {
 	/* all members of a team wait for each other: of the team of the level whose loop could
 	 * stand here */
 	LOOP_STATEMENT_BARRIER,
-	/* Work that all members of a team (threads of a GPU block) do together, and copies in
+	/* Work that all members of a team (threads that run a part together) do together, and copies in
 	 * the background: docs/loop-ir.md. */
 	LOOP_STATEMENT_EACH, /* result, column = row and column of an element of tile `buffer`; the body goes up to its END */
 	LOOP_STATEMENT_MMA, /* tile `buffer` += windows[0] times windows[1]; `extent` products per element */
@@ -130,7 +130,7 @@ typedef struct {
 
 /* Parameters (IN, OUT, INOUT), and arrays that exist while the kernel runs. A team shares a
  * LOCAL array. Each member has its own PRIVATE array. A TILE is a block of a matrix, spread over
- * the registers of the team in the layout of the machine's matrix unit. */
+ * the members of the team in the layout of the machine's matrix unit. */
 typedef enum {
 	BUFFER_IN,
 	BUFFER_OUT,

@@ -1,4 +1,4 @@
-/* Checks the use of teams (GPU threads that run a part together, the members) in a kernel: where
+/* Checks the use of teams (threads that run a part together, the members) in a kernel: where
  * team loops stand, and which member may use an array. An accumulator, a private array or a
  * barrier may only be used where all members of its team do the same.
  *

@@ -1,5 +1,5 @@
 /* Interprets the work that all members (threads) of a team do together: loops over the elements
- * of a tile (a block of a matrix in registers), products of tiles, copies. It is not known which
+ * of a tile (a block of a matrix, spread over the members), products of tiles, copies. It is not known which
  * member owns an element of a tile. So the check for races treats each owner as a member that
  * differs from all others. */
 #include "ir/loop/interp.h"
