@@ -231,7 +231,7 @@ def test_no_rank_outlives_another(launch, digits, tmp_path, number, victim):
 def test_a_slow_disk_is_waited_for(launch, digits, tmp_path):
     """Rank 0 waits for its disk three times as long as a silent rank has; the others ask it, and say so once each time."""
     exe, data = digits
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", TESTS / "train/faults.c", "-o", tmp_path / "faults.so", "-ldl"],
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", TESTS / "train/checkpoint/faults.c", "-o", tmp_path / "faults.so", "-ldl"],
                    check=True)
     slow = {"LD_PRELOAD": str(tmp_path / "faults.so"), "FAULT_PATH": "ck", "FAULT_CALL": "fsync", "FAULT_HOW": "slow",
             "FAULT_MS": "6000", "FAULT_AT": "1", "GRADC_COMM_TIMEOUT": "2"}
