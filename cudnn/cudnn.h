@@ -176,7 +176,7 @@ typedef struct {
 	int bus;                 /* bits of the memory's bus */
 } DescribedGpu;
 extern const DescribedGpu described_gpus[];
-/* Finds the row for an architecture such as "sm_90a"; NULL if there is none */
+/* Finds the row for an architecture such as "sm_90a"; NULL if no row has that architecture. */
 const DescribedGpu *described_gpu_find(const char *architecture);
 void described_gpu_print(Text *out, const DescribedGpu *g); /* as JSON in the library's form */
 /* Makes the library's descriptor of the GPU, which d owns. Needs cuDNN 9.8 or newer. */

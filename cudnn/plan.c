@@ -110,7 +110,7 @@ take_engine(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call
 }
 
 /* ---- the heuristic */
-/* Asks the heuristic for up to MOST_CONFIGS configurations. Returns their number; 0 if there are none. */
+/* Asks the heuristic for up to MOST_CONFIGS configurations. Returns the number of configurations, which may be 0. */
 static int64_t
 ask(CudnnDescriptors *d, const CudnnTarget *target, void *graph, int mode,
     void *configs[MOST_CONFIGS])
