@@ -214,9 +214,8 @@ cleanup_now(void)
 
 /* ---- signals */
 static uintptr_t stack_top, stack_bytes; /* stack of the first thread; 0: no limit */
-static _Alignas(
-	16) char signal_stack[1
-                              << 16]; /* stack for handlers, because the thread's own may be full */
+/* stack for handlers, because the thread's own may be full */
+static _Alignas(16) char signal_stack[1 << 16];
 
 static _Noreturn void
 end_with(const char *message)

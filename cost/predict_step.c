@@ -32,8 +32,9 @@ update_of(const Format *f, const ProgramRecord *p)
 	return found;
 }
 
-/* The number of tokens of a language model: the elements of an input that indexes a table; all
- * such inputs must have the same shape. 0: not a language model. */
+/* The number of tokens of a language model: the elements of the first input that indexes a table (it
+ * is bounded, counts rows, and has rank 2 or more). Other such inputs are taken to have its shape.
+ * 0: not a language model. */
 static int64_t
 tokens_of(const Format *f, const ProgramRecord *p)
 {

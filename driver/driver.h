@@ -118,9 +118,8 @@ void reads_loss(const OptionUse *u, PathUses *uses);
 void reads_settings(const OptionUse *u, PathUses *uses);
 void reads_named_adapter(const OptionUse *u, PathUses *uses);
 void writes_weights(const OptionUse *u, PathUses *uses);
-const char *text_data_path(Arena *arena,
-                           /* the file with the tensors of the module in FILE.gir */
-                           const char *path);
+/* The file with the tensors of the module in FILE.gir. */
+const char *text_data_path(Arena *arena, const char *path);
 
 /* ---- reached.c */
 /* Freezes parameters on which no output depends, and gives the reason. With a loss, only the loss's

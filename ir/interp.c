@@ -77,7 +77,7 @@ typedef struct {
 	Interp *in;
 	EvalTensor *values; /* by value id */
 	/* by value id: reads of the value that are still to come; 0: the value's memory belongs
-	 * to the caller */
+	 * to the caller, or was freed after the last read */
 	int *uses_left;
 	Arena *scratch;
 } Frame;

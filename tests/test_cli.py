@@ -101,7 +101,7 @@ GRADC = {
     "--verify-each": ([""], [("=x", "--verify-each=x")]),
     "--time-passes": ([""], [("=x", "--time-passes=x")]),
     "--stage": (["=import", "=forward", "=train", "=rematerialized", "=fused", "=lowered", " schedule",
-                 "=memory", "=llvm", "=asm", "=c", "=cuda"], [("=foo", "foo"), ("=sharded", LACKS)]),
+                 "=memory", "=llvm", "=asm", "=c", "=cuda"], [("=foo", "foo"), ("=sharded", "sharded")]),
     "--format": (["=text", "=dot", "=json", "=html"], [("=svg", LACKS)]),
     "--log": ([], [("=none.jsonl", "needs --format=html")]),
     "--after": (["=simplify"], [("=foo", "foo")]),

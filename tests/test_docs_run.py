@@ -95,5 +95,5 @@ def test_what_does_not_run_is_counted_with_its_reason(page, docs_run, tmp_path):
 
 
 def test_marks_in_several_lines_and_files_that_pages_show(page):
-    text = "<!-- docs-run\nbefore: echo 1 > a\nexit: 3\n-->\n```\n$ cat a && exit 3\n1\n```\n\n```\n$ cat b\ntwo\n$ wc -l \\\n  b\n1 b\n```\n"
+    text = "<!-- docs-run\nbefore: echo 1 > a\nexit: 3\n-->\n```\n$ cat a && exit 3\n1\n```\n\n<!-- docs-run: writes: b -->\n```\n$ cat b\ntwo\n$ wc -l \\\n  b\n1 b\n```\n"
     assert page(text, exit=0) == "3 commands ran, 0 faults\n"

@@ -552,7 +552,7 @@ static const OptionRow option_rows[] = {
 	{"real", NULL, "interp: no rounding of floats", TAKES_FLAG, AT(real), .commands = RUN | GRAD},
 	{"output-format", "npy|pb", "format of results", TAKES_CHOICE, AT(output_format), .commands = RUN | GRAD},
 	{"stage", "import|forward|train|rematerialized|fused|lowered|schedule|memory", "the last stage; for opt: the stage of the "
-	 "text", TAKES_KNOWN, AT(stage), .nth = printer_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
+	 "text", TAKES_CHOICE, AT(stage), .nth = printer_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
 	{"format", "text|dot|html|json|onnx", "format of the dump; onnx: forward and backward of a model as plain ONNX, with --stage=train and --loss", TAKES_KNOWN, AT(format), .commands = DUMP | OPT},
 	{"log", "FILE", "with --format=html: ranges of codes over the training that wrote this log", TAKES_STRING, AT(log), .commands = DUMP, .path = PATH_INPUT},
 	{"machine", NULL, "each [,ranks=N][,link=400G]; for --stage=schedule: what each launch would take on that GPU, among N "

@@ -3,6 +3,7 @@
 #ifndef GRADC_TOOLS_TOOLS_H
 #define GRADC_TOOLS_TOOLS_H
 
+#include "driver/driver.h"
 #include "quantize/quantize.h"
 
 /* ---- options.c, commands.c: one table of options for all subcommands */

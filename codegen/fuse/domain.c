@@ -268,3 +268,9 @@ spaces_of_function(const Function *f, Arena *arena)
 		s.fault = results_fault(f, &s);
 	return s;
 }
+
+int
+hyperparameter(const Value *v)
+{
+	return v->kind == VALUE_PARAM && v->param == PARAM_HYPERPARAMETER ? v->number : -1;
+}

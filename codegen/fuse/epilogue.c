@@ -5,12 +5,6 @@
 
 #include <string.h>
 
-int
-hyperparameter(const Value *v)
-{
-	return v->kind == VALUE_PARAM && v->param == PARAM_HYPERPARAMETER ? v->number : -1;
-}
-
 /* ---- which values must lie in memory */
 /* Does a node read v from memory, directly or through views? Follows the rule by which `fuse` stores values
  * (plan_recompute.c). */

@@ -58,6 +58,9 @@ Spaces spaces_of_function(const Function *f, Arena *arena);
 
 /* v without reshapes: a value with the same elements in the same order. */
 Value *behind_reshapes(Value *v);
+/* The number of the hyperparameter that parameter v stands for, named "scalar.NAME"; -1: v is not a
+ * hyperparameter. */
+int hyperparameter(const Value *v);
 
 /* ---- epilogue.c */
 /* Epilogues: a library applies the next operation while it stores a product, so no kernel has to read the
@@ -101,8 +104,5 @@ typedef struct {
  * function is not an epilogue of a product, or the target's library is faster without the
  * epilogue. */
 bool epilogue_open(const Target *t, Node *call, Readers *readers, Epilogue *out);
-/* The number of the hyperparameter that parameter v stands for, named "scalar.NAME"; -1: v is not a
- * hyperparameter. */
-int hyperparameter(const Value *v);
 
 #endif

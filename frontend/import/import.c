@@ -629,7 +629,7 @@ import_info(Module *m, Model *model, const ImportOptions *options)
 }
 
 /* The batch size that --repair=batch replaces: the leading dimension of the first input whose
- * leading dimension is a number. 0: --repair=batch is not given, or no such input. */
+ * leading dimension is a number. 0: --repair=batch or --batch is not given, or no such input. */
 static int64_t
 baked_batch(const Model *model, const ImportOptions *o)
 {

@@ -114,8 +114,8 @@ typedef struct {
 	 * iterations run; other statements: NULL */
 	const Affine *place;
 	double f; /* CONST: a float */
-	Conversion
-		how; /* CAST to a float below f32. Stochastic rounding takes its random bits from operand 1, u32 */
+	/* CAST to a float below f32. Stochastic rounding takes its random bits from operand 1, u32 */
+	Conversion how;
 	int64_t i; /* CONST: an integer or bool; CAST: the storage type; WAIT: number of groups */
 	int64_t extent;            /* FOR, LOCAL, MMA, COPY */
 	LoopMode mode;             /* FOR */
@@ -170,8 +170,8 @@ struct Kernel {
 	int n_team;         /* levels of the team; 0: no team, one member */
 	int team[MAX_TEAM]; /* members by level, outermost first: powers of two, at most MAX_PARTIALS in total */
 	int64_t flops;
-	const LibraryCall
-		*library; /* library call that may replace the loops; NULL: no such call */
+	/* library call that may replace the loops; NULL: no such call */
+	const LibraryCall *library;
 	/* the kernel whose loops read this kernel's result. If a library runs kernel `serves`,
 	 * this kernel does not run. NULL: no such kernel */
 	const Kernel *serves;

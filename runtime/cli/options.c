@@ -185,7 +185,7 @@ static const OptionRow rows[] = {
 	 RUN(deterministic)},
 	{"libraries", "on|off", "products by oneDNN or cuBLASLt, if they are faster (on)", TAKES_SWITCH,
 	 RUN(libraries)},
-	{"autotune", "FILE", "products on a GPU use the fastest algorithm in the file; algorithms that the file lacks are tried, and added",
+	{"autotune", "FILE", "products on a GPU use the algorithm in the file; for a product that the file lacks, algorithms are timed and the fastest is added",
 	 TAKES_STRING, RUN(autotune), .path = PATH_SHARED},
 	{"data-parallel", "ddp|zero1|zero2|zero3",
 	 "what ranks hold only in parts: nothing (ddp); the optimizer's states (zero1); gradients as well (zero2); weights as well (zero3); one of the compiled modes", TAKES_CHOICE,

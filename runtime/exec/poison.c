@@ -90,7 +90,8 @@ may_read(const Format *f, const Instruction *n, uint32_t i, const Slot *s)
 static bool
 is_wanted(const Format *f, const ProgramRecord *p, const Slot *s, uint32_t from)
 {
-	/* number of open LOOP and BRANCH blocks; a write inside a block may be skipped */
+	/* number of LOOP and BRANCH blocks that were opened after `from`, less those that were closed; a
+	 * write inside a block may be skipped */
 	int depth = 0;
 
 	for (uint32_t i = from; i < p->n_instructions; i++) {

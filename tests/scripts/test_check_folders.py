@@ -1,5 +1,6 @@
 """scripts/check-folders accepts this repository, and refuses what it is there to refuse."""
 import subprocess
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,13 @@ def test_refuses(tmp_path, folder, line, why):
 def test_accepts(tmp_path, name, line):
     put(tmp_path, name, line)
     assert check(tmp_path).returncode == 0, check(tmp_path).stdout
+
+
+def test_the_table_has_the_lowest_first():
+    """A room's row names rooms of its own folder that stand above it in the table."""
+    rooms = SourceFileLoader("check_folders", str(SCRIPT)).load_module()
+    before = []
+    for room in rooms.ROOMS:
+        inside = [r for r in rooms.ROOMS if r.split("/")[0] == room.split("/")[0] and rooms.may_see(room, r) and not r.startswith(room + "/")]
+        assert set(inside) <= {*before, room}, room
+        before.append(room)

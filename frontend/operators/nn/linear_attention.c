@@ -388,7 +388,7 @@ linear_loop(OnnxNode *n, const Linear *l, int64_t chunk, Value **y, Value **stat
 
 /* If each number of a key has its own decay, P is not a matrix product but takes tokens * tokens * D
  * operations: chunks are short. With the delta rule the inverse takes tokens^3 operations: a chunk
- * is at most as long as a key. */
+ * is at most as long as a key, or 16 tokens if a key is shorter. */
 static int64_t
 chunk_tokens(const Linear *l, int64_t most)
 {

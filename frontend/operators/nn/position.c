@@ -240,7 +240,7 @@ write_places(OnnxNode *n, const CacheSizes *s, bool circular)
 }
 
 /* The row of each token in the cache, as [batch * prefixes * most] rows. A computed position outside
- * of the cache gives row -1: it is not written. */
+ * of the cache gives row -1, and is not written; in a circular cache it wraps instead. */
 static Value *
 cache_rows(OnnxNode *n, Value *at, const CacheSizes *s, bool circular)
 {
