@@ -406,14 +406,13 @@ check_due(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *e
 	RETURN_IF_ERROR(check_taken(path, &taken));
 	if (taken)
 		return status_error(EXIT_CHECKPOINT,
-		                    "%s: something lies there that is not a checkpoint, where this "
-		                    "run is to save step %lld: move it away, or save to another "
-		                    "folder",
+		                    "%s: not a checkpoint, but this run would save step %lld "
+		                    "under this name: move it away, or save to another folder",
 		                    path, (long long)e.step);
 	if (other)
 		return status_error(EXIT_CHECKPOINT,
-		                    "%s: a checkpoint %s lies where this run is to save step %lld: "
-		                    "move it away, or save to another folder",
+		                    "%s: a checkpoint %s, but this run would save step %lld "
+		                    "under this name: move it away, or save to another folder",
 		                    path, other, (long long)e.step);
 	return NULL;
 }

@@ -236,11 +236,11 @@ saver_end_job(Gradc *run, Status why)
 
 	saver->job = NULL;
 	if (job->beside && run->diag)
-		diag_warning(
-			run->diag,
-			"the checkpoint of step %lld is %s: its usual name belongs to something "
-			"that is not a checkpoint, or to one that this run cannot continue from",
-			(long long)step, job->beside);
+		diag_warning(run->diag,
+		             "the checkpoint of step %lld was saved as %s: its usual name is taken "
+		             "by something that is not a checkpoint, or by a checkpoint that this "
+		             "run cannot continue from",
+		             (long long)step, job->beside);
 	job_free(job);
 	if (why)
 		return saver_count_failure(run, step, why);
@@ -318,7 +318,8 @@ check_names(Gradc *run, int64_t every)
 		diag_warning(
 			run->diag,
 			"%s: %d checkpoint%s of another training of this model will be replaced "
-			"at the same steps; --resume continues from them",
+			"when this run saves the same steps; to continue from a checkpoint "
+			"instead, use --resume",
 			run->saver->folder.path, replaced, replaced == 1 ? "" : "s");
 	return NULL;
 }

@@ -93,7 +93,7 @@ show_stop(const Session *s)
 	text_add_plain(&command, s->o->command);
 	fprintf(stderr, "; saved in %s; to continue%s:\n  %s\n",
 	        plain_text(s->arena, s->o->run.save),
-	        gradc_ranks(s->run) > 1 ? ", under the same launcher," : "", command.at);
+	        gradc_ranks(s->run) > 1 ? ", run under the same launcher" : "", command.at);
 	text_free(&command);
 }
 

@@ -121,8 +121,8 @@ open_raw(const char *path, DType dtype, DataFile *file)
 	RETURN_IF_ERROR(file_open_regular(path, EXIT_SYSTEM, &file->fd, &n));
 	if (n % size != 0)
 		return status_error(EXIT_DATA,
-		                    "%s: truncated: %lld bytes are not a multiple of the %lld of a "
-		                    "token",
+		                    "%s: truncated: the size of %lld bytes is not a multiple of "
+		                    "the token size, %lld bytes",
 		                    path, (long long)n, (long long)size);
 	file->info = (NpyInfo){.dtype = dtype,
 	                       .rank = 1,

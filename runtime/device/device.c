@@ -41,7 +41,9 @@ check_code(const CodeImage *image, const Format *f, int target)
 	const KernelCode *code = image->data;
 
 	if (image->size != f->n[SECTION_KERNELS])
-		return status_error(EXIT_SYSTEM, "executable tables: %d kernels, and code of %lld",
+		return status_error(EXIT_SYSTEM,
+		                    "executable tables: they list %d kernels, but "
+		                    "the code has %lld",
 		                    f->n[SECTION_KERNELS], (long long)image->size);
 	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
 		const KernelRecord *k = &f->kernels[i];

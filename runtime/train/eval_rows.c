@@ -21,10 +21,11 @@ eval_check_rows(const Gradc *run)
 		return NULL;
 	return status_error(
 		EXIT_DATA,
-		"--eval-data: %lld rows are less than a batch of %lld, which cannot be padded: %s; "
-		"compile with --batch %lld or less",
+		"--eval-data: %lld rows do not fill a batch of %lld, and the batch cannot be "
+		"padded: %s; compile with --batch %lld or less",
 		(long long)d->rows, (long long)d->micro_rows,
-		d->has_weight ? "its rows see each other" : "the model computes its own loss",
+		d->has_weight ? "a row's result depends on the other rows"
+			      : "the model computes its own loss",
 		(long long)d->rows);
 }
 
@@ -37,7 +38,8 @@ eval_warn_uneven(const Gradc *run)
 	    gradc_rank(run) > 0)
 		return;
 	diag_warning(run->diag,
-	             "the loss of an evaluation is the mean of %lld batches' losses, each of which "
-	             "divides by a number that its data decide",
+	             "the evaluation loss is the mean of the losses of %lld batches; each batch "
+	             "divides its loss by a number that depends on its data, so batches may "
+	             "weigh their rows differently",
 	             (long long)batches);
 }

@@ -239,7 +239,7 @@ def test_a_slow_disk_is_waited_for(launch, digits, tmp_path):
     call(launch(3, exe, *data, *options, tmp_path / "fast.jsonl", "--save", tmp_path / "fast"))
     done = call(launch(3, exe, *data, *options, tmp_path / "slow.jsonl", "--save", tmp_path / "ck"), env=slow)
     assert losses(tmp_path / "slow.jsonl") == losses(tmp_path / "fast.jsonl")
-    said = re.findall(r"warning: rank (\d): has waited (\d) s in all_gather \d+ of control for (.*)", done.stderr)
+    said = re.findall(r"warning: rank (\d): has waited (\d) s in all_gather \d+ of the control connections for (.*)", done.stderr)
     assert {who for who, *_ in said} == {"1"}, done.stderr  # one of the two that wait
     assert {what for *_, what in said} == {"rank 0 (saving a checkpoint), which answers"}
     assert [int(seconds) for _, seconds, _ in said][:2] == [2, 4]

@@ -237,7 +237,7 @@ def test_a_rank_that_is_there_twice(start, tmp_path):
     environments = meet(tmp_path, 3)
     said = ends([start(environments[r], 3) for r in (0, 1, 1)], 9)
     assert re.search(r"two ranks have RANK=1, the second one from \S+", said[0])
-    assert sum("RANK=1, and rank 0 at localhost has such a rank already" in s for s in said[1:]) == 1
+    assert sum("RANK=1 is taken: another process with this rank has already joined rank 0 at localhost" in s for s in said[1:]) == 1
     assert sum("rank 1: rank 0 is gone before all ranks had started" in s for s in said[1:]) == 1
 
 
@@ -275,7 +275,7 @@ def run(start, folder, size, *words, rounds=5):
 @pytest.mark.parametrize("late, teller", [(0, 1), (1, 0), (2, 0)])
 def test_a_late_rank_is_named_and_waited_for(start, tmp_path, late, teller):
     said = ends(run(start, tmp_path, 3, f"{late}:2:sleep:1.6"), 0)
-    assert re.search(rf"warning: rank {teller}: has waited 1 s in all_gather 4 of control for rank {late} \(saving a checkpoint\), "
+    assert re.search(rf"warning: rank {teller}: has waited 1 s in all_gather 4 of the control connections for rank {late} \(saving a checkpoint\), "
                      "which answers\n", said[teller])
     assert sum("warning" in s for s in said) == 1 and said[teller].count("warning") == 1
 
@@ -293,7 +293,7 @@ def test_a_lost_rank_ends_all(start, tmp_path, rank, by):
     said = ends(others, 10 if by == signal.SIGSTOP else 9)
     assert time.monotonic() - began < 6
     if by == signal.SIGSTOP:
-        assert re.search(rf"rank \d: waited [12] s for rank {rank} in \w+ \d+ of control, without an answer: stopped or hanging", "".join(said))
+        assert re.search(rf"rank \d: waited [12] s for rank {rank} in \w+ \d+ of the control connections, without an answer: stopped or hanging", "".join(said))
     else:
         assert all(f"rank {rank} is gone: " in s for s in said)
 
@@ -319,12 +319,12 @@ def test_a_fault_of_one_ends_all(start, tmp_path, rank, sleeper):
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_has_ended_is_not_waited_for(start, tmp_path, rank):
     said = ends(run(start, tmp_path, 3, f"{rank}:1:leave:0"), *[0 if r == rank else 9 for r in range(3)])
-    assert f"rank {rank} has ended, and all_gather 2 of control waits for it" in "".join(said)  # who finds it first says so
+    assert f"rank {rank} has ended, and all_gather 2 of the control connections waits for it" in "".join(said)  # who finds it first says so
 
 
 def test_ranks_that_no_longer_do_the_same(start, tmp_path):
     said = ends(run(start, tmp_path, 2, "1:1:differ:24"), 9)
-    assert "rank 0 is in all_gather 2 of control with 16 bytes, rank 1 in all_gather 2 with 24: they no longer do the same" in said[0]
+    assert "rank 0 is in all_gather 2 of the control connections with 16 bytes, rank 1 in all_gather 2 with 24: they no longer do the same" in said[0]
 
 
 # ---- who waits by other means

@@ -380,7 +380,7 @@ def test_a_slow_disk_of_one_rank_is_waited_for(digits, faults, tmp_path, monkeyp
     monkeypatch.setenv("GRADC_COMM_TIMEOUT", "1")
     done = digits.run(3, *TRAINING, "--log=slow.jsonl", rank=2, env={**fault(faults, "fsync", 1, "slow"), "FAULT_MS": "3500"})
     assert losses(tmp_path / "slow.jsonl") == want
-    said = re.findall(r"warning: rank (\d): has waited (\d) s in all_gather \d+ of control for (.*)", done.stderr)
+    said = re.findall(r"warning: rank (\d): has waited (\d) s in all_gather \d+ of the control connections for (.*)", done.stderr)
     assert said and {what for *_, what in said} == {"rank 2 (saving a checkpoint), which answers"}, done.stderr
     assert "could not be written" not in done.stderr and checkpoints(tmp_path / "ck") == [3, 6, 9]
 

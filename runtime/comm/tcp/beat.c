@@ -93,7 +93,7 @@ tcp_add_place(Text *to, const TcpWait *w)
 {
 	text_add(to, w->what);
 	if (w->number >= 0)
-		text_printf(to, " %lld of control", (long long)w->number);
+		text_printf(to, " %lld of the control connections", (long long)w->number);
 }
 
 static Status

@@ -168,8 +168,8 @@ check_frame(const CommControl *c, const Call *call, int rank, const Frame *f, in
 	if (h->call == call->kind && h->number == call->number && h->bytes == bytes)
 		return NULL;
 	return status_error(EXIT_COMM,
-	                    "rank %d is in %s %lld of control with %lld bytes, rank %d in %s %lld "
-	                    "with %lld: they no longer do the same",
+	                    "rank %d is in %s %lld of the control connections with %lld bytes, "
+	                    "rank %d in %s %lld with %lld: they no longer do the same",
 	                    c->rank, call_names[call->kind], (long long)call->number,
 	                    (long long)bytes, rank,
 	                    h->call < COUNT(call_names) ? call_names[h->call] : "call",
@@ -200,8 +200,8 @@ look(CommControl *c, Call *call, int rank, Frame **out, Text *line)
 		return status_copy(c->fault);
 	if (c->peers[rank].ended)
 		return status_error(EXIT_COMM,
-		                    "rank %d: rank %d has ended, and %s %lld of control waits for "
-		                    "it",
+		                    "rank %d: rank %d has ended, and %s %lld of the control "
+		                    "connections waits for it",
 		                    c->rank, rank, call_names[call->kind], (long long)call->number);
 	if (c->rank == 0 && call->kind == CALL_GATHER)
 		list_missing(c, call, rank);

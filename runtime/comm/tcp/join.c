@@ -63,14 +63,17 @@ refusal(const Search *s, const Answer *a)
 	switch (a->kind) {
 	case ANSWER_VERSION:
 		return status_error(EXIT_COMM,
-		                    "rank %d speaks version %d, rank 0 at %s version %d: all need "
-		                    "executables of one gradc",
+		                    "rank %d speaks version %d, rank 0 at %s version %d: all "
+		                    "ranks need executables compiled by the same version of "
+		                    "gradc",
 		                    rank, TCP_VERSION, host, a->value);
 	case ANSWER_SIZE:
 		return status_error(EXIT_COMM, "rank %d has %s=%d, rank 0 at %s has %d", rank,
 		                    s->place->size_name, s->c->size, host, a->value);
 	case ANSWER_TWICE:
-		return status_error(EXIT_COMM, "%s=%d, and rank 0 at %s has such a rank already",
+		return status_error(EXIT_COMM,
+		                    "%s=%d is taken: another process with this rank "
+		                    "has already joined rank 0 at %s",
 		                    s->place->rank_name, rank, host);
 	case ANSWER_RANK:
 		return status_error(EXIT_COMM, "%s=%d is not a rank that rank 0 at %s expects",

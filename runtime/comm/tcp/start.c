@@ -135,7 +135,8 @@ misfit(const Host *h, const Guest *g, AnswerKind kind)
 	if (kind == ANSWER_VERSION)
 		return status_error(EXIT_COMM,
 		                    "rank 0 speaks version %d, a rank from %s version %u: all "
-		                    "need executables of one gradc",
+		                    "ranks need executables compiled by the same version of "
+		                    "gradc",
 		                    TCP_VERSION, g->from, g->hello.version);
 	if (kind == ANSWER_TWICE)
 		return status_error(EXIT_COMM, "two ranks have %s=%d, the second one from %s", rank,

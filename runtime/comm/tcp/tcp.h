@@ -143,7 +143,7 @@ void tcp_hear(CommControl *c, int rank, const Pong *pong);
 /* Called with the lock held. Pings the awaited ranks and looks at their answers. EXIT_HANG if a rank has been silent for
  * `patience` seconds. *line: text to report. */
 Status tcp_beat(CommControl *c, TcpWait *w, Text *line);
-void tcp_add_place(Text *to, const TcpWait *w); /* "all_gather 12 of control" */
+void tcp_add_place(Text *to, const TcpWait *w); /* "all_gather 12 of the control connections" */
 /* Watches all ranks during a wait outside of control's calls, which began at `since`. what: such as "all_reduce 3 of group
  * data". Reports late ranks; *told is the time of the last report. Returns a fault if a rank is lost or is ending all ranks. */
 Status tcp_watch(CommControl *c, const char *what, double since, double *told);

@@ -383,7 +383,7 @@ def test_frozen_values_tell_trainings_apart_without_resuming(frozen):
     one, two = frozen
     before = kept(two.folder / "ck")
     said = two.run("--steps=6", "--save=ck", exit=7).stderr
-    assert "ck/step-00000006: a checkpoint with other frozen values lies where this run is to save step 6" in said
+    assert "ck/step-00000006: a checkpoint with other frozen values, but this run would save step 6 under this name" in said
     assert kept(two.folder / "ck") == before
     copy(two.folder / "ck", two.folder / "mine")
     assert "2 checkpoints of another training" in one.run("--steps=6", "--save=mine", "--save-every=3", "--lr=0.1").stderr

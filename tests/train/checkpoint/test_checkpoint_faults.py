@@ -281,7 +281,7 @@ def test_what_somebody_put_there_is_never_moved(digits, tmp_path):
     (ck / "step-00000002/mine").mkdir(parents=True)
     (ck / "step-00000002/mine/notes.txt").write_text("mine")
     done = digits.run("--steps=4", "--save=ck", "--save-every=1", "--keep=2", exit=7)
-    assert "step-00000002: something lies there that is not a checkpoint" in done.stderr
+    assert "step-00000002: not a checkpoint, but this run would save step" in done.stderr
     assert (ck / "step-00000002/mine/notes.txt").read_text() == "mine" and len(list(ck.iterdir())) == 1
     (ck / "step-00000002").rename(ck / "step-00000009")
     digits.run("--steps=4", "--save=ck", "--save-every=1", "--keep=2")

@@ -137,7 +137,7 @@ def test_what_an_evaluation_leaves_out_is_said(run, tmp_path, data):
         done = run(tmp_path / "train", *data, "--steps=2", "--eval-data=x=ex.npy", "--eval-data=lab=elab.npy", "--eval-every=1",
                    "--lr-schedule=plateau,patience=0", exit=6 if n == 7 else 0)
         if n == 7:
-            assert "7 rows are less than a batch of 8, which cannot be padded: the model computes its own loss" in done.stderr
+            assert "7 rows do not fill a batch of 8, and the batch cannot be padded: the model computes its own loss" in done.stderr
             continue
         logged = [line for line in reference.log_lines(tmp_path / "log.jsonl") if "eval_loss" in line]
         assert len(logged) == 3 and {(line["eval_rows"], line.get("eval_all_rows")) for line in logged} == {(8, 12 if n == 12 else None)}

@@ -324,7 +324,7 @@ def test_rows_that_see_each_other(run, tmp_path, case):
     for name, array in (("x", x[:7]), ("labels", y[:7])):
         np.save(tmp_path / f"few_{name}.npy", array)
     few = run(tmp_path / "train", *data, "--steps=0", "--eval-data=x=few_x.npy", "--eval-data=labels=few_labels.npy", exit=6).stderr
-    assert "7 rows are less than a batch of 8, which cannot be padded: its rows see each other" in few
+    assert "7 rows do not fill a batch of 8, and the batch cannot be padded: a row's result depends on the other rows" in few
 
 
 # Places of a [batch, V] taken flat: row * V + what k [batch, 1], an input, says. With the numbers of k that are tried.

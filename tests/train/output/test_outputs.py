@@ -277,7 +277,7 @@ def test_names_of_coming_checkpoints_are_looked_at_before_training(run, trained,
     put_something(path, what)
     before = state_of(path)
     said = run(trained / "train", *DATA, "--steps=6", "--save=ck", "--progress=plain", *options, exit=7).stderr
-    assert f"ck/step-{step:08d}: something lies there that is not a checkpoint" in said and "move it away" in said and "step 1/" not in said
+    assert f"ck/step-{step:08d}: not a checkpoint, but this run would save step" in said and "move it away" in said and "step 1/" not in said
     assert state_of(path) == before
     run(trained / "train", *DATA, "--steps=5", "--save=ck", "--save-every=5")  # nothing of these steps is in the way
     assert state_of(path) == before
@@ -297,7 +297,7 @@ def test_a_step_that_nobody_foresaw_is_saved_beside(run, trained, what):
     process = started(trained, *options)
     process.send_signal(signal.SIGTERM)
     said = process.stderr.read()
-    assert process.wait(60) == 75 and "its usual name belongs to something that is not a checkpoint" in said
+    assert process.wait(60) == 75 and "its usual name is taken by something that is not a checkpoint" in said
     assert [state_of(path) for path in taken] == before
     saved, = (trained / "ck").glob("step-0????????")
     step = int(saved.name[5:])
@@ -417,7 +417,7 @@ def test_a_checkpoint_has_files_only(run, trained, name, kind):
     else:
         os.symlink("../../x.npy", own / name)
     said = run(trained / "train", *DATA, "--steps=4", "--save=ck", exit=7).stderr
-    assert "ck/step-00000004: something lies there that is not a checkpoint" in said
+    assert "ck/step-00000004: not a checkpoint, but this run would save step" in said
     assert (own / name / "mine.txt").exists() if kind == "folder" else (own / name).is_symlink()
 
 
@@ -427,7 +427,7 @@ def test_checkpoints_of_another_model_are_not_replaced(run, trained):
     run("compile", "model.onnx", "-o", "other", "--loss=mse", "--optimizer=sgd", "--freeze=nothing", exit=2)
     run("compile", "model.onnx", "-o", "other", "--loss=l1", "--optimizer=sgd")
     said = run(trained / "other", *DATA, "--steps=4", "--save=ck", exit=7).stderr
-    assert "ck/step-00000004: a checkpoint of another model lies where this run is to save step 4" in said
+    assert "ck/step-00000004: a checkpoint of another model, but this run would save step 4 under this name" in said
     assert (trained / "ck/step-00000004/manifest.json").read_bytes() == before
     run(trained / "other", *DATA, "--steps=3", "--save=ck")
 
@@ -435,7 +435,7 @@ def test_checkpoints_of_another_model_are_not_replaced(run, trained):
 def test_checkpoints_of_another_training_are_replaced_with_a_word(run, trained):
     assert "another training" not in run(trained / "train", *DATA, "--steps=4", "--save=ck").stderr
     said = run(trained / "train", *DATA, "--steps=4", "--save=ck", "--lr=0.5").stderr
-    assert "warning: ck: 1 checkpoint of another training of this model will be replaced at the same steps" in said
+    assert "warning: ck: 1 checkpoint of another training of this model will be replaced when this run saves the same steps" in said
     assert "another training" not in run(trained / "train", *DATA, "--steps=6", "--save=ck", "--resume=auto").stderr
 
 

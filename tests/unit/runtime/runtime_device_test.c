@@ -205,7 +205,7 @@ test_code_is_that_of_the_tables(void **state)
 		skip();
 	}
 	expect_other_code(&t, change_nothing, NULL);
-	expect_other_code(&t, change_size, "6 kernels, and code of 5");
+	expect_other_code(&t, change_size, "6 kernels, but the code has 5");
 	expect_other_code(&t, change_facts, "the record of kernel k_update");
 	expect_other_code(&t, change_function, "no code of kernel k_eval");
 	bench_close(&t);
