@@ -20,17 +20,17 @@ quantize_find_biases(Quantize *q)
 			q->biases[i].sums = NEW_ARRAY(q->arena, double, found[i].x_channels);
 	}
 	if (n_weights == 0) {
-		diag_error(q->diag, EXIT_USAGE, "--bias-correction: no weight becomes codes");
+		diag_error(q->diag, EXIT_USAGE, "--bias-correction: no weight is quantized");
 		diag_hint(q->diag,
 		          "products of two activations have no bias; leave the option out");
 		return false;
 	}
 	if (n_left)
-		diag_warning(
-			q->diag,
-			"--bias-correction: %d of %d weights have no bias to correct: their "
-			"products add no f32 initializer of their own with a number per channel",
-			n_left, n_weights);
+		diag_warning(q->diag,
+		             "--bias-correction: %d of %d weights have no bias to correct: a bias "
+		             "must be an f32 initializer with one number per output channel, added "
+		             "to this product only",
+		             n_left, n_weights);
 	return true;
 }
 

@@ -228,7 +228,7 @@ def test_no_weight_at_all(run, tmp_path):
     onnx.save(model([node("MatMul", ["x", "x"], name="p")], inputs=[value("x", (4, 4))]), tmp_path / "model.onnx")
     np.save(tmp_path / "x.npy", random(4, 4))
     done = run("quantize", "model.onnx", "--data=x=x.npy", "--bias-correction", "-o", "q.onnx", exit=2)
-    assert "--bias-correction: no weight becomes codes" in done.stderr and "leave the option out" in done.stderr
+    assert "--bias-correction: no weight is quantized" in done.stderr and "leave the option out" in done.stderr
 
 
 @pytest.mark.parametrize("op, attributes", [("Conv", {"group": 0}), ("Conv", {"group": 5}), ("ConvTranspose", {"group": -1}), ("ConvTranspose", {"group": 4}),
