@@ -14,7 +14,7 @@ const Command commands[] = {
          COMMAND_GRAD},
 	{"dump", "the module after a stage", command_dump, "MODEL.onnx|EXE|FILE.gir", COMMAND_DUMP},
 	{"opt", "runs --passes on text IR", command_opt, "FILE.gir", COMMAND_OPT},
-	{"quantize", "writes the model in codes of few bits (-o)", command_quantize, "MODEL.onnx",
+	{"quantize", "writes a quantized model (-o)", command_quantize, "MODEL.onnx",
          COMMAND_QUANTIZE},
 	{"ops", "the ONNX operators that can be read", command_ops, "", COMMAND_OPS},
 	{"passes", "the passes in order", command_passes, "", COMMAND_PASSES},

@@ -25,15 +25,16 @@ check_gradients(const Options *o, Diag *diag)
 		return fault(diag, "--gradients=bf16 needs --max-accumulate=1: sums over "
 		                   "micro-batches are of f32");
 	return !is(o->precision, "f64") ||
-	       fault(diag, "--gradients=bf16 and --precision=f64: one of them");
+	       fault(diag, "--gradients=bf16 cannot be combined with --precision=f64");
 }
 
 static bool
 check_sync_batchnorm(const Options *o, Diag *diag)
 {
 	return !o->sync_batchnorm || !is(o->eval_mode, "as-exported") ||
-	       fault(diag, "--sync-batchnorm and --eval-mode=as-exported: one of them: in an "
-	                   "evaluation ranks have different numbers of batches");
+	       fault(diag, "--sync-batchnorm cannot be combined with --eval-mode=as-exported: "
+	                   "in an evaluation ranks may have different numbers of batches, so "
+	                   "they cannot exchange statistics");
 }
 
 static bool
@@ -69,8 +70,8 @@ settle_offload(Options *o, Diag *diag)
 	if (o->gpus.n > 0 && o->cpus.n == 0 && optimizer)
 		return fault(
 			diag,
-			"--offload=optimizer: the host's cores update, so --target needs a CPU, too: "
-			"--target=cpu,cuda");
+			"--offload=optimizer: the host's CPU computes the optimizer's updates, "
+			"so --target needs a CPU, too: --target=cpu,cuda");
 	if (!o->data_parallel)
 		o->data_parallel = mode_names[params ? 3 : 2];
 	if (has_word(o->data_parallel, "zero1") ||

@@ -269,7 +269,7 @@ def test_no_folder(gpt2, tmp_path):
     (["--offload=params", "--data-parallel=zero2"], "need zero3, in which weights are gathered"),
     (["--offload=optimizer", "--data-parallel=ddp"], "ddp keeps everything on the device"),
     (["--offload=moments"], "--offload=moments: need some of optimizer, params, activations"),
-    (["--offload=optimizer", "--target=cuda:sm_90a"], "the host's cores update, so --target needs a CPU, too"),
+    (["--offload=optimizer", "--target=cuda:sm_90a"], "the host's CPU computes the optimizer's updates, so --target needs a CPU, too"),
 ])
 def test_compiling_what_makes_no_sense(gradc, models, tmp_path, options, said):
     done = call([gradc, "compile", models / "mlp_digits/model.onnx", "-o", tmp_path / "exe", "--batch=4", *options], exit=2)
