@@ -623,7 +623,7 @@ module_parse(const char *text, const char *file, const StrMap *data, Diag *diag)
 
 	for (read_lines(&r); *r.at && *r.at != '}'; read_lines(&r)) {
 		if (!read_item(&r, &references, &bodies)) {
-			read_fault(&r, "expected state, func, fused or kernel");
+			read_fault(&r, "expected state, adapter, four_bit, func, fused or kernel");
 			read_skip_line(&r);
 		}
 	}

@@ -9,8 +9,10 @@ infer_counter(Infer *in, int first, const RandomCounter *c, const Ints *shape)
 		if (!in->operand[i] || in->operand[i] != type_scalar(in->m, U64))
 			infer_error(in, "seed, step and offset are u64[]");
 	if (c->rows < 0 || (c->rows == 0 && c->axis != 0))
-		infer_error(in, "%lld rows along axis %lld", (long long)c->rows,
-		            (long long)c->axis);
+		infer_error(in,
+		            "%lld rows along axis %lld: rows must be positive, or 0 with "
+		            "axis 0",
+		            (long long)c->rows, (long long)c->axis);
 	if (c->rows > 0 && infer_axis(in, c->axis, shape->n) && shape->at[c->axis] % c->rows != 0)
 		infer_error(in, "%lld rows do not divide an axis of %lld", (long long)c->rows,
 		            (long long)shape->at[c->axis]);
