@@ -164,7 +164,9 @@ sampled_shape(OnnxNode *n, const Value *x, const Value *grid)
 	    grid->type->dims[rank - 1] != spatial) {
 		report_invalid(
 			n,
-			"an input of rank %d and %lld rows, a grid of rank %d, %lld rows and %lld coordinates",
+			"the grid does not fit the input: input of rank %d and batch %lld, grid "
+			"of rank %d, batch %lld and %lld coordinates; need rank 3 or more, "
+			"equal ranks and batches, and rank - 2 coordinates",
 			rank, (long long)(rank ? x->type->dims[0] : 0), grid->type->rank,
 			(long long)(grid->type->rank ? grid->type->dims[0] : 0),
 			(long long)(grid->type->rank ? grid->type->dims[grid->type->rank - 1] : 0));
@@ -331,7 +333,9 @@ want_deform_groups(OnnxNode *n, const Value *x, const Value *w, Deform *d)
 		return true;
 	report_invalid(
 		n,
-		"%lld channels in %lld groups and %lld offset groups, a weight of [%lld, %lld, ..]",
+		"groups do not fit: %lld channels, %lld groups, %lld offset groups, a weight of "
+		"[%lld, %lld, ..]; both kinds of groups must divide the channels, groups also "
+		"the weight's first axis, and the second axis needs channels / groups",
 		(long long)channels, (long long)d->groups, (long long)d->offset_groups,
 		(long long)outputs, (long long)w->type->dims[1]);
 	return false;
@@ -349,7 +353,8 @@ deform_places(OnnxNode *n, const Value *x, Deform *d, Ints *result)
 		int64_t size = x->type->dims[i + 2], count = window_count(w, i, size);
 		if (size < 1 || count < 1) {
 			report_invalid(n,
-			               "a kernel over %lld of %lld elements along spatial axis %d",
+			               "the kernel reaches over %lld elements: %lld elements "
+			               "and their pads along spatial axis %d are too few",
 			               (long long)window_reach(w, i), (long long)size, i);
 			return false;
 		}
