@@ -260,7 +260,9 @@ check_versions(Model *model, Diag *diag)
 				            (long long)p->opset_import[k]->version,
 				            (long long)version);
 		if (version < 1)
-			model_error(model, diag, EXIT_INVALID, "opset version %lld of domain %s",
+			model_error(model, diag, EXIT_INVALID,
+			            "opset version %lld of domain %s is "
+			            "not valid, needs 1 or more",
 			            (long long)version, quoted(model, domain));
 		else if (!*domain && (version < OLDEST_OPSET || version > NEWEST_OPSET))
 			model_error(model, diag, EXIT_UNSUPPORTED,

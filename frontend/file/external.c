@@ -187,15 +187,15 @@ external_open(Model *model, const TensorProto *t, const ExternalData *e, int64_t
 	}
 	if (!size_add(e->offset, bytes, &end) || e->offset > file->size) {
 		model_error(model, diag, EXIT_INVALID,
-		            "tensor %s: external offset %lld of a file of "
-		            "%lld bytes",
+		            "tensor %s: external offset %lld is after the end of a file of %lld "
+		            "bytes",
 		            name, (long long)e->offset, (long long)file->size);
 		return false;
 	}
 	if (end > file->size) {
 		model_error(model, diag, EXIT_SYSTEM,
-		            "tensor %s: bytes %lld to %lld of external data "
-		            "%s, which has %lld",
+		            "tensor %s: needs bytes %lld to %lld of external data %s, which has "
+		            "only %lld",
 		            name, (long long)e->offset, (long long)end, quoted(model, e->location),
 		            (long long)file->size);
 		if (file->size < 512)

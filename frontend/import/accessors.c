@@ -113,7 +113,9 @@ at_axis(OnnxNode *n, const Value *x, Value *y)
 	Ints shape = shape_of(y);
 
 	if (axis < 0 || axis > last) {
-		report_invalid(n, "axis %lld, input 0 has rank %d and input 1 has rank %d",
+		report_invalid(n,
+		               "axis %lld does not place input 1 inside input 0: input 0 has "
+		               "rank %d and input 1 has rank %d",
 		               (long long)axis, x->type->rank, y->type->rank);
 		return NULL;
 	}
@@ -134,7 +136,7 @@ want_second_input(OnnxNode *n, const Value *x)
 		return has_attribute(n, "axis") ? at_axis(n, x, y) : y;
 	Ints a = shape_of(x), b = shape_of(y);
 	if (a.n != b.n || memcmp(a.at, b.at, sizeof(*a.at) * (size_t)a.n) != 0) {
-		report_invalid(n, "the inputs have other shapes, and there is no broadcast = 1");
+		report_invalid(n, "the inputs have different shapes, which needs broadcast = 1");
 		return NULL;
 	}
 	return y;
@@ -340,7 +342,8 @@ int
 want_axis(OnnxNode *n, int64_t axis, int rank)
 {
 	if (axis < -rank || axis >= rank) {
-		report_invalid(n, "axis %lld of a rank-%d tensor", (long long)axis, rank);
+		report_invalid(n, "axis %lld is not an axis of a rank-%d tensor", (long long)axis,
+		               rank);
 		return -1;
 	}
 	return (int)(axis < 0 ? axis + rank : axis);

@@ -51,7 +51,7 @@ shape_fits(OnnxNode *n, Ints shape)
 
 	for (int i = 0; i < shape.n; i++) {
 		if (shape.at[i] < 0) {
-			report_invalid(n, "dimension %d of the result is %lld", i,
+			report_invalid(n, "dimension %d of the result is %lld, needs 0 or more", i,
 			               (long long)shape.at[i]);
 			return false;
 		}
@@ -125,7 +125,8 @@ e_broadcast(OnnxNode *n, Value *x, Ints shape)
 	if (!x)
 		return NULL;
 	if (x->type->rank > shape.n) {
-		report_invalid(n, "the operand has rank %d, the result %d", x->type->rank, shape.n);
+		report_invalid(n, "the operand has rank %d, more than the result's %d",
+		               x->type->rank, shape.n);
 		return NULL;
 	}
 	if (!broadcast_shapes(n, &common, shape_of(x)))
@@ -170,7 +171,9 @@ e_select(OnnxNode *n, Value *cond, Value *x, Value *y)
 	if (!cond || !x || !y)
 		return NULL;
 	if (x->type->dtype != y->type->dtype || cond->type->dtype != BOOL) {
-		report_invalid(n, "condition is %s, operands are %s and %s",
+		report_invalid(n,
+		               "condition is %s, operands are %s and %s; need bool and "
+		               "operands of one type",
 		               dtype_info[cond->type->dtype].name, dtype_info[x->type->dtype].name,
 		               dtype_info[y->type->dtype].name);
 		return NULL;
@@ -288,8 +291,8 @@ e_pad(OnnxNode *n, Value *x, Ints low, Ints high, double value)
 		any |= low.at[i] || high.at[i];
 		if (!size_add(shape.at[i], low.at[i], &shape.at[i]) ||
 		    !size_add(shape.at[i], high.at[i], &shape.at[i]) || low.at[i] > MAX_ELEMENTS) {
-			report_invalid(n, "pads of %lld and %lld", (long long)low.at[i],
-			               (long long)high.at[i]);
+			report_invalid(n, "pads of %lld and %lld are too large",
+			               (long long)low.at[i], (long long)high.at[i]);
 			return NULL;
 		}
 	}
@@ -488,7 +491,7 @@ e_indices(OnnxNode *n, Value *indices, int64_t size, bool trusted)
 	for (int64_t k = 0; k < t->type->n; k++) {
 		int64_t index = tensor_int(t, k);
 		if (index < -size || index >= size) {
-			report_invalid(n, "index %lld into an axis of %lld elements",
+			report_invalid(n, "index %lld is outside of an axis of %lld elements",
 			               (long long)index, (long long)size);
 			return NULL;
 		}

@@ -82,10 +82,10 @@ bind_port(Inputs *in, const ValueInfoProto *v, ImportPort *port)
 		return false;
 	}
 	if (!tensor_dtype(t->elem_type, &port->dtype)) {
-		model_error(im->model, im->diag,
-		            t->elem_type <= 0 || t->elem_type > 64 ? EXIT_INVALID
-		                                                   : EXIT_UNSUPPORTED,
-		            "input %s has element type %d", name, t->elem_type);
+		model_error(
+			im->model, im->diag,
+			t->elem_type <= 0 || t->elem_type > 64 ? EXIT_INVALID : EXIT_UNSUPPORTED,
+			"input %s has element type %d, which is not supported", name, t->elem_type);
 		return false;
 	}
 	if (t->shape->n_dim > MAX_RANK) {
@@ -181,7 +181,9 @@ import_inputs(Importer *im, ImportInfo *info)
 		const Fill *fill = find_fill(im->options, v->name);
 		im->b.loc = loc_name(im->m, v->name);
 		if (fill && fill->kind == FILL_IOTA && type->rank == 0) {
-			model_error(im->model, im->diag, EXIT_USAGE, "--fill %s=iota of a scalar",
+			model_error(im->model, im->diag, EXIT_USAGE,
+			            "--fill %s=iota: the input is a "
+			            "scalar, iota needs an axis",
 			            v->name);
 		} else if (fill) {
 			importer_bind(im, v->name, fill_value(im, type, fill));

@@ -650,15 +650,15 @@ GRADC_REFUSES = (
     ("axis named twice", r"is named twice", _always),
     ("rank of a list",
      r"must be a list of integers, it is \w+ of rank|split is of rank|a value per channel has|"
-     r"needs one$|numbers, needs one|numbers for \d+ axes", _always),
+     r"needs one$|numbers, needs one", _always),
     ("flag", r"not 0 or 1", _always),
     ("word", r"unknown reduction|is (none|not one) of", _always),
     ("range",
      r"needs one from 0 to below 1|tuples of 0 indices|num_outputs is|is not a data type|in steps of|"
-     r"alpha is 0|stash_type is|hidden_size \d+, W has|kv_num_heads is|columns of \[|Pad, .*a size of -|a condition of bool|"
-     r"[(](RNN|GRU|LSTM), .*need (f|[[]steps)|blocks of \d+ in an image|0 bands|softmax_precision is|q_num_heads is|"
-     r"groups of 0 output|labels have \d+ elements|"
-     r"batch.axis|\(Resize, .*input 1 is missing|axis -?\d+ of a rank-", _always),
+     r"alpha is 0|stash_type is|hidden_size is \d+, but W has|kv_num_heads is|columns of \[|Pad, .*a size of -|the condition is bool|"
+     r"[(](RNN|GRU|LSTM), .*need (f|[[]steps)|no block of \d+ fits into an image|0 bands|softmax_precision is|q_num_heads is|"
+     r"groups do not fit 0 output|labels have \d+ elements|"
+     r"batch.axis|\(Resize, .*input 1 is missing|axis of a rank-", _always),
     ("window", r"a window over", _always),
     ("concatenation of nothing", r"Concat, .*does not fit operand", _has({"Concat"})),
     ("one-way broadcast", r"operand is larger than the result's|the operand has rank", _always),

@@ -95,8 +95,8 @@ def test_second_order_by_differences(run, tmp_path, engine, name):
 REFUSED = {
     "unknown_y": (gradient(["x"], ["dx"], xs=["x"], y="q"), '"q" is not a value before this node'),
     "unknown_x": (gradient(["x"], ["dx"], xs=["q"], y="xx"), '"q" is not a value before this node'),
-    "one_name": (gradient(["x", "x"], ["dx"], xs=["x"], y="xx"), "2 inputs and 1 outputs, xs has 1 names and zs 0"),
-    "no_names": (gradient(["x"], ["dx"], y="xx"), "1 inputs and 1 outputs, xs has 0 names and zs 0"),
+    "one_name": (gradient(["x", "x"], ["dx"], xs=["x"], y="xx"), "2 inputs and 1 outputs do not fit xs with 1 names and zs with 0"),
+    "no_names": (gradient(["x"], ["dx"], y="xx"), "1 inputs and 1 outputs do not fit xs with 0 names and zs with 0"),
     "integer": (gradient(["i"], ["dx"], xs=["i"], y="xx"), "input 0 is s64: it has no gradient"),
     "integer_y": (gradient(["x"], ["dx"], xs=["x"], y="i"), "y is s64: it has no gradient"),
     "another_shape": (gradient(["z4"], ["dx"], xs=["x"], y="xx"), "input 0 has another type or shape than the value that it replaces"),

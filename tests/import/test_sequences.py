@@ -103,9 +103,9 @@ def test_a_sequence_of_a_npy_file(run, tmp_path):
 
 
 REFUSED = {
-    "at": (helper.make_node("SequenceAt", ["xs", "seven"], ["y"]), "position 7 of 3"),
+    "at": (helper.make_node("SequenceAt", ["xs", "seven"], ["y"]), "position 7 is outside of a sequence of 3"),
     "empty_element": (helper.make_node("OptionalGetElement", ["nothing"], ["y"]), "the optional has no element"),
-    "types": (helper.make_node("SequenceInsert", ["xs", "seven"], ["y"]), "elements of f32 and s64 in one sequence"),
+    "types": (helper.make_node("SequenceInsert", ["xs", "seven"], ["y"]), "elements of f32 and s64 cannot be in one sequence"),
     "tensor_wanted": (helper.make_node("Relu", ["xs"], ["y"]), "input 0 is a sequence, need a tensor"),
     "sequence_wanted": (helper.make_node("SequenceLength", ["seven"], ["y"]), "input 0 is no sequence"),
 }

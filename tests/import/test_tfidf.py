@@ -50,15 +50,15 @@ GOOD = {"min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 0, "ngram_
 
 
 @pytest.mark.parametrize("change, code, said", [
-    ({"min_gram_length": 0}, 3, "n-grams of 0 to 2 items, with at most 0 skipped"),
+    ({"min_gram_length": 0}, 3, "n-grams of 0 to 2 items with at most 0 skipped"),
     ({"max_gram_length": 0}, 3, "n-grams of 1 to 0 items"),
     ({"max_skip_count": -1}, 3, "with at most -1 skipped"),
     ({"max_skip_count": 5000}, 4, "max_skip_count 5000, at most 1024 is supported"),
-    ({"ngram_counts": [3, 2]}, 3, "ngram_counts has 3 and then 2, the pool has 4 items"),
+    ({"ngram_counts": [3, 2]}, 3, "ngram_counts has 3 and then 2: need ascending places in a pool of 4 items"),
     ({"ngram_counts": [0, 9]}, 3, "ngram_counts has 0 and then 9"),
     ({"ngram_indexes": [0]}, 3, "1 ngram_indexes, the pool has more n-grams"),
     ({"ngram_indexes": [0, 1, -2]}, 3, "ngram_indexes has -2"),
-    ({"mode": "IDF", "weights": [1.0]}, 3, "1 weights, the result has 3 numbers a row"),
+    ({"mode": "IDF", "weights": [1.0]}, 3, "1 weights, needs one for each of the result's 3 numbers a row"),
     ({"mode": "idf"}, 3, 'mode "idf" is not one of: TF IDF TFIDF'),
     ({"pool_strings": ["a"]}, 4, "a pool of strings"),
 ])

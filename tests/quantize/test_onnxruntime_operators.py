@@ -169,7 +169,7 @@ def test_scales_stay_and_codes_are_known(run, tmp_path, case):
 
 FAULTS = {
     "rank": (("QGemm", [codes(2, 3, 8), (F(0.02),), (U(117),), (codes(8, 5),), (F(0.013),), (U(0),)], {}), "input 0 has rank 3, need 2"),
-    "zero": (("MatMulIntegerToFloat", [codes(3, 8), (codes(8, 5, dtype=I),), (F(0.02),), (F(0.013),), (I(1),)], {}), "codes are u8, their zero point is s8"),
+    "zero": (("MatMulIntegerToFloat", [codes(3, 8), (codes(8, 5, dtype=I),), (F(0.02),), (F(0.013),), (I(1),)], {}), "codes are u8, but their zero point is s8"),
     "parts": (("QLinearConcat", [(F(0.05),), (U(131),), codes(2, 3), (F(0.02),)], {"axis": 1}), "4 inputs, need 2 and 3 for each part"),
     "places": (("QLinearGlobalAveragePool", [codes(2, 5), (F(0.02),), (U(117),), (F(0.011),), (U(131),)], {"channels_last": 0}), "input 0 has rank 2, need 3 or more"),
     "weight": (("DynamicQuantizeLSTM", [floats(5, 2, 3), (codes(3, 16, dtype=I),), (codes(1, 4, 16, dtype=I),), None, None, None, None, None, (F([0.1]),), (I([0]),), (F([0.1]),), (I([0]),)],

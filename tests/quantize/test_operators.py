@@ -334,10 +334,10 @@ def test_dynamic_quantization(run, tmp_path, x, engine):
 
 
 WRONG = {
-    "zero of another type": (linear("DequantizeLinear", kind=onnx.TensorProto.INT8), 3, "codes are s8, their zero point is u8"),
-    "codes of s64": (linear(zero=np.int64(0)), 3, "s64 are no codes"),
+    "zero of another type": (linear("DequantizeLinear", kind=onnx.TensorProto.INT8), 3, "codes are s8, but their zero point is u8"),
+    "codes of s64": (linear(zero=np.int64(0)), 3, "s64 cannot be the type of codes"),
     "scales of another axis": (linear(scale=np.ones(5, np.float32), zero=np.zeros(5, np.uint8)), 3,
-                               "a value per channel has 5 elements of rank 1, there are 6 channels"),
+                               "a value per channel has 5 elements and rank 1, needs 6 elements and rank 1"),
     "axis out of range": (linear(scale=np.ones(6, np.float32), zero=np.zeros(6, np.uint8), axis=2), 3, "axis 2"),
     "blocks of another count": (linear(scale=np.ones((4, 2), np.float32), zero=np.zeros((4, 2), np.uint8), block_size=2), 3,
                                 "blocks of 2 along axis 1"),

@@ -187,7 +187,7 @@ static bool
 branches_agree(OnnxNode *n, const GraphProto *g, const Function *a, const Function *b)
 {
 	if (function_return(a)->n_operands != function_return(b)->n_operands) {
-		report_invalid(n, "its branches have %d and %d outputs",
+		report_invalid(n, "its branches have %d and %d outputs, need equal numbers",
 		               function_return(a)->n_operands, function_return(b)->n_operands);
 		return false;
 	}

@@ -61,7 +61,10 @@ read_names(OnnxNode *n, Differentiated *d)
 	const char *y = want_string(n, "y", "");
 
 	if (d->n_xs == 0 || count != n_inputs(n) || n_outputs(n) > d->n_xs) {
-		report_invalid(n, "%d inputs and %d outputs, xs has %d names and zs %d",
+		report_invalid(n,
+		               "%d inputs and %d outputs do not fit xs with %d names and zs "
+		               "with %d: needs an input for each name, and at most an output "
+		               "for each of xs",
 		               n_inputs(n), n_outputs(n), d->n_xs, d->n_zs);
 		return false;
 	}

@@ -57,8 +57,11 @@ open_loop(OnnxNode *n, Loop *l)
 		return false;
 	if (l->carried < 0 || (int)l->body->n_input != l->carried + 2 ||
 	    (int)l->body->n_output < l->carried + 1 || n_outputs(n) > (int)l->body->n_output - 1) {
-		report_invalid(n, "%d inputs and %d outputs, its body has %zu and %zu", n_inputs(n),
-		               n_outputs(n), l->body->n_input, l->body->n_output);
+		report_invalid(n,
+		               "%d inputs and %d outputs do not fit the body's %zu and %zu: the "
+		               "body needs the same number of inputs, and outputs for its "
+		               "condition, each carried value and each result",
+		               n_inputs(n), n_outputs(n), l->body->n_input, l->body->n_output);
 		return false;
 	}
 	l->stacked = (int)l->body->n_output - 1 - l->carried;

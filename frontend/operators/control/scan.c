@@ -85,7 +85,10 @@ open_scan(OnnxNode *n, Scan *s, int first)
 	if (scanned < 1 || scanned > given || (int)s->body->n_input != given ||
 	    (int64_t)s->body->n_output < given - scanned || n_outputs(n) > (int)s->body->n_output) {
 		report_invalid(n,
-		               "%lld scanned of %d inputs and %d outputs, its body has %zu and %zu",
+		               "%lld scanned of %d inputs and %d outputs do not fit the body's "
+		               "%zu and %zu: need 1 scanned input or more, and a body with the "
+		               "same number of inputs, and with an output for each state and "
+		               "result",
 		               (long long)scanned, given, n_outputs(n), s->body->n_input,
 		               s->body->n_output);
 		return false;
@@ -109,7 +112,9 @@ read_scan_inputs(OnnxNode *n, Scan *s)
 		if (!s->operands[i] || i < s->states)
 			continue;
 		if (s->trips >= 0 && s->operands[i]->type->dims[0] != s->trips)
-			report_invalid(n, "inputs %d and %d have %lld and %lld rows to scan",
+			report_invalid(n,
+			               "inputs %d and %d have %lld and %lld rows to scan, need "
+			               "equal numbers",
 			               s->states, i, (long long)s->trips,
 			               (long long)s->operands[i]->type->dims[0]);
 		s->trips = s->operands[i]->type->dims[0];
@@ -252,7 +257,9 @@ order_rows(OnnxNode *n, Scan *s)
 			return false;
 		s->operands[i] = reversed(n, s->operands[i], direction == 1);
 		if (s->trips >= 0 && rows != s->trips)
-			report_invalid(n, "inputs have %lld and %lld rows to scan",
+			report_invalid(n,
+			               "inputs have %lld and %lld rows to scan, need equal "
+			               "numbers",
 			               (long long)s->trips, (long long)rows);
 		s->trips = rows;
 	}

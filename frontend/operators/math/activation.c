@@ -61,7 +61,7 @@ celu(OnnxNode *n, Value *x)
 	double alpha = want_float(n, "alpha", 1);
 
 	if (alpha == 0) {
-		report_invalid(n, "alpha is 0");
+		report_invalid(n, "alpha is 0, but x is divided by it");
 		return NULL;
 	}
 	return positive_else(n, x, x, exponential_below(n, x, alpha, alpha));
@@ -239,7 +239,7 @@ e_curve(OnnxNode *n, Value *x, const char *name, int count, const double *number
 			                     count > 1 ? numbers[1] : rows[i].b);
 		return rows[i].plain ? rows[i].plain(n, x) : e_unary(n, rows[i].op, x);
 	}
-	report_unsupported(n, "activation %s", quoted(n->im->model, name));
+	report_unsupported(n, "activation %s is not supported", quoted(n->im->model, name));
 	return NULL;
 }
 

@@ -96,8 +96,9 @@ take_diagonal(OnnxNode *n, Term *t, int i, int k)
 	int64_t size = t->value->type->dims[i];
 
 	if (size != t->value->type->dims[k]) {
-		report_invalid(n, "label %c has %lld and %lld elements", t->labels.at[i],
-		               (long long)size, (long long)t->value->type->dims[k]);
+		report_invalid(n, "label %c names axes of %lld and %lld elements, need one size",
+		               t->labels.at[i], (long long)size,
+		               (long long)t->value->type->dims[k]);
 		return false;
 	}
 	for (int a = 0; a < t->labels.n; a++)

@@ -19,13 +19,17 @@ static bool
 loss_shapes(OnnxNode *n, const Value *scores, const Value *labels)
 {
 	if (scores->type->rank < 2 || labels->type->rank != scores->type->rank - 1) {
-		report_invalid(n, "scores of rank %d, labels of rank %d", scores->type->rank,
-		               labels->type->rank);
+		report_invalid(n,
+		               "scores have rank %d, needs 2 or more, and labels rank %d, "
+		               "needs one less than scores",
+		               scores->type->rank, labels->type->rank);
 		return false;
 	}
 	for (int i = 0; i < labels->type->rank; i++)
 		if (labels->type->dims[i] != scores->type->dims[i ? i + 1 : 0]) {
-			report_invalid(n, "labels have %lld elements along axis %d, scores %lld",
+			report_invalid(n,
+			               "labels have %lld elements along axis %d, scores %lld: "
+			               "need equal numbers",
 			               (long long)labels->type->dims[i], i,
 			               (long long)scores->type->dims[i ? i + 1 : 0]);
 			return false;

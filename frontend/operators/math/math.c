@@ -245,7 +245,7 @@ import_mod(OnnxNode *n)
 	if (want_int(n, "fmod", 0))
 		set_output(n, 0, e_binary(n, OP_rem, x, y));
 	else if (is_float(x))
-		report_invalid(n, "floats need fmod = 1");
+		report_invalid(n, "the inputs are floats, which need fmod = 1");
 	else
 		set_output(n, 0, e_mod(n, x, y));
 }

@@ -21,7 +21,9 @@ e_split_heads(OnnxNode *n, Value *x, int64_t heads, int input)
 		return NULL;
 	const int64_t *d = x->type->dims;
 	if (x->type->rank != 3 || heads < 1 || d[2] % heads) {
-		report_invalid(n, "input %d has rank %d and %lld numbers a token, for %lld heads",
+		report_invalid(n,
+		               "input %d has rank %d and %lld numbers a token, needs rank 3 "
+		               "and a multiple of %lld heads",
 		               input, x->type->rank,
 		               x->type->rank ? (long long)d[x->type->rank - 1] : 0LL,
 		               (long long)heads);
@@ -51,7 +53,9 @@ attention_fits(OnnxNode *n, const Value *q, const Value *k, const Value *v)
 		return false;
 	}
 	if (b[1] < 1 || a[1] % b[1] || b[1] != c[1]) {
-		report_invalid(n, "query, key and value have %lld, %lld and %lld heads",
+		report_invalid(n,
+		               "query, key and value have %lld, %lld and %lld heads: key and "
+		               "value need one number, which divides the query's",
 		               (long long)a[1], (long long)b[1], (long long)c[1]);
 		return false;
 	}
@@ -157,7 +161,7 @@ want_heads(OnnxNode *n, int i, const char *attribute)
 	if (!x || x->type->rank != 4)
 		return e_split_heads(n, x, heads, i);
 	if (has_attribute(n, attribute) && heads != x->type->dims[1]) {
-		report_invalid(n, "%s is %lld, input %d has %lld heads", attribute,
+		report_invalid(n, "%s is %lld, but input %d has %lld heads", attribute,
 		               (long long)heads, i, (long long)x->type->dims[1]);
 		return NULL;
 	}
@@ -227,7 +231,8 @@ attention_inputs(OnnxNode *n, Attention *a)
 	if (!a->k || !a->v || !attention_fits(n, a->q, a->k, a->v))
 		return false;
 	if (a->q->type->dtype != a->k->type->dtype) {
-		report_invalid(n, "Q is %s, K is %s", dtype_info[a->q->type->dtype].name,
+		report_invalid(n, "Q is %s and K is %s, need one type",
+		               dtype_info[a->q->type->dtype].name,
 		               dtype_info[a->k->type->dtype].name);
 		return false;
 	}

@@ -33,7 +33,8 @@ count_blocks(OnnxNode *n, Blocks *b)
 		b->count.at[i] = sized ? window_count(&b->window, i, image) : -1;
 		if (b->count.at[i] < 1) {
 			report_invalid(n,
-			               "blocks of %lld in an image of %lld along spatial axis %d",
+			               "no block of %lld fits into an image of %lld along "
+			               "spatial axis %d",
 			               (long long)block, (long long)image, i);
 			return false;
 		}
@@ -52,7 +53,8 @@ want_blocks(OnnxNode *n, const Value *x, Blocks *b)
 	if (x->type->rank != 3 || b->image.n < 1 || block.n != b->image.n ||
 	    2 * block.n > MAX_RANK) {
 		report_invalid(n,
-		               "an input of rank %d, image_shape has %d numbers and block_shape %d",
+		               "an input of rank %d, image_shape has %d numbers and block_shape "
+		               "%d: need rank 3, and one length of both",
 		               x->type->rank, b->image.n, block.n);
 		return false;
 	}

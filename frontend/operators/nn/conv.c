@@ -31,13 +31,16 @@ want_positive(OnnxNode *n, const char *name, int spatial, Ints *out)
 		return !n->failed;
 	}
 	if (out->n != spatial) {
-		report_invalid(n, "%s has %d numbers for %d spatial axes", name, out->n, spatial);
+		report_invalid(n, "%s has %d numbers, needs %d, one for each spatial axis", name,
+		               out->n, spatial);
 		return false;
 	}
 	for (int i = 0; i < spatial; i++)
 		if (out->at[i] < 1 || out->at[i] > LONGEST_STEP) {
-			report_invalid(n, "%s is %lld along spatial axis %d", name,
-			               (long long)out->at[i], i);
+			report_invalid(n,
+			               "%s is %lld along spatial axis %d, which is not "
+			               "positive, or too large",
+			               name, (long long)out->at[i], i);
 			return false;
 		}
 	return true;
@@ -52,12 +55,14 @@ want_pads(OnnxNode *n, Window *w)
 	if (!want_ints(n, "pads", &pads))
 		return !n->failed;
 	if (pads.n != 2 * w->spatial) {
-		report_invalid(n, "pads has %d numbers for %d spatial axes", pads.n, w->spatial);
+		report_invalid(n, "pads has %d numbers, needs two for each of %d spatial axes",
+		               pads.n, w->spatial);
 		return false;
 	}
 	for (int i = 0; i < pads.n; i++) {
 		if (pads.at[i] < 0 || pads.at[i] > LONGEST_STEP) {
-			report_invalid(n, "a pad of %lld", (long long)pads.at[i]);
+			report_invalid(n, "a pad of %lld is negative or too large",
+			               (long long)pads.at[i]);
 			return false;
 		}
 		*(i < w->spatial ? &w->low.at[i] : &w->high.at[i - w->spatial]) = pads.at[i];
@@ -129,7 +134,9 @@ want_window(OnnxNode *n, const Value *x, const Ints *kernel, Window *out)
 			return false;
 		}
 		if (out->kernel.at[i] < 1 || out->kernel.at[i] > LONGEST_STEP) {
-			report_invalid(n, "a kernel of %lld along spatial axis %d",
+			report_invalid(n,
+			               "a kernel of %lld along spatial axis %d is not "
+			               "positive, or too large",
 			               (long long)out->kernel.at[i], i);
 			return false;
 		}
@@ -159,7 +166,8 @@ e_channel(OnnxNode *n, Value *v, Value *like, int axis)
 	if (v->type->rank != 1 || v->type->dims[0] != like->type->dims[axis]) {
 		report_invalid(
 			n,
-			"a value per channel has %lld elements of rank %d, there are %lld channels",
+			"a value per channel has %lld elements and rank %d, needs %lld elements "
+			"and rank 1",
 			(long long)v->type->n, v->type->rank, (long long)like->type->dims[axis]);
 		return NULL;
 	}
@@ -180,8 +188,10 @@ weight_kernel(OnnxNode *n, const Value *x, const Value *w, Ints *kernel)
 	if (!x || !w)
 		return false;
 	if (x->type->rank < 3 || w->type->rank != x->type->rank) {
-		report_invalid(n, "weight of rank %d, input of rank %d", w->type->rank,
-		               x->type->rank);
+		report_invalid(n,
+		               "the weight has rank %d and the input rank %d: need one rank, "
+		               "3 or more",
+		               w->type->rank, x->type->rank);
 		return false;
 	}
 	*kernel = (Ints){.n = x->type->rank - 2};
@@ -210,8 +220,10 @@ e_conv(OnnxNode *n, Value *x, Value *w, int weight)
 	if (!weight_kernel(n, x, w, &kernel) || !want_window(n, x, &kernel, &window))
 		return NULL;
 	if (groups < 1 || groups > w->type->dims[0]) {
-		report_invalid(n, "%lld groups of %lld output channels", (long long)groups,
-		               (long long)w->type->dims[0]);
+		report_invalid(n,
+		               "%lld groups do not fit %lld output channels: need 1 or more, "
+		               "and at most a group for each channel",
+		               (long long)groups, (long long)w->type->dims[0]);
 		return NULL;
 	}
 	if (w->type->dims[1] * groups != x->type->dims[1]) {
@@ -295,8 +307,11 @@ transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size, Ints *more)
 		int64_t in = x->type->dims[i + 2], s = w->stride.at[i];
 		if (extra.at[i] < 0 || extra.at[i] > LONGEST_STEP || in < 1 ||
 		    in > MAX_ELEMENTS / s) {
-			report_invalid(n, "output_padding %lld, input %lld", (long long)extra.at[i],
-			               (long long)in);
+			report_invalid(n,
+			               "output_padding is %lld and the input has %lld "
+			               "elements along the axis: need 0 or more and 1 or "
+			               "more, not too large",
+			               (long long)extra.at[i], (long long)in);
 			return false;
 		}
 		int64_t full = s * (in - 1) + extra.at[i] + window_reach(w, i);
@@ -306,7 +321,9 @@ transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size, Ints *more)
 		}
 		size->at[i] = sized ? given.at[given.n - w->spatial + i] : in * s;
 		if (size->at[i] < 1) {
-			report_invalid(n, "output_shape is %lld along spatial axis %d",
+			report_invalid(n,
+			               "output_shape is %lld along spatial axis %d, needs 1 "
+			               "or more",
 			               (long long)size->at[i], i);
 			return false;
 		}
@@ -345,14 +362,18 @@ import_conv_transpose(OnnxNode *n)
 	    !transpose_size(n, x, &window, &size, &more))
 		return;
 	if (groups < 1 || w->type->dims[0] != x->type->dims[1] || x->type->dims[1] % groups) {
-		report_invalid(n, "weight has %lld input channels, input has %lld in %lld groups",
+		report_invalid(n,
+		               "the weight has %lld input channels, the input has %lld in %lld "
+		               "groups: need equal numbers, which the groups divide",
 		               (long long)w->type->dims[0], (long long)x->type->dims[1],
 		               (long long)groups);
 		return;
 	}
 	for (int i = 0; i < size.n; i++)
 		if (size.at[i] < 1) {
-			report_invalid(n, "the result has %lld elements along spatial axis %d",
+			report_invalid(n,
+			               "the result has %lld elements along spatial axis %d, "
+			               "needs 1 or more",
 			               (long long)size.at[i], i);
 			return;
 		}

@@ -55,8 +55,11 @@ want_gates(OnnxNode *n, Experts *e)
 		return NULL;
 	const int64_t *d = router->type->dims;
 	if (router->type->rank != 2 || d[0] != e->tokens || d[1] < 1 || k < 1 || k > d[1]) {
-		report_invalid(n, "%lld of %lld experts, for %lld tokens", (long long)k,
-		               router->type->rank == 2 ? (long long)d[1] : 0LL,
+		report_invalid(n,
+		               "k is %lld for %lld experts and %lld tokens: the router needs "
+		               "rank 2 and a row for each token, and k a number from 1 to "
+		               "the experts",
+		               (long long)k, router->type->rank == 2 ? (long long)d[1] : 0LL,
 		               (long long)e->tokens);
 		return NULL;
 	}

@@ -12,7 +12,7 @@ with_bias(OnnxNode *n, Value *x, int i)
 	if (!x || !has_input(n, i))
 		return x;
 	if (x->type->rank < 1) {
-		report_invalid(n, "a bias for a scalar");
+		report_invalid(n, "a bias needs an axis, the input is a scalar");
 		return NULL;
 	}
 	return e_binary(n, OP_add, x, e_channel(n, want_input(n, i), x, x->type->rank - 1));
@@ -138,7 +138,9 @@ position_rows(OnnxNode *n, int64_t tokens)
 		return NULL;
 	if (rows->type->rank == 2 && rows->type->dims[0] >= tokens)
 		return e_slice_axis(n, rows, 0, 0, tokens);
-	report_invalid(n, "a table of positions of rank %d and %lld rows, for %lld tokens",
+	report_invalid(n,
+	               "a table of positions has rank %d and %lld rows, needs rank 2 and a "
+	               "row for each of %lld tokens",
 	               rows->type->rank, rows->type->rank ? (long long)rows->type->dims[0] : 0LL,
 	               (long long)tokens);
 	return NULL;
@@ -187,7 +189,9 @@ groups_fit(OnnxNode *n, const Value *x, int64_t groups, int axis)
 {
 	if (x->type->rank >= 3 && groups >= 1 && x->type->dims[axis] % groups == 0)
 		return true;
-	report_invalid(n, "%lld groups of an input of rank %d with %lld channels",
+	report_invalid(n,
+	               "%lld groups do not fit an input of rank %d with %lld channels: need "
+	               "rank 3 or more, and groups that divide the channels",
 	               (long long)groups, x->type->rank,
 	               x->type->rank > axis && axis >= 0 ? (long long)x->type->dims[axis] : 0LL);
 	return false;

@@ -136,7 +136,8 @@ want_filter(OnnxNode *n, int i, const Value *q, int64_t keys, int64_t past)
 	} else {
 		report_unsupported(
 			n,
-			"a mask of rank %d with %lld elements, for %lld samples of %lld tokens and %lld keys",
+			"a mask of rank %d with %lld elements does not fit %lld samples of %lld "
+			"tokens and %lld keys",
 			rank, (long long)mask->type->n, (long long)samples, (long long)tokens,
 			(long long)keys);
 		return NULL;
@@ -166,7 +167,9 @@ qkv_sizes(OnnxNode *n, int64_t all, Ints *sizes)
 	}
 	if (positive && sum == all && sizes->at[0] == sizes->at[1])
 		return true;
-	report_invalid(n, "%lld columns of weights are not those of query, key and value",
+	report_invalid(n,
+	               "%lld columns of weights do not divide into query, key and value, of "
+	               "which query and key need one size",
 	               (long long)all);
 	return false;
 }
@@ -331,7 +334,7 @@ multi_heads(OnnxNode *n, Heads *h, int64_t *past)
 	Value *x[3] = {0}, *made[3];
 
 	if (heads < 1)
-		report_invalid(n, "num_heads is %lld", (long long)heads);
+		report_invalid(n, "num_heads is %lld, needs 1 or more", (long long)heads);
 	if (has_input(n, 8) || has_input(n, 9))
 		report_unsupported(n,
 		                   "past_sequence_length and cache_indirection are not supported");

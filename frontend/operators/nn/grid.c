@@ -273,7 +273,8 @@ affine_size(OnnxNode *n, const Value *theta, Ints *size)
 	}
 	for (int i = 2; i < size->n; i++)
 		if (size->at[i] < 1 || size->at[i] > LONGEST) {
-			report_invalid(n, "a size of %lld", (long long)size->at[i]);
+			report_invalid(n, "a size of %lld is not positive, or too large",
+			               (long long)size->at[i]);
 			return false;
 		}
 	return true;
@@ -377,8 +378,10 @@ want_deform(OnnxNode *n, const Value *x, const Value *w, const Value *offset, co
 
 	*d = (Deform){.taps = 1};
 	if (kernel.n < 1 || w->type->rank != x->type->rank) {
-		report_invalid(n, "weight of rank %d, input of rank %d", w->type->rank,
-		               x->type->rank);
+		report_invalid(n,
+		               "the weight has rank %d and the input rank %d: need one rank, "
+		               "3 or more",
+		               w->type->rank, x->type->rank);
 		return false;
 	}
 	for (int i = 0; i < kernel.n; i++)

@@ -20,8 +20,10 @@ group_inputs(OnnxNode *n, GroupQuery *g)
 	Value *query = want_float_input(n, 0), *x[3] = {query, NULL, NULL};
 
 	if (heads < 1 || kv < 1 || heads % kv || heads > MAX_ELEMENTS) {
-		report_invalid(n, "num_heads is %lld, kv_num_heads %lld", (long long)heads,
-		               (long long)kv);
+		report_invalid(n,
+		               "num_heads is %lld and kv_num_heads %lld: need 1 or more, and "
+		               "num_heads a multiple of kv_num_heads",
+		               (long long)heads, (long long)kv);
 		return false;
 	}
 	if (has_input(n, 1) != has_input(n, 2))
@@ -33,7 +35,8 @@ group_inputs(OnnxNode *n, GroupQuery *g)
 	if (!has_input(n, 1) && size * (heads + 2 * kv) != all) {
 		report_invalid(
 			n,
-			"%lld numbers a token are not those of %lld heads and %lld of key and value",
+			"%lld numbers a token do not divide into %lld heads of the query and "
+			"%lld each of key and value",
 			(long long)all, (long long)heads, (long long)kv);
 		return false;
 	}
@@ -63,10 +66,12 @@ group_lengths(OnnxNode *n, GroupQuery *g)
 	g->tokens = g->q->type->dims[2];
 	if (last->type->n != samples || last->type->dtype != S32 || total < g->tokens ||
 	    total > MAX_ELEMENTS || g->k->type->dims[2] != g->tokens) {
-		report_invalid(
-			n, "%lld tokens and %lld keys of %lld in all, seqlens_k has %lld elements",
-			(long long)g->tokens, (long long)g->k->type->dims[2], (long long)total,
-			(long long)last->type->n);
+		report_invalid(n,
+		               "%lld tokens, %lld new keys, %lld keys in all, %lld elements in "
+		               "seqlens_k: need a new key for each token, at least as many in all, "
+		               "and an s32 for each sample",
+		               (long long)g->tokens, (long long)g->k->type->dims[2],
+		               (long long)total, (long long)last->type->n);
 		return false;
 	}
 	g->keys = total;
@@ -90,8 +95,10 @@ token_places(OnnxNode *n, const GroupQuery *g)
 		return given;
 	if (given &&
 	    (given->type->rank != 2 || given->type->dims[0] < 1 || given->type->dims[1] < 1)) {
-		report_invalid(n, "position_ids has rank %d and %lld elements", given->type->rank,
-		               (long long)given->type->n);
+		report_invalid(n,
+		               "position_ids has rank %d and %lld elements, needs rank 2 and "
+		               "1 or more",
+		               given->type->rank, (long long)given->type->n);
 		return NULL;
 	}
 	if (given)
@@ -114,7 +121,9 @@ group_angles(OnnxNode *n, const GroupQuery *g, int i)
 	    2 * table->type->dims[1] > g->q->type->dims[3]) {
 		report_invalid(
 			n,
-			"input %d has rank %d, the places %d; they do not fit heads of %lld numbers",
+			"input %d has rank %d and the positions rank %d: need 2, a position for "
+			"each token, and at most half of a head's %lld numbers in a row of the "
+			"input",
 			i, table->type->rank, place->type->rank, (long long)g->q->type->dims[3]);
 		return NULL;
 	}
@@ -160,7 +169,8 @@ present(OnnxNode *n, const GroupQuery *g, int i, Value *fresh)
 	int64_t before = past ? p[2] : 0, most = before > g->keys ? before : g->keys,
 		rows = before + d[2];
 	if (g->before && !past) {
-		report_invalid(n, "%lld keys in all and no past", (long long)g->keys);
+		report_invalid(n, "%lld keys in all, more than there are tokens, need a past",
+		               (long long)g->keys);
 		return NULL;
 	}
 	Ints shape = {.n = 3, .at = {d[0], d[1], most}},
@@ -207,7 +217,9 @@ want_sink(OnnxNode *n, int64_t heads)
 		return want_int(n, "smooth_softmax", -1) == 1 ? e_splat(n, F32, shape, 0) : NULL;
 	Value *sink = want_float_input(n, 11);
 	if (sink && (sink->type->rank != 1 || sink->type->n != heads))
-		report_invalid(n, "head_sink has %lld elements for %lld heads",
+		report_invalid(n,
+		               "head_sink has %lld elements, needs one for each of %lld "
+		               "heads along a single axis",
 		               (long long)sink->type->n, (long long)heads);
 	return sink;
 }
@@ -243,8 +255,10 @@ import_group_query_attention(OnnxNode *n)
 
 	refuse_codes(n);
 	if (wanted < 0 || wanted > 2 || window < -1 || window == 0)
-		report_invalid(n, "qk_output is %lld, local_window_size %lld", (long long)wanted,
-		               (long long)window);
+		report_invalid(n,
+		               "qk_output is %lld, needs 0 to 2, and local_window_size %lld, "
+		               "needs -1, or 1 or more",
+		               (long long)wanted, (long long)window);
 	if (n->failed || !group_inputs(n, &g) || !group_lengths(n, &g) || !rotate_groups(n, &g))
 		return;
 	Heads h = {.q = g.q,

@@ -89,8 +89,9 @@ gate_fits(OnnxNode *n, int i, bool needed)
 {
 	if (has_input(n, i) == needed)
 		return true;
-	report_invalid(n, "input %d is %s, update_rule says otherwise", i,
-	               needed ? "missing" : "given");
+	report_invalid(n, "input %d is %s", i,
+	               needed ? "missing, but update_rule uses it"
+	                      : "given, but update_rule does not use it");
 	return false;
 }
 
@@ -99,8 +100,10 @@ same_tokens(OnnxNode *n, const Value *x, const Value *q, int input)
 {
 	if (x->type->dims[0] == q->type->dims[0] && x->type->dims[2] == q->type->dims[2])
 		return true;
-	report_invalid(n, "input %d has %lld samples of %lld tokens, the query %lld of %lld", input,
-	               (long long)x->type->dims[0], (long long)x->type->dims[2],
+	report_invalid(n,
+	               "input %d has %lld samples of %lld tokens, the query %lld of %lld: need "
+	               "equal numbers",
+	               input, (long long)x->type->dims[0], (long long)x->type->dims[2],
 	               (long long)q->type->dims[0], (long long)q->type->dims[2]);
 	return false;
 }
@@ -412,7 +415,7 @@ import_linear_attention(OnnxNode *n)
 	Value *y = NULL, *state = NULL;
 
 	if (chunk < 1)
-		report_invalid(n, "chunk_size is %lld", (long long)chunk);
+		report_invalid(n, "chunk_size is %lld, needs 1 or more", (long long)chunk);
 	if (chunk < 1 || !linear_inputs(n, &l, gated, delta))
 		return;
 	chunk = chunk_tokens(&l, chunk);

@@ -104,8 +104,10 @@ import_group_norm(OnnxNode *n)
 	if (!x || !scale || !bias)
 		return;
 	if (x->type->rank < 2 || groups < 1 || x->type->dims[1] % groups) {
-		report_invalid(n, "%lld groups, input of rank %d", (long long)groups,
-		               x->type->rank);
+		report_invalid(n,
+		               "%lld groups do not fit an input of rank %d: need rank 2 or "
+		               "more, and groups that divide the channels",
+		               (long long)groups, x->type->rank);
 		return;
 	}
 	Ints shape = {.n = 3, .at = {x->type->dims[0], groups, 1}};
@@ -184,8 +186,10 @@ import_lrn(OnnxNode *n)
 	if (!x)
 		return;
 	if (size < 1 || size > MOST || x->type->rank < 2) {
-		report_invalid(n, "size is %lld, the input has rank %d", (long long)size,
-		               x->type->rank);
+		report_invalid(n,
+		               "size is %lld and the input has rank %d: need a positive size "
+		               "that is not too large, and rank 2 or more",
+		               (long long)size, x->type->rank);
 		return;
 	}
 	int64_t rows = x->type->dims[0], channels = x->type->dims[1];

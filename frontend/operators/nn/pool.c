@@ -11,8 +11,8 @@ pool_input(OnnxNode *n, Value **x, Window *w)
 		if (window_count(w, i, (*x)->type->dims[i + 2]) < 1) {
 			report_invalid(
 				n,
-				"a window over %lld elements along spatial axis %d, which has %lld "
-				"with pads %lld and %lld",
+				"a window over %lld elements is too large for spatial axis %d, "
+				"which has %lld with pads %lld and %lld",
 				(long long)window_reach(w, i), i,
 				(long long)(*x)->type->dims[i + 2], (long long)w->low.at[i],
 				(long long)w->high.at[i]);
@@ -146,8 +146,10 @@ unpooled_shape(OnnxNode *n, const Value *x, const Window *w, Ints *shape)
 			whole = INT64_MAX / 2;
 		*size = whole - w->low.at[i] - w->high.at[i] + w->kernel.at[i];
 		if (*size < 1) {
-			report_invalid(n, "%lld elements along spatial axis %d", (long long)*size,
-			               i);
+			report_invalid(n,
+			               "the result has %lld elements along spatial axis %d, "
+			               "needs 1 or more",
+			               (long long)*size, i);
 			return false;
 		}
 	}

@@ -90,8 +90,10 @@ rotary_size(OnnxNode *n, int64_t head)
 	size = size ? size : head;
 	if (size > 0 && size <= head && size % 2 == 0)
 		return size;
-	report_invalid(n, "a rotation of %lld numbers in a head of %lld", (long long)size,
-	               (long long)head);
+	report_invalid(n,
+	               "a rotation of %lld numbers in a head of %lld: needs an even number, "
+	               "at most the head's",
+	               (long long)size, (long long)head);
 	return 0;
 }
 
@@ -103,7 +105,7 @@ rotated(OnnxNode *n, Value *x, int64_t heads, Value *positions, int cos)
 	int tokens = shape.n == 3 ? 1 : 2;
 
 	if (shape.n == 3 && (heads < 1 || shape.at[2] % heads)) {
-		report_invalid(n, "%lld heads of %lld numbers", (long long)heads,
+		report_invalid(n, "%lld heads do not divide %lld numbers a token", (long long)heads,
 		               (long long)shape.at[2]);
 		return NULL;
 	}
@@ -231,7 +233,9 @@ write_places(OnnxNode *n, const CacheSizes *s, bool circular)
 	const Tensor *t = value_constant(at);
 	for (int64_t i = 0; t && !circular && i < s->batch; i++)
 		if (tensor_int(t, i) < 0 || tensor_int(t, i) > s->most - s->count) {
-			report_invalid(n, "%lld tokens from place %lld on, the cache has %lld",
+			report_invalid(n,
+			               "%lld tokens from place %lld on do not fit into a "
+			               "cache of %lld",
 			               (long long)s->count, (long long)tensor_int(t, i),
 			               (long long)s->most);
 			return NULL;

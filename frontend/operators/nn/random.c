@@ -123,7 +123,8 @@ want_shape_and_dtype(OnnxNode *n, Ints *shape, DType *dtype, Value **like)
 	if ((!n->extra->flag || given) && !want_dtype(n, onnx, dtype))
 		return false;
 	if (!dtype_is_float(*dtype))
-		report_invalid(n, "random numbers of type %s", dtype_info[*dtype].name);
+		report_invalid(n, "random numbers of type %s, need a float type",
+		               dtype_info[*dtype].name);
 	return dtype_is_float(*dtype);
 }
 
@@ -196,8 +197,8 @@ import_multinomial(OnnxNode *n)
 		return;
 	}
 	if (samples < 1 || (dtype != S32 && dtype != S64)) {
-		report_invalid(n, "%lld samples of type %s", (long long)samples,
-		               dtype_info[dtype].name);
+		report_invalid(n, "%lld samples of type %s, need 1 or more of s32 or s64",
+		               (long long)samples, dtype_info[dtype].name);
 		return;
 	}
 	Ints shape = {.n = 3, .at = {x->type->dims[0], samples, x->type->dims[1]}};

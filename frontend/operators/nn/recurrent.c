@@ -290,8 +290,8 @@ read_weights(Recurrent *r)
 	r->hidden = rows / r->cell->gates;
 	int64_t said = want_int(n, "hidden_size", r->hidden);
 	if (said != r->hidden) {
-		report_invalid(n, "hidden_size %lld, W has %lld rows of %d gates", (long long)said,
-		               (long long)rows, r->cell->gates);
+		report_invalid(n, "hidden_size is %lld, but W has %lld rows for %d gates",
+		               (long long)said, (long long)rows, r->cell->gates);
 		return false;
 	}
 	r->x = r->batch_first ? swap_first(n, r->x) : r->x;

@@ -172,8 +172,8 @@ resize_axis(OnnxNode *n, const Resize *r, const ResizeAxis *a, Value *x, int axi
 	bool gathers = tap_count(r, a) <= MOST_GATHERS;
 
 	if (!gathers && a->in > LARGEST_MATRIX / a->out) {
-		report_unsupported(n, "axis %d: antialias of %lld elements to %lld", axis,
-		                   (long long)a->in, (long long)a->out);
+		report_unsupported(n, "axis %d: antialias of %lld elements to %lld is too large",
+		                   axis, (long long)a->in, (long long)a->out);
 		return NULL;
 	}
 	TapTable t = tap_table(n, r, a);
@@ -209,8 +209,8 @@ known_floats(OnnxNode *n, int i, int count, double *out)
 	if (!t)
 		return false;
 	if (t->type->rank > 1 || t->type->n != count) {
-		report_invalid(n, "input %d has %lld numbers for %d axes", i, (long long)t->type->n,
-		               count);
+		report_invalid(n, "input %d has %lld numbers, needs one for each of %d axes", i,
+		               (long long)t->type->n, count);
 		return false;
 	}
 	for (int k = 0; k < count; k++)
@@ -231,7 +231,10 @@ static bool
 axis_from_scale(OnnxNode *n, ResizeAxis *a, double scale)
 {
 	if (!(scale > 0) || scale * (double)a->in > MAX_RESIZED) {
-		report_invalid(n, "a scale of %g for %lld elements", scale, (long long)a->in);
+		report_invalid(n,
+		               "a scale of %g for %lld elements is not positive, or gives "
+		               "too many",
+		               scale, (long long)a->in);
 		return false;
 	}
 	a->scale = scale;
@@ -254,8 +257,10 @@ axes_from_sizes(OnnxNode *n, ResizeAxis *a, int count, const double *sizes)
 
 	for (int i = 0; i < count; i++) {
 		if (!(sizes[i] >= 1) || sizes[i] > MAX_RESIZED || a[i].in < 1) {
-			report_invalid(n, "a size of %g for %lld elements", sizes[i],
-			               (long long)a[i].in);
+			report_invalid(n,
+			               "a size of %g for %lld elements: need 1 or more of "
+			               "both, and a size that is not too large",
+			               sizes[i], (long long)a[i].in);
 			return false;
 		}
 		a[i].out = (int64_t)sizes[i];
@@ -312,7 +317,7 @@ resize_by(OnnxNode *n, Value *x, const Resize *r, Ints axes, const ResizeAxis *a
 		none |= a[i].out == 0;
 		shape.at[axes.at[i]] = a[i].out;
 		if (!same && (a[i].in < 1 || a[i].out < 0))
-			report_invalid(n, "axis %lld: %lld elements from %lld",
+			report_invalid(n, "axis %lld: cannot make %lld elements from %lld",
 			               (long long)axes.at[i], (long long)a[i].out,
 			               (long long)a[i].in);
 		else if (!same && a[i].out > LONGEST)

@@ -53,7 +53,7 @@ want_grouping(OnnxNode *n, const Value *x, const Value *scale, const Value *zero
 	if (!x || !scale)
 		return false;
 	if (out->block < 0) {
-		report_invalid(n, "block_size is %lld", (long long)out->block);
+		report_invalid(n, "block_size is %lld, needs 0 or more", (long long)out->block);
 		return false;
 	}
 	if (zero && zero->type->n != scale->type->n) {
@@ -93,9 +93,9 @@ codes_check(OnnxNode *n, DType t, const Value *zero)
 	                                      : info->class != CLASS_BOOL && info->bits <= 32;
 
 	if (!may)
-		report_invalid(n, "%s are no codes", info->name);
+		report_invalid(n, "%s cannot be the type of codes", info->name);
 	else if (zero && zero->type->dtype != t)
-		report_invalid(n, "codes are %s, their zero point is %s", info->name,
+		report_invalid(n, "codes are %s, but their zero point is %s", info->name,
 		               dtype_info[zero->type->dtype].name);
 	return !n->failed;
 }
@@ -107,7 +107,8 @@ want_scale(OnnxNode *n)
 	Value *scale = want_input(n, 1);
 
 	if (scale && !is_float(scale) && scale->type->dtype != S32) {
-		report_unsupported(n, "a scale of %s", dtype_info[scale->type->dtype].name);
+		report_unsupported(n, "a scale of %s, only floats and s32 are supported",
+		                   dtype_info[scale->type->dtype].name);
 		return NULL;
 	}
 	return scale && !is_float(scale) ? e_cast(n, scale, F64) : scale;
@@ -127,7 +128,8 @@ import_quantize(OnnxNode *n)
 	    (precision && !want_dtype(n, precision, &arithmetic)) || !codes_check(n, to, zero))
 		return;
 	if (!dtype_is_float(arithmetic)) {
-		report_invalid(n, "precision is %s", dtype_info[arithmetic].name);
+		report_invalid(n, "precision is %s, needs a float type",
+		               dtype_info[arithmetic].name);
 		return;
 	}
 	x = e_cast(n, x, arithmetic);
@@ -436,7 +438,8 @@ import_matmul_nbits(OnnxNode *n)
 	PackedShape s;
 
 	if (bits != 2 && bits != 4 && bits != 8) {
-		report_unsupported(n, "bits = %lld", (long long)bits);
+		report_unsupported(n, "bits = %lld, only 2, 4 and 8 are supported",
+		                   (long long)bits);
 		return;
 	}
 	if (has_input(n, 4)) {

@@ -297,8 +297,10 @@ codes_want_gates(OnnxNode *n, int input, int scale_input)
 		shape.at[2 * i] = scale->type->dims[i];
 	if (w->type->rank != 3 || scale->type->rank > 2 ||
 	    (zero && zero->type->n != scale->type->n)) {
-		report_invalid(n, "input %d is %s, its scale %s", input, type_text(n, w->type),
-		               type_text(n, scale->type));
+		report_invalid(n,
+		               "input %d is %s, its scale %s: need rank 3, a scale of rank 2 "
+		               "or less, and a zero point of the scale's size",
+		               input, type_text(n, w->type), type_text(n, scale->type));
 		return NULL;
 	}
 	Value *x = e_cast(n, w, scale->type->dtype);

@@ -84,8 +84,10 @@ import_scaler(OnnxNode *n)
 	size_t count = scale ? scale->n_floats : 0;
 	if (!offset || offset->n_floats != count ||
 	    (count != 1 && (int64_t)count != x->type->dims[1])) {
-		report_invalid(n, "%zu scales and %zu offsets for %lld features", count,
-		               offset ? offset->n_floats : 0, (long long)x->type->dims[1]);
+		report_invalid(n,
+		               "%zu scales and %zu offsets: need one of each, or %lld of each, "
+		               "the number of features",
+		               count, offset ? offset->n_floats : 0, (long long)x->type->dims[1]);
 		return;
 	}
 	x = e_binary(n, OP_sub, x, floats_of(n, offset, vector_of(count)));
@@ -136,7 +138,10 @@ linear_scores(OnnxNode *n, int64_t *classes)
 	if (*classes < 1 || count != *classes * features ||
 	    (b && b->n_floats && (int64_t)b->n_floats != *classes)) {
 		report_invalid(
-			n, "%lld coefficients and %zu intercepts for %lld features of %lld scores",
+			n,
+			"%lld coefficients and %zu intercepts do not fit %lld features and "
+			"%lld scores: need a coefficient for each pair, and an intercept for "
+			"each score or none",
 			(long long)count, b ? b->n_floats : 0, (long long)features,
 			(long long)*classes);
 		return NULL;
@@ -191,7 +196,7 @@ import_linear_regressor(OnnxNode *n)
 	if (n->failed)
 		return;
 	if (targets < 1) {
-		report_invalid(n, "targets is %lld", (long long)targets);
+		report_invalid(n, "targets is %lld, needs 1 or more", (long long)targets);
 		return;
 	}
 	set_output(n, 0, transformed(n, linear_scores(n, &targets), how));
@@ -222,8 +227,8 @@ import_linear_classifier(OnnxNode *n)
 	if (!scores)
 		return;
 	if (classes > 1 && count != classes) {
-		report_invalid(n, "%lld labels for %lld scores", (long long)count,
-		               (long long)classes);
+		report_invalid(n, "%lld labels, needs one for each of %lld scores",
+		               (long long)count, (long long)classes);
 		return;
 	}
 	int64_t plain[] = {0, 1};

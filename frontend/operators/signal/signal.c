@@ -363,7 +363,10 @@ want_frames(OnnxNode *n, const Value *x, const Value *window, int64_t *step, int
 	if (*step >= 1 && *size >= 1 && *size <= length && *size <= LONGEST &&
 	    (!window || window->type->rank == 1))
 		return true;
-	report_invalid(n, "frames of %lld elements every %lld of a signal of %lld",
+	report_invalid(n,
+	               "frames of %lld elements every %lld do not fit a signal of %lld: need "
+	               "1 or more of both, frames not longer than the signal or too long, "
+	               "and a window of rank 1",
 	               (long long)*size, (long long)*step, (long long)length);
 	return false;
 }
@@ -468,7 +471,10 @@ want_mel(OnnxNode *n, Mel *m)
 	    m->high <= (double)m->rate && m->bands <= LONGEST && m->size <= LONGEST &&
 	    m->bands * (m->size / 2 + 1) <= LONGEST)
 		return true;
-	report_invalid(n, "%lld bands of a spectrum of %lld at a rate of %lld, from %g to %g",
+	report_invalid(n,
+	               "%lld bands of a spectrum of %lld at a rate of %lld, from %g to %g: "
+	               "need positive numbers that are not too large, and 0 <= from <= to <= "
+	               "rate",
 	               (long long)m->bands, (long long)m->size, (long long)m->rate, m->low,
 	               m->high);
 	return false;
@@ -501,7 +507,9 @@ import_mel_weight_matrix(OnnxNode *n)
 		int64_t low = mel_edge(&m, b), middle = mel_edge(&m, b + 1),
 			high = mel_edge(&m, b + 2);
 		if (high > rows || middle >= rows) {
-			report_invalid(n, "band %lld ends at place %lld of a spectrum of %lld",
+			report_invalid(n,
+			               "band %lld ends at place %lld and does not fit into a "
+			               "spectrum of %lld",
 			               (long long)b, (long long)high, (long long)rows);
 			return;
 		}

@@ -28,7 +28,10 @@ read_lengths(OnnxNode *n, Grams *g)
 	g->max = want_int(n, "max_gram_length", 0);
 	g->skips = want_int(n, "max_skip_count", 0);
 	if (g->min < 1 || g->max < g->min || g->skips < 0)
-		report_invalid(n, "n-grams of %lld to %lld items, with at most %lld skipped",
+		report_invalid(n,
+		               "n-grams of %lld to %lld items with at most %lld skipped: "
+		               "need 1 or more items, a maximum not below the minimum, and 0 "
+		               "or more skipped",
 		               (long long)g->min, (long long)g->max, (long long)g->skips);
 	else if (g->skips > MAX_SKIPS)
 		report_unsupported(n, "max_skip_count %lld, at most %d is supported",
@@ -51,7 +54,10 @@ read_pool(OnnxNode *n, Grams *g)
 	for (size_t i = 0; i < g->indexes->n_ints; i++) {
 		int64_t place = g->indexes->ints[i];
 		if (place < 0 || place >= MAX_ELEMENTS) {
-			report_invalid(n, "ngram_indexes has %lld", (long long)place);
+			report_invalid(n,
+			               "ngram_indexes has %lld, which is negative or too "
+			               "large",
+			               (long long)place);
 			return false;
 		}
 		g->places = place >= g->places ? place + 1 : g->places;
@@ -72,7 +78,9 @@ next_size(OnnxNode *n, const Grams *g, GramsOfSize *s)
 	if (s->size < (int64_t)g->counts->n_ints)
 		end = g->counts->ints[s->size];
 	if (s->first < 0 || end < s->first || end > total) {
-		report_invalid(n, "ngram_counts has %lld and then %lld, the pool has %lld items",
+		report_invalid(n,
+		               "ngram_counts has %lld and then %lld: need ascending places "
+		               "in a pool of %lld items",
 		               (long long)s->first, (long long)end, (long long)total);
 		return false;
 	}
@@ -185,7 +193,9 @@ weighted(OnnxNode *n, Value *y, const Grams *g)
 	if (!weights || !weights->n_floats)
 		return y;
 	if ((int64_t)weights->n_floats < g->places) {
-		report_invalid(n, "%zu weights, the result has %lld numbers a row",
+		report_invalid(n,
+		               "%zu weights, needs one for each of the result's %lld numbers "
+		               "a row",
 		               weights->n_floats, (long long)g->places);
 		return NULL;
 	}

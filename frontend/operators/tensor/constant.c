@@ -115,7 +115,10 @@ import_range(OnnxNode *n)
 	}
 	double count = is_float(x) ? delta ? ceil((limit - start) / delta) : NAN : whole_steps(n);
 	if (!(count < (double)MAX_ELEMENTS)) {
-		report_invalid(n, "from %g to %g in steps of %g", start, limit, delta);
+		report_invalid(n,
+		               "from %g to %g in steps of %g are too many numbers, or no end "
+		               "is reached",
+		               start, limit, delta);
 		return;
 	}
 	Ints shape = {.n = 1, .at = {count > 0 ? (int64_t)count : 0}};

@@ -136,7 +136,9 @@ import_compress(OnnxNode *n)
 		return;
 	if (condition->type->rank != 1 || condition->type->dtype != BOOL ||
 	    condition->type->n > x->type->dims[axis]) {
-		report_invalid(n, "a condition of %s[%lld] and rank %d for %lld elements",
+		report_invalid(n,
+		               "the condition is %s with %lld elements and rank %d, needs "
+		               "bool, rank 1 and at most %lld elements",
 		               dtype_info[condition->type->dtype].name,
 		               (long long)condition->type->n, condition->type->rank,
 		               (long long)x->type->dims[axis]);

@@ -65,13 +65,15 @@ want_element_indices(OnnxNode *n, const Value *data, int axis)
 	if (!indices)
 		return NULL;
 	if (indices->type->rank != data->type->rank) {
-		report_invalid(n, "indices of rank %d, data of rank %d", indices->type->rank,
-		               data->type->rank);
+		report_invalid(n, "indices have rank %d and data rank %d, need one rank",
+		               indices->type->rank, data->type->rank);
 		return NULL;
 	}
 	for (int i = 0; i < data->type->rank; i++)
 		if (i != axis && indices->type->dims[i] > data->type->dims[i]) {
-			report_invalid(n, "indices have %lld elements along axis %d, data %lld",
+			report_invalid(n,
+			               "indices have %lld elements along axis %d, more than "
+			               "the data's %lld",
 			               (long long)indices->type->dims[i], i,
 			               (long long)data->type->dims[i]);
 			return NULL;
@@ -191,8 +193,8 @@ check_tuples(OnnxNode *n, const Value *data, const Value *indices, int batch, in
 		int64_t index = tensor_int(t, i), size = data->type->dims[batch + i % k];
 		if (index >= -size && index < size)
 			continue;
-		report_invalid(n, "index %lld into an axis of %lld elements", (long long)index,
-		               (long long)size);
+		report_invalid(n, "index %lld is outside of an axis of %lld elements",
+		               (long long)index, (long long)size);
 		return false;
 	}
 	return true;
@@ -206,14 +208,18 @@ tuple_size(OnnxNode *n, const Value *data, const Value *indices, int64_t batch)
 	int64_t k = q ? indices->type->dims[q - 1] : 0;
 
 	if (rank < 1 || q < 1 || batch < 0 || batch >= q || k < 1 || k > rank - batch) {
-		report_invalid(n, "tuples of %lld indices with %lld batch axes into rank %d",
+		report_invalid(n,
+		               "tuples of %lld indices with %lld batch axes do not fit data "
+		               "of rank %d",
 		               (long long)k, (long long)batch, rank);
 		return -1;
 	}
 	for (int i = 0; i < batch; i++)
 		if (data->type->dims[i] != indices->type->dims[i]) {
-			report_invalid(n, "batch axis %d has %lld and %lld elements", i,
-			               (long long)data->type->dims[i],
+			report_invalid(n,
+			               "batch axis %d has %lld elements in the data and %lld in "
+			               "the indices, need equal numbers",
+			               i, (long long)data->type->dims[i],
 			               (long long)indices->type->dims[i]);
 			return -1;
 		}
@@ -278,7 +284,7 @@ want_lengths(OnnxNode *n, const Value *lens, int64_t batches, int64_t longest)
 	}
 	for (int64_t i = 0; t && i < t->type->n; i++)
 		if (tensor_int(t, i) < 0 || tensor_int(t, i) > longest) {
-			report_invalid(n, "a length of %lld, there are %lld elements",
+			report_invalid(n, "a length of %lld, needs 0 to %lld",
 			               (long long)tensor_int(t, i), (long long)longest);
 			return false;
 		}
@@ -329,8 +335,10 @@ import_one_hot(OnnxNode *n)
 		return;
 	if (values->type->rank != 1 || values->type->dims[0] != 2 || !(depth >= 1) ||
 	    depth > (double)MAX_ELEMENTS || indices->type->rank == MAX_RANK) {
-		report_invalid(n, "depth %g, values of %lld elements", depth,
-		               (long long)values->type->n);
+		report_invalid(n,
+		               "depth is %g, needs 1 or more, and values has %lld elements, "
+		               "needs a list of 2",
+		               depth, (long long)values->type->n);
 		return;
 	}
 	int rank = indices->type->rank + 1, axis = want_axis(n, want_int(n, "axis", -1), rank);

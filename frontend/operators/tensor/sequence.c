@@ -23,7 +23,7 @@ is_of_one_type(OnnxNode *n, int count, Value *const *list, const Value *x)
 		x = x ? x : list[i];
 		if (x->type->dtype == list[i]->type->dtype)
 			continue;
-		report_invalid(n, "elements of %s and %s in one sequence",
+		report_invalid(n, "elements of %s and %s cannot be in one sequence",
 		               dtype_info[list[i]->type->dtype].name,
 		               dtype_info[x->type->dtype].name);
 		return false;
@@ -39,7 +39,8 @@ want_position(OnnxNode *n, int i, int count, bool end, int64_t *out)
 	if (!want_constant_int(n, i, out))
 		return false;
 	if (*out < -count || *out >= count + end) {
-		report_invalid(n, "position %lld of %d", (long long)*out, count);
+		report_invalid(n, "position %lld is outside of a sequence of %d", (long long)*out,
+		               count);
 		return false;
 	}
 	*out += *out < 0 ? count : 0;
@@ -80,8 +81,10 @@ import_split_to_sequence(OnnxNode *n)
 	if (split && split->type->rank == 0)
 		chunk = tensor_int(split, 0);
 	if (chunk < 1 || total / chunk > MOST || (split && split->type->n > MOST)) {
-		report_invalid(n, "parts of %lld out of %lld elements", (long long)chunk,
-		               (long long)total);
+		report_invalid(n,
+		               "parts of %lld out of %lld elements: need 1 or more each, and "
+		               "not too many parts",
+		               (long long)chunk, (long long)total);
 		return;
 	}
 	bool listed = split && split->type->rank == 1;
@@ -92,15 +95,15 @@ import_split_to_sequence(OnnxNode *n)
 		           : total - sum < chunk ? total - sum
 		                                 : chunk;
 		if (sizes[i] < 0 || sizes[i] > total - sum) {
-			report_invalid(n, "part %d of %lld elements, %lld are left", i,
+			report_invalid(n, "part %d has %lld elements, but %lld are left", i,
 			               (long long)sizes[i], (long long)(total - sum));
 			return;
 		}
 		sum += sizes[i];
 	}
 	if (sum != total)
-		report_invalid(n, "parts have %lld elements, the axis %lld", (long long)sum,
-		               (long long)total);
+		report_invalid(n, "the parts together have %lld elements, but the axis has %lld",
+		               (long long)sum, (long long)total);
 	else
 		give_parts(n, x, axis, count, sizes, split || want_int(n, "keepdims", 1));
 }

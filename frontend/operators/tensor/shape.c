@@ -57,8 +57,8 @@ resolve_shape(OnnxNode *n, const Value *x, Ints *shape)
 		count *= shape->at[open];
 	}
 	if (count != x->type->n)
-		report_invalid(n, "%lld elements into a shape of %lld", (long long)x->type->n,
-		               (long long)count);
+		report_invalid(n, "%lld elements do not fit into a shape of %lld",
+		               (long long)x->type->n, (long long)count);
 	return count == x->type->n;
 }
 
@@ -90,7 +90,8 @@ import_flatten(OnnxNode *n)
 		return;
 	int rank = x->type->rank;
 	if (axis < -rank || axis > rank) {
-		report_invalid(n, "axis %lld of a rank-%d tensor", (long long)axis, rank);
+		report_invalid(n, "axis %lld is not an axis of a rank-%d tensor", (long long)axis,
+		               rank);
 		return;
 	}
 	axis = axis < 0 ? axis + rank : axis;
@@ -114,7 +115,9 @@ import_transpose(OnnxNode *n)
 	}
 	for (int i = 0; i < order.n; i++)
 		if (order.at[i] < 0 || order.at[i] >= x->type->rank) {
-			report_invalid(n, "perm names axis %lld of a rank-%d tensor",
+			report_invalid(n,
+			               "perm names axis %lld, which is not an axis of a "
+			               "rank-%d tensor",
 			               (long long)order.at[i], x->type->rank);
 			return;
 		}

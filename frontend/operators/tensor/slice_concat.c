@@ -49,8 +49,10 @@ want_float_sizes(OnnxNode *n, Ints *sizes)
 
 	*sizes = (Ints){0};
 	if (t && (t->type->rank != 1 || t->type->n > MAX_RANK))
-		report_invalid(n, "input 1 has %lld numbers of rank %d", (long long)t->type->n,
-		               t->type->rank);
+		report_invalid(n,
+		               "input 1 has %lld numbers and rank %d, needs a list with one "
+		               "for each axis",
+		               (long long)t->type->n, t->type->rank);
 	for (int64_t i = 0; t && !n->failed && i < t->type->n; i++) {
 		double size = dtype_is_float(t->type->dtype) ? tensor_float(t, i)
 		                                             : (double)tensor_int(t, i);
@@ -74,7 +76,7 @@ split_sizes(OnnxNode *n, int64_t total, int count, int64_t *sizes)
 	if (n->failed)
 		return false;
 	if (listed && given.n != count) {
-		report_invalid(n, "%d sizes for %d outputs", given.n, count);
+		report_invalid(n, "%d sizes, needs one for each of %d outputs", given.n, count);
 		return false;
 	}
 	if (!listed && n->opset < 18 && total % count) {
@@ -86,15 +88,15 @@ split_sizes(OnnxNode *n, int64_t total, int count, int64_t *sizes)
 		int64_t left = total - sum;
 		sizes[i] = listed ? given.at[i] : left < chunk ? left : chunk;
 		if (sizes[i] < 0 || sizes[i] > left) {
-			report_invalid(n, "part %d of %lld elements, %lld are left", i,
+			report_invalid(n, "part %d has %lld elements, but %lld are left", i,
 			               (long long)sizes[i], (long long)left);
 			return false;
 		}
 		sum += sizes[i];
 	}
 	if (sum != total)
-		report_invalid(n, "parts have %lld elements, the axis %lld", (long long)sum,
-		               (long long)total);
+		report_invalid(n, "the parts together have %lld elements, but the axis has %lld",
+		               (long long)sum, (long long)total);
 	return sum == total;
 }
 
@@ -166,8 +168,8 @@ slice_by(OnnxNode *n, Value *x, Ints starts, Ints ends, Ints axes, Ints steps)
 	unsigned seen = 0;
 
 	if (starts.n != ends.n || starts.n != axes.n || starts.n != steps.n) {
-		report_invalid(n, "%d starts, %d ends, %d axes, %d steps", starts.n, ends.n, axes.n,
-		               steps.n);
+		report_invalid(n, "%d starts, %d ends, %d axes, %d steps: need equal numbers",
+		               starts.n, ends.n, axes.n, steps.n);
 		return;
 	}
 	for (int i = 0; i < x->type->rank; i++)
@@ -225,8 +227,10 @@ pad_by_index(OnnxNode *n, Value *x, int axis, int64_t low, int64_t high, const c
 
 	if (!size_add(size, low, &count) || !size_add(count, high, &count) || count < 0 ||
 	    count > 1 << 24 || size == 0 || (size == 1 && !strcmp(mode, "reflect"))) {
-		report_invalid(n, "axis %d of %lld elements, pads %lld and %lld", axis,
-		               (long long)size, (long long)low, (long long)high);
+		report_invalid(n,
+		               "axis %d has %lld elements, which do not allow pads of %lld and "
+		               "%lld",
+		               axis, (long long)size, (long long)low, (long long)high);
 		return NULL;
 	}
 	int64_t *at = NEW_ARRAY(n->im->arena, int64_t, count), period = 2 * (size - 1);
@@ -262,7 +266,7 @@ pad_amounts(OnnxNode *n, const Value *x, Ints *low, Ints *high)
 	if (input && has_input(n, 3) && !want_constant_ints(n, 3, &axes))
 		return false;
 	if (pads.n != 2 * axes.n) {
-		report_invalid(n, "%d pads for %d axes", pads.n, axes.n);
+		report_invalid(n, "%d pads, needs two for each of %d axes", pads.n, axes.n);
 		return false;
 	}
 	for (int i = 0; i < axes.n; i++) {
@@ -283,7 +287,9 @@ crop(OnnxNode *n, Value *x, Ints *low, Ints *high)
 		int64_t size = x->type->dims[i], cut_low = low->at[i] < 0 ? low->at[i] : 0;
 		int64_t cut_high = high->at[i] < 0 ? high->at[i] : 0;
 		if (cut_low < -size || cut_high < -size || size + cut_low + cut_high < 0) {
-			report_invalid(n, "pads %lld and %lld cut an axis of %lld elements",
+			report_invalid(n,
+			               "pads %lld and %lld cut off more than an axis of %lld "
+			               "elements has",
 			               (long long)cut_low, (long long)cut_high, (long long)size);
 			return NULL;
 		}
@@ -361,7 +367,8 @@ want_tiles(OnnxNode *n, const Value *x, Ints *repeats)
 		return false;
 	int axis = fabs(along) <= MAX_RANK ? want_axis(n, (int64_t)along, x->type->rank) : -1;
 	if (axis < 0 || !(tiles >= 0) || tiles > (double)MAX_ELEMENTS) {
-		report_invalid(n, "%g tiles along axis %g", tiles, along);
+		report_invalid(n, "%g tiles along axis %g: need 0 or more, and not too many", tiles,
+		               along);
 		return false;
 	}
 	for (int i = 0; i < repeats->n; i++)
@@ -381,14 +388,16 @@ import_tile(OnnxNode *n)
 	    !(n->extra->flag ? want_tiles(n, x, &repeats) : want_constant_ints(n, 1, &repeats)))
 		return;
 	if (repeats.n != x->type->rank) {
-		report_invalid(n, "%d repeats for rank %d", repeats.n, x->type->rank);
+		report_invalid(n, "%d repeats, needs one for each of %d axes", repeats.n,
+		               x->type->rank);
 		return;
 	}
 	for (int i = 0; i < repeats.n; i++) {
 		int64_t d = x->type->dims[i];
 		shape.at[shape.n++] = d;
 		if (repeats.at[i] < 0 || !size_mul(d, repeats.at[i], &shape.at[i])) {
-			report_invalid(n, "%lld repeats of axis %d", (long long)repeats.at[i], i);
+			report_invalid(n, "%lld repeats of axis %d: negative, or too many",
+			               (long long)repeats.at[i], i);
 			return;
 		}
 		if (wide.n + 2 > MAX_RANK) {
@@ -448,14 +457,16 @@ import_center_crop_pad(OnnxNode *n)
 		return;
 	low.n = high.n = x->type->rank;
 	if (given.n != axes.n) {
-		report_invalid(n, "shape has %d numbers for %d axes", given.n, axes.n);
+		report_invalid(n, "shape has %d numbers, needs one for each of %d axes", given.n,
+		               axes.n);
 		return;
 	}
 	for (int i = 0; i < axes.n; i++) {
 		int axis = want_axis(n, axes.at[i], x->type->rank);
 		int64_t size = x->type->dims[axis], want = given.at[i], cut = size - want;
 		if (want < 0 || want > MAX_ELEMENTS) {
-			report_invalid(n, "a size of %lld along axis %d", (long long)want, axis);
+			report_invalid(n, "a size of %lld along axis %d is negative or too large",
+			               (long long)want, axis);
 			return;
 		}
 		if (cut > 0)

@@ -13,8 +13,8 @@ import_top_k(OnnxNode *n)
 	if (axis < 0)
 		return;
 	if (k < 0 || k > x->type->dims[axis]) {
-		report_invalid(n, "k is %lld, axis %d has %lld elements", (long long)k, axis,
-		               (long long)x->type->dims[axis]);
+		report_invalid(n, "k is %lld, needs 0 to the size of axis %d, %lld", (long long)k,
+		               axis, (long long)x->type->dims[axis]);
 		return;
 	}
 	SortAttr a = {.axis = axis, .descending = want_int(n, "largest", 1)};
