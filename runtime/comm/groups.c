@@ -96,7 +96,9 @@ comm_check_collective(const Collective *c, int rank, int size)
 	bool reduces = c->kind == COMM_ALL_REDUCE || c->kind == COMM_REDUCE_SCATTER;
 
 	if (c->n < 0 || block < 0)
-		return status_error(EXIT_COMM, "%s of %lld elements in blocks of %lld",
+		return status_error(EXIT_COMM,
+		                    "%s: %lld elements in blocks of %lld, needs 0 or "
+		                    "more of both",
 		                    collective_names[c->kind], (long long)c->n, (long long)block);
 	if (reduces && !comm_sum_has(c->dtype))
 		return status_error(EXIT_COMM, "no sums of %s over ranks",

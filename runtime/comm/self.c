@@ -65,7 +65,11 @@ self_broadcast(CommControl *c, void *at, int64_t bytes, int root)
 	(void)c;
 	(void)at;
 	(void)bytes;
-	return root == 0 ? NULL : status_error(EXIT_COMM, "broadcast from rank %d of 1", root);
+	return root == 0 ? NULL
+	                 : status_error(EXIT_COMM,
+	                                "broadcast from rank %d, but there is "
+	                                "only rank 0",
+	                                root);
 }
 
 static void

@@ -106,7 +106,7 @@ count_rows(Dataset *d, bool whole)
 		if (s->rows < 0)
 			continue;
 		if (first && first->rows != s->rows)
-			return status_error(EXIT_DATA, "%s has %lld samples, %s has %lld",
+			return status_error(EXIT_DATA, "%s has %lld samples, but %s has %lld",
 			                    first->set.files[0].path, (long long)first->rows,
 			                    s->set.files[0].path, (long long)s->rows);
 		first = first ? first : s;

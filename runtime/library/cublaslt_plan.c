@@ -152,7 +152,9 @@ cublaslt_plan(const LibraryCall *call, LtPlan *out)
 	p.swapped = swapped;
 	put_batches(call, &p);
 	if (p.batch > INT32_MAX)
-		return status_error(EXIT_UNSUPPORTED, "cuBLASLt: a batch of %lld",
+		return status_error(EXIT_UNSUPPORTED,
+		                    "cuBLASLt: a batch of %lld products is "
+		                    "too large",
 		                    (long long)p.batch);
 	for (int m = 0; m < N_LT_MATRICES; m++)
 		p.matrices[m].alignment = alignment_of(call, &p, &p.matrices[m]);

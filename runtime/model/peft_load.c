@@ -398,7 +398,9 @@ load_module(Loader *l, const PeftModule *m)
 	RETURN_IF_ERROR(check_shape(l, found[0], &parts[0], &rank));
 	RETURN_IF_ERROR(check_shape(l, found[1], &parts[1], &second_rank));
 	if (rank != second_rank)
-		return status_error(EXIT_CHECKPOINT, "%s: \"%s\" has rank %lld, \"%s\" %lld",
+		return status_error(EXIT_CHECKPOINT,
+		                    "%s: \"%s\" has rank %lld, but \"%s\" has "
+		                    "rank %lld",
 		                    l->path, parts[0].name, (long long)rank, parts[1].name,
 		                    (long long)second_rank);
 	RETURN_IF_ERROR(check_rank(l, m->name, rank));

@@ -102,8 +102,8 @@ derive_accumulation(Gradc *run)
 	if (most > 0 && (double)o->accumulate > most)
 		return status_error(
 			EXIT_USAGE,
-			"%s--global-batch=%lld: %lld micro-batches of %lld rows, compiled "
-			"with --max-accumulate=%g",
+			"%s--global-batch=%lld: %lld micro-batches of %lld rows are more than "
+			"the model was compiled for, with --max-accumulate=%g",
 			origin_of(o->global_batch_origin), (long long)o->global_batch,
 			(long long)o->accumulate, (long long)rows, most);
 	return NULL;

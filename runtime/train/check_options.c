@@ -93,7 +93,8 @@ options_check_model(const Format *f, const GradcOptions *o)
 
 	if (most > 0 && (double)o->accumulate > most)
 		return status_error(EXIT_USAGE,
-		                    "--accumulate: %lld, compiled with --max-accumulate=%g",
+		                    "--accumulate: %lld is more than the model was compiled "
+		                    "for, with --max-accumulate=%g",
 		                    (long long)o->accumulate, most);
 	return o->keep_last ? check_keep_last(f) : NULL;
 }

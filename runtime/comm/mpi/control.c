@@ -326,7 +326,10 @@ control_broadcast(CommControl *c, void *at, int64_t bytes, int root)
 	enum { MOST_BYTES = 1 << 26 };
 
 	if (root < 0 || root >= c->size)
-		return status_error(EXIT_COMM, "broadcast from rank %d of %d", root, c->size);
+		return status_error(EXIT_COMM,
+		                    "broadcast from rank %d, which is not one of the "
+		                    "%d ranks",
+		                    root, c->size);
 	for (int64_t done = 0; done < bytes; done += MOST_BYTES) {
 		int64_t left = bytes - done;
 		int n = left < MOST_BYTES ? (int)left : MOST_BYTES;

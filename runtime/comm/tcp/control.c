@@ -383,7 +383,10 @@ static Status
 tcp_broadcast(CommControl *c, void *at, int64_t bytes, int root)
 {
 	if (root < 0 || root >= c->size)
-		return status_error(EXIT_COMM, "broadcast from rank %d of %d", root, c->size);
+		return status_error(EXIT_COMM,
+		                    "broadcast from rank %d, which is not one of the "
+		                    "%d ranks",
+		                    root, c->size);
 	for (int64_t done = 0; done < bytes && c->size > 1; done += MOST_BYTES)
 		RETURN_IF_ERROR(
 			broadcast(c, (char *)at + done, least(bytes - done, MOST_BYTES), root));
