@@ -69,7 +69,9 @@ quantize_read_data(Quantize *q)
 			return false;
 		}
 		if (i > 0 && rows != q->rows) {
-			diag_error(q->diag, EXIT_DATA, "%s has %lld rows, the data before it %lld",
+			diag_error(q->diag, EXIT_DATA,
+			           "%s has %lld rows, but the data before "
+			           "it %lld",
 			           equal + 1, (long long)rows, (long long)q->rows);
 			return false;
 		}
@@ -108,7 +110,9 @@ check_rows(Quantize *q)
 {
 	if (q->rows >= q->batch)
 		return true;
-	diag_error(q->diag, EXIT_DATA, "--data: %lld rows, the model takes %lld at once",
+	diag_error(q->diag, EXIT_DATA,
+	           "--data: %lld rows are less than the %lld that the model "
+	           "takes at once",
 	           (long long)q->rows, (long long)q->batch);
 	return false;
 }

@@ -231,7 +231,7 @@ def broken(x):
 BAD = {
     "no data": ([], None, 2, "no --data: the ranges of activations come from real data"),
     "NaN": (["--data=x=bad.npy", "--batch=16"], broken, 6, "value x of node product is not finite in batch 3"),
-    "too little": (["--data=x=x.npy", "--batch=100"], None, 6, "64 rows, the model takes 100 at once"),
+    "too little": (["--data=x=x.npy", "--batch=100"], None, 6, "64 rows are less than the 100 that the model takes at once"),
     "another shape": (["--data=x=bad.npy"], lambda x: x[:, :7], 6, "bad.npy: shape [64,7], \"x\" takes rows of [40]"),
     "no rows": (["--data=x=bad.npy"], lambda x: x[:0], 6, "bad.npy holds no rows"),
     "a number": (["--data=x=bad.npy"], lambda x: x[0, 0], 6, "bad.npy holds no rows"),
