@@ -257,7 +257,7 @@ bind_from_file(Dims *d, ImportOptions *io, const OpenDim *open)
 			continue;
 		if (open->rows && s->o->batch && dims[axis] != s->o->batch) {
 			diag_error(s->diag, EXIT_USAGE,
-			           "--input %s has %lld rows, and --batch is %lld", text,
+			           "--input %s has %lld rows, but --batch is %lld", text,
 			           (long long)dims[axis], (long long)s->o->batch);
 			return;
 		}

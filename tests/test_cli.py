@@ -410,7 +410,7 @@ def test_options_of_a_run_that_would_do_nothing(run, model, models):
     inputs = ["--input", f"input={models}/mlp_digits/input.npy", "--output-dir=out"]
     assert "--real needs --engine=interp" in run("run", model, *inputs, "--real", exit=2).stderr
     said = run("run", model, *inputs, "--batch=4", exit=2).stderr
-    assert "has 1500 rows, and --batch is 4" in said
+    assert "has 1500 rows, but --batch is 4" in said
     run("run", model, *inputs, "--batch=1500")
 
 
