@@ -59,13 +59,14 @@ want_bins(OnnxNode *n, int64_t bins)
  * maximum, of samples that are evenly spaced within it */
 typedef struct {
 	Value *at;     /* [regions, bins, samples]: positions in elements */
-	Value *inside; /* is the sample one of the bin's, and inside the input? */
+	Value *inside; /* does the sample belong to the bin, and lie inside the input? */
 	Value *count;  /* [regions]: number of samples per bin */
 	Value *beyond; /* [regions, bins]: do some samples lie outside the input? */
 } Samples;
 
-/* The most samples of a bin that can lie inside the input, between -1 and its length. A bin has
- * ceil(size / bins) samples. Their distance is less than 1, and more than 1/2 if there are several. */
+/* Upper bound of the number of a bin's samples. Without a ratio only samples from -1 to `length`
+ * matter, which count as inside the input. A bin then has ceil(size / bins) samples; several
+ * samples are more than 1/2 apart, so at most 2 (length + 1) + 2 of them lie inside. */
 static int64_t
 samples_of(const Regions *r, int64_t ratio)
 {
@@ -137,8 +138,9 @@ sample_weights(OnnxNode *n, const Regions *r, const Samples *s)
 	                false);
 }
 
-/* The sum over samples is a sum over all rows and columns: y[r, c, p, q] = sum over b, h, w of (b =
- * batch[r]) rows[r, p, h] columns[r, q, w] x[b, c, h, w] / count */
+/* The sum over samples is a sum over all rows and columns: y[r, c, p, q] = sum over b, h, w of
+ * [b == batch[r]] rows[r, p, h] columns[r, q, w] x[b, c, h, w] / count. [..] is 1 if true, else 0;
+ * rows and columns are the weights from sample_weights. */
 static Value *
 mean_of_samples(OnnxNode *n, Value *x, Value *batch, const Regions r[2], const Samples s[2])
 {
@@ -278,11 +280,17 @@ import_roi_align(OnnxNode *n)
 	if (!x || !rois || !batch || n->failed || !want_regions(n, x, rois, 4) ||
 	    !want_bins(n, bins[0]) || !want_bins(n, bins[1]))
 		return;
-	if (ratio < 0 || ratio > MOST_SAMPLES || batch->type->rank != 1 ||
-	    batch->type->n != rois->type->dims[0]) {
-		report_invalid(n, "sampling_ratio is %lld, %lld regions and %lld batch indices",
-		               (long long)ratio, (long long)rois->type->dims[0],
-		               (long long)batch->type->n);
+	if (ratio < 0 || ratio > MOST_SAMPLES) {
+		report_invalid(n, "sampling_ratio is %lld, needs 0 to %d", (long long)ratio,
+		               MOST_SAMPLES);
+		return;
+	}
+	if (batch->type->rank != 1 || batch->type->n != rois->type->dims[0]) {
+		report_invalid(n,
+		               "%lld regions and %lld batch indices of rank %d: needs a list "
+		               "of one index for each region",
+		               (long long)rois->type->dims[0], (long long)batch->type->n,
+		               batch->type->rank);
 		return;
 	}
 	if (!(batch = e_indices(n, batch, x->type->dims[0], false)))
