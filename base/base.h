@@ -97,8 +97,8 @@ void text_add_plain(Text *text, const char *s);
 char *plain_text(Arena *arena, const char *s); /* s escaped as text_add_plain does, in the arena */
 /* Adds s in double quotes; `"`, `\`, control bytes and invalid UTF-8 are escaped as \xHH. text_unquote reads the result. */
 void text_add_quoted(Text *text, const char *s);
-/* Adds s as one word for a shell's command line. Words without special bytes stay unchanged, others get single quotes, words
- * with control bytes bash's $'...'. */
+/* Adds s as one word for a shell's command line. A word without special bytes stays unchanged. A word with control bytes
+ * is written as bash's $'...'. Any other word gets single quotes. */
 void text_add_shell_word(Text *text, const char *s);
 /* Reads the quoted string at *at and moves *at past the closing quote; NULL when malformed. */
 char *text_unquote(Arena *arena, const char **at);
@@ -196,7 +196,8 @@ void memory_orphans_free(MemoryOrphans *orphans); /* NULL is allowed */
  * undo(what) is called. */
 void memory_hold(void (*undo)(void *what), void *what);
 void memory_let_go(void);
-/* jansson then takes its memory from here: always in a program of ours (in_program), else inside guarded calls only. */
+/* Makes jansson allocate with memory_get. in_program: always, in a program of ours; otherwise only inside memory_guard, because
+ * jansson belongs to the host program, too. */
 void memory_serve_json(bool in_program);
 /* Registers a block that owns more than memory: memory_orphans_free calls release(block) instead of freeing the block.
  * release must not use any other orphaned block. */

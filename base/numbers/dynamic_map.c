@@ -1,6 +1,7 @@
 /* The dynamic map of bitsandbytes (Dettmers et al., arXiv:2110.02861; functional.py, create_dynamic_map): 256 numbers of [-1, 1],
- * or of [0, 1] without a sign, in ascending order. There are seven decades, from 10^-6 to 1. A decade splits [0.1, 1] evenly and
- * takes the midpoints of the intervals: 1, 2, 4 ... 64 midpoints per sign, twice as many without a sign. 0 and 1 are added. */
+ * or of [0, 1] without a sign, in ascending order. There are seven decades, with the scales 10^-6, 10^-5 ... 1. A decade splits
+ * [0.1, 1] evenly and takes the midpoints of the intervals, multiplied by its scale: 1, 2, 4 ... 64 midpoints per sign, twice
+ * as many without a sign. 0 and 1 are added. */
 #include "base/numbers/numbers.h"
 
 #include <math.h>
