@@ -1,5 +1,6 @@
-/* The passes from tensor IR to kernels, schedule and memory. Each room's header says what else it gives to
- * others: target/ the targets, cuda/ the architectures, emit/ tables and the link. */
+/* The passes from tensor IR to kernels, schedule and memory. The header of each subfolder declares
+ * what other folders may use: target/ declares the targets, cuda/ the architectures, emit/ the
+ * tables and the linking. */
 #ifndef GRADC_CODEGEN_CODEGEN_H
 #define GRADC_CODEGEN_CODEGEN_H
 
@@ -10,7 +11,8 @@
 #include "codegen/pass_list.def"
 #undef PASS
 
-/* Loops are cut for so many cores, on every machine. */
+/* Parallel loops are cut for DEFAULT_CORES cores unless an option says otherwise, whichever machine
+ * compiles or runs them. */
 enum { DEFAULT_CORES = 64, MAX_CORES = 4096 };
 
 /* ---- multiversion.c: options of the pass */

@@ -62,7 +62,8 @@ typedef struct {
 	CudaCode code;
 } CudaSource;
 typedef VEC(CudaSource) CudaSources;
-/* Appends the kernels that programs for the target launch, as sources of about equal work. */
+/* Prints the kernels that the target's programs launch, divided into sources that take about
+ * equally long to compile, and appends these sources. */
 Status cuda_print_sources(Arena *arena, const Module *m, const Target *target,
                           const char *architecture, CudaSources *out);
 /* prints all kernels as one source, for people to read */

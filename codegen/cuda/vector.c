@@ -12,8 +12,9 @@
  * Iterations may run in any order, so loads come first and stores last. */
 #include "codegen/cuda/print.h"
 
-/* The place without the loop's variable. False: the place does not advance by one with the variable, or the
- * rest is not a multiple of the loop's extent. */
+/* Writes the first element's place, which is the place without the loop's variable, to *out. False:
+ * the place does not advance by one per iteration, or the first place is not a multiple of the
+ * loop's extent, so the pack would not be aligned. */
 static bool
 first_place(CPrinter *p, const LoopStatement *loop, const Affine *place, Affine *out)
 {
@@ -91,7 +92,7 @@ print_pack(CPrinter *p, const LoopStatement *loop, int i, const Affine *first, b
 		text_printf(p->out, "%s pack%d;\n", type, i);
 }
 
-/* Prints the loads and declares packs for the stores before the loop, and prints the stores after it. */
+/* Before the loop: prints the loads, and declares packs for the stores. After the loop: prints the stores. */
 static void
 print_packs(CPrinter *p, const LoopStatement *loop, int at, bool before)
 {

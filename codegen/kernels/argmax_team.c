@@ -1,8 +1,9 @@
 /* Emits argmax for teams of GPU threads (members). A line is all elements along the searched
  * axis. If neighbouring elements belong to different lines, each member has a line. Otherwise a
- * whole team shares a line; a short line is shared by a few members. If there would be few
- * parts, lines are cut into blocks: a serving kernel, which runs before, stores the index of
- * each block's largest element. */
+ * whole team shares a line; a short line is shared by a few members. If there are too few lines
+ * to give work to all teams, lines are cut into blocks: a serving kernel, which runs first,
+ * stores the index of each block's largest element, and the main kernel searches these
+ * elements. */
 #include "codegen/kernels/lines.h"
 #include "ir/ops/ops.h"
 
@@ -81,9 +82,10 @@ enter_search(const Search *s, Spread *lane)
 	return s->a->columns ? affine_scalar(lane->lb, lane->variable) : spread_enter(lane);
 }
 
-/* Element j of the search, and its index. A block that holds only NaN has the line's size as its
- * index, which is never the smallest index. For such a block, the line's last element is read
- * instead; this changes no maximum. */
+/* Element j of the search, and its index. For a block that holds only NaN, the stored index is the
+ * line's size. This index is larger than every element's index, so it is never the smallest index
+ * of a largest element. Reading at this index would be out of bounds, so the line's last element
+ * is read; it belongs to the same line, so the maximum stays the same. */
 static LoopValue
 searched(const Search *s, Affine j, LoopValue *index)
 {

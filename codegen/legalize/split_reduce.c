@@ -9,12 +9,13 @@
 
 #include <string.h>
 
-/* Not tuned, because they fix the order of additions for every target. Sums to one number add
- * blocks of BLOCK elements. Norms over states use the same blocks, so that any number of ranks
- * adds the same numbers in the same order. A sum of LONG_SUM elements or more always has blocks
- * of BLOCK elements, and a remainder. */
+/* Not tuned, because they fix the order of additions for every target. A sum of a whole tensor to
+ * one number adds blocks of BLOCK elements. Norms over states use the same blocks, so that any
+ * number of ranks adds the same numbers in the same order. A sum of LONG_SUM elements or more
+ * always has blocks of BLOCK elements, and a remainder. */
 enum { BLOCK = UNIT_BLOCK, LONG_SUM = 1 << 16 };
-/* most elementwise nodes between a row's result and the node that reads the row again */
+/* the maximum number of elementwise nodes between a row's result and the node that reads the row
+ * again */
 enum { DEPTH = 12 };
 
 static Builder
@@ -153,8 +154,8 @@ part_from_rest(Node *n, int axis, int64_t multiple)
 	return first;
 }
 
-/* Length of the blocks of a sum of n elements to one number. A sum that is not long has up to 64 equal
- * blocks if some number of blocks divides n. 0: one block. */
+/* Length of the blocks for a sum of n elements to one number; 0: not cut. If n is below LONG_SUM and
+ * not a multiple of BLOCK, it is cut into as many equal blocks as possible, at most 64. */
 static int64_t
 block_length(int64_t n)
 {
@@ -228,8 +229,9 @@ is_by_column(const Node *n)
 	return !ints_has(&a->axes, node_operand(n, 0)->type->rank - 1);
 }
 
-/* From so many rows on, a reduction whose rows are read again is not split. The bound parts / 2
- * means two rows for each core; a split reduction reads its operand from memory three times. */
+/* The least number of rows with which a reduction whose rows are read again stays whole. For a
+ * large operand parts / 2 rows are enough, two for each core, because a split reduction reads its
+ * operand from memory three times. */
 static int64_t
 rows_enough(const Target *t, const Node *n, int64_t parts)
 {

@@ -111,7 +111,8 @@ llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset)
 	return LLVMBuildGEP2(p->b, t, base, &offset, 1, "");
 }
 
-/* The array, or the member's share of a private array. Shares of packed elements begin at a whole byte. */
+/* The address of the array's first element; in a private array, of the first element of the part
+ * that belongs to this member of the team. Parts with packed elements begin at a whole byte. */
 V
 array_base(const Printer *p, int buffer)
 {
@@ -128,9 +129,9 @@ array_base(const Printer *p, int buffer)
 	                    scaled(p, member, type_bytes(b->type)));
 }
 
-/* The address of the first lane's element. LLVM's loop strength reduction does not look through
- * a freeze, so it sees places that differ by a constant as one address. Without the freeze, this
- * pass takes a quarter of the compile time. */
+/* The address of the first lane's element. The freeze hides the sum before it from LLVM's loop
+ * strength reduction, so this pass handles all places that differ by a constant as one base
+ * address. Without the freeze, the pass takes a quarter of the compile time. */
 static V
 first_address(const Printer *p, LLVMTypeRef t, V base, const Place *place)
 {
@@ -180,8 +181,9 @@ masked_load(const Printer *p, DType storage, V at, V mask)
 	                      4);
 }
 
-/* Loads LOOP_LANES elements from `at`; 0 in lanes that do not run. A local array has room after
- * its end, but the numbers there may be subnormal, which makes CPUs many times slower. */
+/* Loads LOOP_LANES elements from `at`; 0 in lanes that do not run. A local array may be read past
+ * its end, so its load needs no mask. Lanes that do not run are then set to 0, because the numbers
+ * past the end may be subnormal, which makes CPUs many times slower. */
 static V
 load_lanes(const Printer *p, const LoopStatement *s, DType storage, V at)
 {
@@ -415,14 +417,14 @@ load_bits_if(Printer *p, const LoopStatement *s, DType storage, V inside)
 	return gather(p, storage, at, mask);
 }
 
-/* x, with 0 in lanes where the mask is false. */
+/* Loads the element; 0 in lanes where the mask (operand 0) is false. */
 static V
 emit_load_if(Printer *p, const LoopStatement *s, DType storage)
 {
 	V inside = p->frame.values[s->operands[0]];
 	V x = from_storage(p, storage, load_bits_if(p, s, storage, inside));
 
-	if (storage != E8M0) /* the bits 0 of E8M0 mean 2^-127 */
+	if (storage != E8M0) /* only in E8M0 all bits zero is not the number 0, but 2^-127 */
 		return x;
 	if (is_vector(x) != is_vector(inside)) {
 		x = widen(p, x);

@@ -124,7 +124,8 @@ element_by_row(Lower *lw, const Node *n, const Index *at)
 	return lb_narrow(lw->lb, dtype, row->scalar(lw->lb, n, x));
 }
 
-/* Does the array of the current row hold v's element at this index? */
+/* Do v's elements have an array that keeps them for the current row, and is `at` the index of the
+ * element that the loop is at? */
 static bool
 is_kept(Lower *lw, const Value *v, const Index *at)
 {

@@ -24,7 +24,7 @@ probe_results(Lower *lw, const LoopNest *nest)
 	return p;
 }
 
-/* ---- in squares */
+/* ---- in squares: transposed blocks that go through team memory (squares.c) */
 static bool
 lower_squares(Lower *lw, const LoopNest *nest)
 {
@@ -44,8 +44,8 @@ lower_squares(Lower *lw, const LoopNest *nest)
 }
 
 /* ---- in rows */
-/* Like nest_parallel, with reuse for teams: if several iterations of another loop load the same
- * data, one part takes several of these iterations. */
+/* Like nest_parallel. In addition, if several iterations of some loop load the same data, one team
+ * runs several of these iterations and reuses the data. */
 static int
 parallel_loops(Lower *lw, LoopNest *nest, const Cutting *c, int within)
 {
@@ -63,7 +63,8 @@ parallel_loops(Lower *lw, LoopNest *nest, const Cutting *c, int within)
 static int
 parallel_rows(Lower *lw, LoopNest *nest, int rows, bool in_blocks)
 {
-	/* The loop over blocks of rows keeps its position. */
+	/* In blocks, loop rows - 1 runs over blocks of rows and must stay directly outside of loop
+	 * `rows`, so the last loop that may be moved is the loop before it. */
 	Cutting c = {.last = rows - 1 - in_blocks, .n = rows, .least = 1};
 
 	return parallel_loops(lw, nest, &c, rows);

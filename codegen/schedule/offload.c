@@ -148,7 +148,8 @@ run_on_copies(FarCopies *o, Instruction n, FarStates *list)
 		Slot s = slot_of(o, &n, i);
 		const FarState *copied = is_far(o, &s) ? find(list, &s) : NULL;
 		Argument a = w->arguments.at[n.args + i];
-		/* @update has no loops; copies would need other arguments */
+		/* @update has no loops, so no argument varies with one; if one did, a single copy
+		 * would not do */
 		assert(!a.loop && !n.only);
 		a.slot = copied ? copied->copy : a.slot;
 		vec_push(w->arena, &w->arguments, a);

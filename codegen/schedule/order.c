@@ -2,10 +2,10 @@
  * event that stream A has recorded. Two instructions on different streams need an order if they
  * touch the same bytes and one of them writes, unless other events already order them.
  *
- * Each stream has a clock: for every other stream, the last instruction there after which this
- * stream is known to run. A WAIT makes the stream know all that the recording stream knew. A
- * stream knows more in the last micro-batch of a step than in others: the WAIT before a sum of
- * gradients runs in the last micro-batch only. */
+ * Each stream has a clock. For every other stream, the clock holds the last instruction that is
+ * known to finish before this stream continues. A WAIT makes the stream know all that the
+ * recording stream knew. A stream knows more in the last micro-batch of a step than in others: the
+ * WAIT before a sum of gradients runs in the last micro-batch only. */
 #include "codegen/schedule/schedule.h"
 
 typedef struct {
@@ -64,7 +64,8 @@ access_of(const Order *o, const Instruction *n, uint32_t i)
 
 	bool writes = argument_is_written(o, n, i);
 
-	/* each such state has memory of its own, at an unknown offset */
+	/* in a space of divided states each state has its own memory, at an offset that is not
+	 * known here, so the state's number stands for its bytes */
 	if (space_has_parts(s->space))
 		return (Access){s->space, s->state, s->state + 1, writes};
 	/* The end is unknown for rooms (places for other ranks' versions of a part), and for an
@@ -109,8 +110,8 @@ less_often(const Order *o, int from, int to)
 	return first->stream == STREAM_COMPUTE ? &o->list->at[to] : first;
 }
 
-/* RUN_LAST only if the rarer end runs only in the last micro-batch. Otherwise another instruction on the
- * stream, which runs at another time, may need the same event. */
+/* RUN_LAST only if the rarer end runs only in the last micro-batch. Otherwise RUN_ALWAYS: a later
+ * instruction on the waiting stream may rely on this event in another micro-batch. */
 static RunWhen
 edge_when(const Order *o, int from, int to)
 {
@@ -172,8 +173,9 @@ static void
 add(Order *o, Instructions *out, InstructionKind kind, int on, const Edge *e, uint32_t event)
 {
 	const Instruction *here = &o->list->at[on];
-	/* The collective after a staged copy (a copy through the host's memory) needs this event
-	 * too, also in runs without staging. */
+	/* Keeps only these two conditions and drops the condition on staging (copying through the
+	 * host's memory): the collective after the copy needs the event in runs without staging,
+	 * too. */
 	uint32_t only = less_often(o, e->from, e->to)->only & (ONLY_RANKS | ONLY_APART);
 	Instruction n = {.kind = kind,
 	                 .stream = here->stream,

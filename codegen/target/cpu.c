@@ -6,14 +6,19 @@
  * columns mean fewer loads for each multiplication.
  *
  * The costs hold for one core with AVX-512 and 2 MiB of second-level cache. They were found with
- * bench/gemm by forcing one cut (division into parts) after the other. GFLOP/s: 512^3 in 256
- * parts reaches 146 if each of 16 chunks packs b, and 166 if b is packed once; 173 in 16 parts.
- * 2048 x 384 x 1536 reaches 149 to 155 with panels of 32 columns, 145 with 256 columns. A
- * gradient of 384 x 1536 over 2048 reaches 139 with panels of 256 and one chunk; 87 with panels
- * of 128 and 16 rows, because b comes from memory.
+ * bench/gemm by forcing one cut (division into parts) after the other:
  *
- * The costs for narrower vectors, on the same core with x86-64-v3, gave 0.91 to 1.08 times the
- * earlier times, 0.99 in the mean. */
+ *	product                          cut                                           GFLOP/s
+ *	512 x 512 x 512                  256 parts, each of 16 chunks packs b              146
+ *	                                 256 parts, b is packed once                       166
+ *	                                 16 parts                                          173
+ *	2048 x 384 x 1536                panels of 32 columns                       149 to 155
+ *	                                 panels of 256 columns                             145
+ *	gradient [384,1536], k = 2048    panels of 256, one chunk                          139
+ *	                                 panels of 128, 16 rows: b comes from memory        87
+ *
+ * The costs for narrower vectors were found on the same core with x86-64-v3. With them products
+ * take 0.91 to 1.08 times as long as with the earlier costs, 0.99 in the mean. */
 static const ProductTiles wide_product = {
 	.rows = 8, /* 16 of 32 registers */
 	.columns = 32,
@@ -125,11 +130,12 @@ const Tuning cpu_tuning = {
 	/* cnn_mnist takes 1.91; 2.29 if no window is unrolled. Larger windows were not measured. */
 	.pool.most_unrolled = 32,
 
-	/* Every part reads all indices, so more parts cost more time: 65,536 updates of a table
-	 * of [8192,64] take 21.9, 9.2, 5.7, 4.1 with 128, 512, 2048, 8192 keys; of [65536,4]
-	 * 1.5, 6.8, 20.2, 37.7 with at most 1, 16, 64, 128 parts. Many cores would run the parts
-	 * at the same time; this was not measured. */
+	/* Every part reads all indices, so more parts cost more time. 65,536 updates of a table
+	 * of [8192,64] take 21.9, 9.2, 5.7, 4.1 with 128, 512, 2048, 8192 keys. Many cores would
+	 * run the parts at the same time; this was not measured. */
 	.scatter.least_keys = 512,
+	/* 65,536 updates of a table of [65536,4] take 1.5, 6.8, 20.2, 37.7 with at most 1, 16, 64,
+	 * 128 parts. */
 	.scatter.most_sorting_parts = 64,
 	/* 2048 updates of a table of [256,4096] take 5.2, 3.9, 4.6, 4.7 with 64, 256, 1024, 4096. */
 	.scatter.most_width = 1024,
@@ -161,12 +167,13 @@ const Tuning cpu_tuning = {
 	.library.most_scratch = 64 << 20,
 	.library.most_conv_scratch = 64 << 20,
 
-	/* With 0, 4, 12, 48 additions in `next`, mobilenet_mini takes 1.84, 1.72, 1.73, 1.68, gpt2_mini
-	 * 10.1, 10.4, 10.4, 10.5, vit_mini 6.0, 5.9, 6.0, 6.0. With 0, 12, 48, 200 in `backward`, gpt2_mini
-	 * takes 10.7, 10.1, 10.3, 10.4, llama_mini 11.6, 11.4, 11.2, 11.5. On another CPU a step of gpt2_10m
-	 * took 474 and 0.56 GB if GELU (some 30 additions) is computed again, and 481 and 0.94 GB if it is
-	 * kept. With 1024 bytes for both numbers gpt2_124m has 1210 launches in place of 1160; with 4096
-	 * bytes gpt2_mini has 325 in place of 320. */
+	/* With 0, 4, 12, 48 additions in `next`, mobilenet_mini takes 1.84, 1.72, 1.73, 1.68,
+	 * gpt2_mini 10.1, 10.4, 10.4, 10.5, vit_mini 6.0, 5.9, 6.0, 6.0. With 0, 12, 48, 200 in
+	 * `backward`, gpt2_mini takes 10.7, 10.1, 10.3, 10.4, llama_mini 11.6, 11.4, 11.2, 11.5. On
+	 * another CPU a step of gpt2_10m took 474 and 0.56 GB if GELU (some 30 additions) is
+	 * computed again, and 481 and 0.94 GB if it is kept. If both least_bytes are 1024,
+	 * gpt2_124m has 1210 launches in place of 1160. If both are 4096, gpt2_mini has 325 in
+	 * place of 320. */
 	.recompute.next = {.additions = 12, .least_bytes = 1024},
 	.recompute.backward = {.additions = 48, .least_bytes = 4096},
 };

@@ -14,7 +14,7 @@ extern const Target target_cuda_sm_90;
  * classes reaches 31 % (bench/results/gpu-bench.json). */
 const Tuning team_tuning = {
 	.grains.large = 1 << 16,
-	/* for each of 64 cores: 1024, which an H100 holds at the same time */
+	/* 16 for each of 64 cores: 1024, about the 1056 that an H100 holds at the same time */
 	.grains.parts = 16,
 	.grains.least_part = 1024, /* 16 bytes of f32 for each of 256 threads */
 	.grains.most_block = 4096,
@@ -24,8 +24,8 @@ const Tuning team_tuning = {
 	.reduce.chunk_columns = 128,
 	.reduce.few_rows = 8,
 	.reduce.much = 1 << 19,
-	/* 16 bytes of f32 for each of 32 members, which read rows of memory without gaps; 4 bytes if there
-	 * would be too few parts. */
+	/* With 128 columns each of 32 members reads 16 bytes of f32, and the members read memory
+	 * without gaps. With 32 columns, for more parts, a member reads 4 bytes. */
 	.reduce.least_columns = 32,
 	.reduce.most_columns = 128,
 	/* 32 KiB of f32: seven blocks fit in the 228 KiB of a multiprocessor */
@@ -38,8 +38,8 @@ const Tuning team_tuning = {
 	.reduce.sums = 8,
 	.reduce.team_row = 1024, /* a warp reads such a row of f32 in eight vectors a lane */
 	.reduce.row_members = 32,
-	/* A row of 1024 or 8192 elements: with two values kept, a kernel has some 100 registers; two blocks
-	 * of 256 threads fit with up to 128. */
+	/* With rows of 1024 or 8192 elements and two values kept for each element, a kernel uses
+	 * about 100 registers a thread. With up to 128, two blocks of 256 threads fit. */
 	.reduce.own_numbers = 32,
 	.reduce.all_own_numbers = 64,
 
@@ -106,9 +106,9 @@ static const MatrixShape matrices[] = {{BF16, 16, 8, 16}, {F16, 16, 8, 16}, {F32
  *	most_sums     64 registers of f32, 8 x 8 sums: a member reads 16 numbers for 64 products, so it reads as fast as it
  *	              multiplies. With twice as many sums, only one part would fit on a processor
  *	members       two warps for each of four schedulers
- *	read          a warp takes a cycle to read 4-byte numbers, one for all lanes or one for each; accesses of 8 and 16 bytes
- *	              take less time for each number
- *	brought       from the second-level cache */
+ *	read          a warp's access takes one cycle, whether all lanes read the same 4-byte number or each its own; accesses of
+ *	              8 and 16 bytes take less time for each number
+ *	brought       64 bytes a cycle and processor come from the second-level cache */
 #define EVERY_GPU                                                                              \
 	.depth = 16, .most_sums = 256, .few_rows = 4, .least_split = 256,                      \
 	.most_scratch = 32 << 20, .members = 256, .read = 4, .brought = 64, .split_gain = 1.2, \
@@ -121,7 +121,7 @@ static const TeamTiles sm_80_tiles = {
 	EVERY_GPU,
 	.processors = 108,
 	.multiplied = 64,
-	.multiplied_16 = 880, /* what libraries reach of the peak of 1024, also with mma.sync */
+	.multiplied_16 = 880, /* of a peak of 1024; libraries, which also use mma.sync, reach 880 */
 	.stored = 2.039e12 / CLOCK,
 	.launch = CUDA_LAUNCH * CLOCK,
 };
