@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* Runs the pass straight_through, which has not run because there is no loss. Gradients pass
- * through codes only after this pass. */
+/* Runs the pass straight_through, which has not run because there is no loss. Only after this pass
+ * do gradients pass through quantized weights (integer codes). */
 static void
 pass_codes(Session *s)
 {

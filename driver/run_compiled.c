@@ -186,7 +186,8 @@ convert_results(Session *s, const char *from, const char *to)
 
 enum { OUTPUT_DIR = 3 }; /* index in the program's arguments */
 
-/* Runs the program again on the same inputs, to compare gradients with differences. */
+/* Runs the program again on the same inputs, to compare its gradients with finite differences of
+ * the loss. */
 static int
 run_check(Session *s, char **argv, int n, const char *folder)
 {
