@@ -93,7 +93,7 @@ struct QuantizedTensor {
 };
 typedef VEC(QuantizedTensor *) QuantizedTensors;
 /* The bias behind a weight's product, and how to correct it. mean[c] is the mean of channel c of the
- * product's input x: bias -= factor * sum over c of (codes' weight - weight) * mean[c]. */
+ * product's input x: bias -= factor * sum over c of (dequantized weight - weight) * mean[c]. */
 typedef struct {
 	const char *name;       /* name of an initializer; NULL: no bias to correct */
 	QuantizedTensor *codes; /* the bias in codes; NULL: it stays floats */

@@ -238,9 +238,9 @@ origin_is(const Weight *w, const char *kind)
 	return w->origin && w->origin->kind && !strcmp(w->origin->kind, kind);
 }
 
-/* Is the tensor all that the file has of a parameter? A single number computed from a parameter
- * that the file has is one of the parameter's sizes. If the file lacks the parameter, the number
- * holds the parameter's value. */
+/* Does the file have neither w's parameters nor another tensor of several numbers computed from
+ * them? Example: w is a single number computed from p. If the file also has p, the number is one of
+ * p's sizes. If not, the number holds the value of p. */
 bool
 origin_is_all_there_is(const Repairs *r, const Weight *w)
 {

@@ -14,9 +14,10 @@ want_graph(OnnxNode *n, const char *name)
 	return NULL;
 }
 
-/* Does b, an input or output of the graph g of an attribute, match its declaration? Both must be a
- * tensor or a sequence, with the declared element type. An optional may be declared by its content,
- * because a loop passes on what its body returns. */
+/* v declares an input or output of a subgraph (the graph of an attribute such as then_branch). Does
+ * the value b match this declaration? Both must be a tensor or a sequence, with the declared
+ * element type. An optional that holds a value may be declared as a plain tensor or sequence: a
+ * loop hands the value that its body returns to the next iteration. */
 static bool
 is_as_declared(OnnxNode *n, const char *port, const ValueInfoProto *v, const Bound *b)
 {

@@ -104,7 +104,8 @@ sinh_of(OnnxNode *n, Value *x)
  * infinite. */
 static const double LARGE = 0x1p28;
 
-/* log(2 x) if x is large, else y. The caller computes y from a number that is not large. */
+/* log(2 x) if x is large, else y. Where x is large, the caller computes y from 1 instead of x, so
+ * that y is finite. */
 static Value *
 or_log_twice(OnnxNode *n, Value *large, Value *x, Value *y)
 {
@@ -261,8 +262,8 @@ import_variadic(OnnxNode *n)
 	set_output(n, 0, n->extra->flag ? e_with(n, OP_div, sum, n_inputs(n)) : sum);
 }
 
-/* Casts to e8m0 have an attribute for rounding. Its "nearest" rounds up in the middle, as e8m0
- * always does. */
+/* Casts to e8m0 have an attribute for rounding. "nearest" rounds ties up, like every rounding to
+ * nearest in e8m0. */
 static bool
 want_rounding(OnnxNode *n, int *out)
 {
@@ -369,8 +370,8 @@ import_cast_like(OnnxNode *n)
 	set_output(n, 0, like ? convert(n, x, like->type->dtype) : NULL);
 }
 
-/* A select for floats: NaN stays NaN, and the gradient at the bound is the bound's, as in PyTorch's
- * clamp. */
+/* Floats use a select: NaN stays NaN, and if x equals the bound, the gradient goes to the bound, as
+ * in PyTorch's clamp. */
 static Value *
 bounded(OnnxNode *n, OpKind extremum, OpKind beyond, Value *x, Value *bound)
 {

@@ -24,7 +24,7 @@ typedef struct {
 	int64_t size;
 } Sampler;
 
-/* lo + |x - lo|: reflects x as by mirrors at lo and hi; x if it is in between */
+/* Reflects x at lo and hi, as between two mirrors. If x lies between lo and hi, the result is x. */
 static Value *
 reflected(OnnxNode *n, Value *x, double lo, double hi, Value *outside)
 {
@@ -61,7 +61,8 @@ brought_back(OnnxNode *n, const Sampler *s, Value *x, bool whole)
 	return whole ? clamped(n, x, last) : x;
 }
 
-/* Keys' weights with a = -0.75 for the elements at -1, 0, 1, 2 from floor(x); t = x - floor(x) */
+/* Weights of the cubic convolution of Keys (1981) with a = -0.75, for the elements floor(x) - 1 to
+ * floor(x) + 2. t = x - floor(x) */
 static void
 cubic_taps(OnnxNode *n, Value *t, Value *weight[MOST_TAPS])
 {
@@ -107,8 +108,9 @@ taps_at(OnnxNode *n, const Sampler *s, Value *x)
 	return t;
 }
 
-/* rows: T[positions, channels]; positions run over `axes` axes. `base` is the row where each value's
- * sample starts. Result: T[*base, channels] = sum over taps of weight * rows[base + at]. */
+/* rows: T[positions, channels], the positions of `axes` spatial axes flattened. base: for each
+ * result, the row of its image's first element. Result: T[base's shape, channels] = sum over taps
+ * of weight * rows[base + at]. */
 static Value *
 sample_rows(OnnxNode *n, Value *rows, Value *base, int axes, const Taps *taps,
             const int64_t *strides)
@@ -238,7 +240,8 @@ import_grid_sample(OnnxNode *n)
 
 /* ---- AffineGrid: https://onnx.ai/onnx/operators/onnx__AffineGrid.html. y[n, .., i] = sum over j of
  * theta[n, i, j] * position[.., j], the last position is 1 */
-/* Positions of an axis's elements in [-1, 1], along `axis` of `rank`. */
+/* Positions of an axis's elements in [-1, 1], as a tensor of `rank` axes whose size is 1 except
+ * along `axis`. */
 static Value *
 axis_places(OnnxNode *n, DType dtype, int64_t size, bool corners, int axis, int rank)
 {

@@ -66,15 +66,21 @@ import_causal_conv(OnnxNode *n)
 enum { LEAST_DECAY = -40 };
 
 /* ---- https://onnx.ai/onnx/operators/onnx__LinearAttention.html
- * S[t] = e^g[t] S[t-1] + k[t] w[t]',   w[t] = v[t], or with the delta rule beta[t] (v[t] - (e^g[t] S[t-1])' k[t]),   o[t] = scale S[t]' q[t].
- * q is [B, H, T, D], k and g [B, Hkv, T, D], v [B, Hkv, T, Dv], S [B, Hkv, D, Dv]; g may be [B, Hkv, T, 1], beta is [B, Hkv or 1, T, 1]. */
+ *
+ *	S[t] = e^g[t] S[t-1] + k[t] w[t]'
+ *	w[t] = v[t], or with the delta rule
+ *	w[t] = beta[t] (v[t] - (e^g[t] S[t-1])' k[t])
+ *	o[t] = scale S[t]' q[t]
+ *
+ * g is the input decay. q is [B, H, T, D], k and g [B, Hkv, T, D], v [B, Hkv, T, Dv], S [B, Hkv, D, Dv];
+ * g may be [B, Hkv, T, 1], beta is [B, Hkv or 1, T, 1]. */
 typedef struct {
 	Value *q, *k, *v, *g, *beta, *state; /* g, beta: NULL if the rule has none */
 	double scale;
 	DType wide;
 } Linear;
 
-/* Input i, with `size` numbers per token for each of `heads`. */
+/* Input i, split into `heads` heads: [B, heads, T, numbers per head]. */
 static Value *
 linear_heads(OnnxNode *n, Linear *l, int i, int64_t heads)
 {
@@ -108,8 +114,8 @@ same_tokens(OnnxNode *n, const Value *x, const Value *q, int input)
 	return false;
 }
 
-/* decay has one number per head, or one per number of a key. beta has one number per head, or a
- * single number for all heads. */
+/* decay (g) has per token and head either a single number, or one number per element of the key.
+ * beta has per token one number per head, or a single number for all heads. */
 static bool
 linear_gates(OnnxNode *n, Linear *l, bool gated, bool delta)
 {
@@ -221,7 +227,8 @@ keys_until(OnnxNode *n, int64_t groups, int64_t tokens, bool before)
 	return e_reshape(n, e_binary(n, before ? OP_gt : OP_ge, row, key), flat);
 }
 
-/* P of the rows, [B, Hkv, rows, T]. Hidden keys get e^-inf before exp, so that nothing overflows. */
+/* P of the rows, [B, Hkv, rows, T]. For hidden keys the exponent is set to -inf before exp, because
+ * without this exp could overflow. */
 static Value *
 faded_products(OnnxNode *n, const Linear *l, const Rows *r, Value *sum, Value *seen)
 {
@@ -254,8 +261,9 @@ from_start(OnnxNode *n, const Linear *l, const Rows *r)
 }
 
 /* (1 + A)^-1, with A zero on and above the diagonal, by doubling. X holds the inverses of diagonal
- * blocks, at first of single elements. Two neighbouring blocks, with the block M below the first
- * one, have the inverse X - X M X. */
+ * blocks, at first of single elements. Each step joins two neighbouring diagonal blocks. With M
+ * the block of A in the rows of the second and the columns of the first block, the inverse of the
+ * joined block is X - X M X. */
 static Value *
 inverse_below(OnnxNode *n, Value *a)
 {
@@ -325,8 +333,8 @@ linear_chunk(OnnxNode *n, const Linear *l, Value **y, Value **state)
 }
 
 /* ---- more tokens: a loop over chunks, which carries the state */
-/* [B, H, T, D] -> [T / chunk, B, H, chunk, D]: one row per iteration of the loop. Zero tokens are
- * appended; they do not change the state. */
+/* [B, H, T, D] -> [T / chunk, B, H, chunk, D]: one row per iteration of the loop. Tokens of zeros
+ * are appended to fill the last chunk; they do not change the state. */
 static Value *
 chunks_first(OnnxNode *n, Value *x, int64_t chunk)
 {
@@ -389,9 +397,9 @@ linear_loop(OnnxNode *n, const Linear *l, int64_t chunk, Value **y, Value **stat
 	*y = all ? e_slice_axis(n, all, 2, 0, q[2]) : NULL;
 }
 
-/* If each number of a key has its own decay, P is not a matrix product but takes tokens * tokens * D
- * operations: chunks are short. With the delta rule the inverse takes tokens^3 operations: a chunk
- * is at most as long as a key, or 16 tokens if a key is shorter. */
+/* If each number of a key has its own decay, P cannot be a matrix product: it makes and sums T * T * D
+ * elements for T tokens, so chunks are short. With the delta rule the inverse takes T^3 operations:
+ * a chunk is at most as long as a key. */
 static int64_t
 chunk_tokens(const Linear *l, int64_t most)
 {
