@@ -471,7 +471,7 @@ read_plan(Reader *r, Node *n)
 	if (read_word(r, "at")) {
 		int i = 0;
 		do {
-			/* places come in the order of the results; the printer leaves out results without a place */
+			/* place i belongs to result i; only the last results may lack a place */
 			if (i < n->n_results)
 				read_place(r, &n->results[i]->region, &n->results[i]->offset);
 			i++;

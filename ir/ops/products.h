@@ -9,8 +9,9 @@
  * vector, or n's result has other readers. */
 Value *added_vector(const Node *n, const Node *reader, int axis);
 
-/* ---- dtypes of a product: the operands are all floats or all integers. The result has type
- * `dtype`, or the operands' type if they agree. */
+/* ---- dtypes of a product: the operands are all floats or all integers. If `dtype` is given, it is
+ * the result's type. Otherwise both operands must have one type, which is the result's type,
+ * too. */
 
 /* Sets *out to the result's dtype; false after reporting. */
 bool infer_product(Infer *in, int dtype, bool allow_tf32, DType *out);
