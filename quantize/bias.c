@@ -1,7 +1,8 @@
-/* --bias-correction: bias -= sum over c of (codes' weight - weight) E[x[c]] for each channel of the
- * result. Here c counts the inputs of a channel, and E[x[c]] is the mean of input c over the data.
- * Afterwards the result has the same mean over the data as in the float model (Nagel et al. 2019,
- * arXiv:1906.04721, 4.2). Zeros from a convolution's padding are counted like other values. */
+/* --bias-correction: bias -= sum over c of (dequantized weight - weight) E[x[c]] for each channel
+ * of the result. Here c counts the inputs of a channel, and E[x[c]] is the mean of input c over the
+ * data. Afterwards the result has the same mean over the data as in the float model (Nagel et al.
+ * 2019, arXiv:1906.04721, 4.2). Zeros from a convolution's padding are counted like other
+ * values. */
 #include "quantize/quantize.h"
 
 #include <math.h>
