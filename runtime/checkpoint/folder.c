@@ -296,7 +296,7 @@ replace(CheckpointFolder *folder, const char *temporary, const char *path)
 	return old ? NULL : status_error(EXIT_SYSTEM, "%s: %s", path, strerror(errno));
 }
 
-/* At least as many digits as the step has. */
+/* CHECKPOINT_DIGITS, or the step's own number of digits if that is larger. */
 static int
 usual_digits(int64_t step)
 {

@@ -34,7 +34,7 @@ double philox_normal(uint64_t seed, uint64_t stream, uint64_t index);
 typedef struct {
 	const void *codes, *absmax, *nested, *offset;
 } FourBitBytes;
-/* The weight's numbers in its dtype, with its axes in their own order. */
+/* Decodes the weight to numbers of its dtype. The axes have the model's order; the codes are stored in another order. */
 char *four_bit_weight(Arena *arena, const Format *f, const FourBitRecord *r,
                       const FourBitBytes *bytes);
 

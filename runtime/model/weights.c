@@ -150,7 +150,7 @@ weights_check(const GradcModel *model, const Format *f, const char *file, bool *
 
 /* ---- generated numbers */
 enum {
-	/* a chunk: elements that a thread makes together; whole bytes in every type */
+	/* a chunk: elements that a thread makes together; a multiple of 8, so that packed types end at a byte */
 	CHUNK = 4096,
 	/* number of elements (7 ms for one thread) from which on several threads are used */
 	LEAST_SHARED = 262144,

@@ -203,7 +203,7 @@ ask_interrupted(const Evaluation *e, int64_t round, Question *q, bool *out)
 	if (round < q->round)
 		return NULL;
 	double rounds = (double)q->every * seconds / fmax(seconds_now() - q->asked, 1e-9);
-	/* grows at most fourfold: the first rounds may be short */
+	/* grows at most fourfold: the first rounds may be unusually short */
 	double most_rounds = fmin(4 * (double)q->every, MOST_ROUNDS);
 	int64_t every = (int64_t)fmin(fmax(rounds, 1), most_rounds);
 	RETURN_IF_ERROR(ranks_agree(e->run, own ? INT_MAX : MOST_ROUNDS - (int)every, &most));

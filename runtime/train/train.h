@@ -29,7 +29,8 @@ Status step_evaluate(Gradc *run, GradcEval *out);
 
 /* ---- eval_rows.c */
 int64_t eval_covered_rows(const Gradc *run);
-/* warns that the mean over batches of each batch's mean is not the mean over all targets */
+/* Warns if batches may divide their losses by different numbers: the mean of the batches' losses is then not the mean over all
+ * targets. */
 void eval_warn_uneven(const Gradc *run);
 Status eval_check_rows(const Gradc *run); /* EXIT_DATA if no row of the data can be evaluated */
 
@@ -54,7 +55,8 @@ Status batch_settle(Gradc *run);
 /* ---- ranks_compare.c */
 /* EXIT_COMM, naming both values, if a rank's executable, options, data or weights differ from rank 0's. */
 Status ranks_compare(Gradc *run);
-/* Compares only the options that say how ranks share states; called before a rank reads parts of another rank. */
+/* Compares only the options that say how states are divided among ranks. Called before a rank reads the part of a state that
+ * another rank holds. */
 Status ranks_compare_parts(Gradc *run);
 /* Compares the options that change weights. Called before any weight changes, because a change may need parts that other ranks
  * hold. */

@@ -61,8 +61,8 @@ typedef struct {
 
 /* EXIT_SYSTEM, with the reason, if there is no driver, the driver is too old, or it sees no GPU. The library stays loaded. */
 Status cuda_driver_open(CudaDriver *out);
-/* NULL for CUDA_OK; otherwise the code's meaning in words, with its exit code. what: what was being done, such as "kernel
- * dot_3"; may be NULL. */
+/* NULL for CUDA_OK. Otherwise a status that says in words what the CUresult `code` means, with gradc's exit code for it. what:
+ * what was being done, such as "kernel dot_3"; may be NULL. */
 Status cuda_status(const CudaDriver *driver, int code, const char *what);
 
 /* ---- gpu.c: a GPU that the driver sees */
