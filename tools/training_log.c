@@ -1,5 +1,5 @@
-/* Reads how the ranges of quantized activations changed during a training, from an executable's
- * --log, for the page of `gradc dump`. For example a line
+/* Reads the log that an executable wrote with --log, and collects how the ranges of quantized
+ * activations changed during training. `gradc dump` shows the ranges on its page. A line of the log:
  *   {"step": 10, "loss": 0.5, "ranges": {"x": {"low": -1.5, "high": 2, "scale": 0.0137,
  *   "zero_point": 109}}}
  * Lines without "ranges" are ignored. */
@@ -67,7 +67,8 @@ read_lines(FILE *f, const char *path, json_t *found, Diag *diag)
 	return ok;
 }
 
-/* A line cannot be longer than the file, whose size is bounded. */
+/* Rejects files above 1 GiB. The limit also bounds the memory of a single line, which getline
+ * allocates. */
 static FILE *
 open_log(const char *path, Diag *diag)
 {
