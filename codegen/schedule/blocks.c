@@ -1,6 +1,6 @@
-/* Finds the outermost loops and branches among instructions. An instruction that is not part of
- * a loop or branch, such as a WAIT, must stand before or after the whole loop or branch, because
- * the body may run many times, or not at all. */
+/* Finds the outermost loops and branches among instructions. Instructions added later, such as a
+ * WAIT, must stand before or after the whole loop or branch: inside, they might run many times or
+ * not at all. */
 #include "codegen/schedule/schedule.h"
 
 OuterBlocks

@@ -2,17 +2,19 @@
  * may start after the last instruction of the last micro-batch that touches the bucket, so most
  * buckets are sent while earlier layers are still computed. A unit (the gradients of one layer
  * block) becomes at most PARTS_OF_UNIT buckets, of at least LEAST_BUCKET and at most MOST_BUCKET
- * bytes. Small states (sums of the loss, running statistics, all gradients of a small model)
- * follow each other in one bucket, or in several buckets if there are many. A bucket consists of
- * whole blocks of SUM_BLOCK elements, and so does the part of a state that one rank holds. */
+ * bytes. Small states (sums of the loss, running statistics, all gradients of a small model) lie
+ * next to each other and share a bucket, or a few buckets if there are many such states. Buckets
+ * are cut at multiples of SUM_BLOCK elements, and so are the parts of a state that ranks hold. */
 #include "codegen/schedule/schedule.h"
 
-/* Bytes; these limits are estimates, not measured. A bucket below LEAST_BUCKET costs little more
- * than the start of a message; one above MOST_BUCKET starts late. */
+/* Bytes; these limits are estimates, not measured. Below LEAST_BUCKET, a message takes about as
+ * long as an empty message. Above MOST_BUCKET, a bucket waits long for its last gradient, so its
+ * message starts late. */
 enum { ALIGNMENT = 64 };
 enum { LEAST_BUCKET = 1 << 18, MOST_BUCKET = 1 << 25, PARTS_OF_UNIT = 16 };
 
-/* Is s summed over ranks? Yes, if s lasts for a step and lies in no unit. */
+/* Is s summed over ranks? True for floats that last for one step (gradients, sums of the loss)
+ * and lie in no unit. */
 static bool
 is_summed(const State *s)
 {
@@ -50,7 +52,8 @@ bucket_elements(Type t)
 	return bytes / dtype_bytes(t->dtype, 1) / SUM_BLOCK * SUM_BLOCK;
 }
 
-/* Cuts `whole` into buckets of `each` elements; the last bucket has the rest. */
+/* Cuts `whole` into buckets of `each` elements and appends them to the list. The last bucket may
+ * be shorter. */
 static void
 add_cut(Arena *arena, Buckets *list, const Bucket *whole, int64_t each)
 {
@@ -72,8 +75,8 @@ add_unit(Arena *arena, Buckets *list, const State *s)
 	add_cut(arena, list, &whole, bucket_elements(s->type));
 }
 
-/* Places the small sums of a type one after the other, from `at` on. Returns the bytes that the
- * sums take, rounded up to whole blocks. */
+/* Gives the small sums of type `dtype` offsets, one after the other, from byte `at` on. Returns
+ * the bytes that they take together, rounded up to whole blocks of SUM_BLOCK elements. */
 static int64_t
 place_small_sums(Module *m, DType dtype, int64_t at)
 {

@@ -1,8 +1,8 @@
-/* Finds the elements of an argument that an iteration of a kernel touches. If iteration i
- * touches only [i * each, (i + 1) * each), a range of iterations needs only its own part of the
- * argument. A rank that holds that part can then run these iterations. Places are affine in the
- * loop variables, so their coefficients show which elements are touched. Takes linear time in
- * statements, for each argument. */
+/* Finds the elements of an argument that an iteration of a kernel touches. If iteration i touches
+ * only [i * each, (i + 1) * each), a range of iterations needs only its own part of the argument.
+ * A rank that holds that part can then run these iterations. Places are affine in the loop
+ * variables, so their coefficients show which elements are touched. For each argument, this takes
+ * linear time in the kernel's statements. */
 #include "codegen/schedule/schedule.h"
 
 enum { MAX_PARALLEL = 8 };
@@ -15,8 +15,9 @@ typedef struct {
 	int n_parallel;
 } ByIteration;
 
-/* By how many iterations of the kernel a step of this parallel loop advances; 0: `scalar` is not
- * the variable of a parallel loop. */
+/* How many iterations of the kernel lie between two values of this parallel loop's variable: the
+ * product of the extents of the parallel loops inside it. 0: `scalar` is not the variable of a
+ * parallel loop. */
 static int64_t
 step_of(const ByIteration *b, LoopValue scalar)
 {
@@ -52,7 +53,7 @@ stays_inside(const ByIteration *b, const Affine *place)
 		*(t->coefficient < 0 ? &low : &high) += t->coefficient < 0 ? -reach : reach;
 	}
 	for (int i = 0; i < b->n_parallel; i++)
-		/* each parallel loop must move the place */
+		/* every parallel loop with more than one iteration must move the place */
 		moving -= b->extents[b->parallel[i]] > 1;
 	return moving == 0 && low >= 0 && high < b->each;
 }

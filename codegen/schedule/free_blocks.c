@@ -21,7 +21,7 @@ compare_sizes(const FreeBlock *a, const FreeBlock *b)
 	return a->bytes != b->bytes ? compare(a->bytes, b->bytes) : compare_offsets(a, b);
 }
 
-/* the macro defines functions that are never called */
+/* RB_GENERATE_INTERNAL also defines functions that nobody calls; no warning for them */
 #define STATIC __attribute__((unused)) static
 RB_GENERATE_INTERNAL(FreeBlocksByOffset, FreeBlock, offset_entry, compare_offsets, STATIC)
 RB_GENERATE_INTERNAL(FreeBlocksBySize, FreeBlock, size_entry, compare_sizes, STATIC)

@@ -1,7 +1,7 @@
-/* Decides whether a kernel may write a result over an operand. Every element must be read before
- * it is overwritten: earlier in the same iteration; no other iteration may read or write the
- * element. Places are affine in the loop variables, so their coefficients show which iterations
- * touch an element. */
+/* Decides whether a kernel may write a result over an operand. It may if each element is read and
+ * overwritten in the same iteration, read first, and no other iteration touches the element.
+ * Places are affine in the loop variables, so their coefficients show which iterations touch an
+ * element. */
 #include "codegen/schedule/schedule.h"
 
 #include <string.h>
@@ -30,8 +30,8 @@ add_access(Accesses *list, int statement, const LoopStatement *s, const Access *
 	return true;
 }
 
-/* Lists loads of the input and stores of the output. False: there are too many, or the kernel also reads the
- * output. */
+/* Lists the loads of buffer `input` and the stores to buffer `output`. False: there are too many
+ * of them, or the kernel also loads from `output`. */
 static bool
 find_accesses(const Kernel *k, int input, int output, Accesses *loads, Accesses *stores)
 {
@@ -68,9 +68,9 @@ coefficient(const Affine *place, LoopValue scalar)
 	return 0;
 }
 
-/* The range of places that an access reaches in one iteration of the outer `common` loops, relative to the
- * place these loops give. False: a scalar other than a loop variable moves the place, or a loop moves it
- * backwards. */
+/* The places that an access reaches while the outer `common` loops stand still and the inner
+ * loops run: *first to *last, without the terms of the common loops. False: something other than
+ * a loop variable moves the place, or a loop moves it backwards. */
 static bool
 reach(const Access *a, int common, int64_t *first, int64_t *last)
 {
@@ -88,7 +88,9 @@ reach(const Access *a, int common, int64_t *first, int64_t *last)
 	return known == a->place->n;
 }
 
-/* Do different iterations of the outer loops touch different places, if each iteration covers `size` places? */
+/* Do different iterations of the outer `common` loops touch different places, if each iteration
+ * touches `size` neighbouring places? Checked from the smallest coefficient on: each loop must
+ * step over all places of the loops checked before. */
 static bool
 apart(const Access *a, int common, int64_t size)
 {

@@ -1,9 +1,9 @@
-/* The pass `memory`: gives every value a place. States lie at fixed offsets; parameters and
- * results of programs in the io region; all other values in one workspace, by liveness (two
- * values may share bytes if they are not needed in the same stretch of the program). A value
- * that becomes a state's new content is computed in the state's place if nothing reads the old
- * content later. A result may take the place of an operand that is read for the last time, if
- * the kernel allows it. */
+/* The pass `memory`: gives every value a place. States lie at fixed offsets. Parameters and
+ * results of programs lie in the io region. All other values lie in one workspace, where two
+ * values may share bytes if they are never needed at the same time. A value that becomes a
+ * state's new content is computed in the state's place if nothing reads the old content later. A
+ * result may take the place of an operand that is read for the last time, if the kernel allows
+ * it. */
 #include "codegen/codegen.h"
 #include "codegen/legalize/legalize.h"
 #include "codegen/schedule/free_blocks.h"
@@ -32,8 +32,8 @@ place_in_unit(State *s)
 }
 
 /* Orders states by the mode that divides them: states that every rank always holds whole come
- * first, then those divided by ZeRO-3, ZeRO-2 and ZeRO-1. So the states that a mode divides are
- * all states from some offset on. */
+ * first, then those divided by ZeRO-3, ZeRO-2 and ZeRO-1. So every mode divides exactly the
+ * states behind some offset. */
 static void
 place_states(Module *m)
 {
@@ -111,9 +111,10 @@ old_read_later(void *ctx, const Value *old)
 	return false;
 }
 
-/* Computes the stored value in the state's place, if that is allowed; otherwise the store is a copy. If a
- * kernel that always runs has two results, one stored in the first micro-batch and one in later ones, the
- * later one gets the place. */
+/* Lets the kernel write the stored value directly to the state's place, if nothing reads the old
+ * content later. Otherwise the store will be a copy. A kernel may run in every micro-batch and
+ * have two results, one stored in the first micro-batch and one in later ones. Then only the one
+ * of later micro-batches is written directly. */
 static void
 place_in_state(Plan *p, Node *store)
 {
@@ -144,7 +145,8 @@ param_read_later(const Plan *p, const Value *param, const Value *v)
 	return false;
 }
 
-/* Code for teams may read 16 bytes with one instruction, also where a row begins. */
+/* Code for GPUs may read 16 bytes with one instruction; a row must then begin at a multiple of
+ * 16. */
 enum { ROW_ALIGNMENT = 16 };
 
 static bool
@@ -165,7 +167,7 @@ place_params(Plan *p)
 		v->offset = i;
 		if (!row || row_is_aligned(p, v->type) || !value_used(v))
 			continue;
-		/* the row is copied here, because rows are not aligned */
+		/* rows are not aligned, so each is copied to the workspace before the body runs */
 		v->region = REGION_WORKSPACE;
 		v->offset = p->top;
 		p->top += aligned(type_bytes(v->type));
@@ -184,8 +186,9 @@ may_be_placed(const Value *v)
 	return true;
 }
 
-/* Lets a result be computed in its final place if possible: a value that the loop carries over
- * its old content, a row of a stacked result in the stack. */
+/* Lets kernels write a body's results directly to their final places, if possible. The final
+ * place of a carried value is that of its old content; the final place of a row of a stacked
+ * result is in the stack. */
 static void
 place_results(Plan *p)
 {
@@ -274,7 +277,8 @@ reads_once(const Node *n, const Value *v)
 	return times == 1;
 }
 
-/* May node n write result r over operand i? A loop's result starts as the value that the loop carries. */
+/* May node n write result r over operand i? A loop may, if operand i is the initial content of
+ * the carried value r. */
 static bool
 may_overwrite(const Node *n, int i, int r)
 {
@@ -335,8 +339,8 @@ place_workspace(Plan *p)
 
 static int64_t place_function(Pass *pass, Module *m, Function *f, const Node *by);
 
-/* The functions of loops and branches have their values after the workspace. Only one of these
- * functions runs at a time, so they share those bytes. */
+/* The bodies of loops and branches have their values after the workspace of the function around.
+ * Only one of these bodies runs at a time, so they share the bytes there. */
 static void
 place_bodies(Pass *pass, Plan *p)
 {
@@ -365,8 +369,9 @@ place_ports(Plan *p)
 			place_io(p, node_operand(ret, i));
 }
 
-/* Places all values of f. Returns the bytes of its workspace and of its loops and branches. by: the node
- * that runs f; NULL: f is a program. */
+/* Gives all values of f their regions and offsets. Returns the bytes that f needs in the
+ * workspace, with those of its loops and branches. by: the loop or branch that runs f; NULL: f is
+ * a program. */
 static int64_t
 place_function(Pass *pass, Module *m, Function *f, const Node *by)
 {

@@ -1,16 +1,17 @@
 /* Prepares the program @update (the optimizer's step) for states that lie partly in the host's
  * memory. If the optimizer's states lie there, the update's kernels run on the host, and their
- * intermediate results lie there as well. A state in the other memory is copied before the
- * kernel that uses it, and copied back after the kernel. While the results of one kernel are
- * copied, the next kernel computes:
+ * intermediate results lie there as well. A state in the other memory is copied before the kernel
+ * that uses it, and copied back after the kernel. While the results of one kernel are copied, the
+ * next kernel computes:
  *
  *	copy_out   COPY norm
  *	compute    run adamw (unit 0)   run adamw (unit 1)         run adamw (unit 2)
  *	copy_in                         COPY weights of unit 0     COPY weights of unit 1
  *
  * If only weights lie in the host's memory, kernels run on the device, and weights are copied
- * there in the same way. The copies of successive kernels alternate between two places. Takes
- * linear time in instructions. */
+ * there in the same way. There are two places for copies; successive kernels use them in turn, so
+ * copies for the next kernel do not overwrite those of the current one. Takes linear time in
+ * instructions. */
 #include "codegen/schedule/shard.h"
 
 #include <assert.h>
@@ -54,7 +55,8 @@ aligned(int64_t bytes)
 	return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Is the slot a state in the other memory (the memory of the side that does not compute)? */
+/* Does the slot lie in a state that the computing side cannot use, because the state is in the
+ * other memory (host or device)? */
 static bool
 is_far(const FarCopies *o, const Slot *s)
 {
@@ -148,8 +150,8 @@ run_on_copies(FarCopies *o, Instruction n, FarStates *list)
 		Slot s = slot_of(o, &n, i);
 		const FarState *copied = is_far(o, &s) ? find(list, &s) : NULL;
 		Argument a = w->arguments.at[n.args + i];
-		/* @update has no loops, so no argument varies with one; if one did, a single copy
-		 * would not do */
+		/* @update has no loops: an argument is in the same place whenever the kernel
+		 * runs, so one copy is enough */
 		assert(!a.loop && !n.only);
 		a.slot = copied ? copied->copy : a.slot;
 		vec_push(w->arena, &w->arguments, a);
@@ -173,7 +175,8 @@ to_host(Slot *s)
 	s->space = s->space == SPACE_WORKSPACE ? SPACE_HOST : s->space;
 }
 
-/* Moves intermediate values to the same offsets in the host's region. */
+/* Moves the program's intermediate values from the device's workspace to the same offsets in the
+ * host's memory (SPACE_HOST). */
 static void
 move_workspace(ShardPlan *plan)
 {

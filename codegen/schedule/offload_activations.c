@@ -1,14 +1,14 @@
 /* The pass `offload` (--offload=activations): values that the forward pass computes for the
  * backward pass wait in the host's memory. Each value is copied to the host while the device
- * computes. Another copy comes back before the first reader of the backward pass. In between,
- * the device's memory is free:
+ * computes. It is copied back before its first reader in the backward pass. In between, the
+ * device's memory is free:
  *
  *	copy_out               COPY a -> host
  *	compute   run a = ...  run b ... run c ...   | backward ...                run (reads a')
  *	copy_in                                      |         COPY a' <- host
  *
- * Values come back early, but the values that have come back and are not read yet take at most
- * twice the bytes of the largest value. Values stay on the device if they are small, or if the
+ * Copies back start early, but the values that are back and not yet read take at most twice the
+ * bytes of the largest moved value. Values stay on the device if they are small, or if the
  * backward pass reads them soon. Changes no number. Takes linear time in nodes, and n log n in
  * values. */
 #include "codegen/codegen.h"

@@ -2,10 +2,11 @@
  * event that stream A has recorded. Two instructions on different streams need an order if they
  * touch the same bytes and one of them writes, unless other events already order them.
  *
- * Each stream has a clock. For every other stream, the clock holds the last instruction that is
- * known to finish before this stream continues. A WAIT makes the stream know all that the
- * recording stream knew. A stream knows more in the last micro-batch of a step than in others: the
- * WAIT before a sum of gradients runs in the last micro-batch only. */
+ * Each stream A has a clock. For every other stream B, the clock holds the last instruction of B
+ * that is known to end before A continues. After a WAIT, the waiting stream knows all that the
+ * recording stream knew at its RECORD. Some WAITs, such as the one before a sum of gradients, run
+ * only in the last micro-batch, so each stream has one clock for the last micro-batch and one for
+ * all. */
 #include "codegen/schedule/schedule.h"
 
 typedef struct {
@@ -21,7 +22,8 @@ typedef struct {
 } Edge;
 
 typedef struct {
-	/* for each stream: the last instruction that this stream runs after; -1: none */
+	/* by other stream: the last instruction there that this stream knows to have ended; -1:
+	 * none */
 	int known[N_STREAMS];
 } Clock;
 
@@ -64,8 +66,8 @@ access_of(const Order *o, const Instruction *n, uint32_t i)
 
 	bool writes = argument_is_written(o, n, i);
 
-	/* in a space of divided states each state has its own memory, at an offset that is not
-	 * known here, so the state's number stands for its bytes */
+	/* In spaces of divided states, each state has its own memory at an offset that is not
+	 * known here, so the state's number stands for its bytes. */
 	if (space_has_parts(s->space))
 		return (Access){s->space, s->state, s->state + 1, writes};
 	/* The end is unknown for rooms (places for other ranks' versions of a part), and for an
@@ -110,8 +112,9 @@ less_often(const Order *o, int from, int to)
 	return first->stream == STREAM_COMPUTE ? &o->list->at[to] : first;
 }
 
-/* RUN_LAST only if the rarer end runs only in the last micro-batch. Otherwise RUN_ALWAYS: a later
- * instruction on the waiting stream may rely on this event in another micro-batch. */
+/* RUN_LAST if the end that runs less often runs only in the last micro-batch; otherwise
+ * RUN_ALWAYS. With RUN_ALWAYS, later instructions of the waiting stream can rely on the same
+ * event in every micro-batch. */
 static RunWhen
 edge_when(const Order *o, int from, int to)
 {
@@ -173,9 +176,9 @@ static void
 add(Order *o, Instructions *out, InstructionKind kind, int on, const Edge *e, uint32_t event)
 {
 	const Instruction *here = &o->list->at[on];
-	/* Keeps only these two conditions and drops the condition on staging (copying through the
-	 * host's memory): the collective after the copy needs the event in runs without staging,
-	 * too. */
+	/* Keeps only these two conditions. The condition on staging (copies through the host's
+	 * memory) is dropped: the collective after such a copy needs the event in runs without
+	 * staging, too. */
 	uint32_t only = less_often(o, e->from, e->to)->only & (ONLY_RANKS | ONLY_APART);
 	Instruction n = {.kind = kind,
 	                 .stream = here->stream,

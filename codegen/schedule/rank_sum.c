@@ -1,5 +1,6 @@
-/* Adds the kernels that sum what ranks sent: y = x0 + x1, element by element. It is launched for each rank
- * after the first, in the order of ranks. A launch runs the iterations of this rank's part. */
+/* Adds the kernels that sum what ranks sent: y = x0 + x1, element by element. With R ranks, the
+ * kernel is launched R - 1 times, in the order of ranks: each launch adds the numbers that one
+ * more rank sent. A launch runs only the iterations of the part that this rank sums. */
 #include "codegen/schedule/schedule.h"
 
 static void

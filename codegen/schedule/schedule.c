@@ -1,11 +1,12 @@
-/* The pass `schedule`: fixes the order of instructions. There is one stream, and the order of
- * the nodes is the schedule.
+/* The pass `schedule`: fixes the order of instructions. There is one stream, and the order of the
+ * nodes is the schedule.
  *
- * A node without readers is dropped. A node that only the first micro-batch reads runs in the
- * first one only, and likewise for later micro-batches. If the first micro-batch stores a result
- * and later micro-batches add to it, the node becomes two nodes, each with its result in its own
- * place. Stores, and nodes that only stores read, move up, directly after the nodes that compute
- * their operands, so the operands' memory is free early.
+ * A node without readers is dropped. If a node's result is read only in the first micro-batch,
+ * the node runs only there; likewise if it is read only in later micro-batches. If the first
+ * micro-batch stores a result and later micro-batches add to it, the node becomes two nodes, each
+ * with its result in its own place. Stores, and nodes that only stores read, move up to stand
+ * directly after the nodes that compute their operands. So the memory of the operands is free
+ * early.
  *
  * Changes no number. Takes linear time in the number of nodes. */
 #include "codegen/schedule/schedule.h"

@@ -11,8 +11,8 @@ struct Travels;
 
 /* ---- buckets.c: gradients that ranks sum, in buckets that are sent while earlier layers are
  * still computed */
-/* Elements of a block. Each rank computes whole blocks of a sum; a block is one iteration of the
- * sum's kernel. */
+/* Number of elements in a block of a sum. Ranks divide a sum into whole blocks; one iteration of
+ * the sum's kernel adds one block. */
 enum { SUM_BLOCK = 256 };
 typedef struct {
 	DType dtype;
@@ -23,12 +23,13 @@ typedef struct {
 typedef VEC(Bucket) Buckets;
 /* Buckets of all states that last for a step, except the states that ranks hold parts of in this mode. */
 Buckets buckets_of(Arena *arena, const Module *m, DataParallelMode mode);
-/* is it summed over ranks, and too small for a bucket of its own? */
+/* Is the state summed over ranks, and too small for a bucket of its own? */
 bool state_is_small_sum(const State *s);
-/* bytes of the state's place: whole blocks if ranks sum it */
+/* Bytes that the state takes in memory. If ranks sum the state, its size is rounded up to whole
+ * blocks. */
 int64_t state_place_bytes(const State *s);
-/* Places the small sums from `at` on. The states of one type follow each other and together take
- * whole blocks. Returns the end of the last place. */
+/* Gives the small sums offsets from byte `at` on. The states of one type lie next to each other;
+ * their total size is rounded up to whole blocks. Returns the byte after the last place. */
 int64_t small_sums_place(Module *m, int64_t at);
 
 /* ---- rank_sum.c */
@@ -36,9 +37,9 @@ void rank_sums_add(Pass *p, Module *m); /* adds the kernels that sum buckets ove
 bool rank_sum_has(DType dtype);
 
 /* ---- streams.c */
-/* Puts a program on streams. The program's instructions are the last of w, all on the compute
- * stream and in a correct order. inputs: slots that the host fills; results: slots that the host
- * reads. */
+/* Divides a program among streams. Before the call, the program's instructions are the last of
+ * the writer w, all on the compute stream and in a correct order. inputs: slots that the host
+ * fills; results: slots that the host reads. */
 typedef VEC(uint32_t) SlotList;
 typedef struct {
 	const Module *m;
@@ -47,23 +48,24 @@ typedef struct {
 	const Buckets *buckets; /* gradients to sum in the last micro-batch; NULL: none */
 	/* other data that ranks exchange (travel.h); NULL: nothing */
 	const struct Travels *travels;
-	/* bytes in SPACE_GATHERED that the program itself uses; after them lie the rooms: places
-	 * for other ranks' versions of a part */
+	/* bytes in SPACE_GATHERED that the program itself uses; the rooms (places for the
+	 * versions of a part that other ranks send) lie behind them */
 	int64_t rooms_at;
 } StreamPlan;
 void streams_write(FormatWriter *w, const StreamPlan *plan, ProgramRecord *program);
 
 /* ---- blocks.c */
-/* For each instruction of a list: the outermost loop or branch around it, from its opening to its END; or
- * the instruction itself. */
+/* For instruction i of a list: first[i] and last[i] are the opening and the END of the outermost
+ * loop or branch around it. Outside of loops and branches both are i. */
 typedef struct {
 	int *first, *last;
 } OuterBlocks;
 OuterBlocks outermost_blocks(Arena *arena, int n, const Instruction *list);
 
 /* ---- order.c: adds RECORD and WAIT instructions, which order instructions on different streams */
-/* If two instructions on different streams touch the same bytes and one of them writes, they run in the
- * order of the list. *n_events: events of the program in use so far. */
+/* Returns the list with RECORD and WAIT added, so that two instructions on different streams run
+ * in the order of the list if they touch the same bytes and one of them writes. *n_events: number
+ * of events that the program uses; the call adds the new ones. */
 Instructions streams_order(Arena *arena, const FormatWriter *w, const Instructions *list,
                            uint32_t *n_events);
 
@@ -80,8 +82,9 @@ bool kernel_fills_zero(const Kernel *k);
 bool kernel_may_overwrite(const Kernel *k, int input, int output);
 
 /* ---- storage.c: states that share storage, such as a unit and its members */
-/* Calls visit for the value in f of every state that shares storage with s, s included, until
- * visit returns true. True: a call of visit returned true. */
+/* Calls visit(ctx, value) for every state that shares storage with s, and for s itself; the value
+ * is the state's content in f. Stops and returns true when visit returns true; false if no call
+ * does. */
 bool storage_any_value(const Function *f, const State *s,
                        bool (*visit)(void *ctx, const Value *old), void *ctx);
 
@@ -96,8 +99,9 @@ typedef enum {
 	TRAVEL_SUM,    /* every rank gets the sum over all ranks */
 	TRAVEL_REDUCE, /* each rank gets its part of the sum over all ranks */
 	TRAVEL_GATHER, /* every rank gets the parts of all ranks, which make the whole */
-	/* like GATHER, done as a sum in any order. The sum is exact if at most one rank's number
-	 * is not zero; other callers do not need exact sums */
+	/* like GATHER, but done as a sum in any order: each rank fills the elements of the other
+	 * ranks with zeros. The sum is exact if at most one rank's number is not zero; for other
+	 * uses a rounded sum is enough */
 	TRAVEL_FILL,
 } TravelKind;
 typedef struct {
@@ -105,10 +109,10 @@ typedef struct {
 	/* the travel starts after this instruction of the compute stream; -1: before the first */
 	int behind;
 	RunWhen when;
-	bool adds; /* REDUCE: adds to the part; the first micro-batch stores */
-	/* Slots in the device's memory, with the same type and number of elements. Ranks divide
-	 * the part into whole blocks of the slot's block size. The part may lie within the
-	 * whole. */
+	bool adds; /* REDUCE: adds to the part in later micro-batches; stores in the first */
+	/* Slots in the device's memory. Both describe the same tensor; `part` stands for this
+	 * rank's share of it, cut at multiples of the slot's block size. The part may lie within
+	 * the whole. */
 	Slot whole, part;
 } Travel;
 typedef struct Travels Travels;
@@ -138,8 +142,9 @@ void shard_program(ShardPlan *plan);
 bool shard_changes(const Function *f, DataParallelMode mode);
 
 /* ---- offload.c */
-/* offload_changes: is f, in that mode, an update of states in the host's memory? offload_on_host: do its
- * kernels run on the host's cores, because the optimizer's states lie there? */
+/* offload_changes: does f, in that mode, update states that lie in the host's memory?
+ * offload_on_host: do f's kernels then run on the host's CPU, because the optimizer's states lie
+ * in the host's memory? */
 bool offload_changes(const Function *f, DataParallelMode mode);
 bool offload_on_host(const Function *f, DataParallelMode mode);
 

@@ -1,8 +1,8 @@
-/* Rewrites a program for a mode in which ranks hold parts of states. The kernels stay the same;
- * only the places of their arguments change, and instructions that exchange data between ranks
- * are added. The input is the list of instructions of the executable's tables, before the
- * instructions are put on streams. So all modes share kernels and passes, and the IR never
- * contains a number of ranks. */
+/* Rewrites a program for a mode in which ranks hold parts of states. Kernels are not changed.
+ * Only the places of their arguments change, and instructions are added that exchange data
+ * between ranks. It runs on the list of instructions that goes into the executable's tables,
+ * before instructions are divided among streams. So all modes share kernels and passes, and the
+ * number of ranks never appears in the IR. */
 #include "codegen/schedule/shard.h"
 
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 
 /* ---- shard_states.c: sets State.sharded, State.block and State.offloaded. Called before states
  * get places in memory. */
-/* offload: bits of format.h's Offload. */
+/* offload: which states may lie in the host's memory, as bits of format.h's Offload. */
 void shard_states(Module *m, uint32_t offload, Arena *arena);
 
 /* ---- shard_update.c */
@@ -60,7 +60,7 @@ shard_space(const State *s)
 {
 	return state_space(&(StateRecord){.sharded = s->sharded, .offloaded = s->offloaded});
 }
-/* In this mode, does each rank have the right sum for its own part only? */
+/* Does each rank have the sum over all ranks only for its own part of s, in this mode? */
 static inline bool
 shard_is_partial(const State *s, DataParallelMode mode)
 {

@@ -3,18 +3,19 @@
  *
  * ZeRO-3: the weights of a layer block (a unit) are gathered before the block is computed. The
  * unit's memory is free after the block. A unit is gathered once for the forward pass and once
- * for the backward pass; the unit that the backward pass begins with is kept instead. The gather
- * of a unit starts when the program begins to read the previous unit, so the gather runs while
- * the previous unit is used:
+ * for the backward pass; the unit that the backward pass reads first is kept from the forward
+ * pass instead. The gather of a unit starts when the program begins to read the previous unit, so
+ * the gather runs while the previous unit is used:
  *
  *	compute        block 0 ........  block 1 ........  block 2 ..
  *	communication  gather 1          gather 2          gather 3
  *	memory         unit 0, unit 1    unit 1, unit 2    unit 2, unit 3
  *
- * ZeRO-2 and ZeRO-3: each micro-batch computes the gradients of a unit in a buffer. When the
- * unit's last gradient is complete, ranks sum the buffer, and each rank adds its part. Meanwhile
- * the next unit uses another buffer. ZeRO-1: every rank adds up all gradients over
- * micro-batches; ranks sum them in the last micro-batch. */
+ * ZeRO-2 and ZeRO-3: each micro-batch computes the gradients of a unit in a buffer. When all
+ * gradients of the unit are complete, the buffer is summed over ranks, and each rank adds its own
+ * part of the sum to its gradients. Meanwhile the gradients of the next unit go to another
+ * buffer. ZeRO-1: every rank adds up all gradients over micro-batches; ranks sum them in the last
+ * micro-batch. */
 #include "codegen/schedule/shard.h"
 #include "codegen/schedule/stays.h"
 
@@ -91,8 +92,9 @@ drop_additions(Gathering *g)
 	}
 }
 
-/* A value that only the first micro-batch computed is now read in all micro-batches, so the
- * instructions that compute the value run in all micro-batches. */
+/* Additions to earlier gradients were dropped, so later micro-batches now read the same values as
+ * the first one. Instructions that computed these values only in the first micro-batch now run in
+ * all. */
 static void
 widen_producers(Gathering *g)
 {
@@ -217,7 +219,8 @@ stay_at(const Gathering *g, const State *piece, int at)
 	return NULL;
 }
 
-/* Has the unit elements between its members, or after its last member? Such gaps hold zeros. */
+/* Does the unit have elements between its members, or after its last member? Such gaps hold
+ * zeros. */
 static bool
 has_gaps(const Gathering *g, const State *unit)
 {

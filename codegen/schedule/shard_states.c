@@ -8,8 +8,9 @@
  * needs whole matrices, every rank holds the whole matrices. No kernel of @update touches frozen
  * states, so they are divided into fine blocks.
  *
- * What is divided (a piece) is a unit of a run, or a state that lies in no unit. One state that
- * stays whole may force others to stay whole; each such round takes linear time in nodes. */
+ * A piece is what is divided at once: a unit, or a state that lies in no unit. If one state must
+ * stay whole, states that share kernels with it may have to stay whole, too. So the check is
+ * repeated until nothing changes; each round takes linear time in nodes. */
 #include "codegen/schedule/shard.h"
 
 typedef struct {
@@ -58,7 +59,8 @@ is_updated(const State *s)
 	return s->lifetime != LIFE_CONSTANT && (s->kind != STATE_PARAMETER || s->trainable);
 }
 
-/* The block of a frozen state: the largest power of two that divides its size, up to some cache lines. */
+/* The block of a frozen state, in elements: the largest power of two up to 64 that divides the
+ * state's size. */
 static int64_t
 frozen_block(const State *s)
 {
@@ -81,8 +83,9 @@ is_frozen(const Sharding *sh, const State *s)
 	       dtype_info[s->type->dtype].bits * frozen_block(s) % 8 == 0;
 }
 
-/* May a state of this kind be divided? A unit of parameters may. A unit of running statistics
- * may not: it also holds statistics of the current step, which all ranks add up. */
+/* May a state of this kind be divided? Of units, only those that hold parameters. Units of
+ * running statistics also hold statistics of the current step, which ranks sum, so every rank
+ * needs the whole unit. */
 static bool
 has_kind(const Sharding *sh, const State *s)
 {
@@ -104,7 +107,9 @@ typedef struct {
 typedef struct {
 	const Kernel *kernel; /* NULL: a copy */
 	VEC(Touch) touches;
-	bool writes_whole; /* does it write a result that does not belong to single iterations? */
+	/* does the kernel write a result of which an iteration does not just write its own
+	 * elements? */
+	bool writes_whole;
 } Touches;
 
 static const State *
@@ -158,8 +163,8 @@ works_by_block(const Sharding *sh, const Kernel *k, const Touch *t)
 	       k->iterations % blocks == 0;
 }
 
-/* If a launch does not work block by block, leaves all states that the launch touches whole.
- * True: a state changed. */
+/* If a launch does not work block by block, marks every state that the launch touches as whole
+ * (not divided). True: a mark is new. */
 static bool
 leave_whole(Sharding *sh, const Touches *list)
 {
@@ -214,8 +219,9 @@ gcd(int64_t a, int64_t b)
 	return a;
 }
 
-/* The number of blocks of a state that lies in no unit: a divisor of the iterations of all its
- * kernels. States that ranks sum have blocks of another size. */
+/* Lowers the number of blocks of each touched state that has no members to a divisor of the
+ * kernel's iterations, so that every block is a whole number of iterations. Always false: goes on
+ * with the next launch. */
 static bool
 agree(Sharding *sh, const Touches *t)
 {
@@ -242,8 +248,8 @@ agree_with_owners(Sharding *sh)
 		}
 }
 
-/* Leaves a state whole if it has only one block, which a single rank would hold, or if its blocks do not fit
- * sums over ranks. */
+/* Leaves a state whole if it has only one block (a single rank would hold all of it), or if its
+ * blocks do not fit the blocks of sums over ranks. */
 static void
 drop_few(Sharding *sh)
 {

@@ -6,11 +6,11 @@
  *	run adamw [4, 8)  (shard of unit 0 ...)
  *	run adamw [12, 16) (shard of unit 1 ...)
  *
- * An argument is addressed as if the rank had the whole argument. So element i of a run is
- * element i on every rank, and random numbers are those of a single rank. Launches may also
- * write values that are not divided (parameters up to ZeRO-2, partial sums of a norm). These are
- * gathered after the launch, unless all their readers are such launches. Small values are
- * gathered once for all units. */
+ * The kernel counts elements as if the rank had the whole argument: element i of a run has number
+ * i on every rank. So random numbers, which depend on that number, are the same as with a single
+ * rank. Launches may also write values that are not divided (parameters up to ZeRO-2, partial
+ * sums of a norm). These values are gathered after the launch, unless every reader is a launch
+ * that needs only this rank's part. Small values are gathered once for all units. */
 #include "codegen/schedule/shard.h"
 
 typedef struct {
@@ -47,7 +47,8 @@ pieces_of(const Cutting *c, const Instruction *n)
 }
 
 /* ---- arguments */
-/* The blocks of a piece, numbered among all blocks of the outermost state. */
+/* The blocks of a piece: numbers first to first + n - 1, counted in its outermost state, which
+ * has `all` blocks. */
 typedef struct {
 	const State *piece;
 	int64_t first, n, all;
@@ -74,7 +75,7 @@ piece_at(const Cutting *c, int64_t offset)
 	return NULL;
 }
 
-/* This rank's part of the given blocks of an argument. */
+/* The slot for this rank's part of the blocks b. whole: the slot of the complete argument. */
 static Slot
 part_of(const Cutting *c, Slot whole, const Blocks *b)
 {
@@ -105,7 +106,7 @@ is_shard(const Cutting *c, const Slot *slot)
 	return s && s->sharded <= c->plan->mode;
 }
 
-/* Does a rank have the same blocks in both instructions? */
+/* Does each rank work on the same blocks in both instructions? */
 static bool
 is_cut_alike(const Cutting *c, const Instruction *a, const Instruction *b)
 {
@@ -119,7 +120,7 @@ is_cut_alike(const Cutting *c, const Instruction *a, const Instruction *b)
 	return alike;
 }
 
-/* Is argument i touched block by block? A copy is: it has the same bytes on both sides. */
+/* Is argument i touched block by block? True for copies: byte k goes to byte k. */
 static bool
 is_by_block(const Cutting *c, const Instruction *n, uint32_t i)
 {
@@ -178,8 +179,8 @@ is_in_place(const Cutting *c, const Instruction *n, uint32_t i)
 	return false;
 }
 
-/* Is argument i a few bytes for each block, as partial sums are? One message for all units is faster than
- * one for each unit. */
+/* Does argument i have only a few bytes for each block, like the partial sums of a norm? Then one
+ * message for all units is faster than one for each unit. */
 static bool
 is_small(const Cutting *c, int at, uint32_t i, const Slot *part)
 {
@@ -214,8 +215,9 @@ clear_small(Cutting *c, int at, uint32_t i)
 	vec_push(c->plan->arena, &c->out, zeros);
 }
 
-/* For small values of all pieces: stores zeros before the first piece's launch, and sums the
- * numbers of all ranks after the last launch. */
+/* Gathers the small values that all pieces' launches write. Before the first launch (behind
+ * false), adds instructions that store zeros; after the last launch (behind true), adds a travel
+ * that sums the numbers of all ranks. Each rank's own numbers thus reach all ranks. */
 static void
 fill_small(Cutting *c, int at, const State *piece, bool behind)
 {
@@ -243,8 +245,8 @@ fill_small(Cutting *c, int at, const State *piece, bool behind)
 	}
 }
 
-/* Is argument i a state of which only this piece's part is read? Then the launch need not wait for the
- * gathers of other units. */
+/* Is argument i a state of which the launch reads only this piece's part? Then the launch need
+ * not wait until other units are gathered. */
 static bool
 is_of_blocks(const Cutting *c, const Instruction *n, uint32_t i, const Blocks *b)
 {

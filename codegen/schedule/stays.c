@@ -1,5 +1,5 @@
-/* Decides when each unit comes into a rank's memory and leaves it, and at which place, by the
- * two rules of stays.h. */
+/* Decides when each unit comes into a rank's memory, when it leaves, and at which offset it lies.
+ * stays.h states the rules. */
 #include "codegen/schedule/stays.h"
 
 #include <stdlib.h>
@@ -13,8 +13,9 @@ lies_around(const Stay *around, const Stay *s)
 	return around->first <= s->first && around->last >= s->last;
 }
 
-/* The first instruction at which at most one earlier weight stay is still needed. Weights that begin to be
- * read together count as one. */
+/* The first instruction from which on at most one of the weights that are read before s is still
+ * needed. Weights whose reading begins at the same instruction count as one, and weights whose
+ * stay contains that of s do not count. */
 static int
 one_is_left(const Stays *stays, const Stay *s)
 {
@@ -80,7 +81,8 @@ time_gradient(const Stays *stays, Stay *s, int n_instructions)
 void
 stays_time(Stays *stays, int n_instructions)
 {
-	/* weights: the latest stay whose reading begins before that of s; the latest stay so far */
+	/* weights only. before: the latest stay that begins to be read earlier than s; last: the
+	 * stay handled before s */
 	const Stay *before = NULL, *last = NULL;
 
 	for (int i = 0; i < stays->n; i++) {
@@ -110,8 +112,8 @@ typedef struct {
 	const Stay *last;
 } Place;
 
-/* The best place that is free when s begins: the smallest that is large enough, or the largest; NULL: no
- * place is free. */
+/* Of the places that are free when s begins: the smallest one that is large enough for s; if none
+ * is, the largest one, which then grows. NULL: no place is free. */
 static Place *
 best_place(Place *places, int n, const Stay *s)
 {

@@ -12,7 +12,7 @@ typedef struct {
 	const State *piece;
 	int64_t bytes;
 	bool gradient;
-	bool backward;   /* in the backward pass? weights are gathered once for each pass */
+	bool backward;   /* is the stay in the backward pass? weights have one stay for each pass */
 	int first, last; /* first and last instruction that touches the piece */
 	int begin, end;  /* out: the place is occupied from before `begin` until after `end` */
 	int64_t offset;  /* out: bytes in SPACE_GATHERED */
@@ -20,17 +20,17 @@ typedef struct {
 
 typedef VEC(Stay) Stays;
 
-/* Sets begin and end. The stays are in the order of `first`; n_instructions is the number of
- * computed instructions. A weight is gathered while the previous weight is read. A gradient is
- * reduced while the next gradient is computed. No more than two stays of a kind overlap: the
- * third begins when the first has ended. There are two exceptions: a program that itself touches
- * three pieces at a time gets all three, and a stay that contains another one (as a tied
- * embedding's does) is not counted. */
+/* Sets begin and end of all stays. Needs the stays in the order of `first`; n_instructions is the
+ * number of instructions on the compute stream. A weight is gathered while the previous weight is
+ * read. A gradient is reduced while the next gradient is computed. No more than two stays of a
+ * kind overlap: the third begins when the first has ended. There are two exceptions. If the
+ * program needs three pieces at the same time, all three overlap. A stay that contains another
+ * stay, such as that of a tied embedding, is not counted. */
 void stays_time(Stays *stays, int n_instructions);
 
-/* Sets the offsets; returns the bytes of all places. There are as many places as stays that
- * overlap at one time. A place is as large as the largest stay that uses it, so memory is
- * bounded by two units of each kind, whatever their sizes. */
+/* Sets the offsets of all stays and returns the bytes that they need together. Stays that do not
+ * overlap share a place, which is as large as its largest stay. At most two stays of a kind
+ * overlap, so the bytes are about those of two weight units and two gradient units. */
 int64_t stays_place(Stays *stays, Arena *arena);
 
 #endif

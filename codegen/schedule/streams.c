@@ -69,7 +69,7 @@ add_copy(Streams *s, Stream stream, RunOnly only, RunWhen when, uint32_t to, uin
 	                     .n_args = 2});
 }
 
-/* The slot's place on the host's side. */
+/* The number of the slot on the host's side that is copied to or from this slot. */
 static uint32_t
 twin(Streams *s, uint32_t slot)
 {
@@ -84,7 +84,8 @@ copy_in(Streams *s)
 {
 	const Exchange *x = exchange_of(s);
 
-	/* an update's inputs are free: the host has waited for the report of the previous turn */
+	/* @update needs no WAIT: its inputs are free, because the host has waited for the report
+	 * of the previous update */
 	if (s->plan->role != ROLE_UPDATE)
 		add_event(s, WAIT, STREAM_COPY_IN, ONLY_APART, x->free);
 	for (int i = 0; i < s->plan->inputs.n; i++) {
@@ -243,8 +244,9 @@ copies_on(const Streams *s, Stream stream)
 	return false;
 }
 
-/* Writes the compute stream with all travels. Streams first wait for the compute stream: a gather may
- * overwrite data that the previous program still reads, and copies out need its results. */
+/* Writes the compute stream with all travels. First, other streams wait for the compute stream: a
+ * gather may overwrite data that the previous program still reads, and the copies to the host
+ * need that program's results. */
 static void
 compute(Streams *s)
 {

@@ -1,10 +1,10 @@
 /* Writes the instructions of a travel, which is one exchange of data between ranks, such as a
  * gather of weights.
  *
- * A part in the host's memory (offloaded) is copied to the device before a gather, and back
- * after a reduction. If the communicator cannot read the device's memory (staged), copies in the
- * host's memory take the place of the whole and of the part. All travels share these copies,
- * because they follow each other on one stream.
+ * A part in the host's memory (offloaded) is copied to the device before a gather, and back after
+ * a reduction. If the communicator cannot read the device's memory, the exchange is staged: the
+ * whole and the part are first copied to host memory. All travels use the same host memory for
+ * this, because they run one after the other on one stream.
  *
  * A sum in the order of ranks is an all_to_all: each rank receives every rank's version of its
  * own part, each version in a place of its own (a room). A kernel then adds the rooms in the
@@ -13,7 +13,8 @@
 
 #include "ir/loop/loop.h"
 
-/* A travel: its slots in the device's memory, and the slots that the collective uses instead. */
+/* A travel and its slots. whole, part: in the device's memory. copy, copy_part: what the
+ * collective uses instead if the exchange is staged. */
 typedef struct {
 	const TravelWriter *w;
 	const Travel *t;
@@ -121,8 +122,8 @@ sum_later_ranks(const Writing *x)
 	add(x, END, x->t->when, ONLY_ORDERED, 0, 0, NULL);
 }
 
-/* part = the sum of all ranks' versions. With t->adds, later micro-batches add this sum to the
- * part's old content. */
+/* Writes the part as the sum of all ranks' versions, in the order of ranks. With t->adds, later
+ * micro-batches add this sum to the part's old content. */
 static void
 sum_in_order(const Writing *x)
 {
@@ -194,7 +195,8 @@ write_sum(const Writing *x)
 	add_copy(x, 0, x->whole, x->copy);
 }
 
-/* Sums over other groups of ranks that hold the same part, in the last micro-batch. */
+/* In the last micro-batch: sums this rank's part over the ranks of other groups that hold the
+ * same part (replicas). */
 static void
 sum_replicas(const Writing *x)
 {
@@ -216,8 +218,8 @@ sum_replicas(const Writing *x)
 	    (const uint32_t[]){x->part, x->copy_part});
 }
 
-/* With one rank there is nothing to sum: copies the part to the host's memory; in later micro-batches, after
- * adding the content there. */
+/* With one rank there is nothing to sum: copies the part to the host's memory. In later
+ * micro-batches, the content there is added to the part first. */
 static void
 offload_alone(const Writing *x)
 {
@@ -304,7 +306,7 @@ travel_write(const TravelWriter *w, const Travel *t)
 		}
 		write_reduce(&x);
 		break;
-	case TRAVEL_FILL: /* at most one rank's number is not zero: the sum is exact in any order */
+	case TRAVEL_FILL: /* the sum may be in any order (see TravelKind) */
 		add_copy(&x, 0, x.copy, x.whole);
 		add_collective(&x, COMM_ALL_REDUCE, t->when, 0,
 		               (const uint32_t[]){x.whole, x.whole, x.copy, x.copy});
