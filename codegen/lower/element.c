@@ -1,6 +1,6 @@
-/* Computes the element of a value at an index: goes back through the nodes that compute it, down
- * to loads of the kernel's inputs. A scalar computed earlier for the same element is used again
- * while the scalar is still visible. */
+/* Computes the element of a value at an index: emits the code of the nodes that compute it, from
+ * loads of the kernel's inputs on. If code for the same element was emitted before and its scalar
+ * is still visible (not defined in a closed loop), the scalar is used again. */
 #include "codegen/lower/nest.h"
 #include "codegen/strategy/strategy.h"
 
@@ -124,8 +124,8 @@ element_by_row(Lower *lw, const Node *n, const Index *at)
 	return lb_narrow(lw->lb, dtype, row->scalar(lw->lb, n, x));
 }
 
-/* Do v's elements have an array that keeps them for the current row, and is `at` the index of the
- * element that the loop is at? */
+/* Has v an array for the current row, and is `at` the element at which the loop over the row
+ * stands? */
 static bool
 is_kept(Lower *lw, const Value *v, const Index *at)
 {
@@ -223,6 +223,6 @@ kernel_element_inside(Lower *lw, const Value *v, const Index *at, LoopValue insi
 	const LoopStatement *s = made >= 0 ? &lb->k->body.at[made] : NULL;
 	if (s && s->kind == LOOP_STATEMENT_LOAD && s->n_operands && s->operands[0] == inside)
 		return x;
-	/* The element was computed, not loaded, so the mask selects it. */
+	/* The element was computed, not loaded: select 0 where the mask is false. */
 	return lb_select(lb, inside, x, lb_number(lb, lb_type(lb, x), 0));
 }

@@ -44,8 +44,8 @@ lower_squares(Lower *lw, const LoopNest *nest)
 }
 
 /* ---- in rows */
-/* Like nest_parallel. In addition, if several iterations of some loop load the same data, one team
- * runs several of these iterations and reuses the data. */
+/* Like nest_parallel. In addition, for teams: if several iterations of some loop load the same
+ * data, each part takes several of these iterations and loads the data once (reuse.c). */
 static int
 parallel_loops(Lower *lw, LoopNest *nest, const Cutting *c, int within)
 {
@@ -63,8 +63,8 @@ parallel_loops(Lower *lw, LoopNest *nest, const Cutting *c, int within)
 static int
 parallel_rows(Lower *lw, LoopNest *nest, int rows, bool in_blocks)
 {
-	/* In blocks, loop rows - 1 runs over blocks of rows and must stay directly outside of loop
-	 * `rows`, so the last loop that may be moved is the loop before it. */
+	/* With in_blocks, loop rows - 1 runs over the blocks of loop `rows` and must stay
+	 * directly before it; so the last loop that reuse may move is the one before. */
 	Cutting c = {.last = rows - 1 - in_blocks, .n = rows, .least = 1};
 
 	return parallel_loops(lw, nest, &c, rows);

@@ -1,7 +1,7 @@
-/* Makes the kernel of a fused function. To store an element of a result, the code goes back
- * through the nodes that compute this element, down to loads of the kernel's inputs. Each node's
- * op has a function (scalar, map or element in the op's table row) that emits the node's
- * element. docs/loop-ir.md describes the result. */
+/* Makes the kernel of a fused function. For each element of a result, it emits code for all nodes
+ * that compute this element, from loads of the kernel's inputs to the store. Each node's op has a
+ * function (scalar, map or element in the op's table row) that emits the node's element.
+ * docs/loop-ir.md describes the result. */
 #include "codegen/fuse/fuse.h"
 #include "codegen/lower/lower.h"
 #include "codegen/lower/nest.h"
@@ -98,7 +98,7 @@ hoist_numbers(Lower *lw)
 	}
 }
 
-/* Is the function large enough for more than one part? */
+/* Has the function enough elements for more than one part? */
 static bool
 is_large(const Target *t, const Function *f)
 {
@@ -139,7 +139,8 @@ open_kernel(const Lowering *l, bool before)
 	return lw;
 }
 
-/* Is x a load of type `type` whose place is a sum of multiples of these loop variables? */
+/* Is x a load of type `dtype` whose place is a constant plus multiples of the loop variables
+ * `axes`? Fills *out with the constant and the factors. */
 static bool
 is_strided(const LoopBuilder *lb, LoopValue x, DType dtype, const LoopValue *axes, int rank,
            Strided *out)
@@ -162,7 +163,8 @@ is_strided(const LoopBuilder *lb, LoopValue x, DType dtype, const LoopValue *axe
 	return true;
 }
 
-/* Emits a load of v in loops over all axes and looks at its place. */
+/* Emits loops over all axes of v with a load of one element, and reads the strides from the place
+ * of that load. */
 bool
 lower_strided(Lower *lw, const Value *v, Strided *out)
 {
@@ -215,8 +217,9 @@ close_kernel(Lower *lw)
 
 	keep_bytes_whole(k);
 	kernel_close(lw->lb);
-	/* CPU compilers move loads out of loops without help: no store stands in between, or the
-	 * compiled code checks for overlapping memory */
+	/* CPU compilers move loads out of loops themselves, because no store stands in between,
+	 * or because the compiled code checks whether memory overlaps. GPU compilers need this
+	 * help. */
 	if (k->n_team)
 		kernel_hoist(k, lw->lb->scratch);
 	return k;

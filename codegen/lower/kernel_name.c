@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-/* Most letters of all words of a name together; most words that are looked at. */
+/* The most letters that the words of a name have together, and the most words that are
+ * considered. */
 enum { MOST_LETTERS = 40, MOST_WORDS = 64 };
 
 typedef struct {
@@ -31,8 +32,8 @@ word_of(const Node *n, Word *out)
 	snprintf(out->text, sizeof(out->text), "%s%s%s",
 	         kind && row->fuse == FUSE_REDUCE ? "" : row->name,
 	         kind && row->fuse != FUSE_REDUCE ? "_" : "", kind ? kind : "");
-	/* Opaque ops, and then reductions and roots, say more about a kernel than elementwise
-	 * ops do. */
+	/* Opaque ops say most about a kernel, reductions and roots come next, elementwise ops say
+	 * least. */
 	out->weight = row->fuse == FUSE_OPAQUE                             ? INT32_MAX
 	              : row->fuse == FUSE_REDUCE || row->fuse == FUSE_ROOT ? INT32_MAX - 1
 	                                                                   : row->weight;

@@ -24,8 +24,8 @@ call_hash(const Node *call, const Target *target)
 }
 
 /* Can `l` use the kernel of an earlier call? An epilogue is an operation that a library applies
- * while it stores a product. Either all calls of a function have an epilogue or no call has one,
- * so it is enough to compare the library call of l. */
+ * while it stores a product. Either all calls of a function have an epilogue or none has, so
+ * comparing l's library call with that of the earlier call is enough. */
 static bool
 call_equal(const Lowered *done, const Lowering *l)
 {
@@ -52,7 +52,8 @@ sharing_find(const Module *m, Sharing *sh, const Kernel *k)
 	return NULL;
 }
 
-/* An equal kernel of the module, or k added to the module. */
+/* Returns a kernel of the module that equals k; if there is none, adds k to the module and
+ * returns k. */
 static Kernel *
 share_kernel(const Lowering *l, Sharing *sh, const Kernel *k)
 {
@@ -220,8 +221,8 @@ drop_fused_functions(Module *m)
 	m->functions.n = kept;
 }
 
-/* Drops new kernels that no launch uses any more because a copy with Kernel.serves set has
- * replaced them. */
+/* Drops kernels that this pass has added (from number `first` on) and that no launch uses. That
+ * happens if a launch was changed to use a copy of its kernel with Kernel.serves set. */
 static void
 drop_unlaunched(Pass *p, Module *m, int first)
 {

@@ -1,6 +1,7 @@
-/* Makes the loops of a kernel. The kernel's elements are numbered from 0 on (flat). This range
- * is cut into nested loops where axes of views begin, so that the index of every value is affine
- * in the loop variables. */
+/* Makes the loops of a kernel. The kernel's elements have flat numbers from 0 on. These numbers
+ * are divided into nested loops, with a cut wherever an axis of a view begins. So the index of
+ * every value is affine in the loop variables. Example: a transpose of f32[4,6] needs a loop of 4
+ * and one of 6; a sum of two such values needs only one of 24. */
 #include "codegen/lower/nest.h"
 
 #include <string.h>
@@ -52,8 +53,8 @@ is_repeated(const BroadcastAttr *a, int axis)
 	return true;
 }
 
-/* A broadcast of one number for each channel is cut at the channel only, not between the rows and columns of
- * an image. */
+/* Cuts for a broadcast. Trailing axes along which one number is repeated need no cuts between
+ * them: a number for each channel of images is cut at the channel, not between rows and columns. */
 static void
 cut_before_repeats(Cuts *c, Type t, const BroadcastAttr *a)
 {
@@ -67,8 +68,8 @@ cut_before_repeats(Cuts *c, Type t, const BroadcastAttr *a)
 	}
 }
 
-/* Does n keep the order of elements, or repeat one number everywhere? Then the axes of n need no
- * cut. */
+/* Does n keep the order of its operand's elements, or repeat a single number? Then no cut is
+ * needed for the axes of n. */
 static bool
 needs_no_axes(const Node *n)
 {
@@ -85,14 +86,15 @@ wants_axes(const Node *n)
 	return c == FUSE_INDEX || (c == FUSE_VIEW && n->op != OP_reshape);
 }
 
-/* Cuts at the axes of the values in `inside` (by value id: values with an element for each
- * iteration). Values from which values in `inside` are computed element by element are added to
- * `inside`. Nodes are visited from the last to the first. If the axes of two views do not fit
- * together, such as two transposes in a row, the later view's axes are cut and the earlier
- * view's index is computed from them.
+/* Adds cuts at the axes of the values marked in `inside` (by value id), which have an element for
+ * each iteration. Also marks values from which marked values are computed element by element.
+ * Nodes are visited from the last to the first. If the axes of two views do not fit together,
+ * such as two transposes in a row, the later view's axes are cut and the earlier view's index is
+ * computed from them.
  *
- * Members of a team share the innermost loop, so it should be long, and teams skip cuts. On CPUs
- * every axis is cut: other loops would change the bits of sums. */
+ * Members of a team share the innermost loop, which should therefore be long, so teams leave out
+ * cuts that no index needs. On CPUs every axis is cut: the loops decide the order of additions,
+ * and the bits of sums must not change. */
 static void
 cut_by_nodes(Cuts *c, const Lower *lw, bool *inside)
 {
@@ -178,8 +180,9 @@ nest_part(const Lower *lw, Type shape, int64_t rows)
 	return nest_of_cuts(&c);
 }
 
-/* Adds the loops of one run [stride, stride * extent) of the full space, with the cuts of the
- * full space and of the numbering of rows. */
+/* Adds the loops of one run of axes: its neighbouring iterations are `stride` elements apart, and
+ * there are `extent` of them. The run is cut where `full` has cuts of the flat numbers, and where
+ * `rows` has cuts of the row numbers. */
 static void
 add_run(LoopNest *nest, const Cuts *full, const Cuts *rows, int64_t stride, int64_t extent,
         int64_t row_stride, int64_t chunk_rows, bool reduced)
@@ -213,8 +216,8 @@ nest_reduce(const Lower *lw, const Spaces *spaces)
 	int64_t full = elements[ITER_FULL], rows = elements[ITER_ROWS];
 	int64_t chunk_rows = elements[ITER_CHUNKS] ? rows / elements[ITER_CHUNKS] : 0;
 
-	/* Each run needs a loop. Of the other loops, half are for cuts of the full space and half for cuts
-	 * of rows. */
+	/* Each run needs one loop. Of the remaining room, half is for cuts of flat numbers and
+	 * half for cuts of row numbers. */
 	int more = (MAX_NEST - form->n) / 2;
 	Cuts full_cuts = cuts_of(full, 1 + more), row_cuts = cuts_of(rows, 1 + more);
 	cut_by_nodes(&full_cuts, lw, values_of_space(lw->f, spaces, ITER_FULL, arena));
@@ -271,8 +274,9 @@ nest_move(LoopNest *nest, int from, int to)
 	nest->at[to] = d;
 }
 
-/* A block size for a loop of this extent: a divisor not far below `about`, or `about` itself.
- * The result is a multiple of `step` in both cases. */
+/* A block size for a loop that is longer than `about`: a divisor of the extent from about / 2 to
+ * `about`, or else `about` itself; in both cases rounded to a multiple of `step`. A shorter loop
+ * is one block. */
 static int64_t
 block_near(int64_t extent, int64_t about, int64_t step)
 {
@@ -285,9 +289,9 @@ block_near(int64_t extent, int64_t about, int64_t step)
 	return about;
 }
 
-/* A block size that is a power of two and divides UNIT_BLOCK, so that UNIT_BLOCK elements are
- * whole blocks. A rank that holds some of the blocks then runs the kernel for its iterations
- * alone, over the memory of its own blocks. */
+/* The largest block size up to `about` that is UNIT_BLOCK divided by a power of two. So a block
+ * never crosses a multiple of UNIT_BLOCK elements, at which states are divided among ranks, and a
+ * rank can run the kernel for its own blocks only. */
 static int64_t
 block_of_units(int64_t about)
 {

@@ -1,17 +1,17 @@
 /* Private to lower: the nest of loops of a kernel and the state of the emitter, shared by the
- * files of this folder. A part is what one parallel iteration computes; lanes are the lanes of a
- * vector; members are the threads of a team; a divided team has groups of threads (outer
- * members). */
+ * files of this folder. Words: a part is what one parallel iteration computes. Lanes are the
+ * lanes of a vector. Members are the threads of a team. A team may be divided into groups of
+ * threads; a group is an outer member. */
 #ifndef GRADC_CODEGEN_LOWER_NEST_H
 #define GRADC_CODEGEN_LOWER_NEST_H
 
 #include "codegen/fuse/fuse.h"
 #include "codegen/lower/lower.h"
 
-/* One loop of a nest. In a softmax over f32[64,96], full values have 64 x 96 elements; row
- * values, the results of reductions, have 64; chunk values, the reductions of row values, would
- * have fewer still. `full`, `row` and `chunk` say by how much one iteration advances the flat
- * number of an element of such values. */
+/* One loop of a nest. Example: in a softmax over f32[64,96], full values have 64 x 96 elements.
+ * Row values, such as the maximum of each row, have 64. Chunk values are reductions of row
+ * values; sums over 8 rows would have 8 elements. One iteration of the loop moves `full` elements
+ * further in full values, `row` elements in row values, and `chunk` elements in chunk values. */
 typedef struct {
 	int64_t extent, full, row, chunk;
 	bool reduced; /* is the loop summed over? */
@@ -24,22 +24,23 @@ typedef struct {
 	int64_t before;
 	LoopValue variable; /* the loop's variable while it is open */
 } LoopDim;
-/* Most loops of a nest. If a nest has no room for another loop, an index is computed by a
- * division, or a loop stays whole. */
+/* The most loops of a nest. If there is no room for another loop, a loop is not cut; indices
+ * within it may need a division. */
 enum { MAX_NEST = 2 * MAX_RANK };
 typedef struct {
 	int n;
-	int64_t again; /* iterations of one more loop that parts will contain; 0: no such loop */
+	/* iterations of a loop that will be added inside parts (reuse.c); 0: no such loop */
+	int64_t again;
 	LoopDim at[MAX_NEST];
 } LoopNest;
 
 typedef enum { REDUCED_NOT, REDUCED_SCALAR, REDUCED_LOCAL } ReducedKind;
 
-/* Most loads of a square (a transposed block, squares.c) that go through team memory. */
+/* At most so many loads of a square (a transposed block, squares.c) go through team memory. */
 enum { MOST_TURNED = 4 };
 
-/* An element of a parameter that also lies in team memory: its buffer and the place in that
- * buffer, and the array in team memory and the place in that array. */
+/* An element of the kernel's input `buffer`, at `place`, of which there is a copy in team memory:
+ * in `array`, at `place_in_array`. */
 typedef struct {
 	int buffer;
 	Affine place;
@@ -65,9 +66,9 @@ struct LowerState {
 	int *cache;
 	/* by value id: 1: the current pass fills the array; 2: it is filled */
 	uint8_t *cached;
-	/* taken_from[v]: the value whose array v takes over when that value is read for the last
-	 * time; -1: none. A store into such an array waits until everything for the current
-	 * element is computed. */
+	/* taken_from[v]: the value whose array v takes over once nobody reads that value any
+	 * more; -1: none. The store into the array is delayed (`late`) until all code of the
+	 * current element has read the old content. */
 	int *taken_from;
 	VEC(LateStore) late;
 	bool own_rows; /* are the arrays in `cache` private to members? */
@@ -77,10 +78,11 @@ struct LowerState {
 	int64_t rows;
 	int row_loops;  /* open loops over rows and blocks */
 	int64_t blocks; /* blocks of all parts together; 0: parts are not cut into blocks */
-	/* number of the part's first block; elements that a block should have */
+	/* number of the first block of the current part of the result; elements that a block
+	 * should have */
 	int64_t first_block, block_elements;
 	LoopValue block;    /* number of the current block */
-	bool counts_blocks; /* only counting blocks: no statements are kept */
+	bool counts_blocks; /* a trial run that only counts blocks; its statements are removed */
 	bool squares;       /* blocks are squares (squares.c) */
 	bool wants_squares; /* some part of the result is transposed or has short rows */
 	bool overlap;       /* parts of the result overlap, so they are stored in order */
@@ -95,16 +97,19 @@ struct LowerState {
 /* Loops over the full space, cut so finely that the index of every view is affine in the loop variables. The
  * arena owns scratch data. */
 LoopNest nest_elementwise(const Lower *lw, const Spaces *spaces);
-/* Loops over one of `rows` equal runs of a part with this shape, cut at its axes at least. */
+/* The loops over one row of a part of the result. The part has this shape and is cut into `rows`
+ * equal rows; there is a loop for each axis within a row, or more. */
 LoopNest nest_part(const Lower *lw, Type shape, int64_t rows);
-/* Kept loops first, outermost first; reduced loops last. */
+/* The loops of a kernel with reductions: first the loops over axes that are kept, outermost
+ * first, then those over axes that are reduced. */
 LoopNest nest_reduce(const Lower *lw, const Spaces *spaces);
 
-/* Cuts loop `at` into a loop over blocks and a loop within a block, which ends early in the last block.
- * False: the loop stays whole. */
+/* Cuts loop `at` in two: loop `at` then runs over blocks of `block` iterations, loop at + 1 runs
+ * within a block (the last block may be shorter). False: the loop was not cut. */
 bool nest_cut(LoopNest *nest, int at, int64_t block);
 
-/* Moves loop `from` to position `to`. Neither this loop nor a loop in between may be within blocks. */
+/* Moves loop `from` to position `to`. Of the loops at these positions and in between, none may be
+ * the inner loop of a nest_cut, because it refers to its outer loop by distance. */
 void nest_move(LoopNest *nest, int from, int to);
 
 /* The loop that lanes run along. This loop is never parallel itself. It is cut into blocks of
@@ -112,16 +117,17 @@ void nest_move(LoopNest *nest, int from, int to);
 typedef struct {
 	int at;
 	int64_t least, most;
-	/* results of lanes lie in an array of at most `most` elements, so the loop is cut even if there are
-	 * enough parts */
+	/* an array with room for `most` elements holds the results of lanes, so a longer loop is
+	 * always cut */
 	bool array;
 } LanesLoop;
-/* How many of the first n loops are parallel. Takes loops from the outermost on, until the
- * kernel has the number of parts it should have; a part is never smaller than the target wants.
- * Cuts one of these loops into blocks if that gives more parts. lanes NULL: lanes run along no
- * loop of the first n. */
+/* Chooses which of the first n loops are parallel, and returns how many. Takes loops from the
+ * outermost on, until the kernel has as many parts as it should have, but no part is smaller than
+ * the target wants. May cut one of these loops into blocks to get more parts. lanes NULL: lanes
+ * run along none of the first n loops. */
 int nest_parallel(LoopNest *nest, int n, const LanesLoop *lanes, const Lower *lw);
-/* For a loop within blocks: the elements from the current block's first element to the end. */
+/* For the inner loop of a nest_cut: how many elements there are from the current block's first
+ * element to the end of all blocks. */
 Affine nest_left(LoopBuilder *lb, const LoopDim *d);
 /* Opens loop `at`, directly inside the loops before it. */
 LoopValue nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode);
@@ -130,8 +136,8 @@ LoopValue nest_open(LoopBuilder *lb, LoopNest *nest, int at, LoopMode mode);
 /* For a nest without reductions: the loop that lanes or members run along. It is the innermost loop, or the
  * nearest loop that has an element for each member. -1: the nest has no loop. */
 int nest_spread_loop(const Lower *lw, const LoopNest *nest);
-/* Elements of the kernel's smallest type that the target loads with one instruction, but at most
- * two vectors of f32 numbers. */
+/* How many elements of the kernel's smallest type the target loads with one instruction; at most
+ * as many as two vectors of f32 have numbers. */
 int team_vector(const Lower *lw);
 /* How many members `elements` neighbouring elements keep busy: a power of two, at most
  * ReduceTiles.row_members. */
@@ -141,10 +147,11 @@ enum { LEAST_INNER = 4 }; /* least members of a group of a divided team */
  * (outer member) takes a row of its own. Returns the loop over these rows, cut to one iteration
  * for each group. -1: the team is not divided. */
 int nest_divide(Lower *lw, LoopNest *nest);
-/* Opens loop `at` over rows that outer members take; returns how many loops that opened. */
+/* Opens loop `at`, whose rows outer members share. Sets *step to the iteration. Returns how many
+ * loops were opened; the caller closes them. */
 int nest_open_rows(Lower *lw, const LoopNest *nest, int at, Affine *step);
-/* Opens a loop that runs once if `at` is below `end`, and counts it in *loops. Returns `at` in a form that
- * shows the bound. */
+/* Opens a loop that runs once if at < end and otherwise not at all, and adds 1 to *loops. Returns
+ * `at`, written with the loop's variable, so that later stages can see that it is below `end`. */
 Affine nest_if_below(LoopBuilder *lb, Affine at, Affine end, int *loops);
 /* Opens loop `at` for lanes or members, directly inside the loops before it. */
 Spread nest_spread(Lower *lw, const LoopNest *nest, int at);
@@ -156,9 +163,9 @@ typedef struct {
 	bool masked;
 	int64_t constant, strides[MAX_NEST];
 } NestLoad;
-/* Lists the loads of a nest before its final code is emitted. Statements emitted between
- * nest_probe and nest_probe_end are taken back; each load among these statements is listed once.
- * A load is left out if its place is not a sum as in NestLoad. */
+/* Finds out what a nest loads, before its final code is emitted: between nest_probe and
+ * nest_probe_end, the caller emits the body once. nest_probe_end lists each load in it once and
+ * removes all these statements. A load is left out if its place is not a sum as in NestLoad. */
 typedef struct {
 	int first;
 	LoopValue variables[MAX_NEST];
@@ -175,9 +182,9 @@ typedef struct {
 	int64_t iterations;
 } Reuse;
 typedef struct Squares Squares;
-/* How a nest is cut if reuse is not considered: into squares, or by its first n loops. In the
- * second case, the loop of which a part takes several iterations is one of the loops up to
- * `last`, and moves to position `last`. */
+/* How a nest would be cut into parts without reuse: into squares, or by its first n loops. With
+ * reuse, one of the loops 0 to `last` gives several iterations to each part; by first n loops, it
+ * moves to position `last`. */
 typedef struct {
 	int last, n;
 	int64_t least;          /* least iterations of that loop in a part */
@@ -185,8 +192,9 @@ typedef struct {
 	const Squares *squares;
 } Cutting;
 Reuse nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Cutting *c);
-/* Like nest_parallel, for a nest with reuse. The loop over a part's iterations is placed before
- * loop `within`, which is the first loop after the n, or the loop of the lanes. */
+/* Like nest_parallel, with the reuse r: cuts loop r->loop, so that each part has r->iterations of
+ * its iterations. The new loop over these is placed directly before loop `within`, which is the
+ * first loop after the first n, or the loop that lanes run along. */
 int nest_parallel_again(LoopNest *nest, const Reuse *r, const Cutting *c, int within,
                         const Lower *lw);
 
@@ -208,8 +216,9 @@ struct Squares {
 bool nest_squares(const Lower *lw, const LoopNest *nest, const NestProbe *p, Squares *out);
 int64_t squares_along(const LoopNest *nest, const Squares *s, int loop);
 int64_t squares_count(Lower *lw, const LoopNest *nest, const Squares *s);
-/* Called before the kernel's loops. squares_want notes the arrays that a kind of square needs; squares_begin
- * declares the team and the arrays for all kinds noted. */
+/* Called before the kernel's loops: squares_want once for each Squares that the kernel will use,
+ * then squares_begin. squares_want notes how many arrays in team memory they need; squares_begin
+ * declares the team and the arrays. */
 void squares_want(Lower *lw, const Squares *s);
 void squares_begin(Lower *lw);
 /* Emits square `number` as a whole. store: stores the results for element `flat`. */
@@ -226,8 +235,8 @@ const char *lower_kernel_name(Arena *arena, const Function *f, Phase phase, bool
                               int number);
 
 /* ---- kernel.c: a function's kernel */
-/* A fused function to be lowered to one kernel, or to two: the serving kernel then leaves `scratch` in
- * memory for the other. */
+/* A fused function to be lowered to one kernel, or to two. With two, the serving kernel runs
+ * first and leaves data of type `scratch` in memory for the main kernel. */
 typedef struct {
 	Module *m;
 	const Node *call;
@@ -240,9 +249,9 @@ typedef struct {
 	Type scratch;               /* NULL: one kernel */
 	const LibraryCall *library; /* for an epilogue; NULL: the strategy decides */
 } Lowering;
-/* The strategy that emits the function's kernel. If several opaque nodes share a kernel, this is
- * the strategy that put them together. NULL: no strategy; the kernel has plain loops over
- * elements, or is written in parts. */
+/* The strategy that emits the function's kernel. If the kernel contains several opaque nodes, the
+ * strategy that joined them. NULL: no strategy is needed, because the kernel has plain loops over
+ * elements, or the result is written in parts (parts.c). */
 const Strategy *lower_strategy(const Target *t, const Function *f, Arena *arena);
 /* False after reporting why the function cannot be one kernel. */
 bool lower_check(const Lowering *l);
@@ -272,16 +281,17 @@ typedef struct {
 	VEC(Lowered) done;
 	Readers readers;
 } Sharing;
-/* A kernel of the module that equals k apart from the name. NULL: no such kernel; the caller adds k to the
- * module next. */
+/* A kernel of the module that equals k apart from the name. If there is none, remembers k, which
+ * the caller must then add to the module, and returns NULL. */
 Kernel *sharing_find(const Module *m, Sharing *sh, const Kernel *k);
 /* Inserts a launch of k before the call, with the call's phase and location. */
 Node *lower_insert_launch(Node *call, Kernel *k, int n_operands, Value *const *operands,
                           int n_results, const Type *types);
 
 /* ---- reader.c */
-/* Makes the product's kernel a serving kernel for `server`, which is the kernel of the reader of e. The
- * reader's launch stands before e's call. */
+/* Marks the kernel of e's product as serving `server`, the kernel of e's reader: if a library
+ * runs both in one call, the product's kernel is not launched. The reader's launch already stands
+ * before e->call. */
 void lower_serve_reader(Module *m, Sharing *sh, const Epilogue *e, const Kernel *server);
 
 /* ---- element.c, parts.c: functions that ops call through LowerCalls (ir/loop/lower.c) */

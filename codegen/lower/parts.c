@@ -4,8 +4,8 @@
  * blocks, the blocks of all parts are numbered, and blocks run in parallel as well. */
 #include "codegen/lower/nest.h"
 
-/* Opens loops over the first `axes` axes, as many as give enough parts. Returns how many of them are
- * parallel. */
+/* Opens loops over the first `axes` axes, the outer ones parallel until there are enough parallel
+ * iterations. Returns how many are parallel. */
 static int
 open_rows(Lower *lw, Type t, int axes)
 {
@@ -131,8 +131,8 @@ typedef struct {
 	Affine first, end;
 } Block;
 
-/* Opens a condition: the current block is one of this part's `blocks`. The number of the block is clamped,
- * so that places stay within the part in other blocks as well. */
+/* Opens a condition that is true for the blocks of this part. The number of the block within the
+ * part is clamped, so that places lie within the part even where the condition is false. */
 static Block
 if_own_block(Lower *lw, int64_t extent, int64_t length, int64_t blocks)
 {
@@ -219,7 +219,8 @@ store_element(Lower *lw, Affine flat, const void *ctx)
 	         p->element(lw, p->n, &at, p->ctx));
 }
 
-/* Stores a part: one of its blocks, or all of it. */
+/* Emits the loops that store the part: the current block of `length` iterations if the part has
+ * `blocks`, otherwise all of it. */
 static void
 store_blocks(Lower *lw, LoopNest *nest, const Part *p, int64_t length, int64_t blocks)
 {
@@ -254,7 +255,7 @@ store_squares(Lower *lw, const LoopNest *nest, const Part *p, const Squares *s, 
 		lb_end(lw->lb);
 }
 
-/* Cuts the only loop into two, for the sides of a square. */
+/* The nest has only one loop: cuts it into two, because a square has two sides. */
 static void
 cut_evenly(LoopNest *nest)
 {

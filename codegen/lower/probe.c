@@ -17,8 +17,8 @@ nest_probe(Lower *lw, const LoopNest *nest)
 	return p;
 }
 
-/* Writes the load's place as a sum over the loops; false: s is not a load of an input, or its place is not
- * such a sum. */
+/* Writes the load's place as a sum over the loops; False: s is not a load of an input, or its
+ * place contains something other than loop variables. */
 static bool
 load_of(const LoopBuilder *lb, const LoopStatement *s, const NestProbe *p, int loops, NestLoad *out)
 {

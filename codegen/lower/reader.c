@@ -28,8 +28,8 @@ serving_kernel(Module *m, Sharing *sh, const Kernel *k, const Kernel *server)
 	return kernel_add(m, &copy, name);
 }
 
-/* Makes the launch use kernel k. again: keeps the launch and inserts a second one for k, whose
- * result nobody reads yet. */
+/* Makes the launch n use kernel k and returns the launch. again: leaves n as it is, inserts a
+ * second launch for k, and returns that one; nobody reads its result yet. */
 static Node *
 launch_of(Node *n, Kernel *k, bool again)
 {

@@ -90,7 +90,8 @@ finish_chunk(Rows *r, const LoopValue *sums)
 	}
 }
 
-/* Opens kept loop `dim` and the loops inside it. Rows of a chunk add to the chunk's sums. */
+/* Opens kept loop `dim` and the loops inside it. Row values are added to `sums`, the sums of
+ * their chunk. */
 static void
 kept_loops(Rows *r, int dim, LoopValue *sums)
 {
@@ -107,7 +108,7 @@ kept_loops(Rows *r, int dim, LoopValue *sums)
 	Affine step;
 	if (team) {
 		loops = nest_open_rows(r->lw, &r->nest, dim, &step);
-		/* each group of threads that takes a row (an outer member) has its own arrays */
+		/* each group of threads (outer member) that takes a row has its own arrays */
 		plan_cache(r);
 	} else {
 		LoopMode mode = dim < r->n_parallel ? LOOP_PARALLEL : LOOP_PLAIN;

@@ -16,13 +16,14 @@ typedef struct {
 	const Spaces *spaces;
 	/* number of full, row and chunk values (fuse.h); chunks 0: no chunk values */
 	int64_t full, rows, chunks;
-	/* by node id: number of passes that must end before the node's value is known */
+	/* by node id: how many passes over the row must end before the node's value is known */
 	int *depth;
 	int depths;
 	VEC(const Node *) row_reduces, chunk_reduces;
-	/* Number of groups (outer members) into which the team is divided, each taking a row at
-	 * a time; 0: the team is not divided. If by_column or shares_rows, the groups share the
-	 * elements that are summed, and the sums of all groups are added up in the end. */
+	/* Number of groups (outer members) into which the team is divided; 0: the team is not
+	 * divided. Each group takes one row at a time. But with by_column or shares_rows, all
+	 * groups work on the same results: each adds up some of the elements, and the sums of all
+	 * groups are added up in the end. */
 	int team_rows;
 	bool shares_rows;  /* not by_column: outer members share the reduced elements of a row */
 	int row_loop;      /* by_column or shares_rows: the reduced loop that outer members share */
@@ -48,14 +49,16 @@ bool pass_has_work(const Rows *r, int k);
 int pass_reduces(const Rows *r, int k, const Node **out);
 /* Stores the results of the full space that are known in pass k. */
 void store_full(Rows *r, int k);
-/* Opens reduced loop `dim`. If outer members share the loop, the current member m of R has the iterations m,
- * m + R, m + 2R ... Returns how many loops that opened. */
+/* Opens reduced loop `dim` and sets *step to the iteration. If R outer members share the loop,
+ * outer member m has the iterations m, m + R, m + 2R ... Returns how many loops were opened; the
+ * caller closes them. */
 int open_reduced(Rows *r, int dim, Affine *step);
 
 /* ---- row_cache.c: declares arrays in the current block for values that several passes need. */
 void plan_cache(Rows *r);
 
-/* ---- reduce_parts.c: makes parts of the kept loops and divides the work among members. */
+/* ---- reduce_parts.c: chooses which kept loops are parallel, and how the members of a team share
+ * a part. */
 void cut_rows(Rows *r);
 
 /* ---- rows.c, columns.c: emits pass k over the reduced loops. */

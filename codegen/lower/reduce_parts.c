@@ -27,7 +27,8 @@ rows_have_teams(const Rows *r)
 	       !r->chunks && r->full / r->rows <= r->tiles->team_row;
 }
 
-/* Lists what the passes load; reductions are replaced by a constant. */
+/* Lists what the passes load. For this, every reduction's result is replaced by a constant, so no
+ * pass has to be emitted for it. */
 static NestProbe
 probe_rows(Rows *r)
 {
@@ -52,8 +53,8 @@ probe_rows(Rows *r)
 	return p;
 }
 
-/* Chooses the kept loop whose rows are given to outer members and makes it the last kept loop.
- * Returns how many rows of this loop a part should have; 0: there are no kept loops. */
+/* Chooses the kept loop whose iterations (rows) go to outer members, and makes it the last kept
+ * loop. Returns how many of its rows a part should have; 0: there are no kept loops. */
 static int64_t
 choose_rows(Rows *r)
 {
@@ -69,9 +70,9 @@ choose_rows(Rows *r)
 	return reuse.iterations;
 }
 
-/* How many rows the outer members (groups of threads) take at a time. Only a half or a quarter
- * of the outer members is used if then no used member is ever without a row: with eight outer
- * members, 12 rows are taken four at a time. */
+/* How many rows the outer members (groups of threads) take at a time. `most`, or half or a
+ * quarter of it if that divides the rows and `most` does not: no outer member then idles in the
+ * last turn. Example: with most = 8, 12 rows are taken four at a time. */
 static int
 rows_at_once(int64_t rows, int most)
 {
@@ -98,8 +99,8 @@ give_rows(Rows *r, int64_t part_rows)
 	team_divide(r->lw, inner);
 }
 
-/* Like nest_parallel, with reuse for teams: if several iterations of another kept loop load the
- * same data, one part takes several of these iterations. */
+/* Like nest_parallel. In addition, for teams: if several iterations of some kept loop load the
+ * same data, each part takes several of these iterations and loads the data once (reuse.c). */
 static int
 parallel_columns(Rows *r, int n, const LanesLoop *lanes)
 {
@@ -132,7 +133,8 @@ share_rows(Rows *r, int n, int inner)
 	return true;
 }
 
-/* Divides the team of a part, if that pays: outer members add up different rows of the reduced elements. */
+/* Divides the team, if that pays: outer members then add up different reduced elements of the
+ * same results. */
 static void
 divide_team(Rows *r)
 {

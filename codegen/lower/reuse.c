@@ -9,8 +9,8 @@
  * touch. */
 #include "codegen/lower/nest.h"
 
-/* Bytes that all parts touch together; each part touches an element once. parts: number of parts along each
- * loop. */
+/* Bytes that all parts together load and store, if each part touches every element it needs once.
+ * parts: number of parts along each loop. */
 static double
 touched_bytes(const Lower *lw, const LoopNest *nest, const NestProbe *p, const int64_t *parts)
 {
@@ -29,8 +29,9 @@ touched_bytes(const Lower *lw, const LoopNest *nest, const NestProbe *p, const i
 	return sum;
 }
 
-/* Moves loop r->loop to position c->last, where it counts groups of iterations, and cuts the nest. Returns
- * the number of parts along each loop of the nest, in the original order. */
+/* Sets parts[d] to the number of parts along loop d of the nest, if the nest is cut with reuse r:
+ * loop r->loop moves to position c->last and there counts groups of r->iterations. The nest
+ * itself is not changed. */
 static void
 parts_along(const Lower *lw, const LoopNest *nest, const Reuse *r, const Cutting *c, int64_t *parts)
 {
@@ -93,8 +94,8 @@ nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Cutt
 			if (r.iterations == 1 || !may_repeat(nest, c, &r))
 				continue;
 			double bytes = bytes_of_parts(lw, nest, p, &r, c, &n);
-			/* Half as many parts as a kernel should have are still several parts for
-			 * each processor. */
+			/* reuse may halve the number of parts that a kernel should have: that
+			 * still leaves several parts for each processor */
 			bool few = again > 1 && (lw->parts == 1 || 2 * n < lw->parts);
 			if (few || bytes >= 0.99 * fewest)
 				continue;

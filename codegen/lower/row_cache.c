@@ -14,7 +14,8 @@ typedef struct {
 	bool *loads;
 } Uses;
 
-/* Marks in `needed` the full values (one element per iteration) that pass k needs to compute v. */
+/* Sets bit k of needed[id] for v and all full values (one element per iteration) from which v is
+ * computed: pass k needs them. */
 static void
 mark_needed(const Value *v, int k, uint32_t *needed)
 {
@@ -72,7 +73,8 @@ own_numbers(const Rows *r)
 	return n <= r->tiles->own_numbers ? n : 0;
 }
 
-/* Keeps a value in an array; false: there is no room. */
+/* Gives v an array for the current row and adds its size to *bytes. own: elements that each
+ * member keeps in registers; 0: the array lies in team memory. False: there is no room. */
 static bool
 keep(Rows *r, const Value *v, int64_t own, int64_t *bytes)
 {
@@ -94,7 +96,8 @@ keep(Rows *r, const Value *v, int64_t own, int64_t *bytes)
 }
 
 /* ---- arrays that are taken over: rows that fill a processor's memory have only one array */
-/* Like mark_needed, for the case that value `kept` is in an array after pass `first`. */
+/* Like mark_needed, if the value `kept` lies in an array after pass `first`: later passes read
+ * the array and do not need the values from which `kept` is computed. */
 static void
 mark_needed_beside(const Value *v, int k, const Value *kept, int first, uint32_t *needed)
 {
@@ -127,8 +130,9 @@ needed_beside(const Rows *r, const Value *kept, int first)
 	return needed;
 }
 
-/* Lets v take over the array of an input that no pass after v's own reads: exp(x - m) takes the
- * place of x. The pass that computes v must have a single nest of loops. */
+/* Lets v take over the array of an input that no pass reads after the pass that computes v.
+ * Example: exp(x - m) takes the place of x. The pass that computes v must have a single nest of
+ * loops. */
 static bool
 take_over(Rows *r, const Value *v, uint32_t passes)
 {

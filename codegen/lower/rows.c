@@ -12,7 +12,8 @@ store_late(Lower *lw)
 	st->late.n = 0;
 }
 
-/* Opens the reduced loops from `dim` on. Returns the sums in acc. */
+/* Emits pass k over the reduced loops from `dim` on. acc: the sums of the n reductions `reduces`,
+ * one each, set when the loops are closed. */
 static void
 row_nest(Rows *r, int k, int dim, int n, const Node **reduces, LoopValue *acc)
 {
@@ -86,7 +87,7 @@ hoist_rows(Rows *r, int k)
 	}
 }
 
-/* Values that this pass has put into arrays can be read by the next pass. */
+/* Marks the arrays that this pass has filled as readable by the next pass. */
 static void
 promote_cached(Rows *r)
 {

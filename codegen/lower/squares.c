@@ -1,7 +1,7 @@
 /* Transposes data with a team of GPU threads (members). If data is stored along one loop and
  * loaded along another, it goes through team memory, one square at a time. Members load rows of
- * the input and store rows of the output, so that both are contiguous in memory. For example
- * y[i, j] = x[j, i]:
+ * the input and store rows of the output, so that both are contiguous in memory. For example y[i,
+ * j] = x[j, i]:
  *
  *	local square3 : f32[32,33]
  *	team v2 < 32 {
@@ -17,16 +17,17 @@
  *	      v9 = load square3[v6 + 132*v7 + 33*v8] : f32
  *	      store y0[2048*v0 + 32*v1 + 64*v6 + 4*v7 + v8] = v9
  *
- * Rows of the square have 33 elements because memory has 32 banks of four bytes: a team is
- * divided into outer members of several threads (inner members) each; the numbers that eight
- * inner members of four outer members access together then lie in different banks, along rows
- * and along columns. */
+ * Rows of the square have 33 elements because team memory has 32 banks of four bytes, and numbers
+ * in the same bank are read one after the other. The team is divided into groups (outer members)
+ * of 8 threads (inner members). With rows of 33, the 32 numbers that 4 groups of 8 threads access
+ * together lie in 32 different banks, along rows and along columns. */
 #include "codegen/lower/nest.h"
 
 #include <string.h>
 
 /* ---- which loads */
-/* The loop along which a load is contiguous, if that is not the last loop; -1: none. */
+/* The loop along which the load's elements are neighbours in memory, if it is not the last loop;
+ * -1: there is no such loop. */
 static int
 turned_along(const LoopNest *nest, const NestLoad *load)
 {
@@ -194,7 +195,7 @@ array_type(const Lower *lw, const NestLoad *load)
 	return compute_type(lw->lb->k->buffers.at[load->buffer].type->dtype);
 }
 
-/* Assigns each load the next array of its dtype. */
+/* Sets arrays[i] to the array for load i of the square: the next unused one of the load's dtype. */
 static void
 arrays_of(const Lower *lw, const Squares *s, int *arrays)
 {
@@ -206,7 +207,8 @@ arrays_of(const Lower *lw, const Squares *s, int *arrays)
 	}
 }
 
-/* Loads rows along the other side into team memory. */
+/* Copies the square's elements of one load into `array`: members run along the side along which
+ * the load is contiguous. */
 static void
 bring(Lower *lw, const LoopNest *nest, const NestLoad *load, int array, const Side *down,
       const Side *along, const Affine *around, int loop)
@@ -223,7 +225,8 @@ bring(Lower *lw, const LoopNest *nest, const NestLoad *load, int array, const Si
 	close_walk(&w);
 }
 
-/* Emits one square. at: for the two sides, the number of the square; for other loops, the iteration. */
+/* Emits one square. at[d]: for the two loops along which squares lie, the number of the square
+ * along loop d; for every other loop, its iteration. */
 static void
 one_square(Lower *lw, const LoopNest *nest, const Squares *s, const int *arrays, Affine *at,
            StoreElement *store, const void *ctx)

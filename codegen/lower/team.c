@@ -8,13 +8,13 @@
  *	        v5 = load x0[36*v0 + 32*v2 + 4*v1 + 4*v3 + v4] : f32
  *
  * Neighbouring members read neighbouring elements. The loop over v3 runs once or not at all; its
- * bound shows later stages that the place is below 36. The loop exists only if members have
- * different numbers of elements. All loops of a kernel over one axis give an element to the same
- * member, so that members never touch each other's elements of an array. */
+ * bound shows later stages that the place is below 36. Such a loop exists only if some members
+ * have fewer elements than others. All loops of a kernel over one axis give an element to the
+ * same member, so that members never touch each other's elements of an array. */
 #include "codegen/lower/nest.h"
 
-/* Do all results have elements of at least a byte? Smaller elements share a byte with elements
- * of other members. */
+/* Does every result have elements of at least a byte? If not, members would store parts of the
+ * same byte at the same time. */
 static bool
 stores_whole_bytes(const Function *f)
 {
@@ -57,7 +57,7 @@ team_divide(Lower *lw, int inner)
 	lb_team(lw->lb, 2, (int[]){lw->lb->k->team[0] / inner, inner});
 }
 
-/* Number of inner members of a divided team: they share the elements of a row. */
+/* How many members share a row: all of the team, or the inner members of a divided team. */
 static int
 members_of(const Kernel *k)
 {
@@ -79,8 +79,8 @@ team_vector(const Lower *lw)
 	return n < 1 ? 1 : n < most ? n : most;
 }
 
-/* How many neighbouring iterations a member takes as one vector: as many as leave no member
- * idle. */
+/* How many neighbouring iterations a member takes as one vector: the most with which more than
+ * half of the members still have a vector. The extent and the bound must be multiples of it. */
 static int
 vector_along(const Lower *lw, int64_t extent, const Affine *below)
 {

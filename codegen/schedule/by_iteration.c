@@ -15,7 +15,7 @@ typedef struct {
 	int n_parallel;
 } ByIteration;
 
-/* How many iterations of the kernel lie between two values of this parallel loop's variable: the
+/* How many iterations of the kernel run while this parallel loop's variable keeps its value: the
  * product of the extents of the parallel loops inside it. 0: `scalar` is not the variable of a
  * parallel loop. */
 static int64_t
