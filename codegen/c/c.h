@@ -1,5 +1,6 @@
 /* Prints kernels (loop IR) as C source. Languages that look like C, such as CUDA C, share this
- * code through a CDialect. Here a part is a list of kernels that are compiled together. */
+ * code; a CDialect says how they differ. In this folder, a part is a list of kernels that are
+ * compiled together, not a part of a kernel. */
 #ifndef GRADC_CODEGEN_C_C_H
 #define GRADC_CODEGEN_C_C_H
 
@@ -13,9 +14,9 @@ void c_print_table(Text *out, Kernel *const *kernels, int n, const char *suffix)
 
 typedef struct CPrinter CPrinter;
 
-/* A scalar function that a dialect's prelude defines. when: a preprocessor condition under which
- * it is defined; where the condition is false, the function is printed as usual. NULL: always
- * defined. */
+/* A scalar function that a dialect's prelude defines itself. when: a preprocessor condition for
+ * this (NULL: always). Where the condition is false, the prelude has no such function, and the
+ * usual code is printed. */
 typedef struct {
 	const char *name, *when;
 } OwnFunction;
@@ -52,7 +53,8 @@ struct CPrinter {
 	StrMap *printed; /* scalar functions already printed in this file, by name */
 	const Kernel *k;
 	DType *types; /* by scalar */
-	/* by scalar that may be a 32-bit number: its largest magnitude; -1: it needs 64 bits */
+	/* by scalar: the largest magnitude of a 64-bit integer that fits in 32 bits; -1: it needs
+	 * 64 bits */
 	int64_t *most;
 	/* by accumulator: where values are added now, such as "v2" or "v2_lanes[lane]" */
 	const char **accumulated;
@@ -120,7 +122,8 @@ void c_print_identity(CPrinter *p, AccumulateKind kind, DType t);
 void c_print_parallel_variables(CPrinter *p, int at, int depth);
 /* "float v2 = 0": the accumulator's own variable. */
 void c_declare_accumulator(CPrinter *p, const Accumulator *a);
-/* now: number of the current partial sum, or of the current column of a row. */
+/* now: an expression for the number of the partial sum that takes values; for sums over a row of
+ * a tile, for the current column. */
 void c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now);
 void c_finish_accumulators(CPrinter *p, const LoopStatement *s);
 void c_print_accumulate(CPrinter *p, const LoopStatement *s, int at);

@@ -43,7 +43,8 @@ c_print_literal(CPrinter *p, DType t, double f, int64_t i)
 	}
 }
 
-/* ---- 32-bit numbers, for machines whose instructions have no 64-bit integers */
+/* ---- 64-bit integers as 32-bit numbers where these are large enough: GPUs have no 64-bit
+ * integer instructions */
 static bool
 is_narrow(const CPrinter *p, LoopValue v)
 {
@@ -65,7 +66,8 @@ c_value(CPrinter *p, LoopValue v)
 void
 c_set_most(CPrinter *p, LoopValue v, int64_t most)
 {
-	if (p->dialect->narrow && most < INT32_MAX) /* the loop variable's last value is one more */
+	/* a loop's counter ends at most + 1, which must fit, too */
+	if (p->dialect->narrow && most < INT32_MAX)
 		p->most[v] = most;
 }
 

@@ -40,8 +40,9 @@ c_declare_accumulator(CPrinter *p, const Accumulator *a)
 	p->accumulated[a->scalar] = arena_printf(p->arena, "v%d", a->scalar);
 }
 
-/* Declares "v2" for an accumulator. If it does not add in order, also declares its partial sums,
- * v2_partials, and sets which partial takes values now. */
+/* Declares a variable such as "v2" for each accumulator of the loop. If the accumulator has
+ * several partial sums, also declares the array v2_partials, and remembers that values go to its
+ * element number `now`. */
 void
 c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now)
 {
@@ -120,8 +121,8 @@ owns(const LoopStatement *s, LoopValue accumulator)
 	return false;
 }
 
-/* Must lanes run one after the other? Yes if they store into the same byte, accumulate in order, or add to
- * an outer loop's accumulator. */
+/* Must the lanes of this vector loop run one after the other? True if two lanes may store into
+ * the same byte, if an accumulator adds in order, or if lanes add to an outer loop's accumulator. */
 static bool
 is_in_order(const CPrinter *p, const LoopStatement *loop, int at)
 {
@@ -198,7 +199,8 @@ c_print_counted_loop(CPrinter *p, const LoopStatement *s, int at)
 	text_add(p->out, "}\n");
 }
 
-/* Advances the variables of the parallel loops to the next part. */
+/* Prints code that advances the variables of the `depth` parallel loops from `at` on to the next
+ * part. */
 static void
 print_counting(CPrinter *p, int at, int depth)
 {

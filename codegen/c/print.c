@@ -1,6 +1,6 @@
 /* Prints kernels as plain C, for any C11 compiler with GNU builtins; dialects (CDialect) share
- * most of this code. There is one function per kernel and one line per statement. Identifiers
- * are numbers; names from a model appear in comments only. */
+ * most of this code. There is one function per kernel and one line per statement. Variables are
+ * named by number (v3, x0); names from a model appear in comments only. */
 #include "codegen/c/c.h"
 
 #include <ctype.h>

@@ -1,11 +1,11 @@
 /* Keeps the output of NVRTC (NVIDIA's compiler for CUDA C) on disk, so that an unchanged kernel
  * is not compiled again: $XDG_CACHE_HOME/gradc/KEY.cuda, or ~/.cache/gradc.
  *
- * Any number of processes may use the cache at the same time. An entry gets its name only when
- * it is complete, and every process would write the same bytes under this name. A removed entry
- * stays readable for a process that has it open. An entry is only used if its header, key and
- * checksum agree; otherwise it is written again. Errors of the file system are treated like a
- * missing entry. */
+ * Any number of processes may use the cache at the same time. An entry gets its name only when it
+ * is complete, and every process would write the same bytes under this name. If an entry is
+ * removed while a process has it open, that process can still read it. An entry is only used if
+ * its header, key and checksum agree; otherwise it is written again. Errors of the file system
+ * are treated like a missing entry. */
 #include "codegen/cuda/nvrtc.h"
 
 #include <dirent.h>

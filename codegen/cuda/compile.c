@@ -18,10 +18,7 @@
 #include <unistd.h>
 
 /* ---- sources */
-/* Statements of loop IR in a source. For sm_90a, the 88 kernels of gpt2_124m take 4.6 s of a core's time in
- * one source, and 25 ms more for each further source: 5.0 s with 400 statements (8 sources), 5.2 s with 200
- * (16), 6.1 s with 50 (61). Small sources keep more cores busy, and less is compiled again when a kernel
- * changes. */
+/* x */
 enum { STATEMENTS_OF_SOURCE = 200 };
 
 static int
@@ -82,9 +79,8 @@ cuda_print_all(Text *out, Arena *arena, const Module *m, const Target *target)
 }
 
 /* ---- in the worker processes */
-/* Memory that all processes share. Sources are taken in order. So of all sources with errors,
- * the first source is always compiled, for any number of processes, and its error is the one
- * reported. */
+/* Memory that all processes share. Processes take sources in order. So the first source with an
+ * error is always compiled, and its error is the one reported, for any number of processes. */
 typedef struct {
 	atomic_int next;
 	atomic_int faulty;   /* the first source with an error so far; NO_SOURCE: none */
@@ -104,8 +100,8 @@ typedef struct {
 	const char *log; /* file with the messages of the process and of NVRTC */
 	bool ended, stopped;
 } Worker;
-/* The failure of a worker process. It is reported only when no earlier failure can follow, because reporting
- * writes the source to a file. */
+/* The failure of a worker process. It is kept here and reported when no failure at an earlier
+ * source can follow any more, because reporting writes the source to a file. */
 typedef struct {
 	const Worker *worker; /* NULL: no worker failed */
 	int code;             /* as from waitpid */
@@ -322,7 +318,8 @@ note_end(const Compile *c, int number, const Worker *w, int code, WorkerFault *f
 {
 	int at = unfinished(c, number);
 
-	/* A library may end its process with exit code 0 at any point. */
+	/* a worker that ends with code 0 has also failed if it had not finished its source: the
+	 * library may have called exit(0) */
 	if ((code == 0 && at < 0) || w->stopped || at > atomic_load(&c->board->faulty))
 		return;
 	note_fault(c->board, at);
@@ -351,8 +348,9 @@ watch_workers(const Compile *c, Worker *workers, int n)
 	return first;
 }
 
-/* Compiles the missing sources. fault: the failed worker at the first source with an error, if a worker
- * failed. Errors that NVRTC reports are in the results. */
+/* Compiles the sources that are not in the cache. Sets *fault to the worker that failed at the
+ * earliest source with an error; fault->worker is NULL if no worker failed. Errors that NVRTC
+ * reports in a source are in the result files instead. */
 static Status
 run_workers(Compile *c, WorkerFault *fault)
 {

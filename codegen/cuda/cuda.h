@@ -25,8 +25,8 @@ extern const char *const cuda_shown; /* the architecture that --stage=cuda shows
 const CudaArchitecture *cuda_architecture_find(const char *name); /* NULL: unknown */
 
 /* ---- cache.c: compiled kernels on disk, in $XDG_CACHE_HOME/gradc or ~/.cache/gradc */
-/* A training step of gpt2_124m takes 1 MB for each architecture. So there is room for some hundred models,
- * which is little compared to a CUDA toolkit. */
+/* The most bytes of the cache. The kernels of gpt2_124m take 1 MB for each architecture, so there
+ * is room for some hundred models. A CUDA toolkit takes more. */
 #define CUDA_CACHE_BYTES (512ll << 20)
 typedef struct {
 	const char *folder; /* NULL: no cache */
@@ -45,7 +45,8 @@ Status cuda_cache_list(const CudaCache *c, Arena *arena, CudaCacheEntries *out);
 Status cuda_cache_clear(const CudaCache *c, Arena *arena, int *files, int64_t *bytes);
 
 /* ---- plans.c: how cuDNN runs convolutions */
-/* Adds cuDNN's plans, if cuDNN is found, for the convolutions that programs for the options' GPUs launch. */
+/* If cuDNN is found, adds its plans to w: for each GPU of the options, and each convolution that
+ * its programs launch. */
 void cuda_plan_convolutions(Build *b, const Module *m, FormatWriter *w);
 
 /* ---- images.c: the compiled kernels that an executable contains */

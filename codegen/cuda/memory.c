@@ -28,7 +28,8 @@ columns_of(Type t)
 	return t->rank ? t->dims[t->rank - 1] : 1;
 }
 
-/* Are the rows permuted by units of 16 bytes? That needs rows of a power of two bytes. */
+/* Are the units of 16 bytes within each row permuted, so that accesses hit different banks?
+ * Possible only if a row has a power of two of bytes. */
 static bool
 is_swizzled(const LoopBuffer *b)
 {
@@ -57,8 +58,8 @@ cuda_place(CPrinter *p, int buffer, const char *place)
 	return place;
 }
 
-/* ---- shared memory: a launch requests it as one range of bytes, in which the arrays follow
- * each other */
+/* ---- shared memory: a launch requests one range of bytes; the arrays lie in it one after the
+ * other */
 int64_t
 cuda_dynamic_bytes(const Kernel *k)
 {
@@ -132,8 +133,8 @@ cuda_print_local(CPrinter *p, const LoopStatement *s, int at)
 }
 
 /* ---- copies */
-/* How many elements one copy instruction transfers. It moves 16, 8 or 4 bytes, which must begin
- * at a multiple of their size in source and destination; 0: no size is possible. */
+/* How many elements one copy instruction can move; 0: none can. An instruction moves 16, 8 or 4
+ * bytes, and must begin at a multiple of that size in source and destination. */
 static int
 copied_at_once(const CPrinter *p, const LoopStatement *s)
 {

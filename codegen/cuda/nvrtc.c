@@ -14,9 +14,10 @@
  * knows sm_100 from 12.8 on. */
 static const char *const sonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
 
-/* --fmad=false: loop IR says fma wherever a multiplication and an addition are fused; NVRTC must
- * not fuse others, so that every printer gives the same bits. 177: suppresses a warning about
- * functions of the prelude that kernels do not use. */
+/* --fmad=false: NVRTC must not fuse multiplications and additions by itself. Loop IR says fma
+ * where they are to be fused, so all printers give the same bits. -v: prints registers and
+ * spilled bytes of each kernel to the log. 177: suppresses a warning about functions of the
+ * prelude that kernels do not use. */
 const char *const nvrtc_options[N_NVRTC_OPTIONS] = {"--fmad=false", "--ptxas-options=-v",
                                                     "--diag-suppress=177"};
 

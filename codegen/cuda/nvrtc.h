@@ -62,8 +62,8 @@ typedef struct {
 	CudaCode code;
 } CudaSource;
 typedef VEC(CudaSource) CudaSources;
-/* Prints the kernels that the target's programs launch, divided into sources that take about
- * equally long to compile, and appends these sources. */
+/* Prints all kernels that the target's programs launch, divided into sources that take about
+ * equally long to compile, and appends these sources to *out. */
 Status cuda_print_sources(Arena *arena, const Module *m, const Target *target,
                           const char *architecture, CudaSources *out);
 /* prints all kernels as one source, for people to read */

@@ -1,11 +1,11 @@
-/* Asks cuDNN how to run each convolution (a plan) and stores the answers in the executable.
- * cuDNN gets a description of the GPU instead of a real GPU (cudnn/gpus.c). cuDNN runs in a
- * process of its own, because it may crash, and writes its results to a file. A failure here is
- * not an error: a convolution without a plan is planned when training starts.
+/* Asks cuDNN how to run each convolution (a plan) and stores the answers in the executable. cuDNN
+ * gets a description of the GPU instead of a real GPU (cudnn/gpus.c). cuDNN runs in a process of
+ * its own, because it may crash, and writes its results to a file. A failure here is not an
+ * error: a convolution without a plan is planned when training starts.
  *
- * Some engines of the library are linked with the driver, although planning for a described GPU
- * needs no driver. So an empty library with the driver's name is loaded first, on every machine.
- * Plans therefore do not depend on the machine that compiles. */
+ * Parts of cuDNN are linked with the GPU driver, although planning for a described GPU calls no
+ * driver. So an empty library with the driver's name is loaded first, also on a machine that has
+ * a driver. Plans therefore do not depend on the machine that compiles. */
 #include "codegen/cuda/nvrtc.h"
 #include "cudnn/cudnn.h"
 
@@ -48,7 +48,8 @@ is_planned(const FormatWriter *w, const KernelRecord *k, int target)
 	       w->library.at[k->library - 1].call.kind != LIBRARY_DOT;
 }
 
-/* Has the GPU been listed already? Several architectures may mean the same GPU: sm_90 and sm_90a. */
+/* Has the GPU been listed already? Two architectures, such as sm_90 and sm_90a, may stand for the
+ * same GPU. */
 static bool
 is_known(const Planning *p, const DescribedGpu *gpu)
 {

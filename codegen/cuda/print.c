@@ -163,8 +163,9 @@ print_for(CPrinter *p, const LoopStatement *s, int at)
 
 extern const char cuda_prelude[]; /* prelude.cuh */
 
-/* Functions for which the prelude uses instructions. GPUs have no instruction that converts f64 to 16 bits
- * with one rounding. The instruction for f8e5m2 turns infinity into a large number; here it stays infinity. */
+/* Scalar functions that the prelude defines with a GPU instruction instead of printed code. f64
+ * to 16 bits is missing: no instruction does it with one rounding. The instruction for f8e5m2
+ * turns infinity into a large number, so the prelude's function keeps infinity itself. */
 #define HAS_F8 "__CUDA_ARCH__ >= 890"
 static const OwnFunction own_functions[] = {
 	{"load_f16", NULL},

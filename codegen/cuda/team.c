@@ -2,13 +2,14 @@
  * iterations of these loops at the same time. Outside of these loops, every thread computes, but
  * only one thread stores.
  *
- * In a sum, each member adds up a partial sum of its own. The n partials are combined as loop IR
- * says: partial l with partial l + n/2, then the n/2 results in the same way: in shared memory
- * by the first warp while there are more partials than a warp has members, then by shuffles. */
+ * In a sum, each member adds up a partial sum of its own. The n partials are then combined as
+ * loop IR says: partial l with partial l + n/2, then the n/2 results in the same way, and so on.
+ * While there are more partials than a warp has threads, the first warp does this in shared
+ * memory; then by shuffles. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/print.h"
 
-/* The number of members of the team loop at this level, and how many threads each member has. */
+/* How many members the team loop at this level has (level 0 is the outer one). */
 static int
 members(const CPrinter *p, int level)
 {
@@ -21,7 +22,8 @@ threads_of_member(const CPrinter *p, int level)
 	return level + 1 < p->k->n_team ? p->k->team[level + 1] : 1;
 }
 
-/* The number of the member at this level that the thread is, or belongs to. */
+/* An expression for the number of the thread's member at this level: at the inner level the
+ * thread itself, at the outer level the group to which it belongs. */
 static const char *
 member(CPrinter *p, int level)
 {
@@ -80,8 +82,9 @@ line(CPrinter *p, const char *text)
 	text_printf(p->out, "%s\n", text);
 }
 
-/* The lanes that take part in an operation of the inner team: only the thread's own team, because another
- * outer member of the warp may have nothing to do. */
+/* The mask of the lanes that take part in a warp operation of the inner team: only the thread's
+ * own group. Another group (outer member) in the same warp may have nothing to do and not reach
+ * the operation. */
 static const char *
 lanes_of_team(CPrinter *p, int level)
 {

@@ -16,7 +16,8 @@
 enum { FRAGMENT_ROWS = 16, FRAGMENT_COLUMNS = 8, FRAGMENT = 4 /* elements of a lane */ };
 
 typedef struct {
-	/* the warps form a grid: row_warps share the rows, column_warps the columns */
+	/* the warps form a grid of row_warps x column_warps, which divides the tile's rows and
+	 * columns */
 	int row_warps, column_warps;
 	/* fragments of a warp; columns is 1 for a tile with one axis */
 	int rows, columns;
@@ -55,8 +56,8 @@ layout_of(CPrinter *p, int tile)
 		now.column_warps = warps / rows;
 		now.rows = parts(best.all_rows, rows);
 		now.columns = parts(best.all_columns, now.column_warps);
-		/* The cost counts mainly the sums of a warp, then the operands that the warp
-		 * reads. */
+		/* mostly the number of sums of a warp; among equal ones, the operands that it
+		 * reads */
 		int64_t cost = 1000ll * now.rows * now.columns + 3ll * now.rows + 2ll * now.columns;
 		if (cost < least) {
 			least = cost;
@@ -143,8 +144,8 @@ start_partials(CPrinter *p, const LoopStatement *s)
 	}
 }
 
-/* Combines partial l + n/2 into partial l: first the partials of one lane, then those of the row's lanes,
- * then the lane's last two. */
+/* Combines partial l + n/2 into partial l, and halves n, until one is left: first among the
+ * partials of one lane, then among the lanes of the row, at last the two that a lane still has. */
 static void
 finish_partials(CPrinter *p, const LoopStatement *s)
 {
@@ -220,8 +221,9 @@ cuda_print_each(CPrinter *p, const LoopStatement *s, int at)
 }
 
 /* ---- mma */
-/* Are the window's rows also rows of a padded array, one after the other or at equal distances? Then its
- * places are affine even with the padding; otherwise gradc_pad divides for each element. */
+/* Is each row of the window part of one row of the padded array, with equal distances from row to
+ * row? Then places in the padded array are affine, too. Otherwise gradc_pad computes each place
+ * with a division. */
 static bool
 is_padded_window(const LoopBuffer *b, const LoopWindow *w, int64_t rows, int64_t columns)
 {

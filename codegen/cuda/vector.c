@@ -12,9 +12,9 @@
  * Iterations may run in any order, so loads come first and stores last. */
 #include "codegen/cuda/print.h"
 
-/* Writes the first element's place, which is the place without the loop's variable, to *out. False:
- * the place does not advance by one per iteration, or the first place is not a multiple of the
- * loop's extent, so the pack would not be aligned. */
+/* Writes to *out the place of the loop's first element: `place` without the loop's variable.
+ * False: the place does not advance by one element per iteration, or the first place is not a
+ * multiple of the loop's extent, so one instruction could not load the elements. */
 static bool
 first_place(CPrinter *p, const LoopStatement *loop, const Affine *place, Affine *out)
 {
@@ -92,7 +92,8 @@ print_pack(CPrinter *p, const LoopStatement *loop, int i, const Affine *first, b
 		text_printf(p->out, "%s pack%d;\n", type, i);
 }
 
-/* Before the loop: prints the loads, and declares packs for the stores. After the loop: prints the stores. */
+/* before: prints what comes before the loop, namely the loads, and declarations of packs for the
+ * stores. Not before: prints what comes after the loop, the stores. */
 static void
 print_packs(CPrinter *p, const LoopStatement *loop, int at, bool before)
 {

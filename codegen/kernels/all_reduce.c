@@ -1,5 +1,6 @@
-/* all_reduce: the kernel copies a rank's numbers to the place of the sum. An instruction of the
- * executable then makes the ranks add up these copies (codegen/schedule/streams.c). */
+/* all_reduce: sums a tensor over ranks. The kernel only copies the rank's own numbers to the
+ * result's place. After the kernel, an instruction of the executable replaces them by the sum
+ * over all ranks (codegen/schedule/streams.c). */
 #include "codegen/lower/lower.h"
 #include "codegen/strategy/strategy.h"
 

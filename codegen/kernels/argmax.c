@@ -1,7 +1,7 @@
-/* Emits argmax for CPUs. A line is all elements along the searched axis; lines run in parallel,
- * each on one thread. If there are few long lines, lines are cut into blocks, which run in
- * parallel as well: a serving kernel, which runs before, stores the index of each block's
- * largest element. */
+/* Emits argmax for CPUs. A line is all elements along the searched axis. Lines run in parallel,
+ * each on one thread. If there are only a few long lines, they are cut into blocks, which run in
+ * parallel as well: a first kernel (the serving kernel) stores the index of each block's largest
+ * element, and the main kernel searches among these elements. */
 #include "codegen/kernels/lines.h"
 #include "ir/ops/ops.h"
 
@@ -43,10 +43,10 @@ element_at(const Argmax *a, const Index *line, Affine at)
 	return lower_element(a->lw, node_operand(a->node, 0), &full);
 }
 
-/* The index of the first largest element among `count` elements from `first` on, or among fewer
- * if the line ends before. One pass finds the maximum, a second one the smallest index of an
- * equal element. If all elements are NaN, the index is `size`, because no element equals the
- * maximum. */
+/* The index of the largest element among `count` elements of the line from `first` on (fewer if
+ * the line ends before); the first one if there are several. One pass finds the maximum, a second
+ * one the smallest index of an equal element. If all elements are NaN, no element equals the
+ * maximum, and the result is `size`. */
 static LoopValue
 first_largest(const Argmax *a, const Index *line, Affine first, int64_t count)
 {
@@ -91,7 +91,8 @@ argmax_prepare(Lower *lw, const Node *n)
 	lb_end(lb);
 }
 
-/* Of the indices that the blocks left, the first index whose element is the largest. */
+/* The first index of the line's largest element, from the indices that the serving kernel stored
+ * for the line's blocks. */
 static LoopValue
 combine_blocks(const Argmax *a, Affine line, const Index *at)
 {

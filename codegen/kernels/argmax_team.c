@@ -1,9 +1,8 @@
 /* Emits argmax for teams of GPU threads (members). A line is all elements along the searched
  * axis. If neighbouring elements belong to different lines, each member has a line. Otherwise a
  * whole team shares a line; a short line is shared by a few members. If there are too few lines
- * to give work to all teams, lines are cut into blocks: a serving kernel, which runs first,
- * stores the index of each block's largest element, and the main kernel searches these
- * elements. */
+ * for all teams, lines are cut into blocks: a first kernel (the serving kernel) stores the index
+ * of each block's largest element, and the main kernel searches among these elements. */
 #include "codegen/kernels/lines.h"
 #include "ir/ops/ops.h"
 
@@ -50,7 +49,8 @@ scratch_place(const Argmax *a, Affine line, Affine block)
 	                  : affine_add_scaled(lb, block, line, a->blocks);
 }
 
-/* The elements among which a maximum is searched: a block of a line, or the elements at the blocks' indices. */
+/* A search for a maximum: among the elements of a block, or (of_blocks) among the largest
+ * elements of all blocks of a line. */
 typedef struct {
 	const Argmax *a;
 	Affine line;
@@ -82,10 +82,10 @@ enter_search(const Search *s, Spread *lane)
 	return s->a->columns ? affine_scalar(lane->lb, lane->variable) : spread_enter(lane);
 }
 
-/* Element j of the search, and its index. For a block that holds only NaN, the stored index is the
- * line's size. This index is larger than every element's index, so it is never the smallest index
- * of a largest element. Reading at this index would be out of bounds, so the line's last element
- * is read; it belongs to the same line, so the maximum stays the same. */
+/* Element j of the search, and its index. For a block of only NaN the stored index is the line's
+ * size. It is larger than the index of any element, so it never wins the search for the smallest
+ * index. No element has this index, so the line's last element is read in its place; this element
+ * belongs to the line and does not change its maximum. */
 static LoopValue
 searched(const Search *s, Affine j, LoopValue *index)
 {
@@ -105,9 +105,9 @@ searched(const Search *s, Affine j, LoopValue *index)
 	return lower_element(a->lw, node_operand(a->node, 0), &full);
 }
 
-/* The index of the first largest element. One pass finds the maximum, a second one the smallest index of an
- * equal element. If all elements are NaN, the index is the line's size, because no element equals the
- * maximum. */
+/* The index of the largest element; the first one if there are several. One pass finds the
+ * maximum, a second one the smallest index of an equal element. If all elements are NaN, the
+ * index is the line's size, because no element equals the maximum. */
 static LoopValue
 first_largest(const Search *s)
 {

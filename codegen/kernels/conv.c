@@ -1,6 +1,6 @@
 /* Emits convolutions as matrix products whose operand b is the patches of x; the patches are
- * computed while the product packs them (implicit im2col). A library's convolution may replace
- * the product. */
+ * computed while the product copies them in the order in which it reads them (implicit im2col).
+ * On GPUs, a library's convolution may run instead. */
 #include "codegen/kernels/conv.h"
 #include "codegen/kernels/library.h"
 
@@ -48,7 +48,8 @@ with_first(int64_t first, Type rest)
 	return shape;
 }
 
-/* Splits flat = first * inner->n + rest. */
+/* Splits a flat number: flat = *first * inner->n + r, and *rest is the index into `inner` of
+ * element r. outer: the number of possible values of *first. */
 static void
 split_two(LoopBuilder *lb, Module *m, Affine flat, int64_t outer, Type inner, Affine *first,
           Index *rest)
@@ -64,7 +65,7 @@ split_two(LoopBuilder *lb, Module *m, Affine flat, int64_t outer, Type inner, Af
 	memcpy(rest->at, at.at + 1, sizeof(Affine) * (size_t)inner->rank);
 }
 
-/* batch index -> (image, group) */
+/* the product's batch number -> image and group: batch = image * groups + group */
 static void
 split_batch(LoopBuilder *lb, Module *m, const ConvShape *s, Affine batch, Affine *image,
             Affine *group)
@@ -135,11 +136,15 @@ conv_products(Lower *lw, const Node *n, Product *out)
 /* conv_grad_input: rows = inputs of the group, columns = positions of x, k = (output channel,
  * window position).
  *
- * With a stride there is one product per remainder of the position of x modulo the stride. For
- * one remainder, the positions of x along an axis are place + stride * p for p = 0, 1, ... Each
- * gets its sum from the window positions tap + period * q for q = 0, 1, ...; the position of dy
- * for p and q is p + base - step * q. An axis with too many remainders is not split; its code
- * divides instead. */
+ * With a stride there is one product per remainder of the position of x modulo the stride,
+ * because each remainder meets other window positions. For p = 0, 1, ... and q = 0, 1, ..., the
+ * product of one remainder uses along each axis:
+ *
+ * position of x         place + stride * p position in window    tap + period * q position of dy
+ * p + base - step * q
+ *
+ * An axis with too many remainders is not split. Its code computes the position of dy by a
+ * division instead, and skips those that leave a remainder. */
 typedef struct {
 	int64_t place, stride, places;
 	int64_t tap, period, taps;
@@ -163,7 +168,7 @@ dividing_axis(const ConvShape *s, int i)
 	                   .divisor = s->a->stride.at[i]};
 }
 
-/* Describes the positions rest, rest + stride, ... of x along an axis. */
+/* Describes axis i for the product of the positions rest, rest + stride, ... of x. */
 static InputAxis
 axis_of_rest(const ConvShape *s, int i, int64_t rest)
 {
@@ -184,8 +189,8 @@ axis_of_rest(const ConvShape *s, int i, int64_t rest)
 	                   .divisor = 1};
 }
 
-/* Lists the products, one per combination of the axes' remainders; returns how many. A stride
- * longer than x has fewer remainders. */
+/* Lists the products, one per combination of remainders of all axes, and returns how many. If the
+ * stride is longer than x, there are only as many remainders as positions of x. */
 static int
 input_parts(Module *m, const ConvShape *s, InputPart parts[MAX_PRODUCTS])
 {
@@ -236,7 +241,7 @@ conv_grad_input_a(Lower *lw, const Product *product, Affine batch, Affine m, Aff
 	return lower_element(lw, s.q, &at);
 }
 
-/* place / divisor; *inside becomes false if there is a remainder. */
+/* Returns place / divisor. Adds to *inside the condition that there is no remainder. */
 static Affine
 divided(LoopBuilder *lb, Affine place, int64_t divisor, LoopValue *inside)
 {

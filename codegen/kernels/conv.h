@@ -5,8 +5,9 @@
 #include "codegen/kernels/product/product.h"
 #include "ir/ops/ops.h"
 
-/* The smallest distance between two window positions along an axis whose positions in x are
- * whole strides apart; at most the size of the window. */
+/* The smallest distance q > 0 for which q * dilation is a multiple of the stride, so that window
+ * positions q apart read positions of x that are whole strides apart. At most the size of the
+ * window. */
 int64_t conv_period(int64_t stride, int64_t dilation, int64_t window);
 
 /* Functions in the rows of the strategies (codegen/strategy). */

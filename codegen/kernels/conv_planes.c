@@ -1,21 +1,24 @@
 /* Emits weight gradients of convolutions whose groups have few outputs, such as depthwise
- * convolutions. A matrix product would copy a patch of x for each position of y and multiply
- * each copy only once. Here one plane of x and one plane of dy are copied once per image, to
- * rows of equal length (the pitch). The gradient dw[q] of window position q is then a product of
- * two runs of memory, of which x's run is shifted:
+ * convolutions. A matrix product would copy a patch of x for each position of y, only to multiply
+ * the copy once. Here one channel of x and one channel of dy (planes) are copied once per image,
+ * to rows of equal length (the pitch). To get dw[q], the gradient for window position q, the
+ * plane of dy is multiplied with a shifted plane of x, element by element:
  *
  *	dw[q] = sum_j dy[j] * x[j + shift(q)]
  *
- * Between its rows, dy is padded with 0. With a stride, x is dealt out to several planes, one
- * per remainder of the position modulo the stride; neighbours within a plane are one stride
- * apart in x. A sum consists of LOOP_LANES partial sums, which are added up last. */
+ * Between its rows, dy is padded with 0. With a stride, x is copied to several planes, one per
+ * remainder of the position modulo the stride; neighbours within a plane are one stride apart in
+ * x. Each sum is made as LOOP_LANES partial sums, one per lane of a vector; these are added up at
+ * the end. */
 #include "codegen/kernels/conv.h"
 #include "codegen/lower/lower.h"
 
 enum { MAX_AXES = 3 }; /* most spatial axes; convolutions with more axes are products */
 
-/* A spatial axis. Window position first + period * u reads the plane of remainder `first`, shifted by first
- * * dilation / stride + step * u. */
+/* A spatial axis. Along it, window positions `first` + period * u, with u = 0, 1, ..., read the
+ * plane number `first`, each with its own shift:
+ *
+ * shift = first * dilation / stride + step * u */
 typedef struct {
 	int64_t period, step;
 	int64_t shift; /* most shift of a window position */
@@ -51,7 +54,8 @@ typedef struct {
 } Emit;
 
 /* ---- the shape */
-/* The shape of a block with `count` steps along the tiling's axis and one step along the axes before. */
+/* The shape of a block of dy that has `count` positions along the tiling's axis and one position
+ * along the axes before it. */
 static BlockShape
 block_shape(const Planes *p, int64_t count)
 {
@@ -77,7 +81,8 @@ y_size(const BlockShape *b)
 	return b->size[0] * b->pitch[0];
 }
 
-/* False: a shift is longer than a block, or there are too many planes. */
+/* Fills p->axes and p->n_planes. False: do not use planes, because a shift is longer than a
+ * block, or there are too many planes. */
 static bool
 set_axes(Planes *p)
 {
@@ -234,8 +239,8 @@ lane(const Emit *e, int array, Affine first, LoopValue j)
 	return lb_load(lb, array, affine_add(lb, first, affine_scalar(lb, j)));
 }
 
-/* Adds the products of n window positions that are neighbours along the last axis. The first one has number
- * `tap` and reads x at `shift`. */
+/* Adds the products for n window positions that are neighbours along the last axis. The first of
+ * them has number `tap` and reads the plane of x from element `shift` on. */
 static void
 multiply(const Emit *e, const BlockShape *b, Affine tap, Affine shift, int64_t n)
 {
@@ -390,7 +395,7 @@ planes_kernel(Lower *lw, const Node *n)
 		index_split(lb, s->y_space, k.first, &first);
 		for (int64_t plane = 0; plane < p.n_planes; plane++)
 			fill_x(&e, &b, &first, plane);
-		/* the last vectors read beyond the end of x's planes and of dy's rows */
+		/* vectors at the end read beyond x's planes and dy's rows: zeros there */
 		clear(&e, e.x, p.n_planes * b.plane, LOOP_LANES);
 		clear(&e, e.y, y_size(&b), b.run - y_size(&b));
 		Affine output = affine_scalar(lb, lb_for(lb, LOOP_PLAIN, s->out));

@@ -1,19 +1,19 @@
 /* Emits cumulate (running sums along an axis) for CPUs. A line is all elements along the axis;
- * lines run in parallel, each in order. If lines are few and long, they are cut into blocks,
- * which run in parallel as well: a serving kernel adds up every block, and each block starts at
- * the sum of the blocks before it.
+ * lines run in parallel, and each line is added up in order. If lines are few and long, they are
+ * cut into blocks, which run in parallel as well: a first kernel (the serving kernel) adds up
+ * every block, and the main kernel starts each block with the sum of the blocks before it.
  *
  * The blocks depend on the shape only, so the bits are the same for every target and number of
  * cores. If results are f32 or smaller, the sums of blocks are added in order and in f64. So
- * running sums of positive numbers never fall from one block to the next, and no result
- * overflows that would not overflow if the line were added in order. */
+ * running sums of positive numbers never get smaller at the start of a block, and a result
+ * overflows only if it would also overflow without blocks. */
 #include "codegen/kernels/cumulate.h"
 #include "codegen/lower/lower.h"
 #include "ir/ops/ops.h"
 
-/* Operands with fewer than SHORT elements, or with at least FEW lines, keep whole lines. A block
- * has LEAST_BLOCK to MOST_BLOCK elements; a block is longer if a line would have over
- * MOST_BLOCKS blocks, because each block adds up the sums of all blocks before it. */
+/* Lines are cut only if the operand has at least SHORT elements and fewer than FEW lines. A block
+ * then has LEAST_BLOCK to MOST_BLOCK elements, or more if a line would otherwise have over
+ * MOST_BLOCKS blocks: each block has to add up the sums of all blocks before it. */
 enum { SHORT = 1 << 14, FEW = 256, LEAST_BLOCK = 256, MOST_BLOCK = 4096, MOST_BLOCKS = 4096 };
 
 Cumulate

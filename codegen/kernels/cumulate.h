@@ -18,7 +18,8 @@ Cumulate cumulate_of(Lower *lw, const Node *n);
  * last block of each line. */
 Type cumulate_scratch(Lower *lw, const Node *n);
 int64_t cumulate_prepare_flops(const Cumulate *c);
-/* The index of element `at` of the line, in the order of addition. */
+/* The index of the element of the line that is added as number `at`: from the end of the line if
+ * the attribute `reverse` is set. */
 Index cumulate_index(const Cumulate *c, const Index *line, Affine at);
 /* Place of a block's sum in the scratch. */
 Affine cumulate_sum_place(const Cumulate *c, Affine line, Affine block);
@@ -26,8 +27,8 @@ Affine cumulate_sum_place(const Cumulate *c, Affine line, Affine block);
 void cumulate_sum_block(const Cumulate *c, Affine line, Affine block, const Index *at);
 /* The sum of all blocks before this one, at which the block starts. */
 LoopValue cumulate_sum_before(const Cumulate *c, Affine line, Affine block);
-/* Adds x to the old running sum and stores it into `sum`, an array of one element. Returns the element of
- * the result. */
+/* Adds x to the running sum `old` and stores the new running sum into `sum`, an array of one
+ * element. Returns the element of the result at this place. */
 LoopValue cumulate_step(const Cumulate *c, int sum, LoopValue old, LoopValue x);
 /* Stores the results of a block; `sum` is an array of one element. */
 void cumulate_block(const Cumulate *c, Affine line, Affine block, const Index *at, int sum);

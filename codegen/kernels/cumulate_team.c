@@ -1,9 +1,9 @@
 /* Emits cumulate (running sums along lines) for teams of GPU threads (members), with the same
  * order of additions as on CPUs. Each member has a line, or a block of a line. If neighbouring
- * elements belong to different lines, members read their lines directly. Otherwise the team
- * loads some elements of all its lines or blocks into its memory, each member adds along its own
- * row there, and the team stores the results. So every row of memory is read and stored by
- * neighbouring members.
+ * elements belong to different lines, members read their lines directly. Otherwise members would
+ * read memory far apart. So the team works in steps: it loads some elements of all its lines or
+ * blocks into team memory, each member adds along its own row there, and the team stores the
+ * results. Neighbouring members then load and store neighbouring elements:
  *
  *	for v1 < 3 {                              ; 128 elements of a block of 384
  *	  for v2 < 32 { team v3 < 32 { ... } }      ; load them, of 32 blocks
@@ -93,15 +93,16 @@ row_of(const Rows *r, Affine row, Affine *line, Affine *block)
 	*block = r->c->blocks > 1 ? at : affine_constant(0);
 }
 
-/* The number of rows from the part's first row to the last row of all. */
+/* The number of rows from the part's first row to the end of all rows. */
 static Affine
 rows_left(const Rows *r)
 {
 	return affine_plus(affine_scale(r->c->lw->lb, r->first, -1), r->count);
 }
 
-/* Opens the team's loop over its elements of row `row`. Returns the element's number in the line. A block
- * beyond the line's end has no elements. */
+/* Opens the loop that the team shares over the elements of row `row` in this chunk. Returns the
+ * element's number in the line. If the block ends beyond the line's end, there are fewer elements
+ * or none. */
 static Affine
 open_elements(const Rows *r, Affine row, Affine chunk, bool straight, Spread *lane)
 {

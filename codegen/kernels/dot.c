@@ -160,7 +160,7 @@ batch_runs(Type t, const DotAttr *a, const int64_t *x, const int64_t *y, const i
 	return r;
 }
 
-/* Is it exactly one run with enough elements? */
+/* Does r have exactly one run, and has this run enough elements for the library? */
 static bool
 is_one_run(const LibraryLimits *l, const AxisRuns *r)
 {
@@ -179,7 +179,7 @@ dot_pays(const LibraryLimits *l, const Node *n, const AxisRuns *batch, const Axi
 	       rows->strides[0][0] != 1;
 }
 
-/* Sets the sizes and strides: the batch runs, then rows, then columns. */
+/* Sets the sizes and strides of library operand o: first the batch runs, then rows, then columns. */
 static void
 set_axes(LibraryOperand *o, const AxisRuns *batch, const int64_t *batch_strides, int64_t rows,
          int64_t columns, const int64_t strides[2])
@@ -218,7 +218,7 @@ dot_library(Lower *lw, const Node *n, LibraryCall *out)
 		return false;
 	if ((rows.strides[0][0] != 1 && inner.strides[0][0] != 1) ||
 	    (columns.strides[0][0] != 1 && inner.strides[1][0] != 1))
-		/* neither neighbour of an element is contiguous: slow in any library */
+		/* neither rows nor columns are contiguous, which is slow in any library */
 		return false;
 	LibraryOperand *o = out->operands;
 	int rank = batch.n + 2;

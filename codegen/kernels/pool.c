@@ -7,7 +7,8 @@
 #include <string.h>
 
 /* ---- lowering */
-/* The position in x of window position q. *inside: does it lie in x? -1: always. */
+/* The index in x of position q of the current window. Sets *inside to the condition that it lies
+ * in x; -1: it always does. */
 static Index
 pool_place(const PoolLoop *p, const Index *q, LoopValue *inside)
 {
@@ -94,8 +95,8 @@ pool_window_value(const PoolLoop *p, const Value *x)
 	return sum;
 }
 
-/* The flat place in x of window position q, if it holds `best` or NaN; otherwise the last place of x. The
- * maximum is NaN if any element is. */
+/* The flat place in x of position q of the current window, if the element there equals `best` or
+ * is NaN; otherwise the last place of x, which is never less. NaN counts as the maximum. */
 static LoopValue
 place_if_best(const PoolLoop *p, const Value *x, const Index *q, LoopValue best)
 {
@@ -232,8 +233,8 @@ add_to(LoopBuilder *lb, int out, Affine place, LoopValue v)
 	lb_store(lb, out, place, lb_binary(lb, LOOP_add, lb_load(lb, out, place), v));
 }
 
-/* A place that a condition keeps inside x. If the form of the place does not show this, the
- * place is clamped. */
+/* The same place, which a condition around keeps inside x, in a form that shows that it lies
+ * inside x. If its own form does not, it is clamped. */
 static Affine
 place_inside(const PoolLoop *p, Affine place)
 {
@@ -266,8 +267,8 @@ spread_sum(const PoolLoop *p, int out, LoopValue dy)
 	lb_end(lb);
 }
 
-/* Adds every element of a row of y to the first maximum of its window. The maxima are found in vectors; the
- * additions are done one by one, because windows overlap. */
+/* Adds every element of a row of dy to dx, at the place of the first maximum of its window. The
+ * maxima are found in vectors; the additions are done one by one, because windows overlap. */
 static void
 spread_to_winners(PoolLoop *p, const Node *n, int out, Affine row)
 {
@@ -285,7 +286,7 @@ spread_to_winners(PoolLoop *p, const Node *n, int out, Affine row)
 	lb_end(lb);
 }
 
-/* Parallel over planes (batch, channel), because windows overlap within a plane only. */
+/* Each plane (one channel of one image) is a part, because only windows within a plane overlap. */
 static void
 pool_grad_kernel(Lower *lw, const Node *n)
 {

@@ -2,10 +2,10 @@
  * neighbouring elements of the result, and each member has some of these elements. Parts are not
  * rows of the result, because rows of 7 or 56 elements would keep few members busy.
  *
- * pool_grad gathers: an element of dx adds up dy of the windows that cover it, in order, so it
- * has the same bits as a sum made in memory. For maximum pooling, a serving kernel leaves the
- * place of each window's first maximum. Without it, each element of dx would search the maximum
- * of every window that covers the element. */
+ * pool_grad gathers: each element of dx adds up dy of all windows that cover it, in the order of
+ * the windows. So it has the same bits as on CPUs, where each window adds to dx in memory. For
+ * maximum pooling, a serving kernel leaves the place of each window's first maximum. Without it,
+ * each element of dx would search the maximum of every window that covers the element. */
 #include "codegen/kernels/pool.h"
 #include "codegen/lower/lower.h"
 
@@ -75,10 +75,10 @@ pool_gather_team_kernel(Lower *lw, const Node *n)
 }
 
 /* ---- pool_grad */
-/* Which windows along a spatial axis may cover a position of x. LAST_WINDOWS: by number, the
- * last `count` windows that begin at the position or before it. ALL_WINDOWS: all windows.
- * PLACES: for each window position, the window that would have this position at the position of
- * x; used if the positions of a window lie far apart. */
+/* Which windows are candidates for covering a position of x, along a spatial axis. LAST_WINDOWS:
+ * the last windows that begin at the position or before it. ALL_WINDOWS: all windows. PLACES: one
+ * candidate for each position q in a window, namely the window whose position q would lie on the
+ * position of x; used if dilation puts the positions of a window far apart. */
 typedef enum { LAST_WINDOWS, ALL_WINDOWS, PLACES } Candidates;
 
 static int64_t
@@ -119,8 +119,8 @@ divided(LoopBuilder *lb, Affine x, int64_t by)
 	return affine_scalar(lb, lb_binary(lb, LOOP_div, lb_affine(lb, x), lb_int(lb, S64, by)));
 }
 
-/* The window of candidate `at` for position `place` of x along axis i. *inside is cleared if this is not a
- * window that covers the position. */
+/* The number of the window that is candidate `at` for position `place` of x along axis i. Adds to
+ * *inside the condition that this window exists and covers the position. */
 static Affine
 candidate(const PoolLoop *p, int i, Affine place, Affine at, LoopValue *inside)
 {
@@ -157,7 +157,8 @@ typedef struct {
 	LoopValue own; /* the element's flat place */
 } DyOf;
 
-/* dy of the window `at`; 0 if the element does not receive this window's gradient. */
+/* What the window `at` adds to the element: its dy, or 0 if the gradient of this window goes to
+ * another element. */
 static LoopValue
 candidate_dy(const DyOf *g, const Index *at)
 {

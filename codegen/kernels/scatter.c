@@ -1,15 +1,17 @@
-/* Emits scatter for CPUs and for teams. A serving kernel sorts the updates by index, stably; the
- * updates of one index then follow each other and form a segment. A slice is all elements of the
- * result with one index. For each slice, the updates of the segment are combined in order, and
- * the old data last. All slices run in parallel and write to different places, so the bits do
- * not depend on which thread computes a slice. For scatter_sorted the order is known: the
- * serving kernel only finds where segments begin. */
+/* Emits scatter for CPUs and for teams. A first kernel (the serving kernel) sorts the updates by
+ * index. The sort is stable: updates of one index keep their order, follow each other and form a
+ * segment. A slice is all elements of the result with one index. For each slice, the main kernel
+ * combines the updates of the segment in order, and then combines the result with the old data.
+ * All slices run in parallel and write to different places, so the bits do not depend on which
+ * thread computes a slice. For scatter_sorted the order is known: the serving kernel only finds
+ * where segments begin. */
 #include "codegen/kernels/lines.h"
 #include "ir/ops/ops.h"
 
-/* The scratch has begin[i], where the segment of index i begins in the sorted order, for every
- * index and the end. After begin[] lies the order; for scatter_sorted, the order is operand 3
- * instead. */
+/* The scratch (what the serving kernel leaves) begins with begin[i] for every index i: where the
+ * segment of index i begins in the sorted order; begin[keys] is the end of all segments. Then
+ * follows the order: the numbers of the updates, sorted by index. For scatter_sorted the order is
+ * operand 3 instead. */
 typedef struct {
 	Lower *lw;
 	const Node *node;
@@ -61,7 +63,8 @@ typedef struct {
 	Affine begin; /* of the part's begin[] in the scratch */
 } Keys;
 
-/* Update i's index minus the part's first index. *own: does the part own the index? */
+/* The index of update i minus the part's first index. Sets *own to the condition that the part
+ * sorts this index. */
 static LoopValue
 key_of(const Segments *s, const Keys *k, LoopValue i, LoopValue *own)
 {
@@ -78,7 +81,7 @@ key_of(const Segments *s, const Keys *k, LoopValue i, LoopValue *own)
 	return rest;
 }
 
-/* How many updates have a valid index before the part's first one. */
+/* How many updates have a valid index that is less than the part's first index. */
 static LoopValue
 count_before(const Segments *s, const Keys *k)
 {
@@ -117,8 +120,8 @@ close_own(const Segments *s)
 	lb_end(s->lw->lb);
 }
 
-/* Stores the end of all segments. Entries of the order for updates with an invalid index are set
- * to 0; no kernel reads these entries. */
+/* Stores `end` as begin[keys]. The order has an entry for each update, so some are left over if
+ * indices are invalid. These are set to 0; no kernel reads them. */
 static void
 close_order(const Segments *s, LoopValue end)
 {
@@ -184,8 +187,9 @@ scatter_prepare(Lower *lw, const Node *n)
 }
 
 /* ---- for sorted indices */
-/* begin[key] = how many indices are less than key. Bisection: adds powers of two, from the largest on, as
- * long as the index before is less than key. */
+/* begin[key] = how many indices are less than key. Bisection: starts at 0 and tries to add powers
+ * of two, from the largest on; a power is added if the index just before the new place is still
+ * less than key. */
 static void
 find_begin(const Segments *s, Affine key, int count)
 {
@@ -284,7 +288,7 @@ update_element(const Segments *s, const Place *p, Affine i)
 	return lower_element(s->lw, updates, &at);
 }
 
-/* The number of the update that is number j in the segment beginning at `begin`. */
+/* The number of the update at place begin + j of the sorted order. */
 static Affine
 sorted_update(const Segments *s, LoopValue begin, LoopValue j)
 {
@@ -305,7 +309,8 @@ typedef struct {
 	int slice, updates;
 } Arrays;
 
-/* Combines the segment's updates, then combines the result with the data in the slice. */
+/* Combines the updates of slice p in order in arrays->updates, then combines these with the old
+ * data in arrays->slice. width: elements of the slice that this part has. */
 static void
 combine_segment(const Segments *s, Place p, int64_t width, const Arrays *arrays)
 {

@@ -33,7 +33,8 @@ sorter_of(Lower *lw, const Node *n, int64_t axis, bool descending)
 	                .lines = type_drop_axis(lw->m, x, (int)axis)};
 }
 
-/* Does x come before y, apart from ties? NaN counts as larger than every number. */
+/* Must x stand before y in the sorted line? False if they are equal. NaN counts as larger than
+ * every number. */
 static LoopValue
 stands_before(const Sorter *s, LoopValue x, LoopValue y)
 {
@@ -68,7 +69,7 @@ store_result(const Sorter *s, int i, const Index *line, Affine at, LoopValue x)
 }
 
 /* ---- the network */
-/* Puts elements lo and hi of the local arrays in order. */
+/* Exchanges elements lo and hi of the local arrays if hi must stand before lo. */
 static void
 sort_exchange(const Sorter *s, LoopValue lo, LoopValue hi)
 {
@@ -114,9 +115,14 @@ sort_network(const Sorter *s, int64_t n)
 	}
 }
 
-/* Batcher's sort for a team, in one loop over all steps. Step u of round t has p = top >> t. For
- * u = 0: d = p, r = 0; otherwise d = (2 * top >> u) - p, r = p. Exchanges of a step touch
- * different elements. */
+/* Batcher's sort for a team. All steps are iterations of two loops: over rounds t = 0, 1, ... and
+ * over steps u = 0 .. t of a round. Step u of round t exchanges elements i and i + d for all i
+ * with (i & p) == r, where
+ *
+ * p = top >> t u = 0:    d = p                      r = 0 u > 0:    d = (2 * top >> u) - p     r
+ * = p
+ *
+ * Exchanges of one step touch different elements, so members share them. */
 static void
 share_network(const Sorter *s, int64_t n)
 {
@@ -150,8 +156,8 @@ share_network(const Sorter *s, int64_t n)
 	lb_barrier(lb);
 }
 
-/* Sorts the run of n elements from `first` on. The elements' indices are operand 1 of the node;
- * without operand 1, the elements' positions are used. */
+/* Sorts the run of n elements of the line from `first` on, together with their indices. The
+ * indices are operand 1 of the node, or the elements' positions if there is no operand 1. */
 static void
 sort_run(const Sorter *s, const Index *line, Affine first, int64_t n)
 {
@@ -254,7 +260,7 @@ typedef struct {
 	LoopValue sizes[2];
 } Pair;
 
-/* Element i of a run of the pair; 0 if it is not `inside`. */
+/* Element i of run number `run` (0 or 1) of the pair; 0 where the condition `inside` is false. */
 static LoopValue
 pair_element(const Pair *p, int run, LoopValue i, LoopValue inside)
 {
@@ -274,9 +280,10 @@ clamped(LoopBuilder *lb, LoopValue x, LoopValue n)
 	return lb_binary(lb, LOOP_min, lb_binary(lb, LOOP_max, x, lb_int(lb, S64, 0)), n);
 }
 
-/* How many of the first `before` elements of the merged pair come from the first run. Bisection
- * for the first element of the first run that comes after the element of the second run with
- * which it would end the merged range. Green, McColl and Bader, "GPU Merge Path", 2012. */
+/* How many of the first `before` elements of the merged pair come from the first run. If i of
+ * them do, before - i come from the second run. Bisection finds the smallest i for which element
+ * i of the first run stands after element before - i - 1 of the second run. Green, McColl and
+ * Bader, "GPU Merge Path", 2012. */
 static LoopValue
 taken_before(const Pair *p, LoopValue before)
 {
@@ -307,7 +314,8 @@ taken_before(const Pair *p, LoopValue before)
 	return lb_load(lb, low, zero);
 }
 
-/* Merges `count` elements of the result, from number `before` of the pair on; only `left` of them exist. */
+/* Merges `count` elements of the result, from element number `before` of the merged pair on. If
+ * only `left` elements remain, fewer. */
 static void
 merge_block(const Pair *p, Affine before, int64_t count, Affine left)
 {

@@ -1,5 +1,6 @@
 /* Tilings: a shape cut into blocks of neighbouring elements, and loops over the blocks. Example:
- * f32[4,100] in blocks of at most 32 elements is 4 times the blocks of 32, 32, 32 and 4. */
+ * f32[4,100] in blocks of at most 32 elements: each of the 4 rows has blocks of 32, 32, 32 and 4
+ * elements. */
 #ifndef GRADC_CODEGEN_KERNELS_TILES_H
 #define GRADC_CODEGEN_KERNELS_TILES_H
 
@@ -25,7 +26,8 @@ int64_t repeats(const Tiling *t);      /* how often the axis is repeated by the 
 /* number of the last block's first element; 0 if there are no blocks */
 int64_t last_block(const Tiling *t);
 
-/* Opens a loop per axis of a block of `count` steps. Returns the element's number in the block. */
+/* Opens loops over the elements of a block with `count` steps, one per axis. Returns the number
+ * of the current element within the block. */
 Affine open_block(LoopBuilder *lb, const Tiling *t, int64_t count, LoopMode innermost);
 void close_block(LoopBuilder *lb, const Tiling *t);
 
@@ -46,13 +48,14 @@ typedef struct {
 	LoopValue picked; /* number of that piece */
 } Pieces;
 Pieces pieces(LoopBuilder *lb, int64_t n, int64_t width);
-/* Only piece `number`, which must be below the number of pieces. If there are whole pieces and a
- * remainder, the body is emitted once for each, inside a condition. */
+/* Like `pieces`, for the single piece `number`, which is known only at run time and must be below
+ * the number of pieces. If there are whole pieces and a remainder, the body is emitted once for
+ * each kind, each inside a condition. */
 Pieces piece_of(LoopBuilder *lb, int64_t n, int64_t width, Affine number);
 void pieces_next(Pieces *p);
 
-/* The blocks of a tiling, in order, inside loops over the axes before: for (Blocks b =
- * blocks(lb, t); b.count; blocks_next(&b)). */
+/* All blocks of a tiling in order, with loops over the axes before its axis. Used like pieces:
+ * for (Blocks b = blocks(lb, t); b.count; blocks_next(&b)). */
 typedef struct {
 	Affine first;  /* number of the block's first element */
 	int64_t count; /* steps of the block along the axis; 0: no more blocks */
@@ -63,8 +66,8 @@ typedef struct {
 Blocks blocks(LoopBuilder *lb, const Tiling *t);
 void blocks_next(Blocks *b);
 
-/* One parallel loop over the parts of several index spaces (shapes of parts), one space after
- * the other. */
+/* One parallel loop over the parts of several products or the like. The parts of each are
+ * numbered by an index into a shape (a space); the loop runs through one space after the other. */
 typedef struct {
 	LoopBuilder *lb;
 	/* all: number of parts of all spaces; taken: number of parts of the spaces opened so far */

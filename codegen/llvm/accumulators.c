@@ -31,7 +31,8 @@ combine(Printer *p, LoopOp op, DType type, V x, V y)
 	return emit_op(p, &frame, &s);
 }
 
-/* How many partials are updated together: all lanes, or one. */
+/* How many partials an addition updates at once: LOOP_LANES if there is one for each lane, or
+ * one. */
 static int
 taking(const Accumulator *a)
 {
@@ -106,8 +107,8 @@ finish_member(Printer *p, const LoopStatement *s, V member)
 	}
 }
 
-/* In a vector loop, adds the lanes that run to the partials, as many lanes at a time as there
- * are partials. */
+/* Adds x to the accumulator. In a vector loop, the lanes that run are added: all at once if there
+ * is a partial for each lane, or else one lane after the other. */
 void
 emit_accumulate(Printer *p, const LoopStatement *s)
 {

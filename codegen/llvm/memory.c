@@ -57,8 +57,8 @@ llvm_plus(const Printer *p, V x, V y)
 	return LLVMBuildAdd(p->b, x, y, "");
 }
 
-/* A place in lane i is the sum shared + step * i + varying[i] + constant. The constant is added
- * last, so that places that differ only by a constant share everything else. */
+/* The place in lane i is shared + step * i + varying[i] + constant. The constant is added last,
+ * so that places that differ only by a constant share the code for the rest. */
 typedef struct {
 	V shared, varying; /* NULL: 0 */
 	int64_t step, constant;
@@ -111,8 +111,8 @@ llvm_address(const Printer *p, LLVMTypeRef t, V base, V offset)
 	return LLVMBuildGEP2(p->b, t, base, &offset, 1, "");
 }
 
-/* The address of the array's first element; in a private array, of the first element of the part
- * that belongs to this member of the team. Parts with packed elements begin at a whole byte. */
+/* The address of the array's first element. In a private array: the first element of the share of
+ * the current team member. Shares of packed elements begin at a whole byte. */
 V
 array_base(const Printer *p, int buffer)
 {
@@ -129,9 +129,9 @@ array_base(const Printer *p, int buffer)
 	                    scaled(p, member, type_bytes(b->type)));
 }
 
-/* The address of the first lane's element. The freeze hides the sum before it from LLVM's loop
- * strength reduction, so this pass handles all places that differ by a constant as one base
- * address. Without the freeze, the pass takes a quarter of the compile time. */
+/* The address of the first lane's element. A freeze hides the sum before it from LLVM's loop
+ * strength reduction. That pass then handles all places that differ only by a constant as one
+ * address; without the freeze, it takes a quarter of the compile time. */
 static V
 first_address(const Printer *p, LLVMTypeRef t, V base, const Place *place)
 {
@@ -182,8 +182,8 @@ masked_load(const Printer *p, DType storage, V at, V mask)
 }
 
 /* Loads LOOP_LANES elements from `at`; 0 in lanes that do not run. A local array may be read past
- * its end, so its load needs no mask. Lanes that do not run are then set to 0, because the numbers
- * past the end may be subnormal, which makes CPUs many times slower. */
+ * its end, so its load needs no mask. But the numbers there may be subnormal and slow CPUs down,
+ * so those lanes are set to 0 afterwards. */
 static V
 load_lanes(const Printer *p, const LoopStatement *s, DType storage, V at)
 {
@@ -196,8 +196,9 @@ load_lanes(const Printer *p, const LoopStatement *s, DType storage, V at)
 	return p->mask ? LLVMBuildSelect(p->b, p->mask, x, LLVMConstNull(t), "") : x;
 }
 
-/* Loads lanes that are `step` elements apart, one by one, from addresses that differ by a constant. If the
- * CPU has no gather, LLVM would build a vector of addresses and take it apart again. */
+/* For CPUs without a gather instruction: loads lanes that are `step` elements apart, one by one,
+ * each from the first address plus a constant. A gather in LLVM IR would build a vector of
+ * addresses and take it apart again. */
 static V
 load_apart(const Printer *p, LLVMTypeRef t, V first, int64_t step)
 {
@@ -295,8 +296,9 @@ zeros(const Printer *p)
 	return at;
 }
 
-/* Loads each lane from its own address. If the CPU has no gather, LLVM would branch for each
- * lane of a mask; here, lanes that the mask switches off read a zero instead. */
+/* Loads each lane from its own address. For a CPU without a gather instruction, LLVM would turn
+ * the mask into a branch per lane; so here lanes that the mask switches off read from an address
+ * that holds zeros. */
 static V
 gather(const Printer *p, DType storage, V at, V mask)
 {
@@ -380,8 +382,8 @@ store_one_packed(const Printer *p, DType storage, V base, V place, V x)
 	LLVMBuildStore(p->b, LLVMBuildOr(p->b, old, x, ""), at.byte);
 }
 
-/* Stores lane after lane, because lanes share bytes. Lanes that do not run store the last running lane
- * again. */
+/* Stores lane after lane, because lanes share bytes. A lane that does not run stores the value of
+ * the last running lane at that lane's place once more, which changes nothing. */
 static void
 store_packed(Printer *p, const LoopStatement *s, DType storage, V x)
 {
@@ -417,14 +419,15 @@ load_bits_if(Printer *p, const LoopStatement *s, DType storage, V inside)
 	return gather(p, storage, at, mask);
 }
 
-/* Loads the element; 0 in lanes where the mask (operand 0) is false. */
+/* Loads the element; 0 in lanes where the load's mask (operand 0 of the statement) is false. */
 static V
 emit_load_if(Printer *p, const LoopStatement *s, DType storage)
 {
 	V inside = p->frame.values[s->operands[0]];
 	V x = from_storage(p, storage, load_bits_if(p, s, storage, inside));
 
-	if (storage != E8M0) /* only in E8M0 all bits zero is not the number 0, but 2^-127 */
+	/* masked lanes have read zero bits, which mean 0 in every type but E8M0 (2^-127) */
+	if (storage != E8M0)
 		return x;
 	if (is_vector(x) != is_vector(inside)) {
 		x = widen(p, x);

@@ -47,8 +47,8 @@ feature_text(Text *out, const char *features)
 	}
 }
 
-/* The target machine: any x86-64 with these features. The CPU's name does not matter, so the
- * code needs only the features that the executable checks at start. */
+/* Opens the target machine: x86-64 with the listed features and no particular CPU. So the code
+ * needs only features that the executable checks at start. */
 static Status
 open_target(const CpuTarget *cpu, LLVMTargetMachineRef *out)
 {

@@ -7,8 +7,8 @@
 #include <ctype.h>
 #include <string.h>
 
-/* Vector loops of at most UNROLLED_BLOCKS blocks have no branch. Arrays of more than LARGE_LOCAL bytes do
- * not lie on a thread's stack. */
+/* A vector loop of at most UNROLLED_BLOCKS times LOOP_LANES iterations is unrolled. An array of
+ * more than LARGE_LOCAL bytes does not lie on a thread's stack. */
 enum { UNROLLED_BLOCKS = 2, LARGE_LOCAL = 1 << 18 };
 
 /* ---- definitions */
@@ -67,8 +67,8 @@ close_loop(const Printer *p, const Loop *loop)
 	LLVMPositionBuilderAtEnd(p->b, loop->behind);
 }
 
-/* Emits LOOP_LANES iterations from `block`, or only the first n; count: if the number of lanes
- * is computed at run time, this number; NULL: n. */
+/* Emits the body for LOOP_LANES iterations from iteration `block` on. Only the first n lanes run;
+ * with `count`, only the first `count` (a number computed at run time, at most n). */
 static void
 emit_lanes(Printer *p, const LoopStatement *s, int at, V block, int n, V count)
 {

@@ -14,7 +14,8 @@ typedef struct {
 } Frame;
 typedef struct {
 	const Accumulator *accumulator;
-	/* partials that values are added to now: of all lanes, of a member, or a single partial */
+	/* address of the partials that values are added to now: those of all lanes, those of one
+	 * member, or a single one */
 	V at;
 	V team; /* partials of all members */
 } Partials;
@@ -79,8 +80,8 @@ void emit_store(Printer *p, const LoopStatement *s);
 void start_accumulators(Printer *p, const LoopStatement *s);
 void emit_accumulate(Printer *p, const LoopStatement *s);
 void finish_accumulators(Printer *p, const LoopStatement *s);
-/* For a team loop: a member's partials start, and are stored next to the partials of the other
- * members. */
+/* For a team loop. start_member: the member's partials get their start values. finish_member:
+ * they are stored next to those of the other members. */
 void start_member(Printer *p, const LoopStatement *s);
 void finish_member(Printer *p, const LoopStatement *s, V member);
 

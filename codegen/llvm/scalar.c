@@ -151,8 +151,8 @@ build_bits(const Printer *p, DType to, V x)
 	return LLVMTypeOf(x) == t ? x : LLVMBuildBitCast(p->b, x, t, "");
 }
 
-/* An op that is a single instruction. x: its operands, all scalars or all vectors; from: type of the last
- * operand. */
+/* Emits an op that is a single LLVM instruction. x: its operands, all scalars or all vectors;
+ * from: type of the last operand. */
 static V
 build_op(const Printer *p, const LoopStatement *s, DType from, V *x)
 {

@@ -6,8 +6,9 @@
 
 #include <math.h>
 
-/* The least bytes of a copy; the most parts per processor for which more splits of k are tried;
- * more parts do not keep a processor busier. */
+/* LEAST_COPY_BYTES: the least bytes that a copy instruction moves. MOST_PARTS: with so many parts
+ * per processor, no more splits of k are tried, because more parts do not keep a processor
+ * busier. */
 enum { LEAST_COPY_BYTES = 4, MOST_PARTS = 8 };
 
 static int64_t
@@ -97,7 +98,8 @@ array_type(const BlockedProduct *e, const LoopStatement *made)
 	return e->p->type == F32 && (stored == BF16 || stored == F16) ? stored : e->p->type;
 }
 
-/* Emits an element in loops over the whole operand, and looks at its load. */
+/* Finds out how an operand lies in memory: emits loops over the whole operand with the code of
+ * one element, and looks at the load in that code. */
 static void
 find_side(BlockedProduct *e, int number)
 {
@@ -142,8 +144,9 @@ block_unit(const BlockedProduct *e)
 	               : NULL;
 }
 
-/* Padding of a row, so that rows that a warp reads at the same time lie in different banks: eight rows of a
- * 16-bit matrix, or eight numbers of one k. */
+/* Padding elements after each row of an operand's array. With them, the rows that a warp reads at
+ * the same time lie in different banks of shared memory. A warp reads eight rows of a 16-bit
+ * matrix at a time, or eight numbers with the same k. */
 int64_t
 block_pad(const ProductSide *s)
 {
@@ -191,7 +194,7 @@ can_split(const BlockedProduct *e, const TeamTiles *t, int64_t splits)
 	                       block_results(e) <= t->most_scratch / bytes / splits);
 }
 
-/* Cycles of the processor that has the most parts. */
+/* Estimated cycles of the processor with the most parts. */
 static double
 cost_of(const BlockedProduct *e, const TeamTiles *t, const TeamBlock *b, int64_t splits)
 {
@@ -199,9 +202,9 @@ cost_of(const BlockedProduct *e, const TeamTiles *t, const TeamBlock *b, int64_t
 	double parts = (double)team_blocks(parts_of(e, b) * splits, t->processors);
 	double rate = block_unit(e) ? t->multiplied_16 : t->multiplied * 4 / bytes;
 	double sums = (double)b->rows * b->columns, busy = fmin(1, parts * team / t->members);
-	/* The three terms are for each k: the time of the sums; of the numbers that members read
-	 * from team memory, where each member's sums form a square; of the numbers that come
-	 * from memory. */
+	/* cycles for each k, as the sum of three times: 1. to multiply and add 2. to read the
+	 * operands from team memory; the sums of a member form a square, so it reads sqrt(sums /
+	 * team) numbers of each operand 3. to bring the operands from memory to team memory */
 	double cycles = sums / rate / busy + sqrt(sums / team) * team / 32 * bytes / t->read +
 	                (b->rows + b->columns) * bytes / t->brought;
 	double time = parts * (double)(e->k / splits) * cycles;
@@ -243,8 +246,8 @@ consider_blocks(BlockedProduct *e, const Target *target, int64_t splits)
 		consider_block(e, target, b, splits, &least);
 }
 
-/* The split of k changes the bits of the sums, so it is decided once for all targets of the kind. The block
- * is chosen for this target. */
+/* The number of splits of k changes the bits of the sums, so it is the same for all targets of a
+ * kind (all GPUs). The block does not change bits, so it is chosen for this target. */
 static void
 choose_block(BlockedProduct *e, const Target *target)
 {
@@ -260,9 +263,9 @@ choose_block(BlockedProduct *e, const Target *target)
 }
 
 /* ---- the plan */
-/* Is a product in blocks faster? In a product with few rows, a member with a column reads each
- * number of b once for all rows. Copying b to team memory only helps if b's numbers are
- * contiguous along k. */
+/* Is a product in blocks faster than one without? With few rows, a member that computes a whole
+ * column reads each number of b only once anyway. Blocks, which copy b to team memory, then help
+ * only if b's numbers are contiguous along k: neighbouring members would read them far apart. */
 static bool
 pays(const BlockedProduct *e, const TeamTiles *t)
 {

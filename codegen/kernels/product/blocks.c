@@ -11,9 +11,9 @@
  *
  * An operand whose elements are plain loads is copied, 16 bytes by one instruction if they are
  * contiguous. Computed elements are first stored to private arrays of the members. Each sum adds
- * its products in the order of k. If blocks do not divide k, the last mma adds the remainder and
- * no zeros. Beyond the last row and column, the arrays hold zeros or other data, and the sums
- * computed from these elements are not stored. */
+ * its products in the order of k. If k is not a multiple of the block's depth, the last mma adds
+ * only the remaining products, no zeros. Beyond the last row and column, the arrays hold zeros or
+ * other data; sums computed from these are not stored. */
 #include "codegen/kernels/product/emit.h"
 #include "codegen/lower/lower.h"
 
@@ -54,13 +54,14 @@ declare_arrays(BlockedProduct *e)
 }
 
 /* ---- a block of k arrives */
-/* A unit that a member copies: place of the unit's first element in the stage, and the element's
- * row or column and k in the product. */
+/* A unit (a few elements that one instruction copies). place: its first element's place in the
+ * stage; across, k: that element's row or column, and k, in the product. */
 typedef struct {
 	Affine place, across, k;
 } Unit;
 
-/* A member's unit number u is unit number u * team + member of the stage. */
+/* The unit that member `member` copies as its unit number u: unit u * team + member of the stage.
+ * first_k: first k of the block. */
 static Unit
 unit_of(const BlockedProduct *e, int number, Affine u, LoopValue member, Affine first_k)
 {
@@ -224,7 +225,8 @@ multiply(const BlockedProduct *e, Affine stage, int64_t from, int64_t depth)
 		lb_mma(lb, e->sums, windows, depth);
 }
 
-/* The last, shorter block of k: the part that matrix units can take, and the rest. */
+/* Multiplies the last, shorter block of k in two steps: a depth that matrix units can take, and
+ * what remains. */
 static void
 multiply_rest(const BlockedProduct *e, int64_t block)
 {

@@ -1,14 +1,14 @@
-/* Decides how a blocked matrix product c = a b for CPUs is cut. Rows are cut into chunks,
- * columns into panels, and k, the axis that is summed over, into splits; each combination is a
- * part. Of all cuts that give enough parts, this file takes the cut with the least work in
- * addition to the multiplications, by the target's table of costs. */
+/* Decides how a blocked matrix product c = a b for CPUs is cut. Rows are cut into chunks, columns
+ * into panels, and k, the axis that is summed over, into splits; each combination is a part. Of
+ * all cuts that give enough parts, this file takes the one with the least additional work
+ * (packing, reading, adding splits), estimated with the target's table of costs. */
 #include "codegen/kernels/product/product.h"
 #include "codegen/lower/lower.h"
 
 #include <math.h>
 
-/* The search. Panel widths are halved from the widest on. Splits of k are divisors of its first axis, or the
- * whole first axis times divisors of the next one. */
+/* The search. Panel widths: the widest possible, then halves of it. Numbers of splits of k:
+ * divisors of k's first axis, then the whole first axis times divisors of the next axis. */
 typedef struct {
 	const Lower *lw;
 	const Product *p;
@@ -137,15 +137,15 @@ cost_of(const Search *s, ProductCut *c)
 	double pack = s->p->b_along_k ? t->pack_along_k : t->pack;
 	double multiplying = m * n * k / (2.0 * (double)c->lanes), cost = 0;
 
-	/* b is packed for each chunk, or packed once and left in memory */
+	/* b is packed again for each chunk of rows; shared: packed once and written to memory */
 	cost += k * n * pack * (c->shared ? 1 : chunks);
 	if (c->shared)
 		cost += 2 * k * n * bytes / t->far_rate;
 	/* the strips of a panel are read again for each block of rows */
 	if (width * block_k * bytes > (double)t->first_bytes)
 		cost += m / c->rows * n * k * bytes / t->first_rate;
-	/* a is packed for each panel, or read in place with large strides, which takes as long;
-	 * or a is packed once */
+	/* a is packed again for each panel, or read in place with large strides, which takes as
+	 * long; shared: packed once */
 	if (!s->p->a_along_k)
 		cost += m * k * (c->shared ? t->pack + 2 * bytes / t->far_rate : panels * t->pack);
 	cost += (double)c->splits *
@@ -209,7 +209,8 @@ consider(Search *s, ProductCut c)
 	s->best = c;
 }
 
-/* Does n read a value that each reader computes itself? Such a value is not packed as a whole. */
+/* Does n read a value that each of its readers computes anew (OpRow.computed_by_readers)? A
+ * serving kernel does not pack such a value as a whole. */
 static bool
 reads_computed(const Node *n)
 {
@@ -247,8 +248,8 @@ consider_chunks(Search *s, ProductCut c)
 	}
 }
 
-/* Tries splits of k's axis `axis`. All axes before it have one element, except at most one of `outer`
- * elements, which is split completely. */
+/* Tries splits of k's axis `axis`. Of the axes before it, at most one has more than one element:
+ * it has `outer` elements and is split completely. */
 static void
 consider_splits_of(Search *s, ProductCut c, int axis, int64_t outer)
 {
@@ -324,9 +325,9 @@ work_of(const ProductTiles *t, const Product *p)
 	       stored * (double)dtype_bytes(p->type, 1) / t->far_rate;
 }
 
-/* How many parts product i of n should have. A small product has parts for few cores only. The
- * number of parts of all products together follows from their work; each product gets parts in
- * proportion to its own work. */
+/* How many parts product i of the kernel's n products should have. The work of all products
+ * together decides for how many cores there are parts (a small product uses few cores). Of these
+ * parts, each product gets a share in proportion to its own work. */
 static int64_t
 parts_wanted(const Lower *lw, const Product *list, int n, int i)
 {

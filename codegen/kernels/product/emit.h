@@ -6,7 +6,7 @@
 
 #include "codegen/kernels/product/product.h"
 
-/* A product while it is emitted: how it is cut, and its arrays. */
+/* A product while its kernel is emitted: how it is cut, and the arrays of the kernel. */
 typedef struct {
 	Lower *lw;
 	const Product *p;
@@ -45,20 +45,21 @@ typedef struct {
 
 /* ---- pack.c */
 /* The number of columns that are computed for n columns: whole vectors. The sums of the extra
- * columns are never stored. b is set to 0 there, because unwritten memory may hold subnormal
- * numbers, which make CPUs many times slower. */
+ * columns are never stored. Packed b is set to 0 there: unwritten memory may hold subnormal
+ * numbers, which slow CPUs down. */
 int64_t computed_columns(const ProductCut *c, int64_t n);
-/* The number along k in the whole product, for number `k` of split `split`. */
+/* Converts number `k` within split `split` to the number along k in the whole product. */
 Affine k_of(const ProductEmit *e, Affine split, Affine k);
-/* Where k of the block's packed rows begins. */
+/* The place in the packed rows of the block's first row at this k. */
 Affine rows_place(const ProductEmit *e, const Block *b, Affine k);
 /* Where the block's packed rows lie in the shared scratch, after all of b: [batch, row block, k,
  * row]. */
 Affine shared_rows_place(const ProductEmit *e, const Block *b);
-/* Fills in the columns of a part's panel p.number, for the code of whole panels or of the last panel. */
+/* Returns p with column, columns and packed filled in for panel p.number. along: the piece that
+ * is being emitted, the code for whole panels or for the shorter last panel. */
 Panel panel_of(const ProductEmit *e, Panel p, const Pieces *along);
-/* Packs the block of k that begins at first_k. deep: how many numbers along k a strip of the
- * array has. */
+/* Packs `depth` numbers along k of the panel, from first_k on. deep: how many numbers along k the
+ * array has room for in each strip. */
 void pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t depth,
                 int64_t deep);
 /* rows[k, r] = a(row + r, k) */

@@ -1,7 +1,7 @@
 /* Emits code that copies (packs) the operands of a matrix product c = a b into panels of b and
- * blocks of rows of a, in the order in which the product reads them. Each part packs its own
- * panel, or a serving kernel, which runs before, packs for all parts. A panel consists of strips
- * of columns; the numbers of a strip with the same k are contiguous. */
+ * blocks of rows of a, in the order in which the product reads them. Either each part packs its
+ * own panel, or a serving kernel packs for all parts before the main kernel runs. A panel
+ * consists of strips of columns; the numbers of a strip with the same k are contiguous. */
 #include "codegen/kernels/product/emit.h"
 
 int64_t
@@ -30,8 +30,9 @@ pack_element(const ProductEmit *e, const Panel *panel, Affine packed, Affine k, 
 	lb_store(lb, e->panel, affine_add(lb, packed, j), lb_cast(lb, e->p->type, x));
 }
 
-/* Opens a loop over the n columns of a strip; if the panel is a single strip, opens a loop per
- * axis of the columns instead. */
+/* Opens a loop over the n columns of a strip. If the panel is a single strip, opens one loop per
+ * axis of the columns instead, so that no index needs a division. Returns the column's number in
+ * the strip. */
 static Affine
 open_strip(const ProductEmit *e, const Panel *panel, int64_t n, LoopMode innermost)
 {
@@ -94,8 +95,9 @@ pack_panel(const ProductEmit *e, const Panel *panel, Affine first_k, int64_t dep
 			close_block(lb, &c->depth);
 			continue;
 		}
-		/* Each column reads a whole cache line at a time, because with columns 4 KiB
-		 * apart all columns compete for the same few lines of the cache. */
+		/* Reads a whole cache line of one column before the next column. Columns may be 4
+		 * KiB apart; they then compete for the same few lines of the cache, and a line
+		 * would be lost before all of it is read. */
 		for (Pieces l = pieces(lb, in_block, line); l.size; pieces_next(&l)) {
 			Affine j = open_strip(e, panel, s.size, LOOP_PLAIN);
 			LoopValue i = lb_for(lb, LOOP_VECTOR, l.size);
@@ -175,7 +177,8 @@ typedef struct {
 	Affine repeat, number;
 } DepthPart;
 
-/* The first k of a block of k, in the code for whole blocks or for the last block. */
+/* The first k of the block that `part` packs. along: the piece that is being emitted, the code
+ * for whole blocks or for the shorter last block. */
 static Affine
 first_of(LoopBuilder *lb, const Tiling *t, const DepthPart *part, const Pieces *along)
 {

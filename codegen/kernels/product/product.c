@@ -1,9 +1,9 @@
-/* Emits the blocked matrix product c = a b for CPUs. For each block of columns and of k (the
- * axis that is summed over), b is packed into a panel, by the part or by a serving kernel that
- * runs before. Then blocks of sums, held in registers, are computed from the panel. Every
- * element is summed in the order of k for all block sizes. If k is split, the sums of the splits
- * are added in order. Scheme: Goto and van de Geijn, "Anatomy of High-Performance Matrix
- * Multiplication", 2008.
+/* Emits the blocked matrix product c = a b for CPUs. For each block of columns and of k (the axis
+ * that is summed over), b is packed (copied in reading order) into a panel: by the part itself,
+ * or earlier by a serving kernel. Then blocks of sums, held in registers, are computed from the
+ * panel. Every element is summed in the order of k, whatever the sizes of blocks. If k is split,
+ * the sums of the splits are added in order. Scheme: Goto and van de Geijn, "Anatomy of
+ * High-Performance Matrix Multiplication", 2008.
  *
  * Batches, splits of k, chunks of rows and panels of columns run in parallel. */
 #include "codegen/kernels/product/emit.h"
@@ -164,8 +164,8 @@ products_prepare(Lower *lw, const Node *node)
 	}
 }
 
-/* c = the sum over the splits, in order. The serving kernel counts the product's operations;
- * this kernel counts the additions. */
+/* c = the sum over the splits, in order. For the kernels' operation counts: the serving kernel
+ * has those of the product, this kernel only these additions. */
 static void
 add_splits(Lower *lw, const Product *p, const ProductCut *c)
 {

@@ -6,10 +6,12 @@
 #include "codegen/kernels/tiles.h"
 #include "codegen/strategy/strategy.h"
 
-/* c[b,m,n] = sum_k a(b,m,k) * b(b,k,n), for every batch b. n and k are flat numbers in shapes. Blocks end
- * where rows of the shapes end, and each axis has a loop of its own, so a function that splits n or k along
- * these axes needs no division. The functions a and b may compute their elements. b may be expensive,
- * because it is packed once for many rows; a is read once for every panel of columns. */
+/* c[b,m,n] = sum_k a(b,m,k) * b(b,k,n), for every batch b. n and k may stand for several axes
+ * each; then they are flat numbers in the shapes Product.n and Product.k. Blocks end where rows
+ * of these shapes end, and each axis has a loop of its own, so the functions below can split n or
+ * k into indices without a division. The functions a and b may load or compute their elements. b
+ * may be expensive, because it is packed once for many rows; a is read once for every panel of
+ * columns. */
 struct Product {
 	const Node *node;
 	const void *part; /* tells the functions below which of several products this is */
@@ -17,15 +19,15 @@ struct Product {
 	int64_t batch, m;
 	Ints n, k;      /* shapes of n and k; a shape without axes has one element */
 	bool a_along_k; /* are a's numbers along k contiguous in memory? */
-	/* are b's numbers along k contiguous, instead of the numbers of a row? */
+	/* are b's numbers along k contiguous in memory? If not, those along n are */
 	bool b_along_k;
 	LoopValue (*a)(Lower *lw, const Product *p, Affine batch, Affine m, Affine k);
 	LoopValue (*b)(Lower *lw, const Product *p, Affine batch, Affine k, Affine col);
 	/* Flat place of c in the result. */
 	Affine (*c)(Lower *lw, const Product *p, Affine batch, Affine m, Affine col);
 };
-/* The type in which products are added: f32, or f64 if an operand or the result is f64. Integers wrap, so
- * the result's compute type is enough. */
+/* The type in which products are added. Floats: f32, or f64 if an operand or the result is f64.
+ * Integers: the result's compute type, because sums wrap around in any type. */
 DType accumulation_type(const Node *n);
 /* The sum as a scalar for the node's result, rounded once. */
 LoopValue result_of_sum(LoopBuilder *lb, const Node *n, LoopValue sum);
@@ -36,7 +38,7 @@ typedef struct {
 	Tiling columns, depth; /* panels; blocks of k, within a split */
 	/* sums in registers: rows x strip; a strip is two vectors of lanes */
 	int rows, strip, lanes;
-	int64_t chunk, chunks; /* blocks of rows in a part; number of such parts */
+	int64_t chunk, chunks; /* chunk: blocks of rows in a part; chunks: number of chunks */
 	/* splits of k: of its first axis, or of its first axis times the next one */
 	int64_t splits;
 	int64_t next_splits; /* splits of the next axis; 1: this axis is not split */
@@ -47,7 +49,8 @@ typedef struct {
 } ProductCut;
 /* The cut of product i, of n products that one kernel computes. */
 ProductCut product_cut(const Lower *lw, const Product *list, int n, int i);
-/* Do sums wait in an array for the next block of k? They do if the result's type would lose bits. */
+/* Between blocks of k, do sums wait in an array? They do if the result's type has fewer bits than
+ * the sums; otherwise they wait in the result. */
 bool product_waits(const Lower *lw, const Product *p, const ProductCut *c);
 /* Elements of the array of waiting sums. The last chunk also has the rows that do not fill a
  * block. */

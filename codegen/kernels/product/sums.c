@@ -1,6 +1,6 @@
 /* Emits one part of the blocked matrix product. For each block of k (the axis that is summed
- * over), the part packs the panel of b or finds it packed. Then the sums of a few rows and
- * columns at a time are computed in local vectors, which the kernel's compiler keeps in
+ * over), the part packs its panel of b, or a serving kernel has packed it. Then the sums of a few
+ * rows and columns at a time are computed in local vectors, which the kernel's compiler keeps in
  * registers. Every element is summed in the order of k. */
 #include "codegen/kernels/product/emit.h"
 #include "codegen/lower/lower.h"
@@ -35,8 +35,8 @@ waiting_place(const ProductEmit *e, const Block *b, int row, Affine j)
 	return affine_plus(affine_add(e->lw->lb, b->in_waiting, j), row * panel);
 }
 
-/* Opens a condition: the current block of k is (or is not) the block that begins at `first`. False: the
- * condition never holds. */
+/* Opens a condition that is true if the current block of k begins at `first` (is) or does not
+ * (not is). False: the condition can never be true, and nothing was opened. */
 static bool
 if_first_k(const ProductEmit *e, const Block *b, int64_t first, bool is)
 {

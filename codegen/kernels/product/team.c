@@ -110,7 +110,8 @@ one_part(TeamProduct *e, const Index *at)
 	spread_close(&lane);
 }
 
-/* Emits the parts as nested loops, which need no division. */
+/* Emits a product. The parts are nested parallel loops, one per axis of `parts`, so that no
+ * part's number has to be divided. */
 static void
 one_product(TeamProduct *e, Type parts)
 {
@@ -180,7 +181,8 @@ sum_of_splits(Lower *lw, const Product *p, Affine at, int64_t splits)
 	return sum;
 }
 
-/* The serving kernel counts the product's operations; this kernel counts the additions. */
+/* For the kernels' operation counts: the serving kernel has those of the product, this kernel
+ * only these additions. */
 static void
 add_splits(Lower *lw, const Product *p, int64_t splits)
 {
