@@ -18,7 +18,15 @@
 #include <unistd.h>
 
 /* ---- sources */
-/* x */
+/* About how many statements of loop IR a source has. Small sources keep more cores busy, and less is
+ * compiled again when a kernel changes; but each further source costs about 25 ms. The 88 kernels
+ * of gpt2_124m for sm_90a take, in time of one core:
+ *
+ *	statements  sources  seconds
+ *	all               1      4.6
+ *	400               8      5.0
+ *	200              16      5.2
+ *	50               61      6.1 */
 enum { STATEMENTS_OF_SOURCE = 200 };
 
 static int

@@ -87,7 +87,7 @@ domain_add_reduction(Domain *d, IterSpace s, const Node *n)
 	d->elements[s + 1] = node_result(n, 0)->type->n;
 }
 
-/* The form of the reduction that sums over the axes that the broadcast repeats. */
+/* The form of a reduction over exactly the axes that the broadcast repeats. */
 static ReduceForm
 form_of_broadcast(const BroadcastAttr *a)
 {
@@ -119,9 +119,9 @@ domain_reached(const Domain *d, Value *v, IterSpace base)
 	return reduce_form_equal(&form, &d->reduction[ITER_FULL]) ? ITER_FULL : ITER_NONE;
 }
 
-/* ---- spaces of a function. A space is a set of iterations: all elements (full), rows, or
- * chunks of rows (fuse.h). Values whose elements correspond one by one form a class
- * (union-find). Reductions and broadcasts of rows determine the space of each class. */
+/* ---- spaces of a function. A space is a set of iterations: all elements (full), rows, or chunks
+ * of rows (fuse.h). First, values whose elements correspond one by one are joined to classes
+ * (union-find). Then reductions, and broadcasts of rows, tell in which space each class is. */
 typedef struct {
 	const Function *f;
 	/* by value id: another value of the class; the value itself if it represents the class */
@@ -139,8 +139,8 @@ class_of(const Classes *c, const Value *v)
 	return id;
 }
 
-/* Joins the classes of both values. Parameters are left out, because each reader loads a
- * parameter in its own order. */
+/* Joins the classes of both values. Does nothing if one is a parameter: parameters have no class,
+ * because each reader loads a parameter in its own order. */
 static void
 join(Classes *c, const Value *a, const Value *b)
 {
@@ -168,7 +168,8 @@ find_classes(Classes *c)
 	}
 }
 
-/* The space of the operand of reduction n: rows, if the operand is computed from results of reductions. */
+/* The space that reduction n reduces: rows if its operand is computed from results of other
+ * reductions, otherwise full. */
 static IterSpace
 space_reduced(const Classes *c, const Node *n)
 {

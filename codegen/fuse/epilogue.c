@@ -1,13 +1,13 @@
-/* Finds operations on the result of a matrix product, such as a GELU, that a library can apply
- * while it stores the product (epilogues). The target's column `epilogues` says which of these
- * operations are faster that way. */
+/* Finds epilogues: operations on the result of a matrix product, such as a GELU, that a library
+ * can apply while it stores the product. Target.epilogues says which of them are faster that way
+ * than in a kernel of their own. */
 #include "codegen/fuse/fuse.h"
 
 #include <string.h>
 
 /* ---- which values must lie in memory */
-/* Does a node read v from memory, directly or through views? Follows the rule by which `fuse` stores values
- * (plan_recompute.c). */
+/* Will some kernel read v from memory, directly or through views? Repeats the rule by which
+ * `fuse` decides which values are stored (plan_recompute.c). */
 static bool
 is_read_whole(const Value *v)
 {
@@ -34,7 +34,7 @@ added_to(const Node *reader)
 	return vector;
 }
 
-/* The product that v is, possibly with a bias; NULL: v is not a product. */
+/* If v is a product or a product plus its bias: the product's node. Otherwise NULL. */
 static const Node *
 product_behind(Value *v)
 {
@@ -48,8 +48,9 @@ product_behind(Value *v)
 	return n && n->op == OP_dot ? n : NULL;
 }
 
-/* GELU is joined only in 16-bit types: in f32 the loops' tanh is more exact than the library's, and in tf32
- * joining is slower (target/cuda.c). */
+/* GELU is left to the library only in 16-bit types. In f32 the tanh of gradc's own loops is more
+ * exact than the library's, and in tf32 the library is slower with GELU than without
+ * (target/cuda.c). */
 static bool
 has_16_bits(DType d)
 {
@@ -76,7 +77,7 @@ epilogue_alone(const Target *t, const Node *n)
 	return product && is_of_library(t, product) && is_read_whole(node_result(n, 0));
 }
 
-/* Is there a GELU of v, possibly through reshapes, that the product's library applies? */
+/* Does a GELU read v, possibly through reshapes, and can the product's library apply it? */
 static bool
 has_alone(const Target *t, const Value *v)
 {
@@ -119,8 +120,8 @@ product_of(const Value *v)
 	return plain && c->operands[LIBRARY_RESULT].buffer == k->n_inputs ? n : NULL;
 }
 
-/* Does only `reader` read v? again: v may also be a gradient that the first micro-batch stores
- * and later micro-batches add to; the product is then launched twice. */
+/* Is `reader` the only node that reads v? Also true, with *again set, if the first micro-batch
+ * stores v as a gradient and later ones add it: the product is then launched twice. */
 static bool
 is_read_alone(const Value *v, const Node *reader, bool *again)
 {
@@ -182,8 +183,8 @@ argument_of(const Node *n, int i)
 	return -1;
 }
 
-/* The launch of the product that argument `product` of the call is, if argument `other` is
- * another value with the same type and as many elements; otherwise NULL. */
+/* The launch that computes argument number `product` of the call, if this is a library's product
+ * and argument number `other` is a different value of the same type and size. Otherwise NULL. */
 static Node *
 product_beside(const Node *call, int product, int other)
 {
@@ -208,8 +209,8 @@ put_operand(Epilogue *e, int operand, int buffer)
 	e->library.operands[operand].buffer = buffer;
 }
 
-/* Finds x + y where x or y is an f32 product. Sums of 16-bit types are computed by the reader's
- * loops, because a library would add before it rounds the product. */
+/* Is n a sum x + y where x or y is an f32 product? Fills *e. Sums in 16-bit types stay in the
+ * reader's loops: a library would add before it rounds the product, which changes the result. */
 static bool
 find_sum(const Node *call, const Node *n, Epilogue *e)
 {
@@ -227,7 +228,7 @@ find_sum(const Node *call, const Node *n, Epilogue *e)
 	return false;
 }
 
-/* Finds gelu(x) of a product x, possibly with a bias. */
+/* Is n gelu(x) of a product x, possibly with a bias? Fills *e. */
 static bool
 find_gelu(const Node *call, const Node *n, Epilogue *e)
 {
@@ -249,7 +250,7 @@ find_gelu(const Node *call, const Node *n, Epilogue *e)
 	return true;
 }
 
-/* Finds gelu_grad(dy, x) of a product dy. */
+/* Is n gelu_grad(dy, x) of a product dy? Fills *e. */
 static bool
 find_gelu_grad(const Node *call, const Node *n, Epilogue *e)
 {
@@ -276,7 +277,7 @@ static const EpilogueRow rows[] = {{OP_add, JOINS_SUM, find_sum},
                                    {OP_gelu_grad, JOINS_GELU_GRAD, find_gelu_grad}};
 
 /* ---- the reader with added operands */
-/* Does the library call also store the product before GELU is applied? */
+/* Does the library call store two results: the product, and GELU of it? */
 static bool
 stores_product(const LibraryCall *c)
 {
@@ -319,8 +320,8 @@ is_widened(const Widened *w, const Function *f, int n, Value *const *more, int s
 	return true;
 }
 
-/* A copy of f with n more parameters. The copy also returns parameter `saved`, unless `saved` is
- * -1. Equal copies are shared. */
+/* A copy of f with n more parameters, with the types of the values `more`. If `saved` is not -1,
+ * the copy also returns parameter number `saved`. If an equal copy exists, returns that copy. */
 static Function *
 widened(Module *m, Readers *readers, const Function *f, int n, Value *const *more, int saved)
 {
@@ -337,8 +338,8 @@ widened(Module *m, Readers *readers, const Function *f, int n, Value *const *mor
 	return w.to;
 }
 
-/* Inserts a copy of the call. After the call's own operands come the operands of the product's
- * launch that the library needs. */
+/* Sets e->call: a copy of the call with more operands, inserted before the call. The additional
+ * operands are those of the product's launch, which the library needs. */
 static void
 add_operands(Node *call, Readers *readers, const Node *n, Epilogue *e)
 {

@@ -1,7 +1,7 @@
-/* The pass `fuse`: groups nodes into kernels, as the store plan (store_plan.h) says. Every group
- * becomes one call of a `fused` function; groups with equal bodies share a function. The results
- * of the call are the values that other groups read. Takes linear time in the number of nodes,
- * as the plan does. */
+/* The pass `fuse`: turns groups of nodes into functions that become kernels. The store plan
+ * (store_plan.h) says which nodes form a group. Each group becomes one call of a `fused`
+ * function; groups with equal bodies share a function. The results of the call are the values
+ * that other groups read. Takes linear time in the number of nodes. */
 #include "codegen/codegen.h"
 #include "codegen/fuse/outline.h"
 

@@ -11,9 +11,10 @@
  * may share a kernel; `lower` makes the loops. Example: a softmax over f32[64,96]. Full values have an
  * element for each of 64 x 96 iterations. The maximum and the sum of a row are row values, one for each of
  * 64 rows. A sum over blocks of 8 rows would be a chunk value, one for each of 8 chunks. */
-/* Which axes of a shape a reduction keeps and which it sums over. Neighbouring axes that are
- * both kept or both reduced are joined into one run. Axes of one element are left out.
- * Reductions with equal forms therefore read their operands in the same way. */
+/* Which axes of a shape a reduction keeps and which it reduces. Neighbouring axes that are both
+ * kept or both reduced count as one; axes of one element are left out. Example: reducing the last
+ * axis of [8,1,4,6] gives the form kept 32, reduced 6. Reductions with equal forms read their
+ * operands in the same way. */
 typedef struct {
 	int n; /* 0: one element */
 	int64_t extent[MAX_RANK];
@@ -28,8 +29,8 @@ bool reduce_form_by_column(const ReduceForm *f);
 /* Does n add anything up? A reduction over axes of one element is a copy. */
 bool reduces(const Node *n);
 
-/* Which iterations a value has elements for. The operand of a reduction is in one space, the
- * result in the next. */
+/* A space: for which iterations a value has an element. If the operand of a reduction is in one
+ * space, the result is in the next: full, rows, chunks. */
 typedef enum { ITER_NONE, ITER_FULL, ITER_ROWS, ITER_CHUNKS, N_ITER_SPACES } IterSpace;
 
 typedef struct {
@@ -40,11 +41,12 @@ typedef struct {
 } Domain;
 Domain domain_full(Type t); /* domain of a kernel that computes values of type t */
 bool domain_equal(const Domain *a, const Domain *b);
-/* Adds to the domain that values of space s are reduced as n reduces its operand. */
+/* Records in the domain that values of space s are reduced in the way in which n reduces its
+ * operand: sets reduction[s], and elements of the next space. */
 void domain_add_reduction(Domain *d, IterSpace s, const Node *n);
-/* The space over which a node reads v. v may be a view, or a chain of views, of a value in space
- * `base`. Reshapes only: `base`. A broadcast that repeats rows along the reduced axes:
- * ITER_FULL. Other views: ITER_NONE. */
+/* The space over which a node reads v, where v is a value in space `base`, or a chain of views of
+ * one. With only reshapes in between, this is `base`. A broadcast that repeats row values along
+ * the reduced axes gives ITER_FULL. Any other view gives ITER_NONE. */
 IterSpace domain_reached(const Domain *d, Value *v, IterSpace base);
 
 /* The domain of a fused function and the space of every value, by id. ITER_NONE: parameters, and values that
@@ -63,11 +65,11 @@ Value *behind_reshapes(Value *v);
 int hyperparameter(const Value *v);
 
 /* ---- epilogue.c */
-/* Epilogues: a library applies the next operation while it stores a product, so no kernel has to read the
- * product again. */
-/* If n adds a vector to an opaque node's result, the vector that the node's kernel may add
- * itself (column `bias` of the op). NULL if n adds no such vector, or if no kernel reads the sum
- * from memory: the reader's loops can then add the vector at no cost. */
+/* Epilogues: while a library stores a product, it applies the next operation, so no kernel has to
+ * read the product for that. */
+/* Does n add a vector to the result of a node with a kernel of its own, and may that kernel add
+ * the vector itself (column `bias` of the op)? Then returns the vector. NULL if not, or if no
+ * kernel reads the sum from memory: the reader's loops then add the vector at no cost. */
 Value *bias_of(const Target *t, const Node *n);
 /* Is n a GELU of a product, or a GELU derivative times a product, and can the product's library apply it?
  * Then n has a kernel of its own. */
@@ -77,10 +79,10 @@ bool epilogue_alone(const Target *t, const Node *n);
  * from memory. If the library runs both, the product's own kernel is not launched (Kernel.serves). */
 typedef struct Epilogue {
 	Node *product; /* the launch of the product */
-	/* The reader's new call, inserted before the old call. The library's operands follow the
-	 * call's own operands. If other nodes read the product too, the call's second result is
-	 * the product: when the library computes product and reader together, no other kernel
-	 * computes the product. */
+	/* The reader's new call, inserted before the old call: after the call's own operands come
+	 * those of the library. If other nodes read the product too, the new call's second result
+	 * is the product, because the product has no kernel of its own if the library computes
+	 * both. */
 	Node *call;
 	/* the library call for product and reader; its buffers are numbered as the new call's
 	 * operands, then results */
@@ -89,7 +91,7 @@ typedef struct Epilogue {
 	bool again;
 } Epilogue;
 
-/* Functions of readers with added parameters; the original function is the key. */
+/* A function of a reader (`from`), and its copy with more parameters (`to`). */
 typedef struct {
 	const Function *from;
 	Function *to;

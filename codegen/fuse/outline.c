@@ -1,5 +1,5 @@
-/* Outlining: a group becomes one call of a fused function. Layers repeat, so groups of any function of the
- * module that compute the same share one fused function. */
+/* Outlining: replaces a group by a call of a fused function. Because layers repeat, many groups
+ * have equal bodies; they share one fused function, in all functions of the module. */
 #include "codegen/fuse/outline.h"
 
 /* A function's body before it is built. A reference is a number that names a value: 0 is no
@@ -22,7 +22,8 @@ struct FusedBody {
 
 static void outline_node(Outline *o, Node *n);
 
-/* Gives v a reference: that of a member, of a copied or recomputed node, or of a new parameter. */
+/* Gives v a reference. If v is computed inside the group, or copied or recomputed for it, its
+ * node becomes part of the body; otherwise v becomes a parameter. */
 static void
 outline_value(Outline *o, Value *v)
 {
@@ -68,8 +69,9 @@ forget_references(const Outline *o)
 			o->fu->reference[node_result(o->nodes.at[i], k)->id] = 0;
 }
 
-/* ---- members: a node is part of the body if it is stored for other groups or read by another
- * member. A value that only other groups read, and that these groups compute again, is left out. */
+/* ---- members: a member of the group is part of the body if its value is stored for other groups
+ * or read by another member. It is left out if only other groups read it and they compute it
+ * again. */
 static void
 outline_member(Outline *o, Node *n)
 {
@@ -233,8 +235,7 @@ insert_call(const Outline *o, Node *before)
 		fu->stored[o->results.at[i]->id] = node_result(call, i);
 }
 
-/* A loop or branch is copied as a node; the functions of the loop or branch are fused
- * separately. */
+/* Inserts a copy of a loop's or branch's node. The functions that it runs are fused separately. */
 static void
 insert_control(Fuse *fu, const Node *n, Node *before)
 {

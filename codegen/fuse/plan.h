@@ -1,5 +1,5 @@
-/* Private to fuse: functions that the files of the store plan share. The store plan decides
- * which nodes form a group, which becomes one kernel (store_plan.h). */
+/* Private to fuse: functions that the files of the store plan share. The store plan says which
+ * nodes form groups; each group becomes one kernel (store_plan.h). */
 #ifndef GRADC_CODEGEN_FUSE_PLAN_H
 #define GRADC_CODEGEN_FUSE_PLAN_H
 
@@ -16,7 +16,7 @@ bool plan_any_reader(const StorePlan *p, const Value *v,
 
 /* plan_group.c */
 void plan_place_node(StorePlan *p, Node *n); /* n joins a group or opens one */
-/* makes a group of the pattern g, which no other node joins */
+/* makes a group of the nodes of the pattern g; no other node may join the group */
 void plan_place_pattern(StorePlan *p, const Gathered *g);
 /* Earlier groups that reduce the same values by column are merged into group gi. */
 void plan_merge_siblings(StorePlan *p, int gi);

@@ -3,8 +3,8 @@
 #include "codegen/fuse/fuse.h"
 #include "codegen/fuse/plan.h"
 
-/* A kernel's limits: its nodes, and the sum of their OpRow.weight. LLVM takes more than twice as long for
- * twice the code. */
+/* The most nodes of a kernel, and the largest sum of their OpRow.weight. Without limits, LLVM
+ * would take too long: more than twice the time for twice the code. */
 enum { MAX_GROUP_NODES = 400, MAX_GROUP_WEIGHT = 600 };
 
 static int
@@ -33,8 +33,8 @@ space_read(const StorePlan *p, int gi, Value *v)
 	return domain_reached(&p->groups.at[gi].domain, v, base);
 }
 
-/* The space of an elementwise node in group gi: the space over which it reads the operands that
- * the group computes. ITER_NONE: the node does not fit. */
+/* If the elementwise node n joined group gi: the space over which it would read the operands that
+ * the group computes, and so the space of its result. ITER_NONE: n does not fit. */
 static IterSpace
 space_elementwise(const StorePlan *p, int gi, const Node *n)
 {
@@ -110,7 +110,8 @@ has_room(const Group *g, const Node *n)
 	return g->members.n < MAX_GROUP_NODES && g->weight + op_row(n)->weight <= MAX_GROUP_WEIGHT;
 }
 
-/* The space of n's result in group gi, from which it reads values. ITER_NONE: n does not fit. */
+/* The space that n's result would have in group gi, which computes some of n's operands.
+ * ITER_NONE: n does not fit. */
 static IterSpace
 space_in(const StorePlan *p, int gi, const Node *n)
 {

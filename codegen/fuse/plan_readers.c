@@ -29,7 +29,7 @@ has_one_fusible_reader(const Value *v)
 	return c == FUSE_ELEMENTWISE || c == FUSE_REDUCE;
 }
 
-/* Limits the chain of copied nodes below n, because copying recurses. */
+/* The longest chain of nodes that are copied to their readers; copying a chain recurses. */
 enum { MAX_COPIED_DEPTH = 16 };
 
 void

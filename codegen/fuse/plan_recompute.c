@@ -1,4 +1,5 @@
-/* Marks cheap elementwise values: the groups that read them compute them again, so they are not stored. */
+/* Marks cheap elementwise values that are not stored: each group that reads such a value computes
+ * it again. */
 #include "codegen/fuse/plan.h"
 #include "codegen/fuse/recompute.h"
 
@@ -17,7 +18,8 @@ typedef struct {
 	int gi;
 } InGroup;
 
-/* Reductions count as memory: row values are cheap to store. */
+/* Where a value comes from when v's readers compute v again. Results of reductions count as
+ * loaded from memory: they are small, so storing them is cheap. */
 static RecomputeSource
 source_in_group(const void *ctx, const Value *v)
 {
@@ -86,9 +88,9 @@ plan_recompute_node(StorePlan *p, Node *n)
 	    !recompute_matters(p->target, v, KEPT_FOR_NEXT) || p->kept[v->id] ||
 	    !(plan_readers(p, v, g.gi) & READ_OUTSIDE) || plan_any_reader(p, v, needs_memory, g.gi))
 		return;
-	/* If v is stored, it is written once, and each of these groups reads it. If v is
-	 * computed again, each of these groups reads v's leaves (the values in memory from which
-	 * v is computed). */
+	/* Compare the bytes. If v is stored: one write, and one read by each of these groups. If
+	 * v is computed again: each of these groups reads v's leaves, the values in memory from
+	 * which v is computed. */
 	int readers = outside_readers(p, v, g.gi, seen, 0);
 	if (recompute_cost(v, source_in_group, &g, &cost) &&
 	    recompute_pays(p->target, &cost, cost.leaf_bytes * readers,

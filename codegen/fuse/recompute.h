@@ -1,6 +1,6 @@
-/* Decides whether readers compute a value again instead of loading it from memory. Two users
- * share this cost model: the store plan, for values that the next kernels read; and
- * rematerialize, for values that wait for the backward pass. */
+/* Decides whether readers compute a value again instead of loading it from memory. Two parts of
+ * this folder use the cost model: the store plan, for values that the next kernels read, and the
+ * pass `rematerialize`, for values that would lie in memory until the backward pass. */
 #ifndef GRADC_CODEGEN_FUSE_RECOMPUTE_H
 #define GRADC_CODEGEN_FUSE_RECOMPUTE_H
 
@@ -16,8 +16,8 @@ enum {
 	MAX_LEAVES = 2,
 	SMALL_VALUE = 4, /* an operand with at most 1/4 of the elements counts as free to read */
 };
-/* What computing a value again costs: additions for an element, and the leaves, which are the large values
- * to load. */
+/* What it costs to compute a value again. elements: of the value; nodes, arithmetic: the work for
+ * each element; leaves: the large values in memory that must be loaded. */
 typedef struct {
 	int64_t elements;
 	int nodes, arithmetic, n_leaves;
@@ -25,9 +25,9 @@ typedef struct {
 	int64_t leaf_bytes; /* of all leaves */
 } RecomputeCost;
 
-/* The cost of computing v again. Walks back through operands: `source` says where each operand
- * comes from. For a view, `source` is asked about the viewed value. False: the chain has too
- * many nodes or leaves to ever pay. */
+/* Sets *c to the cost of computing v again. Walks back through operands and asks `source` where
+ * each comes from; for a view, it asks about the viewed value. False: there are so many nodes or
+ * leaves that it cannot pay. */
 bool recompute_cost(Value *v, RecomputeSource (*source)(const void *ctx, const Value *v),
                     const void *ctx, RecomputeCost *c);
 

@@ -1,15 +1,15 @@
 /* The pass `rematerialize`: a value that `fuse` would store for the backward pass is computed
  * again there, if that is cheap and the forward pass then keeps fewer bytes. Such values are
  * chains of elementwise nodes and views over a kept value, such as GELU over a product, or a
- * softmax over its scores. The copied chain reads the kept value through `barrier`, so that
- * `fuse` leaves the chain in the backward pass. The module's stage tells passes that merge equal
- * nodes to stay away.
+ * softmax over its scores. The copied chain reads the kept value through a node `barrier`, so
+ * that `fuse` does not join it to kernels of the forward pass. Passes that merge equal nodes
+ * would undo the copy; they do not run at the module's later stage.
  *
- * The idea is from Chen et al. 2016, arXiv:1604.06174; PyTorch's partitioner chooses by a
- * minimum cut. This pass handles the case that needs no search: a chain over one large leaf (a
- * value in memory from which the chain is computed). A kernel of the backward pass loads this
- * leaf anyway, and the leaf is either kept for other readers or smaller than all values that are
- * computed from it again together. recompute.h judges the cost.
+ * The idea is from Chen et al. 2016, arXiv:1604.06174; PyTorch's partitioner chooses by a minimum
+ * cut. This pass handles the case that needs no search: a chain over one large leaf (a value in
+ * memory from which the chain is computed). A kernel of the backward pass loads this leaf anyway,
+ * and the leaf either stays in memory for other readers anyway, or is smaller than all values
+ * together that are computed again from it. recompute.h judges the cost.
  *
  * Changes no number, except where a sum moves to another kernel and its additions are done in
  * another order. Needs the phases that autograd sets. Takes linear time in the number of nodes,
@@ -34,15 +34,17 @@ typedef struct {
 	Function *f;
 	const Target *target;
 	const StorePlan *plan;
-	bool *late;      /* by node id: does it run in the backward pass? */
+	/* by node id: is the node late, that is, does it run in the backward pass? */
+	bool *late;
 	bool *read_late; /* by value id: is it in memory, and does a late node read it? */
 	/* by value id: groups that load the value, or that would load the value in order to
 	 * compute others again from it */
 	Kernels *kernels;
-	bool *kept;         /* by value id: does it stay in memory until the backward pass? */
-	bool *again;        /* by value id: is it computed again? */
-	Source *source;     /* by value id */
-	int64_t *demand;    /* by value id: bytes saved by keeping this leaf */
+	bool *kept;     /* by value id: does it stay in memory until the backward pass? */
+	bool *again;    /* by value id: is it computed again? */
+	Source *source; /* by value id */
+	/* by value id of a leaf: bytes of the values that need not be kept if this leaf is kept */
+	int64_t *demand;
 	int *order;         /* by node id */
 	Node **first_loops; /* by value id: see find_order */
 	Value **copies;     /* by value id: the copy that late nodes read */
@@ -57,8 +59,8 @@ is_link(const Node *n)
 	return c == FUSE_ELEMENTWISE || c == FUSE_VIEW;
 }
 
-/* Does n run in the backward pass? The gradient of the loss itself depends on the forward pass alone, so a
- * node that reads no product of the backward pass is not late. */
+/* Is n late, that is, in the backward pass? The backward pass begins with a few nodes that need
+ * only values of the forward pass; those do not count as late. */
 static bool
 is_late(const Remat *r, const Node *n)
 {
@@ -128,7 +130,8 @@ mark_late(Remat *r)
 	}
 }
 
-/* The context of source_in_chain: the chain for a value of `elements` elements. */
+/* The context of source_in_chain. elements: number of elements of the value that the chain
+ * computes. */
 typedef struct {
 	const Remat *r;
 	int64_t elements;
@@ -163,8 +166,7 @@ source_of(const Remat *r, Value *v)
 	if (!recompute_matters(r->target, v, KEPT_FOR_BACKWARD) ||
 	    !recompute_cost(v, source_in_chain, &chain, &c))
 		return s;
-	/* 0: nothing is loaded in addition, because pays() requires a kernel that loads the
-	 * leaves anyway. */
+	/* loaded is 0: pays() requires a kernel that loads the leaves anyway */
 	if (!recompute_pays(r->target, &c, 0, 2 * bytes, KEPT_FOR_BACKWARD))
 		return s;
 	for (int i = 0; i < c.n_leaves; i++)
@@ -249,8 +251,8 @@ choose(Remat *r)
 	}
 }
 
-/* The copy that a late node reads instead of v, a link in the chain of a value of `elements` elements. It is
- * built before the first node in order that asks for it. */
+/* The copy of v that late nodes read instead of v; made at the first call, before node `before`.
+ * elements: number of elements of the value whose chain contains v. */
 static Value *
 copy_of(Remat *r, Value *v, Node *before, int64_t elements)
 {
@@ -309,8 +311,9 @@ find_order(Remat *r)
 	}
 }
 
-/* The node of loops after which n may move. That node's kernel then also stores n's operand; a
- * kernel for this operand alone would load all leaves once more. NULL: n stays where it is. */
+/* n reads the recomputed value x. If n moves behind the returned node, the kernel of that node,
+ * which loads x's leaves anyway, can store x for n; otherwise a kernel for x alone would load the
+ * leaves once more. NULL: n stays where it is. */
 static Node *
 waits_for(const Remat *r, const Node *n, const Value *x)
 {

@@ -51,8 +51,9 @@ gather(StorePlan *p, Node *n)
 		p->pattern[g.nodes.at[i]->id] = p->patterns.n;
 }
 
-/* Places n in a group. All nodes of a pattern are placed where its last node stands: their operands are
- * computed by then, and nobody else reads their results. */
+/* Places n in a group. If n belongs to a pattern, does nothing until n is the pattern's last
+ * node, and then places all its nodes: by then their operands are computed, and no other node
+ * reads their results. */
 static void
 place(StorePlan *p, Node *n)
 {

@@ -96,7 +96,8 @@ pool_window_value(const PoolLoop *p, const Value *x)
 }
 
 /* The flat place in x of position q of the current window, if the element there equals `best` or
- * is NaN; otherwise the last place of x, which is never less. NaN counts as the maximum. */
+ * is NaN; otherwise the last place of x, so that the smallest of all these places is the first
+ * maximum. NaN counts as the maximum. */
 static LoopValue
 place_if_best(const PoolLoop *p, const Value *x, const Index *q, LoopValue best)
 {

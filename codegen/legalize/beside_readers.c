@@ -1,8 +1,8 @@
-/* Some values are computed by each kernel that reads them (OpRow.computed_by_readers). This file
- * computes the operands of such a value anew just before each reader, by copying the nodes that
- * compute them. Otherwise the operands would stay in memory until the last reader, in the
- * backward pass. Example: the largest sizes of a weight's blocks, expanded from codes, then
- * exist only around one matrix product at a time.
+/* Some values, such as a weight that is stored as codes, are computed by each kernel that reads
+ * them (OpRow.computed_by_readers). Their operands, such as the scales of the weight's blocks
+ * (themselves computed from codes), would stay in memory until the last reader, in the backward
+ * pass. This file copies the nodes that compute these operands to just before each reader. So the
+ * operands exist only around one matrix product at a time.
  *
  * Changes no bit of any result. Takes linear time in the number of nodes and readers. */
 #include "codegen/legalize/rewrites.h"
@@ -66,8 +66,8 @@ erase_unused(Node *n)
 			erase_unused(operands[i]->node);
 }
 
-/* Is operand i of n, perhaps through views, computed by its readers, and is an operand of that
- * value computed from states? */
+/* Is operand i of n, perhaps through views, a value that its readers compute, and is one of that
+ * value's operands computed from states only? */
 static bool
 reads_made(const Node *n, int i)
 {

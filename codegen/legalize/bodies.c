@@ -1,8 +1,8 @@
-/* Gives loops and branches the form that the executable's instructions need: each loop or branch
- * runs functions (bodies) that no other node runs, with the node's target and phase. Each result
- * of such a function may be written to a place of its own. The number of an iteration becomes a
- * carried value like any other. A body that returns one of its parameters returns a copy, except
- * an unchanged carried value.
+/* Gives loops and branches the form that the executable's instructions need: Each loop or branch
+ * gets functions (bodies) of its own, with the node's target and phase. Each result of a body can
+ * be written to a place of its own: if a body returns one of its parameters, it returns a copy
+ * instead, except for a carried value that it does not change. The number of the iteration
+ * becomes a carried value.
  *
  * Changes no number. Takes linear time in the number of nodes. */
 #include "codegen/legalize/legalize.h"
@@ -44,7 +44,8 @@ param_like(Function *f, const Value *p)
 	return function_param(f, p->type, p->name ? p->name : "x");
 }
 
-/* v, or a copy of v if v is not a result with a place of its own. */
+/* Returns v if it is a node's result that can have a place of its own; otherwise a copy of v,
+ * inserted before the node `before`. */
 static Value *
 settled(Function *f, Node *before, Value *v)
 {
@@ -129,8 +130,8 @@ loop_body(Bodies *o, const Node *n, bool counted)
 	return f;
 }
 
-/* If the loop always runs all its iterations, the condition that its body returns is not read.
- * The body then returns a parameter, so nothing has to be computed for it. */
+/* If the loop always runs all its iterations, nobody reads the condition that its body returns.
+ * Then the body returns a parameter in its place, and the condition is not computed. */
 static void
 return_no_condition(Node *n, Function *f, Value **operands, int *n_operands)
 {

@@ -1,13 +1,13 @@
 /* The pass `legalize`: rewrites nodes that kernels cannot compute in their present form.
  *
- * A constant other than a splat becomes data of the state region. A reduction with few results
- * becomes sums of blocks: this fixes the order of additions, and the blocks are enough parts to
- * run in parallel. Sums of 16-bit and smaller floats are computed in f32. Operands of products
- * and convolutions are copied to memory if their views would be computed again for every
+ * A constant becomes data in the memory of states, unless it repeats one number (a splat). A
+ * reduction with few results becomes sums of blocks, which run in parallel and fix the order of
+ * additions for all targets. Sums of 16-bit and smaller floats are computed in f32. Operands of
+ * products and convolutions are copied to memory if their views would be computed again for every
  * element. Each loop and branch gets functions that no other node runs.
  *
- * Changes no number, except that additions may be done in another order. Takes linear time in
- * the number of nodes. */
+ * Changes no number, except that additions may be done in another order. Takes linear time in the
+ * number of nodes. */
 #include "codegen/legalize/legalize.h"
 #include "codegen/codegen.h"
 #include "codegen/legalize/rewrites.h"
@@ -45,7 +45,8 @@ store_constant(Node *n)
 	node_erase(n);
 }
 
-/* Rewrites a node whose kernel adds to results in memory: the new node adds in f32. */
+/* Rewrites a node of a small float type whose kernel adds to its results in memory: the new node
+ * adds in f32, and a conversion follows. */
 static void
 sum_in_f32(Pass *p, const Target *target, Node *n)
 {
@@ -68,7 +69,8 @@ sum_in_f32(Pass *p, const Target *target, Node *n)
 	node_erase(n);
 }
 
-/* ---- views without strides, such as windows of an image, or heads between positions */
+/* ---- copies of views that kernels read badly, such as windows of an image, or heads between
+ * positions */
 
 static bool
 is_one_of(LoopValue x, const LoopValue *list, int n)
@@ -78,8 +80,8 @@ is_one_of(LoopValue x, const LoopValue *list, int n)
 	return n > 0;
 }
 
-/* v may be a view, or a chain of views, of a value in memory. Can this memory be read through
- * the views in the way `how`? */
+/* v may be a view, or a chain of views, of a value in memory. Can a kernel that reads its operand
+ * in the way `how` read that memory through the views? axes: the axes that matter for `how`. */
 static bool
 reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
 {
@@ -106,12 +108,13 @@ reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
 		strided &= is_one_of(place.terms[i].scalar, steps, axes->n);
 	for (int i = 0; i < axes->n; i++)
 		lb_end(lb);
-	dense.constant = place.constant; /* views may begin anywhere in the memory */
+	dense.constant = place.constant; /* where a view begins does not matter, only its strides */
 	return how == READ_DENSE ? affine_equal(&place, &dense) : strided;
 }
 
-/* Copies n's operands whose views read badly. The readers of one phase share a copy; the
- * backward pass makes a new copy instead of keeping the copy of the forward pass. */
+/* Copies those operands of n to memory that n's kernel would read badly through their views.
+ * Readers in the same phase share a copy (copies, by value id). The backward pass makes a new
+ * copy, so the forward pass's copy need not be kept. */
 static void
 copy_views(Pass *p, const Target *target, Node *n, Value **copies)
 {

@@ -1,5 +1,5 @@
-/* What later passes ask about a legalized module: the functions that loops and branches run, and
- * the target that runs each program. Each section is named after its .c file. */
+/* What later passes ask about a module after the pass `legalize`: which functions loops and
+ * branches run, and which target each program is for. Each section is named after its .c file. */
 #ifndef GRADC_CODEGEN_LEGALIZE_LEGALIZE_H
 #define GRADC_CODEGEN_LEGALIZE_LEGALIZE_H
 

@@ -1,9 +1,9 @@
 /* The pass `multiversion`: makes a version of each program for each target (kind of CPU or GPU).
- * For one target, every program is marked with the target's name. For several targets, every
- * program is copied once for each target, as GCC's target_clones does for functions; later
- * passes work for the target that a function names. Programs of the first target keep their
- * names (@accumulate); others are called @accumulate.cpu-256 and the like. All versions share
- * the module's states, so states lie at the same places for all of them.
+ * With one target, every program is only marked with the target's name. With several targets,
+ * there is a copy of every program for each target, as GCC's target_clones does for functions.
+ * Later passes compile each function for the target that it names. Programs of the first target
+ * keep their names (@accumulate); others are called @accumulate.cpu-256 and the like. All
+ * versions share the module's states, so states lie at the same places for all of them.
  *
  * Takes linear time in the number of nodes. */
 #include "codegen/codegen.h"

@@ -20,7 +20,8 @@ typedef struct {
 	Arena *arena;
 	Module *m;
 	int64_t alignment; /* in bytes; the same for all targets that want an alignment */
-	/* by a value's address: 1: the value gets a pitch; 0: the value cannot get a pitch */
+	/* by a value's address: 1 if the value is to get a pitch, 0 if it turned out that it
+	 * cannot */
 	IntMap *pitched;
 	VEC(Value *) all; /* every value that was ever in `pitched` */
 	bool dropped;     /* was a value dropped in this round? */
@@ -133,7 +134,7 @@ typedef struct {
 	const LoopStatement **by; /* the statement that defines each scalar */
 } Scalars;
 
-/* If v = x / c with a constant c: the divisor c; otherwise 0. */
+/* If v is the scalar x / c with a constant c: c; otherwise 0. */
 static int64_t
 divisor(const Scalars *s, LoopValue v, LoopValue x)
 {
@@ -145,7 +146,7 @@ divisor(const Scalars *s, LoopValue v, LoopValue x)
 	return c && c->kind == LOOP_STATEMENT_CONST ? c->i : 0;
 }
 
-/* If a statement is x - c (x / c) for a variable x, its result is below c. */
+/* If the statement computes x - c * (x / c), a remainder, records that its result is below c. */
 static void
 find_remainder(Scalars *s, const LoopStatement *at)
 {
@@ -187,7 +188,7 @@ scalars_of(Arena *arena, const Kernel *k)
 	return s;
 }
 
-/* Splits place = rows * row + rest, term by term. */
+/* Splits a place, term by term, so that place = *rows * row + *rest. row: elements of a row. */
 static void
 split_place(Arena *arena, const Affine *place, int64_t row, Affine *rows, Affine *rest)
 {
@@ -212,7 +213,8 @@ giver(const Scalars *s, LoopValue v)
 	return v >= 0 ? s->by[v] : NULL;
 }
 
-/* Does the condition say that `place`, counted within a row, is below the end of the row? */
+/* Does the condition say that `place`, the place within a row, is below `row`, the length of the
+ * row? */
 static bool
 says_below(const Scalars *s, LoopValue condition, const Affine *place, int64_t row)
 {
@@ -268,9 +270,9 @@ touches(const LoopStatement *s, int buffer, Touch out[2])
 	return n;
 }
 
-/* Must operand i have the same layout as the result of the call? This is so for an operand that
- * is added, and for what a GELU saves or reads. These operands and the result could only get a
- * pitch together, so none of them gets one. */
+/* Must operand i of the library call have the same layout as its result? True for an operand that
+ * is added, and for the value that a GELU saves or reads. Operand and result could only get a
+ * pitch together, so neither gets one. */
 static bool
 is_alike(const LibraryCall *c, int i)
 {
@@ -312,10 +314,12 @@ kernel_moves(Arena *arena, const Kernel *k, int buffer, int64_t row)
 }
 
 /* ---- which values can get a pitch */
-/* Flags for a kernel's buffer: can the buffer's places move or not; did a launch pass a value
- * with a pitch for this buffer, or a value without? */
+/* Flags for a kernel's buffer. MOVES, STAYS: the buffer's places can move to a pitch, or cannot
+ * (0: not known yet). SOME_PITCHED, SOME_PLAIN: some launch passes a value with a pitch, or one
+ * without. */
 enum { MOVES = 1, STAYS = 2, SOME_PITCHED = 4, SOME_PLAIN = 8 };
-enum { MOST_PITCHED = 64 }; /* only a kernel's first buffers may be pitched: bits of a set */
+/* only the first 64 buffers of a kernel may get a pitch: sets of buffers are 64 bits */
+enum { MOST_PITCHED = 64 };
 
 static uint64_t
 buffer_key(const Kernel *k, int buffer)
@@ -352,8 +356,8 @@ look_at(Pitches *p, IntMap *found, Node *n, int buffer)
 	intmap_put(found, key, bits);
 }
 
-/* Is there a serving kernel, or is k one? Then k gets no twin, because kernel and serving kernel
- * cannot be duplicated as a pair. */
+/* Has k a serving kernel, or is it one? Then k gets no twin: the pair would have to be copied
+ * together, which this pass does not do. */
 static bool
 is_served(const Pitches *p, const Kernel *k)
 {
@@ -518,7 +522,8 @@ moved_kernel(Pitches *p, IntMap *moved_ones, Kernel *k, uint64_t set)
 	return to;
 }
 
-/* The launch with its original kernel; collected before any launch gets another kernel. */
+/* A launch and the set of its arguments that have a pitch. All are collected first, while
+ * launches still have their original kernels. */
 typedef struct {
 	Node *node;
 	uint64_t set;

@@ -11,7 +11,7 @@ void reduces_split(Function *f, const Target *t, int64_t parts, Arena *scratch);
 
 /* ---- split_sort.c */
 enum { LONGEST_SPLIT = 1 << 30 };
-/* Splits the sorts of f over long lines of up to LONGEST_SPLIT elements. */
+/* Splits sorts of f whose lines are long, but have at most LONGEST_SPLIT elements. */
 void sorts_split(Function *f);
 
 /* ---- beside_readers.c */

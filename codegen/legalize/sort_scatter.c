@@ -1,5 +1,5 @@
-/* Makes a scatter sort its updates by index first, for targets with teams of threads: a sort
- * runs in many parallel parts. The sort is stable, so the updates of one index stay in their
+/* For GPU targets: replaces a scatter by a sort of its indices and a scatter_sorted, because the
+ * sort runs in many parallel parts. The sort is stable, so the updates of one index stay in their
  * order. Indices out of range come before and after all valid ones.
  *
  *	scatter x, i, u   =   scatter_sorted x, sorted, u, order   where   sorted, order = sort i */

@@ -9,12 +9,12 @@
 
 #include <string.h>
 
-/* Not tuned, because they fix the order of additions for every target. A sum of a whole tensor to
- * one number adds blocks of BLOCK elements. Norms over states use the same blocks, so that any
- * number of ranks adds the same numbers in the same order. A sum of LONG_SUM elements or more
- * always has blocks of BLOCK elements, and a remainder. */
+/* Not tuned, because they fix the order of additions for every target. A tensor of LONG_SUM
+ * elements or more that is reduced to a single number is cut into blocks of BLOCK elements and a
+ * remainder. Ranks divide states at multiples of the same size, so a norm has the same additions
+ * for any number of ranks. */
 enum { BLOCK = UNIT_BLOCK, LONG_SUM = 1 << 16 };
-/* the maximum number of elementwise nodes between a row's result and the node that reads the row
+/* the most elementwise nodes that may lie between a row's result and the node that reads the row
  * again */
 enum { DEPTH = 12 };
 
@@ -79,8 +79,9 @@ cut_axes(Type x, const Ints *axes, int64_t wanted)
 	return cut;
 }
 
-/* Like cut_axes, with neighbouring reduced axes merged. Example: no divisor near 128 exists for
- * the axes [8,197] alone, but 197 divides both together. */
+/* Like cut_axes, but neighbouring reduced axes are first merged to one. Example: neither 8 nor
+ * 197 can be cut into about 128 chunks, but the merged axis of 1576 elements can be cut into 197
+ * chunks. */
 static ReduceCut
 cut_merged_axes(Module *m, Type x, const Ints *axes, int64_t wanted)
 {
@@ -154,8 +155,9 @@ part_from_rest(Node *n, int axis, int64_t multiple)
 	return first;
 }
 
-/* Length of the blocks for a sum of n elements to one number; 0: not cut. If n is below LONG_SUM and
- * not a multiple of BLOCK, it is cut into as many equal blocks as possible, at most 64. */
+/* Length of the blocks if n elements are reduced to a single number; 0: they are not cut. Fewer
+ * than LONG_SUM elements are cut into equal blocks: the largest number of blocks up to 64 that
+ * divides n. */
 static int64_t
 block_length(int64_t n)
 {
@@ -169,7 +171,8 @@ block_length(int64_t n)
 	return 0;
 }
 
-/* Splits a reduction of all of x to one number: the elements are one axis, cut into blocks. */
+/* Splits n, which reduces a whole tensor to a single number: the tensor is reshaped to one axis,
+ * which is cut into blocks. */
 static void
 split_full(Node *n)
 {
@@ -229,9 +232,9 @@ is_by_column(const Node *n)
 	return !ints_has(&a->axes, node_operand(n, 0)->type->rank - 1);
 }
 
-/* The least number of rows with which a reduction whose rows are read again stays whole. For a
- * large operand parts / 2 rows are enough, two for each core, because a split reduction reads its
- * operand from memory three times. */
+/* The least number of rows with which a reduction whose rows are read again is not split. A large
+ * operand needs only parts / 2 rows (two per core), because splitting would read it from memory
+ * three times. */
 static int64_t
 rows_enough(const Target *t, const Node *n, int64_t parts)
 {

@@ -4,10 +4,10 @@
  *	sort f32[1000]   =   sort_runs 1 to 256, 256 to 512, 512 to 1024 */
 #include "codegen/legalize/rewrites.h"
 
-/* Lines longer than LONG_LINE are split, first into runs of RUN elements: a sorting network
- * takes more steps for each element of a longer run. Lines longer than LONGEST_SPLIT are not
- * split, because the places of pairs of runs are only known to fit up to that length
- * (ir/loop/place.c). */
+/* Lines longer than LONG_LINE are split, first into runs of RUN elements. Longer runs would cost
+ * more: a sorting network takes more steps per element the longer the run is. Lines longer than
+ * LONGEST_SPLIT are not split, because the places of pairs of runs are only known to fit up to
+ * that length (ir/loop/place.c). */
 enum { LONG_LINE = 512, RUN = 256 };
 
 static void
