@@ -1,14 +1,14 @@
-/* Finds which axis of each value counts the rows of a micro-batch, and whether an element
- * depends on several rows. In x[rows,k] y[k,j] axis 0 counts rows, and each row of the result
- * depends on its own row only. x minus its mean over axis 0 also has its rows along axis 0, but
- * each element depends on all rows.
+/* Finds which axis of each value counts the rows of a micro-batch, and whether an element depends
+ * on several rows. Example: in the product of x[rows,k] and y[k,j], axis 0 of the result counts
+ * rows, and each row of the result depends on one row of x. If the mean over axis 0 is subtracted
+ * from x, axis 0 of the result still counts rows, but each element depends on all rows.
  *
- * The walk goes forward along the nodes. A factor of a node (op.h) is a way to compute the node
- * in parts. If a node can be computed in parts of one row of the micro-batch each, its factors
- * tell the axis of its results. Ops whose factors do not tell the axis have a function in the
- * column `batch` of the op table. A function is walked once for each set of axes of its
- * parameters, however often it is called. If loops in loops have too many such sets, the row
- * axes of their results count as unknown. */
+ * The walk goes forward along the nodes. A factor of a node (op.h) is a loop along which the node
+ * can be computed in parts. If a factor can give each part one row of the micro-batch, it also
+ * tells which axis of the results counts rows. Ops whose factors do not tell the axis have a
+ * function in the column `batch` of the op table. A function is walked once for each set of axes
+ * of its parameters, however often it is called. If loops in loops have too many such sets, the
+ * row axes of their results count as unknown. */
 #include "ir/ir.h"
 
 static bool
@@ -63,7 +63,8 @@ joining_factor(const BatchFlow *fl, const Partition *p, int operand)
 	return cut ? f : NULL;
 }
 
-/* Is operand i cut along the factor as `lead` is, so that a part needs the same row of both operands? */
+/* Does a part along the factor get the same rows of operand i as of the operand whose row axis is
+ * `lead`? Also true if operand i depends on no row. */
 static bool
 cut_alike(const BatchFlow *fl, const Factor *f, int i, const BatchAxis *lead)
 {
@@ -107,7 +108,8 @@ flow_through(BatchFlow *fl)
 		batch_by_factors(fl);
 }
 
-/* Sets `of`, by value id. On entry, `of` has the axes of the parameters, and batch_none for all other values. */
+/* Sets `of`, by value id. Computes the row axes of all values of f. On entry, `of` has the axes
+ * of f's parameters, and batch_none for all other values. */
 static void
 flow_along(Arena *arena, const Function *f, int64_t rows, BatchWalks *walks, BatchAxis *of)
 {

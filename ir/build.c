@@ -11,7 +11,8 @@ build_failed(const Builder *b, OpKind op, const char *fault)
 {
 	Text place = {0};
 
-	/* a location grad("exp") means that the gradient rule of node "exp" built this node */
+	/* for the message; a location grad("exp") says that the gradient rule of node "exp" built
+	 * this node */
 	if (b->loc)
 		loc_text(&place, b->loc);
 	fprintf(stderr, "gradc: internal error: build %s for %s: %s\n", op_table[op]->name,

@@ -1,5 +1,5 @@
-/* The cost of a node: arithmetic operations by the column `flops` of its op, bytes by the types
- * of its operands and results. */
+/* The cost of a node. The number of arithmetic operations comes from the column `flops` of its
+ * op, the number of bytes from the types of its operands and results. */
 #include "ir/ir.h"
 
 int64_t

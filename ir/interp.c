@@ -76,8 +76,8 @@ eval_tensor_round(EvalTensor *t)
 typedef struct {
 	Interp *in;
 	EvalTensor *values; /* by value id */
-	/* by value id: reads of the value that are still to come; 0: the value's memory belongs
-	 * to the caller, or was freed after the last read */
+	/* by value id: how many reads of the value are still to come; at the last one it is
+	 * freed. 0 from the start: the value's memory belongs to the caller, and is not freed */
 	int *uses_left;
 	Arena *scratch;
 } Frame;

@@ -42,14 +42,17 @@ void type_print(Text *out, Type t); /* f32[4,8]; f32[] is a scalar */
 /* A short list of integers: shapes, axes, pads. Unused entries of `at` are 0. */
 typedef struct {
 	int n;
-	int reserved; /* always 0. The struct has no padding, so lists compare and hash by their bytes */
+	/* always 0. Without it the struct would have padding; so lists can be compared and hashed
+	 * by their bytes */
+	int reserved;
 	int64_t at[MAX_RANK];
 } Ints;
 Ints ints_of_type(Type t); /* the dims of the type */
 bool ints_has(const Ints *list, int64_t x);
 
-/* ---- loc.c: a location says where a node comes from. A node that a pass makes gets a location
- * derived from the old node's. Locations are interned. */
+/* ---- loc.c: a location says where a node comes from. A node that a pass makes in place of
+ * another gets a location derived from that node's. Locations are interned: equal ones are one
+ * object. */
 typedef const struct LocInfo *Loc;
 struct LocInfo {
 	const char *text; /* an ONNX name, or the word of a derived location: "grad", "fused" */
@@ -66,10 +69,10 @@ Loc loc_inline(Module *m, Loc call, Loc inner);
 /* 1 to 4 parts; `word` is not "fused": loc_fuse makes fused locations */
 Loc loc_of_parts(Module *m, const char *word, const Loc *parts, int n);
 void loc_text(Text *out, Loc loc); /* in the text form: fused("/a", grad("/b")) */
-const char *loc_origin(Loc loc);   /* the first ONNX name inside; "" for NULL */
+const char *loc_origin(Loc loc);   /* the first ONNX name that loc contains; "" for NULL */
 
 /* ---- attributes: each op has a struct of attributes and a table that describes the struct's
- * fields. Text, hash, comparison and cloning of attributes all go through the table. */
+ * fields. Printing, reading, hashing, comparing and copying of attributes all use this table. */
 typedef enum {
 	FIELD_INT,          /* int64_t */
 	FIELD_FLOAT,        /* double */
@@ -104,7 +107,8 @@ typedef struct {
 Tensor *tensor_new(Module *m, Type type, const void *data); /* copies the data */
 /* Does not copy the data, which must live longer than the module */
 Tensor *tensor_borrow(Module *m, Type type, const void *data);
-/* All elements are `value`: truncated and saturated for an integer type, `!= 0` for bool. */
+/* A tensor whose elements are all `value`. For an integer type, the value is truncated and
+ * saturated; for bool, it is value != 0. */
 Tensor *tensor_splat(Module *m, Type type, double value);
 /* The same elements in dtype `to`; t itself if it has that dtype */
 const Tensor *tensor_convert(Module *m, const Tensor *t, DType to);
@@ -144,10 +148,10 @@ typedef enum {
 	PARAM_RESULT,    /* result `number` of the call */
 	PARAM_COTANGENT, /* gradient (a float) of result `number` of the call */
 } ParamKind;
-/* The memory region of a value. In a function that a loop or branch runs, workspace offsets
- * count from the end of the caller's workspace, and a value may share the memory of the
- * function's parameter (REGION_PARAM), or of a result of the loop or branch (REGION_RESULT).
- * `offset` is then the number of the parameter or result. */
+/* The memory region of a value. Two regions exist only in the body of a loop or branch: the value
+ * lies where the body's parameter number `offset` lies (REGION_PARAM), or where result number
+ * `offset` of the loop or branch lies (REGION_RESULT). Workspace offsets of a body count from the
+ * end of the caller's workspace. */
 typedef enum {
 	REGION_NONE,
 	REGION_STATE,
@@ -163,7 +167,8 @@ struct Value {
 	Type type;
 	Function *function;
 	Node *node; /* of VALUE_RESULT */
-	State *state; /* of VALUE_STATE: the state whose content at the function's start the value is */
+	/* of VALUE_STATE: the value is this state's content when the function starts */
+	State *state;
 	int index;        /* number among the node's results, or among the function's parameters */
 	const char *name; /* of parameters: for people; code never reads a meaning from it */
 	ParamKind param;  /* of parameters: the meaning */
@@ -221,8 +226,8 @@ typedef enum {
 	STATE_WORKING,    /* copy of a parameter, rounded to the dtype in which nodes read it */
 	STATE_AVERAGE,    /* average of a parameter over the updates; only the export reads it */
 } StateKind;
-/* Elements of a block of a unit. A unit has whole blocks. A rank holds a block whole or not at all, and norms are
- * summed block by block. */
+/* Number of elements in a block. A unit consists of whole blocks. Ranks divide a unit between
+ * blocks, and norms are summed block by block. */
 enum { UNIT_BLOCK = 4096 };
 typedef enum { LIFE_SAVED, LIFE_STEP, LIFE_DERIVED, LIFE_CONSTANT } Lifetime;
 /* How the ranks along the data axis share states (ZeRO: Rajbhandari et al. 2020,
@@ -249,11 +254,12 @@ struct State {
 	InitKind init;
 	const Tensor *data;    /* of INIT_DATA */
 	double init_a, init_b; /* mean and standard deviation, or the bounds */
-	bool init_given;       /* a rule of the user sets init: the pass `initialize` keeps it */
+	/* the user has chosen `init`, so the pass `initialize` does not change it */
+	bool init_given;
 	/* second name, which starts with the name of the module that reads the state; NULL: not known */
 	const char *path;
-	/* names of groups, separated by spaces: with "filters doubtful", --train=@filters selects the state; NULL:
-	 * no group */
+	/* names of the state's groups, separated by spaces. Example: "filters doubtful"; then
+	 * --train=@filters selects the state. NULL: no group */
 	const char *groups;
 	/* why the state is trainable or not, printed in tables: "read by MatMul", "--freeze",
 	 * ... */
@@ -266,9 +272,9 @@ struct State {
 	int line;       /* line in the module's file, as in Node */
 	int64_t offset; /* byte in the state region, set by `memory`; -1 before */
 	/* The first data-parallel mode that divides the state among the ranks; MODE_DDP: it is
-	 * never divided. A part is a multiple of `block` elements; block 0: the state is divided
-	 * together with the unit that contains it, or it is a run of units, which are divided
-	 * one by one. Set by `memory`. */
+	 * never divided. block: a rank's part is a multiple of so many elements. block 0: the
+	 * state is not divided by itself, but with the unit that contains it; or it is a run of
+	 * units, each of which is divided. Set by `memory`. */
 	DataParallelMode sharded;
 	int64_t block;
 	bool offloaded; /* is the rank's part in the host's memory? */
@@ -278,10 +284,11 @@ struct State {
  * rows by index, as an embedding does. */
 typedef enum { ADAPTS_PRODUCTS, ADAPTS_TABLES, ADAPTS_BOTH } AdapterReaders;
 extern const char *const adapter_readers_texts[];
-/* A low-rank product that is added to a frozen weight (LoRA: Hu et al. 2021, arXiv:2106.09685),
- * where o is the index along `axis` in the weight, and r the index along `axis` in a:
+/* A low-rank product that is added to a frozen weight (LoRA: Hu et al. 2021, arXiv:2106.09685).
+ * With o the index along `axis` of the weight, and r the index along `axis` of a, nodes read
+ * instead of weight[.., o, ..]:
  *
- *	weight[.., o, ..] + adapter_scale * sum over r of b[o, r] * a[.., r, ..] */
+ * weight[.., o, ..] + adapter_scale * sum over r of b[o, r] * a[.., r, ..] */
 typedef struct {
 	State *weight;
 	State *a, *b; /* a: the weight's shape, but `axis` has rank elements; b: [outputs, rank] */
@@ -289,21 +296,23 @@ typedef struct {
 	 * arXiv:2402.09353): the sum above is multiplied by magnitude and divided by the sum's
 	 * norm over all axes except `axis`. NULL: no scaling. */
 	State *magnitude;
-	/* axis of the weight: the axis of outputs if products read the weight; the axis along a
-	 * row if the weight is a table */
+	/* axis of the weight: for products, the axis of outputs; for a table, the axis along
+	 * which a row's numbers lie */
 	int axis;
 	AdapterReaders readers;
 	double alpha;
 	bool rslora;
-	bool pissa; /* the adapter's first value was subtracted from the weight (Meng et al. 2024, arXiv:2404.02948) */
+	/* the adapter starts with the weight's largest singular values, which were subtracted
+	 * from the weight (Meng et al. 2024, arXiv:2404.02948) */
+	bool pissa;
 	/* hash of the weight's numbers in the imported file, before any conversion to another
 	 * dtype; 0: not known */
 	int64_t base;
 	int line; /* line in the module's file, as in Node */
 } Adapter;
 
-/* A frozen weight that is stored as 4-bit codes (op dequantize). The codes are stored in an
- * order in which `axis` is the outermost axis. */
+/* A frozen weight that is stored as 4-bit codes (op dequantize). In the codes' order, `axis` is
+ * the outermost axis, whatever its place in the weight's type. */
 typedef struct {
 	State *codes;  /* u8, under the weight's name */
 	State *absmax; /* scale of each block: f32; u8 codes if `nested` is set */
@@ -495,10 +504,10 @@ bool value_splat(const Value *v, double *out);
 #define for_each_use(v, u) \
 	for (Use *u = (v)->uses, *u##_next; u && (u##_next = u->next, true); u = u##_next)
 
-/* Copies all nodes of `from` but its return, before node `before` of `to`. map, indexed by value
- * ids of `from`, gives the value in `to`: the caller sets the entries of the parameters, this
- * function sets all other entries. The value of a state in `from` becomes the value of the same
- * state in `to`. */
+/* Copies all nodes of `from` except its return into `to`, before the node `before`. map[id] is
+ * the value in `to` for the value with that id in `from`: the caller sets the entries of
+ * parameters, this function sets all others. A state's value in `from` becomes the same state's
+ * value in `to`. */
 void function_clone_body(const Function *from, Function *to, Node *before, Value **map);
 /* A new function of that name with the same parameters, nodes and results. Its role is FUNCTION_HELPER. */
 Function *function_clone(const Function *from, const char *name);
@@ -527,15 +536,17 @@ Value *b_constant(Builder *b, const Tensor *t);
 /* A splat of that type: a scalar constant and a broadcast. */
 Value *b_splat(Builder *b, Type type, double value);
 Value *b_reshape(Builder *b, Value *x, Ints shape); /* x itself if it has that shape */
-/* Operand axis i becomes result axis axes[i]; the other result axes are new. */
+/* Repeats x along new axes: axis i of x becomes result axis axes[i]; x is repeated along all
+ * other result axes. */
 Value *b_broadcast(Builder *b, Value *x, Ints shape, Ints axes);
 /* Broadcasts by NumPy's rules: the last axes of both shapes are aligned, and an axis of size 1
  * is repeated. x itself if it has that shape. */
 Value *b_broadcast_to(Builder *b, Value *x, Ints shape);
-/* Repeats each element of v over a group of group[i] places along every axis i; the last group
- * may be shorter. The result has shape `shape`; v has ceil(shape / group) elements, in any
- * shape. An axis that is cut into several groups of more than one element needs one axis more:
- * these additional axes and the axes of `shape` must be at most MAX_RANK together. */
+/* Spreads v to a tensor of shape `shape`. Along axis i, that tensor is cut into groups of
+ * group[i] elements (the last group may be shorter), and every element of a group is the same
+ * element of v. v has one element for each group, in row-major order and any shape. An axis with
+ * several groups of more than one element temporarily becomes two axes; there may be at most
+ * MAX_RANK axes in all. */
 Value *b_spread(Builder *b, Value *v, Ints shape, Ints group);
 /* Repeats y, the result of reducing `axes` of a tensor of type x, along these axes. The result has x's shape. */
 Value *b_broadcast_back(Builder *b, Value *y, Type x, Ints axes);
@@ -556,9 +567,9 @@ Value *b_scatter(Builder *b, ScatterKind kind, Value *data, Value *indices, Valu
 Value *b_dot(Builder *b, Value *x, Value *y, Ints x_batch, Ints y_batch, Ints x_contract,
              Ints y_contract);
 void b_store(Builder *b, State *state, Value *v);
-/* A sum over the micro-batches of a step takes two calls, because stores stand at the end of a
- * function. b_running_sum builds state + v. b_store_step then stores v in the first micro-batch,
- * and this sum in later micro-batches. */
+/* A sum over the micro-batches of a step takes two calls, because stores must stand at the end of
+ * a function. First, b_running_sum builds the sum state + v. At the end, b_store_step stores v in
+ * the first micro-batch, and that sum in later ones. */
 Value *b_running_sum(Builder *b, State *state, Value *v);
 /* Stores `first` in the first micro-batch of a step, and `later` in each later one. */
 void b_store_step(Builder *b, State *state, Value *first, Value *later);
@@ -569,15 +580,15 @@ void b_return(Builder *b, int n, Value *const *values);
 typedef struct {
 	Value *value, *cotangent;
 } GradSeed;
-/* Appends the backward pass of b->f before b->before. `seeds` are values with their gradients. out[i] is the gradient
- * of wanted[i]; NULL: the seeds do not depend on wanted[i]. Returns false after reporting an op without a gradient
- * that the gradient of a wanted value needs (EXIT_UNSUPPORTED). */
+/* Inserts the backward pass of b->f before the node b->before. seeds: values whose gradients are
+ * given. Sets out[i] to the gradient of wanted[i], or to NULL if no seed depends on wanted[i].
+ * Returns false after reporting EXIT_UNSUPPORTED: a wanted gradient flows through an op that has
+ * no gradient. */
 bool gradient_build(Builder *b, int n_seeds, const GradSeed *seeds, int n_wanted,
                     Value *const *wanted, Value **out, Diag *diag);
-/* The gradient of f, or of its surrogate, as a function. Parameters: the operands of f, then one
- * gradient per float result (see ParamKind). Results: one gradient per float parameter of f. The
- * gradient function is made once per function and kept. Returns NULL if an op has no gradient,
- * and sets *fault. */
+/* The gradient of f, or of its surrogate, as a function, made at the first call. Its parameters
+ * are those of f, then one gradient per float result of f (see ParamKind). Its results are one
+ * gradient per float parameter of f. If an op has no gradient, returns NULL and sets *fault. */
 Function *function_gradient(Function *f, const char **fault);
 
 /* ---- text_print.c, text_parse.c: .gir */
@@ -589,13 +600,13 @@ void module_print(Text *out, const Module *m, const PrintOptions *options);
 int *function_numbers(Arena *arena, const Function *f);
 /* Prints one line without its end, as in the module's text. numbers NULL: prints ids of values. */
 void node_print(Text *out, const Node *n, const int *numbers);
-/* Parses text (NUL-terminated) of a module, or of bare functions. `data` has the constants that the text names as
- * @data[hash] (hash in hex -> Tensor); NULL: no such constants. Faults go to diag as FILE:LINE: ...; after any fault
- * the result is NULL. */
+/* Parses the text (NUL-terminated) of a module, or of functions only. `data` has the constants to
+ * which the text refers as @data[hash]; its keys are the hashes in hex, its values Tensors. NULL:
+ * there are none. Reports faults with FILE:LINE and then returns NULL. */
 Module *module_parse(const char *text, const char *file, const StrMap *data, Diag *diag);
-/* Lists every tensor that is too large for the text, once, under the name 0xHASH, for the data
- * file that is written next to the text. The list belongs to the arena, the numbers to the
- * module. Writing an empty list makes no file. */
+/* Tensors that are too large for the text go to a data file next to the text. module_data lists
+ * each of them once, under the name 0xHASH; the list belongs to the arena, the numbers to the
+ * module. module_data_write makes no file if the list is empty. */
 typedef VEC(SafeTensor) ModuleData;
 ModuleData module_data(const Module *m, Arena *arena);
 Status module_data_write(const ModuleData *data, const char *path);
@@ -611,8 +622,8 @@ bool module_verify(const Module *m, Diag *diag);
 /* Adds FILE:LINE of a module read from text, FILE if line is 0, or the module's name if there is no file. */
 void module_place(Text *out, const Module *m, int line);
 
-/* ---- interp.c: the interpreter, with whose results tests compare all others. Elements are
- * doubles or int64 (a u64 is stored as an int64 with the same bits). */
+/* ---- interp.c: the interpreter. Tests compare the results of all other code with the
+ * interpreter's. Elements are doubles or int64 (a u64 is stored as an int64 with the same bits). */
 typedef struct {
 	Type type;
 	union {
@@ -634,8 +645,7 @@ typedef struct {
 
 Interp interp_new(Module *m, Arena *arena, bool real);
 /* Runs f. Reads of states take the values of interp.states; stores replace these values when f
- * ends. There are no errors: a loop that exceeds its bound, which verify cannot rule out, is cut
- * at the bound. */
+ * ends. There are no errors: a loop that would run longer than its bound ends at the bound. */
 void interp_run(Interp *in, const Function *f, const EvalTensor *args, EvalTensor *results);
 EvalTensor eval_tensor_new(Arena *arena, Type type);
 EvalTensor eval_tensor_from(Arena *arena, Type type, const void *data);
@@ -651,7 +661,8 @@ typedef enum {
 	STAGE_IMPORT,
 	STAGE_FORWARD,
 	STAGE_TRAIN,
-	/* the backward pass has its own copies: equal nodes stay apart from this stage on */
+	/* the backward pass has its own copies of some nodes: from this stage on, passes must not
+	 * merge equal nodes */
 	STAGE_REMATERIALIZED,
 	STAGE_FUSED,
 	STAGE_LOWERED,
@@ -731,11 +742,11 @@ bool pass_set(PassCall *call, Arena *arena, const OptionText *text, Diag *diag);
 /* Parses "a,b{x=1,y=2}" with rows looked up in `rows`, which has n_rows entries. Returns false after reporting. */
 bool pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *const *rows,
                     int n_rows, Diag *diag);
-/* The stage of a module that was read from text, as far as the text shows the stage. A module
- * before `fused` counts as STAGE_IMPORT. */
+/* The stage of a module that was read from text, found from its nodes. Stages before STAGE_FUSED
+ * cannot be told apart and count as STAGE_IMPORT. */
 Stage module_stage(const Module *m);
-/* Runs the pipeline: for each pass check the stage, time, run, verify, dump. Stops at the first failure and returns
- * false. *stage is the module's stage, updated. */
+/* Runs the pipeline: for each pass check the stage, time, run, verify, dump. Stops at the first
+ * failure and returns false. *stage: the module's stage; the call updates it. */
 bool pipeline_run(const Pipeline *pipeline, Module *m, Stage *stage,
                   const PassManagerOptions *options, Diag *diag);
 

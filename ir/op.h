@@ -61,11 +61,12 @@ void grad_none(Grad *g); /* the op has no gradient: an error */
 /* How `fuse` and `lower` may treat an op. For each class, another column of the row makes the
  * code. */
 typedef enum {
-	/* result element i comes from operand elements i: column `scalar`; or `element`, if the code also needs i */
+	/* element i of the result is computed from the elements i of the operands: column
+	 * `scalar`; or column `element`, if the code also needs the index i */
 	FUSE_ELEMENTWISE,
-	FUSE_VIEW, /* result element i is operand element map(i): column `map` */
-	/* result element i comes from i alone, or from operand elements at computed places:
-	 * column `element` */
+	FUSE_VIEW, /* element i of the result is element map(i) of the operand: column `map` */
+	/* element i of the result is computed from i alone, or from operand elements at computed
+	 * places: column `element` */
 	FUSE_INDEX,
 	FUSE_REDUCE,  /* has ReduceAttr */
 	FUSE_ROOT,    /* writes its result part by part: column `parts` (concat, pad) */
@@ -91,12 +92,11 @@ typedef struct {
 
 /* What a mixed-precision pass may do with a node's floats. Every row must have one. */
 typedef enum {
-	/* f16, bf16 or a smaller type is enough for the operands, while sums are kept in f32:
-	 * products */
+	/* operands may be f16, bf16 or smaller, if sums are kept in f32: products */
 	PRECISION_LOW = 1,
 	PRECISION_HIGH, /* needs f32 or more: sums, and functions that enlarge a relative error */
-	/* takes the widest type of its operands: ops that move elements, and cheap,
-	 * well-conditioned functions */
+	/* computes in the widest type of its operands: ops that move elements, and cheap
+	 * functions that do not enlarge errors */
 	PRECISION_FOLLOW,
 	PRECISION_FIXED, /* its types are part of its meaning, or it has no floats: cast, iota, logic, control */
 	N_PRECISIONS,
@@ -118,12 +118,13 @@ typedef enum { COMBINE_JOIN, COMBINE_SUM, COMBINE_PROD, COMBINE_MAX, COMBINE_MIN
 extern const char *const combine_names[];
 typedef enum {
 	SHARE_WHOLE, /* every part has the whole operand; every part computes the whole result */
-	/* every part has a piece of `axis`. If the axis is larger than the factor, the factor's
-	 * loop is the outer part of the axis */
+	/* every part has a piece of `axis`. If the axis is larger than the factor, the factor is
+	 * the outer loop over the axis */
 	SHARE_CUT,
-	/* numbers of places along the factor. Each part counts these places from its own first
-	 * place. So a part's operand is the whole operand minus the number of the part's first
-	 * place; a part's result, plus this number, is a piece of the whole result along `axis` */
+	/* the elements are themselves numbers of places along the factor's axis, such as gather's
+	 * indices. A part counts places from its own first place. So a part's operand is the
+	 * whole operand minus the part's first place; a part's result plus the part's first place
+	 * is a piece of the whole result along `axis` */
 	SHARE_SHIFTED,
 	SHARE_FIRST, /* part 0 has the whole operand; the other parts have the neutral element: 0 for a sum, 1 for a product */
 } ShareKind;
@@ -188,18 +189,21 @@ struct OpRow {
 	bool computed_by_readers;
 	/* A node with an effect may be neither dropped nor merged: store, return, random without key, ... */
 	bool effect;
-	/* For two operands: both orders give the same bits, except for NaN payloads. */
+	/* The op has two operands, and exchanging them changes no bits of the result, except the
+	 * payload of a NaN. */
 	bool commutative;
 	int weight; /* time of one element relative to an addition; 0 counts as 1 */
 	FlopsFn flops;
 	Precision precision;
 	unsigned quantizes; /* set of the operands that may be stored in few bits with scales */
-	/* For operand i of `quantizes`: the axis along which each index may have its own scale,
-	 * because a scale along this axis can be multiplied into the result. -1: one scale for
-	 * the whole operand. */
+	/* For operand i of `quantizes`: the axis along which each index may have a scale of its
+	 * own. It must be an axis for which multiplying the result by the scales is the same as
+	 * multiplying the operand. -1: there is one scale for the whole operand. */
 	int (*channel)(const Node *n, int i);
 	unsigned
-		adapts; /* set of the operands to which a low-rank product may be added, if they are a parameter */
+		/* set of the operands that may get an adapter (a low-rank product added to them),
+		 * if they are parameters */
+		adapts;
 	PartitionRule partition;
 	/* Which axes of the results count rows, given the row axes of the operands. NULL: the factors of
 	 * `partition` tell. */
@@ -248,9 +252,13 @@ bool factor_divides(const Factor *f, int64_t parts);
 Cut node_cut(Module *m, Arena *arena, const Node *n, const Factor *f, int64_t parts);
 /* ---- batch.c: how a value depends on the rows of a micro-batch. */
 typedef struct {
-	int axis; /* axis whose equal blocks are the rows; -1: the axis is not known, or the value depends on no row */
-	int64_t repeats; /* equal parts of the axis that each hold all rows: [6,4,7] with 4 rows, reshaped to [24,7], has 6 */
-	bool mixed;      /* an element may depend on several rows */
+	/* the axis that, cut into equal blocks, gives the rows; -1: the axis is not known, or the
+	 * value depends on no row */
+	int axis;
+	/* how many times the axis goes through all rows: [6,4,7] with 4 rows along axis 1,
+	 * reshaped to [24,7], has 6 repeats along axis 0 */
+	int64_t repeats;
+	bool mixed; /* an element may depend on several rows */
 } BatchAxis;
 extern const BatchAxis batch_none; /* the value depends on no row */
 extern const BatchAxis
@@ -262,14 +270,16 @@ typedef struct {
 } BatchAxes;
 /* Computes the row axes of all values of f, beginning with the parameters that have rows. */
 BatchAxes batch_of(Arena *arena, const Function *f);
-/* The axis whose equal blocks are the rows, in order; -1: v has no such axis. */
+/* The axis of v that, cut into equal blocks, gives the rows in order; -1: v has no such axis. */
 int batch_blocks(const BatchAxes *b, const Value *v);
 /* Does a value that f stores depend on rows? */
 bool batch_stores_mix(const BatchAxes *b, const Function *f);
 
 /* For the column `batch`: */
 typedef struct BatchWalks
-	BatchWalks; /* results of walks along functions, by the row axes of their parameters: batch.c */
+	/* what is known of functions that were walked already: the row axes of results, by those
+	 * of parameters (batch.c) */
+	BatchWalks;
 struct BatchFlow {
 	Arena *arena;
 	const Node *node;
@@ -282,8 +292,8 @@ struct BatchFlow {
 int64_t batch_parts(const BatchFlow *fl, const BatchAxis *a);
 void batch_by_factors(BatchFlow *fl);
 bool batch_same(const BatchAxis *a, const BatchAxis *b);
-/* The row axis of a value that is either a value with row axis a or a value with row axis b,
- * such as the result of a branch */
+/* The row axis of a value that comes either from a value with row axis a or from one with row
+ * axis b, such as the result of a branch. */
 BatchAxis batch_join(BatchAxis a, BatchAxis b);
 void batch_of_callee(const BatchFlow *fl, const Function *f, const BatchAxis *params,
                      BatchAxis *results);
@@ -316,8 +326,8 @@ typedef struct { Ints low, high, interior; double value; } PadAttr;
 typedef struct { int64_t axis; } AxisAttr;
 typedef struct { Ints axes; } ReverseAttr;
 typedef struct { DType dtype; Ints shape; int64_t axis; } IotaAttr;
-/* Selects random numbers: they are taken from stream `stream` and counted from the first row of
- * the step. rows > 0: `axis` has that many rows. */
+/* Which random numbers an op draws: those of stream `stream`. rows > 0: `axis` is the batch axis
+ * and has that many rows of the step. rows = 0: there is no batch axis. */
 typedef struct { int64_t stream, axis, rows; } RandomCounter;
 typedef struct { DType dtype; Ints shape; RandomCounter counter; } RandomAttr;
 typedef struct { int kind; Ints axes; } ReduceAttr;
@@ -329,7 +339,7 @@ typedef struct {
 } CastAttr;
 /* DType values, stored as FIELD_ENUM so that passes that widen dtypes do not change them */
 typedef struct { int from, to; DType as; } BitcastAttr;
-/* a learned scale that is smaller is replaced by this number, as in PyTorch */
+/* a learned scale smaller than this is replaced by this number, as in PyTorch */
 #define LEAST_SCALE 0x1p-23
 typedef enum { DIVISION_EXACT, DIVISION_RECIPROCAL } Division;
 typedef enum { CLIP_ROUNDED, CLIP_REAL } Clip;

@@ -270,8 +270,8 @@ tensors_hash(const Module *m)
 	return h;
 }
 
-/* A free name FOLDER/gradc-PASS. An existing file, of another run or of the user, is not
- * overwritten: the new name then ends in a number. */
+/* A name FOLDER/gradc-PASS that no file has. If there is such a file already (of another run or
+ * of the user), the name gets a number at its end. */
 static char *
 free_stem(Arena *arena, const char *folder, const char *pass)
 {
@@ -333,8 +333,8 @@ remove_reproducer(Reproducer *r)
 		remove(r->data);
 }
 
-/* The module before a pass, kept in memory if there is no folder for reproducers. If the pass
- * fails, this copy becomes a reproducer. */
+/* The text and data of the module before a pass. Kept in memory if there is no folder for
+ * reproducers, and written as a reproducer if the pass fails. */
 typedef struct {
 	Text text;
 	ModuleData data;
@@ -440,8 +440,8 @@ stage_fits(const PassCall *call, Stage stage, Diag *diag)
 		           call->row->name, stage_names[until], stage_names[stage]);
 		return false;
 	}
-	/* Up to this stage, later stages only have more functions and copies, so the pass takes earlier modules
-	 * too. */
+	/* Up to STAGE_REMATERIALIZED, a later stage only means more functions and copies. So a
+	 * pass that takes such a stage also takes modules of earlier stages. */
 	if (takes == STAGE_ANY || takes == stage ||
 	    (takes <= STAGE_REMATERIALIZED && stage < takes))
 		return true;

@@ -71,8 +71,8 @@ read_state_reference(Reader *r)
 	return s;
 }
 
-/* A reference from a state or function to another state or function, which may stand below it in
- * the text. */
+/* A reference by name to a state or function that may stand further below in the text. It is
+ * resolved at the end. */
 typedef struct {
 	State **state; /* either `state` or `function` is set, the other is NULL */
 	Function **function;
@@ -471,7 +471,7 @@ read_plan(Reader *r, Node *n)
 	if (read_word(r, "at")) {
 		int i = 0;
 		do {
-			/* place i belongs to result i; only the last results may lack a place */
+			/* place i belongs to result i; only results at the end may have no place */
 			if (i < n->n_results)
 				read_place(r, &n->results[i]->region, &n->results[i]->offset);
 			i++;

@@ -225,7 +225,8 @@ print_types(Text *out, const Node *n)
 	}
 }
 
-/* Prints what `schedule` and `memory` decided. */
+/* Prints what the passes `schedule` and `memory` have decided about the node: its phase, when it
+ * runs, and where its results lie. */
 static void
 print_plan(Text *out, const Node *n)
 {

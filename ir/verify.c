@@ -93,8 +93,9 @@ verify_types(Verify *v, const Node *n)
 			report(v, n, "result %d has another type than inference gives", i);
 }
 
-/* Stores stand at the end of a function until the pass `schedule` moves them between launches.
- * Even then, no node after a store may read the state's old content. */
+/* What a walk over a function knows of its stores. Until the pass `schedule`, stores stand at the
+ * end of a function. Later they may stand between launches, but no node after a store may read
+ * the state's old content. */
 typedef struct {
 	bool began;
 	uint8_t *stored; /* by state id: when_runs of the stores so far */

@@ -2,8 +2,9 @@
  * again there, if that is cheap and the forward pass then keeps fewer bytes. Such values are
  * chains of elementwise nodes and views over a kept value, such as GELU over a product, or a
  * softmax over its scores. The copied chain reads the kept value through a node `barrier`, so
- * that `fuse` does not join it to kernels of the forward pass. Passes that merge equal nodes
- * would undo the copy; they do not run at the module's later stage.
+ * that `fuse` does not join it to kernels of the forward pass. After this pass the module has a
+ * stage of its own (STAGE_REMATERIALIZED), in which passes that merge equal nodes leave these
+ * copies apart.
  *
  * The idea is from Chen et al. 2016, arXiv:1604.06174; PyTorch's partitioner chooses by a minimum
  * cut. This pass handles the case that needs no search: a chain over one large leaf (a value in
@@ -59,8 +60,9 @@ is_link(const Node *n)
 	return c == FUSE_ELEMENTWISE || c == FUSE_VIEW;
 }
 
-/* Is n late, that is, in the backward pass? The backward pass begins with a few nodes that need
- * only values of the forward pass; those do not count as late. */
+/* Is n late, that is, in the backward pass? The gradient of the loss itself consists of
+ * elementwise nodes and reductions that read only values of the forward pass; these do not count
+ * as late. */
 static bool
 is_late(const Remat *r, const Node *n)
 {

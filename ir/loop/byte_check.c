@@ -14,7 +14,8 @@ typedef struct {
 	VEC(int) open;
 } Bytes;
 
-/* Widens the range [*low, *high] by the reach of a term. Returns false on overflow, since no tensor is that large. */
+/* Widens the range [*low, *high] by the values that a term can have. False: this overflows; no
+ * tensor is that large. */
 static bool
 add_reach(const Bytes *b, AffineTerm t, int64_t *low, int64_t *high)
 {
@@ -33,7 +34,8 @@ is_part(const Bytes *b, LoopValue scalar)
 	return false;
 }
 
-/* The term of a part's variable with the least coefficient; NULL: no part's variable moves the place. */
+/* Among the terms with the variable of a parallel loop, the one with the least coefficient; NULL:
+ * there is none. */
 static const AffineTerm *
 least_step(const Bytes *b, const Affine *place)
 {
@@ -46,9 +48,9 @@ least_step(const Bytes *b, const Affine *place)
 	return least;
 }
 
-/* Let step be the smallest number of elements by which a variable of the parallel loops moves
- * the place. Does each part (iteration of these loops) store only within its own run of `step`
- * elements? */
+/* Let `step` be the smallest number of elements by which a parallel loop's next iteration moves
+ * the place. Does each part store only within its own run of `step` elements, and are these runs
+ * whole bytes? */
 static bool
 in_own_run(const Bytes *b, const Affine *place, int64_t per_byte)
 {
@@ -80,9 +82,10 @@ term_of(const Affine *place, int64_t coefficient)
 	return NULL;
 }
 
-/* Do the loops of one part store whole bytes, element by element? Then the place has terms 1 * v
- * + n * w + ... for loop variables v < n, w, ... whose elements fill whole bytes, and all other
- * terms move the place by whole bytes. A condition inside these loops might leave elements out. */
+/* Do the loops of one part together store all elements of every byte that they touch? So it is if
+ * the place is v + n * w + ... with loop variables v < n, w, ... that run through all elements of
+ * whole bytes, and if all other terms move the place by whole bytes. There must be no condition
+ * inside these loops, because it might leave elements out. */
 static bool
 fills_bytes(const Bytes *b, const Affine *place, int64_t per_byte)
 {

@@ -78,10 +78,11 @@ check_terms(Check *c, const Affine *place)
 	return true;
 }
 
-/* A place made of loop variables alone must be proven to lie inside the buffer, with the `more`
- * elements after the place. A place with computed scalars was clamped by its emitter, and an
- * access with a mask touches only places inside; the interpreter checks these two kinds when it
- * runs the kernel. */
+/* If a place consists of loop variables alone, it must be proven that it lies inside the buffer,
+ * and so do the `more` elements after it. Two kinds of places cannot be proven here: those with
+ * computed scalars, which the emitter has clamped, and those of an access with a mask, which
+ * touches memory only if the place is inside. The interpreter checks both when it runs the
+ * kernel. */
 static void
 check_range(Check *c, int buffer, const Affine *place, int64_t more, bool masked)
 {
@@ -109,7 +110,8 @@ check_place(Check *c, const LoopStatement *s)
 		report(c, "a store into an input");
 }
 
-/* `bits` keeps the width and changes the class; `truncate` makes an integer of a float. */
+/* Are the types right for an op that has a result type of its own? `bits` keeps the width and
+ * changes between float and integer; `truncate` turns a float into an integer. */
 static bool
 own_result_fits(LoopOp op, DType from, DType to)
 {
@@ -191,7 +193,7 @@ close_block(Check *c, int from, int to)
 	for (int i = 0; i < s->n_accumulators; i++) {
 		c->open[s->accumulators[i].scalar] = false;
 		define(c, s->accumulators[i].scalar, s->accumulators[i].type, 0);
-		/* its values are in a tile, not in a scalar */
+		/* the accumulator's values lie in a tile, so its scalar stays invisible */
 		if (s->accumulators[i].level == ACC_ROW)
 			c->defined[s->accumulators[i].scalar] = false;
 	}
@@ -337,8 +339,9 @@ check_row(Check *c, const LoopStatement *s, const Accumulator *a)
 		       dtype_info[a->type].name, from->name);
 }
 
-/* The accumulators of a vector loop state their number of lanes, which is the same for all of them. Accumulators of a
- * team loop state the members; accumulators of other loops work in order. */
+/* How many partials an accumulator must have. In a vector loop: one number of lanes for all
+ * accumulators of the loop. In a team loop: the number of members. In other loops: none, because
+ * values are added in order. */
 static void
 check_partials(Check *c, const LoopStatement *s, const Accumulator *a)
 {

@@ -1,6 +1,6 @@
 /* Moves loads and arithmetic out of loops. A load moves before a loop if every iteration loads
- * from the same place of an input. A value computed from such loads moves with them, if its
- * other operands do not change in the loop:
+ * from the same place of an input. A value computed from such loads moves with them, if its other
+ * operands do not change in the loop:
  *
  *	for v3 < 8 {                       v4 = load x1[v0] : f32
  *	  v4 = load x1[v0] : f32           v5 = div v1, v4 : f32
@@ -12,9 +12,9 @@
  * read itself (codegen/schedule/in_place.c), so no iteration reads what an earlier iteration has
  * written.
  *
- * A loop or condition may run its block zero times. A statement leaves such a block only if
- * executing it does no harm: a load must have a place that is proven to lie inside its buffer,
- * and an integer division never leaves. Linear in statements. */
+ * A loop or condition may run its block zero times. A statement leaves such a block only if it
+ * does no harm where the block would not have run: a load must have a place that is proven to lie
+ * inside its buffer; an integer division never leaves. Takes linear time in statements. */
 #include "ir/loop/loop.h"
 
 enum { MAX_OPEN = 64 };

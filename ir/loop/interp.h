@@ -37,10 +37,11 @@ typedef struct {
 	int64_t outer, inner;
 } Member;
 typedef struct LoopMemory LoopMemory;
-/* counts: the bits that parts touch are added to its counter; NULL: no counting. */
+/* counts: its counter touched_bits grows by the bits that parts touch; NULL: no counting. */
 LoopMemory *loop_memory_new(Arena *arena, const Kernel *k, void *const *params,
                             KernelCounts *counts);
-/* Begins a part, or ends the kernel. Touches of different parts are not compared. */
+/* Called when a part begins, and at the end of the kernel. The check for races then starts anew,
+ * because it looks only within a part. */
 void loop_memory_part(LoopMemory *m);
 /* Says that the team loop of a level begins the iteration of `member`; -1: the loop ends. */
 void loop_memory_member(LoopMemory *m, int level, int64_t member);

@@ -52,11 +52,11 @@ typedef enum {
 	LOOP_STATEMENT_FOR, /* result = variable that counts from 0 to extent; the body goes up to its END */
 	LOOP_STATEMENT_ACCUMULATE, /* combines operand 0 into the accumulator, operand 1, of a loop around */
 	LOOP_STATEMENT_IF, /* the body runs if operand 0 is true; no scalar leaves it */
-	/* all members of a team wait for each other: of the team of the level whose loop could
-	 * stand here */
+	/* the members of a team wait for each other. With a divided team, it is the team whose
+	 * loop could be opened here */
 	LOOP_STATEMENT_BARRIER,
-	/* Work that all members of a team (threads that run a part together) do together, and copies in
-	 * the background: docs/loop-ir.md. */
+	/* Statements that all members of a team (threads that run a part together) execute
+	 * together, and copies in the background: docs/loop-ir.md. */
 	LOOP_STATEMENT_EACH, /* result, column = row and column of an element of tile `buffer`; the body goes up to its END */
 	LOOP_STATEMENT_MMA, /* tile `buffer` += windows[0] times windows[1]; `extent` products per element */
 	LOOP_STATEMENT_COPY, /* buffer[place] .. = windows[0], `extent` elements; zeros if the mask, operand 0, is false */
@@ -143,9 +143,9 @@ typedef struct {
 	const char *name;
 	BufferKind kind;
 	Type type;
-	/* Of LOCAL arrays, for memory with banks: `pad` unused elements after each row of the
-	 * last axis, or a permutation of the rows' elements. The numbering of elements (places)
-	 * stays the same. */
+	/* Of LOCAL arrays, so that accesses hit different banks of memory. pad: unused elements
+	 * after each row of the last axis. swizzle: the elements of each row are permuted. Places
+	 * count elements as without both. */
 	int64_t pad;
 	bool swizzle;
 } LoopBuffer;
@@ -170,10 +170,11 @@ struct Kernel {
 	int n_team;         /* levels of the team; 0: no team, one member */
 	int team[MAX_TEAM]; /* members by level, outermost first: powers of two, at most MAX_PARTIALS in total */
 	int64_t flops;
-	/* library call that may replace the loops; NULL: no such call */
-	const LibraryCall *library;
-	/* the kernel whose loops read this kernel's result. If a library runs kernel `serves`,
-	 * this kernel does not run. NULL: no such kernel */
+	const LibraryCall
+		*library; /* library call that may replace the loops; NULL: no such call */
+	/* the kernel that reads this kernel's result. If a library's call takes the place of
+	 * kernel `serves`, that call does this kernel's work, too, and this kernel does not run.
+	 * NULL: no such kernel */
 	const Kernel *serves;
 	/* the kernel adds up values that ranks sent; it may be launched on any range of its
 	 * iterations, for a part of the elements */
@@ -286,11 +287,12 @@ LoopValue lb_load(LoopBuilder *lb, int buffer, Affine place);
 LoopValue lb_load_if(LoopBuilder *lb, int buffer, Affine place, LoopValue inside);
 void lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x);
 LoopValue lb_affine(LoopBuilder *lb, Affine place);
-/* lb_inside: is 0 <= place < size? lb_and_inside: combines this into *inside with `and`; *inside < 0: no mask so
- * far. */
+/* lb_inside: the condition 0 <= place < size. lb_and_inside: adds this condition to the mask
+ * *inside with `and`; *inside < 0: there is no mask so far. */
 LoopValue lb_inside(LoopBuilder *lb, Affine place, int64_t size);
 void lb_and_inside(LoopBuilder *lb, Affine place, int64_t size, LoopValue *inside);
-/* Declares that a computed scalar lies in [0, extent), so that places with it split without a division. */
+/* Promises that the computed scalar x lies in [0, extent). index_split then needs no division for
+ * places that contain x. */
 void lb_within(LoopBuilder *lb, LoopValue x, int64_t extent);
 LoopValue lb_for(LoopBuilder *lb, LoopMode mode, int64_t extent); /* returns the loop variable */
 /* A loop that only runs the iterations below `bound`: for the last block, or for a segment. Not for LOOP_PARALLEL. */
@@ -354,14 +356,15 @@ Affine affine_add(LoopBuilder *lb, Affine a, Affine b);
 Affine affine_scale(LoopBuilder *lb, Affine a, int64_t by);
 Affine affine_add_scaled(LoopBuilder *lb, Affine a, Affine b, int64_t by); /* a + by * b */
 bool affine_equal(const Affine *a, const Affine *b); /* NULL: no place; equal to NULL only */
-/* Is the place a multiple of n for all values of its scalars? The term of scalar `except` is ignored; -1: no term
- * is. */
+/* Is the place a multiple of n for all values of its scalars? The term with the scalar `except`
+ * is ignored; except = -1: all terms count. */
 bool affine_is_multiple(const Affine *a, LoopValue except, int64_t n);
 /* Do the places have the same constant and terms, in whatever order? */
 bool affine_same(const Affine *a, const Affine *b);
-/* Finds the least and the greatest value of a place. By scalar: extents of loop variables, 0 for
- * other scalars; bounds that loop variables stay below (FOR's place), or NULL. Returns false if
- * a scalar of the place is not a loop variable. Takes memory only for variables with bounds. */
+/* Sets *low and *high to the least and the greatest value of a place. extents, by scalar: the
+ * extent of a loop variable; 0 for other scalars. bounds, by scalar: the place that a loop
+ * variable stays below (place of its FOR); NULL: no bound. False: the place contains a scalar
+ * that is not a loop variable. Allocates memory only if there are bounds. */
 bool affine_range(Arena *scratch, const Affine *a, const int64_t *extents,
                   const Affine *const *bounds, int64_t *low, int64_t *high);
 

@@ -5,8 +5,9 @@
  * Members run one after the other. A barrier of the whole team begins a new epoch. A team may be
  * divided: an outer member is then a team of inner members. A barrier inside an outer member's
  * iteration begins an inner epoch of this outer member, which orders only its own inner members.
- * An element remembers its last writer, and its readers in this epoch. Two readers from
- * different outer members suffice: any writer differs from at least one of the two.
+ * An element remembers its last writer and two readers of the current epoch, if possible from
+ * different outer members. Two are enough: a later writer differs from at least one of them, so a
+ * race is found.
  *
  * A copy arrives at a WAIT statement. Until then no member may touch the copy's destination.
  * After the wait, it counts as the member's write. */
@@ -58,7 +59,7 @@ struct LoopMemory {
 	int64_t epoch;
 	int64_t *inner_epochs; /* by outer member */
 	int64_t last_inner;    /* number of the last inner epoch */
-	/* how many numbers were given to unknown members (the owners of a tile's elements) */
+	/* how many unknown members (owners of a tile's elements) have got a number so far */
 	int64_t someone;
 	Arena *arena;
 	Copies *copies; /* by outer member */
@@ -371,8 +372,8 @@ arrive(LoopMemory *m, const Copy *copy)
 	m->member = waiting;
 }
 
-/* Does the current statement (COMMIT or WAIT) concern the copies of this outer member? Outside
- * of the team's loops, the statement concerns all members. */
+/* Does the current COMMIT or WAIT apply to the copies of this outer member? Outside of the team's
+ * loops it applies to those of all. */
 static bool
 is_meant(const LoopMemory *m, int outer)
 {

@@ -175,7 +175,8 @@ extreme(const Affine *form, const int64_t *extents, int sign, int64_t *out)
 	return true;
 }
 
-/* Replaces scalar i of a by its largest value, its bound - 1, if this makes the form's extreme smaller. */
+/* Replaces the scalar of term i of a by bound - 1, the largest value that its bound allows, if
+ * the form's extreme *best gets smaller by that. */
 static void
 tighten(Arena *scratch, const Affine *a, int i, const Affine *bound, const int64_t *extents,
         int sign, Affine *form, int64_t *best)
@@ -238,7 +239,8 @@ affine_range(Arena *scratch, const Affine *a, const int64_t *extents, const Affi
 	return true;
 }
 
-/* Sets *whole to *place / stride and *place to the remainder, if the terms allow it. */
+/* Divides *place by the stride without a division in the kernel: terms that are multiples of the
+ * stride go to *whole, the rest stays in *place. False: the terms do not allow it. */
 static bool
 affine_divide(LoopBuilder *lb, Affine *place, int64_t stride, Affine *whole)
 {

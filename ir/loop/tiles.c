@@ -1,7 +1,7 @@
 /* Interprets the work that all members (threads) of a team do together: loops over the elements
- * of a tile (a block of a matrix, spread over the members), products of tiles, copies. It is not known which
- * member owns an element of a tile. So the check for races treats each owner as a member that
- * differs from all others. */
+ * of a tile (a block of a matrix, spread over the members), products of tiles, copies. It is not
+ * known which member owns an element of a tile. So the check for races treats each owner as an
+ * unknown member, different from all others. */
 #include "ir/loop/interp.h"
 
 void

@@ -20,8 +20,8 @@ INT2(sub, U(x) - U(y))
 INT2(mul, U(x) * U(y))
 INT2(max, int_less(x, y, u) ? y : x)
 INT2(min, int_less(y, x, u) ? y : x)
-/* Integer division by zero gives 0, and the only division that overflows (the least number by
- * -1) wraps, so evaluation never traps. */
+/* Integer division by zero gives 0, and the one division that overflows, the least number by -1,
+ * wraps around, so evaluation never traps. */
 INT2(div, y == 0 ? 0 : u ? (int64_t)(U(x) / U(y)) : y == -1 ? i_neg(x, u) : x / y)
 INT2(rem, y == 0 ? 0 : u ? (int64_t)(U(x) % U(y)) : y == -1 ? 0 : x % y)
 
@@ -153,8 +153,8 @@ simplify_div(Builder *b, Node *n)
 	return operand_is(n, 1, 1) ? node_operand(n, 0) : NULL;
 }
 
-/* Where both operands are equal, the finite difference of the test gives half of the slope to
- * each operand, as the gradient does. */
+/* Samples may have equal operands: there the test's finite difference for one operand is half of
+ * dy, like its gradient. */
 static const Sample extremum_samples[] = {{"", "f64[12,5], f64[12,5]"},
                                           {"", "f64[5,3] integers, f64[5,3] integers"},
                                           {"", "f64[5] nans, f64[5]"},

@@ -9,9 +9,9 @@ static const char *const dtype_names[] = {
 	"u64",    "u32",  "u16", "u8",   "u4",     "u2",     "bool",       NULL};
 
 /* ---- bitcast {from, to, as}: reads the bits of a number of type `from` as a number of type
- * `to`. The operand may hold its numbers in a wider type; the result is kept in type `as`.
- * `from` and `to` are the meaning of the operation, so a module whose dtypes were widened keeps
- * them. A NaN of a float below f32 has the bits of the type's standard NaN. */
+ * `to`. The operand may hold its numbers in a wider type; the result is kept in type `as`. If all
+ * dtypes of a module are widened, `from` and `to` stay: they say what the op does. A NaN of a
+ * float below f32 has the bits of the type's standard NaN. */
 static const Field bitcast_fields[] = {
 	{"from", FIELD_ENUM, offsetof(BitcastAttr, from), dtype_names, false},
 	{"to", FIELD_ENUM, offsetof(BitcastAttr, to), dtype_names, false},
@@ -70,7 +70,8 @@ scalar_bitcast(LoopBuilder *lb, const Node *n, const LoopValue *x)
 	return lb_cast(lb, compute_type(a->as), lb_bitcast(lb, (DType)a->from, (DType)a->to, x[0]));
 }
 
-/* A subnormal code is rounded by an addition and read by a product, except in a format with f32's exponents. */
+/* For subnormal numbers, rounding takes an addition and reading takes a product, except in
+ * formats with the exponents of f32. */
 static int64_t
 flops_bitcast(const Node *n)
 {

@@ -7,8 +7,8 @@
 #include <math.h>
 
 /* ---- cast {to, round, overflow, stream, axis, rows}. `round` and `overflow` say how a float
- * becomes a float below f32. For other types these attributes have no effect, but a module whose
- * dtypes were widened keeps them. With stochastic rounding, an element takes word 0 of the
+ * becomes a float below f32. For other types these attributes have no effect, but they are kept
+ * if a module's dtypes are widened. With stochastic rounding, an element takes word 0 of the
  * random numbers at its place (ir/ops/control/counter.h). The stream must not be 0, so that no
  * two casts share a stream by default. */
 static const Field cast_fields[] = {
@@ -83,7 +83,8 @@ eval_cast(Eval *ev)
 		for (int64_t i = 0; i < x->type->n; i++)
 			y->i[i] = wide_from == F64 ? x->f[i] != 0 : x->i[i] != 0;
 	} else if (dtype_is_float(from) && !dtype_is_float(to)) {
-		/* saturates at the bounds of `to`, not of s64 */
+		/* converts to `to` first, so that numbers saturate at its bounds, not at those of
+		 * s64 */
 		char *narrow = arena_alloc(ev->arena, (size_t)dtype_bytes(to, x->type->n));
 		dtype_convert(to, narrow, F64, x->f, x->type->n);
 		for (int64_t i = 0; i < x->type->n; i++)
@@ -125,8 +126,8 @@ value_cast_of(const Value *v)
 	                                                                 : NULL;
 }
 
-/* Builds v again in dtype `to`, if v is a view of 4-bit numbers that were rounded to f32: then
- * one rounding is enough. NULL: v is not such a view. */
+/* If v is dequantize (or a view of it) with a result in f32: builds the same with a result in
+ * dtype `to`, which rounds only once. NULL: v is something else. */
 static Value *
 dequantized_as(Builder *b, const Value *v, DType to)
 {
@@ -184,8 +185,8 @@ static const Sample cast_samples[] = {
 	{"{to = f32}", "f64[1,0]"},
 	{0}};
 
-/* A stochastic cast cannot be cut into parts, because a part would draw the random bits of other
- * places. */
+/* A stochastic cast has no factors: a part counts places from 0, so it would draw random bits
+ * that belong to other places. */
 static void
 cast_factors(Partition *p)
 {
@@ -236,7 +237,7 @@ grad_copy(Grad *g)
 }
 
 static const Sample fixed_samples[] = {
-	/* values are fixed: a finite difference would not be 0 although the gradient stops */
+	/* `fixed`: not tested with finite differences, which are not 0 although the gradient is */
 	{"", "f64[12,5] fixed"},
 	{"", "f64[1,0]"},
 	{0}};

@@ -176,8 +176,8 @@ typedef struct {
 	int role; /* the result: 0 is x, 1 is w, 2 is y */
 } ConvWalk;
 
-/* The place in x under window place q of result place p. Returns false if the place lies outside
- * of x. */
+/* Sets *at to the flat place in x that position q of the window reads for position p of the
+ * result. False: it lies outside of x. */
 static bool
 conv_source(const ConvAttr *a, Type x, const int64_t *p, const int64_t *q, int64_t *at)
 {
@@ -356,9 +356,8 @@ conv_grad_weight_roles(const Node *n)
 	return (ConvRoles){p, node_result(n, 0)->type, q, 0, -1, 1};
 }
 
-/* Adds a factor that cuts two or three of x, w and y along the given axes; -1: the factor does
- * not cut this tensor. If the factor does not cut the result, the results of the parts are
- * summed. */
+/* Adds a factor. axes: the axes of x, w and y that it cuts; -1: it does not cut this tensor. If
+ * it does not cut the result, the results of the parts are summed. */
 static void
 conv_factor(Partition *p, const ConvRoles *r, int64_t size, const int axes[3])
 {
@@ -375,8 +374,9 @@ conv_factor(Partition *p, const ConvRoles *r, int64_t size, const int axes[3])
 	}
 }
 
-/* The factors: batch; channels, or the groups if there are several; and spatial axes whose
- * windows neither overlap nor begin before x, so that no part needs elements of another part. */
+/* Adds the factors: the batch; the channels, or the groups if there are several; and those
+ * spatial axes in which windows neither overlap nor reach outside of x, so that no part needs
+ * elements of another part. */
 static void
 conv_factors_of(Partition *p, ConvRoles r)
 {
@@ -449,7 +449,8 @@ conv_bias(const Node *n, const Node *reader)
 	return n->op == OP_conv ? added_vector(n, reader, 1) : NULL;
 }
 
-/* ---- scales of quantized operands: along axes that are not summed over */
+/* ---- the axis along which a quantized operand may have several scales: one that is not summed
+ * over */
 static int
 conv_channel(const Node *n, int i)
 {
@@ -461,7 +462,8 @@ conv_grad_input_channel(const Node *n, int i)
 {
 	return i == 1 && ((const ConvAttr *)n->attr)->groups == 1
 	               ? 1
-	               : -1; /* the inputs of w are the channels of dx */
+	               /* for w, its input channels, which are the channels of the result dx */
+	               : -1;
 }
 static int
 conv_grad_weight_channel(const Node *n, int i)

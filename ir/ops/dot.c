@@ -1,9 +1,9 @@
 /* dot {x_batch, y_batch, x_contract, y_contract, order, dtype, allow_tf32}: a matrix product of
  * tensors, as XLA's DotGeneral: sums over the contracted axes; the batch axes of x and y belong
- * together. The result axes are: batch, the free axes of x, the free axes of y. With `order`,
- * result axis i is number order[i] of these axes: a transpose that costs nothing. The result has
- * type `dtype` and is rounded once, for all types of operands. allow_tf32 lets a target round
- * f32 operands to tf32; the interpreter and loops never do so. */
+ * together. The result axes are the batch axes, the free axes of x, the free axes of y. With
+ * `order`, result axis i is axis number order[i] of this list: a transpose that costs nothing.
+ * The sum is rounded once, to `dtype`, whatever the types of the operands. allow_tf32 lets a
+ * target round f32 operands to tf32; the interpreter and loops never do so. */
 #include "ir/ops/family.h"
 #include "ir/ops/products.h"
 #include "ir/ops/ops.h"
@@ -134,7 +134,8 @@ dot_result_strides(const DotAttr *a, Type z, int64_t *strides)
 		strides[a->order.n ? a->order.at[i] : i] = by_place[i];
 }
 
-/* Flat offsets of every index of a group of axes, by the given strides. Naive evaluation uses these tables. */
+/* A table for naive evaluation: the flat offset of every index of a group of axes, in row-major
+ * order, by the tensor's strides. */
 static int64_t *
 strided_offsets(Arena *arena, const int64_t *strides, const Ints *axes, Type group)
 {
@@ -222,7 +223,8 @@ dot_eval(Eval *ev)
 			}
 }
 
-/* Transposes a product with axes batch, free, contracted into the order of the operand's axes. */
+/* d has the axes of an operand in the order batch, free, contracted. Transposes d to the
+ * operand's own order. */
 static Value *
 dot_reorder(Builder *b, Value *d, const Ints *batch, const Ints *free, const Ints *contract)
 {

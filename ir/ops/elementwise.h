@@ -15,7 +15,8 @@ typedef double (*Float1)(double);
 typedef int64_t (*Int1)(int64_t, bool is_u64);
 typedef double (*Float2)(double, double);
 typedef int64_t (*Int2)(int64_t, int64_t, bool is_u64);
-/* Evaluates f on floats, and g on integers and bools. If the result is bool, it is "not 0". */
+/* Evaluates f on floats, and g on integers and bools. If the result's type is bool, it is whether
+ * f or g gives a number other than 0. */
 void eval_unary(Eval *ev, Float1 f, Int1 g);
 void eval_binary(Eval *ev, Float2 f, Int2 g);
 
@@ -56,8 +57,9 @@ extern const Sample unary_samples[], positive_samples[], binary_samples[];
 		.factors = partition_elements, .doc = "every axis" \
 	}
 
-/* ---- rows. allowed, to_bool: as in infer_same. f, i: functions of eval (NULL if their class is not allowed). time:
- * of one element, in additions, measured roughly on one core with vectors of f32. */
+/* ---- rows. allowed, to_bool: as in infer_same. f, i: functions of eval (NULL if their class is
+ * not allowed). time: the time of one element, as a number of additions, measured roughly on one
+ * core with vectors of f32. */
 #define ROW(op, text, allowed, to_bool, ...)                       \
 	static void infer_##op(Infer *in)                          \
 	{                                                          \

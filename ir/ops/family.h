@@ -39,14 +39,14 @@ void infer_set(Infer *in, int i, DType dtype, const Ints *shape);
 extern const Field axis_fields[]; /* fields of AxisAttr */
 
 Value *zeros_like(Builder *b, const Value *v);
-/* Rewrites pad(a) + pad(b) to pad(concat(a, b)) if the pads are zero, and a and b lie next to
- * each other along one axis. The gradients of a split have this form. NULL: x and y do not have
- * this form. */
+/* If x = pad(a) and y = pad(b) pad with zeros, and a and b lie next to each other along one axis:
+ * builds x + y as pad(concat(a, b)). The gradients of a split have this form. NULL: x and y are
+ * something else. */
 Value *join_pads(Builder *b, Value *x, Value *y);
-/* Rewrites add(x, scatter(0, i, u)) to scatter(x, i, u), for a scatter that adds. The gradient
- * of a table that was read by gather is added in this form to the table's other gradients, and
- * to the sum of earlier micro-batches. NULL: n has another form, or another reader of the
- * scatter runs at the same time. */
+/* Rewrites add(x, scatter(0, i, u)) to scatter(x, i, u), for a scatter that adds. So the gradient
+ * of a table that was read by gather is added in place to the table's other gradients, or to the
+ * sum of earlier micro-batches. NULL: n is something else, or another node reads the scatter in
+ * the same micro-batch. */
 Value *add_to_scatter(Builder *b, Node *n);
 
 #endif

@@ -2,14 +2,14 @@
  * as the library bitsandbytes stores them (base/numbers/four_bit.c). */
 #include "ir/ops/family.h"
 
-/* ---- dequantize {codes, block, dtype, shape}: codes: u8[(n + 1) / 2], absmax: f32[blocks]  ->
- * dtype[shape] of n elements.
+/* ---- dequantize {codes, block, dtype, shape}: codes: u8[(n + 1) / 2], absmax: f32[blocks] ->
+ * dtype[shape] of n elements. With i counted in row-major order, and code 0 in the upper half of
+ * byte 0:
  *
- *	y[i] = four_bit_values[codes][code i] * absmax[i / block], i counted in row-major order; code 0 is the upper half of byte 0
+ * y[i] = four_bit_values[codes][code i] * absmax[i / block]
  *
- * The product is rounded to f32, then to dtype. No kernel stores the result: each kernel that
- * reads the result computes it. A matrix product computes the result while it loads this
- * operand. */
+ * The product is rounded to f32, then to dtype. The result is never stored: each kernel that
+ * reads it computes it; a matrix product does so while it loads this operand. */
 enum { CODES, ABSMAX };
 enum { MOST_BLOCK = 1 << 20 };
 
@@ -58,8 +58,8 @@ dequantize_eval(Eval *ev)
 	}
 }
 
-/* dabsmax: the sum over a block of dy times the value of the code, in f64. The value of a code is dequantize with
- * absmax 1. */
+/* dabsmax = the sum over each block of dy times the value of the code, in f64. The values of the
+ * codes are computed as dequantize with absmax = 1. */
 static void
 dequantize_grad(Grad *g)
 {

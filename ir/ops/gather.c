@@ -1,6 +1,6 @@
 /* The ops gather (reads elements at indices) and scatter (writes elements at indices), along one
- * axis. Importers express every ONNX gather and scatter by these two, with flat tensors and
- * linear indices. */
+ * axis. Importers write every ONNX gather and scatter as one of these two, where necessary on
+ * flattened tensors with indices into these. */
 #include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/elementwise.h"
 #include "ir/ops/ops.h"
@@ -51,8 +51,8 @@ gather_infer(Infer *in)
 		infer_set(in, 0, in->operand[0]->dtype, &shape);
 }
 
-/* Calls visit(flat place in the gathered shape, flat place in data) for all elements. The second place is -1 if the
- * index is out of range. */
+/* Calls visit(ctx, i, j) for every element of the gathered shape: i is its flat place there, j
+ * the flat place in data that its index selects. j is -1 if the index is out of range. */
 static void
 gather_walk(Type data, const EvalTensor *indices, Type gathered, int64_t axis,
             void (*visit)(void *ctx, int64_t i, int64_t j), void *ctx)
@@ -139,8 +139,8 @@ gather_element(Lower *lw, const Node *n, const Index *at)
 	return lower_element_inside(lw, data, &place, inside);
 }
 
-/* The first of indices that count up by *step and stay within the axis; -1: the indices do not
- * have this form, or are not constant. */
+/* If the indices are constant, count up in equal steps and stay within the axis: the first index,
+ * with *step set. Otherwise -1. */
 static int64_t
 first_counted(const Value *indices, int64_t extent, int64_t *step)
 {
@@ -331,7 +331,7 @@ at_updates(const ScatterGrad *s, Value *v)
 	return b_gather(s->g->b, v, s->indices, s->axis);
 }
 
-/* x plus, at each place, the sum of v over the updates there. */
+/* Adds to x, at the place of each update, this update's element of v. */
 static Value *
 with_sum(const ScatterGrad *s, Value *x, Value *v)
 {
@@ -356,8 +356,8 @@ last_writers(const ScatterGrad *s)
 	return b_broadcast(b, b_reshape(b, won, shape), ints_of_type(s->updates->type), axes);
 }
 
-/* set: ddata = dy with zeros where data was overwritten; dupdates = gather(dy) for the last
- * update of a place, 0 for earlier updates */
+/* set: ddata = dy, but 0 where data was overwritten; dupdates = gather(dy) if the update is the
+ * last one of its place, 0 for earlier ones */
 static void
 scatter_set_grad(const ScatterGrad *s)
 {
@@ -442,8 +442,8 @@ scatter_grad(Grad *g)
 	}
 }
 
-/* Is n the only reader of y? Stores in the first micro-batch of a step may read y, too, if n's sum is stored only in
- * later micro-batches. */
+/* Is n the only node that reads y in its micro-batches? A store in the first micro-batch of a
+ * step may also read y, if n's own result is stored only in later micro-batches. */
 static bool
 is_read_later(const Value *y, const Node *n)
 {
@@ -504,9 +504,9 @@ scatter_simplify(Builder *b, Node *n)
 	return n_parts == 1 ? y : b_concat(b, n_parts, parts, axis);
 }
 
-/* Updates are combined in order. So only loops in which the order does not matter are factors:
- * the other axes, pieces of the axis, and, if updates are added, multiplied or compared, the
- * updates themselves. */
+/* Updates of one place are combined in order. So factors are the axes that are not indexed, and
+ * the indexed axis, because each place then still has all its updates. The updates themselves are
+ * a factor only if they are added, multiplied or compared, where the order does not matter. */
 static void
 scatter_factors(Partition *p)
 {

@@ -26,8 +26,9 @@ DIRECT(not) DIRECT(is_nan) DIRECT(and) DIRECT(or) DIRECT(xor) DIRECT(select)
 DIRECT(eq) DIRECT(ne) DIRECT(lt) DIRECT(le) DIRECT(gt) DIRECT(ge)
 	/* clang-format on */
 
-	/* Simplifies an op with a constant bool: if the constant is `keeps`, the result is the
-	 * other operand; if it is !keeps, the result is the constant. */
+	/* Simplifies `and` and `or` with a constant bool operand. If the constant is `keeps`, the
+	 * result is the other operand; otherwise the result is the constant. NULL: no operand is
+	 * constant. */
 	static Value *simplify_with(Node *n, bool keeps)
 {
 	for (int i = 0; i < 2 && node_result(n, 0)->type->dtype == BOOL; i++) {

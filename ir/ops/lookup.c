@@ -2,9 +2,9 @@
 #include "ir/ops/elementwise.h"
 #include "ir/ops/ops.h"
 
-/* ---- lookup: table: T[k], indices: s64[...]  ->  T[...]. It is a gather along axis 0 of a vector, but elementwise:
- * it shares a kernel with the nodes that compute the indices, and each kernel that reads the result may look up
- * again. An index out of range gives 0. */
+/* ---- lookup: table: T[k], indices: s64[...] -> T[...]. It computes the same as a gather from a
+ * vector, but is elementwise: it can share a kernel with the nodes that compute the indices, and
+ * a kernel that reads the result may compute it again. An index out of range gives 0. */
 enum { TABLE, INDICES };
 
 static void

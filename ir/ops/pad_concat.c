@@ -3,9 +3,9 @@
 #include "ir/ops/batch/batch_axis.h"
 #include "ir/ops/family.h"
 
-/* ---- pad {low, high, interior, value}: puts `value` `interior` times between neighbours, low
- * times before and high times after the elements of each axis. A negative low or high cuts
- * elements off. pad does what XLA's Pad does. */
+/* ---- pad {low, high, interior, value}: adds copies of `value` along each axis: `low` of them
+ * before the elements, `high` after them, and `interior` between each two neighbours. A negative
+ * low or high cuts elements off. pad does what XLA's Pad does. */
 static const Field pad_fields[] = {
 	{"low", FIELD_INTS, offsetof(PadAttr, low), NULL, true},
 	{"high", FIELD_INTS, offsetof(PadAttr, high), NULL, true},
@@ -155,8 +155,9 @@ pad_place(Lower *lw, const Node *n, const Index *at, Index *out, const void *ctx
 		                         a->low.at[i] + first->at[i] * s);
 	}
 }
-/* Fills the border of y, one box per axis and side. The boxes of an axis lie between the boxes of the axes before it,
- * and cover the axes after it whole. */
+/* Fills the border of y with the constant, in boxes: two per axis, one at each side. So that
+ * boxes do not overlap, the boxes of an axis leave out the borders of the axes before it, and
+ * cover the axes after it completely. */
 static void
 pad_fill_around(Lower *lw, const Node *n, const Ints *first, const Ints *size)
 {
@@ -210,8 +211,8 @@ pad_parts(Lower *lw, const Node *n)
 	lower_close_parts(lw);
 }
 
-/* An axis is cut if each element with its padding before and after is a block of the same size,
- * so no part needs elements of another part. */
+/* An axis is a factor if y consists of equal blocks along it, each with one element of x and its
+ * own padding before and after. No part then needs elements of another part. */
 static void
 pad_factors(Partition *p)
 {

@@ -257,8 +257,9 @@ pool_grad_flops(const Node *n)
 	return window_flops(n, node_operand(n, 0)->type);
 }
 
-/* Adds the factors of a node; x and y are types with the shapes of the large and the small
- * tensor. An axis can be cut if no window lies across a cut. */
+/* Adds the factors of a node; x: type of the tensor over which windows lie; y: type of the tensor
+ * with one element per window. An axis is a factor if its windows do not overlap, so that no
+ * window is cut. */
 static void
 pool_factors_of(Partition *p, Type x, Type y)
 {

@@ -2,12 +2,12 @@
  * clamp(round(x / scale) + zero), ties to even, clamped to the range of an integer type. This is
  * ONNX's QuantizeLinear (https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html): it divides,
  * and rounds before it adds the zero point. `division = reciprocal` multiplies by 1 / scale, as
- * the quantizers of PyTorch and torchao do. The two forms differ where x / scale lies in the
- * middle between two integers.
+ * the quantizers of PyTorch and torchao do. The two divisions differ in the last bit, which
+ * changes the code where x / scale lies in the middle between two integers.
  *
- * The ops are elementwise: a scale of a channel, token or block is broadcast to the elements
- * that share it. Without a zero point the codes are symmetric. The way back, (code - zero) *
- * scale, needs no op of its own. */
+ * The ops are elementwise: a scale of a channel, token or block is broadcast to the elements that
+ * share it. Without a zero point the codes are symmetric. The way back, (code - zero) * scale,
+ * needs no op of its own. */
 #include "ir/ops/elementwise.h"
 
 #include <math.h>

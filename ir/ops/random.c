@@ -3,10 +3,12 @@
 #include "ir/ops/control/counter.h"
 
 /* ---- random {dtype, shape, stream, axis, rows}: seed, step, offset -> numbers of Philox 4x32-10
- * (ir/ops/control/counter.h). rows > 0: `axis` is the batch axis; it has `rows` rows of equal length, and its first
- * row is row `offset` of the step. rows = 0: no batch axis: the same noise in every micro-batch and on every rank.
- * f32: the upper 24 bits of word 0, as a number in [0, 1). f64: 53 bits of words 0 and 1. u32: word 0. u64: word 0 is
- * the lower half, word 1 the upper half. */
+ * (ir/ops/control/counter.h). rows > 0: `axis` is the batch axis; it has `rows` rows of equal
+ * length, and its first row is row `offset` of the step. rows = 0: no batch axis; every
+ * micro-batch and every rank gets the same noise. How words become numbers:
+ *
+ * f32   the upper 24 bits of word 0, as a number in [0, 1) f64   53 bits of words 0 and 1, as a
+ * number in [0, 1) u32   word 0 u64   word 0 is the lower half, word 1 the upper half */
 static const Field random_fields[] = {
 	{"dtype", FIELD_DTYPE, offsetof(RandomAttr, dtype), NULL, false},
 	{"shape", FIELD_INTS, offsetof(RandomAttr, shape), NULL, false},

@@ -99,8 +99,9 @@ reduce_eval(Eval *ev)
 	}
 }
 
-/* prod: dx_i = dy * product of the other elements. It is computed by exclusive products from both ends, so zeros need
- * no special case. The reduced axes are first moved to the end and joined. */
+/* prod: dx_i = dy * product of the other elements. The product of the others is (product of the
+ * elements before i) * (product of the elements after i), so zeros need no special case. The
+ * reduced axes are first moved to the end and joined. */
 static Value *
 prod_grad(Grad *g, Value *x, Value *dy, const Ints *axes)
 {

@@ -230,8 +230,9 @@ add_axes_of_one(Partition *p, Type x, Type y)
 	}
 }
 
-/* Matches groups of axes of x and y with equal products. Sizes of both sides split at the ends of a group, so groups
- * are independent of each other. */
+/* Goes through the axes of x and y from the outermost on, in groups with the same number of
+ * elements on both sides: [4,6,7] and [24,7] have the groups 4 x 6 = 24 and 7 = 7. Each group
+ * gives factors of its own. */
 static void
 reshape_factors(Partition *p)
 {
@@ -245,7 +246,8 @@ reshape_factors(Partition *p)
 			k++;
 		if (i == x->rank)
 			break;
-		/* The outer axes of a group: their greatest common divisor is the loop that both share. */
+		/* the loop that both sides share is the greatest common divisor of the group's
+		 * outermost axes */
 		Factor *f = partition_add(p, greatest_common_divisor(x->dims[i], y->dims[k]),
 		                          COMBINE_JOIN);
 		factor_cut_operand(f, 0, i);
@@ -393,8 +395,8 @@ transpose_of_dot(Builder *b, Node *dot, const Ints *order)
 		a.order.at[i] = inner.at[order->at[i]];
 	if (order->at[last] != last) {
 		if (a.x_batch.n)
-			/* not faster: the reader of such a product (a gradient of attention
-			 * heads) moves the elements anyway */
+			/* would not be faster: such products are gradients of attention heads,
+			 * whose reader moves the elements anyway */
 			return NULL;
 		dot_swap(&a, operands);
 		if (a.order.at[last] != last)
@@ -569,8 +571,8 @@ slice_simplify(Builder *b, Node *n)
 	return NULL;
 }
 
-/* An axis is cut if it is taken whole, or one element of each block of `step` elements: then no
- * part needs elements of another part. */
+/* An axis is a factor if the slice takes all of it, or exactly one element of each block of
+ * `step` elements. No part then needs elements of another part. */
 static void
 slice_factors(Partition *p)
 {
@@ -691,8 +693,9 @@ const OpRow op_reverse = {
                  .doc = "axes that are not reversed; parts of a reversed axis would swap places"},
 };
 
-/* ---- barrier: x itself, but a reader of the result never joins the kernel that computes x: the
- * reader is placed elsewhere in the program on purpose. Like XLA's optimization_barrier. */
+/* ---- barrier: the result is x. But nodes that read the result are never put into the kernel
+ * that computes x: they stand elsewhere in the program on purpose. Like XLA's
+ * optimization_barrier. */
 static void
 barrier_infer(Infer *in)
 {

@@ -111,7 +111,8 @@ iota_element(Lower *lw, const Node *n, const Index *at)
 	return lb_cast(lw->lb, a->dtype, lb_affine(lw->lb, at->at[a->axis]));
 }
 
-/* Along `axis` a part counts from its own first place. */
+/* Along `axis`, each part starts to count at 0; SHARE_SHIFTED says that the part's first place
+ * must be added. */
 static void
 iota_factors(Partition *p)
 {

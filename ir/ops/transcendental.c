@@ -101,7 +101,8 @@ scalar_rsqrt(LoopBuilder *lb, const Node *n, const LoopValue *x)
 	                 lb_unary(lb, LOOP_sqrt, x[0]));
 }
 
-/* 1 / (1 + exp(-x)): exp may overflow to infinity, whose inverse is 0, the right result */
+/* 1 / (1 + exp(-x)): if exp(-x) overflows to infinity, the result is 1 / infinity = 0, which is
+ * right */
 static LoopValue
 scalar_sigmoid(LoopBuilder *lb, const Node *n, const LoopValue *x)
 {

@@ -135,7 +135,8 @@ nearest_normal(const Encoder *e)
 	return right(b, add(b, add(b, rebased(e), half), odd), lost);
 }
 
-/* Rounds by an addition: the last bit of the sum is worth one unit of the code. */
+/* Rounds by an addition of a large number, chosen so that the last bit of the sum is worth one
+ * unit of the code. */
 static V
 nearest_subnormal(const Encoder *e)
 {
@@ -145,8 +146,8 @@ nearest_subnormal(const Encoder *e)
 	return sub(b, bits(b, e->w->bits, add(b, e->x, unit)), bits(b, e->w->bits, unit));
 }
 
-/* Does rounding make the code larger by one? `fraction` is the dropped part of a unit, shifted
- * so that its first bit is the highest bit of the word. */
+/* Does rounding add one to the code? In the function, `fraction` is the part of a unit that is
+ * dropped, shifted to the upper end of the word. */
 static V
 normal_grows(const Encoder *e)
 {

@@ -6,10 +6,11 @@
 
 #include <math.h>
 
-/* ---- exp: x = n ln 2 + r, |r| <= ln 2 / 2, with ln 2 in two parts; Taylor series of e^r. 2^n
- * is two factors, so that subnormal results come out. The sum n + 1.5 * 2^52 has n in its low
- * bits. If the result is 0, as for numbers that a softmax masks, x is replaced by 0: on some
- * machines a product that underflows takes a hundred cycles. */
+/* ---- exp x = n ln 2 + r,  |r| <= ln 2 / 2 e^x = 2^n e^r ln 2 is a sum of two numbers, e^r a
+ * Taylor series, and 2^n a product of two factors, so that subnormal results come out. To round
+ * to n, 1.5 * 2^52 is added; the sum has n in its low bits. If the result is 0, as for numbers
+ * that a softmax masks, x is replaced by 0 first: on some machines a product that underflows
+ * takes a hundred cycles. */
 typedef struct {
 	double low, high; /* below low the result is 0, above high infinity */
 	double per_ln2, shift, ln2_high, ln2_low;
@@ -71,8 +72,8 @@ build_exp(B *b, const FunctionRow *row, const V *x)
 	return select(b, is_nan(b, x[0]), x[0], select(b, below, none, e));
 }
 
-/* expm1: near 0 exp(x) - 1 loses digits, so there expm1 has its own polynomial x + x^2 P(x). P
- * is Taylor's series in f64, and minimax on [-1/2, 1/2] in f32 (error 3e-9). */
+/* expm1: near 0, exp(x) - 1 would lose digits. There it is x + x^2 P(x), where P is a Taylor
+ * series in f64, and in f32 the minimax polynomial on [-1/2, 1/2] (error 3e-9). */
 V
 build_expm1(B *b, const FunctionRow *row, const V *x)
 {
@@ -93,7 +94,8 @@ build_expm1(B *b, const FunctionRow *row, const V *x)
 	return select(b, lt(b, absolute(b, x[0]), number(b, x[0], 0.5)), small, large);
 }
 
-/* Splits x = 2^e m with m from `root` to 2 root. Subnormal x is scaled first. */
+/* For log: splits x = 2^e m, with root <= m < 2 * root. A subnormal x is multiplied by `scale`
+ * first. */
 typedef struct {
 	double least, scale,
 		scale_bits; /* the least normal number; the factor for smaller numbers; its exponent */
@@ -129,8 +131,9 @@ log_specials(B *b, V x, V r)
 	return select(b, or (b, eq(b, x, infinity), is_nan(b, x)), x, r);
 }
 
-/* log: x = 2^e m, m in [sqrt(1/2), sqrt 2); log m = 2 atanh(s), s = (m - 1)/(m + 1);
- * log m = f - (f^2/2 - s (f^2/2 + z p)), in fdlibm's arrangement */
+/* log in f64, in fdlibm's arrangement. With m in [sqrt(1/2), sqrt 2), f = m - 1, s = f / (m + 1),
+ * z = s^2: x = 2^e m log m = 2 atanh(s) = f - (f^2/2 - s (f^2/2 + z p)) where p is a polynomial
+ * in z. */
 V
 build_log_f64(B *b, const FunctionRow *row, const V *x)
 {
@@ -149,7 +152,8 @@ build_log_f64(B *b, const FunctionRow *row, const V *x)
 	                    fma3(b, e, number(b, e, 0x1.62e42feep-1), sub(b, f, sub(b, h, low))));
 }
 
-/* log: m in [2/3, 4/3), f = m - 1, log m = f - f^2/2 + f^3 P(f), P minimax (9e-10) */
+/* log in f32. With m in [2/3, 4/3) and f = m - 1: log m = f - f^2/2 + f^3 P(f) where P is a
+ * minimax polynomial (error 9e-10). */
 V
 build_log_f32(B *b, const FunctionRow *row, const V *x)
 {
@@ -201,8 +205,10 @@ build_tanh_f32(B *b, const FunctionRow *row, const V *x)
 	return copysign_of(b, select(b, lt(b, a, number(b, a, 0.55)), small, large), x[0]);
 }
 
-/* erf: x + x P(x^2) below 1; 1 - exp(-x^2) Q(t) above, t = 2/(2 + x). P and Q are Chebyshev fits made with 40 digits
- * (errors 2e-21 and 3e-21), in f32 minimax (1e-9 and 2e-10). exp(-x^2) is corrected by the low half of the square. */
+/* erf for x >= 0: x < 1     x + x P(x^2) else      1 - exp(-x^2) Q(t),  t = 2/(2 + x) In f64, P
+ * and Q are Chebyshev fits that were computed with 40 digits (errors 2e-21 and 3e-21); in f32,
+ * minimax polynomials (errors 1e-9 and 2e-10). exp(-x^2) is corrected by the low half of the
+ * square. */
 typedef struct {
 	double one_from; /* for x from this number on, erf(x) is 1 */
 	int n_near, n_far;
@@ -327,10 +333,11 @@ quadrant_of_large(B *b, V x)
 	return (Quadrant){k, add(b, select(b, below, neg(b, r), r), sub(b, x, x))};
 }
 
-/* The reduction of large |x| for f32, computed in f64: |x| = m 2^e with m of 24 bits. Words of
- * 24 bits of 2/pi make the products exact. A word whose product is a multiple of 4 is skipped:
- * the first word used is the one with bit e - 2, and x is divided by the power of two of the
- * skipped words. Five words leave an error of less than 2^-70. */
+/* The reduction of large |x| for f32, computed in f64: |x| = m 2^e with m of 24 bits. 2/pi is cut
+ * into words of 24 bits, so that the product of m with a word is exact. The first words are
+ * skipped, because their products are multiples of 4, which do not matter: the first word used
+ * has bit e - 2. x is divided by the power of two that the skipped words stand for. Five words
+ * leave an error of less than 2^-70. */
 static Quadrant
 quadrant_of_large_f32(B *b, V x)
 {
@@ -419,8 +426,10 @@ build_pow_f64(B *b, const FunctionRow *row, const V *x)
 	return select(b, or (b, eq(b, y, zero), eq(b, x[0], one)), one, r);
 }
 
-/* x - y trunc(x / y), corrected if the quotient was rounded across an integer. The quotient has up to `exponents`
- * bits; 50 are taken at a time: x becomes its remainder by 2^(50k) y, for falling k. Each remainder is exact. */
+/* x - y trunc(x / y), corrected if x / y was rounded across an integer. The quotient may have up
+ * to `exponents` bits, more than fit into a number. So 50 bits are taken at a time: x is replaced
+ * by its remainder modulo 2^(50k) y, for k from the largest to 0. Each of these remainders is
+ * exact. */
 static V
 remainder_of(B *b, V x, V y, int exponents)
 {

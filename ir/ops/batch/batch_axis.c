@@ -13,8 +13,8 @@ product(const int64_t *dims, int n)
 	return p;
 }
 
-/* Finds out whether an axis of t has the rows: `outer` repeats of all rows, each row with `inner` consecutive
- * elements. */
+/* Does `axis` of t hold the rows? In flat order there are `outer` repeats of all `rows` rows, and
+ * each row has `inner` consecutive elements. If so, sets *out. */
 static bool
 find_axis(Type t, int axis, int64_t outer, int64_t rows, BatchAxis *out)
 {
@@ -28,8 +28,9 @@ find_axis(Type t, int axis, int64_t outer, int64_t rows, BatchAxis *out)
 	return true;
 }
 
-/* [4,6,7] -> [24,7]: the axis that holds the blocks of rows. An axis whose size is the number of rows is
- * preferred. */
+/* The row axis of a reshape's result. Example: [4,6,7] -> [24,7] with 4 rows along axis 0: axis 0
+ * of the result holds the rows, as blocks of 6 elements. If several axes fit, prefers one whose
+ * size is the number of rows. */
 void
 batch_reshape(BatchFlow *fl)
 {
@@ -102,8 +103,8 @@ batch_call(BatchFlow *fl)
 	batch_of_callee(fl, ((const CallAttr *)fl->node->attr)->callee, fl->operand, fl->result);
 }
 
-/* Marks all results as mixed (they depend on several rows): the rows decide which branch gives
- * the results, or how many iterations run, and the decision is the same for all rows. */
+/* Marks all results as mixed (an element may depend on several rows). Used if the condition
+ * depends on rows: one decision, made from several rows, then determines the results of all rows. */
 static void
 mix_results(BatchFlow *fl)
 {
@@ -131,7 +132,8 @@ batch_cond(BatchFlow *fl)
 		mix_results(fl);
 }
 
-/* The row axis that an iteration sees for operand i. A slice along the row axis has other rows in each iteration. */
+/* The row axis of what one iteration gets of operand i. If the loop slices the row axis itself,
+ * each iteration gets other rows. */
 static BatchAxis
 part_of_operand(const BatchFlow *fl, int i)
 {

@@ -1,17 +1,17 @@
 /* Proves that gather and scatter with computed indices do not mix the rows of a micro-batch.
- * GatherElements, GatherND and the advanced indices of exporters take elements of data[rows *
- * 48] at row * 48 + index. Each row reads only its own elements if every index is proven to be
- * in 0 ... 47. The proof follows the range of the index from constants, iotas, argmax,
+ * Example: exporters write GatherElements, GatherND and advanced indexing as a gather from flat
+ * data[rows * 48] at the index row * 48 + i. If i is proven to be in 0 ... 47, each row reads
+ * only its own elements. The proof computes the range of i from constants, iotas, argmax,
  * remainders and bounds. */
 #include "ir/ops/batch/batch_axis.h"
 
 #include <math.h>
 
-/* The numbers that a value may hold. Along one of its axes, every element is row * stride + a
- * number in [low, high]; or, if `beyond` is not 0, a number in [beyond, furthest]. The importer
- * makes numbers of the second kind: it replaces an index outside of its axis by the size of the
- * flat axis. The places of an input are `anywhere`, and so are numbers that may need more than
- * 64 bits. */
+/* The numbers that a value may hold. With rows counted along one of its axes, every element is
+ * row * stride + i, where i lies in [low, high]. If `beyond` is not 0, an element may instead be
+ * a number in [beyond, furthest]: the importer replaces an index outside of its axis by the size
+ * of the flat axis. `anywhere`: nothing is known, as for inputs, or for numbers that may need
+ * more than 64 bits. */
 typedef struct {
 	int64_t stride, low, high, beyond, furthest;
 } Places;
@@ -31,7 +31,8 @@ higher(int64_t a, int64_t b)
 
 enum { NO_AXIS = -1 }; /* all elements together: stride 0 */
 
-/* The places of a value along one axis, found with one stride of constants. */
+/* A result that is remembered: the places of a value along one axis, when constants were read
+ * with the stride `wanted`. */
 typedef struct Known Known;
 struct Known {
 	int64_t wanted;
@@ -53,7 +54,8 @@ typedef struct {
 enum { MOST_VALUES = 1024, MOST_ELEMENTS = 1 << 20 };
 static Places places_of(Search *s, Value *v, int axis);
 
-/* The row of an element: equal blocks of the axis are the rows. */
+/* The row to which flat element number `element` of t belongs, if `axis` is cut into equal
+ * blocks, one for each row. */
 static int64_t
 row_of(const Search *s, Type t, int axis, int64_t element)
 {
@@ -64,7 +66,8 @@ row_of(const Search *s, Type t, int axis, int64_t element)
 	return element / behind % t->dims[axis] / (t->dims[axis] / s->rows);
 }
 
-/* The range of a constant's elements after row * stride is subtracted. */
+/* The places of a constant for this stride: from each element, row * stride is subtracted, and
+ * the range of the rest is [low, high]. */
 static Places
 rest_of(const Search *s, const Tensor *x, int axis, int64_t stride)
 {
@@ -243,8 +246,8 @@ places_of_argmax(const Node *n)
 	return (Places){.high = node_operand(n, 0)->type->dims[axis] - 1};
 }
 
-/* The axis of the reshape's operand that has the rows of this axis of its result; NO_AXIS: no
- * axis has these rows. */
+/* If `axis` of a reshape's result holds the rows: the axis of its operand that holds them.
+ * NO_AXIS: there is none. */
 static int
 axis_before_reshape(Search *s, const Node *n, int axis)
 {
@@ -306,7 +309,8 @@ places_of_slice(Search *s, const Node *n, int axis)
 	return places_of(s, x, axis);
 }
 
-/* The places of integers x for which the condition, x < N or x >= N, is false. */
+/* The places p of x, narrowed by what follows if the condition is false. The condition is x < N
+ * or x >= N with a constant N. */
 static Places
 without(Places p, const Node *condition, const Value *x)
 {
@@ -324,7 +328,7 @@ without(Places p, const Node *condition, const Value *x)
 	return p;
 }
 
-/* The places of x for which all conditions joined by `or` are false. */
+/* The same for several conditions that are joined by `or`: all of them are false. */
 static Places
 without_any(Places p, const Node *condition, const Value *x)
 {
@@ -335,7 +339,8 @@ without_any(Places p, const Node *condition, const Value *x)
 	return p;
 }
 
-/* The size in `x < 0 ? x + size : x` of integers, the form of negative indices; 0: the choice has another form. */
+/* If the select is `x < 0 ? x + size : x`, which importers write for negative indices: the
+ * constant size. Otherwise 0. */
 static int64_t
 wrapping_size(const Node *choice)
 {
@@ -471,8 +476,9 @@ places_of(Search *s, Value *v, int axis)
 	return fresh->places;
 }
 
-/* The axis of the indices along which every index lies in its own row's block of the indexed axis. -1: there is no
- * such axis, or the search is too long. */
+/* The axis of the indices along which rows can be counted so that every index lies in the block
+ * of its own row. size: size of the indexed axis. -1: no such axis was found, or the search was
+ * cut off. */
 static int
 axis_of_rows(const BatchFlow *fl, int64_t size)
 {

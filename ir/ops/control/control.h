@@ -5,7 +5,8 @@
 #include "ir/ops/family.h"
 
 int control_results(const Function *f);
-/* Reports operands from..from+n of the node that do not have the types of parameters at..at+n of the function. */
+/* Compares operands from, from + 1, ... of the node with parameters at, at + 1, ... of f (n of
+ * each), and reports those whose types differ. */
 void control_check_params(Infer *in, const Function *f, int from, int at, int n);
 Value **control_values(Grad *g, int n);
 void loop_grad(Grad *g);               /* in loop_grad.c */

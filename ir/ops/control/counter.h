@@ -2,7 +2,7 @@
  * philox4x32-10 with key seed ^ stream and counter (index, step). The index is the element's
  * place in the global tensor after its batch axis was moved to the front: (row, position in the
  * row). So an element gets the same number however the batch is divided into micro-batches or
- * among ranks, and when the element is computed again.
+ * among ranks, and also when it is computed again.
  *
  * An op that draws numbers has the operands seed, step and offset, each u64[], in this order. */
 #ifndef GRADC_IR_OPS_COUNTER_H
@@ -24,8 +24,8 @@ enum { COUNTER_SEED, COUNTER_STEP, COUNTER_OFFSET, N_COUNTER_OPERANDS };
  * divide the batch axis of `shape`. */
 void infer_counter(Infer *in, int first, const RandomCounter *c, const Ints *shape);
 
-/* What eval_draws prepares for a result of shape `shape`, so that draw can give the random words of
- * the element at index `at`. */
+/* What the interpreter prepares for one evaluation, so that the random words of any element of
+ * the result can be computed from its index. */
 typedef struct {
 	uint64_t key, step, start;
 	int rank;

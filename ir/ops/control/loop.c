@@ -6,10 +6,14 @@
 #include <string.h>
 
 /* ---- loop {body, bound, carried, sliced, always, reverse}. Operands: carried values, sliced
- * values (leading dimension `bound`) and invariants. body(i: s64[], carried, slices, invariants)
- * -> (continue: bool[], carried, rows) runs for i = 0, 1, ... bound - 1, with `reverse` from
- * bound - 1 down to 0. It runs while continue is true, or, with `always`, for all i. Results:
- * carried values, stacked rows (zero for iterations that did not run), the trip count. */
+ * values (leading dimension `bound`), invariants. The body is
+ *
+ * body(i: s64[], carried, slices, invariants) -> (continue: bool[], carried, rows)
+ *
+ * It runs for i = 0, 1, ... bound - 1, or with `reverse` from bound - 1 down to 0, and ends early
+ * when it returns continue = false, unless `always` is set. Results: the last carried values, the
+ * rows of all iterations stacked (zero for iterations that did not run), the number of iterations
+ * that ran. */
 static const Field loop_fields[] = {
 	{"body", FIELD_FUNC, offsetof(LoopAttr, body), NULL, false},
 	{"bound", FIELD_INT, offsetof(LoopAttr, bound), NULL, false},
@@ -73,7 +77,8 @@ loop_infer(Infer *in)
 		infer_error(in, "too many results");
 		return;
 	}
-	/* the trip count, the last result, takes the place of continue */
+	/* the body's results, but the loop has no `continue`; in its place comes the trip count,
+	 * as the last result */
 	in->n_results = control_results(f);
 	for (int i = 0; i < carried; i++) {
 		in->result[i] = function_result(f, 1 + i)->type;

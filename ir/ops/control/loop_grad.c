@@ -3,21 +3,21 @@
  *	forward    c[i + 1], row[i]             = f(i, c[i], slice[i], v)
  *	backward   dc[i], dslice[i], dv[i]      = f'(i, c[i], slice[i], v, dc[i + 1], drow[i]),     dv = sum of dv[i]
  *
- * c: carried values, v: invariants, f': the gradient of the body f. f' reads values of f. The
- * forward loop stacks the carried values and the results of opaque nodes (products,
- * convolutions, sorts). f' computes all other values again from the stacked values, inner loops
- * too.
+ * c: carried values, v: invariants, f': the gradient of the body f. f' needs values that f
+ * computes. The forward loop keeps (stacks) the carried values and the results of opaque nodes:
+ * products, convolutions, sorts. f' computes all other values again from these, including inner
+ * loops.
  *
- * Where dv[i] is a matrix product with operands smaller than its result, its sum over the
- * iterations is special: the backward loop stacks the operands, and after the loop one product
- * sums over all iterations. The loop may end early: iterations that did not run pass on the
- * gradients that they are given. */
+ * If dv[i] is a matrix product whose operands are smaller than its result, it is not computed in
+ * the loop: the backward loop stacks the operands, and after the loop a single product also sums
+ * over the iterations. If the forward loop ended early, the backward loop still has all
+ * iterations; those that did not run in the forward loop pass dc on unchanged. */
 #include "ir/ops/control/control.h"
 
 #include <string.h>
 
-/* dv = sum over iterations of x[i] y[i], computed after the backward loop from rows that it
- * stacks. */
+/* A gradient dv = sum over iterations of x[i] y[i], computed after the backward loop from stacks
+ * of x and y. */
 typedef struct {
 	int operand; /* number of operand v */
 	const Node *dot;
@@ -39,7 +39,8 @@ typedef struct {
 	VEC(Value *) kept_as; /* parameters of f' for the kept values */
 	VEC(int) sums;        /* operands whose gradients the backward loop sums */
 	VEC(Value *) rows;    /* values of f' that the backward loop stacks */
-	/* numbers of the operands whose gradients are the first entries of `rows` */
+	/* row_of[k]: number of the operand whose gradient is rows[k]; further rows are operands
+	 * of products */
 	VEC(int) row_of;
 	VEC(Product) products;
 	Value **step;  /* by value id of f': the value in the body of the backward loop */
@@ -242,8 +243,8 @@ may_be_stacked(const LoopGrad *lg, const Value *v)
 	return (v->node || is_slice(lg, v)) && v->type->rank < MAX_RANK;
 }
 
-/* The dot that v is, perhaps seen through views, if its operands together are smaller than v.
- * NULL: no such dot. */
+/* If v is a dot, perhaps seen through views, and the dot's operands together are smaller than v:
+ * the dot. Otherwise NULL. */
 static const Node *
 product_behind(const LoopGrad *lg, Value *v)
 {
@@ -295,8 +296,8 @@ sort_cotangents(LoopGrad *lg)
 /* ---- the backward loop */
 typedef VEC(Value *) Values;
 
-/* Adds one operand of the backward loop, and its parameter in `step`. `param`: the parameter of f' that it stands
- * for; NULL: f' has no such parameter. */
+/* Adds `operand` to the operands of the backward loop, and a parameter for it to `step`, the body
+ * of the backward loop. param: the parameter of f' for which it stands; NULL: none. */
 static void
 feed(LoopGrad *lg, Function *step, Values *operands, Value *param, Value *operand, bool sliced)
 {

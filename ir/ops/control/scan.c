@@ -57,8 +57,8 @@ cumulate_eval(Eval *ev)
 			              x->type->dims[a->axis]);
 }
 
-/* sum: dx_i = sum of dy over the later elements
- * prod: dx_i = sum_{j >= i} dy_j prod_{k <= j, k != i} x_k, computed as a product per pair (i, j) */
+/* sum: dx_i = sum of dy over the later elements prod: dx_i = sum_{j >= i} dy_j prod_{k <= j, k !=
+ * i} x_k; the inner product is computed for every pair (i, j) */
 static void
 cumulate_grad(Grad *g)
 {
@@ -231,8 +231,9 @@ const OpRow op_sort = {
 	.partition = {.factors = sort_factors, .doc = "every axis but the sorted one"},
 };
 
-/* ---- sort_runs {axis, from, to, descending}: a step of a merge sort. Runs of `from` elements are sorted before,
- * runs of `to` elements after. The indices move with their elements. `legalize` makes it from `sort`. */
+/* ---- sort_runs {axis, from, to, descending}: a step of a merge sort. Before, each run of `from`
+ * elements is sorted; afterwards, each run of `to` elements is. Operand 1, the elements' indices,
+ * is moved in the same way. `legalize` makes it from `sort`. */
 static const Field sort_runs_fields[] = {
 	{"axis", FIELD_INT, offsetof(SortRunsAttr, axis), NULL, false},
 	{"from", FIELD_INT, offsetof(SortRunsAttr, from), NULL, false},
