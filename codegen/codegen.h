@@ -1,6 +1,6 @@
-/* The passes from tensor IR to kernels, schedule and memory. The header of each subfolder declares
- * what other folders may use: target/ declares the targets, cuda/ the architectures, emit/ the
- * tables and the linking. */
+/* The passes from tensor IR to kernels, schedule and memory. The header of each subfolder
+ * declares what other folders may use: target/ the targets, cuda/ the GPU architectures, emit/
+ * the tables and the linking, and so on. */
 #ifndef GRADC_CODEGEN_CODEGEN_H
 #define GRADC_CODEGEN_CODEGEN_H
 
@@ -11,8 +11,8 @@
 #include "codegen/pass_list.def"
 #undef PASS
 
-/* Parallel loops are cut for DEFAULT_CORES cores unless an option says otherwise, whichever machine
- * compiles or runs them. */
+/* Parallel loops are cut for DEFAULT_CORES cores unless an option says otherwise, whatever
+ * machine compiles or runs them; MAX_CORES is the most that the option takes. */
 enum { DEFAULT_CORES = 64, MAX_CORES = 4096 };
 
 /* ---- multiversion.c: options of the pass */

@@ -28,13 +28,13 @@ typedef struct {
 	 * the same time */
 	int processors;
 	int most_blocks, most_threads;
-	/* threads of a multiprocessor that are enough for the memory's full rate */
+	/* how many threads a multiprocessor needs to reach the memory's full rate */
 	int busy_threads;
-	/* threads that are enough for the cores' full rate, if each thread has several sums in
-	 * registers */
+	/* how many threads it needs to reach the arithmetic units' full rate, if each thread
+	 * computes several sums */
 	int sum_threads;
-	/* shared memory of a multiprocessor; shared memory that a block takes in addition to its
-	 * arrays */
+	/* shared_bytes: shared memory of a multiprocessor; block_shared_bytes: what a block takes
+	 * of it in addition to its arrays */
 	int64_t shared_bytes, block_shared_bytes;
 	int64_t cache_bytes; /* the last-level cache, which all multiprocessors share */
 	double cache_rate;
@@ -83,7 +83,8 @@ typedef struct Outlook {
 typedef enum { BOUND_COMPUTE, BOUND_MEMORY, BOUND_CACHE, BOUND_HOST, BOUND_LINK, N_BOUNDS } Bound;
 extern const char *const bound_names[];
 
-/* The prediction for one run of an instruction: seconds = launch + roofline / utilization / reached. */
+/* The prediction for one run of an instruction, where seconds = launch + roofline / utilization /
+ * reached. The resource named by `bound` limits the run. */
 typedef struct {
 	/* the first of several equal instructions that were merged */
 	const Instruction *instruction;
@@ -94,7 +95,8 @@ typedef struct {
 	double launch; /* fixed time of a launch */
 	/* time for the launch's bytes or FLOPs at the peak rate of the resource that limits it */
 	double roofline;
-	/* fraction of this peak that the launch reaches with its number of parts */
+	/* fraction of this peak that the launch's parts can use: less than 1 if there are too few
+	 * of them */
 	double utilization;
 	double reached; /* fraction of this peak that a library reaches */
 	double seconds;

@@ -36,9 +36,10 @@ resident_blocks(const Chip *c, int64_t threads, int64_t shared_bytes)
 	return n > 1 ? n : 1;
 }
 
-/* A wave is as many blocks as the machine holds at the same time. Whole waves keep the machine
- * busy until they end. The blocks of the last wave keep the machine busy if they have enough
- * threads; with fewer threads, the last wave takes as long as a wave with enough threads. */
+/* A wave is as many blocks as the machine holds at the same time. All waves but the last are full
+ * and keep the machine busy. The last wave may have fewer blocks; if its threads are still enough
+ * to keep a multiprocessor busy, it takes less time, otherwise as long as a wave with just enough
+ * threads. */
 double
 predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t threads,
                     int64_t shared_bytes)
@@ -74,7 +75,8 @@ compute_flops(Prediction *p, double rate)
 	p->roofline = p->flops / rate;
 }
 
-/* MATH_F64 if the largest float argument is f64. */
+/* The type in which a kernel of loops computes: MATH_F64 if its largest float argument is f64,
+ * otherwise MATH_F32. */
 static Math
 loop_math(const Format *f, const KernelRecord *k)
 {
@@ -153,7 +155,8 @@ part_iterations(const Format *f, const Instruction *in, const KernelRecord *k, c
 	return k->iterations;
 }
 
-/* Is the kernel not run, because a library computes the kernel that it serves? */
+/* Is the kernel left out, because a library call for the kernel that it serves does its work,
+ * too? */
 static bool
 serves_library(const Format *f, const KernelRecord *k)
 {
@@ -287,7 +290,7 @@ predict_instruction(const Format *f, const Instruction *in, const Outlook *o)
 	return p;
 }
 
-/* A step has one micro-batch here, which counts as the first and as the last micro-batch. */
+/* The predicted step has a single micro-batch, which is both the first and the last one. */
 void
 predict_times(const Format *f, const ProgramRecord *p, const Outlook *o, int64_t *times)
 {

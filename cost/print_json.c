@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-/* The conditions that must hold for an instruction to run: ["ranks", "staged"]. */
+/* The conditions under which an instruction runs, as a list of words such as ["ranks", "staged"]. */
 static json_t *
 only_json(uint32_t only)
 {

@@ -44,7 +44,8 @@ run_program(Running *r, const ProgramRecord *p)
 		r->now[s] = end;
 }
 
-/* Sets `exposed` of all communication. Both lists are in the order of time. */
+/* Sets `exposed` of all communication: compares its bars with those of the compute stream, both
+ * in the order of time. */
 static void
 find_exposed(Timeline *t)
 {

@@ -64,7 +64,8 @@ joining_factor(const BatchFlow *fl, const Partition *p, int operand)
 }
 
 /* Does a part along the factor get the same rows of operand i as of the operand whose row axis is
- * `lead`? Also true if operand i depends on no row. */
+ * `lead`? Also true if operand i depends on no row, or if its row axis is not known and its rows
+ * are mixed anyway. */
 static bool
 cut_alike(const BatchFlow *fl, const Factor *f, int i, const BatchAxis *lead)
 {

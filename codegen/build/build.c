@@ -173,12 +173,12 @@ build_target(Arena *arena, const Module *m, const Target *target)
 	Versions v = module_versions(arena, m);
 	int i = target ? version_index(&v, target->name) : 0;
 
-	if (i < 0 && v.names.n > 1) { /* check_targets has refused such a build */
+	if (i < 0 && v.names.n > 1) { /* cannot happen: check_targets has refused such a build */
 		fprintf(stderr, "gradc: internal error: no program is for target %s\n",
 		        target->name);
 		abort();
 	}
-	return i < 0 ? 0 : i; /* programs for a single target run on all CPUs */
+	return i < 0 ? 0 : i; /* with a single target, its programs run on all CPUs */
 }
 
 Kernel **

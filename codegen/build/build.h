@@ -25,8 +25,9 @@ typedef struct {
 	const char *const *languages;
 	/* Appends all kernels in a language, for people to read. */
 	Status (*print)(Text *out, const Module *m, const CpuTarget *target, const char *language);
-	/* Adds objects: the kernels of every CPU, and build_model_symbol with the kernels, the
-	 * tables and b->images. NULL: the printer is a view, which only shows kernels. */
+	/* Adds to b->objects: the kernels for every CPU, and the symbol build_model_symbol, a
+	 * GradcModel with the kernels, the tables (blob) and b->images. NULL: the printer is a
+	 * view, which can only show kernels. */
 	Status (*build)(Build *b, const Module *m, const void *blob, int64_t bytes);
 } KernelPrinter;
 #define PRINTER(name) extern const KernelPrinter printer_##name;
@@ -103,17 +104,18 @@ Status build_finish(Build *b, Program *p);
 const char *build_compiler(const Build *b); /* the C compiler, which also links */
 /* The symbol of the GradcModel. */
 const char *build_model_symbol(Build *b);
-/* By kernel index: the kernel if a program for the target launches it, otherwise NULL. target NULL: all
- * kernels. */
+/* An array by kernel index: the kernel if a program for the target launches it, otherwise NULL.
+ * If `target` is NULL, it has all kernels. */
 Kernel **build_kernels(Arena *arena, const Module *m, const Target *target);
 /* the kernels of build_kernels as a list without NULLs */
 KernelPart build_list(Arena *arena, const Module *m, const Target *target);
 /* The target's number in the tables. */
 int build_target(Arena *arena, const Module *m, const Target *target);
-/* Most parts of a target's kernels that are compiled at the same time: one for each core, if
- * there are enough kernels. */
+/* The most parts into which a target's kernels are divided; parts are compiled at the same time.
+ * There is one for each core, if there are enough kernels. */
 enum { MAX_PARTS = 8 };
-/* Divides kernels into n parts with about as many statements each; `parts` has room for n. Sorts `all`. */
+/* Divides the kernels of `all` into n parts with about the same number of statements, and writes
+ * them to `parts`, which has room for n. Sorts `all`. */
 void build_divide(Arena *arena, const KernelPart *all, int n, KernelPart *parts);
 int build_parts(Arena *arena, const Module *m, const Target *target, KernelPart parts[MAX_PARTS]);
 

@@ -31,7 +31,7 @@ typedef struct {
 	const AdapterModules *adapters; /* by adapter of m; NULL: nothing is known */
 } Tables;
 /* Fills the sections of w that come from the module; the caller writes info and export. False
- * after reporting a number that does not fit into a record. */
+ * after reporting a number that is too large for its field in a record. */
 bool tables_write(FormatWriter *w, const Tables *t, Diag *diag);
 
 /* ---- link.c */

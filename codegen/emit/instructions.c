@@ -1,7 +1,8 @@
 /* Writes the nodes of a program as instructions, with the place in memory of each argument. The
- * body of a loop or branch stands between LOOP or BRANCH and END. The values of the body lie
- * after the caller's workspace. A parameter or result of the body lies where the node's own
- * operand or result lies:
+ * body of a loop or branch stands between LOOP or BRANCH and END. Values of the body lie behind
+ * the caller's workspace, but its parameters and results lie where the operands and results of
+ * the loop or branch lie. In the example, h is a carried value, and x and y are stacks with a row
+ * for each iteration:
  *
  *	COPY   h <- initial            results are what a loop carries
  *	LOOP   35 times
@@ -74,7 +75,8 @@ table_slot(TableWriter *tw, const Value *v)
 /* ---- places */
 static Argument place_of(TableWriter *tw, const Frame *frame, const Value *v);
 
-/* The row of a stack at the loop's current iteration. */
+/* The argument for one row of a stack: it advances by a row in each iteration of the loop. whole:
+ * the argument for the stack. */
 static Argument
 row_of(TableWriter *tw, const Frame *frame, Argument whole, Type row)
 {
@@ -221,7 +223,8 @@ write_launch(TableWriter *tw, const Frame *frame, const Node *n)
 	for (int i = 0; i < n->n_results && !k->moves; i++)
 		add_argument(tw, place_of(tw, frame, node_result(n, i)));
 	count_arguments(tw, n, k);
-	/* later micro-batches run their own launch instead */
+	/* count only launches of the first micro-batch: later ones may have another launch for
+	 * the same work */
 	if (when_runs(n->when) & when_runs(WHEN_FIRST))
 		tw->flops += k->flops * frame->times;
 	end(tw, &in);
@@ -278,7 +281,8 @@ write_fill(TableWriter *tw, const Node *n, Argument place)
 	end(tw, &in);
 }
 
-/* Copies the initial values that a loop carries, and clears stacks whose rows the loop may not reach. */
+/* Before a loop: copies the initial content of carried values to their places, and sets stacks to
+ * zero if the loop may end before it has written all their rows. */
 static void
 write_beginning(TableWriter *tw, const Frame *frame, const Node *n)
 {
@@ -306,8 +310,8 @@ copy_slices(TableWriter *tw, const Frame *in)
 	}
 }
 
-/* Copies results that were not computed in their final place. No result is a parameter's old value
- * (bodies.c), so any order works. */
+/* At the end of a body: copies results that were not computed in their final place. No result is
+ * the old value of a parameter (bodies.c), so no copy overwrites what another one needs. */
 static void
 copy_results(TableWriter *tw, const Frame *in)
 {

@@ -1,5 +1,6 @@
-/* Compiles kernels, links them, and appends weights and tables to the ELF file. The file gets
- * its final name at the end, so a half-written executable never has this name. */
+/* Compiles kernels, links them, and appends weights and tables to the ELF file. The file is
+ * written under another name and renamed at the end, so no half-written executable ever has the
+ * final name. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/emit/emit.h"
 #include "codegen/legalize/legalize.h"
@@ -105,9 +106,9 @@ weights_hash(const Module *m)
 	return hash;
 }
 
-/* Is there a program for each CPU and GPU that was asked for? If there is a single target, its
- * programs run on any CPU. If there are several targets, each CPU needs programs of its own
- * target. A GPU always does. */
+/* Is there a program for each CPU and GPU for which the executable is built? With a single
+ * target, its programs run on any CPU. With several targets, each CPU needs programs of its own
+ * target. A GPU always needs programs of its own target. */
 static Status
 check_targets(Build *b, const Module *m)
 {

@@ -208,7 +208,7 @@ is_for(const Versions *v, const Function *f, int target)
 	return strcmp(f->target ? f->target : "", v->names.at[target]) == 0;
 }
 
-/* On a GPU, is this an update that the host runs instead, from its own program? */
+/* f is a program for a GPU. Is it an update that the host runs instead, as its own program? */
 static bool
 is_the_hosts(const Function *f, DataParallelMode mode)
 {
@@ -249,9 +249,9 @@ write_target(FormatWriter *w, const char *name)
 /* ---- states and kernels */
 enum { PAGE = 4096 };
 
-/* Weights lie in the file as in the state region, up to whole pages, so loading can map them.
- * Weights whose states follow each other also follow each other in the file. Otherwise a weight
- * keeps its state's offset within a page. */
+/* Returns the weight's place in the file. Loading maps pages of the file to memory, so a weight
+ * must have the same offset within a page as its state. Weights whose states follow each other in
+ * memory also follow each other in the file. */
 static int64_t
 place_weights(TableWriter *tw, const State *s)
 {
@@ -349,7 +349,8 @@ write_four_bit(TableWriter *tw)
 	}
 }
 
-/* Iterations that take an estimated ten microseconds, which is what waking a thread costs. */
+/* How many iterations of the kernel take about ten microseconds, by estimate. Waking a thread
+ * costs as much, so a thread should have at least so many. */
 static int64_t
 kernel_grain(const KernelRecord *r)
 {

@@ -17,8 +17,8 @@ typedef struct TableWriter {
 	uint32_t *slots; /* by value id: 1 + slot; 0: no slot yet */
 	Space io_space;  /* space of the program's inputs and results */
 	int64_t workspace, io, flops;
-	/* of the last written weight: shift: place in the file minus offset of its state;
-	 * state_end: end of its state */
+	/* of the weight written last. shift: its place in the file minus its state's offset;
+	 * state_end: where its state ends */
 	int64_t shift, state_end;
 } TableWriter;
 

@@ -7,9 +7,10 @@
 
 #include "codegen/target/target.h"
 
-/* How often a kernel reads an element of an operand. This decides which views the operand may be
- * read through: READ_ONCE: each element is read once or a few times; any view. READ_STRIDED: a
- * view that is strided along the given axes. READ_DENSE: memory without gaps. */
+/* How a kernel reads an operand, which decides through which views it may read: other views are
+ * copied to memory first. READ_ONCE: each element is read once or a few times, through any view.
+ * READ_STRIDED: often; the view must have a fixed stride along each of the given axes.
+ * READ_DENSE: often; the elements must lie in memory without gaps. */
 typedef enum { READ_ONCE, READ_STRIDED, READ_DENSE } Reading;
 
 enum { MAX_PRODUCTS = 16 };
@@ -35,13 +36,14 @@ struct Strategy {
 	bool (*gathers)(const Target *t, const Node *n, Gathered *out);
 	/* Emits the whole body of the kernel. */
 	void (*emit)(Lower *lw, const Node *n);
-	/* For a kernel before which a serving kernel runs. scratch: the type of what the serving
-	 * kernel leaves in memory for the kernel; NULL if this node needs no serving kernel.
-	 * prepare: emits the serving kernel's body. A strategy has both functions or neither. */
+	/* For strategies whose main kernel may need a serving kernel, which runs before it.
+	 * scratch: the type of the data that the serving kernel leaves in memory; NULL if this
+	 * node needs no serving kernel. prepare: emits the serving kernel's body. A strategy has
+	 * both functions or neither. */
 	Type (*scratch)(Lower *lw, const Node *n);
 	void (*prepare)(Lower *lw, const Node *n);
-	/* For products_emit and the similar functions of product.h: lists the blocked products
-	 * that the kernel consists of; returns how many. */
+	/* For strategies that use products_emit and the other functions of product.h: writes the
+	 * matrix products of which the kernel consists to `list`, and returns how many there are. */
 	int (*products)(Lower *lw, const Node *n, Product *list); /* room for MAX_PRODUCTS */
 	/* Fills in the library call that can replace the kernel, if the call is faster; false:
 	 * the call is not faster or not possible. NULL: no library computes this op. */
@@ -51,8 +53,9 @@ struct Strategy {
 	bool (*takes_bias)(const Target *t, const Node *n);
 	/* How the kernel reads operand i, and along which axes. NULL: READ_ONCE. */
 	Reading (*reads)(const Target *t, const Node *n, int i, Ints *axes);
-	/* Does the kernel add to results that it has stored? A float type below f32 would round each sum, so
-	 * `legalize` makes the result f32. NULL: no. */
+	/* Does the kernel add to results that it has already stored? In a float type below f32
+	 * each such addition would be rounded, so `legalize` makes the result f32. NULL: it never
+	 * does. */
 	bool (*sums_in_memory)(const Node *n);
 };
 

@@ -8,17 +8,17 @@
  * The costs hold for one core with AVX-512 and 2 MiB of second-level cache. They were found with
  * bench/gemm by forcing one cut (division into parts) after the other:
  *
- *	product                          cut                                           GFLOP/s
- *	512 x 512 x 512                  256 parts, each of 16 chunks packs b              146
- *	                                 256 parts, b is packed once                       166
- *	                                 16 parts                                          173
- *	2048 x 384 x 1536                panels of 32 columns                       149 to 155
- *	                                 panels of 256 columns                             145
- *	gradient [384,1536], k = 2048    panels of 256, one chunk                          139
- *	                                 panels of 128, 16 rows: b comes from memory        87
+ * product             cut                                          GFLOP/s 512 x 512 x 512
+ * 256 parts, each of 16 chunks packs b             146 256 parts, b is packed once
+ * 166 16 parts                                         173 2048 x 384 x 1536   panels of 32
+ * columns                      149 to 155 panels of 256 columns                            145
+ * 384 x 1536 x 2048   panels of 256 columns, one chunk                 139 (a gradient)
+ * panels of 128 columns, parts of 16 rows           87
  *
- * The costs for narrower vectors were found on the same core with x86-64-v3. With them products
- * take 0.91 to 1.08 times as long as with the earlier costs, 0.99 in the mean. */
+ * In the last line b is read from memory again and again.
+ *
+ * Costs for narrower vectors, measured on the same core with x86-64-v3: with them products take
+ * 0.91 to 1.08 times as long as with the costs before, 0.99 times in the mean. */
 static const ProductTiles wide_product = {
 	.rows = 8, /* 16 of 32 registers */
 	.columns = 32,
@@ -61,14 +61,15 @@ static const ProductTiles narrow_product = {
 	.most_block = 1024,
 };
 
-/* Unless a comment says otherwise: CPU time of a training step in ms, listed for each value of the number;
- * one thread of a Zen 4 with AVX-512 and 1 MiB of second-level cache, f32, the least of 7 interleaved runs.
+/* How to read the comments: they list values of the number below, and for each value the CPU time
+ * in ms of a training step (unless they say something else). Measured on one thread of a Zen 4
+ * with AVX-512 and 1 MiB of second-level cache, in f32, as the least of 7 interleaved runs.
  * Differences below 5 % are noise. */
 const Tuning cpu_tuning = {
-	/* Enough parts keep 64 cores busy to the end, although cores differ in speed. Many parts
-	 * do not slow down one thread: with 1, 4, 16, 64 parts for each of 64 cores gpt2_mini
-	 * takes 10.8, 11.0, 11.1, 10.9, a bias gradient of [8192,768] 17.3, 17.2, 16.8, 18.2.
-	 * Not measured: the size from which on more cores pay. */
+	/* Several parts for each core keep 64 cores busy to the end, although cores differ in
+	 * speed. They do not slow down a single thread: with 1, 4, 16, 64 parts for each of 64
+	 * cores gpt2_mini takes 10.8, 11.0, 11.1, 10.9, and a bias gradient of [8192,768] 17.3,
+	 * 17.2, 16.8, 18.2. `large`, the size from which on more cores pay, was not measured. */
 	.grains.large = 1 << 16,
 	.grains.parts = 4,
 	/* Starting the next part takes some instructions: with 8, 64, 512 elements gpt2_mini takes 11.0,
@@ -94,14 +95,14 @@ const Tuning cpu_tuning = {
 	 * 16.5, 16.8, 16.2, 18.0 with most_columns of 64, 128, 256, 1024. */
 	.reduce.least_columns = 128,
 	.reduce.most_columns = 256,
-	/* 64 KiB of f32. If no row counts as near, gpt2_mini takes 11.7 in place of 11.1, vit_mini 6.8 in
-	 * place of 6.2. Longer rows were not measured. */
+	/* 64 KiB of f32. With 0 (no row stays near), gpt2_mini takes 11.7 instead of 11.1, and
+	 * vit_mini 6.8 instead of 6.2. Longer rows were not measured. */
 	.reduce.near_row = 16384,
 	/* exp has weight 4. With 1, 4, 8, 100 gpt2_mini takes 10.8, 11.0, 11.5, 11.6, bert_mini 5.28, 5.30,
 	 * 5.54, 5.59. */
 	.reduce.expensive = 4,
-	/* More sums than registers would go through memory. With 1, 2, 8, 32 bert_mini takes 5.25, 5.20,
-	 * 5.15, 5.10. */
+	/* If one loop had more sums than there are registers, some would go through memory. With
+	 * 1, 2, 8, 32 bert_mini takes 5.25, 5.20, 5.15, 5.10. */
 	.reduce.sums = 8,
 	/* Unused here: CPUs have no teams. The five numbers are those of team_tuning. */
 	.reduce.team_row = 1024,
@@ -130,9 +131,11 @@ const Tuning cpu_tuning = {
 	/* cnn_mnist takes 1.91; 2.29 if no window is unrolled. Larger windows were not measured. */
 	.pool.most_unrolled = 32,
 
-	/* Every part reads all indices, so more parts cost more time. 65,536 updates of a table
-	 * of [8192,64] take 21.9, 9.2, 5.7, 4.1 with 128, 512, 2048, 8192 keys. Many cores would
-	 * run the parts at the same time; this was not measured. */
+	/* Every part reads all indices, so on one thread more parts cost more time. With
+	 * least_keys of 128, 512, 2048, 8192, 65,536 updates of a table of [8192,64] take 21.9,
+	 * 9.2, 5.7, 4.1. With most_sorting_parts of 1, 16, 64, 128, 65,536 updates of a table of
+	 * [65536,4] take 1.5, 6.8, 20.2, 37.7. Many cores would run the parts at the same time;
+	 * this was not measured. */
 	.scatter.least_keys = 512,
 	/* 65,536 updates of a table of [65536,4] take 1.5, 6.8, 20.2, 37.7 with at most 1, 16, 64,
 	 * 128 parts. */
@@ -169,11 +172,11 @@ const Tuning cpu_tuning = {
 
 	/* With 0, 4, 12, 48 additions in `next`, mobilenet_mini takes 1.84, 1.72, 1.73, 1.68,
 	 * gpt2_mini 10.1, 10.4, 10.4, 10.5, vit_mini 6.0, 5.9, 6.0, 6.0. With 0, 12, 48, 200 in
-	 * `backward`, gpt2_mini takes 10.7, 10.1, 10.3, 10.4, llama_mini 11.6, 11.4, 11.2, 11.5. On
-	 * another CPU a step of gpt2_10m took 474 and 0.56 GB if GELU (some 30 additions) is
+	 * `backward`, gpt2_mini takes 10.7, 10.1, 10.3, 10.4, llama_mini 11.6, 11.4, 11.2, 11.5.
+	 * On another CPU a step of gpt2_10m took 474 and 0.56 GB if GELU (some 30 additions) is
 	 * computed again, and 481 and 0.94 GB if it is kept. If both least_bytes are 1024,
-	 * gpt2_124m has 1210 launches in place of 1160. If both are 4096, gpt2_mini has 325 in
-	 * place of 320. */
+	 * gpt2_124m has 1210 launches instead of the 1160 that it has with the numbers here; if
+	 * both are 4096, gpt2_mini has 325 instead of 320. */
 	.recompute.next = {.additions = 12, .least_bytes = 1024},
 	.recompute.backward = {.additions = 48, .least_bytes = 4096},
 };

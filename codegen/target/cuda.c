@@ -14,18 +14,19 @@ extern const Target target_cuda_sm_90;
  * classes reaches 31 % (bench/results/gpu-bench.json). */
 const Tuning team_tuning = {
 	.grains.large = 1 << 16,
-	/* 16 for each of 64 cores: 1024, about the 1056 that an H100 holds at the same time */
+	/* parts are planned for 64 cores: 16 * 64 = 1024 parts, about as many as an H100 holds at
+	 * the same time (1056) */
 	.grains.parts = 16,
 	.grains.least_part = 1024, /* 16 bytes of f32 for each of 256 threads */
 	.grains.most_block = 4096,
 
-	/* eight rows for each of eight outer members (groups of threads) */
+	/* 8 rows for each of the 8 outer members (groups of 32 threads) of a team */
 	.reduce.chunk_rows = 64,
 	.reduce.chunk_columns = 128,
 	.reduce.few_rows = 8,
 	.reduce.much = 1 << 19,
-	/* With 128 columns each of 32 members reads 16 bytes of f32, and the members read memory
-	 * without gaps. With 32 columns, for more parts, a member reads 4 bytes. */
+	/* With 128 columns, each of 32 members reads 16 bytes of a row, without gaps between
+	 * members. If there would be too few parts, 32 columns: 4 bytes for each member. */
 	.reduce.least_columns = 32,
 	.reduce.most_columns = 128,
 	/* 32 KiB of f32: seven blocks fit in the 228 KiB of a multiprocessor */
@@ -38,12 +39,13 @@ const Tuning team_tuning = {
 	.reduce.sums = 8,
 	.reduce.team_row = 1024, /* a warp reads such a row of f32 in eight vectors a lane */
 	.reduce.row_members = 32,
-	/* With rows of 1024 or 8192 elements and two values kept for each element, a kernel uses
-	 * about 100 registers a thread. With up to 128, two blocks of 256 threads fit. */
+	/* 32 elements a member are a row of 1024 elements with 32 members, or of 8192 with 256.
+	 * If two values are kept for each element, a kernel has about 100 registers a thread.
+	 * With up to 128, two blocks of 256 threads fit on a multiprocessor. */
 	.reduce.own_numbers = 32,
 	.reduce.all_own_numbers = 64,
 
-	/* less than a tenth of the time is spent on data that is read again */
+	/* enough = 1.1: at most a tenth of the bytes are read again */
 	.repeats = {.most = 8, .enough = 1.1},
 
 	.planes.block = 2048,
@@ -154,9 +156,9 @@ static const TeamTiles sm_100_tiles = {
 };
 #undef CLOCK
 
-/* Which operations (epilogues) are faster if cuBLASLt applies them while it stores a product. A
- * step of gpt2_124m, 16 rows of 1024 tokens, one H100, cuBLASLt 13.1, each column in one run
- * (bench/results/epilogues.json):
+/* Which epilogues are faster: operations that follow a product, such as a sum or a GELU, and that
+ * cuBLASLt can apply while it stores the product. A step of gpt2_124m, 16 rows of 1024 tokens,
+ * one H100, cuBLASLt 13.1, each column in one run (bench/results/epilogues.json):
  *
  *	                               tf32       bf16
  *	none                        113.7 ms

@@ -1,7 +1,8 @@
-/* What `lower` and the strategies of codegen/kernels/ know of a machine (a CPU with a vector
- * width, or a GPU): one row of type Target for each machine, in cpu.c and cuda.c. A part is what
- * one parallel iteration of a kernel computes; a serving kernel runs before another kernel and
- * leaves packed data for it. */
+/* Targets: what the compiler knows of the machines for which it makes kernels. A target is a CPU
+ * with some vector width, or a GPU architecture; it is one row of type Target, in cpu.c or
+ * cuda.c. The pass `lower` and the strategies of codegen/kernels/ read it. A part is what one
+ * parallel iteration of a kernel computes; a serving kernel runs before another kernel and leaves
+ * packed data for it. */
 #ifndef GRADC_CODEGEN_TARGET_TARGET_H
 #define GRADC_CODEGEN_TARGET_TARGET_H
 
@@ -22,7 +23,8 @@ typedef struct {
 	int rows, columns; /* size of the block of sums in registers; `columns` is two vectors */
 	int depth;         /* numbers along k in a block */
 	int panel;         /* most columns of a panel */
-	/* most bytes of a part's rows that stay in cache from one panel to the next */
+	/* the most bytes that the rows of a part may have so that they stay in cache from one
+	 * panel to the next */
 	int64_t near_bytes;
 	int64_t waiting_bytes; /* most bytes of sums that wait for the next block of k */
 	int64_t most_scratch;  /* most bytes that a serving kernel may leave in memory */
@@ -31,7 +33,8 @@ typedef struct {
 	 * this order in memory */
 	double pack;
 	double pack_along_k; /* cycles to pack a number of an operand that is contiguous along k */
-	/* most bytes of a panel block that stays in the first cache for all rows of a chunk */
+	/* the most bytes that a block of a panel may have so that it stays in the first-level
+	 * cache for all rows of a chunk */
 	int64_t first_bytes;
 	double first_rate; /* bytes a cycle read from larger panel blocks */
 	/* bytes a cycle read from near caches; multiplying hides most of this time */
@@ -39,14 +42,16 @@ typedef struct {
 	double far_rate;   /* bytes a cycle read from far caches and memory */
 	double not_hidden; /* share of the far reading time that multiplying does not hide */
 	double launch;     /* cycles of one more kernel */
-	/* range of the number of sums that a part adds over the splits of k */
+	/* if k is split: the least and the most sums that one part of the kernel adds up over the
+	 * splits */
 	int64_t least_block, most_block;
 } ProductTiles;
 
-/* How a team cuts a blocked product. A part is one block of the result; the block's sums are a tile. All
- * numbers of a block are powers of two. Each sum adds its products in the order of k, so the choice of a
- * block changes no bits. Three numbers do change bits, so all targets of a kind share them: depth, few_rows,
- * and the split of k (Tuning.splits). */
+/* How a team cuts a blocked product. A part is one block of the result; the block's sums are a
+ * tile. All numbers of a block are powers of two. Each sum adds its products in the order of k,
+ * so the choice of a block changes no bits. Three numbers do change bits, so they are the same
+ * for all GPU targets: depth, few_rows, and the number of splits of k, which Tuning.splits
+ * decides. */
 typedef struct {
 	/* size of the block; rows and columns are each at most the number of members */
 	int rows, columns;
@@ -98,15 +103,16 @@ typedef struct {
  * run along the reduced elements; otherwise they run along results, which are called columns then. */
 typedef struct {
 	int64_t chunk_rows, chunk_columns; /* least size of a chunk of partial results */
-	/* A reduction whose rows are read again is not split if it has at least few_rows rows
-	 * and its operand has fewer than `much` elements. */
+	/* few_rows: if the rows of a reduction are read again and its operand has fewer than
+	 * `much` elements, it is split only if it has fewer rows than this. */
 	int64_t few_rows, much;
 	/* range of the columns of a part, whose sums are an array */
 	int64_t least_columns, most_columns;
 	/* elements of a row that stay in cache or team memory until the next pass over the row */
 	int64_t near_row;
 	int64_t long_row; /* like near_row, for a team that has a whole processor */
-	/* least op weight of values that are kept for the next pass, not computed again */
+	/* the least weight (OpRow.weight) of an op whose values are kept for the next pass;
+	 * cheaper ones are computed again */
 	int expensive;
 	int sums; /* most sums over a row that one loop computes */
 	/* Teams: rows of up to team_row elements are shared by row_members members each; longer rows by the
@@ -130,9 +136,9 @@ typedef struct {
 	int most_sums; /* most sums in registers */
 } PlaneTiles;
 
-/* Teams: a part takes more iterations of a loop, up to `most` times as many, if otherwise
- * several parts would read the same data. It takes the fewest iterations with which all parts
- * together touch at most `enough` times the bytes of the inputs and outputs. */
+/* Teams: if several parts would read the same data, a part takes more iterations of a loop, up to
+ * `most` times as many (reuse.c). No more are tried once all parts together touch at most
+ * `enough` times the bytes of the inputs and outputs. */
 typedef struct {
 	int most;
 	double enough;
@@ -145,9 +151,9 @@ typedef struct {
 typedef struct {
 	int64_t least_keys;         /* least indices that a part sorts */
 	int64_t most_sorting_parts; /* most parts that sort; each part reads all indices */
-	/* A slice is all elements with one index. most_width: most elements of a slice that are
-	 * combined in an array; least_width: least elements, if there are fewer slices than
-	 * wanted parts. */
+	/* A slice is all elements of the result with one index. A part has at most most_width
+	 * elements of a slice, which it combines in an array. If there are fewer slices than
+	 * wanted parts, it has fewer, but at least least_width. */
 	int64_t most_width, least_width;
 	int64_t least_elements; /* least elements of the result that a part computes */
 	/* with at least this many updates, indices are sorted by `sort` first; 0: never */
@@ -209,7 +215,8 @@ typedef struct {
 	LineTiles lines;
 	LibraryLimits library;
 	RecomputeLimits recompute;
-	/* teams: the target whose costs decide how k of a product is split, for all targets of the kind */
+	/* teams: the target whose costs decide into how many splits k of a product is cut, for
+	 * all targets of the kind */
 	const Target *splits;
 } Tuning;
 extern const Tuning cpu_tuning, team_tuning; /* one for each kind of target */
@@ -238,7 +245,8 @@ struct Target {
 	const MatrixShape *matrices;
 	const ProductTiles *product; /* CPUs: how products are cut */
 	const TeamTiles *tiles;      /* teams: how products are cut; NULL: products use no blocks */
-	/* JOINS_ bits of the library steps that are faster than a kernel */
+	/* JOINS_ bits: operations that are faster if the library applies them while it stores a
+	 * product than in a kernel of their own */
 	unsigned epilogues;
 	const Tuning *tuning;
 };
