@@ -1,7 +1,8 @@
-/* Appends the backward pass to the accumulate function of each binding. The gradient of the summed loss begins as
- * loss_scale/targets. The gradient of each trainable parameter goes to the parameter's gradient state: the first
- * micro-batch of a step stores the gradient, later micro-batches add theirs. Gradients of the inputs numbered by `wrt`
- * are returned. A parameter on which no program's loss depends becomes a constant. Time: linear in nodes. */
+/* Appends the backward pass to the accumulate function of each binding. It starts with
+ * loss_scale/targets as the gradient of the summed loss. The gradient of each trainable parameter
+ * goes to a gradient state: the first micro-batch of a step stores its gradient there, later ones
+ * add theirs. Gradients of the inputs numbered by `wrt` are returned. A parameter on which no
+ * program's loss depends becomes a constant. Time: linear in nodes. */
 #include "passes/pass.h"
 
 #include <limits.h>
@@ -119,7 +120,8 @@ is_narrow(const Value *v)
 	return dtype_is_float(v->type->dtype) && dtype_info[v->type->dtype].bits < 32;
 }
 
-/* v in f32: the value before v's cast if there was one, else a cast. */
+/* v in f32. If v is the result of a cast from f32, the value before that cast; otherwise a new
+ * cast of v. */
 static Value *
 wide(Builder *b, Value *v)
 {
@@ -128,8 +130,8 @@ wide(Builder *b, Value *v)
 	return before && before->type->dtype == F32 ? before : b_cast(b, v, F32);
 }
 
-/* The value that v would be in f32, without the last rounding to fewer bits. A product has its whole sum in f32.
- * Returns v if there was no such rounding, or if v has other readers. */
+/* v without the last rounding to 16 bits, in f32: for a product, its sum as it is before
+ * rounding. Returns v if v was not rounded, or if other nodes read v. */
 static Value *
 unrounded(Builder *b, Value *v)
 {
@@ -181,7 +183,8 @@ whole_gradient(Builder *b, Value *g)
 	return g;
 }
 
-/* g in type d: the value before g's cast if it has that type, else a cast. */
+/* g in type d. If g is the result of a cast from type d, the value before that cast; otherwise a
+ * new cast of g. */
 static Value *
 as_type(Builder *b, Value *g, DType d)
 {
@@ -199,8 +202,9 @@ typedef struct {
 	int n_params;
 } Backward;
 
-/* Computes in f32 what derivative rules built in 16 bits although the op's row wants f32: above all, the sum of the
- * gradients that come from several readers of a value. The result is rounded again for the product that reads it. */
+/* Derivative rules build some nodes in 16 bits whose ops should compute in f32 (column
+ * `precision`): above all, sums of the gradients that come from several readers of a value.
+ * Rebuilds these in f32, and rounds the result again for the product that reads it. */
 static void
 widen_sums(Backward *w)
 {
@@ -266,7 +270,8 @@ gradient_of(Backward *w, int i)
 	return w->grads[i];
 }
 
-/* A mean over no targets is 0/0, and so are its gradients: they become 0 with `skips_empty`. */
+/* If a micro-batch has no targets, its mean loss is 0/0, and so are its gradients g. With the
+ * option `skips_empty` they become 0 instead. */
 static Value *
 unless_empty(const Pass *p, Builder *b, Value *g)
 {
@@ -326,8 +331,8 @@ gradient_state(const Pass *p, Module *m, State *param)
 	return g;
 }
 
-/* A parameter on which the loss does not depend keeps its value. In PyTorch, too, such a parameter does not decay,
- * since its gradient is None. */
+/* Freezes a parameter on which the loss does not depend: it keeps its value, without weight
+ * decay. PyTorch does the same, since the parameter's gradient is None there. */
 static void
 freeze_unreached(State *param)
 {

@@ -1,12 +1,13 @@
-/* Finds functions that exporters write as several elementwise nodes. GELU with tanh becomes op `gelu`, whose
- * derivative is one node, too.
+/* Finds functions that exporters write as several elementwise nodes. GELU with tanh becomes op
+ * `gelu`, whose derivative is one node, too.
  *
- * A chain of nodes is recognized by its values, not by its form, since exporters write the same function in many ways.
- * Agreement at points is not a proof. But a chain is short and smooth, and must agree with GELU at 26 points, to 1e-5
- * of each value. f32 itself rounds 1 + tanh by more where 1 + tanh is small.
+ * A chain of nodes is recognized by its values, not by its form, because exporters write the same
+ * function in many ways. It must agree with GELU at 26 points, with an error of at most 1e-5 of
+ * each value. This is no proof, but chains are short and smooth. The error is not larger than
+ * that of f32: where 1 + tanh is small, f32 rounds it by more.
  *
- * Results change by no more than this error. f64 nodes stay, because there the file's constants matter. Time: linear in
- * nodes, because chains are bounded. */
+ * Results change by no more than this error. f64 nodes stay, because there the file's constants
+ * matter. Time: linear in nodes, because chains are bounded. */
 #include "passes/pass.h"
 
 #include <math.h>

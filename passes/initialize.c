@@ -1,8 +1,10 @@
-/* --init random: gives parameters random first values instead of the file's numbers. The nodes that read a parameter in
- * @forward decide, as PyTorch's layers do. Weights of dot and conv, and biases added to their results:
- * U(-1/sqrt(fan_in), 1/sqrt(fan_in)). Tables that gather reads: N(0, 0.02). Scales of normalizations (factors of a
- * value that is not a product): 1. All other parameters: 0. A frozen parameter keeps its data, and a rule (--init
- * GLOB=...) has precedence. The numbers are drawn at run time from the seed. Time: linear in nodes. */
+/* --init random: gives parameters random first values instead of the file's numbers. Which
+ * distribution a parameter gets depends on the nodes that read it in @forward, and is what
+ * PyTorch's layers use. Weights of dot and conv, and biases added to their results:
+ * U(-1/sqrt(fan_in), 1/sqrt(fan_in)). Tables that gather reads: N(0, 0.02). Scales of
+ * normalizations (factors of a value that is not a product): 1. All other parameters: 0. A frozen
+ * parameter keeps its data, and a rule (--init GLOB=...) has precedence. The numbers are drawn at
+ * run time from the seed. Time: linear in nodes. */
 #include "passes/pass.h"
 
 #include <math.h>

@@ -132,8 +132,9 @@ const LossRow *loss_find(const char *name); /* NULL: unknown name */
 /* Does the output of this forward or inference function depend on several rows of a micro-batch? stores: or does a
  * value that it stores depend on rows? */
 bool loss_rows_mix(const Function *f, int64_t output, bool stores);
-/* Does the loss that the graph computes divide by a number that depends on the data, and that is not a known count of
- * targets? Then the mean over micro-batches is not the mean of the step. */
+/* Does the loss that the graph computes divide by a number that depends on the data and is not a
+ * known count of targets? Then the mean of the micro-batches' losses is not the mean over the
+ * step. */
 bool loss_is_uneven(const Function *f, const LossOptions *o);
 /* Returns a struct of the row's own options: its defaults, changed by the text. NULL after reporting. */
 const void *loss_settings(const LossRow *row, const char *text, Arena *arena, Diag *diag);
@@ -238,15 +239,16 @@ typedef struct {
 	const char *name, *doc;
 	const char *defaults; /* default hyperparameters, "lr=0.001 beta1=0.9 ...", as in PyTorch */
 	const char *moments[MAX_MOMENTS];
-	/* Returns the moments that are not needed with these settings (bit i: moment i). Column NULL: all moments are
-	 * needed. */
+	/* Returns which moments are not needed with these settings, as bits (bit i: moment i).
+	 * Column NULL: all moments are needed. */
 	unsigned (*without)(const void *settings);
 	/* Type of moment i, given the parameter's type in the update. Returns NULL if the parameter has no such
 	 * moment. Column NULL: moments have the parameter's type. */
 	Type (*moment_type)(Module *m, const void *settings, Type param, int moment);
 	unsigned starts_as_parameter; /* bit i: moment i begins as a copy of the parameter */
-	/* The moment that @accumulate reads instead of the parameter (bit i: moment i); 0: @accumulate reads the
-	 * parameter. */
+	/* For an optimizer that takes gradients at another point than the parameter: the moment
+	 * that holds this point, and that @accumulate reads instead (bit i: moment i). 0:
+	 * @accumulate reads the parameter. */
 	unsigned gradient_at;
 	bool whole; /* parameters and gradients keep their shapes; else they are vectors */
 	/* May the optimizer update the parameter? If not, the parameter gets the optimizer that `fallback` returns,

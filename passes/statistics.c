@@ -1,15 +1,17 @@
-/* Running statistics (of batch norms) must change only when a step's update is made, as parameters do. The imported
- * @forward stores new values in every micro-batch. This pass makes @accumulate store them to pending states instead:
+/* Running statistics (of batch norms) must change only when a step's update is made, as
+ * parameters do. The imported @forward stores new values in every micro-batch. This pass makes
+ * @accumulate store them to pending states instead:
  *
  *	store next(@mean, x) {state = @mean}   =   store next(@mean, x) {state = @pending.mean} when first
  *	                                           store next(@pending.mean, x) {state = @pending.mean} when later
  *
- * @update commits the pending values. In a later micro-batch only the statistic's own old value is replaced by its
- * pending value. x is still computed from the statistics with which the step began, even if x depends on other
- * statistics. Statistics that are computed from each other, such as the two ends of a range, form a group; the whole
- * group is replaced together.
+ * @update commits the pending values. In later micro-batches, next() reads the pending value in
+ * place of the statistic's own old value. But x is still computed from the statistics with which
+ * the step began, even if it depends on other statistics. Statistics that are computed from each
+ * other, such as the two ends of a range, form a group; the whole group is replaced together.
  *
- * The results of the micro-batches stay the same. Time: nodes times statistics / 64, plus statistics squared. */
+ * The results of the micro-batches stay the same. Time: nodes times statistics / 64, plus
+ * statistics squared. */
 #include "passes/pass.h"
 
 #include <stdlib.h>
@@ -152,7 +154,8 @@ compare_places(const void *a, const void *b)
 	return ((const Placed *)a)->place - ((const Placed *)b)->place;
 }
 
-/* The nodes on the ways from the old contents of a group's statistics to their new ones, in the function's order. */
+/* The nodes that depend on old contents of the group's statistics and on which their new contents
+ * depend, in the function's order. */
 static Nodes
 nodes_between(Pending *p, const uint64_t *group)
 {

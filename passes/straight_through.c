@@ -1,25 +1,28 @@
-/* Replaces codes through which a gradient must flow by floats that hold the same integers. Straight through: the
- * rounding counts as the identity (Bengio et al. 2013, arXiv:1308.3432). For example, if @w is trained, and a file
- * quantizes and dequantizes it:
+/* Lets gradients flow through quantized values. No gradient flows through integers (codes), so
+ * codes are replaced by floats that hold the same integers. Straight through: for the gradient,
+ * rounding counts as the identity (Bengio et al. 2013, arXiv:1308.3432). For example, if @w is
+ * trained, and a file quantizes and dequantizes it:
  *
  *	%1 = quantize @w, %s {to = s8} : s8[8,8]
  *	%2 = cast %1 {to = f32}                   ->    %3 = fake_quantize @w, %s {to = s8} : f32[8,8]
  *	%3 = mul %2, %s
  *
- * Other nodes may lie between quantize and the floats, such as a maximum of windows or a product of codes. They then
- * compute with floats instead of codes:
+ * Other nodes may lie between quantize and the floats, such as a maximum of windows or a product
+ * of codes. They then compute with floats instead of codes:
  *
  *	%1 = quantize %x, %s, %z {to = u8}              %r = div %x, %s
  *	%2 = pool %1 {kind = max}                 ->    %1 = add (fake_quantize %r, 1, %z {to = u8}), %z
  *	%3 = cast %2 {to = f32}                         %3 = pool %1 {kind = max}
  *
- * Trained scales (`trainable` says which) get a gradient. The options learning = lsq (Esser et al. 2019,
- * arXiv:1902.08153) and learning = torch differ in which numbers count as inside the range. The gradient is multiplied
- * by a factor: scale_grad = lsq: 1 / sqrt(N Q), inv_n: 1 / N, none: 1. N is the number of elements that share a scale
- * (for an activation: elements of one row), Q the largest code. A learned scale below 2^-23 is read as 2^-23.
+ * Trained scales (`trainable` says which) get a gradient. The options learning = lsq (Esser et
+ * al. 2019, arXiv:1902.08153) and learning = torch differ in which numbers count as inside the
+ * range. The gradient is multiplied by a factor: scale_grad = lsq: 1 / sqrt(N Q), inv_n: 1 / N,
+ * none: 1. N is the number of elements that share a scale (for an activation: elements of one
+ * row), Q the largest code. A learned scale below 2^-23 is read as 2^-23.
  *
- * Values stay the same bit for bit, with one exception: sums of products of codes, which are exact in s32, are rounded
- * in f32 if they exceed 2^24. Codes from which no float is computed stay integers. Time: linear in nodes. */
+ * Values stay the same bit for bit, with one exception: sums of products of codes, which are
+ * exact in s32, are rounded in f32 if they exceed 2^24. Codes from which no float is computed
+ * stay integers. Time: linear in nodes. */
 #include "passes/pass.h"
 
 #include <math.h>

@@ -1,6 +1,7 @@
-/* --qlora: stores a frozen weight as 4-bit numbers (Dettmers et al. 2023, arXiv:2305.14314); products that read the
- * weight compute its numbers from the 4-bit codes. A block of numbers that share a scale runs along the inputs of one
- * output, as in bitsandbytes' [outputs, inputs]. For example
+/* --qlora: stores a frozen weight as 4-bit numbers (Dettmers et al. 2023, arXiv:2305.14314);
+ * products that read the weight compute its numbers from the 4-bit codes. A block is a range of
+ * numbers that share a scale. Blocks run along the inputs of one output, because bitsandbytes
+ * stores weights as [outputs, inputs]. For example
  *
  *	%1 = dot %x, @w                                                       of @w: f32[64,32]
  *

@@ -1,5 +1,6 @@
-/* --lora GLOB: adds a low-rank product to each product with a weight. The weight itself is frozen (Hu et al. 2021,
- * arXiv:2106.09685; initial values and defaults as in PEFT). For example, for @w with rank 8 and alpha 16:
+/* --lora GLOB: adds a low-rank product to each product with a weight. The weight itself is frozen
+ * (Hu et al. 2021, arXiv:2106.09685; initial values and defaults as in PEFT). For example, for @w
+ * with rank 8 and alpha 16:
  *
  *	%1 = dot %x, @w {x_contract = [1], y_contract = [1]} : f32[4,64]
  *
@@ -10,15 +11,16 @@
  *	%3 = dot %2, @w.lora_B.weight {x_contract = [1], y_contract = [1]} : f32[4,64]
  *	%4 = add %1, (mul %3, 2)
  *
- * %2 is a copy of the node %1; its weight has fewer outputs (the rank). This works for every op whose row has the
- * column `adapts`; the column `partition` tells which axis counts outputs. A weight with several readers, such as an
- * embedding tied to the last product, has one adapter. For readers whose outputs lie along the other axis of the
- * weight, lora_A and lora_B change places.
+ * %2 is made as a copy of the node %1 that reads lora_A, a weight with fewer outputs (the rank).
+ * This works for every op whose row has the column `adapts`; the column `partition` tells which
+ * axis counts outputs. A weight with several readers, such as an embedding tied to the last
+ * product, has one adapter. Some readers may have their outputs along the other axis of the
+ * weight; for them, lora_A and lora_B change places.
  *
  * All other parameters are frozen; `trainable` runs next and trains the parameters of --train.
  *
- * Values stay the same bit for bit, since @w.lora_B.weight begins as 0 (for a table, lora_A does). Time: linear in
- * nodes. */
+ * Before training, results stay the same bit for bit, because @w.lora_B.weight begins as 0 (for a
+ * table, lora_A does). Time: linear in nodes. */
 #include "passes/lora/lora.h"
 
 #include <math.h>
@@ -270,7 +272,8 @@ begin_as(State *s, const Tensor *data)
 	s->data = data;
 }
 
-/* A setting that uses the weight's numbers needs these numbers, and no reader may read other codes of the weight. */
+/* May `setting` use and change the weight's numbers? The file must have the numbers, and no
+ * reader may read codes that were made from them. */
 static bool
 may_be_changed(Lora *l, const State *s, const LoraReaders *readers, const char *setting)
 {
@@ -362,7 +365,8 @@ refuse(Lora *l, State *s, const LoraChoice *c)
 	s->why = arena_printf(l->m->arena, "--%s: not adapted: %s", c->option, l->why);
 }
 
-/* The weight's data change only after everything was computed from them. */
+/* Gives the weight s an adapter. The weight's data are changed last, because everything else is
+ * computed from them. */
 static void
 adapt(Lora *l, State *s, const LoraChoice *c)
 {

@@ -6,8 +6,8 @@ typedef struct {
 	const char *why; /* why the weight can have no adapter; NULL: it can */
 } Search;
 
-/* Finds the axis of outputs: an axis that the result also has, and no other operand. Returns false if there is not
- * exactly one such axis; `why` then has the reason. */
+/* Finds the weight's axis of outputs: the axis that the node's result also has, but none of its
+ * other operands. False if there is not exactly one such axis; s->why then says so. */
 static bool
 find_outputs(Search *s, LoraReader *r)
 {

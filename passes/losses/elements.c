@@ -54,7 +54,8 @@ build_huber(Loss *l)
 	loss_of_elements(l, b_select(b, b_binary(b, OP_lt, a, number(l, 1)), square, line));
 }
 
-/* max(x, 0) - x t + log(1 + exp(-|x|)); the max is written so that its derivative at 0 is the logistic function's */
+/* max(x, 0) - x t + log(1 + exp(-|x|)), with target t. max(x, 0) is written in a form whose
+ * derivative at 0 is 1/2, as for the logistic function. */
 static void
 build_bce_with_logits(Loss *l)
 {

@@ -1,6 +1,7 @@
-/* Warns if the output does not have the form that the loss takes. Cross entropy contains a softmax. If the model ends
- * in a softmax, too, training is slow and ends in another minimum. The same holds for a sigmoid before bce_with_logits,
- * and for an output before nll that is not log-probabilities. */
+/* Warns if the output does not have the form that the loss takes. Example: cross entropy contains
+ * a softmax. If the model itself ends in a softmax, a second one is applied; training is then
+ * slow and ends in another minimum. Likewise if bce_with_logits gets the result of a sigmoid, or
+ * nll an output that is not log-probabilities. */
 #include "passes/losses/loss_pass.h"
 
 /* v without views and casts. */
@@ -69,8 +70,8 @@ is_sigmoid(const Node *n)
 	return false;
 }
 
-/* The op that makes probabilities of logits. The search passes bounds, concat, select and 1 - x. NULL: there is no such
- * op. */
+/* If v consists of probabilities: the name of the op that made them from logits, found also
+ * through bounds, concat, select and 1 - x. NULL: v has another form. */
 static const char *
 probabilities(bool *seen, Value *v)
 {

@@ -1,8 +1,10 @@
-/* Makes the functions that training runs from the forward function of each binding. The accumulate function runs one
- * micro-batch: forward and loss, added to the loss's sum and count. The eval function is the inference form, with the
- * correct predictions. The forward function keeps the graph's outputs and loses its stores. The module's `targets` is
- * the number of targets in a full micro-batch of the first binding; the backward pass of every binding begins with
- * 1/targets. The losses themselves are rows of tables in losses/. */
+/* Makes the functions that training runs from the forward function of each binding. The
+ * accumulate function runs one micro-batch: forward and loss, added to the loss's sum and count.
+ * The eval function does the same with the inference form, and also counts correct predictions.
+ * The forward function keeps the graph's outputs, but its stores are removed. The module's
+ * `targets` is the number of targets in a full micro-batch of the first binding; the backward
+ * pass of every binding begins with 1/targets. The losses themselves are rows of tables in
+ * losses/. */
 #include "passes/losses/loss_pass.h"
 
 #include <string.h>
@@ -192,8 +194,8 @@ add_inputs(LossPass *lp, Value *target, Loss *l)
 /* Stream of random numbers for drawn labels; no op of a model has this stream. */
 enum { LABELS_STREAM = 0x6c6162656c73 };
 
-/* Noise with Gumbel's distribution for each element of the output, from uniform numbers of the element's place in
- * the step's batch. */
+/* Noise with Gumbel's distribution, one number for each element of the output. The element's
+ * place in the step's whole batch selects its random number. */
 static Value *
 gumbel(const Loss *l)
 {

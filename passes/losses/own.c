@@ -1,7 +1,9 @@
-/* Losses that the graph computes. If the graph's loss is a mean over n targets, a micro-batch adds loss * n and n to
- * the step's two sums. So the loss and gradients of the step are the mean over all its targets, even if micro-batches
- * have different numbers of targets. If no option names the output with the count n, n is the number by which the graph
- * divides. A loss that divides by data in another way is uneven: such a mean cannot be taken over micro-batches. */
+/* Losses that the graph computes. If the graph's loss is a mean over n targets, a micro-batch
+ * adds loss * n and n to the step's two sums. So the loss and gradients of the step are the mean
+ * over all its targets, even if micro-batches have different numbers of targets. If no option
+ * names the output that holds n, n is the number by which the graph divides. If the graph divides
+ * by data in another way, the loss is called uneven: the mean over the step cannot be computed
+ * from the losses of micro-batches. */
 #include "passes/losses/loss_pass.h"
 
 static bool
@@ -25,7 +27,8 @@ scaled_operand(const Node *n)
 	return NULL;
 }
 
-/* n, if v is max(n, 1) or a choice between n and 1: forms that keep an empty mean from dividing by 0. Else v. */
+/* If v is max(n, 1), or a select between n and 1, as models write to avoid a division by 0: n.
+ * Otherwise v. */
 static Value *
 without_least(Value *v)
 {

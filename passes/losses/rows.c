@@ -1,5 +1,5 @@
-/* Repeats the row weights of a micro-batch (1 for a real row, 0 for padding) for the elements of each row. Losses of
- * elements and losses of classes need this. */
+/* Spreads the row weights of a micro-batch (1 for a real row, 0 for padding) to the elements of
+ * each row, for all losses. */
 #include "passes/losses/loss.h"
 
 Value *

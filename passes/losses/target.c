@@ -85,8 +85,8 @@ same_but_rows(const Spread *a, const Spread *b)
 	}
 }
 
-/* The shape and row axis of an input that is the target: as the file says if it says so, else as the target has
- * them. */
+/* The shape and row axis of a model input that serves as the target: those of the file if the
+ * file gives them, otherwise those of the target. */
 static bool
 spread_of_input(const LossPass *lp, const Value *given, Type target, const BatchAxis *rows,
                 Spread *out)

@@ -1,15 +1,21 @@
-/* Adam and AdamW with 8-bit moments, as bitsandbytes (Dettmers et al., arXiv:2110.02861; csrc/kernels.cu, blockwise)
- * and, with torchao=true, as torchao (optim/adam.py, subclass_8bit.py). A block of 256 elements is stored as 8-bit
- * codes, indices into a table of 256 numbers (dynamic map), and the block's largest magnitude in f32: 2.03 bytes per
- * element of a parameter for both moments. Parameters of fewer than 4096 elements have f32 moments; with torchao, so
- * have parameters whose size is no multiple of a block. With m, v as read from codes, c1 = 1 - beta1^t, c2 = 1 -
- * beta2^t:
- *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
- *   p = p - lr sqrt(c2)/c1 m / (sqrt(v) + eps sqrt(c2));  then p = p (1 - lr wd)
- *   code of m: the nearest to m/max|m|, moved by one if its sign differs from m's; of v: the nearest to v/max v
- * Weight decay comes after the step, as written above; if moments are f32, or with torchao, before the step. torchao's
- * adam8bit has weight decay in the gradient. adam8bit and adamw8bit of bitsandbytes differ only in the default weight
- * decay. */
+/* Adam and AdamW with 8-bit moments, as bitsandbytes (Dettmers et al., arXiv:2110.02861;
+ * csrc/kernels.cu, blockwise) and, with torchao=true, as torchao (optim/adam.py,
+ * subclass_8bit.py).
+ *
+ * A block of 256 elements of a moment is stored as 8-bit codes (indices into a table of 256
+ * numbers, the dynamic map) and the block's largest magnitude in f32. Both moments together take
+ * 2.03 bytes per element of a parameter. Parameters of fewer than 4096 elements have f32 moments;
+ * with torchao, so have parameters whose size is not a multiple of a block.
+ *
+ * With m and v as read from codes, c1 = 1 - beta1^t, c2 = 1 - beta2^t:
+ *
+ * m = beta1 m + (1 - beta1) g v = beta2 v + (1 - beta2) g^2 p = p - lr sqrt(c2)/c1 m / (sqrt(v) +
+ * eps sqrt(c2)) p = p (1 - lr wd) code of m = the nearest to m/max|m|, moved by one if its sign
+ * differs from m's code of v = the nearest to v/max v
+ *
+ * Weight decay comes after the step, as written here; but if moments are f32, or with torchao, it
+ * comes before the step. torchao's adam8bit adds weight decay to the gradient. adam8bit and
+ * adamw8bit of bitsandbytes differ only in the default weight decay. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -106,8 +112,8 @@ dequantized(Builder *b, Value *codes, Value *sizes, bool is_signed)
 	return b_binary(b, OP_mul, numbers, for_elements(b, sizes));
 }
 
-/* The last index i for which x > at[i], or x >= at[i] as `above` says, in an ascending table `at`; 0 if there is no
- * such index from 1 on. */
+/* By a binary search in the ascending table `at`: the last index i with x > at[i], or with x >=
+ * at[i] if `above` says so; 0 if there is no such i > 0. */
 static Value *
 search(Builder *b, Value *x, const float *at, OpKind above)
 {
@@ -194,7 +200,7 @@ like(Builder *b, Value *scalar, Value *v)
 	return b_broadcast(b, b_cast(b, scalar, v->type->dtype), ints_of_type(v->type), (Ints){0});
 }
 
-/* m + (1 - beta)(x y - m), as torchao; y NULL: 1 */
+/* m + (1 - beta)(x y - m), as torchao computes it. y may be NULL: then m + (1 - beta)(x - m). */
 static Value *
 lerp(Update *u, ScalarIndex beta, Value *m, Value *x, Value *y)
 {
@@ -206,7 +212,8 @@ lerp(Update *u, ScalarIndex beta, Value *m, Value *x, Value *y)
 	                b_binary(b, OP_mul, like(b, rest, m), b_binary(b, OP_sub, x, m)));
 }
 
-/* beta m + (1 - beta) x y, as bitsandbytes: 1 - beta is computed in m's type. y NULL: 1. */
+/* beta m + (1 - beta) x y, as bitsandbytes computes it: 1 - beta in m's type. y may be NULL: then
+ * beta m + (1 - beta) x. */
 static Value *
 average(Update *u, ScalarIndex index, Value *m, Value *x, Value *y)
 {

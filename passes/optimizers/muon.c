@@ -1,12 +1,15 @@
-/* Muon as torch.optim.Muon: Jordan et al. 2024, kellerjordan.github.io/posts/muon. Five steps of a Newton-Schulz
- * iteration turn the momentum's step into a matrix whose singular values are near 1:
- *   m = m + (1 - momentum)(g - m);  s = g + momentum (m - g), without nesterov s = m
- *   X = s / max(|s|, eps), transposed if it has more rows than columns
- *   five times:  A = X X';  X = a X + (b A + c A A) X
- *   p = p (1 - lr wd) - lr r X,  r = sqrt(max(1, outputs/inputs)), or with match_rms 0.2 sqrt(max(outputs, inputs))
- * The iteration is computed in bf16; with ns_f32, or in an f64 program, in the type of the update. Muon updates
- * matrices that neither look up rows (embeddings) nor make the model's output (the head); AdamW updates the other
- * parameters. */
+/* Muon as torch.optim.Muon: Jordan et al. 2024, kellerjordan.github.io/posts/muon. The momentum
+ * step s is a matrix; five steps of a Newton-Schulz iteration turn it into a matrix X whose
+ * singular values are near 1:
+ *
+ * m = m + (1 - momentum)(g - m) s = g + momentum (m - g)           without nesterov: s = m X = s
+ * / max(|s|, eps)              transposed if it has more rows than columns five times: A = X X' X
+ * = a X + (b A + c A A) X r = sqrt(max(1, outputs/inputs))   with match_rms: 0.2
+ * sqrt(max(outputs, inputs)) p = p (1 - lr wd) - lr r X
+ *
+ * The iteration is computed in bf16; with ns_f32, or in an f64 program, in the type of the
+ * update. Muon updates matrices, except those from which rows are looked up (embeddings) and the
+ * one that makes the model's output (the head); AdamW updates all other parameters. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -49,7 +52,7 @@ is_product(const Node *n)
 	return op_row(n)->precision == PRECISION_LOW;
 }
 
-/* By value id: does a way from the value lead to a product? */
+/* By value id: is some product computed from the value? */
 static bool *
 values_before_products(const Function *f, Arena *arena)
 {

@@ -1,10 +1,16 @@
-/* Schedule-free AdamW: Defazio et al., arXiv:2405.15682; github.com/facebookresearch/schedule_free,
- * AdamWScheduleFree. Gradients are taken at y, which lies between the steps z and their average x. x is the
- * parameter: it is evaluated, saved and exported. With c2 = 1 - beta2^t, L the largest learning rate so far, w = t^r
- * L^weight_lr_power, and W the sum of w:
- *   v = beta2 v + (1 - beta2) g^2;  d = g / (sqrt(v/c2) + eps) + wd y
- *   z = z - lr d;  x = x + w/W (z - x);  y = beta1 x + (1 - beta1) z
- * y is computed as in that implementation: y = y + w/W (z_old - y) + lr (beta1 (1 - w/W) - 1) d. */
+/* Schedule-free AdamW: Defazio et al., arXiv:2405.15682;
+ * github.com/facebookresearch/schedule_free, AdamWScheduleFree. There are three points: z, which
+ * the optimizer moves; x, an average of all z so far; and y between the two, at which gradients
+ * are taken. x is the parameter: it is evaluated, saved and exported. With step t from 1, c2 = 1
+ * - beta2^t, L the largest learning rate so far, w = t^r L^weight_lr_power, and W the sum of all
+ * w so far:
+ *
+ * v = beta2 v + (1 - beta2) g^2 d = g / (sqrt(v/c2) + eps) + wd y z = z - lr d x = x + w/W (z -
+ * x) y = beta1 x + (1 - beta1) z
+ *
+ * y is computed as in that implementation:
+ *
+ * y = y + w/W (z_old - y) + lr (beta1 (1 - w/W) - 1) d */
 #include "passes/pass.h"
 
 typedef struct {

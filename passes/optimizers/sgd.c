@@ -1,7 +1,9 @@
 /* SGD, SGD with momentum and with Nesterov's momentum, as torch.optim.SGD:
- *   g = g + wd p;  buf = momentum buf + (1 - dampening) g, in the first step g
- *   sgd: p - lr g;  momentum: p - lr buf;  nesterov: p - lr (g + momentum buf)
- * Without dampening, a buffer of zeros at the start gives torch's first step. */
+ *
+ * g = g + wd p buf = momentum buf + (1 - dampening) g; in the first step buf = g sgd:       p = p
+ * - lr g momentum:  p = p - lr buf nesterov:  p = p - lr (g + momentum buf)
+ *
+ * Without dampening, a buffer that begins with zeros gives the right first step by itself. */
 #include "passes/pass.h"
 
 typedef struct {

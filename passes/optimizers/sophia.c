@@ -1,9 +1,10 @@
-/* Sophia-G: Liu et al., arXiv:2305.14342; github.com/Liuhong99/Sophia, sophia.py. h estimates the diagonal of the
- * Hessian (Gauss, Newton, Bartlett). For this, gradients e are computed in every `every`-th step, of labels that are
- * drawn from the model's own softmax. n is the number of targets in the batch:
- *   p = p (1 - lr wd);  m = beta1 m + (1 - beta1) g
- *   p = p - lr sign(m) min(|m| / (rho n h + 1e-15), 1)
- *   after every `every` steps:  h = beta2 h + (1 - beta2) e^2 */
+/* Sophia-G: Liu et al., arXiv:2305.14342; github.com/Liuhong99/Sophia, sophia.py. h estimates the
+ * diagonal of the Hessian (Gauss, Newton, Bartlett). For this, every `every` steps, gradients e
+ * are computed with labels that are drawn from the model's own softmax. n is the number of
+ * targets in the batch:
+ *
+ * p = p (1 - lr wd) m = beta1 m + (1 - beta1) g p = p - lr sign(m) min(|m| / (rho n h + 1e-15),
+ * 1) after every `every` steps:  h = beta2 h + (1 - beta2) e^2 */
 #include "passes/pass.h"
 
 typedef struct {

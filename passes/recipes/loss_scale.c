@@ -1,12 +1,13 @@
-/* Loss scaling for 16-bit gradients: the backward pass is seeded with a scale, and @update divides by it. The scale
- * grows while gradients stay finite, and shrinks when they overflow; the update of such a step is not made. Three
- * rules are in use:
+/* Loss scaling for 16-bit gradients: the backward pass is seeded with a scale, and @update
+ * divides by it. The scale grows while gradients stay finite, and shrinks when they overflow; the
+ * update of such a step is not made. Three rules are in use:
  *
  *	torch       torch.amp.GradScaler
  *	megatron    Megatron-LM's DynamicGradScaler (core/optimizer/grad_scaler.py)
  *	deepspeed   DeepSpeed's FP16_Optimizer (runtime/fp16/fused_optimizer.py)
  *
- * s is the scale, g the number of good steps since it changed, h the number of overflows until it shrinks:
+ * s is the scale, g the number of good steps (without overflow) since it changed, h the number of
+ * overflows until it shrinks. At each step:
  *
  *	overflow    h > 1: h = h - 1             else: s = max(s / 2, least);    g = 0
  *	good        g = g + 1; at `interval` + `restart`: s = 2 s, g = `restart`, h = `hysteresis`
@@ -161,7 +162,7 @@ loss_scale_open(Builder *b, const LossScale *rule)
 	return s;
 }
 
-/* Could an overflow not lead to a smaller scale? */
+/* Is the scale so small already that an overflow would not make it smaller? */
 Value *
 loss_scale_is_least(Builder *b, const LossScaling *s)
 {

@@ -1,6 +1,6 @@
-/* Mixed precision: products take 16-bit operands and give 16-bit results, while their sums stay f32 inside. Cheap nodes
- * after a product stay in 16 bits. All other values are f32, including the weights. For example, with to=bf16, and w
- * and bias f32:
+/* Mixed precision: products take 16-bit operands and give 16-bit results, while their sums stay
+ * f32 inside. Cheap nodes after a product stay in 16 bits. All other values are f32, including
+ * the weights. For example, with to=bf16, and w and bias f32:
  *
  *	%1 = dot %x, %w : f32[8,64]              %1 = cast %x {to = bf16}          loc cast("fc1")
  *	                                         %2 = cast %w {to = bf16}          loc cast("fc1")
@@ -14,13 +14,14 @@
  *	follow  becomes `to` if all its operands are `to`; constants count if `to` holds them exactly
  *	high, fixed   takes f32; but the sum of a product and a vector (column `bias`) is treated as the product
  *
- * A value has at most one cast to `to` and one to f32; a value cast from `to` to f32 is not rounded again. If a product
- * reads a reshape or transpose of a value, the value is cast first and then reshaped or transposed, so that a library
- * can read the moved value by strides. The pass runs before autograd: the derivative of a cast is a cast, so products
- * of the backward pass have 16 bits, too.
+ * A value has at most one cast to `to` and one to f32; a value cast from `to` to f32 is not
+ * rounded again. If a product reads a reshape or transpose of a value, the cast comes before the
+ * reshape or transpose. So a library can read the cast value through strides. The pass runs
+ * before autograd: the derivative of a cast is a cast, so products of the backward pass have 16
+ * bits, too.
  *
- * With master=off trained weights exist only in type `to`, and nodes other than products read them cast to f32. Time:
- * linear in nodes. */
+ * With master=off trained weights exist only in type `to`, and nodes other than products read
+ * them cast to f32. Time: linear in nodes. */
 #include "passes/pass.h"
 
 #include <math.h>
@@ -181,7 +182,8 @@ is_square(const Node *n)
 	return n->n_operands == 2 && node_operand(n, 0) == node_operand(n, 1);
 }
 
-/* Has n an operand in type `to`, and would no other operand or attribute lose digits? */
+/* Should n be computed in type `to`? True if one of its operands has that type, and no other
+ * operand and no attribute would lose digits. */
 static bool
 follows(const Mixed *x, const Node *n)
 {

@@ -1,7 +1,7 @@
-/* Sets the type of every float in the program: f32 (or the file's wider type), or f64 everywhere, for checks of the
- * arithmetic. Casts between floats follow, so that an f64 program computes in one type. A cast to a float of fewer than
- * 16 bits still rounds: the result is rounded, then widened again. The gradient of such a cast is the gradient of the
- * identity. Time: linear in nodes. */
+/* Sets the type of every float in the program: f32 (or the file's wider type), or f64 everywhere,
+ * for checks of the arithmetic. Casts between floats follow, so that an f64 program computes in
+ * one type. A cast to a float of fewer than 16 bits still rounds: the result is rounded, then
+ * widened again. For gradients, such a cast counts as the identity. Time: linear in nodes. */
 #include "passes/pass.h"
 
 #include <string.h>

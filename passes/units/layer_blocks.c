@@ -56,7 +56,8 @@ is_activation(const Forward *w, const Value *v)
 	       dtype_is_float(v->type->dtype) && v->type->n > 1;
 }
 
-/* Notes `position` as the first reader of the parameters from which alone v is computed. */
+/* If v is computed from parameters alone: notes that the first node that reads these parameters
+ * stands at `position`. */
 static void
 note_reader(Forward *w, Value *v, int position)
 {

@@ -1,8 +1,9 @@
-/* Finds updates that are equal apart from their states. For example, @w and @v are both updated by AdamW with weight
- * decay. Values of @update get numbers; two values have the same number if they are computed in the same way. A state
- * is compared by its role in the update (e.g. "gradient in f32"), so @grad.w and @grad.v count as the same, and lengths
- * are not compared. So the new contents of two parameters have the same number if decay, learning-rate scale, optimizer
- * and type agree.
+/* Finds updates that are equal apart from their states. For example, @w and @v are both updated
+ * by AdamW with weight decay. Every value of @update gets a number, and values that are computed
+ * in the same way get the same number. States count as the same if they have the same role in the
+ * update: @grad.w and @grad.v are both "gradient in f32". Lengths are not compared. So the new
+ * contents of two parameters get the same number if decay, learning-rate scale, optimizer and
+ * type agree.
  *
  *	%1 = reshape @grad.w : f32[12]        number of "gradient"
  *	%2 = broadcast %scale : f32[12]       number of "%scale, repeated"
@@ -170,7 +171,8 @@ hash_of(const Match *k, const Node *n)
 	return h;
 }
 
-/* Gives n's result the number of a value that is computed alike, else a new number. */
+/* Gives n's result the number of an earlier value that is computed in the same way, or a new
+ * number if there is none. */
 static void
 number_node(Match *k, Node *n)
 {

@@ -1,19 +1,22 @@
-/* Makes units: a unit is one flat state that holds several parameters with equal updates one after the other; further
- * units hold their gradients and moments. Then one elementwise kernel updates all these parameters, and a rank can hold
- * a part of a unit (ZeRO). Statistics and their pending states are laid out likewise.
+/* Makes units: a unit is one flat state that holds several parameters with equal updates one
+ * after the other; further units hold their gradients and moments. Then one elementwise kernel
+ * updates all these parameters, and a rank can hold a part of a unit (ZeRO). Statistics and their
+ * pending states are laid out likewise.
  *
  *	@fc1.weight, @fc2.weight, ...       in @unit.0.parameter+0, +8192, ...
  *	@grad.fc1.weight, ...               in @unit.0.gradient+0, +8192, ...
  *	the update of @fc1.weight           becomes the update of @unit.0.parameter; the other updates are erased
  *
- * A member (a parameter with its gradient and moments) starts at a multiple of MEMBER_ALIGN elements in each unit. The
- * end of a layer block is padded to a multiple of UNIT_BLOCK, with zeros that stay zeros. A unit holds one or several
- * neighbouring blocks, up to `unit_bytes` in total; ZeRO-3 gathers a whole unit in one message. Units with equal
- * updates follow each other in memory; together they are a run, and one kernel updates the run. So neither offsets in a
- * run nor the order in which norms are summed depend on `unit_bytes`.
+ * A parameter with its gradient and moments is a member; it starts at the same multiple of
+ * MEMBER_ALIGN elements in each of these units. The end of a layer block is padded to a multiple
+ * of UNIT_BLOCK elements with zeros, which stay zeros. A unit holds one or several neighbouring
+ * blocks, up to `unit_bytes` in total; ZeRO-3 gathers a whole unit in one message. Units with
+ * equal updates follow each other in memory; together they are a run, and one kernel updates the
+ * run. So neither offsets in a run nor the order in which norms are summed depend on
+ * `unit_bytes`.
  *
- * Every element gets the same update as before, apart from the order of addition in norms. An element's place in the
- * run selects its random numbers. Time: linear in nodes. */
+ * Every element gets the same update as before, apart from the order of addition in norms. An
+ * element's place in the run selects its random numbers. Time: linear in nodes. */
 #include "passes/units/units.h"
 
 #include <stdlib.h>

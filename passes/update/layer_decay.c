@@ -1,15 +1,17 @@
-/* --layer-decay X: earlier layers learn more slowly, each layer by the factor X (ELECTRA, arXiv:2003.10555, in BEiT's
- * form). The number of a layer is found in the graph, not in names. layer_blocks.c divides the forward pass into
- * blocks, which end where only one activation is read later:
+/* --layer-decay X: earlier layers learn more slowly, each layer by the factor X (ELECTRA,
+ * arXiv:2003.10555, in BEiT's form). The number of a layer is found in the graph, not in names.
+ * layer_blocks.c divides the forward pass into blocks, which end where only one activation is
+ * read later:
  *
  *	wte | wpe | attention | mlp | attention | mlp | norm | head
  *	 0     0       1         1        2        2      3      3      number of the layer; n = 3
  *
- * If a sequence of blocks, such as attention | mlp, repeats (by shapes of parameters) and the repetitions are most of
- * the model, each repetition is a layer. Blocks before the first repetition are layer 0; blocks after the last
- * repetition, such as the head, are layer n. Otherwise each block is a layer, but blocks with vectors alone, such as
- * biases and norms, belong to the block before them. The factor of a parameter in layer l is X^(n - l) times its
- * --lr-scale. Time: quadratic in blocks. */
+ * If a sequence of blocks, such as attention | mlp, repeats and the repetitions are most of the
+ * model, each repetition is a layer. Blocks count as equal if their parameters have the same
+ * shapes. Blocks before the first repetition are layer 0; blocks after the last repetition, such
+ * as the head, are layer n. Otherwise each block is a layer, but blocks with vectors alone, such
+ * as biases and norms, belong to the block before them. The factor of a parameter in layer l is
+ * X^(n - l) times its --lr-scale. Time: quadratic in blocks. */
 #include "passes/units/units.h"
 
 #include <math.h>

@@ -18,7 +18,8 @@ is_sound(Optimizer *o, const Counted *c)
 	                b_unary(b, OP_not, failed));
 }
 
-/* Builds @refresh with the Optimizer that built @update: replaces its function, builder and new numbers. */
+/* Builds @refresh. Uses the Optimizer that has built @update, and overwrites its function,
+ * builder and new numbers. */
 void
 refresh_build(Optimizer *o)
 {

@@ -61,7 +61,7 @@ update_average(Update *u, Value *beta, Value *m, Value *x)
 	return b_binary(u->b, OP_add, update_times(u, beta, m), update_times(u, rest, x));
 }
 
-/* 1 - beta^t is computed as -(e^(t log beta) - 1): for beta near 1 the difference would lose digits. */
+/* 1 - beta^t, computed as -expm1(t log beta): for beta near 1, the subtraction would lose digits. */
 Value *
 update_bias_correction(Update *u, ScalarIndex beta)
 {

@@ -33,10 +33,11 @@ wide_elements(Optimizer *o, State *s)
 	return b_cast(&o->b, elements(o, s), update_dtype(s));
 }
 
-/* Rounds each element up or down by chance, so that its mean is v. Stochastic rounding: an update of less than half a
- * unit in the last place is not always rounded away. The element's place and the step select the random number. All
- * weights that `units` may put into one flat state share one stream of random numbers, in which each element has its
- * own place. Each kind of moment has its own stream, and so has each state of another shape. */
+/* Stochastic rounding: rounds each element up or down by chance, so that the result is v in the
+ * mean. So an update of less than half a unit in the last place is not always lost. The element's
+ * place and the step select the random number. All weights that `units` may put into one flat
+ * state share one stream of random numbers, in which each element has its own place. Each kind of
+ * moment has its own stream, and so has each state of another shape. */
 enum { WEIGHTS = 1, FIRST_MOMENT };
 static Value *
 rounded_by_chance(Optimizer *o, Value *v, const State *of)
@@ -267,9 +268,9 @@ typedef struct {
 	Value *failed; /* bool[]: training has failed: parameters are updated neither now nor later */
 } Decision;
 
-/* Decides whether the update is made. After a failure the update is not made, because the host may have begun more
- * steps before it learned of the failure. If a smaller loss scale may help, a norm that is not finite is an overflow,
- * and training fails only at the least scale. */
+/* Decides whether the update is made. After a failure, later updates are not made either: the
+ * host may have begun more steps before it learned of the failure. If a smaller loss scale may
+ * help, a norm that is not finite is an overflow, and training fails only at the least scale. */
 static Decision
 decide(Optimizer *o, const Counted *c, Value *norm, NewContent **out)
 {
