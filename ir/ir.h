@@ -288,7 +288,7 @@ extern const char *const adapter_readers_texts[];
  * With o the index along `axis` of the weight, and r the index along `axis` of a, nodes read
  * instead of weight[.., o, ..]:
  *
- * weight[.., o, ..] + adapter_scale * sum over r of b[o, r] * a[.., r, ..] */
+ *	weight[.., o, ..] + adapter_scale * sum over r of b[o, r] * a[.., r, ..] */
 typedef struct {
 	State *weight;
 	State *a, *b; /* a: the weight's shape, but `axis` has rank elements; b: [outputs, rank] */

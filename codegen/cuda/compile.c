@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 /* ---- sources */
-/* About how many statements of loop IR a source has. Small sources keep more cores busy, and less is
- * compiled again when a kernel changes; but each further source costs about 25 ms. The 88 kernels
- * of gpt2_124m for sm_90a take, in time of one core:
+/* About how many statements of loop IR a source has. Small sources keep more cores busy, and less
+ * is compiled again when a kernel changes; but each further source costs 25 ms. The 88 kernels of
+ * gpt2_124m for sm_90a take, in time of one core:
  *
  *	statements  sources  seconds
  *	all               1      4.6

@@ -140,8 +140,9 @@ conv_products(Lower *lw, const Node *n, Product *out)
  * because each remainder meets other window positions. For p = 0, 1, ... and q = 0, 1, ..., the
  * product of one remainder uses along each axis:
  *
- * position of x         place + stride * p position in window    tap + period * q position of dy
- * p + base - step * q
+ *	position of x         place + stride * p
+ *	position in window    tap + period * q
+ *	position of dy        p + base - step * q
  *
  * An axis with too many remainders is not split. Its code computes the position of dy by a
  * division instead, and skips those that leave a remainder. */

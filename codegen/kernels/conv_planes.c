@@ -18,7 +18,7 @@ enum { MAX_AXES = 3 }; /* most spatial axes; convolutions with more axes are pro
 /* A spatial axis. Along it, window positions `first` + period * u, with u = 0, 1, ..., read the
  * plane number `first`, each with its own shift:
  *
- * shift = first * dilation / stride + step * u */
+ *	shift = first * dilation / stride + step * u */
 typedef struct {
 	int64_t period, step;
 	int64_t shift; /* most shift of a window position */

@@ -119,8 +119,9 @@ sort_network(const Sorter *s, int64_t n)
  * over steps u = 0 .. t of a round. Step u of round t exchanges elements i and i + d for all i
  * with (i & p) == r, where
  *
- * p = top >> t u = 0:    d = p                      r = 0 u > 0:    d = (2 * top >> u) - p     r
- * = p
+ *	p = top >> t
+ *	u = 0:    d = p                      r = 0
+ *	u > 0:    d = (2 * top >> u) - p     r = p
  *
  * Exchanges of one step touch different elements, so members share them. */
 static void

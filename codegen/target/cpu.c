@@ -8,12 +8,14 @@
  * The costs hold for one core with AVX-512 and 2 MiB of second-level cache. They were found with
  * bench/gemm by forcing one cut (division into parts) after the other:
  *
- * product             cut                                          GFLOP/s 512 x 512 x 512
- * 256 parts, each of 16 chunks packs b             146 256 parts, b is packed once
- * 166 16 parts                                         173 2048 x 384 x 1536   panels of 32
- * columns                      149 to 155 panels of 256 columns                            145
- * 384 x 1536 x 2048   panels of 256 columns, one chunk                 139 (a gradient)
- * panels of 128 columns, parts of 16 rows           87
+ *	product             cut                                          GFLOP/s
+ *	512 x 512 x 512     256 parts, each of 16 chunks packs b             146
+ *	                    256 parts, b is packed once                      166
+ *	                    16 parts                                         173
+ *	2048 x 384 x 1536   panels of 32 columns                      149 to 155
+ *	                    panels of 256 columns                            145
+ *	384 x 1536 x 2048   panels of 256 columns, one chunk                 139
+ *	(a gradient)        panels of 128 columns, parts of 16 rows           87
  *
  * In the last line b is read from memory again and again.
  *

@@ -6,7 +6,7 @@
  * dtype[shape] of n elements. With i counted in row-major order, and code 0 in the upper half of
  * byte 0:
  *
- * y[i] = four_bit_values[codes][code i] * absmax[i / block]
+ *	y[i] = four_bit_values[codes][code i] * absmax[i / block]
  *
  * The product is rounded to f32, then to dtype. The result is never stored: each kernel that
  * reads it computes it; a matrix product does so while it loads this operand. */

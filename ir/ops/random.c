@@ -7,8 +7,10 @@
  * length, and its first row is row `offset` of the step. rows = 0: no batch axis; every
  * micro-batch and every rank gets the same noise. How words become numbers:
  *
- * f32   the upper 24 bits of word 0, as a number in [0, 1) f64   53 bits of words 0 and 1, as a
- * number in [0, 1) u32   word 0 u64   word 0 is the lower half, word 1 the upper half */
+ *	f32   the upper 24 bits of word 0, as a number in [0, 1)
+ *	f64   53 bits of words 0 and 1, as a number in [0, 1)
+ *	u32   word 0
+ *	u64   word 0 is the lower half, word 1 the upper half */
 static const Field random_fields[] = {
 	{"dtype", FIELD_DTYPE, offsetof(RandomAttr, dtype), NULL, false},
 	{"shape", FIELD_INTS, offsetof(RandomAttr, shape), NULL, false},

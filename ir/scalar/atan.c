@@ -1,7 +1,8 @@
 /* Builds the arctangent as operations of loop IR, for kernels and the interpreter. For a = |x|,
  * two identities reduce the argument to t <= tan(pi/8):
  *
- * atan(a) = pi/2 - atan(1/a) atan(a) = pi/4 + atan((a - 1)/(a + 1))
+ *	atan(a) = pi/2 - atan(1/a)
+ *	atan(a) = pi/4 + atan((a - 1)/(a + 1))
  *
  * Then atan(t) = t + t^3 p(t^2), where the polynomial p interpolates at Chebyshev's points. For
  * more precision, pi is a sum of two numbers. */

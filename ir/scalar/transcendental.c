@@ -6,11 +6,13 @@
 
 #include <math.h>
 
-/* ---- exp x = n ln 2 + r,  |r| <= ln 2 / 2 e^x = 2^n e^r ln 2 is a sum of two numbers, e^r a
- * Taylor series, and 2^n a product of two factors, so that subnormal results come out. To round
- * to n, 1.5 * 2^52 is added; the sum has n in its low bits. If the result is 0, as for numbers
- * that a softmax masks, x is replaced by 0 first: on some machines a product that underflows
- * takes a hundred cycles. */
+/* ---- exp
+ *	x = n ln 2 + r,  |r| <= ln 2 / 2
+ *	e^x = 2^n e^r
+ * ln 2 is a sum of two numbers, e^r a Taylor series, and 2^n a product of two factors, so that
+ * subnormal results come out. To round to n, 1.5 * 2^52 is added; the sum has n in its low bits.
+ * If the result is 0, as for numbers that a softmax masks, x is replaced by 0 first: on some
+ * machines a product that underflows takes a hundred cycles. */
 typedef struct {
 	double low, high; /* below low the result is 0, above high infinity */
 	double per_ln2, shift, ln2_high, ln2_low;
@@ -132,8 +134,10 @@ log_specials(B *b, V x, V r)
 }
 
 /* log in f64, in fdlibm's arrangement. With m in [sqrt(1/2), sqrt 2), f = m - 1, s = f / (m + 1),
- * z = s^2: x = 2^e m log m = 2 atanh(s) = f - (f^2/2 - s (f^2/2 + z p)) where p is a polynomial
- * in z. */
+ * z = s^2:
+ *	x = 2^e m
+ *	log m = 2 atanh(s) = f - (f^2/2 - s (f^2/2 + z p))
+ * where p is a polynomial in z. */
 V
 build_log_f64(B *b, const FunctionRow *row, const V *x)
 {
@@ -152,8 +156,9 @@ build_log_f64(B *b, const FunctionRow *row, const V *x)
 	                    fma3(b, e, number(b, e, 0x1.62e42feep-1), sub(b, f, sub(b, h, low))));
 }
 
-/* log in f32. With m in [2/3, 4/3) and f = m - 1: log m = f - f^2/2 + f^3 P(f) where P is a
- * minimax polynomial (error 9e-10). */
+/* log in f32. With m in [2/3, 4/3) and f = m - 1:
+ *	log m = f - f^2/2 + f^3 P(f)
+ * where P is a minimax polynomial (error 9e-10). */
 V
 build_log_f32(B *b, const FunctionRow *row, const V *x)
 {
@@ -205,10 +210,12 @@ build_tanh_f32(B *b, const FunctionRow *row, const V *x)
 	return copysign_of(b, select(b, lt(b, a, number(b, a, 0.55)), small, large), x[0]);
 }
 
-/* erf for x >= 0: x < 1     x + x P(x^2) else      1 - exp(-x^2) Q(t),  t = 2/(2 + x) In f64, P
- * and Q are Chebyshev fits that were computed with 40 digits (errors 2e-21 and 3e-21); in f32,
- * minimax polynomials (errors 1e-9 and 2e-10). exp(-x^2) is corrected by the low half of the
- * square. */
+/* erf for x >= 0:
+ *	x < 1     x + x P(x^2)
+ *	else      1 - exp(-x^2) Q(t),  t = 2/(2 + x)
+ * In f64, P and Q are Chebyshev fits that were computed with 40 digits (errors 2e-21 and 3e-21);
+ * in f32, minimax polynomials (errors 1e-9 and 2e-10). exp(-x^2) is corrected by the low half of
+ * the square. */
 typedef struct {
 	double one_from; /* for x from this number on, erf(x) is 1 */
 	int n_near, n_far;

@@ -1,8 +1,11 @@
 /* Adadelta as torch.optim.Adadelta: Zeiler, arXiv:1212.5701. p: the parameter; g: its gradient;
  * wd: weight decay; v and a: moments that begin at 0.
  *
- * g = g + wd p v = rho v + (1 - rho) g^2 d = sqrt(a + eps) / sqrt(v + eps) g a = rho a + (1 -
- * rho) d^2 p = p - lr d */
+ *	g = g + wd p
+ *	v = rho v + (1 - rho) g^2
+ *	d = sqrt(a + eps) / sqrt(v + eps) g
+ *	a = rho a + (1 - rho) d^2
+ *	p = p - lr d */
 #include "passes/pass.h"
 
 typedef struct {

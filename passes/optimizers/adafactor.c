@@ -3,10 +3,16 @@
  * t^beta2_decay, rms(x) = sqrt(mean x^2), and e1 the eps of the update's type (torch: of the
  * weight's type):
  *
- * a = max(eps, rms(p)) min(lr, 1/sqrt(t)) p = p (1 - lr wd) matrices (the last two axes): R = R +
- * b (mean of g^2 over columns - R) C = C + b (mean of g^2 over rows - C) v = R C / max(mean of R,
- * e1) other parameters: v = v + b (g^2 - v) u = g / sqrt(max(v, e1^2)) p = p - a u / max(1,
- * rms(u)/d) */
+ *	a = max(eps, rms(p)) min(lr, 1/sqrt(t))
+ *	p = p (1 - lr wd)
+ *	matrices (the last two axes):
+ *	    R = R + b (mean of g^2 over columns - R)
+ *	    C = C + b (mean of g^2 over rows - C)
+ *	    v = R C / max(mean of R, e1)
+ *	other parameters:
+ *	    v = v + b (g^2 - v)
+ *	u = g / sqrt(max(v, e1^2))
+ *	p = p - a u / max(1, rms(u)/d) */
 #include "passes/pass.h"
 
 #include <float.h>

@@ -1,6 +1,8 @@
 /* Adagrad as torch.optim.Adagrad: Duchi, Hazan and Singer 2011. With step t from 1:
  *
- * g = g + wd p sum = sum + g^2 p = p - lr/(1 + (t - 1) lr_decay) g / (sqrt(sum) + eps) */
+ *	g = g + wd p
+ *	sum = sum + g^2
+ *	p = p - lr/(1 + (t - 1) lr_decay) g / (sqrt(sum) + eps) */
 #include "passes/pass.h"
 
 typedef struct {

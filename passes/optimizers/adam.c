@@ -1,8 +1,11 @@
 /* Adam and AdamW as torch.optim: Kingma and Ba, arXiv:1412.6980; Loshchilov and Hutter,
  * arXiv:1711.05101. With step t from 1 and bias corrections c1 = 1 - beta1^t, c2 = 1 - beta2^t:
  *
- * AdamW:  p = p (1 - lr wd) Adam:   g = g + wd p m = m + (1 - beta1)(g - m) v = beta2 v + (1 -
- * beta2) g^2 p = p - lr/c1 * m / (sqrt(v)/sqrt(c2) + eps)
+ *	AdamW:  p = p (1 - lr wd)
+ *	Adam:   g = g + wd p
+ *	m = m + (1 - beta1)(g - m)
+ *	v = beta2 v + (1 - beta2) g^2
+ *	p = p - lr/c1 * m / (sqrt(v)/sqrt(c2) + eps)
  *
  * With amsgrad (Reddi et al., arXiv:1904.09237), the largest v so far takes the place of v in the
  * last line. */

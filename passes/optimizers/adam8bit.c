@@ -9,9 +9,12 @@
  *
  * With m and v as read from codes, c1 = 1 - beta1^t, c2 = 1 - beta2^t:
  *
- * m = beta1 m + (1 - beta1) g v = beta2 v + (1 - beta2) g^2 p = p - lr sqrt(c2)/c1 m / (sqrt(v) +
- * eps sqrt(c2)) p = p (1 - lr wd) code of m = the nearest to m/max|m|, moved by one if its sign
- * differs from m's code of v = the nearest to v/max v
+ *	m = beta1 m + (1 - beta1) g
+ *	v = beta2 v + (1 - beta2) g^2
+ *	p = p - lr sqrt(c2)/c1 m / (sqrt(v) + eps sqrt(c2))
+ *	p = p (1 - lr wd)
+ *	code of m = the nearest to m/max|m|, moved by one if its sign differs from m's
+ *	code of v = the nearest to v/max v
  *
  * Weight decay comes after the step, as written here; but if moments are f32, or with torchao, it
  * comes before the step. torchao's adam8bit adds weight decay to the gradient. adam8bit and

@@ -1,8 +1,11 @@
 /* LAMB: You et al., arXiv:1904.00962, algorithm 2, without a limit on the norms (phi is the
  * identity). With Adam's moments and bias corrections c1 = 1 - beta1^t, c2 = 1 - beta2^t:
  *
- * m = beta1 m + (1 - beta1) g v = beta2 v + (1 - beta2) g^2 r = (m/c1) / (sqrt(v/c2) + eps) + wd
- * p p = p - lr |p|/|r| r    if both norms are above 0 p = p - lr r            otherwise
+ *	m = beta1 m + (1 - beta1) g
+ *	v = beta2 v + (1 - beta2) g^2
+ *	r = (m/c1) / (sqrt(v/c2) + eps) + wd p
+ *	p = p - lr |p|/|r| r    if both norms are above 0
+ *	p = p - lr r            otherwise
  *
  * As in timm and in BERT's reference, parameters without weight decay (biases, scales of norms)
  * always use the last line, unless always_adapt is set. */

@@ -1,6 +1,7 @@
 /* Lion: Chen et al., arXiv:2302.06675, algorithm 2.
  *
- * p = p (1 - lr wd) - lr sign(beta1 m + (1 - beta1) g) m = beta2 m + (1 - beta2) g */
+ *	p = p (1 - lr wd) - lr sign(beta1 m + (1 - beta1) g)
+ *	m = beta2 m + (1 - beta2) g */
 #include "passes/pass.h"
 
 static void

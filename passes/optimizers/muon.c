@@ -2,10 +2,14 @@
  * step s is a matrix; five steps of a Newton-Schulz iteration turn it into a matrix X whose
  * singular values are near 1:
  *
- * m = m + (1 - momentum)(g - m) s = g + momentum (m - g)           without nesterov: s = m X = s
- * / max(|s|, eps)              transposed if it has more rows than columns five times: A = X X' X
- * = a X + (b A + c A A) X r = sqrt(max(1, outputs/inputs))   with match_rms: 0.2
- * sqrt(max(outputs, inputs)) p = p (1 - lr wd) - lr r X
+ *	m = m + (1 - momentum)(g - m)
+ *	s = g + momentum (m - g)           without nesterov: s = m
+ *	X = s / max(|s|, eps)              transposed if it has more rows than columns
+ *	five times:
+ *	    A = X X'
+ *	    X = a X + (b A + c A A) X
+ *	r = sqrt(max(1, outputs/inputs))   with match_rms: 0.2 sqrt(max(outputs, inputs))
+ *	p = p (1 - lr wd) - lr r X
  *
  * The iteration is computed in bf16; with ns_f32, or in an f64 program, in the type of the
  * update. Muon updates matrices, except those from which rows are looked up (embeddings) and the

@@ -1,8 +1,11 @@
 /* NAdam as torch.optim.NAdam: Dozat 2016. With step t from 1, c2 = 1 - beta2^t, u(t) = beta1 (1 -
  * 0.96^(t momentum_decay) / 2), and M the product u(1) u(2) ... u(t):
  *
- * g = g + wd p m = m + (1 - beta1)(g - m) v = beta2 v + (1 - beta2) g^2 d = sqrt(v/c2) + eps p =
- * p - lr (1 - u(t)) / (1 - M) g/d - lr u(t+1) / (1 - M u(t+1)) m/d
+ *	g = g + wd p
+ *	m = m + (1 - beta1)(g - m)
+ *	v = beta2 v + (1 - beta2) g^2
+ *	d = sqrt(v/c2) + eps
+ *	p = p - lr (1 - u(t)) / (1 - M) g/d - lr u(t+1) / (1 - M u(t+1)) m/d
  *
  * With the option `decoupled`, p = p (1 - lr wd) takes the place of the first line. */
 #include "passes/pass.h"

@@ -2,16 +2,18 @@
  * Momentum define them (onnx/reference/ops). T is the number of updates before this one, from 0.
  * gradc's hyperparameter weight_decay is ONNX's norm_coefficient. All three begin with
  *
- * g = g + weight_decay p
+ *	g = g + weight_decay p
  *
- * Adam:      V = beta1 V + (1 - beta1) g H = beta2 H + (1 - beta2) g^2 R = lr in the first
- * update, then lr sqrt(1 - beta2^T) / (1 - beta1^T) p = (1 - norm_coefficient_post) (p - R V /
- * (sqrt(H) + eps))
+ *	Adam:      V = beta1 V + (1 - beta1) g
+ *	           H = beta2 H + (1 - beta2) g^2
+ *	           R = lr in the first update, then lr sqrt(1 - beta2^T) / (1 - beta1^T)
+ *	           p = (1 - norm_coefficient_post) (p - R V / (sqrt(H) + eps))
  *
- * Adagrad:   H = H + g^2 p = p - lr / (1 + T decay_factor) g / (sqrt(H) + eps)
+ *	Adagrad:   H = H + g^2
+ *	           p = p - lr / (1 + T decay_factor) g / (sqrt(H) + eps)
  *
- * Momentum:  V = alpha V + beta g; in the first update V = alpha V + g p = p - lr V; with
- * nesterov p = p - lr (g + alpha V) */
+ *	Momentum:  V = alpha V + beta g; in the first update V = alpha V + g
+ *	           p = p - lr V; with nesterov p = p - lr (g + alpha V) */
 #include "passes/pass.h"
 
 typedef struct {

@@ -1,8 +1,11 @@
 /* RAdam as torch.optim.RAdam: Liu et al., arXiv:1908.03265. With step t from 1, c1 = 1 - beta1^t,
  * c2 = 1 - beta2^t, R = 2/(1 - beta2) - 1 and r = R - 2 t beta2^t / c2:
  *
- * g = g + wd p m = m + (1 - beta1)(g - m) v = beta2 v + (1 - beta2) g^2 r > 5:      p = p - lr
- * m/c1 sqrt(c2) / (sqrt(v) + eps) sqrt((r-4)(r-2)R / ((R-4)(R-2)r)) otherwise:  p = p - lr m/c1
+ *	g = g + wd p
+ *	m = m + (1 - beta1)(g - m)
+ *	v = beta2 v + (1 - beta2) g^2
+ *	r > 5:      p = p - lr m/c1 sqrt(c2) / (sqrt(v) + eps) sqrt((r-4)(r-2)R / ((R-4)(R-2)r))
+ *	otherwise:  p = p - lr m/c1
  *
  * With the option `decoupled`, p = p (1 - lr wd) takes the place of the first line. */
 #include "passes/pass.h"

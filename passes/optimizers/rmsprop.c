@@ -1,6 +1,9 @@
 /* RMSprop as torch.optim.RMSprop: Hinton's lecture 6e; centered: Graves, arXiv:1308.0850.
  *
- * g = g + wd p v = alpha v + (1 - alpha) g^2 d = g / (sqrt(v) + eps) p = p - lr d
+ *	g = g + wd p
+ *	v = alpha v + (1 - alpha) g^2
+ *	d = g / (sqrt(v) + eps)
+ *	p = p - lr d
  *
  * centered: a = a + (1 - alpha)(g - a), and v - a^2 takes the place of v in d. momentum: buf =
  * momentum buf + d, and buf takes the place of d in the last line. */

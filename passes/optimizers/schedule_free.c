@@ -5,12 +5,15 @@
  * - beta2^t, L the largest learning rate so far, w = t^r L^weight_lr_power, and W the sum of all
  * w so far:
  *
- * v = beta2 v + (1 - beta2) g^2 d = g / (sqrt(v/c2) + eps) + wd y z = z - lr d x = x + w/W (z -
- * x) y = beta1 x + (1 - beta1) z
+ *	v = beta2 v + (1 - beta2) g^2
+ *	d = g / (sqrt(v/c2) + eps) + wd y
+ *	z = z - lr d
+ *	x = x + w/W (z - x)
+ *	y = beta1 x + (1 - beta1) z
  *
  * y is computed as in that implementation:
  *
- * y = y + w/W (z_old - y) + lr (beta1 (1 - w/W) - 1) d */
+ *	y = y + w/W (z_old - y) + lr (beta1 (1 - w/W) - 1) d */
 #include "passes/pass.h"
 
 typedef struct {

@@ -1,7 +1,10 @@
 /* SGD, SGD with momentum and with Nesterov's momentum, as torch.optim.SGD:
  *
- * g = g + wd p buf = momentum buf + (1 - dampening) g; in the first step buf = g sgd:       p = p
- * - lr g momentum:  p = p - lr buf nesterov:  p = p - lr (g + momentum buf)
+ *	g = g + wd p
+ *	buf = momentum buf + (1 - dampening) g; in the first step buf = g
+ *	sgd:       p = p - lr g
+ *	momentum:  p = p - lr buf
+ *	nesterov:  p = p - lr (g + momentum buf)
  *
  * Without dampening, a buffer that begins with zeros gives the right first step by itself. */
 #include "passes/pass.h"

@@ -3,8 +3,10 @@
  * are computed with labels that are drawn from the model's own softmax. n is the number of
  * targets in the batch:
  *
- * p = p (1 - lr wd) m = beta1 m + (1 - beta1) g p = p - lr sign(m) min(|m| / (rho n h + 1e-15),
- * 1) after every `every` steps:  h = beta2 h + (1 - beta2) e^2 */
+ *	p = p (1 - lr wd)
+ *	m = beta1 m + (1 - beta1) g
+ *	p = p - lr sign(m) min(|m| / (rho n h + 1e-15), 1)
+ *	after every `every` steps:  h = beta2 h + (1 - beta2) e^2 */
 #include "passes/pass.h"
 
 typedef struct {

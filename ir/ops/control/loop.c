@@ -8,7 +8,7 @@
 /* ---- loop {body, bound, carried, sliced, always, reverse}. Operands: carried values, sliced
  * values (leading dimension `bound`), invariants. The body is
  *
- * body(i: s64[], carried, slices, invariants) -> (continue: bool[], carried, rows)
+ *	body(i: s64[], carried, slices, invariants) -> (continue: bool[], carried, rows)
  *
  * It runs for i = 0, 1, ... bound - 1, or with `reverse` from bound - 1 down to 0, and ends early
  * when it returns continue = false, unless `always` is set. Results: the last carried values, the
