@@ -37,9 +37,9 @@ resident_blocks(const Chip *c, int64_t threads, int64_t shared_bytes)
 }
 
 /* A wave is as many blocks as the machine holds at the same time. All waves but the last are full
- * and keep the machine busy. The last wave may have fewer blocks; if its threads are still enough
- * to keep a multiprocessor busy, it takes less time, otherwise as long as a wave with just enough
- * threads. */
+ * and keep the machine busy. The last wave may have fewer blocks; its time is then in proportion
+ * to its blocks, but at least the time of just enough blocks to give every multiprocessor
+ * busy_threads threads. */
 double
 predict_utilization(const Chip *c, int busy_threads, int64_t blocks, int64_t threads,
                     int64_t shared_bytes)

@@ -108,9 +108,9 @@ static const MatrixShape matrices[] = {{BF16, 16, 8, 16}, {F16, 16, 8, 16}, {F32
  *	most_sums     64 registers of f32, 8 x 8 sums: a member reads 16 numbers for 64 products, so it reads as fast as it
  *	              multiplies. With twice as many sums, only one part would fit on a processor
  *	members       two warps for each of four schedulers
- *	read          a warp's access takes one cycle, whether all lanes read the same 4-byte number or each its own; accesses of
- *	              8 and 16 bytes take less time for each number
- *	brought       64 bytes a cycle and processor come from the second-level cache */
+ *	read          a warp's access to 4-byte numbers takes one cycle, whether all lanes read the same number or each its own.
+ *	              Accesses of 8 and 16 bytes take less time for each number, so 4 are counted
+ *	brought       bytes a cycle and processor, read from the second-level cache */
 #define EVERY_GPU                                                                              \
 	.depth = 16, .most_sums = 256, .few_rows = 4, .least_split = 256,                      \
 	.most_scratch = 32 << 20, .members = 256, .read = 4, .brought = 64, .split_gain = 1.2, \
@@ -123,7 +123,7 @@ static const TeamTiles sm_80_tiles = {
 	EVERY_GPU,
 	.processors = 108,
 	.multiplied = 64,
-	.multiplied_16 = 880, /* of a peak of 1024; libraries, which also use mma.sync, reach 880 */
+	.multiplied_16 = 880, /* the peak is 1024; libraries, also with mma.sync, reach 880 */
 	.stored = 2.039e12 / CLOCK,
 	.launch = CUDA_LAUNCH * CLOCK,
 };
