@@ -35,8 +35,8 @@ void close_block(LoopBuilder *lb, const Tiling *t);
  *
  *	for (Pieces p = pieces(lb, n, width); p.size; pieces_next(&p))
  *
- * is emitted at most twice: once for the whole pieces, in a loop if there are several, and once for the remainder. The body's code
- * therefore knows the size of its piece. */
+ * is emitted at most twice: once for the whole pieces, in a loop if there are several, and once
+ * for the remainder. The body's code therefore knows the size of its piece. */
 typedef struct {
 	Affine number; /* of the piece */
 	int64_t size;  /* elements of the piece; 0: no more pieces */

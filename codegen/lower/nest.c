@@ -1,7 +1,8 @@
 /* Makes the loops of a kernel. The kernel's elements have flat numbers from 0 on. These numbers
  * are divided into nested loops, with a cut wherever an axis of a view begins. So the index of
  * every value is affine in the loop variables. Example: a transpose of f32[4,6] needs a loop of 4
- * and one of 6; a sum of two such values needs only one of 24. */
+ * and one of 6. A sum of two such values needs only one of 24 (GPUs; on CPUs, every axis gets a
+ * loop). */
 #include "codegen/lower/nest.h"
 
 #include <string.h>

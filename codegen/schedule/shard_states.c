@@ -107,8 +107,8 @@ typedef struct {
 typedef struct {
 	const Kernel *kernel; /* NULL: a copy */
 	VEC(Touch) touches;
-	/* does the kernel write a result of which an iteration does not just write its own
-	 * elements? */
+	/* does the kernel write a result that is not divided among iterations, one range of
+	 * elements each? */
 	bool writes_whole;
 } Touches;
 

@@ -204,8 +204,9 @@ cost_of(const BlockedProduct *e, const TeamTiles *t, const TeamBlock *b, int64_t
 	double sums = (double)b->rows * b->columns, busy = fmin(1, parts * team / t->members);
 	/* cycles for each k, as the sum of three times:
 	 *   1. to multiply and add
-	 *   2. to read the operands from team memory; the sums of a member form a square, so it reads sqrt(sums / team) numbers of each operand
-	 *   3. to bring the operands from memory to team memory */
+	 *   2. to read operands from team memory: a member's sums form a square, so it reads
+	 *      sqrt(sums / team) numbers of each operand
+	 *   3. to bring operands from memory to team memory */
 	double cycles = sums / rate / busy + sqrt(sums / team) * team / 32 * bytes / t->read +
 	                (b->rows + b->columns) * bytes / t->brought;
 	double time = parts * (double)(e->k / splits) * cycles;
