@@ -285,8 +285,8 @@ struct State {
 typedef enum { ADAPTS_PRODUCTS, ADAPTS_TABLES, ADAPTS_BOTH } AdapterReaders;
 extern const char *const adapter_readers_texts[];
 /* A low-rank product that is added to a frozen weight (LoRA: Hu et al. 2021, arXiv:2106.09685).
- * With o the index along `axis` of the weight, and r the index along `axis` of a, nodes read
- * instead of weight[.., o, ..]:
+ * With o the index along `axis` of the weight, and r the index along `axis` of a, nodes read the
+ * following sum in place of weight[.., o, ..]:
  *
  *	weight[.., o, ..] + adapter_scale * sum over r of b[o, r] * a[.., r, ..] */
 typedef struct {
