@@ -189,16 +189,17 @@ typedef struct {
 extern const LossScaleRow *const loss_scale_table; /* ends with a zero row */
 /* "none", "torch", "torch,interval=5", "128"; false after reporting. */
 bool loss_scale_parse(const char *text, LossScale *out, Arena *arena, Diag *diag);
-/* The states of a loss scale, and their new values in @update. */
+/* The states that a loss scale has, and the new values that @update stores to them. */
 typedef struct {
 	const LossScale *rule;
 	State *scale, *good, *hysteresis; /* good, hysteresis: NULL if the scale never changes */
 	Value *new_scale, *new_good, *new_hysteresis;
 } LossScaling;
 LossScaling loss_scale_open(Builder *b, const LossScale *rule);
-/* bool[]: could an overflow not lead to a smaller scale? */
+/* bool[]: is the scale so small already that an overflow would not make it smaller? */
 Value *loss_scale_is_least(Builder *b, const LossScaling *s);
-/* overflow: bool[], the loss is finite but the gradients are not. made: bool[], the update is made. Sets new_... */
+/* Builds the new values of the loss scale's states and sets s->new_... overflow: bool[], the loss
+ * is finite but the gradients are not. made: bool[], the update is made. */
 void loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made);
 
 /* ---- optimizer.c */
@@ -221,11 +222,13 @@ typedef struct {
 	Builder *b;
 	const void *settings; /* struct of the optimizer's own options */
 	const double
-		*fixed;  /* hyperparameters by ScalarIndex; NULL: the program's hyperparameters */
-	bool decays;     /* does weight decay apply to the parameter? */
-	int inputs_axis; /* of a matrix: axis over which a product sums; -1: not known */
-	Value *param, *grad;         /* grad is already scaled and clipped */
-	Value *moment[MAX_MOMENTS];  /* NULL: no such moment */
+		/* values of the hyperparameters, by ScalarIndex; NULL: the program's
+		 * hyperparameters are used */
+		*fixed;
+	bool decays;                /* does weight decay apply to the parameter? */
+	int inputs_axis;            /* of a matrix: axis over which a product sums; -1: not known */
+	Value *param, *grad;        /* grad is already scaled and clipped */
+	Value *moment[MAX_MOMENTS]; /* NULL: no such moment */
 	Value *numbers[MAX_NUMBERS]; /* f64[]: numbers that all parameters share */
 	Value *count;    /* f64[]: targets of the step; in `refresh`, targets of the estimate */
 	Value *t;        /* f64[]: number of this update, from 1 */
@@ -299,7 +302,8 @@ bool optimizer_group_parse(const char *text, OptimizerGroup *out, Arena *arena, 
 Value *update_scalar(Update *u, ScalarIndex index);
 Value *update_spread(Update *u, Value *scalar);
 Value *update_number(Update *u, double x); /* f64[] */
-/* x, an f64[] or a number, times v, which has the type of `param`. */
+/* x times v, where v has the type of `param`. update_times: x is an f64[] value; update_scaled: x
+ * is a constant. */
 Value *update_times(Update *u, Value *x, Value *v);
 Value *update_scaled(Update *u, double x, Value *v);
 /* grad + decay param: weight decay as in PyTorch's Adam */

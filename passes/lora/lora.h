@@ -27,8 +27,9 @@ const LoraReader *lora_leader(const LoraReaders *readers);
 /* ---- lora/magnitude.c */
 /* The norms of each output's weights, over all other axes: [outputs], in the weight's type. */
 const Tensor *lora_norms(Module *m, const Tensor *weight, int axis);
-/* Operands of a node: the weight; lora_A in the weight's place; lora_B as [outputs, rank]. `outputs` is the axis of the
- * weight that counts outputs; the same axis of lora_A counts the rank. */
+/* What a node that reads an adapted weight needs. weight: its operand; down: lora_A, in the
+ * weight's place; up: lora_B as [outputs, rank]. `outputs` is the axis of the weight that counts
+ * outputs; the same axis of lora_A counts the rank. */
 typedef struct {
 	Value *weight, *down, *up;
 	int outputs;

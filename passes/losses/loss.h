@@ -6,8 +6,8 @@
 #include "passes/pass.h"
 
 /* ---- rows.c */
-/* The weights of the rows, each repeated over the row's elements in a value of this shape: the output's, or the
- * target's. */
+/* The row weights, spread to a value of type t: each element gets the weight of its row. t must
+ * have the rows of the output or of the target. */
 Value *loss_row_weights(const Loss *l, Type t);
 
 /* ---- elements.c */

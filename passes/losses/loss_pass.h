@@ -23,7 +23,8 @@ typedef struct {
 
 bool loss_refuse(LossPass *lp, const char *fmt, ...) PRINTF(2, 3); /* reports, and returns false */
 const char *loss_output_name(LossPass *lp, const Function *forward, int64_t i); /* for messages */
-/* The number of axis= or rows= as the user gave it in --loss */
+/* The number of an axis for messages, as the user wrote it in --loss: counted from the last axis
+ * if `given` is negative. */
 int64_t loss_said(int64_t axis, int64_t given);
 const char *loss_shape_text(LossPass *lp, Type t); /* "[4,6,7]" */
 

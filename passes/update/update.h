@@ -30,7 +30,8 @@ typedef struct {
 	Function *f;
 	Builder b;
 	VEC(Group *) groups; /* the first group has all parameters that no other group has */
-	/* number of groups that options name; each other group is the `rest` of a group */
+	/* number of groups that come from options; every further group is the `rest` of another
+	 * group */
 	int given;
 	const DType *moments; /* type of the moments; NULL: the type of the update */
 	bool stochastic;      /* round to 16 bits stochastically */
@@ -58,7 +59,8 @@ DType update_dtype(const State *param);
 
 /* ---- update.c */
 void update_build(Optimizer *o);
-/* Sums over the micro-batches of a step, and numbers computed from them in f64. */
+/* The step's sums of losses and of targets over all micro-batches, and numbers computed from
+ * these sums in f64. */
 typedef struct {
 	Value *sum, *count; /* values of the states */
 	Value *counted;     /* count > 0 */
@@ -84,8 +86,9 @@ typedef struct {
 	State *state;
 	Value *value;
 } NewContent;
-/* Collects what a row's function (update or refresh) sets of a parameter and its moments. Returns how many, at most 1
- * + MAX_MOMENTS. New numbers go to the group. */
+/* Calls `row`, the function update or refresh of an optimizer's row, for the parameter t. Writes
+ * the new contents that it sets (of the parameter and its moments) to `out`, and returns how
+ * many: at most 1 + MAX_MOMENTS. The optimizer's new numbers are kept in the group. */
 int new_contents(Optimizer *o, const Trained *t, const Shared *shared, void (*row)(Update *u),
                  NewContent *out);
 /* Collects the groups' new numbers; the old numbers stay if `go` is false. Returns how many. */
