@@ -1,7 +1,7 @@
 /* Finds the module names under which PEFT saves adapters and fully trained weights, such as
  * "model.layers.0.q_proj". The names come from the model file, or from --adapter-name
  * PARAM=PATH. */
-#include "driver/driver.h"
+#include "driver/session.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Answers questions that several options decide together, such as which rule of --loss-scale
  * applies. */
-#include "driver/driver.h"
+#include "driver/session.h"
 
 #include <string.h>
 

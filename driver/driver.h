@@ -48,8 +48,6 @@ typedef struct {
 } Options;
 
 /* ---- choices.c */
-/* The rule of --loss-scale. The default depends on --precision: f16 needs a loss scale. */
-const char *options_loss_scale(const Options *o);
 bool options_offload(const Options *o, Offload what); /* does --offload name `what`? */
 
 /* ---- machine.c: set_machine is the `set` function of --machine */
@@ -80,7 +78,6 @@ typedef struct {
 	struct json_t *gradients; /* results of a compiled --check-gradients; NULL: not run */
 } Session;
 typedef enum { OPEN_DIMS_REFUSE, OPEN_DIMS_ONE, OPEN_DIMS_FROM_INPUTS } OpenDims;
-
 bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag);
 /* The two steps of session_open: session_read reads the file, session_import imports it. outputs:
  * further values that become results, NULL-terminated, or NULL. */
@@ -93,18 +90,8 @@ const char *training_form_text(const Session *s);
 /* Forgets the module; the file may be edited and imported again. */
 void session_forget_import(Session *s);
 
-/* ---- quantize_spec.c: sets s->quantize from --quantize; false after reporting. */
-bool session_quantize(Session *s);
-/* Splits NAME=VALUE at the last `=`, since names may contain `=` and values of these options do
- * not. false after reporting. */
-bool split_pair(Session *s, const char *option, const char *text, const char **name,
-                const char **value);
-/* Sets the dimensions in `io`; false after reporting. */
-bool session_bind(Session *s, OpenDims open, ImportOptions *io);
-
 /* ---- session_sizes.c: imports the module. Under OPEN_ONE it finds sizes that work for open
  * dimensions. NULL after reporting. */
-Module *session_import_open(Session *s, const ImportOptions *io);
 bool session_parse_loss(Session *s, const char *text);
 
 /* ---- outputs.c */
@@ -150,17 +137,12 @@ const char *const *terminated(Arena *arena, const StringList *list);
 /* Runs the remaining passes and links the executable. embed_export: includes the optimizer and the
  * export template. false after reporting. */
 bool session_link(Session *s, const char *path, bool embed_export);
-Status library_path(Arena *arena, char **path); /* path of libgradc_rt.a */
 /* Makes the tables that an executable would have, in the arena; false after reporting. */
 bool session_tables(Session *s, bool with_update, Format *out);
 
 /* ---- adapter_names.c */
 /* Modules by adapter, sources by state id; false after reporting. */
 bool adapter_names(Session *s, AdapterModules **modules, StateSource **sources);
-
-/* ---- kept_adapters.c */
-extern const char *const adapter_files[2]; /* files in an adapter's folder: settings, tensors */
-bool kept_adapters_write(Session *s, FormatWriter *w); /* false after reporting */
 
 /* ---- files.c: reads tensors of --input and writes results */
 /* Reads NAME=FILE, .npy or .pb; false after reporting. */
@@ -175,7 +157,6 @@ Status tensors_write(Arena *arena, const char *folder, const char *prefix, const
 /* ---- lists.c: sequences and optionals of `gradc run` */
 /* Does the NAME=FILE of --input give a list? */
 bool is_list_input(const Session *s, const char *text);
-bool lists_read(Session *s, ImportOptions *io); /* false after reporting */
 /* Sets *out to all elements of the inputs; returns their number. */
 int list_elements(const Session *s, NamedTensor **out);
 /* Finishes the results in a folder: joins elements to their list outputs, and cuts padded outputs to

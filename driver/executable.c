@@ -1,6 +1,6 @@
 /* Writes the tables that an executable carries (inputs, outputs, loss, optimizer, settings), from
  * the compiled module and the options, and links the executable. */
-#include "driver/driver.h"
+#include "driver/session.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* --load-adapter NAME=DIR: puts the adapter in folder DIR into the executable. A run with
  * --adapter=NAME then starts from this adapter. */
-#include "driver/driver.h"
+#include "driver/session.h"
 
 #include <jansson.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Sequences and optionals for `gradc run`. A file of an input list is read, and each element
  * becomes an input of the module; the elements of an output list are joined to one file. Also cuts
  * outputs whose size depends on data. */
-#include "driver/driver.h"
+#include "driver/session.h"
 
 #include <jansson.h>
 #include <string.h>

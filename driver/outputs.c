@@ -1,7 +1,7 @@
 /* Checks all files that a command will read and write, before it writes any: no output may
  * overwrite an input. The files are those that options name, and files that belong to these, such
  * as a model's external data. */
-#include "driver/driver.h"
+#include "driver/session.h"
 
 #include <string.h>
 

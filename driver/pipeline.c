@@ -3,7 +3,7 @@
  * leaves the pass out. --pass-option sets the options of any pass; a pass needs a line here only if
  * another option of gradc, such as --lora, sets its options. */
 #include "codegen/codegen.h"
-#include "driver/driver.h"
+#include "driver/session.h"
 
 #include <string.h>
 

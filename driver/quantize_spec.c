@@ -1,6 +1,6 @@
 /* --quantize SPEC: a short form such as w8a8 or w4a8-g32-token, or a file with the same settings,
  * one `name = value` per line. */
-#include "driver/driver.h"
+#include "driver/session.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* Opens a session: reads the model file and imports it as a module. session_dims.c binds open
  * dimensions, session_loss.c reads the loss, pipeline.c runs the passes. */
-#include "driver/driver.h"
+#include "driver/session.h"
 
 #include <string.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 /* Binds open dimensions to numbers: by --dim and --batch, and for `run` and `grad` by the shapes of
  * input files. */
-#include "driver/driver.h"
+#include "driver/session.h"
 
 #include <string.h>
 #include <unistd.h>

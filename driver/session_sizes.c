@@ -2,7 +2,7 @@
  * A dimension gets size 1; if a node refuses 1, the smallest size that all nodes accept. To find
  * it, the model is imported with one size after another. First all dimensions get the same size,
  * with or without the batch axes; then each dimension is made as small as possible. */
-#include "driver/driver.h"
+#include "driver/session.h"
 
 #include <stdlib.h>
 #include <string.h>

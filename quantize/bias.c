@@ -3,7 +3,7 @@
  * data. Afterwards the result has the same mean over the data as in the float model (Nagel et al.
  * 2019, arXiv:1906.04721, 4.2). Zeros from a convolution's padding are counted like other
  * values. */
-#include "quantize/quantize.h"
+#include "quantize/steps.h"
 
 #include <math.h>
 

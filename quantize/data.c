@@ -1,6 +1,6 @@
 /* Reads the rows of --data, and runs a temporary executable on them, batch by batch, to get the
  * values of tensors. */
-#include "quantize/quantize.h"
+#include "quantize/steps.h"
 
 #include <jansson.h>
 #include <string.h>

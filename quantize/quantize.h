@@ -31,23 +31,15 @@ typedef struct {
 	const char *exe;
 } Quantize;
 
-/* The value whose numbers are needed to quantize tensor i; NULL: none needed. */
-const char *quantize_observes(const Quantize *q, int i);
-
 /* ---- data.c: functions return false after reporting */
 bool quantize_read_data(Quantize *q);
 /* Imports the model to find ranks that the file does not declare: a tensor with a scale per row may
  * be a vector. */
 bool quantize_settle_rows(Quantize *q);
-/* Compiles the model with the needed values as results. */
-bool quantize_compile(Quantize *q);
-/* Writes the first rows as files of --input. */
-bool quantize_write_first(Quantize *q);
 typedef bool (*QuantizeVisitor)(Quantize *q, int i, const float *x, const NpyInfo *info);
 /* Runs the model on the first rows, or on all whole batches, and calls the visitor with the values
  * of each tensor i. */
 bool quantize_visit_first(Quantize *q, QuantizeVisitor visit);
-bool quantize_visit_all(Quantize *q, QuantizeVisitor visit);
 
 /* ---- scales.c: functions return false after reporting */
 /* Runs the model on the data and computes the ranges of the values that need them. */
@@ -71,20 +63,11 @@ typedef struct BiasMean {
 } BiasMean;
 /* false after reporting that there are no weights. */
 bool quantize_find_biases(Quantize *q);
-void quantize_see_mean(Quantize *q, int i, const float *x, const NpyInfo *info);
-/* Corrects biases by the codes and scales of weights; false after reporting. */
-bool quantize_correct_biases(Quantize *q);
-/* Restores the file's biases for the products of the weight `of`, and keeps all other biases
- * corrected. of NULL: restores all biases. */
-void quantize_restore_biases(Quantize *q, const QuantizedTensor *of);
-void quantize_put_corrected(Quantize *q);
 
 /* ---- sensitivity.c: false after reporting */
 bool quantize_sensitivity(Quantize *q);
 
 /* ---- report.c */
-/* Types of codes by ONNX's names: "s8", "f8e4m3fn"; false: no such type. */
-const char *codes_name(DType t);
 bool codes_parse(const char *name, DType *out);
 /* Prints the quantized tensors with their SNR and gain in decibels (NULL: unknown). */
 void quantized_print(Arena *arena, const QuantizedTensors *list, const double *snr,
@@ -93,7 +76,6 @@ struct Calibration;
 struct json_t *quantized_json(const QuantizedTensors *list, const struct Calibration *ranges,
                               const double *snr, const double *gain);
 void quantize_print_json(const Quantize *q);
-extern const char quantize_page[]; /* the text of report.html */
 bool quantize_write_page(const Quantize *q);
 
 #endif

@@ -1,6 +1,6 @@
 /* Reports the quantized tensors with their scales and errors: as a table on stdout, as JSON, and as
  * an HTML page. */
-#include "quantize/quantize.h"
+#include "quantize/steps.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Computes scales from values: ranges of activations, groups of weights, biases from both. */
-#include "quantize/quantize.h"
+#include "quantize/steps.h"
 
 #include <math.h>
 #include <string.h>

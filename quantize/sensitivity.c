@@ -1,7 +1,7 @@
 /* --sensitivity: measures how much the model's results lose because a tensor is stored as codes.
  * The measure is the signal-to-noise ratio of the results against the float model: once with all
  * tensors as codes, and once for each tensor with only this tensor as floats. */
-#include "quantize/quantize.h"
+#include "quantize/steps.h"
 
 #include <jansson.h>
 #include <math.h>

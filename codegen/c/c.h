@@ -11,16 +11,13 @@ void c_print_part(Text *out, const KernelPart *part, const char *suffix);
 void c_print_table_types(Text *out); /* once, before the tables */
 /* gradc_kernels[] of KernelCode; zeros for a kernel that is NULL */
 void c_print_table(Text *out, Kernel *const *kernels, int n, const char *suffix);
-
 typedef struct CPrinter CPrinter;
-
 /* A scalar function that a dialect's prelude defines itself. when: a preprocessor condition for
  * this (NULL: always). Where the condition is false, the prelude has no such function, and the
  * usual code is printed. */
 typedef struct {
 	const char *name, *when;
 } OwnFunction;
-
 /* How a dialect differs from C: its keywords, and functions for statements that the dialect
  * prints in its own way. */
 typedef struct {
@@ -42,8 +39,6 @@ typedef struct {
 	/* A statement that opens a block prints the whole block. */
 	void (*print[N_LOOP_STATEMENTS])(CPrinter *p, const LoopStatement *s, int at);
 } CDialect;
-extern const CDialect c_dialect; /* print.c */
-
 struct CPrinter {
 	const CDialect *dialect;
 	const Target *target; /* NULL: any CPU */
@@ -74,8 +69,6 @@ struct CPrinter {
 /* ---- print.c */
 void c_indent(CPrinter *p);
 void c_print_block(CPrinter *p, int from, int to);
-/* a name from a model, without characters that could end the comment */
-void c_print_comment(Text *out, const char *name);
 /* A file with these kernels in a dialect; target: see CPrinter. */
 void c_print_file(Text *out, const CDialect *dialect, const Target *target, const KernelPart *part,
                   const char *suffix);
@@ -91,26 +84,17 @@ is_packed(DType d) /* several elements in a byte */
 {
 	return dtype_info[d].bits < 8;
 }
-void c_print_literal(CPrinter *p, DType t, double f, int64_t i);
 /* The type of scalar v: "int", or the name of its compute type. */
 const char *c_type_name(const CPrinter *p, LoopValue v);
-/* v with all bits of its type: "v3", "(int64_t)v3" */
-const char *c_value(CPrinter *p, LoopValue v);
-/* v is an s64 number with at most this magnitude */
-void c_set_most(CPrinter *p, LoopValue v, int64_t most);
-int64_t c_affine_most(const CPrinter *p, const Affine *a); /* -1: a may need more than 32 bits */
 const char *c_affine(CPrinter *p, const Affine *a);
 const char *c_place(CPrinter *p, int buffer, const char *place); /* see CDialect.place */
-/* Element `place` of a buffer, as a number of its compute type. */
-void c_print_element(CPrinter *p, int buffer, const char *place);
-const char *c_name(CPrinter *p, int buffer); /* "x0", "y1", "local3" */
+const char *c_name(CPrinter *p, int buffer);                     /* "x0", "y1", "local3" */
 /* The function that converts bits in memory to a number ("load_s4"), or back ("store_s4"); NULL: C converts
  * them. */
 const ScalarFunction *c_storage_function(CPrinter *p, const char *name, DType storage);
 void c_print_definition(CPrinter *p, const LoopStatement *s, int at);
 /* prints a STORE without indentation */
 void c_print_assignment(CPrinter *p, const LoopStatement *s);
-void c_print_store(CPrinter *p, const LoopStatement *s, int at);
 
 /* ---- loops.c */
 void c_print_for(CPrinter *p, const LoopStatement *s, int at);
@@ -118,21 +102,12 @@ void c_print_for(CPrinter *p, const LoopStatement *s, int at);
 void c_print_counted_loop(CPrinter *p, const LoopStatement *s, int at);
 void c_print_combine(CPrinter *p, AccumulateKind kind, DType t, const char *to, const char *with);
 void c_print_identity(CPrinter *p, AccumulateKind kind, DType t);
-/* Declares the variables of `depth` nested parallel loops from `at` on, computed from a variable `part`. */
-void c_print_parallel_variables(CPrinter *p, int at, int depth);
 /* "float v2 = 0": the accumulator's own variable. */
 void c_declare_accumulator(CPrinter *p, const Accumulator *a);
-/* now: an expression for the number of the partial sum that takes values; for sums over a row of
- * a tile, for the current column. */
-void c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now);
-void c_finish_accumulators(CPrinter *p, const LoopStatement *s);
 void c_print_accumulate(CPrinter *p, const LoopStatement *s, int at);
 
 /* ---- tiles.c: statements that all threads of a team run together */
-void c_print_each(CPrinter *p, const LoopStatement *s, int at);
 /* Place of element (i, j) of an operand; i and j are names of variables. */
 const char *c_window_place(CPrinter *p, const LoopWindow *w, const char *i, const char *j);
-void c_print_mma(CPrinter *p, const LoopStatement *s, int at);
-void c_print_copy(CPrinter *p, const LoopStatement *s, int at);
 
 #endif

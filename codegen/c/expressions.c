@@ -1,5 +1,5 @@
 /* Prints scalars, loads and stores as C expressions. */
-#include "codegen/c/c.h"
+#include "codegen/c/print.h"
 
 #include <ctype.h>
 #include <math.h>

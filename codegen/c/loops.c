@@ -1,5 +1,5 @@
 /* Prints loops and their accumulators as C. */
-#include "codegen/c/c.h"
+#include "codegen/c/print.h"
 
 #include <math.h>
 

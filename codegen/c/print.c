@@ -1,7 +1,7 @@
 /* Prints kernels as plain C, for any C11 compiler with GNU builtins; dialects (CDialect) share
  * most of this code. There is one function per kernel and one line per statement. Variables are
  * named by number (v3, x0); names from a model appear in comments only. */
-#include "codegen/c/c.h"
+#include "codegen/c/print.h"
 
 #include <ctype.h>
 #include <string.h>

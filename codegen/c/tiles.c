@@ -1,7 +1,7 @@
 /* Prints as C the statements that a team of GPU threads runs together. In C the team is one
  * thread: a tile is an array, the thread loops over the tile, and asynchronous copies become
  * ordinary copies. */
-#include "codegen/c/c.h"
+#include "codegen/c/print.h"
 
 static void
 open_loop(CPrinter *p, LoopValue variable, int64_t extent)

@@ -1,4 +1,4 @@
-#include "codegen/fuse/fuse.h"
+#include "codegen/fuse/spaces.h"
 
 /* ---- forms */
 ReduceForm

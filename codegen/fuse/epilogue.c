@@ -1,7 +1,7 @@
 /* Finds epilogues: operations on the result of a matrix product, such as a GELU, that a library
  * can apply while it stores the product. Target.epilogues says which of them are faster that way
  * than in a kernel of their own. */
-#include "codegen/fuse/fuse.h"
+#include "codegen/fuse/spaces.h"
 
 #include <string.h>
 

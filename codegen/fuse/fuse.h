@@ -20,35 +20,19 @@ typedef struct {
 	int64_t extent[MAX_RANK];
 	bool reduced[MAX_RANK];
 } ReduceForm;
-ReduceForm reduce_form(const Ints *shape, const Ints *reduced_axes);
-ReduceForm reduce_form_of(const Node *reduce);
-bool reduce_form_equal(const ReduceForm *a, const ReduceForm *b);
 /* Is the innermost run kept? If so, lanes run along results; if not, along the reduced elements. */
 bool reduce_form_by_column(const ReduceForm *f);
-
 /* Does n add anything up? A reduction over axes of one element is a copy. */
 bool reduces(const Node *n);
-
 /* A space: for which iterations a value has an element. If the operand of a reduction is in one
  * space, the result is in the next: full, rows, chunks. */
 typedef enum { ITER_NONE, ITER_FULL, ITER_ROWS, ITER_CHUNKS, N_ITER_SPACES } IterSpace;
-
 typedef struct {
 	/* elements of a value of each space; 0: the kernel has no such values */
 	int64_t elements[N_ITER_SPACES];
 	/* form of all reductions whose operand is in that space; n = 0: no reductions */
 	ReduceForm reduction[N_ITER_SPACES];
 } Domain;
-Domain domain_full(Type t); /* domain of a kernel that computes values of type t */
-bool domain_equal(const Domain *a, const Domain *b);
-/* Records in the domain that values of space s are reduced in the way in which n reduces its
- * operand: sets reduction[s], and elements of the next space. */
-void domain_add_reduction(Domain *d, IterSpace s, const Node *n);
-/* The space over which a node reads v, where v is a value in space `base`, or a chain of views of
- * one. With only reshapes in between, this is `base`. A broadcast that repeats row values along
- * the reduced axes gives ITER_FULL. Any other view gives ITER_NONE. */
-IterSpace domain_reached(const Domain *d, Value *v, IterSpace base);
-
 /* The domain of a fused function and the space of every value, by id. ITER_NONE: parameters, and values that
  * views read in another order. f is not changed; the arrays live in the arena. */
 typedef struct {
@@ -57,7 +41,6 @@ typedef struct {
 	const char *fault; /* why the function has no domain; NULL: it has one */
 } Spaces;
 Spaces spaces_of_function(const Function *f, Arena *arena);
-
 /* v without reshapes: a value with the same elements in the same order. */
 Value *behind_reshapes(Value *v);
 /* The number of the hyperparameter that parameter v stands for, named "scalar.NAME"; -1: v is not a
@@ -71,10 +54,6 @@ int hyperparameter(const Value *v);
  * the vector itself (column `bias` of the op)? Then returns the vector. NULL if not, or if no
  * kernel reads the sum from memory: the reader's loops then add the vector at no cost. */
 Value *bias_of(const Target *t, const Node *n);
-/* Is n a GELU of a product, or a GELU derivative times a product, and can the product's library apply it?
- * Then n has a kernel of its own. */
-bool epilogue_alone(const Target *t, const Node *n);
-
 /* A product's reader whose operation the product's library may apply. The reader's loops read the product
  * from memory. If the library runs both, the product's own kernel is not launched (Kernel.serves). */
 typedef struct Epilogue {
@@ -90,7 +69,6 @@ typedef struct Epilogue {
 	/* the first micro-batch stores the product, so it is launched once more for this reader */
 	bool again;
 } Epilogue;
-
 /* A function of a reader (`from`), and its copy with more parameters (`to`). */
 typedef struct {
 	const Function *from;
@@ -101,7 +79,6 @@ typedef struct {
 	VEC(Widened) list;
 	Arena *arena;
 } Readers;
-
 /* call: a call of a fused function whose operands are lowered. Fills *out. False: the call's
  * function is not an epilogue of a product, or the target's library is faster without the
  * epilogue. */

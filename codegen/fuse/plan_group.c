@@ -1,7 +1,7 @@
 /* Decides which nodes form a group, that is, share a kernel. A group has a domain: full values,
  * row values (results of reductions) and chunk values (reductions of row values), see fuse.h. */
-#include "codegen/fuse/fuse.h"
 #include "codegen/fuse/plan.h"
+#include "codegen/fuse/spaces.h"
 
 /* The most nodes of a kernel, and the largest sum of their OpRow.weight. Without limits, LLVM
  * would take too long: more than twice the time for twice the code. */

@@ -17,6 +17,7 @@
  * because the size of a chain is bounded. */
 #include "codegen/codegen.h"
 #include "codegen/fuse/recompute.h"
+#include "codegen/fuse/spaces.h"
 #include "codegen/fuse/store_plan.h"
 
 /* Groups of the backward pass that have loops; only the first four are recorded. */

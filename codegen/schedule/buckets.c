@@ -5,7 +5,7 @@
  * bytes. Small states (sums of the loss, running statistics, all gradients of a small model) lie
  * next to each other and share a bucket, or a few buckets if there are many such states. Buckets
  * are cut at multiples of SUM_BLOCK elements, and so are the parts of a state that ranks hold. */
-#include "codegen/schedule/schedule.h"
+#include "codegen/schedule/order.h"
 
 /* Bytes; these limits are estimates, not measured. Below LEAST_BUCKET, a message takes about as
  * long as an empty message. Above MOST_BUCKET, a bucket waits long for its last gradient, so its

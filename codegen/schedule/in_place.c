@@ -2,7 +2,7 @@
  * overwritten in the same iteration, read first, and no other iteration touches the element.
  * Places are affine in the loop variables, so their coefficients show which iterations touch an
  * element. */
-#include "codegen/schedule/schedule.h"
+#include "codegen/schedule/order.h"
 
 #include <string.h>
 

@@ -7,6 +7,7 @@
 #include "codegen/codegen.h"
 #include "codegen/legalize/legalize.h"
 #include "codegen/schedule/free_blocks.h"
+#include "codegen/schedule/order.h"
 #include "codegen/schedule/shard.h"
 
 #include <string.h>

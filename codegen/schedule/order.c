@@ -7,7 +7,7 @@
  * recording stream knew at its RECORD. Some WAITs, such as the one before a sum of gradients, run
  * only in the last micro-batch, so each stream has one clock for the last micro-batch and one for
  * all. */
-#include "codegen/schedule/schedule.h"
+#include "codegen/schedule/order.h"
 
 typedef struct {
 	uint32_t space;

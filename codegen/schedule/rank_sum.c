@@ -1,7 +1,7 @@
 /* Adds the kernels that sum what ranks sent: y = x0 + x1, element by element. With R ranks, the
  * kernel is launched R - 1 times, in the order of ranks: each launch adds the numbers that one
  * more rank sent. A launch runs only the iterations of the part that this rank sums. */
-#include "codegen/schedule/schedule.h"
+#include "codegen/schedule/order.h"
 
 static void
 add_kernel(Pass *p, Module *m, DType dtype, int64_t n)

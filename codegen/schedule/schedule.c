@@ -9,8 +9,8 @@
  * early.
  *
  * Changes no number. Takes linear time in the number of nodes. */
-#include "codegen/schedule/schedule.h"
 #include "codegen/codegen.h"
+#include "codegen/schedule/order.h"
 
 typedef struct {
 	Function *f;

@@ -11,9 +11,6 @@ struct Travels;
 
 /* ---- buckets.c: gradients that ranks sum, in buckets that are sent while earlier layers are
  * still computed */
-/* Number of elements in a block of a sum. Ranks divide a sum into whole blocks; one iteration of
- * the sum's kernel adds one block. */
-enum { SUM_BLOCK = 256 };
 typedef struct {
 	DType dtype;
 	int64_t offset;   /* bytes in the state region */
@@ -23,18 +20,6 @@ typedef struct {
 typedef VEC(Bucket) Buckets;
 /* Buckets of all states that last for a step, except the states that ranks hold parts of in this mode. */
 Buckets buckets_of(Arena *arena, const Module *m, DataParallelMode mode);
-/* Is the state summed over ranks, and too small for a bucket of its own? */
-bool state_is_small_sum(const State *s);
-/* Bytes that the state takes in memory. If ranks sum the state, its size is rounded up to whole
- * blocks. */
-int64_t state_place_bytes(const State *s);
-/* Gives the small sums offsets from byte `at` on. The states of one type lie next to each other;
- * their total size is rounded up to whole blocks. Returns the byte after the last place. */
-int64_t small_sums_place(Module *m, int64_t at);
-
-/* ---- rank_sum.c */
-void rank_sums_add(Pass *p, Module *m); /* adds the kernels that sum buckets over ranks */
-bool rank_sum_has(DType dtype);
 
 /* ---- streams.c */
 /* Divides a program among streams. Before the call, the program's instructions are the last of
@@ -54,14 +39,6 @@ typedef struct {
 } StreamPlan;
 void streams_write(FormatWriter *w, const StreamPlan *plan, ProgramRecord *program);
 
-/* ---- blocks.c */
-/* For instruction i of a list: first[i] and last[i] are the opening and the END of the outermost
- * loop or branch around it. Outside of loops and branches both are i. */
-typedef struct {
-	int *first, *last;
-} OuterBlocks;
-OuterBlocks outermost_blocks(Arena *arena, int n, const Instruction *list);
-
 /* ---- order.c: adds RECORD and WAIT instructions, which order instructions on different streams */
 /* Returns the list with RECORD and WAIT added, so that two instructions on different streams run
  * in the order of the list if they touch the same bytes and one of them writes. *n_events: number
@@ -76,17 +53,6 @@ int64_t kernel_each(const Kernel *k, int buffer);
 
 /* ---- fill.c: does the kernel only write zeros? */
 bool kernel_fills_zero(const Kernel *k);
-
-/* ---- in_place.c */
-/* May result `output` lie in the same place as operand `input`, which has the same size? */
-bool kernel_may_overwrite(const Kernel *k, int input, int output);
-
-/* ---- storage.c: states that share storage, such as a unit and its members */
-/* Calls visit(ctx, value) for every state that shares storage with s, and for s itself; the value
- * is the state's content in f. Stops and returns true when visit returns true; false if no call
- * does. */
-bool storage_any_value(const Function *f, const State *s,
-                       bool (*visit)(void *ctx, const Value *old), void *ctx);
 
 /* ---- memory.c */
 /* Bytes of the workspace for f's values. The values of f's loops and branches lie after the

@@ -11,6 +11,7 @@
  * A piece is what is divided at once: a unit, or a state that lies in no unit. If one state must
  * stay whole, states that share kernels with it may have to stay whole, too. So the check is
  * repeated until nothing changes; each round takes linear time in nodes. */
+#include "codegen/schedule/order.h"
 #include "codegen/schedule/shard.h"
 
 typedef struct {

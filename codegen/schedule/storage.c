@@ -1,6 +1,6 @@
 /* Finds states that share storage: a unit (the states of a layer block, stored together) shares
  * storage with each of its members. */
-#include "codegen/schedule/schedule.h"
+#include "codegen/schedule/order.h"
 
 static const Value *
 value_of(const Function *f, const State *s)

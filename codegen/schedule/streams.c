@@ -9,6 +9,7 @@
  *
  * Programs share only the shared events. At the end of a program, no other stream still touches
  * data that the next program uses. */
+#include "codegen/schedule/order.h"
 #include "codegen/schedule/travel.h"
 
 #include "ir/loop/loop.h"

@@ -10,6 +10,7 @@
  * own part, each version in a place of its own (a room). A kernel then adds the rooms in the
  * order of ranks. */
 #include "codegen/schedule/travel.h"
+#include "codegen/schedule/order.h"
 
 #include "ir/loop/loop.h"
 

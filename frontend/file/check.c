@@ -1,7 +1,7 @@
 /* Checks the structure of a model before import: its versions, that each value is defined once and
  * before its use, and its functions. Every fault is reported. Recursion follows only the nesting of
  * messages, which the scan (scan.c) has bounded. */
-#include "frontend/file/file.h"
+#include "frontend/file/reading.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Checks one node against its operator's schema: number of inputs and outputs, attributes and their
  * types. */
-#include "frontend/file/file.h"
+#include "frontend/file/reading.h"
 
 #include <string.h>
 

@@ -12,7 +12,6 @@ typedef Onnx__TensorProto TensorProto;
 typedef Onnx__AttributeProto AttributeProto;
 typedef Onnx__FunctionProto FunctionProto;
 typedef Onnx__ValueInfoProto ValueInfoProto;
-
 enum {
 	OLDEST_IR = 3,
 	NEWEST_IR = 13,
@@ -32,14 +31,12 @@ enum {
 };
 #define MAX_FIELDS (64ll << 20)
 #define MAX_ELEMENTS (1ll << 40) /* of one value */
-
 /* A node, with model-local functions inlined. */
 typedef struct {
 	const NodeProto *proto;
 	int opset; /* opset of the node's domain; 0: no import names the domain */
 } FlatNode;
 typedef VEC(FlatNode) FlatNodes;
-
 /* The elements of one TensorProto, in the tensor's dtype, row-major. */
 typedef struct {
 	DType dtype;
@@ -48,11 +45,9 @@ typedef struct {
 	int64_t n;
 	const void *data; /* NULL: the file lacks the elements (allowed with shapes_only) */
 } TensorData;
-
 typedef struct {
 	size_t used, limit;
 } Budget;
-
 typedef struct {
 	NodeProto *node, was;
 } EditedNode;
@@ -74,7 +69,6 @@ typedef struct {
 	const char *name;
 	const char *from; /* initializer that had its readers; NULL: the tensor was dropped */
 } Restored;
-
 struct Model {
 	Arena *arena;
 	const char *path;
@@ -113,7 +107,6 @@ const char *node_metadata(const NodeProto *p, const char *key);
 size_t node_module(const NodeProto *p, const char **path);
 /* Do both nodes belong to calls of the same module, by the names that PyTorch's exporters give? */
 bool node_same_module(const NodeProto *a, const NodeProto *b);
-
 /* Maps a module's path to its nodes in the graph; in the arena. */
 typedef VEC(NodeProto *) ModuleNodes;
 StrMap *nodes_by_module(const GraphProto *g, Arena *arena);
@@ -133,7 +126,6 @@ const char *quoted(const Model *model, const char *name);
 void check_model(Model *model, Diag *diag);
 /* Checks the model's graph joined with its training algorithm. */
 void check_combined(Model *model, const GraphProto *g, Diag *diag);
-void check_node(Model *model, const FlatNode *n, bool in_function, Diag *diag);
 const AttributeProto *node_attribute(const NodeProto *n, const char *name);
 int64_t node_int(const NodeProto *n, const char *name,
                  int64_t otherwise);       /* the value of an integer attribute */
@@ -153,8 +145,6 @@ typedef struct {
 } SchemaRow;
 /* The newest row not above opset; NULL: there is no such row. */
 const SchemaRow *schema_find(const char *name, int opset);
-/* As schema_find, for any domain. NULL for most operators of other domains. */
-const SchemaRow *schema_of(const char *domain, const char *name, int opset);
 /* Type letter of an attribute; 0: the schema lacks the attribute. */
 char schema_attribute(const SchemaRow *row, const char *name);
 
@@ -180,15 +170,11 @@ bool is_float_type(int onnx_type);
 /* Checks dimensions, type, encoding and length; reads no external data. what: for example
  * `initializer "w"`. */
 void check_tensor(const Model *model, const TensorProto *t, const char *what, Diag *diag);
-void check_sparse(const Model *model, const Onnx__SparseTensorProto *s, const char *what,
-                  Diag *diag);
 bool tensor_is_external(const TensorProto *t);
 /* Loads the elements, once. false after reporting. shapes_only: elements may be missing. */
 bool tensor_load(Model *model, const TensorProto *t, bool shapes_only, TensorData *out, Diag *diag);
 /* Are the elements in the message, or in a file that exists? */
 bool tensor_is_there(const Model *model, const TensorProto *t);
-/* Decodes a TensorProto without external data. Returns NULL or what is wrong, with its exit code. */
-const char *tensor_decode(Arena *arena, const TensorProto *t, TensorData *out, int *exit_code);
 bool tensor_has_non_finite(const TensorData *t);
 bool tensor_data_equal(const TensorData *a, const TensorData *b);
 /* Is b the transpose of a, bit for bit? */
@@ -278,11 +264,6 @@ typedef struct {
 } ModelFile;
 /* Opens a regular file of 1 to 2 GiB - 1 bytes. Close it in any case, also after a fault. */
 Status model_file_open(const char *path, ModelFile *f);
-/* Reads on until the bytes below `end` are in memory. */
-Status model_file_need(ModelFile *f, int64_t end);
-/* Leaves the n bytes of a raw_data at `offset` in the file; false: they are too few to be worth it.
- * In place of the n bytes, the buffer holds their offset in the file and zeros. */
-bool model_file_set_aside(ModelFile *f, int64_t offset, int64_t n);
 void model_file_drop(ModelFile *f); /* frees the bytes; the file stays open */
 /* Reads the content that was set aside, for all tensors of an unpacked message. */
 Status fill_tensors(const ModelFile *f, ProtobufCMessage *m);
@@ -291,10 +272,6 @@ void model_file_close(ModelFile *f);
 /* ---- scan.c: checks that the bytes are a well-formed ModelProto, before unpacking. */
 /* *n_nodes: the number of nodes in all graphs and functions. */
 Status scan_model(ModelFile *file, int64_t *n_nodes);
-/* The same check for a TensorProto. */
-Status scan_tensor(const uint8_t *bytes, int64_t n);
-/* The same check for a SequenceProto or an OptionalProto. */
-Status scan_list(const uint8_t *bytes, int64_t n, bool optional);
 
 /* ---- list_file.c */
 /* "NAME[I]" */

@@ -1,6 +1,7 @@
 /* Reads and writes SequenceProto and OptionalProto files, as in ONNX's test data:
  * https://github.com/onnx/onnx/blob/main/onnx/onnx-data.proto. Both messages hold their tensors in
  * field 3. An optional holds its sequence in field 5. */
+#include "frontend/file/reading.h"
 #include "frontend/file/tensor_file.h"
 
 #include <string.h>

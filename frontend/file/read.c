@@ -4,7 +4,7 @@
  * by the content once the buffer is freed. So the weights are in memory once. pread, unlike a
  * mapping, turns a file that shrinks meanwhile into an error instead of a signal. */
 #define _GNU_SOURCE
-#include "frontend/file/file.h"
+#include "frontend/file/reading.h"
 
 #include <errno.h>
 #include <fcntl.h>

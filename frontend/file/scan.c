@@ -2,7 +2,7 @@
  * nor size, merges repeated singular messages and accepts NUL inside strings; this walk over the
  * bytes refuses all of these. The walk does not recurse: each level of nesting takes a frame of a
  * fixed stack. */
-#include "frontend/file/file.h"
+#include "frontend/file/reading.h"
 
 #include <string.h>
 

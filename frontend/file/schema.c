@@ -1,5 +1,5 @@
 /* The operator schemas of the ONNX package, as a sorted table. */
-#include "frontend/file/file.h"
+#include "frontend/file/reading.h"
 
 #include <stdio.h>
 #include <string.h>

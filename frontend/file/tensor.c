@@ -1,6 +1,7 @@
 /* Decodes TensorProto, ONNX's message for a tensor, into plain arrays: every encoding of every
  * element type, checked before memory is allocated. */
 #include "frontend/file/external.h"
+#include "frontend/file/reading.h"
 
 #include <math.h>
 #include <stdlib.h>

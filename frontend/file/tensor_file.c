@@ -1,5 +1,6 @@
 /* Reads and writes TensorProto files, as in ONNX's test data. */
 #include "frontend/file/tensor_file.h"
+#include "frontend/file/reading.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Gives importers a node's inputs and attributes, checked: a wrong type or a missing input is
  * reported with the node's name. */
-#include "frontend/import/import.h"
+#include "frontend/import/walk.h"
 
 #include <string.h>
 

@@ -10,7 +10,7 @@
  *   %4 = quantize @w, %3 {to = s8} : s8[8,16]
  *   %5 = mul (cast %4 {to = f32}), %3
  * `straight_through` joins the last two. */
-#include "frontend/import/import.h"
+#include "frontend/import/walk.h"
 
 #include <float.h>
 #include <math.h>

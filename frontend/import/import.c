@@ -1,7 +1,7 @@
 /* Imports an ONNX graph into a module of the IR, node by node: a table gives the importer for each
  * operator. Integer arithmetic on constants is folded immediately, so that importers see shapes as
  * numbers. Float arithmetic is left to later passes, which know the precision. */
-#include "frontend/import/import.h"
+#include "frontend/import/walk.h"
 
 #include <string.h>
 

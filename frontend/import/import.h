@@ -17,7 +17,6 @@ typedef struct {
 	FakeQuantization *quantize; /* --quantize; NULL: not given */
 } ImportInfo;
 typedef struct Importer Importer;
-
 /* The content of a name of the graph: a tensor, a sequence or an optional. */
 typedef struct {
 	Value *value; /* the tensor; NULL: poisoned, or a sequence */
@@ -31,7 +30,6 @@ typedef struct {
 	Value *count;
 	int axis;
 } Bound;
-
 typedef struct OnnxNode OnnxNode;
 typedef struct {
 	int op;     /* OpKind */
@@ -50,18 +48,15 @@ typedef struct {
 	Extra extra;
 	const char *domain; /* NULL: ai.onnx */
 } ImportRow;
-
 /* Random numbers that follow the batch axis of another value. */
 typedef struct {
 	Value *random, *rows_of;
 } PendingRandom;
-
 /* A store at the end of the function. */
 typedef struct {
 	State *state;
 	Value *value;
 } StoreAtEnd;
-
 /* A function under construction that a node will run (scope.c). */
 typedef struct Scope {
 	struct Scope *up;
@@ -71,7 +66,6 @@ typedef struct Scope {
 	/* keys of `params`, in the order of their parameters, which come last */
 	VEC(Value *) captured;
 } Scope;
-
 struct Importer {
 	Model *model;
 	Scope *scope;            /* body being built; NULL: the program */
@@ -107,7 +101,6 @@ struct Importer {
 	IntMap *quantized; /* reader of a node's input -> QuantizedTensor; NULL: no --quantize */
 	IntMap *fakes; /* QuantizedTensor -> its fake-quantized value in the function being built */
 };
-
 struct OnnxNode {
 	Importer *im;
 	const FlatNode *flat;
@@ -123,19 +116,15 @@ struct OnnxNode {
 };
 
 /* ---- importers.c: the tables of the families. */
-const ImportRow *importer_find(const FlatNode *n);
 /* The reason why a node has no importer; NULL: it has an importer. */
 const char *importer_missing(const FlatNode *n);
 /* What to use instead of an operator without importer; NULL: no advice. */
 const char *importer_hint(const FlatNode *n);
 
 /* ---- import.c */
-/* Imports one node into im->values. */
-void import_node(Importer *im, const FlatNode *flat);
 void import_nodes(Importer *im, int n, const FlatNode *nodes);
 Bound *importer_lookup(Importer *im, const char *name); /* NULL: unknown */
 void importer_bind(Importer *im, const char *name, Value *v);
-Value *weight_value(Importer *im, const Weight *w);
 void importer_bind_weight(Importer *im, const char *name, const Weight *w);
 bool weight_has_state(const Weight *w); /* w may be NULL */
 /* The content of `state` at the end of the function, as imported so far; NULL: unchanged. */
@@ -165,15 +154,8 @@ void scope_leave(OnnxNode *n, Scope *s); /* leaves the function unfinished */
 /* b for a reader in the function under construction: if b is a value of an outer function, it
  * becomes a parameter. */
 Bound *scope_bound(Importer *im, Bound *b);
-Builder scope_program(const Importer *im); /* a builder of the program around all bodies */
 /* False after reporting that `what` is not supported inside a body. */
 bool outside_of_bodies(OnnxNode *n, const char *what);
-
-/* ---- fake_quantize.c */
-void fake_quantize_open(Importer *im, ImportInfo *info);
-/* v, the value of input i. With --quantize, if the input is to be quantized: v after quantizing and
- * dequantizing. */
-Value *fake_quantized(OnnxNode *n, int i, Value *v);
 
 /* ---- padded.c: values whose size depends on data */
 /* The largest size of the node's output, by --bound; false after reporting. */
@@ -184,10 +166,6 @@ bool has_size_bound(const OnnxNode *n); /* does --bound name an output? */
 void note_overflow(OnnxNode *n, Value *over);
 /* count NULL: all of v is data. */
 void set_output_padded(OnnxNode *n, int i, Value *v, int axis, Value *count);
-/* The value that the operator reads for a padded input; NULL after reporting. */
-Value *padded_input(OnnxNode *n, int i, const Bound *b);
-/* Pads the outputs of a node that read a padded input. */
-void padded_outputs(OnnxNode *n);
 
 /* ---- data_sizes.c */
 /* The indices at which a mask is true, ascending. */
@@ -208,10 +186,6 @@ bool want_reduce_axes(OnnxNode *n, const Value *x, Ints *axes);
 /* The element type of a tensor, sequence or optional; *out says which of these. NULL: it does not
  * hold tensors. */
 const Onnx__TypeProto__Tensor *list_type(const Onnx__TypeProto *t, GivenList *out);
-/* False if v is a tensor. */
-bool import_list_input(Importer *im, ImportInfo *info, const ValueInfoProto *v);
-/* Adds the list b; its elements are the function's results from `first` on. */
-void add_output_list(Importer *im, ImportInfo *info, const char *name, const Bound *b, int first);
 
 /* ---- ports.c, loss_graph.c */
 typedef struct {
@@ -220,20 +194,6 @@ typedef struct {
 	Text open; /* names of unbound dimensions, for the message */
 } Inputs;
 bool bind_port(Inputs *in, const ValueInfoProto *v, ImportPort *port);
-int count_inputs(const Function *f);
-/* Adds an input to the module, with its parameter. */
-Value *bind_tensor_port(Importer *im, ImportInfo *info, const ImportPort *port);
-void import_inputs(Importer *im, ImportInfo *info);
-void import_outputs(Importer *im, ImportInfo *info); /* also ends the function */
-/* the binding from --dim; NULL: --dim does not name it */
-const DimBinding *find_dim(const Importer *im, const char *name);
-
-/* ---- rows.c */
-/* The axis that --batch binds if it is open; -1: --batch-axis says there is no such axis. */
-int rows_axis_of(const ValueInfoProto *v, const BatchAxisOption *options, int n);
-bool rows_axis_is_known(const ValueInfoProto *v, const BatchAxisOption *options, int n);
-void rows_find_inputs(const Importer *im, ImportBinding *b);
-void rows_find_outputs(const Importer *im, ImportBinding *b); /* for the function being built */
 
 /* ---- import.c */
 /* Notes that the file has the node in training form. what: for example "dropout". computed: the
@@ -329,7 +289,6 @@ Ints ints_range(int from, int to);
 Ints ints_without(Ints list, int at);
 bool is_float(const Value *v);
 DType at_least_f32(DType t); /* the type for computing with floats of 16 bits or less */
-
 /* Shared between families. */
 Value *e_softmax(OnnxNode *n, Value *x, Ints axes, bool log);
 Value *e_normalize(OnnxNode *n, Value *x, Ints axes, double epsilon, Value **mean, Value **inverse);

@@ -1,6 +1,6 @@
 /* Finds the importer of an ONNX operator by domain, name and opset, in the tables of all families
  * (control, math, nn, tensor ...). */
-#include "frontend/import/import.h"
+#include "frontend/import/walk.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Inputs and outputs of a graph that are sequences or optionals: each element becomes an input or
  * output of the module. Number and shapes of an input's elements come from the given list (`gradc
  * run --input NAME=FILE.pb`). */
-#include "frontend/import/import.h"
+#include "frontend/import/walk.h"
 
 #include <string.h>
 

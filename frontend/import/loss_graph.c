@@ -1,7 +1,7 @@
 /* Imports loss graphs: ONNX files that compute a loss from the model's outputs. Each input of a
  * loss graph is joined with a value of the model's graph, or becomes a further input of the
  * program. */
-#include "frontend/import/import.h"
+#include "frontend/import/walk.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * values are padded to a declared bound (`--bound`), and a second value counts the elements that
  * are data. The operators in the table below may read padded values: their results are padded in
  * turn, or do not depend on the padding. All other operators refuse padded inputs. */
-#include "frontend/import/import.h"
+#include "frontend/import/walk.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Inputs and outputs of a graph: binds the dimensions of inputs to numbers, and compares outputs
  * with the file's declarations. */
-#include "frontend/import/import.h"
+#include "frontend/import/walk.h"
 
 #include <math.h>
 #include <string.h>

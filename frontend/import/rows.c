@@ -2,7 +2,7 @@
  * input's batch axis is the axis given by --batch-axis; else an axis that is called batch, as
  * torch's exporters write it from dynamic_axes; else the leading axis. An output's batch axis
  * follows from the graph. */
-#include "frontend/import/import.h"
+#include "frontend/import/walk.h"
 
 #include <string.h>
 #include <strings.h>

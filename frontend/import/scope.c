@@ -1,7 +1,7 @@
 /* Builds the functions that control nodes run: the bodies of loops and branches. While a body is
  * built, all importers add nodes to it. A value of an outer function becomes a parameter of the
  * body at first use; a small constant is made again inside. */
-#include "frontend/import/import.h"
+#include "frontend/import/walk.h"
 
 enum { MOST_CAPTURED = 1024 /* most elements of a constant that is made again */ };
 

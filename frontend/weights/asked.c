@@ -1,5 +1,6 @@
 /* Options such as --train, --freeze and --lr-scale: each names tensors by a glob ("lr-scale
  * *.bias=2"). Finds the option that applies to a tensor and reports options that apply to none. */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/roles.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Weights stored as codes: integers with a scale and a zero point, (code - zero) scale. Each row of
  * the table says from which inputs a node reads codes, scale and zero point. Such weights train as
  * floats, are quantized wherever they are read, and are exported as codes again. */
-#include "frontend/weights/weights.h"
+#include "frontend/weights/judge.h"
 
 #include <math.h>
 #include <string.h>

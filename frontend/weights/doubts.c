@@ -1,6 +1,7 @@
 /* Doubtful tensors: neither metadata nor an option tells whether the tensor is a parameter, for
  * example a single number 1. Finds the reasons for and against, which the user reads before
  * training. */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/roles.h"
 #include "frontend/weights/values.h"
 

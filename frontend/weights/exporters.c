@@ -1,5 +1,6 @@
 /* Facts about the files of each exporter (torch, tf2onnx, skl2onnx ...), such as "names of
  * parameters are kept", and the rules that judge tensors by these facts. */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/roles.h"
 
 #include <string.h>

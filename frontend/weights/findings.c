@@ -1,6 +1,7 @@
 /* Notes for the user on changes that the exporter made without a trace in the graph, such as a
  * parameter that the file lacks. Metadata tell of these changes. Notes only: the imported module
  * stays unchanged. */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/origins.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Float tensors in branches and loop bodies: initializers and Constant nodes of subgraphs. Such
  * tensors are judged like weights of the main graph. A map finds them by the address of their
  * protobuf message, because two branches may use the same name. */
-#include "frontend/weights/weights.h"
+#include "frontend/weights/judge.h"
 
 #include <string.h>
 

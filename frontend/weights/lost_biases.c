@@ -9,6 +9,7 @@
  *
  * If any such operator in the file still has a bias of zeros, the optimizer did not run; then a
  * layer without a bias never had one. */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/unmerge.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* What the name of a tensor tells about it, if there is no metadata. */
-#include "frontend/weights/weights.h"
+#include "frontend/weights/judge.h"
 
 #include <string.h>
 #include <strings.h>

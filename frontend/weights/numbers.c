@@ -1,5 +1,6 @@
 /* Tensors of one element: decides which are learned (a logit scale) and which come from the model's
  * code (an epsilon). */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/roles.h"
 
 #include <math.h>

@@ -3,6 +3,7 @@
  * computed, as a Python list. The signature lists all tensors of the module, in lines such as
  * "p_fc_weight: PARAMETER target='fc.weight'". */
 #include "frontend/weights/origins.h"
+#include "frontend/weights/judge.h"
 
 #include <string.h>
 

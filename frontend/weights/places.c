@@ -1,5 +1,6 @@
 /* Places: what an operator does with each of its inputs. MatMul multiplies by input 1, so a tensor
  * there is likely a weight; Clip takes input 1 as a bound, which is not trained. */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/roles.h"
 
 #define MICROSOFT "com.microsoft."

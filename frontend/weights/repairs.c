@@ -2,6 +2,7 @@
  * (repair `constants`), and Identity nodes that name a parameter which the exporter merged with an
  * equal one (repair `merged`). roles.c judges each candidate; ties.c finds candidates that are the
  * same parameter. */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/origins.h"
 
 #include <string.h>

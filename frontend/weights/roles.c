@@ -2,6 +2,7 @@
  * tried in order; the first that holds decides and gives the reason. Rules that need more than
  * metadata are in asked.c, exporters.c, numbers.c and tables.c. */
 #include "frontend/weights/roles.h"
+#include "frontend/weights/judge.h"
 #include "frontend/weights/origins.h"
 #include "frontend/weights/values.h"
 

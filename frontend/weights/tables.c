@@ -1,4 +1,5 @@
 /* Tables that training does not change, recognized by their values and readers. */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/roles.h"
 #include "frontend/weights/values.h"
 

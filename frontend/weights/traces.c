@@ -1,4 +1,5 @@
 /* Traces values to their sources and to their uses, as hints at the kind of a tensor. */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/roles.h"
 #include "frontend/weights/values.h"
 

@@ -12,6 +12,7 @@
  * which name a read belongs, the read stays unchanged. Calls of model-local functions also stay
  * unchanged, because their bodies are inlined. */
 #include "frontend/weights/unmerge.h"
+#include "frontend/weights/judge.h"
 #include "frontend/weights/origins.h"
 
 #include <string.h>

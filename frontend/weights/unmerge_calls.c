@@ -11,6 +11,7 @@
  * values stay one if the order of the signature says that they are tied. If a call without any
  * module tensor reads a.scale, it reads a number of the module's code, such as the ones of a norm
  * without weights. */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/origins.h"
 #include "frontend/weights/unmerge.h"
 

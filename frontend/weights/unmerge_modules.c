@@ -9,6 +9,7 @@
  * tensors that the module ties: of tied names the exporter keeps the last in the signature, of
  * merged tensors the first. If a tied name claims a tensor, all its readers stay unchanged: the file
  * does not tell which other names are tied. */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/unmerge.h"
 
 #include <string.h>

@@ -12,10 +12,6 @@ typedef enum {
 	WEIGHT_TABLE,     /* a float table that is not a parameter: a frozen state */
 	WEIGHT_QUANTIZED, /* codes that are not trained, or a scale of codes: a frozen state */
 } WeightKind;
-/* Origin of an initializer, by the exporter's metadata. */
-#define ORIGIN_PARAMETER "PARAMETER"
-#define ORIGIN_BUFFER "BUFFER"
-#define ORIGIN_CONSTANT "CONSTANT_TENSOR"
 typedef struct {
 	/* kind of the module's tensor of that name: ORIGIN_...; NULL: the module had no such tensor */
 	const char *kind;
@@ -88,8 +84,6 @@ typedef struct {
 	bool drops_zeros;           /* additions of zeros, such as fresh biases, are left out */
 	const char *const *learned; /* prefixes of the names of trained tensors; NULL: any name */
 } Exporter;
-/* The row for a producer; a row without facts if the producer is NULL or unknown. */
-const Exporter *exporter_find(const char *producer);
 
 /* ---- repairs.c, ties.c, roles.c: decide what each float tensor of the graph is */
 /* A reader of a value: a node and its input; input -1: a subgraph of the node reads it. */
@@ -131,32 +125,12 @@ typedef struct {
 bool repair_enabled(const ImportOptions *options, const char *name);
 Repairs *repairs_find(Model *model, const ImportOptions *options, Arena *arena, Diag *diag);
 Weight *repairs_weight(const Repairs *r, const char *name); /* NULL: not a weight */
-Readers readers_of(const Repairs *r, const char *name);
-/* At most `max` readers of a value. The readers of a reshape, transpose or other view of the value
- * take the place of the view. */
-int final_readers(const Repairs *r, const char *name, Reader *out, int max);
 int all_readers(const Repairs *r, const char *name,
                 const Reader **out); /* The same readers without limit, in r's arena. */
 /* Adds "repair: text" to the log that precedes training. */
 void repairs_note(Repairs *r, const char *repair, const char *fmt, ...) PRINTF(3, 4);
-/* Is it the operator? For other domains than ONNX's own, the name starts with the domain:
- * "com.microsoft.Gelu". */
-bool node_is(const FlatNode *n, const char *op);
-/* Sets kind, why and doubt. */
-void weight_judge(Repairs *r, Weight *w);
 /* Is the tensor frozen: not a parameter, or frozen by --freeze? */
 bool weight_is_frozen(const Repairs *r, const Weight *w);
-/* Reports options of --train, --freeze and so on that match only constants, which have no state. */
-void asked_check(const Repairs *r);
-/* Reports options that name a tensor that shares the state of another. */
-void asked_check_ties(const Repairs *r);
-/* Did PyTorch's exporter compute the tensor from constants and perhaps parameters? The TorchScript
- * exporter puts tensors computed from constants alone into Constant nodes. The dynamo exporter marks
- * every parameter. */
-bool weight_made_by_exporter(const Repairs *r, const Weight *w);
-/* Does the tensor have a name that the module or a person gave it? */
-bool weight_is_named(const Repairs *r, const Weight *w);
-void repairs_tie(Repairs *r);
 /* The tensor of a Constant node in the main graph; NULL: the node has none, or repair `constants` is
  * off. */
 const TensorProto *constant_tensor(const Repairs *r, const FlatNode *n);
@@ -168,49 +142,15 @@ typedef struct {
 } PackedShape;
 /* Returns NULL or what is wrong with N, K or block_size, in the arena. */
 const char *packed_shape(const NodeProto *p, Arena *arena, PackedShape *out);
-/* The codes of an integer tensor; NULL: it is not a weight, or its scales are not in the file. */
-const Codes *codes_find(Repairs *r, const char *name, const TensorData *data);
-/* Does the node use the input as a scale or zero point of codes? */
-bool reads_scale(const Reader *reader);
-Groups codes_groups(const Codes *c);
 int64_t codes_scales(const Codes *c); /* number of scales */
 /* Computes the numbers that the codes stand for. */
 void codes_to_floats(const Codes *c, const void *codes, const TensorData *scale, float *out);
 
 /* ---- names.c */
 bool name_is_generated(const char *name); /* by an exporter: val_67, onnx::MatMul_12, 331 */
-/* Exporters name a value after the function or operator that made it. Creation: zeros_3, new_full,
- * /m/ConstantOfShape_output_0. Expansion: expand, repeat_1; also embedding, if it repeats the row of
- * one token. */
-bool name_is_creation(const char *name);
-bool name_is_expansion(const char *name);
-/* tf2onnx names a tensor after the operation that made it: dense/MatMul/ReadVariableOp:0 is a
- * variable, conv/Squeeze:0 a view of a variable, batchnorm/mul:0 a computed tensor. */
-bool name_is_variable(const char *name);
-bool name_is_variable_or_view(const char *name);
-/* Is it a usual name of a parameter: a path, or with a usual word? */
-bool name_is_like_parameter(const char *name);
-bool
-name_is_learned_number(const char *name); /* the same for a single number: logit_scale, act.alpha */
-bool name_is_scale(const char *name);
-/* Is it a usual name of a number that scales by a size: embed_scale, dpa_scale_0, scaling, sqrt_d? */
-bool name_is_of_scaling(const char *name);
-/* Did a person or a module give the name? Neither an exporter nor an operation did. */
-bool name_is_own(const char *name);
-bool name_is_of_layer(const char *name); /* fc.weight, fc.bias; not final_logits_bias */
-bool name_is_private(const char *name);  /* the last part begins with _, as names of buffers may */
-/* The last part of a path: "weight" of "blocks.0.weight" or "blocks/0/weight:0". */
-const char *name_last_part(const char *name);
-/* Length of the path of the tensor's module: of "blocks.0" in "blocks.0.weight"; 0: the root module. */
-size_t name_module_length(const char *name);
-/* Is it a usual name of a computed table: forward_basis_buffer, inv_freq, window? */
-bool name_is_of_table(const char *name);
 
 /* ---- inner_weights.c: tensors in subgraphs of the main graph's nodes */
-void repairs_add_inner(Repairs *r);
 /* The weight that holds a tensor of a subgraph; NULL: no weight does. */
 Weight *inner_weight(const Repairs *r, const TensorProto *t);
-/* Adds a candidate; value: the name that its readers use. NULL after reporting. */
-Weight *repairs_add_weight(Repairs *r, const char *name, const char *value, const TensorProto *t);
 
 #endif

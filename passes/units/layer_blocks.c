@@ -7,7 +7,7 @@
  * A rank that gathers the parameters of a block from other ranks can drop them at the end of the block. An activation
  * is a float that depends on an input and on a parameter. Masks and positions, which all layers read, are not
  * activations. Time: linear in nodes. */
-#include "passes/units/units.h"
+#include "passes/units/layout.h"
 
 /* Elements of a block's parameters. A smaller block is merged with the next block; otherwise units (units.c) would be
  * mostly padding. */

@@ -10,7 +10,7 @@
  *	%3 = mul %1, %2                       number of mul(these two numbers)
  *
  * Time: linear in nodes. */
-#include "passes/units/units.h"
+#include "passes/units/layout.h"
 
 #include <limits.h>
 

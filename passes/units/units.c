@@ -17,7 +17,7 @@
  *
  * Every element gets the same update as before, apart from the order of addition in norms. An
  * element's place in the run selects its random numbers. Time: linear in nodes. */
-#include "passes/units/units.h"
+#include "passes/units/layout.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Decides which optimizer updates each trained parameter, makes the optimizer's states, and then builds the update
  * function (update.c). */
-#include "passes/update/update.h"
+#include "passes/update/build.h"
 
 #include <string.h>
 

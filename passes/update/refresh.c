@@ -2,7 +2,7 @@
  * curvature). After a step's update the trainer runs @estimate over the step's micro-batches. @estimate stores its
  * gradients in place of the step's gradients. Then the trainer runs @refresh. If the estimate is not finite, or
  * training has failed, states keep their content bit for bit. */
-#include "passes/update/update.h"
+#include "passes/update/build.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  * A parameter's update works on a vector of its elements, whatever the parameter's shape, so that the pass `units` can
  * join many updates. The update is computed in f32, or in f64 for f64 weights. States of fewer bits are widened before
  * and rounded after the update. */
-#include "passes/update/update.h"
+#include "passes/update/build.h"
 
 #include <float.h>
 #include <string.h>

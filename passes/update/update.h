@@ -16,14 +16,12 @@ typedef struct Group {
 	State *numbers[MAX_NUMBERS];
 	Value *new_numbers[MAX_NUMBERS];
 } Group;
-
 /* A trained parameter, and the optimizer's states for it. */
 typedef struct {
 	Group *group;
 	State *param, *grad, *moment[MAX_MOMENTS];
 	int inputs_axis; /* of a matrix: axis over which a product sums; -1: not known */
 } Trained;
-
 typedef struct {
 	Pass *p;
 	Module *m;
@@ -39,14 +37,12 @@ typedef struct {
 	LossScaling scaling;
 	VEC(Trained) trained;
 } Optimizer;
-
 /* f64[] */
 static inline Value *
 number(Builder *b, double x)
 {
 	return b_splat(b, type_scalar(b->m, F64), x);
 }
-
 /* A number repeated to type `like`. */
 static inline Value *
 spread(Builder *b, Value *scalar, Type like)
@@ -54,23 +50,7 @@ spread(Builder *b, Value *scalar, Type like)
 	return b_broadcast(b, b_cast(b, scalar, like->dtype), ints_of_type(like), (Ints){0});
 }
 
-/* The type in which a parameter's update is computed: f64 for f64 parameters, else f32. */
-DType update_dtype(const State *param);
-
 /* ---- update.c */
-void update_build(Optimizer *o);
-/* The step's sums of losses and of targets over all micro-batches, and numbers computed from
- * these sums in f64. */
-typedef struct {
-	Value *sum, *count; /* values of the states */
-	Value *counted;     /* count > 0 */
-	Value *is_number;   /* count >= 0: count is not NaN, and no sum of negative weights */
-	Value *loss;        /* sum / count */
-	Value *gradient_scale; /* factor that turns the sum of the micro-batches' gradients into the step's mean gradient */
-} Counted;
-Counted read_loss(Optimizer *o);
-/* f64[]: the norm of the gradients times the factor, with elements clamped to the limit; limit NULL: no limit. */
-Value *gradient_norm(Optimizer *o, Value *factor, Value *limit);
 Value *is_finite(Builder *b, Value *x); /* bool[], for a number x */
 /* Values that all parameters share. */
 typedef struct {
@@ -86,15 +66,7 @@ typedef struct {
 	State *state;
 	Value *value;
 } NewContent;
-/* Calls `row`, the function update or refresh of an optimizer's row, for the parameter t. Writes
- * the new contents that it sets (of the parameter and its moments) to `out`, and returns how
- * many: at most 1 + MAX_MOMENTS. The optimizer's new numbers are kept in the group. */
-int new_contents(Optimizer *o, const Trained *t, const Shared *shared, void (*row)(Update *u),
-                 NewContent *out);
 /* Collects the groups' new numbers; the old numbers stay if `go` is false. Returns how many. */
 int new_numbers(Optimizer *o, Value *go, NewContent *out);
-
-/* ---- refresh.c: builds @refresh, if an optimizer estimates something */
-void refresh_build(Optimizer *o);
 
 #endif

@@ -8,8 +8,6 @@
 #include "runtime/data/data.h"
 
 /* ---- manifest.c: the contents of a checkpoint */
-/* The newest version that can be read. A checkpoint whose tensors are all whole is written as version 1. */
-enum { CHECKPOINT_VERSION = 2 };
 #define MANIFEST_FILE "manifest.json"
 #define SHARD_PATTERN "shard-*.safetensors"
 /* A piece: elements [first, first + count) of a tensor, all in one shard. */
@@ -52,15 +50,11 @@ Status manifest_text(Arena *arena, const char *path, const Manifest *m, FilePart
 /* Reads a manifest. All faults have EXIT_CHECKPOINT and name the path. */
 Status manifest_read(Arena *arena, const char *path, Manifest *out);
 Status manifest_parse(Arena *arena, const char *path, const char *text, size_t n, Manifest *out);
-/* hash of the constants' checksums; 0 if there are no constants */
-uint64_t manifest_constants(const Manifest *m);
 
 /* ---- facts.c: what a checkpoint records about the run that wrote it */
 uint64_t facts_model(const Format *f);
 Status facts_data(const Dataset *d, uint64_t *out);
 Status facts_file(const char *path, uint64_t *out); /* fingerprint of a file of weights */
-/* Reads the data's fingerprint once, before training, because a data file may be removed while training runs. */
-Status facts_read_data(Gradc *run);
 /* Fills in step, samples, fingerprints and settings. The caller fills in the tensors. */
 Status facts_collect(Gradc *run, Manifest *out);
 const GradcPair *facts_settings(Gradc *run, int *n); /* same as gradc_settings */
@@ -68,7 +62,6 @@ const GradcPair *facts_settings(Gradc *run, int *n); /* same as gradc_settings *
 void facts_compare(Gradc *run, const char *path, const Manifest *old, const Manifest *now);
 
 /* ---- folder.c: the checkpoints in a folder, which one run at a time may write */
-enum { CHECKPOINT_DIGITS = 8 };
 typedef struct {
 	int64_t step, serial; /* serial -1: the checkpoint cannot be read */
 	/* digits of the step in the name: CHECKPOINT_DIGITS, or more if the step needs more or that name was taken */
@@ -89,25 +82,11 @@ typedef struct {
 } CheckpointFolder;
 /* Makes the folder, locks it, removes leftovers of killed runs, and lists it. A second call does nothing. */
 Status folder_prepare(CheckpointFolder *folder);
-/* EXIT_CHECKPOINT if another process holds the lock. If the folder cannot be opened, there is no error here, but when it is
- * written. */
-Status folder_lock(CheckpointFolder *folder);
 Status folder_list(CheckpointFolder *folder);
 void folder_close(CheckpointFolder *folder);
 char *folder_entry_path(Arena *arena, const CheckpointFolder *folder, const CheckpointEntry *entry);
 /* The name is "step-" and at least 8 digits. */
 bool checkpoint_name_parse(const char *name, int64_t *step, int *digits);
-/* Steps at which a run will save: the last step, and after step `done` every multiple of `every` (0: only the last step). */
-typedef struct {
-	int64_t done, last, every;
-} SaveSteps;
-/* Marks the checkpoints that this run cannot continue from. own: the model and constants of this run. */
-void folder_judge(CheckpointFolder *folder, const Manifest *own);
-/* Checks the names of the checkpoints that the run will save. EXIT_CHECKPOINT if a name is taken by something that is not a
- * checkpoint, or by a checkpoint that stays. *replaced: how many checkpoints of other runs will be replaced. */
-Status folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps,
-                          const Manifest *own, int *replaced);
-int64_t folder_next_serial(const CheckpointFolder *folder);
 /* Moves the complete checkpoint at `temporary` to its name, replacing an older checkpoint there. If that name belongs to
  * something that is not a checkpoint, or to a checkpoint that stays, the new name gets more digits (entry->digits), and *beside
  * is set. */
@@ -133,25 +112,9 @@ typedef struct {
 	int n, n_shards;
 	int64_t bytes; /* bytes of the snapshot */
 } SavedLayout;
-/* Numbers of the states that a checkpoint holds, *n of them. */
-int *saved_states(Arena *arena, const Format *f, int *n);
-int64_t saved_bytes(const Format *f, const StateRecord *s); /* without padding */
-/* the tensor's name, type and shape; its pieces are left empty */
-SavedTensor saved_tensor(const Format *f, const StateRecord *s);
 SavedPiece *saved_whole(Arena *arena, const SavedTensor *t, int shard, uint64_t checksum);
-SavedLayout saved_layout(Arena *arena, const Format *f, const RunFacts *facts, int rank,
-                         int64_t shard_bytes);
 /* Bytes of the snapshot if a single rank saves all states. */
 int64_t saved_alone_bytes(const Format *f, int64_t shard_bytes);
-/* What a rank has written: its shards, and a checksum per place. */
-typedef struct {
-	Shard *shards;
-	uint64_t *checksums;
-} RankShards;
-char *shard_name(Arena *arena, int rank, int number);
-/* Fills in the manifest's tensors and shards from the shards of all ranks. */
-void shards_collect(Arena *arena, const Format *f, const SavedLayout *layouts,
-                    const RankShards *ranks, int n_ranks, Manifest *out);
 
 /* ---- read.c: reads a checkpoint and checks it against the model's tables */
 typedef struct {
@@ -210,13 +173,6 @@ void saver_wait(Gradc *run);  /* waits for the writing thread and ignores its fa
 void saver_close(Gradc *run); /* waits for the writing thread */
 /* Hashes the constants, before saving and before resuming. All ranks call it together if ranks hold parts. */
 Status saver_constants(Gradc *run);
-SaveJob *saver_job(Gradc *run); /* a new job for the present step */
-/* Fills in what the manifest says about the run and its folder; called on the rank that writes the manifest. */
-Status saver_describe(Gradc *run, SaveJob *job, double eval_loss);
-/* Warns about a checkpoint that could not be written. EXIT_CHECKPOINT if it is the third in a row. Frees `why`. */
-Status saver_count_failure(Gradc *run, int64_t step, Status why);
-/* Ends and frees the saver's job. Frees `why`. */
-Status saver_end_job(Gradc *run, Status why);
 Status saver_save(Gradc *run, double eval_loss);
 Status saver_check_names(Gradc *run, int64_t every);
 Status saver_poll(Gradc *run, bool wait);

@@ -1,6 +1,6 @@
 /* What a checkpoint records about the run that wrote it: fingerprints of the model and the data, and every setting that changes
  * what training computes. A resumed run compares them with its own. */
-#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/parts.h"
 
 #include <jansson.h>
 #include <math.h>

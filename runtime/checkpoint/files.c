@@ -1,5 +1,6 @@
 /* Writes the files of a checkpoint. A rank that saves alone writes all files in one job. Ranks that save together write their
  * shards into one temporary folder; when all shards are on the disk, rank 0 writes the manifest and gives the folder its name. */
+#include "runtime/checkpoint/parts.h"
 #include "runtime/checkpoint/write.h"
 #include "runtime/host/host.h"
 

@@ -7,7 +7,7 @@
  *
  * A run that saves holds a lock on DIR, which ends with its process. So all temporary folders that a run finds at its start
  * belong to killed runs. */
-#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/parts.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -7,7 +7,7 @@
  * rank 1       w[4, 8)                     shard-00001-00000.safetensors
  *
  * Each rank knows the layouts of all ranks, so ranks send each other only checksums. */
-#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/parts.h"
 
 #include <string.h>
 

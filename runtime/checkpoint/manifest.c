@@ -7,7 +7,7 @@
  *  "version": 1, ...
  *
  * In version 2 a tensor may consist of several pieces, written by several ranks. */
-#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/parts.h"
 #include "runtime/host/host.h"
 
 #include <jansson.h>

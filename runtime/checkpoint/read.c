@@ -1,6 +1,6 @@
 /* Reads checkpoints, to verify them or to load their states. Checks that the manifest fits the model, that the shards fit the
  * manifest, and that every byte is covered by a checksum that matches. Files may be damaged or hostile. */
-#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/parts.h"
 #include "runtime/host/host.h"
 
 #include <string.h>

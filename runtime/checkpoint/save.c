@@ -1,6 +1,7 @@
 /* Saves checkpoints: copies the states into the snapshot (memory on the host), and gives the snapshot to a thread that writes
  * it (write.c) while training continues. Only one checkpoint is written at a time. If all ranks hold the same states, rank 0
  * writes everything; otherwise together.c is used. */
+#include "runtime/checkpoint/parts.h"
 #include "runtime/checkpoint/write.h"
 #include "runtime/host/host.h"
 

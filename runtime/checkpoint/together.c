@@ -7,6 +7,7 @@
  * gradc_save_poll   when rank 0's thread is done, rank 0 tells the other ranks the result
  *
  * The writing threads send no messages. Ranks exchange messages only in these calls, which all ranks make. */
+#include "runtime/checkpoint/parts.h"
 #include "runtime/checkpoint/write.h"
 
 #include <limits.h>

@@ -3,7 +3,7 @@
 #ifndef GRADC_RUNTIME_CHECKPOINT_WRITE_H
 #define GRADC_RUNTIME_CHECKPOINT_WRITE_H
 
-#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/parts.h"
 
 /* ---- snapshot.c: the copy of the states that this rank saves */
 typedef struct {

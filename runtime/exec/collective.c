@@ -1,7 +1,7 @@
 /* Runs a collective in its stream. If the communicator works on streams of the device, it queues the collective there.
  * Otherwise a task on the host starts the collective when the stream reaches the task, and polls until the collective is
  * over. */
-#include "runtime/exec/exec.h"
+#include "runtime/exec/walk.h"
 
 typedef struct {
 	Executor *x;

@@ -17,28 +17,16 @@ typedef struct Finder Finder;         /* find_nan.c */
 /* ---- executor.c: walks a program's instructions over the regions of memory */
 /* Timers of a step: one for each change of phase. A step with more changes has no phase times. */
 enum { MAX_TIMERS = 1024 };
-/* The executor's own events, numbered after the events that the compiled programs use: the timers; an event at a program's
- * begin; then, for each of at most MAX_OBSERVED observed instructions, an event before it and an event after it. */
-enum {
-	FIRST_TIMER = N_DEVICE_EVENTS,
-	OBSERVER_BASE = FIRST_TIMER + 2 * MAX_TIMERS,
-	FIRST_OBSERVED,
-	MAX_OBSERVED = 1 << 22,
-};
 typedef struct {
 	int n;
 	bool full;                /* there were more changes of phase than timers */
 	int8_t phase[MAX_TIMERS]; /* the phase that begins at each timer; -1 between programs */
 } StepTimers;
-static inline int
-timer_event(int turn, int i)
-{
-	return FIRST_TIMER + turn * MAX_TIMERS + i;
-}
 typedef struct {
 	int64_t index, n; /* micro-batch `index` of n */
 	bool alone;       /* only this rank runs the program: nothing is summed over ranks */
 } MicroBatch;
+
 /* ---- recorded.c: a program's run that is recorded once and launched again. The first four fields identify the run. */
 typedef struct {
 	const ProgramRecord *program;
@@ -143,50 +131,12 @@ bool executor_has_report(const Executor *x, int turn);
 /* Seconds per phase of that turn's step, after its report. */
 Status executor_step_times(const Executor *x, int turn, double seconds[N_PHASES]);
 
-/* ---- observe.c: times the instructions of a program's run. observe_run waits for the run. */
-Status observe_begin(Executor *x);
-Status observe_begins(Executor *x, int stream);
-Status observe_ends(Executor *x, uint32_t at, int stream);
-Status observe_run(Executor *x, const ProgramRecord *p);
-
-/* ---- find_nan.c: looks at an instruction's operands before the instruction runs, and at its results afterwards */
-typedef struct {
-	const ProgramRecord *program;
-	const MicroBatch *micro;
-	const Instruction *instruction;
-	const Span *spans; /* memory of the instruction's arguments */
-} FinderCall;
-Status finder_before(Executor *x, const FinderCall *call);
-Status finder_after(Executor *x, const FinderCall *call);
-
-/* ---- host_launch.c: runs programs of the host's target on the host's processors */
-Status host_open(Executor *x, const CodeImage *image, const DeviceOptions *options);
-void host_close(Executor *x);
-/* the host runs the program in this run */
-bool host_runs(const Executor *x, const ProgramRecord *p);
-/* queues the kernel in the stream: it runs after the work queued before */
-Status host_launch(Executor *x, int stream, const Launch *launch);
-
-/* ---- collective.c: an instruction of the communication stream */
-Status collective_start(Executor *x, const Instruction *n, void *to, const void *from);
-void collective_trace(Trace *trace, const CollectiveRecord *record, double begin, double end);
-
-/* ---- regions.c */
-Status regions_alloc(Executor *x); /* after a fault, the caller still calls regions_free */
-void regions_free(Executor *x);
-/* Scratch memory of the code's libraries. library_free comes after the code's unload. */
-Status library_alloc(const DeviceOps *ops, Device *device, Code *code, Span *out);
-void library_free(const DeviceOps *ops, Device *device, Span *library);
-
 /* ---- offload.c: host memory for states, or a file that replaces it */
 /* Does the file hold this space? Only if the device does not copy the space in stream order: a driver would copy a file's pages
  * when the copy is queued, not when the stream reaches it. */
 bool offload_in_file(const Executor *x, Space space);
 Status offload_alloc(const Executor *x, int64_t bytes, Span *out);
 void offload_free(const Executor *x, Span span);
-
-/* ---- recorded.c */
-void recorded_free(Executor *x);
 
 /* ---- trace.c: writes spans of time to a file */
 typedef enum {
@@ -229,11 +179,7 @@ struct Observer {
 };
 
 /* ---- ranges.c */
-GradcRange range_of_nothing(void);
 bool range_is_finite(const GradcRange *r);
-/* Adds n elements at `at` to the range. before: earlier bytes of the same elements, or NULL; a NaN or infinity whose bytes have
- * not changed since does not count. */
-void range_add(GradcRange *r, DType t, const void *at, int64_t n, const void *before);
 
 /* ---- find_nan.c: finds the origin of a failed step's first number that is not finite */
 /* From finder_open to finder_close the executor looks at every instruction. Findings belong to the arena. */
@@ -246,15 +192,6 @@ typedef struct {
 	int nan;   /* where the infinity of `first` turned into NaN */
 } Cause;
 Cause finder_result(const Executor *x, const ProgramRecord *update); /* after the step */
-enum { NO_FINDING = -1 };
-
-/* A range of memory that holds NaN or infinities now. */
-typedef struct {
-	Span span;
-	/* the finding that each kind (NaN, inf, -inf) came from; NO_FINDING if the memory holds no number of that kind */
-	int from[GRADC_N_UNFIT];
-} Mark;
-
 /* An argument of an instruction. */
 typedef struct {
 	const Slot *slot;
@@ -267,7 +204,6 @@ typedef struct {
 	/* The memory's bytes before the result was written, if these bytes held NaN or infinities; otherwise NULL. */
 	char *bytes;
 } Watched;
-
 typedef enum {
 	/* an instruction made the number, and the instruction's operands do not explain it */
 	CAUSE_MADE,
@@ -285,12 +221,7 @@ typedef struct {
 	Watched *args;
 	int n_args;
 } Finding;
-
 const Finding *finder_get(const Finder *finder, int finding); /* NULL for NO_FINDING */
-
-/* ---- poison.c: overwrites memory that holds no live value */
-Status poison_before(Executor *x, const ProgramRecord *p);
-Status poison_after(Executor *x, const ProgramRecord *p, uint32_t instruction);
 
 /* ---- state_parts.c: the part of a state that a rank holds */
 /* The bytes of a state that this rank holds in the device's memory; `first` is their offset in the state. at.at is NULL if the

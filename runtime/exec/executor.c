@@ -2,7 +2,7 @@
  * slot (a place in a space of memory) gives an address. All work is queued on the device's streams. The host waits only for
  * a BRANCH or LEAVE, which reads a flag. Timers are recorded where the phase changes, so the report of a step needs no clock
  * in between. */
-#include "runtime/exec/exec.h"
+#include "runtime/exec/walk.h"
 
 #include <math.h>
 

@@ -18,7 +18,7 @@
  * because a library replaces the kernel. So a NaN counts as a result only if its bytes are new, and as an operand only if
  * the memory has a mark or is a state or an input. Zeros are written before the first instruction, so that old bytes are
  * never NaN. */
-#include "runtime/exec/exec.h"
+#include "runtime/exec/walk.h"
 
 #include <string.h>
 #include <math.h>

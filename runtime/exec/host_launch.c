@@ -1,7 +1,7 @@
 /* Runs kernels for the host's processors while other programs run on another device. For example, updates of offloaded states
  * run on the host while a GPU computes gradients. Each launch is a task of the host, queued in a stream of the other device;
  * the task passes the kernel to a CPU device. Such kernels touch only memory that the host can read and write. */
-#include "runtime/exec/exec.h"
+#include "runtime/exec/walk.h"
 
 #include <string.h>
 

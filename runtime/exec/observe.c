@@ -1,7 +1,7 @@
 /* Times each instruction, for the trace (one span each) and for the profile report (sums over a few steps). With an observer,
  * an event is recorded before and after each instruction on its stream, and the host waits for the end of each program to read
  * the events. Without an observer, only phases are timed. */
-#include "runtime/exec/exec.h"
+#include "runtime/exec/walk.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* For tests: fills memory without a live value with 0xff, which is NaN in every float type. If the compiled program reads
  * memory after its value was dropped, or reads weights before they are gathered, then the result is NaN and not a number that
  * is right by luck. Bytes are dead if no later instruction of the program reads them before they are overwritten. */
-#include "runtime/exec/exec.h"
+#include "runtime/exec/walk.h"
 
 #include <stdlib.h>
 #include <string.h>

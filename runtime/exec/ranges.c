@@ -1,6 +1,6 @@
 /* Describes the numbers of an array, for messages about NaN: the least and the largest finite number, and how many numbers are
  * not finite. */
-#include "runtime/exec/exec.h"
+#include "runtime/exec/walk.h"
 
 #include <math.h>
 #include <string.h>

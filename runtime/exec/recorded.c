@@ -5,7 +5,7 @@
  * Programs with tasks of the host are not recorded: collectives of a communicator without streams, and programs on the host's
  * processors. Programs for which the host reads a flag are not recorded either. Collectives on streams must be recorded by all
  * ranks in the same run. All ranks find the same runs, because they run the same programs and agree in executor_attach. */
-#include "runtime/exec/exec.h"
+#include "runtime/exec/walk.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Allocates a run's memory: a region for each space, such as the states or the workspace. Writes the message if there is not
  * enough memory. */
-#include "runtime/exec/exec.h"
+#include "runtime/exec/walk.h"
 
 static int64_t
 region_bytes(const Executor *x, Space space)

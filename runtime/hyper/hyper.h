@@ -6,7 +6,6 @@
 #include "runtime/gradc.h"
 
 /* ---- plateau.c: a learning rate that is reduced when the loss of evaluations stops falling */
-enum { PLATEAU_FACTOR, PLATEAU_PATIENCE, PLATEAU_THRESHOLD, PLATEAU_COOLDOWN, PLATEAU_EPS };
 typedef struct {
 	double lr;        /* learning rate after the warm-up; 0 with any other schedule */
 	double first;     /* first value of `lr` */
@@ -45,12 +44,5 @@ void hyper_scalars(const Hyper *h, int64_t s, int64_t offset, Scalar out[N_SCALA
 bool lr_schedule_has_end(const char *text);
 bool lr_schedule_is(const char *text, const char *name);
 extern const char *const lr_schedule_names[];
-
-/* ---- lr_deepspeed.c: the learning rates of DeepSpeed's schedules, for rows of lr_schedule.c */
-double lr_deepspeed_warmup(const Hyper *h, double at, double of);
-double lr_deepspeed_decay(const Hyper *h, double at, double of);
-double lr_deepspeed_cosine(const Hyper *h, double at, double of);
-double lr_deepspeed_range(const Hyper *h, double at, double of);
-double lr_deepspeed_cycle(const Hyper *h, double at, double of);
 
 #endif

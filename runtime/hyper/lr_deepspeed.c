@@ -9,7 +9,7 @@
  * cosine     lr r;  r = 0 in step 0, below W: min_ratio + (1 - min_ratio) g, then down to cos_min_ratio
  * range      lr (1 + rate s / size); with `stairs`, s / size is rounded down
  * cycle      up to lr in `first` steps, down in `second`; then least / (1 + rate (s - first - second) / size) */
-#include "runtime/hyper/hyper.h"
+#include "runtime/hyper/curves.h"
 
 #include <math.h>
 

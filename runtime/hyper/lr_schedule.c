@@ -1,6 +1,6 @@
 /* Hyperparameters: the user's values, and where the user gave no value the optimizer's defaults from the info table of the
  * executable. Computes the learning rate of each step, and the scalar block that kernels read. */
-#include "runtime/hyper/hyper.h"
+#include "runtime/hyper/curves.h"
 
 #include <math.h>
 #include <stdio.h>

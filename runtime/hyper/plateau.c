@@ -1,6 +1,6 @@
 /* A learning rate that is multiplied by a factor when the loss of evaluations stops falling:
  * torch.optim.lr_scheduler.ReduceLROnPlateau with mode min and a relative threshold, operation by operation. */
-#include "runtime/hyper/hyper.h"
+#include "runtime/hyper/curves.h"
 
 #include <math.h>
 

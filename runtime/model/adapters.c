@@ -1,6 +1,6 @@
 /* Adapters (LoRA): small trained matrices a and b whose product, times a scale, is added to a weight. Here: merges adapters
  * into weights and subtracts them again. */
-#include "runtime/model/model.h"
+#include "runtime/model/adapters.h"
 #include "runtime/model/peft.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Writes the trained model as ONNX. The executable contains a template of the ONNX file: its bytes, with holes that are filled
  * from the states. The model (FILE.onnx) and its data (FILE.onnx.data) get their names only when both are complete, the data
  * first. */
-#include "runtime/model/model.h"
+#include "runtime/model/adapters.h"
 #include "runtime/model/values.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* --load: reads parameters, and statistics such as batch norm's, from a safetensors file, by name. A state that is missing in
  * the file keeps its value and is reported. A tensor in the file that the model does not have is reported, too. */
 #include "base/files/files.h"
-#include "runtime/model/model.h"
+#include "runtime/model/adapters.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * adapter has a lower rank than the compiled one, it is filled up with zeros. If its scale differs, its second matrix (b) is
  * multiplied by the quotient of the scales. */
 #include "base/files/files.h"
-#include "runtime/model/model.h"
+#include "runtime/model/adapters.h"
 #include "runtime/model/peft.h"
 
 #include <ctype.h>

@@ -1,6 +1,6 @@
 /* --export-adapter: writes the adapters in PEFT's format. */
 #include "base/files/files.h"
-#include "runtime/model/model.h"
+#include "runtime/model/adapters.h"
 #include "runtime/model/peft.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Scale and zero point of quantized activations, as training uses them now: from the range of values that training saw, plus a
  * learned correction. */
-#include "runtime/model/model.h"
+#include "runtime/model/adapters.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * mapped into memory from there. --weights FILE names another file with the same bytes; it is read and not mapped, because it
  * may change. */
 #include "runtime/host/host.h"
-#include "runtime/model/model.h"
+#include "runtime/model/adapters.h"
 #include "runtime/model/values.h"
 
 #include <dlfcn.h>

@@ -2,7 +2,7 @@
  * computed in several micro-batches, one after another. The executable fixes the rows of a micro-batch, and the launcher the
  * number of ranks, so only the number of micro-batches is free. */
 #include "runtime/data/data.h"
-#include "runtime/train/train.h"
+#include "runtime/train/steps.h"
 
 static const char *
 origin_of(const char *origin)

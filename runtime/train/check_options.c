@@ -1,7 +1,7 @@
 /* Checks the values of GradcOptions (gradc.h) before a run uses them, for example that the learning rate is not negative. The
  * command line refuses the same values. */
 #include "runtime/host/host.h"
-#include "runtime/train/train.h"
+#include "runtime/train/steps.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* Decides how many rows of the evaluation data are evaluated. If the last batch is not full, it is padded with rows of weight
  * 0; if the model has no weights for rows, the last batch is left out. */
 #include "runtime/data/data.h"
-#include "runtime/train/train.h"
+#include "runtime/train/steps.h"
 
 int64_t
 eval_covered_rows(const Gradc *run)

@@ -3,7 +3,7 @@
  * them. So the loss has the same bits with any number of ranks. That matters because schedules and --keep-best depend on the
  * loss. */
 #include "runtime/data/data.h"
-#include "runtime/train/train.h"
+#include "runtime/train/steps.h"
 
 #include <limits.h>
 #include <math.h>

@@ -4,7 +4,7 @@
  * the first NaN is a result of "log" (forward, micro-batch 2 of 4)
  * result "log" (f32, 64 elements): 3 NaN, the rest from -1.2 to 2.1
  * operand "fc1" (f32, 64 elements): from -0.7 to 8.4 */
-#include "runtime/train/train.h"
+#include "runtime/train/steps.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * both programs. */
 #include "runtime/data/data.h"
 #include "runtime/model/model.h"
-#include "runtime/train/train.h"
+#include "runtime/train/steps.h"
 
 #include <stdlib.h>
 

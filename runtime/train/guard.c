@@ -2,7 +2,7 @@
  * refused if gradc_accumulate has not run. A call that runs out of memory returns an error and does not end the process. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"
-#include "runtime/train/train.h"
+#include "runtime/train/steps.h"
 
 #include <stdatomic.h>
 

@@ -3,7 +3,7 @@
  * with both values. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"
-#include "runtime/train/train.h"
+#include "runtime/train/steps.h"
 
 #include <string.h>
 

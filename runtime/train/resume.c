@@ -3,7 +3,7 @@
  * are divided among ranks, only rank 0 verifies all of it, and each other rank checks the bytes that it reads. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"
-#include "runtime/train/train.h"
+#include "runtime/train/steps.h"
 
 #include <math.h>
 #include <stdlib.h>

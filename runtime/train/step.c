@@ -6,7 +6,7 @@
  * s + 1. */
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/model/model.h"
-#include "runtime/train/train.h"
+#include "runtime/train/steps.h"
 
 #include <math.h>
 

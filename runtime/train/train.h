@@ -6,62 +6,6 @@
 #include "runtime/run/run.h"
 
 /* ---- trainer.c */
-/* trainer_open gets a Gradc in which only the arena is set. */
-Status trainer_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gradc *run);
-Status trainer_finish(Gradc *run);
-Status trainer_bind_data(Gradc *run);
 DeviceOptions device_options(const Format *f, int target, int ordinal, const GradcOptions *o);
-/* Computes run->total_steps from the run's present position. */
-void trainer_count_steps(Gradc *run);
-
-/* ---- step.c */
-Status step_accumulate(Gradc *run, GradcStep *out);
-Status step_update(Gradc *run, GradcStep *out);
-Status step_take(Gradc *run, GradcStep *out); /* a whole step */
-Status step_queue(Gradc *run);
-Status step_result(Gradc *run, bool wait, GradcStep *out, bool *got);
-Status step_forget_failure(Gradc *run);
-void step_ask_first(Gradc *run); /* asks for the next step's rows, so that they are read ahead */
-double without_sign(double x);   /* some processors give NaN a sign, which means nothing */
-
-/* ---- evaluate.c */
-Status step_evaluate(Gradc *run, GradcEval *out);
-
-/* ---- eval_rows.c */
-int64_t eval_covered_rows(const Gradc *run);
-/* Warns if batches may divide their losses by different numbers: the mean of the batches' losses is then not the mean over all
- * targets. */
-void eval_warn_uneven(const Gradc *run);
-Status eval_check_rows(const Gradc *run); /* EXIT_DATA if no row of the data can be evaluated */
-
-/* ---- resume.c */
-Status resume_checkpoint(Gradc *run, GradcResume *out);
-
-/* ---- find_nan_text.c */
-const GradcNotFinite *finder_describe(const Gradc *run, const Cause *cause);
-void finder_print(Text *out, const GradcNotFinite *found, int64_t micro_batches);
-
-/* ---- gradient_check.c */
-Status gradients_check(Gradc *run, const GradcCheckOptions *options);
-
-/* ---- check_options.c: EXIT_USAGE, naming the option, if a value makes no sense, or makes no sense with this model */
-Status options_check_values(const GradcOptions *o);
-Status options_check_model(const Format *f, const GradcOptions *o);
-
-/* ---- batch.c: decides the number of micro-batches in a step and checks this number against the options. Called after the data
- * are bound. */
-Status batch_settle(Gradc *run);
-
-/* ---- ranks_compare.c */
-/* EXIT_COMM, naming both values, if a rank's executable, options, data or weights differ from rank 0's. */
-Status ranks_compare(Gradc *run);
-/* Compares only the options that say how states are divided among ranks. Called before a rank reads the part of a state that
- * another rank holds. */
-Status ranks_compare_parts(Gradc *run);
-/* Compares the options that change weights. Called before any weight changes, because a change may need parts that other ranks
- * hold. */
-Status ranks_compare_weights(Gradc *run);
-/* same as gradc_compare */
-Status ranks_compare_option(Gradc *run, const char *name, int64_t value);
 
 #endif

@@ -3,7 +3,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/library/library.h"
 #include "runtime/model/model.h"
-#include "runtime/train/train.h"
+#include "runtime/train/steps.h"
 
 #include <math.h>
 #include <stdlib.h>

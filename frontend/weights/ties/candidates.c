@@ -4,6 +4,7 @@
  * reason to tie, and is compared only with weights in the lists that may hold its partner. Of two
  * tied weights only the home, which gives the parameter its name and layout, stays in the lists. Of
  * layers that are copies of each other only the first stays. */
+#include "frontend/weights/judge.h"
 #include "frontend/weights/ties/ties.h"
 #include "frontend/weights/values.h"
 

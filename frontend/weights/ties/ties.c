@@ -5,6 +5,7 @@
  * that gives a tensor a second name is a tie at any rank. Of tied weights, the home gives name and
  * layout to the parameter: the weight that Gather reads, else the first in the file. */
 #include "frontend/weights/ties/ties.h"
+#include "frontend/weights/judge.h"
 #include "frontend/weights/values.h"
 
 #include <stdlib.h>

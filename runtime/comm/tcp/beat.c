@@ -7,7 +7,7 @@
  * waits, otherwise the first waiting rank. A rank that is silent for `patience` seconds is lost. Rank 0 finds lost ranks; the
  * others find a lost rank 0. */
 #include "runtime/comm/comm.h"
-#include "runtime/comm/tcp/tcp.h"
+#include "runtime/comm/tcp/link.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* CommControl over TCP, for ranks that torchrun or srun started, or that meet by a file. MPI is not needed. All messages go to
  * rank 0, and from there to all ranks (tcp.h). Large messages are split. */
 #include "runtime/comm/comm.h"
-#include "runtime/comm/tcp/tcp.h"
+#include "runtime/comm/tcp/link.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* Reads from environment variables of torchrun, srun or the user which rank this process is, and where it meets the other
  * ranks. */
+#include "runtime/comm/tcp/link.h"
 #include "runtime/comm/tcp/tcp.h"
 
 #include <stdlib.h>

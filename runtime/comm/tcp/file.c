@@ -1,7 +1,7 @@
 /* The rendezvous file (GRADC_RENDEZVOUS=file://PATH), in which rank 0 writes the address where it listens. The file may be left
  * from an older run. So it holds a nonce, and a rank trusts the address only if the process listening there knows the nonce. */
 #include "base/files/files.h"
-#include "runtime/comm/tcp/tcp.h"
+#include "runtime/comm/tcp/link.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* How a rank finds rank 0 and joins it (start.c). Rank 0 may start later, or listen at any port of a range. The file in which
  * rank 0 writes its address may be left from an older run. So the rank asks every process that listens whether it is rank 0,
  * and keeps asking until it finds rank 0. */
+#include "runtime/comm/tcp/link.h"
 #include "runtime/comm/tcp/meet.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* Messages ("frames") over the TCP connections, and the thread that reads them. If a connection closes without FRAME_BYE, its
  * rank is lost; rank 0 tells all other ranks. */
+#include "runtime/comm/tcp/link.h"
 #include "runtime/comm/comm.h"
-#include "runtime/comm/tcp/tcp.h"
 #include "runtime/host/host.h"
 
 #include <pthread.h>

@@ -10,8 +10,8 @@
  * Anybody may connect. Connections that do not begin with a Hello are dropped, and so are ranks of another job. A rank of this
  * job that does not fit, for example of another version, makes the start fail on all ranks. Rank 0 names missing ranks once
  * every `patience` seconds. */
+#include "runtime/comm/tcp/link.h"
 #include "runtime/comm/tcp/meet.h"
-#include "runtime/comm/tcp/tcp.h"
 
 #include <errno.h>
 #include <poll.h>

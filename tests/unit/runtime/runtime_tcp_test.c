@@ -1,5 +1,6 @@
 /* Control over TCP: the environment's settings, and calls between processes that this program starts. Failures and lost
  * ranks are tested in tests/dist/test_rendezvous.py. */
+#include "runtime/comm/tcp/link.h"
 #include "runtime/comm/tcp/tcp.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 

@@ -1,0 +1,44 @@
+/* What decides the order of instructions and the bytes of buckets. Sections are named after the .c file. */
+#ifndef GRADC_CODEGEN_SCHEDULE_ORDER_H
+#define GRADC_CODEGEN_SCHEDULE_ORDER_H
+
+#include "codegen/schedule/schedule.h"
+
+/* ---- buckets.c: gradients that ranks sum, in buckets that are sent while earlier layers are
+ * still computed */
+/* Number of elements in a block of a sum. Ranks divide a sum into whole blocks; one iteration of
+ * the sum's kernel adds one block. */
+enum { SUM_BLOCK = 256 };
+/* Is the state summed over ranks, and too small for a bucket of its own? */
+bool state_is_small_sum(const State *s);
+/* Bytes that the state takes in memory. If ranks sum the state, its size is rounded up to whole
+ * blocks. */
+int64_t state_place_bytes(const State *s);
+/* Gives the small sums offsets from byte `at` on. The states of one type lie next to each other;
+ * their total size is rounded up to whole blocks. Returns the byte after the last place. */
+int64_t small_sums_place(Module *m, int64_t at);
+
+/* ---- rank_sum.c */
+void rank_sums_add(Pass *p, Module *m); /* adds the kernels that sum buckets over ranks */
+bool rank_sum_has(DType dtype);
+
+/* ---- blocks.c */
+/* For instruction i of a list: first[i] and last[i] are the opening and the END of the outermost
+ * loop or branch around it. Outside of loops and branches both are i. */
+typedef struct {
+	int *first, *last;
+} OuterBlocks;
+OuterBlocks outermost_blocks(Arena *arena, int n, const Instruction *list);
+
+/* ---- in_place.c */
+/* May result `output` lie in the same place as operand `input`, which has the same size? */
+bool kernel_may_overwrite(const Kernel *k, int input, int output);
+
+/* ---- storage.c: states that share storage, such as a unit and its members */
+/* Calls visit(ctx, value) for every state that shares storage with s, and for s itself; the value
+ * is the state's content in f. Stops and returns true when visit returns true; false if no call
+ * does. */
+bool storage_any_value(const Function *f, const State *s,
+                       bool (*visit)(void *ctx, const Value *old), void *ctx);
+
+#endif
