@@ -119,6 +119,7 @@ bool parse_uint(const char *text, uint64_t *out); /* digits only */
 bool parse_double(const char *text, double *out);
 /* The file name for a tensor: the first 200 bytes of its name. Bytes other than letters, digits, `.`, `_`, `-` become `_`. */
 char *file_name_of(Arena *arena, const char *tensor_name);
+bool utf8_valid(const char *s, size_t n);
 void text_vprintf(Text *text, const char *fmt, va_list args);
 /* Adds n bytes of text from outside; control bytes, invalid UTF-8 and the bytes in `also` are escaped as \xHH. */
 void text_add_escaped(Text *text, const char *s, size_t n, const char *also);
@@ -138,7 +139,6 @@ int nearest_distance(const Nearest *n,
                      const char *name); /* text_distance from the glob's letters to the name */
 void nearest_offer(Nearest *n, const void *item, int distance);
 void nearest_close(Nearest *n);
-bool utf8_valid(const char *s, size_t n);
 
 /* ---- html.c: self-contained HTML pages. */
 /* Writes the page with the JSON in place of @DATA@, escaped such that no string in the JSON can end a script element. */
@@ -186,7 +186,9 @@ typedef StatusInfo *Status;
 Status status_error(int exit_code, const char *fmt, ...) PRINTF(2, 3)
 	__attribute__((returns_nonnull));
 Status status_no_memory(void) __attribute__((returns_nonnull)); /* allocates nothing */
-/* memory.c: calls call(args) and hands its status on. If memory runs out in this thread meanwhile, the result is EXIT_SYSTEM
+
+/* ---- memory.c */
+/* Calls call(args) and hands its status on. If memory runs out in this thread meanwhile, the result is EXIT_SYSTEM
  * and *orphans gets the blocks that the call took and did not free. Close the objects that the call worked on, then free the
  * remaining blocks with memory_orphans_free. Guards do not nest. */
 typedef struct MemoryOrphans MemoryOrphans;
@@ -202,6 +204,8 @@ void memory_serve_json(bool in_program);
 /* Registers a block that owns more than memory: memory_orphans_free calls release(block) instead of freeing the block.
  * release must not use any other orphaned block. */
 void memory_on_orphaned(void *block, void (*release)(void *block));
+
+/* ---- diag.c */
 /* Puts "PREFIX: " before the message; NULL stays NULL. */
 Status status_annotate(Status status, const char *fmt, ...) PRINTF(2, 3);
 /* Adds detail, such as another program's output: the first whole lines of `text`, at most 4000 bytes. diag prints these lines

@@ -127,6 +127,8 @@ typedef VEC(PredictedStep) PredictedSteps;
 /* Predicts a step for each binding of the dimensions, from the programs for the machine's target, or else
  * for the first target. */
 PredictedSteps predict_steps(Arena *arena, const Format *f, const Outlook *o);
+
+/* ---- predict.c */
 double prediction_total(const Prediction *p); /* seconds of all runs of the instruction in a step */
 /* fraction of the roofline; 1: nothing is lost except the launch time */
 double prediction_of_roofline(const Prediction *p);

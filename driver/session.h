@@ -10,10 +10,14 @@ const char *options_loss_scale(const Options *o);
 
 /* ---- quantize_spec.c: sets s->quantize from --quantize; false after reporting. */
 bool session_quantize(Session *s);
+
+/* ---- session.c */
 /* Splits NAME=VALUE at the last `=`, since names may contain `=` and values of these options do
  * not. false after reporting. */
 bool split_pair(Session *s, const char *option, const char *text, const char **name,
                 const char **value);
+
+/* ---- session_dims.c */
 /* Sets the dimensions in `io`; false after reporting. */
 bool session_bind(Session *s, OpenDims open, ImportOptions *io);
 

@@ -789,6 +789,8 @@ const ProgramRecord *format_program_in(const Format *f, const ProgramKey *key);
 /* Checks that every access of every program lies in its region, in a run with these facts. format_read has checked runs of
  * three ranks. */
 Status format_check_world(const Format *f, const RunFacts *facts);
+
+/* ---- read.c */
 /* The device's number for an event, in the given turns. */
 uint32_t format_event(uint32_t event, const uint8_t turns[N_TURNS]);
 enum { N_DEVICE_EVENTS = 2 * N_SHARED_EVENTS + MAX_EVENTS };

@@ -270,15 +270,20 @@ typedef struct Model Model; /* An ONNX file: scanned, unpacked, checked, not yet
 /* ---- adapter_modules.c: the result is in the module's arena */
 AdapterModules model_adapter_modules(const Module *m, const Adapter *a);
 
+/* ---- model.c */
 /* Reads and checks the whole file and reports every fault. NULL after any fault. Exit codes: 3
  * malformed, 4 unsupported, 5 file or system. */
 Model *model_open(const char *path, Diag *diag);
-/* A function of the module as an ONNX file (frontend/export/write.c). Outputs are its results by
+void model_close(Model *model);
+
+/* ---- export/write.c */
+/* A function of the module as an ONNX file. Outputs are its results by
  * name. For @accumulate, outputs are those of one micro-batch: "loss", the mean, and "grad.NAME" for
  * each trained parameter. The bytes are in the arena; NULL after reporting. */
 uint8_t *module_encode_onnx(const Module *m, const Function *f, Arena *arena, Diag *diag,
                             size_t *size);
-void model_close(Model *model);
+
+/* ---- import/import.c */
 /* Imports the graph as a module. For each binding (see module_program) it has a function of role
  * forward, (inputs) -> (outputs), and one of role inference if that differs. All functions share the
  * states: parameters and running statistics. Each state has kind, lifetime, trainable, why, decay
@@ -287,9 +292,13 @@ void model_close(Model *model);
  * OPEN_ERROR, one EXIT_USAGE error lists all open dimensions. NULL after any fault; all faults are
  * reported. */
 Module *model_import(Model *model, const ImportOptions *options, Diag *diag);
+
+/* ---- model.c */
 /* The effort of an import, independent of the machine: one step per node, with functions inlined,
  * and one per 1024 elements of initializers. Unrolled loops are not counted. At least 1. */
 int64_t model_import_steps(const Model *model);
+
+/* ---- import/ports.c */
 /* Visits the open dimensions of the inputs, so that `run` can bind them from its files. name: the
  * symbol, or INPUT[AXIS] if there is no symbol. rows: --batch binds the dimension. Of the options
  * only batch_axes are used. */
@@ -298,6 +307,7 @@ void model_open_dims(const Model *model, const ImportOptions *o,
                                    bool rows),
                      void *ctx);
 
+/* ---- file/nodes.c */
 /* A node of the main graph, with model-local functions inlined. */
 typedef struct {
 	const char *name; /* as in locations; never empty */
@@ -309,14 +319,18 @@ typedef struct {
 } GraphNode;
 void model_nodes(const Model *model, void (*visit)(void *ctx, const GraphNode *node), void *ctx);
 
-/* external_files.c: visits the absolute paths where the files of the model's tensors may be, in each
+/* ---- file/external_files.c */
+/* Visits the absolute paths where the files of the model's tensors may be, in each
  * of the model's folders. */
 void model_external_files(const Model *model, void (*visit)(void *ctx, const char *path),
                           void *ctx);
 
+/* ---- export/export.c */
 /* Writes the template of the exported file into the writer's export and literal sections. Records
  * refer to states by their id in m. */
 bool model_export_template(const Module *m, FormatWriter *w, Diag *diag);
+
+/* ---- import/loss_graph.c */
 /* Adds another ONNX file's graph to the function under construction (--loss onnx:FILE). An input
  * named like a value in `names` is joined with it; other inputs become parameters of the function;
  * initializers become constants. Returns the graph's outputs; NULL after reporting. */
@@ -369,6 +383,7 @@ typedef struct {
 /* Adds the loss's nodes and inputs to the model; reports unsupported algorithms. */
 bool model_take_training(Model *model, TrainingInfo *out, Diag *diag);
 
+/* ---- import/importers.c */
 /* A row of `gradc ops`; importer_rows visits each importer row. */
 typedef struct {
 	const char *domain, *name;
@@ -378,14 +393,19 @@ typedef struct {
 } OpsetRow;
 void importer_rows(void (*visit)(void *ctx, const OpsetRow *row), void *ctx);
 
+/* ---- file/tensor_file.c */
 /* TensorProto files, as in ONNX's test data. */
 Status tensor_proto_read(Arena *arena, const char *path, DType *dtype, int *rank,
                          int64_t dims[MAX_RANK], void **data);
 Status tensor_proto_write(const char *path, const char *name, DType dtype, int rank,
                           const int64_t *dims, const void *data);
+
+/* ---- file/list_file.c */
 /* SequenceProto and OptionalProto files, according to list->sequence and list->optional. */
 Status list_proto_read(Arena *arena, const char *path, GivenList *list);
 Status list_proto_write(const char *path, const GivenList *list);
+
+/* ---- import/list_ports.c */
 /* Is the graph's input a list? *out says which kind; it has no elements. */
 bool model_list_input(const Model *model, const char *name, GivenList *out);
 

@@ -68,8 +68,9 @@ Loc loc_fuse(Module *m, const Loc *locs, int n);
 Loc loc_inline(Module *m, Loc call, Loc inner);
 /* 1 to 4 parts; `word` is not "fused": loc_fuse makes fused locations */
 Loc loc_of_parts(Module *m, const char *word, const Loc *parts, int n);
-void loc_text(Text *out, Loc loc); /* in the text form: fused("/a", grad("/b")) */
-const char *loc_origin(Loc loc);   /* the first ONNX name that loc contains; "" for NULL */
+const char *loc_origin(Loc loc); /* the first ONNX name that loc contains; "" for NULL */
+/* text_print.c: in the text form: fused("/a", grad("/b")) */
+void loc_text(Text *out, Loc loc);
 
 /* ---- attributes: each op has a struct of attributes and a table that describes the struct's
  * fields. Printing, reading, hashing, comparing and copying of attributes all use this table. */
@@ -434,12 +435,16 @@ void state_begin_as(State *s, InitKind init, double a, double b);
  * begins as a copy of `of`. */
 State *state_copy(Module *m, const char *prefix, State *of, DType d, StateKind kind,
                   Lifetime lifetime);
+
+/* ---- state_names.c */
 /* Is the word in the list, whose words are separated by spaces? groups may be NULL: false. */
 bool group_listed(const char *groups, const char *word);
 /* Does the glob match the state's name or path? A glob @filters matches the states of group filters. */
 bool state_matches(const State *s, const char *glob);
 /* Adds a hint to the last error of diag: the three parameters whose names or paths are nearest to the glob. */
 void hint_nearest_states(const Module *m, const char *glob, Diag *diag);
+
+/* ---- module.c */
 /* The first of name, name.2, name.3 ... that no function, state or kernel of the module has. */
 const char *module_fresh_name(const Module *m, const char *name);
 /* A new parameter: an argument, or what `kind` and `number` say. If the function already has a parameter of that name,
@@ -488,8 +493,12 @@ value_used(const Value *v)
 bool value_used_once(const Value *v);
 /* The tensor, if v is the result of a `constant`; else NULL. */
 const Tensor *value_constant(const Value *v);
+
+/* ---- ops/cast.c */
 /* The operand of the cast that gives v. NULL: v comes from no cast, or from a cast with its own rule of rounding. */
 Value *value_cast_of(const Value *v);
+
+/* ---- module.c */
 /* Is v a splat constant, perhaps seen through broadcasts and reshapes? If so, *out is its value. */
 bool value_splat(const Value *v, double *out);
 

@@ -298,6 +298,7 @@ BatchAxis batch_join(BatchAxis a, BatchAxis b);
 void batch_of_callee(const BatchFlow *fl, const Function *f, const BatchAxis *params,
                      BatchAxis *results);
 
+/* ---- partition.c */
 /* For the column `factors`: adds a factor of this size that cuts no operand or result yet. */
 Factor *partition_add(Partition *p, int64_t size, Combine combine);
 void factor_cut_operand(Factor *f, int operand, int axis);
@@ -313,6 +314,8 @@ op_row(const Node *n)
 {
 	return op_table[n->op];
 }
+
+/* ---- op.c */
 bool op_find(const char *name, OpKind *out);
 Value *behind_views(Value *v); /* the value that a chain of views starts from */
 
@@ -370,6 +373,8 @@ typedef struct { Function *body; int64_t bound, carried, sliced; bool always, re
 /* The kind of operand i of a loop. Parameter i + 1 of the body stands for operand i, or for one
  * row of operand i (LOOP_SLICED). */
 typedef enum { LOOP_CARRIED, LOOP_SLICED, LOOP_INVARIANT } LoopPart;
+
+/* ---- ops/control/loop.c */
 LoopPart loop_part(const Node *n, int i);
 typedef struct { Function *then_branch, *else_branch; } CondAttr;
 typedef struct { Kernel *kernel; } LaunchAttr;

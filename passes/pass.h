@@ -129,13 +129,19 @@ typedef struct {
 } LossRow;
 extern const LossRow *const loss_table[];
 const LossRow *loss_find(const char *name); /* NULL: unknown name */
+
+/* ---- losses/output_rows.c */
 /* Does the output of this forward or inference function depend on several rows of a micro-batch? stores: or does a
  * value that it stores depend on rows? */
 bool loss_rows_mix(const Function *f, int64_t output, bool stores);
+
+/* ---- losses/own.c */
 /* Does the loss that the graph computes divide by a number that depends on the data and is not a
  * known count of targets? Then the mean of the micro-batches' losses is not the mean over the
  * step. */
 bool loss_is_uneven(const Function *f, const LossOptions *o);
+
+/* ---- losses/loss.c */
 /* Returns a struct of the row's own options: its defaults, changed by the text. NULL after reporting. */
 const void *loss_settings(const LossRow *row, const char *text, Arena *arena, Diag *diag);
 
@@ -274,6 +280,8 @@ typedef struct {
 	const void *settings; /* struct of default options */
 } OptimizerRow;
 extern const OptimizerRow *const optimizer_table[];
+
+/* ---- update/optimizer_choice.c */
 const OptimizerRow *optimizer_find(const char *name); /* NULL: unknown name */
 /* An optimizer with settings. */
 typedef struct {
@@ -298,6 +306,8 @@ typedef struct {
 int64_t optimizer_every(const OptimizerOptions *o, Arena *arena, Diag *diag);
 /* "GLOB=NAME,KEY=VALUE"; false after reporting. */
 bool optimizer_group_parse(const char *text, OptimizerGroup *out, Arena *arena, Diag *diag);
+
+/* ---- update/rows.c */
 /* For rows of optimizers: a hyperparameter, f64[] or u64[]; and a scalar f64[] repeated to the type of `param`. */
 Value *update_scalar(Update *u, ScalarIndex index);
 Value *update_spread(Update *u, Value *scalar);

@@ -27,6 +27,8 @@ enum {
 	COMMAND_CACHE = 256,
 	COMMAND_QUANTIZE = 512,
 };
+
+/* ---- command_NAME.c */
 int command_compile(Options *o, Arena *arena, Diag *diag);
 int command_check(Options *o, Arena *arena, Diag *diag);
 int command_run(Options *o, Arena *arena, Diag *diag);
@@ -37,6 +39,8 @@ int command_ops(Options *o, Arena *arena, Diag *diag);
 int command_passes(Options *o, Arena *arena, Diag *diag);
 int command_quantize(Options *o, Arena *arena, Diag *diag);
 int command_cache(Options *o, Arena *arena, Diag *diag);
+
+/* ---- options.c */
 /* Fills *o from the command line and --config. false after reporting, or after --help (*exit_code). */
 bool options_parse(Options *o, const Command *command, int argc, char **argv, Arena *arena,
                    Diag *diag, int *exit_code);

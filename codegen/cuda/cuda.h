@@ -9,8 +9,13 @@
 void cuda_print_part(Text *out, const Target *target, const KernelPart *part);
 /* Why the kernel cannot be printed; NULL: it can. */
 const char *cuda_refusal(const Kernel *k, const Target *target);
-int cuda_threads(const Kernel *k);           /* threads of a block */
+/* threads of a block */
+int cuda_threads(const Kernel *k);
+
+/* ---- memory.c */
 int64_t cuda_dynamic_bytes(const Kernel *k); /* bytes of shared memory that a launch must request */
+
+/* ---- print.c */
 /* blocks that run these iterations */
 int64_t cuda_blocks(const Kernel *k, int64_t begin, int64_t end);
 

@@ -51,6 +51,7 @@ shard_outermost(const State *s)
 	return s;
 }
 
+/* ---- shard.c */
 /* The piece that the slot lies in: a unit, or a state outside of units. NULL: the slot's state
  * is not divided in this mode. */
 const State *shard_piece(const ShardPlan *plan, const Slot *slot);

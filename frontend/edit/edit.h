@@ -20,6 +20,8 @@ typedef struct {
 	GraphProto graph;
 	IntMap *parts; /* address of an initializer -> QuantizedPart */
 } QuantizedModel;
+
+/* ---- quantize_write.c */
 /* opset 0: the model's own opset. */
 void model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out);
 

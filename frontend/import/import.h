@@ -289,7 +289,8 @@ Ints ints_range(int from, int to);
 Ints ints_without(Ints list, int at);
 bool is_float(const Value *v);
 DType at_least_f32(DType t); /* the type for computing with floats of 16 bits or less */
-/* Shared between families. */
+
+/* ---- ../operators: builders that families of operators share */
 Value *e_softmax(OnnxNode *n, Value *x, Ints axes, bool log);
 Value *e_normalize(OnnxNode *n, Value *x, Ints axes, double epsilon, Value **mean, Value **inverse);
 Value *e_matmul(OnnxNode *n, Value *x, Value *y);

@@ -23,16 +23,22 @@ int final_readers(const Repairs *r, const char *name, Reader *out, int max);
 bool node_is(const FlatNode *n, const char *op);
 /* Sets kind, why and doubt. */
 void weight_judge(Repairs *r, Weight *w);
+
+/* ---- asked.c: options that name tensors */
 /* Reports options of --train, --freeze and so on that match only constants, which have no state. */
 void asked_check(const Repairs *r);
 /* Reports options that name a tensor that shares the state of another. */
 void asked_check_ties(const Repairs *r);
+
+/* ---- exporters.c */
 /* Did PyTorch's exporter compute the tensor from constants and perhaps parameters? The TorchScript
  * exporter puts tensors computed from constants alone into Constant nodes. The dynamo exporter marks
  * every parameter. */
 bool weight_made_by_exporter(const Repairs *r, const Weight *w);
 /* Does the tensor have a name that the module or a person gave it? */
 bool weight_is_named(const Repairs *r, const Weight *w);
+
+/* ---- ties/ */
 void repairs_tie(Repairs *r);
 
 /* ---- codes.c */
@@ -72,6 +78,8 @@ bool name_is_of_table(const char *name);
 
 /* ---- inner_weights.c: tensors in subgraphs of the main graph's nodes */
 void repairs_add_inner(Repairs *r);
+
+/* ---- repairs.c */
 /* Adds a candidate; value: the name that its readers use. NULL after reporting. */
 Weight *repairs_add_weight(Repairs *r, const char *name, const char *value, const TensorProto *t);
 

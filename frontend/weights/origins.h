@@ -15,11 +15,15 @@ void origins_add_names(StrMap *in_file, const char *name, const Origin *o);
 
 /* ---- unmerge.c: repairs `unmerge` and `biases`, in the model's graph; call it after origins_read. */
 void unmerge(Repairs *r);
+
+/* ---- unmerge_calls.c */
 /* unmerge_calls.c: how often the exporter's text of the node's call names the module's tensor. */
 int node_text_names(const Repairs *r, const NodeProto *p, const char *tensor);
 
 /* ---- untie.c: --no-tie of an initializer with several readers; call it after origins_read. */
 void untie_readers(Repairs *r);
+
+/* ---- origins.c */
 bool origin_is(const Weight *w, const char *kind);
 /* Is the tensor computed from parameters that appear nowhere else in the file? */
 bool origin_is_all_there_is(const Repairs *r, const Weight *w);

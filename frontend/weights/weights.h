@@ -129,7 +129,7 @@ int all_readers(const Repairs *r, const char *name,
                 const Reader **out); /* The same readers without limit, in r's arena. */
 /* Adds "repair: text" to the log that precedes training. */
 void repairs_note(Repairs *r, const char *repair, const char *fmt, ...) PRINTF(3, 4);
-/* Is the tensor frozen: not a parameter, or frozen by --freeze? */
+/* asked.c: is the tensor frozen: not a parameter, or frozen by --freeze? */
 bool weight_is_frozen(const Repairs *r, const Weight *w);
 /* The tensor of a Constant node in the main graph; NULL: the node has none, or repair `constants` is
  * off. */

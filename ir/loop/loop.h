@@ -270,15 +270,14 @@ LoopValue lb_float(LoopBuilder *lb, DType type, double value);
 LoopValue lb_int(LoopBuilder *lb, DType type, int64_t value);
 /* A constant of any compute type. */
 LoopValue lb_number(LoopBuilder *lb, DType type, double value);
-/* The value at which an accumulation of that kind over numbers of a storage type starts. */
+/* rounding.c: the value at which an accumulation of that kind over numbers of a storage type starts. */
 LoopValue lb_identity(LoopBuilder *lb, AccumulateKind kind, DType storage);
 LoopValue lb_cast(LoopBuilder *lb, DType type, LoopValue x);
 /* Converts to a float below f32. random: 32 bits for stochastic rounding; otherwise -1. */
 LoopValue lb_cast_as(LoopBuilder *lb, DType type, Conversion how, LoopValue x, LoopValue random);
-/* Reads the bits of x, stored as `from`, as a number of type `to`. The result is a compute_type(to).
- * scalar/formats.c */
+/* ir/scalar/formats.c: reads the bits of x, stored as `from`, as a number of type `to`. The result is a compute_type(to). */
 LoopValue lb_bitcast(LoopBuilder *lb, DType from, DType to, LoopValue x);
-/* x, a scalar of compute_type(type), rounded as memory of that type would hold it. x itself if x is known to fit. */
+/* rounding.c: x, a scalar of compute_type(type), rounded as memory of that type would hold it. x itself if x is known to fit. */
 LoopValue lb_narrow(LoopBuilder *lb, DType type, LoopValue x);
 LoopValue lb_scalar(LoopBuilder *lb, ScalarIndex index);
 LoopValue lb_load(LoopBuilder *lb, int buffer, Affine place);
@@ -355,7 +354,8 @@ Affine affine_scalar(LoopBuilder *lb, LoopValue s);
 Affine affine_add(LoopBuilder *lb, Affine a, Affine b);
 Affine affine_scale(LoopBuilder *lb, Affine a, int64_t by);
 Affine affine_add_scaled(LoopBuilder *lb, Affine a, Affine b, int64_t by); /* a + by * b */
-bool affine_equal(const Affine *a, const Affine *b); /* NULL: no place; equal to NULL only */
+/* kernel.c; NULL: no place; equal to NULL only */
+bool affine_equal(const Affine *a, const Affine *b);
 /* Is the place a multiple of n for all values of its scalars? The term with the scalar `except`
  * is ignored; except = -1: all terms count. */
 bool affine_is_multiple(const Affine *a, LoopValue except, int64_t n);

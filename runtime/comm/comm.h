@@ -159,8 +159,12 @@ typedef struct {
  * communicator that fits the launcher of this process. */
 Status comm_check(const char *name);
 Status comm_patience(double *seconds); /* GRADC_COMM_TIMEOUT in seconds; 20 if unset */
+
+/* ---- tcp/env.c */
 /* The file of GRADC_RENDEZVOUS, which rank 0 writes; NULL if unset. */
 const char *comm_rendezvous_file(void);
+
+/* ---- comm.c */
 /* Opens the communicator of that name. *out must be closed even after a fault. */
 Status comm_open(const char *name, const CommOptions *options, Comm *out);
 /* Close a communicator; both accept a Comm that was never opened. comm_close_data is called first, before the memory of

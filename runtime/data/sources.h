@@ -47,6 +47,8 @@ const FileSet *bind_set(const Files *files, const char *name);
 
 /* ---- pick_binding.c: picks the program and binding for a role and the files */
 Status binding_pick(Gradc *run, Role role, const Files *files, Dataset *d);
+
+/* ---- bind.c */
 /* Does the binding have the shapes of the files? */
 bool bind_matches(const Files *files, const ProgramRecord *p);
 Status bind_sources(const Files *files, Dataset *d);

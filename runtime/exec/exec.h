@@ -96,6 +96,8 @@ typedef struct {
 	bool observed;         /* instructions may be timed */
 	const char *offload_folder;
 } ExecutorOptions;
+
+/* ---- executor.c */
 Status executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Executor *out);
 /* Connects the devices of all ranks, if collectives run on devices. All ranks call it with the same `records`: whether runs
  * with collectives are recorded. */
@@ -116,9 +118,13 @@ Scalar *executor_scalars(const Executor *x, const ProgramRecord *p);
 /* executor_write and executor_read wait for the copy and for everything queued before the copy. */
 Status executor_write(Executor *x, Span to, const void *from);
 Status executor_read(Executor *x, void *to, Span from);
+
+/* ---- recorded.c */
 /* Queues a run. The caller has filled its scalars and inputs, and leaves them alone until executor_wait_image for this turn
  * returns. */
 Status executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro);
+
+/* ---- executor.c */
 /* Runs a program without recording it. */
 Status executor_walk(Executor *x, const ProgramRecord *p, const MicroBatch *micro);
 /* Waiting by the host: executor_drain waits for everything; executor_wait_image until the host may fill that image again, from

@@ -60,6 +60,7 @@ struct Code {
 	LibraryCalls *calls;
 };
 
+/* ---- cuda.c */
 /* Turns the result code of a driver call into a Status. A fault is kept as the device's fault. what: see cuda_status. */
 Status cuda_check(Device *d, int code, const char *what);
 void cuda_keep_fault(Device *d, Status status); /* takes the status */
@@ -97,6 +98,8 @@ Status cuda_capture_begin(Device *d);
 Status cuda_capture_end(Device *d, Recorded **out);
 Status cuda_replay(Device *d, const Recorded *recorded);
 void cuda_forget(Device *d, Recorded *recorded);
+
+/* ---- cuda.c */
 /* Record an event on a stream, or make a stream wait for one. */
 Status cuda_record(Device *d, int stream, int event);
 Status cuda_wait(Device *d, int stream, int event);
