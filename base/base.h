@@ -198,8 +198,8 @@ void memory_orphans_free(MemoryOrphans *orphans); /* NULL is allowed */
  * undo(what) is called. */
 void memory_hold(void (*undo)(void *what), void *what);
 void memory_let_go(void);
-/* Makes jansson allocate with memory_get. in_program: always, in a program of ours; otherwise only inside memory_guard, because
- * jansson belongs to the host program, too. */
+/* Makes jansson allocate with memory_get. in_program: true in gradc's own programs, where jansson always uses memory_get. false
+ * in a library: the host program may use jansson, too, so jansson uses memory_get only inside memory_guard. */
 void memory_serve_json(bool in_program);
 /* Registers a block that owns more than memory: memory_orphans_free calls release(block) instead of freeing the block.
  * release must not use any other orphaned block. */

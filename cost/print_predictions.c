@@ -25,7 +25,7 @@ print_head(Text *out, const Format *f, const PredictedStep *s, const Outlook *o)
 	text_printf(out, " of %lld rows, predicted for %s: %s", (long long)s->rows,
 	            o->machine->name, o->machine->title);
 	print_ranks(out, o);
-	text_add(out, "; loops are those for ");
+	text_add(out, "; loop kernels of target ");
 	text_add_plain(out, format_text(f, f->targets[p->target].name));
 	text_add(out, "\n\n");
 	text_printf(out, "%11s %6s %5s %11s %8s %-7s %8s %9s %9s  %s\n", "total us", "share",
@@ -116,8 +116,8 @@ print_timeline(Text *out, Arena *arena, const Format *f, const PredictedStep *s,
 		const Bar *b = &t.bars[STREAM_COMMUNICATION].at[i];
 		if (b->exposed < 1e-7)
 			continue;
-		text_printf(out, "%11.1f of %.1f us from %.1f us on: ", 1e6 * b->exposed,
-		            1e6 * (b->end - b->begin), 1e6 * b->begin);
+		text_printf(out, "%11.1f us exposed of %.1f us that begin at %.1f us: ",
+		            1e6 * b->exposed, 1e6 * (b->end - b->begin), 1e6 * b->begin);
 		print_launch(out, arena, f, b->instruction);
 		text_add(out, "\n");
 	}

@@ -90,10 +90,9 @@ const char *training_form_text(const Session *s);
 /* Forgets the module; the file may be edited and imported again. */
 void session_forget_import(Session *s);
 
-/* ---- session_sizes.c: imports the module. Under OPEN_ONE it finds sizes that work for open
-
 /* ---- session_loss.c */
-*dimensions.NULL after reporting.* / bool session_parse_loss(Session *s, const char *text);
+/* Parses --loss into s; false after reporting. */
+bool session_parse_loss(Session *s, const char *text);
 
 /* ---- outputs.c */
 /* Checks before any file is written: -o, --weights and others are not files that the command reads,

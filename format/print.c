@@ -78,7 +78,7 @@ print_loop(Text *out, const Format *f, const Instruction *n)
 {
 	(void)f;
 	if (n->what == (uint32_t)LOOP_LATER_RANKS)
-		text_add(out, " of all ranks but two");
+		text_add(out, " (ranks - 2) times");
 	else
 		text_printf(out, " %u times", n->what);
 }
@@ -188,7 +188,7 @@ print_program_head(Text *out, const Format *f, const ProgramRecord *p)
 	format_print_target(out, f, p);
 }
 
-/* Prints the regions of a program, without the host's twins. */
+/* Prints the regions of a program, without the host's copies of device regions. */
 static void
 print_regions(Text *out, const ProgramRecord *p)
 {

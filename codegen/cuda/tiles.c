@@ -144,8 +144,9 @@ start_partials(CPrinter *p, const LoopStatement *s)
 	}
 }
 
-/* Combines partial l + n/2 into partial l, and halves n, until one is left: first among the
- * partials of one lane, then among the lanes of the row, at last the two that a lane still has. */
+/* Combines the partials of a row pairwise: partial l + n into partial l, for halving n. First each
+ * lane combines its own partials down to two. Then shuffles combine the lanes of the row. Last,
+ * the two partials of the row's first lane are combined. */
 static void
 finish_partials(CPrinter *p, const LoopStatement *s)
 {
@@ -485,8 +486,8 @@ print_by_matrices(CPrinter *p, const Operand *o)
 	     o->name, window_array(p, o->window), operand_element(p, o, "across", "along"));
 }
 
-/* Loads a fragment register by register. Register q of the left operand has row lane / 4 + q % 2 * 8, from 2
- * * (lane % 4) + q / 2 * 8 on along k. */
+/* Loads a fragment register by register. Register q of the left operand holds elements
+ * of row lane / 4 + q % 2 * 8. The first of these elements has k = 2 * (lane % 4) + q / 2 * 8. */
 static void
 print_by_registers(CPrinter *p, const Operand *o, bool whole)
 {

@@ -69,8 +69,8 @@ sum_in_f32(Pass *p, const Target *target, Node *n)
 	node_erase(n);
 }
 
-/* ---- copies of views that kernels read badly, such as windows of an image, or heads between
- * positions */
+/* ---- copies of views that kernels read badly, such as windows of an image (im2col),
+ * or attention heads in a layout [positions, heads, width] */
 
 static bool
 is_one_of(LoopValue x, const LoopValue *list, int n)
@@ -80,8 +80,8 @@ is_one_of(LoopValue x, const LoopValue *list, int n)
 	return n > 0;
 }
 
-/* v may be a view, or a chain of views, of a value in memory. Can a kernel that reads its operand
- * in the way `how` read that memory through the views? axes: the axes that matter for `how`. */
+/* v may be a view, or a chain of views, of a value in memory. Can a kernel with the access
+ * pattern `how` read that memory directly, through the views? axes: the axes that matter for `how`. */
 static bool
 reads_well(Pass *p, Module *m, const Value *v, Reading how, const Ints *axes)
 {

@@ -231,7 +231,7 @@ void lower_elementwise(Lower *lw, const Spaces *spaces);
 void lower_reductions(Lower *lw, const Spaces *spaces);
 
 /* ---- kernel_name.c */
-/* kernel_name.c: the name of the function's kernel, or of its serving kernel. */
+/* The name of the function's kernel, or of its serving kernel. */
 const char *lower_kernel_name(Arena *arena, const Function *f, Phase phase, bool before,
                               int number);
 

@@ -67,7 +67,8 @@ typedef struct {
 	const char *wanted;
 	/* name of the new initializer; differs from `wanted` if the graph uses that name */
 	const char *name;
-	const char *from; /* initializer that had its readers; NULL: the tensor was dropped */
+	/* the initializer that the file's nodes read instead; NULL: the exporter dropped the tensor */
+	const char *from;
 } Restored;
 struct Model {
 	Arena *arena;

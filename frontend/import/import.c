@@ -405,8 +405,8 @@ sweep(Function *f)
 	}
 }
 
-/* Sets the inputs' batch axes. A rank's random numbers with a batch axis are its part of the numbers
- * for the whole step. */
+/* Sets the inputs' batch axes. If a tensor of random numbers has a batch axis, each rank draws only
+ * its own rows of the tensor for the whole step. */
 static void
 set_random_batch_axes(Importer *im, const ImportBinding *binding)
 {

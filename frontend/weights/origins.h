@@ -17,7 +17,7 @@ void origins_add_names(StrMap *in_file, const char *name, const Origin *o);
 void unmerge(Repairs *r);
 
 /* ---- unmerge_calls.c */
-/* unmerge_calls.c: how often the exporter's text of the node's call names the module's tensor. */
+/* How often the exporter's text of the node's call names the module's tensor. */
 int node_text_names(const Repairs *r, const NodeProto *p, const char *tensor);
 
 /* ---- untie.c: --no-tie of an initializer with several readers; call it after origins_read. */

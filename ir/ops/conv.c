@@ -142,7 +142,10 @@ conv_grad_input_infer(Infer *in)
 	if (!infer_product(in, a->dtype, a->allow_tf32, &dtype))
 		return;
 	if (dy->rank < 3 || a->size.n != dy->rank - 2 || w->rank != dy->rank) {
-		infer_error(in, "ranks %d and %d, size of %d", dy->rank, w->rank, a->size.n);
+		infer_error(
+			in,
+			"operands of ranks %d and %d, `size` of length %d; need equal ranks r >= 3 and `size` of length r - 2",
+			dy->rank, w->rank, a->size.n);
 		return;
 	}
 	in->result[0] = sized_type(in, dy->dims[0], w->dims[1] * a->groups, &a->size, dtype);
@@ -160,7 +163,10 @@ conv_grad_weight_infer(Infer *in)
 	if (!infer_product(in, a->dtype, a->allow_tf32, &dtype))
 		return;
 	if (dy->rank < 3 || a->size.n != dy->rank - 2 || x->rank != dy->rank || a->groups < 1) {
-		infer_error(in, "ranks %d and %d, size of %d", x->rank, dy->rank, a->size.n);
+		infer_error(
+			in,
+			"operands of ranks %d and %d, `size` of length %d; need equal ranks r >= 3 and `size` of length r - 2",
+			x->rank, dy->rank, a->size.n);
 		return;
 	}
 	in->result[0] = sized_type(in, dy->dims[1], x->dims[1] / a->groups, &a->size, dtype);

@@ -139,8 +139,8 @@ gather_element(Lower *lw, const Node *n, const Index *at)
 	return lower_element_inside(lw, data, &place, inside);
 }
 
-/* If the indices are constant, count up in equal steps and stay within the axis: the first index,
- * with *step set. Otherwise -1. */
+/* Returns the first index and sets *step, if the indices are constants that ascend in equal steps
+ * within the axis. Otherwise returns -1. */
 static int64_t
 first_counted(const Value *indices, int64_t extent, int64_t *step)
 {
@@ -442,8 +442,9 @@ scatter_grad(Grad *g)
 	}
 }
 
-/* Is n the only node that reads y in its micro-batches? A store in the first micro-batch of a
- * step may also read y, if n's own result is stored only in later micro-batches. */
+/* Is n the only reader of y in every micro-batch that needs n's result? y may have one more kind
+ * of reader: a store that runs in a step's first micro-batch only, if n's result is stored in
+ * later micro-batches only. */
 static bool
 is_read_later(const Value *y, const Node *n)
 {
@@ -504,9 +505,9 @@ scatter_simplify(Builder *b, Node *n)
 	return n_parts == 1 ? y : b_concat(b, n_parts, parts, axis);
 }
 
-/* Updates of one place are combined in order. So factors are the axes that are not indexed, and
- * the indexed axis, because each place then still has all its updates. The updates themselves are
- * a factor only if they are added, multiplied or compared, where the order does not matter. */
+/* Updates of one place are combined in order. Every axis of data is a factor: also if the indexed
+ * axis is cut, all updates of one place go to the same part. The updates themselves are a factor
+ * only if they are added, multiplied or compared, where the order does not matter. */
 static void
 scatter_factors(Partition *p)
 {

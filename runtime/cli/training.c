@@ -278,7 +278,7 @@ warn_saving(const Session *s, int64_t steps)
 		return;
 	diag_warning(s->diag,
 	             "training waited %.3g s of %.3g s for checkpoints: %lld steps take "
-	             "%.3g ms, less than writing one",
+	             "%.3g ms, less than writing a checkpoint",
 	             s->save_seconds, all, (long long)s->o->save_every,
 	             1e3 * every * s->step_seconds / (double)steps);
 	diag_hint(s->diag, "with --save-every=%.0f it need not wait",

@@ -7,9 +7,9 @@
  * Every rank of a group starts the same collectives in the same order. Groups are independent of each other and of control
  * calls. All calls may come from several threads.
  *
- * A rank that waits long for another rank asks whether the other rank is alive. If the other rank answers, for example because
- * only its disk is slow, it is reported (CommOptions.report) and waited for without end. If it is silent for `patience`
- * seconds, it is lost: the waiting rank fails with EXIT_HANG. */
+ * A rank that waits long for another rank asks whether the other rank is alive. A rank that answers is only slow, for example
+ * its disk: the wait is reported (CommOptions.report) and goes on without end. A rank that is silent for `patience` seconds is
+ * lost: the waiting rank fails with EXIT_HANG. */
 #ifndef GRADC_RUNTIME_COMM_COMM_H
 #define GRADC_RUNTIME_COMM_COMM_H
 
@@ -104,8 +104,9 @@ typedef struct {
 	bool (*close)(CommData *data);
 	int (*group_rank)(const CommData *data, CommGroup group);
 	int (*group_size)(const CommData *data, CommGroup group);
-	/* ---- collectives in the host's memory (MPI); NULL if the functions from `attach` on are set The communicator uses the
-	 * collective's memory until the collective is done; after a fault, until close. */
+	/* ---- collectives in the host's memory (MPI); NULL if the functions from `attach` on are set */
+
+	/* The communicator uses the collective's memory until the collective is done; after a fault, until close. */
 	Status (*start)(CommData *data, const Collective *c, CommRequest **out);
 	/* test and finish free the request if they return a fault. Afterwards the communicator and its control start nothing
 	 * more, and all their calls return the fault. */
@@ -115,8 +116,9 @@ typedef struct {
 	void (*progress)(CommData *data);
 	/* Bytes that this rank has sent. For a collective of the MPI library: the bytes that the best algorithm sends. */
 	int64_t (*traffic)(const CommData *data, CommGroup group);
-	/* ---- collectives in the device's memory, on its streams (NCCL); NULL if the functions from `start` on are set Makes
-	 * the groups on the device that is current in this thread. All ranks call it before they start a collective. */
+	/* ---- collectives in the device's memory, on its streams (NCCL); NULL if the functions from `start` on are set */
+
+	/* Makes the groups on the device that is current in this thread. All ranks call it before they start a collective. */
 	Status (*attach)(CommData *data);
 	/* Announces memory that collectives will use until close. */
 	void (*lend)(CommData *data, void *at, int64_t bytes);

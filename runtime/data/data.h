@@ -116,8 +116,8 @@ Status unread_take(Gradc *run, const MicroRows *rows, Status *unread, DataWait *
  * step's first micro-batch, because the first one would overwrite the count. */
 Status unread_spoil_count(Gradc *run, MicroBatch *micro);
 /* Called by every rank with the count of targets over all ranks. Ranks exchange messages here only if the count is NaN. Takes
- * *unread. Returns the fault on the first rank that has one, and its exit code without a message on other ranks; NULL if no
- * rank has a fault. */
+ * *unread. If ranks have faults, the first of these ranks returns its own fault; all other ranks return a fault with the same
+ * exit code and no message. NULL if no rank has a fault. */
 Status unread_share(Gradc *run, double count, Status *unread);
 
 /* ---- inputs.c: guards input files: while the run is open, nothing in this process may write over the files that the options

@@ -45,7 +45,8 @@ has_rows_of_whole(const Candidate *c)
 	return !c->files->options->whole || samples_of(c) == c->rows;
 }
 
-/* Rule: --global-batch is a multiple of the micro-batch's rows, times the number of ranks and --accumulate. */
+/* Rule: --global-batch is a multiple of the micro-batch's rows times the number of ranks; with --accumulate, exactly that
+ * product times --accumulate. */
 static bool
 divides_step(const Candidate *c)
 {

@@ -168,7 +168,7 @@ take_again(Gradc *run, const QueuedStep *q, const MicroRows *rows, DataWait *wai
 	return prefetch_take_zeros(run->prefetch);
 }
 
-/* Runs a step's rows again, with the numbers of that step: program p for each micro-batch, then program `last`. */
+/* Runs a step's rows again, with the scalars of that step (learning rate, random seeds): program p for each micro-batch, then program `last`. */
 static Status
 run_again(Gradc *run, const QueuedStep *q, const ProgramRecord *p, const ProgramRecord *last,
           Status (*how)(Executor *, const ProgramRecord *, const MicroBatch *))
@@ -245,7 +245,7 @@ step_queue(Gradc *run)
 
 /* ---- results */
 
-/* The output of that kind of the program @update; NaN if @update has no such output. */
+/* The value of the output of program @update whose port has this kind; NaN if there is no such output. */
 static double
 reported(const Gradc *run, const ProgramRecord *p, PortKind kind)
 {
@@ -389,7 +389,8 @@ explain_failure(Gradc *run, const QueuedStep *q, GradcStep *out, Status failure)
 	else if (fault)
 		text_printf(&text, "--find-nan: %s\n", fault->message);
 	else if (!found)
-		text_add(&text, "--find-nan: the step once more had only finite numbers\n");
+		text_add(&text,
+		         "--find-nan: when the step was repeated, all its numbers were finite\n");
 	if (out->not_finite && gradc_rank(run) > 0)
 		failure = status_annotate(failure, "rank %d", gradc_rank(run));
 	failure = status_output(failure, text.at, text.n);

@@ -68,7 +68,7 @@ def test_the_list_is_that_of_the_json(run, models):
     of_model = ("dump", models / "mlp_digits/model.onnx", *DIGITS, "--machine=a100")
     step = step_of(run(*of_model, "--format=json").stdout)
     text = run(*of_model).stdout
-    head = 'training step "batch=64" of 64 rows, predicted for a100: NVIDIA A100 SXM4 80 GB, 1 rank; loops are those for cuda-sm_80\n'
+    head = 'training step "batch=64" of 64 rows, predicted for a100: NVIDIA A100 SXM4 80 GB, 1 rank; loop kernels of target cuda-sm_80\n'
     assert text.startswith(head)
     rows = re.findall(r"^ +([\d.]+) +([\d.]+)% +(\d+) +([\d.]+) +(\d+)% (\w+) +(\d+) +[\d.]+ +[\d.]+  (\S+)(?: (.*))?$", text, re.M)
     assert len(rows) == len(step["launches"])
@@ -95,7 +95,7 @@ def test_an_executable_says_the_same_of_its_own_loops(run, models, tmp_path):
 
 def test_a_target_that_is_given_stays(run, models):
     said = run("dump", models / "mlp_digits/model.onnx", *DIGITS, "--machine=h100", "--target=cpu:x86-64-v3").stdout
-    assert "loops are those for cpu-256\n" in said
+    assert "loop kernels of target cpu-256\n" in said
 
 
 def test_each_binding_is_a_step(run, models):

@@ -143,7 +143,7 @@ def test_a_stale_file_is_not_taken(start, tmp_path):
 def test_a_file_of_something_else_is_waited_out(start, tmp_path, text):
     (tmp_path / "meet").write_text(text)
     later = start(meet(tmp_path, 2)[1], 3)
-    assert "rank 0 has not written it" in line_of(later, "has waited")
+    assert "rank 0 has not written the file" in line_of(later, "has waited")
     said, = ends([start(meet(tmp_path, 2)[0], 3)], 2)
     assert "no rank 0 has written it: it would be written over" in said and (tmp_path / "meet").read_text() == text
     (tmp_path / "meet").unlink()

@@ -16,8 +16,9 @@ want_graph(OnnxNode *n, const char *name)
 
 /* v declares an input or output of a subgraph (the graph of an attribute such as then_branch). Does
  * the value b match this declaration? Both must be a tensor or a sequence, with the declared
- * element type. An optional that holds a value may be declared as a plain tensor or sequence: a
- * loop hands the value that its body returns to the next iteration. */
+ * element type. An optional that holds a value may be declared as a plain tensor or sequence.
+ * Loops need this: an output of the body becomes an input of the next iteration, and perhaps only one
+ * of the two is declared optional. */
 static bool
 is_as_declared(OnnxNode *n, const char *port, const ValueInfoProto *v, const Bound *b)
 {

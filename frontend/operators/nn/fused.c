@@ -72,7 +72,6 @@ normalize_last(OnnxNode *n, Value *x, int gamma, int beta, bool means)
 	return out;
 }
 
-/* Normalizes x + skip + bias. flag: SkipSimplifiedLayerNormalization, which has no mean and no beta. */
 /* Has `skip` x's shape? For [batch, tokens, hidden] its batch may be 1 or missing. */
 static bool
 skip_fits(OnnxNode *n, const Value *x, const Value *skip)
@@ -90,6 +89,7 @@ skip_fits(OnnxNode *n, const Value *x, const Value *skip)
 	return fits;
 }
 
+/* Normalizes x + skip + bias. flag: SkipSimplifiedLayerNormalization, which has no mean and no beta. */
 static void
 import_skip_norm(OnnxNode *n)
 {

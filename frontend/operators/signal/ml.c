@@ -202,7 +202,8 @@ import_linear_regressor(OnnxNode *n)
 	set_output(n, 0, transformed(n, linear_scores(n, &targets), how));
 }
 
-/* One score of a binary classifier is the score of the second class; adds the first's. */
+/* A binary classifier with a single score gives the score of the second class. Prepends the score of
+ * the first class. */
 static Value *
 both_scores(OnnxNode *n, Value *score, const char *how)
 {

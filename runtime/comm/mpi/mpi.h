@@ -68,7 +68,7 @@ struct CommRequest {
 	int tag;
 	Transfer *transfers; /* transfers of the round that runs now */
 	int n_transfers;
-	/* temporary memory: parts received from all ranks, or a copy of the operand that the library can add */
+	/* temporary memory: parts received from all ranks, or the operand converted to a type that the library can add */
 	char *scratch;
 	int *counts;  /* counts of the library's reduce_scatter */
 	int *awaited; /* array for the ranks of the world that are waited for */

@@ -148,11 +148,11 @@ find_place(Search *s)
 		return true;
 	}
 	if (!tcp_meeting_read(p->file, &s->at)) {
-		snprintf(s->why, sizeof(s->why), "rank 0 has not written it");
+		snprintf(s->why, sizeof(s->why), "rank 0 has not written the file");
 		return false;
 	}
 	if (s->at.job != p->job) {
-		snprintf(s->why, sizeof(s->why), "it is of another job");
+		snprintf(s->why, sizeof(s->why), "the file is of another job");
 		return false;
 	}
 	/* A host may be unable to resolve its own name. */

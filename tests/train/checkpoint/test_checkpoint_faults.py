@@ -380,7 +380,7 @@ def test_a_slow_disk_is_seen(digits, faults, tmp_path):
     slow = fault(faults, "fsync", 1, "slow", times=1000, path="ck")
     done = digits.run("--steps=100", "--save=ck", "--save-every=20", "--log=run.jsonl", env=slow)
     waited = re.search(r"warning: training waited ([0-9.]+) s of ([0-9.]+) s for checkpoints: 20 steps take "
-                       r"([0-9.]+) ms, less than writing one\n\thint: with --save-every=(\d+) it need not wait",
+                       r"([0-9.]+) ms, less than writing a checkpoint\n\thint: with --save-every=(\d+) it need not wait",
                        done.stderr)
     assert waited, done.stderr
     lines = {x["step"]: x for x in reference.log_lines(tmp_path / "run.jsonl")}

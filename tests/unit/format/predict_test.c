@@ -364,7 +364,7 @@ test_text(void **state)
 	format_print_predictions(&text, &f, &(Outlook){.machine = &toy, .ranks = 2});
 	static const char *const lines[] = {
 		"training step \"batch=4\" of 8 rows, predicted for toy: a toy, 2 ranks, 0.1 GB/s between them; "
-		"loops are those for cuda-sm_90\n",
+		"loop kernels of target cuda-sm_90\n",
 		"       93.0 47.69%     3        31.0     100% memory        80      0.03     0.000  ",
 		"       55.0 28.21%     5        11.0     100% memory        80      0.01     0.000  ",
 		"       47.0 24.10%     1        47.0     100% link           1      0.00     0.000  all_reduce\n",
