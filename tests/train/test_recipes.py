@@ -193,7 +193,7 @@ def test_what_is_not_trained_keeps_its_digits(run, tmp_path):
 
 
 @pytest.mark.parametrize("options, said", [
-    (["--gradients=bf16", "--max-accumulate=1", "--precision=f64"], "--gradients=bf16 and --precision=f64"),
+    (["--gradients=bf16", "--max-accumulate=1", "--precision=f64"], "--gradients=bf16 cannot be combined with --precision=f64"),
     (["--rounding=stochastic", "--moments=bf16", "--optimizer=sgd"], "no weights or moments of 16 bits are kept"),
     (["--master=off"], "--master=off needs --precision=bf16"), (["--master=off", "--precision=f16"], "weights of f16 alone do not train"),
     (["--rounding=stochastic", "--precision=bf16"], "no weights or moments of 16 bits are kept"),

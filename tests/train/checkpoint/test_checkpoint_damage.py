@@ -403,7 +403,7 @@ def test_an_unforeseen_step_is_saved_beside_another_training(frozen):
             process.send_signal(signal.SIGTERM)
             break
     said = process.stderr.read()
-    assert process.wait(60) == 75 and "one that this run cannot continue from" in said
+    assert process.wait(60) == 75 and "by a checkpoint that this run cannot continue from" in said
     saved_at, = folder.glob("step-0????????")
     assert (saved_at / "manifest.json").exists()
     after = kept(folder)

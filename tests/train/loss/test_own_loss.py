@@ -111,7 +111,7 @@ def test_means_of_means_are_refused(run, tmp_path, data, form):
     refused = run(tmp_path / "train", *data, "--steps=1", "--accumulate=2", exit=2).stderr
     assert "a step of 2 micro-batches: the model's loss divides by a number that the data of each decide" in refused and "count=" in refused
     done = run(tmp_path / "train", *data, "--steps=2", "--lr=0", "--eval-data=x=x.npy", "--eval-data=lab=lab.npy")
-    assert "warning: the loss of an evaluation is the mean of 4 batches' losses" in done.stderr
+    assert "warning: the evaluation loss is the mean of the losses of 4 batches" in done.stderr
     apart = losses(tmp_path)
     run("compile", "m.onnx", "-o", "train", "--batch=4", "--loss=output:loss,count=1", "--optimizer=sgd", "--precision=f64")
     done = run(tmp_path / "train", *data, "--steps=1", "--lr=0", "--accumulate=2", "--eval-data=x=x.npy", "--eval-data=lab=lab.npy")
