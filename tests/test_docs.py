@@ -34,6 +34,14 @@ def test_tables_of_passes_stages_and_options_are_those_of_the_rows(build, run):
     assert done.returncode == 0, f"stale tables: {done.stdout}{done.stderr}"
 
 
+def test_pages_count_operators_as_coverage_does():
+    coverage = (ROOT / "docs/coverage.md").read_text()
+    read, of = re.search(r"gradc reads (\d+) of the (\d+) operators of ONNX", coverage).groups()
+    others = len(re.findall(r"^\| `(?:com\.microsoft|ai\.onnx\.preview)\.", coverage, re.M))
+    assert f"{read} of the {of} standard ONNX operators" in (ROOT / "README.md").read_text()
+    assert f"{read} of the standard's {of} operators, and {others} operators of onnxruntime" in (ROOT / "docs/features.md").read_text()
+
+
 def test_the_picture_of_the_rooms_is_that_of_the_includes():
     made = subprocess.run([ROOT / "scripts/rooms-picture"], check=True, capture_output=True, text=True).stdout
     assert made == (ROOT / "docs/pictures/rooms.svg").read_text(), "stale: make docs"

@@ -275,7 +275,7 @@ beat_has_late(const CommControl *c, const Wait *w, const int *ranks, int n)
 	return false;
 }
 
-/* "all_reduce 12 of group data" */
+/* "all_reduce 12 of group data", "all_gather 12 of the control connections" */
 static void
 add_place(Text *to, const CommControl *c, const Wait *w)
 {
@@ -284,7 +284,10 @@ add_place(Text *to, const CommControl *c, const Wait *w)
 	text_add(to, w->what);
 	if (w->number >= 0)
 		text_printf(to, " %lld", (long long)w->number);
-	text_printf(to, " of %s%s", is_control ? "" : "group ", w->channel->name);
+	if (is_control)
+		text_add(to, " of the control connections");
+	else
+		text_printf(to, " of group %s", w->channel->name);
 }
 
 static Status

@@ -12,7 +12,7 @@
  * for the members of this rank's group. A message stays in its channel. */
 enum { CHANNEL_CONTROL, CHANNEL_GROUP, N_CHANNELS = CHANNEL_GROUP + N_GROUPS };
 typedef struct {
-	const char *name; /* "control", or the group's name */
+	const char *name; /* name of the group; for control: "control" */
 	MpiHandle comm;   /* 0 if the channel has one member */
 	int rank, size;   /* this rank's number in the channel; number of members */
 	int *members;     /* ranks in the world */
