@@ -1,4 +1,4 @@
-/* The face of frontend/: ONNX files to IR and back. Only frontend/ knows ONNX, opsets and protobuf. */
+/* Public header of frontend/: ONNX files to IR and back. Only frontend/ knows ONNX, opsets and protobuf. */
 #ifndef GRADC_FRONTEND_FRONTEND_H
 #define GRADC_FRONTEND_FRONTEND_H
 

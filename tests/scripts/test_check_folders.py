@@ -32,9 +32,9 @@ def put(root, name, line):
     ("tools", '#include "runtime/device/device.h"', "tools/ may include"),
     ("codegen/emit", '#include "onnx.pb-c.h"', "only frontend/ knows protobuf"),
     ("ir", '#include "ir.h"', "not a path from the root"),
-    # Rooms of one folder have an order, and only a room's face is seen from outside.
+    # Rooms of one folder have an order, and only a room's public header is seen from outside.
     ("runtime/data", '#include "runtime/train/train.h"', "runtime/data/ may include"),
-    ("runtime/train", '#include "runtime/data/sources.h"', "private to runtime/data/, whose face is data.h"),
+    ("runtime/train", '#include "runtime/data/sources.h"', "private to runtime/data/, whose public header is data.h"),
     ("codegen/emit", '#include "codegen/lower/nest.h"', "codegen/emit/ may include"),
     ("driver", '#include "passes/lora/lora.h"', "private to passes/lora/"),
     ("runtime/comm/tcp", '#include "runtime/comm/mpi/mpi.h"', "runtime/comm/tcp/ may include"),
