@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs/models.md"
 MEANINGS = {
-    "right": "every step's loss and every trained tensor are the framework's",
+    "right": "the loss of every step and the set of trained tensors equal the framework's",
     "told": "gradc trains something other than the framework, and `check` says so",
     "refused": "gradc says what it cannot do, and exits",
     "wrong": "other losses, or another tensor trains, without a word",
@@ -53,9 +53,9 @@ def text(results):
     models = [m for f in results["frameworks"].values() for m in f["models"].values()]
     head = ["# Models of the zoo", "",
             "Written by `tests/zoo/page.py` from `tests/zoo/results.json`; `make zoo` makes both. "
-            "[tests/zoo](../tests/zoo/README.md) says how the", "models are made and compared. *fresh*: weights as the "
-            "library initializes them; the others have noise on top. Losses differ by",
-            "the largest relative difference of five steps, in f32.", "", f"Of {results['date']}.", ""]
+            "[tests/zoo](../tests/zoo/README.md) says how the", "models are made and compared. *fresh*: the weights "
+            "are as the library initializes them; the weights of all other models have noise added. The column \"losses differ by\" has",
+            "the largest relative difference of five steps, in f32.", "", f"Measured on {results['date']}.", ""]
     lines = head + totals(models) + [""]
     for framework, entry in results["frameworks"].items():
         lines += table(framework, entry)
