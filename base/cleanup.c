@@ -33,8 +33,9 @@ typedef struct Chunk {
 } Chunk;
 static Chunk first_chunk;
 
-/* Number of threads that are making a file or starting a program, which may not be in the table yet. Such a thread blocks its
- * signals. The end of the process waits for the other threads; after `ending` is set, nothing more is made. */
+/* Number of threads that are making a file or starting a program; the file or program may not be in
+ * the table yet. Such a thread blocks its signals. Before the process ends, it waits until the
+ * other threads have finished; after `ending` is set, no file is made and no program is started. */
 static _Atomic int making;
 static _Atomic bool ending;
 static _Thread_local sigset_t mask_before;
@@ -162,7 +163,8 @@ remove_files(const char *path)
 		close(fd);
 }
 
-/* Tries several times: a program that was just killed may still make a file. */
+/* Tries several times, because a program that was just killed may still have made a file in the
+ * folder. */
 static void
 remove_folder(const char *path)
 {

@@ -220,8 +220,9 @@ hex_digit(char c)
 	return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* Returns the byte that the escape at *at (after the backslash) stands for; moves *at past the escape. 0: malformed,
- * and *at stays before a character other than a quote. */
+/* Returns the byte that the escape at *at (after the backslash) stands for, and moves *at past the
+ * escape. Returns 0 if the escape is malformed or stands for a NUL byte; *at then does not move. It
+ * points to no quote, so the caller does not take this character for the end of the text. */
 static int
 unescape(const char **at)
 {
@@ -265,7 +266,8 @@ text_unquote(Arena *arena, const char **at)
 	return result;
 }
 
-/* Makes the text from `start` on a float literal: digits alone get ".0". */
+/* Appends ".0" if the text that begins at `start` is an integer, so that it reads as a float
+ * literal. */
 static void
 text_finish_float(Text *text, size_t start)
 {
@@ -311,8 +313,8 @@ text_add_float(Text *text, float value)
 	text_finish_float(text, start);
 }
 
-/* On a mismatch the last * is made to match one byte more. So there are at most strlen(pattern) * strlen(name)
- * steps. */
+/* After a mismatch, the last * of the pattern so far matches one byte more. So there are at most
+ * strlen(pattern) * strlen(name) steps. */
 bool
 glob_match(const char *pattern, const char *name)
 {
@@ -404,7 +406,8 @@ parse_bytes(const char *text, int64_t *out)
 	return true;
 }
 
-/* Underflow rounds; overflow is an error, because only "inf" means infinity. */
+/* A number below the normal numbers is rounded, but underflow to 0 is an error. So is overflow:
+ * only "inf" means infinity. */
 bool
 parse_double(const char *text, double *out)
 {

@@ -49,20 +49,20 @@ struct OptionRow {
 	int64_t least, most; /* TAKES_INT: range; most 0: no upper limit */
 	size_t origin; /* TAKES_INT: offset of a const char * that gets the option's origin; 0: no such field */
 	OptionRange range; /* TAKES_DOUBLE: range */
-	/* Further choices, from a table, before the choices in `value`; NULL ends them. */
+	/* Returns choice i of a list that stands before the choices in `value`; NULL after the last one. */
 	const char *(*nth)(int i);
 	const char *group; /* title in the help for the options from here on */
 	unsigned commands; /* subcommands that take the option, as bits; 0: all subcommands */
 	/* Kind of the path, if the whole value is a path; the row's `value` then has FILE, DIR or SPEC. */
 	PathKind path;
-	/* Adds the files and folders named by a value of another form; NULL: it names no files. */
+	/* Adds the files that a value names if it is not itself a path, such as NAME=FILE. NULL: values name no files. */
 	void (*paths)(const OptionUse *use, PathUses *uses);
 };
 typedef struct {
 	const OptionRow *rows;
 	int n;
 	const char *program; /* the command whose --help lists the options */
-	/* name of the command in messages about options without meaning for it; NULL: `program` */
+	/* name of the command in messages such as "has no meaning for `compile`"; NULL: `program` */
 	const char *mode;
 	/* this program's section in config files shared with another program; NULL: no section */
 	const char *section;
@@ -116,7 +116,7 @@ typedef struct {
 	unsigned of; /* OF_...: the program that owns the key, or that refuses it */
 	/* Option of gradc and of the executable that the key becomes; NULL: no option, or an option that several keys decide. */
 	const char *compile, *run;
-	const char *gate; /* key of a bool without which this key has no effect */
+	const char *gate; /* key of a bool; this key has an effect only if the bool is true */
 	const char *on;   /* KEY_BOOL: the option's value for true */
 	/* Values of a KEY_WORD, or names of a KEY_WHOLE's values from 0 on: a|b|c. Refused keys: the accepted values. */
 	const char *words;
@@ -175,7 +175,7 @@ typedef struct {
 	const void *line;                   /* first argument of is_given */
 } DeepspeedFile;
 bool deepspeed_is_json(const char *text, size_t n); /* does the text begin as a JSON object? */
-/* The options that the file has for the program file->of; false after reporting every fault. */
+/* Sets *out to the options that the file has for the program file->of; false after reporting every fault. */
 bool deepspeed_read(const DeepspeedFile *file, DeepspeedOptions *out, Arena *arena, Diag *diag);
 
 #endif

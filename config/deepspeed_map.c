@@ -44,7 +44,7 @@ map_keys(DeepspeedReader *r)
 			put_key(r, k, r->file->of == OF_GRADC ? k->compile : k->run);
 }
 
-/* ---- batches: train_batch_size = micro-batch * accumulation * ranks; the number of ranks is known at run time only */
+/* ---- batches: train_batch_size = micro-batch * accumulation * ranks; the number of ranks is known only at run time */
 static bool
 is_any_given(const DeepspeedReader *r, const char *const *options)
 {
@@ -207,7 +207,7 @@ map_offload(DeepspeedReader *r)
 		              NULL);
 }
 
-/* The folder of the first block whose device is nvme. */
+/* Takes the folder of the first block whose device is nvme; the other block's folder is ignored. */
 static void
 map_offload_dir(DeepspeedReader *r)
 {

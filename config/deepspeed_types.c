@@ -26,7 +26,7 @@ const DeepspeedType deepspeed_optimizers[] = {
 	 .params = {LR, {"lr", "rest_lr", NULL}, {"muon_lr", "lr", "lr"}, {"adam_lr", "rest_lr", NULL}, {"scheduler.params.warmup_max_lr", "rest_lr", NULL},
 		    {"scheduler.params.lr_range_test_min_lr", "rest_lr", NULL}, {"scheduler.params.cycle_max_lr", "rest_lr", NULL}, {"momentum", "momentum", "momentum"},
 		    DECAY, {"weight_decay", "rest_weight_decay", NULL}, {"betas", "rest_beta", NULL}, {"eps", "rest_eps", NULL}},
-	 .says = "`betas`, `eps` and `adam_lr` are AdamW's, which updates the parameters that Muon does not update"},
+	 .says = "AdamW updates the parameters that Muon does not update; `betas`, `eps` and `adam_lr` are for AdamW"},
 	{"SGD", .when = "nesterov", .without = "momentum", .params = {SGD, {"momentum"}, {"dampening"}}, .says = "torch.optim.SGD wants a momentum for nesterov", .hint = "give optimizer.params.momentum"},
 	{"SGD", .when = "nesterov", .name = "nesterov", .params = {SGD, {"momentum", "momentum", "momentum"}, {"dampening"}}, .says = "with `nesterov` true"},
 	{"SGD", .when = "momentum", .name = "momentum", .params = {SGD, {"momentum", "momentum", "momentum"}, {"dampening", "dampening", NULL}}, .says = "with a `momentum` above 0"},
@@ -37,11 +37,11 @@ const DeepspeedType deepspeed_optimizers[] = {
 	{"NAdam", .name = "nadam", .params = {TORCH, BETAS, {"momentum_decay", "momentum_decay", NULL}, {"decoupled_weight_decay", "decoupled", NULL}}},
 	{"RAdam", .name = "radam", .params = {TORCH, BETAS, {"decoupled_weight_decay", "decoupled", NULL}}},
 	{"Lamb", .params = {RATIO}, .says = "DeepSpeed keeps the ratio of norms between min_coeff and max_coeff, 0.01 and 10 by default; --optimizer=lamb does not",
-	 .hint = "--optimizer=lamb on the command line takes its place"},
+	 .hint = "give --optimizer=lamb on the command line"},
 	{"OneBitAdam", .params = {ONE_BIT}, .says = "1-bit messages are not supported", .hint = "the type Adam is the same without 1-bit messages"},
 	{"ZeroOneAdam", .params = {ONE_BIT, {"var_freeze_step"}, {"var_update_scaler"}, {"local_step_scaler"}, {"local_step_clipper"}}, .says = "1-bit messages are not supported", .hint = "the type Adam is the same without 1-bit messages"},
 	{"OneBitLamb", .params = {RATIO, {"freeze_step"}, {"cuda_aware"}, {"comm_backend_name"}, {"coeff_beta"}, {"factor_max"}, {"factor_min"}, {"factor_threshold"}},
-	 .says = "1-bit messages are not supported", .hint = "--optimizer=lamb on the command line takes its place"},
+	 .says = "1-bit messages are not supported", .hint = "give --optimizer=lamb on the command line"},
 	{0}};
 
 #define WARM {"warmup_num_steps", "steps", NULL}, {"warmup_type", "log", NULL}, {"last_batch_iteration"}
@@ -213,7 +213,7 @@ with_parts(Arena *arena, const char *name, const Parts *p)
 	return name;
 }
 
-/* Puts the option that the type becomes, with its settings. */
+/* Adds the option that the type becomes, with its settings, to the result: "adamw,weight_decay=0". */
 static void
 put_type(DeepspeedReader *r, const TypeBlock *b, const DeepspeedType *row)
 {
@@ -236,8 +236,8 @@ put_type(DeepspeedReader *r, const TypeBlock *b, const DeepspeedType *row)
 	deepspeed_put(r, b->option, with_parts(arena, row->name, &parts), type_path(r, b), NULL);
 }
 
-/* Puts the options of the executable that the type's parameters become. A schedule's learning rates are dropped together with
- * the schedule, if the command line has another schedule. */
+/* Adds the options of the executable that the type's parameters become, such as --lr. If the command line has another
+ * schedule, the file's schedule is dropped, and so are its learning rates. */
 static void
 put_run(DeepspeedReader *r, const TypeBlock *b, const DeepspeedType *row)
 {

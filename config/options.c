@@ -22,7 +22,7 @@ typedef struct {
 	Arena *arena;
 	Diag *diag;
 	const char *origin;
-	const char *refused; /* unknown section reported last */
+	const char *refused; /* the last unknown section that was reported, or NULL */
 	GivenList given;
 	int n_config; /* number of options from config files, which stand first */
 	bool ok;
@@ -220,7 +220,8 @@ usage_error(Reader *r, const char *word, const char *what)
 	r->ok = false;
 }
 
-/* Lines in the section [gradc] or [executable] are for that program; lines before any section are for both. */
+/* Must this program skip the section's lines? Lines in [gradc] or [executable] are for that program; lines before any
+ * section are for both. An unknown section is reported and skipped. */
 static bool
 is_for_another(Reader *r, const char *section)
 {
@@ -250,7 +251,7 @@ config_line(void *user, const char *section, const char *name, const char *value
 	if (!row)
 		usage_error(r, name, "no such option");
 	else if (row->takes == TAKES_CONFIG)
-		usage_error(r, name, "a config file names no other");
+		usage_error(r, name, "a config file cannot name another config file");
 	else
 		vec_push(r->arena, &r->given,
 		         ((Given){row, arena_strdup(r->arena, value), r->origin, NULL}));
@@ -379,7 +380,7 @@ refuse_word(Reader *r, int code, const char *word)
 	usage_error(r, word,
 	            code == ':' ? "a value is missing"
 	            : known     ? "this option takes no value"
-	                        : "no such option, or not the whole of one name");
+	                        : "no such option, or an abbreviation of several options");
 }
 
 /* Config files are read after the command line, but their options stand before the line's options. */
@@ -414,8 +415,8 @@ read_line(Reader *r, int argc, char **argv, StringList *operands)
 		vec_push(r->arena, operands, argv[optind]);
 }
 
-/* Does the command line replace option i? Either option i comes from a file and the line has the option `unless`, or the line
- * has the same repeatable option with the same NAME=. */
+/* Does the command line replace option i of a file? It does if the line has the option `unless` of option i, or the same
+ * repeatable option with the same NAME=. */
 static bool
 is_overruled(const Reader *r, int i)
 {

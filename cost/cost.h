@@ -96,7 +96,7 @@ typedef struct {
 	/* time for the launch's bytes or FLOPs at the peak rate of the resource that limits it */
 	double roofline;
 	/* fraction of this peak that the launch's parts can use: less than 1 if there are too few
-	 * of them */
+	 * parts */
 	double utilization;
 	double reached; /* fraction of this peak that a library reaches */
 	double seconds;

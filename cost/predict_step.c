@@ -32,9 +32,9 @@ update_of(const Format *f, const ProgramRecord *p)
 	return found;
 }
 
-/* The number of tokens of a language model: the elements of the first input that indexes a table (it
- * is bounded, counts rows, and has rank 2 or more). Other such inputs are taken to have its shape.
- * 0: not a language model. */
+/* The number of tokens of a language model; 0: not a language model. It is the number of elements
+ * of the first input that indexes a table: such an input is bounded, has an axis of samples and
+ * rank 2 or more. Other inputs of this kind are assumed to have the same shape. */
 static int64_t
 tokens_of(const Format *f, const ProgramRecord *p)
 {

@@ -9,7 +9,7 @@
 
 #include "base/calls/library_call.h"
 
-/* The values that are used of cudnnStatus_t, cudnnDataType_t, cudnnConvolutionMode_t and the cudnnBackend enums. */
+/* gradc uses these values of cudnnStatus_t, cudnnDataType_t, cudnnConvolutionMode_t and the cudnnBackend enums. */
 enum {
 	CUDNN_OK = 0,
 
@@ -138,7 +138,8 @@ enum { MOST_CUDNN_VERSION = 32 };
 void cudnn_version(const Cudnn *dnn, char out[MOST_CUDNN_VERSION]); /* such as "cuDNN 9.28.1" */
 
 /* ---- graph.c */
-/* Descriptors that are destroyed together. The first failure is kept, and afterwards the library is not called. */
+/* Descriptors that are destroyed together. After the first failure, `code` keeps its value and the library is not called any
+ * more. */
 enum { MOST_CUDNN_DESCRIPTORS = 16 };
 typedef struct {
 	const Cudnn *dnn;

@@ -109,8 +109,8 @@ add_tensor(CudnnDescriptors *d, const LibraryCall *call, int i)
 }
 
 /* ---- windows */
-/* The padding after x. Most engines want the same padding as before x, so that padding is used if it gives the right number of
- * outputs. Otherwise the padding is what the last window needs. */
+/* The padding after x. Most engines want the same padding after x as before x. So both paddings are the same if this gives the
+ * right number of outputs. Otherwise the padding after x is what the last window needs. */
 static int64_t
 high_of(const ConvAxis *a)
 {

@@ -1,4 +1,4 @@
-/* Chooses how a graph is computed (the plan). cuDNN's heuristic suggests configurations, fastest first. Takes the first
+/* Chooses how a graph is computed (the plan). cuDNN's heuristic suggests configurations, fastest first. The plan uses the first
  * configuration that gives the same bits in each run, rounds nothing but the stored results, and needs no more than the allowed
  * scratch. */
 #include "base/numbers/numbers.h"
@@ -226,8 +226,8 @@ cudnn_plan_read(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *
 		                             (long long)scratch_limit);
 	return check_engine(target, call, out)
 	               ? NULL
-	               : status_error(EXIT_UNSUPPORTED, "cuDNN: a plan has an engine that is not "
-	                                                "taken here");
+	               : status_error(EXIT_UNSUPPORTED, "cuDNN: a plan uses an engine that gradc "
+	                                                "refuses");
 }
 
 void

@@ -23,9 +23,10 @@ name_modules(Session *s, const char *option, const char *paths, AdapterReaders r
 	const char *comma = strchr(paths, ',');
 
 	if ((comma != NULL) != (readers == ADAPTS_BOTH)) {
-		diag_error(s->diag, EXIT_USAGE, "--adapter-name=%s: need PARAM=%s", option,
-		           comma ? "PATH: one module reads it"
-		                 : "TABLE,PRODUCT: a table reads it, and a product");
+		diag_error(
+			s->diag, EXIT_USAGE, "--adapter-name=%s: need PARAM=%s", option,
+			comma ? "PATH: only one module reads the parameter"
+			      : "TABLE,PRODUCT: an embedding and a linear layer read the parameter");
 		return false;
 	}
 	if (readers != ADAPTS_TABLES)

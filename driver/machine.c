@@ -22,7 +22,7 @@ set_name(const OptionUse *u, Outlook *o, const char *name)
 	o->machine = machine_find(name);
 	if (o->machine)
 		return true;
-	refuse(u, "not in the table");
+	refuse(u, "no such machine");
 	for (int i = 0; machine_table[i]; i++)
 		text_printf(&known, "%s%s", i ? ", " : "", machine_table[i]->name);
 	diag_hint(u->diag, "there are %s", known.at);

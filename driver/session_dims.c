@@ -146,7 +146,7 @@ read_given(Dims *d)
 	return ok;
 }
 
-/* Refuses --dim of a batch axis together with another --batch. */
+/* Refuses a --dim of a batch axis whose value differs from --batch. */
 static bool
 check_batch(const Dims *d)
 {
@@ -273,7 +273,7 @@ bind_from_files(Dims *d, ImportOptions *io)
 {
 	if (io->n_bindings > 1) {
 		diag_error(d->s->diag, EXIT_USAGE,
-		           "--dim: one value each: there is one set of inputs");
+		           "--dim: one value each, because there is only one set of inputs");
 		diag_hint(d->s->diag, "without --dim the inputs' files bind open dimensions");
 		return false;
 	}

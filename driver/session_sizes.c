@@ -9,14 +9,15 @@
 
 enum {
 	MAX_DIMS = 32,
-	/* Limits on the number of imports: MAX_TRIALS; for large models as many as take MAX_STEPS
-	 * steps (model_import_steps), but at least MIN_TRIALS. At 4 microseconds per step that is
-	 * about four seconds. A limit in seconds would give other sizes on another machine. */
+	/* At most MAX_TRIALS imports are tried. All imports together may take MAX_STEPS steps
+	 * (model_import_steps), about four seconds at 4 microseconds per step; but MIN_TRIALS
+	 * imports are always allowed. A limit in seconds would find other sizes on another
+	 * machine. */
 	MAX_TRIALS = 600,
 	MAX_STEPS = 1000000,
 	MIN_TRIALS = 5,
 	MOST_IN_ORDER = 64, /* up to this size every size is tried */
-	/* after so many sizes with the same fault, the fault does not depend on sizes */
+	/* if the fault stays the same for so many sizes, it is taken not to depend on sizes */
 	LAST_TO_TELL = 3,
 };
 
@@ -120,8 +121,9 @@ works(Search *x)
 	return m;
 }
 
-/* Tries one size after another for all dimensions, with or without the batch axes. false: no size
- * works, or the import's message stays `first`, so it does not depend on sizes. */
+/* Tries one size after another for all dimensions, with or without the batch axes. Sets *changes if
+ * a trial has other messages than `first`. false: no size works, or the first trials all have the
+ * messages `first`. */
 static bool
 find_common_size(Search *x, bool rows_too, const char *first, bool *changes)
 {
@@ -226,8 +228,8 @@ refuse_sizes(Search *x)
 	diag_hint(x->s->diag, "--dim NAME=N binds them: a size that the model was made for");
 }
 
-/* Searches after the first import was refused. If no sizes work, the first import's messages are
- * reported: a second import need not repeat them. */
+/* Searches for sizes after the first import was refused. If no sizes work, returns NULL, and
+ * x->last has the first import's messages again. */
 static Module *
 search_sizes(Search *x)
 {
@@ -257,7 +259,7 @@ search_sizes(Search *x)
 	return NULL;
 }
 
-/* May other sizes help? */
+/* Can the fault of an import depend on the sizes? */
 static bool
 hangs_on_sizes(const Report *r)
 {

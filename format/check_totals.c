@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-	NAMED_RECORDS = 64,   /* limit as a multiple of the naming and the named records together */
+	NAMED_RECORDS = 64,   /* most references, as a multiple of the records at both ends */
 	NAMED_TEXT = 64,      /* limit as a multiple of the bytes of the tables */
 	GROUPS_OF_PLANS = 256 /* limit of groups of plans, one group for each kind of GPU */
 };

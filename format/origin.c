@@ -39,7 +39,7 @@ origin_nodes(Arena *arena, const Format *f, const Instruction *n)
 	OriginNodes nodes = {0};
 	int depth = 0,
 	    backward =
-		    0; /* depth of parentheses here, and inside the outermost grad; backward 0: outside grad */
+		    0; /* depth: open parentheses here; backward: open parentheses inside the outermost grad, 0 outside grad */
 
 	for (const char *at = format_text(f, n->origin); *at;) {
 		if (*at == '"') {

@@ -63,9 +63,9 @@ joining_factor(const BatchFlow *fl, const Partition *p, int operand)
 	return cut ? f : NULL;
 }
 
-/* Does a part along the factor get the same rows of operand i as of the operand whose row axis is
- * `lead`? Also true if operand i depends on no row, or if its row axis is not known and its rows
- * are mixed anyway. */
+/* A node is cut along the factor f. Does each part get the same rows of operand i as of the operand
+ * whose row axis is `lead`? Also true if operand i depends on no row, or if its row axis is not
+ * known and its rows are mixed anyway. */
 static bool
 cut_alike(const BatchFlow *fl, const Factor *f, int i, const BatchAxis *lead)
 {
@@ -109,8 +109,8 @@ flow_through(BatchFlow *fl)
 		batch_by_factors(fl);
 }
 
-/* Sets `of`, by value id. Computes the row axes of all values of f. On entry, `of` has the axes
- * of f's parameters, and batch_none for all other values. */
+/* Computes the row axes of all values of f into `of`, by value id. On entry, `of` has the axes of
+ * f's parameters, and batch_none for all other values. */
 static void
 flow_along(Arena *arena, const Function *f, int64_t rows, BatchWalks *walks, BatchAxis *of)
 {

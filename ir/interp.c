@@ -76,8 +76,8 @@ eval_tensor_round(EvalTensor *t)
 typedef struct {
 	Interp *in;
 	EvalTensor *values; /* by value id */
-	/* by value id: how many reads of the value are still to come; at the last one it is
-	 * freed. 0 from the start: the value's memory belongs to the caller, and is not freed */
+	/* by value id: how many reads of the value are still to come. After the last read the value
+	 * is freed. 0 from the start: the value's memory belongs to the caller, and is not freed */
 	int *uses_left;
 	Arena *scratch;
 } Frame;

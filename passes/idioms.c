@@ -3,8 +3,8 @@
  *
  * A chain of nodes is recognized by its values, not by its form, because exporters write the same
  * function in many ways. It must agree with GELU at 26 points, with an error of at most 1e-5 of
- * each value. This is no proof, but chains are short and smooth. The error is not larger than
- * that of f32: where 1 + tanh is small, f32 rounds it by more.
+ * each value. This is no proof, but chains are short and smooth. The chain's own error in f32 is at
+ * least as large: where 1 + tanh is small, f32 rounds the sum by more.
  *
  * Results change by no more than this error. f64 nodes stay, because there the file's constants
  * matter. Time: linear in nodes, because chains are bounded. */

@@ -52,9 +52,9 @@ run_inline(Pass *p, Module *m)
 	return true;
 }
 
-static const PassOption inline_options[] = {
-	{"final", "also calls with a custom gradient", OPTION_BOOL, offsetof(InlineOptions, final)},
-	{0}};
+static const PassOption inline_options[] = {{"final", "also inline calls with a custom gradient",
+                                             OPTION_BOOL, offsetof(InlineOptions, final)},
+                                            {0}};
 const PassRow pass_inline = {.name = "inline",
                              .help = "put callees in place of calls",
                              .needed = true,

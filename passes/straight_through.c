@@ -186,8 +186,8 @@ open_quantize(Through *t, Node *n)
 	intmap_put(t->quantizers, code->id, (uint64_t)(uintptr_t)n);
 }
 
-/* Is n (code - zero) scale, with the scale and zero from which the codes were made? Then n becomes one
- * fake_quantize. */
+/* If n is the product (code - zero) * scale, with the scale and zero point from which the codes
+ * were made: replaces n by one fake_quantize, and returns true. */
 static bool
 close_quantize(Through *t, Node *n)
 {
@@ -281,7 +281,9 @@ follow(Through *t, Node *n, DType type, DType as)
 	set_floats(t, node_result(n, 0), b_retyped(&b, n, operands));
 }
 
-/* Floats that hold codes may be moved, and become codes again. For example, a maximum of windows works on floats. */
+/* Follows floats that hold codes through ops whose results are codes, such as a maximum over
+ * windows. A cast that makes codes of the floats again is noted, so that its readers read the
+ * floats. */
 static void
 follow_floats(Through *t, Node *n)
 {
@@ -327,11 +329,11 @@ check_options(Pass *p)
 	             is_word(o->scale_grad, "inv_n") || is_word(o->scale_grad, "lsq");
 
 	if (!modes)
-		diag_error(p->diag, EXIT_USAGE, "--scale-learning=%s: need none, lsq or torch",
+		diag_error(p->diag, EXIT_USAGE, "--scale-learning=%s: must be none, lsq or torch",
 		           o->learning);
 	if (!rules)
 		diag_error(p->diag, EXIT_USAGE,
-		           "--scale-learning: scale-grad=%s: need none, inv_n or lsq",
+		           "--scale-learning: scale-grad=%s: must be none, inv_n or lsq",
 		           o->scale_grad);
 	return modes && rules;
 }

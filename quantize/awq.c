@@ -9,7 +9,7 @@
 enum { N_ALPHAS = 20, MOST_WORK = 1 << 27, LEAST_OUTPUTS = 32 };
 #define LEAST_SIZE 1e-4 /* smallest magnitude of an input, as in the authors' code */
 
-/* mean|x|^alpha, scaled so that largest times smallest is 1. */
+/* Sets out[i] to mean|x[i]|^alpha, scaled so that the largest times the smallest factor is 1. */
 static void
 factors_of(const InputSums *g, double alpha, float *out)
 {
@@ -76,8 +76,8 @@ dot(const double *a, const double *b, int64_t n)
 	return sums[0] + sums[1] + sums[2] + sums[3];
 }
 
-/* The sum over the data of (x d)^2, which equals the sum over all i and j of sum(x[i] x[j])
- * d[i].d[j]. */
+/* The error of the products: the sum over the data of (x d)^2, where d is the change of the weights
+ * (see `rounding`). It equals the sum over all i and j of sum(x[i] x[j]) d[i].d[j]. */
 static double
 error_of(const InputSums *g, const QuantizedTensors *readers, const float *s)
 {

@@ -150,8 +150,8 @@ range_percentile(const Calibration *c, float *low, float *high)
 	return true;
 }
 
-/* Adds a small number to empty bins and subtracts the same total from the others
- * (smooth_distribution); false: too few bins have values. */
+/* Adds a small number to each empty bin and subtracts the same total from the other bins
+ * (onnxruntime's smooth_distribution); false: too few bins have values. */
 static bool
 smooth(double *p, int n)
 {
@@ -224,7 +224,8 @@ range_entropy(const Calibration *c, float *low, float *high)
 	return found;
 }
 
-/* The fraction of the range whose codes have the smallest mean square error. */
+/* Shrinks the range of all values to the fraction, 1 to 0.2, whose codes have the smallest mean
+ * square error. */
 static bool
 range_mse(const Calibration *c, float *low, float *high)
 {
@@ -270,10 +271,10 @@ range_distribution(const Calibration *c, float *low, float *high)
 
 const CalibrationMethod calibration_methods[] = {
 	{"minmax", "the lowest and the highest value", false, false, 0, range_minmax},
-	{"percentile", "percentile:P, so many of 100 sizes are inside (99.999)", true, true, 2048,
-         range_percentile},
-	{"entropy", "the range whose codes tell most of the values", true, false, 128,
-         range_entropy},
+	{"percentile", "percentile:P, P % of the magnitudes are in the range (99.999)", true, true,
+         2048, range_percentile},
+	{"entropy", "the range whose codes lose least information about the values", true, false,
+         128, range_entropy},
 	{"mse", "the range whose codes have the least square error", true, false, 2048, range_mse},
 	{"moving-average", "the mean of the batches' ranges", false, false, 0, range_average},
 	{"distribution", "the range by the standard deviation", true, false, 2048,

@@ -71,7 +71,7 @@ quantize_read_data(Quantize *q)
 		if (i > 0 && rows != q->rows) {
 			diag_error(q->diag, EXIT_DATA,
 			           "%s has %lld rows, but the data before "
-			           "it %lld",
+			           "it has %lld",
 			           equal + 1, (long long)rows, (long long)q->rows);
 			return false;
 		}
@@ -169,8 +169,8 @@ check_tensor(Quantize *q, const NamedTensor *t, const char *given, const ImportP
 		           shape_text(q->arena, port->rank - 1, port->dims + 1));
 	else if (port->dims[0] != q->batch)
 		diag_error(q->diag, EXIT_DATA,
-		           "--data %s: \"%s\" takes %lld rows at once, the model %lld", given,
-		           t->name, (long long)port->dims[0], (long long)q->batch);
+		           "--data %s: \"%s\" takes %lld rows at once, but the model takes %lld",
+		           given, t->name, (long long)port->dims[0], (long long)q->batch);
 	else if (!converts(q, t->name, t->dtype, port->dtype))
 		diag_error(q->diag, EXIT_DATA, "--data %s: holds %s, \"%s\" takes %s%s", given,
 		           dtype_info[t->dtype].name, t->name, dtype_info[port->dtype].name,

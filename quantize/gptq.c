@@ -72,7 +72,7 @@ compensation(const InputSums *g, Arena *arena)
 	return h;
 }
 
-/* A matrix [inputs, outputs], with the steps of its storage. */
+/* A matrix [inputs, outputs]. Element [i, o] is at i * input_step + o * output_step. */
 typedef struct {
 	float *at;
 	int64_t inputs, outputs, input_step, output_step;

@@ -8,7 +8,7 @@
 
 /* Rounds the matrix t, whose axis `inputs` a product sums over. Sets t->numbers to the rounded
  * numbers, and t->scale and t->zero. A group's scale is computed when its first weight is rounded.
- * false: the sums are of no use. */
+ * false: t is unchanged, because the sums do not fit the matrix or cannot be inverted. */
 bool gptq_round(const InputSums *g, Arena *arena, int inputs, QuantizedTensor *t);
 
 #endif

@@ -33,8 +33,8 @@ typedef struct {
 
 /* ---- data.c: functions return false after reporting */
 bool quantize_read_data(Quantize *q);
-/* Imports the model to find ranks that the file does not declare: a tensor with a scale per row may
- * be a vector. */
+/* Finds the ranks of tensors whose rank the file does not declare, by importing the model. A tensor
+ * that gets a scale per row may turn out to be a vector, which has one scale. */
 bool quantize_settle_rows(Quantize *q);
 typedef bool (*QuantizeVisitor)(Quantize *q, int i, const float *x, const NpyInfo *info);
 /* Runs the model on the first rows, or on all whole batches, and calls the visitor with the values

@@ -29,7 +29,8 @@ bytes_of(const QuantizedTensor *t)
 	return dtype_bytes(t->type, t->n) + t->n_scales * 4 + dtype_bytes(t->type, t->n_scales);
 }
 
-/* Tells where the scales come from if they are computed only when the model runs. */
+/* If the scales are computed only when the model runs: the word for how, "running", "dynamic" or
+ * "token"; else NULL. */
 static const char *
 scales_word(const QuantizedTensor *t)
 {

@@ -48,7 +48,7 @@ check_data(Quantize *q)
 	diag_error(q->diag, EXIT_USAGE, "no --data: %s from real data", what);
 	diag_hint(
 		q->diag,
-		"--activation-type=none, dynamic or token, with --algorithm=rtn and without --bias-correction, needs none");
+		"--activation-type=none, dynamic or token, with --algorithm=rtn and without --bias-correction, needs no --data");
 	return false;
 }
 
@@ -88,7 +88,7 @@ quantize_measure(Quantize *q, int i, const float *x, const NpyInfo *info)
 	return true;
 }
 
-/* Reports numbers near f32's largest: their code, rounded up, times the scale is not finite. */
+/* Reports a number near f32's largest: its code is rounded up, so code * scale is not finite. */
 static bool
 say_overflow(const Quantize *q, const QuantizedTensor *t, double number)
 {
@@ -127,8 +127,8 @@ quantize_weight(Quantize *q, int i)
 	return true;
 }
 
-/* A bias's scale is the product of the scales of weight and input. A bias that is too large for it
- * stays f32. */
+/* A bias's scale is the product of the scales of weight and input. If codes of 32 bits are too
+ * small for the bias at this scale, the bias stays f32. */
 static void
 scale_bias(Quantize *q, QuantizedTensor *t)
 {

@@ -38,7 +38,7 @@ read_results(Quantize *q, const Session *s, Results *out)
 	return ok;
 }
 
-/* Runs the model on the first rows; tensors with readers are in codes. */
+/* Runs the model on the first rows. A tensor is quantized if its `readers` are not empty. */
 static bool
 run_quantized(Quantize *q, Results *out)
 {
@@ -71,14 +71,15 @@ decibels(const Results *want, const Results *got)
 	return noise > 0 ? 10 * log10(signal / noise) : INFINITY;
 }
 
-/* A bias is stored as codes only if its product's weight and input are; else it stays f32. */
+/* Does t stay floats if `left` stays floats? A bias does if `left` is its product's weight or
+ * input: a bias is stored as codes only if both are. */
 static bool
 goes_with(const QuantizedTensor *t, const QuantizedTensor *left)
 {
 	return t == left || (t->kind == QUANTIZED_BIAS && (t->weight == left || t->input == left));
 }
 
-/* Runs the model without codes for `left`; NULL: for all tensors. */
+/* Runs the model with `left` as floats; left NULL: with all tensors as floats. */
 static bool
 run_without(Quantize *q, const QuantizedTensor *left, Results *out)
 {

@@ -1,9 +1,9 @@
 /* The runtime as a library: open a compiled model, train it, evaluate it, write it back.
  *
- * No call exits the process or installs signal handlers. Every call that can fail returns a Status, whose exit code is that of
- * the command line's page. Without memory it is EXIT_SYSTEM, and the session can still be closed. Calls may come in any order:
- * a call that does not fit the earlier ones, gets a NULL that is not allowed, or an option without sense, returns EXIT_USAGE
- * and does nothing. Calls that only return information need a session that gradc_open has made.
+ * No call exits the process or installs signal handlers. Every call that can fail returns a Status, with the exit codes of the
+ * command line. If memory runs out, the exit code is EXIT_SYSTEM, and the session can still be closed. Calls may come in any
+ * order. A call returns EXIT_USAGE and does nothing if it does not fit the earlier calls, if an argument must not be NULL but
+ * is, or if an option makes no sense. Calls that only return information need a session that gradc_open has made.
  *
  * A session is a Gradc: it owns its states, threads, files and settings. A session belongs to one thread at a time: a call
  * during another thread's call returns EXIT_USAGE, and so does a call from a callback. gradc_close must come after all other
@@ -16,11 +16,12 @@
  * - jansson's allocation functions: the first gradc_open sets them, unless the host has set its own
  * - oneDNN and libgomp, which stay loaded, and oneDNN's cache of primitives. libgomp makes a team of threads for each thread
  *   that calls it; the session that uses a team sets its CPUs
- * - $GOMP_SPINCOUNT: the first gradc_open sets it if it is not set. As with every setenv, no other thread may read the
- *   environment meanwhile. If it or OMP_WAIT_POLICY is set before there are threads, it is not changed
- * - MPI, with communicator "auto" under a launcher: a single session, because MPI ends with it
+ * - $GOMP_SPINCOUNT: the first gradc_open sets it, unless it or $OMP_WAIT_POLICY is set already. As with every setenv, no other
+ *   thread may read the environment meanwhile
+ * - MPI, if the communicator is "auto" and a launcher started the process: a single session per process, because MPI ends with
+ *   the session
  *
- * While a call makes a file or folder, signals of the calling thread wait.
+ * While a call makes a file or folder, signals are blocked in the calling thread.
  *
  * gradc_open -> gradc_bind_data -> gradc_resume -> gradc_step, gradc_save ... -> gradc_evaluate,
  * gradc_export -> gradc_close
@@ -43,11 +44,12 @@ typedef struct {
 } GradcPair;
 typedef VEC(GradcPair) GradcPairs;
 
-/* Upper limits: of steps; of epochs, of micro-batches in a step, of rows and of ranks. */
+/* Upper limits. GRADC_MOST_STEPS: number of steps. GRADC_MOST_PARTS: numbers of epochs, micro-batches in a step, rows and
+ * ranks. */
 #define GRADC_MOST_STEPS (1ll << 53)
 #define GRADC_MOST_PARTS (1ll << 31)
 
-/* Everything that it points to must live as long as the run. */
+/* Options of gradc_open. Everything that they point to must live as long as the run. */
 typedef struct {
 	GradcPairs data, eval_data, fill, scale, mean_std;
 	const char *tokens, *text, *eval_tokens, *eval_text;
@@ -64,7 +66,7 @@ typedef struct {
 	/* NaN: the optimizer's default */
 	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm, clip_value;
 	const char *load, *load_adapter, *weights;
-	const char *adapter; /* an adapter that is kept in the executable; NULL: none */
+	const char *adapter; /* name of an adapter that is kept in the executable; NULL: none */
 	/* merge: adds the loaded adapters to their weights and starts new adapters. unmerge: subtracts the loaded adapters from
 	 * weights that hold the sums. */
 	bool merge, unmerge;
@@ -82,7 +84,8 @@ typedef struct {
 	const char *reduce;
 	/* One of the compiled modes: "ddp", "zero1", "zero2" or "zero3"; NULL: the first of them. */
 	const char *data_parallel;
-	/* States in the host's memory; must be what was compiled: "optimizer,params". NULL: as compiled. */
+	/* States in the host's memory, such as "optimizer,params"; must be the states that were compiled so. NULL: as
+	 * compiled. */
 	const char *offload;
 	/* folder for a nameless file that holds these states; NULL: memory */
 	const char *offload_folder;
@@ -91,7 +94,7 @@ typedef struct {
 	/* What carries collectives of GPUs: "nccl"; "host": the launcher's library; "auto" or NULL: NCCL if each rank has a GPU
 	 * of its own, otherwise the host. */
 	const char *collectives;
-	/* nothing is trained: gradc_once or gradc_check_gradients, on one rank with whole states */
+	/* for gradc_once and gradc_check_gradients: trains nothing, uses one rank and whole states */
 	bool alone;
 	const char *trace; /* file for spans of time; NULL: no trace */
 	bool profile;      /* measure the instructions of a few steps */
@@ -111,7 +114,7 @@ typedef struct {
 	bool libraries;     /* use libraries if they are faster than generated code */
 	/* In bytes. Data files with rows below 16 KiB are read once and kept in memory, up to this size. */
 	int64_t keep_data;
-	/* The evaluating thread asks it between micro-batches. If it is true on any rank, gradc_evaluate returns EXIT_PREEMPTED
+	/* gradc_evaluate calls it between micro-batches. If it returns true on any rank, gradc_evaluate returns EXIT_PREEMPTED
 	 * on all ranks. NULL: evaluations are never interrupted. */
 	bool (*interrupted)(void *context);
 	void *interrupted_context;
@@ -126,7 +129,7 @@ typedef enum { GRADC_NAN, GRADC_PLUS_INFINITY, GRADC_MINUS_INFINITY, GRADC_N_UNF
 typedef struct {
 	int64_t elements;
 	int64_t n[GRADC_N_UNFIT]; /* count per GradcUnfit */
-	double least, most;       /* range of the finite numbers; least > most without any */
+	double least, most;       /* range of the finite numbers; if there are none, least > most */
 } GradcRange;
 typedef struct {
 	const char *name;  /* in the model, or of the ONNX node that makes it */
@@ -135,7 +138,8 @@ typedef struct {
 	const char *shape; /* such as "[8,16]"; NULL if only the number of elements is known */
 	GradcRange range;
 	bool is_result; /* result of the kernel; false: an operand */
-	/* For an operand that is not finite: whose result it is, or since when; NULL if unknown. */
+	/* For an operand that is not finite: where its NaN or infinity came from, as text, such as: from "/a". NULL if
+	 * unknown. */
 	const char *since;
 } GradcTensor;
 /* The origin of a failed step's first number that is not finite. */
@@ -147,7 +151,8 @@ typedef struct {
 	int64_t micro_batch;        /* of this rank, counted from 1 */
 	const GradcTensor *tensors; /* results that are not finite, then operands */
 	int n_tensors;
-	/* What turned the infinity into NaN, as text; NULL if it did not, or if the number is a NaN. */
+	/* The ONNX nodes that turned the infinity into NaN, as text. NULL if no node did, or if the first number is a NaN
+	 * already. */
 	const char *nan;
 } GradcNotFinite;
 
@@ -156,8 +161,8 @@ typedef struct {
 	double loss;  /* mean over the step's valid targets */
 	double lr, grad_norm;
 	double count; /* valid targets; with 0 there was no update */
-	/* The factor of the loss; NaN if it never changes. With `overflow` the gradients were not finite and there was no
-	 * update; the next step has a smaller loss scale. */
+	/* The loss was multiplied by this number; NaN if the loss scale never changes. With `overflow` the gradients were not
+	 * finite and there was no update; the next step has a smaller loss scale. */
 	double loss_scale;
 	bool overflow;
 	int64_t overflows; /* steps of this run that overflowed */
@@ -170,7 +175,8 @@ typedef struct {
 	int64_t data_waits;
 	/* Bytes copied to the device and back, for --offload. */
 	int64_t offload_in_bytes, offload_out_bytes;
-	/* Not part of `seconds`: time since the step before for copying checkpoints, and for waiting for earlier ones. */
+	/* Time since the previous step that was spent copying states for checkpoints and waiting for earlier checkpoints. Not
+	 * part of `seconds`. */
 	double save_seconds;
 	/* With options.find_nan, after EXIT_NON_FINITE: the origin. It lives as long as the run. NULL if it is unknown, or
 	 * known to another rank. */
@@ -201,8 +207,8 @@ void gradc_describe_device(const Gradc *run, Text *out);
 bool gradc_holds_parts(const Gradc *run); /* ranks hold parts of states */
 /* Describes the states that a rank holds in parts, and those that it holds whole; false if all are whole. */
 bool gradc_describe_parts(const Gradc *run, Text *out);
-/* Number of 16-bit products and convolutions that a library could run; *by_loops: how many of them loops run here, for example
- * because the CPU lacks instructions for them. */
+/* Number of 16-bit products and convolutions that a library could run. *by_loops: how many of these run as generated loops
+ * here, for example because the CPU lacks the instructions that the library needs. */
 int gradc_narrow_products(const Gradc *run, int *by_loops);
 /* FLOPs of a step on this rank: its micro-batches and the update. */
 int64_t gradc_step_flops(const Gradc *run);
@@ -230,22 +236,23 @@ bool gradc_gpu_memory(const Gradc *run, int64_t *taken, int64_t *total);
 int gradc_rank(const Gradc *run);
 int gradc_ranks(const Gradc *run);
 const char *gradc_reduce(const Gradc *run); /* "ordered" or "fast" */
-/* "NCCL 2.27.5", or "mpi ..." with the reason, or "self" with one rank. */
+/* What carries collectives: "NCCL 2.27.5"; "mpi ...", with the reason why NCCL cannot be used; or "self" with one rank. */
 const char *gradc_collectives(const Gradc *run);
 /* The largest of all ranks' values. Every rank must call it. */
 Status gradc_agree(Gradc *run, int own, int *most);
 /* EXIT_COMM, naming both values, if a rank's option differs from rank 0's. Every rank must call it. */
 Status gradc_compare(Gradc *run, const char *option, int64_t value);
-/* Makes a fault of one rank the fault of all ranks; allowed even after gradc_finish. Every rank calls it with its own fault or
- * NULL, which it takes. Returns the fault on the first rank that has one, the same exit code with an empty message on other
- * ranks, and NULL if no rank has a fault. */
+/* Makes a fault of one rank the fault of all ranks; allowed even after gradc_finish. Every rank passes its own fault, or NULL;
+ * gradc_share then owns this fault. If ranks have faults, the first of these ranks gets its own fault back, and all other ranks
+ * get a fault with the same exit code and an empty message. NULL if no rank has a fault. */
 Status gradc_share(Gradc *run, Status own);
 /* All ranks know the fault that ended the last call, and ended the same call with it. So they may save and export together. */
 bool gradc_is_shared(const Gradc *run);
-/* On every rank, the text of a fault that gradc_share has shared, as "rank 1: labels.npy: ..."; "" without such a fault. Lives
- * as long as the run. */
+/* The text of the last fault that gradc_share has shared, the same on every rank, such as "rank 1: labels.npy: ..."; "" without
+ * such a fault. Lives as long as the run. */
 const char *gradc_shared_fault(const Gradc *run);
-/* Ends all ranks with that exit code, because this rank cannot continue. Does nothing if the others know the fault already. */
+/* Ends all ranks with this exit code, because this rank cannot continue. Does nothing if the other ranks know the fault
+ * already. */
 void gradc_abort(Gradc *run, int exit_code);
 
 /* Makes one step. After EXIT_NON_FINITE the parameters are those before the step, and *out is filled. If one rank cannot read
@@ -254,9 +261,9 @@ Status gradc_step(Gradc *run, GradcStep *out);
 /* Queues a step without waiting, while the device computes the one before. At most two steps may be queued. Their results must
  * be taken before gradc_step, its two halves, gradc_save and gradc_resume; otherwise these return EXIT_USAGE. */
 Status gradc_queue_step(Gradc *run);
-/* Takes the result of the oldest queued step. *got: a result was taken. With `wait` it waits for the result, if a step is
- * queued. After EXIT_NON_FINITE, see gradc_step, and steps queued after it have changed nothing. With several ranks, rows that
- * a rank could not read are a fault here; afterwards no step is queued. */
+/* Takes the result of the oldest queued step. *got: a result was taken. With `wait`, waits for the result if a step is queued.
+ * After EXIT_NON_FINITE, what gradc_step says holds, and steps that were queued after the failed step have changed nothing.
+ * With several ranks, rows that a rank could not read are a fault here; afterwards no step is queued. */
 Status gradc_step_result(Gradc *run, bool wait, GradcStep *out, bool *got);
 int gradc_steps_queued(const Gradc *run);
 /* the host computes, so a step is done when it is queued */
@@ -289,9 +296,10 @@ Status gradc_resume(Gradc *run, GradcResume *out);
  * written. eval_loss: of this step; NaN if unknown. A checkpoint that could not be written is a warning of this or a later
  * call, and leaves earlier checkpoints alone. The third failure in a row is EXIT_CHECKPOINT. */
 Status gradc_save(Gradc *run, double eval_loss);
-/* Before training: EXIT_CHECKPOINT if something that is not a checkpoint has the name that the checkpoint of the last step, or
- * of every `every`-th step (0: only the last), needs. If such a thing appears later, it is left alone, and the checkpoint gets
- * another name. All ranks call it, after gradc_resume. */
+/* Checks before training that the names of the coming checkpoints are free: of the last step, and of every `every`-th step (0:
+ * only the last). EXIT_CHECKPOINT if something that is not a checkpoint, or a readable checkpoint that this run cannot continue
+ * from, has such a name. If such a thing appears only later, it is left alone, and the checkpoint gets another name. All ranks
+ * call it, after gradc_resume. */
 Status gradc_check_saves(Gradc *run, int64_t every);
 /* Reports finished checkpoints; with `wait`, waits for the one that is being written. */
 Status gradc_save_poll(Gradc *run, bool wait);
@@ -302,9 +310,9 @@ bool gradc_saves_together(const Gradc *run);
 /* step of the newest complete checkpoint; -1 without one */
 int64_t gradc_saved_step(const Gradc *run);
 
-/* The settings that change what training computes, and the facts that its last bits may depend on (processor, kernels, threads,
- * library), as in a checkpoint's manifest: *n names, with values as JSON. They live as long as the run. NULL and 0 without
- * memory. */
+/* The settings that change what training computes, and the facts on which the last bits of results may depend (processor,
+ * kernels, threads, library), as in a checkpoint's manifest: *n names, with values as JSON. They live as long as the run. NULL
+ * and 0 if memory runs out. */
 const GradcPair *gradc_settings(Gradc *run, int *n);
 
 /* Writes grad.NAME.npy for every trainable parameter, loss.npy and names.json; after gradc_accumulate. */
@@ -342,9 +350,9 @@ Status gradc_export(Gradc *run, const char *path);
 Status gradc_export_merged(Gradc *run, const char *path);
 /* Writes the adapters, and the other trained parameters, as a folder that PEFT reads. */
 Status gradc_export_adapter(Gradc *run, const char *folder);
-/* Checks whether an option could be followed. "--export-merged", "--export-adapter", "--load-adapter": EXIT_USAGE if there are
- * no adapters, or the names of their modules are unknown. "--export": EXIT_UNSUPPORTED if a node that reads an adapted weight
- * cannot have a branch. */
+/* Checks whether an option can be followed. "--export-merged", "--export-adapter", "--load-adapter": EXIT_USAGE if there are no
+ * adapters, or if the names of their modules are unknown. "--export": EXIT_UNSUPPORTED if a node reads an adapted weight, but
+ * cannot have a branch for the adapter. */
 Status gradc_check_adapters(Gradc *run, const char *option);
 
 /* Scale and zero point of an activation to which --quantize gave a running range: x has the code round(x / scale) + zero_point. */

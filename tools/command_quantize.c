@@ -48,8 +48,8 @@ open_inputs(Quantize *q)
 	}
 }
 
-/* --calibrate=distribution scales by the standard deviation, as onnxruntime does for 8-bit floats
- * alone. */
+/* Refuses --calibrate=distribution unless activations are 8-bit floats. Only for 8-bit floats does
+ * onnxruntime compute scales from the standard deviation. */
 static bool
 check_distribution(const Quantize *q, const Calibration *method)
 {
@@ -119,7 +119,7 @@ write_results(Quantize *q)
 	else if (ok)
 		quantized_print(q->arena, &q->tensors, q->snr, q->gain);
 	if (ok && q->gain && !q->o->json)
-		printf("results: SNR %.1f dB; `left out`: what they gain where the tensor stays floats\n",
+		printf("results: SNR %.1f dB; `left out`: how many dB they gain if the tensor stays floats\n",
 		       q->output_snr);
 	return ok;
 }

@@ -43,8 +43,9 @@ set_location(json_t *object, Loc loc)
 }
 
 /* ---- functions */
-/* The name of the state that holds the lower end of a scale's running range: the value's name
- * followed by ".low". The search passes scalars only. */
+/* The name of the state from which the scale v is computed: the lower end of a running range, with
+ * the name of the ONNX value followed by ".low". NULL: not found. Only scalar operands are
+ * searched. */
 static const char *
 range_behind(Value *v, int depth)
 {
@@ -65,7 +66,8 @@ range_behind(Value *v, int depth)
 	return NULL;
 }
 
-/* Sets "range" of a node that makes codes: the ONNX value with that range. */
+/* If a node makes codes by a running range, sets its "range" to the name of the ONNX value that has
+ * this range. */
 static void
 set_range(json_t *json, const Node *n)
 {

@@ -17,7 +17,8 @@ struct FileWriter {
 	/* the path as given, for messages; the path after symbolic links were followed */
 	char *path, *target;
 	char *temporary; /* temporary path; NULL: the file has its final name from the start */
-	bool replaces; /* true: an existing file is replaced; the new file gets its owner and permissions */
+	/* true: the new file replaces an old file, and gets the old file's owner and permissions */
+	bool replaces;
 	struct stat old;
 	CleanupSlot cleanup; /* slot of the temporary file */
 	int64_t offset;      /* offset of the next byte, buffered bytes included */
@@ -212,8 +213,9 @@ look_at_old(FileWriter *w)
 	return paths_refuse(w->path, &w->old);
 }
 
-/* The new file is readable for the same users as the old file. If this process may not give the file the old file's group, the
- * new group has other members; it then gets no more permissions than everybody has. */
+/* Makes the new file readable for the same users as the old file. If this process may not set the
+ * old file's group, the file's group has other members; so the group then gets no permission that
+ * not everybody has. */
 static Status
 take_permissions(FileWriter *w)
 {

@@ -25,8 +25,9 @@ Status file_writer_open_name(const char *path, FileWriter **out);
 /* A new file in a folder that is renamed when all of its files are complete. The file has its final name from the start.
  * file_sync_parts syncs the file after its neighbours are written, so that the syncs share disk work.
  * With a buffer of the caller's (whole blocks, aligned to FILE_BLOCK) writes bypass the page cache where the file system can:
- * for files that nobody reads soon, copying into the cache costs more than everything else. Memory that is aligned to
- * FILE_BLOCK like its place in the file is written without a copy. Without a buffer: NULL, 0. */
+ * for files that nobody reads soon, copying into the cache costs more than everything else. Memory
+ * is written without a copy if its address and its offset in the file are multiples of FILE_BLOCK.
+ * Without a buffer: NULL, 0. */
 Status file_writer_open_part(const char *path, void *buffer, int64_t bytes, FileWriter **out);
 Status file_writer_add(FileWriter *w, const void *bytes, int64_t n);
 /* One part of a file's content; the parts follow each other without gaps. */

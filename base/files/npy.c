@@ -59,8 +59,8 @@ accept(Parser *p, char c)
 static bool
 expect(Parser *p, char c)
 {
-	return accept(p, c) || fail(p, "malformed header: '%c' expected at byte %lld of it", c,
-	                            (long long)(p->info->data_offset - (p->end - p->at)));
+	return accept(p, c) || fail(p, "malformed header: '%c' expected at byte %lld of the header",
+	                            c, (long long)(p->info->data_offset - (p->end - p->at)));
 }
 
 static bool
@@ -207,7 +207,7 @@ parse_header(Parser *p)
 	}
 	skip_blanks(p);
 	if (p->at != p->end)
-		return fail(p, "malformed header: more behind the dictionary");
+		return fail(p, "malformed header: unexpected text after the dictionary");
 	if (p->seen != 7)
 		return fail(p, "malformed header: descr, fortran_order or shape is missing");
 	if (p->fortran_order && p->info->rank > 1)

@@ -144,8 +144,8 @@ read_offsets(const Reader *r, const json_t *value, SafeTensor *t, int64_t n_byte
 	return NULL;
 }
 
-/* The format reserves the key `__metadata__`. A tensor with this name gets an apostrophe appended in the file, and so does a
- * tensor whose name is `__metadata__` and apostrophes. */
+/* The format reserves the key `__metadata__`. A tensor with this name gets an apostrophe appended
+ * in the file. So does a tensor whose name is `__metadata__` followed by apostrophes only. */
 static bool
 is_reserved(const char *name)
 {
@@ -206,7 +206,7 @@ check_layout(const Reader *r, const SafeTensors *st)
 		end += t->n_bytes;
 	}
 	if (end != r->data_offset + r->data_bytes)
-		return malformed(r, "%lld bytes behind the last tensor",
+		return malformed(r, "%lld bytes after the last tensor",
 		                 (long long)(r->data_offset + r->data_bytes - end));
 	return NULL;
 }

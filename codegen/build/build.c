@@ -32,7 +32,8 @@ const KernelPrinter *const kernel_views[] = {
 };
 #undef PRINTER
 
-/* Language i, or the language called `name`; Sets *of to the printer of this language. */
+/* Returns language i of all printers and views; with a name, the language of this name. Sets *of
+ * to the printer of the language. Returns NULL if there is no such language. */
 static const char *
 find_language(int i, const char *name, const KernelPrinter **of)
 {

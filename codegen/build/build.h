@@ -25,9 +25,9 @@ typedef struct {
 	const char *const *languages;
 	/* Appends all kernels in a language, for people to read. */
 	Status (*print)(Text *out, const Module *m, const CpuTarget *target, const char *language);
-	/* Adds to b->objects: the kernels for every CPU, and the symbol build_model_symbol, a
-	 * GradcModel with the kernels, the tables (blob) and b->images. NULL: the printer is a
-	 * view, which can only show kernels. */
+	/* Adds to b->objects the kernels for every CPU, and a GradcModel that points to the
+	 * kernels, the tables (blob) and b->images. build_model_symbol names its symbol. NULL: the
+	 * printer is a view, which can only show kernels. */
 	Status (*build)(Build *b, const Module *m, const void *blob, int64_t bytes);
 } KernelPrinter;
 #define PRINTER(name) extern const KernelPrinter printer_##name;
@@ -87,7 +87,8 @@ struct Build {
 	const LinkOptions *options;
 	TemporaryFolder folder;
 	VEC(const char *) objects; /* objects to link */
-	VEC(ByteImage) images;     /* images of the model in addition to the printer's functions */
+	VEC(ByteImage)
+	images; /* the model's code images besides the functions that the printer makes */
 };
 const char *build_file(Build *b, const char *name); /* path in the temporary folder */
 /* Writes an object file and adds it to the objects to link. */

@@ -1,6 +1,6 @@
 /* Fills in a kernel's record in the tables of the executable: how the kernel uses its arguments,
  * the size of its team (block of GPU threads), and its memory. The loop checkers prove that
- * every place lies inside its buffer. */
+ * no kernel reads or writes outside of its buffers. */
 #include "codegen/build/build.h"
 #include "codegen/schedule/schedule.h"
 

@@ -29,14 +29,16 @@ typedef struct {
 	/* lines before vector and unrolled loops; unroll is a format for the count */
 	const char *simd, *unroll;
 	bool narrow; /* loop variables and places are 32-bit numbers where 32 bits are enough */
-	/* Print the kernel up to its body, and after it. */
+	/* open prints what comes before the kernel's body, close what comes after the body */
 	void (*open)(CPrinter *p, const char *suffix);
 	void (*close)(CPrinter *p);
 	/* how an array is named in an expression: "local3", "private3[v1]" */
 	const char *(*array)(CPrinter *p, int buffer);
-	/* The place in memory of an array's element `place`; NULL: `place` itself. */
+	/* Returns the C index of element `place` of an array. An array with padded rows has
+	 * another index than `place`. NULL: the index is always `place`. */
 	const char *(*place)(CPrinter *p, int buffer, const char *place);
-	/* A statement that opens a block prints the whole block. */
+	/* by kind of statement: prints the statement. For a statement that opens a block, it prints
+	 * the whole block. */
 	void (*print[N_LOOP_STATEMENTS])(CPrinter *p, const LoopStatement *s, int at);
 } CDialect;
 struct CPrinter {
@@ -60,7 +62,8 @@ struct CPrinter {
 	const LoopStatement *each;           /* the open loop over a tile; NULL: none */
 	int64_t shared;                      /* bytes of team memory in use */
 	const LoopStatement *vector;         /* the open loop over a short vector; NULL: none */
-	/* by statement: the vector from which it takes, or to which it adds, an element */
+	/* by load or store: the vector, such as "pack7.at", whose element the statement reads or
+	 * sets instead of memory */
 	const char **packs;
 	/* the vector of the current statement; NULL: the statement accesses memory */
 	const char *pack;

@@ -43,8 +43,8 @@ c_print_literal(CPrinter *p, DType t, double f, int64_t i)
 	}
 }
 
-/* ---- 64-bit integers as 32-bit numbers where these are large enough: GPUs have no 64-bit
- * integer instructions */
+/* ---- 64-bit integers are printed as 32-bit integers if their values fit into 32 bits: GPUs
+ * have no 64-bit integer instructions */
 static bool
 is_narrow(const CPrinter *p, LoopValue v)
 {
@@ -66,7 +66,7 @@ c_value(CPrinter *p, LoopValue v)
 void
 c_set_most(CPrinter *p, LoopValue v, int64_t most)
 {
-	/* a loop's counter ends at most + 1, which must fit, too */
+	/* a loop's counter is `most` + 1 after the loop; this number must fit into 32 bits, too */
 	if (p->dialect->narrow && most < INT32_MAX)
 		p->most[v] = most;
 }
@@ -163,7 +163,7 @@ print_op(CPrinter *p, const LoopStatement *s)
 		text_printf(p->out, "%s %s %s", c_value(p, x[0]), c, c_value(p, x[1]));
 }
 
-/* ---- computed 32-bit numbers */
+/* ---- results of ops that fit into 32 bits */
 static const LoopStatement *
 constant_of(const CPrinter *p, LoopValue v)
 {

@@ -41,8 +41,8 @@ c_declare_accumulator(CPrinter *p, const Accumulator *a)
 }
 
 /* Declares a variable such as "v2" for each accumulator of the loop. If the accumulator has
- * several partial sums, also declares the array v2_partials, and remembers that values go to its
- * element number `now`. */
+ * several partial sums, also declares the array v2_partials. The loop then adds its values to
+ * element `now` of this array. */
 void
 c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now)
 {
@@ -138,7 +138,8 @@ is_in_order(const CPrinter *p, const LoopStatement *loop, int at)
 	return false;
 }
 
-/* Prints blocks of as many iterations as there are partials: lane l takes iterations l, l + n, ... */
+/* Prints a loop over blocks of n iterations, where n is the number of partials. Partial l adds
+ * the values of iterations l, l + n, l + 2n, ... */
 static void
 print_lanes_loop(CPrinter *p, const LoopStatement *s, int at)
 {
@@ -199,8 +200,8 @@ c_print_counted_loop(CPrinter *p, const LoopStatement *s, int at)
 	text_add(p->out, "}\n");
 }
 
-/* Prints code that advances the variables of the `depth` parallel loops from `at` on to the next
- * part. */
+/* Prints code that goes on to the next part: it advances the variables of the `depth` nested
+ * parallel loops, of which statement `at` is the outermost. */
 static void
 print_counting(CPrinter *p, int at, int depth)
 {
@@ -222,8 +223,8 @@ print_counting(CPrinter *p, int at, int depth)
 	}
 }
 
-/* Prints one loop over a range of parts. After each part the variables of the nest advance like
- * digits, the last variable first. */
+/* Prints nested parallel loops as one loop over the parts from `begin` to `end`. After each part,
+ * the variables of the nest advance like digits: the innermost variable first. */
 static void
 print_parallel(CPrinter *p, const LoopStatement *s, int at)
 {

@@ -43,7 +43,7 @@ print_local(CPrinter *p, const LoopStatement *s, int at)
 	text_free(&members);
 }
 
-/* The array, or a member's share of a private array. */
+/* The name of an array; for a private array, with the indices of the current member's copy. */
 static const char *
 array_of(CPrinter *p, int buffer)
 {
@@ -101,7 +101,7 @@ c_print_block(CPrinter *p, int from, int to)
  * callers */
 static void print_functions_of(CPrinter *p, const Kernel *k, const DType *types);
 
-/* No scalar is known to fit in 32 bits. */
+/* A new CPrinter.most: no scalar is known to fit in 32 bits. */
 static int64_t *
 wide_scalars(const CPrinter *p, const Kernel *k)
 {

@@ -1,13 +1,11 @@
-/* What printing a kernel as C is made of. Sections are named after the .c file. */
+/* Functions that the files of this folder share. Sections are named after the .c file. */
 #ifndef GRADC_CODEGEN_C_PRINT_H
 #define GRADC_CODEGEN_C_PRINT_H
 
 #include "codegen/c/c.h"
 
-/* ---- print.c: kernels as C. A part becomes one source file, whose symbols end in `suffix`. */
-extern const CDialect c_dialect; /* print.c */
-
 /* ---- print.c */
+extern const CDialect c_dialect;
 /* a name from a model, without characters that could end the comment */
 void c_print_comment(Text *out, const char *name);
 
@@ -23,10 +21,11 @@ void c_print_element(CPrinter *p, int buffer, const char *place);
 void c_print_store(CPrinter *p, const LoopStatement *s, int at);
 
 /* ---- loops.c */
-/* Declares the variables of `depth` nested parallel loops from `at` on, computed from a variable `part`. */
+/* Declares the variables of `depth` nested parallel loops, of which statement `at` is the
+ * outermost. Their values are computed from the variable `part`. */
 void c_print_parallel_variables(CPrinter *p, int at, int depth);
-/* now: an expression for the number of the partial sum that takes values; for sums over a row of
- * a tile, for the current column. */
+/* now: a C expression for the index of the partial sum that the loop adds to. For sums over a row
+ * of a tile, an expression for the current column instead. */
 void c_start_accumulators(CPrinter *p, const LoopStatement *s, const char *now);
 void c_finish_accumulators(CPrinter *p, const LoopStatement *s);
 

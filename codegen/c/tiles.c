@@ -20,7 +20,7 @@ close_loop(CPrinter *p)
 	text_add(p->out, "}\n");
 }
 
-/* Stores reductions of a row to a tile of row values. */
+/* Stores the results of a loop over one row: each result becomes the row's value in its tile. */
 static void
 store_rows(CPrinter *p, const LoopStatement *s)
 {

@@ -19,8 +19,8 @@
 
 /* ---- sources */
 /* About how many statements of loop IR a source has. Small sources keep more cores busy, and less
- * is compiled again when a kernel changes; but each further source costs 25 ms. The 88 kernels of
- * gpt2_124m for sm_90a take, in time of one core:
+ * is compiled again when a kernel changes; but each further source costs 25 ms. To compile the 88
+ * kernels of gpt2_124m for sm_90a, one core takes:
  *
  *	statements  sources  seconds
  *	all               1      4.6
@@ -108,8 +108,8 @@ typedef struct {
 	const char *log; /* file with the messages of the process and of NVRTC */
 	bool ended, stopped;
 } Worker;
-/* The failure of a worker process. It is kept here and reported when no failure at an earlier
- * source can follow any more, because reporting writes the source to a file. */
+/* The failure of a worker process. It is kept here until no earlier source can fail any more.
+ * Only then it is reported, because reporting a failure writes its source to a file. */
 typedef struct {
 	const Worker *worker; /* NULL: no worker failed */
 	int code;             /* as from waitpid */
@@ -237,8 +237,9 @@ kernel_names(const Compile *c, const CudaSource *s)
 	return names;
 }
 
-/* Writes a source with an error for people to read, and returns its path: in the folder of kept
- * sources, or in the temporary folder under a name that this source always gets. */
+/* Writes a source with an error for people to read, and returns the path of the file. The file
+ * lies in the folder of kept sources, or in the temporary folder. Its name there is made of the
+ * source's name and cache key, so a repeated build writes the same file. */
 static const char *
 keep_faulty(const Compile *c, int i)
 {
@@ -320,7 +321,7 @@ stop_later(const Compile *c, Worker *workers, int n)
 		}
 }
 
-/* Records a worker's end as the failure to report, if it was at the earliest source with an error. */
+/* Records a worker's end as the failure to report, unless an earlier source has an error. */
 static void
 note_end(const Compile *c, int number, const Worker *w, int code, WorkerFault *first)
 {

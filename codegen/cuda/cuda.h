@@ -16,7 +16,7 @@ int cuda_threads(const Kernel *k);
 int64_t cuda_dynamic_bytes(const Kernel *k); /* bytes of shared memory that a launch must request */
 
 /* ---- print.c */
-/* blocks that run these iterations */
+/* how many blocks run these iterations */
 int64_t cuda_blocks(const Kernel *k, int64_t begin, int64_t end);
 
 /* ---- architectures.c: the names after --target=cuda:, from architecture_list.def */

@@ -28,8 +28,8 @@ columns_of(Type t)
 	return t->rank ? t->dims[t->rank - 1] : 1;
 }
 
-/* Are the units of 16 bytes within each row permuted, so that accesses hit different banks?
- * Possible only if a row has a power of two of bytes. */
+/* Are the units of 16 bytes within each row permuted, so that accesses hit different banks? This
+ * is possible only if the size of a row in bytes is a power of two. */
 static bool
 is_swizzled(const LoopBuffer *b)
 {

@@ -67,12 +67,12 @@ cuda_refusal(const Kernel *k, const Target *target)
 	return tile_refusal(k);
 }
 
-/* ---- the kernel's first lines: the number of its part */
-/* How many blocks a multiprocessor should hold at the same time: as many as make 512 threads
- * with 128 registers each. Without such a number, ptxas gives some kernels of gpt2_124m 64
- * registers and spills others; with this number set to one block, ptxas gives a thread 168 to
- * 199 registers, which leaves no room for a second block. For kernels with tiles, more registers
- * help more than more threads: 256 threads share all registers. */
+/* ---- the kernel's first lines, which compute the number of its part */
+/* How many blocks a multiprocessor should hold at the same time. Together these blocks have 512
+ * threads, so a thread may have 128 registers. Without this number, ptxas uses 64 registers in
+ * some kernels of gpt2_124m and spills other values to memory. If the number is 1, ptxas uses 168
+ * to 199 registers per thread, and a second block has no room. In kernels with tiles, more
+ * registers help more than more threads: only 256 threads share all registers. */
 static int
 least_blocks(const Kernel *k)
 {

@@ -41,7 +41,7 @@ show(Text *out, Arena *arena, const Module *m, const CpuTarget *gpu, const char 
 		return cuda_print_all(out, arena, m, gpu->target);
 	if (sass && bundle_is_ptx(gpu->cpu))
 		return status_error(EXIT_USAGE,
-		                    "--stage=sass: %s is PTX, which a driver makes code of: name a "
+		                    "--stage=sass: %s is PTX, which a driver compiles: name a "
 		                    "GPU, as --target=cuda:sm_90a",
 		                    gpu->cpu);
 	RETURN_IF_ERROR(cuda_print_sources(arena, m, gpu->target,

@@ -4,8 +4,8 @@
  *
  * In a sum, each member adds up a partial sum of its own. The n partials are then combined as
  * loop IR says: partial l with partial l + n/2, then the n/2 results in the same way, and so on.
- * While there are more partials than a warp has threads, the first warp does this in shared
- * memory; then by shuffles. */
+ * While there are more partials than a warp has threads, the first warp combines them in shared
+ * memory. It combines the last 32 partials by shuffles. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/print.h"
 
@@ -22,8 +22,8 @@ threads_of_member(const CPrinter *p, int level)
 	return level + 1 < p->k->n_team ? p->k->team[level + 1] : 1;
 }
 
-/* An expression for the number of the thread's member at this level: at the inner level the
- * thread itself, at the outer level the group to which it belongs. */
+/* An expression for the index of the member that the thread is part of. At the inner level a
+ * member is one thread; at the outer level it is a group of threads. */
 static const char *
 member(CPrinter *p, int level)
 {
@@ -35,8 +35,8 @@ member(CPrinter *p, int level)
 	                  : arena_printf(p->arena, "(int)threadIdx.x %% %d", members(p, level));
 }
 
-/* If several threads have the value to be stored, an expression that is 0 for the one thread
- * that stores. NULL: only one thread has the value, or each thread stores to its own register. */
+/* If several threads have the value to be stored: an expression that is 0 for the one thread that
+ * stores. Otherwise NULL: only one thread has the value, or each thread stores to its register. */
 static const char *
 who_stores(CPrinter *p, const LoopStatement *s)
 {

@@ -8,8 +8,8 @@
  *	tile10[r]	r = i * 2 + h
  *
  * If the kernel has tiles with one axis, a warp has whole rows; otherwise warps share rows and
- * columns. Products of bf16 and f16 use tensor cores, and products of f32 do if tf32 is asked
- * for. All other products are added in the order of k, with fma. */
+ * columns. Products of bf16 and f16 use tensor cores. Products of f32 use them only if tf32 is
+ * allowed. All other products are added in the order of k, with fma. */
 #include "codegen/cuda/cuda.h"
 #include "codegen/cuda/print.h"
 
@@ -21,7 +21,7 @@ typedef struct {
 	int row_warps, column_warps;
 	/* fragments of a warp; columns is 1 for a tile with one axis */
 	int rows, columns;
-	int all_rows, all_columns; /* fragments of the tile; the last fragments may be cut off */
+	int all_rows, all_columns; /* fragments of the tile; the last may reach beyond the tile */
 	bool whole;                /* no element of a fragment lies outside of the tile */
 	const char *warp;          /* expression for the warp's number */
 } Layout;
@@ -56,8 +56,8 @@ layout_of(CPrinter *p, int tile)
 		now.column_warps = warps / rows;
 		now.rows = parts(best.all_rows, rows);
 		now.columns = parts(best.all_columns, now.column_warps);
-		/* mostly the number of sums of a warp; among equal ones, the operands that it
-		 * reads */
+		/* mostly the number of sums that a warp computes; for equal numbers, the
+		 * operands that the warp reads */
 		int64_t cost = 1000ll * now.rows * now.columns + 3ll * now.rows + 2ll * now.columns;
 		if (cost < least) {
 			least = cost;
@@ -123,8 +123,8 @@ print_row(CPrinter *p, const LoopStatement *s, const Layout *l)
 	line(p, "const int v%d = gradc_tile_row(%s, r, %d);", s->result, l->warp, l->row_warps);
 }
 
-/* Declares a lane's partials of a row. A warp has the whole row; a partial adds columns 2t or 2t
- * + 1, where t is lane % 4, of some of the fragments. */
+/* Declares a lane's partials of a row. A warp has the whole row. Each partial adds one column of
+ * some of the row's fragments: column 2t or column 2t + 1 of the fragment, where t is lane % 4. */
 static void
 start_partials(CPrinter *p, const LoopStatement *s)
 {
@@ -307,7 +307,8 @@ stage(CPrinter *p, const LoopWindow *w)
 	line(p, "%s", barrier);
 }
 
-/* The number of a fragment or a row, limited to those inside the tile. */
+/* An expression for the number, but at most n - 1. If a fragment reaches beyond the tile (not
+ * whole), a lane so reads an element inside the tile. */
 static const char *
 inside(CPrinter *p, const char *number, int64_t n, bool whole)
 {
@@ -416,7 +417,7 @@ static const Unit units[] = {
 	{"tf32", F32, false},
 };
 
-/* The unit for the statement, if the target has one; otherwise NULL. */
+/* The tensor-core unit that can run the statement; NULL: the target has no such unit. */
 static const Unit *
 unit_of(const CPrinter *p, const LoopStatement *s)
 {

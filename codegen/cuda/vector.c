@@ -92,8 +92,8 @@ print_pack(CPrinter *p, const LoopStatement *loop, int i, const Affine *first, b
 		text_printf(p->out, "%s pack%d;\n", type, i);
 }
 
-/* before: prints what comes before the loop, namely the loads, and declarations of packs for the
- * stores. Not before: prints what comes after the loop, the stores. */
+/* If `before`, prints the loads that come before the loop, and declarations of packs for the
+ * stores. Otherwise prints the stores that come after the loop. */
 static void
 print_packs(CPrinter *p, const LoopStatement *loop, int at, bool before)
 {

@@ -239,7 +239,7 @@ results_fault(const Function *f, const Spaces *s)
 		const Value *v = node_operand(ret, i);
 		IterSpace of = s->of[v->id];
 		if (of == ITER_NONE || v->type->n != s->domain.elements[of])
-			return "a result does not follow what the others iterate over";
+			return "a result is in no space of the function, or has another number of elements than its space";
 	}
 	return NULL;
 }

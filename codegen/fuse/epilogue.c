@@ -120,8 +120,9 @@ product_of(const Value *v)
 	return plain && c->operands[LIBRARY_RESULT].buffer == k->n_inputs ? n : NULL;
 }
 
-/* Is `reader` the only node that reads v? Also true, with *again set, if the first micro-batch
- * stores v as a gradient and later ones add it: the product is then launched twice. */
+/* Is `reader` the only node that reads v? Also true, with *again set, if `reader` adds v to a
+ * gradient in later micro-batches, and a store reads v in the first: the product then has two
+ * launches. */
 static bool
 is_read_alone(const Value *v, const Node *reader, bool *again)
 {
@@ -136,7 +137,7 @@ is_read_alone(const Value *v, const Node *reader, bool *again)
 	return true;
 }
 
-/* Does `reader` read the product v before all its other readers? Looks back over a few nodes only. */
+/* Does `reader` read the product v before all other readers of v? Checks only a few nodes back. */
 static bool
 is_read_first(const Value *v, const Node *reader)
 {
@@ -154,8 +155,8 @@ is_read_first(const Value *v, const Node *reader)
 }
 
 /* ---- readers */
-/* The only node of a function apart from reshapes, if its result is all that the function returns; NULL: the
- * function has more nodes. */
+/* The node whose result the function returns, if the function has one result and no other nodes
+ * except reshapes; otherwise NULL. */
 static const Node *
 only_node(const Function *f)
 {
@@ -170,8 +171,8 @@ only_node(const Function *f)
 	return n;
 }
 
-/* The number of the call's argument that operand i of n, in the called function, stands for; -1: no
- * argument. */
+/* n is a node of the called function. Returns the number of the parameter that n reads as operand
+ * i, which is also the number of the call's argument. -1: the operand is no parameter. */
 static int
 argument_of(const Node *n, int i)
 {

@@ -33,8 +33,8 @@ space_read(const StorePlan *p, int gi, Value *v)
 	return domain_reached(&p->groups.at[gi].domain, v, base);
 }
 
-/* If the elementwise node n joined group gi: the space over which it would read the operands that
- * the group computes, and so the space of its result. ITER_NONE: n does not fit. */
+/* The space over which the elementwise node n would read the operands that group gi computes. If n
+ * joins the group, its result is in the same space. ITER_NONE: n does not fit. */
 static IterSpace
 space_elementwise(const StorePlan *p, int gi, const Node *n)
 {

@@ -155,9 +155,9 @@ source_in_chain(const void *ctx, const Value *v)
 	               : FROM_LINK;
 }
 
-/* The leaves from which v would be computed again. Either all leaves are kept in memory, or one
- * leaf is not kept; other values may be computed from that leaf as well. Parameters and states
- * are not listed: they lie in memory anyway. */
+/* The leaves from which v would be computed again. Either all leaves are kept in memory, or there
+ * is exactly one leaf and nothing keeps it yet. Keeping this leaf may pay, because other values may
+ * be computed from the same leaf. Parameters and states are not listed: they are kept anyway. */
 static Source
 source_of(const Remat *r, Value *v)
 {
@@ -190,7 +190,7 @@ consider(Remat *r, Value *v)
 	r->kept[v->id] = s.n == 0;
 	if (s.n != 1)
 		return;
-	/* Kernels that load v would load its leaf instead. */
+	/* If v is computed again, the kernels that would load v load its leaf instead. */
 	r->demand[s.leaves[0]->id] += type_bytes(v->type);
 	for (int i = 0; i < r->kernels[v->id].n; i++)
 		add_kernel(&r->kernels[s.leaves[0]->id], r->kernels[v->id].at[i]);
@@ -298,8 +298,8 @@ first_leaf(const Remat *r, const Value *v)
 	return r->source[v->id].n ? r->source[v->id].leaves[0] : NULL;
 }
 
-/* Numbers the nodes in order. Also finds, for each leaf, the first node of loops that reads a
- * value computed again from it. */
+/* Numbers the nodes in order. Also finds, for each leaf, the first node that reads a value
+ * recomputed from the leaf and whose group has loops. */
 static void
 find_order(Remat *r)
 {
@@ -314,9 +314,9 @@ find_order(Remat *r)
 	}
 }
 
-/* n reads the recomputed value x. If n moves behind the returned node, the kernel of that node,
- * which loads x's leaves anyway, can store x for n; otherwise a kernel for x alone would load the
- * leaves once more. NULL: n stays where it is. */
+/* n reads the recomputed value x. Returns the node behind which n should move; NULL: n stays where
+ * it is. The kernel of the returned node loads x's leaves anyway, so it can store x for n. Without
+ * the move, a kernel for x alone would load the leaves once more. */
 static Node *
 waits_for(const Remat *r, const Node *n, const Value *x)
 {

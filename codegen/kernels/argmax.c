@@ -44,9 +44,9 @@ element_at(const Argmax *a, const Index *line, Affine at)
 }
 
 /* The index of the largest element among `count` elements of the line from `first` on (fewer if
- * the line ends before); the first one if there are several. One pass finds the maximum, a second
- * one the smallest index of an equal element. If all elements are NaN, no element equals the
- * maximum, and the result is `size`. */
+ * the line ends before); the first one if there are several. One pass finds the maximum. A second
+ * pass finds the smallest index of an element that equals the maximum. If all elements are NaN, no
+ * element equals the maximum, and the result is `size`. */
 static LoopValue
 first_largest(const Argmax *a, const Index *line, Affine first, int64_t count)
 {

@@ -106,8 +106,8 @@ searched(const Search *s, Affine j, LoopValue *index)
 }
 
 /* The index of the largest element; the first one if there are several. One pass finds the
- * maximum, a second one the smallest index of an equal element. If all elements are NaN, the
- * index is the line's size, because no element equals the maximum. */
+ * maximum. A second pass finds the smallest index of an element that equals the maximum. If all
+ * elements are NaN, the index is the line's size, because no element equals the maximum. */
 static LoopValue
 first_largest(const Search *s)
 {
@@ -136,7 +136,7 @@ first_largest(const Search *s)
 typedef struct {
 	Affine line, block;
 	Spread lane;
-	/* the team is divided into groups (outer members), each with a line of its own */
+	/* the team is divided into groups of threads; each group searches a line of its own */
 	bool divided;
 } Loops;
 

@@ -1,6 +1,7 @@
-/* Emits convolutions as matrix products whose operand b is the patches of x; the patches are
- * computed while the product copies them in the order in which it reads them (implicit im2col).
- * On GPUs, a library's convolution may run instead. */
+/* Emits convolutions as matrix products. Operand b of the product is the patches of x. A product
+ * first copies b into the order in which its inner loop reads it. This copy computes the patches
+ * (implicit im2col), so they never lie in memory as a whole. On GPUs, a library's convolution may
+ * run instead. */
 #include "codegen/kernels/conv.h"
 #include "codegen/kernels/library.h"
 
@@ -137,15 +138,15 @@ conv_products(Lower *lw, const Node *n, Product *out)
  * window position).
  *
  * With a stride there is one product per remainder of the position of x modulo the stride,
- * because each remainder meets other window positions. For p = 0, 1, ... and q = 0, 1, ..., the
- * product of one remainder uses along each axis:
+ * because each remainder needs different window positions. For p = 0, 1, ... and q = 0, 1, ...,
+ * the product of one remainder uses along each axis:
  *
  *	position of x         place + stride * p
  *	position in window    tap + period * q
  *	position of dy        p + base - step * q
  *
  * An axis with too many remainders is not split. Its code computes the position of dy by a
- * division instead, and skips those that leave a remainder. */
+ * division instead, and skips positions where the division leaves a remainder. */
 typedef struct {
 	int64_t place, stride, places;
 	int64_t tap, period, taps;
@@ -169,7 +170,8 @@ dividing_axis(const ConvShape *s, int i)
 	                   .divisor = s->a->stride.at[i]};
 }
 
-/* Describes axis i for the product of the positions rest, rest + stride, ... of x. */
+/* Describes axis i for the matrix product that computes the positions rest, rest + stride, ... of
+ * x along this axis. */
 static InputAxis
 axis_of_rest(const ConvShape *s, int i, int64_t rest)
 {
@@ -439,8 +441,8 @@ conv_reads(const Target *t, const Node *n, int i, Ints *axes)
 	return op_row(n)->flops(n) >= t->tuning->library.least_flops ? READ_DENSE : READ_ONCE;
 }
 
-/* cuDNN adds a bias in few layouts only, so the sum's readers add it instead when a library may run the
- * convolution. */
+/* False if a library may run the convolution, because cuDNN adds a bias in few layouts only. The
+ * kernels that read the convolution's result then add the bias. */
 static bool
 conv_takes_bias(const Target *t, const Node *n)
 {
@@ -474,20 +476,19 @@ const Strategy strategy_conv_grad_weight = {.op = OP_conv_grad_weight,
                                             .library = conv_library,
                                             .reads = conv_reads};
 
-const Strategy strategy_conv_team = {
-	.op = OP_conv,
-	.kinds = ON(TEAMS),
-	.doc = "blocks in tiles, or members side by side along columns",
-	BY_TEAM_PRODUCTS,
-	.products = conv_products,
-	.library = conv_library,
-	.takes_bias = conv_takes_bias,
-	.reads = conv_reads};
+const Strategy strategy_conv_team = {.op = OP_conv,
+                                     .kinds = ON(TEAMS),
+                                     .doc = "each team computes a block, or each member a column",
+                                     BY_TEAM_PRODUCTS,
+                                     .products = conv_products,
+                                     .library = conv_library,
+                                     .takes_bias = conv_takes_bias,
+                                     .reads = conv_reads};
 
 const Strategy strategy_conv_grad_input_team = {
 	.op = OP_conv_grad_input,
 	.kinds = ON(TEAMS),
-	.doc = "blocks in tiles, or members side by side along columns",
+	.doc = "each team computes a block, or each member a column",
 	BY_TEAM_PRODUCTS,
 	.products = conv_grad_input_products,
 	.library = conv_library,
@@ -496,7 +497,7 @@ const Strategy strategy_conv_grad_input_team = {
 const Strategy strategy_conv_grad_weight_team = {
 	.op = OP_conv_grad_weight,
 	.kinds = ON(TEAMS),
-	.doc = "blocks in tiles, or members side by side along columns",
+	.doc = "each team computes a block, or each member a column",
 	BY_TEAM_PRODUCTS,
 	.products = conv_grad_weight_products,
 	.library = conv_library,

@@ -18,8 +18,8 @@ Cumulate cumulate_of(Lower *lw, const Node *n);
  * last block of each line. */
 Type cumulate_scratch(Lower *lw, const Node *n);
 int64_t cumulate_prepare_flops(const Cumulate *c);
-/* The index of the element of the line that is added as number `at`: from the end of the line if
- * the attribute `reverse` is set. */
+/* The index of the line's element that is added in step `at`. If the attribute `reverse` is set,
+ * step 0 adds the line's last element. */
 Index cumulate_index(const Cumulate *c, const Index *line, Affine at);
 /* Place of a block's sum in the scratch. */
 Affine cumulate_sum_place(const Cumulate *c, Affine line, Affine block);

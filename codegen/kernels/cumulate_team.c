@@ -100,9 +100,8 @@ rows_left(const Rows *r)
 	return affine_plus(affine_scale(r->c->lw->lb, r->first, -1), r->count);
 }
 
-/* Opens the loop that the team shares over the elements of row `row` in this chunk. Returns the
- * element's number in the line. If the block ends beyond the line's end, there are fewer elements
- * or none. */
+/* Opens a loop, shared by the team, over the elements of row `row` in this chunk. Returns the
+ * element's number in the line. Elements beyond the line's end are left out. */
 static Affine
 open_elements(const Rows *r, Affine row, Affine chunk, bool straight, Spread *lane)
 {
@@ -262,7 +261,7 @@ cumulate_team_kernel(Lower *lw, const Node *n)
 
 const Strategy strategy_cumulate_team = {.op = OP_cumulate,
                                          .kinds = ON(TEAMS),
-                                         .doc = "each line in order, by one of the team",
+                                         .doc = "one member adds up each line, in order",
                                          .takes = team_stores,
                                          .emit = cumulate_team_kernel,
                                          .scratch = cumulate_scratch,

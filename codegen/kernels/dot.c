@@ -97,8 +97,9 @@ dot_products(Lower *lw, const Node *n, Product *out)
 	return 1;
 }
 
-/* Is a copy of the operand worthwhile? Yes if an element is read for many elements of the other operand.
- * Batch axes may have any strides, because they are stepped outside the loops. */
+/* READ_STRIDED if each element is multiplied with many elements of the other operand: copying an
+ * operand without fixed strides then pays. Batch axes may have any strides, because the product's
+ * inner loops do not step along them. */
 static Reading
 dot_reads(const Target *target, const Node *n, int i, Ints *axes)
 {
@@ -112,8 +113,8 @@ dot_reads(const Target *target, const Node *n, int i, Ints *axes)
 	return often ? READ_STRIDED : READ_ONCE;
 }
 
-/* ---- as a library's product: runs of axes of the operands and the result; neighbouring axes are joined if
- * all strides allow it */
+/* ---- as a library's product. A library's matrix has one stride for its rows and one for its
+ * columns. So neighbouring axes of a tensor are joined to runs of axes, if all strides allow it. */
 typedef struct {
 	int n;
 	/* strides in the two tensors that have these axes */
@@ -245,7 +246,7 @@ const Strategy strategy_dot = {.op = OP_dot,
 
 const Strategy strategy_dot_team = {.op = OP_dot,
                                     .kinds = ON(TEAMS),
-                                    .doc = "blocks in tiles, or members side by side along columns",
+                                    .doc = "each team computes a block, or each member a column",
                                     BY_TEAM_PRODUCTS,
                                     .products = dot_products,
                                     .library = dot_library,

@@ -8,8 +8,8 @@
 #include "codegen/lower/lower.h"
 
 /* How a line of `size` elements is cut into blocks. parts: number of parts without a cut. If
- * these are fewer than the target wants, blocks of at least `least` elements; otherwise one
- * block. */
+ * there are fewer parts than the target wants, the line is cut into blocks of at least `least`
+ * elements. Otherwise it is one block. */
 typedef struct {
 	int64_t block, blocks; /* elements of a block; number of blocks */
 } LineBlocks;

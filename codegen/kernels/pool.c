@@ -234,8 +234,8 @@ add_to(LoopBuilder *lb, int out, Affine place, LoopValue v)
 	lb_store(lb, out, place, lb_binary(lb, LOOP_add, lb_load(lb, out, place), v));
 }
 
-/* The same place, which a condition around keeps inside x, in a form that shows that it lies
- * inside x. If its own form does not, it is clamped. */
+/* An enclosing condition keeps the place inside x when the kernel runs. But the loop checkers must
+ * also see this from the place's form. Returns the place, clamped if its form does not show it. */
 static Affine
 place_inside(const PoolLoop *p, Affine place)
 {

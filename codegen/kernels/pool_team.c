@@ -23,7 +23,7 @@ elements_of_part(const Lower *lw, int64_t n)
 	return block;
 }
 
-/* Opens the loops over n elements; returns the current one. straight: its code has no loops. */
+/* Opens the loops over n elements; returns the current one. straight: the body has no loops. */
 static Affine
 open_elements(Lower *lw, int64_t n, bool straight, Spread *lane)
 {
@@ -149,7 +149,7 @@ candidate(const PoolLoop *p, int i, Affine place, Affine at, LoopValue *inside)
 	return window;
 }
 
-/* The gradient of one element of dx. */
+/* The element of dx that is being computed: one member adds up its dy. */
 typedef struct {
 	const PoolLoop *p; /* p->at is the element's index */
 	const Value *dy;
@@ -157,8 +157,8 @@ typedef struct {
 	LoopValue own; /* the element's flat place */
 } DyOf;
 
-/* What the window `at` adds to the element: its dy, or 0 if the gradient of this window goes to
- * another element. */
+/* What candidate window `at` adds to the element: dy of the window, or 0 if the window's gradient
+ * goes to another element. */
 static LoopValue
 candidate_dy(const DyOf *g, const Index *at)
 {
@@ -264,7 +264,7 @@ const Strategy strategy_pool_team = {.op = OP_pool,
 
 const Strategy strategy_pool_grad_team = {.op = OP_pool_grad,
                                           .kinds = ON(TEAMS),
-                                          .doc = "windows that hold each element, in order",
+                                          .doc = "each element of dx adds its windows in order",
                                           .takes = team_stores,
                                           .emit = pool_grad_team_kernel,
                                           .scratch = pool_grad_scratch,

@@ -431,7 +431,7 @@ scatter_kernel(Lower *lw, const Node *n)
 
 const Strategy strategy_scatter = {.op = OP_scatter,
                                    .kinds = ON_EVERY_KIND,
-                                   .doc = "updates sorted by their index, each slice its segment",
+                                   .doc = "sorts updates; each slice combines its segment",
                                    .emit = scatter_kernel,
                                    .scratch = scatter_scratch,
                                    .prepare = scatter_prepare};
@@ -439,7 +439,7 @@ const Strategy strategy_scatter = {.op = OP_scatter,
 const Strategy strategy_scatter_sorted = {
 	.op = OP_scatter_sorted,
 	.kinds = ON_EVERY_KIND,
-	.doc = "segments of sorted updates found by bisection, each slice its own",
+	.doc = "finds segments of sorted updates by bisection; each slice combines its segment",
 	.emit = scatter_kernel,
 	.scratch = scatter_scratch,
 	.prepare = scatter_sorted_prepare};

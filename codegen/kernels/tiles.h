@@ -22,7 +22,7 @@ Tiling tile(const Ints *shape, int64_t most);
  * at least half of `most`. */
 Tiling tile_evenly(const Ints *shape, int64_t most, int64_t multiple);
 int64_t blocks_along(const Tiling *t); /* blocks along `axis` */
-int64_t repeats(const Tiling *t);      /* how often the axis is repeated by the axes before it */
+int64_t repeats(const Tiling *t);      /* product of the extents of the axes before `axis` */
 /* number of the last block's first element; 0 if there are no blocks */
 int64_t last_block(const Tiling *t);
 
@@ -66,8 +66,9 @@ typedef struct {
 Blocks blocks(LoopBuilder *lb, const Tiling *t);
 void blocks_next(Blocks *b);
 
-/* One parallel loop over the parts of several products or the like. The parts of each are
- * numbered by an index into a shape (a space); the loop runs through one space after the other. */
+/* One parallel loop over the parts of several computations, such as products. The parts of each
+ * computation have an index into a shape (a space). The loop runs through one space after the
+ * other. */
 typedef struct {
 	LoopBuilder *lb;
 	/* all: number of parts of all spaces; taken: number of parts of the spaces opened so far */

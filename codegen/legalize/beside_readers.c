@@ -31,7 +31,7 @@ again(Beside *s, Value *v)
 	return copy;
 }
 
-/* Is v computed from states only, by nodes that may stand anywhere? */
+/* Is v computed from states only, by nodes that may be copied to any place? */
 static bool
 is_of_states(const Value *v)
 {
@@ -66,8 +66,9 @@ erase_unused(Node *n)
 			erase_unused(operands[i]->node);
 }
 
-/* Is operand i of n, perhaps through views, a value that its readers compute, and is one of that
- * value's operands computed from states only? */
+/* Is operand i of n, possibly behind views, a value with computed_by_readers, such as a
+ * dequantized weight? Is it also computed from states only, and at least one of its own operands
+ * by a node? */
 static bool
 reads_made(const Node *n, int i)
 {

@@ -231,7 +231,7 @@ own_branches(Bodies *o, Node *n, const Node *around)
 }
 
 /* ---- all functions of the module */
-/* Do rows of all stacks begin at whole bytes? Reports a stack that has other rows. */
+/* Does each row of each stack begin at a whole byte? Reports a stack whose rows do not. */
 static bool
 has_whole_rows(Bodies *o, const Node *n)
 {

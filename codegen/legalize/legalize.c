@@ -140,8 +140,8 @@ copy_views(Pass *p, const Target *target, Node *n, Value **copies)
 	}
 }
 
-/* Reports a node that has no loops and no instruction. A call with a gradient of its own is not
- * such a node: such a call has been replaced by its body after autograd. */
+/* Reports a node that can become neither a kernel nor an instruction. A call with a gradient of
+ * its own is not such a node: after autograd, the function's body has replaced the call. */
 static bool
 refuse_call(const Pass *p, const Node *n)
 {

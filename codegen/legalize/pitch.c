@@ -6,10 +6,11 @@
  *
  *	%1 = launch ... {kernel = @dot_29} : f32[16384,50257]   ->   f32[16384,50260]
  *
- * Kernels that read or write the value get new places: the element in row r and column c moves
- * from 50257 r + c to 50260 r + c, and library calls get new strides. All readers must be
- * kernels. A kernel that is also launched on values without a pitch gets a twin: a copy of the
- * kernel for values with a pitch. Changes no number. Takes linear time in the number of places. */
+ * Kernels that read or write the value get new places (indices into the buffer): the element in
+ * row r and column c moves from 50257 r + c to 50260 r + c. Library calls get new strides. All
+ * readers must be kernels. A kernel that is also launched on values without a pitch gets a twin:
+ * a copy of the kernel for values with a pitch. Changes no number. Takes linear time in the number
+ * of places in the kernels. */
 #include "codegen/codegen.h"
 #include "codegen/target/target.h"
 
@@ -69,7 +70,8 @@ n_buffers(const Kernel *k)
 	return k->n_inputs + k->n_outputs;
 }
 
-/* Does a library multiply or compute a matrix in the buffer with rows of this length? */
+/* Does the kernel's library call use the buffer as a matrix, an operand or result of a product,
+ * with rows of this length? */
 static bool
 has_product_rows(const Kernel *k, int buffer, int64_t row)
 {
@@ -134,7 +136,7 @@ typedef struct {
 	const LoopStatement **by; /* the statement that defines each scalar */
 } Scalars;
 
-/* If v is the scalar x / c with a constant c: c; otherwise 0. */
+/* Returns c if v is the scalar x / c with a constant c; otherwise 0. */
 static int64_t
 divisor(const Scalars *s, LoopValue v, LoopValue x)
 {

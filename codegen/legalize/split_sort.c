@@ -1,13 +1,15 @@
 /* Splits the sort of a long line: short runs are sorted, then merged two by two. Each step is a
  * kernel with many parallel parts, and writes its result to memory.
  *
- *	sort f32[1000]   =   sort_runs 1 to 256, 256 to 512, 512 to 1024 */
+ *	sort f32[1000]   =   sort_runs {from = 1, to = 256}, {from = 256, to = 512}, {from = 512, to = 1024}
+ *
+ * from, to: lengths of the sorted runs before and after the step. */
 #include "codegen/legalize/rewrites.h"
 
 /* Lines longer than LONG_LINE are split, first into runs of RUN elements. Longer runs would cost
  * more: a sorting network takes more steps per element the longer the run is. Lines longer than
- * LONGEST_SPLIT are not split, because the places of pairs of runs are only known to fit up to
- * that length (ir/loop/place.c). */
+ * LONGEST_SPLIT are not split: only up to that length it is proven that the indices of a pair of
+ * runs stay within the line (ir/loop/place.c). */
 enum { LONG_LINE = 512, RUN = 256 };
 
 static void

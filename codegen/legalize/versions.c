@@ -24,7 +24,7 @@ list_targets(Arena *arena, const Module *m, Versions *v)
 		vec_push(arena, &v->names, "");
 }
 
-/* Records that programs for `target` need the kernel; NULL: all targets need it. */
+/* Records that programs for `target` need the kernel. target NULL: all targets need it. */
 static void
 mark_needed(const Versions *v, const char *target, int kernel)
 {

@@ -31,7 +31,7 @@ combine(Printer *p, LoopOp op, DType type, V x, V y)
 	return emit_op(p, &frame, &s);
 }
 
-/* How many partials an addition updates at once: LOOP_LANES if there is one for each lane, or
+/* How many partials an addition updates at once: LOOP_LANES if each lane has a partial, otherwise
  * one. */
 static int
 taking(const Accumulator *a)
@@ -107,8 +107,8 @@ finish_member(Printer *p, const LoopStatement *s, V member)
 	}
 }
 
-/* Adds x to the accumulator. In a vector loop, the lanes that run are added: all at once if there
- * is a partial for each lane, or else one lane after the other. */
+/* Adds x to the accumulator. In a vector loop, only lanes that run are added: all at once if each
+ * lane has a partial, otherwise one lane after the other. */
 void
 emit_accumulate(Printer *p, const LoopStatement *s)
 {

@@ -64,7 +64,7 @@ static int
 parallel_rows(Lower *lw, LoopNest *nest, int rows, bool in_blocks)
 {
 	/* With in_blocks, loop rows - 1 runs over the blocks of loop `rows` and must stay
-	 * directly before it; so the last loop that reuse may move is the one before. */
+	 * directly before loop `rows`. So reuse may only move loops up to rows - 2. */
 	Cutting c = {.last = rows - 1 - in_blocks, .n = rows, .least = 1};
 
 	return parallel_loops(lw, nest, &c, rows);

@@ -49,8 +49,8 @@ bool team_begin_for(Lower *lw, int64_t elements);
  * member, its threads are inner members. */
 void team_divide(Lower *lw, int inner);
 
-/* A loop of `extent` iterations that lanes or members share; with a bound `below`, only of the
- * iterations below it. Without a team it is a vector loop. In a team of T, member m has the
+/* A loop of `extent` iterations that lanes or members share. With a bound `below`, only the
+ * iterations below it run. Without a team it is a vector loop. In a team of T, member m has the
  * iterations m, m + T, m + 2T ...; where possible, a member has vectors of neighbouring
  * iterations instead of single iterations. Order of calls: spread_open, spread_enter, the body,
  * spread_close. Accumulators made between spread_open and spread_enter collect over the loop. */

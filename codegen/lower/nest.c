@@ -54,12 +54,13 @@ is_repeated(const BroadcastAttr *a, int axis)
 	return true;
 }
 
-/* Cuts for a broadcast. Trailing axes along which one number is repeated need no cuts between
- * them: a number for each channel of images is cut at the channel, not between rows and columns. */
+/* Adds the cuts that a broadcast needs. Trailing axes along which one number is repeated need no
+ * cuts between them. Example: if images get one number per channel, there is a cut between
+ * channels and rows, but none between rows and columns. */
 static void
 cut_before_repeats(Cuts *c, Type t, const BroadcastAttr *a)
 {
-	bool repeats = true; /* every axis from here to the last */
+	bool repeats = true; /* are axis i and all axes after it repeated? */
 	int64_t stride = 1;
 
 	for (int i = t->rank - 1; i >= 0; stride *= t->dims[i--]) {
@@ -181,8 +182,8 @@ nest_part(const Lower *lw, Type shape, int64_t rows)
 	return nest_of_cuts(&c);
 }
 
-/* Adds the loops of one run of axes: its neighbouring iterations are `stride` elements apart, and
- * there are `extent` of them. The run is cut where `full` has cuts of the flat numbers, and where
+/* Adds the loops of one run of axes. The run has `extent` iterations; neighbouring iterations are
+ * `stride` elements apart. The run is cut where `full` has cuts of the flat numbers, and where
  * `rows` has cuts of the row numbers. */
 static void
 add_run(LoopNest *nest, const Cuts *full, const Cuts *rows, int64_t stride, int64_t extent,

@@ -36,11 +36,11 @@ typedef struct {
 
 typedef enum { REDUCED_NOT, REDUCED_SCALAR, REDUCED_LOCAL } ReducedKind;
 
-/* At most so many loads of a square (a transposed block, squares.c) go through team memory. */
+/* The most loads of a square (a transposed block, squares.c) that may go through team memory. */
 enum { MOST_TURNED = 4 };
 
-/* An element of the kernel's input `buffer`, at `place`, of which there is a copy in team memory:
- * in `array`, at `place_in_array`. */
+/* Element `place` of the kernel's input `buffer`. Team memory has a copy of this element: element
+ * `place_in_array` of `array`. */
 typedef struct {
 	int buffer;
 	Affine place;
@@ -72,7 +72,8 @@ struct LowerState {
 	int *taken_from;
 	VEC(LateStore) late;
 	bool own_rows; /* are the arrays in `cache` private to members? */
-	/* the current element's number, in the full space and in these arrays; valid in the innermost loop */
+	/* the current element's number in the full space, and in the arrays in `cache`; valid
+	 * in the innermost loop */
 	Affine full_flat, inner_flat;
 	/* number of rows that every part of a result is cut into (parts.c); 0: no parts */
 	int64_t rows;
@@ -182,9 +183,9 @@ typedef struct {
 	int64_t iterations;
 } Reuse;
 typedef struct Squares Squares;
-/* How a nest would be cut into parts without reuse: into squares, or by its first n loops. With
- * reuse, one of the loops 0 to `last` gives several iterations to each part; by first n loops, it
- * moves to position `last`. */
+/* How a nest would be cut into parts without reuse: into squares, or at its first n loops. With
+ * reuse, each part has several iterations of one of the loops 0 to `last`. Without squares, this
+ * loop moves to position `last`. */
 typedef struct {
 	int last, n;
 	int64_t least;          /* least iterations of that loop in a part */
@@ -192,9 +193,9 @@ typedef struct {
 	const Squares *squares;
 } Cutting;
 Reuse nest_reuse(const Lower *lw, const LoopNest *nest, const NestProbe *p, const Cutting *c);
-/* Like nest_parallel, with the reuse r: cuts loop r->loop, so that each part has r->iterations of
- * its iterations. The new loop over these is placed directly before loop `within`, which is the
- * first loop after the first n, or the loop that lanes run along. */
+/* Like nest_parallel, with the reuse r: cuts loop r->loop, so that each part has r->iterations
+ * iterations of this loop. The new loop over these iterations is placed directly before loop
+ * `within`, which is the first loop after the first n, or the loop that lanes run along. */
 int nest_parallel_again(LoopNest *nest, const Reuse *r, const Cutting *c, int within,
                         const Lower *lw);
 

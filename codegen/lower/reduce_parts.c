@@ -70,9 +70,9 @@ choose_rows(Rows *r)
 	return reuse.iterations;
 }
 
-/* How many rows the outer members (groups of threads) take at a time. `most`, or half or a
- * quarter of it if that divides the rows and `most` does not: no outer member then idles in the
- * last turn. Example: with most = 8, 12 rows are taken four at a time. */
+/* How many rows the outer members (groups of threads) take at a time: the first of most, most / 2
+ * and most / 4 that divides the number of rows, so that no outer member idles in the last turn.
+ * Example: with most = 8, 12 rows are taken four at a time. If none divides it, returns `most`. */
 static int
 rows_at_once(int64_t rows, int most)
 {

@@ -67,8 +67,8 @@ bytes_of_parts(const Lower *lw, const LoopNest *nest, const NestProbe *p, const 
 	return touched_bytes(lw, nest, p, parts);
 }
 
-/* May parts have several iterations of this loop? Not if it is a side of a square, a loop within blocks, or
- * too short. */
+/* May parts have several iterations of this loop? No, if the loop is a side of a square, a loop
+ * within blocks, or too short. */
 static bool
 may_repeat(const LoopNest *nest, const Cutting *c, const Reuse *r)
 {

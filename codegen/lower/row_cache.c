@@ -10,7 +10,8 @@ enum { BESIDE_ROWS = 1024 }; /* bytes of team memory left for sums */
 typedef struct {
 	uint32_t *needed; /* passes that need the value, as bits */
 	bool *outlasts;   /* is it reduced or stored, or read by a value that fewer passes need? */
-	/* does computing the value load something for each element that is not in an array? */
+	/* to compute an element, must a pass load elements of full values from memory? Values
+	 * in an array do not count. */
 	bool *loads;
 } Uses;
 

@@ -68,9 +68,9 @@ coefficient(const Affine *place, LoopValue scalar)
 	return 0;
 }
 
-/* The places that an access reaches while the outer `common` loops stand still and the inner
- * loops run: *first to *last, without the terms of the common loops. False: something other than
- * a loop variable moves the place, or a loop moves it backwards. */
+/* Sets *first and *last to the range of places that an access reaches while the outer `common`
+ * loops stand still and the inner loops run. The terms of the common loops are left out of both.
+ * False: something other than a loop variable moves the place, or a loop moves it backwards. */
 static bool
 reach(const Access *a, int common, int64_t *first, int64_t *last)
 {

@@ -1,4 +1,5 @@
-/* What decides the order of instructions and the bytes of buckets. Sections are named after the .c file. */
+/* Private to schedule: functions that several files of the folder share. Sections are named after
+ * the .c file. */
 #ifndef GRADC_CODEGEN_SCHEDULE_ORDER_H
 #define GRADC_CODEGEN_SCHEDULE_ORDER_H
 

@@ -28,7 +28,8 @@ is_read(const Node *n)
 	return false;
 }
 
-/* When all readers of n run, if that is the same for all of them; otherwise WHEN_ALWAYS. */
+/* In which micro-batches the readers of n run, if all readers run in the same micro-batches;
+ * otherwise WHEN_ALWAYS. */
 static When
 when_read(const Node *n)
 {
@@ -136,7 +137,8 @@ number_nodes(Schedule *s)
 		s->position[n->id] = at++;
 }
 
-/* Moves nodes that only stores read up, directly after the nodes of their operands. */
+/* Moves each node that only stores read to an earlier position: directly after the nodes that
+ * compute its operands. */
 static void
 hoist(Schedule *s)
 {

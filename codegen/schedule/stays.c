@@ -13,9 +13,9 @@ lies_around(const Stay *around, const Stay *s)
 	return around->first <= s->first && around->last >= s->last;
 }
 
-/* The first instruction from which on at most one of the weights that are read before s is still
- * needed. Weights whose reading begins at the same instruction count as one, and weights whose
- * stay contains that of s do not count. */
+/* Looks at the weights that are first read before s. Returns the first instruction from which on at
+ * most one of these weights is still needed. Weights that are first read at the same instruction
+ * count as one. Weights whose stay contains the stay of s do not count. */
 static int
 one_is_left(const Stays *stays, const Stay *s)
 {
@@ -112,8 +112,8 @@ typedef struct {
 	const Stay *last;
 } Place;
 
-/* Of the places that are free when s begins: the smallest one that is large enough for s; if none
- * is, the largest one, which then grows. NULL: no place is free. */
+/* The place for s: of the places that are free when s begins, the smallest that is large enough for
+ * s. If none is large enough, the largest, which then grows. NULL: no place is free. */
 static Place *
 best_place(Place *places, int n, const Stay *s)
 {

@@ -7,10 +7,11 @@
 
 #include "codegen/target/target.h"
 
-/* How a kernel reads an operand, which decides through which views it may read: other views are
- * copied to memory first. READ_ONCE: each element is read once or a few times, through any view.
- * READ_STRIDED: often; the view must have a fixed stride along each of the given axes.
- * READ_DENSE: often; the elements must lie in memory without gaps. */
+/* How a kernel reads an operand. This decides through which views the kernel may read; other
+ * views are copied to memory first. READ_ONCE: each element is read once or a few times, through
+ * any view. READ_STRIDED: each element is read often; the view must have a fixed stride along each
+ * of the given axes. READ_DENSE: each element is read often; the elements must lie in memory
+ * without gaps. */
 typedef enum { READ_ONCE, READ_STRIDED, READ_DENSE } Reading;
 
 enum { MAX_PRODUCTS = 16 };

@@ -19,8 +19,8 @@
  *
  * In the last line b is read from memory again and again.
  *
- * Costs for narrower vectors, measured on the same core with x86-64-v3: with them products take
- * 0.91 to 1.08 times as long as with the costs before, 0.99 times in the mean. */
+ * The costs for narrower vectors were measured on the same core with x86-64-v3. With these costs,
+ * products take 0.91 to 1.08 times as long as with earlier costs, 0.99 times in the mean. */
 static const ProductTiles wide_product = {
 	.rows = 8, /* 16 of 32 registers */
 	.columns = 32,
@@ -71,7 +71,7 @@ const Tuning cpu_tuning = {
 	/* Several parts for each core keep 64 cores busy to the end, although cores differ in
 	 * speed. They do not slow down a single thread: with 1, 4, 16, 64 parts for each of 64
 	 * cores gpt2_mini takes 10.8, 11.0, 11.1, 10.9, and a bias gradient of [8192,768] 17.3,
-	 * 17.2, 16.8, 18.2. `large`, the size from which on more cores pay, was not measured. */
+	 * 17.2, 16.8, 18.2. `large`, the least size for several cores, was not measured. */
 	.grains.large = 1 << 16,
 	.grains.parts = 4,
 	/* Starting the next part takes some instructions: with 8, 64, 512 elements gpt2_mini takes 11.0,

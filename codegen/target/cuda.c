@@ -26,7 +26,7 @@ const Tuning team_tuning = {
 	.reduce.few_rows = 8,
 	.reduce.much = 1 << 19,
 	/* With 128 columns, each of 32 members reads 16 bytes of a row, without gaps between
-	 * members. If there would be too few parts, 32 columns: 4 bytes for each member. */
+	 * members. If this makes too few parts, a part has 32 columns: 4 bytes a member. */
 	.reduce.least_columns = 32,
 	.reduce.most_columns = 128,
 	/* 32 KiB of f32: seven blocks fit in the 228 KiB of a multiprocessor */
@@ -109,7 +109,7 @@ static const MatrixShape matrices[] = {{BF16, 16, 8, 16}, {F16, 16, 8, 16}, {F32
  *	              multiplies. With twice as many sums, only one part would fit on a processor
  *	members       two warps for each of four schedulers
  *	read          a warp's access to 4-byte numbers takes one cycle, whether all lanes read the same number or each its own.
- *	              Accesses of 8 and 16 bytes take less time for each number, so 4 are counted
+ *	              Accesses of 8 and 16 bytes take less time for each number, so `read` is 4 numbers a cycle
  *	brought       bytes a cycle and processor, read from the second-level cache */
 #define EVERY_GPU                                                                              \
 	.depth = 16, .most_sums = 256, .few_rows = 4, .least_split = 256,                      \
@@ -156,9 +156,10 @@ static const TeamTiles sm_100_tiles = {
 };
 #undef CLOCK
 
-/* Which epilogues are faster: operations that follow a product, such as a sum or a GELU, and that
- * cuBLASLt can apply while it stores the product. A step of gpt2_124m, 16 rows of 1024 tokens,
- * one H100, cuBLASLt 13.1, each column in one run (bench/results/epilogues.json):
+/* Which epilogues are faster than kernels of their own. An epilogue is an operation after a
+ * product, such as a sum or a GELU, that cuBLASLt can apply while it stores the product. The table
+ * gives the time of a step of gpt2_124m with 16 rows of 1024 tokens on one H100 with cuBLASLt 13.1.
+ * Each column was measured in one run (bench/results/epilogues.json):
  *
  *	                               tf32       bf16
  *	none                        113.7 ms

@@ -103,10 +103,11 @@ typedef struct {
  * run along the reduced elements; otherwise they run along results, which are called columns then. */
 typedef struct {
 	int64_t chunk_rows, chunk_columns; /* least size of a chunk of partial results */
-	/* few_rows: if the rows of a reduction are read again and its operand has fewer than
-	 * `much` elements, it is split only if it has fewer rows than this. */
+	/* A later loop reads the rows of some reductions again, as in a batch norm. Such a
+	 * reduction is not split if it has at least few_rows rows and its operand has fewer than
+	 * `much` elements. */
 	int64_t few_rows, much;
-	/* range of the columns of a part, whose sums are an array */
+	/* least and most columns of a part that keeps the sums of its columns in an array */
 	int64_t least_columns, most_columns;
 	/* elements of a row that stay in cache or team memory until the next pass over the row */
 	int64_t near_row;
@@ -115,8 +116,8 @@ typedef struct {
 	 * cheaper ones are computed again */
 	int expensive;
 	int sums; /* most sums over a row that one loop computes */
-	/* Teams: rows of up to team_row elements are shared by row_members members each; longer rows by the
-	 * whole team. */
+	/* Teams: row_members members together reduce a row of up to team_row elements. The
+	 * whole team reduces a longer row. */
 	int64_t team_row;
 	int row_members;
 	/* How many elements of a row a member keeps in registers from one pass to the next:
@@ -130,7 +131,8 @@ typedef struct {
 	int64_t block;       /* elements of dy in a block */
 	int64_t most_planes; /* most planes; the kernel has separate code for each plane */
 	int64_t most_bytes;  /* most bytes of a local array */
-	/* most output channels of a group times window positions computed for an element of dy */
+	/* Most output channels of a group. The limit is lower if rows are padded: with two
+	 * products for each element of dy, only half as many channels are allowed. */
 	int64_t most_outputs;
 	int64_t least_parts;
 	int most_sums; /* most sums in registers */
@@ -151,9 +153,9 @@ typedef struct {
 typedef struct {
 	int64_t least_keys;         /* least indices that a part sorts */
 	int64_t most_sorting_parts; /* most parts that sort; each part reads all indices */
-	/* A slice is all elements of the result with one index. A part has at most most_width
-	 * elements of a slice, which it combines in an array. If there are fewer slices than
-	 * wanted parts, it has fewer, but at least least_width. */
+	/* A slice is all elements of the result with one index. A part combines at most
+	 * most_width elements of a slice, in an array. If there are fewer slices than wanted
+	 * parts, a part combines fewer elements, but at least least_width. */
 	int64_t most_width, least_width;
 	int64_t least_elements; /* least elements of the result that a part computes */
 	/* with at least this many updates, indices are sorted by `sort` first; 0: never */

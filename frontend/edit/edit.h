@@ -9,12 +9,12 @@
 /* Finds axes of a product's second operand: *channel is the axis of outputs, *inputs the axis that
  * the product sums over. false: p is not a product. */
 bool product_axes(const NodeProto *p, int rank, int *channel, int *inputs);
-/* The role of an initializer that quantization added. */
+/* What an initializer that quantization added holds, and of which tensor. */
 typedef struct {
 	enum { QUANTIZED_CODES, QUANTIZED_SCALE, QUANTIZED_ZERO } part;
 	const QuantizedTensor *tensor;
 } QuantizedPart;
-/* The model's messages, edited to be quantized; in the model's arena. */
+/* The protobuf messages of the quantized model. They lie in the model's arena. */
 typedef struct {
 	ModelProto proto;
 	GraphProto graph;
@@ -22,11 +22,13 @@ typedef struct {
 } QuantizedModel;
 
 /* ---- quantize_write.c */
-/* opset 0: the model's own opset. */
+/* Sets *out to the model with the tensors of the list quantized, in the given opset. opset 0: the
+ * model's own opset. */
 void model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out);
 
 /* ---- opsets.c */
-/* Reports operators whose meaning differs in the new opset. */
+/* Raises the model's opset to `to`. false after reporting operators whose meaning differs in the
+ * new opset. */
 bool model_raise_opset(Model *model, int to, Diag *diag);
 
 #endif

@@ -50,7 +50,8 @@ keeps_factors(const NodeProto *p, bool pools)
 	return false;
 }
 
-/* Opens an f32 initializer without other readers; axis -1: the last axis. */
+/* Sets *out to the floats of an f32 initializer, with channels along the axis; axis -1: the last
+ * axis. false: the initializer is of another type or has other readers. */
 static bool
 open_numbers(Equalize *e, const char *name, int axis, Scaled *out)
 {
@@ -86,8 +87,8 @@ rank_of(const Equalize *e, const char *name)
 	return t ? (int)t->n_dims : 0;
 }
 
-/* Opens the weight by its output channels: the first axis of Conv's weight, the result's last axis
- * for other products. */
+/* Sets *out to p's weight, with its output channels: along the first axis of Conv's weight; for
+ * other products, along the axis that becomes the result's last axis. */
 static bool
 open_first(Equalize *e, const NodeProto *p, Scaled *out)
 {
@@ -97,8 +98,8 @@ open_first(Equalize *e, const NodeProto *p, Scaled *out)
 	       open_numbers(e, p->input[1], channel, out);
 }
 
-/* Opens the weight by its input channels. For a depthwise convolution these are also its output
- * channels. */
+/* Sets *out to p's weight, with its input channels. For a depthwise convolution these are also its
+ * output channels. */
 static bool
 open_second(Equalize *e, const NodeProto *p, Scaled *out)
 {
@@ -120,8 +121,8 @@ is_convolution(const NodeProto *p)
 	return is_op(p, "Conv") || is_op(p, "ConvTranspose");
 }
 
-/* Opens a bias: a vector with one number per channel. The bias belongs to a convolution, or is
- * added to a matrix product, whose channels also lie on the last axis. */
+/* Sets *out to a bias: a vector with one number per channel. The bias belongs to a convolution, or
+ * is added to a matrix product, whose result has its channels on the last axis. */
 static bool
 open_bias(Equalize *e, const char *name, int64_t channels, Scaled *out)
 {

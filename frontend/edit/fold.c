@@ -14,7 +14,8 @@ typedef struct {
 	int n_folded, n_left;
 } Fold;
 
-/* Loads the f32 numbers of an initializer; n not 0: they must be a vector of n. */
+/* Loads the numbers of an f32 initializer. n not 0: it must be a vector of n numbers. NULL: it is
+ * of another type or shape, or cannot be loaded. */
 static const float *
 load(Fold *f, const char *name, int64_t n, TensorData *out)
 {

@@ -9,9 +9,9 @@ static const struct {
 	const char *op;
 	int opset;
 } changed[] = {
-	{"Softmax", 13},    /* normalizes over one axis; before, over all axes from it on */
-	{"LogSoftmax", 13}, /* normalizes over one axis; before, over all axes from it on */
-	{"Hardmax", 13},    /* normalizes over one axis; before, over all axes from it on */
+	{"Softmax", 13},    /* over `axis` only; older: over `axis` and all axes after it */
+	{"LogSoftmax", 13}, /* over `axis` only; older: over `axis` and all axes after it */
+	{"Hardmax", 13},    /* over `axis` only; older: over `axis` and all axes after it */
 	/* has another input before the scales, and samples at other coordinates */
 	{"Resize", 11},
 	{"RoiAlign", 16},           /* shifts boxes by half a pixel */
@@ -177,7 +177,8 @@ model_raise_opset(Model *model, int to, Diag *diag)
 	int before = diag_errors(diag);
 
 	if (to < model->opset || to > NEWEST_OPSET) {
-		diag_error(diag, EXIT_USAGE, "--opset=%d: needs %d, the model's opset, to %d", to,
+		diag_error(diag, EXIT_USAGE,
+		           "--opset=%d: must be between the model's opset %d and %d", to,
 		           model->opset, NEWEST_OPSET);
 		return false;
 	}

@@ -58,7 +58,7 @@ third_input(const NodeProto *p)
 	return p->n_input > 2 && *p->input[2] ? p->input[2] : NULL;
 }
 
-/* The number of groups of a convolution; 0: it does not divide the weight's axis. */
+/* The number of groups of a convolution; 0: the number does not divide the weight's axis. */
 static int64_t
 conv_groups(const NodeProto *p, const QuantizedTensor *w, int axis)
 {
@@ -78,8 +78,8 @@ bias_of_conv(Find *f, const NodeProto *p, const QuantizedTensor *w, ProductBias 
 }
 
 /* ConvTranspose. Each input element is multiplied by every position of the kernel, and the result
- * has more positions than the input, by the product of the strides. So the mean shift is divided by
- * that product. */
+ * has as many times the positions of the input as the product of the strides. So the mean shift is
+ * divided by this product. */
 static const char *
 bias_of_transposed(Find *f, const NodeProto *p, const QuantizedTensor *w, ProductBias *out)
 {

@@ -104,7 +104,7 @@ typedef struct {
 	Neighbours all;
 	ValueTypes types;
 	StrMap *found[3]; /* per kind: name -> QuantizedTensor */
-	StrMap *made;     /* names of values in Constant nodes, or already made of codes */
+	StrMap *made;     /* names of results of Constant and DequantizeLinear nodes */
 	StrMap *readers;  /* name -> CodeReaders in the main graph */
 	StrMap *results;  /* names of the graph's outputs */
 	StrMap *tables;   /* name of a table whose readers were judged -> its TableUse */
@@ -242,10 +242,11 @@ set_groups(QuantizedTensor *t, const QuantizeOptions *o, int channel, int inputs
 	t->n_scales = groups_count(&groups);
 }
 
-/* Handles a second product that sums over another axis (`inputs`) of the weight. Integer products
- * accept scales only per output channel. A scale per channel of one product would be a
- * scale per input for the other, which onnxruntime would not run: the weight gets one scale. Blocks
- * stay those of the first product, because no integer product takes blocks. */
+/* Handles a second product that sums over another axis (`inputs`) of the weight than the first. A
+ * scale per output channel of one product would be a scale per input of the other product. But
+ * onnxruntime's integer products accept only scales per output channel. So the weight gets one
+ * scale. If the weight has blocks, it keeps the blocks of the first product, because no integer
+ * product takes blocks anyway. */
 static void
 settle_axes(Find *f, const NodeProto *p, QuantizedTensor *t, int inputs)
 {
@@ -267,7 +268,7 @@ settle_axes(Find *f, const NodeProto *p, QuantizedTensor *t, int inputs)
 		t->block ? "its blocks lie along the first axis" : "the weight gets one scale");
 	diag_hint(
 		f->diag, "%s",
-		!t->block ? "--skip leaves one of the nodes out, and the other has its channels"
+		!t->block ? "--skip leaves one of the nodes out; the other gets a scale per channel"
 		: f->options->divides
 			? "one scale for the tensor suits both: -tensor"
 			: "one scale for the tensor suits both; --skip leaves one of the nodes out");
@@ -379,8 +380,8 @@ note_made(Find *f, const GraphProto *g)
 			strmap_put(f->made, g->node[i]->output[0], f);
 }
 
-/* Adds an activation: any operand that is not a constant of the file. row: the length of the rows
- * that the product sums over; 0: it has no rows. */
+/* Adds an activation: any operand that is not a constant of the file. row: the length of the
+ * operand's rows, if each row may get a scale of its own (--activation-type=token); else 0. */
 static QuantizedTensor *
 add_activation(Find *f, NodeProto *p, int input, int64_t row)
 {
@@ -409,10 +410,10 @@ quantized_is_vector(QuantizedTensor *t)
 	t->block = 0;
 }
 
-/* Adds the result of a convolution, or of the Relu or Clip after the convolution, which integer
- * kernels include. All readers of the result read its codes, and an output of the graph is made of
- * the codes. Then onnxruntime writes codes in the convolution itself; else it would compute the
- * convolution in floats. */
+/* Quantizes the result of a convolution, too, so that onnxruntime computes the convolution in
+ * integers. If a Relu or Clip follows, which integer kernels include, its result is quantized
+ * instead. All readers of the result read its codes; if the result is an output of the graph, the
+ * output is the dequantized codes. */
 static void
 add_result(Find *f, NodeProto *conv)
 {

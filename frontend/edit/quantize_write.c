@@ -50,10 +50,9 @@ model_quantize_opset(Model *model, const QuantizedTensors *list, int asked, Diag
 	if (opset >= forms[form].opset)
 		return true;
 	model_error(model, diag, EXIT_UNSUPPORTED,
-	            "opset %d has no DequantizeLinear with %s: that is opset %d on", opset,
+	            "opset %d has no DequantizeLinear with %s: it needs opset %d or later", opset,
 	            forms[form].what, forms[form].opset);
-	diag_hint(diag,
-	          "--opset=%d raises the model's opset, where its operators mean the same there",
+	diag_hint(diag, "--opset=%d raises the model's opset, if its operators mean the same there",
 	          forms[form].opset);
 	return false;
 }
@@ -167,7 +166,7 @@ packed_ints(Edit *e, DType type, int64_t n, const int32_t *at)
 	return out;
 }
 
-/* The codes of a weight; zeros if the model holds no numbers. */
+/* Writes the codes of a weight to `out`; zeros if the model holds no numbers. */
 static void
 weight_codes(const QuantizedTensor *t, void *out)
 {
@@ -206,8 +205,8 @@ add_number(Edit *e, const QuantizedTensor *t, float x)
 	return name;
 }
 
-/* The smallest or largest element of each row, together with 0. Reductions take axes as an input
- * from opset 18 on. */
+/* The minimum or maximum of 0 and the elements of each row. Reductions take axes as an input from
+ * opset 18 on. */
 static const char *
 add_extreme(Edit *e, const QuantizedTensor *t, const char *op, const char *axes, const char *at_0,
             const char *zero)
@@ -468,8 +467,8 @@ keep_initializers(Edit *e, const GraphProto *g)
 			vec_push(e->arena, &e->initializers, g->initializer[i]);
 }
 
-/* Drops inputs that named a removed initializer as their default; until IR 3 every initializer had
- * such an input. */
+/* Drops the graph's inputs whose default value was an initializer that is removed. Until IR version
+ * 3 every initializer had an input of the same name. */
 static void
 drop_inputs(Edit *e, GraphProto *g)
 {
@@ -496,13 +495,13 @@ static const struct {
 	{"DequantizeLinear of 4-bit floats", "gradc and onnx's ReferenceEvaluator run the model",
          "--weight-type=s4 or f8e4m3fn runs there"},
 	{"product of codes of 8-bit floats",
-         "it runs the model with ORT_DISABLE_ALL, as gradc does",
+         "gradc runs the model, and so does onnxruntime with ORT_DISABLE_ALL",
          "--activation-type=none runs with its optimizations"},
 	{"product of 8-bit codes with weights in blocks",
-         "it runs the model with ORT_DISABLE_ALL, as gradc does",
+         "gradc runs the model, and so does onnxruntime with ORT_DISABLE_ALL",
          "--per-channel, or blocks of --weight-type=s4 with --activation-type=none, run with its optimizations"},
 	{"product of 8-bit codes with a scale for each row",
-         "it runs the model with ORT_DISABLE_ALL, as gradc does",
+         "gradc runs the model, and so does onnxruntime with ORT_DISABLE_ALL",
          "weights of 4 bits, or one scale for the tensor, run with its optimizations"},
 };
 

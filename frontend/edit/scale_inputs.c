@@ -5,7 +5,7 @@
  * that can be divided instead:
  *   LayerNormalization(h, scale, bias)         scale / s, bias / s
  *   Mul(h, scale)                              scale / s                RMSNorm in parts
- *   Mul(gate, MatMul(h, V))                    V / s, its outputs       a gated layer
+ *   Mul(gate, MatMul(h, V))                    V / s along V's outputs  a gated layer
  *   Add(MatMul(h, V), bias)                    V / s, bias / s
  * Else a Mul by 1 / s is put before the products. */
 #include "frontend/file/file.h"

@@ -7,8 +7,8 @@
  *
  * With learned magnitudes (DoRA) the sum is multiplied by magnitude / norm per output, which is
  * computed at export; the bias is added afterwards. The weight keeps its name and numbers. Nodes
- * that read the weight through Identity, Cast, Transpose or codes get branches, too. Operators that
- * are not in `forms` cannot have a branch. */
+ * that read the weight through Identity, Cast or Transpose, or that read it quantized (through
+ * DequantizeLinear), get branches, too. Operators that are not in `forms` cannot have a branch. */
 #include "frontend/export/branches.h"
 #include "frontend/import/import.h"
 
@@ -364,7 +364,8 @@ find_weights(Branches *b, const QuantizedTensors *quantized)
 	}
 }
 
-/* The type of the adapter for readers of a node's result. */
+/* Node p's result holds the weight, too: the float type that the adapter's initializers must have
+ * for the nodes that read this result. */
 static DType
 passed_dtype(const Branches *b, const NodeProto *p, const Alias *at)
 {

@@ -478,8 +478,8 @@ tensor_with_hole(Export *e, const Weight *w)
 
 static GraphProto *inner_graph(Export *e, const GraphProto *from);
 
-/* Copies the attributes of a node that is a copy already, with holes for a Constant's tensor and for
- * tensors of subgraphs. */
+/* Copies the attributes of n, a copy of a node, and puts holes in place of a Constant's tensor and
+ * of tensors in subgraphs. */
 static void
 open_holes(Export *e, NodeProto *n, const Weight *constant)
 {
@@ -554,8 +554,8 @@ export_nodes(Export *e, size_t *n, NodeProto ***nodes, bool main_graph)
 }
 
 /* ---- the model */
-/* Plans the initializers: those of the file in order, then one for each parameter that an Identity
- * became again. */
+/* Plans the initializers: first the file's initializers in order, then one initializer for each
+ * Identity node that becomes a parameter again. */
 static TensorPlan *
 plan_initializers(Export *e, const GraphProto *g, int *n)
 {

@@ -2,7 +2,7 @@
  * scatter. ONNX counts negative indices from the end, and accepts no other index out of range. */
 #include "frontend/export/writer.h"
 
-/* A bool per index: is the index inside [0, extent)? NULL: all indices are constants inside. */
+/* A bool per index: is the index in [0, extent)? NULL: all indices are constants in this range. */
 static const char *
 inside(GraphWriter *w, const Node *n, int operand, int64_t extent)
 {
@@ -64,7 +64,7 @@ write_gather(GraphWriter *w, const Node *n)
 	return done(w, n, or_zero(w, writer_reshape(w, known, shape), y, data->dtype));
 }
 
-/* Moves `axis` to the front; back: the inverse. */
+/* The permutation that moves `axis` to the front; back: the inverse permutation. */
 static Ints
 axis_first(int rank, int axis, bool back)
 {
@@ -77,7 +77,7 @@ axis_first(int rank, int axis, bool back)
 	return order;
 }
 
-/* [axes before] [indices] [axes after] -> [indices] [axes before] [axes after] */
+/* The permutation [axes before] [indices] [axes after] -> [indices] [axes before] [axes after] */
 static Ints
 indices_first(int rank, int axis, int n)
 {

@@ -43,7 +43,7 @@ void writer_node_of(GraphWriter *w, const char *op, const WrittenAttribute *attr
 /* Adds a node with one result; returns the result's name. */
 const char *writer_node(GraphWriter *w, const char *op, const WrittenAttribute *attributes, int n,
                         const char *const *inputs);
-/* The same without attributes. */
+/* Adds a node with one operand, one result and no attributes; returns the result's name. */
 const char *writer_unary(GraphWriter *w, const char *op, const char *x);
 const char *writer_binary(GraphWriter *w, const char *op, const char *x, const char *y);
 /* x where c is true, else y. onnxruntime's Where has no bools. */

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* n may be 0. */
+/* A copy of n bytes; n may be 0. */
 static void *
 copied(const Model *model, const void *bytes, size_t n)
 {

@@ -16,8 +16,8 @@ enum {
 	OLDEST_IR = 3,
 	NEWEST_IR = 13,
 	OLDEST_OPSET = 1,
-	/* before opset 6, only these operators are known: those whose meaning did not change since,
-	 * and those with rows of their own */
+	/* before this opset gradc knows only operators whose meaning has not changed since, and
+	 * operators with an importer row for the older opset */
 	OLDEST_FULL_OPSET = 6,
 	NEWEST_OPSET = 27,
 	MAX_MESSAGE_DEPTH = 100,
@@ -56,7 +56,7 @@ typedef struct {
 typedef enum {
 	RESTORED_MERGED,
 	RESTORED_COMPUTED, /* merged after the exporter had computed it from the module's tensor */
-	RESTORED_NUMBER,   /* a number in the module's code, merged with an equal one */
+	RESTORED_NUMBER,   /* a number in the module's code, merged with an equal initializer */
 	RESTORED_DROPPED,
 	RESTORED_UNTIED
 } RestoredKind;
@@ -199,8 +199,8 @@ NodeProto *only_reader_of(const Neighbours *all, const char *name);
 bool is_op(const NodeProto *p, const char *op); /* of ONNX's own domain; p may be NULL */
 
 /* ---- value_types.c */
-/* Sets of names of values: of values that are not f32; with a declared rank; with declared rank
- * 1. */
+/* Three sets of names: of the values that are not f32; of the values with a declared rank; of the
+ * values with declared rank 1. */
 typedef struct {
 	StrMap *other, *shaped, *vectors;
 } ValueTypes;

@@ -256,8 +256,8 @@ flatten(Model *model, FlatNodes *to, const NodeProto *n, size_t n_imports,
 	          .imports = f->n_opset_import ? f->opset_import : imports};
 	for (size_t i = 0; i < f->n_input; i++)
 		strmap_put(b.names, f->input[i], i < n->n_input ? n->input[i] : "");
-	/* A function's output needs an Identity after the body if the value is also an input of the
-	 * function, or two outputs at a time. */
+	/* If a function's output is also an input or another output of the function, its name
+	 * outside is taken: an Identity after the body copies the value to the output's name. */
 	bool *copied = NEW_ARRAY(model->arena, bool, f->n_output);
 	for (size_t i = 0; i < f->n_output && i < n->n_output; i++) {
 		copied[i] = strmap_get(b.names, f->output[i]) != NULL;

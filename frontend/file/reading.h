@@ -21,8 +21,8 @@ const char *tensor_decode(Arena *arena, const TensorProto *t, TensorData *out, i
  * into its tensor. */
 /* Reads on until the bytes below `end` are in memory. */
 Status model_file_need(ModelFile *f, int64_t end);
-/* Leaves the n bytes of a raw_data at `offset` in the file; false: they are too few to be worth it.
- * In place of the n bytes, the buffer holds their offset in the file and zeros. */
+/* Does not read the n bytes of a raw_data now, which begin at `offset` of the file; false: n is too
+ * small for this to pay. In place of the n bytes, the buffer holds their offset in the file and zeros. */
 bool model_file_set_aside(ModelFile *f, int64_t offset, int64_t n);
 
 /* ---- scan.c: checks that the bytes are a well-formed ModelProto, before unpacking. */

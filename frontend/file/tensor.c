@@ -230,8 +230,8 @@ check_sparse(const Model *model, const Onnx__SparseTensorProto *s, const char *w
 		memcpy(&index, p + i, 8);
 		if (index <= last || index >= n) {
 			model_error(model, diag, EXIT_INVALID,
-			            "%s is sparse with indices that do not "
-			            "ascend or leave the tensor: %lld",
+			            "%s is sparse, and its index %lld is outside of the "
+			            "tensor or not above the index before it",
 			            what, (long long)index);
 			return;
 		}

@@ -155,7 +155,7 @@ want_float_input(OnnxNode *n, int i)
 	return x;
 }
 
-/* The only input on which the value depends, if it has one element; else NULL. */
+/* The only input on which the value depends, if this input has one element; else NULL. */
 static const Value *
 deciding_input(const Value *v, int depth)
 {

@@ -164,7 +164,8 @@ bool has_size_bound(const OnnxNode *n); /* does --bound name an output? */
 /* If `over`, a computed bool, is true, the program's float results become NaN: no loss is computed
  * from a part of the data. */
 void note_overflow(OnnxNode *n, Value *over);
-/* count NULL: all of v is data. */
+/* Sets output i to v: `count` elements along the axis are data, the rest is padding. count NULL:
+ * all of v is data. */
 void set_output_padded(OnnxNode *n, int i, Value *v, int axis, Value *count);
 
 /* ---- data_sizes.c */

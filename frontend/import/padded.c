@@ -393,8 +393,8 @@ pad_size(OnnxNode *n)
 	set_output(n, 0, e_with(n, OP_mul, n->padded->count, (double)others));
 }
 
-/* A mask of one part along the axis: true for data, false for padding. Adds the part's number of
- * data elements to *count. */
+/* A mask of one input of Concat along the axis: true for data, false for padding. Adds the input's
+ * number of data elements to *count. */
 static Value *
 part_mask(OnnxNode *n, const Bound *b, int axis, Value **count)
 {
@@ -409,7 +409,7 @@ part_mask(OnnxNode *n, const Bound *b, int axis, Value **count)
 	return e_binary(n, OP_lt, e_iota(n, S64, shape, 0), b->count);
 }
 
-/* Concatenates along the padded axis: moves the data of all parts to the front. */
+/* Concatenates along the padded axis: moves the data of all inputs to the front. */
 static void
 join_parts(OnnxNode *n, int axis)
 {

@@ -208,8 +208,8 @@ rows_find_inputs(const Importer *im, ImportBinding *b)
 	}
 }
 
-/* If the graph does not determine a batch axis, it is the leading axis, given that its size is the
- * number of rows. */
+/* An output's batch axis is the axis that the graph determines. If the graph determines none, the
+ * leading axis counts if its size is the number of rows and its elements depend on several rows. */
 void
 rows_find_outputs(const Importer *im, ImportBinding *b)
 {

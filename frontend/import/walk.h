@@ -1,4 +1,5 @@
-/* What the walk over the graph is made of. Sections are named after the .c file. */
+/* Private header: functions shared by the files of frontend/import. Sections are named after the .c
+ * file. */
 #ifndef GRADC_FRONTEND_IMPORT_WALK_H
 #define GRADC_FRONTEND_IMPORT_WALK_H
 
@@ -17,8 +18,8 @@ Builder scope_program(const Importer *im); /* a builder of the program around al
 
 /* ---- fake_quantize.c */
 void fake_quantize_open(Importer *im, ImportInfo *info);
-/* v, the value of input i. With --quantize, if the input is to be quantized: v after quantizing and
- * dequantizing. */
+/* Returns v, the value of input i, unchanged; or, if --quantize quantizes this input, v quantized and
+ * dequantized. */
 Value *fake_quantized(OnnxNode *n, int i, Value *v);
 
 /* ---- padded.c: values whose size depends on data */

@@ -50,7 +50,7 @@ is_number_with_own_name(Case *c)
 
 /* Equal numbers that may be a class, mask or distillation token or a first state, which the
  * exporter repeated over the rows. Tokens are concatenated with the model's data, but so are values
- * that only fill. Tokens do not begin as ones or as the numbers of a mask. */
+ * that only pad. Tokens do not begin as ones or as the numbers of a mask. */
 static bool
 is_like_token(Case *c)
 {
@@ -210,10 +210,10 @@ const DoubtRow doubts_of_state[] = {
 const DoubtRow doubts_of_mask[] = {
 	{is_named_tensor, {"its name", "its values are those of a mask"}}, {0}};
 const DoubtRow doubts_of_filling[] = {
-	{is_named_tensor, {"its name", "one value everywhere, as what fills"}},
+	{is_named_tensor, {"its name", "one value everywhere, as a fill value"}},
 	{is_like_token,
          {"joined with what the model computes, as a token or a first state that began as zeros",
-          "one value everywhere, as what fills"}},
+          "one value everywhere, as a fill value"}},
 	{0},
 };
 const DoubtRow doubts_of_fixed[] = {

@@ -83,8 +83,9 @@ rule_fitted(Case *c)
 }
 
 /* The exporter names the tensors that it computed from parameters, and this tensor is not among
- * them. A tensor in a weight's place may still be a parameter, since rewritten layers lose their
- * metadata. Without a signature, a module's name counts, too. */
+ * them. Two kinds of tensors may be parameters nevertheless: a tensor in a weight's place, since
+ * rewritten layers lose their metadata; and, in a file without a signature, a tensor with a usual
+ * name of a parameter. */
 bool
 rule_untold(Case *c)
 {

@@ -24,7 +24,7 @@ enum {
 };
 #define WAVE_ERROR 1e-4 /* relative to the sum of squares */
 #define ROUGH_ERROR \
-	0.5         /* as WAVE_ERROR, for a sine behind an unknown window; random numbers have 2 */
+	0.5         /* as WAVE_ERROR, for a sine times an unknown window; random numbers have 2 */
 #define HIDDEN 0.02 /* numbers that a window makes smaller than this are not judged */
 /* relative to the line's largest number; f32 angles of large tables have this error */
 #define SYMMETRY_ERROR 1e-3

@@ -160,8 +160,8 @@ note_lost_tensors(Repairs *r)
 	}
 }
 
-/* A convolution's weight with a generated name was computed: TorchScript's exporter renames only
- * matrices otherwise, which it transposes. */
+/* A convolution's weight with a generated name was computed: the only uncomputed tensors that
+ * TorchScript's exporter renames are matrices, when it transposes them. */
 static void
 note_computed_convolutions(Repairs *r)
 {

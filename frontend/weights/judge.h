@@ -1,4 +1,4 @@
-/* What the files of this room ask each other while they judge a tensor. Sections are named after the .c file. */
+/* Private header: functions shared by the files of frontend/weights. Sections are named after the .c file. */
 #ifndef GRADC_FRONTEND_WEIGHTS_JUDGE_H
 #define GRADC_FRONTEND_WEIGHTS_JUDGE_H
 

@@ -78,8 +78,10 @@ is_integer_of_file(const Repairs *r, const char *name)
 	return t && !is_float_type(t->data_type);
 }
 
-/* Adds the node as a reader of the integers that its subgraph reads. Codes inside a subgraph do not
- * train. */
+/* Indexes a node: as a reader of its inputs and as the producer of its outputs; then the nodes of
+ * its subgraphs. outer: the main graph's node whose subgraph has the node; NULL: the node is in the
+ * main graph. If a node of a subgraph reads integers of the file, `outer` counts as their reader,
+ * because codes that a subgraph reads do not train. */
 static void
 index_node(Repairs *r, const FlatNode *n, const FlatNode *outer)
 {

@@ -194,7 +194,7 @@ typedef struct {
 	{                                                              \
 		rule, WEIGHT_TABLE, true, group, why, "tables", doubts \
 	}
-#define WHY_FILTER "a fixed filter: a window, a basis of sines, mirrored lines or a filter bank"
+#define WHY_FILTER "a fixed filter: a window, a basis of sines, symmetric rows or a filter bank"
 #define WHY_SEQUENCE "evenly spaced or geometric numbers"
 #define WHY_FREQUENCIES "frequencies: meets positions, then Sin and Cos"
 static const Rule rules[] = {
@@ -230,8 +230,7 @@ static const Rule rules[] = {
 	TABLE(rule_ramp, "positions", "ramps along positions", doubts_of_ramp),
 	TABLE(rule_window, "filters", "a window", doubts_of_filter),
 	TABLE(rule_sequence, "sequences", WHY_SEQUENCE, doubts_of_sequence),
-	TABLE(rule_basis, "filters", "a basis of sines, or lines that are mirror images",
-              doubts_of_filter),
+	TABLE(rule_basis, "filters", "a basis of sines, or symmetric rows", doubts_of_filter),
 	TABLE(rule_filter_bank, "filters", "a filter bank: one bump a line, in order",
               doubts_of_filter),
 	TABLE(rule_whole, "sequences", "whole numbers and halves only", doubts_of_sequence),

@@ -164,7 +164,7 @@ followed_by_scale(const Repairs *r, const NodeProto *norm)
 	return false;
 }
 
-/* The weight of which the value is a view, or which the value itself is. */
+/* The weight that the value is, or is a view of; NULL: no such weight. */
 static const Weight *
 weight_behind(const Repairs *r, const char *name, int depth)
 {
@@ -191,7 +191,8 @@ is_input_of_layers(const Case *c)
 	return c->n > 0;
 }
 
-/* The weight of the layer whose output is the value, or is viewed by the value. */
+/* The weight of the layer that computes the value; the value may also be a view of the layer's
+ * output. NULL: no such layer. */
 static const Weight *
 weight_of_product(const Repairs *r, const char *name, int depth)
 {

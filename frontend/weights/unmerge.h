@@ -50,7 +50,7 @@ typedef struct {
 
 /* Is the tensor lost, and not claimed so far? */
 bool unmerge_is_lost(const Unmerge *u, const char *name);
-/* Does the node belong to the module that has the tensor, or to the module around it? */
+/* Does the node belong to the module that has the tensor? To this module's parent module? */
 bool unmerge_is_in_module(const NodeProto *p, const char *tensor);
 bool unmerge_is_in_parent(const NodeProto *p, const char *tensor);
 /* Is every element of a float tensor the same number? */
@@ -85,8 +85,8 @@ void unmerge_claim_by_calls(Unmerge *u);
 /* ---- unmerge_modules.c: claims by the names of modules, for nodes without a text */
 void unmerge_claim_by_modules(Unmerge *u);
 
-/* ---- lost_biases.c: a merged bias is another layer's, which the layer reads; a dropped bias is
- * missing. */
+/* ---- lost_biases.c: biases that the exporter merged (the layer reads another layer's bias) or
+ * dropped (the layer has no bias) */
 void unmerge_claim_biases(Unmerge *u);
 void unmerge_dropped_biases(Unmerge *u);
 

@@ -7,10 +7,10 @@
  *
  * If the Mul of this call reads a.scale and the file lacks b.scale, the exporter merged the two. In
  * these texts all names of a tied parameter appear as one name. So tensors with different names in
- * the texts are different tensors, even if their values are equal. Equal tensors with varying
- * values stay one if the order of the signature says that they are tied. If a call without any
- * module tensor reads a.scale, it reads a number of the module's code, such as the ones of a norm
- * without weights. */
+ * the texts are different tensors, even if their values are equal. But two equal tensors whose
+ * elements are not all the same number stay one tensor if the order of the signature says that they
+ * are tied. If a call without any module tensor reads a.scale, it reads a number of the module's
+ * code, such as the ones of a norm without weights. */
 #include "frontend/weights/judge.h"
 #include "frontend/weights/origins.h"
 #include "frontend/weights/unmerge.h"
@@ -216,7 +216,7 @@ typedef struct {
 	const char *name, *from;
 	Reads reads;
 	const char *text; /* text of the last read's call */
-	bool is_open;     /* ambiguous: they read several tensors, or one call reads it twice */
+	bool is_open;     /* ambiguous: the reads are of several tensors, or one call reads twice */
 } Found;
 typedef struct {
 	StrMap *by_name;

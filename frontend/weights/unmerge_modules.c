@@ -1,21 +1,25 @@
 /* Finds lost tensors by the names of modules, for nodes whose traced Python call is not stored in
  * the file. A node of layers.1.norm that reads layers.0.norm.weight should read the lost
- * layers.1.norm.weight. The evidence, strongest first: the operator's name for the input
- * (BatchNormalization's third is running_mean), the last part of the name if one lost tensor has
- * it, the only lost tensor. If a stored call names a value that the exporter folded, the sources of
- * this value are judged here, too.
+ * layers.1.norm.weight. Three kinds of evidence are used, strongest first:
+ * 1. PyTorch's name for the operator's input: BatchNormalization's input 3 is running_mean;
+ * 2. the last part of the read tensor's name, if exactly one lost tensor has the same last part;
+ * 3. a single lost parameter that is left.
+ * If a stored call names a value that the exporter folded, the sources of this value are judged
+ * here, too.
  *
- * Equal tensors with varying values are one parameter that the module has twice (ties.c). So are
- * tensors that the module ties: of tied names the exporter keeps the last in the signature, of
- * merged tensors the first. If a tied name claims a tensor, all its readers stay unchanged: the file
- * does not tell which other names are tied. */
+ * If two tensors are equal and their elements are not all the same number, they are one parameter
+ * that the module has twice (ties/ties.c). Tensors that the module ties are also one parameter. The
+ * order of the signature tells tied names from merged tensors: of tied names the exporter keeps the
+ * last, of merged tensors the first. If a tied name claims a tensor, all the tensor's readers stay
+ * unchanged, because the file does not tell which other names are tied. */
 #include "frontend/weights/judge.h"
 #include "frontend/weights/unmerge.h"
 
 #include <string.h>
 
 typedef struct {
-	/* read by nodes of its module; by nodes of the module around, as F.linear does */
+	/* in_module: a node of the tensor's module reads it; in_parent: a node of the parent module
+	 * reads it, as in F.linear(x, self.child.weight) */
 	bool in_module, in_parent;
 	bool is_judged, is_fresh; /* all elements are equal */
 } Home;
@@ -29,7 +33,7 @@ unmerge_is_in_module(const NodeProto *p, const char *tensor)
 	return n == name_module_length(tensor) && !strncmp(path, tensor, n);
 }
 
-/* Length of the path of the module around the tensor's module. */
+/* Length of the path of the tensor's parent module: of "a" for "a.fc.weight". */
 static size_t
 parent_length(const char *tensor)
 {
@@ -156,7 +160,8 @@ key_of(const Read *read)
 	return (uint64_t)(uintptr_t)&read->node->input[read->input];
 }
 
-/* Are these reads of one tensor by nodes of one kind, which are calls of one layer? */
+/* Do all the reads have the same tensor, operator and input number? Then they are repeated calls of
+ * one layer. */
 static bool
 are_repeated(const Reads *reads)
 {
@@ -219,8 +224,8 @@ match_reads(const Unmerge *u, const Reads *reads, bool by_operator)
 	return all;
 }
 
-/* Matches reads with lost tensors by name. Buffers match only by the operator's name: another read
- * may be a number of the code. */
+/* Matches reads with lost tensors by name. Buffers match only by the operator's name: any other
+ * read may be of a number in the module's code, not of a buffer. */
 static void
 match_names(Unmerge *u, const StringList *lost, const Reads *reads, bool by_operator)
 {
@@ -263,8 +268,8 @@ match_the_last(Unmerge *u, const StringList *lost, const Reads *all)
 		unmerge_claim_repeated(u, &reads, last);
 }
 
-/* The module whose nodes should read the tensor: the tensor's module, or the parent module if that
- * has no nodes. */
+/* The module whose nodes should read the tensor: the tensor's module; the parent module if the
+ * tensor's module has no nodes. */
 static const char *
 reading_module(const Unmerge *u, const char *name)
 {

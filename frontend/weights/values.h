@@ -21,10 +21,10 @@ bool values_are_triangle(const TensorData *t);
 bool values_are_waves(const TensorData *t, bool from_zero);
 /* The same with 4 or 5 positions from 0 on, too few to be sure. */
 bool values_are_short_waves(const TensorData *t);
-/* A cosine transform: line k is proportional to cos(pi / n (i + 1/2) k), for 3 lines or more in
- * order. */
+/* A cosine transform: at least 3 lines; line k = 0, 1, 2 ... is proportional to
+ * cos(pi / n (i + 1/2) k). */
 bool values_are_cosine_transform(const TensorData *t);
-/* A kernel [out, in, ...], or a kernel without channels, that is the same for all channels. Along
+/* A kernel [out, in, ...] that is the same for all channels, or a kernel without channels. Along
  * each axis the kernel equals its mirror image or the negative of its mirror image, to the last
  * bit. */
 bool values_are_symmetric_kernel(const TensorData *t);

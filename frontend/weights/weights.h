@@ -64,7 +64,7 @@ struct Weight {
 	bool is_read;       /* some node reads it */
 	bool is_asked_for;  /* --train names it */
 	Weight *tied;       /* weight whose state it shares */
-	bool transposed;    /* shares it as the transpose; rank 2 */
+	bool transposed;    /* it is the transpose of `tied`; rank 2 */
 	/* it repeats along the axes from expanded_from to before expanded_to; the state has size 1
 	 * there */
 	int expanded_from, expanded_to;

@@ -34,8 +34,8 @@ is_part(const Bytes *b, LoopValue scalar)
 	return false;
 }
 
-/* Among the terms with the variable of a parallel loop, the one with the least coefficient; NULL:
- * there is none. */
+/* Returns the term with the least coefficient, among the terms with a variable of a parallel loop.
+ * NULL: no such term. */
 static const AffineTerm *
 least_step(const Bytes *b, const Affine *place)
 {
@@ -82,10 +82,10 @@ term_of(const Affine *place, int64_t coefficient)
 	return NULL;
 }
 
-/* Do the loops of one part together store all elements of every byte that they touch? So it is if
- * the place is v + n * w + ... with loop variables v < n, w, ... that run through all elements of
- * whole bytes, and if all other terms move the place by whole bytes. There must be no condition
- * inside these loops, because it might leave elements out. */
+/* Do the loops of one part together store all elements of every byte that they touch? Example: bits
+ * are stored at v + 4 * w + 8 * p, where v < 4 and w < 2 are variables of loops in the part. The
+ * loops over v and w store the 8 bits of one byte, and the term 8 * p moves the place by whole
+ * bytes. There must be no condition inside these loops, because it might leave elements out. */
 static bool
 fills_bytes(const Bytes *b, const Affine *place, int64_t per_byte)
 {

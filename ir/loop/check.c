@@ -78,10 +78,10 @@ check_terms(Check *c, const Affine *place)
 	return true;
 }
 
-/* If a place consists of loop variables alone, it must be proven that it lies inside the buffer,
- * and so do the `more` elements after it. Two kinds of places cannot be proven here: those with
- * computed scalars, which the emitter has clamped, and those of an access with a mask, which
- * touches memory only if the place is inside. The interpreter checks both when it runs the
+/* Checks that a place and the `more` elements after it lie inside the buffer. If the place consists
+ * of loop variables alone, this must be proven here. Two kinds of places cannot be proven here:
+ * those with computed scalars, which the emitter has clamped, and those of an access with a mask,
+ * which touches memory only if the place is inside. The interpreter checks both when it runs the
  * kernel. */
 static void
 check_range(Check *c, int buffer, const Affine *place, int64_t more, bool masked)
@@ -301,7 +301,8 @@ check_parallel(Check *c, const LoopStatement *s, int at)
 			report(c, "more than 2^63 parts");
 }
 
-/* Printers copy the body of an unrolled loop. The copies must not be too many, even if unrolled loops are nested. */
+/* Printers copy the body of an unrolled loop. So the number of copies is limited, also for nested
+ * unrolled loops. */
 static void
 check_unroll(Check *c, const LoopStatement *s, int at)
 {
@@ -350,7 +351,8 @@ check_partials(Check *c, const LoopStatement *s, const Accumulator *a)
 	                                               : ACC_IN_ORDER;
 
 	if (a->level != level && level == ACC_IN_ORDER)
-		report(c, "v%d is in order here", a->scalar);
+		report(c, "v%d cannot have partials here: this loop combines values in order",
+		       a->scalar);
 	else if (a->level != level)
 		report(c, "v%d does not say how many %s it has", a->scalar,
 		       level == ACC_LANES ? "lanes" : "members");

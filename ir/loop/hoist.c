@@ -90,9 +90,9 @@ scalars_read(const LoopStatement *s, LoopValue out[MAX_READ])
 	return n;
 }
 
-/* Finds how many of the blocks around it statement i can leave: the scalars that the statement
- * reads must be known outside of these blocks. A statement never leaves a parallel loop, and
- * leaves a block that may not run only if the statement is harmless. */
+/* Finds how many of its surrounding blocks statement i can leave: the scalars that the statement
+ * reads must be known outside of these blocks. A statement never leaves a parallel loop, and leaves
+ * a block that may not run only if the statement is harmless. */
 static void
 find_target(Hoist *h, int i, const int *open, int n_open)
 {

@@ -46,8 +46,8 @@ void loop_memory_part(LoopMemory *m);
 /* Says that the team loop of a level begins the iteration of `member`; -1: the loop ends. */
 void loop_memory_member(LoopMemory *m, int level, int64_t member);
 void loop_memory_barrier(LoopMemory *m);
-/* begins: the next statements are run by a member whose number is not known, for example the
- * owner of a tile's element. Not begins: the next statements are again run by a known member. */
+/* begins = true: a member whose number is not known runs the next statements, for example the owner
+ * of a tile's element. begins = false: a known member runs the statements again. */
 void loop_memory_someone(LoopMemory *m, bool begins);
 /* Starts a copy of elements from one buffer to another, or of zeros if `inside` is false. The
  * elements arrive when a WAIT statement waits for the copy. */

@@ -52,8 +52,8 @@ typedef enum {
 	LOOP_STATEMENT_FOR, /* result = variable that counts from 0 to extent; the body goes up to its END */
 	LOOP_STATEMENT_ACCUMULATE, /* combines operand 0 into the accumulator, operand 1, of a loop around */
 	LOOP_STATEMENT_IF, /* the body runs if operand 0 is true; no scalar leaves it */
-	/* the members of a team wait for each other. With a divided team, it is the team whose
-	 * loop could be opened here */
+	/* the members of a team wait for each other: all members, or inside an outer member's
+	 * iteration only its inner members */
 	LOOP_STATEMENT_BARRIER,
 	/* Statements that all members of a team (threads that run a part together) execute
 	 * together, and copies in the background: docs/loop-ir.md. */
@@ -145,7 +145,7 @@ typedef struct {
 	Type type;
 	/* Of LOCAL arrays, so that accesses hit different banks of memory. pad: unused elements
 	 * after each row of the last axis. swizzle: the elements of each row are permuted. Places
-	 * count elements as without both. */
+	 * count elements as if there were neither `pad` nor `swizzle`. */
 	int64_t pad;
 	bool swizzle;
 } LoopBuffer;
@@ -200,15 +200,16 @@ statement_opens(const LoopStatement *s)
 	return s->kind == LOOP_STATEMENT_FOR || s->kind == LOOP_STATEMENT_IF ||
 	       s->kind == LOOP_STATEMENT_EACH;
 }
-/* Does only a printer with matrix units print the kernel: does it contain tiles, mma or copies? */
+/* Does the kernel contain tiles, mma or copies? Then only a printer for machines with matrix units
+ * can print it. */
 bool kernel_has_tiles(const Kernel *k);
 /* Fills `types`, by scalar, from k's statements. */
 void kernel_scalar_types(const Kernel *k, DType *types);
 
 /* ---- loop/kernel.c */
 uint64_t statement_hash(const LoopStatement *s);
-/* Are the statements equal? Not compared are results, and the extent, mode and accumulators of
- * loops. */
+/* Are the statements equal? The comparison ignores results, and the extent, mode and accumulators
+ * of loops. */
 bool statement_equal(const LoopStatement *a, const LoopStatement *b);
 Kernel *kernel_new(Arena *arena, const char *name, Loc loc);
 /* Are the kernels equal, apart from name, location and names of buffers? */
@@ -253,7 +254,8 @@ typedef struct {
 int lb_tile(LoopBuilder *lb, const char *name, DType dtype, int64_t rows, int64_t columns);
 TileElement lb_each(LoopBuilder *lb, int tile);
 void lb_mma(LoopBuilder *lb, int tile, const LoopWindow windows[2], int64_t k);
-/* One member copies n elements; zeros if `inside` is false. inside < 0: no mask. */
+/* One member copies n elements, or stores n zeros if the mask `inside` is false. inside < 0: no
+ * mask. */
 void lb_copy(LoopBuilder *lb, int array, Affine place, int from, Affine source, int64_t n,
              LoopValue inside);
 void lb_commit(LoopBuilder *lb);
@@ -270,7 +272,8 @@ LoopValue lb_float(LoopBuilder *lb, DType type, double value);
 LoopValue lb_int(LoopBuilder *lb, DType type, int64_t value);
 /* A constant of any compute type. */
 LoopValue lb_number(LoopBuilder *lb, DType type, double value);
-/* rounding.c: the value at which an accumulation of that kind over numbers of a storage type starts. */
+/* rounding.c: the start value of an accumulation of that kind over numbers of a storage type, such
+ * as 0 for a sum. */
 LoopValue lb_identity(LoopBuilder *lb, AccumulateKind kind, DType storage);
 LoopValue lb_cast(LoopBuilder *lb, DType type, LoopValue x);
 /* Converts to a float below f32. random: 32 bits for stochastic rounding; otherwise -1. */
@@ -281,20 +284,21 @@ LoopValue lb_bitcast(LoopBuilder *lb, DType from, DType to, LoopValue x);
 LoopValue lb_narrow(LoopBuilder *lb, DType type, LoopValue x);
 LoopValue lb_scalar(LoopBuilder *lb, ScalarIndex index);
 LoopValue lb_load(LoopBuilder *lb, int buffer, Affine place);
-/* A load with a mask: where `inside` is false the result is 0, and no memory is touched. The place may lie outside
- * there. */
+/* A load with a mask: where `inside` is false the result is 0, and no memory is touched. So the
+ * place may then lie outside of the buffer. */
 LoopValue lb_load_if(LoopBuilder *lb, int buffer, Affine place, LoopValue inside);
 void lb_store(LoopBuilder *lb, int buffer, Affine place, LoopValue x);
 LoopValue lb_affine(LoopBuilder *lb, Affine place);
-/* lb_inside: the condition 0 <= place < size. lb_and_inside: adds this condition to the mask
- * *inside with `and`; *inside < 0: there is no mask so far. */
+/* lb_inside: the condition 0 <= place < size. lb_and_inside: replaces the mask *inside by (*inside
+ * and this condition); *inside < 0: there is no mask so far. */
 LoopValue lb_inside(LoopBuilder *lb, Affine place, int64_t size);
 void lb_and_inside(LoopBuilder *lb, Affine place, int64_t size, LoopValue *inside);
-/* Promises that the computed scalar x lies in [0, extent). index_split then needs no division for
- * places that contain x. */
+/* The caller promises that the computed scalar x lies in [0, extent). So index_split needs no
+ * division for places that contain x. */
 void lb_within(LoopBuilder *lb, LoopValue x, int64_t extent);
 LoopValue lb_for(LoopBuilder *lb, LoopMode mode, int64_t extent); /* returns the loop variable */
-/* A loop that only runs the iterations below `bound`: for the last block, or for a segment. Not for LOOP_PARALLEL. */
+/* A loop that runs only the iterations below `bound`, for example because the last block of an
+ * array is shorter. Not for LOOP_PARALLEL. */
 LoopValue lb_for_below(LoopBuilder *lb, LoopMode mode, int64_t extent, Affine bound);
 /* Declares an accumulator of the innermost open loop. Its scalar is readable after lb_end. */
 LoopValue lb_accumulator(LoopBuilder *lb, AccumulateKind kind, DType type);
@@ -316,10 +320,10 @@ lb_type(const LoopBuilder *lb, LoopValue x)
 	return lb->types.at[x];
 }
 
-/* ---- scalar/functions.c: functions that no machine has as an instruction, as loop IR of
- * instructions: exp and similar functions, integer division, saturating casts, small formats,
- * random bits. Printers and the interpreter run an OP or CAST directly only if it has no
- * function. */
+/* ---- scalar/functions.c: functions that no machine has as an instruction: exp and similar
+ * functions, integer division, saturating casts, small formats, random bits. They are written as
+ * loop IR of operations that machines have. Printers and the interpreter run an OP or CAST directly
+ * only if it has no function. */
 enum { MAX_FUNCTION_PARAMS = 3 };
 typedef struct {
 	const char *name; /* "exp_f32", "f64_to_s8", "load_bf16", "store_f16" */
@@ -354,7 +358,7 @@ Affine affine_scalar(LoopBuilder *lb, LoopValue s);
 Affine affine_add(LoopBuilder *lb, Affine a, Affine b);
 Affine affine_scale(LoopBuilder *lb, Affine a, int64_t by);
 Affine affine_add_scaled(LoopBuilder *lb, Affine a, Affine b, int64_t by); /* a + by * b */
-/* kernel.c; NULL: no place; equal to NULL only */
+/* kernel.c. NULL stands for no place, and is equal only to NULL */
 bool affine_equal(const Affine *a, const Affine *b);
 /* Is the place a multiple of n for all values of its scalars? The term with the scalar `except`
  * is ignored; except = -1: all terms count. */

@@ -10,7 +10,7 @@
  * race is found.
  *
  * A copy arrives at a WAIT statement. Until then no member may touch the copy's destination.
- * After the wait, it counts as the member's write. */
+ * After the wait, the copy counts as a write of the member that started it. */
 #include "ir/loop/interp.h"
 
 #include <stdlib.h>
@@ -22,8 +22,7 @@ typedef struct {
 } Touch;
 
 /* The touches of an element, or of a byte with several elements: the last writer, and two
- * readers of one epoch. The second reader is a different member than the first, or there is
- * none. */
+ * readers of one epoch. If there is a second reader, it is another member than the first. */
 typedef struct {
 	Touch writer, readers[2];
 } Element;
@@ -59,7 +58,8 @@ struct LoopMemory {
 	int64_t epoch;
 	int64_t *inner_epochs; /* by outer member */
 	int64_t last_inner;    /* number of the last inner epoch */
-	/* how many unknown members (owners of a tile's elements) have got a number so far */
+	/* how many members whose number is not known (owners of a tile's elements) have run so far
+	 * */
 	int64_t someone;
 	Arena *arena;
 	Copies *copies; /* by outer member */
@@ -373,7 +373,7 @@ arrive(LoopMemory *m, const Copy *copy)
 }
 
 /* Does the current COMMIT or WAIT apply to the copies of this outer member? Outside of the team's
- * loops it applies to those of all. */
+ * loops, it applies to the copies of all outer members. */
 static bool
 is_meant(const LoopMemory *m, int outer)
 {

@@ -175,8 +175,8 @@ extreme(const Affine *form, const int64_t *extents, int sign, int64_t *out)
 	return true;
 }
 
-/* Replaces the scalar of term i of a by bound - 1, the largest value that its bound allows, if
- * the form's extreme *best gets smaller by that. */
+/* Tries to make the form's extreme *best smaller: replaces the scalar of term i by bound - 1, the
+ * largest value that the scalar's bound allows. Keeps the new form only if *best gets smaller. */
 static void
 tighten(Arena *scratch, const Affine *a, int i, const Affine *bound, const int64_t *extents,
         int sign, Affine *form, int64_t *best)

@@ -17,8 +17,8 @@ lb_identity(LoopBuilder *lb, AccumulateKind kind, DType storage)
 	                            : lb_int(lb, type, integers[kind]);
 }
 
-/* Does the storage type hold x without rounding? True if x is computed only by loading numbers
- * of this type and choosing among them. */
+/* Does the storage type hold x without rounding? True if x is only chosen (by select, max or min)
+ * among numbers of this type: loaded numbers, results of casts, constants. */
 static bool
 is_narrow(const LoopBuilder *lb, DType type, LoopValue x, int depth)
 {

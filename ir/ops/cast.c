@@ -126,8 +126,8 @@ value_cast_of(const Value *v)
 	                                                                 : NULL;
 }
 
-/* If v is dequantize (or a view of it) with a result in f32: builds the same with a result in
- * dtype `to`, which rounds only once. NULL: v is something else. */
+/* Builds v again with a result in dtype `to`, if v is a dequantize to f32, perhaps seen through
+ * views. So the number is rounded only once. NULL: v is something else. */
 static Value *
 dequantized_as(Builder *b, const Value *v, DType to)
 {
@@ -237,7 +237,8 @@ grad_copy(Grad *g)
 }
 
 static const Sample fixed_samples[] = {
-	/* `fixed`: not tested with finite differences, which are not 0 although the gradient is */
+	/* `fixed`: no test with finite differences, because these are not 0, but the op's gradient
+	 * is 0 */
 	{"", "f64[12,5] fixed"},
 	{"", "f64[1,0]"},
 	{0}};

@@ -15,8 +15,8 @@ typedef double (*Float1)(double);
 typedef int64_t (*Int1)(int64_t, bool is_u64);
 typedef double (*Float2)(double, double);
 typedef int64_t (*Int2)(int64_t, int64_t, bool is_u64);
-/* Evaluates f on floats, and g on integers and bools. If the result's type is bool, it is whether
- * f or g gives a number other than 0. */
+/* Evaluates f on floats, and g on integers and bools. If the result's type is bool, the result is
+ * true where f or g gives a number other than 0. */
 void eval_unary(Eval *ev, Float1 f, Int1 g);
 void eval_binary(Eval *ev, Float2 f, Int2 g);
 

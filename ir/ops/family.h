@@ -39,8 +39,8 @@ void infer_set(Infer *in, int i, DType dtype, const Ints *shape);
 extern const Field axis_fields[]; /* fields of AxisAttr */
 
 Value *zeros_like(Builder *b, const Value *v);
-/* If x = pad(a) and y = pad(b) pad with zeros, and a and b lie next to each other along one axis:
- * builds x + y as pad(concat(a, b)). The gradients of a split have this form. NULL: x and y are
+/* Builds x + y as pad(concat(a, b)), if x = pad(a) and y = pad(b) pad with zeros, and a and b lie
+ * next to each other along one axis. The gradients of a split have this form. NULL: x and y are
  * something else. */
 Value *join_pads(Builder *b, Value *x, Value *y);
 /* Rewrites add(x, scatter(0, i, u)) to scatter(x, i, u), for a scatter that adds. So the gradient

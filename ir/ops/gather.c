@@ -163,8 +163,8 @@ first_counted(const Value *indices, int64_t extent, int64_t *step)
 	return first;
 }
 
-/* If the indices count up, replaces the gather by a slice, whose gradient is a pad instead of a
- * scatter. */
+/* If the indices ascend in equal steps, replaces the gather by a slice, whose gradient is a pad
+ * instead of a scatter. */
 static Value *
 gather_simplify(Builder *b, Node *n)
 {
@@ -479,8 +479,8 @@ add_to_scatter(Builder *b, Node *n)
 	return NULL;
 }
 
-/* If the indices follow each other, replaces the scatter by a concat of three pieces: before, at
- * and after the indices. The gradients of the pieces are slices. */
+/* If the indices are consecutive numbers, replaces the scatter by a concat of three pieces: before,
+ * at and after the indices. The gradients of the pieces are slices. */
 static Value *
 scatter_simplify(Builder *b, Node *n)
 {

@@ -248,7 +248,7 @@ const OpRow op_pad = {
 	.precision = PRECISION_FOLLOW,
 	.partition =
 		{.factors = pad_factors,
-                 .doc = "axes whose padding before and after is, in sum, as large as between elements, or without padding; other axes would need a halo"},
+                 .doc = "axes without padding, and axes where low + high = interior; other axes would need a halo"},
 };
 
 /* ---- concat {axis} */

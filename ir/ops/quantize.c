@@ -92,7 +92,7 @@ code_of(const Eval *ev, int64_t i)
 	                      at[QUANTIZE_X].f[i], at[QUANTIZE_SCALE].f[i], nearbyint(zero));
 }
 
-/* x / scale. safe: a scale of 0, which makes all numbers 0, counts as 1. */
+/* x / scale. safe: divides by 1 if the scale is 0; all results of a scale of 0 are 0 anyway. */
 static LoopValue
 ratio_in_loops(LoopBuilder *lb, const Node *n, const LoopValue *x, bool safe)
 {

@@ -214,7 +214,8 @@ elements_before(Type t, int axis)
 	return n;
 }
 
-/* Treats an axis of size 1 as the outer part of the next axis: a longer axis would be part of that axis. */
+/* Adds a factor of size 1 for each axis of x with one element. It cuts the result axis that starts
+ * after as many elements: for x [4,1,7] and y [4,7] it is the factor of axis 1 of both. */
 static void
 add_axes_of_one(Partition *p, Type x, Type y)
 {
@@ -291,7 +292,7 @@ const OpRow op_reshape = {
 	.partition =
 		{.factors = reshape_factors,
                  .attrs = reshape_cut,
-                 .doc = "the outer axis of each group of axes that becomes another group, in common divisors of both sizes; parts of inner axes are not contiguous"},
+                 .doc = "the outer axis of each group of axes that are merged or split, in common divisors of its sizes in x and y; parts of inner axes are not contiguous"},
 	.batch = batch_reshape,
 	.simplify = reshape_simplify};
 

@@ -120,8 +120,8 @@ sigmoid_flops(const Node *n)
 	return 4 * node_result(n, 0)->type->n;
 }
 
-/* ---- GELU with tanh: Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2. y = x/2 (1 + t), t = tanh u, u = a x
- * (1 + b x^2) */
+/* ---- GELU with tanh: Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
+ * y = x/2 (1 + t), t = tanh u, u = a x (1 + b x^2) */
 #define GELU_A 0.79788456080286535588 /* sqrt(2 / pi) */
 #define GELU_B 0.044715
 

@@ -21,7 +21,7 @@ vector(Module *m, DType dtype, int64_t n, const void *data)
 	return tensor_borrow(m, type_new(m, dtype, 1, &n), data);
 }
 
-/* Stores absmax as codes. absmax then has the numbers that the codes stand for. */
+/* Stores absmax as codes. Afterwards `absmax` has the numbers that the codes stand for. */
 static void
 nest(Module *m, float *absmax, int64_t n, LoraCodes *out)
 {
@@ -54,7 +54,7 @@ lora_codes(Module *m, const Tensor *weight, int axis, const LoraSettings *s, con
 	for (int64_t i = 0; i < t->n; i++) {
 		double number = tensor_float(weight, i);
 		if (!isfinite((float)number))
-			*why = "a number of it is not finite";
+			*why = "one of its numbers is not finite";
 		x[lora_place(&p, i)] = (float)number;
 	}
 	if (!*why)
@@ -110,7 +110,8 @@ absmax_of(Builder *b, const FourBitWeight *w)
 	return b_binary(b, OP_add, b_binary(b, OP_mul, size, of), offset);
 }
 
-/* v now holds codes: its readers read the dequantized numbers instead, with the axes in the weight's order. */
+/* v now holds codes. Makes its readers read the dequantized numbers instead, with the axes in the
+ * weight's order. */
 static void
 read_numbers(Builder *b, const FourBitWeight *w, Value *v)
 {

@@ -27,9 +27,9 @@ const LoraReader *lora_leader(const LoraReaders *readers);
 /* ---- lora/magnitude.c */
 /* The norms of each output's weights, over all other axes: [outputs], in the weight's type. */
 const Tensor *lora_norms(Module *m, const Tensor *weight, int axis);
-/* What a node that reads an adapted weight needs. weight: its operand; down: lora_A, in the
- * weight's place; up: lora_B as [outputs, rank]. `outputs` is the axis of the weight that counts
- * outputs; the same axis of lora_A counts the rank. */
+/* The values for one node that reads an adapted weight. weight: the node's operand; down: lora_A,
+ * which takes the weight's place; up: lora_B as [outputs, rank]. `outputs` is the axis of the
+ * weight that counts outputs; the same axis of lora_A counts the rank. */
 typedef struct {
 	Value *weight, *down, *up;
 	int outputs;
@@ -65,7 +65,8 @@ typedef struct {
  * setting *why, if not all numbers are finite. */
 const LoraCodes *lora_codes(Module *m, const Tensor *weight, int axis, const LoraSettings *s,
                             const char **why);
-/* From here on the weight's state holds the codes, and its readers read the numbers computed from them. */
+/* Makes the weight's state hold the codes, and makes its readers read the numbers computed from the
+ * codes. */
 void lora_keep_codes(Module *m, State *weight, int axis, const LoraCodes *codes,
                      const LoraSettings *s);
 

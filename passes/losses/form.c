@@ -70,8 +70,8 @@ is_sigmoid(const Node *n)
 	return false;
 }
 
-/* If v consists of probabilities: the name of the op that made them from logits, found also
- * through bounds, concat, select and 1 - x. NULL: v has another form. */
+/* Returns the name of the function that made the probabilities v from logits, "softmax" or
+ * "sigmoid", also if bounds, concat, select or 1 - x lie between. NULL: v has another form. */
 static const char *
 probabilities(bool *seen, Value *v)
 {
@@ -134,7 +134,8 @@ loss_check_form(LossPass *lp, const Function *f)
 		warn(lp, f, is, "export the model without it: the loss has its own");
 	else if (made)
 		warn(lp, f, is,
-		     "export the model with a LogSoftmax; or without either, and --loss=cross_entropy");
+		     "export the model with a LogSoftmax; or export its logits, and compile with "
+		     "--loss=cross_entropy");
 	else if (lp->row->takes == LOSS_TAKES_LOG_PROBABILITIES &&
 	         !may_be_logarithm(searched, output))
 		warn(lp, f, "is no logarithm", "--loss=cross_entropy takes logits");

@@ -22,7 +22,8 @@ typedef struct {
 	Value *row;    /* labels' shape: row weight alone; 0 for ignored targets */
 } Targets;
 Targets loss_targets(Loss *l);
-/* v, of the labels' shape, repeated along the class axis; and the sum of v along the class axis. */
+/* loss_along_classes: v, of the labels' shape, repeated along the class axis. loss_over_classes:
+ * the sum of v along the class axis. */
 Value *loss_along_classes(const Loss *l, Value *v);
 Value *loss_over_classes(const Loss *l, Value *v);
 /* Sets sum, count, targets and correct from the loss of each target, which has the labels' shape. per_class has the

@@ -17,8 +17,9 @@ would_do(LossPass *lp, Function *f, Value *param, int axis)
 	       output->type->dims[a->axis] == b.rows;
 }
 
-/* Suggests --batch-axis x=1: the name of the only parameter with rows, if another axis of it would do. NULL: no
- * other axis would. */
+/* For the hint --batch-axis x=1: returns the name of the only parameter with rows, and sets *axis,
+ * if the rows would be independent along another axis of the parameter. NULL: no such parameter or
+ * axis. */
 static const char *
 other_axis(LossPass *lp, Function *f, int *axis)
 {
@@ -54,8 +55,8 @@ refuse_output(LossPass *lp, Function *f, const char *other, int axis)
 	else
 		diag_hint(lp->p->diag,
 		          "--batch-axis INPUT=N says which axis of an input counts rows, "
-		          "--loss=%s:OUTPUT,rows=N which one of the output does; a value of all "
-		          "rows together takes a loss that the graph computes, --loss=output:NAME",
+		          "--loss=%s:OUTPUT,rows=N which axis of the output does; if the loss is "
+		          "over all rows together, the graph must compute it: --loss=output:NAME",
 		          lp->options->kind);
 	return false;
 }
@@ -94,8 +95,9 @@ refuse_given(LossPass *lp, Function *f, BatchAxis found)
 	return false;
 }
 
-/* Takes rows=N. The axis that the graph found keeps its repeats. Another axis gets one block per row, which is
- * allowed only if the graph cannot tell: no axis was found, rows mix, or all elements belong to a single row. */
+/* Applies the option rows=N. If N is the axis found in the graph, this axis keeps its repeats.
+ * Another axis gets one block per row, which is allowed only if the graph cannot tell: no axis was
+ * found, rows mix, or all elements belong to a single row. */
 static bool
 take_given(LossPass *lp, Function *f, BatchAxis found)
 {

@@ -27,8 +27,8 @@ scaled_operand(const Node *n)
 	return NULL;
 }
 
-/* If v is max(n, 1), or a select between n and 1, as models write to avoid a division by 0: n.
- * Otherwise v. */
+/* Returns n if v is max(n, 1), or a select between n and 1: models write this to avoid a division
+ * by 0. Otherwise returns v. */
 static Value *
 without_least(Value *v)
 {
@@ -123,7 +123,8 @@ divides_by_data(const Walk *w, const Node *n)
 	return n->op == OP_div && is_said_by_data(w, behind_views(node_operand(n, 1)));
 }
 
-/* Does the loss divide by data, somewhere before its products, convolutions and indices? */
+/* Does the graph divide by data between the loss and the last products, convolutions and indexing
+ * before it? */
 static bool
 is_uneven(const Function *f, Value *loss, Arena *arena)
 {

@@ -155,7 +155,8 @@ choose_class_axis(LossPass *lp, const Value *target, Type output)
 	lp->class_axis = usual;
 	if (usual >= 0 && fits[usual])
 		return true;
-	return loss_refuse(lp, "the classes of the output %s may be along axis %s: ,axis=N says it",
+	return loss_refuse(lp,
+	                   "the classes of the output %s may be along axis %s: choose with ,axis=N",
 	                   loss_shape_text(lp, output), axes_text(lp, fits, rank));
 }
 

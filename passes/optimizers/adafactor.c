@@ -27,8 +27,8 @@ enum { ROWS, COLUMNS, VARIANCE };
 static const PassOption options[] = {
 	{"beta2_decay", "new squares have weight t^beta2_decay, t the update's number",
          OPTION_DOUBLE, offsetof(AdafactorSettings, beta2_decay), -1e9, 0},
-	{"d", "largest root mean square of a step, in learning rates", OPTION_DOUBLE,
-         offsetof(AdafactorSettings, d), 1e-9, 1e9},
+	{"d", "largest root mean square of an update before it is multiplied by the learning rate",
+         OPTION_DOUBLE, offsetof(AdafactorSettings, d), 1e-9, 1e9},
 	{0}};
 
 /* [.., rows, 1] and [.., 1, columns] of a matrix */

@@ -115,8 +115,8 @@ dequantized(Builder *b, Value *codes, Value *sizes, bool is_signed)
 	return b_binary(b, OP_mul, numbers, for_elements(b, sizes));
 }
 
-/* By a binary search in the ascending table `at`: the last index i with x > at[i], or with x >=
- * at[i] if `above` says so; 0 if there is no such i > 0. */
+/* Finds by binary search in the ascending table `at` the last index i with x > at[i]; if `above` is
+ * OP_ge, with x >= at[i]. 0: no such index above 0. */
 static Value *
 search(Builder *b, Value *x, const float *at, OpKind above)
 {

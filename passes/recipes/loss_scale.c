@@ -41,9 +41,9 @@ static const PassOption settings[] = {
 	{"backoff", "factor of the scale when it shrinks", OPTION_DOUBLE,
          offsetof(LossScale, backoff)},
 	{"interval", "good steps until it grows", OPTION_INT, offsetof(LossScale, interval)},
-	{"hysteresis", "number of the overflow that shrinks the scale", OPTION_INT,
-         offsetof(LossScale, hysteresis)},
-	{"consecutive", "only overflows in a row count", OPTION_BOOL,
+	{"hysteresis", "the scale shrinks from this overflow on: 1 = the first, 2 = the second",
+         OPTION_INT, offsetof(LossScale, hysteresis)},
+	{"consecutive", "count only consecutive overflows", OPTION_BOOL,
          offsetof(LossScale, consecutive)},
 	{"least", "the smallest scale", OPTION_DOUBLE, offsetof(LossScale, least)},
 	{0}};
@@ -94,7 +94,7 @@ loss_scale_parse(const char *text, LossScale *out, Arena *arena, Diag *diag)
 	if (!row) {
 		diag_error(
 			diag, EXIT_USAGE,
-			"--loss-scale=%s: need none, torch, megatron, deepspeed or a number above 0 that f32 holds",
+			"--loss-scale=%s: must be none, torch, megatron, deepspeed or a number above 0 that f32 holds",
 			text);
 		return false;
 	}
@@ -116,8 +116,9 @@ loss_scale_parse(const char *text, LossScale *out, Arena *arena, Diag *diag)
 	if (!is_sound(out))
 		diag_error(
 			diag, EXIT_USAGE,
-			"--loss-scale=%s: init, least and backoff are above 0, least not above init, "
-			"backoff below 1, growth, interval and hysteresis from 1",
+			"--loss-scale=%s: init, least and backoff must be above 0; least must not "
+			"exceed init; backoff must be below 1; growth, interval and hysteresis "
+			"must be at least 1",
 			text);
 	return is_sound(out);
 }

@@ -49,8 +49,8 @@ typedef struct {
 } UnitMatch;
 /* Finds the members of f. States that the update uses in another way than element by element are left out. */
 void unit_match(Function *f, Arena *arena, UnitMatch *out);
-/* If n draws one random number for each element of a vector, selected by the element's place: the
- * RandomCounter in n's attributes. Otherwise NULL. */
+/* Returns the RandomCounter in n's attributes, if n draws one random number for each element of a
+ * vector, selected by the element's place. Otherwise returns NULL. */
 RandomCounter *unit_counter(const Node *n);
 /* If the sum, perhaps after casts, is a term of an addition: returns that addition and sets *term
  * to the term. NULL: the sum is used in another way. */

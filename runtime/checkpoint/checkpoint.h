@@ -40,7 +40,7 @@ typedef struct {
 	Plateau plateau;           /* lr is 0 with any other schedule */
 	uint64_t model, data;      /* fingerprints of model and data */
 	int64_t rows;              /* rows of the data; 0 if no data were bound */
-	const GradcPair *settings; /* names, and values as JSON */
+	const GradcPair *settings; /* names, with values as JSON */
 	SavedTensor *tensors, *constants;
 	Shard *shards;
 	int n_settings, n_tensors, n_constants, n_shards;
@@ -66,7 +66,7 @@ typedef struct {
 	int64_t step, serial; /* serial -1: the checkpoint cannot be read */
 	/* digits of the step in the name: CHECKPOINT_DIGITS, or more if the step needs more or that name was taken */
 	int digits;
-	/* this run cannot continue from the checkpoint, so the checkpoint is neither replaced nor removed */
+	/* this run cannot continue from the checkpoint; so it neither replaces nor removes the checkpoint */
 	bool stays;
 	uint64_t run, model, constants;
 	double eval_loss;
@@ -104,7 +104,7 @@ void folder_remove(const char *path);
 /* A place: elements [first, first + count) of a state that a rank saves, and where they are in the rank's snapshot (its copy of
  * the states to save): bytes [at, at + bytes). */
 typedef struct {
-	int state, shard; /* shard: number among the rank's shards */
+	int state, shard; /* shard: index among the rank's shards */
 	int64_t first, count, at, bytes;
 } SavedPlace;
 typedef struct {
@@ -124,7 +124,7 @@ typedef struct {
 	Arena *arena;
 	const char *path; /* folder of the checkpoint */
 	Manifest manifest;
-	int *states; /* number of the state of each tensor */
+	int *states; /* index of each tensor's state */
 	/* Pieces sorted by shard: shard i has pieces[first_piece[i]] up to, not including, pieces[first_piece[i + 1]]. */
 	PieceRef *pieces;
 	int *first_piece;
@@ -163,7 +163,7 @@ struct Saver {
 	uint64_t data;     /* fingerprint of the training data */
 	bool has_data;
 	SavedTensor *constants;    /* constants with checksums; NULL if not yet computed */
-	const GradcPair *settings; /* NULL until collected; cleared when steps are counted anew */
+	const GradcPair *settings; /* NULL: to be collected (anew) */
 	int n_constants, n_settings;
 };
 /* makes an empty saver, for which saver_close may already be called */

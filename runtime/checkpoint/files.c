@@ -106,7 +106,7 @@ shard_file(SaveJob *job, int first, int n, Shard *shard, PartFile *out)
 	return NULL;
 }
 
-/* Starts the files of this rank's shards, one after another, and records them in job->own. */
+/* Begins to write the file of each of this rank's shards, and records the shards in job->own. */
 static Status
 begin_shards(SaveJob *job, PartFile *files)
 {
@@ -196,8 +196,7 @@ end_making(void *unused)
 	cleanup_end_making();
 }
 
-/* Gives the checkpoint its name. If the process is ending, its cleanup may have removed the files, so the checkpoint gets no
- * name. */
+/* Gives the checkpoint its name. Not if the process is ending: its cleanup may have removed some of the files already. */
 static Status
 give_name(SaveJob *job)
 {

@@ -118,7 +118,8 @@ plateau_json(const Plateau *p)
 	                 (json_int_t)p->cooldown);
 }
 
-/* The version to write: the oldest one that can hold the contents, so that older programs can read the checkpoint. */
+/* Returns the version to write: the oldest version that can express the contents, so that older programs can read the
+ * checkpoint. */
 static int
 version_of(const Manifest *m)
 {

@@ -16,8 +16,8 @@ Status facts_read_data(Gradc *run);
 
 /* ---- folder.c: the checkpoints in a folder, which one run at a time may write */
 enum { CHECKPOINT_DIGITS = 8 };
-/* EXIT_CHECKPOINT if another process holds the lock. If the folder cannot be opened, there is no error here, but when it is
- * written. */
+/* EXIT_CHECKPOINT if another process holds the lock. A folder that cannot be opened is no error here: the first save reports
+ * the error. */
 Status folder_lock(CheckpointFolder *folder);
 /* Steps at which a run will save: the last step, and after step `done` every multiple of `every` (0: only the last step). */
 typedef struct {
@@ -32,7 +32,7 @@ Status folder_check_names(const CheckpointFolder *folder, const SaveSteps *steps
 int64_t folder_next_serial(const CheckpointFolder *folder);
 
 /* ---- layout.c: which parts of a checkpoint each rank writes, and into which shard */
-/* Numbers of the states that a checkpoint holds, *n of them. */
+/* The indices of the states that a checkpoint holds, *n of them. */
 int *saved_states(Arena *arena, const Format *f, int *n);
 int64_t saved_bytes(const Format *f, const StateRecord *s); /* without padding */
 /* the tensor's name, type and shape; its pieces are left empty */

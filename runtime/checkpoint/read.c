@@ -138,7 +138,8 @@ move_window(ShardReader *r, int64_t offset)
 	return NULL;
 }
 
-/* The file's bytes at `offset`, read into the window. *n: how many bytes are there, at most `want`. */
+/* Returns the file's bytes at `offset`, which it reads into the window. *n: how many bytes are in the window there, at most
+ * `want`. */
 static Status
 see(ShardReader *r, int64_t offset, int64_t want, const char **bytes, int64_t *n)
 {

@@ -182,7 +182,7 @@ end_manifest(Gradc *run)
 	job->status = NULL;
 	if (failed && !why) {
 		why = status_error(EXIT_CHECKPOINT, "%s", "of rank 0");
-		/* rank 0 has removed its folder; on another disk, this rank's folder is another one */
+		/* rank 0 has removed the folder on its own disk; this rank may have a folder on another disk */
 		folder_remove(job->temporary);
 	}
 	return saver_end_job(run, why);

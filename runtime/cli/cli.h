@@ -72,7 +72,7 @@ double lr_sweep_lowest(const LrSweep *s); /* the rate with the lowest loss; NaN 
 void lr_sweep_print(const LrSweep *s, FILE *out, bool json);
 
 /* ---- output_check.c */
-/* The files of options whose value stands for more than one file. */
+/* Callbacks for options whose value stands for several files: each adds these files to `uses`. */
 void writes_model(const OptionUse *u, PathUses *uses);
 void reads_adapter(const OptionUse *u, PathUses *uses);
 void writes_adapter(const OptionUse *u, PathUses *uses);
@@ -175,7 +175,7 @@ typedef struct {
 	bool apart;
 	/* rank 0 writes ranges to a log or report; the same on all ranks, because all must wait for the step */
 	bool keeps_ranges;
-	bool rescued; /* a fault ended training, and the states before the fault are exported */
+	bool rescued; /* a fault ended training; the states before the fault are exported */
 	int stop;     /* the signal that ended training, on any rank; 0 if none did */
 } Session;
 /* Checks before training whether the exports can be written. */

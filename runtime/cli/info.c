@@ -161,7 +161,7 @@ variants_json(const Format *f, const CodeImage *v)
 /* Facts for --info that are not in the tables. */
 typedef struct {
 	const CodeImage *variants;
-	int target; /* the target whose programs run here; EVERY_TARGET if no target's do */
+	int target; /* the target whose programs run here; EVERY_TARGET if none can run here */
 	bool weights_ok;
 	int64_t snapshot; /* bytes of the snapshot */
 } Shown;

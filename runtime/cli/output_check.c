@@ -46,7 +46,8 @@ writes_adapter(const OptionUse *u, PathUses *uses)
 	option_add_path(u, uses, PATH_FOLDER, u->value);
 }
 
-/* Adds the files of a checkpoint, or of all checkpoints in a folder. Other files in the folder, such as a log, are not added. */
+/* Adds the files of a checkpoint, or of all checkpoints in a folder. Other files in the folder, such as a log, are not
+ * added. */
 static void
 add_checkpoints(const OptionUse *u, PathUses *uses, const char *path, bool inside)
 {

@@ -43,8 +43,8 @@ tell_fault(Session *s, Status fault)
 	diag_status(s->diag, fault);
 }
 
-/* Reports a fault of the log and closes the log, which so ends with its first fault. views_fault does the same for the event
- * file. */
+/* Reports a fault of the log and closes the log, so that only the log's first fault is reported. views_fault does the same for
+ * the event file. */
 static void
 log_fault(Session *s, Status fault)
 {

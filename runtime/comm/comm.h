@@ -8,8 +8,8 @@
  * calls. All calls may come from several threads.
  *
  * A rank that waits long for another rank asks whether the other rank is alive. A rank that answers is only slow, for example
- * its disk: the wait is reported (CommOptions.report) and goes on without end. A rank that is silent for `patience` seconds is
- * lost: the waiting rank fails with EXIT_HANG. */
+ * because it waits for its disk. Such a wait is reported (CommOptions.report) and goes on without end. A rank that is silent
+ * for `patience` seconds is lost: the waiting rank fails with EXIT_HANG. */
 #ifndef GRADC_RUNTIME_COMM_COMM_H
 #define GRADC_RUNTIME_COMM_COMM_H
 
@@ -42,8 +42,8 @@ typedef struct {
 	int64_t number;
 	double since; /* time of the last known progress */
 	double told;  /* time of the last report; 0 at first; written by control */
-	/* result: false if all ranks have confirmed, since `since`, that they have started the collective; true if some rank
-	 * has not */
+	/* result: false if every rank has confirmed, after the time `since`, that it has started the collective; otherwise
+	 * true */
 	bool late;
 } CommWatch;
 
@@ -51,7 +51,7 @@ typedef struct {
 	const char *name;
 	Status (*open)(const CommOptions *options, CommControl **out);
 	void (*close)(CommControl *control); /* control may be NULL */
-	/* Ends all ranks with that exit code, if the launcher can end them. With one rank it just returns. */
+	/* Ends all ranks with this exit code, if the launcher can end them. With one rank, does nothing. */
 	void (*abort)(CommControl *control, int exit_code);
 	int (*rank)(const CommControl *control);
 	int (*size)(const CommControl *control);
@@ -65,7 +65,8 @@ typedef struct {
 	 * rank's device has been given; ranks that wait for this rank are told the number. Never waits long. */
 	void (*started)(CommControl *control, CommGroup group, int64_t n);
 	/* Called repeatedly while this rank waits: asks the other ranks whether they are alive. EXIT_HANG if a rank has been
-	 * silent for `patience` seconds; another fault if a rank's end is known. Late ranks are reported to the user. */
+	 * silent for `patience` seconds; another fault if it is known that a rank has ended. Late ranks are reported to the
+	 * user. */
 	Status (*watch)(CommControl *control, CommWatch *watch);
 } CommControlOps;
 
@@ -76,14 +77,14 @@ typedef struct {
 	CommReduction reduction;
 	/* true: values are added in the order of the ranks, so that W ranks give the bits of W accumulation steps; f16 and bf16
 	 * are added in f32 and rounded once. false: the library chooses the order. NCCL always chooses its own order and rounds
-	 * each addition, so ordered sums of f16 and bf16 over more than two ranks are refused there. */
+	 * each addition, so with NCCL, ordered sums of f16 and bf16 over more than two ranks are refused. */
 	bool ordered;
-	/* `from` and `to` may be equal (all_reduce, broadcast). For all_gather and reduce_scatter, this rank's part may lie at
-	 * its place in the whole. Otherwise `from` and `to` must not overlap. */
+	/* `from` and `to` may be equal (all_reduce, broadcast). For all_gather and reduce_scatter, the buffer of this rank's
+	 * part may lie inside the buffer of the whole, where this part belongs. Otherwise `from` and `to` must not overlap. */
 	const void *from;
 	void *to;
 	int64_t n;     /* elements of the whole tensor */
-	int64_t block; /* each rank's part is a multiple of this many elements; 0: 1 */
+	int64_t block; /* parts are multiples of this many elements; 0 means 1 */
 	int peer;      /* rank in the group: broadcast's source; the other rank of send and recv */
 } Collective;
 
@@ -127,8 +128,8 @@ typedef struct {
 	/* Called by any thread that waits for the device. moved: when the device last made progress. Returns a fault if the
 	 * communicator has failed or a rank is lost. *late: the device may be waiting for late ranks. */
 	Status (*watch)(CommData *data, double moved, bool *late);
-	/* Ends all collectives under way, finished or not, so that streams become idle. Called after a fault of the device; the
-	 * results are not used. No collective can be started afterwards. */
+	/* Breaks off all collectives under way, so that streams become idle. Called after a fault of the device; the results
+	 * are not used. No collective can be started afterwards. */
 	void (*abort)(CommData *data);
 	/* counts: collectives queued so far. repeat: adds `more` to these counts, because a recording that contains collectives
 	 * was launched again. */

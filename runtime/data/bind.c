@@ -55,8 +55,8 @@ bind_token_port(const Files *files, const ProgramRecord *p)
 	return found;
 }
 
-/* The axis of the input along which its samples lie. In the file, samples always lie along the first axis. -1 if the file holds
- * the whole input; with --once that is also so for an input whose rows lie along another axis. */
+/* Returns the axis of the input along which samples lie; -1 if a file holds the whole input. In a file, samples always lie
+ * along the first axis. So with --once, the file of an input whose samples lie along another axis holds the whole input. */
 static int32_t
 sample_axis(const Files *files, const PortRecord *port)
 {

@@ -28,7 +28,7 @@ struct Source {
 	int64_t rows;     /* -1: any number of rows */
 	int64_t elements; /* elements of a sample; of the whole port if it has no samples */
 	FileSet set;
-	/* by how many tokens the source starts later; 1 for labels, which are the next tokens */
+	/* number of tokens that the source skips at the beginning of the stream; 1 for labels, which are the next tokens */
 	int64_t shift;
 	char *raw; /* buffer for `chunk` rows in the file's types */
 	int64_t chunk;
@@ -48,7 +48,7 @@ Status files_open(Arena *arena, const GradcPairs *pairs, const char *name, FileS
 void files_close(FileSet *set);
 
 /* ---- bind.c */
-/* the last value for this name; NULL if there is no such name */
+/* the value of the last pair with this name; NULL if there is no such pair */
 const char *pairs_get(const GradcPairs *pairs, const char *name);
 
 /* ---- data.c: all inputs of a program, bound to files */
@@ -100,7 +100,7 @@ void prefetch_close(Prefetch *p); /* waits for a read under way; p may be NULL *
 void prefetch_ask(Prefetch *p, const MicroRows *rows);
 typedef struct {
 	bool waited; /* the caller had to wait, because the rows were still being read */
-	/* Start and length of the wait. Time until the device has freed the image does not count. */
+	/* Begin and length of the wait. A wait for the device, until it no longer uses the image, does not count. */
 	double begin, seconds;
 } DataWait;
 /* The rows are in the io slots when prefetch_take returns. */

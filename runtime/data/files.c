@@ -52,8 +52,8 @@ open_one(Arena *arena, const char *path, FileSet *set)
 	return NULL;
 }
 
-/* Opens the files that match a pattern, sorted by the bytes of their names. If there is a file whose name is the pattern
- * itself, only that file. */
+/* Opens the files that match a pattern, sorted by the bytes of their names. If the pattern itself is the name of a file, opens
+ * only this file. */
 static Status
 open_pattern(Arena *arena, const char *pattern, FileSet *set)
 {

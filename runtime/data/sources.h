@@ -38,7 +38,8 @@ const char *fill_default(const char *input); /* NULL if the input has no customa
 typedef struct {
 	Gradc *run;
 	const DataOptions *options;
-	/* one entry per pair of options->data; the first entry of a name has all its files */
+	/* one entry per pair of options->data; if pairs have the same name, the first pair's entry has all files of that
+	 * name */
 	FileSet *data;
 	FileSet tokens; /* empty without --tokens */
 } Files;

@@ -67,7 +67,7 @@ cpu_open(const DeviceOptions *options, Device **out)
  * requests. */
 enum { ALIGNMENT = 64, PAGE = 4096, PAGES = 1 << 20, HUGE_PAGE = 1 << 21, HUGE_PAGES = 1 << 22 };
 enum { COPY_GRAIN = 1 << 18, HASH_STEP = 1 << 15 };
-enum { UNMAP_STEP = 1 << 25 /* extra memory at a time */ };
+enum { UNMAP_STEP = 1 << 25 /* bytes that are replaced at a time, and so the extra memory */ };
 
 static Status
 cpu_alloc(Device *device, MemoryKind kind, int64_t bytes, Span *out)
@@ -163,8 +163,8 @@ copy_one_hashed(HashedCopy *c)
 	c->checksum = checksum_end(&checksum);
 }
 
-/* Makes the copies that begin in bytes [begin, end), counted over all copies. So each copy, with its checksum, is made by one
- * thread. */
+/* Makes the copies whose targets begin in bytes [begin, end), counted from the first copy's target. So one thread makes a whole
+ * copy, with its checksum. */
 static void
 copy_part_hashed(void *ctx, int64_t begin, int64_t end)
 {

@@ -40,7 +40,7 @@ typedef struct {
 	const int64_t *before;
 	const Scalar *scalars; /* N_SCALARS scalars in the device's memory; NULL without scalars */
 	int64_t begin, end;
-	int64_t grain; /* least iterations that are worth a thread */
+	int64_t grain; /* fewest iterations for which a thread pays */
 } Launch;
 /* Work of the host in a stream. The device calls `poll`, from any thread, until poll sets *done; poll must return soon. The
  * device copies the task. */
@@ -81,7 +81,7 @@ typedef struct {
 	int mode;             /* mode in which the programs are run */
 } CodeSource;
 
-/* Facts on which the last bits of results may depend, as they do on the options. */
+/* Facts about the device on which the last bits of results may depend. */
 typedef struct {
 	int threads; /* threads on the host */
 	int cpus;    /* CPUs of the machine: a library may split its products by them */
@@ -103,10 +103,10 @@ typedef struct {
 	ImageKind image_kind; /* kind of code that it runs */
 	bool for_tests;       /* not offered to people */
 	int (*count)(void);   /* number of devices of this kind; NULL: 1 */
-	/* An identity that differs from that of every other device, on other machines as well. NULL if ranks may share a device
-	 * of this kind. */
+	/* A number that identifies the device among all devices of all machines. NULL if ranks may share a device of this
+	 * kind. */
 	Status (*identity)(int ordinal, uint64_t out[2]);
-	/* NULL if the device of that number runs the image, which must be of its kind; otherwise why not. */
+	/* Returns NULL if device `ordinal` can run the image, otherwise the reason. The image must be of the device's kind. */
 	Status (*runs)(int ordinal, const CodeImage *image);
 	Status (*open)(const DeviceOptions *options, Device **out);
 	void (*close)(Device *device); /* waits for running work; device may be NULL */
@@ -154,8 +154,8 @@ typedef struct {
 	/* NULL for the host's memory. */
 	bool (*memory)(const Device *device, DeviceMemory *out);
 	/* For people; NULL if there is nothing to say. describe: what computes, such as "2 threads (libgomp), oneDNN 2.6.0".
-	 * facts: the same for a checkpoint. implementation: what runs a kernel that a library may run, a library's name for it
-	 * or "generated". */
+	 * facts: the same for a checkpoint. implementation: what runs a kernel that a library may run: the library's name for
+	 * its code, or "generated". */
 	void (*describe)(const Device *device, Text *out);
 	DeviceFacts (*facts)(const Device *device);
 	const char *(*implementation)(const Code *code, int kernel);
@@ -170,7 +170,8 @@ typedef struct {
 #undef DEVICE
 extern const DeviceOps *const device_table[];   /* devices of device_list.def, then NULL */
 const DeviceOps *device_find(const char *name); /* NULL if unknown */
-/* EXIT_SYSTEM: the source has no code for this device. kind: what the device runs code for; target: what to compile for. */
+/* EXIT_SYSTEM: the source has no code for this device. For the message: kind says for what the device runs code, such as "GPUs
+ * of its kind"; target says for what to compile. */
 Status device_no_code(const CodeSource *source, const char *device, const char *kind,
                       const char *target);
 /* `runs` for devices that run functions of the process. */
@@ -183,18 +184,20 @@ Status code_functions(const CodeSource *source, const char *device, const Kernel
 typedef struct {
 	const DeviceOps *ops;
 	int ordinal; /* number among the devices of this kind; -1 before it is picked */
-	/* Why existing code for GPUs is not run, if nobody asked for a device. NULL if it is run or does not exist. */
+	/* If nobody asked for a device: why the executable's code for GPUs is not run. NULL if it is run, or if there is no
+	 * such code. */
 	Status why_not_gpu;
 } DeviceChoice;
 /* device: "cpu", "cuda", "cuda:1"; NULL: a GPU that runs some of the code for `target`, otherwise the CPU. Each rank of a
  * machine takes a GPU of its own, if there are several. */
 Status device_choose(const CodeImage *all, const char *device, const char *target,
                      DeviceChoice *out);
-/* Sets bit i if this device runs all[i]. asked: only this target, such as "cpu:x86-64-v3"; NULL: all targets. EXIT_SYSTEM, with
- * the reason, if the device runs none of them; EXIT_USAGE if there is no target of that name. */
+/* Sets bit i of *out if this device runs all[i]. asked: consider only this target, such as "cpu:x86-64-v3"; NULL: all targets.
+ * EXIT_SYSTEM, with the reason, if the device runs none of them; EXIT_USAGE if there is no target of that name. */
 Status variant_list(const CodeImage *all, const char *asked, const DeviceChoice *device,
                     uint64_t *out);
-/* The variant of the set that uses most features; NULL for an empty set. */
+/* The best variant in the set `of` (bit i: all[i]), for example the CPU variant with the most features; NULL for an empty
+ * set. */
 const CodeImage *variant_best(const CodeImage *all, uint64_t of);
 /* The best variant that this device runs. */
 Status variant_pick(const CodeImage *all, const char *asked, const DeviceChoice *device,

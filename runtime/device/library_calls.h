@@ -14,7 +14,8 @@ Status library_calls_open(Libraries *libraries, const CodeSource *source, Librar
 void library_calls_close(LibraryCalls *calls); /* calls may be NULL */
 /* Bytes of memory that the calls need for scratch and packed operands. */
 int64_t library_calls_bytes(const LibraryCalls *calls);
-/* Gives the calls their memory, of the device and aligned to 64, before the first run. The caller frees it after the calls. */
+/* Gives the calls their memory: device memory, aligned to 64. Called before the first run. The caller frees the memory after
+ * the calls. */
 void library_calls_place(LibraryCalls *calls, char *memory);
 /* The library's name for the code that runs the kernel; NULL if the generated loops run. */
 const char *library_calls_implementation(const LibraryCalls *calls, uint32_t kernel);

@@ -216,8 +216,8 @@ count_words(const char *text)
 	return n;
 }
 
-/* How good a variant is, for comparing. On CPUs: the number of features. On GPUs: a newer architecture is better; for the same
- * architecture, machine code is better than PTX. */
+/* A number for comparing variants: the best variant has the highest number. On CPUs: the number of features. On GPUs: a newer
+ * architecture is better; for the same architecture, machine code is better than PTX. */
 static int
 rank_of(const CodeImage *v)
 {

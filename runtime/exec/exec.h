@@ -62,7 +62,7 @@ typedef struct {
 	Span regions[N_SPACES][2]; /* indexed by turn; spaces without turns use [0] */
 	Span library;              /* scratch memory of libraries */
 	uint8_t turns[N_TURNS];    /* the turn on which programs run now */
-	uint32_t most_arguments;   /* most arguments that an instruction has */
+	uint32_t most_arguments;   /* largest number of arguments of an instruction */
 	/* indexed by program: true if the program has a BRANCH or LEAVE, for which the host reads a flag */
 	bool *asks;
 	void **buffers; /* array for one instruction's arguments */
@@ -75,7 +75,7 @@ typedef struct {
 	/* folder of the file that replaces SPACE_OFFLOAD; NULL: plain memory */
 	const char *offload_folder;
 	int64_t host_waits; /* how often the host has waited for the device */
-	/* most instructions that a program runs; 0: instructions are never timed */
+	/* largest number of instructions that a program runs; 0: instructions are never timed */
 	int most_observed;
 	Observer *observer; /* NULL: instructions are not timed */
 	Trace *trace;       /* receives spans of collectives; may be NULL */
@@ -191,7 +191,7 @@ bool range_is_finite(const GradcRange *r);
 /* From finder_open to finder_close the executor looks at every instruction. Findings belong to the arena. */
 Status finder_open(Arena *arena, Executor *x);
 void finder_close(Executor *x); /* may follow a failed finder_open */
-/* A finding says where a NaN or infinity came from (find_nan.c). The fields are numbers of findings; NO_FINDING if this rank
+/* A finding says where a NaN or infinity came from (find_nan.c). Both fields are indices of findings; NO_FINDING if this rank
  * has no such finding. */
 typedef struct {
 	int first; /* origin of the loss's or norm's NaN or infinity */

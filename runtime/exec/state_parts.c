@@ -27,7 +27,8 @@ piece_of(const Format *f, int state)
 	return s->unit && f->states[s->unit - 1].block ? (int)s->unit - 1 : -1;
 }
 
-/* A rank's range of a state. It begins `inside` bytes into the rank's part of state `of`, the divided state around it. */
+/* The range of a state that a rank holds. Field `of`: number of the divided state that contains the state. Field `inside`:
+ * the range begins so many bytes after the beginning of the rank's part of that divided state. */
 typedef struct {
 	StateRange range;
 	int of;

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The environment variables by which launchers tell a process its number on the machine. A launcher may have started another
- * launcher, so the order matters. */
+/* The environment variables by which launchers tell a process its number on the machine. The first row that is set counts. A
+ * launcher may start another launcher, for example mpirun a torchrun per machine; so torchrun comes first. */
 static const struct {
 	const char *rank, *ranks;
 	const char *with; /* variable that must be set as well; NULL: none */
@@ -30,8 +30,8 @@ number_of(const char *variable)
 	return text ? (int)strtol(text, NULL, 10) : -1;
 }
 
-/* The number for this machine in srun's list, for example "4(x2),3": 4 for the first two machines, 3 for the third. A plain
- * number holds for every machine. */
+/* This machine's number of ranks, from srun's list, for example "4(x2),3": 4 for the first two machines, 3 for the third. A
+ * plain number holds for every machine. */
 static int
 ranks_of(const char *variable)
 {

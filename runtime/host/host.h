@@ -9,8 +9,8 @@
 
 /* ---- parallel.c */
 /* The process's only thread pool. It uses libgomp, because oneDNN does, opened with dlopen so that libgomp's way of waiting can
- * be set before libgomp starts. Without libgomp, the pool uses its own threads; also under ThreadSanitizer, which cannot see
- * into libgomp. */
+ * be set before libgomp starts. The pool uses its own threads if there is no libgomp, and under ThreadSanitizer, which cannot
+ * see into libgomp. */
 typedef struct Pool Pool;
 typedef void (*ParallelFn)(void *ctx, int64_t begin, int64_t end);
 
@@ -23,8 +23,8 @@ typedef enum {
 } ThreadKind;
 
 /* threads: number of threads, the caller's thread included; 0: one per CPU that the process may use. Threads are bound to CPUs
- * only if each has a CPU of its own that no other rank uses. The caller's thread is never bound, because threads that the
- * caller starts later would inherit its CPU. EXIT_SYSTEM if threads cannot be started. */
+ * only if each thread has a CPU that no other thread and no other rank uses. The caller's thread is never bound, because
+ * threads that the caller starts later would inherit its CPU. EXIT_SYSTEM if threads cannot be started. */
 Status pool_open(ThreadKind kind, int threads, Pool **out);
 void pool_close(Pool *pool); /* pool may be NULL */
 int pool_threads(const Pool *pool);
@@ -43,9 +43,10 @@ typedef struct {
 	bool own; /* no other rank of the job uses these CPUs */
 } CpuShare;
 void cpu_share(CpuShare *out);
-/* CPUs that the machine offers, regardless of what a launcher left to this process. */
+/* Number of CPUs of the machine, even if a launcher allows this process fewer CPUs. */
 int cpu_count(void);
-/* This process's number among the processes that the launcher started on this machine; 0 of 1 without a launcher. */
+/* *local: index of this process among the *ranks processes that the launcher started on this machine; 0 of 1 without a
+ * launcher. */
 void local_rank(int *local, int *ranks);
 /* Reduces s, which holds the n CPUs that this process may use, to the CPUs for rank `local` of `ranks` on this machine. all:
  * number of CPUs of the machine. */

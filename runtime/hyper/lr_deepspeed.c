@@ -1,6 +1,7 @@
-/* DeepSpeed's learning rates (deepspeed/runtime/lr_schedules.py), with the same rate in every step. DeepSpeed's scheduler
- * starts at iteration -1 and advances after each step. So step s, counted from 0, has the learning rate of iteration s - 1.
- * Below, lr is the full learning rate, least the lowest one, and the other words are settings of the schedule:
+/* DeepSpeed's learning rates (deepspeed/runtime/lr_schedules.py), computed so that every step has the same rate as with
+ * DeepSpeed. DeepSpeed's scheduler starts at iteration -1 and advances after each step. So step s, counted from 0, has the
+ * learning rate of iteration s - 1. Below, lr is the full learning rate, least the lowest one, and the other words are settings
+ * of the schedule:
  *
  * last = s - 1,  W = max(2, steps),  N = total, or the steps of the training
  * g(s)       0 in step 0;  below W: log(last + 1) / log(W), or last / W without `log`

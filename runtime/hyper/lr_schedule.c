@@ -1,5 +1,5 @@
-/* Hyperparameters: the user's values, and where the user gave no value the optimizer's defaults from the info table of the
- * executable. Computes the learning rate of each step, and the scalar block that kernels read. */
+/* Hyperparameters: the user's values; if the user gave no value, the optimizer's default from the info table of the executable.
+ * Computes the learning rate of each step, and the scalar block that kernels read. */
 #include "runtime/hyper/curves.h"
 
 #include <math.h>
@@ -56,7 +56,7 @@ lr_cosine(const Hyper *h, double at, double of)
 	return lr_between(h, cosine(part_of(at, of)));
 }
 
-/* Warm-up, stable, decay: after the warm-up constant for the first nine tenths, then falls along a line. */
+/* Warm-up, stable, decay: the rate is constant for nine tenths of the steps after the warm-up, then falls along a line. */
 static double
 lr_wsd(const Hyper *h, double at, double of)
 {

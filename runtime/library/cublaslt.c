@@ -372,8 +372,8 @@ try_all(PreparedCall *c, const CublasLtChoice *choices, int n)
 	return fastest;
 }
 
-/* Picks one of n algorithms: the algorithm in the file, else the fastest in a trial, else the first. If the result cannot be
- * written to the file, the next run makes the trial again. */
+/* Picks one of n algorithms: the algorithm in the file, else the fastest in a trial, else the first. If the file cannot be
+ * written, the next run makes the trial again. */
 static int
 pick(PreparedCall *c, const char *key, const CublasLtChoice *choices, int n)
 {

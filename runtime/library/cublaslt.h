@@ -19,7 +19,7 @@ typedef struct {
 	int reserved[4];
 } CublasLtChoice;
 
-/* The values that are used of cublasStatus_t, cublasComputeType_t, cudaDataType, cublasOperation_t, cublasLtEpilogue_t,
+/* The values that gradc uses, from cublasStatus_t, cublasComputeType_t, cudaDataType, cublasOperation_t, cublasLtEpilogue_t,
  * cublasLtReductionScheme_t and the enums of attributes. */
 enum {
 	CUBLASLT_OK = 0,
@@ -98,7 +98,7 @@ void cublaslt_tunings_free(LtTunings *t);
 /* Was the algorithm chosen already in this process? */
 bool cublaslt_tuning_known(const LtTunings *t, const char *key, CublasLtChoice *out);
 void cublaslt_tuning_keep(LtTunings *t, const char *key, const CublasLtChoice *choice);
-/* Which of n choices the file names; -1 if it names none of them. */
+/* Returns the index of the choice (of n) that the file names for this key; -1 if it names none of them. */
 int cublaslt_tuning_said(const LtTunings *t, const char *key, const CublasLtChoice *choices, int n);
 /* Adds a line to the file; false if it cannot be written. */
 bool cublaslt_tuning_write(const char *path, const char *key, const CublasLtAlgorithm *algorithm);

@@ -147,8 +147,9 @@ cublaslt_plan(const LibraryCall *call, LtPlan *out)
 	            (!library_has_operand(call, LIBRARY_AUX) ||
 	             put_operand(call, LIBRARY_AUX, swapped, &p.matrices[LT_AUX]));
 	if (!fits)
-		return status_error(EXIT_UNSUPPORTED,
-		                    "cuBLASLt: an operand has no neighbours side by side");
+		return status_error(
+			EXIT_UNSUPPORTED,
+			"cuBLASLt: an operand has no axis of stride 1, or overlaps itself");
 	p.swapped = swapped;
 	put_batches(call, &p);
 	if (p.batch > INT32_MAX)

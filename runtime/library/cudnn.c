@@ -146,7 +146,7 @@ dnn_prepare(Library *l, const LibraryCall *call, unsigned fixed, int64_t scratch
 	(void)fixed;
 	*out = NULL;
 	if (call->kind == LIBRARY_DOT)
-		return status_error(EXIT_UNSUPPORTED, "cuDNN: products are not its work");
+		return status_error(EXIT_UNSUPPORTED, "cuDNN runs convolutions, not products");
 	return new_call(l, call, NULL, scratch_limit, out);
 }
 
@@ -158,8 +158,8 @@ dnn_rebuild(Library *l, const LibraryCall *call, const LibraryPlan *plan, int64_
 	if (strcmp(plan->version, l->version) != 0 || plan->capability != l->capability ||
 	    plan->processors != l->processors)
 		return status_error(EXIT_UNSUPPORTED,
-		                    "cuDNN: a plan is of %s for compute capability %d.%d with %d "
-		                    "processors",
+		                    "cuDNN: the plan was made with %s for compute capability %d.%d "
+		                    "with %d multiprocessors, not for this machine",
 		                    plan->version, plan->capability / 10, plan->capability % 10,
 		                    plan->processors);
 	return new_call(l, call, plan, scratch_limit, out);

@@ -79,9 +79,9 @@ typedef struct {
 	int64_t (*packed_bytes)(const PreparedCall *call, int i);
 	/* Packs operand i from the buffer to `to`, which is aligned to 64. NULL if packed_bytes is always 0. */
 	Status (*pack)(PreparedCall *call, int i, const void *buffer, char *to);
-	/* buffers: one per operand of the call; operands' offsets count from there. packed: packed operands; NULL if
-	 * packed_bytes is 0, or if operands are to be packed in this run, into the scratch. stream: the GPU's stream, in which
-	 * the work is queued. On the host it is NULL, and the work is done on return. */
+	/* buffers: one per operand of the call; an operand's offset counts from the beginning of its buffer. packed: packed
+	 * operands; NULL if packed_bytes is 0, or if operands are to be packed in this run, into the scratch. stream: the GPU's
+	 * stream, in which the work is queued. On the host it is NULL, and the work is done on return. */
 	Status (*run)(PreparedCall *call, void *const buffers[N_LIBRARY_OPERANDS],
 	              char *const packed[2], char *scratch, void *stream);
 } LibraryOps;

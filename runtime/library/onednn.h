@@ -65,12 +65,13 @@ onednn_operands(const LibraryCall *call)
 	return library_has_operand(call, LIBRARY_BIAS) ? N_OPERANDS : LIBRARY_BIAS;
 }
 
-/* most tiles, for any number of threads; least tiles */
+/* for tiled calls, on any number of threads: no limit for the number of tiles; the number of tiles that is enough */
 enum { MANY_TILES = INT_MAX, ENOUGH_TILES = 2 };
 /* How a kind of call is described to the library: a row of onednn_kinds for each LibraryKind. */
 typedef struct {
 	int names[N_OPERANDS]; /* DNNL_ARG_... */
-	/* the library picks its preferred layouts: with the operands' own layouts it is slower, by more than copies cost */
+	/* the library picks its preferred layouts, because with the operands' own layouts it loses more time than copies
+	 * take */
 	bool any;
 	/* Splits the work into at most `tiles` tiles that are not too small; 1: does not split. */
 	Tiling (*tiling)(const LibraryCall *call, int tiles);

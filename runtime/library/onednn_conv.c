@@ -5,7 +5,7 @@
 
 enum { TILE_OUTPUTS = 32, TILE_GROUPS = 16, MAX_DIMS = MAX_LIBRARY_SPATIAL + 3 };
 
-/* Axes of tiles: for x and y the images, for w the outputs or groups. */
+/* Axes along which work is split into tiles: results x and y along the batch axis, w along the output channels or groups. */
 enum { AXIS_BATCH, AXIS_OUT, AXIS_GROUPS };
 
 static int64_t

@@ -78,17 +78,20 @@ static const struct {
 	bool (*cpu)(const LibraryUse *u);
 	bool (*slow)(const LibraryUse *u);
 } slow_code[] = {
-	/* Two cores with AVX2; groups of 1, 2, 4, 12, 36 and 100 channels, for which the library has no other code. The loops
-	 * are 20 to 30, 6, 5, 3, 1.5 and 1.1 times as fast, because this code copies patches to memory before it multiplies. */
+	/* Two cores with AVX2; groups of 1, 2, 4, 12, 36 and 100 channels, for which the library has no other code. For these
+	 * sizes, in this order, the loops are 20 to 30, 6, 5, 3, 1.5 and 1.1 times as fast, because the library copies patches
+	 * to memory before it multiplies. */
 	{"gemm", CONVOLUTIONS, any_cpu, has_groups},
-	/* One thread, AVX2, operands larger than the near caches. Reading in place, the library is 0.33 to 0.9 times as fast as
-	 * with copies, the loops are 0.7 to 0.9 times as fast. The loops lose for many small products, unless rows of the
-	 * second matrix are a multiple of 4 KiB apart and share lines of the first cache. With a second cache of 2 MiB (Golden
-	 * Cove, AVX-512 off; 37 shapes of bench/gemm) the library in place is 1.05 to 1.8 times as fast as the loops, as long
-	 * as there is a tile for each CPU. */
+	/* One thread, AVX2, operands larger than the L1 and L2 caches. If the library copies the matrices, it is the fastest.
+	 * If it reads them in place, it has 0.33 to 0.9 times that speed; the loops have 0.7 to 0.9 times that speed. The loops
+	 * are slower than the library in batches of small products, unless rows of the second matrix are a multiple of 4 KiB
+	 * apart, and so compete for the same lines of the L1 cache. With an L2 cache of 2 MiB (Golden Cove, AVX-512 off; 37
+	 * shapes of bench/gemm) the library that reads in place is 1.05 to 1.8 times as fast as the loops, as long as there is
+	 * a tile for each CPU. */
 	{"gemm", DOT, without_avx512, reads_in_place},
 	/* Sapphire Rapids, two cores: 512 x 768 x 3072 reaches 185 GFLOP/s with the library, and 385 with the loops. At such
-	 * widths the library is 0.45 to 0.75 times as fast as at other widths, the loops 0.9 times. A Zen 5 does not slow down. */
+	 * widths the library is 0.45 to 0.75 times as fast as at other widths; the loops are 0.9 times as fast. A Zen 5 does
+	 * not slow down. */
 	{"brg", DOT, on_intel, rows_share_lines},
 };
 

@@ -62,7 +62,7 @@ doubles(Arena *arena, DType dtype, const void *data, int64_t n)
 	return out;
 }
 
-/* Computes one output's row of weight + scale b a, in f64. */
+/* Computes one output's row of scale b a, in f64. */
 static void
 sum_row(const Product *s, int64_t outer, int64_t o, double *sum)
 {
@@ -98,7 +98,7 @@ product_of(const Format *f, const AdapterRecord *r, const AdapterValues *v, Aren
 typedef struct {
 	const Product *p;
 	const AdapterValues *v;
-	int64_t number, at; /* number of the row; its first element */
+	int64_t number, at; /* index of the row; index of its first element */
 	double *row;
 } Rows;
 

@@ -40,8 +40,8 @@ typedef struct {
 	float low, high, scale; /* scale: NaN if an end of the range is not finite */
 	int32_t zero_point;
 } RunningRange;
-/* The range of a record EXPORT_RANGE_SCALE or EXPORT_RANGE_ZERO. shifted_by: the state that is added to the written number;
- * NO_SCALE without one. */
+/* The range of a record EXPORT_RANGE_SCALE or EXPORT_RANGE_ZERO. shifted_by: the state whose number is added to the zero
+ * point before the zero point is written; NO_SCALE: no state is added. */
 Status running_range(Gradc *run, Arena *arena, const ExportRecord *e, uint32_t shifted_by,
                      RunningRange *out);
 

@@ -12,7 +12,7 @@ Status weights_copy(Gradc *run, bool resumed);
 /* Called before the first update. Replaces weights that will change and are mapped from the executable's file by ordinary
  * memory. */
 Status weights_unmap(Gradc *run);
-/* *same: do the bytes of the weights have the hash that the executable's tables give? */
+/* *same: the bytes of the weights have the hash that the executable's tables contain */
 Status weights_check(const GradcModel *model, const Format *f, const char *file, bool *same);
 
 /* ---- load.c: replaces initial values by name, from a safetensors file */

@@ -79,8 +79,8 @@ check_others(const Loader *l)
 }
 
 /* Refuses initializations that change the base weights. With "gaussian" and the other names in this list the base does not
- * change. With "pissa", "olora" and others PEFT subtracts a product from the base each time it loads the adapter, from a
- * decomposition of the base (peft/tuners/lora/layer.py, update_layer). */
+ * change. With "pissa", "olora" and others, PEFT decomposes the base into a product and a remainder each time it loads the
+ * adapter, and keeps only the remainder as base (peft/tuners/lora/layer.py, update_layer). */
 static Status
 check_beginning(const Loader *l)
 {
@@ -248,7 +248,7 @@ check_shape(const Loader *l, const SafeTensor *t, const PeftPart *p, int64_t *ra
 		return status_error(
 			EXIT_CHECKPOINT,
 			"%s: \"%s\" has rank %lld, this executable's adapter %lld: compile "
-			"with a rank from there on",
+			"with at least the file's rank",
 			l->path, t->name, (long long)*rank, (long long)dims[p->rank_axis]);
 	return status_error(EXIT_CHECKPOINT,
 	                    "%s: \"%s\" has shape %s, this executable's adapter %s%s", l->path,
@@ -256,7 +256,7 @@ check_shape(const Loader *l, const SafeTensor *t, const PeftPart *p, int64_t *ra
 	                    shape_text(l->arena, n, dims), p->turn ? ", the other way round" : "");
 }
 
-/* Copies the file's elements. If the file's rank is lower, the rest of the part stays zero. */
+/* Copies the file's elements. If the file's rank is lower, the other elements of the part stay zero. */
 static void
 pad(const Loader *l, const PeftPart *p, int64_t rank, double factor, const double *from, double *to)
 {
@@ -368,12 +368,12 @@ check_base(const Loader *l, const PeftModule *m)
 		return NULL;
 	return status_error(
 		EXIT_CHECKPOINT,
-		"%s: \"%s\" was trained beside other weights, %s in place of %s: compile "
-		"that model",
+		"%s: the adapter of \"%s\" was trained with other weights (hash %s, here %s): "
+		"compile that model",
 		l->path, m->name, said, own);
 }
 
-/* Loads a module's adapter. The rank of the first tensor gives the scale. */
+/* Loads a module's adapter. The adapter's scale is computed from the rank of the first tensor. */
 static Status
 load_module(Loader *l, const PeftModule *m)
 {
@@ -408,13 +408,14 @@ load_module(Loader *l, const PeftModule *m)
 	double factor = scale == own ? 1 : scale / own;
 	if (!isfinite(factor))
 		return status_error(EXIT_CHECKPOINT,
-		                    "%s: \"%s\" is multiplied by %g, this executable's by %g",
-		                    l->path, m->name, scale, own);
+		                    "%s: \"%s\" has scale %g, in this executable %g", l->path,
+		                    m->name, scale, own);
 	if (factor != 1 && l->run->diag)
-		diag_warning(l->run->diag,
-		             "%s: \"%s\" is multiplied by %g, this executable's by %g: its second "
-		             "part is multiplied by the rest",
-		             l->path, m->name, scale, own);
+		diag_warning(
+			l->run->diag,
+			"%s: \"%s\" has scale %g, in this executable %g: the second matrix of its "
+			"adapter is multiplied by the quotient",
+			l->path, m->name, scale, own);
 	RETURN_IF_ERROR(check_base(l, m));
 	RETURN_IF_ERROR(load_base(l, m));
 	for (int i = 0; i < n; i++)

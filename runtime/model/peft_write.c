@@ -16,8 +16,9 @@ typedef struct {
 } Writer;
 
 /* ---- tensors */
-/* With pissa, the product of the initial adapter was subtracted from the weight. So the written adapter has twice the rank:
- * each row along the rank is followed by the initial row times `sign`, which subtracts the initial product. */
+/* With pissa, the product of the initial adapter was subtracted from the weight. PEFT adds adapters to the original weight, so
+ * the written adapter must subtract the initial product as well: it has twice the rank, and each row along the rank is followed
+ * by the initial row times `sign`. */
 static Status
 add_first(Writer *w, const PeftPart *p, double sign, char **data, int64_t *dims)
 {
@@ -142,7 +143,8 @@ rank_of(const Format *f, const AdapterRecord *r)
 	return peft_rank(f, r) * (r->pissa ? 2 : 1);
 }
 
-/* The alpha to write. If only some adapters divide by the root of the rank, alpha makes up for the difference. */
+/* The alpha to write. PEFT has one setting use_rslora for all adapters (scale alpha / sqrt(rank), not alpha / rank). An adapter
+ * with the other rule gets an alpha that gives the same scale. */
 static double
 alpha_of(const Format *f, const AdapterRecord *r, bool rslora)
 {

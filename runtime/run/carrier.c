@@ -32,7 +32,7 @@ static const char *const why_texts[N_WHY] = {
 	[WHY_LIBRARY] = "it has no NCCL that is new enough",
 	[WHY_VERSION] = "it has another version of NCCL than rank 0",
 	[WHY_ORDER] =
-		"its sums of f16 or bf16 are made in the order of more than two ranks, which needs --reduce=fast",
+		"it adds f16 or bf16 in the order of more than two ranks, which NCCL cannot do; use --reduce=fast",
 };
 
 static Status

@@ -3,8 +3,8 @@
 
 enum { SAMPLES = 8 };
 
-/* Is the step timed? The second step is, and some later steps, evenly spaced. The first step only warms up; of
- * fewer than three steps all are timed. */
+/* Is the step timed? The second step is timed, and some later steps, evenly spaced. The first step only warms up. With fewer
+ * than three steps, all are timed. */
 static bool
 is_sampled(int64_t step, int64_t total)
 {

@@ -154,5 +154,5 @@ def test_an_adapter_of_another_base_is_refused(run, compiled, losses, model, tmp
     compiled("o", source=tmp_path / "other.onnx")
     data = [f"--data=input_ids={model / 'input_ids.npy'}", f"--data=labels={model / 'labels.npy'}", "--steps=1"]
     said = run(tmp_path / "o", *data, "--load-adapter=a", exit=7).stderr
-    assert '"model.layers.0.self_attn.q_proj" was trained beside other weights' in said and "compile that model" in said
+    assert '"model.layers.0.self_attn.q_proj" was trained with other weights' in said and "compile that model" in said
     losses("o", "--steps=1", f"--load-adapter={ADAPTERS['first']}")

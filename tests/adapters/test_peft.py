@@ -145,7 +145,7 @@ def test_a_lower_rank_and_another_scale_compute_the_same(trained, run, gradc, tm
     run("compile", model / "model.onnx", "-o", "wide", "--precision=f64", "--dim=batch=8", "--dim=seq=64", "--loss=cross_entropy:logits",
         "--lora=*c_attn.weight,rank=6,alpha=3", "--lora=*c_fc.weight,rank=5,alpha=10")
     said = run(tmp_path / "wide", *data(model), "--steps=0", f"--load-adapter={folder / 'adapter'}", "--export-merged=m.onnx").stderr
-    assert said.count('is multiplied by 2, this executable\'s by 0.5: its second part is multiplied by the rest') == 4
+    assert said.count('has scale 2, in this executable 0.5: the second matrix of its adapter is multiplied by the quotient') == 4
     for a, b in zip(onnx.load(tmp_path / "m.onnx").graph.initializer, onnx.load(folder / "merged.onnx").graph.initializer):
         np.testing.assert_allclose(numpy_helper.to_array(a), numpy_helper.to_array(b), rtol=1e-6, atol=1e-7)
 

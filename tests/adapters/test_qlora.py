@@ -207,7 +207,7 @@ def test_numbers_that_have_no_code(run, tmp_path):
     weight[2, 3] = np.inf
     save(tmp_path / "m.onnx", PLACES["as it is"][0], weight, (8,), (8,))
     said = run("compile", "m.onnx", "-o", "t", "--dim=n=4", "--loss=mse", "--qlora=w", exit=2).stderr
-    assert '"w": --qlora: not adapted: a number of it is not finite' in said
+    assert '"w": --qlora: not adapted: one of its numbers is not finite' in said
 
 
 def test_a_base_that_pefts_file_has_is_left_out(run, models, tmp_path):

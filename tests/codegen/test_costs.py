@@ -126,7 +126,7 @@ def test_ranks_communicate(run, models, link, rate, hop):
 
 
 @pytest.mark.parametrize("options, message", [
-    (("--stage=schedule", "--machine=b200"), "--machine=b200: not in the table\n\thint: there are h100, h200, a100"),
+    (("--stage=schedule", "--machine=b200"), "--machine=b200: no such machine\n\thint: there are h100, h200, a100"),
     (("--machine=h100",), "--machine=h100: needs --stage=schedule"),
     (("--stage=memory", "--machine=h100"), "--machine=h100: needs --stage=schedule"),
     (("--stage=schedule", "--format=html", "--machine=h100"), "needs --format=text or --format=json"),

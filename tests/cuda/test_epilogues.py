@@ -78,7 +78,7 @@ def test_autotune(trainer, tmp_path):
 def test_autotune_says_what_it_does_not_do(trainer, tmp_path):
     t, file = trainer(), tmp_path / "other.txt"
     said = t.run(ON_GPU, LIBRARIES, "--steps=1", f"--autotune={file}", "--deterministic").stderr
-    assert f"--autotune: there is no {file}: one rank without --deterministic makes it" in said
+    assert f"--autotune: {file} does not exist: a run of one rank without --deterministic writes it" in said
     said = t.run(ON_GPU, "--steps=1", f"--autotune={file}").stderr  # --libraries=off
     assert "--autotune is only for libraries on a GPU" in said and not file.exists()
 

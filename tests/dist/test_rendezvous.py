@@ -145,7 +145,7 @@ def test_a_file_of_something_else_is_waited_out(start, tmp_path, text):
     later = start(meet(tmp_path, 2)[1], 3)
     assert "rank 0 has not written the file" in line_of(later, "has waited")
     said, = ends([start(meet(tmp_path, 2)[0], 3)], 2)
-    assert "no rank 0 has written it: it would be written over" in said and (tmp_path / "meet").read_text() == text
+    assert "not a rendezvous file: it would be overwritten" in said and (tmp_path / "meet").read_text() == text
     (tmp_path / "meet").unlink()
     ends([start(meet(tmp_path, 2)[0], 3), later], 0)
 
@@ -162,7 +162,7 @@ def test_a_file_is_for_one_run(start, tmp_path):
     line_of(first, "has waited")
     second = start(meet(tmp_path, 2)[0], 3)
     said, = ends([first], 9)
-    assert "meet is now of another run" in said
+    assert re.search("another run has overwritten .*/meet: ", said)
     ends([second, start(meet(tmp_path, 2)[1], 3)], 0)
 
 
@@ -189,7 +189,7 @@ def test_strangers_are_left_out(start, tmp_path):
             stranger.sendall(words)
     many = [socket.create_connection(("localhost", port)) for _ in range(200)]
     said, _ = ends([first, start(environments[1], 3)], 0)
-    assert said.count("connected with port") == 1 and "and is not a rank: it is left out" in said
+    assert said.count("connected to port") == 1 and "but is not a rank: dropped" in said
     for s in (silent, *many):
         s.close()
 
@@ -246,7 +246,7 @@ def test_a_rank_of_another_job_waits(start, tmp_path):
     other = start({**environments[1], "SLURM_STEP_ID": 1}, 3)
     first = start(environments[0], 3)
     line_of(other, "rank 0 of another job listens there")
-    assert "a rank of another job: it is left out" in line_of(first, "connected")
+    assert "but is a rank of another job: dropped" in line_of(first, "connected")
     ends([first, start(environments[1], 3)], 0)
 
 

@@ -11,13 +11,15 @@ static const char head[] =
 	"`gradc` and in executables. Comments (`#`, `//`, `/* */`) and a comma behind the last member are ignored, as in DeepSpeed. An example stands in [training.md](training.md#deepspeeds-configuration). This page is written by\n"
 	"`make docs` from the table that the programs read.\n"
 	"\n"
-	"- One file serves both programs. Each reads its own keys and ignores the others; the column *whose* names the owner.\n"
-	"- The command line wins. If the line has an option, keys that become this option are ignored, refused keys included.\n"
+	"- One file serves both programs. Each program reads its own keys and ignores the other program's keys; the column *read by*\n"
+	"  says which program reads a key.\n"
+	"- The command line wins: an option on the command line replaces the keys that stand for it. For example, with `--precision`\n"
+	"  gradc ignores `bf16.enabled`, and it does not refuse `amp.enabled`.\n"
 	"- `\"auto\"` and `null` leave a key open, as if it were not there.\n"
-	"- An unknown key, a value of another type or out of range, and a refused key are errors (exit 2), all of them in one run.\n"
+	"- An unknown key, a value of another type or out of range, and a refused key are errors (exit 2). One run reports all errors.\n"
 	"  A refused key is accepted while it turns nothing on: `false`, `0`, `{\"enabled\": false}`.\n"
-	"- `train_batch_size` must be micro-batch times accumulation times ranks. Both programs report a contradiction within the\n"
-	"  file. The executable, which knows the number of ranks, checks the product.\n";
+	"- `train_batch_size` must be `train_micro_batch_size_per_gpu` times `gradient_accumulation_steps` times the number of ranks.\n"
+	"  Both programs report a contradiction within the file. The executable, which knows the number of ranks, checks the product.\n";
 
 static const char *
 whose(unsigned of)
@@ -77,7 +79,7 @@ print_key(const DeepspeedKey *k)
 static void
 print_types(const char *title, const DeepspeedType *rows)
 {
-	printf("\n## %s\n\n| `type` | becomes | where DeepSpeed's defaults are others | |\n|---|---|---|---|\n",
+	printf("\n## %s\n\n| `type` | becomes | DeepSpeed's defaults that differ from gradc's | |\n|---|---|---|---|\n",
 	       title);
 	for (const DeepspeedType *t = rows; t->type; t++)
 		printf("| %s | %s%s%s | %s | %s%s%s |\n", t->type, t->name ? "`" : "",
@@ -92,7 +94,7 @@ print_types(const char *title, const DeepspeedType *rows)
 static int
 print_page(void)
 {
-	printf("%s\n## Keys\n\n| key | whose | | what becomes of it, or why nothing does |\n|---|---|---|---|\n",
+	printf("%s\n## Keys\n\n| key | read by | | the option that it sets, or why it is ignored or refused |\n|---|---|---|---|\n",
 	       head);
 	for (const DeepspeedKey *k = deepspeed_keys; k->path; k++)
 		print_key(k);

@@ -65,7 +65,7 @@ def gabor(n, size):
 
 ODD = np.geomspace(50, 7000, 40)[:, None] * np.arange(256) / 16000 * 2 * np.pi
 COSINES = np.cos(np.pi / 40 * (np.arange(40) + .5)[:, None] * np.arange(13)) * np.sqrt(2 / 40)
-WINDOW, BASIS, BANK = "a window", "a basis of sines, or lines that are mirror images", "a filter bank: one bump a line, in order"
+WINDOW, BASIS, BANK = "a window", "a basis of sines, or symmetric rows", "a filter bank: one bump a line, in order"
 SEQUENCE, WHOLE, SINES = "evenly spaced or geometric numbers", "whole numbers and halves only", "sines and cosines of positions"
 FIXED = {
     **{f"{name}, {n}": ("Mul", window(n), WINDOW) for name, window in PERIOD.items() for n in (8, 25, 400)},

@@ -257,7 +257,7 @@ def test_one_note_lists_all_layers_that_began_as_copies(run, tmp_path, n):
     said = run("check", "model.onnx", timeout=60).stdout
     names = ", ".join(f'"net.layers.{i}.fc.weight"' for i in range(1, 7))
     assert f"{15 * n} trainable" in said and said.count("ties: ") == 1
-    assert f'{names} and {n - 7} more equal "net.layers.0.fc.weight": --tie NAME=net.layers.0.fc.weight makes NAME one with it\n' in said
+    assert f'{names} and {n - 7} more equal "net.layers.0.fc.weight": --tie NAME=net.layers.0.fc.weight makes NAME and this weight one\n' in said
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -241,8 +241,8 @@ BAD = {
     "a glob that fits nothing": (["--data=x=x.npy", "--only=prduct"], None, 2, '--only=prduct matches none of the 1 products'),
     "another glob": (["--data=x=x.npy", "--skip=zz*"], None, 2, 'the nearest names are "product"'),
     "an old opset": (["--activation-type=none", "--block-size=16"], None, 4,
-                     "opset 17 has no DequantizeLinear with blocks, a scale for each row, or codes of 4 or 16 bits: that is opset 21 on"),
-    "an older opset": (["--data=x=x.npy", "--opset=11"], None, 2, "--opset=11: needs 17, the model's opset, to 27"),
+                     "opset 17 has no DequantizeLinear with blocks, a scale for each row, or codes of 4 or 16 bits: it needs opset 21 or later"),
+    "an older opset": (["--data=x=x.npy", "--opset=11"], None, 2, "--opset=11: must be between the model's opset 17 and 27"),
     "a method": (["--data=x=x.npy", "--calibrate=best"], None, 2, "--calibrate=best: need one of minmax, percentile"),
     "a percentile": (["--data=x=x.npy", "--calibrate=percentile:20"], None, 2, "percentile:20"),
     "both groupings": (["--data=x=x.npy", "--per-channel", "--block-size=8"], None, 2, "one of them"),
@@ -305,14 +305,14 @@ def test_other_numbers_of_rows_are_told(run, tmp_path, n, options):
     bound = ["--dim=k=2"] if n == "k" and not options else []
     done = run("quantize", "model.onnx", "--data=x=rows.npy", "--data=z=rows.npy", "-o", "q.onnx", *bound, *options, exit=6 if bound or n == 2 else 0)
     if bound or n == 2:
-        assert re.search(r'--data z=rows.npy: "z" takes 2 rows at once, the model 4\n|--data x=rows.npy: "x" takes 4 rows at once, the model 2\n', done.stderr), done.stderr
+        assert re.search(r'--data z=rows.npy: "z" takes 2 rows at once, but the model takes 4\n|--data x=rows.npy: "x" takes 4 rows at once, but the model takes 2\n', done.stderr), done.stderr
         assert "gradc-" not in done.stderr and done.stderr.count("error") == 1
 
 
 def test_a_model_of_no_rows_is_told(run, tmp_path):
     one_product(tmp_path, node("MatMul", ["x", "w"]), [tensor("w", np.ones((3, 2), np.float32))], (0, 3), np.ones((4, 3)))
     done = run("quantize", "model.onnx", "--data=x=x.npy", "-o", "q.onnx", exit=6, timeout=60)
-    assert '--data x=x.npy: "x" takes 0 rows at once, the model 1\n' in done.stderr
+    assert '--data x=x.npy: "x" takes 0 rows at once, but the model takes 1\n' in done.stderr
 
 
 @pytest.mark.parametrize("options", [f"--calibrate={m}" for m in ("minmax", "percentile", "entropy", "mse", "moving-average")]
@@ -609,7 +609,7 @@ def test_what_older_files_have(run, tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "q.onnx", providers=["CPUExecutionProvider"])
     assert [i.name for i in session.get_inputs()] == ["x"]
     done = run("quantize", "model.onnx", "--activation-type=dynamic", "-o", "d.onnx", exit=4)
-    assert "opset 10 has no DequantizeLinear with scales computed from values: that is opset 11 on" in done.stderr
+    assert "opset 10 has no DequantizeLinear with scales computed from values: it needs opset 11 or later" in done.stderr
 
 
 def test_products_that_stay_are_told(run, tmp_path):

@@ -252,7 +252,7 @@ def test_learned_zero_points_move(run, layer, rate, ends):
 def test_an_export_without_a_step_is_told(run, layer):
     run("compile", "model.onnx", "-o", "train", "--loss=mse", "--batch=8", "--quantize=w8a8")
     done = run(layer / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--export=out.onnx", "--steps=0")
-    assert 'training has seen no range from "x.low" on: its codes have scale 1' in done.stderr
+    assert 'training has seen no values for the range of "x.low": its codes have scale 1' in done.stderr
 
 
 def test_a_weight_that_is_read_twice_stays_one(run, models, tmp_path):

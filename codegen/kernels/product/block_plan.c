@@ -267,7 +267,8 @@ choose_block(BlockedProduct *e, const Target *target)
 /* ---- the plan */
 /* Is a product in blocks faster than one without? With few rows, a member that computes a whole
  * column reads each number of b only once anyway. Blocks, which copy b to team memory, then help
- * only if b's numbers are contiguous along k: neighbouring members would read them far apart. */
+ * only if b's numbers are contiguous along k: without blocks, the numbers that neighbouring members
+ * read at the same time would lie far apart in memory. */
 static bool
 pays(const BlockedProduct *e, const TeamTiles *t)
 {

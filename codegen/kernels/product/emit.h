@@ -50,7 +50,7 @@ typedef struct {
 int64_t computed_columns(const ProductCut *c, int64_t n);
 /* Converts number `k` within split `split` to the number along k in the whole product. */
 Affine k_of(const ProductEmit *e, Affine split, Affine k);
-/* The place in the packed rows of the block's first row at this k. */
+/* The place, within the packed rows, of the block's first row at this k. */
 Affine rows_place(const ProductEmit *e, const Block *b, Affine k);
 /* Where the block's packed rows lie in the shared scratch, after all of b: [batch, row block, k,
  * row]. */
@@ -75,7 +75,7 @@ enum {
 	LEFT,
 	RIGHT,
 	N_SIDES,
-	STAGES = 2 /* of the arrays */,
+	STAGES = 2 /* blocks of k for which the arrays have room */,
 	COPY_BYTES = 16 /* most bytes of a copy */
 };
 /* One operand of the product. */

@@ -164,8 +164,8 @@ products_prepare(Lower *lw, const Node *node)
 	}
 }
 
-/* c = the sum over the splits, in order. For the kernels' operation counts: the serving kernel
- * has those of the product, this kernel only these additions. */
+/* c = the sum over the splits, in order. The serving kernel's operation count has the operations
+ * of the product; this kernel's count has only the additions. */
 static void
 add_splits(Lower *lw, const Product *p, const ProductCut *c)
 {

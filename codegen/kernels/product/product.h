@@ -9,9 +9,9 @@
 /* c[b,m,n] = sum_k a(b,m,k) * b(b,k,n), for every batch b. n and k may stand for several axes
  * each; then they are flat numbers in the shapes Product.n and Product.k. Blocks end where rows
  * of these shapes end, and each axis has a loop of its own, so the functions below can split n or
- * k into indices without a division. The functions a and b may load or compute their elements. b
- * may be expensive, because it is packed once for many rows; a is read once for every panel of
- * columns. */
+ * k into indices without a division. The functions a and b may load or compute their elements.
+ * Elements of b may be expensive to compute, because b is packed once for many rows. Elements of
+ * a are computed once for every panel of columns. */
 struct Product {
 	const Node *node;
 	const void *part; /* tells the functions below which of several products this is */
@@ -68,8 +68,8 @@ int64_t shared_rows(const Product *p, const ProductCut *c);
 /* ---- product.c: up to MAX_PRODUCTS products of one node and one type, with different places in the result.
  * Their parts run in parallel. */
 #define BY_PRODUCTS .scratch = products_scratch, .prepare = products_prepare, .emit = products_emit
-/* The type of what a serving kernel computes before: packed operands, or the sums of splits of
- * k. NULL: no serving kernel. */
+/* The type of the data that a serving kernel leaves for the main kernel: packed operands, or the
+ * sums of splits of k. NULL: no serving kernel. */
 Type products_scratch(Lower *lw, const Node *n);
 void products_prepare(Lower *lw, const Node *n);
 void products_emit(Lower *lw, const Node *n);

@@ -35,8 +35,9 @@ waiting_place(const ProductEmit *e, const Block *b, int row, Affine j)
 	return affine_plus(affine_add(e->lw->lb, b->in_waiting, j), row * panel);
 }
 
-/* Opens a condition that is true if the current block of k begins at `first` (is) or does not
- * (not is). False: the condition can never be true, and nothing was opened. */
+/* Opens a condition. With `is`, the condition is true if the current block of k begins at `first`;
+ * otherwise, if the block does not begin there. Returns false, and opens nothing, if the condition
+ * can never be true. */
 static bool
 if_first_k(const ProductEmit *e, const Block *b, int64_t first, bool is)
 {

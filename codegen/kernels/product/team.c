@@ -181,8 +181,8 @@ sum_of_splits(Lower *lw, const Product *p, Affine at, int64_t splits)
 	return sum;
 }
 
-/* For the kernels' operation counts: the serving kernel has those of the product, this kernel
- * only these additions. */
+/* Adds up the sums of the splits. The serving kernel's operation count has the operations of the
+ * product; this kernel's count has only the additions. */
 static void
 add_splits(Lower *lw, const Product *p, int64_t splits)
 {

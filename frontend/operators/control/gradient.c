@@ -1,8 +1,9 @@
 /* Gradient: https://onnx.ai/onnx/operators/onnx_aionnxpreviewtraining_Gradient.html. Computes the
- * gradient of the sum of `y` by each of `xs`. `xs` and `zs` are all values that y depends on; the
- * node's inputs give their numbers. The nodes in between are copied. If the inputs are the graph's
- * own values, simplification merges copies and originals. The result is made of ordinary nodes: it
- * may be differentiated again, and trained. */
+ * gradient of the sum of `y` by each of `xs`. `xs` and `zs` name all values that y depends on. The
+ * node's inputs take the place of these values: the nodes between these values and y are copied,
+ * and the copies read the inputs. If the inputs are the graph's own values, simplification merges
+ * copies and originals. The result is made of ordinary nodes: it may be differentiated again, and
+ * trained. */
 #include "frontend/import/import.h"
 
 #include <string.h>

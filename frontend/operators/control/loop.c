@@ -75,7 +75,7 @@ open_loop(OnnxNode *n, Loop *l)
 	const Tensor *most = l->most ? known_value(n->im, l->most) : NULL;
 	l->trips = most ? tensor_int(most, 0) < 0 ? 0 : tensor_int(most, 0) : -1;
 	l->too_many = 0;
-	/* the condition ends it, as in PyTorch's export of a while loop */
+	/* the condition ends the loop, as in PyTorch's export of a while loop */
 	if (l->trips > MAX_TRIPS) {
 		l->too_many = l->trips;
 		l->trips = -1;
@@ -472,8 +472,8 @@ import_function(OnnxNode *n, const Loop *l)
 		                  cond || body.go ? trip : NULL);
 }
 
-/* Reports why a loop is refused that can only be unrolled, but whose trip count depends on data. If
- * its values are tensors, an import as a function reports the fault. */
+/* Reports the fault of a loop that can only be unrolled, but whose trip count depends on data. If
+ * its values are tensors, importing the loop as a function reports the fault. */
 static void
 refuse_unknown_trips(OnnxNode *n, const Loop *l)
 {

@@ -14,7 +14,7 @@ typedef struct {
 	Value **operands;
 } Scan;
 
-/* Number i of a list attribute. */
+/* Element i of a list attribute; `otherwise` if the attribute is absent. */
 static int64_t
 listed(const AttributeProto *a, int i, int64_t otherwise)
 {
@@ -72,7 +72,7 @@ scan_input(OnnxNode *n, int i, int input)
 	return at < 0 ? NULL : reversed(n, move_axis(n, x, at, 0), direction == 1);
 }
 
-/* first: index of the first state among the inputs. */
+/* Reads the node into *s. first: index of the first state among the inputs. */
 static bool
 open_scan(OnnxNode *n, Scan *s, int first)
 {

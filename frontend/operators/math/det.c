@@ -1,8 +1,9 @@
 /* Det: https://onnx.ai/onnx/operators/onnx__Det.html, by elimination with complete pivoting. Let p
  * be the largest element of A, at row i and column j. Subtract multiples of row i from the other
- * rows so that column j becomes 0, and leave out row i and column j; S = A' - column row / p
- * remains. Then det A = (-1)^(i + j) p det S. A pivot is 0 only if all elements are 0. So the
- * gradient is right wherever the determinant is, even for singular matrices. */
+ * rows so that column j becomes 0, and leave out row i and column j. The smaller matrix S = A' -
+ * column row / p remains. Here A' is A without row i and column j, and `column` and `row` are column
+ * j and row i without p. Then det A = (-1)^(i + j) p det S. A pivot is 0 only if all elements are 0.
+ * So the gradient is right wherever the determinant is, even for singular matrices. */
 #include "frontend/import/import.h"
 
 enum { LARGEST = 256 };
@@ -91,7 +92,7 @@ import_det(OnnxNode *n)
 	Ints outer = shape_of(x);
 	if (rank < 2 || outer.at[rank - 1] != outer.at[rank - 2]) {
 		report_invalid(n, "needs square matrices, the input has rank %d%s", rank,
-		               rank < 2 ? "" : " and others");
+		               rank < 2 ? "" : " and is not square");
 		return;
 	}
 	int64_t size = outer.at[rank - 1];

@@ -55,7 +55,7 @@ attention_fits(OnnxNode *n, const Value *q, const Value *k, const Value *v)
 	if (b[1] < 1 || a[1] % b[1] || b[1] != c[1]) {
 		report_invalid(n,
 		               "query, key and value have %lld, %lld and %lld heads: key and "
-		               "value need one number, which divides the query's",
+		               "value need equal numbers, which divide the query's",
 		               (long long)a[1], (long long)b[1], (long long)c[1]);
 		return false;
 	}
@@ -386,7 +386,7 @@ import_flex_attention(OnnxNode *n)
 }
 
 const ImportRow import_attention_rows[] = {
-	/* name        from  to  importer  extra (flag: a short mask is continued) */
+	/* name        from  to  importer  extra (flag: a mask may have fewer columns than keys) */
 	{"Attention", 23, 23, import_attention, {0}, NULL},
 	{"Attention", 24, 0, import_attention, {.flag = true}, NULL},
 	{"FlexAttention", 1, 0, import_flex_attention, {0}, "ai.onnx.preview"},

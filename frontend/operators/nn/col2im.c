@@ -54,7 +54,7 @@ want_blocks(OnnxNode *n, const Value *x, Blocks *b)
 	    2 * block.n > MAX_RANK) {
 		report_invalid(n,
 		               "an input of rank %d, image_shape has %d numbers and block_shape "
-		               "%d: need rank 3, and one length of both",
+		               "%d: need rank 3, and equal lengths",
 		               x->type->rank, b->image.n, block.n);
 		return false;
 	}

@@ -1,5 +1,5 @@
-/* Imports Conv and ConvTranspose. ConvTranspose computes what the gradient of a Conv by its input
- * computes. */
+/* Imports Conv and ConvTranspose. ConvTranspose becomes a conv_grad_input: it is the gradient of a
+ * Conv with respect to the Conv's input. */
 #include "frontend/operators/nn/window.h"
 
 #include <string.h>
@@ -70,7 +70,8 @@ want_pads(OnnxNode *n, Window *w)
 	return true;
 }
 
-/* auto_pad SAME: one window per stride; an odd pad is larger above (UPPER) or below (LOWER). */
+/* auto_pad SAME: one window per stride. If the total padding is odd, the extra element goes to the
+ * end (UPPER) or to the beginning (LOWER). */
 static void
 pad_same(Window *w, const Value *x, bool upper)
 {
@@ -189,7 +190,7 @@ weight_kernel(OnnxNode *n, const Value *x, const Value *w, Ints *kernel)
 		return false;
 	if (x->type->rank < 3 || w->type->rank != x->type->rank) {
 		report_invalid(n,
-		               "the weight has rank %d and the input rank %d: need one rank, "
+		               "the weight has rank %d and the input rank %d: need equal ranks, "
 		               "3 or more",
 		               w->type->rank, x->type->rank);
 		return false;
@@ -284,9 +285,9 @@ import_fused_conv(OnnxNode *n)
 	set_output(n, 0, *activation ? e_curve(n, y, activation, count, numbers) : y);
 }
 
-/* Computes the result's spatial sizes, and the pads if output_shape gives the sizes. If output_shape
- * is larger than the convolution's result, the rest (`more`) is reached by no window and filled with
- * 0. */
+/* Computes the result's spatial sizes, and the pads if output_shape gives the sizes. If
+ * output_shape is larger than the convolution's result, *more is the number of elements at the end
+ * of each axis that no window reaches; these elements are filled with 0. */
 static bool
 transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size, Ints *more)
 {
@@ -308,9 +309,9 @@ transpose_size(OnnxNode *n, const Value *x, Window *w, Ints *size, Ints *more)
 		if (extra.at[i] < 0 || extra.at[i] > LONGEST_STEP || in < 1 ||
 		    in > MAX_ELEMENTS / s) {
 			report_invalid(n,
-			               "output_padding is %lld and the input has %lld "
-			               "elements along the axis: need 0 or more and 1 or "
-			               "more, not too large",
+			               "output_padding is %lld, needs 0 or more; the input "
+			               "has %lld elements along the axis, needs 1 or more; "
+			               "neither may be too large",
 			               (long long)extra.at[i], (long long)in);
 			return false;
 		}

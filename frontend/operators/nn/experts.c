@@ -42,8 +42,8 @@ want_layer(OnnxNode *n, int i, int64_t experts, int64_t outputs, int64_t inputs,
 	return true;
 }
 
-/* Weights of the experts per token: the softmax of the router's numbers for the first k experts,
- * else 0. */
+/* Weights of the experts for each token: the softmax over the router's numbers, set to 0 for all
+ * but the k largest. */
 static Value *
 want_gates(OnnxNode *n, Experts *e)
 {
@@ -57,8 +57,8 @@ want_gates(OnnxNode *n, Experts *e)
 	if (router->type->rank != 2 || d[0] != e->tokens || d[1] < 1 || k < 1 || k > d[1]) {
 		report_invalid(n,
 		               "k is %lld for %lld experts and %lld tokens: the router needs "
-		               "rank 2 and a row for each token, and k a number from 1 to "
-		               "the experts",
+		               "rank 2 and a row for each token, and k must be from 1 to the "
+		               "number of experts",
 		               (long long)k, router->type->rank == 2 ? (long long)d[1] : 0LL,
 		               (long long)e->tokens);
 		return NULL;

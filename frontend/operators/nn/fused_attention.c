@@ -153,7 +153,7 @@ causal_where_asked(OnnxNode *n, Heads *h, int64_t past)
 }
 
 /* ---- Attention, which contains the projections */
-/* Sets the sizes of q, k and v in the projection's result; returns 0 after reporting. */
+/* Sets the sizes of q, k and v in the projection's result; false after reporting. */
 static bool
 qkv_sizes(OnnxNode *n, int64_t all, Ints *sizes)
 {
@@ -169,7 +169,7 @@ qkv_sizes(OnnxNode *n, int64_t all, Ints *sizes)
 		return true;
 	report_invalid(n,
 	               "%lld columns of weights do not divide into query, key and value, of "
-	               "which query and key need one size",
+	               "which query and key need equal sizes",
 	               (long long)all);
 	return false;
 }
@@ -257,7 +257,7 @@ import_projecting_attention(OnnxNode *n)
 }
 
 /* ---- MultiHeadAttention */
-/* One of `count` parts of x [B, S, N, count, D], as heads. */
+/* Tensor number `which` of the `count` tensors packed in x [B, S, N, count, D]: [B, S, N D]. */
 static Value *
 packed_part(OnnxNode *n, Value *x, int64_t heads, int64_t count, int which)
 {
@@ -273,7 +273,8 @@ packed_part(OnnxNode *n, Value *x, int64_t heads, int64_t count, int which)
 	return e_reshape(n, e_slice_axis(n, x, 3, which, which + 1), flat);
 }
 
-/* Reads query, key and value as [B, S, numbers], or key and value as heads computed before. */
+/* Reads query, key and value into x, each as [B, S, numbers]; key and value may also be heads that
+ * were computed before, [B, N, S, D]. */
 static void
 multi_head_inputs(OnnxNode *n, int64_t heads, Value *x[3])
 {
@@ -314,7 +315,8 @@ behind_cache(OnnxNode *n, int i, Value *x)
 	return NULL;
 }
 
-/* The heads of part i with its bias; a 4-D input is heads already. */
+/* The heads of x plus the bias. x is input i: 0 the query, 1 the key, 2 the value. A 4-D key or
+ * value is heads already and gets no bias. */
 static Value *
 biased_heads(OnnxNode *n, Value *x, int i, int64_t heads, int64_t from)
 {

@@ -382,7 +382,7 @@ want_deform(OnnxNode *n, const Value *x, const Value *w, const Value *offset, co
 	*d = (Deform){.taps = 1};
 	if (kernel.n < 1 || w->type->rank != x->type->rank) {
 		report_invalid(n,
-		               "the weight has rank %d and the input rank %d: need one rank, "
+		               "the weight has rank %d and the input rank %d: need equal ranks, "
 		               "3 or more",
 		               w->type->rank, x->type->rank);
 		return false;

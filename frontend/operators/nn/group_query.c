@@ -1,7 +1,7 @@
 /* GroupQueryAttention:
  * https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GroupQueryAttention.
- * Each sample has its own number of earlier tokens; seqlens_k gives the number of all its tokens
- * less 1. */
+ * Each sample has its own number of earlier tokens. seqlens_k is the number of all tokens of a
+ * sample, earlier and new ones, minus 1. */
 #include "frontend/operators/nn/fused_attention.h"
 
 #include <math.h>

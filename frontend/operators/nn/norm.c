@@ -13,7 +13,7 @@ e_normalize(OnnxNode *n, Value *x, Ints axes, double epsilon, Value **mean, Valu
 	return e_binary(n, OP_mul, d, *inverse);
 }
 
-/* stash_type: the type of the statistics, and of their computation if x is narrower. */
+/* Converts x to the type of the statistics if x is narrower. Sets *stash_type to this type. */
 static Value *
 widen(OnnxNode *n, Value *x, DType *stash_type)
 {

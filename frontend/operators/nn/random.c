@@ -181,8 +181,8 @@ import_bernoulli(OnnxNode *n)
 }
 
 /* input: f[rows, classes], unnormalized logarithms of probabilities; output: [rows, samples]. Takes
- * the class c with the largest log p[c] - log e[c], with e exponential (Gumbel-max): it has the
- * right probability. */
+ * the class c with the largest log p[c] - log e[c], with e exponential (Gumbel-max): this draws
+ * class c with probability p[c]. */
 static void
 import_multinomial(OnnxNode *n)
 {

@@ -18,8 +18,8 @@ typedef struct {
 } ResizeAxis;
 enum { MOST_GATHERS = 4, MAX_RESIZED = 1 << 24, LARGEST_MATRIX = 1 << 25 };
 
-/* Position of result i in the input. As the result's length, the formulas take scale * input length
- * without rounding. */
+/* Position of result i in the input. Where ONNX's formulas use the length of the result, `length`
+ * is scale * input length, not rounded. */
 static double
 source_of(const Resize *r, const ResizeAxis *a, int64_t i)
 {
@@ -37,8 +37,8 @@ source_of(const Resize *r, const ResizeAxis *a, int64_t i)
 	if (!strcmp(c, "tf_crop_and_resize")) {
 		double from = a->roi_start * (in - 1), to = a->roi_end * (in - 1);
 		double t = length == 1 ? 0.5 : x / (length - 1);
-		/* this form is exact at both ends; an inexact position could lie beyond the input,
-		 * which has another value */
+		/* this form is exact at both ends; an inexact position could fall just outside the
+		 * input, and such positions get the extrapolation value */
 		return from * (1 - t) + to * t;
 	}
 	if (!strcmp(c, "half_pixel_symmetric"))
@@ -66,14 +66,16 @@ cubic_weight(double a, double x)
 	return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
-/* The kernel's scale: with antialias the kernel is stretched to the distance of results. */
+/* The factor by which distances are multiplied before the kernel is evaluated. With antialias a
+ * downscale widens the kernel to the distance between neighbouring results. */
 static double
 stretch_of(const Resize *r, const ResizeAxis *a)
 {
 	return r->antialias && a->scale < 1 ? a->scale : 1;
 }
 
-/* The kernel reaches 1 (linear) or 2 (cubic) elements to each side, stretched. */
+/* The number of input elements under the kernel, which reaches 1 (linear) or 2 (cubic) elements to
+ * each side, divided by stretch_of. */
 static int64_t
 tap_count(const Resize *r, const ResizeAxis *a)
 {

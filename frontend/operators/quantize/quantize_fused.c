@@ -157,8 +157,8 @@ multiply_add(OnnxNode *n, Value *x, Value *y, Value *z)
 	return e_cast(n, e_binary(n, OP_add, product, e_cast(n, z, F64)), F32);
 }
 
-/* Sets the output to codes of x, which counts steps of the result's scale and includes its zero
- * point. */
+/* Sets the output to x rounded to codes. x is the result divided by the result's scale, plus its
+ * zero point. */
 static void
 set_steps(OnnxNode *n, Value *x, DType type)
 {
@@ -166,7 +166,7 @@ set_steps(OnnxNode *n, Value *x, DType type)
 		set_output(n, 0, codes_of_floats(n, x, e_number(n, x, 1), NULL, type));
 }
 
-/* a ra + (b rb + (zero of y - za ra - zb rb)), with ra and rb the scales over y's scale. */
+/* a ra + (b rb + (zero of y - za ra - zb rb)), with ra and rb the scales divided by y's scale. */
 static void
 import_qlinear_add(OnnxNode *n)
 {
@@ -218,7 +218,7 @@ import_qlinear_leaky_relu(OnnxNode *n)
 		          type_of_input(n, 0));
 }
 
-/* Inputs: scale and zero point of the result, then each part with its scale and zero point. */
+/* Inputs: scale and zero point of the result, then each tensor with its scale and zero point. */
 static void
 import_qlinear_concat(OnnxNode *n)
 {

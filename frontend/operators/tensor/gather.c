@@ -22,7 +22,7 @@ import_gather(OnnxNode *n)
 /* Indices into an axis of `size` elements, as s64. The axis is then flattened with other axes to
  * `flat_size` elements. An index out of range would hit an element of the next row. So such an
  * index becomes `flat_size`, which is outside of the flat axis: nothing is read or written, as in
- * Gather. Constants are checked. Indices that the model computes from its own numbers stay
+ * Gather. Constants are checked. Computed indices that are known to be never negative stay
  * unchanged. (batch_index.c relies on this form.) */
 static Value *
 joined_indices(OnnxNode *n, Value *indices, int64_t size, int64_t flat_size)
@@ -55,8 +55,8 @@ element_places(OnnxNode *n, Type data, Value *indices, int axis)
 	return sum;
 }
 
-/* Indices with the data's rank, on the other axes no longer than the data. The indices are
- * converted as in joined_indices. */
+/* The input of indices. It must have the data's rank, and along each axis other than `axis` at most
+ * the data's size. The indices are converted as in joined_indices. */
 static Value *
 want_element_indices(OnnxNode *n, const Value *data, int axis)
 {
@@ -65,7 +65,7 @@ want_element_indices(OnnxNode *n, const Value *data, int axis)
 	if (!indices)
 		return NULL;
 	if (indices->type->rank != data->type->rank) {
-		report_invalid(n, "indices have rank %d and data rank %d, need one rank",
+		report_invalid(n, "indices have rank %d and data rank %d, need equal ranks",
 		               indices->type->rank, data->type->rank);
 		return NULL;
 	}
@@ -302,7 +302,7 @@ import_reverse_sequence(OnnxNode *n)
 	if (x->type->rank < 2 || (time != 0 && time != 1) || batch != !time) {
 		report_invalid(
 			n,
-			"time_axis %lld and batch_axis %lld of rank %d, need 0 and 1 of rank 2 or more",
+			"time_axis is %lld and batch_axis %lld: one must be 0, the other 1; the input has rank %d, needs 2 or more",
 			(long long)time, (long long)batch, x->type->rank);
 		return;
 	}

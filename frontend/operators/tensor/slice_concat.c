@@ -62,8 +62,9 @@ want_float_sizes(OnnxNode *n, Ints *sizes)
 	return !n->failed;
 }
 
-/* Sizes: given, or equal. From opset 18 on the last one may be smaller (num_outputs); before, they
- * must divide the axis. */
+/* Sets the sizes of the outputs: those that the node gives, or equal sizes. From opset 18 on the
+ * last of the equal sizes may be smaller (num_outputs); before, equal sizes must divide the
+ * axis. */
 static bool
 split_sizes(OnnxNode *n, int64_t total, int count, int64_t *sizes)
 {

@@ -27,7 +27,7 @@ typedef struct {
 } Candidate;
 typedef struct {
 	VEC(Candidate) at;
-	int first; /* earlier candidates are tied */
+	int first; /* index in `at`; all candidates before it are tied */
 } CandidateList;
 /* A class of tensors equal bit for bit. */
 typedef struct {

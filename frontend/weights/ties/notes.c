@@ -4,7 +4,7 @@
 
 enum { SHOWN = 6 };
 typedef enum { TIED, TURNED, COPIED } Relation;
-/* All copies of one weight, of one kind: tied, copied layer, or kept apart. */
+/* All copies of one weight that have the same relation to it. */
 typedef struct {
 	const Weight *home, *first;
 	Relation relation;
@@ -61,7 +61,7 @@ note_copied(Repairs *r, const Copies *c)
 		repairs_note(r, "ties", "%s equals %s: --tie %s=%s makes them one", c->names.at,
 		             home, c->first->name, c->home->name);
 	else
-		repairs_note(r, "ties", "%s equal %s: --tie NAME=%s makes NAME one with it",
+		repairs_note(r, "ties", "%s equal %s: --tie NAME=%s makes NAME and this weight one",
 		             c->names.at, home, c->home->name);
 }
 

@@ -52,7 +52,8 @@ batch_reshape(BatchFlow *fl)
 	fl->result[0] = found;
 }
 
-/* ---- concat: along the axis of the rows, the rows repeat */
+/* ---- concat: if it joins along the row axis, the result has all rows once for each operand, so
+ * the rows repeat */
 static int64_t
 block_of(const BatchFlow *fl, int operand)
 {
@@ -132,8 +133,8 @@ batch_cond(BatchFlow *fl)
 		mix_results(fl);
 }
 
-/* The row axis of what one iteration gets of operand i. If the loop slices the row axis itself,
- * each iteration gets other rows. */
+/* The row axis of the part of operand i that one iteration gets. If the loop slices operand i along
+ * its row axis, each iteration gets other rows, and no axis counts them. */
 static BatchAxis
 part_of_operand(const BatchFlow *fl, int i)
 {

@@ -66,8 +66,8 @@ row_of(const Search *s, Type t, int axis, int64_t element)
 	return element / behind % t->dims[axis] / (t->dims[axis] / s->rows);
 }
 
-/* The places of a constant for this stride: from each element, row * stride is subtracted, and
- * the range of the rest is [low, high]. */
+/* The places of the constant x for this stride: row * stride is subtracted from each element of x,
+ * and [low, high] is the range of the differences. */
 static Places
 rest_of(const Search *s, const Tensor *x, int axis, int64_t stride)
 {
@@ -231,7 +231,8 @@ places_of_bounds(Search *s, const Node *n, int axis)
 	return anywhere;
 }
 
-/* Any number of the table, or 0 for an index outside of it. */
+/* The places of a gather's result: any number of the table, or 0 if an index lies outside of the
+ * table. */
 static Places
 places_of_gather(Search *s, const Node *n)
 {
@@ -246,8 +247,8 @@ places_of_argmax(const Node *n)
 	return (Places){.high = node_operand(n, 0)->type->dims[axis] - 1};
 }
 
-/* If `axis` of a reshape's result holds the rows: the axis of its operand that holds them.
- * NO_AXIS: there is none. */
+/* Returns the axis of a reshape's operand that holds the rows, if `axis` of the result holds them.
+ * NO_AXIS: no such axis. */
 static int
 axis_before_reshape(Search *s, const Node *n, int axis)
 {
@@ -309,8 +310,8 @@ places_of_slice(Search *s, const Node *n, int axis)
 	return places_of(s, x, axis);
 }
 
-/* The places p of x, narrowed by what follows if the condition is false. The condition is x < N
- * or x >= N with a constant N. */
+/* The condition is x < N or x >= N, with a constant N. Narrows p, the places of x, by the fact that
+ * the condition is false. */
 static Places
 without(Places p, const Node *condition, const Value *x)
 {
@@ -328,7 +329,7 @@ without(Places p, const Node *condition, const Value *x)
 	return p;
 }
 
-/* The same for several conditions that are joined by `or`: all of them are false. */
+/* Like `without`, for conditions joined by `or`: the `or` is false, so each of them is false. */
 static Places
 without_any(Places p, const Node *condition, const Value *x)
 {
@@ -339,8 +340,8 @@ without_any(Places p, const Node *condition, const Value *x)
 	return p;
 }
 
-/* If the select is `x < 0 ? x + size : x`, which importers write for negative indices: the
- * constant size. Otherwise 0. */
+/* Returns the constant `size` if the select is `x < 0 ? x + size : x`, which importers write for
+ * negative indices. Otherwise returns 0. */
 static int64_t
 wrapping_size(const Node *choice)
 {

@@ -67,7 +67,7 @@ check_gradient(Infer *in, const Function *f, const Function *g)
 		else if (p->param == PARAM_COTANGENT && !dtype_is_float(source->dtype))
 			infer_error(
 				in,
-				"the gradient @%s takes the cotangent %%%s of a result of @%s that is %s",
+				"the gradient @%s takes the cotangent %%%s, but this result of @%s is %s: only floats have cotangents",
 				g->name, p->name, f->name, dtype_info[source->dtype].name);
 		else if (source != p->type)
 			infer_error(in, "the gradient @%s takes %%%s with another type than in @%s",
@@ -311,21 +311,22 @@ no_eval(Eval *ev)
 	(void)ev; /* nothing to do: the interpreter itself runs stores and returns */
 }
 
-const OpRow op_store = {.name = "store",
-                        .doc = "gives a state its new value",
-                        .operands = {{"x", OPERAND_REQUIRED}},
-                        .fields = store_fields,
-                        .attr_size = sizeof(StoreAttr),
-                        .infer = store_infer,
-                        .eval = no_eval,
-                        .grad = grad_zero,
-                        .fuse = FUSE_NONE,
-                        .effect = true,
-                        .flops = flops_none,
-                        .precision = PRECISION_FIXED,
-                        .partition = {.factors = partition_none,
-                                      .doc = "no axis: a state is cut as the value that is stored"},
-                        .samples = control_samples};
+const OpRow op_store = {
+	.name = "store",
+	.doc = "gives a state its new value",
+	.operands = {{"x", OPERAND_REQUIRED}},
+	.fields = store_fields,
+	.attr_size = sizeof(StoreAttr),
+	.infer = store_infer,
+	.eval = no_eval,
+	.grad = grad_zero,
+	.fuse = FUSE_NONE,
+	.effect = true,
+	.flops = flops_none,
+	.precision = PRECISION_FIXED,
+	.partition = {.factors = partition_none,
+                      .doc = "no axis: the state is divided in the same way as the stored value"},
+	.samples = control_samples};
 
 static void
 return_infer(Infer *in)

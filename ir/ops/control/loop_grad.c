@@ -8,9 +8,9 @@
  * products, convolutions, sorts. f' computes all other values again from these, including inner
  * loops.
  *
- * If dv[i] is a matrix product whose operands are smaller than its result, it is not computed in
- * the loop: the backward loop stacks the operands, and after the loop a single product also sums
- * over the iterations. If the forward loop ended early, the backward loop still has all
+ * If dv[i] is a matrix product whose operands are not larger than its result, the product is not
+ * computed in the loop: the backward loop stacks the operands, and after the loop a single product
+ * also sums over the iterations. If the forward loop ended early, the backward loop still has all
  * iterations; those that did not run in the forward loop pass dc on unchanged. */
 #include "ir/ops/control/control.h"
 
@@ -243,8 +243,8 @@ may_be_stacked(const LoopGrad *lg, const Value *v)
 	return (v->node || is_slice(lg, v)) && v->type->rank < MAX_RANK;
 }
 
-/* If v is a dot, perhaps seen through views, and the dot's operands together are smaller than v:
- * the dot. Otherwise NULL. */
+/* Returns the dot if v is a dot, perhaps seen through views, whose operands together are not larger
+ * than v. Otherwise returns NULL. */
 static const Node *
 product_behind(const LoopGrad *lg, Value *v)
 {
@@ -297,7 +297,8 @@ sort_cotangents(LoopGrad *lg)
 typedef VEC(Value *) Values;
 
 /* Adds `operand` to the operands of the backward loop, and a parameter for it to `step`, the body
- * of the backward loop. param: the parameter of f' for which it stands; NULL: none. */
+ * of the backward loop. param: the parameter of f' that the new parameter stands for; NULL: no such
+ * parameter. */
 static void
 feed(LoopGrad *lg, Function *step, Values *operands, Value *param, Value *operand, bool sliced)
 {
@@ -328,7 +329,7 @@ feed_carried(LoopGrad *lg, Function *step, Values *operands)
 static void
 feed_sliced(LoopGrad *lg, Function *step, Values *operands, const Node *forward)
 {
-	int first = lg->node->n_results - 1; /* first result that is a kept stack */
+	int first = lg->node->n_results - 1; /* first result that is a stack of kept values */
 
 	for (int i = 0; i < lg->kept.n; i++)
 		feed(lg, step, operands, lg->kept_as.at[i], node_result(forward, first + i), true);
@@ -463,7 +464,7 @@ product_of_stacks(Builder *b, Value *x, Value *y, DotAttr a)
 	return build(b, OP_dot, 2, operands, &a);
 }
 
-/* Builds v of f' again: v is a dot seen through views, and `product` takes the place of the dot. */
+/* In f', v is `dot` seen through views. Builds the same views of `product`. */
 static Value *
 through_views(Builder *b, const Value *v, const Node *dot, Value *product)
 {

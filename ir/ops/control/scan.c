@@ -57,8 +57,9 @@ cumulate_eval(Eval *ev)
 			              x->type->dims[a->axis]);
 }
 
-/* sum: dx_i = sum of dy over the later elements prod: dx_i = sum_{j >= i} dy_j prod_{k <= j, k !=
- * i} x_k; the inner product is computed for every pair (i, j) */
+/* sum: dx_i = sum_{j >= i} dy_j
+ * prod: dx_i = sum_{j >= i} dy_j prod_{k <= j, k != i} x_k
+ * The inner product is computed for every pair (i, j). */
 static void
 cumulate_grad(Grad *g)
 {
@@ -250,7 +251,7 @@ sort_runs_infer(Infer *in)
 	if (in->operand[1] != type_with_dtype(in->m, in->operand[0], S64))
 		infer_error(in, "indices are not s64 of x's shape");
 	if (a->from < 1 || a->to < a->from || (a->from > 1 && a->to != 2 * a->from))
-		infer_error(in, "runs of %lld do not become runs of %lld: one or two do",
+		infer_error(in, "from = %lld, to = %lld: needs from = 1, or to = 2 * from",
 		            (long long)a->from, (long long)a->to);
 	in->result[0] = in->operand[0];
 	in->result[1] = in->operand[1];

@@ -55,7 +55,7 @@ struct Beat {
 };
 
 /* ---- messages; called with the library's lock held */
-/* Has the message ended? A fault counts as its end: then the peer's silence will be noticed. */
+/* Has the message ended? A fault counts as the end: the other rank's silence will be noticed later. */
 static bool
 is_over(CommControl *c, MpiHandle *message)
 {
@@ -385,7 +385,8 @@ beat_wait(CommControl *c, Wait *w, const int *ranks, int n, Text *line)
 		if (ranks[i] == c->rank)
 			continue;
 		hear(c, ranks[i], now);
-		/* This rank did not look for long, so it was suspended itself: give the other rank its time again. */
+		/* This rank has not looked for a long time, so it was suspended itself: give the other rank its full time
+		 * again. */
 		if (p->asked && now - b->looked > c->patience / 4)
 			p->at = now;
 		ask(c, ranks[i], now);

@@ -7,14 +7,14 @@
 
 #include <string.h>
 
-/* A collective's tag is its number. All messages between two ranks share a tag of their own: the k-th message sent is the k-th
- * received. */
+/* Transfers of a collective have the collective's number, modulo TAGS, as tag. All messages of send and recv have the tag
+ * TAG_MESSAGE: between two ranks, the k-th message sent is the k-th received. */
 enum { TAGS = 32767, TAG_MESSAGE = 32767 };
 #define MOST_BYTES (1ll << 30) /* of a message, because its count is an int */
 enum { LEAST_MOST_BYTES = 8 };
 
 /* ---- opening */
-/* A kind of group with several members gets a communicator of the library. */
+/* Makes the library's communicator for a kind of group; if every group of this kind has one member, makes none. */
 static Status
 open_group(CommControl *c, CommGroup group, CommMembers *m)
 {
@@ -236,8 +236,8 @@ test_transfers(CommData *d, CommRequest *r, bool *over)
 	return NULL;
 }
 
-/* The ranks of the world whose transfers are not over: those that must send; if all have sent, those that must receive. For a
- * collective of the library all members. */
+/* Lists in r->awaited the ranks (of the world) for which the request waits: the ranks that have not sent yet; if all have sent,
+ * the ranks that have not received yet. For a collective of the library: all members. */
 static int
 find_awaited(CommRequest *r)
 {

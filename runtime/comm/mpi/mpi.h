@@ -44,7 +44,7 @@ typedef struct {
 	const char *what; /* such as "all_reduce" */
 	/* number of the channel's collective; -1 for a message between two ranks */
 	int64_t number;
-	bool sends; /* the awaited ranks only have to receive */
+	bool sends; /* true: this rank sends, and the awaited ranks must receive */
 	/* the collective is queued on the device, which may be busy with other work; so the wait is reported only if a rank is
 	 * late */
 	bool queued;

@@ -23,8 +23,8 @@ typedef struct {
 const char *mpi_launcher(void);
 /* Number of ranks that the launcher started; 1 without a launcher. */
 int mpi_launched_ranks(void);
-/* mpi_launched_by_srun: were several ranks started by srun, which does not say whether they use MPI? mpi_starts_by_srun: can
- * MPI start under srun, with variables of PMI or PMIx and a library? */
+/* mpi_launched_by_srun: did srun start several ranks? srun does not say whether they use MPI. mpi_starts_by_srun: can MPI start
+ * under srun? It can if variables of PMI or PMIx are set and an MPI library can be opened. */
 bool mpi_launched_by_srun(void);
 bool mpi_starts_by_srun(void);
 Status

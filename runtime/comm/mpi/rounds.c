@@ -41,7 +41,7 @@ is_narrow(const CommRequest *r)
 	return r->c.dtype == F16 || r->c.dtype == BF16;
 }
 
-/* The type that the library adds. */
+/* The type of the elements in a call of the library, which adds f16 and bf16 in f32. */
 static DType
 library_dtype(const CommRequest *r)
 {
@@ -59,7 +59,7 @@ library_type(const CommData *d, const CommRequest *r)
 	return types[library_dtype(r)];
 }
 
-/* The library's reduce_scatter needs all parts in one call. */
+/* Can one call of the library's reduce_scatter take all parts? The library allows no further call. */
 static bool
 fits_one_call(const CommData *d, const CommRequest *r)
 {
@@ -71,7 +71,7 @@ first_round(const CommData *d, const CommRequest *r)
 {
 	switch (r->c.kind) {
 	case COMM_ALL_REDUCE: return r->c.ordered ? ROUND_PARTS : ROUND_LIBRARY;
-	case COMM_REDUCE_SCATTER: /* ordered sums send as many bytes, and may have any size */
+	case COMM_REDUCE_SCATTER: /* ROUND_PARTS sends as many bytes as the library, and has no limit */
 		return r->c.ordered || !fits_one_call(d, r) ? ROUND_PARTS : ROUND_LIBRARY;
 	case COMM_ALL_TO_ALL: return ROUND_PARTS;
 	case COMM_ALL_GATHER: return ROUND_GATHER;

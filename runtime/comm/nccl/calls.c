@@ -215,7 +215,7 @@ nccl_call(const CommData *d, const Collective *c, void *stream, int64_t *bytes)
 }
 
 /* Refuses sums whose order NCCL would change. For f32 and f64 the schedule itself adds in the order of the ranks. Integer sums
- * are exact in any order. f16 and bf16 are rounded by NCCL after each addition, which is only right for two ranks. */
+ * are exact in any order. NCCL rounds f16 and bf16 after each addition, which gives the right sum only for two ranks. */
 Status
 nccl_check(const CommData *d, const Collective *c)
 {
@@ -227,7 +227,7 @@ nccl_check(const CommData *d, const Collective *c)
 	    (c->dtype != F16 && c->dtype != BF16))
 		return NULL;
 	return status_error(EXIT_COMM,
-	                    "NCCL adds %s of %d ranks in no order of its callers': --reduce=fast "
-	                    "does without one, --collectives=host adds on the host",
+	                    "NCCL does not add %s of %d ranks in the order of the ranks: use "
+	                    "--reduce=fast, which needs no order, or --collectives=host",
 	                    dtype_info[c->dtype].name, group->size);
 }

@@ -19,7 +19,7 @@ typedef struct {
 #define NCCL_CONFIG_MAGIC 0xcafebeefu
 #define NCCL_CONFIG_VERSION 21400u
 
-/* The values that are used of ncclResult_t, ncclRedOp_t and ncclDataType_t. */
+/* The values of ncclResult_t, ncclRedOp_t and ncclDataType_t that gradc uses. */
 enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7 };
 enum { NCCL_SUM = 0, NCCL_MAX = 2 };
 enum {

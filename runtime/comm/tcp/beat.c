@@ -68,7 +68,7 @@ ask(CommControl *c, int rank, double now)
 {
 	TcpPeer *p = &c->peers[rank];
 
-	/* This rank did not look for long, so it was suspended itself: give the other rank its time again. */
+	/* This rank has not looked for a long time, so it was suspended itself: give the other rank its full time again. */
 	if (p->asked && now - c->looked > c->patience / 4)
 		p->at = now;
 	if (p->asked || now - p->heard < c->patience / 4)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Several ports are tried: torchrun's own process listens at MASTER_PORT, and a computed port may belong to another job's rank
- * 0. The first message of a connection tells whose listener it is. */
+ * 0. The first message of a connection tells which program listens. */
 enum { N_PORTS = 8, FIRST_PORT = 15000, PORTS = 16000, MOST_PORT = 65535, MOST_RANKS = 1 << 20 };
 
 static const char *
@@ -58,8 +58,8 @@ check_half(void)
 	if (variable("RANK") && variable("WORLD_SIZE") && strcmp(getenv("WORLD_SIZE"), "1") != 0)
 		return status_error(
 			EXIT_USAGE,
-			"RANK=%s and WORLD_SIZE=%s without MASTER_ADDR: where rank 0 is it or "
-			"GRADC_RENDEZVOUS must say; unset both to train alone",
+			"RANK=%s and WORLD_SIZE=%s: set MASTER_ADDR or GRADC_RENDEZVOUS as well, to "
+			"say where rank 0 is; or unset RANK and WORLD_SIZE to train alone",
 			getenv("RANK"), getenv("WORLD_SIZE"));
 	if (half && variable("MASTER_ADDR"))
 		return status_error(
@@ -188,7 +188,8 @@ read_host(TcpPlace *p)
 	return NULL;
 }
 
-/* Ports at which rank 0 may listen. If torchrun's own process uses MASTER_PORT itself, the ports after MASTER_PORT. */
+/* Finds the ports at which rank 0 may listen: MASTER_PORT; the ports after it, if torchrun's own process listens at
+ * MASTER_PORT; with srun and no MASTER_PORT, ports computed from the job. */
 static Status
 read_port(TcpPlace *p)
 {
@@ -210,7 +211,7 @@ read_port(TcpPlace *p)
 	return NULL;
 }
 
-/* A hash of names that all ranks of a job share, and no other job. */
+/* A hash of the launcher's names for the job: the same on all ranks of the job, and different for other jobs. */
 static uint64_t
 job_of(const TcpPlace *p)
 {

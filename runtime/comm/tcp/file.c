@@ -23,8 +23,8 @@ check_place(const char *path)
 	    tcp_meeting_read(path, &m))
 		return NULL; /* other faults are reported when the file is opened */
 	return status_error(EXIT_USAGE,
-	                    "GRADC_RENDEZVOUS=file://%s: the file is there, and no rank 0 has "
-	                    "written it: it would be written over",
+	                    "GRADC_RENDEZVOUS=file://%s: the file exists, but is not a "
+	                    "rendezvous file: it would be overwritten",
 	                    path);
 }
 

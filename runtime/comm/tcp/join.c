@@ -152,7 +152,7 @@ find_place(Search *s)
 		return false;
 	}
 	if (s->at.job != p->job) {
-		snprintf(s->why, sizeof(s->why), "the file is of another job");
+		snprintf(s->why, sizeof(s->why), "the file was written by another job");
 		return false;
 	}
 	/* A host may be unable to resolve its own name. */

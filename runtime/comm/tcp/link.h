@@ -40,7 +40,7 @@ void tcp_link_close(CommControl *c); /* also frees messages that were not taken 
 /* ---- beat.c: is an awaited rank alive? */
 typedef struct {
 	const char *what; /* such as "all_gather" */
-	/* number of the all_gather or broadcast; -1 for a wait outside of control's calls, which `what` describes fully */
+	/* number of the all_gather or broadcast; -1 for a wait outside of control's calls: then `what` describes the wait */
 	int64_t number;
 	const int *ranks; /* awaited ranks */
 	int n;

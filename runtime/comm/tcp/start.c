@@ -118,7 +118,7 @@ tell_of_stranger(Host *h, const char *from, const char *what)
 	h->told_of_stranger = true;
 	text_printf(
 		&line,
-		"rank 0: %s connected with port %d, where it waits for ranks, %s: it is left out",
+		"rank 0: %s connected to port %d, where rank 0 waits for ranks, but is %s: dropped",
 		from, h->port, what);
 	tcp_report(h->c, &line);
 }
@@ -167,7 +167,7 @@ hear_hello(Host *h, int i)
 	if (kind == ANSWER_WELCOME && sent)
 		return NULL;
 	Status status = kind > ANSWER_OTHER_JOB ? misfit(h, g, kind) : NULL;
-	/* with several ports the rank looks for its own rank 0 at the next port */
+	/* no message if there are several ports: then the rank looks for its own rank 0 at the next port */
 	if (kind == ANSWER_OTHER_JOB && h->place->n_ports == 1)
 		tell_of_stranger(h, g->from, "a rank of another job");
 	drop_guest(h, i);
@@ -186,7 +186,7 @@ read_guest(Host *h, int i)
 	size_t known = g->got < sizeof(g->hello.magic) ? g->got : sizeof(g->hello.magic);
 	bool stranger = memcmp(g->hello.magic, tcp_magic, known) != 0;
 	if (stranger)
-		tell_of_stranger(h, g->from, "and is not a rank");
+		tell_of_stranger(h, g->from, "not a rank");
 	if (n <= 0 || stranger) {
 		drop_guest(h, i);
 		return NULL;
@@ -239,7 +239,8 @@ check_file(const Host *h)
 
 	if (h->nonce && tcp_meeting_read(h->place->file, &m) && m.nonce != h->nonce)
 		return status_error(
-			EXIT_COMM, "rank 0: %s is now of another run: each needs a file of its own",
+			EXIT_COMM,
+			"rank 0: another run has overwritten %s: each run needs its own file",
 			h->place->file);
 	return NULL;
 }

@@ -235,8 +235,8 @@ cuda_alloc(Device *d, MemoryKind kind, int64_t bytes, Span *out)
 	return NULL;
 }
 
-/* Waits until no queued work uses the memory, which may be the case even after a fault. False for a stuck or lost GPU: its
- * memory is not freed, because freeing would wait without end. */
+/* May memory be freed? After a fault, queued work may still use the memory, so this function waits for the work to end. False
+ * if the GPU is stuck or lost: freeing would wait without end. */
 static bool
 may_free(Device *d)
 {

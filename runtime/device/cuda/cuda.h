@@ -52,7 +52,7 @@ typedef struct {
 } CudaKernel;
 struct Code {
 	Device *device;
-	CudaKernel *kernels; /* indexed by the tables' numbers of kernels */
+	CudaKernel *kernels; /* indexed like the kernels of the tables */
 	int n_kernels;
 	void **modules;
 	int n_modules;

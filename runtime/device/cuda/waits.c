@@ -75,7 +75,7 @@ interval(const Device *d)
 	return d->watch.look && d->patience / 10 > others ? others : d->patience / 10;
 }
 
-/* Asks whether other ranks are alive. A fault is stored first; only then `end` ends the collectives, because streams then go on
+/* Asks whether other ranks are alive. A fault is stored before `end` ends the collectives, because afterwards the streams go on
  * with data that were never computed. */
 static void
 look_after_others(Device *d, const Wait *w, bool *waits)

@@ -103,10 +103,10 @@ touch(Walk *w, int actor, const Slot *s, const SlotPlace *at, bool writes, const
 static bool
 is_due(const Walk *w, const Instruction *n, int64_t micro)
 {
-	const bool due[N_WHEN] = {[RUN_ALWAYS] = true,
-	                          [RUN_FIRST] = micro == 0,
-	                          [RUN_LATER] = micro > 0,
-	                          [RUN_LAST] = micro == w->accumulate - 1};
+	const bool due[N_WHEN] = {[WHEN_ALWAYS] = true,
+	                          [WHEN_FIRST] = micro == 0,
+	                          [WHEN_LATER] = micro > 0,
+	                          [WHEN_LAST] = micro == w->accumulate - 1};
 
 	return due[n->when] && only_applies(n->only, &w->facts);
 }

@@ -84,7 +84,7 @@ def test_only_the_gradient(find):
     assert line["step"] == 2 and np.isfinite(line["loss"]) and line["grad_norm"] is None
     assert "sqrt" in line["not_finite"]["gradients"] and line["not_finite"]["phase"] == "backward"
     assert 'the first infinity is a result of the gradient of "sqrt"' in said[1] and "norm of the gradients" in said[0]
-    assert '\tNaN came of it in the gradient of "fc1"' in said
+    assert '\tthe infinity became NaN in the gradient of "fc1"' in said
 
 
 def test_an_infinity_that_becomes_nan(find):
@@ -95,7 +95,7 @@ def test_an_infinity_that_becomes_nan(find):
                       x=bad(1, 1e4))
     found = line["not_finite"]
     assert found["nodes"] == ["exp"] and tensor(found, "result", "exp")["inf"] == 16 and found["nan"] == '"y"'
-    assert said[1].startswith('\tthe first infinity is a result of "exp" (forward, ') and said[-1] == '\tNaN came of it in "y"'
+    assert said[1].startswith('\tthe first infinity is a result of "exp" (forward, ') and said[-1] == '\tthe infinity became NaN in "y"'
 
 
 def test_an_infinity_that_may_be_a_mask(find):
@@ -137,7 +137,7 @@ def test_a_weight_that_an_update_made_infinite(find):
     """NaN is made of it at once."""
     line, said = find([("fc1", "MatMul", ["x", "w1"]), ("y", "MatMul", ["fc1", "w2"])], WEIGHTS, "--lr=1e38", x=X - 1)
     assert line["step"] == 2 and line["not_finite"]["phase"] == "" and line["not_finite"]["nan"] == '"fc1"'
-    assert said[1].startswith('\tparameter "w1" held it before the step, and was read first by "fc1"') and '\tNaN came of it in "fc1"' in said
+    assert said[1].startswith('\tparameter "w1" held it before the step, and was read first by "fc1"') and '\tthe infinity became NaN in "fc1"' in said
 
 
 def attention(mask):

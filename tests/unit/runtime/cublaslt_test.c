@@ -640,7 +640,7 @@ test_refusals(void **state)
 		w = good;
 		w.operands[i].strides[0] *= 100;
 		w.operands[i].strides[1] *= 50;
-		expect_refusal(w, LIMIT, "no neighbours side by side");
+		expect_refusal(w, LIMIT, "no axis of stride 1");
 	}
 	w = product_of(&sizes[0], &batches[0], 4, 0, 0);
 	add_bias(&w);
@@ -657,7 +657,7 @@ test_overlapping_rows(void **state)
 
 	(void)state;
 	w.operands[X].strides[0] = 1;
-	expect_refusal(w, LIMIT, "no neighbours side by side");
+	expect_refusal(w, LIMIT, "no axis of stride 1");
 }
 
 /* A run that the library refuses reports the refusal. */

@@ -155,7 +155,7 @@ test_other_versions_and_gpus(void **state)
 	const LibraryPlan good = {"cuDNN 9.28.1", text.at, 90, 132};
 	LibraryPlan plan = good;
 	plan.version = "cuDNN 9.28.0";
-	expect_refusal(&h100, &plan, LIMIT, EXIT_UNSUPPORTED, "a plan is of cuDNN 9.28.0 for");
+	expect_refusal(&h100, &plan, LIMIT, EXIT_UNSUPPORTED, "made with cuDNN 9.28.0 for");
 	home.capability = 100;
 	expect_refusal(&home, &good, LIMIT, EXIT_UNSUPPORTED, "compute capability 9.0 with 132");
 	home = h100;
@@ -181,7 +181,7 @@ test_engines_are_looked_at_again(void **state)
 	(void)state;
 	make_plan("sm_90", &w, true, &text);
 	const LibraryPlan plan = {"cuDNN 9.28.1", text.at, 90, 132};
-	expect_refusal(&h100, &plan, LIMIT, EXIT_UNSUPPORTED, "an engine that is not taken here");
+	expect_refusal(&h100, &plan, LIMIT, EXIT_UNSUPPORTED, "an engine that gradc refuses");
 	text_free(&text);
 }
 

@@ -344,7 +344,7 @@ test_refusals(void **state)
 	set_types(&w, types[0]);
 	expect_refusal(w, EXIT_UNSUPPORTED, "cuDNN: no conv with a bias");
 	library_call_begin(&w, LIBRARY_DOT);
-	expect_refusal(w, EXIT_UNSUPPORTED, "products are not its work");
+	expect_refusal(w, EXIT_UNSUPPORTED, "runs convolutions, not products");
 	give_engines("5:1073741825:0|6:0:16");
 	expect_refusal(good, EXIT_UNSUPPORTED, "cuDNN has no engine");
 	give_engines("|");
