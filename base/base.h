@@ -141,7 +141,8 @@ void nearest_offer(Nearest *n, const void *item, int distance);
 void nearest_close(Nearest *n);
 
 /* ---- html.c: self-contained HTML pages. */
-/* Writes the page with the JSON in place of @DATA@, escaped such that no string in the JSON can end a script element. */
+/* Writes the frame of base/frame.html with the parts of `page` (its elements title, style, body and script) and the JSON, escaped
+ * such that no string in the JSON can end a script element. */
 void html_page(Text *out, const char *page, const char *json);
 /* A text from outside as a JSON string (of jansson); bytes that are not UTF-8 are escaped first. */
 struct json_t *json_name(const char *text);
@@ -166,8 +167,9 @@ void diag_hint(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\thint: ..." 
 /* Adds another Diag's number of errors, exit code and printed lines, as if `diag` had reported the faults itself. */
 void diag_take_over(Diag *diag, int errors, int exit_code, const char *lines);
 
-/* To be called before any file is opened. Each closed standard stream gets a file that accepts no output. Otherwise the next
- * opened file would get the stream's number, and printed text would go into that file. */
+/* To be called before any file is opened. If a standard stream is closed, opens a file that accepts
+ * no output in its place. Otherwise the next opened file would get the stream's number, and printed
+ * text would go into that file. */
 void streams_reserve(void);
 /* Flushes stdout. Gives the exit code of a run that ends with `code`: EXIT_SYSTEM if printed text was lost. */
 int diag_finish_stdout(Diag *diag, int code);
@@ -227,8 +229,9 @@ bool diag_status(Diag *diag, Status status);
 /* ---- cleanup.c: files and programs that must not outlive the process. A slot is an entry of the table that lists
  * them; -1: no entry. */
 typedef int CleanupSlot;
-/* To be called around the code that makes one temporary file or folder, or starts one program, and adds it. Signals wait
- * meanwhile. false: the process is ending, nothing may be made. */
+/* To be called before and after the code that makes one temporary file or folder, or starts one
+ * program, and adds it to the table. In between, signals wait. false: the process is ending, and
+ * nothing may be made. */
 bool cleanup_begin_making(void);
 void cleanup_end_making(void);
 /* To be called between cleanup_begin_making and cleanup_end_making. */
@@ -256,7 +259,8 @@ void temporary_folder_close(TemporaryFolder *folder);
 double seconds_now(void);
 
 /* ---- cpu.c: features of CPUs, as words of cpu_feature_list.def. */
-/* The features of this machine's CPU for "native", else of a level of cpu_level_list.def; NULL: unknown name. */
+/* cpu is "native", for the features of this machine's CPU, or a name of cpu_level_list.def, for the
+ * features of that level. NULL: unknown name. */
 const char *cpu_features(Arena *arena, const char *cpu);
 /* The width of the vector registers of a CPU with these features. */
 int cpu_vector_bits(const char *features);
@@ -289,5 +293,21 @@ const char *cuda_home(void);
 /* Opens a library ("libnvrtc.so.13") from the loader's own search path, else from the toolkit's lib64. NULL: found in
  * neither place. */
 void *cuda_library_open(const char *soname);
+
+/* ---- shared_library.c */
+/* A function of a shared library. Its address goes into a struct of function pointers. */
+typedef struct {
+	const char *name; /* in the library; NULL ends a list */
+	size_t at;        /* offset of the pointer in the struct */
+	bool optional;    /* the pointer may stay NULL */
+} LibrarySymbol;
+/* Sets the pointers in the struct `into`. Returns the name of the first function that the library
+ * lacks and that is not optional. NULL: no such function. */
+const char *symbols_find(void *library, const LibrarySymbol *list, void *into);
+/* Opens the first of the libraries (as cuda_library_open does; the list ends with NULL) that has all functions, and sets the
+ * pointers in `into`. NULL: no library has all functions. *lacks is then the first missing function
+ * of the last library that could be opened, or NULL if no library could be opened. */
+void *cuda_library_load(const char *const *sonames, const LibrarySymbol *list, void *into,
+                        const char **lacks);
 
 #endif

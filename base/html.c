@@ -7,6 +7,8 @@
 #include <jansson.h>
 #include <string.h>
 
+extern const char html_frame[]; /* base/frame.html */
+
 json_t *
 json_uint(uint64_t x)
 {
@@ -31,17 +33,50 @@ json_name(const char *text)
 	return json;
 }
 
-void
-html_page(Text *out, const char *page, const char *json)
+/* Adds what `page` has between <TAG> and its last </TAG>. */
+static void
+add_part(Text *out, const char *page, const char *tag)
 {
-	static const char mark[] = "@DATA@";
-	const char *at = strstr(page, mark);
+	char open[16], close[16];
+	const char *end = NULL;
 
-	text_add_bytes(out, page, (size_t)(at - page));
+	snprintf(open, sizeof(open), "<%s>", tag);
+	snprintf(close, sizeof(close), "</%s>", tag);
+	const char *at = strstr(page, open) + strlen(open);
+	for (const char *next = at; (next = strstr(next, close)); next++)
+		end = next;
+	at += *at == '\n';
+	text_add_bytes(out, at, (size_t)(end - at));
+}
+
+static void
+add_data(Text *out, const char *json)
+{
 	for (; *json; json++)
 		if (*json == '<') /* occurs in JSON inside strings only */
 			text_add(out, "\\u003c");
 		else
 			text_add_bytes(out, json, 1);
-	text_add(out, at + sizeof(mark) - 1);
+}
+
+void
+html_page(Text *out, const char *page, const char *json)
+{
+	/* The marks of base/frame.html in their order; NULL: the data. */
+	static const struct {
+		const char *mark, *tag;
+	} parts[] = {{"@TITLE@", "title"}, {"@STYLE@", "style"},   {"@DATA@", NULL},
+	             {"@BODY@", "body"},   {"@SCRIPT@", "script"}, {0}};
+	const char *at = html_frame;
+
+	for (int i = 0; parts[i].mark; i++) {
+		const char *mark = strstr(at, parts[i].mark);
+		text_add_bytes(out, at, (size_t)(mark - at));
+		if (parts[i].tag)
+			add_part(out, page, parts[i].tag);
+		else
+			add_data(out, json);
+		at = mark + strlen(parts[i].mark);
+	}
+	text_add(out, at);
 }

@@ -93,14 +93,6 @@ loop_math(const Format *f, const KernelRecord *k)
 	return dtype == F64 ? MATH_F64 : MATH_F32;
 }
 
-static bool
-computes_in_tf32(const Format *f)
-{
-	const char *precision = format_info_get(f, "precision");
-
-	return precision && strcmp(precision, "tf32") == 0;
-}
-
 /* Predicts a library call. How well a library cuts a product for the machine is part of the
  * published rates. The sizes come from the library call, because the kernel's record describes
  * the loops that the call replaces. */
@@ -110,7 +102,7 @@ predict_product(Prediction *p, const Format *f, const LibraryCall *c, const Mach
 	Math math = product_math[c->operands[LIBRARY_FIRST].dtype];
 	const ProductRate *rate;
 
-	if (math == MATH_F32 && computes_in_tf32(f))
+	if (math == MATH_F32 && format_info_is(f, "allow_tf32", "1"))
 		math = MATH_TF32;
 	p->flops = library_flops(c);
 	p->bytes = library_bytes(c);
@@ -155,8 +147,8 @@ part_iterations(const Format *f, const Instruction *in, const KernelRecord *k, c
 	return k->iterations;
 }
 
-/* Is the kernel left out, because a library call for the kernel that it serves does its work,
- * too? */
+/* k may be a serving kernel: it prepares data for another kernel. Does a library call replace that
+ * other kernel? The call does the work of k, too, so k is not launched. */
 static bool
 serves_library(const Format *f, const KernelRecord *k)
 {
@@ -302,8 +294,8 @@ predict_times(const Format *f, const ProgramRecord *p, const Outlook *o, int64_t
 		const Instruction *in = &f->instructions[p->first_instruction + i];
 
 		depth -= in->kind == END;
-		times[i] = in->when != RUN_LATER && only_applies(in->only, &facts) ? around[depth]
-		                                                                   : 0;
+		times[i] = in->when != WHEN_LATER && only_applies(in->only, &facts) ? around[depth]
+		                                                                    : 0;
 		if (instruction_opens(in->kind)) {
 			int64_t count = in->kind == BRANCH ? 1
 			                                   : format_loop_count(in->what, &facts);

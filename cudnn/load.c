@@ -2,38 +2,30 @@
 #include "base/base.h"
 #include "cudnn/cudnn.h"
 
-#include <dlfcn.h>
-
 #define SONAME "libcudnn.so.9"
 
-/* The first function that the library lacks; NULL if it has all. */
-static const char *
-first_missing(Cudnn *dnn)
-{
-#define CUDNN_SYMBOL(name, type, parameters)                       \
-	*(void **)&dnn->name = dlsym(dnn->library, "cudnn" #name); \
-	if (!dnn->name)                                            \
-		return "cudnn" #name;
+static const LibrarySymbol symbols[] = {
+#define CUDNN_SYMBOL(name, type, parameters) {"cudnn" #name, offsetof(Cudnn, name), false},
 #include "cudnn/symbols.def"
 #undef CUDNN_SYMBOL
-	return NULL;
-}
+	{0}};
 
 Status
 cudnn_load(Cudnn *out)
 {
-	*out = (Cudnn){.library = cuda_library_open(SONAME)};
-	if (!out->library)
-		return status_error(EXIT_SYSTEM,
-		                    "cuDNN is not found (" SONAME "): `pip install "
-		                    "nvidia-cudnn-cu13` and add its folder nvidia/cudnn/lib to "
-		                    "LD_LIBRARY_PATH");
-	const char *lacks = first_missing(out);
-	if (!lacks)
-		return NULL;
-	dlclose(out->library);
+	static const char *const sonames[] = {SONAME, NULL};
+	const char *lacks;
+
 	*out = (Cudnn){0};
-	return status_error(EXIT_SYSTEM, "cuDNN lacks %s: a newer one is needed", lacks);
+	out->library = cuda_library_load(sonames, symbols, out, &lacks);
+	if (out->library)
+		return NULL;
+	*out = (Cudnn){0};
+	return lacks ? status_error(EXIT_SYSTEM, "cuDNN lacks %s: a newer one is needed", lacks)
+	             : status_error(EXIT_SYSTEM,
+	                            "cuDNN is not found (" SONAME "): `pip install "
+	                            "nvidia-cudnn-cu13` and add its folder nvidia/cudnn/lib to "
+	                            "LD_LIBRARY_PATH");
 }
 
 Status

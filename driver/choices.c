@@ -2,14 +2,10 @@
  * applies. */
 #include "driver/session.h"
 
-#include <string.h>
-
 const char *
 options_loss_scale(const Options *o)
 {
-	bool f16 = o->precision && strcmp(o->precision, "f16") == 0;
-
-	return o->loss_scale ? o->loss_scale : f16 ? "torch" : "none";
+	return o->loss_scale ? o->loss_scale : recipe_find(o->precision)->loss_scale;
 }
 
 bool

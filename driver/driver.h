@@ -1,6 +1,6 @@
-/* Interface of driver/, which compiles a model file, as the command line's options say, to a module
- * of the IR, to the tables that an executable carries, or to an executable. For the subcommands of
- * tools/. Sections are named after the .c file. */
+/* Interface of driver/ for the subcommands of tools/. As the command line's options say, driver/
+ * compiles a model file to a module of the IR, to the tables that are part of an executable, or to
+ * an executable. Sections are named after the .c file. */
 #ifndef GRADC_DRIVER_DRIVER_H
 #define GRADC_DRIVER_DRIVER_H
 
@@ -11,6 +11,11 @@
 #include "passes/pass.h"
 
 /* ---- options of all subcommands */
+/* An option of the command line that a pass's row declares (PassFlag). */
+typedef struct {
+	const PassRow *row;
+	OptionText text; /* name of the pass's option, and its value */
+} FlagUse;
 typedef struct {
 	const char *input; /* the file of the command */
 	const char *output, *output_dir, *target, *loss, *optimizer, *precision, *weights, *engine;
@@ -31,14 +36,16 @@ typedef struct {
 	const KernelPrinter *printer;
 	Outlook machine; /* from --machine; machine NULL: not given */
 	StringList configs, dims, batch_axes, bounds, fills, ties, no_ties, repairs, no_repairs,
-		rules, mixed, optimizers_for, lora, adapter_names, kept_adapters, inputs, disable,
-		enable, wrt, pass_options, data, scales, mean_stds, only, skip;
-	int64_t block_size, opset;                                         /* for quantize */
-	int64_t batch, max_accumulate, check_gradients, cores, unit_bytes; /* 0: the default */
+		mixed, optimizers_for, lora, adapter_names, kept_adapters, inputs, disable, enable,
+		wrt, pass_options, data, scales, mean_stds, only, skip;
+	VEC(FlagUse) flags;        /* options that rows of passes declare, such as --ema */
+	ParameterRules rules;      /* --train, --freeze ..., in the order of the command line */
+	int64_t block_size, opset; /* for quantize */
+	int64_t batch, max_accumulate, check_gradients, cores; /* 0: the default */
 	uint64_t init_seed;
-	double label_smoothing, layer_decay, ema; /* 0: not given */
-	bool per_channel;                         /* for quantize */
-	bool forward_only; /* the command trains nothing; set by the command */
+	double label_smoothing; /* 0: not given */
+	bool per_channel;       /* for quantize */
+	bool forward_only;      /* the command trains nothing; set by the command */
 	/* -o gets a module as text, and a second file in the same folder gets its tensors; set by
 	 * the command */
 	bool writes_text;
@@ -49,6 +56,14 @@ typedef struct {
 
 /* ---- choices.c */
 bool options_offload(const Options *o, Offload what); /* does --offload name `what`? */
+
+/* ---- targets.c: set_target is the `set` function of --target */
+bool set_target(const OptionUse *u, void *at);
+
+/* ---- options_together.c */
+/* Sets options that were not given and that others imply, and checks options that only make sense together; false after
+ * reporting. Call it before session_open. */
+bool options_complete(Options *o, Arena *arena, Diag *diag);
 
 /* ---- machine.c: set_machine is the `set` function of --machine */
 bool set_machine(const OptionUse *u, void *at);
@@ -73,7 +88,7 @@ typedef struct {
 	const char *sizes;
 	StringList outputs;       /* names of the graph's outputs */
 	VEC(GivenList) lists;     /* inputs that are sequences or optionals, from their files */
-	VEC(int) wrt;             /* numbers of the inputs of --wrt */
+	VEC(int) wrt;             /* indices of the inputs of --wrt */
 	GpuReport gpu_report;     /* compiled GPU code, reported by the link */
 	struct json_t *gradients; /* results of a compiled --check-gradients; NULL: not run */
 } Session;
@@ -123,6 +138,12 @@ void session_warn_idle_rules(const Session *s);
 bool session_run(Session *s, const char *last, bool with_update);
 /* Runs passes until the module has the stage, including all passes of that stage. */
 bool session_stage(Session *s, Stage stage, bool with_update);
+/* Does the command line ask for the pass, which runs only when asked for? */
+bool session_asks_for(const Session *s, const char *pass);
+/* Visits the options of the command line that rows of passes declare, with the values that they
+ * have in this session. */
+void session_flags(const Session *s, void (*visit)(void *ctx, const char *flag, const char *value),
+                   void *ctx);
 const PassRow *pass_find(const char *name); /* NULL: unknown */
 /* Parses PASS.NAME=VALUE, an option of a pass; *row NULL: unknown pass. */
 OptionText pass_option_text(Arena *arena, const char *text, const PassRow **row);

@@ -1,5 +1,5 @@
-/* Writes the tables that an executable carries (inputs, outputs, loss, optimizer, settings), from
- * the compiled module and the options, and links the executable. */
+/* Writes the tables that are part of an executable (inputs, outputs, loss, optimizer, settings),
+ * from the compiled module and the options, and links the executable. */
 #include "driver/session.h"
 
 #include <ctype.h>
@@ -9,33 +9,41 @@
 #include <unistd.h>
 
 /* ---- the indices that an input may hold: every gather that reads the input limits them */
-static void
-bound_by_gathers(const Value *v, int depth, int64_t *bound)
+static int64_t
+bound_by_gathers(Arena *arena, const Value *input)
 {
-	for_each_use(v, u) {
-		const Node *n = u->user;
-		FuseClass c = op_row(n)->fuse;
-		if (n->op == OP_gather && u->index == 1) {
-			int64_t size = node_operand(n, 0)->type->dims[((AxisAttr *)n->attr)->axis];
-			*bound = *bound < 0 || size < *bound ? size : *bound;
-		} else if (depth < 16 && (c == FUSE_VIEW || n->op == OP_cast)) {
-			bound_by_gathers(node_result(n, 0), depth + 1, bound);
+	VEC(const Value *) views = {0}; /* the input, and views and casts of it */
+	int64_t bound = -1;
+
+	vec_push(arena, &views, input);
+	for (int i = 0; i < views.n; i++)
+		for_each_use(views.at[i], u) {
+			const Node *n = u->user;
+			FuseClass c = op_row(n)->fuse;
+			if (n->op == OP_gather && u->index == 1) {
+				int64_t size =
+					node_operand(n, 0)->type->dims[((AxisAttr *)n->attr)->axis];
+				bound = bound < 0 || size < bound ? size : bound;
+			} else if (c == FUSE_VIEW || n->op == OP_cast) {
+				vec_push(arena, &views, (const Value *)node_result(n, 0));
+			}
 		}
-	}
+	return bound;
 }
 
 typedef struct {
 	Session *s;
 	VEC(PortInfo) inputs, outputs;
 	PortInfo labels;
-	/* rows of the first binding; the tables' shapes here are the shapes of the first binding */
+	/* rows of a micro-batch in the first binding; the ports' shapes are those of this binding */
 	int64_t rows;
-	/* under some binding (choice of open dimensions), rows of a micro-batch depend on each
-	 * other */
+	/* true: in at least one binding (numbers for the open dimensions) the rows of a micro-batch
+	 * depend on each other */
 	bool train_mixes, eval_mixes;
 	const char *training_form; /* names of the nodes in training form; "" */
 	bool uneven;               /* for a loss that the model computes: see loss_is_uneven */
-	/* the output merges the axis of rows with an axis of a row's labels */
+	/* the output merges the rows with another axis of the labels: labels [rows, seq], output
+	 * [rows * seq, classes] */
 	bool flat_labels;
 } Ports;
 
@@ -58,7 +66,7 @@ is_own_loss(const Session *s)
 static int64_t
 class_count(const Session *s, const Value *labels)
 {
-	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	const Function *f = module_program(s->m, ROLE_FORWARD, 0);
 	Type t = function_result(f, (int)s->loss.output)->type;
 
 	return labels->type->n ? t->n / labels->type->n : 0;
@@ -72,10 +80,10 @@ find_mixing(Ports *p)
 	const Function *f, *eval;
 	int64_t output = s->loss.output;
 
-	for (int b = 0; s->has_loss && (f = module_program(s->m, FUNCTION_FORWARD, b)); b++) {
+	for (int b = 0; s->has_loss && (f = module_program(s->m, ROLE_FORWARD, b)); b++) {
 		if (output < 0 || output >= function_return(f)->n_operands)
 			return; /* the loss pass reports this fault */
-		eval = module_program(s->m, FUNCTION_INFERENCE, b);
+		eval = module_program(s->m, ROLE_INFERENCE, b);
 		p->uneven |= is_own_loss(s) && loss_is_uneven(f, &s->loss);
 		p->train_mixes |= loss_rows_mix(f, output, true);
 		p->eval_mixes |= loss_rows_mix(eval ? eval : f, output, false);
@@ -89,7 +97,7 @@ collect_ports(Ports *p)
 {
 	Session *s = p->s;
 	const ImportBinding *im = &s->import->bindings.at[0];
-	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	const Function *f = module_program(s->m, ROLE_FORWARD, 0);
 
 	p->rows = im->rows;
 	find_mixing(p);
@@ -100,9 +108,8 @@ collect_ports(Ports *p)
 		const Value *v = function_find_param(f, PARAM_INPUT, i);
 		PortInfo info = {.file_dtype = in->dtype,
 		                 .sample_axis = in->has_rows ? in->batch_axis : -1};
-		int64_t bound = -1;
-		if (v && !dtype_is_float(in->dtype))
-			bound_by_gathers(v, 0, &bound);
+		int64_t bound = v && !dtype_is_float(in->dtype) ? bound_by_gathers(s->arena, v)
+		                                                : -1;
 		info.bounded = bound >= 0;
 		info.max = bound - 1;
 		vec_push(s->arena, &p->inputs, info);
@@ -126,7 +133,7 @@ static void
 add_loss_ports(Ports *p)
 {
 	Session *s = p->s;
-	const Function *f = module_program(s->m, FUNCTION_ACCUMULATE, 0);
+	const Function *f = module_program(s->m, ROLE_ACCUMULATE, 0);
 	const Value *labels = f ? function_find_param(f, PARAM_LABELS, -1) : NULL;
 
 	if (labels) {
@@ -141,7 +148,7 @@ add_loss_ports(Ports *p)
 		}
 	}
 	if (labels) {
-		const Function *forward = module_program(s->m, FUNCTION_FORWARD, 0);
+		const Function *forward = module_program(s->m, ROLE_FORWARD, 0);
 		int usual = function_result(forward, (int)s->loss.output)->type->rank -
 		            is_class_loss(s);
 		p->flat_labels = labels->rows_axis == 0 && labels->type->rank > usual;
@@ -191,7 +198,7 @@ trainable_elements(const Module *m)
 static const char *
 eval_metric(const Session *s)
 {
-	const Function *f = module_program(s->m, FUNCTION_ACCUMULATE, 0);
+	const Function *f = module_program(s->m, ROLE_ACCUMULATE, 0);
 	const Value *labels = f ? function_find_param(f, PARAM_LABELS, -1) : NULL;
 
 	if (!is_class_loss(s) || !labels)
@@ -243,19 +250,34 @@ write_groups(Session *s, FormatWriter *w)
 	return lines;
 }
 
+/* --layer-decay becomes the entry layer_decay. */
+static void
+write_flag(void *ctx, const char *flag, const char *value)
+{
+	char key[64];
+	size_t n = 0;
+
+	for (; flag[n] && n + 1 < sizeof(key); n++)
+		key[n] = flag[n] == '-' ? '_' : flag[n];
+	key[n] = '\0';
+	format_info(ctx, key, "%s", value);
+}
+
 static void
 write_info(Session *s, FormatWriter *w, const Ports *p)
 {
 	const char *name = s->o->optimizer ? s->o->optimizer : "adamw";
 	OptimizerChoice choice = {0};
 	const char *mixed = "";
+	const Recipe *recipe = recipe_find(s->o->precision);
 	bool own = is_own_loss(s);
 
 	format_info(w, "gradc_version", "%s", GRADC_VERSION);
 	format_info(w, "producer", "%s", s->import->producer ? s->import->producer : "");
 	format_info(w, "opset", "%lld", (long long)s->import->opset);
 	format_info(w, "target", "%s", s->o->target ? s->o->target : "cpu:native");
-	format_info(w, "precision", "%s", s->o->precision ? s->o->precision : "f32");
+	format_info(w, "precision", "%s", recipe->name);
+	format_info(w, "allow_tf32", "%d", recipe->allow_tf32);
 	format_info(w, "rows", "%lld", (long long)p->rows);
 	format_info(w, "trainable_elements", "%lld", (long long)trainable_elements(s->m));
 	format_info(w, "has_batch_statistics", "%d", has_batch_statistics(s->m));
@@ -289,8 +311,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 		                     s->o->mixed.at[i]);
 	format_info(w, "mixed", "%s", mixed);
 	format_info(w, "loss_scale", "%s", options_loss_scale(s->o));
-	format_info(w, "layer_decay", "%.17g", s->o->layer_decay ? s->o->layer_decay : 1);
-	format_info(w, "ema", "%.17g", s->o->ema);
+	session_flags(s, write_flag, w);
 	format_info(w, "master", "%s", s->o->master ? s->o->master : "on");
 	format_info(w, "moments", "%s", s->o->moments ? s->o->moments : "f32");
 	format_info(w, "gradients", "%s", s->o->gradients ? s->o->gradients : "f32");
@@ -359,35 +380,42 @@ library_name(Arena *arena, const char *path)
 	return name;
 }
 
-/* Runs the remaining passes, and writes the tables. link_tables adds the list of files and the
- * export template. */
+/* Runs the remaining passes, and collects the facts about inputs and outputs: some from the graph
+ * before the passes change it, some from the loss that a pass adds. */
 static bool
-write_tables(Session *s, bool with_update, FormatWriter *w)
+compile(Session *s, bool with_update, Ports *ports)
 {
-	Ports ports = {.s = s};
+	*ports = (Ports){.s = s};
+	collect_ports(ports);
+	if (!session_stage(s, STAGE_MEMORY, with_update))
+		return false;
+	add_loss_ports(ports);
+	return true;
+}
+
+/* Writes the tables. link_tables adds the list of files and the export template. */
+static bool
+write_tables(Session *s, const Ports *ports, FormatWriter *w)
+{
 	AdapterModules *modules;
 	StateSource *sources;
 
-	collect_ports(&ports);
-	if (!session_stage(s, STAGE_MEMORY, with_update))
-		return false;
-	add_loss_ports(&ports);
 	if (!adapter_names(s, &modules, &sources))
 		return false;
 	bool ok = tables_write(w,
 	                       &(Tables){.m = s->m,
-	                                 .inputs = ports.inputs.at,
-	                                 .n_inputs = ports.inputs.n,
-	                                 .outputs = ports.outputs.at,
-	                                 .n_outputs = ports.outputs.n,
-	                                 .labels = ports.labels,
+	                                 .inputs = ports->inputs.at,
+	                                 .n_inputs = ports->inputs.n,
+	                                 .outputs = ports->outputs.at,
+	                                 .n_outputs = ports->outputs.n,
+	                                 .labels = ports->labels,
 	                                 .bindings = binding_infos(s),
 	                                 .n_bindings = s->import->bindings.n,
 	                                 .sources = sources,
 	                                 .n_sources = s->import->state_sources.n,
 	                                 .adapters = modules},
 	                       s->diag);
-	write_info(s, w, &ports);
+	write_info(s, w, ports);
 	return kept_adapters_write(s, w) && ok;
 }
 
@@ -396,7 +424,8 @@ session_tables(Session *s, bool with_update, Format *out)
 {
 	FormatWriter *w = format_writer_new(s->arena);
 	int64_t n = 0;
-	bool ok = write_tables(s, with_update, w);
+	Ports ports;
+	bool ok = compile(s, with_update, &ports) && write_tables(s, &ports, w);
 	void *bytes = NULL;
 
 	if (!ok)
@@ -414,13 +443,14 @@ link_tables(Session *s, const char *path, bool embed_export, FormatWriter *w)
 	                    .gpus = s->o->gpus.at,
 	                    .n_gpus = s->o->gpus.n,
 	                    .gpu_report = &s->gpu_report,
-	                    .tf32 = s->o->precision && strcmp(s->o->precision, "tf32") == 0,
+	                    .tf32 = recipe_find(s->o->precision)->allow_tf32,
 	                    .cc = s->o->cc,
 	                    .output = path,
 	                    .keep_sources = sources_folder(s)};
 
 	char *runtime;
-	if (!write_tables(s, s->o->optimizer || embed_export, w))
+	Ports ports;
+	if (!compile(s, s->o->optimizer || embed_export, &ports) || !write_tables(s, &ports, w))
 		return false;
 	if (!write_files(s, w) || (embed_export && !model_export_template(s->m, w, s->diag)) ||
 	    diag_status(s->diag, library_path(s->arena, &runtime)))

@@ -1,7 +1,8 @@
 /* Decides which passes run, and with which options. Passes run in the order of two lists, first the
  * list of passes/, then that of codegen/. The `when` of a pass's row tells when a command line
- * leaves the pass out. --pass-option sets the options of any pass; a pass needs a line here only if
- * another option of gradc, such as --lora, sets its options. */
+ * leaves the pass out. Options of the command line that set one option of a pass stand in the
+ * pass's row (PassFlag), and --pass-option sets any option. A pass needs a line here only if
+ * options of gradc set its options in another way, as --lora does. */
 #include "codegen/codegen.h"
 #include "driver/session.h"
 
@@ -69,19 +70,10 @@ joined(const Session *s, const StringList *list)
 	return copy;
 }
 
-/* Do products have 16 bits? Weights stay f32. */
-static bool
-has_16_bits(const char *precision)
-{
-	return strcmp(precision, "bf16") == 0 || strcmp(precision, "f16") == 0;
-}
-
 static void
 fill_precision(const Session *s, void *options)
 {
-	const char *to = s->o->precision ? s->o->precision : "f32";
-
-	((PrecisionOptions *)options)->to = has_16_bits(to) ? "f32" : to;
+	((PrecisionOptions *)options)->to = s->o->precision;
 }
 
 static void
@@ -89,7 +81,7 @@ fill_mixed(const Session *s, void *options)
 {
 	MixedOptions *o = options;
 
-	o->to = s->o->precision && has_16_bits(s->o->precision) ? s->o->precision : NULL;
+	o->to = s->o->precision;
 	o->f32 = joined(s, &s->o->mixed);
 	o->master = s->o->master;
 }
@@ -105,7 +97,15 @@ fill_trainable(const Session *s, void *options)
 {
 	const char *learning = s->o->scale_learning;
 
-	((TrainableOptions *)options)->rules = joined(s, &s->o->rules);
+	StringList lines = {0};
+
+	for (int i = 0; i < s->o->rules.n; i++) {
+		Text line = {0};
+		rule_print(&line, &s->o->rules.at[i]);
+		vec_push(s->arena, &lines, (const char *)arena_strdup(s->arena, line.at));
+		text_free(&line);
+	}
+	((TrainableOptions *)options)->rules = joined(s, &lines);
 	((TrainableOptions *)options)->scales = learning && strcmp(learning, "none") != 0;
 }
 
@@ -159,27 +159,6 @@ fill_optimizer(const Session *s, void *options)
 	o->loss_scale = options_loss_scale(s->o);
 	o->moments = s->o->moments;
 	o->rounding = s->o->rounding;
-}
-
-static void
-fill_layer_decay(const Session *s, void *options)
-{
-	if (s->o->layer_decay)
-		((LayerDecayOptions *)options)->factor = s->o->layer_decay;
-}
-
-static void
-fill_ema(const Session *s, void *options)
-{
-	if (s->o->ema)
-		((EmaOptions *)options)->decay = s->o->ema;
-}
-
-static void
-fill_units(const Session *s, void *options)
-{
-	if (s->o->unit_bytes)
-		((UnitsOptions *)options)->unit_bytes = s->o->unit_bytes;
 }
 
 /* A list with `+` for `,`: an option of a pass cannot contain commas. */
@@ -250,12 +229,6 @@ asked_by_init(const Options *o)
 }
 
 static bool
-asked_by_layer_decay(const Options *o)
-{
-	return o->layer_decay > 0;
-}
-
-static bool
 asked_by_lora(const Options *o)
 {
 	return o->lora.n > 0;
@@ -280,14 +253,24 @@ static const struct {
 	{&pass_fuse, .fill = fill_cores},
 	{&pass_inline, .fill = fill_inline},
 	{&pass_multiversion, .fill = fill_targets},
-	{&pass_units, .fill = fill_units},
 	{&pass_offload, .asked = asked_by_offload},
 	{&pass_memory, .fill = fill_memory},
 	{&pass_mixed, .fill = fill_mixed},
-	{&pass_layer_decay, .fill = fill_layer_decay, .asked = asked_by_layer_decay},
-	{&pass_ema, .fill = fill_ema},
 	{&pass_working, .fill = fill_working},
 };
+
+/* Does an option of the command line besides --enable ask for the pass? */
+static bool
+is_asked_by_option(const Session *s, const PassRow *row)
+{
+	for (int i = 0; i < COUNT(uses); i++)
+		if (uses[i].row == row && uses[i].asked && uses[i].asked(s->o))
+			return true;
+	for (int i = 0; i < s->o->flags.n; i++)
+		if (s->o->flags.at[i].row == row)
+			return true;
+	return false;
+}
 
 static bool
 is_asked(const Session *s, const PassRow *row)
@@ -295,26 +278,21 @@ is_asked(const Session *s, const PassRow *row)
 	for (int i = 0; i < s->o->enable.n; i++)
 		if (strcmp(s->o->enable.at[i], row->name) == 0)
 			return true;
-	for (int i = 0; i < COUNT(uses); i++)
-		if (uses[i].row == row && uses[i].asked)
-			return uses[i].asked(s->o);
-	return false;
+	return is_asked_by_option(s, row);
 }
 
 /* Refuses --disable of a pass that another option asks for. */
 static bool
 check_disabled(const Session *s)
 {
-	for (int i = 0; i < s->o->disable.n; i++)
-		for (int k = 0; k < COUNT(uses); k++) {
-			const char *name = uses[k].row->name;
-			if (strcmp(s->o->disable.at[i], name) != 0 || !uses[k].asked ||
-			    !uses[k].asked(s->o))
-				continue;
-			diag_error(s->diag, EXIT_USAGE,
-			           "--disable=%s: another option asks for that pass", name);
-			return false;
-		}
+	for (int i = 0; i < s->o->disable.n; i++) {
+		const PassRow *row = pass_find(s->o->disable.at[i]);
+		if (row->when != PASS_WHEN_ASKED || !is_asked_by_option(s, row))
+			continue;
+		diag_error(s->diag, EXIT_USAGE, "--disable=%s: another option asks for that pass",
+		           row->name);
+		return false;
+	}
 	return true;
 }
 
@@ -340,6 +318,9 @@ call_with_options(const Session *s, const PassRow *row)
 	for (int i = 0; i < COUNT(uses); i++)
 		if (uses[i].row == row && uses[i].fill)
 			uses[i].fill(s, call.options);
+	for (int i = 0; i < s->o->flags.n; i++)
+		if (s->o->flags.at[i].row == row)
+			pass_set(&call, s->arena, &s->o->flags.at[i].text, s->diag);
 	for (int i = 0; i < s->o->pass_options.n; i++) {
 		OptionText t = pass_option_text(s->arena, s->o->pass_options.at[i], &of);
 		if (of == row)
@@ -348,9 +329,34 @@ call_with_options(const Session *s, const PassRow *row)
 	return call;
 }
 
+bool
+session_asks_for(const Session *s, const char *pass)
+{
+	return is_asked(s, pass_find(pass));
+}
+
+void
+session_flags(const Session *s, void (*visit)(void *ctx, const char *flag, const char *value),
+              void *ctx)
+{
+	int n;
+	const PassRow *const *rows = pass_rows(&n);
+
+	for (int i = 0; i < n; i++) {
+		if (i > 0 && rows[i - 1] == rows[i])
+			continue;
+		PassCall call = call_with_options(s, rows[i]);
+		for (const PassOption *o = rows[i]->options; o && o->name; o++)
+			if (o->flag.name)
+				visit(ctx, o->flag.name,
+				      option_text(o, (char *)call.options + o->offset, s->arena));
+	}
+}
+
 /* ---- the last pass to run */
-/* The number of passes, in the order of the lists, after which a module has the stage. A stage
- * lasts from the pass that produces it to the next pass that takes a module of this stage. */
+/* The number of passes to run, from the start of the lists, to bring a module to the stage and
+ * through all passes of the stage. The stage ends before the next pass that takes a module of this
+ * stage. */
 static int
 lines_until(Stage stage)
 {
@@ -385,7 +391,7 @@ check_loss_given(const Session *s)
 		return true;
 	diag_error(s->diag, EXIT_USAGE, "%s: needs --loss",
 	           o->class_weight ? "--class-weight" : "--label-smoothing");
-	diag_hint(s->diag, "only `compile` and `grad` take cross_entropy by themselves");
+	diag_hint(s->diag, "only `compile` and `grad` have a default loss: cross_entropy");
 	return false;
 }
 

@@ -204,7 +204,7 @@ session_quantize(Session *s)
 		return false;
 	bool inits = s->o->init_random, learns = learning && strcmp(learning, "none") != 0;
 	for (int i = 0; i < s->o->rules.n; i++)
-		inits |= strncmp(s->o->rules.at[i], "init ", 5) == 0;
+		inits |= s->o->rules.at[i].verb == RULE_INIT;
 	if (inits && learns) {
 		diag_error(
 			s->diag, EXIT_USAGE,

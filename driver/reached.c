@@ -23,7 +23,7 @@ session_freeze_unreached(Session *s)
 {
 	if (!s->has_loss)
 		pass_codes(s);
-	Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	Function *f = module_program(s->m, ROLE_FORWARD, 0);
 	Function *d = function_clone(f, module_fresh_name(s->m, "reached"));
 	Node *ret = function_return(d);
 	Builder b = {.m = s->m, .f = d, .before = ret};
@@ -66,15 +66,12 @@ session_warn_idle_rules(const Session *s)
 		diag_warning(s->diag, "%s: nothing is trained: no parameter is trainable",
 		             s->o->input);
 	for (int i = 0; i < s->o->rules.n; i++) {
-		const char *rule = s->o->rules.at[i], *glob = strchr(rule, ' ') + 1;
-		const char *verb = arena_strndup(s->arena, rule, (size_t)(glob - 1 - rule));
+		const ParameterRule *rule = &s->o->rules.at[i];
 		const State *taken = NULL;
-		bool trains = strcmp(verb, "freeze") == 0 || strcmp(verb, "init") == 0;
-		if (strcmp(verb, "lr-scale") == 0)
-			glob = arena_strndup(s->arena, glob, (size_t)(strrchr(glob, '=') - glob));
+		bool trains = rule->verb == RULE_FREEZE || rule->verb == RULE_INIT;
 		for (int k = 0; k < s->m->states.n; k++) {
 			const State *state = s->m->states.at[k];
-			if (state->kind != STATE_PARAMETER || !state_matches(state, glob))
+			if (state->kind != STATE_PARAMETER || !state_matches(state, rule->glob))
 				continue;
 			taken = taken ? taken : state;
 			trains |= state->trainable;
@@ -82,7 +79,8 @@ session_warn_idle_rules(const Session *s)
 		if (trains || !taken)
 			continue;
 		diag_warning(s->diag,
-		             "--%s=%s: no parameter that it matches is trained (\"%s\": %s)", verb,
-		             glob, taken->name, taken->why ? taken->why : "frozen");
+		             "--%s=%s: no parameter that it matches is trained (\"%s\": %s)",
+		             rule_verbs[rule->verb], rule->glob, taken->name,
+		             taken->why ? taken->why : "frozen");
 	}
 }

@@ -132,15 +132,15 @@ list_has(const StringList *list, const char *text)
 }
 
 /* With --lora the model's own parameters are frozen, except those of --train. */
-static const StringList *
+static ParameterRules
 import_rules(const Session *s)
 {
-	StringList *rules = NEW(s->arena, StringList);
+	ParameterRules rules = {0};
 
 	if (s->o->lora.n)
-		vec_push(s->arena, rules, "freeze *");
+		vec_push(s->arena, &rules, rule_of(s->arena, RULE_FREEZE, "*"));
 	for (int i = 0; i < s->o->rules.n; i++)
-		vec_push(s->arena, rules, s->o->rules.at[i]);
+		vec_push(s->arena, &rules, s->o->rules.at[i]);
 	return rules;
 }
 
@@ -161,7 +161,7 @@ import_options(Session *s, ImportOptions *io)
 		return false;
 	io->repairs = terminated(s->arena, &o->repairs);
 	io->no_repairs = terminated(s->arena, &o->no_repairs);
-	io->rules = terminated(s->arena, import_rules(s));
+	io->rules = import_rules(s);
 	io->update_statistics = o->statistics && strcmp(o->statistics, "update") == 0;
 	io->sync_batch_norm = o->sync_batchnorm;
 	io->restore_train_mode = o->train_mode && strcmp(o->train_mode, "restore") == 0;
@@ -178,7 +178,7 @@ take_training(Session *s)
 {
 	Options *o = arena_copy(s->arena, s->o, sizeof(*o));
 	TrainingInfo info;
-	StringList rules = {0};
+	ParameterRules rules = {0};
 
 	if (!model_take_training(s->model, &info, s->diag))
 		return false;
@@ -186,13 +186,11 @@ take_training(Session *s)
 	o->loss = arena_printf(s->arena, "output:%s", info.loss);
 	if (!o->optimizer)
 		o->optimizer = info.optimizer;
-	vec_push(s->arena, &rules, "freeze *");
+	vec_push(s->arena, &rules, rule_of(s->arena, RULE_FREEZE, "*"));
 	for (int i = 0; i < info.parameters.n; i++)
-		vec_push(s->arena, &rules,
-		         (const char *)arena_printf(s->arena, "train %s", info.parameters.at[i]));
+		vec_push(s->arena, &rules, rule_of(s->arena, RULE_TRAIN, info.parameters.at[i]));
 	for (int i = 0; i < info.first_values.n && !o->init; i++)
-		vec_push(s->arena, &rules,
-		         (const char *)arena_printf(s->arena, "init %s", info.first_values.at[i]));
+		vec_push(s->arena, &rules, rule_of(s->arena, RULE_INIT, info.first_values.at[i]));
 	for (int i = 0; i < o->rules.n; i++)
 		vec_push(s->arena, &rules, o->rules.at[i]);
 	o->rules = rules;
@@ -271,9 +269,9 @@ session_import(Session *s, OpenDims open, const char *const *outputs)
 	for (int i = 0; i < first->outputs.n; i++)
 		vec_push(s->arena, &s->outputs, first->outputs.at[i].name);
 	for (int b = 0; o->eval_mode && strcmp(o->eval_mode, "as-exported") == 0 &&
-	                module_program(s->m, FUNCTION_INFERENCE, b);
+	                module_program(s->m, ROLE_INFERENCE, b);
 	     b++)
-		function_remove(module_program(s->m, FUNCTION_INFERENCE, b));
+		function_remove(module_program(s->m, ROLE_INFERENCE, b));
 	return !o->loss || session_parse_loss(s, o->loss);
 }
 

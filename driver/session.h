@@ -8,6 +8,10 @@
 /* The rule of --loss-scale. The default depends on --precision: f16 needs a loss scale. */
 const char *options_loss_scale(const Options *o);
 
+/* ---- targets.c */
+/* Without a target: the CPU of this machine. */
+void targets_complete(Options *o, Arena *arena);
+
 /* ---- quantize_spec.c: sets s->quantize from --quantize; false after reporting. */
 bool session_quantize(Session *s);
 

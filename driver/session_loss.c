@@ -24,8 +24,8 @@ port_at(const ImportPorts *ports, const char *text)
 	return found;
 }
 
-/* Sets *number to the port's number. Returns the text after the port's name; NULL after
- * reporting. */
+/* Sets *number to the index of the port that `text` names. Returns the text after the port's name;
+ * NULL after reporting. */
 static const char *
 read_port(Session *s, const char *what, const ImportPorts *ports, const char *text, int64_t *number)
 {
@@ -162,7 +162,7 @@ join_loss_graph(Session *s, const char *path, Function *f)
 static bool
 use_loss_graph(Session *s, const char *path, bool wants_count)
 {
-	static const FunctionRole roles[] = {FUNCTION_FORWARD, FUNCTION_INFERENCE};
+	static const Role roles[] = {ROLE_FORWARD, ROLE_INFERENCE};
 	int n = s->outputs.n;
 
 	for (int b = 0; b < s->import->bindings.n; b++)
@@ -171,7 +171,7 @@ use_loss_graph(Session *s, const char *path, bool wants_count)
 			if (f && !join_loss_graph(s, path, f))
 				return false;
 		}
-	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	const Function *f = module_program(s->m, ROLE_FORWARD, 0);
 	bool counted = function_return(f)->n_operands > n + 1;
 	if (wants_count && !counted) {
 		diag_error(s->diag, EXIT_USAGE, "--loss: %s has no second output for count=", path);
@@ -243,7 +243,7 @@ check_loss_options(Session *s, const StrMap *seen)
 static bool
 resolve_loss_axis(Session *s, const StrMap *seen, const char *key, int64_t *axis, int64_t *given)
 {
-	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	const Function *f = module_program(s->m, ROLE_FORWARD, 0);
 
 	if (!strmap_get(seen, key) || *axis >= 0)
 		return true;
@@ -264,7 +264,7 @@ resolve_loss_axis(Session *s, const StrMap *seen, const char *key, int64_t *axis
 static bool
 find_wrt(Session *s)
 {
-	const Function *f = module_program(s->m, FUNCTION_FORWARD, 0);
+	const Function *f = module_program(s->m, ROLE_FORWARD, 0);
 	bool ok = true;
 
 	for (int i = 0; i < s->o->wrt.n; i++) {

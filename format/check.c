@@ -61,11 +61,6 @@ state_elements(const Format *f, int i)
 	return n;
 }
 
-/* Kinds of states that may be divided among ranks. Every rank reads and writes all other states whole. */
-static const bool has_parts[N_SAVE_KINDS] = {
-	[SAVE_PARAMETER] = true, [SAVE_MOMENT] = true,  [SAVE_GRADIENT] = true,
-	[SAVE_UNIT] = true,      [SAVE_WORKING] = true, [SAVE_AVERAGE] = true};
-
 static Status
 check_state(const FormatIndex *x, int i)
 {
@@ -83,24 +78,21 @@ check_state(const FormatIndex *x, int i)
 		return FAULT("state %d: transposed %u, rank %u", i, s->transposed, s->rank);
 	RETURN_IF_ERROR(format_check_shape(f, "state", i,
 	                                   (uint32_t[]){s->dtype, s->rank, s->first_dim}, &bytes));
-	if (s->kind >= N_SAVE_KINDS || s->lifetime >= N_LASTS || s->init >= N_FROM)
+	if (s->kind >= N_STATE_KINDS || s->lifetime >= N_LIFETIMES || s->init >= N_INITS)
 		return FAULT("state %d: kind %u, lifetime %u, init %u", i, s->kind, s->lifetime,
 		             s->init);
-	if (s->rank != 0 &&
-	    (s->kind == SAVE_LOSS_SUM || s->kind == SAVE_LOSS_COUNT || s->kind == SAVE_CORRECT ||
-	     s->kind == SAVE_UPDATES || s->kind == SAVE_FAILED || s->kind == SAVE_LOSS_SCALE ||
-	     s->kind == SAVE_GOOD_STEPS || s->kind == SAVE_HYSTERESIS || s->kind == SAVE_NUMBER))
+	if (s->rank != 0 && state_kinds[s->kind].scalar != ANY_SHAPE)
 		return FAULT("state %d: a %s of rank %u", i, state_kind_names[s->kind], s->rank);
 	if (s->file_dtype >= N_DTYPES)
 		return FAULT("state %d: file dtype %u", i, s->file_dtype);
 	if (s->of > (uint32_t)n || s->unit > (uint32_t)n)
 		return FAULT("state %d: of %u, unit %u, with %d states", i, s->of, s->unit, n);
-	if (s->kind == SAVE_AVERAGE &&
+	if (s->kind == STATE_AVERAGE &&
 	    (!s->of ||
 	     format_elements(f, s->first_dim, s->rank) != state_elements(f, (int)s->of - 1) ||
 	     !dtype_is_float((DType)s->dtype) || x->four_bit[s->of - 1]))
 		return FAULT("state %d: an average of %d", i, (int)s->of - 1);
-	if (s->init == FROM_COPY && (!s->of || format_elements(f, s->first_dim, s->rank) !=
+	if (s->init == INIT_COPY && (!s->of || format_elements(f, s->first_dim, s->rank) !=
 	                                               state_elements(f, (int)s->of - 1)))
 		return FAULT("state %d: a copy of %d", i, (int)s->of - 1);
 	if (s->bytes != bytes || s->offset < 0 || s->bytes > h->state_bytes ||
@@ -114,9 +106,9 @@ check_state(const FormatIndex *x, int i)
 	    s->block > INT32_MAX || s->offloaded > (s->sharded != 0))
 		return FAULT("state %d: sharded %u by %u, offloaded %u", i, s->sharded, s->block,
 		             s->offloaded);
-	if (s->sharded && !has_parts[s->kind])
+	if (s->sharded && !state_kinds[s->kind].divided)
 		return FAULT("state %d: ranks have parts of a %s", i, state_kind_names[s->kind]);
-	if (s->init == FROM_DATA && (s->data_offset < 0 || bytes > h->weights_bytes ||
+	if (s->init == INIT_DATA && (s->data_offset < 0 || bytes > h->weights_bytes ||
 	                             s->data_offset > h->weights_bytes - bytes))
 		return FAULT("state %d: data at %lld of %lld bytes of weights", i,
 		             (long long)s->data_offset, (long long)h->weights_bytes);
@@ -270,8 +262,8 @@ is_cut(const Format *f, const KernelRecord *k)
 	return true;
 }
 
-/* Does the chain of `serves` end? The longest valid chain has two links: a kernel packs an operand for a product's kernel, which
- * serves its reader. */
+/* Does the chain of `serves` end? The longest valid chain has two links: a kernel packs an operand for a product's kernel, and the
+ * product's kernel serves the kernel that reads the product. */
 static bool
 serves_ends(const Format *f, const KernelRecord *k)
 {

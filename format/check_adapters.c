@@ -38,7 +38,7 @@ format_check_four_bit(const FormatIndex *x, int i)
 	if (r->nested)
 		fits &= is_vector_of(f, r->nested - 1, F32, absmax_blocks(blocks)) &&
 		        is_vector_of(f, r->offset - 1, F32, 1);
-	if (!fits || f->states[r->codes].trainable || f->states[r->codes].kind != SAVE_PARAMETER ||
+	if (!fits || f->states[r->codes].trainable || f->states[r->codes].kind != STATE_PARAMETER ||
 	    x->four_bit[r->codes] != r)
 		return FAULT("weight of 4 bits %d: its states do not have the shapes of its blocks",
 		             i);
@@ -61,7 +61,7 @@ format_check_adapter(const FormatIndex *x, int i)
 	if (r->axis >= w.rank || a->rank != w.rank || b->rank != 2)
 		return FAULT("adapter %d: axis %u of rank %u, parts of rank %u and %u", i, r->axis,
 		             w.rank, a->rank, b->rank);
-	if (r->pissa && (a->init != FROM_DATA || b->init != FROM_DATA))
+	if (r->pissa && (a->init != INIT_DATA || b->init != INIT_DATA))
 		return FAULT("adapter %d: the initial values of its parts are missing", i);
 	const int64_t *dims = f->dims + w.first_dim, *a_dims = f->dims + a->first_dim,
 		      *b_dims = f->dims + b->first_dim;
@@ -89,9 +89,10 @@ format_check_kept_adapter(const Format *f, int i)
 	if (r->config < 0 || r->config_bytes < 0 || r->tensors < 0 || r->tensors_bytes < 0 ||
 	    !in_range((uint64_t)r->config, (uint64_t)r->config_bytes, n) ||
 	    !in_range((uint64_t)r->tensors, (uint64_t)r->tensors_bytes, n))
-		return FAULT("kept adapter %d: %lld bytes at %lld, %lld at %lld of %d", i,
-		             (long long)r->config_bytes, (long long)r->config,
-		             (long long)r->tensors_bytes, (long long)r->tensors, n);
+		return FAULT(
+			"kept adapter %d: settings of %lld bytes at %lld, tensors of %lld bytes at %lld: not within the section of %d bytes",
+			i, (long long)r->config_bytes, (long long)r->config,
+			(long long)r->tensors_bytes, (long long)r->tensors, n);
 	return NULL;
 }
 

@@ -80,7 +80,7 @@ has_region(const Walk *w, const Instruction *n, uint32_t i)
 {
 	const Slot *s = &w->f->slots[w->f->arguments[n->args + i].slot];
 	uint32_t holds = n->only | (n->kind == COLLECTIVE && i >= 2 ? ONLY_STAGED : 0u) |
-	                 (w->program->mode != MODE_REPLICATED ? ONLY_RANKS : 0u);
+	                 (w->program->mode != MODE_DDP ? ONLY_RANKS : 0u);
 
 	return ((space_table[s->space].only | s->only) & ~holds) == 0;
 }
@@ -141,7 +141,7 @@ check_flag(const Walk *w, const Instruction *n, int at)
 		return FAULT("program %d, instruction %d: %s asks %lld bytes of %s", w->index, at,
 		             instruction_names[n->kind], (long long)s->bytes,
 		             dtype_info[s->dtype].name);
-	if (n->when != RUN_ALWAYS || n->only != ONLY_ALWAYS || n->stream != STREAM_COMPUTE)
+	if (n->when != WHEN_ALWAYS || n->only != ONLY_ALWAYS || n->stream != STREAM_COMPUTE)
 		return FAULT("program %d, instruction %d: %s not in every run", w->index, at,
 		             instruction_names[n->kind]);
 	return NULL;
@@ -474,7 +474,8 @@ format_check_program(const Format *f, int index, const RunFacts *facts,
 	const ProgramRecord *p = &f->programs[index];
 	Walk w = {.f = f, .program = p, .facts = facts, .index = index};
 
-	if (p->role >= N_ROLES || p->binding >= (uint32_t)f->n[SECTION_BINDINGS])
+	if (p->role >= N_ROLES || !role_is_program(p->role) ||
+	    p->binding >= (uint32_t)f->n[SECTION_BINDINGS])
 		return FAULT("program %d: role %u, binding %u of %d", index, p->role, p->binding,
 		             f->n[SECTION_BINDINGS]);
 	if (p->target >= (uint32_t)f->n[SECTION_TARGETS] || p->on_host > 1)

@@ -6,10 +6,10 @@
 #define GRADC_FORMAT_H
 
 #include "base/calls/library_call.h"
-#include "base/numbers/numbers.h"
+#include "base/program/program.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 21
+#define FORMAT_VERSION 22
 #define GRADC_ABI 14
 #define GRADC_ABI_NAME "gradc_abi_14" /* a symbol of the runtime; a mismatch fails at link time */
 /* A hint about models in training form, printed by gradc and its executables. */
@@ -20,23 +20,6 @@
 
 typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
 
-/* The purpose of a program. */
-typedef enum {
-	ROLE_FORWARD, /* computes graph outputs from inputs, for `run` and --once */
-	ROLE_EVAL, /* adds to @loss.sum, @loss.count, @metric.correct, from inputs, labels, weights */
-	ROLE_ACCUMULATE, /* runs one micro-batch: adds to gradients and loss states */
-	ROLE_UPDATE,     /* runs the optimizer step */
-	ROLE_ESTIMATE,   /* as accumulate, with targets sampled from the model's own predictions */
-	ROLE_REFRESH,    /* updates optimizer states from the gradients of an estimate */
-	N_ROLES,
-} Role;
-extern const char *const role_names[];
-enum {
-	MODE_REPLICATED,
-	FIRST_SHARDED, /* first mode that divides optimizer states among ranks */
-	N_MODES = 4
-}; /* data-parallel modes, in the IR's order: ddp, zero1, zero2, zero3 */
-extern const char *const mode_names[];
 /* Kinds of data that may be offloaded to the host's memory. */
 typedef enum {
 	OFFLOAD_OPTIMIZER,   /* this rank's parts of moments, master weights, gradients */
@@ -88,7 +71,7 @@ typedef struct {
 	/* The group of ranks that together hold all parts of the states: its size, and this rank's number in it; size
 	 * 0: the group is all ranks. */
 	int shard_ranks, shard_rank;
-	/* Data-parallel mode. In modes other than MODE_REPLICATED a run of one rank has ONLY_RANKS, too. */
+	/* Data-parallel mode. In modes other than MODE_DDP a run of one rank has ONLY_RANKS, too. */
 	int mode;
 	/* Offset of this rank's part in state_space, by state; NULL: no state is divided. */
 	const int64_t *shard_at;
@@ -100,8 +83,8 @@ only_applies(uint32_t only, const RunFacts *facts)
 }
 extern const RunFacts run_alone; /* one process, on the host's processors */
 
-/* Regions of memory. The regions io and step have twins in the host's memory. If device and host share their memory, the twins
- * are io and step themselves. */
+/* Regions of memory. The host fills and reads a twin of io and a twin of step in its own memory; instructions copy between region
+ * and twin. If device and host share their memory, io and step are their own twins. */
 typedef enum {
 	SPACE_STATE,     /* states that outlive programs, at offsets fixed by name */
 	SPACE_WORKSPACE, /* values of one run of a program, placed by liveness */
@@ -182,13 +165,6 @@ typedef struct {
 } EventRow;
 extern const EventRow event_table[N_SHARED_EVENTS];
 
-/* The micro-batches in which an instruction runs: all, the first (which stores gradients), the later ones (which add to
- * gradients), the last (which sees the whole step's gradients). */
-typedef enum { RUN_ALWAYS, RUN_FIRST, RUN_LATER, RUN_LAST, N_WHEN } RunWhen;
-extern const char *const when_names[];
-enum { N_PHASES = 4 };
-extern const char *const phase_names[];
-
 /* Limits on the stages, streams, events and loops of a schedule. */
 enum { MAX_STAGES = 1 << 20 };
 enum { MAX_STREAMS = 8, MAX_EVENTS = 1 << 16, MAX_LOOPS = 8, MAX_ITERATIONS = 1 << 20 };
@@ -255,12 +231,12 @@ extern const char *const comm_group_names[];
 typedef struct {
 	uint16_t kind;  /* InstructionKind */
 	uint8_t stream; /* Stream */
-	uint8_t when;   /* RunWhen */
+	uint8_t when;   /* When */
 	uint32_t what; /* number of the kernel, collective or event; loop count; branch condition */
 	uint32_t args; /* index of the first argument in the argument table */
 	uint16_t n_args;
-	uint16_t phase; /* 0 no phase, 1 forward, 2 backward, 3 update */
-	StrRef origin; /* source nodes: fused("/a", grad("/b")); own nodes even if several launches share the kernel */
+	uint16_t phase; /* Phase */
+	StrRef origin; /* source nodes of this instruction: fused("/a", grad("/b")); another launch of the same kernel has other nodes */
 	uint32_t only; /* RunOnly */
 } Instruction;
 
@@ -444,36 +420,11 @@ typedef struct {
 	uint32_t reserved;
 } PortRecord;
 
-/* Values of StateRecord.kind, lifetime and init. The values are the IR's enums in the same order; the names differ
- * because codegen includes both headers. */
-enum {
-	SAVE_PARAMETER,
-	SAVE_STATISTIC,
-	SAVE_MOMENT,
-	SAVE_GRADIENT,
-	SAVE_LOSS_SUM,
-	SAVE_LOSS_COUNT,
-	SAVE_CORRECT,
-	SAVE_UNIT,
-	SAVE_CONSTANT,
-	SAVE_PENDING,
-	SAVE_UPDATES,
-	SAVE_FAILED,
-	SAVE_LOSS_SCALE,
-	SAVE_GOOD_STEPS,
-	SAVE_HYSTERESIS,
-	SAVE_NUMBER,
-	SAVE_WORKING,
-	SAVE_AVERAGE,
-	N_SAVE_KINDS
-};
-enum { LASTS_SAVED, LASTS_STEP, LASTS_DERIVED, LASTS_CONSTANT, N_LASTS };
-enum { FROM_ZEROS, FROM_ONES, FROM_DATA, FROM_NORMAL, FROM_UNIFORM, FROM_COPY, N_FROM };
 typedef struct {
 	StrRef name;
 	StrRef why; /* reason for the state's kind, for tables: "read by MatMul", "--freeze" */
 	uint32_t dtype, rank, first_dim;
-	uint32_t kind;     /* SAVE_PARAMETER ... */
+	uint32_t kind;     /* StateKind */
 	uint32_t lifetime; /* saved, step, derived, constant */
 	uint32_t trainable, decay;
 	/* zeros, ones, data, normal, uniform, or a converted copy of the state `of` */
@@ -491,15 +442,12 @@ typedef struct {
 	StrRef path; /* second name, after the module that reads the state; "": no second name */
 	StrRef parameter; /* name of the exported module's parameter: "lm_head.weight"; "": unknown */
 	uint32_t transposed; /* 1: the state is the transpose of the matrix `parameter` */
-	/* first mode that divides the state among ranks; MODE_REPLICATED: never divided */
+	/* first mode that divides the state among ranks; MODE_DDP: never divided */
 	uint32_t sharded;
 	/* number of elements of which parts are multiples; 0: divided with its unit, or as its units are */
 	uint32_t block;
 	uint32_t offloaded; /* 1: parts lie in the host's memory */
 } StateRecord;
-extern const char *const state_kind_names[];
-extern const char *const lifetime_names[];
-extern const char *const init_names[];
 
 /* One binding of the open dimensions: "batch=8 seq=64". */
 typedef struct {
@@ -545,7 +493,7 @@ typedef struct {
 	uint32_t high; /* ranges: state with the upper end */
 	int64_t zero; /* codes: offset of the zero points in the literal section, one s32 per group; -1: all are 0 */
 	int64_t group[MAX_RANK]; /* codes: number of elements per group along each axis */
-	double least; /* lower bound for scales, in the file as in the codes; 0: no bound */
+	double least; /* lower bound for scales: the written scales, and the scales that codes are computed with; 0: no bound */
 	uint32_t of;  /* ExportedModel that the record belongs to */
 	uint32_t reserved;
 } ExportRecord;
@@ -659,8 +607,8 @@ StrRef format_string(FormatWriter *w, const char *text); /* equal texts share a 
 uint32_t format_dims(FormatWriter *w, int rank, const int64_t *dims);
 uint32_t format_slot(FormatWriter *w, Slot slot); /* adds a slot; its number */
 void format_info(FormatWriter *w, const char *key, const char *fmt, ...) PRINTF(3, 4);
-/* Gives the blob, allocated in the writer's arena. EXIT_UNSUPPORTED if a section has more records than a reference can number;
- * so no reference is ever truncated. */
+/* Makes the blob, in the writer's arena, and sets *blob and *bytes. EXIT_UNSUPPORTED if a section has more records than a
+ * reference can number; so no reference is ever truncated. */
 Status format_finish(FormatWriter *w, void **blob, int64_t *bytes);
 
 /* ---- read.c: checks every length, index, enum and range before first use. */
@@ -756,7 +704,7 @@ int64_t format_slots_bytes(const Format *f, Space space, const RunFacts *facts);
 static inline bool
 state_is_sharded(const StateRecord *s, int mode)
 {
-	return s->sharded != MODE_REPLICATED && s->sharded <= (uint32_t)mode;
+	return s->sharded != MODE_DDP && s->sharded <= (uint32_t)mode;
 }
 /* The region that holds a rank's part of the state. */
 static inline Space
@@ -764,7 +712,7 @@ state_space(const StateRecord *s)
 {
 	if (!s->offloaded)
 		return SPACE_SHARD;
-	return s->sharded == FIRST_SHARDED ? SPACE_OPTIMIZER : SPACE_OFFLOAD;
+	return s->sharded == MODE_ZERO1 ? SPACE_OPTIMIZER : SPACE_OFFLOAD;
 }
 static inline bool
 space_has_parts(uint32_t space)
@@ -777,14 +725,14 @@ space_is_offload(uint32_t space)
 {
 	return space == SPACE_OFFLOAD || space == SPACE_OPTIMIZER || space == SPACE_HOST;
 }
-/* Gives the bytes of all rooms for parts in `space`; INT64_MAX: too many. *at, unless NULL, gets for each state the offset of its
- * room in its state_space, or -1 if the state is not divided. */
+/* Returns the bytes of all rooms for parts in `space`; INT64_MAX: too many. at, unless NULL: an array by state, which is filled
+ * with the offset of the state's room in its state_space, or -1 if the state is not divided. */
 int64_t format_shard_places(const Format *f, const RunFacts *facts, Space space, int64_t *at);
 /* The bytes of the state region in this mode. States that are not divided come first in the region. */
 int64_t format_state_bytes(const Format *f, int mode);
 bool format_has_mode(const Format *f, int mode); /* is there a program for the mode? */
-/* The program that a run uses in the key's mode: the mode's own program, else the program of MODE_REPLICATED, if the mode divides
- * nothing. NULL: there is no such program, or the host runs a program for another target. */
+/* The program that a run in the key's mode uses: the program of this mode, or if there is none, the program of MODE_DDP, which the
+ * mode then does not change. NULL: there is no program, or the host runs its program for another target instead. */
 const ProgramRecord *format_program_in(const Format *f, const ProgramKey *key);
 /* Checks that every access of every program lies in its region, in a run with these facts. format_read has checked runs of
  * three ranks. */

@@ -1,9 +1,6 @@
 /* The names of the tables' enum values, in the order of the enums. */
 #include "format/format.h"
 
-const char *const role_names[] = {"forward",  "eval",    "accumulate", "update",
-                                  "estimate", "refresh", NULL};
-const char *const mode_names[] = {"ddp", "zero1", "zero2", "zero3", NULL};
 const char *const offload_names[] = {"optimizer", "params", "activations", NULL};
 const SpaceRow space_table[] = {
 	[SPACE_STATE] = {"state", .twin = SPACE_STATE},
@@ -47,15 +44,6 @@ const char *const collective_names[] = {"all_reduce", "all_gather", "reduce_scat
 const char *const comm_reduction_names[] = {"sum", "max", NULL};
 const char *const comm_group_names[] = {"world",  "data",     "shard", "replicate",
                                         "tensor", "pipeline", NULL};
-const char *const when_names[] = {"always", "first", "later", "last", NULL};
-const char *const phase_names[] = {"none", "forward", "backward", "update", NULL};
 const char *const port_kind_names[] = {"input",      "labels",   "weight",     "output",
                                        "gradient",   "loss_sum", "loss_count", "norm",
                                        "loss_scale", "made",     "failed",     NULL};
-const char *const state_kind_names[] = {
-	"parameter",  "statistic", "moment",  "gradient", "loss_sum", "loss_count", "correct",
-	"unit",       "constant",  "pending", "updates",  "failed",   "loss_scale", "good_steps",
-	"hysteresis", "number",    "working", "average",  NULL,
-};
-const char *const lifetime_names[] = {"saved", "step", "derived", "constant", NULL};
-const char *const init_names[] = {"zeros", "ones", "data", "normal", "uniform", "copy", NULL};

@@ -131,7 +131,7 @@ print_instruction(Text *out, const Format *f, const Instruction *n, int index, i
 	}
 	if (n->n_args > 0)
 		text_add(out, ")");
-	if (n->when != RUN_ALWAYS)
+	if (n->when != WHEN_ALWAYS)
 		text_printf(out, " when %s", when_names[n->when]);
 	if (n->phase)
 		text_printf(out, " phase %s", phase_names[n->phase]);

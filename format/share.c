@@ -214,7 +214,7 @@ program_in(const Format *f, const FormatIndex *x, const ProgramKey *key)
 	ProgramKey whole = *key;
 	const ProgramRecord *p = find(f, x, key);
 
-	whole.mode = MODE_REPLICATED;
+	whole.mode = MODE_DDP;
 	return p || program_of_host(f, x, key) ? p : find(f, x, &whole);
 }
 

@@ -60,7 +60,7 @@ struct QuantizedTensor {
 	const char *name;  /* name of the ONNX value */
 	const char *node;  /* name of its first reader */
 	DType type;        /* type of a code */
-	Ints shape, group; /* for weights and biases: lengths along each axis that share a scale */
+	Ints shape, group; /* of a weight or bias; a block of shape `group` has one scale */
 	int axis;          /* axis along which scales differ; -1: one scale */
 	/* length of a weight's blocks along its inputs, or of an activation's rows */
 	int64_t block;
@@ -179,11 +179,11 @@ typedef struct {
 	int n_ties;
 	const char *const *repairs; /* --repair, NULL-terminated; NULL: not given */
 	const char *const *no_repairs;
-	/* Rules in order, NULL-terminated: "train GLOB", "freeze GLOB" and others. A full name after
-	 * train is a parameter whatever the file says. Freezing decides whether a batch norm uses
+	/* --train, --freeze and so on, in order. A tensor whose full name is the glob of a rule
+	 * `train` is a parameter whatever the file says. Freezing decides whether a batch norm uses
 	 * batch statistics. */
-	const char *const *rules;
-	bool update_statistics;  /* --statistics=update: frozen batch norms update theirs, too */
+	ParameterRules rules;
+	bool update_statistics; /* --statistics=update: frozen batch norms update statistics, too */
 	bool restore_train_mode; /* --train-mode=restore */
 	bool sync_batch_norm;    /* --sync-batchnorm: batch norms use the batch of all ranks */
 	bool keep_metadata;
@@ -277,9 +277,9 @@ Model *model_open(const char *path, Diag *diag);
 void model_close(Model *model);
 
 /* ---- export/write.c */
-/* A function of the module as an ONNX file. Outputs are its results by
- * name. For @accumulate, outputs are those of one micro-batch: "loss", the mean, and "grad.NAME" for
- * each trained parameter. The bytes are in the arena; NULL after reporting. */
+/* Returns the bytes of an ONNX file with a function of the module; in the arena. The file's outputs
+ * are the function's results, by name. For @accumulate the outputs are those of one micro-batch:
+ * "loss", the mean, and "grad.NAME" for each trained parameter. NULL after reporting. */
 uint8_t *module_encode_onnx(const Module *m, const Function *f, Arena *arena, Diag *diag,
                             size_t *size);
 
@@ -287,7 +287,7 @@ uint8_t *module_encode_onnx(const Module *m, const Function *f, Arena *arena, Di
 /* Imports the graph as a module. For each binding (see module_program) it has a function of role
  * forward, (inputs) -> (outputs), and one of role inference if that differs. All functions share the
  * states: parameters and running statistics. Each state has kind, lifetime, trainable, why, decay
- * (true for rank >= 2 or for all: as PyTorch's single group, true for all) and lr_scale 1.
+ * (true for all parameters, as in PyTorch's single parameter group) and lr_scale 1.
  * `module->import` is an Import in the module's arena. The model must outlive the module. Under
  * OPEN_ERROR, one EXIT_USAGE error lists all open dimensions. NULL after any fault; all faults are
  * reported. */

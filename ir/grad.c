@@ -124,7 +124,7 @@ function_gradient(Function *f, const char **fault)
 	if (f->derivative)
 		return f->derivative;
 	Function *d = function_clone(f->surrogate ? f->surrogate : f, name);
-	d->role = FUNCTION_HELPER;
+	d->role = ROLE_HELPER;
 	d->surrogate = NULL;
 	mark_operands(d);
 	Node *ret = function_return(d);

@@ -10,6 +10,7 @@
 #define GRADC_IR_H
 
 #include "base/files/files.h"
+#include "base/program/program.h"
 
 typedef struct Module Module;
 typedef struct Function Function;
@@ -42,16 +43,16 @@ void type_print(Text *out, Type t); /* f32[4,8]; f32[] is a scalar */
 /* A short list of integers: shapes, axes, pads. Unused entries of `at` are 0. */
 typedef struct {
 	int n;
-	/* always 0. Without it the struct would have padding; so lists can be compared and hashed
-	 * by their bytes */
+	/* always 0. Without this field the struct would have padding bytes, and lists could not be
+	 * compared and hashed by their bytes */
 	int reserved;
 	int64_t at[MAX_RANK];
 } Ints;
 Ints ints_of_type(Type t); /* the dims of the type */
 bool ints_has(const Ints *list, int64_t x);
 
-/* ---- loc.c: a location says where a node comes from. A node that a pass makes in place of
- * another gets a location derived from that node's. Locations are interned: equal ones are one
+/* ---- loc.c: a location says where a node comes from. If a pass replaces a node, the new node gets
+ * a location derived from the old node's location. Locations are interned: equal locations are one
  * object. */
 typedef const struct LocInfo *Loc;
 struct LocInfo {
@@ -140,7 +141,7 @@ typedef enum { VALUE_RESULT, VALUE_PARAM, VALUE_STATE } ValueKind;
 /* The meaning of a function's parameter. */
 typedef enum {
 	PARAM_ARGUMENT, /* argument of a function that other functions call */
-	PARAM_INPUT, /* graph input `number`; further inputs of a loss graph follow in the numbering */
+	PARAM_INPUT,    /* graph input `number`; a loss graph's own inputs come after the model's */
 	PARAM_LABELS, /* target of the loss: graph input `number`; -1: an input that the loss added */
 	PARAM_SAMPLE_WEIGHT, /* [rows]: 1 for a real row, 0 for padding */
 	PARAM_HYPERPARAMETER, /* scalar `number` of base/numbers/scalar_list.def, with that scalar's dtype */
@@ -182,8 +183,6 @@ struct Value {
 	int64_t offset; /* in bytes; or the number of a parameter or result: see Region */
 };
 
-/* In which micro-batches of a step a node runs. */
-typedef enum { WHEN_ALWAYS, WHEN_FIRST, WHEN_LATER, WHEN_LAST } When;
 /* The micro-batches as bits. Bit 0: the node runs in the first micro-batch; bit 1: the node runs
  * in some later micro-batch. */
 static inline unsigned
@@ -191,7 +190,6 @@ when_runs(When when)
 {
 	return when == WHEN_FIRST ? 1 : when == WHEN_LATER ? 2 : 3;
 }
-typedef enum { PHASE_NONE, PHASE_FORWARD, PHASE_BACKWARD, PHASE_UPDATE } Phase;
 struct Node {
 	uint32_t id; /* dense within the function */
 	OpKind op;
@@ -207,42 +205,9 @@ struct Node {
 	When when;
 };
 
-typedef enum {
-	STATE_PARAMETER, /* weights; `trainable` says whether they are trained */
-	STATE_STATISTIC, /* running mean and variance */
-	STATE_MOMENT,    /* moment of the optimizer */
-	STATE_GRADIENT,
-	STATE_LOSS_SUM,   /* sum of the loss's terms over the micro-batches */
-	STATE_LOSS_COUNT, /* sum of the weights of these terms */
-	STATE_CORRECT,    /* weighted number of correct predictions in an evaluation */
-	STATE_UNIT,       /* unit: flat, padded concatenation of the parameters of a layer block */
-	STATE_CONSTANT,   /* constants of the graph that kernels read */
-	STATE_PENDING,    /* new value of a statistic, until @update commits it */
-	STATE_UPDATES,    /* s64[]: number of updates made */
-	STATE_FAILED,     /* bool[]: a loss or norm was not finite; no update is made after that */
-	STATE_LOSS_SCALE, /* f64[]: seed of the backward pass; gradients are divided by it */
-	STATE_GOOD_STEPS, /* s64[]: steps without overflow since the loss scale last changed */
-	STATE_HYSTERESIS, /* s64[]: overflows left until the loss scale shrinks */
-	STATE_NUMBER,     /* f64[]: one number of the optimizer, shared by all parameters */
-	STATE_WORKING,    /* copy of a parameter, rounded to the dtype in which nodes read it */
-	STATE_AVERAGE,    /* average of a parameter over the updates; only the export reads it */
-} StateKind;
-/* Number of elements in a block. A unit consists of whole blocks. Ranks divide a unit between
- * blocks, and norms are summed block by block. */
+/* Number of elements in a block. A unit consists of whole blocks. If ranks share a unit, each
+ * rank's part consists of whole blocks, too. Norms are summed block by block. */
 enum { UNIT_BLOCK = 4096 };
-typedef enum { LIFE_SAVED, LIFE_STEP, LIFE_DERIVED, LIFE_CONSTANT } Lifetime;
-/* How the ranks along the data axis share states (ZeRO: Rajbhandari et al. 2020,
- * arXiv:1910.02054). DDP: every rank holds all states. ZERO1: each rank holds only a part of the
- * optimizer's states; ZERO2: also only a part of the gradients; ZERO3: also only a part of the
- * weights. */
-typedef enum {
-	MODE_DDP,
-	MODE_ZERO1,
-	MODE_ZERO2,
-	MODE_ZERO3,
-	N_DATA_PARALLEL_MODES
-} DataParallelMode;
-typedef enum { INIT_ZEROS, INIT_ONES, INIT_DATA, INIT_NORMAL, INIT_UNIFORM, INIT_COPY } InitKind;
 struct State {
 	int id; /* dense within the module */
 	const char *name;
@@ -272,10 +237,11 @@ struct State {
 	Loc loc;
 	int line;       /* line in the module's file, as in Node */
 	int64_t offset; /* byte in the state region, set by `memory`; -1 before */
-	/* The first data-parallel mode that divides the state among the ranks; MODE_DDP: it is
-	 * never divided. block: a rank's part is a multiple of so many elements. block 0: the
-	 * state is not divided by itself, but with the unit that contains it; or it is a run of
-	 * units, each of which is divided. Set by `memory`. */
+	/* Set by `memory`. sharded: the first data-parallel mode that divides the state among the
+	 * ranks; MODE_DDP: no mode divides the state. block: the size of a rank's part is a
+	 * multiple of `block` elements. block 0: the state itself is not divided. Then either the
+	 * unit that contains the state is divided, or the state is a run of units, and each of
+	 * these units is divided. */
 	DataParallelMode sharded;
 	int64_t block;
 	bool offloaded; /* is the rank's part in the host's memory? */
@@ -327,7 +293,8 @@ typedef struct {
 	int line; /* line in the module's file, as in Node */
 } FourBitWeight;
 
-/* A state in the imported file, and in the module of PyTorch from which the file was exported. */
+/* Facts about a state in the imported file, and in the PyTorch module from which the file was
+ * exported. */
 typedef struct {
 	DType dtype;
 	/* name in the module: "model.layers.0.mlp.up_proj.weight"; NULL: not known */
@@ -342,25 +309,11 @@ typedef struct {
 
 /* FUNCTION_FUSED: the function will become a kernel. */
 typedef enum { FUNCTION_PLAIN, FUNCTION_FUSED } FunctionKind;
-/* The job of a function. */
-typedef enum {
-	FUNCTION_HELPER,  /* called by other functions */
-	FUNCTION_FORWARD, /* inputs -> graph outputs, as exported */
-	/* forward with running statistics and without dropout noise; exists only if it differs
-	 * from forward */
-	FUNCTION_INFERENCE,
-	FUNCTION_EVAL,       /* adds to the sums of the loss and to the correct predictions */
-	FUNCTION_ACCUMULATE, /* runs one micro-batch: adds to the gradients and the sums of the loss */
-	FUNCTION_UPDATE,     /* the optimizer's step */
-	/* like accumulate, with targets that are drawn from the model's predictions */
-	FUNCTION_ESTIMATE,
-	FUNCTION_REFRESH, /* gives the mean gradients of FUNCTION_ESTIMATE to the optimizer */
-} FunctionRole;
 struct Function {
 	Module *module;
 	const char *name; /* for people and `call`; code never reads a meaning from it */
 	FunctionKind kind;
-	FunctionRole role;
+	Role role;
 	/* Of functions with a role: role, binding, stage, mode and target together identify one function. */
 	int binding; /* number of the binding (the sizes chosen for the open dimensions) */
 	int stage;   /* number of the pipeline stage */
@@ -410,9 +363,9 @@ Module *module_new(const char *name);
 void module_free(Module *m);
 Function *module_function(const Module *m, const char *name); /* NULL: no such function */
 /* A new function with a role, and named after the role: @accumulate, @accumulate.1 for binding 1 ... */
-Function *program_new(Module *m, FunctionRole role, int binding);
+Function *program_new(Module *m, Role role, int binding);
 /* The function of that role with stage 0 and MODE_DDP, for the first target; NULL: no such function. */
-Function *module_program(const Module *m, FunctionRole role, int binding);
+Function *module_program(const Module *m, Role role, int binding);
 State *module_state(const Module *m, const char *name);
 /* The first state of that kind; NULL: no such state */
 State *module_state_of_kind(const Module *m, StateKind kind);
@@ -444,11 +397,37 @@ bool state_matches(const State *s, const char *glob);
 /* Adds a hint to the last error of diag: the three parameters whose names or paths are nearest to the glob. */
 void hint_nearest_states(const Module *m, const char *glob, Diag *diag);
 
+/* ---- rules.c: options for the parameters that a glob matches: --train=GLOB, --lr-scale=GLOB=X and
+ * so on */
+typedef enum {
+	RULE_TRAIN,
+	RULE_FREEZE,
+	RULE_DECAY,
+	RULE_NO_DECAY,
+	RULE_LR_SCALE,
+	RULE_INIT,
+} RuleVerb;
+extern const char
+	*const rule_verbs[]; /* names of the options: "train", "lr-scale"; ends with NULL */
+typedef struct {
+	RuleVerb verb;
+	const char *glob;  /* for state_matches */
+	const char *value; /* of lr-scale and init: the text after the last `=`; "": missing */
+} ParameterRule;
+typedef VEC(ParameterRule) ParameterRules;
+bool rule_takes_value(RuleVerb verb);
+/* The rule of the option --VERB=TEXT. */
+ParameterRule rule_of(Arena *arena, RuleVerb verb, const char *text);
+/* Reads "VERB TEXT", as rule_print writes it; false if the text has no such verb. */
+bool rule_parse(Arena *arena, const char *text, ParameterRule *out);
+void rule_print(Text *out, const ParameterRule *rule);
+
 /* ---- module.c */
 /* The first of name, name.2, name.3 ... that no function, state or kernel of the module has. */
 const char *module_fresh_name(const Module *m, const char *name);
-/* A new parameter: an argument, or what `kind` and `number` say. If the function already has a parameter of that name,
- * the new name is name.2, name.3 ... */
+/* Adds a parameter to f: function_param an argument, function_param_as a parameter with the given
+ * meaning (see ParamKind). If the function already has a parameter of that name, the new name is
+ * name.2, name.3 ... */
 Value *function_param(Function *f, Type type, const char *name);
 Value *function_param_as(Function *f, Type type, const char *name, ParamKind kind, int number);
 /* The first parameter of that kind and number; number -1: any number. NULL: no such parameter. */
@@ -518,7 +497,7 @@ bool value_splat(const Value *v, double *out);
  * parameters, this function sets all others. A state's value in `from` becomes the same state's
  * value in `to`. */
 void function_clone_body(const Function *from, Function *to, Node *before, Value **map);
-/* A new function of that name with the same parameters, nodes and results. Its role is FUNCTION_HELPER. */
+/* A new function of that name with the same parameters, nodes and results. Its role is ROLE_HELPER. */
 Function *function_clone(const Function *from, const char *name);
 /* Names the next result. If another result has that name, the new name is name.2, name.3 ... */
 void function_name_result(Function *f, const char *name);
@@ -614,8 +593,8 @@ void node_print(Text *out, const Node *n, const int *numbers);
  * there are none. Reports faults with FILE:LINE and then returns NULL. */
 Module *module_parse(const char *text, const char *file, const StrMap *data, Diag *diag);
 /* Tensors that are too large for the text go to a data file next to the text. module_data lists
- * each of them once, under the name 0xHASH; the list belongs to the arena, the numbers to the
- * module. module_data_write makes no file if the list is empty. */
+ * each such tensor once, under the name 0xHASH. The list belongs to the arena, the tensors' data to
+ * the module. module_data_write makes no file if the list is empty. */
 typedef VEC(SafeTensor) ModuleData;
 ModuleData module_data(const Module *m, Arena *arena);
 Status module_data_write(const ModuleData *data, const char *path);
@@ -628,7 +607,8 @@ Status module_read_data(Arena *arena, const char *path, StrMap **data);
 /* Reports all faults of functions, states and kernels: each with FILE:LINE (of a module read from text), the
  * function, the node as text and its location. Returns true if there is no fault. */
 bool module_verify(const Module *m, Diag *diag);
-/* Adds FILE:LINE of a module read from text, FILE if line is 0, or the module's name if there is no file. */
+/* Appends FILE:LINE if the module was read from a file, only FILE if line is 0, or the module's
+ * name if there is no file. */
 void module_place(Text *out, const Module *m, int line);
 
 /* ---- interp.c: the interpreter. Tests compare the results of all other code with the
@@ -645,8 +625,8 @@ typedef struct {
 	Module *module;
 	Arena *arena; /* results live here */
 	bool real;    /* floats are not rounded to their dtype */
-	/* runs a later micro-batch: skips nodes that run only in the first micro-batch, runs
-	 * nodes for later micro-batches */
+	/* true: runs the nodes of a later micro-batch, and skips nodes that run only in the first
+	 * micro-batch of a step */
 	bool later;
 	const Scalar *scalars; /* hyperparameters for kernels; NULL before `lower` */
 	EvalTensor *states;    /* by state id; `.at` NULL: not initialized yet */
@@ -687,11 +667,21 @@ typedef enum {
 } PassWhen;
 extern const char *const pass_when_names[];
 
+/* An option of gradc's command line that sets an option of a pass: --layer-decay=0.65. */
+typedef struct {
+	const char *name;         /* "layer-decay"; NULL: only --pass-option sets the option */
+	const char *value;        /* as the help shows it: "X" */
+	const char *help, *group; /* group: title in the help */
+	const char *hint;         /* for values that are refused; NULL: no hint */
+} PassFlag;
 typedef struct {
 	const char *name, *help;
-	enum { OPTION_STRING, OPTION_INT, OPTION_DOUBLE, OPTION_BOOL } kind;
-	size_t offset;    /* offset in the struct of the pass's options */
-	double low, high; /* bounds of a number; high 0: no bounds */
+	/* BYTES: an int64_t above 0, given as 32M or a plain number */
+	enum { OPTION_STRING, OPTION_INT, OPTION_DOUBLE, OPTION_BOOL, OPTION_BYTES } kind;
+	size_t offset;     /* offset in the struct of the pass's options */
+	double low, high;  /* bounds of a number; high 0: no bounds */
+	bool above, below; /* the bound low, or high, is excluded */
+	PassFlag flag;
 } PassOption;
 typedef struct {
 	const char *name, *value;
@@ -700,8 +690,8 @@ typedef struct {
 typedef struct Pass Pass;
 typedef struct {
 	const char *name, *help;
-	/* the module's stage before and after the pass; leaves STAGE_ANY: the stage does not
-	 * change */
+	/* the module's stage before (`takes`) and after the pass (`leaves`). If `leaves` is
+	 * STAGE_ANY, the pass does not change the stage */
 	Stage takes, leaves;
 	/* for a pass that takes any stage: the last stage that it takes; STAGE_ANY: no limit */
 	Stage until;
@@ -743,11 +733,17 @@ typedef struct {
 
 /* A call of that pass, with the row's default options. */
 PassCall pass_call(Arena *arena, const PassRow *row);
-/* Sets the option that `text` names. Reports an option that the table lacks, and a value of the wrong kind; returns
- * false then. `owner` names the owner of the options in messages. */
+/* Sets the option that `text` names. Returns false after reporting: the table lacks the option, or
+ * the value has the wrong kind. `owner` names the owner of the options in messages. */
 bool option_set(const PassOption *table, const char *owner, void *options, Arena *arena,
                 const OptionText *text, Diag *diag);
 bool pass_set(PassCall *call, Arena *arena, const OptionText *text, Diag *diag);
+/* Reads the value of an option into `at`; false if the text is no such value. */
+bool option_read(const PassOption *o, const char *text, void *at, Arena *arena);
+/* What a value of the option must be: "a number above 0, up to 1". */
+const char *option_needs(const PassOption *o, Arena *arena);
+/* The value at `at` as text that option_read reads. */
+const char *option_text(const PassOption *o, const void *at, Arena *arena);
 /* Parses "a,b{x=1,y=2}" with rows looked up in `rows`, which has n_rows entries. Returns false after reporting. */
 bool pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *const *rows,
                     int n_rows, Diag *diag);

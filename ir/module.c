@@ -36,12 +36,10 @@ module_function(const Module *m, const char *name)
 }
 
 Function *
-program_new(Module *m, FunctionRole role, int binding)
+program_new(Module *m, Role role, int binding)
 {
-	static const char *const names[] = {"helper",     "forward", "inference", "eval",
-	                                    "accumulate", "update",  "estimate",  "refresh"};
-	const char *name = binding ? arena_printf(m->arena, "%s.%d", names[role], binding)
-	                           : names[role];
+	const char *name = binding ? arena_printf(m->arena, "%s.%d", role_names[role], binding)
+	                           : role_names[role];
 	Function *f = function_new(m, module_fresh_name(m, name));
 
 	f->role = role;
@@ -50,7 +48,7 @@ program_new(Module *m, FunctionRole role, int binding)
 }
 
 Function *
-module_program(const Module *m, FunctionRole role, int binding)
+module_program(const Module *m, Role role, int binding)
 {
 	for_each_function(m, f)
 		if (f->role == role && f->binding == binding && f->stage == 0 &&

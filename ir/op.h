@@ -185,6 +185,9 @@ struct OpRow {
 	 * library call that may replace the kernel, can store the sum instead of the result.
 	 * Nothing else may read the result. NULL: `reader` adds no such vector. */
 	Value *(*bias)(const Node *n, const Node *reader);
+	/* Products: the attribute that lets a target round operands of f32 to 11 bits (tf32). NULL: the op has no such
+	 * attribute. */
+	bool *(*allow_tf32)(void *attr);
 	/* FUSE_INDEX with operands: the result is never stored; each kernel that reads it computes it. */
 	bool computed_by_readers;
 	/* A node with an effect may be neither dropped nor merged: store, return, random without key, ... */
@@ -277,8 +280,8 @@ bool batch_stores_mix(const BatchAxes *b, const Function *f);
 
 /* For the column `batch`: */
 typedef struct BatchWalks
-	/* what is known of functions that were walked already: the row axes of results, by those
-	 * of parameters (batch.c) */
+	/* the results of earlier walks over functions: the row axes of a function's results, for
+	 * given row axes of its parameters (batch.c) */
 	BatchWalks;
 struct BatchFlow {
 	Arena *arena;

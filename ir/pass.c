@@ -45,7 +45,41 @@ parse_bool(const char *text, bool *out)
 static bool
 is_in_range(const PassOption *o, double x)
 {
-	return o->high == 0 || (x >= o->low && x <= o->high);
+	return o->high == 0 ||
+	       ((o->above ? x > o->low : x >= o->low) && (o->below ? x < o->high : x <= o->high));
+}
+
+bool
+option_read(const PassOption *o, const char *text, void *at, Arena *arena)
+{
+	switch (o->kind) {
+	case OPTION_STRING: *(const char **)at = arena_strdup(arena, text); return true;
+	case OPTION_INT: return parse_int(text, at) && is_in_range(o, (double)*(int64_t *)at);
+	case OPTION_BYTES:
+		return parse_bytes(text, at) && *(int64_t *)at > 0 &&
+		       *(int64_t *)at <= INT64_MAX >> 10;
+	case OPTION_DOUBLE: return parse_double(text, at) && is_in_range(o, *(double *)at);
+	case OPTION_BOOL: return parse_bool(text, at);
+	}
+	return false;
+}
+
+const char *
+option_needs(const PassOption *o, Arena *arena)
+{
+	if (o->kind == OPTION_BOOL)
+		return "true or false";
+	if (o->kind == OPTION_BYTES)
+		return "a number of bytes, as 32M";
+	if (o->high == 0)
+		return "a number";
+	if (o->above && o->below)
+		return arena_printf(arena, "a number between %g and %g", o->low, o->high);
+	return arena_printf(arena,
+	                    o->above   ? "a number above %g, up to %g"
+	                    : o->below ? "a number from %g to below %g"
+	                               : "a number from %g to %g",
+	                    o->low, o->high);
 }
 
 bool
@@ -53,28 +87,18 @@ option_set(const PassOption *table, const char *owner, void *options, Arena *are
            const OptionText *text, Diag *diag)
 {
 	for (const PassOption *o = table; o && o->name; o++) {
-		char *at = (char *)options + o->offset;
-		const char *value = text->value;
-		bool ok = true;
 		if (strcmp(o->name, text->name) != 0)
 			continue;
-		if (o->kind == OPTION_STRING)
-			*(const char **)at = arena_strdup(arena, value);
-		else if (o->kind == OPTION_INT)
-			ok = parse_int(value, (int64_t *)at) &&
-			     is_in_range(o, (double)*(int64_t *)at);
-		else if (o->kind == OPTION_DOUBLE)
-			ok = parse_double(value, (double *)at) && is_in_range(o, *(double *)at);
-		else
-			ok = parse_bool(value, (bool *)at);
-		if (!ok)
-			diag_error(diag, EXIT_USAGE, "%s: %s=%s is not %s", owner, text->name,
-			           value,
-			           o->kind == OPTION_BOOL ? "true or false"
-			           : o->high != 0 ? arena_printf(arena, "a number from %g to %g",
-			                                         o->low, o->high)
-			                          : "a number");
-		return ok;
+		char *at = (char *)options + o->offset;
+		double before = o->kind == OPTION_DOUBLE ? *(double *)at : 0;
+		if (option_read(o, text->value, at, arena))
+			return true;
+		/* A default may lie outside the bounds: it turns the pass off, and replays give it. */
+		if (o->kind == OPTION_DOUBLE && *(double *)at == before)
+			return true;
+		diag_error(diag, EXIT_USAGE, "%s: %s=%s is not %s", owner, text->name, text->value,
+		           option_needs(o, arena));
+		return false;
 	}
 	diag_error(diag, EXIT_USAGE, "%s has no option %s", owner, text->name);
 	return false;
@@ -202,6 +226,23 @@ add_option_string(Text *t, const char *s)
 	text_add(t, "\"");
 }
 
+const char *
+option_text(const PassOption *o, const void *at, Arena *arena)
+{
+	Text t = {0};
+
+	switch (o->kind) {
+	case OPTION_STRING: text_add(&t, *(const char *const *)at); break;
+	case OPTION_INT:
+	case OPTION_BYTES: text_printf(&t, "%lld", (long long)*(const int64_t *)at); break;
+	case OPTION_DOUBLE: text_add_double(&t, *(const double *)at); break;
+	case OPTION_BOOL: text_add(&t, *(const bool *)at ? "true" : "false"); break;
+	}
+	const char *copy = arena_strdup(arena, t.n ? t.at : "");
+	text_free(&t);
+	return copy;
+}
+
 static char *
 options_text(Arena *arena, const PassCall *call)
 {
@@ -215,12 +256,8 @@ options_text(Arena *arena, const PassCall *call)
 		text_printf(&t, "%s=", o->name);
 		if (o->kind == OPTION_STRING)
 			add_option_string(&t, *(const char *const *)at);
-		else if (o->kind == OPTION_INT)
-			text_printf(&t, "%lld", (long long)*(const int64_t *)at);
-		else if (o->kind == OPTION_DOUBLE)
-			text_add_double(&t, *(const double *)at);
 		else
-			text_add(&t, *(const bool *)at ? "true" : "false");
+			text_add(&t, option_text(o, at, arena));
 	}
 	if (t.n)
 		text_add(&t, "}");

@@ -5,14 +5,7 @@
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
 
-extern const char *const state_kind_texts[],
-	*const lifetime_texts[],
-		*const init_texts[], *const region_texts[],
-					     *const when_texts[],
-						     *const phase_texts[],
-							     *const param_kind_texts[],
-								     *const function_role_texts[],
-									     *const mode_texts[];
+extern const char *const region_texts[], *const param_kind_texts[];
 void loc_print(Text *out, Loc loc, const PrintOptions *options);
 
 /* The reader of .gir: text_lex.c. It reports faults with FILE:LINE, at most one per line. After a fault the reader
@@ -36,9 +29,8 @@ bool read_word(Reader *r, const char *word); /* takes the word if it is next */
 bool read_char(Reader *r, char c);
 bool read_expect(Reader *r, char c); /* reports if the character is not next */
 const char *read_name(Reader *r);    /* an identifier; NULL: no identifier is next */
-const char *read_symbol(
-	Reader *r,
-	char sigil); /* @name or %name, perhaps in quotes; NULL: no symbol is next, or reported */
+/* @name or %name, perhaps in quotes. NULL: no symbol is next, or a fault was reported */
+const char *read_symbol(Reader *r, char sigil);
 bool read_int(Reader *r, int64_t *out);
 bool read_double(Reader *r, double *out);
 bool read_list(Reader *r, Ints *list);              /* [1,2,3]; false after reporting */

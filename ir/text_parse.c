@@ -48,7 +48,7 @@ read_value_name(Reader *r)
 static void
 read_init(Reader *r, State *s)
 {
-	int k = read_enum(r, init_texts);
+	int k = read_enum(r, init_names);
 
 	if (k < 0)
 		return;
@@ -117,7 +117,7 @@ resolve_references(Reader *r, const References *list)
 static void
 read_sharded(Reader *r, State *s)
 {
-	int mode = read_enum(r, mode_texts);
+	int mode = read_enum(r, mode_names);
 
 	if (mode < 0)
 		return;
@@ -138,8 +138,8 @@ read_state(Reader *r, References *references)
 	if (!name || !read_expect(r, ':'))
 		return;
 	Type type = read_type(r);
-	int kind = type ? read_enum(r, state_kind_texts) : -1;
-	int life = kind >= 0 ? read_enum(r, lifetime_texts) : -1;
+	int kind = type ? read_enum(r, state_kind_names) : -1;
+	int life = kind >= 0 ? read_enum(r, lifetime_names) : -1;
 	if (life < 0)
 		return;
 	if (module_state(r->m, name)) {
@@ -340,16 +340,16 @@ read_results(Reader *r, Function *f)
 static void
 read_role(Reader *r, Function *f)
 {
-	int k = read_enum(r, function_role_texts);
+	int k = read_enum(r, role_names);
 	int64_t number;
 
 	if (k >= 0)
-		f->role = (FunctionRole)k;
+		f->role = (Role)k;
 	if (read_word(r, "binding") && read_small(r, MAX_NUMBER, &number))
 		f->binding = (int)number;
 	if (read_word(r, "stage") && read_small(r, MAX_NUMBER, &number))
 		f->stage = (int)number;
-	if (read_word(r, "mode") && (k = read_enum(r, mode_texts)) >= 0)
+	if (read_word(r, "mode") && (k = read_enum(r, mode_names)) >= 0)
 		f->mode = (DataParallelMode)k;
 }
 
@@ -464,9 +464,9 @@ read_plan(Reader *r, Node *n)
 {
 	int k;
 
-	if (read_word(r, "phase") && (k = read_enum(r, phase_texts)) >= 0)
+	if (read_word(r, "phase") && (k = read_enum(r, phase_names)) >= 0)
 		n->phase = (Phase)k;
-	if (read_word(r, "when") && (k = read_enum(r, when_texts)) >= 0)
+	if (read_word(r, "when") && (k = read_enum(r, when_names)) >= 0)
 		n->when = (When)k;
 	if (read_word(r, "at")) {
 		int i = 0;
@@ -593,7 +593,7 @@ read_header(Reader *r)
 		m->name = name;
 	if (read_word(r, "targets"))
 		read_int(r, &m->targets);
-	while (read_word(r, "mode") && (mode = read_enum(r, mode_texts)) >= 0)
+	while (read_word(r, "mode") && (mode = read_enum(r, mode_names)) >= 0)
 		m->modes |= mode > 0 ? 1u << mode : 0;
 	if (read_word(r, "regions")) {
 		if (!read_word(r, "state") || !read_int(r, &m->state_bytes) ||

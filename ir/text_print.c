@@ -8,23 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const state_kind_texts[] = {
-	"parameter",  "statistic", "moment",  "gradient", "loss_sum", "loss_count", "correct",
-	"unit",       "constant",  "pending", "updates",  "failed",   "loss_scale", "good_steps",
-	"hysteresis", "number",    "working", "average",  NULL};
 const char *const param_kind_texts[] = {"argument",      "input",          "labels",
                                         "sample_weight", "hyperparameter", "operand",
                                         "result",        "cotangent",      NULL};
-const char *const function_role_texts[] = {"helper", "forward",  "inference", "eval", "accumulate",
-                                           "update", "estimate", "refresh",   NULL};
-const char *const mode_texts[] = {"ddp", "zero1", "zero2", "zero3", NULL};
-const char *const lifetime_texts[] = {"saved", "step", "derived", "constant", NULL};
-const char *const init_texts[] = {"zeros", "ones", "data", "normal", "uniform", "copy", NULL};
 const char *const adapter_readers_texts[] = {"products", "tables", "both", NULL};
 const char *const region_texts[] = {"none", "state", "workspace", "io",
                                     "host", "param", "result",    NULL};
-const char *const when_texts[] = {"always", "first", "later", "last", NULL};
-const char *const phase_texts[] = {"none", "forward", "backward", "update", NULL};
 
 enum { INLINE_ELEMENTS = 16 };
 
@@ -231,9 +220,9 @@ static void
 print_plan(Text *out, const Node *n)
 {
 	if (n->phase)
-		text_printf(out, " phase %s", phase_texts[n->phase]);
+		text_printf(out, " phase %s", phase_names[n->phase]);
 	if (n->when)
-		text_printf(out, " when %s", when_texts[n->when]);
+		text_printf(out, " when %s", when_names[n->when]);
 	for (int i = 0; i < n->n_results; i++) {
 		const Value *v = node_result(n, i);
 		if (v->region)
@@ -311,15 +300,15 @@ function_numbers(Arena *arena, const Function *f)
 static void
 print_role(Text *out, const Function *f)
 {
-	if (f->role == FUNCTION_HELPER)
+	if (f->role == ROLE_HELPER)
 		return;
-	text_printf(out, " role %s", function_role_texts[f->role]);
+	text_printf(out, " role %s", role_names[f->role]);
 	if (f->binding)
 		text_printf(out, " binding %d", f->binding);
 	if (f->stage)
 		text_printf(out, " stage %d", f->stage);
 	if (f->mode)
-		text_printf(out, " mode %s", mode_texts[f->mode]);
+		text_printf(out, " mode %s", mode_names[f->mode]);
 }
 
 static void
@@ -379,7 +368,7 @@ print_function(Printer *p, const Function *f)
 static void
 print_init(Text *out, const State *s)
 {
-	text_printf(out, " init %s", init_texts[s->init]);
+	text_printf(out, " init %s", init_names[s->init]);
 	if (s->init == INIT_DATA && s->data) {
 		text_add(out, " ");
 		print_tensor(out, s->data);
@@ -403,7 +392,7 @@ print_state(Printer *p, const State *s)
 	print_symbol(out, '@', s->name);
 	text_add(out, " : ");
 	type_print(out, s->type);
-	text_printf(out, " %s %s", state_kind_texts[s->kind], lifetime_texts[s->lifetime]);
+	text_printf(out, " %s %s", state_kind_names[s->kind], lifetime_names[s->lifetime]);
 	text_add(out, s->trainable ? " trainable" : "");
 	text_add(out, s->decay ? " decay" : "");
 	if (s->lr_scale != 1) {
@@ -425,7 +414,7 @@ print_state(Printer *p, const State *s)
 	if (s->offset >= 0)
 		text_printf(out, " at %lld", (long long)s->offset);
 	if (s->sharded)
-		text_printf(out, " sharded %s", mode_texts[s->sharded]);
+		text_printf(out, " sharded %s", mode_names[s->sharded]);
 	if (s->block)
 		text_printf(out, " by %lld", (long long)s->block);
 	if (s->offloaded)
@@ -446,7 +435,7 @@ print_state(Printer *p, const State *s)
 	text_add(out, "\n");
 }
 
-/* The part of an adapter or of a 4-bit weight: " a @w.lora_A" */
+/* Prints a word and the name of a state of an adapter or of a 4-bit weight: " a @w.lora_A" */
 static void
 print_part(Text *out, const char *word, const State *s)
 {
@@ -496,9 +485,9 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 	print_symbol(out, '@', m->name);
 	if (m->targets)
 		text_printf(out, " targets %lld", (long long)m->targets);
-	for (int mode = MODE_DDP + 1; mode < N_DATA_PARALLEL_MODES; mode++)
+	for (int mode = MODE_DDP + 1; mode < N_MODES; mode++)
 		if (m->modes >> mode & 1)
-			text_printf(out, " mode %s", mode_texts[mode]);
+			text_printf(out, " mode %s", mode_names[mode]);
 	if (m->state_bytes || m->workspace_bytes || m->io_bytes)
 		text_printf(out, " regions state %lld workspace %lld io %lld",
 		            (long long)m->state_bytes, (long long)m->workspace_bytes,

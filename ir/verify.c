@@ -44,13 +44,16 @@ static void PRINTF(3, 4) report(Verify *v, const Node *n, const char *fmt, ...)
 	v->ok = false;
 }
 
-static void
-state_fault(Verify *v, const State *s, const char *what)
+static void PRINTF(3, 4) state_fault(Verify *v, const State *s, const char *fmt, ...)
 {
+	va_list args;
 	Text line = {0};
 
 	module_place(&line, v->m, s->line);
-	diag_error(v->diag, EXIT_INVALID, "%s: state @%s %s", line.at, s->name, what);
+	va_start(args, fmt);
+	text_printf(&line, ": state @%s %s", s->name, arena_vprintf(v->arena, fmt, args));
+	va_end(args);
+	diag_error(v->diag, EXIT_INVALID, "%s", line.at);
 	text_free(&line);
 	v->ok = false;
 }
@@ -93,9 +96,9 @@ verify_types(Verify *v, const Node *n)
 			report(v, n, "result %d has another type than inference gives", i);
 }
 
-/* What a walk over a function knows of its stores. Until the pass `schedule`, stores stand at the
- * end of a function. Later they may stand between launches, but no node after a store may read
- * the state's old content. */
+/* The stores that a walk over a function has passed so far. Until the pass `schedule`, stores stand
+ * at the end of a function. Later they may stand between launches, but no node after a store may
+ * read the state's old content. */
 typedef struct {
 	bool began;
 	uint8_t *stored; /* by state id: when_runs of the stores so far */
@@ -183,7 +186,7 @@ same_target(const Function *a, const Function *b)
 static void
 verify_role(Verify *v, const Function *f)
 {
-	if (f->role == FUNCTION_HELPER)
+	if (f->role == ROLE_HELPER)
 		return;
 	for_each_function(v->m, other) {
 		if (other == f)
@@ -232,21 +235,13 @@ verify_states(Verify *v)
 
 	for (int i = 0; i < m->states.n; i++) {
 		const State *s = m->states.at[i];
-		bool sum = s->kind == STATE_LOSS_SUM || s->kind == STATE_LOSS_COUNT ||
-		           s->kind == STATE_CORRECT;
-		if (sum && s->type->rank)
-			state_fault(v, s, "is a sum of the loss, which has no axes");
-		if (s->kind == STATE_UPDATES && s->type != type_scalar(m, S64))
-			state_fault(v, s, "counts updates, in s64[]");
-		if ((s->kind == STATE_GOOD_STEPS || s->kind == STATE_HYSTERESIS) &&
-		    s->type != type_scalar(m, S64))
-			state_fault(v, s, "counts steps, in s64[]");
-		if (s->kind == STATE_FAILED && s->type != type_scalar(m, BOOL))
-			state_fault(v, s, "says whether training failed, in bool[]");
-		if (s->kind == STATE_NUMBER && s->type != type_scalar(m, F64))
-			state_fault(v, s, "is a number of the optimizer, in f64[]");
-		if (s->kind == STATE_LOSS_SCALE && s->type != type_scalar(m, F64))
-			state_fault(v, s, "is a loss scale, in f64[]");
+		int scalar = state_kinds[s->kind].scalar;
+		if (scalar == ANY_SCALAR && s->type->rank)
+			state_fault(v, s, "is of kind %s, which has no axes",
+			            state_kind_names[s->kind]);
+		if (scalar >= 0 && s->type != type_scalar(m, (DType)scalar))
+			state_fault(v, s, "is of kind %s, which has the type %s[]",
+			            state_kind_names[s->kind], dtype_info[scalar].name);
 		if (s->init == INIT_COPY && (!s->of || s->of->type->n != s->type->n))
 			state_fault(v, s, "is a copy, but `of` names no state of its size");
 		if (s->kind == STATE_PENDING && (!s->of || s->of->type != s->type))

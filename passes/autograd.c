@@ -1,8 +1,8 @@
 /* Appends the backward pass to the accumulate function of each binding. It starts with
  * loss_scale/targets as the gradient of the summed loss. The gradient of each trainable parameter
- * goes to a gradient state: the first micro-batch of a step stores its gradient there, later ones
- * add theirs. Gradients of the inputs numbered by `wrt` are returned. A parameter on which no
- * program's loss depends becomes a constant. Time: linear in nodes. */
+ * goes to a gradient state: the first micro-batch of a step stores its gradient there, and later
+ * micro-batches add their gradients. Gradients of the inputs numbered by `wrt` are returned. A
+ * parameter on which no program's loss depends becomes a constant. Time: linear in nodes. */
 #include "passes/pass.h"
 
 #include <limits.h>
@@ -163,8 +163,8 @@ unrounded(Builder *b, Value *v)
 	return build(&here, n->op, n->n_operands, operands, attr);
 }
 
-/* The gradient without the roundings to 16 bits on its way to an f32 weight. If the gradient is a sum, as for a weight
- * that is used twice, the roundings of its terms are undone, too. */
+/* The gradient without the roundings to 16 bits on its way to an f32 weight. If the gradient is a
+ * sum, as for a weight that is used twice, the terms lose their roundings, too. */
 static Value *
 whole_gradient(Builder *b, Value *g)
 {
@@ -249,7 +249,7 @@ build_backward(Pass *p, Function *f, const StateList *params, Backward *w)
 	                .n_params = params->n};
 	for (int i = 0; i < params->n; i++)
 		vec_push(p->scratch, &w->wanted, function_state(f, params->at[i]));
-	if (f->role == FUNCTION_ACCUMULATE && !find_inputs(p, f, &w->wanted))
+	if (f->role == ROLE_ACCUMULATE && !find_inputs(p, f, &w->wanted))
 		return false;
 	mark_phases(f);
 	Value *sum = node_operand(store, 0);
@@ -372,12 +372,12 @@ check_type_of_gradients(const Pass *p)
 	return false;
 }
 
-/* All functions that get a backward pass: first those of role accumulate, then estimates. *n_first: number of the
- * former. */
+/* All functions that get a backward pass: first those of role accumulate, then those of role
+ * estimate. *n_first: number of functions of role accumulate. */
 static void
 find_programs(const Module *m, Arena *arena, FunctionList *out, int *n_first)
 {
-	static const FunctionRole roles[] = {FUNCTION_ACCUMULATE, FUNCTION_ESTIMATE};
+	static const Role roles[] = {ROLE_ACCUMULATE, ROLE_ESTIMATE};
 	Function *f;
 
 	for (int r = 0; r < COUNT(roles); r++) {

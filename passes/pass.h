@@ -1,5 +1,6 @@
-/* Passes, which change a module of the IR (for example autograd adds the backward pass), one file each. The options of
- * a pass are a struct here, so that the driver can set them directly. */
+/* Declarations of the passes. A pass changes a module of the IR; for example, autograd adds the
+ * backward pass. Each pass has its own file. The options of a pass are a struct here, so that the
+ * driver can set them directly. */
 #ifndef GRADC_PASSES_PASS_H
 #define GRADC_PASSES_PASS_H
 
@@ -13,9 +14,29 @@
 /* Erases the nodes whose results nobody reads. Returns true if there were such nodes. */
 bool function_drop_unread(Function *f);
 
-/* ---- precision.c */
+/* ---- recipes/recipe.c: --precision */
+/* A recipe says in which number formats a program computes. */
 typedef struct {
-	const char *to; /* type of every float: "f32", "tf32" or "f64"; NULL: f32 */
+	const char *name;       /* "bf16" */
+	DType floats;           /* type of every float: F32 or F64 */
+	DType products;         /* type of the operands and results of products */
+	bool allow_tf32;        /* may products round operands of f32 to 11 bits? */
+	const char *loss_scale; /* the rule of --loss-scale if the option is not given */
+	bool trains;            /* do weights train that exist only in the type `products`? */
+	/* Names of ops that compute in f32 or more, whatever the column `precision` of their rows says; ends with NULL. NULL: no
+	 * such op. */
+	const char *const *high;
+} Recipe;
+extern const Recipe *const recipe_table[];   /* ends with NULL; the first recipe is the default */
+const Recipe *recipe_find(const char *name); /* name NULL: the default; NULL: no such recipe */
+/* What the recipe does with the floats of a node. */
+Precision recipe_precision(const Recipe *recipe, const Node *n);
+/* The recipe that a pass's option `to` names; NULL after reporting. */
+const Recipe *recipe_of_option(Pass *p, const char *name);
+
+/* ---- recipes/precision.c */
+typedef struct {
+	const char *to; /* name of the recipe; NULL: the default */
 } PrecisionOptions;
 
 /* ---- lora/choice.c */
@@ -91,7 +112,7 @@ typedef struct {
 	int64_t target;   /* number of the graph input that holds the target; -1: a new input */
 	int64_t count; /* of a loss that the graph computes: the output with its count; negative: see above */
 	int64_t axis; /* class axis of the output; -1: the axis that the labels lack */
-	int64_t rows; /* axis of the output that counts rows; -1: the axis that the graph tells */
+	int64_t rows; /* axis of the output that counts rows; -1: found from the graph */
 	int64_t axis_given,
 		rows_given; /* axis and rows as --loss gives them, for messages; negative: counted from the last axis */
 	bool rows_known; /* the file or an option says which axes of inputs count rows */
@@ -131,8 +152,8 @@ extern const LossRow *const loss_table[];
 const LossRow *loss_find(const char *name); /* NULL: unknown name */
 
 /* ---- losses/output_rows.c */
-/* Does the output of this forward or inference function depend on several rows of a micro-batch? stores: or does a
- * value that it stores depend on rows? */
+/* Does the output of this forward or inference function depend on several rows of a micro-batch?
+ * stores = true: also yes if a value that the function stores depends on rows. */
 bool loss_rows_mix(const Function *f, int64_t output, bool stores);
 
 /* ---- losses/own.c */
@@ -146,7 +167,8 @@ bool loss_is_uneven(const Function *f, const LossOptions *o);
 const void *loss_settings(const LossRow *row, const char *text, Arena *arena, Diag *diag);
 
 /* ---- statistics.c */
-/* Makes f's stores of statistics stores of pending states, which @update commits. */
+/* Redirects f's stores to statistics: they store to pending states, which @update commits to the
+ * statistics. */
 void statistics_make_pending(Function *f, Arena *scratch);
 
 /* ---- autograd.c */
@@ -166,11 +188,10 @@ bool *parameters_reached(Module *m, Arena *arena);
 
 /* ---- mixed.c */
 typedef struct {
-	/* type of products' operands and results, "bf16" or "f16"; NULL or "f32": no change */
-	const char *to;
+	const char *to; /* name of the recipe; NULL: the default */
 	/* globs over ONNX names of nodes that stay f32, one per line; NULL: no such node */
 	const char *f32;
-	/* "off": trained weights have type `to`, too; NULL or "on": they are f32 */
+	/* "off": trained weights have the type of products; NULL or "on": they are f32 */
 	const char *master;
 } MixedOptions;
 
@@ -186,7 +207,7 @@ typedef struct {
 	int64_t interval;   /* good steps until the scale grows */
 	int64_t restart;    /* good steps that already count towards the next growth */
 	int64_t hysteresis; /* number of overflows until the scale shrinks */
-	bool consecutive;   /* only overflows in a row count: a good step starts the count anew */
+	bool consecutive;   /* only consecutive overflows count: a good step ends the count */
 } LossScale;
 typedef struct {
 	const char *name, *doc;
@@ -204,8 +225,9 @@ typedef struct {
 LossScaling loss_scale_open(Builder *b, const LossScale *rule);
 /* bool[]: is the scale so small already that an overflow would not make it smaller? */
 Value *loss_scale_is_least(Builder *b, const LossScaling *s);
-/* Builds the new values of the loss scale's states and sets s->new_... overflow: bool[], the loss
- * is finite but the gradients are not. made: bool[], the update is made. */
+/* Builds the new values of the loss scale's states, and sets the fields new_scale, new_good and
+ * new_hysteresis of s. overflow: bool[], the loss is finite but the gradients are not. made:
+ * bool[], the update is made. */
 void loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made);
 
 /* ---- optimizer.c */
@@ -241,7 +263,7 @@ typedef struct {
 	Value *lr;       /* f64[]: learning rate times the parameter's lr_scale */
 	Value *group_lr; /* f64[]: learning rate without lr_scale */
 	Value *decay;    /* f64[]: weight decay; 0 if it does not apply */
-	/* out: the new contents; what stays NULL does not change */
+	/* out: the new contents; NULL: the content does not change */
 	Value *new_param, *new_moment[MAX_MOMENTS], *new_numbers[MAX_NUMBERS];
 } Update;
 typedef struct {
@@ -287,7 +309,8 @@ const OptimizerRow *optimizer_find(const char *name); /* NULL: unknown name */
 typedef struct {
 	const OptimizerRow *row;
 	const void *settings;
-	/* name with all settings but values of hyperparameters: a checkpoint must have the same */
+	/* name with all settings except values of hyperparameters; a checkpoint must have the same
+	 * name */
 	const char *name;
 	const char *defaults; /* the row's default hyperparameters, changed by the settings */
 } OptimizerChoice;
@@ -298,7 +321,8 @@ bool optimizer_parse(const char *text, OptimizerChoice *out, Arena *arena, Diag 
 typedef struct {
 	const char *glob; /* glob over names of parameters; NULL: all parameters */
 	OptimizerChoice choice;
-	/* hyperparameters are `fixed`, and the learning rate follows the schedule; else they are the program's */
+	/* true: the hyperparameters are those of `fixed`, and the learning rate follows the
+	 * schedule. false: they are the program's hyperparameters */
 	bool is_fixed;
 	double fixed[N_SCALARS];
 } OptimizerGroup;
@@ -308,7 +332,8 @@ int64_t optimizer_every(const OptimizerOptions *o, Arena *arena, Diag *diag);
 bool optimizer_group_parse(const char *text, OptimizerGroup *out, Arena *arena, Diag *diag);
 
 /* ---- update/rows.c */
-/* For rows of optimizers: a hyperparameter, f64[] or u64[]; and a scalar f64[] repeated to the type of `param`. */
+/* For rows of optimizers. update_scalar: a hyperparameter, f64[] or u64[]; update_spread: a scalar
+ * f64[] repeated to the type of `param`. */
 Value *update_scalar(Update *u, ScalarIndex index);
 Value *update_spread(Update *u, Value *scalar);
 Value *update_number(Update *u, double x); /* f64[] */

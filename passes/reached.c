@@ -33,12 +33,12 @@ parameters_reached(Module *m, Arena *arena)
 	bool *reached = NEW_ARRAY(arena, bool, m->states.n + 1);
 	Function *f;
 
-	if (!module_program(m, FUNCTION_ACCUMULATE,
+	if (!module_program(m, ROLE_ACCUMULATE,
 	                    0)) /* no loss yet: every trained parameter counts */
 		for (int i = 0; i < m->states.n; i++)
 			reached[i] = m->states.at[i]->kind == STATE_PARAMETER &&
 			             m->states.at[i]->trainable;
-	for (int i = 0; (f = module_program(m, FUNCTION_ACCUMULATE, i)); i++) {
+	for (int i = 0; (f = module_program(m, ROLE_ACCUMULATE, i)); i++) {
 		Function *copy = function_clone(f, module_fresh_name(m, "reached"));
 		mark_reached(copy, arena, reached);
 		function_remove(copy);

@@ -12,7 +12,8 @@ check_options(RowCheck *c, const PassOption *options, size_t size, const void *d
 	static const size_t sizes[] = {[OPTION_STRING] = sizeof(char *),
 	                               [OPTION_INT] = sizeof(int64_t),
 	                               [OPTION_DOUBLE] = sizeof(double),
-	                               [OPTION_BOOL] = sizeof(bool)};
+	                               [OPTION_BOOL] = sizeof(bool),
+	                               [OPTION_BYTES] = sizeof(int64_t)};
 
 	if (options || defaults)
 		row_needs(c, "options_size", size > 0);
@@ -232,10 +233,33 @@ pass_row_check(const PassRow *row, Diag *diag)
 	return c.sound;
 }
 
+/* ---- recipes */
+static bool
+recipe_row_check(const Recipe *recipe, Diag *diag)
+{
+	RowCheck c = {"recipe", recipe->name, diag, true};
+	Arena *arena = arena_new();
+	LossScale scale;
+	OpKind op;
+
+	row_needs(&c, "name", recipe->name && *recipe->name);
+	row_needs(&c, "floats", recipe->floats == F32 || recipe->floats == F64);
+	row_needs(&c, "loss_scale",
+	          recipe->loss_scale && loss_scale_parse(recipe->loss_scale, &scale, arena, diag));
+	for (const char *const *name = recipe->high; name && *name; name++)
+		if (!op_find(*name, &op))
+			row_error(&c, "high", "names the op %s, which does not exist", *name);
+	arena_free(arena);
+	return c.sound;
+}
+
 bool
 pass_tables_check(Diag *diag)
 {
 	bool sound = true;
+
+	for (int i = 0; recipe_table[i]; i++)
+		sound &= recipe_row_check(recipe_table[i], diag);
 
 	for (int i = 0; optimizer_table[i]; i++)
 		sound &= optimizer_row_check(optimizer_table[i], diag);

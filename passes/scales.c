@@ -59,7 +59,7 @@ scales_train(Module *m, Diag *diag)
 			if (s->trainable)
 				continue;
 			if (is_below_least(s, scale)) {
-				if (f->role == FUNCTION_FORWARD)
+				if (f->role == ROLE_FORWARD)
 					diag_warning(
 						diag,
 						"--scale-learning: \"%s\" stays as it is: it holds a scale below 2^-23",

@@ -27,6 +27,7 @@ typedef struct {
 	Function *f;
 	Arena *arena;
 	VEC(Statistic) list;
+	IntMap *pending; /* by id of a statistic: id of its pending state */
 	/* by value id, `words` each: the statistics on whose old content the value depends */
 	uint64_t *bits;
 	size_t words;
@@ -45,17 +46,32 @@ stored_statistic(const Node *n)
 	return s && s->kind == STATE_STATISTIC ? s : NULL;
 }
 
-static State *
-pending_state(Module *m, State *statistic)
+/* Bindings of a program share the pending states. */
+static void
+find_pending_states(Pending *p)
 {
+	const Module *m = p->f->module;
+
+	p->pending = intmap_new(p->arena);
 	for (int i = 0; i < m->states.n; i++)
-		if (m->states.at[i]->kind == STATE_PENDING && m->states.at[i]->of == statistic)
-			return m->states.at[i];
+		if (m->states.at[i]->kind == STATE_PENDING)
+			intmap_put(p->pending, (uint64_t)m->states.at[i]->of->id, (uint64_t)i);
+}
+
+static State *
+pending_state(Pending *p, State *statistic)
+{
+	Module *m = p->f->module;
+	uint64_t found;
+
+	if (intmap_get(p->pending, (uint64_t)statistic->id, &found))
+		return m->states.at[found];
 	const char *name = arena_printf(m->arena, "pending.%s", statistic->name);
 	State *s = state_new(m, module_fresh_name(m, name), statistic->type, STATE_PENDING,
 	                     LIFE_STEP);
 	s->of = statistic;
 	s->loc = statistic->loc;
+	intmap_put(p->pending, (uint64_t)statistic->id, (uint64_t)s->id);
 	return s;
 }
 
@@ -202,7 +218,7 @@ store_pending(Pending *p, const Statistic *s)
 	             .loc = s->store->loc,
 	             .phase = s->store->phase};
 
-	b_store_step(&b, pending_state(b.m, s->statistic), first, later ? later : first);
+	b_store_step(&b, pending_state(p, s->statistic), first, later ? later : first);
 }
 
 /* Makes a group pending: `first` and the statistics that are computed from each other with it. */
@@ -218,8 +234,7 @@ make_group_pending(Pending *p, int first)
 	for (int i = first; i < p->list.n; i++) {
 		Statistic *s = &p->list.at[i];
 		if (group[i / 64] >> i % 64 & 1 && s->old)
-			p->later[s->old->id] = function_state(
-				p->f, pending_state(p->f->module, s->statistic));
+			p->later[s->old->id] = function_state(p->f, pending_state(p, s->statistic));
 	}
 	for (int i = 0; i < nodes.n; i++)
 		clone_for_later(p, nodes.at[i].node);
@@ -246,6 +261,7 @@ statistics_make_pending(Function *f, Arena *scratch)
 	Pending p = {.f = f, .arena = scratch};
 
 	find_statistics(&p);
+	find_pending_states(&p);
 	find_dependences(&p);
 	p.seen = NEW_ARRAY(scratch, bool, f->next_node_id);
 	p.later = NEW_ARRAY(scratch, Value *, p.n_values);

@@ -7,11 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct {
-	Pass *p;
-	const char *verb, *glob, *value; /* "lr-scale", "h.*", "0.1" */
-} Rule;
-
 /* Can a tensor of that type hold the number? */
 static bool
 fits(DType d, double x)
@@ -26,7 +21,7 @@ is_distribution(bool normal, DType d, double a, double b)
 }
 
 static bool
-apply_init(const Rule *r, State *s)
+apply_init(Pass *p, const ParameterRule *r, State *s)
 {
 	int end = 0;
 	double a, b;
@@ -43,7 +38,7 @@ apply_init(const Rule *r, State *s)
 		s->init_a = a;
 		s->init_b = b;
 	} else {
-		diag_error(r->p->diag, EXIT_USAGE,
+		diag_error(p->diag, EXIT_USAGE,
 		           "--init %s=%s: need normal(MEAN,STD), "
 		           "uniform(A,B) of finite numbers of %s, zeros or ones",
 		           r->glob, r->value, dtype_info[s->type->dtype].name);
@@ -57,45 +52,46 @@ apply_init(const Rule *r, State *s)
 /* A weight with an adapter must not be trained: else --export-adapter would lack a part of the training. The weight
  * must keep the file's numbers if codes, or the adapter's first numbers, were made from these numbers. */
 static bool
-check_adapter(const Rule *r, const Module *m, const State *s)
+check_adapter(Pass *p, const ParameterRule *r, const Module *m, const State *s)
 {
 	const Adapter *a = module_adapter(m, s);
-	bool trains = strcmp(r->verb, "train") == 0, begins = strcmp(r->verb, "init") == 0;
+	bool trains = r->verb == RULE_TRAIN, begins = r->verb == RULE_INIT;
 	bool is_made = a && (a->magnitude || a->pissa || module_four_bit(m, s));
 
 	if (!a || (a->weight != s && !(begins && a->pissa)) || (!trains && !(begins && is_made)))
 		return true;
-	diag_error(r->p->diag, EXIT_USAGE,
-	           "--%s=%s: \"%s\" has an adapter (%s): choose one of the two options", r->verb,
-	           r->glob, s->name, s->why);
+	diag_error(p->diag, EXIT_USAGE,
+	           "--%s=%s: \"%s\" has an adapter (%s): choose one of the two options",
+	           rule_verbs[r->verb], r->glob, s->name, s->why);
 	return false;
 }
 
 static bool
-apply_rule(const Rule *r, State *s)
+apply_rule(Pass *p, const ParameterRule *r, State *s)
 {
-	if (strcmp(r->verb, "train") == 0 || strcmp(r->verb, "freeze") == 0) {
-		s->trainable = r->verb[0] == 't';
-		s->why = arena_printf(r->p->scratch, "--%s=%s", r->verb, r->glob);
-	} else if (strcmp(r->verb, "decay") == 0 || strcmp(r->verb, "no-decay") == 0) {
-		s->decay = r->verb[0] == 'd';
-	} else if (strcmp(r->verb, "lr-scale") == 0) {
-		if (!parse_double(r->value, &s->lr_scale) || !fits(F32, s->lr_scale) ||
-		    s->lr_scale < 0) {
-			diag_error(r->p->diag, EXIT_USAGE,
-			           "--lr-scale %s=%s: need a number of f32, from 0", r->glob,
-			           r->value);
-			return false;
-		}
-	} else {
-		return apply_init(r, s);
+	switch (r->verb) {
+	case RULE_TRAIN:
+	case RULE_FREEZE:
+		s->trainable = r->verb == RULE_TRAIN;
+		s->why = arena_printf(p->scratch, "--%s=%s", rule_verbs[r->verb], r->glob);
+		break;
+	case RULE_DECAY:
+	case RULE_NO_DECAY: s->decay = r->verb == RULE_DECAY; break;
+	case RULE_LR_SCALE:
+		if (parse_double(r->value, &s->lr_scale) && fits(F32, s->lr_scale) &&
+		    s->lr_scale >= 0)
+			break;
+		diag_error(p->diag, EXIT_USAGE, "--lr-scale %s=%s: need a number of f32, from 0",
+		           r->glob, r->value);
+		return false;
+	case RULE_INIT: return apply_init(p, r, s);
 	}
 	return true;
 }
 
 /* A rule that fits no parameter is a typing error. */
 static bool
-apply_everywhere(const Rule *r, Module *m)
+apply_everywhere(Pass *p, const ParameterRule *r, Module *m)
 {
 	bool ok = true;
 	int n = 0;
@@ -105,32 +101,33 @@ apply_everywhere(const Rule *r, Module *m)
 		if (s->kind != STATE_PARAMETER || !state_matches(s, r->glob))
 			continue;
 		DType dtype = state_weight_type(m, s)->dtype;
-		if (strcmp(r->verb, "train") == 0 && !dtype_is_float(dtype))
+		if (r->verb == RULE_TRAIN && !dtype_is_float(dtype))
 			continue;
 		n++;
-		ok &= check_adapter(r, m, s) && apply_rule(r, s);
+		ok &= check_adapter(p, r, m, s) && apply_rule(p, r, s);
 		if (s->why)
 			s->why = arena_strdup(m->arena, s->why);
 	}
 	/* All states of a group may be constants: then there is nothing to freeze. */
-	if (n == 0 && *r->glob == '@' && strcmp(r->verb, "freeze") == 0)
+	if (n == 0 && *r->glob == '@' && r->verb == RULE_FREEZE)
 		return ok;
 	if (n == 0) {
-		diag_error(r->p->diag, EXIT_USAGE, "--%s=%s fits no parameter", r->verb, r->glob);
-		hint_nearest_states(m, r->glob, r->p->diag);
+		diag_error(p->diag, EXIT_USAGE, "--%s=%s fits no parameter", rule_verbs[r->verb],
+		           r->glob);
+		hint_nearest_states(m, r->glob, p->diag);
 		return false;
 	}
 	return ok;
 }
 
 static bool
-has_value(const Rule *r)
+has_value(Pass *p, const ParameterRule *r)
 {
-	bool needs = r->verb[0] == 'l' || r->verb[0] == 'i';
+	bool needs = rule_takes_value(r->verb);
 
 	if (needs && !*r->value)
-		diag_error(r->p->diag, EXIT_USAGE, "--%s %s: the value is missing: need GLOB=%s",
-		           r->verb, r->glob, r->verb[0] == 'l' ? "X" : "HOW");
+		diag_error(p->diag, EXIT_USAGE, "--%s %s: the value is missing: need GLOB=%s",
+		           rule_verbs[r->verb], r->glob, r->verb == RULE_LR_SCALE ? "X" : "HOW");
 	return !needs || *r->value;
 }
 
@@ -151,19 +148,14 @@ run_trainable(Pass *p, Module *m)
 			"scales of 32-bit codes, scales of floats, computed scales and scales of 0 cannot be learned; `gradc quantize` makes a model with scales");
 	}
 	for (char *line = strtok_r(rules, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-		Rule r = {.p = p, .verb = line, .value = ""};
-		char *space = strchr(line, ' ');
-		if (!space)
+		ParameterRule rule;
+		if (!rule_parse(p->scratch, line, &rule)) {
+			diag_error(p->diag, EXIT_USAGE, "pass trainable: rule `%s`: unknown verb",
+			           line);
+			ok = false;
 			continue;
-		*space = '\0';
-		r.glob = space + 1;
-		char *equal = strrchr(space + 1, '=');
-		bool wants_value = strcmp(r.verb, "lr-scale") == 0 || strcmp(r.verb, "init") == 0;
-		if (wants_value && equal) {
-			*equal = '\0';
-			r.value = equal + 1;
 		}
-		ok &= has_value(&r) && apply_everywhere(&r, m);
+		ok &= has_value(p, &rule) && apply_everywhere(p, &rule, m);
 	}
 	for (int i = 0; i < m->states.n; i++) {
 		State *s = m->states.at[i];
@@ -180,7 +172,7 @@ static const PassOption trainable_options[] = {{"rules", "VERB GLOB[=VALUE], one
                                                 OPTION_BOOL, offsetof(TrainableOptions, scales)},
                                                {0}};
 const PassRow pass_trainable = {.name = "trainable",
-                                .help = "who is trained, decays, and starts from what",
+                                .help = "which parameters are trained, which decay; first values",
                                 .needed = true,
                                 .takes = STAGE_IMPORT,
                                 .leaves = STAGE_FORWARD,

@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-HEADER = (ROOT / "format/format.h").read_text()
+HEADER = (ROOT / "format/format.h").read_text() + (ROOT / "base/program/program.h").read_text()
 INSTRUCTION = struct.Struct("<HBBIIHHII")  # kind, stream, when, what, args, n_args, phase, origin, only
 
 
@@ -17,7 +17,7 @@ def enum(name):
 
 
 KIND, STREAM, EVENT = enum("InstructionKind"), enum("Stream"), enum("SharedEvent")
-WHEN, ONLY = enum("RunWhen"), enum("RunOnly")
+WHEN, ONLY = enum("When"), enum("RunOnly")
 SECTIONS = enum("Section")
 
 
@@ -47,7 +47,7 @@ class Tables:
         micro-batches."""
         at = self.first + i * INSTRUCTION.size
         if ranks > 1:
-            struct.pack_into("<B", self.bytes, at + 3, WHEN["RUN_LATER"])
+            struct.pack_into("<B", self.bytes, at + 3, WHEN["WHEN_LATER"])
         else:
             struct.pack_into("<I", self.bytes, at + 20, ONLY["ONLY_RANKS"])
 

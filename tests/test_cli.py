@@ -42,7 +42,7 @@ GRADC = {
                     [(f"={name}", LACKS) for name in (
                         "fp8", "fp8-current", "mxfp8", "int8",
                         "int8-weights", "quartet", "nvfp4", "int4-group")]),
-    "--scale-learning": (["=none", " none"], [("=pact", "need none, lsq or torch"), ("=lsq", "no scale of codes"), ("=lsq,scale-grad=x", "need none, inv_n or lsq"), ("=lsq,zero-points=2", "need on or off in zero-points="), ("=lsq,", "need scale-grad= or zero-points="), ("=lsq,scale-grad", "need none, inv_n or lsq"), ("=lsq,scale-grad=none,scale-grad=lsq", "scale-grad is given twice")]),
+    "--scale-learning": (["=none", " none"], [("=pact", "must be none, lsq or torch"), ("=lsq", "no scale of codes"), ("=lsq,scale-grad=x", "need none, inv_n or lsq"), ("=lsq,zero-points=2", "need on or off in zero-points="), ("=lsq,", "need scale-grad= or zero-points="), ("=lsq,scale-grad", "need none, inv_n or lsq"), ("=lsq,scale-grad=none,scale-grad=lsq", "scale-grad is given twice")]),
     "--train": (["=*"], [("=foo*", "foo*")]),
     "--freeze": (["=0.*"], [("=foo*", "foo*")]),
     "--decay": (["=*"], [("=foo*", "foo*")]),

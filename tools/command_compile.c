@@ -65,7 +65,9 @@ command_check(Options *o, Arena *arena, Diag *diag)
 	Session s;
 	bool ok = session_open(&s, o, OPEN_DIMS_ONE, arena, diag);
 
-	const char *last = s.has_loss ? "loss" : o->layer_decay > 0 ? "layer_decay" : "trainable";
+	const char *last = s.has_loss                                  ? "loss"
+	                   : ok && session_asks_for(&s, "layer_decay") ? "layer_decay"
+	                                                               : "trainable";
 	ok = ok && session_run(&s, last, false) && module_verify(s.m, diag);
 	if (ok && check_match(&s)) {
 		session_freeze_unreached(&s);

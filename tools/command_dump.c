@@ -244,7 +244,7 @@ predicted_mode(const Format *f, const Options *o)
 		    format_has_mode(f, mode))
 			return mode;
 	}
-	return MODE_REPLICATED;
+	return MODE_DDP;
 }
 
 /* Prints the tables in --format, with their predicted time on --machine. */
@@ -420,7 +420,7 @@ wants_onnx(const Options *o)
 static bool
 write_onnx(const Session *s)
 {
-	const Function *f = module_program(s->m, FUNCTION_ACCUMULATE, 0);
+	const Function *f = module_program(s->m, ROLE_ACCUMULATE, 0);
 	size_t size = 0;
 	const uint8_t *bytes = module_encode_onnx(s->m, f, s->arena, s->diag, &size);
 
@@ -556,7 +556,7 @@ command_ops(Options *o, Arena *arena, Diag *diag)
 {
 	(void)arena, (void)diag;
 	if (!o->json)
-		printf("ONNX operators, with the opset versions that are read; and whether their gradient is zero: they are piecewise constant, or give no floats\n");
+		printf("ONNX operators, with the opset versions that are read. `zero gradient`: the operator is piecewise constant, or its results are not floats\n");
 	importer_rows(print_importer, &o->json);
 	return EXIT_OK;
 }

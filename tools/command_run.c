@@ -152,7 +152,7 @@ interpret_forward(Run *r)
 	if ((s->o->stage && !parse_stage(s->o->stage, &stage, s->diag)) ||
 	    !session_stage(s, stage, false) || !read_inputs(r))
 		return false;
-	f = module_program(s->m, FUNCTION_FORWARD, 0);
+	f = module_program(s->m, ROLE_FORWARD, 0);
 	int n = function_return(f)->n_operands;
 	const ImportPorts *ports = &s->import->bindings.at[0].outputs;
 	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
@@ -241,7 +241,8 @@ state_scalar(const Run *r, StateKind kind)
 	return r->interp.states[module_state_of_kind(r->s->m, kind)->id].f[0];
 }
 
-/* Runs @accumulate once from zero and returns the loss. results: the gradients of --wrt inputs. */
+/* Runs @accumulate once, with all sums at zero before, and returns the loss. results: the gradients
+ * of --wrt inputs. */
 static double
 interpret_loss(Run *r, const Function *f, const EvalTensor *args, EvalTensor *results)
 {
@@ -437,7 +438,7 @@ interpret_gradients(Run *r)
 	if ((s->o->stage && !parse_stage(s->o->stage, &stage, s->diag)) ||
 	    !session_stage(s, stage, false) || !read_inputs(r))
 		return false;
-	const Function *f = module_program(s->m, FUNCTION_ACCUMULATE, 0);
+	const Function *f = module_program(s->m, ROLE_ACCUMULATE, 0);
 	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
 	if (!arguments(r, f, args))
 		return false;

@@ -14,9 +14,11 @@ nth_loss(int i)
 static bool
 set_rule(const OptionUse *u, void *at)
 {
-	StringList *rules = at;
+	int verb = 0;
 
-	vec_push(u->arena, rules, arena_printf(u->arena, "%s %s", u->row->name, u->value));
+	while (strcmp(rule_verbs[verb], u->row->name) != 0)
+		verb++;
+	vec_push(u->arena, (ParameterRules *)at, rule_of(u->arena, (RuleVerb)verb, u->value));
 	return true;
 }
 
@@ -24,6 +26,12 @@ static const char *
 nth_optimizer(int i)
 {
 	return optimizer_table[i] ? optimizer_table[i]->name : NULL;
+}
+
+static const char *
+nth_recipe(int i)
+{
+	return recipe_table[i] ? recipe_table[i]->name : NULL;
 }
 
 static bool
@@ -118,28 +126,6 @@ set_fraction(const OptionUse *u, void *at)
 	return false;
 }
 
-static bool
-set_layer_decay(const OptionUse *u, void *at)
-{
-	if (parse_double(u->value, at) && *(double *)at > 0 && *(double *)at <= 1)
-		return true;
-	diag_error(u->diag, EXIT_USAGE, "%s--layer-decay=%s: need a number above 0, up to 1",
-	           u->origin, u->value);
-	diag_hint(u->diag, "0.65 to 0.9 are usual; 1 changes nothing");
-	return false;
-}
-
-static bool
-set_ema(const OptionUse *u, void *at)
-{
-	if (parse_double(u->value, at) && *(double *)at > 0 && *(double *)at < 1)
-		return true;
-	diag_error(u->diag, EXIT_USAGE, "%s--ema=%s: need a number between 0 and 1", u->origin,
-	           u->value);
-	diag_hint(u->diag, "0.99 averages about 100 updates, 0.9999 about 10000");
-	return false;
-}
-
 /* words: NULL-terminated */
 static bool
 is_one_of(const char *text, const char *const *words)
@@ -167,7 +153,7 @@ set_scale_learning(const OptionUse *u, void *at)
 
 	*(const char **)at = mode;
 	if (!is_one_of(mode, (const char *[]){"none", "lsq", "torch", NULL})) {
-		diag_error(u->diag, EXIT_USAGE, "%s--scale-learning=%s: need none, lsq or torch",
+		diag_error(u->diag, EXIT_USAGE, "%s--scale-learning=%s: must be none, lsq or torch",
 		           u->origin, mode);
 		return false;
 	}
@@ -202,26 +188,6 @@ set_scale_learning(const OptionUse *u, void *at)
 	}
 	o->learn_zero_points = strcmp(zero_points, "on") == 0;
 	return true;
-}
-
-/* A number of bytes such as 32M; K, M and G are powers of 1024. */
-static bool
-set_bytes(const OptionUse *u, void *at)
-{
-	static const char letters[] = "KMG";
-	size_t n = strlen(u->value);
-	const char *letter = n && u->value[n - 1] ? strchr(letters, u->value[n - 1]) : NULL;
-	int shift = letter ? 10 * (int)(letter - letters + 1) : 0;
-	int64_t value;
-
-	if (parse_int(arena_strndup(u->arena, u->value, n - (letter != NULL)), &value) &&
-	    value > 0 && value <= INT64_MAX >> 10 >> shift) {
-		*(int64_t *)at = value << shift;
-		return true;
-	}
-	diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: need a number of bytes, as 32M", u->origin,
-	           u->row->name, u->value);
-	return false;
 }
 
 /* Parses a list of known words, each at most once. need: what the error message asks for. */
@@ -269,103 +235,6 @@ static const char *
 nth_machine(int i)
 {
 	return machine_table[i] ? machine_table[i]->name : NULL;
-}
-
-/* Adds a CPU to the list of targets unless the list has it. */
-static void
-add_cpu(Options *o, Arena *arena, const char *cpu, const char *features)
-{
-	CpuTarget target = {cpu, features, target_of_vectors(cpu_vector_bits(features))};
-
-	for (int i = 0; i < o->cpus.n; i++)
-		if (strcmp(o->cpus.at[i].cpu, cpu) == 0)
-			return;
-	vec_push(arena, &o->cpus, target);
-}
-
-static void
-add_gpu(Options *o, Arena *arena, const CudaArchitecture *gpu)
-{
-	for (int i = 0; i < o->gpus.n; i++)
-		if (o->gpus.at[i] == gpu)
-			return;
-	vec_push(arena, &o->gpus, gpu);
-}
-
-static void
-add_default_gpus(Options *o, Arena *arena)
-{
-	for (const CudaArchitecture *a = cuda_architectures; a->name; a++)
-		if (a->by_default)
-			add_gpu(o, arena, a);
-}
-
-/* Adds the machine whose name follows `cuda:` or `cpu:`; false: unknown name. */
-static bool
-add_machine(const OptionUse *u, bool cuda, const char *name)
-{
-	Options *o = u->to;
-	const CudaArchitecture *gpu = cuda ? cuda_architecture_find(name) : NULL;
-	const char *features = cuda ? NULL : cpu_features(u->arena, name);
-
-	if (gpu)
-		add_gpu(o, u->arena, gpu);
-	else if (features)
-		add_cpu(o, u->arena, name, features);
-	return gpu || features;
-}
-
-static void
-hint_targets(const OptionUse *u)
-{
-	Text t = {0};
-
-	for (const CudaArchitecture *a = cuda_architectures; a->name; a++)
-		text_printf(&t, "%s%s", a == cuda_architectures ? "cuda:" : ", ", a->name);
-	diag_hint(u->diag, "it has auto, cpu, cpu:native, cpu:x86-64-v2, -v3, -v4, cuda, %s", t.at);
-	text_free(&t);
-}
-
-/* --target=cpu:NAME,NAME,cuda:NAME,...: what kernels are compiled for. A name without prefix has the
- * prefix of the name before it. */
-static bool
-set_target(const OptionUse *u, void *at)
-{
-	Options *o = u->to;
-	char *copy = arena_strdup(u->arena, u->value), *save = NULL;
-	bool cuda = false, any = false;
-
-	*(const char **)at = u->value;
-	o->cpus.n = 0;
-	o->gpus.n = 0;
-	for (char *word = strtok_r(copy, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
-		bool of_cuda = strncmp(word, "cuda:", 5) == 0;
-		bool of_cpu = strncmp(word, "cpu:", 4) == 0, known = true;
-		const char *name = of_cuda ? word + 5 : of_cpu ? word + 4 : word;
-		if (strcmp(word, "cuda") == 0) {
-			add_default_gpus(o, u->arena);
-			cuda = true;
-		} else if (strcmp(word, "auto") == 0 || strcmp(word, "cpu") == 0) {
-			add_machine(u, false, "native");
-			cuda = false;
-		} else {
-			cuda = of_cuda || (cuda && !of_cpu);
-			known = (of_cuda || of_cpu || any) && add_machine(u, cuda, name);
-		}
-		any = true;
-		if (known)
-			continue;
-		diag_error(u->diag, EXIT_USAGE, "%s--target=%s: not supported in this build",
-		           u->origin, u->value);
-		hint_targets(u);
-		return false;
-	}
-	if (!any) {
-		diag_error(u->diag, EXIT_USAGE, "%s--target=%s names no CPU and no GPU", u->origin,
-		           u->value);
-		hint_targets(u);
-	}
-	return any;
 }
 
 /* Refuses an option that training executables have and gradc has not. */
@@ -434,6 +303,38 @@ add_pass_option(const OptionUse *u, void *at)
 	return pass_set(&call, u->arena, &text, u->diag);
 }
 
+/* An option that a pass's row declares. */
+static bool
+set_flag(const OptionUse *u, void *at)
+{
+	Options *o = at;
+	int n;
+	const PassRow *const *rows = pass_rows(&n);
+
+	for (int i = 0; i < n; i++)
+		for (const PassOption *p = rows[i]->options; p && p->name; p++) {
+			union {
+				int64_t whole;
+				double number;
+				bool flag;
+				const char *text;
+			} value;
+			if (!p->flag.name || strcmp(p->flag.name, u->row->name) != 0)
+				continue;
+			if (option_read(p, u->value, &value, u->arena)) {
+				FlagUse use = {rows[i], {p->name, u->value}};
+				vec_push(u->arena, &o->flags, use);
+				return true;
+			}
+			diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: need %s", u->origin,
+			           p->flag.name, u->value, option_needs(p, u->arena));
+			if (p->flag.hint)
+				diag_hint(u->diag, "%s", p->flag.hint);
+			return false;
+		}
+	return false;
+}
+
 static bool
 add_pass(const OptionUse *u, void *at)
 {
@@ -461,7 +362,7 @@ static const OptionRow option_rows[] = {
 	{"output-dir", "DIR", "where results go", TAKES_STRING, AT(output_dir), .commands = RUN | GRAD, .path = PATH_FOLDER},
 	{"dim", "NAME=N[,N...]", "binds a dimension, by symbol or as INPUT[AXIS]; several values: several "
 	 "programs", TAKES_LIST, AT(dims), .one_per_name = true, .group = "Dimensions", .commands = MODEL | QUANTIZE},
-	{"bound", "NAME=N", "most elements of a result whose size depends on data (NonZero, Compress, Unique, NonMaxSuppression), or most iterations of a Loop, named by its first output; a glob names several", TAKES_LIST, AT(bounds),
+	{"bound", "NAME=N", "upper limit for the elements of a result whose size depends on data (NonZero, Compress, Unique, NonMaxSuppression), or for the iterations of a Loop, named by the Loop's first output; a glob names several", TAKES_LIST, AT(bounds),
 	 .one_per_name = true, .commands = MODEL | QUANTIZE},
 	{"batch", "N", "binds the leading dimension of every input, or the one that is called batch", TAKES_INT, AT(batch), .least = 1, .commands = MODEL | QUANTIZE},
 	{"batch-axis", "INPUT=N|none", "the axis of an input that counts rows, from 0 (the one that is called batch, else 0); none: one array for every step",
@@ -482,7 +383,7 @@ static const OptionRow option_rows[] = {
 	{"fold-batch-norms", NULL, "folds batch norms into the convolutions before them, by running statistics (the default)", TAKES_FLAG, AT(fold_batch_norms), .commands = QUANTIZE},
 	{"no-fold-batch-norms", NULL, "keeps batch norms, with their running statistics", TAKES_FLAG, AT(no_fold_batch_norms), .commands = QUANTIZE},
 	{"equalize", NULL, "first moves factors between consecutive products, so that one scale fits all channels", TAKES_FLAG, AT(equalize), .commands = QUANTIZE},
-	{"sensitivity", NULL, "measures what each tensor's codes cost the results: runs the model once per tensor, without its codes", TAKES_FLAG, AT(sensitivity), .commands = QUANTIZE},
+	{"sensitivity", NULL, "measures how much the codes of each tensor change the results: runs the model once per tensor, with this tensor as floats", TAKES_FLAG, AT(sensitivity), .commands = QUANTIZE},
 	{"report", "FILE.html", "a page: the codes of each tensor, and their error", TAKES_STRING, AT(report), .commands = QUANTIZE, .path = PATH_OUTPUT},
 	{"opset", "N", "raises the model's opset, if its operators mean the same", TAKES_INT, AT(opset), .least = 10, .commands = QUANTIZE | TRAIN},
 	{"loss", "output:NAME|onnx:FILE|model", "losses by name take [:OUTPUT][,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE], with a negative N from the last axis; "
@@ -495,35 +396,33 @@ static const OptionRow option_rows[] = {
 	 .nth = nth_optimizer, .set = set_optimizer, .commands = COMPILE | DUMP},
 	{"optimizer-for", "GLOB=NAME[,KEY=VALUE...]", "another optimizer for these parameters, with its own hyperparameters; its learning rate follows the schedule", TAKES_CALL,
 	 AT(optimizers_for), .set = set_optimizer_for, .repeats = true, .commands = COMPILE | DUMP},
-	{"precision", "f32|tf32|bf16|f16|f64", "the type of every float; tf32: products on a GPU round their f32 operands to 11 bits; bf16, f16: the type of products; weights stay f32",
-	 TAKES_KNOWN, AT(precision), .commands = MODEL},
+	{"precision", NULL, "the type of every float; tf32: products on a GPU round their f32 operands to 11 bits; bf16, f16: the type of products; weights stay f32",
+	 TAKES_KNOWN, AT(precision), .nth = nth_recipe, .commands = MODEL},
 	{"loss-scale", "none|torch|megatron|deepspeed|N", "grows and shrinks by a rule, or is fixed (f16: torch); settings follow the rule: torch,init=1024,interval=100",
 	 TAKES_CALL, AT(loss_scale), .set = set_loss_scale, .commands = COMPILE | DUMP},
 	{"master", "on|off", "off: with bf16, trained weights are kept in bf16 only (on)", TAKES_CHOICE, AT(master), .commands = COMPILE | DUMP},
 	{"moments", "f32|bf16", "the type of the optimizer's moments (the update's type: f32 or f64)", TAKES_CHOICE, AT(moments), .commands = COMPILE | DUMP},
 	{"gradients", "f32|bf16", "the type of parameters' gradients (f32); bf16 needs --max-accumulate=1", TAKES_CHOICE, AT(gradients), .commands = COMPILE | DUMP},
 	{"rounding", "nearest|stochastic", "rounding of weights and moments that are kept in bf16 (nearest)", TAKES_CHOICE, AT(rounding), .commands = COMPILE | DUMP},
-	{"ema", "X", "keeps a moving average of trained weights with decay X, as 0.999, for --export-weights=ema", TAKES_CALL, AT(ema), .set = set_ema, .commands = COMPILE | DUMP},
 	{"mixed", "GLOB=f32", "with bf16 or f16: these nodes stay f32, by ONNX name", TAKES_CALL, AT(mixed), .set = set_mixed, .repeats = true, .commands = MODEL},
 	{"train", "GLOB", "trains these parameters, or a group of the table: @filters, @doubtful ...", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"freeze", "GLOB", "keeps these parameters, or a group of the table, as they are", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"decay", "GLOB", "weight decay applies to these", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"no-decay", "GLOB", "weight decay leaves these out", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
 	{"lr-scale", "GLOB=X", "multiplies their learning rate", TAKES_CALL, AT(rules), .set = set_rule, .repeats = true, .commands = TRAIN},
-	{"layer-decay", "X", "multiplies the learning rate of each layer by X^n, n layers before the last, above 0 up to 1", TAKES_CALL, AT(layer_decay), .set = set_layer_decay, .commands = TRAIN},
 	{"lora", "GLOB[,KEY=VALUE...]", "trains a low-rank product beside these weights and freezes the rest: rank=8, alpha=8, dropout=0, init=kaiming|pissa, rslora, dora", TAKES_CALL, AT(lora),
 	 .set = set_lora, .repeats = true, .commands = TRAIN},
 	{"qlora", "GLOB[,KEY=VALUE...]", "the same beside weights that are kept in 4 bits; --lora's settings, and bits=nf4|fp4 (nf4), double=on|off (on): scales of 8 bits", TAKES_CALL, AT(lora),
 	 .set = set_lora, .repeats = true, .commands = TRAIN},
 	{"adapter-name", "PARAM=PATH", "the parameter's module in --export-adapter, as PEFT calls it, if the file does not say it; TABLE,PRODUCT for a tied parameter", TAKES_LIST,
 	 AT(adapter_names), .one_per_name = true, .commands = COMPILE},
-	{"load-adapter", "NAME=DIR", "puts an adapter of PEFT or --export-adapter into the executable, whose --adapter=NAME begins with it; repeatable", TAKES_LIST,
+	{"load-adapter", "NAME=DIR", "puts an adapter of PEFT or --export-adapter into the executable, whose option --adapter=NAME then starts from this adapter; repeatable", TAKES_LIST,
 	 AT(kept_adapters), .one_per_name = true, .commands = COMPILE, .paths = reads_named_adapter},
 	{"quantize", "SPEC", "trains with quantized weights and activations, and exports their codes: w8a8, w4a8-g32, ... or a file of settings", TAKES_STRING, AT(quantize), .commands = TRAIN, .paths = reads_settings},
 	{"scale-learning", "none|lsq|torch", "each [,scale-grad=none|inv_n|lsq][,zero-points=on|off]: scales of codes are trained, too (none); with --quantize zero points of activations (off)", TAKES_CALL, AT(scale_learning), .set = set_scale_learning, .commands = TRAIN},
 	{"init", "model|random[:SEED]|GLOB=HOW", "first values; HOW: normal(M,S), uniform(A,B), zeros, "
 	 "ones", TAKES_CALL, AT(rules), .set = set_init, .repeats = true, .commands = TRAIN},
-	{"fill", "NAME=HOW", "makes an input ones, zeros, iota or a number", TAKES_LIST, AT(fills), .one_per_name = true,
+	{"fill", "NAME=HOW", "fills an input with ones, zeros, iota (0, 1, 2 ...) or a number", TAKES_LIST, AT(fills), .one_per_name = true,
 	 .group = "Import", .commands = MODEL | QUANTIZE},
 	{"tie", "A=B", "trains B as A", TAKES_LIST, AT(ties), .commands = MODEL},
 	{"no-tie", "A", "does not tie A to an equal parameter; if several modules read A, each gets its own", TAKES_LIST, AT(no_ties), .commands = MODEL},
@@ -536,16 +435,16 @@ static const OptionRow option_rows[] = {
 	{"weights", "embed|FILE", "stores weights in the executable, or in a file beside it", TAKES_STRING, AT(weights),
 	 .group = "The executable", .commands = COMPILE, .paths = writes_weights},
 	{"keep-metadata", NULL, "keeps exporters' stack traces", TAKES_FLAG, AT(keep_metadata), .commands = COMPILE},
-	{"max-accumulate", "N", "most micro-batches a step", TAKES_INT, AT(max_accumulate), .least = 1, .commands = COMPILE | DUMP},
+	{"max-accumulate", "N", "the largest number of micro-batches per step", TAKES_INT, AT(max_accumulate), .least = 1, .commands = COMPILE | DUMP},
 	{"keep-sources", "DIR", "keeps the generated C (OUTPUT.sources)", TAKES_STRING, AT(keep_sources),
 	 .optional = true, .commands = COMPILE | RUN | GRAD, .path = PATH_FOLDER},
 	{"emit", "executable|library", "what to write: a program, or a shared library for runtime/gradc.h",
 	 TAKES_KNOWN, AT(emit), .commands = COMPILE},
 	{"cc", "PROGRAM", "the C compiler ($CC, cc)", TAKES_STRING, AT(cc), .commands = COMPILE | RUN | GRAD},
-	{"input", "NAME=FILE", "an input of the model; axes and sizes may depend on small ones; repeatable", TAKES_LIST, AT(inputs), .one_per_name = true,
+	{"input", "NAME=FILE", "an input of the model; axes and sizes may depend on the numbers of a small input; repeatable", TAKES_LIST, AT(inputs), .one_per_name = true,
 	 .group = "run and grad", .commands = RUN | GRAD, .paths = reads_named_file},
 	{"wrt", "INPUT", "also this input's gradient; repeatable", TAKES_LIST, AT(wrt), .commands = GRAD},
-	{"check-gradients", "N", "compares N random entries per parameter with differences", TAKES_INT,
+	{"check-gradients", "N", "compares N random entries of each parameter's gradient with finite differences", TAKES_INT,
 	 AT(check_gradients), .least = 1, .commands = GRAD},
 	{"engine", "compiled|interp", "a temporary executable, or the interpreter", TAKES_CHOICE,
 	 AT(engine), .commands = RUN | GRAD},
@@ -555,16 +454,16 @@ static const OptionRow option_rows[] = {
 	 "text", TAKES_CHOICE, AT(stage), .nth = printer_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
 	{"format", "text|dot|html|json|onnx", "format of the dump; onnx: forward and backward of a model as plain ONNX, with --stage=train and --loss", TAKES_KNOWN, AT(format), .commands = DUMP | OPT},
 	{"log", "FILE", "with --format=html: ranges of codes over the training that wrote this log", TAKES_STRING, AT(log), .commands = DUMP, .path = PATH_INPUT},
-	{"machine", NULL, "each [,ranks=N][,link=400G]; for --stage=schedule: what each launch would take on that GPU, among N "
-	 "ranks, with 400 Gbit/s between any two", TAKES_CALL, AT(machine), .nth = nth_machine, .set = set_machine, .commands = DUMP},
+	{"machine", NULL, "each [,ranks=N][,link=400G]; for --stage=schedule: the predicted time of each launch on that GPU, with N "
+	 "ranks and 400 Gbit/s between any two", TAKES_CALL, AT(machine), .nth = nth_machine, .set = set_machine, .commands = DUMP},
 	{"after", "PASS", "the module after that pass", TAKES_CALL, AT(after), .set = set_pass, .commands = DUMP},
 	{"passes", "LIST", "for opt: a,b{x=1}", TAKES_STRING, AT(passes), .empty = true, .commands = OPT},
 	{"dump-after", "PASS", "prints the module after a pass, or `all`", TAKES_CALL, AT(dump_after),
 	 .set = set_pass_or_all, .commands = PASSES},
-	{"dump-dir", "DIR", "dumps become files there, and so does the input of a pass while it runs", TAKES_STRING, AT(dump_dir), .commands = PASSES, .path = PATH_FOLDER},
+	{"dump-dir", "DIR", "writes dumps to files in this folder, and the input of each pass while the pass runs", TAKES_STRING, AT(dump_dir), .commands = PASSES, .path = PATH_FOLDER},
 	{"dump-changed", NULL, "dumps after every pass that changed something", TAKES_FLAG,
 	 AT(dump_changed), .commands = PASSES},
-	{"stop-after", "PASS", "ends there", TAKES_CALL, AT(stop_after), .set = set_pass, .commands = COMPILE | DUMP | OPT},
+	{"stop-after", "PASS", "ends after this pass", TAKES_CALL, AT(stop_after), .set = set_pass, .commands = COMPILE | DUMP | OPT},
 	{"disable", "PASS", "leaves a pass out; repeatable", TAKES_CALL, AT(disable), .set = add_pass, .repeats = true, .commands = PASSES},
 	{"enable", "PASS", "runs a pass that `gradc passes` marks as run when asked for; repeatable",
 	 TAKES_CALL, AT(enable), .set = add_pass, .repeats = true, .commands = PASSES},
@@ -594,8 +493,6 @@ static const OptionRow option_rows[] = {
 	 TAKES_CALL, AT(offload), .set = set_offload, .commands = COMPILE | DUMP},
 	{"sync-batchnorm", NULL, "batch norms use the statistics of all ranks' batches together", TAKES_FLAG, AT(sync_batchnorm),
 	 .commands = COMPILE | DUMP},
-	{"unit-bytes", "N", "parameters of so many bytes are gathered at once, or of one layer block (32M)", TAKES_CALL,
-	 AT(unit_bytes), .set = set_bytes, .commands = COMPILE | DUMP},
 	{"help", NULL, "this text", TAKES_FLAG, AT(help), .group = "Other"},
 	{"config", "FILE", "options from a file, one `name = value` a line, or DeepSpeed's JSON; the command line wins", TAKES_CONFIG, AT(configs), .path = PATH_INPUT},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
@@ -604,18 +501,61 @@ static const OptionRow option_rows[] = {
 };
 /* clang-format on */
 
+typedef VEC(OptionRow) OptionRows;
+
+/* Adds the options of a group that rows of passes declare. */
+static void
+add_flags(Arena *arena, OptionRows *to, const char *group)
+{
+	int n;
+	const PassRow *const *rows = pass_rows(&n);
+
+	for (int i = 0; i < n; i++)
+		for (const PassOption *p = rows[i]->options; p && p->name; p++) {
+			if (!p->flag.name || strcmp(p->flag.group, group) != 0 ||
+			    (i > 0 && rows[i - 1] == rows[i]))
+				continue;
+			bool updates = rows[i]->when == PASS_WITH_OPTIMIZER;
+			vec_push(arena, to,
+			         ((OptionRow){.name = p->flag.name,
+			                      .value = p->flag.value,
+			                      .help = p->flag.help,
+			                      .takes = TAKES_CALL,
+			                      .set = set_flag,
+			                      .commands = updates ? COMPILE | DUMP : TRAIN}));
+		}
+}
+
+/* The rows of the table above; the options of passes stand at the end of their groups. */
+static OptionRows
+all_rows(Arena *arena)
+{
+	OptionRows all = {0};
+	const char *group = NULL;
+
+	for (int i = 0; i < COUNT(option_rows); i++) {
+		const OptionRow *row = &option_rows[i];
+		if (row->group && group)
+			add_flags(arena, &all, group);
+		group = row->group ? row->group : group;
+		vec_push(arena, &all, *row);
+	}
+	return all;
+}
+
 /* command NULL: the options of all commands. */
 static OptionTable
 option_table(Arena *arena, const Command *command)
 {
 	enum { MOST = 32 };
 	const char **names = NEW_ARRAY(arena, const char *, MOST + 1);
+	OptionRows all = all_rows(arena);
 
 	for (int i = 0; commands[i].name; i++)
 		names[__builtin_ctz(commands[i].bit)] = commands[i].name;
 	return (OptionTable){
-		.rows = option_rows,
-		.n = COUNT(option_rows),
+		.rows = all.at,
+		.n = all.n,
 		.section = "gradc",
 		.program = command ? arena_printf(arena, "gradc %s", command->name) : "gradc",
 		.command = command ? command->bit : 0,
@@ -670,10 +610,7 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 	table.uses = &o->paths;
 	bool ok = options_read(&table, o, argc, argv, &files, arena, diag);
 
-	if (o->cpus.n == 0 && o->gpus.n == 0)
-		add_cpu(o, arena, "native", cpu_features(arena, "native"));
-
-	ok = ok && options_together(o, diag);
+	ok = ok && options_complete(o, arena, diag);
 	if (ok && o->help) {
 		print_help(command, &table, arena);
 		*exit_code = EXIT_OK;

@@ -33,7 +33,7 @@ in_table(const State *s)
 	return s->kind == STATE_PARAMETER || s->kind == STATE_STATISTIC;
 }
 
-/* The n-th character of a UTF-8 text; its end if it is shorter. */
+/* Points to character n of a UTF-8 text; to the text's end if the text is shorter. */
 static const char *
 character_at(const char *text, int n)
 {
@@ -204,7 +204,7 @@ static void
 print_target(const Module *m)
 {
 	for (int b = 0;; b++) {
-		const Function *f = module_program(m, FUNCTION_ACCUMULATE, b);
+		const Function *f = module_program(m, ROLE_ACCUMULATE, b);
 		const Value *v = f ? function_find_param(f, PARAM_LABELS, -1) : NULL;
 		Text t = {0};
 		if (!v)
@@ -368,7 +368,7 @@ print_summary(const Session *s, bool full)
 		quantized_print(s->arena, &s->quantize->tensors, NULL, NULL);
 	printf("  %lld parameters, %lld trainable; %.4g MFLOP forward\n", (long long)all,
 	       (long long)trainable,
-	       1e-6 * (double)function_flops(module_program(s->m, FUNCTION_FORWARD, 0)));
+	       1e-6 * (double)function_flops(module_program(s->m, ROLE_FORWARD, 0)));
 }
 
 /* FLOPs of a step's first micro-batch, forward and backward. */
@@ -376,7 +376,7 @@ static int64_t
 step_flops(const Module *m)
 {
 	int64_t flops = 0;
-	const Function *f = module_program(m, FUNCTION_ACCUMULATE, 0);
+	const Function *f = module_program(m, ROLE_ACCUMULATE, 0);
 
 	for_each_node(f, n)
 		if (when_runs(n->when) & when_runs(WHEN_FIRST))
@@ -582,7 +582,7 @@ print_summary_json(const Session *s)
 	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o,s:o,s:o,s:o,s:o,s:o}", "model", s->o->input,
 	                         "opset", (json_int_t)s->import->opset, "producer",
 	                         s->import->producer ? s->import->producer : "", "flops_forward",
-	                         (json_int_t)function_flops(module_program(m, FUNCTION_FORWARD, 0)),
+	                         (json_int_t)function_flops(module_program(m, ROLE_FORWARD, 0)),
 	                         "parameters", list, "constants", constants_json(s), "repairs",
 	                         texts_json(&s->import->repairs), "notes",
 	                         texts_json(&s->import->notes), "doubtful", doubts_json(s->import),

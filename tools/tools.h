@@ -48,11 +48,6 @@ bool options_parse(Options *o, const Command *command, int argc, char **argv, Ar
  * optimizers */
 void options_print_all(Arena *arena);
 
-/* ---- options_together.c */
-/* Checks options that only make sense together, and sets options that others imply; false after
- * reporting. */
-bool options_together(Options *o, Diag *diag);
-
 /* ---- command_dump.c */
 bool parse_stage(const char *text, Stage *stage,
                  Diag *diag); /* parses a stage's name; false after reporting */

@@ -7,29 +7,16 @@
 #include <string.h>
 
 const DTypeInfo dtype_info[N_DTYPES] = {
-	[F64] = {"f64", 64, CLASS_FLOAT, "<f8", "<u8", "F64"},
-	[F32] = {"f32", 32, CLASS_FLOAT, "<f4", "<u4", "F32"},
-	[F16] = {"f16", 16, CLASS_FLOAT, "<f2", "<u2", "F16"},
-	[BF16] = {"bf16", 16, CLASS_FLOAT, NULL, "<u2", "BF16"},
-	[F8E4M3] = {"f8e4m3", 8, CLASS_FLOAT, NULL, "|u1", "F8_E4M3"},
-	[F8E5M2] = {"f8e5m2", 8, CLASS_FLOAT, NULL, "|u1", "F8_E5M2"},
-	[F8E4M3FNUZ] = {"f8e4m3fnuz", 8, CLASS_FLOAT, NULL, "|u1", NULL},
-	[F8E5M2FNUZ] = {"f8e5m2fnuz", 8, CLASS_FLOAT, NULL, "|u1", NULL},
-	[F4E2M1] = {"f4e2m1", 4, CLASS_FLOAT, NULL, "|u1", "F4"},
-	[E8M0] = {"e8m0", 8, CLASS_FLOAT, NULL, "|u1", "F8_E8M0"},
-	[S64] = {"s64", 64, CLASS_SIGNED, "<i8", "<u8", "I64"},
-	[S32] = {"s32", 32, CLASS_SIGNED, "<i4", "<u4", "I32"},
-	[S16] = {"s16", 16, CLASS_SIGNED, "<i2", "<u2", "I16"},
-	[S8] = {"s8", 8, CLASS_SIGNED, "|i1", "|u1", "I8"},
-	[S4] = {"s4", 4, CLASS_SIGNED, NULL, "|u1", NULL},
-	[S2] = {"s2", 2, CLASS_SIGNED, NULL, "|u1", NULL},
-	[U64] = {"u64", 64, CLASS_UNSIGNED, "<u8", "<u8", "U64"},
-	[U32] = {"u32", 32, CLASS_UNSIGNED, "<u4", "<u4", "U32"},
-	[U16] = {"u16", 16, CLASS_UNSIGNED, "<u2", "<u2", "U16"},
-	[U8] = {"u8", 8, CLASS_UNSIGNED, "|u1", "|u1", "U8"},
-	[U4] = {"u4", 4, CLASS_UNSIGNED, NULL, "|u1", NULL},
-	[U2] = {"u2", 2, CLASS_UNSIGNED, NULL, "|u1", NULL},
-	[BOOL] = {"bool", 8, CLASS_BOOL, "|b1", "|u1", "BOOL"},
+#define DTYPE(NAME, name, bits, class, npy, npy_bits, safetensors) \
+	{#name, bits, class, npy, npy_bits, safetensors},
+#include "base/numbers/dtype_list.def"
+#undef DTYPE
+};
+const char *const dtype_names[] = {
+#define DTYPE(NAME, name, bits, class, npy, npy_bits, safetensors) #name,
+#include "base/numbers/dtype_list.def"
+#undef DTYPE
+	NULL,
 };
 
 static const FloatFormat float_formats[N_DTYPES] = {

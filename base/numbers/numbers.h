@@ -6,13 +6,12 @@
 #include "base/base.h"
 
 /* ---- dtype.c: the element types and the one table of conversions. */
-/* clang-format off */
 typedef enum {
-	F64, F32, F16, BF16, F8E4M3, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, F4E2M1, E8M0,
-	S64, S32, S16, S8, S4, S2, U64, U32, U16, U8, U4, U2, BOOL,
+#define DTYPE(NAME, name, bits, class, npy, npy_bits, safetensors) NAME,
+#include "base/numbers/dtype_list.def"
+#undef DTYPE
 	N_DTYPES,
 } DType;
-/* clang-format on */
 typedef enum { CLASS_FLOAT, CLASS_SIGNED, CLASS_UNSIGNED, CLASS_BOOL } DTypeClass;
 typedef struct {
 	const char *name; /* "f32" */
@@ -23,6 +22,7 @@ typedef struct {
 	const char *safetensors; /* "F32", NULL where the format has no such type */
 } DTypeInfo;
 extern const DTypeInfo dtype_info[N_DTYPES];
+extern const char *const dtype_names[]; /* ends with NULL */
 
 /* A float type smaller than f32. Codes are bit patterns without the sign. */
 typedef struct {

@@ -12,7 +12,7 @@
 
 /* The newest generation first. Drivers from 580 on accept the PTX of version 13; version 12
  * knows sm_100 from 12.8 on. */
-static const char *const sonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
+static const char *const sonames[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
 
 /* --fmad=false: NVRTC must not fuse multiplications and additions by itself. Loop IR says fma
  * where they are to be fused, so all printers give the same bits. -v: prints registers and
@@ -21,18 +21,11 @@ static const char *const sonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
 const char *const nvrtc_options[N_NVRTC_OPTIONS] = {"--fmad=false", "--ptxas-options=-v",
                                                     "--diag-suppress=177"};
 
-/* The first missing symbol; NULL: no symbol is missing. */
-static const char *
-find_symbols(Nvrtc *n)
-{
-#define NVRTC_SYMBOL(name, type, parameters)                   \
-	*(void **)&n->name = dlsym(n->library, "nvrtc" #name); \
-	if (!n->name)                                          \
-		return "nvrtc" #name;
+static const LibrarySymbol symbols[] = {
+#define NVRTC_SYMBOL(name, type, parameters) {"nvrtc" #name, offsetof(Nvrtc, name), false},
 #include "codegen/cuda/nvrtc_symbols.def"
 #undef NVRTC_SYMBOL
-	return NULL;
-}
+	{0}};
 
 static Status
 not_found(void)
@@ -71,17 +64,12 @@ identify(Arena *arena, Nvrtc *n)
 Status
 nvrtc_open(Arena *arena, Nvrtc *out)
 {
-	const char *lacks = NULL;
+	const char *lacks;
 
-	for (int i = 0; i < COUNT(sonames); i++) {
-		*out = (Nvrtc){.library = cuda_library_open(sonames[i])};
-		if (!out->library)
-			continue;
-		lacks = find_symbols(out);
-		if (!lacks)
-			return identify(arena, out);
-		dlclose(out->library);
-	}
+	*out = (Nvrtc){0};
+	out->library = cuda_library_load(sonames, symbols, out, &lacks);
+	if (out->library)
+		return identify(arena, out);
 	*out = (Nvrtc){0};
 	return lacks ? status_error(EXIT_SYSTEM,
 	                            "NVRTC lacks %s: a newer one is needed (pip install "

@@ -1,10 +1,10 @@
 /* Writes the nodes of a program as instructions, with the place in memory of each argument. The
  * body of a loop or branch stands between LOOP or BRANCH and END. Values of the body lie behind
- * the caller's workspace, but its parameters and results lie where the operands and results of
- * the loop or branch lie. In the example, h is a carried value, and x and y are stacks with a row
- * for each iteration:
+ * the caller's workspace. But the body's parameters and results lie where the operands and
+ * results of the loop or branch lie. In the example, h is a carried value, and x and y are stacks
+ * with a row for each iteration:
  *
- *	COPY   h <- initial            results are what a loop carries
+ *	COPY   h <- initial            the loop's result h holds the carried value
  *	LOOP   35 times
  *	run    dot (h, R, workspace)
  *	run    tanh (workspace, x + 800 * iteration, h, y + 800 * iteration)
@@ -75,8 +75,8 @@ table_slot(TableWriter *tw, const Value *v)
 /* ---- places */
 static Argument place_of(TableWriter *tw, const Frame *frame, const Value *v);
 
-/* The argument for one row of a stack: it advances by a row in each iteration of the loop. whole:
- * the argument for the stack. */
+/* The argument for one row of a stack. It advances by a row in each iteration of the loop. whole:
+ * the argument for the whole stack. */
 static Argument
 row_of(TableWriter *tw, const Frame *frame, Argument whole, Type row)
 {
@@ -150,13 +150,13 @@ write_origin(FormatWriter *w, const Node *n)
 	return origin;
 }
 
-int
-table_kernel(const Module *m, const Kernel *k)
+uint32_t
+table_kernel(const TableWriter *tw, const Kernel *k)
 {
-	for (int i = 0; i < m->kernels.n; i++)
-		if (m->kernels.at[i] == k)
-			return i;
-	return -1;
+	uint64_t number = 0;
+
+	intmap_get(tw->kernels, (uint64_t)(uintptr_t)k, &number);
+	return (uint32_t)number;
 }
 
 /* The number of a launch's arguments. Reports an error if the number does not fit into the
@@ -211,7 +211,7 @@ write_launch(TableWriter *tw, const Frame *frame, const Node *n)
 	                       zeros      ? FILL_ZERO
 	                       : k->moves ? COPY
 	                                  : RUN_KERNEL,
-	                       zeros || k->moves ? 0 : (uint32_t)table_kernel(tw->t->m, k));
+	                       zeros || k->moves ? 0 : table_kernel(tw, k));
 
 	in.stream = k->moves == MOVES_TO_HOST     ? STREAM_COPY_OUT
 	            : k->moves == MOVES_TO_DEVICE ? STREAM_COPY_IN
@@ -311,7 +311,7 @@ copy_slices(TableWriter *tw, const Frame *in)
 }
 
 /* At the end of a body: copies results that were not computed in their final place. No result is
- * the old value of a parameter (bodies.c), so no copy overwrites what another one needs. */
+ * a parameter that another copy overwrites (bodies.c), so the copies may run in any order. */
 static void
 copy_results(TableWriter *tw, const Frame *in)
 {

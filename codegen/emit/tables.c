@@ -46,30 +46,28 @@ write_input(TableWriter *tw, const Value *v)
 	}
 }
 
-/* For each role of functions: the role in the tables, and the kinds of its results. */
+/* For each role of a program: the kinds of the program's results. */
 typedef struct {
-	FunctionRole function;
-	Role role;
 	PortKind result; /* kind of the results after the listed results */
 	int n_listed;
 	PortKind listed[6]; /* kinds of the first results */
-} RoleRow;
-static const RoleRow role_rows[] = {
-	{FUNCTION_FORWARD, ROLE_FORWARD, PORT_OUTPUT, 0, {0}},
-	{FUNCTION_EVAL, ROLE_EVAL, PORT_OUTPUT, 0, {0}},
-	{FUNCTION_ACCUMULATE, ROLE_ACCUMULATE, PORT_GRADIENT, 0, {0}},
-	{FUNCTION_ESTIMATE, ROLE_ESTIMATE, PORT_GRADIENT, 0, {0}},
-	{FUNCTION_REFRESH, ROLE_REFRESH, PORT_GRADIENT, 0, {0}},
-	{FUNCTION_UPDATE,
-         ROLE_UPDATE,
-         PORT_NORM,
-         6,
-         {PORT_LOSS_SUM, PORT_LOSS_COUNT, PORT_NORM, PORT_LOSS_SCALE, PORT_MADE, PORT_FAILED}},
+} RoleResults;
+static const RoleResults role_results[N_ROLES] = {
+	[ROLE_FORWARD] = {PORT_OUTPUT},
+	[ROLE_EVAL] = {PORT_OUTPUT},
+	[ROLE_ACCUMULATE] = {PORT_GRADIENT},
+	[ROLE_ESTIMATE] = {PORT_GRADIENT},
+	[ROLE_REFRESH] = {PORT_GRADIENT},
+	[ROLE_UPDATE] = {PORT_NORM,
+                         6,
+                         {PORT_LOSS_SUM, PORT_LOSS_COUNT, PORT_NORM, PORT_LOSS_SCALE, PORT_MADE,
+                          PORT_FAILED}},
 };
 
 static void
-write_results(TableWriter *tw, const Function *f, const RoleRow *row)
+write_results(TableWriter *tw, const Function *f)
 {
+	const RoleResults *row = &role_results[f->role];
 	const Node *ret = function_return(f);
 	const Tables *t = tw->t;
 
@@ -100,8 +98,8 @@ write_scalars(TableWriter *tw, const Function *f)
 	return (uint32_t)tw->w->slots.n;
 }
 
-/* If a result is an unchanged state, adds a copy for the host, because a rank may hold only a part of the
- * state. */
+/* If a result is an unchanged state, adds an instruction that copies the state to the program's region of
+ * results: a rank may hold only a part of the state itself. */
 static void
 report_state(TableWriter *tw, PortRecord *port, uint16_t phase)
 {
@@ -142,12 +140,11 @@ check_events(TableWriter *tw, const ProgramRecord *p)
 }
 
 static void
-write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target,
-              DataParallelMode mode)
+write_program(TableWriter *tw, const Function *f, int target, DataParallelMode mode)
 {
 	FormatWriter *w = tw->w;
 	int first_slot = w->slots.n;
-	ProgramRecord p = {.role = row->role,
+	ProgramRecord p = {.role = f->role,
 	                   .binding = (uint32_t)f->binding,
 	                   .stage = (uint32_t)f->stage,
 	                   .mode = (uint32_t)mode,
@@ -156,25 +153,25 @@ write_program(TableWriter *tw, const Function *f, const RoleRow *row, int target
 	                   .first_input = (uint32_t)w->ports.n};
 
 	StreamPlan plan = {.m = tw->t->m,
-	                   .role = row->role,
-	                   .buckets = row->role == ROLE_ACCUMULATE || row->role == ROLE_ESTIMATE
+	                   .role = f->role,
+	                   .buckets = f->role == ROLE_ACCUMULATE || f->role == ROLE_ESTIMATE
 	                                      ? &tw->buckets[mode]
 	                                      : NULL};
 
 	tw->slots = NEW_ARRAY(tw->arena, uint32_t, f->next_value_id + tw->t->m->states.n);
-	tw->io_space = row->role == ROLE_UPDATE ? SPACE_STEP : SPACE_IO;
+	tw->io_space = f->role == ROLE_UPDATE ? SPACE_STEP : SPACE_IO;
 	tw->workspace = tw->io = tw->flops = 0;
 	for (int i = 0; i < f->params.n; i++)
 		if (f->params.at[i]->region == REGION_IO)
 			write_input(tw, f->params.at[i]);
 	p.n_inputs = (uint32_t)w->ports.n - p.first_input;
 	p.first_output = (uint32_t)w->ports.n;
-	write_results(tw, f, row);
+	write_results(tw, f);
 	p.n_outputs = (uint32_t)w->ports.n - p.first_output;
 	instructions_write(tw, f);
 	for (uint32_t i = 0; i < p.n_outputs; i++)
 		report_state(tw, &w->ports.at[p.first_output + i],
-		             row->role == ROLE_UPDATE ? PHASE_UPDATE : PHASE_FORWARD);
+		             f->role == ROLE_UPDATE ? PHASE_UPDATE : PHASE_FORWARD);
 	p.scalars = write_scalars(tw, f);
 	if (p.scalars)
 		vec_push(tw->arena, &plan.inputs, p.scalars - 1);
@@ -208,7 +205,7 @@ is_for(const Versions *v, const Function *f, int target)
 	return strcmp(f->target ? f->target : "", v->names.at[target]) == 0;
 }
 
-/* f is a program for a GPU. Is it an update that the host runs instead, as its own program? */
+/* Is f a GPU program of the update that the host's CPU program of the update replaces? */
 static bool
 is_the_hosts(const Function *f, DataParallelMode mode)
 {
@@ -219,23 +216,23 @@ is_the_hosts(const Function *f, DataParallelMode mode)
 
 /* Writes the program for ranks that hold whole states, and a program for each mode that changes it. */
 static void
-write_modes(TableWriter *tw, const Function *f, const RoleRow *row, int target)
+write_modes(TableWriter *tw, const Function *f, int target)
 {
-	write_program(tw, f, row, target, MODE_DDP);
-	for (DataParallelMode mode = MODE_ZERO1; mode < N_DATA_PARALLEL_MODES; mode++)
+	write_program(tw, f, target, MODE_DDP);
+	for (DataParallelMode mode = MODE_ZERO1; mode < N_MODES; mode++)
 		if (tw->t->m->modes >> mode & 1 && shard_changes(f, mode) && !is_the_hosts(f, mode))
-			write_program(tw, f, row, target, mode);
+			write_program(tw, f, target, mode);
 }
 
 static void
 write_programs(TableWriter *tw, int target)
 {
 	for (int b = 0; b < tw->t->n_bindings; b++)
-		for (int k = 0; k < COUNT(role_rows); k++)
+		for (Role role = 0; role < N_ROLES; role++)
 			for_each_function(tw->t->m, f)
-				if (f->role == role_rows[k].function && f->binding == b &&
+				if (role_is_program(role) && f->role == role && f->binding == b &&
 				    is_for(&tw->versions, f, target))
-					write_modes(tw, f, &role_rows[k], target);
+					write_modes(tw, f, target);
 }
 
 static void
@@ -349,8 +346,8 @@ write_four_bit(TableWriter *tw)
 	}
 }
 
-/* How many iterations of the kernel take about ten microseconds, by estimate. Waking a thread
- * costs as much, so a thread should have at least so many. */
+/* An estimate of how many iterations of the kernel take ten microseconds. Waking a thread takes
+ * about as long, so a thread should run at least this many iterations. */
 static int64_t
 kernel_grain(const KernelRecord *r)
 {
@@ -393,11 +390,11 @@ write_kernel(TableWriter *tw, int index)
 		r.targets |= (uint32_t)tw->versions.needs[t][index] << t;
 	r.grain = kernel_grain(&r);
 	r.library = write_library(w, k);
-	r.serves = k->serves ? (uint32_t)table_kernel(m, k->serves) + 1 : 0;
+	r.serves = k->serves ? table_kernel(tw, k->serves) + 1 : 0;
 	vec_push(w->arena, &w->kernels, r);
 }
 
-/* Are there few enough targets? A kernel's record has a bit for each. */
+/* Are there few enough targets? A kernel's record has one bit for each target. */
 static bool
 check_targets(const TableWriter *tw)
 {
@@ -423,7 +420,7 @@ write_module(TableWriter *tw)
 		                         .rows = t->bindings[i].rows};
 		vec_push(w->arena, &w->bindings, binding);
 	}
-	if (module_program(t->m, FUNCTION_UPDATE, 0))
+	if (module_program(t->m, ROLE_UPDATE, 0))
 		/* otherwise the module cannot be trained */
 		for (int mode = 0; mode < N_MODES; mode++)
 			tw->buckets[mode] = buckets_of(tw->arena, t->m, (DataParallelMode)mode);
@@ -442,6 +439,10 @@ bool
 tables_write(FormatWriter *w, const Tables *t, Diag *diag)
 {
 	TableWriter tw = {.w = w, .t = t, .diag = diag, .ok = true, .arena = arena_new()};
+
+	tw.kernels = intmap_new(tw.arena);
+	for (int i = 0; i < t->m->kernels.n; i++)
+		intmap_put(tw.kernels, (uint64_t)(uintptr_t)t->m->kernels.at[i], (uint64_t)i);
 
 	tw.versions = module_versions(tw.arena, t->m);
 	if (check_targets(&tw))

@@ -12,6 +12,7 @@ typedef struct TableWriter {
 	Diag *diag;
 	bool ok;
 	Arena *arena;
+	IntMap *kernels; /* by address of a kernel: its number */
 	Versions versions;
 	Buckets buckets[N_MODES];
 	uint32_t *slots; /* by value id: 1 + slot; 0: no slot yet */
@@ -25,8 +26,7 @@ typedef struct TableWriter {
 /* The number of the slot (a place in memory) of a program's value. */
 uint32_t table_slot(TableWriter *tw, const Value *v);
 void table_grow(int64_t *most, int64_t end);
-/* number of the kernel; -1: not in the module */
-int table_kernel(const Module *m, const Kernel *k);
+uint32_t table_kernel(const TableWriter *tw, const Kernel *k); /* number of the kernel */
 
 /* instructions.c: the instructions of a program, including the bodies of its loops and branches. */
 void instructions_write(TableWriter *tw, const Function *f);

@@ -20,7 +20,8 @@ typedef struct {
 	int64_t extent[MAX_RANK];
 	bool reduced[MAX_RANK];
 } ReduceForm;
-/* Is the innermost run kept? If so, lanes run along results; if not, along the reduced elements. */
+/* Does the reduction keep the innermost axis? If so, vector lanes run along the results; if not,
+ * along the reduced elements. */
 bool reduce_form_by_column(const ReduceForm *f);
 /* Does n add anything up? A reduction over axes of one element is a copy. */
 bool reduces(const Node *n);
@@ -33,6 +34,15 @@ typedef struct {
 	/* form of all reductions whose operand is in that space; n = 0: no reductions */
 	ReduceForm reduction[N_ITER_SPACES];
 } Domain;
+/* A strategy that makes a kernel of several nodes describes the kernel's domain with these functions. */
+Domain domain_full(Type t); /* domain of a kernel that computes values of type t */
+/* Records in the domain that values of space s are reduced in the way in which n reduces its
+ * operand: sets reduction[s], and elements of the next space. */
+void domain_add_reduction(Domain *d, IterSpace s, const Node *n);
+/* The space over which a node reads v. v is a value in space `base`, or a chain of views of such
+ * a value. If all views are reshapes, the result is `base`. If a view is a broadcast that repeats
+ * row values along the reduced axes, the result is ITER_FULL. Any other view gives ITER_NONE. */
+IterSpace domain_reached(const Domain *d, Value *v, IterSpace base);
 /* The domain of a fused function and the space of every value, by id. ITER_NONE: parameters, and values that
  * views read in another order. f is not changed; the arrays live in the arena. */
 typedef struct {
@@ -50,8 +60,8 @@ int hyperparameter(const Value *v);
 /* ---- epilogue.c */
 /* Epilogues: while a library stores a product, it applies the next operation, so no kernel has to
  * read the product for that. */
-/* Does n add a vector to the result of a node with a kernel of its own, and may that kernel add
- * the vector itself (column `bias` of the op)? Then returns the vector. NULL if not, or if no
+/* Returns the vector that n adds to the result of an opaque node, if that node's kernel may add
+ * the vector itself (column `bias` of the op). Otherwise returns NULL. Also returns NULL if no
  * kernel reads the sum from memory: the reader's loops then add the vector at no cost. */
 Value *bias_of(const Target *t, const Node *n);
 /* A product's reader whose operation the product's library may apply. The reader's loops read the product

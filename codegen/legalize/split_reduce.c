@@ -125,7 +125,7 @@ cut_reduce(Node *n, const ReduceCut *cut)
 	Value *partial = b_reduce(&b, kind, chunks, cut->inner);
 	/* A barrier keeps the partial results in memory, because each rank computes only some of
 	 * them. */
-	if (n->function->role == FUNCTION_UPDATE || n->function->role == FUNCTION_REFRESH)
+	if (n->function->role == ROLE_UPDATE || n->function->role == ROLE_REFRESH)
 		partial = b_unary(&b, OP_barrier, partial);
 	replace(&b, n, b_cast(&b, b_reduce(&b, kind, partial, cut->outer), dtype));
 }
@@ -216,8 +216,8 @@ comes_back(Value *v, int64_t elements, int depth)
 }
 
 /* The operand types and axes of reductions that are not split because their rows are read again. Other
- * reductions of the same form are not split either, so that they can join the same kernel: gradients of a
- * batch norm's weight and bias. */
+ * reductions of the same form are not split either, so that they can join the same kernel. Example: the
+ * gradients of a batch norm's weight and bias. */
 typedef struct {
 	Type x;
 	Ints axes;
@@ -232,9 +232,9 @@ is_by_column(const Node *n)
 	return !ints_has(&a->axes, node_operand(n, 0)->type->rank - 1);
 }
 
-/* The least number of rows with which a reduction whose rows are read again is not split. A large
- * operand needs only parts / 2 rows (two per core), because splitting would read it from memory
- * three times. */
+/* A reduction whose rows are read again is not split if it has at least this many rows. For a
+ * large operand, parts / 2 rows (two per core) are enough, because splitting would read the
+ * operand from memory three times. */
 static int64_t
 rows_enough(const Target *t, const Node *n, int64_t parts)
 {

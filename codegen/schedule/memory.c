@@ -114,8 +114,8 @@ old_read_later(void *ctx, const Value *old)
 
 /* Lets the kernel write the stored value directly to the state's place, if nothing reads the old
  * content later. Otherwise the store will be a copy. A kernel may run in every micro-batch and
- * have two results, one stored in the first micro-batch and one in later ones. Then only the one
- * of later micro-batches is written directly. */
+ * have two results, one stored in the first micro-batch and one in later ones. Then only the
+ * result that later micro-batches store is written directly. */
 static void
 place_in_state(Plan *p, Node *store)
 {
@@ -340,8 +340,9 @@ place_workspace(Plan *p)
 
 static int64_t place_function(Pass *pass, Module *m, Function *f, const Node *by);
 
-/* The bodies of loops and branches have their values after the workspace of the function around.
- * Only one of these bodies runs at a time, so they share the bytes there. */
+/* The values of the bodies of loops and branches lie after the workspace of the function that
+ * contains the loops and branches. Only one of these bodies runs at a time, so all bodies share
+ * these bytes. */
 static void
 place_bodies(Pass *pass, Plan *p)
 {
@@ -437,7 +438,7 @@ run_memory(Pass *p, Module *m)
 	    !read_words(p, "offload", o->offload, offload_names, &offload))
 		return false;
 	m->modes &= ~(1u << MODE_DDP); /* plain data parallelism is always allowed */
-	if (m->modes && module_program(m, FUNCTION_UPDATE, 0))
+	if (m->modes && module_program(m, ROLE_UPDATE, 0))
 		shard_states(m, offload, p->scratch);
 	place_states(m);
 	IntMap *inner = functions_run_by_others(m, p->scratch);
@@ -451,9 +452,9 @@ run_memory(Pass *p, Module *m)
 }
 
 static const PassOption memory_options[] = {
-	{"modes", "how ranks may share states, of ddp, zero1, zero2, zero3: ddp+zero3",
+	{"modes", "how ranks may share states; of ddp, zero1, zero2, zero3; example: ddp+zero3",
          OPTION_STRING, offsetof(MemoryOptions, modes)},
-	{"offload", "which of their parts lie in the host's memory: optimizer, params",
+	{"offload", "which parts of the states lie in the host's memory: optimizer, params",
          OPTION_STRING, offsetof(MemoryOptions, offload)},
 	{0},
 };

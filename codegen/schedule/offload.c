@@ -8,10 +8,10 @@
  *	compute    run adamw (unit 0)   run adamw (unit 1)         run adamw (unit 2)
  *	copy_in                         COPY weights of unit 0     COPY weights of unit 1
  *
- * If only weights lie in the host's memory, kernels run on the device, and weights are copied
- * there in the same way. There are two places for copies; successive kernels use them in turn, so
- * copies for the next kernel do not overwrite those of the current one. Takes linear time in
- * instructions. */
+ * If only weights lie in the host's memory, kernels run on the device, and weights are copied to
+ * the device in the same way. There are two places for copies; successive kernels use them in
+ * turn, so copies for the next kernel do not overwrite those of the current one. Takes linear time
+ * in instructions. */
 #include "codegen/schedule/shard.h"
 
 #include <assert.h>
@@ -229,7 +229,7 @@ has_offloaded(const Function *f, DataParallelMode mode, DataParallelMode up_to)
 bool
 offload_changes(const Function *f, DataParallelMode mode)
 {
-	bool updates = f->role == FUNCTION_UPDATE || f->role == FUNCTION_REFRESH;
+	bool updates = f->role == ROLE_UPDATE || f->role == ROLE_REFRESH;
 
 	return updates && has_offloaded(f, mode, MODE_ZERO3);
 }

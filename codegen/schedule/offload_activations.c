@@ -7,10 +7,10 @@
  *	compute   run a = ...  run b ... run c ...   | backward ...                run (reads a')
  *	copy_in                                      |         COPY a' <- host
  *
- * Copies back start early, but the values that are back and not yet read take at most twice the
- * bytes of the largest moved value. Values stay on the device if they are small, or if the
- * backward pass reads them soon. Changes no number. Takes linear time in nodes, and n log n in
- * values. */
+ * Values are copied back before they are needed. But the values that are back and not yet read
+ * take at most twice the bytes of the largest moved value. Values stay on the device if they are
+ * small, or if the backward pass reads them soon. Changes no number. Takes linear time in nodes,
+ * and n log n in values. */
 #include "codegen/codegen.h"
 #include "ir/loop/loop.h"
 
@@ -195,7 +195,7 @@ static bool
 run_offload(Pass *p, Module *m)
 {
 	for_each_function(m, f)
-		if (f->role == FUNCTION_ACCUMULATE || f->role == FUNCTION_ESTIMATE)
+		if (f->role == ROLE_ACCUMULATE || f->role == ROLE_ESTIMATE)
 			offload_function(p, f);
 	if (!p->changed)
 		diag_warning(

@@ -15,10 +15,10 @@ typedef struct {
 	bool writes;
 } Access;
 
-/* An order from one instruction to a later one. */
+/* A required order: instruction `to` must wait for the earlier instruction `from`. */
 typedef struct {
 	int from, to;
-	RunWhen when; /* RUN_LAST or RUN_ALWAYS */
+	When when; /* WHEN_LAST or WHEN_ALWAYS */
 } Edge;
 
 typedef struct {
@@ -94,9 +94,9 @@ conflict(const Order *o, const Instruction *a, const Instruction *b)
 /* Adds to c what `from` knows. An instruction that runs only in the last micro-batch says
  * nothing about the other micro-batches. */
 static void
-learn(Clocks *c, const Clocks *from, RunWhen when)
+learn(Clocks *c, const Clocks *from, When when)
 {
-	for (int where = when == RUN_LAST ? IN_LAST : IN_EACH; where < N_WHERE; where++)
+	for (int where = when == WHEN_LAST ? IN_LAST : IN_EACH; where < N_WHERE; where++)
 		for (int s = 0; s < N_STREAMS; s++)
 			if (from->in[where].known[s] > c->in[where].known[s])
 				c->in[where].known[s] = from->in[where].known[s];
@@ -112,13 +112,13 @@ less_often(const Order *o, int from, int to)
 	return first->stream == STREAM_COMPUTE ? &o->list->at[to] : first;
 }
 
-/* RUN_LAST if the end that runs less often runs only in the last micro-batch; otherwise
- * RUN_ALWAYS. With RUN_ALWAYS, later instructions of the waiting stream can rely on the same
+/* WHEN_LAST if the end that runs less often runs only in the last micro-batch; otherwise
+ * WHEN_ALWAYS. With WHEN_ALWAYS, later instructions of the waiting stream can rely on the same
  * event in every micro-batch. */
-static RunWhen
+static When
 edge_when(const Order *o, int from, int to)
 {
-	return less_often(o, from, to)->when == RUN_LAST ? RUN_LAST : RUN_ALWAYS;
+	return less_often(o, from, to)->when == WHEN_LAST ? WHEN_LAST : WHEN_ALWAYS;
 }
 
 /* The last instruction on a stream, after those already known, that `at` must wait for; -1: none. */
@@ -131,7 +131,7 @@ last_conflict(const Order *o, int at, int stream, Where where)
 		int i = o->on[stream].at[k];
 		if (i <= o->now[n->stream].in[where].known[stream])
 			return -1;
-		if (where == IN_EACH && edge_when(o, i, at) == RUN_LAST)
+		if (where == IN_EACH && edge_when(o, i, at) == WHEN_LAST)
 			continue;
 		if (conflict(o, &o->list->at[i], n))
 			return i;
@@ -147,7 +147,7 @@ order_behind(Order *o, int at, int stream, Where where)
 
 	if (from < 0)
 		return;
-	RunWhen when = edge_when(o, from, at);
+	When when = edge_when(o, from, at);
 	vec_push(o->arena, &o->edges, ((Edge){o->blocks.last[from], o->blocks.first[at], when}));
 	learn(now, &o->at[from], when);
 }
@@ -168,7 +168,7 @@ order_one(Order *o, int at)
 	o->at[at] = *now;
 	vec_push(o->arena, &o->on[n->stream], at);
 	if (n->kind == RECORD)
-		for (int where = n->when == RUN_LAST ? IN_LAST : IN_EACH; where < N_WHERE; where++)
+		for (int where = n->when == WHEN_LAST ? IN_LAST : IN_EACH; where < N_WHERE; where++)
 			o->events[n->what].in[where] = now->in[where];
 }
 

@@ -74,7 +74,7 @@ typedef struct {
 	TravelKind kind;
 	/* the travel starts after this instruction of the compute stream; -1: before the first */
 	int behind;
-	RunWhen when;
+	When when;
 	bool adds; /* REDUCE: adds to the part in later micro-batches; stores in the first */
 	/* Slots in the device's memory. Both describe the same tensor; `part` stands for this
 	 * rank's share of it, cut at multiples of the slot's block size. The part may lie within

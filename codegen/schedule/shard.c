@@ -1,8 +1,8 @@
 /* Rewrites a program for a mode in which ranks hold parts of states. Kernels are not changed.
  * Only the places of their arguments change, and instructions are added that exchange data
- * between ranks. It runs on the list of instructions that goes into the executable's tables,
- * before instructions are divided among streams. So all modes share kernels and passes, and the
- * number of ranks never appears in the IR. */
+ * between ranks. The input is the list of instructions that goes into the executable's tables,
+ * before these instructions are divided among streams. So all modes share kernels and passes, and
+ * the number of ranks never appears in the IR. */
 #include "codegen/schedule/shard.h"
 
 #include <stdlib.h>
@@ -56,7 +56,7 @@ sort_pieces(ShardPlan *plan)
 bool
 shard_changes(const Function *f, DataParallelMode mode)
 {
-	if (f->role == FUNCTION_ACCUMULATE || f->role == FUNCTION_ESTIMATE)
+	if (f->role == ROLE_ACCUMULATE || f->role == ROLE_ESTIMATE)
 		return true;
 	for (int i = 0; i < f->states.n; i++)
 		if (shard_is_partial(f->states.at[i]->state, mode))

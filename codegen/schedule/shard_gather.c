@@ -82,14 +82,14 @@ drop_additions(Gathering *g)
 	for (int k = g->old.n - 1; k >= 0; k--) {
 		Instruction *n = &g->old.at[k];
 		bool makes = false;
-		g->dropped[k] = n->when == RUN_LATER && is_useless(g, n, is_read);
+		g->dropped[k] = n->when == WHEN_LATER && is_useless(g, n, is_read);
 		for (uint32_t i = 0; !g->dropped[k] && i < n->n_args; i++) {
 			makes |= shard_is_written(g->plan, n, i) && writes_gradient(g, n, i);
 			is_read[shard_slot_number(g->plan, n, i)] |= !shard_is_written(g->plan, n,
 			                                                               i);
 		}
-		if (makes && n->when == RUN_FIRST)
-			n->when = RUN_ALWAYS;
+		if (makes && n->when == WHEN_FIRST)
+			n->when = WHEN_ALWAYS;
 	}
 }
 
@@ -103,11 +103,11 @@ widen_producers(Gathering *g)
 
 	for (int k = g->old.n - 1; k >= 0; k--) {
 		Instruction *n = &g->old.at[k];
-		for (uint32_t i = 0; i < n->n_args && n->when == RUN_FIRST; i++)
+		for (uint32_t i = 0; i < n->n_args && n->when == WHEN_FIRST; i++)
 			if (shard_is_written(g->plan, n, i) &&
 			    always[shard_slot_number(g->plan, n, i)])
-				n->when = RUN_ALWAYS;
-		for (uint32_t i = 0; i < n->n_args && n->when == RUN_ALWAYS; i++)
+				n->when = WHEN_ALWAYS;
+		for (uint32_t i = 0; i < n->n_args && n->when == WHEN_ALWAYS; i++)
 			if (!shard_is_written(g->plan, n, i))
 				always[shard_slot_number(g->plan, n, i)] = true;
 	}
@@ -299,7 +299,7 @@ add_stays(Gathering *g)
 		            .behind = s->gradient    ? g->behind[s->last]
 		                      : s->begin > 0 ? g->behind[s->begin - 1]
 		                                     : -1,
-		            .when = RUN_ALWAYS,
+		            .when = WHEN_ALWAYS,
 		            .adds = s->gradient,
 		            .whole = gathered_slot(g, s),
 		            .part = shard_slot(g, s->piece)};
@@ -335,7 +335,7 @@ add_reductions(Gathering *g)
 		part.block = (uint32_t)s->block;
 		Travel t = {.kind = TRAVEL_REDUCE,
 		            .behind = last[i] ? g->behind[last[i] - 1] : g->out.n - 1,
-		            .when = RUN_LAST,
+		            .when = WHEN_LAST,
 		            .whole = whole,
 		            .part = part};
 		vec_push(g->plan->arena, &g->plan->travels, t);

@@ -30,28 +30,22 @@ typedef struct {
 static bool
 is_update(const Function *f)
 {
-	return f->role == FUNCTION_UPDATE || f->role == FUNCTION_REFRESH;
+	return f->role == ROLE_UPDATE || f->role == ROLE_REFRESH;
 }
 
 static bool
 is_program(const Function *f)
 {
-	return f->role != FUNCTION_HELPER && f->kind == FUNCTION_PLAIN;
+	return f->role != ROLE_HELPER && f->kind == FUNCTION_PLAIN;
 }
 
 /* ---- kinds of states */
 static DataParallelMode
 mode_of(const Sharding *sh, const State *s)
 {
-	switch (s->kind) {
-	case STATE_GRADIENT: return MODE_ZERO2;
-	case STATE_MOMENT:
-	case STATE_AVERAGE: return MODE_ZERO1;
-	case STATE_PARAMETER:
-	case STATE_UNIT:
-	case STATE_WORKING: return sh->is_read[s->id] ? MODE_ZERO3 : MODE_ZERO1;
-	default: return MODE_DDP;
-	}
+	DataParallelMode divided = state_kinds[s->kind].divided;
+
+	return divided == MODE_ZERO3 && !sh->is_read[s->id] ? MODE_ZERO1 : divided;
 }
 
 static bool
@@ -84,7 +78,7 @@ is_frozen(const Sharding *sh, const State *s)
 	       dtype_info[s->type->dtype].bits * frozen_block(s) % 8 == 0;
 }
 
-/* May a state of this kind be divided? Of units, only those that hold parameters. Units of
+/* May a state of this kind be divided? Among units, only units of parameters may. Units of
  * running statistics also hold statistics of the current step, which ranks sum, so every rank
  * needs the whole unit. */
 static bool
@@ -108,8 +102,8 @@ typedef struct {
 typedef struct {
 	const Kernel *kernel; /* NULL: a copy */
 	VEC(Touch) touches;
-	/* does the kernel write a result that is not divided among iterations, one range of
-	 * elements each? */
+	/* does the kernel write a result that is not divided among its iterations (kernel_each
+	 * is 0)? */
 	bool writes_whole;
 } Touches;
 
@@ -220,9 +214,9 @@ gcd(int64_t a, int64_t b)
 	return a;
 }
 
-/* Lowers the number of blocks of each touched state that has no members to a divisor of the
- * kernel's iterations, so that every block is a whole number of iterations. Always false: goes on
- * with the next launch. */
+/* For each state that the launch touches and that has no members: lowers the state's number of
+ * blocks to a divisor of the kernel's number of iterations. Then each block takes a whole number of
+ * iterations. Always returns false, because no second round is needed. */
 static bool
 agree(Sharding *sh, const Touches *t)
 {

@@ -159,7 +159,7 @@ gather_behind(Cutting *c, Slot part)
 	vec_push(c->plan->arena, &c->plan->travels,
 	         ((Travel){.kind = TRAVEL_GATHER,
 	                   .behind = c->out.n - 1,
-	                   .when = RUN_ALWAYS,
+	                   .when = WHEN_ALWAYS,
 	                   .whole = whole,
 	                   .part = part}));
 }
@@ -238,7 +238,7 @@ fill_small(Cutting *c, int at, const State *piece, bool behind)
 		}
 		Travel t = {.kind = TRAVEL_FILL,
 		            .behind = c->out.n - 1,
-		            .when = RUN_ALWAYS,
+		            .when = WHEN_ALWAYS,
 		            .whole = whole,
 		            .part = part};
 		vec_push(c->plan->arena, &c->plan->travels, t);

@@ -7,8 +7,9 @@
  *	compute        WAIT io_filled  run ... run      RECORD 0 ... run   RECORD io_free   WAIT 1
  *	communication                                   WAIT 0  all_reduce  RECORD 1
  *
- * Programs share only the shared events. At the end of a program, no other stream still touches
- * data that the next program uses. */
+ * Each program has events of its own; only the events of type SharedEvent, such as io_free, are
+ * common to all programs. At the end of a program, no other stream still touches data that the
+ * next program uses. */
 #include "codegen/schedule/order.h"
 #include "codegen/schedule/travel.h"
 
@@ -60,7 +61,7 @@ add_arguments(Streams *s, int n, const uint32_t *slots)
 }
 
 static void
-add_copy(Streams *s, Stream stream, RunOnly only, RunWhen when, uint32_t to, uint32_t from)
+add_copy(Streams *s, Stream stream, RunOnly only, When when, uint32_t to, uint32_t from)
 {
 	add(s, (Instruction){.kind = COPY,
 	                     .stream = stream,
@@ -91,7 +92,7 @@ copy_in(Streams *s)
 		add_event(s, WAIT, STREAM_COPY_IN, ONLY_APART, x->free);
 	for (int i = 0; i < s->plan->inputs.n; i++) {
 		uint32_t slot = s->plan->inputs.at[i];
-		add_copy(s, STREAM_COPY_IN, ONLY_APART, RUN_ALWAYS, slot, twin(s, slot));
+		add_copy(s, STREAM_COPY_IN, ONLY_APART, WHEN_ALWAYS, slot, twin(s, slot));
 	}
 	add_event(s, RECORD, STREAM_COPY_IN, ONLY_APART, x->filled);
 	add_event(s, WAIT, STREAM_COMPUTE, ONLY_APART, x->filled);
@@ -107,7 +108,7 @@ copy_out(Streams *s)
 	add_event(s, WAIT, STREAM_COPY_OUT, ONLY_ALWAYS, x->free);
 	for (int i = 0; i < s->plan->results.n; i++) {
 		uint32_t slot = s->plan->results.at[i];
-		add_copy(s, STREAM_COPY_OUT, ONLY_APART, RUN_ALWAYS, twin(s, slot), slot);
+		add_copy(s, STREAM_COPY_OUT, ONLY_APART, WHEN_ALWAYS, twin(s, slot), slot);
 	}
 	add_event(s, RECORD, STREAM_COPY_OUT, ONLY_ALWAYS, EVENT_REPORT);
 }
@@ -156,7 +157,7 @@ add_sums(Streams *s)
 		part.block = SUM_BLOCK;
 		Travel t = {.kind = TRAVEL_FILL,
 		            .behind = i,
-		            .when = (RunWhen)n->when,
+		            .when = (When)n->when,
 		            .whole = whole,
 		            .part = part};
 		if (whole.bytes > 0)
@@ -186,7 +187,7 @@ add_buckets(Streams *s)
 		int last = last_touch(s, &blocks, b);
 		Travel t = {.kind = TRAVEL_SUM,
 		            .behind = last < 0 ? s->computed.n - 1 : last,
-		            .when = RUN_LAST,
+		            .when = WHEN_LAST,
 		            .whole = whole,
 		            .part = part};
 		vec_push(s->arena, &s->travels, t);
@@ -205,7 +206,7 @@ add_travels(Streams *s, int behind)
 
 /* Makes stream `to` wait until stream `from` has come to this point. */
 static void
-meet(Streams *s, Stream from, Stream to, RunWhen when)
+meet(Streams *s, Stream from, Stream to, When when)
 {
 	uint32_t event = N_SHARED_EVENTS + s->program->n_events++;
 
@@ -217,14 +218,14 @@ meet(Streams *s, Stream from, Stream to, RunWhen when)
 		                     .what = event});
 }
 
-/* RUN_LAST if all travels run in the last micro-batch only. */
-static RunWhen
+/* WHEN_LAST if all travels run in the last micro-batch only. */
+static When
 when_travels(const Streams *s)
 {
 	for (int k = 0; k < s->travels.n; k++)
-		if (s->travels.at[k].when != RUN_LAST)
-			return RUN_ALWAYS;
-	return RUN_LAST;
+		if (s->travels.at[k].when != WHEN_LAST)
+			return WHEN_ALWAYS;
+	return WHEN_LAST;
 }
 
 static bool
@@ -257,9 +258,9 @@ compute(Streams *s)
 	add_sums(s);
 	for (int i = 0; i < COUNT(copying); i++)
 		if (copies_on(s, copying[i]))
-			meet(s, STREAM_COMPUTE, copying[i], RUN_ALWAYS);
+			meet(s, STREAM_COMPUTE, copying[i], WHEN_ALWAYS);
 	if (begins_with_travel(s))
-		meet(s, STREAM_COMPUTE, STREAM_COMMUNICATION, RUN_ALWAYS);
+		meet(s, STREAM_COMPUTE, STREAM_COMMUNICATION, WHEN_ALWAYS);
 	add_travels(s, -1);
 	for (int i = 0; i < s->computed.n; i++) {
 		add(s, s->computed.at[i]);
@@ -267,7 +268,7 @@ compute(Streams *s)
 	}
 	for (int i = 0; i < COUNT(copying); i++)
 		if (copies_on(s, copying[i]))
-			meet(s, copying[i], STREAM_COMPUTE, RUN_ALWAYS);
+			meet(s, copying[i], STREAM_COMPUTE, WHEN_ALWAYS);
 	add_event(s, RECORD, STREAM_COMPUTE, ONLY_ALWAYS, exchange_of(s)->free);
 	if (s->travels.n > 0) /* the next program reads the sums */
 		meet(s, STREAM_COMMUNICATION, STREAM_COMPUTE, when_travels(s));

@@ -26,7 +26,7 @@ typedef struct {
 } Writing;
 
 static void
-add(const Writing *x, InstructionKind kind, RunWhen when, uint32_t only, uint32_t what, int n,
+add(const Writing *x, InstructionKind kind, When when, uint32_t only, uint32_t what, int n,
     const uint32_t *slots)
 {
 	FormatWriter *w = x->w->w;
@@ -56,7 +56,7 @@ add_copy(const Writing *x, uint32_t only, uint32_t to, uint32_t from)
 }
 
 static void
-add_collective(const Writing *x, CollectiveKind kind, RunWhen when, uint32_t only,
+add_collective(const Writing *x, CollectiveKind kind, When when, uint32_t only,
                const uint32_t slots[4])
 {
 	FormatWriter *w = x->w->w;
@@ -103,7 +103,7 @@ sum_kernel(const Writing *x)
 }
 
 static void
-add_sum(const Writing *x, RunWhen when, uint32_t only, uint32_t sum, uint32_t term, bool looped)
+add_sum(const Writing *x, When when, uint32_t only, uint32_t sum, uint32_t term, bool looped)
 {
 	add(x, RUN_KERNEL, when, only, sum_kernel(x), 3, (const uint32_t[]){sum, term, x->part});
 	if (looped)
@@ -137,10 +137,10 @@ sum_in_order(const Writing *x)
 	add_collective(x, COMM_ALL_TO_ALL, x->t->when, ONLY_ORDERED,
 	               (const uint32_t[]){rooms, x->whole, copies, x->copy});
 	add_copy(x, ONLY_ORDERED, rooms, copies);
-	add_sum(x, x->t->adds ? RUN_FIRST : x->t->when, ONLY_ORDERED, first, second, false);
+	add_sum(x, x->t->adds ? WHEN_FIRST : x->t->when, ONLY_ORDERED, first, second, false);
 	if (x->t->adds) {
-		add_sum(x, RUN_LATER, ONLY_ORDERED, x->part, first, false);
-		add_sum(x, RUN_LATER, ONLY_ORDERED, x->part, second, false);
+		add_sum(x, WHEN_LATER, ONLY_ORDERED, x->part, first, false);
+		add_sum(x, WHEN_LATER, ONLY_ORDERED, x->part, second, false);
 	}
 	sum_later_ranks(x);
 }
@@ -153,18 +153,18 @@ reduce_fast(const Writing *x, bool in_order)
 {
 	uint32_t only = in_order ? ONLY_FAST : 0;
 
-	add_collective(x, COMM_REDUCE_SCATTER, x->t->adds ? RUN_FIRST : x->t->when, only,
+	add_collective(x, COMM_REDUCE_SCATTER, x->t->adds ? WHEN_FIRST : x->t->when, only,
 	               (const uint32_t[]){x->part, x->whole, x->copy_part, x->copy});
 	if (x->t->adds && in_order) {
 		uint32_t own = room(x, SPACE_GATHERED, SLOT_FIRST_ROOM);
 		uint32_t copy = room(x, SPACE_PINNED, SLOT_FIRST_ROOM);
 		x->w->w->slots.at[own].only |= ONLY_FAST;
-		add_collective(x, COMM_REDUCE_SCATTER, RUN_LATER, only,
+		add_collective(x, COMM_REDUCE_SCATTER, WHEN_LATER, only,
 		               (const uint32_t[]){own, x->whole, copy, x->copy});
-		add(x, COPY, RUN_FIRST, only | ONLY_STAGED, 0, 2,
+		add(x, COPY, WHEN_FIRST, only | ONLY_STAGED, 0, 2,
 		    (const uint32_t[]){x->part, x->copy_part});
-		add(x, COPY, RUN_LATER, only | ONLY_STAGED, 0, 2, (const uint32_t[]){own, copy});
-		add_sum(x, RUN_LATER, only, x->part, own, false);
+		add(x, COPY, WHEN_LATER, only | ONLY_STAGED, 0, 2, (const uint32_t[]){own, copy});
+		add_sum(x, WHEN_LATER, only, x->part, own, false);
 	} else {
 		add_copy(x, only, x->part, x->copy_part);
 	}
@@ -211,11 +211,11 @@ sum_replicas(const Writing *x)
 	                      .of_part = 1};
 
 	vec_push(w->arena, &w->collectives, c);
-	add(x, COPY, RUN_LAST, ONLY_REPLICAS | ONLY_STAGED, 0, 2,
+	add(x, COPY, WHEN_LAST, ONLY_REPLICAS | ONLY_STAGED, 0, 2,
 	    (const uint32_t[]){x->copy_part, x->part});
-	add(x, COLLECTIVE, RUN_LAST, ONLY_REPLICAS, (uint32_t)w->collectives.n - 1, 4,
+	add(x, COLLECTIVE, WHEN_LAST, ONLY_REPLICAS, (uint32_t)w->collectives.n - 1, 4,
 	    (const uint32_t[]){x->part, x->part, x->copy_part, x->copy_part});
-	add(x, COPY, RUN_LAST, ONLY_REPLICAS | ONLY_STAGED, 0, 2,
+	add(x, COPY, WHEN_LAST, ONLY_REPLICAS | ONLY_STAGED, 0, 2,
 	    (const uint32_t[]){x->part, x->copy_part});
 }
 
@@ -235,8 +235,8 @@ offload_alone(const Writing *x)
 	s.offset = x->w->rooms_at;
 	uint32_t before = format_slot(x->w->w, s);
 	if (x->t->adds && rank_sum_has(x->t->whole.dtype)) {
-		add(x, COPY, RUN_LATER, 0, 0, 2, (const uint32_t[]){before, x->home});
-		add(x, RUN_KERNEL, RUN_LATER, 0, sum_kernel(x), 3,
+		add(x, COPY, WHEN_LATER, 0, 0, 2, (const uint32_t[]){before, x->home});
+		add(x, RUN_KERNEL, WHEN_LATER, 0, sum_kernel(x), 3,
 		    (const uint32_t[]){before, own, own});
 	}
 	add(x, COPY, x->t->when, 0, 0, 2, (const uint32_t[]){x->home, own});
@@ -248,7 +248,7 @@ write_reduce(const Writing *x)
 	bool in_order = rank_sum_has(x->t->whole.dtype);
 
 	if (is_offloaded(x) && x->t->adds)
-		add(x, COPY, RUN_LATER, 0, 0, 2, (const uint32_t[]){x->part, x->home});
+		add(x, COPY, WHEN_LATER, 0, 0, 2, (const uint32_t[]){x->part, x->home});
 	add_copy(x, 0, x->copy, x->whole);
 	if (in_order)
 		sum_in_order(x);

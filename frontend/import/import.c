@@ -48,7 +48,7 @@ expand(Importer *im, const Weight *w, Value *v)
 }
 
 /* The value of a scale or zero point. If a Constant node holds this value, the node may come later
- * in the graph. */
+ * in the graph, so the constant is made here. */
 static Value *
 beside_codes(Importer *im, const char *name)
 {
@@ -230,12 +230,13 @@ static void
 fold_new(OnnxNode *on, Node *before)
 {
 	Function *f = on->b->f;
-	Tensor *folded[8];
 
 	for (Node *n = before ? before->next : f->first, *next; n; n = next) {
 		next = n->next;
-		if (n->n_results > COUNT(folded) || !worth_folding(n) ||
-		    !node_fold(on->im->m, n, folded))
+		if (!worth_folding(n))
+			continue;
+		Tensor **folded = NEW_ARRAY(on->im->arena, Tensor *, n->n_results);
+		if (!node_fold(on->im->m, n, folded))
 			continue;
 		Builder b = *on->b;
 		b.before = n;
@@ -438,7 +439,7 @@ set_random_batch_axes(Importer *im, const ImportBinding *binding)
 static void
 import_function(Importer *im, ImportInfo *info)
 {
-	FunctionRole role = im->inference ? FUNCTION_INFERENCE : FUNCTION_FORWARD;
+	Role role = im->inference ? ROLE_INFERENCE : ROLE_FORWARD;
 
 	im->b = (Builder){
 		.m = im->m, .f = program_new(im->m, role, im->binding), .phase = PHASE_FORWARD};

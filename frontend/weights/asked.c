@@ -5,40 +5,30 @@
 
 #include <string.h>
 
-/* The glob of a rule such as "freeze GLOB"; NULL: the rule has another verb. */
-static const char *
-rule_glob(const char *rule, const char *verb)
-{
-	size_t n = strlen(verb);
-
-	return !strncmp(rule, verb, n) && rule[n] == ' ' ? rule + n + 1 : NULL;
-}
-
 /* Does --train name the tensor? Only a full name makes it a parameter; a pattern selects among
  * parameters. */
 bool
 rule_asked_for(Case *c)
 {
-	const char *const *rule = c->r->options->rules;
+	const ParameterRules *rules = &c->r->options->rules;
 
-	for (; rule && *rule; rule++) {
-		const char *name = rule_glob(*rule, "train");
-		if (name && !strcmp(name, c->w->name))
+	for (int i = 0; i < rules->n; i++)
+		if (rules->at[i].verb == RULE_TRAIN && !strcmp(rules->at[i].glob, c->w->name))
 			return true;
-	}
 	return false;
 }
 
 const char *
 asked_for_group(const Case *c, const char *groups)
 {
-	const char *const *rule = c->r->options->rules;
+	const ParameterRules *rules = &c->r->options->rules;
 	const char *asked = NULL;
 
-	for (; rule && *rule; rule++) {
-		const char *name = rule_glob(*rule, "train");
-		if (name && *name == '@' && group_listed(groups, name + 1))
-			asked = name;
+	for (int i = 0; i < rules->n; i++) {
+		const char *glob = rules->at[i].glob;
+		if (rules->at[i].verb == RULE_TRAIN && *glob == '@' &&
+		    group_listed(groups, glob + 1))
+			asked = glob;
 	}
 	return asked;
 }
@@ -53,26 +43,16 @@ weight_matches(const Weight *w, const char *glob)
 bool
 weight_is_frozen(const Repairs *r, const Weight *w)
 {
-	const char *const *rule = r->options->rules;
+	const ParameterRules *rules = &r->options->rules;
 	bool frozen = w->kind != WEIGHT_PARAMETER;
 
-	for (; rule && *rule; rule++) {
-		const char *train = rule_glob(*rule, "train"), *freeze = rule_glob(*rule, "freeze");
-		if ((train || freeze) && weight_matches(w, train ? train : freeze))
-			frozen = freeze != NULL;
+	for (int i = 0; i < rules->n; i++) {
+		const ParameterRule *rule = &rules->at[i];
+		if ((rule->verb == RULE_TRAIN || rule->verb == RULE_FREEZE) &&
+		    weight_matches(w, rule->glob))
+			frozen = rule->verb == RULE_FREEZE;
 	}
 	return frozen;
-}
-
-/* The glob of a rule such as "lr-scale GLOB=VALUE"; *n: the length of the verb. */
-static const char *
-glob_of(const Repairs *r, const char *rule, int *n)
-{
-	*n = (int)strcspn(rule, " ");
-	const char *glob = rule[*n] ? rule + *n + 1 : "", *equal = strrchr(glob, '=');
-	bool has_value = !strncmp(rule, "lr-scale ", 9) || !strncmp(rule, "init ", 5);
-
-	return has_value && equal ? arena_strndup(r->arena, glob, (size_t)(equal - glob)) : glob;
 }
 
 /* The first constant that the glob matches; NULL: it matches no constants, or also a tensor with a
@@ -107,16 +87,15 @@ takes_some(const Repairs *r, const char *glob)
 void
 asked_check_ties(const Repairs *r)
 {
-	const char *const *rule = r->options->rules;
+	const ParameterRules *rules = &r->options->rules;
 
-	for (int n; rule && *rule; rule++) {
-		const char *glob = glob_of(r, *rule, &n);
+	for (int i = 0; i < rules->n; i++) {
+		const char *verb = rule_verbs[rules->at[i].verb], *glob = rules->at[i].glob;
 		const Weight *w = repairs_weight(r, glob);
 		if (!w || !w->tied)
 			continue;
-		diag_error(r->diag, EXIT_USAGE,
-		           "--%.*s=%s: %s shares the state of %s: use that name", n, *rule, glob,
-		           quoted(r->model, w->name), quoted(r->model, w->tied->name));
+		diag_error(r->diag, EXIT_USAGE, "--%s=%s: %s shares the state of %s: use that name",
+		           verb, glob, quoted(r->model, w->name), quoted(r->model, w->tied->name));
 		Text name = {0};
 		text_add_shell_word(&name, w->name);
 		diag_hint(r->diag, "--no-tie=%s makes them two", name.at);
@@ -127,24 +106,24 @@ asked_check_ties(const Repairs *r)
 void
 asked_check(const Repairs *r)
 {
-	const char *const *rule = r->options->rules;
+	const ParameterRules *rules = &r->options->rules;
 
-	for (int n; rule && *rule; rule++) {
-		const char *glob = glob_of(r, *rule, &n);
+	for (int i = 0; i < rules->n; i++) {
+		const char *verb = rule_verbs[rules->at[i].verb], *glob = rules->at[i].glob;
 		const Weight *w = takes_constants_only(r, glob);
 		if (*glob == '@' && !takes_some(r, glob)) {
 			diag_error(r->diag, EXIT_USAGE,
-			           "--%.*s=%s: the model has no group of that name", n, *rule,
-			           glob);
-			diag_hint(r->diag, "`gradc check` ends with the groups");
+			           "--%s=%s: the model has no group of that name", verb, glob);
+			diag_hint(r->diag,
+			          "the output of `gradc check` ends with a list of the groups");
 		}
-		bool keeps = *glob == '@' && !strncmp(*rule, "freeze ", 7);
+		bool keeps = *glob == '@' && rules->at[i].verb == RULE_FREEZE;
 		if (!w || keeps)
 			continue;
 		Text name = {0};
 		text_add_shell_word(&name, w->name);
-		diag_error(r->diag, EXIT_USAGE, "--%.*s=%s fits no parameter: %s is a constant", n,
-		           *rule, glob, quoted(r->model, w->name));
+		diag_error(r->diag, EXIT_USAGE, "--%s=%s fits no parameter: %s is a constant", verb,
+		           glob, quoted(r->model, w->name));
 		diag_hint(r->diag, "--train=%s makes it a parameter", name.at);
 		text_free(&name);
 	}

@@ -2,12 +2,6 @@
 #include "ir/loop/loop.h"
 #include "ir/ops/family.h"
 
-/* In the order of DType. */
-static const char *const dtype_names[] = {
-	"f64",    "f32",  "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz",
-	"f4e2m1", "e8m0", "s64", "s32",  "s16",    "s8",     "s4",         "s2",
-	"u64",    "u32",  "u16", "u8",   "u4",     "u2",     "bool",       NULL};
-
 /* ---- bitcast {from, to, as}: reads the bits of a number of type `from` as a number of type
  * `to`. The operand may hold its numbers in a wider type; the result is kept in type `as`. If all
  * dtypes of a module are widened, `from` and `to` stay: they say what the op does. A NaN of a

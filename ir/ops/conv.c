@@ -518,6 +518,12 @@ static const Sample conv_grad_weight_samples[] = {
 	{PLAIN ", size = [2]}", "f64[0,1,3], f64[0,1,2]"},
 	{0}};
 
+static bool *
+conv_allow_tf32(void *attr)
+{
+	return &((ConvAttr *)attr)->allow_tf32;
+}
+
 #define CONV_DOC                                                                                         \
 	"batch; groups, or input and output channels if there is one group; spatial axes whose windows " \
 	"neither overlap nor begin before x. Other spatial axes would need a halo"
@@ -533,6 +539,7 @@ static const Sample conv_grad_weight_samples[] = {
 	                       .grad = op##_grad_name,                                     \
 	                       .fuse = FUSE_OPAQUE,                                        \
 	                       .bias = conv_bias,                                          \
+	                       .allow_tf32 = conv_allow_tf32,                              \
 	                       .flops = op##_flops,                                        \
 	                       .precision = PRECISION_LOW,                                 \
 	                       .quantizes = OPERAND(0) | OPERAND(1),                       \

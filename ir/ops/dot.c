@@ -410,12 +410,19 @@ static const Sample dot_samples[] = {
 	{"{x_contract = [1], y_contract = [0], dtype = bf16}",
          "f8e4m3[5,900] fixed, f8e5m2[900,3] fixed"},
 	{0}};
+static bool *
+dot_allow_tf32(void *attr)
+{
+	return &((DotAttr *)attr)->allow_tf32;
+}
+
 const OpRow op_dot = {
 	COLUMNS(dot, DotAttr, dot_fields, dot_grad, "tensor product, summed over contracted axes"),
 	.operands = {{"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}},
 	.results = {"z"},
 	.fuse = FUSE_OPAQUE,
 	.bias = dot_bias,
+	.allow_tf32 = dot_allow_tf32,
 	.flops = dot_flops,
 	.precision = PRECISION_LOW,
 	.quantizes = OPERAND(0) | OPERAND(1),

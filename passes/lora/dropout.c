@@ -8,12 +8,12 @@ lora_split_inference(Module *m)
 {
 	Function *forward;
 
-	for (int b = 0; (forward = module_program(m, FUNCTION_FORWARD, b)); b++) {
-		if (module_program(m, FUNCTION_INFERENCE, b))
+	for (int b = 0; (forward = module_program(m, ROLE_FORWARD, b)); b++) {
+		if (module_program(m, ROLE_INFERENCE, b))
 			continue;
 		const char *name = b ? arena_printf(m->arena, "inference.%d", b) : "inference";
 		Function *f = function_clone(forward, module_fresh_name(m, name));
-		f->role = FUNCTION_INFERENCE;
+		f->role = ROLE_INFERENCE;
 		f->binding = b;
 	}
 }

@@ -11,11 +11,11 @@
  *	%3 = dot %2, @w.lora_B.weight {x_contract = [1], y_contract = [1]} : f32[4,64]
  *	%4 = add %1, (mul %3, 2)
  *
- * %2 is made as a copy of the node %1 that reads lora_A, a weight with fewer outputs (the rank).
- * This works for every op whose row has the column `adapts`; the column `partition` tells which
- * axis counts outputs. A weight with several readers, such as an embedding tied to the last
- * product, has one adapter. Some readers may have their outputs along the other axis of the
- * weight; for them, lora_A and lora_B change places.
+ * %2 is a copy of node %1, but reads lora_A in place of @w. lora_A has fewer outputs: as many as
+ * the rank. This works for every op whose row has the column `adapts`; the column `partition` tells
+ * which axis counts outputs. A weight with several readers, such as an embedding tied to the last
+ * product, has one adapter. Some readers may have their outputs along the other axis of the weight;
+ * for them, lora_A and lora_B change places.
  *
  * All other parameters are frozen; `trainable` runs next and trains the parameters of --train.
  *
@@ -30,16 +30,18 @@ typedef struct {
 	Pass *p;
 	Module *m;
 	VEC(LoraChoice) choices;
-	bool failed;         /* an error was reported */
-	bool *fits;          /* by choice: does some parameter have an adapter of this choice? */
-	VEC(BatchAxes) rows; /* by function, before its first branch; empty: no dropout */
+	bool failed; /* an error was reported */
+	bool *fits;  /* by choice: does some parameter have an adapter of this choice? */
+	/* by function: the row axes of its values before the pass adds branches; empty: no
+	 * dropout */
+	VEC(BatchAxes) rows;
 	const char
 		*why; /* why a parameter that the choice names has no adapter; NULL: it has one */
 } Lora;
 
 /* ---- the adapter */
-/* The name is "h.0.attn.lora_A.weight" for "h.0.attn.weight", by the exported name if it is known: PEFT's names of
- * parameters. */
+/* Makes a state of the weight's adapter. It gets PEFT's name: "h.0.attn.lora_A.weight" for the
+ * weight "h.0.attn.weight". The weight's name in the PyTorch module counts, if it is known. */
 static State *
 part_new(Lora *l, const State *weight, const char *suffix, Ints shape)
 {
@@ -96,7 +98,7 @@ init_parts(const Adapter *a)
 	}
 }
 
-/* codes: codes of the weight; NULL: the weight keeps its numbers. */
+/* Adds dora's magnitudes. codes: the weight's 4-bit codes; NULL: the weight keeps its numbers. */
 static void
 add_magnitude(Lora *l, Adapter *a, const LoraCodes *codes)
 {
@@ -149,10 +151,7 @@ adapter_new(Lora *l, State *weight, const LoraReaders *readers, const LoraChoice
 static bool
 allows_tf32(const Node *n)
 {
-	for (const Field *f = op_row(n)->fields; f && f->name; f++)
-		if (strcmp(f->name, "allow_tf32") == 0)
-			return *(bool *)((char *)n->attr + f->offset);
-	return false;
+	return op_row(n)->allow_tf32 && *op_row(n)->allow_tf32(n->attr);
 }
 
 static Value *
@@ -161,7 +160,7 @@ turned(Builder *b, Value *matrix)
 	return b_transpose(b, matrix, (Ints){.n = 2, .at = {1, 0}});
 }
 
-/* x after dropout, the input of the first part; rows of a table are not dropped. */
+/* Returns x after dropout, for the product with lora_A. Rows of a table are not dropped. */
 static Value *
 dropped(const Lora *l, Builder *b, const Adapter *a, const LoraChoice *c, const LoraReader *r,
         Value *x)
@@ -334,7 +333,7 @@ split_weight(Lora *l, const State *s, const LoraChoice *c, int axis, LoraParts *
 
 	for (int64_t i = 0; i < s->type->n && !status; i++)
 		if (!isfinite(tensor_float(s->data, i)))
-			status = status_error(EXIT_INVALID, "a number of it is not finite");
+			status = status_error(EXIT_INVALID, "one of its numbers is not finite");
 	if (!status && at.rank > most)
 		status = status_error(EXIT_USAGE,
 		                      "rank %lld is above %lld, the rank of its matrix [%lld,%lld]",
@@ -452,7 +451,7 @@ find_rows(Lora *l)
 	lora_split_inference(l->m);
 	for_each_function(l->m, f) {
 		BatchAxes rows = {0};
-		if (f->role == FUNCTION_FORWARD)
+		if (f->role == ROLE_FORWARD)
 			rows = batch_of(l->p->scratch, f);
 		vec_push(l->p->scratch, &l->rows, rows);
 	}

@@ -6,8 +6,8 @@ typedef struct {
 	const char *why; /* why the weight can have no adapter; NULL: it can */
 } Search;
 
-/* Finds the weight's axis of outputs: the axis that the node's result also has, but none of its
- * other operands. False if there is not exactly one such axis; s->why then says so. */
+/* Finds the weight's axis of outputs: the axis that the node's result also has, but that no other
+ * operand of the node has. False if there is not exactly one such axis; s->why then says so. */
 static bool
 find_outputs(Search *s, LoraReader *r)
 {
@@ -116,7 +116,7 @@ lora_leader(const LoraReaders *readers)
 static bool
 is_program(const Function *f)
 {
-	return f->role == FUNCTION_FORWARD || f->role == FUNCTION_INFERENCE;
+	return f->role == ROLE_FORWARD || f->role == ROLE_INFERENCE;
 }
 
 const char *

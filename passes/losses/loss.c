@@ -232,11 +232,11 @@ drawn_target(const Loss *l)
 
 /* Makes a copy of `from`, followed by the loss. */
 static void
-build_program(LossPass *lp, const Function *from, FunctionRole role, int binding)
+build_program(LossPass *lp, const Function *from, Role role, int binding)
 {
 	Module *m = lp->m;
 	Function *f = program_new(m, role, binding);
-	bool train = role == FUNCTION_ACCUMULATE, estimate = role == FUNCTION_ESTIMATE;
+	bool train = role == ROLE_ACCUMULATE, estimate = role == ROLE_ESTIMATE;
 	LossOptions plain = *lp->options;
 	Value **map = NEW_ARRAY(lp->p->scratch, Value *, from->next_value_id);
 	Node *ret = function_return(from);
@@ -276,7 +276,7 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 	Value *sum = b_running_sum(&b, lp->sum, l.sum);
 	Value *count = b_running_sum(&b, lp->count, l.count);
 	Value *correct = NULL;
-	if (role == FUNCTION_EVAL && l.correct) {
+	if (role == ROLE_EVAL && l.correct) {
 		lp->correct = loss_state(lp, STATE_CORRECT, "metric.correct",
 		                         l.correct->type->dtype);
 		correct = b_running_sum(&b, lp->correct, l.correct);
@@ -293,16 +293,16 @@ build_program(LossPass *lp, const Function *from, FunctionRole role, int binding
 static bool
 build_programs(LossPass *lp, Function *forward, int binding)
 {
-	Function *inference = module_program(lp->m, FUNCTION_INFERENCE, binding);
+	Function *inference = module_program(lp->m, ROLE_INFERENCE, binding);
 
 	if (!prepare(lp, forward))
 		return false;
 	if (lp->row && binding == 0)
 		loss_check_form(lp, forward);
-	build_program(lp, forward, FUNCTION_ACCUMULATE, binding);
+	build_program(lp, forward, ROLE_ACCUMULATE, binding);
 	if (lp->options->estimates_for)
-		build_program(lp, forward, FUNCTION_ESTIMATE, binding);
-	build_program(lp, inference ? inference : forward, FUNCTION_EVAL, binding);
+		build_program(lp, forward, ROLE_ESTIMATE, binding);
+	build_program(lp, inference ? inference : forward, ROLE_EVAL, binding);
 	drop_stores(forward);
 	if (inference)
 		function_remove(inference);
@@ -320,7 +320,7 @@ run_loss(Pass *p, Module *m)
 {
 	const LossOptions *o = p->options;
 	LossPass lp = {.p = p, .m = m, .options = o};
-	Function *forward = module_program(m, FUNCTION_FORWARD, 0);
+	Function *forward = module_program(m, ROLE_FORWARD, 0);
 
 	if (!forward) {
 		diag_error(p->diag, EXIT_USAGE, "%s: loss needs a function of role forward",
@@ -332,7 +332,7 @@ run_loss(Pass *p, Module *m)
 		return loss_refuse(&lp, "unknown loss `%s`", o->kind ? o->kind : "");
 	if (lp.row && !(lp.settings = loss_settings(lp.row, o->settings, p->scratch, p->diag)))
 		return false;
-	for (int b = 0; (forward = module_program(m, FUNCTION_FORWARD, b)); b++)
+	for (int b = 0; (forward = module_program(m, ROLE_FORWARD, b)); b++)
 		if (!build_programs(&lp, forward, b))
 			return false;
 	p->changed = true;
@@ -347,8 +347,8 @@ static const PassOption loss_options[] = {
 	{"count",
          "output that counts targets, -1: the graph's divisor, -2: all micro-batches count the same",
          OPTION_INT, offsetof(LossOptions, count)},
-	{"axis", "class axis, -1 where shapes tell", OPTION_INT, offsetof(LossOptions, axis)},
-	{"rows", "axis of the output that counts rows, -1 where the graph tells", OPTION_INT,
+	{"axis", "class axis; -1: found from the shapes", OPTION_INT, offsetof(LossOptions, axis)},
+	{"rows", "axis of the output that counts rows; -1: found from the graph", OPTION_INT,
          offsetof(LossOptions, rows)},
 	{"rows_known", "the file or an option says which axes of inputs count rows", OPTION_BOOL,
          offsetof(LossOptions, rows_known)},

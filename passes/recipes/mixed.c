@@ -42,12 +42,13 @@ typedef struct {
 	Pass *p;
 	Module *m;
 	Function *f;
-	DType to;
+	const Recipe *recipe;
+	DType to; /* recipe->products */
 	/* By id of an f32 value: */
 	IntMap *sources; /* the 16-bit value from which it was widened */
 	IntMap *casts;   /* the 16-bit value to which it was rounded for a reader */
 	int products;    /* number of products that became 16-bit */
-	IntMap *biases;  /* for the sum of a product and a vector: the repeated vector */
+	IntMap *biases;  /* for the sum of a product and a vector: the broadcast of the vector */
 } Mixed;
 
 static bool
@@ -109,8 +110,8 @@ cast(const Mixed *x, Value *v, DType to, Node *reader)
 	return b_cast(&b, v, to);
 }
 
-/* v in type `to`, before its first reader. bias: a repeated vector; its vector is cast before it is repeated.
- * NULL: no such vector. */
+/* v in type `to`, before its first reader. bias: the result of a broadcast of a vector: the vector
+ * is cast, and the cast vector is broadcast. NULL: no such vector. */
 static Value *
 narrowed(Mixed *x, Value *v, Node *reader, const Value *bias)
 {
@@ -215,8 +216,9 @@ stays_finite(const Mixed *x, const State *s)
 	return true;
 }
 
-/* Finds the parameter that the only reader of a product adds to it, and the node that repeats it. A vector that is no
- * parameter may be a mask, whose numbers 16 bits cannot hold. The bias is cast before the product, so that the
+/* If the only reader of product n adds a vector to it, and the vector is a parameter (a bias):
+ * notes the broadcast of the vector, and casts the vector. A vector that is no parameter may be a
+ * mask, whose numbers 16 bits cannot hold. The bias is cast before the product, so that the
  * product's kernel may read it. */
 static void
 find_bias(Mixed *x, Node *n)
@@ -329,7 +331,7 @@ static void
 mix(Mixed *x, Rules *rules)
 {
 	for_each_node(x->f, n) {
-		Precision class = op_row(n)->precision;
+		Precision class = recipe_precision(x->recipe, n);
 		bool low = class == PRECISION_LOW;
 		if (is_kept(rules, n) || !may_narrow(n))
 			continue;
@@ -345,12 +347,11 @@ mix(Mixed *x, Rules *rules)
 	function_drop_unread(x->f);
 }
 
-/* f16 weights do not train: an update below 6e-8 vanishes, and a larger one loses what is below 0.05 % of the weight.
- * torch.amp.GradScaler refuses them, too. */
 static bool
-refuse_without_master(Pass *p)
+refuse_without_master(Pass *p, const Recipe *recipe)
 {
-	diag_error(p->diag, EXIT_USAGE, "--master=off: weights of f16 alone do not train");
+	diag_error(p->diag, EXIT_USAGE, "--master=off: weights of %s alone do not train",
+	           dtype_info[recipe->products].name);
 	diag_hint(p->diag, "use --precision=bf16, whose range is that of f32");
 	return false;
 }
@@ -373,17 +374,12 @@ static bool
 run_mixed(Pass *p, Module *m)
 {
 	const MixedOptions *o = p->options;
-	DType to = F32;
+	const Recipe *recipe = recipe_of_option(p, o->to);
 
-	if (o->to && !dtype_parse(o->to, &to)) {
-		diag_error(p->diag, EXIT_USAGE, "pass mixed: to=%s is no type", o->to);
+	if (!recipe)
 		return false;
-	}
-	if (to != F32 && to != BF16 && to != F16) {
-		diag_error(p->diag, EXIT_USAGE, "pass mixed: to=%s is not f32, bf16 or f16", o->to);
-		return false;
-	}
-	if (to == F32)
+	DType to = recipe->products;
+	if (to == recipe->floats)
 		return refuse_without_precision(p);
 	bool master = !o->master || strcmp(o->master, "off") != 0;
 	if (master && o->master && strcmp(o->master, "on") != 0) {
@@ -391,8 +387,8 @@ run_mixed(Pass *p, Module *m)
 		           o->master);
 		return false;
 	}
-	if (!master && to == F16)
-		return refuse_without_master(p);
+	if (!master && !recipe->trains)
+		return refuse_without_master(p, recipe);
 	Rules rules = {.p = p};
 	int products = 0;
 	read_rules(&rules, o->f32);
@@ -404,6 +400,7 @@ run_mixed(Pass *p, Module *m)
 		Mixed x = {.p = p,
 		           .m = m,
 		           .f = f,
+		           .recipe = recipe,
 		           .to = to,
 		           .sources = intmap_new(p->scratch),
 		           .casts = intmap_new(p->scratch),
@@ -421,12 +418,12 @@ run_mixed(Pass *p, Module *m)
 }
 
 static const PassOption mixed_options[] = {
-	{"to", "bf16 or f16, the type of products' operands and results; f32: nothing changes",
-         OPTION_STRING, offsetof(MixedOptions, to)},
+	{"to", "the recipe of --precision: bf16, f16 ...", OPTION_STRING,
+         offsetof(MixedOptions, to)},
 	{"f32", "GLOB of nodes that stay f32, one a line", OPTION_STRING,
          offsetof(MixedOptions, f32)},
-	{"master", "on: weights are f32; off: trained weights have type `to`", OPTION_STRING,
-         offsetof(MixedOptions, master)},
+	{"master", "on: weights are f32; off: trained weights have the type of products",
+         OPTION_STRING, offsetof(MixedOptions, master)},
 	{0}};
 const PassRow pass_mixed = {.name = "mixed",
                             .help = "products in 16 bits",

@@ -4,8 +4,6 @@
  * widened again. For gradients, such a cast counts as the identity. Time: linear in nodes. */
 #include "passes/pass.h"
 
-#include <string.h>
-
 static DType
 map_dtype(DType d, DType to)
 {
@@ -36,11 +34,8 @@ convert_attrs(Module *m, Node *n, DType to)
 static void
 allow_tf32(Node *n)
 {
-	bool f32 = n->n_operands && node_operand(n, 0)->type->dtype == F32;
-
-	for (const Field *f = op_row(n)->fields; f32 && f && f->name; f++)
-		if (strcmp(f->name, "allow_tf32") == 0)
-			*(bool *)((char *)n->attr + f->offset) = true;
+	if (op_row(n)->allow_tf32 && node_operand(n, 0)->type->dtype == F32)
+		*op_row(n)->allow_tf32(n->attr) = true;
 }
 
 static void
@@ -130,16 +125,11 @@ static bool
 run_precision(Pass *p, Module *m)
 {
 	const PrecisionOptions *o = p->options;
-	DType to = F32;
-	bool tf32 = o->to && strcmp(o->to, "tf32") == 0;
+	const Recipe *recipe = recipe_of_option(p, o->to);
 
-	if (o->to && strcmp(o->to, "f64") == 0)
-		to = F64;
-	else if (o->to && strcmp(o->to, "f32") != 0 && !tf32) {
-		diag_error(p->diag, EXIT_USAGE, "--precision=%s: not supported in this build",
-		           o->to);
+	if (!recipe)
 		return false;
-	}
+	DType to = recipe->floats;
 	for (int i = 0; i < m->states.n; i++) {
 		State *s = m->states.at[i];
 		s->type = type_with_dtype(m, s->type, map_dtype(s->type->dtype, to));
@@ -147,15 +137,14 @@ run_precision(Pass *p, Module *m)
 	}
 	int n = m->functions.n; /* functions that keep_rounding adds are converted already */
 	for (int i = 0; i < n; i++)
-		convert_function(m, m->functions.at[i], to, tf32);
+		convert_function(m, m->functions.at[i], to, recipe->allow_tf32);
 	p->changed = true;
 	return true;
 }
 
-static const PassOption precision_options[] = {
-	{"to", "f32, tf32 (where products may round their operands to 11 bits) or f64",
-         OPTION_STRING, offsetof(PrecisionOptions, to)},
-	{0}};
+static const PassOption precision_options[] = {{"to", "the recipe of --precision: f32, f64 ...",
+                                                OPTION_STRING, offsetof(PrecisionOptions, to)},
+                                               {0}};
 const PassRow pass_precision = {.name = "precision",
                                 .help = "the type of every float",
                                 .takes = STAGE_FORWARD,

@@ -19,6 +19,7 @@ typedef struct {
 	Pass *p;
 	Module *m;
 	Function *update;
+	IntMap *states; /* by id of a weight and number of a type: its working copy */
 } Working;
 
 /* The trained weight that n rounds to fewer bits; NULL: n does something else. */
@@ -38,14 +39,13 @@ weight_of(const Node *n)
 static State *
 working_state(Working *w, State *of, DType d)
 {
-	Module *m = w->m;
+	uint64_t key = (uint64_t)of->id * N_DTYPES + d, found;
 
-	for (int i = 0; i < m->states.n; i++) {
-		State *s = m->states.at[i];
-		if (s->kind == STATE_WORKING && s->of == of && s->type->dtype == d)
-			return s;
-	}
-	return state_copy(m, "working", of, d, STATE_WORKING, LIFE_DERIVED);
+	if (intmap_get(w->states, key, &found))
+		return w->m->states.at[found];
+	State *s = state_copy(w->m, "working", of, d, STATE_WORKING, LIFE_DERIVED);
+	intmap_put(w->states, key, (uint64_t)s->id);
+	return s;
 }
 
 static bool
@@ -82,8 +82,8 @@ use_working(Working *w, Function *f)
 	}
 }
 
-/* Stores the copy together with the weight's new content, from elements in a row. Does nothing if the copy, or the unit
- * (flat state) that holds it, is stored already. */
+/* Stores the copy together with the weight's new content, a vector of its elements. Does nothing if
+ * the copy, or the unit (flat state) that holds it, is stored already. */
 static void
 store_working(Working *w, State *s)
 {
@@ -106,7 +106,7 @@ store_working(Working *w, State *s)
 static bool
 run_working(Pass *p, Module *m)
 {
-	Working w = {p, m, module_program(m, FUNCTION_UPDATE, 0)};
+	Working w = {p, m, module_program(m, ROLE_UPDATE, 0), intmap_new(p->scratch)};
 
 	if (!w.update)
 		return true;

@@ -34,16 +34,7 @@ typedef struct {
 static bool
 may_be_member(const State *s)
 {
-	switch (s->kind) {
-	case STATE_PARAMETER:
-	case STATE_STATISTIC:
-	case STATE_MOMENT:
-	case STATE_GRADIENT:
-	case STATE_WORKING:
-	case STATE_AVERAGE:
-	case STATE_PENDING: return !s->unit;
-	default: return false;
-	}
+	return state_kinds[s->kind].in_unit && !s->unit;
 }
 
 static int
@@ -102,8 +93,8 @@ number_alone(Match *k, const Value *v)
 	k->number[v->id] = k->n_numbers++;
 }
 
-/* Gives a value that is the elements of a state, as a vector, the number of the state's role. Roles have numbers below
- * 0. */
+/* v is state s as a vector of its elements. Gives v the number of the state's role. Roles have
+ * numbers below 0. */
 static void
 number_leaf(Match *k, const Value *v, State *s)
 {
@@ -226,8 +217,8 @@ visit_draw(Match *k, Node *n)
 	return true;
 }
 
-/* Handles a state as elements in a row, a number repeated for each element, and new elements in the shape of their
- * state. */
+/* Handles three kinds of views: a state reshaped to a vector, a number broadcast to each element,
+ * and new elements reshaped to their state's shape. */
 static bool
 visit_view(Match *k, Node *n)
 {

@@ -49,7 +49,8 @@ typedef struct {
 	int64_t unit_bytes;
 	VEC(Group) groups;
 	int n_units;
-	Value **wide; /* by value id: the same value for the whole run; NULL: not built yet */
+	/* by value id: the first member's value, widened to the whole run; NULL: not built yet */
+	Value **wide;
 } Units;
 
 static int64_t
@@ -169,24 +170,13 @@ unit_kind(const State *s)
 	return s->kind == STATE_PARAMETER || s->kind == STATE_STATISTIC ? STATE_UNIT : s->kind;
 }
 
-static const char *
-role_name(const State *s)
-{
-	static const char *const names[] = {
-		[STATE_PARAMETER] = "parameter", [STATE_STATISTIC] = "statistic",
-		[STATE_MOMENT] = "moment",       [STATE_GRADIENT] = "gradient",
-		[STATE_PENDING] = "pending",     [STATE_WORKING] = "working",
-		[STATE_AVERAGE] = "average"};
-
-	return names[s->kind];
-}
-
 /* One flat state for all states with the role of `like`. */
 static State *
 flat_state(Units *u, const char *what, int number, const State *like, int64_t n)
 {
 	Module *m = u->m;
-	const char *name = arena_printf(m->arena, "%s.%d.%s", what, number, role_name(like));
+	const char *name = arena_printf(m->arena, "%s.%d.%s", what, number,
+	                                state_kind_names[like->kind]);
 
 	if (like->number)
 		name = arena_printf(m->arena, "%s.%d", name, like->number);
@@ -199,7 +189,8 @@ flat_state(Units *u, const char *what, int number, const State *like, int64_t n)
 	return s;
 }
 
-/* Index in the member's list of the state that s belongs to (s->of); -1: s belongs to no state of the member. */
+/* s belongs to a state, s->of. Returns the index of s->of in member->states; -1: it is not in this
+ * list. */
 static int
 place_of_owner(const UnitMember *member, const State *s)
 {
@@ -315,7 +306,8 @@ widen(Units *u, const Group *g, Builder *b, Value *v)
 	} else {
 		wide = b_broadcast(b, operands[0], shape, (Ints){0});
 	}
-	if (u->match.leaf[v->id] >= 0) /* a repeated number may belong to several runs */
+	/* a broadcast number is not kept: another run may need it with another size */
+	if (u->match.leaf[v->id] >= 0)
 		u->wide[v->id] = wide;
 	return wide;
 }
@@ -391,7 +383,7 @@ run_units(Pass *p, Module *m)
 	const UnitsOptions *o = p->options;
 	Units u = {.p = p,
 	           .m = m,
-	           .f = module_program(m, FUNCTION_UPDATE, 0),
+	           .f = module_program(m, ROLE_UPDATE, 0),
 	           .unit_bytes = o->unit_bytes};
 
 	if (!u.f)
@@ -411,8 +403,12 @@ run_units(Pass *p, Module *m)
 }
 
 static const PassOption units_options[] = {
-	{"unit_bytes", "most bytes of parameters in a unit of several layer blocks", OPTION_INT,
-         offsetof(UnitsOptions, unit_bytes)},
+	{"unit_bytes", "most bytes of parameters in a unit of several layer blocks", OPTION_BYTES,
+         offsetof(UnitsOptions, unit_bytes),
+         .flag = {"unit-bytes", "N",
+                  "ranks gather parameters in units of layer blocks with up to N bytes, or of one "
+                  "larger block (32M)",
+                  "Kernels and ranks"}},
 	{0}};
 /* Beyond some MB the time of a message grows with its bytes; DDP's buckets have 25 MB. A larger unit needs more
  * memory while it is gathered. */

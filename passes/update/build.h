@@ -9,6 +9,9 @@ DType update_dtype(const State *param);
 
 /* ---- update.c */
 void update_build(Optimizer *o);
+/* Gives the new contents the shapes of their states. */
+void reshape_contents(Optimizer *o, const NewContents *new);
+void store_contents(Optimizer *o, const NewContents *new);
 /* The step's sums of losses and of targets over all micro-batches, and numbers computed from
  * these sums in f64. */
 typedef struct {
@@ -21,11 +24,10 @@ typedef struct {
 Counted read_loss(Optimizer *o);
 /* f64[]: the norm of the gradients times the factor, with elements clamped to the limit; limit NULL: no limit. */
 Value *gradient_norm(Optimizer *o, Value *factor, Value *limit);
-/* Calls `row`, the function update or refresh of an optimizer's row, for the parameter t. Writes
- * the new contents that it sets (of the parameter and its moments) to `out`, and returns how
- * many: at most 1 + MAX_MOMENTS. The optimizer's new numbers are kept in the group. */
-int new_contents(Optimizer *o, const Trained *t, const Shared *shared, void (*row)(Update *u),
-                 NewContent *out);
+/* Calls `row`, the function update or refresh of an optimizer's row, for the parameter t. Adds
+ * the new contents that it sets (of the parameter and its moments) to `out`. The optimizer's new numbers are kept in the group. */
+void new_contents(Optimizer *o, const Trained *t, const Shared *shared, void (*row)(Update *u),
+                  NewContents *out);
 
 /* ---- refresh.c: builds @refresh, if an optimizer estimates something */
 void refresh_build(Optimizer *o);

@@ -61,7 +61,7 @@ static bool
 run_ema(Pass *p, Module *m)
 {
 	Ema e = {p, m, ((const EmaOptions *)p->options)->decay};
-	Function *update = module_program(m, FUNCTION_UPDATE, 0);
+	Function *update = module_program(m, ROLE_UPDATE, 0);
 
 	if (!update || e.decay == 0)
 		return true;
@@ -75,10 +75,14 @@ run_ema(Pass *p, Module *m)
 	return true;
 }
 
-static const PassOption ema_options[] = {{"decay",
-                                          "decay of the average at each update; 0: no average",
-                                          OPTION_DOUBLE, offsetof(EmaOptions, decay), 0, 1},
-                                         {0}};
+static const PassOption ema_options[] = {
+	{"decay", "decay of the average at each update", OPTION_DOUBLE, offsetof(EmaOptions, decay),
+         0, 1, .above = true, .below = true,
+         .flag = {"ema", "X",
+                  "keeps a moving average of trained weights with decay X, as 0.999, for "
+                  "--export-weights=ema",
+                  "Training", "0.99 averages about 100 updates, 0.9999 about 10000"}},
+	{0}};
 const PassRow pass_ema = {.name = "ema",
                           .help = "keep a moving average of trained weights",
                           .takes = STAGE_ANY,

@@ -118,9 +118,10 @@ count_matrices(const Layers *l, int first, int end)
 	return n;
 }
 
-/* Are the blocks of the run the model's layers? Yes, if they are most of the model. Yes, too, in a model of few
- * layers, if each layer has several blocks, such as attention and mlp, and no more blocks lie outside than embeddings
- * and a head may have. */
+/* Are the blocks of the run the model's layers? Yes, if at least half of the model's blocks with
+ * matrices are in the run. In a model of few layers the run may be smaller: then each layer must
+ * have several such blocks (attention, mlp), and at most MOST_OUTSIDE such blocks (embeddings, a
+ * head) may lie outside of the run. */
 static bool
 is_of_layers(const Layers *l, const Run *r)
 {
@@ -183,7 +184,7 @@ static bool
 run_layer_decay(Pass *p, Module *m)
 {
 	const LayerDecayOptions *o = p->options;
-	const Function *f = module_program(m, FUNCTION_FORWARD, 0);
+	const Function *f = module_program(m, ROLE_FORWARD, 0);
 
 	if (!f || o->factor == 1)
 		return true;
@@ -202,7 +203,11 @@ run_layer_decay(Pass *p, Module *m)
 
 static const PassOption layer_decay_options[] = {
 	{"factor", "factor of the learning rate from one layer to the layer before", OPTION_DOUBLE,
-         offsetof(LayerDecayOptions, factor), 0, 1},
+         offsetof(LayerDecayOptions, factor), 0, 1, .above = true,
+         .flag = {"layer-decay", "X",
+                  "multiplies the learning rate of a layer by X^n if n layers follow it; X above 0, "
+                  "up to 1",
+                  "Training", "0.65 to 0.9 are usual; 1 changes nothing"}},
 	{0}};
 static const LayerDecayOptions layer_decay_defaults = {.factor = 1};
 const PassRow pass_layer_decay = {.name = "layer_decay",

@@ -50,7 +50,7 @@ move_point(Optimizer *o, const Trained *t)
 {
 	Function *f;
 
-	for (int i = 0; (f = module_program(o->m, FUNCTION_ACCUMULATE, i)); i++)
+	for (int i = 0; (f = module_program(o->m, ROLE_ACCUMULATE, i)); i++)
 		for (int k = 0; k < MAX_MOMENTS; k++)
 			if (t->group->of.choice.row->gradient_at >> k & 1)
 				value_replace_uses(
@@ -200,12 +200,11 @@ summed_axis(const Value *v)
 static int
 inputs_axis(const Optimizer *o, const State *param)
 {
-	const Function *f = module_program(o->m, FUNCTION_FORWARD, 0);
+	const Function *f = module_program(o->m, ROLE_FORWARD, 0);
 
-	for (int i = 0; f && param->type->rank == 2 && i < f->states.n; i++)
-		if (f->states.at[i]->state == param)
-			return summed_axis(f->states.at[i]);
-	return -1;
+	const Value *v = f && param->id < f->by_state.n ? f->by_state.at[param->id] : NULL;
+
+	return v && param->type->rank == 2 ? summed_axis(v) : -1;
 }
 
 static bool
@@ -331,14 +330,14 @@ run_optimizer(Pass *p, Module *m)
 	if (!check_every(&o) || !check_rates(&o))
 		return false;
 	int64_t every = optimizer_every(options, p->scratch, p->diag);
-	if (every > 0 && !module_program(m, FUNCTION_ESTIMATE, 0)) {
+	if (every > 0 && !module_program(m, ROLE_ESTIMATE, 0)) {
 		diag_error(p->diag, EXIT_USAGE,
 		           "%s: the optimizer needs the pass loss with estimates_for", m->name);
 		return false;
 	}
 	if (!collect_trained(&o) || !set_rounding(&o, options->rounding))
 		return false;
-	o.f = program_new(m, FUNCTION_UPDATE, 0);
+	o.f = program_new(m, ROLE_UPDATE, 0);
 	o.b = (Builder){.m = m, .f = o.f};
 	update_build(&o);
 	if (every > 0)

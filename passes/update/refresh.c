@@ -24,10 +24,9 @@ void
 refresh_build(Optimizer *o)
 {
 	Builder *b = &o->b;
-	int n = 0, most = (1 + MAX_MOMENTS) * o->trained.n + MAX_NUMBERS * o->groups.n + 1;
-	NewContent *new = NEW_ARRAY(o->p->scratch, NewContent, most);
+	NewContents new = {0};
 
-	o->f = program_new(o->m, FUNCTION_REFRESH, 0);
+	o->f = program_new(o->m, ROLE_REFRESH, 0);
 	*b = (Builder){
 		.m = o->m, .f = o->f, .loc = loc_name(o->m, "optimizer"), .phase = PHASE_UPDATE};
 	Counted c = read_loss(o);
@@ -41,13 +40,11 @@ refresh_build(Optimizer *o)
 	for (int i = 0; i < o->trained.n; i++) {
 		const Trained *t = &o->trained.at[i];
 		if (t->group->of.choice.row->refresh)
-			n += new_contents(o, t, &shared, t->group->of.choice.row->refresh, new + n);
+			new_contents(o, t, &shared, t->group->of.choice.row->refresh, &new);
 	}
-	n += new_numbers(o, shared.go, new + n);
-	for (int i = 0; i < n; i++)
-		new[i].value = b_reshape(b, new[i].value, ints_of_type(new[i].state->type));
-	for (int i = 0; i < n; i++)
-		b_store(b, new[i].state, new[i].value);
+	new_numbers(o, shared.go, &new);
+	reshape_contents(o, &new);
+	store_contents(o, &new);
 	b_return(b, 0, NULL);
 	function_drop_unread(o->f);
 }

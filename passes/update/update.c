@@ -33,11 +33,11 @@ wide_elements(Optimizer *o, State *s)
 	return b_cast(&o->b, elements(o, s), update_dtype(s));
 }
 
-/* Stochastic rounding: rounds each element up or down by chance, so that the result is v in the
- * mean. So an update of less than half a unit in the last place is not always lost. The element's
- * place and the step select the random number. All weights that `units` may put into one flat
- * state share one stream of random numbers, in which each element has its own place. Each kind of
- * moment has its own stream, and so has each state of another shape. */
+/* Stochastic rounding: rounds each element up or down by chance, so that the result is v on
+ * average. So an update of less than half a unit in the last place is not always lost. The
+ * element's place and the step select the random number. All weights that `units` may put into one
+ * flat state share one stream of random numbers, in which each element has its own place. Each kind
+ * of moment has its own stream, and so has each state of another shape. */
 enum { WEIGHTS = 1, FIRST_MOMENT };
 static Value *
 rounded_by_chance(Optimizer *o, Value *v, const State *of)
@@ -212,14 +212,13 @@ open_update(Optimizer *o, const Trained *t, const Shared *shared, Value **kept)
 	return up;
 }
 
-int
+void
 new_contents(Optimizer *o, const Trained *t, const Shared *shared, void (*row)(Update *u),
-             NewContent *out)
+             NewContents *out)
 {
 	const OptimizerRow *of = t->group->of.choice.row;
 	bool in_row = !of->whole && !of->moment_type;
 	Value *kept[MAX_MOMENTS] = {0};
-	int n = 0;
 
 	for (int i = 0; i < MAX_MOMENTS; i++)
 		kept[i] = t->moment[i] ? content(o, t->moment[i], in_row) : NULL;
@@ -228,17 +227,18 @@ new_contents(Optimizer *o, const Trained *t, const Shared *shared, void (*row)(U
 	for (int i = 0; i < MAX_NUMBERS; i++)
 		t->group->new_numbers[i] = up.new_numbers[i];
 	if (up.new_param)
-		out[n++] = new_content(o, t->param, up.new_param, content(o, t->param, in_row),
-		                       shared->go);
+		vec_push(o->p->scratch, out,
+		         new_content(o, t->param, up.new_param, content(o, t->param, in_row),
+		                     shared->go));
 	for (int i = 0; i < MAX_MOMENTS; i++) {
 		Value *next = up.new_moment[i];
 		if (!kept[i] || !next)
 			continue;
 		if (dtype_is_float(next->type->dtype))
 			next = without_subnormals(&o->b, next);
-		out[n++] = new_content(o, t->moment[i], next, kept[i], shared->go);
+		vec_push(o->p->scratch, out,
+		         new_content(o, t->moment[i], next, kept[i], shared->go));
 	}
-	return n;
 }
 
 /* The pending content of a float statistic is a sum over ranks, whose batches differ; the statistic gets the mean over
@@ -272,7 +272,7 @@ typedef struct {
  * host may have begun more steps before it learned of the failure. If a smaller loss scale may
  * help, a norm that is not finite is an overflow, and training fails only at the least scale. */
 static Decision
-decide(Optimizer *o, const Counted *c, Value *norm, NewContent **out)
+decide(Optimizer *o, const Counted *c, Value *norm, NewContents *out)
 {
 	Builder *b = &o->b;
 	State *state = state_new(o->m, module_fresh_name(o->m, "failed"), type_scalar(o->m, BOOL),
@@ -293,25 +293,25 @@ decide(Optimizer *o, const Counted *c, Value *norm, NewContent **out)
 		fails = b_binary(b, OP_or, fails,
 		                 b_binary(b, OP_and, overflow, loss_scale_is_least(b, s)));
 		loss_scale_update(b, s, b_binary(b, OP_and, overflow, fit), d.made);
-		*(*out)++ = (NewContent){s->scale, s->new_scale};
-		*(*out)++ = (NewContent){s->good, s->new_good};
-		*(*out)++ = (NewContent){s->hysteresis, s->new_hysteresis};
+		vec_push(o->p->scratch, out, ((NewContent){s->scale, s->new_scale}));
+		vec_push(o->p->scratch, out, ((NewContent){s->good, s->new_good}));
+		vec_push(o->p->scratch, out, ((NewContent){s->hysteresis, s->new_hysteresis}));
 	}
 	d.failed = b_binary(b, OP_or, before, fails);
-	*(*out)++ = (NewContent){state, d.failed};
+	vec_push(o->p->scratch, out, ((NewContent){state, d.failed}));
 	return d;
 }
 
-/* Returns the number of this update, in f64. updates: the new content of its state. */
+/* Returns the number of this update, in f64, and adds the new content of its state. */
 static Value *
-count_update(Optimizer *o, Value *go, NewContent *updates)
+count_update(Optimizer *o, Value *go, NewContents *out)
 {
 	Builder *b = &o->b;
 	State *state = module_updates(o->m);
 	Value *before = function_state(o->f, state);
 	Value *next = b_binary(b, OP_add, before, b_splat(b, before->type, 1));
 
-	*updates = (NewContent){state, b_select(b, go, next, before)};
+	vec_push(o->p->scratch, out, ((NewContent){state, b_select(b, go, next, before)}));
 	return b_cast(b, next, F64);
 }
 
@@ -366,53 +366,61 @@ name_results(Optimizer *o, const Counted *c, Value *norm, const Decision *d, Val
 	return n;
 }
 
-int
-new_numbers(Optimizer *o, Value *go, NewContent *out)
+void
+new_numbers(Optimizer *o, Value *go, NewContents *out)
 {
-	int n = 0;
-
 	for (int i = 0; i < o->groups.n; i++) {
 		Group *g = o->groups.at[i];
 		for (int k = 0; k < MAX_NUMBERS && g->new_numbers[k]; k++)
-			out[n++] = (NewContent){g->numbers[k],
-			                        b_select(&o->b, go, g->new_numbers[k],
-			                                 function_state(o->f, g->numbers[k]))};
+			vec_push(o->p->scratch, out,
+			         ((NewContent){g->numbers[k],
+			                       b_select(&o->b, go, g->new_numbers[k],
+			                                function_state(o->f, g->numbers[k]))}));
 	}
-	return n;
+}
+
+void
+reshape_contents(Optimizer *o, const NewContents *new)
+{
+	for (int i = 0; i < new->n; i++)
+		new->at[i].value = b_reshape(&o->b, new->at[i].value,
+		                             ints_of_type(new->at[i].state->type));
+}
+
+void
+store_contents(Optimizer *o, const NewContents *new)
+{
+	for (int i = 0; i < new->n; i++)
+		b_store(&o->b, new->at[i].state, new->at[i].value);
 }
 
 void
 update_build(Optimizer *o)
 {
 	Builder *b = &o->b;
-	int n = 0, n_states = o->m->states.n;
-	NewContent *new = NEW_ARRAY(o->p->scratch, NewContent,
-	                            n_states + 6 + MAX_NUMBERS * o->groups.n),
-		   *end = new;
+	int n_states = o->m->states.n;
+	NewContents new = {0};
 
 	b->loc = loc_name(o->m, "optimizer");
 	b->phase = PHASE_UPDATE;
 	o->scaling = loss_scale_open(b, &o->rule);
 	Counted c = read_loss(o);
 	Value *norm = gradient_norm(o, c.gradient_scale, NULL);
-	Decision d = decide(o, &c, norm, &end);
-	n = (int)(end - new);
+	Decision d = decide(o, &c, norm, &new);
 	Value *go = d.made;
 	Shared shared = clip(o, c.gradient_scale, go);
 	shared.count = b_cast(b, c.count, F64);
-	shared.t = count_update(o, go, &new[n++]);
+	shared.t = count_update(o, go, &new);
 	for (int i = 0; i < o->trained.n; i++)
-		n += new_contents(o, &o->trained.at[i], &shared,
-		                  o->trained.at[i].group->of.choice.row->update, new + n);
-	n += new_numbers(o, go, new + n);
+		new_contents(o, &o->trained.at[i], &shared,
+		             o->trained.at[i].group->of.choice.row->update, &new);
+	new_numbers(o, go, &new);
 	for (int i = 0; i < n_states; i++)
 		if (o->m->states.at[i]->kind == STATE_PENDING)
-			new[n++] = commit(o, o->m->states.at[i], go);
-	for (int i = 0; i < n; i++)
-		new[i].value = b_reshape(b, new[i].value, ints_of_type(new[i].state->type));
+			vec_push(o->p->scratch, &new, commit(o, o->m->states.at[i], go));
+	reshape_contents(o, &new);
 	Value *results[MOST_RESULTS];
 	int n_results = name_results(o, &c, norm, &d, results);
-	for (int i = 0; i < n; i++)
-		b_store(b, new[i].state, new[i].value);
+	store_contents(o, &new);
 	b_return(b, n_results, results);
 }

@@ -66,7 +66,8 @@ typedef struct {
 	State *state;
 	Value *value;
 } NewContent;
-/* Collects the groups' new numbers; the old numbers stay if `go` is false. Returns how many. */
-int new_numbers(Optimizer *o, Value *go, NewContent *out);
+typedef VEC(NewContent) NewContents;
+/* Adds the groups' new numbers; the old numbers stay if `go` is false. */
+void new_numbers(Optimizer *o, Value *go, NewContents *out);
 
 #endif

@@ -29,8 +29,8 @@ mix_state(uint64_t hash, const Format *f, const StateRecord *s)
 	return hash_mix(hash, (uint64_t)s->lifetime << 32 | s->kind);
 }
 
-/* Fingerprint of the states and the graph around them. Bindings (such as the batch size) are left out, so a model with another
- * batch size has the same fingerprint. The layout of states in memory is left out as well. */
+/* Returns a fingerprint of the model: of the states and of the graph that uses them. Bindings (such as the batch size) are left
+ * out, so a model with another batch size has the same fingerprint. The layout of states in memory is left out as well. */
 uint64_t
 facts_model(const Format *f)
 {
@@ -43,7 +43,7 @@ facts_model(const Format *f)
 	for (int i = 0; i < n; i++)
 		hash = mix_state(hash, f, &f->states[saved[i]]);
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		if (f->states[i].lifetime == LASTS_CONSTANT)
+		if (f->states[i].lifetime == LIFE_CONSTANT)
 			hash = mix_state(hash, f, &f->states[i]);
 	arena_free(arena);
 	hash = mix_text(hash, optimizer ? optimizer : "");

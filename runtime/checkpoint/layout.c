@@ -22,10 +22,10 @@ saved_states(Arena *arena, const Format *f, int *n)
 	*n = 0;
 	/* indexed by state: index + 1 of the unit that contains the state; 0 if there is none */
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		if (f->states[i].lifetime == LASTS_SAVED)
+		if (f->states[i].lifetime == LIFE_SAVED)
 			covered[f->states[i].unit] = true;
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		if (f->states[i].lifetime == LASTS_SAVED && !covered[i + 1])
+		if (f->states[i].lifetime == LIFE_SAVED && !covered[i + 1])
 			list[(*n)++] = i;
 	return list;
 }
@@ -114,7 +114,7 @@ saved_layout(Arena *arena, const Format *f, const RunFacts *facts, int rank, int
 int64_t
 saved_alone_bytes(const Format *f, int64_t shard_bytes)
 {
-	RunFacts alone = {.ranks = 1, .mode = MODE_REPLICATED};
+	RunFacts alone = {.ranks = 1, .mode = MODE_DDP};
 	Arena *arena = arena_new();
 	int64_t bytes = saved_layout(arena, f, &alone, 0, shard_bytes).bytes;
 

@@ -40,7 +40,7 @@ saver_open(Gradc *run)
 	int rank = gradc_rank(run);
 
 	s->done_step = -1;
-	s->together = run->mode != MODE_REPLICATED && gradc_ranks(run) > 1;
+	s->together = run->mode != MODE_DDP && gradc_ranks(run) > 1;
 	if (getrandom(&s->run, sizeof(s->run), GRND_NONBLOCK) != sizeof(s->run))
 		s->run = (uint64_t)(1e9 * seconds_now());
 	if (!run->options.save || (rank > 0 && !s->together))
@@ -115,7 +115,7 @@ saver_constants(Gradc *run)
 		const StateRecord *s = &f->states[i];
 		Status status = NULL;
 
-		if (s->lifetime == LASTS_CONSTANT) {
+		if (s->lifetime == LIFE_CONSTANT) {
 			void *bytes = arena_alloc(arena, (size_t)s->bytes + 1);
 			SavedTensor *t = &list[count++];
 
@@ -195,7 +195,7 @@ saver_describe(Gradc *run, SaveJob *job, double eval_loss)
 	return NULL;
 }
 
-/* If the device has failed, its fault is returned, and the checkpoint does not count as failed. If ranks save together, all
+/* If the device has failed, returns the device's fault and does not count the checkpoint as failed. If ranks save together, all
  * ranks count the failure, and rank 0 reports it. */
 Status
 saver_count_failure(Gradc *run, int64_t step, Status why)

@@ -227,7 +227,7 @@ count_parameters(const Format *f)
 
 	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
 		FormatType t = format_weight_type(f, i);
-		if (f->states[i].kind == SAVE_PARAMETER)
+		if (f->states[i].kind == STATE_PARAMETER)
 			n += format_elements(f, t.first_dim, t.rank);
 	}
 	return n;

@@ -6,14 +6,14 @@ static const struct {
 	const char *name;
 	uint32_t kind;
 } parts[N_STATE_PARTS] = {
-	{"weights", SAVE_PARAMETER}, {"working", SAVE_WORKING},  {"gradients", SAVE_GRADIENT},
-	{"moments", SAVE_MOMENT},    {"averages", SAVE_AVERAGE},
+	{"weights", STATE_PARAMETER}, {"working", STATE_WORKING},  {"gradients", STATE_GRADIENT},
+	{"moments", STATE_MOMENT},    {"averages", STATE_AVERAGE},
 };
 
 static bool
 is_trained(const StateRecord *s)
 {
-	return s->kind == SAVE_PARAMETER && s->trainable;
+	return s->kind == STATE_PARAMETER && s->trainable;
 }
 
 /* Is the state a trained parameter, or does it belong to one, like a moment? A unit (several states laid out together) does not

@@ -21,7 +21,7 @@ is_part(const Format *f, uint32_t state)
 static const char *
 role_of(const Format *f, const StateRecord *s)
 {
-	if (s->kind == SAVE_STATISTIC)
+	if (s->kind == STATE_STATISTIC)
 		return "state";
 	if (!s->trainable)
 		return "frozen";
@@ -92,7 +92,7 @@ print_row(FILE *out, const Format *f, const StateRecord *s)
 static bool
 is_listed(const StateRecord *s)
 {
-	return s->kind == SAVE_PARAMETER || s->kind == SAVE_STATISTIC;
+	return s->kind == STATE_PARAMETER || s->kind == STATE_STATISTIC;
 }
 
 static void

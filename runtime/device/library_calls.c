@@ -1,6 +1,7 @@
 /* Prepares and runs library calls: kernels that a library (such as oneDNN) runs in place of the generated code. Packing an
  * operand means copying it into the library's own layout. An operand is packed once for the whole run if every launch of its
- * kernel reads it from a constant state. Equal layers share a kernel, so a call may have one packed operand per layer. */
+ * kernel reads it from a constant state. Equal layers share a kernel and its call, so a call may have several packed operands:
+ * one for the weight of each layer. */
 #include "runtime/device/library_calls.h"
 
 #include <stdlib.h>
@@ -35,7 +36,7 @@ lies_in_constant(const Format *f, const Slot *s)
 {
 	for (int i = 0; s->space == SPACE_STATE && i < f->n[SECTION_STATES]; i++) {
 		const StateRecord *t = &f->states[i];
-		if (t->lifetime == LASTS_CONSTANT && s->offset >= t->offset &&
+		if (t->lifetime == LIFE_CONSTANT && s->offset >= t->offset &&
 		    s->offset + s->bytes <= t->offset + t->bytes)
 			return true;
 	}
@@ -74,7 +75,8 @@ look_at_launch(const LibraryCalls *calls, const Instruction *n)
 	return NULL;
 }
 
-/* Looks at the programs that the run's mode uses: the mode's own programs, and for the others those of MODE_REPLICATED. */
+/* Looks at the programs that the run may use: the programs of the run's mode, and the programs of MODE_DDP, which a mode uses
+ * if it has no program of its own. */
 static Status
 look_at_programs(const LibraryCalls *calls, const CodeSource *source)
 {
@@ -83,7 +85,7 @@ look_at_programs(const LibraryCalls *calls, const CodeSource *source)
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
 		const ProgramRecord *p = &f->programs[i];
 		if ((int)p->target != source->target ||
-		    (p->mode != MODE_REPLICATED && (int)p->mode != source->mode))
+		    (p->mode != MODE_DDP && (int)p->mode != source->mode))
 			continue;
 		for (uint32_t k = 0; k < p->n_instructions; k++)
 			RETURN_IF_ERROR(
@@ -131,7 +133,7 @@ try_library(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int64_t 
 	return c->call != NULL;
 }
 
-/* Prepares the call with a plan from the tables. */
+/* Prepares the call with the first plan in the tables that fits; leaves c->call NULL if no plan fits. */
 static void
 try_plans(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int record)
 {

@@ -14,7 +14,7 @@ run_facts(const ExecutorOptions *o)
 
 	facts.holds = apart ? ONLY_APART : 0;
 	facts.mode = o->mode;
-	if (!o->comm || (o->comm->size == 1 && o->mode == MODE_REPLICATED))
+	if (!o->comm || (o->comm->size == 1 && o->mode == MODE_DDP))
 		return facts;
 	facts.ranks = o->comm->size;
 	facts.rank = o->comm->rank;
@@ -199,7 +199,7 @@ executor_slot(const Executor *x, uint32_t slot)
 	return (Span){place(x, (Space)s->space, s->offset), s->bytes};
 }
 
-/* The space with the host's copy of this space, if the host cannot read the device's memory. */
+/* If the host cannot read the device's memory: the space of the host's copy. Otherwise the space itself. */
 static Space
 host_side(const Executor *x, Space space)
 {
@@ -582,10 +582,10 @@ is_due(const Walk *w, const Instruction *n)
 {
 	const uint32_t ranks = ONLY_RANKS | ONLY_STAGED | ONLY_ORDERED | ONLY_FAST | ONLY_REPLICAS;
 	const bool due[N_WHEN] = {
-		[RUN_ALWAYS] = true,
-		[RUN_FIRST] = w->micro->index == 0,
-		[RUN_LATER] = w->micro->index > 0,
-		[RUN_LAST] = w->micro->index == w->micro->n - 1,
+		[WHEN_ALWAYS] = true,
+		[WHEN_FIRST] = w->micro->index == 0,
+		[WHEN_LATER] = w->micro->index > 0,
+		[WHEN_LAST] = w->micro->index == w->micro->n - 1,
 	};
 
 	return (due[n->when] && only_applies(n->only, &w->x->facts) &&

@@ -56,7 +56,7 @@ clear_all(Executor *x)
 	for (int i = 0; i < COUNT(spaces); i++)
 		RETURN_IF_ERROR(clear(x, executor_region(x, spaces[i])));
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		if (f->states[i].lifetime == LASTS_STEP && !state_has_parts(x, i))
+		if (f->states[i].lifetime == LIFE_STEP && !state_has_parts(x, i))
 			RETURN_IF_ERROR(clear(x, executor_state(x, i)));
 	return executor_drain(x);
 }
@@ -85,15 +85,15 @@ finder_close(Executor *x)
 }
 
 /* ---- findings */
-/* Is the finding a likely cause? An infinity that a tensor held before the step is not: it may be a mask. It is named only if
- * there is no other finding. */
+/* Is the finding a likely cause? An infinity that a tensor held before the step is not a likely cause: it may be a mask. Such a
+ * finding is named only if there is no other finding. */
 static bool
 is_suspect(const Finder *finder, int finding, int kind)
 {
 	return kind == GRADC_NAN || finder->findings.at[finding]->cause != CAUSE_HELD;
 }
 
-/* Which of two findings of that kind to name. */
+/* Which of two findings should be named as the cause: a likely one first, then the earlier one. */
 static int
 better(const Finder *finder, int a, int b, int kind)
 {
@@ -216,8 +216,8 @@ is_on_host(const Executor *x, const Watched *w)
 	return !executor_is_apart(x) || space_table[w->slot->space].on_host;
 }
 
-/* Computes the range of an argument's numbers. before: the memory's earlier bytes, whose NaN do not count; NULL: every number
- * counts. */
+/* Computes the range of an argument's numbers. before: the memory's earlier bytes: a NaN or infinity that was there already
+ * does not count. NULL: every number counts. */
 static Status
 measure(Executor *x, const Watched *w, const char *before, GradcRange *out)
 {

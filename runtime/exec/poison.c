@@ -104,7 +104,7 @@ is_wanted(const Format *f, const ProgramRecord *p, const Slot *s, uint32_t from)
 				return true;
 			anew |= depth <= 0 && is_written(f, n, a) && covers(slot_of(f, n, a), s);
 		}
-		if (anew && n->when == RUN_ALWAYS && n->only == ONLY_ALWAYS)
+		if (anew && n->when == WHEN_ALWAYS && n->only == ONLY_ALWAYS)
 			return false;
 	}
 	for (uint32_t i = 0; i < p->n_outputs; i++)

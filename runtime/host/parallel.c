@@ -100,7 +100,8 @@ job_work(Job *job)
 /* ---- libgomp */
 
 /* Sets libgomp's way of waiting: waiting threads look for work for some microseconds, then sleep. With libgomp's default of
- * 300,000 looks they would keep other processes from their CPUs. Settings by the user take precedence. */
+ * 300,000 looks, waiting threads would keep other processes from running on these CPUs. Settings by the user take
+ * precedence. */
 static void
 shorten_spinning(void)
 {
@@ -112,6 +113,10 @@ static Status
 gomp_open(Pool *p)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	static const LibrarySymbol symbols[] = {
+		{"GOMP_parallel", offsetof(Pool, parallel), false},
+		{"omp_get_thread_num", offsetof(Pool, thread_index), false},
+		{0}};
 
 	if (!HAS_GOMP)
 		return status_error(EXIT_SYSTEM, "libgomp.so.1: not under ThreadSanitizer");
@@ -119,11 +124,8 @@ gomp_open(Pool *p)
 	p->library = dlopen("libgomp.so.1", RTLD_NOW | RTLD_GLOBAL);
 	if (!p->library)
 		return status_error(EXIT_SYSTEM, "%s", dlerror());
-	*(void **)&p->parallel = dlsym(p->library, "GOMP_parallel");
-	*(void **)&p->thread_index = dlsym(p->library, "omp_get_thread_num");
-	if (!p->parallel || !p->thread_index)
-		return status_error(EXIT_SYSTEM, "libgomp.so.1: %s", dlerror());
-	return NULL;
+	const char *lacks = symbols_find(p->library, symbols, p);
+	return lacks ? status_error(EXIT_SYSTEM, "libgomp.so.1: no %s", lacks) : NULL;
 }
 
 /* The library stays loaded: its threads, and other libraries, may still need it. */

@@ -2,37 +2,22 @@
 #include "base/base.h"
 #include "runtime/library/cublaslt.h"
 
-#include <dlfcn.h>
-
-static const char *const sonames[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
-
-/* The first function that the library lacks; NULL if it has all. */
-static const char *
-first_missing(CublasLt *lt)
-{
-#define CUBLASLT_SYMBOL(name, type, parameters)                     \
-	*(void **)&lt->name = dlsym(lt->library, "cublasLt" #name); \
-	if (!lt->name)                                              \
-		return "cublasLt" #name;
+static const char *const sonames[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
+static const LibrarySymbol symbols[] = {
+#define CUBLASLT_SYMBOL(name, type, parameters) {"cublasLt" #name, offsetof(CublasLt, name), false},
 #include "runtime/library/cublaslt_symbols.def"
 #undef CUBLASLT_SYMBOL
-	return NULL;
-}
+	{0}};
 
 Status
 cublaslt_load(CublasLt *out)
 {
-	const char *lacks = NULL;
+	const char *lacks;
 
-	for (int i = 0; i < COUNT(sonames); i++) {
-		*out = (CublasLt){.library = cuda_library_open(sonames[i])};
-		if (!out->library)
-			continue;
-		lacks = first_missing(out);
-		if (!lacks)
-			return NULL;
-		dlclose(out->library);
-	}
+	*out = (CublasLt){0};
+	out->library = cuda_library_load(sonames, symbols, out, &lacks);
+	if (out->library)
+		return NULL;
 	*out = (CublasLt){0};
 	return lacks ? status_error(EXIT_SYSTEM, "cuBLASLt lacks %s: a newer one is needed", lacks)
 	             : status_error(

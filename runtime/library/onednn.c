@@ -35,22 +35,14 @@ onednn_fault(dnnl_status_t status, const char *what)
 static Status
 find_symbols(Library *lib)
 {
-	static const struct {
-		const char *name;
-		size_t offset;
-	} symbols[] = {
-#define DNNL(name) {"dnnl_" #name, offsetof(Library, name)},
+	static const LibrarySymbol symbols[] = {
+#define DNNL(name) {"dnnl_" #name, offsetof(Library, name), false},
 #include "runtime/library/onednn_list.def"
 #undef DNNL
-	};
+		{0}};
+	const char *lacks = symbols_find(lib->library, symbols, lib);
 
-	for (int i = 0; i < COUNT(symbols); i++) {
-		void *at = dlsym(lib->library, symbols[i].name);
-		if (!at)
-			return status_error(EXIT_SYSTEM, SONAME ": no %s", symbols[i].name);
-		memcpy((char *)lib + symbols[i].offset, &at, sizeof(at));
-	}
-	return NULL;
+	return lacks ? status_error(EXIT_SYSTEM, SONAME ": no %s", lacks) : NULL;
 }
 
 /* Primitives use the caller's scratch. */
@@ -428,7 +420,7 @@ onednn_prepare(Library *lib, const LibraryCall *call, unsigned fixed, int64_t sc
 		                    epilogue_names[call->epilogue]);
 	if (lib->tiled)
 		return open_call(lib, call, fixed, scratch_limit, true, MANY_TILES, out);
-	/* The implementation is known only after the call is made. */
+	/* The call is made without tiles first: only then is its implementation known. */
 	RETURN_IF_ERROR(open_call(lib, call, fixed, scratch_limit, false, 1, out));
 	if (!follows_threads(*out))
 		return NULL;

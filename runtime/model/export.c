@@ -91,7 +91,7 @@ export_state(const Gradc *run, int state)
 	bool averages = which && strcmp(which, "ema") == 0;
 
 	for (int i = 0; averages && i < f->n[SECTION_STATES]; i++)
-		if (f->states[i].kind == SAVE_AVERAGE && (int)f->states[i].of - 1 == state)
+		if (f->states[i].kind == STATE_AVERAGE && (int)f->states[i].of - 1 == state)
 			return i;
 	return state;
 }
@@ -200,7 +200,7 @@ read_numbers(Export *x, Arena *arena, const ExportRecord *e, Numbers *out)
 	bool is_merged = x->which == EXPORTED_MERGED;
 	if (adapter && is_merged)
 		RETURN_IF_ERROR(add_adapter(x, arena, adapter, out));
-	if (s->kind == SAVE_PARAMETER && (s->trainable || adapter))
+	if (s->kind == STATE_PARAMETER && (s->trainable || adapter))
 		export_warn(x->run, is_merged ? "--export-merged" : "--export", s, out->dtype,
 		            out->data, out->n);
 	if (is_permuted(e)) {
@@ -309,9 +309,10 @@ warn_of_no_range(const Export *x, const ExportRecord *e)
 	Text name = {0};
 
 	text_add_quoted(&name, format_text(&x->run->format, x->run->format.states[e->state].name));
-	diag_warning(x->run->diag,
-	             "--export: training has seen no range from %s on: its codes have scale 1",
-	             name.at);
+	diag_warning(
+		x->run->diag,
+		"--export: training has seen no values for the range of %s: its codes have scale 1",
+		name.at);
 	text_free(&name);
 }
 
@@ -328,7 +329,7 @@ put_range(Export *x, const ExportRecord *e, Arena *arena)
 	RETURN_IF_ERROR(running_range(x->run, arena, e, shift, &r));
 	if (!isfinite(r.scale))
 		return status_error(
-			EXIT_DATA, "--export: the range from %s on is not finite",
+			EXIT_DATA, "--export: the range of %s is not finite",
 			format_text(&x->run->format, x->run->format.states[e->state].name));
 	if (r.low == r.high && e->kind == EXPORT_RANGE_SCALE && x->run->diag)
 		warn_of_no_range(x, e);
@@ -338,7 +339,7 @@ put_range(Export *x, const ExportRecord *e, Arena *arena)
 	return file_writer_add(x->files[e->file], code, dtype_bytes((DType)e->dtype, 1));
 }
 
-/* One function for each kind of hole. arena: memory for what the function reads. */
+/* The function that fills each kind of hole. arena: memory for the states that the function reads. */
 static Status (*const put_hole[N_EXPORT_KINDS])(Export *x, const ExportRecord *e, Arena *arena) = {
 	[EXPORT_LITERAL] = put_literal,   [EXPORT_TENSOR] = put_tensor,
 	[EXPORT_CODES] = put_codes,       [EXPORT_SCALES] = put_codes,
@@ -420,7 +421,7 @@ export_check(const Format *f, const GradcOptions *o)
 
 	if (which && strcmp(which, "ema") != 0 && strcmp(which, "trained") != 0)
 		return status_error(EXIT_USAGE, "--export-weights: %s: need trained or ema", which);
-	if (exports_averages(o) && format_state_of_kind(f, SAVE_AVERAGE) < 0)
+	if (exports_averages(o) && format_state_of_kind(f, STATE_AVERAGE) < 0)
 		return status_error(
 			EXIT_USAGE,
 			"--export-weights=ema: this executable keeps no averages: compile "

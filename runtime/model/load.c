@@ -8,7 +8,7 @@
 static bool
 is_loadable(const StateRecord *s)
 {
-	return s->kind == SAVE_PARAMETER || s->kind == SAVE_STATISTIC;
+	return s->kind == STATE_PARAMETER || s->kind == STATE_STATISTIC;
 }
 
 static const SafeTensor *
@@ -90,7 +90,7 @@ report_unknown(Gradc *run, const SafeTensors *st, const char *path)
 			             name);
 			continue;
 		}
-		if (shown < 0 || run->format.states[state].kind == SAVE_MOMENT)
+		if (shown < 0 || run->format.states[state].kind == STATE_MOMENT)
 			shown = state;
 		n++;
 	}
@@ -117,7 +117,7 @@ load_all(Gradc *run, const SafeTensors *st, const char *path)
 
 		loaded += t != NULL;
 		/* checkpoints do not hold constants */
-		kept += t && f->states[i].lifetime == LASTS_CONSTANT;
+		kept += t && f->states[i].lifetime == LIFE_CONSTANT;
 		if (t)
 			fault = fault_join(run->diag, fault, load_tensor(run, st, path, i, t));
 		else if (is_loadable(&f->states[i]) && run->diag)

@@ -12,7 +12,7 @@
 Status
 gradient_factor(Gradc *run, double *out)
 {
-	int state = format_state_of_kind(&run->format, SAVE_LOSS_SCALE);
+	int state = format_state_of_kind(&run->format, STATE_LOSS_SCALE);
 	double targets = format_info_double(&run->format, "targets_per_micro_batch", 1), scale = 1;
 
 	if (state >= 0)

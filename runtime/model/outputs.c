@@ -49,7 +49,7 @@ outputs_write_port(Gradc *run, NamedFiles *files, const PortRecord *port, double
 static bool
 is_gradient(const Format *f, const StateRecord *s)
 {
-	return s->kind == SAVE_GRADIENT && s->of && f->states[s->of - 1].kind == SAVE_PARAMETER;
+	return s->kind == STATE_GRADIENT && s->of && f->states[s->of - 1].kind == STATE_PARAMETER;
 }
 
 Status
@@ -63,7 +63,7 @@ outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, double facto
 		const StateRecord *s = &f->states[i];
 		NpyInfo type = type_of(f, s->dtype, s->rank, s->first_dim);
 
-		trained += s->kind == SAVE_PARAMETER && s->trainable;
+		trained += s->kind == STATE_PARAMETER && s->trainable;
 		if (!is_gradient(f, s))
 			continue;
 		RETURN_IF_ERROR(write_span(run, files, format_text(f, f->states[s->of - 1].name),

@@ -98,7 +98,7 @@ peft_is_trained_whole(const Format *f, int state)
 {
 	const StateRecord *s = &f->states[state];
 
-	return s->kind == SAVE_PARAMETER && s->trainable && !is_part(f, state);
+	return s->kind == STATE_PARAMETER && s->trainable && !is_part(f, state);
 }
 
 PeftPart
@@ -140,7 +140,7 @@ check_modules(const Format *f, const PeftModules *modules, const char *option, T
 			                    option);
 		if (!has_layout(f, r))
 			return status_error(EXIT_UNSUPPORTED,
-			                    "%s: PEFT has no adapter for a weight as \"%s\"",
+			                    "%s: PEFT has no adapter for a weight like \"%s\"",
 			                    option, format_text(f, f->states[r->weight].name));
 		if (!*modules->at[i].name)
 			add_unknown(unknown, f, r->weight);

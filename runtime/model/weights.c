@@ -129,7 +129,7 @@ hash_states(const Format *f, const Weights *w)
 	uint64_t hash = 0;
 
 	for (int i = 0; i < f->n[SECTION_STATES]; i++)
-		if (f->states[i].init == FROM_DATA)
+		if (f->states[i].init == INIT_DATA)
 			hash = hash_bytes(w->at + f->states[i].data_offset,
 			                  (size_t)f->states[i].bytes, hash);
 	return hash;
@@ -196,10 +196,10 @@ uniform(const Init *i, int64_t k)
 	return a + (b - a) * philox_uniform(i->seed, i->stream, (uint64_t)k);
 }
 
-static double (*const made[N_FROM])(const Init *, int64_t) = {
-	[FROM_ONES] = one,
-	[FROM_NORMAL] = normal,
-	[FROM_UNIFORM] = uniform,
+static double (*const made[N_INITS])(const Init *, int64_t) = {
+	[INIT_ONES] = one,
+	[INIT_NORMAL] = normal,
+	[INIT_UNIFORM] = uniform,
 };
 
 /* A ParallelFn over chunks. */
@@ -282,15 +282,15 @@ data_run(const Format *f, int index, int mode)
 	DataRun r = {.begin = s->offset,
 	             .end = s->offset,
 	             .shift = s->data_offset - s->offset,
-	             .constant = s->lifetime == LASTS_CONSTANT};
+	             .constant = s->lifetime == LIFE_CONSTANT};
 
 	for (int i = index; i < f->n[SECTION_STATES]; i++) {
 		s = &f->states[i];
-		if (s->init != FROM_DATA)
+		if (s->init != INIT_DATA)
 			continue;
 		if (state_is_sharded(s, mode) || s->offset < r.end || s->offset - r.end > PAGE ||
 		    s->data_offset - s->offset != r.shift ||
-		    (s->lifetime == LASTS_CONSTANT) != r.constant)
+		    (s->lifetime == LIFE_CONSTANT) != r.constant)
 			break;
 		r.end = s->offset + s->bytes;
 	}
@@ -351,11 +351,11 @@ init_state(Gradc *run, const Weights *weights, Pool *pool, int index, DataRun *d
 {
 	const StateRecord *s = &run->format.states[index];
 
-	if (s->init == FROM_ZEROS)
+	if (s->init == INIT_ZEROS)
 		return NULL;
-	if (s->init == FROM_DATA)
+	if (s->init == INIT_DATA)
 		return init_data(run, weights, index, data);
-	if (s->init == FROM_COPY)
+	if (s->init == INIT_COPY)
 		return NULL; /* weights_copy makes this state later */
 	return init_made(run, pool, index);
 }
@@ -461,7 +461,7 @@ weights_copy(Gradc *run, bool resumed)
 
 	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
 		const StateRecord *s = &f->states[i];
-		if (s->init == FROM_COPY && !(resumed && s->lifetime == LASTS_SAVED))
+		if (s->init == INIT_COPY && !(resumed && s->lifetime == LIFE_SAVED))
 			RETURN_IF_ERROR(copy_state(run, i, (int)s->of - 1));
 	}
 	return NULL;

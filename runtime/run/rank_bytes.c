@@ -46,7 +46,7 @@ gradc_describe_parts(const Gradc *run, Text *out)
 	const RunFacts *facts = &run->executor.facts;
 	RankBytes b = rank_bytes(&run->format, facts);
 
-	if (facts->mode == MODE_REPLICATED)
+	if (facts->mode == MODE_DDP)
 		return false;
 	text_printf(out, "data-parallel %s, a rank holds: ", mode_names[facts->mode]);
 	rank_bytes_text(out, &b, run_group(facts, GROUP_SHARD).n);
@@ -77,7 +77,7 @@ visit_mode(const Worlds *w, int mode)
 static void
 for_each_world(const Worlds *w)
 {
-	for (int mode = MODE_REPLICATED + 1; mode < N_MODES; mode++)
+	for (int mode = MODE_DDP + 1; mode < N_MODES; mode++)
 		if (format_has_mode(w->f, mode))
 			visit_mode(w, mode);
 }

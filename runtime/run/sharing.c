@@ -25,10 +25,10 @@ pick_mode(Gradc *run)
 	const GradcOptions *o = &run->options;
 	const char *list = format_info_get(&run->format, "data_parallel"),
 		   *asked = o->data_parallel;
-	char *copy = arena_strdup(run->arena, list ? list : mode_names[MODE_REPLICATED]);
+	char *copy = arena_strdup(run->arena, list ? list : mode_names[MODE_DDP]);
 	char *save = NULL;
 
-	run->mode = MODE_REPLICATED;
+	run->mode = MODE_DDP;
 	for (char *name = strtok_r(copy, ",", &save); name && !o->alone;
 	     name = strtok_r(NULL, ",", &save)) {
 		if (asked && strcmp(asked, name) != 0)
@@ -45,14 +45,15 @@ pick_mode(Gradc *run)
 	                          : status_error(EXIT_USAGE,
 	                                         "--data-parallel=%s: compiled with "
 	                                         "--data-parallel=%s",
-	                                         asked, list ? list : mode_names[MODE_REPLICATED]);
+	                                         asked, list ? list : mode_names[MODE_DDP]);
 }
 
-/* Refuses a feature that needs whole gradients, or every value that a kernel reads, if ranks hold only parts of the states. */
+/* If ranks hold only parts of the states: refuses a feature (`what`) that needs whole gradients, or all values that kernels
+ * read. */
 Status
 sharing_needs_whole(const Gradc *run, const char *what)
 {
-	if (run->mode == MODE_REPLICATED)
+	if (run->mode == MODE_DDP)
 		return NULL;
 	return status_error(
 		EXIT_USAGE,
@@ -70,15 +71,16 @@ check_shard_size(const Gradc *run)
 
 	if (n == 0 || (run->mode && n > 1 && ranks % n == 0))
 		return NULL;
-	if (run->mode == MODE_REPLICATED)
+	if (run->mode == MODE_DDP)
 		return status_error(EXIT_USAGE,
 		                    "--shard-size=%lld: with --data-parallel=ddp every rank holds "
 		                    "all",
 		                    (long long)n);
-	return status_error(EXIT_USAGE,
-	                    "--shard-size=%lld: %d rank%s cannot be groups of so many%s",
-	                    (long long)n, ranks, ranks == 1 ? "" : "s",
-	                    n == 1 ? "; --data-parallel=ddp is without parts" : "");
+	return status_error(
+		EXIT_USAGE,
+		"--shard-size=%lld: %d rank%s cannot be divided into groups of this size%s",
+		(long long)n, ranks, ranks == 1 ? "" : "s",
+		n == 1 ? "; --data-parallel=ddp is without parts" : "");
 }
 
 /* The members of each group. Neighbouring ranks form a group whose members together hold all parts of the states. With
@@ -99,7 +101,7 @@ sharing_mesh(void *context, int rank, int size, int colors[N_GROUPS])
 bool
 gradc_holds_parts(const Gradc *run)
 {
-	return run->mode != MODE_REPLICATED;
+	return run->mode != MODE_DDP;
 }
 
 Status
@@ -136,8 +138,7 @@ offload_check(const Gradc *run)
 		return status_error(EXIT_USAGE, "--offload=%s: compiled %s%s", o->offload,
 		                    list ? "with --offload=" : "without --offload",
 		                    list ? list : "");
-	if (states && (o->offload || o->offload_folder) && run->mode == MODE_REPLICATED &&
-	    !o->alone)
+	if (states && (o->offload || o->offload_folder) && run->mode == MODE_DDP && !o->alone)
 		return status_error(EXIT_USAGE,
 		                    "--offload%s: with --data-parallel=ddp all lies on the device",
 		                    o->offload ? "" : "-dir");

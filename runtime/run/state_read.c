@@ -94,7 +94,7 @@ serve(const Gradc *run)
 Status
 states_begin(Gradc *run)
 {
-	if (gradc_ranks(run) == 1 || run->mode == MODE_REPLICATED)
+	if (gradc_ranks(run) == 1 || run->mode == MODE_DDP)
 		return NULL;
 	if (gradc_rank(run) > 0)
 		return serve(run);

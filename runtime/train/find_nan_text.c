@@ -69,7 +69,7 @@ name_state(const Describer *d, const Slot *s, GradcTensor *t)
 
 		if (state->offset != s->offset || state->bytes != s->bytes)
 			continue;
-		bool cast = state->kind == SAVE_WORKING && state->of;
+		bool cast = state->kind == STATE_WORKING && state->of;
 		name_as(d, t, cast ? "cast of" : state_kind_names[state->kind],
 		        cast ? d->format->states[state->of - 1].name : state->name, state->rank,
 		        state->first_dim);
@@ -264,5 +264,5 @@ finder_print(Text *out, const GradcNotFinite *found, int64_t micro_batches)
 	for (int i = 0; i < found->n_tensors; i++)
 		add_tensor(out, &found->tensors[i]);
 	if (found->nan)
-		text_printf(out, "NaN came of it in %s\n", found->nan);
+		text_printf(out, "the infinity became NaN in %s\n", found->nan);
 }

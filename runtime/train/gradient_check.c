@@ -110,8 +110,8 @@ choose_entries(Gradc *run, int64_t n, double factor, Entries *out)
 		const StateRecord *s = &f->states[i];
 		int64_t size = format_elements(f, s->first_dim, s->rank);
 
-		if (s->kind != SAVE_GRADIENT || !s->of ||
-		    f->states[s->of - 1].kind != SAVE_PARAMETER)
+		if (s->kind != STATE_GRADIENT || !s->of ||
+		    f->states[s->of - 1].kind != STATE_PARAMETER)
 			continue;
 		for (int64_t k = 0; k < n && k < size; k++) {
 			Entry e = {.param = (int)s->of - 1,

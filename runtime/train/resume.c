@@ -137,8 +137,8 @@ pick_auto(Gradc *run, Checkpoint *c)
 	                    folder->path);
 }
 
-/* Picks the newest checkpoint of a folder. An unreadable checkpoint may be newer than all readable ones with fewer steps; then
- * it is picked, and opening it reports the fault. */
+/* Picks the newest readable checkpoint of a folder. But if an unreadable checkpoint has more steps, picks the unreadable one,
+ * because it may be newer; opening it then reports the fault. */
 static Status
 pick_newest(Gradc *run, const char *path, const char **out)
 {
@@ -236,8 +236,8 @@ pick(Gradc *run, bool automatic, Checkpoint *c)
 	RETURN_IF_ERROR(ranks_broadcast_text(run, &c->path));
 	if (first || !c->path)
 		return NULL;
-	return run->mode == MODE_REPLICATED ? open_verified(run->arena, run, c->path, c)
-	                                    : open_checked(run->arena, run, c->path, c);
+	return run->mode == MODE_DDP ? open_verified(run->arena, run, c->path, c)
+	                             : open_checked(run->arena, run, c->path, c);
 }
 
 /* Locks the folder before training, so that a second run in the same folder fails immediately and not at its first save. */
@@ -249,7 +249,7 @@ take_folder(Gradc *run)
 	return ranks_share(run, first ? folder_prepare(&run->saver->folder) : NULL);
 }
 
-/* When the checkpoint was saved: the time of its manifest, which is written last. */
+/* How long ago the checkpoint was saved, by the time of its manifest, which is written last. */
 static double
 age_of(Arena *arena, const char *path)
 {

@@ -168,7 +168,8 @@ take_again(Gradc *run, const QueuedStep *q, const MicroRows *rows, DataWait *wai
 	return prefetch_take_zeros(run->prefetch);
 }
 
-/* Runs a step's rows again, with the scalars of that step (learning rate, random seeds): program p for each micro-batch, then program `last`. */
+/* Runs a step's rows again, with the scalars of that step (learning rate, random seeds): program p for each micro-batch, then
+ * program `last`. */
 static Status
 run_again(Gradc *run, const QueuedStep *q, const ProgramRecord *p, const ProgramRecord *last,
           Status (*how)(Executor *, const ProgramRecord *, const MicroBatch *))
@@ -381,7 +382,7 @@ explain_failure(Gradc *run, const QueuedStep *q, GradcStep *out, Status failure)
 	finder_close(x);
 	if (fault && gradc_ranks(run) > 1) {
 		status_free(failure);
-		return status_annotate(fault, "--find-nan: step %lld once more",
+		return status_annotate(fault, "--find-nan: when step %lld was repeated",
 		                       (long long)out->step);
 	}
 	if (out->not_finite)
@@ -403,7 +404,7 @@ explain_failure(Gradc *run, const QueuedStep *q, GradcStep *out, Status failure)
 Status
 step_forget_failure(Gradc *run)
 {
-	int state = format_state_of_kind(&run->format, SAVE_FAILED);
+	int state = format_state_of_kind(&run->format, STATE_FAILED);
 	Executor *x = &run->executor;
 
 	run->failed = 0;
@@ -413,8 +414,8 @@ step_forget_failure(Gradc *run)
 	return executor_drain(x);
 }
 
-/* Undoes the counting of a step whose rows could not be read, and of the steps queued after that step. None of these steps has
- * changed a state. */
+/* Sets the counts of steps and rows back to before a step whose rows could not be read, and drops the steps that were queued
+ * after it. None of these steps has changed a state. */
 static Status
 take_back(Gradc *run, const QueuedStep *q)
 {

@@ -60,7 +60,7 @@ device_options(const Format *f, int target, int ordinal, const GradcOptions *o)
 		.deterministic = o->deterministic,
 		.no_libraries = !o->libraries,
 		.autotune = o->autotune,
-		.tf32 = format_info_is(f, "precision", "tf32")};
+		.tf32 = format_info_is(f, "allow_tf32", "1")};
 }
 
 /* Opens the file of --autotune. Refuses a file that another program wrote. Refuses a file that cannot be written, because it
@@ -84,7 +84,7 @@ check_autotune(Gradc *run, DeviceOptions *device)
 	if (missing && first)
 		diag_warning(
 			run->diag,
-			"--autotune: there is no %s: one rank without --deterministic makes it",
+			"--autotune: %s does not exist: a run of one rank without --deterministic writes it",
 			path);
 	return NULL;
 }
@@ -114,7 +114,7 @@ pick_host(Gradc *run, const CodeImage **out)
 	const DeviceChoice cpu = {.ops = &device_cpu};
 
 	*out = NULL;
-	if (run->mode == MODE_REPLICATED || !format_offloads(&run->format, OFFLOAD_OPTIMIZER) ||
+	if (run->mode == MODE_DDP || !format_offloads(&run->format, OFFLOAD_OPTIMIZER) ||
 	    run->device.ops->image_kind == device_cpu.image_kind)
 		return NULL;
 	return variant_pick(run->model.images, NULL, &cpu, out);
@@ -161,9 +161,9 @@ open_executor(Gradc *run, const GradcOptions *options)
 static Status
 open_states(Gradc *run)
 {
-	run->loss_sum = format_state_of_kind(&run->format, SAVE_LOSS_SUM);
-	run->loss_count = format_state_of_kind(&run->format, SAVE_LOSS_COUNT);
-	run->metric_correct = format_state_of_kind(&run->format, SAVE_CORRECT);
+	run->loss_sum = format_state_of_kind(&run->format, STATE_LOSS_SUM);
+	run->loss_count = format_state_of_kind(&run->format, STATE_LOSS_COUNT);
+	run->metric_correct = format_state_of_kind(&run->format, STATE_CORRECT);
 	RETURN_IF_ERROR(weights_init(run));
 	return observe_open(run);
 }

@@ -111,8 +111,8 @@ def test_the_tests_of_the_command_line_take_what_is_added(tree, models):
     (tree / "docs/gradc.1").write_text(execute(sys.executable, tree / "scripts/man-page",
                                                tree / "build"))
     execute(sys.executable, tree / "scripts/page-tables", tree / "build")
-    # Who adds a row writes its line in the room's README and in the pages; the copy lacks pictures and examples.
-    by_hand = ["readme_of_a_room", "table_of_", "picture_of", "lead_somewhere"]
+    # Who adds a row writes its line in the room's README and in the pages, and values of a new option in test_cli; the copy lacks pictures and examples.
+    by_hand = ["tables_have_every_option", "readme_of_a_room", "table_of_", "picture_of", "lead_somewhere"]
     pytest_in(tree, models, "tests/test_pipeline.py", "tests/test_cli.py", "tests/test_docs.py", "-k", " and ".join(f"not {name}" for name in by_hand))
 
 
@@ -137,6 +137,27 @@ def test_pass(extended, models, tmp_path):
     newest = execute(*dump, "--enable=commute", "--after=simplify",
                      "--pass-option=commute.newest-first=true")
     assert "; after commute" in oldest and "; after commute" in newest and oldest != newest
+    # Its option of the command line asks for it.
+    assert execute(*dump, "--newest-first=on", "--after=simplify") == newest
+    assert execute(*dump, "--newest-first=off", "--after=simplify") == oldest
+
+
+def test_recipe(extended, models):
+    """Convolutions stay f32, matrix products are bf16."""
+    assert re.search(r"--precision=\S*\bdots\b", execute(extended, "compile", "--help"))
+    said = execute(extended, "dump", models / "cnn_mnist/model.onnx", "--loss=cross_entropy", "--batch=4", "--precision=dots", "--stage=train")
+    types = {op: set(re.findall(rf" = {op} .*? : (\w+)\[", said)) for op in ("conv", "conv_grad_weight", "dot")}
+    assert types["conv"] == types["conv_grad_weight"] == {"f32"} and "bf16" in types["dot"]
+
+
+def test_state_kind(extended, models, tmp_path):
+    (tmp_path / "m.gir").write_text("state @n : s32[] averages saved\n")
+    done = subprocess.run([extended, "opt", tmp_path / "m.gir", "--passes="], capture_output=True, text=True)
+    assert done.returncode == 3 and "is of kind averages, which has the type s64[]" in done.stderr
+    folder, exe = models / "mlp_digits", tmp_path / "train"
+    execute(extended, "compile", folder / "model.onnx", "-o", exe, "--batch=32", "--ema=0.9")
+    states = json.loads(execute(exe, "--info", "--json"))["states"]
+    assert [(s["dtype"], s["shape"]) for s in states if s["kind"] == "averages"] == [("s64", [])]
 
 
 def train(extended, models, tmp_path, *options):

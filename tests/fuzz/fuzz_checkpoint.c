@@ -27,7 +27,7 @@ add_state(FormatWriter *w, const char *name, DType dtype, int rank, const int64_
 	                 .dtype = dtype,
 	                 .rank = (uint32_t)rank,
 	                 .first_dim = format_dims(w, rank, dims),
-	                 .lifetime = LASTS_SAVED,
+	                 .lifetime = LIFE_SAVED,
 	                 .offset = offset,
 	                 .bytes = bytes,
 	                 .data_offset = -1,

@@ -82,9 +82,9 @@ import_split_to_sequence(OnnxNode *n)
 		chunk = tensor_int(split, 0);
 	if (chunk < 1 || total / chunk > MOST || (split && split->type->n > MOST)) {
 		report_invalid(n,
-		               "parts of %lld out of %lld elements: need 1 or more each, and "
-		               "not too many parts",
-		               (long long)chunk, (long long)total);
+		               "cannot split %lld elements into parts of %lld: a part needs at "
+		               "least 1 element, and there may be at most %d parts",
+		               (long long)total, (long long)chunk, (int)MOST);
 		return;
 	}
 	bool listed = split && split->type->rank == 1;

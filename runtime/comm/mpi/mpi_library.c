@@ -155,6 +155,12 @@ find_handles(MpiLibrary *m, const MpiAbi *abi)
 	return NULL;
 }
 
+static const LibrarySymbol symbols[] = {
+#define MPI_SYMBOL(name, parameters) {"MPI_" #name, offsetof(MpiLibrary, name), false},
+#include "runtime/comm/mpi/mpi_symbols.def"
+#undef MPI_SYMBOL
+	{0}};
+
 Status
 mpi_library_open(MpiLibrary *out)
 {
@@ -173,11 +179,6 @@ mpi_library_open(MpiLibrary *out)
 		                    "with the launcher of the MPI that is there",
 		                    ranks, abi->launcher, abi->libraries[0], abi->package);
 	RETURN_IF_ERROR(find_handles(out, abi));
-#define MPI_SYMBOL(name, parameters)                              \
-	*(void **)&out->name = dlsym(out->library, "MPI_" #name); \
-	if (!out->name)                                           \
-		return status_error(EXIT_COMM, "MPI: MPI_" #name " is missing");
-#include "runtime/comm/mpi/mpi_symbols.def"
-#undef MPI_SYMBOL
-	return NULL;
+	const char *lacks = symbols_find(out->library, symbols, out);
+	return lacks ? status_error(EXIT_COMM, "MPI: %s is missing", lacks) : NULL;
 }

@@ -3,8 +3,6 @@
 
 #include "base/base.h"
 
-#include <dlfcn.h>
-
 #define LIBRARY "libnccl.so.2"
 enum {
 	/* The first version with calls that do not block, so that a lost rank can be noticed. */
@@ -19,22 +17,15 @@ nccl_version_text(int version, char *out)
 	return out;
 }
 
-/* The first symbol that the library lacks; NULL if it has all. */
-static const char *
-first_missing(NcclLibrary *n)
-{
-#define NCCL_OPTIONAL(name, parameters) *(void **)&n->name = dlsym(n->library, "nccl" #name);
-#define NCCL_SYMBOL(name, parameters)   \
-	NCCL_OPTIONAL(name, parameters) \
-	if (!n->name)                   \
-		return "nccl" #name;
-#define NCCL_TEXT(name, parameters) NCCL_SYMBOL(name, parameters)
+static const LibrarySymbol symbols[] = {
+#define NCCL_SYMBOL(name, parameters) {"nccl" #name, offsetof(NcclLibrary, name), false},
+#define NCCL_TEXT NCCL_SYMBOL
+#define NCCL_OPTIONAL(name, parameters) {"nccl" #name, offsetof(NcclLibrary, name), true},
 #include "runtime/comm/nccl/nccl_symbols.def"
 #undef NCCL_SYMBOL
 #undef NCCL_TEXT
 #undef NCCL_OPTIONAL
-	return NULL;
-}
+	{0}};
 
 static Status
 too_old(int version, const char *lacks)
@@ -56,7 +47,7 @@ nccl_library_open(NcclLibrary *out)
 		return status_error(EXIT_SYSTEM,
 		                    LIBRARY " is not found: install NVIDIA's package libnccl2, or "
 		                            "add the folder that has it to LD_LIBRARY_PATH");
-	const char *lacks = first_missing(out);
+	const char *lacks = symbols_find(out->library, symbols, out);
 	if (out->GetVersion && out->GetVersion(&out->version) != NCCL_OK)
 		out->version = 0;
 	return lacks || out->version < LEAST_VERSION ? too_old(out->version, lacks) : NULL;

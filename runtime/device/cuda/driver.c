@@ -12,17 +12,11 @@ enum {
 		12000 /* the oldest driver with the needed graphs and pools, and code for sm_90 */
 };
 
-static const char *
-first_missing(CudaDriver *d)
-{
-#define CUDA_SYMBOL(name, symbol, parameters)           \
-	*(void **)&d->name = dlsym(d->library, symbol); \
-	if (!d->name)                                   \
-		return symbol;
+static const LibrarySymbol symbols[] = {
+#define CUDA_SYMBOL(name, symbol, parameters) {symbol, offsetof(CudaDriver, name), false},
 #include "runtime/device/cuda/driver_symbols.def"
 #undef CUDA_SYMBOL
-	return NULL;
-}
+	{0}};
 
 static Status
 too_old(const CudaDriver *d, const char *lacks)
@@ -54,7 +48,7 @@ cuda_driver_open(CudaDriver *out)
 	*out = (CudaDriver){.library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL)};
 	if (!out->library)
 		return no_library();
-	const char *lacks = first_missing(out);
+	const char *lacks = symbols_find(out->library, symbols, out);
 	if (out->DriverGetVersion)
 		out->DriverGetVersion(&out->version);
 	if (lacks || out->version < LEAST_VERSION)
@@ -88,11 +82,11 @@ typedef struct {
 
 static const CodeRow code_table[] = {
 	{CUDA_OUT_OF_MEMORY, EXIT_SYSTEM, "the GPU does not have enough memory",
-         "`nvidia-smi` shows what else has some; fewer rows (gradc compile --batch, and --accumulate "
+         "`nvidia-smi` shows what else uses it; fewer rows (gradc compile --batch, and --accumulate "
          "here) need less"},
 	{3, EXIT_SYSTEM, "the driver does not start", NULL},
 	{46, EXIT_SYSTEM,
-         "the GPU is busy with another process that has it alone, or is not available",
+         "another process has exclusive use of the GPU, or the GPU is not available",
          "`nvidia-smi` shows who uses it; compute mode must be Default"},
 	{CUDA_NO_DEVICE, EXIT_SYSTEM, "no GPU is visible", VISIBLE_HINT},
 	{101, EXIT_SYSTEM, "there is no such GPU", VISIBLE_HINT},

@@ -6,8 +6,8 @@ enum { BYTES = 64 };
 enum { ROOM, GRADIENT, READ, WRITTEN, BUCKET, UNIT, N_TENSORS };
 
 typedef struct {
-	RunWhen bucket, gather; /* when the bucket and the gather travel */
-	int in_each, in_last;   /* expected numbers of WAITs */
+	When bucket, gather;  /* when the bucket and the gather travel */
+	int in_each, in_last; /* expected numbers of WAITs */
 } Case;
 
 /* A kernel reads a unit in its room, and another kernel makes a gradient. Then the gradient travels and the next unit comes
@@ -16,10 +16,10 @@ static void
 test_what_runs_in_the_last_micro_batch_orders_no_other(void **state)
 {
 	const Case cases[] = {
-		{RUN_LAST, RUN_ALWAYS, 1, 1},
-		{RUN_ALWAYS, RUN_ALWAYS, 1, 0},
-		{RUN_LAST, RUN_LAST, 0, 1},
-		{RUN_ALWAYS, RUN_LAST, 1, 0},
+		{WHEN_LAST, WHEN_ALWAYS, 1, 1},
+		{WHEN_ALWAYS, WHEN_ALWAYS, 1, 0},
+		{WHEN_LAST, WHEN_LAST, 0, 1},
+		{WHEN_ALWAYS, WHEN_LAST, 1, 0},
 	};
 
 	for (int i = 0; i < COUNT(cases); i++) {
@@ -53,7 +53,7 @@ test_what_runs_in_the_last_micro_batch_orders_no_other(void **state)
 		for (int k = 0; k < all.n; k++)
 			if (all.at[k].kind == WAIT) {
 				assert_true(all.at[k].stream == STREAM_COMMUNICATION);
-				n[all.at[k].when == RUN_LAST]++;
+				n[all.at[k].when == WHEN_LAST]++;
 			}
 		assert_int_equal(n[0], c->in_each);
 		assert_int_equal(n[1], c->in_last);

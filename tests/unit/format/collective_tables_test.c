@@ -150,7 +150,7 @@ parts_of_a_sum(FormatWriter *w)
 {
 	const StateRecord sum = {.name = format_string(w, "loss.sum"),
 	                         .dtype = F32,
-	                         .kind = SAVE_LOSS_SUM,
+	                         .kind = STATE_LOSS_SUM,
 	                         .bytes = 4,
 	                         .sharded = 1};
 

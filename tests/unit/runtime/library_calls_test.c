@@ -381,7 +381,7 @@ bench_open(bool constant, bool planned)
 	w->state_bytes = TINY_STATE_BYTES;
 	w->weights_bytes = 8;
 	if (constant)
-		w->states.at[1].lifetime = LASTS_CONSTANT;
+		w->states.at[1].lifetime = LIFE_CONSTANT;
 	library_call_begin(&r.call, LIBRARY_DOT);
 	for (int i = 0; i <= LIBRARY_RESULT; i++) {
 		r.call.operands[i] = (LibraryOperand){

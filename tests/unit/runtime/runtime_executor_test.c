@@ -36,7 +36,7 @@ bench(void)
 }
 
 static void
-add(Bench *b, InstructionKind kind, RunWhen when, uint32_t what, int n, const Argument *args)
+add(Bench *b, InstructionKind kind, When when, uint32_t what, int n, const Argument *args)
 {
 	Instruction in = {.kind = kind,
 	                  .when = (uint8_t)when,
@@ -85,14 +85,14 @@ test_when(void **state)
 	Bench b = bench();
 
 	for (uint32_t i = 0; i < N_WHEN; i++)
-		add(&b, RUN_KERNEL, (RunWhen)i, 0, 1, &(Argument){.slot = i});
+		add(&b, RUN_KERNEL, (When)i, 0, 1, &(Argument){.slot = i});
 	start(&b);
 	for (int64_t j = 0; j < 5; j++) {
 		MicroBatch micro = {j, 5};
 		must(executor_run(&b.x, b.f.programs, &micro));
 	}
-	assert_true(cell(&b, RUN_ALWAYS) == 5 && cell(&b, RUN_FIRST) == 1);
-	assert_true(cell(&b, RUN_LATER) == 4 && cell(&b, RUN_LAST) == 1);
+	assert_true(cell(&b, WHEN_ALWAYS) == 5 && cell(&b, WHEN_FIRST) == 1);
+	assert_true(cell(&b, WHEN_LATER) == 4 && cell(&b, WHEN_LAST) == 1);
 	finish(&b);
 }
 
@@ -105,16 +105,16 @@ test_loops(void **state)
 	const Argument by_outer = {.slot = 0, .loop = 1, .stride = 16};
 	const Argument by_inner = {.slot = 6, .loop = 2, .stride = 8};
 
-	add(&b, LOOP, RUN_ALWAYS, 3, 0, NULL);
-	add(&b, RUN_KERNEL, RUN_ALWAYS, 0, 1, &by_outer);
-	add(&b, LOOP, RUN_ALWAYS, 2, 0, NULL);
-	add(&b, RUN_KERNEL, RUN_ALWAYS, 0, 1, &by_inner);
-	add(&b, END, RUN_ALWAYS, 0, 0, NULL);
-	add(&b, END, RUN_ALWAYS, 0, 0, NULL);
+	add(&b, LOOP, WHEN_ALWAYS, 3, 0, NULL);
+	add(&b, RUN_KERNEL, WHEN_ALWAYS, 0, 1, &by_outer);
+	add(&b, LOOP, WHEN_ALWAYS, 2, 0, NULL);
+	add(&b, RUN_KERNEL, WHEN_ALWAYS, 0, 1, &by_inner);
+	add(&b, END, WHEN_ALWAYS, 0, 0, NULL);
+	add(&b, END, WHEN_ALWAYS, 0, 0, NULL);
 	for (int i = 0; i < 2; i++) {
-		add(&b, LOOP, i ? RUN_LATER : RUN_ALWAYS, i ? 5 : 0, 0, NULL);
-		add(&b, RUN_KERNEL, RUN_ALWAYS, 0, 1, &(Argument){.slot = 5});
-		add(&b, END, RUN_ALWAYS, 0, 0, NULL);
+		add(&b, LOOP, i ? WHEN_LATER : WHEN_ALWAYS, i ? 5 : 0, 0, NULL);
+		add(&b, RUN_KERNEL, WHEN_ALWAYS, 0, 1, &(Argument){.slot = 5});
+		add(&b, END, WHEN_ALWAYS, 0, 0, NULL);
 	}
 	start(&b);
 	must(executor_run(&b.x, b.f.programs, &micro));
@@ -130,9 +130,9 @@ test_copy_and_zero(void **state)
 	Bench b = bench();
 	MicroBatch micro = {0, 1};
 
-	add(&b, RUN_KERNEL, RUN_ALWAYS, 0, 1, &(Argument){.slot = 0});
-	add(&b, COPY, RUN_ALWAYS, 0, 2, (const Argument[]){{.slot = 3}, {.slot = 0}});
-	add(&b, FILL_ZERO, RUN_ALWAYS, 0, 1, &(Argument){.slot = 0});
+	add(&b, RUN_KERNEL, WHEN_ALWAYS, 0, 1, &(Argument){.slot = 0});
+	add(&b, COPY, WHEN_ALWAYS, 0, 2, (const Argument[]){{.slot = 3}, {.slot = 0}});
+	add(&b, FILL_ZERO, WHEN_ALWAYS, 0, 1, &(Argument){.slot = 0});
 	start(&b);
 	must(executor_run(&b.x, b.f.programs, &micro));
 	assert_true(cell(&b, 0) == 0 && cell(&b, 3) == 1);
@@ -146,9 +146,9 @@ test_poison_finds_early_reuse(void **state)
 	Bench b = bench();
 	MicroBatch micro = {0, 1};
 
-	add(&b, FILL_ZERO, RUN_ALWAYS, 0, 1, &(Argument){.slot = 0});
-	add(&b, FILL_ZERO, RUN_ALWAYS, 0, 1, &(Argument){.slot = 1});
-	add(&b, RUN_KERNEL, RUN_ALWAYS, 0, 1, &(Argument){.slot = 1});
+	add(&b, FILL_ZERO, WHEN_ALWAYS, 0, 1, &(Argument){.slot = 0});
+	add(&b, FILL_ZERO, WHEN_ALWAYS, 0, 1, &(Argument){.slot = 1});
+	add(&b, RUN_KERNEL, WHEN_ALWAYS, 0, 1, &(Argument){.slot = 1});
 	start(&b);
 	b.x.poison = true;
 	must(executor_run(&b.x, b.f.programs, &micro));

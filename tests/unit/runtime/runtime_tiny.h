@@ -192,21 +192,21 @@ tiny_state(FormatWriter *w, const char *name, uint32_t kind, uint32_t lifetime, 
 {
 	StateRecord s = {.name = format_string(w, name),
 	                 .why = format_string(w, "read by Mul"),
-	                 .dtype = kind == SAVE_STATISTIC ? F32
-	                          : kind == SAVE_FAILED  ? BOOL
-	                                                 : F64,
+	                 .dtype = kind == STATE_STATISTIC ? F32
+	                          : kind == STATE_FAILED  ? BOOL
+	                                                  : F64,
 	                 .first_dim = format_dims(w, 0, NULL),
 	                 .kind = kind,
 	                 .lifetime = lifetime,
-	                 .trainable = kind == SAVE_PARAMETER,
-	                 .init = kind == SAVE_PARAMETER ? FROM_DATA : FROM_ZEROS,
-	                 .of = kind == SAVE_GRADIENT ? 2 : 0,
+	                 .trainable = kind == STATE_PARAMETER,
+	                 .init = kind == STATE_PARAMETER ? INIT_DATA : INIT_ZEROS,
+	                 .of = kind == STATE_GRADIENT ? 2 : 0,
 	                 .lr_scale = 1,
 	                 .offset = offset,
-	                 .bytes = kind == SAVE_STATISTIC ? 4
-	                          : kind == SAVE_FAILED  ? 1
-	                                                 : 8,
-	                 .data_offset = kind == SAVE_PARAMETER ? 0 : -1,
+	                 .bytes = kind == STATE_STATISTIC ? 4
+	                          : kind == STATE_FAILED  ? 1
+	                                                  : 8,
+	                 .data_offset = kind == STATE_PARAMETER ? 0 : -1,
 	                 .file_dtype = F32};
 
 	vec_push(w->arena, &w->states, s);
@@ -333,13 +333,13 @@ tiny_program(FormatWriter *w, Role role, int first, uint32_t n_inputs, uint32_t 
 static void
 tiny_memory(FormatWriter *w)
 {
-	tiny_state(w, "statistic", SAVE_STATISTIC, LASTS_SAVED,
+	tiny_state(w, "statistic", STATE_STATISTIC, LIFE_SAVED,
 	           32); /* narrower than the fields that follow */
-	tiny_state(w, "w", SAVE_PARAMETER, LASTS_SAVED, 0);
-	tiny_state(w, "grad.w", SAVE_GRADIENT, LASTS_STEP, 8);
-	tiny_state(w, "loss.sum", SAVE_LOSS_SUM, LASTS_STEP, 16);
-	tiny_state(w, "loss.count", SAVE_LOSS_COUNT, LASTS_STEP, 24);
-	tiny_state(w, "failed", SAVE_FAILED, LASTS_DERIVED, 40);
+	tiny_state(w, "w", STATE_PARAMETER, LIFE_SAVED, 0);
+	tiny_state(w, "grad.w", STATE_GRADIENT, LIFE_STEP, 8);
+	tiny_state(w, "loss.sum", STATE_LOSS_SUM, LIFE_STEP, 16);
+	tiny_state(w, "loss.count", STATE_LOSS_COUNT, LIFE_STEP, 24);
+	tiny_state(w, "failed", STATE_FAILED, LIFE_DERIVED, 40);
 	for (int i = 0; i < 4; i++)
 		tiny_slot(w, SPACE_STATE, 8 * i, 8, "state");
 	for (int i = 0; i < 4; i++)
@@ -372,7 +372,7 @@ static void
 tiny_clear(FormatWriter *w, int n, const uint32_t *slots)
 {
 	const Instruction clear = {
-		.kind = FILL_ZERO, .when = RUN_FIRST, .stream = STREAM_DIFF, .phase = 1};
+		.kind = FILL_ZERO, .when = WHEN_FIRST, .stream = STREAM_DIFF, .phase = 1};
 
 	for (int i = 0; i < n; i++)
 		tiny_add(w, clear, 1, &slots[i]);

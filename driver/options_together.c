@@ -1,5 +1,6 @@
 /* Checks options that only make sense together, or exclude each other. */
-#include "tools/tools.h"
+#include "codegen/codegen.h"
+#include "driver/session.h"
 
 #include <string.h>
 
@@ -24,7 +25,7 @@ check_gradients(const Options *o, Diag *diag)
 	if (o->max_accumulate != 1)
 		return fault(diag, "--gradients=bf16 needs --max-accumulate=1: sums over "
 		                   "micro-batches are of f32");
-	return !is(o->precision, "f64") ||
+	return recipe_find(o->precision)->floats != F64 ||
 	       fault(diag, "--gradients=bf16 cannot be combined with --precision=f64");
 }
 
@@ -91,8 +92,9 @@ settle_offload(Options *o, Diag *diag)
 }
 
 bool
-options_together(Options *o, Diag *diag)
+options_complete(Options *o, Arena *arena, Diag *diag)
 {
+	targets_complete(o, arena);
 	return check_gradients(o, diag) && check_sync_batchnorm(o, diag) &&
 	       settle_offload(o, diag) && check_printer(o, diag);
 }

@@ -1,0 +1,229 @@
+/* The compiler as a library: one process compiles good, broken and unsupported models by turns, and two threads compile at once.
+ * The tables are the same bytes as those of a process that compiles only one model. */
+#include "codegen/codegen.h"
+#include "driver/driver.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MODELS "tests/models/"
+enum { USUAL_ROUNDS = 20, THOROUGH_ROUNDS = 200 };
+
+static const char *exe; /* this program */
+static char folder[] = "/tmp/driver_library_XXXXXX";
+
+typedef struct {
+	const char *model, *loss, *optimizer, *precision;
+	int exit_code; /* of a compile */
+} Case;
+static const Case cases[] = {
+	{MODELS "mlp_digits/model.onnx", "cross_entropy", "adamw", NULL, EXIT_OK},
+	{"broken.onnx", "cross_entropy", "adamw", NULL, EXIT_INVALID},
+	{MODELS "mlp_diabetes/model.onnx", "mse", "sgd", "f64", EXIT_OK},
+	{"unsupported.onnx", "cross_entropy", "adamw", NULL, EXIT_UNSUPPORTED},
+	{MODELS "mlp_digits/model.onnx", "mystery", "adamw", NULL, EXIT_USAGE},
+	{MODELS "mlp_digits/model.onnx", "cross_entropy", "muon", "bf16", EXIT_OK},
+};
+
+typedef struct {
+	void *bytes; /* the tables; NULL after a fault */
+	int64_t n;
+	int exit_code;
+} Compiled;
+
+static Compiled
+compile(const Case *c)
+{
+	Arena *arena = arena_new();
+	FILE *quiet = fopen("/dev/null", "w");
+	Diag *diag = diag_new("test", quiet);
+	Options o = {.input = c->model[0] == 't' ? c->model
+	                                         : arena_printf(arena, "%s/%s", folder, c->model),
+	             .loss = c->loss,
+	             .optimizer = c->optimizer,
+	             .precision = c->precision,
+	             .target = "cpu:x86-64-v3",
+	             .batch = 8};
+	Session s;
+	Format f;
+	Compiled made = {0};
+
+	bool ok = options_complete(&o, arena, diag);
+	ok = session_open(&s, &o, OPEN_DIMS_REFUSE, arena, diag) && ok;
+	if (ok && session_tables(&s, true, &f)) {
+		made.n = f.header->bytes;
+		made.bytes = memory_get((size_t)made.n);
+		memcpy(made.bytes, f.header, (size_t)made.n);
+	}
+	session_close(&s);
+	made.exit_code = diag_exit_code(diag);
+	diag_free(diag);
+	fclose(quiet);
+	arena_free(arena);
+	return made;
+}
+
+static void
+expect_same(const Compiled *a, const Compiled *b)
+{
+	assert_int_equal(a->exit_code, b->exit_code);
+	assert_int_equal(a->n, b->n);
+	if (a->n)
+		assert_memory_equal(a->bytes, b->bytes, (size_t)a->n);
+}
+
+/* ---- a process for each compile: this program with the number of a case and a file as arguments */
+static int
+compile_in_process(const char *number, const char *path)
+{
+	Compiled made = compile(&cases[atoi(number)]);
+	FILE *file = fopen(path, "wb");
+
+	if (!file || (made.n && fwrite(made.bytes, 1, (size_t)made.n, file) != (size_t)made.n) ||
+	    fclose(file))
+		return 99;
+	memory_free(made.bytes);
+	return made.exit_code;
+}
+
+static Compiled
+compile_apart(int number)
+{
+	char path[128], text[16];
+	Compiled made = {0};
+	int status;
+	pid_t child;
+
+	snprintf(path, sizeof(path), "%s/%d.tables", folder, number);
+	snprintf(text, sizeof(text), "%d", number);
+	child = fork();
+	if (child == 0) {
+		execl(exe, exe, text, path, folder, NULL);
+		_exit(98);
+	}
+	assert_true(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
+	made.exit_code = WEXITSTATUS(status);
+	FILE *file = fopen(path, "rb");
+	assert_non_null(file);
+	fseek(file, 0, SEEK_END);
+	made.n = ftell(file);
+	rewind(file);
+	made.bytes = memory_get((size_t)made.n + 1);
+	assert_int_equal(fread(made.bytes, 1, (size_t)made.n, file), made.n);
+	fclose(file);
+	return made;
+}
+
+static void
+one_process_compiles_many_models(void **state)
+{
+	int rounds = getenv("GRADC_THOROUGH") ? THOROUGH_ROUNDS : USUAL_ROUNDS;
+	Compiled apart[COUNT(cases)];
+
+	(void)state;
+	for (int i = 0; i < COUNT(cases); i++) {
+		apart[i] = compile_apart(i);
+		assert_int_equal(apart[i].exit_code, cases[i].exit_code);
+		assert_int_equal(apart[i].n > 0, cases[i].exit_code == EXIT_OK);
+	}
+	for (int i = 0; i < rounds; i++) {
+		Compiled made = compile(&cases[i % COUNT(cases)]);
+		expect_same(&made, &apart[i % COUNT(cases)]);
+		memory_free(made.bytes);
+	}
+	for (int i = 0; i < COUNT(cases); i++)
+		memory_free(apart[i].bytes);
+}
+
+static void *
+compile_in_thread(void *at)
+{
+	Compiled *made = at;
+
+	for (int i = 0; i < COUNT(cases); i++)
+		made[i] = compile(&cases[i]);
+	return NULL;
+}
+
+static void
+two_threads_compile_at_once(void **state)
+{
+	Compiled made[2][COUNT(cases)];
+	pthread_t threads[2];
+
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, compile_in_thread, made[i]), 0);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	for (int i = 0; i < COUNT(cases); i++) {
+		assert_int_equal(made[0][i].exit_code, cases[i].exit_code);
+		expect_same(&made[0][i], &made[1][i]);
+		memory_free(made[0][i].bytes);
+		memory_free(made[1][i].bytes);
+	}
+}
+
+/* ---- models that are refused */
+static void
+write_model(const char *name, const char *bytes, size_t n)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	FILE *file = fopen(path, "wb");
+	assert_non_null(file);
+	assert_int_equal(fwrite(bytes, 1, n, file), n);
+	fclose(file);
+}
+
+static int
+make_models(void **state)
+{
+	static char bytes[1 << 20];
+	FILE *file = fopen(MODELS "mlp_digits/model.onnx", "rb");
+
+	(void)state;
+	assert_non_null(file);
+	size_t n = fread(bytes, 1, sizeof(bytes), file);
+	fclose(file);
+	assert_true(mkdtemp(folder) && n > 1000 && n < sizeof(bytes));
+	write_model("broken.onnx", bytes, n / 2);
+	for (char *op = bytes; (op = memmem(op, n - (size_t)(op - bytes), "Gemm", 4));)
+		memcpy(op, "Gemx", 4);
+	write_model("unsupported.onnx", bytes, n);
+	return 0;
+}
+
+static int
+remove_models(void **state)
+{
+	char command[128];
+
+	(void)state;
+	snprintf(command, sizeof(command), "rm -r %s", folder);
+	return system(command);
+}
+
+int
+main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(one_process_compiles_many_models),
+		cmocka_unit_test(two_threads_compile_at_once),
+	};
+
+	exe = argv[0];
+	if (argc == 4) {
+		strcpy(folder, argv[3]);
+		return compile_in_process(argv[1], argv[2]);
+	}
+	return cmocka_run_group_tests(tests, make_models, remove_models);
+}
