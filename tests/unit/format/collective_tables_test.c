@@ -60,7 +60,8 @@ tables(Arena *arena)
 	vec_push(arena, &w->targets, ((TargetRecord){0}));
 	vec_push(arena, &w->bindings, ((BindingRecord){.rows = 1}));
 	vec_push(arena, &w->programs,
-	         ((ProgramRecord){.n_instructions = (uint32_t)w->instructions.n,
+	         ((ProgramRecord){.role = ROLE_FORWARD,
+	                          .n_instructions = (uint32_t)w->instructions.n,
 	                          .scalars = SCALARS + 1,
 	                          .bytes = {[SPACE_WORKSPACE] = BYTES,
 	                                    [SPACE_IO] = 64 + SCALARS_BYTES,

@@ -80,14 +80,15 @@ test_utilization(void **state)
 }
 
 /* ---- single instructions */
-static char strings[] = "\0precision\0tf32\0cuda-sm_90\0cpu-512\0/fc/MatMul\0batch=4";
+static char strings[] = "\0allow_tf32\0"
+			"1\0cuda-sm_90\0cpu-512\0/fc/MatMul\0batch=4";
 enum {
-	TEXT_PRECISION = 1,
-	TEXT_TF32 = 11,
-	TEXT_SM_90 = 16,
-	TEXT_CPU = 27,
-	TEXT_FC = 35,
-	TEXT_BATCH = 46
+	TEXT_ALLOW_TF32 = 1,
+	TEXT_ONE = 12,
+	TEXT_SM_90 = 14,
+	TEXT_CPU = 25,
+	TEXT_FC = 33,
+	TEXT_BATCH = 44
 };
 
 static Prediction
@@ -173,7 +174,7 @@ test_products(void **state)
 		{.team = 128, .iterations = 1, .flops = 10, .bytes = 500, .library = 1},
 		{.team = 128, .iterations = 1, .bytes = 500, .serves = 1}};
 	const Instruction product = {.kind = RUN_KERNEL}, pack = {.kind = RUN_KERNEL, .what = 1};
-	const InfoRecord info = {TEXT_PRECISION, TEXT_TF32};
+	const InfoRecord info = {TEXT_ALLOW_TF32, TEXT_ONE};
 	LibraryRecord library = {0};
 	Format f = {.kernels = kernels, .library = &library, .info = &info, .strings = strings};
 

@@ -64,7 +64,7 @@ sum_tables(Arena *arena, int64_t n, int64_t region)
 	                  .elements = 16384,
 	                  .grain = 1,
 	                  .team = 1};
-	ProgramRecord p = {.bytes[SPACE_WORKSPACE] = region};
+	ProgramRecord p = {.role = ROLE_FORWARD, .bytes[SPACE_WORKSPACE] = region};
 	Instruction code[] = {
 		{.kind = LOOP, .what = (uint32_t)LOOP_LATER_RANKS, .only = ONLY_RANKS},
 		{.kind = RUN_KERNEL, .n_args = 2, .only = ONLY_RANKS | ONLY_ORDERED},

@@ -160,7 +160,7 @@ test_other_versions_and_gpus(void **state)
 	expect_refusal(&home, &good, LIMIT, EXIT_UNSUPPORTED, "compute capability 9.0 with 132");
 	home = h100;
 	home.processors = 114;
-	expect_refusal(&home, &good, LIMIT, EXIT_UNSUPPORTED, "with 132 processors");
+	expect_refusal(&home, &good, LIMIT, EXIT_UNSUPPORTED, "with 132 multiprocessors");
 	expect_refusal(&h100, &good, SCRATCH - 1, EXIT_UNSUPPORTED, "more than 4095 bytes");
 	setenv("FAKE_CUDNN_DEVICE", "1000", 1);
 	expect_refusal(&h100, &good, LIMIT, EXIT_SYSTEM,

@@ -57,7 +57,8 @@ static Format
 tables(Arena *arena)
 {
 	FormatWriter *w = format_writer_new(arena);
-	ProgramRecord p = {.n_instructions = 1, .bytes[SPACE_WORKSPACE] = 2 * BLOCK * 8};
+	ProgramRecord p = {
+		.role = ROLE_FORWARD, .n_instructions = 1, .bytes[SPACE_WORKSPACE] = 2 * BLOCK * 8};
 	Format f;
 
 	tiny_add_kernel(w, &kernel);
@@ -150,7 +151,7 @@ static Format
 tables_with_a_sum(Arena *arena)
 {
 	FormatWriter *w = format_writer_new(arena);
-	ProgramRecord p = {.n_instructions = 1, .bytes[SPACE_WORKSPACE] = 64};
+	ProgramRecord p = {.role = ROLE_FORWARD, .n_instructions = 1, .bytes[SPACE_WORKSPACE] = 64};
 	CollectiveRecord c = {
 		.kind = COMM_ALL_REDUCE, .group = GROUP_DATA, .dtype = F32, .n = 16, .block = 1};
 	Format f;

@@ -52,7 +52,8 @@ add(Bench *b, InstructionKind kind, When when, uint32_t what, int n, const Argum
 static void
 start(Bench *b)
 {
-	ProgramRecord p = {.n_instructions = (uint32_t)b->w->instructions.n,
+	ProgramRecord p = {.role = ROLE_FORWARD,
+	                   .n_instructions = (uint32_t)b->w->instructions.n,
 	                   .bytes[SPACE_WORKSPACE] = 64};
 	int64_t bytes;
 
