@@ -140,16 +140,17 @@ bool session_run(Session *s, const char *last, bool with_update);
 bool session_stage(Session *s, Stage stage, bool with_update);
 /* Does the command line ask for the pass, which runs only when asked for? */
 bool session_asks_for(const Session *s, const char *pass);
-/* Visits the options of the command line that rows of passes declare, with the values that they
- * have in this session. */
-void session_flags(const Session *s, void (*visit)(void *ctx, const char *flag, const char *value),
-                   void *ctx);
+/* Visits the options of passes that are options of the command line, with their values in this session; the defaults if a pass
+ * does not run because nothing asks for it. */
+void session_flags(const Session *s,
+                   void (*visit)(void *ctx, const PassOption *o, const void *value), void *ctx);
 const PassRow *pass_find(const char *name); /* NULL: unknown */
 /* Parses PASS.NAME=VALUE, an option of a pass; *row NULL: unknown pass. */
 OptionText pass_option_text(Arena *arena, const char *text, const PassRow **row);
 /* all passes, of passes/ and of codegen/, in the order in which they run; a pass may occur several
  * times */
 const PassRow *const *pass_rows(int *n);
+bool pass_is_repeated(int i); /* does pass i of pass_rows stand before i, too? */
 PassManagerOptions manager_options(const Options *o, Arena *arena);
 /* the list, followed by a NULL */
 const char *const *terminated(Arena *arena, const StringList *list);

@@ -252,15 +252,18 @@ write_groups(Session *s, FormatWriter *w)
 
 /* --layer-decay becomes the entry layer_decay. */
 static void
-write_flag(void *ctx, const char *flag, const char *value)
+write_flag(void *ctx, const PassOption *o, const void *value)
 {
-	char key[64];
-	size_t n = 0;
+	Arena *arena = arena_new();
+	char *key = arena_strdup(arena, o->flag.name);
 
-	for (; flag[n] && n + 1 < sizeof(key); n++)
-		key[n] = flag[n] == '-' ? '_' : flag[n];
-	key[n] = '\0';
-	format_info(ctx, key, "%s", value);
+	for (char *c = key; *c; c++)
+		*c = *c == '-' ? '_' : *c;
+	if (o->kind == OPTION_DOUBLE)
+		format_info(ctx, key, "%.17g", *(const double *)value);
+	else
+		format_info(ctx, key, "%s", option_text(o, value, arena));
+	arena_free(arena);
 }
 
 static void

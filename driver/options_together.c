@@ -74,7 +74,7 @@ settle_offload(Options *o, Diag *diag)
 			"--offload=optimizer: the host's CPU computes the optimizer's updates, "
 			"so --target needs a CPU, too: --target=cpu,cuda");
 	if (!o->data_parallel)
-		o->data_parallel = mode_names[params ? 3 : 2];
+		o->data_parallel = mode_names[params ? MODE_ZERO3 : MODE_ZERO2];
 	if (has_word(o->data_parallel, "zero1") ||
 	    (params && has_word(o->data_parallel, "zero2"))) {
 		diag_error(diag, EXIT_USAGE, "--offload=%s and --data-parallel=%s: need %s",
@@ -94,7 +94,11 @@ settle_offload(Options *o, Diag *diag)
 bool
 options_complete(Options *o, Arena *arena, Diag *diag)
 {
-	targets_complete(o, arena);
-	return check_gradients(o, diag) && check_sync_batchnorm(o, diag) &&
-	       settle_offload(o, diag) && check_printer(o, diag);
+	if (!recipe_find(o->precision)) {
+		diag_error(diag, EXIT_USAGE, "--precision=%s: there is no such recipe",
+		           o->precision);
+		return false;
+	}
+	return targets_complete(o, arena, diag) && check_gradients(o, diag) &&
+	       check_sync_batchnorm(o, diag) && settle_offload(o, diag) && check_printer(o, diag);
 }

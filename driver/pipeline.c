@@ -27,6 +27,18 @@ pass_rows(int *n)
 	return rows;
 }
 
+bool
+pass_is_repeated(int i)
+{
+	int n;
+	const PassRow *const *rows = pass_rows(&n);
+
+	for (int k = 0; k < i; k++)
+		if (rows[k] == rows[i])
+			return true;
+	return false;
+}
+
 const PassRow *
 pass_find(const char *name)
 {
@@ -336,20 +348,21 @@ session_asks_for(const Session *s, const char *pass)
 }
 
 void
-session_flags(const Session *s, void (*visit)(void *ctx, const char *flag, const char *value),
+session_flags(const Session *s, void (*visit)(void *ctx, const PassOption *o, const void *value),
               void *ctx)
 {
 	int n;
 	const PassRow *const *rows = pass_rows(&n);
 
 	for (int i = 0; i < n; i++) {
-		if (i > 0 && rows[i - 1] == rows[i])
+		bool is_off = rows[i]->when == PASS_WHEN_ASKED && !is_asked(s, rows[i]);
+		if (pass_is_repeated(i))
 			continue;
-		PassCall call = call_with_options(s, rows[i]);
+		PassCall call = is_off ? pass_call(s->arena, rows[i])
+		                       : call_with_options(s, rows[i]);
 		for (const PassOption *o = rows[i]->options; o && o->name; o++)
 			if (o->flag.name)
-				visit(ctx, o->flag.name,
-				      option_text(o, (char *)call.options + o->offset, s->arena));
+				visit(ctx, o, (char *)call.options + o->offset);
 	}
 }
 

@@ -9,8 +9,8 @@
 const char *options_loss_scale(const Options *o);
 
 /* ---- targets.c */
-/* Without a target: the CPU of this machine. */
-void targets_complete(Options *o, Arena *arena);
+/* If --target was not read as an option: reads o->target; NULL: the CPU of this machine. False after reporting. */
+bool targets_complete(Options *o, Arena *arena, Diag *diag);
 
 /* ---- quantize_spec.c: sets s->quantize from --quantize; false after reporting. */
 bool session_quantize(Session *s);

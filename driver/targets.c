@@ -101,9 +101,16 @@ set_target(const OptionUse *u, void *at)
 	return any;
 }
 
-void
-targets_complete(Options *o, Arena *arena)
+bool
+targets_complete(Options *o, Arena *arena, Diag *diag)
 {
-	if (o->cpus.n == 0 && o->gpus.n == 0)
-		add_cpu(o, arena, "native", cpu_features(arena, "native"));
+	const OptionUse use = {
+		.value = o->target, .origin = "", .to = o, .arena = arena, .diag = diag};
+
+	if (o->cpus.n || o->gpus.n)
+		return true;
+	if (o->target)
+		return set_target(&use, &o->target);
+	add_cpu(o, arena, "native", cpu_features(arena, "native"));
+	return true;
 }

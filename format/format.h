@@ -10,8 +10,8 @@
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
 #define FORMAT_VERSION 22
-#define GRADC_ABI 14
-#define GRADC_ABI_NAME "gradc_abi_14" /* a symbol of the runtime; a mismatch fails at link time */
+#define GRADC_ABI 15
+#define GRADC_ABI_NAME "gradc_abi_15" /* a symbol of the runtime; a mismatch fails at link time */
 /* A hint about models in training form, printed by gradc and its executables. */
 #define TRAINING_FORM_HINT                                                                                \
 	"batch norms take the statistics of their batch and dropout is active: what evaluation computes " \

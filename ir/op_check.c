@@ -81,6 +81,9 @@ check_facts(OpCheck *c)
 	row_needs(&c->check, "precision", r->precision != 0);
 	if (r->precision >= N_PRECISIONS)
 		row_error(&c->check, "precision", "is %d, no class", (int)r->precision);
+	for (const Field *f = r->fields; f && f->name; f++)
+		if (strcmp(f->name, "allow_tf32") == 0)
+			row_needs(&c->check, "allow_tf32", r->allow_tf32 != NULL);
 	check_operand_set(c, "quantizes", r->quantizes);
 	check_operand_set(c, "adapts", r->adapts);
 	if (r->quantizes)

@@ -90,11 +90,12 @@ option_set(const PassOption *table, const char *owner, void *options, Arena *are
 		if (strcmp(o->name, text->name) != 0)
 			continue;
 		char *at = (char *)options + o->offset;
-		double before = o->kind == OPTION_DOUBLE ? *(double *)at : 0;
-		if (option_read(o, text->value, at, arena))
+		/* The present value may lie outside of the bounds: a default that turns the pass off. Replays give it. */
+		double number, present = o->kind == OPTION_DOUBLE ? *(double *)at : 0;
+		if (o->kind == OPTION_DOUBLE && parse_double(text->value, &number) &&
+		    number == present)
 			return true;
-		/* A default may lie outside the bounds: it turns the pass off, and replays give it. */
-		if (o->kind == OPTION_DOUBLE && *(double *)at == before)
+		if (option_read(o, text->value, at, arena))
 			return true;
 		diag_error(diag, EXIT_USAGE, "%s: %s=%s is not %s", owner, text->name, text->value,
 		           option_needs(o, arena));

@@ -39,6 +39,6 @@ rule_parse(Arena *arena, const char *text, ParameterRule *out)
 void
 rule_print(Text *out, const ParameterRule *rule)
 {
-	text_printf(out, "%s %s%s%s", rule_verbs[rule->verb], rule->glob, *rule->value ? "=" : "",
-	            rule->value);
+	text_printf(out, "%s %s%s%s", rule_verbs[rule->verb], rule->glob,
+	            rule_takes_value(rule->verb) ? "=" : "", rule->value);
 }

@@ -23,7 +23,7 @@ typedef struct {
 	bool allow_tf32;        /* may products round operands of f32 to 11 bits? */
 	const char *loss_scale; /* the rule of --loss-scale if the option is not given */
 	bool trains;            /* do weights train that exist only in the type `products`? */
-	/* Names of ops that compute in f32 or more, whatever the column `precision` of their rows says; ends with NULL. NULL: no
+	/* For the forward graph; the backward pass has the types of its operands. Names of ops that compute in f32 or more, whatever the column `precision` of their rows says; ends with NULL. NULL: no
 	 * such op. */
 	const char *const *high;
 } Recipe;
@@ -361,6 +361,7 @@ typedef struct {
 /* ---- row_check.c: reports every column that a row lacks or has wrong. Returns true if there is no fault. */
 bool optimizer_row_check(const OptimizerRow *row, Diag *diag);
 bool loss_row_check(const LossRow *row, Diag *diag);
+bool recipe_row_check(const Recipe *recipe, Diag *diag);
 bool pass_row_check(const PassRow *row, Diag *diag);
 bool pass_tables_check(Diag *diag); /* all optimizers and losses */
 

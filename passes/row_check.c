@@ -1,4 +1,4 @@
-/* Checks the rows of the tables of losses, optimizers and passes, for people who add a row. Each message names the row
+/* Checks the rows of the tables of losses, optimizers, passes and recipes, for people who add a row. Each message names the row
  * and the column. The row's function is run once on small values, so that a result that it forgets to set is reported
  * before anything reads it. */
 #include "passes/pass.h"
@@ -23,6 +23,9 @@ check_options(RowCheck *c, const PassOption *options, size_t size, const void *d
 		if (size && o->offset + sizes[o->kind] > size)
 			row_error(c, "options", "has %s beyond the %zu bytes of options_size",
 			          o->name, size);
+		if (o->flag.name && (!o->flag.value || !o->flag.help || !o->flag.group))
+			row_error(c, "options", "has the option --%s without value, help or group",
+			          o->flag.name);
 	}
 }
 
@@ -234,7 +237,7 @@ pass_row_check(const PassRow *row, Diag *diag)
 }
 
 /* ---- recipes */
-static bool
+bool
 recipe_row_check(const Recipe *recipe, Diag *diag)
 {
 	RowCheck c = {"recipe", recipe->name, diag, true};
@@ -244,6 +247,9 @@ recipe_row_check(const Recipe *recipe, Diag *diag)
 
 	row_needs(&c, "name", recipe->name && *recipe->name);
 	row_needs(&c, "floats", recipe->floats == F32 || recipe->floats == F64);
+	row_needs(&c, "products",
+	          recipe->products == recipe->floats || recipe->products == BF16 ||
+	                  recipe->products == F16);
 	row_needs(&c, "loss_scale",
 	          recipe->loss_scale && loss_scale_parse(recipe->loss_scale, &scale, arena, diag));
 	for (const char *const *name = recipe->high; name && *name; name++)

@@ -47,7 +47,7 @@ GRADC = {
     "--freeze": (["=0.*"], [("=foo*", "foo*")]),
     "--decay": (["=*"], [("=foo*", "foo*")]),
     "--no-decay": ([" *.bias"], [("=foo*", "foo*")]),
-    "--lr-scale": (["=0.*=0.5", "=0.*=0"], [("=0.*=x", "x"), ("=foo*=2", "foo*"), ("=0.*=-1", "-1"), ("=0.*=nan", "nan"), ("=0.*=inf", "inf"), ("=0.*=1e39", "1e39"), ("=0.weight", "need GLOB=X")]),
+    "--lr-scale": (["=0.*=0.5", "=0.*=0"], [("=0.*=x", "x"), ("=foo*=2", "foo*"), ("=0.*=-1", "-1"), ("=0.*=nan", "nan"), ("=0.*=inf", "inf"), ("=0.*=1e39", "1e39"), ("=0.weight", "need GLOB=X"), ("=0.weight=0.5=", "need GLOB=X")]),
     "--init": (["=model", "=random", " random:7", "=0.weight=normal(0,0.1)",
                 "=0.weight=uniform(-1,1)", "=*.bias=zeros", "=*.bias=ones"],
                [("=foo", "foo"), ("=random:x", "random:x"), ("=0.weight=foo", "foo"),

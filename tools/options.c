@@ -513,7 +513,7 @@ add_flags(Arena *arena, OptionRows *to, const char *group)
 	for (int i = 0; i < n; i++)
 		for (const PassOption *p = rows[i]->options; p && p->name; p++) {
 			if (!p->flag.name || strcmp(p->flag.group, group) != 0 ||
-			    (i > 0 && rows[i - 1] == rows[i]))
+			    pass_is_repeated(i))
 				continue;
 			bool updates = rows[i]->when == PASS_WITH_OPTIMIZER;
 			vec_push(arena, to,
@@ -540,6 +540,7 @@ all_rows(Arena *arena)
 		group = row->group ? row->group : group;
 		vec_push(arena, &all, *row);
 	}
+	add_flags(arena, &all, group);
 	return all;
 }
 

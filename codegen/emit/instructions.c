@@ -11,6 +11,8 @@
  *	END */
 #include "codegen/emit/tables.h"
 
+#include <assert.h>
+
 /* A function that runs: a program, or the body of a node in another function. */
 typedef struct Frame {
 	const struct Frame *up; /* the function that contains node `by`; NULL: f is a program */
@@ -154,8 +156,10 @@ uint32_t
 table_kernel(const TableWriter *tw, const Kernel *k)
 {
 	uint64_t number = 0;
+	bool found = intmap_get(tw->kernels, (uint64_t)(uintptr_t)k, &number);
 
-	intmap_get(tw->kernels, (uint64_t)(uintptr_t)k, &number);
+	assert(found);
+	(void)found;
 	return (uint32_t)number;
 }
 

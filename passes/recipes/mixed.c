@@ -8,7 +8,8 @@
  *	%2 = add %1, %bias                       %4 = add %3, cast(%bias)
  *	%3 = exp %2                              %5 = exp cast(%4) : f32[8,64]
  *
- * The column `precision` of an op's row decides:
+ * The recipe decides, as a rule by the column `precision` of an op's row. Here `to` is the recipe's type of
+ * products:
  *
  *	low     its operands become `to`, and so does its result
  *	follow  becomes `to` if all its operands are `to`; constants count if `to` holds them exactly

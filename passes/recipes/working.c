@@ -36,10 +36,16 @@ weight_of(const Node *n)
 	return is_weight && rounds ? s : NULL;
 }
 
+static uint64_t
+working_key(const State *of, DType d)
+{
+	return (uint64_t)of->id * N_DTYPES + d;
+}
+
 static State *
 working_state(Working *w, State *of, DType d)
 {
-	uint64_t key = (uint64_t)of->id * N_DTYPES + d, found;
+	uint64_t key = working_key(of, d), found;
 
 	if (intmap_get(w->states, key, &found))
 		return w->m->states.at[found];
@@ -110,6 +116,11 @@ run_working(Pass *p, Module *m)
 
 	if (!w.update)
 		return true;
+	for (int i = 0; i < m->states.n; i++) {
+		const State *s = m->states.at[i];
+		if (s->kind == STATE_WORKING)
+			intmap_put(w.states, working_key(s->of, s->type->dtype), (uint64_t)i);
+	}
 	for_each_function(m, f)
 		if (f != w.update) {
 			use_working(&w, f);

@@ -359,7 +359,7 @@ def test_groups_that_hold_copies(openmpi, gpt2, tmp_path, mode, device, how):  #
     (4, ["--data-parallel=zero3", "--shard-size=3"], "--shard-size=3: 4 ranks cannot be divided into groups of this size"),
     (2, ["--data-parallel=ddp", "--shard-size=2"], "--shard-size=2: with --data-parallel=ddp every rank holds all"),
     (2, ["--data-parallel=zero1", "--shard-size=1"], "--data-parallel=ddp is without parts"),
-    (2, ["--data-parallel=zero1", "--shard-size=4"], "2 ranks cannot be groups"),
+    (2, ["--data-parallel=zero1", "--shard-size=4"], "2 ranks cannot be divided into groups of this size"),
     (2, ["--data-parallel=zero3", "--find-nan"], "--find-nan: not with --data-parallel=zero3"),
     (2, ["--data-parallel=zero2", "--dump-gradients=grads"], "--dump-gradients: not possible if ranks hold parts of gradients"),
 ])

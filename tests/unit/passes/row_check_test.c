@@ -50,6 +50,15 @@ expect_loss(const LossRow *row, const char *want)
 }
 
 static void
+expect_recipe(const Recipe *row, const char *want)
+{
+	Diag *diag = listen();
+	bool sound = recipe_row_check(row, diag);
+
+	assert_said(sound, diag, want);
+}
+
+static void
 expect_pass(const PassRow *row, const char *want)
 {
 	Diag *diag = listen();
@@ -267,6 +276,44 @@ test_passes(void **state)
 	expect_pass(&row, "pass \"loss\": column help is missing");
 }
 
+static void
+test_recipes(void **state)
+{
+	static const char *const unknown[] = {"dot", "dott", NULL};
+	const Recipe sound = {
+		.name = "r", .floats = F32, .products = BF16, .loss_scale = "none", .trains = true};
+	Recipe r = sound;
+
+	(void)state;
+	r.high = unknown;
+	expect_recipe(&r, "names the op dott, which does not exist");
+	r = sound;
+	r.products = S8;
+	expect_recipe(&r, "products");
+	r = sound;
+	r.floats = BF16;
+	expect_recipe(&r, "floats");
+	r = sound;
+	r.loss_scale = NULL;
+	expect_recipe(&r, "loss_scale");
+}
+
+static void
+test_flags(void **state)
+{
+	PassOption options[] = {{.name = "n",
+	                         .help = "h",
+	                         .kind = OPTION_BOOL,
+	                         .flag = {.name = "f", .value = "X", .help = "h"}},
+	                        {0}};
+	PassRow row = pass_loss;
+
+	(void)state;
+	row.options = options;
+	row.options_size = 1;
+	expect_pass(&row, "has the option --f without value, help or group");
+}
+
 int
 main(void)
 {
@@ -274,7 +321,8 @@ main(void)
 		cmocka_unit_test(test_targets), cmocka_unit_test(test_tiles),
 		cmocka_unit_test(test_tables),  cmocka_unit_test(test_optimizers),
 		cmocka_unit_test(test_losses),  cmocka_unit_test(test_loss_settings),
-		cmocka_unit_test(test_passes),
+		cmocka_unit_test(test_passes),  cmocka_unit_test(test_recipes),
+		cmocka_unit_test(test_flags),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
