@@ -85,7 +85,8 @@ joined(const Session *s, const StringList *list)
 static void
 fill_precision(const Session *s, void *options)
 {
-	((PrecisionOptions *)options)->to = s->o->precision;
+	if (!recipe_is_mixed(recipe_find(s->o->precision)))
+		((PrecisionOptions *)options)->to = s->o->precision;
 }
 
 static void
@@ -93,7 +94,8 @@ fill_mixed(const Session *s, void *options)
 {
 	MixedOptions *o = options;
 
-	o->to = s->o->precision;
+	if (recipe_is_mixed(recipe_find(s->o->precision)))
+		o->to = s->o->precision;
 	o->f32 = joined(s, &s->o->mixed);
 	o->master = s->o->master;
 }

@@ -31,8 +31,10 @@ extern const Recipe *const recipe_table[];   /* ends with NULL; the first recipe
 const Recipe *recipe_find(const char *name); /* name NULL: the default; NULL: no such recipe */
 /* What the recipe does with the floats of a node. */
 Precision recipe_precision(const Recipe *recipe, const Node *n);
-/* The recipe that a pass's option `to` names; NULL after reporting. */
-const Recipe *recipe_of_option(Pass *p, const char *name);
+/* Do products have another type than the other floats? */
+bool recipe_is_mixed(const Recipe *recipe);
+/* The recipe that a pass's option `to` names; NULL after reporting. allowed: does the pass take the recipe? */
+const Recipe *recipe_of_option(Pass *p, const char *name, bool (*allowed)(const Recipe *recipe));
 
 /* ---- recipes/precision.c */
 typedef struct {

@@ -248,8 +248,8 @@ recipe_row_check(const Recipe *recipe, Diag *diag)
 	row_needs(&c, "name", recipe->name && *recipe->name);
 	row_needs(&c, "floats", recipe->floats == F32 || recipe->floats == F64);
 	row_needs(&c, "products",
-	          recipe->products == recipe->floats || recipe->products == BF16 ||
-	                  recipe->products == F16);
+	          !recipe_is_mixed(recipe) || (recipe->floats == F32 && (recipe->products == BF16 ||
+	                                                                 recipe->products == F16)));
 	row_needs(&c, "loss_scale",
 	          recipe->loss_scale && loss_scale_parse(recipe->loss_scale, &scale, arena, diag));
 	for (const char *const *name = recipe->high; name && *name; name++)

@@ -103,6 +103,15 @@ asked_check_ties(const Repairs *r)
 	}
 }
 
+static bool
+has_groups(const Repairs *r)
+{
+	for (int i = 0; i < r->list.n; i++)
+		if (r->list.at[i]->groups)
+			return true;
+	return false;
+}
+
 void
 asked_check(const Repairs *r)
 {
@@ -115,7 +124,9 @@ asked_check(const Repairs *r)
 			diag_error(r->diag, EXIT_USAGE,
 			           "--%s=%s: the model has no group of that name", verb, glob);
 			diag_hint(r->diag,
-			          "the output of `gradc check` ends with a list of the groups");
+			          has_groups(r) ? "the output of `gradc check` ends with a list of "
+			                          "the groups"
+			                        : "this model has no groups");
 		}
 		bool keeps = *glob == '@' && rules->at[i].verb == RULE_FREEZE;
 		if (!w || keeps)

@@ -371,16 +371,23 @@ refuse_without_precision(Pass *p)
 	return !rules && !master;
 }
 
+/* Recipes with products of 16 bits, and the default, with which nothing changes. */
+static bool
+is_taken(const Recipe *recipe)
+{
+	return recipe_is_mixed(recipe) || recipe == recipe_find(NULL);
+}
+
 static bool
 run_mixed(Pass *p, Module *m)
 {
 	const MixedOptions *o = p->options;
-	const Recipe *recipe = recipe_of_option(p, o->to);
+	const Recipe *recipe = recipe_of_option(p, o->to, is_taken);
 
 	if (!recipe)
 		return false;
 	DType to = recipe->products;
-	if (to == recipe->floats)
+	if (!recipe_is_mixed(recipe))
 		return refuse_without_precision(p);
 	bool master = !o->master || strcmp(o->master, "off") != 0;
 	if (master && o->master && strcmp(o->master, "on") != 0) {

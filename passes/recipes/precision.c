@@ -121,11 +121,18 @@ convert_function(Module *m, Function *f, DType to, bool tf32)
 	}
 }
 
+/* Only the pass `mixed` gives products another type. */
+static bool
+is_uniform(const Recipe *recipe)
+{
+	return !recipe_is_mixed(recipe);
+}
+
 static bool
 run_precision(Pass *p, Module *m)
 {
 	const PrecisionOptions *o = p->options;
-	const Recipe *recipe = recipe_of_option(p, o->to);
+	const Recipe *recipe = recipe_of_option(p, o->to, is_uniform);
 
 	if (!recipe)
 		return false;

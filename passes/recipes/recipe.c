@@ -32,16 +32,23 @@ recipe_precision(const Recipe *recipe, const Node *n)
 	return op_row(n)->precision;
 }
 
+bool
+recipe_is_mixed(const Recipe *recipe)
+{
+	return recipe->products != recipe->floats;
+}
+
 const Recipe *
-recipe_of_option(Pass *p, const char *name)
+recipe_of_option(Pass *p, const char *name, bool (*allowed)(const Recipe *recipe))
 {
 	const Recipe *found = recipe_find(name);
 	Text names = {0};
 
-	if (found)
+	if (found && allowed(found))
 		return found;
 	for (int i = 0; recipe_table[i]; i++)
-		text_printf(&names, "%s%s", i ? ", " : "", recipe_table[i]->name);
+		if (allowed(recipe_table[i]))
+			text_printf(&names, "%s%s", names.n ? ", " : "", recipe_table[i]->name);
 	diag_error(p->diag, EXIT_USAGE, "pass %s: to=%s: need one of %s", p->row->name, name,
 	           names.at);
 	text_free(&names);
