@@ -207,7 +207,7 @@ def test_a_stopped_rank_of_torchruns(without_mpi):
             os.kill(rank, signal.SIGKILL)
         process.kill()
         process.communicate()
-    assert re.search(r"gradc: error: rank 0: waited 2 s for rank 1 in \w+ \d+ of (group data|control), without an answer: stopped or hanging", said), said
+    assert re.search(r"gradc: error: rank 0: waited 2 s for rank 1 in \w+ \d+ of (group data|the control connections), without an answer: stopped or hanging", said), said
 
 
 def test_no_gpus_and_no_mpi(without_mpi):
