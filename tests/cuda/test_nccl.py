@@ -274,7 +274,7 @@ def test_a_stopped_rank_is_named(digits, victim):
     with running(digits, "--data-parallel=zero2") as process:
         os.kill(ranks_of(digits.exe)[victim], signal.SIGSTOP)
         said = check_end(digits, process, 10)
-    assert re.search(rf"gradc: error: rank {1 - victim}: waited 2 s for rank {victim} in \w+ \d+ of (group shard|group data|control), "
+    assert re.search(rf"gradc: error: rank {1 - victim}: waited 2 s for rank {victim} in \w+ \d+ of (group shard|group data|the control connections), "
                      "without an answer: stopped or hanging", said), said
 
 
