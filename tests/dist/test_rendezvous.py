@@ -145,7 +145,7 @@ def test_a_file_of_something_else_is_waited_out(start, tmp_path, text):
     later = start(meet(tmp_path, 2)[1], 3)
     assert "rank 0 has not written the file" in line_of(later, "has waited")
     said, = ends([start(meet(tmp_path, 2)[0], 3)], 2)
-    assert "not a rendezvous file: it would be overwritten" in said and (tmp_path / "meet").read_text() == text
+    assert "not a rendezvous file: it would be written over" in said and (tmp_path / "meet").read_text() == text
     (tmp_path / "meet").unlink()
     ends([start(meet(tmp_path, 2)[0], 3), later], 0)
 

@@ -24,7 +24,7 @@ check_place(const char *path)
 		return NULL; /* other faults are reported when the file is opened */
 	return status_error(EXIT_USAGE,
 	                    "GRADC_RENDEZVOUS=file://%s: the file exists, but is not a "
-	                    "rendezvous file: it would be overwritten",
+	                    "rendezvous file: it would be written over",
 	                    path);
 }
 

@@ -135,7 +135,7 @@ def test_small_gradients_survive(run, tmp_path):
     ("apex", "must be none, torch, megatron, deepspeed or a number above 0"), ("0", "a number above 0"), ("-1", "a number above 0"),
     ("inf", "a number above 0"), ("nan", "a number above 0"), ("", "a number above 0"), ("torch,interval=0", "interval and hysteresis must be at least 1"),
     ("torch,init=-2", "init, least and backoff must be above 0"), ("torch,speed=1", "--loss-scale has no option speed"),
-    ("torch,init", "init"), ("torch,init=x", "init"), ("16,init=2", "a number above 0"), ("torch,backoff=2", "backoff below 1"),
+    ("torch,init", "init"), ("torch,init=x", "init"), ("16,init=2", "a number above 0"), ("torch,backoff=2", "backoff must be below 1"),
     ("deepspeed,interval=0", "interval and hysteresis must be at least 1"), ("torch,interval=9223372036854775807", "interval and hysteresis must be at least 1"), ("0x", "a number")])
 def test_faults(run, model, tmp_path, value, said):
     model(NORMAL)
