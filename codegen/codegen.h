@@ -1,6 +1,6 @@
-/* The passes from tensor IR to kernels, schedule and memory. The header of each subfolder
- * declares what other folders may use: target/ the targets, cuda/ the GPU architectures, emit/
- * the tables and the linking, and so on. */
+/* The passes from tensor IR to kernels, schedule and memory. The public header of each
+ * subfolder declares its functions for other folders: target/target.h the targets, cuda/cuda.h the
+ * GPU architectures, emit/emit.h tables and linking, and so on. */
 #ifndef GRADC_CODEGEN_CODEGEN_H
 #define GRADC_CODEGEN_CODEGEN_H
 

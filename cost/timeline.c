@@ -44,7 +44,7 @@ run_program(Running *r, const ProgramRecord *p)
 		r->now[s] = end;
 }
 
-/* Sets `exposed` of all communication: compares its bars with those of the compute stream, both
+/* Sets `exposed` of all communication: compares its bars with the bars of the compute stream, both
  * in the order of time. */
 static void
 find_exposed(Timeline *t)

@@ -16,7 +16,7 @@ enum {
 	MAX_LEAVES = 2,
 	SMALL_VALUE = 4, /* an operand with at most 1/4 of the elements counts as free to read */
 };
-/* What it costs to compute a value again. elements: of the value; nodes, arithmetic: the work for
+/* The cost of computing a value again. elements: of the value; nodes, arithmetic: the work for
  * each element; leaves: the large values in memory that must be loaded. */
 typedef struct {
 	int64_t elements;

@@ -81,7 +81,7 @@ void start_accumulators(Printer *p, const LoopStatement *s);
 void emit_accumulate(Printer *p, const LoopStatement *s);
 void finish_accumulators(Printer *p, const LoopStatement *s);
 /* For a team loop. start_member: the member's partials get their start values. finish_member:
- * they are stored next to those of the other members. */
+ * stores the member's partials next to the partials of the other members. */
 void start_member(Printer *p, const LoopStatement *s);
 void finish_member(Printer *p, const LoopStatement *s, V member);
 

@@ -25,7 +25,7 @@ call_hash(const Node *call, const Target *target)
 
 /* Can `l` use the kernel of an earlier call? An epilogue is an operation that a library applies
  * while it stores a product. Either all calls of a function have an epilogue or none has, so
- * comparing l's library call with that of the earlier call is enough. */
+ * comparing the library calls of `l` and of the earlier call is enough. */
 static bool
 call_equal(const Lowered *done, const Lowering *l)
 {

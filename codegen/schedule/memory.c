@@ -371,8 +371,8 @@ place_ports(Plan *p)
 			place_io(p, node_operand(ret, i));
 }
 
-/* Gives all values of f their regions and offsets. Returns the bytes that f needs in the
- * workspace, with those of its loops and branches. by: the loop or branch that runs f; NULL: f is
+/* Gives all values of f their regions and offsets. Returns the bytes that f, its loops and
+ * its branches need in the workspace. by: the loop or branch that runs f; NULL: f is
  * a program. */
 static int64_t
 place_function(Pass *pass, Module *m, Function *f, const Node *by)

@@ -25,7 +25,7 @@ typedef VEC(Stay) Stays;
  * read. A gradient is reduced while the next gradient is computed. No more than two stays of a
  * kind overlap: the third begins when the first has ended. There are two exceptions. If the
  * program needs three pieces at the same time, all three overlap. A stay that contains another
- * stay, such as that of a tied embedding, is not counted. */
+ * stay, such as the stay of a tied embedding, is not counted. */
 void stays_time(Stays *stays, int n_instructions);
 
 /* Sets the offsets of all stays and returns the bytes that they need together. Stays that do not
