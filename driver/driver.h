@@ -77,7 +77,8 @@ typedef struct {
 	const Model *loss_graph; /* graph of --loss=onnx:FILE; NULL: not given */
 	Module *m;
 	const Import *import;
-	FakeQuantization *quantize; /* --quantize; NULL: not given */
+	FakeQuantization *quantize;     /* --quantize; NULL: not given */
+	QuantizePassOptions quantizing; /* what --quantize says to the pass */
 	Stage stage;
 	LossOptions loss;
 	bool has_loss;

@@ -107,6 +107,13 @@ fill_lora(const Session *s, void *options)
 }
 
 static void
+fill_quantize(const Session *s, void *options)
+{
+	if (s->quantize)
+		*(QuantizePassOptions *)options = s->quantizing;
+}
+
+static void
 fill_trainable(const Session *s, void *options)
 {
 	const char *learning = s->o->scale_learning;
@@ -243,6 +250,12 @@ asked_by_init(const Options *o)
 }
 
 static bool
+asked_by_quantize(const Options *o)
+{
+	return o->quantize != NULL;
+}
+
+static bool
 asked_by_lora(const Options *o)
 {
 	return o->lora.n > 0;
@@ -253,6 +266,7 @@ static const struct {
 	void (*fill)(const Session *s, void *options);
 	bool (*asked)(const Options *o); /* for a PASS_WHEN_ASKED pass: a test besides --enable */
 } uses[] = {
+	{&pass_quantize, .fill = fill_quantize, .asked = asked_by_quantize},
 	{&pass_precision, .fill = fill_precision},
 	{&pass_initialize, .asked = asked_by_init},
 	{&pass_lora, .fill = fill_lora, .asked = asked_by_lora},

@@ -170,6 +170,7 @@ set_first_scales(const Session *s, QuantizedTensor *t)
 		return false;
 	if (t->kind == QUANTIZED_ACTIVATION && t->activations != ACTIVATIONS_STATIC)
 		return true;
+	t->is_running = t->kind == QUANTIZED_ACTIVATION;
 	t->scale = NEW_ARRAY(s->arena, float, t->n_scales);
 	t->zero = NEW_ARRAY(s->arena, int32_t, t->n_scales);
 	for (int64_t i = 0; i < t->n_scales; i++)
@@ -232,11 +233,13 @@ session_quantize(Session *s)
 		return false;
 	}
 	FakeQuantization *q = s->quantize = NEW(s->arena, FakeQuantization);
-	q->averaging = spec.averaging;
-	/* learned shifts are added to a range, which must then stay fixed */
-	q->freeze_after = spec.freeze_after || !learns ? spec.freeze_after : 1;
-	q->learn_scales = learns;
-	q->learn_zeros = learns && s->o->learn_zero_points;
+	s->quantizing = (QuantizePassOptions){
+		.averaging = spec.averaging,
+		/* learned shifts are added to a range, which must then stay fixed */
+		.freeze_after = spec.freeze_after || !learns ? spec.freeze_after : 1,
+		.learn_scales = learns,
+		.learn_zeros = learns && s->o->learn_zero_points,
+		.inference = !evaluates_as_exported(s->o)};
 	q->opset = (int)s->o->opset;
 	if (spec.fold_batch_norms) {
 		if (!model_use_inference_form(s->model, s->diag))

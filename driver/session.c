@@ -246,6 +246,12 @@ give_inputs(Session *s, ImportOptions *io)
 }
 
 bool
+evaluates_as_exported(const Options *o)
+{
+	return o->eval_mode && strcmp(o->eval_mode, "as-exported") == 0;
+}
+
+bool
 session_import(Session *s, OpenDims open, const char *const *outputs)
 {
 	ImportOptions io = {.outputs = outputs};
@@ -268,9 +274,7 @@ session_import(Session *s, OpenDims open, const char *const *outputs)
 	const ImportBinding *first = &s->import->bindings.at[0];
 	for (int i = 0; i < first->outputs.n; i++)
 		vec_push(s->arena, &s->outputs, first->outputs.at[i].name);
-	for (int b = 0; o->eval_mode && strcmp(o->eval_mode, "as-exported") == 0 &&
-	                module_program(s->m, ROLE_INFERENCE, b);
-	     b++)
+	for (int b = 0; evaluates_as_exported(o) && module_program(s->m, ROLE_INFERENCE, b); b++)
 		function_remove(module_program(s->m, ROLE_INFERENCE, b));
 	return !o->loss || session_parse_loss(s, o->loss);
 }

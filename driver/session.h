@@ -16,6 +16,8 @@ bool targets_complete(Options *o, Arena *arena, Diag *diag);
 bool session_quantize(Session *s);
 
 /* ---- session.c */
+/* Is the exported form also used in evaluations (--eval-mode=as-exported)? */
+bool evaluates_as_exported(const Options *o);
 /* Splits NAME=VALUE at the last `=`, since names may contain `=` and values of these options do
  * not. false after reporting. */
 bool split_pair(Session *s, const char *option, const char *text, const char **name,

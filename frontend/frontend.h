@@ -57,6 +57,7 @@ typedef struct {
 typedef struct QuantizedTensor QuantizedTensor;
 struct QuantizedTensor {
 	QuantizedKind kind;
+	int number; /* in the list of all quantized tensors, and of the module's QuantizedOperand */
 	const char *name;  /* name of the ONNX value */
 	const char *node;  /* name of its first reader */
 	DType type;        /* type of a code */
@@ -77,19 +78,19 @@ struct QuantizedTensor {
 	/* For a matrix: the value whose last axis the product sums over; NULL: another product. */
 	const char *product_input;
 	ActivationScales activations; /* for an activation */
+	bool is_running; /* of static activations in training: the range follows the batches */
 	/* each row has a scale, but the rank is unknown: see quantized_is_vector */
 	bool may_be_vector;
 	/* n_scales numbers of the caller; NULL: computed from the values (dynamic, token) */
 	float *scale;
 	int32_t *zero; /* n_scales zero points, likewise */
 	VEC(QuantizedReader) readers;
+	/* the products whose operand it is: a weight's reader may be a Transpose before the product */
+	VEC(QuantizedReader) products;
 	void *maker; /* node that makes a result which is an output of the graph; else NULL */
 	/* Names, set when the tensor is written: `output` is the dequantized value, which the
 	 * readers read. */
 	const char *output, *codes, *scales, *zeros;
-	/* In training; NULL: not used. For a weight: learned scales. For a static activation: its
-	 * range, and learned shifts of the scale and zero point of that range. */
-	State *learned, *low, *high, *scale_shift, *zero_shift;
 };
 typedef VEC(QuantizedTensor *) QuantizedTensors;
 /* The bias behind a weight's product, and how to correct it. mean[c] is the mean of channel c of the
@@ -111,12 +112,7 @@ typedef struct {
 /* Quantization-aware training: inputs of products are quantized and dequantized. */
 typedef struct {
 	QuantizedTensors tensors;
-	/* weight of a batch in a static range: PyTorch's averaging_constant */
-	double averaging;
-	int64_t freeze_after; /* number of updates after which static ranges stay fixed; 0: never */
-	bool learn_scales;    /* scales of weights and static activations are parameters */
-	bool learn_zeros;     /* zero points of static activations are parameters, too */
-	int opset;            /* opset of the exported model; 0: the model's own */
+	int opset; /* opset of the exported model; 0: the model's own */
 } FakeQuantization;
 
 /* An input of `gradc run --input`, or a result. */

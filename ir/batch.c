@@ -109,6 +109,19 @@ flow_through(BatchFlow *fl)
 		batch_by_factors(fl);
 }
 
+/* Does the pass `quantize` give the operand, which depends on rows, a scale that is found from several rows? */
+static bool
+scale_mixes(const Node *n, int i, const BatchAxis *a)
+{
+	const Module *m = n->function->module;
+	int number = n->operands[i].quantized - 1;
+
+	if (number < 0 || quantized_is_weight(&m->quantized.at[number]))
+		return false;
+	return m->quantized.at[number].scales != SCALES_TOKEN ||
+	       a->axis == node_operand(n, i)->type->rank - 1;
+}
+
 /* Computes the row axes of all values of f into `of`, by value id. On entry, `of` has the axes of
  * f's parameters, and batch_none for all other values. */
 static void
@@ -122,6 +135,7 @@ flow_along(Arena *arena, const Function *f, int64_t rows, BatchWalks *walks, Bat
 			const Value *v = node_operand(n, i);
 			operand[i] = v ? of[v->id] : batch_none;
 			any |= depends(&operand[i]);
+			operand[i].mixed |= depends(&operand[i]) && scale_mixes(n, i, &operand[i]);
 		}
 		if (!any)
 			continue;
@@ -250,8 +264,17 @@ batch_blocks(const BatchAxes *b, const Value *v)
 bool
 batch_stores_mix(const BatchAxes *b, const Function *f)
 {
+	const Module *m = f->module;
+
 	for_each_node(f, n)
-		if (n->op == OP_store && depends(&b->of[node_operand(n, 0)->id]))
-			return true;
+		for (int i = 0; i < n->n_operands; i++) {
+			int number = n->operands[i].quantized - 1;
+			bool is_stored = n->op == OP_store ||
+			                 (number >= 0 &&
+			                  m->quantized.at[number].scales == SCALES_RUNNING);
+			if (is_stored && node_operand(n, i) &&
+			    depends(&b->of[node_operand(n, i)->id]))
+				return true;
+		}
 	return false;
 }

@@ -1,6 +1,7 @@
 /* Functions that build nodes of tensor IR (b_add and so on). The types of results are inferred. */
 #include "ir/ir.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,6 +112,45 @@ b_splat(Builder *b, Type type, double value)
 	return b_broadcast(b, c, ints_of_type(type), (Ints){0});
 }
 
+/* Is it a float type of 16 bits? Models of such types are computed in f32 or f64, which keep more
+ * digits of a number. */
+static bool
+rounds_much(DType d)
+{
+	return dtype_is_float(d) && dtype_info[d].bits == 16;
+}
+
+Value *
+b_number(Builder *b, DType dtype, double value)
+{
+	Type type = type_scalar(b->m, dtype);
+
+	if (rounds_much(dtype))
+		return b_cast(b, b_number(b, F64, value), dtype);
+	Value *sum = b_constant(b, tensor_splat(b->m, type, value));
+	if (dtype != F32 || !isfinite(value))
+		return sum;
+	for (int i = 0; i < 2; i++) {
+		value -= (double)(float)value;
+		if (value == 0 || fabs(value) < 0x1p-126)
+			break;
+		sum = b_binary(b, OP_add, sum, b_constant(b, tensor_splat(b->m, type, value)));
+	}
+	return sum;
+}
+
+Value *
+b_number_like(Builder *b, const Value *x, double value)
+{
+	return b_broadcast(b, b_number(b, x->type->dtype, value), ints_of_type(x->type), (Ints){0});
+}
+
+Value *
+b_with(Builder *b, OpKind op, Value *x, double value)
+{
+	return b_binary(b, op, x, b_number_like(b, x, value));
+}
+
 Value *
 b_reshape(Builder *b, Value *x, Ints shape)
 {
@@ -170,6 +210,31 @@ b_spread(Builder *b, Value *v, Ints shape, Ints group)
 	for (int i = 0; i < shape.n; i++)
 		v = b_slice_axis(b, v, i, 0, shape.at[i]);
 	return v;
+}
+
+/* x reduced over these axes, which keep size 1 */
+static Value *
+reduced_in_place(Builder *b, ReduceKind kind, Value *x, Ints axes)
+{
+	Ints shape = ints_of_type(x->type);
+
+	for (int i = 0; i < axes.n; i++)
+		shape.at[axes.at[i]] = 1;
+	return b_reshape(b, b_reduce(b, kind, x, axes), shape);
+}
+
+void
+b_dynamic_range(Builder *b, Value *x, Ints axes, Value **scale, Value **zero)
+{
+	Value *detached = b_unary(b, OP_stop_gradient, x);
+	Value *low = b_with(b, OP_min, reduced_in_place(b, REDUCE_MIN, detached, axes), 0);
+	Value *high = b_with(b, OP_max, reduced_in_place(b, REDUCE_MAX, detached, axes), 0);
+	Value *range = b_binary(b, OP_sub, high, low);
+	Value *is_empty = b_with(b, OP_eq, range, 0), *one = b_number_like(b, range, 1);
+
+	*scale = b_select(b, is_empty, one, b_with(b, OP_div, range, 255));
+	Value *at = b_unary(b, OP_neg, b_binary(b, OP_div, low, *scale));
+	*zero = b_unary(b, OP_round, b_with(b, OP_min, b_with(b, OP_max, at, 0), 255));
 }
 
 Value *

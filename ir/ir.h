@@ -133,7 +133,9 @@ typedef struct Use Use;
 struct Use {
 	Value *value; /* NULL: an optional operand that was left out */
 	Node *user;
-	int index;         /* number of the operand */
+	int index; /* number of the operand */
+	/* 1 + number of the module's QuantizedOperand that the operand is, until the pass `quantize` has run; 0: none */
+	int quantized;
 	Use *next, **link; /* list of the uses of `value` */
 };
 
@@ -293,6 +295,41 @@ typedef struct {
 	int line; /* line in the module's file, as in Node */
 } FourBitWeight;
 
+/* Where the scales of a quantized operand come from. */
+typedef enum {
+	SCALES_TENSOR, /* of a weight: one scale, from its largest magnitude */
+	SCALES_CHANNEL, /* of a weight: a scale for each index along the axis in the op's column `channel` */
+	SCALES_BLOCK, /* of a weight: a scale for each block along the axis in the op's column `sums` */
+	SCALES_RUNNING, /* of an activation: one scale, from a range that follows the batches */
+	SCALES_DYNAMIC, /* of an activation: one scale, from the tensor itself */
+	SCALES_TOKEN, /* of an activation: a scale for each row along the last axis, from the row itself */
+	N_SCALE_SOURCES,
+} ScaleSource;
+extern const char *const scale_source_names[];
+/* An operand of products that training sees quantized (--quantize). Import marks the operands (Use.quantized), the
+ * pass `quantize` quantizes them, and the export quantizes the ONNX value. */
+typedef struct {
+	const char *name; /* of the ONNX value; states that belong to the operand begin with it */
+	const char *node; /* the ONNX value's first reader, by location, */
+	int input;        /* and the number of the value among the inputs of that node */
+	DType type;       /* type of the codes */
+	ScaleSource scales;
+	int64_t block; /* of SCALES_BLOCK: elements in a block */
+	/* Set by the pass `quantize`. group: of a weight, each block of this shape has one scale; no axes before. */
+	Ints group;
+	/* States; NULL: the operand does not have the state. */
+	State *learned;    /* of a weight: its scales, trained */
+	State *low, *high; /* of SCALES_RUNNING: the range */
+	State *scale_shift,
+		*zero_shift; /* of SCALES_RUNNING: trained, added to the scale and zero point of the range */
+	int line;            /* line in the module's file, as in Node */
+} QuantizedOperand;
+static inline bool
+quantized_is_weight(const QuantizedOperand *q)
+{
+	return q->scales <= SCALES_BLOCK;
+}
+
 /* Facts about a state in the imported file, and in the PyTorch module from which the file was
  * exported. */
 typedef struct {
@@ -346,9 +383,10 @@ struct Module {
 	const char *file; /* file of text that the module was read from; NULL: not from text */
 	VEC(Function *) functions;
 	VEC(State *) states;
-	VEC(Adapter) adapters;       /* at most one per weight; after `lora` */
-	VEC(FourBitWeight) four_bit; /* after `lora` */
-	VEC(Kernel *) kernels;       /* after `lower` */
+	VEC(Adapter) adapters;           /* at most one per weight; after `lora` */
+	VEC(FourBitWeight) four_bit;     /* after `lora` */
+	VEC(QuantizedOperand) quantized; /* with --quantize */
+	VEC(Kernel *) kernels;           /* after `lower` */
 	StrMap *function_names, *state_names, *kernel_names;
 	IntMap *interned_types, *interned_locs;
 	int64_t workspace_bytes, state_bytes, io_bytes; /* set by `memory`; 0 before */
@@ -364,6 +402,8 @@ void module_free(Module *m);
 Function *module_function(const Module *m, const char *name); /* NULL: no such function */
 /* A new function with a role, and named after the role: @accumulate, @accumulate.1 for binding 1 ... */
 Function *program_new(Module *m, Role role, int binding);
+/* A copy of the program `from` with another role. */
+Function *program_clone(const Function *from, Role role);
 /* The function of that role with stage 0 and MODE_DDP, for the first target; NULL: no such function. */
 Function *module_program(const Module *m, Role role, int binding);
 State *module_state(const Module *m, const char *name);
@@ -523,6 +563,13 @@ Value *b_cast(Builder *b, Value *x, DType to); /* x itself if it has that dtype 
 Value *b_constant(Builder *b, const Tensor *t);
 /* A splat of that type: a scalar constant and a broadcast. */
 Value *b_splat(Builder *b, Type type, double value);
+/* A scalar, and a tensor of x's type whose elements are all `value`. If the type cannot hold the double exactly, the
+ * result is a sum of constants of this type, or a cast from f64, so a program that is later computed in a wider type
+ * keeps all digits. */
+Value *b_number(Builder *b, DType dtype, double value);
+Value *b_number_like(Builder *b, const Value *x, double value);
+/* x op value, with b_number_like's value */
+Value *b_with(Builder *b, OpKind op, Value *x, double value);
 Value *b_reshape(Builder *b, Value *x, Ints shape); /* x itself if it has that shape */
 /* Repeats x along new axes: axis i of x becomes result axis axes[i]; x is repeated along all
  * other result axes. */
@@ -536,6 +583,10 @@ Value *b_broadcast_to(Builder *b, Value *x, Ints shape);
  * several groups of more than one element temporarily becomes two axes; there may be at most
  * MAX_RANK axes in all. */
 Value *b_spread(Builder *b, Value *v, Ints shape, Ints group);
+/* Scale and zero point of ONNX's DynamicQuantizeLinear, for codes of u8, from the range of x over these axes, which
+ * have size 1 in the results (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html). The results pass no
+ * gradient. */
+void b_dynamic_range(Builder *b, Value *x, Ints axes, Value **scale, Value **zero);
 /* Repeats y, the result of reducing `axes` of a tensor of type x, along these axes. The result has x's shape. */
 Value *b_broadcast_back(Builder *b, Value *y, Type x, Ints axes);
 Value *b_transpose(Builder *b, Value *x, Ints order);

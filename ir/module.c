@@ -35,15 +35,35 @@ module_function(const Module *m, const char *name)
 	return strmap_get(m->function_names, name);
 }
 
+/* "accumulate", "accumulate.1" */
+static const char *
+program_name(const Module *m, Role role, int binding)
+{
+	return module_fresh_name(
+		m, binding ? arena_printf(m->arena, "%s.%d", role_names[role], binding)
+			   : role_names[role]);
+}
+
 Function *
 program_new(Module *m, Role role, int binding)
 {
-	const char *name = binding ? arena_printf(m->arena, "%s.%d", role_names[role], binding)
-	                           : role_names[role];
-	Function *f = function_new(m, module_fresh_name(m, name));
+	Function *f = function_new(m, program_name(m, role, binding));
 
 	f->role = role;
 	f->binding = binding;
+	return f;
+}
+
+Function *
+program_clone(const Function *from, Role role)
+{
+	Function *f = function_clone(from, program_name(from->module, role, from->binding));
+
+	f->role = role;
+	f->binding = from->binding;
+	f->stage = from->stage;
+	f->mode = from->mode;
+	f->target = from->target;
 	return f;
 }
 
@@ -499,6 +519,8 @@ function_clone_body(const Function *from, Function *to, Node *before, Value **ma
 		copy->phase = n->phase;
 		copy->when = n->when;
 		copy->line = n->line;
+		for (int i = 0; i < n->n_operands; i++)
+			copy->operands[i].quantized = n->operands[i].quantized;
 		for (int i = 0; i < n->n_results; i++)
 			map[node_result(n, i)->id] = node_result(copy, i);
 	}

@@ -203,6 +203,9 @@ struct OpRow {
 	 * own. It must be an axis for which multiplying the result by the scales is the same as
 	 * multiplying the operand. -1: there is one scale for the whole operand. */
 	int (*channel)(const Node *n, int i);
+	/* For operand i of `quantizes`: the axis along which the op adds products, so that blocks of the operand, each
+	 * with a scale, lie along it. -1: it adds along no axis or along several. */
+	int (*sums)(const Node *n, int i);
 	unsigned
 		/* set of the operands that may get an adapter (a low-rank product added to them),
 		 * if they are parameters */

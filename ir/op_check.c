@@ -86,10 +86,12 @@ check_facts(OpCheck *c)
 			row_needs(&c->check, "allow_tf32", r->allow_tf32 != NULL);
 	check_operand_set(c, "quantizes", r->quantizes);
 	check_operand_set(c, "adapts", r->adapts);
-	if (r->quantizes)
+	if (r->quantizes) {
 		row_needs(&c->check, "channel", r->channel != NULL);
-	else if (r->channel)
+		row_needs(&c->check, "sums", r->sums != NULL);
+	} else if (r->channel || r->sums) {
 		row_needs(&c->check, "quantizes", false);
+	}
 	row_needs(&c->check, "partition.factors", r->partition.factors != NULL);
 	row_needs(&c->check, "partition.doc", r->partition.doc != NULL);
 }

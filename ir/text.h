@@ -35,9 +35,10 @@ bool read_int(Reader *r, int64_t *out);
 bool read_double(Reader *r, double *out);
 bool read_list(Reader *r, Ints *list);              /* [1,2,3]; false after reporting */
 int read_enum(Reader *r, const char *const *names); /* -1 after reporting */
-Type read_type(Reader *r);                          /* NULL after reporting */
-Loc read_loc(Reader *r);                            /* after the word `loc`; NULL after reporting */
-const Tensor *read_tensor(Reader *r);               /* NULL after reporting */
+bool read_dtype_word(Reader *r, DType *out);
+Type read_type(Reader *r);            /* NULL after reporting */
+Loc read_loc(Reader *r);              /* after the word `loc`; NULL after reporting */
+const Tensor *read_tensor(Reader *r); /* NULL after reporting */
 bool read_attrs(Reader *r, const OpRow *row, void *attr);
 void read_skip_line(Reader *r);
 bool read_at_line_end(Reader *r);

@@ -337,8 +337,8 @@ read_reference(Reader *r, FieldKind kind, void *at)
 	return found != NULL;
 }
 
-static bool
-read_dtype(Reader *r, DType *out)
+bool
+read_dtype_word(Reader *r, DType *out)
 {
 	const char *name = read_name(r);
 
@@ -362,10 +362,10 @@ read_field(Reader *r, const Field *f, char *at)
 		}
 		return true;
 	case FIELD_ENUM: return (*(int *)at = read_enum(r, f->names)) >= 0;
-	case FIELD_DTYPE: return read_dtype(r, (DType *)at);
+	case FIELD_DTYPE: return read_dtype_word(r, (DType *)at);
 	case FIELD_DTYPE_IF_ANY: {
 		DType dtype;
-		bool ok = read_dtype(r, &dtype);
+		bool ok = read_dtype_word(r, &dtype);
 		*(int *)at = ok ? 1 + (int)dtype : 0;
 		return ok;
 	}

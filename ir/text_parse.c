@@ -243,6 +243,51 @@ read_four_bit(Reader *r)
 	vec_push(r->m->arena, &r->m->four_bit, w);
 }
 
+/* A string in quotes, in the module's arena. NULL after reporting. */
+static const char *
+read_string(Reader *r)
+{
+	read_space(r);
+	const char *text = *r->at == '"' ? text_unquote(r->m->arena, &r->at) : NULL;
+
+	if (!text)
+		read_fault(r, "expected a text in quotes");
+	return text;
+}
+
+/* quantized "fc.weight" s8 channel input 1 of "/fc/Gemm" [group [1,16]] [learned @fc.weight_scale]; the states must stand
+ * above it */
+static void
+read_quantized(Reader *r)
+{
+	QuantizedOperand q = {.line = r->line};
+	const struct {
+		const char *word;
+		State **state;
+	} parts[] = {{"learned", &q.learned},
+	             {"low", &q.low},
+	             {"high", &q.high},
+	             {"scale_shift", &q.scale_shift},
+	             {"zero_shift", &q.zero_shift}};
+	int64_t input;
+	int scales;
+
+	if (!(q.name = read_string(r)) || !read_dtype_word(r, &q.type) ||
+	    (scales = read_enum(r, scale_source_names)) < 0)
+		return;
+	q.scales = (ScaleSource)scales;
+	if ((q.scales == SCALES_BLOCK && !read_int(r, &q.block)) || !read_key(r, "input") ||
+	    !read_small(r, INT32_MAX, &input) || !read_key(r, "of") || !(q.node = read_string(r)))
+		return;
+	q.input = (int)input;
+	if (read_word(r, "group") && !read_list(r, &q.group))
+		return;
+	for (int i = 0; i < COUNT(parts); i++)
+		if (read_word(r, parts[i].word) && !(*parts[i].state = read_state_reference(r)))
+			return;
+	vec_push(r->m->arena, &r->m->quantized, q);
+}
+
 /* ---- functions */
 /* `rows`, or `rows 1` */
 static void
@@ -459,11 +504,35 @@ read_operands(Reader *r, Value ***out)
 
 typedef VEC(const char *) Names;
 
+/* quantized (_, 1): operand 1 is the quantized operand number 1 of the module */
+static void
+read_marks(Reader *r, Node *n)
+{
+	int64_t number;
+
+	if (!read_expect(r, '('))
+		return;
+	for (int i = 0; i < n->n_operands; i++) {
+		if (i > 0 && !read_expect(r, ','))
+			return;
+		read_space(r);
+		if (*r->at == '_')
+			r->at++;
+		else if (read_small(r, r->m->quantized.n - 1, &number))
+			n->operands[i].quantized = 1 + (int)number;
+		else
+			return;
+	}
+	read_expect(r, ')');
+}
+
 static void
 read_plan(Reader *r, Node *n)
 {
 	int k;
 
+	if (read_word(r, "quantized"))
+		read_marks(r, n);
 	if (read_word(r, "phase") && (k = read_enum(r, phase_names)) >= 0)
 		n->phase = (Phase)k;
 	if (read_word(r, "when") && (k = read_enum(r, when_names)) >= 0)
@@ -566,6 +635,8 @@ read_item(Reader *r, References *references, Bodies *bodies)
 		read_adapter(r);
 	else if (read_word(r, "four_bit"))
 		read_four_bit(r);
+	else if (read_word(r, "quantized"))
+		read_quantized(r);
 	else if (read_word(r, "func"))
 		read_function(r, FUNCTION_PLAIN, references, bodies);
 	else if (read_word(r, "fused"))
@@ -623,7 +694,9 @@ module_parse(const char *text, const char *file, const StrMap *data, Diag *diag)
 
 	for (read_lines(&r); *r.at && *r.at != '}'; read_lines(&r)) {
 		if (!read_item(&r, &references, &bodies)) {
-			read_fault(&r, "expected state, adapter, four_bit, func, fused or kernel");
+			read_fault(
+				&r,
+				"expected state, adapter, four_bit, quantized, func, fused or kernel");
 			read_skip_line(&r);
 		}
 	}

@@ -11,6 +11,8 @@
 const char *const param_kind_texts[] = {"argument",      "input",          "labels",
                                         "sample_weight", "hyperparameter", "operand",
                                         "result",        "cotangent",      NULL};
+const char *const scale_source_names[] = {"tensor",  "channel", "block", "running",
+                                          "dynamic", "token",   NULL};
 const char *const adapter_readers_texts[] = {"products", "tables", "both", NULL};
 const char *const region_texts[] = {"none", "state", "workspace", "io",
                                     "host", "param", "result",    NULL};
@@ -231,6 +233,24 @@ print_plan(Text *out, const Node *n)
 	}
 }
 
+/* quantized (_, 1): operand 1 is the quantized operand number 1 of the module */
+static void
+print_marks(Text *out, const Node *n)
+{
+	bool any = false;
+
+	for (int i = 0; i < n->n_operands; i++)
+		any |= n->operands[i].quantized > 0;
+	for (int i = 0; i < n->n_operands && any; i++) {
+		text_add(out, i ? ", " : " quantized (");
+		if (n->operands[i].quantized)
+			text_printf(out, "%d", n->operands[i].quantized - 1);
+		else
+			text_add(out, "_");
+	}
+	text_add(out, any ? ")" : "");
+}
+
 static void
 print_node(Printer *p, const Node *n)
 {
@@ -247,6 +267,7 @@ print_node(Printer *p, const Node *n)
 	}
 	print_attrs(p->out, row, n->attr);
 	print_types(p->out, n);
+	print_marks(p->out, n);
 	print_plan(p->out, n);
 	loc_print(p->out, n->loc, p->options);
 }
@@ -476,6 +497,34 @@ print_four_bit(Text *out, const FourBitWeight *w)
 	text_printf(out, " axis %d\n", w->axis);
 }
 
+static void
+print_part_if(Text *out, const char *word, const State *s)
+{
+	if (s)
+		print_part(out, word, s);
+}
+
+static void
+print_quantized(Text *out, const QuantizedOperand *q)
+{
+	text_add(out, "  quantized ");
+	text_add_quoted(out, q->name);
+	text_printf(out, " %s %s", dtype_info[q->type].name, scale_source_names[q->scales]);
+	if (q->scales == SCALES_BLOCK)
+		text_printf(out, " %lld", (long long)q->block);
+	text_printf(out, " input %d of ", q->input);
+	text_add_quoted(out, q->node);
+	for (int i = 0; i < q->group.n; i++)
+		text_printf(out, "%s%lld%s", i ? "," : " group [", (long long)q->group.at[i],
+		            i + 1 < q->group.n ? "" : "]");
+	print_part_if(out, "learned", q->learned);
+	print_part_if(out, "low", q->low);
+	print_part_if(out, "high", q->high);
+	print_part_if(out, "scale_shift", q->scale_shift);
+	print_part_if(out, "zero_shift", q->zero_shift);
+	text_add(out, "\n");
+}
+
 void
 module_print(Text *out, const Module *m, const PrintOptions *options)
 {
@@ -499,6 +548,8 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 		print_adapter(out, &m->adapters.at[i]);
 	for (int i = 0; i < m->four_bit.n; i++)
 		print_four_bit(out, &m->four_bit.at[i]);
+	for (int i = 0; i < m->quantized.n; i++)
+		print_quantized(out, &m->quantized.at[i]);
 	for (int i = 0; i < m->kernels.n; i++)
 		kernel_print(out, m->kernels.at[i], options);
 	for_each_function(m, f)

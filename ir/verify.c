@@ -316,6 +316,46 @@ verify_four_bit(Verify *v)
 	}
 }
 
+static bool
+is_code_type(DType d)
+{
+	DTypeClass class = dtype_info[d].class;
+
+	return (class == CLASS_SIGNED || class == CLASS_UNSIGNED) && dtype_info[d].bits <= 16;
+}
+
+static void
+verify_quantized(Verify *v)
+{
+	for (int i = 0; i < v->m->quantized.n; i++) {
+		const QuantizedOperand *q = &v->m->quantized.at[i];
+		bool is_sound = is_code_type(q->type) &&
+		                (q->scales != SCALES_BLOCK || q->block >= 1);
+		for (int k = 0; k < q->group.n; k++)
+			is_sound &= q->group.at[k] >= 1;
+		if (is_sound)
+			continue;
+		Text line = {0};
+		module_place(&line, v->m, q->line);
+		diag_error(
+			v->diag, EXIT_INVALID,
+			"%s: quantized operand %d: its codes need an integer type of at most 16 bits, its "
+			"blocks one element or more",
+			line.at, i);
+		text_free(&line);
+		v->ok = false;
+	}
+}
+
+/* Only operands that the op's column `quantizes` lists may be quantized. */
+static void
+verify_marks(Verify *v, const Node *n)
+{
+	for (int i = 0; i < n->n_operands; i++)
+		if (n->operands[i].quantized && (i >= 32 || !(op_row(n)->quantizes & OPERAND(i))))
+			report(v, n, "operand %d cannot be quantized", i);
+}
+
 static void
 verify_adapters(Verify *v)
 {
@@ -349,6 +389,7 @@ verify_function(Verify *v, const Function *f)
 	for_each_node(f, n) {
 		verify_operands(v, n);
 		verify_types(v, n);
+		verify_marks(v, n);
 		verify_store(v, n, &stores);
 		if ((n->op == OP_return) != (n == f->last))
 			report(v, n,
@@ -408,6 +449,7 @@ module_verify(const Module *m, Diag *diag)
 	bool circle = !verify_states(&v);
 	verify_adapters(&v);
 	verify_four_bit(&v);
+	verify_quantized(&v);
 	for (int i = 0; i < m->functions.n && !circle; i++)
 		verify_function(&v, m->functions.at[i]);
 	for (int i = 0; i < m->functions.n && !circle; i++) {

@@ -41,6 +41,15 @@ typedef struct {
 	const char *to; /* name of the recipe; NULL: the default */
 } PrecisionOptions;
 
+/* ---- quantize/quantize.c */
+typedef struct {
+	double averaging; /* weight of a batch in a running range: PyTorch's averaging_constant */
+	int64_t freeze_after; /* number of updates after which running ranges stay fixed; 0: never */
+	bool learn_scales;    /* scales of weights and of running ranges are parameters */
+	bool learn_zeros;     /* zero points of running ranges are parameters, too */
+	bool inference; /* make functions of role inference, which read the running ranges, where there are none */
+} QuantizePassOptions;
+
 /* ---- lora/choice.c */
 /* Settings of a low-rank product; the defaults are PEFT's. */
 typedef struct {
@@ -72,7 +81,7 @@ typedef struct {
 	bool scales;       /* train scales of codes, unless a rule says otherwise */
 } TrainableOptions;
 
-/* ---- scales.c */
+/* ---- quantize/scales.c */
 /* The scale of n before reshapes and other views, if n is a `quantize` to less than 32 bits whose scale is a parameter,
  * or a sum with a parameter. NULL: n is no such node. */
 Value *scale_of_codes(const Node *n);
@@ -82,7 +91,7 @@ State *scale_parameter(Value *scale); /* the parameter in a scale that scale_of_
  * scale. */
 int scales_train(Module *m, Diag *diag);
 
-/* ---- straight_through.c */
+/* ---- quantize/straight_through.c */
 typedef struct {
 	/* gradient of trained scales: "lsq"; "torch", "none" or NULL: as in PyTorch */
 	const char *learning;

@@ -37,9 +37,10 @@ scales_word(const QuantizedTensor *t)
 	static const char *const words[] = {
 		[ACTIVATIONS_DYNAMIC] = "dynamic", [ACTIVATIONS_TOKEN] = "token"};
 
-	if (t->kind != QUANTIZED_ACTIVATION || (t->activations == ACTIVATIONS_STATIC && !t->low))
+	if (t->kind != QUANTIZED_ACTIVATION ||
+	    (t->activations == ACTIVATIONS_STATIC && !t->is_running))
 		return NULL;
-	return t->low ? "running" : words[t->activations];
+	return t->is_running ? "running" : words[t->activations];
 }
 
 static void

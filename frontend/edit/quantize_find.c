@@ -120,6 +120,7 @@ add_tensor(Find *f, QuantizedKind kind, const char *name, NodeProto *reader, int
 	if (!t) {
 		t = NEW(f->arena, QuantizedTensor);
 		*t = (QuantizedTensor){.kind = kind,
+		                       .number = f->out->n,
 		                       .name = name,
 		                       .node = node_location(reader),
 		                       .axis = -1,
@@ -284,6 +285,7 @@ add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
 	bool known = strmap_get(f->found[QUANTIZED_WEIGHT], proto->name);
 	QuantizedTensor *t = add_tensor(f, QUANTIZED_WEIGHT, proto->name, from->reader,
 	                                from->input);
+	vec_push(f->arena, &t->products, ((QuantizedReader){p, row->weight}));
 	t->product = known || row->x != 0 ? NULL : p;
 	if (known && t->shape.n == 0) /* its numbers are missing, which was reported */
 		return NULL;
@@ -391,6 +393,7 @@ add_activation(Find *f, NodeProto *p, int input, int64_t row)
 	    strmap_get(f->model->initializers, name))
 		return NULL;
 	QuantizedTensor *t = add_tensor(f, QUANTIZED_ACTIVATION, name, p, input);
+	vec_push(f->arena, &t->products, ((QuantizedReader){p, input}));
 	t->type = f->options->activation_type;
 	bool known = t->readers.n > 1 && t->activations == ACTIVATIONS_DYNAMIC;
 	t->activations = f->options->activations;

@@ -140,16 +140,17 @@ static bool
 part_record(const Export *e, const QuantizedPart *p, ExportRecord *r)
 {
 	const QuantizedTensor *t = p->tensor;
+	const QuantizedOperand *q = &e->m->quantized.at[t->number];
 	const Weight *w = repairs_weight(e->info->repairs, t->name);
 	const Weight *home = w && w->tied ? w->tied : w;
-	bool is_range = t->low && p->part != QUANTIZED_CODES;
+	bool is_range = q->low && p->part != QUANTIZED_CODES;
 
 	*r = (ExportRecord){.dtype = t->type, .scale = NO_SCALE, .zero = -1};
 	if (is_range) {
 		r->kind = p->part == QUANTIZED_SCALE ? EXPORT_RANGE_SCALE : EXPORT_RANGE_ZERO;
-		r->state = (uint32_t)t->low->id;
-		r->high = (uint32_t)t->high->id;
-		const State *shift = p->part == QUANTIZED_SCALE ? t->scale_shift : t->zero_shift;
+		r->state = (uint32_t)q->low->id;
+		r->high = (uint32_t)q->high->id;
+		const State *shift = p->part == QUANTIZED_SCALE ? q->scale_shift : q->zero_shift;
 		r->scale = shift ? (uint32_t)shift->id : NO_SCALE;
 		r->least = p->part == QUANTIZED_SCALE && is_trained(shift) ? LEAST_SCALE : 0;
 		return true;
@@ -157,18 +158,18 @@ part_record(const Export *e, const QuantizedPart *p, ExportRecord *r)
 	if (p->part == QUANTIZED_ZERO || t->kind != QUANTIZED_WEIGHT || !w || w->as_constant ||
 	    !home->state)
 		return false;
-	r->least = is_trained(t->learned) ? LEAST_SCALE : 0;
-	if (t->learned && p->part == QUANTIZED_SCALE) {
+	r->least = is_trained(q->learned) ? LEAST_SCALE : 0;
+	if (q->learned && p->part == QUANTIZED_SCALE) {
 		r->kind = EXPORT_TENSOR;
-		r->state = (uint32_t)t->learned->id;
+		r->state = (uint32_t)q->learned->id;
 		r->dtype = F32;
-		r->rank = (uint32_t)t->learned->type->rank;
+		r->rank = (uint32_t)q->learned->type->rank;
 		r->block = t->n_scales;
 		return true;
 	}
 	r->kind = p->part == QUANTIZED_CODES ? EXPORT_CODES : EXPORT_SCALES;
 	r->state = (uint32_t)home->state->id;
-	r->scale = t->learned ? (uint32_t)t->learned->id : NO_SCALE;
+	r->scale = q->learned ? (uint32_t)q->learned->id : NO_SCALE;
 	r->rank = (uint32_t)t->shape.n;
 	for (int i = 0; i < t->shape.n; i++)
 		r->perm[i] = (uint8_t)(w->transposed ? t->shape.n - 1 - i : i);

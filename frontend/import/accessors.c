@@ -88,7 +88,7 @@ want_input(OnnxNode *n, int i)
 		               b->optional ? "an optional" : "a sequence");
 	if (b && b->count)
 		return padded_input(n, i, b);
-	return b && !b->sequence && !b->optional ? fake_quantized(n, i, b->value) : NULL;
+	return b && !b->sequence && !b->optional ? b->value : NULL;
 }
 
 const char *

@@ -2,7 +2,6 @@
  * inference would refuse by an assertion are reported as the user's fault, with the ONNX node. */
 #include "frontend/import/import.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { MAX_EMIT = 4096 }; /* most operands of one concat */
@@ -362,32 +361,10 @@ e_dot(OnnxNode *n, Value *x, Value *y, const DotAttr *a)
 	return shape_fits(n, shape) ? e_op(n, OP_dot, 2, (Value *[]){x, y}, a) : NULL;
 }
 
-/* Is it a float type of 16 bits? Models of such types are computed in f32 or f64, which keep more
- * digits of a number. */
-static bool
-rounds_much(DType d)
-{
-	return dtype_is_float(d) && dtype_info[d].bits == 16;
-}
-
 Value *
 e_scalar(OnnxNode *n, DType dtype, double value)
 {
-	Module *m = n->b->m;
-
-	if (rounds_much(dtype))
-		return b_cast(n->b, e_scalar(n, F64, value), dtype);
-	Value *sum = b_constant(n->b, tensor_splat(m, type_scalar(m, dtype), value));
-	if (dtype != F32 || !isfinite(value))
-		return sum;
-	for (int i = 0; i < 2; i++) {
-		value -= (double)(float)value;
-		if (value == 0 || fabs(value) < 0x1p-126)
-			break;
-		Value *piece = b_constant(n->b, tensor_splat(m, type_scalar(m, dtype), value));
-		sum = b_binary(n->b, OP_add, sum, piece);
-	}
-	return sum;
+	return b_number(n->b, dtype, value);
 }
 
 Value *
@@ -400,7 +377,7 @@ e_vector(OnnxNode *n, DType dtype, int count, const double *at)
 	char *lo = arena_alloc(n->im->arena, (size_t)dtype_bytes(dtype, count));
 	bool exact = true;
 
-	if (rounds_much(dtype))
+	if (dtype_is_float(dtype) && dtype_info[dtype].bits == 16)
 		return b_cast(n->b, e_vector(n, F64, count, at), dtype);
 	for (int i = 0; i < count; i++) {
 		dtype_store_float(dtype, hi, i, at[i]);
@@ -421,7 +398,7 @@ e_splat(OnnxNode *n, DType dtype, Ints shape, double value)
 Value *
 e_number(OnnxNode *n, Value *x, double value)
 {
-	return x ? e_splat(n, x->type->dtype, shape_of(x), value) : NULL;
+	return x ? b_number_like(n->b, x, value) : NULL;
 }
 
 Value *

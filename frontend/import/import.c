@@ -361,6 +361,7 @@ import_node(Importer *im, const FlatNode *flat)
 	              .row = importer_find(flat),
 	              .opset = flat->opset,
 	              .b = &im->b};
+	const MarkedInputs *inputs = quantized_inputs(im, p);
 	Node *before = im->b.f->last;
 	int errors = diag_errors(im->diag);
 
@@ -372,10 +373,13 @@ import_node(Importer *im, const FlatNode *flat)
 		n.extra = &n.row->extra;
 		n.row->import(&n);
 		padded_outputs(&n);
+		if (inputs)
+			quantized_mark(&n, inputs, before ? before->next : im->b.f->first);
 	} else {
 		report_unsupported(&n, "%s", importer_missing(flat));
 	}
-	fold_new(&n, before);
+	if (!inputs) /* a folded view would hide a constant weight */
+		fold_new(&n, before);
 	for (size_t i = 0; i < p->n_output; i++) {
 		bool empty = is_poisoned(&n.out[i]);
 		if (!*p->output[i])
@@ -444,7 +448,6 @@ import_function(Importer *im, ImportInfo *info)
 	im->b = (Builder){
 		.m = im->m, .f = program_new(im->m, role, im->binding), .phase = PHASE_FORWARD};
 	im->values = strmap_new(im->arena);
-	im->fakes = intmap_new(im->arena);
 	im->store_of_state = intmap_new(im->arena);
 	im->state_of_next = intmap_new(im->arena);
 	im->stores_at_end.n = im->pending_randoms.n = im->overflows.n = 0;
@@ -706,7 +709,7 @@ model_import(Model *model, const ImportOptions *options, Diag *diag)
 			if (w->kind != WEIGHT_CONSTANT && !w->tied)
 				make_state(m, info, w);
 		}
-		fake_quantize_open(&im, info);
+		quantized_open(&im);
 		import_bindings(&im, info);
 	}
 	if (im.baked_batch)

@@ -98,8 +98,7 @@ struct Importer {
 	IntMap *state_of_next;              /* Value that is or was to be stored -> State */
 	VEC(Value *) overflows;             /* bools of the program: data exceed a bound */
 	VEC(PendingRandom) pending_randoms; /* random values of the function being built */
-	IntMap *quantized; /* reader of a node's input -> QuantizedTensor; NULL: no --quantize */
-	IntMap *fakes; /* QuantizedTensor -> its fake-quantized value in the function being built */
+	IntMap *marked;                     /* node of the file -> its MarkedInputs */
 };
 struct OnnxNode {
 	Importer *im;
@@ -308,9 +307,6 @@ Value *e_channel(OnnxNode *n, Value *per_channel, Value *like, int axis);
 /* [group, channel, spatial..] -> [group * spatial, channel] */
 Value *e_rows_of_places(OnnxNode *n, Value *x);
 Value *e_mod(OnnxNode *n, Value *x, Value *y);
-/* Scale and zero point of DynamicQuantizeLinear, for u8. The range of x is taken over these axes,
- * which have size 1 in the results. The results pass no gradient. */
-void e_dynamic_range(OnnxNode *n, Value *x, Ints axes, Value **scale, Value **zero);
 /* max(x, bound) and min(x, bound); if x equals the bound, the gradient goes to the bound. */
 Value *e_at_least(OnnxNode *n, Value *x, Value *bound);
 Value *e_at_most(OnnxNode *n, Value *x, Value *bound);

@@ -16,11 +16,14 @@ Value *weight_value(Importer *im, const Weight *w);
 /* ---- scope.c */
 Builder scope_program(const Importer *im); /* a builder of the program around all bodies */
 
-/* ---- fake_quantize.c */
-void fake_quantize_open(Importer *im, ImportInfo *info);
-/* Returns v, the value of input i, unchanged; or, if --quantize quantizes this input, v quantized and
- * dequantized. */
-Value *fake_quantized(OnnxNode *n, int i, Value *v);
+/* ---- quantized.c */
+typedef struct MarkedInputs MarkedInputs;
+/* Makes the module's quantized operands, one for each tensor of --quantize. */
+void quantized_open(Importer *im);
+/* The inputs of the node that are quantized, or that hand a quantized weight on. NULL: none. */
+const MarkedInputs *quantized_inputs(const Importer *im, const NodeProto *p);
+/* Marks operands of the nodes that the importer of n has made, of which `first` is the first. NULL: it made none. */
+void quantized_mark(OnnxNode *n, const MarkedInputs *inputs, Node *first);
 
 /* ---- padded.c: values whose size depends on data */
 /* The value that the operator reads for a padded input; NULL after reporting. */

@@ -463,18 +463,35 @@ conv_channel(const Node *n, int i)
 	(void)n;
 	return i == 1 ? 0 : -1; /* the outputs of w */
 }
+/* The inputs of w are the channels of the result dx, in each group. */
 static int
 conv_grad_input_channel(const Node *n, int i)
 {
-	return i == 1 && ((const ConvAttr *)n->attr)->groups == 1
-	               ? 1
-	               /* for w, its input channels, which are the channels of the result dx */
-	               : -1;
+	(void)n;
+	return i == 1 ? 1 : -1;
 }
 static int
 conv_grad_weight_channel(const Node *n, int i)
 {
 	return i == 1 ? 1 : ((const ConvAttr *)n->attr)->groups == 1 ? 1 : -1;
+}
+
+/* ---- the axis along which products are added: the channels of x, and the inputs of w or its outputs */
+static int
+conv_sums(const Node *n, int i)
+{
+	return i == 1 || ((const ConvAttr *)n->attr)->groups == 1 ? 1 : -1;
+}
+static int
+conv_grad_input_sums(const Node *n, int i)
+{
+	return i == 1 ? 0 : conv_sums(n, i);
+}
+static int
+conv_grad_weight_sums(const Node *n, int i)
+{
+	(void)n, (void)i;
+	return -1; /* the batch and the places */
 }
 
 #define PLAIN "{stride = [1], low = [0], high = [0], dilation = [1], groups = 1"
@@ -544,6 +561,7 @@ conv_allow_tf32(void *attr)
 	                       .precision = PRECISION_LOW,                                 \
 	                       .quantizes = OPERAND(0) | OPERAND(1),                       \
 	                       .channel = op##_channel,                                    \
+	                       .sums = op##_sums,                                          \
 	                       .adapts = weights,                                          \
 	                       .partition = {op##_factors, op##_cut, CONV_DOC},            \
 	                       .samples = op##_samples};

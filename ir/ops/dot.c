@@ -373,8 +373,8 @@ dot_bias(const Node *n, const Node *reader)
 	return n_columns == 1 ? added_vector(n, reader, axis) : NULL;
 }
 
-/* The axis along which a quantized operand may have scales: its only free axis, which is the
- * axis of outputs of a weight. */
+/* The axis along which a quantized operand may have scales: its last free axis, which is the axis of outputs of a
+ * matrix. */
 static int
 dot_channel(const Node *n, int i)
 {
@@ -382,7 +382,16 @@ dot_channel(const Node *n, int i)
 	Ints axes = i ? free_axes(node_operand(n, 1)->type->rank, &a->y_batch, &a->y_contract)
 	              : free_axes(node_operand(n, 0)->type->rank, &a->x_batch, &a->x_contract);
 
-	return axes.n == 1 ? (int)axes.at[0] : -1;
+	return axes.n ? (int)axes.at[axes.n - 1] : -1;
+}
+
+static int
+dot_sums(const Node *n, int i)
+{
+	const DotAttr *a = n->attr;
+	const Ints *axes = i ? &a->y_contract : &a->x_contract;
+
+	return axes->n == 1 ? (int)axes->at[0] : -1;
 }
 
 static const Sample dot_samples[] = {
@@ -427,6 +436,7 @@ const OpRow op_dot = {
 	.precision = PRECISION_LOW,
 	.quantizes = OPERAND(0) | OPERAND(1),
 	.channel = dot_channel,
+	.sums = dot_sums,
 	.adapts = OPERAND(0) | OPERAND(1),
 	.partition = {.factors = dot_factors,
                       .doc = "every axis; along a contracted axis the results of parts are added"},

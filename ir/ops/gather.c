@@ -223,6 +223,13 @@ gather_channel(const Node *n, int i)
 	return (int)((const AxisAttr *)n->attr)->axis;
 }
 
+static int
+gather_sums(const Node *n, int i)
+{
+	(void)n, (void)i;
+	return -1;
+}
+
 static const Sample gather_samples[] = {
 	{"{axis = 0}", "f64[12,7], s64[12,3] in 12"}, {"{axis = 1}", "f64[12,3,4], s64[4] in 3"},
 	{"{axis = 0}", "f64[5], s64[] in 5"},         {"{axis = 0}", "f64[3,2], s64[0] in 3"},
@@ -238,6 +245,7 @@ const OpRow op_gather = {
 	.precision = PRECISION_FOLLOW,
 	.quantizes = OPERAND(0),
 	.channel = gather_channel,
+	.sums = gather_sums,
 	.adapts = OPERAND(0),
 	.partition =
 		{.factors = gather_factors,

@@ -452,6 +452,15 @@ def test_weights_of_many_axes(run, tmp_path, shape, spec):
     assert len(shown["quantized"][0]["scale"]) == (3 if spec == "w8" else 6)
 
 
+def test_a_weight_behind_an_identity(run, layer):
+    """Training sees the codes that the export holds. 12 has blocks of 4."""
+    onnx.save(model([node("Identity", ["w"], ["v"], name="same"), node("MatMul", ["x", "v"], name="product")],
+                    inputs=[value("x", ("batch", INPUTS))], initializers=[tensor("w", W)], opset=21, ir=10), layer / "model.onnx")
+    train(run, layer, "w4-g4", "--steps=3", "--eval-every=3", "--eval-data=x=x.npy", "--eval-data=labels=labels.npy")
+    got = [line["eval_loss"] for line in reference.log_lines(layer / "out.jsonl") if "eval_loss" in line][-1]
+    np.testing.assert_allclose(got, loss_of(session(layer / "out.onnx").run(None, {"x": X})[0].astype(float), LABELS), rtol=1e-6)
+
+
 def test_an_empty_weight_stays(run, tmp_path):
     onnx.save(model([node("MatMul", ["x", "w"], ["h"], name="none"), node("MatMul", ["h", "v"], name="product")], inputs=[value("x", (2, 0))],
                     outputs=[value("y", (2, 3))], initializers=[tensor("w", np.ones((0, 4), np.float32)), tensor("v", np.ones((4, 3), np.float32))]),

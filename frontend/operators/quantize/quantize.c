@@ -160,20 +160,6 @@ import_dequantize(OnnxNode *n)
 	set_output(n, 0, e_cast(n, e_binary(n, OP_mul, y, scale), to));
 }
 
-void
-e_dynamic_range(OnnxNode *n, Value *x, Ints axes, Value **scale, Value **zero)
-{
-	Value *detached = e_unary(n, OP_stop_gradient, x);
-	Value *low = e_with(n, OP_min, e_reduce(n, REDUCE_MIN, detached, axes, true), 0);
-	Value *high = e_with(n, OP_max, e_reduce(n, REDUCE_MAX, detached, axes, true), 0);
-	Value *range = e_binary(n, OP_sub, high, low);
-
-	*scale = e_select(n, e_with(n, OP_eq, range, 0), e_number(n, range, 1),
-	                  e_with(n, OP_div, range, 255));
-	Value *at = e_unary(n, OP_neg, e_binary(n, OP_div, low, *scale));
-	*zero = e_unary(n, OP_round, e_with(n, OP_min, e_with(n, OP_max, at, 0), 255));
-}
-
 Value *
 codes_and_back(OnnxNode *n, Value *x)
 {
@@ -181,7 +167,7 @@ codes_and_back(OnnxNode *n, Value *x)
 
 	if (!x)
 		return NULL;
-	e_dynamic_range(n, x, ints_range(0, x->type->rank), &scale, &zero);
+	b_dynamic_range(n->b, x, ints_range(0, x->type->rank), &scale, &zero);
 	scale = codes_spread(n, scale, x, 0, 0);
 	zero = codes_spread(n, zero, x, 0, 0);
 	Value *codes = codes_of_floats(n, x, scale, zero, U8);
@@ -197,7 +183,7 @@ import_dynamic_quantize(OnnxNode *n)
 
 	if (!x)
 		return;
-	e_dynamic_range(n, x, ints_range(0, x->type->rank), &scale, &zero);
+	b_dynamic_range(n->b, x, ints_range(0, x->type->rank), &scale, &zero);
 	scale = e_reshape(n, scale, (Ints){0});
 	zero = e_reshape(n, zero, (Ints){0});
 	Value *operands[] = {x, codes_spread(n, scale, x, 0, 0), codes_spread(n, zero, x, 0, 0)};

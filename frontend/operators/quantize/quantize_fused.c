@@ -42,7 +42,7 @@ import_dynamic_quantize_matmul(OnnxNode *n)
 
 	if (n->failed)
 		return;
-	e_dynamic_range(n, x, ints_range(0, x->type->rank), &scale, &zero);
+	b_dynamic_range(n->b, x, ints_range(0, x->type->rank), &scale, &zero);
 	Value *at = codes_spread(n, zero, x, 0, 0);
 	Value *codes = codes_of_floats(n, x, codes_spread(n, scale, x, 0, 0), at, U8);
 	Value *sum = e_matmul(n, codes_shifted(n, codes, e_cast(n, at, S32)), y);

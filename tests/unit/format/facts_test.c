@@ -1,7 +1,7 @@
 /* The op rows' facts about scales and adapters, proven by evaluating the samples.
  *
  * Scales along the channel axis of an operand are factors of the result: op(x, w s) / op(x, w) depends on s alone, not on the
- * numbers in x and w. So scales can be applied after a product in few bits.
+ * numbers in x and w. So scales can be applied after a product in few bits. Scales along the axis `sums` are no such factors.
  * An operand that an adapter may join must be linear: op(x, w + d) = op(x, w) + op(x, d). */
 #include "tests/unit/ir/sample_case.h"
 
@@ -104,6 +104,13 @@ check_channel(Case *c)
 			fail_msg("%s: column channel: scales along axis %d of operand %d are no "
 			         "factors of the result",
 			         c->name, channel, i);
+		int sums = op_row(n)->sums(n, i);
+		if (sums < -1 || sums >= t->rank || (sums >= 0 && sums == channel))
+			fail_msg("%s: column sums says axis %d of operand %d", c->name, sums, i);
+		if (sums >= 0 && t->dims[sums] > 1 && t->n > 0 && node_result(n, 0)->type->n > 0 &&
+		    !dependent(c, i, sums, scales))
+			fail_msg("%s: column sums: nothing is added along axis %d of operand %d",
+			         c->name, sums, i);
 		n_channels += channel >= 0 && t->dims[channel] > 1;
 		for (int axis = 0; axis < t->rank; axis++)
 			n_seen_wrong += dependent(c, i, axis, scales) > 0;

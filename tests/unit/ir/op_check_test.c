@@ -62,6 +62,7 @@ test_holes(void **state)
 	HOLE(gather, element, "element is missing")
 	HOLE(concat, parts, "parts is missing")
 	HOLE(dot, channel, "channel is missing")
+	HOLE(dot, sums, "sums is missing")
 	HOLE(dot, quantizes, "quantizes is missing")
 }
 
