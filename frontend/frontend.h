@@ -205,7 +205,6 @@ typedef struct {
 	 * bound by --batch. In a file without open dimensions it counts rows if its size equals that
 	 * of the first input. For an output, the graph decides. */
 	bool has_rows;
-	bool rows_mixed; /* for outputs: an element may depend on several rows */
 } ImportPort;
 
 typedef VEC(ImportPort) ImportPorts;

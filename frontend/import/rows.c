@@ -222,6 +222,5 @@ rows_find_outputs(const Importer *im, ImportBinding *b)
 		p->batch_axis = a->axis < 0 ? 0 : a->axis;
 		p->has_rows = p->rank && p->dims[p->batch_axis] == batch.rows &&
 		              (a->axis >= 0 || a->mixed);
-		p->rows_mixed = a->mixed;
 	}
 }
