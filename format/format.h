@@ -7,6 +7,7 @@
 
 #include "base/calls/library_call.h"
 #include "base/program/program.h"
+#include "base/schedule/schedule.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
 #define FORMAT_VERSION 22
@@ -17,8 +18,6 @@
 	"batch norms take the statistics of their batch and dropout is active: what evaluation computes " \
 	"is the inference form"
 #define GRADC_MODEL_NAME "gradc_model"
-
-typedef uint32_t StrRef; /* offset in the string pool; 0 is "" */
 
 /* Kinds of data that may be offloaded to the host's memory. */
 typedef enum {
@@ -39,31 +38,6 @@ typedef struct {
 } ProgramKey;
 enum { MAX_TARGETS = 32, EVERY_TARGET = -1 };
 
-/* Some regions exist twice and are used in turns: the host fills the first while the device computes on the second, and
- * so on. */
-typedef enum {
-	TURN_NONE,
-	TURN_MICRO, /* changes with each micro-batch */
-	TURN_STEP,  /* changes with each step */
-	N_TURNS,
-} Turn;
-/* Conditions on a run, one bit each. An instruction or a region has a set of these bits, and is used only in runs for
- * which all bits of the set hold. The runtime determines the bits once, at start. */
-typedef enum {
-	ONLY_ALWAYS = 0,
-	ONLY_APART = 1,     /* the device's memory is not the host's */
-	ONLY_RANKS = 2,     /* there are several ranks */
-	ONLY_STAGED = 4,    /* several ranks; their communicator cannot read the device's memory */
-	ONLY_ORDERED = 8,   /* several ranks; the schedule computes sums itself, in rank order */
-	ONLY_FAST = 16,     /* several ranks; their communicator computes sums */
-	ONLY_REPLICAS = 32, /* several groups of ranks; each group holds all parts of the states */
-	ONLY_PEERS = 64,    /* other ranks hold parts of the states, too */
-	ONLY_ALONE = 128,   /* one rank holds all parts of the states */
-	ONLY_DIRECT =
-		256, /* one rank, or several ranks whose communicator reads the device's memory */
-	N_ONLY = 512,
-} RunOnly;
-extern const char *const only_names[]; /* names of the bits */
 /* Facts about a run: the conditions (RunOnly) that hold, and how its ranks (processes) divide shared states. */
 typedef struct {
 	uint32_t holds; /* RunOnly bits that hold */
@@ -82,88 +56,6 @@ only_applies(uint32_t only, const RunFacts *facts)
 	return (only & ~facts->holds) == 0;
 }
 extern const RunFacts run_alone; /* one process, on the host's processors */
-
-/* Regions of memory. The host fills and reads a twin of io and a twin of step in its own memory; instructions copy between region
- * and twin. If device and host share their memory, io and step are their own twins. */
-typedef enum {
-	SPACE_STATE,     /* states that outlive programs, at offsets fixed by name */
-	SPACE_WORKSPACE, /* values of one run of a program, placed by liveness */
-	SPACE_IO,        /* scalars, inputs and outputs of a micro-batch */
-	SPACE_STEP,      /* scalars and results of an update */
-	SPACE_IO_HOST,   /* host's twin of io */
-	SPACE_STEP_HOST, /* host's twin of step */
-	SPACE_PINNED, /* sent and received data, for communicators that cannot read the device's memory */
-	SPACE_GATHERED, /* data received from other ranks */
-	SPACE_SHARD,    /* this rank's parts of divided states, in the device's memory */
-	SPACE_OFFLOAD, /* this rank's parts of offloaded states (StateRecord.offloaded), in the host's memory */
-	SPACE_OPTIMIZER, /* offloaded parts that only the host's programs touch */
-	SPACE_HOST,      /* values in the host's memory that the device's memory does not hold */
-	N_SPACES,
-} Space;
-typedef struct {
-	const char *name;
-	Turn turn;
-	RunOnly only; /* runs that have such a region */
-	bool on_host; /* true: memory that the host reads and writes */
-	bool by_slots; /* true: the size follows from the slots and the number of ranks; false: planned for each program */
-	Space twin; /* host's twin; the region itself if it has no twin */
-} SpaceRow;
-extern const SpaceRow space_table[N_SPACES];
-
-typedef enum {
-	RUN_KERNEL,
-	COPY,
-	FILL_ZERO,
-	COLLECTIVE,
-	RECORD,
-	WAIT,
-	LOOP,   /* repeats the instructions before its END; `what` is the count */
-	BRANCH, /* runs the instructions before its END only if its argument, a bool, equals `what` */
-	LEAVE, /* jumps past the END of the enclosing LOOP if its argument, a bool, is false */
-	END,
-	N_INSTRUCTIONS
-} InstructionKind;
-extern const char *const instruction_names[];
-/* Does the instruction open a block that an END closes? Argument.loop counts such blocks. */
-static inline bool
-instruction_opens(InstructionKind kind)
-{
-	return kind == LOOP || kind == BRANCH;
-}
-/* Must the host wait for the instruction's argument? */
-static inline bool
-instruction_asks(InstructionKind kind)
-{
-	return kind == BRANCH || kind == LEAVE;
-}
-
-/* Instructions on one stream run in order. Only RECORD and WAIT order instructions on different streams. There are two streams
- * for copies, so that data come in while results of the previous step go out. */
-typedef enum {
-	STREAM_COMPUTE,
-	STREAM_COPY_IN,
-	STREAM_COPY_OUT,
-	STREAM_COMMUNICATION,
-	N_STREAMS,
-} Stream;
-extern const char *const stream_names[];
-
-/* Events that outlive a program's run. Each of these events exists once per turn. The numbers of a program's own events
- * follow. */
-typedef enum {
-	EVENT_IO_FILLED,   /* copy in: the micro-batch's scalars and inputs are on the device */
-	EVENT_IO_FREE,     /* compute: scalars and inputs have been read, outputs are complete */
-	EVENT_STEP_FILLED, /* copy in: the update's scalars are on the device */
-	EVENT_STEP_FREE,   /* compute: the update is done */
-	EVENT_REPORT,      /* copy out: the update's results are in the host's memory */
-	N_SHARED_EVENTS,
-} SharedEvent;
-typedef struct {
-	const char *name;
-	Turn turn;
-	Stream stream; /* stream that records the event */
-} EventRow;
-extern const EventRow event_table[N_SHARED_EVENTS];
 
 /* Limits on the stages, streams, events and loops of a schedule. */
 enum { MAX_STAGES = 1 << 20 };
@@ -201,85 +93,9 @@ typedef struct {
 	const char *file; /* file with the weights at its end; NULL: the file that holds the blob */
 } GradcModel;
 
-/* Operations of several ranks. n counts elements; rank c of a group has part c of the n elements (collective.c). */
-typedef enum {
-	COMM_ALL_REDUCE, /* reduces the ranks' n elements and gives every rank the result */
-	COMM_ALL_GATHER, /* gives every rank all n elements, of which each rank had its own part */
-	COMM_REDUCE_SCATTER, /* reduces the ranks' n elements and gives each rank its part of the result */
-	COMM_ALL_TO_ALL, /* sends part c of every rank's n elements to rank c, which has room for one part per rank */
-	COMM_BROADCAST, /* sends n elements of one rank to every rank */
-	COMM_SEND,      /* sends n elements to one rank */
-	COMM_RECV,      /* receives n elements from one rank */
-	N_COLLECTIVES
-} CollectiveKind;
-extern const char *const collective_names[];
-typedef enum { COMM_SUM, COMM_MAX, N_COMM_REDUCTIONS } CommReduction;
-extern const char *const comm_reduction_names[];
-/* Groups of ranks. The ranks of a group differ in their place along some axes of the mesh and agree along all other axes. */
-typedef enum {
-	GROUP_WORLD, /* all ranks */
-	GROUP_DATA, /* ranks with other samples and the same model; the product of shard and replicate */
-	GROUP_SHARD,
-	GROUP_REPLICATE,
-	GROUP_TENSOR,
-	GROUP_PIPELINE,
-	N_GROUPS
-} CommGroup;
-extern const char *const comm_group_names[];
-
 /* ---- records */
-typedef struct {
-	uint16_t kind;  /* InstructionKind */
-	uint8_t stream; /* Stream */
-	uint8_t when;   /* When */
-	uint32_t what; /* number of the kernel, collective or event; loop count; branch condition */
-	uint32_t args; /* index of the first argument in the argument table */
-	uint16_t n_args;
-	uint16_t phase; /* Phase */
-	StrRef origin; /* source nodes of this instruction: fused("/a", grad("/b")); another launch of the same kernel has other nodes */
-	uint32_t only; /* RunOnly */
-} Instruction;
-
-typedef struct {
-	uint32_t slot;
-	uint32_t loop;  /* level of the LOOP that advances the argument; 0: no loop */
-	int64_t stride; /* bytes per iteration; negative: towards the beginning */
-} Argument;
-
-/* Which of its elements a slot refers to, if ranks divide the elements. Ranks divide them in whole blocks, as comm_part
- * does. A room is memory that can hold the largest part. A slot's offset and bytes are those of the whole; the memory
- * of its share depends on the number of ranks. */
-typedef enum {
-	SLOT_WHOLE,
-	SLOT_PART,         /* this rank's part, at its place in the whole */
-	SLOT_ROOMS,        /* one room per rank, for every rank's version of this rank's part */
-	SLOT_FIRST_ROOM,   /* room of rank 0 */
-	SLOT_SECOND_ROOM,  /* room of rank 1 */
-	SLOT_LATER_ROOM,   /* room of rank 2 + the loop's counter */
-	SLOT_BEHIND_ROOMS, /* this rank's part by itself, after the rooms of all ranks */
-	N_SLOT_SHARES,
-} SlotShare;
-extern const char *const share_names[];
-/* A place in memory. */
-typedef struct {
-	uint32_t space; /* Space */
-	uint32_t dtype;
-	int64_t offset,
-		bytes; /* place in the region; in a state_space offset is 0 and RunFacts.shard_at has the place */
-	/* SLOT_PART: offset of the whole in the kernel's argument, in bytes. The launch runs only the iterations of the part. */
-	int64_t before;
-	StrRef name;    /* name of the value, or of its ONNX origin */
-	uint32_t share; /* SlotShare */
-	/* number of elements of which parts are multiples; 0: the slot is a whole */
-	uint32_t block;
-	uint32_t group; /* CommGroup of the ranks that share the slot */
-	uint32_t state; /* state_space: 1 + the state that the slot is a part of; other spaces: 0 */
-	uint32_t mode;  /* mode of the slot's program */
-	uint32_t only;  /* RunOnly: runs that touch the slot */
-} Slot;
 
 /* How a kernel, or the library in its place, accesses one argument. */
-enum { ACCESS_READ = 1, ACCESS_WRITE = 2 };
 typedef struct {
 	int64_t bytes; /* number of bytes that the kernel may touch, from the argument's start */
 	uint32_t dtype;
@@ -350,23 +166,6 @@ typedef struct {
 	uint64_t facts;
 } PlanRecord;
 
-/* A collective. Its arguments are `to` and `from`, which may be one slot. For communicators that cannot read the device's
- * memory two more arguments follow: copies of both in the host's memory. */
-typedef struct {
-	uint32_t kind;  /* CollectiveKind */
-	uint32_t group; /* CommGroup */
-	uint32_t dtype;
-	uint32_t reduction; /* CommReduction */
-	int64_t n;          /* number of elements of the whole */
-	uint32_t peer;  /* broadcast, send, recv: the other rank's number in the group; else 0 */
-	uint32_t block; /* number of elements of which parts are multiples */
-	/* 1: the collective takes only this rank's part (by GROUP_SHARD) of the n elements */
-	uint32_t of_part;
-	uint32_t reserved;
-} CollectiveRecord;
-/* Values of a LOOP's `what`: one iteration per rank except the first two, for all ranks or for the ranks of GROUP_SHARD. */
-enum { LOOP_LATER_RANKS = -1, LOOP_LATER_SHARDS = -2 };
-
 /* A target: the kind of device for which kernels were lowered, "cpu-512". */
 typedef struct {
 	StrRef name;
@@ -387,23 +186,6 @@ typedef struct {
 } ProgramRecord;
 enum { SCALARS_BYTES = N_SCALARS * sizeof(Scalar) };
 
-typedef enum {
-	PORT_INPUT,    /* graph input, fed from --data, --tokens, --fill */
-	PORT_LABELS,   /* target of the loss */
-	PORT_WEIGHT,   /* f32 or f64 [rows]: 1 for a real row, 0 for padding; hidden from users */
-	PORT_OUTPUT,   /* graph output */
-	PORT_GRADIENT, /* accumulate: gradient of the input with this name */
-	/* The update's results: */
-	PORT_LOSS_SUM,   /* sum of the losses of the step */
-	PORT_LOSS_COUNT, /* number of losses in the sum */
-	PORT_NORM,       /* norm of all gradients */
-	/* The update's results with a dynamic loss scale, as f64: */
-	PORT_LOSS_SCALE, /* loss scale of this step */
-	PORT_MADE,       /* 1: the step updated the parameters */
-	PORT_FAILED,     /* 1: no later step will update the parameters either */
-	N_PORT_KINDS,
-} PortKind;
-extern const char *const port_kind_names[];
 /* An input or output of a program. */
 typedef struct {
 	StrRef name;
@@ -675,7 +457,7 @@ int64_t format_plan_bytes(const Format *f, const char *gpu);
 /* The largest size that the region has in any program for a target; target may be EVERY_TARGET. A region used in turns
  * counts once. */
 int64_t format_space_bytes(const Format *f, Space space, int target);
-/* The memory that a run allocates for the region: twice the region's size if the region is used in turns, 0 if the run
+/* The memory that a run allocates for the region: the sum of all copies if the region is used in turns, 0 if the run
  * does not use the region. */
 int64_t format_region_bytes(const Format *f, Space space, int target, const RunFacts *facts);
 /* ---- share.c: the place of a slot's share in a run with these facts. `iteration` is the counter of the argument's loop.
@@ -714,17 +496,6 @@ state_space(const StateRecord *s)
 		return SPACE_SHARD;
 	return s->sharded == MODE_ZERO1 ? SPACE_OPTIMIZER : SPACE_OFFLOAD;
 }
-static inline bool
-space_has_parts(uint32_t space)
-{
-	return space == SPACE_SHARD || space == SPACE_OFFLOAD || space == SPACE_OPTIMIZER;
-}
-/* Does the region lie in the host's memory rather than in the device's? */
-static inline bool
-space_is_offload(uint32_t space)
-{
-	return space == SPACE_OFFLOAD || space == SPACE_OPTIMIZER || space == SPACE_HOST;
-}
 /* Returns the bytes of all rooms for parts in `space`; INT64_MAX: too many. at, unless NULL: an array by state, which is filled
  * with the offset of the state's room in its state_space, or -1 if the state is not divided. */
 int64_t format_shard_places(const Format *f, const RunFacts *facts, Space space, int64_t *at);
@@ -741,7 +512,7 @@ Status format_check_world(const Format *f, const RunFacts *facts);
 /* ---- read.c */
 /* The device's number for an event, in the given turns. */
 uint32_t format_event(uint32_t event, const uint8_t turns[N_TURNS]);
-enum { N_DEVICE_EVENTS = 2 * N_SHARED_EVENTS + MAX_EVENTS };
+enum { N_DEVICE_EVENTS = IN_FLIGHT * N_SHARED_EVENTS + MAX_EVENTS };
 /* The number of elements of dims [first_dim, first_dim + rank); the reader has checked the product for overflow. */
 int64_t format_elements(const Format *f, uint32_t first_dim, uint32_t rank);
 /* The groups of an EXPORT_CODES or EXPORT_SCALES; dims gets the permuted dimensions. */
