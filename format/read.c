@@ -272,13 +272,13 @@ format_region_bytes(const Format *f, Space space, int target, const RunFacts *fa
 		return format_slots_bytes(f, space, facts);
 	if (space == SPACE_STATE)
 		return format_state_bytes(f, facts->mode);
-	return format_space_bytes(f, space, target) * (row->turn == TURN_NONE ? 1 : 2);
+	return format_space_bytes(f, space, target) * turn_copies(row->turn);
 }
 
 uint32_t
 format_event(uint32_t event, const uint8_t turns[N_TURNS])
 {
-	return event < N_SHARED_EVENTS ? 2 * event + turns[event_table[event].turn]
+	return event < N_SHARED_EVENTS ? IN_FLIGHT * event + turns[event_table[event].turn]
 	                               : N_SHARED_EVENTS + event;
 }
 

@@ -1,5 +1,5 @@
-/* A thread reads, checks and decodes the next micro-batch while this one is computed. There are two io regions (memory for a
- * program's inputs): the device reads one, while the thread fills the host's copy of the other. If the files are small and in
+/* A thread reads, checks and decodes the next micro-batch while this one is computed. There are IN_FLIGHT io regions (memory
+ * for a program's inputs): the device reads one, while the thread fills the host's copy of the next. If the files are small and in
  * memory, the rows are read without the thread, when they are taken.
  *
  * At most one micro-batch is under way. The caller says which one it wants. Other rows that were read ahead are dropped, so
@@ -136,7 +136,7 @@ ask(Prefetch *p, const MicroRows *rows)
 	p->fault = NULL;
 	p->stage = STAGE_EMPTY;
 	p->rows = *rows;
-	p->turn = !p->executor->turns[TURN_MICRO];
+	p->turn = turn_after(p->executor->turns[TURN_MICRO]);
 	if (is_at_hand(p, rows)) {
 		p->fault = read_rows(p);
 		p->stage = STAGE_FULL;

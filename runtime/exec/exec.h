@@ -1,6 +1,6 @@
 /* The executor runs compiled programs, such as a training step: it walks a program's list of instructions and queues each one
  * (a kernel, copy or collective) on a stream of the device. Memory is divided into spaces, such as the states or the workspace;
- * the executor allocates a region for each space. Consecutive steps alternate between two copies of some regions: the "turn"
+ * the executor allocates a region for each space. Consecutive steps take turns at IN_FLIGHT copies of some regions: the "turn"
  * says which copy is used. No function waits unless its comment says so. Sections are named after the .c files. */
 #ifndef GRADC_RUNTIME_EXEC_EXEC_H
 #define GRADC_RUNTIME_EXEC_EXEC_H
@@ -58,17 +58,17 @@ typedef struct {
 	VEC(HostLaunch *) host_launches;
 	const Comm *comm; /* NULL with one rank */
 	RunFacts facts;
-	int64_t *shard_at;         /* facts.shard_at */
-	Span regions[N_SPACES][2]; /* indexed by turn; spaces without turns use [0] */
-	Span library;              /* scratch memory of libraries */
-	uint8_t turns[N_TURNS];    /* the turn on which programs run now */
-	uint32_t most_arguments;   /* largest number of arguments of an instruction */
+	int64_t *shard_at;                 /* facts.shard_at */
+	Span regions[N_SPACES][IN_FLIGHT]; /* indexed by turn; spaces without turns use [0] */
+	Span library;                      /* scratch memory of libraries */
+	uint8_t turns[N_TURNS];            /* the turn on which programs run now */
+	uint32_t most_arguments;           /* largest number of arguments of an instruction */
 	/* indexed by program: true if the program has a BRANCH or LEAVE, for which the host reads a flag */
 	bool *asks;
 	void **buffers; /* array for one instruction's arguments */
 	int64_t *before;
-	StepTimers timers[2]; /* indexed by the step's turn */
-	bool timed;           /* runs belong to a step, so phases are timed */
+	StepTimers timers[IN_FLIGHT]; /* indexed by the step's turn */
+	bool timed;                   /* runs belong to a step, so phases are timed */
 	bool poison;
 	/* bytes of offloaded data that queued copies move to the device, and back */
 	int64_t copied_in, copied_out;

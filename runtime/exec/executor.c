@@ -109,7 +109,7 @@ executor_attach(Executor *x, bool records)
 	RETURN_IF_ERROR(x->ops->native_stream(x->device, STREAM_COMMUNICATION, &stream));
 	RETURN_IF_ERROR(comm->data_ops->attach(comm->data));
 	for (int s = 0; s < N_SPACES; s++)
-		for (int turn = 0; turn < 2 && !space_table[s].on_host; turn++)
+		for (int turn = 0; turn < IN_FLIGHT && !space_table[s].on_host; turn++)
 			if (x->regions[s][turn].at)
 				comm->data_ops->lend(comm->data, x->regions[s][turn].at,
 				                     x->regions[s][turn].bytes);

@@ -21,12 +21,6 @@ bytes_of_library(const DeviceOps *ops, const Code *code)
 	return ops->library_bytes ? ops->library_bytes(code) : 0;
 }
 
-static int
-turns_of(const SpaceRow *row)
-{
-	return row->turn == TURN_NONE ? 1 : 2;
-}
-
 /* "state 1.4 GiB, workspace 70.1 GiB": the regions on the device or on the host. Returns their sum. */
 static int64_t
 add_plan(Text *out, const Executor *x, bool on_host)
@@ -36,7 +30,7 @@ add_plan(Text *out, const Executor *x, bool on_host)
 
 	for (int s = 0; s < N_SPACES; s++) {
 		const SpaceRow *row = &space_table[s];
-		int64_t bytes = turns_of(row) * region_bytes(x, (Space)s);
+		int64_t bytes = turn_copies(row->turn) * region_bytes(x, (Space)s);
 
 		if (!only_applies(row->only, &x->facts) || row->on_host != on_host || bytes == 0)
 			continue;
@@ -88,8 +82,8 @@ regions_alloc(Executor *x)
 		const SpaceRow *row = &space_table[s];
 		MemoryKind kind = row->on_host ? MEMORY_PINNED : MEMORY_DEVICE;
 
-		for (int turn = 0; turn < turns_of(row) && only_applies(row->only, &x->facts);
-		     turn++) {
+		for (int turn = 0;
+		     turn < turn_copies(row->turn) && only_applies(row->only, &x->facts); turn++) {
 			int64_t bytes = region_bytes(x, (Space)s);
 			Span *out = &x->regions[s][turn];
 			Status status = offload_in_file(x, (Space)s)
@@ -132,7 +126,7 @@ void
 regions_free(Executor *x)
 {
 	for (int s = 0; s < N_SPACES; s++)
-		for (int turn = 0; turn < 2; turn++)
+		for (int turn = 0; turn < IN_FLIGHT; turn++)
 			if (offload_in_file(x, (Space)s))
 				offload_free(x, x->regions[s][turn]);
 			else if (x->regions[s][turn].at)

@@ -9,7 +9,7 @@
  * begin; then, for each of at most MAX_OBSERVED observed instructions, an event before it and an event after it. */
 enum {
 	FIRST_TIMER = N_DEVICE_EVENTS,
-	OBSERVER_BASE = FIRST_TIMER + 2 * MAX_TIMERS,
+	OBSERVER_BASE = FIRST_TIMER + IN_FLIGHT * MAX_TIMERS,
 	FIRST_OBSERVED,
 	MAX_OBSERVED = 1 << 22,
 };

@@ -10,7 +10,7 @@
 #include <jansson.h>
 
 /* A step that is queued and whose results are not known yet. */
-enum { MAX_QUEUED = 2 };
+enum { MAX_QUEUED = IN_FLIGHT };
 typedef struct {
 	GradcStep out;
 	int turn;

@@ -9,6 +9,7 @@
 #include "runtime/train/steps.h"
 
 #include <math.h>
+#include <string.h>
 
 double
 without_sign(double x)
@@ -107,8 +108,8 @@ run_micro(Gradc *run, const StepRows *step, int64_t j, QueuedStep *q)
 	return NULL;
 }
 
-/* Takes the next place of the queue. Steps alternate between two turns (copies of some memory); the results of the last step
- * with this turn have already been taken. */
+/* Takes the next place of the queue. Steps take turns at IN_FLIGHT copies of some memory; the results of the last step with
+ * this turn have already been taken. */
 static QueuedStep *
 begin_step(Gradc *run, const StepRows *rows)
 {
@@ -222,7 +223,7 @@ queue_update(Gradc *run)
 	run->queued[run->n_queued].out.offload_out_bytes += run->executor.copied_out;
 	run->step++;
 	run->n_queued++;
-	run->step_turn ^= 1;
+	run->step_turn = turn_after(run->step_turn);
 	if (run->every > 0 && run->step % run->every == 0)
 		RETURN_IF_ERROR(queue_estimate(run, &run->queued[run->n_queued - 1]));
 	run->torn = false;
@@ -443,7 +444,7 @@ step_result(Gradc *run, bool wait, GradcStep *out, bool *got)
 		return NULL;
 	RETURN_IF_ERROR(executor_wait_report(x, q.turn));
 	run->n_queued--;
-	run->queued[0] = run->queued[1];
+	memmove(run->queued, run->queued + 1, (size_t)run->n_queued * sizeof(*run->queued));
 	*got = true;
 	RETURN_IF_ERROR(read_report(run, &q, out));
 	bool failed_before = run->failed != 0;

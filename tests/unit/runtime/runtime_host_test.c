@@ -92,7 +92,7 @@ test_the_host_computes_in_turn(void **state)
 	for (int i = 0; i < 9; i++) {
 		x.timers[x.turns[TURN_STEP]].n = 0;
 		must(executor_run(&x, &f.programs[0], &micro));
-		x.turns[TURN_STEP] ^= 1;
+		x.turns[TURN_STEP] = turn_after(x.turns[TURN_STEP]);
 		if (i < 2)
 			executor_scalars(&x, &f.programs[1])[SCALAR_LR].f = 2 + i;
 		must(executor_run(&x, &f.programs[1], &micro));
