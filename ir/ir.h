@@ -17,7 +17,8 @@ typedef struct Function Function;
 typedef struct Node Node;
 typedef struct Value Value;
 typedef struct State State;
-typedef struct Kernel Kernel; /* ir/loop/loop.h */
+typedef struct Kernel Kernel;   /* ir/loop/loop.h */
+typedef struct Program Program; /* ir/programs/programs.h */
 typedef struct OpRow OpRow;
 
 /* ---- type.c: a type is a dtype and a shape. Types are interned: two types are equal when their
@@ -387,10 +388,13 @@ struct Module {
 	VEC(FourBitWeight) four_bit;     /* after `lora` */
 	VEC(QuantizedOperand) quantized; /* with --quantize */
 	VEC(Kernel *) kernels;           /* after `lower` */
+	VEC(Program *) programs;         /* after `instructions` */
 	StrMap *function_names, *state_names, *kernel_names;
 	IntMap *interned_types, *interned_locs;
 	int64_t workspace_bytes, state_bytes, io_bytes; /* set by `memory`; 0 before */
 	int64_t targets; /* targets of the loss in a full micro-batch; 0 before `loss` */
+	/* Stage after the pass that made or changed the programs last; STAGE_ANY: no programs */
+	int made_by;
 	uint32_t
 		modes; /* modes besides DDP: bit m stands for DataParallelMode m; set by `memory` */
 	/* what the importer knows about the file; NULL: the module was read from text */
@@ -708,6 +712,13 @@ typedef enum {
 	STAGE_LOWERED,
 	STAGE_SCHEDULE,
 	STAGE_MEMORY,
+	/* with programs; each pass over programs has a stage of its own */
+	STAGE_INSTRUCTIONS,
+	STAGE_SHARD,
+	STAGE_SUMS,
+	STAGE_STREAMS,
+	STAGE_EVENTS,
+	N_STAGES,
 } Stage;
 extern const char *const stage_names[];
 typedef enum {
@@ -798,8 +809,9 @@ const char *option_text(const PassOption *o, const void *at, Arena *arena);
 /* Parses "a,b{x=1,y=2}" with rows looked up in `rows`, which has n_rows entries. Returns false after reporting. */
 bool pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *const *rows,
                     int n_rows, Diag *diag);
-/* The stage of a module that was read from text, found from its nodes. Stages before STAGE_FUSED
- * cannot be told apart and count as STAGE_IMPORT. */
+/* The stage of a module that was read from text: the text of a module with programs says it, other
+ * stages are found from the nodes. Stages before STAGE_FUSED cannot be told apart and count as
+ * STAGE_IMPORT. */
 Stage module_stage(const Module *m);
 /* Runs the pipeline: for each pass check the stage, time, run, verify, dump. Stops at the first
  * failure and returns false. *stage: the module's stage; the call updates it. */

@@ -7,8 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-const char *const stage_names[] = {"any",   "import",  "forward",  "train", "rematerialized",
-                                   "fused", "lowered", "schedule", "memory"};
+const char *const stage_names[] = {"any",   "import",  "forward",  "train",  "rematerialized",
+                                   "fused", "lowered", "schedule", "memory", "instructions",
+                                   "shard", "sums",    "streams",  "events", NULL};
 
 const char *const pass_when_names[] = {"always", "with a loss", "with an optimizer",
                                        "when asked for"};
@@ -281,7 +282,8 @@ static char *
 replay_command(Arena *arena, const char *path, const PassCall *call)
 {
 	Stage takes = call->row->takes;
-	const char *stage = takes == STAGE_ANY
+	/* the text of a module with programs says its stage */
+	const char *stage = takes == STAGE_ANY || takes > STAGE_MEMORY
 	                            ? ""
 	                            : arena_printf(arena, " --stage=%s", stage_names[takes]);
 	Text word = {0};
@@ -405,6 +407,8 @@ run_and_verify(const PassCall *call, Module *m, Pass *p, const PassManagerOption
 		abort();
 	double start = seconds_now();
 	bool ok = call->row->run(p, m);
+	if (call->row->leaves > STAGE_MEMORY)
+		m->made_by = (int)call->row->leaves;
 	*seconds = seconds_now() - start;
 	if (o->fail_in && strcmp(o->fail_in, name) == 0)
 		ok = false;
@@ -459,6 +463,8 @@ report_times(const Pipeline *pipeline, const double *seconds)
 Stage
 module_stage(const Module *m)
 {
+	if (m->made_by)
+		return (Stage)m->made_by;
 	if (m->kernels.n)
 		return m->state_bytes || m->workspace_bytes ? STAGE_MEMORY : STAGE_LOWERED;
 	for (int i = 0; i < m->functions.n; i++)

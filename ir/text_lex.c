@@ -150,6 +150,17 @@ read_int(Reader *r, int64_t *out)
 }
 
 bool
+read_small(Reader *r, int64_t most, int64_t *out)
+{
+	if (!read_int(r, out))
+		return false;
+	if (*out >= 0 && *out <= most)
+		return true;
+	read_fault(r, "%lld is not from 0 to %lld", (long long)*out, (long long)most);
+	return false;
+}
+
+bool
 read_double(Reader *r, double *out)
 {
 	char *end;

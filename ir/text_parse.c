@@ -18,18 +18,6 @@ read_place(Reader *r, Region *region, int64_t *offset)
 
 enum { MAX_NUMBER = 1 << 20 };
 
-/* An integer from 0 to `most`; false after reporting. */
-static bool
-read_small(Reader *r, int64_t most, int64_t *out)
-{
-	if (!read_int(r, out))
-		return false;
-	if (*out >= 0 && *out <= most)
-		return true;
-	read_fault(r, "%lld is not from 0 to %lld", (long long)*out, (long long)most);
-	return false;
-}
-
 /* %x, %"a b" or %0. Numbers such as %0 are names of results. A parameter whose name has only
  * digits stands in quotes; its key in r->values begins with a quote, to distinguish %"0" from
  * %0. */
@@ -456,6 +444,17 @@ read_function(Reader *r, FunctionKind kind, References *references, Bodies *bodi
 	skip_body(r);
 }
 
+/* The state's value in the function. After the pass `memory` it lies where the state lies. */
+static Value *
+read_state_value(Reader *r, State *s)
+{
+	Value *v = function_state(r->f, s);
+
+	v->region = s->offset >= 0 ? REGION_STATE : REGION_NONE;
+	v->offset = s->offset >= 0 ? s->offset : 0;
+	return v;
+}
+
 static Value *
 read_operand(Reader *r, bool *ok)
 {
@@ -470,7 +469,7 @@ read_operand(Reader *r, bool *ok)
 	if (*r->at == '@') {
 		State *s = read_state_reference(r);
 		*ok = s != NULL;
-		return s ? function_state(r->f, s) : NULL;
+		return s ? read_state_value(r, s) : NULL;
 	}
 	name = read_value_name(r);
 	Value *v = name ? strmap_get(r->values, name) : NULL;
@@ -643,6 +642,8 @@ read_item(Reader *r, References *references, Bodies *bodies)
 		read_function(r, FUNCTION_FUSED, references, bodies);
 	else if (read_word(r, "kernel"))
 		read_kernel(r);
+	else if (read_word(r, "program"))
+		read_program(r);
 	else
 		return false;
 	if (!read_at_line_end(r))
@@ -654,7 +655,7 @@ static bool
 read_header(Reader *r)
 {
 	Module *m = r->m;
-	int mode;
+	int mode, stage;
 
 	read_lines(r);
 	if (!read_word(r, "module"))
@@ -672,6 +673,8 @@ read_header(Reader *r)
 		    !read_word(r, "io") || !read_int(r, &m->io_bytes))
 			read_fault(r, "malformed regions");
 	}
+	if (read_word(r, "programs") && (stage = read_enum(r, stage_names)) > STAGE_MEMORY)
+		m->made_by = stage;
 	read_expect(r, '{');
 	return true;
 }
@@ -696,7 +699,7 @@ module_parse(const char *text, const char *file, const StrMap *data, Diag *diag)
 		if (!read_item(&r, &references, &bodies)) {
 			read_fault(
 				&r,
-				"expected state, adapter, four_bit, quantized, func, fused or kernel");
+				"expected state, adapter, four_bit, quantized, func, fused, kernel or program");
 			read_skip_line(&r);
 		}
 	}

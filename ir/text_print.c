@@ -1,6 +1,7 @@
 /* Prints modules as text (.gir). The text is deterministic: values are numbered in order of
  * appearance. docs/ir.md has the grammar; text_parse.c reads the text back. */
 #include "ir/ir.h"
+#include "ir/programs/programs.h"
 #include "ir/text.h"
 
 #include <ctype.h>
@@ -39,8 +40,8 @@ plain_name(const char *s)
 	return true;
 }
 
-static void
-print_symbol(Text *out, char sigil, const char *name)
+void
+symbol_print(Text *out, char sigil, const char *name)
 {
 	text_printf(out, "%c", sigil);
 	if (plain_name(name))
@@ -55,9 +56,9 @@ print_value(Printer *p, const Value *v)
 	if (!v)
 		text_add(p->out, "_");
 	else if (v->kind == VALUE_STATE)
-		print_symbol(p->out, '@', v->state->name);
+		symbol_print(p->out, '@', v->state->name);
 	else if (v->kind == VALUE_PARAM)
-		print_symbol(p->out, '%', v->name);
+		symbol_print(p->out, '%', v->name);
 	else
 		text_printf(p->out, "%%%d",
 		            p->numbers && v->function == p->f ? p->numbers[v->id] : (int)v->id);
@@ -185,9 +186,9 @@ print_field(Text *out, const Field *f, const char *at)
 	case FIELD_DTYPE_IF_ANY: text_add(out, dtype_info[*(const int *)at - 1].name); break;
 	case FIELD_INTS: print_ints(out, (const Ints *)at); break;
 	case FIELD_TENSOR: print_tensor(out, *(const Tensor *const *)at); break;
-	case FIELD_FUNC: print_symbol(out, '@', (*(Function *const *)at)->name); break;
-	case FIELD_STATE: print_symbol(out, '@', (*(State *const *)at)->name); break;
-	case FIELD_KERNEL: print_symbol(out, '@', (*(Kernel *const *)at)->name); break;
+	case FIELD_FUNC: symbol_print(out, '@', (*(Function *const *)at)->name); break;
+	case FIELD_STATE: symbol_print(out, '@', (*(State *const *)at)->name); break;
+	case FIELD_KERNEL: symbol_print(out, '@', (*(Kernel *const *)at)->name); break;
 	}
 }
 
@@ -338,7 +339,7 @@ print_signature(Printer *p, const Function *f)
 	const Node *ret = function_return(f);
 
 	text_printf(p->out, "  %s ", f->kind == FUNCTION_FUSED ? "fused" : "func");
-	print_symbol(p->out, '@', f->name);
+	symbol_print(p->out, '@', f->name);
 	text_add(p->out, "(");
 	for (int i = 0; i < f->params.n; i++) {
 		text_add(p->out, i ? ", " : "");
@@ -364,7 +365,7 @@ print_signature(Printer *p, const Function *f)
 	}
 	if (f->surrogate) {
 		text_add(p->out, " surrogate ");
-		print_symbol(p->out, '@', f->surrogate->name);
+		symbol_print(p->out, '@', f->surrogate->name);
 	}
 	loc_print(p->out, f->loc, p->options);
 	text_add(p->out, " {\n");
@@ -410,7 +411,7 @@ print_state(Printer *p, const State *s)
 	Text *out = p->out;
 
 	text_add(out, "  state ");
-	print_symbol(out, '@', s->name);
+	symbol_print(out, '@', s->name);
 	text_add(out, " : ");
 	type_print(out, s->type);
 	text_printf(out, " %s %s", state_kind_names[s->kind], lifetime_names[s->lifetime]);
@@ -423,13 +424,13 @@ print_state(Printer *p, const State *s)
 	print_init(out, s);
 	if (s->of) {
 		text_add(out, " of ");
-		print_symbol(out, '@', s->of->name);
+		symbol_print(out, '@', s->of->name);
 	}
 	if (s->number)
 		text_printf(out, " number %d", s->number);
 	if (s->unit) {
 		text_add(out, " in ");
-		print_symbol(out, '@', s->unit->name);
+		symbol_print(out, '@', s->unit->name);
 		text_printf(out, "+%lld", (long long)s->unit_offset);
 	}
 	if (s->offset >= 0)
@@ -461,7 +462,7 @@ static void
 print_part(Text *out, const char *word, const State *s)
 {
 	text_printf(out, " %s ", word);
-	print_symbol(out, '@', s->name);
+	symbol_print(out, '@', s->name);
 }
 
 static void
@@ -531,7 +532,7 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 	Printer p = {.out = out, .m = m, .options = options, .arena = arena_new()};
 
 	text_add(out, "module ");
-	print_symbol(out, '@', m->name);
+	symbol_print(out, '@', m->name);
 	if (m->targets)
 		text_printf(out, " targets %lld", (long long)m->targets);
 	for (int mode = MODE_DDP + 1; mode < N_MODES; mode++)
@@ -541,6 +542,8 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 		text_printf(out, " regions state %lld workspace %lld io %lld",
 		            (long long)m->state_bytes, (long long)m->workspace_bytes,
 		            (long long)m->io_bytes);
+	if (m->made_by)
+		text_printf(out, " programs %s", stage_names[m->made_by]);
 	text_add(out, " {\n");
 	for (int i = 0; i < m->states.n; i++)
 		print_state(&p, m->states.at[i]);
@@ -554,6 +557,7 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 		kernel_print(out, m->kernels.at[i], options);
 	for_each_function(m, f)
 		print_function(&p, f);
+	for_each_program(m, program) program_print(out, m, program, options);
 	text_add(out, "}\n");
 	arena_free(p.arena);
 }

@@ -2,6 +2,7 @@
  * compares them with the stored types. */
 #include "ir/ir.h"
 #include "ir/loop/loop.h"
+#include "ir/programs/programs.h"
 
 #include <string.h>
 
@@ -246,6 +247,9 @@ verify_states(Verify *v)
 			state_fault(v, s, "is a copy, but `of` names no state of its size");
 		if (s->kind == STATE_PENDING && (!s->of || s->of->type != s->type))
 			state_fault(v, s, "is pending, but `of` names no state of its type");
+		if (s->block < 0 || s->block > s->type->n ||
+		    (s->block && s->type->n % s->block != 0))
+			state_fault(v, s, "is not divided into whole blocks");
 		ends &= verify_unit(v, s);
 	}
 	return ends;
@@ -460,6 +464,7 @@ module_verify(const Module *m, Diag *diag)
 	}
 	for (int i = 0; i < m->kernels.n; i++)
 		v.ok &= kernel_verify(m, m->kernels.at[i], diag);
+	for_each_program(m, p) v.ok &= program_verify(m, p, diag);
 	arena_free(v.arena);
 	return v.ok;
 }

@@ -102,14 +102,14 @@ environment(Build *b)
 
 /* Starts the program in its own process group, so that a signal also reaches the programs that it starts. */
 Status
-build_start(Build *b, char *const *argv, const char *log, Program *out)
+build_start(Build *b, char *const *argv, const char *log, Process *out)
 {
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t group;
 	sigset_t none;
 
 	sigemptyset(&none);
-	*out = (Program){.name = argv[0], .log = log, .cleanup = -1};
+	*out = (Process){.name = argv[0], .log = log, .cleanup = -1};
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 	posix_spawn_file_actions_adddup2(&actions, 1, 2);
@@ -133,7 +133,7 @@ build_start(Build *b, char *const *argv, const char *log, Program *out)
 }
 
 Status
-build_finish(Build *b, Program *p)
+build_finish(Build *b, Process *p)
 {
 	void *text = NULL;
 	int64_t n = 0;

@@ -97,11 +97,11 @@ typedef struct {
 	const char *name, *log; /* log: file with the program's messages */
 	pid_t pid;
 	CleanupSlot cleanup;
-} Program;
+} Process;
 /* Starts argv[0]. Its messages go to a log file, and its temporary files to the build's folder. */
-Status build_start(Build *b, char *const *argv, const char *log, Program *out);
+Status build_start(Build *b, char *const *argv, const char *log, Process *out);
 /* Waits for the program; an error holds the first lines of its log. */
-Status build_finish(Build *b, Program *p);
+Status build_finish(Build *b, Process *p);
 const char *build_compiler(const Build *b); /* the C compiler, which also links */
 /* The symbol of the GradcModel. */
 const char *build_model_symbol(Build *b);

@@ -50,7 +50,7 @@ feature_flags(Build *b, const char *features, char **argv)
 }
 
 static Status
-start_part(const Compile *c, int part, Program *out)
+start_part(const Compile *c, int part, Process *out)
 {
 	char *argv[COUNT(compile_flags) + MAX_FEATURES + 8];
 	int n = 0;
@@ -71,7 +71,7 @@ start_part(const Compile *c, int part, Program *out)
 static Status
 run_compilers(const Compile *c)
 {
-	Program compilers[MAX_PARTS];
+	Process compilers[MAX_PARTS];
 	Status first = NULL;
 	int started = 0;
 

@@ -99,7 +99,7 @@ build_driver(Planning *p)
 	                "-o",
 	                (char *)p->driver,
 	                NULL};
-	Program compiler;
+	Process compiler;
 
 	RETURN_IF_ERROR(file_write(source, driver_source, (int64_t)strlen(driver_source)));
 	RETURN_IF_ERROR(build_start(p->b, argv, build_file(p->b, "driver.log"), &compiler));

@@ -12,7 +12,7 @@ link_objects(Build *b, const char *executable)
 {
 	const char *log = build_file(b, "log");
 	char **argv = NEW_ARRAY(b->arena, char *, b->objects.n + COUNT(link_flags) + 16);
-	Program linker;
+	Process linker;
 	int n = 0;
 
 	argv[n++] = (char *)build_compiler(b);
