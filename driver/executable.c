@@ -390,7 +390,7 @@ compile(Session *s, bool with_update, Ports *ports)
 {
 	*ports = (Ports){.s = s};
 	collect_ports(ports);
-	if (!session_stage(s, STAGE_MEMORY, with_update))
+	if (!session_stage(s, STAGE_EVENTS, with_update))
 		return false;
 	add_loss_ports(ports);
 	return true;

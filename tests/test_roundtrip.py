@@ -19,3 +19,18 @@ def test_reading_a_dump_gives_the_dump(run, models, tmp_path, name, stage):
     assert data.exists() == (tmp_path / "again/m.safetensors").exists()
     if data.exists():
         assert (tmp_path / "again/m.safetensors").read_bytes() == data.read_bytes()
+
+
+PASSES = ["memory", "instructions", "shard", "sums", "streams", "events"]
+# with loops, batch statistics, tied weights, experts
+MODELS = ["lstm_chars", "resnet_mini", "gpt2_mini", "moe_mini"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_passes_over_programs_go_on_from_the_text_of_the_pass_before(run, models, tmp_path, name):
+    run("dump", models / name / "model.onnx", "--after=events", "--dump-after=all", "--dump-dir", tmp_path,
+        "--data-parallel=zero2,zero3,ddp", *reference.compile_options(name, "f32"))
+    files = {p.stem.split("-", 1)[1]: p for p in tmp_path.glob("[0-9]*.gir")}
+    for before, after in zip(PASSES, PASSES[1:]):
+        run("opt", files[before], f"--passes={after}", "-o", tmp_path / "after.gir")
+        assert (tmp_path / "after.gir").read_bytes() == files[after].read_bytes(), after

@@ -24,7 +24,7 @@ command_compile(Options *o, Arena *arena, Diag *diag)
 		o->optimizer = "adamw";
 	bool ok = session_open(&s, o, OPEN_DIMS_REFUSE, arena, diag) && default_loss(&s);
 	if (ok && o->stop_after) {
-		ok = session_stage(&s, STAGE_MEMORY, true);
+		ok = session_stage(&s, STAGE_EVENTS, true);
 		if (ok)
 			diag_warning(diag, "stopped after `%s`: no executable is written",
 			             o->stop_after);

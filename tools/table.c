@@ -590,7 +590,7 @@ print_summary_json(const Session *s)
 	if (s->quantize)
 		json_object_set_new(root, "quantized",
 		                    quantized_json(&s->quantize->tensors, NULL, NULL, NULL));
-	if (s->stage == STAGE_MEMORY) {
+	if (s->stage >= STAGE_MEMORY) {
 		json_t *memory = json_pack("{s:I,s:I,s:I}", "state", (json_int_t)m->state_bytes,
 		                           "workspace", (json_int_t)m->workspace_bytes, "io",
 		                           (json_int_t)m->io_bytes);

@@ -4,36 +4,6 @@
 #include "codegen/build/build.h"
 #include "codegen/schedule/schedule.h"
 
-/* How the loops access the buffer. */
-static uint32_t
-loop_access(const Kernel *k, int buffer)
-{
-	uint32_t access = 0;
-
-	for (int i = 0; i < k->body.n; i++) {
-		const LoopStatement *s = &k->body.at[i];
-		if (s->kind == LOOP_STATEMENT_COPY)
-			access |= s->windows->buffer == buffer ? ACCESS_READ : 0;
-		else if (s->buffer == buffer)
-			access |= s->kind == LOOP_STATEMENT_LOAD    ? ACCESS_READ
-			          : s->kind == LOOP_STATEMENT_STORE ? ACCESS_WRITE
-			                                            : 0;
-	}
-	return access;
-}
-
-/* How the library call, which may replace the loops, accesses the buffer. */
-static uint32_t
-library_access(const LibraryCall *c, int buffer)
-{
-	uint32_t access = 0;
-
-	for (int i = 0; c && i < N_LIBRARY_OPERANDS; i++)
-		if (library_has_operand(c, i) && c->operands[i].buffer == buffer)
-			access |= library_writes(c, i) ? ACCESS_WRITE : ACCESS_READ;
-	return access;
-}
-
 static bool
 reads_scalars(const Kernel *k)
 {
@@ -55,15 +25,19 @@ kernel_record(const Kernel *k, KernelRecord *r, KernelArgument *arguments)
 	                    .team = 1};
 	for (int i = 0; i < k->n_team; i++)
 		r->team *= (uint32_t)k->team[i];
+	uint32_t *access = memory_zeroed(r->n_arguments + 1, sizeof(*access));
+	kernel_loop_access(k, access);
+	for (uint32_t i = 0; i < r->n_arguments; i++)
+		r->bytes += access[i] ? type_bytes(k->buffers.at[i].type) : 0;
+	kernel_access(k, access);
 	for (int i = 0; i < k->n_inputs + k->n_outputs; i++) {
 		Type t = k->buffers.at[i].type;
-		uint32_t access = loop_access(k, i);
-		r->bytes += access ? type_bytes(t) : 0;
 		arguments[i] = (KernelArgument){.bytes = type_bytes(t),
 		                                .each = dtype_bytes(t->dtype, kernel_each(k, i)),
 		                                .dtype = t->dtype,
-		                                .access = access | library_access(k->library, i)};
+		                                .access = access[i]};
 	}
+	memory_free(access);
 }
 
 uint64_t

@@ -1,11 +1,11 @@
-/* Writes a compiled module (after the pass `memory`) as an executable: writes its tables
+/* Writes a compiled module (after the pass `events`) as an executable: writes its tables
  * (instructions, states, kernels) and links it. Each section is named after its .c file. */
 #ifndef GRADC_CODEGEN_EMIT_EMIT_H
 #define GRADC_CODEGEN_EMIT_EMIT_H
 
 #include "codegen/cuda/cuda.h"
 
-/* ---- tables.c: the module after `memory` as an executable's tables */
+/* ---- tables.c: the module after `events` as an executable's tables */
 /* Facts about a port (an input or output of the executable) that are not in the port's type. */
 typedef struct {
 	DType file_dtype;

@@ -1,238 +1,146 @@
-/* Writes a compiled module (after the pass `memory`) as the tables of the executable: ports,
- * programs, states, kernels. */
-#include "codegen/emit/tables.h"
-#include "codegen/schedule/schedule.h"
+/* Writes a compiled module (after the pass `events`) as the tables of the executable: programs with
+ * their inputs and results, states, kernels. Everything is decided: this file only writes records.
+ * The numbers in a program count from the program's own lists; in the tables they count from the
+ * lists of all programs: slot 0 of the second program follows the last slot of the first. */
+#include "codegen/build/build.h"
+#include "codegen/emit/emit.h"
+#include "codegen/legalize/legalize.h"
+#include "ir/programs/programs.h"
 
+#include <assert.h>
 #include <string.h>
 
-enum { SCALARS_ALIGNMENT = 64 };
+typedef struct {
+	FormatWriter *w;
+	const Tables *t;
+	Arena *arena;
+	IntMap *kernels; /* by address of a kernel: its number */
+	Versions versions;
+	/* of the weight written last. shift: its place in the file minus its state's offset;
+	 * state_end: where its state ends */
+	int64_t shift, state_end;
+} TableWriter;
 
-/* ---- ports */
-static void
-write_port(TableWriter *tw, const Value *v, const char *name, PortKind kind, const PortInfo *info)
-{
-	PortRecord p = {.name = format_string(tw->w, name),
-	                .kind = kind,
-	                .dtype = v->type->dtype,
-	                .rank = (uint32_t)v->type->rank,
-	                .first_dim = format_dims(tw->w, v->type->rank, v->type->dims),
-	                .slot = table_slot(tw, v),
-	                .file_dtype = info ? info->file_dtype : v->type->dtype,
-	                .sample_axis = info ? info->sample_axis : -1};
-
-	if (info && info->bounded) {
-		p.bounded = info->has_ignore ? 2 : 1;
-		p.min = info->min;
-		p.max = info->max;
-		p.ignore = info->ignore;
-	}
-	vec_push(tw->w->arena, &tw->w->ports, p);
-}
-
-static void
-write_input(TableWriter *tw, const Value *v)
+/* ---- programs */
+/* What the caller knows about an input or a result, besides the program; NULL: nothing. */
+static const PortInfo *
+port_info(const Tables *t, const ProgramPort *port)
 {
 	static const PortInfo weight = {.file_dtype = F64};
-	const Tables *t = tw->t;
-	PortInfo labels = t->labels;
 
-	labels.sample_axis = v->rows_axis; /* the axis of samples in this version of the program */
-	switch (v->param) {
-	case PARAM_LABELS: write_port(tw, v, v->name, PORT_LABELS, &labels); break;
-	case PARAM_SAMPLE_WEIGHT: write_port(tw, v, v->name, PORT_WEIGHT, &weight); break;
-	default:
-		write_port(tw, v, v->name, PORT_INPUT,
-		           v->number < t->n_inputs ? &t->inputs[v->number] : NULL);
+	switch (port->kind) {
+	case PORT_LABELS: return &t->labels;
+	case PORT_WEIGHT: return &weight;
+	case PORT_INPUT: return port->number < t->n_inputs ? &t->inputs[port->number] : NULL;
+	case PORT_OUTPUT: return port->number < t->n_outputs ? &t->outputs[port->number] : NULL;
+	default: return NULL;
 	}
 }
 
-/* For each role of a program: the kinds of the program's results. */
+static void
+write_port(TableWriter *tw, const ProgramPort *port, uint32_t first_slot, const StrRef *names)
+{
+	const PortInfo *info = port_info(tw->t, port);
+	Type type = port->type;
+	PortRecord r = {.name = names[port->name],
+	                .kind = port->kind,
+	                .dtype = type->dtype,
+	                .rank = (uint32_t)type->rank,
+	                .first_dim = format_dims(tw->w, type->rank, type->dims),
+	                .slot = first_slot + port->slot,
+	                .file_dtype = info ? info->file_dtype : type->dtype,
+	                .sample_axis = port->kind == PORT_LABELS ? port->rows_axis
+	                               : info                    ? info->sample_axis
+	                                                         : -1};
+
+	if (info && info->bounded) {
+		r.bounded = info->has_ignore ? 2 : 1;
+		r.min = info->min;
+		r.max = info->max;
+		r.ignore = info->ignore;
+	}
+	vec_push(tw->w->arena, &tw->w->ports, r);
+}
+
+/* References to the program's names in the string pool. */
+static StrRef *
+write_names(TableWriter *tw, const Program *p)
+{
+	StrRef *names = NEW_ARRAY(tw->arena, StrRef, p->names.n);
+
+	for (int i = 0; i < p->names.n; i++)
+		names[i] = format_string(tw->w, p->names.at[i]);
+	return names;
+}
+
+/* The numbers of the program's first slot, argument and so on in the tables. */
 typedef struct {
-	PortKind result; /* kind of the results after the listed results */
-	int n_listed;
-	PortKind listed[6]; /* kinds of the first results */
-} RoleResults;
-static const RoleResults role_results[N_ROLES] = {
-	[ROLE_FORWARD] = {PORT_OUTPUT},
-	[ROLE_EVAL] = {PORT_OUTPUT},
-	[ROLE_ACCUMULATE] = {PORT_GRADIENT},
-	[ROLE_ESTIMATE] = {PORT_GRADIENT},
-	[ROLE_REFRESH] = {PORT_GRADIENT},
-	[ROLE_UPDATE] = {PORT_NORM,
-                         6,
-                         {PORT_LOSS_SUM, PORT_LOSS_COUNT, PORT_NORM, PORT_LOSS_SCALE, PORT_MADE,
-                          PORT_FAILED}},
-};
+	uint32_t slot, argument, collective;
+	const StrRef *names;
+} First;
 
 static void
-write_results(TableWriter *tw, const Function *f)
+write_slots(FormatWriter *w, const Program *p, const StrRef *names)
 {
-	const RoleResults *row = &role_results[f->role];
-	const Node *ret = function_return(f);
-	const Tables *t = tw->t;
-
-	for (int i = 0; i < ret->n_operands; i++) {
-		const char *name = i < f->result_names.n ? f->result_names.at[i] : "";
-		PortKind kind = i < row->n_listed ? row->listed[i] : row->result;
-		bool known = kind == PORT_OUTPUT && i < t->n_outputs;
-		write_port(tw, node_operand(ret, i), name, kind, known ? &t->outputs[i] : NULL);
+	for (int i = 0; i < p->slots.n; i++) {
+		Slot s = p->slots.at[i];
+		s.name = names[s.name];
+		s.mode = p->mode;
+		format_slot(w, s);
 	}
 }
 
-/* 1 + the slot of the scalars that kernels read, which lies after all other data; 0: no kernel
- * reads a scalar. */
-static uint32_t
-write_scalars(TableWriter *tw, const Function *f)
+static void
+write_instructions(FormatWriter *w, const Program *p, const First *first)
 {
-	Slot s = {.space = tw->io_space,
-	          .dtype = F64,
-	          .offset = (tw->io + SCALARS_ALIGNMENT - 1) / SCALARS_ALIGNMENT *
-	                    SCALARS_ALIGNMENT,
-	          .bytes = SCALARS_BYTES,
-	          .name = format_string(tw->w, "scalars")};
-
-	if (!function_find_param(f, PARAM_HYPERPARAMETER, -1))
-		return 0;
-	vec_push(tw->w->arena, &tw->w->slots, s);
-	table_grow(&tw->io, s.offset + s.bytes);
-	return (uint32_t)tw->w->slots.n;
+	for (int i = 0; i < p->arguments.n; i++) {
+		Argument a = p->arguments.at[i];
+		a.slot += first->slot;
+		vec_push(w->arena, &w->arguments, a);
+	}
+	for (int i = 0; i < p->collectives.n; i++)
+		vec_push(w->arena, &w->collectives, p->collectives.at[i]);
+	for (int i = 0; i < p->instructions.n; i++) {
+		Instruction n = p->instructions.at[i];
+		bool has_arguments = n.kind != RECORD && n.kind != WAIT;
+		n.args += has_arguments ? first->argument : 0;
+		n.what += n.kind == COLLECTIVE ? first->collective : 0;
+		n.origin = first->names[n.origin];
+		vec_push(w->arena, &w->instructions, n);
+	}
 }
 
-/* If a result is an unchanged state, adds an instruction that copies the state to the program's region of
- * results: a rank may hold only a part of the state itself. */
 static void
-report_state(TableWriter *tw, PortRecord *port, uint16_t phase)
+write_program(TableWriter *tw, const Program *p)
 {
 	FormatWriter *w = tw->w;
-	Slot s = w->slots.at[port->slot];
-	Instruction in = {
-		.kind = COPY, .phase = phase, .args = (uint32_t)w->arguments.n, .n_args = 2};
+	First first = {(uint32_t)w->slots.n, (uint32_t)w->arguments.n, (uint32_t)w->collectives.n,
+	               write_names(tw, p)};
+	ProgramRecord r = {
+		.role = p->role,
+		.binding = (uint32_t)p->binding,
+		.stage = (uint32_t)p->stage,
+		.mode = (uint32_t)p->mode,
+		.target = (uint32_t)version_index(&tw->versions, p->target ? p->target : ""),
+		.on_host = p->on_host,
+		.first_instruction = (uint32_t)w->instructions.n,
+		.n_instructions = (uint32_t)p->instructions.n,
+		.first_input = (uint32_t)w->ports.n,
+		.n_inputs = (uint32_t)p->inputs.n,
+		.first_output = (uint32_t)(w->ports.n + p->inputs.n),
+		.n_outputs = (uint32_t)p->outputs.n,
+		.scalars = p->scalars ? first.slot + p->scalars : 0,
+		.n_events = p->n_events,
+		.flops = p->flops};
 
-	if (s.space != SPACE_STATE)
-		return;
-	s.space = tw->io_space;
-	s.offset = (tw->io + SCALARS_ALIGNMENT - 1) / SCALARS_ALIGNMENT * SCALARS_ALIGNMENT;
-	table_grow(&tw->io, s.offset + s.bytes);
-	vec_push(w->arena, &w->arguments, (Argument){.slot = (uint32_t)w->slots.n});
-	vec_push(w->arena, &w->arguments, (Argument){.slot = port->slot});
-	vec_push(w->arena, &w->instructions, in);
-	port->slot = (uint32_t)w->slots.n;
-	vec_push(w->arena, &w->slots, s);
-}
-
-static void
-add_port_slots(TableWriter *tw, uint32_t first, uint32_t n, SlotList *out)
-{
-	for (uint32_t i = first; i < first + n; i++)
-		vec_push(tw->arena, out, tw->w->ports.at[i].slot);
-}
-
-static void
-check_events(TableWriter *tw, const ProgramRecord *p)
-{
-	if (p->n_events <= MAX_EVENTS)
-		return;
-	diag_error(tw->diag, EXIT_UNSUPPORTED,
-	           "%s: its streams wait for each other %u times, at most %d have room in the "
-	           "executable's tables",
-	           role_names[p->role], p->n_events, MAX_EVENTS);
-	tw->ok = false;
-}
-
-static void
-write_program(TableWriter *tw, const Function *f, int target, DataParallelMode mode)
-{
-	FormatWriter *w = tw->w;
-	int first_slot = w->slots.n;
-	ProgramRecord p = {.role = f->role,
-	                   .binding = (uint32_t)f->binding,
-	                   .stage = (uint32_t)f->stage,
-	                   .mode = (uint32_t)mode,
-	                   .target = (uint32_t)target,
-	                   .first_instruction = (uint32_t)w->instructions.n,
-	                   .first_input = (uint32_t)w->ports.n};
-
-	StreamPlan plan = {.m = tw->t->m,
-	                   .role = f->role,
-	                   .buckets = f->role == ROLE_ACCUMULATE || f->role == ROLE_ESTIMATE
-	                                      ? &tw->buckets[mode]
-	                                      : NULL};
-
-	tw->slots = NEW_ARRAY(tw->arena, uint32_t, f->next_value_id + tw->t->m->states.n);
-	tw->io_space = f->role == ROLE_UPDATE ? SPACE_STEP : SPACE_IO;
-	tw->workspace = tw->io = tw->flops = 0;
-	for (int i = 0; i < f->params.n; i++)
-		if (f->params.at[i]->region == REGION_IO)
-			write_input(tw, f->params.at[i]);
-	p.n_inputs = (uint32_t)w->ports.n - p.first_input;
-	p.first_output = (uint32_t)w->ports.n;
-	write_results(tw, f);
-	p.n_outputs = (uint32_t)w->ports.n - p.first_output;
-	instructions_write(tw, f);
-	for (uint32_t i = 0; i < p.n_outputs; i++)
-		report_state(tw, &w->ports.at[p.first_output + i],
-		             f->role == ROLE_UPDATE ? PHASE_UPDATE : PHASE_FORWARD);
-	p.scalars = write_scalars(tw, f);
-	if (p.scalars)
-		vec_push(tw->arena, &plan.inputs, p.scalars - 1);
-	add_port_slots(tw, p.first_input, p.n_inputs, &plan.inputs);
-	add_port_slots(tw, p.first_output, p.n_outputs, &plan.results);
-	p.bytes[SPACE_WORKSPACE] = tw->workspace;
-	p.bytes[tw->io_space] = tw->io;
-	p.flops = tw->flops;
-	p.on_host = offload_on_host(f, mode);
-	ShardPlan shard = {.arena = tw->arena,
-	                   .w = w,
-	                   .m = tw->t->m,
-	                   .program = &p,
-	                   .mode = mode,
-	                   .first_slot = first_slot,
-	                   .offloads = offload_changes(f, mode)};
-	if (mode != MODE_DDP)
-		shard_program(&shard);
-	plan.travels = &shard.travels;
-	plan.rooms_at = shard.gathered;
-	streams_write(w, &plan, &p);
-	for (int i = first_slot; i < w->slots.n; i++)
-		w->slots.at[i].mode = p.mode;
-	check_events(tw, &p);
-	vec_push(w->arena, &w->programs, p);
-}
-
-static bool
-is_for(const Versions *v, const Function *f, int target)
-{
-	return strcmp(f->target ? f->target : "", v->names.at[target]) == 0;
-}
-
-/* Is f a GPU program of the update that the host's CPU program of the update replaces? */
-static bool
-is_the_hosts(const Function *f, DataParallelMode mode)
-{
-	const Target *t = f->target ? target_find(f->target) : NULL;
-
-	return t && t->kind != TARGET_CPU && offload_on_host(f, mode);
-}
-
-/* Writes the program for ranks that hold whole states, and a program for each mode that changes it. */
-static void
-write_modes(TableWriter *tw, const Function *f, int target)
-{
-	write_program(tw, f, target, MODE_DDP);
-	for (DataParallelMode mode = MODE_ZERO1; mode < N_MODES; mode++)
-		if (tw->t->m->modes >> mode & 1 && shard_changes(f, mode) && !is_the_hosts(f, mode))
-			write_program(tw, f, target, mode);
-}
-
-static void
-write_programs(TableWriter *tw, int target)
-{
-	for (int b = 0; b < tw->t->n_bindings; b++)
-		for (Role role = 0; role < N_ROLES; role++)
-			for_each_function(tw->t->m, f)
-				if (role_is_program(role) && f->role == role && f->binding == b &&
-				    is_for(&tw->versions, f, target))
-					write_modes(tw, f, target);
+	memcpy(r.bytes, p->bytes, sizeof(r.bytes));
+	for (int i = 0; i < p->inputs.n; i++)
+		write_port(tw, &p->inputs.at[i], first.slot, first.names);
+	for (int i = 0; i < p->outputs.n; i++)
+		write_port(tw, &p->outputs.at[i], first.slot, first.names);
+	write_slots(w, p, first.names);
+	write_instructions(w, p, &first);
+	vec_push(w->arena, &w->programs, r);
 }
 
 static void
@@ -371,6 +279,17 @@ write_library(FormatWriter *w, const Kernel *k)
 	return (uint32_t)w->library.n;
 }
 
+static uint32_t
+kernel_number(const TableWriter *tw, const Kernel *k)
+{
+	uint64_t number = 0;
+	bool found = intmap_get(tw->kernels, (uint64_t)(uintptr_t)k, &number);
+
+	assert(found);
+	(void)found;
+	return (uint32_t)number;
+}
+
 static void
 write_kernel(TableWriter *tw, int index)
 {
@@ -390,18 +309,18 @@ write_kernel(TableWriter *tw, int index)
 		r.targets |= (uint32_t)tw->versions.needs[t][index] << t;
 	r.grain = kernel_grain(&r);
 	r.library = write_library(w, k);
-	r.serves = k->serves ? table_kernel(tw, k->serves) + 1 : 0;
+	r.serves = k->serves ? kernel_number(tw, k->serves) + 1 : 0;
 	vec_push(w->arena, &w->kernels, r);
 }
 
 /* Are there few enough targets? A kernel's record has one bit for each target. */
 static bool
-check_targets(const TableWriter *tw)
+check_targets(const TableWriter *tw, Diag *diag)
 {
 	int n = tw->versions.names.n;
 
 	if (n > MAX_TARGETS)
-		diag_error(tw->diag, EXIT_UNSUPPORTED,
+		diag_error(diag, EXIT_UNSUPPORTED,
 		           "%s: programs for %d targets, an executable has at most %d",
 		           tw->t->m->name, n, MAX_TARGETS);
 	return n <= MAX_TARGETS;
@@ -420,35 +339,29 @@ write_module(TableWriter *tw)
 		                         .rows = t->bindings[i].rows};
 		vec_push(w->arena, &w->bindings, binding);
 	}
-	if (module_program(t->m, ROLE_UPDATE, 0))
-		/* otherwise the module cannot be trained */
-		for (int mode = 0; mode < N_MODES; mode++)
-			tw->buckets[mode] = buckets_of(tw->arena, t->m, (DataParallelMode)mode);
 	for (int i = 0; i < t->m->states.n; i++)
 		write_state(tw, t->m->states.at[i]);
 	write_adapters(tw);
 	write_four_bit(tw);
 	for (int i = 0; i < t->m->kernels.n; i++)
 		write_kernel(tw, i);
-	for (int i = 0; i < tw->versions.names.n; i++)
-		write_programs(tw, i);
+	for_each_program(t->m, p) write_program(tw, p);
 	w->state_bytes = t->m->state_bytes;
 }
 
 bool
 tables_write(FormatWriter *w, const Tables *t, Diag *diag)
 {
-	TableWriter tw = {.w = w, .t = t, .diag = diag, .ok = true, .arena = arena_new()};
+	TableWriter tw = {.w = w, .t = t, .arena = arena_new()};
 
 	tw.kernels = intmap_new(tw.arena);
 	for (int i = 0; i < t->m->kernels.n; i++)
 		intmap_put(tw.kernels, (uint64_t)(uintptr_t)t->m->kernels.at[i], (uint64_t)i);
 
 	tw.versions = module_versions(tw.arena, t->m);
-	if (check_targets(&tw))
+	bool ok = check_targets(&tw, diag);
+	if (ok)
 		write_module(&tw);
-	else
-		tw.ok = false;
 	arena_free(tw.arena);
-	return tw.ok;
+	return ok;
 }

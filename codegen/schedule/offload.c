@@ -9,20 +9,21 @@
  *	copy_in                         COPY weights of unit 0     COPY weights of unit 1
  *
  * If only weights lie in the host's memory, kernels run on the device, and weights are copied to
- * the device in the same way. There are two places for copies; successive kernels use them in
+ * the device in the same way. There are COPIES places for copies; successive kernels use them in
  * turn, so copies for the next kernel do not overwrite those of the current one. Takes linear time
  * in instructions. */
 #include "codegen/schedule/shard.h"
 
 #include <assert.h>
 
-enum { ALIGNMENT = 64 };
+/* COPIES: places for the copies of successive kernels, which take turns */
+enum { ALIGNMENT = 64, COPIES = 2 };
 
 typedef struct {
 	ShardPlan *plan;
 	Instructions old, out;
 	Space space;   /* space of the copies */
-	int64_t begin; /* where the two places for copies begin */
+	int64_t begin; /* where the places for copies begin */
 	int64_t place; /* bytes of each place */
 	int turn;
 } FarCopies;
@@ -38,15 +39,13 @@ typedef VEC(FarState) FarStates;
 static Slot
 slot_of(const FarCopies *o, const Instruction *n, uint32_t i)
 {
-	return o->plan->w->slots.at[o->plan->w->arguments.at[n->args + i].slot];
+	return o->plan->p->slots.at[o->plan->p->arguments.at[n->args + i].slot];
 }
 
 static uint32_t
 access_of(const FarCopies *o, const Instruction *n, uint32_t i)
 {
-	const FormatWriter *w = o->plan->w;
-
-	return w->kernel_arguments.at[w->kernels.at[n->what].first_argument + i].access;
+	return instruction_access(&o->plan->accesses, n, i);
 }
 
 static int64_t
@@ -60,7 +59,7 @@ aligned(int64_t bytes)
 static bool
 is_far(const FarCopies *o, const Slot *s)
 {
-	if (!o->plan->program->on_host)
+	if (!o->plan->p->on_host)
 		return space_is_offload(s->space);
 	return s->space == SPACE_STATE || s->space == SPACE_SHARD;
 }
@@ -116,57 +115,53 @@ place_copies(FarCopies *o, FarStates *list)
 		copy.offset = at;
 		copy.state = 0;
 		at += aligned(copy.bytes);
-		list->at[i].copy = format_slot(o->plan->w, copy);
+		list->at[i].copy = program_slot(o->plan->p, copy);
 	}
 }
 
 static void
 add_copy(FarCopies *o, const Instruction *of, Stream stream, uint32_t to, uint32_t from)
 {
-	FormatWriter *w = o->plan->w;
+	Program *p = o->plan->p;
 	Instruction n = {.kind = COPY,
 	                 .stream = stream,
 	                 .when = of->when,
 	                 .phase = of->phase,
-	                 .args = (uint32_t)w->arguments.n,
+	                 .args = program_arguments(p, 2, (const uint32_t[]){to, from}),
 	                 .n_args = 2,
 	                 .origin = of->origin};
 
-	vec_push(w->arena, &w->arguments, ((Argument){.slot = to}));
-	vec_push(w->arena, &w->arguments, ((Argument){.slot = from}));
-	vec_push(o->plan->arena, &o->out, n);
+	vec_push(p->arena, &o->out, n);
 }
 
 static void
 run_on_copies(FarCopies *o, Instruction n, FarStates *list)
 {
-	FormatWriter *w = o->plan->w;
-	Stream there = o->plan->program->on_host ? STREAM_COPY_OUT : STREAM_COPY_IN;
-	Stream back = o->plan->program->on_host ? STREAM_COPY_IN : STREAM_COPY_OUT;
-	uint32_t args = (uint32_t)w->arguments.n;
+	Program *p = o->plan->p;
+	Stream there = p->on_host ? STREAM_COPY_OUT : STREAM_COPY_IN;
+	Stream back = p->on_host ? STREAM_COPY_IN : STREAM_COPY_OUT;
+	uint32_t args = (uint32_t)p->arguments.n;
 
 	place_copies(o, list);
 	for (uint32_t i = 0; i < n.n_args; i++) {
 		Slot s = slot_of(o, &n, i);
 		const FarState *copied = is_far(o, &s) ? find(list, &s) : NULL;
-		Argument a = w->arguments.at[n.args + i];
+		Argument a = p->arguments.at[n.args + i];
 		/* @update has no loops: an argument is in the same place whenever the kernel
 		 * runs, so one copy is enough */
 		assert(!a.loop && !n.only);
 		a.slot = copied ? copied->copy : a.slot;
-		vec_push(w->arena, &w->arguments, a);
+		vec_push(p->arena, &p->arguments, a);
 	}
 	for (int i = 0; i < list->n; i++)
 		if (list->at[i].read)
-			add_copy(o, &n, there, list->at[i].copy,
-			         format_slot(o->plan->w, list->at[i].slot));
+			add_copy(o, &n, there, list->at[i].copy, program_slot(p, list->at[i].slot));
 	n.args = args;
-	vec_push(o->plan->arena, &o->out, n);
+	vec_push(p->arena, &o->out, n);
 	for (int i = 0; i < list->n; i++)
 		if (list->at[i].written)
-			add_copy(o, &n, back, format_slot(o->plan->w, list->at[i].slot),
-			         list->at[i].copy);
-	o->turn = !o->turn;
+			add_copy(o, &n, back, program_slot(p, list->at[i].slot), list->at[i].copy);
+	o->turn = (o->turn + 1) % COPIES;
 }
 
 static void
@@ -178,30 +173,29 @@ to_host(Slot *s)
 /* Moves the program's intermediate values from the device's workspace to the same offsets in the
  * host's memory (SPACE_HOST). */
 static void
-move_workspace(ShardPlan *plan)
+move_workspace(Program *p)
 {
-	for (int i = plan->first_slot; i < plan->w->slots.n; i++)
-		to_host(&plan->w->slots.at[i]);
-	for (int i = 0; i < plan->travels.n; i++) {
-		to_host(&plan->travels.at[i].whole);
-		to_host(&plan->travels.at[i].part);
+	for (int i = 0; i < p->slots.n; i++)
+		to_host(&p->slots.at[i]);
+	for (int i = 0; i < p->travels.n; i++) {
+		to_host(&p->travels.at[i].whole);
+		to_host(&p->travels.at[i].part);
 	}
-	plan->program->bytes[SPACE_WORKSPACE] = 0;
+	p->bytes[SPACE_WORKSPACE] = 0;
 }
 
 /* Places the copies after the bytes that the program itself uses. */
 static void
 place_all(FarCopies *o)
 {
-	ShardPlan *plan = o->plan;
+	Program *p = o->plan->p;
 
-	o->space = plan->program->on_host ? SPACE_HOST : SPACE_GATHERED;
-	o->begin = aligned(plan->program->on_host ? plan->program->bytes[SPACE_WORKSPACE]
-	                                          : plan->gathered);
-	if (plan->program->on_host)
-		move_workspace(plan);
+	o->space = p->on_host ? SPACE_HOST : SPACE_GATHERED;
+	o->begin = aligned(p->on_host ? p->bytes[SPACE_WORKSPACE] : p->gathered);
+	if (p->on_host)
+		move_workspace(p);
 	else
-		plan->gathered = o->begin + 2 * o->place;
+		p->gathered = o->begin + COPIES * o->place;
 }
 
 static void
@@ -243,27 +237,22 @@ offload_on_host(const Function *f, DataParallelMode mode)
 void
 offload_update(ShardPlan *plan)
 {
-	FormatWriter *w = plan->w;
-	int first = (int)plan->program->first_instruction;
-	FarCopies o = {.plan = plan};
-	int *behind = NEW_ARRAY(plan->arena, int, w->instructions.n - first + 1);
+	Program *p = plan->p;
+	FarCopies o = {.plan = plan, .old = p->instructions};
+	int *behind = NEW_ARRAY(plan->arena, int, p->instructions.n + 1);
 	FarStates list = {0};
 
-	for (int i = first; i < w->instructions.n; i++)
-		vec_push(plan->arena, &o.old, w->instructions.at[i]);
 	measure(&o);
 	place_all(&o);
 	for (int i = 0; i < o.old.n; i++) {
 		if (far_states_of(&o, &o.old.at[i], &list) > 0)
 			run_on_copies(&o, o.old.at[i], &list);
 		else
-			vec_push(plan->arena, &o.out, o.old.at[i]);
+			vec_push(p->arena, &o.out, o.old.at[i]);
 		behind[i] = o.out.n - 1;
 	}
-	for (int i = 0; i < plan->travels.n; i++)
-		if (plan->travels.at[i].behind >= 0)
-			plan->travels.at[i].behind = behind[plan->travels.at[i].behind];
-	w->instructions.n = first;
-	for (int i = 0; i < o.out.n; i++)
-		vec_push(w->arena, &w->instructions, o.out.at[i]);
+	for (int i = 0; i < p->travels.n; i++)
+		if (p->travels.at[i].behind >= 0)
+			p->travels.at[i].behind = behind[p->travels.at[i].behind];
+	p->instructions = o.out;
 }

@@ -10,6 +10,15 @@
 /* Number of elements in a block of a sum. Ranks divide a sum into whole blocks; one iteration of
  * the sum's kernel adds one block. */
 enum { SUM_BLOCK = 256 };
+typedef struct {
+	DType dtype;
+	int64_t offset;   /* bytes in the state region */
+	int64_t n;        /* elements */
+	const char *name; /* name of the state */
+} Bucket;
+typedef VEC(Bucket) Buckets;
+/* Buckets of all states that last for a step, except the states that ranks hold parts of in this mode. */
+Buckets buckets_of(Arena *arena, const Module *m, DataParallelMode mode);
 /* Is the state summed over ranks, and too small for a bucket of its own? */
 bool state_is_small_sum(const State *s);
 /* Bytes that the state takes in memory. If ranks sum the state, its size is rounded up to whole
@@ -22,6 +31,7 @@ int64_t small_sums_place(Module *m, int64_t at);
 /* ---- rank_sum.c */
 void rank_sums_add(Pass *p, Module *m); /* adds the kernels that sum buckets over ranks */
 bool rank_sum_has(DType dtype);
+int rank_sum_kernel(const Module *m, DType dtype); /* its number; -1: the module has none */
 
 /* ---- blocks.c */
 /* For instruction i of a list: first[i] and last[i] are the opening and the END of the outermost

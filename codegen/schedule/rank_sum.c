@@ -3,6 +3,8 @@
  * more rank sent. A launch runs only the iterations of the part that this rank sums. */
 #include "codegen/schedule/order.h"
 
+#include "ir/loop/loop.h"
+
 static void
 add_kernel(Pass *p, Module *m, DType dtype, int64_t n)
 {
@@ -32,6 +34,16 @@ bool
 rank_sum_has(DType dtype)
 {
 	return dtype == F32 || dtype == F64;
+}
+
+int
+rank_sum_kernel(const Module *m, DType dtype)
+{
+	for (int i = 0; i < m->kernels.n; i++)
+		if (m->kernels.at[i]->sums && m->kernels.at[i]->buffers.n > 0 &&
+		    m->kernels.at[i]->buffers.at[0].type->dtype == dtype)
+			return i;
+	return -1;
 }
 
 void

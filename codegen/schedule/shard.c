@@ -1,16 +1,30 @@
-/* Rewrites a program for a mode in which ranks hold parts of states. Kernels are not changed.
- * Only the places of their arguments change, and instructions are added that exchange data
- * between ranks. The input is the list of instructions that goes into the executable's tables,
- * before these instructions are divided among streams. So all modes share kernels and passes, and
- * the number of ranks never appears in the IR. */
+/* The pass `shard`: rewrites programs for modes in which ranks hold parts of states. Kernels are not
+ * changed. Only the places of their arguments change, and travels are added: exchanges of data
+ * between ranks, which a later pass writes as instructions. So all modes share kernels and the
+ * passes before this one, and the number of ranks never appears in a program. With zero3, a weight
+ * is gathered before it is read:
+ *
+ *	                           travel gather when always gathered+0 ... "w", shard+0 ... "w" share part
+ *	run @dot (%x, %w, %y)      run @dot (%x, %3, %y)          %3 = slot gathered+0 ... "w"
+ *
+ * Programs for MODE_DDP stay as they are. Changes no number. */
+#include "codegen/codegen.h"
 #include "codegen/schedule/shard.h"
 
 #include <stdlib.h>
 
-static bool
-is_update(Role role)
+int64_t
+shard_each(const ShardPlan *plan, const Instruction *n, uint32_t i)
 {
-	return role == ROLE_UPDATE || role == ROLE_REFRESH;
+	const Kernel *k = plan->m->kernels.at[n->what];
+	int64_t **each = &plan->each[n->what];
+
+	if (!*each) {
+		*each = NEW_ARRAY(plan->arena, int64_t, k->n_inputs + k->n_outputs);
+		for (int b = 0; b < k->n_inputs + k->n_outputs; b++)
+			(*each)[b] = kernel_each(k, b);
+	}
+	return (*each)[i];
 }
 
 const State *
@@ -28,7 +42,7 @@ shard_piece(const ShardPlan *plan, const Slot *slot)
 	}
 	const State *s = slot->space == SPACE_STATE && low ? plan->pieces[low - 1] : NULL;
 	return s && slot->offset < s->offset + type_bytes(s->type) &&
-	                       shard_is_partial(s, plan->mode)
+	                       shard_is_partial(s, plan->p->mode)
 	               ? s
 	               : NULL;
 }
@@ -64,14 +78,38 @@ shard_changes(const Function *f, DataParallelMode mode)
 	return false;
 }
 
-void
-shard_program(ShardPlan *plan)
+static void
+shard_program(ShardPlan *plan, Program *p)
 {
-	sort_pieces(plan);
-	if (is_update((Role)plan->program->role)) {
-		shard_update(plan);
-		if (plan->offloads)
-			offload_update(plan);
-	} else
+	plan->p = p;
+	if (p->mode == MODE_DDP)
+		return;
+	if (p->role != ROLE_UPDATE && p->role != ROLE_REFRESH) {
 		shard_gather(plan);
+		return;
+	}
+	shard_update(plan);
+	if (p->offloads)
+		offload_update(plan);
 }
+
+static bool
+run_shard(Pass *pass, Module *m)
+{
+	ShardPlan plan = {.arena = pass->scratch,
+	                  .m = m,
+	                  .accesses = access_table_new(pass->scratch, m),
+	                  .each = NEW_ARRAY(pass->scratch, int64_t *, m->kernels.n + 1)};
+
+	sort_pieces(&plan);
+	for_each_program(m, p) shard_program(&plan, p);
+	pass->changed = true;
+	return true;
+}
+
+const PassRow pass_shard = {.name = "shard",
+                            .help = "rewrite programs for ranks that hold parts of states",
+                            .needed = true,
+                            .takes = STAGE_INSTRUCTIONS,
+                            .leaves = STAGE_SHARD,
+                            .run = run_shard};

@@ -4,7 +4,18 @@
 #ifndef GRADC_CODEGEN_SCHEDULE_SHARD_H
 #define GRADC_CODEGEN_SCHEDULE_SHARD_H
 
-#include "codegen/schedule/travel.h"
+#include "codegen/schedule/schedule.h"
+
+typedef struct {
+	Arena *arena; /* scratch */
+	const Module *m;
+	Program *p; /* the program that is rewritten */
+	AccessTable accesses;
+	int64_t **each; /* by kernel: kernel_each of its arguments; NULL: not known yet */
+	/* the pieces: units and single states that are divided among ranks, by offset */
+	const State **pieces;
+	int n_pieces;
+} ShardPlan;
 
 /* ---- shard_states.c: sets State.sharded, State.block and State.offloaded. Called before states
  * get places in memory. */
@@ -28,19 +39,12 @@ void shard_gather(ShardPlan *plan);
 static inline uint32_t
 shard_slot_number(const ShardPlan *plan, const Instruction *n, uint32_t i)
 {
-	return plan->w->arguments.at[n->args + i].slot;
+	return plan->p->arguments.at[n->args + i].slot;
 }
-static inline const KernelArgument *
-shard_argument(const ShardPlan *plan, const Instruction *n, uint32_t i)
-{
-	return &plan->w->kernel_arguments.at[plan->w->kernels.at[n->what].first_argument + i];
-}
-/* Does the instruction write argument i? Instructions other than launches write their first argument. */
 static inline bool
 shard_is_written(const ShardPlan *plan, const Instruction *n, uint32_t i)
 {
-	return n->kind == RUN_KERNEL ? (shard_argument(plan, n, i)->access & ACCESS_WRITE) != 0
-	                             : i == 0;
+	return (instruction_access(&plan->accesses, n, i) & ACCESS_WRITE) != 0;
 }
 /* The outermost state around s: its run of units, its unit, or s itself. */
 static inline const State *
@@ -52,6 +56,8 @@ shard_outermost(const State *s)
 }
 
 /* ---- shard.c */
+/* Of a launch: the elements of argument i for each iteration, as kernel_each gives them. */
+int64_t shard_each(const ShardPlan *plan, const Instruction *n, uint32_t i);
 /* The piece that the slot lies in: a unit, or a state outside of units. NULL: the slot's state
  * is not divided in this mode. */
 const State *shard_piece(const ShardPlan *plan, const Slot *slot);

@@ -37,13 +37,13 @@ typedef struct {
 static const State *
 piece_of(const Gathering *g, const Instruction *n, uint32_t i)
 {
-	return shard_piece(g->plan, &g->plan->w->slots.at[shard_slot_number(g->plan, n, i)]);
+	return shard_piece(g->plan, &g->plan->p->slots.at[shard_slot_number(g->plan, n, i)]);
 }
 
 static bool
 is_divided(const Gathering *g, const State *s)
 {
-	return s && s->sharded <= g->plan->mode;
+	return s && s->sharded <= g->plan->p->mode;
 }
 
 /* ---- gradients of each micro-batch: drop the additions to gradients of earlier micro-batches,
@@ -65,7 +65,7 @@ is_useless(const Gathering *g, const Instruction *n, const bool *is_read)
 	for (uint32_t i = 0; i < n->n_args; i++) {
 		if (!shard_is_written(g->plan, n, i))
 			continue;
-		const Slot *s = &g->plan->w->slots.at[shard_slot_number(g->plan, n, i)];
+		const Slot *s = &g->plan->p->slots.at[shard_slot_number(g->plan, n, i)];
 		bool to_gradient = writes_gradient(g, n, i);
 		gradient |= to_gradient;
 		useful |= !to_gradient && (s->space != SPACE_WORKSPACE ||
@@ -77,7 +77,7 @@ is_useless(const Gathering *g, const Instruction *n, const bool *is_read)
 static void
 drop_additions(Gathering *g)
 {
-	bool *is_read = NEW_ARRAY(g->plan->arena, bool, g->plan->w->slots.n);
+	bool *is_read = NEW_ARRAY(g->plan->arena, bool, g->plan->p->slots.n);
 
 	for (int k = g->old.n - 1; k >= 0; k--) {
 		Instruction *n = &g->old.at[k];
@@ -99,7 +99,7 @@ drop_additions(Gathering *g)
 static void
 widen_producers(Gathering *g)
 {
-	bool *always = NEW_ARRAY(g->plan->arena, bool, g->plan->w->slots.n);
+	bool *always = NEW_ARRAY(g->plan->arena, bool, g->plan->p->slots.n);
 
 	for (int k = g->old.n - 1; k >= 0; k--) {
 		Instruction *n = &g->old.at[k];
@@ -194,7 +194,7 @@ gathered_slot(const Gathering *g, const Stay *s)
 	              .dtype = s->piece->type->dtype,
 	              .offset = s->offset,
 	              .bytes = type_bytes(s->piece->type),
-	              .name = format_string(g->plan->w, s->piece->name)};
+	              .name = program_name(g->plan->p, s->piece->name)};
 }
 
 static Slot
@@ -203,7 +203,7 @@ shard_slot(const Gathering *g, const State *s)
 	return (Slot){.space = shard_space(s),
 	              .dtype = s->type->dtype,
 	              .bytes = type_bytes(s->type),
-	              .name = format_string(g->plan->w, s->name),
+	              .name = program_name(g->plan->p, s->name),
 	              .share = SLOT_PART,
 	              .group = GROUP_SHARD,
 	              .block = (uint32_t)s->block,
@@ -243,13 +243,12 @@ clear_gradients(Gathering *g, int at)
 		const Stay *s = &g->stays.at[i];
 		if (!s->gradient || s->first != at || !has_gaps(g, s->piece))
 			continue;
+		uint32_t slot = program_slot(g->plan->p, gathered_slot(g, s));
 		Instruction n = {.kind = FILL_ZERO,
 		                 .phase = PHASE_BACKWARD,
-		                 .args = (uint32_t)g->plan->w->arguments.n,
+		                 .args = program_arguments(g->plan->p, 1, &slot),
 		                 .n_args = 1};
-		vec_push(g->plan->w->arena, &g->plan->w->arguments,
-		         ((Argument){.slot = format_slot(g->plan->w, gathered_slot(g, s))}));
-		vec_push(g->plan->arena, &g->out, n);
+		vec_push(g->plan->p->arena, &g->out, n);
 	}
 }
 
@@ -258,35 +257,33 @@ static void
 move_arguments(Gathering *g, int at)
 {
 	const Instruction *n = &g->old.at[at];
-	FormatWriter *w = g->plan->w;
+	Program *p = g->plan->p;
 
 	for (uint32_t i = 0; i < n->n_args; i++) {
 		const State *piece = piece_of(g, n, i);
 		if (!is_divided(g, piece))
 			continue;
-		Slot slot = w->slots.at[shard_slot_number(g->plan, n, i)];
+		Slot slot = p->slots.at[shard_slot_number(g->plan, n, i)];
 		slot.space = SPACE_GATHERED;
 		slot.offset += stay_at(g, piece, at)->offset - piece->offset;
-		w->arguments.at[n->args + i].slot = format_slot(g->plan->w, slot);
+		p->arguments.at[n->args + i].slot = program_slot(p, slot);
 	}
 }
 
 static void
-write_program(Gathering *g)
+write_instructions(Gathering *g)
 {
-	FormatWriter *w = g->plan->w;
+	Program *p = g->plan->p;
 
 	for (int k = 0; k < g->old.n; k++) {
 		if (!g->dropped[k]) {
 			clear_gradients(g, k);
 			move_arguments(g, k);
-			vec_push(g->plan->arena, &g->out, g->old.at[k]);
+			vec_push(p->arena, &g->out, g->old.at[k]);
 		}
 		g->behind[k] = g->out.n - 1;
 	}
-	w->instructions.n = (int)g->plan->program->first_instruction;
-	for (int i = 0; i < g->out.n; i++)
-		vec_push(w->arena, &w->instructions, g->out.at[i]);
+	p->instructions = g->out;
 }
 
 /* ---- travels */
@@ -303,7 +300,7 @@ add_stays(Gathering *g)
 		            .adds = s->gradient,
 		            .whole = gathered_slot(g, s),
 		            .part = shard_slot(g, s->piece)};
-		vec_push(g->plan->arena, &g->plan->travels, t);
+		vec_push(g->plan->p->arena, &g->plan->p->travels, t);
 	}
 }
 
@@ -322,13 +319,13 @@ add_reductions(Gathering *g)
 		}
 	for (int i = 0; i < m->states.n; i++) {
 		const State *s = m->states.at[i];
-		if (s->kind != STATE_GRADIENT || !s->block || s->sharded <= g->plan->mode)
+		if (s->kind != STATE_GRADIENT || !s->block || s->sharded <= g->plan->p->mode)
 			continue;
 		Slot whole = {.space = SPACE_STATE,
 		              .dtype = s->type->dtype,
 		              .offset = s->offset,
 		              .bytes = type_bytes(s->type),
-		              .name = format_string(g->plan->w, s->name)};
+		              .name = program_name(g->plan->p, s->name)};
 		Slot part = whole;
 		part.share = SLOT_PART;
 		part.group = GROUP_SHARD;
@@ -338,7 +335,7 @@ add_reductions(Gathering *g)
 		            .when = WHEN_LAST,
 		            .whole = whole,
 		            .part = part};
-		vec_push(g->plan->arena, &g->plan->travels, t);
+		vec_push(g->plan->p->arena, &g->plan->p->travels, t);
 	}
 }
 
@@ -346,23 +343,21 @@ void
 shard_gather(ShardPlan *plan)
 {
 	Gathering g = {.plan = plan};
-	bool makes_gradients = plan->program->role == ROLE_ACCUMULATE ||
-	                       plan->program->role == ROLE_ESTIMATE;
+	bool makes_gradients = plan->p->role == ROLE_ACCUMULATE || plan->p->role == ROLE_ESTIMATE;
 
-	for (int i = (int)plan->program->first_instruction; i < plan->w->instructions.n; i++)
-		vec_push(plan->arena, &g.old, plan->w->instructions.at[i]);
+	g.old = plan->p->instructions;
 	g.blocks = outermost_blocks(plan->arena, g.old.n, g.old.at);
 	g.dropped = NEW_ARRAY(plan->arena, bool, g.old.n + 1);
 	g.behind = NEW_ARRAY(plan->arena, int, g.old.n + 1);
-	if (makes_gradients && plan->mode >= MODE_ZERO2) {
+	if (makes_gradients && plan->p->mode >= MODE_ZERO2) {
 		drop_additions(&g);
 		widen_producers(&g);
 	}
 	find_stays(&g);
 	join_stays(&g);
 	stays_time(&g.stays, g.old.n);
-	plan->gathered = stays_place(&g.stays, plan->arena);
-	write_program(&g);
+	plan->p->gathered = stays_place(&g.stays, plan->arena);
+	write_instructions(&g);
 	add_stays(&g);
 	if (makes_gradients)
 		add_reductions(&g);

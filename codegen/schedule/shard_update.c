@@ -21,7 +21,7 @@ typedef struct {
 static Slot
 slot_of(const Cutting *c, const Instruction *n, uint32_t i)
 {
-	return c->plan->w->slots.at[shard_slot_number(c->plan, n, i)];
+	return c->plan->p->slots.at[shard_slot_number(c->plan, n, i)];
 }
 
 /* ---- pieces */
@@ -89,11 +89,11 @@ part_of(const Cutting *c, Slot whole, const Blocks *b)
 	part.share = SLOT_PART;
 	part.group = GROUP_SHARD;
 	part.block = (uint32_t)(each * 8 / dtype_info[whole.dtype].bits);
-	if (state && state->sharded <= c->plan->mode) {
+	if (state && state->sharded <= c->plan->p->mode) {
 		part.space = shard_space(state);
 		part.offset = 0;
 		part.state = (uint32_t)state->id + 1;
-		part.name = format_string(c->plan->w, state->name);
+		part.name = program_name(c->plan->p, state->name);
 	}
 	return part;
 }
@@ -103,7 +103,7 @@ is_shard(const Cutting *c, const Slot *slot)
 {
 	const State *s = shard_piece(c->plan, slot);
 
-	return s && s->sharded <= c->plan->mode;
+	return s && s->sharded <= c->plan->p->mode;
 }
 
 /* Does each rank work on the same blocks in both instructions? */
@@ -124,7 +124,7 @@ is_cut_alike(const Cutting *c, const Instruction *a, const Instruction *b)
 static bool
 is_by_block(const Cutting *c, const Instruction *n, uint32_t i)
 {
-	return n->kind != RUN_KERNEL || shard_argument(c->plan, n, i)->each > 0;
+	return n->kind != RUN_KERNEL || shard_each(c->plan, n, i) > 0;
 }
 
 /* Does a later instruction, or an output of the program, read more of the slot than this rank's
@@ -132,8 +132,7 @@ is_by_block(const Cutting *c, const Instruction *n, uint32_t i)
 static bool
 is_read_whole(const Cutting *c, int at, uint32_t slot)
 {
-	const ProgramRecord *p = c->plan->program;
-	const FormatWriter *w = c->plan->w;
+	const Program *p = c->plan->p;
 
 	for (int k = at + 1; k < c->old.n; k++) {
 		const Instruction *n = &c->old.at[k];
@@ -142,8 +141,8 @@ is_read_whole(const Cutting *c, int at, uint32_t slot)
 			    (!is_by_block(c, n, i) || !is_cut_alike(c, n, &c->old.at[at])))
 				return true;
 	}
-	for (uint32_t i = 0; i < p->n_outputs; i++)
-		if (w->ports.at[p->first_output + i].slot == slot)
+	for (int i = 0; i < p->outputs.n; i++)
+		if (p->outputs.at[i].slot == slot)
 			return true;
 	return false;
 }
@@ -156,7 +155,7 @@ gather_behind(Cutting *c, Slot part)
 	whole.share = SLOT_WHOLE;
 	whole.block = 0;
 	whole.before = part.before = 0;
-	vec_push(c->plan->arena, &c->plan->travels,
+	vec_push(c->plan->p->arena, &c->plan->p->travels,
 	         ((Travel){.kind = TRAVEL_GATHER,
 	                   .behind = c->out.n - 1,
 	                   .when = WHEN_ALWAYS,
@@ -204,15 +203,14 @@ is_gathered(const Cutting *c, int at, uint32_t i)
 static void
 clear_small(Cutting *c, int at, uint32_t i)
 {
-	FormatWriter *w = c->plan->w;
 	const Instruction *n = &c->old.at[at];
+	uint32_t slot = shard_slot_number(c->plan, n, i);
 	Instruction zeros = {.kind = FILL_ZERO,
 	                     .phase = n->phase,
-	                     .args = (uint32_t)w->arguments.n,
+	                     .args = program_arguments(c->plan->p, 1, &slot),
 	                     .n_args = 1};
 
-	vec_push(w->arena, &w->arguments, ((Argument){.slot = shard_slot_number(c->plan, n, i)}));
-	vec_push(c->plan->arena, &c->out, zeros);
+	vec_push(c->plan->p->arena, &c->out, zeros);
 }
 
 /* Gathers the small values that all pieces' launches write. Before the first launch (behind
@@ -241,7 +239,7 @@ fill_small(Cutting *c, int at, const State *piece, bool behind)
 		            .when = WHEN_ALWAYS,
 		            .whole = whole,
 		            .part = part};
-		vec_push(c->plan->arena, &c->plan->travels, t);
+		vec_push(c->plan->p->arena, &c->plan->p->travels, t);
 	}
 }
 
@@ -264,19 +262,19 @@ cut_piece(Cutting *c, int at, const State *piece)
 	Blocks b = blocks_of(piece);
 	VEC(Slot) apart = {0};
 
-	cut.args = (uint32_t)c->plan->w->arguments.n;
+	cut.args = (uint32_t)c->plan->p->arguments.n;
 	for (uint32_t i = 0; i < n.n_args; i++) {
 		Slot s = slot_of(c, &n, i);
 		bool part = n.kind != RUN_KERNEL || shard_is_written(c->plan, &n, i) ||
 		            is_shard(c, &s) || is_of_blocks(c, &n, i, &b);
 		uint32_t number = shard_slot_number(c->plan, &n, i);
 		Slot of = part ? part_of(c, s, &b) : s;
-		Argument a = {.slot = part ? format_slot(c->plan->w, of) : number};
-		vec_push(c->plan->w->arena, &c->plan->w->arguments, a);
+		Argument a = {.slot = part ? program_slot(c->plan->p, of) : number};
+		vec_push(c->plan->p->arena, &c->plan->p->arguments, a);
 		if (is_gathered(c, at, i) && !is_small(c, at, i, &of))
 			vec_push(c->plan->arena, &apart, of);
 	}
-	vec_push(c->plan->arena, &c->out, cut);
+	vec_push(c->plan->p->arena, &c->out, cut);
 	for (int i = 0; i < apart.n; i++)
 		gather_behind(c, apart.at[i]);
 }
@@ -284,15 +282,12 @@ cut_piece(Cutting *c, int at, const State *piece)
 void
 shard_update(ShardPlan *plan)
 {
-	FormatWriter *w = plan->w;
-	Cutting c = {.plan = plan};
+	Cutting c = {.plan = plan, .old = plan->p->instructions};
 
-	for (int i = (int)plan->program->first_instruction; i < w->instructions.n; i++)
-		vec_push(plan->arena, &c.old, w->instructions.at[i]);
 	for (int i = 0; i < c.old.n; i++) {
 		Pieces pieces = pieces_of(&c, &c.old.at[i]);
 		if (pieces.n == 0)
-			vec_push(plan->arena, &c.out, c.old.at[i]);
+			vec_push(plan->p->arena, &c.out, c.old.at[i]);
 		if (pieces.n > 0)
 			fill_small(&c, i, pieces.at[0], false);
 		for (int k = 0; k < pieces.n; k++)
@@ -300,7 +295,5 @@ shard_update(ShardPlan *plan)
 		if (pieces.n > 0)
 			fill_small(&c, i, pieces.at[0], true);
 	}
-	w->instructions.n = (int)plan->program->first_instruction;
-	for (int i = 0; i < c.out.n; i++)
-		vec_push(w->arena, &w->instructions, c.out.at[i]);
+	plan->p->instructions = c.out;
 }

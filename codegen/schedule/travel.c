@@ -12,8 +12,6 @@
 #include "codegen/schedule/travel.h"
 #include "codegen/schedule/order.h"
 
-#include "ir/loop/loop.h"
-
 /* A travel and its slots. whole, part: in the device's memory. copy, copy_part: what the
  * collective uses instead if the exchange is staged. */
 typedef struct {
@@ -29,18 +27,16 @@ static void
 add(const Writing *x, InstructionKind kind, When when, uint32_t only, uint32_t what, int n,
     const uint32_t *slots)
 {
-	FormatWriter *w = x->w->w;
+	Program *p = x->w->p;
 	Instruction in = {.kind = kind,
 	                  .stream = STREAM_COMMUNICATION,
 	                  .only = ONLY_RANKS | x->only | only,
 	                  .when = when,
 	                  .what = what,
-	                  .args = (uint32_t)w->arguments.n,
+	                  .args = program_arguments(p, n, slots),
 	                  .n_args = (uint16_t)n};
 
-	for (int i = 0; i < n; i++)
-		vec_push(w->arena, &w->arguments, ((Argument){.slot = slots[i]}));
-	vec_push(x->w->arena, x->w->list, in);
+	vec_push(p->arena, x->w->list, in);
 }
 
 static bool
@@ -59,7 +55,7 @@ static void
 add_collective(const Writing *x, CollectiveKind kind, When when, uint32_t only,
                const uint32_t slots[4])
 {
-	FormatWriter *w = x->w->w;
+	Program *p = x->w->p;
 	const Slot *whole = &x->t->whole;
 	CollectiveRecord c = {.kind = kind,
 	                      .group = x->t->part.group,
@@ -68,8 +64,8 @@ add_collective(const Writing *x, CollectiveKind kind, When when, uint32_t only,
 	                      .n = whole->bytes * 8 / dtype_info[whole->dtype].bits,
 	                      .block = x->t->part.block};
 
-	vec_push(w->arena, &w->collectives, c);
-	add(x, COLLECTIVE, when, only, (uint32_t)w->collectives.n - 1, 4, slots);
+	vec_push(p->arena, &p->collectives, c);
+	add(x, COLLECTIVE, when, only, (uint32_t)p->collectives.n - 1, 4, slots);
 }
 
 /* A place for other ranks' versions of the part. */
@@ -82,24 +78,18 @@ room(const Writing *x, Space space, SlotShare share)
 	s.share = share;
 	s.block = x->t->part.block;
 	s.group = x->t->part.group;
-	s.offset = space == SPACE_GATHERED ? x->w->rooms_at
+	s.offset = space == SPACE_GATHERED ? x->w->p->gathered
 	                                   : x->t->whole.bytes; /* after the copy of the whole */
 	s.only = ONLY_RANKS | (share == SLOT_FIRST_ROOM ? 0 : ONLY_ORDERED) |
 	         (space == SPACE_PINNED ? ONLY_STAGED : 0);
-	return format_slot(x->w->w, s);
+	return program_slot(x->w->p, s);
 }
 
 /* ---- sums in order */
 static uint32_t
 sum_kernel(const Writing *x)
 {
-	const Module *m = x->w->m;
-	int i = 0;
-
-	while (!m->kernels.at[i]->sums ||
-	       m->kernels.at[i]->buffers.at[0].type->dtype != x->t->whole.dtype)
-		i++;
-	return (uint32_t)i;
+	return (uint32_t)rank_sum_kernel(x->w->m, (DType)x->t->whole.dtype);
 }
 
 static void
@@ -107,7 +97,7 @@ add_sum(const Writing *x, When when, uint32_t only, uint32_t sum, uint32_t term,
 {
 	add(x, RUN_KERNEL, when, only, sum_kernel(x), 3, (const uint32_t[]){sum, term, x->part});
 	if (looped)
-		x->w->w->arguments.at[x->w->w->arguments.n - 2].loop = 1;
+		x->w->p->arguments.at[x->w->p->arguments.n - 2].loop = 1;
 }
 
 static void
@@ -133,7 +123,7 @@ sum_in_order(const Writing *x)
 	uint32_t second = room(x, SPACE_GATHERED, SLOT_SECOND_ROOM);
 	uint32_t copies = room(x, SPACE_PINNED, SLOT_ROOMS);
 
-	x->w->w->slots.at[first].only |= ONLY_ORDERED;
+	x->w->p->slots.at[first].only |= ONLY_ORDERED;
 	add_collective(x, COMM_ALL_TO_ALL, x->t->when, ONLY_ORDERED,
 	               (const uint32_t[]){rooms, x->whole, copies, x->copy});
 	add_copy(x, ONLY_ORDERED, rooms, copies);
@@ -158,7 +148,7 @@ reduce_fast(const Writing *x, bool in_order)
 	if (x->t->adds && in_order) {
 		uint32_t own = room(x, SPACE_GATHERED, SLOT_FIRST_ROOM);
 		uint32_t copy = room(x, SPACE_PINNED, SLOT_FIRST_ROOM);
-		x->w->w->slots.at[own].only |= ONLY_FAST;
+		x->w->p->slots.at[own].only |= ONLY_FAST;
 		add_collective(x, COMM_REDUCE_SCATTER, WHEN_LATER, only,
 		               (const uint32_t[]){own, x->whole, copy, x->copy});
 		add(x, COPY, WHEN_FIRST, only | ONLY_STAGED, 0, 2,
@@ -201,7 +191,7 @@ write_sum(const Writing *x)
 static void
 sum_replicas(const Writing *x)
 {
-	FormatWriter *w = x->w->w;
+	Program *p = x->w->p;
 	CollectiveRecord c = {.kind = COMM_ALL_REDUCE,
 	                      .group = GROUP_REPLICATE,
 	                      .dtype = x->t->whole.dtype,
@@ -210,10 +200,10 @@ sum_replicas(const Writing *x)
 	                      .block = x->t->part.block,
 	                      .of_part = 1};
 
-	vec_push(w->arena, &w->collectives, c);
+	vec_push(p->arena, &p->collectives, c);
 	add(x, COPY, WHEN_LAST, ONLY_REPLICAS | ONLY_STAGED, 0, 2,
 	    (const uint32_t[]){x->copy_part, x->part});
-	add(x, COLLECTIVE, WHEN_LAST, ONLY_REPLICAS, (uint32_t)w->collectives.n - 1, 4,
+	add(x, COLLECTIVE, WHEN_LAST, ONLY_REPLICAS, (uint32_t)p->collectives.n - 1, 4,
 	    (const uint32_t[]){x->part, x->part, x->copy_part, x->copy_part});
 	add(x, COPY, WHEN_LAST, ONLY_REPLICAS | ONLY_STAGED, 0, 2,
 	    (const uint32_t[]){x->part, x->copy_part});
@@ -230,10 +220,10 @@ offload_alone(const Writing *x)
 	s.block = x->t->part.block;
 	s.group = x->t->part.group;
 	s.only = ONLY_RANKS | ONLY_ALONE;
-	uint32_t own = format_slot(x->w->w, s);
+	uint32_t own = program_slot(x->w->p, s);
 	s.space = SPACE_GATHERED;
-	s.offset = x->w->rooms_at;
-	uint32_t before = format_slot(x->w->w, s);
+	s.offset = x->w->p->gathered;
+	uint32_t before = program_slot(x->w->p, s);
 	if (x->t->adds && rank_sum_has(x->t->whole.dtype)) {
 		add(x, COPY, WHEN_LATER, 0, 0, 2, (const uint32_t[]){before, x->home});
 		add(x, RUN_KERNEL, WHEN_LATER, 0, sum_kernel(x), 3,
@@ -271,7 +261,7 @@ part_on_device(const TravelWriter *w, const Travel *t)
 	s.block = t->part.block;
 	s.group = t->part.group;
 	if (t->kind == TRAVEL_REDUCE) {
-		s.offset = w->rooms_at;
+		s.offset = w->p->gathered;
 		s.only = ONLY_RANKS | ONLY_PEERS;
 	}
 	return s;
@@ -290,13 +280,13 @@ travel_write(const TravelWriter *w, const Travel *t)
 	copy_part.group = t->part.group;
 	Writing x = {w,
 	             t,
-	             format_slot(w->w, t->whole),
-	             format_slot(w->w, part_on_device(w, t)),
-	             format_slot(w->w, copy),
-	             format_slot(w->w, copy_part),
+	             program_slot(w->p, t->whole),
+	             program_slot(w->p, part_on_device(w, t)),
+	             program_slot(w->p, copy),
+	             program_slot(w->p, copy_part),
 	             0,
 	             0};
-	x.home = t->part.space == SPACE_OFFLOAD ? format_slot(w->w, t->part) : x.part;
+	x.home = t->part.space == SPACE_OFFLOAD ? program_slot(w->p, t->part) : x.part;
 	switch (t->kind) {
 	case TRAVEL_SUM: write_sum(&x); break;
 	case TRAVEL_REDUCE:

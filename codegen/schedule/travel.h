@@ -6,11 +6,9 @@
 #include "codegen/schedule/schedule.h"
 
 typedef struct {
-	FormatWriter *w;
+	Program *p;
 	const Module *m;
-	Arena *arena;
-	int64_t rooms_at; /* offset in SPACE_GATHERED after everything that is gathered there */
-	Instructions *list;
+	Instructions *list; /* where the instructions are added; lies in the program's arena */
 } TravelWriter;
 void travel_write(const TravelWriter *t, const Travel *travel);
 

@@ -1,4 +1,5 @@
 /* The tables' facts about kernels: arguments, teams. A kernel that does not fit into the tables is refused by name. */
+#include "codegen/codegen.h"
 #include "codegen/emit/emit.h"
 
 #include <setjmp.h>
@@ -19,6 +20,22 @@ typedef struct {
 	bool ok;
 } Case;
 
+/* Makes the programs of a module that has places in memory. */
+static bool
+make_programs(const Case *c)
+{
+	const PassRow *const rows[] = {&pass_instructions, &pass_shard, &pass_sums, &pass_streams,
+	                               &pass_events};
+	const char *const disable[] = {NULL};
+	PassManagerOptions options = {.disable = disable, .verify_each = true};
+	Stage stage = STAGE_MEMORY;
+	Pipeline p = {0};
+
+	for (int i = 0; i < COUNT(rows); i++)
+		vec_push(c->arena, &p, pass_call(c->arena, rows[i]));
+	return pipeline_run(&p, c->m, &stage, &options, c->diag);
+}
+
 /* Opens the case in place, because the stream writes into the case until it is closed. */
 static void
 case_open(Case *c, const char *text)
@@ -31,10 +48,9 @@ case_open(Case *c, const char *text)
 	if (!c->m)
 		fail_msg("%s", c->said);
 	c->w = format_writer_new(c->arena);
-	c->ok = tables_write(
-		c->w,
-		&(Tables){.m = c->m, .bindings = &(BindingInfo){"batch=1", 1}, .n_bindings = 1},
-		c->diag);
+	const Tables tables = {
+		.m = c->m, .bindings = &(BindingInfo){"batch=1", 1}, .n_bindings = 1};
+	c->ok = make_programs(c) && tables_write(c->w, &tables, c->diag);
 	fflush(c->stream);
 }
 

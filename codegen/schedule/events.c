@@ -1,12 +1,19 @@
-/* Adds the instructions RECORD and WAIT to a program on several streams: stream B waits for an
- * event that stream A has recorded. Two instructions on different streams need an order if they
- * touch the same bytes and one of them writes, unless other events already order them.
+/* The pass `events`: adds the instructions RECORD and WAIT to programs on several streams: stream B
+ * waits for an event that stream A has recorded. Two instructions on different streams need an
+ * order if they touch the same bytes and one of them writes, unless other events already order
+ * them:
+ *
+ *	run @k (%0, %1)                           run @k (%0, %1)
+ *	copy (%2, %1) on copy_out                 record 0
+ *	                                          wait 0 on copy_out
+ *	                                          copy (%2, %1) on copy_out
  *
  * Each stream A has a clock. For every other stream B, the clock holds the last instruction of B
  * that is known to end before A continues. After a WAIT, the waiting stream knows all that the
  * recording stream knew at its RECORD. Some WAITs, such as the one before a sum of gradients, run
  * only in the last micro-batch, so each stream has one clock for the last micro-batch and one for
  * all. */
+#include "codegen/codegen.h"
 #include "codegen/schedule/order.h"
 
 typedef struct {
@@ -36,7 +43,8 @@ typedef struct {
 
 typedef struct {
 	Arena *arena;
-	const FormatWriter *w;
+	const AccessTable *accesses;
+	const Program *p;
 	const Instructions *list;
 	VEC(int) on[N_STREAMS]; /* indices of the instructions on a stream, ascending */
 	Clocks now[N_STREAMS];
@@ -46,25 +54,12 @@ typedef struct {
 	VEC(Edge) edges;    /* sorted by `to` */
 } Order;
 
-static bool
-argument_is_written(const Order *o, const Instruction *n, uint32_t i)
-{
-	const FormatWriter *w = o->w;
-
-	if (n->kind != RUN_KERNEL)
-		return n->kind == COLLECTIVE || (i == 0 && !instruction_asks(n->kind));
-	const KernelArgument *a =
-		&w->kernel_arguments.at[w->kernels.at[n->what].first_argument + i];
-	return (a->access & ACCESS_WRITE) != 0;
-}
-
 static Access
 access_of(const Order *o, const Instruction *n, uint32_t i)
 {
-	const Argument *a = &o->w->arguments.at[n->args + i];
-	const Slot *s = &o->w->slots.at[a->slot];
-
-	bool writes = argument_is_written(o, n, i);
+	const Argument *a = &o->p->arguments.at[n->args + i];
+	const Slot *s = &o->p->slots.at[a->slot];
+	bool writes = (instruction_access(o->accesses, n, i) & ACCESS_WRITE) != 0;
 
 	/* In spaces of divided states, each state has its own memory at an offset that is not
 	 * known here, so the state's number stands for its bytes. */
@@ -187,7 +182,7 @@ add(Order *o, Instructions *out, InstructionKind kind, int on, const Edge *e, ui
 	                 .phase = here->phase,
 	                 .what = event};
 
-	vec_push(o->arena, out, n);
+	vec_push(o->p->arena, out, n);
 }
 
 /* The last edge from each instruction, and for each edge the previous one from the same instruction; -1:
@@ -212,7 +207,7 @@ edges_from(const Order *o)
 }
 
 static Instructions
-insert_edges(Order *o, uint32_t *n_events)
+insert_edges(Order *o, Program *p)
 {
 	Instructions out = {0};
 	uint32_t *event = NEW_ARRAY(o->arena, uint32_t, o->edges.n + 1);
@@ -222,29 +217,65 @@ insert_edges(Order *o, uint32_t *n_events)
 	for (int i = 0; i < o->list->n; i++) {
 		for (; next < o->edges.n && o->edges.at[next].to == i; next++)
 			add(o, &out, WAIT, i, &o->edges.at[next], event[next]);
-		vec_push(o->arena, &out, o->list->at[i]);
+		vec_push(p->arena, &out, o->list->at[i]);
 		for (int k = from.last[i]; k >= 0; k = from.before[k]) {
-			event[k] = N_SHARED_EVENTS + (*n_events)++;
+			event[k] = N_SHARED_EVENTS + p->n_events++;
 			add(o, &out, RECORD, i, &o->edges.at[k], event[k]);
 		}
 	}
 	return out;
 }
 
-Instructions
-streams_order(Arena *arena, const FormatWriter *w, const Instructions *list, uint32_t *n_events)
+static void
+order_program(const AccessTable *accesses, Program *p, Arena *arena)
 {
-	Order o = {.arena = arena, .w = w, .list = list};
+	Order o = {.arena = arena, .accesses = accesses, .p = p, .list = &p->instructions};
 	const Clocks nothing = {{{{-1, -1, -1, -1}}, {{-1, -1, -1, -1}}}};
 
-	o.blocks = outermost_blocks(arena, list->n, list->at);
-	o.at = NEW_ARRAY(arena, Clocks, list->n + 1);
-	o.events = NEW_ARRAY(arena, Clocks, N_SHARED_EVENTS + *n_events + 1);
+	o.blocks = outermost_blocks(arena, o.list->n, o.list->at);
+	o.at = NEW_ARRAY(arena, Clocks, o.list->n + 1);
+	o.events = NEW_ARRAY(arena, Clocks, N_SHARED_EVENTS + p->n_events + 1);
 	for (int s = 0; s < N_STREAMS; s++)
 		o.now[s] = nothing;
-	for (uint32_t e = 0; e < N_SHARED_EVENTS + *n_events; e++)
+	for (uint32_t e = 0; e < N_SHARED_EVENTS + p->n_events; e++)
 		o.events[e] = nothing;
-	for (int i = 0; i < list->n; i++)
+	for (int i = 0; i < o.list->n; i++)
 		order_one(&o, i);
-	return insert_edges(&o, n_events);
+	p->instructions = insert_edges(&o, p);
 }
+
+static bool
+check_events(Pass *pass, const Program *p)
+{
+	if (p->n_events <= MAX_EVENTS)
+		return true;
+	diag_error(pass->diag, EXIT_UNSUPPORTED,
+	           "%s: its streams wait for each other %u times, at most %d have room in the "
+	           "executable's tables",
+	           role_names[p->role], p->n_events, MAX_EVENTS);
+	return false;
+}
+
+static bool
+run_events(Pass *pass, Module *m)
+{
+	AccessTable accesses = access_table_new(pass->scratch, m);
+	bool ok = true;
+
+	for_each_program(m, p)
+	{
+		Arena *arena = arena_new();
+		order_program(&accesses, p, arena);
+		arena_free(arena);
+		ok &= check_events(pass, p);
+	}
+	pass->changed = true;
+	return ok;
+}
+
+const PassRow pass_events = {.name = "events",
+                             .help = "order the streams by events",
+                             .needed = true,
+                             .takes = STAGE_STREAMS,
+                             .leaves = STAGE_EVENTS,
+                             .run = run_events};
