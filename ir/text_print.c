@@ -557,7 +557,8 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 		kernel_print(out, m->kernels.at[i], options);
 	for_each_function(m, f)
 		print_function(&p, f);
-	for_each_program(m, program) program_print(out, m, program, options);
+	for_each_program(m, program)
+		program_print(out, m, program, options);
 	text_add(out, "}\n");
 	arena_free(p.arena);
 }

@@ -464,7 +464,8 @@ module_verify(const Module *m, Diag *diag)
 	}
 	for (int i = 0; i < m->kernels.n; i++)
 		v.ok &= kernel_verify(m, m->kernels.at[i], diag);
-	for_each_program(m, p) v.ok &= program_verify(m, p, diag);
+	for_each_program(m, p)
+		v.ok &= program_verify(m, p, diag);
 	arena_free(v.arena);
 	return v.ok;
 }

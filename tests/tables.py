@@ -1,10 +1,12 @@
-"""The tables inside a training executable, as far as tests change them: format/format.h has the records."""
+"""The tables inside a training executable, as far as tests change them: format/format.h and base/schedule/schedule.h have the
+records."""
 import re
 import struct
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-HEADER = (ROOT / "format/format.h").read_text() + (ROOT / "base/program/program.h").read_text()
+HEADERS = ["format/format.h", "base/schedule/schedule.h", "base/program/program.h"]
+HEADER = "".join((ROOT / name).read_text() for name in HEADERS)
 INSTRUCTION = struct.Struct("<HBBIIHHII")  # kind, stream, when, what, args, n_args, phase, origin, only
 
 

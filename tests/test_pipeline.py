@@ -36,16 +36,16 @@ ASKED = "when asked for"
     ([], {ASKED, "with a loss", "with an optimizer"}),
 ])
 def test_the_list_is_what_runs(rows, passes_of, options, left_out):
-    assert passes_of("--stage=memory", *options) == [r["name"] for r in rows
+    assert passes_of("--after=events", *options) == [r["name"] for r in rows
                                                      if r["when"] not in left_out]
 
 
 def test_passes_run_when_asked_for(rows, passes_of):
     asked = {r["name"] for r in rows if r["when"] == ASKED}
     assert "initialize" in asked
-    assert passes_of("--stage=memory", LOSS, *(f"--enable={name}" for name in asked)) == [
+    assert passes_of("--after=events", LOSS, *(f"--enable={name}" for name in asked)) == [
         r["name"] for r in rows]
-    assert passes_of("--stage=memory", LOSS, "--init=random") == [
+    assert passes_of("--after=events", LOSS, "--init=random") == [
         r["name"] for r in rows if r["name"] not in asked - {"initialize"}]
 
 
@@ -104,7 +104,7 @@ def test_a_reproducer_of_every_pass_outlives_a_crash(rows, run, models, tmp_path
                *(f"--enable={r['name']}" for r in rows if r["when"] == ASKED)]
     for name in dict.fromkeys(r["name"] for r in rows):
         folder = tmp_path / name
-        run("dump", tmp_path / "model.onnx", *options, "--stage=memory", f"--dump-dir={folder}",
+        run("dump", tmp_path / "model.onnx", *options, "--after=events", f"--dump-dir={folder}",
             f"--abort-in={name}", exit=-signal.SIGABRT)
         file = folder / f"gradc-{name}.gir"
         assert {f.name for f in folder.iterdir()} >= {file.name, f"gradc-{name}.safetensors"}

@@ -3,6 +3,7 @@
  * no kernel reads or writes outside of its buffers. */
 #include "codegen/build/build.h"
 #include "codegen/schedule/schedule.h"
+#include "ir/programs/programs.h"
 
 static bool
 reads_scalars(const Kernel *k)

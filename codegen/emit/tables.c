@@ -345,7 +345,8 @@ write_module(TableWriter *tw)
 	write_four_bit(tw);
 	for (int i = 0; i < t->m->kernels.n; i++)
 		write_kernel(tw, i);
-	for_each_program(t->m, p) write_program(tw, p);
+	for_each_program(t->m, p)
+		write_program(tw, p);
 	w->state_bytes = t->m->state_bytes;
 }
 

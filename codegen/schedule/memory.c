@@ -8,7 +8,6 @@
 #include "codegen/legalize/legalize.h"
 #include "codegen/schedule/free_blocks.h"
 #include "codegen/schedule/order.h"
-#include "codegen/schedule/shard.h"
 
 #include <string.h>
 

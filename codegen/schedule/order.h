@@ -5,20 +5,7 @@
 
 #include "codegen/schedule/schedule.h"
 
-/* ---- buckets.c: gradients that ranks sum, in buckets that are sent while earlier layers are
- * still computed */
-/* Number of elements in a block of a sum. Ranks divide a sum into whole blocks; one iteration of
- * the sum's kernel adds one block. */
-enum { SUM_BLOCK = 256 };
-typedef struct {
-	DType dtype;
-	int64_t offset;   /* bytes in the state region */
-	int64_t n;        /* elements */
-	const char *name; /* name of the state */
-} Bucket;
-typedef VEC(Bucket) Buckets;
-/* Buckets of all states that last for a step, except the states that ranks hold parts of in this mode. */
-Buckets buckets_of(Arena *arena, const Module *m, DataParallelMode mode);
+/* ---- buckets.c */
 /* Is the state summed over ranks, and too small for a bucket of its own? */
 bool state_is_small_sum(const State *s);
 /* Bytes that the state takes in memory. If ranks sum the state, its size is rounded up to whole
@@ -30,16 +17,10 @@ int64_t small_sums_place(Module *m, int64_t at);
 
 /* ---- rank_sum.c */
 void rank_sums_add(Pass *p, Module *m); /* adds the kernels that sum buckets over ranks */
-bool rank_sum_has(DType dtype);
-int rank_sum_kernel(const Module *m, DType dtype); /* its number; -1: the module has none */
 
-/* ---- blocks.c */
-/* For instruction i of a list: first[i] and last[i] are the opening and the END of the outermost
- * loop or branch around it. Outside of loops and branches both are i. */
-typedef struct {
-	int *first, *last;
-} OuterBlocks;
-OuterBlocks outermost_blocks(Arena *arena, int n, const Instruction *list);
+/* ---- shard_states.c: sets State.sharded, State.block and State.offloaded, before states get places
+ * in memory. offload: which states may lie in the host's memory, as bits of format.h's Offload */
+void shard_states(Module *m, uint32_t offload, Arena *arena);
 
 /* ---- in_place.c */
 /* May result `output` lie in the same place as operand `input`, which has the same size? */

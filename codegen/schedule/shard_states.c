@@ -12,7 +12,6 @@
  * stay whole, states that share kernels with it may have to stay whole, too. So the check is
  * repeated until nothing changes; each round takes linear time in nodes. */
 #include "codegen/schedule/order.h"
-#include "codegen/schedule/shard.h"
 
 typedef struct {
 	Module *m;
@@ -88,7 +87,7 @@ has_kind(const Sharding *sh, const State *s)
 		return mode_of(sh, s) != MODE_DDP && is_updated(s);
 	for (int i = 0; i < sh->m->states.n; i++)
 		if (sh->m->states.at[i]->kind == STATE_PARAMETER &&
-		    shard_outermost(sh->m->states.at[i]) == s)
+		    state_outermost(sh->m->states.at[i]) == s)
 			return true;
 	return false;
 }
@@ -110,7 +109,7 @@ typedef struct {
 static const State *
 state_of(const Value *v)
 {
-	return v->kind == VALUE_STATE ? shard_outermost(v->state) : NULL;
+	return v->kind == VALUE_STATE ? state_outermost(v->state) : NULL;
 }
 
 /* The state that a result is stored to; NULL: no state, or several. */
@@ -122,7 +121,7 @@ stored_to(const Value *v)
 	for_each_use(v, u) {
 		if (u->user->op != OP_store)
 			continue;
-		const State *s = shard_outermost(((StoreAttr *)u->user->attr)->state);
+		const State *s = state_outermost(((StoreAttr *)u->user->attr)->state);
 		found = found && found != s ? NULL : s;
 	}
 	return found;
@@ -263,7 +262,7 @@ find_readers(Sharding *sh)
 {
 	for_each_function(sh->m, f)
 		for (int i = 0; is_program(f) && !is_update(f) && i < f->states.n; i++)
-			sh->is_read[shard_outermost(f->states.at[i]->state)->id] |= value_used(
+			sh->is_read[state_outermost(f->states.at[i]->state)->id] |= value_used(
 				f->states.at[i]);
 }
 
@@ -324,7 +323,7 @@ shard_states(Module *m, uint32_t offload, Arena *arena)
 		;
 	for (int i = 0; i < m->states.n; i++) {
 		State *s = m->states.at[i];
-		const State *all = shard_outermost(s);
+		const State *all = state_outermost(s);
 		if (!sh.blocks[all->id])
 			continue;
 		s->sharded = mode_of(&sh, all);

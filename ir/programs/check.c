@@ -162,8 +162,7 @@ check_key(Check *c)
 		report(c, "the module's header has no `programs`");
 	if (p->n_events > (uint32_t)p->instructions.n)
 		report(c, "has %u events and %d instructions", p->n_events, p->instructions.n);
-	for_each_program(c->m, other)
-	{
+	for_each_program(c->m, other) {
 		if (other == p)
 			return;
 		if (other->role == p->role && other->binding == p->binding &&

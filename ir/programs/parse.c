@@ -390,7 +390,7 @@ read_bytes(Reader *r, Program *p)
 			read_small(r, MOST_BYTES, &p->bytes[s]);
 }
 
-/* accumulate binding 1 mode zero2 target "cpu-512" ... { */
+/* accumulate binding 1 mode zero2 ... { */
 static void
 read_header(Reader *r, Program *p)
 {

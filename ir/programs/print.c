@@ -166,7 +166,7 @@ print_travels(Text *out, const Module *m, const Program *p, int behind)
 	}
 }
 
-/* program accumulate binding 1 mode zero2 target "cpu-512" events 3 gathered 64 flops 900 bytes workspace 64 io 128 */
+/* program accumulate binding 1 mode zero2 events 3 gathered 64 flops 900 bytes workspace 64 io 128 */
 static void
 print_header(Text *out, const Program *p)
 {

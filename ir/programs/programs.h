@@ -1,8 +1,8 @@
-/* Programs: what an executable runs for a function, as lists of instructions. The passes of codegen/schedule make programs
+/* Programs: what an executable runs for a function, as lists of instructions. The passes of codegen/programs make programs
  * and rewrite them; codegen/emit writes them to the tables. The records are those of the tables (base/schedule), but their
  * indices count from the program's own lists. In the text form, a program stands behind the functions (docs/ir.md):
  *
- *	program update target "cpu-512" {
+ *	program update {
  *	  %0 = slot state+0 f32 bytes 64 "w"
  *	  %1 = slot state+64 f32 bytes 64 "grad.w"
  *	  run @sgd (%1, %0) phase update loc "w"

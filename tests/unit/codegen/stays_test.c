@@ -1,5 +1,5 @@
 /* Times and places of units: at most two of a kind at a time, and never two in one place. */
-#include "codegen/schedule/stays.h"
+#include "codegen/programs/stays.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Finds the outermost loops and branches among instructions. Instructions added later, such as a
  * WAIT, must stand before or after the whole loop or branch: inside, they might run many times or
  * not at all. */
-#include "codegen/schedule/order.h"
+#include "codegen/programs/blocks.h"
 
 OuterBlocks
 outermost_blocks(Arena *arena, int n, const Instruction *list)

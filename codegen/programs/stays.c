@@ -1,6 +1,6 @@
 /* Decides when each unit comes into a rank's memory, when it leaves, and at which offset it lies.
  * stays.h states the rules. */
-#include "codegen/schedule/stays.h"
+#include "codegen/programs/stays.h"
 
 #include <stdlib.h>
 

@@ -14,7 +14,8 @@
  * only in the last micro-batch, so each stream has one clock for the last micro-batch and one for
  * all. */
 #include "codegen/codegen.h"
-#include "codegen/schedule/order.h"
+#include "codegen/programs/blocks.h"
+#include "format/format.h"
 
 typedef struct {
 	uint32_t space;
@@ -262,8 +263,7 @@ run_events(Pass *pass, Module *m)
 	AccessTable accesses = access_table_new(pass->scratch, m);
 	bool ok = true;
 
-	for_each_program(m, p)
-	{
+	for_each_program(m, p) {
 		Arena *arena = arena_new();
 		order_program(&accesses, p, arena);
 		arena_free(arena);

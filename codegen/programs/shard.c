@@ -9,7 +9,8 @@
  *
  * Programs for MODE_DDP stay as they are. Changes no number. */
 #include "codegen/codegen.h"
-#include "codegen/schedule/shard.h"
+#include "codegen/programs/instructions.h"
+#include "codegen/programs/shard.h"
 
 #include <stdlib.h>
 
@@ -102,7 +103,8 @@ run_shard(Pass *pass, Module *m)
 	                  .each = NEW_ARRAY(pass->scratch, int64_t *, m->kernels.n + 1)};
 
 	sort_pieces(&plan);
-	for_each_program(m, p) shard_program(&plan, p);
+	for_each_program(m, p)
+		shard_program(&plan, p);
 	pass->changed = true;
 	return true;
 }

@@ -1,9 +1,9 @@
-/* Private to schedule: writes the instructions of the communication stream, which exchange data
+/* Private to programs: writes the instructions of the communication stream, which exchange data
  * between ranks. */
-#ifndef GRADC_CODEGEN_SCHEDULE_TRAVEL_H
-#define GRADC_CODEGEN_SCHEDULE_TRAVEL_H
+#ifndef GRADC_CODEGEN_PROGRAMS_TRAVEL_H
+#define GRADC_CODEGEN_PROGRAMS_TRAVEL_H
 
-#include "codegen/schedule/schedule.h"
+#include "ir/programs/programs.h"
 
 typedef struct {
 	Program *p;

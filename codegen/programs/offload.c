@@ -12,7 +12,8 @@
  * the device in the same way. There are COPIES places for copies; successive kernels use them in
  * turn, so copies for the next kernel do not overwrite those of the current one. Takes linear time
  * in instructions. */
-#include "codegen/schedule/shard.h"
+#include "codegen/programs/instructions.h"
+#include "codegen/programs/shard.h"
 
 #include <assert.h>
 

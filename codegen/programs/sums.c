@@ -8,7 +8,8 @@
  *
  * Takes linear time in instructions for each bucket. */
 #include "codegen/codegen.h"
-#include "codegen/schedule/order.h"
+#include "codegen/programs/blocks.h"
+#include "codegen/schedule/schedule.h"
 
 #include "ir/loop/loop.h"
 
@@ -95,7 +96,9 @@ makes_gradients(const Program *p)
 static bool
 has_update(const Module *m)
 {
-	for_each_program(m, p) if (p->role == ROLE_UPDATE) return true;
+	for_each_program(m, p)
+		if (p->role == ROLE_UPDATE)
+			return true;
 	return false;
 }
 
@@ -106,8 +109,7 @@ run_sums(Pass *pass, Module *m)
 
 	for (int mode = 0; mode < N_MODES && has_update(m); mode++)
 		buckets[mode] = buckets_of(pass->scratch, m, (DataParallelMode)mode);
-	for_each_program(m, p)
-	{
+	for_each_program(m, p) {
 		if (makes_gradients(p))
 			add_buckets(p, &buckets[p->mode], pass->scratch);
 		add_sums(p, m);

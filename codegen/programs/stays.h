@@ -1,7 +1,7 @@
-/* Private to schedule: how long each gathered unit (the weights or gradients of a layer block)
+/* Private to programs: how long each gathered unit (the weights or gradients of a layer block)
  * stays in the memory SPACE_GATHERED, and at which offset. */
-#ifndef GRADC_CODEGEN_SCHEDULE_STAYS_H
-#define GRADC_CODEGEN_SCHEDULE_STAYS_H
+#ifndef GRADC_CODEGEN_PROGRAMS_STAYS_H
+#define GRADC_CODEGEN_PROGRAMS_STAYS_H
 
 #include "ir/ir.h"
 

@@ -1,6 +1,6 @@
 /* Recognizes kernels that only write zeros. Such a kernel is replaced by the device's own
  * operation that fills memory. */
-#include "codegen/schedule/schedule.h"
+#include "codegen/programs/instructions.h"
 
 #include <math.h>
 

@@ -1,10 +1,11 @@
-/* Private to schedule: states that are divided among ranks (ZeRO-1 to ZeRO-3), and how programs
+/* Private to programs: states that are divided among ranks (ZeRO-1 to ZeRO-3), and how programs
  * change for such states. A divided state is called a piece: it is a unit (the states of a layer
  * block) or a state outside of units. */
-#ifndef GRADC_CODEGEN_SCHEDULE_SHARD_H
-#define GRADC_CODEGEN_SCHEDULE_SHARD_H
+#ifndef GRADC_CODEGEN_PROGRAMS_SHARD_H
+#define GRADC_CODEGEN_PROGRAMS_SHARD_H
 
 #include "codegen/schedule/schedule.h"
+#include "ir/programs/programs.h"
 
 typedef struct {
 	Arena *arena; /* scratch */
@@ -16,11 +17,6 @@ typedef struct {
 	const State **pieces;
 	int n_pieces;
 } ShardPlan;
-
-/* ---- shard_states.c: sets State.sharded, State.block and State.offloaded. Called before states
- * get places in memory. */
-/* offload: which states may lie in the host's memory, as bits of format.h's Offload. */
-void shard_states(Module *m, uint32_t offload, Arena *arena);
 
 /* ---- shard_update.c */
 /* Replaces each launch of @update that touches divided states by one launch for each piece, over this rank's
@@ -45,14 +41,6 @@ static inline bool
 shard_is_written(const ShardPlan *plan, const Instruction *n, uint32_t i)
 {
 	return (instruction_access(&plan->accesses, n, i) & ACCESS_WRITE) != 0;
-}
-/* The outermost state around s: its run of units, its unit, or s itself. */
-static inline const State *
-shard_outermost(const State *s)
-{
-	while (s->unit)
-		s = s->unit;
-	return s;
 }
 
 /* ---- shard.c */

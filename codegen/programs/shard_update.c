@@ -11,7 +11,7 @@
  * rank. Launches may also write values that are not divided (parameters up to ZeRO-2, partial
  * sums of a norm). These values are gathered after the launch, unless every reader is a launch
  * that needs only this rank's part. Small values are gathered once for all units. */
-#include "codegen/schedule/shard.h"
+#include "codegen/programs/shard.h"
 
 typedef struct {
 	ShardPlan *plan;
@@ -38,10 +38,10 @@ pieces_of(const Cutting *c, const Instruction *n)
 	for (uint32_t i = 0; i < n->n_args && !all; i++) {
 		Slot s = slot_of(c, n, i);
 		const State *piece = shard_piece(c->plan, &s);
-		all = piece ? shard_outermost(piece) : NULL;
+		all = piece ? state_outermost(piece) : NULL;
 	}
 	for (int i = 0; i < m->states.n && all; i++)
-		if (m->states.at[i]->block && shard_outermost(m->states.at[i]) == all)
+		if (m->states.at[i]->block && state_outermost(m->states.at[i]) == all)
 			vec_push(c->plan->arena, &list, m->states.at[i]);
 	return list;
 }
@@ -60,7 +60,7 @@ blocks_of(const State *piece)
 	int64_t before = piece->unit ? piece->unit_offset : 0;
 
 	return (Blocks){piece, before / piece->block, piece->type->n / piece->block,
-	                shard_outermost(piece)->type->n / piece->block};
+	                state_outermost(piece)->type->n / piece->block};
 }
 
 /* The piece at an offset; NULL: no piece begins there. */

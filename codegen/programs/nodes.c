@@ -9,8 +9,9 @@
  *	run    dot (h, R, workspace)
  *	run    tanh (workspace, x + 800 * iteration, h, y + 800 * iteration)
  *	END */
-#include "codegen/schedule/instructions.h"
+#include "codegen/programs/instructions.h"
 #include "codegen/legalize/legalize.h"
+#include "codegen/schedule/schedule.h"
 
 #include <assert.h>
 

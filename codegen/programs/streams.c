@@ -10,8 +10,8 @@
  *
  * At the end of a program, no other stream still touches data that the next program uses. */
 #include "codegen/codegen.h"
-#include "codegen/schedule/order.h"
-#include "codegen/schedule/travel.h"
+#include "codegen/schedule/schedule.h"
+#include "codegen/programs/travel.h"
 
 typedef struct {
 	const Module *m;
@@ -218,8 +218,7 @@ check_sums(Pass *pass, const Module *m, const Program *p)
 static bool
 run_streams(Pass *pass, Module *m)
 {
-	for_each_program(m, p)
-	{
+	for_each_program(m, p) {
 		if (!check_sums(pass, m, p))
 			return false;
 		put_on_streams(m, p);

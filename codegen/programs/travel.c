@@ -9,8 +9,8 @@
  * A sum in the order of ranks is an all_to_all: each rank receives every rank's version of its
  * own part, each version in a place of its own (a room). A kernel then adds the rooms in the
  * order of ranks. */
-#include "codegen/schedule/travel.h"
-#include "codegen/schedule/order.h"
+#include "codegen/programs/travel.h"
+#include "codegen/schedule/schedule.h"
 
 /* A travel and its slots. whole, part: in the device's memory. copy, copy_part: what the
  * collective uses instead if the exchange is staged. */

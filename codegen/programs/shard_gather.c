@@ -16,9 +16,9 @@
  * part of the sum to its gradients. Meanwhile the gradients of the next unit go to another
  * buffer. ZeRO-1: every rank adds up all gradients over micro-batches; ranks sum them in the last
  * micro-batch. */
-#include "codegen/schedule/order.h"
-#include "codegen/schedule/shard.h"
-#include "codegen/schedule/stays.h"
+#include "codegen/programs/blocks.h"
+#include "codegen/programs/shard.h"
+#include "codegen/programs/stays.h"
 
 typedef struct {
 	ShardPlan *plan;

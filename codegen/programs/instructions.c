@@ -20,10 +20,11 @@
  * All instructions are on the compute stream, except copies of activations to and from the host's
  * memory. Programs for other modes than MODE_DDP are still equal to those for MODE_DDP; the pass
  * `shard` changes them. Functions stay in the module. */
-#include "codegen/schedule/instructions.h"
+#include "codegen/programs/instructions.h"
 #include "codegen/codegen.h"
 #include "codegen/legalize/legalize.h"
 #include "codegen/target/target.h"
+#include "format/format.h"
 
 #include <string.h>
 
