@@ -66,7 +66,7 @@ is_own_loss(const Session *s)
 static int64_t
 class_count(const Session *s, const Value *labels)
 {
-	const Function *f = module_program(s->m, ROLE_FORWARD, 0);
+	const Function *f = module_first(s->m, ROLE_FORWARD);
 	Type t = function_result(f, (int)s->loss.output)->type;
 
 	return labels->type->n ? t->n / labels->type->n : 0;
@@ -77,13 +77,14 @@ static void
 find_mixing(Ports *p)
 {
 	const Session *s = p->s;
-	const Function *f, *eval;
 	int64_t output = s->loss.output;
 
-	for (int b = 0; s->has_loss && (f = module_program(s->m, ROLE_FORWARD, b)); b++) {
+	if (!s->has_loss)
+		return;
+	for_each_of_role(s->m, ROLE_FORWARD, f) {
 		if (output < 0 || output >= function_return(f)->n_operands)
 			return; /* the loss pass reports this fault */
-		eval = module_program(s->m, ROLE_INFERENCE, b);
+		const Function *eval = function_beside(f, ROLE_INFERENCE);
 		p->uneven |= is_own_loss(s) && loss_is_uneven(f, &s->loss);
 		p->train_mixes |= loss_rows_mix(f, output, true);
 		p->eval_mixes |= loss_rows_mix(eval ? eval : f, output, false);
@@ -97,7 +98,7 @@ collect_ports(Ports *p)
 {
 	Session *s = p->s;
 	const ImportBinding *im = &s->import->bindings.at[0];
-	const Function *f = module_program(s->m, ROLE_FORWARD, 0);
+	const Function *f = module_first(s->m, ROLE_FORWARD);
 
 	p->rows = im->rows;
 	find_mixing(p);
@@ -133,7 +134,7 @@ static void
 add_loss_ports(Ports *p)
 {
 	Session *s = p->s;
-	const Function *f = module_program(s->m, ROLE_ACCUMULATE, 0);
+	const Function *f = module_first(s->m, ROLE_ACCUMULATE);
 	const Value *labels = f ? function_find_param(f, PARAM_LABELS, -1) : NULL;
 
 	if (labels) {
@@ -148,7 +149,7 @@ add_loss_ports(Ports *p)
 		}
 	}
 	if (labels) {
-		const Function *forward = module_program(s->m, ROLE_FORWARD, 0);
+		const Function *forward = module_first(s->m, ROLE_FORWARD);
 		int usual = function_result(forward, (int)s->loss.output)->type->rank -
 		            is_class_loss(s);
 		p->flat_labels = labels->rows_axis == 0 && labels->type->rank > usual;
@@ -198,7 +199,7 @@ trainable_elements(const Module *m)
 static const char *
 eval_metric(const Session *s)
 {
-	const Function *f = module_program(s->m, ROLE_ACCUMULATE, 0);
+	const Function *f = module_first(s->m, ROLE_ACCUMULATE);
 	const Value *labels = f ? function_find_param(f, PARAM_LABELS, -1) : NULL;
 
 	if (!is_class_loss(s) || !labels)

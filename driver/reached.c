@@ -23,7 +23,7 @@ session_freeze_unreached(Session *s)
 {
 	if (!s->has_loss)
 		pass_codes(s);
-	Function *f = module_program(s->m, ROLE_FORWARD, 0);
+	Function *f = module_first(s->m, ROLE_FORWARD);
 	Function *d = function_clone(f, module_fresh_name(s->m, "reached"));
 	Node *ret = function_return(d);
 	Builder b = {.m = s->m, .f = d, .before = ret};

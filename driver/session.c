@@ -274,8 +274,9 @@ session_import(Session *s, OpenDims open, const char *const *outputs)
 	const ImportBinding *first = &s->import->bindings.at[0];
 	for (int i = 0; i < first->outputs.n; i++)
 		vec_push(s->arena, &s->outputs, first->outputs.at[i].name);
-	for (int b = 0; evaluates_as_exported(o) && module_program(s->m, ROLE_INFERENCE, b); b++)
-		function_remove(module_program(s->m, ROLE_INFERENCE, b));
+	if (evaluates_as_exported(o))
+		for (Function *f; (f = module_first(s->m, ROLE_INFERENCE));)
+			function_remove(f);
 	return !o->loss || session_parse_loss(s, o->loss);
 }
 

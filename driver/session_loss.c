@@ -162,16 +162,15 @@ join_loss_graph(Session *s, const char *path, Function *f)
 static bool
 use_loss_graph(Session *s, const char *path, bool wants_count)
 {
-	static const Role roles[] = {ROLE_FORWARD, ROLE_INFERENCE};
 	int n = s->outputs.n;
 
-	for (int b = 0; b < s->import->bindings.n; b++)
-		for (int i = 0; i < COUNT(roles); i++) {
-			Function *f = module_program(s->m, roles[i], b);
-			if (f && !join_loss_graph(s, path, f))
-				return false;
-		}
-	const Function *f = module_program(s->m, ROLE_FORWARD, 0);
+	for_each_of_role(s->m, ROLE_FORWARD, forward) {
+		Function *inference = function_beside(forward, ROLE_INFERENCE);
+		if (!join_loss_graph(s, path, forward) ||
+		    (inference && !join_loss_graph(s, path, inference)))
+			return false;
+	}
+	const Function *f = module_first(s->m, ROLE_FORWARD);
 	bool counted = function_return(f)->n_operands > n + 1;
 	if (wants_count && !counted) {
 		diag_error(s->diag, EXIT_USAGE, "--loss: %s has no second output for count=", path);
@@ -243,7 +242,7 @@ check_loss_options(Session *s, const StrMap *seen)
 static bool
 resolve_loss_axis(Session *s, const StrMap *seen, const char *key, int64_t *axis, int64_t *given)
 {
-	const Function *f = module_program(s->m, ROLE_FORWARD, 0);
+	const Function *f = module_first(s->m, ROLE_FORWARD);
 
 	if (!strmap_get(seen, key) || *axis >= 0)
 		return true;
@@ -264,7 +263,7 @@ resolve_loss_axis(Session *s, const StrMap *seen, const char *key, int64_t *axis
 static bool
 find_wrt(Session *s)
 {
-	const Function *f = module_program(s->m, ROLE_FORWARD, 0);
+	const Function *f = module_first(s->m, ROLE_FORWARD);
 	bool ok = true;
 
 	for (int i = 0; i < s->o->wrt.n; i++) {

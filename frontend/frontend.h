@@ -279,7 +279,7 @@ uint8_t *module_encode_onnx(const Module *m, const Function *f, Arena *arena, Di
                             size_t *size);
 
 /* ---- import/import.c */
-/* Imports the graph as a module. For each binding (see module_program) it has a function of role
+/* Imports the graph as a module. For each binding (see Function.binding) it has a function of role
  * forward, (inputs) -> (outputs), and one of role inference if that differs. All functions share the
  * states: parameters and running statistics. Each state has kind, lifetime, trainable, why, decay
  * (true for all parameters, as in PyTorch's single parameter group) and lr_scale 1.

@@ -408,8 +408,12 @@ Function *module_function(const Module *m, const char *name); /* NULL: no such f
 Function *program_new(Module *m, Role role, int binding);
 /* A copy of the program `from` with another role. */
 Function *program_clone(const Function *from, Role role);
-/* The function of that role with stage 0 and MODE_DDP, for the first target; NULL: no such function. */
-Function *module_program(const Module *m, Role role, int binding);
+/* A module may have several functions of one role: for each binding, stage, mode and target. Work on all of them goes
+ * through for_each_of_role. module_first is for facts on which all of them agree, such as the number of results: the
+ * first of that role; NULL: no such function. function_beside: the function of that role whose binding, stage, mode and
+ * target are those of f; NULL: no such function. */
+Function *module_first(const Module *m, Role role);
+Function *function_beside(const Function *f, Role role);
 State *module_state(const Module *m, const char *name);
 /* The first state of that kind; NULL: no such state */
 State *module_state_of_kind(const Module *m, StateKind kind);
@@ -528,6 +532,10 @@ bool value_splat(const Value *v, double *out);
 #define for_each_function(m, f)                                \
 	for (int f##_i = 0; f##_i < (m)->functions.n; f##_i++) \
 		for (Function *f = (m)->functions.at[f##_i]; f; f = NULL)
+/* The functions of one role. The body may add functions. */
+#define for_each_of_role(m, of_role, f) \
+	for_each_function(m, f)         \
+		if (f->role == (of_role))
 /* The body may erase n itself or insert nodes before it. */
 #define for_each_node(f, n) \
 	for (Node *n = (f)->first, *n##_next; n && (n##_next = n->next, true); n = n##_next)

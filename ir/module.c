@@ -68,12 +68,21 @@ program_clone(const Function *from, Role role)
 }
 
 Function *
-module_program(const Module *m, Role role, int binding)
+module_first(const Module *m, Role role)
 {
-	for_each_function(m, f)
-		if (f->role == role && f->binding == binding && f->stage == 0 &&
-		    f->mode == MODE_DDP)
-			return f;
+	for_each_of_role(m, role, f)
+		return f;
+	return NULL;
+}
+
+Function *
+function_beside(const Function *f, Role role)
+{
+	for_each_of_role(f->module, role, other)
+		if (other->binding == f->binding && other->stage == f->stage &&
+		    other->mode == f->mode &&
+		    strcmp(other->target ? other->target : "", f->target ? f->target : "") == 0)
+			return other;
 	return NULL;
 }
 

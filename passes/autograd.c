@@ -378,10 +378,9 @@ static void
 find_programs(const Module *m, Arena *arena, FunctionList *out, int *n_first)
 {
 	static const Role roles[] = {ROLE_ACCUMULATE, ROLE_ESTIMATE};
-	Function *f;
 
 	for (int r = 0; r < COUNT(roles); r++) {
-		for (int i = 0; (f = module_program(m, roles[r], i)); i++)
+		for_each_of_role(m, roles[r], f)
 			vec_push(arena, out, f);
 		*n_first = r ? *n_first : out->n;
 	}

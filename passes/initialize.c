@@ -71,7 +71,7 @@ init_by_readers(State *s, const Value *v)
 static bool
 run_initialize(Pass *p, Module *m)
 {
-	Function *f = module_program(m, ROLE_FORWARD, 0);
+	Function *f = module_first(m, ROLE_FORWARD);
 
 	if (!f) {
 		diag_error(p->diag, EXIT_USAGE, "%s: initialize needs a function of role forward",

@@ -31,14 +31,12 @@ bool *
 parameters_reached(Module *m, Arena *arena)
 {
 	bool *reached = NEW_ARRAY(arena, bool, m->states.n + 1);
-	Function *f;
 
-	if (!module_program(m, ROLE_ACCUMULATE,
-	                    0)) /* no loss yet: every trained parameter counts */
+	if (!module_first(m, ROLE_ACCUMULATE)) /* no loss yet: every trained parameter counts */
 		for (int i = 0; i < m->states.n; i++)
 			reached[i] = m->states.at[i]->kind == STATE_PARAMETER &&
 			             m->states.at[i]->trainable;
-	for (int i = 0; (f = module_program(m, ROLE_ACCUMULATE, i)); i++) {
+	for_each_of_role(m, ROLE_ACCUMULATE, f) {
 		Function *copy = function_clone(f, module_fresh_name(m, "reached"));
 		mark_reached(copy, arena, reached);
 		function_remove(copy);

@@ -420,7 +420,7 @@ wants_onnx(const Options *o)
 static bool
 write_onnx(const Session *s)
 {
-	const Function *f = module_program(s->m, ROLE_ACCUMULATE, 0);
+	const Function *f = module_first(s->m, ROLE_ACCUMULATE);
 	size_t size = 0;
 	const uint8_t *bytes = module_encode_onnx(s->m, f, s->arena, s->diag, &size);
 

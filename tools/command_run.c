@@ -152,7 +152,7 @@ interpret_forward(Run *r)
 	if ((s->o->stage && !parse_stage(s->o->stage, &stage, s->diag)) ||
 	    !session_stage(s, stage, false) || !read_inputs(r))
 		return false;
-	f = module_program(s->m, ROLE_FORWARD, 0);
+	f = module_first(s->m, ROLE_FORWARD);
 	int n = function_return(f)->n_operands;
 	const ImportPorts *ports = &s->import->bindings.at[0].outputs;
 	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
@@ -438,7 +438,7 @@ interpret_gradients(Run *r)
 	if ((s->o->stage && !parse_stage(s->o->stage, &stage, s->diag)) ||
 	    !session_stage(s, stage, false) || !read_inputs(r))
 		return false;
-	const Function *f = module_program(s->m, ROLE_ACCUMULATE, 0);
+	const Function *f = module_first(s->m, ROLE_ACCUMULATE);
 	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
 	if (!arguments(r, f, args))
 		return false;

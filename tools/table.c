@@ -203,9 +203,8 @@ print_ports(const char *what, const ImportPort *at, int n)
 static void
 print_target(const Module *m)
 {
-	for (int b = 0;; b++) {
-		const Function *f = module_program(m, ROLE_ACCUMULATE, b);
-		const Value *v = f ? function_find_param(f, PARAM_LABELS, -1) : NULL;
+	for_each_of_role(m, ROLE_ACCUMULATE, f) {
+		const Value *v = function_find_param(f, PARAM_LABELS, -1);
 		Text t = {0};
 		if (!v)
 			return;
@@ -368,7 +367,7 @@ print_summary(const Session *s, bool full)
 		quantized_print(s->arena, &s->quantize->tensors, NULL, NULL);
 	printf("  %lld parameters, %lld trainable; %.4g MFLOP forward\n", (long long)all,
 	       (long long)trainable,
-	       1e-6 * (double)function_flops(module_program(s->m, ROLE_FORWARD, 0)));
+	       1e-6 * (double)function_flops(module_first(s->m, ROLE_FORWARD)));
 }
 
 /* FLOPs of a step's first micro-batch, forward and backward. */
@@ -376,7 +375,7 @@ static int64_t
 step_flops(const Module *m)
 {
 	int64_t flops = 0;
-	const Function *f = module_program(m, ROLE_ACCUMULATE, 0);
+	const Function *f = module_first(m, ROLE_ACCUMULATE);
 
 	for_each_node(f, n)
 		if (when_runs(n->when) & when_runs(WHEN_FIRST))
@@ -582,7 +581,7 @@ print_summary_json(const Session *s)
 	json_t *root = json_pack("{s:s,s:I,s:s,s:I,s:o,s:o,s:o,s:o,s:o,s:o}", "model", s->o->input,
 	                         "opset", (json_int_t)s->import->opset, "producer",
 	                         s->import->producer ? s->import->producer : "", "flops_forward",
-	                         (json_int_t)function_flops(module_program(m, ROLE_FORWARD, 0)),
+	                         (json_int_t)function_flops(module_first(m, ROLE_FORWARD)),
 	                         "parameters", list, "constants", constants_json(s), "repairs",
 	                         texts_json(&s->import->repairs), "notes",
 	                         texts_json(&s->import->notes), "doubtful", doubts_json(s->import),

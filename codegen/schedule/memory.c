@@ -437,7 +437,7 @@ run_memory(Pass *p, Module *m)
 	    !read_words(p, "offload", o->offload, offload_names, &offload))
 		return false;
 	m->modes &= ~(1u << MODE_DDP); /* plain data parallelism is always allowed */
-	if (m->modes && module_program(m, ROLE_UPDATE, 0))
+	if (m->modes && module_first(m, ROLE_UPDATE))
 		shard_states(m, offload, p->scratch);
 	place_states(m);
 	IntMap *inner = functions_run_by_others(m, p->scratch);

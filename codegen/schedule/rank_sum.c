@@ -52,7 +52,7 @@ rank_sums_add(Pass *p, Module *m)
 	Buckets all = buckets_of(p->scratch, m, MODE_DDP);
 	int64_t most[N_DTYPES] = {0};
 
-	if (!module_program(m, ROLE_UPDATE, 0))
+	if (!module_first(m, ROLE_UPDATE))
 		return; /* the module cannot be trained */
 	for (int i = 0; i < all.n; i++)
 		if (all.at[i].n > most[all.at[i].dtype])

@@ -6,15 +6,17 @@
 void
 lora_split_inference(Module *m)
 {
-	Function *forward;
-
-	for (int b = 0; (forward = module_program(m, ROLE_FORWARD, b)); b++) {
-		if (module_program(m, ROLE_INFERENCE, b))
+	for_each_of_role(m, ROLE_FORWARD, forward) {
+		if (function_beside(forward, ROLE_INFERENCE))
 			continue;
+		int b = forward->binding;
 		const char *name = b ? arena_printf(m->arena, "inference.%d", b) : "inference";
 		Function *f = function_clone(forward, module_fresh_name(m, name));
 		f->role = ROLE_INFERENCE;
 		f->binding = b;
+		f->stage = forward->stage;
+		f->mode = forward->mode;
+		f->target = forward->target;
 	}
 }
 

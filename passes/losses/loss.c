@@ -291,9 +291,10 @@ build_program(LossPass *lp, const Function *from, Role role, int binding)
 }
 
 static bool
-build_programs(LossPass *lp, Function *forward, int binding)
+build_programs(LossPass *lp, Function *forward)
 {
-	Function *inference = module_program(lp->m, ROLE_INFERENCE, binding);
+	Function *inference = function_beside(forward, ROLE_INFERENCE);
+	int binding = forward->binding;
 
 	if (!prepare(lp, forward))
 		return false;
@@ -320,9 +321,8 @@ run_loss(Pass *p, Module *m)
 {
 	const LossOptions *o = p->options;
 	LossPass lp = {.p = p, .m = m, .options = o};
-	Function *forward = module_program(m, ROLE_FORWARD, 0);
 
-	if (!forward) {
+	if (!module_first(m, ROLE_FORWARD)) {
 		diag_error(p->diag, EXIT_USAGE, "%s: loss needs a function of role forward",
 		           m->name);
 		return false;
@@ -332,8 +332,11 @@ run_loss(Pass *p, Module *m)
 		return loss_refuse(&lp, "unknown loss `%s`", o->kind ? o->kind : "");
 	if (lp.row && !(lp.settings = loss_settings(lp.row, o->settings, p->scratch, p->diag)))
 		return false;
-	for (int b = 0; (forward = module_program(m, ROLE_FORWARD, b)); b++)
-		if (!build_programs(&lp, forward, b))
+	VEC(Function *) forwards = {0}; /* building programs removes functions of the module */
+	for_each_of_role(m, ROLE_FORWARD, f)
+		vec_push(p->scratch, &forwards, f);
+	for (int i = 0; i < forwards.n; i++)
+		if (!build_programs(&lp, forwards.at[i]))
 			return false;
 	p->changed = true;
 	return true;

@@ -90,7 +90,7 @@ is_outer(const Value *weight, const bool *before)
 static bool
 takes(const Module *m, const State *param)
 {
-	const Function *f = module_program(m, ROLE_FORWARD, 0);
+	const Function *f = module_first(m, ROLE_FORWARD);
 	bool outer = false;
 
 	if (param->type->rank != 2 || !f)

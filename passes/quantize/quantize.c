@@ -48,15 +48,6 @@ has_running_ranges(const Quantize *z)
 	return false;
 }
 
-static bool
-has_inference(const Module *m, const Function *of)
-{
-	for_each_function(m, f)
-		if (f->role == ROLE_INFERENCE && f->binding == of->binding && f->stage == of->stage)
-			return true;
-	return false;
-}
-
 static void
 add_inference(Quantize *z)
 {
@@ -64,7 +55,7 @@ add_inference(Quantize *z)
 
 	for (int i = 0; i < n; i++) {
 		const Function *f = z->m->functions.at[i];
-		if (f->role == ROLE_FORWARD && !has_inference(z->m, f))
+		if (f->role == ROLE_FORWARD && !function_beside(f, ROLE_INFERENCE))
 			program_clone(f, ROLE_INFERENCE);
 	}
 }

@@ -112,7 +112,7 @@ store_working(Working *w, State *s)
 static bool
 run_working(Pass *p, Module *m)
 {
-	Working w = {p, m, module_program(m, ROLE_UPDATE, 0), intmap_new(p->scratch)};
+	Working w = {p, m, module_first(m, ROLE_UPDATE), intmap_new(p->scratch)};
 
 	if (!w.update)
 		return true;

@@ -180,7 +180,7 @@ layer_blocks_of(const Function *f, Arena *arena)
 int *
 layer_blocks(const Module *m, Arena *arena)
 {
-	const Function *f = module_program(m, ROLE_ACCUMULATE, 0);
+	const Function *f = module_first(m, ROLE_ACCUMULATE);
 	int last = 0;
 
 	if (!f)

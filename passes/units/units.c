@@ -381,10 +381,7 @@ static bool
 run_units(Pass *p, Module *m)
 {
 	const UnitsOptions *o = p->options;
-	Units u = {.p = p,
-	           .m = m,
-	           .f = module_program(m, ROLE_UPDATE, 0),
-	           .unit_bytes = o->unit_bytes};
+	Units u = {.p = p, .m = m, .f = module_first(m, ROLE_UPDATE), .unit_bytes = o->unit_bytes};
 
 	if (!u.f)
 		return true;

@@ -61,7 +61,7 @@ static bool
 run_ema(Pass *p, Module *m)
 {
 	Ema e = {p, m, ((const EmaOptions *)p->options)->decay};
-	Function *update = module_program(m, ROLE_UPDATE, 0);
+	Function *update = module_first(m, ROLE_UPDATE);
 
 	if (!update || e.decay == 0)
 		return true;

@@ -184,7 +184,7 @@ static bool
 run_layer_decay(Pass *p, Module *m)
 {
 	const LayerDecayOptions *o = p->options;
-	const Function *f = module_program(m, ROLE_FORWARD, 0);
+	const Function *f = module_first(m, ROLE_FORWARD);
 
 	if (!f || o->factor == 1)
 		return true;

@@ -48,9 +48,7 @@ moment_state(Optimizer *o, const Trained *t, int number)
 static void
 move_point(Optimizer *o, const Trained *t)
 {
-	Function *f;
-
-	for (int i = 0; (f = module_program(o->m, ROLE_ACCUMULATE, i)); i++)
+	for_each_of_role(o->m, ROLE_ACCUMULATE, f)
 		for (int k = 0; k < MAX_MOMENTS; k++)
 			if (t->group->of.choice.row->gradient_at >> k & 1)
 				value_replace_uses(
@@ -200,7 +198,7 @@ summed_axis(const Value *v)
 static int
 inputs_axis(const Optimizer *o, const State *param)
 {
-	const Function *f = module_program(o->m, ROLE_FORWARD, 0);
+	const Function *f = module_first(o->m, ROLE_FORWARD);
 
 	const Value *v = f && param->id < f->by_state.n ? f->by_state.at[param->id] : NULL;
 
@@ -330,7 +328,7 @@ run_optimizer(Pass *p, Module *m)
 	if (!check_every(&o) || !check_rates(&o))
 		return false;
 	int64_t every = optimizer_every(options, p->scratch, p->diag);
-	if (every > 0 && !module_program(m, ROLE_ESTIMATE, 0)) {
+	if (every > 0 && !module_first(m, ROLE_ESTIMATE)) {
 		diag_error(p->diag, EXIT_USAGE,
 		           "%s: the optimizer needs the pass loss with estimates_for", m->name);
 		return false;

@@ -190,7 +190,7 @@ import(const char *path, bool given)
 	if (!m && diag_errors(diag) == 0)
 		abort(); /* refused without a message */
 	if (m) {
-		Function *f = module_program(m, ROLE_FORWARD, 0);
+		Function *f = module_first(m, ROLE_FORWARD);
 		verify(m);
 		int64_t flops = function_flops(f);
 		if (elements(f) <= MOST_ELEMENTS && flops >= 0 && flops <= MOST_FLOPS)
