@@ -250,6 +250,8 @@ verify_states(Verify *v)
 		if (s->block < 0 || s->block > s->type->n ||
 		    (s->block && s->type->n % s->block != 0))
 			state_fault(v, s, "is not divided into whole blocks");
+		if (m->made_by && s->offset < 0)
+			state_fault(v, s, "has no place in memory, but the module has programs");
 		ends &= verify_unit(v, s);
 	}
 	return ends;

@@ -147,7 +147,8 @@ def test_the_layer_of_the_architecture_page_is_that_of_the_dumps(gradc, models, 
     of = ["model.onnx", "--batch=32", "--loss=cross_entropy", "--target=cpu:x86-64-v3"]
     say("compile", *of, "-o", tmp_path / "train")
     dumps = [say("dump", *of, f"--stage={stage}") for stage in ["import", "train", "fused", "lowered", "memory", "c"]]
-    lines = {plain(line) for text in [*dumps, say("dump", tmp_path / "train", "--stage=schedule")] for line in text.splitlines()}
+    dumps += [say("dump", *of, "--after=events"), say("dump", tmp_path / "train", "--stage=schedule")]
+    lines = {plain(line) for text in dumps for line in text.splitlines()}
     section = (ROOT / "docs/architecture.md").read_text().split("\n## One layer, stage by stage\n")[1].split("\n## ")[0]
     blocks = "".join(re.findall(r"```c?\n(.*?)```", section, re.S)).replace("\n    role", " role")
     missing = [line for line in map(plain, blocks.splitlines()) if line not in lines | {"", "...", "}"} and not (

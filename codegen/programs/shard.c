@@ -79,19 +79,40 @@ shard_changes(const Function *f, DataParallelMode mode)
 	return false;
 }
 
-static void
-shard_program(ShardPlan *plan, Program *p)
+/* Copies to and from the host's memory need an update whose arguments are in one place, whenever it
+ * runs. Programs of functions are like that; text may say something else. */
+static bool
+check_offload(Pass *pass, const Program *p)
+{
+	bool fits = p->role == ROLE_UPDATE || p->role == ROLE_REFRESH;
+
+	for (int i = 0; i < p->arguments.n; i++)
+		fits &= !p->arguments.at[i].loop;
+	for (int i = 0; i < p->instructions.n; i++)
+		fits &= !p->instructions.at[i].only;
+	if (!fits)
+		diag_error(pass->diag, EXIT_INVALID,
+		           "pass shard: program %s cannot work on states in the host's memory",
+		           role_names[p->role]);
+	return fits;
+}
+
+static bool
+shard_program(ShardPlan *plan, Pass *pass, Program *p)
 {
 	plan->p = p;
+	if (p->offloads && !check_offload(pass, p))
+		return false;
 	if (p->mode == MODE_DDP)
-		return;
+		return true;
 	if (p->role != ROLE_UPDATE && p->role != ROLE_REFRESH) {
 		shard_gather(plan);
-		return;
+		return true;
 	}
 	shard_update(plan);
 	if (p->offloads)
 		offload_update(plan);
+	return true;
 }
 
 static bool
@@ -104,7 +125,8 @@ run_shard(Pass *pass, Module *m)
 
 	sort_pieces(&plan);
 	for_each_program(m, p)
-		shard_program(&plan, p);
+		if (!shard_program(&plan, pass, p))
+			return false;
 	pass->changed = true;
 	return true;
 }

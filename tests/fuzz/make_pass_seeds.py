@@ -65,7 +65,7 @@ def main():
             write(Path(scratch), name)
             for i, line in enumerate(LINES):
                 dumps = Path(scratch) / f"{name}-{i}"
-                words = [gradc, "dump", f"{name}.onnx", "--batch=2", f"--loss={'cross_entropy' if name == 'table' else 'mse'}", *line, "--stage=memory",
+                words = [gradc, "dump", f"{name}.onnx", "--batch=2", f"--loss={'cross_entropy' if name == 'table' else 'mse'}", *line, "--after=events",
                          "--dump-after=all", f"--dump-dir={dumps}"]
                 done = subprocess.run(words, cwd=scratch, capture_output=True, text=True)
                 if done.returncode:
