@@ -91,15 +91,12 @@ read_share(Reader *r, Slot *s)
 }
 
 static bool
-read_dtype_word(Reader *r, uint32_t *out)
+read_slot_dtype(Reader *r, uint32_t *out)
 {
-	const char *name = read_name(r);
 	DType d;
 
-	if (!name || !dtype_parse(name, &d)) {
-		read_fault(r, "expected a dtype");
+	if (!read_dtype_word(r, &d))
 		return false;
-	}
 	*out = d;
 	return true;
 }
@@ -124,7 +121,7 @@ read_slot(ProgramReader *pr, Slot *s)
 
 	*s = (Slot){0};
 	if (!read_space_word(r, &s->space) || !read_expect(r, '+') ||
-	    !read_small(r, MOST_BYTES, &s->offset) || !read_dtype_word(r, &s->dtype))
+	    !read_small(r, MOST_BYTES, &s->offset) || !read_slot_dtype(r, &s->dtype))
 		return false;
 	s->bytes = read_number_of(r, "bytes", MOST_BYTES);
 	s->name = read_text(pr);
@@ -218,7 +215,7 @@ read_collective(ProgramReader *pr, uint32_t *out)
 	int kind = read_enum(r, collective_names);
 	int reduction = kind < 0 ? -1 : read_enum(r, comm_reduction_names);
 
-	if (reduction < 0 || !read_dtype_word(r, &c.dtype))
+	if (reduction < 0 || !read_slot_dtype(r, &c.dtype))
 		return false;
 	c.kind = (uint32_t)kind;
 	c.reduction = (uint32_t)reduction;
