@@ -504,7 +504,7 @@ async_capture_end(Device *d, Recorded **out)
 }
 
 static Status
-async_launch(Device *d, const Recorded *recorded)
+async_launch(Device *d, const Recorded *recorded, const EventShift *shift)
 {
 	for (const Job *from = recorded->first; from; from = from->next) {
 		Job *job = job_new(from->stream, from->work, from->n_buffers);
@@ -512,6 +512,7 @@ async_launch(Device *d, const Recorded *recorded)
 		if (job) {
 			memcpy(job, from, sizeof(*job) + sizeof(void *) * from->n_buffers);
 			job->next = NULL;
+			job->event = event_shifted(shift, job->event);
 		}
 		RETURN_IF_ERROR(submit(d, job));
 	}

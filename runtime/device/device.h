@@ -16,6 +16,15 @@
 typedef struct Device Device;
 typedef struct Code Code;
 typedef struct Recorded Recorded; /* recorded work of a program, which can be launched again */
+/* Which events a launch of recorded work uses: event e in [first, first + n) becomes e + by; other events stay. */
+typedef struct {
+	int first, n, by;
+} EventShift;
+static inline int
+event_shifted(const EventShift *s, int event)
+{
+	return event >= s->first && event - s->first < s->n ? event + s->by : event;
+}
 typedef enum {
 	MEMORY_DEVICE, /* memory that kernels read and write */
 	MEMORY_PINNED, /* host memory with the fastest copies to and from the device */
@@ -145,11 +154,11 @@ typedef struct {
 	/* The stream's handle for libraries, which queue work in it, or add work to the current recording. Makes the device
 	 * current in this thread. NULL if libraries do not know this device's streams. */
 	Status (*native_stream)(Device *device, int stream, void **out);
-	/* Work that is queued on any stream between begin and end is recorded and not run. launch runs it, any number of times.
-	 * NULL if the device cannot record. */
+	/* Work that is queued on any stream between begin and end is recorded and not run. launch runs it, any number of times,
+	 * with shifted events. NULL if the device cannot record. */
 	Status (*capture_begin)(Device *device);
 	Status (*capture_end)(Device *device, Recorded **out);
-	Status (*launch)(Device *device, const Recorded *recorded);
+	Status (*launch)(Device *device, const Recorded *recorded, const EventShift *shift);
 	void (*forget)(Device *device, Recorded *recorded);
 	/* NULL for the host's memory. */
 	bool (*memory)(const Device *device, DeviceMemory *out);

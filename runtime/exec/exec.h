@@ -27,17 +27,15 @@ typedef struct {
 	bool alone;       /* only this rank runs the program: nothing is summed over ranks */
 } MicroBatch;
 
-/* ---- recorded.c: a program's run that is recorded once and launched again. The first four fields identify the run. */
+/* ---- recorded.c: a program's run that is recorded once and launched again */
+/* Recordings of a program: for each turn of micro-batches and of steps, whether the micro-batch is a step's first, or last. */
+enum { RUNS_PER_PROGRAM = 16 };
 typedef struct {
-	const ProgramRecord *program;
-	int64_t index; /* number of the micro-batch */
-	bool last;
-	uint8_t turns[N_TURNS];
 	/* the run was executed once without recording, so everything that it needs is loaded */
 	bool seen;
-	Recorded *recorded;        /* NULL before the run is recorded */
-	int first_timer, n_timers; /* the run's timers among the step's timers */
-	int8_t *phases;
+	Recorded *recorded; /* NULL before the run is recorded */
+	int n_timers;
+	int8_t *phases;                /* the phase that begins at each timer */
 	bool full;                     /* there were more changes of phase than timers */
 	CommCount counts[N_GROUPS];    /* collectives that the run starts, per group */
 	int64_t copied_in, copied_out; /* bytes of offloaded data that the run copies */
@@ -77,12 +75,12 @@ typedef struct {
 	int64_t host_waits; /* how often the host has waited for the device */
 	/* largest number of instructions that a program runs; 0: instructions are never timed */
 	int most_observed;
-	Observer *observer; /* NULL: instructions are not timed */
-	Trace *trace;       /* receives spans of collectives; may be NULL */
-	Finder *finder;     /* looks for NaN and infinities; NULL: off */
-	Span *spans;        /* for the finder: array for one instruction's arguments */
-	VEC(RecordedRun) recorded;
-	bool records_ranks; /* runs with collectives are recorded; the same on all ranks */
+	Observer *observer;    /* NULL: instructions are not timed */
+	Trace *trace;          /* receives spans of collectives; may be NULL */
+	Finder *finder;        /* looks for NaN and infinities; NULL: off */
+	Span *spans;           /* for the finder: array for one instruction's arguments */
+	RecordedRun *recorded; /* RUNS_PER_PROGRAM for each program */
+	bool records_ranks;    /* runs with collectives are recorded; the same on all ranks */
 } Executor;
 typedef struct {
 	const DeviceOps *ops;

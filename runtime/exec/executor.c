@@ -140,6 +140,8 @@ executor_open(Arena *arena, const Format *f, const ExecutorOptions *options, Exe
 	if (format_shard_places(f, &out->facts, SPACE_SHARD, out->shard_at) == INT64_MAX)
 		return status_error(EXIT_SYSTEM, "parts of states are too large");
 	out->facts.shard_at = out->shard_at;
+	out->recorded = NEW_ARRAY(arena, RecordedRun,
+	                          f->n[SECTION_PROGRAMS] * RUNS_PER_PROGRAM + 1);
 	out->asks = NEW_ARRAY(arena, bool, f->n[SECTION_PROGRAMS] + 1);
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++)
 		out->asks[i] = program_asks(out, &f->programs[i]);

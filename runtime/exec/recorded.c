@@ -1,6 +1,11 @@
 /* Records the run of a program, on devices that can (a CUDA graph), so that later runs need a single launch. The first run
  * queues each instruction, so that everything the program needs is loaded; the second run is recorded; later runs launch the
- * recording. A recording holds addresses and events, so there is one for each turn and each micro-batch of a step.
+ * recording.
+ *
+ * A recording holds addresses and events, so each turn has recordings of its own. The first and the last micro-batch of a step
+ * also have their own, because they run other instructions. All micro-batches between share recordings: for example, steps of
+ * 100 micro-batches need eight, four for each turn of steps. A program never has more than RUNS_PER_PROGRAM. Only the timers
+ * differ between these micro-batches, so a launch says which timers of the step it records.
  *
  * Programs with tasks of the host are not recorded: collectives of a communicator without streams, and programs on the host's
  * processors. Programs for which the host reads a flag are not recorded either. Collectives on streams must be recorded by all
@@ -8,8 +13,6 @@
 #include "runtime/exec/walk.h"
 
 #include <string.h>
-
-enum { MOST = 64 }; /* most recordings; any further run is not recorded */
 
 static bool
 has_host_tasks(const Executor *x)
@@ -24,28 +27,18 @@ is_recordable(const Executor *x, const ProgramRecord *p)
 	       !x->observer && !x->poison && !has_host_tasks(x) && p->target == (uint32_t)x->target;
 }
 
-static bool
-is_same(const RecordedRun *r, const RecordedRun *key)
-{
-	return r->program == key->program && r->index == key->index && r->last == key->last &&
-	       memcmp(r->turns, key->turns, sizeof(r->turns)) == 0;
-}
-
-/* Finds or makes the entry for a run; NULL if there are MOST recordings already. */
+/* The entry for a run of the program: one for each turn of micro-batches and of steps, and apart for a step's first and last
+ * micro-batch. */
 static RecordedRun *
-find_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
+find_run(const Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 {
-	RecordedRun key = {
-		.program = p, .index = micro->index, .last = micro->index == micro->n - 1};
+	int64_t at = p - x->format->programs;
 
-	memcpy(key.turns, x->turns, sizeof(key.turns));
-	for (int i = 0; i < x->recorded.n; i++)
-		if (is_same(&x->recorded.at[i], &key))
-			return &x->recorded.at[i];
-	if (x->recorded.n == MOST)
-		return NULL;
-	vec_push(x->arena, &x->recorded, key);
-	return &x->recorded.at[x->recorded.n - 1];
+	at = at * 2 + (micro->index == 0);
+	at = at * 2 + (micro->index == micro->n - 1);
+	at = at * 2 + x->turns[TURN_MICRO];
+	at = at * 2 + x->turns[TURN_STEP];
+	return &x->recorded[at];
 }
 
 /* ---- collectives that the communicator has started */
@@ -68,34 +61,54 @@ count_since(const Executor *x, const CommCount before[N_GROUPS], CommCount out[N
 }
 
 /* ---- recording */
+/* Records a run. The recording has the turn's first timers; `launch` says which timers it records instead. */
 static Status
-record_run(Executor *x, RecordedRun *r, const MicroBatch *micro)
+record_run(Executor *x, RecordedRun *r, const ProgramRecord *p, const MicroBatch *micro)
 {
 	StepTimers *t = &x->timers[x->turns[TURN_STEP]];
-
+	const StepTimers step = *t;
 	CommCount before[N_GROUPS];
-
-	count(x, before);
 	int64_t copied_in = x->copied_in, copied_out = x->copied_out;
 
-	r->first_timer = t->n;
-	RETURN_IF_ERROR(x->ops->capture_begin(x->device));
-	Status status = executor_walk(x, r->program, micro);
-	Status ended = x->ops->capture_end(x->device, &r->recorded);
+	*t = (StepTimers){0};
+	count(x, before);
+	Status status = x->ops->capture_begin(x->device);
+	if (!status) {
+		status = executor_walk(x, p, micro);
+		status = status_first(status, x->ops->capture_end(x->device, &r->recorded));
+	}
 	count_since(x, before, r->counts);
 	r->copied_in = x->copied_in - copied_in;
 	r->copied_out = x->copied_out - copied_out;
-	r->n_timers = t->n - r->first_timer;
+	r->n_timers = t->n;
 	r->full = t->full;
-	r->phases = arena_copy(x->arena, t->phase + r->first_timer, (size_t)r->n_timers);
-	return status_first(status, ended);
+	r->phases = arena_copy(x->arena, t->phase, (size_t)t->n);
+	*t = step;
+	return status;
+}
+
+/* Launches a recording, which records the next timers of the step. A step with too many changes of phase has no phase times, so
+ * there any timers will do. */
+static Status
+launch(Executor *x, const RecordedRun *r)
+{
+	int turn = x->turns[TURN_STEP];
+	StepTimers *t = &x->timers[turn];
+	int n = r->n_timers;
+
+	t->full |= r->full || t->n + n > MAX_TIMERS;
+	const EventShift timers = {timer_event(turn, 0), n, t->full ? 0 : t->n};
+	if (!t->full) {
+		memcpy(t->phase + t->n, r->phases, (size_t)n);
+		t->n += n;
+	}
+	return x->ops->launch(x->device, r->recorded, &timers);
 }
 
 Status
 executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 {
 	RecordedRun *r = is_recordable(x, p) ? find_run(x, p, micro) : NULL;
-	StepTimers *t = &x->timers[x->turns[TURN_STEP]];
 
 	if (!r || !r->seen) {
 		if (r)
@@ -103,27 +116,22 @@ executor_run(Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 		return executor_walk(x, p, micro);
 	}
 	if (!r->recorded)
-		RETURN_IF_ERROR(record_run(x, r, micro));
-	/* the recorded timers belong to another place in the step */
-	else if (t->n != r->first_timer)
-		return executor_walk(x, p, micro);
+		RETURN_IF_ERROR(record_run(x, r, p, micro)); /* counts its own traffic */
 	else {
-		memcpy(t->phase + t->n, r->phases, (size_t)r->n_timers);
-		t->n += r->n_timers;
-		t->full |= r->full;
 		if (comm_enqueues(x->comm))
 			x->comm->data_ops->repeat(x->comm->data, r->counts);
 		x->copied_in += r->copied_in;
 		x->copied_out += r->copied_out;
 	}
-	return x->ops->launch(x->device, r->recorded);
+	return launch(x, r);
 }
 
 void
 recorded_free(Executor *x)
 {
-	for (int i = 0; i < x->recorded.n; i++)
-		if (x->recorded.at[i].recorded)
-			x->ops->forget(x->device, x->recorded.at[i].recorded);
-	x->recorded.n = 0;
+	for (int i = 0; x->recorded && i < x->format->n[SECTION_PROGRAMS] * RUNS_PER_PROGRAM; i++) {
+		if (x->recorded[i].recorded)
+			x->ops->forget(x->device, x->recorded[i].recorded);
+		x->recorded[i] = (RecordedRun){0};
+	}
 }

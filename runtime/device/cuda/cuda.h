@@ -96,7 +96,7 @@ Status cuda_stream(Device *d, int stream, void **out);
 Status cuda_note_event(Device *d, int stream, int event, bool records, bool *noted);
 Status cuda_capture_begin(Device *d);
 Status cuda_capture_end(Device *d, Recorded **out);
-Status cuda_replay(Device *d, const Recorded *recorded);
+Status cuda_replay(Device *d, const Recorded *recorded, const EventShift *shift);
 void cuda_forget(Device *d, Recorded *recorded);
 
 /* ---- cuda.c */

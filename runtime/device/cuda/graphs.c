@@ -111,7 +111,7 @@ cuda_capture_end(Device *d, Recorded **out)
 }
 
 Status
-cuda_replay(Device *d, const Recorded *r)
+cuda_replay(Device *d, const Recorded *r, const EventShift *shift)
 {
 	void *stream;
 
@@ -122,8 +122,9 @@ cuda_replay(Device *d, const Recorded *r)
 			RETURN_IF_ERROR(cuda_check(d, d->driver.GraphLaunch(p->graph, stream),
 			                           "launch of a graph"));
 		} else {
-			RETURN_IF_ERROR(p->records ? cuda_record(d, p->stream, p->event)
-			                           : cuda_wait(d, p->stream, p->event));
+			int event = event_shifted(shift, p->event);
+			RETURN_IF_ERROR(p->records ? cuda_record(d, p->stream, event)
+			                           : cuda_wait(d, p->stream, event));
 		}
 	}
 	return NULL;

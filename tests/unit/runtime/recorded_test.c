@@ -3,6 +3,7 @@
 #include "runtime/comm/comm.h"
 #include "runtime/device/device.h"
 #include "runtime/exec/exec.h"
+#include "runtime/exec/walk.h"
 #include "tests/unit/runtime/runtime_tiny.h"
 
 static void
@@ -29,10 +30,10 @@ begin(Device *d)
 }
 
 static Status
-launch(Device *d, const Recorded *r)
+launch(Device *d, const Recorded *r, const EventShift *shift)
 {
 	counts.launches++;
-	return device_async.launch(d, r);
+	return device_async.launch(d, r, shift);
 }
 
 static Status
@@ -100,6 +101,58 @@ test_recordings_are_launched(void **state)
 	assert_int_equal(counts.launches, 12 - IN_FLIGHT);
 	executor_close(&x);
 	arena_free(arena);
+}
+
+/* Micro-batches between a step's first and last share recordings, and each has timers of its own. With more changes of phase
+ * than timers, runs are launched all the same. */
+static void
+run_steps(int micro_batches, int want_runs)
+{
+	Arena *arena = arena_new();
+	Format f = tables(arena);
+	const int turn = 0;
+	double first;
+	Executor x;
+
+	memset(&counts, 0, sizeof(counts));
+	must(executor_open(
+		arena, &f,
+		&(ExecutorOptions){.ops = &counting, .variant = tiny_image(arena, &kernel, 1)},
+		&x));
+	x.timed = true;
+	for (int step = 0; step < 2; step++) {
+		x.timers[turn].n = 0;
+		x.timers[turn].full = false;
+		for (int i = 0; i < micro_batches; i++) {
+			x.turns[TURN_MICRO] ^= 1;
+			must(executor_run(&x, &f.programs[0], &(MicroBatch){i, micro_batches}));
+		}
+	}
+	Span at = executor_slot(&x, 0);
+	at.bytes = 8;
+	must(executor_read(&x, &first, at));
+	assert_true(first == 2 * micro_batches);
+	assert_int_equal(counts.runs, want_runs);
+	bool full = 2 * micro_batches > MAX_TIMERS;
+	assert_int_equal(x.timers[turn].full, full);
+	for (int i = 0; !full && i + 1 < 2 * micro_batches; i++) {
+		double seconds;
+		must(counting.elapsed(x.device, timer_event(turn, i), timer_event(turn, i + 1),
+		                      &seconds));
+		assert_true(seconds > 0);
+		assert_int_equal(x.timers[turn].phase[i + 1], i % 2 ? 0 : -1);
+	}
+	executor_close(&x);
+	arena_free(arena);
+}
+
+static void
+test_micro_batches_share_recordings(void **state)
+{
+	(void)state;
+	/* two normal runs and two recorded runs each: first, between at both turns, last */
+	run_steps(100, 8);
+	run_steps(MAX_TIMERS, 8);
 }
 
 /* ---- with a communicator that works on streams */
@@ -237,6 +290,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_recordings_are_launched, set_up),
+		cmocka_unit_test_setup(test_micro_batches_share_recordings, set_up),
 		cmocka_unit_test_setup(test_collectives_are_recorded, set_up),
 		cmocka_unit_test_setup(test_poison_is_not_recorded, set_up),
 	};

@@ -370,10 +370,15 @@ test_recordings_are_launched(void **state)
 	must(t.ops->wait(t.device, 1, 4));
 	must(t.ops->capture_end(t.device, &recorded));
 	assert_true(value(&t, t.a, 0) == 0);
-	for (int i = 0; i < 5; i++)
-		must(t.ops->launch(t.device, recorded));
+	for (int i = 0; i < 5; i++) /* in place of event 4, launch i records event 4 + i */
+		must(t.ops->launch(t.device, recorded, &(EventShift){4, 1, i}));
 	must(t.ops->sync(t.device));
 	assert_true(value(&t, t.a, 0) == 5 && value(&t, t.b, N - 1) == 5);
+	for (int i = 0; i < 4; i++) {
+		double seconds;
+		must(t.ops->elapsed(t.device, 4 + i, 5 + i, &seconds));
+		assert_true(seconds > 0);
+	}
 	t.ops->forget(t.device, recorded);
 	bench_close(&t);
 }

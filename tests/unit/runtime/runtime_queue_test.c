@@ -43,6 +43,15 @@ train_on_cpu(double losses[STEPS])
 	finish(&t, run);
 }
 
+static bool
+has_recordings(const Executor *x)
+{
+	for (int i = 0; i < x->format->n[SECTION_PROGRAMS] * RUNS_PER_PROGRAM; i++)
+		if (x->recorded[i].recorded)
+			return true;
+	return false;
+}
+
 static void
 test_results_come_one_step_late(void **state)
 {
@@ -75,7 +84,7 @@ test_results_come_one_step_late(void **state)
 		assert_true(!got || step.loss == losses[taken++]);
 	}
 	assert_int_equal(taken, STEPS);
-	assert_true(run->executor.recorded.n > 0); /* most steps were launches of a recording */
+	assert_true(has_recordings(&run->executor)); /* most steps were launches of a recording */
 	finish(&t, run);
 }
 
