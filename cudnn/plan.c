@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-enum { MOST_CONFIGS = 32 };
-
 /* ---- engines */
 /* cuDNN describes each engine by notes. Returns, as bits, the notes that an engine must not have. Sums must be computed in f32.
  * Winograd algorithms with large tiles lose bits of sums; with 16-bit operands, Winograd loses bits with tiles of any size. */
@@ -110,34 +108,61 @@ take_engine(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *call
 }
 
 /* ---- the heuristic */
-/* Asks the heuristic for up to MOST_CONFIGS configurations. Returns the number of configurations, which may be 0. */
-static int64_t
-ask(CudnnDescriptors *d, const CudnnTarget *target, void *graph, int mode,
-    void *configs[MOST_CONFIGS])
+/* The configurations that the heuristic suggests, fastest first. */
+typedef struct {
+	int64_t n;
+	void **at;
+} Configs;
+
+/* Makes a heuristic for the graph. */
+static void *
+make_heuristic(CudnnDescriptors *d, const CudnnTarget *target, void *graph, int mode)
 {
 	void *heuristic = cudnn_new(d, CUDNN_HEURISTIC_DESCRIPTOR);
-	int64_t n = 0;
 
 	cudnn_set(d, heuristic, CUDNN_HEURISTIC_GRAPH, CUDNN_DESCRIPTORS, 1, &graph);
 	cudnn_set(d, heuristic, CUDNN_HEURISTIC_MODE, CUDNN_HEURISTICS, 1, &mode);
 	if (target->gpu)
 		cudnn_set(d, heuristic, CUDNN_HEURISTIC_GPU, CUDNN_DESCRIPTORS, 1, &target->gpu);
 	cudnn_finish(d, heuristic);
-	if (!d->code)
-		d->code = d->dnn->BackendGetAttribute(heuristic, CUDNN_HEURISTIC_CONFIGS,
-		                                      CUDNN_DESCRIPTORS, MOST_CONFIGS, &n, configs);
-	return d->code ? 0 : n < MOST_CONFIGS ? n : MOST_CONFIGS;
+	return heuristic;
 }
 
-/* Makes empty descriptors, which the library fills. */
-static int
-make_configs(const Cudnn *dnn, void *configs[MOST_CONFIGS])
+/* Reads up to `most` configurations into `out`. Returns how many the heuristic has; 0 after a failure. */
+static int64_t
+read_configs(CudnnDescriptors *d, void *heuristic, int64_t most, void **out)
 {
-	int code = CUDNN_OK;
+	int64_t n = 0;
 
-	for (int i = 0; i < MOST_CONFIGS && !code; i++)
-		code = dnn->BackendCreateDescriptor(CUDNN_CONFIG_DESCRIPTOR, &configs[i]);
-	return code;
+	if (!d->code)
+		d->code = d->dnn->BackendGetAttribute(heuristic, CUDNN_HEURISTIC_CONFIGS,
+		                                      CUDNN_DESCRIPTORS, most, &n, out);
+	return d->code || n < 0 ? 0 : n;
+}
+
+/* Reads all configurations. The library fills descriptors that the caller makes, so it is first asked how many there are. Free
+ * with free_configs, even after a failure. */
+static Configs
+all_configs(CudnnDescriptors *d, void *heuristic)
+{
+	int64_t room = read_configs(d, heuristic, 0, NULL);
+	Configs c = {0, memory_zeroed((size_t)room + 1, sizeof(*c.at))};
+
+	for (; c.n < room && !d->code; c.n++)
+		d->code = d->dnn->BackendCreateDescriptor(CUDNN_CONFIG_DESCRIPTOR, &c.at[c.n]);
+	int64_t n = c.n > 0 ? read_configs(d, heuristic, c.n, c.at) : 0;
+	while (c.n > n)
+		if (c.at[--c.n])
+			d->dnn->BackendDestroyDescriptor(c.at[c.n]);
+	return c;
+}
+
+static void
+free_configs(const Cudnn *dnn, Configs *c)
+{
+	for (int64_t i = 0; i < c->n; i++)
+		dnn->BackendDestroyDescriptor(c->at[i]);
+	memory_free(c->at);
 }
 
 static bool
@@ -145,18 +170,14 @@ try_heuristic(const Cudnn *dnn, const CudnnTarget *target, const LibraryCall *ca
               int mode, int64_t scratch_limit, CudnnPlan *out)
 {
 	CudnnDescriptors d = {.dnn = dnn};
-	void *configs[MOST_CONFIGS] = {0};
 	bool found = false;
+	Configs configs = all_configs(&d, make_heuristic(&d, target, graph, mode));
 
-	d.code = make_configs(dnn, configs);
-	int64_t n = ask(&d, target, graph, mode, configs);
-	for (int64_t i = 0; i < n && !found; i++)
-		found = take_engine(dnn, target, call, configs[i], out) &&
-		        make_plan(dnn, target, configs[i], scratch_limit, out);
+	for (int64_t i = 0; i < configs.n && !found; i++)
+		found = take_engine(dnn, target, call, configs.at[i], out) &&
+		        make_plan(dnn, target, configs.at[i], scratch_limit, out);
+	free_configs(dnn, &configs);
 	cudnn_destroy(&d);
-	for (int i = 0; i < MOST_CONFIGS; i++)
-		if (configs[i])
-			dnn->BackendDestroyDescriptor(configs[i]);
 	return found;
 }
 

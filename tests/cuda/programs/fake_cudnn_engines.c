@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum {
-	MOST_ENGINES = 8,
+	MOST_ENGINES = 64,
 	N_NUMBERS = sizeof(FakeEngine) / sizeof(int64_t),
 	MOST_CHARACTERS = 1 << 16
 };

@@ -257,6 +257,22 @@ test_order(void **state)
 	give_engines(NULL);
 }
 
+/* The only engine that the type allows is the last of many. */
+static void
+test_many_engines(void **state)
+{
+	Text list = {0};
+
+	(void)state;
+	for (int i = 0; i < 50; i++)
+		text_printf(&list, "%d:0:16 ", i);
+	text_add(&list, "50:0:0|");
+	give_engines(list.at);
+	expect_engine(false, types[0], "cuDNN 9.28.1 engine 50");
+	text_free(&list);
+	give_engines(NULL);
+}
+
 /* Padding behind x that no window reads may be set equal to the padding before x, for which there are fast engines. */
 static void
 test_even_padding(void **state)
@@ -410,6 +426,7 @@ main(int argc, char **argv)
 		cmocka_unit_test(test_tf32),
 		cmocka_unit_test(test_notes),
 		cmocka_unit_test(test_order),
+		cmocka_unit_test(test_many_engines),
 		cmocka_unit_test(test_even_padding),
 		cmocka_unit_test(test_scratch),
 		cmocka_unit_test(test_names),
