@@ -145,6 +145,25 @@ check_state_overlap(const Format *f)
 	return status;
 }
 
+/* A slot of a state that never changes must lie inside the state. */
+static Status
+check_constant_slot(const Format *f, int i)
+{
+	const Slot *s = &f->slots[i];
+	const StateRecord *t;
+
+	if (s->state > (uint32_t)f->n[SECTION_STATES])
+		return FAULT("slot %d: state %u of %d", i, s->state, f->n[SECTION_STATES]);
+	if (s->state == 0)
+		return NULL;
+	t = &f->states[s->state - 1];
+	if (t->lifetime != LIFE_CONSTANT || s->offset < t->offset ||
+	    s->offset + s->bytes > t->offset + t->bytes)
+		return FAULT("slot %d: %lld bytes at %lld are no part of constant state %u", i,
+		             (long long)s->bytes, (long long)s->offset, s->state - 1);
+	return NULL;
+}
+
 static Status check_shard_slot(const Format *f, int i);
 
 static Status
@@ -170,7 +189,7 @@ check_slot(const Format *f, int i)
 		             (long long)s->before);
 	if (s->mode >= N_MODES || s->only >= N_ONLY || s->group >= N_GROUPS)
 		return FAULT("slot %d: mode %u, only %u, group %u", i, s->mode, s->only, s->group);
-	return check_shard_slot(f, i);
+	return s->space == SPACE_STATE ? check_constant_slot(f, i) : check_shard_slot(f, i);
 }
 
 /* A slot in a region for parts must belong to a state that its mode divides, and cover the whole state. */

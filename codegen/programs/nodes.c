@@ -62,6 +62,9 @@ new_slot(ProgramMaker *pm, const Value *v, int64_t base)
 	          .bytes = type_bytes(v->type),
 	          .name = program_name(pm->p, value_origin(v))};
 
+	if (v->kind == VALUE_STATE && v->state->lifetime == LIFE_CONSTANT &&
+	    v->region == REGION_STATE)
+		s.state = (uint32_t)v->state->id + 1;
 	if (s.space == SPACE_WORKSPACE)
 		grow(pm, SPACE_WORKSPACE, s.offset + (s.bytes ? s.bytes : 1));
 	if (v->region == REGION_IO)

@@ -265,6 +265,7 @@ move_arguments(Gathering *g, int at)
 			continue;
 		Slot slot = p->slots.at[shard_slot_number(g->plan, n, i)];
 		slot.space = SPACE_GATHERED;
+		slot.state = 0;
 		slot.offset += stay_at(g, piece, at)->offset - piece->offset;
 		p->arguments.at[n->args + i].slot = program_slot(p, slot);
 	}

@@ -5,6 +5,7 @@
 #include "runtime/device/library_calls.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { N_READ = 2, MAX_PACKED = 64 << 20 /* bytes of all packed operands */ };
 
@@ -21,6 +22,7 @@ typedef struct {
 	unsigned fixed;
 	Packed *packed[N_READ];
 	int n_packed[N_READ];
+	char *unpacked; /* the implementation's name and a remark, if MAX_PACKED prevents packing */
 } Call;
 struct LibraryCalls {
 	const Format *tables;
@@ -32,15 +34,9 @@ struct LibraryCalls {
 
 /* ---- operands that never change */
 static bool
-lies_in_constant(const Format *f, const Slot *s)
+lies_in_constant(const Slot *s)
 {
-	for (int i = 0; s->space == SPACE_STATE && i < f->n[SECTION_STATES]; i++) {
-		const StateRecord *t = &f->states[i];
-		if (t->lifetime == LIFE_CONSTANT && s->offset >= t->offset &&
-		    s->offset + s->bytes <= t->offset + t->bytes)
-			return true;
-	}
-	return false;
+	return s->space == SPACE_STATE && s->state;
 }
 
 static Status
@@ -67,7 +63,7 @@ look_at_launch(const LibraryCalls *calls, const Instruction *n)
 		const Slot *s =
 			&f->slots[f->arguments[n->args + (uint32_t)c->record->operands[i].buffer]
 		                          .slot];
-		if (!lies_in_constant(f, s))
+		if (!lies_in_constant(s))
 			c->fixed &= ~(1u << i);
 		else if (c->fixed >> i & 1)
 			RETURN_IF_ERROR(add_packed(c, i, s->offset));
@@ -111,6 +107,23 @@ release_call(Call *c)
 	if (c->call)
 		c->ops->release(c->call);
 	c->call = NULL;
+	memory_free(c->unpacked);
+	c->unpacked = NULL;
+}
+
+/* People see the remark beside the implementation's name in --info. */
+static void
+remark_unpacked(Call *c)
+{
+	Text t = {0};
+
+	text_printf(
+		&t,
+		"%s, packs constant operands at each run: with them, more than %d MiB would stay packed",
+		c->ops->implementation(c->call), MAX_PACKED >> 20);
+	c->unpacked = memory_zeroed(t.n + 1, 1);
+	memcpy(c->unpacked, t.at, t.n);
+	text_free(&t);
 }
 
 /* Returns false if the library refuses the call, or is slower than the generated loops. */
@@ -125,6 +138,8 @@ try_library(const LibraryCalls *calls, const OpenedLibrary *l, Call *c, int64_t 
 		release_call(c);
 		fixed = 0;
 		status_free(l->ops->prepare(l->library, c->record, fixed, limit, &c->call));
+		if (c->call)
+			remark_unpacked(c);
 	}
 	if (c->call && !l->ops->pays(c->call))
 		release_call(c);
@@ -262,7 +277,7 @@ library_calls_implementation(const LibraryCalls *calls, uint32_t kernel)
 {
 	const Call *c = call_of(calls, kernel);
 
-	return c ? c->ops->implementation(c->call) : NULL;
+	return !c ? NULL : c->unpacked ? c->unpacked : c->ops->implementation(c->call);
 }
 
 bool

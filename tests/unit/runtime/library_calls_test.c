@@ -208,7 +208,7 @@ test_convolutions_are_counted(void **state)
 
 /* ---- a library that counts requests, and multiplies two numbers */
 struct Library {
-	bool refuses, slow;
+	bool refuses, slow, packs_much;
 	const char *planned,
 		*fault; /* planned: version whose plans the library accepts; NULL: no plans */
 	int prepared, released, packed, runs;
@@ -300,7 +300,9 @@ count_scratch(const PreparedCall *call)
 static int64_t
 count_packed_bytes(const PreparedCall *call, int i)
 {
-	return call->fixed >> i & 1 ? PACKED : 0;
+	int64_t bytes = call->library->packs_much ? 65 << 20 : PACKED;
+
+	return call->fixed >> i & 1 ? bytes : 0;
 }
 
 static Status
@@ -380,8 +382,10 @@ bench_open(bool constant, bool planned)
 	tiny_facts(w);
 	w->state_bytes = TINY_STATE_BYTES;
 	w->weights_bytes = 8;
-	if (constant)
+	if (constant) {
 		w->states.at[1].lifetime = LIFE_CONSTANT;
+		w->slots.at[SLOT_W].state = 2;
+	}
 	library_call_begin(&r.call, LIBRARY_DOT);
 	for (int i = 0; i <= LIBRARY_RESULT; i++) {
 		r.call.operands[i] = (LibraryOperand){
@@ -452,6 +456,25 @@ test_constant_operands_are_packed_once(void **state)
 	run_twice(calls);
 	assert_int_equal(library.packed, 1);
 	assert_int_equal(library.runs, 2);
+	close_calls(&b, calls);
+}
+
+/* Too many bytes of packed operands: they are packed at each run, and people are told. */
+static void
+test_packed_bytes_are_bounded(void **state)
+{
+	Bench b = bench_open(true, false);
+	Library library = {.packs_much = true};
+	LibraryCalls *calls = open_calls(&b, &library);
+
+	(void)state;
+	assert_int_equal(library.fixed, 0);
+	assert_int_equal(library_calls_bytes(calls), SCRATCH);
+	assert_string_equal(library_calls_implementation(calls, K_DIFF),
+	                    "by hand, packs constant operands at each run: with them, more than 64 "
+	                    "MiB would stay packed");
+	run_twice(calls);
+	assert_int_equal(library.packed, 0);
 	close_calls(&b, calls);
 }
 
@@ -538,6 +561,7 @@ main(void)
 		cmocka_unit_test(test_dots_are_counted),
 		cmocka_unit_test(test_convolutions_are_counted),
 		cmocka_unit_test(test_constant_operands_are_packed_once),
+		cmocka_unit_test(test_packed_bytes_are_bounded),
 		cmocka_unit_test(test_other_operands_are_read),
 		cmocka_unit_test(test_loops_run_otherwise),
 		cmocka_unit_test(test_plans),
