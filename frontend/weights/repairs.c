@@ -128,29 +128,45 @@ is_view(const Reader *reader)
 	return false;
 }
 
-static int
-collect(const Repairs *r, const char *name, Reader *out, int n, int max, int depth)
-{
-	Readers list = readers_of(r, name);
+/* Readers of one value, and how many of them the walk has passed. */
+typedef struct {
+	Readers list;
+	int at;
+} ReadersLeft;
 
-	for (int i = 0; i < list.n && n < max; i++) {
-		const NodeProto *p = list.at[i].node->proto;
-		if (depth == 0 || !is_view(&list.at[i])) {
-			out[n++] = list.at[i];
+/* Walks through views of views, however many there are. A view is passed once: two subgraphs may use
+ * the same two names in opposite directions, and then the readers, found by name, form a cycle. */
+int
+final_readers(const Repairs *r, const char *name, Reader *out, int max)
+{
+	VEC(ReadersLeft) open = {0};
+	IntMap *passed = NULL;
+	int n = 0;
+
+	vec_push(r->arena, &open, ((ReadersLeft){readers_of(r, name), 0}));
+	while (open.n && n < max) {
+		ReadersLeft *left = &open.at[open.n - 1];
+		if (left->at == left->list.n) {
+			open.n--;
+			continue;
+		}
+		const Reader *reader = &left->list.at[left->at++];
+		const NodeProto *p = reader->node->proto;
+		if (!is_view(reader)) {
+			out[n++] = *reader;
 			continue;
 		}
 		if (p->n_output && repairs_weight(r, p->output[0]))
 			continue; /* an Identity that became a parameter of its own */
-		for (size_t k = 0; k < p->n_output; k++)
-			n = collect(r, p->output[k], out, n, max, depth - 1);
+		if (!passed)
+			passed = intmap_new(r->arena);
+		if (intmap_get(passed, (uint64_t)(uintptr_t)p, NULL))
+			continue;
+		intmap_put(passed, (uint64_t)(uintptr_t)p, 1);
+		for (size_t k = p->n_output; k-- > 0;)
+			vec_push(r->arena, &open, ((ReadersLeft){readers_of(r, p->output[k]), 0}));
 	}
 	return n;
-}
-
-int
-final_readers(const Repairs *r, const char *name, Reader *out, int max)
-{
-	return collect(r, name, out, 0, max, 8);
 }
 
 int
