@@ -60,8 +60,9 @@ typedef struct {
 	Module *m;
 	Function *f;
 	Arena *arena;
-	int *position;              /* by node id */
-	int *last_use;              /* by value id */
+	int *position; /* by node id */
+	int *last_use; /* by value id */
+	Storage storage;
 	FreeBlocks free, host_free; /* free blocks of the workspace, and of the host's memory */
 	int64_t top, host_top, io;
 	/* most bytes that a loop or branch of this function needs after the workspace */
@@ -123,7 +124,7 @@ place_in_state(Plan *p, Node *store)
 
 	if (!v->node || v->node->op != OP_launch || v->region != REGION_NONE ||
 	    (store->when == WHEN_FIRST && v->node->when != WHEN_FIRST) ||
-	    storage_any_value(p->f, s, old_read_later, &(Overwrite){p, s, v}))
+	    storage_any_value(&p->storage, s, old_read_later, &(Overwrite){p, s, v}))
 		return;
 	v->region = REGION_STATE;
 	v->offset = s->offset;
@@ -380,6 +381,7 @@ place_function(Pass *pass, Module *m, Function *f, const Node *by)
 	          .f = f,
 	          .arena = pass->scratch,
 	          .by = by,
+	          .storage = storage_of(pass->scratch, f),
 	          .free.arena = pass->scratch,
 	          .host_free.arena = pass->scratch};
 

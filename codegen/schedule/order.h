@@ -27,10 +27,18 @@ void shard_states(Module *m, uint32_t offload, Arena *arena);
 bool kernel_may_overwrite(const Kernel *k, int input, int output);
 
 /* ---- storage.c: states that share storage, such as a unit and its members */
+typedef VEC(Value *) StateValues;
+/* The values of a function's states, by the units that hold the states. */
+typedef struct {
+	const Function *f;
+	IntMap *members; /* by id of a unit: the index of its list */
+	VEC(StateValues) lists;
+} Storage;
+Storage storage_of(Arena *arena, const Function *f);
 /* Calls visit(ctx, value) for every state that shares storage with s, and for s itself; the value
- * is the state's content in f. Stops and returns true when visit returns true; false if no call
- * does. */
-bool storage_any_value(const Function *f, const State *s,
+ * is the state's content in the function. Stops and returns true when visit returns true; false if
+ * no call does. */
+bool storage_any_value(const Storage *storage, const State *s,
                        bool (*visit)(void *ctx, const Value *old), void *ctx);
 
 #endif

@@ -168,11 +168,11 @@ add_readers(void *ctx, const Value *old)
 
 /* Moves a store up, but not before a reader of the old content that runs in the same micro-batch. */
 static void
-settle_store(const Schedule *s, Node *n)
+settle_store(const Schedule *s, const Storage *storage, Node *n)
 {
 	Settle settle = {s, n->when, latest_definition(s, n)};
 
-	storage_any_value(s->f, ((StoreAttr *)n->attr)->state, add_readers, &settle);
+	storage_any_value(storage, ((StoreAttr *)n->attr)->state, add_readers, &settle);
 	if (settle.latest && settle.latest->next != n)
 		node_move(n, settle.latest->next);
 }
@@ -188,9 +188,10 @@ run_schedule(Pass *p, Module *m)
 		number_nodes(&s);
 		hoist(&s);
 		number_nodes(&s);
+		Storage storage = storage_of(p->scratch, f);
 		for_each_node(f, n)
 			if (n->op == OP_store)
-				settle_store(&s, n);
+				settle_store(&s, &storage, n);
 	}
 	return true;
 }
