@@ -20,10 +20,8 @@
 #include "codegen/fuse/spaces.h"
 #include "codegen/fuse/store_plan.h"
 
-/* Groups of the backward pass that have loops; only the first four are recorded. */
-typedef struct {
-	int n, at[4];
-} Kernels;
+/* Groups of the backward pass that have loops. */
+typedef VEC(int) Kernels;
 
 /* The leaves that a value would be computed again from. */
 typedef struct {
@@ -33,6 +31,7 @@ typedef struct {
 } Source;
 
 typedef struct {
+	Arena *scratch;
 	Function *f;
 	const Target *target;
 	const StorePlan *plan;
@@ -42,6 +41,7 @@ typedef struct {
 	/* by value id: groups that load the value, or that would load the value in order to
 	 * compute others again from it */
 	Kernels *kernels;
+	IntMap *loaded; /* has kernel_key of each value and each group of `kernels` */
 	bool *kept;     /* by value id: does it stay in memory until the backward pass? */
 	bool *again;    /* by value id: is it computed again? */
 	Source *source; /* by value id */
@@ -81,14 +81,25 @@ is_late(const Remat *r, const Node *n)
 	return false;
 }
 
-static void
-add_kernel(Kernels *k, int group)
+static uint64_t
+kernel_key(const Value *v, int group)
 {
-	for (int i = 0; i < k->n; i++)
-		if (k->at[i] == group)
-			return;
-	if (k->n < COUNT(k->at))
-		k->at[k->n++] = group;
+	return (uint64_t)v->id << 32 | (uint32_t)group;
+}
+
+static bool
+loads(const Remat *r, const Value *v, int group)
+{
+	return intmap_get(r->loaded, kernel_key(v, group), NULL);
+}
+
+static void
+add_kernel(Remat *r, const Value *v, int group)
+{
+	if (loads(r, v, group))
+		return;
+	intmap_put(r->loaded, kernel_key(v, group), 1);
+	vec_push(r->scratch, &r->kernels[v->id], group);
 }
 
 /* Notes that a late node (a node of the backward pass) reads v, directly or through values that
@@ -109,7 +120,7 @@ mark_read(Remat *r, Value *v, int group)
 	}
 	r->read_late[x->id] = true;
 	if (group >= 0)
-		add_kernel(&r->kernels[x->id], group);
+		add_kernel(r, x, group);
 }
 
 /* n's group if it has loops; -1: it has none. */
@@ -193,28 +204,31 @@ consider(Remat *r, Value *v)
 	/* If v is computed again, the kernels that would load v load its leaf instead. */
 	r->demand[s.leaves[0]->id] += type_bytes(v->type);
 	for (int i = 0; i < r->kernels[v->id].n; i++)
-		add_kernel(&r->kernels[s.leaves[0]->id], r->kernels[v->id].at[i]);
+		add_kernel(r, s.leaves[0], r->kernels[v->id].at[i]);
 }
 
-static bool
-loads(const Kernels *k, int group)
+/* The leaf that the fewest kernels load. */
+static const Value *
+least_loaded(const Remat *r, const Source *s)
 {
-	for (int i = 0; i < k->n; i++)
-		if (k->at[i] == group)
-			return true;
-	return false;
+	const Value *least = s->leaves[0];
+
+	for (int i = 1; i < s->n; i++)
+		if (r->kernels[s->leaves[i]->id].n < r->kernels[least->id].n)
+			least = s->leaves[i];
+	return least;
 }
 
 /* Is there a kernel of the backward pass that loads all leaves anyway? */
 static bool
 is_loaded(const Remat *r, const Source *s)
 {
-	const Kernels *first = &r->kernels[s->leaves[0]->id];
+	const Kernels *some = &r->kernels[least_loaded(r, s)->id];
 
-	for (int i = 0; i < first->n; i++) {
+	for (int i = 0; i < some->n; i++) {
 		bool all = true;
-		for (int k = 1; k < s->n; k++)
-			all &= loads(&r->kernels[s->leaves[k]->id], first->at[i]);
+		for (int k = 0; k < s->n; k++)
+			all &= loads(r, s->leaves[k], some->at[i]);
 		if (all)
 			return true;
 	}
@@ -379,12 +393,14 @@ run_rematerialize(Pass *p, Module *m)
 			return false;
 		if (!has_backward(f))
 			continue;
-		Remat r = {.f = f,
+		Remat r = {.scratch = p->scratch,
+		           .f = f,
 		           .target = target,
 		           .plan = store_plan(f, target, o->cores, p->scratch),
 		           .late = NEW_ARRAY(p->scratch, bool, nodes),
 		           .read_late = NEW_ARRAY(p->scratch, bool, values),
 		           .kernels = NEW_ARRAY(p->scratch, Kernels, values),
+		           .loaded = intmap_new(p->scratch),
 		           .kept = NEW_ARRAY(p->scratch, bool, values),
 		           .again = NEW_ARRAY(p->scratch, bool, values),
 		           .source = NEW_ARRAY(p->scratch, Source, values),
