@@ -60,11 +60,14 @@ struct LocInfo {
 	const char *text; /* an ONNX name, or the word of a derived location: "grad", "fused" */
 	int n_parts;      /* 0: an ONNX name */
 	Loc parts[4];     /* fused(...) keeps at most its first four parts */
+	int more;         /* fused: the number of parts that were left out */
 };
 Loc loc_name(Module *m, const char *name);
 Loc loc_gradient(Module *m, Loc of); /* grad(of); NULL for NULL */
 bool loc_is_gradient(Loc loc);
-Loc loc_fuse(Module *m, const Loc *locs, int n);
+/* fused("/a", "/b"); of more than four locations: fused("/a", "/b", "/c", "/d", 3 more). Equal
+ * locations and NULL count once and not at all. `more` locations are only counted. */
+Loc loc_fuse(Module *m, const Loc *locs, int n, int more);
 /* The location of a node that replaced a call: inlined(call, inner), where `inner` is the node's
  * location in the callee. */
 Loc loc_inline(Module *m, Loc call, Loc inner);
@@ -609,6 +612,7 @@ Value *b_concat(Builder *b, int n, Value *const *x, int axis);
 Value *b_reverse(Builder *b, Value *x, Ints axes);
 Value *b_iota(Builder *b, DType dtype, Ints shape, int axis);
 typedef enum { REDUCE_SUM, REDUCE_PROD, REDUCE_MAX, REDUCE_MIN } ReduceKind;
+extern const OpKind reduce_pair[]; /* by ReduceKind: the op that combines two elements */
 Value *b_reduce(Builder *b, ReduceKind kind, Value *x, Ints axes); /* the axes vanish */
 Value *b_gather(Builder *b, Value *data, Value *indices, int axis);
 typedef enum { SCATTER_SET, SCATTER_ADD, SCATTER_MUL, SCATTER_MAX, SCATTER_MIN } ScatterKind;
@@ -743,6 +747,7 @@ typedef struct {
 	const char *value;        /* as the help shows it: "X" */
 	const char *help, *group; /* group: title in the help */
 	const char *hint;         /* for values that are refused; NULL: no hint */
+	bool keeps_results;       /* training computes the same with any value */
 } PassFlag;
 typedef struct {
 	const char *name, *help;

@@ -7,14 +7,16 @@
 static Loc
 loc_intern(Module *m, const struct LocInfo *key)
 {
-	uint64_t h = hash_bytes(key->text, strlen(key->text), (uint64_t)key->n_parts), found;
+	uint64_t counts = (uint64_t)key->more << 8 | (uint64_t)key->n_parts, found;
+	uint64_t h = hash_bytes(key->text, strlen(key->text), counts);
 
 	h = hash_bytes(key->parts, sizeof(Loc) * (size_t)key->n_parts, h);
 	for (;; h++) {
 		if (!intmap_get(m->interned_locs, h, &found))
 			break;
 		Loc old = (Loc)(uintptr_t)found;
-		if (old->n_parts == key->n_parts && strcmp(old->text, key->text) == 0 &&
+		if (old->n_parts == key->n_parts && old->more == key->more &&
+		    strcmp(old->text, key->text) == 0 &&
 		    memcmp(old->parts, key->parts, sizeof(Loc) * (size_t)key->n_parts) == 0)
 			return old;
 	}
@@ -46,19 +48,44 @@ loc_is_gradient(Loc loc)
 	return loc && loc->n_parts && strcmp(loc->text, gradient_word) == 0;
 }
 
-Loc
-loc_fuse(Module *m, const Loc *locs, int n)
+/* The number of different locations in `locs` that are no parts of `key`. */
+static int
+count_others(const struct LocInfo *key, const Loc *locs, int n)
 {
-	struct LocInfo key = {.text = "fused"};
+	Arena *arena = arena_new();
+	IntMap *seen = intmap_new(arena);
+	int others = 0;
 
+	for (int i = 0; i < key->n_parts; i++)
+		intmap_put(seen, (uint64_t)(uintptr_t)key->parts[i], 1);
 	for (int i = 0; i < n; i++) {
+		if (!locs[i] || intmap_get(seen, (uint64_t)(uintptr_t)locs[i], NULL))
+			continue;
+		intmap_put(seen, (uint64_t)(uintptr_t)locs[i], 1);
+		others++;
+	}
+	arena_free(arena);
+	return others;
+}
+
+Loc
+loc_fuse(Module *m, const Loc *locs, int n, int more)
+{
+	struct LocInfo key = {.text = "fused", .more = more};
+	int i;
+
+	for (i = 0; i < n && key.n_parts < COUNT(key.parts); i++) {
 		bool seen = !locs[i];
 		for (int k = 0; k < key.n_parts; k++)
 			seen |= key.parts[k] == locs[i];
-		if (!seen && key.n_parts < COUNT(key.parts))
+		if (!seen)
 			key.parts[key.n_parts++] = locs[i];
 	}
-	return key.n_parts == 0 ? NULL : key.n_parts == 1 ? key.parts[0] : loc_intern(m, &key);
+	if (i < n)
+		key.more += count_others(&key, locs + i, n - i);
+	if (key.n_parts < 2 && !key.more)
+		return key.n_parts ? key.parts[0] : NULL;
+	return loc_intern(m, &key);
 }
 
 Loc

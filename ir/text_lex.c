@@ -226,10 +226,21 @@ read_type(Reader *r)
 	return type_new(r->m, d, dims.n, dims.at);
 }
 
+/* Reads "3 more", the last part of a fused location. False after reporting. */
+static bool
+read_more(Reader *r, int64_t *more)
+{
+	if (read_int(r, more) && read_word(r, "more") && *more > 0 && *more <= INT_MAX)
+		return true;
+	read_fault(r, "malformed location");
+	return false;
+}
+
 static Loc
 read_loc_at(Reader *r, int depth)
 {
 	Loc parts[4];
+	int64_t more = 0;
 	int n = 0;
 
 	read_space(r);
@@ -244,7 +255,14 @@ read_loc_at(Reader *r, int depth)
 		read_fault(r, "expected a location");
 		return NULL;
 	}
+	bool is_fused = strcmp(word, "fused") == 0;
 	do {
+		read_space(r);
+		if (is_fused && isdigit((unsigned char)*r->at)) {
+			if (!read_more(r, &more))
+				return NULL;
+			break;
+		}
 		if (n == COUNT(parts) || !(parts[n++] = read_loc_at(r, depth + 1))) {
 			read_fault(r, "malformed location");
 			return NULL;
@@ -252,8 +270,7 @@ read_loc_at(Reader *r, int depth)
 	} while (read_char(r, ','));
 	if (!read_expect(r, ')'))
 		return NULL;
-	return strcmp(word, "fused") == 0 ? loc_fuse(r->m, parts, n)
-	                                  : loc_of_parts(r->m, word, parts, n);
+	return is_fused ? loc_fuse(r->m, parts, n, (int)more) : loc_of_parts(r->m, word, parts, n);
 }
 
 Loc

@@ -76,6 +76,8 @@ print_loc_inner(Text *out, Loc loc)
 		text_add(out, i ? ", " : "");
 		print_loc_inner(out, loc->parts[i]);
 	}
+	if (loc->more)
+		text_printf(out, ", %d more", loc->more);
 	text_add(out, ")");
 }
 

@@ -205,12 +205,11 @@ body_for(const Outline *o, Loc loc)
 static Loc
 group_loc(Fuse *fu, const Group *g)
 {
-	Loc locs[64];
-	int n = 0;
+	Loc *locs = NEW_ARRAY(fu->arena, Loc, g->members.n + 1);
 
-	for (int i = 0; i < g->members.n && n < COUNT(locs); i++)
-		locs[n++] = g->members.at[i]->loc;
-	return loc_fuse(fu->m, locs, n);
+	for (int i = 0; i < g->members.n; i++)
+		locs[i] = g->members.at[i]->loc;
+	return loc_fuse(fu->m, locs, g->members.n, 0);
 }
 
 static void
