@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { FOLD_BYTES = 65536, ALGEBRA_ROUNDS = 8 };
+enum { FOLD_BYTES = 65536, MOST_ROUNDS = 9 };
 
 /* Folding must not enlarge data, nor make more than FOLD_BYTES. */
 static bool
@@ -13,7 +13,7 @@ worth_folding(const Node *n)
 {
 	int64_t in = 0, out = 0;
 
-	if (n->op == OP_constant || n->n_results == 0)
+	if (n->n_results == 0 || value_constant(node_result(n, 0)))
 		return false;
 	for (int i = 0; i < n->n_operands; i++)
 		in += type_bytes(node_operand(n, i)->type);
@@ -171,14 +171,27 @@ simplify_function(Pass *p, Module *m, Function *f)
 	return rewritten;
 }
 
+static void
+report_rounds(const Pass *p, const Function *f)
+{
+	diag_warning(p->diag,
+	             "%s: simplify stopped in @%s after %d rounds of rewrites, each of which made "
+	             "another one possible",
+	             f->module->name, f->name, MOST_ROUNDS);
+	diag_hint(p->diag, "results are right; some nodes could be computed with less work");
+}
+
 static bool
 run_simplify(Pass *p, Module *m)
 {
 	for_each_function(m, f) {
 		if (f->kind == FUNCTION_FUSED)
 			continue;
-		for (int round = 0; simplify_function(p, m, f) && round < ALGEBRA_ROUNDS; round++)
+		int round = 0;
+		while (simplify_function(p, m, f) && ++round < MOST_ROUNDS)
 			;
+		if (round == MOST_ROUNDS)
+			report_rounds(p, f);
 	}
 	return true;
 }
