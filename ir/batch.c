@@ -269,7 +269,7 @@ batch_stores_mix(const BatchAxes *b, const Function *f)
 	for_each_node(f, n)
 		for (int i = 0; i < n->n_operands; i++) {
 			int number = n->operands[i].quantized - 1;
-			bool is_stored = n->op == OP_store ||
+			bool is_stored = stored_state(n) ||
 			                 (number >= 0 &&
 			                  m->quantized.at[number].scales == SCALES_RUNNING);
 			if (is_stored && node_operand(n, i) &&

@@ -59,3 +59,15 @@ function_flops(const Function *f)
 		flops += op_row(n)->flops(n);
 	return flops;
 }
+
+int64_t
+first_micro_batch_flops(const Module *m)
+{
+	int64_t flops = 0;
+	const Function *f = module_program(m, ROLE_ACCUMULATE, 0);
+
+	for_each_node(f, n)
+		if (when_runs(n->when) & when_runs(WHEN_FIRST))
+			flops += node_cost(n).flops;
+	return flops;
+}

@@ -104,6 +104,16 @@ typedef enum {
 extern const char *const precision_names[N_PRECISIONS];
 
 #define OPERAND(i) (1u << (i)) /* one operand, in a set of operands */
+#define EVERY_OPERAND (~0u)    /* of an op with any number of operands */
+
+/* What an op does to a product, for libraries that can do it as they store the product. A set of
+ * bits in Target.epilogues. */
+typedef enum {
+	JOINS_NOTHING = 0,
+	JOINS_SUM = 1,       /* adds another value of the same shape */
+	JOINS_GELU = 2,      /* applies GELU; only to 16-bit products */
+	JOINS_GELU_GRAD = 4, /* multiplies by the derivative of GELU; only 16-bit products */
+} Joins;
 
 /* How a node can be computed in parts, similar to the sharding rules of GSPMD and Shardy. A
  * factor is a loop of the node that can be divided into parts. dot x[i,k], y[k,j] has three
@@ -195,6 +205,18 @@ struct OpRow {
 	/* The op has two operands, and exchanging them changes no bits of the result, except the
 	 * payload of a NaN. */
 	bool commutative;
+	/* Set of the operands that may be floats that hold integers: the op then computes the same
+	 * numbers as with the integers. passes/straight_through.c replaces codes by such floats. */
+	unsigned as_floats;
+	/* With integers in the operands of `as_floats`, results may leave the range of their type;
+	 * floats do not wrap around there. */
+	bool leaves_range;
+	/* A smooth function of one or two numbers, of which passes/idioms.c makes up longer ones.
+	 * NULL: the op is part of no such function. */
+	double (*smooth1)(double x);
+	double (*smooth2)(double x, double y);
+	/* The library that computes a product can do this to the product as it stores it. */
+	Joins joins;
 	int weight; /* time of one element relative to an addition; 0 counts as 1 */
 	FlopsFn flops;
 	Precision precision;
@@ -242,6 +264,8 @@ typedef struct {
 } Cost;
 Cost node_cost(const Node *n);
 int64_t function_flops(const Function *f);
+/* FLOPs of a step's first micro-batch, forward and backward. */
+int64_t first_micro_batch_flops(const Module *m);
 /* For the column `flops`: */
 int64_t flops_none(const Node *n); /* 0: moves, comparisons, choices */
 int64_t flops_one(const Node *n);  /* 1 per element of result 0 */
@@ -384,6 +408,10 @@ typedef enum { LOOP_CARRIED, LOOP_SLICED, LOOP_INVARIANT } LoopPart;
 LoopPart loop_part(const Node *n, int i);
 typedef struct { Function *then_branch, *else_branch; } CondAttr;
 typedef struct { Kernel *kernel; } LaunchAttr;
+/* The attribute of a node of that op; NULL: n is a node of another op (ir/ops/control/control.c). */
+State *stored_state(const Node *n);      /* store */
+Function *called_function(const Node *n); /* call */
+Kernel *launched_kernel(const Node *n);  /* launch */
 /* clang-format on */
 
 #endif

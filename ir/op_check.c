@@ -86,6 +86,9 @@ check_facts(OpCheck *c)
 			row_needs(&c->check, "allow_tf32", r->allow_tf32 != NULL);
 	check_operand_set(c, "quantizes", r->quantizes);
 	check_operand_set(c, "adapts", r->adapts);
+	check_operand_set(c, "as_floats", r->as_floats);
+	if (r->leaves_range)
+		row_needs(&c->check, "as_floats", r->as_floats != 0);
 	if (r->quantizes) {
 		row_needs(&c->check, "channel", r->channel != NULL);
 		row_needs(&c->check, "sums", r->sums != NULL);

@@ -14,8 +14,7 @@ static Node *
 find_store(const Function *f, StateKind kind)
 {
 	for (Node *n = f->last; n; n = n->prev)
-		if (n->op == OP_store && n->when == WHEN_FIRST &&
-		    ((StoreAttr *)n->attr)->state->kind == kind)
+		if (n->when == WHEN_FIRST && stored_state(n) && stored_state(n)->kind == kind)
 			return n;
 	return NULL;
 }

@@ -38,30 +38,11 @@ point(int i)
 	return i < COUNT(far) ? far[i] : 3.1 * sin(0.7 + 2.3 * i);
 }
 
-/* A chain consists of smooth functions. */
-/* clang-format off */
-static double f_add(double x, double y) { return x + y; }
-static double f_sub(double x, double y) { return x - y; }
-static double f_mul(double x, double y) { return x * y; }
-static double f_div(double x, double y) { return x / y; }
-static double f_neg(double x, double y) { return (void)y, -x; }
-static double f_tanh(double x, double y) { return (void)y, tanh(x); }
-/* clang-format on */
-typedef struct {
-	OpKind op;
-	double (*f)(double x, double y);
-} LinkRow;
-static const LinkRow links[] = {{OP_add, f_add}, {OP_sub, f_sub}, {OP_mul, f_mul},
-                                {OP_div, f_div}, {OP_neg, f_neg}, {OP_tanh, f_tanh}};
-
-/* NULL: no chain contains such a node. */
-static const LinkRow *
-link_of(const Node *n)
+/* Can n be part of a chain? Chains consist of smooth functions. */
+static bool
+is_link(const Node *n)
 {
-	for (int i = 0; n && i < COUNT(links); i++)
-		if (links[i].op == n->op)
-			return &links[i];
-	return NULL;
+	return n && (op_row(n)->smooth1 || op_row(n)->smooth2);
 }
 
 /* Evaluates v at all points. Returns false if v depends on more than the leaf, or on too many nodes. */
@@ -70,7 +51,7 @@ evaluate(Chain *c, const Value *v, int depth, double *out)
 {
 	double number, operands[2][N_POINTS];
 	const Node *n = v->node;
-	const LinkRow *row = link_of(n);
+	bool link = is_link(n);
 
 	if (value_splat(v, &number)) {
 		for (int i = 0; i < N_POINTS; i++)
@@ -87,13 +68,15 @@ evaluate(Chain *c, const Value *v, int depth, double *out)
 			out[i] = point(i);
 		return true;
 	}
-	for (int i = 0; row && i < n->n_operands; i++)
+	for (int i = 0; link && i < n->n_operands; i++)
 		if (depth == MOST_DEPTH || !evaluate(c, node_operand(n, i), depth + 1, operands[i]))
 			return false;
-	if (!row || c->n == MOST_CHAIN)
+	if (!link || c->n == MOST_CHAIN)
 		return false;
+	const OpRow *row = op_row(n);
 	for (int i = 0; i < N_POINTS; i++)
-		out[i] = row->f(operands[0][i], n->n_operands > 1 ? operands[1][i] : 0);
+		out[i] = row->smooth2 ? row->smooth2(operands[0][i], operands[1][i])
+		                      : row->smooth1(operands[0][i]);
 	c->of[c->n] = v;
 	memcpy(c->at[c->n++], out, sizeof(c->at[0]));
 	return true;
@@ -122,7 +105,7 @@ find_gelu(const Chain *c, Value *v, int depth, int *tries)
 		if ((*tries)-- <= 0)
 			return NULL;
 		Chain longer = *c;
-		Value *y = link_of(u->user) ? node_result(u->user, 0) : NULL;
+		Value *y = is_link(u->user) ? node_result(u->user, 0) : NULL;
 		if (!y || depth == MOST_DEPTH || !evaluate(&longer, y, 0, values))
 			continue;
 		Value *found = is_gelu(values) ? y : find_gelu(&longer, y, depth + 1, tries);
@@ -158,7 +141,7 @@ name_gelu_of(Value *v, Value *t, int depth, int *tries)
 		value_replace_uses(y, b_unary(&b, OP_gelu, v));
 		return true;
 	}
-	for (int i = 0; link_of(v->node) && i < v->node->n_operands; i++)
+	for (int i = 0; is_link(v->node) && i < v->node->n_operands; i++)
 		if (depth < MOST_INNER &&
 		    name_gelu_of(node_operand(v->node, i), t, depth + 1, tries))
 			return true;

@@ -28,10 +28,11 @@ inline_call(Pass *p, Function *f, Node *call)
 static bool
 should_inline(const Pass *p, const Node *n)
 {
-	const CallAttr *a = n->op == OP_call ? n->attr : NULL;
+	const Function *f = called_function(n);
 
-	return a && a->callee->kind == FUNCTION_PLAIN &&
-	       (!a->gradient || ((const InlineOptions *)p->options)->final);
+	return f && f->kind == FUNCTION_PLAIN &&
+	       (!((const CallAttr *)n->attr)->gradient ||
+	        ((const InlineOptions *)p->options)->final);
 }
 
 static bool

@@ -41,7 +41,7 @@ typedef struct {
 static State *
 stored_statistic(const Node *n)
 {
-	State *s = n->op == OP_store ? ((StoreAttr *)n->attr)->state : NULL;
+	State *s = stored_state(n);
 
 	return s && s->kind == STATE_STATISTIC ? s : NULL;
 }

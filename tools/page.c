@@ -94,11 +94,10 @@ node_json(const Node *n, const int *numbers)
 	json_object_set_new(json, "op", json_string(op_row(n)->name));
 	json_object_set_new(json, "phase", json_integer(n->phase));
 	set_range(json, n);
-	if (n->op == OP_call)
-		json_object_set_new(json, "callee", json_name(((CallAttr *)n->attr)->callee->name));
-	if (n->op == OP_launch)
-		json_object_set_new(json, "kernel",
-		                    json_name(((LaunchAttr *)n->attr)->kernel->name));
+	if (called_function(n))
+		json_object_set_new(json, "callee", json_name(called_function(n)->name));
+	if (launched_kernel(n))
+		json_object_set_new(json, "kernel", json_name(launched_kernel(n)->name));
 	return json;
 }
 
@@ -195,13 +194,25 @@ compare_ids(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+static bool
+is_call(const Node *n)
+{
+	return called_function(n) != NULL;
+}
+
+static bool
+is_launch(const Node *n)
+{
+	return launched_kernel(n) != NULL;
+}
+
 static Nodes
-nodes_of(Arena *arena, const Function *f, OpKind op)
+nodes_of(Arena *arena, const Function *f, bool (*is)(const Node *n))
 {
 	Nodes list = {0};
 
 	for_each_node(f, n)
-		if (n->op == op)
+		if (is(n))
 			vec_push(arena, &list, n);
 	if (list.n)
 		qsort(list.at, (size_t)list.n, sizeof(*list.at), compare_ids);
@@ -228,18 +239,17 @@ members_json(const Module *graph, const Module *plan)
 
 	for_each_function(plan, f) {
 		const Function *before = module_function(graph, f->name);
-		Nodes launches = nodes_of(scratch, f, OP_launch);
-		Nodes calls = before ? nodes_of(scratch, before, OP_call) : (Nodes){0};
+		Nodes launches = nodes_of(scratch, f, is_launch);
+		Nodes calls = before ? nodes_of(scratch, before, is_call) : (Nodes){0};
 
 		for (int i = 0; i < calls.n && is_launched(&calls, &launches); i++) {
-			const char *k = ((LaunchAttr *)launches.at[i]->attr)->kernel->name;
+			const char *k = launched_kernel(launches.at[i])->name;
 			json_t *set = json_object_get(members, k);
 			if (!set) {
 				set = json_object();
 				json_object_set_new(members, k, set);
 			}
-			json_object_set_new(set, ((CallAttr *)calls.at[i]->attr)->callee->name,
-			                    json_true());
+			json_object_set_new(set, called_function(calls.at[i])->name, json_true());
 		}
 	}
 	arena_free(scratch);

@@ -71,8 +71,8 @@ is_of_library(const Target *t, const Node *product)
 bool
 epilogue_alone(const Target *t, const Node *n)
 {
-	unsigned bit = n->op == OP_gelu ? JOINS_GELU : n->op == OP_gelu_grad ? JOINS_GELU_GRAD : 0;
-	const Node *product = t->epilogues & bit ? product_behind(node_operand(n, 0)) : NULL;
+	const unsigned gelus = t->epilogues & (JOINS_GELU | JOINS_GELU_GRAD);
+	const Node *product = op_row(n)->joins & gelus ? product_behind(node_operand(n, 0)) : NULL;
 
 	return product && is_of_library(t, product) && is_read_whole(node_result(n, 0));
 }
@@ -84,7 +84,7 @@ has_alone(const Target *t, const Value *v)
 	for_each_use(v, u)
 		if (u->user->op == OP_reshape
 		            ? has_alone(t, node_result(u->user, 0))
-		            : u->user->op == OP_gelu && epilogue_alone(t, u->user))
+		            : op_row(u->user)->joins == JOINS_GELU && epilogue_alone(t, u->user))
 			return true;
 	return false;
 }
@@ -101,18 +101,12 @@ bias_of(const Target *t, const Node *n)
 }
 
 /* ---- products */
-static const Kernel *
-kernel_of(const Node *launch)
-{
-	return ((LaunchAttr *)launch->attr)->kernel;
-}
-
 /* The launch of a library call that computes v, a product with at most a bias; NULL: no launch. */
 static Node *
 product_of(const Value *v)
 {
-	Node *n = v->node && v->node->op == OP_launch ? v->node : NULL;
-	const Kernel *k = n ? kernel_of(n) : NULL;
+	Node *n = v->node;
+	const Kernel *k = n ? launched_kernel(n) : NULL;
 	const LibraryCall *c = k ? k->library : NULL;
 	bool plain = c && c->kind == LIBRARY_DOT && !c->beta && c->epilogue <= EPILOGUE_BIAS &&
 	             !k->serves && k->n_outputs == 1;
@@ -130,7 +124,7 @@ is_read_alone(const Value *v, const Node *reader, bool *again)
 	for_each_use(v, u) {
 		if (u->user == reader)
 			continue;
-		if (u->user->op != OP_store || u->user->when != WHEN_FIRST || *again)
+		if (!stored_state(u->user) || u->user->when != WHEN_FIRST || *again)
 			return false;
 		*again = true;
 	}
@@ -199,7 +193,7 @@ product_beside(const Node *call, int product, int other)
 static const LibraryCall *
 call_of(const Node *product)
 {
-	return kernel_of(product)->library;
+	return launched_kernel(product)->library;
 }
 
 /* The operand is laid out in memory like the result, so both have the same strides. */
@@ -269,13 +263,11 @@ find_gelu_grad(const Node *call, const Node *n, Epilogue *e)
 }
 
 typedef struct {
-	OpKind op;
-	unsigned bit; /* in Target.epilogues */
+	Joins joins;
 	bool (*find)(const Node *call, const Node *n, Epilogue *e);
 } EpilogueRow;
-static const EpilogueRow rows[] = {{OP_add, JOINS_SUM, find_sum},
-                                   {OP_gelu, JOINS_GELU, find_gelu},
-                                   {OP_gelu_grad, JOINS_GELU_GRAD, find_gelu_grad}};
+static const EpilogueRow rows[] = {
+	{JOINS_SUM, find_sum}, {JOINS_GELU, find_gelu}, {JOINS_GELU_GRAD, find_gelu_grad}};
 
 /* ---- the reader with added operands */
 /* Does the library call store two results: the product, and GELU of it? */
@@ -389,8 +381,7 @@ epilogue_open(const Target *t, Node *call, Readers *readers, Epilogue *out)
 
 	*out = (Epilogue){0};
 	for (int i = 0; n && i < COUNT(rows); i++)
-		if (n->op == rows[i].op && t->epilogues & rows[i].bit &&
-		    rows[i].find(call, n, out)) {
+		if (op_row(n)->joins & t->epilogues & rows[i].joins && rows[i].find(call, n, out)) {
 			add_operands(call, readers, n, out);
 			return true;
 		}

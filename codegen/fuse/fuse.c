@@ -15,7 +15,7 @@ remove_old_nodes(Fuse *fu, uint32_t n_old)
 			if (fu->stored[node_operand(n, i)->id])
 				node_set_operand(n, i, fu->stored[node_operand(n, i)->id]);
 	for_each_node_reverse(fu->f, n)
-		if (n->id < n_old && n->op != OP_store && n->op != OP_return)
+		if (n->id < n_old && !op_row(n)->effect)
 			node_erase(n);
 }
 

@@ -147,7 +147,7 @@ refuse_call(const Pass *p, const Node *n)
 {
 	FuseClass c = op_row(n)->fuse;
 
-	if (c != FUSE_NONE || n->op == OP_store || n->op == OP_return || n->op == OP_launch)
+	if (c != FUSE_NONE || stored_state(n) || launched_kernel(n) || n->op == OP_return)
 		return false;
 	diag_error(p->diag, EXIT_UNSUPPORTED,
 	           "%s: node \"%s\" (%s): no compiled form in this build; the interpreter runs it",

@@ -50,16 +50,10 @@ pitch_of(Type t, int64_t alignment)
 	return (row_of(t) + numbers - 1) / numbers * numbers;
 }
 
-static const Kernel *
-kernel_of(const Node *n)
-{
-	return n->op == OP_launch ? ((LaunchAttr *)n->attr)->kernel : NULL;
-}
-
 static Value *
 argument(const Node *n, int buffer)
 {
-	int n_inputs = kernel_of(n)->n_inputs;
+	int n_inputs = launched_kernel(n)->n_inputs;
 
 	return buffer < n_inputs ? node_operand(n, buffer) : node_result(n, buffer - n_inputs);
 }
@@ -92,10 +86,10 @@ has_product_rows(const Kernel *k, int buffer, int64_t row)
 static bool
 is_of_kernels(const Value *v)
 {
-	if (!v->node || !kernel_of(v->node))
+	if (!v->node || !launched_kernel(v->node))
 		return false;
 	for_each_use(v, u)
-		if (!kernel_of(u->user))
+		if (!launched_kernel(u->user))
 			return false;
 	return true;
 }
@@ -115,7 +109,7 @@ static void
 find_values(Pitches *p, const Function *f, const LibraryLimits *l)
 {
 	for_each_node(f, n) {
-		const Kernel *k = kernel_of(n);
+		const Kernel *k = launched_kernel(n);
 		for (int b = 0; k && b < n_buffers(k); b++) {
 			Value *v = argument(n, b);
 			if (!wants_pitch(l, v) || !has_product_rows(k, b, row_of(v->type)) ||
@@ -336,7 +330,7 @@ for_each_argument(Pitches *p, IntMap *found, Visit *visit)
 {
 	for (int i = 0; i < p->m->functions.n; i++)
 		for_each_node(p->m->functions.at[i], n) {
-			const Kernel *k = kernel_of(n);
+			const Kernel *k = launched_kernel(n);
 			for (int b = 0; k && b < n_buffers(k); b++)
 				visit(p, found, n, b);
 		}
@@ -345,7 +339,7 @@ for_each_argument(Pitches *p, IntMap *found, Visit *visit)
 static void
 look_at(Pitches *p, IntMap *found, Node *n, int buffer)
 {
-	const Kernel *k = kernel_of(n);
+	const Kernel *k = launched_kernel(n);
 	const Value *v = argument(n, buffer);
 	uint64_t key = buffer_key(k, buffer), bits = 0;
 
@@ -372,7 +366,7 @@ is_served(const Pitches *p, const Kernel *k)
 static void
 drop_impossible(Pitches *p, IntMap *found, Node *n, int buffer)
 {
-	const Kernel *k = kernel_of(n);
+	const Kernel *k = launched_kernel(n);
 	const Value *v = argument(n, buffer);
 	uint64_t bits = 0;
 
@@ -479,7 +473,7 @@ pitched_arguments(const Pitches *p, const Node *n)
 {
 	uint64_t set = 0;
 
-	for (int b = 0; b < n_buffers(kernel_of(n)) && b < MOST_PITCHED; b++)
+	for (int b = 0; b < n_buffers(launched_kernel(n)) && b < MOST_PITCHED; b++)
 		set |= (uint64_t)is_pitched(p, argument(n, b)) << b;
 	return set;
 }
@@ -489,7 +483,7 @@ launches_differ(const Pitches *p, const Kernel *k, uint64_t set)
 {
 	for (int i = 0; i < p->m->functions.n; i++)
 		for_each_node(p->m->functions.at[i], n)
-			if (kernel_of(n) == k && pitched_arguments(p, n) != set)
+			if (launched_kernel(n) == k && pitched_arguments(p, n) != set)
 				return true;
 	return false;
 }
@@ -539,7 +533,7 @@ move_kernels(Pitches *p)
 
 	for (int i = 0; i < p->m->functions.n; i++)
 		for_each_node(p->m->functions.at[i], n) {
-			uint64_t set = kernel_of(n) ? pitched_arguments(p, n) : 0;
+			uint64_t set = launched_kernel(n) ? pitched_arguments(p, n) : 0;
 			if (set)
 				vec_push(p->arena, &launches, ((PitchedLaunch){n, set}));
 		}

@@ -135,10 +135,6 @@ cut_reduce(Node *n, const ReduceCut *cut)
 static Node *
 part_from_rest(Node *n, int axis, int64_t multiple)
 {
-	static const OpKind combine[] = {[REDUCE_SUM] = OP_add,
-	                                 [REDUCE_PROD] = OP_mul,
-	                                 [REDUCE_MAX] = OP_max,
-	                                 [REDUCE_MIN] = OP_min};
 	Builder b = builder_before(n);
 	Value *x = node_operand(n, 0);
 	const ReduceAttr *a = n->attr;
@@ -151,7 +147,7 @@ part_from_rest(Node *n, int axis, int64_t multiple)
 	Value *last = b_reduce(&b, a->kind, b_slice_axis(&b, wider, axis, extent - rest, extent),
 	                       a->axes);
 	Node *first = most->node;
-	replace(&b, n, b_cast(&b, b_binary(&b, combine[a->kind], most, last), dtype));
+	replace(&b, n, b_cast(&b, b_binary(&b, reduce_pair[a->kind], most, last), dtype));
 	return first;
 }
 

@@ -47,7 +47,7 @@ mark_launched(const Versions *v, const Function *f, const IntMap *by_kernel)
 	uint64_t i;
 
 	for_each_node(f, n) {
-		const Kernel *k = n->op == OP_launch ? ((LaunchAttr *)n->attr)->kernel : NULL;
+		const Kernel *k = launched_kernel(n);
 		if (k && intmap_get(by_kernel, (uint64_t)(uintptr_t)k, &i))
 			mark_needed(v, f->target, (int)i);
 	}

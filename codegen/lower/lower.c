@@ -7,16 +7,11 @@
 #include <string.h>
 
 /* ---- equal calls and equal kernels */
-static const Function *
-callee_of(const Node *call)
-{
-	return ((CallAttr *)call->attr)->callee;
-}
-
 static uint64_t
 call_hash(const Node *call, const Target *target)
 {
-	uint64_t h = hash_mix((uint64_t)(uintptr_t)callee_of(call), (uint64_t)(uintptr_t)target);
+	uint64_t h = hash_mix((uint64_t)(uintptr_t)called_function(call),
+	                      (uint64_t)(uintptr_t)target);
 
 	for (int i = 0; i < call->n_operands; i++)
 		h = hash_mix(h, (uint64_t)hyperparameter(node_operand(call, i)) + 2);
@@ -31,7 +26,7 @@ call_equal(const Lowered *done, const Lowering *l)
 {
 	const Node *a = done->call, *b = l->call;
 
-	if (done->target != l->target || callee_of(a) != callee_of(b) ||
+	if (done->target != l->target || called_function(a) != called_function(b) ||
 	    (l->library && memcmp(done->library, l->library, sizeof(*l->library)) != 0))
 		return false;
 	for (int i = 0; i < a->n_operands; i++)
@@ -155,7 +150,7 @@ lower_reader(Sharing *sh, Lowering l, Arena *arena, Node *call, const Epilogue *
 	Lowered done;
 
 	l.call = e->call;
-	l.f = callee_of(e->call);
+	l.f = called_function(e->call);
 	l.library = &e->library;
 	if (!kernels_for(sh, l, arena, &done))
 		return false;
@@ -178,7 +173,7 @@ lower_calls(Pass *p, Function *f, Sharing *sh)
 	if (!l.target)
 		return false;
 	for_each_node(f, n) {
-		if (n->op != OP_call)
+		if (!called_function(n))
 			continue;
 		if (epilogue_open(l.target, n, &sh->readers, &e)) {
 			if (!lower_reader(sh, l, p->scratch, n, &e))
@@ -186,7 +181,7 @@ lower_calls(Pass *p, Function *f, Sharing *sh)
 			continue;
 		}
 		l.call = n;
-		l.f = callee_of(n);
+		l.f = called_function(n);
 		if (!kernels_for(sh, l, p->scratch, &done))
 			return false;
 		launch_instead(n, &done);
@@ -200,7 +195,7 @@ drop_calls(Module *m)
 	for_each_function(m, g)
 		if (g->kind == FUNCTION_PLAIN)
 			for_each_node_reverse(g, n)
-				if (n->op == OP_call)
+				if (called_function(n))
 					node_erase(n);
 }
 
@@ -232,9 +227,8 @@ drop_unlaunched(Pass *p, Module *m, int first)
 
 	for_each_function(m, f)
 		for_each_node(f, n)
-			if (n->op == OP_launch)
-				intmap_put(launched,
-				           (uint64_t)(uintptr_t)((LaunchAttr *)n->attr)->kernel, 1);
+			if (launched_kernel(n))
+				intmap_put(launched, (uint64_t)(uintptr_t)launched_kernel(n), 1);
 	for (int i = first; i < m->kernels.n; i++) {
 		Kernel *k = m->kernels.at[i];
 		if (intmap_get(launched, (uint64_t)(uintptr_t)k, &found))

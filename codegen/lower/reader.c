@@ -50,9 +50,8 @@ static Node *
 launch_before(const Node *product)
 {
 	Node *n = node_operand(product, product->n_operands - 1)->node;
-	bool before = n && n->op == OP_launch &&
-	              ((LaunchAttr *)n->attr)->kernel->serves ==
-	                      ((LaunchAttr *)product->attr)->kernel;
+	bool before = n && launched_kernel(n) &&
+	              launched_kernel(n)->serves == launched_kernel(product);
 
 	return before ? n : NULL;
 }

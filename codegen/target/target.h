@@ -223,13 +223,6 @@ typedef struct {
 } Tuning;
 extern const Tuning cpu_tuning, team_tuning; /* one for each kind of target */
 
-/* What a library may do with a product while it stores the result, as bits (epilogue.c). */
-enum {
-	JOINS_SUM = 1,       /* adds another value of the same shape */
-	JOINS_GELU = 2,      /* applies GELU; only to 16-bit products */
-	JOINS_GELU_GRAD = 4, /* multiplies by the derivative of GELU; only 16-bit products */
-};
-
 struct Target {
 	const char *name;
 	TargetKind kind;

@@ -256,8 +256,7 @@ static const Value *
 stored_value(const Function *f, const State *s)
 {
 	for_each_node(f, n)
-		if (n->op == OP_store && ((const StoreAttr *)n->attr)->state == s &&
-		    (when_runs(n->when) & when_runs(WHEN_FIRST)))
+		if (stored_state(n) == s && (when_runs(n->when) & when_runs(WHEN_FIRST)))
 			return node_operand(n, 0);
 	return NULL;
 }

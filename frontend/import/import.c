@@ -197,7 +197,9 @@ input_statistic(OnnxNode *n, int i)
 static bool
 moves_data(const OpRow *row)
 {
-	return row->fuse == FUSE_VIEW || row->fuse == FUSE_ROOT || row == op_table[OP_gather];
+	bool selects = row->fuse == FUSE_INDEX && row->as_floats; /* elements of an operand */
+
+	return row->fuse == FUSE_VIEW || row->fuse == FUSE_ROOT || selects;
 }
 
 static bool
@@ -402,7 +404,7 @@ static void
 sweep(Function *f)
 {
 	for_each_node_reverse(f, n) {
-		bool used = op_row(n)->effect || n->op == OP_return || n->op == OP_store;
+		bool used = op_row(n)->effect;
 		for (int i = 0; i < n->n_results; i++)
 			used |= value_used(node_result(n, i));
 		if (!used)

@@ -244,7 +244,7 @@ static const Sample fixed_samples[] = {
 	{0}};
 /* clang-format off */
 UNARY(stop_gradient, "x; no gradient flows to x", ANY, false, f_same, i_same, 1,
-      flops_none, PRECISION_FOLLOW, grad_zero, fixed_samples)
+      flops_none, PRECISION_FOLLOW, grad_zero, fixed_samples, .as_floats = OPERAND(0))
 UNARY(copy, "a copy of x in its own memory", ANY, false, f_same, i_same, 1,
       flops_none, PRECISION_FOLLOW, grad_copy, unary_samples)
 /* clang-format on */

@@ -243,6 +243,7 @@ const OpRow op_gather = {
 	.element = gather_element,
 	.flops = flops_none,
 	.precision = PRECISION_FOLLOW,
+	.as_floats = OPERAND(0),
 	.quantizes = OPERAND(0),
 	.channel = gather_channel,
 	.sums = gather_sums,

@@ -141,6 +141,7 @@ const OpRow op_select = {
 	.scalar = scalar_select,
 	.flops = flops_none,
 	.precision = PRECISION_FOLLOW,
+	.as_floats = OPERAND(1) | OPERAND(2),
 	.partition = ELEMENTWISE_PARTITION,
 	.simplify = simplify_select,
 	.samples = select_samples};

@@ -246,6 +246,7 @@ const OpRow op_pad = {
 	.parts = pad_parts,
 	.flops = flops_none,
 	.precision = PRECISION_FOLLOW,
+	.as_floats = OPERAND(0),
 	.partition =
 		{.factors = pad_factors,
                  .doc = "axes without padding, and axes where low + high = interior; other axes would need a halo"},
@@ -380,6 +381,7 @@ const OpRow op_concat = {
 	.parts = concat_parts,
 	.flops = flops_none,
 	.precision = PRECISION_FOLLOW,
+	.as_floats = EVERY_OPERAND,
 	.partition = {.factors = concat_factors, .doc = "every axis but the joined one"},
 	.batch = batch_concat,
 	.simplify = concat_simplify};

@@ -335,6 +335,7 @@ const OpRow op_pool = {
 	.fuse = FUSE_OPAQUE,
 	.flops = pool_flops,
 	.precision = PRECISION_HIGH,
+	.as_floats = OPERAND(0),
 	.partition = {.factors = pool_factors, .doc = POOL_DOC}};
 const OpRow op_pool_grad = {
 	COLUMNS(pool_grad, PoolAttr, pool_grad_fields, pool_grad_grad, "adjoint of pool"),

@@ -4,6 +4,10 @@
 
 #include <math.h>
 
+const OpKind reduce_pair[] = {[REDUCE_SUM] = OP_add,
+                              [REDUCE_PROD] = OP_mul,
+                              [REDUCE_MAX] = OP_max,
+                              [REDUCE_MIN] = OP_min};
 static const char *const reduce_kind_names[] = {"sum", "prod", "max", "min", NULL};
 static const Field reduce_fields[] = {
 	{"kind", FIELD_ENUM, offsetof(ReduceAttr, kind), reduce_kind_names, false},
@@ -212,6 +216,8 @@ const OpRow op_reduce = {
 	.simplify = reduce_simplify,
 	.flops = flops_per_operand,
 	.precision = PRECISION_HIGH,
+	.as_floats = OPERAND(0),
+	.leaves_range = true,
 	.partition =
 		{.factors = reduce_factors,
                  .doc = "every axis; along a reduced axis the results of parts are combined by `kind`"},

@@ -283,15 +283,15 @@ UNARY(cos, "cosine, x in radians", FLOATS, false, cos, NULL, 10,
 UNARY(atan, "arctangent", FLOATS, false, atan, NULL, 10,
       flops_one, PRECISION_FOLLOW, grad_atan, unary_samples)
 UNARY(tanh, "hyperbolic tangent", FLOATS, false, tanh, NULL, 10,
-      flops_one, PRECISION_FOLLOW, grad_tanh, unary_samples)
+      flops_one, PRECISION_FOLLOW, grad_tanh, unary_samples, .smooth1 = tanh)
 UNARY(erf, "error function", FLOATS, false, erf, NULL, 10,
       flops_one, PRECISION_FOLLOW, grad_erf, unary_samples)
 UNARY(sigmoid, "1 / (1 + e^-x)", FLOATS, false, f_sigmoid, NULL, 6,
       sigmoid_flops, PRECISION_FOLLOW, grad_sigmoid, unary_samples)
 UNARY(gelu, "x/2 (1 + tanh(sqrt(2/pi) x (1 + 0.044715 x^2))), GELU with tanh", FLOATS, false, f_gelu, NULL, 18,
-      gelu_flops, PRECISION_FOLLOW, grad_gelu, unary_samples)
+      gelu_flops, PRECISION_FOLLOW, grad_gelu, unary_samples, .joins = JOINS_GELU)
 BINARY(gelu_grad, "x times the derivative of `gelu` at y", FLOATS, false, f_gelu_grad, NULL, 24,
-       gelu_grad_flops, PRECISION_FOLLOW, grad_gelu_grad, float_pairs)
+       gelu_grad_flops, PRECISION_FOLLOW, grad_gelu_grad, float_pairs, .joins = JOINS_GELU_GRAD)
 BINARY(pow, "x to the power y", NUMBERS, false, pow, i_pow, 20,
        flops_one, PRECISION_HIGH, grad_pow, pow_samples, .simplify = simplify_pow)
 /* clang-format on */

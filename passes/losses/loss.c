@@ -139,7 +139,7 @@ static void
 drop_stores(Function *f)
 {
 	for_each_node_reverse(f, n)
-		if (n->op == OP_store)
+		if (stored_state(n))
 			node_erase(n);
 }
 

@@ -38,18 +38,6 @@ typedef struct {
 	IntMap *holding;    /* by id of a value of floats that hold codes: 1 + DType of the codes */
 } Through;
 
-/* Ops that work on floats as they do on integers. wraps: results may leave the operands' range. */
-static const struct {
-	OpKind op;
-	bool wraps;
-} ways[] = {
-	{OP_add, true},     {OP_sub, true},        {OP_mul, true},        {OP_neg, true},
-	{OP_dot, true},     {OP_conv, true},       {OP_reduce, true},     {OP_max, false},
-	{OP_min, false},    {OP_select, false},    {OP_pool, false},      {OP_gather, false},
-	{OP_concat, false}, {OP_pad, false},       {OP_broadcast, false}, {OP_reshape, false},
-	{OP_slice, false},  {OP_transpose, false}, {OP_reverse, false},   {OP_stop_gradient, false},
-};
-
 static Value *
 floats_of(const Through *t, const Value *v)
 {
@@ -252,17 +240,20 @@ follow_cast(Through *t, Node *n, Value *floats)
 	}
 }
 
+/* May operand i be floats that hold codes? An index may not, for example. */
+static bool
+takes_floats(const Node *n, int i)
+{
+	return op_row(n)->as_floats >> (i < MAX_OPERANDS ? i : MAX_OPERANDS - 1) & 1;
+}
+
 static bool
 may_follow(const Node *n)
 {
 	const Value *y = node_result(n, 0);
 
-	if (n->n_results != 1 || !is_integer(y))
-		return false;
-	for (int i = 0; i < COUNT(ways); i++)
-		if (ways[i].op == n->op)
-			return !ways[i].wraps || dtype_info[y->type->dtype].bits >= 32;
-	return false;
+	return op_row(n)->as_floats && n->n_results == 1 && is_integer(y) &&
+	       (!op_row(n)->leaves_range || dtype_info[y->type->dtype].bits >= 32);
 }
 
 /* Builds n with floats instead of codes. Other integers of the codes' type become floats, too. */
@@ -274,8 +265,7 @@ follow(Through *t, Node *n, DType type, DType as)
 
 	for (int i = 0; i < n->n_operands; i++) {
 		Value *v = node_operand(n, i), *floats = floats_of(t, v);
-		bool is_index = n->op == OP_gather && i > 0;
-		bool becomes = v && v->type->dtype == type && !is_index;
+		bool becomes = v && v->type->dtype == type && takes_floats(n, i);
 		operands[i] = !becomes ? v : b_cast(&b, floats ? floats : v, as);
 	}
 	set_floats(t, node_result(n, 0), b_retyped(&b, n, operands));
@@ -295,27 +285,29 @@ follow_floats(Through *t, Node *n)
 	Value *x = node_operand(n, 0), *y = node_result(n, 0);
 	if (n->op == OP_cast && is_integer(y) && holds(y->type->dtype, (DType)(held - 1)))
 		set_floats(t, y, x);
-	for (int i = 0; i < COUNT(ways); i++)
-		if (ways[i].op == n->op && !ways[i].wraps)
-			intmap_put(t->holding, y->id, held);
+	if (takes_floats(n, 0) && !op_row(n)->leaves_range)
+		intmap_put(t->holding, y->id, held);
 }
 
 static void
 visit(Through *t, Node *n)
 {
 	const Value *codes = NULL;
+	bool takes = false;
 
 	if (n->op == OP_quantize)
 		open_quantize(t, n);
 	if (close_quantize(t, n))
 		return;
-	for (int i = 0; i < n->n_operands && !codes; i++)
+	for (int i = 0; i < n->n_operands && !codes; i++) {
 		codes = floats_of(t, node_operand(n, i)) ? node_operand(n, i) : NULL;
+		takes = takes_floats(n, i);
+	}
 	if (!codes)
 		follow_floats(t, n);
 	else if (n->op == OP_cast)
 		follow_cast(t, n, floats_of(t, codes));
-	else if (may_follow(n) && (n->op != OP_gather || codes == node_operand(n, 0)))
+	else if (takes && may_follow(n))
 		follow(t, n, codes->type->dtype, floats_of(t, codes)->type->dtype);
 }
 

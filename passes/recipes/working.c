@@ -26,7 +26,7 @@ typedef struct {
 static State *
 weight_of(const Node *n)
 {
-	const Value *x = n->op == OP_cast ? value_cast_of(node_result(n, 0)) : NULL;
+	const Value *x = n->n_results ? value_cast_of(node_result(n, 0)) : NULL;
 	State *s = x && x->kind == VALUE_STATE ? x->state : NULL;
 	const CastAttr *how = x ? n->attr : NULL;
 	bool is_weight = s && s->kind == STATE_PARAMETER && s->trainable;

@@ -242,7 +242,7 @@ visit_view(Match *k, Node *n)
 		return false;
 	number_alone(k, v);
 	for_each_use(v, u)
-		if (u->user->op != OP_store)
+		if (!stored_state(u->user))
 			refuse(k, x);
 	return true;
 }
@@ -263,7 +263,7 @@ visit_sum(Match *k, Node *n)
 static bool
 visit_store(Match *k, Node *n)
 {
-	State *s = n->op == OP_store ? ((StoreAttr *)n->attr)->state : NULL;
+	State *s = stored_state(n);
 	Value *v = s ? node_operand(n, 0) : NULL;
 
 	if (!s || !may_be_member(s))

@@ -409,3 +409,22 @@ const OpRow op_launch = {.name = "launch",
                          .partition = {.factors = partition_none,
                                        .doc = "no axis: nodes are cut before kernels are made"},
                          .samples = control_samples};
+
+/* ---- what nodes of these ops refer to */
+State *
+stored_state(const Node *n)
+{
+	return n->op == OP_store ? ((const StoreAttr *)n->attr)->state : NULL;
+}
+
+Function *
+called_function(const Node *n)
+{
+	return n->op == OP_call ? ((const CallAttr *)n->attr)->callee : NULL;
+}
+
+Kernel *
+launched_kernel(const Node *n)
+{
+	return n->op == OP_launch ? ((const LaunchAttr *)n->attr)->kernel : NULL;
+}
