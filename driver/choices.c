@@ -8,6 +8,19 @@ options_loss_scale(const Options *o)
 	return o->loss_scale ? o->loss_scale : recipe_find(o->precision)->loss_scale;
 }
 
+int64_t
+options_estimate_every(const Options *o)
+{
+	int64_t least = o->optimizer.row ? optimizer_every(&o->optimizer) : 0;
+
+	for (int i = 0; i < o->optimizers_for.n; i++) {
+		int64_t every = optimizer_every(&o->optimizers_for.at[i].choice);
+		if (every > 0 && (least == 0 || every < least))
+			least = every;
+	}
+	return least;
+}
+
 bool
 options_offload(const Options *o, Offload what)
 {

@@ -18,7 +18,7 @@ typedef struct {
 } FlagUse;
 typedef struct {
 	const char *input; /* the file of the command */
-	const char *output, *output_dir, *target, *loss, *optimizer, *precision, *weights, *engine;
+	const char *output, *output_dir, *target, *loss, *precision, *weights, *engine;
 	const char *stage, *format, *log, *after, *passes, *dump_after, *dump_dir, *stop_after;
 	const char *keep_sources, *class_weight, *match, *train_mode, *statistics, *output_format,
 		*eval_mode, *cc, *emit;
@@ -36,9 +36,11 @@ typedef struct {
 	const KernelPrinter *printer;
 	Outlook machine; /* from --machine; machine NULL: not given */
 	StringList configs, dims, batch_axes, bounds, fills, ties, no_ties, repairs, no_repairs,
-		mixed, optimizers_for, lora, adapter_names, kept_adapters, inputs, disable, enable,
-		wrt, pass_options, data, scales, mean_stds, only, skip;
+		mixed, lora, adapter_names, kept_adapters, inputs, disable, enable, wrt,
+		pass_options, data, scales, mean_stds, only, skip;
 	VEC(FlagUse) flags;        /* options that rows of passes declare, such as --ema */
+	OptimizerChoice optimizer; /* row NULL: not given */
+	OptimizerGroups optimizers_for;
 	ParameterRules rules;      /* --train, --freeze ..., in the order of the command line */
 	int64_t block_size, opset; /* for quantize */
 	int64_t batch, max_accumulate, check_gradients, cores; /* 0: the default */
@@ -100,6 +102,9 @@ bool session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Dia
 bool session_read(Session *s, const Options *o, Arena *arena, Diag *diag);
 bool session_import(Session *s, OpenDims open, const char *const *outputs);
 void session_close(Session *s);
+/* session_open for a training: without --optimizer AdamW, unless the file's training algorithm names another one, and without
+ * --loss cross entropy. Close the session even after a failure. */
+bool session_open_training(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag);
 /* The nodes that the file has in training form, the first few by name: `batch norm "bn1", dropout
  * "drop" and 3 others`; NULL: no such node. */
 const char *training_form_text(const Session *s);
@@ -109,6 +114,8 @@ void session_forget_import(Session *s);
 /* ---- session_loss.c */
 /* Parses --loss into s; false after reporting. */
 bool session_parse_loss(Session *s, const char *text);
+/* Without --loss: cross entropy of the first output. */
+bool session_default_loss(Session *s);
 
 /* ---- outputs.c */
 /* Checks before any file is written: -o, --weights and others are not files that the command reads,
@@ -189,6 +196,21 @@ bool results_finish(Session *s, const char *folder, bool as_pb);
 /* ---- quantize_spec.c: the scales of activations by the type on the command line; NULL: static. */
 ActivationScales activations_of(const char *type);
 bool quantized_is_finite(const QuantizedTensor *t, Diag *diag);
+
+/* ---- interpret.c: --engine=interp. The module is brought to the stage first. */
+/* Computes the outputs from the inputs of --input, and writes them to --output-dir; false after reporting. */
+bool interpret_outputs(Session *s, Stage stage);
+typedef struct {
+	const State *parameter;
+	WorstDifference worst;
+} CheckedGradient;
+typedef struct {
+	double loss;
+	VEC(CheckedGradient) checked; /* with --check-gradients: one per parameter */
+} Gradients;
+/* Computes loss and gradients. Checks them as --check-gradients says, and writes them to --output-dir, if there is one. false
+ * after reporting. */
+bool interpret_gradients(Session *s, Stage stage, Gradients *out);
 
 /* ---- run_compiled.c: builds a temporary executable and runs it once */
 int run_compiled(Session *s, bool backward);

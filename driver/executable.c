@@ -229,58 +229,99 @@ write_files(Session *s, FormatWriter *w)
 	return true;
 }
 
-/* Writes the optimizers of single parameters: the kinds that a checkpoint must match, and the
- * settings. Returns them, one per line. */
-static const char *
-write_groups(Session *s, FormatWriter *w)
+/* Settings that change what training computes. The entry `settings` lists their keys: a resumed run
+ * compares them with those of its checkpoint (runtime/checkpoint/facts.c). */
+typedef struct {
+	FormatWriter *w;
+	const char *keys; /* separated by blanks */
+} Settings;
+
+static void PRINTF(3, 4) write_setting(Settings *x, const char *key, const char *fmt, ...)
 {
-	const char *kinds = "", *settings = "", *lines = "";
-	OptimizerGroup group;
+	va_list args;
+
+	va_start(args, fmt);
+	const char *value = arena_vprintf(x->w->arena, fmt, args);
+	va_end(args);
+	format_info(x->w, key, "%s", value);
+	x->keys = arena_printf(x->w->arena, "%s%s%s", x->keys, *x->keys ? " " : "", key);
+}
+
+/* Writes the optimizers of single parameters: the kinds that a checkpoint must match, and the
+ * settings. */
+static void
+write_groups(const Session *s, Settings *x)
+{
+	const char *kinds = "", *settings = "";
 
 	for (int i = 0; i < s->o->optimizers_for.n; i++) {
-		const char *text = s->o->optimizers_for.at[i], *gap = i ? " " : "";
-		if (!optimizer_group_parse(text, &group, s->arena, s->diag))
-			continue; /* the option was parsed before */
-		kinds = arena_printf(s->arena, "%s%s%s=%s", kinds, gap, group.glob,
-		                     group.choice.name);
-		settings = arena_printf(s->arena, "%s%s%s", settings, gap, text);
-		lines = arena_printf(s->arena, "%s%s%s", lines, i ? "\n" : "", text);
+		const OptimizerGroup *g = &s->o->optimizers_for.at[i];
+		const char *gap = i ? " " : "";
+		kinds = arena_printf(s->arena, "%s%s%s=%s", kinds, gap, g->glob, g->choice.name);
+		settings = arena_printf(s->arena, "%s%s%s=%s", settings, gap, g->glob,
+		                        g->choice.text);
 	}
-	format_info(w, "optimizer_for", "%s", kinds);
-	format_info(w, "optimizer_for_settings", "%s", settings);
-	return lines;
+	write_setting(x, "optimizer_for", "%s", kinds);
+	write_setting(x, "optimizer_for_settings", "%s", settings);
 }
 
 /* --layer-decay becomes the entry layer_decay. */
 static void
 write_flag(void *ctx, const PassOption *o, const void *value)
 {
+	Settings *x = ctx;
 	Arena *arena = arena_new();
 	char *key = arena_strdup(arena, o->flag.name);
+	const char *text = o->kind == OPTION_DOUBLE
+	                           ? arena_printf(arena, "%.17g", *(const double *)value)
+	                           : option_text(o, value, arena);
 
 	for (char *c = key; *c; c++)
 		*c = *c == '-' ? '_' : *c;
-	if (o->kind == OPTION_DOUBLE)
-		format_info(ctx, key, "%.17g", *(const double *)value);
+	if (o->flag.keeps_results)
+		format_info(x->w, key, "%s", text);
 	else
-		format_info(ctx, key, "%s", option_text(o, value, arena));
+		write_setting(x, key, "%s", text);
 	arena_free(arena);
+}
+
+/* How the training computes: the optimizers, the types, and the options of passes. */
+static void
+write_training(Session *s, Settings *x)
+{
+	OptimizerChoice choice = s->o->optimizer;
+	const char *mixed = "";
+
+	if (!choice.row && !optimizer_parse(NULL, &choice, s->arena, s->diag))
+		return;
+	write_setting(x, "optimizer", "%s", choice.name);
+	write_groups(s, x);
+	for (int i = 0; i < s->o->mixed.n; i++)
+		mixed = arena_printf(s->arena, "%s%s%s=f32", mixed, i ? " " : "",
+		                     s->o->mixed.at[i]);
+	write_setting(x, "mixed", "%s", mixed);
+	write_setting(x, "loss_scale", "%s", options_loss_scale(s->o));
+	session_flags(s, write_flag, x);
+	write_setting(x, "master", "%s", s->o->master ? s->o->master : "on");
+	write_setting(x, "moments", "%s", s->o->moments ? s->o->moments : "f32");
+	write_setting(x, "gradients", "%s", s->o->gradients ? s->o->gradients : "f32");
+	write_setting(x, "rounding", "%s", s->o->rounding ? s->o->rounding : "nearest");
+	format_info(x->w, "estimate_every", "%lld", (long long)options_estimate_every(s->o));
+	write_defaults(x->w, &choice, s->arena);
 }
 
 static void
 write_info(Session *s, FormatWriter *w, const Ports *p)
 {
-	const char *name = s->o->optimizer ? s->o->optimizer : "adamw";
-	OptimizerChoice choice = {0};
-	const char *mixed = "";
+	Settings x = {w, ""};
 	const Recipe *recipe = recipe_find(s->o->precision);
 	bool own = is_own_loss(s);
 
 	format_info(w, "gradc_version", "%s", GRADC_VERSION);
 	format_info(w, "producer", "%s", s->import->producer ? s->import->producer : "");
 	format_info(w, "opset", "%lld", (long long)s->import->opset);
-	format_info(w, "target", "%s", s->o->target ? s->o->target : "cpu:native");
-	format_info(w, "precision", "%s", recipe->name);
+	write_setting(&x, "target", "%s", s->o->target ? s->o->target : "cpu:native");
+	write_setting(&x, "precision", "%s", recipe->name);
 	format_info(w, "allow_tf32", "%d", recipe->allow_tf32);
 	format_info(w, "rows", "%lld", (long long)p->rows);
 	format_info(w, "trainable_elements", "%lld", (long long)trainable_elements(s->m));
@@ -296,7 +337,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	format_info(w, "max_accumulate", "%lld", (long long)s->o->max_accumulate);
 	if (!s->has_loss)
 		return;
-	format_info(w, "loss", "%s", s->o->loss ? s->o->loss : s->loss.kind);
+	write_setting(&x, "loss", "%s", s->o->loss ? s->o->loss : s->loss.kind);
 	format_info(w, "loss_kind", "%s", s->loss_kind);
 	format_info(w, "targets_per_micro_batch", "%lld", (long long)s->m->targets);
 	format_info(w, "keep_last", "%d", !own && !has_batch_statistics(s->m) && !p->train_mixes);
@@ -305,24 +346,8 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	format_info(w, "flat_labels", "%d", p->flat_labels);
 	format_info(w, "eval_padding", "%d", !p->eval_mixes);
 	format_info(w, "eval_metric", "%s", eval_metric(s));
-	if (!optimizer_parse(name, &choice, s->arena, s->diag))
-		return; /* the option was parsed before */
-	format_info(w, "optimizer", "%s", choice.name);
-	const char *groups = write_groups(s, w);
-	OptimizerOptions optimizer = {.name = name, .groups = groups};
-	for (int i = 0; i < s->o->mixed.n; i++)
-		mixed = arena_printf(s->arena, "%s%s%s=f32", mixed, i ? " " : "",
-		                     s->o->mixed.at[i]);
-	format_info(w, "mixed", "%s", mixed);
-	format_info(w, "loss_scale", "%s", options_loss_scale(s->o));
-	session_flags(s, write_flag, w);
-	format_info(w, "master", "%s", s->o->master ? s->o->master : "on");
-	format_info(w, "moments", "%s", s->o->moments ? s->o->moments : "f32");
-	format_info(w, "gradients", "%s", s->o->gradients ? s->o->gradients : "f32");
-	format_info(w, "rounding", "%s", s->o->rounding ? s->o->rounding : "nearest");
-	format_info(w, "estimate_every", "%lld",
-	            (long long)optimizer_every(&optimizer, s->arena, s->diag));
-	write_defaults(w, &choice, s->arena);
+	write_training(s, &x);
+	format_info(w, "settings", "%s", x.keys);
 }
 
 /* ---- programs */
@@ -454,7 +479,7 @@ link_tables(Session *s, const char *path, bool embed_export, FormatWriter *w)
 
 	char *runtime;
 	Ports ports;
-	if (!compile(s, s->o->optimizer || embed_export, &ports) || !write_tables(s, &ports, w))
+	if (!compile(s, s->o->optimizer.row || embed_export, &ports) || !write_tables(s, &ports, w))
 		return false;
 	if (!write_files(s, w) || (embed_export && !model_export_template(s->m, w, s->diag)) ||
 	    diag_status(s->diag, library_path(s->arena, &runtime)))

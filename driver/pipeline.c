@@ -141,12 +141,10 @@ static void
 fill_loss(const Session *s, void *options)
 {
 	LossOptions *o = options;
-	OptimizerOptions optimizer = {.name = s->o->optimizer,
-	                              .groups = joined(s, &s->o->optimizers_for)};
 
 	*o = s->loss;
-	if (s->o->optimizer && optimizer_every(&optimizer, s->arena, s->diag) > 0)
-		o->estimates_for = s->o->optimizer;
+	if (s->o->optimizer.row && options_estimate_every(s->o) > 0)
+		o->estimates_for = s->o->optimizer.text;
 }
 
 static void
@@ -174,9 +172,15 @@ static void
 fill_optimizer(const Session *s, void *options)
 {
 	OptimizerOptions *o = options;
+	StringList groups = {0};
 
-	o->name = s->o->optimizer;
-	o->groups = joined(s, &s->o->optimizers_for);
+	for (int i = 0; i < s->o->optimizers_for.n; i++) {
+		const OptimizerGroup *g = &s->o->optimizers_for.at[i];
+		const char *line = arena_printf(s->arena, "%s=%s", g->glob, g->choice.text);
+		vec_push(s->arena, &groups, line);
+	}
+	o->name = s->o->optimizer.text;
+	o->groups = joined(s, &groups);
 	o->loss_scale = options_loss_scale(s->o);
 	o->moments = s->o->moments;
 	o->rounding = s->o->rounding;

@@ -184,8 +184,9 @@ take_training(Session *s)
 		return false;
 	s->own_loss = info.loss;
 	o->loss = arena_printf(s->arena, "output:%s", info.loss);
-	if (!o->optimizer)
-		o->optimizer = info.optimizer;
+	if (!o->optimizer.row && info.optimizer &&
+	    !optimizer_parse(info.optimizer, &o->optimizer, s->arena, s->diag))
+		return false;
 	vec_push(s->arena, &rules, rule_of(s->arena, RULE_FREEZE, "*"));
 	for (int i = 0; i < info.parameters.n; i++)
 		vec_push(s->arena, &rules, rule_of(s->arena, RULE_TRAIN, info.parameters.at[i]));
@@ -310,6 +311,17 @@ session_open(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *di
 {
 	return session_read(s, o, arena, diag) && session_import(s, open, NULL) &&
 	       outputs_prepare(o, s->model, s->loss_graph, arena, diag);
+}
+
+bool
+session_open_training(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag)
+{
+	Options *own = arena_copy(arena, o, sizeof(*o));
+	bool by_file = o->loss && strcmp(o->loss, "model") == 0;
+
+	if (!own->optimizer.row && !by_file)
+		optimizer_parse("adamw", &own->optimizer, arena, diag);
+	return session_open(s, own, open, arena, diag) && session_default_loss(s);
 }
 
 void

@@ -7,6 +7,8 @@
 /* ---- choices.c */
 /* The rule of --loss-scale. The default depends on --precision: f16 needs a loss scale. */
 const char *options_loss_scale(const Options *o);
+/* Steps from one estimate of the optimizers to the next, the smallest if they differ; 0: no estimates. */
+int64_t options_estimate_every(const Options *o);
 
 /* ---- targets.c */
 /* If --target was not read as an option: reads o->target; NULL: the CPU of this machine. False after reporting. */

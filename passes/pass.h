@@ -324,6 +324,7 @@ typedef struct {
 	 * name */
 	const char *name;
 	const char *defaults; /* the row's default hyperparameters, changed by the settings */
+	const char *text;     /* the text that was parsed */
 } OptimizerChoice;
 /* Parses "NAME" or "NAME,KEY=VALUE,...". Keys are the row's own options and its hyperparameters, whose defaults
  * change. text NULL: adamw. False after reporting. */
@@ -337,8 +338,9 @@ typedef struct {
 	bool is_fixed;
 	double fixed[N_SCALARS];
 } OptimizerGroup;
-/* Steps from one estimate of the optimizers to the next; 0: no estimates. Reports text that does not parse. */
-int64_t optimizer_every(const OptimizerOptions *o, Arena *arena, Diag *diag);
+typedef VEC(OptimizerGroup) OptimizerGroups;
+/* Steps from one estimate of the optimizer to the next; 0: no estimates. */
+int64_t optimizer_every(const OptimizerChoice *c);
 /* "GLOB=NAME,KEY=VALUE"; false after reporting. */
 bool optimizer_group_parse(const char *text, OptimizerGroup *out, Arena *arena, Diag *diag);
 

@@ -31,6 +31,12 @@ typedef struct {
 	const char *exe;
 } Quantize;
 
+/* ---- quantize.c: functions return false after reporting */
+/* Sets q->how as the options say. */
+bool quantize_options(Quantize *q);
+/* Quantizes the model and writes the file. Data are read, and the folders exist. */
+bool quantize_model(Quantize *q);
+
 /* ---- data.c: functions return false after reporting */
 bool quantize_read_data(Quantize *q);
 /* Finds the ranks of tensors whose rank the file does not declare, by importing the model. A tensor

@@ -4,13 +4,6 @@
 
 #include <string.h>
 
-/* The default loss: cross entropy of the first output. */
-static bool
-default_loss(Session *s)
-{
-	return s->has_loss || session_parse_loss(s, "cross_entropy");
-}
-
 int
 command_compile(Options *o, Arena *arena, Diag *diag)
 {
@@ -20,9 +13,7 @@ command_compile(Options *o, Arena *arena, Diag *diag)
 		diag_error(diag, EXIT_USAGE, "no output: give -o EXE");
 		return EXIT_USAGE;
 	}
-	if (!o->optimizer && !(o->loss && strcmp(o->loss, "model") == 0))
-		o->optimizer = "adamw";
-	bool ok = session_open(&s, o, OPEN_DIMS_REFUSE, arena, diag) && default_loss(&s);
+	bool ok = session_open_training(&s, o, OPEN_DIMS_REFUSE, arena, diag);
 	if (ok && o->stop_after) {
 		ok = session_stage(&s, STAGE_EVENTS, true);
 		if (ok)

@@ -7,169 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct {
-	Session *s;
-	NamedTensor *inputs;
-	int n_inputs;
-	Interp interp;
-} Run;
-
-static bool
-read_inputs(Run *r)
-{
-	const StringList *list = &r->s->o->inputs;
-
-	NamedTensor *elements;
-	int n = list_elements(r->s, &elements);
-
-	r->inputs = NEW_ARRAY(r->s->arena, NamedTensor, list->n + n);
-	for (; r->n_inputs < n; r->n_inputs++)
-		r->inputs[r->n_inputs] = elements[r->n_inputs];
-	for (int i = 0; i < list->n; i++)
-		if (!is_list_input(r->s, list->at[i]) &&
-		    !input_read(r->s, list->at[i], &r->inputs[r->n_inputs++]))
-			return false;
-	return true;
-}
-
-/* Values of the hyperparameters that kernels read as scalars instead of function parameters. All
- * are 1, as in `arguments`. */
-static const Scalar *
-scalars_of_ones(Arena *arena)
-{
-	Scalar *scalars = NEW_ARRAY(arena, Scalar, N_SCALARS);
-
-	for (int i = 0; i < N_SCALARS; i++)
-		if (scalar_dtypes[i] == F64)
-			scalars[i].f = 1;
-	return scalars;
-}
-
-static void
-init_states(Run *r)
-{
-	Module *m = r->s->m;
-
-	r->interp = interp_new(m, r->s->arena, r->s->o->real);
-	r->interp.scalars = scalars_of_ones(r->s->arena);
-	for (int i = 0; i < m->states.n; i++) {
-		State *st = m->states.at[i];
-		r->interp.states[i] = st->data ? eval_tensor_from(r->s->arena, st->type,
-		                                                  st->data->data)
-		                               : eval_tensor_new(r->s->arena, st->type);
-	}
-}
-
-static EvalTensor
-ones(Run *r, Type type)
-{
-	EvalTensor t = eval_tensor_new(r->s->arena, type);
-
-	for (int64_t k = 0; k < type->n; k++)
-		t.f[k] = 1;
-	return t;
-}
-
-/* Refuses a file for an input that f does not have: a misspelt name, or an initializer. */
-static bool
-inputs_are_taken(const Run *r, const Function *f)
-{
-	for (int i = 0; i < r->n_inputs; i++) {
-		bool taken = false;
-		for (int k = 0; k < f->params.n; k++)
-			taken |= f->params.at[k]->name &&
-			         strcmp(r->inputs[i].name, f->params.at[k]->name) == 0;
-		if (!taken) {
-			diag_error(r->s->diag, EXIT_USAGE,
-			           "--input %s: the model has no input of this name",
-			           r->inputs[i].name);
-			return false;
-		}
-	}
-	return true;
-}
-
-/* Sets the arguments of f: tensors of files, and ones for the hidden sample weights and the loss
- * scale. */
-static bool
-arguments(Run *r, const Function *f, EvalTensor *args)
-{
-	bool ok = inputs_are_taken(r, f);
-
-	for (int i = 0; i < f->params.n; i++) {
-		const Value *p = f->params.at[i];
-		if (p->param == PARAM_HYPERPARAMETER &&
-		    p->type->dtype == U64) /* seed, step, offset */
-			args[i] = eval_tensor_new(r->s->arena, p->type);
-		else if (p->param == PARAM_SAMPLE_WEIGHT || p->param == PARAM_HYPERPARAMETER)
-			args[i] = ones(r, p->type);
-		else
-			ok &= input_for(r->s, r->inputs, r->n_inputs, p, &args[i]);
-	}
-	return ok;
-}
-
-static NamedTensor
-named(Session *s, const char *name, const EvalTensor *t)
-{
-	NamedTensor n = {.name = name, .dtype = t->type->dtype, .rank = t->type->rank};
-	void *data = arena_alloc(s->arena, (size_t)type_bytes(t->type));
-
-	memcpy(n.dims, t->type->dims, sizeof(n.dims));
-	eval_tensor_to(t, data);
-	n.data = data;
-	return n;
-}
-
-/* Converts a float result to the type that the graph declares. */
-static void
-declare(Session *s, NamedTensor *n, DType declared, const EvalTensor *t)
-{
-	DType to = result_dtype(n->dtype, declared);
-
-	if (to == n->dtype)
-		return;
-	char *data = arena_alloc(s->arena, (size_t)dtype_bytes(to, t->type->n));
-	for (int64_t i = 0; i < t->type->n; i++)
-		dtype_store_float(to, data, i, t->f[i]);
-	n->dtype = to;
-	n->data = data;
-}
-
 static bool
 as_pb(const Session *s)
 {
 	return s->o->output_format && strcmp(s->o->output_format, "pb") == 0;
-}
-
-static bool
-interpret_forward(Run *r)
-{
-	Session *s = r->s;
-	const Function *f;
-	Stage stage = STAGE_TRAIN;
-
-	if ((s->o->stage && !parse_stage(s->o->stage, &stage, s->diag)) ||
-	    !session_stage(s, stage, false) || !read_inputs(r))
-		return false;
-	f = module_first(s->m, ROLE_FORWARD);
-	int n = function_return(f)->n_operands;
-	const ImportPorts *ports = &s->import->bindings.at[0].outputs;
-	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
-	EvalTensor *results = NEW_ARRAY(s->arena, EvalTensor, n);
-	NamedTensor *out = NEW_ARRAY(s->arena, NamedTensor, n);
-	if (!arguments(r, f, args))
-		return false;
-	init_states(r);
-	interp_run(&r->interp, f, args, results);
-	for (int i = 0; i < n; i++) {
-		out[i] = named(s, f->result_names.at[i], &results[i]);
-		if (i < ports->n)
-			declare(s, &out[i], ports->at[i].dtype, &results[i]);
-	}
-	return !diag_status(s->diag,
-	                    tensors_write(s->arena, s->o->output_dir, "", out, n, as_pb(s))) &&
-	       results_finish(s, s->o->output_dir, as_pb(s));
 }
 
 static bool
@@ -213,11 +54,19 @@ warn_training_form(const Session *s)
 	diag_hint(s->diag, "%s", TRAINING_FORM_HINT);
 }
 
+/* The stage of the module that is interpreted: --stage=lowered interprets the kernels' loops. */
+static bool
+interpreted_stage(const Session *s, Stage *stage)
+{
+	*stage = STAGE_TRAIN;
+	return !s->o->stage || parse_stage(s->o->stage, stage, s->diag);
+}
+
 int
 command_run(Options *o, Arena *arena, Diag *diag)
 {
 	Session s = {0};
-	Run r = {.s = &s};
+	Stage stage;
 	int code = EXIT_OK;
 
 	if (!check_options(o, diag))
@@ -226,7 +75,8 @@ command_run(Options *o, Arena *arena, Diag *diag)
 	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag) && check_run_loss(&s)) {
 		if (by_interpreter(o)) { /* a compiled program warns by itself */
 			warn_training_form(&s);
-			interpret_forward(&r);
+			if (interpreted_stage(&s, &stage))
+				interpret_outputs(&s, stage);
 		} else
 			code = run_compiled(&s, false);
 	}
@@ -235,65 +85,6 @@ command_run(Options *o, Arena *arena, Diag *diag)
 }
 
 /* ---- grad */
-static double
-state_scalar(const Run *r, StateKind kind)
-{
-	return r->interp.states[module_state_of_kind(r->s->m, kind)->id].f[0];
-}
-
-/* Runs @accumulate once, with all sums at zero before, and returns the loss. results: the gradients
- * of --wrt inputs. */
-static double
-interpret_loss(Run *r, const Function *f, const EvalTensor *args, EvalTensor *results)
-{
-	Module *m = r->s->m;
-
-	for (int i = 0; i < m->states.n; i++)
-		if (m->states.at[i]->lifetime == LIFE_STEP)
-			r->interp.states[i] = eval_tensor_new(r->interp.arena,
-			                                      m->states.at[i]->type);
-	interp_run(&r->interp, f, args, results);
-	return state_scalar(r, STATE_LOSS_SUM) / state_scalar(r, STATE_LOSS_COUNT);
-}
-
-static void
-scale_gradient(EvalTensor *g, double scale)
-{
-	for (int64_t k = 0; k < g->type->n; k++)
-		g->f[k] *= scale;
-	eval_tensor_round(g);
-}
-
-static bool
-write_gradients(Run *r, EvalTensor *of_inputs)
-{
-	Session *s = r->s;
-	Module *m = s->m;
-	NamedTensor *out = NEW_ARRAY(s->arena, NamedTensor, m->states.n + s->o->wrt.n + 1);
-	double count = state_scalar(r, STATE_LOSS_COUNT);
-	double scale = (double)m->targets / count;
-	int n = 0;
-
-	for (int i = 0; i < m->states.n; i++) {
-		State *st = m->states.at[i];
-		if (st->kind != STATE_GRADIENT)
-			continue;
-		scale_gradient(&r->interp.states[i], scale);
-		out[n++] = named(s, st->of->name, &r->interp.states[i]);
-	}
-	for (int i = 0; i < s->o->wrt.n; i++) {
-		scale_gradient(&of_inputs[i], scale);
-		out[n++] = named(s, s->o->wrt.at[i], &of_inputs[i]);
-	}
-	if (diag_status(s->diag, tensors_write(s->arena, s->o->output_dir, "grad.", out, n, false)))
-		return false;
-	EvalTensor loss = eval_tensor_new(s->arena, module_state_of_kind(m, STATE_LOSS_SUM)->type);
-	loss.f[0] = state_scalar(r, STATE_LOSS_SUM) / count;
-	NamedTensor l = named(s, "loss", &loss);
-	return !diag_status(s->diag, npy_write(path_join(s->arena, s->o->output_dir, "loss.npy"),
-	                                       l.dtype, 0, NULL, l.data));
-}
-
 static void
 print_worst(Arena *arena, const char *parameter, const WorstDifference *w)
 {
@@ -336,48 +127,6 @@ worst_json(const State *parameter, const WorstDifference *w)
 	                 (json_int_t)w->kinks);
 }
 
-/* Context of the loss as a function of one element of a parameter. */
-typedef struct {
-	Run *r;
-	const Function *f;
-	const EvalTensor *args;
-	EvalTensor *results;
-	double *element;
-} Moved;
-
-static Status
-loss_at(void *context, double x, double *loss)
-{
-	const Moved *m = context;
-
-	*m->element = x;
-	*loss = interpret_loss(m->r, m->f, m->args, m->results);
-	return NULL;
-}
-
-/* Checks n random elements of a parameter, or all elements if the parameter has at most n. */
-static WorstDifference
-check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *grad, int64_t n)
-{
-	EvalTensor *results = NEW_ARRAY(r->interp.arena, EvalTensor, r->s->o->wrt.n + 1);
-	EvalTensor *x = &r->interp.states[grad->of->id];
-	const EvalTensor g = r->interp.states[grad->id];
-	double scale = (double)r->s->m->targets / state_scalar(r, STATE_LOSS_COUNT);
-	WorstDifference worst = {0};
-
-	for (int64_t i = 0; i < n && i < x->type->n; i++) {
-		int64_t k = x->type->n <= n ? i : (int64_t)(drand48() * (double)x->type->n);
-		Moved moved = {r, f, args, results, &x->f[k]};
-		double old = x->f[k], own = g.f[k] * scale;
-		Difference d;
-
-		status_free(difference_check(loss_at, &moved, x->type->dtype, old, own, &d));
-		x->f[k] = old;
-		difference_add(&worst, &d, own, k);
-	}
-	return worst;
-}
-
 static void
 print_json(json_t *results)
 {
@@ -386,36 +135,23 @@ print_json(json_t *results)
 	json_decref(results);
 }
 
+/* Prints the gradients that the interpreter checked. */
 static void
-check_gradients(Run *r, const Function *f, const EvalTensor *args)
+print_interpreted(const Session *s, const Gradients *g)
 {
-	Module *m = r->s->m;
-	Arena *outer = r->interp.arena;
-
 	json_t *list = json_array();
 
-	srand48(0);
-	if (!r->s->o->json)
-		print_check_title(r->s);
-	for (int i = 0; i < m->states.n; i++) {
-		if (m->states.at[i]->kind != STATE_GRADIENT)
-			continue;
-		Interp saved = r->interp;
-		EvalTensor *states = arena_copy(outer, r->interp.states,
-		                                sizeof(EvalTensor) * (size_t)m->states.n);
-		r->interp.arena = arena_new();
-		WorstDifference worst = check_parameter(r, f, args, m->states.at[i],
-		                                        r->s->o->check_gradients);
-		report_not_finite(r->s, m->states.at[i]->of->name, worst.error);
-		if (r->s->o->json)
-			json_array_append_new(list, worst_json(m->states.at[i]->of, &worst));
+	if (!s->o->json)
+		print_check_title(s);
+	for (int i = 0; i < g->checked.n; i++) {
+		const CheckedGradient *c = &g->checked.at[i];
+		report_not_finite(s, c->parameter->name, c->worst.error);
+		if (s->o->json)
+			json_array_append_new(list, worst_json(c->parameter, &c->worst));
 		else
-			print_worst(r->s->arena, m->states.at[i]->of->name, &worst);
-		arena_free(r->interp.arena);
-		r->interp = saved;
-		memcpy(r->interp.states, states, sizeof(EvalTensor) * (size_t)m->states.n);
+			print_worst(s->arena, c->parameter->name, &c->worst);
 	}
-	if (r->s->o->json)
+	if (s->o->json)
 		print_json(json_pack("{s:O}", "parameters", list));
 	json_decref(list);
 }
@@ -427,29 +163,6 @@ print_loss(const Session *s, double loss)
 		print_json(json_pack("{s:f}", "loss", loss));
 	else
 		printf("loss %.17g\n", loss);
-}
-
-static bool
-interpret_gradients(Run *r)
-{
-	Session *s = r->s;
-
-	Stage stage = STAGE_TRAIN; /* --stage=lowered: the kernels' loops are interpreted */
-	if ((s->o->stage && !parse_stage(s->o->stage, &stage, s->diag)) ||
-	    !session_stage(s, stage, false) || !read_inputs(r))
-		return false;
-	const Function *f = module_first(s->m, ROLE_ACCUMULATE);
-	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
-	if (!arguments(r, f, args))
-		return false;
-	init_states(r);
-	EvalTensor *results = NEW_ARRAY(s->arena, EvalTensor, s->o->wrt.n + 1);
-	double loss = interpret_loss(r, f, args, results);
-	if (s->o->check_gradients)
-		check_gradients(r, f, args);
-	else
-		print_loss(s, loss);
-	return !s->o->output_dir || write_gradients(r, results);
 }
 
 /* Prints the loss that the compiled program wrote. */
@@ -501,11 +214,24 @@ print_checked(Session *s)
 	json_decref(s->gradients);
 }
 
+static void
+grad_by_interpreter(Session *s)
+{
+	Gradients gradients;
+	Stage stage;
+
+	if (!interpreted_stage(s, &stage) || !interpret_gradients(s, stage, &gradients))
+		return;
+	if (s->o->check_gradients)
+		print_interpreted(s, &gradients);
+	else
+		print_loss(s, gradients.loss);
+}
+
 int
 command_grad(Options *o, Arena *arena, Diag *diag)
 {
 	Session s = {0};
-	Run r = {.s = &s};
 	int code = EXIT_OK;
 
 	if (!check_options(o, diag))
@@ -514,10 +240,9 @@ command_grad(Options *o, Arena *arena, Diag *diag)
 		o->precision = "f64";
 	if (o->check_gradients && !by_interpreter(o))
 		o->eval_mode = "as-exported"; /* the differences are of @eval */
-	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag) &&
-	    (s.has_loss || session_parse_loss(&s, "cross_entropy"))) {
+	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag) && session_default_loss(&s)) {
 		if (by_interpreter(o))
-			interpret_gradients(&r);
+			grad_by_interpreter(&s);
 		else
 			code = run_compiled(&s, true);
 		bool ok = code == EXIT_OK && diag_errors(diag) == 0, ran = ok && !by_interpreter(o);

@@ -37,10 +37,7 @@ nth_recipe(int i)
 static bool
 set_optimizer(const OptionUse *u, void *at)
 {
-	OptimizerChoice choice;
-
-	*(const char **)at = u->value;
-	return optimizer_parse(u->value, &choice, u->arena, u->diag);
+	return optimizer_parse(u->value, at, u->arena, u->diag);
 }
 
 static bool
@@ -48,8 +45,11 @@ set_optimizer_for(const OptionUse *u, void *at)
 {
 	OptimizerGroup group;
 
-	vec_push(u->arena, (StringList *)at, u->value);
-	return optimizer_group_parse(u->value, &group, u->arena, u->diag);
+	bool good = optimizer_group_parse(u->value, &group, u->arena, u->diag);
+
+	if (good)
+		vec_push(u->arena, (OptimizerGroups *)at, group);
+	return good;
 }
 
 static bool

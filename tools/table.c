@@ -109,7 +109,7 @@ stored_as(Type t)
 }
 
 static Stored
-stored_state(const Module *m, const State *s)
+stored_state_as(const Module *m, const State *s)
 {
 	const FourBitWeight *w = module_four_bit(m, s);
 	Stored out = stored_as(s->type);
@@ -142,7 +142,7 @@ print_row(const char *name, const char *path, const Stored *as, const char *role
 static void
 print_state(const Module *m, const State *s)
 {
-	Stored as = stored_state(m, s);
+	Stored as = stored_state_as(m, s);
 
 	print_row(s->name, s->path, &as, row_role(m, s), s->why);
 	if (s->trainable && s->lr_scale != 1)
@@ -370,19 +370,6 @@ print_summary(const Session *s, bool full)
 	       1e-6 * (double)function_flops(module_first(s->m, ROLE_FORWARD)));
 }
 
-/* FLOPs of a step's first micro-batch, forward and backward. */
-static int64_t
-step_flops(const Module *m)
-{
-	int64_t flops = 0;
-	const Function *f = module_first(m, ROLE_ACCUMULATE);
-
-	for_each_node(f, n)
-		if (when_runs(n->when) & when_runs(WHEN_FIRST))
-			flops += node_cost(n).flops;
-	return flops;
-}
-
 void
 print_plan(const Session *s)
 {
@@ -390,7 +377,7 @@ print_plan(const Session *s)
 	       1e-6 * (double)s->m->state_bytes, 1e-6 * (double)s->m->workspace_bytes,
 	       1e-6 * (double)s->m->io_bytes);
 	printf("  %d kernels; %.4g MFLOP a micro-batch, forward and backward\n", s->m->kernels.n,
-	       1e-6 * (double)step_flops(s->m));
+	       1e-6 * (double)first_micro_batch_flops(s->m));
 }
 
 static void
@@ -440,7 +427,7 @@ row_json(const char *name, const char *path, const Stored *as, const char *role,
 static json_t *
 state_json(const Module *m, const State *s)
 {
-	Stored as = stored_state(m, s);
+	Stored as = stored_state_as(m, s);
 	json_t *row = row_json(s->name, s->path, &as, row_role(m, s), s->why);
 	const Adapter *a = module_adapter(m, s);
 
@@ -595,7 +582,7 @@ print_summary_json(const Session *s)
 		                           (json_int_t)m->io_bytes);
 		json_t *plan = json_pack("{s:s,s:o,s:i,s:I}", "output", s->o->output, "memory",
 		                         memory, "kernels", m->kernels.n, "flops_micro_batch",
-		                         (json_int_t)step_flops(m));
+		                         (json_int_t)first_micro_batch_flops(m));
 		json_object_set_new(plan, "gpu_sources", json_integer(s->gpu_report.n_sources));
 		json_object_set_new(plan, "gpu_compiled", json_integer(s->gpu_report.n_compiled));
 		json_object_set_new(plan, "convolutions",

@@ -405,7 +405,7 @@ static const PassOption units_options[] = {
          .flag = {"unit-bytes", "N",
                   "ranks gather parameters in units of layer blocks with up to N bytes, or of one "
                   "larger block (32M)",
-                  "Kernels and ranks"}},
+                  "Kernels and ranks", .keeps_results = true}},
 	{0}};
 /* Beyond some MB the time of a message grows with its bytes; DDP's buckets have 25 MB. A larger unit needs more
  * memory while it is gathered. */

@@ -262,15 +262,14 @@ set_rounding(Optimizer *o, const char *text)
 	return false;
 }
 
-/* All optimizers estimate at the same steps. */
+/* All optimizers estimate at the same steps. Sets *out to the number of steps between; 0: no estimates. */
 static bool
-check_every(const Optimizer *o)
+check_every(const Optimizer *o, int64_t *out)
 {
 	int64_t first = 0;
 
 	for (int i = 0; i < o->given; i++) {
-		const OptimizerChoice *c = &o->groups.at[i]->of.choice;
-		int64_t every = c->row->every ? c->row->every(c->settings) : 0;
+		int64_t every = optimizer_every(&o->groups.at[i]->of.choice);
 		if (every && first && every != first) {
 			diag_error(
 				o->p->diag, EXIT_USAGE,
@@ -280,6 +279,7 @@ check_every(const Optimizer *o)
 		}
 		first = first ? first : every;
 	}
+	*out = first;
 	return true;
 }
 
@@ -325,9 +325,9 @@ run_optimizer(Pass *p, Module *m)
 		diag_error(p->diag, EXIT_USAGE, "%s: optimizer needs a loss", m->name);
 		return false;
 	}
-	if (!check_every(&o) || !check_rates(&o))
+	int64_t every;
+	if (!check_every(&o, &every) || !check_rates(&o))
 		return false;
-	int64_t every = optimizer_every(options, p->scratch, p->diag);
 	if (every > 0 && !module_first(m, ROLE_ESTIMATE)) {
 		diag_error(p->diag, EXIT_USAGE,
 		           "%s: the optimizer needs the pass loss with estimates_for", m->name);

@@ -127,7 +127,7 @@ parse_choice(const char *option, const char *text, OptimizerChoice *out, Arena *
 	char *settings = arena_alloc(arena, row->options_size + 1);
 	if (row->settings)
 		memcpy(settings, row->settings, row->options_size);
-	*out = (OptimizerChoice){row, settings, row->name, row->defaults};
+	*out = (OptimizerChoice){row, settings, row->name, row->defaults, text ? text : row->name};
 	for (char *word; (word = strtok_r(NULL, ",", &save));)
 		if (!set_key(out, option, word, settings, arena, diag))
 			return false;
@@ -169,32 +169,8 @@ optimizer_group_parse(const char *text, OptimizerGroup *out, Arena *arena, Diag 
 	return true;
 }
 
-static int64_t
-every_of(const OptimizerChoice *c)
+int64_t
+optimizer_every(const OptimizerChoice *c)
 {
 	return c->row->every ? c->row->every(c->settings) : 0;
-}
-
-static int64_t
-smaller(int64_t a, int64_t b)
-{
-	return a == 0 || (b > 0 && b < a) ? b : a;
-}
-
-int64_t
-optimizer_every(const OptimizerOptions *o, Arena *arena, Diag *diag)
-{
-	OptimizerGroup group;
-	const char *end;
-	int64_t every = 0;
-
-	if (optimizer_parse(o->name, &group.choice, arena, diag))
-		every = every_of(&group.choice);
-	for (const char *at = o->groups ? o->groups : ""; *at; at = *end ? end + 1 : end) {
-		end = at + strcspn(at, "\n");
-		if (optimizer_group_parse(arena_strndup(arena, at, (size_t)(end - at)), &group,
-		                          arena, diag))
-			every = smaller(every, every_of(&group.choice));
-	}
-	return every;
 }

@@ -112,18 +112,16 @@ facts_data(const Dataset *d, uint64_t *out)
 
 typedef struct {
 	Arena *arena;
-	GradcPair *at;
-	int n;
+	VEC(GradcPair) pairs;
 } Settings;
-enum { MAX_SETTINGS = 64 };
-
 static void
 add(Settings *s, const char *name, json_t *value)
 {
 	char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
 
-	if (s->n < MAX_SETTINGS)
-		s->at[s->n++] = (GradcPair){name, arena_strdup(s->arena, text ? text : "null")};
+	GradcPair pair = {name, arena_strdup(s->arena, text ? text : "null")};
+
+	vec_push(s->arena, &s->pairs, pair);
 	memory_free(text);
 	json_decref(value);
 }
@@ -134,12 +132,17 @@ add_number(Settings *s, const char *name, double value)
 	add(s, name, isfinite(value) ? json_real(value) : json_null());
 }
 
+/* The settings that were chosen when the model was compiled; the compiler lists their keys. */
 static void
-add_info(Settings *s, const Format *f, const char *key)
+add_compiled(Settings *s, const Format *f)
 {
-	const char *text = format_info_get(f, key);
+	const char *keys = format_info_get(f, "settings");
+	char *copy = arena_strdup(s->arena, keys ? keys : ""), *save = NULL;
 
-	add(s, key, text ? json_string(text) : json_null());
+	for (char *key = strtok_r(copy, " ", &save); key; key = strtok_r(NULL, " ", &save)) {
+		const char *text = format_info_get(f, key);
+		add(s, key, text ? json_string(text) : json_null());
+	}
 }
 
 /* Settings of a schedule are left out if the learning rate is constant. */
@@ -189,16 +192,10 @@ collect_settings(const Gradc *run)
 	static const ScalarIndex scalars[] = {
 		SCALAR_LR,           SCALAR_BETA1,    SCALAR_BETA2,     SCALAR_EPS,
 		SCALAR_WEIGHT_DECAY, SCALAR_MOMENTUM, SCALAR_CLIP_NORM, SCALAR_CLIP_VALUE};
-	static const char *const infos[] = {"optimizer", "optimizer_for", "optimizer_for_settings",
-	                                    "loss",      "precision",     "mixed",
-	                                    "master",    "moments",       "gradients",
-	                                    "rounding",  "loss_scale",    "layer_decay",
-	                                    "ema",       "target"};
-	Settings s = {run->arena, NEW_ARRAY(run->arena, GradcPair, MAX_SETTINGS), 0};
+	Settings s = {.arena = run->arena};
 	const GradcOptions *o = &run->options;
 
-	for (int i = 0; i < COUNT(infos); i++)
-		add_info(&s, &run->format, infos[i]);
+	add_compiled(&s, &run->format);
 	for (int i = 0; i < COUNT(scalars); i++)
 		add_number(&s, scalar_names[scalars[i]], run->hyper.values[scalars[i]]);
 	if (run->train) {
@@ -221,8 +218,8 @@ facts_settings(Gradc *run, int *n)
 	if (!saver->settings) {
 		Settings s = collect_settings(run);
 
-		saver->settings = s.at;
-		saver->n_settings = s.n;
+		saver->settings = s.pairs.at;
+		saver->n_settings = s.pairs.n;
 	}
 	*n = saver->n_settings;
 	return saver->settings;

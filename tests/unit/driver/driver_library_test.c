@@ -49,7 +49,6 @@ compile(const Case *c)
 	Options o = {.input = c->model[0] == 't' ? c->model
 	                                         : arena_printf(arena, "%s/%s", folder, c->model),
 	             .loss = c->loss,
-	             .optimizer = c->optimizer,
 	             .precision = c->precision,
 	             .target = "cpu:x86-64-v3",
 	             .batch = 8};
@@ -57,7 +56,8 @@ compile(const Case *c)
 	Format f;
 	Compiled made = {0};
 
-	if (options_complete(&o, arena, diag)) {
+	if (optimizer_parse(c->optimizer, &o.optimizer, arena, diag) &&
+	    options_complete(&o, arena, diag)) {
 		if (session_open(&s, &o, OPEN_DIMS_REFUSE, arena, diag) &&
 		    session_tables(&s, true, &f)) {
 			made.n = f.header->bytes;
