@@ -1,6 +1,6 @@
-"""Large ONNX graphs: a perceptron of many layers, and many random elementwise nodes.
+"""Large ONNX graphs: a perceptron of many layers, many random elementwise nodes, and many residual blocks.
 
-usage: deep_models.py FOLDER [LAYERS [NODES]]     writes layers.onnx and nodes.onnx
+usage: deep_models.py FOLDER [LAYERS [NODES [BLOCKS]]]     writes layers.onnx, nodes.onnx and blocks.onnx
 """
 import pathlib
 import sys
@@ -56,7 +56,27 @@ def nodes(path, n):
     return save(path, graph, weights, values[-1])
 
 
+def blocks(path, n):
+    """n residual blocks of seven nodes: x + MatMul(Relu(MatMul(LayerNormalization(x)) + a)) + b."""
+    random = np.random.default_rng(0)
+    nodes, weights, x = [], {}, "x"
+    for i in range(n):
+        for k in "12":
+            weights[f"b{i}.fc{k}.weight"] = random.standard_normal((WIDTH, WIDTH)) * 0.1
+            weights[f"b{i}.fc{k}.bias"] = np.zeros(WIDTH)
+        weights[f"b{i}.norm.weight"], weights[f"b{i}.norm.bias"] = np.ones(WIDTH), np.zeros(WIDTH)
+        for op, inputs, output in [
+                ("LayerNormalization", [x, f"b{i}.norm.weight", f"b{i}.norm.bias"], "n"), ("MatMul", ["n", f"b{i}.fc1.weight"], "h"),
+                ("Add", ["h", f"b{i}.fc1.bias"], "s"), ("Relu", ["s"], "r"), ("MatMul", ["r", f"b{i}.fc2.weight"], "g"),
+                ("Add", ["g", f"b{i}.fc2.bias"], "t"), ("Add", [x, "t"], "x")]:
+            own = [f"{name}{i}" if len(name) == 1 and name not in x else name for name in inputs]
+            nodes.append(helper.make_node(op, own, [f"{output}{i}"], name=f"/b{i}/{op}_{output}"))
+        x = f"x{i}"
+    return save(path, nodes, weights, x)
+
+
 if __name__ == "__main__":
     folder = pathlib.Path(sys.argv[1])
     layers(folder / "layers.onnx", int(sys.argv[2]) if len(sys.argv) > 2 else 1000)
     nodes(folder / "nodes.onnx", int(sys.argv[3]) if len(sys.argv) > 3 else 20000)
+    blocks(folder / "blocks.onnx", int(sys.argv[4]) if len(sys.argv) > 4 else 1000)
