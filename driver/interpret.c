@@ -149,7 +149,7 @@ interpret_outputs(Session *s, Stage stage)
 
 	if (!session_stage(s, stage, false) || !read_inputs(r))
 		return false;
-	f = module_program(s->m, ROLE_FORWARD, 0);
+	f = module_first(s->m, ROLE_FORWARD);
 	int n = function_return(f)->n_operands;
 	const ImportPorts *ports = &s->import->bindings.at[0].outputs;
 	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
@@ -303,7 +303,7 @@ interpret_gradients(Session *s, Stage stage, Gradients *out)
 	*out = (Gradients){0};
 	if (!session_stage(s, stage, false) || !read_inputs(r))
 		return false;
-	const Function *f = module_program(s->m, ROLE_ACCUMULATE, 0);
+	const Function *f = module_first(s->m, ROLE_ACCUMULATE);
 	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);
 	if (!arguments(r, f, args))
 		return false;

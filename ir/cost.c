@@ -64,7 +64,7 @@ int64_t
 first_micro_batch_flops(const Module *m)
 {
 	int64_t flops = 0;
-	const Function *f = module_program(m, ROLE_ACCUMULATE, 0);
+	const Function *f = module_first(m, ROLE_ACCUMULATE);
 
 	for_each_node(f, n)
 		if (when_runs(n->when) & when_runs(WHEN_FIRST))
