@@ -20,10 +20,10 @@ static const struct {
 };
 
 static bool
-changed_silently(const char *op, int from, int to)
+changed_silently(const NodeProto *p, int from, int to)
 {
 	for (int i = 0; i < COUNT(changed); i++)
-		if (!strcmp(changed[i].op, op) && from < changed[i].opset && to >= changed[i].opset)
+		if (is_op(p, changed[i].op) && from < changed[i].opset && to >= changed[i].opset)
 			return true;
 	return false;
 }
@@ -53,7 +53,7 @@ means_the_same(const NodeProto *p, int from, int to)
 
 	if (*domain_of(p->domain) || a == b)
 		return true;
-	if (!a || !b || changed_silently(p->op_type, from, to) || *b->attributes == '-' ||
+	if (!a || !b || changed_silently(p, from, to) || *b->attributes == '-' ||
 	    (int)p->n_input > b->max_in || (int)p->n_input < b->min_in ||
 	    (int)p->n_output > b->max_out)
 		return false;
@@ -123,8 +123,8 @@ convert(Model *model, NodeProto *p, int to)
 		edit_node(model, p);
 		attribute_to_input(model, p, axes);
 	}
-	if (!strcmp(p->op_type, "Split") && b && schema_attribute(b, "num_outputs") &&
-	    p->n_input == 1 && !node_attribute(p, "split") && !node_attribute(p, "num_outputs")) {
+	if (is_op(p, "Split") && b && schema_attribute(b, "num_outputs") && p->n_input == 1 &&
+	    !node_attribute(p, "split") && !node_attribute(p, "num_outputs")) {
 		edit_node(model, p);
 		number_outputs(model, p);
 	}

@@ -82,8 +82,8 @@ static const ProductRow products[] = {
 bool
 product_axes(const NodeProto *p, int rank, int *channel, int *inputs)
 {
-	for (int i = 0; i < COUNT(products) && !*domain_of(p->domain) && rank >= 2; i++) {
-		if (strcmp(products[i].op, p->op_type) != 0 || products[i].weight != 1)
+	for (int i = 0; i < COUNT(products) && rank >= 2; i++) {
+		if (!is_op(p, products[i].op) || products[i].weight != 1)
 			continue;
 		*channel = products[i].channel(p, rank);
 		*inputs = products[i].inputs(p, rank);
@@ -178,9 +178,8 @@ find_source(const Find *f, NodeProto *p, int input)
 			break;
 		}
 		NodeProto *maker = maker_of(&f->all, name);
-		bool moves = maker && !*domain_of(maker->domain) && maker->n_input == 1 &&
-		             (!strcmp(maker->op_type, "Identity") ||
-		              !strcmp(maker->op_type, "Transpose"));
+		bool moves = maker && maker->n_input == 1 &&
+		             (is_op(maker, "Identity") || is_op(maker, "Transpose"));
 		s.is_shared = moves && count_readers(&f->all, name) != 1;
 		if (!moves || n == MOST_STEPS || s.is_shared)
 			return s;
@@ -191,7 +190,7 @@ find_source(const Find *f, NodeProto *p, int input)
 	for (int i = 0; i < s.order.n; i++)
 		s.order.at[i] = i;
 	for (int i = 0; i < n && s.proto; i++)
-		if (!strcmp(way[i]->op_type, "Transpose") && !permute(&s.order, way[i]))
+		if (is_op(way[i], "Transpose") && !permute(&s.order, way[i]))
 			s.proto = NULL;
 	return s;
 }
@@ -325,7 +324,7 @@ add_zeros(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *w
 
 	if (has || group < 1)
 		return;
-	if (!strcmp(p->op_type, "ConvTranspose")) {
+	if (is_op(p, "ConvTranspose")) {
 		if (inputs % group != 0)
 			return;
 		n *= group;
@@ -377,8 +376,9 @@ static void
 note_made(Find *f, const GraphProto *g)
 {
 	for (size_t i = 0; i < g->n_node; i++)
-		if (g->node[i]->n_output && (is_op(g->node[i], "Constant") ||
-		                             !strcmp(g->node[i]->op_type, "DequantizeLinear")))
+		if (g->node[i]->n_output &&
+		    (is_op(g->node[i], "Constant") || is_op(g->node[i], "DequantizeLinear") ||
+		     is_op(g->node[i], "com.microsoft.DequantizeLinear")))
 			strmap_put(f->made, g->node[i]->output[0], f);
 }
 
@@ -401,8 +401,7 @@ add_activation(Find *f, NodeProto *p, int input, int64_t row)
 	if (t->activations == ACTIVATIONS_TOKEN && (known || !row))
 		t->activations = ACTIVATIONS_DYNAMIC;
 	t->block = t->activations == ACTIVATIONS_TOKEN ? row : 0;
-	t->may_be_vector = t->block && strcmp(p->op_type, "Gemm") != 0 &&
-	                   !strmap_get(f->types.shaped, name);
+	t->may_be_vector = t->block && !is_op(p, "Gemm") && !strmap_get(f->types.shaped, name);
 	return t;
 }
 
@@ -464,8 +463,8 @@ is_chosen(const QuantizeOptions *o, const char *name)
 static bool
 is_product(const NodeProto *p)
 {
-	for (int i = 0; i < COUNT(products) && !*domain_of(p->domain); i++)
-		if (!strcmp(products[i].op, p->op_type) && p->n_input > 1)
+	for (int i = 0; i < COUNT(products); i++)
+		if (is_op(p, products[i].op) && p->n_input > 1)
 			return true;
 	return false;
 }
@@ -477,7 +476,7 @@ product_row(const Find *f, NodeProto *p, Source *from)
 	const ProductRow *first = NULL;
 
 	for (int i = 0; i < COUNT(products); i++) {
-		if (strcmp(products[i].op, p->op_type) != 0)
+		if (!is_op(p, products[i].op))
 			continue;
 		*from = find_source(f, p, products[i].weight);
 		if (from->proto || from->is_shared)

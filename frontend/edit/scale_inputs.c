@@ -180,11 +180,11 @@ divide_value(Scaling *e, const char *name, int readers, int steps)
 {
 	const NodeProto *p = maker_of(&e->all, name);
 
-	if (!p || *domain_of(p->domain) || steps == MOST_STEPS || p->n_input < 1 ||
-	    strcmp(p->output[0], name) != 0 || count_readers(&e->all, name) != readers)
+	if (!p || steps == MOST_STEPS || p->n_input < 1 || strcmp(p->output[0], name) != 0 ||
+	    count_readers(&e->all, name) != readers)
 		return false;
 	for (int i = 0; i < COUNT(makers); i++)
-		if (!strcmp(p->op_type, makers[i].op))
+		if (is_op(p, makers[i].op))
 			return makers[i].divide(e, p, steps + 1);
 	return false;
 }

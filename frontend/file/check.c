@@ -87,7 +87,7 @@ check_branches(const Check *c, const FlatNode *n)
 	const AttributeProto *t = node_attribute(n->proto, "then_branch");
 	const AttributeProto *e = node_attribute(n->proto, "else_branch");
 
-	if (strcmp(n->proto->op_type, "If") || !t || !e || !t->g || !e->g)
+	if (!is_op(n->proto, "If") || !t || !e || !t->g || !e->g)
 		return;
 	if (t->g->n_input || e->g->n_input) {
 		node_error(c->model, c->diag, n, EXIT_INVALID,

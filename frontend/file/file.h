@@ -182,6 +182,13 @@ bool tensor_data_equal(const TensorData *a, const TensorData *b);
 bool tensor_is_transpose(const TensorData *a, const TensorData *b);
 bool tensor_constant_valued(const TensorData *t, double *value);
 
+/* ---- operators.c: which operator a node is */
+/* Is the node the operator? For other domains than ONNX's own, `op` starts with the domain:
+ * "com.microsoft.Gelu". p may be NULL. */
+bool is_op(const NodeProto *p, const char *op);
+bool is_op_of(const NodeProto *p, const char *domain, const char *name); /* domain "": ONNX's own */
+bool is_same_op(const NodeProto *p, const NodeProto *q);
+
 /* ---- neighbours.c */
 /* Counts the readers of each value by name: inputs of nodes, also in subgraphs, and outputs of
  * graphs. */
@@ -196,7 +203,6 @@ NodeProto *maker_of(const Neighbours *all, const char *name); /* NULL: an input 
 int count_readers(const Neighbours *all, const char *name);
 /* NULL if the value has several readers or none, or if its reader is in a subgraph or is an output. */
 NodeProto *only_reader_of(const Neighbours *all, const char *name);
-bool is_op(const NodeProto *p, const char *op); /* of ONNX's own domain; p may be NULL */
 
 /* ---- value_types.c */
 /* Three sets of names: of the values that are not f32; of the values with a declared rank; of the

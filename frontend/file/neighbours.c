@@ -55,9 +55,3 @@ only_reader_of(const Neighbours *all, const char *name)
 {
 	return count_readers(all, name) == 1 ? strmap_get(all->readers, name) : NULL;
 }
-
-bool
-is_op(const NodeProto *p, const char *op)
-{
-	return p && !*domain_of(p->domain) && !strcmp(p->op_type, op);
-}

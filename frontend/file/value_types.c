@@ -27,6 +27,7 @@ static const struct {
 	int input;
 } typed_by[] = {{"Where", 1},
                 {"DequantizeLinear", 1},
+                {"com.microsoft.DequantizeLinear", 1},
                 {"CastLike", 1},
                 {"OneHot", 2},
                 {"Constant", -1},
@@ -46,9 +47,9 @@ note_results(ValueTypes *all, const NodeProto *p)
 	int input = *domain_of(p->domain) ? -1 : 0;
 
 	for (int i = 0; i < COUNT(typed_by); i++)
-		if (!strcmp(typed_by[i].op, p->op_type))
+		if (is_op(p, typed_by[i].op))
 			input = typed_by[i].input;
-	bool is_cast = !strcmp(p->op_type, "Cast");
+	bool is_cast = is_op(p, "Cast");
 	bool other = is_cast ? node_int(p, "to", 1) != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT
 	                     : input >= 0 && (size_t)input < p->n_input &&
 	                               strmap_get(all->other, p->input[input]);

@@ -18,8 +18,7 @@ static const ImportRow *const families[] = {
 static bool
 same_operator(const ImportRow *row, const NodeProto *p)
 {
-	return !strcmp(row->name, p->op_type) &&
-	       !strcmp(row->domain ? row->domain : "", domain_of(p->domain));
+	return is_op_of(p, row->domain ? row->domain : "", row->name);
 }
 
 /* Skips the attribute `consumed_inputs` of opsets before 6: it only says which inputs a node may

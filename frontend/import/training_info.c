@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-static const char training_domain[] = "ai.onnx.preview.training";
+#define TRAINING "ai.onnx.preview.training."
 
 typedef struct {
 	Model *model;
@@ -84,12 +84,6 @@ index_names(TrainingReader *r)
 	}
 }
 
-static bool
-is_of(const NodeProto *n, const char *domain, const char *op)
-{
-	return n && n->op_type && !strcmp(n->op_type, op) && !strcmp(domain_of(n->domain), domain);
-}
-
 /* The node that makes the value `name`; Identity nodes in between are skipped. *name becomes that
  * node's own output. */
 static const NodeProto *
@@ -97,7 +91,7 @@ maker(TrainingReader *r, const char **name)
 {
 	const NodeProto *n = strmap_get(r->makers, *name);
 
-	for (int depth = 0; is_of(n, "", "Identity") && depth < 64; depth++) {
+	for (int depth = 0; is_op(n, "Identity") && depth < 64; depth++) {
 		*name = n->input[0];
 		n = strmap_get(r->makers, *name);
 	}
@@ -118,7 +112,7 @@ static const TensorProto *
 constant_named(TrainingReader *r, const char *name)
 {
 	const NodeProto *n = maker(r, &name);
-	const AttributeProto *a = is_of(n, "", "Constant") ? node_attribute(n, "value") : NULL;
+	const AttributeProto *a = is_op(n, "Constant") ? node_attribute(n, "value") : NULL;
 
 	return n ? (a ? a->t : NULL) : strmap_get(r->tensors, name);
 }
@@ -165,7 +159,7 @@ find_gradient(TrainingReader *r)
 
 	for (size_t i = 0; i < r->algorithm->n_node; i++) {
 		const NodeProto *n = r->algorithm->node[i];
-		if (!is_of(n, training_domain, "Gradient"))
+		if (!is_op(n, TRAINING "Gradient"))
 			continue;
 		if (r->gradient)
 			refuse(r, "it has several Gradient nodes");
@@ -243,11 +237,11 @@ add_setting(Text *t, const char *name, double value)
 static void
 add_attributes(Text *t, const NodeProto *n)
 {
-	if (strcmp(n->op_type, "Adam") == 0) {
+	if (is_op(n, TRAINING "Adam")) {
 		add_setting(t, "beta1", float_of(n, "alpha", 0.9f));
 		add_setting(t, "beta2", float_of(n, "beta", 0.999f));
 		add_setting(t, "norm_coefficient_post", float_of(n, "norm_coefficient_post", 0));
-	} else if (strcmp(n->op_type, "Adagrad") == 0) {
+	} else if (is_op(n, TRAINING "Adagrad")) {
 		add_setting(t, "decay_factor", float_of(n, "decay_factor", 0));
 	} else {
 		const AttributeProto *mode = node_attribute(n, "mode");
@@ -256,7 +250,7 @@ add_attributes(Text *t, const NodeProto *n)
 		add_setting(t, "beta", float_of(n, "beta", 1));
 		text_printf(t, ",nesterov=%s", nesterov ? "true" : "false");
 	}
-	if (strcmp(n->op_type, "Momentum") != 0)
+	if (!is_op(n, TRAINING "Momentum"))
 		add_setting(t, "eps", float_of(n, "epsilon", 1e-6f));
 	add_setting(t, "weight_decay", float_of(n, "norm_coefficient", 0));
 }
@@ -283,7 +277,7 @@ counts_updates(TrainingReader *r, const NodeProto *n)
 	maker(r, &t);
 	next = strmap_get(r->updates, t);
 	const NodeProto *add = next ? maker(r, &next) : NULL;
-	if (!is_of(add, "", "Add") || add->n_input != 2 || !is_all(r, strmap_get(r->tensors, t), 0))
+	if (!is_op(add, "Add") || add->n_input != 2 || !is_all(r, strmap_get(r->tensors, t), 0))
 		return false;
 	bool first = is_same(r, add->input[0], t);
 	return (first || is_same(r, add->input[1], t)) && one_number(r, add->input[first], &one) &&
@@ -293,9 +287,9 @@ counts_updates(TrainingReader *r, const NodeProto *n)
 static bool
 needs_count(const NodeProto *n)
 {
-	if (strcmp(n->op_type, "Adam") == 0)
+	if (is_op(n, TRAINING "Adam"))
 		return true;
-	if (strcmp(n->op_type, "Adagrad") == 0)
+	if (is_op(n, TRAINING "Adagrad"))
 		return float_of(n, "decay_factor", 0) != 0;
 	return float_of(n, "beta", 1) != 1;
 }
@@ -337,7 +331,7 @@ check_moments(TrainingReader *r, const NodeProto *n, size_t count, size_t k)
 static void
 read_optimizer(TrainingReader *r, const char *x, const NodeProto *n, const char *made)
 {
-	size_t each = strcmp(n->op_type, "Adam") == 0 ? 4 : 3, count = (n->n_input - 2) / each;
+	size_t each = is_op(n, TRAINING "Adam") ? 4 : 3, count = (n->n_input - 2) / each;
 	Text t = {0};
 	size_t k = 0;
 
@@ -354,9 +348,9 @@ read_optimizer(TrainingReader *r, const char *x, const NodeProto *n, const char 
 		return;
 	}
 	text_printf(&t, "onnx-%s",
-	            strcmp(n->op_type, "Adam") == 0      ? "adam"
-	            : strcmp(n->op_type, "Adagrad") == 0 ? "adagrad"
-	                                                 : "momentum");
+	            is_op(n, TRAINING "Adam")      ? "adam"
+	            : is_op(n, TRAINING "Adagrad") ? "adagrad"
+	                                           : "momentum");
 	add_rate(r, &t, n->input[0]);
 	add_attributes(&t, n);
 	if (needs_count(n) && !counts_updates(r, n))
@@ -375,7 +369,7 @@ read_descent(TrainingReader *r, const char *x, const NodeProto *sub)
 	const NodeProto *mul = maker(r, &product);
 	Text t = {0};
 
-	if (!is_same(r, sub->input[0], x) || !is_of(mul, "", "Mul") || mul->n_input != 2)
+	if (!is_same(r, sub->input[0], x) || !is_op(mul, "Mul") || mul->n_input != 2)
 		return false;
 	bool second = is_gradient_of(r, mul->input[1], x);
 	if (!second && !is_gradient_of(r, mul->input[0], x))
@@ -390,8 +384,8 @@ read_descent(TrainingReader *r, const char *x, const NodeProto *sub)
 static bool
 is_optimizer(const NodeProto *n)
 {
-	return is_of(n, training_domain, "Adam") || is_of(n, training_domain, "Adagrad") ||
-	       is_of(n, training_domain, "Momentum");
+	return is_op(n, TRAINING "Adam") || is_op(n, TRAINING "Adagrad") ||
+	       is_op(n, TRAINING "Momentum");
 }
 
 static bool
@@ -419,7 +413,7 @@ read_update(TrainingReader *r, const char *x, const char *made)
 	}
 	if (is_optimizer(n))
 		read_optimizer(r, x, n, value);
-	else if (!is_of(n, "", "Sub") || !read_descent(r, x, n))
+	else if (!is_op(n, "Sub") || !read_descent(r, x, n))
 		refuse(r,
 		       "%s becomes %s, which is neither a result of Adam, Adagrad or Momentum "
 		       "nor x - r g",
@@ -436,13 +430,13 @@ first_values(TrainingReader *r, const NodeProto *n)
 	const AttributeProto *value = node_attribute(n, "value");
 	Text t = {0};
 
-	if (is_of(n, "", "RandomNormal")) {
+	if (is_op(n, "RandomNormal")) {
 		text_printf(&t, "normal(%.9g,%.9g)", float_of(n, "mean", 0),
 		            float_of(n, "scale", 1));
-	} else if (is_of(n, "", "RandomUniform")) {
+	} else if (is_op(n, "RandomUniform")) {
 		text_printf(&t, "uniform(%.9g,%.9g)", float_of(n, "low", 0),
 		            float_of(n, "high", 1));
-	} else if (is_of(n, "", "Constant") || is_of(n, "", "ConstantOfShape")) {
+	} else if (is_op(n, "Constant") || is_op(n, "ConstantOfShape")) {
 		bool zero = !value || is_all(r, value->t, 0);
 		if (zero || is_all(r, value->t, 1))
 			text_add(&t, zero ? "zeros" : "ones");

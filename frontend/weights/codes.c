@@ -70,7 +70,7 @@ static const CodesPlace places[] = {
 static bool
 is_of(const CodesPlace *place, const NodeProto *p)
 {
-	return !strcmp(place->op, p->op_type) && !strcmp(place->domain, domain_of(p->domain));
+	return is_op_of(p, place->domain, place->op);
 }
 
 static const CodesPlace *
@@ -120,17 +120,17 @@ scale_behind(const Repairs *r, const NodeProto *product)
 {
 	const FlatNode *n = product->n_output ? only_reader(r, product->output[0]) : NULL;
 
-	if (!n || !node_is(n, "Cast") || !n->proto->n_output)
+	if (!n || !is_op(n->proto, "Cast") || !n->proto->n_output)
 		return NULL;
 	const char *floats = n->proto->output[0];
 	n = only_reader(r, floats);
-	if (!n || !node_is(n, "Mul") || n->proto->n_input != 2)
+	if (!n || !is_op(n->proto, "Mul") || n->proto->n_input != 2)
 		return NULL;
 	const char *factor = n->proto->input[strcmp(n->proto->input[0], floats) == 0];
 	const FlatNode *both = strmap_get(r->producers, factor);
 	if (initializer(r, factor, true))
 		return factor;
-	for (int i = 0; both && node_is(both, "Mul") && i < (int)both->proto->n_input; i++)
+	for (int i = 0; both && is_op(both->proto, "Mul") && i < (int)both->proto->n_input; i++)
 		if (initializer(r, both->proto->input[i], true))
 			return both->proto->input[i];
 	return NULL;

@@ -142,8 +142,8 @@ is_symmetric_kernel(Case *c)
 
 	for (int i = 0; i < c->n; i++)
 		convolves &= c->readers[i].input == 1 &&
-		             (node_is(c->readers[i].node, "Conv") ||
-		              node_is(c->readers[i].node, "ConvTranspose"));
+		             (is_op(c->readers[i].node->proto, "Conv") ||
+		              is_op(c->readers[i].node->proto, "ConvTranspose"));
 	return convolves && values_are_symmetric_kernel(&c->w->data);
 }
 

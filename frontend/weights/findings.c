@@ -172,7 +172,8 @@ note_computed_convolutions(Repairs *r)
 		return;
 	for (int i = 0; i < r->model->nodes.n; i++) {
 		const FlatNode *n = &r->model->nodes.at[i];
-		const Weight *w = node_is(n, "Conv") ? repairs_weight(r, n->proto->input[1]) : NULL;
+		const Weight *w = is_op(n->proto, "Conv") ? repairs_weight(r, n->proto->input[1])
+		                                          : NULL;
 		if (!w || w->constant || !name_is_generated(w->name))
 			continue;
 		first = first ? first : node_location(n->proto);
@@ -197,7 +198,7 @@ is_bias_or_norm(const Repairs *r, const Reader *reader)
 	const NodeProto *p = reader->node->proto;
 	const char *path = p->name ? p->name : "";
 
-	return (node_is(reader->node, "Add") && p->n_input == 2 &&
+	return (is_op(reader->node->proto, "Add") && p->n_input == 2 &&
 	        repairs_weight(r, p->input[!reader->input])) ||
 	       strstr(path, "batchnorm") || strstr(path, "BatchNorm");
 }
@@ -206,7 +207,7 @@ static bool
 is_layer_without_bias(const Repairs *r, const NodeProto *p)
 {
 	Reader readers[2];
-	bool conv = !strcmp(p->op_type, "Conv"), product = !strcmp(p->op_type, "MatMul");
+	bool conv = is_op(p, "Conv"), product = is_op(p, "MatMul");
 
 	if ((!conv && !product) || (conv && p->n_input > 2) || !p->name || !strchr(p->name, '/'))
 		return false;
@@ -282,8 +283,8 @@ note_attributes(Repairs *r)
 
 	for (int i = 0; i < r->model->nodes.n; i++) {
 		const FlatNode *node = &r->model->nodes.at[i];
-		if (!node_is(node, "ai.onnx.ml.LinearClassifier") &&
-		    !node_is(node, "ai.onnx.ml.LinearRegressor"))
+		if (!is_op(node->proto, "ai.onnx.ml.LinearClassifier") &&
+		    !is_op(node->proto, "ai.onnx.ml.LinearRegressor"))
 			continue;
 		first = first ? first : node;
 		n++;
@@ -304,8 +305,9 @@ static bool
 is_true(const Repairs *r, const char *name)
 {
 	const FlatNode *n = strmap_get(r->producers, name);
-	const AttributeProto *a = n && node_is(n, "Constant") ? node_attribute(n->proto, "value")
-	                                                      : NULL;
+	const AttributeProto *a = n && is_op(n->proto, "Constant")
+	                                  ? node_attribute(n->proto, "value")
+	                                  : NULL;
 	const TensorProto *t = a ? a->t : strmap_get(r->model->initializers, name);
 
 	return t && ((t->has_raw_data && t->raw_data.len == 1 && t->raw_data.data[0]) ||
@@ -315,12 +317,12 @@ is_true(const Repairs *r, const char *name)
 static bool
 is_in_training_mode(const Repairs *r, const FlatNode *n)
 {
-	const AttributeProto *mode = node_is(n, "BatchNormalization")
+	const AttributeProto *mode = is_op(n->proto, "BatchNormalization")
 	                                     ? node_attribute(n->proto, "training_mode")
 	                                     : NULL;
 
-	return (mode && mode->i) ||
-	       (node_is(n, "Dropout") && n->proto->n_input > 2 && is_true(r, n->proto->input[2]));
+	return (mode && mode->i) || (is_op(n->proto, "Dropout") && n->proto->n_input > 2 &&
+	                             is_true(r, n->proto->input[2]));
 }
 
 /* dynamo's exporter keeps dropout in training mode but writes batch norms for inference. The file's
@@ -335,7 +337,7 @@ note_modes(Repairs *r)
 		const FlatNode *n = &r->model->nodes.at[i];
 		bool trains = is_in_training_mode(r, n);
 		training += trains;
-		if (trains || !node_is(n, "BatchNormalization"))
+		if (trains || !is_op(n->proto, "BatchNormalization"))
 			continue;
 		first = first ? first : n;
 		fixed++;

@@ -18,9 +18,6 @@ Readers readers_of(const Repairs *r, const char *name);
 /* At most `max` readers of a value. The readers of a reshape, transpose or other view of the value
  * take the place of the view. */
 int final_readers(const Repairs *r, const char *name, Reader *out, int max);
-/* Is it the operator? For other domains than ONNX's own, the name starts with the domain:
- * "com.microsoft.Gelu". */
-bool node_is(const FlatNode *n, const char *op);
 /* Sets kind, why and doubt. */
 void weight_judge(Repairs *r, Weight *w);
 

@@ -179,10 +179,10 @@ channels_of(const Biases *b, const NodeProto *p)
 
 	if (t->n_dims < 2)
 		return 0;
-	if (!strcmp(p->op_type, "ConvTranspose")) {
+	if (is_op(p, "ConvTranspose")) {
 		if (!size_mul(t->dims[1], node_int(p, "group", 1), &n))
 			return 0;
-	} else if (!strcmp(p->op_type, "Gemm")) {
+	} else if (is_op(p, "Gemm")) {
 		n = t->dims[node_int(p, "transB", 0) ? 0 : 1];
 	} else {
 		n = t->dims[0];

@@ -48,10 +48,10 @@ is_bias(const Case *c)
 {
 	for (int i = 0; i < c->n; i++) {
 		const NodeProto *p = c->readers[i].node->proto;
-		if (!node_is(c->readers[i].node, "Add") || p->n_input != 2)
+		if (!is_op(c->readers[i].node->proto, "Add") || p->n_input != 2)
 			continue;
 		const FlatNode *other = strmap_get(c->r->producers, p->input[!c->readers[i].input]);
-		if (other && node_is(other, "MatMul"))
+		if (other && is_op(other->proto, "MatMul"))
 			return true;
 	}
 	return false;

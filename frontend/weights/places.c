@@ -129,7 +129,7 @@ in_place(const Reader *reader, PlaceKind kind)
 {
 	for (int i = 0; i < COUNT(places); i++)
 		if (places[i].kind == kind && has_input(places[i].inputs, reader->input) &&
-		    node_is(reader->node, places[i].op))
+		    is_op(reader->node->proto, places[i].op))
 			return true;
 	return false;
 }

@@ -7,20 +7,6 @@
 
 #include <string.h>
 
-bool
-node_is(const FlatNode *n, const char *op)
-{
-	const char *domain = domain_of(n->proto->domain);
-	size_t length = strlen(domain);
-
-	if (length) {
-		if (strncmp(op, domain, length) || op[length] != '.')
-			return false;
-		op += length + 1;
-	}
-	return !strcmp(n->proto->op_type, op);
-}
-
 static bool
 listed(const char *const *list, const char *name)
 {
@@ -123,7 +109,7 @@ is_view(const Reader *reader)
 	                                    "Flatten",  "Slice",     "Split",   "Tile"};
 
 	for (int i = 0; reader->input == 0 && i < COUNT(views); i++)
-		if (node_is(reader->node, views[i]))
+		if (is_op(reader->node->proto, views[i]))
 			return true;
 	return false;
 }
@@ -268,7 +254,7 @@ const TensorProto *
 constant_tensor(const Repairs *r, const FlatNode *n)
 {
 	bool own = repair_enabled(r->options, "constants") && in_main_graph(r, n) &&
-	           node_is(n, "Constant");
+	           is_op(n->proto, "Constant");
 	const AttributeProto *a = own ? node_attribute(n->proto, "value") : NULL;
 
 	return a ? a->t : NULL;
@@ -299,7 +285,7 @@ add_identities(Repairs *r)
 {
 	for (int i = 0; i < r->model->nodes.n; i++) {
 		const FlatNode *n = &r->model->nodes.at[i];
-		if (!node_is(n, "Identity") || !in_main_graph(r, n))
+		if (!is_op(n->proto, "Identity") || !in_main_graph(r, n))
 			continue;
 		const Weight *of = repairs_weight(r, n->proto->input[0]);
 		if (!of || of->data.n < 1 || readers_of(r, of->name).n < 2)

@@ -48,8 +48,8 @@ rule_plain_norm(Case *c)
 		return false;
 	for (int i = 0; i < c->n; i++) {
 		const Reader *reader = &c->readers[i];
-		bool instance = node_is(reader->node, "InstanceNormalization");
-		bool layer = node_is(reader->node, "LayerNormalization");
+		bool instance = is_op(reader->node->proto, "InstanceNormalization");
+		bool layer = is_op(reader->node->proto, "LayerNormalization");
 
 		if ((!instance && !layer) || reader->input < 1 || value != 2 - reader->input)
 			return false;
@@ -140,7 +140,8 @@ rule_input_norm(Case *c)
 {
 	for (int i = 0; i < c->n; i++) {
 		const FlatNode *n = c->readers[i].node;
-		if (c->readers[i].input != 1 || (!node_is(n, "Sub") && !node_is(n, "Div")) ||
+		if (c->readers[i].input != 1 ||
+		    (!is_op(n->proto, "Sub") && !is_op(n->proto, "Div")) ||
 		    !is_prepared_input(c->r, n->proto->input[0]))
 			return false;
 	}

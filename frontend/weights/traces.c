@@ -11,7 +11,7 @@ static bool
 node_is_any(const FlatNode *n, const char *const *ops, int n_ops)
 {
 	for (int k = 0; k < n_ops; k++)
-		if (node_is(n, ops[k]))
+		if (is_op(n->proto, ops[k]))
 			return true;
 	return false;
 }
@@ -31,7 +31,7 @@ static bool is_position(Trace *t, const char *name, int depth);
 static bool
 is_made_of_positions(Trace *t, const FlatNode *n, int depth)
 {
-	if (node_is(n, "Shape") || node_is(n, "Size") || node_is(n, "Constant"))
+	if (is_op(n->proto, "Shape") || is_op(n->proto, "Size") || is_op(n->proto, "Constant"))
 		return true;
 	for (size_t i = 0; i < n->proto->n_input; i++)
 		if (!is_position(t, n->proto->input[i], depth))
@@ -94,7 +94,7 @@ meets_positions(Trace *t, const FlatNode *n, const char *name)
 		const char *other = n->proto->input[k];
 
 		if (strcmp(other, name) && !is_position(t, other, MAX_STEPS) &&
-		    !(node_is(n, "Mul") && is_prepared_input(t->r, other)))
+		    !(is_op(n->proto, "Mul") && is_prepared_input(t->r, other)))
 			return false;
 	}
 	return true;
@@ -119,7 +119,7 @@ follow(Trace *t, const char *name, bool met, int depth)
 		if (i > 0 && n == list.at[i - 1].node)
 			continue;
 		bool product = node_is_any(n, products, COUNT(products));
-		bool sine = node_is(n, "Sin"), cosine = node_is(n, "Cos");
+		bool sine = is_op(n->proto, "Sin"), cosine = is_op(n->proto, "Cos");
 		t->out->sine |= sine;
 		t->out->cosine |= cosine;
 		if (sine || cosine)
@@ -157,7 +157,7 @@ followed_by_scale(const Repairs *r, const NodeProto *norm)
 
 	for (int i = 0; i < n; i++) {
 		const NodeProto *p = readers[i].node->proto;
-		for (size_t k = 0; node_is(readers[i].node, "Mul") && k < p->n_input; k++)
+		for (size_t k = 0; is_op(readers[i].node->proto, "Mul") && k < p->n_input; k++)
 			if (repairs_weight(r, p->input[k]))
 				return true;
 	}
@@ -217,7 +217,7 @@ is_bias_of_layer(const Case *c)
 
 	for (int i = 0; i < c->n && !values_are_wide(bias); i++) {
 		const NodeProto *p = c->readers[i].node->proto;
-		if (!node_is(c->readers[i].node, "Add") || c->readers[i].input < 0)
+		if (!is_op(c->readers[i].node->proto, "Add") || c->readers[i].input < 0)
 			continue;
 		const Weight *w = weight_of_product(c->r, p->input[!c->readers[i].input],
 		                                    MAX_STEPS);
@@ -256,7 +256,7 @@ cast_codes(const Repairs *r, const char *name, int depth)
 	const TensorProto *t = strmap_get(r->model->initializers, name);
 	int64_t count = 1;
 
-	if (n && node_is(n, "Constant"))
+	if (n && is_op(n->proto, "Constant"))
 		t = constant_tensor(r, n);
 	for (size_t i = 0; t && i < t->n_dims; i++)
 		count *= t->dims[i];

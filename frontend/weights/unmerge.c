@@ -96,7 +96,7 @@ unmerge_name_of_input(const NodeProto *p, size_t input)
 	};
 
 	for (int i = 0; i < COUNT(rows); i++)
-		if (!strcmp(p->op_type, rows[i].op))
+		if (is_op(p, rows[i].op))
 			return input < COUNT(rows[i].inputs) ? rows[i].inputs[input] : NULL;
 	return NULL;
 }

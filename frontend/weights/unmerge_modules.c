@@ -167,7 +167,7 @@ are_repeated(const Reads *reads)
 {
 	for (int i = 1; i < reads->n; i++)
 		if (reads->at[i].input != reads->at[0].input ||
-		    strcmp(reads->at[i].node->op_type, reads->at[0].node->op_type) ||
+		    !is_same_op(reads->at[i].node, reads->at[0].node) ||
 		    strcmp(now_read(&reads->at[i]), now_read(&reads->at[0])))
 			return false;
 	return reads->n > 0;

@@ -75,7 +75,7 @@ read_by(const Repairs *r, const Weight *w, const char *const *ops)
 
 	for (int i = 0; i < n; i++)
 		for (const char *const *op = ops; *op; op++)
-			if (node_is(readers[i].node, *op))
+			if (is_op(readers[i].node->proto, *op))
 				return true;
 	return false;
 }

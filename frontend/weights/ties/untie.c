@@ -7,7 +7,7 @@
 static bool
 reads_numbers(const NodeProto *p)
 {
-	return strcmp(p->op_type, "Shape") && strcmp(p->op_type, "Size");
+	return !is_op(p, "Shape") && !is_op(p, "Size");
 }
 
 /* The reader that keeps the tensor: Gather, else the first. */
@@ -20,7 +20,7 @@ home_of(const GraphProto *g, const char *name)
 		for (size_t k = 0; k < g->node[i]->n_input; k++) {
 			if (strcmp(g->node[i]->input[k], name) || !reads_numbers(g->node[i]))
 				continue;
-			if (!strcmp(g->node[i]->op_type, "Gather"))
+			if (is_op(g->node[i], "Gather"))
 				return g->node[i];
 			first = first ? first : g->node[i];
 		}

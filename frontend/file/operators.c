@@ -1,0 +1,38 @@
+/* Which operator a node is. For example, is_op(p, "Conv") is true for ONNX's Conv, and
+ * is_op(p, "com.microsoft.FusedConv") for an operator of onnxruntime. No other file compares the
+ * names of operators. */
+#include "frontend/file/file.h"
+
+#include <string.h>
+
+/* The operator's name within the node's domain, NULL if `op` is of another domain. */
+static const char *
+name_in_domain(const NodeProto *p, const char *op)
+{
+	const char *domain = domain_of(p->domain);
+	size_t n = strlen(domain);
+
+	if (n == 0)
+		return op;
+	return !strncmp(op, domain, n) && op[n] == '.' ? op + n + 1 : NULL;
+}
+
+bool
+is_op(const NodeProto *p, const char *op)
+{
+	const char *name = p && p->op_type ? name_in_domain(p, op) : NULL;
+
+	return name && !strcmp(p->op_type, name);
+}
+
+bool
+is_op_of(const NodeProto *p, const char *domain, const char *name)
+{
+	return p->op_type && !strcmp(p->op_type, name) && !strcmp(domain_of(p->domain), domain);
+}
+
+bool
+is_same_op(const NodeProto *p, const NodeProto *q)
+{
+	return is_op_of(p, domain_of(q->domain), q->op_type);
+}
