@@ -131,6 +131,7 @@ model_open(const char *path, Diag *diag)
 	model->path = arena_strdup(arena, path);
 	external_folders(model);
 	model->functions = strmap_new(arena);
+	model->operators = importer_facts(arena);
 	model->initializers = strmap_new(arena);
 	model->loaded = intmap_new(arena);
 	model->subgraphs = intmap_new(arena);

@@ -83,6 +83,7 @@ struct Model {
 	IntMap *subgraphs;    /* address of a node's GraphProto -> its FlatNodes */
 	int n_flat;           /* total number of nodes in `nodes` and `subgraphs` */
 	StrMap *functions;    /* "domain\nname" -> FunctionProto */
+	StrMap *operators;    /* "Conv" or "com.microsoft.Gelu" -> OperatorFacts */
 	StrMap *initializers; /* name -> dense TensorProto */
 	IntMap *loaded;       /* address of a TensorProto -> TensorData */
 	StrMap *files;        /* location -> external file */
@@ -182,12 +183,57 @@ bool tensor_data_equal(const TensorData *a, const TensorData *b);
 bool tensor_is_transpose(const TensorData *a, const TensorData *b);
 bool tensor_constant_valued(const TensorData *t, double *value);
 
-/* ---- operators.c: which operator a node is */
+/* ---- operators.c: which operator a node is, and what is known of the operator */
 /* Is the node the operator? For other domains than ONNX's own, `op` starts with the domain:
  * "com.microsoft.Gelu". p may be NULL. */
 bool is_op(const NodeProto *p, const char *op);
 bool is_op_of(const NodeProto *p, const char *domain, const char *name); /* domain "": ONNX's own */
 bool is_same_op(const NodeProto *p, const NodeProto *q);
+
+/* A set of a node's inputs. INPUTS(1, 3): the inputs 1, 2 and 3. ALL_INPUTS: however many. */
+#define INPUT(i) (1u << (i))
+#define INPUTS(first, last) (~0u << (first) & ~0u >> (31 - (last)))
+#define ALL_INPUTS ~0u
+/* What the operator does with a padded input (import/padded.c). */
+typedef enum {
+	PADDED_REFUSED,
+	/* element i of the results depends on element i of the inputs, with NumPy broadcasting */
+	PADDED_ELEMENTWISE,
+	PADDED_GATHER,
+	PADDED_GATHER_ND,
+	/* indices in the padding point outside the data, so they write nothing */
+	PADDED_SCATTER_ND,
+	PADDED_TRANSPOSE,
+	PADDED_RESHAPE, /* the padded axis remains an axis of the result */
+	PADDED_REDUCE,  /* the padding is replaced by the reduction's neutral element */
+	PADDED_MEAN,
+	PADDED_SHAPE,
+	PADDED_SIZE,
+	/* along the padded axis, the data of all inputs move to the front; along another axis, all
+	 * inputs have the same count */
+	PADDED_CONCAT,
+} Padded;
+/* What is known of an operator, in every opset, besides its importer. A fact that a row leaves out
+ * is 0. */
+typedef struct {
+	/* the results are not floats, or do not change with small changes of an input */
+	bool no_gradient;
+	Padded padded;
+	double neutral; /* neutral element of PADDED_REDUCE */
+	/* sets of inputs, by what the operator does with a tensor there */
+	unsigned weights;      /* it is a weight, whatever its size */
+	unsigned steering;     /* it steers the operator: a bound, an axis */
+	unsigned filling;      /* it is data; if all its numbers are equal, it is filling */
+	unsigned factors;      /* it scales */
+	unsigned terms;        /* it is added */
+	unsigned joining;      /* an all-ones tensor there is a mask that hides nothing */
+	unsigned layer_inputs; /* zeros there are the first state of a recurrence */
+	unsigned channels;     /* one number per channel of a layer: a bias or a norm's scale */
+	unsigned states;       /* the first state of a recurrence */
+	unsigned statistics;   /* means and variances of batches */
+} OperatorFacts;
+/* The facts of the node's operator; all of them are 0 for an unknown operator. */
+const OperatorFacts *operator_facts(const Model *model, const NodeProto *p);
 
 /* ---- neighbours.c */
 /* Counts the readers of each value by name: inputs of nodes, also in subgraphs, and outputs of

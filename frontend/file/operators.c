@@ -1,8 +1,10 @@
-/* Which operator a node is. For example, is_op(p, "Conv") is true for ONNX's Conv, and
- * is_op(p, "com.microsoft.FusedConv") for an operator of onnxruntime. No other file compares the
- * names of operators. */
+/* Which operator a node is, and what is known of the operator. For example, is_op(p, "Conv") is true
+ * for ONNX's Conv, and is_op(p, "com.microsoft.FusedConv") for an operator of onnxruntime. No other
+ * file compares the names of operators. The facts of an operator stand in its row of importers
+ * (frontend/operators). */
 #include "frontend/file/file.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* The operator's name within the node's domain, NULL if `op` is of another domain. */
@@ -35,4 +37,19 @@ bool
 is_same_op(const NodeProto *p, const NodeProto *q)
 {
 	return is_op_of(p, domain_of(q->domain), q->op_type);
+}
+
+const OperatorFacts *
+operator_facts(const Model *model, const NodeProto *p)
+{
+	static const OperatorFacts nothing;
+	const char *domain = domain_of(p->domain), *name = p->op_type;
+	char key[128];
+
+	if (!name)
+		return &nothing;
+	if (*domain && snprintf(key, sizeof(key), "%s.%s", domain, name) >= (int)sizeof(key))
+		return &nothing;
+	const OperatorFacts *found = strmap_get(model->operators, *domain ? key : name);
+	return found ? found : &nothing;
 }

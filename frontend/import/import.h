@@ -47,6 +47,8 @@ typedef struct {
 	void (*import)(OnnxNode *n);
 	Extra extra;
 	const char *domain; /* NULL: ai.onnx */
+	/* of all opsets; only the operator's first row has facts */
+	OperatorFacts facts;
 } ImportRow;
 /* Random numbers that follow the batch axis of another value. */
 typedef struct {
@@ -115,6 +117,8 @@ struct OnnxNode {
 };
 
 /* ---- importers.c: the tables of the families. */
+/* The facts of all operators: "Conv" or "com.microsoft.Gelu" -> OperatorFacts; in the arena. */
+StrMap *importer_facts(Arena *arena);
 /* The reason why a node has no importer; NULL: it has an importer. */
 const char *importer_missing(const FlatNode *n);
 /* What to use instead of an operator without importer; NULL: no advice. */

@@ -143,21 +143,34 @@ importer_hint(const FlatNode *n)
 	return NULL;
 }
 
-/* Operators without gradients: their results are not floats, or do not change with small changes of
- * an input. All other operators have gradients. */
-static const char zero_gradients[] =
-	" And ArgMax ArgMin Bernoulli BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Constant ConstantOfShape "
-	"ConvInteger DynamicQuantizeLinear Equal EyeLike Greater GreaterOrEqual HammingWindow HannWindow IsInf IsNaN Less LessOrEqual "
-	"LabelEncoder MatMulInteger MelWeightMatrix Multinomial NonMaxSuppression NonZero Not OptionalHasElement Or RandomNormal RandomNormalLike "
-	"RandomUniform RandomUniformLike Range SequenceEmpty SequenceLength Shape Size TfIdfVectorizer Xor ";
-
-static bool
-has_gradient(const ImportRow *row)
+/* The operator's first row, which has its facts. */
+static const ImportRow *
+first_row(const ImportRow *of)
 {
-	char name[64];
+	const char *domain = of->domain ? of->domain : "";
 
-	snprintf(name, sizeof(name), " %.60s ", row->name);
-	return strstr(zero_gradients, name) == NULL;
+	for (int i = 0; i < COUNT(families); i++)
+		for (const ImportRow *row = families[i]; row->name; row++)
+			if (!strcmp(row->name, of->name) &&
+			    !strcmp(row->domain ? row->domain : "", domain))
+				return row;
+	return of;
+}
+
+StrMap *
+importer_facts(Arena *arena)
+{
+	StrMap *all = strmap_new(arena);
+
+	for (int i = 0; i < COUNT(families); i++)
+		for (const ImportRow *row = families[i]; row->name; row++) {
+			const char *key = row->domain ? arena_printf(arena, "%s.%s", row->domain,
+			                                             row->name)
+			                              : row->name;
+			if (!strmap_get(all, key))
+				strmap_put(all, key, (void *)(uintptr_t)&row->facts);
+		}
+	return all;
 }
 
 void
@@ -165,6 +178,7 @@ importer_rows(void (*visit)(void *ctx, const OpsetRow *row), void *ctx)
 {
 	for (int i = 0; i < COUNT(families); i++)
 		for (const ImportRow *row = families[i]; row->name; row++)
-			visit(ctx, &(OpsetRow){row->domain ? row->domain : "ai.onnx", row->name,
-			                       row->from, row->to, has_gradient(row)});
+			visit(ctx,
+			      &(OpsetRow){row->domain ? row->domain : "ai.onnx", row->name,
+			                  row->from, row->to, !first_row(row)->facts.no_gradient});
 }

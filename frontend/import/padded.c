@@ -1,64 +1,17 @@
 /* Values whose size along one axis is known only at run time. An example is NonZero's result. Such
  * values are padded to a declared bound (`--bound`), and a second value counts the elements that
- * are data. The operators in the table below may read padded values: their results are padded in
- * turn, or do not depend on the padding. All other operators refuse padded inputs. */
+ * are data. If the facts of an operator say so (`.padded`), it may read padded values: its
+ * results are padded in turn, or do not depend on the padding. All other operators refuse padded
+ * inputs. */
 #include "frontend/import/walk.h"
 
 #include <math.h>
 #include <string.h>
 
-typedef enum {
-	/* element i of the results depends on element i of the inputs, with NumPy broadcasting */
-	ELEMENTWISE = 1,
-	GATHER,
-	GATHER_ND,
-	SCATTER_ND, /* indices in the padding point outside the data, so they write nothing */
-	TRANSPOSE,
-	RESHAPE, /* the padded axis remains an axis of the result */
-	REDUCE,  /* the padding is replaced by the reduction's neutral element */
-	MEAN,
-	SHAPE,
-	SIZE,
-	/* along the padded axis, the data of all inputs move to the front; along another axis, all
-	 * inputs have the same count */
-	CONCAT,
-} Rule;
-typedef struct {
-	const char *names; /* "Add Sub ...", a space around each */
-	Rule rule;
-	double neutral; /* neutral element of REDUCE */
-} PaddedRow;
-
-static const PaddedRow rows[] = {
-	{" Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Cos "
-         "Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish IsInf IsNaN LeakyRelu Less LessOrEqual Log "
-         "Max Mean Min Mish Mod Mul Neg Not Or Pow PRelu Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt "
-         "Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor ",
-         ELEMENTWISE, 0},
-	{" Gather ", GATHER, 0},
-	{" GatherND ", GATHER_ND, 0},
-	{" ScatterND ", SCATTER_ND, 0},
-	{" Transpose ", TRANSPOSE, 0},
-	{" Reshape Flatten Squeeze Unsqueeze ", RESHAPE, 0},
-	{" ReduceSum ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ", REDUCE, 0},
-	{" ReduceProd ", REDUCE, 1},
-	{" ReduceMax ReduceLogSumExp ", REDUCE, -HUGE_VAL},
-	{" ReduceMin ", REDUCE, HUGE_VAL},
-	{" ReduceMean ", MEAN, 0},
-	{" Shape ", SHAPE, 0},
-	{" Size ", SIZE, 0},
-	{" Concat ", CONCAT, 0},
-};
-
-static const PaddedRow *
-find_rule(const OnnxNode *n)
+static const OperatorFacts *
+facts_of(const OnnxNode *n)
 {
-	const char *name = arena_printf(n->im->arena, " %s ", n->proto->op_type);
-
-	for (int i = 0; i < COUNT(rows) && !*domain_of(n->proto->domain); i++)
-		if (strstr(rows[i].names, name))
-			return &rows[i];
-	return NULL;
+	return operator_facts(n->im->model, n->proto);
 }
 
 static void
@@ -199,33 +152,34 @@ fits_others(OnnxNode *n, int i, const Bound *b)
 }
 
 static Value *
-padded_value(OnnxNode *n, int i, const Bound *b, const PaddedRow *row)
+padded_value(OnnxNode *n, int i, const Bound *b, const OperatorFacts *facts)
 {
 	int axis = b->axis, rank = b->value->type->rank;
 	Value *v = b->value;
 
-	switch (row->rule) {
-	case ELEMENTWISE: return fits_others(n, i, b) ? v : NULL;
-	case GATHER:
+	switch (facts->padded) {
+	case PADDED_ELEMENTWISE: return fits_others(n, i, b) ? v : NULL;
+	case PADDED_GATHER:
 		if (i == 0) {
 			int along = want_axis(n, want_int(n, "axis", 0), rank);
 			v = along == axis ? NULL : v;
 		}
 		break;
-	case GATHER_ND: v = i == 1 && axis != rank - 1 ? v : NULL; break;
-	case SCATTER_ND:
+	case PADDED_GATHER_ND: v = i == 1 && axis != rank - 1 ? v : NULL; break;
+	case PADDED_SCATTER_ND:
 		if (i == 1)
 			v = axis == rank - 1 ? NULL : indices_or_outside(n, b);
 		else if (i == 0)
 			v = NULL;
 		break;
-	case REDUCE:
-	case MEAN: v = or_neutral(n, b, row->neutral); break;
-	case TRANSPOSE:
-	case RESHAPE:
-	case SHAPE:
-	case SIZE:
-	case CONCAT: break;
+	case PADDED_REDUCE:
+	case PADDED_MEAN: v = or_neutral(n, b, facts->neutral); break;
+	case PADDED_REFUSED:
+	case PADDED_TRANSPOSE:
+	case PADDED_RESHAPE:
+	case PADDED_SHAPE:
+	case PADDED_SIZE:
+	case PADDED_CONCAT: break;
 	}
 	if (!v && !n->failed)
 		refuse(n, i, b, "the operator does not support it for this input");
@@ -235,19 +189,20 @@ padded_value(OnnxNode *n, int i, const Bound *b, const PaddedRow *row)
 Value *
 padded_input(OnnxNode *n, int i, const Bound *b)
 {
-	const PaddedRow *row = find_rule(n);
+	const OperatorFacts *facts = facts_of(n);
 
-	if (!row) {
+	if (facts->padded == PADDED_REFUSED) {
 		refuse(n, i, b, "this operator does not support such an input");
 		return NULL;
 	}
 	bool same = n->padded && (n->padded_at == i || n->padded->count == b->count);
-	if (n->padded && row->rule != CONCAT &&
-	    (row->rule == GATHER ? n->padded_at != i : row->rule != ELEMENTWISE && !same)) {
+	if (n->padded && facts->padded != PADDED_CONCAT &&
+	    (facts->padded == PADDED_GATHER ? n->padded_at != i
+	                                    : facts->padded != PADDED_ELEMENTWISE && !same)) {
 		refuse(n, i, b, "another input has such a size, too");
 		return NULL;
 	}
-	Value *v = padded_value(n, i, b, row);
+	Value *v = padded_value(n, i, b, facts);
 	if (v && !n->padded) {
 		n->padded = b;
 		n->padded_at = i;
@@ -457,17 +412,18 @@ padded_outputs(OnnxNode *n)
 {
 	if (!n->padded || n->failed)
 		return;
-	switch (find_rule(n)->rule) {
-	case ELEMENTWISE: pad_elementwise(n); break;
-	case GATHER: pad_output(n, 0, gathered_axis(n)); break;
-	case GATHER_ND: pad_output(n, 0, n->padded->axis); break;
-	case TRANSPOSE: pad_output(n, 0, transposed_axis(n)); break;
-	case RESHAPE: pad_reshaped(n); break;
-	case REDUCE: pad_reduced(n, false); break;
-	case MEAN: pad_reduced(n, true); break;
-	case SHAPE: pad_shape(n); break;
-	case SIZE: pad_size(n); break;
-	case CONCAT: pad_joined(n); break;
-	case SCATTER_ND: break;
+	switch (facts_of(n)->padded) {
+	case PADDED_ELEMENTWISE: pad_elementwise(n); break;
+	case PADDED_GATHER: pad_output(n, 0, gathered_axis(n)); break;
+	case PADDED_GATHER_ND: pad_output(n, 0, n->padded->axis); break;
+	case PADDED_TRANSPOSE: pad_output(n, 0, transposed_axis(n)); break;
+	case PADDED_RESHAPE: pad_reshaped(n); break;
+	case PADDED_REDUCE: pad_reduced(n, false); break;
+	case PADDED_MEAN: pad_reduced(n, true); break;
+	case PADDED_SHAPE: pad_shape(n); break;
+	case PADDED_SIZE: pad_size(n); break;
+	case PADDED_CONCAT: pad_joined(n); break;
+	case PADDED_REFUSED:
+	case PADDED_SCATTER_ND: break;
 	}
 }

@@ -13,20 +13,20 @@ typedef struct {
 	int n;
 } Case;
 
-/* ---- places.c: inputs of operators, by what the operator does with a tensor there */
+/* ---- places.c: what operators do with a tensor at their inputs, by their facts */
 typedef enum {
-	WEIGHT_PLACE,   /* a tensor there is a weight, whatever its size */
-	STEERING_PLACE, /* the tensor steers the operator: a bound, an axis */
-	FILLING_PLACE,  /* the tensor is data; if all its numbers are equal, it is filling */
-	FACTOR_PLACE,   /* the tensor scales */
-	TERM_PLACE,     /* the tensor is added */
-	JOINING_PLACE,  /* an all-ones tensor there is a mask that hides nothing */
-	LAYER_PLACE,    /* a layer's input; zeros there are the first state of a recurrence */
-	CHANNEL_PLACE,  /* one number per channel of a layer: a bias or a norm's scale */
-	STATE_PLACE,    /* the first state of a recurrence */
+	WEIGHT_PLACE,
+	STEERING_PLACE,
+	FILLING_PLACE,
+	FACTOR_PLACE,
+	TERM_PLACE,
+	JOINING_PLACE,
+	LAYER_PLACE,
+	CHANNEL_PLACE,
+	STATE_PLACE,
 	STATISTIC_PLACE,
 } PlaceKind;
-bool in_place(const Reader *reader, PlaceKind kind);
+bool in_place(const Repairs *r, const Reader *reader, PlaceKind kind);
 /* all_in: is there a reader, and do all readers use the tensor in places of this kind? any_in: does
  * any reader? */
 bool all_in(const Case *c, PlaceKind kind);

@@ -182,7 +182,7 @@ is_input_of_layers(const Case *c)
 {
 	for (int i = 0; i < c->n; i++) {
 		const NodeProto *p = c->readers[i].node->proto;
-		if (!in_place(&c->readers[i], LAYER_PLACE) || p->n_input < 2)
+		if (!in_place(c->r, &c->readers[i], LAYER_PLACE) || p->n_input < 2)
 			return false;
 		const Weight *other = weight_behind(c->r, p->input[1], MAX_STEPS);
 		if (!other || other->constant)

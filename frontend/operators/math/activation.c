@@ -289,13 +289,17 @@ import_prelu(OnnxNode *n)
 		                      e_binary(n, OP_mul, x, e_broadcast(n, slope, shape_of(x)))));
 }
 
-#define ACTIVATION(name, since, fn)                                  \
-	{                                                            \
-		name, since, 0, import_activation, {.pre = fn}, NULL \
+#define ACTIVATION(name, since, fn)                                        \
+	{                                                                  \
+		name, since, 0, import_activation, {.pre = fn}, .facts = { \
+			.padded = PADDED_ELEMENTWISE                       \
+		}                                                          \
 	}
 
+/* clang-format off */
 const ImportRow import_activation_rows[] = {
-	{"Relu", 6, 0, import_activation, {.pre = relu, .flag = true}, NULL},
+	{"Relu", 6, 0, import_activation, {.pre = relu, .flag = true},
+	 .facts = {.padded = PADDED_ELEMENTWISE}},
 	ACTIVATION("LeakyRelu", 6, leaky_relu),
 	ACTIVATION("Elu", 6, elu),
 	ACTIVATION("Selu", 6, selu),
@@ -308,7 +312,9 @@ const ImportRow import_activation_rows[] = {
 	ACTIVATION("HardSigmoid", 6, hard_sigmoid),
 	ACTIVATION("HardSwish", 14, hard_swish),
 	ACTIVATION("Gelu", 20, gelu),
-	{"Shrink", 9, 0, import_shrink, {0}, NULL},
-	{"PRelu", 6, 0, import_prelu, {0}, NULL},
+	{"Shrink", 9, 0, import_shrink, .facts = {.padded = PADDED_ELEMENTWISE}},
+	{"PRelu", 6, 0, import_prelu,
+	 .facts = {.padded = PADDED_ELEMENTWISE, .weights = INPUT(1), .channels = INPUT(1)}},
 	{0},
 };
+/* clang-format on */

@@ -282,6 +282,7 @@ import_einsum(OnnxNode *n)
 }
 
 const ImportRow import_einsum_rows[] = {
-	{"Einsum", 12, 0, import_einsum, {0}, NULL},
+	{"Einsum", 12, 0, import_einsum,
+         .facts = {.weights = INPUTS(0, 2), .joining = INPUTS(0, 2)}},
 	{0},
 };

@@ -144,15 +144,23 @@ import_is_inf(OnnxNode *n)
 		set_output(n, 0, e_with(n, OP_eq, x, up ? HUGE_VAL : -HUGE_VAL));
 }
 
-#define COMPARE(name, ir_op, since)                                 \
-	{                                                           \
-		name, since, 0, import_compare, {.op = ir_op}, NULL \
+#define COMPARE(name, ir_op, since)                                       \
+	{                                                                 \
+		name, since, 0, import_compare, {.op = ir_op}, .facts = { \
+			.no_gradient = true,                              \
+			.padded = PADDED_ELEMENTWISE,                     \
+			.steering = INPUTS(0, 1)                          \
+		}                                                         \
 	}
-#define LOGIC(name, ir_op)                                    \
-	{                                                     \
-		name, 6, 0, import_logic, {.op = ir_op}, NULL \
+#define LOGIC(name, ir_op)                                          \
+	{                                                           \
+		name, 6, 0, import_logic, {.op = ir_op}, .facts = { \
+			.no_gradient = true,                        \
+			.padded = PADDED_ELEMENTWISE                \
+		}                                                   \
 	}
 
+/* clang-format off */
 const ImportRow import_logic_rows[] = {
 	COMPARE("Equal", OP_eq, 6),
 	COMPARE("Less", OP_lt, 6),
@@ -162,14 +170,23 @@ const ImportRow import_logic_rows[] = {
 	LOGIC("And", OP_and),
 	LOGIC("Or", OP_or),
 	LOGIC("Xor", OP_xor),
-	{"BitwiseAnd", 18, 0, import_bitwise, {.op = OP_and}, NULL},
-	{"BitwiseOr", 18, 0, import_bitwise, {.op = OP_or}, NULL},
-	{"BitwiseXor", 18, 0, import_bitwise, {.op = OP_xor}, NULL},
-	{"BitwiseNot", 18, 0, import_bitwise_not, {0}, NULL},
-	{"BitShift", 11, 0, import_bit_shift, {0}, NULL},
-	{"Not", 1, 0, import_not, {0}, NULL},
-	{"Where", 9, 0, import_where, {0}, NULL},
-	{"IsNaN", 9, 0, import_is_nan, {0}, NULL},
-	{"IsInf", 10, 0, import_is_inf, {0}, NULL},
+	{"BitwiseAnd", 18, 0, import_bitwise, {.op = OP_and},
+	 .facts = {.no_gradient = true, .padded = PADDED_ELEMENTWISE}},
+	{"BitwiseOr", 18, 0, import_bitwise, {.op = OP_or},
+	 .facts = {.no_gradient = true, .padded = PADDED_ELEMENTWISE}},
+	{"BitwiseXor", 18, 0, import_bitwise, {.op = OP_xor},
+	 .facts = {.no_gradient = true, .padded = PADDED_ELEMENTWISE}},
+	{"BitwiseNot", 18, 0, import_bitwise_not,
+	 .facts = {.no_gradient = true, .padded = PADDED_ELEMENTWISE}},
+	{"BitShift", 11, 0, import_bit_shift,
+	 .facts = {.no_gradient = true, .padded = PADDED_ELEMENTWISE}},
+	{"Not", 1, 0, import_not, .facts = {.no_gradient = true, .padded = PADDED_ELEMENTWISE}},
+	{"Where", 9, 0, import_where,
+	 .facts = {.padded = PADDED_ELEMENTWISE, .filling = INPUTS(1, 2), .joining = INPUTS(1, 2)}},
+	{"IsNaN", 9, 0, import_is_nan,
+	 .facts = {.no_gradient = true, .padded = PADDED_ELEMENTWISE, .steering = INPUT(0)}},
+	{"IsInf", 10, 0, import_is_inf,
+	 .facts = {.no_gradient = true, .padded = PADDED_ELEMENTWISE, .steering = INPUT(0)}},
 	{0},
 };
+/* clang-format on */

@@ -81,9 +81,12 @@ import_loss(OnnxNode *n)
 		                    e_reduce(n, REDUCE_SUM, weight, all, false)));
 }
 
+/* clang-format off */
 const ImportRow import_loss_rows[] = {
 	/* name                       from  to  importer  extra */
-	{"SoftmaxCrossEntropyLoss", 12, 0, import_loss, {.flag = true}, NULL},
-	{"NegativeLogLikelihoodLoss", 12, 0, import_loss, {0}, NULL},
+	{"SoftmaxCrossEntropyLoss", 12, 0, import_loss, {.flag = true},
+	 .facts = {.steering = INPUT(2)}},
+	{"NegativeLogLikelihoodLoss", 12, 0, import_loss, .facts = {.steering = INPUT(2)}},
 	{0},
 };
+/* clang-format on */

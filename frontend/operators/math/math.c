@@ -425,19 +425,27 @@ import_clip(OnnxNode *n)
 	set_output(n, 0, x);
 }
 
-#define UNARY(name, since, ir_op)                                 \
-	{                                                         \
-		name, since, 0, import_unary, {.op = ir_op}, NULL \
+#define UNARY(name, since, ir_op)                                       \
+	{                                                               \
+		name, since, 0, import_unary, {.op = ir_op}, .facts = { \
+			.padded = PADDED_ELEMENTWISE                    \
+		}                                                       \
 	}
-#define COMPOSED(name, since, fn)                                  \
-	{                                                          \
-		name, since, 0, import_composed, {.pre = fn}, NULL \
+#define COMPOSED(name, since, fn)                                        \
+	{                                                                \
+		name, since, 0, import_composed, {.pre = fn}, .facts = { \
+			.padded = PADDED_ELEMENTWISE                     \
+		}                                                        \
 	}
-#define BINARY(name, ir_op)                                    \
-	{                                                      \
-		name, 6, 0, import_binary, {.op = ir_op}, NULL \
+#define BINARY(name, ir_op, ...)                                     \
+	{                                                            \
+		name, 6, 0, import_binary, {.op = ir_op}, .facts = { \
+			.padded = PADDED_ELEMENTWISE,                \
+			__VA_ARGS__                                  \
+		}                                                    \
 	}
 
+/* clang-format off */
 const ImportRow import_math_rows[] = {
 	/* name   from  to  importer  extra */
 	UNARY("Abs", 6, OP_abs),
@@ -447,7 +455,7 @@ const ImportRow import_math_rows[] = {
 	UNARY("Sqrt", 6, OP_sqrt),
 	UNARY("Floor", 6, OP_floor),
 	UNARY("Ceil", 6, OP_ceil),
-	{"Round", 11, 0, import_round, {0}, NULL},
+	{"Round", 11, 0, import_round, .facts = {.padded = PADDED_ELEMENTWISE}},
 	UNARY("Sign", 9, OP_sign),
 	UNARY("Erf", 9, OP_erf),
 	UNARY("Sin", 7, OP_sin),
@@ -464,21 +472,28 @@ const ImportRow import_math_rows[] = {
 	COMPOSED("Asinh", 9, asinh_of),
 	COMPOSED("Acosh", 9, acosh_of),
 	COMPOSED("Atanh", 9, atanh_of),
-	BINARY("Add", OP_add),
-	BINARY("Sub", OP_sub),
-	BINARY("Mul", OP_mul),
-	{"Div", 6, 0, import_div, {0}, NULL},
-	{"Pow", 6, 0, import_pow, {0}, NULL},
-	{"Mod", 10, 0, import_mod, {0}, NULL},
-	{"Sum", 6, 0, import_variadic, {.op = OP_add}, NULL},
-	{"Mean", 6, 0, import_variadic, {.op = OP_add, .flag = true}, NULL},
-	{"Max", 6, 0, import_variadic, {.op = OP_max}, NULL},
-	{"Min", 6, 0, import_variadic, {.op = OP_min}, NULL},
-	{"Cast", 1, 5, import_named_cast, {0}, NULL},
+	BINARY("Add", OP_add, .terms = INPUTS(0, 1)),
+	BINARY("Sub", OP_sub, .terms = INPUTS(0, 1)),
+	BINARY("Mul", OP_mul, .factors = INPUTS(0, 1), .joining = INPUTS(0, 1)),
+	{"Div", 6, 0, import_div,
+	 .facts = {.padded = PADDED_ELEMENTWISE, .factors = INPUTS(0, 1)}},
+	{"Pow", 6, 0, import_pow, .facts = {.padded = PADDED_ELEMENTWISE, .steering = INPUT(1)}},
+	{"Mod", 10, 0, import_mod, .facts = {.padded = PADDED_ELEMENTWISE, .steering = INPUT(1)}},
+	{"Sum", 6, 0, import_variadic, {.op = OP_add}, .facts = {.padded = PADDED_ELEMENTWISE}},
+	{"Mean", 6, 0, import_variadic, {.op = OP_add, .flag = true},
+	 .facts = {.padded = PADDED_ELEMENTWISE}},
+	{"Max", 6, 0, import_variadic, {.op = OP_max},
+	 .facts = {.padded = PADDED_ELEMENTWISE, .steering = INPUTS(0, 1)}},
+	{"Min", 6, 0, import_variadic, {.op = OP_min},
+	 .facts = {.padded = PADDED_ELEMENTWISE, .steering = INPUTS(0, 1)}},
+	{"Cast", 1, 5, import_named_cast, .facts = {.padded = PADDED_ELEMENTWISE}},
 	{"Cast", 6, 0, import_cast, {0}, NULL},
-	{"BitCast", 26, 0, import_bit_cast, {0}, NULL},
-	{"CastLike", 15, 0, import_cast_like, {0}, NULL},
-	{"Clip", 6, 10, import_clip, {0}, NULL},
+	{"BitCast", 26, 0, import_bit_cast, .facts = {.no_gradient = true}},
+	{"CastLike", 15, 0, import_cast_like,
+	 .facts = {.padded = PADDED_ELEMENTWISE, .steering = INPUT(1)}},
+	{"Clip", 6, 10, import_clip,
+	 .facts = {.padded = PADDED_ELEMENTWISE, .steering = INPUTS(1, 2)}},
 	{"Clip", 11, 0, import_clip, {.input = true}, NULL},
 	{0},
 };
+/* clang-format on */

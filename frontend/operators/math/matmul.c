@@ -181,12 +181,19 @@ import_fused_matmul(OnnxNode *n)
 	set_output(n, 0, alpha == 1 ? z : e_with(n, OP_mul, z, alpha));
 }
 
+/* clang-format off */
 const ImportRow import_matmul_rows[] = {
 	/* name   from  to  importer  extra */
-	{"MatMul", 1, 0, import_matmul, {0}, NULL},
-	{"Gemm", 6, 0, import_gemm, {0}, NULL},
-	{"FusedGemm", 1, 0, import_fused_gemm, {0}, "com.microsoft"},
-	{"FusedMatMul", 1, 0, import_fused_matmul, {0}, "com.microsoft"},
-	{"TransposeMatMul", 1, 0, import_fused_matmul, {0}, "com.microsoft"},
+	{"MatMul", 1, 0, import_matmul,
+	 .facts = {.weights = INPUTS(0, 1), .layer_inputs = INPUT(0)}},
+	{"Gemm", 6, 0, import_gemm,
+	 .facts = {.weights = INPUTS(0, 2), .layer_inputs = INPUT(0), .channels = INPUT(2)}},
+	{"FusedGemm", 1, 0, import_fused_gemm, {0}, "com.microsoft",
+	 .facts = {.weights = INPUTS(0, 2), .layer_inputs = INPUT(0)}},
+	{"FusedMatMul", 1, 0, import_fused_matmul, {0}, "com.microsoft",
+	 .facts = {.weights = INPUTS(0, 1), .layer_inputs = INPUT(0)}},
+	{"TransposeMatMul", 1, 0, import_fused_matmul, {0}, "com.microsoft",
+	 .facts = {.weights = INPUTS(0, 1)}},
 	{0},
 };
+/* clang-format on */

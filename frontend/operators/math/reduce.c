@@ -107,22 +107,28 @@ import_log_sum_exp(OnnxNode *n)
 	set_output(n, 0, e_cast(n, keep ? y : e_reshape(n, y, shape), t));
 }
 
-#define REDUCE(name, importer, last, ...)                                         \
-	{name, 1, last, importer, {__VA_ARGS__}, NULL},                           \
-	{                                                                         \
-		name, (last) + 1, 0, importer, {__VA_ARGS__, .input = true}, NULL \
+/* rule, identity: the facts `padded` and `neutral` */
+#define REDUCE(name, importer, last, rule, identity, ...)                                         \
+	{name, 1, last, importer, {__VA_ARGS__}, .facts = {.padded = rule, .neutral = identity}}, \
+	{                                                                                         \
+		name, (last) + 1, 0, importer, {__VA_ARGS__, .input = true}, NULL                 \
 	}
 
 const ImportRow import_reduce_rows[] = {
-	REDUCE("ReduceSum", import_reduce, 12, .kind = REDUCE_SUM),
-	REDUCE("ReduceMax", import_reduce, 17, .kind = REDUCE_MAX),
-	REDUCE("ReduceMin", import_reduce, 17, .kind = REDUCE_MIN),
-	REDUCE("ReduceProd", import_reduce, 17, .kind = REDUCE_PROD),
-	REDUCE("ReduceL1", import_reduce, 17, .kind = REDUCE_SUM, .pre = absolute),
-	REDUCE("ReduceL2", import_reduce, 17, .kind = REDUCE_SUM, .pre = square, .post = root),
-	REDUCE("ReduceSumSquare", import_reduce, 17, .kind = REDUCE_SUM, .pre = square),
-	REDUCE("ReduceLogSum", import_reduce, 17, .kind = REDUCE_SUM, .post = logarithm),
-	REDUCE("ReduceMean", import_reduce_mean, 17, .kind = REDUCE_SUM),
-	REDUCE("ReduceLogSumExp", import_log_sum_exp, 17, .kind = REDUCE_SUM),
+	REDUCE("ReduceSum", import_reduce, 12, PADDED_REDUCE, 0, .kind = REDUCE_SUM),
+	REDUCE("ReduceMax", import_reduce, 17, PADDED_REDUCE, -HUGE_VAL, .kind = REDUCE_MAX),
+	REDUCE("ReduceMin", import_reduce, 17, PADDED_REDUCE, HUGE_VAL, .kind = REDUCE_MIN),
+	REDUCE("ReduceProd", import_reduce, 17, PADDED_REDUCE, 1, .kind = REDUCE_PROD),
+	REDUCE("ReduceL1", import_reduce, 17, PADDED_REDUCE, 0, .kind = REDUCE_SUM,
+               .pre = absolute),
+	REDUCE("ReduceL2", import_reduce, 17, PADDED_REDUCE, 0, .kind = REDUCE_SUM, .pre = square,
+               .post = root),
+	REDUCE("ReduceSumSquare", import_reduce, 17, PADDED_REDUCE, 0, .kind = REDUCE_SUM,
+               .pre = square),
+	REDUCE("ReduceLogSum", import_reduce, 17, PADDED_REDUCE, 0, .kind = REDUCE_SUM,
+               .post = logarithm),
+	REDUCE("ReduceMean", import_reduce_mean, 17, PADDED_MEAN, 0, .kind = REDUCE_SUM),
+	REDUCE("ReduceLogSumExp", import_log_sum_exp, 17, PADDED_REDUCE, -HUGE_VAL,
+               .kind = REDUCE_SUM),
 	{0},
 };

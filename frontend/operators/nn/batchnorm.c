@@ -209,7 +209,8 @@ import_batch_norm(OnnxNode *n)
 
 const ImportRow import_batchnorm_rows[] = {
 	/* name               from  to  importer  extra */
-	{"BatchNormalization", 6, 13, import_batch_norm, {0}, NULL},
+	{"BatchNormalization", 6, 13, import_batch_norm,
+         .facts = {.weights = INPUTS(1, 2), .channels = INPUTS(1, 2), .statistics = INPUTS(3, 4)}},
 	{"BatchNormalization", 14, 0, import_batch_norm, {.flag = true}, NULL},
 	{0},
 };

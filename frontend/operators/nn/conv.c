@@ -384,12 +384,18 @@ import_conv_transpose(OnnxNode *n)
 	set_output(n, 0, add_bias(n, lengthened(n, y, more), 2));
 }
 
+/* clang-format off */
 const ImportRow import_conv_rows[] = {
 	/* name          from  to  importer  extra */
-	{"Conv", 1, 0, import_conv, {0}, NULL},
-	{"ConvTranspose", 1, 0, import_conv_transpose, {0}, NULL},
-	{"FusedConv", 1, 0, import_fused_conv, {0}, "com.microsoft"},
-	{"NhwcConv", 1, 0, import_fused_conv, {.flag = true, .kind = 1}, "com.microsoft"},
-	{"NhwcFusedConv", 1, 0, import_fused_conv, {.flag = true}, "com.microsoft"},
+	{"Conv", 1, 0, import_conv, .facts = {.weights = INPUTS(1, 2), .channels = INPUT(2)}},
+	{"ConvTranspose", 1, 0, import_conv_transpose,
+	 .facts = {.weights = INPUTS(1, 2), .channels = INPUT(2)}},
+	{"FusedConv", 1, 0, import_fused_conv, {0}, "com.microsoft",
+	 .facts = {.weights = INPUTS(1, 2)}},
+	{"NhwcConv", 1, 0, import_fused_conv, {.flag = true, .kind = 1}, "com.microsoft",
+	 .facts = {.weights = INPUTS(1, 2)}},
+	{"NhwcFusedConv", 1, 0, import_fused_conv, {.flag = true}, "com.microsoft",
+	 .facts = {.weights = INPUTS(1, 2)}},
 	{0},
 };
+/* clang-format on */

@@ -213,6 +213,6 @@ import_moe(OnnxNode *n)
 
 const ImportRow import_experts_rows[] = {
 	/* name from  to  importer  extra  domain */
-	{"MoE", 1, 0, import_moe, {0}, "com.microsoft"},
+	{"MoE", 1, 0, import_moe, {0}, "com.microsoft", .facts = {.weights = INPUTS(2, 7)}},
 	{0},
 };

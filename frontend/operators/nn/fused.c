@@ -265,16 +265,24 @@ import_fused_group_norm(OnnxNode *n)
 }
 
 #define MICROSOFT "com.microsoft"
+/* clang-format off */
 const ImportRow import_fused_rows[] = {
 	/* name      from  to  importer  extra  domain */
 	{"Gelu", 1, 0, import_fused_gelu, {0}, MICROSOFT},
-	{"BiasGelu", 1, 0, import_fused_gelu, {0}, MICROSOFT},
-	{"FastGelu", 1, 0, import_fused_gelu, {.flag = true}, MICROSOFT},
+	{"BiasGelu", 1, 0, import_fused_gelu, {0}, MICROSOFT, .facts = {.weights = INPUT(1)}},
+	{"FastGelu", 1, 0, import_fused_gelu, {.flag = true}, MICROSOFT,
+	 .facts = {.weights = INPUT(1)}},
 	{"QuickGelu", 1, 0, import_quick_gelu, {0}, MICROSOFT},
-	{"SkipLayerNormalization", 1, 0, import_skip_norm, {0}, MICROSOFT},
-	{"SkipSimplifiedLayerNormalization", 1, 0, import_skip_norm, {.flag = true}, MICROSOFT},
-	{"EmbedLayerNormalization", 1, 0, import_embed_norm, {0}, MICROSOFT},
-	{"GroupNorm", 1, 0, import_fused_group_norm, {0}, MICROSOFT},
-	{"SkipGroupNorm", 1, 0, import_fused_group_norm, {.flag = true}, MICROSOFT},
+	{"SkipLayerNormalization", 1, 0, import_skip_norm, {0}, MICROSOFT,
+	 .facts = {.weights = INPUTS(2, 4)}},
+	{"SkipSimplifiedLayerNormalization", 1, 0, import_skip_norm, {.flag = true}, MICROSOFT,
+	 .facts = {.weights = INPUTS(2, 3)}},
+	{"EmbedLayerNormalization", 1, 0, import_embed_norm, {0}, MICROSOFT,
+	 .facts = {.weights = INPUTS(2, 6)}},
+	{"GroupNorm", 1, 0, import_fused_group_norm, {0}, MICROSOFT,
+	 .facts = {.weights = INPUTS(1, 2)}},
+	{"SkipGroupNorm", 1, 0, import_fused_group_norm, {.flag = true}, MICROSOFT,
+	 .facts = {.weights = INPUTS(1, 2) | INPUT(4)}},
 	{0},
 };
+/* clang-format on */

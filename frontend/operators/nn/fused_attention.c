@@ -376,9 +376,13 @@ import_multi_head_attention(OnnxNode *n)
 }
 
 #define MICROSOFT "com.microsoft"
+/* clang-format off */
 const ImportRow import_fused_attention_rows[] = {
 	/* name                 from  to  importer  extra  domain */
-	{"Attention", 1, 0, import_projecting_attention, {0}, MICROSOFT},
-	{"MultiHeadAttention", 1, 0, import_multi_head_attention, {0}, MICROSOFT},
+	{"Attention", 1, 0, import_projecting_attention, {0}, MICROSOFT,
+	 .facts = {.weights = INPUTS(1, 2)}},
+	{"MultiHeadAttention", 1, 0, import_multi_head_attention, {0}, MICROSOFT,
+	 .facts = {.weights = INPUT(3)}},
 	{0},
 };
+/* clang-format on */

@@ -500,8 +500,8 @@ import_deform_conv(OnnxNode *n)
 const ImportRow import_grid_rows[] = {
 	/* name        from  to  importer  extra */
 	{"AffineGrid", 20, 0, import_affine_grid, {0}, NULL},
-	{"GridSample", 16, 19, import_grid_sample, {.flag = true}, NULL},
+	{"GridSample", 16, 19, import_grid_sample, {.flag = true}, .facts = {.steering = INPUT(1)}},
 	{"GridSample", 20, 0, import_grid_sample, {0}, NULL},
-	{"DeformConv", 19, 0, import_deform_conv, {0}, NULL},
+	{"DeformConv", 19, 0, import_deform_conv, .facts = {.weights = INPUT(1) | INPUT(3)}},
 	{0},
 };

@@ -283,8 +283,11 @@ import_group_query_attention(OnnxNode *n)
 		                  g.q->type->dtype));
 }
 
+/* clang-format off */
 const ImportRow import_group_query_rows[] = {
 	/* name                 from  to  importer  extra  domain */
-	{"GroupQueryAttention", 1, 0, import_group_query_attention, {0}, "com.microsoft"},
+	{"GroupQueryAttention", 1, 0, import_group_query_attention, {0}, "com.microsoft",
+	 .facts = {.steering = INPUTS(7, 8)}},
 	{0},
 };
+/* clang-format on */

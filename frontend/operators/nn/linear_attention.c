@@ -440,6 +440,6 @@ import_linear_attention(OnnxNode *n)
 const ImportRow import_linear_attention_rows[] = {
 	/* name                 from  to  importer  extra */
 	{"LinearAttention", 27, 0, import_linear_attention, {0}, NULL},
-	{"CausalConvWithState", 27, 0, import_causal_conv, {0}, NULL},
+	{"CausalConvWithState", 27, 0, import_causal_conv, .facts = {.weights = INPUTS(1, 2)}},
 	{0},
 };

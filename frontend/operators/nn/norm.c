@@ -215,12 +215,16 @@ import_lrn(OnnxNode *n)
 const ImportRow import_norm_rows[] = {
 	/* name                   from  to  importer  extra */
 	/* before opset 17: onnxruntime's operator */
-	{"LayerNormalization", 1, 0, import_layer_norm, {0}, NULL},
-	{"RMSNormalization", 23, 0, import_rms_norm, {0}, NULL},
+	{"LayerNormalization", 1, 0, import_layer_norm,
+         .facts = {.weights = INPUTS(1, 2), .channels = INPUTS(1, 2)}},
+	{"RMSNormalization", 23, 0, import_rms_norm,
+         .facts = {.weights = INPUT(1), .channels = INPUT(1)}},
 	/* onnxruntime's operator */
-	{"SimplifiedLayerNormalization", 1, 0, import_rms_norm, {0}, NULL},
-	{"InstanceNormalization", 6, 0, import_instance_norm, {0}, NULL},
-	{"GroupNormalization", 18, 20, import_group_norm, {0}, NULL},
+	{"SimplifiedLayerNormalization", 1, 0, import_rms_norm, .facts = {.weights = INPUT(1)}},
+	{"InstanceNormalization", 6, 0, import_instance_norm,
+         .facts = {.weights = INPUTS(1, 2), .channels = INPUTS(1, 2)}},
+	{"GroupNormalization", 18, 20, import_group_norm,
+         .facts = {.weights = INPUTS(1, 2), .channels = INPUTS(1, 2)}},
 	{"GroupNormalization", 21, 0, import_group_norm, {.flag = true}, NULL},
 	{"LpNormalization", 1, 0, import_lp_norm, {0}, NULL},
 	{"MeanVarianceNormalization", 9, 0, import_mean_variance, {0}, NULL},

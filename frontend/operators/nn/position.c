@@ -285,10 +285,13 @@ import_tensor_scatter(OnnxNode *n)
 	set_output(n, 0, e_reshape(n, y, shape_of(past)));
 }
 
+/* clang-format off */
 const ImportRow import_position_rows[] = {
 	/* name             from  to  importer  extra */
-	{"RotaryEmbedding", 23, 0, import_rotary_embedding, {0}, NULL},
-	{"RotaryEmbedding", 1, 0, import_fused_rotary, {0}, "com.microsoft"},
+	{"RotaryEmbedding", 23, 0, import_rotary_embedding, .facts = {.steering = INPUTS(1, 2)}},
+	{"RotaryEmbedding", 1, 0, import_fused_rotary, {0}, "com.microsoft",
+	 .facts = {.steering = INPUTS(2, 3)}},
 	{"TensorScatter", 24, 0, import_tensor_scatter, {0}, NULL},
 	{0},
 };
+/* clang-format on */

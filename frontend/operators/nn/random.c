@@ -214,13 +214,13 @@ import_multinomial(OnnxNode *n)
 
 const ImportRow import_random_rows[] = {
 	/* name             from  to  importer            extra */
-	{"Dropout", 6, 11, import_dropout, {0}, NULL},
+	{"Dropout", 6, 11, import_dropout, .facts = {.steering = INPUT(1)}},
 	{"Dropout", 12, 0, import_dropout, {.input = true}, NULL},
-	{"RandomUniform", 1, 0, import_uniform, {0}, NULL},
-	{"RandomUniformLike", 1, 0, import_uniform, {.flag = true}, NULL},
-	{"RandomNormal", 1, 0, import_normal, {0}, NULL},
-	{"RandomNormalLike", 1, 0, import_normal, {.flag = true}, NULL},
-	{"Bernoulli", 15, 0, import_bernoulli, {0}, NULL},
-	{"Multinomial", 7, 0, import_multinomial, {0}, NULL},
+	{"RandomUniform", 1, 0, import_uniform, .facts = {.no_gradient = true}},
+	{"RandomUniformLike", 1, 0, import_uniform, {.flag = true}, .facts = {.no_gradient = true}},
+	{"RandomNormal", 1, 0, import_normal, .facts = {.no_gradient = true}},
+	{"RandomNormalLike", 1, 0, import_normal, {.flag = true}, .facts = {.no_gradient = true}},
+	{"Bernoulli", 15, 0, import_bernoulli, .facts = {.no_gradient = true}},
+	{"Multinomial", 7, 0, import_multinomial, .facts = {.no_gradient = true}},
 	{0},
 };

@@ -675,11 +675,15 @@ import_dynamic_lstm(OnnxNode *n)
 	import_recurrent(n, &lstm_cell, true);
 }
 
+/* clang-format off */
 const ImportRow import_recurrent_rows[] = {
 	/* name     from  to  importer  extra */
-	{"RNN", 1, 0, import_rnn, {0}, NULL},
-	{"GRU", 1, 0, import_gru, {0}, NULL},
-	{"LSTM", 1, 0, import_lstm, {0}, NULL},
-	{"DynamicQuantizeLSTM", 1, 0, import_dynamic_lstm, {0}, "com.microsoft"},
+	{"RNN", 1, 0, import_rnn, .facts = {.weights = INPUTS(1, 3), .states = INPUT(5)}},
+	{"GRU", 1, 0, import_gru, .facts = {.weights = INPUTS(1, 3), .states = INPUT(5)}},
+	{"LSTM", 1, 0, import_lstm,
+	 .facts = {.weights = INPUTS(1, 3) | INPUT(7), .states = INPUTS(5, 6)}},
+	{"DynamicQuantizeLSTM", 1, 0, import_dynamic_lstm, {0}, "com.microsoft",
+	 .facts = {.weights = INPUT(3) | INPUT(7), .states = INPUTS(5, 6)}},
 	{0},
 };
+/* clang-format on */

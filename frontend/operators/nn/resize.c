@@ -451,10 +451,10 @@ import_upsample(OnnxNode *n)
 
 const ImportRow import_resize_rows[] = {
 	/* name    from  to  importer  extra */
-	{"Upsample", 1, 6, import_upsample, {.flag = true}, NULL},
+	{"Upsample", 1, 6, import_upsample, {.flag = true}, .facts = {.steering = INPUT(1)}},
 	{"Upsample", 7, 8, import_upsample, {0}, NULL},
 	{"Upsample", 9, 9, import_upsample, {.input = true}, NULL},
-	{"Resize", 10, 10, import_upsample, {.input = true}, NULL},
+	{"Resize", 10, 10, import_upsample, {.input = true}, .facts = {.steering = INPUTS(1, 3)}},
 	{"Resize", 11, 0, import_resize, {0}, NULL},
 	{0},
 };

@@ -490,10 +490,10 @@ const ImportRow import_quantize_rows[] = {
 	/* name               from  to  importer  extra  domain */
 	{"QuantizeLinear", 10, 0, import_quantize, {0}, NULL},
 	{"DequantizeLinear", 10, 0, import_dequantize, {0}, NULL},
-	{"DynamicQuantizeLinear", 11, 0, import_dynamic_quantize, {0}, NULL},
-	{"MatMulInteger", 10, 0, import_matmul_integer, {0}, NULL},
+	{"DynamicQuantizeLinear", 11, 0, import_dynamic_quantize, .facts = {.no_gradient = true}},
+	{"MatMulInteger", 10, 0, import_matmul_integer, .facts = {.no_gradient = true}},
 	{"QLinearMatMul", 10, 0, import_qlinear_matmul, {0}, NULL},
-	{"ConvInteger", 10, 0, import_conv_integer, {0}, NULL},
+	{"ConvInteger", 10, 0, import_conv_integer, .facts = {.no_gradient = true}},
 	{"QLinearConv", 10, 0, import_qlinear_conv, {0}, NULL},
 	{"QuantizeLinear", 1, 0, import_quantize, {0}, MICROSOFT},
 	{"DequantizeLinear", 1, 0, import_dequantize, {0}, MICROSOFT},

@@ -312,10 +312,13 @@ codes_want_gates(OnnxNode *n, int input, int scale_input)
 }
 
 #define MICROSOFT "com.microsoft"
+/* clang-format off */
 const ImportRow import_quantize_fused_rows[] = {
 	/* name               from  to  importer  extra  domain */
-	{"MatMulIntegerToFloat", 1, 0, import_matmul_integer_to_float, {0}, MICROSOFT},
-	{"DynamicQuantizeMatMul", 1, 0, import_dynamic_quantize_matmul, {0}, MICROSOFT},
+	{"MatMulIntegerToFloat", 1, 0, import_matmul_integer_to_float, {0}, MICROSOFT,
+	 .facts = {.weights = INPUT(6)}},
+	{"DynamicQuantizeMatMul", 1, 0, import_dynamic_quantize_matmul, {0}, MICROSOFT,
+	 .facts = {.weights = INPUT(4)}},
 	{"QGemm", 1, 0, import_qgemm, {0}, MICROSOFT},
 	{"QLinearAdd", 1, 0, import_qlinear_add, {0}, MICROSOFT},
 	{"QLinearMul", 1, 0, import_qlinear_mul, {0}, MICROSOFT},
@@ -326,3 +329,4 @@ const ImportRow import_quantize_fused_rows[] = {
 	{"QLinearGlobalAveragePool", 1, 0, import_qlinear_global_pool, {0}, MICROSOFT},
 	{0},
 };
+/* clang-format on */

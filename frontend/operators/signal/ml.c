@@ -318,7 +318,7 @@ import_array_feature_extractor(OnnxNode *n)
 const ImportRow import_ml_rows[] = {
 	/* name     from  to  importer  extra  domain */
 	{"ArrayFeatureExtractor", 1, 0, import_array_feature_extractor, {0}, ML},
-	{"LabelEncoder", 1, 0, import_label_encoder, {0}, ML},
+	{"LabelEncoder", 1, 0, import_label_encoder, {0}, ML, .facts = {.no_gradient = true}},
 	{"LinearClassifier", 1, 0, import_linear_classifier, {0}, ML},
 	{"LinearRegressor", 1, 0, import_linear_regressor, {0}, ML},
 	{"Normalizer", 1, 0, import_normalizer, {0}, ML},

@@ -524,14 +524,18 @@ import_mel_weight_matrix(OnnxNode *n)
 	set_output(n, 0, e_cast(n, e_reshape(n, v, (Ints){.n = 2, .at = {rows, bands}}), to));
 }
 
+/* clang-format off */
 const ImportRow import_signal_rows[] = {
 	/* name           from  to  importer  extra */
 	{"DFT", 17, 19, import_dft, {0}, NULL},
 	{"DFT", 20, 0, import_dft, {.input = true}, NULL},
-	{"STFT", 17, 0, import_stft, {0}, NULL},
-	{"HannWindow", 17, 0, import_window, {.kind = HANN}, NULL},
-	{"HammingWindow", 17, 0, import_window, {.kind = HAMMING}, NULL},
-	{"BlackmanWindow", 17, 0, import_window, {.kind = BLACKMAN}, NULL},
-	{"MelWeightMatrix", 17, 0, import_mel_weight_matrix, {0}, NULL},
+	{"STFT", 17, 0, import_stft, .facts = {.steering = INPUT(2)}},
+	{"HannWindow", 17, 0, import_window, {.kind = HANN}, .facts = {.no_gradient = true}},
+	{"HammingWindow", 17, 0, import_window, {.kind = HAMMING}, .facts = {.no_gradient = true}},
+	{"BlackmanWindow", 17, 0, import_window, {.kind = BLACKMAN},
+	 .facts = {.no_gradient = true}},
+	{"MelWeightMatrix", 17, 0, import_mel_weight_matrix,
+	 .facts = {.no_gradient = true, .steering = INPUTS(3, 4)}},
 	{0},
 };
+/* clang-format on */

@@ -232,6 +232,6 @@ import_tfidf(OnnxNode *n)
 
 const ImportRow import_tfidf_rows[] = {
 	/* name             from  to  importer  extra */
-	{"TfIdfVectorizer", 9, 0, import_tfidf, {0}, NULL},
+	{"TfIdfVectorizer", 9, 0, import_tfidf, .facts = {.no_gradient = true}},
 	{0},
 };

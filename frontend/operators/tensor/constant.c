@@ -173,11 +173,14 @@ import_eye_like(OnnxNode *n)
 
 const ImportRow import_constant_rows[] = {
 	/* name             from  to  importer  extra */
-	{"Constant", 1, 0, import_constant, {0}, NULL},
-	{"ConstantOfShape", 9, 0, import_constant_of_shape, {0}, NULL},
-	{"Range", 11, 0, import_range, {0}, NULL},
-	{"Shape", 1, 0, import_shape, {0}, NULL},
-	{"Size", 1, 0, import_size, {0}, NULL},
-	{"EyeLike", 9, 0, import_eye_like, {0}, NULL},
+	{"Constant", 1, 0, import_constant, .facts = {.no_gradient = true}},
+	{"ConstantOfShape", 9, 0, import_constant_of_shape,
+         .facts = {.no_gradient = true, .steering = INPUT(0)}},
+	{"Range", 11, 0, import_range, .facts = {.no_gradient = true, .steering = INPUTS(0, 2)}},
+	{"Shape", 1, 0, import_shape,
+         .facts = {.no_gradient = true, .padded = PADDED_SHAPE, .steering = INPUT(0)}},
+	{"Size", 1, 0, import_size,
+         .facts = {.no_gradient = true, .padded = PADDED_SIZE, .steering = INPUT(0)}},
+	{"EyeLike", 9, 0, import_eye_like, .facts = {.no_gradient = true, .steering = INPUT(0)}},
 	{0},
 };

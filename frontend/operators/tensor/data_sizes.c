@@ -449,7 +449,7 @@ import_unique(OnnxNode *n)
 
 const ImportRow import_data_sizes_rows[] = {
 	/* name     from  to  importer  extra */
-	{"NonZero", 9, 0, import_non_zero, {0}, NULL},
+	{"NonZero", 9, 0, import_non_zero, .facts = {.no_gradient = true}},
 	{"Compress", 9, 0, import_compress, {0}, NULL},
 	{"Unique", 11, 0, import_unique, {0}, NULL},
 	{0},

@@ -361,13 +361,16 @@ import_one_hot(OnnxNode *n)
 
 const ImportRow import_gather_rows[] = {
 	/* name            from  to  importer  extra */
-	{"Gather", 1, 0, import_gather, {0}, NULL},
-	{"GatherElements", 11, 0, import_gather_elements, {0}, NULL},
-	{"GatherND", 11, 0, import_gather_nd, {0}, NULL},
-	{"Scatter", 9, 10, import_scatter_elements, {0}, NULL},
-	{"ScatterElements", 11, 0, import_scatter_elements, {0}, NULL},
-	{"ScatterND", 11, 0, import_scatter_nd, {0}, NULL},
+	{"Gather", 1, 0, import_gather, .facts = {.padded = PADDED_GATHER, .weights = INPUT(0)}},
+	{"GatherElements", 11, 0, import_gather_elements, .facts = {.filling = INPUT(0)}},
+	{"GatherND", 11, 0, import_gather_nd,
+         .facts = {.padded = PADDED_GATHER_ND, .filling = INPUT(0)}},
+	{"Scatter", 9, 10, import_scatter_elements, .facts = {.filling = INPUT(0) | INPUT(2)}},
+	{"ScatterElements", 11, 0, import_scatter_elements,
+         .facts = {.filling = INPUT(0) | INPUT(2)}},
+	{"ScatterND", 11, 0, import_scatter_nd,
+         .facts = {.padded = PADDED_SCATTER_ND, .filling = INPUT(0) | INPUT(2)}},
 	{"ReverseSequence", 10, 0, import_reverse_sequence, {0}, NULL},
-	{"OneHot", 9, 0, import_one_hot, {0}, NULL},
+	{"OneHot", 9, 0, import_one_hot, .facts = {.steering = INPUTS(1, 2)}},
 	{0},
 };

@@ -325,6 +325,6 @@ import_nms(OnnxNode *n)
 
 const ImportRow import_nms_rows[] = {
 	/* name              from  to  importer  extra */
-	{"NonMaxSuppression", 10, 0, import_nms, {0}, NULL},
+	{"NonMaxSuppression", 10, 0, import_nms, .facts = {.no_gradient = true}},
 	{0},
 };

@@ -49,6 +49,6 @@ const ImportRow import_optional_rows[] = {
 	/* name                from  to  importer  extra */
 	{"Optional", 15, 0, import_optional, {0}, NULL},
 	{"OptionalGetElement", 15, 0, import_get_element, {0}, NULL},
-	{"OptionalHasElement", 15, 0, import_has_element, {0}, NULL},
+	{"OptionalHasElement", 15, 0, import_has_element, .facts = {.no_gradient = true}},
 	{0},
 };

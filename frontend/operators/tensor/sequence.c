@@ -285,10 +285,10 @@ const ImportRow import_sequence_rows[] = {
 	{"SequenceAt", 11, 0, import_sequence_at, {0}, NULL},
 	{"SequenceMap", 17, 0, import_sequence_map, {0}, NULL},
 	{"SequenceConstruct", 11, 0, import_sequence_construct, {0}, NULL},
-	{"SequenceEmpty", 11, 0, import_sequence_empty, {0}, NULL},
+	{"SequenceEmpty", 11, 0, import_sequence_empty, .facts = {.no_gradient = true}},
 	{"SequenceInsert", 11, 0, import_sequence_insert, {0}, NULL},
 	{"SequenceErase", 11, 0, import_sequence_erase, {0}, NULL},
-	{"SequenceLength", 11, 0, import_sequence_length, {0}, NULL},
+	{"SequenceLength", 11, 0, import_sequence_length, .facts = {.no_gradient = true}},
 	{"ConcatFromSequence", 11, 0, import_concat_from_sequence, {0}, NULL},
 	{0},
 };

@@ -253,15 +253,15 @@ import_space_to_depth(OnnxNode *n)
 
 const ImportRow import_shape_rows[] = {
 	/* name        from  to  importer  extra */
-	{"Reshape", 1, 4, import_reshape, {0}, NULL},
+	{"Reshape", 1, 4, import_reshape, .facts = {.padded = PADDED_RESHAPE}},
 	{"Reshape", 5, 0, import_reshape, {.input = true}, NULL},
-	{"Flatten", 1, 0, import_flatten, {0}, NULL},
-	{"Transpose", 1, 0, import_transpose, {0}, NULL},
-	{"Squeeze", 1, 12, import_squeeze, {0}, NULL},
+	{"Flatten", 1, 0, import_flatten, .facts = {.padded = PADDED_RESHAPE}},
+	{"Transpose", 1, 0, import_transpose, .facts = {.padded = PADDED_TRANSPOSE}},
+	{"Squeeze", 1, 12, import_squeeze, .facts = {.padded = PADDED_RESHAPE}},
 	{"Squeeze", 13, 0, import_squeeze, {.input = true}, NULL},
-	{"Unsqueeze", 1, 12, import_unsqueeze, {0}, NULL},
+	{"Unsqueeze", 1, 12, import_unsqueeze, .facts = {.padded = PADDED_RESHAPE}},
 	{"Unsqueeze", 13, 0, import_unsqueeze, {.input = true}, NULL},
-	{"Expand", 8, 0, import_expand, {0}, NULL},
+	{"Expand", 8, 0, import_expand, .facts = {.filling = INPUT(0)}},
 	{"Identity", 1, 0, import_identity, {0}, NULL},
 	{"DepthToSpace", 1, 0, import_depth_to_space, {0}, NULL},
 	{"SpaceToDepth", 1, 0, import_space_to_depth, {0}, NULL},

@@ -482,17 +482,17 @@ import_center_crop_pad(OnnxNode *n)
 
 const ImportRow import_slice_concat_rows[] = {
 	/* name      from  to  importer  extra */
-	{"Concat", 1, 3, import_concat, {0}, NULL},
+	{"Concat", 1, 3, import_concat, .facts = {.padded = PADDED_CONCAT, .filling = ALL_INPUTS}},
 	{"Concat", 4, 0, import_concat, {0}, NULL},
-	{"Split", 1, 1, import_split, {.flag = true}, NULL},
+	{"Split", 1, 1, import_split, {.flag = true}, .facts = {.steering = INPUT(1)}},
 	{"Split", 2, 12, import_split, {0}, NULL},
 	{"Split", 13, 0, import_split, {.input = true}, NULL},
 	{"Slice", 1, 9, import_slice, {0}, NULL},
 	{"Slice", 10, 0, import_slice, {.input = true}, NULL},
-	{"Pad", 1, 1, import_pad, {0}, NULL},
+	{"Pad", 1, 1, import_pad, .facts = {.steering = INPUT(2)}},
 	{"Pad", 2, 10, import_pad, {0}, NULL},
 	{"Pad", 11, 0, import_pad, {.input = true}, NULL},
-	{"Tile", 1, 5, import_tile, {.flag = true}, NULL},
+	{"Tile", 1, 5, import_tile, {.flag = true}, .facts = {.steering = INPUTS(1, 2)}},
 	{"Tile", 6, 0, import_tile, {0}, NULL},
 	{"CenterCropPad", 18, 0, import_center_crop_pad, {0}, NULL},
 	{"Trilu", 14, 0, import_trilu, {0}, NULL},

@@ -79,8 +79,8 @@ const ImportRow import_sort_rows[] = {
 	/* name    from  to  importer  extra */
 	{"TopK", 1, 9, import_top_k, {0}, NULL},
 	{"TopK", 10, 0, import_top_k, {.input = true}, NULL},
-	{"ArgMax", 1, 0, import_arg, {0}, NULL},
-	{"ArgMin", 1, 0, import_arg, {.flag = true}, NULL},
+	{"ArgMax", 1, 0, import_arg, .facts = {.no_gradient = true}},
+	{"ArgMin", 1, 0, import_arg, {.flag = true}, .facts = {.no_gradient = true}},
 	{"CumSum", 11, 0, import_cum_sum, {.kind = REDUCE_SUM}, NULL},
 	{"CumProd", 26, 0, import_cum_sum, {.kind = REDUCE_PROD}, NULL},
 	{0},
