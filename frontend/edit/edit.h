@@ -6,9 +6,6 @@
 #include "frontend/file/file.h"
 
 /* ---- quantize_find.c */
-/* Finds axes of a product's second operand: *channel is the axis of outputs, *inputs the axis that
- * the product sums over. false: p is not a product. */
-bool product_axes(const NodeProto *p, int rank, int *channel, int *inputs);
 /* What an initializer that quantization added holds, and of which tensor. */
 typedef struct {
 	enum { QUANTIZED_CODES, QUANTIZED_SCALE, QUANTIZED_ZERO } part;

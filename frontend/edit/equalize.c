@@ -87,6 +87,19 @@ rank_of(const Equalize *e, const char *name)
 	return t ? (int)t->n_dims : 0;
 }
 
+/* Finds the axes of the product's right operand; false: p is not a product, or it has none. */
+static bool
+find_axes(const Equalize *e, const NodeProto *p, int *channel, int *inputs)
+{
+	const Product *product = p->n_input > 1 ? node_product(e->model, p, 1) : NULL;
+	int rank = product ? rank_of(e, p->input[1]) : 0;
+
+	if (rank < 2)
+		return false;
+	product_axes(product, p, rank, channel, inputs);
+	return true;
+}
+
 /* Sets *out to p's weight, with its output channels: along the first axis of Conv's weight; for
  * other products, along the axis that becomes the result's last axis. */
 static bool
@@ -94,8 +107,7 @@ open_first(Equalize *e, const NodeProto *p, Scaled *out)
 {
 	int channel, inputs;
 
-	return p->n_input > 1 && product_axes(p, rank_of(e, p->input[1]), &channel, &inputs) &&
-	       open_numbers(e, p->input[1], channel, out);
+	return find_axes(e, p, &channel, &inputs) && open_numbers(e, p->input[1], channel, out);
 }
 
 /* Sets *out to p's weight, with its input channels. For a depthwise convolution these are also its
@@ -106,8 +118,7 @@ open_second(Equalize *e, const NodeProto *p, Scaled *out)
 	int channel, inputs;
 	int64_t group = node_int(p, "group", 1);
 
-	if (p->n_input < 2 || !product_axes(p, rank_of(e, p->input[1]), &channel, &inputs) ||
-	    node_int(p, "transA", 0))
+	if (!find_axes(e, p, &channel, &inputs) || node_int(p, "transA", 0))
 		return false;
 	if (group == 1)
 		return open_numbers(e, p->input[1], inputs, out);

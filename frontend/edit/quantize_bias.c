@@ -2,7 +2,7 @@
  * scale). If quantization changes a weight by dW, the mean of channel o of the result shifts by
  *   sum over c of dW[c, o] E[x[c]]
  * Subtracting this shift from the bias corrects it (Nagel et al. 2019, arXiv:1906.04721, 4.2). The
- * bias is the third input of Conv, ConvTranspose and Gemm, or the initializer that an Add adds to a
+ * bias is an input of Conv, ConvTranspose and Gemm, or the initializer that an Add adds to a
  * MatMul, as PyTorch writes Linear. */
 #include "frontend/file/file.h"
 
@@ -53,9 +53,11 @@ node_factor(const NodeProto *p, const char *name)
 
 /* ---- by operator: fills all of *out but the numbers; returns the bias's name; NULL: no bias */
 static const char *
-third_input(const NodeProto *p)
+bias_input(const Find *f, const NodeProto *p)
 {
-	return p->n_input > 2 && *p->input[2] ? p->input[2] : NULL;
+	int bias = node_bias(f->model, p);
+
+	return bias < (int)p->n_input && *p->input[bias] ? p->input[bias] : NULL;
 }
 
 /* The number of groups of a convolution; 0: the number does not divide the weight's axis. */
@@ -70,11 +72,9 @@ conv_groups(const NodeProto *p, const QuantizedTensor *w, int axis)
 static const char *
 bias_of_conv(Find *f, const NodeProto *p, const QuantizedTensor *w, ProductBias *out)
 {
-	(void)f;
-	out->x_axis = 1;
 	out->group = conv_groups(p, w, w->channel_axis);
 	out->x_channels *= out->group;
-	return third_input(p);
+	return bias_input(f, p);
 }
 
 /* ConvTranspose. Each input element is multiplied by every position of the kernel, and the result
@@ -85,30 +85,27 @@ bias_of_transposed(Find *f, const NodeProto *p, const QuantizedTensor *w, Produc
 {
 	const AttributeProto *strides = node_attribute(p, "strides");
 
-	(void)f;
-	out->x_axis = 1;
 	out->is_transposed = true;
 	out->group = conv_groups(p, w, w->input_axis);
 	out->n *= out->group;
 	for (size_t i = 0; strides && i < strides->n_ints; i++)
 		out->factor /= (double)strides->ints[i];
-	return third_input(p);
+	return bias_input(f, p);
 }
 
 /* alpha x W + beta bias */
 static const char *
 bias_of_gemm(Find *f, const NodeProto *p, const QuantizedTensor *w, ProductBias *out)
 {
-	(void)f, (void)w;
-	out->x_axis = node_int(p, "transA", 0) ? -2 : -1;
+	(void)w;
+	out->x_axis = node_int(p, "transA", 0) ? -2 : out->x_axis;
 	out->factor = node_factor(p, "alpha") / node_factor(p, "beta");
-	return third_input(p);
+	return bias_input(f, p);
 }
 
 static const char *
 bias_of_matmul(Find *f, const NodeProto *p, const QuantizedTensor *w, ProductBias *out)
 {
-	out->x_axis = -1;
 	return w->shape.n == 2 ? bias_behind(f, p->output[0]) : NULL;
 }
 
@@ -125,12 +122,14 @@ static bool
 find_bias(Find *f, const QuantizedTensor *w, ProductBias *out)
 {
 	const NodeProto *p = w->product;
+	const Product *product = p ? node_product(f->model, p, 1) : NULL;
 	const char *name = NULL;
 
-	if (!p || p->n_output < 1)
+	if (!product || p->n_output < 1)
 		return false;
 	*out = (ProductBias){.n = w->shape.at[w->channel_axis],
 	                     .x = p->input[0],
+	                     .x_axis = product->x_inputs,
 	                     .x_channels = w->shape.at[w->input_axis],
 	                     .group = 1,
 	                     .factor = 1};

@@ -5,93 +5,6 @@
 
 #include <string.h>
 
-/* A kind of product: its inputs, and the axes of its weight. */
-typedef struct {
-	const char *op;
-	int x, weight, bias; /* indices of inputs; bias -1: the product has no bias input */
-	bool by_rows;        /* the product sums over x's last axis */
-	int (*channel)(const NodeProto *p, int rank);
-	/* the weight's axis that the product sums over */
-	int (*inputs)(const NodeProto *p, int rank);
-} ProductRow;
-
-static int
-channel_first(const NodeProto *p, int rank)
-{
-	(void)p, (void)rank;
-	return 0;
-}
-
-static int
-channel_second(const NodeProto *p, int rank)
-{
-	(void)p, (void)rank;
-	return 1;
-}
-
-static int
-channel_last(const NodeProto *p, int rank)
-{
-	(void)p;
-	return rank - 1;
-}
-
-static int
-channel_gemm(const NodeProto *p, int rank)
-{
-	(void)rank;
-	return node_int(p, "transB", 0) ? 0 : 1;
-}
-
-static int
-inputs_gemm(const NodeProto *p, int rank)
-{
-	return !channel_gemm(p, rank);
-}
-
-static int
-inputs_matmul(const NodeProto *p, int rank)
-{
-	(void)p;
-	return rank - 2;
-}
-
-static int
-channel_left(const NodeProto *p, int rank)
-{
-	(void)p;
-	return rank - 2;
-}
-
-static int
-inputs_left(const NodeProto *p, int rank)
-{
-	(void)p;
-	return rank - 1;
-}
-
-/* If an operator has several rows, the first row whose second operand is a weight counts. */
-static const ProductRow products[] = {
-	{"Conv", 0, 1, 2, false, channel_first, channel_second},
-	{"ConvTranspose", 0, 1, 2, false, channel_second, channel_first},
-	{"Gemm", 0, 1, 2, true, channel_gemm, inputs_gemm},
-	{"MatMul", 0, 1, -1, true, channel_last, inputs_matmul},
-	{"MatMul", 1, 0, -1, false, channel_left, inputs_left},
-};
-
-bool
-product_axes(const NodeProto *p, int rank, int *channel, int *inputs)
-{
-	for (int i = 0; i < COUNT(products) && rank >= 2; i++) {
-		if (!is_op(p, products[i].op) || products[i].weight != 1)
-			continue;
-		*channel = products[i].channel(p, rank);
-		*inputs = products[i].inputs(p, rank);
-		return true;
-	}
-	return false;
-}
-
 typedef VEC(QuantizedReader) CodeReaders;
 /* May the table that a Gather picks rows from become codes? */
 typedef enum { TABLE_NOT_JUDGED, TABLE_TAKES_CODES, TABLE_STAYS } TableUse;
@@ -195,6 +108,17 @@ find_source(const Find *f, NodeProto *p, int input)
 	return s;
 }
 
+/* The initializer's axes: *channel is the axis of outputs, *inputs the axis that the product sums
+ * over. */
+static void
+source_axes(const Source *from, const NodeProto *p, const Product *product, int *channel,
+            int *inputs)
+{
+	product_axes(product, p, from->order.n, channel, inputs);
+	*channel = (int)from->order.at[*channel];
+	*inputs = (int)from->order.at[*inputs];
+}
+
 /* Weights must be f32, for their scales are f32. */
 static bool
 is_f32(Find *f, const NodeProto *p, const TensorProto *t)
@@ -275,27 +199,29 @@ settle_axes(Find *f, const NodeProto *p, QuantizedTensor *t, int inputs)
 }
 
 static QuantizedTensor *
-add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
+add_weight(Find *f, NodeProto *p, const Product *product, const Source *from)
 {
 	const TensorProto *proto = from->proto;
+	bool is_right = product->weight == 1;
+	int channel, inputs;
 
 	if (!proto || proto->n_dims < 2 || !is_f32(f, p, proto))
 		return NULL;
 	bool known = strmap_get(f->found[QUANTIZED_WEIGHT], proto->name);
 	QuantizedTensor *t = add_tensor(f, QUANTIZED_WEIGHT, proto->name, from->reader,
 	                                from->input);
-	vec_push(f->arena, &t->products, ((QuantizedReader){p, row->weight}));
-	t->product = known || row->x != 0 ? NULL : p;
+	vec_push(f->arena, &t->products, ((QuantizedReader){p, product->weight}));
+	t->product = known || !is_right ? NULL : p;
 	if (known && t->shape.n == 0) /* its numbers are missing, which was reported */
 		return NULL;
+	t->type = f->options->weight_type;
+	if (!known && !load_numbers(f, proto, t))
+		return NULL;
+	source_axes(from, p, product, &channel, &inputs);
 	if (known) {
-		settle_axes(f, p, t, (int)from->order.at[row->inputs(p, t->shape.n)]);
+		settle_axes(f, p, t, inputs);
 		return t;
 	}
-	t->type = f->options->weight_type;
-	if (!load_numbers(f, proto, t))
-		return NULL;
-	int inputs = (int)from->order.at[row->inputs(p, t->shape.n)];
 	int64_t n_inputs = t->shape.at[inputs];
 	if (f->options->divides && f->options->block && n_inputs % f->options->block != 0) {
 		model_error(
@@ -307,18 +233,18 @@ add_weight(Find *f, NodeProto *p, const ProductRow *row, const Source *from)
 		return NULL;
 	}
 	t->input_axis = inputs;
-	t->channel_axis = (int)from->order.at[row->channel(p, t->shape.n)];
+	t->channel_axis = channel;
 	set_groups(t, f->options, t->channel_axis, inputs);
-	if (t->shape.n == 2 && !node_int(p, "transA", 0) && row->x == 0)
-		t->product_input = p->input[row->x];
+	if (t->shape.n == 2 && !node_int(p, "transA", 0) && is_right)
+		t->product_input = p->input[0];
 	return t;
 }
 
-/* Adds a bias of zeros to a product that may have a bias and lacks it. */
+/* Adds a bias of zeros to a product that may have a bias, as input `bias`, and lacks it. */
 static void
-add_zeros(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *w)
+add_zeros(Find *f, NodeProto *p, int bias, const QuantizedTensor *w)
 {
-	bool has = row->bias < 0 || (row->bias < (int)p->n_input && *p->input[row->bias]);
+	bool has = bias < (int)p->n_input && *p->input[bias];
 	int64_t group = node_int(p, "group", 1), inputs = w->shape.at[w->input_axis];
 	int64_t n = w->shape.at[w->channel_axis];
 
@@ -334,19 +260,17 @@ add_zeros(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *w
 	                                        NEW_ARRAY(f->arena, float, n));
 	strmap_put(f->all.counts, name, (void *)1);
 	edit_node(f->model, p);
-	if (row->bias < (int)p->n_input)
-		p->input[row->bias] = (char *)(uintptr_t)name;
+	if (bias < (int)p->n_input)
+		p->input[bias] = (char *)(uintptr_t)name;
 	else
 		p->input = edit_grown(f->model, p->input, p->n_input++, name);
 }
 
 static void
-add_bias(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *x,
-         const QuantizedTensor *w)
+add_bias(Find *f, NodeProto *p, int bias, const QuantizedTensor *x, const QuantizedTensor *w)
 {
-	bool has = row->bias >= 0 && row->bias < (int)p->n_input && *p->input[row->bias];
-	const TensorProto *proto = has ? strmap_get(f->model->initializers, p->input[row->bias])
-	                               : NULL;
+	bool has = bias < (int)p->n_input && *p->input[bias];
+	const TensorProto *proto = has ? strmap_get(f->model->initializers, p->input[bias]) : NULL;
 	bool eight = dtype_info[f->options->weight_type].bits == 8 &&
 	             !dtype_is_float(f->options->weight_type) &&
 	             !dtype_is_float(f->options->activation_type) &&
@@ -359,7 +283,7 @@ add_bias(Find *f, NodeProto *p, const ProductRow *row, const QuantizedTensor *x,
 	    (node_attribute(p, "alpha") && node_attribute(p, "alpha")->f != 1) ||
 	    (w->n_scales != 1 && w->n_scales != proto->dims[0]))
 		return;
-	QuantizedTensor *t = add_tensor(f, QUANTIZED_BIAS, proto->name, p, row->bias);
+	QuantizedTensor *t = add_tensor(f, QUANTIZED_BIAS, proto->name, p, bias);
 	t->type = S32;
 	t->input = x;
 	t->weight = w;
@@ -382,8 +306,8 @@ note_made(Find *f, const GraphProto *g)
 			strmap_put(f->made, g->node[i]->output[0], f);
 }
 
-/* Adds an activation: any operand that is not a constant of the file. row: the length of the
- * operand's rows, if each row may get a scale of its own (--activation-type=token); else 0. */
+/* Adds an activation: any operand that is not a constant of the file. row: its row_length, for
+ * --activation-type=token. */
 static QuantizedTensor *
 add_activation(Find *f, NodeProto *p, int input, int64_t row)
 {
@@ -460,30 +384,51 @@ is_chosen(const QuantizeOptions *o, const char *name)
 	return chosen;
 }
 
-static bool
-is_product(const NodeProto *p)
+/* How many operands of the operator may be its weight. If it has a bias, only the right operand may:
+ * the bias has a number for each output of that operand. */
+static int
+count_products(const OperatorFacts *facts)
 {
-	for (int i = 0; i < COUNT(products); i++)
-		if (is_op(p, products[i].op) && p->n_input > 1)
-			return true;
-	return false;
+	int n = 0;
+
+	while (n < MAX_PRODUCTS && facts->products[n].result)
+		n++;
+	return facts->bias && n > 1 ? 1 : n;
 }
 
-/* The operator's first row whose operand is a weight, with the weight's source; else its first row. */
-static const ProductRow *
-product_row(const Find *f, NodeProto *p, Source *from)
+static bool
+is_product(const Find *f, const NodeProto *p)
 {
-	const ProductRow *first = NULL;
+	return p->n_input > 1 && count_products(operator_facts(f->model, p)) > 0;
+}
 
-	for (int i = 0; i < COUNT(products); i++) {
-		if (!is_op(p, products[i].op))
-			continue;
-		*from = find_source(f, p, products[i].weight);
+/* The operator's first product whose weight is an initializer, with the weight's source; else its
+ * first product. */
+static const Product *
+find_product(const Find *f, NodeProto *p, const OperatorFacts *facts, Source *from)
+{
+	for (int i = 0; i < count_products(facts); i++) {
+		*from = find_source(f, p, facts->products[i].weight);
 		if (from->proto || from->is_shared)
-			return &products[i];
-		first = first ? first : &products[i];
+			return &facts->products[i];
 	}
-	return first;
+	return &facts->products[0];
+}
+
+/* The length of a row of the operand that the weight multiplies, if each row may get a scale of its
+ * own; else 0. A product of two activations has no tokens: its right operand's rows may run along
+ * the sequence. A vector is one row. */
+static int64_t
+row_length(const Find *f, const NodeProto *p, const Product *product, const Source *from,
+           const QuantizedTensor *w)
+{
+	int channel, inputs;
+
+	if (product->x_inputs != -1 || !w || node_int(p, "transA", 0) ||
+	    strmap_get(f->types.vectors, p->input[!product->weight]))
+		return 0;
+	source_axes(from, p, product, &channel, &inputs);
+	return from->proto->dims[inputs];
 }
 
 static void
@@ -491,13 +436,14 @@ visit(Find *f, NodeProto *p)
 {
 	Source from = {0};
 
-	if (!is_product(p))
+	if (!is_product(f, p))
 		return;
 	f->n_products++;
 	if (!is_chosen(f->options, node_location(p)))
 		return;
 	f->n_chosen++;
-	const ProductRow *row = product_row(f, p, &from);
+	const OperatorFacts *facts = operator_facts(f->model, p);
+	const Product *product = find_product(f, p, facts, &from);
 	bool is_other = false;
 	for (int i = 0; i < 2; i++)
 		is_other |= strmap_get(f->made, p->input[i]) ||
@@ -511,18 +457,15 @@ visit(Find *f, NodeProto *p)
 		f->n_left++;
 		return;
 	}
-	QuantizedTensor *w = add_weight(f, p, row, &from);
-	/* a product of two activations has no tokens: its right operand's rows may run along the
-	 * sequence */
-	bool by_rows = row->by_rows && w && !node_int(p, "transA", 0) &&
-	               !strmap_get(f->types.vectors, p->input[row->x]); /* a vector is one row */
-	int64_t inputs = by_rows ? from.proto->dims[from.order.at[row->inputs(p, w->shape.n)]] : 0;
-	QuantizedTensor *x = add_activation(f, p, row->x, inputs);
+	QuantizedTensor *w = add_weight(f, p, product, &from);
+	QuantizedTensor *x = add_activation(f, p, !product->weight,
+	                                    row_length(f, p, product, &from, w));
 	if (!w)
-		add_activation(f, p, row->weight, 0);
-	if (w && f->options->add_bias)
-		add_zeros(f, p, row, w);
-	add_bias(f, p, row, x, w);
+		add_activation(f, p, product->weight, 0);
+	if (w && facts->bias && f->options->add_bias)
+		add_zeros(f, p, facts->bias, w);
+	if (facts->bias)
+		add_bias(f, p, facts->bias, x, w);
 	if (f->options->results && x && w && is_op(p, "Conv"))
 		add_result(f, p);
 }
@@ -615,7 +558,8 @@ check_glob(const Find *f, const char *option, const char *glob)
 
 	for (size_t i = 0; i < g->n_node; i++) {
 		const char *name = node_location(g->node[i]);
-		if (!is_product(g->node[i]) && !(f->options->tables && is_op(g->node[i], "Gather")))
+		if (!is_product(f, g->node[i]) &&
+		    !(f->options->tables && is_op(g->node[i], "Gather")))
 			continue;
 		found |= glob_match(glob, name);
 		nearest_offer(&nearest, name, nearest_distance(&nearest, name));
@@ -639,7 +583,7 @@ check_globs(const Find *f, const char *option, const char *const *globs)
 }
 
 static int
-products_inside(const GraphProto *g)
+products_inside(const Find *f, const GraphProto *g)
 {
 	int n = 0;
 
@@ -647,8 +591,8 @@ products_inside(const GraphProto *g)
 		for (size_t k = 0; k < g->node[i]->n_attribute; k++) {
 			const GraphProto *inner = g->node[i]->attribute[k]->g;
 			for (size_t j = 0; inner && j < inner->n_node; j++)
-				n += is_product(inner->node[j]);
-			n += inner ? products_inside(inner) : 0;
+				n += is_product(f, inner->node[j]);
+			n += inner ? products_inside(f, inner) : 0;
 		}
 	return n;
 }
@@ -657,10 +601,10 @@ products_inside(const GraphProto *g)
 static void
 warn_of_left(const Find *f)
 {
-	int inside = products_inside(f->model->proto->graph) - f->n_products;
+	int inside = products_inside(f, f->model->proto->graph) - f->n_products;
 
 	for (int i = 0; i < f->model->nodes.n; i++)
-		inside += is_product(f->model->nodes.at[i].proto);
+		inside += is_product(f, f->model->nodes.at[i].proto);
 	if (f->n_left)
 		diag_warning(
 			f->diag, "%d of %d products are not quantized: %s", f->n_left, f->n_chosen,

@@ -8,7 +8,8 @@
  * With learned magnitudes (DoRA) the sum is multiplied by magnitude / norm per output, which is
  * computed at export; the bias is added afterwards. The weight keeps its name and numbers. Nodes
  * that read the weight through Identity, Cast or Transpose, or that read it quantized (through
- * DequantizeLinear), get branches, too. Operators that are not in `forms` cannot have a branch. */
+ * DequantizeLinear), get branches, too. Operators that are neither products nor Gather cannot have
+ * a branch. */
 #include "frontend/export/branches.h"
 #include "frontend/import/import.h"
 
@@ -35,49 +36,21 @@ typedef struct {
 	const NodeProto *fault; /* first node that cannot have a branch; NULL: no such node */
 } Branches;
 
-/* How an operator reads a weight, and the form of its branch. */
-typedef struct {
-	const char *op;
-	int input;
-	int (*outputs)(const NodeProto *p, int rank); /* the operand's axis of outputs */
-	enum { PRODUCT_BEHIND, PRODUCT_BEFORE, PRODUCT_CONV } second;
-} Form;
+/* The axis of a product's result with the outputs, which tells the form of the branch: the second
+ * matrix is multiplied on the right, on the left, or it is a convolution with a kernel of size 1. */
+enum { RIGHT = -1, LEFT = -2, CONVOLUTION = 1 };
 
-static int64_t
-attribute_int(const NodeProto *p, const char *name)
+/* How the node reads the weight, its input `input`; NULL: the node cannot have a branch. Gather has
+ * a branch only for rows of a matrix: it multiplies the matrix by rows with a single 1. */
+static const Product *
+product_of(const Branches *b, const NodeProto *p, int input, int rank)
 {
-	const AttributeProto *a = node_attribute(p, name);
+	static const Product rows = {
+		.weight = 0, .outputs = 1, .inputs = 0, .x_inputs = -1, .result = RIGHT};
 
-	return a ? a->i : 0;
-}
-
-/* clang-format off */
-static int gemm_columns(const NodeProto *p, int rank) { (void)rank; return attribute_int(p, "transB") ? 0 : 1; }
-static int gemm_rows(const NodeProto *p, int rank) { (void)rank; return attribute_int(p, "transA") ? 1 : 0; }
-static int last_axis(const NodeProto *p, int rank) { (void)p; return rank - 1; }
-static int second_last_axis(const NodeProto *p, int rank) { (void)p; return rank - 2; }
-static int first_axis(const NodeProto *p, int rank) { (void)p; (void)rank; return 0; }
-static int second_axis(const NodeProto *p, int rank) { (void)p; (void)rank; return 1; }
-/* clang-format on */
-static const Form forms[] = {
-	{"Gemm", 1, gemm_columns, PRODUCT_BEHIND},  {"Gemm", 0, gemm_rows, PRODUCT_BEFORE},
-	{"MatMul", 1, last_axis, PRODUCT_BEHIND},   {"MatMul", 0, second_last_axis, PRODUCT_BEFORE},
-	{"Conv", 1, first_axis, PRODUCT_CONV},      {"ConvTranspose", 1, second_axis, PRODUCT_CONV},
-	{"Gather", 0, second_axis, PRODUCT_BEHIND},
-};
-
-/* Gather has a branch only for rows of a matrix. */
-static const Form *
-form_of(const NodeProto *p, int input, int rank)
-{
-	bool is_gather = is_op(p, "Gather");
-
-	if (is_gather && (rank != 2 || attribute_int(p, "axis") != 0))
-		return NULL;
-	for (int i = 0; i < COUNT(forms); i++)
-		if (is_op(p, forms[i].op) && forms[i].input == input)
-			return &forms[i];
-	return NULL;
+	if (!is_op(p, "Gather"))
+		return node_product(b->model, p, input);
+	return input == rows.weight && rank == 2 && node_int(p, "axis", 0) == 0 ? &rows : NULL;
 }
 
 /* ---- names */
@@ -167,16 +140,16 @@ add_first(Branches *b, const Alias *at, int outputs)
 
 /* The second matrix: [rank, outputs], or its transpose, or a kernel of size 1. */
 static const char *
-add_second(Branches *b, const Alias *at, const Form *form, int outputs)
+add_second(Branches *b, const Alias *at, const Product *product, int outputs)
 {
 	const Adapter *a = at->adapter;
 	bool by_b = at->order.at[outputs] == a->axis;
 	int64_t rank_axis = by_b ? 1 : a->axis, outputs_axis = by_b ? 0 : 1 - a->axis;
 	Ints perm = {.n = 2, .at = {outputs_axis, rank_axis}};
 
-	if (form->second == PRODUCT_BEHIND)
+	if (product->result == RIGHT)
 		perm = (Ints){.n = 2, .at = {rank_axis, outputs_axis}};
-	int ones = form->second == PRODUCT_CONV ? at->order.n - 2 : 0;
+	int ones = product->result == CONVOLUTION ? at->order.n - 2 : 0;
 	return add_part(b, at, by_b ? a->b : a->a, perm, ones);
 }
 
@@ -234,7 +207,8 @@ add_node(Branches *b, const char *base, const char *op, const char *x, const cha
 /* A copy of the node without a bias, with another tensor in the weight's place. Before opset 11 Gemm
  * requires a third input: 0. */
 static const char *
-add_same(Branches *b, const NodeProto *from, const Form *form, const char *weight, DType dtype)
+add_same(Branches *b, const NodeProto *from, const Product *product, const char *weight,
+         DType dtype)
 {
 	NodeProto *p = arena_copy(b->arena, from, sizeof(*from));
 	const char *base = from->output[0], *y = fresh(b, base, "_lora");
@@ -244,7 +218,7 @@ add_same(Branches *b, const NodeProto *from, const Form *form, const char *weigh
 	p->n_input = adds ? 3 : 2;
 	p->input = NEW_ARRAY(b->arena, char *, 3);
 	memcpy(p->input, from->input, 2 * sizeof(*p->input));
-	p->input[form->input] = (char *)(uintptr_t)weight;
+	p->input[product->weight] = (char *)(uintptr_t)weight;
 	if (adds)
 		p->input[2] = (char *)(uintptr_t)add_number(b, base, dtype, 0);
 	p->output = NEW_ARRAY(b->arena, char *, 1);
@@ -268,7 +242,7 @@ add_renamed(Branches *b, const NodeProto *from)
 
 /* The bias in the result's shape; NULL: no bias. */
 static const char *
-bias_of(Branches *b, const NodeProto *from, const Form *form, const Alias *at, int behind)
+bias_of(Branches *b, const NodeProto *from, const Product *product, const Alias *at, int behind)
 {
 	const AttributeProto *beta = node_attribute(from, "beta");
 	const char *y = from->output[0],
@@ -276,7 +250,7 @@ bias_of(Branches *b, const NodeProto *from, const Form *form, const Alias *at, i
 
 	if (bias && beta && beta->f != 1)
 		bias = add_node(b, y, "Mul", bias, add_number(b, y, at->dtype, beta->f), NULL);
-	if (!bias || form->second != PRODUCT_CONV)
+	if (!bias || product->result != CONVOLUTION)
 		return bias;
 	int64_t *shape = NEW_ARRAY(b->arena, int64_t, 1 + behind);
 	const char *name = fresh(b, y, "_lora_shape");
@@ -288,13 +262,11 @@ bias_of(Branches *b, const NodeProto *from, const Form *form, const Alias *at, i
 
 /* Multiplies the sum of product and branch by the factor of each output, then adds the bias. */
 static void
-add_scaled(Branches *b, const NodeProto *from, const Form *form, const Alias *at, const char *base,
-           const char *x)
+add_scaled(Branches *b, const NodeProto *from, const Product *product, const Alias *at,
+           const char *base, const char *x)
 {
-	int behind = form->second == PRODUCT_BEHIND   ? 0
-	             : form->second == PRODUCT_BEFORE ? 1
-	                                              : at->order.n - 2;
-	const char *y = from->output[0], *bias = bias_of(b, from, form, at, behind);
+	int behind = product->result == RIGHT ? 0 : product->result == LEFT ? 1 : at->order.n - 2;
+	const char *y = from->output[0], *bias = bias_of(b, from, product, at, behind);
 	const char *sum = add_node(b, y, "Add", base, x, NULL);
 	const char *factors = add_factors(b, at, y, behind);
 
@@ -306,26 +278,30 @@ add_scaled(Branches *b, const NodeProto *from, const Form *form, const Alias *at
 /* Adds the branch. The sum gets the name of the node's result, and the node's result another
  * name. */
 static void
-add_branch(Branches *b, const NodeProto *from, const Form *form, const Alias *at)
+add_branch(Branches *b, const NodeProto *from, const Product *product, const Alias *at)
 {
-	int outputs = form->outputs(from, at->order.n);
+	int outputs, inputs;
 	const char *y = from->output[0];
 	double scale = adapter_scale(at->adapter);
+
+	product_axes(product, from, at->order.n, &outputs, &inputs);
 	const char *base = at->adapter->magnitude
-	                           ? add_same(b, from, form, from->input[form->input], at->dtype)
+	                           ? add_same(b, from, product, from->input[product->weight],
+	                                      at->dtype)
 	                           : add_renamed(b, from);
-	const char *first = add_first(b, at, outputs), *second = add_second(b, at, form, outputs);
-	const char *x = add_same(b, from, form, first, at->dtype);
-	if (form->second == PRODUCT_CONV)
+	const char *first = add_first(b, at, outputs),
+		   *second = add_second(b, at, product, outputs);
+	const char *x = add_same(b, from, product, first, at->dtype);
+	if (product->result == CONVOLUTION)
 		x = add_node(b, y, "Conv", x, second, NULL);
-	else if (form->second == PRODUCT_BEHIND)
+	else if (product->result == RIGHT)
 		x = add_node(b, y, "MatMul", x, second, NULL);
 	else
 		x = add_node(b, y, "MatMul", second, x, NULL);
 	if (scale != 1)
 		x = add_node(b, y, "Mul", x, add_number(b, y, at->dtype, scale), NULL);
 	if (at->adapter->magnitude)
-		add_scaled(b, from, form, at, base, x);
+		add_scaled(b, from, product, at, base, x);
 	else
 		add_node(b, y, "Add", base, x, y);
 }
@@ -372,7 +348,7 @@ passed_dtype(const Branches *b, const NodeProto *p, const Alias *at)
 	const TensorProto *scale = is_op(p, "DequantizeLinear") && p->n_input > 1
 	                                   ? strmap_get(b->model->initializers, p->input[1])
 	                                   : NULL;
-	int type = is_op(p, "Cast") ? (int)attribute_int(p, "to") : scale ? scale->data_type : 0;
+	int type = is_op(p, "Cast") ? (int)node_int(p, "to", 0) : scale ? scale->data_type : 0;
 	DType dtype;
 
 	return tensor_dtype(type, &dtype) && dtype_is_float(dtype) ? dtype : at->dtype;
@@ -439,19 +415,19 @@ walk_node(Branches *b, NodeProto *p)
 		if (p->attribute[k]->g && reads_inside(b, p->attribute[k]->g))
 			b->fault = p;
 	const Alias *adapted = NULL;
-	const Form *form = NULL;
+	const Product *product = NULL;
 	bool passes = is_own_weight(b, p) || reads_shape(p);
 	for (size_t k = 0; k < p->n_input && !passes; k++) {
 		const Alias *at = strmap_get(b->aliases, p->input[k]);
 		if (!at || (k == 0 && p->n_output && pass_on(b, p, at)))
 			continue;
-		form = form_of(p, (int)k, at->order.n);
-		if (!form || adapted)
+		product = product_of(b, p, (int)k, at->order.n);
+		if (!product || adapted)
 			b->fault = p;
 		adapted = at;
 	}
-	if (adapted && form)
-		add_branch(b, p, form, adapted);
+	if (adapted && product)
+		add_branch(b, p, product, adapted);
 	else
 		vec_push(b->arena, &b->nodes, p);
 }

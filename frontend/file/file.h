@@ -112,8 +112,6 @@ bool node_same_module(const NodeProto *a, const NodeProto *b);
 /* Maps a module's path to its nodes in the graph; in the arena. */
 typedef VEC(NodeProto *) ModuleNodes;
 StrMap *nodes_by_module(const GraphProto *g, Arena *arena);
-/* Does the node's operator take a bias as its third input? */
-bool node_takes_bias(const NodeProto *p);
 
 /* ---- errors.c: reports faults; each message begins with the file and the node. */
 void model_error(const Model *model, Diag *diag, int exit_code, const char *fmt, ...) PRINTF(4, 5);
@@ -213,6 +211,17 @@ typedef enum {
 	 * inputs have the same count */
 	PADDED_CONCAT,
 } Padded;
+/* A product of inputs 0 and 1, one of which may be a weight. For example, MatMul(x, w) sums over the
+ * last axis of x and the last but one of w; w's last axis becomes the last axis of the result. A
+ * negative axis counts from the last. */
+typedef struct {
+	int weight;             /* index of the weight; the other operand is input !weight */
+	int outputs, inputs;    /* axes of the weight: of the outputs; that the product sums over */
+	const char *swapped_by; /* an attribute, not 0 if these two axes are swapped; NULL: none */
+	int x_inputs;           /* axis of the other operand that the product sums over */
+	int result;             /* axis of the result that has the outputs; 0: not a product */
+} Product;
+enum { MAX_PRODUCTS = 2 };
 /* What is known of an operator, in every opset, besides its importer. A fact that a row leaves out
  * is 0. */
 typedef struct {
@@ -231,9 +240,20 @@ typedef struct {
 	unsigned channels;     /* one number per channel of a layer: a bias or a norm's scale */
 	unsigned states;       /* the first state of a recurrence */
 	unsigned statistics;   /* means and variances of batches */
+	/* The operator computes this product and at most adds a bias. A second row is for a weight
+	 * that is the other operand. */
+	Product products[MAX_PRODUCTS];
+	int bias; /* index of the product's bias, one number per output; 0: the operator has none */
 } OperatorFacts;
 /* The facts of the node's operator; all of them are 0 for an unknown operator. */
 const OperatorFacts *operator_facts(const Model *model, const NodeProto *p);
+/* Index of the input that the node's operator adds as a bias to its product; 0: it takes none. */
+int node_bias(const Model *model, const NodeProto *p);
+/* The product in which the node's input is the weight; NULL: there is none. */
+const Product *node_product(const Model *model, const NodeProto *p, int input);
+/* The axes of a weight of this rank: *outputs is the axis of outputs, *inputs the axis that the
+ * product sums over. */
+void product_axes(const Product *product, const NodeProto *p, int rank, int *outputs, int *inputs);
 
 /* ---- neighbours.c */
 /* Counts the readers of each value by name: inputs of nodes, also in subgraphs, and outputs of

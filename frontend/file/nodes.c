@@ -77,12 +77,6 @@ nodes_by_module(const GraphProto *g, Arena *arena)
 	return modules;
 }
 
-bool
-node_takes_bias(const NodeProto *p)
-{
-	return is_op(p, "Conv") || is_op(p, "ConvTranspose") || is_op(p, "Gemm");
-}
-
 void
 model_nodes(const Model *model, void (*visit)(void *ctx, const GraphNode *node), void *ctx)
 {

@@ -53,3 +53,31 @@ operator_facts(const Model *model, const NodeProto *p)
 	const OperatorFacts *found = strmap_get(model->operators, *domain ? key : name);
 	return found ? found : &nothing;
 }
+
+int
+node_bias(const Model *model, const NodeProto *p)
+{
+	return operator_facts(model, p)->bias;
+}
+
+const Product *
+node_product(const Model *model, const NodeProto *p, int input)
+{
+	const OperatorFacts *facts = operator_facts(model, p);
+
+	for (int i = 0; i < MAX_PRODUCTS; i++)
+		if (facts->products[i].result && facts->products[i].weight == input)
+			return &facts->products[i];
+	return NULL;
+}
+
+void
+product_axes(const Product *product, const NodeProto *p, int rank, int *outputs, int *inputs)
+{
+	bool swapped = product->swapped_by && node_int(p, product->swapped_by, 0);
+	int a = product->outputs < 0 ? product->outputs + rank : product->outputs;
+	int b = product->inputs < 0 ? product->inputs + rank : product->inputs;
+
+	*outputs = swapped ? b : a;
+	*inputs = swapped ? a : b;
+}

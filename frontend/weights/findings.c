@@ -73,7 +73,7 @@ is_of_folded_norm(const Lost *l, const char *name)
 	for (int i = 0; i < nodes.n; i++) {
 		if (is_op(nodes.at[i], "BatchNormalization"))
 			return false;
-		layer |= node_takes_bias(nodes.at[i]) || is_op(nodes.at[i], "MatMul");
+		layer |= node_product(l->r->model, nodes.at[i], 1) != NULL;
 	}
 	return layer && strmap_get(l->r->signature, buffer);
 }
@@ -86,7 +86,7 @@ is_dropped_bias(const Lost *l, const char *name)
 	const ModuleNodes nodes = nodes_of(l, name);
 
 	for (int i = 0; i < nodes.n; i++)
-		if (node_takes_bias(nodes.at[i]))
+		if (node_bias(l->r->model, nodes.at[i]))
 			return !strcmp(name_last_part(name), "bias");
 	return false;
 }

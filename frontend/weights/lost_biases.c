@@ -68,7 +68,7 @@ index_biases(Unmerge *u)
 		if (unmerge_call(u, p, &call))
 			continue;
 		index_add(&b, p);
-		if ((node_takes_bias(p) || is_op(p, "MatMul")) && p->n_output > 0 &&
+		if (node_product(u->r->model, p, 1) && p->n_output > 0 &&
 		    initializer_at(u->r, p, 1))
 			index_layer(&b, p);
 	}
@@ -122,9 +122,10 @@ bias_of(const Biases *b, NodeProto *layer)
 {
 	const Read *added = is_op(layer, "MatMul") ? strmap_get(b->added_to, layer->output[0])
 	                                           : NULL;
+	int bias = node_bias(b->u->r->model, layer);
 
-	if (node_takes_bias(layer) && initializer_at(b->u->r, layer, 2))
-		return (Read){layer, 2, "bias", true};
+	if (bias && initializer_at(b->u->r, layer, (size_t)bias))
+		return (Read){layer, (size_t)bias, "bias", true};
 	return added ? *added : (Read){0};
 }
 
@@ -160,9 +161,8 @@ was_optimized(const Unmerge *u)
 	double value;
 
 	for (size_t i = 0; i < g->n_node; i++) {
-		const TensorProto *t = node_takes_bias(g->node[i])
-		                               ? initializer_at(u->r, g->node[i], 2)
-		                               : NULL;
+		int bias = node_bias(u->r->model, g->node[i]);
+		const TensorProto *t = bias ? initializer_at(u->r, g->node[i], (size_t)bias) : NULL;
 		if (t && strmap_get(u->r->signature, t->name) &&
 		    unmerge_one_value(u->r, t, &value) && value == 0)
 			return false;
@@ -175,25 +175,23 @@ static int64_t
 channels_of(const Biases *b, const NodeProto *p)
 {
 	const TensorProto *t = initializer_at(b->u->r, p, 1);
-	int64_t n = 0;
+	int outputs, inputs;
 
 	if (t->n_dims < 2)
 		return 0;
-	if (is_op(p, "ConvTranspose")) {
-		if (!size_mul(t->dims[1], node_int(p, "group", 1), &n))
-			return 0;
-	} else if (is_op(p, "Gemm")) {
-		n = t->dims[node_int(p, "transB", 0) ? 0 : 1];
-	} else {
-		n = t->dims[0];
-	}
+	product_axes(node_product(b->u->r->model, p, 1), p, (int)t->n_dims, &outputs, &inputs);
+	int64_t n = t->dims[outputs];
+	if (is_op(p, "ConvTranspose") && !size_mul(n, node_int(p, "group", 1), &n))
+		return 0;
 	return n > 0 && n <= MAX_CHANNELS ? n : 0;
 }
 
 static bool
-has_no_bias(const NodeProto *p)
+has_no_bias(const Model *model, const NodeProto *p)
 {
-	return p->n_input == 2 || (p->n_input == 3 && !*p->input[2]);
+	size_t bias = (size_t)node_bias(model, p);
+
+	return p->n_input == bias || (p->n_input == bias + 1 && !*p->input[bias]);
 }
 
 /* Is it the bias of a MultiheadAttention's out_proj? torch.nn.MultiheadAttention reads that weight
@@ -224,13 +222,15 @@ restore_zeros(Unmerge *u, const char *name, const TensorProto *weight, int64_t c
 }
 
 static void
-add_bias(Model *model, NodeProto *p, const char *bias)
+add_bias(Model *model, NodeProto *p, const char *name)
 {
+	size_t bias = (size_t)node_bias(model, p);
+
 	edit_node(model, p);
-	if (p->n_input == 2)
-		p->input = edit_grown(model, p->input, p->n_input++, bias);
+	if (p->n_input == bias)
+		p->input = edit_grown(model, p->input, p->n_input++, name);
 	else
-		p->input[2] = (char *)(uintptr_t)bias;
+		p->input[bias] = (char *)(uintptr_t)name;
 }
 
 /* Restores a bias if no layer has one and all layers have the same number of channels. */
@@ -241,7 +241,8 @@ restore_dropped(Biases *b, const Layers *layers, const char *name)
 	bool all = channels > 0;
 
 	for (int i = 0; i < layers->n; i++)
-		all &= has_no_bias(layers->at[i]) && channels_of(b, layers->at[i]) == channels;
+		all &= has_no_bias(b->u->r->model, layers->at[i]) &&
+		       channels_of(b, layers->at[i]) == channels;
 	const char *zeros = all ? restore_zeros(b->u, name,
 	                                        initializer_at(b->u->r, layers->at[0], 1), channels)
 	                        : NULL;
@@ -285,7 +286,7 @@ bare_layers(const Biases *b, const char *name)
 	                                              : own_layers(b, name);
 
 	for (int i = 0; i < layers.n; i++)
-		if (!node_takes_bias(layers.at[i]) ||
+		if (!node_bias(b->u->r->model, layers.at[i]) ||
 		    strcmp(layers.at[i]->input[1], weight_beside(b, name)))
 			return (Layers){0};
 	return layers;

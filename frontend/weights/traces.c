@@ -196,7 +196,6 @@ is_input_of_layers(const Case *c)
 static const Weight *
 weight_of_product(const Repairs *r, const char *name, int depth)
 {
-	static const char *const products[] = {"MatMul", "Gemm", "Conv", "ConvTranspose"};
 	static const char *const views[] = {"Transpose", "Identity",  "Reshape",
 	                                    "Cast",      "Unsqueeze", "Squeeze"};
 	const FlatNode *n = strmap_get(r->producers, name);
@@ -205,7 +204,7 @@ weight_of_product(const Repairs *r, const char *name, int depth)
 		return NULL;
 	if (node_is_any(n, views, COUNT(views)))
 		return weight_of_product(r, n->proto->input[0], depth - 1);
-	if (!node_is_any(n, products, COUNT(products)) || n->proto->n_input < 2)
+	if (!node_product(r->model, n->proto, 1) || n->proto->n_input < 2)
 		return NULL;
 	return weight_behind(r, n->proto->input[1], MAX_STEPS);
 }

@@ -184,7 +184,7 @@ read_by_right(const Unmerge *u, const Call *call, const Read *read, const char *
 /* Is the text that of the layer's own call? A layer that was fused with another function, such as a
  * batch norm, has that function's text. */
 static bool
-is_of_call(const NodeProto *p, const Call *call)
+is_of_call(const Unmerge *u, const NodeProto *p, const Call *call)
 {
 	static const char *const layers[] = {"conv", "linear", "mm.", "addmm", "matmul"};
 	const char *target = strstr(call->text, "target=");
@@ -195,7 +195,7 @@ is_of_call(const NodeProto *p, const Call *call)
 		if (at && at < target + n)
 			return true;
 	}
-	return !node_takes_bias(p);
+	return !node_bias(u->r->model, p);
 }
 
 const char *
@@ -204,7 +204,7 @@ unmerge_lost_of_layer(const Unmerge *u, const NodeProto *p, const Call *call)
 	const char *weight = p->n_input > 1 ? unmerge_source(u->r, p->input[1]) : NULL, *bias;
 	int n;
 
-	if (!node_takes_bias(p) || !is_of_call(p, call))
+	if (!node_bias(u->r->model, p) || !is_of_call(u, p, call))
 		return NULL;
 	bias = lost_of(u, call, "bias", &n);
 	/* The bias has another name. The weight is not lost here. */
@@ -260,7 +260,7 @@ add_node(Unmerge *u, FoundList *tensors, FoundList *numbers, NodeProto *p)
 {
 	Call call;
 
-	if (node_callee(u->r->model, p) || !unmerge_call(u, p, &call) || !is_of_call(p, &call))
+	if (node_callee(u->r->model, p) || !unmerge_call(u, p, &call) || !is_of_call(u, p, &call))
 		return;
 	for (size_t k = 0; k < p->n_input; k++) {
 		const char *source = unmerge_source(u->r, p->input[k]);

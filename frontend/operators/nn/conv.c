@@ -387,9 +387,12 @@ import_conv_transpose(OnnxNode *n)
 /* clang-format off */
 const ImportRow import_conv_rows[] = {
 	/* name          from  to  importer  extra */
-	{"Conv", 1, 0, import_conv, .facts = {.weights = INPUTS(1, 2), .channels = INPUT(2)}},
+	{"Conv", 1, 0, import_conv,
+	 .facts = {.weights = INPUTS(1, 2), .channels = INPUT(2), .bias = 2,
+	           .products = {{.weight = 1, .outputs = 0, .inputs = 1, .x_inputs = 1, .result = 1}}}},
 	{"ConvTranspose", 1, 0, import_conv_transpose,
-	 .facts = {.weights = INPUTS(1, 2), .channels = INPUT(2)}},
+	 .facts = {.weights = INPUTS(1, 2), .channels = INPUT(2), .bias = 2,
+	           .products = {{.weight = 1, .outputs = 1, .inputs = 0, .x_inputs = 1, .result = 1}}}},
 	{"FusedConv", 1, 0, import_fused_conv, {0}, "com.microsoft",
 	 .facts = {.weights = INPUTS(1, 2)}},
 	{"NhwcConv", 1, 0, import_fused_conv, {.flag = true, .kind = 1}, "com.microsoft",
