@@ -221,7 +221,22 @@ typedef struct {
 	int x_inputs;           /* axis of the other operand that the product sums over */
 	int result;             /* axis of the result that has the outputs; 0: not a product */
 } Product;
-enum { MAX_PRODUCTS = 2 };
+/* Inputs that are codes (small integers) with a scale and a zero point, by index. codes NO_INPUT:
+ * the codes are not an input, or not a weight. scale NO_INPUT: a later node multiplies by it. */
+typedef struct {
+	int codes, scale, zero;
+	/* Which scale an element of the codes has: by its index along an axis (from an attribute,
+	 * the first, or the last), or by its block. 0: no codes. */
+	enum {
+		ALONG_ATTRIBUTE = 1,
+		ALONG_FIRST,
+		ALONG_ROWS,
+		ALONG_COLUMNS,
+		ALONG_CHANNELS,
+		ALONG_BLOCKS
+	} along;
+} CodedInputs;
+enum { MAX_PRODUCTS = 2, MAX_CODED = 3, NO_INPUT = -1 };
 /* What is known of an operator, in every opset, besides its importer. A fact that a row leaves out
  * is 0. */
 typedef struct {
@@ -244,6 +259,10 @@ typedef struct {
 	 * that is the other operand. */
 	Product products[MAX_PRODUCTS];
 	int bias; /* index of the product's bias, one number per output; 0: the operator has none */
+	CodedInputs codes[MAX_CODED];
+	/* The input whose type the results have. NO_INPUT: the results are f32, or their type is not
+	 * known. 0: input 0, but not known for operators of other domains than ONNX's own. */
+	int typed_by;
 } OperatorFacts;
 /* The facts of the node's operator; all of them are 0 for an unknown operator. */
 const OperatorFacts *operator_facts(const Model *model, const NodeProto *p);
@@ -276,7 +295,7 @@ NodeProto *only_reader_of(const Neighbours *all, const char *name);
 typedef struct {
 	StrMap *other, *shaped, *vectors;
 } ValueTypes;
-ValueTypes value_types_of(const GraphProto *g, Arena *arena);
+ValueTypes value_types_of(const Model *model, const GraphProto *g, Arena *arena);
 const Onnx__TypeProto__Tensor *tensor_type(const ValueInfoProto *v); /* NULL: not a tensor */
 /* NULL: a number; "": unknown */
 const char *dim_symbol(const Onnx__TensorShapeProto__Dimension *d);

@@ -20,35 +20,11 @@ note_type(ValueTypes *all, const ValueInfoProto *v)
 		strmap_put(all->vectors, v->name, all->other);
 }
 
-/* The input from which an operator's results take their type; 0 for operators not listed. -1: the
- * results are f32, or nothing is known. */
-static const struct {
-	const char *op;
-	int input;
-} typed_by[] = {{"Where", 1},
-                {"DequantizeLinear", 1},
-                {"com.microsoft.DequantizeLinear", 1},
-                {"CastLike", 1},
-                {"OneHot", 2},
-                {"Constant", -1},
-                {"ConstantOfShape", -1},
-                {"TfIdfVectorizer", -1},
-                {"HannWindow", -1},
-                {"HammingWindow", -1},
-                {"BlackmanWindow", -1},
-                {"MelWeightMatrix", -1},
-                {"If", -1},
-                {"Loop", -1},
-                {"Scan", -1}};
-
 static void
-note_results(ValueTypes *all, const NodeProto *p)
+note_results(const Model *model, ValueTypes *all, const NodeProto *p)
 {
-	int input = *domain_of(p->domain) ? -1 : 0;
-
-	for (int i = 0; i < COUNT(typed_by); i++)
-		if (is_op(p, typed_by[i].op))
-			input = typed_by[i].input;
+	int typed_by = operator_facts(model, p)->typed_by;
+	int input = *domain_of(p->domain) && !typed_by ? NO_INPUT : typed_by;
 	bool is_cast = is_op(p, "Cast");
 	bool other = is_cast ? node_int(p, "to", 1) != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT
 	                     : input >= 0 && (size_t)input < p->n_input &&
@@ -59,7 +35,7 @@ note_results(ValueTypes *all, const NodeProto *p)
 }
 
 ValueTypes
-value_types_of(const GraphProto *g, Arena *arena)
+value_types_of(const Model *model, const GraphProto *g, Arena *arena)
 {
 	ValueTypes all = {strmap_new(arena), strmap_new(arena), strmap_new(arena)};
 
@@ -71,7 +47,7 @@ value_types_of(const GraphProto *g, Arena *arena)
 		if (g->initializer[i]->data_type != ONNX__TENSOR_PROTO__DATA_TYPE__FLOAT)
 			strmap_put(all.other, g->initializer[i]->name, all.other);
 	for (size_t i = 0; i < g->n_node; i++)
-		note_results(&all, g->node[i]);
+		note_results(model, &all, g->node[i]);
 	return all;
 }
 

@@ -1,86 +1,20 @@
-/* Weights stored as codes: integers with a scale and a zero point, (code - zero) scale. Each row of
- * the table says from which inputs a node reads codes, scale and zero point. Such weights train as
- * floats, are quantized wherever they are read, and are exported as codes again. */
+/* Weights stored as codes: integers with a scale and a zero point, (code - zero) scale. The facts
+ * of an operator (`.codes`) say from which inputs it reads codes, scale and zero point. Such weights
+ * train as floats, are quantized wherever they are read, and are exported as codes again. */
 #include "frontend/weights/judge.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Which scale an element has: by its index along an axis (from an attribute, the first, or the
- * last), or by its block. */
-typedef enum {
-	ALONG_ATTRIBUTE,
-	ALONG_FIRST,
-	ALONG_ROWS,
-	ALONG_COLUMNS,
-	ALONG_CHANNELS,
-	ALONG_BLOCKS
-} Along;
-/* Indices of inputs. codes -1: the input is not a weight, or not of integers. scale -1: a later
- * node multiplies the product by the scale. */
-typedef struct {
-	const char *domain, *op;
-	int codes, scale, zero;
-	Along along;
-} CodesPlace;
-#define MICROSOFT "com.microsoft"
-static const CodesPlace places[] = {
-	{"", "DequantizeLinear", 0, 1, 2, ALONG_ATTRIBUTE},
-	{"", "QuantizeLinear", -1, 1, 2, ALONG_ATTRIBUTE},
-	{"", "QLinearMatMul", 0, 1, 2, ALONG_ROWS},
-	{"", "QLinearMatMul", 3, 4, 5, ALONG_COLUMNS},
-	{"", "QLinearMatMul", -1, 6, 7, ALONG_ROWS},
-	{"", "QLinearConv", -1, 1, 2, ALONG_FIRST},
-	{"", "QLinearConv", 3, 4, 5, ALONG_FIRST},
-	{"", "QLinearConv", -1, 6, 7, ALONG_FIRST},
-	{"", "MatMulInteger", 0, -1, 2, ALONG_ROWS},
-	{"", "MatMulInteger", 1, -1, 3, ALONG_COLUMNS},
-	{"", "ConvInteger", 1, -1, 3, ALONG_FIRST},
-	{MICROSOFT, "DequantizeLinear", 0, 1, 2, ALONG_ATTRIBUTE},
-	{MICROSOFT, "QuantizeLinear", -1, 1, 2, ALONG_ATTRIBUTE},
-	{MICROSOFT, "MatMulIntegerToFloat", 1, 3, 5, ALONG_COLUMNS},
-	{MICROSOFT, "MatMulIntegerToFloat", -1, 2, 4, ALONG_ROWS},
-	{MICROSOFT, "DynamicQuantizeMatMul", 1, 2, 3, ALONG_COLUMNS},
-	{MICROSOFT, "DynamicQuantizeLSTM", -1, 8, 9, ALONG_FIRST},
-	{MICROSOFT, "DynamicQuantizeLSTM", -1, 10, 11, ALONG_FIRST},
-	{MICROSOFT, "QGemm", -1, 1, 2, ALONG_ROWS},
-	{MICROSOFT, "QGemm", 3, 4, 5, ALONG_CHANNELS},
-	{MICROSOFT, "QGemm", -1, 7, 8, ALONG_ROWS},
-	{MICROSOFT, "QLinearConv", -1, 1, 2, ALONG_FIRST},
-	{MICROSOFT, "QLinearConv", 3, 4, 5, ALONG_FIRST},
-	{MICROSOFT, "QLinearConv", -1, 6, 7, ALONG_FIRST},
-	{MICROSOFT, "QLinearAdd", -1, 1, 2, ALONG_FIRST},
-	{MICROSOFT, "QLinearAdd", -1, 4, 5, ALONG_FIRST},
-	{MICROSOFT, "QLinearAdd", -1, 6, 7, ALONG_FIRST},
-	{MICROSOFT, "QLinearMul", -1, 1, 2, ALONG_FIRST},
-	{MICROSOFT, "QLinearMul", -1, 4, 5, ALONG_FIRST},
-	{MICROSOFT, "QLinearMul", -1, 6, 7, ALONG_FIRST},
-	{MICROSOFT, "QLinearSigmoid", -1, 1, 2, ALONG_FIRST},
-	{MICROSOFT, "QLinearSigmoid", -1, 3, 4, ALONG_FIRST},
-	{MICROSOFT, "QLinearLeakyRelu", -1, 1, 2, ALONG_FIRST},
-	{MICROSOFT, "QLinearLeakyRelu", -1, 3, 4, ALONG_FIRST},
-	{MICROSOFT, "QLinearSoftmax", -1, 1, 2, ALONG_FIRST},
-	{MICROSOFT, "QLinearSoftmax", -1, 3, 4, ALONG_FIRST},
-	{MICROSOFT, "QLinearGlobalAveragePool", -1, 1, 2, ALONG_FIRST},
-	{MICROSOFT, "QLinearGlobalAveragePool", -1, 3, 4, ALONG_FIRST},
-	{MICROSOFT, "MatMulNBits", 1, 2, 3, ALONG_BLOCKS},
-	{MICROSOFT, "MatMulBnb4", -1, 2, -1, ALONG_BLOCKS},
-};
-
-static bool
-is_of(const CodesPlace *place, const NodeProto *p)
+/* The row of facts by which the reader reads codes; NULL: it reads no codes. */
+static const CodedInputs *
+place_of(const Repairs *r, const Reader *reader)
 {
-	return is_op_of(p, place->domain, place->op);
-}
+	const CodedInputs *row = operator_facts(r->model, reader->node->proto)->codes;
 
-static const CodesPlace *
-place_of(const Reader *reader)
-{
-	const NodeProto *p = reader->node->proto;
-
-	for (int i = 0; i < COUNT(places); i++)
-		if (reader->input >= 0 && places[i].codes == reader->input && is_of(&places[i], p))
-			return &places[i];
+	for (int i = 0; i < MAX_CODED; i++)
+		if (reader->input >= 0 && row[i].along && row[i].codes == reader->input)
+			return &row[i];
 	return NULL;
 }
 
@@ -138,7 +72,7 @@ scale_behind(const Repairs *r, const NodeProto *product)
 
 /* ---- shapes */
 static int
-axis_of(const CodesPlace *place, const NodeProto *p, int rank)
+axis_of(const CodedInputs *place, const NodeProto *p, int rank)
 {
 	int64_t axis = node_int(p, "axis", 1);
 
@@ -184,7 +118,7 @@ shape_packed(Repairs *r, const NodeProto *p, const TensorData *data, Codes *out)
 }
 
 static bool
-shape_plain(const CodesPlace *place, const NodeProto *p, const TensorData *data, int64_t n_scales,
+shape_plain(const CodedInputs *place, const NodeProto *p, const TensorData *data, int64_t n_scales,
             Codes *out)
 {
 	int axis = axis_of(place, p, data->rank);
@@ -278,7 +212,7 @@ come_back(const Codes *c, const void *codes, const TensorData *scale)
 static bool
 read_place(Repairs *r, const Reader *reader, const TensorData *data, Codes *c)
 {
-	const CodesPlace *place = place_of(reader);
+	const CodedInputs *place = place_of(r, reader);
 	const NodeProto *p = reader->node->proto;
 	TensorData scale;
 
@@ -306,11 +240,12 @@ same_codes(const Codes *a, const Codes *b)
 }
 
 bool
-reads_scale(const Reader *reader)
+reads_scale(const Repairs *r, const Reader *reader)
 {
-	for (int i = 0; i < COUNT(places) && reader->input >= 0; i++)
-		if ((places[i].scale == reader->input || places[i].zero == reader->input) &&
-		    is_of(&places[i], reader->node->proto))
+	const CodedInputs *row = operator_facts(r->model, reader->node->proto)->codes;
+
+	for (int i = 0; i < MAX_CODED && reader->input >= 0; i++)
+		if (row[i].along && (row[i].scale == reader->input || row[i].zero == reader->input))
 			return true;
 	return false;
 }

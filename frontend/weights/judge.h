@@ -42,7 +42,7 @@ void repairs_tie(Repairs *r);
 /* The codes of an integer tensor; NULL: it is not a weight, or its scales are not in the file. */
 const Codes *codes_find(Repairs *r, const char *name, const TensorData *data);
 /* Does the node use the input as a scale or zero point of codes? */
-bool reads_scale(const Reader *reader);
+bool reads_scale(const Repairs *r, const Reader *reader);
 Groups codes_groups(const Codes *c);
 
 /* ---- names.c */

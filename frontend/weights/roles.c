@@ -157,7 +157,7 @@ rule_scale(Case *c)
 	bool all = c->n > 0;
 
 	for (int i = 0; i < c->n; i++)
-		all &= reads_scale(&c->readers[i]);
+		all &= reads_scale(c->r, &c->readers[i]);
 	return all || strmap_get(c->r->scales, c->w->name);
 }
 

@@ -247,6 +247,6 @@ import_if(OnnxNode *n)
 
 const ImportRow import_control_rows[] = {
 	/* name     from  to  importer  extra */
-	{"If", 1, 0, import_if, {0}, NULL},
+	{"If", 1, 0, import_if, .facts = {.typed_by = NO_INPUT}},
 	{0},
 };

@@ -542,6 +542,6 @@ import_loop(OnnxNode *n)
 
 const ImportRow import_loop_rows[] = {
 	/* name     from  to  importer  extra */
-	{"Loop", 1, 0, import_loop, .facts = {.states = INPUTS(2, 31)}},
+	{"Loop", 1, 0, import_loop, .facts = {.typed_by = NO_INPUT, .states = INPUTS(2, 31)}},
 	{0},
 };

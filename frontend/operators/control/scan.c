@@ -305,7 +305,7 @@ import_batched_scan(OnnxNode *n)
 
 const ImportRow import_scan_rows[] = {
 	/* name     from  to  importer  extra */
-	{"Scan", 8, 8, import_batched_scan, {0}, NULL},
+	{"Scan", 8, 8, import_batched_scan, .facts = {.typed_by = NO_INPUT}},
 	{"Scan", 9, 0, import_scan, {0}, NULL},
 	{0},
 };

@@ -490,7 +490,7 @@ const ImportRow import_math_rows[] = {
 	{"Cast", 6, 0, import_cast, {0}, NULL},
 	{"BitCast", 26, 0, import_bit_cast, .facts = {.no_gradient = true}},
 	{"CastLike", 15, 0, import_cast_like,
-	 .facts = {.padded = PADDED_ELEMENTWISE, .steering = INPUT(1)}},
+	 .facts = {.padded = PADDED_ELEMENTWISE, .typed_by = 1, .steering = INPUT(1)}},
 	{"Clip", 6, 10, import_clip,
 	 .facts = {.padded = PADDED_ELEMENTWISE, .steering = INPUTS(1, 2)}},
 	{"Clip", 11, 0, import_clip, {.input = true}, NULL},

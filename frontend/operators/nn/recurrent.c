@@ -683,7 +683,9 @@ const ImportRow import_recurrent_rows[] = {
 	{"LSTM", 1, 0, import_lstm,
 	 .facts = {.weights = INPUTS(1, 3) | INPUT(7), .states = INPUTS(5, 6)}},
 	{"DynamicQuantizeLSTM", 1, 0, import_dynamic_lstm, {0}, "com.microsoft",
-	 .facts = {.weights = INPUT(3) | INPUT(7), .states = INPUTS(5, 6)}},
+	 .facts = {.weights = INPUT(3) | INPUT(7), .states = INPUTS(5, 6),
+	           .codes = {{NO_INPUT, 8, 9, ALONG_FIRST},
+	                     {NO_INPUT, 10, 11, ALONG_FIRST}}}},
 	{0},
 };
 /* clang-format on */

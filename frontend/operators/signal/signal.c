@@ -530,12 +530,14 @@ const ImportRow import_signal_rows[] = {
 	{"DFT", 17, 19, import_dft, {0}, NULL},
 	{"DFT", 20, 0, import_dft, {.input = true}, NULL},
 	{"STFT", 17, 0, import_stft, .facts = {.steering = INPUT(2)}},
-	{"HannWindow", 17, 0, import_window, {.kind = HANN}, .facts = {.no_gradient = true}},
-	{"HammingWindow", 17, 0, import_window, {.kind = HAMMING}, .facts = {.no_gradient = true}},
+	{"HannWindow", 17, 0, import_window, {.kind = HANN},
+	 .facts = {.no_gradient = true, .typed_by = NO_INPUT}},
+	{"HammingWindow", 17, 0, import_window, {.kind = HAMMING},
+	 .facts = {.no_gradient = true, .typed_by = NO_INPUT}},
 	{"BlackmanWindow", 17, 0, import_window, {.kind = BLACKMAN},
-	 .facts = {.no_gradient = true}},
+	 .facts = {.no_gradient = true, .typed_by = NO_INPUT}},
 	{"MelWeightMatrix", 17, 0, import_mel_weight_matrix,
-	 .facts = {.no_gradient = true, .steering = INPUTS(3, 4)}},
+	 .facts = {.no_gradient = true, .typed_by = NO_INPUT, .steering = INPUTS(3, 4)}},
 	{0},
 };
 /* clang-format on */

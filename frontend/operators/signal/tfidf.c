@@ -232,6 +232,7 @@ import_tfidf(OnnxNode *n)
 
 const ImportRow import_tfidf_rows[] = {
 	/* name             from  to  importer  extra */
-	{"TfIdfVectorizer", 9, 0, import_tfidf, .facts = {.no_gradient = true}},
+	{"TfIdfVectorizer", 9, 0, import_tfidf,
+         .facts = {.no_gradient = true, .typed_by = NO_INPUT}},
 	{0},
 };

@@ -173,9 +173,9 @@ import_eye_like(OnnxNode *n)
 
 const ImportRow import_constant_rows[] = {
 	/* name             from  to  importer  extra */
-	{"Constant", 1, 0, import_constant, .facts = {.no_gradient = true}},
+	{"Constant", 1, 0, import_constant, .facts = {.no_gradient = true, .typed_by = NO_INPUT}},
 	{"ConstantOfShape", 9, 0, import_constant_of_shape,
-         .facts = {.no_gradient = true, .steering = INPUT(0)}},
+         .facts = {.no_gradient = true, .typed_by = NO_INPUT, .steering = INPUT(0)}},
 	{"Range", 11, 0, import_range, .facts = {.no_gradient = true, .steering = INPUTS(0, 2)}},
 	{"Shape", 1, 0, import_shape,
          .facts = {.no_gradient = true, .padded = PADDED_SHAPE, .steering = INPUT(0)}},

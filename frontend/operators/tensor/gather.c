@@ -371,6 +371,6 @@ const ImportRow import_gather_rows[] = {
 	{"ScatterND", 11, 0, import_scatter_nd,
          .facts = {.padded = PADDED_SCATTER_ND, .filling = INPUT(0) | INPUT(2)}},
 	{"ReverseSequence", 10, 0, import_reverse_sequence, {0}, NULL},
-	{"OneHot", 9, 0, import_one_hot, .facts = {.steering = INPUTS(1, 2)}},
+	{"OneHot", 9, 0, import_one_hot, .facts = {.typed_by = 2, .steering = INPUTS(1, 2)}},
 	{0},
 };
