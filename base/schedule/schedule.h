@@ -218,8 +218,8 @@ typedef struct {
 	/* state_space: 1 + the state that the slot is a part of. SPACE_STATE: 1 + the state of lifetime constant that holds the
 	 * slot; 0: no such state. Other spaces: 0 */
 	uint32_t state;
-	uint32_t mode;  /* mode of the slot's program */
-	uint32_t only;  /* RunOnly: runs that touch the slot */
+	uint32_t mode;     /* mode of the slot's program */
+	uint32_t only;     /* RunOnly: runs that touch the slot */
 	uint32_t reserved; /* 0 */
 } Slot;
 
