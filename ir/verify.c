@@ -226,6 +226,9 @@ verify_unit(Verify *v, const State *s)
 	return !unit;
 }
 
+/* Bytes of memory that no machine has. */
+static const int64_t MOST_BYTES = (int64_t)1 << 46;
+
 /* Returns false if units form a cycle: the verifier must stop. */
 static bool
 verify_states(Verify *v)
@@ -250,7 +253,8 @@ verify_states(Verify *v)
 		if (s->block < 0 || s->block > s->type->n ||
 		    (s->block && s->type->n % s->block != 0))
 			state_fault(v, s, "is not divided into whole blocks");
-		if (m->made_by && s->offset < 0)
+		if (m->made_by &&
+		    (s->offset < 0 || s->offset > MOST_BYTES || type_bytes(s->type) > MOST_BYTES))
 			state_fault(v, s, "has no place in memory, but the module has programs");
 		ends &= verify_unit(v, s);
 	}
