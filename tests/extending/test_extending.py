@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,6 +141,21 @@ def test_pass(extended, models, tmp_path):
     # Its option of the command line asks for it.
     assert execute(*dump, "--newest-first=on", "--after=simplify") == newest
     assert execute(*dump, "--newest-first=off", "--after=simplify") == oldest
+
+
+def test_onnx_operator(extended, tmp_path):
+    """Its facts are read: a single number that is a weight is trained, whatever its name."""
+    shape = [2, 1]
+    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in ("x", "y")]
+    node = onnx.helper.make_node("BiasAdd", ["x", "b", "x"], ["y"], domain="com.microsoft")
+    bias = onnx.numpy_helper.from_array(np.float32([1]), "b")
+    graph = onnx.helper.make_graph([node], "g", ports[:1], ports[1:], [bias])
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in [("", 17), ("com.microsoft", 1)]]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    assert re.search(r"^com\.microsoft\.BiasAdd +1 -", execute(extended, "ops"), re.M)
+    said = json.loads(execute(extended, "check", tmp_path / "m.onnx", "--json"))
+    assert [(p["name"], p["kind"]) for p in said["parameters"]] == [("b", "trainable")]
+    assert len(re.findall(" = add ", execute(extended, "dump", tmp_path / "m.onnx", "--stage=import"))) == 2
 
 
 def test_recipe(extended, models):
