@@ -154,7 +154,7 @@ vec_grow(Arena *arena, void *at, int n, int *cap, size_t size)
 
 	if (*cap > INT_MAX / 2)
 		out_of_memory();
-	*cap = *cap ? 2 * *cap : 8;
+	*cap = *cap ? 2 * *cap : 4; /* most lists are short */
 	grown = arena_alloc(arena, (size_t)*cap * size);
 	if (n)
 		memcpy(grown, at, (size_t)n * size);

@@ -34,6 +34,7 @@ void *memory_get(size_t bytes);
 void *memory_zeroed(size_t n, size_t size);
 void *memory_resize(void *old, size_t bytes);
 void memory_free(void *block); /* NULL is allowed */
+void memory_give_back(void);   /* returns freed memory to the system; takes some milliseconds */
 _Noreturn void out_of_memory(void);
 
 /* ---- arena.c: memory whose allocations are freed together, by arena_free. Addresses never move. */

@@ -11,6 +11,7 @@
 #include "base/base.h"
 
 #include <jansson.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdlib.h>
@@ -358,4 +359,10 @@ memory_serve_json(bool in_program)
 		json_set_alloc_funcs(memory_get, memory_free);
 	else
 		pthread_once(&once, serve_json_in_library);
+}
+
+void
+memory_give_back(void)
+{
+	malloc_trim(0);
 }

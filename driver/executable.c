@@ -20,7 +20,7 @@ bound_by_gathers(Arena *arena, const Value *input)
 		for_each_use(views.at[i], u) {
 			const Node *n = u->user;
 			FuseClass c = op_row(n)->fuse;
-			if (n->op == OP_gather && u->index == 1) {
+			if (n->op == OP_gather && use_index(u) == 1) {
 				int64_t size =
 					node_operand(n, 0)->type->dims[((AxisAttr *)n->attr)->axis];
 				bound = bound < 0 || size < bound ? size : bound;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define MAX_BUILD_RESULTS 4096
+enum { FEW = 16 }; /* operands or results */
 
 static void
 build_failed(const Builder *b, OpKind op, const char *fault)
@@ -39,16 +40,80 @@ build_with_types(Builder *b, OpKind op, int n, Value *const *operands, const voi
 	return node;
 }
 
+/* ---- nodes that were built before */
+static uint64_t
+hash_of(OpKind op, int n, Value *const *operands, const void *attr)
+{
+	uint64_t h = hash_mix(op, attr_hash(op_table[op], attr));
+
+	for (int i = 0; i < n; i++)
+		h = hash_mix(h, operands[i] ? operands[i]->id + 1 : 0);
+	return h;
+}
+
+static bool
+is_built_so(const Node *node, OpKind op, int n, Value *const *operands, const void *attr)
+{
+	if (node->op != op || node->n_operands != n)
+		return false;
+	for (int i = 0; i < n; i++)
+		if (node_operand(node, i) != operands[i])
+			return false;
+	return attr_equal(op_table[op], node->attr, attr);
+}
+
+/* The equal node that was built before; NULL: there is none, and *h is the place for it in b->known. */
+static Node *
+find_known(const Builder *b, OpKind op, int n, Value *const *operands, const void *attr,
+           uint64_t *h)
+{
+	uint64_t found;
+
+	*h = hash_of(op, n, operands, attr);
+	for (; intmap_get(b->known, *h, &found); ++*h) {
+		Node *node = (Node *)(uintptr_t)found;
+		if (is_built_so(node, op, n, operands, attr))
+			return node;
+	}
+	return NULL;
+}
+
+/* Is the node worth a place in b->known? */
+static bool
+repeats(OpKind op, int n, Value *const *operands)
+{
+	if (op_table[op]->fuse == FUSE_VIEW && operands[0]->kind == VALUE_STATE)
+		return true;
+	for (int i = 0; i < n; i++)
+		if (operands[i] && operands[i]->type->rank > 0)
+			return false;
+	return true;
+}
+
+static Node *
+build_few(Builder *b, OpKind op, int n, Value *const *operands, const void *attr)
+{
+	Type types[FEW], results[FEW];
+	uint64_t h = 0;
+	bool known = b->known && repeats(op, n, operands);
+	Node *node = known ? find_known(b, op, n, operands, attr, &h) : NULL;
+
+	if (node)
+		return node;
+	node = build_with_types(b, op, n, operands, attr, types, results, FEW);
+	if (known)
+		intmap_put(b->known, h, (uint64_t)(uintptr_t)node);
+	return node;
+}
+
 Node *
 build_node(Builder *b, OpKind op, int n, Value *const *operands, const void *attr)
 {
-	Type few[16], results_few[16];
-	FuseClass fuse =
-		op_table[op]
-			->fuse; /* call, loop and cond have as many results as their functions */
+	/* call, loop and cond have as many results as their functions */
+	FuseClass fuse = op_table[op]->fuse;
 
-	if (n <= COUNT(few) && fuse != FUSE_NONE && fuse != FUSE_CONTROL)
-		return build_with_types(b, op, n, operands, attr, few, results_few, COUNT(few));
+	if (n <= FEW && fuse != FUSE_NONE && fuse != FUSE_CONTROL)
+		return build_few(b, op, n, operands, attr);
 	Type *types = memory_get(sizeof(Type) * ((size_t)n + MAX_BUILD_RESULTS));
 	Node *node = build_with_types(b, op, n, operands, attr, types, types + n,
 	                              MAX_BUILD_RESULTS);

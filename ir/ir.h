@@ -137,9 +137,6 @@ typedef struct Use Use;
 struct Use {
 	Value *value; /* NULL: an optional operand that was left out */
 	Node *user;
-	int index; /* number of the operand */
-	/* 1 + number of the module's QuantizedOperand that the operand is, until the pass `quantize` has run; 0: none */
-	int quantized;
 	Use *next, **link; /* list of the uses of `value` */
 };
 
@@ -169,23 +166,27 @@ typedef enum {
 	REGION_PARAM,
 	REGION_RESULT,
 } Region;
+/* A large model has millions of values and nodes: both are kept small. */
 struct Value {
-	uint32_t id; /* dense within the function */
-	ValueKind kind;
 	Type type;
 	Function *function;
 	Node *node; /* of VALUE_RESULT */
-	/* of VALUE_STATE: the value is this state's content when the function starts */
-	State *state;
-	int index;        /* number among the node's results, or among the function's parameters */
-	const char *name; /* of parameters: for people; code never reads a meaning from it */
-	ParamKind param;  /* of parameters: the meaning */
-	int number;       /* of parameters: see ParamKind */
-	bool has_rows;    /* of parameters: axis rows_axis counts the rows of a micro-batch */
-	int rows_axis;
+	union {
+		/* of VALUE_STATE: the value is this state's content when the function starts */
+		State *state;
+		/* of parameters: for people; code never reads a meaning from it */
+		const char *name;
+	};
 	Use *uses;
+	uint32_t id; /* dense within the function */
+	int index;   /* number among the node's results, or among the function's parameters */
+	int number;  /* of parameters: see ParamKind */
+	ValueKind kind : 4;
+	ParamKind param : 4; /* of parameters: the meaning */
+	bool has_rows : 1;   /* of parameters: axis rows_axis counts the rows of a micro-batch */
+	int rows_axis : 6;
 	/* Set by the `memory` pass: */
-	Region region;
+	Region region : 4;
 	int64_t offset; /* in bytes; or the number of a parameter or result: see Region */
 };
 
@@ -197,18 +198,22 @@ when_runs(When when)
 	return when == WHEN_FIRST ? 1 : when == WHEN_LATER ? 2 : 3;
 }
 struct Node {
-	uint32_t id; /* dense within the function */
-	OpKind op;
-	Function *function;
 	Node *prev, *next;
-	int n_operands, n_results;
-	Use *operands;
-	Value **results;
-	void *attr; /* row->attr_size bytes; the struct of the op */
+	Function *function;
+	/* row->attr_size bytes; the struct of the op. Nodes of views and reductions share equal attributes, which
+	 * never change. */
+	void *attr;
 	Loc loc;
+	uint32_t id; /* dense within the function */
+	int n_operands, n_results;
 	int line; /* line in the module's file; 0: a pass or an importer made the node */
-	Phase phase;
-	When when;
+	OpKind op : 16;
+	Phase phase : 8;
+	When when : 8;
+	/* By operand: 1 + number of the module's QuantizedOperand that the operand is, until the pass `quantize` has run;
+	 * 0: none. In the module's arena; NULL: no operand is marked. */
+	int *marks;
+	Use operands[]; /* the results follow in memory: node_result */
 };
 
 /* Number of elements in a block. A unit consists of whole blocks. If ranks share a unit, each
@@ -310,7 +315,7 @@ typedef enum {
 	N_SCALE_SOURCES,
 } ScaleSource;
 extern const char *const scale_source_names[];
-/* An operand of products that training sees quantized (--quantize). Import marks the operands (Use.quantized), the
+/* An operand of products that training sees quantized (--quantize). Import marks the operands (Node.marks), the
  * pass `quantize` quantizes them, and the export quantizes the ONNX value. */
 typedef struct {
 	const char *name; /* of the ONNX value; states that belong to the operand begin with it */
@@ -352,6 +357,7 @@ typedef struct {
 typedef enum { FUNCTION_PLAIN, FUNCTION_FUSED } FunctionKind;
 struct Function {
 	Module *module;
+	Arena *arena; /* has nodes and values; program_new makes one, other functions have the module's */
 	const char *name; /* for people and `call`; code never reads a meaning from it */
 	FunctionKind kind;
 	Role role;
@@ -393,7 +399,8 @@ struct Module {
 	VEC(Kernel *) kernels;           /* after `lower` */
 	VEC(Program *) programs;         /* after `instructions` */
 	StrMap *function_names, *state_names, *kernel_names;
-	IntMap *interned_types, *interned_locs;
+	IntMap *interned_types, *interned_locs, *interned_attrs;
+	VEC(Arena *) arenas;                            /* of functions that have their own */
 	int64_t workspace_bytes, state_bytes, io_bytes; /* set by `memory`; 0 before */
 	int64_t targets; /* targets of the loss in a full micro-batch; 0 before `loss` */
 	/* Stage after the pass that made or changed the programs last; STAGE_ANY: no programs */
@@ -502,6 +509,9 @@ Node *node_insert(Function *f, Node *before, OpKind op, int n_operands, Value *c
                   const void *attr, int n_results, const Type *types, Loc loc);
 void node_set_operand(Node *n, int i, Value *v);
 void node_erase(Node *n); /* its results must be unused */
+/* Frees the memory of erased nodes: moves all nodes and values of f, so that pointers to them become invalid. Order, ids up to
+ * gaps, and lists of uses stay. Does nothing if f has no arena of its own. */
+void function_compact(Function *f);
 void value_replace_uses(Value *from, Value *to);
 void node_move(Node *n, Node *before);
 
@@ -510,10 +520,23 @@ node_operand(const Node *n, int i)
 {
 	return n->operands[i].value;
 }
+/* 1 + number of the module's QuantizedOperand that operand i is; 0: none. */
+static inline int
+node_mark(const Node *n, int i)
+{
+	return n->marks ? n->marks[i] : 0;
+}
+void node_set_mark(Node *n, int i, int mark);
+/* The number of the operand. */
+static inline int
+use_index(const Use *u)
+{
+	return (int)(u - u->user->operands);
+}
 static inline Value *
 node_result(const Node *n, int i)
 {
-	return n->results[i];
+	return (Value *)(uintptr_t)(n->operands + n->n_operands) + i;
 }
 static inline bool
 value_used(const Value *v)
@@ -565,6 +588,9 @@ typedef struct {
 	Node *before; /* new nodes go before it; NULL: at the end */
 	Loc loc;
 	Phase phase;
+	/* hash -> a node that computes from single numbers, or views a state: if an equal node is built again, this
+	 * node is returned. New nodes go to the end of one function. NULL: every node is built */
+	IntMap *known;
 } Builder;
 
 Node *build_node(Builder *b, OpKind op, int n, Value *const *operands, const void *attr);

@@ -19,14 +19,18 @@ module_new(const char *name)
 	m->kernel_names = strmap_new(arena);
 	m->interned_types = intmap_new(arena);
 	m->interned_locs = intmap_new(arena);
+	m->interned_attrs = intmap_new(arena);
 	return m;
 }
 
 void
 module_free(Module *m)
 {
-	if (m)
-		arena_free(m->arena);
+	if (!m)
+		return;
+	for (int i = 0; i < m->arenas.n; i++)
+		arena_free(m->arenas.at[i]);
+	arena_free(m->arena);
 }
 
 Function *
@@ -51,6 +55,8 @@ program_new(Module *m, Role role, int binding)
 
 	f->role = role;
 	f->binding = binding;
+	f->arena = arena_new();
+	vec_push(m->arena, &m->arenas, f->arena);
 	return f;
 }
 
@@ -130,6 +136,7 @@ function_new(Module *m, const char *name)
 
 	assert(!module_function(m, name));
 	f->module = m;
+	f->arena = m->arena;
 	f->name = arena_strdup(m->arena, name);
 	f->index = m->functions.n;
 	vec_push(m->arena, &m->functions, f);
@@ -230,16 +237,20 @@ state_copy(Module *m, const char *prefix, State *of, DType d, StateKind kind, Li
 }
 
 static Value *
-value_new(Function *f, ValueKind kind, Type type, int index)
+value_init(Value *v, Function *f, ValueKind kind, Type type, int index)
 {
-	Value *v = NEW(f->module->arena, Value);
-
 	*v = (Value){.id = f->next_value_id++,
 	             .kind = kind,
 	             .type = type,
 	             .function = f,
 	             .index = index};
 	return v;
+}
+
+static Value *
+value_new(Function *f, ValueKind kind, Type type, int index)
+{
+	return value_init(NEW(f->arena, Value), f, kind, type, index);
 }
 
 static const char *
@@ -394,7 +405,7 @@ use_unlink(Use *u)
 	*u->link = u->next;
 	if (u->next)
 		u->next->link = u->link;
-	*u = (Use){.user = u->user, .index = u->index};
+	*u = (Use){.user = u->user};
 }
 
 static void
@@ -417,31 +428,68 @@ node_unlink(Node *n)
 	*(n->next ? &n->next->prev : &f->last) = n->prev;
 }
 
+typedef struct {
+	const OpRow *row;
+	void *attr;
+} SharedAttr;
+
+static Node *
+node_alloc(Arena *arena, int n_operands, int n_results)
+{
+	_Static_assert(_Alignof(Value) <= _Alignof(Use) && sizeof(Node) % _Alignof(Use) == 0,
+	               "operands and results follow the node");
+	return arena_alloc(arena, sizeof(Node) + sizeof(Use) * (size_t)n_operands +
+	                                  sizeof(Value) * (size_t)n_results);
+}
+
+/* Views and reductions have large attributes, most of them equal; such nodes share one copy. */
+static bool
+shares_attrs(const OpRow *row)
+{
+	return row->fuse == FUSE_VIEW || row->fuse == FUSE_REDUCE;
+}
+
+static void *
+node_attr(Function *f, const OpRow *row, const void *attr)
+{
+	Module *m = f->module;
+	uint64_t h, found;
+
+	if (row->attr_size == 0)
+		return NULL;
+	if (!shares_attrs(row))
+		return arena_copy(f->arena, attr, row->attr_size);
+	for (h = hash_mix((uint64_t)(uintptr_t)row, attr_hash(row, attr));
+	     intmap_get(m->interned_attrs, h, &found); h++) {
+		const SharedAttr *shared = (const SharedAttr *)(uintptr_t)found;
+		if (shared->row == row && attr_equal(row, shared->attr, attr))
+			return shared->attr;
+	}
+	SharedAttr *fresh = NEW(m->arena, SharedAttr);
+	*fresh = (SharedAttr){row, arena_copy(m->arena, attr, row->attr_size)};
+	intmap_put(m->interned_attrs, h, (uint64_t)(uintptr_t)fresh);
+	return fresh->attr;
+}
+
 Node *
 node_insert(Function *f, Node *before, OpKind op, int n_operands, Value *const *operands,
             const void *attr, int n_results, const Type *types, Loc loc)
 {
-	Arena *arena = f->module->arena;
-	Node *n = NEW(arena, Node);
+	Node *n = node_alloc(f->arena, n_operands, n_results);
 
 	*n = (Node){.id = f->next_node_id++,
 	            .op = op,
 	            .function = f,
+	            .attr = node_attr(f, op_table[op], attr),
 	            .loc = loc,
 	            .n_operands = n_operands,
 	            .n_results = n_results};
-	n->operands = NEW_ARRAY(arena, Use, n_operands);
 	for (int i = 0; i < n_operands; i++) {
-		n->operands[i] = (Use){.user = n, .index = i};
+		n->operands[i] = (Use){.user = n};
 		use_link(&n->operands[i], operands[i]);
 	}
-	if (op_table[op]->attr_size)
-		n->attr = arena_copy(arena, attr, op_table[op]->attr_size);
-	n->results = NEW_ARRAY(arena, Value *, n_results);
-	for (int i = 0; i < n_results; i++) {
-		n->results[i] = value_new(f, VALUE_RESULT, types[i], i);
-		n->results[i]->node = n;
-	}
+	for (int i = 0; i < n_results; i++)
+		value_init(node_result(n, i), f, VALUE_RESULT, types[i], i)->node = n;
 	node_link(n, before);
 	f->n_nodes++;
 	return n;
@@ -455,14 +503,135 @@ node_set_operand(Node *n, int i, Value *v)
 }
 
 void
+node_set_mark(Node *n, int i, int mark)
+{
+	if (!n->marks && mark)
+		n->marks = NEW_ARRAY(n->function->module->arena, int, n->n_operands);
+	if (n->marks)
+		n->marks[i] = mark;
+}
+
+void
 node_erase(Node *n)
 {
 	for (int i = 0; i < n->n_results; i++)
-		assert(!n->results[i]->uses);
+		assert(!node_result(n, i)->uses);
 	for (int i = 0; i < n->n_operands; i++)
 		use_unlink(&n->operands[i]);
 	node_unlink(n);
 	n->function->n_nodes--;
+}
+
+/* ---- compaction */
+typedef struct {
+	Function *f;
+	Arena *arena;   /* new */
+	Value **values; /* by old id: the value's new place; NULL: the value is gone */
+	Node **nodes;   /* by old id */
+} Compaction;
+
+static void
+move_value(Compaction *c, Value *to, const Value *from, Node *node)
+{
+	*to = *from;
+	to->node = node;
+	c->values[from->id] = to;
+}
+
+static Value *
+moved_value(Compaction *c, const Value *from)
+{
+	move_value(c, NEW(c->arena, Value), from, NULL);
+	return c->values[from->id];
+}
+
+static Node *
+moved_node(Compaction *c, const Node *from)
+{
+	const OpRow *row = op_row(from);
+	Node *n = node_alloc(c->arena, from->n_operands, from->n_results);
+
+	*n = *from;
+	c->nodes[n->id] = n;
+	if (row->attr_size && !shares_attrs(row))
+		n->attr = arena_copy(c->arena, from->attr, row->attr_size);
+	for (int i = 0; i < n->n_operands; i++)
+		n->operands[i] = (Use){.user = n};
+	for (int i = 0; i < n->n_results; i++)
+		move_value(c, node_result(n, i), node_result(from, i), n);
+	return n;
+}
+
+/* Lists the uses of a moved value, which still has the list of its old uses, in the same order. */
+static void
+move_uses(const Compaction *c, Value *v)
+{
+	const Use *from = v->uses;
+
+	v->uses = NULL;
+	for (Use **link = &v->uses; from; from = from->next) {
+		Use *u = &c->nodes[from->user->id]->operands[use_index(from)];
+		u->value = v;
+		u->link = link;
+		*link = u;
+		link = &u->next;
+	}
+}
+
+static void
+renumber(const Compaction *c)
+{
+	Function *f = c->f;
+	uint32_t n_values = 0, n_nodes = 0;
+
+	for (uint32_t i = 0; i < f->next_value_id; i++)
+		if (c->values[i])
+			move_uses(c, c->values[i]);
+	for (uint32_t i = 0; i < f->next_value_id; i++)
+		if (c->values[i])
+			c->values[i]->id = n_values++;
+	for (uint32_t i = 0; i < f->next_node_id; i++)
+		if (c->nodes[i])
+			c->nodes[i]->id = n_nodes++;
+	f->next_value_id = n_values;
+	f->next_node_id = n_nodes;
+}
+
+static void
+replace_arena(Function *f, Arena *fresh)
+{
+	Module *m = f->module;
+
+	for (int i = 0; i < m->arenas.n; i++)
+		if (m->arenas.at[i] == f->arena)
+			m->arenas.at[i] = fresh;
+	arena_free(f->arena);
+	memory_give_back();
+	f->arena = fresh;
+}
+
+void
+function_compact(Function *f)
+{
+	if (f->arena == f->module->arena)
+		return;
+	Arena *scratch = arena_new();
+	Compaction c = {f, arena_new(), NEW_ARRAY(scratch, Value *, f->next_value_id),
+	                NEW_ARRAY(scratch, Node *, f->next_node_id)};
+	const Node *first = f->first;
+
+	f->first = f->last = NULL;
+	for (int i = 0; i < f->params.n; i++)
+		f->params.at[i] = moved_value(&c, f->params.at[i]);
+	for (int i = 0; i < f->states.n; i++) {
+		f->states.at[i] = moved_value(&c, f->states.at[i]);
+		f->by_state.at[f->states.at[i]->state->id] = f->states.at[i];
+	}
+	for (const Node *n = first; n; n = n->next)
+		node_link(moved_node(&c, n), NULL);
+	renumber(&c);
+	replace_arena(f, c.arena);
+	arena_free(scratch);
 }
 
 void
@@ -528,8 +697,8 @@ function_clone_body(const Function *from, Function *to, Node *before, Value **ma
 		copy->phase = n->phase;
 		copy->when = n->when;
 		copy->line = n->line;
-		for (int i = 0; i < n->n_operands; i++)
-			copy->operands[i].quantized = n->operands[i].quantized;
+		for (int i = 0; n->marks && i < n->n_operands; i++)
+			node_set_mark(copy, i, n->marks[i]);
 		for (int i = 0; i < n->n_results; i++)
 			map[node_result(n, i)->id] = node_result(copy, i);
 	}

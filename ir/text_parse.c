@@ -8,12 +8,15 @@
 #include <unistd.h>
 
 static void
-read_place(Reader *r, Region *region, int64_t *offset)
+read_place(Reader *r, Value *v)
 {
 	int k = read_enum(r, region_texts);
+	int64_t offset;
 
-	if (k >= 0 && read_expect(r, '+') && read_int(r, offset))
-		*region = (Region)k;
+	if (k < 0 || !read_expect(r, '+') || !read_int(r, &offset))
+		return;
+	v->region = (Region)k;
+	v->offset = offset;
 }
 
 enum { MAX_NUMBER = 1 << 20 };
@@ -339,7 +342,7 @@ read_params(Reader *r, Function *f)
 		if (read_word(r, "is"))
 			read_param_kind(r, v);
 		if (read_word(r, "at"))
-			read_place(r, &v->region, &v->offset);
+			read_place(r, v);
 	}
 	return;
 fault:
@@ -518,7 +521,7 @@ read_marks(Reader *r, Node *n)
 		if (*r->at == '_')
 			r->at++;
 		else if (read_small(r, r->m->quantized.n - 1, &number))
-			n->operands[i].quantized = 1 + (int)number;
+			node_set_mark(n, i, 1 + (int)number);
 		else
 			return;
 	}
@@ -541,7 +544,7 @@ read_plan(Reader *r, Node *n)
 		do {
 			/* place i belongs to result i; only results at the end may have no place */
 			if (i < n->n_results)
-				read_place(r, &n->results[i]->region, &n->results[i]->offset);
+				read_place(r, node_result(n, i));
 			i++;
 		} while (read_char(r, ','));
 	}

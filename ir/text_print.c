@@ -242,12 +242,12 @@ print_marks(Text *out, const Node *n)
 {
 	bool any = false;
 
-	for (int i = 0; i < n->n_operands; i++)
-		any |= n->operands[i].quantized > 0;
+	for (int i = 0; n->marks && i < n->n_operands; i++)
+		any |= n->marks[i] > 0;
 	for (int i = 0; i < n->n_operands && any; i++) {
 		text_add(out, i ? ", " : " quantized (");
-		if (n->operands[i].quantized)
-			text_printf(out, "%d", n->operands[i].quantized - 1);
+		if (n->marks[i])
+			text_printf(out, "%d", n->marks[i] - 1);
 		else
 			text_add(out, "_");
 	}

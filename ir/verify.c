@@ -70,7 +70,7 @@ verify_operands(Verify *v, const Node *n)
 			report(v, n, "operand %d belongs to another function", i);
 		else if (!v->seen[u->value->id])
 			report(v, n, "operand %d is used before it is defined", i);
-		if (u->user != n || u->index != i || *u->link != u)
+		if (u->user != n || use_index(u) != i || *u->link != u)
 			report(v, n, "the use list of operand %d is wrong", i);
 	}
 }
@@ -361,8 +361,8 @@ verify_quantized(Verify *v)
 static void
 verify_marks(Verify *v, const Node *n)
 {
-	for (int i = 0; i < n->n_operands; i++)
-		if (n->operands[i].quantized && (i >= 32 || !(op_row(n)->quantizes & OPERAND(i))))
+	for (int i = 0; n->marks && i < n->n_operands; i++)
+		if (n->marks[i] && (i >= 32 || !(op_row(n)->quantizes & OPERAND(i))))
 			report(v, n, "operand %d cannot be quantized", i);
 }
 

@@ -47,13 +47,13 @@ init_by_readers(State *s, const Value *v)
 		const Node *n = u->user;
 		if (fan_in(n)) {
 			set_uniform(s, fan_in(n));
-		} else if (n->op == OP_gather && u->index == 0) {
+		} else if (n->op == OP_gather && use_index(u) == 0) {
 			state_begin_as(s, INIT_NORMAL, 0, 0.02);
 		} else if (op_row(n)->fuse == FUSE_VIEW) {
 			if (!init_by_readers(s, node_result(n, 0)))
 				continue;
 		} else if (n->op == OP_add) {
-			const Node *other = behind_views(node_operand(n, !u->index))->node;
+			const Node *other = behind_views(node_operand(n, !use_index(u)))->node;
 			if (other && fan_in(other))
 				set_uniform(s, fan_in(other));
 			else

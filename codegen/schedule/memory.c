@@ -106,7 +106,7 @@ old_read_later(void *ctx, const Value *old)
 			return true;
 		if (u->user == n &&
 		    (old->state != o->state ||
-		     !kernel_may_overwrite(k, u->index, k->n_inputs + o->fresh->index)))
+		     !kernel_may_overwrite(k, use_index(u), k->n_inputs + o->fresh->index)))
 			return true;
 	}
 	return false;
@@ -139,8 +139,9 @@ param_read_later(const Plan *p, const Value *param, const Value *v)
 	const Kernel *k = ((LaunchAttr *)v->node->attr)->kernel;
 
 	for_each_use(param, u) {
-		if (u->user == v->node ? !kernel_may_overwrite(k, u->index, k->n_inputs + v->index)
-		                       : p->position[u->user->id] > p->position[v->node->id])
+		if (u->user == v->node
+		            ? !kernel_may_overwrite(k, use_index(u), k->n_inputs + v->index)
+		            : p->position[u->user->id] > p->position[v->node->id])
 			return true;
 	}
 	return false;

@@ -145,7 +145,7 @@ move(Offloading *o, const Crossing *c, Node *back_before)
 		if (is_backward(u->user))
 			vec_push(o->pass->scratch, &readers, u);
 	for (int i = 0; i < readers.n; i++)
-		node_set_operand(readers.at[i]->user, readers.at[i]->index, back);
+		node_set_operand(readers.at[i]->user, use_index(readers.at[i]), back);
 }
 
 /* Moves all values. The copy back of a value stands before the reader of an earlier value, as

@@ -95,7 +95,7 @@ split_first(Node *n)
 	first->phase = n->phase;
 	first->when = WHEN_FIRST;
 	n->when = WHEN_LATER;
-	node_set_operand(store->user, store->index, node_result(first, 0));
+	node_set_operand(store->user, use_index(store), node_result(first, 0));
 	return true;
 }
 

@@ -1,4 +1,4 @@
-/* Marks the operands that --quantize quantizes (Use.quantized), for the pass `quantize`. Which inputs of which nodes
+/* Marks the operands that --quantize quantizes (Node.marks), for the pass `quantize`. Which inputs of which nodes
  * of the file these are, model_quantize_find has decided. For example, input 1 of the Gemm "fc" is "fc.weight", in
  * codes of s8 with a scale for each output:
  *
@@ -154,7 +154,7 @@ quantized_mark(OnnxNode *n, const MarkedInputs *inputs, Node *first)
 			int mark = op_row(node)->quantizes & OPERAND(i)
 			                   ? mark_behind(n, inputs, i, v, first_id)
 			                   : 0;
-			node->operands[i].quantized = mark;
+			node_set_mark(node, i, mark);
 			if (mark)
 				settle_vector(n->im, mark - 1, v);
 		}

@@ -119,21 +119,54 @@ typedef struct {
 	Readers list;
 	int at;
 } ReadersLeft;
+enum { FEW_VIEWS = 8 };
+/* A walk from a value's readers through views to their readers, and so on. */
+typedef struct {
+	const Repairs *r;
+	ReadersLeft *open; /* values whose readers are not passed yet */
+	int n, cap;
+	IntMap *passed; /* the views that the walk has passed; NULL: none */
+} ReaderWalk;
 
-/* Walks through views of views, however many there are. A view is passed once: two subgraphs may use
- * the same two names in opposite directions, and then the readers, found by name, form a cycle. */
+static void
+open_readers(ReaderWalk *w, const char *name)
+{
+	if (w->n == w->cap) {
+		ReadersLeft *more = NEW_ARRAY(w->r->arena, ReadersLeft, 2 * w->cap);
+		memcpy(more, w->open, sizeof(*more) * (size_t)w->n);
+		w->open = more;
+		w->cap *= 2;
+	}
+	w->open[w->n++] = (ReadersLeft){readers_of(w->r, name), 0};
+}
+
+/* Is this the first time that the walk comes to the view? Two subgraphs may use the same two names
+ * in opposite directions, and then the readers, found by name, form a cycle. */
+static bool
+pass_view(ReaderWalk *w, const NodeProto *view)
+{
+	uint64_t key = (uint64_t)(uintptr_t)view;
+
+	if (!w->passed)
+		w->passed = intmap_new(w->r->arena);
+	if (intmap_get(w->passed, key, NULL))
+		return false;
+	intmap_put(w->passed, key, 1);
+	return true;
+}
+
 int
 final_readers(const Repairs *r, const char *name, Reader *out, int max)
 {
-	VEC(ReadersLeft) open = {0};
-	IntMap *passed = NULL;
+	ReadersLeft few[FEW_VIEWS];
+	ReaderWalk w = {.r = r, .open = few, .cap = FEW_VIEWS};
 	int n = 0;
 
-	vec_push(r->arena, &open, ((ReadersLeft){readers_of(r, name), 0}));
-	while (open.n && n < max) {
-		ReadersLeft *left = &open.at[open.n - 1];
+	open_readers(&w, name);
+	while (w.n && n < max) {
+		ReadersLeft *left = &w.open[w.n - 1];
 		if (left->at == left->list.n) {
-			open.n--;
+			w.n--;
 			continue;
 		}
 		const Reader *reader = &left->list.at[left->at++];
@@ -144,13 +177,9 @@ final_readers(const Repairs *r, const char *name, Reader *out, int max)
 		}
 		if (p->n_output && repairs_weight(r, p->output[0]))
 			continue; /* an Identity that became a parameter of its own */
-		if (!passed)
-			passed = intmap_new(r->arena);
-		if (intmap_get(passed, (uint64_t)(uintptr_t)p, NULL))
-			continue;
-		intmap_put(passed, (uint64_t)(uintptr_t)p, 1);
-		for (size_t k = p->n_output; k-- > 0;)
-			vec_push(r->arena, &open, ((ReadersLeft){readers_of(r, p->output[k]), 0}));
+		if (pass_view(&w, p))
+			for (size_t k = p->n_output; k-- > 0;)
+				open_readers(&w, p->output[k]);
 	}
 	return n;
 }
@@ -158,7 +187,7 @@ final_readers(const Repairs *r, const char *name, Reader *out, int max)
 int
 all_readers(const Repairs *r, const char *name, const Reader **out)
 {
-	for (int room = 16;; room *= 4) {
+	for (int room = 4;; room *= 4) {
 		Reader *list = NEW_ARRAY(r->arena, Reader, room);
 		int n = final_readers(r, name, list, room);
 		*out = list;

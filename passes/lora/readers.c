@@ -72,10 +72,10 @@ find_readers(Search *s, const Value *v, Ints order, bool is_code, LoraReaders *o
 	for_each_use(v, u) {
 		Node *n = u->user;
 		LoraReader r = {
-			.node = n, .operand = u->index, .order = order, .has_codes = is_code};
-		bool makes_codes = n->op == OP_quantize && u->index == 0;
+			.node = n, .operand = use_index(u), .order = order, .has_codes = is_code};
+		bool makes_codes = n->op == OP_quantize && use_index(u) == 0;
 		has_codes |= makes_codes;
-		if (adapts(n, u->index)) {
+		if (adapts(n, use_index(u))) {
 			if (!find_outputs(s, &r))
 				return false;
 			vec_push(s->arena, out, r);

@@ -39,7 +39,7 @@ place_find(Module *m, Arena *arena, Node *product, int i)
 {
 	Place at = {.product = product,
 	            .operand = i,
-	            .of = &m->quantized.at[product->operands[i].quantized - 1],
+	            .of = &m->quantized.at[node_mark(product, i) - 1],
 	            .reader = product,
 	            .input = i,
 	            .axes = {.n = node_operand(product, i)->type->rank}};

@@ -246,14 +246,14 @@ find_places(Quantize *z, Function *f)
 
 	for_each_node(f, n)
 		for (int i = 0; i < n->n_operands; i++) {
-			int number = n->operands[i].quantized - 1;
+			int number = node_mark(n, i) - 1;
 			if (number < 0)
 				continue;
 			Place at = place_find(z->m, z->p->scratch, n, i);
 			Type t = place_value(&at)->type;
 			ok &= check_place(z, &at);
 			if (t->n == 0 || t->rank == 0)
-				n->operands[i].quantized = 0;
+				node_set_mark(n, i, 0);
 			else if (!z->first[number].product)
 				z->first[number] = at;
 		}
@@ -279,7 +279,7 @@ quantize_product(Quantize *z, Node *n, Value **fakes)
 	Node *first = first_view(n);
 
 	for (int i = 0; i < n->n_operands; i++) {
-		int number = n->operands[i].quantized - 1;
+		int number = node_mark(n, i) - 1;
 		if (number < 0)
 			continue;
 		Place at = place_find(z->m, z->p->scratch, n, i);
@@ -293,7 +293,7 @@ quantize_product(Quantize *z, Node *n, Value **fakes)
 		                       .phase = n->phase}};
 		if (!fakes[number])
 			fakes[number] = fake_build(&f, &at);
-		n->operands[i].quantized = 0;
+		node_set_mark(n, i, 0);
 		if (place_value(&at) != fakes[number])
 			node_set_operand(at.reader, at.input, fakes[number]);
 	}
@@ -308,7 +308,7 @@ quantize_function(Quantize *z, Function *f)
 	for_each_node(f, n) {
 		bool is_marked = false;
 		for (int i = 0; i < n->n_operands; i++)
-			is_marked |= n->operands[i].quantized > 0;
+			is_marked |= node_mark(n, i) > 0;
 		if (is_marked)
 			quantize_product(z, n, fakes);
 	}

@@ -231,7 +231,8 @@ find_bias(Mixed *x, Node *n)
 		vector = row->bias(n, y->uses->user);
 	const Value *parameter = vector ? find(x->sources, vector) : NULL;
 	parameter = parameter ? parameter : vector;
-	if (!vector || !is_wide(vector) || !parameter->state || !stays_finite(x, parameter->state))
+	if (!vector || !is_wide(vector) || parameter->kind != VALUE_STATE ||
+	    !stays_finite(x, parameter->state))
 		return;
 	const Node *reader = y->uses->user;
 	Value *repeated = node_operand(reader, node_operand(reader, 0) == y);

@@ -45,7 +45,7 @@ typedef struct {
 	int *leaf;
 	bool *is_read; /* by state id: do programs besides @update read it? */
 	bool *flat; /* by value id: elements of a member in a row, or a number repeated for each of them */
-	State **of; /* by value id: the state that the value is; NULL: it is computed */
+	bool *is_state; /* by value id: is the value the state `leaf`, and not computed from it? */
 } UnitMatch;
 /* Finds the members of f. States that the update uses in another way than element by element are left out. */
 void unit_match(Function *f, Arena *arena, UnitMatch *out);

@@ -101,7 +101,7 @@ number_leaf(Match *k, const Value *v, State *s)
 	k->number[v->id] = -1 - role_of(k->out, s);
 	k->out->leaf[v->id] = s->id;
 	k->out->flat[v->id] = true;
-	k->out->of[v->id] = s;
+	k->out->is_state[v->id] = true;
 }
 
 static bool
@@ -450,7 +450,7 @@ unit_match(Function *f, Arena *arena, UnitMatch *out)
 	                   .leaf = NEW_ARRAY(arena, int, n_values),
 	                   .is_read = NEW_ARRAY(arena, bool, n_states),
 	                   .flat = NEW_ARRAY(arena, bool, n_values),
-	                   .of = NEW_ARRAY(arena, State *, n_values)};
+	                   .is_state = NEW_ARRAY(arena, bool, n_values)};
 	for (int i = 0; i < n_states; i++)
 		k.parent[i] = i;
 	for (uint32_t i = 0; i < n_values; i++)

@@ -50,7 +50,7 @@ typedef struct {
 	VEC(Group) groups;
 	int n_units;
 	/* by value id: the first member's value, widened to the whole run; NULL: not built yet */
-	Value **wide;
+	IntMap *wide;
 } Units;
 
 static int64_t
@@ -277,10 +277,11 @@ widen(Units *u, const Group *g, Builder *b, Value *v)
 {
 	const Node *n = v->node;
 
-	if (u->wide[v->id])
-		return u->wide[v->id];
-	if (u->match.of[v->id])
-		return u->wide[v->id] = run_value(u, g, u->match.of[v->id]);
+	uint64_t known;
+	if (intmap_get(u->wide, v->id, &known))
+		return (Value *)(uintptr_t)known;
+	if (u->match.is_state[v->id])
+		return run_value(u, g, u->m->states.at[u->match.leaf[v->id]]);
 	Value **operands = NEW_ARRAY(u->p->scratch, Value *, n->n_operands);
 	for (int i = 0; i < n->n_operands; i++) {
 		Value *x = node_operand(n, i);
@@ -308,7 +309,7 @@ widen(Units *u, const Group *g, Builder *b, Value *v)
 	}
 	/* a broadcast number is not kept: another run may need it with another size */
 	if (u->match.leaf[v->id] >= 0)
-		u->wide[v->id] = wide;
+		intmap_put(u->wide, v->id, (uint64_t)(uintptr_t)wide);
 	return wide;
 }
 
@@ -387,7 +388,7 @@ run_units(Pass *p, Module *m)
 		return true;
 	unit_match(u.f, p->scratch, &u.match);
 	u.block = layer_blocks(m, p->scratch);
-	u.wide = NEW_ARRAY(p->scratch, Value *, u.match.n_values);
+	u.wide = intmap_new(p->scratch);
 	make_groups(&u);
 	for (int i = 0; i < u.groups.n; i++) {
 		if (!can_merge_sums(&u.groups.at[i]))
@@ -396,6 +397,7 @@ run_units(Pass *p, Module *m)
 		p->changed = true;
 	}
 	function_drop_unread(u.f);
+	function_compact(u.f); /* most of its nodes are gone */
 	return true;
 }
 

@@ -182,9 +182,9 @@ summed_axis(const Value *v)
 	for_each_use(v, u) {
 		const Node *n = u->user;
 		const DotAttr *dot = n->op == OP_dot ? n->attr : NULL;
-		const Ints *over = dot && u->index ? &dot->y_contract
-		                   : dot           ? &dot->x_contract
-		                                   : NULL;
+		const Ints *over = dot && use_index(u) ? &dot->y_contract
+		                   : dot               ? &dot->x_contract
+		                                       : NULL;
 		if (over && over->n == 1)
 			return (int)over->at[0];
 		const TransposeAttr *turned = n->op == OP_transpose ? n->attr : NULL;
@@ -336,7 +336,7 @@ run_optimizer(Pass *p, Module *m)
 	if (!collect_trained(&o) || !set_rounding(&o, options->rounding))
 		return false;
 	o.f = program_new(m, ROLE_UPDATE, 0);
-	o.b = (Builder){.m = m, .f = o.f};
+	o.b = (Builder){.m = m, .f = o.f, .known = intmap_new(p->scratch)};
 	update_build(&o);
 	if (every > 0)
 		refresh_build(&o);

@@ -419,11 +419,14 @@ build_guarded(OnnxNode *n, const Loop *l, const LoopBody *body, int64_t bound, V
 	Builder b = {.m = m, .f = run, .loc = n->b->loc},
 		none = {.m = m, .f = skip, .loc = n->b->loc};
 	Node *loop = build_loop(&b, n, l, body, bound, run->params.at, run->params.at + l->carried);
+	Value **results = NEW_ARRAY(im->arena, Value *, loop->n_results);
 	Value **nothing = NEW_ARRAY(im->arena, Value *, loop->n_results);
+	for (int i = 0; i < loop->n_results; i++)
+		results[i] = node_result(loop, i);
 	for (int i = 0; i < loop->n_results; i++)
 		nothing[i] = i < l->carried ? skip->params.at[i]
 		                            : b_splat(&none, node_result(loop, i)->type, 0);
-	b_return(&b, loop->n_results, loop->results);
+	b_return(&b, loop->n_results, results);
 	b_return(&none, loop->n_results, nothing);
 	return build_node(n->b, OP_cond, count, operands, &(CondAttr){run, skip});
 }

@@ -90,7 +90,7 @@ test_use_list(void **state)
 	Case c = case_open();
 
 	(void)state;
-	c.neg->operands[0].index = 1;
+	c.neg->operands[0].user = c.neg->prev;
 	assert_fault(&c, "t: error: model.onnx: @f: the use list of operand 0 is wrong: "
 	                 "%1 = neg %0 : f32[4] loc \"/fc/Exp\"\n");
 }
