@@ -57,3 +57,33 @@ class Tables:
         path.write_bytes(self.bytes)
         path.chmod(0o755)
         return path
+
+
+def blown_up(executable, section, size):
+    """An executable that `dump` reads as one, whose tables have the records of a section again and again, about `size` bytes of them.
+    None if the section has too few records to tell their size."""
+    data = executable.read_bytes()
+    at, n = struct.unpack("<qq", data[-16:])
+    blob, first = data[at:at + n], 48 + 16 * SECTIONS[section]
+    n_sections = struct.unpack_from("<I", blob, 12)[0]
+    places = [struct.unpack_from("<qq", blob, 48 + 16 * i) for i in range(n_sections)]
+    begin, count = dict(enumerate(places)).get(SECTIONS[section], (0, 0))
+    end = min([offset for offset, _ in places if offset > begin], default=n)
+    if count < 16:
+        return None
+    record = (end - begin) // count  # the next section begins less than 16 bytes behind
+    times = max(2, size // (record * count))
+    new = blob[begin:begin + record * count] * times
+    new += b"\0" * (-len(new) % 16)
+    head = bytearray(blob[:begin])
+    for i, (offset, _) in enumerate(places):
+        if offset > begin:
+            struct.pack_into("<q", head, 48 + 16 * i, offset + len(new) - (end - begin))
+    struct.pack_into("<q", head, first + 8, count * times)
+    return only_tables(bytes(head) + new + blob[end:])
+
+
+def only_tables(tables):
+    """A file that `dump` reads as an executable, with these tables, whose header gets their size."""
+    tables = tables[:16] + struct.pack("<q", len(tables)) + tables[24:]
+    return tables + struct.pack("<8sqqqq", tables[:8], 0, 0, 0, len(tables))

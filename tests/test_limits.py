@@ -6,6 +6,7 @@ import subprocess
 import numpy as np
 import onnx
 import pytest
+import tables
 from onnx import helper, numpy_helper
 
 
@@ -118,3 +119,33 @@ def test_closed_streams_are_no_outputs(gradc, folder):
     assert subprocess.run(["bash", "-c", line], cwd=folder).returncode == 5
     lines = (folder / "log.jsonl").read_text().splitlines()
     assert len(lines) == 8 and all(line.startswith("{") for line in lines)
+
+
+JUNK = 16 << 20
+
+
+def dump_of(gradc, folder, content):
+    """Exit code and CPU seconds of a dump."""
+    (folder / "junk").write_bytes(content)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([gradc, "dump", "junk", "-o", "out"], cwd=folder, capture_output=True, text=True, timeout=120)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode in (0, 3, 5), done.stderr
+    assert done.returncode == 0 or "gradc: error: " in done.stderr
+    return done.returncode, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_junk_is_refused_soon(gradc, folder, tmp_path):
+    noise = np.random.default_rng(0).bytes(JUNK)
+    whole = (folder / "train").read_bytes()
+    behind = tables.only_tables(tables.blown_up(folder / "train", "SECTION_SLOTS", 0)[:400] + noise)
+    for content in noise, bytes(JUNK), noise + whole[-40:], behind:
+        code, seconds = dump_of(gradc, tmp_path, content)
+        assert code and seconds < 2
+
+
+@pytest.mark.parametrize("section", tables.SECTIONS)
+def test_tables_of_many_records_are_read_soon(gradc, folder, tmp_path, section):
+    """In time that grows with the bytes: 100 MB take six times as long."""
+    content = tables.blown_up(folder / "train", section, JUNK)
+    assert content is None or dump_of(gradc, tmp_path, content)[1] < 2

@@ -236,6 +236,24 @@ def test_the_last_of_many_readers_counts(run, tmp_path):
     assert verdict(run, tmp_path, np.zeros((8, 8), np.float32), nodes=nodes, name="w")[0] == "trainable"
 
 
+def test_readers_are_found_behind_many_views(run, tmp_path):
+    """Thirty views in a row, and a Pow at their end."""
+    nodes = [("Identity" if i else "Transpose", [f"v{i}" if i else "table"], [f"v{i + 1}"]) for i in range(30)]
+    nodes = [(op, *names, {"perm": [0]} if op == "Transpose" else {}) for op, *names in nodes] + [("Pow", ["x", "v30"], ["y"])]
+    assert verdict(run, tmp_path, PARAMETERS[0].astype(np.float32), nodes=nodes) == ("frozen", "steers an operator")
+
+
+def test_two_branches_may_use_names_in_opposite_directions(run, tmp_path):
+    """v is a view of w in one branch, and w of v in the other: names alone form a cycle."""
+    def branch(made, view):
+        nodes = [helper.make_node("Mul", ["x", "table"], [made]), helper.make_node("Identity", [made], [view]),
+                 helper.make_node("Neg", [view], ["o" + made])]
+        return helper.make_graph(nodes, made, [], [helper.make_tensor_value_info("o" + made, 1, [8])])
+
+    nodes = [("If", ["yes"], ["y"], {"then_branch": branch("w", "v"), "else_branch": branch("v", "w")})]
+    assert verdict(run, tmp_path, PARAMETERS[0].astype(np.float32), nodes=nodes, others={"yes": np.array(True)})[0] == "trainable"
+
+
 def tensorflow(run, folder, nodes, tensors):
     """What check says of a file of tf2onnx: nodes are (op, name, inputs, output)."""
     ports = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [4, 8]) for n in "xy"]
