@@ -114,7 +114,7 @@ static bool
 scale_mixes(const Node *n, int i, const BatchAxis *a)
 {
 	const Module *m = n->function->module;
-	int number = node_mark(n, i) - 1;
+	int number = node_mark(n, i).of - 1;
 
 	if (number < 0 || quantized_is_weight(&m->quantized.at[number]))
 		return false;
@@ -268,7 +268,7 @@ batch_stores_mix(const BatchAxes *b, const Function *f)
 
 	for_each_node(f, n)
 		for (int i = 0; i < n->n_operands; i++) {
-			int number = node_mark(n, i) - 1;
+			int number = node_mark(n, i).of - 1;
 			bool is_stored = stored_state(n) ||
 			                 (number >= 0 &&
 			                  m->quantized.at[number].scales == SCALES_RUNNING);

@@ -197,6 +197,11 @@ when_runs(When when)
 {
 	return when == WHEN_FIRST ? 1 : when == WHEN_LATER ? 2 : 3;
 }
+/* Says that an operand becomes codes: */
+typedef struct {
+	int of;    /* 1 + number of the module's QuantizedOperand; 0: the operand stays as it is */
+	int views; /* the operand is what so many views make of the value that becomes codes */
+} OperandMark;
 struct Node {
 	Node *prev, *next;
 	Function *function;
@@ -210,9 +215,8 @@ struct Node {
 	OpKind op : 16;
 	Phase phase : 8;
 	When when : 8;
-	/* By operand: 1 + number of the module's QuantizedOperand that the operand is, until the pass `quantize` has run;
-	 * 0: none. In the module's arena; NULL: no operand is marked. */
-	int *marks;
+	/* By operand, until the pass `quantize` has run. In the module's arena; NULL: no operand is marked. */
+	OperandMark *marks;
 	Use operands[]; /* the results follow in memory: node_result */
 };
 
@@ -416,8 +420,8 @@ void module_free(Module *m);
 Function *module_function(const Module *m, const char *name); /* NULL: no such function */
 /* A new function with a role, and named after the role: @accumulate, @accumulate.1 for binding 1 ... */
 Function *program_new(Module *m, Role role, int binding);
-/* A copy of the program `from` with another role. */
-Function *program_clone(const Function *from, Role role);
+/* Makes a copy with role inference of each function of role forward that has none beside it. */
+void module_split_inference(Module *m);
 /* A module may have several functions of one role: for each binding, stage, mode and target. Work on all of them goes
  * through for_each_of_role. module_first is for facts on which all of them agree, such as the number of results: the
  * first of that role; NULL: no such function. function_beside: the function of that role whose binding, stage, mode and
@@ -520,13 +524,12 @@ node_operand(const Node *n, int i)
 {
 	return n->operands[i].value;
 }
-/* 1 + number of the module's QuantizedOperand that operand i is; 0: none. */
-static inline int
+static inline OperandMark
 node_mark(const Node *n, int i)
 {
-	return n->marks ? n->marks[i] : 0;
+	return n->marks ? n->marks[i] : (OperandMark){0};
 }
-void node_set_mark(Node *n, int i, int mark);
+void node_set_mark(Node *n, int i, OperandMark mark);
 /* The number of the operand. */
 static inline int
 use_index(const Use *u)

@@ -60,17 +60,19 @@ program_new(Module *m, Role role, int binding)
 	return f;
 }
 
-Function *
-program_clone(const Function *from, Role role)
+void
+module_split_inference(Module *m)
 {
-	Function *f = function_clone(from, program_name(from->module, role, from->binding));
-
-	f->role = role;
-	f->binding = from->binding;
-	f->stage = from->stage;
-	f->mode = from->mode;
-	f->target = from->target;
-	return f;
+	for_each_of_role(m, ROLE_FORWARD, f) {
+		if (function_beside(f, ROLE_INFERENCE))
+			continue;
+		Function *to = function_clone(f, program_name(m, ROLE_INFERENCE, f->binding));
+		to->role = ROLE_INFERENCE;
+		to->binding = f->binding;
+		to->stage = f->stage;
+		to->mode = f->mode;
+		to->target = f->target;
+	}
 }
 
 Function *
@@ -503,10 +505,10 @@ node_set_operand(Node *n, int i, Value *v)
 }
 
 void
-node_set_mark(Node *n, int i, int mark)
+node_set_mark(Node *n, int i, OperandMark mark)
 {
-	if (!n->marks && mark)
-		n->marks = NEW_ARRAY(n->function->module->arena, int, n->n_operands);
+	if (!n->marks && mark.of)
+		n->marks = NEW_ARRAY(n->function->module->arena, OperandMark, n->n_operands);
 	if (n->marks)
 		n->marks[i] = mark;
 }

@@ -27,6 +27,14 @@ op_find(const char *name, OpKind *out)
 }
 
 Value *
+value_viewed(const Value *v)
+{
+	const Node *n = v->kind == VALUE_RESULT ? v->node : NULL;
+
+	return n && op_row(n)->fuse == FUSE_VIEW && n->n_operands == 1 ? node_operand(n, 0) : NULL;
+}
+
+Value *
 behind_views(Value *v)
 {
 	while (v->node && op_row(v->node)->fuse == FUSE_VIEW)

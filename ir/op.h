@@ -104,7 +104,13 @@ typedef enum {
 extern const char *const precision_names[N_PRECISIONS];
 
 #define OPERAND(i) (1u << (i)) /* one operand, in a set of operands */
-#define EVERY_OPERAND (~0u)    /* of an op with any number of operands */
+/* Is operand i in the set? Operands from number 32 on are in no set. */
+static inline bool
+operand_in(unsigned set, int i)
+{
+	return i < 32 && (set & OPERAND(i));
+}
+#define EVERY_OPERAND (~0u) /* of an op with any number of operands */
 
 /* What an op does to a product, for libraries that can do it as they store the product. A set of
  * bits in Target.epilogues. */
@@ -222,8 +228,8 @@ struct OpRow {
 	Precision precision;
 	unsigned quantizes; /* set of the operands that may be stored in few bits with scales */
 	/* For operand i of `quantizes`: the axis along which each index may have a scale of its
-	 * own. It must be an axis for which multiplying the result by the scales is the same as
-	 * multiplying the operand. -1: there is one scale for the whole operand. */
+	 * own. It must be an axis for which multiplying the result by the scales (repeated for each group of a
+	 * convolution) is the same as multiplying the operand. -1: there is one scale for the whole operand. */
 	int (*channel)(const Node *n, int i);
 	/* For operand i of `quantizes`: the axis along which the op adds products, so that blocks of the operand, each
 	 * with a scale, lie along it. -1: it adds along no axis or along several. */
@@ -347,6 +353,8 @@ op_row(const Node *n)
 
 /* ---- op.c */
 bool op_find(const char *name, OpKind *out);
+/* The operand of the view that makes v; NULL: no view makes v. */
+Value *value_viewed(const Value *v);
 Value *behind_views(Value *v); /* the value that a chain of views starts from */
 
 /* clang-format off */

@@ -506,24 +506,32 @@ read_operands(Reader *r, Value ***out)
 
 typedef VEC(const char *) Names;
 
-/* quantized (_, 1): operand 1 is the quantized operand number 1 of the module */
+/* quantized (_, 1 behind 2): operand 1 is what two views make of the quantized operand number 1 of the module */
 static void
 read_marks(Reader *r, Node *n)
 {
-	int64_t number;
+	int64_t number, views;
 
 	if (!read_expect(r, '('))
 		return;
 	for (int i = 0; i < n->n_operands; i++) {
+		views = 0;
 		if (i > 0 && !read_expect(r, ','))
 			return;
 		read_space(r);
-		if (*r->at == '_')
+		if (*r->at == '_') {
 			r->at++;
-		else if (read_small(r, r->m->quantized.n - 1, &number))
-			node_set_mark(n, i, 1 + (int)number);
-		else
+			continue;
+		}
+		if (!read_int(r, &number))
 			return;
+		if (number < 0 || number >= r->m->quantized.n) {
+			read_fault(r, "no quantized operand %lld stands above", (long long)number);
+			return;
+		}
+		if (read_word(r, "behind") && !read_small(r, INT32_MAX, &views))
+			return;
+		node_set_mark(n, i, (OperandMark){1 + (int)number, (int)views});
 	}
 	read_expect(r, ')');
 }

@@ -236,20 +236,22 @@ print_plan(Text *out, const Node *n)
 	}
 }
 
-/* quantized (_, 1): operand 1 is the quantized operand number 1 of the module */
+/* quantized (_, 1 behind 2): operand 1 is what two views make of the quantized operand number 1 of the module */
 static void
 print_marks(Text *out, const Node *n)
 {
 	bool any = false;
 
 	for (int i = 0; n->marks && i < n->n_operands; i++)
-		any |= n->marks[i] > 0;
+		any |= n->marks[i].of > 0;
 	for (int i = 0; i < n->n_operands && any; i++) {
 		text_add(out, i ? ", " : " quantized (");
-		if (n->marks[i])
-			text_printf(out, "%d", n->marks[i] - 1);
+		if (n->marks[i].of)
+			text_printf(out, "%d", n->marks[i].of - 1);
 		else
 			text_add(out, "_");
+		if (n->marks[i].views)
+			text_printf(out, " behind %d", n->marks[i].views);
 	}
 	text_add(out, any ? ")" : "");
 }

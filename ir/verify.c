@@ -334,13 +334,21 @@ is_code_type(DType d)
 	return (class == CLASS_SIGNED || class == CLASS_UNSIGNED) && dtype_info[d].bits <= 16;
 }
 
+/* Codes with scales from the values themselves are those of ONNX's DynamicQuantizeLinear. */
+static bool
+is_dynamic(const QuantizedOperand *q)
+{
+	return q->scales == SCALES_DYNAMIC || q->scales == SCALES_TOKEN;
+}
+
 static void
 verify_quantized(Verify *v)
 {
 	for (int i = 0; i < v->m->quantized.n; i++) {
 		const QuantizedOperand *q = &v->m->quantized.at[i];
 		bool is_sound = is_code_type(q->type) &&
-		                (q->scales != SCALES_BLOCK || q->block >= 1);
+		                (q->scales != SCALES_BLOCK || q->block >= 1) &&
+		                (!is_dynamic(q) || q->type == U8);
 		for (int k = 0; k < q->group.n; k++)
 			is_sound &= q->group.at[k] >= 1;
 		if (is_sound)
@@ -349,21 +357,31 @@ verify_quantized(Verify *v)
 		module_place(&line, v->m, q->line);
 		diag_error(
 			v->diag, EXIT_INVALID,
-			"%s: quantized operand %d: its codes need an integer type of at most 16 bits, its "
-			"blocks one element or more",
+			"%s: quantized operand %d: its codes need an integer type of at most 16 bits (dynamic and token: u8), its blocks one element or more",
 			line.at, i);
 		text_free(&line);
 		v->ok = false;
 	}
 }
 
-/* Only operands that the op's column `quantizes` lists may be quantized. */
+/* Only operands that the op's column `quantizes` lists may be quantized, behind views alone. */
 static void
 verify_marks(Verify *v, const Node *n)
 {
-	for (int i = 0; n->marks && i < n->n_operands; i++)
-		if (n->marks[i] && (i >= 32 || !(op_row(n)->quantizes & OPERAND(i))))
+	for (int i = 0; n->marks && i < n->n_operands; i++) {
+		const Value *at = node_operand(n, i);
+		int views = n->marks[i].views;
+		if (!n->marks[i].of)
+			continue;
+		if (!operand_in(op_row(n)->quantizes, i))
 			report(v, n, "operand %d cannot be quantized", i);
+		while (views > 0 && at && value_viewed(at)) {
+			at = value_viewed(at);
+			views--;
+		}
+		if (views > 0 || !at)
+			report(v, n, "operand %d is not behind %d views", i, n->marks[i].views);
+	}
 }
 
 static void

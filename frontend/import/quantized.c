@@ -5,7 +5,7 @@
  *	quantized "fc.weight" s8 channel input 1 of "fc"
  *	%3 = dot %2, @fc.weight {x_contract = [1], y_contract = [1]} : f32[4,8] quantized (_, 0) loc "fc"
  *
- * An operand is marked if only views, which the node's importer made, lie between it and the value of that input. */
+ * An operand is marked if only views lie between it and the value that the file calls by the tensor's name. */
 #include "frontend/import/walk.h"
 
 /* A node's input that is quantized. */
@@ -101,32 +101,29 @@ quantized_inputs(const Importer *im, const NodeProto *p)
 	               : NULL;
 }
 
-/* 1 + the number of the quantized operand that v is, if it is the value of an input; else 0. Input i is asked first,
- * for two inputs may be the same value. */
+/* How many views lie between v and the value; -1: something else does. */
 static int
+views_between(const Value *v, const Value *value)
+{
+	int n = 0;
+
+	for (; v && v != value; v = value_viewed(v))
+		n++;
+	return v ? n : -1;
+}
+
+/* The mark of operand i. Input i is asked first, for two inputs may be the same value. */
+static OperandMark
 mark_of(OnnxNode *n, const MarkedInputs *inputs, int i, const Value *v)
 {
-	int found = 0;
+	OperandMark found = {0};
 
 	for (int k = 0; k < inputs->list.n; k++) {
 		const Marked *m = &inputs->list.at[k];
-		const Bound *b = importer_lookup(n->im, n->proto->input[m->input]);
-		if (b && b->value == v && (!found || m->input == i))
-			found = 1 + m->number;
-	}
-	return found;
-}
-
-/* Looks for the value of an input behind the views that were made after the node with this id. */
-static int
-mark_behind(OnnxNode *n, const MarkedInputs *inputs, int i, const Value *v, uint32_t first_id)
-{
-	int found = mark_of(n, inputs, i, v);
-
-	while (!found && v->kind == VALUE_RESULT && v->node->id >= first_id &&
-	       op_row(v->node)->fuse == FUSE_VIEW && v->node->n_operands == 1) {
-		v = node_operand(v->node, 0);
-		found = mark_of(n, inputs, i, v);
+		const Bound *b = importer_lookup(n->im, n->im->m->quantized.at[m->number].name);
+		int views = b ? views_between(v, b->value) : -1;
+		if (views >= 0 && (!found.of || m->input == i))
+			found = (OperandMark){1 + m->number, views};
 	}
 	return found;
 }
@@ -146,16 +143,14 @@ settle_vector(Importer *im, int number, const Value *operand)
 void
 quantized_mark(OnnxNode *n, const MarkedInputs *inputs, Node *first)
 {
-	uint32_t first_id = first ? first->id : 0;
-
 	for (Node *node = first; node; node = node->next)
-		for (int i = 0; i < node->n_operands && i < 32; i++) {
+		for (int i = 0; i < node->n_operands; i++) {
 			Value *v = node_operand(node, i);
-			int mark = op_row(node)->quantizes & OPERAND(i)
-			                   ? mark_behind(n, inputs, i, v, first_id)
-			                   : 0;
+			if (!operand_in(op_row(node)->quantizes, i))
+				continue;
+			OperandMark mark = mark_of(n, inputs, i, v);
 			node_set_mark(node, i, mark);
-			if (mark)
-				settle_vector(n->im, mark - 1, v);
+			if (mark.of)
+				settle_vector(n->im, mark.of - 1, v);
 		}
 }

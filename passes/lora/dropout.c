@@ -3,23 +3,6 @@
 
 #include <string.h>
 
-void
-lora_split_inference(Module *m)
-{
-	for_each_of_role(m, ROLE_FORWARD, forward) {
-		if (function_beside(forward, ROLE_INFERENCE))
-			continue;
-		int b = forward->binding;
-		const char *name = b ? arena_printf(m->arena, "inference.%d", b) : "inference";
-		Function *f = function_clone(forward, module_fresh_name(m, name));
-		f->role = ROLE_INFERENCE;
-		f->binding = b;
-		f->stage = forward->stage;
-		f->mode = forward->mode;
-		f->target = forward->target;
-	}
-}
-
 /* Works as ONNX's Dropout (frontend/operators/nn/random.c): an element is kept if a uniform number is at least the
  * probability. */
 Value *

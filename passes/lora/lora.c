@@ -448,7 +448,7 @@ find_rows(Lora *l)
 		drops |= l->choices.at[i].settings.dropout > 0;
 	if (!drops)
 		return;
-	lora_split_inference(l->m);
+	module_split_inference(l->m); /* it drops nothing */
 	for_each_function(l->m, f) {
 		BatchAxes rows = {0};
 		if (f->role == ROLE_FORWARD)

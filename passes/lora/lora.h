@@ -71,9 +71,6 @@ void lora_keep_codes(Module *m, State *weight, int axis, const LoraCodes *codes,
                      const LoraSettings *s);
 
 /* ---- lora/dropout.c */
-/* Makes a function of role inference for each function of role forward that lacks one, because inference drops
- * nothing. */
-void lora_split_inference(Module *m);
 /* x after dropout: each element is 0 with that probability, else divided by 1 - probability. name: selects the random
  * numbers. axis: axis of x that counts the `rows` rows of the batch; -1: no axis does. */
 Value *lora_dropped(Builder *b, Value *x, double probability, const char *name, int axis,

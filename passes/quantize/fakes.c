@@ -172,16 +172,13 @@ fake_running(FakeBuilder *f, const Place *at)
 	                     q->type);
 }
 
-/* ONNX has no blocks for vectors: a vector has one scale, also with a scale for each row. */
+/* A vector is one row. */
 static Value *
 fake_dynamic(FakeBuilder *f, const Place *at)
 {
 	Value *x = place_value(at), *scale, *zero;
 	int rank = x->type->rank;
-
-	if (rank == 1)
-		at->of->scales = SCALES_DYNAMIC;
-	bool by_row = at->of->scales == SCALES_TOKEN;
+	bool by_row = at->of->scales == SCALES_TOKEN && rank > 1;
 	Ints axes = axes_between(by_row ? rank - 1 : 0, rank), shape = ints_of_type(x->type);
 
 	b_dynamic_range(&f->b, x, axes, &scale, &zero);

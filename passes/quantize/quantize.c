@@ -1,6 +1,6 @@
 /* The pass `quantize`, for --quantize: training sees the rounding that codes (small integers with a scale) bring.
- * Import marks the operands of products that the ONNX file can hold as codes. The pass quantizes each marked operand
- * that the column `quantizes` of the product's op lists, and converts it back to floats (fakes.c). For example:
+ * Import marks the operands of products that the ONNX file can hold as codes and that the column `quantizes` of the op
+ * lists. The pass quantizes each marked operand and converts it back to floats (fakes.c). For example:
  *
  *	quantized "w" s8 channel input 1 of "fc"
  *	%0 = dot %x, @w {x_contract = [1], y_contract = [1]} quantized (_, 0)
@@ -46,18 +46,6 @@ has_running_ranges(const Quantize *z)
 		if (runs(&z->m->quantized.at[i]) && z->first[i].product)
 			return true;
 	return false;
-}
-
-static void
-add_inference(Quantize *z)
-{
-	int n = z->m->functions.n;
-
-	for (int i = 0; i < n; i++) {
-		const Function *f = z->m->functions.at[i];
-		if (f->role == ROLE_FORWARD && !function_beside(f, ROLE_INFERENCE))
-			program_clone(f, ROLE_INFERENCE);
-	}
 }
 
 /* ---- groups that share a scale, and states */
@@ -212,6 +200,7 @@ open_operands(Quantize *z)
 	for (int i = 0; i < z->m->quantized.n; i++) {
 		QuantizedOperand *q = &z->m->quantized.at[i];
 		const Place *at = &z->first[i];
+		q->learned = q->low = q->high = q->scale_shift = q->zero_shift = NULL;
 		if (!at->product)
 			continue;
 		if (quantized_is_weight(q) && !set_group(z, q, at))
@@ -246,72 +235,107 @@ find_places(Quantize *z, Function *f)
 
 	for_each_node(f, n)
 		for (int i = 0; i < n->n_operands; i++) {
-			int number = node_mark(n, i) - 1;
+			int number = node_mark(n, i).of - 1;
 			if (number < 0)
 				continue;
 			Place at = place_find(z->m, z->p->scratch, n, i);
 			Type t = place_value(&at)->type;
 			ok &= check_place(z, &at);
 			if (t->n == 0 || t->rank == 0)
-				node_set_mark(n, i, 0);
+				node_set_mark(n, i, (OperandMark){0});
 			else if (!z->first[number].product)
 				z->first[number] = at;
 		}
 	return ok;
 }
 
-/* The first of the views that the product's importer made for it. */
-static Node *
-first_view(Node *product)
-{
-	Node *n = product;
+/* ---- one function */
+typedef struct {
+	Quantize *z;
+	Function *f;
+	int *position; /* by node id */
+	Node **earliest; /* by number of the quantized operand: the first node that will read its codes */
+	Value **fakes; /* by number of the quantized operand: what was built so far */
+} Inside;
 
-	while (n->prev && n->prev->loc == product->loc && op_row(n->prev)->fuse == FUSE_VIEW)
-		n = n->prev;
-	return n;
+/* Products may read a value through views that stand before the first product. */
+static void
+find_earliest(Inside *in)
+{
+	int count = 0;
+
+	for_each_node(in->f, n)
+		in->position[n->id] = count++;
+	for_each_node(in->f, n)
+		for (int i = 0; n->marks && i < n->n_operands; i++) {
+			int number = n->marks[i].of - 1;
+			if (number < 0)
+				continue;
+			Node *reader = place_find(in->z->m, in->z->p->scratch, n, i).reader;
+			Node **earliest = &in->earliest[number];
+			if (!*earliest || in->position[reader->id] < in->position[(*earliest)->id])
+				*earliest = reader;
+		}
 }
 
-/* Quantizes the marked operands of a product. fakes: by number of the quantized operand, what was built for the
- * products before it. */
-static void
-quantize_product(Quantize *z, Node *n, Value **fakes)
+static Value *
+build_fake(Inside *in, int number, const Place *at)
 {
-	Node *first = first_view(n);
+	FakeBuilder f = {.options = in->z->options,
+	                 .trains = in->f->role == ROLE_FORWARD,
+	                 .b = {.m = in->z->m,
+	                       .f = in->f,
+	                       .before = in->earliest[number],
+	                       .loc = at->reader->loc,
+	                       .phase = at->product->phase}};
 
+	return fake_build(&f, at);
+}
+
+static void
+quantize_product(Inside *in, Node *n)
+{
 	for (int i = 0; i < n->n_operands; i++) {
-		int number = node_mark(n, i) - 1;
+		int number = n->marks[i].of - 1;
 		if (number < 0)
 			continue;
-		Place at = place_find(z->m, z->p->scratch, n, i);
-		bool is_own = at.reader->loc == n->loc;
-		FakeBuilder f = {.options = z->options,
-		                 .trains = n->function->role == ROLE_FORWARD,
-		                 .b = {.m = z->m,
-		                       .f = n->function,
-		                       .before = is_own ? first : at.reader,
-		                       .loc = at.reader->loc,
-		                       .phase = n->phase}};
-		if (!fakes[number])
-			fakes[number] = fake_build(&f, &at);
-		node_set_mark(n, i, 0);
-		if (place_value(&at) != fakes[number])
-			node_set_operand(at.reader, at.input, fakes[number]);
+		Place at = place_find(in->z->m, in->z->p->scratch, n, i);
+		if (!in->fakes[number])
+			in->fakes[number] = build_fake(in, number, &at);
+		if (place_value(&at) != in->fakes[number])
+			node_set_operand(at.reader, at.input, in->fakes[number]);
 	}
-	z->p->changed = true;
+	n->marks = NULL;
+	in->z->p->changed = true;
 }
 
 static void
 quantize_function(Quantize *z, Function *f)
 {
-	Value **fakes = NEW_ARRAY(z->p->scratch, Value *, z->m->quantized.n + 1);
+	int n_operands = z->m->quantized.n + 1;
+	Inside in = {.z = z,
+	             .f = f,
+	             .position = NEW_ARRAY(z->p->scratch, int, f->next_node_id),
+	             .earliest = NEW_ARRAY(z->p->scratch, Node *, n_operands),
+	             .fakes = NEW_ARRAY(z->p->scratch, Value *, n_operands)};
 
-	for_each_node(f, n) {
-		bool is_marked = false;
-		for (int i = 0; i < n->n_operands; i++)
-			is_marked |= node_mark(n, i) > 0;
-		if (is_marked)
-			quantize_product(z, n, fakes);
-	}
+	find_earliest(&in);
+	for_each_node(f, n)
+		if (n->marks)
+			quantize_product(&in, n);
+}
+
+static bool
+check_options(const Quantize *z)
+{
+	bool learns = z->options->learn_scales || !z->options->learn_zeros;
+
+	if (!learns)
+		diag_error(z->p->diag, EXIT_USAGE, "pass quantize: learn_zeros needs learn_scales");
+	if (z->m->quantized.n == 0)
+		diag_error(z->p->diag, EXIT_USAGE,
+		           "pass quantize: no operand is marked: --quantize=SPEC marks them");
+	return learns && z->m->quantized.n > 0;
 }
 
 static bool
@@ -321,13 +345,13 @@ run_quantize(Pass *p, Module *m)
 	              .m = m,
 	              .options = p->options,
 	              .first = NEW_ARRAY(p->scratch, Place, m->quantized.n + 1)};
-	bool ok = true;
+	bool ok = check_options(&z);
 
 	for_each_function(m, f)
 		ok &= !is_seen(f) || find_places(&z, f);
 	ok = ok && open_operands(&z);
 	if (ok && z.options->inference && has_running_ranges(&z))
-		add_inference(&z);
+		module_split_inference(m);
 	for (int i = 0; ok && i < m->functions.n; i++)
 		if (is_seen(m->functions.at[i]))
 			quantize_function(&z, m->functions.at[i]);
@@ -337,9 +361,9 @@ run_quantize(Pass *p, Module *m)
 static const QuantizePassOptions quantize_defaults = {.averaging = 0.01, .inference = true};
 static const PassOption quantize_options[] = {
 	{"averaging", "weight of a batch in a running range", OPTION_DOUBLE,
-         offsetof(QuantizePassOptions, averaging)},
+         offsetof(QuantizePassOptions, averaging), 0, 1, .above = true},
 	{"freeze_after", "updates after which running ranges stay fixed; 0: never", OPTION_INT,
-         offsetof(QuantizePassOptions, freeze_after)},
+         offsetof(QuantizePassOptions, freeze_after), 0, 1e15},
 	{"learn_scales", "scales of weights and running ranges are parameters", OPTION_BOOL,
          offsetof(QuantizePassOptions, learn_scales)},
 	{"learn_zeros", "zero points of running ranges are parameters, too", OPTION_BOOL,
