@@ -35,7 +35,7 @@ takes_default(const char *name)
 {
 	for (int i = 0; i < N_SCALARS; i++)
 		if (strcmp(scalar_names[i], name) == 0)
-			return scalar_has_default[i];
+			return hyperparameters[i].option != NULL;
 	return false;
 }
 
@@ -119,7 +119,7 @@ check_update(RowCheck *c, const OptimizerRow *row, DType dtype, int64_t rows)
 			          row->numbers[i].name ? "are left unset by update"
 			                               : "are missing");
 	for (int i = 0; row->defaults && i < N_SCALARS; i++)
-		if (scalar_has_default[i] && function_find_param(f, PARAM_HYPERPARAMETER, i) &&
+		if (hyperparameters[i].option && function_find_param(f, PARAM_HYPERPARAMETER, i) &&
 		    !has_default(row, i))
 			row_error(c, "defaults", "lacks %s, which update reads", scalar_names[i]);
 	if (!u.new_param)

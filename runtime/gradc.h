@@ -63,8 +63,12 @@ typedef struct {
 	uint64_t seed;
 	bool shuffle, keep_last;
 	const char *lr_schedule; /* NULL: constant */
-	/* NaN: the optimizer's default */
-	double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip_norm, clip_value;
+	/* Hyperparameters: lr, beta1 ... NaN: the optimizer's default */
+#define SCALAR(index, name, dtype)
+#define HYPER(index, name, option, below, help) double name;
+#include "base/numbers/scalar_list.def"
+#undef SCALAR
+	double min_lr, clip_norm, clip_value; /* NaN: 0, no limit, no limit */
 	const char *load, *load_adapter, *weights;
 	const char *adapter; /* name of an adapter that is kept in the executable; NULL: none */
 	/* merge: adds the loaded adapters to their weights and starts new adapters. unmerge: subtracts the loaded adapters from

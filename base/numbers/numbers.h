@@ -187,7 +187,7 @@ void absmax_numbers(const uint8_t *codes, const float *nested, float offset, int
 
 /* ---- scalar.c: the scalar block: numbers that the trainer computes for each step and kernels read (scalar_list.def). */
 typedef enum {
-#define SCALAR(index, name, dtype, has_default) SCALAR_##index,
+#define SCALAR(index, name, dtype) SCALAR_##index,
 #include "base/numbers/scalar_list.def"
 #undef SCALAR
 	N_SCALARS,
@@ -198,7 +198,11 @@ typedef union {
 } Scalar;
 extern const char *const scalar_names[]; /* "lr", "beta1", ...; ends with NULL */
 extern const DType scalar_dtypes[N_SCALARS];
-extern const bool scalar_has_default[N_SCALARS];
+typedef struct {
+	const char *option; /* of executables, without the dashes; NULL: the scalar is no hyperparameter */
+	double below;       /* values are at least 0, and less */
+} Hyperparameter;
+extern const Hyperparameter hyperparameters[N_SCALARS];
 
 /* ---- philox.c: Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3". */
 typedef struct {

@@ -51,13 +51,22 @@ is_own(const OptimizerRow *row, const char *name)
 	return false;
 }
 
-/* The same range as in the options of executables. */
+/* The bound of a hyperparameter's values, the same as in the options of executables. */
+static double
+bound_of(const char *key)
+{
+	for (int i = 0; i < N_SCALARS; i++)
+		if (strcmp(scalar_names[i], key) == 0)
+			return hyperparameters[i].below;
+	return INFINITY;
+}
+
 static bool
 is_in_range(const char *key, const char *value)
 {
-	double x, high = strncmp(key, "beta", 4) == 0 ? 1 : INFINITY;
+	double x;
 
-	return parse_double(value, &x) && x >= 0 && x < high;
+	return parse_double(value, &x) && x >= 0 && x < bound_of(key);
 }
 
 static bool
@@ -84,7 +93,7 @@ set_key(OptimizerChoice *c, const char *option, char *word, void *settings, Aren
 	if (is_in_range(word, value))
 		return true;
 	diag_error(diag, EXIT_USAGE, "%s: %s=%s is out of range: need a number from 0%s", owner,
-	           word, value, strncmp(word, "beta", 4) == 0 ? " to below 1" : "");
+	           word, value, bound_of(word) == 1 ? " to below 1" : "");
 	return false;
 }
 

@@ -189,15 +189,13 @@ add_machine(Settings *s, const Gradc *run)
 static Settings
 collect_settings(const Gradc *run)
 {
-	static const ScalarIndex scalars[] = {
-		SCALAR_LR,           SCALAR_BETA1,    SCALAR_BETA2,     SCALAR_EPS,
-		SCALAR_WEIGHT_DECAY, SCALAR_MOMENTUM, SCALAR_CLIP_NORM, SCALAR_CLIP_VALUE};
 	Settings s = {.arena = run->arena};
 	const GradcOptions *o = &run->options;
 
 	add_compiled(&s, &run->format);
-	for (int i = 0; i < COUNT(scalars); i++)
-		add_number(&s, scalar_names[scalars[i]], run->hyper.values[scalars[i]]);
+	for (int i = 0; i < N_SCALARS; i++)
+		if (hyperparameters[i].option || i == SCALAR_CLIP_NORM || i == SCALAR_CLIP_VALUE)
+			add_number(&s, scalar_names[i], run->hyper.values[i]);
 	if (run->train) {
 		add_schedule(&s, run);
 		add(&s, "seed", json_uint(o->seed));

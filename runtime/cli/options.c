@@ -106,7 +106,13 @@ static const OptionRow rows[] = {
 	{"seed", "N", "seed of the order and of random initial values (0)", TAKES_UINT, RUN(seed)},
 	{"keep-last", NULL, "pads the last partial batch instead of dropping it", TAKES_FLAG,
 	 RUN(keep_last), .commands = TRAINING},
-	{"lr", "X", "learning rate", TAKES_DOUBLE, RUN(lr), .range = RANGE_NOT_NEGATIVE, .group = "Hyperparameters", .commands = TRAINING},
+#define FINITE RANGE_NOT_NEGATIVE
+#define LESS_1 RANGE_BELOW_1
+#define SCALAR(index, name, dtype)
+#define HYPER(index, name, option, below, help) \
+	{option, "X", help, TAKES_DOUBLE, RUN(name), .range = below, .group = SCALAR_##index == 0 ? "Hyperparameters" : NULL, .commands = TRAINING},
+#include "base/numbers/scalar_list.def"
+#undef SCALAR
 	{"lr-schedule", "constant|linear|cosine|wsd|polynomial|step|one-cycle|plateau|deepspeed-warmup|deepspeed-decay|deepspeed-cosine|deepspeed-range|deepspeed-cycle", "how the learning rate changes (constant); polynomial[,power=1], step[,size=30,gamma=0.1], "
 	 "one-cycle[,pct_start=0.3,div_factor=25,final_div_factor=10000], "
 	 "plateau[,factor=0.1,patience=10], also threshold=0.0001, cooldown=0, eps=1e-08, by the losses of --eval-every; DeepSpeed's schedules: deepspeed-warmup[,steps=1000,log=1], "
@@ -116,11 +122,6 @@ static const OptionRow rows[] = {
 	 TAKES_CALL, CLI(find_lr), .set = set_find_lr, .commands = TRAINING},
 	{"warmup", "N", "steps of linear warm-up (0)", TAKES_INT, RUN(warmup), .commands = TRAINING},
 	{"min-lr", "X", "learning rate at the end (0)", TAKES_DOUBLE, RUN(min_lr), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
-	{"weight-decay", "X", "weight decay", TAKES_DOUBLE, RUN(weight_decay), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
-	{"beta1", "X", "decay of the first moment", TAKES_DOUBLE, RUN(beta1), .range = RANGE_BELOW_1, .commands = TRAINING},
-	{"beta2", "X", "decay of the second moment", TAKES_DOUBLE, RUN(beta2), .range = RANGE_BELOW_1, .commands = TRAINING},
-	{"eps", "X", "added to the denominator", TAKES_DOUBLE, RUN(eps), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
-	{"momentum", "X", "momentum", TAKES_DOUBLE, RUN(momentum), .range = RANGE_NOT_NEGATIVE, .commands = TRAINING},
 	{"clip-norm", "X", "clips the global norm of the gradients (off)", TAKES_DOUBLE,
 	 RUN(clip_norm), .range = RANGE_POSITIVE, .commands = TRAINING},
 	{"clip-value", "X", "clamps each element of the gradients to [-X, X], before --clip-norm (off)", TAKES_DOUBLE,

@@ -302,18 +302,14 @@ typedef struct {
 	const char *option, *key;
 	ScalarIndex index;
 	size_t offset; /* in GradcOptions */
-	double low, high;
 } HyperRow;
 
 static const HyperRow hyper_rows[] = {
-	{"--lr", "default.lr", SCALAR_LR, offsetof(GradcOptions, lr), 0, INFINITY},
-	{"--beta1", "default.beta1", SCALAR_BETA1, offsetof(GradcOptions, beta1), 0, 1},
-	{"--beta2", "default.beta2", SCALAR_BETA2, offsetof(GradcOptions, beta2), 0, 1},
-	{"--eps", "default.eps", SCALAR_EPS, offsetof(GradcOptions, eps), 0, INFINITY},
-	{"--weight-decay", "default.weight_decay", SCALAR_WEIGHT_DECAY,
-         offsetof(GradcOptions, weight_decay), 0, INFINITY},
-	{"--momentum", "default.momentum", SCALAR_MOMENTUM, offsetof(GradcOptions, momentum), 0,
-         INFINITY},
+#define SCALAR(index, name, dtype)
+#define HYPER(index, name, option, below, help)                                                    \
+	{"--" option, "default." #name, SCALAR_##index, offsetof(GradcOptions, name)},
+#include "base/numbers/scalar_list.def"
+#undef SCALAR
 };
 
 static Status
@@ -326,7 +322,7 @@ hyper_set(const Format *f, const GradcOptions *o, const HyperRow *row, Hyper *h)
 	h->values[row->index] = isnan(given) ? format_info_double(f, row->key, 0) : given;
 	if (isnan(given))
 		return NULL;
-	if (given < row->low || given > row->high || (row->high == 1 && given == 1) || isinf(given))
+	if (given < 0 || given >= hyperparameters[row->index].below)
 		return status_error(EXIT_USAGE, "%s: %g is out of range", row->option, given);
 	if (!has_default && given != 0)
 		return status_error(EXIT_USAGE, "%s: the optimizer %s does not use it", row->option,

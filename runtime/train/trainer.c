@@ -20,13 +20,11 @@ gradc_default_options(void)
 		.accumulate = 1,
 		.shuffle = true,
 		.lr_schedule = "constant",
-		.lr = NAN,
+#define SCALAR(index, name, dtype)
+#define HYPER(index, name, option, below, help) .name = NAN,
+#include "base/numbers/scalar_list.def"
+#undef SCALAR
 		.min_lr = NAN,
-		.weight_decay = NAN,
-		.beta1 = NAN,
-		.beta2 = NAN,
-		.eps = NAN,
-		.momentum = NAN,
 		.clip_norm = NAN,
 		.clip_value = NAN,
 		.libraries = true,
