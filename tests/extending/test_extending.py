@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,6 +199,23 @@ def test_optimizer_loss_and_device(tree, extended, models, tmp_path):
     for first, last in (none, some, default):
         assert last < 0.5 * first
     assert "guard" in execute(tree / "build/tests/runtime_device_test")
+
+
+def test_hyperparameter(extended, models, tmp_path):
+    """An option of the executable with a range, a setting when the model is compiled, and what a resumed run is told."""
+    folder, exe = models / "mlp_digits", tmp_path / "train"
+    execute(extended, "compile", folder / "model.onnx", "-o", exe, "--batch=32", "--optimizer=sgd,shrink=0.5")
+    run = [exe, *(f"--data={name}={folder}/{name}.npy" for name in ("input", "labels")), "--steps=1", "--lr=0"]
+    weight = {}
+    for shrink in "0", "0.25", None:
+        execute(*run, f"--export={tmp_path}/{shrink}.onnx", f"--save={tmp_path}/saved", *([f"--shrink={shrink}"] if shrink else []))
+        model = onnx.load(tmp_path / f"{shrink}.onnx").graph.initializer
+        weight[shrink] = next(onnx.numpy_helper.to_array(t) for t in model if t.name == "0.weight")
+    assert np.array_equal(weight["0.25"], weight["0"] * np.float32(0.75))
+    assert np.array_equal(weight[None], weight["0"] * np.float32(0.5))
+    assert '"shrink"' in next((tmp_path / "saved").rglob("*.json")).read_text()
+    refused = subprocess.run([*run, "--shrink=1"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "--shrink=1" in refused.stderr
 
 
 def test_a_loss_with_an_option_in_text(extended, tmp_path):
