@@ -3,29 +3,13 @@
 
 #include <string.h>
 
-/* Operators whose old form changes its meaning, or becomes invalid, with a newer opset, although
- * the newer schema accepts the form. The number is that opset. */
-static const struct {
-	const char *op;
-	int opset;
-} changed[] = {
-	{"Softmax", 13},    /* over `axis` only; older: over `axis` and all axes after it */
-	{"LogSoftmax", 13}, /* over `axis` only; older: over `axis` and all axes after it */
-	{"Hardmax", 13},    /* over `axis` only; older: over `axis` and all axes after it */
-	/* has another input before the scales, and samples at other coordinates */
-	{"Resize", 11},
-	{"RoiAlign", 16},           /* shifts boxes by half a pixel */
-	{"GridSample", 20},         /* renames its modes */
-	{"GroupNormalization", 21}, /* has a scale per channel */
-};
-
+/* Does the node's form get another meaning, although the new schema accepts it? */
 static bool
-changed_silently(const NodeProto *p, int from, int to)
+changes_silently(const Model *model, const NodeProto *p, int to)
 {
-	for (int i = 0; i < COUNT(changed); i++)
-		if (is_op(p, changed[i].op) && from < changed[i].opset && to >= changed[i].opset)
-			return true;
-	return false;
+	int changed = operator_facts(model, p)->changed;
+
+	return model->opset < changed && to >= changed;
 }
 
 static bool
@@ -43,17 +27,18 @@ has_required(const NodeProto *p, const SchemaRow *b)
 	return true;
 }
 
-/* Does the node mean the same in both opsets? The new schema must accept its inputs, outputs and
- * attributes. An absent attribute has the old behaviour as its default, by ONNX's rules
+/* Does the node mean the same in the model's opset and in `to`? The new schema must accept its
+ * inputs, outputs and attributes. An absent attribute has the old behaviour as its default, by ONNX's rules
  * (docs/Versioning.md). */
 static bool
-means_the_same(const NodeProto *p, int from, int to)
+means_the_same(const Model *model, const NodeProto *p, int to)
 {
-	const SchemaRow *a = schema_find(p->op_type, from), *b = schema_find(p->op_type, to);
+	const SchemaRow *a = schema_find(p->op_type, model->opset),
+			*b = schema_find(p->op_type, to);
 
 	if (*domain_of(p->domain) || a == b)
 		return true;
-	if (!a || !b || changed_silently(p, from, to) || *b->attributes == '-' ||
+	if (!a || !b || changes_silently(model, p, to) || *b->attributes == '-' ||
 	    (int)p->n_input > b->max_in || (int)p->n_input < b->min_in ||
 	    (int)p->n_output > b->max_out)
 		return false;
@@ -137,7 +122,7 @@ raise_graph(Model *model, GraphProto *g, int to, Diag *diag)
 		NodeProto *p = g->node[i];
 		FlatNode n = {.proto = p, .opset = model->opset};
 		convert(model, p, to);
-		if (!means_the_same(p, model->opset, to))
+		if (!means_the_same(model, p, to))
 			node_error(model, diag, &n, EXIT_UNSUPPORTED,
 			           "opset %d has another meaning of %s: convert the model first",
 			           to, p->op_type);

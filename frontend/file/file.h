@@ -263,6 +263,9 @@ typedef struct {
 	/* The input whose type the results have. NO_INPUT: the results are f32, or their type is not
 	 * known. 0: input 0, but not known for operators of other domains than ONNX's own. */
 	int typed_by;
+	/* From this opset on the operator's old form has another meaning or is invalid, although the
+	 * newer schema accepts the form; 0: there is no such opset. */
+	int changed;
 } OperatorFacts;
 /* The facts of the node's operator; all of them are 0 for an unknown operator. */
 const OperatorFacts *operator_facts(const Model *model, const NodeProto *p);

@@ -64,11 +64,12 @@ import_hardmax(OnnxNode *n)
 
 const ImportRow import_softmax_rows[] = {
 	/* name        from  to  importer  extra */
-	{"Softmax", 1, 12, import_softmax, {0}, NULL},
+	/* opset 13: over `axis` only; older: over `axis` and all axes after it */
+	{"Softmax", 1, 12, import_softmax, .facts = {.changed = 13}},
 	{"Softmax", 13, 0, import_softmax, {.flag = true}, NULL},
-	{"LogSoftmax", 1, 12, import_softmax, {.kind = 1}, NULL},
+	{"LogSoftmax", 1, 12, import_softmax, {.kind = 1}, .facts = {.changed = 13}},
 	{"LogSoftmax", 13, 0, import_softmax, {.kind = 1, .flag = true}, NULL},
-	{"Hardmax", 1, 12, import_hardmax, {0}, NULL},
+	{"Hardmax", 1, 12, import_hardmax, .facts = {.changed = 13}},
 	{"Hardmax", 13, 0, import_hardmax, {.flag = true}, NULL},
 	{0},
 };

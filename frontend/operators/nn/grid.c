@@ -497,11 +497,15 @@ import_deform_conv(OnnxNode *n)
 	set_output(n, 0, y);
 }
 
+/* clang-format off */
 const ImportRow import_grid_rows[] = {
 	/* name        from  to  importer  extra */
 	{"AffineGrid", 20, 0, import_affine_grid, {0}, NULL},
-	{"GridSample", 16, 19, import_grid_sample, {.flag = true}, .facts = {.steering = INPUT(1)}},
+	/* opset 20 renames the modes */
+	{"GridSample", 16, 19, import_grid_sample, {.flag = true},
+	 .facts = {.steering = INPUT(1), .changed = 20}},
 	{"GridSample", 20, 0, import_grid_sample, {0}, NULL},
 	{"DeformConv", 19, 0, import_deform_conv, .facts = {.weights = INPUT(1) | INPUT(3)}},
 	{0},
 };
+/* clang-format on */

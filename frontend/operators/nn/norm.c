@@ -223,8 +223,9 @@ const ImportRow import_norm_rows[] = {
 	{"SimplifiedLayerNormalization", 1, 0, import_rms_norm, .facts = {.weights = INPUT(1)}},
 	{"InstanceNormalization", 6, 0, import_instance_norm,
          .facts = {.weights = INPUTS(1, 2), .channels = INPUTS(1, 2)}},
+	/* opset 21 has a scale per channel */
 	{"GroupNormalization", 18, 20, import_group_norm,
-         .facts = {.weights = INPUTS(1, 2), .channels = INPUTS(1, 2)}},
+         .facts = {.weights = INPUTS(1, 2), .channels = INPUTS(1, 2), .changed = 21}},
 	{"GroupNormalization", 21, 0, import_group_norm, {.flag = true}, NULL},
 	{"LpNormalization", 1, 0, import_lp_norm, {0}, NULL},
 	{"MeanVarianceNormalization", 9, 0, import_mean_variance, {0}, NULL},

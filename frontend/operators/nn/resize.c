@@ -449,12 +449,16 @@ import_upsample(OnnxNode *n)
 	resize_by(n, x, &r, axes, a);
 }
 
+/* clang-format off */
 const ImportRow import_resize_rows[] = {
 	/* name    from  to  importer  extra */
 	{"Upsample", 1, 6, import_upsample, {.flag = true}, .facts = {.steering = INPUT(1)}},
 	{"Upsample", 7, 8, import_upsample, {0}, NULL},
 	{"Upsample", 9, 9, import_upsample, {.input = true}, NULL},
-	{"Resize", 10, 10, import_upsample, {.input = true}, .facts = {.steering = INPUTS(1, 3)}},
+	/* opset 11 has another input before the scales, and samples at other coordinates */
+	{"Resize", 10, 10, import_upsample, {.input = true},
+	 .facts = {.steering = INPUTS(1, 3), .changed = 11}},
 	{"Resize", 11, 0, import_resize, {0}, NULL},
 	{0},
 };
+/* clang-format on */

@@ -390,7 +390,8 @@ import_max_roi_pool(OnnxNode *n)
 
 const ImportRow import_roi_rows[] = {
 	/* name        from  to  importer  extra */
-	{"RoiAlign", 10, 15, import_roi_align, .facts = {.steering = INPUT(1)}},
+	/* opset 16 shifts boxes by half a pixel */
+	{"RoiAlign", 10, 15, import_roi_align, .facts = {.steering = INPUT(1), .changed = 16}},
 	{"RoiAlign", 16, 0, import_roi_align, {.flag = true}, NULL},
 	{"MaxRoiPool", 1, 0, import_max_roi_pool, .facts = {.steering = INPUT(1)}},
 	{0},

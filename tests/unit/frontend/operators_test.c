@@ -147,6 +147,8 @@ check_fits(const ImportRow *row, bool first)
 		check_input(row, &k, f->bias, "bias");
 	if (f->typed_by)
 		check_input(row, &k, f->typed_by, "typed_by");
+	if (f->changed && k.schemas[f->changed]->since != f->changed)
+		fail_msg("%s has no new schema in opset %d", row->name, f->changed);
 	assert_true(f->neutral == 0 || f->padded == PADDED_REDUCE);
 	check_products(row, &k);
 }
