@@ -84,13 +84,15 @@ add_outputs(ProgramMaker *pm, const Function *f)
 	}
 }
 
-/* Gives the slot a place behind everything that the region of inputs and results holds. */
+/* Gives the slot a place behind everything that the region of inputs and results holds. The place is part
+ * of no state. */
 static uint32_t
 add_behind(ProgramMaker *pm, Slot s)
 {
 	int64_t *end = &pm->p->bytes[pm->io_space];
 
 	s.space = pm->io_space;
+	s.state = 0;
 	s.offset = (*end + SCALARS_ALIGNMENT - 1) / SCALARS_ALIGNMENT * SCALARS_ALIGNMENT;
 	*end = s.offset + s.bytes;
 	return program_slot(pm->p, s);

@@ -120,6 +120,18 @@ check_ports(Check *c)
 		report(c, "its scalars have no slot");
 }
 
+/* Does the slot lie inside its state, which has lifetime constant? */
+static bool
+lies_in_constant(const Module *m, const Slot *s)
+{
+	const State *state = m->states.at[s->state - 1];
+
+	return state->lifetime == LIFE_CONSTANT && s->offset >= state->offset &&
+	       s->offset + s->bytes <= state->offset + type_bytes(state->type);
+}
+
+/* A slot names a state if it lies in a region for parts. A slot in the region of states names the constant
+ * state that holds it, if there is one. Other slots name no state; the tables of executables have the same rule. */
 static void
 check_slot(Check *c, const char *what, int number, const Slot *s)
 {
@@ -132,6 +144,12 @@ check_slot(Check *c, const char *what, int number, const Slot *s)
 		report(c, "%s %d is no place in memory", what, number);
 	else if (space_has_parts(s->space) && !s->state)
 		report(c, "%s %d lies in %s and names no state", what, number,
+		       space_table[s->space].name);
+	else if (s->state && s->space == SPACE_STATE && !lies_in_constant(c->m, s))
+		report(c, "%s %d does not lie in a constant state @%s", what, number,
+		       c->m->states.at[s->state - 1]->name);
+	else if (s->state && s->space != SPACE_STATE && !space_has_parts(s->space))
+		report(c, "%s %d lies in %s and names a state", what, number,
 		       space_table[s->space].name);
 }
 

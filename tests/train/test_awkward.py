@@ -55,6 +55,20 @@ def test_empty_axes_inside_train(run, tmp_path):
     assert weights["w"].shape == (0, 3) and np.isfinite(weights["b"]).all()
 
 
+# ---- outputs
+@pytest.mark.parametrize("output", ["o", "f"])
+def test_an_output_may_be_a_frozen_weight(run, tmp_path, output):
+    """As it is, or through an Identity."""
+    nodes = [("MatMul", ["x", "w"], ["h"], {}), ("MatMul", ["h", "f"], ["y"], {})] + [("Identity", ["f"], ["o"], {})] * (output == "o")
+    weight = floats(5, 3)
+    save(tmp_path / "m.onnx", nodes, {"x": ["n", 4]}, {"y": ["n", 3], output: [5, 3]}, {"w": floats(4, 5), "f": weight})
+    data(tmp_path)
+    run("compile", "m.onnx", "-o", "train", "--loss=mse", "--batch=8", "--freeze=f", "--data-parallel=zero3,ddp")
+    run(tmp_path / "train", "--data=x=x.npy", "--data=labels=y.npy", "--steps=2")
+    run(tmp_path / "train", "--input=x=x.npy", "--once", "--output-dir=out")
+    assert (np.load(tmp_path / "out" / f"{output}.npy") == weight).all()
+
+
 # ---- names
 LONG = "n" * 300
 NAMES = {
