@@ -74,7 +74,8 @@ shard_changes(const Function *f, DataParallelMode mode)
 	if (f->role == ROLE_ACCUMULATE || f->role == ROLE_ESTIMATE)
 		return true;
 	for (int i = 0; i < f->states.n; i++)
-		if (shard_is_partial(f->states.at[i]->state, mode))
+		if (value_used(f->states.at[i]) &&
+		    shard_is_partial(f->states.at[i]->state, mode))
 			return true;
 	return false;
 }
