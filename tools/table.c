@@ -199,7 +199,17 @@ print_ports(const char *what, const ImportPort *at, int n)
 	}
 }
 
-/* Prints the target that the loss added: the labels, under the name that the executable uses. */
+/* Is f the first function of its role and binding? Versions for other targets have the same inputs. */
+static bool
+is_first_version(const Function *f)
+{
+	for_each_of_role(f->module, f->role, other)
+		if (other->binding == f->binding)
+			return other == f;
+	return false;
+}
+
+/* Prints the target that the loss added, once for each binding: the labels, under the name that the executable uses. */
 static void
 print_target(const Module *m)
 {
@@ -208,6 +218,8 @@ print_target(const Module *m)
 		Text t = {0};
 		if (!v)
 			return;
+		if (!is_first_version(f))
+			continue;
 		type_print(&t, v->type);
 		printf("  %-7s ", "target");
 		print_name(v->name);

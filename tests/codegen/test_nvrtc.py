@@ -70,6 +70,13 @@ def test_found_in_a_toolkit(run, digits, tmp_path):
     assert "--gpu-architecture=compute_90a" in run("dump", digits, *LOSS, "--stage=ptx", env=environment).stdout
 
 
+def test_versions_for_targets_have_one_table(run, digits, fake):
+    """The labels are printed once, not once for each target."""
+    tables = [run("compile", digits, *LOSS, "-o", "e", f"--target={target}", env=fake).stdout.splitlines() for target in ("cpu", "cpu,cuda:sm_90a")]
+    labels = [[line for line in table if line.startswith("  target ")] for table in tables]
+    assert len(labels[0]) == 1 and labels[1] == labels[0]
+
+
 def test_an_old_one(run, digits, fake):
     said = run("compile", digits, *LOSS, "-o", "e", "--target=cuda", exit=5, env=dict(fake, FAKE_NVRTC_OLD="1")).stderr
     assert re.search(r"NVRTC 13\.0 \(.*libnvrtc\.so\.13\) does not know (sm_100a|compute_100), only sm_80, sm_90", said)
