@@ -278,8 +278,9 @@ format_region_bytes(const Format *f, Space space, int target, const RunFacts *fa
 uint32_t
 format_event(uint32_t event, const uint8_t turns[N_TURNS])
 {
+	/* IN_FLIGHT numbers for each shared event; the program's own events follow */
 	return event < N_SHARED_EVENTS ? IN_FLIGHT * event + turns[event_table[event].turn]
-	                               : N_SHARED_EVENTS + event;
+	                               : (IN_FLIGHT - 1) * N_SHARED_EVENTS + event;
 }
 
 Groups

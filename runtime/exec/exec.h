@@ -28,8 +28,9 @@ typedef struct {
 } MicroBatch;
 
 /* ---- recorded.c: a program's run that is recorded once and launched again */
-/* Recordings of a program: for each turn of micro-batches and of steps, whether the micro-batch is a step's first, or last. */
-enum { RUNS_PER_PROGRAM = 16 };
+/* Recordings of a program: one for each (is the micro-batch a step's first, is it the last, turn of micro-batches, turn of
+ * steps). */
+enum { RUNS_PER_PROGRAM = 2 * 2 * IN_FLIGHT * IN_FLIGHT };
 typedef struct {
 	/* the run was executed once without recording, so everything that it needs is loaded */
 	bool seen;

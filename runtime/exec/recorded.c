@@ -4,7 +4,7 @@
  *
  * A recording holds addresses and events, so each turn has recordings of its own. The first and the last micro-batch of a step
  * also have their own, because they run other instructions. All micro-batches between share recordings: for example, steps of
- * 100 micro-batches need eight, four for each turn of steps. A program never has more than RUNS_PER_PROGRAM. Only the timers
+ * 100 micro-batches need eight with two turns, four for each turn of steps. A program never has more than RUNS_PER_PROGRAM. Only the timers
  * differ between these micro-batches, so a launch says which timers of the step it records.
  *
  * Programs with tasks of the host are not recorded: collectives of a communicator without streams, and programs on the host's
@@ -27,8 +27,8 @@ is_recordable(const Executor *x, const ProgramRecord *p)
 	       !x->observer && !x->poison && !has_host_tasks(x) && p->target == (uint32_t)x->target;
 }
 
-/* The entry for a run of the program: one for each turn of micro-batches and of steps, and apart for a step's first and last
- * micro-batch. */
+/* The entry for a run of the program: there is one for each (is first, is last micro-batch, turn of micro-batches, turn of
+ * steps). */
 static RecordedRun *
 find_run(const Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 {
@@ -36,8 +36,8 @@ find_run(const Executor *x, const ProgramRecord *p, const MicroBatch *micro)
 
 	at = at * 2 + (micro->index == 0);
 	at = at * 2 + (micro->index == micro->n - 1);
-	at = at * 2 + x->turns[TURN_MICRO];
-	at = at * 2 + x->turns[TURN_STEP];
+	at = at * IN_FLIGHT + x->turns[TURN_MICRO];
+	at = at * IN_FLIGHT + x->turns[TURN_STEP];
 	return &x->recorded[at];
 }
 

@@ -328,6 +328,24 @@ spoil_key(FormatWriter *w)
 	w->programs.at[2].role = w->programs.at[1].role;
 }
 
+/* Each shared event has a number of its own in each of its turns, and each event of a program has another. */
+static void
+test_events_have_numbers_of_their_own(void **state)
+{
+	bool seen[N_DEVICE_EVENTS] = {false};
+
+	(void)state;
+	for (uint32_t event = 0; event < N_SHARED_EVENTS + MAX_EVENTS; event++) {
+		Turn turn = event < N_SHARED_EVENTS ? event_table[event].turn : TURN_NONE;
+		for (int t = 0; t < turn_copies(turn); t++) {
+			const uint8_t turns[N_TURNS] = {0, (uint8_t)t, (uint8_t)t};
+			uint32_t number = format_event(event, turns);
+			assert_true(number < N_DEVICE_EVENTS && !seen[number]);
+			seen[number] = true;
+		}
+	}
+}
+
 /* If each record were searched among all others, this would take a minute. */
 static void
 test_many_programs(void **state)
@@ -427,6 +445,7 @@ main(void)
 		cmocka_unit_test(test_every_byte_flipped),
 		cmocka_unit_test(test_truncated),
 		cmocka_unit_test(test_large_sections),
+		cmocka_unit_test(test_events_have_numbers_of_their_own),
 		cmocka_unit_test(test_many_programs),
 		cmocka_unit_test(test_faults_are_named),
 	};

@@ -124,7 +124,7 @@ run_steps(int micro_batches, int want_runs)
 		x.timers[turn].n = 0;
 		x.timers[turn].full = false;
 		for (int i = 0; i < micro_batches; i++) {
-			x.turns[TURN_MICRO] ^= 1;
+			x.turns[TURN_MICRO] = turn_after(x.turns[TURN_MICRO]);
 			must(executor_run(&x, &f.programs[0], &(MicroBatch){i, micro_batches}));
 		}
 	}
@@ -150,9 +150,10 @@ static void
 test_micro_batches_share_recordings(void **state)
 {
 	(void)state;
-	/* two normal runs and two recorded runs each: first, between at both turns, last */
-	run_steps(100, 8);
-	run_steps(MAX_TIMERS, 8);
+	/* a normal run and a recorded run each: first, between at each turn, last. Steps have a multiple of IN_FLIGHT
+	 * micro-batches, so each step's first and last have the same turn. */
+	run_steps(50 * IN_FLIGHT, 2 * (2 + IN_FLIGHT));
+	run_steps(MAX_TIMERS / IN_FLIGHT * IN_FLIGHT, 2 * (2 + IN_FLIGHT));
 }
 
 /* ---- with a communicator that works on streams */
