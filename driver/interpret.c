@@ -3,7 +3,7 @@
  * x.npy, interprets @forward, and writes out/y.npy. */
 #include "driver/driver.h"
 
-#include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 typedef struct {
@@ -248,9 +248,20 @@ loss_at(void *context, double x, double *loss)
 	return NULL;
 }
 
-/* Checks n random elements of a parameter, or all elements if the parameter has at most n. */
+/* The next random number from 0 to below 1. *state has 48 bits. The generator is that of POSIX's
+ * erand48; erand48 itself reads multipliers that all threads share. */
+static double
+next_random(uint64_t *state)
+{
+	*state = (*state * 0x5DEECE66D + 0xB) & 0xFFFFFFFFFFFF;
+	return ldexp((double)*state, -48);
+}
+
+/* Checks n random elements of a parameter, or all elements if the parameter has at most n. random:
+ * the state of next_random. */
 static WorstDifference
-check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *grad, int64_t n)
+check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *grad, int64_t n,
+                uint64_t *random)
 {
 	EvalTensor *results = NEW_ARRAY(r->interp.arena, EvalTensor, r->s->o->wrt.n + 1);
 	EvalTensor *x = &r->interp.states[grad->of->id];
@@ -259,7 +270,8 @@ check_parameter(Run *r, const Function *f, const EvalTensor *args, const State *
 	WorstDifference worst = {0};
 
 	for (int64_t i = 0; i < n && i < x->type->n; i++) {
-		int64_t k = x->type->n <= n ? i : (int64_t)(drand48() * (double)x->type->n);
+		int64_t k = x->type->n <= n ? i
+		                            : (int64_t)(next_random(random) * (double)x->type->n);
 		Moved moved = {r, f, args, results, &x->f[k]};
 		double old = x->f[k], own = g.f[k] * scale;
 		Difference d;
@@ -278,7 +290,7 @@ check_gradients(Run *r, const Function *f, const EvalTensor *args, Gradients *ou
 	Module *m = r->s->m;
 	Arena *outer = r->interp.arena;
 
-	srand48(0);
+	uint64_t random = 0x330E; /* as srand48(0) begins */
 	for (int i = 0; i < m->states.n; i++) {
 		if (m->states.at[i]->kind != STATE_GRADIENT)
 			continue;
@@ -287,12 +299,30 @@ check_gradients(Run *r, const Function *f, const EvalTensor *args, Gradients *ou
 		                                sizeof(EvalTensor) * (size_t)m->states.n);
 		r->interp.arena = arena_new();
 		WorstDifference worst = check_parameter(r, f, args, m->states.at[i],
-		                                        r->s->o->check_gradients);
+		                                        r->s->o->check_gradients, &random);
 		vec_push(outer, &out->checked, ((CheckedGradient){m->states.at[i]->of, worst}));
 		arena_free(r->interp.arena);
 		r->interp = saved;
 		memcpy(r->interp.states, states, sizeof(EvalTensor) * (size_t)m->states.n);
 	}
+}
+
+/* Does the module compute a loss and the gradients of the inputs of --wrt? Modules before
+ * STAGE_TRAIN do not; neither do modules without the passes that build the loss and its gradients.
+ * false after reporting. */
+static bool
+check_has_gradients(const Session *s)
+{
+	const Function *f = module_first(s->m, ROLE_ACCUMULATE);
+
+	if (f && module_state_of_kind(s->m, STATE_LOSS_SUM) &&
+	    function_return(f)->n_operands >= s->o->wrt.n)
+		return true;
+	diag_error(s->diag, EXIT_USAGE, "%s: this module has no loss or no gradients to interpret",
+	           s->m->name);
+	diag_hint(s->diag, "the passes loss and autograd build both, for --stage=train and later "
+	                   "stages");
+	return false;
 }
 
 bool
@@ -301,7 +331,7 @@ interpret_gradients(Session *s, Stage stage, Gradients *out)
 	Run run = {.s = s}, *r = &run;
 
 	*out = (Gradients){0};
-	if (!session_stage(s, stage, false) || !read_inputs(r))
+	if (!session_stage(s, stage, false) || !check_has_gradients(s) || !read_inputs(r))
 		return false;
 	const Function *f = module_first(s->m, ROLE_ACCUMULATE);
 	EvalTensor *args = NEW_ARRAY(s->arena, EvalTensor, f->params.n);

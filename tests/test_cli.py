@@ -540,6 +540,14 @@ def test_grad_json(run, model, models):
     assert {p["name"] for p in json.loads(done.stdout)["parameters"]} >= {"0.weight", "0.bias"}
 
 
+@pytest.mark.parametrize("stage", ["import", "forward"])
+def test_grad_refuses_stages_without_gradients(run, model, models, tmp_path, stage):
+    inputs = [f"--input={name}={models}/mlp_digits/{name}.npy" for name in ("input", "labels")]
+    done = run("grad", model, "--engine=interp", f"--stage={stage}", *inputs, "--output-dir=out", exit=2)
+    assert "this module has no loss or no gradients to interpret" in done.stderr
+    assert not list((tmp_path / "out").glob("*.npy"))
+
+
 def test_every_command_has_help(run):
     for command in re.findall(r"^  (\w+) ", run("--help").stdout, re.M):
         assert "--config=FILE" in run(command, "--help").stdout

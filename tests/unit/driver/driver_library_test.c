@@ -1,5 +1,6 @@
 /* The compiler as a library: one process compiles good, broken and unsupported models by turns, and two threads compile at once.
- * The tables are the same bytes as those of a process that compiles only one model. */
+ * The tables are the same bytes as those of a process that compiles only one model. Two threads also check gradients at once: each
+ * checks the elements that it checks alone. */
 #include "codegen/codegen.h"
 #include "driver/driver.h"
 
@@ -176,6 +177,78 @@ two_threads_compile_at_once(void **state)
 		}
 }
 
+/* ---- two threads check gradients by the interpreter */
+/* The worst difference of each parameter. A gradient of few of its elements is checked, so the choice of other elements shows. */
+typedef struct {
+	int n;
+	WorstDifference at[8];
+} Checked;
+
+static void
+write_rows(const char *name, int columns)
+{
+	float rows[8 * 10];
+	int64_t dims[] = {8, columns};
+	char path[128];
+
+	for (int i = 0; i < 8 * columns; i++)
+		rows[i] = (float)(i * 37 % 19) / 8 - 1;
+	snprintf(path, sizeof(path), "%s/%s.npy", folder, name);
+	assert_null(npy_write(path, F32, 2, dims, rows));
+}
+
+static void *
+check_gradients(void *at)
+{
+	Checked *out = at;
+	Arena *arena = arena_new();
+	FILE *quiet = fopen("/dev/null", "w");
+	Diag *diag = diag_new("test", quiet);
+	Options o = {.input = MODELS "mlp_diabetes/model.onnx",
+	             .loss = "mse",
+	             .precision = "f64",
+	             .check_gradients = 20,
+	             .batch = 8};
+	Session s = {0};
+	Gradients gradients;
+
+	vec_push(arena, &o.inputs, arena_printf(arena, "x=%s/x.npy", folder));
+	vec_push(arena, &o.inputs, arena_printf(arena, "labels=%s/labels.npy", folder));
+	*out = (Checked){0};
+	if (options_complete(&o, arena, diag) &&
+	    session_open(&s, &o, OPEN_DIMS_FROM_INPUTS, arena, diag) &&
+	    interpret_gradients(&s, STAGE_TRAIN, &gradients))
+		for (int i = 0; i < gradients.checked.n && i < COUNT(out->at); i++)
+			out->at[out->n++] = gradients.checked.at[i].worst;
+	session_close(&s);
+	diag_free(diag);
+	fclose(quiet);
+	arena_free(arena);
+	return NULL;
+}
+
+static void
+two_threads_check_the_elements_that_one_checks(void **state)
+{
+	Checked alone, made[2];
+	pthread_t threads[2];
+
+	(void)state;
+	write_rows("x", 10);
+	write_rows("labels", 1);
+	check_gradients(&alone);
+	assert_true(alone.n > 2);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, check_gradients, &made[i]), 0);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(made[i].n, alone.n);
+		for (int k = 0; k < alone.n; k++)
+			assert_int_equal(made[i].at[k].at, alone.at[k].at);
+	}
+}
+
 /* ---- models that are refused */
 static void
 write_model(const char *name, const char *bytes, size_t n)
@@ -231,6 +304,7 @@ main(int argc, char **argv)
 		cmocka_unit_test(
 			two_threads_compile_at_once), /* first: nothing is initialized yet */
 		cmocka_unit_test(one_process_compiles_many_models),
+		cmocka_unit_test(two_threads_check_the_elements_that_one_checks),
 	};
 
 	exe = argv[0];
