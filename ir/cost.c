@@ -66,6 +66,8 @@ first_micro_batch_flops(const Module *m)
 	int64_t flops = 0;
 	const Function *f = module_first(m, ROLE_ACCUMULATE);
 
+	if (!f)
+		return 0;
 	for_each_node(f, n)
 		if (when_runs(n->when) & when_runs(WHEN_FIRST))
 			flops += node_cost(n).flops;

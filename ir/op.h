@@ -270,7 +270,7 @@ typedef struct {
 } Cost;
 Cost node_cost(const Node *n);
 int64_t function_flops(const Function *f);
-/* FLOPs of a step's first micro-batch, forward and backward. */
+/* FLOPs of a step's first micro-batch, forward and backward; 0 without a function of role accumulate. */
 int64_t first_micro_batch_flops(const Module *m);
 /* For the column `flops`: */
 int64_t flops_none(const Node *n); /* 0: moves, comparisons, choices */
