@@ -18,7 +18,6 @@
 typedef struct {
 	Pass *p;
 	Module *m;
-	Function *update;
 	IntMap *states; /* by id of a weight and number of a type: its working copy */
 } Working;
 
@@ -54,10 +53,14 @@ working_state(Working *w, State *of, DType d)
 	return s;
 }
 
+/* Does a function of role update store the state? */
 static bool
-is_updated(const Working *w, State *s)
+is_updated(const Working *w, const State *s)
 {
-	return s->kind == STATE_PARAMETER && s->trainable && function_store_of(w->update, s);
+	for_each_of_role(w->m, ROLE_UPDATE, update)
+		if (function_store_of(update, s))
+			return true;
+	return false;
 }
 
 /* Gives readers without a cast a copy of the weight in its own type. */
@@ -67,7 +70,8 @@ use_copies(Working *w, Function *f)
 	for (int i = 0, n = f->states.n; i < n; i++) {
 		Value *v = f->states.at[i];
 		State *s = v->state;
-		if (!value_used(v) || !is_updated(w, s))
+		bool is_weight = s->kind == STATE_PARAMETER && s->trainable;
+		if (!value_used(v) || !is_weight || !is_updated(w, s))
 			continue;
 		value_replace_uses(v, function_state(f, working_state(w, s, s->type->dtype)));
 		w->p->changed = true;
@@ -79,7 +83,7 @@ use_working(Working *w, Function *f)
 {
 	for_each_node(f, n) {
 		State *s = weight_of(n);
-		if (!s || !function_store_of(w->update, s))
+		if (!s || !is_updated(w, s))
 			continue;
 		DType d = ((const CastAttr *)n->attr)->to;
 		value_replace_uses(node_result(n, 0), function_state(f, working_state(w, s, d)));
@@ -88,18 +92,18 @@ use_working(Working *w, Function *f)
 	}
 }
 
-/* Stores the copy together with the weight's new content, a vector of its elements. Does nothing if
- * the copy, or the unit (flat state) that holds it, is stored already. */
+/* Stores the copy s together with the weight's new content, a vector of its elements, if `update` stores the weight. Does
+ * nothing if `update` already stores the copy, or the unit (flat state) that holds it. */
 static void
-store_working(Working *w, State *s)
+store_working(Working *w, Function *update, State *s)
 {
-	Node *store = function_store_of(w->update, s->of);
+	Node *store = function_store_of(update, s->of);
 
-	if (!store || function_store_of(w->update, s))
+	if (!store || function_store_of(update, s))
 		return;
 	Builder b = {.m = w->m,
-	             .f = w->update,
-	             .before = function_stores(w->update),
+	             .f = update,
+	             .before = function_stores(update),
 	             .loc = store->loc,
 	             .phase = store->phase};
 	Value *v = b_cast(&b, store_elements(store), s->type->dtype);
@@ -112,24 +116,23 @@ store_working(Working *w, State *s)
 static bool
 run_working(Pass *p, Module *m)
 {
-	Working w = {p, m, module_first(m, ROLE_UPDATE), intmap_new(p->scratch)};
+	Working w = {p, m, intmap_new(p->scratch)};
 
-	if (!w.update)
-		return true;
 	for (int i = 0; i < m->states.n; i++) {
 		const State *s = m->states.at[i];
 		if (s->kind == STATE_WORKING)
 			intmap_put(w.states, working_key(s->of, s->type->dtype), (uint64_t)i);
 	}
 	for_each_function(m, f)
-		if (f != w.update) {
+		if (f->role != ROLE_UPDATE) {
 			use_working(&w, f);
 			if (((const WorkingOptions *)p->options)->all)
 				use_copies(&w, f);
 		}
-	for (int i = 0; i < m->states.n; i++)
-		if (m->states.at[i]->kind == STATE_WORKING)
-			store_working(&w, m->states.at[i]);
+	for_each_of_role(m, ROLE_UPDATE, update)
+		for (int i = 0; i < m->states.n; i++)
+			if (m->states.at[i]->kind == STATE_WORKING)
+				store_working(&w, update, m->states.at[i]);
 	return true;
 }
 

@@ -378,6 +378,22 @@ pack(Units *u, Group *g, int number)
 	merge_stores(u, g);
 }
 
+/* A unit is one state of the module, and merges the stores of one function: a second function of role update would still store
+ * the members apart. */
+static bool
+check_one_update(const Units *u)
+{
+	for_each_of_role(u->m, ROLE_UPDATE, f) {
+		if (f == u->f)
+			continue;
+		diag_error(u->p->diag, EXIT_UNSUPPORTED,
+		           "%s: pass units: @%s is a second function of role update beside @%s",
+		           u->m->name, f->name, u->f->name);
+		return false;
+	}
+	return true;
+}
+
 static bool
 run_units(Pass *p, Module *m)
 {
@@ -386,6 +402,8 @@ run_units(Pass *p, Module *m)
 
 	if (!u.f)
 		return true;
+	if (!check_one_update(&u))
+		return false;
 	unit_match(u.f, p->scratch, &u.match);
 	u.block = layer_blocks(m, p->scratch);
 	u.wide = intmap_new(p->scratch);

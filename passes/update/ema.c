@@ -17,13 +17,21 @@ typedef struct {
 	Pass *p;
 	Module *m;
 	double decay;
+	IntMap *averages; /* by id of a weight: id of its average */
 } Ema;
 
+/* The average of the weight `of`, made at first use. Several functions of role update share it. */
 static State *
 average_state(Ema *e, State *of)
 {
-	return state_copy(e->m, "ema", of, of->type->dtype == F64 ? F64 : F32, STATE_AVERAGE,
-	                  LIFE_SAVED);
+	uint64_t found;
+
+	if (intmap_get(e->averages, (uint64_t)of->id, &found))
+		return e->m->states.at[found];
+	State *s = state_copy(e->m, "ema", of, of->type->dtype == F64 ? F64 : F32, STATE_AVERAGE,
+	                      LIFE_SAVED);
+	intmap_put(e->averages, (uint64_t)of->id, (uint64_t)s->id);
+	return s;
 }
 
 /* The new average @ema.w + (1 - X)(w - @ema.w), or the old average if the update is not made. */
@@ -60,18 +68,19 @@ store_average(Ema *e, Function *update, Node *store)
 static bool
 run_ema(Pass *p, Module *m)
 {
-	Ema e = {p, m, ((const EmaOptions *)p->options)->decay};
-	Function *update = module_first(m, ROLE_UPDATE);
-
-	if (!update || e.decay == 0)
-		return true;
+	Ema e = {p, m, ((const EmaOptions *)p->options)->decay, intmap_new(p->scratch)};
 	int n_states = m->states.n;
-	for (int i = 0; i < n_states; i++) {
-		State *s = m->states.at[i];
-		Node *store = s->kind == STATE_PARAMETER ? function_store_of(update, s) : NULL;
-		if (store)
-			store_average(&e, update, store);
-	}
+
+	if (e.decay == 0)
+		return true;
+	for_each_of_role(m, ROLE_UPDATE, update)
+		for (int i = 0; i < n_states; i++) {
+			State *s = m->states.at[i];
+			Node *store = s->kind == STATE_PARAMETER ? function_store_of(update, s)
+			                                         : NULL;
+			if (store)
+				store_average(&e, update, store);
+		}
 	return true;
 }
 
