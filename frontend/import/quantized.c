@@ -96,7 +96,7 @@ quantized_inputs(const Importer *im, const NodeProto *p)
 {
 	uint64_t found;
 
-	return !im->scope && intmap_get(im->marked, (uint64_t)(uintptr_t)p, &found)
+	return im->marked && !im->scope && intmap_get(im->marked, (uint64_t)(uintptr_t)p, &found)
 	               ? (const MarkedInputs *)(uintptr_t)found
 	               : NULL;
 }
