@@ -100,7 +100,7 @@ struct Importer {
 	IntMap *state_of_next;              /* Value that is or was to be stored -> State */
 	VEC(Value *) overflows;             /* bools of the program: data exceed a bound */
 	VEC(PendingRandom) pending_randoms; /* random values of the function being built */
-	IntMap *marked;                     /* node of the file -> its MarkedInputs */
+	IntMap *marked; /* node of the file -> its MarkedInputs; NULL: a loss graph */
 };
 struct OnnxNode {
 	Importer *im;
