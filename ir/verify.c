@@ -13,7 +13,9 @@ typedef struct {
 	Arena *arena;
 	const int *numbers; /* printed numbers of f's values; made at f's first fault */
 	bool ok;
-	bool *seen; /* by value id: is the value defined before the current node? */
+	bool *seen;
+	const Value **marked;
+	/* of the function: by number of a quantized operand, the value that becomes codes */ /* by value id: is the value defined before the current node? */
 	bool *called; /* by function index: a node of another function calls it, or it is a surrogate */
 } Verify;
 
@@ -381,6 +383,11 @@ verify_marks(Verify *v, const Node *n)
 		}
 		if (views > 0 || !at)
 			report(v, n, "operand %d is not behind %d views", i, n->marks[i].views);
+		const Value **marked = &v->marked[n->marks[i].of - 1];
+		if (*marked && *marked != at)
+			report(v, n,
+			       "operand %d is another value than an operand with the same mark", i);
+		*marked = at;
 	}
 }
 
@@ -407,6 +414,7 @@ verify_function(Verify *v, const Function *f)
 	v->f = f;
 	v->numbers = NULL;
 	v->seen = NEW_ARRAY(v->arena, bool, f->next_value_id + 1);
+	v->marked = NEW_ARRAY(v->arena, const Value *, v->m->quantized.n + 1);
 	verify_params(v, f);
 	verify_role(v, f);
 	verify_surrogate(v, f);

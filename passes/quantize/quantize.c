@@ -69,7 +69,7 @@ check_blocks(Quantize *z, const QuantizedOperand *q, const Place *at, int axis)
 	if (!divides)
 		diag_error(
 			z->p->diag, EXIT_USAGE,
-			"node \"%s\": blocks of %lld do not divide axis %d of weight %s, of %lld elements",
+			"node \"%s\": blocks of %lld do not divide axis %d of weight \"%s\", of %lld elements",
 			loc_origin(at->product->loc), (long long)q->block, axis, q->name,
 			(long long)t->dims[axis]);
 	else if (!has_room)
@@ -158,9 +158,10 @@ learn_scales(Quantize *z, QuantizedOperand *q, const Place *at)
 	const Tensor *numbers = numbers_of(z, v);
 
 	if (!numbers) {
-		diag_error(z->p->diag, EXIT_USAGE,
-		           "--scale-learning: %s has no numbers from which its scales could begin",
-		           q->name);
+		diag_error(
+			z->p->diag, EXIT_USAGE,
+			"--scale-learning: \"%s\" has no numbers from which its scales could begin",
+			q->name);
 		return false;
 	}
 	dtype_range(q->type, &least, &most);
