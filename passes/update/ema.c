@@ -65,22 +65,28 @@ store_average(Ema *e, Function *update, Node *store)
 	e->p->changed = true;
 }
 
+/* Averages each of the first n states that is a weight which `update` stores. */
+static void
+average_weights(Ema *e, Function *update, int n)
+{
+	for (int i = 0; i < n; i++) {
+		State *s = e->m->states.at[i];
+		Node *store = s->kind == STATE_PARAMETER ? function_store_of(update, s) : NULL;
+		if (store)
+			store_average(e, update, store);
+	}
+}
+
 static bool
 run_ema(Pass *p, Module *m)
 {
 	Ema e = {p, m, ((const EmaOptions *)p->options)->decay, intmap_new(p->scratch)};
-	int n_states = m->states.n;
+	int n = m->states.n;
 
 	if (e.decay == 0)
 		return true;
 	for_each_of_role(m, ROLE_UPDATE, update)
-		for (int i = 0; i < n_states; i++) {
-			State *s = m->states.at[i];
-			Node *store = s->kind == STATE_PARAMETER ? function_store_of(update, s)
-			                                         : NULL;
-			if (store)
-				store_average(&e, update, store);
-		}
+		average_weights(&e, update, n);
 	return true;
 }
 
