@@ -137,14 +137,26 @@ fill_straight_through(const Session *s, void *options)
 	((StraightThroughOptions *)options)->scale_grad = s->o->scale_grad;
 }
 
+/* Name of the first optimizer that needs functions of role estimate; NULL: no optimizer does. */
+static const char *
+estimating_optimizer(const Options *o)
+{
+	if (o->optimizer.row && optimizer_every(&o->optimizer) > 0)
+		return o->optimizer.row->name;
+	for (int i = 0; i < o->optimizers_for.n; i++)
+		if (optimizer_every(&o->optimizers_for.at[i].choice) > 0)
+			return o->optimizers_for.at[i].choice.row->name;
+	return NULL;
+}
+
 static void
 fill_loss(const Session *s, void *options)
 {
 	LossOptions *o = options;
 
 	*o = s->loss;
-	if (s->o->optimizer.row && options_estimate_every(s->o) > 0)
-		o->estimates_for = s->o->optimizer.text;
+	if (s->o->optimizer.row)
+		o->estimates_for = estimating_optimizer(s->o);
 }
 
 static void
@@ -172,15 +184,9 @@ static void
 fill_optimizer(const Session *s, void *options)
 {
 	OptimizerOptions *o = options;
-	StringList groups = {0};
 
-	for (int i = 0; i < s->o->optimizers_for.n; i++) {
-		const OptimizerGroup *g = &s->o->optimizers_for.at[i];
-		const char *line = arena_printf(s->arena, "%s=%s", g->glob, g->choice.text);
-		vec_push(s->arena, &groups, line);
-	}
-	o->name = s->o->optimizer.text;
-	o->groups = joined(s, &groups);
+	o->choice = s->o->optimizer;
+	o->groups = s->o->optimizers_for;
 	o->loss_scale = options_loss_scale(s->o);
 	o->moments = s->o->moments;
 	o->rounding = s->o->rounding;

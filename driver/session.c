@@ -319,8 +319,11 @@ session_open_training(Session *s, const Options *o, OpenDims open, Arena *arena,
 	Options *own = arena_copy(arena, o, sizeof(*o));
 	bool by_file = o->loss && strcmp(o->loss, "model") == 0;
 
-	if (!own->optimizer.row && !by_file)
-		optimizer_parse("adamw", &own->optimizer, arena, diag);
+	if (!own->optimizer.row && !by_file &&
+	    !optimizer_parse(NULL, &own->optimizer, arena, diag)) {
+		*s = (Session){0};
+		return false;
+	}
 	return session_open(s, own, open, arena, diag) && session_default_loss(s);
 }
 

@@ -778,14 +778,30 @@ typedef struct {
 	const char *hint;         /* for values that are refused; NULL: no hint */
 	bool keeps_results;       /* training computes the same with any value */
 } PassFlag;
+/* An option whose text is parsed once, into a struct of the pass. */
+typedef struct {
+	size_t size; /* of the struct */
+	/* Parses text into the struct `at`; false after reporting. */
+	bool (*parse)(const char *text, void *at, Arena *arena, Diag *diag);
+	/* Text that parse reads as the struct `at`; NULL: the option is not set. */
+	const char *(*text)(const void *at, Arena *arena);
+} OptionParser;
 typedef struct {
 	const char *name, *help;
 	/* BYTES: an int64_t above 0, given as 32M or a plain number */
-	enum { OPTION_STRING, OPTION_INT, OPTION_DOUBLE, OPTION_BOOL, OPTION_BYTES } kind;
+	enum {
+		OPTION_STRING,
+		OPTION_INT,
+		OPTION_DOUBLE,
+		OPTION_BOOL,
+		OPTION_BYTES,
+		OPTION_PARSED
+	} kind;
 	size_t offset;     /* offset in the struct of the pass's options */
 	double low, high;  /* bounds of a number; high 0: no bounds */
 	bool above, below; /* the bound low, or high, is excluded */
 	PassFlag flag;
+	const OptionParser *parser; /* of OPTION_PARSED, which has no flag */
 } PassOption;
 typedef struct {
 	const char *name, *value;
@@ -842,11 +858,11 @@ PassCall pass_call(Arena *arena, const PassRow *row);
 bool option_set(const PassOption *table, const char *owner, void *options, Arena *arena,
                 const OptionText *text, Diag *diag);
 bool pass_set(PassCall *call, Arena *arena, const OptionText *text, Diag *diag);
-/* Reads the value of an option into `at`; false if the text is no such value. */
+/* Reads the value of an option other than OPTION_PARSED into `at`; false if the text is no such value. */
 bool option_read(const PassOption *o, const char *text, void *at, Arena *arena);
 /* What a value of the option must be: "a number above 0, up to 1". */
 const char *option_needs(const PassOption *o, Arena *arena);
-/* The value at `at` as text that option_read reads. */
+/* The value at `at` as text that option_set reads; NULL: a string or struct that is not set. */
 const char *option_text(const PassOption *o, const void *at, Arena *arena);
 /* Parses "a,b{x=1,y=2}" with rows looked up in `rows`, which has n_rows entries. Returns false after reporting. */
 bool pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *const *rows,

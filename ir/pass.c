@@ -61,6 +61,7 @@ option_read(const PassOption *o, const char *text, void *at, Arena *arena)
 		       *(int64_t *)at <= INT64_MAX >> 10;
 	case OPTION_DOUBLE: return parse_double(text, at) && is_in_range(o, *(double *)at);
 	case OPTION_BOOL: return parse_bool(text, at);
+	case OPTION_PARSED: break;
 	}
 	return false;
 }
@@ -91,6 +92,8 @@ option_set(const PassOption *table, const char *owner, void *options, Arena *are
 		if (strcmp(o->name, text->name) != 0)
 			continue;
 		char *at = (char *)options + o->offset;
+		if (o->kind == OPTION_PARSED)
+			return o->parser->parse(text->value, at, arena, diag);
 		/* The present value may lie outside of the bounds: a default that turns the pass off. Replays give it. */
 		double number, present = o->kind == OPTION_DOUBLE ? *(double *)at : 0;
 		if (o->kind == OPTION_DOUBLE && parse_double(text->value, &number) &&
@@ -234,7 +237,8 @@ option_text(const PassOption *o, const void *at, Arena *arena)
 	Text t = {0};
 
 	switch (o->kind) {
-	case OPTION_STRING: text_add(&t, *(const char *const *)at); break;
+	case OPTION_STRING: return *(const char *const *)at;
+	case OPTION_PARSED: return o->parser->text(at, arena);
 	case OPTION_INT:
 	case OPTION_BYTES: text_printf(&t, "%lld", (long long)*(const int64_t *)at); break;
 	case OPTION_DOUBLE: text_add_double(&t, *(const double *)at); break;
@@ -251,15 +255,12 @@ options_text(Arena *arena, const PassCall *call)
 	Text t = {0};
 
 	for (const PassOption *o = call->row->options; o && o->name; o++) {
-		const char *at = (const char *)call->options + o->offset;
-		if (o->kind == OPTION_STRING && !*(const char *const *)at)
+		const char *value = option_text(o, (const char *)call->options + o->offset, arena);
+		if (!value)
 			continue;
 		text_add(&t, t.n ? "," : "{");
 		text_printf(&t, "%s=", o->name);
-		if (o->kind == OPTION_STRING)
-			add_option_string(&t, *(const char *const *)at);
-		else
-			text_add(&t, option_text(o, at, arena));
+		add_option_string(&t, value);
 	}
 	if (t.n)
 		text_add(&t, "}");

@@ -242,14 +242,6 @@ Value *loss_scale_is_least(Builder *b, const LossScaling *s);
 void loss_scale_update(Builder *b, LossScaling *s, Value *overflow, Value *made);
 
 /* ---- optimizer.c */
-typedef struct {
-	const char *name;       /* "adamw", "rmsprop,centered=true" */
-	const char *loss_scale; /* text for loss_scale_parse; NULL: no loss scale */
-	/* other optimizers, as text for optimizer_group_parse, one per line; NULL: no other optimizers */
-	const char *groups;
-	const char *moments;  /* type of the moments, "f32" or "bf16"; NULL: type of the update */
-	const char *rounding; /* rounding of 16-bit weights and moments: "nearest", "stochastic" */
-} OptimizerOptions;
 enum {
 	MAX_MOMENTS = 4, /* states of an optimizer per parameter */
 	MAX_NUMBERS = 2, /* states of an optimizer for all parameters */
@@ -324,10 +316,11 @@ typedef struct {
 	 * name */
 	const char *name;
 	const char *defaults; /* the row's default hyperparameters, changed by the settings */
-	const char *text;     /* the text that was parsed */
+	/* the text that was parsed: the executable's settings and reproducers show it */
+	const char *text;
 } OptimizerChoice;
 /* Parses "NAME" or "NAME,KEY=VALUE,...". Keys are the row's own options and its hyperparameters, whose defaults
- * change. text NULL: adamw. False after reporting. */
+ * change. text NULL: the default optimizer. False after reporting. */
 bool optimizer_parse(const char *text, OptimizerChoice *out, Arena *arena, Diag *diag);
 /* The optimizer of a group of parameters. */
 typedef struct {
@@ -343,6 +336,16 @@ typedef VEC(OptimizerGroup) OptimizerGroups;
 int64_t optimizer_every(const OptimizerChoice *c);
 /* "GLOB=NAME,KEY=VALUE"; false after reporting. */
 bool optimizer_group_parse(const char *text, OptimizerGroup *out, Arena *arena, Diag *diag);
+/* Options of the pass. Text is parsed once: by the command line, or by the parser of the option's row. */
+typedef struct {
+	OptimizerChoice choice; /* row NULL: the default optimizer */
+	OptimizerGroups groups; /* other optimizers of some parameters */
+	const char *loss_scale; /* text for loss_scale_parse; NULL: no loss scale */
+	const char *moments;    /* type of the moments, "f32" or "bf16"; NULL: type of the update */
+	const char *rounding; /* rounding of 16-bit weights and moments: "nearest", "stochastic" */
+} OptimizerOptions;
+/* Parsers of the options `name`, one OptimizerChoice, and `groups`, OptimizerGroups with one group per line. */
+extern const OptionParser optimizer_choice_parser, optimizer_groups_parser;
 
 /* ---- update/rows.c */
 /* For rows of optimizers. update_scalar: a hyperparameter, f64[] or u64[]; update_spread: a scalar

@@ -9,18 +9,24 @@
 static void
 check_options(RowCheck *c, const PassOption *options, size_t size, const void *defaults)
 {
-	static const size_t sizes[] = {[OPTION_STRING] = sizeof(char *),
-	                               [OPTION_INT] = sizeof(int64_t),
-	                               [OPTION_DOUBLE] = sizeof(double),
-	                               [OPTION_BOOL] = sizeof(bool),
-	                               [OPTION_BYTES] = sizeof(int64_t)};
+	static const size_t sizes[] = {
+		[OPTION_STRING] = sizeof(char *), [OPTION_INT] = sizeof(int64_t),
+		[OPTION_DOUBLE] = sizeof(double), [OPTION_BOOL] = sizeof(bool),
+		[OPTION_BYTES] = sizeof(int64_t), [OPTION_PARSED] = 0};
 
 	if (options || defaults)
 		row_needs(c, "options_size", size > 0);
 	for (const PassOption *o = options; o && o->name; o++) {
 		if (!o->help || !*o->help)
 			row_error(c, "options", "lacks the help of %s", o->name);
-		if (size && o->offset + sizes[o->kind] > size)
+		size_t bytes = o->parser ? o->parser->size : sizes[o->kind];
+		if ((o->kind == OPTION_PARSED) != (o->parser != NULL))
+			row_error(c, "options", "has %s: a parser, without the kind, or reversed",
+			          o->name);
+		if (o->parser && o->flag.name)
+			row_error(c, "options", "has --%s, but flags cannot be parsed options",
+			          o->flag.name);
+		if (size && o->offset + bytes > size)
 			row_error(c, "options", "has %s beyond the %zu bytes of options_size",
 			          o->name, size);
 		if (o->flag.name && (!o->flag.value || !o->flag.help || !o->flag.group))

@@ -103,22 +103,15 @@ group_of(Optimizer *o, const State *param)
 }
 
 static bool
-read_groups(Optimizer *o, const OptimizerOptions *options)
+take_groups(Optimizer *o, const OptimizerOptions *options)
 {
-	OptimizerGroup group = {0};
-	const char *end;
+	OptimizerGroup whole = {.choice = options->choice};
 
-	if (!optimizer_parse(options->name, &group.choice, o->p->scratch, o->p->diag))
+	if (!whole.choice.row && !optimizer_parse(NULL, &whole.choice, o->p->scratch, o->p->diag))
 		return false;
-	group_new(o, &group);
-	for (const char *at = options->groups ? options->groups : ""; *at;
-	     at = *end ? end + 1 : end) {
-		end = at + strcspn(at, "\n");
-		const char *text = arena_strndup(o->p->scratch, at, (size_t)(end - at));
-		if (!optimizer_group_parse(text, &group, o->p->scratch, o->p->diag))
-			return false;
-		group_new(o, &group);
-	}
+	group_new(o, &whole);
+	for (int i = 0; i < options->groups.n; i++)
+		group_new(o, &options->groups.at[i]);
 	o->given = o->groups.n;
 	return true;
 }
@@ -306,7 +299,7 @@ run_optimizer(Pass *p, Module *m)
 	const OptimizerOptions *options = p->options;
 	Optimizer o = {.p = p, .m = m};
 
-	if (!read_groups(&o, options))
+	if (!take_groups(&o, options))
 		return false;
 	DType moments;
 	if (options->moments && strcmp(options->moments, "f32") != 0) {
@@ -345,10 +338,10 @@ run_optimizer(Pass *p, Module *m)
 }
 
 static const PassOption optimizer_options[] = {
-	{"name", "a row of optimizer_list.def, followed by settings", OPTION_STRING,
-         offsetof(OptimizerOptions, name)},
-	{"groups", "GLOB=NAME,KEY=VALUE of other optimizers, one a line", OPTION_STRING,
-         offsetof(OptimizerOptions, groups)},
+	{"name", "a row of optimizer_list.def, followed by settings", OPTION_PARSED,
+         offsetof(OptimizerOptions, choice), .parser = &optimizer_choice_parser},
+	{"groups", "GLOB=NAME,KEY=VALUE of other optimizers, one a line", OPTION_PARSED,
+         offsetof(OptimizerOptions, groups), .parser = &optimizer_groups_parser},
 	{"moments", "type of the moments, f32 (as the parameters) or bf16", OPTION_STRING,
          offsetof(OptimizerOptions, moments)},
 	{"rounding", "rounding of 16-bit weights and moments: nearest or stochastic", OPTION_STRING,

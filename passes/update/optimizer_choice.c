@@ -117,7 +117,9 @@ hint_nearest(const char *name, Diag *diag)
 static bool
 parse_choice(const char *option, const char *text, OptimizerChoice *out, Arena *arena, Diag *diag)
 {
-	char *copy = arena_strdup(arena, text ? text : "adamw"), *save = NULL;
+	if (!text)
+		text = "adamw"; /* the default optimizer */
+	char *copy = arena_strdup(arena, text), *save = NULL;
 	char *name = strtok_r(copy, ",", &save);
 	const OptimizerRow *row = name ? optimizer_find(name) : NULL;
 
@@ -136,7 +138,8 @@ parse_choice(const char *option, const char *text, OptimizerChoice *out, Arena *
 	char *settings = arena_alloc(arena, row->options_size + 1);
 	if (row->settings)
 		memcpy(settings, row->settings, row->options_size);
-	*out = (OptimizerChoice){row, settings, row->name, row->defaults, text ? text : row->name};
+	*out = (OptimizerChoice){row, settings, row->name, row->defaults,
+	                         arena_strdup(arena, text)};
 	for (char *word; (word = strtok_r(NULL, ",", &save));)
 		if (!set_key(out, option, word, settings, arena, diag))
 			return false;
@@ -183,3 +186,53 @@ optimizer_every(const OptimizerChoice *c)
 {
 	return c->row->every ? c->row->every(c->settings) : 0;
 }
+
+/* ---- options of the pass */
+static bool
+choice_parse(const char *text, void *at, Arena *arena, Diag *diag)
+{
+	return optimizer_parse(text, at, arena, diag);
+}
+
+static const char *
+choice_text(const void *at, Arena *arena)
+{
+	(void)arena;
+	return ((const OptimizerChoice *)at)->text;
+}
+
+const OptionParser optimizer_choice_parser = {sizeof(OptimizerChoice), choice_parse, choice_text};
+
+static bool
+groups_parse(const char *text, void *at, Arena *arena, Diag *diag)
+{
+	OptimizerGroups groups = {0};
+	char *rest = arena_strdup(arena, text);
+
+	for (const char *line; (line = strsep(&rest, "\n"));) {
+		OptimizerGroup group;
+		if (!*line && !rest)
+			break;
+		if (!optimizer_group_parse(line, &group, arena, diag))
+			return false;
+		vec_push(arena, &groups, group);
+	}
+	*(OptimizerGroups *)at = groups;
+	return true;
+}
+
+static const char *
+groups_text(const void *at, Arena *arena)
+{
+	const OptimizerGroups *groups = at;
+	const char *text = NULL;
+
+	for (int i = 0; i < groups->n; i++) {
+		const OptimizerGroup *g = &groups->at[i];
+		const char *line = arena_printf(arena, "%s=%s", g->glob, g->choice.text);
+		text = text ? arena_printf(arena, "%s\n%s", text, line) : line;
+	}
+	return text;
+}
+
+const OptionParser optimizer_groups_parser = {sizeof(OptimizerGroups), groups_parse, groups_text};
