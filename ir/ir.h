@@ -391,6 +391,28 @@ struct Function {
 	int index;
 };
 
+/* How far a module has gone through the passes. */
+typedef enum {
+	STAGE_ANY,
+	STAGE_IMPORT,
+	STAGE_FORWARD,
+	STAGE_TRAIN,
+	/* the backward pass has its own copies of some nodes: from this stage on, passes must not
+	 * merge equal nodes */
+	STAGE_REMATERIALIZED,
+	STAGE_FUSED,
+	STAGE_LOWERED,
+	STAGE_SCHEDULE,
+	STAGE_MEMORY,
+	/* with programs; each pass over programs has a stage of its own */
+	STAGE_INSTRUCTIONS,
+	STAGE_SHARD,
+	STAGE_SUMS,
+	STAGE_STREAMS,
+	STAGE_EVENTS,
+	N_STAGES,
+} Stage;
+
 struct Module {
 	Arena *arena;
 	const char *name;
@@ -407,8 +429,7 @@ struct Module {
 	VEC(Arena *) arenas;                            /* of functions that have their own */
 	int64_t workspace_bytes, state_bytes, io_bytes; /* set by `memory`; 0 before */
 	int64_t targets; /* targets of the loss in a full micro-batch; 0 before `loss` */
-	/* Stage after the pass that made or changed the programs last; STAGE_ANY: no programs */
-	int made_by;
+	Stage stage; /* stage of a module with programs; STAGE_ANY: no programs (module_stage) */
 	uint32_t
 		modes; /* modes besides DDP: bit m stands for DataParallelMode m; set by `memory` */
 	/* what the importer knows about the file; NULL: the module was read from text */
@@ -741,26 +762,6 @@ void eval_tensor_round(EvalTensor *t);
 bool node_fold(Module *m, const Node *n, Tensor **results);
 
 /* ---- pass.c: the driver. A pass is one function and one line of a pass_list.def. */
-typedef enum {
-	STAGE_ANY,
-	STAGE_IMPORT,
-	STAGE_FORWARD,
-	STAGE_TRAIN,
-	/* the backward pass has its own copies of some nodes: from this stage on, passes must not
-	 * merge equal nodes */
-	STAGE_REMATERIALIZED,
-	STAGE_FUSED,
-	STAGE_LOWERED,
-	STAGE_SCHEDULE,
-	STAGE_MEMORY,
-	/* with programs; each pass over programs has a stage of its own */
-	STAGE_INSTRUCTIONS,
-	STAGE_SHARD,
-	STAGE_SUMS,
-	STAGE_STREAMS,
-	STAGE_EVENTS,
-	N_STAGES,
-} Stage;
 extern const char *const stage_names[];
 typedef enum {
 	PASS_ALWAYS,

@@ -409,7 +409,7 @@ run_and_verify(const PassCall *call, Module *m, Pass *p, const PassManagerOption
 	double start = seconds_now();
 	bool ok = call->row->run(p, m);
 	if (call->row->leaves > STAGE_MEMORY)
-		m->made_by = (int)call->row->leaves;
+		m->stage = call->row->leaves;
 	*seconds = seconds_now() - start;
 	if (o->fail_in && strcmp(o->fail_in, name) == 0)
 		ok = false;
@@ -464,8 +464,8 @@ report_times(const Pipeline *pipeline, const double *seconds)
 Stage
 module_stage(const Module *m)
 {
-	if (m->made_by)
-		return (Stage)m->made_by;
+	if (m->stage)
+		return m->stage;
 	if (m->kernels.n)
 		return m->state_bytes || m->workspace_bytes ? STAGE_MEMORY : STAGE_LOWERED;
 	for (int i = 0; i < m->functions.n; i++)

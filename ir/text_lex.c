@@ -258,7 +258,7 @@ read_loc_at(Reader *r, int depth)
 	bool is_fused = strcmp(word, "fused") == 0;
 	do {
 		read_space(r);
-		if (is_fused && isdigit((unsigned char)*r->at)) {
+		if (is_fused && n > 0 && isdigit((unsigned char)*r->at)) {
 			if (!read_more(r, &more))
 				return NULL;
 			break;

@@ -684,8 +684,11 @@ read_header(Reader *r)
 		    !read_word(r, "io") || !read_int(r, &m->io_bytes))
 			read_fault(r, "malformed regions");
 	}
-	if (read_word(r, "programs") && (stage = read_enum(r, stage_names)) > STAGE_MEMORY)
-		m->made_by = stage;
+	if (read_word(r, "programs") && (stage = read_enum(r, stage_names)) >= 0) {
+		m->stage = (Stage)stage;
+		if (m->stage <= STAGE_MEMORY)
+			read_fault(r, "a module of stage `%s` has no programs", stage_names[stage]);
+	}
 	read_expect(r, '{');
 	return true;
 }

@@ -546,8 +546,8 @@ module_print(Text *out, const Module *m, const PrintOptions *options)
 		text_printf(out, " regions state %lld workspace %lld io %lld",
 		            (long long)m->state_bytes, (long long)m->workspace_bytes,
 		            (long long)m->io_bytes);
-	if (m->made_by)
-		text_printf(out, " programs %s", stage_names[m->made_by]);
+	if (m->stage)
+		text_printf(out, " programs %s", stage_names[m->stage]);
 	text_add(out, " {\n");
 	for (int i = 0; i < m->states.n; i++)
 		print_state(&p, m->states.at[i]);

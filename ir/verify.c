@@ -255,7 +255,7 @@ verify_states(Verify *v)
 		if (s->block < 0 || s->block > s->type->n ||
 		    (s->block && s->type->n % s->block != 0))
 			state_fault(v, s, "is not divided into whole blocks");
-		if (m->made_by &&
+		if (m->stage &&
 		    (s->offset < 0 || s->offset > MOST_BYTES || type_bytes(s->type) > MOST_BYTES))
 			state_fault(v, s, "has no place in memory, but the module has programs");
 		ends &= verify_unit(v, s);
@@ -496,8 +496,7 @@ module_verify(const Module *m, Diag *diag)
 	}
 	for (int i = 0; i < m->kernels.n; i++)
 		v.ok &= kernel_verify(m, m->kernels.at[i], diag);
-	for_each_program(m, p)
-		v.ok &= program_verify(m, p, diag);
+	v.ok &= programs_verify(m, v.arena, diag);
 	arena_free(v.arena);
 	return v.ok;
 }

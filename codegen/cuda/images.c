@@ -3,8 +3,6 @@
 #include "codegen/cuda/nvrtc.h"
 #include "format/bundle/bundle.h"
 
-#include <stdlib.h>
-
 /* The sources of one architecture: n sources from `first` on. */
 typedef struct {
 	const CudaArchitecture *architecture;
@@ -19,36 +17,11 @@ block_parts(const Kernel *k)
 	return k->n_team ? 1 : cuda_threads(k);
 }
 
-/* The kernels' numbers in the module, by address. */
-static IntMap *
-number_kernels(Arena *arena, const Module *m)
-{
-	IntMap *numbers = intmap_new(arena);
-
-	for (int i = 0; i < m->kernels.n; i++)
-		intmap_put(numbers, (uint64_t)(uintptr_t)m->kernels.at[i], (uint64_t)i);
-	return numbers;
-}
-
-static uint64_t
-number_of(const IntMap *numbers, const Kernel *k)
-{
-	uint64_t number;
-
-	if (!intmap_get(numbers, (uint64_t)(uintptr_t)k, &number)) {
-		fprintf(stderr, "gradc: internal error: kernel %s is none of the module\n",
-		        k->name);
-		abort();
-	}
-	return number;
-}
-
 static void
 add_image(Build *b, const Module *m, const CudaSources *sources, const ImageSources *of)
 {
 	BundleKernel *kernels = NEW_ARRAY(b->arena, BundleKernel, m->kernels.n);
 	FilePart *modules = NEW_ARRAY(b->arena, FilePart, of->n);
-	IntMap *numbers = number_kernels(b->arena, m);
 	ByteImage image = {.name = of->architecture->name,
 	                   .target = build_target(b->arena, m, of->architecture->target)};
 
@@ -57,7 +30,7 @@ add_image(Build *b, const Module *m, const CudaSources *sources, const ImageSour
 		modules[i] = (FilePart){s->code.at, s->code.n};
 		for (int k = 0; k < s->kernels.n; k++) {
 			const Kernel *kernel = s->kernels.at[k];
-			kernels[number_of(numbers, kernel)] = (BundleKernel){
+			kernels[kernel->id] = (BundleKernel){
 				.facts = kernel_code_facts(b->arena, kernel),
 				.module = (uint32_t)i + 1,
 				.threads = (uint32_t)cuda_threads(kernel),

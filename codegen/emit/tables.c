@@ -7,14 +7,12 @@
 #include "codegen/legalize/legalize.h"
 #include "ir/programs/programs.h"
 
-#include <assert.h>
 #include <string.h>
 
 typedef struct {
 	FormatWriter *w;
 	const Tables *t;
 	Arena *arena;
-	IntMap *kernels; /* by address of a kernel: its number */
 	Versions versions;
 	/* of the weight written last. shift: its place in the file minus its state's offset;
 	 * state_end: where its state ends */
@@ -102,6 +100,8 @@ write_instructions(FormatWriter *w, const Program *p, const First *first)
 		vec_push(w->arena, &w->collectives, p->collectives.at[i]);
 	for (int i = 0; i < p->instructions.n; i++) {
 		Instruction n = p->instructions.at[i];
+		/* RECORD and WAIT hold 0. Every other kind holds the number of an argument: LOOP
+		 * and END have none, and hold the number that the next argument has */
 		bool has_arguments = n.kind != RECORD && n.kind != WAIT;
 		n.args += has_arguments ? first->argument : 0;
 		n.what += n.kind == COLLECTIVE ? first->collective : 0;
@@ -279,17 +279,6 @@ write_library(FormatWriter *w, const Kernel *k)
 	return (uint32_t)w->library.n;
 }
 
-static uint32_t
-kernel_number(const TableWriter *tw, const Kernel *k)
-{
-	uint64_t number = 0;
-	bool found = intmap_get(tw->kernels, (uint64_t)(uintptr_t)k, &number);
-
-	assert(found);
-	(void)found;
-	return (uint32_t)number;
-}
-
 static void
 write_kernel(TableWriter *tw, int index)
 {
@@ -309,7 +298,7 @@ write_kernel(TableWriter *tw, int index)
 		r.targets |= (uint32_t)tw->versions.needs[t][index] << t;
 	r.grain = kernel_grain(&r);
 	r.library = write_library(w, k);
-	r.serves = k->serves ? kernel_number(tw, k->serves) + 1 : 0;
+	r.serves = k->serves ? (uint32_t)k->serves->id + 1 : 0;
 	vec_push(w->arena, &w->kernels, r);
 }
 
@@ -354,10 +343,6 @@ bool
 tables_write(FormatWriter *w, const Tables *t, Diag *diag)
 {
 	TableWriter tw = {.w = w, .t = t, .arena = arena_new()};
-
-	tw.kernels = intmap_new(tw.arena);
-	for (int i = 0; i < t->m->kernels.n; i++)
-		intmap_put(tw.kernels, (uint64_t)(uintptr_t)t->m->kernels.at[i], (uint64_t)i);
 
 	tw.versions = module_versions(tw.arena, t->m);
 	bool ok = check_targets(&tw, diag);

@@ -511,10 +511,7 @@ moved_kernel(Pitches *p, IntMap *moved_ones, Kernel *k, uint64_t set)
 		if (set >> b & 1)
 			move_buffer(p, to, b);
 	kernel_finish(to);
-	int at = 0;
-	while (p->m->kernels.at[at] != to)
-		at++;
-	intmap_put(moved_ones, key, (uint64_t)at);
+	intmap_put(moved_ones, key, (uint64_t)to->id);
 	return to;
 }
 

@@ -42,14 +42,12 @@ is_needed(const Versions *v, int kernel)
 }
 
 static void
-mark_launched(const Versions *v, const Function *f, const IntMap *by_kernel)
+mark_launched(const Versions *v, const Function *f)
 {
-	uint64_t i;
-
 	for_each_node(f, n) {
 		const Kernel *k = launched_kernel(n);
-		if (k && intmap_get(by_kernel, (uint64_t)(uintptr_t)k, &i))
-			mark_needed(v, f->target, (int)i);
+		if (k)
+			mark_needed(v, f->target, k->id);
 	}
 }
 
@@ -57,16 +55,13 @@ Versions
 module_versions(Arena *arena, const Module *m)
 {
 	Versions v = {0};
-	IntMap *by_kernel = intmap_new(arena);
 
 	list_targets(arena, m, &v);
 	v.needs = NEW_ARRAY(arena, bool *, v.names.n);
 	for (int t = 0; t < v.names.n; t++)
 		v.needs[t] = NEW_ARRAY(arena, bool, m->kernels.n);
-	for (int i = 0; i < m->kernels.n; i++)
-		intmap_put(by_kernel, (uint64_t)(uintptr_t)m->kernels.at[i], (uint64_t)i);
 	for_each_function(m, f)
-		mark_launched(&v, f, by_kernel);
+		mark_launched(&v, f);
 	for (int i = 0; i < m->kernels.n; i++)
 		if (!is_needed(&v, i))
 			mark_needed(&v, NULL, i);

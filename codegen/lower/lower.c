@@ -231,9 +231,10 @@ drop_unlaunched(Pass *p, Module *m, int first)
 				intmap_put(launched, (uint64_t)(uintptr_t)launched_kernel(n), 1);
 	for (int i = first; i < m->kernels.n; i++) {
 		Kernel *k = m->kernels.at[i];
-		if (intmap_get(launched, (uint64_t)(uintptr_t)k, &found))
+		if (intmap_get(launched, (uint64_t)(uintptr_t)k, &found)) {
+			k->id = kept;
 			m->kernels.at[kept++] = k;
-		else
+		} else
 			strmap_put(m->kernel_names, k->name, NULL);
 	}
 	m->kernels.n = kept;

@@ -202,11 +202,9 @@ make_for_target(ProgramMaker *pm, const char *target)
 static bool
 run_instructions(Pass *pass, Module *m)
 {
-	ProgramMaker pm = {.pass = pass, .m = m, .ok = true, .kernels = intmap_new(pass->scratch)};
+	ProgramMaker pm = {.pass = pass, .m = m, .ok = true};
 	Versions versions = module_versions(pass->scratch, m);
 
-	for (int i = 0; i < m->kernels.n; i++)
-		intmap_put(pm.kernels, (uint64_t)(uintptr_t)m->kernels.at[i], (uint64_t)i);
 	for (int i = 0; i < versions.names.n; i++)
 		make_for_target(&pm, versions.names.at[i]);
 	pass->changed = true;

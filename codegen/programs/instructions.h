@@ -8,8 +8,7 @@
 typedef struct {
 	Pass *pass;
 	Module *m;
-	bool ok;         /* false: a fault was reported */
-	IntMap *kernels; /* by address of a kernel: its number */
+	bool ok; /* false: a fault was reported */
 	/* of the program that is being made */
 	Program *p;
 	uint32_t *slots; /* by value id: 1 + slot; 0: no slot yet */

@@ -13,8 +13,6 @@
 #include "codegen/legalize/legalize.h"
 #include "codegen/schedule/schedule.h"
 
-#include <assert.h>
-
 /* A function that runs: a program, or the body of a node in another function. */
 typedef struct Frame {
 	const struct Frame *up; /* the function that contains node `by`; NULL: f is a program */
@@ -158,17 +156,6 @@ add_origin(Program *p, const Node *n)
 	return origin;
 }
 
-static uint32_t
-kernel_number(const ProgramMaker *pm, const Kernel *k)
-{
-	uint64_t number = 0;
-	bool found = intmap_get(pm->kernels, (uint64_t)(uintptr_t)k, &number);
-
-	assert(found);
-	(void)found;
-	return (uint32_t)number;
-}
-
 /* The number of a launch's arguments. Reports an error if the number does not fit into the
  * record's 16 bits. */
 static uint16_t
@@ -221,7 +208,7 @@ add_launch(ProgramMaker *pm, const Frame *frame, const Node *n)
 	                       zeros      ? FILL_ZERO
 	                       : k->moves ? COPY
 	                                  : RUN_KERNEL,
-	                       zeros || k->moves ? 0 : kernel_number(pm, k));
+	                       zeros || k->moves ? 0 : (uint32_t)k->id);
 
 	in.stream = k->moves == MOVES_TO_HOST     ? STREAM_COPY_OUT
 	            : k->moves == MOVES_TO_DEVICE ? STREAM_COPY_IN

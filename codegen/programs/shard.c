@@ -28,20 +28,35 @@ shard_each(const ShardPlan *plan, const Instruction *n, uint32_t i)
 	return (*each)[i];
 }
 
-const State *
-shard_piece(const ShardPlan *plan, const Slot *slot)
+/* The last piece that begins at or before the offset, by binary search; NULL: there is none. */
+static const State *
+piece_before(const ShardPlan *plan, int64_t offset)
 {
 	int low = 0, high = plan->n_pieces;
 
-	/* binary search: the last piece that begins at or before the slot */
-	while (slot->space == SPACE_STATE && low < high) {
+	while (low < high) {
 		int middle = low + (high - low) / 2;
-		if (plan->pieces[middle]->offset <= slot->offset)
+		if (plan->pieces[middle]->offset <= offset)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	const State *s = slot->space == SPACE_STATE && low ? plan->pieces[low - 1] : NULL;
+	return low ? plan->pieces[low - 1] : NULL;
+}
+
+const State *
+shard_piece_at(const ShardPlan *plan, int64_t offset)
+{
+	const State *s = piece_before(plan, offset);
+
+	return s && s->offset == offset ? s : NULL;
+}
+
+const State *
+shard_piece(const ShardPlan *plan, const Slot *slot)
+{
+	const State *s = slot->space == SPACE_STATE ? piece_before(plan, slot->offset) : NULL;
+
 	return s && slot->offset < s->offset + type_bytes(s->type) &&
 	                       shard_is_partial(s, plan->p->mode)
 	               ? s
@@ -74,8 +89,7 @@ shard_changes(const Function *f, DataParallelMode mode)
 	if (f->role == ROLE_ACCUMULATE || f->role == ROLE_ESTIMATE)
 		return true;
 	for (int i = 0; i < f->states.n; i++)
-		if (value_used(f->states.at[i]) &&
-		    shard_is_partial(f->states.at[i]->state, mode))
+		if (value_used(f->states.at[i]) && shard_is_partial(f->states.at[i]->state, mode))
 			return true;
 	return false;
 }
@@ -108,11 +122,12 @@ shard_program(ShardPlan *plan, Pass *pass, Program *p)
 		return true;
 	if (p->role != ROLE_UPDATE && p->role != ROLE_REFRESH) {
 		shard_gather(plan);
-		return true;
+	} else {
+		shard_update(plan);
+		if (p->offloads)
+			offload_update(plan);
 	}
-	shard_update(plan);
-	if (p->offloads)
-		offload_update(plan);
+	program_sort_travels(p);
 	return true;
 }
 

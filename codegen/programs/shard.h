@@ -49,6 +49,8 @@ int64_t shard_each(const ShardPlan *plan, const Instruction *n, uint32_t i);
 /* The piece that the slot lies in: a unit, or a state outside of units. NULL: the slot's state
  * is not divided in this mode. */
 const State *shard_piece(const ShardPlan *plan, const Slot *slot);
+/* The piece that begins at this offset of the region of states; NULL: no piece begins there. */
+const State *shard_piece_at(const ShardPlan *plan, int64_t offset);
 /* The space of a rank's parts of the state, as given by format.h's state_space. */
 static inline Space
 shard_space(const State *s)

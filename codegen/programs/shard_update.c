@@ -63,25 +63,15 @@ blocks_of(const State *piece)
 	                state_outermost(piece)->type->n / piece->block};
 }
 
-/* The piece at an offset; NULL: no piece begins there. */
-static const State *
-piece_at(const Cutting *c, int64_t offset)
-{
-	for (int i = 0; i < c->plan->m->states.n; i++) {
-		const State *s = c->plan->m->states.at[i];
-		if (s->block && s->offset == offset)
-			return s;
-	}
-	return NULL;
-}
-
 /* The slot for this rank's part of the blocks b. whole: the slot of the complete argument. */
 static Slot
 part_of(const Cutting *c, Slot whole, const Blocks *b)
 {
 	int64_t each = whole.bytes / b->all, before = b->first * each;
 	Slot part = whole;
-	const State *state = whole.space == SPACE_STATE ? piece_at(c, whole.offset + before) : NULL;
+	const State *state = whole.space == SPACE_STATE
+	                             ? shard_piece_at(c->plan, whole.offset + before)
+	                             : NULL;
 
 	part.offset += before;
 	part.bytes = b->n * each;
@@ -251,7 +241,7 @@ is_of_blocks(const Cutting *c, const Instruction *n, uint32_t i, const Blocks *b
 	Slot s = slot_of(c, n, i);
 
 	return s.space == SPACE_STATE && is_by_block(c, n, i) && s.bytes % b->all == 0 &&
-	       piece_at(c, s.offset + b->first * (s.bytes / b->all)) != NULL;
+	       shard_piece_at(c->plan, s.offset + b->first * (s.bytes / b->all)) != NULL;
 }
 
 /* ---- one instruction */

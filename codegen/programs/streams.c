@@ -14,9 +14,11 @@
 #include "codegen/programs/travel.h"
 
 typedef struct {
-	const Module *m;
+	/* by dtype: number of the kernel that sums in the order of ranks; -1: the module has none */
+	const int *sum_kernels;
 	Program *p;
 	Instructions list; /* the program's new instructions */
+	int next;          /* number of the next travel */
 } Streams;
 
 /* The space and events through which programs of a role exchange data with the host. */
@@ -105,14 +107,15 @@ copy_out(Streams *s)
 }
 
 /* ---- the compute stream, with the travels */
+/* Writes the travels from number s->next on that start behind the instruction. */
 static void
 add_travels(Streams *s, int behind)
 {
-	const TravelWriter w = {s->p, s->m, &s->list};
+	const TravelWriter w = {s->p, s->sum_kernels, &s->list};
+	const Travels *all = &s->p->travels;
 
-	for (int k = 0; k < s->p->travels.n; k++)
-		if (s->p->travels.at[k].behind == behind)
-			travel_write(&w, &s->p->travels.at[k]);
+	for (; s->next < all->n && all->at[s->next].behind <= behind; s->next++)
+		travel_write(&w, &all->at[s->next]);
 }
 
 /* Makes stream `to` wait until stream `from` has come to this point. */
@@ -142,10 +145,7 @@ when_travels(const Streams *s)
 static bool
 begins_with_travel(const Streams *s)
 {
-	for (int k = 0; k < s->p->travels.n; k++)
-		if (s->p->travels.at[k].behind < 0)
-			return true;
-	return false;
+	return s->p->travels.n > 0 && s->p->travels.at[0].behind < 0;
 }
 
 static bool
@@ -184,9 +184,9 @@ compute(Streams *s)
 }
 
 static void
-put_on_streams(const Module *m, Program *p)
+put_on_streams(const int *sum_kernels, Program *p)
 {
-	Streams s = {.m = m, .p = p};
+	Streams s = {.sum_kernels = sum_kernels, .p = p};
 	Space space = exchange_of(&s)->space;
 
 	copy_in(&s);
@@ -199,13 +199,13 @@ put_on_streams(const Module *m, Program *p)
 
 /* Has the module a kernel for each sum in the order of ranks? */
 static bool
-check_sums(Pass *pass, const Module *m, const Program *p)
+check_sums(Pass *pass, const int *sum_kernels, const Program *p)
 {
 	for (int i = 0; i < p->travels.n; i++) {
 		const Travel *t = &p->travels.at[i];
 		DType dtype = (DType)t->whole.dtype;
 		bool sums = t->kind == TRAVEL_SUM || t->kind == TRAVEL_REDUCE;
-		if (!sums || !rank_sum_has(dtype) || rank_sum_kernel(m, dtype) >= 0)
+		if (!sums || !rank_sum_has(dtype) || sum_kernels[dtype] >= 0)
 			continue;
 		diag_error(pass->diag, EXIT_INVALID,
 		           "pass streams: no kernel of the module sums %s over ranks",
@@ -218,10 +218,14 @@ check_sums(Pass *pass, const Module *m, const Program *p)
 static bool
 run_streams(Pass *pass, Module *m)
 {
+	int sum_kernels[N_DTYPES];
+
+	for (DType d = 0; d < N_DTYPES; d++)
+		sum_kernels[d] = rank_sum_kernel(m, d);
 	for_each_program(m, p) {
-		if (!check_sums(pass, m, p))
+		if (!check_sums(pass, sum_kernels, p))
 			return false;
-		put_on_streams(m, p);
+		put_on_streams(sum_kernels, p);
 	}
 	pass->changed = true;
 	return true;

@@ -113,6 +113,7 @@ run_sums(Pass *pass, Module *m)
 		if (makes_gradients(p))
 			add_buckets(p, &buckets[p->mode], pass->scratch);
 		add_sums(p, m);
+		program_sort_travels(p);
 	}
 	pass->changed = true;
 	return true;

@@ -89,7 +89,7 @@ room(const Writing *x, Space space, SlotShare share)
 static uint32_t
 sum_kernel(const Writing *x)
 {
-	return (uint32_t)rank_sum_kernel(x->w->m, (DType)x->t->whole.dtype);
+	return (uint32_t)x->w->sum_kernels[x->t->whole.dtype];
 }
 
 static void

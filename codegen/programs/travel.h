@@ -7,8 +7,8 @@
 
 typedef struct {
 	Program *p;
-	const Module *m;
-	Instructions *list; /* where the instructions are added; lies in the program's arena */
+	const int *sum_kernels; /* by dtype: number of the kernel that sums in the order of ranks */
+	Instructions *list;     /* where the instructions are added; lies in the program's arena */
 } TravelWriter;
 void travel_write(const TravelWriter *t, const Travel *travel);
 

@@ -278,6 +278,7 @@ kernel_add(Module *m, const Kernel *k, const char *name)
 			                             sizeof(Accumulator) *
 			                                     (size_t)s->n_accumulators);
 	}
+	copy->id = m->kernels.n;
 	strmap_put(m->kernel_names, copy->name, copy);
 	vec_push(m->arena, &m->kernels, copy);
 	return copy;

@@ -160,6 +160,7 @@ typedef enum { MOVES_NOT, MOVES_TO_HOST, MOVES_TO_DEVICE } KernelMoves;
 
 enum { MAX_TEAM = 2 };
 struct Kernel {
+	int id; /* its number in Module.kernels; 0 before the module has it */
 	const char *name;
 	Loc loc;
 	VEC(LoopBuffer) buffers; /* parameters first (inputs, then outputs), then arrays */
@@ -182,7 +183,7 @@ struct Kernel {
 	/* whether the kernel copies between the device's memory and the host's memory */
 	KernelMoves moves;
 	bool all_reduces; /* ranks sum the kernel's only result in place */
-	uint64_t hash;    /* hash of everything but name and loc */
+	uint64_t hash;    /* hash of everything but id, name and loc */
 };
 
 /* The number of parallel loops that begin at statement `at`, each directly inside the one

@@ -545,6 +545,7 @@ read_kernel(Reader *r)
 	if (!closed)
 		read_fault(r, "kernel @%s is not closed", name);
 	kernel_finish(kr.k);
+	kr.k->id = r->m->kernels.n;
 	vec_push(r->m->arena, &r->m->kernels, kr.k);
 	strmap_put(r->m->kernel_names, kr.k->name, kr.k);
 }

@@ -1,5 +1,5 @@
 /* The verifier of programs: every index lies inside its list, launches have the arguments of their kernels, loops and
- * branches close, events exist. Passes over programs rely on it. */
+ * branches close, events exist. Takes linear time. Passes over programs rely on it. */
 #include "ir/loop/loop.h"
 #include "ir/programs/programs.h"
 
@@ -8,24 +8,25 @@
 typedef struct {
 	const Module *m;
 	const Program *p;
+	Arena *scratch;
 	Diag *diag;
 	bool ok;
+	StrMap *keys;   /* what identifies the programs before this one */
+	VEC(bool) loop; /* of the open blocks, outermost first: is the block a loop? */
 } Check;
 
 static void PRINTF(2, 3) report(Check *c, const char *fmt, ...)
 {
-	Arena *arena = arena_new();
 	va_list args;
 	Text line = {0};
 
 	module_place(&line, c->m, c->p->line);
 	va_start(args, fmt);
 	text_printf(&line, ": program %s: %s", role_names[c->p->role],
-	            arena_vprintf(arena, fmt, args));
+	            arena_vprintf(c->scratch, fmt, args));
 	va_end(args);
 	diag_error(c->diag, EXIT_INVALID, "%s", line.at);
 	text_free(&line);
-	arena_free(arena);
 	c->ok = false;
 }
 
@@ -82,26 +83,40 @@ check_arguments(Check *c, int at, uint32_t depth)
 	}
 }
 
+/* Keeps account of the open loops and branches. */
+static void
+check_blocks(Check *c, int at)
+{
+	InstructionKind kind = (InstructionKind)c->p->instructions.at[at].kind;
+
+	if (kind == END && c->loop.n == 0)
+		report(c, "instruction %d ends no loop or branch", at);
+	else
+		c->loop.n -= kind == END;
+	if (kind == LEAVE && (c->loop.n == 0 || !c->loop.at[c->loop.n - 1]))
+		report(c, "instruction %d leaves no loop", at);
+}
+
 static void
 check_instructions(Check *c)
 {
 	const Program *p = c->p;
-	uint32_t depth = 0;
 
+	c->loop.n = 0;
 	for (int i = 0; i < p->instructions.n; i++) {
 		const Instruction *n = &p->instructions.at[i];
 		if (n->kind >= N_INSTRUCTIONS || !has_what(c, n)) {
-			report(c, "instruction %d names what the program does not have", i);
+			report(c,
+			       "instruction %d names a kernel, collective or event that does not exist",
+			       i);
 			return;
 		}
-		if (n->kind == END && depth == 0)
-			report(c, "instruction %d ends no loop or branch", i);
-		else
-			depth -= n->kind == END;
-		check_arguments(c, i, depth);
-		depth += instruction_opens((InstructionKind)n->kind);
+		check_blocks(c, i);
+		check_arguments(c, i, (uint32_t)c->loop.n);
+		if (instruction_opens((InstructionKind)n->kind))
+			vec_push(c->scratch, &c->loop, n->kind == LOOP);
 	}
-	if (depth)
+	if (c->loop.n)
 		report(c, "a loop or branch has no end");
 }
 
@@ -166,6 +181,8 @@ check_slots(Check *c)
 		check_slot(c, "the part of travel", i, &t->part);
 		if (t->behind < -1 || t->behind >= p->instructions.n)
 			report(c, "travel %d starts behind no instruction", i);
+		if (i > 0 && t->behind < p->travels.at[i - 1].behind)
+			report(c, "travel %d starts before the travel that is listed before it", i);
 	}
 }
 
@@ -176,29 +193,29 @@ check_key(Check *c)
 
 	if (!role_is_program(p->role))
 		report(c, "an executable has no program of this role");
-	if (!c->m->made_by)
+	if (!c->m->stage)
 		report(c, "the module's header has no `programs`");
 	if (p->n_events > (uint32_t)p->instructions.n)
 		report(c, "has %u events and %d instructions", p->n_events, p->instructions.n);
-	for_each_program(c->m, other) {
-		if (other == p)
-			return;
-		if (other->role == p->role && other->binding == p->binding &&
-		    other->stage == p->stage && other->mode == p->mode &&
-		    strcmp(other->target ? other->target : "", p->target ? p->target : "") == 0)
-			report(c, "two programs have the same role, binding, stage, mode and "
-			          "target");
-	}
+	const char *key = arena_printf(c->scratch, "%d %d %d %d %s", (int)p->role, p->binding,
+	                               p->stage, (int)p->mode, p->target ? p->target : "");
+	if (strmap_get(c->keys, key))
+		report(c, "two programs have the same role, binding, stage, mode and target");
+	strmap_put(c->keys, key, (void *)p);
 }
 
 bool
-program_verify(const Module *m, const Program *p, Diag *diag)
+programs_verify(const Module *m, Arena *scratch, Diag *diag)
 {
-	Check c = {m, p, diag, true};
+	Check c = {.m = m, .scratch = scratch, .diag = diag, .ok = true};
 
-	check_key(&c);
-	check_slots(&c);
-	check_ports(&c);
-	check_instructions(&c);
+	c.keys = strmap_new(scratch);
+	for_each_program(m, p) {
+		c.p = p;
+		check_key(&c);
+		check_slots(&c);
+		check_ports(&c);
+		check_instructions(&c);
+	}
 	return c.ok;
 }

@@ -15,8 +15,7 @@ static const int64_t MOST_BYTES = (int64_t)1 << 56;
 typedef struct {
 	Reader *r;
 	Program *p;
-	IntMap *kernels; /* by address of a kernel: its number */
-	StrMap *slots;   /* by name in the text: 1 + the slot's number */
+	StrMap *slots; /* by name in the text: 1 + the slot's number */
 } ProgramReader;
 
 /* An enum's word, if the word before it is next. Returns 0 if it is not, or after reporting. */
@@ -196,14 +195,11 @@ read_kernel_number(ProgramReader *pr, uint32_t *out)
 {
 	const char *name = read_symbol(pr->r, '@');
 	const Kernel *k = name ? strmap_get(pr->r->m->kernel_names, name) : NULL;
-	uint64_t number = 0;
 
-	if (!k || !intmap_get(pr->kernels, (uint64_t)(uintptr_t)k, &number)) {
+	*out = k ? (uint32_t)k->id : 0;
+	if (!k)
 		read_fault(pr->r, "unknown kernel @%s", name ? name : "");
-		return false;
-	}
-	*out = (uint32_t)number;
-	return true;
+	return k != NULL;
 }
 
 /* all_reduce sum f32 n 1024 group data block 256 */
@@ -413,14 +409,9 @@ read_program(Reader *r)
 {
 	int role = read_enum(r, role_names);
 	Program *p = program_append(r->m, role < 0 ? ROLE_HELPER : (Role)role, 0);
-	ProgramReader pr = {.r = r,
-	                    .p = p,
-	                    .kernels = intmap_new(r->m->arena),
-	                    .slots = strmap_new(r->m->arena)};
+	ProgramReader pr = {.r = r, .p = p, .slots = strmap_new(r->m->arena)};
 
 	p->line = r->line;
-	for (int i = 0; i < r->m->kernels.n; i++)
-		intmap_put(pr.kernels, (uint64_t)(uintptr_t)r->m->kernels.at[i], (uint64_t)i);
 	read_header(r, p);
 	if (!read_expect(r, '{'))
 		read_skip_line(r);

@@ -149,14 +149,12 @@ print_instruction(Text *out, const Module *m, const Program *p, const Instructio
 	text_add(out, "\n");
 }
 
-/* Prints the travels that start after instruction `behind`. */
+/* Prints the travels from number *next on that start after instruction `behind`. */
 static void
-print_travels(Text *out, const Module *m, const Program *p, int behind)
+print_travels(Text *out, const Module *m, const Program *p, int behind, int *next)
 {
-	for (int i = 0; i < p->travels.n; i++) {
-		const Travel *t = &p->travels.at[i];
-		if (t->behind != behind)
-			continue;
+	for (; *next < p->travels.n && p->travels.at[*next].behind <= behind; ++*next) {
+		const Travel *t = &p->travels.at[*next];
 		text_printf(out, "    travel %s when %s%s ", travel_words[t->kind],
 		            when_names[t->when], t->adds ? " adds" : "");
 		print_slot(out, m, p, &t->whole);
@@ -199,6 +197,8 @@ print_header(Text *out, const Program *p)
 void
 program_print(Text *out, const Module *m, const Program *p, const PrintOptions *options)
 {
+	int next = 0; /* number of the next travel */
+
 	print_header(out, p);
 	for (int i = 0; i < p->slots.n; i++) {
 		text_printf(out, "    %%%d = slot ", i);
@@ -211,10 +211,10 @@ program_print(Text *out, const Module *m, const Program *p, const PrintOptions *
 		print_port(out, p, "output", &p->outputs.at[i]);
 	if (p->scalars)
 		text_printf(out, "    scalars %%%u\n", p->scalars - 1);
-	print_travels(out, m, p, -1);
+	print_travels(out, m, p, -1, &next);
 	for (int i = 0; i < p->instructions.n; i++) {
 		print_instruction(out, m, p, &p->instructions.at[i], options);
-		print_travels(out, m, p, i);
+		print_travels(out, m, p, i, &next);
 	}
 	text_add(out, "  }\n");
 }

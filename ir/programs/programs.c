@@ -47,5 +47,24 @@ program_arguments(Program *p, int n, const uint32_t *slots)
 	return first;
 }
 
+void
+program_sort_travels(Program *p)
+{
+	if (p->travels.n == 0)
+		return;
+	Arena *scratch = arena_new();
+	Travel *old = arena_copy(scratch, p->travels.at, sizeof(Travel) * (size_t)p->travels.n);
+	/* place[1 + i]: where the next travel behind instruction i goes; i = -1: before the first */
+	int *place = NEW_ARRAY(scratch, int, p->instructions.n + 2);
+
+	for (int i = 0; i < p->travels.n; i++)
+		place[old[i].behind + 2]++;
+	for (int i = 1; i < p->instructions.n + 2; i++)
+		place[i] += place[i - 1];
+	for (int i = 0; i < p->travels.n; i++)
+		p->travels.at[place[old[i].behind + 1]++] = old[i];
+	arena_free(scratch);
+}
+
 const char *const travel_words[] = {"sum", "reduce", "gather", "fill", NULL};
 const char *const loop_words[] = {"later_ranks", "later_shards", NULL};

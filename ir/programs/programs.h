@@ -65,7 +65,8 @@ struct Program {
 	/* Instruction.what: index in Module.kernels or in collectives; Instruction.args: index in arguments */
 	Instructions instructions;
 	VEC(CollectiveRecord) collectives;
-	Travels travels; /* exchanges of data that are not instructions yet */
+	/* exchanges of data that are not instructions yet, by `behind`, ascending */
+	Travels travels;
 	VEC(ProgramPort) inputs, outputs;
 	uint32_t
 		scalars; /* 1 + the slot of the scalars that kernels read; 0: no kernel reads one */
@@ -88,6 +89,9 @@ StrRef program_name(Program *p, const char *text); /* equal texts have one numbe
 uint32_t program_slot(Program *p, Slot slot);      /* adds a slot; its number */
 /* Adds an argument for each slot; returns the number of the first argument. */
 uint32_t program_arguments(Program *p, int n, const uint32_t *slots);
+/* Orders the travels by the instruction behind which they start. Travels that start behind one instruction keep their order.
+ * A pass that adds travels calls this at its end. */
+void program_sort_travels(Program *p);
 
 /* ---- access.c: how instructions access their arguments */
 /* Sets out[i] to the ACCESS_... bits of buffer i: of the kernel's loops alone, or of its loops and its library call. */
@@ -107,7 +111,7 @@ uint32_t instruction_access(const AccessTable *a, const Instruction *n, uint32_t
 /* ---- print.c, parse.c: programs in the text form of modules */
 void program_print(Text *out, const Module *m, const Program *p, const PrintOptions *options);
 
-/* ---- check.c: reports every fault of a program; true: no fault */
-bool program_verify(const Module *m, const Program *p, Diag *diag);
+/* ---- check.c: reports the faults of all programs; true: no fault */
+bool programs_verify(const Module *m, Arena *scratch, Diag *diag);
 
 #endif
