@@ -50,13 +50,16 @@ static void
 add_product(json_t *list, const Format *f, const Opened *o, int kernel)
 {
 	const KernelRecord *k = &f->kernels[kernel];
+	const char *remark = o->ops->remark ? o->ops->remark(o->code, kernel) : NULL;
 	Text what = {0};
 
 	format_print_library(&what, f, k->library - 1);
-	json_array_append_new(
-		list, json_pack("{s:s, s:s, s:s, s:I}", "kernel", format_text(f, k->name), "call",
-	                        what.at, "implementation", implementation(o, kernel), "flops",
-	                        (json_int_t)library_flops(&f->library[k->library - 1].call)));
+	json_t *call = json_pack("{s:s, s:s, s:s, s:I}", "kernel", format_text(f, k->name), "call",
+	                         what.at, "implementation", implementation(o, kernel), "flops",
+	                         (json_int_t)library_flops(&f->library[k->library - 1].call));
+	if (remark)
+		json_object_set_new(call, "remark", json_string(remark));
+	json_array_append_new(list, call);
 	text_free(&what);
 }
 
@@ -92,6 +95,19 @@ info_device(const GradcModel *model, const Format *f, const GradcOptions *option
 	return root;
 }
 
+static void
+print_product(const json_t *call)
+{
+	const char *name = json_string_value(json_object_get(call, "implementation"));
+	const char *remark = json_string_value(json_object_get(call, "remark"));
+	Text how = {0};
+
+	text_printf(&how, "%s%s%s", name, remark ? ", " : "", remark ? remark : "");
+	printf("  %-8s %-24s %s\n", json_string_value(json_object_get(call, "kernel")), how.at,
+	       json_string_value(json_object_get(call, "call")));
+	text_free(&how);
+}
+
 void
 info_device_print(const GradcModel *model, const Format *f, const GradcOptions *options)
 {
@@ -105,8 +121,6 @@ info_device_print(const GradcModel *model, const Format *f, const GradcOptions *
 	printf("%-24s %lld bytes of scratch\n", "region library",
 	       (long long)json_integer_value(json_object_get(root, "library_bytes")));
 	json_array_foreach(json_object_get(root, "library_calls"), i, call)
-		printf("  %-8s %-24s %s\n", json_string_value(json_object_get(call, "kernel")),
-		       json_string_value(json_object_get(call, "implementation")),
-		       json_string_value(json_object_get(call, "call")));
+		print_product(call);
 	json_decref(root);
 }

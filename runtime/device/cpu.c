@@ -391,6 +391,12 @@ cpu_implementation(const Code *code, int kernel)
 	return library_calls_describe(code->calls, (uint32_t)kernel);
 }
 
+static const char *
+cpu_remark(const Code *code, int kernel)
+{
+	return library_calls_remark(code->calls, (uint32_t)kernel);
+}
+
 static int64_t
 cpu_library_bytes(const Code *code)
 {
@@ -480,6 +486,7 @@ const DeviceOps device_cpu = {
 	.describe = cpu_describe,
 	.facts = cpu_facts,
 	.implementation = cpu_implementation,
+	.remark = cpu_remark,
 	.library_bytes = cpu_library_bytes,
 	.place_library = cpu_place_library,
 };

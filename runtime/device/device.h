@@ -164,10 +164,11 @@ typedef struct {
 	bool (*memory)(const Device *device, DeviceMemory *out);
 	/* For people; NULL if there is nothing to say. describe: what computes, such as "2 threads (libgomp), oneDNN 2.6.0".
 	 * facts: the same for a checkpoint. implementation: what runs a kernel that a library may run: the library's name for
-	 * its code, or "generated". */
+	 * its code, or "generated". remark: why this code is slower than it could be; it returns NULL without a remark. */
 	void (*describe)(const Device *device, Text *out);
 	DeviceFacts (*facts)(const Device *device);
 	const char *(*implementation)(const Code *code, int kernel);
+	const char *(*remark)(const Code *code, int kernel);
 	/* Bytes of device memory that the libraries of loaded code need, aligned to 64. The memory is placed before the first
 	 * run and freed after unload. NULL: no libraries. */
 	int64_t (*library_bytes)(const Code *code);

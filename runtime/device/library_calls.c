@@ -22,7 +22,7 @@ typedef struct {
 	unsigned fixed;
 	Packed *packed[N_READ];
 	int n_packed[N_READ];
-	char *unpacked; /* the implementation's name and a remark, if MAX_PACKED prevents packing */
+	char *remark; /* for people, if MAX_PACKED prevents packing; else NULL */
 } Call;
 struct LibraryCalls {
 	const Format *tables;
@@ -107,8 +107,8 @@ release_call(Call *c)
 	if (c->call)
 		c->ops->release(c->call);
 	c->call = NULL;
-	memory_free(c->unpacked);
-	c->unpacked = NULL;
+	memory_free(c->remark);
+	c->remark = NULL;
 }
 
 /* People see the remark beside the implementation's name in --info. */
@@ -119,10 +119,10 @@ remark_unpacked(Call *c)
 
 	text_printf(
 		&t,
-		"%s, packs constant operands at each run: with them, more than %d MiB would stay packed",
-		c->ops->implementation(c->call), MAX_PACKED >> 20);
-	c->unpacked = memory_zeroed(t.n + 1, 1);
-	memcpy(c->unpacked, t.at, t.n);
+		"packs constant operands at each run: with them, more than %d MiB would stay packed",
+		MAX_PACKED >> 20);
+	c->remark = memory_zeroed(t.n + 1, 1);
+	memcpy(c->remark, t.at, t.n);
 	text_free(&t);
 }
 
@@ -277,7 +277,15 @@ library_calls_implementation(const LibraryCalls *calls, uint32_t kernel)
 {
 	const Call *c = call_of(calls, kernel);
 
-	return !c ? NULL : c->unpacked ? c->unpacked : c->ops->implementation(c->call);
+	return c ? c->ops->implementation(c->call) : NULL;
+}
+
+const char *
+library_calls_remark(const LibraryCalls *calls, uint32_t kernel)
+{
+	const Call *c = call_of(calls, kernel);
+
+	return c ? c->remark : NULL;
 }
 
 bool

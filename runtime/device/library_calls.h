@@ -19,6 +19,8 @@ int64_t library_calls_bytes(const LibraryCalls *calls);
 void library_calls_place(LibraryCalls *calls, char *memory);
 /* The library's name for the code that runs the kernel; NULL if the generated loops run. */
 const char *library_calls_implementation(const LibraryCalls *calls, uint32_t kernel);
+/* For people: why the call is slower than it could be; NULL: no remark. */
+const char *library_calls_remark(const LibraryCalls *calls, uint32_t kernel);
 /* Some kernels only prepare operands for one other kernel. Does a library run that other kernel? Then nobody reads this
  * kernel's results. */
 bool library_calls_cover(const LibraryCalls *calls, uint32_t kernel);

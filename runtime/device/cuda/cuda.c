@@ -467,6 +467,12 @@ cuda_implementation(const Code *code, int kernel)
 	return library_calls_describe(code->calls, (uint32_t)kernel);
 }
 
+static const char *
+cuda_remark(const Code *code, int kernel)
+{
+	return library_calls_remark(code->calls, (uint32_t)kernel);
+}
+
 static int64_t
 cuda_library_bytes(const Code *code)
 {
@@ -511,6 +517,7 @@ const DeviceOps device_cuda = {
 	.describe = cuda_describe,
 	.facts = cuda_facts,
 	.implementation = cuda_implementation,
+	.remark = cuda_remark,
 	.library_bytes = cuda_library_bytes,
 	.place_library = cuda_place_library,
 };
