@@ -215,8 +215,6 @@ struct Node {
 	OpKind op : 16;
 	Phase phase : 8;
 	When when : 8;
-	/* By operand, until the pass `quantize` has run. In the module's arena; NULL: no operand is marked. */
-	OperandMark *marks;
 	Use operands[]; /* the results follow in memory: node_result */
 };
 
@@ -319,7 +317,7 @@ typedef enum {
 	N_SCALE_SOURCES,
 } ScaleSource;
 extern const char *const scale_source_names[];
-/* An operand of products that training sees quantized (--quantize). Import marks the operands (Node.marks), the
+/* An operand of products that training sees quantized (--quantize). Import marks the operands (node_mark), the
  * pass `quantize` quantizes them, and the export quantizes the ONNX value. */
 typedef struct {
 	const char *name; /* of the ONNX value; states that belong to the operand begin with it */
@@ -383,6 +381,7 @@ struct Function {
 	VEC(Value *) states; /* values of the states that the function reads */
 	/* the same values, by state id; NULL: the function does not read the state */
 	VEC(Value *) by_state;
+	IntMap *marks;      /* of operands, for node_mark; NULL: no operand is marked */
 	Node *first, *last; /* `last` is the return */
 	int n_nodes;
 	uint32_t next_node_id, next_value_id;
@@ -545,11 +544,8 @@ node_operand(const Node *n, int i)
 {
 	return n->operands[i].value;
 }
-static inline OperandMark
-node_mark(const Node *n, int i)
-{
-	return n->marks ? n->marks[i] : (OperandMark){0};
-}
+/* Marks are there until the pass `quantize` has run. */
+OperandMark node_mark(const Node *n, int i);
 void node_set_mark(Node *n, int i, OperandMark mark);
 /* The number of the operand. */
 static inline int

@@ -504,13 +504,32 @@ node_set_operand(Node *n, int i, Value *v)
 	use_link(&n->operands[i], v);
 }
 
+static uint64_t
+mark_key(const Node *n, int i)
+{
+	return (uint64_t)n->id << 32 | (uint32_t)i;
+}
+
+OperandMark
+node_mark(const Node *n, int i)
+{
+	uint64_t found;
+
+	if (!n->function->marks || !intmap_get(n->function->marks, mark_key(n, i), &found))
+		return (OperandMark){0};
+	return (OperandMark){(int)(found >> 32), (int)(uint32_t)found};
+}
+
 void
 node_set_mark(Node *n, int i, OperandMark mark)
 {
-	if (!n->marks && mark.of)
-		n->marks = NEW_ARRAY(n->function->module->arena, OperandMark, n->n_operands);
-	if (n->marks)
-		n->marks[i] = mark;
+	Function *f = n->function;
+
+	if (!f->marks && mark.of)
+		f->marks = intmap_new(f->module->arena);
+	if (f->marks)
+		intmap_put(f->marks, mark_key(n, i),
+		           (uint64_t)mark.of << 32 | (uint32_t)mark.views);
 }
 
 void
@@ -622,6 +641,7 @@ function_compact(Function *f)
 	                NEW_ARRAY(scratch, Node *, f->next_node_id)};
 	const Node *first = f->first;
 
+	f->marks = NULL; /* only `quantize` reads them, which runs before */
 	f->first = f->last = NULL;
 	for (int i = 0; i < f->params.n; i++)
 		f->params.at[i] = moved_value(&c, f->params.at[i]);
@@ -699,8 +719,8 @@ function_clone_body(const Function *from, Function *to, Node *before, Value **ma
 		copy->phase = n->phase;
 		copy->when = n->when;
 		copy->line = n->line;
-		for (int i = 0; n->marks && i < n->n_operands; i++)
-			node_set_mark(copy, i, n->marks[i]);
+		for (int i = 0; from->marks && i < n->n_operands; i++)
+			node_set_mark(copy, i, node_mark(n, i));
 		for (int i = 0; i < n->n_results; i++)
 			map[node_result(n, i)->id] = node_result(copy, i);
 	}

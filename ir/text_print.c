@@ -242,16 +242,16 @@ print_marks(Text *out, const Node *n)
 {
 	bool any = false;
 
-	for (int i = 0; n->marks && i < n->n_operands; i++)
-		any |= n->marks[i].of > 0;
+	for (int i = 0; n->function->marks && i < n->n_operands; i++)
+		any |= node_mark(n, i).of > 0;
 	for (int i = 0; i < n->n_operands && any; i++) {
 		text_add(out, i ? ", " : " quantized (");
-		if (n->marks[i].of)
-			text_printf(out, "%d", n->marks[i].of - 1);
+		if (node_mark(n, i).of)
+			text_printf(out, "%d", node_mark(n, i).of - 1);
 		else
 			text_add(out, "_");
-		if (n->marks[i].views)
-			text_printf(out, " behind %d", n->marks[i].views);
+		if (node_mark(n, i).views)
+			text_printf(out, " behind %d", node_mark(n, i).views);
 	}
 	text_add(out, any ? ")" : "");
 }

@@ -370,10 +370,10 @@ verify_quantized(Verify *v)
 static void
 verify_marks(Verify *v, const Node *n)
 {
-	for (int i = 0; n->marks && i < n->n_operands; i++) {
+	for (int i = 0; n->function->marks && i < n->n_operands; i++) {
 		const Value *at = node_operand(n, i);
-		int views = n->marks[i].views;
-		if (!n->marks[i].of)
+		int views = node_mark(n, i).views;
+		if (!node_mark(n, i).of)
 			continue;
 		if (!operand_in(op_row(n)->quantizes, i))
 			report(v, n, "operand %d cannot be quantized", i);
@@ -382,8 +382,8 @@ verify_marks(Verify *v, const Node *n)
 			views--;
 		}
 		if (views > 0 || !at)
-			report(v, n, "operand %d is not behind %d views", i, n->marks[i].views);
-		const Value **marked = &v->marked[n->marks[i].of - 1];
+			report(v, n, "operand %d is not behind %d views", i, node_mark(n, i).views);
+		const Value **marked = &v->marked[node_mark(n, i).of - 1];
 		if (*marked && *marked != at)
 			report(v, n,
 			       "operand %d is another value than an operand with the same mark", i);

@@ -1,4 +1,4 @@
-/* Marks the operands that --quantize quantizes (Node.marks), for the pass `quantize`. Which inputs of which nodes
+/* Marks the operands that --quantize quantizes (node_mark), for the pass `quantize`. Which inputs of which nodes
  * of the file these are, model_quantize_find has decided. For example, input 1 of the Gemm "fc" is "fc.weight", in
  * codes of s8 with a scale for each output:
  *

@@ -268,8 +268,8 @@ find_earliest(Inside *in)
 	for_each_node(in->f, n)
 		in->position[n->id] = count++;
 	for_each_node(in->f, n)
-		for (int i = 0; n->marks && i < n->n_operands; i++) {
-			int number = n->marks[i].of - 1;
+		for (int i = 0; n->function->marks && i < n->n_operands; i++) {
+			int number = node_mark(n, i).of - 1;
 			if (number < 0)
 				continue;
 			Node *reader = place_find(in->z->m, in->z->p->scratch, n, i).reader;
@@ -297,17 +297,16 @@ static void
 quantize_product(Inside *in, Node *n)
 {
 	for (int i = 0; i < n->n_operands; i++) {
-		int number = n->marks[i].of - 1;
+		int number = node_mark(n, i).of - 1;
 		if (number < 0)
 			continue;
 		Place at = place_find(in->z->m, in->z->p->scratch, n, i);
+		in->z->p->changed = true;
 		if (!in->fakes[number])
 			in->fakes[number] = build_fake(in, number, &at);
 		if (place_value(&at) != in->fakes[number])
 			node_set_operand(at.reader, at.input, in->fakes[number]);
 	}
-	n->marks = NULL;
-	in->z->p->changed = true;
 }
 
 static void
@@ -320,10 +319,12 @@ quantize_function(Quantize *z, Function *f)
 	             .earliest = NEW_ARRAY(z->p->scratch, Node *, n_operands),
 	             .fakes = NEW_ARRAY(z->p->scratch, Value *, n_operands)};
 
+	if (!f->marks)
+		return;
 	find_earliest(&in);
 	for_each_node(f, n)
-		if (n->marks)
-			quantize_product(&in, n);
+		quantize_product(&in, n);
+	f->marks = NULL;
 }
 
 static bool
