@@ -215,7 +215,8 @@ has_offloaded(const Function *f, DataParallelMode mode, DataParallelMode up_to)
 {
 	for (int i = 0; i < f->states.n; i++) {
 		const State *s = f->states.at[i]->state;
-		if (value_used(f->states.at[i]) && mode && s->offloaded && s->sharded <= mode && s->sharded <= up_to)
+		bool reads = value_used(f->states.at[i]);
+		if (reads && mode && s->offloaded && s->sharded <= mode && s->sharded <= up_to)
 			return true;
 	}
 	return false;

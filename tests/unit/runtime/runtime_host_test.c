@@ -93,10 +93,10 @@ test_the_host_computes_in_turn(void **state)
 		x.timers[x.turns[TURN_STEP]].n = 0;
 		must(executor_run(&x, &f.programs[0], &micro));
 		x.turns[TURN_STEP] = turn_after(x.turns[TURN_STEP]);
-		if (i < 2)
+		if (i < IN_FLIGHT)
 			executor_scalars(&x, &f.programs[1])[SCALAR_LR].f = 2 + i;
 		must(executor_run(&x, &f.programs[1], &micro));
-		want = (want + 1) * (2 + i % 2);
+		want = (want + 1) * (2 + i % IN_FLIGHT);
 	}
 	must(executor_read(&x, &got, executor_slot(&x, ON_DEVICE)));
 	assert_true(got == want);

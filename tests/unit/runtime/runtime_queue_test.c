@@ -89,14 +89,16 @@ test_results_come_one_step_late(void **state)
 }
 
 static void
-test_two_steps_are_queued_at_most(void **state)
+test_few_steps_are_queued_at_most(void **state)
 {
 	Tiny t;
 	Gradc *run = start(&t, "cpu");
+	char words[64];
 
-	must(gradc_queue_step(run));
-	must(gradc_queue_step(run));
-	expect_status(gradc_queue_step(run), EXIT_USAGE, "2 steps are queued");
+	for (int i = 0; i < MAX_QUEUED; i++)
+		must(gradc_queue_step(run));
+	snprintf(words, sizeof(words), "%d steps are queued", MAX_QUEUED);
+	expect_status(gradc_queue_step(run), EXIT_USAGE, words);
 	finish(&t, run);
 }
 
@@ -196,7 +198,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_results_come_one_step_late),
-		cmocka_unit_test(test_two_steps_are_queued_at_most),
+		cmocka_unit_test(test_few_steps_are_queued_at_most),
 		cmocka_unit_test(test_results_are_taken_first),
 		cmocka_unit_test(test_halves_of_a_step_follow_each_other),
 		cmocka_unit_test(test_what_is_queued_behind_a_failure_does_nothing),
