@@ -306,7 +306,7 @@ typedef struct {
 
 static const HyperRow hyper_rows[] = {
 #define SCALAR(index, name, dtype)
-#define HYPER(index, name, option, below, help)                                                    \
+#define HYPER(index, name, option, below, help) \
 	{"--" option, "default." #name, SCALAR_##index, offsetof(GradcOptions, name)},
 #include "base/numbers/scalar_list.def"
 #undef SCALAR
