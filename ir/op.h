@@ -211,16 +211,18 @@ struct OpRow {
 	/* The op has two operands, and exchanging them changes no bits of the result, except the
 	 * payload of a NaN. */
 	bool commutative;
-	/* Set of the operands that may be floats that hold integers: the op then computes the same
-	 * numbers as with the integers. passes/straight_through.c replaces codes by such floats. */
+	/* Set of the operands that may be given as floats whose values are integers: the op then computes the
+	 * same numbers as with the integers. passes/straight_through.c replaces codes by such floats. */
 	unsigned as_floats;
 	/* With integers in the operands of `as_floats`, results may leave the range of their type;
 	 * floats do not wrap around there. */
 	bool leaves_range;
-	/* A smooth function of one or two numbers, of which passes/idioms.c makes up longer ones.
-	 * NULL: the op is part of no such function. */
-	double (*smooth1)(double x);
-	double (*smooth2)(double x, double y);
+	/* The function of one or two numbers that an elementwise op of floats computes; NULL: the op is not elementwise in so
+	 * many operands. */
+	double (*of_one)(double x);
+	double (*of_two)(double x, double y);
+	/* The function is smooth. passes/idioms.c recognizes GELU in chains of such ops. */
+	bool smooth;
 	/* The library that computes a product can do this to the product as it stores it. */
 	Joins joins;
 	int weight; /* time of one element relative to an addition; 0 counts as 1 */
@@ -228,8 +230,8 @@ struct OpRow {
 	Precision precision;
 	unsigned quantizes; /* set of the operands that may be stored in few bits with scales */
 	/* For operand i of `quantizes`: the axis along which each index may have a scale of its
-	 * own. It must be an axis for which multiplying the result by the scales (repeated for each group of a
-	 * convolution) is the same as multiplying the operand. -1: there is one scale for the whole operand. */
+	 * own. It must be an axis for which multiplying the result by the scales, repeated for each group, is
+	 * the same as multiplying the operand. -1: there is one scale for the whole operand. */
 	int (*channel)(const Node *n, int i);
 	/* For operand i of `quantizes`: the axis along which the op adds products, so that blocks of the operand, each
 	 * with a scale, lie along it. -1: it adds along no axis or along several. */

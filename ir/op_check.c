@@ -86,6 +86,8 @@ check_facts(OpCheck *c)
 			row_needs(&c->check, "allow_tf32", r->allow_tf32 != NULL);
 	check_operand_set(c, "quantizes", r->quantizes);
 	check_operand_set(c, "adapts", r->adapts);
+	if (r->smooth)
+		row_needs(&c->check, "of_one, of_two", r->of_one || r->of_two);
 	check_operand_set(c, "as_floats", r->as_floats);
 	if (r->leaves_range)
 		row_needs(&c->check, "as_floats", r->as_floats != 0);

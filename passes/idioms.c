@@ -42,7 +42,7 @@ point(int i)
 static bool
 is_link(const Node *n)
 {
-	return n && (op_row(n)->smooth1 || op_row(n)->smooth2);
+	return n && (op_row(n)->smooth);
 }
 
 /* Evaluates v at all points. Returns false if v depends on more than the leaf, or on too many nodes. */
@@ -75,8 +75,8 @@ evaluate(Chain *c, const Value *v, int depth, double *out)
 		return false;
 	const OpRow *row = op_row(n);
 	for (int i = 0; i < N_POINTS; i++)
-		out[i] = row->smooth2 ? row->smooth2(operands[0][i], operands[1][i])
-		                      : row->smooth1(operands[0][i]);
+		out[i] = row->of_two ? row->of_two(operands[0][i], operands[1][i])
+		                     : row->of_one(operands[0][i]);
 	c->of[c->n] = v;
 	memcpy(c->at[c->n++], out, sizeof(c->at[0]));
 	return true;

@@ -63,7 +63,7 @@ typedef struct {
 	uint64_t seed;
 	bool shuffle, keep_last;
 	const char *lr_schedule; /* NULL: constant */
-	/* Hyperparameters: lr, beta1 ... NaN: the optimizer's default */
+				 /* Hyperparameters: lr, beta1 ... NaN: the optimizer's default */
 #define SCALAR(index, name, dtype)
 #define HYPER(index, name, option, below, help) double name;
 #include "base/numbers/scalar_list.def"

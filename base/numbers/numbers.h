@@ -198,9 +198,11 @@ typedef union {
 } Scalar;
 extern const char *const scalar_names[]; /* "lr", "beta1", ...; ends with NULL */
 extern const DType scalar_dtypes[N_SCALARS];
+/* option: of executables, without the dashes; NULL: the scalar is no hyperparameter. Values are at least 0, and less than
+ * `below`. */
 typedef struct {
-	const char *option; /* of executables, without the dashes; NULL: the scalar is no hyperparameter */
-	double below;       /* values are at least 0, and less */
+	const char *option;
+	double below;
 } Hyperparameter;
 extern const Hyperparameter hyperparameters[N_SCALARS];
 

@@ -170,7 +170,7 @@ static const Sample extremum_samples[] = {{"", "f64[12,5], f64[12,5]"},
 /* clang-format off */
 UNARY(neg, "-x", NUMBERS, false, f_neg, i_neg, 1,
       flops_one, PRECISION_FOLLOW, grad_neg, unary_samples, .simplify = simplify_involution,
-      .as_floats = OPERAND(0), .leaves_range = true, .smooth1 = f_neg)
+      .as_floats = OPERAND(0), .leaves_range = true, .smooth = true)
 UNARY(abs, "|x|; gradient 0 at 0", NUMBERS, false, fabs, i_abs, 1,
       flops_one, PRECISION_FOLLOW, grad_abs, unary_samples)
 UNARY(sign, "-1, 0 or 1; NaN stays", NUMBERS, false, f_sign, i_sign, 1,
@@ -184,17 +184,17 @@ UNARY(round, "nearest integer, halves to even", FLOATS, false, nearbyint, NULL, 
 BINARY(add, "x + y; integers wrap", NUMBERS, false, f_add, i_add, 1,
        flops_one, PRECISION_HIGH, grad_of_add, binary_samples, .simplify = simplify_add,
        .commutative = true, .joins = JOINS_SUM,
-       .as_floats = OPERAND(0) | OPERAND(1), .leaves_range = true, .smooth2 = f_add)
+       .as_floats = OPERAND(0) | OPERAND(1), .leaves_range = true, .smooth = true)
 BINARY(sub, "x - y", NUMBERS, false, f_sub, i_sub, 1,
        flops_one, PRECISION_HIGH, grad_sub, binary_samples, .simplify = simplify_sub,
-       .as_floats = OPERAND(0) | OPERAND(1), .leaves_range = true, .smooth2 = f_sub)
+       .as_floats = OPERAND(0) | OPERAND(1), .leaves_range = true, .smooth = true)
 BINARY(mul, "x * y", NUMBERS, false, f_mul, i_mul, 1,
        flops_one, PRECISION_FOLLOW, grad_mul, binary_samples, .simplify = simplify_mul,
        .commutative = true,
-       .as_floats = OPERAND(0) | OPERAND(1), .leaves_range = true, .smooth2 = f_mul)
+       .as_floats = OPERAND(0) | OPERAND(1), .leaves_range = true, .smooth = true)
 BINARY(div, "x / y; integer quotients are truncated, and division by zero gives 0", NUMBERS, false, f_div, i_div, 2,
        flops_one, PRECISION_FOLLOW, grad_div, binary_samples, .simplify = simplify_div,
-       .smooth2 = f_div)
+       .smooth = true)
 BINARY(rem, "x - y * trunc(x / y), as C's fmod and %", NUMBERS, false, fmod, i_rem, 10,
        flops_one, PRECISION_FOLLOW, grad_rem, binary_samples)
 /* not commutative: of 0 and -0, the first operand is the result */

@@ -73,20 +73,20 @@ extern const Sample unary_samples[], positive_samples[], binary_samples[];
 	                       .scalar = scalar_##op,              \
 	                       .partition = ELEMENTWISE_PARTITION, \
 	                       __VA_ARGS__};
-#define UNARY(op, text, allowed, to_bool, f, i, time, flop, class, grad_fn, sample, ...)           \
-	static void eval_##op(Eval *ev)                                                            \
-	{                                                                                          \
-		eval_unary(ev, f, i);                                                              \
-	}                                                                                          \
-	ROW(op, text, allowed, to_bool, .operands = {{"x", OPERAND_REQUIRED}}, .results = {"y"},   \
-	    .weight = time, .flops = flop, .precision = class, .grad = grad_fn, .samples = sample, \
-	    __VA_ARGS__)
+#define UNARY(op, text, allowed, to_bool, f, i, time, flop, class, grad_fn, sample, ...)          \
+	static void eval_##op(Eval *ev)                                                           \
+	{                                                                                         \
+		eval_unary(ev, f, i);                                                             \
+	}                                                                                         \
+	ROW(op, text, allowed, to_bool, .of_one = f, .operands = {{"x", OPERAND_REQUIRED}},       \
+	    .results = {"y"}, .weight = time, .flops = flop, .precision = class, .grad = grad_fn, \
+	    .samples = sample, __VA_ARGS__)
 #define BINARY(op, text, allowed, to_bool, f, i, time, flop, class, grad_fn, sample, ...)          \
 	static void eval_##op(Eval *ev)                                                            \
 	{                                                                                          \
 		eval_binary(ev, f, i);                                                             \
 	}                                                                                          \
-	ROW(op, text, allowed, to_bool,                                                            \
+	ROW(op, text, allowed, to_bool, .of_two = f,                                               \
 	    .operands = {{"x", OPERAND_REQUIRED}, {"y", OPERAND_REQUIRED}}, .results = {"z"},      \
 	    .weight = time, .flops = flop, .precision = class, .grad = grad_fn, .samples = sample, \
 	    __VA_ARGS__)

@@ -283,7 +283,7 @@ UNARY(cos, "cosine, x in radians", FLOATS, false, cos, NULL, 10,
 UNARY(atan, "arctangent", FLOATS, false, atan, NULL, 10,
       flops_one, PRECISION_FOLLOW, grad_atan, unary_samples)
 UNARY(tanh, "hyperbolic tangent", FLOATS, false, tanh, NULL, 10,
-      flops_one, PRECISION_FOLLOW, grad_tanh, unary_samples, .smooth1 = tanh)
+      flops_one, PRECISION_FOLLOW, grad_tanh, unary_samples, .smooth = true)
 UNARY(erf, "error function", FLOATS, false, erf, NULL, 10,
       flops_one, PRECISION_FOLLOW, grad_erf, unary_samples)
 UNARY(sigmoid, "1 / (1 + e^-x)", FLOATS, false, f_sigmoid, NULL, 6,
