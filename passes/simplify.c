@@ -171,28 +171,38 @@ simplify_function(Pass *p, Module *m, Function *f)
 	return rewritten;
 }
 
+/* Warns of all functions that may have further rewrites. first: one of them; n: their number. */
 static void
-report_rounds(const Pass *p, const Function *f)
+report_rounds(const Pass *p, const Function *first, int n)
 {
+	const char *others = n > 1 ? arena_printf(p->scratch, " and %d more", n - 1) : "";
+
 	diag_warning(p->diag,
-	             "%s: simplify stopped in @%s after %d rounds of rewrites, each of which made "
-	             "another one possible",
-	             f->module->name, f->name, MOST_ROUNDS);
+	             "%s: simplify stopped in @%s%s after %d rounds of rewrites, the last of which "
+	             "still rewrote nodes",
+	             first->module->name, first->name, others, MOST_ROUNDS);
 	diag_hint(p->diag, "results are right; some nodes could be computed with less work");
 }
 
 static bool
 run_simplify(Pass *p, Module *m)
 {
+	const Function *first = NULL;
+	int n_stopped = 0;
+
 	for_each_function(m, f) {
 		if (f->kind == FUNCTION_FUSED)
 			continue;
 		int round = 0;
 		while (simplify_function(p, m, f) && ++round < MOST_ROUNDS)
 			;
-		if (round == MOST_ROUNDS)
-			report_rounds(p, f);
+		if (round < MOST_ROUNDS)
+			continue;
+		first = first ? first : f;
+		n_stopped++;
 	}
+	if (first)
+		report_rounds(p, first, n_stopped);
 	return true;
 }
 
