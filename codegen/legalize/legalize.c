@@ -147,7 +147,7 @@ refuse_call(const Pass *p, const Node *n)
 {
 	FuseClass c = op_row(n)->fuse;
 
-	if (c != FUSE_NONE || stored_state(n) || launched_kernel(n) || n->op == OP_return)
+	if (c != FUSE_NONE || op_row(n)->effect || launched_kernel(n))
 		return false;
 	diag_error(p->diag, EXIT_UNSUPPORTED,
 	           "%s: node \"%s\" (%s): no compiled form in this build; the interpreter runs it",
