@@ -2,6 +2,8 @@
  * applies. */
 #include "driver/session.h"
 
+#include <string.h>
+
 const char *
 options_loss_scale(const Options *o)
 {
@@ -25,4 +27,10 @@ bool
 options_offload(const Options *o, Offload what)
 {
 	return offload_set(o->offload) >> what & 1;
+}
+
+bool
+options_write_pb(const Options *o)
+{
+	return o->output_format && strcmp(o->output_format, "pb") == 0;
 }

@@ -58,6 +58,7 @@ typedef struct {
 
 /* ---- choices.c */
 bool options_offload(const Options *o, Offload what); /* does --offload name `what`? */
+bool options_write_pb(const Options *o);              /* are results .pb files? else .npy */
 
 /* ---- targets.c: set_target is the `set` function of --target */
 bool set_target(const OptionUse *u, void *at);

@@ -135,12 +135,6 @@ declare(Session *s, NamedTensor *n, DType declared, const EvalTensor *t)
 	n->data = data;
 }
 
-static bool
-as_pb(const Session *s)
-{
-	return s->o->output_format && strcmp(s->o->output_format, "pb") == 0;
-}
-
 bool
 interpret_outputs(Session *s, Stage stage)
 {
@@ -164,9 +158,9 @@ interpret_outputs(Session *s, Stage stage)
 		if (i < ports->n)
 			declare(s, &out[i], ports->at[i].dtype, &results[i]);
 	}
-	return !diag_status(s->diag,
-	                    tensors_write(s->arena, s->o->output_dir, "", out, n, as_pb(s))) &&
-	       results_finish(s, s->o->output_dir, as_pb(s));
+	return !diag_status(s->diag, tensors_write(s->arena, s->o->output_dir, "", out, n,
+	                                           options_write_pb(s->o))) &&
+	       results_finish(s, s->o->output_dir, options_write_pb(s->o));
 }
 
 /* ---- gradients */

@@ -8,12 +8,6 @@
 #include <string.h>
 
 static bool
-as_pb(const Session *s)
-{
-	return s->o->output_format && strcmp(s->o->output_format, "pb") == 0;
-}
-
-static bool
 by_interpreter(const Options *o)
 {
 	return o->engine && strcmp(o->engine, "interp") == 0;
@@ -170,7 +164,7 @@ static bool
 print_written_loss(Session *s)
 {
 	const char *file = arena_printf(s->arena, "loss=%s/loss.%s", s->o->output_dir,
-	                                as_pb(s) ? "pb" : "npy");
+	                                options_write_pb(s->o) ? "pb" : "npy");
 	NamedTensor loss;
 
 	if (!input_read(s, file, &loss))
