@@ -66,7 +66,7 @@ Loc loc_name(Module *m, const char *name);
 Loc loc_gradient(Module *m, Loc of); /* grad(of); NULL for NULL */
 bool loc_is_gradient(Loc loc);
 /* fused("/a", "/b"); of more than four locations: fused("/a", "/b", "/c", "/d", 3 more). Equal
- * locations and NULL count once and not at all. `more` locations are only counted. */
+ * locations count once. NULL does not count. `more` locations are only counted. */
 Loc loc_fuse(Module *m, const Loc *locs, int n, int more);
 /* The location of a node that replaced a call: inlined(call, inner), where `inner` is the node's
  * location in the callee. */
@@ -326,7 +326,7 @@ typedef struct {
 	DType type;       /* type of the codes */
 	ScaleSource scales;
 	int64_t block; /* of SCALES_BLOCK: elements in a block */
-	/* Set by the pass `quantize`. group: of a weight, each block of this shape has one scale; no axes before. */
+	/* Of a weight: each block of this shape has one scale. Empty until the pass `quantize` has run. */
 	Ints group;
 	/* States; NULL: the operand does not have the state. */
 	State *learned;    /* of a weight: its scales, trained */
