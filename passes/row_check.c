@@ -21,7 +21,8 @@ check_options(RowCheck *c, const PassOption *options, size_t size, const void *d
 			row_error(c, "options", "lacks the help of %s", o->name);
 		size_t bytes = o->parser ? o->parser->size : sizes[o->kind];
 		if ((o->kind == OPTION_PARSED) != (o->parser != NULL))
-			row_error(c, "options", "has %s: a parser, without the kind, or reversed",
+			row_error(c, "options",
+			          "has %s with a parser but without OPTION_PARSED, or reversed",
 			          o->name);
 		if (o->parser && o->flag.name)
 			row_error(c, "options", "has --%s, but flags cannot be parsed options",

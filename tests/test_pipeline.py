@@ -145,6 +145,19 @@ def test_a_pass_that_fails_leaves_a_reproducer(run, models, tmp_path, name):
         assert "grad" in (tmp_path / "out.gir").read_text()
 
 
+def test_a_reproducer_repeats_the_settings_of_optimizers(run, models, tmp_path):
+    """One for all parameters and two for some of them; the replay's moments show which one each parameter has."""
+    done = run("compile", models / "mlp_digits/model.onnx", LOSS, "--batch=4", "-o", "out", "--verify-each", "--fail-in=optimizer",
+               "--optimizer=momentum,lr=0.5", "--optimizer-for=*.bias=adamw,lr=0.1", "--optimizer-for=4.*=sgd", exit=3)
+    command = re.search(r"replay with: gradc (.*)", done.stderr)[1]
+    assert 'name="momentum,lr=0.5"' in command and "lr=0.1" in command
+    gradc = Path(os.environ.get("GRADC_BUILD", "build")).resolve() / "gradc"
+    subprocess.run(["bash", "-c", f"exec {gradc} {command} -o out.gir"], cwd=tmp_path, check=True)
+    moments = set(re.findall(r"state @(\S+) : .* moment", (tmp_path / "out.gir").read_text()))
+    assert moments == {"momentum_buffer.0.weight", "momentum_buffer.2.weight", "exp_avg.0.bias", "exp_avg_sq.0.bias", "exp_avg.2.bias",
+                       "exp_avg_sq.2.bias"}
+
+
 @pytest.mark.parametrize("passes, message", [
     ("inline{final=banana}", "pass inline: final=banana is not true or false"),
     ("inline{final=true", "pass inline: no `}` after option final"),

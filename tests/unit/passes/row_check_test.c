@@ -274,6 +274,17 @@ test_passes(void **state)
 	expect_pass(&row, "pass \"loss\": column run is missing");
 	row.help = NULL;
 	expect_pass(&row, "pass \"loss\": column help is missing");
+	row = pass_optimizer;
+	row.options_size = 8;
+	expect_pass(&row, "column options has name beyond the 8 bytes of options_size");
+	row.options = (const PassOption[]){
+		{"x", "x", OPTION_PARSED, 0},
+		{"y", "y", OPTION_INT, 0, .parser = &optimizer_choice_parser},
+		{0}};
+	expect_pass(&row,
+	            "column options has x with a parser but without OPTION_PARSED, or reversed");
+	expect_pass(&row,
+	            "column options has y with a parser but without OPTION_PARSED, or reversed");
 }
 
 static void
