@@ -2,10 +2,12 @@
 
 Where a test does not say which libraries it wants, products are run by loops: --libraries=off.
 """
+import re
 import shlex
 import shutil
 import subprocess
 import threading
+from pathlib import Path
 
 import harness
 import numpy as np
@@ -17,6 +19,14 @@ from checkpoints import Trainer
 
 ARCHITECTURE = "sm_90a"
 ON_GPU, ON_CPU = "--device=cuda", "--device=cpu"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def tiny_text():
+    """tiny.cu, behind the numbers of the scalars that it reads."""
+    scalars = re.findall(r"^(?:HYPER|SCALAR)\((\w+),", (ROOT / "base/numbers/scalar_list.def").read_text(), re.M)
+    numbers = ", ".join(f"SCALAR_{name} = {scalars.index(name)}" for name in ("LR", "CLIP_NORM"))
+    return f"enum {{ {numbers} }};\n" + (ROOT / "tests/cuda/tiny.cu").read_text()
 
 
 class Executable:

@@ -3,13 +3,11 @@ the pretended driver too."""
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import nvrtc
 import pytest
-from pretended import ARCHITECTURE
+from pretended import ARCHITECTURE, tiny_text
 
-TINY = Path(__file__).resolve().parent / "tiny.cu"
 SKIPPED = {"tables", "map", "hashed copies"}  # what a GPU's code says of itself is a bundle; it copies files; the host hashes
 
 
@@ -20,8 +18,8 @@ def suite(gpu, build, tmp_path_factory):
     if not program.exists():
         pytest.skip(f"{program} is not built")
     folder = tmp_path_factory.mktemp("tiny")
-    (folder / f"kernels_{ARCHITECTURE}.cu").write_text(TINY.read_text())
-    (folder / "cubin").write_bytes(nvrtc.cubin(TINY.read_text(), ARCHITECTURE))
+    (folder / f"kernels_{ARCHITECTURE}.cu").write_text(tiny_text())
+    (folder / "cubin").write_bytes(nvrtc.cubin(tiny_text(), ARCHITECTURE))
     library = gpu.kernels(folder)
 
     def run(**fake):

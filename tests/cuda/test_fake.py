@@ -5,9 +5,9 @@ from pathlib import Path
 
 import nvrtc
 import pytest
-from pretended import ARCHITECTURE
+from pretended import ARCHITECTURE, tiny_text
 
-TINY = (Path(__file__).resolve().parent / "tiny.cu").read_text()
+TINY = tiny_text()
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,11 @@
-/* The kernels of tests/unit/runtime/runtime_tiny.h for a GPU, in the form of printed ones: a thread is a part. */
+/* The kernels of tests/unit/runtime/runtime_tiny.h for a GPU, in the form of printed ones: a thread is a part. Who compiles the
+ * text puts an enum of SCALAR_LR and SCALAR_CLIP_NORM before it, with the numbers of base/numbers/scalar_list.def. */
 typedef union {
 	double f;
 	unsigned long long u;
 } Scalar;
 typedef long long int64_t;
 enum { ROWS = 4 };
-enum { LR = 0, CLIP_NORM = 6 }; /* of base/numbers/scalar_list.def */
 
 #define PART \
 	const int64_t part = begin + (int64_t)blockIdx.x * blockDim.x + threadIdx.x; \
@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
 gradc_k_add_one(const double *x, double *y, const Scalar *scalars, int64_t begin, int64_t end)
 {
 	PART
-	y[part] = x[part] + scalars[LR].f;
+	y[part] = x[part] + scalars[SCALAR_LR].f;
 }
 
 extern "C" __global__ void __launch_bounds__(128, 1)
@@ -44,7 +44,7 @@ gradc_k_update(double *w, const double *gradient, const double *sum, const doubl
 {
 	PART
 	double loss = *sum / *count, g = *gradient * ROWS / *count;
-	double clip = scalars[CLIP_NORM].f / (fabs(g) + 1e-6);
+	double clip = scalars[SCALAR_CLIP_NORM].f / (fabs(g) + 1e-6);
 	/* no number minus itself is 0 but a finite one */
 	bool finite = loss - loss == 0 && g - g == 0;
 
@@ -52,7 +52,7 @@ gradc_k_update(double *w, const double *gradient, const double *sum, const doubl
 	*sum_out = *sum;
 	*count_out = *count;
 	if (finite && !*failed)
-		*w -= scalars[LR].f * g * (clip < 1 ? clip : 1);
+		*w -= scalars[SCALAR_LR].f * g * (clip < 1 ? clip : 1);
 	*failed |= !finite;
 }
 
