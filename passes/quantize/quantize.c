@@ -335,9 +335,9 @@ check_options(const Quantize *z)
 	if (!learns)
 		diag_error(z->p->diag, EXIT_USAGE, "pass quantize: learn_zeros needs learn_scales");
 	if (z->m->quantized.n == 0)
-		diag_error(z->p->diag, EXIT_USAGE,
-		           "pass quantize: no operand is marked: --quantize=SPEC marks them");
-	return learns && z->m->quantized.n > 0;
+		diag_warning(z->p->diag,
+		             "pass quantize: no operand is marked: --quantize=SPEC marks them");
+	return learns;
 }
 
 static bool
