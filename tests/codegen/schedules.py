@@ -56,9 +56,14 @@ def operations(launch):
     return launch["flops"] or launch["bytes"] // 8
 
 
+def named(origin):
+    """Without the number of places that a fused location leaves out."""
+    return re.sub(r", \d+ more\)", ")", origin)
+
+
 def place(launch):
     """Where a kernel comes from, without the numbers that tell layers apart: the names of few_parts.json."""
-    return re.sub(r"\d+", "#", launch["origin"])
+    return re.sub(r"\d+", "#", named(launch["origin"]))
 
 
 def few_parts(found):

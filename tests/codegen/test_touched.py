@@ -9,6 +9,7 @@ from pathlib import Path
 
 import costs
 import pytest
+import schedules
 
 MOST = 1.15  # times the bytes of inputs and outputs
 REASONS = json.loads(Path(__file__).with_name("touched.json").read_text())
@@ -23,7 +24,7 @@ def test_parts_touch_little_twice(gradc, build, tmp_path, name):
     subprocess.run([gradc, "dump", "graph.onnx", *costs.TRAINS, *costs.MODELS[name], "--stage=lowered", "--target=cuda:sm_90a",
                     "-o", "lowered.gir"], cwd=tmp_path, check=True)
     lines = subprocess.run([tool, tmp_path / "lowered.gir"], text=True, capture_output=True, check=True).stdout.splitlines()
-    rows = [(int(touched) / int(read), origin) for _, read, touched, origin in (line.split(" ", 3) for line in lines)]
+    rows = [(int(touched) / int(read), schedules.named(origin)) for _, read, touched, origin in (line.split(" ", 3) for line in lines)]
     patterns = {p for r in REASONS for p in r["kernels"].get(name, ())}
     much = {origin: round(n, 2) for n, origin in rows if n > MOST}
     assert len(rows) >= 50
