@@ -230,7 +230,7 @@ write_files(Session *s, FormatWriter *w)
 }
 
 /* Settings that change what training computes. The entry `settings` lists their keys: a resumed run
- * compares them with those of its checkpoint (runtime/checkpoint/facts.c). */
+ * compares the settings with its checkpoint's (runtime/checkpoint/facts.c). */
 typedef struct {
 	FormatWriter *w;
 	const char *keys; /* separated by blanks */

@@ -62,7 +62,7 @@ is_built_so(const Node *node, OpKind op, int n, Value *const *operands, const vo
 	return attr_equal(op_table[op], node->attr, attr);
 }
 
-/* The equal node that was built before; NULL: there is none, and *h is the place for it in b->known. */
+/* The equal node that was built before; NULL: no equal node was built, and *h is the place for it in b->known. */
 static Node *
 find_known(const Builder *b, OpKind op, int n, Value *const *operands, const void *attr,
            uint64_t *h)

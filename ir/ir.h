@@ -199,7 +199,7 @@ when_runs(When when)
 }
 /* Says that an operand becomes codes: */
 typedef struct {
-	int of;    /* 1 + number of the module's QuantizedOperand; 0: the operand stays as it is */
+	int of; /* 1 + number of the module's QuantizedOperand; 0: the operand is not quantized */
 	int views; /* the operand is what so many views make of the value that becomes codes */
 } OperandMark;
 struct Node {

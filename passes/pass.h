@@ -47,7 +47,7 @@ typedef struct {
 	int64_t freeze_after; /* number of updates after which running ranges stay fixed; 0: never */
 	bool learn_scales;    /* scales of weights and of running ranges are parameters */
 	bool learn_zeros;     /* zero points of running ranges are parameters, too */
-	bool inference; /* make functions of role inference, which read the running ranges, where there are none */
+	bool inference; /* make functions of role inference, which read the running ranges, for bindings without such functions */
 } QuantizePassOptions;
 
 /* ---- lora/choice.c */

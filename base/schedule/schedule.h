@@ -1,6 +1,6 @@
 /* The words and records of a schedule: instructions, their arguments, and places in memory (slots). Programs of the IR
  * (ir/programs) and the tables of executables use the same words and the same records, so a record is written to the tables
- * as it is, except for its indices: in a program they count from the program's own lists.
+ * as it is, except for its indices: in a program, indices count from the program's own lists.
  *
  *	run  dot (slot 0, slot 1, slot 2)      Instruction {RUN_KERNEL, what = the kernel, args = 0, n_args = 3}
  *	slot 2: workspace, bytes 0 to 511      Slot {SPACE_WORKSPACE, offset = 0, bytes = 512} */

@@ -28,7 +28,7 @@ shard_each(const ShardPlan *plan, const Instruction *n, uint32_t i)
 	return (*each)[i];
 }
 
-/* The last piece that begins at or before the offset, by binary search; NULL: there is none. */
+/* The last piece that begins at or before the offset, by binary search; NULL: no piece begins there. */
 static const State *
 piece_before(const ShardPlan *plan, int64_t offset)
 {

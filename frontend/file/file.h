@@ -271,7 +271,7 @@ typedef struct {
 const OperatorFacts *operator_facts(const Model *model, const NodeProto *p);
 /* Index of the input that the node's operator adds as a bias to its product; 0: it takes none. */
 int node_bias(const Model *model, const NodeProto *p);
-/* The product in which the node's input is the weight; NULL: there is none. */
+/* The product in which the node's input is the weight; NULL: no such product. */
 const Product *node_product(const Model *model, const NodeProto *p, int input);
 /* The axes of a weight of this rank: *outputs is the axis of outputs, *inputs the axis that the
  * product sums over. */

@@ -1,5 +1,5 @@
 /* The compiler as a library: one process compiles good, broken and unsupported models by turns, and two threads compile at once.
- * The tables are the same bytes as those of a process that compiles only one model. Two threads also check gradients at once: each
+ * A process that compiles only one model makes the same tables to the byte. Two threads also check gradients at once: each
  * checks the elements that it checks alone. */
 #include "codegen/codegen.h"
 #include "driver/driver.h"
