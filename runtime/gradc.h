@@ -64,10 +64,8 @@ typedef struct {
 	bool shuffle, keep_last;
 	const char *lr_schedule; /* NULL: constant */
 				 /* Hyperparameters: lr, beta1 ... NaN: the optimizer's default */
-#define SCALAR(index, name, dtype)
 #define HYPER(index, name, option, below, help) double name;
-#include "base/numbers/scalar_list.def"
-#undef SCALAR
+#include "base/numbers/optimizer_list.def"
 	double min_lr, clip_norm, clip_value; /* NaN: 0, no limit, no limit */
 	const char *load, *load_adapter, *weights;
 	const char *adapter; /* name of an adapter that is kept in the executable; NULL: none */

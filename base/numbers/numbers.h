@@ -189,7 +189,6 @@ void absmax_numbers(const uint8_t *codes, const float *nested, float offset, int
 typedef enum {
 #define SCALAR(index, name, dtype) SCALAR_##index,
 #include "base/numbers/scalar_list.def"
-#undef SCALAR
 	N_SCALARS,
 } ScalarIndex;
 typedef union {

@@ -7,21 +7,17 @@
 const char *const scalar_names[] = {
 #define SCALAR(index, name, dtype) [SCALAR_##index] = #name,
 #include "base/numbers/scalar_list.def"
-#undef SCALAR
 	[N_SCALARS] = NULL,
 };
 
 const DType scalar_dtypes[N_SCALARS] = {
 #define SCALAR(index, name, dtype) [SCALAR_##index] = dtype,
 #include "base/numbers/scalar_list.def"
-#undef SCALAR
 };
 
 #define FINITE INFINITY
 #define LESS_1 1
 const Hyperparameter hyperparameters[N_SCALARS] = {
-#define SCALAR(index, name, dtype)
 #define HYPER(index, name, option, below, help) [SCALAR_##index] = {option, below},
-#include "base/numbers/scalar_list.def"
-#undef SCALAR
+#include "base/numbers/optimizer_list.def"
 };

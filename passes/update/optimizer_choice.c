@@ -6,12 +6,10 @@
 #include <string.h>
 
 #define OPTIMIZER(name) extern const OptimizerRow optimizer_##name;
-#include "passes/optimizers/optimizer_list.def"
-#undef OPTIMIZER
+#include "base/numbers/optimizer_list.def"
 const OptimizerRow *const optimizer_table[] = {
 #define OPTIMIZER(name) &optimizer_##name,
-#include "passes/optimizers/optimizer_list.def"
-#undef OPTIMIZER
+#include "base/numbers/optimizer_list.def"
 	NULL,
 };
 

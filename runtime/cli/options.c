@@ -108,11 +108,9 @@ static const OptionRow rows[] = {
 	 RUN(keep_last), .commands = TRAINING},
 #define FINITE RANGE_NOT_NEGATIVE
 #define LESS_1 RANGE_BELOW_1
-#define SCALAR(index, name, dtype)
 #define HYPER(index, name, option, below, help) \
 	{option, "X", help, TAKES_DOUBLE, RUN(name), .range = below, .group = SCALAR_##index == 0 ? "Hyperparameters" : NULL, .commands = TRAINING},
-#include "base/numbers/scalar_list.def"
-#undef SCALAR
+#include "base/numbers/optimizer_list.def"
 	{"lr-schedule", "constant|linear|cosine|wsd|polynomial|step|one-cycle|plateau|deepspeed-warmup|deepspeed-decay|deepspeed-cosine|deepspeed-range|deepspeed-cycle", "how the learning rate changes (constant); polynomial[,power=1], step[,size=30,gamma=0.1], "
 	 "one-cycle[,pct_start=0.3,div_factor=25,final_div_factor=10000], "
 	 "plateau[,factor=0.1,patience=10], also threshold=0.0001, cooldown=0, eps=1e-08, by the losses of --eval-every; DeepSpeed's schedules: deepspeed-warmup[,steps=1000,log=1], "

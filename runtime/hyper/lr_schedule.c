@@ -305,11 +305,9 @@ typedef struct {
 } HyperRow;
 
 static const HyperRow hyper_rows[] = {
-#define SCALAR(index, name, dtype)
 #define HYPER(index, name, option, below, help) \
 	{"--" option, "default." #name, SCALAR_##index, offsetof(GradcOptions, name)},
-#include "base/numbers/scalar_list.def"
-#undef SCALAR
+#include "base/numbers/optimizer_list.def"
 };
 
 static Status

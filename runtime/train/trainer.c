@@ -20,10 +20,8 @@ gradc_default_options(void)
 		.accumulate = 1,
 		.shuffle = true,
 		.lr_schedule = "constant",
-#define SCALAR(index, name, dtype)
 #define HYPER(index, name, option, below, help) .name = NAN,
-#include "base/numbers/scalar_list.def"
-#undef SCALAR
+#include "base/numbers/optimizer_list.def"
 		.min_lr = NAN,
 		.clip_norm = NAN,
 		.clip_value = NAN,

@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def tiny_text():
     """tiny.cu, behind the numbers of the scalars that it reads."""
-    scalars = re.findall(r"^(?:HYPER|SCALAR)\((\w+),", (ROOT / "base/numbers/scalar_list.def").read_text(), re.M)
+    lists = (ROOT / f"base/numbers/{name}_list.def" for name in ("optimizer", "scalar"))
+    scalars = re.findall(r"^(?:HYPER|SCALAR)\((\w+),", "".join(f.read_text() for f in lists), re.M)
     numbers = ", ".join(f"SCALAR_{name} = {scalars.index(name)}" for name in ("LR", "CLIP_NORM"))
     return f"enum {{ {numbers} }};\n" + (ROOT / "tests/cuda/tiny.cu").read_text()
 

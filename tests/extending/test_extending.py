@@ -204,18 +204,21 @@ def test_optimizer_loss_and_device(tree, extended, models, tmp_path):
 def test_hyperparameter(extended, models, tmp_path):
     """An option of the executable with a range, a setting when the model is compiled, and what a resumed run is told."""
     folder, exe = models / "mlp_digits", tmp_path / "train"
-    execute(extended, "compile", folder / "model.onnx", "-o", exe, "--batch=32", "--optimizer=sgd,shrink=0.5")
-    run = [exe, *(f"--data={name}={folder}/{name}.npy" for name in ("input", "labels")), "--steps=1", "--lr=0"]
-    weight = {}
-    for shrink in "0", "0.25", None:
-        execute(*run, f"--export={tmp_path}/{shrink}.onnx", f"--save={tmp_path}/saved", *([f"--shrink={shrink}"] if shrink else []))
-        model = onnx.load(tmp_path / f"{shrink}.onnx").graph.initializer
-        weight[shrink] = next(onnx.numpy_helper.to_array(t) for t in model if t.name == "0.weight")
-    assert np.array_equal(weight["0.25"], weight["0"] * np.float32(0.75))
-    assert np.array_equal(weight[None], weight["0"] * np.float32(0.5))
-    assert '"shrink"' in next((tmp_path / "saved").rglob("*.json")).read_text()
-    refused = subprocess.run([*run, "--shrink=1"], capture_output=True, text=True)
-    assert refused.returncode == 2 and "--shrink=1" in refused.stderr
+    run = [exe, *(f"--data={name}={folder}/{name}.npy" for name in ("input", "labels")), "--steps=1", "--lr=0.5"]
+
+    def weight(optimizer, *options):
+        execute(extended, "compile", folder / "model.onnx", "-o", exe, "--batch=32", f"--optimizer={optimizer}")
+        execute(*run, f"--export={tmp_path}/out.onnx", f"--save={tmp_path}/saved", *options)
+        model = onnx.load(tmp_path / "out.onnx").graph.initializer
+        return next(onnx.numpy_helper.to_array(t) for t in model if t.name == "0.weight").astype(float)
+
+    # In the first step m = (1 - momentum) g, so that the step is (1 - nu momentum) times that of gradient descent.
+    still, plain = weight("qhm,nu=0.5", "--lr=0"), weight("sgd")
+    for nu, *options in (0, "--nu=0"), (0.25, "--nu=0.25"), (0.5,):
+        assert np.allclose(weight("qhm,nu=0.5", *options) - still, (1 - 0.9 * nu) * (plain - still), atol=1e-7, rtol=1e-5)
+    assert '"nu"' in next((tmp_path / "saved").rglob("*.json")).read_text()
+    refused = subprocess.run([*run, "--nu=1"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "--nu=1" in refused.stderr
 
 
 def test_a_loss_with_an_option_in_text(extended, tmp_path):

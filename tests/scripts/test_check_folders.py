@@ -53,7 +53,7 @@ def test_refuses(tmp_path, folder, line, why):
     ("runtime/comm/comm.c", '#include "runtime/comm/tcp/tcp.h"'),
     ("runtime/comm/tcp/x.c", '#include "runtime/comm/comm.h"'),
     ("frontend/operators/nn/x.c", '#include "frontend/operators/tensor/y.h"'),
-    ("passes/update/x.c", '#include "passes/optimizers/optimizer_list.def"'),
+    ("passes/update/x.c", '#include "base/numbers/optimizer_list.def"'),
 ])
 def test_accepts(tmp_path, name, line):
     put(tmp_path, name, line)
