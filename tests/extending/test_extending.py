@@ -204,19 +204,19 @@ def test_optimizer_loss_and_device(tree, extended, models, tmp_path):
 def test_hyperparameter(extended, models, tmp_path):
     """An option of the executable with a range, a setting when the model is compiled, and what a resumed run is told."""
     folder, exe = models / "mlp_digits", tmp_path / "train"
-    run = [exe, *(f"--data={name}={folder}/{name}.npy" for name in ("input", "labels")), "--steps=1", "--lr=0.5"]
+    run = [exe, *(f"--data={name}={folder}/{name}.npy" for name in ("input", "labels")), "--steps=1"]
 
-    def weight(optimizer, *options):
+    def weight(optimizer, *options, lr=0.5):
         execute(extended, "compile", folder / "model.onnx", "-o", exe, "--batch=32", f"--optimizer={optimizer}")
-        execute(*run, f"--export={tmp_path}/out.onnx", f"--save={tmp_path}/saved", *options)
+        execute(*run, f"--export={tmp_path}/out.onnx", f"--save={tmp_path}/{optimizer}", f"--lr={lr}", *options)
         model = onnx.load(tmp_path / "out.onnx").graph.initializer
         return next(onnx.numpy_helper.to_array(t) for t in model if t.name == "0.weight").astype(float)
 
     # In the first step m = (1 - momentum) g, so that the step is (1 - nu momentum) times that of gradient descent.
-    still, plain = weight("qhm,nu=0.5", "--lr=0"), weight("sgd")
+    still, plain = weight("qhm,nu=0.5", lr=0), weight("sgd")
     for nu, *options in (0, "--nu=0"), (0.25, "--nu=0.25"), (0.5,):
         assert np.allclose(weight("qhm,nu=0.5", *options) - still, (1 - 0.9 * nu) * (plain - still), atol=1e-7, rtol=1e-5)
-    assert '"nu"' in next((tmp_path / "saved").rglob("*.json")).read_text()
+    assert '"nu"' in next((tmp_path / "qhm,nu=0.5").rglob("*.json")).read_text()
     refused = subprocess.run([*run, "--nu=1"], capture_output=True, text=True)
     assert refused.returncode == 2 and "--nu=1" in refused.stderr
 
