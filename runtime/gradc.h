@@ -53,6 +53,9 @@ typedef VEC(GradcPair) GradcPairs;
 typedef struct {
 	GradcPairs data, eval_data, fill, scale, mean_std;
 	const char *tokens, *text, *eval_tokens, *eval_text;
+	/* "X" or "X,SEED": holds this share of the training rows out for evaluation, by class if labels are classes. NULL:
+	 * trains on all rows. */
+	const char *split;
 	int64_t steps, epochs; /* -1: not given; without both, one epoch */
 	int64_t accumulate, warmup;
 	/* Expected rows of a step over all ranks, and of a micro-batch; 0: any number. A different number is EXIT_USAGE. With

@@ -201,6 +201,7 @@ collect_settings(const Gradc *run)
 		add(&s, "seed", json_uint(o->seed));
 		add(&s, "shuffle", json_boolean(o->shuffle));
 		add(&s, "keep_last", json_boolean(o->keep_last));
+		add(&s, "split", o->split ? json_string(o->split) : json_null());
 		add(&s, "rows_per_step",
 		    json_integer(run->train->micro_rows * o->accumulate * gradc_ranks(run)));
 	}

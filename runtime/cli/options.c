@@ -128,6 +128,7 @@ static const OptionRow rows[] = {
 	 .set = set_pair, .repeats = true, .group = "Evaluation", .commands = TRAINING, .paths = reads_named_files},
 	{"eval-tokens", "FILE", "as --tokens", TAKES_STRING, RUN(eval_tokens), .commands = TRAINING, .path = PATH_INPUT},
 	{"eval-text", "FILE", "as --text", TAKES_STRING, RUN(eval_text), .commands = TRAINING, .path = PATH_INPUT},
+	{"split", "X[,SEED]", "holds the share X of the training rows out for evaluation, by class where labels are classes", TAKES_STRING, RUN(split), .commands = TRAINING},
 	{"eval-every", "N", "evaluates every N steps, and before and after training", TAKES_INT,
 	 CLI(eval_every), .commands = TRAINING},
 	{"save", "DIR", "checkpoints: at the end, and when a signal stops training", TAKES_STRING,

@@ -449,8 +449,8 @@ check_eval(const Session *s)
 
 	if ((o->eval_every > 0 || o->run.keep_best) && !gradc_has_eval(s->run))
 		return status_error(EXIT_USAGE,
-		                    "%s: there are no evaluation data: give --eval-data or "
-		                    "--eval-tokens",
+		                    "%s: there are no evaluation data: give --eval-data, "
+		                    "--eval-tokens or --split",
 		                    option);
 	return NULL;
 }

@@ -288,6 +288,15 @@ read_source(Dataset *d, Source *s, int64_t n, char *to)
 	return NULL;
 }
 
+/* The number in the files of the row at this position of the epoch. */
+static int64_t
+row_at(const Dataset *d, const Order *order, int64_t position)
+{
+	int64_t index = order_at(order, position);
+
+	return d->split ? split_row(d->split, d->held_out, index) : index;
+}
+
 Status
 dataset_read(const MicroRows *rows, char *image)
 {
@@ -296,7 +305,7 @@ dataset_read(const MicroRows *rows, char *image)
 	int64_t n = rows->end > rows->first ? rows->end - rows->first : 0;
 
 	for (int64_t i = 0; i < n; i++)
-		d->picked[i] = order_at(&order, rows->first + i);
+		d->picked[i] = row_at(d, &order, rows->first + i);
 	for (int i = 0; i < d->n_sources; i++) {
 		Source *s = &d->sources[i];
 

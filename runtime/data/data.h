@@ -59,6 +59,11 @@ typedef struct {
 	/* true for a single run on whole inputs (--once): there are no epochs, and NaN is allowed */
 	bool whole;
 } DataOptions;
+/* Rows that --split holds out of training for evaluation. */
+typedef struct {
+	const int64_t *held; /* numbers of the held-out rows in the files, ascending */
+	int64_t n, rows;     /* held-out rows; rows of the files */
+} Split;
 struct Dataset {
 	int binding;
 	const ProgramRecord *program;
@@ -68,6 +73,9 @@ struct Dataset {
 	int64_t token_elements; /* tokens in a row; 0 if the data are not tokens */
 	bool has_weight, shuffle;
 	uint64_t seed;
+	/* NULL: the dataset has all rows of the files. Otherwise it has the held-out rows, or all other rows. */
+	const Split *split;
+	bool held_out;
 	int64_t *picked; /* numbers of the micro-batch's rows in the files */
 	/* buffer for some samples, before they are copied to their places along the sample axis */
 	char *sample;
@@ -90,6 +98,17 @@ Status dataset_read(const MicroRows *rows, char *image);
 /* Copies the program's inputs from `image`, a separate image, to the executor's io slots. No run of the program may be under
  * way. */
 void dataset_write(const Dataset *d, const Executor *x, const char *image);
+
+/* ---- split.c: --split X[,SEED] */
+/* EXIT_USAGE if the text is not a share between 0 and 1, perhaps with a seed. */
+Status split_parse(const char *text, double *share, uint64_t *seed);
+/* Chooses round(share * rows) of `rows` >= 2 rows, at least one and not all. labels: class of each row, so that each class gives
+ * its share; NULL: any rows. */
+Split *split_choose(Arena *arena, const int64_t *labels, int64_t rows, double share, uint64_t seed);
+/* The number in the files of the index-th held-out row, or of the index-th row that is not held out. */
+int64_t split_row(const Split *s, bool held_out, int64_t index);
+/* Divides the rows between two datasets of the same files, as options.split says. */
+Status split_datasets(Gradc *run, Dataset *train, Dataset *eval);
 
 /* ---- prefetch.c: a thread reads the next micro-batch while this one is computed */
 /* orphans: receives memory that the thread's calls could not free because they ran out of memory. */

@@ -1,5 +1,6 @@
 /* Checks the values of GradcOptions (gradc.h) before a run uses them, for example that the learning rate is not negative. The
  * command line refuses the same values. */
+#include "runtime/data/data.h"
 #include "runtime/host/host.h"
 #include "runtime/train/steps.h"
 
@@ -43,6 +44,8 @@ check_both(const GradcOptions *o)
 		{o->steps >= 0, o->epochs >= 0, "--steps and --epochs"},
 		{o->adapter, o->load_adapter, "--adapter and --load-adapter"},
 		{o->merge, o->unmerge, "--merge and --unmerge"},
+		{o->split, o->eval_data.n || o->eval_tokens || o->eval_text,
+	         "--split and evaluation data"},
 	};
 
 	for (int i = 0; i < COUNT(exclusive); i++)
@@ -54,6 +57,9 @@ check_both(const GradcOptions *o)
 Status
 options_check_values(const GradcOptions *o)
 {
+	uint64_t seed;
+	double share;
+
 	for (int i = 0; i < COUNT(numbers); i++) {
 		int64_t value = *(const int64_t *)((const char *)o + numbers[i].at);
 		if (value < numbers[i].least || value > numbers[i].most)
@@ -69,6 +75,8 @@ options_check_values(const GradcOptions *o)
 		return status_error(EXIT_USAGE, "--accumulate: 0 is not positive");
 	if (!isnan(o->min_lr) && !(o->min_lr >= 0 && isfinite(o->min_lr)))
 		return status_error(EXIT_USAGE, "--min-lr: %g: need a number from 0", o->min_lr);
+	if (o->split)
+		RETURN_IF_ERROR(split_parse(o->split, &share, &seed));
 	return check_both(o);
 }
 

@@ -21,8 +21,9 @@ eval_check_rows(const Gradc *run)
 		return NULL;
 	return status_error(
 		EXIT_DATA,
-		"--eval-data: %lld rows do not fill a batch of %lld, and the batch cannot be "
+		"%s: %lld rows do not fill a batch of %lld, and the batch cannot be "
 		"padded: %s; compile with --batch %lld or less",
+		run->options.split ? "--split" : "--eval-data",
 		(long long)d->rows, (long long)d->micro_rows,
 		d->has_weight ? "a row's result depends on the other rows"
 			      : "the model computes its own loss",

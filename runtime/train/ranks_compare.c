@@ -71,6 +71,8 @@ add_options(Facts *f, const Gradc *run)
 	add(f, SAME_OPTIONS, "--save", FACT_GIVEN, o->save != NULL);
 	add(f, SAME_OPTIONS, "--resume", FACT_GIVEN, o->resume != NULL);
 	add(f, SAME_OPTIONS, "--keep-best", FACT_GIVEN, o->keep_best);
+	add_hash(f, SAME_OPTIONS, "--split, by its checksum",
+	         o->split ? hash_bytes(o->split, strlen(o->split), 0) : 0);
 	add(f, SAME_OPTIONS, "evaluation data", FACT_GIVEN, gradc_has_eval(run));
 	add(f, SAME_OPTIONS, "--find-nan", FACT_GIVEN, o->find_nan);
 	add(f, SAME_OPTIONS, "--reduce", FACT_SUMS, run->reduce_ordered);

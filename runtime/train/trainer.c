@@ -365,7 +365,7 @@ gradc_has_eval(const Gradc *run)
 {
 	const GradcOptions *o = &run->options;
 
-	return o->eval_data.n > 0 || o->eval_tokens || o->eval_text;
+	return o->eval_data.n > 0 || o->eval_tokens || o->eval_text || o->split;
 }
 
 /* Checks that the program of the optimizer's estimate reads the same inputs as the step, at the same addresses. */
@@ -399,6 +399,7 @@ bind_all(Gradc *run)
 	                     o->tokens, o->text,  "--data"};
 	DataOptions eval = {&o->eval_data,  &o->fill,     &o->scale,    &o->mean_std,
 	                    o->eval_tokens, o->eval_text, "--eval-data"};
+	const DataOptions *evaluated = o->split ? &train : &eval;
 	Status fault = NULL;
 
 	if (run->loss_sum < 0 || run->loss_count < 0 || !program_any(run, ROLE_UPDATE, 0))
@@ -409,7 +410,9 @@ bind_all(Gradc *run)
 	                   dataset_open(run, ROLE_ACCUMULATE, &train, &run->train));
 	if (gradc_has_eval(run))
 		fault = fault_join(run->diag, fault,
-		                   dataset_open(run, ROLE_EVAL, &eval, &run->eval));
+		                   dataset_open(run, ROLE_EVAL, evaluated, &run->eval));
+	if (!fault && o->split)
+		fault = split_datasets(run, run->train, run->eval);
 	if (!fault && run->eval)
 		fault = eval_check_rows(run);
 	if (!fault && run->eval)
