@@ -75,7 +75,8 @@ typedef struct {
 	/* merge: adds the loaded adapters to their weights and starts new adapters. unmerge: subtracts the loaded adapters from
 	 * weights that hold the sums. */
 	bool merge, unmerge;
-	/* What gradc_export writes: "trained" or "ema"; NULL: "trained". */
+	/* What gradc_export writes: "last", the weights as they are; "ema", their moving averages; "best", the weights of the
+	 * best step, which gradc_load_best brings back. NULL: "last". */
 	const char *export_weights;
 	/* "cpu", "cuda" or "cuda:1"; NULL: a GPU that runs the compiled code, otherwise the CPU. */
 	const char *device;
@@ -108,7 +109,13 @@ typedef struct {
 	/* a checkpoint, a folder of checkpoints, or "auto": the newest in `save` */
 	const char *resume;
 	int64_t keep;        /* number of newest checkpoints to keep; 0: all */
-	bool keep_best;      /* also keep the checkpoint with the lowest evaluation loss */
+	bool keep_best;      /* also keep the checkpoint of the best evaluation so far */
+	/* Decides which evaluation is the best: "loss", "accuracy", "perplexity". NULL: what the resumed training
+	 * had, otherwise "loss". */
+	const char *metric;
+	/* "N" or "N,min-delta=X": gradc_best says that training should end after N evaluations in a row that are not better
+	 * by more than X. NULL: never. */
+	const char *early_stop;
 	int64_t shard_bytes; /* approximate size of a checkpoint's files */
 	/* computing threads; 0: one per CPU that the process may use, or a single one if steps are short */
 	int64_t threads;
@@ -278,6 +285,29 @@ bool gradc_computes_at_once(const Gradc *run);
 Status gradc_accumulate(Gradc *run, GradcStep *out);
 Status gradc_update(Gradc *run, GradcStep *out);
 Status gradc_evaluate(Gradc *run, GradcEval *out);
+/* Evaluates with the moving averages of the weights (compiled with --ema) in place of the weights. EXIT_USAGE without
+ * averages. */
+Status gradc_evaluate_averages(Gradc *run, GradcEval *out);
+bool gradc_has_averages(const Gradc *run);
+/* The best evaluation so far. Part of checkpoints. */
+typedef struct {
+	const char *metric; /* from options.metric */
+	bool higher_is_better;
+	int64_t step; /* after which the evaluation was made; -1 before the first evaluation */
+	double value; /* of the metric; NaN before the first evaluation */
+	/* Early stopping: the value that an evaluation must beat, and the number of evaluations in a row that did not. */
+	double mark;
+	int64_t since;
+	bool improved; /* the evaluation that was judged last is the best one */
+	bool stops;    /* options.early_stop ends the training here */
+} GradcBest;
+/* Judges an evaluation of the present step by options.metric. counts: the evaluation is one of those that early stopping
+ * counts; these must not depend on where a run was interrupted. All ranks must pass the same evaluation. */
+void gradc_judge(Gradc *run, const GradcEval *eval, bool counts);
+const GradcBest *gradc_best(const Gradc *run);
+/* Loads the states of the best step from its checkpoint in options.save, or beside the resumed one. The place in the data does
+ * not change, so training must not go on. EXIT_CHECKPOINT if there is no such checkpoint, EXIT_USAGE without an evaluation. */
+Status gradc_load_best(Gradc *run);
 /* The states are those of a whole step, so they may be saved and exported even after a fault. */
 bool gradc_is_whole(const Gradc *run);
 /* The loss of an evaluation, for lr_schedule "plateau"; other schedules ignore it. No step may be queued, and all ranks must
@@ -301,6 +331,9 @@ Status gradc_resume(Gradc *run, GradcResume *out);
  * written. eval_loss: of this step; NaN if unknown. A checkpoint that could not be written is a warning of this or a later
  * call, and leaves earlier checkpoints alone. The third failure in a row is EXIT_CHECKPOINT. */
 Status gradc_save(Gradc *run, double eval_loss);
+/* The same for a checkpoint that is only wanted because its evaluation is the best so far (options.keep_best): the checkpoint
+ * of a better one replaces it. */
+Status gradc_save_best(Gradc *run, double eval_loss);
 /* Checks before training that the names of the coming checkpoints are free: of the last step, and of every `every`-th step (0:
  * only the last). EXIT_CHECKPOINT if something that is not a checkpoint, or a readable checkpoint that this run cannot continue
  * from, has such a name. If such a thing appears only later, it is left alone, and the checkpoint gets another name. All ranks

@@ -38,6 +38,8 @@ typedef struct {
 	int64_t step, samples, world;
 	double loss, eval_loss;    /* NaN if unknown */
 	Plateau plateau;           /* lr is 0 with any other schedule */
+	GradcBest best;            /* metric NULL: unknown */
+	bool only_best;            /* saved only because its evaluation was the best */
 	uint64_t model, data;      /* fingerprints of model and data */
 	int64_t rows;              /* rows of the data; 0 if no data were bound */
 	const GradcPair *settings; /* names, with values as JSON */
@@ -69,7 +71,7 @@ typedef struct {
 	/* this run cannot continue from the checkpoint; so it neither replaces nor removes the checkpoint */
 	bool stays;
 	uint64_t run, model, constants;
-	double eval_loss;
+	bool only_best;
 } CheckpointEntry;
 typedef struct {
 	Arena *arena;
@@ -92,8 +94,11 @@ bool checkpoint_name_parse(const char *name, int64_t *step, int *digits);
  * is set. */
 Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry,
                   bool *beside);
-/* Keeps this run's newest `keep` checkpoints (0: all), and the one with the lowest evaluation loss. */
-void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best);
+/* Keeps this run's newest `keep` checkpoints (0: all) and the one of step `best`. Removes others that were saved only because
+ * they were the best. best -1: no checkpoint is the best. */
+void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, int64_t best);
+/* The run's checkpoint of that step; NULL if there is none. */
+const CheckpointEntry *folder_find(const CheckpointFolder *folder, uint64_t run, int64_t step);
 /* A name for a temporary folder that was never used before: another rank may still be removing the previous temporary
  * folder. */
 char *folder_temporary(Arena *arena, CheckpointFolder *folder);
@@ -162,6 +167,7 @@ struct Saver {
 	uint64_t model;    /* fingerprint of the model; 0 if not yet computed */
 	uint64_t data;     /* fingerprint of the training data */
 	bool has_data;
+	bool only_best;            /* the checkpoint being saved is only wanted as the best one */
 	SavedTensor *constants;    /* constants with checksums; NULL if not yet computed */
 	const GradcPair *settings; /* NULL: to be collected (anew) */
 	int n_constants, n_settings;
@@ -174,6 +180,7 @@ void saver_close(Gradc *run); /* waits for the writing thread */
 /* Hashes the constants, before saving and before resuming. All ranks call it together if ranks hold parts. */
 Status saver_constants(Gradc *run);
 Status saver_save(Gradc *run, double eval_loss);
+Status saver_save_best(Gradc *run, double eval_loss); /* same as gradc_save_best */
 Status saver_check_names(Gradc *run, int64_t every);
 Status saver_poll(Gradc *run, bool wait);
 

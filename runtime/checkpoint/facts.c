@@ -252,6 +252,7 @@ facts_collect(Gradc *run, Manifest *out)
 	                  .loss = run->loss,
 	                  .eval_loss = NAN,
 	                  .plateau = run->hyper.plateau,
+	                  .best = run->best,
 	                  .model = saver->model,
 	                  .data = saver->data,
 	                  .rows = run->train ? run->train->rows : 0};

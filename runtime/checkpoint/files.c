@@ -201,7 +201,7 @@ static Status
 give_name(SaveJob *job)
 {
 	const Manifest *m = &job->manifest;
-	CheckpointEntry entry = {m->step, m->serial, .run = m->run, .eval_loss = m->eval_loss};
+	CheckpointEntry entry = {m->step, m->serial, .run = m->run, .only_best = m->only_best};
 	bool beside = false; /* the checkpoint could not have its usual name */
 
 	if (!cleanup_begin_making())
@@ -276,7 +276,7 @@ finish(SaveJob *job)
 	cleanup_forget(job->cleanup);
 	job->cleanup = -1;
 	if (!status)
-		folder_rotate(job->folder, job->manifest.run, job->keep, job->keep_best);
+		folder_rotate(job->folder, job->manifest.run, job->keep, job->best);
 	return status;
 }
 

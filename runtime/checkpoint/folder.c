@@ -177,13 +177,13 @@ read_entry(const CheckpointFolder *folder, CheckpointEntry *entry)
 		&m);
 
 	entry->serial = -1;
-	entry->eval_loss = NAN;
+	entry->only_best = false;
 	if (!status) {
 		entry->serial = m.serial;
 		entry->run = m.run;
 		entry->model = m.model;
 		entry->constants = manifest_constants(&m);
-		entry->eval_loss = m.eval_loss;
+		entry->only_best = m.only_best;
 	}
 	status_free(status);
 	arena_free(arena);
@@ -455,36 +455,48 @@ drop(CheckpointFolder *folder, int index)
 	forget(folder, index);
 }
 
-static int
-best_of(const CheckpointFolder *folder, uint64_t run)
+const CheckpointEntry *
+folder_find(const CheckpointFolder *folder, uint64_t run, int64_t step)
 {
-	int best = -1;
-
 	for (int i = 0; i < folder->entries.n; i++) {
 		const CheckpointEntry *e = &folder->entries.at[i];
 
-		if (e->run == run && !e->stays && !isnan(e->eval_loss) &&
-		    (best < 0 || e->eval_loss < folder->entries.at[best].eval_loss))
-			best = i;
+		if (e->run == run && e->step == step && e->serial >= 0)
+			return e;
 	}
-	return best;
+	return NULL;
+}
+
+/* The oldest of this run's checkpoints that --keep counts, and how many are newer. -1 without such a checkpoint. */
+static int
+oldest_of(const CheckpointFolder *folder, uint64_t run, int64_t best, int64_t *newer)
+{
+	const CheckpointEntry *e = folder->entries.at;
+	int oldest = -1;
+
+	*newer = -1;
+	for (int i = 0; i < folder->entries.n; i++)
+		if (e[i].step != best && e[i].run == run && !e[i].stays &&
+		    (oldest < 0 || e[i].serial < e[oldest].serial))
+			oldest = i;
+	for (int i = 0; i < folder->entries.n && oldest >= 0; i++)
+		*newer += e[i].run == run && !e[i].stays && e[i].serial >= e[oldest].serial;
+	return oldest;
 }
 
 void
-folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, bool keep_best)
+folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, int64_t best)
 {
-	for (;;) {
-		int best = keep_best ? best_of(folder, run) : -1, oldest = -1;
-		const CheckpointEntry *e = folder->entries.at;
-		int64_t newer = -1;
+	int64_t newer;
 
-		for (int i = 0; i < folder->entries.n; i++)
-			if (i != best && e[i].run == run && !e[i].stays &&
-			    (oldest < 0 || e[i].serial < e[oldest].serial))
-				oldest = i;
-		for (int i = 0; i < folder->entries.n && oldest >= 0; i++)
-			newer += e[i].run == run && !e[i].stays && e[i].serial >= e[oldest].serial;
-		if (keep == 0 || newer < keep)
+	for (int i = folder->entries.n - 1; i >= 0; i--) {
+		const CheckpointEntry *e = &folder->entries.at[i];
+		if (e->only_best && e->step != best && e->run == run && !e->stays)
+			drop(folder, i);
+	}
+	for (;;) {
+		int oldest = oldest_of(folder, run, best, &newer);
+		if (oldest < 0 || keep == 0 || newer < keep)
 			return;
 		drop(folder, oldest);
 	}

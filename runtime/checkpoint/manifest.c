@@ -118,6 +118,15 @@ plateau_json(const Plateau *p)
 	                 (json_int_t)p->cooldown);
 }
 
+/* "stops" and "improved" follow from the options. */
+static json_t *
+best_json(const GradcBest *b)
+{
+	return json_pack("{s:s, s:I, s:o, s:o, s:I}", "metric", b->metric, "step",
+	                 (json_int_t)b->step, "value", number_or_null(b->value), "mark",
+	                 number_or_null(b->mark), "since", (json_int_t)b->since);
+}
+
 /* Returns the version to write: the oldest version that can express the contents, so that older programs can read the
  * checkpoint. */
 static int
@@ -146,6 +155,10 @@ manifest_json(const Manifest *m)
 
 	if (root && m->plateau.lr > 0)
 		json_object_set_new(root, "plateau", plateau_json(&m->plateau));
+	if (root && m->best.metric)
+		json_object_set_new(root, "best", best_json(&m->best));
+	if (root && m->only_best)
+		json_object_set_new(root, "only_best", json_true());
 	return root;
 }
 
@@ -450,6 +463,22 @@ read_plateau(Reader *r, const json_t *root, Plateau *p)
 	p->cooldown = want_count(r, object, "cooldown", 0, MAX_COUNT);
 }
 
+/* A step of -1 says that there was no evaluation. */
+static void
+read_best(Reader *r, const json_t *root, GradcBest *b)
+{
+	const json_t *object = json_object_get(root, "best");
+
+	*b = (GradcBest){.step = -1, .value = NAN, .mark = NAN};
+	if (!object)
+		return;
+	b->metric = want_text(r, object, "metric");
+	b->step = want_count(r, object, "step", -1, MAX_COUNT);
+	b->value = want_number(r, object, "value");
+	b->mark = want_number(r, object, "mark");
+	b->since = want_count(r, object, "since", 0, MAX_COUNT);
+}
+
 static void
 read_root(Reader *r, const json_t *root, Manifest *m)
 {
@@ -475,6 +504,8 @@ read_root(Reader *r, const json_t *root, Manifest *m)
 	m->data = want_hex(r, root, "data");
 	m->rows = want_count(r, root, "rows", 0, MAX_COUNT);
 	read_plateau(r, root, &m->plateau);
+	read_best(r, root, &m->best);
+	m->only_best = json_is_true(json_object_get(root, "only_best"));
 	read_settings(r, root, m);
 	read_shards(r, root, m);
 	m->tensors = read_tensors(r, root, "tensors", m->n_shards, &m->n_tensors);

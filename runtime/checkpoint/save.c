@@ -154,7 +154,7 @@ saver_job(Gradc *run)
 	                 .folder = &run->saver->folder,
 	                 .window = saver->window,
 	                 .keep = run->options.keep,
-	                 .keep_best = run->options.keep_best};
+	                 .best = run->options.keep_best ? run->best.step : -1};
 	return job;
 }
 
@@ -190,6 +190,7 @@ saver_describe(Gradc *run, SaveJob *job, double eval_loss)
 	RETURN_IF_ERROR(facts_collect(run, &job->manifest));
 	job->manifest.serial = folder_next_serial(&saver->folder);
 	job->manifest.eval_loss = eval_loss;
+	job->manifest.only_best = saver->only_best;
 	job->manifest.constants = saver->constants;
 	job->manifest.n_constants = saver->n_constants;
 	return NULL;
@@ -302,6 +303,15 @@ saver_save(Gradc *run, double eval_loss)
 		                         : start_alone(run, eval_loss);
 	observe_span(run, waited ? "save (waited)" : "save", begin, -1);
 	saver->seconds += seconds_now() - begin;
+	return status;
+}
+
+Status
+saver_save_best(Gradc *run, double eval_loss)
+{
+	run->saver->only_best = true;
+	Status status = saver_save(run, eval_loss);
+	run->saver->only_best = false;
 	return status;
 }
 

@@ -39,7 +39,7 @@ struct SaveJob {
 	CheckpointFolder *folder;
 	Span window; /* buffer for writing files and reading them back */
 	int64_t keep;
-	bool keep_best;
+	int64_t best; /* step of the best evaluation, whose checkpoint stays; -1: none stays for that reason */
 	const char *beside; /* the checkpoint's path if its usual name was taken; otherwise NULL */
 	Status why;         /* why SAVE_REMOVE removes the folder; becomes the job's status */
 	Status status;      /* result of the job */

@@ -82,6 +82,13 @@ void writes_checkpoints(const OptionUse *u, PathUses *uses);
 bool outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *out,
                      Diag *diag);
 
+/* The evaluation after a step. */
+typedef struct {
+	const GradcEval *trained;  /* NULL: the step was not evaluated */
+	const GradcEval *averaged; /* with the moving averages; NULL without averages */
+	const GradcBest *best;     /* of all steps so far */
+} StepEval;
+
 /* ---- log.c: JSON lines */
 typedef struct Log Log;
 /* With path NULL, *out is NULL and writing does nothing. resumed: the checkpoint with which the run began; its path is NULL
@@ -92,17 +99,18 @@ Status log_open(const char *path, const GradcResume *resumed, Log **out);
 int64_t log_lost_steps(const Log *log, double *seconds);
 Status log_eval_before(Log *log, const GradcEval *eval);
 /* ranges may be empty. */
-Status log_step(Log *log, Gradc *run, const GradcStep *step, const GradcEval *eval,
+Status log_step(Log *log, Gradc *run, const GradcStep *step, const StepEval *eval,
                 const GradcRunningRanges *ranges);
 Status log_close(Log *log);
 json_t *json_number(double value); /* null if not finite */
 void json_add_eval(json_t *line, const GradcEval *eval);
+json_t *json_best(const GradcBest *best); /* step, metric, value */
 
 /* ---- tensorboard.c: an event file. With folder NULL, *out is NULL and writing does nothing. */
 typedef struct EventFile EventFile;
 Status tensorboard_open(const char *folder, EventFile **out);
 Status tensorboard_eval_before(EventFile *e, const GradcEval *eval, int64_t step);
-Status tensorboard_step(EventFile *e, const Gradc *run, const GradcStep *s, const GradcEval *eval);
+Status tensorboard_step(EventFile *e, const Gradc *run, const GradcStep *s, const StepEval *eval);
 Status tensorboard_close(EventFile *e);
 
 /* ---- report.c: a page about the training. report_open returns NULL without --report; then the other functions do nothing. */
@@ -110,8 +118,7 @@ typedef struct Report Report;
 extern const char report_page[]; /* text of report.html */
 Report *report_open(Arena *arena, const CliOptions *options);
 void report_eval(Report *r, int64_t step, const GradcEval *eval);
-/* eval may be NULL. */
-void report_step(Report *r, const GradcStep *s, const GradcEval *eval,
+void report_step(Report *r, const GradcStep *s, const StepEval *eval,
                  const GradcRunningRanges *ranges);
 /* Writes the page. fault: why the training ended early; NULL if it did not. */
 Status report_close(Report *r, const Gradc *run, const char *fault);
@@ -126,7 +133,7 @@ typedef struct {
 } Views;
 Status views_open(Arena *arena, const CliOptions *o, Views *out);
 Status views_eval_before(const Views *v, int64_t step, const GradcEval *eval);
-Status views_step(const Views *v, const Gradc *run, const GradcStep *s, const GradcEval *eval,
+Status views_step(const Views *v, const Gradc *run, const GradcStep *s, const StepEval *eval,
                   const GradcRunningRanges *ranges);
 void views_drop_events(Views *v); /* closes the event file after a fault */
 /* Completes the event file and the report. fault: why the training ended early; NULL if it did not. */
@@ -165,7 +172,7 @@ typedef struct {
 	Log *log;
 	Views views;
 	GradcStep step;
-	GradcEval before, after;
+	GradcEval before, after, averaged;
 	GradcResume resumed;
 	/* `after` was evaluated after the last step; if there was no step, it equals `before` */
 	bool evaluated;

@@ -276,8 +276,28 @@ ranges_json(const GradcRunningRanges *ranges)
 	return object;
 }
 
+json_t *
+json_best(const GradcBest *b)
+{
+	return json_pack("{s:I, s:s, s:o}", "step", (json_int_t)b->step, "metric", b->metric, "value",
+	                 json_number(b->value));
+}
+
+static void
+add_step_eval(json_t *line, const StepEval *eval)
+{
+	json_add_eval(line, eval->trained);
+	if (eval->averaged) {
+		json_t *averaged = json_object();
+		json_add_eval(averaged, eval->averaged);
+		json_object_set_new(line, "ema", averaged);
+	}
+	if (eval->best->step >= 0)
+		json_object_set_new(line, "best", json_best(eval->best));
+}
+
 Status
-log_step(Log *log, Gradc *run, const GradcStep *s, const GradcEval *eval,
+log_step(Log *log, Gradc *run, const GradcStep *s, const StepEval *eval,
          const GradcRunningRanges *ranges)
 {
 	if (!log)
@@ -299,8 +319,8 @@ log_step(Log *log, Gradc *run, const GradcStep *s, const GradcEval *eval,
 	if (s->not_finite)
 		json_object_set_new(line, "not_finite", not_finite_json(s->not_finite));
 	add_rates(line, run, s);
-	if (eval)
-		json_add_eval(line, eval);
+	if (eval->trained)
+		add_step_eval(line, eval);
 	if (ranges->n)
 		json_object_set_new(line, "ranges", ranges_json(ranges));
 	if (!log->has_settings)

@@ -17,6 +17,7 @@ typedef struct {
 typedef struct {
 	int64_t step;
 	GradcEval eval;
+	double ema_loss; /* with the moving averages; NaN without averages */
 } EvalPoint;
 typedef struct {
 	int64_t step;
@@ -60,13 +61,19 @@ thin_out(Report *r)
 	r->points.n = n;
 }
 
+static void
+keep_eval(Report *r, int64_t step, const GradcEval *eval, double ema_loss)
+{
+	EvalPoint point = {step, *eval, ema_loss};
+
+	vec_push(r->arena, &r->evals, point);
+}
+
 void
 report_eval(Report *r, int64_t step, const GradcEval *eval)
 {
-	EvalPoint point = {step, *eval};
-
 	if (r)
-		vec_push(r->arena, &r->evals, point);
+		keep_eval(r, step, eval, NAN);
 }
 
 static void
@@ -79,7 +86,7 @@ keep_range(Report *r, int64_t step, const GradcRunningRange *range)
 }
 
 void
-report_step(Report *r, const GradcStep *s, const GradcEval *eval, const GradcRunningRanges *ranges)
+report_step(Report *r, const GradcStep *s, const StepEval *eval, const GradcRunningRanges *ranges)
 {
 	if (!r)
 		return;
@@ -102,8 +109,8 @@ report_step(Report *r, const GradcStep *s, const GradcEval *eval, const GradcRun
 	r->rows += s->rows;
 	r->n_steps++;
 	r->last = *s;
-	if (eval)
-		report_eval(r, s->step, eval);
+	if (eval->trained)
+		keep_eval(r, s->step, eval->trained, eval->averaged ? eval->averaged->loss : NAN);
 	for (int i = 0; i < ranges->n; i++)
 		keep_range(r, s->step, &ranges->at[i]);
 }
@@ -144,7 +151,7 @@ curve_json(const Report *r)
 static json_t *
 eval_json(const Report *r)
 {
-	json_t *eval = json_pack("{s:[],s:[],s:[],s:[]}", "step", "loss", "accuracy", "perplexity");
+	json_t *eval = json_pack("{s:[],s:[],s:[],s:[],s:[]}", "step", "loss", "accuracy", "perplexity", "ema_loss");
 
 	for (int i = 0; i < r->evals.n; i++) {
 		const EvalPoint *p = &r->evals.at[i];
@@ -153,6 +160,7 @@ eval_json(const Report *r)
 		append(eval, "loss", json_number(p->eval.loss));
 		append(eval, "accuracy", json_number(p->eval.accuracy));
 		append(eval, "perplexity", json_number(p->eval.perplexity));
+		append(eval, "ema_loss", json_number(p->ema_loss));
 	}
 	return eval;
 }
@@ -299,6 +307,7 @@ report_close(Report *r, const Gradc *run, const char *fault)
 	json_object_set_new(root, "fault", fault ? json_name(fault) : json_null());
 	json_object_set_new(root, "curve", curve_json(r));
 	json_object_set_new(root, "eval", eval_json(r));
+	json_object_set_new(root, "best", gradc_best(run)->step >= 0 ? json_best(gradc_best(run)) : json_null());
 	json_object_set_new(root, "ranges", ranges_json(r));
 	json_object_set_new(root, "phases", phases_json(r));
 	json_object_set_new(root, "memory", memory_json(run));

@@ -171,6 +171,14 @@ add_eval(Text *summary, const GradcEval *e)
 	add_scalar(summary, "eval/perplexity", e->perplexity);
 }
 
+static void
+add_averaged(Text *summary, const GradcEval *e)
+{
+	add_scalar(summary, "eval_ema/loss", e->loss);
+	add_scalar(summary, "eval_ema/accuracy", e->accuracy);
+	add_scalar(summary, "eval_ema/perplexity", e->perplexity);
+}
+
 static Status
 finish_summary(EventFile *e, int64_t step, Text *summary)
 {
@@ -192,7 +200,7 @@ tensorboard_eval_before(EventFile *e, const GradcEval *eval, int64_t step)
 }
 
 Status
-tensorboard_step(EventFile *e, const Gradc *run, const GradcStep *s, const GradcEval *eval)
+tensorboard_step(EventFile *e, const Gradc *run, const GradcStep *s, const StepEval *eval)
 {
 	int64_t tokens = gradc_tokens_per_row(run);
 	Text summary = {0};
@@ -210,8 +218,10 @@ tensorboard_step(EventFile *e, const Gradc *run, const GradcStep *s, const Gradc
 	add_scalar(&summary, "speed/rows_per_s", (double)s->rows / s->seconds);
 	if (tokens)
 		add_scalar(&summary, "speed/tokens_per_s", (double)(s->rows * tokens) / s->seconds);
-	if (eval)
-		add_eval(&summary, eval);
+	if (eval->trained)
+		add_eval(&summary, eval->trained);
+	if (eval->averaged)
+		add_averaged(&summary, eval->averaged);
 	return finish_summary(e, s->step, &summary);
 }
 

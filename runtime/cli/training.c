@@ -15,15 +15,28 @@ add_left_out(Text *line, const GradcEval *e)
 }
 
 static void
-show_eval(Session *s, const char *when, const GradcEval *e)
+add_metrics(Text *line, const GradcEval *e)
+{
+	text_printf(line, "eval loss %.6g", e->loss);
+	if (!isnan(e->accuracy))
+		text_printf(line, ", accuracy %.4f", e->accuracy);
+	if (!isnan(e->perplexity))
+		text_printf(line, ", perplexity %.5g", e->perplexity);
+}
+
+/* averaged: NULL without averages. */
+static void
+show_eval(Session *s, const char *when, const GradcEval *e, const GradcEval *averaged)
 {
 	Text line = {0};
 
-	text_printf(&line, "%s: eval loss %.6g", when, e->loss);
-	if (!isnan(e->accuracy))
-		text_printf(&line, ", accuracy %.4f", e->accuracy);
-	if (!isnan(e->perplexity))
-		text_printf(&line, ", perplexity %.5g", e->perplexity);
+	text_printf(&line, "%s: ", when);
+	add_metrics(&line, e);
+	if (averaged) {
+		text_add(&line, " (averaged weights: ");
+		add_metrics(&line, averaged);
+		text_add(&line, ")");
+	}
 	if (e->rows == e->all_rows)
 		text_printf(&line, ", %lld rows", (long long)e->rows);
 	add_left_out(&line, e);
@@ -66,9 +79,9 @@ views_fault(Session *s, Status fault)
 
 /* Evaluates. *ended: a signal ended the evaluation; then s->stop is the signal, and there is no result. */
 static Status
-evaluate(Session *s, GradcEval *out, bool *ended)
+evaluate(Session *s, Status (*with)(Gradc *, GradcEval *), GradcEval *out, bool *ended)
 {
-	Status status = gradc_evaluate(s->run, out);
+	Status status = with(s->run, out);
 
 	*ended = status && status->exit_code == EXIT_PREEMPTED;
 	if (!*ended)
@@ -84,12 +97,12 @@ evaluate_before(Session *s)
 
 	if (!gradc_has_eval(s->run))
 		return NULL;
-	RETURN_IF_ERROR(evaluate(s, &s->before, &ended));
+	RETURN_IF_ERROR(evaluate(s, gradc_evaluate, &s->before, &ended));
 	if (ended)
 		return NULL;
 	s->after = s->before;
 	s->evaluated = true;
-	show_eval(s, s->resumed.path ? "as resumed" : "before training", &s->before);
+	show_eval(s, s->resumed.path ? "as resumed" : "before training", &s->before, NULL);
 	views_fault(s, views_eval_before(&s->views, gradc_steps_done(s->run), &s->before));
 	if (gradc_steps_done(s->run) == 0)
 		log_fault(s, log_eval_before(s->log, &s->before));
@@ -135,24 +148,30 @@ read_ranges(Session *s, Arena *arena, GradcRunningRanges *out)
 
 /* Writes a step's line to the log. A failed step has a line as well, so that the log ends with the fault. */
 static void
-write_step(Session *s, const GradcEval *eval, const GradcRunningRanges *ranges)
+write_step(Session *s, const StepEval *eval, const GradcRunningRanges *ranges)
 {
 	log_fault(s, log_step(s->log, s->run, &s->step, eval, ranges));
 	views_fault(s, views_step(&s->views, s->run, &s->step, eval, ranges));
 }
 
 static Status
-evaluate_step(Session *s, GradcEval **out)
+evaluate_step(Session *s, StepEval *out)
 {
+	int64_t every = s->o->eval_every;
 	bool ended;
 
-	RETURN_IF_ERROR(evaluate(s, &s->after, &ended));
+	RETURN_IF_ERROR(evaluate(s, gradc_evaluate, &s->after, &ended));
+	if (!ended && gradc_has_averages(s->run))
+		RETURN_IF_ERROR(evaluate(s, gradc_evaluate_averages, &s->averaged, &ended));
 	if (ended)
 		return NULL;
-	*out = &s->after;
 	/* Only at multiples of --eval-every: a training that may be continued must not depend on where it stopped. */
-	if (s->after.count != 0 && s->o->eval_every > 0 && s->step.step % s->o->eval_every == 0)
+	bool counts = s->after.count != 0 && every > 0 && s->step.step % every == 0;
+	if (counts)
 		gradc_schedule_loss(s->run, s->after.loss);
+	gradc_judge(s->run, &s->after, counts);
+	*out = (StepEval){&s->after, gradc_has_averages(s->run) ? &s->averaged : NULL,
+	                  gradc_best(s->run)};
 	return NULL;
 }
 
@@ -168,7 +187,7 @@ static Status
 finish_step(Session *s, Status status)
 {
 	GradcRunningRanges ranges = {0};
-	GradcEval *eval = NULL;
+	StepEval eval = {0};
 	bool is_done = !status;
 
 	s->step_seconds += s->step.seconds;
@@ -184,14 +203,14 @@ finish_step(Session *s, Status status)
 		status = read_ranges(s, scratch, &ranges);
 	if (!status || status->exit_code == EXIT_NON_FINITE ||
 	    (is_done && is_between_steps(status)))
-		write_step(s, eval, &ranges);
+		write_step(s, &eval, &ranges);
 	arena_free(scratch);
 	if (is_done)
 		progress_step(&s->progress, s->run, &s->step);
-	if (!status && eval) {
+	if (!status && eval.trained) {
 		char when[48];
 		snprintf(when, sizeof(when), "step %lld", (long long)s->step.step);
-		show_eval(s, when, eval);
+		show_eval(s, when, eval.trained, eval.averaged);
 		s->evaluated = true;
 	}
 	return status;
@@ -304,8 +323,12 @@ meet(Session *s, Status fault)
 static Status
 save_after(Session *s, int64_t step)
 {
+	bool is_best = s->o->run.keep_best && s->evaluated && gradc_best(s->run)->improved;
+
 	if (is_save_due(s, step))
 		RETURN_IF_ERROR(save_step(s));
+	else if (is_best)
+		RETURN_IF_ERROR(gradc_save_best(s->run, s->after.loss));
 	return gradc_save_poll(s->run, false);
 }
 
@@ -316,7 +339,7 @@ train(Session *s)
 
 	s->signals->awaited = true;
 	RETURN_IF_ERROR(evaluate_before(s));
-	for (int64_t i = done; i < total && !s->stop; i++) {
+	for (int64_t i = done; i < total && !s->stop && !gradc_best(s->run)->stops; i++) {
 		RETURN_IF_ERROR(take_step(s, i == done));
 		Status fault = meet(s, save_after(s, i + 1));
 		if (fault && (gradc_ranks(s->run) == 1 || gradc_is_shared(s->run)))
@@ -356,6 +379,33 @@ sweep(Session *s)
 	return NULL;
 }
 
+static bool
+shows_best(const Session *s)
+{
+	const GradcOptions *o = &s->o->run;
+
+	return gradc_best(s->run)->step >= 0 && (o->keep_best || o->early_stop || o->metric);
+}
+
+static bool
+stopped_early(const Session *s)
+{
+	return gradc_best(s->run)->stops && gradc_steps_done(s->run) < gradc_total_steps(s->run);
+}
+
+/* ", best step 300 (accuracy 0.97); stopped early: 5 evaluations were not better" */
+static void
+print_best(const Session *s)
+{
+	const GradcBest *b = gradc_best(s->run);
+
+	if (shows_best(s))
+		printf(", best step %lld (%s %.6g)", (long long)b->step, b->metric, b->value);
+	if (stopped_early(s))
+		printf("; stopped early: %lld evaluations in a row were not better",
+		       (long long)b->since);
+}
+
 static void
 print_result(const Session *s)
 {
@@ -367,6 +417,9 @@ print_result(const Session *s)
 		json_object_set_new(root, "loss", json_number(s->step.loss));
 		if (s->evaluated)
 			json_add_eval(root, &s->after);
+		if (shows_best(s))
+			json_object_set_new(root, "best", json_best(gradc_best(s->run)));
+		json_object_set_new(root, "stopped_early", json_boolean(stopped_early(s)));
 		json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 		printf("\n");
 		json_decref(root);
@@ -385,7 +438,9 @@ print_result(const Session *s)
 	Text left_out = {0};
 	if (s->evaluated)
 		add_left_out(&left_out, &s->after);
-	printf("%s\n", left_out.n ? left_out.at : "");
+	printf("%s", left_out.n ? left_out.at : "");
+	print_best(s);
+	printf("\n");
 	text_free(&left_out);
 }
 
@@ -563,6 +618,29 @@ warn_training_form(const Session *s, const char *text)
 	diag_hint(s->diag, "%s", TRAINING_FORM_HINT);
 }
 
+static bool
+exports_best(const CliOptions *o)
+{
+	const char *which = o->run.export_weights;
+
+	return (o->export || o->export_merged || o->export_adapter) &&
+	       (which ? strcmp(which, "best") == 0 : o->run.keep_best);
+}
+
+/* Brings the weights of the best step back, and says so if that step is not the last one. */
+static Status
+load_best(Session *s)
+{
+	const GradcBest *b = gradc_best(s->run);
+
+	RETURN_IF_ERROR(gradc_load_best(s->run));
+	if (gradc_rank(s->run) == 0 && b->step != gradc_steps_done(s->run))
+		fprintf(stderr, "exporting the best step, %lld (%s %.6g), of %lld\n",
+		        (long long)b->step, b->metric, b->value,
+		        (long long)gradc_steps_done(s->run));
+	return NULL;
+}
+
 /* Writes all exports. If one export fails, the others are still written. */
 static Status
 write_exports(Session *s)
@@ -578,6 +656,10 @@ write_exports(Session *s)
 
 	if (path)
 		warn_training_form(s, arena_printf(s->arena, "%s is", path));
+	int best; /* only rank 0 exports, but all ranks load */
+	RETURN_IF_ERROR(gradc_agree(s->run, exports_best(o), &best));
+	if (best)
+		RETURN_IF_ERROR(load_best(s));
 	RETURN_IF_ERROR(gradc_begin_exports(s->run));
 	for (int i = 0; i < COUNT(exports); i++)
 		if (exports[i].path)

@@ -16,7 +16,7 @@ views_eval_before(const Views *v, int64_t step, const GradcEval *eval)
 }
 
 Status
-views_step(const Views *v, const Gradc *run, const GradcStep *s, const GradcEval *eval,
+views_step(const Views *v, const Gradc *run, const GradcStep *s, const StepEval *eval,
            const GradcRunningRanges *ranges)
 {
 	report_step(v->report, s, eval, ranges);

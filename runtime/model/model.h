@@ -9,6 +9,8 @@ Status weights_init(Gradc *run);
 /* Some states begin as copies of other states. Copies them again, after the other states have changed. resumed: leaves out the
  * states that the checkpoint contained. */
 Status weights_copy(Gradc *run, bool resumed);
+/* Copies state `from` to `to`, converted to its type. All ranks call it: a state may be divided among them. */
+Status weights_copy_state(Gradc *run, int to, int from);
 /* Called before the first update. Replaces weights that will change and are mapped from the executable's file by ordinary
  * memory. */
 Status weights_unmap(Gradc *run);

@@ -428,8 +428,8 @@ has_same_part(const Executor *x, int to, int from)
 }
 
 /* Copies the whole state, or this rank's part if it holds the same part of both. */
-static Status
-copy_state(Gradc *run, int to, int from)
+Status
+weights_copy_state(Gradc *run, int to, int from)
 {
 	const Format *f = &run->format;
 	const StateRecord *x = &f->states[from], *y = &f->states[to];
@@ -462,7 +462,7 @@ weights_copy(Gradc *run, bool resumed)
 	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
 		const StateRecord *s = &f->states[i];
 		if (s->init == INIT_COPY && !(resumed && s->lifetime == LIFE_SAVED))
-			RETURN_IF_ERROR(copy_state(run, i, (int)s->of - 1));
+			RETURN_IF_ERROR(weights_copy_state(run, i, (int)s->of - 1));
 	}
 	return NULL;
 }

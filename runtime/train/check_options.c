@@ -75,6 +75,9 @@ options_check_values(const GradcOptions *o)
 		return status_error(EXIT_USAGE, "--accumulate: 0 is not positive");
 	if (!isnan(o->min_lr) && !(o->min_lr >= 0 && isfinite(o->min_lr)))
 		return status_error(EXIT_USAGE, "--min-lr: %g: need a number from 0", o->min_lr);
+	int64_t patience;
+	if (o->early_stop)
+		RETURN_IF_ERROR(early_stop_parse(o->early_stop, &patience, &share));
 	if (o->split)
 		RETURN_IF_ERROR(split_parse(o->split, &share, &seed));
 	return check_both(o);

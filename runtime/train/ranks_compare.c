@@ -48,6 +48,13 @@ add_hash(Facts *f, Same of, const char *name, uint64_t hash)
 	add(f, of, name, FACT_HASH, (int64_t)hash);
 }
 
+/* 0 for NULL */
+static uint64_t
+text_hash(const char *text)
+{
+	return text ? hash_bytes(text, strlen(text), 0) : 0;
+}
+
 static void
 add_options(Facts *f, const Gradc *run)
 {
@@ -71,8 +78,9 @@ add_options(Facts *f, const Gradc *run)
 	add(f, SAME_OPTIONS, "--save", FACT_GIVEN, o->save != NULL);
 	add(f, SAME_OPTIONS, "--resume", FACT_GIVEN, o->resume != NULL);
 	add(f, SAME_OPTIONS, "--keep-best", FACT_GIVEN, o->keep_best);
-	add_hash(f, SAME_OPTIONS, "--split, by its checksum",
-	         o->split ? hash_bytes(o->split, strlen(o->split), 0) : 0);
+	add_hash(f, SAME_OPTIONS, "--split, by its checksum", text_hash(o->split));
+	add_hash(f, SAME_OPTIONS, "--metric, by its checksum", text_hash(o->metric));
+	add_hash(f, SAME_OPTIONS, "--early-stop, by its checksum", text_hash(o->early_stop));
 	add(f, SAME_OPTIONS, "evaluation data", FACT_GIVEN, gradc_has_eval(run));
 	add(f, SAME_OPTIONS, "--find-nan", FACT_GIVEN, o->find_nan);
 	add(f, SAME_OPTIONS, "--reduce", FACT_SUMS, run->reduce_ordered);
@@ -141,7 +149,7 @@ collect_weights(Facts *f, Gradc *run)
 	RETURN_IF_ERROR(add_file(f, "settings of --load-adapter, by their checksum",
 	                         peft ? path_join(run->arena, peft, PEFT_CONFIG) : NULL));
 	add_hash(f, SAME_STATES, "--adapter, by its checksum",
-	         o->adapter ? hash_bytes(o->adapter, strlen(o->adapter), 0) : 0);
+	         text_hash(o->adapter));
 	add(f, SAME_STATES, "--merge", FACT_GIVEN, o->merge);
 	add(f, SAME_STATES, "--unmerge", FACT_GIVEN, o->unmerge);
 	return NULL;

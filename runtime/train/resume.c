@@ -193,6 +193,83 @@ is_in_save_folder(const Gradc *run, const char *path)
 	return same;
 }
 
+/* ---- the best step */
+/* The path of the best step's checkpoint: in the folder of --save, or else of the resumed checkpoint. NULL if there is none. */
+static Status
+find_best(Gradc *run, const char **out)
+{
+	const char *resumed = run->resumed_from;
+	CheckpointFolder folder = {
+		.arena = run->arena,
+		.path = run->options.save ? run->options.save
+	                : resumed         ? path_join(run->arena, resumed, "..")
+	                                  : ".",
+		.lock = -1};
+
+	*out = NULL;
+	if (!run->options.save && !resumed)
+		return NULL;
+	RETURN_IF_ERROR(folder_list(&folder));
+	const CheckpointEntry *e = folder_find(&folder, run->saver->run, run->best.step);
+	*out = e ? folder_entry_path(run->arena, &folder, e) : NULL;
+	return NULL;
+}
+
+/* If the resumed training kept no checkpoint of its best step, the best of the steps from now on is kept. */
+static Status
+forget_lost_best(Gradc *run)
+{
+	const char *path = NULL;
+	int lost = 0;
+	Status status = NULL;
+
+	if (!run->options.keep_best || run->best.step < 0)
+		return NULL;
+	if (gradc_rank(run) == 0)
+		status = find_best(run, &path);
+	RETURN_IF_ERROR(ranks_share(run, status));
+	RETURN_IF_ERROR(ranks_agree(run, gradc_rank(run) == 0 && !path, &lost));
+	if (lost) {
+		run->best.step = -1;
+		run->best.value = NAN;
+	}
+	return NULL;
+}
+
+static Status
+open_best(Gradc *run, Checkpoint *c)
+{
+	bool first = gradc_rank(run) == 0;
+
+	Status status = first ? find_best(run, &c->path) : NULL;
+	if (first && !status && !c->path)
+		status = status_error(EXIT_CHECKPOINT,
+		                      "the checkpoint of the best step, %lld, is missing: --keep-best "
+		                      "keeps it in the folder of --save",
+		                      (long long)run->best.step);
+	RETURN_IF_ERROR(ranks_share(run, status));
+	RETURN_IF_ERROR(ranks_broadcast_text(run, &c->path));
+	return ranks_share(run, first || run->mode == MODE_DDP
+	                                ? open_verified(run->arena, run, c->path, c)
+	                                : open_checked(run->arena, run, c->path, c));
+}
+
+Status
+resume_best(Gradc *run)
+{
+	CheckpointSink sink = {run, take_bytes, wants_bytes};
+	Checkpoint c = {0};
+
+	if (run->best.step < 0)
+		return status_error(EXIT_USAGE,
+		                    "there is no best step: no evaluation was made after a step");
+	if (run->best.step == run->step)
+		return NULL;
+	RETURN_IF_ERROR(open_best(run, &c));
+	RETURN_IF_ERROR(ranks_share(run, checkpoint_verify(&c, &sink)));
+	return ranks_share(run, weights_copy(run, true));
+}
+
 /* Sets the run's step and place in the data to the checkpoint's, after the states are loaded. */
 static Status
 continue_from(Gradc *run, const Checkpoint *c, bool automatic)
@@ -207,13 +284,16 @@ continue_from(Gradc *run, const Checkpoint *c, bool automatic)
 	run->loss = m->loss;
 	plateau_resume(&run->hyper.plateau, &m->plateau);
 	run->saver->run = m->run;
+	run->resumed_from = c->path;
+	best_resume(run, &m->best);
+	RETURN_IF_ERROR(forget_lost_best(run));
 	if (is_in_save_folder(run, c->path))
 		run->saver->done_step = m->step;
 	/* The run that wrote the checkpoint may have been killed before it removed old ones. If the user named a checkpoint,
 	 * nothing is removed, because the newer checkpoints were not verified. */
 	if (automatic)
 		folder_rotate(&run->saver->folder, m->run, run->options.keep,
-		              run->options.keep_best);
+		              run->options.keep_best ? run->best.step : -1);
 	if (!run->train)
 		return NULL;
 	finish_epoch(run);

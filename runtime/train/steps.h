@@ -32,7 +32,19 @@ int64_t eval_covered_rows(const Gradc *run);
 void eval_warn_uneven(const Gradc *run);
 Status eval_check_rows(const Gradc *run); /* EXIT_DATA if no row of the data can be evaluated */
 
+/* ---- best.c: the best evaluation, and early stopping */
+/* "N" or "N,min-delta=X". EXIT_USAGE if the text is wrong. */
+Status early_stop_parse(const char *text, int64_t *patience, double *min_delta);
+Status best_open(Gradc *run); /* EXIT_USAGE if the model does not have the metric */
+void best_judge(Gradc *run, const GradcEval *eval, bool counts); /* same as gradc_judge */
+void best_resume(Gradc *run, const GradcBest *saved);
+
+/* ---- averages.c */
+Status averages_evaluate(Gradc *run, GradcEval *out); /* same as gradc_evaluate_averages */
+
 /* ---- resume.c */
+/* Loads the states of the checkpoint of the best step; nothing changes if that step is the last one. */
+Status resume_best(Gradc *run);
 Status resume_checkpoint(Gradc *run, GradcResume *out);
 
 /* ---- find_nan_text.c */

@@ -160,6 +160,7 @@ open_states(Gradc *run)
 	run->loss_sum = format_state_of_kind(&run->format, STATE_LOSS_SUM);
 	run->loss_count = format_state_of_kind(&run->format, STATE_LOSS_COUNT);
 	run->metric_correct = format_state_of_kind(&run->format, STATE_CORRECT);
+	RETURN_IF_ERROR(best_open(run));
 	RETURN_IF_ERROR(weights_init(run));
 	return observe_open(run);
 }
@@ -484,6 +485,18 @@ int64_t
 gradc_steps_done(const Gradc *run)
 {
 	return run->step;
+}
+
+const GradcBest *
+gradc_best(const Gradc *run)
+{
+	return &run->best;
+}
+
+void
+gradc_judge(Gradc *run, const GradcEval *eval, bool counts)
+{
+	best_judge(run, eval, counts);
 }
 
 const Format *
