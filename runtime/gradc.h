@@ -108,8 +108,8 @@ typedef struct {
 	const char *save;
 	/* a checkpoint, a folder of checkpoints, or "auto": the newest in `save` */
 	const char *resume;
-	int64_t keep;        /* number of newest checkpoints to keep; 0: all */
-	bool keep_best;      /* also keep the checkpoint of the best evaluation so far */
+	int64_t keep;   /* number of newest checkpoints to keep; 0: all */
+	bool keep_best; /* also keep the checkpoint of the best evaluation so far */
 	/* Decides which evaluation is the best: "loss", "accuracy", "perplexity". NULL: what the resumed training
 	 * had, otherwise "loss". */
 	const char *metric;

@@ -229,7 +229,7 @@ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $function 2>/dev/null; printf '%s\n' 
 
 
 def row_names(kind):
-    lines = (ROOT / f"passes/{'losses' if kind == 'loss' else 'optimizers'}/{kind}_list.def")
+    lines = (ROOT / {"loss": "passes/losses/loss_list.def", "optimizer": "base/numbers/optimizer_list.def"}[kind])
     return [n.replace("_", "-") if kind == "optimizer" else n for n in re.findall(rf"^{kind.upper()}\((\w+)\)", lines.read_text(), re.M)]
 
 

@@ -279,8 +279,8 @@ ranges_json(const GradcRunningRanges *ranges)
 json_t *
 json_best(const GradcBest *b)
 {
-	return json_pack("{s:I, s:s, s:o}", "step", (json_int_t)b->step, "metric", b->metric, "value",
-	                 json_number(b->value));
+	return json_pack("{s:I, s:s, s:o}", "step", (json_int_t)b->step, "metric", b->metric,
+	                 "value", json_number(b->value));
 }
 
 static void

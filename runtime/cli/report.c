@@ -151,7 +151,8 @@ curve_json(const Report *r)
 static json_t *
 eval_json(const Report *r)
 {
-	json_t *eval = json_pack("{s:[],s:[],s:[],s:[],s:[]}", "step", "loss", "accuracy", "perplexity", "ema_loss");
+	json_t *eval = json_pack("{s:[],s:[],s:[],s:[],s:[]}", "step", "loss", "accuracy",
+	                         "perplexity", "ema_loss");
 
 	for (int i = 0; i < r->evals.n; i++) {
 		const EvalPoint *p = &r->evals.at[i];
@@ -307,7 +308,8 @@ report_close(Report *r, const Gradc *run, const char *fault)
 	json_object_set_new(root, "fault", fault ? json_name(fault) : json_null());
 	json_object_set_new(root, "curve", curve_json(r));
 	json_object_set_new(root, "eval", eval_json(r));
-	json_object_set_new(root, "best", gradc_best(run)->step >= 0 ? json_best(gradc_best(run)) : json_null());
+	json_object_set_new(root, "best",
+	                    gradc_best(run)->step >= 0 ? json_best(gradc_best(run)) : json_null());
 	json_object_set_new(root, "ranges", ranges_json(r));
 	json_object_set_new(root, "phases", phases_json(r));
 	json_object_set_new(root, "memory", memory_json(run));

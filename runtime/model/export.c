@@ -419,8 +419,10 @@ export_check(const Format *f, const GradcOptions *o)
 {
 	const char *which = o->export_weights;
 
-	if (which && strcmp(which, "ema") != 0 && strcmp(which, "last") != 0 && strcmp(which, "best") != 0)
-		return status_error(EXIT_USAGE, "--export-weights: %s: need best, last or ema", which);
+	if (which && strcmp(which, "ema") != 0 && strcmp(which, "last") != 0 &&
+	    strcmp(which, "best") != 0)
+		return status_error(EXIT_USAGE, "--export-weights: %s: need best, last or ema",
+		                    which);
 	if (exports_averages(o) && format_state_of_kind(f, STATE_AVERAGE) < 0)
 		return status_error(
 			EXIT_USAGE,

@@ -73,7 +73,8 @@ struct Gradc {
 	int loss_sum, loss_count, metric_correct;
 	double loss, count; /* of the newest step with known results */
 	GradcBest best;
-	const char *resumed_from; /* path of the checkpoint with which the run began; NULL without a checkpoint */
+	const char *
+		resumed_from; /* path of the checkpoint with which the run began; NULL without a checkpoint */
 	Saver *saver;
 };
 

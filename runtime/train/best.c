@@ -92,8 +92,9 @@ best_open(Gradc *run)
 
 	run->best = (GradcBest){.step = -1, .value = NAN, .mark = NAN};
 	if (i < 0 || !has_metric(run, name))
-		return status_error(EXIT_USAGE, "--metric=%s: the metrics of this model are loss%s%s",
-		                    name, has_metric(run, "accuracy") ? ", accuracy" : "",
+		return status_error(EXIT_USAGE,
+		                    "--metric=%s: the metrics of this model are loss%s%s", name,
+		                    has_metric(run, "accuracy") ? ", accuracy" : "",
 		                    has_metric(run, "perplexity") ? ", perplexity" : "");
 	run->best.metric = metrics[i].name;
 	run->best.higher_is_better = metrics[i].higher_is_better;

@@ -19,15 +19,14 @@ eval_check_rows(const Gradc *run)
 
 	if (eval_covered_rows(run) > 0)
 		return NULL;
-	return status_error(
-		EXIT_DATA,
-		"%s: %lld rows do not fill a batch of %lld, and the batch cannot be "
-		"padded: %s; compile with --batch %lld or less",
-		run->options.split ? "--split" : "--eval-data",
-		(long long)d->rows, (long long)d->micro_rows,
-		d->has_weight ? "a row's result depends on the other rows"
-			      : "the model computes its own loss",
-		(long long)d->rows);
+	return status_error(EXIT_DATA,
+	                    "%s: %lld rows do not fill a batch of %lld, and the batch cannot be "
+	                    "padded: %s; compile with --batch %lld or less",
+	                    run->options.split ? "--split" : "--eval-data", (long long)d->rows,
+	                    (long long)d->micro_rows,
+	                    d->has_weight ? "a row's result depends on the other rows"
+	                                  : "the model computes its own loss",
+	                    (long long)d->rows);
 }
 
 void

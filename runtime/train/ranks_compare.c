@@ -148,8 +148,7 @@ collect_weights(Facts *f, Gradc *run)
 	                         peft ? path_join(run->arena, peft, PEFT_TENSORS) : NULL));
 	RETURN_IF_ERROR(add_file(f, "settings of --load-adapter, by their checksum",
 	                         peft ? path_join(run->arena, peft, PEFT_CONFIG) : NULL));
-	add_hash(f, SAME_STATES, "--adapter, by its checksum",
-	         text_hash(o->adapter));
+	add_hash(f, SAME_STATES, "--adapter, by its checksum", text_hash(o->adapter));
 	add(f, SAME_STATES, "--merge", FACT_GIVEN, o->merge);
 	add(f, SAME_STATES, "--unmerge", FACT_GIVEN, o->unmerge);
 	return NULL;

@@ -199,12 +199,11 @@ static Status
 find_best(Gradc *run, const char **out)
 {
 	const char *resumed = run->resumed_from;
-	CheckpointFolder folder = {
-		.arena = run->arena,
-		.path = run->options.save ? run->options.save
-	                : resumed         ? path_join(run->arena, resumed, "..")
-	                                  : ".",
-		.lock = -1};
+	CheckpointFolder folder = {.arena = run->arena,
+	                           .path = run->options.save ? run->options.save
+	                                   : resumed         ? path_join(run->arena, resumed, "..")
+	                                                     : ".",
+	                           .lock = -1};
 
 	*out = NULL;
 	if (!run->options.save && !resumed)
@@ -243,10 +242,11 @@ open_best(Gradc *run, Checkpoint *c)
 
 	Status status = first ? find_best(run, &c->path) : NULL;
 	if (first && !status && !c->path)
-		status = status_error(EXIT_CHECKPOINT,
-		                      "the checkpoint of the best step, %lld, is missing: --keep-best "
-		                      "keeps it in the folder of --save",
-		                      (long long)run->best.step);
+		status = status_error(
+			EXIT_CHECKPOINT,
+			"the checkpoint of the best step, %lld, is missing: --keep-best "
+			"keeps it in the folder of --save",
+			(long long)run->best.step);
 	RETURN_IF_ERROR(ranks_share(run, status));
 	RETURN_IF_ERROR(ranks_broadcast_text(run, &c->path));
 	return ranks_share(run, first || run->mode == MODE_DDP

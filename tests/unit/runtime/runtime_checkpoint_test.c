@@ -280,7 +280,7 @@ test_checksums(void **state)
 static void
 add_checkpoint(CheckpointFolder *folder, int64_t step, int64_t serial)
 {
-	CheckpointEntry entry = {.step = step, .serial = serial, .run = 1, .eval_loss = NAN};
+	CheckpointEntry entry = {.step = step, .serial = serial, .run = 1};
 	char *temporary = folder_temporary(folder->arena, folder);
 	bool beside = true;
 
@@ -308,7 +308,7 @@ test_a_step_is_saved_again(void **state)
 		folder.entries.at[0].serial = folder.entries.at[0].run = 1; /* as in a manifest */
 		add_checkpoint(&folder, steps[i], 2);
 		assert_int_equal(folder.entries.n, 1);
-		folder_rotate(&folder, 1, 1, false);
+		folder_rotate(&folder, 1, 1, -1);
 		must(folder_list(&folder));
 		assert_int_equal(folder.entries.n, 1);
 		assert_int_equal(folder.entries.at[0].step, steps[i]);

@@ -95,8 +95,8 @@ test_seeds(void **state)
 static void
 test_texts(void **state)
 {
-	const char *const wrong[] = {"",    "0",   "1",      "nan",  "-0.1", "0.2,", "0.2,x",
-	                             "1e9", "0.2,-1", "0.2,1,2", "x", ",1"};
+	const char *const wrong[] = {"",      "0",   "1",      "nan",     "-0.1", "0.2,",
+	                             "0.2,x", "1e9", "0.2,-1", "0.2,1,2", "x",    ",1"};
 	uint64_t seed;
 	double share;
 
