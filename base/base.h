@@ -269,6 +269,8 @@ int cpu_vector_bits(const char *features);
 enum { CPU_NAME = 49 };
 const char *cpu_name(char to[CPU_NAME]);
 bool cpu_is_intel(void);
+const char *
+cpu_bf16(void); /* what multiplies bf16 numbers here, as "AMX"; NULL: no instruction does */
 int64_t cpu_second_cache(void); /* bytes of the second-level cache per core; 0: unknown */
 /* The first feature in the list that this machine lacks, *n bytes long; NULL: the machine has all. */
 const char *cpu_lacks(const char *features, int *n);

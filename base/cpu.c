@@ -55,6 +55,21 @@ cpu_is_intel(void)
 #endif
 }
 
+const char *
+cpu_bf16(void)
+{
+#if defined(__x86_64__)
+	enum { AMX_BF16 = 1 << 22 /* EDX of leaf 7 */, AVX512_BF16 = 1 << 5 /* EAX of leaf 7,1 */ };
+	unsigned a, b, c, d;
+
+	if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && d & AMX_BF16)
+		return "AMX";
+	if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && a & AVX512_BF16)
+		return "AVX-512 BF16";
+#endif
+	return NULL;
+}
+
 int64_t
 cpu_second_cache(void)
 {

@@ -45,6 +45,8 @@ typedef struct {
 typedef struct {
 	const char *name;  /* name for --machine */
 	const char *title; /* the vendor's name */
+	/* how CUDA's names of such a GPU begin, as "NVIDIA H200" */
+	const char *device;
 	/* name of the target (a row of codegen/target/) for which this machine's programs are
 	 * compiled */
 	const char *target;

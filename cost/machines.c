@@ -65,6 +65,7 @@ static const Chip ga100 = {
 
 static const Machine h100 = {
 	.name = "h100",
+	.device = "NVIDIA H100 80GB HBM3",
 	.title = "NVIDIA H100 SXM5 80 GB",
 	.target = "cuda-sm_90",
 	.chip = &gh100,
@@ -81,6 +82,7 @@ static const Machine h100 = {
 
 static const Machine h200 = {
 	.name = "h200",
+	.device = "NVIDIA H200",
 	.title = "NVIDIA H200 SXM5 141 GB",
 	.target = "cuda-sm_90",
 	.chip = &gh100,
@@ -97,6 +99,7 @@ static const Machine h200 = {
 
 static const Machine a100 = {
 	.name = "a100",
+	.device = "NVIDIA A100-SXM4",
 	.title = "NVIDIA A100 SXM4 80 GB",
 	.target = "cuda-sm_80",
 	.chip = &ga100,

@@ -70,6 +70,8 @@ bool options_complete(Options *o, Arena *arena, Diag *diag);
 
 /* ---- machine.c: set_machine is the `set` function of --machine */
 bool set_machine(const OptionUse *u, void *at);
+/* For executables with code for GPUs: the rates of each machine of the table, as info "machine.NVIDIA H200". */
+void machines_write(FormatWriter *w, const Options *o);
 
 /* ---- session.c, session_dims.c, session_loss.c: from a file to a module */
 typedef struct {

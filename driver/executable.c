@@ -323,6 +323,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	write_setting(&x, "target", "%s", s->o->target ? s->o->target : "cpu:native");
 	write_setting(&x, "precision", "%s", recipe->name);
 	format_info(w, "allow_tf32", "%d", recipe->allow_tf32);
+	machines_write(w, s->o);
 	format_info(w, "rows", "%lld", (long long)p->rows);
 	format_info(w, "trainable_elements", "%lld", (long long)trainable_elements(s->m));
 	format_info(w, "has_batch_statistics", "%d", has_batch_statistics(s->m));

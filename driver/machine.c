@@ -96,3 +96,26 @@ set_machine(const OptionUse *u, void *at)
 	          o->machine->joined);
 	return false;
 }
+
+void
+machines_write(FormatWriter *w, const Options *o)
+{
+	static const char *const names[N_MATHS] = {[MATH_F32] = "f32",
+	                                           [MATH_F64] = "f64",
+	                                           [MATH_TF32] = "tf32",
+	                                           [MATH_16_BITS] = "16",
+	                                           [MATH_8_BITS] = "8"};
+
+	for (int i = 0; o->gpus.n > 0 && machine_table[i]; i++) {
+		const Machine *m = machine_table[i];
+		Text row = {0};
+
+		for (int k = 0; k < N_MATHS; k++)
+			text_printf(&row, "%s=%g ", names[k], m->chip->products[k].peak);
+		text_printf(&row, "reached=%g loops=%g memory=%g launch=%g",
+		            m->chip->products[MATH_16_BITS].reached, m->chip->loop_rate[MATH_F32],
+		            m->memory_rate, m->launch);
+		format_info(w, arena_printf(w->arena, "machine.%s", m->device), "%s", row.at);
+		text_free(&row);
+	}
+}

@@ -11,10 +11,11 @@ kernel_estimate(const KernelRecord *k)
 	return flops > 8 * bytes ? flops / 64 : flops / 4 + bytes / 10;
 }
 
-/* Estimates a run of one process. Instructions that only runs of several ranks execute do not count, because another
+/* Instructions that only runs of several ranks execute do not count, because another
  * thread would not speed them up. */
 double
-program_estimate(const Format *f, const ProgramRecord *p)
+program_sum(const Format *f, const ProgramRecord *p,
+            double (*of)(const KernelRecord *k, const void *context), const void *context)
 {
 	double times[MAX_LOOPS + 1] = {1}, total = 0;
 	int depth = 0;
@@ -23,7 +24,7 @@ program_estimate(const Format *f, const ProgramRecord *p)
 		const Instruction *in = &f->instructions[p->first_instruction + i];
 
 		if (in->kind == RUN_KERNEL && only_applies(in->only, &run_alone))
-			total += times[depth] * kernel_estimate(&f->kernels[in->what]);
+			total += times[depth] * of(&f->kernels[in->what], context);
 		else if (instruction_opens(in->kind)) {
 			double count = in->kind == BRANCH
 			                       ? 1
@@ -34,4 +35,17 @@ program_estimate(const Format *f, const ProgramRecord *p)
 			depth--;
 	}
 	return total;
+}
+
+static double
+estimate_of(const KernelRecord *k, const void *context)
+{
+	(void)context;
+	return kernel_estimate(k);
+}
+
+double
+program_estimate(const Format *f, const ProgramRecord *p)
+{
+	return program_sum(f, p, estimate_of, NULL);
 }

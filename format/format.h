@@ -522,6 +522,9 @@ Groups format_groups(const Format *f, const ExportRecord *e, int64_t dims[MAX_RA
  * shorter. */
 double kernel_estimate(const KernelRecord *k);
 double program_estimate(const Format *f, const ProgramRecord *p);
+/* The sum of `of` over the kernels that a run of one process launches. */
+double program_sum(const Format *f, const ProgramRecord *p,
+                   double (*of)(const KernelRecord *k, const void *context), const void *context);
 
 /* ---- facts.c */
 /* A hash of the facts that the code relies on: iterations, arguments, team. The hash detects damaged and mixed-up

@@ -209,7 +209,16 @@ void gradc_close(Gradc *run); /* run may be NULL */
 /* Opens the training data, and the evaluation data if the options name any. */
 Status gradc_bind_data(Gradc *run);
 bool gradc_has_eval(const Gradc *run);
-int64_t gradc_total_steps(const Gradc *run);  /* of the whole training; after gradc_bind_data */
+int64_t gradc_total_steps(const Gradc *run); /* of the whole training; after gradc_bind_data */
+/* Rows of the data; after gradc_bind_data. */
+typedef struct {
+	int64_t train,
+		eval;  /* of training and of evaluation; eval 0: there are no evaluation data */
+	bool held_out; /* options.split holds the rows for evaluation out */
+	int64_t step;  /* rows of a step over all ranks */
+	int64_t steps_per_epoch;
+} GradcRows;
+GradcRows gradc_rows(const Gradc *run);
 int64_t gradc_accumulation(const Gradc *run); /* micro-batches in a step; after gradc_bind_data */
 const Format *gradc_tables(const Gradc *run);
 int gradc_binding(const Gradc *run); /* the binding that fits the data */
@@ -222,8 +231,25 @@ bool gradc_describe_parts(const Gradc *run, Text *out);
 /* Number of 16-bit products and convolutions that a library could run. *by_loops: how many of these run as generated loops
  * here, for example because the CPU lacks the instructions that the library needs. */
 int gradc_narrow_products(const Gradc *run, int *by_loops);
+/* Says whether the device has instructions for the model's precision, and what computes the products. */
+void gradc_describe_precision(const Gradc *run, Text *out);
+/* Says why this device runs, as "the executable has no code for GPUs". */
+const char *gradc_why_device(const Gradc *run);
 /* FLOPs of a step on this rank: its micro-batches and the update. */
 int64_t gradc_step_flops(const Gradc *run);
+double gradc_step_bytes(const Gradc *run); /* memory traffic of a step's kernels */
+/* Seconds that a step should take on this device: a rough prediction, from the FLOPs and bytes of its kernels. */
+double gradc_predict_step(const Gradc *run);
+/* The most FLOP/s of the device, in the types of the model's largest product. */
+typedef struct {
+	double flops;       /* 0: unknown */
+	const char *source; /* where the number comes from, or why there is none */
+} GradcPeak;
+/* After gradc_bind_data. On a CPU the peak is measured when the data are bound, if the training has 1e12 FLOPs or more. */
+const GradcPeak *gradc_peak(const Gradc *run);
+/* Model FLOPs utilization of a step that took so many seconds: FLOPs of the step / (seconds x peak). NaN if the peak is
+ * unknown. */
+double gradc_mfu(const Gradc *run, double seconds);
 int64_t gradc_tokens_per_row(const Gradc *run); /* 0 if rows are not token sequences */
 
 /* A region of memory. Its name is from space_table, or "snapshot" (the copy that checkpoints are written from), or "library"
@@ -352,6 +378,12 @@ int64_t gradc_saved_step(const Gradc *run);
  * kernels, threads, library), as in a checkpoint's manifest: *n names, with values as JSON. They live as long as the run. NULL
  * and 0 if memory runs out. */
 const GradcPair *gradc_settings(Gradc *run, int *n);
+
+/* Fingerprints as in a checkpoint's manifest: of the model, and of the training data (0 if they cannot be read). */
+typedef struct {
+	uint64_t model, data;
+} GradcFingerprints;
+GradcFingerprints gradc_fingerprints(Gradc *run);
 
 /* Writes grad.NAME.npy for every trainable parameter, loss.npy and names.json; after gradc_accumulate. */
 Status gradc_dump_gradients(Gradc *run, const char *folder);

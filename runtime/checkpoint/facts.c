@@ -236,6 +236,17 @@ facts_read_data(Gradc *run)
 	return NULL;
 }
 
+GradcFingerprints
+gradc_fingerprints(Gradc *run)
+{
+	Saver *saver = run->saver;
+
+	status_free(facts_read_data(run));
+	if (!saver->model)
+		saver->model = facts_model(&run->format);
+	return (GradcFingerprints){saver->model, saver->data};
+}
+
 Status
 facts_collect(Gradc *run, Manifest *out)
 {

@@ -13,7 +13,9 @@
 typedef struct {
 	GradcOptions run;
 	GradcPairs inputs;
-	const char *command; /* this command with --resume=auto, to be shown to the user */
+	const char *command; /* the command line, quoted for a shell */
+	/* the same without --resume; without --steps and --epochs, too */
+	const char *resuming, *going_on;
 	const char *program; /* path of the executable */
 	StringList configs;
 	PathUses paths; /* files that the options name */
@@ -93,11 +95,11 @@ typedef struct {
 typedef struct Log Log;
 /* With path NULL, *out is NULL and writing does nothing. resumed: the checkpoint with which the run began; its path is NULL
  * without a checkpoint. If the checkpoint's step is > 0, an existing file is continued: lines of later steps are dropped, by an
- * atomic replacement. The first line that the run writes names the checkpoint. */
-Status log_open(const char *path, const GradcResume *resumed, Log **out);
+ * atomic replacement. The first line that the run writes has the command, settings, fingerprints, machine and checkpoint. */
+Status log_open(const char *path, const char *command, const GradcResume *resumed, Log **out);
 /* Number of dropped steps, which this run computes again; *seconds: the time that these steps took in the earlier run. */
 int64_t log_lost_steps(const Log *log, double *seconds);
-Status log_eval_before(Log *log, const GradcEval *eval);
+Status log_eval_before(Log *log, Gradc *run, const GradcEval *eval);
 /* ranges may be empty. */
 Status log_step(Log *log, Gradc *run, const GradcStep *step, const StepEval *eval,
                 const GradcRunningRanges *ranges);
@@ -148,7 +150,9 @@ typedef struct {
 	int drawn; /* width of the line that is redrawn */
 	double started, last, last_seconds;
 	int64_t last_step, total;
-	double rate; /* steps per second, smoothed */
+	double rate;  /* steps per second, smoothed */
+	double loss;  /* smoothed over some ten steps; NaN before the first step */
+	int n_losses; /* steps in `loss`, at most the length of the window */
 } Progress;
 /* done: steps that earlier processes have done. */
 Progress progress_start(const char *kind, FILE *out, int64_t done, int64_t total);
@@ -188,9 +192,17 @@ typedef struct {
 /* Checks before training whether the exports can be written. */
 Status session_check_exports(const Session *s);
 Status session_run(Session *s);
+bool session_finds_lr(const Session *s); /* --find-lr is given */
 /* does every rank find a fault with this exit code by itself? */
 bool status_is_common(int exit_code);
 /* has every rank found this fault by itself? */
 bool session_is_everybodys(const Session *s, const StatusInfo *status);
+
+/* ---- results.c: what is printed at the end */
+/* ", 8 of 12 rows", if rows were left out of the evaluation */
+void results_add_left_out(Text *line, const GradcEval *e);
+void results_print(const Session *s); /* losses and metrics, on stdout */
+/* Memory, written files, and the command that goes on; after the exports. */
+void results_print_end(Session *s);
 
 #endif

@@ -89,6 +89,12 @@ info_device(const GradcModel *model, const Format *f, const GradcOptions *option
 	json_object_set_new(
 		root, "library_bytes",
 		json_integer(!status && o.ops->library_bytes ? o.ops->library_bytes(o.code) : 0));
+	if (!status) {
+		GradcPeak peak = speed_peak(f, o.ops, o.device, o.target, true);
+		json_object_set_new(root, "peak_flops",
+		                    peak.flops > 0 ? json_real(peak.flops) : json_null());
+		json_object_set_new(root, "peak_source", json_string(peak.source));
+	}
 	text_free(&text);
 	status_free(status);
 	close_device(&o);
@@ -108,6 +114,21 @@ print_product(const json_t *call)
 	text_free(&how);
 }
 
+/* The peak that "mfu" in the log refers to, or why there is none. */
+static void
+print_peak(const json_t *root)
+{
+	const json_t *flops = json_object_get(root, "peak_flops");
+	const char *source = json_string_value(json_object_get(root, "peak_source"));
+	char text[32];
+
+	if (json_is_real(flops))
+		printf("%-24s %sFLOP/s: %s\n", "peak", count_text(text, json_real_value(flops)),
+		       source);
+	else if (source)
+		printf("%-24s unknown, so MFU is null: %s\n", "peak", source);
+}
+
 void
 info_device_print(const GradcModel *model, const Format *f, const GradcOptions *options)
 {
@@ -120,6 +141,7 @@ info_device_print(const GradcModel *model, const Format *f, const GradcOptions *
 		       json_string_value(json_object_get(root, "collectives")));
 	printf("%-24s %lld bytes of scratch\n", "region library",
 	       (long long)json_integer_value(json_object_get(root, "library_bytes")));
+	print_peak(root);
 	json_array_foreach(json_object_get(root, "library_calls"), i, call)
 		print_product(call);
 	json_decref(root);

@@ -8,10 +8,12 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct Log {
 	FileAppender *file;
-	bool has_settings; /* this process has written the settings */
+	bool has_head; /* this process has written its first line */
+	const char *command;
 	GradcResume resumed;
 	int64_t lost_steps; /* steps after the checkpoint in an earlier run's log */
 	double lost_ms;
@@ -82,9 +84,9 @@ cut_after(Log *log, const char *path)
 }
 
 Status
-log_open(const char *path, const GradcResume *resumed, Log **out)
+log_open(const char *path, const char *command, const GradcResume *resumed, Log **out)
 {
-	Log log = {.resumed = *resumed};
+	Log log = {.resumed = *resumed, .command = command};
 	bool continued = resumed->step > 0;
 
 	*out = NULL;
@@ -136,18 +138,7 @@ json_add_eval(json_t *line, const GradcEval *e)
 		json_object_set_new(line, "eval_all_rows", json_integer(e->all_rows));
 }
 
-Status
-log_eval_before(Log *log, const GradcEval *eval)
-{
-	if (!log)
-		return NULL;
-	json_t *line = json_object();
-	json_object_set_new(line, "step", json_integer(0));
-	json_add_eval(line, eval);
-	return write_line(log, line);
-}
-
-/* "mfu" (model FLOPs utilization) is null, because the machine's peak speed is not measured. */
+/* "mfu" is null if the device's peak is unknown; --info says why. */
 static void
 add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 {
@@ -163,7 +154,7 @@ add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 	                    tokens ? json_number((double)(s->rows * tokens) / s->seconds)
 	                           : json_null());
 	json_object_set_new(line, "rows_per_s", json_number((double)s->rows / s->seconds));
-	json_object_set_new(line, "mfu", json_null());
+	json_object_set_new(line, "mfu", json_number(gradc_mfu(run, s->seconds)));
 	json_object_set_new(line, "peak_bytes", json_integer(gradc_peak_bytes(run)));
 	if (gradc_gpu_bytes(run) > 0)
 		json_object_set_new(line, "gpu_peak_bytes", json_integer(gradc_gpu_bytes(run)));
@@ -183,7 +174,38 @@ add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 	json_object_set_new(line, "save_ms", json_number(1e3 * s->save_seconds));
 }
 
-/* Settings, in the first line that a process writes. */
+/* The model, by its states and graph, and the rows of the data, by some of their bytes. */
+static void
+add_fingerprints(json_t *line, Gradc *run)
+{
+	GradcFingerprints f = gradc_fingerprints(run);
+	char model[24], data[24];
+
+	snprintf(model, sizeof(model), "%016llx", (unsigned long long)f.model);
+	snprintf(data, sizeof(data), "%016llx", (unsigned long long)f.data);
+	json_object_set_new(line, "fingerprints",
+	                    json_pack("{s:s, s:s}", "model", model, "data", data));
+}
+
+static void
+add_machine(json_t *line, const Gradc *run)
+{
+	const GradcPeak *peak = gradc_peak(run);
+	char name[CPU_NAME];
+	Text device = {0};
+
+	gradc_describe_device(run, &device);
+	json_object_set_new(line, "machine",
+	                    json_pack("{s:s, s:I, s:I, s:s, s:i, s:o, s:s}", "processor",
+	                              cpu_name(name), "cpus",
+	                              (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
+	                              (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE),
+	                              "device", device.at, "ranks", gradc_ranks(run), "peak_flops",
+	                              peak->flops > 0 ? json_real(peak->flops) : json_null(),
+	                              "peak_source", peak->source));
+	text_free(&device);
+}
+
 static void
 add_settings(json_t *line, Gradc *run)
 {
@@ -296,6 +318,34 @@ add_step_eval(json_t *line, const StepEval *eval)
 		json_object_set_new(line, "best", json_best(eval->best));
 }
 
+/* What the first line of a process says: the command, the settings, what was trained on what, and where. */
+static void
+add_head(json_t *line, Log *log, Gradc *run)
+{
+	if (log->has_head)
+		return;
+	log->has_head = true;
+	json_object_set_new(line, "command", json_name(log->command));
+	json_object_set_new(line, "gradc", json_string(GRADC_VERSION));
+	add_settings(line, run);
+	add_fingerprints(line, run);
+	add_machine(line, run);
+	if (log->resumed.path)
+		add_resumed(line, log);
+}
+
+Status
+log_eval_before(Log *log, Gradc *run, const GradcEval *eval)
+{
+	if (!log)
+		return NULL;
+	json_t *line = json_object();
+	json_object_set_new(line, "step", json_integer(0));
+	json_add_eval(line, eval);
+	add_head(line, log, run);
+	return write_line(log, line);
+}
+
 Status
 log_step(Log *log, Gradc *run, const GradcStep *s, const StepEval *eval,
          const GradcRunningRanges *ranges)
@@ -323,11 +373,7 @@ log_step(Log *log, Gradc *run, const GradcStep *s, const StepEval *eval,
 		add_step_eval(line, eval);
 	if (ranges->n)
 		json_object_set_new(line, "ranges", ranges_json(ranges));
-	if (!log->has_settings)
-		add_settings(line, run);
-	if (!log->has_settings && log->resumed.path)
-		add_resumed(line, log);
-	log->has_settings = true;
+	add_head(line, log, run);
 	return write_line(log, line);
 }
 

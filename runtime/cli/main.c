@@ -90,8 +90,8 @@ show_stop(const Session *s)
 		fprintf(stderr, ": nothing is saved without --save DIR\n");
 		return;
 	}
-	text_add_plain(&command, s->o->command);
-	fprintf(stderr, "; saved in %s; to continue%s:\n  %s\n",
+	text_add_plain(&command, s->o->resuming);
+	fprintf(stderr, "; saved in %s; to continue%s:\n  %s --resume=auto\n",
 	        plain_text(s->arena, s->o->run.save),
 	        gradc_ranks(s->run) > 1 ? ", run under the same launcher" : "", command.at);
 	text_free(&command);
@@ -160,21 +160,37 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 	return o->run.save ? EXIT_PREEMPTED : 128 + s.stop;
 }
 
-/* The command line, quoted for a shell, with --resume=auto in place of any --resume. */
+/* Does the word name one of the options, alone or with its value? *value: the value is the next word. */
+static bool
+is_option(const char *word, const char *const names[], bool *value)
+{
+	for (int i = 0; names[i]; i++) {
+		size_t n = strlen(names[i]);
+		if (strncmp(word, names[i], n) == 0 && (word[n] == '\0' || word[n] == '=')) {
+			*value = word[n] == '\0';
+			return true;
+		}
+	}
+	return false;
+}
+
+/* The command line, quoted for a shell, without some options. */
 static const char *
-resuming_command(Arena *arena, int argc, char **argv)
+command_without(Arena *arena, int argc, char **argv, const char *const names[])
 {
 	Text t = {0};
 
 	for (int i = 0; i < argc; i++) {
-		if (strcmp(argv[i], "--resume") == 0)
-			i++;
-		else if (strncmp(argv[i], "--resume=", 9) != 0) {
-			text_add_shell_word(&t, argv[i]);
-			text_add(&t, " ");
+		bool value = false;
+		if (i > 0 && is_option(argv[i], names, &value)) {
+			i += value;
+			continue;
 		}
+		if (i > 0)
+			text_add(&t, " ");
+		text_add_shell_word(&t, argv[i]);
 	}
-	const char *copy = arena_printf(arena, "%s--resume=auto", t.at ? t.at : "");
+	const char *copy = arena_strdup(arena, t.at ? t.at : "");
 	text_free(&t);
 	return copy;
 }
@@ -212,7 +228,11 @@ main(int argc, char **argv)
 	Arena *arena = arena_new();
 	Diag *diag = diag_new("gradc", stderr);
 	CliOptions options;
-	const char *command = resuming_command(arena, argc, argv);
+	const char *command = command_without(arena, argc, argv, (const char *[]){NULL});
+	const char *resuming = command_without(arena, argc, argv,
+	                                       (const char *[]){"--resume", NULL});
+	const char *going_on = command_without(
+		arena, argc, argv, (const char *[]){"--resume", "--steps", "--epochs", NULL});
 	int code = EXIT_OK;
 
 	if (!options_parse(arena, diag, argc, argv, &options))
@@ -221,6 +241,8 @@ main(int argc, char **argv)
 		options_help(stdout, plain_text(arena, argv[0]));
 	else {
 		options.command = command;
+		options.resuming = resuming;
+		options.going_on = going_on;
 		end_with_parent(options.parent);
 		options.program = own_path(arena, argv[0]);
 		catch_signals();

@@ -33,6 +33,7 @@ progress_start(const char *kind, FILE *out, int64_t done, int64_t total)
 		.total = total,
 		.started = seconds_now(),
 		.last = -INFINITY,
+		.loss = NAN,
 		.last_seconds = seconds_now(),
 	};
 }
@@ -69,10 +70,10 @@ update_rate(Progress *p, const GradcStep *s, double now)
 
 /* The facts in a line, in this order. If the terminal is too narrow, facts with the highest rank (the least important ones) are
  * left out first. */
-enum { FACT_LOSS, FACT_LR, FACT_RATE, FACT_STEPS, FACT_MEMORY, FACT_LEFT, N_FACTS };
+enum { FACT_LOSS, FACT_LR, FACT_RATE, FACT_MFU, FACT_STEPS, FACT_MEMORY, FACT_LEFT, N_FACTS };
 static const int fact_rank[N_FACTS] = {
-	[FACT_LOSS] = 0,   [FACT_LEFT] = 1, [FACT_RATE] = 2,
-	[FACT_MEMORY] = 3, [FACT_LR] = 4,   [FACT_STEPS] = 5,
+	[FACT_LOSS] = 0,   [FACT_LEFT] = 1, [FACT_RATE] = 2,  [FACT_MFU] = 3,
+	[FACT_MEMORY] = 4, [FACT_LR] = 5,   [FACT_STEPS] = 6,
 };
 
 /* Adds the memory in use: on a GPU the memory taken by all processes, on the host the planned memory of this run. */
@@ -95,7 +96,11 @@ collect_facts(Text facts[N_FACTS], const Progress *p, const Gradc *run, const Gr
 	int64_t tokens = gradc_tokens_per_row(run);
 	char number[32];
 
-	text_printf(&facts[FACT_LOSS], "loss %.4f", s->loss);
+	double mfu = gradc_mfu(run, 1 / p->rate);
+
+	text_printf(&facts[FACT_LOSS], "loss %.4f", p->loss);
+	if (!isnan(mfu))
+		text_printf(&facts[FACT_MFU], "MFU %.0f%%", 100 * mfu);
 	text_printf(&facts[FACT_LR], "lr %.3g", s->lr);
 	text_printf(&facts[FACT_RATE], "%s %s/s",
 	            count_text(number, p->rate * (double)(s->rows * (tokens ? tokens : 1))),
@@ -116,7 +121,7 @@ add_facts(Text *t, const Progress *p, const Gradc *run, const GradcStep *s, int 
 	collect_facts(facts, p, run, s);
 	for (int rank = 0; rank < N_FACTS; rank++)
 		for (int i = 0; i < N_FACTS; i++)
-			if (fact_rank[i] == rank && (int)facts[i].n <= room) {
+			if (fact_rank[i] == rank && facts[i].n && (int)facts[i].n <= room) {
 				chosen[i] = true;
 				room -= (int)facts[i].n + 2;
 			}
@@ -180,9 +185,23 @@ print_plain(const Progress *p, const Gradc *run, const GradcStep *s)
 	text_free(&facts);
 }
 
+/* An average in which the newest loss has a tenth of the weight, or more in the first ten steps. Steps without targets do not
+ * count. */
+static void
+smooth_loss(Progress *p, double loss)
+{
+	enum { WINDOW = 10 };
+
+	if (isnan(loss))
+		return;
+	p->n_losses += p->n_losses < WINDOW;
+	p->loss = p->n_losses == 1 ? loss : p->loss + (loss - p->loss) / p->n_losses;
+}
+
 void
 progress_step(Progress *p, const Gradc *run, const GradcStep *s)
 {
+	smooth_loss(p, s->loss);
 	double now = seconds_now(), every = p->kind == PROGRESS_BAR ? BAR_EVERY : PLAIN_EVERY;
 
 	if (p->kind == PROGRESS_OFF || (now - p->last < every && s->step != p->total))

@@ -56,6 +56,20 @@ sum(const StateBytes *b)
 	return total;
 }
 
+/* Elements of all parameters, the frozen ones included. */
+static int64_t
+all_elements(const Format *f)
+{
+	int64_t n = 0;
+
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		FormatType t = format_weight_type(f, i);
+		if (f->states[i].kind == STATE_PARAMETER)
+			n += format_elements(f, t.first_dim, t.rank);
+	}
+	return n;
+}
+
 void
 state_bytes_print(FILE *out, const Format *f)
 {
@@ -69,7 +83,8 @@ state_bytes_print(FILE *out, const Format *f)
 		if (b.bytes[k])
 			fprintf(out, "%s%s %.2f", n++ ? ", " : " (", parts[k].name,
 			        each(&b, b.bytes[k]));
-	fprintf(out, "), %s are trained\n", count_text(text, (double)b.elements));
+	fprintf(out, "), %s are trained", count_text(text, (double)b.elements));
+	fprintf(out, " of %s\n", count_text(text, (double)all_elements(f)));
 }
 
 json_t *

@@ -1,8 +1,9 @@
-/* Prints the table before training: each parameter with its shape, whether it is trained and why, then the memory and the work
- * of a step. Long tables are cut in the middle. */
+/* Prints the lines before training: the device and why, each parameter with its shape, whether it is trained and why, then the
+ * memory and the work of a step, and the rows. Long tables are cut in the middle. */
 #include "runtime/cli/cli.h"
 
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_ROWS = 40 };
 
@@ -141,19 +142,12 @@ print_parts(FILE *out, const Gradc *run)
 	text_free(&line);
 }
 
-void
-table_print(FILE *out, const Gradc *run, const CliOptions *o)
+/* ---- lines above and below the parameters */
+static void
+print_model(FILE *out, const Format *f)
 {
-	const Format *f = gradc_tables(run);
 	const char *keys[] = {"model", "loss", "optimizer", "precision", "target"};
-	GradcRegion regions[GRADC_MAX_REGIONS];
-	int n = gradc_regions(run, regions);
-	int64_t on_gpu = gradc_gpu_bytes(run);
-	Text device = {0};
-	char text[32];
 
-	if (strcmp(o->table, "off") == 0)
-		return;
 	for (int i = 0; i < COUNT(keys); i++) {
 		Text value = {0};
 		text_add_quoted(&value,
@@ -161,11 +155,46 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 		fprintf(out, "%s%s %s", i ? ", " : "", keys[i], value.at);
 		text_free(&value);
 	}
+	fprintf(out, "\n");
+}
+
+static void
+print_device(FILE *out, const Gradc *run)
+{
+	Text device = {0}, precision = {0};
+	char name[CPU_NAME];
+	int64_t taken, total;
+
 	gradc_describe_device(run, &device);
-	fprintf(out, "\ndevice: %s\n", device.at);
+	gradc_describe_precision(run, &precision);
+	fprintf(out, "device: ");
+	if (!gradc_gpu_memory(run, &taken, &total))
+		fprintf(out, "%s, ", cpu_name(name));
+	fprintf(out, "%s (%s)\nprecision: %s\n", device.at, gradc_why_device(run), precision.at);
 	text_free(&device);
+	text_free(&precision);
 	print_loops(out, run);
-	print_rows(out, f, strcmp(o->table, "full") == 0);
+}
+
+/* Bytes of the memory in which training runs. */
+static int64_t
+machine_bytes(const Gradc *run)
+{
+	int64_t taken, total;
+
+	if (gradc_gpu_memory(run, &taken, &total))
+		return total;
+	return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+}
+
+static void
+print_memory(FILE *out, const Gradc *run)
+{
+	GradcRegion regions[GRADC_MAX_REGIONS];
+	int n = gradc_regions(run, regions);
+	int64_t on_gpu = gradc_gpu_bytes(run);
+	char text[32];
+
 	fprintf(out, "memory:");
 	for (int i = 0; i < n; i++)
 		fprintf(out, " %s %s%s,", regions[i].name,
@@ -174,16 +203,65 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 	fprintf(out, " peak %s", bytes_text(text, (double)gradc_peak_bytes(run)));
 	if (on_gpu > 0)
 		fprintf(out, ", %s of it on the GPU", bytes_text(text, (double)on_gpu));
-	fprintf(out, "; ");
-	fprintf(out, "%s FLOPs a step\n", count_text(text, (double)gradc_step_flops(run)));
+	fprintf(out, ", of %s that the %s has\n", bytes_text(text, (double)machine_bytes(run)),
+	        on_gpu > 0 ? "GPU" : "machine");
+}
+
+/* "a step: 3.2M FLOPs, 1.2 MiB of memory traffic, some 0.05 ms (predicted)" */
+static void
+print_step(FILE *out, const Gradc *run)
+{
+	const GradcPeak *peak = gradc_peak(run);
+	char text[32];
+
+	fprintf(out, "a step: %s FLOPs, ", count_text(text, (double)gradc_step_flops(run)));
+	fprintf(out, "%s of memory traffic, ", bytes_text(text, gradc_step_bytes(run)));
+	fprintf(out, "some %.2g ms (predicted)", 1e3 * gradc_predict_step(run));
+	if (peak->flops > 0)
+		fprintf(out, "; peak %sFLOP/s (%s)", count_text(text, peak->flops), peak->source);
+	fprintf(out, "\n");
+}
+
+static void
+print_data(FILE *out, const Gradc *run)
+{
+	GradcRows rows = gradc_rows(run);
+
+	fprintf(out, "data: %lld rows", (long long)rows.train);
+	if (rows.eval > 0)
+		fprintf(out, ", %lld for evaluation%s", (long long)rows.eval,
+		        rows.held_out ? " (held out)" : "");
+	fprintf(out, "; %lld rows a step, %lld step%s an epoch, %lld in all\n",
+	        (long long)rows.step, (long long)rows.steps_per_epoch,
+	        rows.steps_per_epoch == 1 ? "" : "s", (long long)gradc_total_steps(run));
+}
+
+static void
+print_ranks(FILE *out, const Gradc *run)
+{
+	if (gradc_ranks(run) == 1)
+		return;
+	fprintf(out, "ranks: %d, sums over them %s (--reduce=%s)\n", gradc_ranks(run),
+	        strcmp(gradc_reduce(run), "fast") == 0 ? "as the library adds" : "in their order",
+	        gradc_reduce(run));
+	fprintf(out, "collectives: %s\n", gradc_collectives(run));
+}
+
+void
+table_print(FILE *out, const Gradc *run, const CliOptions *o)
+{
+	const Format *f = gradc_tables(run);
+
+	if (strcmp(o->table, "off") == 0)
+		return;
+	print_model(out, f);
+	print_device(out, run);
+	print_rows(out, f, strcmp(o->table, "full") == 0);
+	print_memory(out, run);
 	state_bytes_print(out, f);
-	if (gradc_ranks(run) > 1)
-		fprintf(out, "ranks: %d, sums over them %s (--reduce=%s)\n", gradc_ranks(run),
-		        strcmp(gradc_reduce(run), "fast") == 0 ? "as the library adds"
-		                                               : "in their order",
-		        gradc_reduce(run));
-	if (gradc_ranks(run) > 1)
-		fprintf(out, "collectives: %s\n", gradc_collectives(run));
+	print_step(out, run);
+	print_data(out, run);
+	print_ranks(out, run);
 	print_parts(out, run);
 	const char *binding = format_text(f, f->bindings[gradc_binding(run)].text);
 	if (*binding) {

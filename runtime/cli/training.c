@@ -5,15 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ", 8 of 12 rows" */
-static void
-add_left_out(Text *line, const GradcEval *e)
-{
-	if (e->rows != e->all_rows)
-		text_printf(line, ", %lld of %lld rows", (long long)e->rows,
-		            (long long)e->all_rows);
-}
-
 static void
 add_metrics(Text *line, const GradcEval *e)
 {
@@ -39,7 +30,7 @@ show_eval(Session *s, const char *when, const GradcEval *e, const GradcEval *ave
 	}
 	if (e->rows == e->all_rows)
 		text_printf(&line, ", %lld rows", (long long)e->rows);
-	add_left_out(&line, e);
+	results_add_left_out(&line, e);
 	progress_line(&s->progress, "%s\n", line.at);
 	text_free(&line);
 }
@@ -105,7 +96,7 @@ evaluate_before(Session *s)
 	show_eval(s, s->resumed.path ? "as resumed" : "before training", &s->before, NULL);
 	views_fault(s, views_eval_before(&s->views, gradc_steps_done(s->run), &s->before));
 	if (gradc_steps_done(s->run) == 0)
-		log_fault(s, log_eval_before(s->log, &s->before));
+		log_fault(s, log_eval_before(s->log, s->run, &s->before));
 	return NULL;
 }
 
@@ -115,8 +106,8 @@ is_save_due(const Session *s, int64_t step)
 	return s->o->save_every > 0 && step % s->o->save_every == 0;
 }
 
-static bool
-finds_lr(const Session *s)
+bool
+session_finds_lr(const Session *s)
 {
 	return s->o->find_lr[0] > 0;
 }
@@ -126,7 +117,7 @@ is_eval_due(const Session *s, int64_t step)
 {
 	int64_t every = s->o->eval_every;
 
-	return gradc_has_eval(s->run) && !finds_lr(s) &&
+	return gradc_has_eval(s->run) && !session_finds_lr(s) &&
 	       (step == gradc_total_steps(s->run) || (every > 0 && step % every == 0) ||
 	        (s->o->run.keep_best && is_save_due(s, step)));
 }
@@ -379,71 +370,6 @@ sweep(Session *s)
 	return NULL;
 }
 
-static bool
-shows_best(const Session *s)
-{
-	const GradcOptions *o = &s->o->run;
-
-	return gradc_best(s->run)->step >= 0 && (o->keep_best || o->early_stop || o->metric);
-}
-
-static bool
-stopped_early(const Session *s)
-{
-	return gradc_best(s->run)->stops && gradc_steps_done(s->run) < gradc_total_steps(s->run);
-}
-
-/* ", best step 300 (accuracy 0.97); stopped early: 5 evaluations were not better" */
-static void
-print_best(const Session *s)
-{
-	const GradcBest *b = gradc_best(s->run);
-
-	if (shows_best(s))
-		printf(", best step %lld (%s %.6g)", (long long)b->step, b->metric, b->value);
-	if (stopped_early(s))
-		printf("; stopped early: %lld evaluations in a row were not better",
-		       (long long)b->since);
-}
-
-static void
-print_result(const Session *s)
-{
-	if (gradc_rank(s->run) > 0 || finds_lr(s))
-		return;
-	if (s->o->json) {
-		json_t *root = json_object();
-		json_object_set_new(root, "steps", json_integer(s->step.step));
-		json_object_set_new(root, "loss", json_number(s->step.loss));
-		if (s->evaluated)
-			json_add_eval(root, &s->after);
-		if (shows_best(s))
-			json_object_set_new(root, "best", json_best(gradc_best(s->run)));
-		json_object_set_new(root, "stopped_early", json_boolean(stopped_early(s)));
-		json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
-		printf("\n");
-		json_decref(root);
-		return;
-	}
-	printf("steps %lld", (long long)s->step.step);
-	/* not NaN: a step was made, whose loss is finite because otherwise a fault would have ended the run */
-	if (!isnan(s->step.loss))
-		printf(", loss %.9g", s->step.loss);
-	if (s->evaluated)
-		printf(", eval loss %.9g -> %.9g", s->before.loss, s->after.loss);
-	if (s->evaluated && !isnan(s->after.accuracy))
-		printf(", accuracy %.4f -> %.4f", s->before.accuracy, s->after.accuracy);
-	if (s->evaluated && !isnan(s->after.perplexity))
-		printf(", perplexity %.5g -> %.5g", s->before.perplexity, s->after.perplexity);
-	Text left_out = {0};
-	if (s->evaluated)
-		add_left_out(&left_out, &s->after);
-	printf("%s", left_out.n ? left_out.at : "");
-	print_best(s);
-	printf("\n");
-	text_free(&left_out);
-}
-
 static void
 warn_statistics(const Session *s)
 {
@@ -540,7 +466,7 @@ rescue(Session *s, const StatusInfo *fault)
 	int64_t done = gradc_steps_done(s->run);
 
 	s->rescued = fault && is_between_steps(fault) && together && gradc_is_whole(s->run) &&
-	             !finds_lr(s);
+	             !session_finds_lr(s);
 	if (!s->rescued || !s->o->run.save || fault->exit_code == EXIT_CHECKPOINT ||
 	    done == s->resumed.step)
 		return;
@@ -566,11 +492,11 @@ run_training(Session *s)
 		table_print(stderr, s->run, o);
 	s->progress = progress_start(o->progress, stderr, gradc_steps_done(s->run),
 	                             gradc_total_steps(s->run));
-	RETURN_IF_ERROR(log_open(o->log, &s->resumed, &s->log));
+	RETURN_IF_ERROR(log_open(o->log, o->command, &s->resumed, &s->log));
 	tell_lost(s);
 	Status status = views_open(s->arena, o, &s->views);
 	if (!status)
-		status = finds_lr(s) ? sweep(s) : train(s);
+		status = session_finds_lr(s) ? sweep(s) : train(s);
 	if (status && (!gradc_saves_together(s->run) || gradc_is_shared(s->run) ||
 	               session_is_everybodys(s, status)))
 		status_free(gradc_save_poll(s->run, true));
@@ -583,7 +509,7 @@ run_training(Session *s)
 	tell_fault(s, log_close(s->log));
 	s->log = NULL;
 	RETURN_IF_ERROR(status);
-	print_result(s);
+	results_print(s);
 	return NULL;
 }
 
@@ -710,5 +636,8 @@ session_run(Session *s)
 	warn_untrained(s);
 	/* no exports: the run that continues this one will write them */
 	bool stopped = s->stop && o->run.save;
-	return stopped ? NULL : write_exports(s);
+	status = stopped ? NULL : write_exports(s);
+	if (!status && is_training(o) && !s->stop)
+		results_print_end(s);
+	return status;
 }

@@ -397,6 +397,12 @@ cpu_remark(const Code *code, int kernel)
 	return library_calls_remark(code->calls, (uint32_t)kernel);
 }
 
+static double
+cpu_peak(Device *device, const LibraryCall *like)
+{
+	return libraries_peak(&device->libraries, like);
+}
+
 static int64_t
 cpu_library_bytes(const Code *code)
 {
@@ -487,6 +493,7 @@ const DeviceOps device_cpu = {
 	.facts = cpu_facts,
 	.implementation = cpu_implementation,
 	.remark = cpu_remark,
+	.peak = cpu_peak,
 	.library_bytes = cpu_library_bytes,
 	.place_library = cpu_place_library,
 };

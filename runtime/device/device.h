@@ -169,6 +169,9 @@ typedef struct {
 	DeviceFacts (*facts)(const Device *device);
 	const char *(*implementation)(const Code *code, int kernel);
 	const char *(*remark)(const Code *code, int kernel);
+	/* Measures the FLOP/s of a large product with the element types of the call; 0 if no library computes it. NULL: the
+	 * device does not measure. */
+	double (*peak)(Device *device, const LibraryCall *like);
 	/* Bytes of device memory that the libraries of loaded code need, aligned to 64. The memory is placed before the first
 	 * run and freed after unload. NULL: no libraries. */
 	int64_t (*library_bytes)(const Code *code);

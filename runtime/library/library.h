@@ -106,6 +106,9 @@ void libraries_open(Libraries *out, const LibraryHome *home, int n, const Librar
 /* Called after calls were prepared: a library that can run no call no longer counts as usable. */
 void libraries_look_again(Libraries *libraries);
 void libraries_close(Libraries *libraries);
+/* FLOP/s of a large square product with the element types of `like`; 0 if no library computes it. Takes some ten
+ * milliseconds. Only for libraries of the host. */
+double libraries_peak(const Libraries *libraries, const LibraryCall *like);
 /* NULL if no library is usable. */
 static inline const char *
 libraries_versions(const Libraries *libraries)

@@ -73,6 +73,7 @@ struct Gradc {
 	int loss_sum, loss_count, metric_correct;
 	double loss, count; /* of the newest step with known results */
 	GradcBest best;
+	GradcPeak peak;
 	const char *
 		resumed_from; /* path of the checkpoint with which the run began; NULL without a checkpoint */
 	Saver *saver;

@@ -8,4 +8,9 @@
 /* ---- trainer.c */
 DeviceOptions device_options(const Format *f, int target, int ordinal, const GradcOptions *o);
 
+/* ---- speed.c */
+/* The peak of the device in the types of the target's largest product. measures: may take some ten milliseconds on a CPU. */
+GradcPeak speed_peak(const Format *f, const DeviceOps *ops, Device *device, int target,
+                     bool measures);
+
 #endif

@@ -392,6 +392,9 @@ check_estimates(const Gradc *run)
 	                              "micro-batches have different inputs");
 }
 
+/* FLOPs of a training from which on measuring the device's peak, some ten milliseconds, is less than a hundredth. */
+#define LEAST_MEASURED 1e12
+
 static Status
 bind_all(Gradc *run)
 {
@@ -426,6 +429,9 @@ bind_all(Gradc *run)
 	run->every = (int64_t)format_info_double(&run->format, "estimate_every", 0);
 	RETURN_IF_ERROR(check_estimates(run));
 	inputs_guard_bound(run);
+	double flops = (double)gradc_step_flops(run) * (double)(run->total_steps - run->step);
+	run->peak = speed_peak(&run->format, run->executor.ops, run->executor.device,
+	                       gradc_target(run), flops >= LEAST_MEASURED);
 	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->orphans,
 	                     &run->prefetch);
 }
@@ -461,6 +467,16 @@ int64_t
 gradc_total_steps(const Gradc *run)
 {
 	return run->total_steps;
+}
+
+GradcRows
+gradc_rows(const Gradc *run)
+{
+	if (!run->train)
+		return (GradcRows){0};
+	return (GradcRows){run->train->rows, run->eval ? run->eval->rows : 0,
+	                   run->options.split != NULL, step_rows(run),
+	                   steps_of(run, run->train->rows)};
 }
 
 int64_t
@@ -499,6 +515,12 @@ gradc_judge(Gradc *run, const GradcEval *eval, bool counts)
 	best_judge(run, eval, counts);
 }
 
+const GradcPeak *
+gradc_peak(const Gradc *run)
+{
+	return &run->peak;
+}
+
 const Format *
 gradc_tables(const Gradc *run)
 {
@@ -515,39 +537,6 @@ int
 gradc_target(const Gradc *run)
 {
 	return (int)run->variant->target;
-}
-
-void
-gradc_describe_device(const Gradc *run, Text *out)
-{
-	const Executor *x = &run->executor;
-
-	if (x->ops->describe)
-		x->ops->describe(x->device, out);
-	else
-		text_add(out, x->ops->name);
-}
-
-int
-gradc_narrow_products(const Gradc *run, int *by_loops)
-{
-	const Executor *x = &run->executor;
-	const Format *f = &run->format;
-	int n = 0;
-
-	*by_loops = 0;
-	for (int i = 0; i < f->n[SECTION_KERNELS]; i++) {
-		const KernelRecord *k = &f->kernels[i];
-		if (!k->library || !(k->targets >> gradc_target(run) & 1))
-			continue;
-		DType d = (DType)f->library[k->library - 1].call.operands[LIBRARY_FIRST].dtype;
-		if (dtype_info[d].bits != 16)
-			continue;
-		n++;
-		*by_loops += !x->ops->implementation ||
-		             strcmp(x->ops->implementation(x->code, i), "generated") == 0;
-	}
-	return n;
 }
 
 int64_t
