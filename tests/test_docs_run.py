@@ -37,6 +37,7 @@ $ ./train --data input=input.npy --data labels=labels.npy --steps 20 --table off
 step 1/20  loss 2.2975  lr 0.001  1.0k rows/s  9.9 step/s  1.1 MiB  left 1:07
 step 20/20  loss ...
 steps 20, loss 2.157138
+...
 ```
 """
 
