@@ -48,6 +48,9 @@ typedef struct {
 	double label_smoothing; /* 0: not given */
 	bool per_channel;       /* for quantize */
 	bool forward_only;      /* the command trains nothing; set by the command */
+	/* outputs are computed as the file says, also in training form; set by the command. false: by
+	 * the inference form, as evaluation computes them */
+	bool forward_as_exported;
 	/* -o gets a module as text, and a second file in the same folder gets its tensors; set by
 	 * the command */
 	bool writes_text;

@@ -334,7 +334,9 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	if (s->o->offload)
 		format_info(w, "offload", "%s", s->o->offload);
 	format_info(w, "training_form", "%s", p->training_form);
-	format_info(w, "forward_in_training_form", "%d", s->import->computes_training_form);
+	format_info(w, "forward_in_training_form", "%d",
+	            s->import->computes_training_form &&
+	                    (s->o->forward_as_exported || evaluates_as_exported(s->o)));
 	format_info(w, "max_accumulate", "%lld", (long long)s->o->max_accumulate);
 	if (!s->has_loss)
 		return;

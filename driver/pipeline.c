@@ -155,6 +155,7 @@ fill_loss(const Session *s, void *options)
 	LossOptions *o = options;
 
 	*o = s->loss;
+	o->infers = !s->o->forward_as_exported;
 	if (s->o->optimizer.row)
 		o->estimates_for = estimating_optimizer(s->o);
 }

@@ -541,9 +541,9 @@ check_export(const FormatIndex *x, int i)
 	const Format *f = x->f;
 	const ExportRecord *e = &f->exports[i];
 
-	if (e->kind >= N_EXPORT_KINDS || e->file > 1 || e->of >= N_EXPORTED)
-		return FAULT("export %d: kind %u, file %u, of model %u", i, e->kind, e->file,
-		             e->of);
+	if (e->kind >= N_EXPORT_KINDS || e->file > 1 || e->of >= N_EXPORTED || e->form >= N_FORMS)
+		return FAULT("export %d: kind %u, file %u, of model %u, form %u", i, e->kind,
+		             e->file, e->of, e->form);
 	if (e->kind == EXPORT_LITERAL &&
 	    (e->offset < 0 || e->bytes < 0 ||
 	     !in_range((uint64_t)e->offset, (uint64_t)e->bytes, f->n[SECTION_LITERAL])))

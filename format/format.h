@@ -10,9 +10,9 @@
 #include "base/schedule/schedule.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 22
-#define GRADC_ABI 15
-#define GRADC_ABI_NAME "gradc_abi_15" /* a symbol of the runtime; a mismatch fails at link time */
+#define FORMAT_VERSION 23
+#define GRADC_ABI 16
+#define GRADC_ABI_NAME "gradc_abi_16" /* a symbol of the runtime; a mismatch fails at link time */
 /* A hint about models in training form, printed by gradc and its executables. */
 #define TRAINING_FORM_HINT                                                                                \
 	"batch norms take the statistics of their batch and dropout is active: what evaluation computes " \
@@ -277,8 +277,11 @@ typedef struct {
 	int64_t group[MAX_RANK]; /* codes: number of elements per group along each axis */
 	double least; /* lower bound for scales: the written scales, and the scales that codes are computed with; 0: no bound */
 	uint32_t of;  /* ExportedModel that the record belongs to */
-	uint32_t reserved;
+	uint32_t form; /* ExportForm that the record belongs to */
 } ExportRecord;
+/* What batch norms and Dropout of the exported model do: what evaluation computes, or what the file says. If the two do not
+ * differ, all records are of the inference form. */
+typedef enum { FORM_INFERENCE, FORM_AS_IMPORTED, N_FORMS } ExportForm;
 /* The models that can be exported: with adapters as branches (TRAINED), or with adapters merged into their weights
  * (MERGED). A model without adapters has only TRAINED. */
 typedef enum { EXPORTED_TRAINED, EXPORTED_MERGED, N_EXPORTED } ExportedModel;

@@ -463,6 +463,8 @@ State *module_updates(Module *m); /* the state of kind STATE_UPDATES, made at fi
 /* The name must be new in the module; `function_new` and `state_new` copy it. */
 Function *function_new(Module *m, const char *name);
 void function_remove(Function *f);
+/* The name must be new in the module; it is copied. */
+void function_rename(Function *f, const char *name);
 State *state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifetime);
 /* Sets the state's initial value, and drops its data. */
 void state_begin_as(State *s, InitKind init, double a, double b);

@@ -162,6 +162,17 @@ function_remove(Function *f)
 			other->derivative = NULL;
 }
 
+void
+function_rename(Function *f, const char *name)
+{
+	Module *m = f->module;
+
+	assert(!module_function(m, name));
+	strmap_put(m->function_names, f->name, NULL);
+	f->name = arena_strdup(m->arena, name);
+	strmap_put(m->function_names, f->name, f);
+}
+
 State *
 state_new(Module *m, const char *name, Type type, StateKind kind, Lifetime lifetime)
 {

@@ -126,6 +126,7 @@ typedef struct {
 	int64_t rows; /* axis of the output that counts rows; -1: found from the graph */
 	int64_t axis_given,
 		rows_given; /* axis and rows as --loss gives them, for messages; negative: counted from the last axis */
+	bool infers;     /* forward becomes the inference form, if the module has one */
 	bool rows_known; /* the file or an option says which axes of inputs count rows */
 	double label_smoothing;
 	/* name of the constant state with the class weights, f[classes]; NULL: no class weights */

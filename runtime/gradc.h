@@ -78,6 +78,9 @@ typedef struct {
 	/* What gradc_export writes: "last", the weights as they are; "ema", their moving averages; "best", the weights of the
 	 * best step, which gradc_load_best brings back. NULL: "last". */
 	const char *export_weights;
+	/* The form of batch norms and Dropout that gradc_export writes. "inference": as evaluation computes them; "as-imported":
+	 * as in the compiled file. NULL: "inference". */
+	const char *export_form;
 	/* "cpu", "cuda" or "cuda:1"; NULL: a GPU that runs the compiled code, otherwise the CPU. */
 	const char *device;
 	/* One of the compiled targets, such as "cpu:x86-64-v3" or "cuda:sm_90a"; NULL: the best that the devices of all ranks
@@ -416,6 +419,9 @@ Status gradc_begin_exports(Gradc *run);
 Status gradc_end_exports(Gradc *run);
 /* Writes the trained model, with adapters beside their weights, as they were trained. */
 Status gradc_export(Gradc *run, const char *path);
+/* The form that gradc_export writes, such as "inference form: 2 batch norms by running statistics"; valid until the run is
+ * closed. */
+const char *gradc_export_form(const Gradc *run);
 /* Writes the model as it was compiled, with the adapters' products added to its weights. */
 Status gradc_export_merged(Gradc *run, const char *path);
 /* Writes the adapters, and the other trained parameters, as a folder that PEFT reads. */

@@ -66,6 +66,7 @@ command_run(Options *o, Arena *arena, Diag *diag)
 	if (!check_options(o, diag))
 		return EXIT_USAGE;
 	o->forward_only = !o->loss;
+	o->forward_as_exported = true;
 	if (session_open(&s, o, OPEN_DIMS_FROM_INPUTS, arena, diag) && check_run_loss(&s)) {
 		if (by_interpreter(o)) { /* a compiled program warns by itself */
 			warn_training_form(&s);
@@ -230,6 +231,7 @@ command_grad(Options *o, Arena *arena, Diag *diag)
 
 	if (!check_options(o, diag))
 		return EXIT_USAGE;
+	o->forward_as_exported = true;
 	if (o->check_gradients && !o->precision)
 		o->precision = "f64";
 	if (o->check_gradients && !by_interpreter(o))

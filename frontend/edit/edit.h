@@ -23,6 +23,17 @@ typedef struct {
  * model's own opset. */
 void model_quantize_edit(Model *model, QuantizedTensors *list, int opset, QuantizedModel *out);
 
+/* ---- inference_form.c */
+/* How many nodes were in training form. */
+typedef struct {
+	int norms, dropouts;
+} InferenceForm;
+/* Brings a copy of the model to inference form: m without its graph, and g, a copy of its main graph.
+ * Subgraphs and the bodies of functions included. Nodes that stay as they are keep their addresses.
+ * Everything else is copied into the arena. */
+InferenceForm model_inference_edit(Model *model, ModelProto *m, GraphProto *g, Arena *arena,
+                                   Diag *diag);
+
 /* ---- opsets.c */
 /* Raises the model's opset to `to`. false after reporting operators whose meaning differs in the
  * new opset. */

@@ -1,7 +1,6 @@
 /* Folds batch norms into the convolutions before them. A batch norm with running statistics, y =
  * (conv(x, w) + b - mean) s + beta with s = scale / sqrt(variance + epsilon), is a convolution of x
- * with the weight w s and the bias (b - mean) s + beta (Jacob et al. 2018, arXiv:1712.05877, 3.2).
- * Before that, nodes in training form are brought to inference form. */
+ * with the weight w s and the bias (b - mean) s + beta (Jacob et al. 2018, arXiv:1712.05877, 3.2). */
 #include "frontend/file/file.h"
 
 #include <math.h>
@@ -115,85 +114,6 @@ fold_one(Fold *f, NodeProto *norm)
 	strmap_put(f->all.makers, norm->output[0], conv);
 	edit_remove_node(f->model, norm);
 	return true;
-}
-
-/* ---- the inference form */
-/* May Dropout be active? It may if its third input, training_mode, exists and is not known to be
- * false. */
-static bool
-drops(const Fold *f, const NodeProto *dropout)
-{
-	const char *mode = dropout->n_input > 2 ? dropout->input[2] : "";
-	const TensorProto *t = strmap_get(f->model->initializers, mode);
-	TensorData data;
-
-	return *mode && !(t && tensor_load(f->model, t, false, &data, f->diag) &&
-	                  data.dtype == BOOL && data.n == 1 && !*(const uint8_t *)data.data);
-}
-
-static bool
-is_training(const Fold *f, const NodeProto *p)
-{
-	if (is_op(p, "BatchNormalization"))
-		return f->model->opset >= 14 ? node_int(p, "training_mode", 0) != 0
-		                             : p->n_output > 1;
-	return is_op(p, "Dropout") && drops(f, p);
-}
-
-/* Turns Dropout into Identity, so its readers need no change. */
-static void
-drop(Fold *f, NodeProto *dropout)
-{
-	edit_node(f->model, dropout);
-	dropout->op_type = (char *)(uintptr_t) "Identity";
-	dropout->n_input = dropout->n_output = 1;
-	dropout->n_attribute = 0;
-}
-
-/* Makes a batch norm use its running statistics. */
-static void
-freeze(Fold *f, NodeProto *norm)
-{
-	size_t n = 0;
-
-	edit_node(f->model, norm);
-	norm->n_output = 1;
-	for (size_t i = 0; i < norm->n_attribute; i++)
-		if (strcmp(norm->attribute[i]->name, "training_mode") != 0)
-			norm->attribute[n++] = norm->attribute[i];
-	norm->n_attribute = n;
-}
-
-bool
-model_use_inference_form(Model *model, Diag *diag)
-{
-	Arena *scratch = arena_new();
-	GraphProto *g = edit_graph(model);
-	Fold f = {.model = model, .diag = diag, .all = neighbours_of(g, scratch)};
-	int n_training = 0, before = diag_errors(diag);
-
-	for (size_t i = 0; i < g->n_node; i++) {
-		NodeProto *p = g->node[i];
-		bool is_norm = is_op(p, "BatchNormalization"), training = is_training(&f, p);
-		if (!is_norm && !is_op(p, "Dropout"))
-			continue;
-		n_training += training;
-		if (!others_are_read(&f, p))
-			is_norm ? freeze(&f, p) : drop(&f, p);
-		else if (training)
-			model_error(
-				model, diag, EXIT_UNSUPPORTED,
-				"node %s is in training form, and its other outputs are read: export the "
-				"model for inference",
-				quoted(model, node_location(p)));
-	}
-	if (n_training && diag_errors(diag) == before)
-		diag_warning(diag,
-		             "the model is in training form: it is quantized in inference form, "
-		             "without dropout and with running statistics (%d nodes)",
-		             n_training);
-	arena_free(scratch);
-	return diag_errors(diag) == before;
 }
 
 void

@@ -1,7 +1,8 @@
 /* Makes the functions that training runs from the forward function of each binding. The
  * accumulate function runs one micro-batch: forward and loss, added to the loss's sum and count.
  * The eval function does the same with the inference form, and also counts correct predictions.
- * The forward function keeps the graph's outputs, but its stores are removed. The module's
+ * The forward function keeps the graph's outputs, but its stores are removed. With the option
+ * `infers`, it becomes the inference form. The module's
  * `targets` is the number of targets in a full micro-batch of the first binding; the backward
  * pass of every binding begins with 1/targets. The losses themselves are rows of tables in
  * losses/. */
@@ -290,6 +291,17 @@ build_program(LossPass *lp, const Function *from, Role role, int binding)
 	m->targets = binding ? m->targets : l.targets;
 }
 
+/* Makes the inference form the function of role forward. */
+static void
+replace_forward(Function *forward, Function *inference)
+{
+	const char *name = forward->name;
+
+	function_remove(forward);
+	function_rename(inference, name);
+	inference->role = ROLE_FORWARD;
+}
+
 static bool
 build_programs(LossPass *lp, Function *forward)
 {
@@ -305,7 +317,9 @@ build_programs(LossPass *lp, Function *forward)
 		build_program(lp, forward, ROLE_ESTIMATE, binding);
 	build_program(lp, inference ? inference : forward, ROLE_EVAL, binding);
 	drop_stores(forward);
-	if (inference)
+	if (inference && lp->options->infers)
+		replace_forward(forward, inference);
+	else if (inference)
 		function_remove(inference);
 	return true;
 }
@@ -357,6 +371,8 @@ static const PassOption loss_options[] = {
          offsetof(LossOptions, rows_known)},
 	{"class_weight", "name of the constant state with class weights", OPTION_STRING,
          offsetof(LossOptions, class_weight)},
+	{"infers", "forward becomes the inference form, which @eval computes", OPTION_BOOL,
+         offsetof(LossOptions, infers)},
 	{"label_smoothing", "for class losses", OPTION_DOUBLE,
          offsetof(LossOptions, label_smoothing)},
 	{"estimates_for", "the optimizer that needs functions of role estimate", OPTION_STRING,

@@ -532,15 +532,17 @@ warn_untrained(const Session *s)
 		             o->export ? o->export : o->export_merged);
 }
 
-/* Warns if the file has batch norms or dropout in training form: results computed or exported that way differ from evaluation. */
+/* Warns of --once if the program of role forward has batch norms or dropout in training form. */
 static void
-warn_training_form(const Session *s, const char *text)
+warn_training_form(const Session *s)
 {
-	const char *nodes = format_info_get(gradc_tables(s->run), "training_form");
+	const Format *f = gradc_tables(s->run);
+	const char *form = format_info_get(f, "forward_in_training_form");
 
-	if (gradc_rank(s->run) > 0 || !nodes || !*nodes)
+	if (gradc_rank(s->run) > 0 || !form || strcmp(form, "1") != 0)
 		return;
-	diag_warning(s->diag, "%s in training form, as the model is: %s", text, nodes);
+	diag_warning(s->diag, "the outputs are in training form, as the model is: %s",
+	             format_info_get(f, "training_form"));
 	diag_hint(s->diag, "%s", TRAINING_FORM_HINT);
 }
 
@@ -567,29 +569,39 @@ load_best(Session *s)
 	return NULL;
 }
 
+/* Says which form was written. An adapter alone has no form. */
+static void
+tell_export(const Session *s, const char *path, bool is_model)
+{
+	if (is_model && gradc_rank(s->run) == 0)
+		fprintf(stderr, "wrote %s (%s)\n", plain_text(s->arena, path),
+		        gradc_export_form(s->run));
+}
+
 /* Writes all exports. If one export fails, the others are still written. */
 static Status
 write_exports(Session *s)
 {
 	const CliOptions *o = s->o;
-	const char *path = o->export ? o->export : o->export_merged;
 	const struct {
 		const char *path;
 		Status (*write)(Gradc *run, const char *path);
-	} exports[] = {{o->export, gradc_export},
-	               {o->export_merged, gradc_export_merged},
-	               {o->export_adapter, gradc_export_adapter}};
+		bool is_model;
+	} exports[] = {{o->export, gradc_export, true},
+	               {o->export_merged, gradc_export_merged, true},
+	               {o->export_adapter, gradc_export_adapter, false}};
 
-	if (path)
-		warn_training_form(s, arena_printf(s->arena, "%s is", path));
 	int best; /* only rank 0 exports, but all ranks load */
 	RETURN_IF_ERROR(gradc_agree(s->run, exports_best(o), &best));
 	if (best)
 		RETURN_IF_ERROR(load_best(s));
 	RETURN_IF_ERROR(gradc_begin_exports(s->run));
-	for (int i = 0; i < COUNT(exports); i++)
-		if (exports[i].path)
-			tell_fault(s, exports[i].write(s->run, exports[i].path));
+	for (int i = 0; i < COUNT(exports); i++) {
+		Status status = exports[i].path ? exports[i].write(s->run, exports[i].path) : NULL;
+		if (exports[i].path && !status)
+			tell_export(s, exports[i].path, exports[i].is_model);
+		tell_fault(s, status);
+	}
 	return gradc_end_exports(s->run);
 }
 
@@ -628,9 +640,8 @@ session_run(Session *s)
 	RETURN_IF_ERROR(status);
 	if (o->once && o->check_gradients && gradc_rank(s->run) == 0)
 		return check_gradients(s->run, o);
-	const char *form = format_info_get(gradc_tables(s->run), "forward_in_training_form");
-	if (o->once && !o->backward && form && strcmp(form, "1") == 0)
-		warn_training_form(s, "the outputs are");
+	if (o->once && !o->backward)
+		warn_training_form(s);
 	if (o->once && gradc_rank(s->run) == 0)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
 	warn_untrained(s);

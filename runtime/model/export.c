@@ -14,6 +14,7 @@ typedef struct {
 	FileWriter *files[2]; /* FILE.onnx, FILE.onnx.data */
 	const char *data_name;
 	ExportedModel which;
+	ExportForm form;
 } Export;
 
 static Status
@@ -382,7 +383,8 @@ write_files(Export *x)
 	const Format *f = &x->run->format;
 
 	for (int i = 0; i < f->n[SECTION_EXPORT]; i++) {
-		if (f->exports[i].of != (uint32_t)x->which)
+		if (f->exports[i].of != (uint32_t)x->which ||
+		    f->exports[i].form != (uint32_t)x->form)
 			continue;
 		Arena *arena = arena_new();
 		Status status = put_hole[f->exports[i].kind](x, &f->exports[i], arena);
@@ -400,12 +402,30 @@ write_files(Export *x)
 }
 
 static bool
-has_part(const Format *f, ExportedModel which, uint32_t file)
+has_part(const Format *f, ExportedModel which, ExportForm form, uint32_t file)
 {
 	for (int i = 0; i < f->n[SECTION_EXPORT]; i++)
-		if (f->exports[i].file == file && f->exports[i].of == (uint32_t)which)
+		if (f->exports[i].file == file && f->exports[i].of == (uint32_t)which &&
+		    f->exports[i].form == (uint32_t)form)
 			return true;
 	return false;
+}
+
+static bool
+wants_as_imported(const GradcOptions *o)
+{
+	return o->export_form && strcmp(o->export_form, "as-imported") == 0;
+}
+
+const char *
+gradc_export_form(const Gradc *run)
+{
+	const char *changed = format_info_get(&run->format, "inference_form");
+	bool differs = changed && *changed;
+
+	if (wants_as_imported(&run->options))
+		return differs ? "as imported, which is training form" : "as imported";
+	return differs ? arena_printf(run->arena, "inference form: %s", changed) : "inference form";
 }
 
 static bool
@@ -417,12 +437,15 @@ exports_averages(const GradcOptions *o)
 Status
 export_check(const Format *f, const GradcOptions *o)
 {
-	const char *which = o->export_weights;
+	const char *which = o->export_weights, *form = o->export_form;
 
 	if (which && strcmp(which, "ema") != 0 && strcmp(which, "last") != 0 &&
 	    strcmp(which, "best") != 0)
 		return status_error(EXIT_USAGE, "--export-weights: %s: need best, last or ema",
 		                    which);
+	if (form && !wants_as_imported(o) && strcmp(form, "inference") != 0)
+		return status_error(EXIT_USAGE, "--export-form: %s: need inference or as-imported",
+		                    form);
 	if (exports_averages(o) && format_state_of_kind(f, STATE_AVERAGE) < 0)
 		return status_error(
 			EXIT_USAGE,
@@ -441,13 +464,17 @@ export_model(Gradc *run, const char *path, ExportedModel which)
 	Export x = {
 		.run = run, .data_name = arena_printf(run->arena, "%s.data", base), .which = which};
 
+	/* without a template of its own, the form as imported is the inference form */
+	if (wants_as_imported(&run->options) && has_part(&run->format, which, FORM_AS_IMPORTED, 0))
+		x.form = FORM_AS_IMPORTED;
+
 	if (which == EXPORTED_TRAINED)
 		RETURN_IF_ERROR(adapters_check(run, "--export"));
-	if (!has_part(&run->format, which, 0))
+	if (!has_part(&run->format, which, x.form, 0))
 		return status_error(EXIT_UNSUPPORTED,
 		                    "--export: this executable holds no model to write");
 	RETURN_IF_ERROR(check_target(&run->format, path));
-	if (has_part(&run->format, which, 1)) {
+	if (has_part(&run->format, which, x.form, 1)) {
 		RETURN_IF_ERROR(check_target(&run->format, data_path));
 		RETURN_IF_ERROR(file_writer_open(data_path, &x.files[1]));
 	}

@@ -47,10 +47,17 @@ running_range(Gradc *run, Arena *arena, const ExportRecord *e, uint32_t shifted_
 }
 
 /* ---- all activations */
+/* Every template has records of all ranges; those of the first template are taken. */
 static bool
-is_scale(const ExportRecord *e)
+is_taken(const Format *f, const ExportRecord *e)
 {
-	return e->kind == EXPORT_RANGE_SCALE;
+	return e->of == f->exports[0].of && e->form == f->exports[0].form;
+}
+
+static bool
+is_scale(const Format *f, const ExportRecord *e)
+{
+	return e->kind == EXPORT_RANGE_SCALE && is_taken(f, e);
 }
 
 static int
@@ -59,7 +66,7 @@ count_ranges(const Format *f)
 	int n = 0;
 
 	for (int i = 0; i < f->n[SECTION_EXPORT]; i++)
-		n += is_scale(&f->exports[i]);
+		n += is_scale(f, &f->exports[i]);
 	return n;
 }
 
@@ -92,9 +99,10 @@ running_ranges(Gradc *run, Arena *arena, GradcRunningRanges *out)
 	/* The initializer of a scale comes before that of its zero point. */
 	for (int i = 0; i < f->n[SECTION_EXPORT]; i++) {
 		const ExportRecord *e = &f->exports[i];
-		if (is_scale(e))
+		if (is_scale(f, e))
 			scale = e;
-		if (e->kind != EXPORT_RANGE_ZERO || !scale || scale->state != e->state)
+		if (e->kind != EXPORT_RANGE_ZERO || !is_taken(f, e) || !scale ||
+		    scale->state != e->state)
 			continue;
 		RETURN_IF_ERROR(running_range(run, arena, e, e->scale, &r));
 		GradcRunningRange *to = &list[out->n++];
