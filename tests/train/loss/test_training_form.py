@@ -1,4 +1,4 @@
-"""Models with batch norms or dropout in training form: what computes or exports them so says it."""
+"""Models with batch norms or dropout in training form: what computes them so says it."""
 import numpy as np
 import onnx
 import pytest
@@ -27,14 +27,15 @@ def warnings(done):
 
 
 @pytest.mark.parametrize("options, norm, ratio, computed, exported", [
-    ([], 1, 0, 'batch norm "norm0"', 'batch norm "norm0"'),
-    ([], 1, 0.5, 'batch norm "norm0", dropout "drop"', 'batch norm "norm0", dropout "drop"'),
-    ([], None, 0.5, 'dropout "drop"', 'dropout "drop"'),
+    ([], 1, 0, 'batch norm "norm0"', "1 batch norm by running statistics"),
+    ([], 1, 0.5, 'batch norm "norm0", dropout "drop"', "1 batch norm by running statistics, 1 dropout off"),
+    ([], None, 0.5, 'dropout "drop"', "1 dropout off"),
     ([], 0, 0, None, None),
-    (["--train-mode=restore"], 0, 0, None, None),  # the file stays as it is, and who asks knows
-    (["--freeze=bn0.*"], 1, 0, None, 'batch norm "norm0"'),  # computed by its running statistics
+    (["--train-mode=restore"], 0, 0, None, None),  # the file stays as it is
+    (["--freeze=bn0.*"], 1, 0, None, "1 batch norm by running statistics"),  # training computes it so, too
 ])
 def test_what_is_in_training_form(run, tmp_path, options, norm, ratio, computed, exported):
+    """`gradc run` computes the file; an executable computes and exports what it evaluates."""
     save(tmp_path / "m.onnx", norm, ratio)
     np.save(tmp_path / "x.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
     if "--freeze" not in str(options):  # run has no rules of who is trained
@@ -42,11 +43,22 @@ def test_what_is_in_training_form(run, tmp_path, options, norm, ratio, computed,
             said = warnings(run("run", "m.onnx", "--input=x=x.npy", "--output-dir=out", f"--engine={engine}", *options))
             assert said == ([computed] if computed else [])
     run("compile", "m.onnx", "-o", "train", "--batch=4", "--loss=mse", *options)
-    said = warnings(run(tmp_path / "train", "--once", "--input=x=x.npy", "--output-dir=out"))
-    assert said == ([computed] if computed else [])
+    assert not warnings(run(tmp_path / "train", "--once", "--input=x=x.npy", "--output-dir=out"))
+    train = [tmp_path / "train", "--data=x=x.npy", "--data=labels=x.npy", "--steps=1", "--export=out.onnx"]
+    done = run(*train)
+    assert not warnings(done)
+    assert (f"wrote out.onnx (inference form: {exported})" if exported else "wrote out.onnx (inference form)") in done.stderr
+    assert ("wrote out.onnx (as imported, which is training form)" if exported else "wrote out.onnx (as imported)") in run(*train, "--export-form=as-imported").stderr
+
+
+def test_evaluated_as_exported_means_computed_as_exported(run, tmp_path):
+    """The export is what an application computes, so it has inference form whatever --eval-mode says."""
+    save(tmp_path / "m.onnx", 1, 0.5)
+    np.save(tmp_path / "x.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
+    run("compile", "m.onnx", "-o", "train", "--batch=4", "--loss=mse", "--eval-mode=as-exported")
+    assert warnings(run(tmp_path / "train", "--once", "--input=x=x.npy", "--output-dir=out")) == ['batch norm "norm0", dropout "drop"']
     done = run(tmp_path / "train", "--data=x=x.npy", "--data=labels=x.npy", "--steps=1", "--export=out.onnx")
-    assert warnings(done) == ([exported] if exported else [])
-    assert ("out.onnx is in training form" in done.stderr) == bool(exported)
+    assert not warnings(done) and "(inference form: 1 batch norm by running statistics, 1 dropout off)" in done.stderr
 
 
 def test_of_many_some_are_named(run, tmp_path):

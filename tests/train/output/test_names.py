@@ -155,7 +155,7 @@ class Bench:
         options += self.same_verdicts(path, options, tensors)
         self.run(self.gradc, "compile", path, "-o", exe, *options)
         self.run(exe, *train_options(self.name, tensors, labels_name(model), steps), "--log", log, "--export", export,
-                 "--progress=off", "--table=off")
+                 "--export-form=as-imported", "--progress=off", "--table=off")
         after = onnx.load(export)
         assert user_names(after.graph) == user_names(model.graph)
         return [line["loss"] for line in reference.log_lines(log)], (path, options, folder)
