@@ -283,6 +283,9 @@ const char *gradc_collectives(const Gradc *run);
 Status gradc_agree(Gradc *run, int own, int *most);
 /* EXIT_COMM, naming both values, if a rank's option differs from rank 0's. Every rank must call it. */
 Status gradc_compare(Gradc *run, const char *option, int64_t value);
+/* Compares an output's option with rank 0's, which alone is followed; path NULL: not given. EXIT_COMM if another rank has the
+ * option and rank 0 does not; a warning on a rank that has another path. Every rank must call it. */
+Status gradc_compare_output(Gradc *run, const char *option, const char *path);
 /* Makes a fault of one rank the fault of all ranks; allowed even after gradc_finish. Every rank passes its own fault, or NULL;
  * gradc_share then owns this fault. If ranks have faults, the first of these ranks gets its own fault back, and all other ranks
  * get a fault with the same exit code and an empty message. NULL if no rank has a fault. */

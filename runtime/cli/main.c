@@ -48,14 +48,45 @@ catch_signals(void)
 	cleanup_on_signals();
 }
 
+/* The outputs that rank 0 writes. */
+static const struct {
+	const char *option;
+	size_t at; /* the field of CliOptions with the path */
+} outputs[] = {
+	{"--export", offsetof(CliOptions, export)},
+	{"--export-merged", offsetof(CliOptions, export_merged)},
+	{"--export-adapter", offsetof(CliOptions, export_adapter)},
+	{"--log", offsetof(CliOptions, log)},
+	{"--tensorboard", offsetof(CliOptions, tensorboard)},
+	{"--report", offsetof(CliOptions, report)},
+	{"--dump-gradients", offsetof(CliOptions, dump_gradients)},
+	{"--trace", offsetof(CliOptions, run.trace)},
+};
+
+static const char **
+output_path(CliOptions *o, int i)
+{
+	return (const char **)(void *)((char *)o + outputs[i].at);
+}
+
+/* An output that only another rank was told to write is not dropped in silence. */
+static Status
+compare_outputs(const Session *s, CliOptions *o)
+{
+	for (int i = 0; i < COUNT(outputs) && !o->once; i++)
+		RETURN_IF_ERROR(
+			gradc_compare_output(s->run, outputs[i].option, *output_path(o, i)));
+	return NULL;
+}
+
 /* Turns off printing and output files on all ranks but rank 0. */
 static void
 keep_quiet(CliOptions *o)
 {
-	o->log = o->export = o->export_merged = o->export_adapter = o->dump_gradients = o->table =
-		o->tensorboard = o->report = NULL;
+	for (int i = 0; i < COUNT(outputs); i++)
+		*output_path(o, i) = NULL;
+	o->table = NULL;
 	o->progress = "off";
-	o->run.trace = NULL;
 }
 
 enum { SILENT_WAIT = 200000 }; /* in microseconds */
@@ -131,6 +162,8 @@ run_executable(CliOptions *o, Arena *arena, Diag *diag)
 		status = paths_make(arena, &paths);
 	if (!status)
 		status = gradc_open(&model, &o->run, diag, &s.run);
+	if (!status)
+		status = compare_outputs(&s, o);
 	if (!status)
 		/* same result on all ranks, because all ranks check together */
 		status = session_check_exports(&s);

@@ -228,6 +228,30 @@ gradc_compare(Gradc *run, const char *option, int64_t value)
 }
 
 typedef struct {
+	const char *option, *path;
+} OutputArgs;
+
+static Status
+call_compare_output(void *args)
+{
+	const RunArgs *a = args;
+	const OutputArgs *o = a->more;
+
+	return ranks_compare_output(a->run, o->option, o->path);
+}
+
+Status
+gradc_compare_output(Gradc *run, const char *option, const char *path)
+{
+	OutputArgs args = {option, path};
+
+	if (!option)
+		return no_argument("gradc_compare_output");
+	return guarded((RunArgs){run, &args, call_compare_output, NEEDS_NOTHING},
+	               "comparing outputs");
+}
+
+typedef struct {
 	int own, *most;
 } AgreeArgs;
 

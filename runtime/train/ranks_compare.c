@@ -250,6 +250,34 @@ ranks_compare_weights(Gradc *run)
 	return compare(run, &own);
 }
 
+/* Rank 0 writes all outputs. A rank with another path for one of them says that its own path is not used. */
+Status
+ranks_compare_output(Gradc *run, const char *option, const char *path)
+{
+	int64_t own = path ? (int64_t)(hash_bytes(path, strlen(path), 0) | 1) : 0, *all;
+
+	if (run->comm.size == 1)
+		return NULL;
+	RETURN_IF_ERROR(ranks_gather(run, &own, 1, &all));
+	for (int r = 1; r < run->comm.size; r++) {
+		if (all[0] || !all[r])
+			continue;
+		run->fault_is_shared = true;
+		if (gradc_rank(run) > 0)
+			return status_error(EXIT_COMM, "%s", "");
+		return status_error(EXIT_COMM,
+		                    "rank %d has %s than rank 0: %s is given there only, but rank "
+		                    "0 writes it: start all ranks with the same options",
+		                    r, same_names[SAME_OPTIONS], option);
+	}
+	if (path && own != all[0] && run->diag)
+		diag_warning(run->diag,
+		             "rank %d: %s=%s: not used: rank 0 writes this output, to the path of "
+		             "its own option",
+		             gradc_rank(run), option, plain_text(run->arena, path));
+	return NULL;
+}
+
 Status
 ranks_compare_option(Gradc *run, const char *name, int64_t value)
 {

@@ -73,5 +73,7 @@ Status ranks_compare_parts(Gradc *run);
 Status ranks_compare_weights(Gradc *run);
 /* same as gradc_compare */
 Status ranks_compare_option(Gradc *run, const char *name, int64_t value);
+/* same as gradc_compare_output */
+Status ranks_compare_output(Gradc *run, const char *option, const char *path);
 
 #endif

@@ -173,3 +173,30 @@ def test_what_goes_out_is_what_was_evaluated(run, tmp_path, pictures, name):
     restored = first_loss(run, tmp_path, "out.onnx", pictures, "--train-mode=restore")
     assert first_loss(run, tmp_path, "as-imported.onnx", pictures, *(["--train-mode=restore"] if name == "opset 9" else [])) == restored
     assert first_loss(run, tmp_path, "out.onnx", pictures) != restored
+
+
+@pytest.mark.parametrize("compiled, option", [
+    (["--lora=w,rank=2,dropout=0.5", "--train=h1.*"], "--export"), (["--lora=w,rank=2,dropout=0.5", "--train=h1.*"], "--export-merged"),
+    (["--quantize=w8a8"], "--export"), (["--ema=0.5"], "--export")])
+def test_forms_of_other_exports(run, tmp_path, pictures, compiled, option):
+    """Adapters beside their weights and merged into them, quantized models, moving averages."""
+    before = save(tmp_path / "m.onnx", "initializers")
+    run("compile", "m.onnx", "-o", "train", "--batch=20", "--loss=cross_entropy:y", *compiled)
+    averages = ["--export-weights=ema"] if "--ema" in compiled[0] else []
+    train = [tmp_path / "train", *options(pictures, "--steps=4", *averages)]
+    said = run(*train, f"{option}=out.onnx", "--save=saved").stderr
+    assert "wrote out.onnx (inference form: 2 batch norms by running statistics, 1 dropout off)" in said
+    run(*train, f"{option}=as-imported.onnx", "--export-form=as-imported")
+    out, same = onnx.load(tmp_path / "out.onnx"), onnx.load(tmp_path / "as-imported.onnx")
+    assert training_form(out) == ([], []) and [len(nodes) for nodes in training_form(same)] == [len(nodes) for nodes in training_form(before)]
+    assert {t.name for t in same.graph.initializer} - {t.name for t in out.graph.initializer} == {"mode"}
+    if "--ema" in compiled[0]:
+        return  # --once computes with the weights
+    x = np.load(pictures / "x.npy")[:20]
+    np.save(tmp_path / "part.npy", x)
+    run(tmp_path / "train", "--resume=saved", "--once", "--input=x=part.npy", "--output-dir=once")
+    want = reference.results(tmp_path / "once")["y"]
+    for rows in (1, 7, 20):
+        got = by_onnxruntime(tmp_path / "out.onnx", {"x": x}, rows)
+        # a code on the other side of a half is a step of the scale off
+        assert near(got, want) if "--quantize" not in compiled[0] else np.mean(np.abs(got - want)) < 0.01 * np.max(np.abs(want)), rows
