@@ -164,6 +164,7 @@ import_options(Session *s, ImportOptions *io)
 	io->rules = import_rules(s);
 	io->update_statistics = o->statistics && strcmp(o->statistics, "update") == 0;
 	io->sync_batch_norm = o->sync_batchnorm;
+	io->train_mode_given = o->train_mode != NULL;
 	io->restore_train_mode = o->train_mode && strcmp(o->train_mode, "restore") == 0;
 	io->forward_only = o->forward_only;
 	io->keep_metadata = o->keep_metadata;

@@ -181,6 +181,7 @@ typedef struct {
 	ParameterRules rules;
 	bool update_statistics; /* --statistics=update: frozen batch norms update statistics, too */
 	bool restore_train_mode; /* --train-mode=restore */
+	bool train_mode_given;   /* --train-mode, whatever its value */
 	bool sync_batch_norm;    /* --sync-batchnorm: batch norms use the batch of all ranks */
 	bool keep_metadata;
 	bool forward_only;          /* nothing will be trained: codes stay codes */

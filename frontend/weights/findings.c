@@ -98,8 +98,10 @@ static const struct {
 	[MERGED] = {"parameters merged with others",
                     "they train as one: tied in the module, or equal and joined by the exporter's "
                     "optimizer, which optimize=False leaves out"},
-	[FOLDED_NORM] = {"batch norms folded into the layers before them",
-                         "these train as the layers' weights and biases, without batch statistics"},
+	[FOLDED_NORM] =
+		{"batch norms folded into the layers before them",
+                 "these train as the layers' weights and biases, without batch statistics; "
+                 "with optimize=False the norms stay, and --train-mode=restore trains them"},
 	[ZERO_BIAS] =
 		{"biases left out",
                  "nothing reads them, or the exporter's optimizer dropped biases of zeros, which "
@@ -301,54 +303,162 @@ note_attributes(Repairs *r)
 }
 
 /* ---- modes */
-static bool
-is_true(const Repairs *r, const char *name)
+/* The value of a constant with one element; `otherwise` if it is not known. */
+static double
+constant_number(const Repairs *r, const char *name, double otherwise)
 {
-	const FlatNode *n = strmap_get(r->producers, name);
+	const FlatNode *n = *name ? strmap_get(r->producers, name) : NULL;
 	const AttributeProto *a = n && is_op(n->proto, "Constant")
 	                                  ? node_attribute(n->proto, "value")
 	                                  : NULL;
 	const TensorProto *t = a ? a->t : strmap_get(r->model->initializers, name);
+	TensorData data;
 
-	return t && ((t->has_raw_data && t->raw_data.len == 1 && t->raw_data.data[0]) ||
-	             (t->n_int32_data == 1 && t->int32_data[0]));
+	if (!t || t->n_dims > 1 || (t->n_dims == 1 && t->dims[0] != 1) ||
+	    !tensor_is_there(r->model, t) || !tensor_load(r->model, t, false, &data, r->diag))
+		return otherwise;
+	return dtype_is_float(data.dtype) ? dtype_load_float(data.dtype, data.data, 0)
+	                                  : (double)dtype_load_int(data.dtype, data.data, 0);
 }
 
-static bool
-is_in_training_mode(const Repairs *r, const FlatNode *n)
+static double
+input_number(const Repairs *r, const NodeProto *p, size_t input, double otherwise)
 {
-	const AttributeProto *mode = is_op(n->proto, "BatchNormalization")
-	                                     ? node_attribute(n->proto, "training_mode")
-	                                     : NULL;
-
-	return (mode && mode->i) || (is_op(n->proto, "Dropout") && n->proto->n_input > 2 &&
-	                             is_true(r, n->proto->input[2]));
+	return input < p->n_input ? constant_number(r, p->input[input], otherwise) : otherwise;
 }
 
-/* dynamo's exporter keeps dropout in training mode but writes batch norms for inference. The file's
+/* The fraction that Dropout drops in training form. */
+static double
+dropout_ratio(const Repairs *r, const FlatNode *n)
+{
+	const AttributeProto *ratio = node_attribute(n->proto, "ratio");
+
+	return n->opset >= 12 ? input_number(r, n->proto, 1, 0.5) : ratio ? (double)ratio->f : 0.5;
+}
+
+/* Would a batch norm in training form normalize by the batch? Not if its parameters are frozen. */
+static bool
+is_free_norm(const Repairs *r, const NodeProto *p)
+{
+	bool frozen = true;
+
+	for (size_t i = 1; i <= 2; i++) {
+		const Weight *w = i < p->n_input ? repairs_weight(r, p->input[i]) : NULL;
+		w = w && w->tied ? w->tied : w;
+		frozen &= w && w->kind == WEIGHT_PARAMETER && weight_is_frozen(r, w);
+	}
+	return !frozen || r->options->update_statistics;
+}
+
+/* The model's batch norms and dropouts, by their form. Dropout that drops nothing in any form is
+ * not counted. */
+typedef struct {
+	int training;
+	struct {
+		const FlatNode *first;
+		int n;
+	} norms, dropouts; /* in inference form, which --train-mode=restore would change */
+} Modes;
+
+static Modes
+modes_of(const Repairs *r)
+{
+	Modes m = {0};
+
+	for (int i = 0; i < r->model->nodes.n; i++) {
+		const FlatNode *n = &r->model->nodes.at[i];
+		bool norm = is_op(n->proto, "BatchNormalization");
+		if (!norm && (!is_op(n->proto, "Dropout") || dropout_ratio(r, n) <= 0))
+			continue;
+		bool trains = norm && n->opset < 14 ? n->proto->n_output > 1
+		              : norm                ? node_int(n->proto, "training_mode", 0) != 0
+		                     : n->opset >= 12 && input_number(r, n->proto, 2, 0) != 0;
+		m.training += trains;
+		if (!trains && norm && is_free_norm(r, n->proto))
+			m.norms.first = m.norms.n++ ? m.norms.first : n;
+		if (!trains && !norm)
+			m.dropouts.first = m.dropouts.n++ ? m.dropouts.first : n;
+	}
+	if (!repair_enabled(r->options, "batchnorm"))
+		m.norms.n = 0;
+	if (!repair_enabled(r->options, "dropout"))
+		m.dropouts.n = 0;
+	return m;
+}
+
+/* "8 batch norms, the first one "bn1", are" */
+static const char *
+counted(const Repairs *r, const char *what, int n, const FlatNode *first)
+{
+	const char *name = quoted(r->model, node_location(first->proto));
+
+	return n == 1 ? arena_printf(r->arena, "the %s %s is", what, name)
+	              : arena_printf(r->arena, "%d %ss, the first one %s, are", n, what, name);
+}
+
+/* Notes what trains otherwise than in the framework, because the file has it in inference form.
+ * dynamo's exporter keeps dropout in training mode but writes batch norms for inference; the file's
  * signature tells that the module updates running statistics. */
 static void
 note_modes(Repairs *r)
 {
-	const FlatNode *first = NULL;
-	int fixed = 0, training = 0;
+	Modes m = modes_of(r);
+	bool for_training = m.training || r->moves_statistics;
 
-	for (int i = 0; i < r->model->nodes.n; i++) {
-		const FlatNode *n = &r->model->nodes.at[i];
-		bool trains = is_in_training_mode(r, n);
-		training += trains;
-		if (trains || !is_op(n->proto, "BatchNormalization"))
-			continue;
-		first = first ? first : n;
-		fixed++;
-	}
-	if ((training || r->moves_statistics) && fixed && !r->options->restore_train_mode)
+	if (r->options->train_mode_given || r->options->forward_only)
+		return;
+	if (for_training && m.norms.n)
 		vec_push(r->arena, &r->notes,
 		         arena_printf(r->arena,
 		                      "%d BatchNormalization, the first one %s, read running "
 		                      "statistics in a model exported for training; "
 		                      "--train-mode=restore makes them normalize by the batch",
-		                      fixed, quoted(r->model, node_location(first->proto))));
+		                      m.norms.n,
+		                      quoted(r->model, node_location(m.norms.first->proto))));
+	else if (m.norms.n)
+		vec_push(
+			r->arena, &r->notes,
+			arena_printf(r->arena,
+		                     "%s in inference form: training leaves the statistics as they "
+		                     "are; --train-mode=restore makes batch norms normalize by "
+		                     "the batch",
+		                     counted(r, "batch norm", m.norms.n, m.norms.first)));
+	if (m.dropouts.n)
+		vec_push(r->arena, &r->notes,
+		         arena_printf(r->arena,
+		                      "%s in inference form: training drops nothing; "
+		                      "--train-mode=restore makes it drop",
+		                      counted(r, "dropout", m.dropouts.n, m.dropouts.first)));
+}
+
+/* tf2onnx folds a batch norm without a convolution before it into the numbers of Mul and Add, whose
+ * names keep the path of the norm. */
+static void
+note_folded_norms(Repairs *r)
+{
+	StrMap *seen = strmap_new(r->arena);
+	const char *first = NULL;
+	int n = 0;
+
+	for (int i = 0; r->exporter->names_operations && i < r->list.n; i++) {
+		const Weight *w = r->list.at[i];
+		const char *at = strstr(w->name, "/batchnorm/");
+		if (!at || w->kind != WEIGHT_PARAMETER)
+			continue;
+		const char *path = arena_strndup(r->arena, w->name, (size_t)(at - w->name));
+		if (strmap_get(seen, path))
+			continue;
+		strmap_put(seen, path, (void *)1);
+		first = n++ ? first : path;
+	}
+	if (n)
+		vec_push(
+			r->arena, &r->notes,
+			arena_printf(r->arena,
+		                     "%d batch norms, the first one %s, were folded into Mul and "
+		                     "Add when exported: these train as scales and shifts, without "
+		                     "batch statistics, which no option brings back",
+		                     n, quoted(r->model, first)));
 }
 
 void
@@ -359,5 +469,6 @@ findings_note(Repairs *r)
 	note_layers_without_bias(r);
 	note_cast_codes(r);
 	note_attributes(r);
+	note_folded_norms(r);
 	note_modes(r);
 }
