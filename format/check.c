@@ -437,6 +437,8 @@ check_info(const Format *f, int i)
 	return format_check_string(f, f->info[i].value, "info", i);
 }
 
+enum { MOST_INPUTS = 1 << 16, MOST_CHANNELS = 1 << 24 };
+
 static Status
 check_axes(int i, const ExportRecord *e)
 {
@@ -535,6 +537,30 @@ check_range(const Format *f, int i)
 	             e->dtype, e->state, e->high);
 }
 
+/* Checks what --export-preprocessing reads: the input's number, and its type or numbers. */
+static Status
+check_preprocessing(const Format *f, int i)
+{
+	const ExportRecord *e = &f->exports[i];
+	bool is_type = e->kind == EXPORT_INPUT_TYPE;
+	bool is_number = e->kind >= EXPORT_MUL && e->kind <= EXPORT_STD;
+
+	RETURN_IF_ERROR(format_check_string(f, e->name, "export", i));
+	if (e->input > MOST_INPUTS || e->when > ALL_PREPROCESSINGS ||
+	    ((is_type || is_number) && (e->input == 0 || e->when == 0)) ||
+	    (is_number && (e->when & NO_PREPROCESSING)))
+		return FAULT("export %d: preprocessings %x of input %u", i, e->when, e->input);
+	if (is_type && (e->dtype >= N_DTYPES || e->bytes != N_DTYPES || e->offset < 0 ||
+	                !in_range((uint64_t)e->offset, N_DTYPES, f->n[SECTION_LITERAL])))
+		return FAULT("export %d: types at %lld of %d", i, (long long)e->offset,
+		             f->n[SECTION_LITERAL]);
+	if (is_number && (e->block < 0 || e->block > MOST_CHANNELS ||
+	                  e->bytes != e->block * (int64_t)sizeof(double)))
+		return FAULT("export %d: %lld numbers in %lld bytes", i, (long long)e->block,
+		             (long long)e->bytes);
+	return NULL;
+}
+
 static Status
 check_export(const FormatIndex *x, int i)
 {
@@ -560,6 +586,7 @@ check_export(const FormatIndex *x, int i)
 	     (e->state >= (uint32_t)f->n[SECTION_STATES] ||
 	      !dtype_is_float(format_index_weight_type(x, (int)e->state).dtype))))
 		return FAULT("export %d: a least scale of %g", i, e->least);
+	RETURN_IF_ERROR(check_preprocessing(f, i));
 	if (e->kind == EXPORT_CODES || e->kind == EXPORT_SCALES)
 		return check_codes(f, i);
 	if (e->kind == EXPORT_RANGE_SCALE || e->kind == EXPORT_RANGE_ZERO)

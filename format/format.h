@@ -259,6 +259,13 @@ typedef enum {
 	EXPORT_NAME, /* file name of the external data: basename of FILE + ".data" */
 	EXPORT_LENGTH, /* 5-byte padded varint of base + times * length of the external data's file name */
 	EXPORT_ALIGN, /* zeros up to a multiple of `bytes` */
+	/* --export-preprocessing: a byte, the ONNX type of input `input`: byte d of the literal bytes for type d of the data
+	 * files; without preprocessing, `dtype` stands for d. The first record of an input; `name` is the input's name. */
+	EXPORT_INPUT_TYPE,
+	EXPORT_MUL,  /* f64 factor of --scale for input `input` */
+	EXPORT_ADD,  /* f64 term of --scale */
+	EXPORT_MEAN, /* f64 means of --mean-std for `block` channels */
+	EXPORT_STD,  /* f64 deviations of --mean-std */
 	N_EXPORT_KINDS,
 } ExportKind;
 #define NO_SCALE UINT32_MAX
@@ -278,7 +285,22 @@ typedef struct {
 	double least; /* lower bound for scales: the written scales, and the scales that codes are computed with; 0: no bound */
 	uint32_t of;  /* ExportedModel that the record belongs to */
 	uint32_t form; /* ExportForm that the record belongs to */
+	/* --export-preprocessing: number of the input, from 1, and the set of its preprocessings under which the record is
+	 * written, as bits of export_preprocessing; input 0: always written. The length of the graph has input 1 and `when` 0: it
+	 * counts the bytes that are written under the chosen preprocessings. */
+	uint32_t input, when;
+	StrRef name;
+	uint32_t reserved;
 } ExportRecord;
+/* The preprocessings of an input: what --scale gives, and which axis of a sample has the channels of --mean-std. */
+typedef enum { SCALE_NONE, SCALE_MUL, SCALE_MUL_ADD, N_SCALES } ExportScale;
+typedef enum { MEAN_NONE, MEAN_FIRST, MEAN_LAST, N_MEANS } ExportMean;
+enum { ALL_PREPROCESSINGS = (1 << N_SCALES * N_MEANS) - 1, NO_PREPROCESSING = 1 << 0 };
+static inline uint32_t
+export_preprocessing(ExportScale scale, ExportMean mean)
+{
+	return 1u << (scale * N_MEANS + mean);
+}
 /* What batch norms and Dropout of the exported model do: what evaluation computes, or what the file says. If the two do not
  * differ, all records are of the inference form. */
 typedef enum { FORM_INFERENCE, FORM_AS_IMPORTED, N_FORMS } ExportForm;

@@ -81,6 +81,9 @@ typedef struct {
 	/* The form of batch norms and Dropout that gradc_export writes. "inference": as evaluation computes them; "as-imported":
 	 * as in the compiled file. NULL: "inference". */
 	const char *export_form;
+	/* gradc_export writes the numbers of `scale` and `mean_std` into the model, whose input then takes the integers of the
+	 * data files. */
+	bool export_preprocessing;
 	/* "cpu", "cuda" or "cuda:1"; NULL: a GPU that runs the compiled code, otherwise the CPU. */
 	const char *device;
 	/* One of the compiled targets, such as "cpu:x86-64-v3" or "cuda:sm_90a"; NULL: the best that the devices of all ranks

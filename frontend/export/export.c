@@ -132,20 +132,29 @@ typedef struct {
 } Messages;
 
 static void
-put_graph(Export *e, const GraphProto *rest, const TensorPlan *plans, int n)
+put_graph(Export *e, const GraphProto *g, const TensorPlan *plans, int n)
 {
 	Length total = initializers_length(plans, n);
+	GraphProto rest = *g;
 
-	total.base += (int64_t)protobuf_c_message_get_packed_size(&rest->base);
-	put_header(e, MODEL_GRAPH, total);
-	pack_message(e, rest);
+	rest.n_initializer = rest.n_input = 0;
+	total.base += (int64_t)protobuf_c_message_get_packed_size(&rest.base) +
+	              preprocess_inputs_length(g).base;
+	put_graph_header(e, MODEL_GRAPH, total);
+	preprocess_put_nodes(e);
+	pack_message(e, &rest);
+	preprocess_put_inputs(e, g);
 	put_initializers(e, plans, n);
+	preprocess_put_operands(e);
 }
 
 static bool
 put_model(Export *e, Messages m)
 {
 	int n;
+
+	preprocess_find(e, &m.graph);
+	preprocess_readers(e, &m.graph);
 	TensorPlan *plans = plan_initializers(e, &m.graph, &n);
 
 	if (!plans)
@@ -159,7 +168,6 @@ put_model(Export *e, Messages m)
 		m.model.functions[i] = f;
 	}
 	m.model.graph = NULL;
-	m.graph.n_initializer = 0;
 	pack_message(e, &m.model);
 	put_graph(e, &m.graph, plans, n);
 	put_data(e, plans, n);
@@ -250,6 +258,8 @@ model_export_template(const Module *m, FormatWriter *w, Diag *diag)
 
 	template_open(&e);
 	bool ok = write_templates(&e, false) && (m->adapters.n == 0 || write_templates(&e, true));
+	if (e.not_preprocessed)
+		format_info(w, "no_preprocessing", "%s", e.not_preprocessed);
 	arena_free(arena);
 	return ok;
 }

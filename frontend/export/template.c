@@ -16,6 +16,10 @@ put_record(Export *e, ExportRecord r)
 	r.of = e->which;
 	r.form = e->form;
 	r.file = e->file;
+	if (!r.input) {
+		r.input = e->input;
+		r.when = e->when;
+	}
 	vec_push(e->w->arena, &e->w->exports, r);
 }
 
@@ -132,6 +136,8 @@ append(ProtobufCBuffer *buffer, size_t n, const uint8_t *bytes)
 	Export *e = (Export *)(void *)buffer;
 	uint64_t found;
 
+	if (n && e->inputs.n && preprocess_put_name(e, bytes))
+		return;
 	if (n && intmap_get(e->holes, (uint64_t)(uintptr_t)bytes, &found))
 		tensor_hole(e, (const Weight *)(uintptr_t)found);
 	else
@@ -182,16 +188,34 @@ field_length(int number, Length content)
 	return (Length){content.base + prefix + varint_bytes((uint64_t)number << 3), content.times};
 }
 
+static void
+put_length(Export *e, Length content, bool of_graph)
+{
+	flush_literal(e);
+	put_record(e, (ExportRecord){.kind = EXPORT_LENGTH,
+	                             .offset = content.base,
+	                             .times = content.times,
+	                             .input = of_graph});
+}
+
 void
 put_header(Export *e, int number, Length content)
 {
 	put_varint(e, (uint64_t)number << 3 | 2);
-	if (!content.times) {
+	if (content.times)
+		put_length(e, content, false);
+	else
 		put_varint(e, (uint64_t)content.base);
-		return;
-	}
-	flush_literal(e);
-	put_record(e,
-	           ((ExportRecord){
-			   .kind = EXPORT_LENGTH, .offset = content.base, .times = content.times}));
+}
+
+void
+put_graph_header(Export *e, int number, Length content)
+{
+	put_varint(e, (uint64_t)number << 3 | 2);
+	if (e->inputs.n)
+		put_length(e, content, true);
+	else if (content.times)
+		put_length(e, content, false);
+	else
+		put_varint(e, (uint64_t)content.base);
 }

@@ -6,6 +6,7 @@
 #include "frontend/export/branches.h"
 #include "frontend/import/import.h"
 
+typedef struct PreprocessedInput PreprocessedInput;
 typedef struct {
 	ProtobufCBuffer buffer; /* must be first: protobuf-c appends through it */
 	const Module *m;
@@ -22,6 +23,10 @@ typedef struct {
 	IntMap *known;
 	ExportedModel which;
 	ExportForm form;
+	VEC(PreprocessedInput *) inputs; /* of --export-preprocessing */
+	const char *not_preprocessed;    /* other float inputs, each with the reason; NULL: none */
+	/* the preprocessings under which records are written now; input 0: always */
+	uint32_t input, when;
 	bool failed;            /* reported: a node's external data cannot be read */
 	uint32_t file;          /* the file that is written: 0 or 1 */
 	int64_t data_bytes;     /* size of the external file so far */
@@ -45,6 +50,8 @@ void pack_message(Export *e, const void *message);
 /* Bytes of a field: tag, length, content. */
 Length field_length(int number, Length content);
 void put_header(Export *e, int number, Length content);
+/* The same for the graph, whose length depends on the preprocessings. */
+void put_graph_header(Export *e, int number, Length content);
 
 /* ---- export_tensors.c */
 typedef struct TensorPlan TensorPlan;
@@ -63,5 +70,18 @@ Length initializers_length(const TensorPlan *plans, int n);
 void put_initializers(Export *e, const TensorPlan *plans, int n);
 /* Writes the second file: external tensors in the order of the first file. */
 void put_data(Export *e, const TensorPlan *plans, int n);
+
+/* ---- preprocess.c */
+/* Sets e->inputs and e->not_preprocessed. */
+void preprocess_find(Export *e, const GraphProto *g);
+/* Makes the nodes of g, a copy, read the computed floats. */
+void preprocess_readers(Export *e, GraphProto *g);
+/* Do the bytes stand for the name of an input? Then puts the names, each under its condition. */
+bool preprocess_put_name(Export *e, const void *bytes);
+void preprocess_put_nodes(Export *e);
+void preprocess_put_operands(Export *e);
+/* Length of the fields of all inputs of the graph. */
+Length preprocess_inputs_length(const GraphProto *g);
+void preprocess_put_inputs(Export *e, const GraphProto *g);
 
 #endif

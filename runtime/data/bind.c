@@ -188,6 +188,21 @@ bind_scale(const Files *files, Source *s)
 	return mean_std ? bind_mean_std(files, s, mean_std) : NULL;
 }
 
+Status
+bind_preprocessing(Gradc *run, const PortRecord *port, Source *out)
+{
+	const GradcOptions *o = &run->options;
+	const DataOptions options = {.scale = &o->scale, .mean_std = &o->mean_std};
+	const Files files = {.run = run, .options = &options};
+
+	*out = (Source){.format = &run->format,
+	                .port = port,
+	                .name = format_text(&run->format, port->name),
+	                .scale = 1,
+	                .elements = sample_shape(&files, port).n_elements};
+	return bind_scale(&files, out);
+}
+
 /* An input without an axis of rows is the same in every step: for example a state [layers,batch,hidden]. */
 static Status
 fault_shape(const Files *files, const Source *s, const DataFile *file)

@@ -51,6 +51,9 @@ void files_close(FileSet *set);
 /* the value of the last pair with this name; NULL if there is no such pair */
 const char *pairs_get(const GradcPairs *pairs, const char *name);
 
+/* Fills `out` with the numbers of --scale and --mean-std for this input; it has no files. */
+Status bind_preprocessing(Gradc *run, const PortRecord *port, Source *out);
+
 /* ---- data.c: all inputs of a program, bound to files */
 typedef struct {
 	const GradcPairs *data, *fill, *scale, *mean_std;

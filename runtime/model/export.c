@@ -15,6 +15,7 @@ typedef struct {
 	const char *data_name;
 	ExportedModel which;
 	ExportForm form;
+	Preprocessing preprocessing;
 } Export;
 
 static Status
@@ -34,6 +35,7 @@ static Status
 put_length(Export *x, const ExportRecord *e, Arena *arena)
 {
 	uint64_t value = (uint64_t)e->offset + (uint64_t)e->times * strlen(x->data_name);
+	value += e->input ? (uint64_t)x->preprocessing.more_bytes : 0; /* the graph's length */
 	uint8_t bytes[5];
 
 	for (int i = 0; i < 5; i++)
@@ -45,6 +47,23 @@ static Status
 put_align(Export *x, const ExportRecord *e, Arena *arena)
 {
 	return file_writer_pad(x->files[e->file], e->bytes);
+}
+
+static Status
+put_input_type(Export *x, const ExportRecord *e, Arena *arena)
+{
+	uint8_t type = preprocess_type(&x->run->format, &x->preprocessing, e);
+
+	return file_writer_add(x->files[e->file], &type, 1);
+}
+
+static Status
+put_preprocessing(Export *x, const ExportRecord *e, Arena *arena)
+{
+	double *numbers;
+
+	RETURN_IF_ERROR(preprocess_numbers(arena, &x->preprocessing, e, &numbers));
+	return file_writer_add(x->files[e->file], numbers, e->bytes);
 }
 
 /* Copies the elements one by one; output axis i is the state's axis perm[i]. */
@@ -342,11 +361,14 @@ put_range(Export *x, const ExportRecord *e, Arena *arena)
 
 /* The function that fills each kind of hole. arena: memory for the states that the function reads. */
 static Status (*const put_hole[N_EXPORT_KINDS])(Export *x, const ExportRecord *e, Arena *arena) = {
-	[EXPORT_LITERAL] = put_literal,   [EXPORT_TENSOR] = put_tensor,
-	[EXPORT_CODES] = put_codes,       [EXPORT_SCALES] = put_codes,
-	[EXPORT_RANGE_SCALE] = put_range, [EXPORT_RANGE_ZERO] = put_range,
-	[EXPORT_FACTORS] = put_factors,   [EXPORT_NAME] = put_name,
-	[EXPORT_LENGTH] = put_length,     [EXPORT_ALIGN] = put_align,
+	[EXPORT_LITERAL] = put_literal,       [EXPORT_TENSOR] = put_tensor,
+	[EXPORT_CODES] = put_codes,           [EXPORT_SCALES] = put_codes,
+	[EXPORT_RANGE_SCALE] = put_range,     [EXPORT_RANGE_ZERO] = put_range,
+	[EXPORT_FACTORS] = put_factors,       [EXPORT_NAME] = put_name,
+	[EXPORT_LENGTH] = put_length,         [EXPORT_ALIGN] = put_align,
+	[EXPORT_INPUT_TYPE] = put_input_type, [EXPORT_MUL] = put_preprocessing,
+	[EXPORT_ADD] = put_preprocessing,     [EXPORT_MEAN] = put_preprocessing,
+	[EXPORT_STD] = put_preprocessing,
 };
 
 static bool
@@ -384,7 +406,8 @@ write_files(Export *x)
 
 	for (int i = 0; i < f->n[SECTION_EXPORT]; i++) {
 		if (f->exports[i].of != (uint32_t)x->which ||
-		    f->exports[i].form != (uint32_t)x->form)
+		    f->exports[i].form != (uint32_t)x->form ||
+		    !preprocess_writes(&x->preprocessing, &f->exports[i]))
 			continue;
 		Arena *arena = arena_new();
 		Status status = put_hole[f->exports[i].kind](x, &f->exports[i], arena);
@@ -451,7 +474,7 @@ export_check(const Format *f, const GradcOptions *o)
 			EXIT_USAGE,
 			"--export-weights=ema: this executable keeps no averages: compile "
 			"with --ema=0.999");
-	return NULL;
+	return preprocess_check(f, o);
 }
 
 static Status
@@ -474,6 +497,7 @@ export_model(Gradc *run, const char *path, ExportedModel which)
 		return status_error(EXIT_UNSUPPORTED,
 		                    "--export: this executable holds no model to write");
 	RETURN_IF_ERROR(check_target(&run->format, path));
+	RETURN_IF_ERROR(preprocess_open(run, which, x.form, &x.preprocessing));
 	if (has_part(&run->format, which, x.form, 1)) {
 		RETURN_IF_ERROR(check_target(&run->format, data_path));
 		RETURN_IF_ERROR(file_writer_open(data_path, &x.files[1]));

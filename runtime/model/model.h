@@ -23,7 +23,8 @@ Status weights_load(Gradc *run, const char *path);
 /* ---- export.c */
 Status export_trained(Gradc *run, const char *path);
 Status export_merged(Gradc *run, const char *path);
-Status export_check(const Format *f, const GradcOptions *o); /* checks options.export_weights */
+/* Checks export_weights, export_form and export_preprocessing. */
+Status export_check(const Format *f, const GradcOptions *o);
 
 /* ---- once.c */
 Status once_run(Gradc *run, const GradcPairs *inputs, bool backward, const char *folder);

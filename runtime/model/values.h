@@ -4,7 +4,7 @@
 #define GRADC_RUNTIME_MODEL_VALUES_H
 
 #include "base/files/files.h"
-#include "runtime/run/run.h"
+#include "runtime/data/data.h"
 
 #include <jansson.h>
 
@@ -24,6 +24,28 @@ Status named_close(NamedFiles *n, Status status);
 /* ---- outputs.c */
 Status outputs_write_port(Gradc *run, NamedFiles *files, const PortRecord *port, double factor);
 Status outputs_write_gradients(Gradc *run, NamedFiles *files, double loss, double factor);
+
+/* ---- preprocess.c */
+typedef struct {
+	uint32_t chosen; /* one bit of export_preprocessing */
+	DType from;      /* type of the data files */
+	Source source;   /* its numbers, unless NO_PREPROCESSING is chosen */
+} PreprocessedPort;
+/* The choices for the inputs of a template. more_bytes: how many bytes longer they make the graph. */
+typedef struct {
+	PreprocessedPort *at;
+	int n;
+	int64_t more_bytes;
+} Preprocessing;
+/* Checks --export-preprocessing before training. */
+Status preprocess_check(const Format *f, const GradcOptions *o);
+Status preprocess_open(Gradc *run, ExportedModel which, ExportForm form, Preprocessing *out);
+bool preprocess_writes(const Preprocessing *p, const ExportRecord *e);
+/* The ONNX type of the input. */
+uint8_t preprocess_type(const Format *f, const Preprocessing *p, const ExportRecord *e);
+/* The numbers of a record EXPORT_MUL to EXPORT_STD, in the arena. */
+Status preprocess_numbers(Arena *arena, const Preprocessing *p, const ExportRecord *e,
+                          double **out);
 
 /* ---- philox.c */
 double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* [0, 1) */
