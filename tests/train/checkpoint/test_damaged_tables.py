@@ -4,6 +4,7 @@ import struct
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from checkpoints import digits_data
 
@@ -107,7 +108,7 @@ def test_a_kernel_needs_all_its_bytes(whole, models, tmp_path):
 
 # Of an export's record: its bytes, and the kinds that --quantize leaves: codes, their scales, what follows from a range.
 ENDS, STATES = (4, 5), (16, 17)  # of a range: the words that name what is added to it, and the state of its upper end
-EXPORT, OF_CODES = 224, {2: "codes", 3: "scales", 4: "the scale of a range", 5: "the zero point of a range"}
+EXPORT, OF_CODES = 240, {2: "codes", 3: "scales", 4: "the scale of a range", 5: "the zero point of a range"}
 
 
 def compiled(gradc, models, tmp_path, *options):
@@ -196,3 +197,25 @@ def test_what_is_exported_as_codes_is_checked(gradc, models, tmp_path):
             refused += done.returncode == 5
             assert done.returncode == 5 or not (kind in ENDS and word in STATES)
     assert refused > 24
+
+
+def test_preprocessings_are_checked(gradc, models, tmp_path):
+    """Likewise of the records of --export-preprocessing: the input's type, factor, term, means and deviations, and the graph's length."""
+    data, at = compiled(gradc, models, tmp_path)
+    first, count, _ = section(data, at, "export")
+    records = {struct.unpack_from("<I", data, first + i * EXPORT)[0]: first + i * EXPORT for i in range(count)}
+    assert {8, *range(10, 15)} <= records.keys()
+    np.save(tmp_path / "ms.npy", np.ones((2, 64), np.float32))
+    refused = 0
+    for kind in records.keys() & {8, *range(10, 15)}:
+        for word in (0, 1, 2, 3, 4, 5, 7, 10, 11, 54, 55, 56, 57, 58):
+            changed = bytearray(data)
+            struct.pack_into("<I", changed, records[kind] + 4 * word, (0x7FFFFFFF, 1)[word % 2])
+            (tmp_path / "train").unlink(missing_ok=True)
+            (tmp_path / "train").write_bytes(changed)
+            (tmp_path / "train").chmod(0o755)
+            done = subprocess.run([tmp_path / "train", "--steps=0", "--export=out.onnx", "--scale=input=2,1", "--mean-std=input=ms.npy", "--export-preprocessing=on"],
+                                  cwd=tmp_path, capture_output=True, text=True, timeout=60)
+            assert done.returncode in EXITS | {2, 4}, (kind, word, done.returncode, done.stderr[-500:])
+            refused += done.returncode == 5
+    assert refused > 20
