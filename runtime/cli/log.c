@@ -328,6 +328,7 @@ add_head(json_t *line, Log *log, Gradc *run)
 	json_object_set_new(line, "command", json_name(log->command));
 	json_object_set_new(line, "gradc", json_string(GRADC_VERSION));
 	add_settings(line, run);
+	json_object_set_new(line, "export_form", json_string(gradc_export_form(run)));
 	add_fingerprints(line, run);
 	add_machine(line, run);
 	if (log->resumed.path)

@@ -144,6 +144,8 @@ def test_what_goes_out_is_what_was_evaluated(run, tmp_path, pictures, name):
     n_drops = f", {len(dropouts)} dropout{'s' if len(dropouts) > 1 else ''} off" if dropouts else ""
     assert f"wrote out.onnx (inference form: {len(norms)} batch norms by running statistics{n_drops})" in said
     assert "training form" not in said
+    head = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+    assert head["export_form"] == said.split("wrote out.onnx (")[1].split(")")[0]
     said = run(tmp_path / "train", "--resume=saved", "--steps=0", "--export=as-imported.onnx", "--export-form=as-imported").stderr
     assert "wrote as-imported.onnx (as imported, which is training form)" in said
 
