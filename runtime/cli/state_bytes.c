@@ -83,8 +83,8 @@ state_bytes_print(FILE *out, const Format *f)
 		if (b.bytes[k])
 			fprintf(out, "%s%s %.2f", n++ ? ", " : " (", parts[k].name,
 			        each(&b, b.bytes[k]));
-	fprintf(out, "), %s are trained", count_text(text, (double)b.elements));
-	fprintf(out, " of %s\n", count_text(text, (double)all_elements(f)));
+	fprintf(out, "), %s of ", count_text(text, (double)b.elements));
+	fprintf(out, "%s are trained\n", count_text(text, (double)all_elements(f)));
 }
 
 json_t *
