@@ -6,7 +6,7 @@ import onnx
 import onnxruntime
 import pytest
 import reference
-from inference_form import nodes_of, training_form
+from inference_form import inference_form, nodes_of, training_form
 from onnx import helper, numpy_helper
 
 ROWS, CLASSES = 60, 5
@@ -202,3 +202,47 @@ def test_forms_of_other_exports(run, tmp_path, pictures, compiled, option):
         got = by_onnxruntime(tmp_path / "out.onnx", {"x": x}, rows)
         # a code on the other side of a half is a step of the scale off
         assert near(got, want) if "--quantize" not in compiled[0] else np.mean(np.abs(got - want)) < 0.01 * np.max(np.abs(want)), rows
+
+
+OF_BOTH_FORMS = ["cnn_mnist"]  # reference models with batch norms or dropout; dynamo's exporter folded the others' away
+
+
+@pytest.mark.parametrize("name", OF_BOTH_FORMS)
+def test_of_reference_models(run, of_trace, models, tmp_path, name):
+    exe, folder = of_trace(name), models / name
+    steps = [o for o in reference.train_options(name, "f32") if not o.startswith("--steps")]
+    run(exe, *steps, "--steps=3", "--progress=off", "--table=off", "--save", tmp_path / "saved", "--export", tmp_path / "out.onnx", cwd=folder)
+    arguments = reference.first_batch(folder, tmp_path, labels=False)
+    feed = {n: np.load(f) for n, f in (a.split("=", 1) for a in arguments if a != "--input")}
+    run(exe, "--resume", tmp_path / "saved", "--once", *arguments, "--output-dir", tmp_path / "once")
+    want = next(iter(reference.results(tmp_path / "once").values()))
+    for rows in (1, 7, 60):
+        assert near(by_onnxruntime(tmp_path / "out.onnx", feed, rows), want), rows
+
+
+def test_which_reference_models_have_both_forms(models):
+    held = [n for n in reference.NAMES for m in [onnx.load(models / n / "model.onnx", load_external_data=False)]
+            if any(x.op_type in ("BatchNormalization", "Dropout") for h in (m.graph, *m.functions) for x in nodes_of(h))]
+    assert held == OF_BOTH_FORMS
+
+
+def test_large_constants_are_in_the_executable_once(run, tmp_path):
+    """The second template needs no second copy of a tensor that no training changes."""
+    sizes = []
+    for name in ("inference", "training"):
+        model = save(tmp_path / "m.onnx", "initializers")
+        table = np.arange(1 << 17) % 16
+        model.graph.initializer.append(numpy_helper.from_array(table, "table"))
+        model.graph.node.insert(0, NODE("Gather", ["table", "zero"], ["first"], axis=0))
+        model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "zero"))
+        model.graph.output.append(VALUE("first", onnx.TensorProto.INT64, [1]))
+        if name == "inference":
+            inference_form(model)
+        onnx.save(model, tmp_path / "m.onnx")
+        run("compile", "m.onnx", "-o", name, "--batch=20", "--loss=cross_entropy:y")
+        sizes.append((tmp_path / name).stat().st_size)
+        for form in ("inference", "as-imported"):
+            run(tmp_path / name, "--steps=0", "--export=out.onnx", f"--export-form={form}")
+            held = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
+            assert np.array_equal(held["table"], table)
+    assert sizes[1] - sizes[0] < table.nbytes / 2
