@@ -128,19 +128,6 @@ void text_add_escaped(Text *text, const char *s, size_t n, const char *also);
 char *text_before_ending(Arena *arena, const char *text, const char *ending);
 const char *shape_text(Arena *arena, int rank, const int64_t *dims); /* "[2,3]", in the arena */
 
-/* ---- nearest.c: keeps the offered items with the smallest distances; among equal distances the earlier item comes first. */
-enum { N_NEAREST = 3 };
-typedef struct {
-	Text letters;                /* the glob without its wildcards */
-	const void *item[N_NEAREST]; /* nearest first; NULL: fewer items were offered */
-	int distance[N_NEAREST];
-} Nearest;
-Nearest nearest_open(const char *glob);
-int nearest_distance(const Nearest *n,
-                     const char *name); /* text_distance from the glob's letters to the name */
-void nearest_offer(Nearest *n, const void *item, int distance);
-void nearest_close(Nearest *n);
-
 /* ---- html.c: self-contained HTML pages. */
 /* Writes the frame of base/frame.html with the parts of `page` (its elements title, style, body and script) and the JSON, escaped
  * such that no string in the JSON can end a script element. */
@@ -156,6 +143,8 @@ typedef struct Diag Diag;
 
 Diag *diag_new(const char *program, FILE *stream);
 void diag_free(Diag *diag);
+/* From now on warnings and notes are not printed, except the notes and hints of errors. */
+void diag_be_quiet(Diag *diag);
 /* Reports one fault. The exit code of a run with several faults is the smallest exit code reported.
  * Errors after the 100th are counted, not printed. diag escapes control bytes in the message, which may quote text from
  * outside. */
@@ -226,6 +215,30 @@ bool diag_status(Diag *diag, Status status);
 		if (status_)             \
 			return status_;  \
 	} while (0)
+
+/* ---- nearest.c: keeps the offered items with the smallest distances; among equal distances the earlier item comes first. */
+enum { N_NEAREST = 3 };
+typedef struct {
+	Text letters;                /* the glob without its wildcards */
+	const void *item[N_NEAREST]; /* nearest first; NULL: fewer items were offered */
+	int distance[N_NEAREST];
+} Nearest;
+Nearest nearest_open(const char *glob);
+int nearest_distance(const Nearest *n,
+                     const char *name); /* text_distance from the glob's letters to the name */
+void nearest_offer(Nearest *n, const void *item, int distance);
+void nearest_close(Nearest *n);
+/* The word that a misspelt word was meant to be, among the words that are offered. */
+typedef struct {
+	const char *given;
+	const char *word; /* NULL: no offered word is similar */
+	int distance;
+} WordGuess;
+WordGuess guess_open(const char *given); /* the texts are borrowed */
+void guess_offer(WordGuess *g, const char *word);
+/* Adds a hint to the last error: "did you mean `WORD`?" if a similar word was offered, then `rest`. prefix: stands before WORD,
+ * such as "--". rest: a sentence; NULL: no sentence. */
+void hint_guess(Diag *diag, const WordGuess *g, const char *prefix, const char *rest);
 
 /* ---- cleanup.c: files and programs that must not outlive the process. A slot is an entry of the table that lists
  * them; -1: no entry. */

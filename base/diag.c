@@ -16,9 +16,10 @@ struct Diag {
 	FILE *stream;
 	int errors;
 	int exit_code;
-	/* True if the last error was not printed; then its notes are not printed either. Any thread may warn; only one thread reports
+	/* True if the last message was not printed; then its notes are not printed either. Any thread may warn; only one thread reports
 	 * errors. */
 	_Atomic bool muted;
+	bool quiet; /* warnings are not printed */
 };
 
 Diag *
@@ -28,6 +29,13 @@ diag_new(const char *program, FILE *stream)
 
 	*diag = (Diag){.program = program, .stream = stream, .exit_code = EXIT_OK};
 	return diag;
+}
+
+void
+diag_be_quiet(Diag *diag)
+{
+	diag->quiet = true;
+	diag->muted = diag->errors == 0;
 }
 
 void
@@ -91,9 +99,10 @@ diag_warning(Diag *diag, const char *fmt, ...)
 {
 	va_list args;
 
-	diag->muted = false;
+	diag->muted = diag->quiet;
 	va_start(args, fmt);
-	print_headline(diag, "warning", fmt, args);
+	if (!diag->quiet)
+		print_headline(diag, "warning", fmt, args);
 	va_end(args);
 }
 

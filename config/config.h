@@ -51,6 +51,9 @@ struct OptionRow {
 	OptionRange range; /* TAKES_DOUBLE: range */
 	/* Returns choice i of a list that stands before the choices in `value`; NULL after the last one. */
 	const char *(*nth)(int i);
+	/* Returns word i of the names that the completion and hints know beside the choices, such as passes; NULL after the last one.
+	 * The word may lie in the arena. */
+	const char *(*words)(Arena *arena, int i);
 	const char *group; /* title in the help for the options from here on */
 	unsigned commands; /* subcommands that take the option, as bits; 0: all subcommands */
 	/* Kind of the path, if the whole value is a path; the row's `value` then has FILE, DIR or SPEC. */
@@ -70,6 +73,10 @@ typedef struct {
 	/* Subcommand of each bit, from the lowest; ends with NULL. */
 	const char *const *command_names;
 	PathUses *uses; /* paths that valid values name, to be filled; NULL: not wanted */
+	/* what the completion offers for NAME in a value such as NAME=FILE: the model's inputs; NULL: not known */
+	const StringList *names;
+	const char *
+		operands; /* files that the command takes, "MODEL.onnx|EXE", for completion; NULL: no files */
 } OptionTable;
 /* Reads the --config files and the command line into the struct `to`. An option on the command line replaces the same
  * option of a file; NAME=VALUE on the line replaces the file's value of the same NAME. argv[0] is skipped; words that
@@ -80,7 +87,34 @@ typedef struct {
  * one. Only one thread may call this. */
 bool options_read(const OptionTable *table, void *to, int argc, char **argv, StringList *operands,
                   Arena *arena, Diag *diag);
-void options_print(FILE *out, const OptionTable *table); /* the help: one or two lines per option */
+
+/* ---- rows.c */
+/* The row's values as the help shows them, "a|b|FILE": those of `nth`, then those of `value`; "": no value. In the arena. */
+char *option_values(Arena *arena, const OptionRow *row);
+/* Adds a hint to the last error, about a misspelt word of the option's value: a similar choice, then `rest`. rest: a sentence;
+ * NULL: no sentence. */
+void option_hint(const OptionUse *u, const char *word, const char *rest);
+
+/* ---- options_help.c: the help, at most HELP_WIDTH columns wide */
+enum { HELP_WIDTH = 80 };
+void options_print(FILE *out, const OptionTable *table); /* an option begins a line */
+/* One entry of a list: the tag, indented, and the text in the column beside the tag. */
+void help_entry(FILE *out, int indent, const char *tag, const char *text);
+/* A list of {"name", "letter", "value", "optional", "help", "group", "commands"}; keys without a value are missing. */
+struct json_t *options_help_json(const OptionTable *table);
+
+/* ---- completion.c: what a shell offers for the last word of a command line */
+enum { N_SHELLS = 3 };
+extern const char *const completion_shells[N_SHELLS + 1]; /* bash, zsh, fish; ends with NULL */
+/* Prints the candidates for the last of n words, one `WORD<TAB>HELP` per line. The last line begins with a colon and says what
+ * else a shell must offer: ":", ":files", ":files onnx gir" (with these endings), ":folders"; `nospace` behind it: a candidate
+ * is not a whole word. The words are those after the subcommand. */
+void completion_print(FILE *out, const OptionTable *table, int n, char **words);
+/* Begins such a list with a word and its help, if the word begins with `prefix`. */
+void completion_word(FILE *out, const char *prefix, const char *word, const char *help);
+/* Prints the script that teaches a shell to complete the program's command line, by asking `program __complete WORD...`. program:
+ * its name, or its path. false: unknown shell. */
+bool completion_script(FILE *out, const char *shell, const char *program);
 
 /* ---- option_paths.c: functions for a row's `paths` */
 void reads_named_file(const OptionUse *u, PathUses *uses); /* NAME=FILE: FILE is an input */

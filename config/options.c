@@ -1,7 +1,6 @@
-/* One table of rows defines a program's command line, its --config file (INI, or DeepSpeed's JSON) and its help. The
- * given options are first collected in one list: options of files, then options of the command line. Then they are set
+/* Reads the command line and the --config files (INI, or DeepSpeed's JSON) as a table of rows says. The given options are first collected in one list: options of files, then options of the command line. Then they are set
  * in the order of the list, so the command line's value replaces a file's value. */
-#include "config/config.h"
+#include "config/rows.h"
 
 #include <assert.h>
 #include <getopt.h>
@@ -37,21 +36,6 @@ malformed(const OptionUse *u, const char *what)
 	return false;
 }
 
-/* The choices of a row, a|b|c; choices from a table stand before the row's own choices. */
-static char *
-value_text(Arena *arena, const OptionRow *row)
-{
-	Text t = {0};
-
-	for (int i = 0; row->nth && row->nth(i); i++)
-		text_printf(&t, "%s%s", i ? "|" : "", row->nth(i));
-	if (row->value)
-		text_printf(&t, "%s%s", t.n ? "|" : "", row->value);
-	char *copy = arena_strdup(arena, t.n ? t.at : "");
-	text_free(&t);
-	return copy;
-}
-
 static bool
 is_choice(const char *choices, const char *value)
 {
@@ -67,7 +51,7 @@ static bool
 set_string(const OptionUse *u, void *at)
 {
 	if (!*u->value && !u->row->optional && !u->row->empty)
-		return malformed(u, value_text(u->arena, u->row));
+		return malformed(u, option_values(u->arena, u->row));
 	*(const char **)at = u->value;
 	return true;
 }
@@ -146,10 +130,13 @@ set_list(const OptionUse *u, void *at)
 static bool
 set_choice(const OptionUse *u, void *at)
 {
-	const char *choices = value_text(u->arena, u->row);
+	const char *choices = option_values(u->arena, u->row);
 
-	if (!is_choice(choices, u->value))
-		return malformed(u, arena_printf(u->arena, "one of %s", choices));
+	if (!is_choice(choices, u->value)) {
+		malformed(u, arena_printf(u->arena, "one of %s", choices));
+		option_hint(u, u->value, NULL);
+		return false;
+	}
 	*(const char **)at = u->value;
 	return true;
 }
@@ -165,12 +152,12 @@ set_choices(const OptionUse *u, void *at)
 static bool
 set_known(const OptionUse *u, void *at)
 {
-	const char *choices = value_text(u->arena, u->row);
+	const char *choices = option_values(u->arena, u->row);
 
 	if (!is_choice(choices, u->value)) {
 		diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: not supported in this build", u->origin,
 		           u->row->name, u->value);
-		diag_hint(u->diag, "it has %s", choices);
+		option_hint(u, u->value, arena_printf(u->arena, "it has %s", choices));
 		return false;
 	}
 	*(const char **)at = u->value;
@@ -203,20 +190,27 @@ static bool (*const setters[])(const OptionUse *u, void *at) = {
 };
 
 /* ---- collecting */
-static const OptionRow *
-find_row(const OptionTable *table, const char *name, size_t n)
-{
-	for (int i = 0; i < table->n; i++)
-		if (strlen(table->rows[i].name) == n && memcmp(table->rows[i].name, name, n) == 0)
-			return &table->rows[i];
-	return NULL;
-}
-
 static void
 usage_error(Reader *r, const char *word, const char *what)
 {
 	diag_error(r->diag, EXIT_USAGE, "%s%s: %s", r->origin, word, what);
 	diag_hint(r->diag, "`%s --help` lists the options", r->table->program);
+	r->ok = false;
+}
+
+/* Reports an unknown option, and names a similar one. word: as the user wrote it; name: the option's name, with or without a
+ * value. */
+static void
+refuse_name(Reader *r, const char *word, const char *name, const char *what)
+{
+	WordGuess guess = guess_open(arena_strndup(r->arena, name, strcspn(name, "=")));
+
+	for (int i = 0; i < r->table->n; i++)
+		if (r->table->rows[i].help && option_is_of_command(r->table, &r->table->rows[i]))
+			guess_offer(&guess, r->table->rows[i].name);
+	diag_error(r->diag, EXIT_USAGE, "%s%s: %s", r->origin, word, what);
+	hint_guess(r->diag, &guess, *r->origin ? "" : "--",
+	           arena_printf(r->arena, "`%s --help` lists the options", r->table->program));
 	r->ok = false;
 }
 
@@ -244,12 +238,12 @@ static int
 config_line(void *user, const char *section, const char *name, const char *value)
 {
 	Reader *r = user;
-	const OptionRow *row = find_row(r->table, name, strlen(name));
+	const OptionRow *row = option_row(r->table, name, strlen(name));
 
 	if (is_for_another(r, section))
 		return 1;
 	if (!row)
-		usage_error(r, name, "no such option");
+		refuse_name(r, name, name, "no such option");
 	else if (row->takes == TAKES_CONFIG)
 		usage_error(r, name, "a config file cannot name another config file");
 	else
@@ -285,7 +279,7 @@ config_json(Reader *r, const char *path, const char *text, size_t n, const Given
 	r->ok &= deepspeed_read(&file, &options, r->arena, r->diag);
 	for (int i = 0; i < options.n; i++) {
 		const DeepspeedOption *o = &options.at[i];
-		const OptionRow *row = find_row(r->table, o->name, strlen(o->name));
+		const OptionRow *row = option_row(r->table, o->name, strlen(o->name));
 		assert(row);
 		vec_push(r->arena, &r->given, ((Given){row, o->value, o->origin, o->unless}));
 	}
@@ -346,15 +340,15 @@ getopt_table(Arena *arena, const OptionTable *table, char *letters)
 	*letters++ = ':';
 	for (int i = 0; i < table->n; i++) {
 		const OptionRow *row = &table->rows[i];
-		bool bare = row->takes == TAKES_FLAG || !(row->value || row->nth);
+		bool bare = !option_takes_value(row);
 		int argument = bare            ? no_argument
 		               : row->optional ? optional_argument
 		                               : required_argument;
 		longs[i] = (struct option){row->name, argument, NULL, CODE_ROWS + i};
-		if (row->letter) {
+		if (row->letter)
 			*letters++ = row->letter;
+		if (row->letter && !bare)
 			*letters++ = ':';
-		}
 	}
 	*letters = '\0';
 	return longs;
@@ -375,12 +369,14 @@ static void
 refuse_word(Reader *r, int code, const char *word)
 {
 	size_t n = strcspn(word, "=");
-	bool known = n > 2 && find_row(r->table, word + 2, n - 2);
+	bool known = n > 2 && option_row(r->table, word + 2, n - 2);
 
-	usage_error(r, word,
-	            code == ':' ? "a value is missing"
-	            : known     ? "this option takes no value"
-	                        : "no such option, or an abbreviation of several options");
+	if (code == ':' || known)
+		usage_error(r, word,
+		            code == ':' ? "a value is missing" : "this option takes no value");
+	else
+		refuse_name(r, word, word[0] == '-' && word[1] == '-' ? word + 2 : "",
+		            "no such option, or an abbreviation of several options");
 }
 
 /* Config files are read after the command line, but their options stand before the line's options. */
@@ -482,31 +478,12 @@ is_contradicted(Reader *r, int i)
 	return false;
 }
 
-/* The names of the subcommands in a set of bits: "compile, grad". */
-static const char *
-command_list(Arena *arena, const OptionTable *table, unsigned commands)
-{
-	const char *list = "";
-
-	for (int i = 0; table->command_names && table->command_names[i]; i++)
-		if (commands & 1u << i)
-			list = arena_printf(arena, "%s%s%s", list, *list ? ", " : "",
-			                    table->command_names[i]);
-	return list;
-}
-
-static bool
-is_of_command(const OptionTable *table, const OptionRow *row)
-{
-	return !row->commands || !table->command || (row->commands & table->command);
-}
-
 static bool
 refuse_command(Reader *r, const Given *g)
 {
 	diag_error(r->diag, EXIT_USAGE, "%s: has no meaning for `%s`", given_text(r->arena, g),
 	           r->table->mode ? r->table->mode : r->table->program);
-	diag_hint(r->diag, "it is for %s", command_list(r->arena, r->table, g->row->commands));
+	diag_hint(r->diag, "it is for %s", option_commands(r->arena, r->table, g->row->commands));
 	return false;
 }
 
@@ -548,7 +525,7 @@ options_read(const OptionTable *table, void *to, int argc, char **argv, StringLi
 	read_line(&r, argc, argv, operands);
 	for (int i = 0; i < r.given.n; i++) {
 		const Given *g = &r.given.at[i];
-		if (!is_of_command(table, g->row))
+		if (!option_is_of_command(table, g->row))
 			r.ok &= i < r.n_config || refuse_command(&r, g);
 		else if (is_contradicted(&r, i))
 			r.ok = false;
@@ -556,37 +533,4 @@ options_read(const OptionTable *table, void *to, int argc, char **argv, StringLi
 			r.ok &= take_value(&r, i, to);
 	}
 	return r.ok;
-}
-
-void
-options_print(FILE *out, const OptionTable *table)
-{
-	const int column = 30;
-	const char *group = NULL;
-	Arena *arena = arena_new();
-
-	for (int i = 0; i < table->n; i++) {
-		const OptionRow *row = &table->rows[i];
-		const char *value = value_text(arena, row);
-		char letter[8] = "";
-		group = row->group ? row->group : group;
-		if (!row->help || !is_of_command(table, row))
-			continue;
-		if (group)
-			fprintf(out, "\n%s:\n", group);
-		group = NULL;
-		if (row->letter)
-			snprintf(letter, sizeof(letter), "-%c, ", row->letter);
-		int n = fprintf(out, "  %s--%s%s%s%s%s", letter, row->name,
-		                row->optional ? "[" : "", *value ? "=" : "", value,
-		                row->optional ? "]" : "");
-		if (n >= column)
-			fprintf(out, "\n%*s", column, "");
-		fprintf(out, "%*s %s%s\n", n < column ? column - n : 0, "", row->help,
-		        row->commands && !table->command && table->command_names
-		                ? arena_printf(arena, " (%s)",
-		                               command_list(arena, table, row->commands))
-		                : "");
-	}
-	arena_free(arena);
 }

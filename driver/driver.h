@@ -56,7 +56,7 @@ typedef struct {
 	bool writes_text;
 	PathUses paths; /* files and folders that options name */
 	bool json, keep_metadata, dump_changed, verify_each, time_passes, init_random, real, list,
-		clear, help;
+		clear, help, version, quiet, verbose;
 } Options;
 
 /* ---- choices.c */

@@ -314,8 +314,11 @@ check_loss_kind(Session *s)
 
 	if (loss_find(kind) || strcmp(kind, "output") == 0 || strcmp(kind, "onnx") == 0)
 		return true;
+	WordGuess guess = guess_open(kind);
+	for (int i = 0; loss_table[i]; i++)
+		guess_offer(&guess, loss_table[i]->name);
 	diag_error(s->diag, EXIT_USAGE, "%s: --loss: unknown loss `%s`", s->o->input, kind);
-	diag_hint(s->diag, "`gradc compile --help` lists the losses");
+	hint_guess(s->diag, &guess, "", "`gradc compile --help` lists the losses");
 	return false;
 }
 

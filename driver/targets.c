@@ -55,7 +55,10 @@ hint_targets(const OptionUse *u)
 
 	for (const CudaArchitecture *a = cuda_architectures; a->name; a++)
 		text_printf(&t, "%s%s", a == cuda_architectures ? "cuda:" : ", ", a->name);
-	diag_hint(u->diag, "it has auto, cpu, cpu:native, cpu:x86-64-v2, -v3, -v4, cuda, %s", t.at);
+	option_hint(u, u->value,
+	            arena_printf(u->arena,
+	                         "it has auto, cpu, cpu:native, cpu:x86-64-v2, -v3, -v4, cuda, %s",
+	                         t.at));
 	text_free(&t);
 }
 

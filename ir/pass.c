@@ -105,7 +105,11 @@ option_set(const PassOption *table, const char *owner, void *options, Arena *are
 		           option_needs(o, arena));
 		return false;
 	}
+	WordGuess guess = guess_open(text->name);
+	for (const PassOption *o = table; o && o->name; o++)
+		guess_offer(&guess, o->name);
 	diag_error(diag, EXIT_USAGE, "%s has no option %s", owner, text->name);
+	hint_guess(diag, &guess, "", NULL);
 	return false;
 }
 
@@ -158,8 +162,11 @@ pipeline_parse(Pipeline *out, Arena *arena, const char *text, const PassRow *con
 			if (strcmp(rows[i]->name, name) == 0)
 				row = rows[i];
 		if (!row) {
+			WordGuess guess = guess_open(name);
+			for (int i = 0; i < n_rows; i++)
+				guess_offer(&guess, rows[i]->name);
 			diag_error(diag, EXIT_USAGE, "unknown pass `%s`", name);
-			diag_hint(diag, "`gradc passes` lists them");
+			hint_guess(diag, &guess, "", "`gradc passes` lists them");
 			return false;
 		}
 		PassCall call = pass_call(arena, row);

@@ -1,4 +1,4 @@
-"""The man page and the shell completion are those of the programs' own help; pages are those of the rows."""
+"""The man page is that of the programs' own help; pages are those of the rows."""
 import json
 import re
 import subprocess
@@ -11,9 +11,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def option_rows(run, command="help", *words):
+    """Option -> its row, as the help says it in JSON."""
+    return {row["name"]: row for row in json.loads(run(command, *words or ("--all",), "--json").stdout)["options"]}
+
+
+def choices(row):
+    return row["value"].split("|")
+
+
 def test_the_man_page_is_that_of_the_help(build, run):
     """`make docs` writes it. A build without LLVM has other printers."""
-    if "--printer=llvm|c" not in run("compile", "--help").stdout:
+    if option_rows(run)["printer"]["value"] != "llvm|c":
         pytest.skip("built without LLVM")
     page = subprocess.run([sys.executable, ROOT / "scripts/man-page", build], check=True,
                           capture_output=True, text=True)
@@ -28,7 +37,7 @@ def test_the_page_of_recipes_is_that_of_the_dumps(build):
 
 def test_tables_of_passes_stages_and_options_are_those_of_the_rows(build, run):
     """`make docs` writes them into their pages. A build without LLVM has other printers."""
-    if "--printer=llvm|c" not in run("compile", "--help").stdout:
+    if option_rows(run)["printer"]["value"] != "llvm|c":
         pytest.skip("built without LLVM")
     done = subprocess.run([sys.executable, ROOT / "scripts/page-tables", "--check", build], capture_output=True, text=True)
     assert done.returncode == 0, f"stale tables: {done.stdout}{done.stderr}"
@@ -112,27 +121,24 @@ def first_cells(page, head):
             yield from (word for row in rows[2:] for word in re.findall(r"`([^`]+)`", row.split(" | ")[0]))
 
 
-def choices(text, option):
-    return re.search(rf"^ +{option}=(\S+)", text, re.M)[1].split("|")
-
-
 def test_the_table_of_optimizers_has_the_rows_and_their_settings(run):
-    said = run("compile", "--help").stdout
-    rows = dict(re.findall(r"^  ([a-z0-9-]+) .*\n((?:    .*\n)+)", said.split("\noptimizers ")[1], re.M))
-    assert sorted(first_cells("training.md", "| NAME |")) == sorted(choices(said, "--optimizer")) == sorted(rows)
+    said = json.loads(run("help", "--all", "--json").stdout)
+    rows = {row["name"]: {setting["name"] for setting in row["settings"]} for row in said["optimizers"]}
+    assert sorted(first_cells("training.md", "| NAME |")) == sorted(choices(option_rows(run)["optimizer"])) == sorted(rows)
     for row in re.findall(r"^\| (`.*?) \| [^|]* \| (.*?) ?\|", (ROOT / "docs/training.md").read_text().split("| NAME |")[1].split("\n\n")[0], re.M):
-        settings = {setting for name in re.findall(r"`([a-z0-9-]+)`", row[0]) for setting in re.findall(r"^    ,(\w+)=", rows[name], re.M)}
+        settings = {setting for name in re.findall(r"`([a-z0-9-]+)`", row[0]) for setting in rows[name]}
         assert settings == set(re.findall(r"`(\w+)`", row[1])), row
 
 
 def test_the_tables_of_learning_rates_have_every_schedule(build):
-    said = subprocess.run([build / "tests/executable_help"], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run([build / "tests/executable_help", "--json"], check=True, capture_output=True, text=True).stdout
+    row = next(row for row in json.loads(said)["options"] if row["name"] == "lr-schedule")
     named = [word.split("[")[0] for word in first_cells("training.md", "| `--lr-schedule` |")]
-    assert {*named} - {"-decay", "-cosine", "-range", "-cycle"} == {*choices(said, "--lr-schedule")}
+    assert {*named} - {"-decay", "-cosine", "-range", "-cycle"} == {*choices(row)}
 
 
 def test_the_table_of_precisions_has_every_precision(run):
-    assert list(first_cells("precision.md", "| `--precision` |")) == choices(run("compile", "--help").stdout, "--precision")
+    assert list(first_cells("precision.md", "| `--precision` |")) == choices(option_rows(run)["precision"])
 
 
 def plain(line):
@@ -222,57 +228,14 @@ def test_the_man_page_is_clean_troff():
     assert not done.stderr
 
 
-COMPLETE = r"""
-source "$1"; shift
-COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $function 2>/dev/null; printf '%s\n' "${COMPREPLY[@]}"
-"""
-
-
 def row_names(kind):
-    lines = (ROOT / {"loss": "passes/losses/loss_list.def", "optimizer": "base/numbers/optimizer_list.def"}[kind])
+    lines = ROOT / {"loss": "passes/losses/loss_list.def", "optimizer": "base/numbers/optimizer_list.def"}[kind]
     return [n.replace("_", "-") if kind == "optimizer" else n for n in re.findall(rf"^{kind.upper()}\((\w+)\)", lines.read_text(), re.M)]
 
 
 @pytest.mark.parametrize("kind", ["loss", "optimizer"])
 def test_help_has_every_row(run, kind):
-    line = re.search(rf"^ +--{kind}=(\S+)", run("compile", "--help").stdout, re.M)
-    assert [v for v in line[1].split("|") if ":" not in v and v != "model"] == row_names(kind)  # --loss=model: what the file says
-
-
-@pytest.mark.parametrize("words, want", [
-    (["gradc", "ch"], {"check"}),
-    (["gradc", "compile", "--optim"], {"--optimizer=", "--optimizer-for="}),
-    (["gradc", "compile", "--optimizer", "=", "ne"], {"nesterov"}),
-    (["gradc", "compile", "--loss", "cr"], {"cross_entropy"}),
-    (["gradc", "compile", "--loss", "o"], {"onnx:", "output:"}),
-    (["gradc", "compile", "--init", "r"], {"random"}),
-    (["gradc", "compile", "--train", "=", "ke"], set()),
-    (["gradc", "compile", "--train-mode", "=", "ke"], {"keep"}),
-    (["gradc", "check", "--table", "f"], {"full"}),
-    (["gradc", "dump", "--after", "tr"], {"trainable"}),
-    (["gradc", "dump", "--dump-after", "al"], {"all"}),
-    (["gradc", "dump", "--stage", "lo"], {"lowered"}),
-    (["gradc", "dump", "--pass-option", "=", "lower.tar"], {"lower.target="}),
-    (["gradc", "dump", "mo"], {"model.onnx"}),
-    (["gradc", "opt", ""], {"a.gir", "folder/"}),
-    (["gradc", "run", "--input", "=", "x", "=", "x."], {"x.npy"}),
-    (["gradc", "compile", "-o", "x."], {"x.npy"}),
-    (["train", "--lr-s"], {"--lr-schedule="}),
-    (["train", "--keep-l"], {"--keep-last"}),
-    (["train", "--lr-schedule", "=", "c"], {"constant", "cosine"}),
-    (["train", "--data", "x", "=", "x."], {"x.npy"}),
-    (["train", "--resume", "au"], {"auto"}),
-])
-def test_completion(build, exe, tmp_path, words, want):
-    for name in ["model.onnx", "a.gir", "x.npy"]:
-        (tmp_path / name).touch()
-    (tmp_path / "folder").mkdir()
-    words = [exe if word == "train" else word for word in words]
-    done = subprocess.run(["bash", "-c", COMPLETE, "_", ROOT / "scripts/completion/gradc", *words],
-                          env={"PATH": f"{build.resolve()}:/usr/bin:/bin",
-                               "function": "_gradc" if words[0] == "gradc" else "_gradc_executable"},
-                          capture_output=True, text=True, cwd=tmp_path)
-    assert set(done.stdout.split()) == want
+    assert [v for v in choices(option_rows(run)[kind]) if ":" not in v and v != "model"] == row_names(kind)  # --loss=model: what the file says
 
 
 def test_the_ops_page_is_that_of_the_rows(build):

@@ -28,7 +28,7 @@ command_compile(Options *o, Arena *arena, Diag *diag)
 		session_warn_idle_rules(&s);
 	if (ok && o->json) {
 		print_summary_json(&s);
-	} else if (ok) {
+	} else if (ok && !o->quiet) {
 		print_summary(&s, o->table != NULL);
 		print_plan(&s);
 		print_gpus(&s);

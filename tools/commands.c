@@ -7,10 +7,10 @@
 const Command commands[] = {
 	{"compile", "writes a training executable (-o)", command_compile, "MODEL.onnx",
          COMMAND_COMPILE},
-	{"check", "reads, verifies, lists parameters and what is unsupported", command_check,
-         "MODEL.onnx", COMMAND_CHECK},
-	{"run", "forward once, results to --output-dir", command_run, "MODEL.onnx", COMMAND_RUN},
-	{"grad", "loss and gradients once, results to --output-dir", command_grad, "MODEL.onnx",
+	{"check", "parameters, and all that is unsupported", command_check, "MODEL.onnx",
+         COMMAND_CHECK},
+	{"run", "forward once, to --output-dir", command_run, "MODEL.onnx", COMMAND_RUN},
+	{"grad", "loss and gradients once, to --output-dir", command_grad, "MODEL.onnx",
          COMMAND_GRAD},
 	{"dump", "the module after a stage", command_dump, "MODEL.onnx|EXE|FILE.gir", COMMAND_DUMP},
 	{"opt", "runs --passes on text IR", command_opt, "FILE.gir", COMMAND_OPT},
@@ -18,8 +18,9 @@ const Command commands[] = {
          COMMAND_QUANTIZE},
 	{"ops", "the ONNX operators that can be read", command_ops, "", COMMAND_OPS},
 	{"passes", "the passes in order", command_passes, "", COMMAND_PASSES},
-	{"cache", "compiled CUDA kernels kept on disk: --list, --clear", command_cache, "",
-         COMMAND_CACHE},
+	{"cache", "compiled CUDA kernels: --list, --clear", command_cache, "", COMMAND_CACHE},
+	{"completion", "a script that completes command lines", command_completion, "bash|zsh|fish",
+         COMMAND_COMPLETION},
 	{0},
 };
 

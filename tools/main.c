@@ -5,29 +5,18 @@
 #include <signal.h>
 #include <string.h>
 
-static void
-usage(FILE *out)
-{
-	fprintf(out,
-	        "gradc %s: ONNX models become training executables\n\n"
-	        "usage: gradc COMMAND FILE [options]\n\n",
-	        GRADC_VERSION);
-	for (const Command *c = commands; c->name; c++)
-		fprintf(out, "  %-8s %-24s %s\n", c->name, c->what, c->help);
-	fprintf(out,
-	        "\n`gradc COMMAND --help` lists its options, `gradc --help --all` those of every command; "
-	        "`man gradc` says more.\n");
-}
-
 static int
 refuse(Diag *diag, const char *name)
 {
 	bool later = strcmp(name, "plan") == 0;
+	WordGuess guess = guess_open(name);
 
+	for (const Command *c = commands; c->name && !later; c++)
+		guess_offer(&guess, c->name);
 	diag_error(diag, EXIT_USAGE,
 	           later ? "`gradc %s`: not supported in this build" : "unknown command `%s`",
 	           name);
-	diag_hint(diag, "`gradc --help` lists the commands");
+	hint_guess(diag, &guess, "", "`gradc --help` lists the commands");
 	return EXIT_USAGE;
 }
 
@@ -46,6 +35,60 @@ check_rows(Diag *diag)
 	return sound;
 }
 
+static bool
+is_word(const char *word, const char *a, const char *b)
+{
+	return strcmp(word, a) == 0 || strcmp(word, b) == 0;
+}
+
+/* `gradc help`, `gradc help COMMAND`, `gradc help --all`, each with --json */
+static int
+run_help(int argc, char **argv, Arena *arena, Diag *diag)
+{
+	bool json = false, all = false;
+	const char *name = NULL;
+
+	for (int i = 2; i < argc; i++) {
+		json |= strcmp(argv[i], "--json") == 0;
+		all |= strcmp(argv[i], "--all") == 0;
+		if (argv[i][0] != '-')
+			name = argv[i];
+	}
+	if (name && !command_find(name))
+		return refuse(diag, name);
+	if (!name && !json)
+		usage_print(stdout);
+	if (name || all || json)
+		help_print(name ? command_find(name) : NULL, json, arena);
+	return EXIT_OK;
+}
+
+static int
+run(int argc, char **argv, Arena *arena, Diag *diag)
+{
+	Options o = {0};
+	int code = EXIT_OK;
+
+	if (!check_rows(diag))
+		return diag_exit_code(diag);
+	if (argc < 2) {
+		usage_print(stderr);
+		return EXIT_USAGE;
+	}
+	const Command *command = command_find(argv[1]);
+	if (is_word(argv[1], "--help", "-h") || is_word(argv[1], "help", ""))
+		return run_help(argc, argv, arena, diag);
+	if (strcmp(argv[1], "--version") == 0)
+		version_print();
+	else if (strcmp(argv[1], "__complete") == 0)
+		complete(argc - 2, argv + 2, arena);
+	else if (!command)
+		return refuse(diag, argv[1]);
+	else if (options_parse(&o, command, argc - 1, argv + 1, arena, diag, &code))
+		code = command->run(&o, arena, diag);
+	return code;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -56,29 +99,9 @@ main(int argc, char **argv)
 	memory_serve_json(true);
 	Diag *diag = diag_new("gradc", stderr);
 	Arena *arena = arena_new();
-	Options o = {0};
-	int code = EXIT_USAGE;
 
 	cleanup_on_signals();
-	if (!check_rows(diag)) {
-		code = diag_exit_code(diag);
-	} else if (argc < 2) {
-		usage(stderr);
-	} else if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
-		usage(stdout);
-		if (argc > 2 && strcmp(argv[2], "--all") == 0)
-			options_print_all(arena);
-		code = EXIT_OK;
-	} else if (strcmp(argv[1], "--version") == 0) {
-		printf("gradc %s\n", GRADC_VERSION);
-		code = EXIT_OK;
-	} else if (!command_find(argv[1])) {
-		code = refuse(diag, argv[1]);
-	} else if (options_parse(&o, command_find(argv[1]), argc - 1, argv + 1, arena, diag,
-	                         &code)) {
-		code = command_find(argv[1])->run(&o, arena, diag);
-	}
-	code = diag_finish_stdout(diag, code);
+	int code = diag_finish_stdout(diag, run(argc, argv, arena, diag));
 	arena_free(arena);
 	diag_free(diag);
 	return code;

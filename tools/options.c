@@ -205,6 +205,7 @@ set_words(const OptionUse *u, void *at, const char *const *known, const char *ne
 		if (!known[i] || seen >> i & 1) {
 			diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: need some of %s", u->origin,
 			           u->row->name, u->value, need);
+			option_hint(u, name, NULL);
 			return false;
 		}
 		seen |= 1u << i;
@@ -257,7 +258,35 @@ set_printer(const OptionUse *u, void *at)
 		return true;
 	diag_error(u->diag, EXIT_USAGE, "%s--printer=%s: not supported in this build", u->origin,
 	           u->value);
+	option_hint(u, u->value, NULL);
 	return false;
+}
+
+/* For the completion and hints: pass i, in the order in which passes run; a pass that runs several times counts once. */
+static const char *
+nth_pass(Arena *arena, int i)
+{
+	int n;
+	const PassRow *const *rows = pass_rows(&n);
+
+	for (int k = 0; k < n; k++)
+		if (!pass_is_repeated(k) && i-- == 0)
+			return rows[k]->name;
+	return NULL;
+}
+
+/* For the completion: PASS.NAME= of each option of a pass. */
+static const char *
+nth_pass_option(Arena *arena, int i)
+{
+	int n;
+	const PassRow *const *rows = pass_rows(&n);
+
+	for (int k = 0; k < n; k++)
+		for (const PassOption *p = rows[k]->options; p && p->name; p++)
+			if (!pass_is_repeated(k) && i-- == 0)
+				return arena_printf(arena, "%s.%s=", rows[k]->name, p->name);
+	return NULL;
 }
 
 static bool
@@ -267,7 +296,7 @@ is_pass(const OptionUse *u)
 		return true;
 	diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: unknown pass `%s`", u->origin, u->row->name,
 	           u->value, u->value);
-	diag_hint(u->diag, "`gradc passes` lists them");
+	option_hint(u, u->value, "`gradc passes` lists them");
 	return false;
 }
 
@@ -295,7 +324,7 @@ add_pass_option(const OptionUse *u, void *at)
 	if (!row || !*text.name) {
 		diag_error(u->diag, EXIT_USAGE, "%s--%s=%s: need PASS.NAME=VALUE%s", u->origin,
 		           u->row->name, u->value, row ? "" : " with a pass that exists");
-		diag_hint(u->diag, "`gradc passes` lists passes and their options");
+		option_hint(u, u->value, "`gradc passes` lists passes and their options");
 		return false;
 	}
 	PassCall call = pass_call(u->arena, row);
@@ -389,14 +418,14 @@ static const OptionRow option_rows[] = {
 	{"loss", "output:NAME|onnx:FILE|model", "losses by name take [:OUTPUT][,target=INPUT][,axis=N][,rows=N][,OPTION=VALUE], with a negative N from the last axis; "
 	 "output:NAME takes [,count=OUTPUT|1], onnx:FILE [,count=OUTPUT]", TAKES_STRING, AT(loss), .nth = nth_loss,
 	 .group = "Training", .commands = MODEL, .paths = reads_loss},
-	{"label-smoothing", "X", "for cross_entropy and nll, from 0 to 1", TAKES_CALL, AT(label_smoothing),
+	{"label-smoothing", "X", "for cross_entropy and nll, from 0 to 1 (0)", TAKES_CALL, AT(label_smoothing),
 	 .set = set_fraction, .commands = MODEL},
 	{"class-weight", "FILE.npy", "for cross_entropy and nll", TAKES_STRING, AT(class_weight), .commands = MODEL, .path = PATH_INPUT},
 	{"optimizer", NULL, "with PyTorch's semantics and defaults (adamw); each [,KEY=VALUE...], see below", TAKES_CALL, AT(optimizer),
 	 .nth = nth_optimizer, .set = set_optimizer, .commands = COMPILE | DUMP},
 	{"optimizer-for", "GLOB=NAME[,KEY=VALUE...]", "another optimizer for these parameters, with its own hyperparameters; its learning rate follows the schedule", TAKES_CALL,
 	 AT(optimizers_for), .set = set_optimizer_for, .repeats = true, .commands = COMPILE | DUMP},
-	{"precision", NULL, "the type of every float; tf32: products on a GPU round their f32 operands to 11 bits; bf16, f16: the type of products; weights stay f32",
+	{"precision", NULL, "the type of every float (f32); tf32: products on a GPU round their f32 operands to 11 bits; bf16, f16: the type of products; weights stay f32",
 	 TAKES_KNOWN, AT(precision), .nth = nth_recipe, .commands = MODEL},
 	{"loss-scale", "none|torch|megatron|deepspeed|N", "grows and shrinks by a rule, or is fixed (f16: torch); settings follow the rule: torch,init=1024,interval=100",
 	 TAKES_CALL, AT(loss_scale), .set = set_loss_scale, .commands = COMPILE | DUMP},
@@ -428,17 +457,17 @@ static const OptionRow option_rows[] = {
 	{"no-tie", "A", "does not tie A to an equal parameter; if several modules read A, each gets its own", TAKES_LIST, AT(no_ties), .commands = MODEL},
 	{"repair", REPAIRS, "switches an import repair on", TAKES_CHOICES, AT(repairs), .commands = MODEL},
 	{"no-repair", REPAIRS, "switches an import repair off", TAKES_CHOICES, AT(no_repairs), .commands = MODEL},
-	{"statistics", "keep|update", "batch statistics of frozen layers", TAKES_CHOICE, AT(statistics), .commands = TRAIN},
-	{"train-mode", "keep|restore", "dropout and batch statistics as exported, or for training",
+	{"statistics", "keep|update", "batch statistics of frozen layers (keep)", TAKES_CHOICE, AT(statistics), .commands = TRAIN},
+	{"train-mode", "keep|restore", "dropout and batch statistics as exported, or for training (keep)",
 	 TAKES_CHOICE, AT(train_mode), .commands = MODEL},
-	{"eval-mode", "inference|as-exported", "dropout and batch statistics in @eval", TAKES_CHOICE, AT(eval_mode), .commands = COMPILE | DUMP},
-	{"weights", "embed|FILE", "stores weights in the executable, or in a file beside it", TAKES_STRING, AT(weights),
+	{"eval-mode", "inference|as-exported", "dropout and batch statistics in @eval (inference)", TAKES_CHOICE, AT(eval_mode), .commands = COMPILE | DUMP},
+	{"weights", "embed|FILE", "stores weights in the executable, or in a file beside it (embed)", TAKES_STRING, AT(weights),
 	 .group = "The executable", .commands = COMPILE, .paths = writes_weights},
 	{"keep-metadata", NULL, "keeps exporters' stack traces", TAKES_FLAG, AT(keep_metadata), .commands = COMPILE},
-	{"max-accumulate", "N", "the largest number of micro-batches per step", TAKES_INT, AT(max_accumulate), .least = 1, .commands = COMPILE | DUMP},
+	{"max-accumulate", "N", "the largest number of micro-batches per step (any)", TAKES_INT, AT(max_accumulate), .least = 1, .commands = COMPILE | DUMP},
 	{"keep-sources", "DIR", "keeps the generated C (OUTPUT.sources)", TAKES_STRING, AT(keep_sources),
 	 .optional = true, .commands = COMPILE | RUN | GRAD, .path = PATH_FOLDER},
-	{"emit", "executable|library", "what to write: a program, or a shared library for runtime/gradc.h",
+	{"emit", "executable|library", "what to write: a program, or a shared library for runtime/gradc.h (executable)",
 	 TAKES_KNOWN, AT(emit), .commands = COMPILE},
 	{"cc", "PROGRAM", "the C compiler ($CC, cc)", TAKES_STRING, AT(cc), .commands = COMPILE | RUN | GRAD},
 	{"input", "NAME=FILE", "an input of the model; axes and sizes may depend on the numbers of a small input; repeatable", TAKES_LIST, AT(inputs), .one_per_name = true,
@@ -446,29 +475,29 @@ static const OptionRow option_rows[] = {
 	{"wrt", "INPUT", "also this input's gradient; repeatable", TAKES_LIST, AT(wrt), .commands = GRAD},
 	{"check-gradients", "N", "compares N random entries of each parameter's gradient with finite differences", TAKES_INT,
 	 AT(check_gradients), .least = 1, .commands = GRAD},
-	{"engine", "compiled|interp", "a temporary executable, or the interpreter", TAKES_CHOICE,
+	{"engine", "compiled|interp", "a temporary executable, or the interpreter (compiled)", TAKES_CHOICE,
 	 AT(engine), .commands = RUN | GRAD},
 	{"real", NULL, "interp: no rounding of floats", TAKES_FLAG, AT(real), .commands = RUN | GRAD},
-	{"output-format", "npy|pb", "format of results", TAKES_CHOICE, AT(output_format), .commands = RUN | GRAD},
+	{"output-format", "npy|pb", "format of results (npy)", TAKES_CHOICE, AT(output_format), .commands = RUN | GRAD},
 	{"stage", "import|forward|train|rematerialized|fused|lowered|schedule|memory", "the last stage; for opt: the stage of the "
 	 "text", TAKES_CHOICE, AT(stage), .nth = printer_language, .group = "Inspection", .commands = RUN | GRAD | DUMP | OPT},
-	{"format", "text|dot|html|json|onnx", "format of the dump; onnx: forward and backward of a model as plain ONNX, with --stage=train and --loss", TAKES_KNOWN, AT(format), .commands = DUMP | OPT},
+	{"format", "text|dot|html|json|onnx", "format of the dump (text); onnx: forward and backward of a model as plain ONNX, with --stage=train and --loss", TAKES_KNOWN, AT(format), .commands = DUMP | OPT},
 	{"log", "FILE", "with --format=html: ranges of codes over the training that wrote this log", TAKES_STRING, AT(log), .commands = DUMP, .path = PATH_INPUT},
 	{"machine", NULL, "each [,ranks=N][,link=400G]; for --stage=schedule: the predicted time of each launch on that GPU, with N "
 	 "ranks and 400 Gbit/s between any two", TAKES_CALL, AT(machine), .nth = nth_machine, .set = set_machine, .commands = DUMP},
-	{"after", "PASS", "the module after that pass", TAKES_CALL, AT(after), .set = set_pass, .commands = DUMP},
-	{"passes", "LIST", "for opt: a,b{x=1}", TAKES_STRING, AT(passes), .empty = true, .commands = OPT},
-	{"dump-after", "PASS", "prints the module after a pass, or `all`", TAKES_CALL, AT(dump_after),
-	 .set = set_pass_or_all, .commands = PASSES},
+	{"after", "PASS", "the module after that pass", TAKES_CALL, AT(after), .set = set_pass, .words = nth_pass, .commands = DUMP},
+	{"passes", "LIST", "for opt: a,b{x=1}", TAKES_STRING, AT(passes), .empty = true, .words = nth_pass, .commands = OPT},
+	{"dump-after", "PASS|all", "prints the module after a pass, or after all", TAKES_CALL, AT(dump_after),
+	 .set = set_pass_or_all, .words = nth_pass, .commands = PASSES},
 	{"dump-dir", "DIR", "writes dumps to files in this folder, and the input of each pass while the pass runs", TAKES_STRING, AT(dump_dir), .commands = PASSES, .path = PATH_FOLDER},
 	{"dump-changed", NULL, "dumps after every pass that changed something", TAKES_FLAG,
 	 AT(dump_changed), .commands = PASSES},
-	{"stop-after", "PASS", "ends after this pass", TAKES_CALL, AT(stop_after), .set = set_pass, .commands = COMPILE | DUMP | OPT},
-	{"disable", "PASS", "leaves a pass out; repeatable", TAKES_CALL, AT(disable), .set = add_pass, .repeats = true, .commands = PASSES},
+	{"stop-after", "PASS", "ends after this pass", TAKES_CALL, AT(stop_after), .set = set_pass, .words = nth_pass, .commands = COMPILE | DUMP | OPT},
+	{"disable", "PASS", "leaves a pass out; repeatable", TAKES_CALL, AT(disable), .set = add_pass, .repeats = true, .words = nth_pass, .commands = PASSES},
 	{"enable", "PASS", "runs a pass that `gradc passes` marks as run when asked for; repeatable",
-	 TAKES_CALL, AT(enable), .set = add_pass, .repeats = true, .commands = PASSES},
+	 TAKES_CALL, AT(enable), .set = add_pass, .repeats = true, .words = nth_pass, .commands = PASSES},
 	{"pass-option", "PASS.NAME=VALUE", "an option of a pass, as `gradc passes` lists them; repeatable",
-	 TAKES_CALL, AT(pass_options), .set = add_pass_option, .repeats = true, .commands = PASSES},
+	 TAKES_CALL, AT(pass_options), .set = add_pass_option, .repeats = true, .words = nth_pass_option, .commands = PASSES},
 	{"verify-each", NULL, "verifies after every pass", TAKES_FLAG, AT(verify_each), .commands = PASSES},
 	{"time-passes", NULL, "a table of times", TAKES_FLAG, AT(time_passes), .commands = PASSES},
 	{"abort-in", "PASS", NULL, TAKES_CALL, AT(abort_in), .set = set_pass, .commands = PASSES}, /* for tests */
@@ -479,11 +508,11 @@ static const OptionRow option_rows[] = {
 	{"table", "full", "every parameter", TAKES_CHOICE, AT(table), .commands = COMPILE | CHECK},
 	{"match", "GLOB", "for check: shows the parameters that the glob matches, by either name", TAKES_STRING, AT(match), .commands = CHECK},
 	{"target", "cpu:native|cpu:x86-64-v2|cpu:x86-64-v3|cpu:x86-64-v4|cuda|cuda:sm_80|cuda:sm_90a|cuda:sm_100a|cuda:compute_100",
-	 "what is compiled for; several with commas: the executable picks at start", TAKES_CALL, AT(target), .set = set_target,
+	 "what is compiled for; several with commas: the executable picks at start (cpu:native)", TAKES_CALL, AT(target), .set = set_target,
 	 .group = "Kernels and ranks", .commands = COMPILE | RUN | GRAD | DUMP},
 	{"cores", "N", "number of cores that loops are divided for, on any machine (64)", TAKES_INT, AT(cores), .least = 1,
 	 .most = MAX_CORES, .commands = COMPILE | RUN | GRAD | DUMP},
-	{"printer", NULL, "the printer that makes code of kernels", TAKES_CALL, AT(printer), .nth = nth_printer,
+	{"printer", NULL, "the printer that makes code of kernels (the first)", TAKES_CALL, AT(printer), .nth = nth_printer,
 	 .set = set_printer, .commands = COMPILE | RUN | GRAD | DUMP},
 	{"data-parallel", "ddp,zero1,zero2,zero3",
 	 "what is divided among ranks: nothing (ddp); the optimizer's states (zero1); gradients, too (zero2); weights, too (zero3); several: the executable picks at start",
@@ -493,7 +522,10 @@ static const OptionRow option_rows[] = {
 	 TAKES_CALL, AT(offload), .set = set_offload, .commands = COMPILE | DUMP},
 	{"sync-batchnorm", NULL, "batch norms use the statistics of all ranks' batches together", TAKES_FLAG, AT(sync_batchnorm),
 	 .commands = COMPILE | DUMP},
-	{"help", NULL, "this text", TAKES_FLAG, AT(help), .group = "Other"},
+	{"help", NULL, "this text; with --json as JSON", TAKES_FLAG, AT(help), .letter = 'h', .group = "Other"},
+	{"quiet", NULL, "only errors and results: no warnings, no table of compile", TAKES_FLAG, AT(quiet), .letter = 'q'},
+	{"verbose", NULL, "also every parameter in the table (--table=full), and the time of each pass (--time-passes)", TAKES_FLAG, AT(verbose), .letter = 'v'},
+	{"version", NULL, "the version of gradc", TAKES_FLAG, AT(version)},
 	{"config", "FILE", "options from a file, one `name = value` a line, or DeepSpeed's JSON; the command line wins", TAKES_CONFIG, AT(configs), .path = PATH_INPUT},
 	{"mesh", "tensor=1|pipeline=1|tensor=1,pipeline=1", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
 	{"remat", "none|off", NULL, TAKES_KNOWN, AT(ignored), .commands = COMPILE | DUMP},
@@ -544,8 +576,7 @@ all_rows(Arena *arena)
 	return all;
 }
 
-/* command NULL: the options of all commands. */
-static OptionTable
+OptionTable
 option_table(Arena *arena, const Command *command)
 {
 	enum { MOST = 32 };
@@ -561,45 +592,8 @@ option_table(Arena *arena, const Command *command)
 		.program = command ? arena_printf(arena, "gradc %s", command->name) : "gradc",
 		.command = command ? command->bit : 0,
 		.command_names = names,
+		.operands = command ? command->what : NULL,
 	};
-}
-
-static void
-print_lists(Arena *arena)
-{
-	printf("\nlosses (--loss), each with options of its own as --loss=NAME,OPTION=VALUE:\n");
-	for (int i = 0; loss_table[i]; i++) {
-		printf("  %-28s %s\n", loss_table[i]->name, loss_table[i]->doc);
-		for (const PassOption *p = loss_table[i]->options; p && p->name; p++)
-			printf("    ,%-25s %s\n", arena_printf(arena, "%s=...", p->name), p->help);
-	}
-	printf("\noptimizers (--optimizer), with their hyperparameters, which are options of the executable, and settings:\n");
-	for (int i = 0; optimizer_table[i]; i++) {
-		const OptimizerRow *row = optimizer_table[i];
-		printf("  %-28s %s\n    %s\n", row->name, row->doc, row->defaults);
-		for (const PassOption *p = row->options; p && p->name; p++)
-			printf("    ,%-25s %s\n", arena_printf(arena, "%s=...", p->name), p->help);
-	}
-}
-
-static void
-print_help(const Command *c, const OptionTable *table, Arena *arena)
-{
-	bool trains = table->command & TRAIN;
-
-	printf("usage: gradc %s %s [options]\n%s\n\noptions:\n", c->name, c->what, c->help);
-	options_print(stdout, table);
-	if (trains)
-		print_lists(arena);
-}
-
-void
-options_print_all(Arena *arena)
-{
-	OptionTable table = option_table(arena, NULL);
-
-	options_print(stdout, &table);
-	print_lists(arena);
 }
 
 bool
@@ -611,12 +605,25 @@ options_parse(Options *o, const Command *command, int argc, char **argv, Arena *
 	table.uses = &o->paths;
 	bool ok = options_read(&table, o, argc, argv, &files, arena, diag);
 
-	ok = ok && options_complete(o, arena, diag);
-	if (ok && o->help) {
-		print_help(command, &table, arena);
-		*exit_code = EXIT_OK;
+	*exit_code = EXIT_OK;
+	if (ok && (o->help || o->version)) {
+		if (o->help)
+			help_print(command, o->json, arena);
+		else
+			version_print();
 		return false;
 	}
+	if (ok && o->quiet && o->verbose) {
+		diag_error(diag, EXIT_USAGE, "--quiet and --verbose: one of them");
+		ok = false;
+	}
+	if (o->quiet)
+		diag_be_quiet(diag);
+	if (o->verbose) {
+		o->table = "full";
+		o->time_passes = true;
+	}
+	ok = ok && options_complete(o, arena, diag);
 	o->input = files.n ? files.at[0] : NULL;
 	for (int i = *command->what ? 1 : 0; i < files.n; i++) {
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", files.at[i]);

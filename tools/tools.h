@@ -26,6 +26,7 @@ enum {
 	COMMAND_PASSES = 128,
 	COMMAND_CACHE = 256,
 	COMMAND_QUANTIZE = 512,
+	COMMAND_COMPLETION = 1024,
 };
 
 /* ---- command_NAME.c */
@@ -39,14 +40,23 @@ int command_ops(Options *o, Arena *arena, Diag *diag);
 int command_passes(Options *o, Arena *arena, Diag *diag);
 int command_quantize(Options *o, Arena *arena, Diag *diag);
 int command_cache(Options *o, Arena *arena, Diag *diag);
+int command_completion(Options *o, Arena *arena, Diag *diag); /* in help.c */
 
 /* ---- options.c */
-/* Fills *o from the command line and --config. false after reporting, or after --help (*exit_code). */
+/* Fills *o from the command line and --config. false after reporting, or after --help or --version (*exit_code). */
 bool options_parse(Options *o, const Command *command, int argc, char **argv, Arena *arena,
                    Diag *diag, int *exit_code);
-/* prints the options of all commands, each option with the commands that have it, then losses and
- * optimizers */
-void options_print_all(Arena *arena);
+/* The options of a command; NULL: of all commands. In the arena. */
+OptionTable option_table(Arena *arena, const Command *command);
+
+/* ---- help.c */
+void version_print(void);
+void usage_print(FILE *out); /* the list of commands */
+/* Prints the options of a command (NULL: of all commands, each option with the commands that have it), then losses and
+ * optimizers. */
+void help_print(const Command *command, bool json, Arena *arena);
+/* Prints what a shell offers for the last of the n words behind `gradc __complete`. */
+void complete(int n, char **words, Arena *arena);
 
 /* ---- command_dump.c */
 bool parse_stage(const char *text, Stage *stage,

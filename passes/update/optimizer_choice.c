@@ -85,7 +85,12 @@ set_key(OptimizerChoice *c, const char *option, char *word, void *settings, Aren
 	if (!set_default(c, word, value, arena)) {
 		diag_error(diag, EXIT_USAGE, "%s: %s=%s is not one of its settings", owner, word,
 		           value);
-		diag_hint(diag, "it has %s; `gradc compile --help` lists them", c->row->defaults);
+		WordGuess guess = guess_open(word);
+		for (const PassOption *p = c->row->options; p && p->name; p++)
+			guess_offer(&guess, p->name);
+		hint_guess(diag, &guess, "",
+		           arena_printf(arena, "it has %s; `gradc compile --help` lists them",
+		                        c->row->defaults));
 		return false;
 	}
 	if (is_in_range(word, value))
@@ -96,19 +101,13 @@ set_key(OptimizerChoice *c, const char *option, char *word, void *settings, Aren
 }
 
 static void
-hint_nearest(const char *name, Diag *diag)
+hint_optimizers(const char *name, Diag *diag)
 {
-	const char *nearest = NULL;
-	int least = 0;
+	WordGuess guess = guess_open(name);
 
-	for (int i = 0; optimizer_table[i]; i++) {
-		int far = text_distance(name, optimizer_table[i]->name);
-		if (nearest && far >= least)
-			continue;
-		nearest = optimizer_table[i]->name;
-		least = far;
-	}
-	diag_hint(diag, "the nearest is %s; `gradc compile --help` lists all", nearest);
+	for (int i = 0; optimizer_table[i]; i++)
+		guess_offer(&guess, optimizer_table[i]->name);
+	hint_guess(diag, &guess, "", "`gradc compile --help` lists all");
 }
 
 /* option: the option's name for messages, "--optimizer". */
@@ -123,7 +122,7 @@ parse_choice(const char *option, const char *text, OptimizerChoice *out, Arena *
 
 	if (!row) {
 		diag_error(diag, EXIT_USAGE, "%s=%s: not supported in this build", option, text);
-		hint_nearest(name ? name : "", diag);
+		hint_optimizers(name ? name : "", diag);
 		return false;
 	}
 	size_t n;

@@ -24,13 +24,17 @@ typedef struct {
 	const char *tensorboard, *report;
 	double find_lr[2]; /* lowest and highest rate of --find-lr; 0 without it */
 	int64_t eval_every, save_every, check_gradients, parent;
-	bool info, json, once, backward, help;
+	const char *completion; /* shell of --completion */
+	bool info, json, once, backward, help, quiet, verbose, version;
 } CliOptions;
-/* Reports every fault to diag; false if there was one. */
+/* Reports every fault to diag; false if there was one. With --help, --version or --completion nothing else is checked. */
 bool options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out);
 /* Splits NAME=VALUE again if the model has an input whose name contains `=`: the longest matching input name wins. */
 Status options_match_names(Arena *arena, const GradcModel *model, CliOptions *o);
 void options_help(FILE *out, const char *program);
+void options_help_as_json(FILE *out);
+/* Prints what a shell offers for the last of n words; words[0] is the program. */
+void options_complete(Arena *arena, const GradcModel *model, int n, char **words);
 json_t *options_json(const CliOptions *o); /* given options and defaults */
 
 /* ---- info.c */
@@ -39,6 +43,8 @@ int info_print(const GradcModel *model, const CliOptions *o, Diag *diag);
 /* ---- info_device.c: "device", "library_calls" and "library_bytes" as JSON, and as lines of text */
 json_t *info_device(const GradcModel *model, const Format *f, const GradcOptions *options);
 void info_device_print(const GradcModel *model, const Format *f, const GradcOptions *options);
+/* The code that computes each product of an open run, a line per product. */
+void info_products_print(FILE *out, const Gradc *run);
 
 /* ---- table.c: the table before training, with what is trained */
 void table_print(FILE *out, const Gradc *run, const CliOptions *o);

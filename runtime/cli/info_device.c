@@ -63,6 +63,14 @@ add_product(json_t *list, const Format *f, const Opened *o, int kernel)
 	text_free(&what);
 }
 
+static void
+add_products(json_t *list, const Format *f, const Opened *o)
+{
+	for (int i = 0; i < f->n[SECTION_KERNELS]; i++)
+		if (f->kernels[i].library && f->kernels[i].targets >> o->target & 1)
+			add_product(list, f, o, i);
+}
+
 json_t *
 info_device(const GradcModel *model, const Format *f, const GradcOptions *options)
 {
@@ -76,9 +84,8 @@ info_device(const GradcModel *model, const Format *f, const GradcOptions *option
 	else if (o.ops && o.ops->describe)
 		o.ops->describe(o.device, &text);
 	json_object_set_new(root, "device", json_string(text.at ? text.at : o.ops->name));
-	for (int i = 0; !status && i < f->n[SECTION_KERNELS]; i++)
-		if (f->kernels[i].library && f->kernels[i].targets >> o.target & 1)
-			add_product(list, f, &o, i);
+	if (!status)
+		add_products(list, f, &o);
 	if (!status && o.ops->native_stream) {
 		Text carrier = {0};
 		carrier_describe(&carrier);
@@ -102,15 +109,15 @@ info_device(const GradcModel *model, const Format *f, const GradcOptions *option
 }
 
 static void
-print_product(const json_t *call)
+print_product(FILE *out, const json_t *call)
 {
 	const char *name = json_string_value(json_object_get(call, "implementation"));
 	const char *remark = json_string_value(json_object_get(call, "remark"));
 	Text how = {0};
 
 	text_printf(&how, "%s%s%s", name, remark ? ", " : "", remark ? remark : "");
-	printf("  %-8s %-24s %s\n", json_string_value(json_object_get(call, "kernel")), how.at,
-	       json_string_value(json_object_get(call, "call")));
+	fprintf(out, "  %-8s %-24s %s\n", json_string_value(json_object_get(call, "kernel")),
+	        how.at, json_string_value(json_object_get(call, "call")));
 	text_free(&how);
 }
 
@@ -143,6 +150,21 @@ info_device_print(const GradcModel *model, const Format *f, const GradcOptions *
 	       (long long)json_integer_value(json_object_get(root, "library_bytes")));
 	print_peak(root);
 	json_array_foreach(json_object_get(root, "library_calls"), i, call)
-		print_product(call);
+		print_product(stdout, call);
 	json_decref(root);
+}
+
+void
+info_products_print(FILE *out, const Gradc *run)
+{
+	const Executor *e = &run->executor;
+	Opened o = {e->ops, e->device, e->code, e->target};
+	json_t *list = json_array(), *call;
+	size_t i;
+
+	add_products(list, &run->format, &o);
+	fprintf(out, "products that a library may compute: %zu\n", json_array_size(list));
+	json_array_foreach(list, i, call)
+		print_product(out, call);
+	json_decref(list);
 }

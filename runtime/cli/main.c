@@ -253,6 +253,34 @@ own_path(Arena *arena, const char *name)
 	return n > 0 && path_is_same(arena, path, self) ? arena_strdup(arena, path) : self;
 }
 
+static void
+print_version(void)
+{
+	Format f;
+	Status status = format_read(gradc_model.blob, gradc_model.bytes, &f);
+	const char *version = status ? NULL : format_info_get(&f, "gradc_version");
+
+	printf("gradc %s\n", version ? version : GRADC_VERSION);
+	status_free(status);
+}
+
+/* Answers an option that asks about the program itself; false: there is no such option. */
+static bool
+answer(const CliOptions *o, Arena *arena, const char *program)
+{
+	if (o->help && o->json)
+		options_help_as_json(stdout);
+	else if (o->help)
+		options_help(stdout, plain_text(arena, program));
+	else if (o->version)
+		print_version();
+	else if (o->completion)
+		completion_script(stdout, o->completion, program);
+	else
+		return false;
+	return true;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -268,11 +296,12 @@ main(int argc, char **argv)
 		arena, argc, argv, (const char *[]){"--resume", "--steps", "--epochs", NULL});
 	int code = EXIT_OK;
 
-	if (!options_parse(arena, diag, argc, argv, &options))
+	if (argc > 1 && strcmp(argv[1], "__complete") == 0) {
+		argv[1] = argv[0];
+		options_complete(arena, &gradc_model, argc - 1, argv + 1);
+	} else if (!options_parse(arena, diag, argc, argv, &options)) {
 		code = diag_exit_code(diag);
-	else if (options.help)
-		options_help(stdout, plain_text(arena, argv[0]));
-	else {
+	} else if (!answer(&options, arena, argv[0])) {
 		options.command = command;
 		options.resuming = resuming;
 		options.going_on = going_on;

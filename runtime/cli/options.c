@@ -78,6 +78,13 @@ options_match_names(Arena *arena, const GradcModel *model, CliOptions *o)
 	return NULL;
 }
 
+/* The schedules for users: without the one of --find-lr, the last. */
+static const char *
+nth_schedule(int i)
+{
+	return lr_schedule_names[i + 1] ? lr_schedule_names[i] : NULL;
+}
+
 /* clang-format off */
 /* What an executable can do; an option may belong to one of them. */
 enum { TRAINING = 1, ONCE = 2 };
@@ -94,7 +101,7 @@ static const OptionRow rows[] = {
 	 .set = set_pair, .repeats = true, .one_per_name = true},
 	{"mean-std", "NAME=FILE", "f32 .npy [2,C]: means and deviations of channels", TAKES_CALL,
 	 RUN(mean_std), .set = set_pair, .repeats = true, .one_per_name = true, .paths = reads_named_files},
-	{"steps", "N", "steps in all", TAKES_INT, RUN(steps), .most = GRADC_MOST_STEPS, .group = "Length", .commands = TRAINING},
+	{"steps", "N", "steps in all (those of --epochs)", TAKES_INT, RUN(steps), .most = GRADC_MOST_STEPS, .group = "Length", .commands = TRAINING},
 	{"epochs", "N", "passes over the data (1)", TAKES_INT, RUN(epochs), .most = GRADC_MOST_PARTS, .commands = TRAINING},
 	{"accumulate", "N", "micro-batches a step (1, or computed from --global-batch)", TAKES_INT, RUN(accumulate), .least = 1, .most = GRADC_MOST_PARTS, .commands = TRAINING},
 	{"global-batch", "N", "rows of a step over all ranks: sets --accumulate, or must agree with it", TAKES_INT, RUN(global_batch),
@@ -111,11 +118,11 @@ static const OptionRow rows[] = {
 #define HYPER(index, name, option, below, help) \
 	{option, "X", help, TAKES_DOUBLE, RUN(name), .range = below, .group = SCALAR_##index == 0 ? "Hyperparameters" : NULL, .commands = TRAINING},
 #include "base/numbers/optimizer_list.def"
-	{"lr-schedule", "constant|linear|cosine|wsd|polynomial|step|one-cycle|plateau|deepspeed-warmup|deepspeed-decay|deepspeed-cosine|deepspeed-range|deepspeed-cycle", "how the learning rate changes (constant); polynomial[,power=1], step[,size=30,gamma=0.1], "
+	{"lr-schedule", NULL, "how the learning rate changes (constant); polynomial[,power=1], step[,size=30,gamma=0.1], "
 	 "one-cycle[,pct_start=0.3,div_factor=25,final_div_factor=10000], "
 	 "plateau[,factor=0.1,patience=10], also threshold=0.0001, cooldown=0, eps=1e-08, by the losses of --eval-every; DeepSpeed's schedules: deepspeed-warmup[,steps=1000,log=1], "
 	 "deepspeed-decay, -cosine[,steps=1000,log=1,total=N], -range[,size=2000,rate=1,stairs=0], -cycle[,first=2000,second=2000,size=0,rate=0]", TAKES_STRING,
-	 RUN(lr_schedule), .commands = TRAINING},
+	 RUN(lr_schedule), .nth = nth_schedule, .commands = TRAINING},
 	{"find-lr", "MIN,MAX", "suggests a learning rate instead of training: it grows from MIN to MAX over --steps, and stdout gets the losses",
 	 TAKES_CALL, CLI(find_lr), .set = set_find_lr, .commands = TRAINING},
 	{"warmup", "N", "steps of linear warm-up (0)", TAKES_INT, RUN(warmup), .commands = TRAINING},
@@ -129,7 +136,7 @@ static const OptionRow rows[] = {
 	{"eval-tokens", "FILE", "as --tokens", TAKES_STRING, RUN(eval_tokens), .commands = TRAINING, .path = PATH_INPUT},
 	{"eval-text", "FILE", "as --text", TAKES_STRING, RUN(eval_text), .commands = TRAINING, .path = PATH_INPUT},
 	{"split", "X[,SEED]", "holds the share X of the training rows out for evaluation, by class where labels are classes", TAKES_STRING, RUN(split), .commands = TRAINING},
-	{"eval-every", "N", "evaluates every N steps, and before and after training", TAKES_INT,
+	{"eval-every", "N", "evaluates every N steps, and before and after training (0: only before and after)", TAKES_INT,
 	 CLI(eval_every), .commands = TRAINING},
 	{"metric", "NAME", "decides which evaluation is the best: loss, accuracy or perplexity (loss)", TAKES_STRING, RUN(metric), .commands = TRAINING},
 	{"early-stop", "N[,min-delta=X]", "ends training after N evaluations in a row that are not better by more than X (0)", TAKES_STRING, RUN(early_stop), .commands = TRAINING},
@@ -208,7 +215,11 @@ static const OptionRow rows[] = {
 	{"info", NULL, "shows what is compiled in; runs nothing", TAKES_FLAG, CLI(info),
 	 .group = "Other"},
 	{"json", NULL, "results as JSON", TAKES_FLAG, CLI(json)},
-	{"help", NULL, "this text", TAKES_FLAG, CLI(help)},
+	{"help", NULL, "this text; with --json as JSON", TAKES_FLAG, CLI(help), .letter = 'h'},
+	{"quiet", NULL, "only errors and results: no warnings, no table (--table=off), no progress (--progress=off)", TAKES_FLAG, CLI(quiet), .letter = 'q'},
+	{"verbose", NULL, "also every parameter in the table (--table=full), and which library or code computes each product", TAKES_FLAG, CLI(verbose), .letter = 'v'},
+	{"version", NULL, "the version of gradc that compiled this program", TAKES_FLAG, CLI(version)},
+	{"completion", "bash|zsh|fish", "prints a script that completes this program's command lines: source <(./train --completion bash)", TAKES_CHOICE, CLI(completion)},
 	{"config", "FILE", "options from a file, one `name = value` a line, or DeepSpeed's JSON; the command line wins", TAKES_CONFIG, CLI(configs), .path = PATH_INPUT},
 	{"backward", NULL, NULL, TAKES_FLAG, CLI(backward)},  /* with --once: for gradc grad */
 	/* with --once: for gradc grad */
@@ -322,31 +333,72 @@ has_word(int argc, char **argv, const char *word)
 	return false;
 }
 
-/* Refuses the schedule that is reserved for --find-lr. */
+/* Refuses unknown schedules, and the schedule that is reserved for --find-lr. The name of a schedule ends at a comma. */
 static bool
-check_schedule(const CliOptions *o, Diag *diag)
+check_schedule(const CliOptions *o, Arena *arena, Diag *diag)
 {
-	if (strncmp(o->run.lr_schedule, "sweep", 5) != 0)
-		return true;
-	diag_error(diag, EXIT_USAGE, "--lr-schedule: \"%s\" is what --find-lr does",
-	           o->run.lr_schedule);
+	const char *text = o->run.lr_schedule;
+	OptionUse use = {.value = text, .arena = arena, .diag = diag};
+
+	if (strncmp(text, "sweep", 5) == 0) {
+		diag_error(diag, EXIT_USAGE, "--lr-schedule: \"%s\" is what --find-lr does", text);
+		return false;
+	}
+	for (int i = 0; lr_schedule_names[i]; i++)
+		if (lr_schedule_is(text, lr_schedule_names[i]))
+			return true;
+	for (int i = 0; i < COUNT(rows); i++)
+		if (rows[i].offset == RUN(lr_schedule))
+			use.row = &rows[i];
+	diag_error(diag, EXIT_USAGE, "--lr-schedule=%s: need one of %s", text,
+	           option_values(arena, use.row));
+	option_hint(&use, arena_strndup(arena, text, strcspn(text, ",")), NULL);
 	return false;
+}
+
+/* The table for a command line with these words. */
+static OptionTable
+table_of_mode(Arena *arena, int argc, char **argv)
+{
+	OptionTable of_mode = table;
+	bool once = has_word(argc, argv, "--once");
+
+	of_mode.command = once ? ONCE : TRAINING;
+	of_mode.mode = once ? "--once" : "training";
+	of_mode.program = argc ? plain_text(arena, argv[0]) : table.program;
+	return of_mode;
+}
+
+/* What --quiet and --verbose change. */
+static bool
+settle_amount(CliOptions *o, Diag *diag)
+{
+	if (o->quiet && o->verbose) {
+		diag_error(diag, EXIT_USAGE, "--quiet and --verbose: one of them");
+		return false;
+	}
+	if (o->quiet)
+		diag_be_quiet(diag);
+	if (!o->progress)
+		o->progress = o->quiet ? "off" : "auto";
+	if (!o->table)
+		o->table = o->quiet ? "off" : o->verbose ? "full" : "auto";
+	return true;
 }
 
 bool
 options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 {
 	StringList rest = {0};
+	OptionTable of_mode = table_of_mode(arena, argc, argv);
 
-	*out = (CliOptions){.run = gradc_default_options(), .progress = "auto", .table = "auto"};
+	*out = (CliOptions){.run = gradc_default_options()};
 	out->run.accumulate = 0; /* 0 until an option sets it */
-	OptionTable of_mode = table;
-	bool once = has_word(argc, argv, "--once");
-	of_mode.command = once ? ONCE : TRAINING;
-	of_mode.mode = once ? "--once" : "training";
-	of_mode.program = argc ? plain_text(arena, argv[0]) : table.program;
 	of_mode.uses = &out->paths;
 	bool ok = options_read(&of_mode, out, argc, argv, &rest, arena, diag);
+	if (ok && (out->help || out->version || out->completion))
+		return true;
+	ok = settle_amount(out, diag) && ok;
 	out->run.profile = out->report != NULL;
 	for (int i = 0; i < rest.n; i++) {
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", rest.at[i]);
@@ -354,7 +406,7 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 	}
 	if (out->run.accumulate == 0 && out->run.global_batch == 0)
 		out->run.accumulate = 1;
-	if (!ok || !check_schedule(out, diag) || !check_needs(out, diag) ||
+	if (!ok || !check_schedule(out, arena, diag) || !check_needs(out, diag) ||
 	    !check_find_lr(out, diag))
 		return false;
 	if (out->find_lr[0] > 0)
@@ -443,7 +495,8 @@ options_json(const CliOptions *o)
 
 	for (int i = 0; i < COUNT(rows); i++) {
 		bool shown = show[rows[i].takes] && rows[i].help &&
-		             rows[i].offset != CLI(ignored) && rows[i].offset != CLI(find_lr);
+		             rows[i].offset != CLI(ignored) && rows[i].offset != CLI(find_lr) &&
+		             rows[i].offset != CLI(completion);
 		json_t *value = shown ? show[rows[i].takes]((const char *)o + rows[i].offset)
 		                      : NULL;
 
@@ -453,12 +506,51 @@ options_json(const CliOptions *o)
 	return settings;
 }
 
-void
-options_help(FILE *out, const char *program)
+static OptionTable
+table_of_all(void)
 {
-	fprintf(out, "usage: %s [options]\n\nA training executable made by gradc.\n\n", program);
 	OptionTable plain = table;
 
 	plain.command_names = NULL;
+	return plain;
+}
+
+void
+options_help(FILE *out, const char *program)
+{
+	OptionTable plain = table_of_all();
+
+	fprintf(out, "usage: %s [options]\n\nA training executable made by gradc.\n", program);
 	options_print(out, &plain);
+}
+
+void
+options_help_as_json(FILE *out)
+{
+	OptionTable plain = table_of_all();
+	json_t *root = json_pack("{s:o}", "options", options_help_json(&plain));
+
+	json_dumpf(root, out, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+	fprintf(out, "\n");
+	json_decref(root);
+}
+
+void
+options_complete(Arena *arena, const GradcModel *model, int n, char **words)
+{
+	OptionTable of_mode = table_of_mode(arena, n, words);
+	StringList names = {0};
+	StrMap *seen = strmap_new(arena); /* several programs have the same inputs */
+	Format f;
+	Status status = format_read(model->blob, model->bytes, &f);
+
+	for (int i = 0; !status && i < f.n[SECTION_PORTS]; i++) {
+		const char *name = format_text(&f, f.ports[i].name);
+		if (port_is_input(f.ports[i].kind) && !strmap_get(seen, name))
+			vec_push(arena, &names, name);
+		strmap_put(seen, name, &names);
+	}
+	status_free(status);
+	of_mode.names = &names;
+	completion_print(stdout, &of_mode, n - 1, words + 1);
 }

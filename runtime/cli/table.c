@@ -256,6 +256,8 @@ table_print(FILE *out, const Gradc *run, const CliOptions *o)
 		return;
 	print_model(out, f);
 	print_device(out, run);
+	if (o->verbose)
+		info_products_print(out, run);
 	print_rows(out, f, strcmp(o->table, "full") == 0);
 	print_memory(out, run);
 	state_bytes_print(out, f);

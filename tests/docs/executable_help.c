@@ -1,9 +1,14 @@
-/* Prints the --help of a training executable without building one, for the man page. */
+/* Prints the --help of a training executable without building one, for the man page; with --json as JSON. */
 #include "runtime/cli/cli.h"
 
+#include <string.h>
+
 int
-main(void)
+main(int argc, char **argv)
 {
-	options_help(stdout, "EXE");
+	if (argc > 1 && strcmp(argv[1], "--json") == 0)
+		options_help_as_json(stdout);
+	else
+		options_help(stdout, "EXE");
 	return 0;
 }

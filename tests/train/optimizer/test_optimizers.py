@@ -294,7 +294,7 @@ def test_onnx_operators(run, tmp_path, data, optimizer):
     ("adam,lr=-1", "lr=-1 is out of range"), ("adadelta,rho=5", "not a number from 0 to 1"), ("momentum,dampening=-3", "not a number from 0 to 1"),
     ("adagrad,lr_decay=nan", "not a number from 0"), ("sophia,every=0", "every=0 is not a number from 1"), ("muon,ns_steps=0", "not a number from 1 to 100"),
     ("muon,ns_steps=3000", "not a number from 1 to 100"), ("schedule-free,r=1000", "not a number from 0 to 10"), ("muon,lr=0", "follow it to 0"),
-    ("adamw8", "the nearest is adamw"), ("rmsprop,centered=2", "centered"), ("", "not supported"),
+    ("adamw8", "did you mean `adamw`?"), ("rmsprop,centered=2", "centered"), ("", "not supported"),
     ("rmsprop,alpha=x", "alpha"), ("sgd,momentum=0.9", "momentum=0.9 is not one of its settings")])
 def test_faults(run, tmp_path, data, text, said):
     model(tmp_path, data[0])
