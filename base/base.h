@@ -151,6 +151,8 @@ void diag_be_quiet(Diag *diag);
 void diag_error(Diag *diag, int exit_code, const char *fmt, ...) PRINTF(3, 4);
 void diag_verror(Diag *diag, int exit_code, const char *fmt, va_list args);
 void diag_warning(Diag *diag, const char *fmt, ...) PRINTF(2, 3);
+/* "gradc: note: ...": a fact on its own, such as a choice that was made for the user. */
+void diag_remark(Diag *diag, const char *fmt, ...) PRINTF(2, 3);
 void diag_note(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\tnote: ..." */
 void diag_hint(Diag *diag, const char *fmt, ...) PRINTF(2, 3); /* "\thint: ..." */
 

@@ -107,6 +107,18 @@ diag_warning(Diag *diag, const char *fmt, ...)
 }
 
 void
+diag_remark(Diag *diag, const char *fmt, ...)
+{
+	va_list args;
+
+	diag->muted = diag->quiet;
+	va_start(args, fmt);
+	if (!diag->quiet)
+		print_headline(diag, "note", fmt, args);
+	va_end(args);
+}
+
+void
 diag_note(Diag *diag, const char *fmt, ...)
 {
 	va_list args;

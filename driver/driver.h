@@ -109,7 +109,7 @@ bool session_read(Session *s, const Options *o, Arena *arena, Diag *diag);
 bool session_import(Session *s, OpenDims open, const char *const *outputs);
 void session_close(Session *s);
 /* session_open for a training: without --optimizer AdamW, unless the file's training algorithm names another one, and without
- * --loss cross entropy. Close the session even after a failure. */
+ * --loss a loss that fits the output (session_default_loss). Close the session even after a failure. */
 bool session_open_training(Session *s, const Options *o, OpenDims open, Arena *arena, Diag *diag);
 /* The nodes that the file has in training form, the first few by name: `batch norm "bn1", dropout
  * "drop" and 3 others`; NULL: no such node. */
@@ -120,7 +120,8 @@ void session_forget_import(Session *s);
 /* ---- session_loss.c */
 /* Parses --loss into s; false after reporting. */
 bool session_parse_loss(Session *s, const char *text);
-/* Without --loss: cross entropy of the first output. */
+/* ---- default_loss.c */
+/* Without --loss: a loss that fits the form of the first output; a note says which one, and why. */
 bool session_default_loss(Session *s);
 
 /* ---- outputs.c */

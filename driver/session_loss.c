@@ -352,9 +352,3 @@ session_parse_loss(Session *s, const char *text)
 	       resolve_loss_axis(s, seen, "rows", &s->loss.rows, &s->loss.rows_given) &&
 	       read_class_weight(s) && find_wrt(s);
 }
-
-bool
-session_default_loss(Session *s)
-{
-	return s->has_loss || session_parse_loss(s, "cross_entropy");
-}

@@ -163,6 +163,10 @@ typedef struct {
 extern const LossRow *const loss_table[];
 const LossRow *loss_find(const char *name); /* NULL: unknown name */
 
+/* ---- losses/form.c */
+bool loss_output_is_sigmoid(const Function *f,
+                            int64_t output); /* is the output the result of a sigmoid? */
+
 /* ---- losses/output_rows.c */
 /* Does the output of this forward or inference function depend on several rows of a micro-batch?
  * stores = true: also yes if a value that the function stores depends on rows. */

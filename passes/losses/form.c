@@ -70,6 +70,14 @@ is_sigmoid(const Node *n)
 	return false;
 }
 
+bool
+loss_output_is_sigmoid(const Function *f, int64_t output)
+{
+	const Node *n = bare(function_result(f, (int)output))->node;
+
+	return n && is_sigmoid(n);
+}
+
 /* Returns the name of the function that made the probabilities v from logits, "softmax" or
  * "sigmoid", also if bounds, concat, select or 1 - x lie between. NULL: v has another form. */
 static const char *
