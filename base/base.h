@@ -128,6 +128,11 @@ void text_add_escaped(Text *text, const char *s, size_t n, const char *also);
 char *text_before_ending(Arena *arena, const char *text, const char *ending);
 const char *shape_text(Arena *arena, int rank, const int64_t *dims); /* "[2,3]", in the arena */
 
+/* ---- cut.c */
+/* Adds s, which is UTF-8 without control bytes, in at most `width` characters: a longer s keeps its beginning and most of its end,
+ * "model.trans…layers.11.mlp.fc2.weight". Returns the number of characters. */
+int text_add_cut(Text *text, const char *s, int width);
+
 /* ---- html.c: self-contained HTML pages. */
 /* Writes the frame of base/frame.html with the parts of `page` (its elements title, style, body and script) and the JSON, escaped
  * such that no string in the JSON can end a script element. */

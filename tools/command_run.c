@@ -83,7 +83,9 @@ command_run(Options *o, Arena *arena, Diag *diag)
 static void
 print_worst(Arena *arena, const char *parameter, const WorstDifference *w)
 {
-	printf("  %-44s ", plain_text(arena, parameter));
+	printf("  ");
+	print_cut(parameter, 44);
+	printf(" ");
 	if (w->kinks == w->checked)
 		printf("%lld of %lld entries at kinks of the loss, which have no slope\n",
 		       (long long)w->kinks, (long long)w->checked);

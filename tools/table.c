@@ -33,40 +33,17 @@ in_table(const State *s)
 	return s->kind == STATE_PARAMETER || s->kind == STATE_STATISTIC;
 }
 
-/* Points to character n of a UTF-8 text; to the text's end if the text is shorter. */
-static const char *
-character_at(const char *text, int n)
-{
-	while (*text && n-- > 0)
-		for (text++; (*text & 0xC0) == 0x80; text++)
-			;
-	return text;
-}
-
-static int
-count_characters(const char *text)
-{
-	int n = 0;
-
-	for (; *text; text = character_at(text, 1))
-		n++;
-	return n;
-}
-
 /* Prints a name in `width` columns, cut with an ellipsis: names may be long, and contain anything. */
-static void
+void
 print_cut(const char *name, int width)
 {
-	Text t = {0};
+	Text plain = {0}, t = {0};
 
-	text_add(&t, "");
-	text_add_plain(&t, name);
-	int n = count_characters(t.at), head = width / 2;
-	if (n <= width)
-		printf("%s%*s", t.at, width - n, "");
-	else
-		printf("%.*s…%s", (int)(character_at(t.at, head) - t.at), t.at,
-		       character_at(t.at, n - (width - head - 1)));
+	text_add(&plain, "");
+	text_add_plain(&plain, name);
+	int n = text_add_cut(&t, plain.at, width);
+	printf("%s%*s", t.at, width - n, "");
+	text_free(&plain);
 	text_free(&t);
 }
 

@@ -79,6 +79,8 @@ void page_print(Text *out, const Page *p);
 struct json_t *training_ranges(const char *path, Diag *diag);
 
 /* ---- table.c */
+/* Prints a name in `width` columns; a longer name is cut, but keeps its end. */
+void print_cut(const char *name, int width);
 /* Prints the parameters that the glob matches. */
 void print_matches(const Session *s, const char *glob);
 bool match_fits(const Session *s, const char *glob); /* does the glob match any row? */

@@ -8,12 +8,13 @@ quoted(const Model *model, const char *name)
 {
 	Text text = {0};
 
-	name = name ? name : ""; /* the file may leave the field out */
-	if (strlen(name) > 200)
-		name = arena_printf(model->arena, "%.200s...", name);
-	text_add_quoted(&text, name);
-	const char *copy = arena_strdup(model->arena, text.at);
+	Text cut = {0};
+
+	text_add_quoted(&text, name ? name : ""); /* the file may leave the field out */
+	text_add_cut(&cut, text.at, 200);
+	const char *copy = arena_strdup(model->arena, cut.at);
 	text_free(&text);
+	text_free(&cut);
 	return copy;
 }
 

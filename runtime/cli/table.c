@@ -2,6 +2,7 @@
  * memory and the work of a step, and the rows. Long tables are cut in the middle. */
 #include "runtime/cli/cli.h"
 
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -44,15 +45,18 @@ format_of(const Format *f, const StateRecord *s, int64_t *bytes)
 	return four_bit_names[r->kind];
 }
 
-/* Quotes the name: control characters must not reach the terminal. */
+/* Quotes the name: control characters must not reach the terminal. A name that is wider than `width` is cut, but keeps its end;
+ * unless all is shown. */
 static void
-add_name(Text *t, const char *name, int width)
+add_name(Text *t, const char *name, int width, bool full)
 {
-	size_t before = t->n;
+	Text quoted = {0};
 
-	text_add_quoted(t, name);
-	for (size_t n = t->n - before; n < (size_t)width; n++)
+	text_add_quoted(&quoted, name);
+	int n = text_add_cut(t, quoted.at, full ? INT_MAX : width);
+	for (; n < width; n++)
 		text_add(t, " ");
+	text_free(&quoted);
 }
 
 /* A parameter's name, followed by its module path if the name does not contain the path. */
@@ -68,26 +72,26 @@ names_of(const Format *f, const StateRecord *s, Text *names)
 }
 
 static void
-print_row(FILE *out, const Format *f, const StateRecord *s)
+print_row(FILE *out, const Format *f, const StateRecord *s, bool full)
 {
-	Text line = {0}, shape = {0}, names = {0};
+	Text line = {0}, shape = {0}, names = {0}, type_text = {0};
 	FormatType type = format_weight_type(f, (int)(s - f->states));
 	char amount[32];
 	int64_t bytes;
 
 	for (uint32_t i = 0; i < type.rank; i++)
 		text_printf(&shape, "%s%lld", i ? "," : "", (long long)f->dims[type.first_dim + i]);
-	text_add(&line, "  ");
-	add_name(&line, names_of(f, s, &names), 44);
-	text_printf(&line, " %s[%s]", format_of(f, s, &bytes), shape.at ? shape.at : "");
-	fprintf(out, "%-65s %10s  %-9s  ", line.at, bytes_text(amount, (double)bytes),
-	        role_of(f, s));
+	add_name(&line, names_of(f, s, &names), 44, full);
+	text_printf(&type_text, " %s[%s]", format_of(f, s, &bytes), shape.at ? shape.at : "");
+	fprintf(out, "  %s%-19s %10s  %-9s  ", line.at, type_text.at,
+	        bytes_text(amount, (double)bytes), role_of(f, s));
 	line.n = 0;
 	text_add_quoted(&line, format_text(f, s->why));
 	fprintf(out, "%s\n", s->why ? line.at : "");
 	text_free(&line);
 	text_free(&shape);
 	text_free(&names);
+	text_free(&type_text);
 }
 
 static bool
@@ -110,7 +114,7 @@ print_rows(FILE *out, const Format *f, bool full)
 		if (!is_listed(&f->states[i]))
 			continue;
 		if (!cut)
-			print_row(out, f, &f->states[i]);
+			print_row(out, f, &f->states[i], full);
 		else if (row == MAX_ROWS / 2)
 			fprintf(out, "  ... %d more, --table=full shows them\n",
 			        total - MAX_ROWS / 2 * 2);

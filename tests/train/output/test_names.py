@@ -255,3 +255,28 @@ def test_the_table_shows_any_name(gradc, tmp_path):
     text = done.stdout.decode()  # valid UTF-8
     assert done.returncode == 0 and "\x1b" not in text and "\\x1B[31mx" in text
     assert re.search("  é+….*  f32", text)
+
+
+def test_cut_names_keep_their_ends(gradc, tmp_path):
+    """In the tables of check, of grad and before training; --table=full cuts nothing before training."""
+    name = "base_model.model.transformer.decoder.layers.11.mlp.fc2.weight"
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", name], ["y"])], "g", [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 3])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 2])],
+        [onnx.numpy_helper.from_array(np.ones((3, 2), np.float32), name)])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.ones((4, 3), np.float32))
+    np.save(tmp_path / "labels.npy", np.ones(4, np.int64))
+
+    def say(*words):
+        return subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, text=True)
+
+    cut = re.compile(r"^  \"?base_mod\w*…[a-z.]*coder\.layers\.11\.mlp\.fc2\.weight\"? ", re.M)
+    assert cut.search(say(gradc, "check", "m.onnx").stdout)
+    data = ["--input=x=x.npy", "--input=labels=labels.npy", "--loss=cross_entropy"]
+    assert cut.search(say(gradc, "grad", "m.onnx", *data, "--check-gradients=1").stdout)
+    say(gradc, "compile", "m.onnx", "-o", "train", "--batch=4", "--loss=cross_entropy")
+    train = [tmp_path / "train", "--data=x=x.npy", "--data=labels=labels.npy", "--steps=1"]
+    table = say(*train).stderr
+    assert cut.search(table) and all(len(line) < 100 for line in table.splitlines() if "fc2" in line)
+    assert name in say(*train, "--table=full").stderr
