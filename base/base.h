@@ -113,6 +113,10 @@ const char *text_key_twice(const char *settings, size_t *n);
 int text_distance(const char *part, const char *whole);
 /* Shell-style match with * and ? (no character classes). */
 bool glob_match(const char *pattern, const char *name);
+/* If the pattern matches the name: the replacement, in which the first `*` stands for what the pattern's first `*` took (as little
+ * as fits), the second for the second, and so on. NULL: no match, or a pattern of more than MOST_STARS stars. In the arena. */
+enum { MOST_STARS = 8 };
+char *glob_replace(Arena *arena, const char *pattern, const char *name, const char *replacement);
 /* "12K", "3M", "1G" (1024) or a plain number; false when malformed or above INT64_MAX. */
 bool parse_bytes(const char *text, int64_t *out);
 bool parse_int(const char *text, int64_t *out);

@@ -339,6 +339,46 @@ glob_match(const char *pattern, const char *name)
 	return *pattern == '\0';
 }
 
+char *
+glob_replace(Arena *arena, const char *pattern, const char *name, const char *replacement)
+{
+	const char *begin[MOST_STARS], *end[MOST_STARS], *after = NULL;
+	int n = 0;
+	Text out = {0};
+
+	while (*name) {
+		if (*pattern == '*' && n < MOST_STARS) {
+			begin[n] = end[n] = name;
+			n++;
+			after = ++pattern;
+		} else if (*pattern == '?' || *pattern == *name) {
+			pattern++;
+			name++;
+		} else if (after) { /* the last star takes one byte more */
+			pattern = after;
+			name = ++end[n - 1];
+		} else {
+			return NULL;
+		}
+	}
+	for (; *pattern == '*' && n < MOST_STARS; pattern++, n++)
+		begin[n] = end[n] = name;
+	if (*pattern)
+		return NULL;
+	text_add(&out, "");
+	for (int i = 0; *replacement; replacement++) {
+		if (*replacement == '*' && i < n) {
+			text_add_bytes(&out, begin[i], (size_t)(end[i] - begin[i]));
+			i++;
+		} else {
+			text_add_bytes(&out, replacement, 1);
+		}
+	}
+	char *copy = arena_strdup(arena, out.at);
+	text_free(&out);
+	return copy;
+}
+
 static bool
 is_digit(char c)
 {

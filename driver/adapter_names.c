@@ -1,6 +1,6 @@
 /* Finds the module names under which PEFT saves adapters and fully trained weights, such as
  * "model.layers.0.q_proj". The names come from the model file, or from --adapter-name
- * PARAM=PATH. */
+ * PARAM=PATH, where PARAM may be a glob: '*.attn.q=base.*.q_proj'. */
 #include "driver/session.h"
 
 #include <string.h>
@@ -53,32 +53,125 @@ name_source(Session *s, const char *option, const State *state, const char *path
 	return true;
 }
 
-static bool
-apply(Session *s, const char *option, AdapterModules *modules, StateSource *sources)
-{
-	const char *name, *path;
+/* What --adapter-name sets. */
+typedef struct {
+	AdapterModules *modules;
+	StateSource *sources;
+} NamedParameters;
 
-	if (!split_pair(s, "adapter-name", option, &name, &path))
-		return false;
+/* Sets the names of one parameter. */
+static bool
+apply_to(Session *s, const char *option, const State *state, const char *path,
+         const NamedParameters *out)
+{
 	if (!*path) {
 		diag_error(s->diag, EXIT_USAGE, "--adapter-name=%s: need PARAM=PATH", option);
-		return false;
-	}
-	const State *state = module_state(s->m, name);
-	if (!state || state->kind != STATE_PARAMETER) {
-		diag_error(s->diag, EXIT_USAGE, "--adapter-name=%s: \"%s\" is not a parameter",
-		           option, name);
-		hint_nearest_states(s->m, name, s->diag);
 		return false;
 	}
 	for (int i = 0; i < s->m->adapters.n; i++)
 		if (s->m->adapters.at[i].weight == state)
 			return name_modules(s, option, path, s->m->adapters.at[i].readers,
-			                    &modules[i]);
+			                    &out->modules[i]);
 	if (state->id < s->import->state_sources.n)
-		return name_source(s, option, state, path, sources);
+		return name_source(s, option, state, path, out->sources);
 	diag_error(s->diag, EXIT_USAGE, "--adapter-name=%s: \"%s\" is a part of an adapter", option,
+	           state->name);
+	return false;
+}
+
+/* The name that GLOB=PATH gives to the parameter, by its name or its path; NULL: the glob does not match, or training leaves the
+ * parameter as it is. */
+static const char *
+path_by_glob(Session *s, const State *state, const char *glob, const char *path)
+{
+	bool adapted = false;
+
+	for (int i = 0; i < s->m->adapters.n; i++)
+		adapted |= s->m->adapters.at[i].weight == state;
+	bool trained = state->trainable && state->id < s->import->state_sources.n;
+	if (state->kind != STATE_PARAMETER || (!adapted && !trained))
+		return NULL;
+	const char *found = glob_replace(s->arena, glob, state->name, path);
+	return found || !state->path ? found : glob_replace(s->arena, glob, state->path, path);
+}
+
+static int
+count_stars(const char *text)
+{
+	int n = 0;
+
+	for (; *text; text++)
+		n += *text == '*';
+	return n;
+}
+
+static bool
+check_stars(Session *s, const char *option, const char *glob, const char *path)
+{
+	int stars = count_stars(glob);
+
+	if (stars > MOST_STARS)
+		diag_error(s->diag, EXIT_USAGE, "--adapter-name=%s: %d stars, %d are the most",
+		           option, stars, MOST_STARS);
+	else if (count_stars(path) > stars)
+		diag_error(s->diag, EXIT_USAGE,
+		           "--adapter-name=%s: the path has %d stars, and \"%s\" has %d", option,
+		           count_stars(path), glob, stars);
+	return stars <= MOST_STARS && count_stars(path) <= stars;
+}
+
+/* GLOB=PATH for all parameters that training adapts or changes, and that the glob matches. */
+static bool
+apply_glob(Session *s, const char *option, const char *glob, const char *path,
+           const NamedParameters *out)
+{
+	StrMap *seen = strmap_new(s->arena);
+	bool ok = check_stars(s, option, glob, path);
+	int n = 0;
+
+	for (int i = 0; ok && i < s->m->states.n; i++) {
+		State *state = s->m->states.at[i];
+		const char *name = path_by_glob(s, state, glob, path);
+		if (!name)
+			continue;
+		const State *other = strmap_get(seen, name);
+		if (other) {
+			diag_error(s->diag, EXIT_USAGE,
+			           "--adapter-name=%s: \"%s\" and \"%s\" would both be \"%s\"",
+			           option, other->name, state->name, name);
+			return false;
+		}
+		strmap_put(seen, name, state);
+		ok = apply_to(s, option, state, name, out);
+		n++;
+	}
+	if (ok && n == 0) {
+		diag_error(
+			s->diag, EXIT_USAGE,
+			"--adapter-name=%s: \"%s\" fits no parameter with an adapter, and none that "
+			"is trained",
+			option, glob);
+		hint_nearest_states(s->m, glob, s->diag);
+	}
+	return ok && n > 0;
+}
+
+/* PARAM=PATH, or GLOB=PATH. */
+static bool
+apply(Session *s, const char *option, const NamedParameters *out)
+{
+	const char *name, *path;
+
+	if (!split_pair(s, "adapter-name", option, &name, &path))
+		return false;
+	const State *state = module_state(s->m, name);
+	if (!state && strpbrk(name, "*?"))
+		return apply_glob(s, option, name, path, out);
+	if (state && state->kind == STATE_PARAMETER)
+		return apply_to(s, option, state, path, out);
+	diag_error(s->diag, EXIT_USAGE, "--adapter-name=%s: \"%s\" is not a parameter", option,
 	           name);
+	hint_nearest_states(s->m, name, s->diag);
 	return false;
 }
 
@@ -94,6 +187,6 @@ adapter_names(Session *s, AdapterModules **modules, StateSource **sources)
 	for (int i = 0; i < m->adapters.n; i++)
 		(*modules)[i] = model_adapter_modules(m, &m->adapters.at[i]);
 	for (int i = 0; i < s->o->adapter_names.n; i++)
-		ok &= apply(s, s->o->adapter_names.at[i], *modules, *sources);
+		ok &= apply(s, s->o->adapter_names.at[i], &(NamedParameters){*modules, *sources});
 	return ok;
 }

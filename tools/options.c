@@ -443,7 +443,7 @@ static const OptionRow option_rows[] = {
 	 .set = set_lora, .repeats = true, .commands = TRAIN},
 	{"qlora", "GLOB[,KEY=VALUE...]", "the same beside weights that are kept in 4 bits; --lora's settings, and bits=nf4|fp4 (nf4), double=on|off (on): scales of 8 bits", TAKES_CALL, AT(lora),
 	 .set = set_lora, .repeats = true, .commands = TRAIN},
-	{"adapter-name", "PARAM=PATH", "the parameter's module in --export-adapter, as PEFT calls it, if the file does not say it; TABLE,PRODUCT for a tied parameter", TAKES_LIST,
+	{"adapter-name", "GLOB=PATH", "the parameter's module in --export-adapter, as PEFT calls it, if the file does not say it; a star in PATH is what the glob's star took; TABLE,PRODUCT for a tied parameter", TAKES_LIST,
 	 AT(adapter_names), .one_per_name = true, .commands = COMPILE},
 	{"load-adapter", "NAME=DIR", "puts an adapter of PEFT or --export-adapter into the executable, whose option --adapter=NAME then starts from this adapter; repeatable", TAKES_LIST,
 	 AT(kept_adapters), .one_per_name = true, .commands = COMPILE, .paths = reads_named_adapter},

@@ -433,6 +433,23 @@ def test_names_that_are_given(run, tmp_path):
     assert {n for n in names if n != "__metadata__"} == {f"base_model.model.{m}.lora_{p}.weight" for m in ("enc.fc", "dec") for p in "AB"}
 
 
+def test_names_that_are_given_by_a_glob(run, tmp_path):
+    """A star in the replacement is what the glob's star took, of the name or of the path."""
+    nodes = [helper.make_node("MatMul", ["x", "onnx::MatMul_1"], ["h"]), helper.make_node("MatMul", ["h", "onnx::MatMul_2"], ["g"]), helper.make_node("MatMul", ["g", "head"], ["y"])]
+    save(tmp_path / "m.onnx", nodes, {"x": (1, (4, 5))}, {"y": (1, (4, 3))}, {"onnx::MatMul_1": floats(5, 6), "onnx::MatMul_2": floats(6, 6), "head": floats(6, 3)})
+    np.save(tmp_path / "x.npy", floats(8, 5))
+    np.save(tmp_path / "y.npy", floats(8, 3))
+    compiled = ["compile", "m.onnx", "-o", "t", "--loss=mse", "--lora=onnx*,rank=2"]
+    run(*compiled, "--adapter-name=onnx::MatMul_*=base.layers.*.q_proj", "--adapter-name=head=head.weight")
+    run(tmp_path / "t", "--data=x=x.npy", "--data=labels=y.npy", *QUIET, "--steps=1", "--export-adapter=a")
+    header = (tmp_path / "a/adapter_model.safetensors").read_bytes()
+    names = {n for n in json.loads(header[8:8 + int.from_bytes(header[:8], "little")]) if n.endswith("lora_A.weight")}
+    assert names == {f"base_model.model.base.layers.{i}.q_proj.lora_A.weight" for i in (1, 2)}
+    for given, said in (("onnx::MatMul_*=same", '"onnx::MatMul_1" and "onnx::MatMul_2" would both be "same"'), ("*MatMul_*=*.*.*", "the path has 3 stars"),
+                        ("MatMul_*=a.*", '"MatMul_*" fits no parameter with an adapter'), ("onnx::*=", "need PARAM=PATH"), ("*" * 9 + "=a", "9 stars, 8 are the most")):
+        assert said in run(*compiled, f"--adapter-name={given}", exit=2).stderr
+
+
 def test_a_matrix_that_torchscript_turned_is_turned_back(run, tmp_path):
     """torch.onnx.export(dynamo=False) writes Linear's weight as its transpose, under the name of the product."""
     nodes = [helper.make_node("MatMul", ["x", "onnx::MatMul_7"], ["h"]), helper.make_node("MatMul", ["h", "onnx::MatMul_9"], ["y"])]

@@ -217,6 +217,27 @@ test_glob(void **state)
 	assert_false(glob_match("a", ""));
 	assert_false(glob_match("", "a"));
 	assert_false(glob_match("*a*a*a*a*a*a*a*a*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"));
+	Arena *arena = arena_new();
+	const char *const cases[][4] = {
+		{"onnx::MatMul_*", "onnx::MatMul_7", "base.layers.*.q_proj",
+	         "base.layers.7.q_proj"},
+		{"h.*.attn.*.w", "h.3.attn.q.w", "l.*.*_proj", "l.3.q_proj"},
+		{"*", "", "a*b", "ab"},
+		{"*.*", "a.b.c", "*-*", "a-b.c"},
+		{"*?b", "xaab", "<*>", "<xa>"},
+		{"a*", "a1", "x", "x"},
+		{"*ab*ab", "abxabab", "*|*", "|xab"},
+		{"a*", "b1", "x", NULL},
+		{"**", "ab", "*-*", "-ab"},
+	};
+	for (int k = 0; k < COUNT(cases); k++) {
+		char *got = glob_replace(arena, cases[k][0], cases[k][1], cases[k][2]);
+		if (cases[k][3])
+			assert_string_equal(got, cases[k][3]);
+		else
+			assert_null(got);
+	}
+	arena_free(arena);
 }
 
 static void
