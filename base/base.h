@@ -128,6 +128,7 @@ bool utf8_valid(const char *s, size_t n);
 void text_vprintf(Text *text, const char *fmt, va_list args);
 /* Adds n bytes of text from outside; control bytes, invalid UTF-8 and the bytes in `also` are escaped as \xHH. */
 void text_add_escaped(Text *text, const char *s, size_t n, const char *also);
+bool text_ends_with(const char *text, const char *ending); /* and is longer */
 /* The text without its ending, in the arena. NULL: the text is NULL, has another ending, or is the ending alone. */
 char *text_before_ending(Arena *arena, const char *text, const char *ending);
 const char *shape_text(Arena *arena, int rank, const int64_t *dims); /* "[2,3]", in the arena */

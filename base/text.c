@@ -516,6 +516,14 @@ text_distance(const char *part, const char *whole)
 	return best;
 }
 
+bool
+text_ends_with(const char *text, const char *ending)
+{
+	size_t n = strlen(text), k = strlen(ending);
+
+	return n > k && strcmp(text + n - k, ending) == 0;
+}
+
 char *
 text_before_ending(Arena *arena, const char *text, const char *ending)
 {

@@ -129,7 +129,7 @@ model_open(const char *path, Diag *diag)
 
 	model->arena = arena;
 	model->path = arena_strdup(arena, path);
-	external_folders(model);
+	model->folders = external_folders(model->arena, model->path);
 	model->functions = strmap_new(arena);
 	model->operators = importer_facts(arena);
 	model->initializers = strmap_new(arena);

@@ -423,12 +423,13 @@ Status gradc_check_gradients(Gradc *run, const GradcCheckOptions *options);
  * rank 0 calls gradc_end_exports. */
 Status gradc_begin_exports(Gradc *run);
 Status gradc_end_exports(Gradc *run);
-/* Writes the trained model, with adapters beside their weights, as they were trained. */
+/* Writes the trained model, with adapters beside their weights, as they were trained. If the path ends in .safetensors: the weights
+ * alone, under the names of the module from which the ONNX file was exported. */
 Status gradc_export(Gradc *run, const char *path);
 /* The form that gradc_export writes, such as "inference form: 2 batch norms by running statistics"; valid until the run is
  * closed. */
 const char *gradc_export_form(const Gradc *run);
-/* Writes the model as it was compiled, with the adapters' products added to its weights. */
+/* The same for the model as it was compiled, with the adapters' products added to its weights. */
 Status gradc_export_merged(Gradc *run, const char *path);
 /* Writes the adapters, and the other trained parameters, as a folder that PEFT reads. */
 Status gradc_export_adapter(Gradc *run, const char *folder);

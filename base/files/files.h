@@ -142,6 +142,18 @@ bool npy_merges_axes(int rank, const int64_t *dims, int of_rank, const int64_t *
 /* Types that NumPy lacks are written as raw bits; packed types take one byte per element. */
 Status npy_write(const char *path, DType dtype, int rank, const int64_t *dims, const void *data);
 
+/* ---- external_location.c: data files of an ONNX model, which the model names by a location, a path relative to its folder */
+/* Sets *out to the location without its "." components. Returns NULL or what is wrong: a location must be relative, without "..",
+ * empty components, backslashes or a drive letter. */
+const char *external_location(Arena *arena, const char *location, const char **out);
+/* The resolved folders of a model file's data, by precedence. */
+StringList external_folders(Arena *arena, const char *path);
+/* The resolved path of the location's file. NULL with errno on a fault; ENOTUNIQ: two folders have different files. */
+const char *external_path(Arena *arena, const StringList *folders, const char *location);
+/* A descriptor of the location's file, or -1 with errno; EXDEV: the file lies in none of the folders. */
+int external_open_path(Arena *arena, const StringList *folders, const char *location,
+                       const char **path);
+
 /* ---- safetensors.c: https://huggingface.co/docs/safetensors, with the checks of the official reader: no duplicate key, no
  * hole, no overlap, header at most 100 MB. */
 typedef struct {

@@ -7,13 +7,13 @@
 #include <string.h>
 
 const DTypeInfo dtype_info[N_DTYPES] = {
-#define DTYPE(NAME, name, bits, class, npy, npy_bits, safetensors) \
-	{#name, bits, class, npy, npy_bits, safetensors},
+#define DTYPE(NAME, name, bits, class, npy, npy_bits, safetensors, onnx) \
+	{#name, bits, class, npy, npy_bits, safetensors, onnx},
 #include "base/numbers/dtype_list.def"
 #undef DTYPE
 };
 const char *const dtype_names[] = {
-#define DTYPE(NAME, name, bits, class, npy, npy_bits, safetensors) #name,
+#define DTYPE(NAME, name, bits, class, npy, npy_bits, safetensors, onnx) #name,
 #include "base/numbers/dtype_list.def"
 #undef DTYPE
 	NULL,

@@ -7,7 +7,7 @@
 
 /* ---- dtype.c: the element types and the one table of conversions. */
 typedef enum {
-#define DTYPE(NAME, name, bits, class, npy, npy_bits, safetensors) NAME,
+#define DTYPE(NAME, name, bits, class, npy, npy_bits, safetensors, onnx) NAME,
 #include "base/numbers/dtype_list.def"
 #undef DTYPE
 	N_DTYPES,
@@ -20,6 +20,7 @@ typedef struct {
 	const char *npy;         /* "<f4", NULL where NumPy has no such type */
 	const char *npy_bits;    /* the unsigned type that holds its raw bits: "<u2" for bf16 */
 	const char *safetensors; /* "F32", NULL where the format has no such type */
+	int onnx;                /* TensorProto.DataType */
 } DTypeInfo;
 extern const DTypeInfo dtype_info[N_DTYPES];
 extern const char *const dtype_names[]; /* ends with NULL */

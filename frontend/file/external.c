@@ -136,7 +136,7 @@ open_file(Model *model, const char *location, ExternalFile *file, Diag *diag)
 	const char *path;
 	struct stat st;
 
-	file->fd = external_open_path(model, location, &path);
+	file->fd = external_open_path(model->arena, &model->folders, location, &path);
 	if (file->fd < 0)
 		return open_fault(model, location, path, errno, diag);
 	bool regular = fstat(file->fd, &st) == 0 && S_ISREG(st.st_mode);

@@ -5,17 +5,6 @@
 
 #include "frontend/file/file.h"
 
-/* ---- external_location.c */
-/* Sets *out to the location without its "." components. Returns NULL or what is wrong: a location
- * must be relative, without "..", empty components, backslashes or a drive letter. */
-const char *external_location(Arena *arena, const char *location, const char **out);
-/* The resolved path of the location's file. NULL with errno on a fault; ENOTUNIQ: two folders have
- * different files. */
-const char *external_path(const Model *model, const char *location);
-/* A descriptor of the location's file, or -1 with errno; EXDEV: the file lies in none of the
- * folders. */
-int external_open_path(const Model *model, const char *location, const char **path);
-
 /* ---- external.c */
 typedef struct {
 	const char *location, *checksum;

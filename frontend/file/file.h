@@ -73,7 +73,7 @@ typedef struct {
 struct Model {
 	Arena *arena;
 	const char *path;
-	VEC(const char *) folders; /* resolved folders of external data, by precedence */
+	StringList folders; /* resolved folders of external data, by precedence */
 	ModelProto *proto;
 	ProtobufCAllocator allocator;
 	Budget budget;
@@ -344,10 +344,6 @@ void edit_close(Model *model);
 
 /* ---- external.c */
 void external_close_all(Model *model);
-
-/* ---- external_location.c */
-/* Sets model->folders. */
-void external_folders(Model *model);
 
 /* ---- read.c: reads the file as far as the scan needs it. A large raw_data is read last, straight
  * into its tensor. */

@@ -9,28 +9,21 @@
 
 #define FIRST_UNKNOWN_TYPE (ONNX__TENSOR_PROTO__DATA_TYPE__INT2 + 1)
 
-/* Element types by ONNX's number; N_DTYPES: the IR has no such type. */
-static const uint8_t dtypes[] = {N_DTYPES, F32,      U8,     S8,     U16,        S16,    S32,
-                                 S64,      N_DTYPES, BOOL,   F16,    F64,        U32,    U64,
-                                 N_DTYPES, N_DTYPES, BF16,   F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ,
-                                 U4,       S4,       F4E2M1, E8M0,   U2,         S2};
-
 bool
 tensor_dtype(int onnx_type, DType *out)
 {
-	if (onnx_type < 0 || onnx_type >= COUNT(dtypes) || dtypes[onnx_type] == N_DTYPES)
-		return false;
-	*out = dtypes[onnx_type];
-	return true;
+	for (int i = 0; i < N_DTYPES; i++)
+		if (dtype_info[i].onnx == onnx_type) {
+			*out = (DType)i;
+			return true;
+		}
+	return false;
 }
 
 int
 tensor_onnx_type(DType t)
 {
-	for (int i = 0; i < COUNT(dtypes); i++)
-		if (dtypes[i] == t)
-			return i;
-	return 0;
+	return dtype_info[t].onnx;
 }
 
 bool
@@ -380,7 +373,8 @@ tensor_is_there(const Model *model, const TensorProto *t)
 	for (size_t i = 0; i < t->n_external_data; i++)
 		if (t->external_data[i]->key && !strcmp(t->external_data[i]->key, "location"))
 			return t->external_data[i]->value &&
-			       external_path(model, t->external_data[i]->value);
+			       external_path(model->arena, &model->folders,
+			                     t->external_data[i]->value);
 	return false;
 }
 

@@ -18,8 +18,10 @@ writes_model(const OptionUse *u, PathUses *uses)
 	Arena *arena = u->arena;
 
 	option_add_path(u, uses, PATH_OUTPUT, u->value);
-	paths_add(arena, uses, PATH_OUTPUT, arena_printf(arena, "%s's data", option_title(u)),
-	          arena_printf(arena, "%s.data", path_target(arena, u->value)));
+	if (!text_ends_with(u->value, ".safetensors"))
+		paths_add(arena, uses, PATH_OUTPUT,
+		          arena_printf(arena, "%s's data", option_title(u)),
+		          arena_printf(arena, "%s.data", path_target(arena, u->value)));
 }
 
 static void
@@ -126,6 +128,40 @@ check_against_saves(const PathUse *use, const char *save, Arena *arena, Diag *di
 	return true;
 }
 
+/* The ending of an export's path says what is written; a path without an ending gets the model. */
+static bool
+check_ending(const char *option, const char *path, Diag *diag)
+{
+	const char *slash = path ? strrchr(path, '/') : NULL, *name = slash ? slash + 1 : path;
+
+	if (!path || !strrchr(name, '.') || text_ends_with(name, ".onnx") ||
+	    text_ends_with(name, ".safetensors"))
+		return true;
+	diag_error(diag, EXIT_USAGE, "%s=%s: need FILE.onnx or FILE.safetensors", option, path);
+	diag_hint(diag, ".onnx is the model, .safetensors its weights by name");
+	return false;
+}
+
+/* Weights alone would lack the adapters. */
+static bool
+check_adapters(const char *path, const GradcModel *model, Diag *diag)
+{
+	Format f;
+
+	if (!path || !text_ends_with(path, ".safetensors"))
+		return true;
+	Status status = format_read(model->blob, model->bytes, &f);
+	bool adapters = !status && f.n[SECTION_ADAPTERS] > 0;
+	status_free(status); /* opening the model reports the fault */
+	if (!adapters)
+		return true;
+	diag_error(diag, EXIT_USAGE, "--export=%s: the weights alone would lack the adapters",
+	           path);
+	diag_hint(diag, "--export-adapter DIR writes the adapters, --export-merged "
+	                "FILE.safetensors the weights with them added");
+	return false;
+}
+
 bool
 outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, PathUses *uses,
                 Diag *diag)
@@ -141,5 +177,7 @@ outputs_prepare(const CliOptions *o, const GradcModel *model, Arena *arena, Path
 	bool ok = paths_check(arena, uses, diag);
 	for (int i = 0; i < uses->n && save; i++)
 		ok &= check_against_saves(&uses->at[i], save, arena, diag);
-	return ok;
+	return ok && check_ending("--export", o->export, diag) &&
+	       check_ending("--export-merged", o->export_merged, diag) &&
+	       check_adapters(o->export, model, diag);
 }

@@ -263,3 +263,13 @@ adapters_unmerge(Gradc *run)
 	RETURN_IF_ERROR(add_all(run, "--unmerge", -1));
 	return weights_copy(run, false);
 }
+
+bool
+adapter_is_part(const Format *f, int state)
+{
+	for (int i = 0; i < f->n[SECTION_ADAPTERS]; i++)
+		if (f->adapters[i].a == (uint32_t)state || f->adapters[i].b == (uint32_t)state ||
+		    f->adapters[i].magnitude == (uint32_t)state + 1)
+			return true;
+	return false;
+}

@@ -17,9 +17,20 @@ int export_state(const Gradc *run, int state);
 void export_warn(const Gradc *run, const char *option, const StateRecord *s, DType dtype,
                  const void *data, int64_t n);
 
+/* The numbers of a weight as it is exported: of a 4-bit weight the numbers of its codes, with averages if the options ask for
+ * them. merged: the product of its adapter is added. In the arena. */
+typedef struct {
+	const int64_t *dims; /* in the order of the ONNX file */
+	DType dtype;
+	int64_t n;
+	char *data;
+} ExportedWeight;
+Status export_weight(Gradc *run, Arena *arena, int state, bool merged, ExportedWeight *out);
+
 /* ---- adapters.c */
 /* NULL if the weight has no adapter */
 const AdapterRecord *adapter_of_weight(const Format *f, int state);
+bool adapter_is_part(const Format *f, int state); /* is the state a part of an adapter? */
 /* Contents of an adapter's parts, and of the weight to which it belongs. magnitude is NULL without dora. The weight's dtype may
  * differ from the parts'. */
 typedef struct {

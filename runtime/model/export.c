@@ -3,6 +3,7 @@
  * first. */
 #include "runtime/model/adapters.h"
 #include "runtime/model/values.h"
+#include "runtime/model/weight_file.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -511,13 +512,37 @@ export_model(Gradc *run, const char *path, ExportedModel which)
 }
 
 Status
+export_weight(Gradc *run, Arena *arena, int state, bool merged, ExportedWeight *out)
+{
+	Export x = {.run = run};
+	const AdapterRecord *adapter = merged ? adapter_of_weight(&run->format, state) : NULL;
+	Numbers of;
+
+	RETURN_IF_ERROR(read_weight(&x, arena, written_state(&x, state), &of));
+	if (adapter)
+		RETURN_IF_ERROR(add_adapter(&x, arena, adapter, &of));
+	*out = (ExportedWeight){of.dims, of.dtype, of.n, of.data};
+	return NULL;
+}
+
+static bool
+wants_weights(const char *path)
+{
+	return text_ends_with(path, ".safetensors");
+}
+
+Status
 export_trained(Gradc *run, const char *path)
 {
+	if (wants_weights(path))
+		return weights_export(run, path, false);
 	return export_model(run, path, EXPORTED_TRAINED);
 }
 
 Status
 export_merged(Gradc *run, const char *path)
 {
+	if (wants_weights(path))
+		return weights_export(run, path, true);
 	return export_model(run, path, EXPORTED_MERGED);
 }

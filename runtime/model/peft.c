@@ -1,5 +1,6 @@
 /* Hugging Face's PEFT stores adapters in a folder (peft.h). Says which tensor of the folder belongs to which state, and which
  * adapters PEFT can represent. */
+#include "runtime/model/adapters.h"
 #include "runtime/model/peft.h"
 
 #include <string.h>
@@ -14,18 +15,6 @@ int64_t
 peft_rank(const Format *f, const AdapterRecord *r)
 {
 	return peft_dims(f, r->b)[1];
-}
-
-void *
-peft_transposed(Arena *arena, const char *from, int64_t rows, int64_t columns, int64_t size)
-{
-	char *to = arena_alloc(arena, (size_t)(rows * columns * size));
-
-	for (int64_t i = 0; i < rows; i++)
-		for (int64_t k = 0; k < columns; k++)
-			memcpy(to + (k * rows + i) * size, from + (i * columns + k) * size,
-			       (size_t)size);
-	return to;
 }
 
 PeftModules
@@ -83,22 +72,12 @@ peft_base_key(Arena *arena, const PeftModule *m)
 }
 
 /* ---- parameters that are trained whole */
-static bool
-is_part(const Format *f, int state)
-{
-	for (int i = 0; i < f->n[SECTION_ADAPTERS]; i++)
-		if (f->adapters[i].a == (uint32_t)state || f->adapters[i].b == (uint32_t)state ||
-		    f->adapters[i].magnitude == (uint32_t)state + 1)
-			return true;
-	return false;
-}
-
 bool
 peft_is_trained_whole(const Format *f, int state)
 {
 	const StateRecord *s = &f->states[state];
 
-	return s->kind == STATE_PARAMETER && s->trainable && !is_part(f, state);
+	return s->kind == STATE_PARAMETER && s->trainable && !adapter_is_part(f, state);
 }
 
 PeftPart

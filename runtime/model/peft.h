@@ -49,7 +49,5 @@ Status peft_check(const Format *f, const char *option);
 
 const int64_t *peft_dims(const Format *f, uint32_t state);
 int64_t peft_rank(const Format *f, const AdapterRecord *r);
-/* Transposes a matrix with elements of `size` bytes, into the arena. */
-void *peft_transposed(Arena *arena, const char *from, int64_t rows, int64_t columns, int64_t size);
 
 #endif

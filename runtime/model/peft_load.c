@@ -4,6 +4,7 @@
 #include "base/files/files.h"
 #include "runtime/model/adapters.h"
 #include "runtime/model/peft.h"
+#include "runtime/model/weight_file.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -288,8 +289,8 @@ load_part(Loader *l, const SafeTensor *t, const PeftPart *p, double factor)
 		char *own = arena_alloc(arena, (size_t)s->bytes + 1);
 		dtype_convert(F64, from, t->dtype, raw, in_file);
 		if (p->turn)
-			from = peft_transposed(arena, (char *)from, t->dims[0], t->dims[1],
-			                       sizeof(double));
+			from = matrix_transposed(arena, (char *)from, t->dims[0], t->dims[1],
+			                         sizeof(double));
 		pad(l, p, rank, factor, from, to);
 		dtype_convert((DType)s->dtype, own, F64, to, n);
 		for (int64_t i = 0; i < n && !status; i++)

@@ -2,6 +2,7 @@
 #include "base/files/files.h"
 #include "runtime/model/adapters.h"
 #include "runtime/model/peft.h"
+#include "runtime/model/weight_file.h"
 
 #include <math.h>
 #include <string.h>
@@ -64,8 +65,8 @@ add_tensor(Writer *w, const PeftPart *p, double first)
 		int at = p->turn ? p->rank - 1 - i : i - p->lead;
 		t.dims[i] = at >= 0 && at < (int)s->rank ? dims[at] : 1;
 	}
-	t.data = p->turn ? peft_transposed(w->arena, data, dims[0], dims[1],
-	                                   dtype_bytes(t.dtype, 1))
+	t.data = p->turn ? matrix_transposed(w->arena, data, dims[0], dims[1],
+	                                     dtype_bytes(t.dtype, 1))
 	                 : data;
 	vec_push(w->arena, &w->tensors, t);
 	return NULL;

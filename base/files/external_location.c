@@ -4,7 +4,7 @@
  * end; and, in a Hugging Face cache, the folder `blobs`, since `snapshots/REVISION` holds only
  * links. */
 #define _GNU_SOURCE
-#include "frontend/file/external.h"
+#include "base/files/files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -69,27 +69,28 @@ cache_of(Arena *arena, const char *folder)
 }
 
 static void
-add_folder(Model *model, const char *folder)
+add_folder(Arena *arena, StringList *folders, const char *folder)
 {
-	for (int i = 0; folder && i < model->folders.n; i++)
-		if (!strcmp(model->folders.at[i], folder))
+	for (int i = 0; folder && i < folders->n; i++)
+		if (!strcmp(folders->at[i], folder))
 			return;
 	if (folder)
-		vec_push(model->arena, &model->folders, folder);
+		vec_push(arena, folders, folder);
 }
 
-void
-external_folders(Model *model)
+StringList
+external_folders(Arena *arena, const char *path)
 {
-	Arena *arena = model->arena;
-	const char *file = model->path;
+	StringList folders = {0};
+	const char *file = path;
 
 	for (int links = 0; file && links < MAX_LINKS; links++) {
 		const char *folder = path_real(arena, folder_of(arena, file));
-		add_folder(model, folder);
-		add_folder(model, folder ? cache_of(arena, folder) : NULL);
+		add_folder(arena, &folders, folder);
+		add_folder(arena, &folders, folder ? cache_of(arena, folder) : NULL);
 		file = path_link(arena, file);
 	}
+	return folders;
 }
 
 /* The part of a resolved path below a folder; NULL: the path lies elsewhere. */
@@ -105,14 +106,13 @@ below(const char *path, const char *folder)
  * target. A fault in one folder, such as a circle of links, takes precedence over "No such file" in
  * another folder. */
 const char *
-external_path(const Model *model, const char *location)
+external_path(Arena *arena, const StringList *folders, const char *location)
 {
 	const char *found = NULL;
 	int error = ENOENT;
 
-	for (int i = 0; i < model->folders.n; i++) {
-		const char *real = path_real(
-			model->arena, path_join(model->arena, model->folders.at[i], location));
+	for (int i = 0; i < folders->n; i++) {
+		const char *real = path_real(arena, path_join(arena, folders->at[i], location));
 		error = !real && error == ENOENT ? errno : error;
 		if (real && found && strcmp(real, found)) {
 			errno = ENOTUNIQ;
@@ -160,16 +160,16 @@ open_below(int folder, const char *location)
 }
 
 int
-external_open_path(const Model *model, const char *location, const char **path)
+external_open_path(Arena *arena, const StringList *folders, const char *location, const char **path)
 {
-	*path = external_path(model, location);
+	*path = external_path(arena, folders, location);
 	if (!*path)
 		return -1; /* errno is realpath's */
-	for (int i = 0; i < model->folders.n; i++) {
-		const char *rest = below(*path, model->folders.at[i]);
+	for (int i = 0; i < folders->n; i++) {
+		const char *rest = below(*path, folders->at[i]);
 		if (!rest)
 			continue;
-		int folder = open(model->folders.at[i], O_PATH | O_DIRECTORY | O_CLOEXEC);
+		int folder = open(folders->at[i], O_PATH | O_DIRECTORY | O_CLOEXEC);
 		int fd = folder < 0 ? -1 : open_below(folder, rest), error = errno;
 		if (folder >= 0)
 			close(folder);
