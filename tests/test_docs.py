@@ -89,6 +89,7 @@ def test_the_readme_of_a_room_lists_its_files(folder):
 
 PAGES = [p for p in sorted((ROOT / "docs").glob("*.md"))]
 OF_OTHER_PROGRAMS = {
+    "command-line.md": {"--name", "--optimzer"},
     "cost-model.md": {"--page"}, "precision.md": {"--models", "--precisions"}, "extending.md": {"--build", "--preset"},
     "runtime.md": {"--kill-on-bad-exit", "--mca", "--no-kill", "--no-python", "--nproc-per-node"}}
 
