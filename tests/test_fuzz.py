@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.skipif(not shutil.which("clang"), reason="clang is not installed")
-@pytest.mark.parametrize("target", ["onnx", "operators", "gir", "passes", "graph", "checkpoint"])
+@pytest.mark.parametrize("target", ["onnx", "operators", "gir", "passes", "graph", "checkpoint", "weights"])
 def test_fuzz(target):
     seconds = os.environ.get("GRADC_FUZZ_SECONDS", "20" if os.environ.get("GRADC_THOROUGH") else "6")
     done = subprocess.run([ROOT / "tests/fuzz/run", seconds, target], text=True,
