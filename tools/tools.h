@@ -49,6 +49,18 @@ bool options_parse(Options *o, const Command *command, int argc, char **argv, Ar
 /* The options of a command; NULL: of all commands. In the arena. */
 OptionTable option_table(Arena *arena, const Command *command);
 
+/* ---- option_passes.c */
+/* For `words` of a row: pass i, in the order in which passes run; a pass that runs several times counts once. */
+const char *nth_pass(Arena *arena, int i);
+const char *nth_pass_option(Arena *arena, int i); /* "PASS.NAME=" of each option of a pass */
+/* `set` functions of rows: a pass; a pass or `all`; a list of passes; a list of PASS.NAME=VALUE; an option that a pass's row
+ * declares. */
+bool set_pass(const OptionUse *u, void *at);
+bool set_pass_or_all(const OptionUse *u, void *at);
+bool add_pass(const OptionUse *u, void *at);
+bool add_pass_option(const OptionUse *u, void *at);
+bool set_flag(const OptionUse *u, void *at);
+
 /* ---- help.c */
 void version_print(void);
 void usage_print(FILE *out); /* the list of commands */
