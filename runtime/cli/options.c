@@ -237,6 +237,17 @@ static const char *const modes[] = {"training", "--once", NULL};
 static const OptionTable table = {rows, COUNT(rows), "this program", .section = "executable",
                                   .command_names = modes};
 
+static bool
+exports_models(const CliOptions *o)
+{
+	const char *paths[] = {o->export, o->export_merged};
+	bool any = false;
+
+	for (int i = 0; i < COUNT(paths); i++)
+		any |= paths[i] && !text_ends_with(paths[i], ".safetensors");
+	return any;
+}
+
 /* Checks options that need another option, and options without effect. */
 static bool
 check_needs(const CliOptions *o, Diag *diag)
@@ -256,10 +267,10 @@ check_needs(const CliOptions *o, Diag *diag)
 	         "--keep-best, or --resume of a training with it"},
 		{o->run.early_stop != NULL, o->eval_every > 0, "--early-stop",
 	         "--eval-every N, whose evaluations it counts"},
-		{o->run.export_form != NULL, o->export || o->export_merged, "--export-form",
+		{o->run.export_form != NULL, exports_models(o), "--export-form",
 	         "--export FILE.onnx"},
-		{o->run.export_preprocessing, o->export || o->export_merged,
-	         "--export-preprocessing", "--export FILE.onnx"},
+		{o->run.export_preprocessing, exports_models(o), "--export-preprocessing",
+	         "--export FILE.onnx"},
 		{lr_schedule_is(o->run.lr_schedule, "plateau"), o->eval_every > 0,
 	         "--lr-schedule=plateau", "--eval-every N, whose losses it follows"},
 		{o->find_lr[0] > 0, o->run.steps > 0, "--find-lr", "--steps N, as 100"},

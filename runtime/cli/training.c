@@ -5,6 +5,17 @@
 #include <math.h>
 #include <string.h>
 
+/* Says what training does, unless --quiet. */
+static void PRINTF(2, 3) tell(const Session *s, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	if (!s->o->quiet)
+		vfprintf(stderr, fmt, args);
+	va_end(args);
+}
+
 static void
 add_metrics(Text *line, const GradcEval *e)
 {
@@ -400,10 +411,10 @@ resume(Session *s)
 	if (gradc_rank(s->run) > 0)
 		return NULL;
 	if (r->path)
-		fprintf(stderr, "resumed from %s: step %lld\n", plain_text(s->arena, r->path),
-		        (long long)r->step);
+		tell(s, "resumed from %s: step %lld\n", plain_text(s->arena, r->path),
+		     (long long)r->step);
 	else
-		fprintf(stderr, "no checkpoint to resume from: training starts fresh\n");
+		tell(s, "no checkpoint to resume from: training starts fresh\n");
 	return NULL;
 }
 
@@ -415,11 +426,11 @@ tell_lost(const Session *s)
 	long long steps = log_lost_steps(s->log, &seconds);
 
 	if (steps > 0)
-		fprintf(stderr,
-		        "%lld step%s after the checkpoint, %.3g s of training, %s computed again; it was "
-		        "written %.3g s ago\n",
-		        steps, steps > 1 ? "s" : "", seconds, steps > 1 ? "are" : "is",
-		        s->resumed.age);
+		tell(s,
+		     "%lld step%s after the checkpoint, %.3g s of training, %s computed again; it was "
+		     "written %.3g s ago\n",
+		     steps, steps > 1 ? "s" : "", seconds, steps > 1 ? "are" : "is",
+		     s->resumed.age);
 }
 
 static Status
@@ -563,9 +574,8 @@ load_best(Session *s)
 
 	RETURN_IF_ERROR(gradc_load_best(s->run));
 	if (gradc_rank(s->run) == 0 && b->step != gradc_steps_done(s->run))
-		fprintf(stderr, "exporting the best step, %lld (%s %.6g), of %lld\n",
-		        (long long)b->step, b->metric, b->value,
-		        (long long)gradc_steps_done(s->run));
+		tell(s, "exporting the best step, %lld (%s %.6g), of %lld\n", (long long)b->step,
+		     b->metric, b->value, (long long)gradc_steps_done(s->run));
 	return NULL;
 }
 
@@ -574,8 +584,9 @@ static void
 tell_export(const Session *s, const char *path, bool is_model)
 {
 	if (is_model && gradc_rank(s->run) == 0)
-		fprintf(stderr, "wrote %s (%s)\n", plain_text(s->arena, path),
-		        gradc_export_form(s->run));
+		tell(s, "wrote %s (%s)\n", plain_text(s->arena, path),
+		     text_ends_with(path, ".safetensors") ? "weights alone"
+		                                          : gradc_export_form(s->run));
 }
 
 /* Writes all exports. If one export fails, the others are still written. */

@@ -220,6 +220,10 @@ def test_broken_files(train, tmp_path):
 
 
 def test_endings_of_exports(train, tmp_path):
+    for option in "--export-form=as-imported", "--export-preprocessing=on":
+        assert "needs --export FILE.onnx" in train(*DATA, "--steps=1", "--export=t.safetensors", option, exit=2).stderr
+    assert "wrote t.safetensors (weights alone)" in train(*DATA, "--steps=1", "--export=t.safetensors").stderr
+    assert train(*DATA, "--steps=1", "--export=t.safetensors", "-q").stderr == ""
     for option in "--export", "--export-merged":
         said = train(*DATA, "--steps=1", f"{option}=weights.pt", exit=2).stderr
         assert f"{option}=weights.pt: need FILE.onnx or FILE.safetensors" in said and not list(tmp_path.glob("*.pt"))
