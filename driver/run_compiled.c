@@ -259,6 +259,8 @@ run_compiled(Session *s, bool backward)
 	argv[n++] = arena_printf(s->arena, "%ld", (long)getpid());
 	if (backward)
 		argv[n++] = "--backward";
+	if (o->quiet)
+		argv[n++] = "--quiet";
 	bool ok = add_inputs(s, folder, argv, &n);
 	if (ok)
 		code = session_link(s, exe, false) ? EXIT_OK : EXIT_USAGE;

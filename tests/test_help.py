@@ -3,7 +3,10 @@ import json
 import re
 import subprocess
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +83,19 @@ def test_quiet_and_verbose_commands(run, model, tmp_path):
     for command in "ops", "passes":
         assert run(command, "-q").stdout == run(command, "-v").stdout == run(command).stdout
     assert "--quiet and --verbose: one of them" in run("check", model, "-qv", exit=2).stderr
+
+
+@pytest.mark.parametrize("engine", ["compiled", "interp"])
+def test_a_quiet_run(run, tmp_path, engine):
+    """Warnings of the program that `gradc run` compiles are left out, too."""
+    ones = [numpy_helper.from_array(np.ones(3, np.float32), name) for name in ("scale", "bias", "mean", "var")]
+    node = helper.make_node("BatchNormalization", ["x", "scale", "bias", "mean", "var"], ["y", "m", "v"], training_mode=1)
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 1, [4, 3])], [helper.make_tensor_value_info("y", 1, [4, 3])], ones)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.ones((4, 3), np.float32))
+    words = ["run", "m.onnx", "--input=x=x.npy", "--output-dir=out", f"--engine={engine}"]
+    assert "in training form" in run(*words).stderr
+    assert run(*words, "-q").stderr == "" and (tmp_path / "out/y.npy").exists()
 
 
 def test_quiet_and_verbose_executables(run, train, exe):
