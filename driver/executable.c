@@ -91,6 +91,45 @@ find_mixing(Ports *p)
 	}
 }
 
+static void
+set_rows(PortInfo *info, BatchAxis rows)
+{
+	info->row_axis = rows.axis < 0 ? 0 : rows.axis;
+	info->repeats = rows.axis < 0 ? 0 : rows.repeats;
+	info->mixes_rows = rows.mixed;
+}
+
+/* The function that becomes the program of role forward: with a loss the inference form, if there is one (losses/loss.c). */
+static Function *
+forward_program(const Session *s)
+{
+	Function *f = module_first(s->m, ROLE_FORWARD);
+	Function *inference = function_beside(f, ROLE_INFERENCE);
+
+	return s->has_loss && inference && !s->o->forward_as_exported ? inference : f;
+}
+
+/* Marks the output that the loss compares with labels. */
+static void
+mark_compared(Ports *p)
+{
+	const Session *s = p->s;
+	const LossRow *row = s->has_loss ? loss_find(s->loss.kind) : NULL;
+	LossPlace place;
+
+	if (!row || s->loss.output < 0 || s->loss.output >= p->outputs.n ||
+	    !loss_place(s->m, forward_program(s), &s->loss, &place))
+		return; /* the loss pass reports faults */
+	PortInfo *info = &p->outputs.at[s->loss.output];
+	set_rows(info, place.rows);
+	info->class_axis = place.class_axis < 0 ? 0 : place.class_axis;
+	info->compared = row->class_targets ? (row->takes == LOSS_TAKES_LOG_PROBABILITIES
+	                                               ? COMPARED_LOG_PROBABILITIES
+	                                               : COMPARED_LOGITS)
+	                 : row->takes == LOSS_TAKES_LOGITS ? COMPARED_BINARY_LOGITS
+	                                                   : COMPARED_NUMBERS;
+}
+
 /* Collects inputs and outputs. Call it before the passes change the graph, from which bounds are
  * read. */
 static void
@@ -102,6 +141,8 @@ collect_ports(Ports *p)
 
 	p->rows = im->rows;
 	find_mixing(p);
+	Function *computed = forward_program(s);
+	BatchAxes batch = batch_of(s->arena, computed);
 	p->training_form = training_form_text(s);
 	p->training_form = p->training_form ? p->training_form : "";
 	for (int i = 0; i < im->inputs.n; i++) {
@@ -119,8 +160,11 @@ collect_ports(Ports *p)
 		const ImportPort *out = &im->outputs.at[i];
 		PortInfo info = {.file_dtype = out->dtype,
 		                 .sample_axis = out->has_rows ? out->batch_axis : -1};
+		set_rows(&info,
+		         batch.rows ? batch.of[function_result(computed, i)->id] : batch_none);
 		vec_push(s->arena, &p->outputs, info);
 	}
+	mark_compared(p);
 }
 
 static DType
@@ -347,6 +391,7 @@ write_info(Session *s, FormatWriter *w, const Ports *p)
 	format_info(w, "rows_mix", "%d", !own && p->train_mixes);
 	format_info(w, "uneven_loss", "%d", p->uneven);
 	format_info(w, "flat_labels", "%d", p->flat_labels);
+	format_info(w, "class_weights", "%d", s->loss.class_weight != NULL);
 	format_info(w, "eval_padding", "%d", !p->eval_mixes);
 	format_info(w, "eval_metric", "%s", eval_metric(s));
 	write_training(s, &x);

@@ -403,6 +403,23 @@ check_target(const Format *f, int i)
 	return format_check_string(f, f->targets[i].name, "target", i);
 }
 
+/* The class axis of an output may not be its row axis. */
+static Status
+check_port_rows(const Format *f, const PortRecord *p, int i)
+{
+	bool classes = p->compared == COMPARED_LOGITS || p->compared == COMPARED_LOG_PROBABILITIES;
+
+	if (p->repeats > INT32_MAX || (p->repeats && p->row_axis >= p->rank))
+		return FAULT("port %d: row axis %u of rank %u, %u times", i, p->row_axis, p->rank,
+		             p->repeats);
+	if (p->compared >= N_COMPARED || (p->compared && !p->repeats))
+		return FAULT("port %d: compared %u, without a row axis", i, p->compared);
+	if (classes && (p->class_axis >= p->rank || p->class_axis == p->row_axis ||
+	                f->dims[p->first_dim + p->class_axis] <= 0))
+		return FAULT("port %d: class axis %u of rank %u", i, p->class_axis, p->rank);
+	return NULL;
+}
+
 static Status
 check_port(const Format *f, int i)
 {
@@ -427,7 +444,7 @@ check_port(const Format *f, int i)
 	if (p->bounded > 2 || (p->bounded && p->min > p->max))
 		return FAULT("port %d: bounds %u, %lld to %lld", i, p->bounded, (long long)p->min,
 		             (long long)p->max);
-	return NULL;
+	return check_port_rows(f, p, i);
 }
 
 static Status

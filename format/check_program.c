@@ -426,6 +426,11 @@ check_program_port(const Walk *w, uint32_t index, bool input)
 		return FAULT("program %d: port %u has %lld rows, the binding %lld", w->index, index,
 		             (long long)f->dims[p->first_dim + (uint32_t)p->sample_axis],
 		             (long long)f->bindings[w->program->binding].rows);
+	PortRows rows;
+	if (p->repeats && !format_port_rows(f, p, f->bindings[w->program->binding].rows, &rows))
+		return FAULT("program %d: port %u: axis %u does not hold the binding's %lld rows",
+		             w->index, index, p->row_axis,
+		             (long long)f->bindings[w->program->binding].rows);
 	return check_reach(w, &whole, (int)w->program->first_instruction);
 }
 

@@ -10,7 +10,7 @@
 #include "base/schedule/schedule.h"
 
 #define FORMAT_MAGIC 0x3158434441524721ull /* "!GRADCX1" */
-#define FORMAT_VERSION 23
+#define FORMAT_VERSION 24
 #define GRADC_ABI 16
 #define GRADC_ABI_NAME "gradc_abi_16" /* a symbol of the runtime; a mismatch fails at link time */
 /* A hint about models in training form, printed by gradc and its executables. */
@@ -199,8 +199,26 @@ typedef struct {
 	int64_t min, max, ignore;
 	/* 0: no limits; 1: min and max apply; 2: min and max apply, `ignore` is allowed */
 	uint32_t bounded;
-	uint32_t reserved;
+	/* Outputs: the axis that, cut into equal blocks, gives the rows of the micro-batch `repeats` times. Unlike sample_axis, the
+	 * axis may hold several elements per row. repeats 0: no such axis, or an input. */
+	uint32_t row_axis, repeats;
+	uint32_t mixes_rows; /* outputs: 1: an element may depend on several rows */
+	uint32_t compared; /* Compared: outputs: how the loss compares the output with the labels */
+	uint32_t class_axis; /* compared with classes: the axis that the labels lack */
 } PortRecord;
+/* How the loss compares an output of the program of role forward with the labels. */
+typedef enum {
+	COMPARED_NOT,    /* the loss takes another output, or the model computes the loss */
+	COMPARED_LOGITS, /* logits of classes */
+	COMPARED_LOG_PROBABILITIES,
+	COMPARED_BINARY_LOGITS, /* a logit for each label, which is 0 or 1 */
+	COMPARED_NUMBERS,
+	N_COMPARED
+} Compared;
+/* How rows lie in an output: row r of [before, rows, after]. */
+typedef struct {
+	int64_t before, after;
+} PortRows;
 
 typedef struct {
 	StrRef name;
@@ -472,6 +490,8 @@ double format_adapter_scale(const Format *f,
 int format_state(const Format *f, const char *name); /* index; -1: no such state */
 int format_state_of_kind(const Format *f,
                          uint32_t kind); /* index of the first; -1: no such state */
+/* false: the port has no axis with that many rows */
+bool format_port_rows(const Format *f, const PortRecord *p, int64_t rows, PortRows *out);
 static inline bool
 port_is_input(uint32_t kind)
 {

@@ -160,6 +160,11 @@ print_ports(Text *out, const Format *f, uint32_t first, uint32_t n)
 		            (long long)f->slots[p->slot].offset);
 		if (p->sample_axis >= 0)
 			text_printf(out, " sample axis %d", p->sample_axis);
+		if (p->repeats)
+			text_printf(out, " rows along axis %u%s", p->row_axis,
+			            p->mixes_rows ? ", mixed" : "");
+		if (p->compared == COMPARED_LOGITS || p->compared == COMPARED_LOG_PROBABILITIES)
+			text_printf(out, " classes along axis %u", p->class_axis);
 		if (p->bounded)
 			text_printf(out, " in %lld..%lld", (long long)p->min, (long long)p->max);
 		if (p->bounded == 2)

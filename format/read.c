@@ -291,6 +291,22 @@ format_groups(const Format *f, const ExportRecord *e, int64_t dims[MAX_RANK])
 	return (Groups){(int)e->rank, dims, e->group};
 }
 
+bool
+format_port_rows(const Format *f, const PortRecord *p, int64_t rows, PortRows *out)
+{
+	const int64_t *dims = f->dims + p->first_dim;
+	int64_t blocks = rows * (int64_t)p->repeats;
+
+	*out = (PortRows){0};
+	uint32_t axis = p->row_axis;
+	if (blocks <= 0 || dims[axis] % blocks != 0)
+		return false;
+	out->before = format_elements(f, p->first_dim, axis) * (int64_t)p->repeats;
+	out->after = format_elements(f, p->first_dim + axis + 1, p->rank - axis - 1) *
+	             (dims[axis] / blocks);
+	return true;
+}
+
 int64_t
 format_elements(const Format *f, uint32_t first_dim, uint32_t rank)
 {

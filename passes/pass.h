@@ -172,6 +172,15 @@ bool loss_output_is_sigmoid(const Function *f,
  * stores = true: also yes if a value that the function stores depends on rows. */
 bool loss_rows_mix(const Function *f, int64_t output, bool stores);
 
+/* ---- losses/target.c */
+/* Where the rows and the classes of the loss's output lie. */
+typedef struct {
+	BatchAxis rows;
+	int class_axis; /* -1: the loss has no classes */
+} LossPlace;
+/* Finds the place before the pass runs. false: the pass will report a fault. f: a forward function. */
+bool loss_place(Module *m, Function *f, const LossOptions *o, LossPlace *out);
+
 /* ---- losses/own.c */
 /* Does the loss that the graph computes divide by a number that depends on the data and is not a
  * known count of targets? Then the mean of the micro-batches' losses is not the mean over the

@@ -12,6 +12,11 @@ typedef struct {
 	int sample_axis;
 	bool bounded, has_ignore;
 	int64_t min, max, ignore;
+	/* outputs of the forward function: fields of PortRecord */
+	int row_axis, class_axis;
+	int64_t repeats;
+	bool mixes_rows;
+	Compared compared;
 } PortInfo;
 typedef struct {
 	const char *text; /* "batch=8 seq=128" */

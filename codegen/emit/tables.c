@@ -51,6 +51,14 @@ write_port(TableWriter *tw, const ProgramPort *port, uint32_t first_slot, const 
 	                               : info                    ? info->sample_axis
 	                                                         : -1};
 
+	if (info && port->kind == PORT_OUTPUT) {
+		r.row_axis = (uint32_t)info->row_axis;
+		r.repeats = (uint32_t)info->repeats;
+		r.mixes_rows = info->mixes_rows;
+		r.compared = info->compared;
+		r.class_axis = (uint32_t)info->class_axis;
+	}
+
 	if (info && info->bounded) {
 		r.bounded = info->has_ignore ? 2 : 1;
 		r.min = info->min;

@@ -3,6 +3,7 @@
  * [24], but the program takes them as [4,6]: 6 labels per sample. */
 #include "passes/losses/loss_pass.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* A shape in which axis `at` counts rows. */
@@ -288,4 +289,37 @@ loss_target_value(const LossPass *lp, Builder *b, Value *param)
 	if (!placed)
 		order.at[order.n++] = lp->target_rows;
 	return b_reshape(b, b_transpose(b, param, order), ints_of_type(lp->target));
+}
+
+/* Where the loss's rows and classes lie, with faults going to `diag`. */
+static bool
+find_place(Arena *arena, Diag *diag, Module *m, Function *f, const LossOptions *o, LossPlace *out)
+{
+	Pass pass = {.scratch = arena, .diag = diag};
+	LossPass lp = {
+		.p = &pass, .m = m, .options = o, .row = o->kind ? loss_find(o->kind) : NULL};
+
+	if (!lp.row || o->output < 0 || o->output >= function_return(f)->n_operands ||
+	    !loss_check_output(&lp, f) || !loss_find_rows(&lp, f) || !loss_prepare_target(&lp, f))
+		return false;
+	*out = (LossPlace){lp.rows, lp.row->class_targets ? lp.class_axis : -1};
+	return true;
+}
+
+bool
+loss_place(Module *m, Function *f, const LossOptions *o, LossPlace *out)
+{
+	char *text = NULL;
+	size_t n;
+	FILE *nowhere = open_memstream(&text, &n);
+	Arena *arena = arena_new();
+	Diag *diag = diag_new("", nowhere);
+	bool ok = nowhere && find_place(arena, diag, m, f, o, out);
+
+	diag_free(diag);
+	arena_free(arena);
+	if (nowhere)
+		fclose(nowhere);
+	free(text);
+	return ok;
 }
