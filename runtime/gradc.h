@@ -116,9 +116,11 @@ typedef struct {
 	const char *resume;
 	int64_t keep;   /* number of newest checkpoints to keep; 0: all */
 	bool keep_best; /* also keep the checkpoint of the best evaluation so far */
-	/* Decides which evaluation is the best: "loss", "accuracy", "perplexity". NULL: what the resumed training
-	 * had, otherwise "loss". */
+	/* Decides which evaluation is the best: "loss", "accuracy", "top5" or another metric (docs/evaluation.md). EXIT_USAGE if it
+	 * has no meaning for the model's loss. NULL: what the resumed training had, otherwise "loss". */
 	const char *metric;
+	/* evaluations compute every metric that has a meaning, and the results by class */
+	bool every_metric;
 	/* "N" or "N,min-delta=X": gradc_best says that training should end after N evaluations in a row that are not better
 	 * by more than X. NULL: never. */
 	const char *early_stop;
@@ -201,12 +203,35 @@ typedef struct {
 	const GradcNotFinite *not_finite;
 } GradcStep;
 
+/* A metric of an evaluation. */
+typedef struct {
+	const char *name; /* as in options.metric; lives as long as the run */
+	double value; /* NaN if the rows do not determine it, for example the AUC of rows of a single class */
+	bool higher_is_better;
+	bool is_field; /* GradcEval has a field of this name */
+} GradcMetric;
+enum { GRADC_MAX_METRICS = 16 };
+/* Results by class. Lives until the next evaluation. */
+typedef struct {
+	int64_t classes;
+	const double *precision, *recall, *f1; /* by class */
+	const int64_t *support;                /* by class: targets with this label */
+	/* [classes][classes]: how many targets of class i (row) were predicted as class j; NULL with more than 1024 classes, and if
+	 * a row has several labels that are 0 or 1 */
+	const int64_t *confusion;
+} GradcByClass;
 typedef struct {
 	double loss, count;
 	double accuracy, perplexity; /* NaN if the model does not have it */
 	int64_t rows;                /* evaluated rows */
 	int64_t all_rows;            /* rows in the files */
+	const char *left_out;        /* why rows < all_rows; NULL: every row was evaluated */
 	double seconds;
+	GradcMetric metric; /* the one of gradc_best */
+	/* all metrics that were computed, in the order of the documentation; with every_metric all that have a meaning */
+	GradcMetric metrics[GRADC_MAX_METRICS];
+	int n_metrics;
+	const GradcByClass *by_class; /* NULL without every_metric, or without classes */
 } GradcEval;
 
 /* Allocates states and sets their initial values. diag receives warnings, and all faults but the returned one; it may be NULL. */
@@ -214,6 +239,8 @@ Status gradc_open(const GradcModel *model, const GradcOptions *options, Diag *di
 void gradc_close(Gradc *run); /* run may be NULL */
 /* Opens the training data, and the evaluation data if the options name any. */
 Status gradc_bind_data(Gradc *run);
+/* Opens only the evaluation data, in place of gradc_bind_data: for evaluations without training data. */
+Status gradc_bind_eval_data(Gradc *run);
 bool gradc_has_eval(const Gradc *run);
 int64_t gradc_total_steps(const Gradc *run); /* of the whole training; after gradc_bind_data */
 /* Rows of the data; after gradc_bind_data. */
@@ -343,6 +370,36 @@ const GradcBest *gradc_best(const Gradc *run);
 /* Loads the states of the best step from its checkpoint in options.save, or beside the resumed one. The place in the data does
  * not change, so training must not go on. EXIT_CHECKPOINT if there is no such checkpoint, EXIT_USAGE without an evaluation. */
 Status gradc_load_best(Gradc *run);
+
+/* ---- predictions: the model's outputs for any number of rows */
+enum { GRADC_MAX_OUTPUTS = 256 };
+typedef struct {
+	const char *name; /* in the model; lives as long as the run */
+	DType dtype;
+	int rank;
+	int64_t dims[MAX_RANK]; /* shape of one row's output */
+	int64_t elements;       /* of one row's output */
+	bool is_compared;       /* the loss compares this output with the labels */
+} GradcOutput;
+typedef struct {
+	const GradcOutput *
+		outputs; /* the first GRADC_MAX_OUTPUTS outputs that have rows; live as long as the run */
+	int n_outputs;
+	int64_t rows; /* rows in the files */
+} GradcPredictions;
+/* Opens options.data, in place of gradc_bind_data. Labels among the data are ignored. EXIT_DATA if the rows do not fill whole
+ * batches and a row's output depends on other rows. */
+Status gradc_bind_predict_data(Gradc *run, GradcPredictions *out);
+typedef struct {
+	int only; /* number of the only output to compute; -1: all outputs */
+	/* Called on rank 0 with the next `rows` rows, in order. outputs: of each wanted output its rows, one after the other; valid
+	 * during the call. A fault ends the predictions. */
+	Status (*take)(void *context, int64_t rows, const void *const *outputs);
+	void *context;
+} GradcPredict;
+/* Computes the outputs of all rows; ranks share the work. EXIT_PREEMPTED if options.interrupted returned true on any rank. */
+Status gradc_predict(Gradc *run, const GradcPredict *options);
+
 /* The states are those of a whole step, so they may be saved and exported even after a fault. */
 bool gradc_is_whole(const Gradc *run);
 /* The loss of an evaluation, for lr_schedule "plateau"; other schedules ignore it. No step may be queued, and all ranks must

@@ -10,13 +10,14 @@ enum { CHUNK_BYTES = 1 << 20 }; /* a chunk: bytes of a file that are read and de
 /* largest micro-batch, in bytes, that is read without the prefetch thread: reading it takes no longer than waking the thread */
 enum { AT_HAND = 1 << 17 };
 
+/* any: an input of any program counts. */
 static bool
-is_input(const Format *f, Role role, const char *name)
+is_input(const Format *f, Role role, const char *name, bool any)
 {
 	for (int i = 0; i < f->n[SECTION_PROGRAMS]; i++) {
 		const ProgramRecord *p = &f->programs[i];
 
-		for (uint32_t k = 0; k < p->n_inputs && p->role == role; k++) {
+		for (uint32_t k = 0; k < p->n_inputs && (any || p->role == role); k++) {
 			const PortRecord *port = &f->ports[p->first_input + k];
 			if (port->kind != PORT_WEIGHT &&
 			    strcmp(format_text(f, port->name), name) == 0)
@@ -41,7 +42,7 @@ check_names(Gradc *run, Role role, const DataOptions *o)
 	for (int l = 0; l < COUNT(lists); l++)
 		for (int i = 0; i < lists[l].pairs->n; i++) {
 			const char *name = lists[l].pairs->at[i].name;
-			if (!is_input(&run->format, role, name))
+			if (!is_input(&run->format, role, name, o->spare))
 				fault = fault_join(
 					run->diag, fault,
 					status_error(EXIT_USAGE,

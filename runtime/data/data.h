@@ -61,6 +61,10 @@ typedef struct {
 	const char *option; /* "--data" or "--eval-data", for messages */
 	/* true for a single run on whole inputs (--once): there are no epochs, and NaN is allowed */
 	bool whole;
+	/* the binding must be the one of this dataset; NULL: any binding */
+	const Dataset *like;
+	/* the pairs may also name inputs that only programs of other roles have, such as the labels */
+	bool spare;
 } DataOptions;
 /* Rows that --split holds out of training for evaluation. */
 typedef struct {

@@ -111,7 +111,7 @@ list_candidates(const Files *files, Role role, Candidate *out, int *n_programs, 
 	*names = "";
 	for (int b = 0; b < f->n[SECTION_BINDINGS]; b++) {
 		const ProgramRecord *p = program_find(run, role, b);
-		if (!p)
+		if (!p || (files->options->like && files->options->like->binding != b))
 			continue;
 		*names = arena_printf(run->arena, "%s%s\"%s\"", *names, *n_programs ? ", " : "",
 		                      format_text(f, f->bindings[b].text));

@@ -19,9 +19,11 @@ typedef struct {
 	Status unread; /* why this rank could not read the step's rows; NULL if it could. Owned */
 } QueuedStep;
 
-typedef struct Dataset Dataset;   /* runtime/data/data.h */
-typedef struct Prefetch Prefetch; /* runtime/data/data.h */
-typedef struct Saver Saver;       /* runtime/checkpoint/checkpoint.h */
+typedef struct Dataset Dataset;         /* runtime/data/data.h */
+typedef struct Prefetch Prefetch;       /* runtime/data/data.h */
+typedef struct Saver Saver;             /* runtime/checkpoint/checkpoint.h */
+typedef struct Predictor Predictor;     /* runtime/train/predict.c */
+typedef struct EvalMetrics EvalMetrics; /* runtime/train/eval_metrics.c */
 
 /* ---- the run */
 struct Gradc {
@@ -46,7 +48,9 @@ struct Gradc {
 	/* true while rank 0 reads states and the other ranks send their parts to rank 0 */
 	bool is_served;
 	Hyper hyper;
-	Dataset *train, *eval;
+	Dataset *train, *eval;     /* NULL: not bound */
+	Predictor *predictor;      /* NULL before gradc_bind_predict_data */
+	EvalMetrics *eval_metrics; /* NULL before the evaluation data are bound */
 	Prefetch *prefetch;
 	/* all ranks know the fault that ended the last call (step, evaluation or other) */
 	bool fault_is_shared;
@@ -55,8 +59,9 @@ struct Gradc {
 	Observer observer;
 	QueuedStep queued[MAX_QUEUED]; /* oldest first */
 	int n_queued;
-	PathGuard *guards[2];       /* files that the options name; files of the bound data */
-	bool is_bound, is_finished; /* gradc_bind_data and gradc_finish have succeeded */
+	PathGuard *guards[2]; /* files that the options name; files of the bound data */
+	/* gradc_bind_data has succeeded; it or gradc_bind_eval_data has; gradc_finish has */
+	bool is_bound, is_eval_bound, is_finished;
 	_Atomic bool is_called; /* a thread is inside a call; a second thread's call is refused */
 	bool accumulated;       /* gradc_accumulate has run, gradc_update has not */
 	bool torn;              /* an update was queued only in part */

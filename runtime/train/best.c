@@ -6,38 +6,8 @@
 #include "runtime/train/steps.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-/* ---- metrics */
-static const struct {
-	const char *name;
-	size_t at; /* offset of a double in GradcEval */
-	bool higher_is_better;
-} metrics[] = {
-	{"loss", offsetof(GradcEval, loss), false},
-	{"accuracy", offsetof(GradcEval, accuracy), true},
-	{"perplexity", offsetof(GradcEval, perplexity), false},
-};
-
-static int
-metric_index(const char *name)
-{
-	for (int i = 0; i < COUNT(metrics); i++)
-		if (strcmp(metrics[i].name, name) == 0)
-			return i;
-	return -1;
-}
-
-static bool
-has_metric(const Gradc *run, const char *name)
-{
-	if (strcmp(name, "accuracy") == 0)
-		return run->metric_correct >= 0;
-	return strcmp(name, "perplexity") != 0 ||
-	       format_info_is(&run->format, "eval_metric", "perplexity");
-}
 
 /* ---- early stopping */
 Status
@@ -84,28 +54,31 @@ decide(Gradc *run)
 }
 
 /* ---- judging */
+/* EXIT_USAGE if the model does not have the metric. */
+static Status
+take_metric(Gradc *run, const char *name)
+{
+	MetricTask task = eval_metrics_task(run, 0);
+	Metric metric;
+
+	RETURN_IF_ERROR(metric_check(run->arena, name, &task, &metric));
+	run->best.metric = arena_strdup(run->arena, name);
+	run->best.higher_is_better = metric.row->higher_is_better;
+	return NULL;
+}
+
 Status
 best_open(Gradc *run)
 {
-	const char *name = run->options.metric ? run->options.metric : "loss";
-	int i = metric_index(name);
-
 	run->best = (GradcBest){.step = -1, .value = NAN, .mark = NAN};
-	if (i < 0 || !has_metric(run, name))
-		return status_error(EXIT_USAGE,
-		                    "--metric=%s: the metrics of this model are loss%s%s", name,
-		                    has_metric(run, "accuracy") ? ", accuracy" : "",
-		                    has_metric(run, "perplexity") ? ", perplexity" : "");
-	run->best.metric = metrics[i].name;
-	run->best.higher_is_better = metrics[i].higher_is_better;
-	return NULL;
+	return take_metric(run, run->options.metric ? run->options.metric : "loss");
 }
 
 void
 best_judge(Gradc *run, const GradcEval *eval, bool counts)
 {
 	GradcBest *b = &run->best;
-	double value = *(const double *)((const char *)eval + metrics[metric_index(b->metric)].at);
+	double value = eval->metric.value;
 	int64_t patience;
 	double min_delta = 0;
 
@@ -124,16 +97,16 @@ best_judge(Gradc *run, const GradcEval *eval, bool counts)
 	decide(run);
 }
 
-void
+Status
 best_resume(Gradc *run, const GradcBest *saved)
 {
 	GradcBest *b = &run->best;
 
 	b->improved = false;
-	int i = saved->metric ? metric_index(saved->metric) : -1;
-	if (!run->options.metric && i >= 0 && has_metric(run, saved->metric)) {
-		b->metric = metrics[i].name;
-		b->higher_is_better = metrics[i].higher_is_better;
+	if (!run->options.metric && saved->metric) {
+		/* a metric that these evaluation data do not have is forgotten */
+		status_free(take_metric(run, saved->metric));
+		RETURN_IF_ERROR(eval_metrics_update(run));
 	}
 	if (saved->metric && strcmp(saved->metric, b->metric) == 0) {
 		b->step = saved->step;
@@ -142,4 +115,5 @@ best_resume(Gradc *run, const GradcBest *saved)
 		b->since = saved->since;
 	}
 	decide(run);
+	return NULL;
 }

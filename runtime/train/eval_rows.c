@@ -12,6 +12,15 @@ eval_covered_rows(const Gradc *run)
 	return pad ? d->rows : d->rows / d->micro_rows * d->micro_rows;
 }
 
+const char *
+eval_left_out(const Gradc *run)
+{
+	if (eval_covered_rows(run) == run->eval->rows)
+		return NULL;
+	return run->eval->has_weight ? "a row's result depends on the other rows of its batch"
+	                             : "the model computes its own loss";
+}
+
 Status
 eval_check_rows(const Gradc *run)
 {
@@ -23,10 +32,7 @@ eval_check_rows(const Gradc *run)
 	                    "%s: %lld rows do not fill a batch of %lld, and the batch cannot be "
 	                    "padded: %s; compile with --batch %lld or less",
 	                    run->options.split ? "--split" : "--eval-data", (long long)d->rows,
-	                    (long long)d->micro_rows,
-	                    d->has_weight ? "a row's result depends on the other rows"
-	                                  : "the model computes its own loss",
-	                    (long long)d->rows);
+	                    (long long)d->micro_rows, eval_left_out(run), (long long)d->rows);
 }
 
 void

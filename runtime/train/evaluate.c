@@ -1,4 +1,4 @@
-/* Evaluation: loss and accuracy over the rows of the evaluation data. Rank r of W takes every W-th micro-batch, beginning with
+/* Evaluation: loss and metrics over the rows of the evaluation data. Rank r of W takes every W-th micro-batch, beginning with
  * the r-th. The sums of all micro-batches are added in the order of the micro-batches, as the device of a single rank adds
  * them. So the loss has the same bits with any number of ranks. That matters because schedules and --keep-best depend on the
  * loss. */
@@ -42,7 +42,7 @@ rows_of(const Evaluation *e, int64_t round)
 	return (MicroRows){d, 0, first, lower(first + d->micro_rows, e->covered)};
 }
 
-static bool
+bool
 has_collective(const Format *f, const ProgramRecord *p)
 {
 	for (uint32_t i = 0; i < p->n_instructions; i++)
@@ -150,33 +150,44 @@ static Status
 run_rows(Evaluation *e, const MicroRows *rows, int64_t round)
 {
 	Gradc *run = e->run;
+	bool counts = rows_of(e, round).first < e->covered;
+	MicroRows of_forward;
 	DataWait wait;
 
 	RETURN_IF_ERROR(unread_take(run, rows, &e->unread, &wait));
 	hyper_scalars(&run->hyper, run->step, rows->first,
 	              executor_scalars(&run->executor, e->data->program));
-	ask_next(e, round);
+	bool forward = eval_metrics_rows(run, rows, counts, &of_forward);
+	if (forward) {
+		eval_metrics_keep_labels(run);
+		prefetch_ask(run->prefetch, &of_forward);
+	} else
+		ask_next(e, round);
 	RETURN_IF_ERROR(executor_run(&run->executor, e->data->program, &e->micro));
 	e->micro.index++;
-	return NULL;
+	if (!forward)
+		return NULL;
+	RETURN_IF_ERROR(unread_take(run, &of_forward, &e->unread, &wait));
+	ask_next(e, round);
+	return eval_metrics_run(run, &of_forward);
 }
 
 static Status
 run_round(Evaluation *e, int64_t round)
 {
 	MicroRows rows = pass_of(e, round);
+	bool counts = rows_of(e, round).first < e->covered;
 
 	if (rows.first >= e->covered)
-		return NULL;
+		return eval_metrics_add(e->run, false);
 	if (e->own)
 		RETURN_IF_ERROR(clear_counts(e));
 	RETURN_IF_ERROR(run_rows(e, &rows, round));
-	bool counts = rows_of(e, round).first < e->covered;
 	if (e->own && counts)
 		RETURN_IF_ERROR(read_counts(e, e->own[round]));
 	if (e->unread)
 		e->own[round][COUNTED_TARGETS] = NAN;
-	return NULL;
+	return eval_metrics_add(e->run, counts);
 }
 
 /* ---- ending early */
@@ -220,6 +231,7 @@ run_all(Evaluation *e)
 	bool ends = false;
 
 	RETURN_IF_ERROR(clear_counts(e));
+	RETURN_IF_ERROR(eval_metrics_begin(e->run));
 	for (int64_t round = 0; round < e->rounds; round++) {
 		RETURN_IF_ERROR(ask_interrupted(e, round, &q, &ends));
 		if (ends)
@@ -249,6 +261,7 @@ evaluate(Evaluation *e, GradcEval *out)
 	arena_free(arena);
 	out->rows = e->covered;
 	out->all_rows = d->rows;
+	out->left_out = eval_left_out(run);
 	return status;
 }
 
@@ -278,6 +291,8 @@ step_evaluate(Gradc *run, GradcEval *out)
 	out->accuracy = out->count != 0 ? e.sums[COUNTED_CORRECT] / out->count : NAN;
 	if (format_info_is(&run->format, "eval_metric", "perplexity"))
 		out->perplexity = exp(out->loss);
+	const LossSums sums = {out->loss, e.sums[COUNTED_CORRECT], out->count};
+	RETURN_IF_ERROR(eval_metrics_finish(run, &sums, out));
 	out->seconds = seconds_now() - start;
 	return NULL;
 }

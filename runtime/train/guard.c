@@ -58,11 +58,12 @@ gradc_open(const GradcModel *model, const GradcOptions *options, Diag *diag, Gra
 /* What must be true of the run for a call to be allowed. In addition, no call may overlap another call. */
 enum {
 	NEEDS_NOTHING,
-	NEEDS_DATA = 1,    /* data are bound */
-	NEEDS_WHOLE = 2,   /* no step is queued or half done */
-	NEEDS_HALF = 4,    /* gradients wait for gradc_update */
-	NEEDS_STATES = 8,  /* no update was done only in part */
-	ALSO_FINISHED = 16 /* the call may follow gradc_finish */
+	NEEDS_DATA = 1,     /* training data are bound */
+	NEEDS_WHOLE = 2,    /* no step is queued or half done */
+	NEEDS_HALF = 4,     /* gradients wait for gradc_update */
+	NEEDS_STATES = 8,   /* no update was done only in part */
+	ALSO_FINISHED = 16, /* the call may follow gradc_finish */
+	NEEDS_EVAL = 32     /* data are bound, with or without training data */
 };
 
 /* A call on a run with one more argument, passed by its address. */
@@ -80,6 +81,9 @@ check_needs(const Gradc *run, unsigned needs)
 		return status_error(EXIT_USAGE, "after gradc_finish comes gradc_close");
 	if (needs & NEEDS_DATA && !run->is_bound)
 		return status_error(EXIT_USAGE, "no data are bound: gradc_bind_data comes first");
+	if (needs & NEEDS_EVAL && !run->is_eval_bound)
+		return status_error(EXIT_USAGE, "no data are bound: gradc_bind_data or "
+		                                "gradc_bind_eval_data comes first");
 	if (needs & NEEDS_HALF && !run->accumulated)
 		return status_error(EXIT_USAGE,
 		                    "there are no gradients: gradc_accumulate comes first");
@@ -144,8 +148,10 @@ no_argument(const char *name)
 GUARDED_TO(accumulate, step_accumulate, GradcStep *, out, "computing a step", NEEDS_DATA | NEEDS_STATES)
 GUARDED_TO(update, step_update, GradcStep *, out, "computing a step", NEEDS_DATA | NEEDS_STATES)
 GUARDED_TO(step, step_take, GradcStep *, out, "computing a step", NEEDS_DATA | NEEDS_STATES)
-GUARDED_TO(evaluate, step_evaluate, GradcEval *, out, "evaluating", NEEDS_DATA | NEEDS_STATES)
+GUARDED_TO(evaluate, step_evaluate, GradcEval *, out, "evaluating", NEEDS_EVAL | NEEDS_STATES)
 GUARDED_TO(evaluate_averages, averages_evaluate, GradcEval *, out, "evaluating", NEEDS_DATA | NEEDS_STATES | NEEDS_WHOLE)
+GUARDED_TO(bind_predict_data, predict_bind, GradcPredictions *, out, "opening the data", NEEDS_WHOLE)
+GUARDED_TO(predict, predict_run, const GradcPredict *, options, "predicting", NEEDS_STATES)
 GUARDED_TO(check_gradients, gradients_check, const GradcCheckOptions *, options, "checking gradients", NEEDS_WHOLE | NEEDS_STATES)
 GUARDED_TO(resume, resume_checkpoint, GradcResume *, out, "reading a checkpoint", NEEDS_WHOLE)
 GUARDED_BY(save, saver_save, double, eval_loss, "saving a checkpoint", NEEDS_STATES)
@@ -172,6 +178,7 @@ GUARDED_TO(check_adapters, adapters_check, const char *, option, "looking at the
 		return guarded((RunArgs){run, NULL, call_##name, needs}, doing); \
 	}
 GUARDED(bind_data, trainer_bind_data, "opening the data", NEEDS_WHOLE)
+GUARDED(bind_eval_data, trainer_bind_eval, "opening the data", NEEDS_WHOLE)
 GUARDED(queue_step, step_queue, "computing a step", NEEDS_DATA | NEEDS_STATES)
 GUARDED(load_best, resume_best, "reading the best checkpoint", NEEDS_WHOLE)
 GUARDED(finish, trainer_finish, "completing the trace", NEEDS_NOTHING)

@@ -82,6 +82,9 @@ add_options(Facts *f, const Gradc *run)
 	add_hash(f, SAME_OPTIONS, "--metric, by its checksum", text_hash(o->metric));
 	add_hash(f, SAME_OPTIONS, "--early-stop, by its checksum", text_hash(o->early_stop));
 	add(f, SAME_OPTIONS, "evaluation data", FACT_GIVEN, gradc_has_eval(run));
+	add_hash(f, SAME_OPTIONS, "--metric, by its checksum",
+	         o->metric ? hash_bytes(o->metric, strlen(o->metric), 0) : 0);
+	add(f, SAME_OPTIONS, "every metric", FACT_GIVEN, o->every_metric);
 	add(f, SAME_OPTIONS, "--find-nan", FACT_GIVEN, o->find_nan);
 	add(f, SAME_OPTIONS, "--reduce", FACT_SUMS, run->reduce_ordered);
 	add(f, SAME_OPTIONS, "--shard-bytes", FACT_INTEGER, o->shard_bytes);
@@ -91,14 +94,17 @@ add_options(Facts *f, const Gradc *run)
 static Status
 add_data(Facts *f, const Gradc *run)
 {
+	const Dataset *first = run->train ? run->train : predict_data(run);
+	const Dataset *d = first ? first : run->eval;
 	uint64_t train = 0, eval = 0;
 
-	RETURN_IF_ERROR(facts_data(run->train, &train));
+	if (first)
+		RETURN_IF_ERROR(facts_data(first, &train));
 	if (run->eval)
 		RETURN_IF_ERROR(facts_data(run->eval, &eval));
-	add(f, SAME_DATA, "samples", FACT_INTEGER, run->train->rows);
-	add(f, SAME_DATA, "rows of a micro-batch", FACT_INTEGER, run->train->micro_rows);
-	add(f, SAME_DATA, "binding", FACT_INTEGER, run->train->binding);
+	add(f, SAME_DATA, "samples", FACT_INTEGER, d->rows);
+	add(f, SAME_DATA, "rows of a micro-batch", FACT_INTEGER, d->micro_rows);
+	add(f, SAME_DATA, "binding", FACT_INTEGER, d->binding);
 	add_hash(f, SAME_DATA, "checksum", train);
 	add_hash(f, SAME_DATA, "checksum of the evaluation's", eval);
 	return NULL;

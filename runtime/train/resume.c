@@ -285,7 +285,7 @@ continue_from(Gradc *run, const Checkpoint *c, bool automatic)
 	plateau_resume(&run->hyper.plateau, &m->plateau);
 	run->saver->run = m->run;
 	run->resumed_from = c->path;
-	best_resume(run, &m->best);
+	RETURN_IF_ERROR(best_resume(run, &m->best));
 	RETURN_IF_ERROR(forget_lost_best(run));
 	if (is_in_save_folder(run, c->path))
 		run->saver->done_step = m->step;

@@ -78,11 +78,11 @@ ask_next(Gradc *run, const StepRows *step, int64_t j)
 void
 step_ask_first(Gradc *run)
 {
+	if (!run->train || run->step >= run->total_steps)
+		return;
 	StepRows step = step_rows(run, run->samples);
 	MicroRows first = micro_rows(run, &step, 0);
-
-	if (run->step < run->total_steps)
-		prefetch_ask(run->prefetch, &first);
+	prefetch_ask(run->prefetch, &first);
 }
 
 static Status

@@ -3,6 +3,7 @@
 #ifndef GRADC_RUNTIME_TRAIN_TRAIN_H
 #define GRADC_RUNTIME_TRAIN_TRAIN_H
 
+#include "runtime/metrics/metrics.h"
 #include "runtime/run/run.h"
 
 /* ---- trainer.c */
@@ -12,5 +13,12 @@ DeviceOptions device_options(const Format *f, int target, int ordinal, const Gra
 /* The peak of the device in the types of the target's largest product. measures: may take some ten milliseconds on a CPU. */
 GradcPeak speed_peak(const Format *f, const DeviceOps *ops, Device *device, int target,
                      bool measures);
+
+/* ---- eval_metrics.c */
+/* Number of classes that results by class have, after the evaluation data are bound; 0: there are none. */
+int64_t eval_classes(const Gradc *run);
+
+/* ---- predict.c: what the loss compares; after gradc_bind_predict_data */
+const MetricTask *predict_task(const Gradc *run);
 
 #endif

@@ -287,6 +287,8 @@ gradc_close(Gradc *run)
 	trace_abort(run->observer.trace);
 	dataset_close(run->train);
 	dataset_close(run->eval);
+	eval_metrics_close(run);
+	predict_close(run);
 	executor_stop(&run->executor);
 	/* If this is false, messages under way still use the executor's memory. */
 	bool over = comm_close_data(&run->comm);
@@ -395,15 +397,60 @@ check_estimates(const Gradc *run)
 /* FLOPs of a training from which on measuring the device's peak, some ten milliseconds, is less than a hundredth. */
 #define LEAST_MEASURED 1e12
 
+DataOptions
+eval_data_options(const GradcOptions *o)
+{
+	if (o->split)
+		return (DataOptions){&o->data,  &o->fill, &o->scale, &o->mean_std,
+		                     o->tokens, o->text,  "--data"};
+	return (DataOptions){&o->eval_data,  &o->fill,     &o->scale,    &o->mean_std,
+	                     o->eval_tokens, o->eval_text, "--eval-data"};
+}
+
+/* Opens the evaluation data; with --split after the training data. */
+static Status
+open_eval(Gradc *run)
+{
+	const GradcOptions *o = &run->options;
+	DataOptions data = eval_data_options(o);
+
+	RETURN_IF_ERROR(dataset_open(run, ROLE_EVAL, &data, &run->eval));
+	if (o->split)
+		RETURN_IF_ERROR(split_datasets(run, run->train, run->eval));
+	RETURN_IF_ERROR(eval_check_rows(run));
+	RETURN_IF_ERROR(eval_metrics_bind(run));
+	eval_warn_uneven(run);
+	return NULL;
+}
+
+Status
+trainer_open_prefetch(Gradc *run)
+{
+	inputs_guard_bound(run);
+	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->orphans,
+	                     &run->prefetch);
+}
+
+static Status
+bind_eval_alone(Gradc *run)
+{
+	if (run->loss_sum < 0 || run->loss_count < 0)
+		return status_error(EXIT_UNSUPPORTED,
+		                    "this executable was compiled without a loss: it cannot "
+		                    "evaluate");
+	if (!gradc_has_eval(run) || run->options.split)
+		return status_error(EXIT_USAGE, "there are no evaluation data: give --eval-data, "
+		                                "--eval-tokens or --eval-text");
+	RETURN_IF_ERROR(open_eval(run));
+	return trainer_open_prefetch(run);
+}
+
 static Status
 bind_all(Gradc *run)
 {
 	const GradcOptions *o = &run->options;
 	DataOptions train = {&o->data,  &o->fill, &o->scale, &o->mean_std,
 	                     o->tokens, o->text,  "--data"};
-	DataOptions eval = {&o->eval_data,  &o->fill,     &o->scale,    &o->mean_std,
-	                    o->eval_tokens, o->eval_text, "--eval-data"};
-	const DataOptions *evaluated = o->split ? &train : &eval;
 	Status fault = NULL;
 
 	if (run->loss_sum < 0 || run->loss_count < 0 || !program_any(run, ROLE_UPDATE, 0))
@@ -412,15 +459,8 @@ bind_all(Gradc *run)
 		                    "train");
 	fault = fault_join(run->diag, fault,
 	                   dataset_open(run, ROLE_ACCUMULATE, &train, &run->train));
-	if (gradc_has_eval(run))
-		fault = fault_join(run->diag, fault,
-		                   dataset_open(run, ROLE_EVAL, evaluated, &run->eval));
-	if (!fault && o->split)
-		fault = split_datasets(run, run->train, run->eval);
-	if (!fault && run->eval)
-		fault = eval_check_rows(run);
-	if (!fault && run->eval)
-		eval_warn_uneven(run);
+	if (gradc_has_eval(run) && !(fault && o->split))
+		fault = fault_join(run->diag, fault, open_eval(run));
 	RETURN_IF_ERROR(fault);
 	run->train->shuffle = o->shuffle;
 	run->train->seed = o->seed;
@@ -428,12 +468,10 @@ bind_all(Gradc *run)
 	RETURN_IF_ERROR(count_steps(run));
 	run->every = (int64_t)format_info_double(&run->format, "estimate_every", 0);
 	RETURN_IF_ERROR(check_estimates(run));
-	inputs_guard_bound(run);
 	double flops = (double)gradc_step_flops(run) * (double)(run->total_steps - run->step);
 	run->peak = speed_peak(&run->format, run->executor.ops, run->executor.device,
 	                       gradc_target(run), flops >= LEAST_MEASURED);
-	return prefetch_open(run->arena, &run->executor, run->observer.trace, &run->orphans,
-	                     &run->prefetch);
+	return trainer_open_prefetch(run);
 }
 
 /* Closes the data, so that a caller can correct the files and bind them again. */
@@ -443,6 +481,8 @@ unbind(Gradc *run)
 	prefetch_close(run->prefetch);
 	dataset_close(run->train);
 	dataset_close(run->eval);
+	eval_metrics_close(run);
+	predict_close(run);
 	paths_unguard(run->guards[1]);
 	run->prefetch = NULL;
 	run->train = run->eval = NULL;
@@ -450,17 +490,32 @@ unbind(Gradc *run)
 }
 
 Status
-trainer_bind_data(Gradc *run)
+trainer_bind(Gradc *run, Status (*open)(Gradc *run))
 {
-	if (run->is_bound)
+	if (run->is_eval_bound)
 		return status_error(EXIT_USAGE, "the data are bound already");
-	Status status = ranks_share(run, bind_all(run));
+	Status status = ranks_share(run, open(run));
 	if (!status)
 		status = ranks_compare(run);
 	if (status)
 		unbind(run);
-	run->is_bound = !status;
+	run->is_eval_bound = !status;
 	return status;
+}
+
+Status
+trainer_bind_data(Gradc *run)
+{
+	Status status = trainer_bind(run, bind_all);
+
+	run->is_bound |= !status;
+	return status;
+}
+
+Status
+trainer_bind_eval(Gradc *run)
+{
+	return trainer_bind(run, bind_eval_alone);
 }
 
 int64_t

@@ -1,0 +1,51 @@
+/* The scores of a target's classes, and their probabilities. */
+#include "runtime/metrics/metrics.h"
+
+#include <math.h>
+
+void
+scores_load(double *to, const Scores *from, int64_t first)
+{
+	if (from->dtype == F32) {
+		const float *at = (const float *)from->at + first;
+		for (int64_t c = 0; c < from->classes; c++)
+			to[c] = (double)at[c * from->stride];
+		return;
+	}
+	for (int64_t c = 0; c < from->classes; c++)
+		to[c] = dtype_load_float(from->dtype, from->at, first + c * from->stride);
+}
+
+/* exp(x - m) / sum, with the largest score m */
+static void
+softmax(double *x, int64_t n)
+{
+	double most = -INFINITY, sum = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		most = fmax(most, x[i]);
+	for (int64_t i = 0; i < n; i++)
+		sum += x[i] = exp(x[i] - most);
+	for (int64_t i = 0; i < n; i++)
+		x[i] /= sum;
+}
+
+/* 1 / (1 + exp(-x)), without overflow */
+static double
+logistic(double x)
+{
+	double e = exp(-fabs(x));
+
+	return x >= 0 ? 1 / (1 + e) : e / (1 + e);
+}
+
+void
+scores_to_probabilities(double *x, int64_t n, const MetricTask *t)
+{
+	if (t->kind == TARGETS_CLASSES && t->form == SCORES_LOGITS) {
+		softmax(x, n);
+		return;
+	}
+	for (int64_t i = 0; i < n; i++)
+		x[i] = t->kind == TARGETS_BINARY ? logistic(x[i]) : exp(x[i]);
+}
