@@ -280,7 +280,7 @@ def test_the_tables_have_every_option(run, exe):
         # Tried below, or by tests of what they do.
         others = {"--config", "--help", "--output", "--output-dir", "--output-format", "--input",
                   "--cc", "--wrt", "--check-gradients", "--engine", "--real", "--passes", "--json",
-                  "--table", "--match", "--quiet", "--verbose", "--version", "--completion"}
+                  "--table", "--match", "--quiet", "--verbose", "--version", "--completion", "--classes"}
         assert named - set(table) <= others
 
 

@@ -139,6 +139,8 @@ Status npy_open(const char *path, NpyInfo *info, int *fd);
 Status npy_read(Arena *arena, const char *path, NpyInfo *info, void **data);
 /* Is shape `dims` equal to shape `of`, or `of` with neighbouring axes merged? [24] is [4,6] with merged axes. */
 bool npy_merges_axes(int rank, const int64_t *dims, int of_rank, const int64_t *of);
+/* Writes what stands before the elements. */
+Status npy_write_header(FileWriter *w, DType dtype, int rank, const int64_t *dims);
 /* Types that NumPy lacks are written as raw bits; packed types take one byte per element. */
 Status npy_write(const char *path, DType dtype, int rank, const int64_t *dims, const void *data);
 

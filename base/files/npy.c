@@ -344,26 +344,31 @@ write_data(FileWriter *w, DType dtype, int64_t n, const uint8_t *data)
 	return NULL;
 }
 
-static Status
-write_array(FileWriter *w, DType dtype, int rank, const int64_t *dims, const void *data)
+Status
+npy_write_header(FileWriter *w, DType dtype, int rank, const int64_t *dims)
 {
 	Text header = {0};
 	uint8_t head[MAGIC_BYTES + 4] = MAGIC "\1";
-	int64_t n = 1;
-	Status status;
 
-	for (int i = 0; i < rank; i++)
-		n *= dims[i];
 	print_header(&header, dtype, rank, dims);
 	head[8] = (uint8_t)(header.n & 0xFF);
 	head[9] = (uint8_t)(header.n >> 8);
-	status = file_writer_add(w, head, sizeof(head));
+	Status status = file_writer_add(w, head, sizeof(head));
 	if (!status)
 		status = file_writer_add(w, header.at, (int64_t)header.n);
-	if (!status)
-		status = write_data(w, dtype, n, data);
 	text_free(&header);
 	return status;
+}
+
+static Status
+write_array(FileWriter *w, DType dtype, int rank, const int64_t *dims, const void *data)
+{
+	int64_t n = 1;
+
+	for (int i = 0; i < rank; i++)
+		n *= dims[i];
+	RETURN_IF_ERROR(npy_write_header(w, dtype, rank, dims));
+	return write_data(w, dtype, n, data);
 }
 
 bool

@@ -9,6 +9,18 @@
 #include <jansson.h>
 #include <signal.h>
 
+/* ---- words.c: words that stand before the options */
+/* What an executable can do, as bits of OptionRow.commands. */
+enum { FOR_TRAINING = 1, FOR_ONCE = 2, FOR_EVAL = 4, FOR_PREDICT = 8 };
+typedef struct Session Session;
+typedef struct {
+	const char *name, *help;
+	unsigned commands; /* its bit */
+	Status (*run)(Session *s);
+} Word;
+extern const Word words[];               /* ends with a word without a name */
+const Word *word_find(const char *name); /* NULL: no such word */
+
 /* ---- options.c */
 typedef struct {
 	GradcOptions run;
@@ -18,7 +30,9 @@ typedef struct {
 	const char *resuming, *going_on;
 	const char *program; /* path of the executable */
 	StringList configs;
-	PathUses paths; /* files that the options name */
+	PathUses paths;   /* files that the options name */
+	const Word *word; /* NULL: training, or --once */
+	const char *output, *classes;
 	const char *export, *export_merged, *export_adapter, *log, *progress, *dump_gradients,
 		*output_dir, *table, *ignored;
 	const char *tensorboard, *report;
@@ -31,8 +45,9 @@ typedef struct {
 bool options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out);
 /* Splits NAME=VALUE again if the model has an input whose name contains `=`: the longest matching input name wins. */
 Status options_match_names(Arena *arena, const GradcModel *model, CliOptions *o);
-void options_help(FILE *out, const char *program);
-void options_help_as_json(FILE *out);
+/* word: shows only the options of this word; NULL: shows the words and all options. */
+void options_help(FILE *out, const char *program, const Word *word);
+void options_help_as_json(FILE *out, const Word *word);
 /* Prints what a shell offers for the last of n words; words[0] is the program. */
 void options_complete(Arena *arena, const GradcModel *model, int n, char **words);
 json_t *options_json(const CliOptions *o); /* given options and defaults */
@@ -109,6 +124,9 @@ Status log_eval_before(Log *log, Gradc *run, const GradcEval *eval);
 /* ranges may be empty. */
 Status log_step(Log *log, Gradc *run, const GradcStep *step, const StepEval *eval,
                 const GradcRunningRanges *ranges);
+/* Opens a file to add lines; existing lines stay. */
+Status log_append(const char *path, Log **out);
+Status log_eval(Log *log, int64_t step, const GradcEval *eval);
 Status log_close(Log *log);
 json_t *json_number(double value); /* null if not finite */
 void json_add_eval(json_t *line, const GradcEval *eval);
@@ -172,7 +190,7 @@ typedef struct {
 	/* Training looks at `number` between steps. false: a signal ends the process immediately. */
 	volatile sig_atomic_t awaited;
 } Signals;
-typedef struct {
+struct Session {
 	Gradc *run;
 	const CliOptions *o;
 	Arena *arena;
@@ -186,6 +204,7 @@ typedef struct {
 	GradcResume resumed;
 	/* `after` was evaluated after the last step; if there was no step, it equals `before` */
 	bool evaluated;
+	bool eval_failed; /* an evaluation had a loss that is not finite, and the fault was reported */
 	/* time of this process's steps; time of saving between them */
 	double step_seconds, save_seconds;
 	/* this rank could not begin a step that other ranks have begun, so the ranks are no longer at the same step */
@@ -194,11 +213,13 @@ typedef struct {
 	bool keeps_ranges;
 	bool rescued; /* a fault ended training; the states before the fault are exported */
 	int stop;     /* the signal that ended training, on any rank; 0 if none did */
-} Session;
+};
 /* Checks before training whether the exports can be written. */
 Status session_check_exports(const Session *s);
 Status session_run(Session *s);
 bool session_finds_lr(const Session *s); /* --find-lr is given */
+/* Loads the checkpoint of --resume, and says so. */
+Status session_resume(Session *s);
 /* does every rank find a fault with this exit code by itself? */
 bool status_is_common(int exit_code);
 /* has every rank found this fault by itself? */
@@ -210,5 +231,19 @@ void results_add_left_out(Text *line, const GradcEval *e);
 void results_print(const Session *s); /* losses and metrics, on stdout */
 /* Memory, written files, and the command that goes on; after the exports. */
 void results_print_end(Session *s);
+
+/* ---- eval.c: the word eval */
+Status word_eval(Session *s);
+Status session_evaluate(Session *s); /* evaluates bound data, and shows the results */
+/* EXIT_NON_FINITE, with the reason, if the loss of an evaluation is not finite. */
+Status eval_check(const GradcEval *eval);
+
+/* ---- predict.c: the word predict */
+Status word_predict(Session *s);
+void writes_predictions(const OptionUse *u, PathUses *uses);
+
+/* ---- class_names.c: the names in the file of --classes. *out: `classes` names in the arena; NULL if path is NULL. EXIT_DATA if the
+ * file has another number of lines; EXIT_USAGE if the model has no classes (0). */
+Status class_names_of(Arena *arena, const char *path, int64_t classes, const char *const **out);
 
 #endif

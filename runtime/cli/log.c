@@ -134,8 +134,16 @@ json_add_eval(json_t *line, const GradcEval *e)
 	if (!isnan(e->perplexity))
 		json_object_set_new(line, "eval_perplexity", json_number(e->perplexity));
 	json_object_set_new(line, "eval_rows", json_integer(e->rows));
-	if (e->rows != e->all_rows)
+	if (e->rows != e->all_rows) {
 		json_object_set_new(line, "eval_all_rows", json_integer(e->all_rows));
+		json_object_set_new(line, "eval_left_out", json_string(e->left_out));
+	}
+	for (int i = 0; i < e->n_metrics; i++) {
+		char key[64];
+		snprintf(key, sizeof(key), "eval_%s", e->metrics[i].name);
+		if (!json_object_get(line, key))
+			json_object_set_new(line, key, json_number(e->metrics[i].value));
+	}
 }
 
 /* "mfu" is null if the device's peak is unknown; --info says why. */
@@ -375,6 +383,27 @@ log_step(Log *log, Gradc *run, const GradcStep *s, const StepEval *eval,
 	if (ranges->n)
 		json_object_set_new(line, "ranges", ranges_json(ranges));
 	add_head(line, log, run);
+	return write_line(log, line);
+}
+
+Status
+log_append(const char *path, Log **out)
+{
+	FileAppender *file;
+
+	RETURN_IF_ERROR(file_appender_open(path, true, &file));
+	*out = memory_get(sizeof(**out));
+	**out = (Log){.file = file};
+	return NULL;
+}
+
+Status
+log_eval(Log *log, int64_t step, const GradcEval *eval)
+{
+	json_t *line = json_object();
+
+	json_object_set_new(line, "step", json_integer(step));
+	json_add_eval(line, eval);
 	return write_line(log, line);
 }
 

@@ -61,6 +61,7 @@ static const struct {
 	{"--report", offsetof(CliOptions, report)},
 	{"--dump-gradients", offsetof(CliOptions, dump_gradients)},
 	{"--trace", offsetof(CliOptions, run.trace)},
+	{"--output", offsetof(CliOptions, output)},
 };
 
 static const char **
@@ -115,6 +116,10 @@ show_stop(const Session *s)
 
 	if (!s->stop || gradc_rank(s->run) > 0)
 		return;
+	if (s->o->word) {
+		fprintf(stderr, "stopped by signal %d (%s)\n", s->stop, strsignal(s->stop));
+		return;
+	}
 	fprintf(stderr, "stopped by signal %d (%s) after step %lld", s->stop, strsignal(s->stop),
 	        (long long)gradc_steps_done(s->run));
 	if (!s->o->run.save) {
@@ -269,9 +274,9 @@ static bool
 answer(const CliOptions *o, Arena *arena, const char *program)
 {
 	if (o->help && o->json)
-		options_help_as_json(stdout);
+		options_help_as_json(stdout, o->word);
 	else if (o->help)
-		options_help(stdout, plain_text(arena, program));
+		options_help(stdout, plain_text(arena, program), o->word);
 	else if (o->version)
 		print_version();
 	else if (o->completion)

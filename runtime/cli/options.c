@@ -86,15 +86,14 @@ nth_schedule(int i)
 }
 
 /* clang-format off */
-/* What an executable can do; an option may belong to one of them. */
-enum { TRAINING = 1, ONCE = 2 };
+enum { TRAINING = FOR_TRAINING, ONCE = FOR_ONCE, EVAL = FOR_EVAL, PREDICT = FOR_PREDICT };
 #define RUN(field) offsetof(CliOptions, run.field)
 #define CLI(field) offsetof(CliOptions, field)
 static const OptionRow rows[] = {
 	{"data", "NAME=FILE", "binds an input or labels to .npy files (or a glob), rows first; "
-	 "repeatable", TAKES_CALL, RUN(data), .set = set_pair, .repeats = true, .group = "Data", .commands = TRAINING, .paths = reads_named_files},
-	{"tokens", "FILE", "token stream: .bin (u16), .u32.bin, .npy", TAKES_STRING, RUN(tokens), .commands = TRAINING, .path = PATH_INPUT},
-	{"text", "FILE", "the bytes of a text as tokens", TAKES_STRING, RUN(text), .commands = TRAINING, .path = PATH_INPUT},
+	 "repeatable", TAKES_CALL, RUN(data), .set = set_pair, .repeats = true, .group = "Data", .commands = TRAINING | PREDICT, .paths = reads_named_files},
+	{"tokens", "FILE", "token stream: .bin (u16), .u32.bin, .npy", TAKES_STRING, RUN(tokens), .commands = TRAINING | PREDICT, .path = PATH_INPUT},
+	{"text", "FILE", "the bytes of a text as tokens", TAKES_STRING, RUN(text), .commands = TRAINING | PREDICT, .path = PATH_INPUT},
 	{"fill", "NAME=HOW", "inputs that need no data: ones, zeros, iota or a number", TAKES_CALL,
 	 RUN(fill), .set = set_pair, .repeats = true, .one_per_name = true},
 	{"scale", "NAME=MUL[,ADD]", "turns u8 values into floats", TAKES_CALL, RUN(scale),
@@ -107,7 +106,7 @@ static const OptionRow rows[] = {
 	{"global-batch", "N", "rows of a step over all ranks: sets --accumulate, or must agree with it", TAKES_INT, RUN(global_batch),
 	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(global_batch_origin), .commands = TRAINING},
 	{"micro-batch", "N", "rows of a micro-batch, one of the compiled numbers (the largest for which the data fill a step)", TAKES_INT, RUN(micro_batch),
-	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(micro_batch_origin), .commands = TRAINING},
+	 .least = 1, .most = GRADC_MOST_PARTS, .origin = RUN(micro_batch_origin), .commands = TRAINING | EVAL | PREDICT},
 	{"shuffle", "on|off", "another order of the rows in every epoch (on)", TAKES_SWITCH,
 	 RUN(shuffle), .commands = TRAINING},
 	{"seed", "N", "seed of the order and of random initial values (0)", TAKES_UINT, RUN(seed)},
@@ -132,9 +131,9 @@ static const OptionRow rows[] = {
 	{"clip-value", "X", "clamps each element of the gradients to [-X, X], before --clip-norm (off)", TAKES_DOUBLE,
 	 RUN(clip_value), .range = RANGE_POSITIVE, .commands = TRAINING},
 	{"eval-data", "NAME=FILE", "evaluation data, as --data", TAKES_CALL, RUN(eval_data),
-	 .set = set_pair, .repeats = true, .group = "Evaluation", .commands = TRAINING, .paths = reads_named_files},
-	{"eval-tokens", "FILE", "as --tokens", TAKES_STRING, RUN(eval_tokens), .commands = TRAINING, .path = PATH_INPUT},
-	{"eval-text", "FILE", "as --text", TAKES_STRING, RUN(eval_text), .commands = TRAINING, .path = PATH_INPUT},
+	 .set = set_pair, .repeats = true, .group = "Evaluation", .commands = TRAINING | EVAL, .paths = reads_named_files},
+	{"eval-tokens", "FILE", "as --tokens", TAKES_STRING, RUN(eval_tokens), .commands = TRAINING | EVAL, .path = PATH_INPUT},
+	{"eval-text", "FILE", "as --text", TAKES_STRING, RUN(eval_text), .commands = TRAINING | EVAL, .path = PATH_INPUT},
 	{"split", "X[,SEED]", "holds the share X of the training rows out for evaluation, by class where labels are classes", TAKES_STRING, RUN(split), .commands = TRAINING},
 	{"eval-every", "N", "evaluates every N steps, and before and after training (0: only before and after)", TAKES_INT,
 	 CLI(eval_every), .commands = TRAINING},
@@ -158,7 +157,7 @@ static const OptionRow rows[] = {
 	{"weights", "FILE", "the initial weights, if they are not embedded", TAKES_STRING,
 	 RUN(weights), .path = PATH_INPUT},
 	{"once", NULL, "one forward run on --input files, results to --output-dir", TAKES_FLAG,
-	 CLI(once)},
+	 CLI(once), .commands = TRAINING | ONCE},
 	{"input", "NAME=FILE.npy", "with --once: a whole input; repeatable", TAKES_CALL, CLI(inputs),
 	 .set = set_pair, .repeats = true, .commands = ONCE, .paths = reads_named_files},
 	{"output-dir", "DIR", "with --once: where NAME.npy and names.json go", TAKES_STRING,
@@ -172,8 +171,11 @@ static const OptionRow rows[] = {
 	 RUN(export_form), .commands = TRAINING},
 	{"export-preprocessing", "on|off", "writes --scale and --mean-std into exported models, whose inputs then take the values of the data files (off)", TAKES_SWITCH,
 	 RUN(export_preprocessing), .commands = TRAINING},
+	{"output", "FILE|DIR/", "what is predicted: FILE.npy (the raw output), FILE.csv, FILE.jsonl, or DIR/ with a .npy for each output (.jsonl to standard output)",
+	 TAKES_STRING, CLI(output), .group = "Predictions", .commands = PREDICT, .paths = writes_predictions},
+	{"classes", "FILE", "names of the classes, one a line", TAKES_STRING, CLI(classes), .commands = EVAL | PREDICT, .path = PATH_INPUT},
 	{"log", "FILE.jsonl", "a JSON line for every step", TAKES_STRING, CLI(log),
-	 .group = "What is shown and written", .commands = TRAINING, .path = PATH_STREAM},
+	 .group = "What is shown and written", .commands = TRAINING | EVAL, .path = PATH_STREAM},
 	{"tensorboard", "DIR", "an event file with the numbers of the log", TAKES_STRING,
 	 CLI(tensorboard), .commands = TRAINING, .path = PATH_FOLDER},
 	{"report", "FILE.html", "at the end: a page with curves, settings, memory, and where the time "
@@ -181,9 +183,9 @@ static const OptionRow rows[] = {
 	{"trace", "FILE.json", "what happened when, down to kernels; opens in Perfetto", TAKES_STRING,
 	 RUN(trace), .path = PATH_OUTPUT},
 	{"progress", "auto|bar|plain|off", "what is shown during training (auto)", TAKES_CHOICE,
-	 CLI(progress)},
+	 CLI(progress), .commands = TRAINING | ONCE},
 	{"table", "auto|full|off", "the table before training (auto: cut in the middle)", TAKES_CHOICE,
-	 CLI(table)},
+	 CLI(table), .commands = TRAINING | ONCE},
 	{"find-nan", NULL, "if the loss or norm is not finite: names the ONNX node that made the first NaN or infinity, and its operands",
 	 TAKES_FLAG, RUN(find_nan), .commands = TRAINING},
 	{"dump-gradients", "DIR", "grad.NAME.npy of the first step, before clipping", TAKES_STRING,
@@ -202,16 +204,16 @@ static const OptionRow rows[] = {
 	 TAKES_STRING, RUN(autotune), .path = PATH_SHARED},
 	{"data-parallel", "ddp|zero1|zero2|zero3",
 	 "what ranks hold only in parts: nothing (ddp); the optimizer's states (zero1); gradients as well (zero2); weights as well (zero3); one of the compiled modes", TAKES_CHOICE,
-	 RUN(data_parallel), .commands = TRAINING},
-	{"offload", "optimizer,params", "states in the host's memory; must be what was compiled", TAKES_STRING, RUN(offload), .commands = TRAINING},
+	 RUN(data_parallel), .commands = TRAINING | EVAL | PREDICT},
+	{"offload", "optimizer,params", "states in the host's memory; must be what was compiled", TAKES_STRING, RUN(offload), .commands = TRAINING | EVAL | PREDICT},
 	{"offload-dir", "DIR", "offloaded states are in a nameless file in this folder instead of the host's memory", TAKES_STRING, RUN(offload_folder),
-	 .commands = TRAINING, .path = PATH_FOLDER},
+	 .commands = TRAINING | EVAL | PREDICT, .path = PATH_FOLDER},
 	{"shard-size", "N", "ranks in a group that holds all parts together; further groups hold copies (all ranks)", TAKES_INT, RUN(shard_size),
-	 .least = 1, .commands = TRAINING},
+	 .least = 1, .commands = TRAINING | EVAL | PREDICT},
 	{"reduce", "ordered|fast", "sums over ranks: in the order of the ranks, or in any order (ordered up to 8 ranks)",
 	 TAKES_CHOICE, RUN(reduce), .commands = TRAINING},
 	{"collectives", "auto|nccl|host", "collectives of GPUs: by NCCL, or through the host's memory (NCCL if each rank has a GPU of its own)",
-	 TAKES_CHOICE, RUN(collectives), .commands = TRAINING},
+	 TAKES_CHOICE, RUN(collectives), .commands = TRAINING | EVAL | PREDICT},
 	{"info", NULL, "shows what is compiled in; runs nothing", TAKES_FLAG, CLI(info),
 	 .group = "Other"},
 	{"json", NULL, "results as JSON", TAKES_FLAG, CLI(json)},
@@ -233,7 +235,7 @@ static const OptionRow rows[] = {
 };
 /* clang-format on */
 
-static const char *const modes[] = {"training", "--once", NULL};
+static const char *const modes[] = {"training", "--once", "eval", "predict", NULL};
 static const OptionTable table = {rows, COUNT(rows), "this program", .section = "executable",
                                   .command_names = modes};
 
@@ -278,11 +280,17 @@ check_needs(const CliOptions *o, Diag *diag)
 	         "--load-adapter DIR or --adapter NAME"},
 		{o->run.unmerge, o->run.load_adapter || o->run.adapter, "--unmerge",
 	         "--load-adapter DIR or --adapter NAME"},
-		{o->run.resume && strcmp(o->run.resume, "auto") == 0, o->run.save != NULL,
-	         "--resume=auto", "--save DIR"},
+		{!o->word && o->run.resume && strcmp(o->run.resume, "auto") == 0,
+	         o->run.save != NULL, "--resume=auto", "--save DIR"},
 	};
 	bool ok = true;
 
+	if (o->word && o->run.resume && strcmp(o->run.resume, "auto") == 0) {
+		diag_error(diag, EXIT_USAGE, "--resume=auto: has no meaning for `%s`",
+		           o->word->name);
+		diag_hint(diag, "--resume DIR takes the newest checkpoint of a folder");
+		ok = false;
+	}
 	for (int i = 0; i < COUNT(needs); i++)
 		if (needs[i].given && !needs[i].there) {
 			diag_error(diag, EXIT_USAGE, "%s needs %s", needs[i].option,
@@ -367,16 +375,26 @@ check_schedule(const CliOptions *o, Arena *arena, Diag *diag)
 	return false;
 }
 
+/* The word before the options; NULL: none. */
+static const Word *
+word_of(int argc, char **argv)
+{
+	return argc > 1 ? word_find(argv[1]) : NULL;
+}
+
 /* The table for a command line with these words. */
 static OptionTable
 table_of_mode(Arena *arena, int argc, char **argv)
 {
 	OptionTable of_mode = table;
-	bool once = has_word(argc, argv, "--once");
+	const Word *word = word_of(argc, argv);
+	bool once = !word && has_word(argc, argv, "--once");
 
-	of_mode.command = once ? ONCE : TRAINING;
-	of_mode.mode = once ? "--once" : "training";
+	of_mode.command = word ? word->commands : once ? ONCE : TRAINING;
+	of_mode.mode = word ? word->name : once ? "--once" : "training";
 	of_mode.program = argc ? plain_text(arena, argv[0]) : table.program;
+	if (word)
+		of_mode.program = arena_printf(arena, "%s %s", of_mode.program, word->name);
 	return of_mode;
 }
 
@@ -397,22 +415,36 @@ settle_amount(CliOptions *o, Diag *diag)
 	return true;
 }
 
+static void
+hint_words(Arena *arena, Diag *diag)
+{
+	const char *list = "";
+
+	for (const Word *w = words; w->name; w++)
+		list = arena_printf(arena, "%s%s%s", list, *list ? ", " : "", w->name);
+	diag_hint(diag, "words that may stand before the options: %s", list);
+}
+
 bool
 options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 {
 	StringList rest = {0};
 	OptionTable of_mode = table_of_mode(arena, argc, argv);
+	const Word *word = word_of(argc, argv);
+	int skipped = word != NULL;
 
-	*out = (CliOptions){.run = gradc_default_options()};
+	*out = (CliOptions){.run = gradc_default_options(), .word = word};
 	out->run.accumulate = 0; /* 0 until an option sets it */
+	out->run.every_metric = word != NULL;
 	of_mode.uses = &out->paths;
-	bool ok = options_read(&of_mode, out, argc, argv, &rest, arena, diag);
+	bool ok = options_read(&of_mode, out, argc - skipped, argv + skipped, &rest, arena, diag);
 	if (ok && (out->help || out->version || out->completion))
 		return true;
 	ok = settle_amount(out, diag) && ok;
 	out->run.profile = out->report != NULL;
 	for (int i = 0; i < rest.n; i++) {
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", rest.at[i]);
+		hint_words(arena, diag);
 		ok = false;
 	}
 	if (out->run.accumulate == 0 && out->run.global_batch == 0)
@@ -518,38 +550,54 @@ options_json(const CliOptions *o)
 }
 
 static OptionTable
-table_of_all(void)
+table_of_word(const Word *word)
 {
 	OptionTable plain = table;
 
 	plain.command_names = NULL;
+	plain.command = word ? word->commands : 0;
 	return plain;
 }
 
 void
-options_help(FILE *out, const char *program)
+options_help(FILE *out, const char *program, const Word *word)
 {
-	OptionTable plain = table_of_all();
+	OptionTable plain = table_of_word(word);
 
-	fprintf(out, "usage: %s [options]\n\nA training executable made by gradc.\n", program);
+	if (word) {
+		fprintf(out, "usage: %s %s [options]\n\n%s\n", program, word->name, word->help);
+	} else {
+		fprintf(out,
+		        "usage: %s [word] [options]\n\nA training executable made by gradc.\n\n"
+		        "Words:\n",
+		        program);
+		for (const Word *w = words; w->name; w++)
+			help_entry(out, 2, w->name, w->help);
+		fprintf(out, "  WORD --help lists the options of a word\n");
+	}
 	options_print(out, &plain);
 }
 
 void
-options_help_as_json(FILE *out)
+options_help_as_json(FILE *out, const Word *word)
 {
-	OptionTable plain = table_of_all();
-	json_t *root = json_pack("{s:o}", "options", options_help_json(&plain));
+	OptionTable plain = table_of_word(word);
+	json_t *list = json_array();
 
+	for (const Word *w = words; !word && w->name; w++)
+		json_array_append_new(list,
+		                      json_pack("{s:s,s:s}", "name", w->name, "help", w->help));
+	json_t *root = json_pack("{s:o,s:o}", "words", list, "options", options_help_json(&plain));
 	json_dumpf(root, out, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 	fprintf(out, "\n");
 	json_decref(root);
 }
 
 void
-options_complete(Arena *arena, const GradcModel *model, int n, char **words)
+options_complete(Arena *arena, const GradcModel *model, int n, char **line)
 {
-	OptionTable of_mode = table_of_mode(arena, n, words);
+	OptionTable of_mode = table_of_mode(arena, n, line);
+	int skipped = 1 + (word_of(n, line) && n > 2);
 	StringList names = {0};
 	StrMap *seen = strmap_new(arena); /* several programs have the same inputs */
 	Format f;
@@ -563,5 +611,7 @@ options_complete(Arena *arena, const GradcModel *model, int n, char **words)
 	}
 	status_free(status);
 	of_mode.names = &names;
-	completion_print(stdout, &of_mode, n - 1, words + 1);
+	for (const Word *w = words; n == 2 && w->name; w++)
+		completion_word(stdout, line[1], w->name, w->help);
+	completion_print(stdout, &of_mode, n - skipped, line + skipped);
 }

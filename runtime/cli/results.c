@@ -14,13 +14,13 @@ resident_bytes(void)
 	return (int64_t)usage.ru_maxrss * 1024;
 }
 
-/* ", 8 of 12 rows" */
+/* ", 8 of 12 rows (the model computes its own loss)" */
 void
 results_add_left_out(Text *line, const GradcEval *e)
 {
 	if (e->rows != e->all_rows)
-		text_printf(line, ", %lld of %lld rows", (long long)e->rows,
-		            (long long)e->all_rows);
+		text_printf(line, ", %lld of %lld rows (%s)", (long long)e->rows,
+		            (long long)e->all_rows, e->left_out);
 }
 
 static bool

@@ -24,6 +24,9 @@ add_metrics(Text *line, const GradcEval *e)
 		text_printf(line, ", accuracy %.4f", e->accuracy);
 	if (!isnan(e->perplexity))
 		text_printf(line, ", perplexity %.5g", e->perplexity);
+	for (int i = 0; i < e->n_metrics; i++)
+		if (!e->metrics[i].is_field)
+			text_printf(line, ", %s %.5g", e->metrics[i].name, e->metrics[i].value);
 }
 
 /* averaged: NULL without averages. */
@@ -86,6 +89,11 @@ evaluate(Session *s, Status (*with)(Gradc *, GradcEval *), GradcEval *out, bool 
 	Status status = with(s->run, out);
 
 	*ended = status && status->exit_code == EXIT_PREEMPTED;
+	if (!status && gradc_rank(s->run) == 0 && !s->eval_failed) {
+		Status fault = eval_check(out);
+		s->eval_failed = fault != NULL;
+		tell_fault(s, fault);
+	}
 	if (!*ended)
 		return status;
 	status_free(status);
@@ -398,8 +406,8 @@ warn_statistics(const Session *s)
 			(long long)parts);
 }
 
-static Status
-resume(Session *s)
+Status
+session_resume(Session *s)
 {
 	GradcResume *r = &s->resumed;
 
@@ -495,7 +503,7 @@ run_training(Session *s)
 	RETURN_IF_ERROR(gradc_bind_data(s->run));
 	RETURN_IF_ERROR(compare_ranks(s));
 	RETURN_IF_ERROR(check_eval(s));
-	RETURN_IF_ERROR(resume(s));
+	RETURN_IF_ERROR(session_resume(s));
 	if (o->run.save)
 		RETURN_IF_ERROR(gradc_check_saves(s->run, o->save_every));
 	warn_statistics(s);
@@ -640,11 +648,24 @@ is_training(const CliOptions *o)
 	return !o->once && (o->run.steps != 0 || o->run.data.n || o->run.tokens || o->run.text);
 }
 
+/* --steps 0 with evaluation data, but no training data */
+static bool
+is_evaluation(const CliOptions *o)
+{
+	return !o->once && !is_training(o) &&
+	       (o->run.eval_data.n || o->run.eval_tokens || o->run.eval_text);
+}
+
 Status
 session_run(Session *s)
 {
 	const CliOptions *o = s->o;
-	Status status = is_training(o) ? run_training(s) : resume(s);
+
+	if (o->word)
+		return o->word->run(s);
+	if (is_evaluation(o))
+		RETURN_IF_ERROR(gradc_bind_eval_data(s->run));
+	Status status = is_training(o) ? run_training(s) : session_resume(s);
 
 	if (status && s->rescued)
 		tell_fault(s, write_exports(s));
@@ -655,6 +676,8 @@ session_run(Session *s)
 		warn_training_form(s);
 	if (o->once && gradc_rank(s->run) == 0)
 		return gradc_once(s->run, &o->inputs, o->backward, o->output_dir);
+	if (is_evaluation(o))
+		tell_fault(s, session_evaluate(s));
 	warn_untrained(s);
 	/* no exports: the run that continues this one will write them */
 	bool stopped = s->stop && o->run.save;

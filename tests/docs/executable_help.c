@@ -7,8 +7,8 @@ int
 main(int argc, char **argv)
 {
 	if (argc > 1 && strcmp(argv[1], "--json") == 0)
-		options_help_as_json(stdout);
+		options_help_as_json(stdout, NULL);
 	else
-		options_help(stdout, "EXE");
+		options_help(stdout, "EXE", NULL);
 	return 0;
 }

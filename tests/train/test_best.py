@@ -137,7 +137,7 @@ def test_a_resumed_run_that_kept_no_best(run, compiled, data, tmp_path):
     (["--early-stop=2,patience=1", "--split=0.2", "--eval-every=5"], 2, "need a number of evaluations"),
     (["--early-stop=2", "--split=0.2"], 2, "--early-stop needs --eval-every"),
     (["--early-stop=2", "--eval-every=5"], 2, "there are no evaluation data"),
-    (["--metric=perplexity", "--split=0.2"], 2, "--metric=perplexity: the metrics of this model are loss, accuracy"),
+    (["--metric=perplexity", "--split=0.2"], 2, "--metric=perplexity: has no meaning for this model: the labels are not tokens of a sequence; it has loss, accuracy"),
     (["--metric=acuracy", "--split=0.2"], 2, "--metric=acuracy"),
     (["--export=o.onnx", "--export-weights=best", "--split=0.2"], 2, "--export-weights=best needs --keep-best"),
     (["--export=o.onnx", "--export-weights=trained"], 2, "best"),

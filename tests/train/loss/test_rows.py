@@ -320,7 +320,7 @@ def test_rows_that_see_each_other(run, tmp_path, case):
     assert "--keep-last: " in refused and ("see each other" in refused or "batch statistics" in refused)
     done = run(tmp_path / "train", *data, "--steps=0", "--eval-data=x=x.npy", "--eval-data=labels=labels.npy")
     want = ((f(x[:8].astype(float) @ W) @ v.astype(float) - y[:8]) ** 2).mean()
-    assert np.isclose(printed(done, "eval loss"), want, rtol=1e-8) and ", 8 of 12 rows\n" in done.stdout
+    assert np.isclose(printed(done, "eval loss"), want, rtol=1e-8) and ", 8 of 12 rows (a row's result depends on the other rows of its batch)\n" in done.stdout
     for name, array in (("x", x[:7]), ("labels", y[:7])):
         np.save(tmp_path / f"few_{name}.npy", array)
     few = run(tmp_path / "train", *data, "--steps=0", "--eval-data=x=few_x.npy", "--eval-data=labels=few_labels.npy", exit=6).stderr
@@ -361,7 +361,7 @@ def test_places_that_data_say(run, tmp_path, case):
     a = (x[:rows].astype(float) @ W).ravel()
     at = np.arange(rows)[:, None] * V + j(k[:rows])
     want = ((np.where((at >= -len(a)) & (at < len(a)), a[np.clip(at, -len(a), len(a) - 1)], 0) - y[:rows]) ** 2).mean()
-    assert np.isclose(printed(done, "eval loss"), want, rtol=1e-6) and (f", {rows} of 12 rows\n" in done.stdout) == mixes
+    assert np.isclose(printed(done, "eval loss"), want, rtol=1e-6) and (f", {rows} of 12 rows (a row's result depends on the other rows of its batch)\n" in done.stdout) == mixes
 
 
 def test_an_index_outside_of_its_axis_is_no_place_of_another_row(run, tmp_path):
@@ -479,7 +479,7 @@ def test_pairs_of_rows(run, tmp_path):
                    "--eval-data=x=x.npy", "--eval-data=labels=labels.npy")
         a = x[:4].astype(float) @ w
         want = ((a - np.repeat(a.reshape(2, 2, width).sum(1), 2, 0)) ** 2).mean()
-        assert np.isclose(printed(done), want, rtol=1e-8) and ", 4 of 6 rows\n" in done.stdout
+        assert np.isclose(printed(done), want, rtol=1e-8) and ", 4 of 6 rows (a row's result depends on the other rows of its batch)\n" in done.stdout
 
 
 @pytest.mark.parametrize("layout", ["flat", "flat time first", "time first"])
