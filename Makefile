@@ -61,12 +61,13 @@ precision-report: build ## trains by every recipe of 16 and 8 bits; writes bench
 	bench/.plot/bin/pip install -q -r bench/plot-requirements.txt
 	bench/.plot/bin/python bench/precision.py $(REPORT)
 
-references: build ## makes tests/references anew, by PyTorch in a virtual environment of its own
+references: build ## makes tests/references anew, by PyTorch and others in a virtual environment of its own
 	test -x tests/references/.venv/bin/python || python3 -m venv tests/references/.venv
 	tests/references/.venv/bin/pip install -q -r bench/requirements.txt -r tests/references/requirements.txt
 	tests/references/.venv/bin/python tests/references/autocast.py $(or $(MODELS),../shared/models)
 	tests/references/.venv/bin/python tests/references/dynamic_map.py
 	tests/references/.venv/bin/python tests/references/four_bit.py
+	tests/references/.venv/bin/python tests/references/metrics.py
 	tests/references/.venv/bin/python tests/references/operators.py
 	tests/references/.venv/bin/python tests/references/peft_curves.py $(or $(MODELS),../shared/models)
 	tests/references/.venv/bin/python tests/references/peft_curves.py --check build/gradc $(or $(MODELS),../shared/models)
