@@ -82,8 +82,6 @@ add_options(Facts *f, const Gradc *run)
 	add_hash(f, SAME_OPTIONS, "--metric, by its checksum", text_hash(o->metric));
 	add_hash(f, SAME_OPTIONS, "--early-stop, by its checksum", text_hash(o->early_stop));
 	add(f, SAME_OPTIONS, "evaluation data", FACT_GIVEN, gradc_has_eval(run));
-	add_hash(f, SAME_OPTIONS, "--metric, by its checksum",
-	         o->metric ? hash_bytes(o->metric, strlen(o->metric), 0) : 0);
 	add(f, SAME_OPTIONS, "every metric", FACT_GIVEN, o->every_metric);
 	add(f, SAME_OPTIONS, "--find-nan", FACT_GIVEN, o->find_nan);
 	add(f, SAME_OPTIONS, "--reduce", FACT_SUMS, run->reduce_ordered);
