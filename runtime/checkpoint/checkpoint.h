@@ -95,7 +95,7 @@ bool checkpoint_name_parse(const char *name, int64_t *step, int *digits);
 Status folder_add(CheckpointFolder *folder, const char *temporary, CheckpointEntry *entry,
                   bool *beside);
 /* Keeps this run's newest `keep` checkpoints (0: all) and the one of step `best`. Removes others that were saved only because
- * they were the best. best -1: no checkpoint is the best. */
+ * they were the best, but never the newest. best -1: no checkpoint is kept or removed for being the best. */
 void folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, int64_t best);
 /* The run's checkpoint of that step; NULL if there is none. */
 const CheckpointEntry *folder_find(const CheckpointFolder *folder, uint64_t run, int64_t step);

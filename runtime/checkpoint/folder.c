@@ -487,11 +487,12 @@ oldest_of(const CheckpointFolder *folder, uint64_t run, int64_t best, int64_t *n
 void
 folder_rotate(CheckpointFolder *folder, uint64_t run, int64_t keep, int64_t best)
 {
-	int64_t newer;
+	int64_t newer, last = folder_next_serial(folder) - 1;
 
-	for (int i = folder->entries.n - 1; i >= 0; i--) {
+	for (int i = folder->entries.n - 1; i >= 0 && best >= 0; i--) {
 		const CheckpointEntry *e = &folder->entries.at[i];
-		if (e->only_best && e->step != best && e->run == run && !e->stays)
+		if (e->only_best && e->step != best && e->serial < last && e->run == run &&
+		    !e->stays)
 			drop(folder, i);
 	}
 	for (;;) {

@@ -226,6 +226,7 @@ bool status_is_common(int exit_code);
 bool session_is_everybodys(const Session *s, const StatusInfo *status);
 
 /* ---- results.c: what is printed at the end */
+int64_t results_resident_bytes(void); /* largest resident memory of the process so far */
 /* ", 8 of 12 rows", if rows were left out of the evaluation */
 void results_add_left_out(Text *line, const GradcEval *e);
 void results_print(const Session *s); /* losses and metrics, on stdout */

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -151,9 +150,7 @@ static void
 add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 {
 	int64_t tokens = gradc_tokens_per_row(run);
-	struct rusage usage;
 
-	getrusage(RUSAGE_SELF, &usage);
 	json_object_set_new(line, "tokens",
 	                    tokens ? json_integer(s->samples * tokens) : json_null());
 	json_object_set_new(line, "samples", json_integer(s->samples));
@@ -166,7 +163,7 @@ add_rates(json_t *line, const Gradc *run, const GradcStep *s)
 	json_object_set_new(line, "peak_bytes", json_integer(gradc_peak_bytes(run)));
 	if (gradc_gpu_bytes(run) > 0)
 		json_object_set_new(line, "gpu_peak_bytes", json_integer(gradc_gpu_bytes(run)));
-	json_object_set_new(line, "rss_bytes", json_integer((json_int_t)usage.ru_maxrss * 1024));
+	json_object_set_new(line, "rss_bytes", json_integer(results_resident_bytes()));
 	for (int p = 1; p < N_PHASES; p++) {
 		char key[32];
 

@@ -1,6 +1,7 @@
 /* The options of a training executable, as rows of a table that config/options.c reads. */
 #include "runtime/cli/cli.h"
 
+#include "runtime/metrics/metrics.h"
 #include "runtime/model/model.h"
 
 #include <jansson.h>
@@ -85,6 +86,17 @@ nth_schedule(int i)
 	return lr_schedule_names[i + 1] ? lr_schedule_names[i] : NULL;
 }
 
+/* Metrics for completion and hints; topN without its number is no word. */
+static const char *
+metric_word(Arena *arena, int i)
+{
+	(void)arena;
+	for (const MetricRow *m = metric_table; m->name; m++)
+		if (!m->takes_number && i-- == 0)
+			return m->name;
+	return NULL;
+}
+
 /* clang-format off */
 enum { TRAINING = FOR_TRAINING, ONCE = FOR_ONCE, EVAL = FOR_EVAL, PREDICT = FOR_PREDICT };
 #define RUN(field) offsetof(CliOptions, run.field)
@@ -137,7 +149,7 @@ static const OptionRow rows[] = {
 	{"split", "X[,SEED]", "holds the share X of the training rows out for evaluation, by class where labels are classes", TAKES_STRING, RUN(split), .commands = TRAINING},
 	{"eval-every", "N", "evaluates every N steps, and before and after training (0: only before and after)", TAKES_INT,
 	 CLI(eval_every), .commands = TRAINING},
-	{"metric", "NAME", "decides which evaluation is the best: loss, accuracy or perplexity (loss)", TAKES_STRING, RUN(metric), .commands = TRAINING},
+	{"metric", "NAME", "decides which evaluation is the best: accuracy, topN, f1, auc, r2, mae, perplexity ...; `eval` shows those of the model (loss)", TAKES_STRING, RUN(metric), .words = metric_word, .commands = TRAINING},
 	{"early-stop", "N[,min-delta=X]", "ends training after N evaluations in a row that are not better by more than X (0)", TAKES_STRING, RUN(early_stop), .commands = TRAINING},
 	{"save", "DIR", "checkpoints: at the end, and when a signal stops training", TAKES_STRING,
 	 RUN(save), .group = "Checkpoints", .commands = TRAINING, .paths = writes_checkpoints},
@@ -416,13 +428,34 @@ settle_amount(CliOptions *o, Diag *diag)
 }
 
 static void
-hint_words(Arena *arena, Diag *diag)
+hint_words(Arena *arena, Diag *diag, const char *given)
 {
+	WordGuess guess = guess_open(given);
 	const char *list = "";
 
-	for (const Word *w = words; w->name; w++)
+	for (const Word *w = words; w->name; w++) {
+		guess_offer(&guess, w->name);
 		list = arena_printf(arena, "%s%s%s", list, *list ? ", " : "", w->name);
-	diag_hint(diag, "words that may stand before the options: %s", list);
+	}
+	hint_guess(diag, &guess, "",
+	           arena_printf(arena, "words that may stand before the options: %s", list));
+}
+
+/* Refuses unknown metrics. Whether the model has the metric is known when its data are bound. */
+static bool
+check_metric(const CliOptions *o, Arena *arena, Diag *diag)
+{
+	const char *name = o->run.metric;
+	OptionUse use = {.value = name, .arena = arena, .diag = diag};
+
+	if (!name || metric_find(name).row)
+		return true;
+	for (int i = 0; i < COUNT(rows); i++)
+		if (rows[i].offset == RUN(metric))
+			use.row = &rows[i];
+	diag_error(diag, EXIT_USAGE, "--metric=%s: no such metric", name);
+	option_hint(&use, name, "`eval` shows the metrics of the model");
+	return false;
 }
 
 bool
@@ -444,13 +477,13 @@ options_parse(Arena *arena, Diag *diag, int argc, char **argv, CliOptions *out)
 	out->run.profile = out->report != NULL;
 	for (int i = 0; i < rest.n; i++) {
 		diag_error(diag, EXIT_USAGE, "unexpected argument `%s`", rest.at[i]);
-		hint_words(arena, diag);
+		hint_words(arena, diag, rest.at[0]);
 		ok = false;
 	}
 	if (out->run.accumulate == 0 && out->run.global_batch == 0)
 		out->run.accumulate = 1;
-	if (!ok || !check_schedule(out, arena, diag) || !check_needs(out, diag) ||
-	    !check_find_lr(out, diag))
+	if (!ok || !check_schedule(out, arena, diag) || !check_metric(out, arena, diag) ||
+	    !check_needs(out, diag) || !check_find_lr(out, diag))
 		return false;
 	if (out->find_lr[0] > 0)
 		out->run.lr_schedule = arena_printf(arena, "sweep,low=%.17g,high=%.17g",

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 
 enum { MOST_POINTS = 2000 };
@@ -267,7 +266,6 @@ add_facts(json_t *root, const Report *r, const Gradc *run)
 	const char *model = format_info_get(f, "model");
 	int64_t tokens = gradc_tokens_per_row(run);
 	double rate = r->seconds > 0 ? (double)r->rows / r->seconds : 0;
-	struct rusage usage;
 	struct tm when;
 	struct timespec now;
 	char text[64] = "";
@@ -275,7 +273,6 @@ add_facts(json_t *root, const Report *r, const Gradc *run)
 	clock_gettime(CLOCK_REALTIME, &now);
 	if (localtime_r(&r->began.tv_sec, &when))
 		strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &when);
-	getrusage(RUSAGE_SELF, &usage);
 	json_object_set_new(root, "model", json_name(model ? model : "model"));
 	json_object_set_new(root, "version", json_string(GRADC_VERSION));
 	json_object_set_new(root, "started", json_string(text));
@@ -291,7 +288,7 @@ add_facts(json_t *root, const Report *r, const Gradc *run)
 	                    tokens ? json_real(rate * (double)tokens) : json_null());
 	json_object_set_new(root, "parameters", json_integer(count_parameters(f)));
 	json_object_set_new(root, "peak_bytes", json_integer(gradc_peak_bytes(run)));
-	json_object_set_new(root, "rss_bytes", json_integer((json_int_t)usage.ru_maxrss * 1024));
+	json_object_set_new(root, "rss_bytes", json_integer(results_resident_bytes()));
 	json_object_set_new(root, "stride", json_integer(r->stride));
 }
 

@@ -2,16 +2,23 @@
 #include "runtime/cli/cli.h"
 
 #include <math.h>
-#include <sys/resource.h>
+#include <string.h>
 
-/* The largest resident memory of the process so far. */
-static int64_t
-resident_bytes(void)
+/* ru_maxrss of getrusage would also count the process that started this program. */
+int64_t
+results_resident_bytes(void)
 {
-	struct rusage usage;
+	static const char key[] = "VmHWM:";
+	FILE *file = fopen("/proc/self/status", "r");
+	char line[256];
+	long long kilobytes = 0;
 
-	getrusage(RUSAGE_SELF, &usage);
-	return (int64_t)usage.ru_maxrss * 1024;
+	while (file && fgets(line, sizeof(line), file))
+		if (strncmp(line, key, sizeof(key) - 1) == 0)
+			sscanf(line + sizeof(key) - 1, "%lld", &kilobytes);
+	if (file)
+		fclose(file);
+	return kilobytes * 1024;
 }
 
 /* ", 8 of 12 rows (the model computes its own loss)" */
@@ -65,7 +72,7 @@ results_print(const Session *s)
 			json_object_set_new(root, "best", json_best(gradc_best(s->run)));
 		json_object_set_new(root, "stopped_early", json_boolean(stopped_early(s)));
 		json_object_set_new(root, "peak_bytes", json_integer(gradc_peak_bytes(s->run)));
-		json_object_set_new(root, "rss_bytes", json_integer(resident_bytes()));
+		json_object_set_new(root, "rss_bytes", json_integer(results_resident_bytes()));
 		json_dumpf(root, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 		printf("\n");
 		json_decref(root);
@@ -134,14 +141,14 @@ results_print_end(Session *s)
 		return;
 	progress_line(&s->progress, "peak memory: %s planned, %s of the process\n",
 	              bytes_text(planned, (double)gradc_peak_bytes(s->run)),
-	              bytes_text(resident, (double)resident_bytes()));
+	              bytes_text(resident, (double)results_resident_bytes()));
 	add_written(&written, s);
 	if (written.n)
 		progress_line(&s->progress, "wrote %s\n", written.at);
-	if (o->run.save) {
+	if (o->run.save && o->run.steps != 0 && !stopped_early(s)) {
 		add_going_on(&command, s);
 		progress_line(&s->progress, "to train on: %s\n", command.at);
-	} else if (!exports) {
+	} else if (!o->run.save && !exports) {
 		progress_line(&s->progress,
 		              "the trained weights were not written: --export FILE.onnx writes the "
 		              "model, --save DIR checkpoints\n");

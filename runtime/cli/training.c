@@ -333,7 +333,9 @@ meet(Session *s, Status fault)
 static Status
 save_after(Session *s, int64_t step)
 {
-	bool is_best = s->o->run.keep_best && s->evaluated && gradc_best(s->run)->improved;
+	/* an evaluated step has its results already; the last results may be those of an earlier step */
+	bool is_best = s->o->run.keep_best && s->step.step == step && s->evaluated &&
+	               gradc_best(s->run)->improved;
 
 	if (is_save_due(s, step))
 		RETURN_IF_ERROR(save_step(s));
@@ -444,14 +446,20 @@ tell_lost(const Session *s)
 static Status
 check_eval(const Session *s)
 {
-	const CliOptions *o = s->o;
-	const char *option = o->eval_every > 0 ? "--eval-every" : "--keep-best";
+	const GradcOptions *o = &s->o->run;
+	const struct {
+		bool given;
+		const char *option;
+	} needs[] = {{s->o->eval_every > 0, "--eval-every"},
+	             {o->keep_best, "--keep-best"},
+	             {o->metric != NULL, "--metric"}};
 
-	if ((o->eval_every > 0 || o->run.keep_best) && !gradc_has_eval(s->run))
-		return status_error(EXIT_USAGE,
-		                    "%s: there are no evaluation data: give --eval-data, "
-		                    "--eval-tokens or --split",
-		                    option);
+	for (int i = 0; i < COUNT(needs); i++)
+		if (needs[i].given && !gradc_has_eval(s->run))
+			return status_error(EXIT_USAGE,
+			                    "%s: there are no evaluation data: give --eval-data, "
+			                    "--eval-tokens or --split",
+			                    needs[i].option);
 	return NULL;
 }
 

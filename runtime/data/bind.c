@@ -320,12 +320,15 @@ bind_port(const Files *files, const Dataset *d, Source *s)
 		return bind_tokens(files, s, 1, d->token_elements);
 	if (s->port->kind == PORT_INPUT && fill_default(s->name))
 		return bind_fill(files, s, fill_default(s->name));
+	bool evaluates = strcmp(files->options->option, "--eval-data") == 0;
 	return status_error(EXIT_USAGE, "\"%s\" (%s %s) has no data: give %s %s=FILE.npy%s",
 	                    s->name, dtype_info[s->port->file_dtype].name,
 	                    shape_text(files->run->arena, (int)s->port->rank,
 	                               s->format->dims + s->port->first_dim),
 	                    files->options->option, s->name,
-	                    is_integer_port(s->port) && !tokens ? " or --tokens FILE" : "");
+	                    !is_integer_port(s->port) || tokens ? ""
+	                    : evaluates                         ? " or --eval-tokens FILE"
+	                                                        : " or --tokens FILE");
 }
 
 static int64_t

@@ -143,7 +143,7 @@ classes_record(MetricSums *s, const Batch *output, const Batch *labels, int64_t 
 			if (!s->keeps_scores || o.label == IGNORED)
 				continue;
 			int64_t loaded = t->kind == TARGETS_CLASSES ? t->classes : 1;
-			scores_to_probabilities(s->row, loaded, t);
+			scores_to_order(s->row, loaded, t);
 			memcpy(scores + n * width, loaded == 2 ? s->row + 1 : s->row,
 			       sizeof(double) * (size_t)width);
 		}

@@ -123,5 +123,7 @@ typedef struct {
 void scores_load(double *to, const Scores *from, int64_t first);
 /* Turns the n scores of a target of classes, or any n scores of labels that are 0 or 1, into probabilities. */
 void scores_to_probabilities(double *scores, int64_t n, const MetricTask *task);
+/* Turns them into numbers that are ordered as the probabilities are, and stay apart where probabilities round to 0 or 1. */
+void scores_to_order(double *scores, int64_t n, const MetricTask *task);
 
 #endif

@@ -49,3 +49,24 @@ scores_to_probabilities(double *x, int64_t n, const MetricTask *t)
 	for (int64_t i = 0; i < n; i++)
 		x[i] = t->kind == TARGETS_BINARY ? logistic(x[i]) : exp(x[i]);
 }
+
+/* (x - m) - log(sum of exp(x - m)), with the largest score m: equal differences give equal numbers */
+static void
+log_softmax(double *x, int64_t n)
+{
+	double most = -INFINITY, sum = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		most = fmax(most, x[i]);
+	for (int64_t i = 0; i < n; i++)
+		sum += exp(x[i] -= most);
+	for (int64_t i = 0; i < n; i++)
+		x[i] -= log(sum);
+}
+
+void
+scores_to_order(double *x, int64_t n, const MetricTask *t)
+{
+	if (t->kind == TARGETS_CLASSES && t->form == SCORES_LOGITS)
+		log_softmax(x, n);
+}

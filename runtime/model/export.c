@@ -447,9 +447,16 @@ gradc_export_form(const Gradc *run)
 	const char *changed = format_info_get(&run->format, "inference_form");
 	bool differs = changed && *changed;
 
+	Text text = {0};
 	if (wants_as_imported(&run->options))
-		return differs ? "as imported, which is training form" : "as imported";
-	return differs ? arena_printf(run->arena, "inference form: %s", changed) : "inference form";
+		text_add(&text, differs ? "as imported, which is training form" : "as imported");
+	else
+		text_printf(&text, "inference form%s%s", differs ? ": " : "",
+		            differs ? changed : "");
+	preprocess_describe(run, &text);
+	const char *copy = arena_strdup(run->arena, text.at);
+	text_free(&text);
+	return copy;
 }
 
 static bool

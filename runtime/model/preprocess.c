@@ -31,13 +31,28 @@ is_scaled(const GradcOptions *o, const char *name)
 	return pairs_get(&o->scale, name) || pairs_get(&o->mean_std, name);
 }
 
+static bool
+has_port(const Format *f, const char *name)
+{
+	for (int i = 0; i < f->n[SECTION_PORTS]; i++)
+		if (port_is_input(f->ports[i].kind) &&
+		    strcmp(format_text(f, f->ports[i].name), name) == 0)
+			return true;
+	return false;
+}
+
 static Status
-check_pairs(const Format *f, const GradcPairs *pairs)
+check_pairs(const Format *f, const char *option, const GradcPairs *pairs)
 {
 	const char *why = format_info_get(f, "no_preprocessing");
 
 	for (int i = 0; i < pairs->n; i++) {
 		const char *name = pairs->at[i].name;
+		if (!has_port(f, name))
+			return status_error(EXIT_USAGE,
+			                    "%s %s: the model has no input of this name; --info "
+			                    "lists them",
+			                    option, name);
 		if (port_named(f, name) && !record_named(f, name))
 			return status_error(
 				EXIT_UNSUPPORTED,
@@ -57,8 +72,8 @@ preprocess_check(const Format *f, const GradcOptions *o)
 		return status_error(EXIT_USAGE,
 		                    "--export-preprocessing=on: no input is preprocessed: give "
 		                    "--scale NAME=MUL[,ADD] or --mean-std NAME=FILE");
-	RETURN_IF_ERROR(check_pairs(f, &o->scale));
-	return check_pairs(f, &o->mean_std);
+	RETURN_IF_ERROR(check_pairs(f, "--scale", &o->scale));
+	return check_pairs(f, "--mean-std", &o->mean_std);
 }
 
 /* The type of the input's data files; U8 if no data are bound. */
@@ -71,6 +86,23 @@ type_of_files(const Gradc *run, const char *name)
 			return s->set.files[0].info.dtype;
 	}
 	return U8;
+}
+
+void
+preprocess_describe(const Gradc *run, Text *out)
+{
+	const Format *f = &run->format;
+
+	for (int i = 0; run->options.export_preprocessing && i < f->n[SECTION_EXPORT]; i++) {
+		const ExportRecord *e = &f->exports[i];
+		const char *name = format_text(f, e->name);
+		if (e->kind != EXPORT_INPUT_TYPE || e != record_named(f, name) ||
+		    !is_scaled(&run->options, name))
+			continue;
+		text_add(out, "; ");
+		text_add_quoted(out, name);
+		text_printf(out, " takes %s", dtype_info[type_of_files(run, name)].name);
+	}
 }
 
 /* bind.c looks for the channels along the first axis of a sample, then along the last one. */

@@ -42,6 +42,8 @@ Status preprocess_check(const Format *f, const GradcOptions *o);
 Status preprocess_open(Gradc *run, ExportedModel which, ExportForm form, Preprocessing *out);
 bool preprocess_writes(const Preprocessing *p, const ExportRecord *e);
 /* The ONNX type of the input. */
+/* Adds "; \"image\" takes u8" for each input that the export preprocesses. */
+void preprocess_describe(const Gradc *run, Text *out);
 uint8_t preprocess_type(const Format *f, const Preprocessing *p, const ExportRecord *e);
 /* The numbers of a record EXPORT_MUL to EXPORT_STD, in the arena. */
 Status preprocess_numbers(Arena *arena, const Preprocessing *p, const ExportRecord *e,

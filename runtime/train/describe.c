@@ -62,23 +62,25 @@ gradc_narrow_products(const Gradc *run, int *by_loops)
 	return count_products(run, 16, by_loops);
 }
 
-/* ", native (AMX)", or how the device computes without instructions for the precision. */
+/* Says whether the device has instructions for the types of the products. */
 static void
-add_native(Text *out, const Gradc *run, const char *precision)
+add_native(Text *out, const Gradc *run)
 {
-	bool gpu = run->device.ops->image_kind == IMAGE_BYTES;
+	int by_loops, narrow = count_products(run, 16, &by_loops);
 	const char *bf16 = cpu_bf16();
 
-	if (gpu || strcmp(precision, "f32") == 0 || strcmp(precision, "f64") == 0)
+	if (run->device.ops->image_kind == IMAGE_BYTES) /* GPUs from sm_80 on have all types */
 		text_add(out, ", native");
-	else if (strcmp(precision, "bf16") == 0 && bf16)
+	else if (narrow > 0 && by_loops == narrow)
+		text_add(out, ", products by loops that compute in f32");
+	else if (narrow > 0 && bf16)
 		text_printf(out, ", native (%s)", bf16);
-	else if (strcmp(precision, "tf32") == 0)
+	else if (narrow > 0)
+		text_add(out, ", products in f32: this CPU multiplies no 16-bit floats");
+	else if (format_info_is(&run->format, "allow_tf32", "1"))
 		text_add(out, ", computed in f32: CPUs have no tf32");
 	else
-		text_add(out,
-		         ", numbers stored so and computed in f32: this CPU has no instructions "
-		         "for them");
+		text_add(out, ", native");
 }
 
 void
@@ -88,7 +90,10 @@ gradc_describe_precision(const Gradc *run, Text *out)
 	int by_loops, n = count_products(run, 64, &by_loops);
 
 	text_add(out, precision ? precision : "f32");
-	add_native(out, run, precision ? precision : "f32");
-	if (n > 0)
-		text_printf(out, "; %d of %d products by a library", n - by_loops, n);
+	if (n == 0) {
+		text_add(out, "; no product is large enough for a library");
+		return;
+	}
+	add_native(out, run);
+	text_printf(out, "; %d of %d products by a library", n - by_loops, n);
 }

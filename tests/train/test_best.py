@@ -141,6 +141,7 @@ def test_a_resumed_run_that_kept_no_best(run, compiled, data, tmp_path):
     (["--metric=acuracy", "--split=0.2"], 2, "--metric=acuracy"),
     (["--export=o.onnx", "--export-weights=best", "--split=0.2"], 2, "--export-weights=best needs --keep-best"),
     (["--export=o.onnx", "--export-weights=trained"], 2, "best"),
+    (["--metric=accuracy"], 2, "--metric: there are no evaluation data"),
     (["--keep-best", "--save=s"], 2, "--keep-best: there are no evaluation data"),
     (["--keep-best", "--split=0.2"], 2, "--keep-best needs --save"),
 ])
@@ -153,3 +154,26 @@ def test_the_best_of_no_evaluation(run, compiled, data, tmp_path):
     run(exe, *data, "--steps=3", f"--save={tmp_path}/saved", "--progress=off")
     done = run(exe, f"--resume={tmp_path}/saved", "--steps=0", f"--export={tmp_path}/o.onnx", "--export-weights=best", exit=2)
     assert "no evaluation was made" in done.stderr and not (tmp_path / "o.onnx").exists()
+
+
+def test_with_steps_queued(run, compiled, data, tmp_path):
+    """On a device that computes a step while the next one is queued: the same best step, log and export."""
+    exe = compiled()
+    for device in "cpu", "async":
+        run(exe, *data, *TRAIN, "--keep-best", "--early-stop=3", f"--device={device}", f"--save={tmp_path}/{device}", f"--log={tmp_path}/{device}.jsonl",
+            f"--export={tmp_path}/{device}.onnx")
+    cpu, queued = (evaluations(tmp_path / f"{device}.jsonl") for device in ("cpu", "async"))
+    assert [(e["step"], e["eval_loss"], e["best"]) for e in cpu] == [(e["step"], e["eval_loss"], e["best"]) for e in queued]
+    assert checkpoints(tmp_path / "cpu") == checkpoints(tmp_path / "async")
+    assert (tmp_path / "cpu.onnx").read_bytes() == (tmp_path / "async.onnx").read_bytes()
+
+
+def test_the_newest_checkpoint_stays(run, compiled, data, tmp_path):
+    """The last step is the best one; a run without --keep-best that resumes from it removes nothing before it has saved."""
+    exe, options = compiled(), [*data, "--split=0.2", "--lr=0.001", "--progress=off", f"--save={tmp_path}/saved", "--eval-every=5"]
+    run(exe, *options, "--steps=10", "--keep-best")
+    assert checkpoints(tmp_path / "saved") == [10]
+    said = run(exe, *options, "--steps=10", "--resume=auto")
+    assert checkpoints(tmp_path / "saved") == [10] and "step 10\n" in said.stderr
+    run(exe, *options, "--steps=20", "--resume=auto", "--keep-best")
+    assert checkpoints(tmp_path / "saved") == [20]
