@@ -355,8 +355,9 @@ bool gradc_has_averages(const Gradc *run);
 typedef struct {
 	const char *metric; /* from options.metric */
 	bool higher_is_better;
-	int64_t step; /* after which the evaluation was made; -1 before the first evaluation */
-	double value; /* of the metric; NaN before the first evaluation */
+	int64_t step;  /* after which the evaluation was made; -1 before the first evaluation */
+	double value;  /* of the metric; NaN before the first evaluation */
+	uint64_t data; /* fingerprint of the evaluated rows; 0: unknown */
 	/* Early stopping: the value that an evaluation must beat, and the number of evaluations in a row that did not. */
 	double mark;
 	int64_t since;

@@ -159,6 +159,21 @@ add_schedule(Settings *s, const Gradc *run)
 		add(s, "steps", json_integer(run->total_steps));
 }
 
+/* "0.2,7"; so that .2 and 0.2,0 are the same. */
+static void
+add_split(Settings *s, const char *split)
+{
+	char text[64];
+	uint64_t seed;
+	double share;
+
+	if (split) {
+		status_free(split_parse(split, &share, &seed));
+		snprintf(text, sizeof(text), "%.12g,%llu", share, (unsigned long long)seed);
+	}
+	add(s, "split", split ? json_string(text) : json_null());
+}
+
 /* Facts about the machine on which the last bits of results may depend. */
 static void
 add_machine(Settings *s, const Gradc *run)
@@ -201,7 +216,7 @@ collect_settings(const Gradc *run)
 		add(&s, "seed", json_uint(o->seed));
 		add(&s, "shuffle", json_boolean(o->shuffle));
 		add(&s, "keep_last", json_boolean(o->keep_last));
-		add(&s, "split", o->split ? json_string(o->split) : json_null());
+		add_split(&s, o->split);
 		add(&s, "rows_per_step",
 		    json_integer(run->train->micro_rows * o->accumulate * gradc_ranks(run)));
 	}

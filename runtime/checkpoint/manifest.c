@@ -122,9 +122,10 @@ plateau_json(const Plateau *p)
 static json_t *
 best_json(const GradcBest *b)
 {
-	return json_pack("{s:s, s:I, s:o, s:o, s:I}", "metric", b->metric, "step",
-	                 (json_int_t)b->step, "value", number_or_null(b->value), "mark",
-	                 number_or_null(b->mark), "since", (json_int_t)b->since);
+	return json_pack("{s:s, s:I, s:o, s:o, s:o, s:I}", "metric", b->metric, "step",
+	                 (json_int_t)b->step, "data", hex_json(b->data), "value",
+	                 number_or_null(b->value), "mark", number_or_null(b->mark), "since",
+	                 (json_int_t)b->since);
 }
 
 /* Returns the version to write: the oldest version that can express the contents, so that older programs can read the
@@ -474,6 +475,7 @@ read_best(Reader *r, const json_t *root, GradcBest *b)
 		return;
 	b->metric = want_text(r, object, "metric");
 	b->step = want_count(r, object, "step", -1, MAX_COUNT);
+	b->data = want_hex(r, object, "data");
 	b->value = want_number(r, object, "value");
 	b->mark = want_number(r, object, "mark");
 	b->since = want_count(r, object, "since", 0, MAX_COUNT);

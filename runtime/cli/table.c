@@ -220,7 +220,8 @@ print_step(FILE *out, const Gradc *run)
 
 	fprintf(out, "a step: %s FLOPs, ", count_text(text, (double)gradc_step_flops(run)));
 	fprintf(out, "%s of memory traffic, ", bytes_text(text, gradc_step_bytes(run)));
-	fprintf(out, "some %.2g ms (predicted)", 1e3 * gradc_predict_step(run));
+	double ms = 1e3 * gradc_predict_step(run);
+	fprintf(out, "some %.*f ms (predicted)", ms < 1 ? 3 : ms < 10 ? 1 : 0, ms);
 	if (peak->flops > 0)
 		fprintf(out, "; peak %sFLOP/s (%s)", count_text(text, peak->flops), peak->source);
 	fprintf(out, "\n");

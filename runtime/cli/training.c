@@ -588,6 +588,14 @@ load_best(Session *s)
 {
 	const GradcBest *b = gradc_best(s->run);
 
+	if (b->step < 0 && !s->o->run.export_weights) {
+		if (gradc_rank(s->run) == 0)
+			diag_warning(
+				s->diag,
+				"no evaluation after a step had a %s: the last step is exported",
+				b->metric);
+		return NULL;
+	}
 	RETURN_IF_ERROR(gradc_load_best(s->run));
 	if (gradc_rank(s->run) == 0 && b->step != gradc_steps_done(s->run))
 		tell(s, "exporting the best step, %lld (%s %.6g), of %lld\n", (long long)b->step,

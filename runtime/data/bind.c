@@ -163,6 +163,13 @@ bind_mean_std(const Files *files, Source *s, const char *path)
 		                    shape_text(arena, shape.rank, shape.dims));
 	s->mean = data;
 	s->std = s->mean + channels;
+	for (int64_t i = 0; i < channels; i++)
+		if (!isfinite(s->mean[i]) || !(s->std[i] > 0) || !isfinite(s->std[i]))
+			return status_error(
+				EXIT_DATA,
+				"%s: channel %lld has mean %g and deviation %g: need finite "
+				"numbers, the deviation above 0",
+				path, (long long)i, (double)s->mean[i], (double)s->std[i]);
 	s->channels = channels;
 	s->channel_stride = first && channels > 0 ? s->elements / channels : 1;
 	return NULL;

@@ -141,6 +141,13 @@ load_all(Gradc *run, const WeightFile *file, Arena *arena)
 	Status fault = NULL;
 	int loaded = 0, kept = 0;
 
+	if (names.also)
+		return status_error(
+			EXIT_CHECKPOINT,
+			"%s: two prefixes of its names fit the model, \"%s\" and \"%s\": "
+			"remove the tensors of one of them",
+			file->path, *names.file_prefix ? names.file_prefix : names.model_prefix,
+			names.also);
 	if (run->diag)
 		report_prefix(run, &names);
 	for (int i = 0; i < f->n[SECTION_STATES]; i++) {

@@ -46,7 +46,8 @@ typedef struct {
 	const WeightFile *file;
 	/* prefix that the file's names have and the model's lack, or the other way round; "": the names are the same */
 	const char *file_prefix, *model_prefix;
-	int matched; /* number of states with a tensor */
+	int matched;      /* number of states with a tensor */
+	const char *also; /* another prefix that matches as many states; NULL: there is none */
 } WeightNames;
 /* Does --load read the state? Parameters and statistics. */
 bool state_is_loadable(const StateRecord *s);

@@ -67,53 +67,65 @@ prefix_before(Arena *arena, const char *longer, const char *name)
 	return arena_strndup(arena, longer, n - k);
 }
 
-/* Tries the prefix with which `name` of the model is a name of the file, or the other way round, for each name of the file. True if
- * it makes all states match. */
-static bool
-try_prefixes(Arena *arena, const Format *f, const char *name, int all, WeightNames *out)
+/* Tries the prefix with which `name` of the model is a name of the file, or the other way round, for each name of the file. Keeps
+ * the prefix that matches most states. */
+static void
+try_prefixes(Arena *arena, const Format *f, const char *name, StrMap *seen, WeightNames *best)
 {
-	StrMap *seen = strmap_new(arena);
 	enum { MOST = 16 }; /* prefixes to try */
 
-	for (int i = 0, tried = 0; *name && i < out->file->tensors.n && tried < MOST; i++) {
-		const char *of_file = out->file->tensors.at[i].of.name;
+	for (int i = 0, tried = 0; *name && i < best->file->tensors.n && tried < MOST; i++) {
+		const char *of_file = best->file->tensors.at[i].of.name;
 		const char *longer = prefix_before(arena, of_file, name);
 		const char *shorter = longer ? NULL : prefix_before(arena, name, of_file);
 		const char *prefix = longer ? longer : shorter;
 		if (!prefix || strmap_get(seen, prefix))
 			continue;
-		strmap_put(seen, prefix, out);
+		strmap_put(seen, prefix, best);
 		tried++;
-		WeightNames names = {out->file, longer ? longer : "", shorter ? shorter : "", 0};
+		WeightNames names = {best->file, longer ? longer : "", shorter ? shorter : "", 0};
 		names.matched = count_matched(arena, &names, f);
-		if (names.matched == all) {
-			*out = names;
-			return true;
-		}
+		bool has_prefix = *best->file_prefix || *best->model_prefix;
+		if (names.matched > best->matched)
+			*best = names;
+		else if (names.matched == best->matched && names.matched > 0 && has_prefix)
+			best->also = prefix;
 	}
-	return false;
+}
+
+/* Three states whose names are tried: the one with the longest name, which has the fewest candidates, the first and the last. A file
+ * may lack some of them. */
+static void
+pick_states(const Format *f, int picked[3])
+{
+	picked[0] = picked[1] = picked[2] = -1;
+	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
+		if (!has_module_name(f, i))
+			continue;
+		if (picked[0] < 0 || strlen(format_text(f, f->states[i].name)) >
+		                             strlen(format_text(f, f->states[picked[0]].name)))
+			picked[0] = i;
+		if (picked[1] < 0)
+			picked[1] = i;
+		picked[2] = i;
+	}
 }
 
 WeightNames
 weight_names(Arena *arena, const Format *f, const WeightFile *file)
 {
 	WeightNames names = {file, "", "", 0};
-	int all = 0, longest = -1;
+	StrMap *seen = strmap_new(arena);
+	int all = 0, picked[3];
 
-	for (int i = 0; i < f->n[SECTION_STATES]; i++) {
-		if (!has_module_name(f, i))
-			continue;
-		/* the longest name has the fewest candidates */
-		if (longest < 0 || strlen(format_text(f, f->states[i].name)) >
-		                           strlen(format_text(f, f->states[longest].name)))
-			longest = i;
-		all++;
-	}
+	for (int i = 0; i < f->n[SECTION_STATES]; i++)
+		all += has_module_name(f, i);
 	names.matched = count_matched(arena, &names, f);
-	if (longest < 0 || names.matched == all)
-		return names;
-	const StateRecord *s = &f->states[longest];
-	if (!try_prefixes(arena, f, format_text(f, s->name), all, &names))
-		try_prefixes(arena, f, format_text(f, s->parameter), all, &names);
+	pick_states(f, picked);
+	for (int i = 0; i < COUNT(picked) && picked[i] >= 0 && names.matched < all; i++) {
+		const StateRecord *s = &f->states[picked[i]];
+		try_prefixes(arena, f, format_text(f, s->name), seen, &names);
+		try_prefixes(arena, f, format_text(f, s->parameter), seen, &names);
+	}
 	return names;
 }

@@ -86,7 +86,12 @@ best_judge(Gradc *run, const GradcEval *eval, bool counts)
 	if (b->improved) {
 		b->step = run->step;
 		b->value = value;
+		b->data = run->eval_data;
 	}
+	if (isnan(value) && eval->count != 0 && run->diag && gradc_rank(run) == 0)
+		diag_warning(run->diag,
+		             "step %lld: the evaluation has no %s: its value is not a number",
+		             (long long)run->step, b->metric);
 	if (run->options.early_stop)
 		status_free(early_stop_parse(run->options.early_stop, &patience, &min_delta));
 	if (counts) {
@@ -97,22 +102,43 @@ best_judge(Gradc *run, const GradcEval *eval, bool counts)
 	decide(run);
 }
 
+/* Why the best step of the resumed training is no longer the best step; NULL: it still is. */
+static const char *
+forgotten(const Gradc *run, const GradcBest *saved)
+{
+	if (strcmp(saved->metric, run->best.metric) != 0)
+		return arena_printf(run->arena, "it was the best by %s", saved->metric);
+	if (run->eval_data && saved->data && saved->data != run->eval_data)
+		return "other rows are evaluated now";
+	return NULL;
+}
+
 Status
 best_resume(Gradc *run, const GradcBest *saved)
 {
 	GradcBest *b = &run->best;
 
 	b->improved = false;
-	if (!run->options.metric && saved->metric) {
+	if (!saved->metric)
+		return NULL;
+	if (!run->options.metric) {
 		/* a metric that these evaluation data do not have is forgotten */
 		status_free(take_metric(run, saved->metric));
 		RETURN_IF_ERROR(eval_metrics_update(run));
 	}
-	if (saved->metric && strcmp(saved->metric, b->metric) == 0) {
+	const char *why = forgotten(run, saved);
+	if (!why) {
 		b->step = saved->step;
 		b->value = saved->value;
+		b->data = saved->data;
 		b->mark = saved->mark;
 		b->since = saved->since;
+	} else if (saved->step >= 0 && run->diag && gradc_rank(run) == 0) {
+		diag_warning(
+			run->diag,
+			"the best step so far, %lld, is forgotten: %s; the best of the steps from "
+			"now on counts",
+			(long long)saved->step, why);
 	}
 	decide(run);
 	return NULL;

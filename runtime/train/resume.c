@@ -194,24 +194,27 @@ is_in_save_folder(const Gradc *run, const char *path)
 }
 
 /* ---- the best step */
-/* The path of the best step's checkpoint: in the folder of --save, or else of the resumed checkpoint. NULL if there is none. */
 static Status
-find_best(Gradc *run, const char **out)
+find_in_folder(Gradc *run, const char *path, const char **out)
 {
-	const char *resumed = run->resumed_from;
-	CheckpointFolder folder = {.arena = run->arena,
-	                           .path = run->options.save ? run->options.save
-	                                   : resumed         ? path_join(run->arena, resumed, "..")
-	                                                     : ".",
-	                           .lock = -1};
+	CheckpointFolder folder = {.arena = run->arena, .path = path, .lock = -1};
 
-	*out = NULL;
-	if (!run->options.save && !resumed)
-		return NULL;
 	RETURN_IF_ERROR(folder_list(&folder));
 	const CheckpointEntry *e = folder_find(&folder, run->saver->run, run->best.step);
 	*out = e ? folder_entry_path(run->arena, &folder, e) : NULL;
 	return NULL;
+}
+
+/* The path of the best step's checkpoint: in the folder of --save, or else beside the resumed checkpoint. NULL if there is none. */
+static Status
+find_best(Gradc *run, const char **out)
+{
+	*out = NULL;
+	if (run->options.save)
+		RETURN_IF_ERROR(find_in_folder(run, run->options.save, out));
+	if (*out || !run->resumed_from)
+		return NULL;
+	return find_in_folder(run, path_join(run->arena, run->resumed_from, ".."), out);
 }
 
 /* If the resumed training kept no checkpoint of its best step, the best of the steps from now on is kept. */
@@ -228,10 +231,16 @@ forget_lost_best(Gradc *run)
 		status = find_best(run, &path);
 	RETURN_IF_ERROR(ranks_share(run, status));
 	RETURN_IF_ERROR(ranks_agree(run, gradc_rank(run) == 0 && !path, &lost));
-	if (lost) {
-		run->best.step = -1;
-		run->best.value = NAN;
-	}
+	if (!lost)
+		return NULL;
+	if (run->diag && gradc_rank(run) == 0)
+		diag_warning(
+			run->diag,
+			"the best step so far, %lld, has no checkpoint: the best of the steps from "
+			"now on counts",
+			(long long)run->best.step);
+	run->best.step = -1;
+	run->best.value = NAN;
 	return NULL;
 }
 
@@ -262,7 +271,8 @@ resume_best(Gradc *run)
 
 	if (run->best.step < 0)
 		return status_error(EXIT_USAGE,
-		                    "there is no best step: no evaluation was made after a step");
+		                    "there is no best step: no evaluation after a step had a %s",
+		                    run->best.metric);
 	if (run->best.step == run->step)
 		return NULL;
 	RETURN_IF_ERROR(open_best(run, &c));

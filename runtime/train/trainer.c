@@ -418,6 +418,11 @@ open_eval(Gradc *run)
 	if (o->split)
 		RETURN_IF_ERROR(split_datasets(run, run->train, run->eval));
 	RETURN_IF_ERROR(eval_check_rows(run));
+	RETURN_IF_ERROR(facts_data(run->eval, &run->eval_data));
+	if (o->split)
+		run->eval_data = hash_bytes(run->eval->split->held,
+		                            (size_t)run->eval->rows * sizeof(int64_t),
+		                            run->eval_data);
 	RETURN_IF_ERROR(eval_metrics_bind(run));
 	eval_warn_uneven(run);
 	return NULL;

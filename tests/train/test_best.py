@@ -1,6 +1,7 @@
 """--keep-best, --metric, --early-stop, --export-weights, and evaluations with averaged weights."""
 import json
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -51,6 +52,9 @@ def test_the_best_step(run, compiled, data, tmp_path, metric, sign):
     assert f"best step {best['step']} ({metric} " in said.stdout
     assert re.search(rf'"best":\{{"step":{best["step"]},"metric":"{metric}"', (tmp_path / "page.html").read_text())
     assert checkpoints(tmp_path / "saved") == sorted({best["step"], last["step"]})
+    # Without --keep, too, the earlier best ones leave.
+    run(exe, *[o for o in options if o not in ("--keep=1", f"--save={tmp_path}/saved")], f"--save={tmp_path}/all")
+    assert checkpoints(tmp_path / "all") == sorted({best["step"], last["step"]})
     assert best["step"] < last["step"] and f"exporting the best step, {best['step']} " in said.stderr
     run(exe, *data, *TRAIN[:2], f"--steps={best['step']}", "--progress=off", f"--export={tmp_path}/then.onnx")
     assert (tmp_path / "best.onnx").read_bytes() == (tmp_path / "then.onnx").read_bytes()
@@ -84,12 +88,13 @@ def test_early_stop(run, compiled, data, tmp_path, patience, min_delta):
     assert said["stopped_early"] == (patience < 100)
     if patience < 100:
         assert said["steps"] == 5 * (at + 1)
-    # In two parts: the count goes on.
+    # In two parts, up to the evaluation before the last one, with another evaluation that does not count: the count goes on.
     options.remove("--epochs=2")
-    run(exe, *options, stop, f"--save={tmp_path}/saved", "--steps=10")
-    again = run(exe, *options, stop, f"--save={tmp_path}/saved", "--resume=auto", f"--steps={of[-1]['step']}", "--json")
-    again = json.loads(again.stdout)
-    assert again["steps"] == said["steps"] and again["eval_loss"] == said["eval_loss"]
+    options += [stop, f"--save={tmp_path}/saved", "--keep-best", "--save-every=3"]
+    run(exe, *options, f"--steps={5 * at or 3}")
+    for i in range(2):  # the second time there is nothing left to do
+        again = json.loads(run(exe, *options, f"--steps={of[-1]['step']}", "--resume=auto", "--json").stdout)
+        assert again["steps"] == said["steps"] and again["eval_loss"] == said["eval_loss"]
 
 
 @pytest.mark.parametrize("options", [["--precision=f64"], ["--precision=bf16"]])
@@ -153,7 +158,7 @@ def test_the_best_of_no_evaluation(run, compiled, data, tmp_path):
     exe = compiled()
     run(exe, *data, "--steps=3", f"--save={tmp_path}/saved", "--progress=off")
     done = run(exe, f"--resume={tmp_path}/saved", "--steps=0", f"--export={tmp_path}/o.onnx", "--export-weights=best", exit=2)
-    assert "no evaluation was made" in done.stderr and not (tmp_path / "o.onnx").exists()
+    assert "no evaluation after a step had a loss" in done.stderr and not (tmp_path / "o.onnx").exists()
 
 
 def test_with_steps_queued(run, compiled, data, tmp_path):
@@ -177,3 +182,17 @@ def test_the_newest_checkpoint_stays(run, compiled, data, tmp_path):
     assert checkpoints(tmp_path / "saved") == [10] and "step 10\n" in said.stderr
     run(exe, *options, "--steps=20", "--resume=auto", "--keep-best")
     assert checkpoints(tmp_path / "saved") == [20]
+
+
+def test_a_best_step_that_no_longer_counts(run, compiled, data, tmp_path):
+    """By another metric, of other rows, or without its checkpoint: the resumed run says so."""
+    exe, options = compiled(), [*data, "--progress=off", "--eval-every=5", "--keep-best"]
+    run(exe, *options, "--split=0.2", "--steps=10", f"--save={tmp_path}/saved")
+    for more, why in ((["--split=0.2", "--metric=accuracy"], "it was the best by loss"), (["--split=0.2,3"], "other rows are evaluated now")):
+        shutil.copytree(tmp_path / "saved", tmp_path / "copy")
+        said = run(exe, *options, *more, "--steps=15", f"--save={tmp_path}/copy", "--resume=auto").stderr
+        assert f"is forgotten: {why}" in said
+        shutil.rmtree(tmp_path / "copy")
+    # Another folder: the best step's checkpoint is found beside the resumed one.
+    said = run(exe, *options, "--split=0.2", "--steps=15", f"--save={tmp_path}/other", f"--resume={tmp_path}/saved", f"--export={tmp_path}/o.onnx")
+    assert "forgotten" not in said.stderr and "has no checkpoint" not in said.stderr

@@ -74,3 +74,18 @@ def test_one_row_or_two_kinds_of_evaluation(run, exe, models, tmp_path):
     assert "1 row" in run(exe, *one, "--split=0.5", exit=6).stderr
     both = run(exe, *data(models), "--split=0.5", f"--eval-data=input={tmp_path}/input.npy", exit=2)
     assert "--split and evaluation data: only one of them" in both.stderr
+
+
+def test_each_class_gives_its_share(run, exe, models, tmp_path):
+    """The model answers one class for all rows, which a tenth of the labels is: so is a tenth of the held-out rows, by any seed."""
+    x = np.zeros((200, *np.load(models / "mlp_digits/input.npy").shape[1:]), np.float32)
+    np.save(tmp_path / "input.npy", x)
+
+    def accuracies(labels, *options):
+        np.save(tmp_path / "labels.npy", labels)
+        said = run(exe, f"--data=input={tmp_path}/input.npy", f"--data=labels={tmp_path}/labels.npy", "--steps=1", "--lr=0", "--json", "--progress=off", *options)
+        return json.loads(said.stdout)["eval_accuracy"]
+
+    answer = next(c for c in range(10) if accuracies(np.full(200, c), "--split=0.5") == 1)
+    labels = np.where(np.arange(200) % 10 == 0, answer, (answer + 1) % 10)
+    assert [accuracies(labels, f"--split=0.2,{seed}") for seed in range(4)] == [0.1] * 4
